@@ -25,7 +25,7 @@ type Group []string
 
 // A Claim is the claim of an attachment to one key of a Group. Only one attachment at a time owns the key.
 type Claim struct {
-	Description fmt.Stringer     // describes the claim in errors and warnings
+	Description string           // describes the claim in errors and warnings
 	Elements    []nft.SetElement // the first is in the first set of a group, the others in its other sets; the comments may be empty
 	// PerContainer: it is not a conflict if another attachment of the same container owns the key.
 	PerContainer bool
@@ -47,15 +47,18 @@ func (c Claim) mayBelong(other, owner string) bool {
 // attachment owns, and a Delete of a key with a former owner or without all its elements.
 type Store struct {
 	Conn        *nft.Conn
-	Layout      nft.Layout // only its table and the types of its sets are used
+	Layout      nft.Layout
 	Groups      []Group
 	Owner       types.Attachment
 	Claims      []Claim
 	Description string // describes the claims in steps and errors: "masquerade of net1/cid1/eth0"
 
 	// Ensure creates the sets and chains that the elements need. Add calls it again if they were
-	// deleted meanwhile.
+	// deleted meanwhile. Nil: Conn.Ensure creates the Layout.
 	Ensure func() error
+	// Chains are the kinds of chains that the attachments of a network share (see nft.NetworkChain). GC deletes those
+	// to which nothing jumps.
+	Chains []string
 	// Warn gets a warning for each claim that Add takes over from another owner. It may be nil.
 	Warn func(format string, args ...any)
 }
@@ -64,10 +67,14 @@ type Store struct {
 // them. Keys of other owners are taken over, with a warning each.
 func (s *Store) Add(u *undo.Stack) error {
 	const attempts = 10
+	ensure := s.Ensure
+	if ensure == nil {
+		ensure = func() error { return s.Conn.Ensure(s.Layout) }
+	}
 	var replaced []nft.SetElement
 	var err error
 	for range attempts {
-		if err := s.Ensure(); err != nil {
+		if err := ensure(); err != nil {
 			return err
 		}
 		err = s.Conn.Atomically("nft add "+s.Description, s.addNew)
@@ -105,9 +112,9 @@ func (s *Store) addNew(tx *nft.Tx) error {
 	if slices.ContainsFunc(elements, func(e nft.Element) bool { return e.Key != "" }) {
 		return fs.ErrExist
 	}
-	for _, e := range s.elements() {
-		tx.AddElement(s.Layout.Table, e.Set, e.Element)
-	}
+	e := s.newEdit()
+	e.putAll(s.elements())
+	e.addTo(tx)
 	return nil
 }
 
@@ -202,7 +209,7 @@ func (s *Store) ownRefs() (refs []nft.ElementRef, err error) {
 // refsIn returns the refs of the owner's elements in a set and in its set for former owners. For each
 // element in the first of these sets, it also returns the ref at which the former owner's may be.
 func (s *Store) refsIn(set string) (refs []nft.ElementRef, err error) {
-	for _, name := range []string{set, set + formerSuffix} {
+	for _, name := range []string{set, set + FormerSuffix} {
 		elements, err := s.Conn.ElementsOf(s.Layout.Table, name, nft.Owner(s.Owner))
 		if types.IgnoreNotExist(err) != nil {
 			return nil, err
@@ -217,8 +224,8 @@ func (s *Store) refsIn(set string) (refs []nft.ElementRef, err error) {
 	return refs, nil
 }
 
-// GC adds to tx the deletion of the claims of all owners in the network that are not in keep. It returns the deleted
-// elements.
+// GC adds to tx the deletion of the claims of all owners in the network that are not in keep, and of the network's chains
+// to which nothing jumps after that. It returns the deleted elements.
 func (s *Store) GC(tx *nft.Tx, network string, keep types.Set) (deleted []nft.SetElement, err error) {
 	kept := map[string]bool{}
 	for a := range keep {
@@ -232,7 +239,25 @@ func (s *Store) GC(tx *nft.Tx, network string, keep types.Set) (deleted []nft.Se
 		return strings.HasPrefix(owner, nft.NetworkPrefix(network)) && !kept[owner]
 	})
 	e.addTo(tx)
-	return deleted, nil
+	shared, err := s.sharedChains(network)
+	if err != nil {
+		return nil, err
+	}
+	return deleted, e.deleteUnusedChains(tx, shared...)
+}
+
+// sharedChains returns the names of the chains that the attachments of the network share.
+func (s *Store) sharedChains(network string) (names []string, err error) {
+	if len(s.Chains) == 0 {
+		return nil, nil
+	}
+	chains, err := s.Conn.Chains(s.Layout.Table)
+	for _, ch := range chains {
+		if slices.ContainsFunc(s.Chains, func(kind string) bool { return strings.HasPrefix(ch.Name, nft.NetworkChain(kind, network, "")) }) {
+			names = append(names, ch.Name)
+		}
+	}
+	return names, err
 }
 
 // Check returns an error that names each element of the claims that is missing, has another

@@ -95,7 +95,7 @@ func (a claimant) store(ports ...uint16) *claims.Store {
 	}
 	for _, port := range ports {
 		key := portKey(port)
-		claim := claims.Claim{Description: portName(port), Elements: []nft.SetElement{{Set: "hostport4", Element: nft.Element{
+		claim := claims.Claim{Description: fmt.Sprint("port ", port), Elements: []nft.SetElement{{Set: "hostport4", Element: nft.Element{
 			Key: key, Data: nft.Concat(nft.AddrKey(addr), nft.PortKey(target(a.String(), port))),
 		}}}}
 		if hasChain(a.String(), port) {
@@ -112,10 +112,6 @@ func (a claimant) add(ports ...uint16) error {
 
 // del deletes the claims to the ports or, without ports, all claims.
 func (a claimant) del(ports ...uint16) error { return a.store(ports...).Remove() }
-
-type portName uint16
-
-func (p portName) String() string { return fmt.Sprint("port ", uint16(p)) }
 
 // A model has the owners that a correct store has, by port.
 type model struct{ owner, former map[uint16]string }

@@ -48,7 +48,7 @@ func (e *edit) record(r nft.ElementRef, element nft.Element) {
 // readSets reads all elements of all groups. The sets need not exist.
 func (e *edit) readSets() error {
 	for _, set := range slices.Concat(e.store.Groups...) {
-		for _, name := range []string{set, set + formerSuffix} {
+		for _, name := range []string{set, set + FormerSuffix} {
 			elements, err := e.store.Conn.Elements(e.store.Layout.Table, name)
 			if types.IgnoreNotExist(err) != nil {
 				return err
@@ -69,15 +69,15 @@ func (e *edit) put(r nft.ElementRef, element nft.Element) {
 	e.after[r] = element
 }
 
-// formerSuffix is the end of the name of a set with the elements of former owners.
-const formerSuffix = "-former"
+// FormerSuffix is the end of the name of a set with the elements of former owners.
+const FormerSuffix = "-former"
 
 // formerRef returns where the element at r is kept for its former owner.
 func formerRef(r nft.ElementRef) nft.ElementRef {
-	return nft.ElementRef{Set: r.Set + formerSuffix, Key: r.Key}
+	return nft.ElementRef{Set: r.Set + FormerSuffix, Key: r.Key}
 }
 
-func isFormer(r nft.ElementRef) bool { return strings.HasSuffix(r.Set, formerSuffix) }
+func isFormer(r nft.ElementRef) bool { return strings.HasSuffix(r.Set, FormerSuffix) }
 
 // A place is a key of a group: the first set of the group, and the key in that set.
 type place nft.ElementRef
@@ -90,7 +90,7 @@ func (e *edit) places() map[place][]nft.ElementRef {
 	}
 	for _, g := range e.store.Groups {
 		for _, set := range g {
-			firstSets[set], firstSets[set+formerSuffix] = g[0], g[0]
+			firstSets[set], firstSets[set+FormerSuffix] = g[0], g[0]
 		}
 	}
 	refs := map[place][]nft.ElementRef{}
@@ -113,9 +113,7 @@ func (s *Store) replace(tx *nft.Tx) (replaced []nft.SetElement, err error) {
 	for _, c := range s.Claims {
 		replaced = append(replaced, e.displace(places[place(c.Elements[0].Ref())])...)
 	}
-	for _, element := range s.elements() {
-		e.put(element.Ref(), element.Element)
-	}
+	e.putAll(s.elements())
 	e.addTo(tx)
 	return replaced, e.deleteUnusedChains(tx)
 }
@@ -168,17 +166,25 @@ func (e *edit) deleteOwners(loses func(owner string) bool) (deleted []nft.SetEle
 			continue
 		}
 		for _, r := range former {
-			e.put(nft.ElementRef{Set: strings.TrimSuffix(r.Set, formerSuffix), Key: r.Key}, e.after[r])
+			e.put(nft.ElementRef{Set: strings.TrimSuffix(r.Set, FormerSuffix), Key: r.Key}, e.after[r])
 			e.put(r, nft.Element{})
 		}
 	}
 	return deleted
 }
 
+// putAll sets the elements.
+func (e *edit) putAll(elements []nft.SetElement) {
+	for _, element := range elements {
+		e.put(element.Ref(), element.Element)
+	}
+}
+
 // addTo adds the differences to the transaction: first deletions, then sets for former owners,
-// then new elements.
+// then new elements. Those of one set follow each other, so that few messages contain them.
 func (e *edit) addTo(tx *nft.Tx) {
 	table := e.store.Layout.Table
+	slices.SortStableFunc(e.order, func(x, y nft.ElementRef) int { return strings.Compare(x.Set, y.Set) })
 	var added []nft.ElementRef
 	for _, r := range e.order {
 		if e.before[r] == e.after[r] {
@@ -206,7 +212,7 @@ func (e *edit) addTo(tx *nft.Tx) {
 // formerSet describes a set with the elements of former owners. The layout must have the set of the owners.
 func (e *edit) formerSet(name string) nft.Set {
 	sets := e.store.Layout.Sets
-	s := sets[slices.IndexFunc(sets, func(s nft.Set) bool { return s.Name+formerSuffix == name })]
+	s := sets[slices.IndexFunc(sets, func(s nft.Set) bool { return s.Name+FormerSuffix == name })]
 	s.Name = name
 	return s
 }
@@ -216,18 +222,18 @@ func (e *edit) formerSet(name string) nft.Set {
 // jumps to the chain, and deleteUnusedChains need not list its rules, which would take most of the time.
 const maxSharedRules = 3
 
-// deleteUnusedChains adds to tx the deletion of each chain to which an element or a deleted chain jumped
-// before tx, and nothing jumps after it.
-func (e *edit) deleteUnusedChains(tx *nft.Tx) error {
+// deleteUnusedChains adds to tx the deletion of each chain to which nothing jumps after tx, of those to which an
+// element or a deleted chain jumped before tx, and of the candidates.
+func (e *edit) deleteUnusedChains(tx *nft.Tx, candidates ...string) error {
 	table, jumps := e.store.Layout.Table, map[string]int{} // the number of jumps that tx adds
 	for _, r := range e.order {
 		jumps[e.before[r].Jump]--
 		jumps[e.after[r].Jump]++
 	}
 	deleted := map[string]bool{"": true} // an element or rule without a jump has an empty name
-	for chains := slices.Sorted(maps.Keys(jumps)); len(chains) > 0; chains = chains[1:] {
+	for chains := append(slices.Sorted(maps.Keys(jumps)), candidates...); len(chains) > 0; chains = chains[1:] {
 		chain := chains[0]
-		if jumps[chain] >= 0 || deleted[chain] {
+		if jumps[chain] >= 0 && !slices.Contains(candidates, chain) || deleted[chain] {
 			continue
 		}
 		use, err := e.store.Conn.ChainUse(table, chain)
@@ -237,14 +243,14 @@ func (e *edit) deleteUnusedChains(tx *nft.Tx) error {
 		if err != nil {
 			return err
 		}
-		if use.Count+jumps[chain] > maxSharedRules {
+		if use+jumps[chain] > maxSharedRules {
 			continue
 		}
 		rules, err := e.store.Conn.Rules(table, chain)
 		if err != nil {
 			return err
 		}
-		if use.Count+jumps[chain] > len(rules) {
+		if use+jumps[chain] > len(rules) {
 			continue
 		}
 		tx.DelChain(table, chain)

@@ -8,6 +8,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/masq"
 	"github.com/plumb-cni/plumb/pkg/nft"
 	"github.com/plumb-cni/plumb/pkg/ns"
+	"github.com/plumb-cni/plumb/pkg/tables"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/pkg/undo"
 	"github.com/plumb-cni/plumb/test/nstest"
@@ -73,7 +74,7 @@ func fill(b *testing.B, node *nstest.NS, n int, keep types.Set) {
 	if err := masq.Add(new(undo.Stack), first, []netip.Prefix{netip.MustParsePrefix("10.88.255.254/16")}); err != nil {
 		b.Fatal(err)
 	}
-	table := masq.Layout().Table
+	table := tables.Inet().Table
 	for at := 0; at < n; {
 		var tx nft.Tx
 		for end := min(at+500, n); at < end; at++ {

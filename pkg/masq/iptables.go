@@ -35,7 +35,7 @@ func addIPTables(u *undo.Stack, m Masq, ips []netip.Prefix) error {
 			continue
 		}
 		if err := addFamily(iptables.Tool{Node: m.Node, Family: f}, m.Owner, familyIPs); err != nil {
-			return fmt.Errorf("masquerade: %w", err)
+			return err
 		}
 		u.Push("delete "+m.String(), func() error { return Del(m, familyIPs) })
 	}
@@ -47,7 +47,7 @@ func addIPTables(u *undo.Stack, m Masq, ips []netip.Prefix) error {
 // reads the table and runs a script that fits the existing rules: the container may have
 // another interface in the network, or an earlier DEL did not succeed.
 func addFamily(tool iptables.Tool, owner types.Attachment, ips []netip.Prefix) error {
-	description := "add masquerade of " + joinAddresses(ips)
+	description := fmt.Sprintf("add masquerade of %v", ips)
 	err := tool.Restore(description, iptables.Script(iptables.NAT, addition(owner, ips, iptables.Table{})...))
 	if !errors.Is(err, iptables.ErrRefused) {
 		return err
@@ -127,9 +127,4 @@ func legacyRules(node *ns.Handle) (map[nft.Family][]iptables.Rule, error) {
 func missingRules(m Masq, ip netip.Prefix) error {
 	return fmt.Errorf("%s for %s is missing: chain %s of table %s of %s, its rules, or the jump to it from %s do not exist",
 		m, ip.Addr(), chain(m.Owner.Network, m.Owner.ContainerID), iptables.NAT, iptables.Name(nft.FamilyOf(ip.Addr())), postrouting)
-}
-
-// statusIPTables returns an error if the iptables programs are not installed.
-func statusIPTables(node *ns.Handle) error {
-	return iptables.Tool{Node: node, Family: nft.IPv4}.CheckInstalled()
 }

@@ -15,9 +15,10 @@ package masq
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
-	"strings"
 
+	"github.com/plumb-cni/plumb/pkg/iptables"
 	"github.com/plumb-cni/plumb/pkg/nft"
 	"github.com/plumb-cni/plumb/pkg/ns"
 	"github.com/plumb-cni/plumb/pkg/types"
@@ -69,9 +70,14 @@ func Add(u *undo.Stack, m Masq, ips []netip.Prefix) error {
 		return err
 	}
 	if c != nil {
-		return addNFT(u, c, m, ips)
+		err = m.store(c, ips).Add(u)
+	} else {
+		err = addIPTables(u, m, ips)
 	}
-	return addIPTables(u, m, ips)
+	if err != nil {
+		return fmt.Errorf("masquerade: %w", err)
+	}
+	return nil
 }
 
 // open connects to nf_tables. It returns nil, nil if the backend is iptables.
@@ -105,7 +111,10 @@ type Change func(c *nft.Conn, tx *nft.Tx) error
 func Del(m Masq, ips []netip.Prefix, also ...Change) error {
 	c, err := m.openForAnyBackend()
 	if c != nil {
-		err = delNFT(c, m, ips, also)
+		err = c.Atomically("nft delete "+m.String(), func(tx *nft.Tx) error {
+			_, err := m.store(c, ips).Delete(tx)
+			return errors.Join(err, ownReference(m.Owner).NFT(c, tx), ownCleanup(m.Owner, ips).NFT(c, tx), addChanges(c, tx, also))
+		})
 	}
 	return errors.Join(err, ownCleanup(m.Owner, ips).Legacy(m.Node, "delete "+m.String()))
 }
@@ -139,7 +148,10 @@ func GC(node *ns.Handle, network string, keep types.Set, also ...Change) error {
 	m := Masq{Node: node, Owner: types.Attachment{Network: network}}
 	c, err := m.openForAnyBackend()
 	if c != nil {
-		err = errors.Join(gcNFT(c, network, keep, also), c.DelUnusedChains(table(), subnetChainPrefix(network)))
+		err = c.Atomically("nft delete stale masquerade of network "+network, func(tx *nft.Tx) error {
+			_, err := m.store(c, nil).GC(tx, network, keep)
+			return errors.Join(err, staleReference(network, keep).NFT(c, tx), staleCleanup(network, keep).NFT(c, tx), addChanges(c, tx, also))
+		})
 	}
 	return errors.Join(err, staleCleanup(network, keep).Legacy(node, "delete stale masquerade of network "+network))
 }
@@ -152,21 +164,12 @@ func Status(node *ns.Handle, backend Backend) error {
 	switch {
 	case err != nil:
 	case c != nil:
-		err = c.CheckSupport(Layout().WithChains(subnetChain("status", netip.MustParsePrefix("192.0.2.0/24"))))
+		err = c.CheckSupport(baseLayout().WithChains(subnetChain("status", netip.MustParsePrefix("192.0.2.0/24"))))
 	default:
-		err = statusIPTables(node)
+		err = iptables.Tool{Node: node, Family: nft.IPv4}.CheckInstalled()
 	}
 	if err != nil {
 		return types.Errorf(types.CodeNotAvailable, "masquerade: %w", err)
 	}
 	return nil
-}
-
-// joinAddresses returns the addresses without prefix lengths, for names of steps.
-func joinAddresses(ips []netip.Prefix) string {
-	texts := make([]string, len(ips))
-	for i, ip := range ips {
-		texts[i] = ip.Addr().String()
-	}
-	return strings.Join(texts, ", ")
 }

@@ -19,7 +19,7 @@ type Element struct {
 	Key     Key
 	Data    Key    // the value of the key in a map; empty in a set and in a verdict map
 	Jump    string // in a verdict map: the chain to jump to
-	Comment string // names the owner; at most MaxComment bytes
+	Comment string // names the owner; at most 128 bytes
 }
 
 // A Key holds the bytes of an element's key or of its value, in the form that the kernel

@@ -39,6 +39,14 @@ func (f Family) String() string {
 	return "family " + strconv.Itoa(int(f))
 }
 
+// Version returns the version of the IP protocol, "4" or "6".
+func (f Family) Version() string {
+	if f == IPv6 {
+		return "6"
+	}
+	return "4"
+}
+
 // A Table names a table.
 type Table struct {
 	Family Family
@@ -73,8 +81,6 @@ type Set struct {
 	Key  []Type
 	Data []Type
 }
-
-func (s Set) isMap() bool { return len(s.Data) > 0 }
 
 // KeySize returns the size of the keys in bytes. Each part of a concatenation begins at a multiple of four bytes.
 func (s Set) KeySize() int { return int(libraryType(s.Key).Bytes) }
@@ -121,7 +127,7 @@ func libraryType(types []Type) nftables.SetDatatype {
 
 // library converts s to the library's type.
 func (s Set) library(t Table) *nftables.Set {
-	l := &nftables.Set{Table: t.library(), Name: s.Name, IsMap: s.isMap(), KeyType: libraryType(s.Key), DataType: libraryType(s.Data)}
+	l := &nftables.Set{Table: t.library(), Name: s.Name, IsMap: len(s.Data) > 0, KeyType: libraryType(s.Key), DataType: libraryType(s.Data)}
 	if len(s.Key) == 1 && s.Key[0] == IfName {
 		l.KeyByteOrder = binaryutil.NativeEndian // so that nft prints the keys as text
 	}
@@ -158,6 +164,7 @@ type HookPoint uint32
 // The hooks. They have the same numbers in the families inet and bridge.
 const (
 	Prerouting  HookPoint = unix.NF_INET_PRE_ROUTING
+	Forward     HookPoint = unix.NF_INET_FORWARD
 	Output      HookPoint = unix.NF_INET_LOCAL_OUT
 	Postrouting HookPoint = unix.NF_INET_POST_ROUTING
 )
@@ -372,67 +379,3 @@ func asUnavailable(err error) error {
 // caller, fs.ErrNotExist means a missing table, chain or element, not a missing module of the
 // kernel.
 type textOnly struct{ error }
-
-// CheckChain returns nil if the chain exists. If the chain does not exist, the error matches
-// fs.ErrNotExist.
-func (c *Conn) CheckChain(t Table, chain string) error {
-	_, err := c.ChainUse(t, chain)
-	return err
-}
-
-// ChainUse returns how often a chain is used. If it does not exist, the error matches
-// fs.ErrNotExist.
-func (c *Conn) ChainUse(t Table, chain string) (ChainUse, error) {
-	what := "get chain " + chain + " of table " + t.String()
-	if len(chain) >= unix.NFT_CHAIN_MAXNAMELEN {
-		return ChainUse{}, fmt.Errorf("%s: %w: no name is that long", what, fs.ErrNotExist)
-	}
-	var uses []ChainUse
-	err := c.step("nft "+what, func() (err error) {
-		uses, err = c.chainUses(t, chain)
-		return err
-	})
-	switch {
-	case err != nil:
-		return ChainUse{}, fmt.Errorf("%s: %w", what, err)
-	case len(uses) != 1:
-		return ChainUse{}, fmt.Errorf("%s: got %d chains", what, len(uses))
-	}
-	return uses[0], nil
-}
-
-// A ChainUse says how often a chain is used. Count is the kernel's use count: the number of rules in
-// the chain, and of rules and elements that jump to it.
-type ChainUse struct {
-	Chain string
-	Count int
-}
-
-// DelUnusedChains deletes the chains whose names begin with prefix and to which nothing jumps. If
-// another process adds a jump meanwhile, the kernel refuses the deletion, and the chain stays.
-func (c *Conn) DelUnusedChains(t Table, prefix string) error {
-	var chains []ChainUse
-	err := c.step("nft list chains of "+t.String(), func() error {
-		return c.listConsistently(func() (err error) {
-			chains, err = c.chainUses(t, "")
-			return err
-		})
-	})
-	errs := []error{err}
-	for _, ch := range chains {
-		if !strings.HasPrefix(ch.Chain, prefix) {
-			continue
-		}
-		rules, err := c.Rules(t, ch.Chain)
-		if errs = append(errs, err); ch.Count > len(rules) {
-			continue
-		}
-		var tx Tx
-		tx.DelChain(t, ch.Chain)
-		err = c.Commit("nft delete chain "+ch.Chain, &tx)
-		if !errors.Is(err, unix.EBUSY) && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, err)
-		}
-	}
-	return errors.Join(errs...)
-}

@@ -8,21 +8,9 @@ import (
 
 	"github.com/plumb-cni/plumb/pkg/nft"
 	"github.com/plumb-cni/plumb/pkg/types"
-	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-var _ = Describe("listing the sets of a table", func() {
-	It("returns them with the types of keys and values", func() {
-		c := connect(nstest.New(GinkgoTB()), nil)
-		Expect(c.Sets(table)).To(BeEmpty(), "without the table")
-		l := tableLayout()
-		l.Sets = append(l.Sets,
-			nft.Set{Name: "ports", Key: []nft.Type{nft.IPv6Addr, nft.InetProto, nft.InetService}, Data: []nft.Type{nft.IPv4Addr, nft.InetService}},
-			nft.Set{Name: "allowed", Key: []nft.Type{nft.IfName, nft.EtherAddr}})
-		Expect(c.Ensure(l)).To(Succeed())
-		Expect(c.Sets(table)).To(ConsistOf(l.Sets))
-	})
-
+var _ = Describe("Key.Text", func() {
 	DescribeTable("prints keys as nft does", func(k nft.Key, want string, of ...nft.Type) {
 		Expect(k.Text(of)).To(Equal(want))
 	},

@@ -69,9 +69,9 @@ func (c *Conn) tableRules(t Table) (rules []ListedRule, err error) {
 	if err != nil {
 		return nil, err
 	}
-	chains, err := c.chainUses(t, "")
+	chains, err := c.listChains(t)
 	for _, ch := range chains {
-		more, err := c.chainRules(t, ch.Chain)
+		more, err := c.chainRules(t, ch.Name)
 		if err != nil {
 			return nil, err
 		}

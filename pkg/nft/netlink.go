@@ -111,49 +111,24 @@ func refusal(m netlink.Message) error {
 	return nil
 }
 
-// chainUses returns the chain with that name or, if the name is empty, all chains of the table.
-// nftables.Conn.ListChain does not return the use count.
-func (c *Conn) chainUses(t Table, name string) (uses []ChainUse, err error) {
-	h := netlink.Header{Type: unix.NFT_MSG_GETCHAIN, Flags: netlink.Dump}
+// chainUse returns the use count of a chain. nftables.Conn.ListChain does not return it.
+func (c *Conn) chainUse(t Table, chain string) (count int, err error) {
 	ae := netlink.NewAttributeEncoder()
-	if name != "" {
-		h.Flags = 0
-		ae.String(unix.NFTA_CHAIN_TABLE, t.Name)
-		ae.String(unix.NFTA_CHAIN_NAME, name)
-	}
+	ae.String(unix.NFTA_CHAIN_TABLE, t.Name)
+	ae.String(unix.NFTA_CHAIN_NAME, chain)
 	attributes, err := ae.Encode()
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
-	answers, err := c.socket.Execute(newRequest(t, h, attributes))
-	if err != nil {
-		return nil, err
+	answers, err := c.socket.Execute(newRequest(t, netlink.Header{Type: unix.NFT_MSG_GETCHAIN}, attributes))
+	for _, answer := range answers {
+		err = eachAttribute(answer, func(ad *netlink.AttributeDecoder) {
+			if ad.Type() == unix.NFTA_CHAIN_USE {
+				count = int(ad.Uint32())
+			}
+		})
 	}
-	for _, answer := range answers { // a dump has the chains of all tables of the family
-		table, use, err := decodeChain(answer)
-		if err != nil {
-			return nil, err
-		}
-		if table == t.Name {
-			uses = append(uses, use)
-		}
-	}
-	return uses, nil
-}
-
-// decodeChain returns the chain in an answer, and the name of its table.
-func decodeChain(answer netlink.Message) (table string, use ChainUse, err error) {
-	err = eachAttribute(answer, func(ad *netlink.AttributeDecoder) {
-		switch ad.Type() {
-		case unix.NFTA_CHAIN_TABLE:
-			table = ad.String()
-		case unix.NFTA_CHAIN_NAME:
-			use.Chain = ad.String()
-		case unix.NFTA_CHAIN_USE:
-			use.Count = int(ad.Uint32())
-		}
-	})
-	return table, use, err
+	return count, err
 }
 
 // nextSequence makes a request and returns its sequence number, which is one more than that of

@@ -323,7 +323,7 @@ var _ = Describe("nf_tables", func() {
 	It("accepts owners of any length, and nft can load the comments that it lists", func() {
 		Expect(c.Ensure(layout)).To(Succeed())
 		long := types.Attachment{Network: strings.Repeat("n", 200), ContainerID: strings.Repeat("c", 200), IfName: strings.Repeat("i", 15)}
-		Expect(nft.Owner(long)).To(HaveLen(nft.MaxComment))
+		Expect(nft.Owner(long)).To(HaveLen(128))
 		Expect(add(c, element(addr, long))).To(Succeed())
 		Expect(ruleset()).To(ContainSubstring(`comment "` + nft.Owner(long) + `"`))
 		_, err := nstest.NewNode(GinkgoTB()).ExecInput(ruleset(), "nft", "-f", "-")

@@ -8,13 +8,10 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// MaxComment is the length, in bytes, of the longest comment that nft can list
-// (NFTNL_UDATA_COMMENT_MAXLEN; the kernel accepts 255).
-const MaxComment = 128
-
 // The maximum lengths of the parts of an owner's comment, in bytes. With two slashes they add
-// up to MaxComment.
+// up to maxComment.
 const (
+	maxComment   = 128 // the longest that nft can list (NFTNL_UDATA_COMMENT_MAXLEN; the kernel accepts 255)
 	maxNetwork   = 47
 	maxContainer = 64
 	maxIfName    = 15
@@ -33,6 +30,12 @@ func Owner(a types.Attachment) string {
 
 // NetworkPrefix returns what the comments of all owners in the network begin with.
 func NetworkPrefix(network string) string { return shorten(network, maxNetwork) + "/" }
+
+// NetworkChain returns the name of a chain that the attachments of a network share. It contains neither a colon nor a
+// tilde, which a name in a script of nft cannot contain.
+func NetworkChain(kind, network, name string) string {
+	return kind + "/" + strings.NewReplacer(":", "_", "~", "_").Replace(NetworkPrefix(network)+name)
+}
 
 // shorten returns s or, if s is longer than limit bytes or has a character that cannot be in a
 // comment, a unique text of at most limit bytes for it.

@@ -39,7 +39,7 @@ func FuzzOwner(f *testing.F) {
 		if a != b && Owner(a) == Owner(b) {
 			t.Errorf("Owner(%q) and Owner(%q) are both %q", a, b, Owner(a))
 		}
-		if text := Owner(a); len(text) > MaxComment || strings.Count(text, "/") != 2 || strings.Contains(text, `"`) {
+		if text := Owner(a); len(text) > maxComment || strings.Count(text, "/") != 2 || strings.Contains(text, `"`) {
 			t.Errorf("%q is not a valid comment", text)
 		}
 		if has := strings.HasPrefix(Owner(a), NetworkPrefix(n2)); has != (n1 == n2) {

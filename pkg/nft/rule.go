@@ -81,6 +81,11 @@ func IifName() Field {
 	return Field{dataType: IfName, load: func(r uint32) expr.Any { return meta(expr.MetaKeyIIFNAME, r) }}
 }
 
+// OifName is the name of the output interface.
+func OifName() Field {
+	return Field{dataType: IfName, load: func(r uint32) expr.Any { return meta(expr.MetaKeyOIFNAME, r) }}
+}
+
 // EtherSaddr is the source MAC address.
 func EtherSaddr() Field {
 	return Field{dataType: EtherAddr, load: func(r uint32) expr.Any {
@@ -221,6 +226,12 @@ func DestinationTranslated() Part {
 
 // ipsDstNAT is IPS_DST_NAT of linux/netfilter/nf_conntrack_common.h.
 const ipsDstNAT = 1 << 5
+
+// Reply matches packets of the direction that answers the first packet of a connection.
+func Reply() Part {
+	const reply = 1 // IP_CT_DIR_REPLY of linux/netfilter/nf_conntrack_tuple_common.h
+	return partOf(&expr.Ct{Register: unix.NFT_REG_1, Key: expr.CtKeyDIRECTION}, equal([]byte{reply}))
+}
 
 // Masquerade translates the source address to an address of the output interface.
 func Masquerade() Part { return partOf(&expr.Masq{}) }

@@ -178,26 +178,18 @@ func (t *Tx) DelElement(tab Table, set string, k Key) {
 	t.addToBatch(elementBatch{table: tab, set: set, deletes: true}, nftables.SetElement{Key: []byte(k)})
 }
 
-// addToBatch adds the element to the last batch for the set of kind. If that batch is full, or
-// adds elements where kind deletes them, the element begins a new batch.
+// addToBatch adds the element to the last change if that is a batch of the same kind and not full. Otherwise, the
+// element begins a new batch.
 func (t *Tx) addToBatch(kind elementBatch, e nftables.SetElement) {
-	batch := t.lastBatch(kind)
-	if batch == nil || batch.deletes != kind.deletes || len(batch.elements) == maxBatchElements {
+	var batch *elementBatch
+	if n := len(t.changes); n > 0 {
+		batch = t.changes[n-1].batch
+	}
+	if batch == nil || batch.table != kind.table || batch.set != kind.set || batch.deletes != kind.deletes || len(batch.elements) == maxBatchElements {
 		batch = &kind
 		t.changes = append(t.changes, change{description: kind.String(), batch: batch})
 	}
 	batch.elements = append(batch.elements, e)
-}
-
-// lastBatch returns the last batch for the set of kind, or nil. It does not look behind a
-// change that is no batch: an element may need that change, such as the chain to jump to.
-func (t *Tx) lastBatch(kind elementBatch) *elementBatch {
-	for i := len(t.changes) - 1; i >= 0 && t.changes[i].batch != nil; i-- {
-		if b := t.changes[i].batch; b.set == kind.set && b.table == kind.table {
-			return b
-		}
-	}
-	return nil
 }
 
 // An elementBatch is the elements of one set that one message adds or deletes.

@@ -13,41 +13,29 @@ import (
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/ns"
 	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/tables"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/pkg/undo"
 )
 
-// With macspoofchk the node drops the frames of a container whose source MAC is not the
-// container's. One rule is for all containers of the node:
+// spoofLayout returns the table with the rule of macspoofchk. The node drops the frames of a container
+// whose source MAC is not the container's. One rule is for all containers of the node:
 //
 //	set checked { "veth1" comment "net1/cid1/eth0" }
 //	set allowed { "veth1" . 02:00:00:00:00:01 comment "net1/cid1/eth0" }
 //	iifname @checked iifname . ether saddr != @allowed drop
-const (
-	checkedSet = "checked"
-	allowedSet = "allowed"
-)
-
-// spoofLayout returns the layout of the table of the check. The rules of the reference
-// plugin have the priority -300, too (dstnat in the bridge family).
+//
+// The rules of the reference plugin have the priority -300, too (dstnat in the bridge family).
 func spoofLayout() nft.Layout {
-	return nft.Layout{
-		Table:   nft.Table{Family: nft.Bridge, Name: "plumb"},
-		Version: 2,
-		Sets: []nft.Set{
-			{Name: checkedSet, Key: []nft.Type{nft.IfName}},
-			{Name: allowedSet, Key: []nft.Type{nft.IfName, nft.EtherAddr}},
-		},
-		Chains: []nft.Chain{{
-			Name: "prerouting",
-			Hook: nft.Hook{Type: nft.Filter, At: nft.Prerouting, Priority: -300},
-			Rules: []nft.Rule{{
-				nft.InSet(checkedSet, nft.IifName()),
-				nft.NotInSet(allowedSet, nft.IifName(), nft.EtherSaddr()),
-				nft.Drop(),
-			}},
+	return tables.Bridge(tables.SpoofCheckSets()...).WithChains(nft.Chain{
+		Name: "prerouting",
+		Hook: nft.Hook{Type: nft.Filter, At: nft.Prerouting, Priority: -300},
+		Rules: []nft.Rule{{
+			nft.InSet(tables.CheckedPorts, nft.IifName()),
+			nft.NotInSet(tables.AllowedMACs, nft.IifName(), nft.EtherSaddr()),
+			nft.Drop(),
 		}},
-	}
+	})
 }
 
 // A macSpoofCheck is the check of one attachment.
@@ -93,26 +81,20 @@ func (s macSpoofCheck) store(c *nft.Conn) *claims.Store {
 	store := &claims.Store{
 		Conn:        c,
 		Layout:      spoofLayout(),
-		Groups:      []claims.Group{{checkedSet, allowedSet}},
+		Groups:      []claims.Group{{tables.CheckedPorts, tables.AllowedMACs}},
 		Owner:       s.owner,
 		Description: s.String(),
 		Warn:        s.warn,
-		Ensure:      func() error { return c.Ensure(spoofLayout()) },
 	}
 	if s.port != "" {
 		key := nft.IfNameKey(s.port)
-		store.Claims = []claims.Claim{{Description: checkedPort(s.port), Elements: []nft.SetElement{
-			{Set: checkedSet, Element: nft.Element{Key: key}},
-			{Set: allowedSet, Element: nft.Element{Key: nft.Concat(key, nft.MACKey(s.mac))}},
+		store.Claims = []claims.Claim{{Description: "the MAC spoof check of " + s.port, Elements: []nft.SetElement{
+			{Set: tables.CheckedPorts, Element: nft.Element{Key: key}},
+			{Set: tables.AllowedMACs, Element: nft.Element{Key: nft.Concat(key, nft.MACKey(s.mac))}},
 		}}}
 	}
 	return store
 }
-
-// A checkedPort is the name of a port. Its String is for error texts and warnings.
-type checkedPort string
-
-func (p checkedPort) String() string { return "the MAC spoof check of " + string(p) }
 
 // addMACSpoofCheck adds the check and pushes its removal. The check works when it returns.
 func addMACSpoofCheck(u *undo.Stack, s macSpoofCheck) error {
@@ -152,7 +134,7 @@ func checkMACSpoofCheck(s macSpoofCheck) error {
 	if err != nil {
 		return err
 	}
-	missing := diffMACSpoofCheck(c, s)
+	missing := errors.Join(s.store(c).Check(), c.CheckChains(spoofLayout()))
 	if missing == nil {
 		return nil
 	}
@@ -162,15 +144,7 @@ func checkMACSpoofCheck(s macSpoofCheck) error {
 			return nil
 		}
 	}
-	return errors.Join(missing, err)
-}
-
-// diffMACSpoofCheck returns an error that names what is missing of plumb's own check.
-func diffMACSpoofCheck(c *nft.Conn, s macSpoofCheck) error {
-	if missing := errors.Join(s.store(c).Check(), c.CheckChains(spoofLayout())); missing != nil {
-		return fmt.Errorf("%s is missing: %w", s, missing)
-	}
-	return nil
+	return errors.Join(fmt.Errorf("%s is missing: %w", s, missing), err)
 }
 
 // gcMACSpoofChecks returns the deletion of the checks of the network whose attachment is not in keep.

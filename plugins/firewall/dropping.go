@@ -41,7 +41,7 @@ func (f *firewall) filterTables(fam nft.Family) (all []filterTable, err error) {
 	for _, ch := range f.chains {
 		if ch.Table == (nft.Table{Family: fam, Name: filter}) {
 			found = true
-			t.note(ch.Name, ch.Forward && ch.Drops)
+			t.note(ch.Name, ch.Drops)
 		}
 	}
 	if found {
@@ -68,7 +68,7 @@ func (f *firewall) closedChains(fams []nft.Family) (names []string) {
 	for _, ch := range f.chains {
 		byIPTables := ch.Name == "FORWARD" && ch.Table.Name == filter && ch.Table.Family != nft.Inet
 		concerned := ch.Table.Family == nft.Inet || slices.Contains(fams, ch.Table.Family)
-		if ch.Forward && ch.Drops && concerned && !byIPTables {
+		if ch.Drops && concerned && !byIPTables {
 			names = append(names, fmt.Sprintf("chain %s of table %s", ch.Name, ch.Table))
 		}
 	}

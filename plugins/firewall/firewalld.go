@@ -9,6 +9,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/claims"
 	"github.com/plumb-cni/plumb/pkg/nft"
 	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/tables"
 	bus "github.com/plumb-cni/plumb/plugins/firewall/internal/firewalld"
 )
 
@@ -18,14 +19,6 @@ import (
 // the name can have 17:
 //
 //	map source4 { 10.88.0.2 comment "net1/cid1/eth0" : "trusted" . "" }
-func sourceList(f nft.Family) nft.Set {
-	s := nft.Set{Name: "source4", Key: []nft.Type{nft.IPv4Addr}, Data: []nft.Type{nft.IfName, nft.IfName}}
-	if f == nft.IPv6 {
-		s.Name, s.Key = "source6", []nft.Type{nft.IPv6Addr}
-	}
-	return s
-}
-
 const (
 	maxIfName = 15            // bytes of text in an ifname
 	maxZone   = 2 * maxIfName // bytes of the name of a zone in a list
@@ -42,7 +35,7 @@ func (s source) String() string { return "source " + s.addr.String() }
 // element returns the element of the source in the list.
 func (s source) element() nft.SetElement {
 	n := min(len(s.zone), maxIfName)
-	return nft.SetElement{Set: sourceList(nft.FamilyOf(s.addr)).Name, Element: nft.Element{
+	return nft.SetElement{Set: tables.Source(nft.FamilyOf(s.addr)), Element: nft.Element{
 		Key: nft.AddrKey(s.addr), Data: nft.Concat(nft.IfNameKey(s.zone[:n]), nft.IfNameKey(s.zone[n:])),
 	}}
 }
@@ -65,13 +58,12 @@ func (f *firewall) sourceStore() *claims.Store {
 	s := &claims.Store{
 		Conn:        f.c,
 		Layout:      isolationLayout(),
-		Groups:      []claims.Group{{sourceList(nft.IPv4).Name}, {sourceList(nft.IPv6).Name}},
+		Groups:      []claims.Group{{tables.Source(nft.IPv4)}, {tables.Source(nft.IPv6)}},
 		Owner:       f.r.Attachment(),
 		Description: "sources of " + f.r.Attachment().String(),
-		Ensure:      func() error { return f.c.Ensure(isolationLayout()) },
 	}
 	for _, src := range f.sources() {
-		s.Claims = append(s.Claims, claims.Claim{Description: src, Elements: []nft.SetElement{src.element()}})
+		s.Claims = append(s.Claims, claims.Claim{Description: src.String(), Elements: []nft.SetElement{src.element()}})
 	}
 	return s
 }
@@ -220,7 +212,7 @@ func restore(r *skel.Request, args []string) error {
 	if err := f.connect(); err != nil || f.c == nil {
 		return err
 	}
-	all, err := f.elementsIn(sourceList(nft.IPv4).Name, sourceList(nft.IPv6).Name)
+	all, err := f.elementsIn(tables.Source(nft.IPv4), tables.Source(nft.IPv6))
 	if err != nil || len(all) == 0 {
 		return err
 	}

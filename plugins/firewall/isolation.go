@@ -10,8 +10,8 @@ import (
 	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/claims"
 	xt "github.com/plumb-cni/plumb/pkg/iptables"
-	"github.com/plumb-cni/plumb/pkg/masq"
 	"github.com/plumb-cni/plumb/pkg/nft"
+	"github.com/plumb-cni/plumb/pkg/tables"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/pkg/undo"
 )
@@ -31,62 +31,42 @@ import (
 //
 // Each element of isolated_ports belongs to one attachment. The comments of the other elements name
 // only the network of the last ADD on the bridge.
-const (
-	isolatingSet  = "isolated_bridges"
-	withinSet     = "same_bridge"
-	publishedSet  = "published"
-	privateSet    = "isolated_ports"
-	isolationName = "isolation"
-)
+const isolationName = "isolation"
 
 // isolationLayout returns what table inet plumb has for this plugin.
 func isolationLayout() nft.Layout {
-	l := masq.Layout() // the table, and what it has from its beginning
-	l.Sets = []nft.Set{
-		{Name: isolatingSet, Key: []nft.Type{nft.IfName}},
-		{Name: withinSet, Key: []nft.Type{nft.IfName, nft.IfName}},
-		{Name: publishedSet, Key: []nft.Type{nft.IfName}},
-		sourceList(nft.IPv4),
-		sourceList(nft.IPv6),
-	}
-	l.Chains = []nft.Chain{{
+	return tables.Inet(tables.FirewallSets()...).WithChains(nft.Chain{
 		Name: isolationName,
 		Rules: []nft.Rule{
 			{nft.DestinationTranslated(), nft.Reply(), nft.Return()},
-			{nft.DestinationTranslated(), nft.InSet(publishedSet, nft.OifName()), nft.Return()},
+			{nft.DestinationTranslated(), nft.InSet(tables.Published, nft.OifName()), nft.Return()},
 			{nft.Drop()},
 		},
-	}, {
+	}, nft.Chain{
 		Name: "forward",
 		Hook: nft.Hook{Type: nft.Filter, At: nft.Forward, Priority: -1}, // before the rules of iptables
 		Rules: []nft.Rule{{
-			nft.InSet(isolatingSet, nft.IifName()),
-			nft.InSet(isolatingSet, nft.OifName()),
-			nft.NotInSet(withinSet, nft.IifName(), nft.OifName()),
+			nft.InSet(tables.IsolatedBridges, nft.IifName()),
+			nft.InSet(tables.IsolatedBridges, nft.OifName()),
+			nft.NotInSet(tables.SameBridge, nft.IifName(), nft.OifName()),
 			nft.Jump(isolationName),
 		}},
-	}}
-	return l
+	})
 }
 
 // bridgeSets are the sets of isolationLayout whose keys begin with the name of a bridge.
-func bridgeSets() []string { return []string{isolatingSet, withinSet, publishedSet} }
+func bridgeSets() []string {
+	return []string{tables.IsolatedBridges, tables.SameBridge, tables.Published}
+}
 
 // privateLayout returns what table bridge plumb has for this plugin. The plugin bridge has
 // chains of its own there.
 func privateLayout() nft.Layout {
-	return nft.Layout{
-		Table:   nft.Table{Family: nft.Bridge, Name: "plumb"},
-		Version: 2,
-		Sets: []nft.Set{
-			{Name: privateSet, Key: []nft.Type{nft.IfName}},
-		},
-		Chains: []nft.Chain{{
-			Name:  "forward",
-			Hook:  nft.Hook{Type: nft.Filter, At: nft.Forward},
-			Rules: []nft.Rule{{nft.InSet(privateSet, nft.IifName()), nft.InSet(privateSet, nft.OifName()), nft.Drop()}},
-		}},
-	}
+	return tables.Bridge(tables.IsolatedPortSets()...).WithChains(nft.Chain{
+		Name:  "forward",
+		Hook:  nft.Hook{Type: nft.Filter, At: nft.Forward},
+		Rules: []nft.Rule{{nft.InSet(tables.IsolatedPorts, nft.IifName()), nft.InSet(tables.IsolatedPorts, nft.OifName()), nft.Drop()}},
+	})
 }
 
 // elements returns the elements that the policy of the configuration needs.
@@ -95,12 +75,12 @@ func (f *firewall) elements() []nft.SetElement {
 		return nil
 	}
 	name, comment := nft.IfNameKey(f.device), nft.NetworkPrefix(f.r.Conf.Name)
-	all := []nft.SetElement{{Set: isolatingSet, Element: nft.Element{Key: name, Comment: comment}}}
+	all := []nft.SetElement{{Set: tables.IsolatedBridges, Element: nft.Element{Key: name, Comment: comment}}}
 	if f.conf.policy == sameBridge {
-		all = append(all, nft.SetElement{Set: withinSet, Element: nft.Element{Key: nft.Concat(name, name), Comment: comment}})
+		all = append(all, nft.SetElement{Set: tables.SameBridge, Element: nft.Element{Key: nft.Concat(name, name), Comment: comment}})
 	}
 	if f.conf.published {
-		all = append(all, nft.SetElement{Set: publishedSet, Element: nft.Element{Key: name, Comment: comment}})
+		all = append(all, nft.SetElement{Set: tables.Published, Element: nft.Element{Key: name, Comment: comment}})
 	}
 	return all
 }
@@ -123,7 +103,7 @@ func (f *firewall) setPolicy() error {
 		}
 		f.inNFT = nil
 		for _, e := range have {
-			if name := bridgeOf(e.Key); e.Set == isolatingSet && name != f.device {
+			if name := bridgeOf(e.Key); e.Set == tables.IsolatedBridges && name != f.device {
 				f.inNFT = append(f.inNFT, name)
 			}
 		}
@@ -228,16 +208,15 @@ func (f *firewall) privateOf(owner types.Attachment, ports []string) *claims.Sto
 	s := &claims.Store{
 		Conn:        f.c,
 		Layout:      privateLayout(),
-		Groups:      []claims.Group{{privateSet}},
+		Groups:      []claims.Group{{tables.IsolatedPorts}},
 		Owner:       owner,
 		Description: "isolation of " + owner.String(),
 		Warn:        f.r.Warn,
-		Ensure:      func() error { return f.c.Ensure(privateLayout()) },
 	}
 	for _, port := range ports {
 		s.Claims = append(s.Claims, claims.Claim{
-			Description: privatePort(port),
-			Elements:    []nft.SetElement{{Set: privateSet, Element: nft.Element{Key: nft.IfNameKey(port)}}},
+			Description: "the isolation of " + port,
+			Elements:    []nft.SetElement{{Set: tables.IsolatedPorts, Element: nft.Element{Key: nft.IfNameKey(port)}}},
 		})
 	}
 	return s
@@ -287,14 +266,9 @@ func (f *firewall) wasIsolated() (bool, error) {
 		return f.wasIsolatedByStages, nil
 	}
 	name := nft.IfNameKey(f.device)
-	found, err := f.c.Lookup(isolationLayout().Table, []nft.ElementRef{{Set: isolatingSet, Key: name}, {Set: withinSet, Key: nft.Concat(name, name)}})
+	found, err := f.c.Lookup(isolationLayout().Table, []nft.ElementRef{{Set: tables.IsolatedBridges, Key: name}, {Set: tables.SameBridge, Key: nft.Concat(name, name)}})
 	return err == nil && found[0].Key != "" && found[1].Key == "", err
 }
-
-// A privatePort is the name of a port. Its String is for error texts and warnings.
-type privatePort string
-
-func (p privatePort) String() string { return "the isolation of " + string(p) }
 
 // delElements deletes what the attachment has in nf_tables and in firewalld, and the elements of bridges that
 // are gone.

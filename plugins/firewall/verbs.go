@@ -145,7 +145,7 @@ func (f *firewall) connect() (err error) {
 func (f *firewall) ready() error {
 	err := f.connect()
 	if err == nil && f.c != nil {
-		f.chains, err = f.c.AllChains()
+		f.chains, err = f.c.Chains(nft.Table{})
 	}
 	switch {
 	case err != nil || f.c != nil:

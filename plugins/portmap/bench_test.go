@@ -8,6 +8,7 @@ import (
 
 	"github.com/plumb-cni/plumb/pkg/nft"
 	"github.com/plumb-cni/plumb/pkg/ns"
+	"github.com/plumb-cni/plumb/pkg/tables"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
@@ -75,8 +76,8 @@ func fill(node *nstest.NS, n int) error {
 			to, comment := netip.MustParseAddr(pod4), nft.Owner(owner)
 			s := endpoint{nft.IPv4, netip.IPv4Unspecified(), tcp, uint16(10000 + at)}
 			target, chain := s.claim().Elements[0], s.claim().Elements[1]
-			tx.AddElement(table(), target.Set, nft.Element{Key: target.Key, Data: nft.Concat(nft.AddrKey(to), nft.PortKey(80)), Comment: comment})
-			tx.AddElement(table(), chain.Set, nft.Element{Key: chain.Key, Jump: "setmark/net1/10.9.0.0/24", Comment: comment})
+			tx.AddElement(tables.Inet().Table, target.Set, nft.Element{Key: target.Key, Data: nft.Concat(nft.AddrKey(to), nft.PortKey(80)), Comment: comment})
+			tx.AddElement(tables.Inet().Table, chain.Set, nft.Element{Key: chain.Key, Jump: "setmark/net1/10.9.0.0/24", Comment: comment})
 		}
 		err = c.Commit("fill", &tx)
 	}

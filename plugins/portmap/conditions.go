@@ -10,6 +10,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/iptables"
 	"github.com/plumb-cni/plumb/pkg/nft"
 	"github.com/plumb-cni/plumb/pkg/ns"
+	"github.com/plumb-cni/plumb/pkg/tables"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
@@ -25,11 +26,8 @@ type conditionsChain struct {
 // name returns the name of the chain, which contains a hash of its rules.
 func (c conditionsChain) name() string {
 	sum := sha512.Sum512([]byte(c.text + "\n" + c.next))
-	return conditionsChainPrefix(c.network) + hex.EncodeToString(sum[:8])
+	return nft.NetworkChain(conditionsKind, c.network, hex.EncodeToString(sum[:8]))
 }
-
-// conditionsChainPrefix returns what the names of all conditionsChains of the network begin with.
-func conditionsChainPrefix(network string) string { return "conditions/" + scriptName(network) }
 
 // layout returns the chain as far as nft.Conn.DamagedChains can compare it: the number of its rules.
 func (c conditionsChain) layout() nft.Layout {
@@ -43,9 +41,9 @@ func (c conditionsChain) layout() nft.Layout {
 func (c conditionsChain) script() string {
 	verdict, next := "return", ""
 	if c.next != "" {
-		verdict, next = "goto "+c.next, fmt.Sprintf("add chain %s %s\n", table(), c.next) // a DEL may have deleted it meanwhile
+		verdict, next = "goto "+c.next, fmt.Sprintf("add chain %s %s\n", tables.Inet().Table, c.next) // a DEL may have deleted it meanwhile
 	}
-	chain, comment := fmt.Sprintf("%s %s", table(), c.name()), c.layout().Comment()
+	chain, comment := fmt.Sprintf("%s %s", tables.Inet().Table, c.name()), c.layout().Comment()
 	return next + fmt.Sprintf("add chain %s\nflush chain %s\nadd rule %s %s %s comment %q\nadd rule %s accept comment %q\n",
 		chain, chain, chain, c.text, verdict, comment, chain, comment)
 }

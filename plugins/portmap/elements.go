@@ -7,6 +7,7 @@ import (
 
 	"github.com/plumb-cni/plumb/pkg/claims"
 	"github.com/plumb-cni/plumb/pkg/nft"
+	"github.com/plumb-cni/plumb/pkg/tables"
 )
 
 // This file has functions without side effects: they compute the elements of an attachment in
@@ -43,7 +44,7 @@ func unspecified(f nft.Family) netip.Addr {
 func endpointAt(f nft.Family, set string, key nft.Key) endpoint {
 	const protoPortSize = 8 // the size in bytes of the concatenation of a protocol and a port
 	hostIP := unspecified(f)
-	if set == hostportMapIP(f) {
+	if set == tables.HostPortIP(f) {
 		hostIP, key = key[:len(key)-protoPortSize].Addr(), key[len(key)-protoPortSize:]
 	}
 	return endpoint{f, hostIP, protocol(key[0]), uint16(key[4])<<8 | uint16(key[5])}
@@ -86,13 +87,13 @@ func (p *portMap) formerClaims() (all []claims.Claim) {
 // container to which packets are sent. The second is optional: it jumps to a chain that packets go through first.
 func (e endpoint) claim() claims.Claim {
 	key := nft.Concat(nft.ProtoKey(uint8(e.proto)), nft.PortKey(e.port))
-	target, chain := hostportMap(e.family), chainMap(e.family)
+	target, chain := tables.HostPort(e.family), tables.HostPortChain(e.family)
 	if !e.hostIP.IsUnspecified() {
 		key = nft.Concat(nft.AddrKey(e.hostIP), key)
-		target, chain = hostportMapIP(e.family), chainMapIP(e.family)
+		target, chain = tables.HostPortIP(e.family), tables.HostPortIPChain(e.family)
 	}
 	return claims.Claim{
-		Description:  e,
+		Description:  e.String(),
 		PerContainer: true,
 		Elements:     []nft.SetElement{{Set: target, Element: nft.Element{Key: key}}, {Set: chain, Element: nft.Element{Key: key}}},
 	}
@@ -101,7 +102,7 @@ func (e endpoint) claim() claims.Claim {
 // groups returns the sets with the claims of port maps.
 func groups() (all []claims.Group) {
 	for _, f := range nft.Families() {
-		all = append(all, claims.Group{hostportMap(f), chainMap(f)}, claims.Group{hostportMapIP(f), chainMapIP(f)})
+		all = append(all, claims.Group{tables.HostPort(f), tables.HostPortChain(f)}, claims.Group{tables.HostPortIP(f), tables.HostPortIPChain(f)})
 	}
 	return all
 }

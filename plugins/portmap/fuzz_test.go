@@ -38,13 +38,14 @@ func FuzzConfig(f *testing.F) {
 		}
 		p := &portMap{r: r, conf: conf, ips: []netip.Prefix{netip.MustParsePrefix("10.1.0.2/24"), netip.MustParsePrefix("fd00::2/64")}}
 		p.layout()
-		for _, c := range p.claims() {
-			e := c.Description.(endpoint)
-			if got := endpointAt(e.family, c.Elements[0].Set, c.Elements[0].Key); got != e {
-				t.Errorf("%s: %v is read as %v", text, e, got)
-			}
-		}
 		for _, ip := range p.ips {
+			f := nft.FamilyOf(ip.Addr())
+			for _, m := range conf.mappingsOf(f) {
+				at := m.endpoint(f).claim().Elements[0]
+				if got := endpointAt(f, at.Set, at.Key); got != m.endpoint(f) {
+					t.Errorf("%s: %v is read as %v", text, m.endpoint(f), got)
+				}
+			}
 			p.checkText(t, ip)
 		}
 	})

@@ -4,10 +4,9 @@ import (
 	"fmt"
 	"net/netip"
 	"strconv"
-	"strings"
 
-	"github.com/plumb-cni/plumb/pkg/masq"
 	"github.com/plumb-cni/plumb/pkg/nft"
+	"github.com/plumb-cni/plumb/pkg/tables"
 )
 
 // This file describes the maps and chains of port maps in table inet plumb. A packet to an
@@ -31,20 +30,18 @@ const afterDNAT = nft.PriorityDstNAT + 1
 // tableLayout returns the table with the maps and base chains of port maps. The first container
 // with host ports adds them to the table.
 func tableLayout() nft.Layout {
-	l := masq.Layout()
-	l.Chains, l.InitialChains = nil, nil
 	hostports := nft.Chain{Name: "hostports"}
 	for _, f := range nft.Families() {
-		l.Sets = append(l.Sets, hostportSets(f)...)
 		withAddress, withoutAddress := []nft.Field{nft.Daddr(f), nft.L4Proto(), nft.Dport()}, []nft.Field{nft.L4Proto(), nft.Dport()}
 		hostports.Rules = append(hostports.Rules,
-			nft.Rule{nft.VerdictMap(chainMapIP(f), withAddress...)},
-			nft.Rule{nft.DNATMap(f, hostportMapIP(f), withAddress...)},
-			nft.Rule{nft.OnlyFamily(f), nft.VerdictMap(chainMap(f), withoutAddress...)},
-			nft.Rule{nft.DNATMap(f, hostportMap(f), withoutAddress...)},
+			nft.Rule{nft.VerdictMap(tables.HostPortIPChain(f), withAddress...)},
+			nft.Rule{nft.DNATMap(f, tables.HostPortIP(f), withAddress...)},
+			nft.Rule{nft.OnlyFamily(f), nft.VerdictMap(tables.HostPortChain(f), withoutAddress...)},
+			nft.Rule{nft.DNATMap(f, tables.HostPort(f), withoutAddress...)},
 		)
 	}
-	return l.WithChains(
+	l := tables.Inet(append(tables.MasqueradeSets(), tables.HostPortSets()...)...)
+	return tables.WithGuard(l.WithChains(
 		hostports,
 		nft.Chain{
 			Name:  "prerouting",
@@ -62,67 +59,14 @@ func tableLayout() nft.Layout {
 				{nft.ToLocal(), nft.Jump(hostports.Name)},
 			},
 		},
-		masq.LocalnetGuard(),
-	)
-}
-
-// guardLayout returns the table with LocalnetGuard alone.
-func guardLayout() nft.Layout {
-	l := masq.Layout()
-	l.Chains, l.InitialChains = []nft.Chain{masq.LocalnetGuard()}, nil
-	return l
-}
-
-// table returns the table that has the elements.
-func table() nft.Table { return masq.Layout().Table }
-
-// hostportSets returns the maps of one family.
-func hostportSets(f nft.Family) []nft.Set {
-	addr := addrType(f)
-	withAddress, withoutAddress := []nft.Type{addr, nft.InetProto, nft.InetService}, []nft.Type{nft.InetProto, nft.InetService}
-	return []nft.Set{
-		{Name: hostportMap(f), Key: withoutAddress, Data: []nft.Type{addr, nft.InetService}},
-		{Name: hostportMapIP(f), Key: withAddress, Data: []nft.Type{addr, nft.InetService}},
-		{Name: chainMap(f), Key: withoutAddress, Data: []nft.Type{nft.Verdict}},
-		{Name: chainMapIP(f), Key: withAddress, Data: []nft.Type{nft.Verdict}},
-	}
-}
-
-func addrType(f nft.Family) nft.Type {
-	if f == nft.IPv6 {
-		return nft.IPv6Addr
-	}
-	return nft.IPv4Addr
-}
-
-// hostportMap returns the name of the map from protocol and port of the node to address and
-// port of the container.
-func hostportMap(f nft.Family) string { return "hostport" + version(f) }
-
-// hostportMapIP returns the name of the map from address, protocol and port of the node to
-// address and port of the container.
-func hostportMapIP(f nft.Family) string { return hostportMap(f) + "ip" }
-
-// chainMap returns the name of the map from a key of hostportMap to the chain that the packet
-// goes through before it is translated.
-func chainMap(f nft.Family) string { return hostportMap(f) + "_chain" }
-
-// chainMapIP is chainMap for the keys of hostportMapIP.
-func chainMapIP(f nft.Family) string { return hostportMap(f) + "_addr" }
-
-// version returns the IP version of a family.
-func version(f nft.Family) string {
-	if f == nft.IPv6 {
-		return "6"
-	}
-	return "4"
+	))
 }
 
 // snatChain returns the chain that marks the packets that are to be masqueraded: those from
 // sources, and those from the node's 127/8. A prefix of length 0 stands for all sources.
 func snatChain(network string, masqueradedSources netip.Prefix, bit int) nft.Chain {
 	masqueradedSources = masqueradedSources.Masked()
-	ch := nft.Chain{Name: snatChainPrefix(network) + strings.ReplaceAll(masqueradedSources.String(), ":", "_")}
+	ch := nft.Chain{Name: nft.NetworkChain(snatKind, network, masqueradedSources.String())}
 	if bit != defaultMarkBit {
 		ch.Name += "/bit" + strconv.Itoa(bit)
 	}
@@ -137,14 +81,11 @@ func snatChain(network string, masqueradedSources netip.Prefix, bit int) nft.Cha
 	return ch
 }
 
-// snatChainPrefix returns what the names of all snatChains of the network begin with.
-func snatChainPrefix(network string) string { return "setmark/" + scriptName(network) }
-
-// scriptName returns NetworkPrefix without the characters that a name in a script of nft cannot
-// have.
-func scriptName(network string) string {
-	return strings.ReplaceAll(nft.NetworkPrefix(network), "~", "_")
-}
+// The kinds of chains that the attachments of a network share (see nft.NetworkChain).
+const (
+	snatKind       = "setmark"
+	conditionsKind = "conditions"
+)
 
 // defaultMarkBit is the default of markMasqBit, the same as that of the reference plugin.
 const defaultMarkBit = 13

@@ -10,13 +10,14 @@ import (
 	"github.com/plumb-cni/plumb/pkg/iptables"
 	"github.com/plumb-cni/plumb/pkg/nft"
 	"github.com/plumb-cni/plumb/pkg/sysctl"
+	"github.com/plumb-cni/plumb/pkg/tables"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
 // Connections of the node to 127.0.0.1 reach the container only if the kernel accepts packets from
 // 127/8 at the interface that leads to the container (route_localnet). portmap never sets that for
 // all interfaces. It sets it only if a rule drops the packets that others send to 127/8
-// (masq.LocalnetGuard, guardRule). IPv6 has no such setting. No DEL resets the setting, because the
+// (tables.WithGuard, guardRule). IPv6 has no such setting. No DEL resets the setting, because the
 // attachments of a host share it.
 
 // mapsLocalhost reports whether a mapping is for an address in 127/8.
@@ -33,7 +34,7 @@ func (p *portMap) mapsLocalhost() bool {
 }
 
 // findLocalnetDevice sets localnetDevice to the virtual interface that leads to the container. It
-// leaves it empty if there is no route, or if a network card leads to the container: LocalnetGuard
+// leaves it empty if there is no route, or if a network card leads to the container: the guard in nf_tables
 // does not cover the card, and a container behind a card (macvlan) cannot answer the node.
 func (p *portMap) findLocalnetDevice() error {
 	if !p.mapsLocalhost() || p.localnetDevice != "" {
@@ -108,17 +109,17 @@ func (p *portMap) restoreGuard(prev *types.Result) error {
 		}
 		p.localnetDevice = i.Name
 		return p.useBackend(
-			func(c *nft.Conn) error { return c.Ensure(guardLayout()) },
+			func(c *nft.Conn) error { return c.Ensure(tables.WithGuard(tables.Inet())) },
 			func() error { return p.addGuard(p.tool(nft.IPv4)) },
 		)
 	}
 	return nil
 }
 
-// findUnguarded returns a warning that names the virtual interfaces with route_localnet if the host has neither LocalnetGuard nor
+// findUnguarded returns a warning that names the virtual interfaces with route_localnet if the host has neither the guard in nf_tables nor
 // guardRule for them, or "". It runs no program, and therefore assumes that a legacy table raw has guardRule.
 func (p *portMap) findUnguarded(c *nft.Conn) (warning string, err error) {
-	damaged, err := c.DamagedChains(guardLayout())
+	damaged, err := c.DamagedChains(tables.WithGuard(tables.Inet()))
 	if err != nil || len(damaged) == 0 {
 		return "", err
 	}
@@ -155,5 +156,5 @@ func (p *portMap) findUnguarded(c *nft.Conn) (warning string, err error) {
 		return "", err
 	}
 	return fmt.Sprintf("chain %s of table %s is missing or lacks rules: other hosts and containers can reach 127.0.0.1 of the host through %s; "+
-		"the next ADD adds the chain, or set route_localnet of these interfaces to 0", damaged[0].Name, table(), strings.Join(unguarded, ", ")), nil
+		"the next ADD adds the chain, or set route_localnet of these interfaces to 0", damaged[0].Name, tables.Inet().Table, strings.Join(unguarded, ", ")), nil
 }

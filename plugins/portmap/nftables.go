@@ -7,6 +7,7 @@ import (
 
 	"github.com/plumb-cni/plumb/pkg/claims"
 	"github.com/plumb-cni/plumb/pkg/nft"
+	"github.com/plumb-cni/plumb/pkg/tables"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
@@ -16,6 +17,7 @@ func (p *portMap) store(c *nft.Conn, of []claims.Claim) *claims.Store {
 		Conn:        c,
 		Layout:      tableLayout(),
 		Groups:      groups(),
+		Chains:      []string{conditionsKind, snatKind},
 		Owner:       p.owner(),
 		Claims:      of,
 		Description: p.String(),
@@ -54,7 +56,7 @@ func (p *portMap) ensureChains(c *nft.Conn) error {
 
 func (e endpoint) String() string {
 	if e.hostIP.IsUnspecified() {
-		return fmt.Sprintf("host port %d/%s of IP version %s", e.port, e.proto, version(e.family))
+		return fmt.Sprintf("host port %d/%s of IP version %s", e.port, e.proto, e.family.Version())
 	}
 	return fmt.Sprintf("host port %s/%s", netip.AddrPortFrom(e.hostIP, e.port), e.proto)
 }
@@ -95,7 +97,7 @@ func translationsOf(elements []nft.SetElement) []translation {
 	var all []translation
 	for _, e := range elements {
 		for _, f := range nft.Families() {
-			if e.Set == hostportMap(f) || e.Set == hostportMapIP(f) {
+			if e.Set == tables.HostPort(f) || e.Set == tables.HostPortIP(f) {
 				all = append(all, translation{endpointAt(f, e.Set, e.Key), parseTarget(f, e.Data)})
 			}
 		}
@@ -128,19 +130,10 @@ func (p *portMap) checkNFT(c *nft.Conn) error {
 // gcNFT deletes what the network's attachments that are not in keep have in nf_tables.
 func (p *portMap) gcNFT(c *nft.Conn, keep types.Set) error {
 	network := p.owner().Network
-	err := c.Atomically("nft delete stale port maps of network "+network, func(tx *nft.Tx) error {
+	return c.Atomically("nft delete stale port maps of network "+network, func(tx *nft.Tx) error {
 		if _, err := p.store(c, nil).GC(tx, network, keep); err != nil {
 			return err
 		}
 		return staleCleanup(network, keep).NFT(c, tx)
 	})
-	return errors.Join(err, gcChains(c, network))
-}
-
-// gcChains deletes the network's chains to which nothing jumps.
-func gcChains(c *nft.Conn, network string) error {
-	return errors.Join(
-		c.DelUnusedChains(table(), conditionsChainPrefix(network)), // first, because they jump to snatChains
-		c.DelUnusedChains(table(), snatChainPrefix(network)),
-	)
 }

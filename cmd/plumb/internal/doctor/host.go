@@ -308,13 +308,13 @@ func (h host) findForwardDrop(files []*file) (found []Finding) {
 	c, err := nft.Open(h.ns)
 	var chains []nft.ListedChain
 	if err == nil {
-		chains, err = c.AllChains()
+		chains, err = c.Chains(nft.Table{})
 	}
 	if !errors.Is(err, nft.ErrUnavailable) {
 		h.report.failed("nftables", err)
 	}
 	for _, chain := range chains {
-		if !chain.Forward || !chain.Drops || chain.Table.Name == "plumb" {
+		if !chain.Drops || chain.Table.Name == "plumb" {
 			continue
 		}
 		rules, err := c.Rules(chain.Table, chain.Name)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/ns"
+	"github.com/plumb-cni/plumb/pkg/tables"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
@@ -238,14 +239,14 @@ func onOff(b bool) string {
 func (e *explainer) nodeHops() {
 	for _, t := range e.a.ResourcesOf(Element) {
 		switch t.sub {
-		case "allowed":
+		case tables.AllowedMACs:
 			e.out(hop(onNode, "table bridge plumb drops frames from the host end with another source than %s (macspoofchk)", t.Name))
-		case "isolated_ports":
+		case tables.IsolatedPorts:
 			e.out(hop(onNode, "table bridge plumb drops frames to other containers of the bridge (ingressPolicy isolated)"))
 		}
 	}
 	for _, t := range e.a.ResourcesOf(Element) {
-		if t.Address != "" && strings.HasPrefix(t.sub, "masq") {
+		if isMasqueradeMap(t.sub) {
 			e.out(hop(onNode, "table inet plumb, chain postrouting: from %s %s, which masquerades, except to the subnet and to multicast addresses", t.Name, t.Value))
 		}
 	}

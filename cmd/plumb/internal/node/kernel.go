@@ -4,14 +4,15 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io/fs"
 	"slices"
 	"strings"
 
 	"github.com/plumb-cni/plumb/pkg/attach"
+	"github.com/plumb-cni/plumb/pkg/claims"
 	"github.com/plumb-cni/plumb/pkg/nft"
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/ns"
+	"github.com/plumb-cni/plumb/pkg/tables"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
@@ -88,20 +89,16 @@ func (inv *Inventory) readElements(node *ns.Handle) error {
 	for id, a := range inv.byID {
 		owners[nft.Owner(id)] = a
 	}
-	for _, table := range nft.OwnTables() {
-		sets, err := c.Sets(table)
-		if err != nil {
-			return err
-		}
-		for _, set := range sets {
-			elements, err := c.Elements(table, set.Name)
-			if err != nil && !errors.Is(err, fs.ErrNotExist) { // deleted meanwhile
+	for _, l := range tables.All() {
+		for _, set := range l.Sets {
+			elements, err := c.Elements(l.Table, set.Name)
+			if types.IgnoreNotExist(err) != nil {
 				return err
 			}
 			slices.SortFunc(elements, func(x, y nft.Element) int { return cmp.Compare(x.Key, y.Key) })
 			for _, e := range elements {
 				if a := inv.ownerOfElement(owners, e.Comment); a != nil {
-					a.add(elementResource(table, set, e))
+					a.add(elementResource(l.Table, set, e))
 				}
 			}
 		}
@@ -151,16 +148,21 @@ func elementResource(table nft.Table, set nft.Set, e nft.Element) Resource {
 // addressIn returns the address of the container in an element of masquerade or of a host port.
 func addressIn(set nft.Set, e nft.Element) string {
 	switch {
-	case strings.HasPrefix(set.Name, "masq") && len(set.Key) == 1:
+	case isMasqueradeMap(strings.TrimSuffix(set.Name, claims.FormerSuffix)):
 		return e.Key.Text(set.Key)
-	case isHostPortMap(set.Name) && len(set.Data) == 2:
+	case isHostPortMap(set.Name):
 		address, _, _ := strings.Cut(e.Data.Text(set.Data), " . ")
 		return address
 	}
 	return ""
 }
 
-// isHostPortMap reports whether the elements of the map lead host ports to containers.
+// isMasqueradeMap reports whether the keys of the map are addresses that are masqueraded.
+func isMasqueradeMap(set string) bool {
+	return slices.ContainsFunc(nft.Families(), func(f nft.Family) bool { return set == tables.Masquerade(f) })
+}
+
+// isHostPortMap reports whether the elements of the map forward host ports to containers.
 func isHostPortMap(set string) bool {
-	return slices.Contains([]string{"hostport4", "hostport6", "hostport4ip", "hostport6ip"}, set)
+	return slices.ContainsFunc(nft.Families(), func(f nft.Family) bool { return set == tables.HostPort(f) || set == tables.HostPortIP(f) })
 }

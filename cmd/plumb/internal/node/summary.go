@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/plumb-cni/plumb/pkg/tables"
 )
 
 // Summary returns what the node holds for the attachment, in a line: links with their bridge, masquerade,
@@ -68,12 +70,12 @@ func (a *Attachment) inContainer() string {
 // summaryOfSet returns the word for the elements of a set. It is empty for sets that say nothing more than
 // another set does.
 func summaryOfSet(set string) string {
-	switch set {
-	case "masq4", "masq6":
+	switch {
+	case isMasqueradeMap(set):
 		return set
-	case "checked":
+	case set == tables.CheckedPorts:
 		return "macspoofchk"
-	case "isolated_ports":
+	case set == tables.IsolatedPorts:
 		return "isolated"
 	}
 	return ""

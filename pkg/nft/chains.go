@@ -1,0 +1,70 @@
+package nft
+
+import (
+	"fmt"
+	"io/fs"
+	"slices"
+
+	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
+)
+
+// A ListedChain is a chain that any program may have made.
+type ListedChain struct {
+	Table Table
+	Name  string
+	Drops bool // it is a base chain at the hook Forward whose policy is drop
+}
+
+// Chains lists the chains of a table or, if t is the zero Table, those of all tables that see IPv4 or
+// IPv6 packets.
+func (c *Conn) Chains(t Table) (chains []ListedChain, err error) {
+	err = c.step("nft list chains", func() error {
+		return c.listConsistently(func() (err error) {
+			chains, err = c.listChains(t)
+			return err
+		})
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list chains: %w", err)
+	}
+	return chains, nil
+}
+
+// listChains is Chains without a step of the tracer.
+func (c *Conn) listChains(t Table) (chains []ListedChain, err error) {
+	listed, err := c.nft.ListChainsOfTableFamily(nftables.TableFamily(t.Family))
+	for _, ch := range listed { // those of all tables of the family
+		of := Table{Family(ch.Table.Family), ch.Table.Name}
+		if of != t && (t != Table{} || !slices.Contains([]Family{Inet, IPv4, IPv6}, of.Family)) {
+			continue
+		}
+		drops := ch.Hooknum != nil && HookPoint(*ch.Hooknum) == Forward && ch.Policy != nil && *ch.Policy == nftables.ChainPolicyDrop
+		chains = append(chains, ListedChain{of, ch.Name, drops})
+	}
+	return chains, err
+}
+
+// CheckChain returns nil if the chain exists. If the chain does not exist, the error matches
+// fs.ErrNotExist.
+func (c *Conn) CheckChain(t Table, chain string) error {
+	_, err := c.ChainUse(t, chain)
+	return err
+}
+
+// ChainUse returns the kernel's use count of a chain: the number of rules in the chain, and of rules
+// and elements that jump to it. If the chain does not exist, the error matches fs.ErrNotExist.
+func (c *Conn) ChainUse(t Table, chain string) (count int, err error) {
+	what := "get chain " + chain + " of table " + t.String()
+	if len(chain) >= unix.NFT_CHAIN_MAXNAMELEN {
+		return 0, fmt.Errorf("%s: %w: no name is that long", what, fs.ErrNotExist)
+	}
+	err = c.step("nft "+what, func() (err error) {
+		count, err = c.chainUse(t, chain)
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", what, err)
+	}
+	return count, nil
+}

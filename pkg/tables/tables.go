@@ -1,0 +1,150 @@
+// Package tables describes what plumb keeps in nf_tables: table inet plumb and table bridge plumb, with
+// their sets and maps, and the chain that guards 127/8. Each plugin adds its own chains to the tables.
+// The tool plumb reads all sets.
+package tables
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/plumb-cni/plumb/pkg/claims"
+	"github.com/plumb-cni/plumb/pkg/nft"
+)
+
+// The sets of the plugin firewall in table inet plumb.
+const (
+	IsolatedBridges = "isolated_bridges" // the names of bridges with an ingress policy
+	SameBridge      = "same_bridge"      // the name of a bridge twice, if its containers can reach each other
+	Published       = "published"        // the names of bridges whose host ports other bridges can reach
+)
+
+// The sets of table bridge plumb.
+const (
+	IsolatedPorts = "isolated_ports" // ports of bridges that cannot reach each other
+	CheckedPorts  = "checked"        // ports with a MAC spoof check
+	AllowedMACs   = "allowed"        // these ports and the source MACs that may pass
+)
+
+// Masquerade returns the name of the map whose keys are the addresses to masquerade. The value of
+// an address is a jump to the chain of its subnet.
+func Masquerade(f nft.Family) string { return "masq" + f.Version() }
+
+// HostPort returns the name of the map from protocol and port of the host to address and port of
+// the container.
+func HostPort(f nft.Family) string { return "hostport" + f.Version() }
+
+// HostPortIP returns the name of the map from address, protocol and port of the host to address
+// and port of the container.
+func HostPortIP(f nft.Family) string { return HostPort(f) + "ip" }
+
+// HostPortChain returns the name of the map from a key of HostPort to the chain that the packet
+// goes through before it is translated.
+func HostPortChain(f nft.Family) string { return HostPort(f) + "_chain" }
+
+// HostPortIPChain is HostPortChain for the keys of HostPortIP.
+func HostPortIPChain(f nft.Family) string { return HostPort(f) + "_addr" }
+
+// Source returns the name of the map from an address to the two parts of the name of its zone in firewalld.
+func Source(f nft.Family) string { return "source" + f.Version() }
+
+// MasqueradeSets returns the maps of masquerade, which each plugin creates together with the table.
+func MasqueradeSets() []nft.Set {
+	return perFamily(func(f nft.Family, addr nft.Type) []nft.Set {
+		return []nft.Set{{Name: Masquerade(f), Key: []nft.Type{addr}, Data: []nft.Type{nft.Verdict}}}
+	})
+}
+
+// HostPortSets returns the maps of host ports.
+func HostPortSets() []nft.Set {
+	return perFamily(func(f nft.Family, addr nft.Type) []nft.Set {
+		withAddress, withoutAddress := []nft.Type{addr, nft.InetProto, nft.InetService}, []nft.Type{nft.InetProto, nft.InetService}
+		return []nft.Set{
+			{Name: HostPort(f), Key: withoutAddress, Data: []nft.Type{addr, nft.InetService}},
+			{Name: HostPortIP(f), Key: withAddress, Data: []nft.Type{addr, nft.InetService}},
+			{Name: HostPortChain(f), Key: withoutAddress, Data: []nft.Type{nft.Verdict}},
+			{Name: HostPortIPChain(f), Key: withAddress, Data: []nft.Type{nft.Verdict}},
+		}
+	})
+}
+
+// FirewallSets returns the sets and maps of the plugin firewall in table inet plumb.
+func FirewallSets() []nft.Set {
+	bridges := []nft.Set{
+		{Name: IsolatedBridges, Key: []nft.Type{nft.IfName}},
+		{Name: SameBridge, Key: []nft.Type{nft.IfName, nft.IfName}},
+		{Name: Published, Key: []nft.Type{nft.IfName}},
+	}
+	return append(bridges, perFamily(func(f nft.Family, addr nft.Type) []nft.Set {
+		return []nft.Set{{Name: Source(f), Key: []nft.Type{addr}, Data: []nft.Type{nft.IfName, nft.IfName}}}
+	})...)
+}
+
+// perFamily returns the sets for IPv4 and those for IPv6.
+func perFamily(sets func(f nft.Family, addr nft.Type) []nft.Set) []nft.Set {
+	return append(sets(nft.IPv4, nft.IPv4Addr), sets(nft.IPv6, nft.IPv6Addr)...)
+}
+
+// SpoofCheckSets returns the sets of the MAC spoof check in table bridge plumb.
+func SpoofCheckSets() []nft.Set {
+	return []nft.Set{
+		{Name: CheckedPorts, Key: []nft.Type{nft.IfName}},
+		{Name: AllowedMACs, Key: []nft.Type{nft.IfName, nft.EtherAddr}},
+	}
+}
+
+// IsolatedPortSets returns the set of the policy isolated in table bridge plumb.
+func IsolatedPortSets() []nft.Set {
+	return []nft.Set{{Name: IsolatedPorts, Key: []nft.Type{nft.IfName}}}
+}
+
+// All returns the tables with all sets, including those for former owners.
+func All() []nft.Layout {
+	all := []nft.Layout{
+		Inet(slices.Concat(MasqueradeSets(), HostPortSets(), FirewallSets())...),
+		Bridge(append(SpoofCheckSets(), IsolatedPortSets()...)...),
+	}
+	for i := range all {
+		for _, s := range all[i].Sets {
+			s.Name += claims.FormerSuffix
+			all[i].Sets = append(all[i].Sets, s)
+		}
+	}
+	return all
+}
+
+// layoutVersion is the version of both tables.
+const layoutVersion = 2
+
+// Inet returns table inet plumb with these sets. Every plugin that creates the table creates the
+// guard of 127/8 as well, because route_localnet stays 1 when the ruleset is flushed.
+func Inet(sets ...nft.Set) nft.Layout {
+	return nft.Layout{
+		Table: nft.Table{Family: nft.Inet, Name: "plumb"}, Version: layoutVersion, Sets: sets, InitialChains: []nft.Chain{localnetGuard()},
+	}
+}
+
+// Bridge returns table bridge plumb with these sets.
+func Bridge(sets ...nft.Set) nft.Layout {
+	return nft.Layout{Table: nft.Table{Family: nft.Bridge, Name: "plumb"}, Version: layoutVersion, Sets: sets}
+}
+
+// WithGuard returns the layout with the guard of 127/8 as one of its chains, so that Ensure also creates it in a table
+// that exists.
+func WithGuard(l nft.Layout) nft.Layout {
+	l = l.WithChains(l.InitialChains...)
+	l.InitialChains = nil
+	return l
+}
+
+// localnetGuard returns the chain that drops packets to 127/8 from virtual interfaces. The kernel
+// accepts such packets where route_localnet is set (CVE-2020-8558). The chain does not drop
+// answers of containers: at this hook, the destination of an answer is still the address that the
+// request was masqueraded with. It does not drop packets from a VRF, which has a loopback address
+// of its own, nor from lo and network cards, which have no kind (see nft.IifKindNot).
+func localnetGuard() nft.Chain {
+	return nft.Chain{
+		Name:  "localnet",
+		Hook:  nft.Hook{Type: nft.Filter, At: nft.Prerouting, Priority: nft.PriorityRaw},
+		Rules: []nft.Rule{{nft.DaddrIn(netip.MustParsePrefix("127.0.0.0/8")), nft.IifKindNot("vrf"), nft.Drop()}},
+	}
+}
