@@ -125,10 +125,14 @@ func Check(m Masq, ips []netip.Prefix) error {
 	if err != nil {
 		return err
 	}
-	missing := checkNFT(c, m, ips)
-	if missing == nil {
-		return nil
+	missing := nft.ErrUnavailable
+	if c != nil {
+		store := m.store(c, ips)
+		if missing = errors.Join(store.Check(), c.CheckChains(store.Layout)); missing == nil {
+			return nil
+		}
 	}
+	missing = fmt.Errorf("%s is missing: %w", m, missing)
 	uncoveredIPs, err := uncovered(c, m, ips)
 	if err == nil && len(uncoveredIPs) == 0 {
 		return nil

@@ -2,7 +2,6 @@ package masq
 
 import (
 	"errors"
-	"fmt"
 	"net/netip"
 
 	"github.com/plumb-cni/plumb/pkg/claims"
@@ -42,17 +41,4 @@ func addChanges(c *nft.Conn, tx *nft.Tx, changes []Change) error {
 		errs = append(errs, change(c, tx))
 	}
 	return errors.Join(errs...)
-}
-
-// checkNFT returns an error that names the elements and chains that are missing or damaged. c is
-// nil if the kernel has no nf_tables.
-func checkNFT(c *nft.Conn, m Masq, ips []netip.Prefix) error {
-	if c == nil {
-		return fmt.Errorf("%s is missing: %w", m, nft.ErrUnavailable)
-	}
-	store := m.store(c, ips)
-	if missing := errors.Join(store.Check(), c.CheckChains(store.Layout)); missing != nil {
-		return fmt.Errorf("%s is missing: %w", m, missing)
-	}
-	return nil
 }
