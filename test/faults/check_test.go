@@ -168,7 +168,7 @@ func (checked checkedNetwork) mutations(network *testNetwork, c *cnitest.Contain
 }
 
 // mayIgnore reports whether CHECK may ignore the mutation of a rule. The chain localnet, which is made with
-// the table, drops packets that only a host port at 127.0.0.1 lets in (pkg/masq, LocalnetGuard): only portmap needs it.
+// the table, drops packets that only a host port at 127.0.0.1 lets in (pkg/tables, WithGuard): only portmap needs it.
 func (checked checkedNetwork) mayIgnore(m mutation) bool {
 	return strings.HasPrefix(m.object, "nft rule of localnet:") && !strings.Contains(checked.plugins, `"portmap"`)
 }
