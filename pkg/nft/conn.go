@@ -150,7 +150,7 @@ func (c *Conn) listConsistently(list func() error) error {
 // again with an empty tx. After 200 attempts Atomically returns an error with
 // types.CodeTryAgain.
 //
-// A tx that is empty after f is not committed. what is the name of the transaction in errors
+// A tx that is empty after f is not committed, but f is called again if the ruleset has changed. what is the name of the transaction in errors
 // and for the tracer.
 func (c *Conn) Atomically(what string, f func(tx *Tx) error) error {
 	const attempts = 200
@@ -163,8 +163,15 @@ func (c *Conn) Atomically(what string, f func(tx *Tx) error) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", what, err)
 		}
-		if err := f(tx); err != nil || len(tx.changes) == 0 {
+		if err := f(tx); err != nil {
 			return err
+		}
+		if len(tx.changes) == 0 {
+			after, err := c.generation()
+			if err != nil || after == tx.generation {
+				return err
+			}
+			continue
 		}
 		if err := c.Commit(what, tx); !errors.Is(err, unix.ERESTART) {
 			return err

@@ -200,7 +200,8 @@ func (l Layout) intact(ch Chain, rules []ListedRule) bool {
 }
 
 // Ensure creates the table in one transaction or, if the table exists, adds the sets that are
-// missing and rewrites the chains that are missing, incomplete or of an older version. Elements
+// missing and rewrites the chains that are missing, incomplete or of an older version. It does not look
+// for missing sets if all chains are complete: the kernel deletes no set that a rule uses. Elements
 // are kept. If a set of that name has other types, the error says how to delete the table. Other
 // processes may call Ensure at the same time.
 //
@@ -226,6 +227,9 @@ func (c *Conn) tryEnsure(l Layout) error {
 		return err
 	}
 	var tx Tx
+	if !exists { // otherwise, if somebody deletes the table meanwhile, the kernel must refuse to create a part of it
+		tx.ensureTable(l.Table)
+	}
 	tx.addLayout(l, damaged)
 	err = c.Commit("nft make table "+l.Table.String(), &tx)
 	if !exists {
@@ -336,6 +340,7 @@ func (c *Conn) CheckSupport(l Layout) error {
 		return err
 	}
 	var tx Tx
+	tx.ensureTable(l.Table)
 	tx.addLayout(l, damaged)
 	tx.createTable(l.Table)
 	err = c.Commit("nft propose table "+l.Table.String(), &tx)
@@ -349,9 +354,8 @@ func (c *Conn) CheckSupport(l Layout) error {
 	return AddAdvice(l.Table, err)
 }
 
-// addLayout adds the table and its sets, as far as they do not exist, and rewrites the chains.
+// addLayout adds the sets, as far as they do not exist, and rewrites the chains.
 func (t *Tx) addLayout(l Layout, chains []Chain) {
-	t.ensureTable(l.Table)
 	for _, s := range l.Sets {
 		t.EnsureSet(l.Table, s)
 	}

@@ -154,6 +154,6 @@ func (c *Conn) enlargeBuffers(changes int) error {
 	if changes <= byDefault {
 		return nil
 	}
-	size := changes * maxChangeSize
+	size := min(changes*maxChangeSize, 1<<29) // the kernel has it in an int32, and doubles it
 	return errors.Join(c.socket.SetWriteBuffer(size), c.socket.SetReadBuffer(size))
 }

@@ -244,6 +244,22 @@ var _ = Describe("nf_tables", func() {
 		Expect(c.Elements(table, "masq4")).To(HaveLen(1))
 	})
 
+	It("Ensure creates the whole table if it was deleted while one of its chains was added", func() {
+		Expect(c.Ensure(layout)).To(Succeed())
+		more := layout.WithChains(nft.Chain{Name: "more", Rules: []nft.Rule{{nft.Drop()}}})
+		deleted := false
+		second := connect(node, &trace.Tracer{Before: func(step string) error {
+			if step == "nft make table inet plumb" && !deleted {
+				deleted = true
+				node.Must(GinkgoTB(), "nft", "delete", "table", "inet", "plumb")
+			}
+			return nil
+		}})
+		Expect(second.Ensure(more)).To(Succeed())
+		Expect(deleted).To(BeTrue())
+		Expect(c.DamagedChains(more)).To(BeEmpty())
+	})
+
 	DescribeTable("Ensure repairs a table and keeps its elements", func(damage ...string) {
 		Expect(c.Ensure(layout)).To(Succeed())
 		Expect(add(c, element(addr, owner))).To(Succeed())
