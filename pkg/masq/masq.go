@@ -28,8 +28,8 @@ import (
 // A Backend is the kind of rules that Add makes.
 type Backend string
 
-// The values of ipMasqBackend. Default is NFTables if the kernel has nf_tables, and otherwise
-// IPTables.
+// The values of ipMasqBackend. Default is NFTables if the kernel has nf_tables with NAT in the family inet (Linux 5.2), and
+// otherwise IPTables.
 const (
 	Default  Backend = ""
 	NFTables Backend = "nftables"
@@ -69,9 +69,15 @@ func Add(u *undo.Stack, m Masq, ips []netip.Prefix) error {
 	if err != nil {
 		return err
 	}
+	err = nft.ErrUnavailable
 	if c != nil {
 		err = m.store(c, ips).Add(u)
-	} else {
+	}
+	switch {
+	case !errors.Is(err, nft.ErrUnavailable):
+	case m.Backend == NFTables:
+		err = adviseBackend(err)
+	default:
 		err = addIPTables(u, m, ips)
 	}
 	if err != nil {
@@ -90,9 +96,14 @@ func (m Masq) open() (*nft.Conn, error) {
 		return c, err
 	}
 	if m.Backend == NFTables {
-		return nil, types.Errorf(types.CodeConfig, "masquerade: load the module nf_tables, or use the iptables backend: %w", err)
+		return nil, fmt.Errorf("masquerade: %w", adviseBackend(err))
 	}
 	return nil, nil
+}
+
+// adviseBackend adds advice to an nft.ErrUnavailable.
+func adviseBackend(err error) error {
+	return types.Errorf(types.CodeConfig, "load the module nf_tables, or use the iptables backend: %w", err)
 }
 
 // openForAnyBackend connects to nf_tables, also if the backend is iptables. It returns nil, nil if the
@@ -165,12 +176,14 @@ func GC(node *ns.Handle, network string, keep types.Set, also ...Change) error {
 func Status(node *ns.Handle, backend Backend) error {
 	m := Masq{Node: node, Backend: backend}
 	c, err := m.open()
-	switch {
-	case err != nil:
-	case c != nil:
-		err = c.CheckSupport(baseLayout().WithChains(subnetChain("status", netip.MustParsePrefix("192.0.2.0/24"))))
-	default:
-		err = iptables.Tool{Node: node, Family: nft.IPv4}.CheckInstalled()
+	if err == nil {
+		err = nft.ErrUnavailable
+		if c != nil {
+			err = c.CheckSupport(baseLayout().WithChains(subnetChain("status", netip.MustParsePrefix("192.0.2.0/24"))))
+		}
+		if m.Backend != NFTables && errors.Is(err, nft.ErrUnavailable) {
+			err = iptables.Tool{Node: node, Family: nft.IPv4}.CheckInstalled()
+		}
 	}
 	if err != nil {
 		return types.Errorf(types.CodeNotAvailable, "masquerade: %w", err)

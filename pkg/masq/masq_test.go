@@ -17,6 +17,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/pkg/undo"
 	"github.com/plumb-cni/plumb/test/nstest"
+	"golang.org/x/sys/unix"
 )
 
 func prefixes(texts ...string) []netip.Prefix {
@@ -378,11 +379,11 @@ var _ = Describe("masquerade", func() {
 			Expect(saved("iptables-save") + saved("ip6tables-save")).To(BeEmpty())
 		})
 
-		It("is the default on a node without nf_tables, and the backend nftables is an error there", func() {
+		DescribeTable("is the default on a node without nf_tables, and the backend nftables is an error there", func(refused error, steps ...string) {
 			m.Backend = ""
 			m.Node = node.Open(GinkgoTB(), &trace.Tracer{Before: func(step string) error {
-				if step == "open nftables" {
-					return nft.ErrUnavailable
+				if slices.Contains(steps, step) {
+					return refused
 				}
 				return nil
 			}})
@@ -390,9 +391,12 @@ var _ = Describe("masquerade", func() {
 			Expect(saved("iptables-save")).To(ContainSubstring(refChain))
 			Expect(masq.Status(m.Node, "")).To(Succeed())
 			m.Backend = masq.NFTables
-			Expect(masq.Add(&u, m, dual)).To(HaveField("Code", BeEquivalentTo(types.CodeConfig)))
+			Expect(types.AsError(masq.Add(&u, m, dual))).To(HaveField("Code", BeEquivalentTo(types.CodeConfig)))
 			Expect(masq.Status(m.Node, masq.NFTables)).To(HaveField("Code", BeEquivalentTo(types.CodeNotAvailable)))
-		})
+		},
+			Entry("no nf_tables", nft.ErrUnavailable, "open nftables"),
+			Entry("nf_tables without NAT in the family inet", unix.EOPNOTSUPP, "nft make table inet plumb", "nft propose table inet plumb"),
+		)
 	})
 
 	// A killed plugin is simulated: all later steps fail, and the undo does not run.
