@@ -33,10 +33,12 @@ func (e *edit) read(refs ...nft.ElementRef) error {
 	return err
 }
 
-// hasOnlyPart reports whether the owner has the first element of a claim, but lacks another one.
+// hasOnlyPart reports whether the owner has the first element of a claim, but lacks another one with another key. One with the
+// same key can be missing, because it is optional.
 func (e *edit) hasOnlyPart(c Claim) bool {
 	isOwn := func(s nft.SetElement) bool { return e.after[s.Ref()].Comment == nft.Owner(e.store.Owner) }
-	return isOwn(c.Elements[0]) && slices.ContainsFunc(c.Elements, func(s nft.SetElement) bool { return !isOwn(s) })
+	first := c.Elements[0]
+	return isOwn(first) && slices.ContainsFunc(c.Elements, func(s nft.SetElement) bool { return s.Key != first.Key && !isOwn(s) })
 }
 
 // record notes an element that was read.
