@@ -147,7 +147,11 @@ func (p *portMap) removals(table, before iptables.Table, ip netip.Prefix) []stri
 			lines = append(lines, r.Addition())
 		}
 	}
-	if name := chainName(p.owner()); !before.HasChain(name) && table.HasChain(name) {
+	name, present := chainName(p.owner()), p.present(table.Rules, ip)
+	isOther := func(r iptables.Rule) bool { // of another interface of the container
+		return r.Chain == name && r.Line != p.guardedMark() && !slices.Contains(present, r)
+	}
+	if !before.HasChain(name) && table.HasChain(name) && !slices.ContainsFunc(table.Rules, isOther) {
 		lines = append(lines, "-F "+name, "-X "+name)
 	}
 	return lines
