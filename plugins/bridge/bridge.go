@@ -28,12 +28,15 @@ func ensureBridge(node *nl.Conn, conf *config) (nl.Link, error) {
 	if err := checkIsBridge(br); err != nil {
 		return nl.Link{}, err
 	}
-	// A bridge that is down may have been created by a plugin that was killed afterwards. Another existing bridge keeps its
-	// sysctls, because it may be the host's uplink, with a default route from router advertisements.
-	if made || !br.Up {
-		if err := sysctl.Ensure(node.NS(), conf.newSysctls(br.Name)...); err != nil {
-			return nl.Link{}, err
-		}
+	settings, err := sysctlsOf(node, br)
+	if made || !br.Up { // a bridge that is down may have been created by a plugin that was killed afterwards
+		settings = conf.newSysctls(br.Name)
+	}
+	if err == nil {
+		err = sysctl.Ensure(node.NS(), settings...)
+	}
+	if err != nil {
+		return nl.Link{}, err
 	}
 	if !made {
 		if br, err = adaptBridge(node, br, conf); err != nil {
@@ -49,6 +52,21 @@ func ensureBridge(node *nl.Conn, conf *config) (nl.Link, error) {
 		return br, nil
 	}
 	return br, node.SetUp(br)
+}
+
+// sysctlsOf returns the sysctls of a bridge that exists. If the bridge has an IPv6 default route from a router
+// advertisement, these are none: it is the host's uplink. Any other bridge must ignore router advertisements,
+// which containers can send.
+func sysctlsOf(node *nl.Conn, br nl.Link) ([]sysctl.Setting, error) {
+	settings := attach.HostSysctls(br.Name)
+	if sysctl.Diff(node.NS(), settings...) == nil {
+		return nil, nil
+	}
+	uplinks, err := node.AdvertisedUplinks()
+	if slices.ContainsFunc(uplinks, func(l nl.Link) bool { return l.Index == br.Index }) {
+		return nil, err
+	}
+	return settings, err
 }
 
 // newSysctls returns the sysctls of the bridge or of the gateway's interface that ADD creates.

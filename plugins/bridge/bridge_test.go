@@ -192,7 +192,7 @@ var _ = Describe("bridge", func() {
 			Expect(b.Host.IP("link show cni0")).To(ContainSubstring(first))
 		})
 
-		It("sets the sysctls of an existing bridge only if it is down, as after a killed ADD", func() {
+		It("sets accept_ra of an existing bridge unless it is an uplink, and accept_dad only if it is down, as after a killed ADD", func() {
 			sysctls := func() string {
 				return b.Host.Sysctl(GinkgoTB(), "net/ipv6/conf/cni0/accept_ra") + b.Host.Sysctl(GinkgoTB(), "net/ipv6/conf/cni0/accept_dad")
 			}
@@ -203,7 +203,17 @@ var _ = Describe("bridge", func() {
 			b.Host.IP("link del cni0")
 			b.Host.IP("link add cni0 up type bridge")
 			b.Add(b.Call("one", newPod(), b.conf("1.1.0", gatewayed, v6range)))
+			Expect(sysctls()).To(Equal("01"))
+
+			By("and keeps both on an uplink")
+			b.OK("DEL", b.Call("one", nil, b.conf("1.1.0", gatewayed, v6range)))
+			b.Host.IP("link del cni0")
+			b.Host.IP("link add cni0 up type bridge")
+			b.Host.IP("-6 route add default via fe80::1 dev cni0 metric 99 proto ra")
+			added := b.Call("one", newPod(), b.conf("1.1.0", gatewayed, v6range))
+			added.Config = nstest.WithPrevResult(added.Config, b.OK("ADD", added).Stdout)
 			Expect(sysctls()).To(Equal("11"))
+			b.OK("CHECK", added)
 		})
 
 		It("adds a gateway address for each of two ranges of one family", func() {
@@ -368,6 +378,7 @@ var _ = Describe("bridge", func() {
 			Entry("bridge that was deleted", func() *nstest.NS { return b.Host }, "ip link del cni0", "bridge cni0 does not exist"),
 			Entry("forwarding", func() *nstest.NS { return b.Host }, "sysctl -q -w net.ipv4.ip_forward=0", "sysctl net/ipv4/ip_forward is"),
 			Entry("accept_ra", func() *nstest.NS { return b.Host }, "sysctl -q -w net.ipv6.conf.HOST.accept_ra=1", "accept_ra is"),
+			Entry("the bridge's accept_ra", func() *nstest.NS { return b.Host }, "sysctl -q -w net.ipv6.conf.cni0.accept_ra=1", "conf/cni0/accept_ra is"),
 			Entry("masquerade", func() *nstest.NS { return b.Host }, "nft delete table inet plumb", "masquerade"),
 			Entry("spoof check", func() *nstest.NS { return b.Host }, "nft delete table bridge plumb", "MAC"),
 		)

@@ -91,7 +91,7 @@ func (c *checker) diffNode(missing error) error {
 	}
 	errs = append(errs, c.diffPort(br), c.diffGateway(br))
 	if attach.MadeByPlumb(c.host) {
-		errs = append(errs, c.diffRules())
+		errs = append(errs, c.diffRules(br))
 	}
 	return errors.Join(errs...)
 }
@@ -254,8 +254,9 @@ func (c *checker) diffGatewayPort(dev, br nl.Link) error {
 
 // diffRules compares what only plumb makes on the node for the attachment: sysctls,
 // masquerade and MAC spoof check.
-func (c *checker) diffRules() error {
-	errs := []error{sysctl.Diff(c.r.Node, attach.HostSysctls(c.host.Name)...)}
+func (c *checker) diffRules(br nl.Link) error {
+	settings, err := sysctlsOf(c.node, br)
+	errs := []error{err, sysctl.Diff(c.r.Node, append(attach.HostSysctls(c.host.Name), settings...)...)}
 	if c.conf.masquerade {
 		errs = append(errs, masq.Check(c.conf.masq(c.r), attach.Prefixes(c.ips())))
 	}

@@ -12,7 +12,8 @@ import (
 )
 
 // del deletes what ADD made. It finds that by the attachment: the container and prevResult
-// may be missing, and the configuration may have changed. It tries every step.
+// may be missing, and the configuration may have changed. It tries every step, but releases the
+// addresses only if the link is deleted.
 //
 // The link is deleted before the rules. An ADD of the attachment may still be running after
 // its runtime was killed: without the link it fails, and undoes the rules that it has added
