@@ -22,22 +22,30 @@ type Released struct {
 // Found reports whether there was any lease.
 func (done Released) Found() bool { return done.Sent+done.Marked > 0 }
 
-// Release releases the leases of the attachments that match if no daemon answers. It sends the RELEASE itself,
+// Release releases the leases of the attachments if no daemon answers. It sends the RELEASE itself,
 // and removes the file. If that is not possible, because a daemon that does not answer has the
-// directory, or because the interface is gone, it marks the lease.
-func (s Store) Release(match func(types.Attachment) bool) (done Released, err error) {
-	entries, err := os.ReadDir(s.Dir)
-	if types.IgnoreNotExist(err) != nil {
-		return done, types.Coded(types.CodeIO, err)
-	}
+// directory, because the file cannot be read, or because the interface is gone, it marks the lease.
+func (s Store) Release(attachments ...types.Attachment) (done Released, err error) {
 	var errs []error
-	for _, e := range entries {
-		r, err := s.read(filepath.Join(s.Dir, e.Name()))
-		if err == nil && match(r.Attachment) {
-			errs = append(errs, s.releaseOrMark(r.Attachment, &done))
+	for _, o := range attachments {
+		_, err := os.Lstat(s.file(o).Path())
+		if err == nil {
+			err = s.releaseOrMark(o, &done)
 		}
+		errs = append(errs, types.IgnoreNotExist(err))
 	}
 	return done, types.Coded(types.CodeIO, errors.Join(errs...))
+}
+
+// Attachments returns the attachments whose lease files can be read.
+func (s Store) Attachments() (all []types.Attachment, err error) {
+	entries, err := os.ReadDir(s.Dir)
+	for _, e := range entries {
+		if r, err := s.read(filepath.Join(s.Dir, e.Name())); err == nil {
+			all = append(all, r.Attachment)
+		}
+	}
+	return all, types.Coded(types.CodeIO, types.IgnoreNotExist(err))
 }
 
 // releaseOrMark counts in done what it does.

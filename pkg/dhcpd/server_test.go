@@ -390,16 +390,16 @@ func TestTheStoreKeepsOnlyLeases(t *testing.T) {
 	}
 }
 
-func TestMarksOfANetwork(t *testing.T) {
+func TestReleaseWithoutDaemon(t *testing.T) {
 	boot, err := readBootID()
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := Store{Dir: t.TempDir()}
-	if n, err := (Store{Dir: s.Dir + "/none"}).Release(func(types.Attachment) bool { return true }); n.Found() || err != nil {
-		t.Error(n, err)
+	if all, err := (Store{Dir: s.Dir + "/none"}).Attachments(); len(all) > 0 || err != nil {
+		t.Error(all, err)
 	}
-	if done, err := s.Release(func(a types.Attachment) bool { return a == owner }); done.Found() || err != nil {
+	if done, err := s.Release(owner); done.Found() || err != nil {
 		t.Error(done, err)
 	}
 	for _, o := range []types.Attachment{attachment("net1", "a"), attachment("net1", "b"), attachment("net2", "a")} {
@@ -409,7 +409,16 @@ func TestMarksOfANetwork(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	n, err := s.Release(func(a types.Attachment) bool { return a.Network == "net1" && a.ContainerID != "b" })
+	if err := os.WriteFile(s.file(owner).Path(), []byte("damaged"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := s.Attachments(); len(all) != 3 || err != nil {
+		t.Error(all, err)
+	}
+	if done, err := s.Release(owner); done.Marked != 1 || err != nil || !s.isMarked(owner) {
+		t.Error(done, err)
+	}
+	n, err := s.Release(attachment("net1", "a"))
 	if n.Marked != 1 || n.Sent != 0 || !errors.Is(n.Why, errGone) || err != nil || !s.isMarked(attachment("net1", "a")) || s.isMarked(attachment("net1", "b")) || s.isMarked(attachment("net2", "a")) {
 		t.Error(n, err)
 	}

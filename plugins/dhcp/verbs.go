@@ -3,7 +3,9 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/plumb-cni/plumb/pkg/dhcpd"
@@ -89,25 +91,27 @@ func del(r *skel.Request) error {
 
 // releaseLease releases the lease of the attachment. If that is not possible, it only warns.
 func releaseLease(r *skel.Request, socket string) error {
-	owner := r.Attachment()
-	err := release(r, socket, dhcpd.Request{Method: dhcpd.MethodDel, Attachment: owner}, func(a types.Attachment) bool { return a == owner })
+	err := release(r, socket, dhcpd.Request{Method: dhcpd.MethodDel, Attachment: r.Attachment()}, func(dhcpd.Store) ([]types.Attachment, error) {
+		return []types.Attachment{r.Attachment()}, nil
+	})
 	if err != nil {
 		r.Warn("%v", err)
 	}
 	return nil
 }
 
-// release asks the daemon to release leases. If it does not answer, release sends the DHCPRELEASE of the attachments
-// that match itself, or marks their leases, and warns.
-func release(r *skel.Request, socket string, req dhcpd.Request, match func(types.Attachment) bool) error {
+// release asks the daemon to release leases. If it does not answer, release sends DHCPRELEASE for the attachments
+// that list returns itself, or marks their leases, and warns.
+func release(r *skel.Request, socket string, req dhcpd.Request, list func(dhcpd.Store) ([]types.Attachment, error)) error {
 	answer, noAnswer := call(r, socket, req, delLimit)
 	if noAnswer = cmp.Or(noAnswer, answer.Err()); noAnswer == nil {
 		return nil
 	}
 	s := dhcpd.StoreOf(socket)
 	s.Trace = r.Trace
-	done, err := s.Release(match)
-	if err != nil {
+	attachments, listErr := list(s)
+	done, err := s.Release(attachments...)
+	if err = errors.Join(listErr, err); err != nil {
 		return fmt.Errorf("%v; the lease cannot be marked, and stays until it runs out: %w", noAnswer, err)
 	}
 	if !done.Found() {
@@ -133,7 +137,10 @@ func gc(r *skel.Request) error {
 	for a := range valid {
 		req.Valid = append(req.Valid, a)
 	}
-	return release(r, socket, req, func(a types.Attachment) bool { return a.Network == r.Conf.Name && !valid[a] })
+	return release(r, socket, req, func(s dhcpd.Store) ([]types.Attachment, error) {
+		all, err := s.Attachments()
+		return slices.DeleteFunc(all, func(a types.Attachment) bool { return a.Network != r.Conf.Name || valid[a] }), err
+	})
 }
 
 // status returns an error if an ADD would fail because of its configuration, or because the daemon
