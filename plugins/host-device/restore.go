@@ -63,11 +63,14 @@ func (m *mover) restore() error {
 }
 
 // restoreSettings makes l a port of the device's former master, and restores the MTU, the MAC and the state, up or down. It tries
-// all of them. The master comes first, because a bond accepts no port that is up. restoreSettings only warns of what the kernel
+// all of them if the master is known. The master comes first, because a bond accepts no port that is up. restoreSettings only warns of what the kernel
 // or the driver refuses, because a retry would not help.
 func (m *mover) restoreSettings(l nl.Link) error {
 	master, err := m.master()
-	errs := []error{err}
+	if err != nil {
+		return err
+	}
+	var errs []error
 	setIf := func(differs bool, refusals []error, set func() error) {
 		if !differs {
 			return
