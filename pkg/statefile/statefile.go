@@ -196,7 +196,7 @@ func Remove(t *trace.Tracer, path string) error {
 }
 
 // CheckWritable returns an error if the process cannot make files in dir, or if its file system
-// has no free block or no free inode. If dir does not exist, CheckWritable tests the nearest
+// has no free block, not even one that is reserved for root, or no free inode. If dir does not exist, CheckWritable tests the nearest
 // parent folder that exists.
 func CheckWritable(dir string) error {
 	const writeAndSearch = 2 | 1 // W_OK|X_OK
@@ -207,7 +207,7 @@ func CheckWritable(dir string) error {
 		err = syscall.Access(dir+"/.", writeAndSearch)
 	}
 	var st syscall.Statfs_t
-	if err == nil && syscall.Statfs(dir, &st) == nil && (st.Blocks > 0 && st.Bavail == 0 || st.Files > 0 && st.Ffree == 0) {
+	if err == nil && syscall.Statfs(dir, &st) == nil && (st.Blocks > 0 && st.Bfree == 0 || st.Files > 0 && st.Ffree == 0) {
 		err = syscall.ENOSPC
 	}
 	if err != nil {
