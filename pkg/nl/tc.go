@@ -112,7 +112,12 @@ func (c *Conn) AddQdisc(u *undo.Stack, l Link, q Qdisc) error {
 	step := fmt.Sprintf("add qdisc %s %s to %s %s", q.Kind, q.Handle, l.Name, q.Parent)
 	err := c.step(step, func() error { return c.addQdisc(l, q) })
 	if !isRefusal(err) {
-		u.Push("delete qdisc "+q.Kind+" of "+l.Name, func() error { return c.DeleteQdisc(l, q) })
+		u.Push("delete qdisc "+q.Kind+" of "+l.Name, func() error {
+			if have, err := c.Qdisc(l, q.Parent); err != nil || have.Kind != q.Kind { // ingress and clsact have the same handle
+				return types.IgnoreNotExist(err)
+			}
+			return c.DeleteQdisc(l, q)
+		})
 	}
 	return err
 }
