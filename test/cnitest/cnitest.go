@@ -15,8 +15,8 @@ import (
 	cnitypes "github.com/containernetworking/cni/pkg/types"
 	current "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/version"
-	. "github.com/onsi/ginkgo/v2"
-	. "github.com/onsi/gomega"
+	"github.com/onsi/ginkgo/v2"
+	"github.com/onsi/gomega"
 
 	"github.com/plumb-cni/plumb/test/nstest"
 )
@@ -46,14 +46,14 @@ func New(host *nstest.NS, cache string, path ...string) *libcni.CNIConfig {
 }
 
 func newExec(host *nstest.NS) *onHost {
-	return &onHost{RawExec: invoke.RawExec{Stderr: GinkgoWriter}, host: host}
+	return &onHost{RawExec: invoke.RawExec{Stderr: ginkgo.GinkgoWriter}, host: host}
 }
 
 // ParseList parses a network configuration list.
 func ParseList(text string) *libcni.NetworkConfigList {
-	GinkgoHelper()
+	ginkgo.GinkgoHelper()
 	list, err := libcni.ConfListFromBytes([]byte(text))
-	Expect(err).NotTo(HaveOccurred())
+	gomega.Expect(err).NotTo(gomega.HaveOccurred())
 	return list
 }
 
@@ -69,18 +69,18 @@ type Network struct {
 // NewNetwork returns a network of version 1.1.0 on a new host. plugins are the elements of the list's "plugins", in which
 // DIR stands for Dir, and the executables are those that the calls start.
 func NewNetwork(name, plugins string, executables ...string) *Network {
-	GinkgoHelper()
-	network := &Network{Site: nstest.NewSite(GinkgoTB()), Dir: filepath.Join(GinkgoTB().TempDir(), "state")}
+	ginkgo.GinkgoHelper()
+	network := &Network{Site: nstest.NewSite(ginkgo.GinkgoTB()), Dir: filepath.Join(ginkgo.GinkgoTB().TempDir(), "state")}
 	network.exec = newExec(network.Node)
-	network.Use(nstest.Build(GinkgoTB(), executables...), GinkgoTB().TempDir())
+	network.Use(nstest.Build(ginkgo.GinkgoTB(), executables...), ginkgo.GinkgoTB().TempDir())
 	network.SetList("1.1.0", name, plugins)
-	Expect(os.Mkdir(network.Dir, 0o755)).To(Succeed())
+	gomega.Expect(os.Mkdir(network.Dir, 0o755)).To(gomega.Succeed())
 	return network
 }
 
 // SetList replaces the list.
 func (network *Network) SetList(cniVersion, name, plugins string) {
-	GinkgoHelper()
+	ginkgo.GinkgoHelper()
 	network.List = ParseList(fmt.Sprintf(`{"cniVersion": %q, "name": %q, "plugins": [%s]}`,
 		cniVersion, name, strings.ReplaceAll(plugins, "DIR", network.Dir)))
 }
@@ -94,7 +94,7 @@ func (network *Network) Use(bin, cache string) {
 // ClearCache replaces the libcni by one with an empty cache. With its cache, libcni passes prevResult, and calls DEL in a
 // GC for the attachments that it knows.
 func (network *Network) ClearCache() {
-	network.CNI = libcni.NewCNIConfigWithCacheDir(network.CNI.Path, GinkgoTB().TempDir(), network.exec)
+	network.CNI = libcni.NewCNIConfigWithCacheDir(network.CNI.Path, ginkgo.GinkgoTB().TempDir(), network.exec)
 }
 
 // WithoutCache calls f with an empty cache.
@@ -107,14 +107,14 @@ func (network *Network) WithoutCache(f func() error) error {
 
 // RunScript makes libcni start a shell script instead of the plugins. The script finds the path of the plugin in PLUGIN.
 func (network *Network) RunScript(text string) {
-	GinkgoHelper()
-	network.exec.script = filepath.Join(GinkgoTB().TempDir(), "script")
-	Expect(os.WriteFile(network.exec.script, []byte("#!/bin/sh -e\n"+text), 0o755)).To(Succeed())
+	ginkgo.GinkgoHelper()
+	network.exec.script = filepath.Join(ginkgo.GinkgoTB().TempDir(), "script")
+	gomega.Expect(os.WriteFile(network.exec.script, []byte("#!/bin/sh -e\n"+text), 0o755)).To(gomega.Succeed())
 }
 
 // HidePrograms makes libcni start the plugins in a mount namespace without iptables, nft and the other programs of /usr/sbin.
 func (network *Network) HidePrograms() {
-	GinkgoHelper()
+	ginkgo.GinkgoHelper()
 	network.RunScript(`exec unshare --mount /bin/sh -ec '
 	for dir in /usr/sbin /usr/local/sbin; do mount -t tmpfs none $dir; done
 	PATH=/nonexistent
@@ -127,13 +127,14 @@ func (network *Network) HidePrograms() {
 type Container struct {
 	*nstest.NS
 	RT     *libcni.RuntimeConf
-	V4, V6 netip.Addr // of the last ADD; the zero Addr: none
+	IPs    []netip.Addr // of the last ADD
+	V4, V6 netip.Addr   // the last of each family in IPs; the zero Addr: none
 }
 
 // NewContainer returns a container that is not attached.
 func NewContainer(id string) *Container {
-	GinkgoHelper()
-	n := nstest.New(GinkgoTB()).Named(id)
+	ginkgo.GinkgoHelper()
+	n := nstest.New(ginkgo.GinkgoTB()).Named(id)
 	return &Container{NS: n, RT: &libcni.RuntimeConf{ContainerID: id, NetNS: n.Path(), IfName: "eth0"}}
 }
 
@@ -144,10 +145,8 @@ func (c *Container) IDOnly() *Container {
 
 // Addrs returns the container's addresses.
 func (c *Container) Addrs() (all []string) {
-	for _, addr := range []netip.Addr{c.V4, c.V6} {
-		if addr.IsValid() {
-			all = append(all, addr.String())
-		}
+	for _, addr := range c.IPs {
+		all = append(all, addr.String())
 	}
 	return all
 }
@@ -162,9 +161,12 @@ func (network *Network) Add(c *Container) error {
 	if err != nil {
 		return err
 	}
+	c.IPs = nil
 	for _, ip := range r.IPs {
 		addr, _ := netip.AddrFromSlice(ip.Address.IP)
-		if addr = addr.Unmap(); addr.Is4() {
+		addr = addr.Unmap()
+		c.IPs = append(c.IPs, addr)
+		if addr.Is4() {
 			c.V4 = addr
 		} else {
 			c.V6 = addr
@@ -175,9 +177,9 @@ func (network *Network) Add(c *Container) error {
 
 // AddNew returns a new container after an ADD, which must succeed.
 func (network *Network) AddNew(id string) *Container {
-	GinkgoHelper()
+	ginkgo.GinkgoHelper()
 	c := NewContainer(id)
-	Expect(network.Add(c)).To(Succeed())
+	gomega.Expect(network.Add(c)).To(gomega.Succeed())
 	return c
 }
 

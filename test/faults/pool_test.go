@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 
 	cnitypes "github.com/containernetworking/cni/pkg/types"
 	. "github.com/onsi/ginkgo/v2"
@@ -258,15 +257,6 @@ func fullOrCI(full, ci int) int {
 		return full
 	}
 	return ci
-}
-
-// inodeOf returns the inode number of a file.
-func inodeOf(info os.FileInfo) uint64 {
-	st, ok := info.Sys().(*syscall.Stat_t)
-	if !ok {
-		return 0
-	}
-	return st.Ino
 }
 
 // A machine has a boot ID of its own, in dir/boot_id. Its programs run in mount namespaces in
