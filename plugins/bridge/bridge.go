@@ -28,9 +28,9 @@ func ensureBridge(node *nl.Conn, conf *config) (nl.Link, error) {
 	if err := checkIsBridge(br); err != nil {
 		return nl.Link{}, err
 	}
-	settings, err := sysctlsOf(node, br)
-	if made || !br.Up { // a bridge that is down may have been created by a plugin that was killed afterwards
-		settings = conf.newSysctls(br.Name)
+	settings := conf.newSysctls(br.Name)
+	if !made && br.Up { // a bridge that is down may have been created by a plugin that was killed afterwards
+		settings, err = sysctlsOf(node, br)
 	}
 	if err == nil {
 		err = sysctl.Ensure(node.NS(), settings...)
@@ -58,15 +58,15 @@ func ensureBridge(node *nl.Conn, conf *config) (nl.Link, error) {
 // advertisement, these are none: it is the host's uplink. Any other bridge must ignore router advertisements,
 // which containers can send.
 func sysctlsOf(node *nl.Conn, br nl.Link) ([]sysctl.Setting, error) {
-	settings := attach.HostSysctls(br.Name)
-	if sysctl.Diff(node.NS(), settings...) == nil {
-		return nil, nil
+	acceptRA, err := sysctl.Get(node.NS(), sysctl.IPv6(br.Name, "accept_ra"))
+	if err != nil || acceptRA == "0" {
+		return nil, types.IgnoreNotExist(err) // without IPv6 there is no such sysctl
 	}
 	uplinks, err := node.AdvertisedUplinks()
 	if slices.ContainsFunc(uplinks, func(l nl.Link) bool { return l.Index == br.Index }) {
 		return nil, err
 	}
-	return settings, err
+	return attach.HostSysctls(br.Name), err
 }
 
 // newSysctls returns the sysctls of the bridge or of the gateway's interface that ADD creates.
