@@ -219,7 +219,8 @@ func (p pool) windowCount() (total uint64) {
 	return total
 }
 
-// windows yields all windows, from a random one on, in steps of a random length: neighbors may all be full.
+// windows yields all windows, from a random one on. Neighbors may all be full, so the step from one window to the next is the
+// golden section of their number: the first windows are then spread evenly (Knuth, The Art of Computer Programming 3, 6.4).
 func (p pool) windows() iter.Seq[block] {
 	return func(yield func(block) bool) {
 		total := p.windowCount()
@@ -228,7 +229,7 @@ func (p pool) windows() iter.Seq[block] {
 		}
 		start, step := rand.Uint64N(total), uint64(1)
 		if total > 2 {
-			step = coprime(total)
+			step = goldenStep(total)
 		}
 		for i := range total {
 			high, low := bits.Mul64(i, step)
@@ -240,12 +241,12 @@ func (p pool) windows() iter.Seq[block] {
 	}
 }
 
-// coprime returns a random number below n that has no common divisor with it, so that steps of this length
-// lead to all numbers below n. n must be more than 2.
-func coprime(n uint64) uint64 {
-	for {
-		a, b := n, 1+rand.Uint64N(n-1)
-		step := b
+// goldenStep returns the first number from the golden section of n on that has no common divisor with n, so that steps of
+// this length reach all numbers below n. n must be more than 2.
+func goldenStep(n uint64) uint64 {
+	const golden = 0x9E3779B97F4A7C15 // 2⁶⁴ / 1.618…
+	for step, _ := bits.Mul64(n, golden); ; step++ {
+		a, b := n, step
 		for b != 0 {
 			a, b = b, a%b
 		}
