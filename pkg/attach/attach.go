@@ -148,7 +148,7 @@ func IPsOf(prev *types.Result, ifName string) []types.IP {
 	if prev == nil {
 		return nil
 	}
-	index, _ := prev.Container(ifName)
+	index, _ := prev.ContainerInterface(ifName)
 	return prev.Of(index)
 }
 
@@ -199,7 +199,7 @@ func Announce(c *nl.Conn, l nl.Link) error { return c.SetMAC(l, l.MAC) }
 // addresses and routes of prev. It has no MAC and no MTU, because a later plugin of the chain
 // may have set them without changing the result. made is as for PrevRoutes.
 func SpecFromResult(r *skel.Request, prev *types.Result, made nl.Link) (Spec, error) {
-	i, found := prev.Container(r.IfName)
+	i, found := prev.ContainerInterface(r.IfName)
 	if !found {
 		return Spec{}, fmt.Errorf("prevResult has no interface %q in a sandbox", r.IfName)
 	}

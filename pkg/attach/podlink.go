@@ -90,7 +90,7 @@ func (p PodLink) configure(r *skel.Request, pending *ipam.Pending) (*types.Resul
 // RefreshMTU reads the MTU of the container's interface again, into l and into i, if the IPAM plugin
 // works over the interface: it may have set the MTU.
 func RefreshMTU(r *skel.Request, pod *nl.Conn, l *nl.Link, i *types.Interface) error {
-	if !ipam.OverLink(r) {
+	if !ipam.NeedsLink(r) {
 		return nil
 	}
 	now, err := pod.LinkByIndex(l.Index)
@@ -102,7 +102,7 @@ func RefreshMTU(r *skel.Request, pod *nl.Conn, l *nl.Link, i *types.Interface) e
 // it has its addresses, unless the IPAM plugin works over it.
 func (p PodLink) prepare(r *skel.Request) error {
 	settings := PodSysctls(p.Link.Name, p.DAD)
-	if p.FixedMAC && !ipam.OverLink(r) {
+	if p.FixedMAC && !ipam.NeedsLink(r) {
 		return sysctl.Set(p.Pod.NS(), settings...)
 	}
 	return Prepare(p.Pod, p.Link, settings...)
@@ -126,7 +126,7 @@ func (p PodLink) awaitDAD(r *skel.Request) error {
 // with prevResult and calls CHECK of the IPAM plugin. diff compares what only the plugin knows;
 // CheckPodLink calls it with the interface, if that is of the kind.
 func CheckPodLink(r *skel.Request, pod *nl.Conn, kind string, diff func(nl.Link) error) error {
-	prev, err := r.MustPrev()
+	prev, err := r.RequirePrev()
 	if err != nil {
 		return err
 	}

@@ -222,7 +222,7 @@ func BelongsToOther(pod *nl.Conn, l nl.Link, owner types.Attachment, prev *types
 	if prev == nil {
 		return false, nil
 	}
-	index, found := prev.Container(l.Name)
+	index, found := prev.ContainerInterface(l.Name)
 	if !found {
 		return false, nil
 	}

@@ -7,7 +7,7 @@
 //  1. Start starts the process. Meanwhile the caller checks the container.
 //  2. AllowAllocation lets the IPAM plugin allocate addresses. Meanwhile the caller makes its
 //     links.
-//  3. Wait returns the lease. An IPAM plugin that works over the link (OverLink) allocates
+//  3. Wait returns the lease. An IPAM plugin that works over the link (NeedsLink) allocates
 //     addresses only now, when the links are up.
 //
 // The caller's DEL calls DelWithLink, or Del if it deletes no link. Its GC calls GCWithLinks, or GC.
@@ -107,7 +107,7 @@ func Start(r *skel.Request) (*Pending, error) {
 // AllowAllocation lets the IPAM plugin allocate addresses: at once or, if it works over the
 // link, as soon as the caller calls Wait.
 func (p *Pending) AllowAllocation() {
-	if p != nil && !OverLink(p.r) {
+	if p != nil && !NeedsLink(p.r) {
 		p.sendConfig()
 	}
 }
@@ -205,10 +205,10 @@ func (p *Pending) undoAllocation() error {
 	return Del(p.r)
 }
 
-// OverLink reports whether the IPAM plugin works over the container's interface, as a DHCP
+// NeedsLink reports whether the IPAM plugin works over the container's interface, as a DHCP
 // client does. Such a plugin allocates addresses after the link has been set up (Wait), and
 // releases them before the link is deleted (DelWithLink).
-func OverLink(r *skel.Request) bool { return r.Conf.IPAM.Type == "dhcp" }
+func NeedsLink(r *skel.Request) bool { return r.Conf.IPAM.Type == "dhcp" }
 
 // DelWithLink releases the addresses of the attachment and deletes its link.
 //
@@ -222,7 +222,7 @@ func OverLink(r *skel.Request) bool { return r.Conf.IPAM.Type == "dhcp" }
 // when the kernel has cleaned up. DelWithLink calls it last, because the kernel can clean up
 // while the IPAM plugin runs.
 func DelWithLink(r *skel.Request, deleteLink func() (wait func() error, err error)) error {
-	if OverLink(r) {
+	if NeedsLink(r) {
 		releaseErr := Del(r)
 		wait, err := deleteLink()
 		return errors.Join(releaseErr, err, wait())
@@ -262,7 +262,7 @@ func GC(r *skel.Request) error { return ignoreUnknownVerb(run(r, "GC")) }
 // GCWithLinks calls GC of the IPAM plugin, and deleteLinks, which deletes the links of the attachments
 // that are not valid, in the order of DelWithLink. It calls both, also if the first one fails.
 func GCWithLinks(r *skel.Request, deleteLinks func() error) error {
-	if OverLink(r) {
+	if NeedsLink(r) {
 		releaseErr := GC(r)
 		return errors.Join(releaseErr, deleteLinks())
 	}

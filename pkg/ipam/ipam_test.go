@@ -142,8 +142,8 @@ func TestLeaseOfAnotherVersion(t *testing.T) {
 func TestOverLink(t *testing.T) {
 	for kind, want := range map[string]bool{"": false, "host-local": false, "static": false, "dhcp": true} {
 		r := &skel.Request{Conf: types.Conf{IPAM: types.IPAM{Type: kind}}}
-		if got := OverLink(r); got != want {
-			t.Errorf("ipam.type %q: OverLink is %v, want %v", kind, got, want)
+		if got := NeedsLink(r); got != want {
+			t.Errorf("ipam.type %q: NeedsLink is %v, want %v", kind, got, want)
 		}
 	}
 }

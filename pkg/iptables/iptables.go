@@ -87,12 +87,12 @@ func (t Tool) Save(table string) (string, error) {
 // returns. If the script is empty, Change changes nothing. The parameter description names the
 // changes in errors and in the trace.
 //
-// Change holds the lock of Exclusive. Programs that do not use that lock can still change the table
+// Change holds the lock of WithLock. Programs that do not use that lock can still change the table
 // after Change has read it. If the script is then refused, Change starts again; it makes at most
-// five attempts. The error is that of makeScript, Save, Restore or Exclusive.
+// five attempts. The error is that of makeScript, Save, Restore or WithLock.
 func (t Tool) Change(table, description string, makeScript func(Table) (string, error)) error {
 	const attempts = 5
-	return Exclusive(t.Node, LockWait, func() error {
+	return WithLock(t.Node, LockWait, func() error {
 		var refused error
 		for range attempts {
 			saved, err := t.Save(table)

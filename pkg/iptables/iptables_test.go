@@ -168,15 +168,15 @@ func TestProgramWaitsAMinuteForTheLock(t *testing.T) {
 	}
 }
 
-func TestExclusiveRunsOneFunctionAtATime(t *testing.T) {
+func TestWithLockRunsOneFunctionAtATime(t *testing.T) {
 	tool := newTool(t, Default)
 	other, err := ns.Open(tool.Node.Path(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = other.Close() }()
-	err = Exclusive(tool.Node, time.Minute, func() error {
-		err := Exclusive(other, time.Millisecond, func() error { t.Error("Exclusive ran two functions at the same time"); return nil })
+	err = WithLock(tool.Node, time.Minute, func() error {
+		err := WithLock(other, time.Millisecond, func() error { t.Error("WithLock ran two functions at the same time"); return nil })
 		expectCode(t, err, types.CodeTryAgain)
 		return nil
 	})
@@ -188,14 +188,14 @@ func TestExclusiveRunsOneFunctionAtATime(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = third.Close() }()
-	// The second call of Exclusive returned, but its flock(2) still waits in the background. If
+	// The second call of WithLock returned, but its flock(2) still waits in the background. If
 	// it gets the lock before third does, the lock is released when other is closed.
 	if err := other.Close(); err != nil {
 		t.Error(err)
 	}
 	ran := false
-	if err := Exclusive(third, time.Minute, func() error { ran = true; return nil }); err != nil || !ran {
-		t.Errorf("Exclusive with a free lock returned %v; it ran the function: %t", err, ran)
+	if err := WithLock(third, time.Minute, func() error { ran = true; return nil }); err != nil || !ran {
+		t.Errorf("WithLock with a free lock returned %v; it ran the function: %t", err, ran)
 	}
 }
 

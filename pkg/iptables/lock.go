@@ -16,11 +16,11 @@ import (
 // lock may not run for many seconds.
 const LockWait = time.Minute
 
-// Exclusive runs f while no other call of Exclusive runs in the same namespace, so that the
+// WithLock runs f while no other call of WithLock runs in the same namespace, so that the
 // tables do not change between what f reads and what f writes. The lock is a flock(2) of the
 // namespace's file, which needs no file of its own. If the lock is not free within limit,
-// Exclusive returns an error with types.CodeTryAgain and does not run f.
-func Exclusive(node *ns.Handle, limit time.Duration, f func() error) error {
+// WithLock returns an error with types.CodeTryAgain and does not run f.
+func WithLock(node *ns.Handle, limit time.Duration, f func() error) error {
 	err := node.Step("lock the tables of iptables", func() error { return lock.Flock(node.FD(), limit) })
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return types.Errorf(types.CodeTryAgain, "lock the tables of iptables: other processes held the lock for over %s; try again", limit)

@@ -82,7 +82,7 @@ func (c *Conn) dial() error {
 	case err != nil:
 		return err
 	}
-	c.h.Keep(c.nft.CloseLasting)
+	c.h.OnClose(c.nft.CloseLasting)
 	return nil
 }
 

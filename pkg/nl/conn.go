@@ -48,7 +48,7 @@ func Open(h *ns.Handle) (*Conn, error) {
 		return err
 	})
 	if c.lib != nil {
-		h.Keep(c.lib.Close)
+		h.OnClose(c.lib.Close)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open netlink socket in %s: %w", h.Path(), err)
@@ -103,7 +103,7 @@ func (c *Conn) openRaw() error {
 	if err != nil {
 		return err
 	}
-	c.h.Keep(s.Close)
+	c.h.OnClose(s.Close)
 	_ = s.SetExtAck(true)
 	_ = unix.SetsockoptInt(s.GetFd(), unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1)
 	c.raw = map[int]*rawnl.SocketHandle{unix.NETLINK_ROUTE: {Socket: s}}

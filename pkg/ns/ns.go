@@ -26,14 +26,14 @@ import (
 var ErrNotNamespace = errors.New("not a network namespace")
 
 // A Handle is an open network namespace. A package that opens a socket in the namespace calls
-// Keep, so that Close closes the socket, too. A Handle is not safe for concurrent use, except
+// OnClose, so that Close closes the socket, too. A Handle is not safe for concurrent use, except
 // for Do, Step and the methods that return a property.
 type Handle struct {
-	fd    netns.NsHandle
-	path  string
-	self  bool // opened by Self
-	trace *trace.Tracer
-	keep  []func() error // the functions that Close calls, see Keep
+	fd      netns.NsHandle
+	path    string
+	self    bool // opened by Self
+	trace   *trace.Tracer
+	onClose []func() error // the functions that Close calls, see OnClose
 }
 
 // Open opens the namespace at path. Its steps are logged by t, which may be nil. The error
@@ -117,20 +117,20 @@ func (h *Handle) Trace() *trace.Tracer { return h.trace }
 // Step runs f as one step of the tracer.
 func (h *Handle) Step(step string, f func() error) error { return h.trace.Do(step, f) }
 
-// Keep registers f to be called by Close. Close calls the newest function first.
-func (h *Handle) Keep(f func() error) { h.keep = append(h.keep, f) }
+// OnClose registers f to be called by Close. Close calls the newest function first.
+func (h *Handle) OnClose(f func() error) { h.onClose = append(h.onClose, f) }
 
-// Close calls the functions that were registered by Keep and closes the handle. Close of
+// Close calls the functions that were registered by OnClose and closes the handle. Close of
 // a nil handle does nothing.
 func (h *Handle) Close() error {
 	if h == nil {
 		return nil
 	}
 	var errs []error
-	for _, closeKept := range slices.Backward(h.keep) {
+	for _, closeKept := range slices.Backward(h.onClose) {
 		errs = append(errs, closeKept())
 	}
-	h.keep = nil
+	h.onClose = nil
 	return errors.Join(append(errs, h.fd.Close())...)
 }
 

@@ -343,8 +343,8 @@ func TestCloseClosesWhatIsKept(t *testing.T) {
 	h := open(t, newNS(t))
 	var closed []string
 	boom := errors.New("boom")
-	h.Keep(func() error { closed = append(closed, "a"); return nil })
-	h.Keep(func() error { closed = append(closed, "b"); return boom })
+	h.OnClose(func() error { closed = append(closed, "a"); return nil })
+	h.OnClose(func() error { closed = append(closed, "b"); return boom })
 	fd := h.FD()
 	if err := h.Close(); !errors.Is(err, boom) {
 		t.Error(err)

@@ -36,9 +36,9 @@ type Choice struct {
 // All is the choice of a plugin that may allocate every address of the range sets.
 func All(*Session) (Choice, error) { return Choice{all: true}, nil }
 
-// Among returns the choice that has only these addresses. Those that are excluded, or in no range, are
+// OnlyAddresses returns the choice that has only these addresses. Those that are excluded, or in no range, are
 // not allocated.
-func Among(addrs []netip.Addr) Choice { return Choice{among: addrs} }
+func OnlyAddresses(addrs []netip.Addr) Choice { return Choice{among: addrs} }
 
 // usableAfter returns the addresses of a set that may be allocated, in the order of rangeSet.usableAfter.
 func (c Choice) usableAfter(set rangeSet, last netip.Addr) iter.Seq[netip.Addr] {

@@ -35,8 +35,8 @@ var _ = Describe("Allocate", func() {
 		Expect(node.Reserved()).To(BeEmpty())
 	},
 		Entry("the zero Choice", Choice{}),
-		Entry("among a nil slice", Among(nil)),
-		Entry("among the gateway, and addresses in no range", Among([]netip.Addr{ip("10.1.2.1"), ip("10.1.3.5"), ip("fd00::5")})),
+		Entry("among a nil slice", OnlyAddresses(nil)),
+		Entry("among the gateway, and addresses in no range", OnlyAddresses([]netip.Addr{ip("10.1.2.1"), ip("10.1.3.5"), ip("fd00::5")})),
 	)
 
 	It("returns the error of the function that chooses, with code 5 if it has none, and reserves nothing", func() {

@@ -5,7 +5,7 @@
 // of the reference plugin host-local.
 //
 // host-local allocates any address of its ranges (All). If several nodes allocate from the same ranges, a
-// plugin may allocate only the addresses that its node owns (Among). If none of them is free, the error of Allocate
+// plugin may allocate only the addresses that its node owns (OnlyAddresses). If none of them is free, the error of Allocate
 // matches *NoneFreeError, and the plugin gets another one. plugins/cluster-local is such a plugin.
 package pool
 

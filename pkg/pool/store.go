@@ -75,7 +75,7 @@ func (s Store) Release(r *skel.Request) (released []netip.Addr, err error) {
 // errors after it has handled all others.
 func (s Store) ReleaseInvalid(r *skel.Request) error {
 	valid := map[owner]bool{{}: true} // a reservation of an unknown owner stays
-	for a := range r.Valid() {
+	for a := range r.ValidAttachments() {
 		o := owner{a.ContainerID, a.IfName}
 		valid[o], valid[o.legacy()] = true, true
 	}

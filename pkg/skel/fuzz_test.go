@@ -27,8 +27,8 @@ func FuzzCall(f *testing.F) {
 				}
 			}
 			_, argsErr := r.Args()
-			_, prevErr := r.MustPrev()
-			_ = r.Valid()
+			_, prevErr := r.RequirePrev()
+			_ = r.ValidAttachments()
 			if argsErr != nil {
 				return argsErr
 			}

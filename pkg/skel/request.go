@@ -93,8 +93,8 @@ func (r *Request) Attachment() types.Attachment {
 	return types.Attachment{Network: r.Conf.Name, ContainerID: r.ContainerID, IfName: r.IfName}
 }
 
-// Valid returns the attachments of this network that GC must keep.
-func (r *Request) Valid() types.Set {
+// ValidAttachments returns the attachments of this network that GC must keep.
+func (r *Request) ValidAttachments() types.Set {
 	set := types.Set{}
 	for _, v := range r.valid {
 		set[types.Attachment{Network: r.Conf.Name, ContainerID: v.ContainerID, IfName: v.IfName}] = true
@@ -143,9 +143,9 @@ func (r *Request) Prev() (*types.Result, error) {
 	return prev, nil
 }
 
-// MustPrev is Prev for calls that need a prevResult: CHECK, and ADD of a chained plugin. It
+// RequirePrev is Prev for calls that need a prevResult: CHECK, and ADD of a chained plugin. It
 // returns an error if there is none.
-func (r *Request) MustPrev() (*types.Result, error) {
+func (r *Request) RequirePrev() (*types.Result, error) {
 	why := "must be called as chained plugin, after the one that made the interface"
 	if r.Command == "CHECK" {
 		why = "the result of the ADD, as the runtime keeps it"

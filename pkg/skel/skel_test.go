@@ -655,7 +655,7 @@ func TestPrev(t *testing.T) {
 	for _, tc := range []struct {
 		verb, prev string
 		code       uint // of Prev
-		must       uint // of MustPrev
+		must       uint // of RequirePrev
 	}{
 		{"ADD", `"prevResult":{"cniVersion":"0.3.1",` + ips + `}`, 0, 0},
 		{"ADD", `"PrevResult":{` + ips + `}`, 0, 0},
@@ -681,7 +681,7 @@ func TestPrev(t *testing.T) {
 					t.Errorf("%s %s: %+v", tc.verb, tc.prev, prev)
 				}
 			}
-			if prev, err := r.MustPrev(); code(err) != tc.must || (prev != nil) != (tc.must == 0) {
+			if prev, err := r.RequirePrev(); code(err) != tc.must || (prev != nil) != (tc.must == 0) {
 				t.Errorf("%s %s: %v, %v", tc.verb, tc.prev, prev, err)
 			}
 			return nil
@@ -708,7 +708,7 @@ func code(err error) uint {
 }
 
 func TestMustPrevSaysWhatToDo(t *testing.T) {
-	o := run(t, pluginWithAdd(func(r *skel.Request) (*types.Result, error) { return r.MustPrev() }), call{})
+	o := run(t, pluginWithAdd(func(r *skel.Request) (*types.Result, error) { return r.RequirePrev() }), call{})
 	if o.err == nil || !strings.Contains(o.err.Msg, "must be called as chained plugin") {
 		t.Errorf("%s", o.stdout)
 	}
@@ -732,7 +732,7 @@ func TestGCGetsTheValidAttachments(t *testing.T) {
 		called := false
 		p := skel.Plugin{Name: "test", GC: func(r *skel.Request) error {
 			called = true
-			if got := r.Valid(); fmt.Sprint(got) != fmt.Sprint(tc.want) {
+			if got := r.ValidAttachments(); fmt.Sprint(got) != fmt.Sprint(tc.want) {
 				t.Errorf("%s: %v", tc.keys, got)
 			}
 			return nil

@@ -78,8 +78,8 @@ func (d DNS) IsZero() bool {
 	return d.Nameservers == nil && d.Domain == "" && d.Search == nil && d.Options == nil
 }
 
-// Container returns the index of the container's interface with that name.
-func (r *Result) Container(ifName string) (index int, found bool) {
+// ContainerInterface returns the index of the container's interface with that name.
+func (r *Result) ContainerInterface(ifName string) (index int, found bool) {
 	for i, in := range r.Interfaces {
 		if in.Name == ifName && in.Sandbox != "" {
 			return i, true

@@ -341,11 +341,11 @@ func TestRouteNormalize(t *testing.T) {
 func TestContainerAndOf(t *testing.T) {
 	r := goldenResults(t)["dual"]
 	r.Interfaces = append([]Interface{{Name: "eth0"}}, r.Interfaces...) // the same name on the node
-	i, ok := r.Container("eth0")
+	i, ok := r.ContainerInterface("eth0")
 	if i != 2 || !ok {
 		t.Errorf("%d, %t", i, ok)
 	}
-	if i, ok := r.Container("eth1"); i != NoInterface || ok {
+	if i, ok := r.ContainerInterface("eth1"); i != NoInterface || ok {
 		t.Errorf("%d, %t", i, ok)
 	}
 	r.IPs[0].Interface = NoInterface

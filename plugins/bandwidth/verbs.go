@@ -19,7 +19,7 @@ func add(r *skel.Request) (*types.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	prev, err := r.MustPrev()
+	prev, err := r.RequirePrev()
 	if err != nil || !conf.limits() {
 		return prev, err
 	}
@@ -125,7 +125,7 @@ func check(r *skel.Request) error {
 	if err != nil {
 		return err
 	}
-	if _, err := r.MustPrev(); err != nil || !conf.limits() {
+	if _, err := r.RequirePrev(); err != nil || !conf.limits() {
 		return err
 	}
 	d, err := findDevice(r, conf)
@@ -182,7 +182,7 @@ func gc(r *skel.Request) error {
 	if err != nil {
 		return err
 	}
-	keep := r.Valid()
+	keep := r.ValidAttachments()
 	hosts, err := attach.VethGC(node, r.Conf.Name).Stale(keep)
 	errs := []error{err}
 	for _, host := range hosts {

@@ -45,7 +45,7 @@ func (a *attachment) connectExisting(prev *types.Result, name string) (*types.Re
 // configureExisting configures the interface of the container for the lease, if there is an
 // IPAM plugin, and the node for all addresses of the result.
 func (a *attachment) configureExisting(result *types.Result) (err error) {
-	index, inPod := result.Container(a.r.IfName)
+	index, inPod := result.ContainerInterface(a.r.IfName)
 	if inPod && (a.pending != nil || a.conf.macSpoofCheck) {
 		if a.eth, err = a.pod.Link(a.r.IfName); err != nil {
 			return err

@@ -25,7 +25,7 @@ func check(r *skel.Request) error {
 	if err != nil {
 		return err
 	}
-	prev, err := r.MustPrev()
+	prev, err := r.RequirePrev()
 	if err != nil {
 		return err
 	}
@@ -261,7 +261,7 @@ func (c *checker) diffRules(br nl.Link) error {
 		errs = append(errs, masq.Check(c.conf.masq(c.r), attach.Prefixes(c.ips())))
 	}
 	// diffPod has reported it if prevResult lacks the interface of the container.
-	if index, found := c.prev.Container(c.r.IfName); found && c.conf.macSpoofCheck {
+	if index, found := c.prev.ContainerInterface(c.r.IfName); found && c.conf.macSpoofCheck {
 		mac, err := types.FirstMAC(c.prev.Interfaces[index].MAC)
 		errs = append(errs, err, checkMACSpoofCheck(macSpoofCheck{
 			node: c.r.Node, owner: c.r.Attachment(), port: c.host.Name, mac: mac,

@@ -53,7 +53,7 @@ func (a *attachment) configurePod(result *types.Result, index int) error {
 // awaitLease waits for the lease. Both ends are up now. Before an IPAM plugin that works over
 // the link (dhcp) allocates addresses, awaitLease waits until the port forwards.
 func (a *attachment) awaitLease() (*ipam.Lease, error) {
-	if ipam.OverLink(a.r) {
+	if ipam.NeedsLink(a.r) {
 		if err := a.node.AwaitRunning(a.host, portDeadline); err != nil {
 			return nil, err
 		}

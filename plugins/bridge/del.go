@@ -55,7 +55,7 @@ func gc(r *skel.Request) error {
 	if err != nil {
 		return err
 	}
-	keep := r.Valid()
+	keep := r.ValidAttachments()
 	return ipam.GCWithLinks(r, func() error {
 		return errors.Join(
 			attach.VethGC(node, r.Conf.Name).Run(keep),

@@ -65,7 +65,7 @@ func formerSpoofCheck(r *skel.Request, prev *types.Result) macSpoofCheck {
 	if !found || !slices.ContainsFunc(prev.Interfaces, isBridge) { // the configuration may have changed
 		return s
 	}
-	index, found := prev.Container(r.IfName)
+	index, found := prev.ContainerInterface(r.IfName)
 	if !found {
 		return s
 	}

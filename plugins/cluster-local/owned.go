@@ -186,7 +186,7 @@ func (n *network) choose(se *pool.Session) (pool.Choice, error) {
 			among = append(among, ip)
 		}
 	}
-	return pool.Among(among), nil
+	return pool.OnlyAddresses(among), nil
 }
 
 // checkOwned returns an error if the node does not own an address that is reserved for the attachment:

@@ -32,7 +32,7 @@ func (n *network) checkFree() error {
 				exhausted[set] = false
 			}
 		}
-		return pool.Among(free), err
+		return pool.OnlyAddresses(free), err
 	})
 	if !n.FailStatusWhenFull || err != nil && !isNoneFree(err) {
 		return err

@@ -133,7 +133,7 @@ func gc(r *skel.Request) error {
 		return err
 	}
 	req := dhcpd.Request{Method: dhcpd.MethodGC, Attachment: types.Attachment{Network: r.Conf.Name}}
-	valid := r.Valid()
+	valid := r.ValidAttachments()
 	for a := range valid {
 		req.Valid = append(req.Valid, a)
 	}

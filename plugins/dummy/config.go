@@ -32,6 +32,6 @@ func parse(r *skel.Request) (*config, error) {
 	errs := []error{macErr, attach.CheckMTU(raw.MTU)}
 	refuseIf := types.ProblemsInto(&errs)
 	errs = append(errs, ipam.CheckLayer2(r))
-	refuseIf(ipam.OverLink(r), "a dummy interface reaches no DHCP server: use another IPAM plugin than %s", r.Conf.IPAM.Type)
+	refuseIf(ipam.NeedsLink(r), "a dummy interface reaches no DHCP server: use another IPAM plugin than %s", r.Conf.IPAM.Type)
 	return &config{mtu: raw.MTU, mac: mac}, types.Coded(types.CodeConfig, errors.Join(errs...))
 }

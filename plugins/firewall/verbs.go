@@ -108,7 +108,7 @@ func gc(r *skel.Request) error {
 	if err := f.connect(); err != nil {
 		return err
 	}
-	keep := r.Valid()
+	keep := r.ValidAttachments()
 	return errors.Join(f.gcRules(keep), f.gcElements(keep))
 }
 
@@ -118,7 +118,7 @@ func prepare(r *skel.Request) (*firewall, *types.Result, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	prev, err := r.MustPrev()
+	prev, err := r.RequirePrev()
 	if err != nil {
 		return nil, nil, err
 	}

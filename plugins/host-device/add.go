@@ -43,7 +43,7 @@ func (h host) add(r *skel.Request) (*types.Result, error) {
 		return nil, err
 	}
 	pending.AllowAllocation()
-	if pending != nil && !ipam.OverLink(r) {
+	if pending != nil && !ipam.NeedsLink(r) {
 		if _, err := pending.Wait(); err != nil {
 			return nil, err
 		}

@@ -49,7 +49,7 @@ func (h host) check(r *skel.Request) error {
 	if err != nil {
 		return err
 	}
-	if _, err := r.MustPrev(); err != nil {
+	if _, err := r.RequirePrev(); err != nil {
 		return err
 	}
 	dpdk, err := h.sys.usesDPDK(r.Trace, conf)
@@ -78,7 +78,7 @@ func (h host) gcDevices(r *skel.Request) error {
 		return err
 	}
 	states, err := h.loadAll(r.Trace)
-	valid := r.Valid()
+	valid := r.ValidAttachments()
 	errs := []error{err, statefile.RemoveTemp(r.Trace, h.states, r.Conf.Name, valid)}
 	for _, s := range states {
 		if s.Network == r.Conf.Name && !valid[s.Attachment] {

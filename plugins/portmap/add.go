@@ -43,7 +43,7 @@ func add(r *skel.Request) (*types.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	prev, err := r.MustPrev()
+	prev, err := r.RequirePrev()
 	if err != nil {
 		return nil, err
 	}

@@ -19,7 +19,7 @@ func check(r *skel.Request) error {
 	if err != nil {
 		return err
 	}
-	prev, err := r.MustPrev()
+	prev, err := r.RequirePrev()
 	if err != nil || len(conf.mappings) == 0 {
 		return err
 	}

@@ -43,7 +43,7 @@ func (p *portMap) openNFT() (*nft.Conn, error) {
 // gc deletes the elements and rules of the network's attachments that are not in
 // cni.dev/valid-attachments.
 func gc(r *skel.Request) error {
-	p, keep, network := &portMap{r: r, conf: &config{}}, r.Valid(), r.Conf.Name
+	p, keep, network := &portMap{r: r, conf: &config{}}, r.ValidAttachments(), r.Conf.Name
 	c, err := p.openNFT()
 	if c != nil {
 		err = p.gcNFT(c, keep)

@@ -20,7 +20,7 @@ func check(r *skel.Request) error {
 	if err != nil {
 		return err
 	}
-	prev, err := r.MustPrev()
+	prev, err := r.RequirePrev()
 	if err != nil {
 		return err
 	}

@@ -42,7 +42,7 @@ func gc(r *skel.Request) error {
 	if err != nil {
 		return err
 	}
-	keep := r.Valid()
+	keep := r.ValidAttachments()
 	return errors.Join(
 		attach.VethGC(node, r.Conf.Name).Run(keep),
 		masq.GC(r.Node, r.Conf.Name, keep),

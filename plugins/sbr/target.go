@@ -57,7 +57,7 @@ func newTarget(r *skel.Request, code uint) (*target, error) {
 	if err != nil {
 		return nil, err
 	}
-	prev, err := r.MustPrev()
+	prev, err := r.RequirePrev()
 	if err != nil {
 		return nil, err
 	}

@@ -57,7 +57,7 @@ func (raw *rawConfig) toConfig(r *skel.Request, args types.Args) (*config, error
 	refuseIf(isNoID(raw.Owner), "owner %d is no user ID", uint32(math.MaxUint32))
 	refuseIf(isNoID(raw.Group), "group %d is no group ID", uint32(math.MaxUint32))
 	refuseIf(strings.ContainsAny(raw.SELinuxContext, "\x00\n"), "selinuxContext %q has a line feed or a NUL", raw.SELinuxContext)
-	refuseIf(ipam.OverLink(r), "no program is attached to a tap during ADD, so that it reaches no DHCP server: use another IPAM plugin than %s", r.Conf.IPAM.Type)
+	refuseIf(ipam.NeedsLink(r), "no program is attached to a tap during ADD, so that it reaches no DHCP server: use another IPAM plugin than %s", r.Conf.IPAM.Type)
 	errs = append(errs, ipam.CheckLayer2(r))
 	return conf, errors.Join(errs...)
 }

@@ -66,7 +66,7 @@ func fileName(a types.Attachment) string { return a.ContainerID + "_" + a.IfName
 // restores nothing, because the containers are gone. It does not remove files that the reference
 // plugin wrote, because these do not name their network.
 func gc(r *skel.Request) error {
-	dir, valid := dataDir(r), r.Valid()
+	dir, valid := dataDir(r), r.ValidAttachments()
 	keep := map[string]bool{}
 	for a := range valid {
 		keep[filepath.Join(dir, fileName(a))] = true

@@ -24,7 +24,7 @@ func (h host) add(r *skel.Request) (*types.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	result, err := r.MustPrev()
+	result, err := r.RequirePrev()
 	if err != nil || conf.idle() {
 		return result, err
 	}
@@ -289,7 +289,7 @@ func check(r *skel.Request) error {
 	if err != nil {
 		return err
 	}
-	if _, err := r.MustPrev(); err != nil {
+	if _, err := r.RequirePrev(); err != nil {
 		return err
 	}
 	if conf.idle() {

@@ -53,11 +53,11 @@ func linkOwner(r *skel.Request, name string) types.Attachment {
 
 // addInChain makes the VLAN interface, and appends it to prevResult.
 func addInChain(r *skel.Request, conf *config) (*types.Result, error) {
-	result, err := r.MustPrev()
+	result, err := r.RequirePrev()
 	if err != nil {
 		return nil, err
 	}
-	if _, found := result.Container(r.IfName); !found {
+	if _, found := result.ContainerInterface(r.IfName); !found {
 		return nil, types.Errorf(types.CodeConfig, "prevResult has no interface %s in the container, which would be the master; name one by the key \"master\"", r.IfName)
 	}
 	pod, err := nl.Open(r.Pod)
@@ -84,7 +84,7 @@ func addInChain(r *skel.Request, conf *config) (*types.Result, error) {
 
 // checkInChain compares the VLAN interface with the configuration and with prevResult.
 func checkInChain(r *skel.Request, conf *config) error {
-	prev, err := r.MustPrev()
+	prev, err := r.RequirePrev()
 	if err != nil {
 		return err
 	}
@@ -96,7 +96,7 @@ func checkInChain(r *skel.Request, conf *config) error {
 	if l, err := pod.Link(conf.name); err == nil && l.Kind == kind {
 		changed = errors.Join(changed, conf.diff(l), conf.master.Diff(pod, l))
 	}
-	if _, found := prev.Container(conf.name); !found {
+	if _, found := prev.ContainerInterface(conf.name); !found {
 		changed = errors.Join(changed, fmt.Errorf("prevResult has no interface %q in a sandbox", conf.name))
 	}
 	return types.Coded(types.CodeChanged, changed)

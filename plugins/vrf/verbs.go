@@ -18,7 +18,7 @@ func newMember(r *skel.Request, code uint) (*member, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := r.MustPrev(); err != nil {
+	if _, err := r.RequirePrev(); err != nil {
 		return nil, err
 	}
 	if err := r.LockPod(); err != nil {
