@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/plumb-cni/plumb/pkg/statefile"
@@ -36,9 +37,10 @@ type hintLine struct {
 	file string     // the fileID of the reservation
 }
 
-// fileID returns a text that distinguishes a file from one that has the same name later. The inode number alone does
-// not, because many file systems use it again, nor does the time alone, because a clock can go back at a reboot.
-func fileID(st unix.Stat_t) string { return fmt.Sprintf("%d/%d", st.Ino, st.Mtim.Nano()) }
+// fileID returns the modification time in nanoseconds, which distinguishes a file from one that has the same name later,
+// also if a clock went back. The inode number is not part of it: a copy that keeps the times, such as a restored backup,
+// has other inodes, and its reservations belong to containers that no longer run, too.
+func fileID(st unix.Stat_t) string { return strconv.FormatInt(st.Mtim.Nano(), 10) }
 
 // hinted returns the addresses that the owner's hint names. An address of a damaged line is invalid.
 func (se *Session) hinted(o owner) (addrs []netip.Addr) {

@@ -45,7 +45,7 @@ func (node *testNode) hint(id string) (addrs string) {
 	Expect(err).NotTo(HaveOccurred())
 	for line := range strings.Lines(string(text)) {
 		addr, file, _ := strings.Cut(line, " ")
-		Expect(file).To(MatchRegexp(`^[0-9]+/[0-9]+\n$`))
+		Expect(file).To(MatchRegexp(`^[0-9]+\n$`))
 		addrs += addr + "\n"
 	}
 	return addrs
