@@ -65,52 +65,22 @@ func (m Masq) String() string { return "masquerade of " + m.Owner.String() }
 // If another attachment has an element for the address in nf_tables, for example because it was
 // never deleted, Add takes the address over and warns. Del gives it back.
 func Add(u *undo.Stack, m Masq, ips []netip.Prefix) error {
-	c, err := m.open()
-	if err != nil {
-		return err
-	}
-	err = nft.ErrUnavailable
-	if c != nil {
-		err = m.store(c, ips).Add(u)
-	}
-	switch {
-	case !errors.Is(err, nft.ErrUnavailable):
-	case m.Backend == NFTables:
-		err = adviseBackend(err)
-	default:
-		err = addIPTables(u, m, ips)
-	}
+	err := iptables.ByBackend(m.Node, string(m.Backend),
+		func(c *nft.Conn) error { return m.store(c, ips).Add(u) },
+		func() error { return addIPTables(u, m, ips) })
 	if err != nil {
 		return fmt.Errorf("masquerade: %w", err)
 	}
 	return nil
 }
 
-// open connects to nf_tables. It returns nil, nil if the backend is iptables.
+// open connects to nf_tables, whatever the backend is. It returns nil, nil if the kernel has no nf_tables.
 func (m Masq) open() (*nft.Conn, error) {
-	if m.Backend == IPTables {
+	c, err := nft.Open(m.Node)
+	if errors.Is(err, nft.ErrUnavailable) {
 		return nil, nil
 	}
-	c, err := nft.Open(m.Node)
-	if !errors.Is(err, nft.ErrUnavailable) {
-		return c, err
-	}
-	if m.Backend == NFTables {
-		return nil, fmt.Errorf("masquerade: %w", adviseBackend(err))
-	}
-	return nil, nil
-}
-
-// adviseBackend adds advice to an nft.ErrUnavailable.
-func adviseBackend(err error) error {
-	return types.Errorf(types.CodeConfig, "load the module nf_tables, or use the iptables backend: %w", err)
-}
-
-// openForAnyBackend connects to nf_tables, also if the backend is iptables. It returns nil, nil if the
-// kernel has no nf_tables.
-func (m Masq) openForAnyBackend() (*nft.Conn, error) {
-	m.Backend = Default
-	return m.open()
+	return c, err
 }
 
 // A Change adds changes to a transaction of nf_tables.
@@ -120,7 +90,7 @@ type Change func(c *nft.Conn, tx *nft.Tx) error
 // ips is empty, Del reads all elements and deletes those of the owner. It is not an error if there is nothing to delete. If
 // another attachment has taken an address over, its element stays.
 func Del(m Masq, ips []netip.Prefix, also ...Change) error {
-	c, err := m.openForAnyBackend()
+	c, err := m.open()
 	if c != nil {
 		err = c.Atomically("nft delete "+m.String(), func(tx *nft.Tx) error {
 			_, err := m.store(c, ips).Delete(tx)
@@ -132,7 +102,7 @@ func Del(m Masq, ips []netip.Prefix, also ...Change) error {
 
 // Check returns an error that names what is missing of the masquerade of the addresses.
 func Check(m Masq, ips []netip.Prefix) error {
-	c, err := m.openForAnyBackend()
+	c, err := m.open()
 	if err != nil {
 		return err
 	}
@@ -161,7 +131,7 @@ func Check(m Masq, ips []netip.Prefix) error {
 // network's chains to which nothing jumps any more. The changes of the caller are in the same transaction.
 func GC(node *ns.Handle, network string, keep types.Set, also ...Change) error {
 	m := Masq{Node: node, Owner: types.Attachment{Network: network}}
-	c, err := m.openForAnyBackend()
+	c, err := m.open()
 	if c != nil {
 		err = c.Atomically("nft delete stale masquerade of network "+network, func(tx *nft.Tx) error {
 			_, err := m.store(c, nil).GC(tx, network, keep)
@@ -174,17 +144,11 @@ func GC(node *ns.Handle, network string, keep types.Set, also ...Change) error {
 // Status returns an error with types.CodeNotAvailable if the kernel or the node lacks what the
 // backend needs. It changes nothing and runs no program.
 func Status(node *ns.Handle, backend Backend) error {
-	m := Masq{Node: node, Backend: backend}
-	c, err := m.open()
-	if err == nil {
-		err = nft.ErrUnavailable
-		if c != nil {
-			err = c.CheckSupport(baseLayout().WithChains(subnetChain("status", netip.MustParsePrefix("192.0.2.0/24"))))
-		}
-		if m.Backend != NFTables && errors.Is(err, nft.ErrUnavailable) {
-			err = iptables.Tool{Node: node, Family: nft.IPv4}.CheckInstalled()
-		}
-	}
+	err := iptables.ByBackend(node, string(backend),
+		func(c *nft.Conn) error {
+			return c.CheckSupport(baseLayout().WithChains(subnetChain("status", netip.MustParsePrefix("192.0.2.0/24"))))
+		},
+		iptables.Tool{Node: node, Family: nft.IPv4}.CheckInstalled)
 	if err != nil {
 		return types.Errorf(types.CodeNotAvailable, "masquerade: %w", err)
 	}

@@ -2,9 +2,11 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 
 	"github.com/plumb-cni/plumb/pkg/attach"
+	"github.com/plumb-cni/plumb/pkg/iptables"
 	"github.com/plumb-cni/plumb/pkg/nft"
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/skel"
@@ -79,23 +81,13 @@ func addresses(prev *types.Result, ifName string) []netip.Prefix {
 	return out
 }
 
-// useBackend calls the function for the backend. If the configuration does not name a backend, it is
-// nftables, or iptables if the kernel lacks nf_tables or NAT in the inet family (Linux 5.2).
+// useBackend calls the function for the backend of the configuration.
 func (p *portMap) useBackend(byNFT func(*nft.Conn) error, byIPTables func() error) error {
-	if p.conf.backend == backendIPTables {
-		return byIPTables()
+	err := iptables.ByBackend(p.r.Node, p.conf.backend, byNFT, byIPTables)
+	if errors.Is(err, nft.ErrUnavailable) {
+		return fmt.Errorf("port map: %w", err)
 	}
-	c, err := nft.Open(p.r.Node)
-	if err == nil {
-		err = byNFT(c)
-	}
-	switch {
-	case !errors.Is(err, nft.ErrUnavailable):
-		return err
-	case p.conf.backend == backendNFTables:
-		return types.Errorf(types.CodeConfig, "port map: load the module nf_tables, or use the iptables backend: %w", err)
-	}
-	return byIPTables()
+	return err
 }
 
 // warnNothingMapped writes a warning if there are mappings but no address that they could lead to.
