@@ -139,7 +139,8 @@ func (p *portMap) present(rules []iptables.Rule, ip netip.Prefix) []iptables.Rul
 
 // removals returns the lines that delete what additions has added, and add again what it has replaced.
 func (p *portMap) removals(table, before iptables.Table, ip netip.Prefix) []string {
-	lines := iptables.Deletions(p.present(table.Rules, ip))
+	present := p.present(table.Rules, ip)
+	lines := iptables.Deletions(present)
 	for _, r := range p.present(before.Rules, ip) {
 		if r.Chain == dnatChain {
 			lines = append(lines, r.Insertion(1)) // the newest entry comes first
@@ -147,7 +148,7 @@ func (p *portMap) removals(table, before iptables.Table, ip netip.Prefix) []stri
 			lines = append(lines, r.Addition())
 		}
 	}
-	name, present := chainName(p.owner()), p.present(table.Rules, ip)
+	name := chainName(p.owner())
 	isOther := func(r iptables.Rule) bool { // of another interface of the container
 		return r.Chain == name && r.Line != p.guardedMark() && !slices.Contains(present, r)
 	}
