@@ -188,7 +188,7 @@ func (a allocation) reserveRequested(n int, set rangeSet, ip netip.Addr) error {
 		err = a.reserve(&a.request.Undo, ip, ownerOf(a.request))
 	}
 	if errors.Is(err, fs.ErrExist) {
-		return types.Errorf(types.CodeTryAgain, "requested IP address %s is not available in range set %s: %s", ip, set, ip.String()+" is allocated to "+a.Holder(ip))
+		return types.Errorf(types.CodeTryAgain, "requested IP address %s is not available in range set %s: %[1]s is allocated to %[3]s", ip, set, a.Holder(ip))
 	}
 	return err
 }

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/plumb-cni/plumb/pkg/types"
 	"golang.org/x/sys/unix"
@@ -104,20 +105,20 @@ func (d directory) read(name string) ([]byte, unix.Stat_t, error) {
 	return content, st, err
 }
 
-// create creates a file with this content, and returns its status. The error matches fs.ErrExist if there is a
-// file of that name. If the content cannot be written, create removes the file.
-func (d directory) create(name string, content []byte) (unix.Stat_t, error) {
-	var st unix.Stat_t
+// create creates a file with this content, and returns its modification time. The error matches fs.ErrExist if there
+// is a file of that name. If the content cannot be written, create removes the file.
+func (d directory) create(name string, content []byte) (written time.Time, err error) {
 	f, err := d.open(name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL)
 	if err != nil {
-		return st, err
+		return written, err
 	}
+	var st unix.Stat_t
 	_, err = f.Write(content)
 	err = errors.Join(err, unix.Fstat(int(f.Fd()), &st), f.Close())
 	if err != nil {
 		err = errors.Join(err, d.remove(name))
 	}
-	return st, err
+	return time.Unix(st.Mtim.Unix()), err
 }
 
 // remove removes a file. It returns nil if there is no such file.

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/plumb-cni/plumb/pkg/statefile"
 	"github.com/plumb-cni/plumb/pkg/types"
@@ -33,14 +34,14 @@ func (o owner) hintName() string { return statefile.ShortHash(o.text()) }
 
 // A hintLine is a line of a hint.
 type hintLine struct {
-	addr netip.Addr // invalid: the line is damaged
-	file string     // the fileID of the reservation
+	addr    netip.Addr // invalid: the line is damaged
+	written string     // the timestamp of the reservation
 }
 
-// fileID returns the modification time in nanoseconds, which distinguishes a file from one that has the same name later,
-// also if a clock went back. The inode number is not part of it: a copy that keeps the times, such as a restored backup,
-// has other inodes, and its reservations belong to containers that no longer run, too.
-func fileID(st unix.Stat_t) string { return strconv.FormatInt(st.Mtim.Nano(), 10) }
+// timestamp returns the modification time of a reservation in nanoseconds, which distinguishes its file from one that has
+// the same name later, also if a clock went back. The inode number would not recognize the file in a copy that keeps the times,
+// such as a restored backup, whose reservations belong to containers that no longer run, too.
+func timestamp(written time.Time) string { return strconv.FormatInt(written.UnixNano(), 10) }
 
 // hinted returns the addresses that the owner's hint names. An address of a damaged line is invalid.
 func (se *Session) hinted(o owner) (addrs []netip.Addr) {
@@ -54,23 +55,23 @@ func (se *Session) hinted(o owner) (addrs []netip.Addr) {
 func (d directory) readHint(name string) (lines []hintLine) {
 	text, _, _ := d.read(name) // a hint that cannot be read is like none
 	for line := range strings.Lines(string(text)) {
-		addr, file, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+		addr, written, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
 		ip, ok := parseName(addr)
 		if !ok {
 			ip = netip.Addr{}
 		}
-		lines = append(lines, hintLine{ip, file})
+		lines = append(lines, hintLine{ip, written})
 	}
 	return lines
 }
 
-// addHint adds an address to the owner's hint. file is the status of its reservation. If that is not possible, for
+// addHint adds an address to the owner's hint, whose reservation was written at that time. If that is not possible, for
 // example because the disk is full, the owner has no hint, not for other addresses of the session either, because
 // DEL would not find an address that is missing in it.
-func (se *Session) addHint(o owner, ip netip.Addr, file unix.Stat_t) error {
+func (se *Session) addHint(o owner, ip netip.Addr, written time.Time) error {
 	f, err := se.hints.open(o.hintName(), unix.O_WRONLY|unix.O_APPEND|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_NONBLOCK)
 	if err == nil {
-		_, err = fmt.Fprintf(f, "%s %s\n", ip, fileID(file))
+		_, err = fmt.Fprintf(f, "%s %s\n", ip, timestamp(written))
 		err = errors.Join(err, f.Close())
 	}
 	if err == nil {
@@ -161,7 +162,7 @@ func (se *Session) releaseHinted(hints directory) {
 	for _, name := range names {
 		for _, line := range hints.readHint(name) {
 			res, err := se.dir.reservation(line.addr)
-			if err == nil && res.owner.hintName() == name && fileID(res.file) == line.file {
+			if err == nil && res.owner.hintName() == name && timestamp(res.written) == line.written {
 				_ = se.remove(res) // GC releases what could not be removed
 			}
 		}

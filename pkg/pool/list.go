@@ -53,7 +53,7 @@ func Reservations(dataDir, network string) ([]Reservation, error) {
 		if errors.Is(err, fs.ErrPermission) {
 			denied = err
 		}
-		all = append(all, Reservation{res.addr, res.owner.containerID, res.owner.ifName, filepath.Join(dir.path, res.addr.String()), time.Unix(res.file.Mtim.Unix())})
+		all = append(all, Reservation{res.addr, res.owner.containerID, res.owner.ifName, filepath.Join(dir.path, res.addr.String()), res.written})
 	})
 	slices.SortFunc(all, func(a, b Reservation) int { return a.Addr.Compare(b.Addr) })
 	return all, cmp.Or(denied, err)

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
@@ -64,9 +65,9 @@ func parseName(name string) (ip netip.Addr, ok bool) {
 // A reservation is the content of a reservation file.
 type reservation struct {
 	addr       netip.Addr
-	file       unix.Stat_t
-	owner      owner // the zero owner: unknown, or none
-	incomplete bool  // the file names no owner, because of a crash: readAll releases it
+	written    time.Time // modification time of the file
+	owner      owner     // the zero owner: unknown, or none
+	incomplete bool      // the file names no owner, because of a crash: readAll releases it
 }
 
 // reservation reads the reservation of ip. If there is none, the error matches fs.ErrNotExist. After any
@@ -82,7 +83,7 @@ func (d directory) reservation(ip netip.Addr) (reservation, error) {
 		return res, err
 	}
 	o, ok := parseOwner(content)
-	res.file, res.owner, res.incomplete = st, o, !ok
+	res.written, res.owner, res.incomplete = time.Unix(st.Mtim.Unix()), o, !ok
 	return res, nil
 }
 
@@ -124,8 +125,8 @@ func (s Store) newPath() string { return filepath.Join(s.privateDir, "new") }
 // network's directory and then writes it, as the reference plugin does, and names it in the hint at the end.
 func (se *Session) write(ip netip.Addr, o owner) error {
 	path, content := se.store.newPath(), []byte(o.text())
-	if file, err := workingDir.create(path, content); err == nil {
-		if err := se.addHint(o, ip, file); err != nil {
+	if written, err := workingDir.create(path, content); err == nil {
+		if err := se.addHint(o, ip, written); err != nil {
 			return err
 		}
 		err := se.dir.link(path, ip.String())
@@ -134,11 +135,11 @@ func (se *Session) write(ip netip.Addr, o owner) error {
 			return err
 		}
 	}
-	file, err := se.dir.create(ip.String(), content)
+	written, err := se.dir.create(ip.String(), content)
 	if err != nil {
 		return err
 	}
-	if err := se.addHint(o, ip, file); err != nil {
+	if err := se.addHint(o, ip, written); err != nil {
 		return errors.Join(err, se.dir.remove(ip.String()))
 	}
 	return nil
