@@ -128,11 +128,11 @@ func attachment(id string) types.Attachment {
 func (b testbed) add(t *testing.T, id string) nl.Link {
 	t.Helper()
 	var u undo.Stack
-	host, _, err := attach.AddVeth(&u, attach.Pair{Node: b.node, Pod: b.pod, Owner: attachment(id)})
+	hostEnd, _, err := attach.AddVeth(&u, attach.Pair{Node: b.node, Pod: b.pod, Owner: attachment(id)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return host
+	return hostEnd
 }
 
 // hostName returns the name that the host end of the attachment will have.
@@ -197,12 +197,12 @@ func TestOwnerOfReadsTheAttachmentFromTheAlias(t *testing.T) {
 
 func TestHostEndFindsThePairOfTheAttachment(t *testing.T) {
 	b := newTestbed(t)
-	host := b.add(t, "one")
+	hostEnd := b.add(t, "one")
 	found, err := attach.HostEnd(b.node, attachment("one"), nil)
-	if err != nil || found.Index != host.Index || !attach.MadeByPlumb(found) {
+	if err != nil || found.Index != hostEnd.Index || !attach.MadeByPlumb(found) {
 		t.Errorf("have %+v, %v", found, err)
 	}
-	if got := b.nodeNS.Sysctl(t, sysctl.IPv6(host.Name, "accept_ra")); got != "0" {
+	if got := b.nodeNS.Sysctl(t, sysctl.IPv6(hostEnd.Name, "accept_ra")); got != "0" {
 		t.Errorf("accept_ra is %s", got)
 	}
 	if found.Group != 0 {
@@ -258,7 +258,7 @@ func TestAForeignLinkWithTheNameOfAnAttachmentStays(t *testing.T) {
 	if l, err := attach.HostEnd(b.node, attachment("one"), nil); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the foreign link is found as the host end: %+v, %v", l, err)
 	}
-	if host := b.add(t, "one"); host.Name == name {
+	if hostEnd := b.add(t, "one"); hostEnd.Name == name {
 		t.Errorf("two links are %s", name)
 	}
 	b.del(t, "one")

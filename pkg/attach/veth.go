@@ -63,9 +63,9 @@ func EnsureNameFree(pod *nl.Conn, ifName string) error {
 
 // AddVeth makes the pair and pushes its removal to u. Both ends are down. The caller first
 // makes the host end a bridge port or adds addresses to it, and then sets it up.
-func AddVeth(u *undo.Stack, p Pair) (host, pod nl.Link, err error) {
+func AddVeth(u *undo.Stack, p Pair) (hostEnd, pod nl.Link, err error) {
 	for i := range maxHostNames {
-		host, pod, err = p.Node.AddVeth(u, nl.Veth{
+		hostEnd, pod, err = p.Node.AddVeth(u, nl.Veth{
 			Name: hostName(p.Owner, i), Peer: p.Owner.IfName, PeerIn: p.Pod, PeerMAC: p.MAC, MTU: p.MTU,
 			Group: UnfinishedGroup(p.Owner.Network), // until SetOwner has set the alias
 		})
@@ -80,11 +80,11 @@ func AddVeth(u *undo.Stack, p Pair) (host, pod nl.Link, err error) {
 		return nl.Link{}, nl.Link{}, err
 	}
 	// While the link is down it cannot receive a router advertisement of the container.
-	if err := sysctl.Set(p.Node.NS(), HostSysctls(host.Name)...); err != nil {
+	if err := sysctl.Set(p.Node.NS(), HostSysctls(hostEnd.Name)...); err != nil {
 		return nl.Link{}, nl.Link{}, err
 	}
-	host.Alias = LinkAlias(p.Owner)
-	return host, pod, SetOwner(p.Node, host, p.Owner)
+	hostEnd.Alias = LinkAlias(p.Owner)
+	return hostEnd, pod, SetOwner(p.Node, hostEnd, p.Owner)
 }
 
 // HostSysctls returns the sysctls that the host end of a pair must have.
@@ -147,8 +147,8 @@ func (noHostEnd) Is(target error) bool { return target == fs.ErrNotExist }
 // madeFor reports whether plumb made the host end for the attachment. It compares the alias
 // of the link or, if the link has no alias yet, its group. It ignores the name, because any
 // program may use that name.
-func madeFor(host nl.Link, owner types.Attachment) bool {
-	return host.Alias == LinkAlias(owner) || host.Alias == "" && host.Group == UnfinishedGroup(owner.Network)
+func madeFor(hostEnd nl.Link, owner types.Attachment) bool {
+	return hostEnd.Alias == LinkAlias(owner) || hostEnd.Alias == "" && hostEnd.Group == UnfinishedGroup(owner.Network)
 }
 
 // hostEndNames returns the names of the host ends of veth pairs in prev, which may be nil.
@@ -173,9 +173,9 @@ func hostEndNames(prev *types.Result) []string {
 // DelVeth does not delete an interface of another attachment. The container may have such an
 // interface if the namespace path was reused.
 func DelVeth(node, pod *nl.Conn, owner types.Attachment, prev *types.Result) (wait func() error, err error) {
-	host, err := HostEnd(node, owner, prev)
+	hostEnd, err := HostEnd(node, owner, prev)
 	if err == nil {
-		return node.DeleteLinkAsync(host)
+		return node.DeleteLinkAsync(hostEnd)
 	}
 	noWait := func() error { return nil }
 	if !errors.Is(err, fs.ErrNotExist) || pod == nil {
@@ -246,6 +246,6 @@ func BelongsToOther(pod *nl.Conn, l nl.Link, owner types.Attachment, prev *types
 // plumb made. DelVeth calls it after it found no host end of its own attachment: such a host
 // end then belongs to another attachment.
 func hasPlumbHostEnd(node, pod *nl.Conn, l nl.Link) bool {
-	host, err := pod.VethPeer(l, node)
-	return err == nil && MadeByPlumb(host)
+	hostEnd, err := pod.VethPeer(l, node)
+	return err == nil && MadeByPlumb(hostEnd)
 }

@@ -46,12 +46,12 @@ func findDevice(r *skel.Request, conf *config) (device, error) {
 		d.receive, d.send = conf.shapers(eth)
 		return d, nil
 	}
-	host, err := pod.VethPeer(eth, node)
+	hostEnd, err := pod.VethPeer(eth, node)
 	if errors.Is(err, fs.ErrNotExist) {
 		return device{}, types.Errorf(types.CodeConfig, "no veth peer of container interface %s found in host ns: the peer is in another network namespace, and bandwidth cannot shape this interface", r.IfName)
 	}
-	d := device{conn: node, link: host, owner: r.Attachment()}
-	d.send, d.receive = conf.shapers(host)
+	d := device{conn: node, link: hostEnd, owner: r.Attachment()}
+	d.send, d.receive = conf.shapers(hostEnd)
 	return d, err
 }
 

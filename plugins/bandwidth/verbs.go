@@ -84,9 +84,9 @@ func del(r *skel.Request) error {
 // names and by prevResult, and then for the container's interface and the other end of that. pod and
 // prev may be nil.
 func unshapeDevice(node, pod *nl.Conn, owner types.Attachment, prev *types.Result) error {
-	host, err := attach.HostEnd(node, owner, prev)
+	hostEnd, err := attach.HostEnd(node, owner, prev)
 	if err == nil {
-		return removeQdiscs(node, host)
+		return removeQdiscs(node, hostEnd)
 	}
 	if !errors.Is(err, fs.ErrNotExist) || pod == nil {
 		return types.IgnoreNotExist(err)
@@ -101,12 +101,12 @@ func unshapeDevice(node, pod *nl.Conn, owner types.Attachment, prev *types.Resul
 	if eth.Kind != "veth" {
 		return removeQdiscs(pod, eth)
 	}
-	host, err = pod.VethPeer(eth, node)
-	ofOther := attach.MadeByPlumb(host) && host.Alias != attach.LinkAlias(owner) // the namespace path was reused
+	hostEnd, err = pod.VethPeer(eth, node)
+	ofOther := attach.MadeByPlumb(hostEnd) && hostEnd.Alias != attach.LinkAlias(owner) // the namespace path was reused
 	if err != nil || ofOther {
 		return types.IgnoreNotExist(err)
 	}
-	return removeQdiscs(node, host)
+	return removeQdiscs(node, hostEnd)
 }
 
 // delIFBs deletes the ifbs of an attachment.
@@ -185,8 +185,8 @@ func gc(r *skel.Request) error {
 	keep := r.ValidAttachments()
 	hosts, err := attach.VethGC(node, r.Conf.Name).Stale(keep)
 	errs := []error{err}
-	for _, host := range hosts {
-		errs = append(errs, removeQdiscs(node, host))
+	for _, hostEnd := range hosts {
+		errs = append(errs, removeQdiscs(node, hostEnd))
 	}
 	return errors.Join(append(errs, attach.LinkGC{Node: node, Kind: kindIFB, Network: r.Conf.Name, Names: ifbNames}.Run(keep))...)
 }

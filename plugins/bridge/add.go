@@ -34,17 +34,17 @@ func add(r *skel.Request) (*types.Result, error) {
 		return a.connectExisting(prev, name)
 	}
 	result, err := a.connectNewPair()
-	return result, attach.ExplainRemoved(node, a.host, r.IfName, err)
+	return result, attach.ExplainRemoved(node, a.hostEnd, r.IfName, err)
 }
 
 // An attachment is the state of one ADD.
 type attachment struct {
-	r         *skel.Request
-	conf      *config
-	node, pod *nl.Conn
-	bridge    nl.Link
-	host, eth nl.Link       // the host end and the container end of the pair
-	pending   *ipam.Pending // nil: the configuration has no IPAM plugin
+	r            *skel.Request
+	conf         *config
+	node, pod    *nl.Conn
+	bridge       nl.Link
+	hostEnd, eth nl.Link       // the host end and the container end of the pair
+	pending      *ipam.Pending // nil: the configuration has no IPAM plugin
 }
 
 // connectNewPair makes a veth pair, while the IPAM plugin works, and connects the container
@@ -58,7 +58,7 @@ func (a *attachment) connectNewPair() (*types.Result, error) {
 	if a.bridge, err = ensureBridge(a.node, a.conf); err != nil {
 		return nil, err
 	}
-	a.host, a.eth, err = attach.AddVeth(&a.r.Undo, attach.Pair{
+	a.hostEnd, a.eth, err = attach.AddVeth(&a.r.Undo, attach.Pair{
 		Node: a.node, Pod: a.pod, Owner: a.r.Attachment(), MAC: a.conf.mac, MTU: a.conf.mtu,
 	})
 	if err != nil {
@@ -90,7 +90,7 @@ func (a *attachment) result() *types.Result {
 	return &types.Result{
 		Interfaces: []types.Interface{
 			attach.Interface(a.bridge, ""),
-			attach.Interface(a.host, ""),
+			attach.Interface(a.hostEnd, ""),
 			attach.Interface(a.eth, a.r.NetNS),
 		},
 		DNS: a.r.Conf.DNS,

@@ -144,22 +144,22 @@ func checkNoPorts(br nl.Link, ports []nl.Link) error {
 const zeroMAC = types.MAC("\x00\x00\x00\x00\x00\x00")
 
 // makePort makes the link host a port of the bridge and sets it up.
-func makePort(node *nl.Conn, host, br nl.Link, conf *config) error {
-	if err := pinMAC(node, host, br); err != nil {
+func makePort(node *nl.Conn, hostEnd, br nl.Link, conf *config) error {
+	if err := pinMAC(node, hostEnd, br); err != nil {
 		return err
 	}
-	if err := node.SetMaster(host, br); err != nil {
+	if err := node.SetMaster(hostEnd, br); err != nil {
 		return err
 	}
-	if conf.port != (nl.Port{}) || host.Master != 0 { // a new port has no flags
-		if err := node.SetPort(host, conf.port); err != nil {
+	if conf.port != (nl.Port{}) || hostEnd.Master != 0 { // a new port has no flags
+		if err := node.SetPort(hostEnd, conf.port); err != nil {
 			return err
 		}
 	}
-	if err := setVLANs(node, host, br, conf); err != nil {
+	if err := setVLANs(node, hostEnd, br, conf); err != nil {
 		return explainUnsupported(err, conf)
 	}
-	return node.SetUp(host)
+	return node.SetUp(hostEnd)
 }
 
 // pinMAC sets the MAC of the bridge to its present value if the new port could change it. If the MAC was never
@@ -240,7 +240,7 @@ func (a *attachment) readBridge() error {
 
 // addPort makes the host end a port of the bridge.
 func (a *attachment) addPort() error {
-	if err := makePort(a.node, a.host, a.bridge, a.conf); err != nil {
+	if err := makePort(a.node, a.hostEnd, a.bridge, a.conf); err != nil {
 		return err
 	}
 	return a.readBridge()

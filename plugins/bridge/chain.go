@@ -15,19 +15,19 @@ import (
 // It gets addresses here only if this configuration has an IPAM plugin.
 func (a *attachment) connectExisting(prev *types.Result, name string) (*types.Result, error) {
 	var err error
-	if a.host, err = a.node.Link(name); err != nil {
+	if a.hostEnd, err = a.node.Link(name); err != nil {
 		return nil, err
 	}
 	if a.bridge, err = ensureBridge(a.node, a.conf); err != nil {
 		return nil, err
 	}
-	if a.host.Master != 0 && a.host.Master != a.bridge.Index {
-		return nil, types.Errorf(types.CodeConfig, "interface %q already has a master, so that it cannot be a port of %s", a.host.Name, a.bridge.Name)
+	if a.hostEnd.Master != 0 && a.hostEnd.Master != a.bridge.Index {
+		return nil, types.Errorf(types.CodeConfig, "interface %q already has a master, so that it cannot be a port of %s", a.hostEnd.Name, a.bridge.Name)
 	}
 	a.pending.AllowAllocation()
-	if a.host.Master == 0 {
-		a.r.Undo.Push("remove port "+a.host.Name+" from "+a.bridge.Name, func() error {
-			return types.IgnoreNotExist(a.node.ClearMaster(a.host))
+	if a.hostEnd.Master == 0 {
+		a.r.Undo.Push("remove port "+a.hostEnd.Name+" from "+a.bridge.Name, func() error {
+			return types.IgnoreNotExist(a.node.ClearMaster(a.hostEnd))
 		})
 	}
 	if err := a.addPort(); err != nil {
@@ -39,7 +39,7 @@ func (a *attachment) connectExisting(prev *types.Result, name string) (*types.Re
 	if err := a.configureExisting(&result); err != nil {
 		return nil, err
 	}
-	return &result, a.node.AwaitRunning(a.host, portDeadline)
+	return &result, a.node.AwaitRunning(a.hostEnd, portDeadline)
 }
 
 // configureExisting configures the interface of the container for the lease, if there is an

@@ -35,8 +35,8 @@ func check(r *skel.Request) error {
 	}
 	reserved := ipam.StartCheck(r)
 	c := &checker{r: r, conf: conf, node: node, pod: pod, prev: prev}
-	host, missing := c.findHost()
-	c.host = host
+	hostEnd, missing := c.findHost()
+	c.hostEnd = hostEnd
 	changed := errors.Join(c.diffPod(), c.diffNode(missing))
 	return types.Coded(types.CodeChanged, errors.Join(reserved(), changed))
 }
@@ -47,7 +47,7 @@ type checker struct {
 	conf      *config
 	node, pod *nl.Conn
 	prev      *types.Result
-	host      nl.Link // the container's port; zero: not found
+	hostEnd   nl.Link // the container's port; zero: not found
 }
 
 func (c *checker) ips() []types.IP {
@@ -60,7 +60,7 @@ func (c *checker) diffPod() error {
 		_, err := c.pod.Link(c.r.IfName)
 		return err
 	}
-	spec, err := attach.SpecFromResult(c.r, c.prev, c.host)
+	spec, err := attach.SpecFromResult(c.r, c.prev, c.hostEnd)
 	if err != nil {
 		return err
 	}
@@ -90,7 +90,7 @@ func (c *checker) diffNode(missing error) error {
 		return errors.Join(append(errs, missing)...)
 	}
 	errs = append(errs, c.diffPort(br), c.diffGateway(br))
-	if attach.MadeByPlumb(c.host) {
+	if attach.MadeByPlumb(c.hostEnd) {
 		errs = append(errs, c.diffRules(br))
 	}
 	return errors.Join(errs...)
@@ -99,9 +99,9 @@ func (c *checker) diffNode(missing error) error {
 // findHost returns the container's port: the host end of the attachment's pair, or the
 // interface that an earlier plugin made.
 func (c *checker) findHost() (nl.Link, error) {
-	host, err := attach.HostEnd(c.node, c.r.Attachment(), c.prev)
+	hostEnd, err := attach.HostEnd(c.node, c.r.Attachment(), c.prev)
 	if err == nil {
-		return host, nil
+		return hostEnd, nil
 	}
 	name, found := nodeInterface(c.prev, c.conf.bridge)
 	if !found {
@@ -112,17 +112,17 @@ func (c *checker) findHost() (nl.Link, error) {
 
 // diffPort compares the container's port.
 func (c *checker) diffPort(br nl.Link) error {
-	host, want := c.host, c.conf.port
-	if host.Master != br.Index {
-		return attach.LinkProblem(c.node, host, "master "+br.Name, "").Errorf("interface %s is no port of bridge %s", host.Name, br.Name)
+	hostEnd, want := c.hostEnd, c.conf.port
+	if hostEnd.Master != br.Index {
+		return attach.LinkProblem(c.node, hostEnd, "master "+br.Name, "").Errorf("interface %s is no port of bridge %s", hostEnd.Name, br.Name)
 	}
-	have, err := c.node.Port(host)
+	have, err := c.node.Port(hostEnd)
 	if err != nil {
 		return err
 	}
 	var errs []error
 	reportIf := types.ProblemsInto(&errs)
-	reportIf(!host.Up, "%w", attach.LinkProblem(c.node, host, "up", "down").Errorf("port %s is down", host.Name))
+	reportIf(!hostEnd.Up, "%w", attach.LinkProblem(c.node, hostEnd, "up", "down").Errorf("port %s is down", hostEnd.Name))
 	errs = append(errs, c.diffFlag("hairpin", want.Hairpin, have.Hairpin), c.diffFlag("isolated", want.Isolated, have.Isolated))
 	return errors.Join(append(errs, c.diffVLANs(br))...)
 }
@@ -133,7 +133,7 @@ func (c *checker) diffFlag(flag string, want, got bool) error {
 		return nil
 	}
 	words := map[bool]string{true: "type bridge_slave " + flag + " on", false: "type bridge_slave " + flag + " off"}
-	return attach.LinkProblem(c.node, c.host, words[want], words[got]).Errorf("port %s has %s %t, not %t", c.host.Name, flag, got, want)
+	return attach.LinkProblem(c.node, c.hostEnd, words[want], words[got]).Errorf("port %s has %s %t, not %t", c.hostEnd.Name, flag, got, want)
 }
 
 // diffVLANs compares the VLANs of the container's port.
@@ -142,16 +142,16 @@ func (c *checker) diffVLANs(br nl.Link) error {
 	if len(want) == 0 {
 		return nil
 	}
-	have, err := c.node.VLANs(c.host)
+	have, err := c.node.VLANs(c.hostEnd)
 	if err != nil {
 		return err
 	}
-	errs := []error{missingVLANs(c.host, want, have)}
+	errs := []error{missingVLANs(c.hostEnd, want, have)}
 	reportIf := types.ProblemsInto(&errs)
 	for _, v := range have {
 		wanted := slices.ContainsFunc(want, func(w nl.VLAN) bool { return w.ID == v.ID })
 		kept := c.conf.keepDefaultVLAN && v.ID == br.DefaultPVID
-		reportIf(!wanted && !kept, "port %s is in %s", c.host.Name, v)
+		reportIf(!wanted && !kept, "port %s is in %s", c.hostEnd.Name, v)
 	}
 	return errors.Join(errs...)
 }
@@ -256,7 +256,7 @@ func (c *checker) diffGatewayPort(dev, br nl.Link) error {
 // masquerade and MAC spoof check.
 func (c *checker) diffRules(br nl.Link) error {
 	settings, err := sysctlsOf(c.node, br)
-	errs := []error{err, sysctl.Diff(c.r.Node, append(attach.HostSysctls(c.host.Name), settings...)...)}
+	errs := []error{err, sysctl.Diff(c.r.Node, append(attach.HostSysctls(c.hostEnd.Name), settings...)...)}
 	if c.conf.masquerade {
 		errs = append(errs, masq.Check(c.conf.masq(c.r), attach.Prefixes(c.ips())))
 	}
@@ -264,7 +264,7 @@ func (c *checker) diffRules(br nl.Link) error {
 	if index, found := c.prev.ContainerInterface(c.r.IfName); found && c.conf.macSpoofCheck {
 		mac, err := types.FirstMAC(c.prev.Interfaces[index].MAC)
 		errs = append(errs, err, checkMACSpoofCheck(macSpoofCheck{
-			node: c.r.Node, owner: c.r.Attachment(), port: c.host.Name, mac: mac,
+			node: c.r.Node, owner: c.r.Attachment(), port: c.hostEnd.Name, mac: mac,
 		}))
 	}
 	return errors.Join(errs...)

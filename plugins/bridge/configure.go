@@ -54,7 +54,7 @@ func (a *attachment) configurePod(result *types.Result, index int) error {
 // the link (dhcp) allocates addresses, awaitLease waits until the port forwards.
 func (a *attachment) awaitLease() (*ipam.Lease, error) {
 	if ipam.NeedsLink(a.r) {
-		if err := a.node.AwaitRunning(a.host, portDeadline); err != nil {
+		if err := a.node.AwaitRunning(a.hostEnd, portDeadline); err != nil {
 			return nil, err
 		}
 	}
@@ -88,7 +88,7 @@ func (a *attachment) awaitReachable(ips []types.IP) error {
 	if a.conf.podDown {
 		return nil
 	}
-	if err := a.node.AwaitRunning(a.host, portDeadline); err != nil {
+	if err := a.node.AwaitRunning(a.hostEnd, portDeadline); err != nil {
 		return err
 	}
 	if a.conf.awaitDAD {

@@ -53,7 +53,7 @@ func (s macSpoofCheck) String() string { return "MAC spoof check of " + s.owner.
 
 // spoofCheck returns the check of this ADD.
 func (a *attachment) spoofCheck() macSpoofCheck {
-	return macSpoofCheck{node: a.r.Node, owner: a.r.Attachment(), port: a.host.Name, mac: a.eth.MAC, warn: a.r.Warn}
+	return macSpoofCheck{node: a.r.Node, owner: a.r.Attachment(), port: a.hostEnd.Name, mac: a.eth.MAC, warn: a.r.Warn}
 }
 
 // formerSpoofCheck returns the check of the ADD whose result is prev. Its port is empty if prev does not say which

@@ -207,9 +207,9 @@ func (f *firewall) findBridge(prev *types.Result) error {
 	if err := f.findDevice(onNode); err != nil || f.conf.policy != isolated {
 		return err
 	}
-	host, err := attach.HostEnd(f.links, f.r.Attachment(), prev)
+	hostEnd, err := attach.HostEnd(f.links, f.r.Attachment(), prev)
 	if err == nil {
-		onNode = append(onNode, host)
+		onNode = append(onNode, hostEnd)
 	}
 	for _, l := range onNode {
 		if l.Master != 0 && l.Master == f.bridge.Index && !slices.Contains(f.ports, l.Name) {

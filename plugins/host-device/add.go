@@ -15,7 +15,7 @@ import (
 // add moves the device into the container and configures it for the lease. It waits for the lease before
 // it moves the device, so that an ADD that gets no address leaves the device as it is. An IPAM plugin
 // that needs the link, such as dhcp, gets the link first.
-func (h host) add(r *skel.Request) (*types.Result, error) {
+func (h machine) add(r *skel.Request) (*types.Result, error) {
 	conf, err := parse(r)
 	if err != nil {
 		return nil, err
@@ -48,7 +48,7 @@ func (h host) add(r *skel.Request) (*types.Result, error) {
 			return nil, err
 		}
 	}
-	m := &mover{host: h, r: r, node: node, pod: pod}
+	m := &mover{machine: h, r: r, node: node, pod: pod}
 	eth, err := m.take(conf, device)
 	if err != nil {
 		return nil, err
@@ -81,7 +81,7 @@ func addDPDK(r *skel.Request, conf *config, pending *ipam.Pending) (*types.Resul
 
 // findFree returns the selected interface of the node, if it may be moved. If the kernel has
 // returned it from a container that ended without a DEL, findFree first restores it.
-func (h host) findFree(r *skel.Request, node *nl.Conn, conf *config) (nl.Link, error) {
+func (h machine) findFree(r *skel.Request, node *nl.Conn, conf *config) (nl.Link, error) {
 	states, err := h.loadAll(r.Trace)
 	if err != nil {
 		return nl.Link{}, err
@@ -94,7 +94,7 @@ func (h host) findFree(r *skel.Request, node *nl.Conn, conf *config) (nl.Link, e
 		if !s.isHardware() || !s.isSelectedBy(conf.selector, l) {
 			continue
 		}
-		if err := (&mover{host: h, r: r, node: node, state: s}).restoreReturned(); err != nil {
+		if err := (&mover{machine: h, r: r, node: node, state: s}).restoreReturned(); err != nil {
 			return nl.Link{}, err
 		}
 	}
@@ -103,7 +103,7 @@ func (h host) findFree(r *skel.Request, node *nl.Conn, conf *config) (nl.Link, e
 
 // available returns the selected interface of the node, if it may be moved. If the device of one of the
 // states is selected and not on the node, the error has types.CodeTryAgain.
-func (h host) available(node *nl.Conn, conf *config, states []*state) (nl.Link, error) {
+func (h machine) available(node *nl.Conn, conf *config, states []*state) (nl.Link, error) {
 	l, err := h.find(node, conf.selector)
 	i := slices.IndexFunc(states, func(s *state) bool { return s.Selector == conf.selector.String() })
 	if i >= 0 && errors.Is(err, fs.ErrNotExist) {

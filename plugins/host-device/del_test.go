@@ -376,7 +376,7 @@ var _ = DescribeTable("STATUS fails if an ADD would fail",
 var _ = DescribeTable("any step of ADD or DEL that fails leaves nothing",
 	func(version, keys string, ipam func(b *testbed) string, lines ...string) {
 		b := newTestbedOn(nil, sysfs(GinkgoTB().TempDir()))
-		b.Plugin = twoDevices(b.host)
+		b.Plugin = twoDevices(b.machine)
 		b.FaultSweep(nstest.Sweep{
 			Config: conf(version, `"device":"DEVICE"`+keys, ipam(b)),
 			Prepare: func(node, pod *nstest.NS) {
@@ -398,7 +398,7 @@ var _ = DescribeTable("any step of ADD or DEL that fails leaves nothing",
 
 // twoDevices returns the plugin for a fault sweep, which adds two containers with one configuration:
 // DEVICE in it stands for a device of each.
-func twoDevices(h host) skel.Plugin {
+func twoDevices(h machine) skel.Plugin {
 	p := h.plugin()
 	p.Add = func(r *skel.Request) (*types.Result, error) {
 		device := "hd0"

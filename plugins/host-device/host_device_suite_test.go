@@ -27,7 +27,7 @@ func TestREADMEExamples(t *testing.T) {
 // A testbed is a host with a veth interface, whose other end is on a host outside, and directories for states and sysfs.
 type testbed struct {
 	*nstest.Bed
-	host
+	machine
 	devices int // how many addDevice has made
 }
 
@@ -48,7 +48,7 @@ func newTestbed() *testbed {
 
 // newTestbedOn returns a testbed on that host, without a device and without a host outside.
 func newTestbedOn(node *nstest.NS, sys sysfs) *testbed {
-	h := host{sys: sys, states: filepath.Join(GinkgoTB().TempDir(), "states")}
+	h := machine{sys: sys, states: filepath.Join(GinkgoTB().TempDir(), "states")}
 	b := &testbed{Bed: nstest.NewBedOn(GinkgoTB(), h.plugin(), node, "host-local", "static"), host: h}
 	b.Watch, b.Dirs = []*nstest.NS{node}, []string{h.states}
 	return b

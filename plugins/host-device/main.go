@@ -6,15 +6,15 @@ import "github.com/plumb-cni/plumb/pkg/skel"
 func main() { skel.Main(plugin()) }
 
 func plugin() skel.Plugin {
-	return host{sys: "/sys", states: "/run/cni/host-device"}.plugin()
+	return machine{sys: "/sys", states: "/run/cni/host-device"}.plugin()
 }
 
-// A host has the paths of folders on the node. Tests use other paths.
-type host struct {
+// A machine holds the paths of folders on the node. Tests use other paths.
+type machine struct {
 	sys    sysfs
 	states string // the folder of the state files
 }
 
-func (h host) plugin() skel.Plugin {
+func (h machine) plugin() skel.Plugin {
 	return skel.Plugin{Name: "host-device", Add: h.add, Del: h.del, Check: h.check, Status: h.status, GC: h.gc}
 }

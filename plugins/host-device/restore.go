@@ -21,7 +21,7 @@ const returnLimit = 5 * time.Second
 
 // A mover moves the device of one attachment into the container, and back to the node.
 type mover struct {
-	host
+	machine
 	r     *skel.Request
 	node  *nl.Conn
 	pod   *nl.Conn // the namespace of the container; nil: it no longer exists
@@ -278,13 +278,13 @@ func (m *mover) restoreReturned() error {
 // restoreSaved returns the device of a state to the node. The device is in the namespace of CNI_NETNS.
 // If CNI_NETNS is missing or leads to another namespace, it is in the namespace at the path that ADD
 // saved: DEL may be called without CNI_NETNS while the container still runs.
-func (h host) restoreSaved(r *skel.Request, node *nl.Conn, s *state) (err error) {
+func (h machine) restoreSaved(r *skel.Request, node *nl.Conn, s *state) (err error) {
 	pod := r.Pod
 	if pod == nil || !pod.CanHaveCookie(s.NetNS) {
 		pod = s.savedNS(r.Trace)
 		defer func() { err = errors.Join(err, pod.Close()) }()
 	}
-	m := &mover{host: h, r: r, node: node, state: s}
+	m := &mover{machine: h, r: r, node: node, state: s}
 	if pod != nil {
 		if m.pod, err = nl.Open(pod); err != nil {
 			return err
@@ -297,7 +297,7 @@ func (h host) restoreSaved(r *skel.Request, node *nl.Conn, s *state) (err error)
 // it, or the state was lost. The alias of the interface is the device's name on the node. As
 // with the reference plugin, the device is then down. restoreUnsaved leaves the interface of another
 // attachment: the path of the namespace was reused.
-func (h host) restoreUnsaved(r *skel.Request, node *nl.Conn) error {
+func (h machine) restoreUnsaved(r *skel.Request, node *nl.Conn) error {
 	if r.Pod == nil {
 		return nil
 	}
@@ -317,5 +317,5 @@ func (h host) restoreUnsaved(r *skel.Request, node *nl.Conn) error {
 	if other, err := attach.BelongsToOther(pod, l, r.Attachment(), prev); other || err != nil {
 		return err
 	}
-	return (&mover{host: h, r: r, node: node, pod: pod, state: s}).restore()
+	return (&mover{machine: h, r: r, node: node, pod: pod, state: s}).restore()
 }

@@ -101,7 +101,7 @@ func (s sysfs) interfaces(sel selector) (names []string, err error) {
 
 // find returns the interface of the node that the selector selects. If there is none, the error
 // matches fs.ErrNotExist.
-func (h host) find(node *nl.Conn, sel selector) (l nl.Link, err error) {
+func (h machine) find(node *nl.Conn, sel selector) (l nl.Link, err error) {
 	var names []string
 	switch sel.by {
 	case byName:

@@ -116,13 +116,13 @@ func (s *state) savedNS(t *trace.Tracer) *ns.Handle {
 }
 
 // file returns the state file of an attachment.
-func (h host) file(t *trace.Tracer, a types.Attachment) statefile.File {
+func (h machine) file(t *trace.Tracer, a types.Attachment) statefile.File {
 	return statefile.File{Dir: h.states, Name: statefile.ShortHash(a.String()) + ".json", Owner: a, Trace: t}
 }
 
 // loadAll reads the state files of all attachments, also of other networks. It leaves out files
 // from which no state can be read.
-func (h host) loadAll(t *trace.Tracer) (all []*state, err error) {
+func (h machine) loadAll(t *trace.Tracer) (all []*state, err error) {
 	err = statefile.ReadAll(t, h.states, func(path string, text []byte) {
 		s := &state{}
 		if statefile.Decode(text, s) == nil && path == h.file(t, s.Attachment).Path() {

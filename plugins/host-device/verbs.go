@@ -14,14 +14,14 @@ import (
 
 // del does not read the configuration of the plugin: the device and the configuration may have
 // changed since ADD.
-func (h host) del(r *skel.Request) error {
+func (h machine) del(r *skel.Request) error {
 	return ipam.DelWithLink(r, func() (wait func() error, err error) {
 		return func() error { return nil }, h.release(r)
 	})
 }
 
 // release returns the device of the attachment to the node.
-func (h host) release(r *skel.Request) error {
+func (h machine) release(r *skel.Request) error {
 	node, err := nl.Open(r.Node)
 	if err != nil {
 		return err
@@ -44,7 +44,7 @@ func (h host) release(r *skel.Request) error {
 
 // check compares the interface with prevResult. It does not compare the MAC, which a later
 // plugin of the chain may have changed.
-func (h host) check(r *skel.Request) error {
+func (h machine) check(r *skel.Request) error {
 	conf, err := parse(r)
 	if err != nil {
 		return err
@@ -68,11 +68,11 @@ func (h host) check(r *skel.Request) error {
 
 // gc restores the devices of the attachments of this network that GC need not keep, and calls the IPAM
 // plugin.
-func (h host) gc(r *skel.Request) error {
+func (h machine) gc(r *skel.Request) error {
 	return ipam.GCWithLinks(r, func() error { return h.gcDevices(r) })
 }
 
-func (h host) gcDevices(r *skel.Request) error {
+func (h machine) gcDevices(r *skel.Request) error {
 	node, err := nl.Open(r.Node)
 	if err != nil {
 		return err
@@ -89,7 +89,7 @@ func (h host) gcDevices(r *skel.Request) error {
 }
 
 // status returns an error if an ADD would fail. A device that is in use is no error.
-func (h host) status(r *skel.Request) error {
+func (h machine) status(r *skel.Request) error {
 	conf, err := parse(r)
 	if err == nil {
 		err = statefile.CheckWritable(h.states)
@@ -104,7 +104,7 @@ func (h host) status(r *skel.Request) error {
 }
 
 // checkDevice returns an error if the selected device does not exist, or cannot be moved.
-func (h host) checkDevice(r *skel.Request, conf *config) error {
+func (h machine) checkDevice(r *skel.Request, conf *config) error {
 	dpdk, err := h.sys.usesDPDK(r.Trace, conf)
 	if dpdk || err != nil {
 		return err

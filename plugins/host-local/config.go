@@ -12,7 +12,7 @@ type rawConf struct {
 }
 
 // parse returns the pool that the configuration of an ADD, CHECK or STATUS describes.
-func (h host) parse(r *skel.Request) (*pool.Pool, error) {
+func (h machine) parse(r *skel.Request) (*pool.Pool, error) {
 	var raw rawConf
 	if err := r.Decode(&raw); err != nil {
 		return nil, err

@@ -20,7 +20,7 @@ func TestHostLocal(t *testing.T) {
 var _ = BeforeEach(func() { nstest.LeakCheck(GinkgoTB()) })
 
 func TestExamples(t *testing.T) {
-	h := host{pool.ThisMachine()}
+	h := machine{pool.ThisMachine()}
 	nstest.Examples(t, plugin(), func(r *skel.Request) error {
 		_, err := h.parse(r)
 		return err
@@ -31,7 +31,7 @@ func TestExamples(t *testing.T) {
 func newTestNode() *nstest.PoolNode {
 	node := nstest.NewPoolNode(GinkgoTB())
 	node.Plugin = func() skel.Plugin {
-		return host{pool.Machine{BootID: node.BootID, Wait: node.Wait, Now: func() time.Duration { return node.Clock }}}.plugin()
+		return machine{pool.Machine{BootID: node.BootID, Wait: node.Wait, Now: func() time.Duration { return node.Clock }}}.plugin()
 	}
 	return node
 }

@@ -10,17 +10,17 @@ import (
 
 func main() { skel.Main(plugin()) }
 
-func plugin() skel.Plugin { return host{pool.ThisMachine()}.plugin() }
+func plugin() skel.Plugin { return machine{pool.ThisMachine()}.plugin() }
 
 // A host has the verbs of the plugin.
-type host struct{ pool.Machine }
+type machine struct{ pool.Machine }
 
-func (h host) plugin() skel.Plugin {
+func (h machine) plugin() skel.Plugin {
 	return skel.Plugin{Name: "host-local", IPAM: true, Add: h.add, Del: h.del, Check: h.check, Status: h.status, GC: h.gc}
 }
 
 // add reserves one address of each range set.
-func (h host) add(r *skel.Request) (*types.Result, error) {
+func (h machine) add(r *skel.Request) (*types.Result, error) {
 	p, err := h.parse(r)
 	if err != nil {
 		return nil, err
@@ -30,7 +30,7 @@ func (h host) add(r *skel.Request) (*types.Result, error) {
 
 // del releases the addresses of the attachment. It ignores errors in the parts of the configuration
 // that it does not need.
-func (h host) del(r *skel.Request) error {
+func (h machine) del(r *skel.Request) error {
 	store, err := h.NewStore(r)
 	if err != nil {
 		return err
@@ -40,7 +40,7 @@ func (h host) del(r *skel.Request) error {
 }
 
 // check compares the reservations of the attachment with the addresses of prevResult.
-func (h host) check(r *skel.Request) error {
+func (h machine) check(r *skel.Request) error {
 	p, err := h.parse(r)
 	if err != nil {
 		return err
@@ -50,7 +50,7 @@ func (h host) check(r *skel.Request) error {
 
 // status returns an error if ADD could not write a reservation or, with failStatusWhenFull, if ADD
 // would find no free address.
-func (h host) status(r *skel.Request) error {
+func (h machine) status(r *skel.Request) error {
 	p, err := h.parse(r)
 	if err != nil {
 		return types.NotAvailable(err)
@@ -59,7 +59,7 @@ func (h host) status(r *skel.Request) error {
 }
 
 // gc releases the reservations of attachments that are not valid.
-func (h host) gc(r *skel.Request) error {
+func (h machine) gc(r *skel.Request) error {
 	store, err := h.NewStore(r)
 	if err != nil {
 		return err

@@ -14,10 +14,10 @@ const podIndex = 1
 
 // An attachment is the state of one ADD.
 type attachment struct {
-	r         *skel.Request
-	conf      *config
-	node, pod *nl.Conn
-	host, eth nl.Link // the host end and the container end of the pair
+	r            *skel.Request
+	conf         *config
+	node, pod    *nl.Conn
+	hostEnd, eth nl.Link // the host end and the container end of the pair
 }
 
 // add makes the pair, while the IPAM plugin works, and configures both ends for the lease.
@@ -39,7 +39,7 @@ func add(r *skel.Request) (*types.Result, error) {
 	}
 	a := &attachment{r: r, conf: conf, node: node, pod: pod}
 	result, err := a.connectPair(pending)
-	return result, attach.ExplainRemoved(node, a.host, r.IfName, err)
+	return result, attach.ExplainRemoved(node, a.hostEnd, r.IfName, err)
 }
 
 // connectPair makes the pair and sets both ends up, while the IPAM plugin works, waits for the lease, and
@@ -47,7 +47,7 @@ func add(r *skel.Request) (*types.Result, error) {
 func (a *attachment) connectPair(pending *ipam.Pending) (*types.Result, error) {
 	pending.AllowAllocation()
 	var err error
-	a.host, a.eth, err = attach.AddVeth(&a.r.Undo, attach.Pair{Node: a.node, Pod: a.pod, Owner: a.r.Attachment(), MTU: a.conf.mtu})
+	a.hostEnd, a.eth, err = attach.AddVeth(&a.r.Undo, attach.Pair{Node: a.node, Pod: a.pod, Owner: a.r.Attachment(), MTU: a.conf.mtu})
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +68,7 @@ func (a *attachment) connectPair(pending *ipam.Pending) (*types.Result, error) {
 
 // prepare sets both ends up.
 func (a *attachment) prepare() error {
-	if err := attach.Prepare(a.node, a.host, attach.NoDAD(a.host.Name)); err != nil {
+	if err := attach.Prepare(a.node, a.hostEnd, attach.NoDAD(a.hostEnd.Name)); err != nil {
 		return err
 	}
 	return attach.Prepare(a.pod, a.eth, attach.PodSysctls(a.eth.Name, attach.DADOff)...)
@@ -78,7 +78,7 @@ func (a *attachment) prepare() error {
 func (a *attachment) result() *types.Result {
 	return &types.Result{
 		Interfaces: []types.Interface{
-			attach.Interface(a.host, ""),
+			attach.Interface(a.hostEnd, ""),
 			attach.Interface(a.eth, a.r.NetNS),
 		},
 		DNS: a.r.Conf.DNS,
@@ -91,7 +91,7 @@ func (a *attachment) configure(result *types.Result) error {
 	if err := attach.Apply(a.pod, a.eth, podSpec(a.eth.Name, result.IPs, result.Routes)); err != nil {
 		return err
 	}
-	if err := attach.Apply(a.node, a.host, hostSpec(a.host.Name, result.IPs)); err != nil {
+	if err := attach.Apply(a.node, a.hostEnd, hostSpec(a.hostEnd.Name, result.IPs)); err != nil {
 		return err
 	}
 	if err := attach.EnsureForwarding(a.node, result.IPs); err != nil {

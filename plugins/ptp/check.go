@@ -28,41 +28,41 @@ func check(r *skel.Request) error {
 	if err != nil {
 		return err
 	}
-	host, changed := attach.HostEnd(node, r.Attachment(), prev)
-	spec, err := attach.SpecFromResult(r, prev, host)
+	hostEnd, changed := attach.HostEnd(node, r.Attachment(), prev)
+	spec, err := attach.SpecFromResult(r, prev, hostEnd)
 	if err != nil {
 		return types.Coded(types.CodeChanged, err)
 	}
 	ips := attach.IPsOf(prev, r.IfName)
-	spec.Kind, spec.Routes = "veth", podRoutes(ips, attach.PrevRoutes(prev, host))
+	spec.Kind, spec.Routes = "veth", podRoutes(ips, attach.PrevRoutes(prev, hostEnd))
 	for i := range spec.Addrs {
 		spec.Addrs[i].NoPrefixRoute = true // as podSpec, for the command of a missing address
 	}
 	reserved := ipam.StartCheck(r)
 	if changed == nil {
-		changed = (&hostEnd{r: r, conf: conf, node: node, host: host}).diff(ips)
+		changed = (&endCheck{r: r, conf: conf, node: node, hostEnd: hostEnd}).diff(ips)
 	}
 	return types.Coded(types.CodeChanged, errors.Join(reserved(), attach.Diff(pod, r.IfName, spec), changed))
 }
 
-// A hostEnd is the host end that CHECK compares.
-type hostEnd struct {
-	r    *skel.Request
-	conf *config
-	node *nl.Conn
-	host nl.Link
+// An endCheck compares the host end with what ADD configured.
+type endCheck struct {
+	r       *skel.Request
+	conf    *config
+	node    *nl.Conn
+	hostEnd nl.Link
 }
 
 // diff compares the host end, the forwarding and the masquerade.
-func (e *hostEnd) diff(ips []types.IP) error {
-	host := e.host
-	spec := hostSpec(host.Name, ips)
+func (e *endCheck) diff(ips []types.IP) error {
+	hostEnd := e.hostEnd
+	spec := hostSpec(hostEnd.Name, ips)
 	spec.Sysctls = nil // the reference plugin does not write them
-	if attach.MadeByPlumb(host) {
-		spec.Sysctls = attach.HostSysctls(host.Name)
+	if attach.MadeByPlumb(hostEnd) {
+		spec.Sysctls = attach.HostSysctls(hostEnd.Name)
 	}
-	errs := []error{attach.Diff(e.node, host.Name, spec), attach.DiffForwarding(e.node, ips)}
-	if attach.MadeByPlumb(host) && e.conf.masquerade {
+	errs := []error{attach.Diff(e.node, hostEnd.Name, spec), attach.DiffForwarding(e.node, ips)}
+	if attach.MadeByPlumb(hostEnd) && e.conf.masquerade {
 		errs = append(errs, masq.Check(e.conf.masq(e.r), attach.Prefixes(ips)))
 	}
 	return errors.Join(errs...)

@@ -16,7 +16,7 @@ const kernelDeadline = 10 * time.Second
 // solicitation. The host end would send that from its link-local address, which the kernel
 // adds later.
 func (a *attachment) addNeighbors(ips []types.IP) error {
-	host, pod := end{c: a.node, link: a.host}, end{c: a.pod, link: a.eth}
+	host, pod := end{c: a.node, link: a.hostEnd}, end{c: a.pod, link: a.eth}
 	for _, ip := range ips {
 		host.addrs, pod.addrs = append(host.addrs, ip.Gateway), append(pod.addrs, ip.Address.Addr())
 	}

@@ -180,12 +180,12 @@ func (t *target) mayBelongToOther(r *skel.Request) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	host, err := t.pod.VethPeer(t.link, node)
+	hostEnd, err := t.pod.VethPeer(t.link, node)
 	if types.IgnoreNotExist(err) != nil {
 		return false, err
 	}
-	if attach.MadeByPlumb(host) {
-		return attach.NamesOther(host, own), nil
+	if attach.MadeByPlumb(hostEnd) {
+		return attach.NamesOther(hostEnd, own), nil
 	}
 	r.Warn("interface %s keeps its rules and routes: it has none of the addresses that prevResult has for it, so it may be of another attachment; DEL without prevResult deletes them", r.IfName)
 	return true, nil

@@ -21,7 +21,7 @@ var _ = Describe("an interface of another kind", Label(nstest.Kernel), func() {
 			`{"cniVersion": "1.1.0", "name": "net", "type": "tuning", "dataDir": %q, %s, "prevResult": %s}`,
 			GinkgoTB().TempDir(), everything, strings.ReplaceAll(prevResult, "SANDBOX", pod.Path()))}
 		state := func() string { return nstest.Snapshot(GinkgoTB(), pod) }
-		run := func(command string) { nstest.Run(host{}.plugin(), c.With(command)).OK(GinkgoTB()) }
+		run := func(command string) { nstest.Run(machine{}.plugin(), c.With(command)).OK(GinkgoTB()) }
 
 		before := nstest.WaitStable(state)
 		run("ADD")

@@ -7,14 +7,14 @@ import "github.com/plumb-cni/plumb/pkg/skel"
 func main() { skel.Main(plugin()) }
 
 func plugin() skel.Plugin {
-	return host{allowlist: "/etc/cni/tuning/allowlist.conf"}.plugin()
+	return machine{allowlist: "/etc/cni/tuning/allowlist.conf"}.plugin()
 }
 
 // A host has the path of a file on the node. Tests use another path.
-type host struct {
+type machine struct {
 	allowlist string // path of the file that says which sysctls may be set
 }
 
-func (h host) plugin() skel.Plugin {
+func (h machine) plugin() skel.Plugin {
 	return skel.Plugin{Name: "tuning", Chained: true, Add: h.add, Del: del, Check: check, Status: h.status, GC: gc}
 }

@@ -95,7 +95,7 @@ var _ = Describe("tuning", func() {
 		GinkgoHelper()
 		c := call.With(command)
 		c.Config = withPrev(conf(keys))
-		return nstest.Run(host{allowlist: allow}.plugin(), c)
+		return nstest.Run(machine{allowlist: allow}.plugin(), c)
 	}
 	file := func() string { return filepath.Join(dir, "test_eth0.json") }
 	link := func() string {
@@ -693,7 +693,7 @@ var _ = Describe("tuning", func() {
 		status := func(keys string) nstest.Reply {
 			c := call.With("STATUS")
 			c.Pod, c.Config, c.Env = nil, conf(keys), []string{"CNI_IFNAME=", "CNI_CONTAINERID="}
-			return nstest.Run(host{allowlist: allow}.plugin(), c)
+			return nstest.Run(machine{allowlist: allow}.plugin(), c)
 		}
 
 		It("succeeds with and without a folder and an allowlist, and changes nothing", func() {

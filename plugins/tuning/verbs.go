@@ -19,7 +19,7 @@ import (
 
 // add saves the present settings and applies the configured ones. The result is prevResult with the new
 // MAC and MTU.
-func (h host) add(r *skel.Request) (*types.Result, error) {
+func (h machine) add(r *skel.Request) (*types.Result, error) {
 	conf, err := parse(r)
 	if err != nil {
 		return nil, err
@@ -325,7 +325,7 @@ func (t *target) checkSaved() error {
 
 // status returns an error if the configuration is invalid, if the allowlist does not allow it, or if
 // the state could not be saved.
-func (h host) status(r *skel.Request) error {
+func (h machine) status(r *skel.Request) error {
 	conf, err := parse(r)
 	if err != nil {
 		return types.NotAvailable(err)
