@@ -22,7 +22,7 @@ import (
 
 // headings are those of every plugin's page, in this order, and no others of their
 // level.
-var headings = []string{"What it does", "Example", "Keys", "What it leaves on the node", "Errors", "Requirements"}
+var headings = []string{"What it does", "Example", "Keys", "What it leaves on the host", "Errors", "Requirements"}
 
 // plugins are the folders under plugins/.
 func plugins(t *testing.T) []string {

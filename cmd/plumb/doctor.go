@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/doctor"
-	"github.com/plumb-cni/plumb/cmd/plumb/internal/node"
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/inventory"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
@@ -24,9 +24,9 @@ import (
 func newDoctor() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "doctor [FILE…]",
-		Short: "Find what is wrong with the container networks of this node, and how to fix it",
-		Long: `doctor finds what is wrong with the container networks of this node: in their configurations (those of the directory,
-or FILE…), the plugins' executables, the kernel, and what the node holds for containers. It asks the plugins by STATUS and
+		Short: "Find what is wrong with the container networks of this host, and how to fix it",
+		Long: `doctor finds what is wrong with the container networks of this host: in their configurations (those of the directory,
+or FILE…), the plugins' executables, the kernel, and what the host holds for containers. It asks the plugins by STATUS and
 CHECK. It changes nothing itself, but host-local may release reservations from before a reboot. The exit status is 1 if
 something is wrong.`,
 		Example: "  plumb doctor\n  crictl pods -q --no-trunc | plumb doctor --live -\n  plumb doctor 10-pods.conflist",
@@ -42,7 +42,7 @@ something is wrong.`,
 		"also ask other hosts whether they use an address of a container (ARP, neighbor discovery); takes seconds")
 	c.RunE = func(c *cobra.Command, files []string) error {
 		if len(files) > 0 && (live != "" || probe) {
-			return usageError{errors.New("--live and --probe are for what the node holds, which is not examined if files are given")}
+			return usageError{errors.New("--live and --probe are for what the host holds, which is not examined if files are given")}
 		}
 		if *timeout <= 0 {
 			return usageError{fmt.Errorf("--timeout %s: want a positive time", *timeout)}
@@ -52,7 +52,7 @@ something is wrong.`,
 			Flags: placeFlags(c.Flags(), places), Spare: spareDirectories(),
 		}
 		if live != "" {
-			o.Live = func(inv *node.Inventory) (node.LiveList, error) {
+			o.Live = func(inv *inventory.Inventory) (inventory.LiveList, error) {
 				return (&gc{begin: begin, live: live}).readLive(c, inv)
 			}
 		}
@@ -83,7 +83,7 @@ func addTimeout(flags *pflag.FlagSet) *time.Duration {
 	return flags.Duration("timeout", 30*time.Second, "how long one call of a plugin may take")
 }
 
-// examine examines the node. A signal ends it at once while it reads, and in order when it calls plugins.
+// examine examines the host. A signal ends it at once while it reads, and in order when it calls plugins.
 func examine(c *cobra.Command, o doctor.Options) (*doctor.Report, error) {
 	show := progress(c.ErrOrStderr())
 	defer show("")
@@ -97,7 +97,7 @@ func examine(c *cobra.Command, o doctor.Options) (*doctor.Report, error) {
 }
 
 // placeFlags returns the flags of addPlaces that were given, for another command.
-func placeFlags(flags *pflag.FlagSet, p *node.Places) string {
+func placeFlags(flags *pflag.FlagSet, p *inventory.Places) string {
 	values := map[string][]string{
 		"conf-dir": {p.ConfDir}, "cni-path": {strings.Join(p.PluginPath, string(os.PathListSeparator))}, "cache-dir": p.CacheDirs, "data-dir": {p.DataDir},
 	}

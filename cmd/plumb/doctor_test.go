@@ -12,8 +12,8 @@ import (
 var _ = It("plumb doctor indents the further lines of a finding", func() {
 	var out strings.Builder
 	Expect(printReport(&out, &doctor.Report{Findings: []doctor.Finding{
-		{Where: "node", What: "CHECK fails: one\ntwo", Fix: "true"},
+		{Where: "host", What: "CHECK fails: one\ntwo", Fix: "true"},
 		{Where: "kernel", What: "three", Fix: "edit: four"},
 	}})).To(Succeed())
-	Expect(out.String()).To(HavePrefix("node: CHECK fails: one\n  two\n    true\nkernel: three\n    edit: four\n2 problems ("))
+	Expect(out.String()).To(HavePrefix("host: CHECK fails: one\n  two\n    true\nkernel: three\n    edit: four\n2 problems ("))
 })

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"github.com/plumb-cni/plumb/cmd/plumb/internal/node"
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/inventory"
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/plugins"
 	"github.com/spf13/cobra"
 )
@@ -18,13 +18,13 @@ func newExplain() *cobra.Command {
 		Use:   "explain CONTAINER [IFNAME]",
 		Short: "Show what packets of a container meet, in their order",
 		Long: `explain shows the interfaces, addresses, routes, host ports and rules that packets from and to a container meet on
-this node, and what CHECK of the plugins finds. CONTAINER is the beginning of an ID. It sends no packet. It changes nothing
+this host, and what CHECK of the plugins finds. CONTAINER is the beginning of an ID. It sends no packet. It changes nothing
 itself, but host-local may release reservations from before a reboot.`,
 		Args: usage(cobra.RangeArgs(1, 2)),
 	}
 	places, format, timeout := addPlaces(c.Flags()), addOutput(c.Flags()), addTimeout(c.Flags())
 	c.RunE = func(c *cobra.Command, args []string) error {
-		inv, err := readNode(c, places)
+		inv, err := readHost(c, places)
 		if err != nil {
 			return err
 		}
@@ -32,7 +32,7 @@ itself, but host-local may release reservations from before a reboot.`,
 		if err != nil {
 			return usageError{err}
 		}
-		paths, caller := []*node.Path{}, plugins.NewCaller(places.PluginPath, *timeout)
+		paths, caller := []*inventory.Path{}, plugins.NewCaller(places.PluginPath, *timeout)
 		for _, a := range attachments {
 			p, err := inv.Explain(a)
 			if err != nil {
@@ -56,8 +56,8 @@ itself, but host-local may release reservations from before a reboot.`,
 	return c
 }
 
-// completeAttachment returns the containers of the node or, after a container, its interfaces, if they begin with prefix.
-func completeAttachment(places *node.Places, args []string, prefix string) (names []string) {
+// completeAttachment returns the containers of the host or, after a container, its interfaces, if they begin with prefix.
+func completeAttachment(places *inventory.Places, args []string, prefix string) (names []string) {
 	inv, err := places.Read()
 	if err != nil {
 		return nil
@@ -77,7 +77,7 @@ func completeAttachment(places *node.Places, args []string, prefix string) (name
 }
 
 // printPaths prints each path as two lists.
-func printPaths(out io.Writer, paths []*node.Path) error {
+func printPaths(out io.Writer, paths []*inventory.Path) error {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	for i, p := range paths {
 		if i > 0 {
@@ -86,7 +86,7 @@ func printPaths(out io.Writer, paths []*node.Path) error {
 		fmt.Fprintf(w, "network %s, container %s, interface %s\n", p.Network, p.ContainerID, orUnknown(p.IfName))
 		for _, direction := range []struct {
 			name string
-			hops []node.Hop
+			hops []inventory.Hop
 		}{{"out", p.Out}, {"in", p.In}} {
 			for n, h := range direction.hops {
 				if n > 0 {

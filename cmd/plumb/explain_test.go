@@ -8,7 +8,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
-	"github.com/plumb-cni/plumb/cmd/plumb/internal/node"
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/inventory"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
@@ -16,7 +16,7 @@ var _ = Describe("plumb explain", func() {
 	It("shows what packets of an attachment meet, in their order", func() {
 		b := newTestbed()
 		list := b.network("10-pods.conflist", strings.Replace(chain, `"ranges"`, `"routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}], "ranges"`, 1))
-		b.add(list, newPod(id("8c1f"), 8080))
+		b.add(list, newContainer(id("8c1f"), 8080))
 		before := nstest.WaitStable(b.state)
 		out := regexp.MustCompile(`veth\w+`).ReplaceAllString(b.plumb("explain", "8c1f"), "VETH")
 		Expect(nstest.Compare(before, b.state())).To(BeEmpty())
@@ -26,28 +26,28 @@ out  container  eth0 (veth), MTU 1400, 10.1.2.2/24, fd00:1:2::2/64
      container  route 10.1.2.0/24 dev eth0
      container  route fd00:1:2::/64 metric 256 dev eth0
      container  route default via fd00:1:2::1 metric 1024 dev eth0
-     node       VETH (veth), MTU 1500, port of cni0: hairpin off, isolated off
-     node       cni0 (bridge), MTU 1500, 10.1.2.1/24, fd00:1:2::1/64
+     host       VETH (veth), MTU 1500, port of cni0: hairpin off, isolated off
+     host       cni0 (bridge), MTU 1500, 10.1.2.1/24, fd00:1:2::1/64
      node       table inet plumb, chain postrouting: from 10.1.2.2 jump masq/pods/10.1.2.0/24, which masquerades, except to the subnet and to multicast addresses
      node       table inet plumb, chain postrouting: from fd00:1:2::2 jump masq/pods/fd00_1_2__/64, which masquerades, except to the subnet and to multicast addresses
-in   node       host port tcp 8080 of IP version 4 is forwarded to 10.1.2.2 port 80 (table inet plumb, map hostport4)
-     node       host port tcp 8080 of IP version 6 is forwarded to fd00:1:2::2 port 80 (table inet plumb, map hostport6)
+in   host       host port tcp 8080 of IP version 4 is forwarded to 10.1.2.2 port 80 (table inet plumb, map hostport4)
+     host       host port tcp 8080 of IP version 6 is forwarded to fd00:1:2::2 port 80 (table inet plumb, map hostport6)
      node       Services of Kubernetes see these packets first (kube-proxy has the priority dstnat, host ports dstnat + 1)
-     node       route to 10.1.2.2 through cni0
-     node       route to fd00:1:2::2 through cni0
-     node       cni0 (bridge), MTU 1500, 10.1.2.1/24, fd00:1:2::1/64
-     node       VETH (veth), MTU 1500, port of cni0: hairpin off, isolated off
+     host       route to 10.1.2.2 through cni0
+     host       route to fd00:1:2::2 through cni0
+     host       cni0 (bridge), MTU 1500, 10.1.2.1/24, fd00:1:2::1/64
+     host       VETH (veth), MTU 1500, port of cni0: hairpin off, isolated off
      container  eth0 (veth), MTU 1400, 10.1.2.2/24, fd00:1:2::2/64
 `))
-		var paths []node.Path
+		var paths []inventory.Path
 		Expect(json.Unmarshal([]byte(b.plumb("explain", "8c1f", "eth0", "-o", "json")), &paths)).To(Succeed())
 		Expect(paths).To(HaveLen(1))
-		Expect(paths[0].Out[0]).To(Equal(node.Hop{Where: "container", What: "eth0 (veth), MTU 1400, 10.1.2.2/24, fd00:1:2::2/64"}))
+		Expect(paths[0].Out[0]).To(Equal(inventory.Hop{Where: "container", What: "eth0 (veth), MTU 1400, 10.1.2.2/24, fd00:1:2::2/64"}))
 	})
 
 	It("shows host ports in the order of their numbers", func() {
 		b := newTestbed()
-		b.add(b.network("10-pods.conflist", chain), newPod("c1", 8443, 443, 9000, 80, 8080, 22))
+		b.add(b.network("10-pods.conflist", chain), newContainer("c1", 8443, 443, 9000, 80, 8080, 22))
 		var ports []string
 		for _, m := range regexp.MustCompile(`host port tcp (\d+) of IP version 4`).FindAllStringSubmatch(b.plumb("explain", "c1"), -1) {
 			ports = append(ports, m[1])
@@ -58,87 +58,87 @@ in   node       host port tcp 8080 of IP version 4 is forwarded to 10.1.2.2 port
 	It("names what stops packets", func() {
 		b := newTestbed()
 		list := b.network("10-pods.conflist", chain)
-		p := newPod("c1", 8080)
+		p := newContainer("c1", 8080)
 		b.add(list, p)
-		b.add(list, newPod("d1", 8080))
-		b.node.SetForwarding(GinkgoTB(), "0")
-		b.node.MustLine(GinkgoTB(), "ip addr flush dev cni0")
+		b.add(list, newContainer("d1", 8080))
+		b.host.SetForwarding(GinkgoTB(), "0")
+		b.host.MustLine(GinkgoTB(), "ip addr flush dev cni0")
 		p.MustLine(GinkgoTB(), "ip link set eth0 down")
-		b.node.Must(GinkgoTB(), "nft", "add map inet plumb masq4-former { type ipv4_addr : verdict; }")
-		b.node.Must(GinkgoTB(), "nft", `add element inet plumb masq4-former { 10.1.2.99 comment "pods/c1/eth0" : jump masq/pods/10.1.2.0/24 }`)
+		b.host.Must(GinkgoTB(), "nft", "add map inet plumb masq4-former { type ipv4_addr : verdict; }")
+		b.host.Must(GinkgoTB(), "nft", `add element inet plumb masq4-former { 10.1.2.99 comment "pods/c1/eth0" : jump masq/pods/10.1.2.0/24 }`)
 		out := b.plumb("explain", "c1")
 		Expect(out).NotTo(ContainSubstring("10.1.2.99"), "another attachment has that address now")
 		Expect(out).To(ContainSubstring("container  eth0 (veth) is down"))
 		Expect(out).To(ContainSubstring("has no carrier, MTU 1500, port of cni0"))
-		Expect(out).To(ContainSubstring(`node       CHECK of bridge: sysctl net/ipv4/ip_forward is "0", not "1"`))
+		Expect(out).To(ContainSubstring(`host       CHECK of bridge: sysctl net/ipv4/ip_forward is "0", not "1"`))
 		Expect(out).To(ContainSubstring("host port 8080/tcp of IP version 4 belongs to pods/d1/eth0 now"))
 		Expect(out).To(ContainSubstring("has no route to 10.1.2.2"))
 	})
 
-	It("names what the node has lost", func() {
+	It("names what the host has lost", func() {
 		b := newTestbed()
 		list := b.network("10-pods.conflist", chain)
-		b.add(list, newPod("c1", 8080))
-		b.add(list, newPod("c2"))
+		b.add(list, newContainer("c1", 8080))
+		b.add(list, newContainer("c2"))
 		for _, command := range []string{
 			"nft flush ruleset", "ip address flush dev cni0 scope global",
 			"ip link set $(ip -o link show master cni0 | head -n 1 | cut -d: -f2 | cut -d@ -f1) nomaster",
 		} {
-			b.node.Must(GinkgoTB(), "sh", "-c", command)
+			b.host.Must(GinkgoTB(), "sh", "-c", command)
 		}
 		out := b.plumb("explain", "c1")
 		Expect(out).To(ContainSubstring("container c1, interface eth0"))
-		Expect(out).To(And(MatchRegexp(`node +CHECK of bridge: `), MatchRegexp(`node +CHECK of portmap: .*8080`)))
+		Expect(out).To(And(MatchRegexp(`host +CHECK of bridge: `), MatchRegexp(`host +CHECK of portmap: .*8080`)))
 		Expect(out + b.plumb("explain", "c2")).To(MatchRegexp(`interface veth\w+ is no port of bridge cni0\n`))
 	})
 
-	It("shows the master of a macvlan, and no route of the node", func() {
+	It("shows the master of a macvlan, and no route of the host", func() {
 		b := newTestbed()
-		b.node.Batch(GinkgoTB(), "link add eth1 type veth peer name switch1", "link set eth1 up", "link set switch1 up")
-		b.add(b.network("20-lan.conflist", pageLAN), newPod("c1"))
+		b.host.Batch(GinkgoTB(), "link add eth1 type veth peer name switch1", "link set eth1 up", "link set switch1 up")
+		b.add(b.network("20-lan.conflist", pageLAN), newContainer("c1"))
 		out := b.plumb("explain", "c1")
-		Expect(strings.Count(out, "node       eth1 (veth), MTU 1500, master of eth0\n")).To(Equal(2), out)
+		Expect(strings.Count(out, "host       eth1 (veth), MTU 1500, master of eth0\n")).To(Equal(2), out)
 		Expect(out).NotTo(ContainSubstring("has no route"))
-		b.node.Batch(GinkgoTB(), "link set eth1 down")
+		b.host.Batch(GinkgoTB(), "link set eth1 down")
 		Expect(b.plumb("explain", "c1")).To(ContainSubstring("eth1 (veth) is down, MTU 1500, master of eth0"))
 	})
 
-	It("shows the part of the node if the container's namespace is gone or not known", func() {
+	It("shows the part of the host if the container's namespace is gone or not known", func() {
 		b := newTestbed()
 		list := b.network("10-pods.conflist", chain)
-		p := newPod("c1")
+		p := newContainer("c1")
 		b.add(list, p)
 		p.Remove(GinkgoTB())
 		Expect(b.plumb("explain", "c1")).To(And(MatchRegexp("container  not shown: .*: not a network namespace"), ContainSubstring("masquerades")))
-		b.addHalf(newPod("d1"))
+		b.addHalf(newContainer("d1"))
 		Expect(b.plumb("explain", "d1")).To(And(ContainSubstring("container  not shown: libcni's cache does not tell"), ContainSubstring("port of cni0")))
 	})
 
 	It("prefers the container that has the whole ID", func() {
 		b := newTestbed()
 		list := b.network("10-pods.conflist", chain)
-		b.add(list, newPod("c1"))
-		b.add(list, newPod("c10"))
+		b.add(list, newContainer("c1"))
+		b.add(list, newContainer("c10"))
 		Expect(b.plumb("explain", "c1")).To(ContainSubstring("container c1, "))
 	})
 
 	It("says which rules of iptables it does not show", func() {
 		b := newTestbed()
-		b.add(b.network("10-pods.conflist", strings.Replace(chain, `"ipMasq": true`, `"ipMasq": true, "ipMasqBackend": "iptables"`, 1)), newPod("c1"))
+		b.add(b.network("10-pods.conflist", strings.Replace(chain, `"ipMasq": true`, `"ipMasq": true, "ipMasqBackend": "iptables"`, 1)), newContainer("c1"))
 		Expect(b.plumb("explain", "c1")).To(ContainSubstring("the configuration asks for rules of iptables, which are not shown: iptables-save | grep -e c1\n"))
 	})
 
 	DescribeTable("refuses a container that is not the only one", func(want string, args ...string) {
 		b := newTestbed()
 		list := b.network("10-pods.conflist", chain)
-		b.add(list, newPod("c1"))
-		b.add(list, newPod("c2"))
+		b.add(list, newContainer("c1"))
+		b.add(list, newContainer("c2"))
 		reply := b.run("", append(append([]string{"explain"}, args...), b.folders()...)...)
 		Expect(reply.Exit).To(Equal(exitUsage))
 		Expect(reply.Stderr).To(ContainSubstring(want))
 	},
 		Entry("with two", `2 containers have IDs that begin with "c"; give more of the ID`, "c"),
-		Entry("with none", `no container whose ID begins with "x" is attached to a network of this node; plumb list shows all`, "x"),
+		Entry("with none", `no container whose ID begins with "x" is attached to a network of this host; plumb list shows all`, "x"),
 		Entry("without the interface", `has an interface "eth1"`, "c1", "eth1"),
 		Entry("without an argument", `accepts between 1 and 2 arg(s), received 0`),
 	)

@@ -12,7 +12,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/plumb-cni/plumb/cmd/plumb/internal/node"
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/inventory"
 	"github.com/plumb-cni/plumb/pkg/pool"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -24,8 +24,8 @@ const mustExist = "must-exist"
 // addPlaces adds the flags for the directories that a command reads. The returned places have the values of the
 // flags after these have been parsed. The defaults are the environment variables of cnitool and the usual
 // directories of container runtimes.
-func addPlaces(flags *pflag.FlagSet) *node.Places {
-	p := &node.Places{
+func addPlaces(flags *pflag.FlagSet) *inventory.Places {
+	p := &inventory.Places{
 		ConfDir:    environmentOr("NETCONFPATH", "/etc/cni/net.d"),
 		PluginPath: filepath.SplitList(environmentOr("CNI_PATH", "/opt/cni/bin")),
 		CacheDirs:  []string{"/var/lib/cni"},
@@ -55,7 +55,7 @@ func checkFlags(c *cobra.Command, _ []string) error {
 }
 
 // flagProblem returns what is wrong with the value of a flag, or nil. A flag with the annotation
-// mustExist names directories. A default is not checked, because it may be missing on a node without networks, unless it is from
+// mustExist names directories. A default is not checked, because it may be missing on a host without networks, unless it is from
 // $NETCONFPATH.
 func flagProblem(f *pflag.Flag) error {
 	name := "--" + f.Name
@@ -135,8 +135,8 @@ func printJSON(w io.Writer, v any) error {
 	return e.Encode(v)
 }
 
-// readNode reads the inventory of the node, and prints a warning for each part that cannot be read.
-func readNode(c *cobra.Command, p *node.Places) (*node.Inventory, error) {
+// readNode reads the inventory of the host, and prints a warning for each part that cannot be read.
+func readHost(c *cobra.Command, p *inventory.Places) (*inventory.Inventory, error) {
 	inv, err := p.Read()
 	if err != nil {
 		return nil, err

@@ -8,7 +8,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/plumb-cni/plumb/cmd/plumb/internal/node"
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/inventory"
 	"github.com/spf13/cobra"
 )
 
@@ -17,7 +17,7 @@ func newGC() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "gc (--live FILE | --live-from-cache | --no-live | --dead CONTAINER)",
 		Short: "Remove what dead containers left on this node",
-		Long: `gc removes what this node holds for containers that do not live any more. It calls DEL for each of their attachments,
+		Long: `gc removes what this host holds for containers that do not live any more. It calls DEL for each of their attachments,
 and GC for each network whose cniVersion has it. It keeps containers that are in the list of live ones, that are newer
 than the list, or in whose network namespace it finds a process. With --dead, it calls DEL for the attachments of these
 containers.`,
@@ -41,14 +41,14 @@ containers.`,
 // A gc is a call of the command.
 type gc struct {
 	begin       time.Time
-	places      *node.Places
+	places      *inventory.Places
 	format      *outputFormat
 	live        string
 	fromResults bool
 	noneLive    bool
 	dead        []string
 	dryRun      bool
-	selection   node.Selection
+	selection   inventory.Selection
 }
 
 // run is the command.
@@ -65,7 +65,7 @@ func (g *gc) run(c *cobra.Command, _ []string) error {
 	if g.selection.MinAge < 0 {
 		return usageError{fmt.Errorf("--min-age %s is negative", g.selection.MinAge)}
 	}
-	inv, err := readNode(c, g.places) // before the list: see node.NewPlan
+	inv, err := readHost(c, g.places) // before the list: see inventory.NewPlan
 	if err != nil {
 		return err
 	}
@@ -78,14 +78,14 @@ func (g *gc) run(c *cobra.Command, _ []string) error {
 	if err != nil {
 		return err
 	}
-	plan, err := node.NewPlan(inv, live, g.selection)
+	plan, err := inventory.NewPlan(inv, live, g.selection)
 	if err != nil {
 		return err
 	}
 	if g.dryRun {
 		return g.printPlan(c.OutOrStdout(), plan)
 	}
-	collector := node.Collector{
+	collector := inventory.Collector{
 		Places: *g.places, Network: g.selection.Network, Progress: progress(c.ErrOrStderr()),
 		Log: func(format string, args ...any) { fmt.Fprintf(c.ErrOrStderr(), "plumb: "+format+"\n", args...) },
 	}
@@ -97,34 +97,34 @@ func (g *gc) run(c *cobra.Command, _ []string) error {
 }
 
 // readLive returns the list of live containers.
-func (g *gc) readLive(c *cobra.Command, inv *node.Inventory) (node.LiveList, error) {
+func (g *gc) readLive(c *cobra.Command, inv *inventory.Inventory) (inventory.LiveList, error) {
 	switch {
 	case g.fromResults:
 		return inv.LiveFromResults(), nil
 	case len(g.dead) > 0:
 		return inv.NewDead(g.dead), nil
 	case g.noneLive:
-		return node.LiveList{None: true, Made: inv.Time}, nil
+		return inventory.LiveList{None: true, Made: inv.Time}, nil
 	case g.live == "-":
 		stdin, ok := c.InOrStdin().(*os.File)
 		if !ok {
-			return node.LiveList{}, errors.New("stdin is no file")
+			return inventory.LiveList{}, errors.New("stdin is no file")
 		}
 		if isTerminal(stdin) {
 			fmt.Fprintln(c.ErrOrStderr(), "plumb: type the IDs of all live containers; end with Ctrl-D")
 		}
-		return node.ReadLive(stdin, g.begin)
+		return inventory.ReadLive(stdin, g.begin)
 	}
 	file, err := os.Open(g.live)
 	if err != nil {
-		return node.LiveList{}, err
+		return inventory.LiveList{}, err
 	}
-	list, err := node.ReadLive(file, g.begin)
+	list, err := inventory.ReadLive(file, g.begin)
 	return list, errors.Join(err, file.Close())
 }
 
 // printPlan prints what would be removed.
-func (g *gc) printPlan(w io.Writer, p *node.Plan) error {
+func (g *gc) printPlan(w io.Writer, p *inventory.Plan) error {
 	if g.format.isJSON() {
 		return printJSON(w, p)
 	}
@@ -134,7 +134,7 @@ func (g *gc) printPlan(w io.Writer, p *node.Plan) error {
 }
 
 // printReport prints what was removed and what is left. If something is left, it returns errFound.
-func (g *gc) printReport(c *cobra.Command, r *node.Report) error {
+func (g *gc) printReport(c *cobra.Command, r *inventory.Report) error {
 	w := c.OutOrStdout()
 	if g.format.isJSON() {
 		if err := printJSON(w, r); err != nil {
@@ -160,7 +160,7 @@ func (g *gc) printReport(c *cobra.Command, r *node.Report) error {
 }
 
 // printAttachments prints attachments with their resources.
-func printAttachments(out io.Writer, what string, all []*node.Attachment) {
+func printAttachments(out io.Writer, what string, all []*inventory.Attachment) {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	for _, a := range all {
 		fmt.Fprintf(w, "%s %s %s %s\n", what, orUnknown(a.Network), orUnknown(a.ContainerID), orUnknown(a.IfName))
@@ -172,11 +172,11 @@ func printAttachments(out io.Writer, what string, all []*node.Attachment) {
 }
 
 // printKept prints attachments that are kept, with the reasons, the last line, and how to remove those that may be leftovers.
-func (g *gc) printKept(w io.Writer, kept []node.WithReason, last string) {
+func (g *gc) printKept(w io.Writer, kept []inventory.WithReason, last string) {
 	suspect := 0
 	for _, k := range kept {
 		fmt.Fprintf(w, "kept %s %s %s: %s\n", k.Network, k.ContainerID, k.IfName, k.Reason)
-		if k.Life == node.Suspect {
+		if k.Life == inventory.Suspect {
 			suspect++
 		}
 	}

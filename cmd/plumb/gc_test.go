@@ -42,10 +42,10 @@ func (b *testbed) ageBy(d time.Duration) {
 	})).To(Succeed())
 }
 
-// holdings returns the state of the node and of what plugins keep there, without what all attachments share.
+// holdings returns the state of the host and of what plugins keep there, without what all attachments share.
 func (b *testbed) holdings() string {
 	GinkgoHelper()
-	state := nstest.Snapshot(GinkgoTB(), b.node)
+	state := nstest.Snapshot(GinkgoTB(), b.host)
 	for _, dir := range []string{"leases/pods", "tuning", "cache"} {
 		var lines []string
 		_ = filepath.WalkDir(b.path(dir), func(path string, d fs.DirEntry, err error) error {
@@ -64,8 +64,8 @@ func failing() string {
 	return strings.Replace(chain, `"mtu": 1400}`, `"mtu": 1400}, {"type": "fails"}`, 1)
 }
 
-// addHalf attaches a pod to the network with the configuration failing, so that libcni has no result.
-func (b *testbed) addHalf(p *pod) {
+// addHalf attaches a container to the network with the configuration failing, so that libcni has no result.
+func (b *testbed) addHalf(p *container) {
 	GinkgoHelper()
 	list, err := libcni.NetworkConfFromBytes([]byte(strings.ReplaceAll(failing(), "DIR", b.dir)))
 	Expect(err).NotTo(HaveOccurred())
@@ -81,13 +81,13 @@ var _ = Describe("plumb gc", func() {
 		list = b.network("10-pods.conflist", chain)
 	})
 
-	DescribeTable("leaves nothing of a chain that failed half way, and does not touch a live pod", func(namespace string) {
-		b.add(list, newPod(id("a1"), 8080))
-		first := newPod(id("f0"))
+	DescribeTable("leaves nothing of a chain that failed half way, and does not touch a live container", func(namespace string) {
+		b.add(list, newContainer(id("a1"), 8080))
+		first := newContainer(id("f0"))
 		b.add(list, first) // so that what all attachments of the network share is there before
 		Expect(b.cni.DelNetworkList(context.Background(), list, first.RT)).To(Succeed())
 		before := nstest.WaitStable(b.holdings)
-		dead := newPod(id("d1"), 9090)
+		dead := newContainer(id("d1"), 9090)
 		b.addHalf(dead)
 		if namespace == "gone" {
 			dead.Remove(GinkgoTB())
@@ -105,9 +105,9 @@ var _ = Describe("plumb gc", func() {
 	}, Entry("whose namespace exists", "exists"), Entry("whose namespace is gone", "gone"))
 
 	It("finds the containers of nerdctl in its list, which has their IDs without the namespace", func() {
-		b.add(list, newPod("default-"+id("a1")))
-		b.add(list, newPod(id("b1"))) // of another runtime
-		dead := newPod("default-" + id("d1"))
+		b.add(list, newContainer("default-"+id("a1")))
+		b.add(list, newContainer(id("b1"))) // of another runtime
+		dead := newContainer("default-" + id("d1"))
 		b.add(list, dead)
 		dead.Remove(GinkgoTB())
 		b.awaitPorts(2)
@@ -123,7 +123,7 @@ var _ = Describe("plumb gc", func() {
 
 	It("does not touch a namespace with a process, and only with --force one that nothing but a mount holds", func() {
 		for _, id := range []string{"live", "runs", "lost", "mounted"} {
-			p := newPod(id)
+			p := newContainer(id)
 			b.add(list, p)
 			if id == "runs" || id == "lost" {
 				startProcess(p)
@@ -147,10 +147,10 @@ var _ = Describe("plumb gc", func() {
 	It("finds a process in a namespace of which only an interface in it tells", func() {
 		list := b.network("20-flat.conflist", strings.ReplaceAll(`{"cniVersion": "1.1.0", "name": "flat", "plugins": [{"type": "macvlan", "master": "up0",
 			"ipam": {"type": "host-local", "dataDir": "DIR/leases", "subnet": "10.9.9.0/24"}}]}`, "DIR", b.dir))
-		b.node.Batch(GinkgoTB(), "link add up0 type veth peer name up1", "link set up0 up")
-		b.add(list, newPod("live"))
+		b.host.Batch(GinkgoTB(), "link add up0 type veth peer name up1", "link set up0 up")
+		b.add(list, newContainer("live"))
 		for _, id := range []string{"uncached", "unmounted"} {
-			p := newPod(id)
+			p := newContainer(id)
 			b.add(list, p)
 			startProcess(p)
 			if id == "unmounted" {
@@ -165,8 +165,8 @@ var _ = Describe("plumb gc", func() {
 
 	It("serves a network of a version without GC", func() {
 		list := b.network("10-pods.conflist", strings.Replace(chain, "1.1.0", "0.4.0", 1))
-		b.add(list, newPod("live"))
-		b.add(list, newPod("dead", 9090))
+		b.add(list, newContainer("live"))
+		b.add(list, newContainer("dead", 9090))
 		b.age()
 		reply := b.gc("live", "--live", "-", "--force")
 		Expect(reply.Exit).To(Equal(0), reply.Stderr)
@@ -178,7 +178,7 @@ var _ = Describe("plumb gc", func() {
 	})
 
 	It("collects by GC what names no attachment", func() {
-		b.add(list, newPod("live"))
+		b.add(list, newContainer("live"))
 		Expect(os.WriteFile(b.path("leases/pods/10.1.2.99"), nil, 0o600)).To(Succeed())
 		b.age()
 		reply := b.gc("live", "--live", "-")
@@ -188,8 +188,8 @@ var _ = Describe("plumb gc", func() {
 	})
 
 	It("changes nothing with --dry-run, and prints what it would remove", func() {
-		b.add(list, newPod("live"))
-		b.addHalf(newPod("dead", 9090))
+		b.add(list, newContainer("live"))
+		b.addHalf(newContainer("dead", 9090))
 		b.age()
 		before := nstest.WaitStable(b.state)
 		reply := b.gc("live", "--live", "-", "--force", "--dry-run")
@@ -206,9 +206,9 @@ var _ = Describe("plumb gc", func() {
 		Expect(nstest.Compare(before, b.state())).To(BeEmpty())
 	})
 
-	It("refuses a list that cannot be one of the node's containers, and changes nothing", func() {
-		b.add(list, newPod(id("a1")))
-		b.addHalf(newPod(id("d1")))
+	It("refuses a list that cannot be one of the host's containers, and changes nothing", func() {
+		b.add(list, newContainer(id("a1")))
+		b.addHalf(newContainer(id("d1")))
 		b.age()
 		before := nstest.WaitStable(b.state)
 		for _, c := range []struct {
@@ -228,7 +228,7 @@ var _ = Describe("plumb gc", func() {
 			{"", "gc must know which containers live", exitUsage, nil},
 			{id("a1"), "give one of", exitUsage, []string{"--live", "-", "--no-live"}},
 			{id("a1"), "--min-age -1s is negative", exitUsage, []string{"--live", "-", "--min-age", "-1s"}},
-			{id("a1"), `network "pod": there is no such network`, exitUsage, []string{"--live", "-", "--network", "pod"}},
+			{id("a1"), `network "container": there is no such network`, exitUsage, []string{"--live", "-", "--network", "container"}},
 		} {
 			reply := b.gc(c.live, c.args...)
 			Expect(reply.Exit).To(Equal(c.exit), "%v", c)
@@ -238,7 +238,7 @@ var _ = Describe("plumb gc", func() {
 	})
 
 	It("refuses an empty name, which an unset variable of a script leaves, and changes nothing", func() {
-		b.addHalf(newPod(id("d1")))
+		b.addHalf(newContainer(id("d1")))
 		b.age()
 		before := nstest.WaitStable(b.state)
 		for _, args := range [][]string{
@@ -286,10 +286,10 @@ var _ = Describe("plumb gc", func() {
 	})
 
 	It("takes the containers of which libcni has a result for live ones with --live-from-cache, and keeps one whose result is lost but whose namespace exists", func() {
-		b.add(list, newPod("a1", 8080))
-		b.add(list, newPod("lost"))
+		b.add(list, newContainer("a1", 8080))
+		b.add(list, newContainer("lost"))
 		Expect(os.Remove(b.path("cache/results/pods-lost-eth0"))).To(Succeed())
-		dead := newPod("d1", 9090)
+		dead := newContainer("d1", 9090)
 		b.addHalf(dead)
 		dead.Remove(GinkgoTB())
 		b.awaitPorts(2)
@@ -305,8 +305,8 @@ var _ = Describe("plumb gc", func() {
 	})
 
 	It("keeps all attachments of a container that lives by one of them with --live-from-cache", func() {
-		b.add(list, newPod("a1"))
-		lost := newPod("lost")
+		b.add(list, newContainer("a1"))
+		lost := newContainer("lost")
 		b.add(list, lost)
 		lost.RT.IfName = "net1"
 		b.add(b.network("20-flat.conflist", `{"cniVersion": "1.1.0", "name": "flat", "plugins": [
@@ -317,21 +317,21 @@ var _ = Describe("plumb gc", func() {
 		b.age()
 		reply := b.gc("", "--live-from-cache")
 		Expect(reply.Exit).To(Equal(0), reply.Stderr)
-		Expect(reply.Stdout).To(MatchRegexp(`^kept flat lost net1: veth\w+ is still there, so the container's namespace exists; .*\nkept pods lost eth0: `))
+		Expect(reply.Stdout).To(MatchRegexp(`^kept flat lost net1: veth\w+ is still there, so the container's namespace exists; .*\nkept containers lost eth0: `))
 		Expect(b.path("leases/flat/10.9.9.2")).To(BeAnExistingFile())
 		Expect(b.inventory().Attachments).To(HaveLen(3))
 	})
 
 	It("removes exactly the containers that --dead names", func() {
-		b.add(list, newPod("a1", 8080)) // with a port, so that what all attachments share is there before
+		b.add(list, newContainer("a1", 8080)) // with a port, so that what all attachments share is there before
 		before := nstest.WaitStable(b.holdings)
-		gone := newPod("gone", 9090)
+		gone := newContainer("gone", 9090)
 		b.add(list, gone)
-		b.addHalf(newPod("half", 9091))
+		b.addHalf(newContainer("half", 9091))
 		Expect(b.gc("", "--dead", "half").Stdout).To(ContainSubstring("kept pods half eth0: it is younger than 1m0s (--min-age)\n"))
 		gone.Remove(GinkgoTB())
 		b.awaitPorts(2)
-		b.add(list, newPod("other"))
+		b.add(list, newContainer("other"))
 		Expect(os.Remove(b.path("cache/results/pods-other-eth0"))).To(Succeed())
 		b.age()
 		reply := b.gc("", "--dead", "gone,a1")
@@ -350,7 +350,7 @@ var _ = Describe("plumb gc", func() {
 
 	DescribeTable("releases a reservation that names no interface, but not while its container lives", func(args ...string) {
 		list := b.network("10-pods.conflist", strings.Replace(chain, "1.1.0", "1.0.0", 1)) // without GC
-		first := newPod("a1")
+		first := newContainer("a1")
 		b.add(list, first)
 		first.RT.IfName = "eth1"
 		b.add(list, first)
@@ -367,9 +367,9 @@ var _ = Describe("plumb gc", func() {
 	}, Entry("by a list", "--live", "-"), Entry("by its name", "--dead", "gone,a1"), Entry("by results", "--live-from-cache"))
 
 	It("keeps what may be newer than the list", func() {
-		b.add(list, newPod("live"))
+		b.add(list, newContainer("live"))
 		b.age()
-		b.addHalf(newPod("young"))
+		b.addHalf(newContainer("young"))
 		reply := b.gc("live", "--live", "-")
 		Expect(reply.Exit).To(Equal(0), reply.Stderr)
 		Expect(reply.Stdout).To(ContainSubstring("kept pods young eth0: it may be newer than the list of live containers (--min-age)\n"))
@@ -385,7 +385,7 @@ var _ = Describe("plumb gc", func() {
 	})
 
 	It("keeps what is younger than --min-age, also without a list", func() {
-		b.addHalf(newPod("young"))
+		b.addHalf(newContainer("young"))
 		reply := b.gc("", "--no-live")
 		Expect(reply.Exit).To(Equal(0), reply.Stderr)
 		Expect(reply.Stdout).To(HavePrefix("kept pods young eth0: it may be newer than the answer that no container lives (--min-age)\n"))
@@ -393,8 +393,8 @@ var _ = Describe("plumb gc", func() {
 
 	It("keeps an interface whose age nobody knows, unless --min-age is 0", func() {
 		list := b.network("20-flat.conflist", `{"cniVersion": "1.1.0", "name": "flat", "plugins": [{"type": "bridge", "bridge": "br7"}]}`)
-		b.add(list, newPod("live"))
-		b.add(list, newPod("old"))
+		b.add(list, newContainer("live"))
+		b.add(list, newContainer("old"))
 		Expect(os.Remove(b.path("cache/results/flat-old-eth0"))).To(Succeed())
 		reply := b.gc("live", "--live", "-")
 		Expect(reply.Stdout).To(ContainSubstring("kept flat old eth0: its interface exists, and its age is not known; --min-age 0 deletes it\n"))
@@ -402,19 +402,19 @@ var _ = Describe("plumb gc", func() {
 		Expect(b.inventory().Attachments).To(HaveLen(1))
 	})
 
-	It("does not touch a pod that is attached after the inventory, whatever the list says", func() {
-		b.add(list, newPod("live"))
-		b.add(list, newPod("dead"))
+	It("does not touch a container that is attached after the inventory, whatever the list says", func() {
+		b.add(list, newContainer("live"))
+		b.add(list, newContainer("dead"))
 		b.age()
 		fifo := b.path("fifo")
-		b.node.Must(GinkgoTB(), "mkfifo", fifo)
+		b.host.Must(GinkgoTB(), "mkfifo", fifo)
 		done := make(chan nstest.Reply, 1)
 		go func() {
 			defer GinkgoRecover()
 			done <- b.gc("", "--live", fifo, "--min-age", "0", "--force")
 		}()
 		w := openForWriting(fifo) // waits until gc opens it, after it has read the inventory
-		b.add(list, newPod("late", 8081))
+		b.add(list, newContainer("late", 8081))
 		_, err := w.WriteString("live\n")
 		Expect(err).NotTo(HaveOccurred())
 		Expect(w.Close()).To(Succeed())
@@ -427,9 +427,9 @@ var _ = Describe("plumb gc", func() {
 
 	DescribeTable("ends with a signal, as doctor does, while it waits for the list", func(signal os.Signal, args ...string) {
 		fifo := b.path("fifo")
-		b.node.Must(GinkgoTB(), "mkfifo", fifo)
+		b.host.Must(GinkgoTB(), "mkfifo", fifo)
 		cmd := exec.Command(filepath.Join(b.bin, "plumb"), append(append(args, "--live", fifo, "--conf-dir", b.path("conf")), b.folders()...)...)
-		Expect(b.node.Start(cmd)).To(Succeed())
+		Expect(b.host.Start(cmd)).To(Succeed())
 		ended := make(chan error, 1)
 		go func() { ended <- cmd.Wait() }()
 		DeferCleanup(func() { _ = cmd.Process.Kill() })
@@ -443,7 +443,7 @@ var _ = Describe("plumb gc", func() {
 	)
 
 	It("waits for the calls of plugins that run before it calls GC", func() {
-		b.add(list, newPod("live"))
+		b.add(list, newContainer("live"))
 		b.age()
 		key, err := lock.NewKey(skel.LockFile, "a call that runs")
 		Expect(err).NotTo(HaveOccurred())
@@ -454,7 +454,7 @@ var _ = Describe("plumb gc", func() {
 			done <- b.gc("live", "--live", "-")
 		}()
 		awaitWaiterForLock(`0 EOF`)
-		b.add(list, newPod("late"))
+		b.add(list, newContainer("late"))
 		Expect(key.Close()).To(Succeed())
 		reply := <-done
 		Expect(reply.Exit).To(Equal(0), reply.Stderr)
@@ -463,10 +463,10 @@ var _ = Describe("plumb gc", func() {
 
 	It("makes calls of plugins wait during GC", func() {
 		fifo := b.path("fifo")
-		b.node.Must(GinkgoTB(), "mkfifo", fifo)
+		b.host.Must(GinkgoTB(), "mkfifo", fifo)
 		dir, _ := nstest.NewScriptPlugin(GinkgoTB(), "slow", `[ "$CNI_COMMAND" != GC ] || cat `+fifo+` >&2`)
 		b.network("10-pods.conflist", strings.Replace(chain, `{"type": "bridge"`, `{"type": "slow"}, {"type": "bridge"`, 1))
-		b.add(list, newPod("live"))
+		b.add(list, newContainer("live"))
 		b.age()
 		done := make(chan nstest.Reply, 1)
 		go func() {
@@ -474,7 +474,7 @@ var _ = Describe("plumb gc", func() {
 			done <- b.gc("live", "--live", "-", "--cni-path", dir+":"+b.bin)
 		}()
 		end := openForWriting(fifo) // waits until the script opens it
-		late, added := newPod("late"), make(chan error, 1)
+		late, added := newContainer("late"), make(chan error, 1)
 		go func() {
 			_, err := b.cni.AddNetworkList(context.Background(), list, late.RT)
 			added <- err
@@ -487,9 +487,9 @@ var _ = Describe("plumb gc", func() {
 	})
 
 	It("says what to do with a network that has no configuration any more", func() {
-		b.add(list, newPod("live"))
-		b.addHalf(newPod("half", 9090))
-		b.add(list, newPod("whole", 9091))
+		b.add(list, newContainer("live"))
+		b.addHalf(newContainer("half", 9090))
+		b.add(list, newContainer("whole", 9091))
 		Expect(os.Remove(b.path("conf/10-pods.conflist"))).To(Succeed())
 		b.age()
 		Expect(os.Remove(b.path("cache/results/pods-live-eth0"))).To(Succeed())
@@ -498,7 +498,7 @@ var _ = Describe("plumb gc", func() {
 		Expect(reply.Stdout).To(And(ContainSubstring("removed pods whole eth0"), ContainSubstring("removed pods half eth0")), "by the configuration in libcni's cache")
 		Expect(reply.Stderr).To(ContainSubstring("network pods: DEL of dead attachments: 3\n"))
 
-		b.addHalf(newPod("half", 9090))
+		b.addHalf(newContainer("half", 9090))
 		b.age()
 		reply = b.gc("", "--no-live", "--force", "--min-age", "0") // without a configuration, the folders of files are not known
 		Expect(reply.Exit).To(Equal(exitFound))
@@ -506,7 +506,7 @@ var _ = Describe("plumb gc", func() {
 		_, commands, _ := strings.Cut(reply.Stdout, "these commands:\n")
 		for line := range strings.Lines(commands) {
 			if command, ok := strings.CutPrefix(line, "  "); ok && strings.HasPrefix(line, "  ") {
-				b.node.Must(GinkgoTB(), "sh", "-c", command)
+				b.host.Must(GinkgoTB(), "sh", "-c", command)
 			}
 		}
 		Expect(b.inventory().Attachments).To(BeEmpty())
@@ -514,8 +514,8 @@ var _ = Describe("plumb gc", func() {
 
 	It("does not touch a network with disableGC", func() {
 		b.network("10-pods.conflist", strings.Replace(chain, `"name"`, `"disableGC": true, "name"`, 1))
-		b.add(list, newPod("live"))
-		b.addHalf(newPod("half"))
+		b.add(list, newContainer("live"))
+		b.addHalf(newContainer("half"))
 		b.age()
 		reply := b.gc("live", "--live", "-")
 		Expect(reply.Exit).To(Equal(0), reply.Stderr)
@@ -525,8 +525,8 @@ var _ = Describe("plumb gc", func() {
 
 	It("reports a plugin that is missing, and removes the rest", func() {
 		b.network("05-gone.conflist", `{"cniVersion": "1.1.0", "name": "gone", "plugins": [{"type": "gone"}]}`)
-		b.add(list, newPod("live"))
-		b.addHalf(newPod("half"))
+		b.add(list, newContainer("live"))
+		b.addHalf(newContainer("half"))
 		b.age()
 		reply := b.gc("live", "--live", "-", "--force")
 		Expect(reply.Exit).To(Equal(exitFound))
@@ -558,7 +558,7 @@ func awaitWaiterForLock(bytes string) {
 // that is gone some time later.
 func (b *testbed) awaitPorts(n int) {
 	GinkgoHelper()
-	Eventually(func() string { return b.node.Must(GinkgoTB(), "ip", "-o", "link", "show", "master", "cni0") }, time.Minute).
+	Eventually(func() string { return b.host.Must(GinkgoTB(), "ip", "-o", "link", "show", "master", "cni0") }, time.Minute).
 		Should(WithTransform(func(s string) int { return strings.Count(s, "\n") }, Equal(n)))
 }
 

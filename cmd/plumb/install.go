@@ -30,7 +30,7 @@ func newInstall() *cobra.Command {
 		Example: `  plumb install --to /opt/cni/bin --create --backup /opt/cni/before-plumb
   plumb install --to /opt/cni/bin --restore /opt/cni/before-plumb`,
 		Short: "Install the plugins into a folder in use, or restore what was there before",
-		Long: `Install the plugins into a folder of a node in use. Each executable is replaced in one step, so that a runtime
+		Long: `Install the plugins into a folder of a host in use. Each executable is replaced in one step, so that a runtime
 never finds an incomplete one. Files with other names are not touched, and containers are not changed. Nothing
 is replaced if one of the new plugins does not run on this machine. If dhcp is replaced, its daemon,
 cni-dhcp.service, is restarted, if systemd runs it.

@@ -7,7 +7,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/plumb-cni/plumb/cmd/plumb/internal/node"
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/inventory"
 	"github.com/spf13/cobra"
 )
 
@@ -15,8 +15,8 @@ import (
 func newList() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "list",
-		Short: "Show what this node holds, by attachment",
-		Long: `list shows the attachments of containers to networks, and what this node holds for each: addresses, interfaces,
+		Short: "Show what this host holds, by attachment",
+		Long: `list shows the attachments of containers to networks, and what this host holds for each: addresses, interfaces,
 elements of nftables, and files. It changes nothing.`,
 		Args: usage(cobra.NoArgs),
 	}
@@ -27,7 +27,7 @@ elements of nftables, and files. It changes nothing.`,
 	c.Flags().StringVar(&container, "container", "", "show containers whose ID begins with this `prefix` only")
 	c.Flags().BoolVar(&noTrunc, "no-trunc", false, "show whole container IDs")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		inv, err := readNode(c, places)
+		inv, err := readHost(c, places)
 		if err != nil {
 			return err
 		}
@@ -44,7 +44,7 @@ elements of nftables, and files. It changes nothing.`,
 
 // An attachmentTable prints attachments as a table.
 type attachmentTable struct {
-	attachments []*node.Attachment
+	attachments []*inventory.Attachment
 	now         time.Time
 	noTrunc     bool // whole container IDs
 }
@@ -76,11 +76,11 @@ func (t attachmentTable) print(out io.Writer) error {
 }
 
 // id returns the container ID in the length of the table.
-func (t attachmentTable) id(a *node.Attachment) string {
+func (t attachmentTable) id(a *inventory.Attachment) string {
 	if t.noTrunc {
 		return a.ContainerID
 	}
-	return node.ShortID(a.ContainerID)
+	return inventory.ShortID(a.ContainerID)
 }
 
 // orUnknown returns a question mark for a name that is not known.

@@ -19,11 +19,11 @@ import (
 )
 
 var _ = Describe("plumb list", func() {
-	It("shows each attachment with its addresses and what the node holds for it", func() {
+	It("shows each attachment with its addresses and what the host holds for it", func() {
 		b := newTestbed()
 		list := b.network("10-pods.conflist", chain)
-		b.add(list, newPod(id("8c1f0a77e1d2"), 8080, 8443))
-		b.add(list, newPod("default-"+id("b2bf"))) // of nerdctl
+		b.add(list, newContainer(id("8c1f0a77e1d2"), 8080, 8443))
+		b.add(list, newContainer("default-"+id("b2bf"))) // of nerdctl
 		Expect(os.WriteFile(filepath.Join(b.path("leases/pods"), "10.1.2.77"), []byte(id("e5")+"\r\neth0"), 0o600)).To(Succeed())
 		out := regexp.MustCompile(`veth\w+`).ReplaceAllString(b.plumb("list"), "VETH")
 		out = regexp.MustCompile(`\d+s\n`).ReplaceAllString(out, "0s\n")
@@ -40,15 +40,15 @@ var _ = Describe("plumb list", func() {
 		conf, err := libcni.NetworkPluginConfFromBytes([]byte(`{"cniVersion": "1.0.0", "name": "nad", "type": "bridge", "bridge": "br7", "ipam": {
 			"type": "host-local", "dataDir": "` + b.path("leases") + `", "subnet": "10.9.9.0/24"}}`))
 		Expect(err).NotTo(HaveOccurred())
-		b.add(b.network("10-pods.conflist", chain), newPod("c1"))
+		b.add(b.network("10-pods.conflist", chain), newContainer("c1"))
 		for _, id := range []string{"c2", "c3"} {
-			p, cache := newPod(id), map[string]string{"c2": "cache/multus", "c3": "other"}[id]
-			b.cni = cnitest.New(b.node, b.path(cache), b.bin)
+			p, cache := newContainer(id), map[string]string{"c2": "cache/multus", "c3": "other"}[id]
+			b.cni = cnitest.New(b.host, b.path(cache), b.bin)
 			_, err = b.cni.AddNetwork(context.Background(), conf, p.RT)
 			Expect(err).NotTo(HaveOccurred())
 			p.Remove(GinkgoTB())
 		}
-		Eventually(func() string { return b.node.Must(GinkgoTB(), "ip", "-o", "link", "show", "master", "br7") }).Should(BeEmpty())
+		Eventually(func() string { return b.host.Must(GinkgoTB(), "ip", "-o", "link", "show", "master", "br7") }).Should(BeEmpty())
 		b.age()
 		Expect(b.plumb("list", "--cache-dir", b.path("other"))).To(And(
 			MatchRegexp(`nad +c2 +eth0 +10.9.9.2 +namespace gone +1h0m\n`), MatchRegexp(`nad +c3 +eth0 +10.9.9.3 +namespace gone +1h0m\n`)))
@@ -62,7 +62,7 @@ var _ = Describe("plumb list", func() {
 
 	It("shows no address of loopback, and each address once", func() {
 		b := newTestbed()
-		b.add(b.network("10-pods.conflist", chain), newPod("c1"))
+		b.add(b.network("10-pods.conflist", chain), newContainer("c1"))
 		// The results of bridge after loopback, as plumb once made it, and of a plugin that gives the address to a virtual machine.
 		text, err := os.ReadFile(b.path("cache/results/pods-c1-eth0"))
 		Expect(err).NotTo(HaveOccurred())
@@ -75,7 +75,7 @@ var _ = Describe("plumb list", func() {
 
 	It("says if the namespace of a container is gone", func() {
 		b := newTestbed()
-		p := newPod("c1")
+		p := newContainer("c1")
 		b.add(b.network("10-pods.conflist", chain), p)
 		Expect(b.plumb("list")).NotTo(ContainSubstring("gone"))
 		p.Remove(GinkgoTB())
@@ -86,25 +86,25 @@ var _ = Describe("plumb list", func() {
 
 	It("says if an attachment of bridge has no host end", func() {
 		b := newTestbed()
-		b.add(b.network("10-pods.conflist", chain), newPod("c1"))
-		b.node.MustLine(GinkgoTB(), "ip link del "+b.inventory().Attachments[0].Resources[2].Name)
+		b.add(b.network("10-pods.conflist", chain), newContainer("c1"))
+		b.host.MustLine(GinkgoTB(), "ip link del "+b.inventory().Attachments[0].Resources[2].Name)
 		Expect(b.plumb("list")).To(MatchRegexp(`c1 .* no host end, masq4`))
 	})
 
 	It("says if an attachment has no result although others have, once its ADD must have ended", func() {
 		b := newTestbed()
-		b.addHalf(newPod("half"))
+		b.addHalf(newContainer("half"))
 		b.age()
 		b.network("10-pods.conflist", chain)
 		Expect(b.plumb("list")).NotTo(ContainSubstring("no result"), "the runtime may not use libcni's cache")
-		b.add(b.network("10-pods.conflist", chain), newPod("c1"))
-		b.addHalf(newPod("young"))
+		b.add(b.network("10-pods.conflist", chain), newContainer("c1"))
+		b.addHalf(newContainer("young"))
 		Expect(b.plumb("list")).To(And(MatchRegexp(`half .*, no result +1h0m\n`), HaveSuffix(", 1 to look at: plumb doctor\n")))
 	})
 
 	It("prints JSON with every thing, its place and the command that removes it", func() {
 		b := newTestbed()
-		b.add(b.network("10-pods.conflist", chain), newPod("c1", 8080))
+		b.add(b.network("10-pods.conflist", chain), newContainer("c1", 8080))
 		inv := b.inventory()
 		Expect(inv.Errors).To(BeEmpty())
 		Expect(inv.Networks).To(HaveLen(1))
@@ -126,7 +126,7 @@ var _ = Describe("plumb list", func() {
 		Expect(removals).To(HaveKey("nft delete element inet plumb hostport4 '{ tcp . 8080 }'"))
 		Expect(removals).To(HaveKey("nft delete element inet plumb masq6 '{ fd00:1:2::2 }'"))
 		for remove := range removals {
-			b.node.Must(GinkgoTB(), "sh", "-c", remove)
+			b.host.Must(GinkgoTB(), "sh", "-c", remove)
 		}
 		Expect(b.inventory().Attachments).To(BeEmpty())
 	})
@@ -134,7 +134,7 @@ var _ = Describe("plumb list", func() {
 	It("joins the parts of an owner whose names are too long for an alias or a comment", func() {
 		b := newTestbed()
 		long := id("ab") + id("cd")
-		b.add(b.network("10-pods.conflist", chain), newPod(long))
+		b.add(b.network("10-pods.conflist", chain), newContainer(long))
 		inv := b.inventory()
 		Expect(inv.Attachments).To(HaveLen(1))
 		Expect(inv.Attachments[0].ContainerID).To(Equal(long))
@@ -142,11 +142,11 @@ var _ = Describe("plumb list", func() {
 		Expect(inv.Attachments[0].Summary()).To(ContainSubstring("@cni0"))
 	})
 
-	It("changes nothing on the node, and makes no folder or lock file", func() {
+	It("changes nothing on the host, and makes no folder or lock file", func() {
 		b := newTestbed()
 		Expect(b.plumb("list")).To(Equal("0 networks, 0 attachments\n"))
 		Expect(os.ReadDir(b.path("cache"))).To(BeEmpty())
-		b.add(b.network("10-pods.conflist", chain), newPod("c1", 8080))
+		b.add(b.network("10-pods.conflist", chain), newContainer("c1", 8080))
 		Expect(os.Remove(b.path("leases/pods/lock"))).To(Succeed())
 		before := nstest.WaitStable(b.state)
 		b.plumb("list")
@@ -157,17 +157,17 @@ var _ = Describe("plumb list", func() {
 	It("selects by network and by the beginning of a container ID", func() {
 		b := newTestbed()
 		list := b.network("10-pods.conflist", chain)
-		b.add(list, newPod("c1"))
-		b.add(list, newPod("d1"))
+		b.add(list, newContainer("c1"))
+		b.add(list, newContainer("d1"))
 		Expect(b.plumb("list", "--network", "pods", "--container", "d")).To(And(ContainSubstring("d1"), Not(ContainSubstring("c1"))))
-		reply := b.run("", append(b.folders(), "list", "--network", "pod")...)
+		reply := b.run("", append(b.folders(), "list", "--network", "container")...)
 		Expect(reply.Exit).To(Equal(exitUsage))
-		Expect(reply.Stderr).To(ContainSubstring(`network "pod": there is no such network on this node; it has pods`))
+		Expect(reply.Stderr).To(ContainSubstring(`network "container": there is no such network on this host; it has pods`))
 	})
 
-	It("fails without root, as all commands that look at the node, and finds nothing wrong", func() {
+	It("fails without root, as all commands that look at the host, and finds nothing wrong", func() {
 		b := newTestbed()
-		b.add(b.network("10-pods.conflist", chain), newPod("c1", 8080))
+		b.add(b.network("10-pods.conflist", chain), newContainer("c1", 8080))
 		// Another user than root may have no access to the folder of the executables under test.
 		Expect(os.CopyFS(b.path("bin"), os.DirFS(b.bin))).To(Succeed())
 		Expect(errors.Join(os.Chmod(b.dir, 0o755), os.Chmod(b.path("bin"), 0o755))).To(Succeed())
@@ -178,7 +178,7 @@ var _ = Describe("plumb list", func() {
 			reply := b.runAs(65534, append(args, b.folders()...)...)
 			Expect(reply.Exit).To(Equal(exitError), "%q", args)
 			Expect(reply.Stdout).To(BeEmpty(), "%q", args)
-			Expect(reply.Stderr).To(MatchRegexp(`^plumb: [^\n]*(permission denied|operation not permitted); run plumb as root on the node\n$`), "%q", args)
+			Expect(reply.Stderr).To(MatchRegexp(`^plumb: [^\n]*(permission denied|operation not permitted); run plumb as root on the host\n$`), "%q", args)
 		}
 		Expect(os.RemoveAll(b.path("cache/results"))).To(Succeed())
 		reply := b.runAs(65534, append([]string{"list"}, b.folders()...)...)
@@ -212,7 +212,7 @@ var _ = Describe("plumb list", func() {
 
 	DescribeTable("fails, as other commands, if stdout cannot be written", func(args ...string) {
 		b := newTestbed()
-		b.add(b.network("10-pods.conflist", chain), newPod("c1"))
+		b.add(b.network("10-pods.conflist", chain), newContainer("c1"))
 		full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 		Expect(err).NotTo(HaveOccurred())
 		defer full.Close()
@@ -232,10 +232,10 @@ var _ = Describe("plumb list", func() {
 
 	It("does not wait at named pipes, as all commands that look at the node", func() {
 		b := newTestbed()
-		b.add(b.network("10-pods.conflist", chain), newPod("c1"))
+		b.add(b.network("10-pods.conflist", chain), newContainer("c1"))
 		pipes := []string{b.path("conf/00-x.conflist"), b.path("conf/20-x.conf"), b.path("cache/results/zz")}
 		for _, pipe := range pipes {
-			b.node.Must(GinkgoTB(), "mkfifo", pipe)
+			b.host.Must(GinkgoTB(), "mkfifo", pipe)
 		}
 		for _, args := range [][]string{{"list"}, {"doctor"}, {"explain", "c1"}, {"metrics"}, {"gc", "--no-live", "--dry-run"}, {"doctor", pipes[0]}} {
 			if args[len(args)-1] != pipes[0] {
@@ -256,7 +256,7 @@ var _ = Describe("plumb list", func() {
 
 	It("names what it cannot read, and shows the rest", func() {
 		b := newTestbed()
-		b.add(b.network("10-pods.conflist", chain), newPod("c1"))
+		b.add(b.network("10-pods.conflist", chain), newContainer("c1"))
 		Expect(os.WriteFile(filepath.Join(b.path("conf"), "05-broken.conflist"), []byte("{"), 0o644)).To(Succeed())
 		reply := b.run("", append([]string{"list"}, b.folders()...)...)
 		Expect(reply.Exit).To(Equal(0))

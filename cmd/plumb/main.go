@@ -1,4 +1,4 @@
-// Command plumb is the operator's tool: it shows what the container networks of a node hold and what is
+// Command plumb is the operator's tool: it shows what the container networks of a host hold and what is
 // wrong with them, and installs the plugins.
 package main
 
@@ -62,7 +62,7 @@ func untilSignal(ctx context.Context) context.Context {
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:               "plumb",
-		Short:             "Show what the container networks of this node hold, and what is wrong with them",
+		Short:             "Show what the container networks of this host hold, and what is wrong with them",
 		Version:           version,
 		SilenceUsage:      true,
 		SilenceErrors:     true,

@@ -20,7 +20,7 @@ var _ = Describe("plumb completion", func() {
 
 	It("completes formats, containers and interfaces, and no names of files where none can be", func() {
 		b := newTestbed()
-		b.add(b.network("10-pods.conflist", chain), newPod("c1"))
+		b.add(b.network("10-pods.conflist", chain), newContainer("c1"))
 		const noFiles, files = ":4\n", ":0\n"
 		for _, c := range []struct {
 			args []string

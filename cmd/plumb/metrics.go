@@ -8,15 +8,15 @@ import (
 func newMetrics() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "metrics",
-		Short: "Print what this node holds as numbers for Prometheus",
-		Long: `metrics prints the numbers of addresses, attachments and host ports of this node in the text format of Prometheus. A timer
+		Short: "Print what this host holds as numbers for Prometheus",
+		Long: `metrics prints the numbers of addresses, attachments and host ports of this host in the text format of Prometheus. A timer
 writes them to a file for the textfile collector of node_exporter. It changes nothing.`,
 		Example: "  plumb metrics > /var/lib/node_exporter/plumb.prom.new && mv /var/lib/node_exporter/plumb.prom.new /var/lib/node_exporter/plumb.prom",
 		Args:    usage(cobra.NoArgs),
 	}
 	places := addPlaces(c.Flags())
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		inv, err := readNode(c, places)
+		inv, err := readHost(c, places)
 		if err != nil {
 			return err
 		}

@@ -13,8 +13,8 @@ var _ = Describe("plumb metrics", func() {
 	It("prints the numbers of addresses, attachments and host ports", func() {
 		b := newTestbed()
 		list := b.network("10-pods.conflist", chain)
-		b.add(list, newPod("c1", 8080, 8443))
-		b.add(list, newPod("c2"))
+		b.add(list, newContainer("c1", 8080, 8443))
+		b.add(list, newContainer("c2"))
 		Expect(os.WriteFile(filepath.Join(b.path("leases/pods"), "10.1.2.77"), []byte("gone\r\neth0"), 0o600)).To(Succeed())
 		Expect(os.WriteFile(filepath.Join(b.path("leases/pods"), "10.1.2.78"), nil, 0o600)).To(Succeed())
 		out := b.plumb("metrics")

@@ -24,7 +24,7 @@ const (
 	pageDead = "e5b0c2a9f410"
 )
 
-// pagePods and pageLAN are the networks of the page's node.
+// pagePods and pageLAN are the networks of the page's host.
 const (
 	pagePods = `{
     "cniVersion": "1.1.0",
@@ -64,22 +64,22 @@ const (
 `
 )
 
-// A pageNode is the node on which the commands of docs/plumb.md run. It has the networks pods and lan, and two
+// A pageNode is the host on which the commands of docs/plumb.md run. It has the networks pods and lan, and two
 // containers: pageLive on both, and pageDead, whose namespace is gone, on pods.
-type pageNode struct {
+type pageHost struct {
 	*testbed
-	pods    *libcni.NetworkConfigList
-	live    *pod
-	replace map[string]func() string // what runs instead of a command, and returns its output
-	actual  *strings.Replacer        // from the folders of a usual node to those of the testbed, and from short IDs to whole ones
-	usual   *strings.Replacer        // the reverse
+	containers *libcni.NetworkConfigList
+	live       *container
+	replace    map[string]func() string // what runs instead of a command, and returns its output
+	actual     *strings.Replacer        // from the folders of a usual host to those of the testbed, and from short IDs to whole ones
+	usual      *strings.Replacer        // the reverse
 }
 
-// newPageNode returns the node. Its files are 3 days and 4 hours old.
-func newPageNode() *pageNode {
+// newPageNode returns the host. Its files are 3 days and 4 hours old.
+func newPageHost() *pageHost {
 	GinkgoHelper()
 	tb := GinkgoTB()
-	p := &pageNode{testbed: newTestbed(), replace: map[string]func() string{}}
+	p := &pageHost{testbed: newTestbed(), replace: map[string]func() string{}}
 	flags := " --cache-dir " + p.path("cache") + " --data-dir " + p.path("data")
 	there, here := []string{}, []string{flags, ""}
 	for _, pair := range [][2]string{
@@ -97,33 +97,33 @@ func newPageNode() *pageNode {
 		Expect(os.MkdirAll(p.path(dir), 0o755)).To(Succeed())
 	}
 	for _, name := range []string{"bridge", "host-local", "portmap", "tuning", "macvlan"} {
-		p.node.Must(tb, "install", "-m", "0755", filepath.Join(p.bin, name), p.path("opt/bin"))
+		p.host.Must(tb, "install", "-m", "0755", filepath.Join(p.bin, name), p.path("opt/bin"))
 	}
-	p.node.Batch(tb, "link add eth1 type veth peer name switch1", "link set eth1 up", "link set switch1 up")
-	p.pods = p.network("10-pods.conflist", pagePods)
+	p.host.Batch(tb, "link add eth1 type veth peer name switch1", "link set eth1 up", "link set switch1 up")
+	p.containers = p.network("10-pods.conflist", pagePods)
 	lan := p.network("20-lan.conflist", pageLAN)
-	p.live = newPod(id(pageLive), 8080, 8443)
-	p.add(p.pods, p.live)
+	p.live = newContainer(id(pageLive), 8080, 8443)
+	p.add(p.containers, p.live)
 	onLAN := *p.live.RT
 	onLAN.IfName, onLAN.CapabilityArgs = "net1", nil
-	p.add(lan, &pod{NS: p.live.NS, RT: &onLAN})
-	dead := newPod(id(pageDead), 9090)
-	p.add(p.pods, dead)
+	p.add(lan, &container{NS: p.live.NS, RT: &onLAN})
+	dead := newContainer(id(pageDead), 9090)
+	p.add(p.containers, dead)
 	dead.Remove(tb)
-	Eventually(func() string { return p.node.Must(tb, "ip", "-o", "link", "show", "master", "cni0") }).Should(MatchRegexp(`^[^\n]*\n$`))
+	Eventually(func() string { return p.host.Must(tb, "ip", "-o", "link", "show", "master", "cni0") }).Should(MatchRegexp(`^[^\n]*\n$`))
 	p.ageBy(76*time.Hour + 30*time.Minute)
 	return p
 }
 
 // writeProgram writes a shell script.
-func (p *pageNode) writeProgram(name, text string) {
+func (p *pageHost) writeProgram(name, text string) {
 	GinkgoHelper()
 	Expect(os.MkdirAll(filepath.Dir(p.path(name)), 0o755)).To(Succeed())
 	Expect(os.WriteFile(p.path(name), []byte("#!/bin/sh\n"+text+"\n"), 0o755)).To(Succeed())
 }
 
-// output runs a command of the page on the node, and returns what it prints, with the folders of a usual node.
-func (p *pageNode) output(command string) string {
+// output runs a command of the page on the host, and returns what it prints, with the folders of a usual host.
+func (p *pageHost) output(command string) string {
 	GinkgoHelper()
 	if f := p.replace[command]; f != nil {
 		return p.usual.Replace(f())
@@ -132,7 +132,7 @@ func (p *pageNode) output(command string) string {
 	cmd := exec.Command("sh", "-c", p.actual.Replace(command))
 	cmd.Env = append(os.Environ(), "PATH="+p.path("tools")+":"+os.Getenv("PATH"), "NETCONFPATH="+p.path("conf"), "CNI_PATH="+p.path("opt/bin"))
 	cmd.Stdout, cmd.Stderr = &out, &out
-	Expect(p.node.Start(cmd)).To(Succeed())
+	Expect(p.host.Start(cmd)).To(Succeed())
 	if err := cmd.Wait(); err != nil { // doctor has the exit status 1 if it found something
 		var status *exec.ExitError
 		Expect(errors.As(err, &status) && status.ExitCode() == exitFound).To(BeTrue(), "%s: %v\n%s", command, err, &out)
@@ -142,7 +142,7 @@ func (p *pageNode) output(command string) string {
 
 // checkSection runs the commands in the console blocks of a section of the page, in their order, and compares what
 // they print with the page. It returns the blocks. `go test -update` writes the page anew.
-func (p *pageNode) checkSection(heading string) (blocks string) {
+func (p *pageHost) checkSection(heading string) (blocks string) {
 	GinkgoHelper()
 	file := filepath.Join(nstest.Root(GinkgoTB()), "docs/plumb.md")
 	page, err := os.ReadFile(file)
@@ -183,14 +183,14 @@ func masked(screen string) string {
 }
 
 var _ = Describe("docs/plumb.md", func() {
-	It("has a tour of a broken node whose screens are what the commands print", func() {
-		p := newPageNode()
+	It("has a tour of a broken host whose screens are what the commands print", func() {
+		p := newPageHost()
 		p.network("10-pods.conflist", strings.Replace(pagePods, "isGateway", "isGatway", 1))
 		Expect(os.Remove(p.path("opt/bin/tuning"))).To(Succeed())
-		p.node.Must(GinkgoTB(), "nft", "flush", "ruleset")
+		p.host.Must(GinkgoTB(), "nft", "flush", "ruleset")
 		p.replace["systemctl restart container-web"] = func() string {
-			Expect(p.cni.DelNetworkList(context.Background(), p.pods, p.live.RT)).To(Succeed())
-			p.add(p.pods, p.live)
+			Expect(p.cni.DelNetworkList(context.Background(), p.containers, p.live.RT)).To(Succeed())
+			p.add(p.containers, p.live)
 			return ""
 		}
 		screens := p.checkSection("A tour of a broken node")
@@ -202,7 +202,7 @@ var _ = Describe("docs/plumb.md", func() {
 	})
 
 	It("has examples that are what the commands print", func() {
-		p := newPageNode()
+		p := newPageHost()
 		for _, heading := range []string{"plumb list", "plumb gc", "plumb explain", "plumb metrics", "plumb schema"} {
 			p.checkSection(heading)
 		}
@@ -218,8 +218,8 @@ var _ = Describe("docs/plumb.md", func() {
 			small := p.network("30-small.conflist", strings.NewReplacer("10.1.2.0/24", "10.1.3.0/30", `"pods"`, `"small"`,
 				`"type": "bridge"`, `"type": "bridge", "bridge": "cni1"`).Replace(pagePods))
 			session := p.startTrace()
-			p.add(small, newPod(id(pageLive)))
-			p.refuse(small, newPod(id(pageDead)))
+			p.add(small, newContainer(id(pageLive)))
+			p.refuse(small, newContainer(id(pageDead)))
 			Eventually(session.Out).Should(gbytes.Say(`DEL +  host-local`))
 			return string(session.Err.Contents()) + stopTrace(session)
 		}
@@ -227,8 +227,8 @@ var _ = Describe("docs/plumb.md", func() {
 	})
 })
 
-// refuse adds the pod to the network, which must fail, and deletes it, as a runtime does.
-func (p *pageNode) refuse(list *libcni.NetworkConfigList, failed *pod) {
+// refuse adds the container to the network, which must fail, and deletes it, as a runtime does.
+func (p *pageHost) refuse(list *libcni.NetworkConfigList, failed *container) {
 	GinkgoHelper()
 	_, err := p.cni.AddNetworkList(context.Background(), list, failed.RT)
 	Expect(err).To(HaveOccurred())

@@ -17,7 +17,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
-	"github.com/plumb-cni/plumb/cmd/plumb/internal/node"
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/inventory"
 	"github.com/plumb-cni/plumb/test/cnitest"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
@@ -27,22 +27,22 @@ func TestPlumb(t *testing.T) {
 	RunSpecs(t, "cmd/plumb")
 }
 
-// A testbed is a node with folders of its own, a runtime that uses libcni as containerd does, and the
+// A testbed is a host with folders of its own, a runtime that uses libcni as containerd does, and the
 // executable of the tool.
 type testbed struct {
-	node *nstest.NS
+	host *nstest.NS
 	dir  string // has conf, cache, data and state
 	bin  string // has plumb and the plugins
 	cni  *libcni.CNIConfig
 }
 
-// newTestbed returns a node without networks.
+// newTestbed returns a host without networks.
 func newTestbed() *testbed {
 	GinkgoHelper()
 	tb := GinkgoTB()
-	b := &testbed{node: nstest.NewNode(tb), dir: tb.TempDir()}
+	b := &testbed{host: nstest.NewHost(tb), dir: tb.TempDir()}
 	b.bin = nstest.Build(tb, "plumb", "bridge", "host-local", "portmap", "tuning", "loopback", "macvlan", "bandwidth", "static")
-	b.cni = cnitest.New(b.node, b.path("cache"), b.bin)
+	b.cni = cnitest.New(b.host, b.path("cache"), b.bin)
 	for _, dir := range []string{"conf", "cache", "data"} {
 		Expect(os.Mkdir(b.path(dir), 0o755)).To(Succeed())
 	}
@@ -52,7 +52,7 @@ func newTestbed() *testbed {
 // path returns the path of a file in the folder of the testbed.
 func (b *testbed) path(name string) string { return filepath.Join(b.dir, name) }
 
-// run runs the tool on the node, with its folders and this stdin.
+// run runs the tool on the host, with its folders and this stdin.
 func (b *testbed) run(stdin string, args ...string) nstest.Reply {
 	GinkgoHelper()
 	cmd := exec.Command(filepath.Join(b.bin, "plumb"), args...)
@@ -68,7 +68,7 @@ func (b *testbed) runAs(user uint32, args ...string) nstest.Reply {
 	return b.wait(cmd)
 }
 
-// wait runs a command on the node, with the folders of the testbed unless it has an environment.
+// wait runs a command on the host, with the folders of the testbed unless it has an environment.
 func (b *testbed) wait(cmd *exec.Cmd) nstest.Reply {
 	GinkgoHelper()
 	if cmd.Env == nil {
@@ -80,7 +80,7 @@ func (b *testbed) wait(cmd *exec.Cmd) nstest.Reply {
 	}
 	cmd.Stderr = io.MultiWriter(&stderr, GinkgoWriter)
 	fmt.Fprintln(GinkgoWriter, "$ plumb", strings.Join(cmd.Args[1:], " "))
-	err := b.node.Start(cmd)
+	err := b.host.Start(cmd)
 	if err == nil {
 		err = cmd.Wait()
 	}
@@ -90,7 +90,7 @@ func (b *testbed) wait(cmd *exec.Cmd) nstest.Reply {
 	return nstest.Reply{Stdout: stdout.String(), Stderr: stderr.String(), Exit: cmd.ProcessState.ExitCode()}
 }
 
-// plumb is run for a command that looks at the node, which must succeed. It returns stdout.
+// plumb is run for a command that looks at the host, which must succeed. It returns stdout.
 func (b *testbed) plumb(args ...string) string {
 	GinkgoHelper()
 	reply := b.run("", append(args, b.folders()...)...)
@@ -104,14 +104,14 @@ func (b *testbed) folders() []string {
 }
 
 // inventory returns the output of list as JSON.
-func (b *testbed) inventory() *node.Inventory {
+func (b *testbed) inventory() *inventory.Inventory {
 	GinkgoHelper()
-	inv := &node.Inventory{}
+	inv := &inventory.Inventory{}
 	Expect(json.Unmarshal([]byte(b.plumb("list", "-o", "json")), inv)).To(Succeed())
 	return inv
 }
 
-// chain is the configuration of a network as on a node with containerd.
+// chain is the configuration of a network as on a host with containerd.
 const chain = `{
 	"cniVersion": "1.1.0",
 	"name": "pods",
@@ -135,11 +135,11 @@ func (b *testbed) network(file, text string) *libcni.NetworkConfigList {
 	return list
 }
 
-// A pod is a container that a runtime attaches.
-type pod = cnitest.Container
+// A container is a container that a runtime attaches.
+type container = cnitest.Container
 
-// newPod returns a pod with a host port for each of ports.
-func newPod(id string, ports ...int) *pod {
+// newPod returns a container with a host port for each of ports.
+func newContainer(id string, ports ...int) *container {
 	GinkgoHelper()
 	p := cnitest.NewContainer(id)
 	var mappings []map[string]any
@@ -150,15 +150,15 @@ func newPod(id string, ports ...int) *pod {
 	return p
 }
 
-// add attaches the pod to the network.
-func (b *testbed) add(list *libcni.NetworkConfigList, p *pod) {
+// add attaches the container to the network.
+func (b *testbed) add(list *libcni.NetworkConfigList, p *container) {
 	GinkgoHelper()
 	_, err := b.cni.AddNetworkList(context.Background(), list, p.RT)
 	Expect(err).NotTo(HaveOccurred())
 }
 
-// startProcess starts a process in the pod's namespace.
-func startProcess(p *pod) {
+// startProcess starts a process in the container's namespace.
+func startProcess(p *container) {
 	GinkgoHelper()
 	cmd := exec.Command("sleep", "infinity")
 	Expect(p.Start(cmd)).To(Succeed())
@@ -168,10 +168,10 @@ func startProcess(p *pod) {
 	})
 }
 
-// state returns the state of the node and of all files.
+// state returns the state of the host and of all files.
 func (b *testbed) state() string {
 	GinkgoHelper()
-	return nstest.Snapshot(GinkgoTB(), b.node) + nstest.SnapshotDir(GinkgoTB(), b.dir) + nstest.SnapshotDir(GinkgoTB(), "/run/cni")
+	return nstest.Snapshot(GinkgoTB(), b.host) + nstest.SnapshotDir(GinkgoTB(), b.dir) + nstest.SnapshotDir(GinkgoTB(), "/run/cni")
 }
 
 // An id is an ID as containerd's are: 64 hexadecimal digits.

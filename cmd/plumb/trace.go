@@ -17,7 +17,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
-	"github.com/plumb-cni/plumb/cmd/plumb/internal/node"
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/inventory"
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/traces"
 	"github.com/plumb-cni/plumb/pkg/trace"
 )
@@ -36,12 +36,12 @@ func newTrace() *cobra.Command {
 	var o traceOptions
 	c := &cobra.Command{
 		Use:   "trace",
-		Short: "Show the calls of plugins on this node as they end",
-		Long: `trace shows each call of a plugin on this node as it ends: when it began, the attachment, the duration without the
+		Short: "Show the calls of plugins on this host as they end",
+		Long: `trace shows each call of a plugin on this host as it ends: when it began, the attachment, the duration without the
 start of the process, and the outcome. The runtime needs no change and no restart. Ctrl-C ends trace. Only one can run on a
-node.`,
+host.`,
 		Example: `  plumb trace --for 60s
-  plumb trace --network pods --steps
+  plumb trace --network containers --steps
   plumb trace -o json | jq 'select(.outcome != "ok")'`,
 		Args: usage(cobra.NoArgs),
 	}
@@ -99,7 +99,7 @@ func (o traceOptions) run(c *cobra.Command) (err error) {
 	return err
 }
 
-// warnOfNetwork says if the node has no such network as trace is to show.
+// warnOfNetwork says if the host has no such network as trace is to show.
 func (o traceOptions) warnOfNetwork(w io.Writer) {
 	if o.network == "" {
 		return
@@ -131,7 +131,7 @@ func (o traceOptions) text(c *traces.Call, indent string) string {
 		outcome += fmt.Sprintf(" (%d lines are lost: more calls at once than the pipe holds)", c.LostLines)
 	}
 	name := func(text string) string { return oneLine(cmp.Or(text, "-")) }
-	fmt.Fprintf(&b, traceColumns, c.Time.Local().Format("15:04:05.000"), name(c.Network), name(node.ShortID(c.ContainerID)),
+	fmt.Fprintf(&b, traceColumns, c.Time.Local().Format("15:04:05.000"), name(c.Network), name(inventory.ShortID(c.ContainerID)),
 		name(c.IfName), name(c.Command), indent+c.Plugin, took, outcome)
 	if o.steps {
 		for _, s := range c.Steps {

@@ -60,10 +60,10 @@ var _ = Describe("plumb trace", func() {
 		b := newTestbed()
 		list := b.network("10-small.conf", small)
 		session := b.startTrace()
-		b.add(list, newPod(id("8c1f0a77e1d2")))
+		b.add(list, newContainer(id("8c1f0a77e1d2")))
 		Eventually(session.Out).Should(gbytes.Say(`ADD +bridge .* ok\n`), "before the trace ends")
 		Eventually(session.Out).Should(gbytes.Say(`ADD +host-local .* ok\n`))
-		_, err := b.cni.AddNetworkList(context.Background(), list, newPod(id("c2")).RT)
+		_, err := b.cni.AddNetworkList(context.Background(), list, newContainer(id("c2")).RT)
 		Expect(err).To(HaveOccurred())
 		Eventually(session.Out).Should(gbytes.Say(`  host-local .*\n`))
 		const clock, took = `\d\d:\d\d:\d\d\.\d{3}`, ` +\d+\.\dms  `
@@ -79,7 +79,7 @@ var _ = Describe("plumb trace", func() {
 	It("shows the steps, or all of it as JSON", func() {
 		b := newTestbed()
 		list := b.network("10-small.conf", small)
-		p := newPod("c1")
+		p := newContainer("c1")
 		session := b.startTrace("--steps")
 		b.add(list, p)
 		Eventually(session.Out).Should(gbytes.Say(`\n +\d+\.\d{3}ms +\d+\.\d{3}ms  run host-local ADD\n`))
@@ -100,18 +100,18 @@ var _ = Describe("plumb trace", func() {
 
 	It("shows one network or some containers only", func() {
 		b := newTestbed()
-		pods, other := b.network("10-pods.conflist", chain), b.network("20-small.conf", small)
+		containers, other := b.network("10-pods.conflist", chain), b.network("20-small.conf", small)
 		byNetwork := b.startTrace("--network", "small", "-o", "json")
-		b.add(pods, newPod("c1"))
-		b.add(other, newPod("c2"))
+		b.add(containers, newContainer("c1"))
+		b.add(other, newContainer("c2"))
 		Eventually(byNetwork.Out).Should(gbytes.Say("\n"))
 		calls := tracedCalls(stopTrace(byNetwork))
 		Expect(calls).To(HaveLen(1))
 		Expect(calls[0].ContainerID).To(Equal("c2"))
 
 		byContainer := b.startTrace("--container", "ab", "-o", "json")
-		b.add(pods, newPod("c3"))
-		b.add(pods, newPod("abc"))
+		b.add(containers, newContainer("c3"))
+		b.add(containers, newContainer("abc"))
 		Eventually(byContainer.Out).Should(gbytes.Say(`"plugin":"tuning".*\n`))
 		for _, c := range tracedCalls(stopTrace(byContainer)) {
 			Expect(c.ContainerID).To(Equal("abc"))
@@ -123,11 +123,11 @@ var _ = Describe("plumb trace", func() {
 		session := b.startTrace()
 		silent := filepath.Join(b.dir, "silent") // an IPAM plugin that does not answer
 		Expect(os.WriteFile(silent, []byte("#!/bin/sh\n: >$0.called\nexec sleep 600\n"), 0o755)).To(Succeed())
-		p := newPod("c1")
+		p := newContainer("c1")
 		call := exec.Command(filepath.Join(b.bin, "bridge"))
 		call.Env = []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=c1", "CNI_IFNAME=eth0", "CNI_NETNS=" + p.Path(), "CNI_PATH=" + b.dir}
 		call.Stdin = strings.NewReader(`{"cniVersion": "1.1.0", "name": "n", "type": "bridge", "bridge": "cni2", "ipam": {"type": "silent"}}`)
-		Expect(b.node.Start(call)).To(Succeed())
+		Expect(b.host.Start(call)).To(Succeed())
 		Eventually(silent + ".called").Should(BeAnExistingFile())
 		Expect(call.Process.Kill()).To(Succeed())
 		Expect(call.Wait()).NotTo(Succeed())
@@ -135,15 +135,15 @@ var _ = Describe("plumb trace", func() {
 		stopTrace(session)
 	})
 
-	It("runs once per node, ends after its time, and takes over from a trace that was killed", func() {
+	It("runs once per host, ends after its time, and takes over from a trace that was killed", func() {
 		b := newTestbed()
 		first := b.startTrace()
 		second := b.run("", "trace")
 		Expect(second.Exit).To(Equal(exitError))
-		Expect(second.Stderr).To(Equal("plumb: another plumb trace runs on this node; end it first\n"))
+		Expect(second.Stderr).To(Equal("plumb: another plumb trace runs on this host; end it first\n"))
 		Eventually(first.Kill()).Should(gexec.Exit())
 
-		b.add(b.network("10-small.conf", small), newPod("c1")) // with a pipe that nobody reads
+		b.add(b.network("10-small.conf", small), newContainer("c1")) // with a pipe that nobody reads
 		reply := b.run("", "trace", "--for", "1ms")
 		Expect(reply.Exit).To(Equal(0))
 		Expect("/run/plumb").NotTo(BeADirectory())
@@ -154,7 +154,7 @@ var _ = Describe("plumb trace", func() {
 		b.network("10-small.conf", small)
 		reply := b.run("", "trace", "--for", "1ms", "--network", "smal")
 		Expect(reply.Exit).To(Equal(0))
-		Expect(reply.Stderr).To(MatchRegexp(`^plumb: network "smal": there is no such network on this node; it has .*small.*: waiting for it\nplumb trace: waiting `))
+		Expect(reply.Stderr).To(MatchRegexp(`^plumb: network "smal": there is no such network on this host; it has .*small.*: waiting for it\nplumb trace: waiting `))
 		Expect(b.run("", "trace", "--for", "1ms", "--network", "small").Stderr).To(HavePrefix("plumb trace: waiting "))
 	})
 
@@ -171,7 +171,7 @@ var _ = Describe("plumb trace", func() {
 		Expect(w.Close()).To(Succeed())
 		Expect(bufio.NewReader(r).ReadString('\n')).To(HavePrefix("TIME"))
 		Expect(r.Close()).To(Succeed())
-		b.add(list, newPod("c1"))
+		b.add(list, newContainer("c1"))
 		Expect(cmd.Wait()).To(Succeed())
 		Expect(string(messages.Contents())).To(Equal("plumb trace: waiting for calls of plugins; Ctrl-C ends it\n"))
 		Expect("/run/plumb").NotTo(BeADirectory())

@@ -96,13 +96,13 @@ func shortened(s string) string {
 }
 
 // VethGC returns the LinkGC of the host ends that plumb made for the network.
-func VethGC(node *nl.Conn, network string) LinkGC {
-	return LinkGC{Node: node, Kind: "veth", Network: network, Names: hostNames}
+func VethGC(host *nl.Conn, network string) LinkGC {
+	return LinkGC{Host: host, Kind: "veth", Network: network, Names: hostNames}
 }
 
-// A LinkGC finds the links of one kind that plumb made on the node for a network.
+// A LinkGC finds the links of one kind that plumb made on the host for a network.
 type LinkGC struct {
-	Node    *nl.Conn
+	Host    *nl.Conn
 	Kind    string // "veth", "ifb"
 	Network string
 	Names   func(types.Attachment) []string // the names that a link of the attachment can have
@@ -113,7 +113,7 @@ func (g LinkGC) Run(keep types.Set) error {
 	stale, err := g.Stale(keep)
 	errs := []error{err}
 	for _, l := range stale {
-		errs = append(errs, g.Node.DeleteLink(l))
+		errs = append(errs, g.Host.DeleteLink(l))
 	}
 	return errors.Join(errs...)
 }
@@ -122,7 +122,7 @@ func (g LinkGC) Run(keep types.Set) error {
 // compared by its name: an ADD may still be making it. SPEC 1.1.0 (section 3) forbids
 // runtimes to call GC during an ADD. Some do, but their list contains that attachment.
 func (g LinkGC) Stale(keep types.Set) ([]nl.Link, error) {
-	links, err := g.Node.LinksOfKind(g.Kind)
+	links, err := g.Host.LinksOfKind(g.Kind)
 	if err != nil {
 		return nil, err
 	}

@@ -1,7 +1,7 @@
 // Package attach has what the interface plugins share. A Spec describes the state of a
 // container's interface once; ADD applies it and CHECK compares it.
 //
-// There are two kinds of attachments. One has a veth pair with an end on the node: AddVeth,
+// There are two kinds of attachments. One has a veth pair with an end on the host: AddVeth,
 // HostEnd and DelVeth make, find and delete it. The other has an interface in the container only:
 // the plugin makes it, for example on a Master, and a PodLink, CheckPodLink and DelPodLink do the
 // rest of ADD, CHECK and DEL.
@@ -35,7 +35,7 @@ type Spec struct {
 // It does not contain the PodSysctls, which Prepare writes earlier. A route without a
 // gateway uses the first gateway of its family, as with the reference plugins. A route
 // that is given twice is added once.
-func PodSpec(ifName string, dad DADMode, ips []types.IP, routes []types.Route) Spec {
+func ContainerSpec(ifName string, dad DADMode, ips []types.IP, routes []types.Route) Spec {
 	s := Spec{Sysctls: ipv6Sysctls(ifName, ips)}
 	for _, ip := range ips {
 		a := nl.Addr{Prefix: ip.Address}
@@ -61,7 +61,7 @@ func Prepare(c *nl.Conn, l nl.Link, settings ...sysctl.Setting) error {
 // PodSysctls returns the sysctls that a container's interface has with any addresses. The
 // interface never configures itself by router advertisements (CVE-2020-10749), and Announce
 // makes it tell its neighbors of its addresses.
-func PodSysctls(ifName string, dad DADMode) []sysctl.Setting {
+func ContainerSysctls(ifName string, dad DADMode) []sysctl.Setting {
 	settings := []sysctl.Setting{{Key: sysctl.IPv4(ifName, "arp_notify"), Value: "1", Optional: true}}
 	add := func(name, value string) {
 		settings = append(settings, sysctl.Setting{Key: sysctl.IPv6(ifName, name), Value: value, Optional: true})
@@ -138,7 +138,7 @@ func FirstGateway(ips []types.IP, dst netip.Prefix) netip.Addr {
 }
 
 // Interface returns the entry of a link in the result. sandbox is CNI_NETNS for a link of the
-// container, and empty for a link of the node.
+// container, and empty for a link of the host.
 func Interface(l nl.Link, sandbox string) types.Interface {
 	return types.Interface{Name: l.Name, MAC: l.MAC.String(), MTU: l.MTU, Sandbox: sandbox}
 }

@@ -55,7 +55,7 @@ func TestARouteWithoutAGatewayIsOnTheLink(t *testing.T) {
 	}
 }
 
-func TestPodSpecAndPodSysctlsFollowTheDADMode(t *testing.T) {
+func TestContainerSpecAndContainerSysctlsFollowTheDADMode(t *testing.T) {
 	for _, c := range []struct {
 		dad               attach.DADMode
 		noDAD, optimistic bool
@@ -65,21 +65,21 @@ func TestPodSpecAndPodSysctlsFollowTheDADMode(t *testing.T) {
 		{attach.DADOn, false, false, "1"},
 		{attach.DADOptimistic, false, true, "1"},
 	} {
-		s := attach.PodSpec("eth0", c.dad, lease(), nil)
+		s := attach.ContainerSpec("eth0", c.dad, lease(), nil)
 		if a := s.Addrs[1]; a.NoDAD != c.noDAD || a.Optimistic != c.optimistic {
 			t.Errorf("DAD mode %d: address %+v", c.dad, a)
 		}
 		if a := s.Addrs[0]; a.NoDAD || a.Optimistic {
 			t.Errorf("DAD mode %d: IPv4 address %+v", c.dad, a)
 		}
-		sysctls := attach.PodSysctls("eth0", c.dad)
+		sysctls := attach.ContainerSysctls("eth0", c.dad)
 		for key, value := range map[string]string{"accept_dad": c.acceptDAD, "accept_ra": "0", "ndisc_notify": "1"} {
 			if want := (sysctl.Setting{Key: sysctl.IPv6("eth0", key), Value: value, Optional: true}); !slices.Contains(sysctls, want) {
 				t.Errorf("DAD mode %d: no %+v in %+v", c.dad, want, sysctls)
 			}
 		}
 	}
-	only4 := attach.PodSpec("eth0", attach.DADOff, lease()[:1], nil)
+	only4 := attach.ContainerSpec("eth0", attach.DADOff, lease()[:1], nil)
 	if len(only4.Sysctls) != 0 {
 		t.Errorf("a container without an IPv6 address gets %+v", only4.Sysctls)
 	}
@@ -98,17 +98,17 @@ func TestLinkAliasIsShortEnoughForLongNames(t *testing.T) {
 	}
 }
 
-// A testbed is a node with a pod, and netlink connections to both.
+// A testbed is a host with a container, and netlink connections to both.
 type testbed struct {
-	nodeNS, podNS *nstest.NS
-	node, pod     *nl.Conn
+	hostNS, containerNS *nstest.NS
+	host, container     *nl.Conn
 }
 
 func newTestbed(t *testing.T) testbed {
 	t.Helper()
 	b := testbed{}
-	b.nodeNS, b.podNS = nstest.NewNodeAndPod(t)
-	b.node, b.pod = connect(t, b.nodeNS), connect(t, b.podNS)
+	b.hostNS, b.containerNS = nstest.NewHostAndContainer(t)
+	b.host, b.container = connect(t, b.hostNS), connect(t, b.containerNS)
 	return b
 }
 
@@ -128,7 +128,7 @@ func attachment(id string) types.Attachment {
 func (b testbed) add(t *testing.T, id string) nl.Link {
 	t.Helper()
 	var u undo.Stack
-	hostEnd, _, err := attach.AddVeth(&u, attach.Pair{Node: b.node, Pod: b.pod, Owner: attachment(id)})
+	hostEnd, _, err := attach.AddVeth(&u, attach.Pair{Host: b.host, Container: b.container, Owner: attachment(id)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,13 +138,13 @@ func (b testbed) add(t *testing.T, id string) nl.Link {
 // hostName returns the name that the host end of the attachment will have.
 func (b testbed) hostName(t *testing.T, id string) string {
 	t.Helper()
-	node, pod := connect(t, nstest.New(t)), connect(t, nstest.New(t))
-	return testbed{node: node, pod: pod}.add(t, id).Name
+	host, container := connect(t, nstest.New(t)), connect(t, nstest.New(t))
+	return testbed{host: host, container: container}.add(t, id).Name
 }
 
 func (b testbed) del(t *testing.T, id string) {
 	t.Helper()
-	wait, err := attach.DelVeth(b.node, nil, attachment(id), nil)
+	wait, err := attach.DelVeth(b.host, nil, attachment(id), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -198,11 +198,11 @@ func TestOwnerOfReadsTheAttachmentFromTheAlias(t *testing.T) {
 func TestHostEndFindsThePairOfTheAttachment(t *testing.T) {
 	b := newTestbed(t)
 	hostEnd := b.add(t, "one")
-	found, err := attach.HostEnd(b.node, attachment("one"), nil)
+	found, err := attach.HostEnd(b.host, attachment("one"), nil)
 	if err != nil || found.Index != hostEnd.Index || !attach.MadeByPlumb(found) {
 		t.Errorf("have %+v, %v", found, err)
 	}
-	if got := b.nodeNS.Sysctl(t, sysctl.IPv6(hostEnd.Name, "accept_ra")); got != "0" {
+	if got := b.hostNS.Sysctl(t, sysctl.IPv6(hostEnd.Name, "accept_ra")); got != "0" {
 		t.Errorf("accept_ra is %s", got)
 	}
 	if found.Group != 0 {
@@ -211,7 +211,7 @@ func TestHostEndFindsThePairOfTheAttachment(t *testing.T) {
 	if found.Up {
 		t.Error("the host end is up, but its caller has not set it up")
 	}
-	if _, err := attach.HostEnd(b.node, attachment("two"), nil); err == nil {
+	if _, err := attach.HostEnd(b.host, attachment("two"), nil); err == nil {
 		t.Error("found a host end of an attachment that has none")
 	}
 }
@@ -219,20 +219,20 @@ func TestHostEndFindsThePairOfTheAttachment(t *testing.T) {
 func TestAddVethTakesTheNextNameWhereAnotherAttachmentHasTheFirst(t *testing.T) {
 	b := newTestbed(t)
 	first := b.add(t, "one").Name
-	b.podNS.Must(t, "ip", "link", "del", "eth0")
+	b.containerNS.Must(t, "ip", "link", "del", "eth0")
 	// Another attachment has the name that "one" would have.
-	b.nodeNS.Must(t, "ip", "link", "add", first, "type", "veth", "peer", "name", "x0")
-	b.nodeNS.Must(t, "ip", "link", "set", first, "alias", attach.LinkAlias(attachment("other")))
+	b.hostNS.Must(t, "ip", "link", "add", first, "type", "veth", "peer", "name", "x0")
+	b.hostNS.Must(t, "ip", "link", "set", first, "alias", attach.LinkAlias(attachment("other")))
 	second := b.add(t, "one").Name
 	if second == first {
 		t.Fatalf("both are %s", first)
 	}
-	found, err := attach.HostEnd(b.node, attachment("one"), nil)
+	found, err := attach.HostEnd(b.host, attachment("one"), nil)
 	if err != nil || found.Name != second {
 		t.Errorf("have %s, %v", found.Name, err)
 	}
 	b.del(t, "one")
-	if links := b.nodeNS.Must(t, "ip", "-br", "link"); !strings.Contains(links, first) || strings.Contains(links, second) {
+	if links := b.hostNS.Must(t, "ip", "-br", "link"); !strings.Contains(links, first) || strings.Contains(links, second) {
 		t.Errorf("left:\n%s", links)
 	}
 }
@@ -241,12 +241,12 @@ func TestDelVethDeletesAnUnfinishedPair(t *testing.T) {
 	b := newTestbed(t)
 	// A plugin was killed before it had set the alias.
 	var u undo.Stack
-	v := nl.Veth{Name: b.hostName(t, "one"), Peer: "eth0", PeerIn: b.pod, Group: attach.UnfinishedGroup("net1")}
-	if _, _, err := b.node.AddVeth(&u, v); err != nil {
+	v := nl.Veth{Name: b.hostName(t, "one"), Peer: "eth0", PeerIn: b.container, Group: attach.UnfinishedGroup("net1")}
+	if _, _, err := b.host.AddVeth(&u, v); err != nil {
 		t.Fatal(err)
 	}
 	b.del(t, "one")
-	if links := b.podNS.Must(t, "ip", "-br", "link"); strings.Contains(links, "eth0") {
+	if links := b.containerNS.Must(t, "ip", "-br", "link"); strings.Contains(links, "eth0") {
 		t.Errorf("left:\n%s", links)
 	}
 }
@@ -254,8 +254,8 @@ func TestDelVethDeletesAnUnfinishedPair(t *testing.T) {
 func TestAForeignLinkWithTheNameOfAnAttachmentStays(t *testing.T) {
 	b := newTestbed(t)
 	name := b.hostName(t, "one")
-	b.nodeNS.Must(t, "ip", "link", "add", name, "type", "veth", "peer", "name", "x0")
-	if l, err := attach.HostEnd(b.node, attachment("one"), nil); !errors.Is(err, fs.ErrNotExist) {
+	b.hostNS.Must(t, "ip", "link", "add", name, "type", "veth", "peer", "name", "x0")
+	if l, err := attach.HostEnd(b.host, attachment("one"), nil); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the foreign link is found as the host end: %+v, %v", l, err)
 	}
 	if hostEnd := b.add(t, "one"); hostEnd.Name == name {
@@ -263,7 +263,7 @@ func TestAForeignLinkWithTheNameOfAnAttachmentStays(t *testing.T) {
 	}
 	b.del(t, "one")
 	b.del(t, "one")
-	if links := b.nodeNS.Must(t, "ip", "-br", "link"); !strings.Contains(links, name) {
+	if links := b.hostNS.Must(t, "ip", "-br", "link"); !strings.Contains(links, name) {
 		t.Errorf("%s was deleted:\n%s", name, links)
 	}
 }
@@ -289,13 +289,13 @@ func TestDelVethLeavesAnInterfaceOfAnotherAttachment(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newTestbed(t)
-			b.nodeNS.Batch(t, "link add veth0 type veth peer name eth0 address 02:00:00:00:00:01 netns "+b.podNS.Path())
-			b.podNS.Batch(t, "addr add 10.9.0.2/24 dev eth0")
-			wait, err := attach.DelVeth(b.node, b.pod, attachment("old"), c.prev)
+			b.hostNS.Batch(t, "link add veth0 type veth peer name eth0 address 02:00:00:00:00:01 netns "+b.containerNS.Path())
+			b.containerNS.Batch(t, "addr add 10.9.0.2/24 dev eth0")
+			wait, err := attach.DelVeth(b.host, b.container, attachment("old"), c.prev)
 			if err := errors.Join(err, wait()); err != nil {
 				t.Fatal(err)
 			}
-			if stays := strings.Contains(b.podNS.Must(t, "ip", "-br", "link"), "eth0"); stays != c.stays {
+			if stays := strings.Contains(b.containerNS.Must(t, "ip", "-br", "link"), "eth0"); stays != c.stays {
 				t.Errorf("stays: %v", stays)
 			}
 		})
@@ -305,23 +305,23 @@ func TestDelVethLeavesAnInterfaceOfAnotherAttachment(t *testing.T) {
 // The interfaces of these kinds have the MAC of their master, and so the same as all others on it.
 func TestAMACDoesNotIdentifyAnInterfaceThatHasItFromItsMaster(t *testing.T) {
 	b := newTestbed(t)
-	b.podNS.Batch(t, "link add eth0 type veth peer name eth1", "address add 192.0.2.7/24 dev eth0")
-	l, err := b.pod.Link("eth0")
+	b.containerNS.Batch(t, "link add eth0 type veth peer name eth1", "address add 192.0.2.7/24 dev eth0")
+	l, err := b.container.Link("eth0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	prev := &types.Result{
-		Interfaces: []types.Interface{{Name: "eth0", MAC: l.MAC.String(), Sandbox: b.podNS.Path()}},
+		Interfaces: []types.Interface{{Name: "eth0", MAC: l.MAC.String(), Sandbox: b.containerNS.Path()}},
 		IPs:        []types.IP{{Interface: 0, Address: netip.MustParsePrefix("192.0.2.5/24")}},
 	}
 	for kind, want := range map[string]bool{"macvlan": false, "vlan": true, "ipvlan": true} {
 		l.Kind = kind
-		if other, err := attach.BelongsToOther(b.pod, l, types.Attachment{}, prev); err != nil || other != want {
+		if other, err := attach.BelongsToOther(b.container, l, types.Attachment{}, prev); err != nil || other != want {
 			t.Errorf("%s with the MAC but no IP of prevResult: belongs to another attachment: %t, %v; want %t", kind, other, err, want)
 		}
 	}
 	prev.IPs = nil
-	if other, err := attach.BelongsToOther(b.pod, l, types.Attachment{}, prev); other || err != nil {
+	if other, err := attach.BelongsToOther(b.container, l, types.Attachment{}, prev); other || err != nil {
 		t.Errorf("without IPs in prevResult, which tells nothing: %t, %v", other, err)
 	}
 }
@@ -329,24 +329,24 @@ func TestAMACDoesNotIdentifyAnInterfaceThatHasItFromItsMaster(t *testing.T) {
 func TestVethGCLeavesOtherNetworks(t *testing.T) {
 	b := newTestbed(t)
 	keep := b.add(t, "keep").Name
-	others := testbed{nodeNS: b.nodeNS, podNS: nstest.New(t), node: b.node}
-	others.pod = connect(t, others.podNS)
+	others := testbed{hostNS: b.hostNS, containerNS: nstest.New(t), host: b.host}
+	others.container = connect(t, others.containerNS)
 	drop := others.add(t, "drop").Name
 	unfinished := b.hostName(t, "unfinished")
-	b.nodeNS.Must(t, "ip", "link", "add", "vethfeedf00d", "type", "veth", "peer", "name", "x0")
-	b.nodeNS.Must(t, "ip", "link", "set", "vethfeedf00d", "alias", "plumb:net12/drop/eth0")
+	b.hostNS.Must(t, "ip", "link", "add", "vethfeedf00d", "type", "veth", "peer", "name", "x0")
+	b.hostNS.Must(t, "ip", "link", "set", "vethfeedf00d", "alias", "plumb:net12/drop/eth0")
 	// Two plugins were killed before they had set the alias. A third one is about to set it.
 	for name, network := range map[string]string{"vethaaaaaaaa": "net1", "vethbbbbbbbb": "net12", unfinished: "net1"} {
 		var u undo.Stack
-		v := nl.Veth{Name: name, Peer: "p" + name[4:], PeerIn: b.pod, Group: attach.UnfinishedGroup(network)}
-		if _, _, err := b.node.AddVeth(&u, v); err != nil {
+		v := nl.Veth{Name: name, Peer: "p" + name[4:], PeerIn: b.container, Group: attach.UnfinishedGroup(network)}
+		if _, _, err := b.host.AddVeth(&u, v); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := attach.VethGC(b.node, "net1").Run(types.Set{attachment("keep"): true, attachment("unfinished"): true}); err != nil {
+	if err := attach.VethGC(b.host, "net1").Run(types.Set{attachment("keep"): true, attachment("unfinished"): true}); err != nil {
 		t.Fatal(err)
 	}
-	links := b.nodeNS.Must(t, "ip", "-br", "link")
+	links := b.hostNS.Must(t, "ip", "-br", "link")
 	if !strings.Contains(links, keep) || !strings.Contains(links, unfinished) || !strings.Contains(links, "vethfeedf00d") || !strings.Contains(links, "vethbbbbbbbb") ||
 		strings.Contains(links, drop) || strings.Contains(links, "vethaaaaaaaa") {
 		t.Errorf("left:\n%s", links)
@@ -356,16 +356,16 @@ func TestVethGCLeavesOtherNetworks(t *testing.T) {
 func TestDeleteAddressFlowsDeletesTheFlowsOfTheAddressOnly(t *testing.T) {
 	site := nstest.NewSite(t)
 	// The kernel tracks connections if a rule uses their state.
-	site.Node.Must(t, "nft", "add table ip t; add chain ip t c { type filter hook output priority 0; }; add rule ip t c ct state new counter")
+	site.Host.Must(t, "nft", "add table ip t; add chain ip t c { type filter hook output priority 0; }; add rule ip t c ct state new counter")
 	nstest.ServeUDP(t, site.Outside, nstest.OutsideV4+":5353")
-	if _, err := nstest.DialUDP(site.Node, nstest.OutsideV4+":5353"); err != nil {
+	if _, err := nstest.DialUDP(site.Host, nstest.OutsideV4+":5353"); err != nil {
 		t.Fatal(err)
 	}
-	count := func() string { return site.Node.Sysctl(t, "net/netfilter/nf_conntrack_count") }
+	count := func() string { return site.Host.Sysctl(t, "net/netfilter/nf_conntrack_count") }
 	if count() == "0" {
 		t.Fatal("the kernel tracks no connection, so that this test would prove nothing")
 	}
-	h := site.Node.Open(t, &trace.Tracer{})
+	h := site.Host.Open(t, &trace.Tracer{})
 	if err := attach.DeleteAddressFlows(h, []netip.Prefix{prefix("198.18.0.77/32")}); err != nil {
 		t.Fatal(err)
 	}

@@ -32,14 +32,14 @@ func ExplainRemoved(c *nl.Conn, made nl.Link, ifName string, err error) error {
 	}
 }
 
-// ExplainMove explains the error of a kernel that does not give a link of the node another alternative
+// ExplainMove explains the error of a kernel that does not give a link of the host another alternative
 // name, or does not move it into the container.
 func ExplainMove(l nl.Link, err error) error {
 	switch {
 	case errors.Is(err, syscall.EINVAL):
 		return types.Errorf(types.CodeConfig, "the kernel does not move interface %s, which is of kind %q, to another namespace: %w", l.Name, l.Kind, err)
 	case errors.Is(err, fs.ErrNotExist):
-		return types.Errorf(types.CodeTryAgain, "interface %s has left the node during ADD, probably for another container: %w", l.Name, err)
+		return types.Errorf(types.CodeTryAgain, "interface %s has left the host during ADD, probably for another container: %w", l.Name, err)
 	case errors.Is(err, fs.ErrExist):
 		return types.Errorf(types.CodeConfig, "the name or an alternative name of interface %s exists already: %w", l.Name, err)
 	}

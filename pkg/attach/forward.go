@@ -8,12 +8,12 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// EnsureForwarding makes the node forward IPv4 packets, IPv6 packets or both, according to the address
+// EnsureForwarding makes the host forward IPv4 packets, IPv6 packets or both, according to the address
 // families of ips. All containers share this setting: it is written only if it is off, and is not
 // undone.
-func EnsureForwarding(node *nl.Conn, ips []types.IP) error {
+func EnsureForwarding(host *nl.Conn, ips []types.IP) error {
 	for _, s := range forwardingSysctls(ips) {
-		current, err := sysctl.Get(node.NS(), s.Key)
+		current, err := sysctl.Get(host.NS(), s.Key)
 		if err != nil {
 			return explainNoIPv6(err)
 		}
@@ -21,21 +21,21 @@ func EnsureForwarding(node *nl.Conn, ips []types.IP) error {
 			continue
 		}
 		if s.Key == forwarding6 {
-			if err := keepAdvertisedRoutes(node); err != nil {
+			if err := keepAdvertisedRoutes(host); err != nil {
 				return err
 			}
 		}
-		if err := sysctl.Set(node.NS(), s); err != nil {
+		if err := sysctl.Set(host.NS(), s); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// DiffForwarding returns an error if the node does not forward the packets of an address family of
+// DiffForwarding returns an error if the host does not forward the packets of an address family of
 // ips. The error names each sysctl that is off.
-func DiffForwarding(node *nl.Conn, ips []types.IP) error {
-	return sysctl.Diff(node.NS(), forwardingSysctls(ips)...)
+func DiffForwarding(host *nl.Conn, ips []types.IP) error {
+	return sysctl.Diff(host.NS(), forwardingSysctls(ips)...)
 }
 
 const forwarding6 = "net/ipv6/conf/all/forwarding"
@@ -55,20 +55,20 @@ func forwardingSysctls(ips []types.IP) []sysctl.Setting {
 	return settings
 }
 
-// keepAdvertisedRoutes sets accept_ra to 2 on the interfaces of the node that have an
-// IPv6 default route from a router advertisement. A node that forwards IPv6 processes
+// keepAdvertisedRoutes sets accept_ra to 2 on the interfaces of the host that have an
+// IPv6 default route from a router advertisement. A host that forwards IPv6 processes
 // router advertisements only with that value (Documentation/networking/ip-sysctl.rst), and
 // would lose the route.
-func keepAdvertisedRoutes(node *nl.Conn) error {
-	uplinks, err := node.AdvertisedUplinks()
+func keepAdvertisedRoutes(host *nl.Conn) error {
+	uplinks, err := host.AdvertisedUplinks()
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for _, l := range uplinks {
 		key := sysctl.IPv6(l.Name, "accept_ra")
-		if current, err := sysctl.Get(node.NS(), key); err == nil && current == "1" {
-			errs = append(errs, sysctl.Set(node.NS(), sysctl.Setting{Key: key, Value: "2"}))
+		if current, err := sysctl.Get(host.NS(), key); err == nil && current == "1" {
+			errs = append(errs, sysctl.Set(host.NS(), sysctl.Setting{Key: key, Value: "2"}))
 		}
 	}
 	return errors.Join(errs...)

@@ -13,7 +13,7 @@ import (
 // A Master says on which interface a plugin makes the interface of the container.
 type Master struct {
 	Name        string // empty: the device of the first default route, IPv4 before IPv6
-	InContainer bool   // the master is in the container; otherwise it is on the node
+	InContainer bool   // the master is in the container; otherwise it is on the host
 }
 
 // Validate returns an error if no interface with the configured name can be a master.
@@ -32,12 +32,12 @@ func (m Master) Validate() error {
 
 // Open connects to the namespace of the master and to that of the container. If the master is in
 // the container, both are the same connection. They are closed with the namespaces of r.
-func (m Master) Open(r *skel.Request) (masterConn, pod *nl.Conn, err error) {
+func (m Master) Open(r *skel.Request) (masterConn, container *nl.Conn, err error) {
 	if m.InContainer {
-		pod, err = nl.Open(r.Pod)
-		return pod, pod, err
+		container, err = nl.Open(r.ContainerNS)
+		return container, container, err
 	}
-	return nl.OpenBoth(r.Node, r.Pod)
+	return nl.OpenBoth(r.HostNS, r.ContainerNS)
 }
 
 // Find returns the master. c is the connection to its namespace. It is an error if mtu, the
@@ -63,7 +63,7 @@ func (m Master) link(c *nl.Conn) (nl.Link, error) {
 		return nl.Link{}, err
 	}
 	if index == 0 {
-		where := "on the node"
+		where := "on the host"
 		if m.InContainer {
 			where = "in the container"
 		}
@@ -74,8 +74,8 @@ func (m Master) link(c *nl.Conn) (nl.Link, error) {
 
 // A MasterSetup is what an ADD needs to make the container's interface on a master. Prepare returns it.
 type MasterSetup struct {
-	MasterConn *nl.Conn // the namespace of the master: that of the node or, with InContainer, that of the container
-	Pod        *nl.Conn
+	MasterConn *nl.Conn // the namespace of the master: that of the host or, with InContainer, that of the container
+	Container  *nl.Conn
 	Master     nl.Link
 	// AnyGateway is passed on to PodLink.
 	AnyGateway bool
@@ -91,7 +91,7 @@ func (m Master) Prepare(r *skel.Request, mtu int) (*MasterSetup, error) {
 	if err != nil {
 		return nil, err
 	}
-	masterConn, pod, err := m.Open(r)
+	masterConn, container, err := m.Open(r)
 	if err != nil {
 		return nil, err
 	}
@@ -99,11 +99,11 @@ func (m Master) Prepare(r *skel.Request, mtu int) (*MasterSetup, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := EnsureNameFree(pod, r.IfName); err != nil {
+	if err := EnsureNameFree(container, r.IfName); err != nil {
 		return nil, err
 	}
 	pending.AllowAllocation()
-	return &MasterSetup{MasterConn: masterConn, Pod: pod, Master: master, pending: pending}, nil
+	return &MasterSetup{MasterConn: masterConn, Container: container, Master: master, pending: pending}, nil
 }
 
 // Configure configures the interface l for the lease (PodLink.Configure). If the master has no
@@ -112,8 +112,8 @@ func (s *MasterSetup) Configure(r *skel.Request, l nl.Link, dad DADMode) (*types
 	if !s.Master.Carrier {
 		r.Warn("master %s is down or has no carrier: until it has one, the container reaches no other host, and IPv6 addresses are not checked for duplicates", s.Master.Name)
 	}
-	return PodLink{
-		Pod: s.Pod, Link: l, DAD: dad, NoCarrier: !s.Master.Carrier, FixedMAC: l.Kind == "ipvlan", AnyGateway: s.AnyGateway,
+	return ContainerLink{
+		Container: s.Container, Link: l, DAD: dad, NoCarrier: !s.Master.Carrier, FixedMAC: l.Kind == "ipvlan", AnyGateway: s.AnyGateway,
 	}.Configure(r, s.pending)
 }
 
@@ -127,23 +127,23 @@ func (m Master) Status(r *skel.Request, mtu int) error {
 	if m.InContainer {
 		return nil
 	}
-	node, err := nl.Open(r.Node)
+	host, err := nl.Open(r.HostNS)
 	if err != nil {
 		return err
 	}
-	_, err = m.Find(node, mtu)
+	_, err = m.Find(host, mtu)
 	return err
 }
 
 // Check is CHECK of an interface of the kind on the master (CheckPodLink). diff compares what only the
 // plugin knows. It gets the connection to the container.
-func (m Master) Check(r *skel.Request, kind string, diff func(pod *nl.Conn, l nl.Link) error) error {
-	masterConn, pod, err := m.Open(r)
+func (m Master) Check(r *skel.Request, kind string, diff func(container *nl.Conn, l nl.Link) error) error {
+	masterConn, container, err := m.Open(r)
 	if err != nil {
 		return err
 	}
-	return CheckPodLink(r, pod, kind, func(l nl.Link) error {
-		return errors.Join(diff(pod, l), m.Diff(masterConn, l))
+	return CheckContainerLink(r, container, kind, func(l nl.Link) error {
+		return errors.Join(diff(container, l), m.Diff(masterConn, l))
 	})
 }
 

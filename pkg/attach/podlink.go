@@ -13,10 +13,10 @@ import (
 )
 
 // A PodLink is an interface that is in the container only: it has no host end.
-type PodLink struct {
-	Pod  *nl.Conn // to the container
-	Link nl.Link  // as the kernel made it; it is down
-	DAD  DADMode
+type ContainerLink struct {
+	Container *nl.Conn // to the container
+	Link      nl.Link  // as the kernel made it; it is down
+	DAD       DADMode
 	// NoCarrier says that the interface has no carrier: the kernel then starts duplicate
 	// address detection later, and Configure does not wait for it.
 	NoCarrier bool
@@ -38,20 +38,20 @@ type PodLink struct {
 // If another host has an IPv6 address of the lease, the error has CodeDuplicate. If duplicate
 // address detection does not end in time, or if the interface was deleted meanwhile, it has
 // types.CodeTryAgain.
-func (p PodLink) Configure(r *skel.Request, pending *ipam.Pending) (*types.Result, error) {
+func (p ContainerLink) Configure(r *skel.Request, pending *ipam.Pending) (*types.Result, error) {
 	result, err := p.configure(r, pending)
-	return result, ExplainRemoved(p.Pod, p.Link, r.IfName, err)
+	return result, ExplainRemoved(p.Container, p.Link, r.IfName, err)
 }
 
-func (p PodLink) configure(r *skel.Request, pending *ipam.Pending) (*types.Result, error) {
+func (p ContainerLink) configure(r *skel.Request, pending *ipam.Pending) (*types.Result, error) {
 	if !p.Marked {
-		if err := p.Pod.SetAlias(p.Link, LinkAlias(r.Attachment())); err != nil {
+		if err := p.Container.SetAlias(p.Link, LinkAlias(r.Attachment())); err != nil {
 			return nil, err
 		}
 	}
 	result := &types.Result{Interfaces: []types.Interface{Interface(p.Link, r.NetNS)}, DNS: r.Conf.DNS}
 	if pending == nil {
-		return result, p.Pod.SetUp(p.Link)
+		return result, p.Container.SetUp(p.Link)
 	}
 	if err := p.prepare(r); err != nil {
 		return nil, err
@@ -60,7 +60,7 @@ func (p PodLink) configure(r *skel.Request, pending *ipam.Pending) (*types.Resul
 	if err != nil {
 		return nil, err
 	}
-	if err := RefreshMTU(r, p.Pod, &p.Link, &result.Interfaces[0]); err != nil {
+	if err := RefreshMTU(r, p.Container, &p.Link, &result.Interfaces[0]); err != nil {
 		return nil, err
 	}
 	for _, ip := range lease.IPs {
@@ -69,11 +69,11 @@ func (p PodLink) configure(r *skel.Request, pending *ipam.Pending) (*types.Resul
 		}
 	}
 	lease.AddTo(result, 0)
-	spec := PodSpec(p.Link.Name, p.DAD, result.IPs, result.Routes)
+	spec := ContainerSpec(p.Link.Name, p.DAD, result.IPs, result.Routes)
 	for i, route := range spec.Routes {
 		spec.Routes[i].OnLink = p.AnyGateway && route.GW.IsValid() && !reachable(spec, route.GW)
 	}
-	if err := Apply(p.Pod, p.Link, spec); err != nil {
+	if err := Apply(p.Container, p.Link, spec); err != nil {
 		return nil, err
 	}
 	if p.DAD == DADOn && !p.NoCarrier && slices.ContainsFunc(result.IPs, is6) {
@@ -84,38 +84,38 @@ func (p PodLink) configure(r *skel.Request, pending *ipam.Pending) (*types.Resul
 	if p.FixedMAC {
 		return result, nil
 	}
-	return result, Announce(p.Pod, p.Link)
+	return result, Announce(p.Container, p.Link)
 }
 
 // RefreshMTU reads the MTU of the container's interface again, into l and into i, if the IPAM plugin
 // works over the interface: it may have set the MTU.
-func RefreshMTU(r *skel.Request, pod *nl.Conn, l *nl.Link, i *types.Interface) error {
+func RefreshMTU(r *skel.Request, container *nl.Conn, l *nl.Link, i *types.Interface) error {
 	if !ipam.NeedsLink(r) {
 		return nil
 	}
-	now, err := pod.LinkByIndex(l.Index)
+	now, err := container.LinkByIndex(l.Index)
 	l.MTU, i.MTU = now.MTU, now.MTU
 	return err
 }
 
 // prepare writes the sysctls and sets the interface up. With FixedMAC, the interface stays down until
 // it has its addresses, unless the IPAM plugin works over it.
-func (p PodLink) prepare(r *skel.Request) error {
-	settings := PodSysctls(p.Link.Name, p.DAD)
+func (p ContainerLink) prepare(r *skel.Request) error {
+	settings := ContainerSysctls(p.Link.Name, p.DAD)
 	if p.FixedMAC && !ipam.NeedsLink(r) {
-		return sysctl.Set(p.Pod.NS(), settings...)
+		return sysctl.Set(p.Container.NS(), settings...)
 	}
-	return Prepare(p.Pod, p.Link, settings...)
+	return Prepare(p.Container, p.Link, settings...)
 }
 
 // awaitDAD is AwaitDAD, but returns nil after a warning if the interface has had no carrier: then
 // the kernel has not started the detection.
-func (p PodLink) awaitDAD(r *skel.Request) error {
-	err := AwaitDAD(p.Pod, p.Link)
+func (p ContainerLink) awaitDAD(r *skel.Request) error {
+	err := AwaitDAD(p.Container, p.Link)
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		return err
 	}
-	if now, lookupErr := p.Pod.LinkByIndex(p.Link.Index); lookupErr != nil || now.Carrier {
+	if now, lookupErr := p.Container.LinkByIndex(p.Link.Index); lookupErr != nil || now.Carrier {
 		return err
 	}
 	r.Warn("interface %s has no carrier: until it has one, the container reaches no other host, and IPv6 addresses are not checked for duplicates", p.Link.Name)
@@ -125,16 +125,16 @@ func (p PodLink) awaitDAD(r *skel.Request) error {
 // CheckPodLink is CHECK of an interface that is in the container only. It compares the interface
 // with prevResult and calls CHECK of the IPAM plugin. diff compares what only the plugin knows;
 // CheckPodLink calls it with the interface, if that is of the kind.
-func CheckPodLink(r *skel.Request, pod *nl.Conn, kind string, diff func(nl.Link) error) error {
+func CheckContainerLink(r *skel.Request, container *nl.Conn, kind string, diff func(nl.Link) error) error {
 	prev, err := r.RequirePrev()
 	if err != nil {
 		return err
 	}
 	waitIPAM := ipam.StartCheck(r)
-	l, err := pod.Link(r.IfName)
+	l, err := container.Link(r.IfName)
 	spec, changed := SpecFromResult(r, prev, l)
 	spec.Kind = kind
-	changed = errors.Join(changed, Diff(pod, r.IfName, spec))
+	changed = errors.Join(changed, Diff(container, r.IfName, spec))
 	if err == nil && l.Kind == kind {
 		changed = errors.Join(changed, diff(l))
 	}
@@ -144,24 +144,24 @@ func CheckPodLink(r *skel.Request, pod *nl.Conn, kind string, diff func(nl.Link)
 // DelPodLink is DEL of an interface that is in the container only. It deletes the interface, if
 // the container exists, and releases the addresses. It does not delete an interface of another
 // kind or of another attachment: the namespace path was reused.
-func DelPodLink(r *skel.Request, kind string) error {
+func DelContainerLink(r *skel.Request, kind string) error {
 	return ipam.DelWithLink(r, func() (wait func() error, err error) {
 		noWait := func() error { return nil }
-		if r.Pod == nil {
+		if r.ContainerNS == nil {
 			return noWait, nil
 		}
-		pod, err := nl.Open(r.Pod)
+		container, err := nl.Open(r.ContainerNS)
 		if err != nil {
 			return noWait, err
 		}
-		l, err := pod.Link(r.IfName)
+		l, err := container.Link(r.IfName)
 		if err != nil || l.Kind != kind {
 			return noWait, types.IgnoreNotExist(err)
 		}
 		prev, _ := r.Prev() // nil if it cannot be read: DEL does not depend on it
-		if other, err := BelongsToOther(pod, l, r.Attachment(), prev); other || err != nil {
+		if other, err := BelongsToOther(container, l, r.Attachment(), prev); other || err != nil {
 			return noWait, err
 		}
-		return pod.DeleteLinkAsync(l)
+		return container.DeleteLinkAsync(l)
 	})
 }

@@ -42,31 +42,31 @@ func hostNames(owner types.Attachment) []string {
 
 // A Pair describes a veth pair that AddVeth makes for a container.
 type Pair struct {
-	Node, Pod *nl.Conn
-	Owner     types.Attachment
-	MAC       types.MAC // of the container end; zero: random
-	MTU       int       // of both ends, in bytes; zero: the kernel's default
+	Host, Container *nl.Conn
+	Owner           types.Attachment
+	MAC             types.MAC // of the container end; zero: random
+	MTU             int       // of both ends, in bytes; zero: the kernel's default
 }
 
 // EnsureNameFree returns an error if the container already has an interface of that name.
 // The error says what to do. Plugins call EnsureNameFree before they call the IPAM plugin.
-func EnsureNameFree(pod *nl.Conn, ifName string) error {
-	_, err := pod.Link(ifName)
+func EnsureNameFree(container *nl.Conn, ifName string) error {
+	_, err := container.Link(ifName)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	case err != nil:
 		return err
 	}
-	return types.Errorf(types.CodeConfig, "interface %q already exists in container %s: either this attachment was already added, or CNI_IFNAME must be another name", ifName, pod.NS().Path())
+	return types.Errorf(types.CodeConfig, "interface %q already exists in container %s: either this attachment was already added, or CNI_IFNAME must be another name", ifName, container.NS().Path())
 }
 
 // AddVeth makes the pair and pushes its removal to u. Both ends are down. The caller first
 // makes the host end a bridge port or adds addresses to it, and then sets it up.
-func AddVeth(u *undo.Stack, p Pair) (hostEnd, pod nl.Link, err error) {
+func AddVeth(u *undo.Stack, p Pair) (hostEnd, container nl.Link, err error) {
 	for i := range maxHostNames {
-		hostEnd, pod, err = p.Node.AddVeth(u, nl.Veth{
-			Name: hostName(p.Owner, i), Peer: p.Owner.IfName, PeerIn: p.Pod, PeerMAC: p.MAC, MTU: p.MTU,
+		hostEnd, container, err = p.Host.AddVeth(u, nl.Veth{
+			Name: hostName(p.Owner, i), Peer: p.Owner.IfName, PeerIn: p.Container, PeerMAC: p.MAC, MTU: p.MTU,
 			Group: UnfinishedGroup(p.Owner.Network), // until SetOwner has set the alias
 		})
 		if !errors.Is(err, fs.ErrExist) {
@@ -80,11 +80,11 @@ func AddVeth(u *undo.Stack, p Pair) (hostEnd, pod nl.Link, err error) {
 		return nl.Link{}, nl.Link{}, err
 	}
 	// While the link is down it cannot receive a router advertisement of the container.
-	if err := sysctl.Set(p.Node.NS(), HostSysctls(hostEnd.Name)...); err != nil {
+	if err := sysctl.Set(p.Host.NS(), HostSysctls(hostEnd.Name)...); err != nil {
 		return nl.Link{}, nl.Link{}, err
 	}
 	hostEnd.Alias = LinkAlias(p.Owner)
-	return hostEnd, pod, SetOwner(p.Node, hostEnd, p.Owner)
+	return hostEnd, container, SetOwner(p.Host, hostEnd, p.Owner)
 }
 
 // HostSysctls returns the sysctls that the host end of a pair must have.
@@ -92,9 +92,9 @@ func HostSysctls(name string) []sysctl.Setting {
 	return []sysctl.Setting{{Key: sysctl.IPv6(name, "accept_ra"), Value: "0", Optional: true}}
 }
 
-// NoDAD returns the sysctl that makes the link-local address of an interface of the node
-// usable at once. The node sends neighbor solicitations for containers from that address. With
-// duplicate address detection, the node could send none for the first one or two seconds.
+// NoDAD returns the sysctl that makes the link-local address of an interface of the host
+// usable at once. The host sends neighbor solicitations for containers from that address. With
+// duplicate address detection, the host could send none for the first one or two seconds.
 func NoDAD(name string) sysctl.Setting {
 	return sysctl.Setting{Key: sysctl.IPv6(name, "accept_dad"), Value: "0", Optional: true}
 }
@@ -103,10 +103,10 @@ func NoDAD(name string) sysctl.Setting {
 // if the link that has the name belongs to another attachment or to an unknown owner. The caller
 // then tries the next name.
 func (p Pair) explainExists(name string) error {
-	l, err := p.Node.Link(name)
+	l, err := p.Host.Link(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return EnsureNameFree(p.Pod, p.Owner.IfName)
+		return EnsureNameFree(p.Container, p.Owner.IfName)
 	case err != nil:
 		return err
 	case madeFor(l, p.Owner):
@@ -120,10 +120,10 @@ func (p Pair) explainExists(name string) error {
 // may be nil. It returns a link that plumb made for the attachment, or a link without an alias
 // whose name is in prev: the reference plugins made it, and they set no alias. If no link is
 // found, the error matches fs.ErrNotExist.
-func HostEnd(node *nl.Conn, owner types.Attachment, prev *types.Result) (nl.Link, error) {
+func HostEnd(host *nl.Conn, owner types.Attachment, prev *types.Result) (nl.Link, error) {
 	inPrev := hostEndNames(prev)
 	for _, name := range append(hostNames(owner), inPrev...) {
-		l, err := node.Link(name)
+		l, err := host.Link(name)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nl.Link{}, err
 		}
@@ -139,7 +139,7 @@ func HostEnd(node *nl.Conn, owner types.Attachment, prev *types.Result) (nl.Link
 type noHostEnd types.Attachment
 
 func (e noHostEnd) Error() string {
-	return fmt.Sprintf("no interface of the node is the other end of %s (%s)", e.IfName, types.Attachment(e))
+	return fmt.Sprintf("no interface of the host is the other end of %s (%s)", e.IfName, types.Attachment(e))
 }
 
 func (noHostEnd) Is(target error) bool { return target == fs.ErrNotExist }
@@ -168,39 +168,39 @@ func hostEndNames(prev *types.Result) []string {
 // DelVeth deletes the attachment's pair by its host end or, if the host end is not found, by
 // its container end. It returns when no process can reach the container through the pair.
 // The caller must call wait before it uses the connections again: wait returns when the kernel
-// has cleaned up (see nl.Conn.DeleteLinkAsync). pod and prev may be nil.
+// has cleaned up (see nl.Conn.DeleteLinkAsync). container and prev may be nil.
 //
 // DelVeth does not delete an interface of another attachment. The container may have such an
 // interface if the namespace path was reused.
-func DelVeth(node, pod *nl.Conn, owner types.Attachment, prev *types.Result) (wait func() error, err error) {
-	hostEnd, err := HostEnd(node, owner, prev)
+func DelVeth(host, container *nl.Conn, owner types.Attachment, prev *types.Result) (wait func() error, err error) {
+	hostEnd, err := HostEnd(host, owner, prev)
 	if err == nil {
-		return node.DeleteLinkAsync(hostEnd)
+		return host.DeleteLinkAsync(hostEnd)
 	}
 	noWait := func() error { return nil }
-	if !errors.Is(err, fs.ErrNotExist) || pod == nil {
+	if !errors.Is(err, fs.ErrNotExist) || container == nil {
 		return noWait, types.IgnoreNotExist(err)
 	}
-	l, err := pod.Link(owner.IfName)
+	l, err := container.Link(owner.IfName)
 	if err != nil {
 		return noWait, types.IgnoreNotExist(err)
 	}
-	if l.Kind != "veth" || hasPlumbHostEnd(node, pod, l) {
+	if l.Kind != "veth" || hasPlumbHostEnd(host, container, l) {
 		return noWait, nil
 	}
-	if other, err := BelongsToOther(pod, l, owner, prev); other || err != nil {
+	if other, err := BelongsToOther(container, l, owner, prev); other || err != nil {
 		return noWait, types.IgnoreNotExist(err)
 	}
-	return pod.DeleteLinkAsync(l)
+	return container.DeleteLinkAsync(l)
 }
 
 // BelongsToOther reports whether the interface l of the container is known to belong to
 // another attachment: the namespace path was reused. The caller must have found no host end
-// of the attachment on the node.
+// of the attachment on the host.
 //
 // If l has the AltName of another attachment, it belongs to that one. If l has an alias, the alias
 // decides. Without an alias, l belongs to another attachment in two cases:
-//   - prev lists a host end. Because the node no longer has that host end, the pair was
+//   - prev lists a host end. Because the host no longer has that host end, the pair was
 //     deleted, and l is not its container end.
 //   - l has neither the MAC nor an IP address of prev. The IP address alone is enough to
 //     recognize l, because tuning may have changed the MAC. The MAC of a vlan or ipvlan is
@@ -209,7 +209,7 @@ func DelVeth(node, pod *nl.Conn, owner types.Attachment, prev *types.Result) (wa
 //
 // If prev is nil and l has no alias, the owner is unknown and BelongsToOther returns false:
 // the reference plugins made l, or an ADD that was killed.
-func BelongsToOther(pod *nl.Conn, l nl.Link, owner types.Attachment, prev *types.Result) (bool, error) {
+func BelongsToOther(container *nl.Conn, l nl.Link, owner types.Attachment, prev *types.Result) (bool, error) {
 	if HasOtherAltName(l, owner) {
 		return true, nil
 	}
@@ -235,7 +235,7 @@ func BelongsToOther(pod *nl.Conn, l nl.Link, owner types.Attachment, prev *types
 	if mac == l.MAC && !(sharesMAC && len(inPrev) > 0) {
 		return false, nil
 	}
-	addrs, err := pod.Addrs(l)
+	addrs, err := container.Addrs(l)
 	if err != nil {
 		return false, err
 	}
@@ -245,7 +245,7 @@ func BelongsToOther(pod *nl.Conn, l nl.Link, owner types.Attachment, prev *types
 // hasPlumbHostEnd reports whether l, an interface of the container, has a host end that
 // plumb made. DelVeth calls it after it found no host end of its own attachment: such a host
 // end then belongs to another attachment.
-func hasPlumbHostEnd(node, pod *nl.Conn, l nl.Link) bool {
-	hostEnd, err := pod.VethPeer(l, node)
+func hasPlumbHostEnd(host, container *nl.Conn, l nl.Link) bool {
+	hostEnd, err := container.VethPeer(l, host)
 	return err == nil && MadeByPlumb(hostEnd)
 }

@@ -190,13 +190,13 @@ func elementsOf(c *nft.Conn) []string {
 }
 
 var _ = Describe("the store of claims", func() {
-	var node *nstest.NS
+	var host *nstest.NS
 	var c *nft.Conn
 	var claimants []claimant
 
 	BeforeEach(func() {
-		node = nstest.NewNode(GinkgoTB())
-		c = connect(node, nil)
+		host = nstest.NewHost(GinkgoTB())
+		c = connect(host, nil)
 		claimants = nil
 		for i := range 5 {
 			claimants = append(claimants, claimant{c, types.Attachment{Network: fmt.Sprint("net", i/3), ContainerID: strings.Repeat("c", i+1), IfName: "eth0"}})
@@ -263,7 +263,7 @@ var _ = Describe("the store of claims", func() {
 		for _, ports := range [][]uint16{{81}, {80, 81}} { // the second Add takes over port 80
 			lost := errors.New("lost")
 			a := claimants[1]
-			a.c = connect(node, &trace.Tracer{After: func(step string) error {
+			a.c = connect(host, &trace.Tracer{After: func(step string) error {
 				if step == "nft add ports of "+a.String() {
 					return lost
 				}
@@ -286,7 +286,7 @@ var _ = Describe("the store of claims", func() {
 		Expect(claimants[0].add(80)).To(Succeed())
 		var steps []string
 		a := claimants[1]
-		a.c = connect(node, &trace.Tracer{Before: func(step string) error { steps = append(steps, step); return nil }})
+		a.c = connect(host, &trace.Tracer{Before: func(step string) error { steps = append(steps, step); return nil }})
 		steps = nil
 		Expect(a.store(81, 82).Add(new(undo.Stack))).To(Succeed())
 		lookup := "nft get elements of inet plumb"
@@ -295,15 +295,15 @@ var _ = Describe("the store of claims", func() {
 		Expect(a.del(81, 82)).To(Succeed())
 		Expect(steps).To(Equal([]string{"nft get generation", lookup,
 			"nft get chain mark/net of table inet plumb", "nft list rules of inet plumb mark/net", "nft delete ports of " + a.String()}))
-		Expect(node.Must(GinkgoTB(), "nft", "list", "ruleset")).NotTo(ContainSubstring("former"))
+		Expect(host.Must(GinkgoTB(), "nft", "list", "ruleset")).NotTo(ContainSubstring("former"))
 	})
 
 	It("Add takes over a claim that is added between its look-up and its commit", func() {
 		Expect(claimants[0].add(80)).To(Succeed())
 		a, rival := claimants[1], claimants[3]
-		rival.c = connect(node, nil)
+		rival.c = connect(host, nil)
 		commits := 0
-		a.c = connect(node, &trace.Tracer{Before: func(step string) error {
+		a.c = connect(host, &trace.Tracer{Before: func(step string) error {
 			if step == "nft add ports of "+a.String() {
 				if commits++; commits == 1 {
 					Expect(rival.add(81)).To(Succeed())
@@ -320,12 +320,12 @@ var _ = Describe("the store of claims", func() {
 })
 
 var _ = DescribeTable("Add and Damaged reject a table that another program made, and Delete and GC succeed:", func(code int, text string, script ...string) {
-	node := nstest.NewNode(GinkgoTB())
-	c := connect(node, nil)
+	host := nstest.NewHost(GinkgoTB())
+	c := connect(host, nil)
 	for _, line := range script {
-		node.Must(GinkgoTB(), "nft", line)
+		host.Must(GinkgoTB(), "nft", line)
 	}
-	before := node.Must(GinkgoTB(), "nft", "list", "ruleset")
+	before := host.Must(GinkgoTB(), "nft", "list", "ruleset")
 	a := claimant{c, types.Attachment{Network: "net0", ContainerID: "c", IfName: "eth0"}}
 	var u undo.Stack
 	err := a.store(80).Add(&u)
@@ -340,7 +340,7 @@ var _ = DescribeTable("Add and Damaged reject a table that another program made,
 	if !strings.Contains(text, "not as plumb") {
 		_, err = c.DamagedChains(portLayout())
 		Expect(err).To(MatchError(ContainSubstring(text)))
-		Expect(node.Must(GinkgoTB(), "nft", "list", "ruleset")).To(Equal(before))
+		Expect(host.Must(GinkgoTB(), "nft", "list", "ruleset")).To(Equal(before))
 	}
 },
 	Entry("dormant", types.CodeConfig, "table inet plumb is dormant", "add table inet plumb { flags dormant; }"),
@@ -350,16 +350,16 @@ var _ = DescribeTable("Add and Damaged reject a table that another program made,
 )
 
 var _ = It("Add says that the table belongs exclusively to another program", func() {
-	node := nstest.NewNode(GinkgoTB())
+	host := nstest.NewHost(GinkgoTB())
 	var program *nftables.Conn
-	Expect(node.Do(func() (err error) {
+	Expect(host.Do(func() (err error) {
 		program, err = nftables.New(nftables.AsLasting())
 		return err
 	})).To(Succeed())
 	DeferCleanup(func() { Expect(program.CloseLasting()).To(Succeed()) })
 	program.AddTable(&nftables.Table{Name: "plumb", Family: nftables.TableFamilyINet, Flags: nftables.TableFlagOwner})
 	Expect(program.Flush()).To(Succeed())
-	a := claimant{connect(node, nil), types.Attachment{Network: "net0", ContainerID: "c", IfName: "eth0"}}
+	a := claimant{connect(host, nil), types.Attachment{Network: "net0", ContainerID: "c", IfName: "eth0"}}
 	err := a.add(80)
 	Expect(err).To(MatchError(ContainSubstring("table inet plumb belongs exclusively to another program (flag owner")))
 	Expect(types.AsError(err).Code).To(BeEquivalentTo(types.CodeConfig))

@@ -27,27 +27,27 @@ const (
 	identifier = "\x00c1/net/eth0"
 )
 
-// A testbed is a client's namespace, pod, that is connected to a server's namespace.
+// A testbed is a client's namespace, container, that is connected to a server's namespace.
 type testbed struct {
-	server, pod *nstest.NS
-	client      *dhcp.Client
-	serverMAC   types.MAC
+	server, container *nstest.NS
+	client            *dhcp.Client
+	serverMAC         types.MAC
 }
 
 // newTestbed makes a testbed. Only the server has an address.
 func newTestbed() testbed {
 	nstest.LeakCheck(GinkgoTB())
-	server, pod := nstest.NewNodeAndPod(GinkgoTB())
-	nstest.Join(GinkgoTB(), nstest.End{In: server, Name: "lan0", Addrs: []string{serverAddr + "/24"}}, nstest.End{In: pod, Name: "eth0"})
+	server, container := nstest.NewHostAndContainer(GinkgoTB())
+	nstest.Join(GinkgoTB(), nstest.End{In: server, Name: "lan0", Addrs: []string{serverAddr + "/24"}}, nstest.End{In: container, Name: "eth0"})
 	mac, _ := linkOf(server, "lan0")
-	c := newClient(pod)
-	return testbed{server: server, pod: pod, client: c, serverMAC: mac}
+	c := newClient(container)
+	return testbed{server: server, container: container, client: c, serverMAC: mac}
 }
 
 // newClient returns a client for the interface eth0.
-func newClient(pod *nstest.NS) *dhcp.Client {
-	mac, index := linkOf(pod, "eth0")
-	return &dhcp.Client{NS: pod.Open(GinkgoTB(), nil), Link: index, MAC: mac, ID: []byte(identifier),
+func newClient(container *nstest.NS) *dhcp.Client {
+	mac, index := linkOf(container, "eth0")
+	return &dhcp.Client{NS: container.Open(GinkgoTB(), nil), Link: index, MAC: mac, ID: []byte(identifier),
 		Retry: dhcp.Retry{First: 50 * time.Millisecond, Max: 200 * time.Millisecond}}
 }
 
@@ -64,9 +64,9 @@ func (b testbed) start(l nstest.DHCPLease) *nstest.DHCPServer {
 	return nstest.StartDHCPServer(GinkgoTB(), nstest.End{In: b.server, Name: "lan0", Addrs: []string{serverAddr + "/24"}}, l)
 }
 
-// setAddress gives the pod the address of a lease.
+// setAddress gives the container the address of a lease.
 func (b testbed) setAddress(l dhcp.Lease) {
-	b.pod.MustLine(GinkgoTB(), "ip addr add "+l.Address.String()+" dev eth0")
+	b.container.MustLine(GinkgoTB(), "ip addr add "+l.Address.String()+" dev eth0")
 }
 
 // limit returns a context for an exchange that should succeed.
@@ -221,7 +221,7 @@ var _ = Describe("an exchange", func() {
 		done := make(chan error, 1)
 		go func() { _, err := b.client.Discover(limit()); done <- err }()
 		s.Await(GinkgoTB(), dhcpv4.MessageTypeDiscover)
-		b.pod.MustLine(GinkgoTB(), "ip link del eth0")
+		b.container.MustLine(GinkgoTB(), "ip link del eth0")
 		Eventually(done).Should(Receive(MatchError(fs.ErrNotExist)))
 		l := dhcp.Lease{Address: netip.MustParsePrefix(clientAddr + "/24"), Server: netip.MustParseAddr(serverAddr)}
 		for _, err := range []error{
@@ -239,15 +239,15 @@ var _ = Describe("an exchange", func() {
 		done := make(chan error, 1)
 		go func() { _, err := b.client.Discover(limit()); done <- err }()
 		s.Await(GinkgoTB(), dhcpv4.MessageTypeDiscover)
-		b.pod.MustLine(GinkgoTB(), "ip link set eth0 down")
-		b.pod.MustLine(GinkgoTB(), "ip link set eth0 up")
+		b.container.MustLine(GinkgoTB(), "ip link set eth0 down")
+		b.container.MustLine(GinkgoTB(), "ip link set eth0 up")
 		s.Always(nil)
 		Eventually(done).Should(Receive(Not(HaveOccurred())))
 	})
 
 	It("names the last problem when it ends", func() {
 		b := newTestbed()
-		b.pod.MustLine(GinkgoTB(), "ip link set eth0 down")
+		b.container.MustLine(GinkgoTB(), "ip link set eth0 down")
 		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 		defer cancel()
 		_, err := b.client.Discover(ctx)
@@ -288,7 +288,7 @@ var _ = Describe("a lease", func() {
 		s := b.start(simple)
 		l := b.obtain()
 		b.setAddress(l)
-		b.pod.Batch(GinkgoTB(), "link add eth1 up type veth peer name eth2", "link set eth2 up", "addr add 10.99.0.1/24 dev eth1", "route add "+serverAddr+" dev eth1")
+		b.container.Batch(GinkgoTB(), "link add eth1 up type veth peer name eth2", "link set eth2 up", "addr add 10.99.0.1/24 dev eth1", "route add "+serverAddr+" dev eth1")
 		s.Received()
 		_, err := b.client.Renew(limit(), l)
 		Expect(err).NotTo(HaveOccurred())
@@ -300,7 +300,7 @@ var _ = Describe("a lease", func() {
 		b.start(simple)
 		l := b.obtain()
 		b.setAddress(l)
-		nstest.ServeUDP(GinkgoTB(), b.pod, "0.0.0.0:68")
+		nstest.ServeUDP(GinkgoTB(), b.container, "0.0.0.0:68")
 		_, err := b.client.Renew(limit(), l)
 		Expect(err).NotTo(HaveOccurred())
 	})
@@ -366,7 +366,7 @@ var _ = Describe("a lease", func() {
 	DescribeTable("is released by a message that reaches a socket of the server", func(hasAddress bool, prepare string) {
 		b := newTestbed()
 		if prepare != "" {
-			b.pod.MustLine(GinkgoTB(), prepare)
+			b.container.MustLine(GinkgoTB(), prepare)
 		}
 		s := b.start(simple)
 		l := b.obtain()
@@ -377,7 +377,7 @@ var _ = Describe("a lease", func() {
 		frames := capture(b.server, index)
 		Expect(b.client.Release(limit(), l)).To(Succeed())
 		if hasAddress {
-			b.pod.MustLine(GinkgoTB(), "ip addr flush dev eth0") // as DEL does next
+			b.container.MustLine(GinkgoTB(), "ip addr flush dev eth0") // as DEL does next
 		}
 		m := s.Await(GinkgoTB(), dhcpv4.MessageTypeRelease)
 		Expect(m.Source).To(Equal(netip.MustParseAddrPort(clientAddr + ":68")))
@@ -481,7 +481,7 @@ var _ = Describe("an answer", func() {
 	It("is received although the kernel left its UDP checksum to the hardware", func() {
 		b := newTestbed()
 		b.start(simple)
-		frames := capture(b.pod, b.client.Link)
+		frames := capture(b.container, b.client.Link)
 		b.obtain()
 		Eventually(frames).Should(Receive(Satisfy(func(frame []byte) bool {
 			return bytes.HasPrefix(frame[etherLen+20:], []byte{0, 67, 0, 68}) && !validUDP(frame[etherLen:])

@@ -96,12 +96,12 @@ var _ = Describe("with dnsmasq", func() {
 
 	It("the options of the answer are decoded", func() {
 		b := newTestbed()
-		b.startDnsmasq("--dhcp-option=3,10.8.0.254", "--dhcp-option=6,10.8.0.1,10.8.0.2", "--domain=pods.example", "--dhcp-option=26,1400",
+		b.startDnsmasq("--dhcp-option=3,10.8.0.254", "--dhcp-option=6,10.8.0.1,10.8.0.2", "--domain=containers.example", "--dhcp-option=26,1400",
 			"--dhcp-option=119,a.example,b.a.example", "--dhcp-option=121,10.9.0.0/16,10.8.0.3,10.10.0.0/17,0.0.0.0,0.0.0.0/0,10.8.0.4")
 		l := b.obtain()
 		Expect(l.Router).To(Equal(netip.MustParseAddr("10.8.0.254")))
 		Expect(l.MTU).To(Equal(1400))
-		Expect(l.DNS).To(Equal(types.DNS{Nameservers: []string{"10.8.0.1", "10.8.0.2"}, Domain: "pods.example", Search: []string{"a.example", "b.a.example"}}))
+		Expect(l.DNS).To(Equal(types.DNS{Nameservers: []string{"10.8.0.1", "10.8.0.2"}, Domain: "containers.example", Search: []string{"a.example", "b.a.example"}}))
 		Expect(l.Routes).To(Equal([]types.Route{
 			{Dst: netip.MustParsePrefix("10.9.0.0/16"), GW: netip.MustParseAddr("10.8.0.3")},
 			{Dst: netip.MustParsePrefix("10.10.0.0/17"), GW: netip.IPv4Unspecified(), Scope: 253},

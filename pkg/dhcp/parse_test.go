@@ -229,9 +229,9 @@ func TestDecodePacket(t *testing.T) {
 
 // TestFilter: the kernel does not copy other traffic of the container to the socket.
 func TestFilter(t *testing.T) {
-	server, pod := nstest.NewNodeAndPod(t)
-	nstest.Join(t, nstest.End{In: server, Name: "lan0", Addrs: []string{"10.8.0.1/24"}}, nstest.End{In: pod, Name: "eth0", Addrs: []string{"10.8.0.5/24"}})
-	h := pod.Open(t, nil)
+	server, container := nstest.NewHostAndContainer(t)
+	nstest.Join(t, nstest.End{In: server, Name: "lan0", Addrs: []string{"10.8.0.1/24"}}, nstest.End{In: container, Name: "eth0", Addrs: []string{"10.8.0.5/24"}})
+	h := container.Open(t, nil)
 	conn, err := nl.Open(h)
 	if err != nil {
 		t.Fatal(err)
@@ -246,7 +246,7 @@ func TestFilter(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer stop()
-	nstest.ServeUDP(t, pod, "10.8.0.5:69")
+	nstest.ServeUDP(t, container, "10.8.0.5:69")
 	if _, err := nstest.DialUDP(server, "10.8.0.5:69"); err != nil {
 		t.Fatal(err)
 	}

@@ -19,19 +19,19 @@ import (
 type link struct {
 	dhcp.Client
 	record
-	pod  *nl.Conn
-	link nl.Link
+	container *nl.Conn
+	link      nl.Link
 }
 
 // findLink returns the record of the interface of an ADD, and sets the interface up. It reports
 // whether the interface was down.
 func findLink(req Request, broadcast bool) (r record, wasDown bool, err error) {
-	pod, err := ns.Open(req.NetNS, nil)
+	container, err := ns.Open(req.NetNS, nil)
 	if err != nil {
 		return r, false, types.Errorf(types.CodeNamespace, "container namespace: %w; it must exist at this path for the DHCP daemon, too", err)
 	}
-	defer func() { _ = pod.Close() }()
-	conn, err := nl.Open(pod)
+	defer func() { _ = container.Close() }()
+	conn, err := nl.Open(container)
 	if err != nil {
 		return r, false, err
 	}
@@ -46,7 +46,7 @@ func findLink(req Request, broadcast bool) (r record, wasDown bool, err error) {
 		req.ID = append([]byte{1}, l.MAC.Bytes()...) // RFC 2132, section 9.14; 1 is Ethernet
 	}
 	return record{
-		Attachment: req.Attachment, Settings: req.Settings, NetNS: req.NetNS, Cookie: pod.Cookie(),
+		Attachment: req.Attachment, Settings: req.Settings, NetNS: req.NetNS, Cookie: container.Cookie(),
 		Link: l.Index, MAC: l.MAC, Broadcast: broadcast || l.Kind == "ipvlan",
 	}, !l.Up, err
 }
@@ -59,31 +59,31 @@ func setDown(r record) error {
 	}
 	defer i.close()
 	l := i.(*link)
-	return l.pod.SetDown(l.link)
+	return l.container.SetDown(l.link)
 }
 
 // openLink opens the interface of a record. If it is not there any more, the error matches errGone.
 func openLink(r record, retry dhcp.Retry) (iface, error) {
-	pod, err := ns.Open(r.NetNS, nil)
+	container, err := ns.Open(r.NetNS, nil)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, ns.ErrNotNamespace) {
 		return nil, errGone
 	}
 	if err != nil {
 		return nil, err
 	}
-	l, err := linkIn(pod, r)
+	l, err := linkIn(container, r)
 	if err != nil {
-		return nil, errors.Join(err, pod.Close())
+		return nil, errors.Join(err, container.Close())
 	}
 	l.Retry = retry
 	return l, nil
 }
 
-func linkIn(pod *ns.Handle, r record) (*link, error) {
-	if pod.Cookie() != r.Cookie {
+func linkIn(container *ns.Handle, r record) (*link, error) {
+	if container.Cookie() != r.Cookie {
 		return nil, errGone
 	}
-	conn, err := nl.Open(pod)
+	conn, err := nl.Open(container)
 	if err != nil {
 		return nil, err
 	}
@@ -92,8 +92,8 @@ func linkIn(pod *ns.Handle, r record) (*link, error) {
 		return nil, errGone
 	}
 	// The MAC may have changed since ADD, by a later plugin of the chain.
-	return &link{record: r, pod: conn, link: found, Client: dhcp.Client{
-		NS: pod, Link: r.Link, MAC: found.MAC, ID: r.ID, Options: r.Options, Request: r.Ask, Broadcast: r.Broadcast,
+	return &link{record: r, container: conn, link: found, Client: dhcp.Client{
+		NS: container, Link: r.Link, MAC: found.MAC, ID: r.ID, Options: r.Options, Request: r.Ask, Broadcast: r.Broadcast,
 	}}, err
 }
 
@@ -104,7 +104,7 @@ func (l *link) close() { _ = l.NS.Close() }
 func (l *link) configure(from, to *dhcp.Lease) error {
 	var errs []error
 	if l.SetMTU && to != nil && to.MTU > 0 && to.MTU != l.link.MTU {
-		if err := l.pod.SetMTU(l.link, to.MTU); err != nil {
+		if err := l.container.SetMTU(l.link, to.MTU); err != nil {
 			errs = append(errs, fmt.Errorf("interface %s keeps the mtu %d, because that of the DHCP server cannot be set: %w", l.link.Name, l.link.MTU, err))
 		}
 	}
@@ -117,14 +117,14 @@ func (l *link) configure(from, to *dhcp.Lease) error {
 	if from != nil && (to == nil || from.Address != to.Address) {
 		// First of all: as long as the interface has it, an address of the same subnet would be its
 		// secondary one, which the kernel deletes with it.
-		errs = append(errs, types.IgnoreNotExist(l.pod.DeleteAddr(l.link, from.Address)))
+		errs = append(errs, types.IgnoreNotExist(l.container.DeleteAddr(l.link, from.Address)))
 	}
 	if to != nil && (from == nil || from.Address != to.Address) {
-		errs = append(errs, ignoreExist(l.pod.AddAddr(l.link, nl.Addr{Prefix: to.Address})))
+		errs = append(errs, ignoreExist(l.container.AddAddr(l.link, nl.Addr{Prefix: to.Address})))
 	}
 	if to != nil {
 		for _, r := range l.routes(to) {
-			errs = append(errs, ignoreExist(l.pod.AddRoute(l.link, r)))
+			errs = append(errs, ignoreExist(l.container.AddRoute(l.link, r)))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -135,7 +135,7 @@ func (l *link) configure(from, to *dhcp.Lease) error {
 
 // restore implements iface.
 func (l *link) restore(lease *dhcp.Lease) (lost bool, err error) {
-	have, err := l.pod.Addrs(l.link)
+	have, err := l.container.Addrs(l.link)
 	if err != nil || slices.ContainsFunc(have, func(a nl.Addr) bool { return a.Prefix.Addr() == lease.Address.Addr() }) {
 		return false, err
 	}
@@ -162,11 +162,11 @@ func (l *link) routes(of *dhcp.Lease) []nl.Route {
 
 // deleteRoutes deletes the routes of a lease that the interface has.
 func (l *link) deleteRoutes(of *dhcp.Lease) error {
-	have, err := l.pod.FullRoutes(l.link)
+	have, err := l.container.FullRoutes(l.link)
 	errs := []error{err}
 	for _, r := range slices.Backward(have) {
 		if slices.ContainsFunc(l.routes(of), r.Same) {
-			errs = append(errs, l.pod.DeleteFullRoute(r))
+			errs = append(errs, l.container.DeleteFullRoute(r))
 		}
 	}
 	return errors.Join(errs...)

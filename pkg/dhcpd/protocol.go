@@ -133,7 +133,7 @@ func roundTrip(ctx context.Context, socket string, req Request) (Answer, error) 
 	return answer, nil
 }
 
-// maxLine limits a request and an answer. GC of a large node sends some hundred KiB.
+// maxLine limits a request and an answer. GC of a large host sends some hundred KiB.
 const maxLine = 8 << 20
 
 // readLine reads up to the end of a line, or of the stream.

@@ -12,11 +12,11 @@ import (
 // "iptables" or, for the default, empty. The default is nftables, or iptables if the kernel lacks what byNFT needs
 // (nft.ErrUnavailable), for example NAT in the family inet (Linux 5.2). With the backend nftables, that is an error with
 // types.CodeConfig, which matches nft.ErrUnavailable.
-func ByBackend(node *ns.Handle, backend string, byNFT func(*nft.Conn) error, byIPTables func() error) error {
+func ByBackend(host *ns.Handle, backend string, byNFT func(*nft.Conn) error, byIPTables func() error) error {
 	if backend == "iptables" {
 		return byIPTables()
 	}
-	c, err := nft.Open(node)
+	c, err := nft.Open(host)
 	if err == nil {
 		err = byNFT(c)
 	}

@@ -78,10 +78,10 @@ func (c Cleanup) NFT(conn *nft.Conn, tx *nft.Tx) error {
 
 // Legacy deletes what is in the legacy tables nat. See LegacyTool. The text description names the
 // deletion in errors and in the trace.
-func (c Cleanup) Legacy(node *ns.Handle, description string) error {
+func (c Cleanup) Legacy(host *ns.Handle, description string) error {
 	var errs []error
 	for _, f := range nft.Families() {
-		tool, found, err := LegacyTool(node, f, NAT)
+		tool, found, err := LegacyTool(host, f, NAT)
 		if found {
 			err = tool.Change(NAT, description, func(t Table) (string, error) { return Script(NAT, c.deletions(t)...), nil })
 		}

@@ -32,9 +32,9 @@ func Name(f nft.Family) string {
 	return "iptables"
 }
 
-// A Variant selects one of the iptables programs that a node can have. Since iptables 1.8 there is
+// A Variant selects one of the iptables programs that a host can have. Since iptables 1.8 there is
 // one program for rules in nf_tables, and another one for rules in the legacy tables (ip_tables). A
-// node can have both programs, and both kinds of rules, at the same time.
+// host can have both programs, and both kinds of rules, at the same time.
 type Variant string
 
 // The variants, by the middle part of the names of their programs.
@@ -46,7 +46,7 @@ const (
 
 // A Tool runs the programs of one family and variant in one namespace.
 type Tool struct {
-	Node    *ns.Handle
+	HostNS  *ns.Handle
 	Family  nft.Family
 	Variant Variant
 }
@@ -92,7 +92,7 @@ func (t Tool) Save(table string) (string, error) {
 // five attempts. The error is that of makeScript, Save, Restore or WithLock.
 func (t Tool) Change(table, description string, makeScript func(Table) (string, error)) error {
 	const attempts = 5
-	return WithLock(t.Node, LockWait, func() error {
+	return WithLock(t.HostNS, LockWait, func() error {
 		var refused error
 		for range attempts {
 			saved, err := t.Save(table)
@@ -135,7 +135,7 @@ var ErrRefused = errors.New("refused")
 // run runs a program and explains its error.
 func (t Tool) run(description, stdin, program string, args ...string) (string, error) {
 	p := Program{Path: program, Args: args, Stdin: stdin, Limit: LockWait + runLimit}
-	out, err := p.Run(t.Node, filepath.Base(program)+": "+description)
+	out, err := p.Run(t.HostNS, filepath.Base(program)+": "+description)
 	return out, explain(err)
 }
 
@@ -168,15 +168,15 @@ func explain(err error) error {
 // them, if the kernel does not support legacy tables, or if the process may not read their list: under a rootless runtime that
 // created the network namespace before the uid_map was written, the list belongs to a user who is not mapped (xt_proto_init in the
 // kernel's net/netfilter/x_tables.c).
-func LegacyTool(node *ns.Handle, f nft.Family, table string) (t Tool, found bool, err error) {
+func LegacyTool(host *ns.Handle, f nft.Family, table string) (t Tool, found bool, err error) {
 	// /proc/net shows the namespace of the process's main thread, not of this thread.
 	path := "/proc/thread-self/net/ip_tables_names"
 	if f == nft.IPv6 {
 		path = "/proc/thread-self/net/ip6_tables_names"
 	}
 	var names []byte
-	err = node.Step("read "+path, func() error {
-		return node.Do(func() (err error) {
+	err = host.Step("read "+path, func() error {
+		return host.Do(func() (err error) {
 			names, err = os.ReadFile(path)
 			return err
 		})
@@ -188,7 +188,7 @@ func LegacyTool(node *ns.Handle, f nft.Family, table string) (t Tool, found bool
 		return Tool{}, false, fmt.Errorf("look for tables of iptables-legacy: %w", err)
 	}
 	for _, v := range []Variant{Legacy, Default} { // before 1.8, iptables had only legacy tables and no variants
-		t = Tool{Node: node, Family: f, Variant: v}
+		t = Tool{HostNS: host, Family: f, Variant: v}
 		if slices.Contains(strings.Fields(string(names)), table) && t.CheckInstalled() == nil {
 			return t, true, nil
 		}

@@ -20,7 +20,7 @@ import (
 // newTool returns a Tool in a new namespace.
 func newTool(t *testing.T, v Variant) Tool {
 	t.Helper()
-	return Tool{Node: nstest.New(t).Open(t, nil), Family: nft.IPv4, Variant: v}
+	return Tool{HostNS: nstest.New(t).Open(t, nil), Family: nft.IPv4, Variant: v}
 }
 
 func TestRestoreMakesAllChangesOrNone(t *testing.T) {
@@ -48,7 +48,7 @@ func TestRestoreMakesAllChangesOrNone(t *testing.T) {
 			if !slices.Equal(got, want) {
 				t.Errorf("the saved rule has the words %q, want %q", got, want)
 			}
-			if _, found, err := LegacyTool(tool.Node, nft.IPv4, "nat"); err != nil || found != (v == Legacy) {
+			if _, found, err := LegacyTool(tool.HostNS, nft.IPv4, "nat"); err != nil || found != (v == Legacy) {
 				t.Errorf("LegacyTool of nat = %v, %v, want %v", found, err, v == Legacy)
 			}
 		})
@@ -56,18 +56,18 @@ func TestRestoreMakesAllChangesOrNone(t *testing.T) {
 }
 
 func TestProgramReturnsWhyItFailed(t *testing.T) {
-	node, shell := newTool(t, Default).Node, Program{Path: "/bin/sh", Args: []string{"-c", "read line; echo $line; echo two words >&2; exit 3"}, Stdin: "in\n", Limit: time.Minute}
-	_, err := shell.Run(node, "run sh")
+	host, shell := newTool(t, Default).HostNS, Program{Path: "/bin/sh", Args: []string{"-c", "read line; echo $line; echo two words >&2; exit 3"}, Stdin: "in\n", Limit: time.Minute}
+	_, err := shell.Run(host, "run sh")
 	var exit *ExitError
 	if !errors.As(err, &exit) || exit.ExitCode() != 3 || err.Error() != "run sh: exit status 3: two words" {
 		t.Errorf("the error is %v, want an ExitError with status 3 and what the program wrote to stderr", err)
 	}
 	shell.Args[1] = "read line; echo $line"
-	if out, err := shell.Run(node, "run sh"); err != nil || out != "in\n" {
+	if out, err := shell.Run(host, "run sh"); err != nil || out != "in\n" {
 		t.Errorf("Run returned %q, %v, want what the program wrote to stdout", out, err)
 	}
 	shell.Args[1], shell.Limit = "while :; do :; done", time.Millisecond
-	_, err = shell.Run(node, "run sh")
+	_, err = shell.Run(host, "run sh")
 	expectCode(t, err, types.CodeTryAgain)
 }
 
@@ -170,12 +170,12 @@ func TestProgramWaitsAMinuteForTheLock(t *testing.T) {
 
 func TestWithLockRunsOneFunctionAtATime(t *testing.T) {
 	tool := newTool(t, Default)
-	other, err := ns.Open(tool.Node.Path(), nil)
+	other, err := ns.Open(tool.HostNS.Path(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = other.Close() }()
-	err = WithLock(tool.Node, time.Minute, func() error {
+	err = WithLock(tool.HostNS, time.Minute, func() error {
 		err := WithLock(other, time.Millisecond, func() error { t.Error("WithLock ran two functions at the same time"); return nil })
 		expectCode(t, err, types.CodeTryAgain)
 		return nil
@@ -183,7 +183,7 @@ func TestWithLockRunsOneFunctionAtATime(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
-	third, err := ns.Open(tool.Node.Path(), nil)
+	third, err := ns.Open(tool.HostNS.Path(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

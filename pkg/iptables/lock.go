@@ -12,7 +12,7 @@ import (
 )
 
 // LockWait is how long a call waits for other calls and programs that change the rules, and for /run/xtables.lock. It is as long
-// as calls for the same attachment wait for each other, because on a starved node the holder of the
+// as calls for the same attachment wait for each other, because on a starved host the holder of the
 // lock may not run for many seconds.
 const LockWait = time.Minute
 
@@ -20,8 +20,8 @@ const LockWait = time.Minute
 // tables do not change between what f reads and what f writes. The lock is a flock(2) of the
 // namespace's file, which needs no file of its own. If the lock is not free within limit,
 // WithLock returns an error with types.CodeTryAgain and does not run f.
-func WithLock(node *ns.Handle, limit time.Duration, f func() error) error {
-	err := node.Step("lock the tables of iptables", func() error { return lock.Flock(node.FD(), limit) })
+func WithLock(host *ns.Handle, limit time.Duration, f func() error) error {
+	err := host.Step("lock the tables of iptables", func() error { return lock.Flock(host.FD(), limit) })
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return types.Errorf(types.CodeTryAgain, "lock the tables of iptables: other processes held the lock for over %s; try again", limit)
 	}
@@ -29,5 +29,5 @@ func WithLock(node *ns.Handle, limit time.Duration, f func() error) error {
 		return err
 	}
 	err = f()
-	return errors.Join(err, unix.Flock(node.FD(), unix.LOCK_UN))
+	return errors.Join(err, unix.Flock(host.FD(), unix.LOCK_UN))
 }

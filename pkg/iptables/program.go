@@ -36,17 +36,17 @@ type ExitError = exec.ExitError
 // kernel kills the program too (PR_SET_PDEATHSIG). Otherwise the program could make its changes
 // after the DEL that follows, and the changes would remain. The kernel also kills the program
 // when the thread that forked it ends, so the goroutine is locked to its thread.
-func (p Program) Run(node *ns.Handle, step string) (stdout string, err error) {
+func (p Program) Run(host *ns.Handle, step string) (stdout string, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), p.Limit)
 	defer cancel()
 	var out, errOut strings.Builder
-	err = node.Step(step, func() error {
-		return node.Do(func() error {
+	err = host.Step(step, func() error {
+		return host.Do(func() error {
 			runtime.LockOSThread()
 			defer runtime.UnlockOSThread()
 			cmd := exec.CommandContext(ctx, p.Path, p.Args...)
 			cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-			cmd.WaitDelay = runLimit // a busy node needs time to read what the program wrote
+			cmd.WaitDelay = runLimit // a busy host needs time to read what the program wrote
 			cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(p.Stdin), &out, &errOut
 			return cmd.Run()
 		})

@@ -14,13 +14,13 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// BenchmarkNFTables measures each verb on a node with the elements of other containers. Each
+// BenchmarkNFTables measures each verb on a host with the elements of other containers. Each
 // iteration opens its own socket, as a plugin does.
 func BenchmarkNFTables(b *testing.B) {
 	for _, others := range []int{0, 5000} {
-		node := nstest.NewNode(b)
+		host := nstest.NewHost(b)
 		keep := types.Set{}
-		fill(b, node, others, keep)
+		fill(b, host, others, keep)
 		ips := []netip.Prefix{netip.MustParsePrefix("10.88.255.2/16"), netip.MustParsePrefix("fd00:9::2/64")}
 		owner := types.Attachment{Network: "net1", ContainerID: fmt.Sprintf("%064x", int64(1)<<40), IfName: "eth0"}
 		keep[owner] = true
@@ -31,11 +31,11 @@ func BenchmarkNFTables(b *testing.B) {
 						if i == 0 {
 							b.StopTimer()
 						}
-						h, err := ns.Open(node.Path(), nil)
+						h, err := ns.Open(host.Path(), nil)
 						if err != nil {
 							b.Fatal(err)
 						}
-						if err := step(masq.Masq{Node: h, Owner: owner}); err != nil {
+						if err := step(masq.Masq{HostNS: h, Owner: owner}); err != nil {
 							b.Fatal(err)
 						}
 						b.StopTimer() // a plugin waits for a grace period of the kernel only once, when it closes
@@ -54,13 +54,13 @@ func BenchmarkNFTables(b *testing.B) {
 		run("Del", add, del)
 		run("DelByOwner", add, func(m masq.Masq) error { return masq.Del(m, nil) })
 		run("DelOfNothing", del, del)
-		run("GC", add, func(m masq.Masq) error { return masq.GC(m.Node, "net1", keep) })
+		run("GC", add, func(m masq.Masq) error { return masq.GC(m.HostNS, "net1", keep) })
 	}
 }
 
 // fill adds the elements of n other containers.
-func fill(b *testing.B, node *nstest.NS, n int, keep types.Set) {
-	h, err := ns.Open(node.Path(), nil)
+func fill(b *testing.B, host *nstest.NS, n int, keep types.Set) {
+	h, err := ns.Open(host.Path(), nil)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func fill(b *testing.B, node *nstest.NS, n int, keep types.Set) {
 		b.Fatal(err)
 	}
 	// Add makes the table and the chain of the subnet.
-	first := masq.Masq{Node: h, Owner: types.Attachment{Network: "net1", ContainerID: "first", IfName: "eth0"}}
+	first := masq.Masq{HostNS: h, Owner: types.Attachment{Network: "net1", ContainerID: "first", IfName: "eth0"}}
 	if err := masq.Add(new(undo.Stack), first, []netip.Prefix{netip.MustParsePrefix("10.88.255.254/16")}); err != nil {
 		b.Fatal(err)
 	}

@@ -34,7 +34,7 @@ func addIPTables(u *undo.Stack, m Masq, ips []netip.Prefix) error {
 		if len(familyIPs) == 0 {
 			continue
 		}
-		if err := addFamily(iptables.Tool{Node: m.Node, Family: f}, m.Owner, familyIPs); err != nil {
+		if err := addFamily(iptables.Tool{HostNS: m.HostNS, Family: f}, m.Owner, familyIPs); err != nil {
 			return err
 		}
 		u.Push("delete "+m.String(), func() error { return Del(m, familyIPs) })
@@ -85,10 +85,10 @@ func addition(owner types.Attachment, ips []netip.Prefix, table iptables.Table) 
 }
 
 // uncovered returns the addresses that neither iptables rules nor the nftables rules of the
-// reference plugin masquerade. Such rules exist on a node that was upgraded to plumb while
+// reference plugin masquerade. Such rules exist on a host that was upgraded to plumb while
 // containers ran. c is nil if the kernel has no nf_tables.
 func uncovered(c *nft.Conn, m Masq, ips []netip.Prefix) ([]netip.Prefix, error) {
-	legacy, err := legacyRules(m.Node)
+	legacy, err := legacyRules(m.HostNS)
 	var missing []netip.Prefix
 	for _, ip := range ips {
 		f := nft.FamilyOf(ip.Addr())
@@ -107,11 +107,11 @@ func uncovered(c *nft.Conn, m Masq, ips []netip.Prefix) ([]netip.Prefix, error) 
 }
 
 // legacyRules returns the rules of the legacy tables nat.
-func legacyRules(node *ns.Handle) (map[nft.Family][]iptables.Rule, error) {
+func legacyRules(host *ns.Handle) (map[nft.Family][]iptables.Rule, error) {
 	rules := map[nft.Family][]iptables.Rule{}
 	var errs []error
 	for _, f := range nft.Families() {
-		tool, found, err := iptables.LegacyTool(node, f, iptables.NAT)
+		tool, found, err := iptables.LegacyTool(host, f, iptables.NAT)
 		if found {
 			var saved string
 			saved, err = tool.Save(iptables.NAT)

@@ -10,7 +10,7 @@
 //
 // An upgrade or another configuration can change the backend while containers run. So Del and GC
 // delete the rules of both backends and of the reference plugins, and Check accepts any of them.
-// Del and GC run a program only if the node has a legacy table nat of iptables.
+// Del and GC run a program only if the host has a legacy table nat of iptables.
 package masq
 
 import (
@@ -49,7 +49,7 @@ func ParseBackend(s string) (Backend, error) {
 
 // Masq is the masquerade of one attachment.
 type Masq struct {
-	Node    *ns.Handle
+	HostNS  *ns.Handle
 	Owner   types.Attachment
 	Backend Backend // only Add, Check and Status use it
 	// Warn gets a warning for each address that Add takes from another attachment. It may be nil.
@@ -65,7 +65,7 @@ func (m Masq) String() string { return "masquerade of " + m.Owner.String() }
 // If another attachment has an element for the address in nf_tables, for example because it was
 // never deleted, Add takes the address over and warns. Del gives it back.
 func Add(u *undo.Stack, m Masq, ips []netip.Prefix) error {
-	err := iptables.ByBackend(m.Node, string(m.Backend),
+	err := iptables.ByBackend(m.HostNS, string(m.Backend),
 		func(c *nft.Conn) error { return m.store(c, ips).Add(u) },
 		func() error { return addIPTables(u, m, ips) })
 	if err != nil {
@@ -76,7 +76,7 @@ func Add(u *undo.Stack, m Masq, ips []netip.Prefix) error {
 
 // open connects to nf_tables, whatever the backend is. It returns nil, nil if the kernel has no nf_tables.
 func (m Masq) open() (*nft.Conn, error) {
-	c, err := nft.Open(m.Node)
+	c, err := nft.Open(m.HostNS)
 	if errors.Is(err, nft.ErrUnavailable) {
 		return nil, nil
 	}
@@ -97,7 +97,7 @@ func Del(m Masq, ips []netip.Prefix, also ...Change) error {
 			return errors.Join(err, ownReference(m.Owner).NFT(c, tx), ownCleanup(m.Owner, ips).NFT(c, tx), addChanges(c, tx, also))
 		})
 	}
-	return errors.Join(err, ownCleanup(m.Owner, ips).Legacy(m.Node, "delete "+m.String()))
+	return errors.Join(err, ownCleanup(m.Owner, ips).Legacy(m.HostNS, "delete "+m.String()))
 }
 
 // Check returns an error that names what is missing of the masquerade of the addresses.
@@ -129,8 +129,8 @@ func Check(m Masq, ips []netip.Prefix) error {
 
 // GC deletes the masquerade of the network's attachments that are not in keep, and those of the
 // network's chains to which nothing jumps any more. The changes of the caller are in the same transaction.
-func GC(node *ns.Handle, network string, keep types.Set, also ...Change) error {
-	m := Masq{Node: node, Owner: types.Attachment{Network: network}}
+func GC(host *ns.Handle, network string, keep types.Set, also ...Change) error {
+	m := Masq{HostNS: host, Owner: types.Attachment{Network: network}}
 	c, err := m.open()
 	if c != nil {
 		err = c.Atomically("nft delete stale masquerade of network "+network, func(tx *nft.Tx) error {
@@ -138,17 +138,17 @@ func GC(node *ns.Handle, network string, keep types.Set, also ...Change) error {
 			return errors.Join(err, staleReference(network, keep).NFT(c, tx), staleCleanup(network, keep).NFT(c, tx), addChanges(c, tx, also))
 		})
 	}
-	return errors.Join(err, staleCleanup(network, keep).Legacy(node, "delete stale masquerade of network "+network))
+	return errors.Join(err, staleCleanup(network, keep).Legacy(host, "delete stale masquerade of network "+network))
 }
 
-// Status returns an error with types.CodeNotAvailable if the kernel or the node lacks what the
+// Status returns an error with types.CodeNotAvailable if the kernel or the host lacks what the
 // backend needs. It changes nothing and runs no program.
-func Status(node *ns.Handle, backend Backend) error {
-	err := iptables.ByBackend(node, string(backend),
+func Status(host *ns.Handle, backend Backend) error {
+	err := iptables.ByBackend(host, string(backend),
 		func(c *nft.Conn) error {
 			return c.CheckSupport(baseLayout().WithChains(subnetChain("status", netip.MustParsePrefix("192.0.2.0/24"))))
 		},
-		iptables.Tool{Node: node, Family: nft.IPv4}.CheckInstalled)
+		iptables.Tool{HostNS: host, Family: nft.IPv4}.CheckInstalled)
 	if err != nil {
 		return types.Errorf(types.CodeNotAvailable, "masquerade: %w", err)
 	}

@@ -66,15 +66,15 @@ table inet cni_plugins_masquerade {
 `
 
 var _ = Describe("masquerade", func() {
-	var node *nstest.NS
+	var host *nstest.NS
 	var m masq.Masq
 	var u undo.Stack
 	dual := prefixes("10.88.0.2/16", "fd00:9::2/64")
 
 	BeforeEach(func() {
-		node = nstest.NewNode(GinkgoTB())
+		host = nstest.NewHost(GinkgoTB())
 		u = undo.Stack{}
-		m = masq.Masq{Node: node.Open(GinkgoTB(), nil), Owner: types.Attachment{Network: "net1", ContainerID: "cid1", IfName: "eth0"}}
+		m = masq.Masq{HostNS: host.Open(GinkgoTB(), nil), Owner: types.Attachment{Network: "net1", ContainerID: "cid1", IfName: "eth0"}}
 	})
 
 	// of returns m for another attachment.
@@ -85,13 +85,13 @@ var _ = Describe("masquerade", func() {
 	}
 	ruleset := func() string {
 		GinkgoHelper()
-		return node.Must(GinkgoTB(), "nft", "list", "ruleset")
+		return host.Must(GinkgoTB(), "nft", "list", "ruleset")
 	}
 	// saved returns the rules and the chains of the reference plugins in table nat.
 	saved := func(program string) string {
 		GinkgoHelper()
 		var lines []string
-		for line := range strings.Lines(node.Must(GinkgoTB(), program, "-t", "nat")) {
+		for line := range strings.Lines(host.Must(GinkgoTB(), program, "-t", "nat")) {
 			if strings.HasPrefix(line, "-") || strings.HasPrefix(line, ":CNI") {
 				lines = append(lines, line)
 			}
@@ -104,7 +104,7 @@ var _ = Describe("masquerade", func() {
 		if program == "nft" {
 			args = []string{"-f", "-"}
 		}
-		_, err := node.ExecInput(rules, program, args...)
+		_, err := host.ExecInput(rules, program, args...)
 		Expect(err).NotTo(HaveOccurred())
 	}
 
@@ -137,7 +137,7 @@ var _ = Describe("masquerade", func() {
 			var wg sync.WaitGroup
 			for i := range 4 {
 				mine, ip := of("net1", fmt.Sprint("cid", i), "eth0"), prefixes(fmt.Sprintf("10.88.0.%d/16", 2+i))
-				mine.Node = node.Open(GinkgoTB(), nil)
+				mine.HostNS = host.Open(GinkgoTB(), nil)
 				wg.Go(func() {
 					defer GinkgoRecover()
 					for range nstest.FullOrShort(50, 10) {
@@ -158,7 +158,7 @@ var _ = Describe("masquerade", func() {
 			Expect(ruleset()).To(And(Not(ContainSubstring("cid1")), ContainSubstring("net1/cid2/eth0")))
 			Expect(masq.Del(of("net1", "cid2", "eth0"), prefixes("10.88.0.77/16"))).To(Succeed())
 			Expect(ruleset()).To(ContainSubstring("net1/cid2/eth0"))
-			Expect(masq.GC(m.Node, "net1", types.Set{})).To(Succeed())
+			Expect(masq.GC(m.HostNS, "net1", types.Set{})).To(Succeed())
 			nstest.Golden(GinkgoTB(), "nftables-cleaned", ruleset())
 		})
 
@@ -189,7 +189,7 @@ var _ = Describe("masquerade", func() {
 				func() { Expect(masq.Del(second, dual)).To(Succeed()) },
 				func() { Expect(masq.Del(second, nil)).To(Succeed()) },
 				func() { Expect(u.Rollback()).To(Succeed()) },
-				func() { Expect(masq.GC(m.Node, "net1", types.Set{})).To(Succeed()) },
+				func() { Expect(masq.GC(m.HostNS, "net1", types.Set{})).To(Succeed()) },
 			} {
 				Expect(masq.Add(&u, second, dual)).To(Succeed())
 				Expect(masq.Check(second, dual)).To(Succeed())
@@ -206,7 +206,7 @@ var _ = Describe("masquerade", func() {
 		})
 
 		It("Add makes the rule that protects 127.0.0.0/8 after the ruleset was flushed", func() {
-			node.Must(GinkgoTB(), "nft", "flush ruleset")
+			host.Must(GinkgoTB(), "nft", "flush ruleset")
 			Expect(masq.Add(&u, m, dual)).To(Succeed())
 			Expect(ruleset()).To(ContainSubstring(`ip daddr 127.0.0.0/8 meta iifkind != "vrf" drop`))
 		})
@@ -233,7 +233,7 @@ var _ = Describe("masquerade", func() {
 				errs := make([]error, 60)
 				for i := range errs {
 					other := of("net1", fmt.Sprintf("cid%d", i), "eth0")
-					other.Node = node.Open(GinkgoTB(), nil)
+					other.HostNS = host.Open(GinkgoTB(), nil)
 					wg.Go(func() {
 						errs[i] = f(other, prefixes(fmt.Sprintf("10.88.1.%d/16", i), fmt.Sprintf("fd00:9::1:%x/64", i)))
 					})
@@ -249,7 +249,7 @@ var _ = Describe("masquerade", func() {
 
 		It("Check names a damaged chain, and the next Add repairs it", func() {
 			Expect(masq.Add(&u, m, dual)).To(Succeed())
-			node.Must(GinkgoTB(), "nft", "flush chain inet plumb masq/net1/10.88.0.0/16")
+			host.Must(GinkgoTB(), "nft", "flush chain inet plumb masq/net1/10.88.0.0/16")
 			Expect(masq.Check(m, dual)).To(MatchError(ContainSubstring("chain masq/net1/10.88.0.0/16 of table inet plumb is missing or lacks rules")))
 			Expect(masq.Add(&u, of("net1", "cid2", "eth0"), prefixes("10.88.0.3/16"))).To(Succeed())
 			Expect(masq.Check(m, dual)).To(Succeed())
@@ -260,10 +260,10 @@ var _ = Describe("masquerade", func() {
 			Expect(masq.Add(&u, m, dual[:1])).To(Succeed())
 			Expect(masq.Add(&u, stale, prefixes("10.88.0.3/16", "10.77.0.3/16"))).To(Succeed())
 			Expect(masq.Add(&u, other, dual[1:])).To(Succeed())
-			Expect(masq.GC(m.Node, "net1", types.Set{m.Owner: true})).To(Succeed())
+			Expect(masq.GC(m.HostNS, "net1", types.Set{m.Owner: true})).To(Succeed())
 			nstest.Golden(GinkgoTB(), "nftables-gc", ruleset())
-			Expect(masq.GC(m.Node, "net1", types.Set{})).To(Succeed())
-			Expect(masq.GC(m.Node, "net10", types.Set{})).To(Succeed())
+			Expect(masq.GC(m.HostNS, "net1", types.Set{})).To(Succeed())
+			Expect(masq.GC(m.HostNS, "net10", types.Set{})).To(Succeed())
 			Expect(ruleset()).NotTo(Or(ContainSubstring("chain masq/"), ContainSubstring("elements")))
 		})
 	})
@@ -277,11 +277,11 @@ var _ = Describe("masquerade", func() {
 
 		It("Check accepts the rules", func() {
 			Expect(masq.Check(m, dual)).To(Succeed())
-			node.Must(GinkgoTB(), "nft", "delete table inet cni_plugins_masquerade")
+			host.Must(GinkgoTB(), "nft", "delete table inet cni_plugins_masquerade")
 			Expect(masq.Check(m, dual[:1])).To(Succeed())
-			node.Must(GinkgoTB(), "nft", "delete table ip nat")
+			host.Must(GinkgoTB(), "nft", "delete table ip nat")
 			Expect(masq.Check(m, dual[:1])).To(Succeed())
-			node.Must(GinkgoTB(), "iptables-legacy", "-t", "nat", "-F")
+			host.Must(GinkgoTB(), "iptables-legacy", "-t", "nat", "-F")
 			Expect(masq.Check(m, dual[:1])).NotTo(Succeed())
 		})
 
@@ -297,12 +297,12 @@ var _ = Describe("masquerade", func() {
 
 		It("GC deletes the rules of attachments that are not in the list", func() {
 			keep := types.Set{{Network: "net1", ContainerID: "cid1", IfName: "eth0"}: true}
-			Expect(masq.GC(m.Node, "net1", keep)).To(Succeed())
+			Expect(masq.GC(m.HostNS, "net1", keep)).To(Succeed())
 			Expect(masq.Check(m, dual)).To(Succeed())
 			Expect(ruleset()).NotTo(ContainSubstring("cid2"))
 			Expect(saved("iptables-nft-save")).To(ContainSubstring(refChain))
 			Expect(saved("iptables-legacy-save")).To(ContainSubstring(refChain))
-			Expect(masq.GC(m.Node, "net1", types.Set{})).To(Succeed())
+			Expect(masq.GC(m.HostNS, "net1", types.Set{})).To(Succeed())
 			Expect(ruleset()).To(And(Not(ContainSubstring("net1")), ContainSubstring("net2")))
 			Expect(saved("iptables-nft-save")).To(BeEmpty())
 			Expect(saved("iptables-legacy-save")).To(BeEmpty())
@@ -322,10 +322,10 @@ var _ = Describe("masquerade", func() {
 
 		It("the commands of the reference plugins delete the rules", func() {
 			Expect(masq.Add(&u, m, dual[:1])).To(Succeed())
-			node.Must(GinkgoTB(), "iptables", "-t", "nat", "-D", "POSTROUTING", "-s", "10.88.0.2", "-j", refChain,
+			host.Must(GinkgoTB(), "iptables", "-t", "nat", "-D", "POSTROUTING", "-s", "10.88.0.2", "-j", refChain,
 				"-m", "comment", "--comment", `name: "net1" id: "cid1"`)
-			node.Must(GinkgoTB(), "iptables", "-t", "nat", "-F", refChain)
-			node.Must(GinkgoTB(), "iptables", "-t", "nat", "-X", refChain)
+			host.Must(GinkgoTB(), "iptables", "-t", "nat", "-F", refChain)
+			host.Must(GinkgoTB(), "iptables", "-t", "nat", "-X", refChain)
 			Expect(saved("iptables-save")).To(BeEmpty())
 		})
 
@@ -347,13 +347,13 @@ var _ = Describe("masquerade", func() {
 
 		DescribeTable("Check names the chain that lacks a rule, with iptables-nft and iptables-legacy", func(save, restore, missing string) {
 			Expect(masq.Add(&u, m, dual)).To(Succeed())
-			rules := node.Must(GinkgoTB(), "iptables-nft-save", "-t", "nat")
-			node.Must(GinkgoTB(), "iptables-nft", "-t", "nat", "-F")
-			node.Must(GinkgoTB(), "iptables-nft", "-t", "nat", "-X")
+			rules := host.Must(GinkgoTB(), "iptables-nft-save", "-t", "nat")
+			host.Must(GinkgoTB(), "iptables-nft", "-t", "nat", "-F")
+			host.Must(GinkgoTB(), "iptables-nft", "-t", "nat", "-X")
 			load(restore, rules)
 			Expect(masq.Check(m, dual)).To(Succeed())
-			kept := slices.DeleteFunc(strings.SplitAfter(node.Must(GinkgoTB(), save, "-t", "nat"), "\n"), func(line string) bool { return strings.Contains(line, missing) })
-			node.Must(GinkgoTB(), restore[:len(restore)-len("-restore")], "-t", "nat", "-F")
+			kept := slices.DeleteFunc(strings.SplitAfter(host.Must(GinkgoTB(), save, "-t", "nat"), "\n"), func(line string) bool { return strings.Contains(line, missing) })
+			host.Must(GinkgoTB(), restore[:len(restore)-len("-restore")], "-t", "nat", "-F")
 			load(restore, strings.Join(kept, ""))
 			Expect(masq.Check(m, dual)).To(MatchError(And(ContainSubstring("for 10.88.0.2 is missing: chain CNI-"), Not(ContainSubstring("fd00:9::2")))))
 		},
@@ -379,9 +379,9 @@ var _ = Describe("masquerade", func() {
 			Expect(saved("iptables-save") + saved("ip6tables-save")).To(BeEmpty())
 		})
 
-		DescribeTable("is the default on a node without nf_tables, and the backend nftables is an error there", func(refused error, steps ...string) {
+		DescribeTable("is the default on a host without nf_tables, and the backend nftables is an error there", func(refused error, steps ...string) {
 			m.Backend = ""
-			m.Node = node.Open(GinkgoTB(), &trace.Tracer{Before: func(step string) error {
+			m.HostNS = host.Open(GinkgoTB(), &trace.Tracer{Before: func(step string) error {
 				if slices.Contains(steps, step) {
 					return refused
 				}
@@ -389,10 +389,10 @@ var _ = Describe("masquerade", func() {
 			}})
 			Expect(masq.Add(&u, m, dual)).To(Succeed())
 			Expect(saved("iptables-save")).To(ContainSubstring(refChain))
-			Expect(masq.Status(m.Node, "")).To(Succeed())
+			Expect(masq.Status(m.HostNS, "")).To(Succeed())
 			m.Backend = masq.NFTables
 			Expect(types.AsError(masq.Add(&u, m, dual))).To(HaveField("Code", BeEquivalentTo(types.CodeConfig)))
-			Expect(masq.Status(m.Node, masq.NFTables)).To(HaveField("Code", BeEquivalentTo(types.CodeNotAvailable)))
+			Expect(masq.Status(m.HostNS, masq.NFTables)).To(HaveField("Code", BeEquivalentTo(types.CodeNotAvailable)))
 		},
 			Entry("no nf_tables", nft.ErrUnavailable, "open nftables"),
 			Entry("nf_tables without NAT in the family inet", unix.EOPNOTSUPP, "nft make table inet plumb", "nft propose table inet plumb"),
@@ -414,9 +414,9 @@ var _ = Describe("masquerade", func() {
 				return nil
 			}
 			killed := m
-			killed.Node = node.Open(GinkgoTB(), &trace.Tracer{Before: fail})
+			killed.HostNS = host.Open(GinkgoTB(), &trace.Tracer{Before: fail})
 			if lost {
-				killed.Node = node.Open(GinkgoTB(), &trace.Tracer{After: fail})
+				killed.HostNS = host.Open(GinkgoTB(), &trace.Tracer{After: fail})
 			}
 			err := masq.Add(new(undo.Stack), killed, dual)
 			Expect(masq.Del(m, nil)).To(Succeed())
@@ -437,18 +437,18 @@ var _ = Describe("masquerade", func() {
 	It("runs no program with nftables", func() {
 		GinkgoT().Setenv("PATH", "")
 		var steps []string
-		m.Node = node.Open(GinkgoTB(), &trace.Tracer{Before: func(step string) error { steps = append(steps, step); return nil }})
-		Expect(masq.Status(m.Node, "")).To(Succeed())
+		m.HostNS = host.Open(GinkgoTB(), &trace.Tracer{Before: func(step string) error { steps = append(steps, step); return nil }})
+		Expect(masq.Status(m.HostNS, "")).To(Succeed())
 		Expect(masq.Add(&u, m, dual)).To(Succeed())
 		Expect(masq.Check(m, dual)).To(Succeed())
 		Expect(masq.Del(m, dual)).To(Succeed())
-		Expect(masq.GC(m.Node, "net1", nil)).To(Succeed())
+		Expect(masq.GC(m.HostNS, "net1", nil)).To(Succeed())
 		Expect(steps).NotTo(ContainElement(ContainSubstring("tables-")))
 	})
 
 	It("Status succeeds and changes nothing", func() {
-		Expect(masq.Status(m.Node, "")).To(Succeed())
-		Expect(masq.Status(m.Node, masq.IPTables)).To(Succeed())
+		Expect(masq.Status(m.HostNS, "")).To(Succeed())
+		Expect(masq.Status(m.HostNS, masq.IPTables)).To(Succeed())
 		Expect(ruleset()).To(BeEmpty())
 	})
 

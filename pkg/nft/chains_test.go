@@ -9,9 +9,9 @@ import (
 )
 
 var _ = Describe("Chains", func() {
-	It("tells which chains drop what the node forwards", func() {
-		node := nstest.NewNode(GinkgoTB())
-		c := connect(node, nil)
+	It("tells which chains drop what the host forwards", func() {
+		host := nstest.NewHost(GinkgoTB())
+		c := connect(host, nil)
 		Expect(c.Chains(nft.Table{})).To(BeEmpty())
 		for _, chain := range []string{
 			"inet one { chain drops { type filter hook forward priority 0; policy drop; }; }",
@@ -19,7 +19,7 @@ var _ = Describe("Chains", func() {
 			"ip6 two { chain in { type filter hook input priority 0; policy drop; }; }",
 			"bridge three { chain frames { type filter hook forward priority 0; policy drop; }; }",
 		} {
-			node.Must(GinkgoTB(), "nft", "table "+chain)
+			host.Must(GinkgoTB(), "nft", "table "+chain)
 		}
 		Expect(c.Chains(nft.Table{})).To(ConsistOf(
 			nft.ListedChain{Table: nft.Table{Family: nft.Inet, Name: "one"}, Name: "drops", Drops: true},

@@ -244,7 +244,7 @@ func AddAdvice(t Table, err error) error {
 	case errors.As(err, new(unusableError)):
 		return types.Coded(types.CodeConfig, err)
 	case errors.Is(err, unix.EPERM):
-		return fmt.Errorf("%w: CAP_NET_ADMIN is needed in the node's network namespace", err)
+		return fmt.Errorf("%w: CAP_NET_ADMIN is needed in the host's network namespace", err)
 	case errors.Is(err, fs.ErrExist), errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP):
 		return types.Errorf(types.CodeConfig, "table %s is not as plumb makes it: if another program made it, rename it there; "+
 			"if an earlier version of plumb made it, or nobody needs it, run nft delete table %s: %w", t, t, err)

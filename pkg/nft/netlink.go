@@ -145,7 +145,7 @@ func (c *Conn) nextSequence() (uint32, error) {
 }
 
 // enlargeBuffers makes the socket's buffers large enough to send this number of changes (the GC of a
-// node with thousands of dead containers), and to receive the kernel's answers to them.
+// host with thousands of dead containers), and to receive the kernel's answers to them.
 func (c *Conn) enlargeBuffers(changes int) error {
 	const (
 		maxChangeSize = 64 << 10 // in bytes, of a message with elements; other messages and the answers are smaller

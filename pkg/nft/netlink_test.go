@@ -17,7 +17,7 @@ import (
 // where the elements are.
 func openWithElements(t *testing.T, n int) (*Conn, Table, []ElementRef) {
 	t.Helper()
-	c, err := Open(nstest.NewNode(t).Open(t, nil))
+	c, err := Open(nstest.NewHost(t).Open(t, nil))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -56,18 +56,18 @@ func del(c *nft.Conn, elements ...nft.Element) error {
 }
 
 var _ = Describe("nf_tables", func() {
-	var node *nstest.NS
+	var host *nstest.NS
 	var c *nft.Conn
 	layout := tableLayout().WithChains(subnetChain(subnet), subnetChain(netip.MustParsePrefix("fd00:9::/64")))
 
 	BeforeEach(func() {
-		node = nstest.NewNode(GinkgoTB())
-		c = connect(node, nil)
+		host = nstest.NewHost(GinkgoTB())
+		c = connect(host, nil)
 	})
 
 	ruleset := func() string {
 		GinkgoHelper()
-		return node.Must(GinkgoTB(), "nft", "list", "ruleset")
+		return host.Must(GinkgoTB(), "nft", "list", "ruleset")
 	}
 
 	It("Ensure makes the whole table, changes nothing when it is repeated, and nft can load what it lists", func() {
@@ -78,7 +78,7 @@ var _ = Describe("nf_tables", func() {
 		Expect(c.Ensure(layout)).To(Succeed())
 		Expect(ruleset()).To(Equal(before), "Ensure changed a table that was complete")
 
-		_, err := nstest.NewNode(GinkgoTB()).ExecInput(before, "nft", "-f", "-")
+		_, err := nstest.NewHost(GinkgoTB()).ExecInput(before, "nft", "-f", "-")
 		Expect(err).NotTo(HaveOccurred(), "nft cannot load a saved ruleset")
 	})
 
@@ -190,7 +190,7 @@ var _ = Describe("nf_tables", func() {
 
 	It("Atomically calls its function again after another commit, and gives up with CodeTryAgain", func() {
 		Expect(c.Ensure(layout)).To(Succeed())
-		other, tries := connect(node, nil), 0
+		other, tries := connect(host, nil), 0
 		err := c.Atomically("test", func(tx *nft.Tx) error {
 			if tries++; tries == 1 {
 				Expect(add(other, element(addr.Next(), owner))).To(Succeed())
@@ -216,7 +216,7 @@ var _ = Describe("nf_tables", func() {
 		var wg sync.WaitGroup
 		errs := make([]error, 60)
 		for i := range errs {
-			conn := connect(node, nil)
+			conn := connect(host, nil)
 			wg.Go(func() {
 				err := conn.Ensure(layout)
 				a := netip.AddrFrom4([4]byte{10, 88, 1, byte(i)})
@@ -232,7 +232,7 @@ var _ = Describe("nf_tables", func() {
 	})
 
 	It("Ensure keeps the table that another process made meanwhile", func() {
-		second := connect(node, &trace.Tracer{Before: func(step string) error {
+		second := connect(host, &trace.Tracer{Before: func(step string) error {
 			if step == "nft make table inet plumb" {
 				Expect(c.Ensure(layout)).To(Succeed())
 				Expect(add(c, element(addr, owner))).To(Succeed())
@@ -248,10 +248,10 @@ var _ = Describe("nf_tables", func() {
 		Expect(c.Ensure(layout)).To(Succeed())
 		more := layout.WithChains(nft.Chain{Name: "more", Rules: []nft.Rule{{nft.Drop()}}})
 		deleted := false
-		second := connect(node, &trace.Tracer{Before: func(step string) error {
+		second := connect(host, &trace.Tracer{Before: func(step string) error {
 			if step == "nft make table inet plumb" && !deleted {
 				deleted = true
-				node.Must(GinkgoTB(), "nft", "delete", "table", "inet", "plumb")
+				host.Must(GinkgoTB(), "nft", "delete", "table", "inet", "plumb")
 			}
 			return nil
 		}})
@@ -265,7 +265,7 @@ var _ = Describe("nf_tables", func() {
 		Expect(add(c, element(addr, owner))).To(Succeed())
 		before := ruleset()
 		for _, line := range damage {
-			node.Must(GinkgoTB(), "nft", line)
+			host.Must(GinkgoTB(), "nft", line)
 		}
 		Expect(ruleset()).NotTo(Equal(before))
 		damaged, err := c.DamagedChains(layout)
@@ -282,12 +282,12 @@ var _ = Describe("nf_tables", func() {
 
 	It("Ensure does not change chains of a newer layout or rules of other programs", func() {
 		Expect(c.Ensure(layout)).To(Succeed())
-		node.Must(GinkgoTB(), "nft", "add rule inet plumb masq/net1/10.88.0.0/16 counter")
+		host.Must(GinkgoTB(), "nft", "add rule inet plumb masq/net1/10.88.0.0/16 counter")
 		before := ruleset()
 		Expect(c.Ensure(layout)).To(Succeed())
 		Expect(ruleset()).To(Equal(before))
-		node.Must(GinkgoTB(), "nft", "flush chain inet plumb postrouting")
-		node.Must(GinkgoTB(), "nft", `add rule inet plumb postrouting ip saddr vmap @masq4 comment "plumb layout 99"`)
+		host.Must(GinkgoTB(), "nft", "flush chain inet plumb postrouting")
+		host.Must(GinkgoTB(), "nft", `add rule inet plumb postrouting ip saddr vmap @masq4 comment "plumb layout 99"`)
 		before = ruleset()
 		Expect(c.Ensure(layout)).To(Succeed())
 		Expect(ruleset()).To(Equal(before))
@@ -314,7 +314,7 @@ var _ = Describe("nf_tables", func() {
 	It("tells the tracer each step, and omits a step that the tracer refuses", func() {
 		var steps []string
 		refused := errors.New("refused")
-		traced := connect(node, &trace.Tracer{Before: func(step string) error {
+		traced := connect(host, &trace.Tracer{Before: func(step string) error {
 			steps = append(steps, step)
 			if strings.HasPrefix(step, "nft make") {
 				return refused
@@ -327,13 +327,13 @@ var _ = Describe("nf_tables", func() {
 	})
 
 	It("Ensure names the capability that is missing", func() {
-		confined := connect(node, &trace.Tracer{Before: func(step string) error {
+		confined := connect(host, &trace.Tracer{Before: func(step string) error {
 			if strings.HasPrefix(step, "nft make") {
 				return syscall.EPERM
 			}
 			return nil
 		}})
-		Expect(confined.Ensure(layout)).To(MatchError(ContainSubstring("operation not permitted: CAP_NET_ADMIN is needed in the node's network namespace")))
+		Expect(confined.Ensure(layout)).To(MatchError(ContainSubstring("operation not permitted: CAP_NET_ADMIN is needed in the host's network namespace")))
 	})
 
 	It("accepts owners of any length, and nft can load the comments that it lists", func() {
@@ -342,7 +342,7 @@ var _ = Describe("nf_tables", func() {
 		Expect(nft.Owner(long)).To(HaveLen(128))
 		Expect(add(c, element(addr, long))).To(Succeed())
 		Expect(ruleset()).To(ContainSubstring(`comment "` + nft.Owner(long) + `"`))
-		_, err := nstest.NewNode(GinkgoTB()).ExecInput(ruleset(), "nft", "-f", "-")
+		_, err := nstest.NewHost(GinkgoTB()).ExecInput(ruleset(), "nft", "-f", "-")
 		Expect(err).NotTo(HaveOccurred())
 	})
 

@@ -182,7 +182,7 @@ func inPrefix(p netip.Prefix, field func(Family) Field) Part {
 // Rule.expressions adds the match.
 func OnlyFamily(f Family) Part { return Part{family: f} }
 
-// ToLocal matches packets whose destination is an address of this node.
+// ToLocal matches packets whose destination is an address of this host.
 func ToLocal() Part {
 	return partOf(
 		&expr.Fib{Register: unix.NFT_REG_1, ResultADDRTYPE: true, FlagDADDR: true},

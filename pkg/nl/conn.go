@@ -7,7 +7,7 @@
 // errors.ErrUnsupported if the kernel lacks the feature.
 //
 // A request asks for one object, or for a list that the kernel filters, because a list of all
-// links of a node grows with the number of containers. If the library has no suitable request,
+// links of a host grows with the number of containers. If the library has no suitable request,
 // package nl builds the request from the library's messages and attributes.
 package nl
 
@@ -60,13 +60,13 @@ func Open(h *ns.Handle) (*Conn, error) {
 	return c, nil
 }
 
-// OpenBoth returns connections to the node and to the pod. If podNS is nil, pod is nil.
-func OpenBoth(nodeNS, podNS *ns.Handle) (node, pod *Conn, err error) {
-	if node, err = Open(nodeNS); err != nil || podNS == nil {
-		return node, nil, err
+// OpenBoth returns connections to the host and to the container. If podNS is nil, container is nil.
+func OpenBoth(hostNS, containerNS *ns.Handle) (host, container *Conn, err error) {
+	if host, err = Open(hostNS); err != nil || containerNS == nil {
+		return host, nil, err
 	}
-	pod, err = Open(podNS)
-	return node, pod, err
+	container, err = Open(containerNS)
+	return host, container, err
 }
 
 // runIn runs f in the namespace, as one step.
@@ -139,7 +139,7 @@ func (e *requestError) Error() string {
 		s += " (" + e.hint + ")"
 	}
 	if e.refused && errors.Is(e.err, unix.EPERM) {
-		s += ": CAP_NET_ADMIN is needed in the network namespaces of node and container (root, not a rootless runtime)"
+		s += ": CAP_NET_ADMIN is needed in the network namespaces of host and container (root, not a rootless runtime)"
 	}
 	return s
 }

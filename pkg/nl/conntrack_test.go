@@ -17,14 +17,14 @@ import (
 // kernels before 6.11 always need, select the same connections by each field of a flow.
 func TestDeleteFlowsDeletesOnlySelectedConnections(t *testing.T) {
 	site := nstest.NewSite(t)
-	site.Node.Must(t, "nft", "add table inet t; add chain inet t c { type nat hook prerouting priority -100; }; "+
+	site.Host.Must(t, "nft", "add table inet t; add chain inet t c { type nat hook prerouting priority -100; }; "+
 		"add rule inet t c udp dport 8053 redirect to :53")
-	for _, addr := range []string{nstest.NodeV4, "[" + nstest.NodeV6 + "]"} {
+	for _, addr := range []string{nstest.HostV4, "[" + nstest.HostV6 + "]"} {
 		for _, port := range []string{":53", ":80"} {
-			nstest.ServeUDP(t, site.Node, addr+port)
+			nstest.ServeUDP(t, site.Host, addr+port)
 		}
 	}
-	h := site.Node.Open(t, nil)
+	h := site.Host.Open(t, nil)
 
 	for _, way := range []struct {
 		name   string
@@ -39,17 +39,17 @@ func TestDeleteFlowsDeletesOnlySelectedConnections(t *testing.T) {
 			gone []string
 		}{
 			{Flow{Proto: unix.IPPROTO_UDP, OrigPort: 53}, []string{"4:53", "6:53"}},
-			{Flow{Proto: unix.IPPROTO_UDP, OrigDst: addr(nstest.NodeV4), OrigPort: 8053}, []string{"4:8053"}},
-			{Flow{Proto: unix.IPPROTO_UDP, ReplySrc: addr(nstest.NodeV6), ReplyPort: 53}, []string{"6:53", "6:8053"}},
-			{Flow{Proto: unix.IPPROTO_UDP, OrigPort: 8053, ReplySrc: addr(nstest.NodeV4), ReplyPort: 53}, []string{"4:8053"}},
-			{Flow{Proto: unix.IPPROTO_UDP, OrigPort: 53, ReplySrc: addr(nstest.NodeV4), ReplyPort: 8053}, nil},
+			{Flow{Proto: unix.IPPROTO_UDP, OrigDst: addr(nstest.HostV4), OrigPort: 8053}, []string{"4:8053"}},
+			{Flow{Proto: unix.IPPROTO_UDP, ReplySrc: addr(nstest.HostV6), ReplyPort: 53}, []string{"6:53", "6:8053"}},
+			{Flow{Proto: unix.IPPROTO_UDP, OrigPort: 8053, ReplySrc: addr(nstest.HostV4), ReplyPort: 53}, []string{"4:8053"}},
+			{Flow{Proto: unix.IPPROTO_UDP, OrigPort: 53, ReplySrc: addr(nstest.HostV4), ReplyPort: 8053}, nil},
 			{Flow{Proto: unix.IPPROTO_TCP, OrigPort: 53}, nil},
 			{Flow{OrigSrc: addr(nstest.OutsideV4)}, []string{"4:53", "4:80", "4:8053"}},
 			{Flow{OrigDst: addr(nstest.OutsideV4)}, nil}, {Flow{OrigDst: addr("2001:db8:99::1")}, nil},
-			{Flow{OrigDst: addr(nstest.NodeV6)}, []string{"6:53", "6:80", "6:8053"}},
+			{Flow{OrigDst: addr(nstest.HostV6)}, []string{"6:53", "6:80", "6:8053"}},
 		} {
 			for _, port := range []string{":53", ":80", ":8053"} {
-				for _, a := range []string{nstest.NodeV4, "[" + nstest.NodeV6 + "]"} {
+				for _, a := range []string{nstest.HostV4, "[" + nstest.HostV6 + "]"} {
 					if _, err := nstest.DialUDP(site.Outside, a+port); err != nil {
 						t.Fatal(err)
 					}
@@ -58,7 +58,7 @@ func TestDeleteFlowsDeletesOnlySelectedConnections(t *testing.T) {
 			if err := way.delete(tc.flow); err != nil {
 				t.Errorf("%s, %s: %v", way.name, tc.flow.text(), err)
 			}
-			left := tracked(t, site.Node)
+			left := tracked(t, site.Host)
 			for _, name := range []string{"4:53", "4:80", "4:8053", "6:53", "6:80", "6:8053"} {
 				want := true
 				for _, gone := range tc.gone {
@@ -75,14 +75,14 @@ func TestDeleteFlowsDeletesOnlySelectedConnections(t *testing.T) {
 // TestDeleteFlowsWithManyFlows: DeleteFlows deletes the connections of each of many flows and no
 // others, and the number of its requests does not grow with the number of flows.
 func TestDeleteFlowsWithManyFlows(t *testing.T) {
-	node := nstest.NewNode(t)
+	host := nstest.NewHost(t)
 	var steps []string
-	h := node.Open(t, &trace.Tracer{Before: func(step string) error { steps = append(steps, step); return nil }})
+	h := host.Open(t, &trace.Tracer{Before: func(step string) error { steps = append(steps, step); return nil }})
 	const ports = 12
 	var v4, v6 []Flow // flows with every other port; v4 by the first packet, v6 by the reply
 	for i := range ports {
-		of := Flow{Proto: unix.IPPROTO_UDP, OrigDst: addr(nstest.NodeV4), OrigPort: uint16(9000 + i)}
-		answered := Flow{Proto: unix.IPPROTO_UDP, ReplySrc: addr(nstest.NodeV6), ReplyPort: uint16(9000 + i)}
+		of := Flow{Proto: unix.IPPROTO_UDP, OrigDst: addr(nstest.HostV4), OrigPort: uint16(9000 + i)}
+		answered := Flow{Proto: unix.IPPROTO_UDP, ReplySrc: addr(nstest.HostV6), ReplyPort: uint16(9000 + i)}
 		if i%4 == 0 {
 			v4, v6 = append(v4, of), append(v6, answered)
 		}
@@ -104,11 +104,11 @@ func TestDeleteFlowsWithManyFlows(t *testing.T) {
 		{"no existing connection", slices.Repeat([]Flow{{OrigDst: addr("192.0.2.99")}}, 9), 1, 0},
 	} {
 		for i := range ports {
-			for _, a := range []string{nstest.NodeV4, nstest.NodeV6} {
-				_, _ = node.Exec("conntrack", "-I", "-p", "udp", "-t", "600", "-s", a, "-d", a, "--sport", "7", "--dport", fmt.Sprint(9000+i))
+			for _, a := range []string{nstest.HostV4, nstest.HostV6} {
+				_, _ = host.Exec("conntrack", "-I", "-p", "udp", "-t", "600", "-s", a, "-d", a, "--sport", "7", "--dport", fmt.Sprint(9000+i))
 			}
 		}
-		if n := len(tracked(t, node)); n != 2*ports {
+		if n := len(tracked(t, host)); n != 2*ports {
 			t.Fatalf("%d connections, want %d", n, 2*ports)
 		}
 		steps = nil
@@ -120,9 +120,9 @@ func TestDeleteFlowsWithManyFlows(t *testing.T) {
 		if !old && (filtered != tc.filtered || lists != tc.lists) {
 			t.Errorf("%s: %d lists and %d filters, want %d and %d: %q", tc.name, lists, filtered, tc.lists, tc.filtered, steps)
 		}
-		left := tracked(t, node)
+		left := tracked(t, host)
 		for i := range ports {
-			for digit, a := range map[string]netip.Addr{"4": addr(nstest.NodeV4), "6": addr(nstest.NodeV6)} {
+			for digit, a := range map[string]netip.Addr{"4": addr(nstest.HostV4), "6": addr(nstest.HostV6)} {
 				port := uint16(9000 + i)
 				conn := Flow{Proto: unix.IPPROTO_UDP, OrigSrc: a, OrigDst: a, OrigPort: port, ReplySrc: a, ReplyPort: port}
 				gone := slices.ContainsFunc(tc.flows, func(f Flow) bool { return f.matches(conn) })
@@ -136,7 +136,7 @@ func TestDeleteFlowsWithManyFlows(t *testing.T) {
 
 // TestDeleteFlowsWithoutConnectionTracking: a kernel without nfnetlink has no connections to delete.
 func TestDeleteFlowsWithoutConnectionTracking(t *testing.T) {
-	h := nstest.NewNode(t).Open(t, &trace.Tracer{Before: func(step string) error {
+	h := nstest.NewHost(t).Open(t, &trace.Tracer{Before: func(step string) error {
 		if step == "open netlink socket" {
 			return unix.EPROTONOSUPPORT
 		}
@@ -158,10 +158,10 @@ func count(steps []string, prefix string) (n int) {
 }
 
 // tracked returns the tracked UDP connections by family and port, such as "4:53".
-func tracked(t *testing.T, node *nstest.NS) map[string]bool {
+func tracked(t *testing.T, host *nstest.NS) map[string]bool {
 	found := map[string]bool{}
 	for family, digit := range map[string]string{"ipv4": "4", "ipv6": "6"} {
-		for line := range strings.Lines(node.Must(t, "conntrack", "-L", "-p", "udp", "-f", family)) {
+		for line := range strings.Lines(host.Must(t, "conntrack", "-L", "-p", "udp", "-f", family)) {
 			_, rest, _ := strings.Cut(line, " dport=")
 			port, _, _ := strings.Cut(rest, " ")
 			found[digit+":"+port] = true

@@ -14,7 +14,7 @@ import (
 
 var _ = Describe("AwaitDelivery", func() {
 	It("returns when each IPv6 address has a local route", func() {
-		a, b := nstest.NewNodeAndPod(GinkgoTB())
+		a, b := nstest.NewHostAndContainer(GinkgoTB())
 		nstest.Join(GinkgoTB(), nstest.End{In: a, Name: "eth0"}, nstest.End{In: b, Name: "eth0"})
 		c := connect(a, nil)
 		l, err := c.Link("eth0")
@@ -32,7 +32,7 @@ var _ = Describe("AwaitDelivery", func() {
 	})
 
 	It("returns an error that names an address without a local route", func() {
-		a, b := nstest.NewNodeAndPod(GinkgoTB())
+		a, b := nstest.NewHostAndContainer(GinkgoTB())
 		nstest.Join(GinkgoTB(), nstest.End{In: a, Name: "eth0"}, nstest.End{In: b, Name: "eth0"})
 		a.Must(GinkgoTB(), "ip", "-6", "route", "add", "default", "dev", "eth0")
 		c := connect(a, nil)

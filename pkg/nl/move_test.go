@@ -12,36 +12,36 @@ import (
 )
 
 var _ = Describe("MoveLink", func() {
-	var nodeNS, podNS *nstest.NS
-	var node, pod *nl.Conn
+	var hostNS, containerNS *nstest.NS
+	var host, container *nl.Conn
 	var device nl.Link
 
 	BeforeEach(func() {
-		nodeNS, podNS = nstest.NewNodeAndPod(GinkgoTB())
-		node, pod = connect(nodeNS, &trace.Tracer{}), connect(podNS, &trace.Tracer{})
-		nodeNS.Batch(GinkgoTB(), "link add hd0 address 02:00:00:00:00:01 mtu 1400 type veth peer name peer0", "link set hd0 up alias before",
+		hostNS, containerNS = nstest.NewHostAndContainer(GinkgoTB())
+		host, container = connect(hostNS, &trace.Tracer{}), connect(containerNS, &trace.Tracer{})
+		hostNS.Batch(GinkgoTB(), "link add hd0 address 02:00:00:00:00:01 mtu 1400 type veth peer name peer0", "link set hd0 up alias before",
 			"addr add 192.0.2.1/24 dev hd0", "link property add dev hd0 altname alt0")
 		var err error
-		device, err = node.Link("hd0")
+		device, err = host.Link("hd0")
 		Expect(err).NotTo(HaveOccurred())
 		Expect(device.AltNames).To(Equal([]string{"alt0"}))
 	})
 
 	It("moves a link whose old name exists in the other namespace", func() {
-		podNS.Batch(GinkgoTB(), "link add hd0 type veth peer name other0")
-		moved, err := node.MoveLink(device, nl.Move{To: pod, Name: "eth0", Alias: "hd0"})
+		containerNS.Batch(GinkgoTB(), "link add hd0 type veth peer name other0")
+		moved, err := host.MoveLink(device, nl.Move{To: container, Name: "eth0", Alias: "hd0"})
 		Expect(err).NotTo(HaveOccurred())
 		Expect(moved.MAC).To(Equal(device.MAC))
 	})
 
 	It("returns fs.ErrExist if the new name exists, and has moved the link all the same", func() {
-		podNS.Batch(GinkgoTB(), "link add eth0 type veth peer name other0")
-		_, err := node.MoveLink(device, nl.Move{To: pod, Name: "eth0", Alias: "hd0"})
+		containerNS.Batch(GinkgoTB(), "link add eth0 type veth peer name other0")
+		_, err := host.MoveLink(device, nl.Move{To: container, Name: "eth0", Alias: "hd0"})
 		Expect(err).To(MatchError(fs.ErrExist))
-		Expect(pod.Link("hd0")).To(HaveField("Alias", "before"))
+		Expect(container.Link("hd0")).To(HaveField("Alias", "before"))
 	})
 
 	It("lists all links", func() {
-		Expect(node.Links()).To(ConsistOf(HaveField("Name", "lo"), HaveField("Name", "hd0"), HaveField("Name", "peer0")))
+		Expect(host.Links()).To(ConsistOf(HaveField("Name", "lo"), HaveField("Name", "hd0"), HaveField("Name", "peer0")))
 	})
 })

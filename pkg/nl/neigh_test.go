@@ -13,7 +13,7 @@ import (
 
 var _ = Describe("AddNeighbor", func() {
 	It("adds or replaces an entry in the state STALE", func() {
-		a, b := nstest.NewNodeAndPod(GinkgoTB())
+		a, b := nstest.NewHostAndContainer(GinkgoTB())
 		nstest.Join(GinkgoTB(), nstest.End{In: a, Name: "eth0", Addrs: []string{"10.0.0.1/24"}}, nstest.End{In: b, Name: "eth0"})
 		c := connect(a, nil)
 		l, err := c.Link("eth0")

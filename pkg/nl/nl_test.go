@@ -38,33 +38,33 @@ func prefixes(addrs []nl.Addr) []string {
 }
 
 var _ = Describe("rtnetlink", func() {
-	var nodeNS, podNS *nstest.NS
-	var node, pod *nl.Conn
+	var hostNS, containerNS *nstest.NS
+	var host, container *nl.Conn
 	var tracer *trace.Tracer
 	var u undo.Stack
 
 	BeforeEach(func() {
-		nodeNS, podNS = nstest.NewNodeAndPod(GinkgoTB())
+		hostNS, containerNS = nstest.NewHostAndContainer(GinkgoTB())
 		tracer = &trace.Tracer{}
-		node, pod = connect(nodeNS, tracer), connect(podNS, tracer)
+		host, container = connect(hostNS, tracer), connect(containerNS, tracer)
 		u = undo.Stack{}
 	})
 
 	pair := func() (near, far nl.Link) {
 		GinkgoHelper()
-		near, far, err := node.AddVeth(&u, nl.Veth{Name: "veth0", Peer: "eth0", PeerIn: pod, MTU: 1400})
+		near, far, err := host.AddVeth(&u, nl.Veth{Name: "veth0", Peer: "eth0", PeerIn: container, MTU: 1400})
 		Expect(err).NotTo(HaveOccurred())
 		return near, far
 	}
 
 	It("returns from DeleteLinkAsync when the link is gone, and from wait when the kernel has cleaned up", func() {
 		near, _ := pair()
-		wait, err := node.DeleteLinkAsync(near)
+		wait, err := host.DeleteLinkAsync(near)
 		Expect(err).NotTo(HaveOccurred())
-		Expect(nodeNS.Must(GinkgoTB(), "ip", "-br", "link")).NotTo(ContainSubstring("veth0"))
-		Expect(podNS.Must(GinkgoTB(), "ip", "-br", "link")).NotTo(ContainSubstring("eth0"))
+		Expect(hostNS.Must(GinkgoTB(), "ip", "-br", "link")).NotTo(ContainSubstring("veth0"))
+		Expect(containerNS.Must(GinkgoTB(), "ip", "-br", "link")).NotTo(ContainSubstring("eth0"))
 		Expect(wait()).To(Succeed())
-		_, err = node.Link("veth0")
+		_, err = host.Link("veth0")
 		Expect(err).To(MatchError(fs.ErrNotExist))
 		By("returning the error of a link that cannot be deleted")
 		tracer.Before = func(step string) error {
@@ -74,7 +74,7 @@ var _ = Describe("rtnetlink", func() {
 			return nil
 		}
 		near, _ = pair()
-		wait, err = node.DeleteLinkAsync(near)
+		wait, err = host.DeleteLinkAsync(near)
 		Expect(err).To(MatchError(unix.EBUSY))
 		Expect(wait()).To(Succeed())
 		tracer.Before = nil
@@ -83,45 +83,45 @@ var _ = Describe("rtnetlink", func() {
 	It("returns fs.ErrExist for an existing name, and does not delete the link that has it", func() {
 		pair()
 		var second undo.Stack
-		_, _, err := node.AddVeth(&second, nl.Veth{Name: "veth1", Peer: "eth0", PeerIn: pod})
+		_, _, err := host.AddVeth(&second, nl.Veth{Name: "veth1", Peer: "eth0", PeerIn: container})
 		Expect(err).To(MatchError(fs.ErrExist))
-		_, _, err = node.AddVeth(&second, nl.Veth{Name: "veth0", Peer: "eth1", PeerIn: pod})
+		_, _, err = host.AddVeth(&second, nl.Veth{Name: "veth0", Peer: "eth1", PeerIn: container})
 		Expect(err).To(MatchError(fs.ErrExist))
 		Expect(second.Len()).To(BeZero())
-		_, err = pod.Link("eth0")
+		_, err = container.Link("eth0")
 		Expect(err).NotTo(HaveOccurred())
 	})
 
 	It("adds addresses and routes to an interface", func() {
 		near, far := pair()
-		Expect(node.SetUp(near)).To(Succeed())
-		Expect(pod.AddAddr(far, nl.Addr{Prefix: netip.MustParsePrefix("10.1.2.3/24"), NoPrefixRoute: true})).To(Succeed())
-		Expect(pod.AddAddr(far, nl.Addr{Prefix: netip.MustParsePrefix("fd00::3/64"), NoDAD: true})).To(Succeed())
-		Expect(pod.SetUp(far)).To(Succeed())
+		Expect(host.SetUp(near)).To(Succeed())
+		Expect(container.AddAddr(far, nl.Addr{Prefix: netip.MustParsePrefix("10.1.2.3/24"), NoPrefixRoute: true})).To(Succeed())
+		Expect(container.AddAddr(far, nl.Addr{Prefix: netip.MustParsePrefix("fd00::3/64"), NoDAD: true})).To(Succeed())
+		Expect(container.SetUp(far)).To(Succeed())
 		for _, r := range []nl.Route{
 			{Dst: netip.MustParsePrefix("10.1.2.1/32"), Scope: nl.ScopeLink, Src: netip.MustParseAddr("10.1.2.3")},
 			{Dst: netip.MustParsePrefix("0.0.0.0/0"), GW: netip.MustParseAddr("10.1.2.1"), MTU: 1300, AdvMSS: 1200, Priority: 7},
 			{Dst: netip.MustParsePrefix("2001:db8::/32"), GW: netip.MustParseAddr("fd00::1"), Table: 100},
 		} {
-			Expect(pod.AddRoute(far, r)).To(Succeed())
-			Expect(pod.AddRoute(far, r)).To(MatchError(fs.ErrExist))
+			Expect(container.AddRoute(far, r)).To(Succeed())
+			Expect(container.AddRoute(far, r)).To(MatchError(fs.ErrExist))
 		}
-		addrs, err := pod.Addrs(far)
+		addrs, err := container.Addrs(far)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(prefixes(addrs)).To(Equal([]string{"10.1.2.3/24", "fd00::3/64"}))
 		Expect([]netip.Addr{addrs[0].Broadcast, addrs[1].Broadcast}).To(Equal([]netip.Addr{netip.MustParseAddr("10.1.2.255"), {}}))
-		Expect(podNS.Must(GinkgoTB(), "ip", "-4", "addr", "show", "eth0")).To(ContainSubstring("brd 10.1.2.255"))
-		text := podNS.Must(GinkgoTB(), "ip", "route")
+		Expect(containerNS.Must(GinkgoTB(), "ip", "-4", "addr", "show", "eth0")).To(ContainSubstring("brd 10.1.2.255"))
+		text := containerNS.Must(GinkgoTB(), "ip", "route")
 		Expect(text).To(ContainSubstring("default via 10.1.2.1 dev eth0 metric 7 mtu 1300 advmss 1200"))
 		Expect(text).To(ContainSubstring("10.1.2.1 dev eth0 scope link src 10.1.2.3"))
 		Expect(text).NotTo(ContainSubstring("10.1.2.0/24"))
-		routes, err := pod.Routes(far)
+		routes, err := container.Routes(far)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(routes).To(ContainElements(
 			nl.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"), GW: netip.MustParseAddr("10.1.2.1"), MTU: 1300, AdvMSS: 1200, Priority: 7, Table: 254},
 			HaveField("Table", 100),
 		))
-		index, err := pod.DefaultDevice()
+		index, err := container.DefaultDevice()
 		Expect(err).NotTo(HaveOccurred())
 		Expect(index).To(Equal(far.Index))
 	})
@@ -129,14 +129,14 @@ var _ = Describe("rtnetlink", func() {
 	It("adds the broadcast address that Addrs has returned, or none", func() {
 		_, far := pair()
 		for _, args := range []string{"10.1.2.3/24", "10.1.2.3/24 brd 10.1.2.0", "10.1.2.3/24 brd +", "10.1.2.3/32"} {
-			podNS.Batch(GinkgoTB(), "addr add "+args+" dev eth0")
-			before := podNS.Must(GinkgoTB(), "ip", "-4", "addr", "show", "eth0")
-			addrs, err := pod.Addrs(far)
+			containerNS.Batch(GinkgoTB(), "addr add "+args+" dev eth0")
+			before := containerNS.Must(GinkgoTB(), "ip", "-4", "addr", "show", "eth0")
+			addrs, err := container.Addrs(far)
 			Expect(err).NotTo(HaveOccurred())
-			Expect(pod.DeleteAddr(far, addrs[0].Prefix)).To(Succeed())
-			Expect(pod.AddAddr(far, addrs[0])).To(Succeed())
-			Expect(podNS.Must(GinkgoTB(), "ip", "-4", "addr", "show", "eth0")).To(Equal(before), args)
-			Expect(pod.DeleteAddr(far, addrs[0].Prefix)).To(Succeed())
+			Expect(container.DeleteAddr(far, addrs[0].Prefix)).To(Succeed())
+			Expect(container.AddAddr(far, addrs[0])).To(Succeed())
+			Expect(containerNS.Must(GinkgoTB(), "ip", "-4", "addr", "show", "eth0")).To(Equal(before), args)
+			Expect(container.DeleteAddr(far, addrs[0].Prefix)).To(Succeed())
 		}
 	})
 
@@ -147,8 +147,8 @@ var _ = Describe("rtnetlink", func() {
 		BeforeEach(func() {
 			var far nl.Link
 			near, far = pair()
-			Expect(pod.SetUp(far)).To(Succeed())
-			nodeNS.Batch(GinkgoTB(), "link set veth0 up", "addr add 10.1.2.1/24 dev veth0", "addr add fd00::1/64 dev veth0 nodad",
+			Expect(container.SetUp(far)).To(Succeed())
+			hostNS.Batch(GinkgoTB(), "link set veth0 up", "addr add 10.1.2.1/24 dev veth0", "addr add fd00::1/64 dev veth0 nodad",
 				"link add other type veth peer name rehto", "link set other up", "link set rehto up", "addr add 10.3.0.1/24 dev other")
 			steps = nil
 			tracer.Before = func(step string) error { steps = append(steps, step); return nil }
@@ -157,9 +157,9 @@ var _ = Describe("rtnetlink", func() {
 		DescribeTable("is found",
 			func(listed bool, setup ...string) {
 				for _, args := range setup {
-					nodeNS.Must(GinkgoTB(), "ip", strings.Fields(args)...)
+					hostNS.Must(GinkgoTB(), "ip", strings.Fields(args)...)
 				}
-				Expect(node.DefaultDevice()).To(Equal(near.Index))
+				Expect(host.DefaultDevice()).To(Equal(near.Index))
 				Expect(slices.Contains(steps, "list default routes")).To(Equal(listed), "%q", steps)
 			},
 			Entry("by one request", false, "route add default via 10.1.2.2"),
@@ -173,16 +173,16 @@ var _ = Describe("rtnetlink", func() {
 		)
 
 		It("does not exist without a default route in the main table", func() {
-			nodeNS.Must(GinkgoTB(), "ip", "route", "add", "default", "dev", "other", "table", "100")
-			nodeNS.Must(GinkgoTB(), "ip", "rule", "add", "table", "100")
-			nodeNS.Must(GinkgoTB(), "ip", "route", "add", "unreachable", "default", "metric", "9999")
-			Expect(node.DefaultDevice()).To(BeZero())
+			hostNS.Must(GinkgoTB(), "ip", "route", "add", "default", "dev", "other", "table", "100")
+			hostNS.Must(GinkgoTB(), "ip", "rule", "add", "table", "100")
+			hostNS.Must(GinkgoTB(), "ip", "route", "add", "unreachable", "default", "metric", "9999")
+			Expect(host.DefaultDevice()).To(BeZero())
 		})
 
 		DescribeTable("is an uplink, with the links below it",
 			func(want []string, setup ...string) {
-				nodeNS.Batch(GinkgoTB(), setup...)
-				uplinks, err := node.Uplinks()
+				hostNS.Batch(GinkgoTB(), setup...)
+				uplinks, err := host.Uplinks()
 				Expect(err).NotTo(HaveOccurred())
 				var names []string
 				for _, l := range uplinks {
@@ -206,10 +206,10 @@ var _ = Describe("rtnetlink", func() {
 		)
 
 		It("is an advertised uplink if the route came from a router advertisement", func() {
-			nodeNS.Must(GinkgoTB(), "ip", "-6", "route", "add", "default", "dev", "other", "metric", "1")
-			nodeNS.Must(GinkgoTB(), "ip", "-6", "route", "add", "2001:db8::/64", "dev", "other", "proto", "ra")
-			nodeNS.Must(GinkgoTB(), "ip", "-6", "route", "add", "default", "via", "fd00::2", "proto", "ra", "metric", "5")
-			Expect(node.AdvertisedUplinks()).To(ConsistOf(HaveField("Name", "veth0")))
+			hostNS.Must(GinkgoTB(), "ip", "-6", "route", "add", "default", "dev", "other", "metric", "1")
+			hostNS.Must(GinkgoTB(), "ip", "-6", "route", "add", "2001:db8::/64", "dev", "other", "proto", "ra")
+			hostNS.Must(GinkgoTB(), "ip", "-6", "route", "add", "default", "via", "fd00::2", "proto", "ra", "metric", "5")
+			Expect(host.AdvertisedUplinks()).To(ConsistOf(HaveField("Name", "veth0")))
 		})
 	})
 
@@ -217,28 +217,28 @@ var _ = Describe("rtnetlink", func() {
 		_, far := pair()
 		for i := range 1000 {
 			prefix := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), 32)
-			Expect(pod.AddAddr(far, nl.Addr{Prefix: prefix})).To(Succeed())
+			Expect(container.AddAddr(far, nl.Addr{Prefix: prefix})).To(Succeed())
 		}
-		addrs, err := pod.Addrs(far)
+		addrs, err := container.Addrs(far)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(len(prefixes(addrs))).To(Equal(1000))
 	})
 
 	It("lists each of the routes that share the load of a destination", func() {
 		near, far := pair()
-		Expect(node.SetUp(near)).To(Succeed())
+		Expect(host.SetUp(near)).To(Succeed())
 		dst := netip.MustParsePrefix("2001:db8::/32")
 		first, second := nl.Route{Dst: dst, GW: netip.MustParseAddr("fd00::1")}, nl.Route{Dst: dst, GW: netip.MustParseAddr("fd00::2")}
-		Expect(pod.AddAddr(far, nl.Addr{Prefix: netip.MustParsePrefix("fd00::3/64"), NoDAD: true})).To(Succeed())
-		Expect(pod.SetUp(far)).To(Succeed())
-		Expect(pod.AddRoute(far, first)).To(Succeed())
-		Expect(pod.AddRoute(far, second)).To(Succeed())
-		Expect(podNS.Must(GinkgoTB(), "ip", "-6", "route", "show", dst.String())).To(ContainSubstring("nexthop via fd00::2"))
-		routes, err := pod.Routes(far)
+		Expect(container.AddAddr(far, nl.Addr{Prefix: netip.MustParsePrefix("fd00::3/64"), NoDAD: true})).To(Succeed())
+		Expect(container.SetUp(far)).To(Succeed())
+		Expect(container.AddRoute(far, first)).To(Succeed())
+		Expect(container.AddRoute(far, second)).To(Succeed())
+		Expect(containerNS.Must(GinkgoTB(), "ip", "-6", "route", "show", dst.String())).To(ContainSubstring("nexthop via fd00::2"))
+		routes, err := container.Routes(far)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(routes).To(ContainElements(Satisfy(first.Matches), Satisfy(second.Matches)))
-		podNS.Must(GinkgoTB(), "ip", "-6", "route", "del", dst.String(), "via", "fd00::1")
-		routes, err = pod.Routes(far)
+		containerNS.Must(GinkgoTB(), "ip", "-6", "route", "del", dst.String(), "via", "fd00::1")
+		routes, err = container.Routes(far)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(routes).NotTo(ContainElement(Satisfy(first.Matches)))
 		Expect(routes).To(ContainElement(Satisfy(second.Matches)))
@@ -246,8 +246,8 @@ var _ = Describe("rtnetlink", func() {
 
 	It("returns an error with the kernel's message", func() {
 		_, far := pair()
-		Expect(pod.SetUp(far)).To(Succeed())
-		err := pod.AddRoute(far, nl.Route{Dst: netip.MustParsePrefix("10.9.0.0/16"), GW: netip.MustParseAddr("10.1.2.1")})
+		Expect(container.SetUp(far)).To(Succeed())
+		err := container.AddRoute(far, nl.Route{Dst: netip.MustParsePrefix("10.9.0.0/16"), GW: netip.MustParseAddr("10.1.2.1")})
 		Expect(err).To(MatchError(ContainSubstring("add route 10.9.0.0/16 via 10.1.2.1 to eth0: network is unreachable (Nexthop has invalid gateway)")))
 		Expect(errors.Is(err, unix.ENETUNREACH)).To(BeTrue())
 	})
@@ -260,74 +260,74 @@ var _ = Describe("rtnetlink", func() {
 			}
 			return nil
 		}
-		Expect(pod.SetMTU(far, 1300)).To(MatchError(unix.ENOBUFS))
-		Expect(pod.Link("eth0")).To(HaveField("MTU", 1400))
+		Expect(container.SetMTU(far, 1300)).To(MatchError(unix.ENOBUFS))
+		Expect(container.Link("eth0")).To(HaveField("MTU", 1400))
 	})
 
 	It("returns errors that match fs.ErrExist and fs.ErrNotExist", func() {
 		_, far := pair()
 		a := nl.Addr{Prefix: netip.MustParsePrefix("10.1.2.3/24")}
-		Expect(pod.AddAddr(far, a)).To(Succeed())
-		err := pod.AddAddr(far, a)
+		Expect(container.AddAddr(far, a)).To(Succeed())
+		err := container.AddAddr(far, a)
 		Expect(err).To(MatchError(fs.ErrExist))
 		Expect(err).To(MatchError(ContainSubstring("add address 10.1.2.3/24 to eth0: file exists")))
-		Expect(pod.DeleteAddr(far, a.Prefix)).To(Succeed())
-		Expect(pod.DeleteAddr(far, a.Prefix)).To(MatchError(fs.ErrNotExist))
+		Expect(container.DeleteAddr(far, a.Prefix)).To(Succeed())
+		Expect(container.DeleteAddr(far, a.Prefix)).To(MatchError(fs.ErrNotExist))
 		By("except for a link that is deleted twice")
-		Expect(pod.DeleteLink(far)).To(Succeed())
-		Expect(pod.DeleteLink(far)).To(Succeed())
+		Expect(container.DeleteLink(far)).To(Succeed())
+		Expect(container.DeleteLink(far)).To(Succeed())
 		Expect(u.Rollback()).To(Succeed())
 	})
 
 	It("makes a bridge with a MAC that does not change with its ports", func() {
 		mac := nl.RandomMAC()
-		br, made, err := node.EnsureBridge(nl.Bridge{Name: "br0", MAC: mac, MTU: 1450})
+		br, made, err := host.EnsureBridge(nl.Bridge{Name: "br0", MAC: mac, MTU: 1450})
 		Expect(err).NotTo(HaveOccurred())
 		Expect(made).To(BeTrue())
 		Expect(br.Kind).To(Equal("bridge"))
-		_, made, err = node.EnsureBridge(nl.Bridge{Name: "br0", MAC: nl.RandomMAC()})
+		_, made, err = host.EnsureBridge(nl.Bridge{Name: "br0", MAC: nl.RandomMAC()})
 		Expect(err).NotTo(HaveOccurred())
 		Expect(made).To(BeFalse())
 		near, far := pair()
-		Expect(node.SetAlias(near, "net/cid/eth0")).To(Succeed())
-		Expect(node.SetMaster(near, br)).To(Succeed())
-		Expect(node.SetPort(near, nl.Port{Hairpin: true, Isolated: true})).To(Succeed())
-		Expect(node.SetUp(near)).To(Succeed())
-		Expect(node.SetUp(br)).To(Succeed())
-		now, err := node.Link("br0")
+		Expect(host.SetAlias(near, "net/cid/eth0")).To(Succeed())
+		Expect(host.SetMaster(near, br)).To(Succeed())
+		Expect(host.SetPort(near, nl.Port{Hairpin: true, Isolated: true})).To(Succeed())
+		Expect(host.SetUp(near)).To(Succeed())
+		Expect(host.SetUp(br)).To(Succeed())
+		now, err := host.Link("br0")
 		Expect(err).NotTo(HaveOccurred())
 		Expect(now.MAC).To(Equal(mac))
-		port, err := node.Link("veth0")
+		port, err := host.Link("veth0")
 		Expect(err).NotTo(HaveOccurred())
-		Expect(node.Port(port)).To(Equal(nl.Port{Hairpin: true, Isolated: true}))
-		Expect(node.Port(br)).To(BeZero())
-		Expect(node.BridgeState(br)).To(Equal(nl.BridgeState{MAC: now.MAC, MTU: now.MTU}))
-		nodeNS.Must(GinkgoTB(), "ip", "link", "set", "br0", "type", "bridge", "stp_state", "1")
-		Expect(node.BridgeState(br)).To(HaveField("STP", true))
-		nodeNS.Must(GinkgoTB(), "ip", "link", "set", "br0", "type", "bridge", "stp_state", "0")
+		Expect(host.Port(port)).To(Equal(nl.Port{Hairpin: true, Isolated: true}))
+		Expect(host.Port(br)).To(BeZero())
+		Expect(host.BridgeState(br)).To(Equal(nl.BridgeState{MAC: now.MAC, MTU: now.MTU}))
+		hostNS.Must(GinkgoTB(), "ip", "link", "set", "br0", "type", "bridge", "stp_state", "1")
+		Expect(host.BridgeState(br)).To(HaveField("STP", true))
+		hostNS.Must(GinkgoTB(), "ip", "link", "set", "br0", "type", "bridge", "stp_state", "0")
 		Expect(port.Master).To(Equal(br.Index))
 		Expect(port.Alias).To(Equal("net/cid/eth0"))
 		Expect(port.Running).To(BeFalse())
 
-		err = node.AwaitRunning(near, 50*time.Millisecond)
+		err = host.AwaitRunning(near, 50*time.Millisecond)
 		Expect(err).To(MatchError(os.ErrDeadlineExceeded))
 		Expect(err).To(MatchError(ContainSubstring("its state is ")))
-		Expect(pod.SetUp(far)).To(Succeed())
-		Expect(node.AwaitRunning(near, 5*time.Second)).To(Succeed())
-		links, err := node.LinksOfKind("veth")
+		Expect(container.SetUp(far)).To(Succeed())
+		Expect(host.AwaitRunning(near, 5*time.Second)).To(Succeed())
+		links, err := host.LinksOfKind("veth")
 		Expect(err).NotTo(HaveOccurred())
 		Expect(links).To(ConsistOf(HaveField("Name", "veth0")))
 	})
 
 	It("lists links of a kind by the kernel's name of the kind", func() {
 		near, _ := pair()
-		nodeNS.Must(GinkgoTB(), "ip", "tuntap", "add", "tap0", "mode", "tap")
-		nodeNS.Must(GinkgoTB(), "ip", "link", "property", "add", "dev", "tap0", "altname", "other0")
+		hostNS.Must(GinkgoTB(), "ip", "tuntap", "add", "tap0", "mode", "tap")
+		hostNS.Must(GinkgoTB(), "ip", "link", "property", "add", "dev", "tap0", "altname", "other0")
 		tap := And(HaveField("Name", "tap0"), HaveField("Kind", "tun"))
-		Expect(node.LinksOfKind("tun")).To(ConsistOf(tap))
-		Expect(node.LinksOfKind("veth")).To(ConsistOf(HaveField("Index", near.Index)))
-		Expect(node.LinksOfKind("none")).To(BeEmpty())
+		Expect(host.LinksOfKind("tun")).To(ConsistOf(tap))
+		Expect(host.LinksOfKind("veth")).To(ConsistOf(HaveField("Index", near.Index)))
+		Expect(host.LinksOfKind("none")).To(BeEmpty())
 		By("and finds a link by its alternative name")
-		Expect(node.Link("other0")).To(tap)
+		Expect(host.Link("other0")).To(tap)
 	})
 })

@@ -215,7 +215,7 @@ func (c *Conn) defaultRoutes(probe netip.Addr) (selected, main netlink.Route, er
 }
 
 // These addresses are in reserved blocks (RFC 1112, section 4; RFC 4291, section 2.4, and
-// IANA's registry), so that usually only the default route of a node leads to them.
+// IANA's registry), so that usually only the default route of a host leads to them.
 var (
 	unrouted4 = netip.MustParseAddr("240.0.0.1")
 	unrouted6 = netip.MustParseAddr("4000::")
@@ -223,7 +223,7 @@ var (
 
 // selectedRoute asks the kernel for the route to an address (RTM_F_FIB_MATCH, Linux 4.13), and returns
 // the zero Route if there is none. Policy rules or a VPN may select a route that is not the default
-// route of the main table. A list of all routes would take 70 ms on a node with 100,000 routes.
+// route of the main table. A list of all routes would take 70 ms on a host with 100,000 routes.
 func (c *Conn) selectedRoute(probe netip.Addr) (netlink.Route, error) {
 	route, err := c.lookup(probe, &netlink.RouteGetOptions{FIBMatch: true})
 	if errors.Is(err, fs.ErrNotExist) || isRefusal(err) { // no route, or one of type prohibit

@@ -13,53 +13,53 @@ import (
 )
 
 var _ = Describe("traffic control", Label(nstest.Kernel), func() {
-	var node, pod *nl.Conn
+	var host, container *nl.Conn
 	var near, far, ifb nl.Link
 	var tracer *trace.Tracer
 	var u undo.Stack
 
 	BeforeEach(func() {
-		n, p := nstest.NewNodeAndPod(GinkgoTB())
+		n, p := nstest.NewHostAndContainer(GinkgoTB())
 		tracer, u = &trace.Tracer{}, undo.Stack{}
-		node, pod = connect(n, tracer), connect(p, tracer)
+		host, container = connect(n, tracer), connect(p, tracer)
 		var err error
-		near, far, err = node.AddVeth(&u, nl.Veth{Name: "veth0", Peer: "eth0", PeerIn: pod})
+		near, far, err = host.AddVeth(&u, nl.Veth{Name: "veth0", Peer: "eth0", PeerIn: container})
 		Expect(err).NotTo(HaveOccurred())
-		ifb, err = node.AddIFB(&u, nl.NewLink{Name: "ifb7", MTU: 1400, Group: 7})
+		ifb, err = host.AddIFB(&u, nl.NewLink{Name: "ifb7", MTU: 1400, Group: 7})
 		nstest.RequireFeature(GinkgoTB(), "ifb", err)
 		Expect(ifb).To(And(HaveField("Kind", "ifb"), HaveField("MTU", 1400), HaveField("Group", uint32(7)), HaveField("Up", false)))
-		Expect(node.SetUp(near)).To(Succeed())
-		Expect(node.SetUp(ifb)).To(Succeed())
-		Expect(pod.SetUp(far)).To(Succeed())
+		Expect(host.SetUp(near)).To(Succeed())
+		Expect(host.SetUp(ifb)).To(Succeed())
+		Expect(container.SetUp(far)).To(Succeed())
 	})
 
 	It("returns nothing if the link has no qdiscs, classes and filters", func() {
-		Expect(node.Qdisc(near, nl.Root)).To(BeZero())
-		Expect(node.Qdisc(near, nl.Ingress)).To(BeZero())
-		Expect(node.SetDown(ifb)).To(Succeed())
-		Expect(node.Qdisc(ifb, nl.Root)).To(BeZero())
-		Expect(node.Classes(near)).To(BeEmpty())
-		Expect(node.Filters(near, nl.IngressHandle)).To(BeEmpty())
+		Expect(host.Qdisc(near, nl.Root)).To(BeZero())
+		Expect(host.Qdisc(near, nl.Ingress)).To(BeZero())
+		Expect(host.SetDown(ifb)).To(Succeed())
+		Expect(host.Qdisc(ifb, nl.Root)).To(BeZero())
+		Expect(host.Classes(near)).To(BeEmpty())
+		Expect(host.Filters(near, nl.IngressHandle)).To(BeEmpty())
 		Expect(u.Rollback()).To(Succeed())
-		_, err := node.Qdisc(near, nl.Root)
+		_, err := host.Qdisc(near, nl.Root)
 		Expect(err).To(MatchError(fs.ErrNotExist))
-		Expect(node.DeleteQdisc(near, nl.Qdisc{Kind: "tbf", Handle: 0x10000, Parent: nl.Root})).To(Succeed())
+		Expect(host.DeleteQdisc(near, nl.Qdisc{Kind: "tbf", Handle: 0x10000, Parent: nl.Root})).To(Succeed())
 	})
 
 	It("finds the other end of a pair only in its namespace", func() {
-		eth, err := pod.Link("eth0")
+		eth, err := container.Link("eth0")
 		Expect(err).NotTo(HaveOccurred())
-		Expect(pod.VethPeer(eth, node)).To(HaveField("Name", "veth0"))
+		Expect(container.VethPeer(eth, host)).To(HaveField("Name", "veth0"))
 		// A pair in another namespace has the same two indexes: these do not identify a link.
 		other := connect(nstest.New(GinkgoTB()), tracer)
 		var second undo.Stack
-		_, _, err = other.AddVeth(&second, nl.Veth{Name: "veth0", Peer: "eth1", PeerIn: pod})
+		_, _, err = other.AddVeth(&second, nl.Veth{Name: "veth0", Peer: "eth1", PeerIn: container})
 		Expect(err).NotTo(HaveOccurred())
-		_, err = pod.VethPeer(eth, other)
+		_, err = container.VethPeer(eth, other)
 		Expect(err).To(MatchError(fs.ErrNotExist))
-		_, err = pod.VethPeer(eth, pod)
+		_, err = container.VethPeer(eth, container)
 		Expect(err).To(MatchError(fs.ErrNotExist))
-		_, err = node.VethPeer(ifb, pod)
+		_, err = host.VethPeer(ifb, container)
 		Expect(err).To(MatchError(fs.ErrNotExist))
 	})
 
@@ -69,7 +69,7 @@ var _ = Describe("traffic control", Label(nstest.Kernel), func() {
 		Expect(err).NotTo(HaveOccurred())
 		Expect(lone.VethPeer(inner, lone)).To(HaveField("Name", "in1"))
 		// No link connects the two namespaces, so neither has an nsid for the other.
-		_, err = lone.VethPeer(inner, node)
+		_, err = lone.VethPeer(inner, host)
 		Expect(err).To(MatchError(fs.ErrNotExist))
 		Expect(err).To(MatchError(ContainSubstring("find the other end of in0")))
 	})

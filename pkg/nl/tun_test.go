@@ -16,23 +16,23 @@ import (
 )
 
 var _ = Describe("a tap device", func() {
-	var pod *nstest.NS
+	var container *nstest.NS
 	var tracer *trace.Tracer
 	var c *nl.Conn
 	var u undo.Stack
 	BeforeEach(func() {
 		nstest.LeakCheck(GinkgoTB())
-		pod, tracer, u = nstest.New(GinkgoTB()), &trace.Tracer{}, undo.Stack{}
-		c = connect(pod, tracer)
+		container, tracer, u = nstest.New(GinkgoTB()), &trace.Tracer{}, undo.Stack{}
+		c = connect(container, tracer)
 	})
 
 	It("is not made if a link has the name, which the undo leaves alone", func() {
 		for _, kind := range []string{"tuntap add mode tap tap0", "link add tap0 type bridge"} {
-			pod.Batch(GinkgoTB(), kind)
+			container.Batch(GinkgoTB(), kind)
 			_, err := c.AddTap(&u, nl.Tap{Name: "tap0"})
 			Expect(err).To(And(MatchError(fs.ErrExist), MatchError("add link tap0: file exists (device or resource busy)")))
 			Expect(u.Rollback()).To(Succeed())
-			pod.Batch(GinkgoTB(), "link del tap0")
+			container.Batch(GinkgoTB(), "link del tap0")
 		}
 	})
 
@@ -46,7 +46,7 @@ var _ = Describe("a tap device", func() {
 
 	It("may be made by a function, which runs in the namespace", func() {
 		l, err := c.AddTapBy(&u, "tap0", func() error {
-			_, err := pod.Exec("ip", "tuntap", "add", "mode", "tap", "name", "tap0")
+			_, err := container.Exec("ip", "tuntap", "add", "mode", "tap", "name", "tap0")
 			return err
 		})
 		Expect(err).NotTo(HaveOccurred())
@@ -58,7 +58,7 @@ var _ = Describe("a tap device", func() {
 
 	It("is deleted by the undo if the function failed after it made the device", func() {
 		_, err := c.AddTapBy(&u, "tap0", func() error {
-			_, err := pod.Exec("ip", "tuntap", "add", "mode", "tap", "name", "tap0")
+			_, err := container.Exec("ip", "tuntap", "add", "mode", "tap", "name", "tap0")
 			return errors.Join(err, unix.EINVAL)
 		})
 		Expect(err).To(MatchError(unix.EINVAL))

@@ -14,25 +14,25 @@ import (
 )
 
 var _ = Describe("Allocate", func() {
-	var node *testNode
+	var host *testHost
 	allocate := func(choose func(*Session) (Choice, error)) nstest.Reply {
-		p := node.Plugin()
+		p := host.Plugin()
 		p.Add = func(r *skel.Request) (*types.Result, error) {
-			c := Keys{Subnet: "10.1.2.0/24", DataDir: node.DataDir}
-			pool, err := node.machine().NewPool(r, &c, RuntimeKeys{})
+			c := Keys{Subnet: "10.1.2.0/24", DataDir: host.DataDir}
+			pool, err := host.machine().NewPool(r, &c, RuntimeKeys{})
 			if err != nil {
 				return nil, err
 			}
 			return pool.Allocate(r, choose)
 		}
-		return nstest.Run(p, node.Call("c1", variant{}).With("ADD"))
+		return nstest.Run(p, host.Call("c1", variant{}).With("ADD"))
 	}
-	BeforeEach(func() { node = newTestNode() })
+	BeforeEach(func() { host = newTestHost() })
 
 	DescribeTable("allocates nothing from a choice without addresses", func(none Choice) {
 		f := allocate(func(*Session) (Choice, error) { return none, nil }).Failure(GinkgoTB())
 		Expect(f.Code).To(Equal(uint(types.CodeTryAgain)))
-		Expect(node.Reserved()).To(BeEmpty())
+		Expect(host.Reserved()).To(BeEmpty())
 	},
 		Entry("the zero Choice", Choice{}),
 		Entry("among a nil slice", OnlyAddresses(nil)),
@@ -43,13 +43,13 @@ var _ = Describe("Allocate", func() {
 		f := allocate(func(*Session) (Choice, error) { return Choice{all: true}, fs.ErrPermission }).Failure(GinkgoTB())
 		Expect(f.Code).To(Equal(uint(types.CodeIO)))
 		Expect(f.Msg).To(Equal("permission denied"))
-		Expect(node.Reserved()).To(BeEmpty())
+		Expect(host.Reserved()).To(BeEmpty())
 	})
 
 	It("calls the function that chooses while it holds the lock", func() {
 		var locked error
 		allocate(func(se *Session) (Choice, error) {
-			lock, err := os.Open(node.Net("lock"))
+			lock, err := os.Open(host.Net("lock"))
 			Expect(err).NotTo(HaveOccurred())
 			locked = unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 			Expect(lock.Close()).To(Succeed())
@@ -61,14 +61,14 @@ var _ = Describe("Allocate", func() {
 })
 
 var _ = Describe("a release", func() {
-	var node *testNode
+	var host *testHost
 	var released []netip.Addr // by the last DEL
 	BeforeEach(func() {
-		node = newTestNode()
-		node.Plugin = func() skel.Plugin {
-			p := newPlugin(node.machine())
+		host = newTestHost()
+		host.Plugin = func() skel.Plugin {
+			p := newPlugin(host.machine())
 			p.Del = func(r *skel.Request) error {
-				s, err := node.machine().NewStore(r)
+				s, err := host.machine().NewStore(r)
 				if err == nil {
 					released, err = s.Release(r)
 				}
@@ -77,43 +77,43 @@ var _ = Describe("a release", func() {
 			return p
 		}
 		for _, id := range []string{"c1", "c2", "c3"} {
-			node.Add(id, variant{})
+			host.Add(id, variant{})
 		}
 	})
 
 	It("returns the addresses of the attachment, and none for an unknown one", func() {
-		node.OK("DEL", "c2", variant{})
+		host.OK("DEL", "c2", variant{})
 		Expect(released).To(Equal([]netip.Addr{ip("10.1.2.3")}))
-		node.OK("DEL", "c2", variant{})
+		host.OK("DEL", "c2", variant{})
 		Expect(released).To(BeEmpty())
 	})
 
 	It("returns incomplete reservations, too, and those of an earlier boot", func() {
-		node.Put("10.1.2.77", "")
-		node.OK("DEL", "unknown", variant{})
+		host.Put("10.1.2.77", "")
+		host.OK("DEL", "unknown", variant{})
 		Expect(released).To(ConsistOf(ip("10.1.2.77")))
-		node.Boot("next")
-		node.OK("DEL", "unknown", variant{})
+		host.Boot("next")
+		host.OK("DEL", "unknown", variant{})
 		Expect(released).To(ConsistOf(ip("10.1.2.2"), ip("10.1.2.3"), ip("10.1.2.4")))
 	})
 
 	It("makes the address free, or with a cooldown free after it", func() {
 		free := func(cooldown string) (free []netip.Addr) {
 			GinkgoHelper()
-			p := node.Plugin()
+			p := host.Plugin()
 			p.Status = func(r *skel.Request) error {
-				s, err := node.machine().NewStore(r)
+				s, err := host.machine().NewStore(r)
 				Expect(err).NotTo(HaveOccurred())
 				return s.Lock(func(se *Session) error {
 					free, err = se.Free([]netip.Addr{ip("10.1.2.9"), ip("10.1.2.3"), ip("10.1.2.2")})
 					return err
 				})
 			}
-			nstest.Run(p, node.Call("", variant{IPAM: subnet + cooldown}).With("STATUS")).OK(GinkgoTB())
+			nstest.Run(p, host.Call("", variant{IPAM: subnet + cooldown}).With("STATUS")).OK(GinkgoTB())
 			return free
 		}
 		Expect(free("")).To(Equal([]netip.Addr{ip("10.1.2.9")}))
-		node.OK("DEL", "c2", variant{IPAM: subnet + `, "cooldown": 60`})
+		host.OK("DEL", "c2", variant{IPAM: subnet + `, "cooldown": 60`})
 		Expect(free(`, "cooldown": 60`)).To(Equal([]netip.Addr{ip("10.1.2.9")}))
 		Expect(free("")).To(Equal([]netip.Addr{ip("10.1.2.9"), ip("10.1.2.3")}))
 	})
@@ -121,9 +121,9 @@ var _ = Describe("a release", func() {
 
 var _ = Describe("Lock", func() {
 	It("returns an error that matches ErrNotExist, and makes no folder, before the first ADD", func() {
-		node := newTestNode()
-		err := node.store().Lock(func(*Session) error { panic("called") })
+		host := newTestHost()
+		err := host.store().Lock(func(*Session) error { panic("called") })
 		Expect(err).To(MatchError(fs.ErrNotExist))
-		Expect(node.DataDir).NotTo(BeADirectory())
+		Expect(host.DataDir).NotTo(BeADirectory())
 	})
 })

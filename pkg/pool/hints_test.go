@@ -25,23 +25,23 @@ func TestLocalType(t *testing.T) {
 }
 
 // hints returns the path of the directory of the hints.
-func (node *testNode) hints() string {
+func (host *testHost) hints() string {
 	GinkgoHelper()
-	boot, err := os.ReadFile(node.BootID)
+	boot, err := os.ReadFile(host.BootID)
 	Expect(err).NotTo(HaveOccurred())
-	return filepath.Join(node.DataDir, ".plumb", "net", strings.TrimSpace(string(boot)))
+	return filepath.Join(host.DataDir, ".plumb", "net", strings.TrimSpace(string(boot)))
 }
 
 // hintPath returns the path of the hint of an attachment with the interface eth0.
-func (node *testNode) hintPath(id string) string {
+func (host *testHost) hintPath(id string) string {
 	GinkgoHelper()
-	return filepath.Join(node.hints(), owner{id, "eth0"}.hintName())
+	return filepath.Join(host.hints(), owner{id, "eth0"}.hintName())
 }
 
 // hint returns the addresses in the hint of an attachment, one per line.
-func (node *testNode) hint(id string) (addrs string) {
+func (host *testHost) hint(id string) (addrs string) {
 	GinkgoHelper()
-	text, err := os.ReadFile(node.hintPath(id))
+	text, err := os.ReadFile(host.hintPath(id))
 	Expect(err).NotTo(HaveOccurred())
 	for line := range strings.Lines(string(text)) {
 		addr, file, _ := strings.Cut(line, " ")
@@ -52,190 +52,190 @@ func (node *testNode) hint(id string) (addrs string) {
 }
 
 // fillOther reserves so many addresses, outside of the subnet, for other containers.
-func (node *testNode) fillOther(n int) {
+func (host *testHost) fillOther(n int) {
 	GinkgoHelper()
 	for i := range n {
-		node.Put(fmt.Sprintf("10.1.%d.%d", 3+i/250, 2+i%250), fmt.Sprint("x", i, "\r\neth0"))
+		host.Put(fmt.Sprintf("10.1.%d.%d", 3+i/250, 2+i%250), fmt.Sprint("x", i, "\r\neth0"))
 	}
 }
 
 var _ = Describe("a hint", func() {
-	var node *testNode
+	var host *testHost
 	two := variant{IPAM: `"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "10.1.3.0/30"}]]`}
-	BeforeEach(func() { node = newTestNode() })
+	BeforeEach(func() { host = newTestHost() })
 
 	It("names the addresses of the attachment from ADD to DEL", func() {
-		node.Add("c1", two)
-		node.Add("c2", variant{})
-		Expect(node.hint("c1")).To(Equal("10.1.2.2\n10.1.3.2\n"))
-		Expect(node.hint("c2")).To(Equal("10.1.2.3\n"))
-		node.OK("DEL", "c1", two)
-		Expect(node.hintPath("c1")).NotTo(BeAnExistingFile())
-		Expect(node.hint("c2")).To(Equal("10.1.2.3\n"))
-		node.OK("GC", "", variant{More: `"cni.dev/valid-attachments": []`})
-		Expect(node.hintPath("c2")).NotTo(BeAnExistingFile())
+		host.Add("c1", two)
+		host.Add("c2", variant{})
+		Expect(host.hint("c1")).To(Equal("10.1.2.2\n10.1.3.2\n"))
+		Expect(host.hint("c2")).To(Equal("10.1.2.3\n"))
+		host.OK("DEL", "c1", two)
+		Expect(host.hintPath("c1")).NotTo(BeAnExistingFile())
+		Expect(host.hint("c2")).To(Equal("10.1.2.3\n"))
+		host.OK("GC", "", variant{More: `"cni.dev/valid-attachments": []`})
+		Expect(host.hintPath("c2")).NotTo(BeAnExistingFile())
 	})
 
 	It("without a reservation, which a killed ADD can leave, is removed by GC", func() {
-		node.Add("c1", variant{})
-		Expect(os.Remove(node.Net("10.1.2.2"))).To(Succeed())
-		node.OK("GC", "", variant{More: `"cni.dev/valid-attachments": []`})
-		Expect(node.hintPath("c1")).NotTo(BeAnExistingFile())
+		host.Add("c1", variant{})
+		Expect(os.Remove(host.Net("10.1.2.2"))).To(Succeed())
+		host.OK("GC", "", variant{More: `"cni.dev/valid-attachments": []`})
+		Expect(host.hintPath("c1")).NotTo(BeAnExistingFile())
 	})
 
 	It("does not exist after an ADD that fails", func() {
-		node.Add("c1", two)
-		node.Fails("ADD", "c2", two)
-		Expect(node.hintPath("c2")).NotTo(BeAnExistingFile())
-		Expect(node.Fails("ADD", "c2", variant{Args: "IP=10.1.2.2"}).Msg).To(ContainSubstring("10.1.2.2 is allocated to c1"))
-		Expect(node.hintPath("c2")).NotTo(BeAnExistingFile())
-		node.OK("CHECK", "c1", two)
-		Expect(node.ReadAll()).To(BeFalse())
+		host.Add("c1", two)
+		host.Fails("ADD", "c2", two)
+		Expect(host.hintPath("c2")).NotTo(BeAnExistingFile())
+		Expect(host.Fails("ADD", "c2", variant{Args: "IP=10.1.2.2"}).Msg).To(ContainSubstring("10.1.2.2 is allocated to c1"))
+		Expect(host.hintPath("c2")).NotTo(BeAnExistingFile())
+		host.OK("CHECK", "c1", two)
+		Expect(host.ReadAll()).To(BeFalse())
 	})
 
 	It("lets every verb work without reading all reservations, except a second DEL", func() {
-		node.Add("c1", variant{})
-		node.fillOther(300)
+		host.Add("c1", variant{})
+		host.fillOther(300)
 		for _, c := range []string{"STATUS", "ADD", "CHECK", "DEL"} {
-			node.OK(c, "c2", variant{})
-			Expect(node.ReadAll()).To(BeFalse(), c)
+			host.OK(c, "c2", variant{})
+			Expect(host.ReadAll()).To(BeFalse(), c)
 		}
-		node.OK("DEL", "c2", variant{})
-		Expect(node.ReadAll()).To(BeTrue())
+		host.OK("DEL", "c2", variant{})
+		Expect(host.ReadAll()).To(BeTrue())
 	})
 
 	It("is not needed by a DEL with the prevResult of the attachment", func() {
 		prev := variant{More: `"prevResult": {"cniVersion": "1.1.0", "ips": [{"address": "10.1.2.9/24"}]}`}
-		node.ReferenceAdd("10.1.2.9", "theirs")
-		node.ReferenceAdd("10.1.2.10", "others")
-		node.OK("DEL", "theirs", prev)
-		Expect(node.ReadAll()).To(BeFalse())
-		Expect(node.Reserved()).To(Equal([]string{"10.1.2.10 others/eth0"}))
-		node.ReferenceAdd("10.1.2.9", "theirs")
-		node.OK("DEL", "others", prev)
-		Expect(node.ReadAll()).To(BeTrue(), "prevResult names an address of another attachment")
-		Expect(node.Reserved()).To(Equal([]string{"10.1.2.9 theirs/eth0"}))
+		host.ReferenceAdd("10.1.2.9", "theirs")
+		host.ReferenceAdd("10.1.2.10", "others")
+		host.OK("DEL", "theirs", prev)
+		Expect(host.ReadAll()).To(BeFalse())
+		Expect(host.Reserved()).To(Equal([]string{"10.1.2.10 others/eth0"}))
+		host.ReferenceAdd("10.1.2.9", "theirs")
+		host.OK("DEL", "others", prev)
+		Expect(host.ReadAll()).To(BeTrue(), "prevResult names an address of another attachment")
+		Expect(host.Reserved()).To(Equal([]string{"10.1.2.9 theirs/eth0"}))
 	})
 
 	It("does not exist for a reservation of the reference plugin, nor for a legacy reservation: CHECK and DEL read all", func() {
-		node.ReferenceAdd("10.1.2.9", "theirs")
-		node.Put("10.1.2.10", "old")
+		host.ReferenceAdd("10.1.2.9", "theirs")
+		host.Put("10.1.2.10", "old")
 		for _, c := range []string{"CHECK", "DEL"} {
 			for _, id := range []string{"theirs", "old"} {
-				node.OK(c, id, variant{})
-				Expect(node.ReadAll()).To(BeTrue(), c+" "+id)
+				host.OK(c, id, variant{})
+				Expect(host.ReadAll()).To(BeTrue(), c+" "+id)
 			}
 		}
-		Expect(node.Reserved()).To(BeEmpty())
+		Expect(host.Reserved()).To(BeEmpty())
 	})
 
 	It("is dropped by an ADD after the reference plugin removed the reservation", func() {
-		node.Add("c1", two)
-		node.WithReferenceLock(func() {
-			Expect(os.Remove(node.Net("10.1.2.2"))).To(Succeed())
-			Expect(os.Remove(node.Net("10.1.3.2"))).To(Succeed())
+		host.Add("c1", two)
+		host.WithReferenceLock(func() {
+			Expect(os.Remove(host.Net("10.1.2.2"))).To(Succeed())
+			Expect(os.Remove(host.Net("10.1.3.2"))).To(Succeed())
 		})
-		node.Add("c1", variant{})
-		Expect(node.hint("c1")).To(Equal("10.1.2.3\n"))
-		node.OK("DEL", "c1", variant{})
-		Expect(node.ReadAll()).To(BeFalse())
-		Expect(node.Reserved()).To(BeEmpty())
+		host.Add("c1", variant{})
+		Expect(host.hint("c1")).To(Equal("10.1.2.3\n"))
+		host.OK("DEL", "c1", variant{})
+		Expect(host.ReadAll()).To(BeFalse())
+		Expect(host.Reserved()).To(BeEmpty())
 	})
 
 	It("does not hide the first reservation of an ADD that was killed before the second", func() {
-		node.Add("c1", two)
-		Expect(os.Remove(node.Net("10.1.3.2"))).To(Succeed())
-		Expect(node.Fails("ADD", "c1", two).Code).To(Equal(uint(CodeDuplicate)))
-		node.OK("DEL", "c1", variant{})
-		Expect(node.Reserved()).To(BeEmpty())
+		host.Add("c1", two)
+		Expect(os.Remove(host.Net("10.1.3.2"))).To(Succeed())
+		Expect(host.Fails("ADD", "c1", two).Code).To(Equal(uint(CodeDuplicate)))
+		host.OK("DEL", "c1", variant{})
+		Expect(host.Reserved()).To(BeEmpty())
 	})
 
 	DescribeTable("is believed only as far as the reservations name the attachment", func(damage func()) {
-		node.Add("c0", variant{})
-		node.Add("c1", variant{})
-		node.OK("DEL", "c0", variant{})
+		host.Add("c0", variant{})
+		host.Add("c1", variant{})
+		host.OK("DEL", "c0", variant{})
 		damage()
-		node.OK("CHECK", "c1", variant{})
-		Expect(node.Add("c2", variant{})).To(Equal("10.1.2.4/24"))
-		Expect(node.Add("c3", variant{Args: "IP=10.1.2.2"})).To(Equal("10.1.2.2/24"))
-		node.OK("CHECK", "c3", variant{})
-		Expect(node.ReadAll()).To(BeFalse())
+		host.OK("CHECK", "c1", variant{})
+		Expect(host.Add("c2", variant{})).To(Equal("10.1.2.4/24"))
+		Expect(host.Add("c3", variant{Args: "IP=10.1.2.2"})).To(Equal("10.1.2.2/24"))
+		host.OK("CHECK", "c3", variant{})
+		Expect(host.ReadAll()).To(BeFalse())
 		for _, id := range []string{"c1", "c2", "c3"} {
-			node.OK("DEL", id, variant{})
+			host.OK("DEL", id, variant{})
 		}
-		Expect(node.Reserved()).To(BeEmpty())
+		Expect(host.Reserved()).To(BeEmpty())
 	},
-		Entry("the directory of all networks was removed", func() { Expect(os.RemoveAll(filepath.Join(node.DataDir, ".plumb"))).To(Succeed()) }),
-		Entry("the directory of the network was removed", func() { Expect(os.RemoveAll(filepath.Dir(node.hints()))).To(Succeed()) }),
-		Entry("the directory of the boot was removed", func() { Expect(os.RemoveAll(node.hints())).To(Succeed()) }),
-		Entry("it was removed", func() { Expect(os.Remove(node.hintPath("c1"))).To(Succeed()) }),
+		Entry("the directory of all networks was removed", func() { Expect(os.RemoveAll(filepath.Join(host.DataDir, ".plumb"))).To(Succeed()) }),
+		Entry("the directory of the network was removed", func() { Expect(os.RemoveAll(filepath.Dir(host.hints()))).To(Succeed()) }),
+		Entry("the directory of the boot was removed", func() { Expect(os.RemoveAll(host.hints())).To(Succeed()) }),
+		Entry("it was removed", func() { Expect(os.Remove(host.hintPath("c1"))).To(Succeed()) }),
 		Entry("a hint of an attachment without an address", func() {
-			Expect(os.WriteFile(node.hintPath("c2"), []byte("10.1.2.3\n"), 0o600)).To(Succeed())
+			Expect(os.WriteFile(host.hintPath("c2"), []byte("10.1.2.3\n"), 0o600)).To(Succeed())
 		}),
 		Entry("it has the address of another attachment", func() {
-			Expect(os.WriteFile(node.hintPath("c1"), []byte("10.1.2.2\n"), 0o600)).To(Succeed())
+			Expect(os.WriteFile(host.hintPath("c1"), []byte("10.1.2.2\n"), 0o600)).To(Succeed())
 		}),
-		Entry("it is empty", func() { Expect(os.Truncate(node.hintPath("c1"), 0)).To(Succeed()) }),
-		Entry("it is truncated", func() { Expect(os.Truncate(node.hintPath("c1"), 6)).To(Succeed()) }),
+		Entry("it is empty", func() { Expect(os.Truncate(host.hintPath("c1"), 0)).To(Succeed()) }),
+		Entry("it is truncated", func() { Expect(os.Truncate(host.hintPath("c1"), 6)).To(Succeed()) }),
 		Entry("it has other content", func() {
-			Expect(os.WriteFile(node.hintPath("c1"), []byte(strings.Repeat("noise", 3000)), 0o600)).To(Succeed())
+			Expect(os.WriteFile(host.hintPath("c1"), []byte(strings.Repeat("noise", 3000)), 0o600)).To(Succeed())
 		}),
 		Entry("a directory in its place", func() {
-			Expect(os.Remove(node.hintPath("c1"))).To(Succeed())
-			Expect(os.MkdirAll(filepath.Join(node.hintPath("c1"), "x"), 0o700)).To(Succeed())
+			Expect(os.Remove(host.hintPath("c1"))).To(Succeed())
+			Expect(os.MkdirAll(filepath.Join(host.hintPath("c1"), "x"), 0o700)).To(Succeed())
 		}),
 		Entry("a file in the place of the directory", func() {
-			Expect(os.RemoveAll(node.hints())).To(Succeed())
-			Expect(os.WriteFile(node.hints(), nil, 0o600)).To(Succeed())
+			Expect(os.RemoveAll(host.hints())).To(Succeed())
+			Expect(os.WriteFile(host.hints(), nil, 0o600)).To(Succeed())
 		}),
 		Entry("a symbolic link in the place of the directory", func() {
-			Expect(os.Rename(node.hints(), filepath.Join(node.DataDir, "elsewhere"))).To(Succeed())
-			Expect(os.Symlink(filepath.Join(node.DataDir, "elsewhere"), node.hints())).To(Succeed())
+			Expect(os.Rename(host.hints(), filepath.Join(host.DataDir, "elsewhere"))).To(Succeed())
+			Expect(os.Symlink(filepath.Join(host.DataDir, "elsewhere"), host.hints())).To(Succeed())
 		}),
 	)
 
 	It("may be removed by a session whose directory was replaced", func() {
-		node.Add("c1", variant{})
-		Expect(node.store().Lock(func(se *Session) error {
-			Expect(os.Rename(node.Net(""), node.Net("../old"))).To(Succeed())
-			node.Add("c1", variant{})
+		host.Add("c1", variant{})
+		Expect(host.store().Lock(func(se *Session) error {
+			Expect(os.Rename(host.Net(""), host.Net("../old"))).To(Succeed())
+			host.Add("c1", variant{})
 			return se.release(ip("10.1.2.2"), owner{"c1", "eth0"})
 		})).To(Succeed())
-		node.OK("CHECK", "c1", variant{})
-		Expect(node.Reserved()).To(Equal([]string{"10.1.2.2 c1/eth0"}))
+		host.OK("CHECK", "c1", variant{})
+		Expect(host.Reserved()).To(Equal([]string{"10.1.2.2 c1/eth0"}))
 	})
 
 	It("of an earlier boot is removed with all other files but the releases", func() {
-		node.Add("c1", variant{})
-		node.OK("DEL", "c1", variant{IPAM: subnet + `, "cooldown": 60`})
-		node.Add("c2", variant{})
-		Expect(os.WriteFile(node.Net("../.plumb/net/index"), []byte("x"), 0o600)).To(Succeed())
-		node.Boot("next")
-		node.OK("STATUS", "", variant{})
-		Expect(filepath.Glob(node.Net("../.plumb/net/*"))).To(ConsistOf(node.hints(), HaveSuffix("/releases")))
+		host.Add("c1", variant{})
+		host.OK("DEL", "c1", variant{IPAM: subnet + `, "cooldown": 60`})
+		host.Add("c2", variant{})
+		Expect(os.WriteFile(host.Net("../.plumb/net/index"), []byte("x"), 0o600)).To(Succeed())
+		host.Boot("next")
+		host.OK("STATUS", "", variant{})
+		Expect(filepath.Glob(host.Net("../.plumb/net/*"))).To(ConsistOf(host.hints(), HaveSuffix("/releases")))
 	})
 })
 
 var _ = Describe("a free address", func() {
 	It("is found after many reserved ones, in a range of any size", func() {
-		node := newTestNode()
+		host := newTestHost()
 		wide := variant{IPAM: `"subnet": "fd00::/64", "exclude": ["fd00::/120"], "cooldown": 60`}
 		for i := range 2 * maxLookups {
-			node.Put(fmt.Sprintf("fd00::%x", 0x100+i), fmt.Sprint("x", i, "\r\neth0"))
+			host.Put(fmt.Sprintf("fd00::%x", 0x100+i), fmt.Sprint("x", i, "\r\neth0"))
 		}
-		Expect(node.Add("c1", wide)).To(Equal(fmt.Sprintf("fd00::%x/64", 0x100+2*maxLookups)))
-		node.OK("DEL", "c1", wide)
-		node.Put("last_reserved_ip.0", "fd00::ffff:ffff:ffff:ffff")
-		Expect(node.Add("c1", wide)).To(Equal(fmt.Sprintf("fd00::%x/64", 0x100+2*maxLookups+1)), "the released address cools down")
+		Expect(host.Add("c1", wide)).To(Equal(fmt.Sprintf("fd00::%x/64", 0x100+2*maxLookups)))
+		host.OK("DEL", "c1", wide)
+		host.Put("last_reserved_ip.0", "fd00::ffff:ffff:ffff:ffff")
+		Expect(host.Add("c1", wide)).To(Equal(fmt.Sprintf("fd00::%x/64", 0x100+2*maxLookups+1)), "the released address cools down")
 	})
 
 	It("may have had an incomplete reservation, which a DEL that reads all reservations releases", func() {
-		node := newTestNode()
-		node.Add("c1", variant{})
-		node.fillOther(600)
-		node.Put("10.1.2.3", "")
-		node.OK("DEL", "unknown", variant{})
-		Expect(node.Net("10.1.2.3")).NotTo(BeAnExistingFile())
-		Expect(node.Add("c2", variant{})).To(Equal("10.1.2.3/24"))
+		host := newTestHost()
+		host.Add("c1", variant{})
+		host.fillOther(600)
+		host.Put("10.1.2.3", "")
+		host.OK("DEL", "unknown", variant{})
+		Expect(host.Net("10.1.2.3")).NotTo(BeAnExistingFile())
+		Expect(host.Add("c2", variant{})).To(Equal("10.1.2.3/24"))
 	})
 })

@@ -12,24 +12,24 @@ import (
 
 var _ = Describe("reading from outside", func() {
 	It("returns the reservations of a network, and changes nothing", func() {
-		node := newTestNode()
-		node.Add("c2", variant{})
-		node.Put("10.1.2.99", "legacy")
-		node.Put("10.1.2.100", "")
-		Expect(os.Remove(node.Net("lock"))).To(Succeed())
-		node.Boot("next") // the next call releases what is there
-		before := nstest.SnapshotDir(GinkgoTB(), node.DataDir)
-		all, err := Reservations(node.DataDir, "net")
+		host := newTestHost()
+		host.Add("c2", variant{})
+		host.Put("10.1.2.99", "legacy")
+		host.Put("10.1.2.100", "")
+		Expect(os.Remove(host.Net("lock"))).To(Succeed())
+		host.Boot("next") // the next call releases what is there
+		before := nstest.SnapshotDir(GinkgoTB(), host.DataDir)
+		all, err := Reservations(host.DataDir, "net")
 		Expect(err).NotTo(HaveOccurred())
-		Expect(nstest.SnapshotDir(GinkgoTB(), node.DataDir)).To(Equal(before))
+		Expect(nstest.SnapshotDir(GinkgoTB(), host.DataDir)).To(Equal(before))
 		var owners []string
 		for _, r := range all {
-			Expect(r.Path).To(Equal(node.Net(r.Addr.String())))
+			Expect(r.Path).To(Equal(host.Net(r.Addr.String())))
 			Expect(r.Since).To(BeTemporally("~", time.Now(), time.Hour))
 			owners = append(owners, r.Addr.String()+" "+r.ContainerID+"/"+r.IfName)
 		}
 		Expect(owners).To(Equal([]string{"10.1.2.2 c2/eth0", "10.1.2.99 legacy/", "10.1.2.100 /"}))
-		Expect(Networks(node.DataDir)).To(Equal([]string{"net"}))
+		Expect(Networks(host.DataDir)).To(Equal([]string{"net"}))
 	})
 
 	It("returns nothing if there is no directory, and creates none", func() {

@@ -1,11 +1,11 @@
 // Package pool allocates addresses from the pool of a network. A pool has range sets and reservations. An
-// ADD allocates one address from each range set. A reservation is a file in a directory on the node. The
+// ADD allocates one address from each range set. A reservation is a file in a directory on the host. The
 // package contains what IPAM plugins with such a directory share: the configuration keys, the lock, allocation,
 // release, and the checks of CHECK and STATUS. The reservations and their lock are the same as those
 // of the reference plugin host-local.
 //
-// host-local allocates any address of its ranges (All). If several nodes allocate from the same ranges, a
-// plugin may allocate only the addresses that its node owns (OnlyAddresses). If none of them is free, the error of Allocate
+// host-local allocates any address of its ranges (All). If several hosts allocate from the same ranges, a
+// plugin may allocate only the addresses that its host owns (OnlyAddresses). If none of them is free, the error of Allocate
 // matches *NoneFreeError, and the plugin gets another one. plugins/cluster-local is such a plugin.
 package pool
 

@@ -20,27 +20,27 @@ func TestPool(t *testing.T) {
 // No call may leave a descriptor, a goroutine, a child process or a thread in another network namespace.
 var _ = BeforeEach(func() { nstest.LeakCheck(GinkgoTB()) })
 
-// A testNode is a node with the plugin of newPlugin.
-type testNode struct{ *nstest.PoolNode }
+// A testNode is a host with the plugin of newPlugin.
+type testHost struct{ *nstest.PoolHost }
 
 type variant = nstest.PoolCall
 
 const subnet = `"subnet": "10.1.2.0/24"`
 
-func newTestNode() *testNode {
-	node := &testNode{nstest.NewPoolNode(GinkgoTB())}
-	node.Plugin = func() skel.Plugin { return newPlugin(node.machine()) }
-	return node
+func newTestHost() *testHost {
+	host := &testHost{nstest.NewPoolHost(GinkgoTB())}
+	host.Plugin = func() skel.Plugin { return newPlugin(host.machine()) }
+	return host
 }
 
-// machine returns the boot ID, the clock and the limit of the lock of the node.
-func (node *testNode) machine() Machine {
-	return Machine{BootID: node.BootID, Wait: node.Wait, Now: func() time.Duration { return node.Clock }}
+// machine returns the boot ID, the clock and the limit of the lock of the host.
+func (host *testHost) machine() Machine {
+	return Machine{BootID: host.BootID, Wait: host.Wait, Now: func() time.Duration { return host.Clock }}
 }
 
 // store returns the store of the network "net".
-func (node *testNode) store() Store {
-	return Store{machine: node.machine(), dir: node.Net(""), privateDir: filepath.Join(node.DataDir, ".plumb", "net")}
+func (host *testHost) store() Store {
+	return Store{machine: host.machine(), dir: host.Net(""), privateDir: filepath.Join(host.DataDir, ".plumb", "net")}
 }
 
 // newPlugin returns a plugin whose verbs are those of this package. It allocates all addresses.

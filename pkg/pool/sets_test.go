@@ -13,11 +13,11 @@ import (
 )
 
 var _ = Describe("a plugin that gets addresses from elsewhere", func() {
-	var node *testNode
+	var host *testHost
 	// with calls f in the ADD of a plugin with this configuration.
 	with := func(id, keys string, f func(*skel.Request, *Pool)) {
 		GinkgoHelper()
-		p := node.Plugin()
+		p := host.Plugin()
 		p.Add = func(r *skel.Request) (*types.Result, error) {
 			var raw struct {
 				IPAM *Keys `json:"ipam"`
@@ -26,16 +26,16 @@ var _ = Describe("a plugin that gets addresses from elsewhere", func() {
 			if err := r.Decode(&raw); err != nil {
 				return nil, err
 			}
-			pool, err := node.machine().NewPool(r, raw.IPAM, raw.RuntimeKeys)
+			pool, err := host.machine().NewPool(r, raw.IPAM, raw.RuntimeKeys)
 			if err == nil {
 				f(r, pool)
 			}
 			return &types.Result{}, err
 		}
-		call := node.Call(id, variant{IPAM: keys, Args: "IP=10.1.2.9"}).With("ADD")
+		call := host.Call(id, variant{IPAM: keys, Args: "IP=10.1.2.9"}).With("ADD")
 		nstest.Run(p, call).OK(GinkgoTB())
 	}
-	BeforeEach(func() { node = newTestNode() })
+	BeforeEach(func() { host = newTestHost() })
 
 	It("knows the ranges of each set, what is excluded from them, and what is requested", func() {
 		with("c1", `"ranges": [[{"subnet": "10.1.2.0/24", "rangeEnd": "10.1.2.99"}, {"subnet": "10.1.3.0/24", "gateway": "10.1.2.1"}], [{"subnet": "fd00::/64"}]],
@@ -56,8 +56,8 @@ var _ = Describe("a plugin that gets addresses from elsewhere", func() {
 	})
 
 	It("knows what is reserved, for whom, and for the attachment", func() {
-		node.Add("c1", variant{})
-		node.Add("c2", variant{})
+		host.Add("c1", variant{})
+		host.Add("c2", variant{})
 		with("c2", subnet, func(r *skel.Request, p *Pool) {
 			Expect(p.Lock(func(se *Session) error {
 				Expect(se.Held(r)).To(Equal([]netip.Addr{ip("10.1.2.3")}))
@@ -85,13 +85,13 @@ var _ = Describe("a plugin that gets addresses from elsewhere", func() {
 	)
 
 	It("has no sets in GC if only the runtime knows the ranges", func() {
-		p := node.Plugin()
+		p := host.Plugin()
 		p.GC = func(r *skel.Request) error {
-			pool, err := node.machine().NewPool(r, &Keys{}, RuntimeKeys{})
+			pool, err := host.machine().NewPool(r, &Keys{}, RuntimeKeys{})
 			Expect(err).NotTo(HaveOccurred())
 			Expect(pool.Sets()).To(BeEmpty())
 			return nil
 		}
-		nstest.Run(p, node.Call("", variant{More: `"cni.dev/valid-attachments": []`}).With("GC")).OK(GinkgoTB())
+		nstest.Run(p, host.Call("", variant{More: `"cni.dev/valid-attachments": []`}).With("GC")).OK(GinkgoTB())
 	})
 })

@@ -17,88 +17,88 @@ import (
 )
 
 var _ = Describe("the reservations", func() {
-	var node *testNode
-	BeforeEach(func() { node = newTestNode() })
+	var host *testHost
+	BeforeEach(func() { host = newTestHost() })
 
 	It("let ADD find the last free address of a large pool, and STATUS report that it is exhausted, without reading all", func() {
 		t := variant{IPAM: `"subnet": "10.1.0.0/16", "rangeEnd": "10.1.15.255", "failStatusWhenFull": true`}
 		for i := 2; i < 4096; i++ {
 			if i != 3000 {
-				node.Put(fmt.Sprintf("10.1.%d.%d", i>>8, i&255), fmt.Sprint("x", i, "\r\neth0"))
+				host.Put(fmt.Sprintf("10.1.%d.%d", i>>8, i&255), fmt.Sprint("x", i, "\r\neth0"))
 			}
 		}
-		node.Put("last_reserved_ip.0", "10.1.11.184")
-		node.OK("STATUS", "", t)
-		Expect(node.Add("c1", t)).To(Equal("10.1.11.184/16"))
-		Expect(node.ReadAll()).To(BeFalse())
-		node.Fails("STATUS", "", t)
-		Expect(node.ReadAll()).To(BeFalse())
-		node.Fails("ADD", "c2", t)
-		Expect(node.ReadAll()).To(BeTrue(), "one may be incomplete")
+		host.Put("last_reserved_ip.0", "10.1.11.184")
+		host.OK("STATUS", "", t)
+		Expect(host.Add("c1", t)).To(Equal("10.1.11.184/16"))
+		Expect(host.ReadAll()).To(BeFalse())
+		host.Fails("STATUS", "", t)
+		Expect(host.ReadAll()).To(BeFalse())
+		host.Fails("ADD", "c2", t)
+		Expect(host.ReadAll()).To(BeTrue(), "one may be incomplete")
 	})
 
 	It("may be added and removed by the reference plugin between two calls", func() {
-		node.Add("mine", variant{})
-		node.ReferenceAdd("10.1.2.100", "theirs")
-		node.OK("DEL", "theirs", variant{})
-		Expect(node.Reserved()).To(HaveLen(1), "the reservation of the reference plugin was not found")
-		node.WithReferenceLock(func() { Expect(os.Remove(node.Net("10.1.2.2"))).To(Succeed()) })
-		Expect(node.Add("mine", variant{})).NotTo(BeEmpty()) // no duplicate: the reservation was removed
-		node.OK("DEL", "mine", variant{})
-		Expect(node.Reserved()).To(BeEmpty())
+		host.Add("mine", variant{})
+		host.ReferenceAdd("10.1.2.100", "theirs")
+		host.OK("DEL", "theirs", variant{})
+		Expect(host.Reserved()).To(HaveLen(1), "the reservation of the reference plugin was not found")
+		host.WithReferenceLock(func() { Expect(os.Remove(host.Net("10.1.2.2"))).To(Succeed()) })
+		Expect(host.Add("mine", variant{})).NotTo(BeEmpty()) // no duplicate: the reservation was removed
+		host.OK("DEL", "mine", variant{})
+		Expect(host.Reserved()).To(BeEmpty())
 	})
 
 	It("are gone after the directory of the network was removed", func() {
-		node.Add("c1", variant{})
-		Expect(os.RemoveAll(node.Net(""))).To(Succeed())
-		node.OK("DEL", "c1", variant{})
-		Expect(node.Add("c1", variant{})).To(Equal("10.1.2.2/24"))
+		host.Add("c1", variant{})
+		Expect(os.RemoveAll(host.Net(""))).To(Succeed())
+		host.OK("DEL", "c1", variant{})
+		Expect(host.Add("c1", variant{})).To(Equal("10.1.2.2/24"))
 	})
 })
 
 var _ = Describe("write", func() {
-	var node *testNode
+	var host *testHost
 	write := func(addr, id string) error {
-		return node.store().Lock(func(se *Session) error { return se.write(ip(addr), owner{id, "eth0"}) })
+		return host.store().Lock(func(se *Session) error { return se.write(ip(addr), owner{id, "eth0"}) })
 	}
 	BeforeEach(func() {
-		node = newTestNode()
-		node.Add("c0", variant{})
+		host = newTestHost()
+		host.Add("c0", variant{})
 	})
 
 	It("writes a reservation completely, even after a crash", func() {
 		Expect(write("10.1.2.7", "c1")).To(Succeed())
 		Expect(write("10.1.2.7", "c2")).To(MatchError(os.ErrExist))
 		// A process that was killed between link and unlink leaves a second name of the reservation of c1.
-		Expect(os.Link(node.Net("10.1.2.7"), node.Net("../.plumb/net/new"))).To(Succeed())
+		Expect(os.Link(host.Net("10.1.2.7"), host.Net("../.plumb/net/new"))).To(Succeed())
 		Expect(write("10.1.2.8", "c3")).To(Succeed())
-		Expect(node.Reserved()).To(Equal([]string{"10.1.2.2 c0/eth0", "10.1.2.7 c1/eth0", "10.1.2.8 c3/eth0"}))
-		Expect(node.Net("../.plumb/net/new")).NotTo(BeAnExistingFile())
+		Expect(host.Reserved()).To(Equal([]string{"10.1.2.2 c0/eth0", "10.1.2.7 c1/eth0", "10.1.2.8 c3/eth0"}))
+		Expect(host.Net("../.plumb/net/new")).NotTo(BeAnExistingFile())
 	})
 
 	It("writes a reservation on a file system without hard links", func() {
-		onRamfs(filepath.Join(node.DataDir, ".plumb"), func() {
+		onRamfs(filepath.Join(host.DataDir, ".plumb"), func() {
 			Expect(write("10.1.2.7", "c1")).To(Succeed())
 			Expect(write("10.1.2.7", "c2")).To(MatchError(os.ErrExist))
 		})
-		Expect(node.Reserved()).To(Equal([]string{"10.1.2.2 c0/eth0", "10.1.2.7 c1/eth0"}))
+		Expect(host.Reserved()).To(Equal([]string{"10.1.2.2 c0/eth0", "10.1.2.7 c1/eth0"}))
 	})
 })
 
 var _ = Describe("a symbolic link", func() {
 	DescribeTable("is not followed when the plugin writes", func(at string) {
-		node := newTestNode()
-		node.Add("c0", variant{})
+		host := newTestHost()
+		host.Add("c0", variant{})
 		victim := filepath.Join(GinkgoTB().TempDir(), "victim")
 		Expect(os.WriteFile(victim, []byte("precious"), 0o600)).To(Succeed())
-		at = strings.NewReplacer("HINTS", "../.plumb/net/"+filepath.Base(node.hints()), "C0", owner{"c0", "eth0"}.hintName(),
+		at = strings.NewReplacer("HINTS", "../.plumb/net/"+filepath.Base(host.hints()), "C0", owner{"c0", "eth0"}.hintName(),
 			"C1", owner{"c1", "eth0"}.hintName()).Replace(at)
-		Expect(os.RemoveAll(node.Net(at))).To(Succeed())
-		Expect(os.Symlink(victim, node.Net(at))).To(Succeed())
-		node.Add("c1", variant{})
-		node.OK("DEL", "c0", variant{IPAM: subnet + `, "cooldown": 60`})
+		Expect(os.RemoveAll(host.Net(at))).To(Succeed())
+		Expect(os.Symlink(victim, host.Net(at))).To(Succeed())
+		host.Add("c1", variant{})
+		host.OK("DEL", "c0", variant{IPAM: subnet + `, "cooldown": 60`})
 		Expect(os.ReadFile(victim)).To(BeEquivalentTo("precious"))
-		Expect(node.Reserved()).To(ContainElement(HaveSuffix(" c1/eth0")))
+		Expect(host.Reserved()).To(ContainElement(HaveSuffix(" c1/eth0")))
 	},
 		Entry(nil, "last_reserved_ip.0"), Entry(nil, "lock"), Entry(nil, "10.1.2.3"),
 		Entry(nil, "HINTS"), Entry(nil, "HINTS/C0"), Entry(nil, "HINTS/C1"),
@@ -125,96 +125,96 @@ func onFilesystem(kind, options, dir string, f func()) {
 }
 
 var _ = Describe("a reboot", func() {
-	var node *testNode
-	BeforeEach(func() { node = newTestNode() })
+	var host *testHost
+	BeforeEach(func() { host = newTestHost() })
 
 	It("lets the first call of any verb release the reservations that this plugin made before it", func() {
 		for n, c := range []string{"ADD", "DEL", "STATUS"} {
-			node.Add("c1", variant{})
-			node.Boot(fmt.Sprint("boot-", n))
-			node.OK(c, "new", variant{})
-			node.OK("DEL", "new", variant{})
-			Expect(node.Reserved()).To(BeEmpty(), c)
+			host.Add("c1", variant{})
+			host.Boot(fmt.Sprint("boot-", n))
+			host.OK(c, "new", variant{})
+			host.OK("DEL", "new", variant{})
+			Expect(host.Reserved()).To(BeEmpty(), c)
 		}
 	})
 
 	DescribeTable("does not release a reservation that was made after it, even for the same owner and address, nor any of the reference plugin",
 		func(replace func(), clock time.Duration) {
-			node.Add("c1", variant{})
-			node.Add("c2", variant{})
-			node.Boot("next")
-			before, err := os.Stat(node.Net("10.1.2.2"))
+			host.Add("c1", variant{})
+			host.Add("c2", variant{})
+			host.Boot("next")
+			before, err := os.Stat(host.Net("10.1.2.2"))
 			Expect(err).NotTo(HaveOccurred())
-			node.WithReferenceLock(replace)
-			node.ReferenceAdd("10.1.2.2", "c1")
+			host.WithReferenceLock(replace)
+			host.ReferenceAdd("10.1.2.2", "c1")
 			now := before.ModTime().Add(clock)
-			Expect(os.Chtimes(node.Net("10.1.2.2"), now, now)).To(Succeed())
-			node.ReferenceAdd("10.1.2.9", "c9")
-			node.OK("STATUS", "", variant{})
-			Expect(node.Reserved()).To(Equal([]string{"10.1.2.2 c1/eth0", "10.1.2.9 c9/eth0"}))
-			node.Boot("and another")
-			node.OK("STATUS", "", variant{})
-			Expect(node.Reserved()).To(HaveLen(2))
+			Expect(os.Chtimes(host.Net("10.1.2.2"), now, now)).To(Succeed())
+			host.ReferenceAdd("10.1.2.9", "c9")
+			host.OK("STATUS", "", variant{})
+			Expect(host.Reserved()).To(Equal([]string{"10.1.2.2 c1/eth0", "10.1.2.9 c9/eth0"}))
+			host.Boot("and another")
+			host.OK("STATUS", "", variant{})
+			Expect(host.Reserved()).To(HaveLen(2))
 		},
-		Entry("later", func() { Expect(os.Remove(node.Net("10.1.2.2"))).To(Succeed()) }, time.Second),
-		Entry("with a clock that went back", func() { Expect(os.Remove(node.Net("10.1.2.2"))).To(Succeed()) }, -time.Hour),
+		Entry("later", func() { Expect(os.Remove(host.Net("10.1.2.2"))).To(Succeed()) }, time.Second),
+		Entry("with a clock that went back", func() { Expect(os.Remove(host.Net("10.1.2.2"))).To(Succeed()) }, -time.Hour),
 	)
 
 	It("releases the reservations in a copy of the directory that keeps the times, such as a restored backup", func() {
-		node.Add("c1", variant{})
-		Expect(exec.Command("cp", "-a", node.DataDir, node.DataDir+"-copy").Run()).To(Succeed())
-		Expect(os.RemoveAll(node.DataDir)).To(Succeed())
-		Expect(os.Rename(node.DataDir+"-copy", node.DataDir)).To(Succeed())
-		node.Boot("next")
-		node.OK("STATUS", "", variant{})
-		Expect(node.Reserved()).To(BeEmpty())
+		host.Add("c1", variant{})
+		Expect(exec.Command("cp", "-a", host.DataDir, host.DataDir+"-copy").Run()).To(Succeed())
+		Expect(os.RemoveAll(host.DataDir)).To(Succeed())
+		Expect(os.Rename(host.DataDir+"-copy", host.DataDir)).To(Succeed())
+		host.Boot("next")
+		host.OK("STATUS", "", variant{})
+		Expect(host.Reserved()).To(BeEmpty())
 	})
 
 	It("releases a reservation for which no hard link could be created", func() {
-		node.Add("c0", variant{})
-		onRamfs(filepath.Join(node.DataDir, ".plumb"), func() {
+		host.Add("c0", variant{})
+		onRamfs(filepath.Join(host.DataDir, ".plumb"), func() {
 			two := variant{IPAM: `"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "10.1.3.0/24"}]]`}
 			for _, id := range []string{"c1", "c2"} {
-				node.Add(id, two)
+				host.Add(id, two)
 			}
-			node.OK("DEL", "c1", two)
-			Expect(node.ReadAll()).To(BeFalse())
-			Expect(node.Reserved()).To(HaveLen(3))
-			node.Boot("next")
-			node.OK("STATUS", "", variant{})
-			Expect(node.Reserved()).To(Equal([]string{"10.1.2.2 c0/eth0"}), "the hint of c0 is on another file system")
+			host.OK("DEL", "c1", two)
+			Expect(host.ReadAll()).To(BeFalse())
+			Expect(host.Reserved()).To(HaveLen(3))
+			host.Boot("next")
+			host.OK("STATUS", "", variant{})
+			Expect(host.Reserved()).To(Equal([]string{"10.1.2.2 c0/eth0"}), "the hint of c0 is on another file system")
 		})
 	})
 
 	It("releases nothing if the hints were removed, or if the boot ID is unknown", func() {
-		node.Add("c1", variant{})
-		Expect(os.RemoveAll(filepath.Join(node.DataDir, ".plumb"))).To(Succeed())
-		node.Boot("next")
-		node.OK("STATUS", "", variant{})
-		Expect(node.Reserved()).To(HaveLen(1))
+		host.Add("c1", variant{})
+		Expect(os.RemoveAll(filepath.Join(host.DataDir, ".plumb"))).To(Succeed())
+		host.Boot("next")
+		host.OK("STATUS", "", variant{})
+		Expect(host.Reserved()).To(HaveLen(1))
 
-		Expect(os.Remove(node.BootID)).To(Succeed())
-		node.OK("STATUS", "", variant{})
-		Expect(node.Reserved()).To(HaveLen(1))
-		node.Boot("after")
-		node.OK("STATUS", "", variant{})
-		Expect(node.Reserved()).To(HaveLen(1))
+		Expect(os.Remove(host.BootID)).To(Succeed())
+		host.OK("STATUS", "", variant{})
+		Expect(host.Reserved()).To(HaveLen(1))
+		host.Boot("after")
+		host.OK("STATUS", "", variant{})
+		Expect(host.Reserved()).To(HaveLen(1))
 	})
 
 	It("is not detected while the boot ID stays the same", func() {
-		node.Add("c1", variant{})
-		node.ReferenceAdd("10.1.2.9", "c9")
-		node.OK("STATUS", "", variant{})
-		Expect(node.Reserved()).To(HaveLen(2))
+		host.Add("c1", variant{})
+		host.ReferenceAdd("10.1.2.9", "c9")
+		host.OK("STATUS", "", variant{})
+		Expect(host.Reserved()).To(HaveLen(2))
 	})
 })
 
 var _ = Describe("the lock", func() {
 	It("is waited for until the limit, and the error names the process that holds it", func() {
-		node := newTestNode()
-		node.Wait = 50 * time.Millisecond
-		node.Add("c1", variant{})
-		holder := exec.Command("flock", node.Net("lock"), "sh", "-c", "echo held; read line")
+		host := newTestHost()
+		host.Wait = 50 * time.Millisecond
+		host.Add("c1", variant{})
+		holder := exec.Command("flock", host.Net("lock"), "sh", "-c", "echo held; read line")
 		in, err := holder.StdinPipe()
 		Expect(err).NotTo(HaveOccurred())
 		out, err := holder.StdoutPipe()
@@ -225,22 +225,22 @@ var _ = Describe("the lock", func() {
 		Expect(err).NotTo(HaveOccurred())
 
 		for _, c := range []string{"ADD", "DEL", "CHECK"} {
-			f := node.Fails(c, "c1", variant{})
+			f := host.Fails(c, "c1", variant{})
 			Expect(f.Code).To(Equal(uint(types.CodeTryAgain)))
-			Expect(f.Msg).To(ContainSubstring("lock %s: held by process %d (flock) for over 50ms", node.Net("lock"), holder.Process.Pid))
+			Expect(f.Msg).To(ContainSubstring("lock %s: held by process %d (flock) for over 50ms", host.Net("lock"), holder.Process.Pid))
 		}
-		Expect(node.Fails("STATUS", "", variant{}).Code).To(Equal(uint(types.CodeNotAvailable)))
+		Expect(host.Fails("STATUS", "", variant{}).Code).To(Equal(uint(types.CodeNotAvailable)))
 	})
 
 	It("is taken in the new folder if the folder was replaced meanwhile", func() {
-		node := newTestNode()
-		node.Add("c1", variant{})
+		host := newTestHost()
+		host.Add("c1", variant{})
 		waiting := make(chan struct{})
 		done := make(chan nstest.Reply)
-		node.WithReferenceLock(func() {
+		host.WithReferenceLock(func() {
 			go func() {
 				defer GinkgoRecover()
-				c := node.Call("c2", variant{}).With("ADD")
+				c := host.Call("c2", variant{}).With("ADD")
 				c.Before = func(step string) error {
 					if strings.HasPrefix(step, "lock") {
 						select {
@@ -251,14 +251,14 @@ var _ = Describe("the lock", func() {
 					}
 					return nil
 				}
-				done <- nstest.Run(node.Plugin(), c)
+				done <- nstest.Run(host.Plugin(), c)
 			}()
 			<-waiting
-			Expect(os.Rename(node.Net(""), node.Net("../old"))).To(Succeed())
-			Expect(os.Mkdir(node.Net(""), 0o755)).To(Succeed())
+			Expect(os.Rename(host.Net(""), host.Net("../old"))).To(Succeed())
+			Expect(os.Mkdir(host.Net(""), 0o755)).To(Succeed())
 		})
 		(<-done).OK(GinkgoTB())
-		Expect(node.Reserved()).To(Equal([]string{"10.1.2.2 c2/eth0"}))
+		Expect(host.Reserved()).To(Equal([]string{"10.1.2.2 c2/eth0"}))
 	})
 })
 
@@ -266,44 +266,44 @@ var _ = Describe("a long container ID", func() {
 	// The sizes are close to 4096 bytes, for the ID and for the file, which also has the interface.
 	for _, size := range []int{4089, 4090, 4091, 4095, 4096, 4097, 100_000} {
 		It(fmt.Sprint("works with every verb: ", size, " bytes"), func() {
-			node, id := newTestNode(), strings.Repeat("x", size-2)+"-1"
+			host, id := newTestHost(), strings.Repeat("x", size-2)+"-1"
 			other := id[:size-1] + "2"
 			ranges := variant{IPAM: `"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "10.1.3.0/24"}]]`}
-			Expect(node.Add(id, ranges)).To(Equal("10.1.2.2/24 10.1.3.2/24"))
-			node.Add(other, variant{})
+			Expect(host.Add(id, ranges)).To(Equal("10.1.2.2/24 10.1.3.2/24"))
+			host.Add(other, variant{})
 			for _, readsAll := range []bool{false, true} {
 				if readsAll {
-					Expect(os.RemoveAll(node.Net("../.plumb"))).To(Succeed())
+					Expect(os.RemoveAll(host.Net("../.plumb"))).To(Succeed())
 				}
-				node.OK("CHECK", id, ranges)
-				Expect(node.ReadAll()).To(Equal(readsAll))
+				host.OK("CHECK", id, ranges)
+				Expect(host.ReadAll()).To(Equal(readsAll))
 				if !readsAll {
-					Expect(node.Fails("ADD", id, ranges).Code).To(Equal(uint(CodeDuplicate)))
+					Expect(host.Fails("ADD", id, ranges).Code).To(Equal(uint(CodeDuplicate)))
 				}
 			}
-			node.OK("GC", "", variant{More: fmt.Sprintf(`"cni.dev/valid-attachments": [{"containerID": %q, "ifname": "eth0"}]`, id)})
-			Expect(node.Reserved()).To(Equal([]string{"10.1.2.2 " + id + "/eth0", "10.1.3.2 " + id + "/eth0"}))
-			node.OK("DEL", other, ranges)
-			Expect(node.Reserved()).To(HaveLen(2))
-			node.OK("DEL", id, ranges)
-			Expect(node.Reserved()).To(BeEmpty())
+			host.OK("GC", "", variant{More: fmt.Sprintf(`"cni.dev/valid-attachments": [{"containerID": %q, "ifname": "eth0"}]`, id)})
+			Expect(host.Reserved()).To(Equal([]string{"10.1.2.2 " + id + "/eth0", "10.1.3.2 " + id + "/eth0"}))
+			host.OK("DEL", other, ranges)
+			Expect(host.Reserved()).To(HaveLen(2))
+			host.OK("DEL", id, ranges)
+			Expect(host.Reserved()).To(BeEmpty())
 		})
 	}
 })
 
 var _ = Describe("a file that is not regular or too large", func() {
 	It("reserves its address, and is neither read nor removed", func() {
-		node := newTestNode()
-		node.Put("10.1.2.2", "c1\r\neth0")
-		Expect(os.Truncate(node.Net("10.1.2.2"), maxFileSize+1)).To(Succeed())
-		Expect(unix.Mkfifo(node.Net("10.1.2.3"), 0o600)).To(Succeed())
-		Expect(unix.Mknod(node.Net("10.1.2.4"), unix.S_IFCHR|0o600, int(unix.Mkdev(1, 5)))).To(Succeed()) // /dev/zero
-		Expect(node.Add("c1", variant{})).To(Equal("10.1.2.5/24"))
-		Expect(node.Fails("ADD", "c2", variant{Args: "IP=10.1.2.3"}).Msg).To(ContainSubstring("allocated to an unknown owner"))
-		node.OK("DEL", "c1", variant{})
-		node.OK("GC", "", variant{More: `"cni.dev/valid-attachments": []`})
+		host := newTestHost()
+		host.Put("10.1.2.2", "c1\r\neth0")
+		Expect(os.Truncate(host.Net("10.1.2.2"), maxFileSize+1)).To(Succeed())
+		Expect(unix.Mkfifo(host.Net("10.1.2.3"), 0o600)).To(Succeed())
+		Expect(unix.Mknod(host.Net("10.1.2.4"), unix.S_IFCHR|0o600, int(unix.Mkdev(1, 5)))).To(Succeed()) // /dev/zero
+		Expect(host.Add("c1", variant{})).To(Equal("10.1.2.5/24"))
+		Expect(host.Fails("ADD", "c2", variant{Args: "IP=10.1.2.3"}).Msg).To(ContainSubstring("allocated to an unknown owner"))
+		host.OK("DEL", "c1", variant{})
+		host.OK("GC", "", variant{More: `"cni.dev/valid-attachments": []`})
 		for _, name := range []string{"10.1.2.2", "10.1.2.3", "10.1.2.4"} {
-			Expect(node.Net(name)).To(BeAnExistingFile())
+			Expect(host.Net(name)).To(BeAnExistingFile())
 		}
 	})
 
@@ -332,20 +332,20 @@ func withoutFileCapabilities(f func()) {
 }
 
 var _ = Describe("an unreadable reservation", func() {
-	var node *testNode
+	var host *testHost
 	gc := variant{More: `"cni.dev/valid-attachments": []`}
 	BeforeEach(func() {
-		node = newTestNode()
+		host = newTestHost()
 		for _, id := range []string{"c1", "c2", "c3"} {
-			node.Add(id, variant{})
+			host.Add(id, variant{})
 		}
-		Expect(os.Chmod(node.Net("10.1.2.3"), 0)).To(Succeed())
+		Expect(os.Chmod(host.Net("10.1.2.3"), 0)).To(Succeed())
 	})
 	expectUnreadable := func(command, id string, t variant) {
 		GinkgoHelper()
-		f := node.Fails(command, id, t)
+		f := host.Fails(command, id, t)
 		Expect(f.Code).To(Equal(uint(types.CodeIO)), f.Msg)
-		Expect(f.Msg).To(ContainSubstring("open %s: permission denied", node.Net("10.1.2.3")))
+		Expect(f.Msg).To(ContainSubstring("open %s: permission denied", host.Net("10.1.2.3")))
 	}
 
 	It("is an error only for its owner while other attachments have hints", func() {
@@ -354,93 +354,93 @@ var _ = Describe("an unreadable reservation", func() {
 				expectUnreadable("CHECK", "c2", variant{})
 				expectUnreadable("DEL", "c2", variant{})
 				expectUnreadable("ADD", "c2", variant{})
-				node.OK("CHECK", "c1", variant{})
+				host.OK("CHECK", "c1", variant{})
 			}
-			Expect(node.Fails("ADD", "c4", variant{Args: "IP=10.1.2.3"}).Msg).To(ContainSubstring("allocated to an unknown owner"))
-			node.OK("DEL", "c1", variant{})
+			Expect(host.Fails("ADD", "c4", variant{Args: "IP=10.1.2.3"}).Msg).To(ContainSubstring("allocated to an unknown owner"))
+			host.OK("DEL", "c1", variant{})
 		})
-		Expect(node.Reserved()).To(Equal([]string{"10.1.2.3 c2/eth0", "10.1.2.4 c3/eth0"}))
+		Expect(host.Reserved()).To(Equal([]string{"10.1.2.3 c2/eth0", "10.1.2.4 c3/eth0"}))
 	})
 
 	It("is an error for any attachment without an address if the hints were removed", func() {
-		Expect(os.RemoveAll(node.Net("../.plumb"))).To(Succeed())
+		Expect(os.RemoveAll(host.Net("../.plumb"))).To(Succeed())
 		withoutFileCapabilities(func() {
 			for range 2 {
 				expectUnreadable("CHECK", "c2", variant{})
 				expectUnreadable("DEL", "c2", variant{})
 				expectUnreadable("DEL", "unknown", variant{})
-				node.OK("CHECK", "c1", variant{})
-				node.OK("STATUS", "", variant{})
+				host.OK("CHECK", "c1", variant{})
+				host.OK("STATUS", "", variant{})
 			}
-			Expect(node.Add("c4", variant{})).To(Equal("10.1.2.5/24"))
-			node.OK("DEL", "c1", variant{})
+			Expect(host.Add("c4", variant{})).To(Equal("10.1.2.5/24"))
+			host.OK("DEL", "c1", variant{})
 		})
-		Expect(os.Chmod(node.Net("10.1.2.3"), 0o600)).To(Succeed())
-		node.OK("DEL", "c2", variant{})
-		Expect(node.Reserved()).To(Equal([]string{"10.1.2.4 c3/eth0", "10.1.2.5 c4/eth0"}))
-		node.OK("DEL", "unknown", variant{})
+		Expect(os.Chmod(host.Net("10.1.2.3"), 0o600)).To(Succeed())
+		host.OK("DEL", "c2", variant{})
+		Expect(host.Reserved()).To(Equal([]string{"10.1.2.4 c3/eth0", "10.1.2.5 c4/eth0"}))
+		host.OK("DEL", "unknown", variant{})
 	})
 
 	It("is an error of GC after it released the others", func() {
 		withoutFileCapabilities(func() {
 			for range 2 {
 				expectUnreadable("GC", "", gc)
-				Expect(node.Add("c4", variant{Args: "IP=10.1.2.2"})).To(Equal("10.1.2.2/24"))
+				Expect(host.Add("c4", variant{Args: "IP=10.1.2.2"})).To(Equal("10.1.2.2/24"))
 			}
 			expectUnreadable("GC", "", gc)
 		})
-		Expect(node.Reserved()).To(Equal([]string{"10.1.2.3 c2/eth0"}))
-		Expect(os.Chmod(node.Net("10.1.2.3"), 0o600)).To(Succeed())
-		node.OK("GC", "", gc)
-		Expect(node.Reserved()).To(BeEmpty())
+		Expect(host.Reserved()).To(Equal([]string{"10.1.2.3 c2/eth0"}))
+		Expect(os.Chmod(host.Net("10.1.2.3"), 0o600)).To(Succeed())
+		host.OK("GC", "", gc)
+		Expect(host.Reserved()).To(BeEmpty())
 	})
 })
 
 var _ = Describe("a full disk", func() {
 	// onFullDisk runs f with a file system for inodes files on the data folder, which is the first of them.
-	onFullDisk := func(node *testNode, inodes int, f func()) {
-		Expect(os.MkdirAll(node.DataDir, 0o755)).To(Succeed())
-		onFilesystem("tmpfs", fmt.Sprint("nr_inodes=", inodes), node.DataDir, f)
+	onFullDisk := func(host *testHost, inodes int, f func()) {
+		Expect(os.MkdirAll(host.DataDir, 0o755)).To(Succeed())
+		onFilesystem("tmpfs", fmt.Sprint("nr_inodes=", inodes), host.DataDir, f)
 	}
 
 	It("lets DEL and GC succeed if it has no space for the lock file", func() {
-		node := newTestNode()
-		onFullDisk(node, 2, func() {
-			Expect(node.Fails("ADD", "c1", variant{}).Code).To(Equal(uint(types.CodeIO)))
-			node.OK("DEL", "c1", variant{})
-			node.OK("GC", "", variant{More: `"cni.dev/valid-attachments": []`})
+		host := newTestHost()
+		onFullDisk(host, 2, func() {
+			Expect(host.Fails("ADD", "c1", variant{}).Code).To(Equal(uint(types.CodeIO)))
+			host.OK("DEL", "c1", variant{})
+			host.OK("GC", "", variant{More: `"cni.dev/valid-attachments": []`})
 		})
 	})
 
 	It("does not prevent an ADD if it has space for the reservation, but not for a second link to the file", func() {
-		node := newTestNode()
-		onFullDisk(node, 11, func() { // as below, with two reservations and two hints
-			node.Add("c1", variant{})
-			node.Add("c2", variant{})
-			Expect(node.Reserved()).To(HaveLen(2))
-			node.Fails("ADD", "c3", variant{})
+		host := newTestHost()
+		onFullDisk(host, 11, func() { // as below, with two reservations and two hints
+			host.Add("c1", variant{})
+			host.Add("c2", variant{})
+			Expect(host.Reserved()).To(HaveLen(2))
+			host.Fails("ADD", "c3", variant{})
 		})
 	})
 
 	It("does not prevent a release, also if it has no space for the time of the release", func() {
-		node := newTestNode()
+		host := newTestHost()
 		cool := variant{IPAM: subnet + `, "cooldown": 30`}
-		onFullDisk(node, 9, func() { // directory of data, of the network, lock, cursor, reservation; 3 directories and a hint in .plumb
-			node.Add("c1", cool)
-			node.Fails("ADD", "c2", cool)
-			node.OK("DEL", "c1", cool)
-			Expect(node.Reserved()).To(BeEmpty())
-			Expect(filepath.Join(node.DataDir, ".plumb", "net", "releases")).To(BeAnExistingFile(), "in the space that the release made free")
+		onFullDisk(host, 9, func() { // directory of data, of the network, lock, cursor, reservation; 3 directories and a hint in .plumb
+			host.Add("c1", cool)
+			host.Fails("ADD", "c2", cool)
+			host.OK("DEL", "c1", cool)
+			Expect(host.Reserved()).To(BeEmpty())
+			Expect(filepath.Join(host.DataDir, ".plumb", "net", "releases")).To(BeAnExistingFile(), "in the space that the release made free")
 		})
 	})
 
 	It("leaves no hint if it has no space for all", func() {
-		node := newTestNode()
-		Expect(os.MkdirAll(filepath.Join(node.DataDir, ".plumb"), 0o755)).To(Succeed())
-		onFilesystem("tmpfs", "nr_blocks=1", filepath.Join(node.DataDir, ".plumb"), func() {
-			node.Add("c1", variant{})
-			Expect(filepath.Glob(filepath.Join(node.DataDir, ".plumb", "net", "*", "*"))).To(BeEmpty())
-			Expect(node.Add("c2", variant{})).To(Equal("10.1.2.3/24"))
+		host := newTestHost()
+		Expect(os.MkdirAll(filepath.Join(host.DataDir, ".plumb"), 0o755)).To(Succeed())
+		onFilesystem("tmpfs", "nr_blocks=1", filepath.Join(host.DataDir, ".plumb"), func() {
+			host.Add("c1", variant{})
+			Expect(filepath.Glob(filepath.Join(host.DataDir, ".plumb", "net", "*", "*"))).To(BeEmpty())
+			Expect(host.Add("c2", variant{})).To(Equal("10.1.2.3/24"))
 		})
 	})
 })

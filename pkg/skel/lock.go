@@ -44,9 +44,9 @@ func (r *Request) lockAttachment(v verb) error {
 // locks the container until this call ends. A plugin calls it if it looks for a free number in
 // the container, such as that of a routing table: the attachments of one container can be made
 // at the same time. LockPod fails as the lock of the attachment does (see lockAttachment).
-func (r *Request) LockPod() error {
+func (r *Request) LockContainer() error {
 	return r.lock(wantedLock{
-		key:    fmt.Sprintf("pod %d", r.Pod.Cookie()),
+		key:    fmt.Sprintf("container %d", r.ContainerNS.Cookie()),
 		step:   "wait for another call for the container of " + r.Attachment().String(),
 		holder: "call for the container of " + r.Attachment().String(),
 	})

@@ -11,26 +11,26 @@ import (
 
 // TestLockPod tests that calls for different interfaces of one container wait for each other if
 // they call LockPod, and that calls for another container do not.
-func TestLockPod(t *testing.T) {
-	s := newTestNode(t)
-	call := func(pod, ifName string, before func(string) error, f func()) (code int, out string) {
+func TestLockContainer(t *testing.T) {
+	s := newTestHost(t)
+	call := func(container, ifName string, before func(string) error, f func()) (code int, out string) {
 		code, stdout, stderr := s.call(skel.Plugin{Name: "test", Del: func(r *skel.Request) error {
-			err := r.LockPod()
+			err := r.LockContainer()
 			f()
 			return err
-		}}, before, "CNI_COMMAND=DEL", "CNI_NETNS="+pod, "CNI_IFNAME="+ifName)
+		}}, before, "CNI_COMMAND=DEL", "CNI_NETNS="+container, "CNI_IFNAME="+ifName)
 		return code, stdout + stderr
 	}
 	waits, done := make(chan struct{}), make(chan struct{})
 	var held atomic.Bool
-	code, out := call(s.pod, "eth0", nil, func() {
+	code, out := call(s.container, "eth0", nil, func() {
 		held.Store(true)
 		if code, out := call(newNS(t), "eth1", nil, func() {}); code != 0 || out != "" {
 			t.Errorf("another container: %s", out)
 		}
 		go func() {
 			defer close(done)
-			code, out := call(s.pod, "eth1", closedAt("wait for another call for the container of net/c1/eth1", waits), func() {
+			code, out := call(s.container, "eth1", closedAt("wait for another call for the container of net/c1/eth1", waits), func() {
 				if held.Load() {
 					t.Error("the second call did not wait")
 				}
@@ -50,8 +50,8 @@ func TestLockPod(t *testing.T) {
 		t.Errorf("the first call: %s", out)
 	}
 	s.wait = time.Millisecond
-	_, _ = call(s.pod, "eth0", nil, func() {
-		if code, out := call(s.pod, "eth1", nil, func() {}); code != 0 || !strings.Contains(out, "another call for the container of net/c1/eth1 has run for over 1ms; DEL goes on") {
+	_, _ = call(s.container, "eth0", nil, func() {
+		if code, out := call(s.container, "eth1", nil, func() {}); code != 0 || !strings.Contains(out, "another call for the container of net/c1/eth1 has run for over 1ms; DEL goes on") {
 			t.Errorf("DEL behind a call that does not end: %d, %s", code, out)
 		}
 	})

@@ -16,13 +16,13 @@ import (
 )
 
 // A testNode has what calls for an attachment share: the file of locks, and a container.
-type testNode struct {
-	lock, pod string
-	wait      time.Duration
+type testHost struct {
+	lock, container string
+	wait            time.Duration
 }
 
-func newTestNode(t *testing.T) *testNode {
-	return &testNode{lock: filepath.Join(t.TempDir(), "locks"), pod: newNS(t), wait: time.Minute}
+func newTestHost(t *testing.T) *testHost {
+	return &testHost{lock: filepath.Join(t.TempDir(), "locks"), container: newNS(t), wait: time.Minute}
 }
 
 // closedAt returns a function for skel.Env.Before that closes the channel when the step begins.
@@ -36,10 +36,10 @@ func closedAt(step string, c chan struct{}) func(string) error {
 }
 
 // call calls a plugin. The first setting of a variable counts.
-func (s *testNode) call(p skel.Plugin, before func(step string) error, env ...string) (code int, stdout, stderr string) {
+func (s *testHost) call(p skel.Plugin, before func(step string) error, env ...string) (code int, stdout, stderr string) {
 	var out, log bytes.Buffer
 	code = skel.Run(p, skel.Env{
-		Environ: append(env, "CNI_CONTAINERID=c1", "CNI_NETNS="+s.pod, "CNI_IFNAME=eth0", "CNI_PATH=/bin"),
+		Environ: append(env, "CNI_CONTAINERID=c1", "CNI_NETNS="+s.container, "CNI_IFNAME=eth0", "CNI_PATH=/bin"),
 		Stdin:   strings.NewReader(`{"cniVersion":"1.1.0","name":"net","type":"test","cni.dev/valid-attachments":[]}`),
 		Stdout:  &out, Stderr: &log, Lock: s.lock, LockWait: s.wait, Before: before,
 	})
@@ -57,7 +57,7 @@ func pluginThatRuns(name string, f func()) skel.Plugin {
 
 // startAdd starts an ADD that runs until the returned function is called. That function
 // waits until the ADD has ended.
-func (s *testNode) startAdd(t *testing.T, name string) (end func()) {
+func (s *testHost) startAdd(t *testing.T, name string) (end func()) {
 	t.Helper()
 	begun, goOn, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	go func() {
@@ -72,7 +72,7 @@ func (s *testNode) startAdd(t *testing.T, name string) (end func()) {
 
 func TestCallsForOneAttachmentWaitForEachOther(t *testing.T) {
 	for _, verb := range []string{"ADD", "CHECK", "DEL"} {
-		s := newTestNode(t)
+		s := newTestHost(t)
 		end := s.startAdd(t, "test")
 		var handled atomic.Bool
 		waits, done := make(chan struct{}), make(chan struct{})
@@ -103,7 +103,7 @@ func TestCallsForOneAttachmentWaitForEachOther(t *testing.T) {
 // TestOtherCallsDoNotWait: calls for another attachment, of another plugin and without an
 // attachment do not wait. Nor do IPAM plugins, because their caller has the lock.
 func TestOtherCallsDoNotWait(t *testing.T) {
-	s := newTestNode(t)
+	s := newTestHost(t)
 	defer s.startAdd(t, "test")()
 	for what, c := range map[string]struct {
 		name string
@@ -129,7 +129,7 @@ func TestOtherCallsDoNotWait(t *testing.T) {
 }
 
 func TestWaitForAnotherCallIsLimited(t *testing.T) {
-	s := newTestNode(t)
+	s := newTestHost(t)
 	defer s.startAdd(t, "test")()
 	for verb, finishes := range map[string]bool{"ADD": false, "CHECK": false, "DEL": true} {
 		s := *s
@@ -149,7 +149,7 @@ func TestWaitForAnotherCallIsLimited(t *testing.T) {
 }
 
 func TestCallsGoOnIfTheLockFileCannotBeMade(t *testing.T) {
-	s := newTestNode(t)
+	s := newTestHost(t)
 	dir := t.TempDir()
 	if err := unix.Mount("none", dir, "tmpfs", unix.MS_RDONLY, ""); err != nil {
 		t.Skipf("mount: %v", err)

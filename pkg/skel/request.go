@@ -29,11 +29,11 @@ type Request struct {
 
 	// Undo has the inverse of each change that this ADD made. If ADD fails, skel runs them.
 	Undo undo.Stack
-	// Node is the namespace that the plugin runs in; nil in IPAM plugins. skel closes it.
-	Node *ns.Handle
-	// Pod is the container's namespace. It is never nil in ADD and CHECK, except in IPAM
+	// Host is the namespace that the plugin runs in; nil in IPAM plugins. skel closes it.
+	HostNS *ns.Handle
+	// Container is the container's namespace. It is never nil in ADD and CHECK, except in IPAM
 	// plugins; it is nil in DEL if the namespace is gone. skel closes it.
-	Pod *ns.Handle
+	ContainerNS *ns.Handle
 	// Trace logs each step.
 	Trace *trace.Tracer
 
@@ -88,7 +88,7 @@ func (r *Request) Stderr() io.Writer { return r.env.Stderr }
 // the result. If wait returns an error, ADD fails with it.
 func (r *Request) BeforeResult(wait func() error) { r.beforeResult = append(r.beforeResult, wait) }
 
-// Attachment returns the attachment of this call, which owns what the call makes on the node.
+// Attachment returns the attachment of this call, which owns what the call makes on the host.
 func (r *Request) Attachment() types.Attachment {
 	return types.Attachment{Network: r.Conf.Name, ContainerID: r.ContainerID, IfName: r.IfName}
 }
@@ -238,29 +238,29 @@ func (l *lockedWriter) Write(b []byte) (int, error) {
 	return l.to.Write(b)
 }
 
-// openNamespaces sets r.Node and r.Pod. If both would be the same namespace, the plugin would
+// openNamespaces sets r.Host and r.Container. If both would be the same namespace, the plugin would
 // change the host instead of the container: see podIsNode. IPAM plugins need no namespace.
 func (r *Request) openNamespaces(v verb) error {
 	if r.plugin.IPAM {
 		return nil
 	}
-	node, err := r.openNode()
+	host, err := r.openHost()
 	switch {
 	case err != nil && r.Command == "STATUS":
 		return types.Errorf(types.CodeNotAvailable, "open own namespace: %w", err)
 	case err != nil:
 		return types.Errorf(types.CodeInternal, "open own namespace: %w", err)
 	}
-	r.Node = node
+	r.HostNS = host
 	if v.netns == netnsNone || r.NetNS == "" {
 		return nil
 	}
-	pod, err := ns.Open(r.NetNS, r.Trace)
+	container, err := ns.Open(r.NetNS, r.Trace)
 	switch {
-	case err == nil && pod.Same(node) && !r.overridden():
-		return r.podIsNode(v, pod.Close())
+	case err == nil && container.Same(host) && !r.overridden():
+		return r.containerIsHost(v, container.Close())
 	case err == nil:
-		r.Pod = pod
+		r.ContainerNS = container
 		return nil
 	case v.netns == netnsOptional && gone(err):
 		return nil
@@ -268,11 +268,11 @@ func (r *Request) openNamespaces(v verb) error {
 	return types.Errorf(types.CodeNamespace, "container namespace: %w", err)
 }
 
-// podIsNode returns the error if CNI_NETNS is the namespace of the node. In DEL that is a
+// podIsNode returns the error if CNI_NETNS is the namespace of the host. In DEL that is a
 // warning. It means that the container is gone: the path can be /proc/<pid>/ns/net, and a
-// process of the host has the pid now. DEL then has no pod, and deletes only what the node has
+// process of the host has the pid now. DEL then has no container, and deletes only what the host has
 // for the container.
-func (r *Request) podIsNode(v verb, closeErr error) error {
+func (r *Request) containerIsHost(v verb, closeErr error) error {
 	if v.netns == netnsOptional {
 		r.Warn("CNI_NETNS %s is the namespace that the plugin itself runs in; DEL goes on as if the container's namespace were gone", r.NetNS)
 		return closeErr
@@ -288,15 +288,15 @@ func gone(err error) bool {
 }
 
 // openNode opens the namespace of the process, or that of a test.
-func (r *Request) openNode() (*ns.Handle, error) {
-	if r.env.Node != "" {
-		return ns.Open(r.env.Node, r.Trace)
+func (r *Request) openHost() (*ns.Handle, error) {
+	if r.env.HostNS != "" {
+		return ns.Open(r.env.HostNS, r.Trace)
 	}
 	return ns.Self(r.Trace)
 }
 
-// overridden reports whether CNI_NETNS_OVERRIDE permits that the pod is the
-// node, as for the plugins that use containernetworking/cni/pkg/skel.
+// overridden reports whether CNI_NETNS_OVERRIDE permits that the container is the
+// host, as for the plugins that use containernetworking/cni/pkg/skel.
 func (r *Request) overridden() bool {
 	v := r.getenv("CNI_NETNS_OVERRIDE")
 	return v == "1" || strings.EqualFold(v, "true")
@@ -305,7 +305,7 @@ func (r *Request) overridden() bool {
 // close closes what the request has opened. The locks are last, because the next call for the
 // attachment may begin when they are free.
 func (r *Request) close() error {
-	errs := []error{r.Pod.Close(), r.Node.Close()}
+	errs := []error{r.ContainerNS.Close(), r.HostNS.Close()}
 	for _, key := range slices.Backward(r.locks) {
 		errs = append(errs, key.Close())
 	}

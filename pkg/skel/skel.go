@@ -53,7 +53,7 @@ type Env struct {
 	Stdin   io.Reader
 	Stdout  io.Writer
 	Stderr  io.Writer
-	Node    string // path of the namespace that is used as the node; empty: the process's own
+	HostNS  string // path of the namespace that is used as the host; empty: the process's own
 	Lock    string // path of the lock file; empty: LockFile
 	Pipe    string // path of the pipe that "plumb trace" reads; empty: trace.Pipe
 	// LockWait is how long a call waits for a lock; zero: lockWait.
@@ -111,7 +111,7 @@ func (r *Request) runCommand() int {
 	return 0
 }
 
-// command opens the node's namespace and calls the command.
+// command opens the host's namespace and calls the command.
 func (r *Request) command() (err error) {
 	r.openLog()
 	defer r.logs.close()

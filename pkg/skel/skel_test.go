@@ -193,8 +193,8 @@ func TestCommands(t *testing.T) {
 	var calls []string
 	p := skel.Plugin{Name: "firewall", Commands: map[string]func(*skel.Request, []string) error{
 		"restore": func(r *skel.Request, args []string) error {
-			if calls = append(calls, strings.Join(args, ",")); r.Node == nil {
-				t.Error("there is no node")
+			if calls = append(calls, strings.Join(args, ",")); r.HostNS == nil {
+				t.Error("there is no host")
 			}
 			return errors.New("wrong")
 		},
@@ -503,7 +503,7 @@ func TestPanicInAnotherNamespace(t *testing.T) {
 	undone := false
 	p := pluginWithAdd(func(r *skel.Request) (*types.Result, error) {
 		r.Undo.Push("a", func() error { undone = true; return nil })
-		return nil, r.Pod.Do(func() error { panic("boom") })
+		return nil, r.ContainerNS.Do(func() error { panic("boom") })
 	})
 	p.IPAM = false
 	o := run(t, p, call{env: []string{"CNI_NETNS=" + newNS(t)}})
@@ -544,14 +544,14 @@ func interfacePlugin(seen *skel.Request) skel.Plugin {
 
 // TestInterfacePluginRefusesToBeCalledForIPAM: it would call itself for ever.
 func TestInterfacePluginRefusesToBeCalledForIPAM(t *testing.T) {
-	pod := newNS(t)
+	container := newNS(t)
 	for verb, refused := range map[string]bool{"ADD": true, "CHECK": true, "DEL": true, "GC": true, "STATUS": true, "VERSION": false} {
 		for _, isIPAM := range []bool{true, false} {
 			var r skel.Request
 			p := interfacePlugin(&r)
 			p.IPAM = isIPAM
 			o := run(t, p, call{
-				env:  []string{"CNI_COMMAND=" + verb, "CNI_NETNS=" + pod, skel.CalledForIPAM + "=bridge"},
+				env:  []string{"CNI_COMMAND=" + verb, "CNI_NETNS=" + container, skel.CalledForIPAM + "=bridge"},
 				conf: `{"cniVersion":"1.1.0","name":"net","cni.dev/valid-attachments":[]}`,
 			})
 			if want := refused && !isIPAM; (o.code != 0) != want || want && (o.err.Code != types.CodeConfig || r.Command != "" || !strings.Contains(o.err.Msg, "bridge")) {
@@ -567,17 +567,17 @@ func TestNamespaces(t *testing.T) {
 		t.Fatal(err)
 	}
 	const self = "/proc/self/ns/net"
-	pod := newNS(t)
+	container := newNS(t)
 	type want struct {
-		code uint // 0: the handler is called
-		pod  bool // with a pod
+		code      uint // 0: the handler is called
+		container bool // with a container
 	}
 	for _, tc := range []struct {
 		why, netns, env string
 		ipam            bool
 		add, del        want // ADD and CHECK; DEL
 	}{
-		{why: "a pod", netns: pod, add: want{pod: true}, del: want{pod: true}},
+		{why: "a container", netns: container, add: want{container: true}, del: want{container: true}},
 		{why: "none", netns: "", add: want{code: 4}, del: want{}},
 		{why: "missing", netns: gone, add: want{code: 8}, del: want{}},
 		{why: "beneath a file", netns: file + "/x", add: want{code: 8}, del: want{}},
@@ -587,12 +587,12 @@ func TestNamespaces(t *testing.T) {
 		{why: "a loop", netns: "", add: want{code: 8}, del: want{code: 8}},
 		{why: "its own", netns: self, add: want{code: 8}, del: want{}},
 		{why: "its own, override is 0", netns: self, env: "CNI_NETNS_OVERRIDE=0", add: want{code: 8}, del: want{}},
-		{why: "its own, override is 1", netns: self, env: "CNI_NETNS_OVERRIDE=1", add: want{pod: true}, del: want{pod: true}},
-		{why: "its own, override is True", netns: self, env: "CNI_NETNS_OVERRIDE=True", add: want{pod: true}, del: want{pod: true}},
+		{why: "its own, override is 1", netns: self, env: "CNI_NETNS_OVERRIDE=1", add: want{container: true}, del: want{container: true}},
+		{why: "its own, override is True", netns: self, env: "CNI_NETNS_OVERRIDE=True", add: want{container: true}, del: want{container: true}},
 		{why: "IPAM, missing", netns: gone, ipam: true, add: want{}, del: want{}},
 		{why: "IPAM, a plain file", netns: file, ipam: true, add: want{}, del: want{}},
-		{why: "IPAM, a pod", netns: pod, ipam: true, add: want{}, del: want{}},
-		{why: "IPAM, the node's", netns: self, ipam: true, add: want{}, del: want{}},
+		{why: "IPAM, a container", netns: container, ipam: true, add: want{}, del: want{}},
+		{why: "IPAM, the host's", netns: self, ipam: true, add: want{}, del: want{}},
 	} {
 		if tc.why == "a loop" {
 			tc.netns = file + ".loop"
@@ -608,11 +608,11 @@ func TestNamespaces(t *testing.T) {
 			switch {
 			case want.code != 0 && (o.err == nil || o.err.Code != want.code || r.Command != ""):
 				t.Errorf("%s, %s: exit %d, %s; handler called: %t", verb, tc.why, o.code, o.stdout, r.Command != "")
-			case want.code == 0 && (o.code != 0 || (r.Pod != nil) != want.pod || (r.Node != nil) == tc.ipam || r.Node != nil && !r.Node.Self()):
-				t.Errorf("%s, %s: %s; pod %v, node %v", verb, tc.why, o.stdout, r.Pod, r.Node)
+			case want.code == 0 && (o.code != 0 || (r.ContainerNS != nil) != want.container || (r.HostNS != nil) == tc.ipam || r.HostNS != nil && !r.HostNS.Self()):
+				t.Errorf("%s, %s: %s; container %v, host %v", verb, tc.why, o.stdout, r.ContainerNS, r.HostNS)
 			}
 			warned := strings.Contains(o.stderr, "as if the container's namespace were gone")
-			if own := strings.Contains(tc.why, "its own") && want.code == 0 && !want.pod; warned != own {
+			if own := strings.Contains(tc.why, "its own") && want.code == 0 && !want.container; warned != own {
 				t.Errorf("%s, %s: stderr %q", verb, tc.why, o.stderr)
 			}
 		}
@@ -620,33 +620,33 @@ func TestNamespaces(t *testing.T) {
 	for _, verb := range []string{"GC", "STATUS"} { // they do not use CNI_NETNS
 		var r skel.Request
 		o := run(t, interfacePlugin(&r), call{env: []string{"CNI_COMMAND=" + verb, "CNI_NETNS=" + self}, conf: `{"cniVersion":"1.1.0","name":"net","cni.dev/valid-attachments":[]}`})
-		if o.code != 0 || r.Command != verb || r.Pod != nil {
-			t.Errorf("%s: %+v, pod %v", verb, o, r.Pod)
+		if o.code != 0 || r.Command != verb || r.ContainerNS != nil {
+			t.Errorf("%s: %+v, container %v", verb, o, r.ContainerNS)
 		}
 	}
 }
 
-// TestEnvNodeIsTheNode: a test can set the namespace of the node, also for the comparison with
+// TestEnvNodeIsTheNode: a test can set the namespace of the host, also for the comparison with
 // CNI_NETNS.
-func TestEnvNodeIsTheNode(t *testing.T) {
-	node := newNS(t)
+func TestEnvHostIsTheHost(t *testing.T) {
+	host := newNS(t)
 	var seen skel.Request
 	add := func(r *skel.Request) (*types.Result, error) {
 		seen = *r
 		return &types.Result{}, nil
 	}
 	var stdout, stderr bytes.Buffer
-	for netns, want := range map[string]int{node: 1, newNS(t): 0} {
+	for netns, want := range map[string]int{host: 1, newNS(t): 0} {
 		code := skel.Run(skel.Plugin{Name: "test", Add: add}, skel.Env{
 			Environ: []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=c1", "CNI_NETNS=" + netns, "CNI_IFNAME=eth0", "CNI_PATH=/bin"},
-			Stdin:   strings.NewReader(plain), Stdout: &stdout, Stderr: &stderr, Node: node,
+			Stdin:   strings.NewReader(plain), Stdout: &stdout, Stderr: &stderr, HostNS: host,
 		})
 		if code != want {
-			t.Errorf("%s on %s: exit %d, %s", netns, node, code, stdout.String())
+			t.Errorf("%s on %s: exit %d, %s", netns, host, code, stdout.String())
 		}
 	}
-	if seen.Node == nil || seen.Node.Self() || seen.Node.Path() != node {
-		t.Errorf("node %v", seen.Node)
+	if seen.HostNS == nil || seen.HostNS.Self() || seen.HostNS.Path() != host {
+		t.Errorf("host %v", seen.HostNS)
 	}
 }
 
@@ -991,11 +991,11 @@ func TestStderrIsSafeForConcurrentUse(t *testing.T) {
 
 func TestNoDescriptorIsLeft(t *testing.T) {
 	nstest.LeakCheck(t)
-	pod := newNS(t)
+	container := newNS(t)
 	log := filepath.Join(t.TempDir(), "log")
 	pipe, reader := newPipe(t)
 	var seen skel.Request
-	for _, netns := range []string{pod, gone, "/proc/self/ns/net", "/proc/self/ns/uts"} {
+	for _, netns := range []string{container, gone, "/proc/self/ns/net", "/proc/self/ns/uts"} {
 		for _, verb := range []string{"ADD", "DEL"} {
 			run(t, interfacePlugin(&seen), call{pipe: pipe, env: []string{
 				"CNI_COMMAND=" + verb, "CNI_NETNS=" + netns, "CNI_LOG_FILE=" + log, sampled, "CNI_TRACE_FILE=" + log,

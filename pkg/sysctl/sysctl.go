@@ -61,7 +61,7 @@ func Set(h *ns.Handle, settings ...Setting) error {
 }
 
 // Ensure is Set for the settings that have another value. It is for settings that
-// attachments share on the node.
+// attachments share on the host.
 func Ensure(h *ns.Handle, settings ...Setting) error {
 	if len(settings) == 0 {
 		return nil
@@ -164,7 +164,7 @@ func (s Setting) explain(file string, err error) error {
 	case errors.Is(err, unix.EROFS):
 		return types.Errorf(types.CodeIO, "%w: mount /proc/sys writable for the plugin, or give the key this value beforehand", err)
 	case errors.Is(err, fs.ErrPermission) && statErr == nil && info.Mode()&0o222 == 0:
-		return types.Errorf(types.CodeConfig, "%w: the key is read-only in this namespace; only the node can set what is not per namespace", err)
+		return types.Errorf(types.CodeConfig, "%w: the key is read-only in this namespace; only the host can set what is not per namespace", err)
 	}
 	return err
 }

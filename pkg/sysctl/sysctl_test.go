@@ -144,7 +144,7 @@ func TestKeyThatIsNotPerNamespace(t *testing.T) {
 		t.Skip("before kernel 6.1 other namespaces do not have the key")
 	}
 	err := sysctl.Set(h, setting)
-	if types.AsError(err).Code != types.CodeConfig || !strings.HasSuffix(err.Error(), "only the node can set what is not per namespace") {
+	if types.AsError(err).Code != types.CodeConfig || !strings.HasSuffix(err.Error(), "only the host can set what is not per namespace") {
 		t.Errorf("%v", err)
 	}
 }

@@ -102,7 +102,7 @@ func (s decodedSpan) attributes() map[string]string {
 func TestOTLPLine(t *testing.T) {
 	var out bytes.Buffer
 	tr := &Tracer{OTLP: &out, Who: "bridge ADD", Parent: SpanContext{TraceID: traceID, SpanID: parentID, Sampled: true, State: "a=b"}}
-	tr.BeginCall(Call{Command: "ADD", Plugin: "bridge", Version: "v9", Network: "pods", ContainerID: "c1", IfName: "eth0", PID: 12})
+	tr.BeginCall(Call{Command: "ADD", Plugin: "bridge", Version: "v9", Network: "containers", ContainerID: "c1", IfName: "eth0", PID: 12})
 	forDelegate, valid := ParseTraceParent(tr.TraceParent())
 	_ = tr.Do("add link x", func() error { return nil })
 	_ = tr.Do("set <y>", func() error { return errBoom })
@@ -125,7 +125,7 @@ func TestOTLPLine(t *testing.T) {
 		t.Errorf("%+v", root)
 	}
 	if want := map[string]string{
-		"cni.command": "ADD", "cni.plugin": "bridge", "cni.network": "pods", "cni.container_id": "c1", "cni.ifname": "eth0",
+		"cni.command": "ADD", "cni.plugin": "bridge", "cni.network": "containers", "cni.container_id": "c1", "cni.ifname": "eth0",
 		"process.pid": "number 12", "cni.error_code": "number 11",
 	}; !maps.Equal(root.attributes(), want) {
 		t.Errorf("attributes %v, want %v", root.attributes(), want)

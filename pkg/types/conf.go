@@ -80,7 +80,7 @@ func (v *ValidAttachments) UnmarshalJSON(data []byte) error {
 }
 
 // An Attachment is one interface of one container in one network. Each object that a plugin
-// makes on the node belongs to one attachment. In JSON, it is part of files that plugins keep from ADD to DEL.
+// makes on the host belongs to one attachment. In JSON, it is part of files that plugins keep from ADD to DEL.
 type Attachment struct {
 	Network     string `json:"network"`
 	ContainerID string `json:"containerID,omitempty"`

@@ -16,7 +16,7 @@ const (
 	CodeIO           = 5   // input or output failed
 	CodeDecode       = 6   // not JSON, or a value of the wrong JSON type
 	CodeConfig       = 7   // a configuration that cannot work
-	CodeNamespace    = 8   // CNI_NETNS does not exist (ADD, CHECK), or is the node's own namespace
+	CodeNamespace    = 8   // CNI_NETNS does not exist (ADD, CHECK), or is the host's own namespace
 	CodeTryAgain     = 11  // may succeed later: the pool is exhausted, a lock was not free in time
 	CodeNotAvailable = 50  // STATUS: the plugin cannot serve ADD
 	CodeLimited      = 51  // STATUS: containers would have limited connectivity

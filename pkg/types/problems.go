@@ -18,7 +18,7 @@ func ProblemsInto(errs *[]error) func(wrong bool, format string, args ...any) {
 	}
 }
 
-// A Problem is one thing that a plugin finds wrong: an object on the node that differs from what ADD
+// A Problem is one thing that a plugin finds wrong: an object on the host that differs from what ADD
 // made (CHECK), or a key of the configuration. It is an error. The error result lists all problems in its
 // key "problems", for programs.
 type Problem struct {

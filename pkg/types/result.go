@@ -29,13 +29,13 @@ type Result struct {
 	prev []byte // the JSON text of the prevResult that the result began as; nil: none
 }
 
-// An Interface is a network interface on the node, or in a container if Sandbox is set. MTU is
+// An Interface is a network interface on the host, or in a container if Sandbox is set. MTU is
 // in bytes; zero: unknown.
 type Interface struct {
 	Name       string `json:"name"`
 	MAC        string `json:"mac,omitempty"` // any text: aws-cni writes a VLAN ID; ParseMAC returns the address
 	MTU        int    `json:"mtu,omitempty"`
-	Sandbox    string `json:"sandbox,omitempty"` // path of the container's namespace; empty: on the node
+	Sandbox    string `json:"sandbox,omitempty"` // path of the container's namespace; empty: on the host
 	SocketPath string `json:"socketPath,omitempty"`
 	PciID      string `json:"pciID,omitempty"`
 }

@@ -31,15 +31,15 @@ func mac(t testing.TB, s string) MAC {
 
 // goldenResults returns the results that have a golden file for every version.
 func goldenResults(t testing.TB) map[string]*Result {
-	node := Interface{Name: "veth0a1b2c3d", MAC: "02:00:00:00:00:01"}
-	pod := Interface{Name: "eth0", MAC: "02:00:00:00:00:02", Sandbox: "/run/netns/pod"}
-	rich := pod
+	host := Interface{Name: "veth0a1b2c3d", MAC: "02:00:00:00:00:01"}
+	container := Interface{Name: "eth0", MAC: "02:00:00:00:00:02", Sandbox: "/run/netns/container"}
+	rich := container
 	rich.MTU, rich.SocketPath, rich.PciID = 1400, "/run/s", "0000:00:1f.6"
 	return map[string]*Result{
 		"empty": {},
-		"l2":    {Interfaces: []Interface{node, pod}},
+		"l2":    {Interfaces: []Interface{host, container}},
 		"v4": {
-			Interfaces: []Interface{node, pod},
+			Interfaces: []Interface{host, container},
 			IPs:        []IP{{Interface: 1, Address: prefix("10.1.2.3/24"), Gateway: addr("10.1.2.1")}},
 			Routes:     []Route{{Dst: prefix("0.0.0.0/0")}},
 		},
@@ -49,7 +49,7 @@ func goldenResults(t testing.TB) map[string]*Result {
 			DNS:    DNS{Nameservers: []string{"10.0.0.53"}},
 		},
 		"dual": {
-			Interfaces: []Interface{{Name: "lo", MAC: "00:00:00:00:00:00", Sandbox: "/run/netns/pod"}, rich},
+			Interfaces: []Interface{{Name: "lo", MAC: "00:00:00:00:00:00", Sandbox: "/run/netns/container"}, rich},
 			IPs: []IP{
 				{Interface: 0, Address: prefix("127.0.0.1/8")},
 				{Interface: 1, Address: prefix("fd00::3/64"), Gateway: addr("fd00::1")},
@@ -191,14 +191,14 @@ func TestOnlyKeysOfTheVersionArePrinted(t *testing.T) {
 }
 
 func walk(parent string, tree any, visit func(parent, key string)) {
-	switch node := tree.(type) {
+	switch host := tree.(type) {
 	case map[string]any:
-		for key, value := range node {
+		for key, value := range host {
 			visit(parent, key)
 			walk(key, value, visit)
 		}
 	case []any:
-		for _, item := range node {
+		for _, item := range host {
 			walk(parent, item, visit)
 		}
 	}
@@ -340,7 +340,7 @@ func TestRouteNormalize(t *testing.T) {
 
 func TestContainerAndOf(t *testing.T) {
 	r := goldenResults(t)["dual"]
-	r.Interfaces = append([]Interface{{Name: "eth0"}}, r.Interfaces...) // the same name on the node
+	r.Interfaces = append([]Interface{{Name: "eth0"}}, r.Interfaces...) // the same name on the host
 	i, ok := r.ContainerInterface("eth0")
 	if i != 2 || !ok {
 		t.Errorf("%d, %t", i, ok)

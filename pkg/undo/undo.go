@@ -1,8 +1,8 @@
 // Package undo collects the inverse of each change that an ADD makes, so that an ADD that
-// fails leaves node and pod as they were.
+// fails leaves host and container as they were.
 //
 // Only changes that belong to one attachment are undone: its link, its lease, its rules.
-// What attachments share on the node (a bridge, its gateway address, base chains, IP
+// What attachments share on the host (a bridge, its gateway address, base chains, IP
 // forwarding) is made if it is missing and never undone, because another attachment may
 // need it.
 package undo

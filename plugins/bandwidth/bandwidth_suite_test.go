@@ -19,39 +19,39 @@ func TestBandwidth(t *testing.T) {
 }
 
 const (
-	network = "bwn"
-	cid     = "cidX"
-	ifbX    = "bwp365d6baf39d2" // the name of the ifb of network and cid
-	hostV4  = "10.77.0.1"
-	podV4   = "10.77.0.2"
-	hostV6  = "fd77::1"
-	podV6   = "fd77::2"
+	network     = "bwn"
+	cid         = "cidX"
+	ifbX        = "bwp365d6baf39d2" // the name of the ifb of network and cid
+	hostV4      = "10.77.0.1"
+	containerV4 = "10.77.0.2"
+	hostV6      = "fd77::1"
+	containerV6 = "fd77::2"
 )
 
 // A testbed has a host and a container with an interface that another plugin made.
 type testbed struct {
 	*nstest.Bed
-	node *nstest.NS // with which the container exchanges packets: the host, or a host outside
-	pod  *nstest.NS
-	call nstest.Call // without Command and Config
-	prev string      // result of that plugin
+	host      *nstest.NS // with which the container exchanges packets: the host, or a host outside
+	container *nstest.NS
+	call      nstest.Call // without Command and Config
+	prev      string      // result of that plugin
 }
 
 // newTestbed returns a testbed without an interface.
 func newTestbed() *testbed {
 	GinkgoHelper()
-	node, pod := nstest.NewNodeAndPod(GinkgoTB())
-	b := nstest.NewBedOn(GinkgoTB(), plugin(), node)
-	pod.IP("link set lo up")
-	return &testbed{Bed: b, node: node, pod: pod, call: b.Call(cid, pod, "")}
+	host, container := nstest.NewHostAndContainer(GinkgoTB())
+	b := nstest.NewBedOn(GinkgoTB(), plugin(), host)
+	container.IP("link set lo up")
+	return &testbed{Bed: b, host: host, container: container, call: b.Call(cid, container, "")}
 }
 
 // ptp returns a testbed with a veth pair whose host end has the gateway address.
 func ptp() *testbed {
 	GinkgoHelper()
 	bed := newTestbed()
-	nstest.Join(GinkgoTB(), nstest.End{In: bed.node, Name: "veth0", Addrs: []string{hostV4 + "/24", hostV6 + "/64"}},
-		nstest.End{In: bed.pod, Name: "eth0", Addrs: []string{podV4 + "/24", podV6 + "/64"}})
+	nstest.Join(GinkgoTB(), nstest.End{In: bed.host, Name: "veth0", Addrs: []string{hostV4 + "/24", hostV6 + "/64"}},
+		nstest.End{In: bed.container, Name: "eth0", Addrs: []string{containerV4 + "/24", containerV6 + "/64"}})
 	bed.prev = bed.result(`{"name": "veth0", "mac": "02:00:00:00:00:01"}, `)
 	return bed
 }
@@ -60,8 +60,8 @@ func ptp() *testbed {
 func bridge() *testbed {
 	GinkgoHelper()
 	bed := newTestbed()
-	nstest.Join(GinkgoTB(), nstest.End{In: bed.node, Name: "veth0"}, nstest.End{In: bed.pod, Name: "eth0", Addrs: []string{podV4 + "/24"}})
-	bed.node.Batch(GinkgoTB(), "link add br0 type bridge", "link set veth0 master br0", "link set br0 up", "addr add "+hostV4+"/24 dev br0")
+	nstest.Join(GinkgoTB(), nstest.End{In: bed.host, Name: "veth0"}, nstest.End{In: bed.container, Name: "eth0", Addrs: []string{containerV4 + "/24"}})
+	bed.host.Batch(GinkgoTB(), "link add br0 type bridge", "link set veth0 master br0", "link set br0 up", "addr add "+hostV4+"/24 dev br0")
 	bed.prev = bed.result(`{"name": "br0"}, {"name": "veth0"}, `)
 	return bed
 }
@@ -70,20 +70,20 @@ func bridge() *testbed {
 func macvlan() *testbed {
 	GinkgoHelper()
 	bed := newTestbed()
-	outside := nstest.NewNode(GinkgoTB()).Named("outside")
-	nstest.Join(GinkgoTB(), nstest.End{In: bed.node, Name: "up0"}, nstest.End{In: outside, Name: "up0", Addrs: []string{hostV4 + "/24"}})
-	bed.node.Must(GinkgoTB(), "ip", "link", "add", "link", "up0", "name", "mv0", "type", "macvlan", "mode", "bridge")
-	bed.node.Must(GinkgoTB(), "ip", "link", "set", "mv0", "netns", bed.pod.Path(), "name", "eth0")
-	bed.pod.Batch(GinkgoTB(), "link set eth0 up", "addr add "+podV4+"/24 dev eth0")
+	outside := nstest.NewHost(GinkgoTB()).Named("outside")
+	nstest.Join(GinkgoTB(), nstest.End{In: bed.host, Name: "up0"}, nstest.End{In: outside, Name: "up0", Addrs: []string{hostV4 + "/24"}})
+	bed.host.Must(GinkgoTB(), "ip", "link", "add", "link", "up0", "name", "mv0", "type", "macvlan", "mode", "bridge")
+	bed.host.Must(GinkgoTB(), "ip", "link", "set", "mv0", "netns", bed.container.Path(), "name", "eth0")
+	bed.container.Batch(GinkgoTB(), "link set eth0 up", "addr add "+containerV4+"/24 dev eth0")
 	bed.prev = bed.result("")
-	bed.node = outside
+	bed.host = outside
 	return bed
 }
 
 // result returns a result with other interfaces and then the container's interface.
 func (bed *testbed) result(others string) string {
 	return fmt.Sprintf(`{"cniVersion": "1.0.0", "interfaces": [%s{"name": "eth0", "mac": "02:00:00:00:00:02", "sandbox": %q}],
-		"ips": [{"address": "%s/24", "interface": %d}], "dns": {}}`, others, bed.pod.Path(), podV4, strings.Count(others, "name"))
+		"ips": [{"address": "%s/24", "interface": %d}], "dns": {}}`, others, bed.container.Path(), containerV4, strings.Count(others, "name"))
 }
 
 // config returns a configuration with these keys, such as `"ingressRate": 8`.
@@ -119,7 +119,7 @@ func (bed *testbed) shape() string {
 	GinkgoHelper()
 	names := regexp.MustCompile(`(?m)^\d+: \S+`)
 	var all []string
-	for _, n := range []*nstest.NS{bed.call.Node, bed.pod} {
+	for _, n := range []*nstest.NS{bed.call.Host, bed.container} {
 		all = append(all, names.FindAllString(n.Must(GinkgoTB(), "ip", "-o", "link"), -1)...)
 		all = append(all, tcText(n))
 	}

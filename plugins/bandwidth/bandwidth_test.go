@@ -22,7 +22,7 @@ import (
 // bothLimits are the keys of a configuration with limits in both directions.
 const bothLimits = `"ingressRate": 1000000, "ingressBurst": 800000, "egressRate": 2000000, "egressBurst": 1600000`
 
-// fromContainerd are the keys that containerd passes for a pod with both annotations at 10M.
+// fromContainerd are the keys that containerd passes for a container with both annotations at 10M.
 const fromContainerd = `"runtimeConfig": {"bandwidth": {"IngressRate": 10000000, "IngressBurst": 4294967295, "EgressRate": 10000000, "EgressBurst": 4294967295}}`
 
 var _ = Describe("bandwidth", func() {
@@ -31,9 +31,9 @@ var _ = Describe("bandwidth", func() {
 	DescribeTable("ADD makes what the golden file has, and DEL removes all of it", func(golden string, on func() *testbed, keys string) {
 		bed := on()
 		shaped := func() string {
-			return "on the node:\n" + tcText(bed.call.Node) + "in the container:\n" + tcText(bed.pod)
+			return "on the host:\n" + tcText(bed.call.Host) + "in the container:\n" + tcText(bed.container)
 		}
-		restored := bed.Restored(bed.Host, bed.pod)
+		restored := bed.Restored(bed.Host, bed.container)
 		bed.run("ADD", keys).OK(GinkgoTB())
 		nstest.Golden(GinkgoTB(), golden, shaped())
 		bed.run("CHECK", keys).OK(GinkgoTB())
@@ -64,15 +64,15 @@ var _ = Describe("bandwidth", func() {
 		Expect(r.Interfaces).To(HaveLen(3))
 		Expect(r.Interfaces[2]).To(And(HaveField("Name", ifbX), HaveField("Sandbox", ""), HaveField("MAC", Not(BeEmpty()))))
 		Expect(r.IPs).To(ConsistOf(HaveField("Interface", 1)))
-		Expect(bed.node.Must(GinkgoTB(), "ip", "-d", "link", "show", ifbX)).To(And(
+		Expect(bed.host.Must(GinkgoTB(), "ip", "-d", "link", "show", ifbX)).To(And(
 			ContainSubstring("alias plumb:bwn/cidX/eth0"), ContainSubstring("mtu 1500"), ContainSubstring("qlen 32"), ContainSubstring("group default")))
-		Expect(bed.node.Must(GinkgoTB(), "ip", "addr", "show", ifbX)).NotTo(ContainSubstring("inet6"))
+		Expect(bed.host.Must(GinkgoTB(), "ip", "addr", "show", ifbX)).NotTo(ContainSubstring("inet6"))
 	}, Entry(nil, "0.3.0"), Entry(nil, "0.3.1"), Entry(nil, "0.4.0"), Entry(nil, "1.0.0"), Entry(nil, "1.1.0"))
 
 	It("ADD returns the ifb of a macvlan as an interface in the container", func() {
 		bed = macvlan()
 		Expect(bed.run("ADD", bothLimits).Result(GinkgoTB()).Interfaces).To(HaveExactElements(
-			HaveField("Name", "eth0"), And(HaveField("Name", ifbX), HaveField("Sandbox", bed.pod.Path()))))
+			HaveField("Name", "eth0"), And(HaveField("Name", ifbX), HaveField("Sandbox", bed.container.Path()))))
 	})
 
 	It("ADD without limits changes nothing, but needs a prevResult", func() {
@@ -96,7 +96,7 @@ var _ = Describe("bandwidth", func() {
 	It("applies the runtime's limits if those of the configuration are zero", func() {
 		bed = ptp()
 		bed.run("ADD", `"ingressRate": 0, "egressRate": 0, `+fromContainerd).OK(GinkgoTB())
-		Expect(tcText(bed.node)).To(ContainSubstring("rate 10Mbit"))
+		Expect(tcText(bed.host)).To(ContainSubstring("rate 10Mbit"))
 	})
 
 	DescribeTable("ADD returns an error for an invalid configuration, and changes nothing", func(on func() *testbed, keys string, code int, text string) {
@@ -129,10 +129,10 @@ var _ = Describe("bandwidth", func() {
 		for _, keys := range []string{bothLimits, `"ingressRate": 1000000, "ingressBurst": 800000`, `"egressRate": 1000000, "egressBurst": 800000`} {
 			bed = ptp()
 			bed.run("ADD", keys).OK(GinkgoTB())
-			before := tcText(bed.node)
+			before := tcText(bed.host)
 			f := bed.run("ADD", keys).Failure(GinkgoTB())
 			Expect(f).To(And(HaveField("Code", uint(7)), HaveField("Msg", ContainSubstring("an earlier ADD was not followed by a DEL"))))
-			Expect(tcText(bed.node)).To(Equal(before))
+			Expect(tcText(bed.host)).To(Equal(before))
 			bed.run("CHECK", keys).OK(GinkgoTB())
 		}
 	})
@@ -143,19 +143,19 @@ var _ = Describe("bandwidth", func() {
 			"qdisc add dev veth0 root handle 7: tbf rate 1mbit burst 10000 limit 10000", "qdisc add dev veth0 ingress",
 			"filter add dev veth0 parent ffff: pref 9 protocol ip u32 match u32 0 0 flowid 1:7",
 		} {
-			bed.node.Must(GinkgoTB(), "tc", strings.Fields(command)...)
+			bed.host.Must(GinkgoTB(), "tc", strings.Fields(command)...)
 		}
-		before := tcText(bed.node)
+		before := tcText(bed.host)
 		for _, keys := range []string{`"ingressRate": 1000000, "ingressBurst": 800000`, `"egressRate": 1000000, "egressBurst": 800000`} {
 			Expect(bed.run("ADD", keys).Failure(GinkgoTB()).Msg).To(ContainSubstring("another program made the qdisc"))
 			bed.run("DEL", keys).OK(GinkgoTB())
-			Expect(tcText(bed.node)).To(Equal(before))
+			Expect(tcText(bed.host)).To(Equal(before))
 		}
 	})
 
 	It("limits two interfaces of a container in one network", func() {
 		bed = ptp()
-		nstest.Join(GinkgoTB(), nstest.End{In: bed.node, Name: "veth1"}, nstest.End{In: bed.pod, Name: "eth1"})
+		nstest.Join(GinkgoTB(), nstest.End{In: bed.host, Name: "veth1"}, nstest.End{In: bed.container, Name: "eth1"})
 		second := *bed
 		second.call.IfName = "eth1"
 		second.prev = strings.NewReplacer("veth0", "veth1", "eth0", "eth1").Replace(bed.prev)
@@ -170,23 +170,23 @@ var _ = Describe("bandwidth", func() {
 		second.run("DEL", bothLimits).OK(GinkgoTB())
 		bed.run("CHECK", bothLimits).OK(GinkgoTB())
 		bed.run("DEL", bothLimits).OK(GinkgoTB())
-		Expect(tcText(bed.node)).To(BeEmpty())
-		Expect(bed.node.IP("-br link")).NotTo(ContainSubstring("bwp"))
+		Expect(tcText(bed.host)).To(BeEmpty())
+		Expect(bed.host.IP("-br link")).NotTo(ContainSubstring("bwp"))
 	})
 
 	It("does not delete the ifb without an alias of another interface", func() {
 		bed = ptp()
-		bed.node.Must(GinkgoTB(), "ip", "link", "add", ifbX, "type", "ifb") // as the reference plugin makes it for the container's eth1
+		bed.host.Must(GinkgoTB(), "ip", "link", "add", ifbX, "type", "ifb") // as the reference plugin makes it for the container's eth1
 		bed.run("ADD", bothLimits).OK(GinkgoTB())
 		bed.run("CHECK", bothLimits).OK(GinkgoTB())
 		bed.run("DEL", bothLimits).OK(GinkgoTB())
-		Expect(bed.node.IP("-br link")).To(And(ContainSubstring(ifbX), Not(ContainSubstring(ifbNames(types.Attachment{Network: network, ContainerID: cid, IfName: "eth0"})[1]))))
+		Expect(bed.host.IP("-br link")).To(And(ContainSubstring(ifbX), Not(ContainSubstring(ifbNames(types.Attachment{Network: network, ContainerID: cid, IfName: "eth0"})[1]))))
 	})
 
 	It("ADD names the interfaces that have the names of the ifb, and changes nothing", func() {
 		bed = ptp()
 		for _, name := range ifbNames(types.Attachment{Network: network, ContainerID: cid, IfName: "eth0"}) {
-			bed.node.Must(GinkgoTB(), "ip", "link", "add", name, "type", "ifb")
+			bed.host.Must(GinkgoTB(), "ip", "link", "add", name, "type", "ifb")
 		}
 		before := bed.shape()
 		f := bed.run("ADD", bothLimits).Failure(GinkgoTB())
@@ -202,7 +202,7 @@ var _ = Describe("bandwidth", func() {
 		c.Config = bed.config(bothLimits)
 		c.Before = func(step string) error {
 			if step == "set link "+ifbX+" alias" {
-				made = bed.node.Must(GinkgoTB(), "ip", "-o", "link", "show", ifbX)
+				made = bed.host.Must(GinkgoTB(), "ip", "-o", "link", "show", ifbX)
 			}
 			return nil
 		}
@@ -217,7 +217,7 @@ var _ = Describe("bandwidth", func() {
 		c.Config = bed.config(bothLimits)
 		c.Before = func(step string) error {
 			if step == "set link "+ifbX+" up" {
-				shape = bed.node.Must(GinkgoTB(), "tc", "qdisc", "show", "dev", ifbX)
+				shape = bed.host.Must(GinkgoTB(), "tc", "qdisc", "show", "dev", ifbX)
 			}
 			return nil
 		}
@@ -232,30 +232,30 @@ var _ = Describe("bandwidth", func() {
 		c.Config = bed.config("")
 		change(&c)
 		nstest.Run(plugin(), c).OK(GinkgoTB())
-		Expect(bed.node.IP("-br link")).NotTo(ContainSubstring("bwp"))
-		if c.Pod != nil || strings.Contains(c.Config, "prevResult") {
-			Expect(tcText(bed.node)).To(BeEmpty())
+		Expect(bed.host.IP("-br link")).NotTo(ContainSubstring("bwp"))
+		if c.Container != nil || strings.Contains(c.Config, "prevResult") {
+			Expect(tcText(bed.host)).To(BeEmpty())
 		}
 	},
 		Entry("no limits", func(*nstest.Call) {}),
 		Entry("no prevResult", func(c *nstest.Call) { c.Config = configOf(network, "", "") }),
 		Entry("an invalid prevResult", func(c *nstest.Call) { c.Config = configOf(network, bothLimits, `{"ips": 7}`) }),
 		Entry("keys of the wrong type", func(c *nstest.Call) { c.Config = bed.config(`"ingressRate": "x", "shapedSubnets": 7`) }),
-		Entry("CNI_NETNS empty", func(c *nstest.Call) { c.Pod = nil }),
-		Entry("neither CNI_NETNS nor prevResult", func(c *nstest.Call) { c.Pod, c.Config = nil, configOf(network, "", "") }),
+		Entry("CNI_NETNS empty", func(c *nstest.Call) { c.Container = nil }),
+		Entry("neither CNI_NETNS nor prevResult", func(c *nstest.Call) { c.Container, c.Config = nil, configOf(network, "", "") }),
 		Entry("no container", func(c *nstest.Call) {
-			bed.pod.Remove(GinkgoTB())
+			bed.container.Remove(GinkgoTB())
 			// The kernel deletes the namespace, and the pair with it, some time later.
-			Eventually(func() string { return bed.node.IP("-br link") }).ShouldNot(ContainSubstring("veth0"))
+			Eventually(func() string { return bed.host.IP("-br link") }).ShouldNot(ContainSubstring("veth0"))
 		}),
 		Entry("a container without the interface", func(c *nstest.Call) {
-			bed.pod.Must(GinkgoTB(), "ip", "link", "del", "eth0")
+			bed.container.Must(GinkgoTB(), "ip", "link", "del", "eth0")
 		}),
 	)
 
 	It("DEL does not change another attachment whose namespace is at the same path", func() {
 		bed = ptp()
-		bed.node.Must(GinkgoTB(), "ip", "link", "set", "veth0", "alias", attach.LinkAlias(types.Attachment{Network: network, ContainerID: "other", IfName: "eth0"}))
+		bed.host.Must(GinkgoTB(), "ip", "link", "set", "veth0", "alias", attach.LinkAlias(types.Attachment{Network: network, ContainerID: "other", IfName: "eth0"}))
 		other := bed.call
 		other.ContainerID = "other"
 		other.Config = bed.config(bothLimits)
@@ -269,10 +269,10 @@ var _ = Describe("bandwidth", func() {
 	It("DEL does not delete qdiscs of another program in another namespace at the same path", func() {
 		bed = ptp()
 		bed.run("ADD", bothLimits).OK(GinkgoTB())
-		bed.node.Batch(GinkgoTB(), "link del veth0", "link add other0 type veth peer name eth0 netns "+bed.pod.Path())
-		bed.node.Must(GinkgoTB(), "tc", "qdisc", "add", "dev", "other0", "root", "handle", "1:", "tbf", "rate", "1mbit", "burst", "10kb", "latency", "25ms")
+		bed.host.Batch(GinkgoTB(), "link del veth0", "link add other0 type veth peer name eth0 netns "+bed.container.Path())
+		bed.host.Must(GinkgoTB(), "tc", "qdisc", "add", "dev", "other0", "root", "handle", "1:", "tbf", "rate", "1mbit", "burst", "10kb", "latency", "25ms")
 		bed.run("DEL", bothLimits).OK(GinkgoTB())
-		Expect(bed.node.Must(GinkgoTB(), "tc", "qdisc", "show", "dev", "other0")).To(ContainSubstring("tbf"))
+		Expect(bed.host.Must(GinkgoTB(), "tc", "qdisc", "show", "dev", "other0")).To(ContainSubstring("tbf"))
 	})
 
 	DescribeTable("CHECK fails if something is missing or changed", func(on func() *testbed, keys, text string, commands ...string) {
@@ -281,7 +281,7 @@ var _ = Describe("bandwidth", func() {
 		bed.run("CHECK", keys).OK(GinkgoTB())
 		for _, command := range commands {
 			args := strings.Fields(command)
-			bed.call.Node.Must(GinkgoTB(), args[0], args[1:]...)
+			bed.call.Host.Must(GinkgoTB(), args[0], args[1:]...)
 		}
 		bed.run("CHECK", keys).RequireFailure(GinkgoTB(), types.CodeChanged, text)
 	},
@@ -306,17 +306,17 @@ var _ = Describe("bandwidth", func() {
 		bed = ptp()
 		bed.run("ADD", bothLimits).OK(GinkgoTB())
 		for name, alias := range map[string]string{"i1": "plumb:bwn/gone/eth0", "i2": "plumb:bwn2/gone/eth0", "i3": "mine"} {
-			bed.node.Must(GinkgoTB(), "ip", "link", "add", name, "type", "ifb")
-			bed.node.Must(GinkgoTB(), "ip", "link", "set", name, "alias", alias)
+			bed.host.Must(GinkgoTB(), "ip", "link", "add", name, "type", "ifb")
+			bed.host.Must(GinkgoTB(), "ip", "link", "set", name, "alias", alias)
 		}
 		var killed undo.Stack
-		node, err := nl.Open(bed.node.Open(GinkgoTB(), nil))
+		host, err := nl.Open(bed.host.Open(GinkgoTB(), nil))
 		Expect(err).NotTo(HaveOccurred())
-		_, err = node.AddIFB(&killed, nl.NewLink{Name: "i4", Group: attach.UnfinishedGroup(network)}) // as if the plugin was killed then
+		_, err = host.AddIFB(&killed, nl.NewLink{Name: "i4", Group: attach.UnfinishedGroup(network)}) // as if the plugin was killed then
 		Expect(err).NotTo(HaveOccurred())
 		gc := func(valid string) string {
 			bed.gc(valid)
-			return bed.node.IP("-br link")
+			return bed.host.IP("-br link")
 		}
 		left := gc(`[{"containerID": "cidX", "ifname": "eth0"}]`)
 		Expect(left).To(And(ContainSubstring(ifbX), ContainSubstring("i2"), ContainSubstring("i3"), Not(MatchRegexp(`(?m)^i[14] `))))
@@ -332,7 +332,7 @@ var _ = Describe("bandwidth", func() {
 			bed.gc(valid)
 			return bed.shape()
 		}
-		bed.node.IP("link set veth0 alias plumb:bwn/cidX/eth0")
+		bed.host.IP("link set veth0 alias plumb:bwn/cidX/eth0")
 		Expect(gc(`[{"containerID": "cidX", "ifname": "eth0"}]`)).To(Equal(limited))
 		Expect(gc(`[]`)).To(Equal(before))
 	})
@@ -344,26 +344,26 @@ var _ = Describe("bandwidth", func() {
 	})
 })
 
-func ptpResult(pod *nstest.NS) string {
-	bed := &testbed{pod: pod}
+func ptpResult(container *nstest.NS) string {
+	bed := &testbed{container: container}
 	return bed.result(`{"name": "veth0"}, `)
 }
 
 // withoutInterface returns a testbed whose prevResult has an interface that does not exist.
 func withoutInterface() *testbed {
 	bed := newTestbed()
-	bed.prev = ptpResult(bed.pod)
+	bed.prev = ptpResult(bed.container)
 	return bed
 }
 
-// peerElsewhere returns a testbed with a veth pair whose other end is in a third namespace. The node
+// peerElsewhere returns a testbed with a veth pair whose other end is in a third namespace. The host
 // has a pair with the same two indexes.
 func peerElsewhere() *testbed {
 	bed := newTestbed()
-	third, other := nstest.NewNode(GinkgoTB()).Named("third"), nstest.New(GinkgoTB())
-	nstest.Join(GinkgoTB(), nstest.End{In: third, Name: "veth0"}, nstest.End{In: bed.pod, Name: "eth0"})
-	nstest.Join(GinkgoTB(), nstest.End{In: bed.node, Name: "veth0"}, nstest.End{In: other, Name: "eth0"})
-	bed.prev = ptpResult(bed.pod)
+	third, other := nstest.NewHost(GinkgoTB()).Named("third"), nstest.New(GinkgoTB())
+	nstest.Join(GinkgoTB(), nstest.End{In: third, Name: "veth0"}, nstest.End{In: bed.container, Name: "eth0"})
+	nstest.Join(GinkgoTB(), nstest.End{In: bed.host, Name: "veth0"}, nstest.End{In: other, Name: "eth0"})
+	bed.prev = ptpResult(bed.container)
 	return bed
 }
 
@@ -380,20 +380,20 @@ func ipAt(h *ns.Handle) ip {
 
 // pairFor makes the container's veth pair, and macvlanFor its macvlan, unless it exists. The links
 // stay down, because the state of a link that is set up changes for up to a second.
-func pairFor(node, pod ip, podPath string) error {
-	if pod("link", "show", "eth0") == nil {
+func pairFor(host, container ip, containerPath string) error {
+	if container("link", "show", "eth0") == nil {
 		return nil
 	}
-	return node("link", "add", "type", "veth", "peer", "name", "eth0", "netns", podPath)
+	return host("link", "add", "type", "veth", "peer", "name", "eth0", "netns", containerPath)
 }
 
-func macvlanFor(node, pod ip, podPath string) error {
-	if pod("link", "show", "eth0") == nil {
+func macvlanFor(host, container ip, containerPath string) error {
+	if container("link", "show", "eth0") == nil {
 		return nil
 	}
 	return errors.Join(
-		node("link", "add", "link", "up0", "name", "mv0", "type", "macvlan"),
-		node("link", "set", "mv0", "netns", podPath, "name", "eth0"),
+		host("link", "add", "link", "up0", "name", "mv0", "type", "macvlan"),
+		host("link", "set", "mv0", "netns", containerPath, "name", "eth0"),
 	)
 }
 
@@ -413,12 +413,12 @@ func after(makes func(*skel.Request) error) skel.Plugin {
 const emptyPrevResult = `{"cniVersion": "1.0.0", "interfaces": []}`
 
 func TestFaultsWithVeth(t *testing.T) {
-	p := after(func(r *skel.Request) error { return pairFor(ipAt(r.Node), ipAt(r.Pod), r.NetNS) })
+	p := after(func(r *skel.Request) error { return pairFor(ipAt(r.HostNS), ipAt(r.ContainerNS), r.NetNS) })
 	for name, keys := range map[string]string{"tbf": bothLimits, "htb": bothLimits + `, "unshapedSubnets": ["10.0.0.0/8", "fd00::/8"]`} {
 		t.Run(name, func(t *testing.T) {
 			nstest.LeakCheck(t)
-			nstest.FaultSweep(t, nstest.Sweep{Plugin: p, Config: configOf(network, keys, emptyPrevResult), Prepare: func(node, pod *nstest.NS) {
-				if err := pairFor(ipIn(node), ipIn(pod), pod.Path()); err != nil {
+			nstest.FaultSweep(t, nstest.Sweep{Plugin: p, Config: configOf(network, keys, emptyPrevResult), Prepare: func(host, container *nstest.NS) {
+				if err := pairFor(ipIn(host), ipIn(container), container.Path()); err != nil {
 					t.Fatal(err)
 				}
 			}})
@@ -428,10 +428,10 @@ func TestFaultsWithVeth(t *testing.T) {
 
 func TestFaultsWithMacvlan(t *testing.T) {
 	nstest.LeakCheck(t)
-	p := after(func(r *skel.Request) error { return macvlanFor(ipAt(r.Node), ipAt(r.Pod), r.NetNS) })
-	nstest.FaultSweep(t, nstest.Sweep{Plugin: p, Config: configOf(network, bothLimits, emptyPrevResult), Prepare: func(node, pod *nstest.NS) {
-		node.Batch(t, "link add up0 type veth peer name up1")
-		if err := macvlanFor(ipIn(node), ipIn(pod), pod.Path()); err != nil {
+	p := after(func(r *skel.Request) error { return macvlanFor(ipAt(r.HostNS), ipAt(r.ContainerNS), r.NetNS) })
+	nstest.FaultSweep(t, nstest.Sweep{Plugin: p, Config: configOf(network, bothLimits, emptyPrevResult), Prepare: func(host, container *nstest.NS) {
+		host.Batch(t, "link add up0 type veth peer name up1")
+		if err := macvlanFor(ipIn(host), ipIn(container), container.Path()); err != nil {
 			t.Fatal(err)
 		}
 	}})

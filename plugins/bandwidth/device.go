@@ -22,7 +22,7 @@ import (
 type device struct {
 	conn    *nl.Conn
 	link    nl.Link
-	sandbox string // netns path of the container; empty if the link is on the node
+	sandbox string // netns path of the container; empty if the link is on the host
 	owner   types.Attachment
 	send    shaper // of the packets that the link sends
 	receive shaper // of the packets that the link receives; the ifb has the link's MTU
@@ -31,26 +31,26 @@ type device struct {
 // findDevice returns the device of an attachment. It asks the kernel for the host end, because
 // some plugins do not list the host end in prevResult.
 func findDevice(r *skel.Request, conf *config) (device, error) {
-	node, pod, err := nl.OpenBoth(r.Node, r.Pod)
+	host, container, err := nl.OpenBoth(r.HostNS, r.ContainerNS)
 	if err != nil {
 		return device{}, err
 	}
-	eth, err := pod.Link(r.IfName)
+	eth, err := container.Link(r.IfName)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return device{}, types.Errorf(types.CodeConfig, "no interface %q in container: list bandwidth after the plugin that makes the interface: %w", r.IfName, err)
 	case err != nil:
 		return device{}, err
 	case eth.Kind != "veth":
-		d := device{conn: pod, link: eth, sandbox: r.NetNS, owner: r.Attachment()}
+		d := device{conn: container, link: eth, sandbox: r.NetNS, owner: r.Attachment()}
 		d.receive, d.send = conf.shapers(eth)
 		return d, nil
 	}
-	hostEnd, err := pod.VethPeer(eth, node)
+	hostEnd, err := container.VethPeer(eth, host)
 	if errors.Is(err, fs.ErrNotExist) {
 		return device{}, types.Errorf(types.CodeConfig, "no veth peer of container interface %s found in host ns: the peer is in another network namespace, and bandwidth cannot shape this interface", r.IfName)
 	}
-	d := device{conn: node, link: hostEnd, owner: r.Attachment()}
+	d := device{conn: host, link: hostEnd, owner: r.Attachment()}
 	d.send, d.receive = conf.shapers(hostEnd)
 	return d, err
 }

@@ -152,8 +152,8 @@ var _ = Describe("a flow", Serial, func() {
 	DescribeTable("is limited to the configured rate in both directions", func(on func() *testbed, keys string) {
 		bed := on()
 		bed.run("ADD", keys).OK(GinkgoTB())
-		flow{from: bed.node, to: bed.pod, src: hostV4, dst: podV4, volume: seconds(3, 8*mbit)}.run().limitedTo(8*mbit, "ingress")
-		flow{from: bed.pod, to: bed.node, src: podV4, dst: hostV4, volume: seconds(3, 16*mbit)}.run().limitedTo(16*mbit, "egress")
+		flow{from: bed.host, to: bed.container, src: hostV4, dst: containerV4, volume: seconds(3, 8*mbit)}.run().limitedTo(8*mbit, "ingress")
+		flow{from: bed.container, to: bed.host, src: containerV4, dst: hostV4, volume: seconds(3, 16*mbit)}.run().limitedTo(16*mbit, "egress")
 	},
 		Entry("ptp", ptp, rates(8*mbit, 16*mbit, mbit)),
 		Entry("bridge", bridge, rates(8*mbit, 16*mbit, mbit)),
@@ -164,15 +164,15 @@ var _ = Describe("a flow", Serial, func() {
 
 	DescribeTable("is limited or not by its subnet, in both families and directions", func(keys string, shaped, free []string) {
 		bed := ptp()
-		bed.node.Batch(GinkgoTB(), "addr add 10.78.0.1/32 dev veth0", "addr add fd78::1/128 dev veth0 nodad")
-		bed.pod.Batch(GinkgoTB(), "route add 10.78.0.1 dev eth0", "route add fd78::1 dev eth0")
+		bed.host.Batch(GinkgoTB(), "addr add 10.78.0.1/32 dev veth0", "addr add fd78::1/128 dev veth0 nodad")
+		bed.container.Batch(GinkgoTB(), "route add 10.78.0.1 dev eth0", "route add fd78::1 dev eth0")
 		bed.run("ADD", rates(8*mbit, 8*mbit, mbit)+keys).OK(GinkgoTB())
 		of := func(host string, volume int64) []flow {
-			pod := podV4
+			container := containerV4
 			if netip.MustParseAddr(host).Is6() {
-				pod = podV6
+				container = containerV6
 			}
-			return []flow{{bed.node, bed.pod, host, pod, volume}, {bed.pod, bed.node, pod, host, volume}}
+			return []flow{{bed.host, bed.container, host, container, volume}, {bed.container, bed.host, container, host, volume}}
 		}
 		for _, host := range shaped {
 			for i, f := range of(host, seconds(3, 8*mbit)) {
@@ -196,7 +196,7 @@ var _ = Describe("a flow", Serial, func() {
 	)
 })
 
-// queued returns the number of bytes that have passed the queues (bfifo) of the limits on the node.
+// queued returns the number of bytes that have passed the queues (bfifo) of the limits on the host.
 // Packets that are not limited do not pass these queues.
 func (bed *testbed) queued() int64 {
 	GinkgoHelper()
@@ -204,7 +204,7 @@ func (bed *testbed) queued() int64 {
 		Kind  string
 		Bytes int64
 	}
-	Expect(json.Unmarshal([]byte(bed.call.Node.Must(GinkgoTB(), "tc", "-s", "-j", "qdisc", "show")), &qdiscs)).To(Succeed())
+	Expect(json.Unmarshal([]byte(bed.call.Host.Must(GinkgoTB(), "tc", "-s", "-j", "qdisc", "show")), &qdiscs)).To(Succeed())
 	var total int64
 	for _, q := range qdiscs {
 		if q.Kind == "bfifo" {

@@ -12,12 +12,12 @@ import (
 var _ = Describe("an interface of another kind", Label(nstest.Kernel), func() {
 	DescribeTable("is shaped in the container, and DEL removes all of it", func(link string) {
 		bed := newTestbed()
-		outside := nstest.NewNode(GinkgoTB()).Named("outside")
-		nstest.Join(GinkgoTB(), nstest.End{In: bed.node, Name: "up0"}, nstest.End{In: outside, Name: "up0"})
-		_, err := bed.node.Exec("ip", strings.Fields("link add link up0 name kind0 type "+link)...)
+		outside := nstest.NewHost(GinkgoTB()).Named("outside")
+		nstest.Join(GinkgoTB(), nstest.End{In: bed.host, Name: "up0"}, nstest.End{In: outside, Name: "up0"})
+		_, err := bed.host.Exec("ip", strings.Fields("link add link up0 name kind0 type "+link)...)
 		nstest.RequireFeature(GinkgoTB(), link, err)
-		bed.node.Batch(GinkgoTB(), "link set kind0 netns "+bed.pod.Path()+" name eth0")
-		bed.pod.Batch(GinkgoTB(), "link set eth0 up", "addr add "+podV4+"/24 dev eth0")
+		bed.host.Batch(GinkgoTB(), "link set kind0 netns "+bed.container.Path()+" name eth0")
+		bed.container.Batch(GinkgoTB(), "link set eth0 up", "addr add "+containerV4+"/24 dev eth0")
 		outsideDev := "up0"
 		if strings.HasPrefix(link, "vlan") {
 			outside.Batch(GinkgoTB(), "link add link up0 name up0.5 type "+link, "link set up0.5 up")
@@ -31,9 +31,9 @@ var _ = Describe("an interface of another kind", Label(nstest.Kernel), func() {
 		bed.run("ADD", keys).OK(GinkgoTB())
 		bed.run("CHECK", keys).OK(GinkgoTB())
 		nstest.ServeTCP(GinkgoTB(), outside, hostV4+":80")
-		nstest.MustDial(GinkgoTB(), bed.pod, hostV4+":80", podV4)
+		nstest.MustDial(GinkgoTB(), bed.container, hostV4+":80", containerV4)
 		for _, dev := range []string{"eth0", ifbX} {
-			Expect(bed.pod.Must(GinkgoTB(), "tc", "-s", "qdisc", "show", "dev", dev, "root")).
+			Expect(bed.container.Must(GinkgoTB(), "tc", "-s", "qdisc", "show", "dev", dev, "root")).
 				To(And(ContainSubstring("tbf"), MatchRegexp(`Sent [1-9]`)), dev)
 		}
 		bed.run("DEL", keys).OK(GinkgoTB())
@@ -45,15 +45,15 @@ var _ = Describe("an interface of another kind", Label(nstest.Kernel), func() {
 
 	It("is shaped if it is a dummy", func() {
 		bed := newTestbed()
-		_, err := bed.pod.Exec("ip", "link", "add", "eth0", "type", "dummy")
+		_, err := bed.container.Exec("ip", "link", "add", "eth0", "type", "dummy")
 		nstest.RequireFeature(GinkgoTB(), "dummy", err)
-		bed.pod.Batch(GinkgoTB(), "link set eth0 up", "addr add "+podV4+"/24 dev eth0")
+		bed.container.Batch(GinkgoTB(), "link set eth0 up", "addr add "+containerV4+"/24 dev eth0")
 		bed.prev = bed.result("")
 		before := bed.shape()
 		keys := rates(8_000_000, 8_000_000, 8_000_000)
 		bed.run("ADD", keys).OK(GinkgoTB())
 		bed.run("CHECK", keys).OK(GinkgoTB())
-		Expect(bed.pod.Must(GinkgoTB(), "tc", "qdisc", "show", "dev", "eth0")).To(And(ContainSubstring("tbf"), ContainSubstring("ingress")))
+		Expect(bed.container.Must(GinkgoTB(), "tc", "qdisc", "show", "dev", "eth0")).To(And(ContainSubstring("tbf"), ContainSubstring("ingress")))
 		bed.run("DEL", keys).OK(GinkgoTB())
 		Expect(bed.shape()).To(Equal(before))
 	})

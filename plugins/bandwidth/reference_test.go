@@ -39,10 +39,10 @@ var _ = Describe("beside the reference plugin", func() {
 
 	DescribeTable("makes the same as plumb for the same configuration", func(keys string) {
 		run("ADD", keys).OK(GinkgoTB())
-		made := withoutSecondAction(tcText(bed.node))
+		made := withoutSecondAction(tcText(bed.host))
 		bed = ptp()
 		bed.run("ADD", keys).OK(GinkgoTB())
-		Expect(tcText(bed.node)).To(Equal(made))
+		Expect(tcText(bed.host)).To(Equal(made))
 	},
 		Entry("both limits", bothLimits),
 		Entry("ingress", `"ingressRate": 1234567, "ingressBurst": 7654321`),

@@ -68,45 +68,45 @@ func (d device) shapeReceived(u *undo.Stack) (nl.Link, error) {
 // del removes what ADD made. It needs neither the container nor prevResult nor the limits of the
 // configuration. It tries every step and joins the errors.
 func del(r *skel.Request) error {
-	node, pod, err := nl.OpenBoth(r.Node, r.Pod)
+	host, container, err := nl.OpenBoth(r.HostNS, r.ContainerNS)
 	if err != nil {
 		return err
 	}
 	prev, _ := r.Prev() // in DEL, Prev returns no error
-	errs := []error{unshapeDevice(node, pod, r.Attachment(), prev), delIFBs(node, r.Attachment())}
-	if pod != nil {
-		errs = append(errs, delIFBs(pod, r.Attachment()))
+	errs := []error{unshapeDevice(host, container, r.Attachment(), prev), delIFBs(host, r.Attachment())}
+	if container != nil {
+		errs = append(errs, delIFBs(container, r.Attachment()))
 	}
 	return errors.Join(errs...)
 }
 
 // unshapeDevice removes the qdiscs of the device of an attachment. It looks for the host end by its
-// names and by prevResult, and then for the container's interface and the other end of that. pod and
+// names and by prevResult, and then for the container's interface and the other end of that. container and
 // prev may be nil.
-func unshapeDevice(node, pod *nl.Conn, owner types.Attachment, prev *types.Result) error {
-	hostEnd, err := attach.HostEnd(node, owner, prev)
+func unshapeDevice(host, container *nl.Conn, owner types.Attachment, prev *types.Result) error {
+	hostEnd, err := attach.HostEnd(host, owner, prev)
 	if err == nil {
-		return removeQdiscs(node, hostEnd)
+		return removeQdiscs(host, hostEnd)
 	}
-	if !errors.Is(err, fs.ErrNotExist) || pod == nil {
+	if !errors.Is(err, fs.ErrNotExist) || container == nil {
 		return types.IgnoreNotExist(err)
 	}
-	eth, err := pod.Link(owner.IfName)
+	eth, err := container.Link(owner.IfName)
 	if err != nil {
 		return types.IgnoreNotExist(err)
 	}
-	if other, err := attach.BelongsToOther(pod, eth, owner, prev); other || err != nil {
+	if other, err := attach.BelongsToOther(container, eth, owner, prev); other || err != nil {
 		return types.IgnoreNotExist(err)
 	}
 	if eth.Kind != "veth" {
-		return removeQdiscs(pod, eth)
+		return removeQdiscs(container, eth)
 	}
-	hostEnd, err = pod.VethPeer(eth, node)
+	hostEnd, err = container.VethPeer(eth, host)
 	ofOther := attach.MadeByPlumb(hostEnd) && hostEnd.Alias != attach.LinkAlias(owner) // the namespace path was reused
 	if err != nil || ofOther {
 		return types.IgnoreNotExist(err)
 	}
-	return removeQdiscs(node, hostEnd)
+	return removeQdiscs(host, hostEnd)
 }
 
 // delIFBs deletes the ifbs of an attachment.
@@ -178,15 +178,15 @@ func status(r *skel.Request) error {
 // veth pairs, if plumb made the pairs: the pairs of other plugins have no alias with an owner. Usually
 // the pairs are gone, or the GC of the plugin that made them removes them.
 func gc(r *skel.Request) error {
-	node, err := nl.Open(r.Node)
+	host, err := nl.Open(r.HostNS)
 	if err != nil {
 		return err
 	}
 	keep := r.ValidAttachments()
-	hosts, err := attach.VethGC(node, r.Conf.Name).Stale(keep)
+	hosts, err := attach.VethGC(host, r.Conf.Name).Stale(keep)
 	errs := []error{err}
 	for _, hostEnd := range hosts {
-		errs = append(errs, removeQdiscs(node, hostEnd))
+		errs = append(errs, removeQdiscs(host, hostEnd))
 	}
-	return errors.Join(append(errs, attach.LinkGC{Node: node, Kind: kindIFB, Network: r.Conf.Name, Names: ifbNames}.Run(keep))...)
+	return errors.Join(append(errs, attach.LinkGC{Host: host, Kind: kindIFB, Network: r.Conf.Name, Names: ifbNames}.Run(keep))...)
 }

@@ -10,7 +10,7 @@ import (
 
 // podIndex is the index of the container end in the result, after the bridge and the host
 // end.
-const podIndex = 2
+const containerIndex = 2
 
 func add(r *skel.Request) (*types.Result, error) {
 	conf, err := parse(r)
@@ -25,41 +25,41 @@ func add(r *skel.Request) (*types.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	node, pod, err := nl.OpenBoth(r.Node, r.Pod)
+	host, container, err := nl.OpenBoth(r.HostNS, r.ContainerNS)
 	if err != nil {
 		return nil, err
 	}
-	a := &attachment{r: r, conf: conf, node: node, pod: pod, pending: pending}
-	if name, found := nodeInterface(prev, conf.bridge); found {
+	a := &attachment{r: r, conf: conf, host: host, container: container, pending: pending}
+	if name, found := hostInterface(prev, conf.bridge); found {
 		return a.connectExisting(prev, name)
 	}
 	result, err := a.connectNewPair()
-	return result, attach.ExplainRemoved(node, a.hostEnd, r.IfName, err)
+	return result, attach.ExplainRemoved(host, a.hostEnd, r.IfName, err)
 }
 
 // An attachment is the state of one ADD.
 type attachment struct {
-	r            *skel.Request
-	conf         *config
-	node, pod    *nl.Conn
-	bridge       nl.Link
-	hostEnd, eth nl.Link       // the host end and the container end of the pair
-	pending      *ipam.Pending // nil: the configuration has no IPAM plugin
+	r               *skel.Request
+	conf            *config
+	host, container *nl.Conn
+	bridge          nl.Link
+	hostEnd, eth    nl.Link       // the host end and the container end of the pair
+	pending         *ipam.Pending // nil: the configuration has no IPAM plugin
 }
 
 // connectNewPair makes a veth pair, while the IPAM plugin works, and connects the container
 // to the bridge with it.
 func (a *attachment) connectNewPair() (*types.Result, error) {
-	if err := attach.EnsureNameFree(a.pod, a.r.IfName); err != nil {
+	if err := attach.EnsureNameFree(a.container, a.r.IfName); err != nil {
 		return nil, err
 	}
 	a.pending.AllowAllocation()
 	var err error
-	if a.bridge, err = ensureBridge(a.node, a.conf); err != nil {
+	if a.bridge, err = ensureBridge(a.host, a.conf); err != nil {
 		return nil, err
 	}
 	a.hostEnd, a.eth, err = attach.AddVeth(&a.r.Undo, attach.Pair{
-		Node: a.node, Pod: a.pod, Owner: a.r.Attachment(), MAC: a.conf.mac, MTU: a.conf.mtu,
+		Host: a.host, Container: a.container, Owner: a.r.Attachment(), MAC: a.conf.mac, MTU: a.conf.mtu,
 	})
 	if err != nil {
 		return nil, err
@@ -76,8 +76,8 @@ func (a *attachment) connectNewPair() (*types.Result, error) {
 	switch {
 	case a.pending != nil:
 		err = a.configure(result)
-	case !a.conf.podDown:
-		err = a.pod.SetUp(a.eth)
+	case !a.conf.containerDown:
+		err = a.container.SetUp(a.eth)
 	}
 	if err != nil {
 		return nil, err

@@ -18,8 +18,8 @@ import (
 // adapts it, but makes no change that interrupts traffic. A new bridge gets a random MAC.
 // Otherwise the kernel gives the bridge the lowest MAC of its ports. The MAC then changes when
 // that port is removed, and the containers have a wrong neighbor entry for their gateway.
-func ensureBridge(node *nl.Conn, conf *config) (nl.Link, error) {
-	br, made, err := node.EnsureBridge(nl.Bridge{
+func ensureBridge(host *nl.Conn, conf *config) (nl.Link, error) {
+	br, made, err := host.EnsureBridge(nl.Bridge{
 		Name: conf.bridge, MAC: nl.RandomMAC(), MTU: conf.mtu, VLANFiltering: conf.filtering,
 	})
 	if err != nil {
@@ -30,39 +30,39 @@ func ensureBridge(node *nl.Conn, conf *config) (nl.Link, error) {
 	}
 	settings := conf.newSysctls(br.Name)
 	if !made && br.Up { // a bridge that is down may have been created by a plugin that was killed afterwards
-		settings, err = sysctlsOf(node, br)
+		settings, err = sysctlsOf(host, br)
 	}
 	if err == nil {
-		err = sysctl.Ensure(node.NS(), settings...)
+		err = sysctl.Ensure(host.NS(), settings...)
 	}
 	if err != nil {
 		return nl.Link{}, err
 	}
 	if !made {
-		if br, err = adaptBridge(node, br, conf); err != nil {
+		if br, err = adaptBridge(host, br, conf); err != nil {
 			return nl.Link{}, err
 		}
 	}
 	if conf.promisc && !br.Promisc {
-		if err := node.SetPromisc(br); err != nil {
+		if err := host.SetPromisc(br); err != nil {
 			return nl.Link{}, err
 		}
 	}
 	if br.Up {
 		return br, nil
 	}
-	return br, node.SetUp(br)
+	return br, host.SetUp(br)
 }
 
 // sysctlsOf returns the sysctls of a bridge that exists. If the bridge has an IPv6 default route from a router
 // advertisement, these are none: it is the host's uplink. Any other bridge must ignore router advertisements,
 // which containers can send.
-func sysctlsOf(node *nl.Conn, br nl.Link) ([]sysctl.Setting, error) {
-	acceptRA, err := sysctl.Get(node.NS(), sysctl.IPv6(br.Name, "accept_ra"))
+func sysctlsOf(host *nl.Conn, br nl.Link) ([]sysctl.Setting, error) {
+	acceptRA, err := sysctl.Get(host.NS(), sysctl.IPv6(br.Name, "accept_ra"))
 	if err != nil || acceptRA == "0" {
 		return nil, types.IgnoreNotExist(err) // without IPv6 there is no such sysctl
 	}
-	uplinks, err := node.AdvertisedUplinks()
+	uplinks, err := host.AdvertisedUplinks()
 	if slices.ContainsFunc(uplinks, func(l nl.Link) bool { return l.Index == br.Index }) {
 		return nil, err
 	}
@@ -97,10 +97,10 @@ func explainUnsupported(err error, conf *config) error {
 // adaptBridge adapts an existing bridge to the configuration. If the bridge has ports,
 // adaptBridge does not set the MTU, because the kernel uses the smallest MTU of the ports. If
 // the bridge has ports and lacks the configured VLAN filtering, adaptBridge returns an error.
-func adaptBridge(node *nl.Conn, br nl.Link, conf *config) (nl.Link, error) {
+func adaptBridge(host *nl.Conn, br nl.Link, conf *config) (nl.Link, error) {
 	if br.MAC == zeroMAC { // the kernel sets it when a bridge loses its last port
 		br.MAC = nl.RandomMAC()
-		if err := node.SetMAC(br, br.MAC); err != nil {
+		if err := host.SetMAC(br, br.MAC); err != nil {
 			return nl.Link{}, err
 		}
 	}
@@ -109,7 +109,7 @@ func adaptBridge(node *nl.Conn, br nl.Link, conf *config) (nl.Link, error) {
 	if !setFiltering && !setMTU {
 		return br, nil
 	}
-	ports, err := node.Ports(br)
+	ports, err := host.Ports(br)
 	if err != nil {
 		return nl.Link{}, err
 	}
@@ -117,13 +117,13 @@ func adaptBridge(node *nl.Conn, br nl.Link, conf *config) (nl.Link, error) {
 		if err := checkNoPorts(br, ports); err != nil {
 			return nl.Link{}, err
 		}
-		if err := node.SetVLANFiltering(br); err != nil {
+		if err := host.SetVLANFiltering(br); err != nil {
 			return nl.Link{}, explainUnsupported(err, conf)
 		}
 	}
 	if setMTU && len(ports) == 0 {
 		br.MTU = conf.mtu
-		return br, node.SetMTU(br, conf.mtu)
+		return br, host.SetMTU(br, conf.mtu)
 	}
 	return br, nil
 }
@@ -144,31 +144,31 @@ func checkNoPorts(br nl.Link, ports []nl.Link) error {
 const zeroMAC = types.MAC("\x00\x00\x00\x00\x00\x00")
 
 // makePort makes the link host a port of the bridge and sets it up.
-func makePort(node *nl.Conn, hostEnd, br nl.Link, conf *config) error {
-	if err := pinMAC(node, hostEnd, br); err != nil {
+func makePort(host *nl.Conn, hostEnd, br nl.Link, conf *config) error {
+	if err := pinMAC(host, hostEnd, br); err != nil {
 		return err
 	}
-	if err := node.SetMaster(hostEnd, br); err != nil {
+	if err := host.SetMaster(hostEnd, br); err != nil {
 		return err
 	}
 	if conf.port != (nl.Port{}) || hostEnd.Master != 0 { // a new port has no flags
-		if err := node.SetPort(hostEnd, conf.port); err != nil {
+		if err := host.SetPort(hostEnd, conf.port); err != nil {
 			return err
 		}
 	}
-	if err := setVLANs(node, hostEnd, br, conf); err != nil {
+	if err := setVLANs(host, hostEnd, br, conf); err != nil {
 		return explainUnsupported(err, conf)
 	}
-	return node.SetUp(hostEnd)
+	return host.SetUp(hostEnd)
 }
 
 // pinMAC sets the MAC of the bridge to its present value if the new port could change it. If the MAC was never
 // set, the kernel replaces it with the MAC of the first port, and then with each lower one. Otherwise pinMAC does
 // nothing, because the kernel deletes the neighbor entries of the bridge when the MAC is set.
-func pinMAC(node *nl.Conn, port, br nl.Link) error {
+func pinMAC(host *nl.Conn, port, br nl.Link) error {
 	changes := port.MAC < br.MAC
 	if !changes && !br.Running { // a bridge that is running has a port
-		ports, err := node.Ports(br)
+		ports, err := host.Ports(br)
 		if err != nil {
 			return err
 		}
@@ -177,12 +177,12 @@ func pinMAC(node *nl.Conn, port, br nl.Link) error {
 	if !changes {
 		return nil
 	}
-	return node.SetMAC(br, br.MAC)
+	return host.SetMAC(br, br.MAC)
 }
 
 // setVLANs moves a new port from the default VLAN of the bridge to the VLANs of the
 // configuration.
-func setVLANs(node *nl.Conn, port, br nl.Link, conf *config) error {
+func setVLANs(host *nl.Conn, port, br nl.Link, conf *config) error {
 	vlans := vlansOf(conf)
 	if len(vlans) == 0 {
 		return nil
@@ -190,11 +190,11 @@ func setVLANs(node *nl.Conn, port, br nl.Link, conf *config) error {
 	pvid := br.DefaultPVID
 	configured := slices.ContainsFunc(vlans, func(v nl.VLAN) bool { return v.ID == pvid })
 	if pvid != 0 && !conf.keepDefaultVLAN && !configured {
-		if err := node.DeleteVLAN(port, pvid); err != nil {
+		if err := host.DeleteVLAN(port, pvid); err != nil {
 			return err
 		}
 	}
-	return node.AddVLANs(port, vlans...)
+	return host.AddVLANs(port, vlans...)
 }
 
 // vlansOf returns the VLANs of a container's port. The VLAN of the key "vlan" is untagged, and
@@ -223,7 +223,7 @@ const defaultUntagged = 1
 // them with the ports if they were never set. It warns if the bridge runs the spanning tree protocol,
 // and if its MTU is smaller than the configured MTU.
 func (a *attachment) readBridge() error {
-	now, err := a.node.BridgeState(a.bridge)
+	now, err := a.host.BridgeState(a.bridge)
 	if err != nil {
 		return err
 	}
@@ -240,7 +240,7 @@ func (a *attachment) readBridge() error {
 
 // addPort makes the host end a port of the bridge.
 func (a *attachment) addPort() error {
-	if err := makePort(a.node, a.hostEnd, a.bridge, a.conf); err != nil {
+	if err := makePort(a.host, a.hostEnd, a.bridge, a.conf); err != nil {
 		return err
 	}
 	return a.readBridge()

@@ -25,8 +25,8 @@ type testbed struct{ *nstest.Bed }
 func newTestbed() *testbed { return &testbed{nstest.NewBed(GinkgoTB(), plugin())} }
 
 // newTestbedOn returns a testbed without a host outside.
-func newTestbedOn(node *nstest.NS) *testbed {
-	return &testbed{nstest.NewBedOn(GinkgoTB(), plugin(), node, "host-local")}
+func newTestbedOn(host *nstest.NS) *testbed {
+	return &testbed{nstest.NewBedOn(GinkgoTB(), plugin(), host, "host-local")}
 }
 
 // The ranges of the IPAM configurations.
@@ -45,6 +45,6 @@ func (b *testbed) conf(version, keys string, ranges ...string) string {
 	return nstest.Conf("bridge", version, keys+`"bridge":"cni0"`, ipam)
 }
 
-func newPod() *nstest.NS { return nstest.New(GinkgoTB()) }
+func newContainer() *nstest.NS { return nstest.New(GinkgoTB()) }
 
 func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }

@@ -25,9 +25,9 @@ var _ = Describe("bridge", func() {
 	BeforeEach(func() { b = newTestbed() })
 
 	Describe("ADD", func() {
-		It("connects two pods and the node with IPv4 and IPv6, and the first packet passes", func() {
+		It("connects two containers and the host with IPv4 and IPv6, and the first packet passes", func() {
 			conf := b.conf("1.1.0", gatewayed+`"mtu":1400,`, v4range, v6range)
-			one, two := newPod(), newPod()
+			one, two := newContainer(), newContainer()
 			result := b.Add(b.Call("one", one, conf))
 			b.Add(b.Call("two", two, conf))
 			for _, addr := range []string{"10.9.0.2:80", "[fd00:9::2]:80"} {
@@ -43,7 +43,7 @@ var _ = Describe("bridge", func() {
 			Expect(result.Interfaces[0]).To(And(HaveField("Name", "cni0"), HaveField("MTU", 1400), HaveField("MAC", Not(BeEmpty()))))
 			Expect(result.Interfaces[1].Name).To(MatchRegexp("^veth[0-9a-f]{8}$"))
 			Expect(result.Interfaces[2]).To(And(HaveField("Name", "eth0"), HaveField("MTU", 1400), HaveField("Sandbox", one.Path())))
-			Expect(result.IPs).To(HaveEach(HaveField("Interface", podIndex)))
+			Expect(result.IPs).To(HaveEach(HaveField("Interface", containerIndex)))
 			Expect(fmt.Sprint(result.IPs[0].Address, result.IPs[0].Gateway, result.IPs[1].Address, result.IPs[1].Gateway)).
 				To(Equal("10.9.0.2/24 10.9.0.1 fd00:9::2/64 fd00:9::1"))
 			Expect(one.IP("link show eth0")).To(And(ContainSubstring(result.Interfaces[2].MAC), ContainSubstring("qlen 1000")))
@@ -72,7 +72,7 @@ var _ = Describe("bridge", func() {
 		})
 
 		It("does not wait for duplicate address detection", func() {
-			c := b.Call("one", newPod(), b.conf("1.1.0", gatewayed, v4range, v6range))
+			c := b.Call("one", newContainer(), b.conf("1.1.0", gatewayed, v4range, v6range))
 			c.Env = []string{"CNI_LOG_LEVEL=debug"}
 			reply := b.OK("ADD", c)
 			Expect(reply.Stderr).To(ContainSubstring("add link veth"))
@@ -80,79 +80,79 @@ var _ = Describe("bridge", func() {
 		})
 
 		It("waits for duplicate address detection with enabledad", func() {
-			c := b.Call("one", newPod(), b.conf("1.1.0", gatewayed+`"enabledad":true,`, v6range))
+			c := b.Call("one", newContainer(), b.conf("1.1.0", gatewayed+`"enabledad":true,`, v6range))
 			c.Env = []string{"CNI_LOG_LEVEL=debug"}
 			reply := b.OK("ADD", c)
 			Expect(reply.Stderr).To(ContainSubstring("await addresses of eth0"))
-			Expect(c.Pod.Sysctl(GinkgoTB(), "net/ipv6/conf/eth0/accept_dad")).To(Equal("1"))
-			Expect(c.Pod.IP("-6 addr show tentative")).To(BeEmpty())
+			Expect(c.Container.Sysctl(GinkgoTB(), "net/ipv6/conf/eth0/accept_dad")).To(Equal("1"))
+			Expect(c.Container.IP("-6 addr show tentative")).To(BeEmpty())
 		})
 
 		It("fails with enabledad if another host on the bridge has the address, and names it", func() {
-			other := newPod()
+			other := newContainer()
 			b.Add(b.Call("other", other, b.conf("1.1.0", "")))
 			other.IP("addr add fd00:9::2/64 dev eth0 nodad")
-			f := b.Run("ADD", b.Call("one", newPod(), b.conf("1.1.0", `"enabledad":true,`, v6range))).Failure(GinkgoTB())
+			f := b.Run("ADD", b.Call("one", newContainer(), b.conf("1.1.0", `"enabledad":true,`, v6range))).Failure(GinkgoTB())
 			Expect(f.Code).To(BeEquivalentTo(attach.CodeDuplicate))
 			Expect(f.Msg).To(And(ContainSubstring("fd00:9::2/64: the address is in use"), ContainSubstring("give the other host or this container another address")))
 		})
 
 		It("adds no address without IPAM, and CHECK succeeds", func() {
 			conf := b.conf("1.0.0", "")
-			pod := newPod()
-			reply := b.OK("ADD", b.Call("one", pod, conf))
-			Expect(pod.IP("-4 addr show eth0")).To(BeEmpty())
-			Expect(pod.IP("link show eth0")).To(ContainSubstring("LOWER_UP"))
-			b.OK("CHECK", b.Call("one", pod, nstest.WithPrevResult(conf, reply.Stdout)))
+			container := newContainer()
+			reply := b.OK("ADD", b.Call("one", container, conf))
+			Expect(container.IP("-4 addr show eth0")).To(BeEmpty())
+			Expect(container.IP("link show eth0")).To(ContainSubstring("LOWER_UP"))
+			b.OK("CHECK", b.Call("one", container, nstest.WithPrevResult(conf, reply.Stdout)))
 		})
 
 		It("leaves the container's end down with disableContainerInterface", func() {
-			pod := newPod()
-			b.Add(b.Call("one", pod, b.conf("1.1.0", `"disableContainerInterface":true,`)))
-			Expect(pod.IP("link show eth0")).NotTo(ContainSubstring(",UP"))
+			container := newContainer()
+			b.Add(b.Call("one", container, b.conf("1.1.0", `"disableContainerInterface":true,`)))
+			Expect(container.IP("link show eth0")).NotTo(ContainSubstring(",UP"))
 		})
 
 		It("uses the MAC of CNI_ARGS", func() {
-			pod := newPod()
-			c := b.Call("one", pod, b.conf("1.1.0", ""))
+			container := newContainer()
+			c := b.Call("one", container, b.conf("1.1.0", ""))
 			c.Args = "IgnoreUnknown=1;K8S_POD_NAME=a=b;MAC=c2:b0:57:49:47:f1"
 			Expect(b.Add(c).Interfaces[2].MAC).To(Equal("c2:b0:57:49:47:f1"))
-			Expect(pod.IP("link show eth0")).To(ContainSubstring("c2:b0:57:49:47:f1"))
+			Expect(container.IP("link show eth0")).To(ContainSubstring("c2:b0:57:49:47:f1"))
 		})
 
 		It("sets hairpin mode and port isolation, if they are configured", func() {
-			result := b.Add(b.Call("one", newPod(), b.conf("1.1.0", `"hairpinMode":true,"portIsolation":true,`)))
+			result := b.Add(b.Call("one", newContainer(), b.conf("1.1.0", `"hairpinMode":true,"portIsolation":true,`)))
 			port := b.Host.IP("-d link show " + result.Interfaces[1].Name)
 			Expect(port).To(And(ContainSubstring("hairpin on"), ContainSubstring("isolated on")))
-			two := b.Add(b.Call("two", newPod(), b.conf("1.1.0", "")))
+			two := b.Add(b.Call("two", newContainer(), b.conf("1.1.0", "")))
 			port = b.Host.IP("-d link show " + two.Interfaces[1].Name)
 			Expect(port).To(And(ContainSubstring("hairpin off"), ContainSubstring("isolated off")))
 		})
 
 		It("sets the bridge promiscuous with promiscMode", func() {
-			b.Add(b.Call("one", newPod(), b.conf("1.1.0", `"promiscMode":true,`)))
+			b.Add(b.Call("one", newContainer(), b.conf("1.1.0", `"promiscMode":true,`)))
 			Expect(b.Host.IP("link show cni0")).To(ContainSubstring("PROMISC"))
 		})
 
 		It("adds routes with all their attributes, and the default route once", func() {
-			pod := newPod()
+			container := newContainer()
 			routes := `,"routes":[{"dst":"0.0.0.0/0"},{"dst":"10.50.0.0/16","mtu":1300,"advmss":1200,"priority":77},{"dst":"10.60.0.0/16","gw":"10.9.0.9","table":100}]}}`
 			conf := strings.TrimSuffix(b.conf("1.0.0", gatewayed, v4range), "}}") + routes
-			reply := b.OK("ADD", b.Call("one", pod, conf))
-			Expect(pod.IP("-4 route")).To(And(
+			reply := b.OK("ADD", b.Call("one", container, conf))
+			Expect(container.IP("-4 route")).To(And(
 				ContainSubstring("10.50.0.0/16 via 10.9.0.1 dev eth0 metric 77 mtu 1300 advmss 1200"),
 				ContainSubstring("default via 10.9.0.1 dev eth0")))
-			Expect(strings.Count(pod.IP("-4 route"), "default")).To(Equal(1))
-			Expect(pod.IP("-4 route show table 100")).To(ContainSubstring("10.60.0.0/16 via 10.9.0.9 dev eth0"))
-			b.OK("CHECK", b.Call("one", pod, nstest.WithPrevResult(conf, reply.Stdout)))
+			Expect(strings.Count(container.IP("-4 route"), "default")).To(Equal(1))
+			Expect(container.IP("-4 route show table 100")).To(ContainSubstring("10.60.0.0/16 via 10.9.0.9 dev eth0"))
+			b.OK("CHECK", b.Call("one", container, nstest.WithPrevResult(conf, reply.Stdout)))
 		})
 
 		It("keeps the bridge's MAC when ports are added and removed", func() {
 			conf := b.conf("1.1.0", gatewayed, v4range)
-			first := b.Add(b.Call("one", newPod(), conf)).Interfaces[0].MAC
+			first := b.Add(b.Call("one", newContainer(), conf)).Interfaces[0].MAC
 			for i := range 5 {
 				id := fmt.Sprint("more", i)
-				Expect(b.Add(b.Call(id, newPod(), conf)).Interfaces[0].MAC).To(Equal(first))
+				Expect(b.Add(b.Call(id, newContainer(), conf)).Interfaces[0].MAC).To(Equal(first))
 				b.OK("DEL", b.Call(id, nil, conf))
 			}
 			b.OK("DEL", b.Call("one", nil, conf))
@@ -166,7 +166,7 @@ var _ = Describe("bridge", func() {
 					mac := func() string { return strings.Fields(b.Host.IP("-br link show cni0"))[2] }
 					before := mac()
 					for _, id := range []string{"one", "two"} {
-						Expect(b.Add(b.Call(id, newPod(), conf)).Interfaces[0].MAC).To(Equal(before))
+						Expect(b.Add(b.Call(id, newContainer(), conf)).Interfaces[0].MAC).To(Equal(before))
 						Expect(mac()).To(Equal(before))
 					}
 					for _, id := range []string{"one", "two"} {
@@ -186,8 +186,8 @@ var _ = Describe("bridge", func() {
 		It("fixes the MAC of an existing bridge that has lost all its ports", func() {
 			b.Host.Batch(GinkgoTB(), "link add cni0 type bridge", "link add port0 type veth peer name port1", "link set port0 master cni0", "link del port0")
 			conf := b.conf("1.1.0", gatewayed, v4range)
-			first := b.Add(b.Call("one", newPod(), conf)).Interfaces[0].MAC
-			Expect(b.Add(b.Call("two", newPod(), conf)).Interfaces[0].MAC).To(Equal(first))
+			first := b.Add(b.Call("one", newContainer(), conf)).Interfaces[0].MAC
+			Expect(b.Add(b.Call("two", newContainer(), conf)).Interfaces[0].MAC).To(Equal(first))
 			b.OK("DEL", b.Call("one", nil, conf))
 			Expect(b.Host.IP("link show cni0")).To(ContainSubstring(first))
 		})
@@ -197,12 +197,12 @@ var _ = Describe("bridge", func() {
 				return b.Host.Sysctl(GinkgoTB(), "net/ipv6/conf/cni0/accept_ra") + b.Host.Sysctl(GinkgoTB(), "net/ipv6/conf/cni0/accept_dad")
 			}
 			b.Host.IP("link add cni0 type bridge")
-			b.Add(b.Call("one", newPod(), b.conf("1.1.0", gatewayed, v6range)))
+			b.Add(b.Call("one", newContainer(), b.conf("1.1.0", gatewayed, v6range)))
 			Expect(sysctls()).To(Equal("00"))
 			b.OK("DEL", b.Call("one", nil, b.conf("1.1.0", gatewayed, v6range)))
 			b.Host.IP("link del cni0")
 			b.Host.IP("link add cni0 up type bridge")
-			b.Add(b.Call("one", newPod(), b.conf("1.1.0", gatewayed, v6range)))
+			b.Add(b.Call("one", newContainer(), b.conf("1.1.0", gatewayed, v6range)))
 			Expect(sysctls()).To(Equal("01"))
 
 			By("and keeps both on an uplink")
@@ -210,7 +210,7 @@ var _ = Describe("bridge", func() {
 			b.Host.IP("link del cni0")
 			b.Host.IP("link add cni0 up type bridge")
 			b.Host.IP("-6 route add default via fe80::1 dev cni0 metric 99 proto ra")
-			added := b.Call("one", newPod(), b.conf("1.1.0", gatewayed, v6range))
+			added := b.Call("one", newContainer(), b.conf("1.1.0", gatewayed, v6range))
 			added.Config = nstest.WithPrevResult(added.Config, b.OK("ADD", added).Stdout)
 			Expect(sysctls()).To(Equal("11"))
 			b.OK("CHECK", added)
@@ -218,8 +218,8 @@ var _ = Describe("bridge", func() {
 
 		It("adds a gateway address for each of two ranges of one family", func() {
 			conf := b.conf("1.1.0", gatewayed, v4range, `[{"subnet":"10.10.0.0/24"}]`)
-			b.Add(b.Call("one", newPod(), conf))
-			b.Add(b.Call("two", newPod(), conf))
+			b.Add(b.Call("one", newContainer(), conf))
+			b.Add(b.Call("two", newContainer(), conf))
 			Expect(b.Host.IP("-4 addr show cni0")).To(And(ContainSubstring("10.9.0.1/24"), ContainSubstring("10.10.0.1/24")))
 		})
 
@@ -227,7 +227,7 @@ var _ = Describe("bridge", func() {
 			b.Host.SetSysctl(GinkgoTB(), "net/ipv6/conf/all/forwarding", "0")
 			b.Host.SetSysctl(GinkgoTB(), "net/ipv6/conf/"+nstest.Uplink+"/accept_ra", "1")
 			b.Host.IP("-6 route add default via " + nstest.OutsideV6 + " dev " + nstest.Uplink + " proto ra metric 5")
-			b.Add(b.Call("one", newPod(), b.conf("1.1.0", gatewayed, v6range)))
+			b.Add(b.Call("one", newContainer(), b.conf("1.1.0", gatewayed, v6range)))
 			Expect(b.Host.Sysctl(GinkgoTB(), "net/ipv6/conf/"+nstest.Uplink+"/accept_ra")).To(Equal("2"))
 		})
 	})
@@ -240,15 +240,15 @@ var _ = Describe("bridge", func() {
 
 		DescribeTable("ADD fails and keeps the address; with forceAddress it replaces the address", func(others bool) {
 			if others {
-				b.OK("ADD", b.Call("l2", newPod(), b.conf("1.1.0", "")))
+				b.OK("ADD", b.Call("l2", newContainer(), b.conf("1.1.0", "")))
 			}
-			pod := newPod()
-			f := b.Run("ADD", b.Call("one", pod, b.conf("1.1.0", gatewayed, v4range))).Failure(GinkgoTB())
+			container := newContainer()
+			f := b.Run("ADD", b.Call("one", container, b.conf("1.1.0", gatewayed, v4range))).Failure(GinkgoTB())
 			Expect(f.Code).To(BeEquivalentTo(types.CodeConfig))
 			Expect(f.Msg).To(And(ContainSubstring(`"cni0" already has an IP address different from 10.9.0.1/24`),
 				ContainSubstring("10.77.0.1/24"), ContainSubstring("forceAddress")))
 			Expect(b.Host.IP("-4 addr show cni0")).To(And(ContainSubstring("10.77.0.1/24"), Not(ContainSubstring("10.9.0.1"))))
-			b.Add(b.Call("one", pod, b.conf("1.1.0", gatewayed+`"forceAddress":true,`, v4range)))
+			b.Add(b.Call("one", container, b.conf("1.1.0", gatewayed+`"forceAddress":true,`, v4range)))
 			Expect(b.Host.IP("-4 addr show cni0")).To(And(ContainSubstring("10.9.0.1/24"), Not(ContainSubstring("10.77"))))
 		},
 			Entry("while the bridge has ports", true),
@@ -259,7 +259,7 @@ var _ = Describe("bridge", func() {
 	Describe("ADD warns of", func() {
 		warnings := func(conf string) string {
 			GinkgoHelper()
-			return b.OK("ADD", b.Call("one", newPod(), conf)).Stderr
+			return b.OK("ADD", b.Call("one", newContainer(), conf)).Stderr
 		}
 
 		It("a bridge that runs STP", func() {
@@ -268,11 +268,11 @@ var _ = Describe("bridge", func() {
 		})
 
 		It("an mtu larger than the bridge's", func() {
-			b.Add(b.Call("other", newPod(), b.conf("1.1.0", "", v4range)))
+			b.Add(b.Call("other", newContainer(), b.conf("1.1.0", "", v4range)))
 			Expect(warnings(b.conf("1.1.0", `"mtu":9000,`, v4range))).To(ContainSubstring("mtu 9000 is larger than 1500, the mtu of bridge cni0"))
 		})
 
-		It("a network that is on another interface of the node as well", func() {
+		It("a network that is on another interface of the host as well", func() {
 			b.Host.IP("link add old0 up type bridge")
 			b.Host.IP("addr add 10.9.0.1/24 dev old0")
 			b.Host.IP("addr add fd00:9::1/64 dev old0 nodad")
@@ -288,7 +288,7 @@ var _ = Describe("bridge", func() {
 			Expect(b.Host.IP("-4 addr show cni0")).To(ContainSubstring("10.99.0.1/24"))
 		})
 
-		It("nothing if the node reaches the network by its default route or not at all", func() {
+		It("nothing if the host reaches the network by its default route or not at all", func() {
 			Expect(warnings(b.conf("1.1.0", gatewayed+`"mtu":1500,`, v4range, v6range))).To(BeEmpty())
 			b.OK("DEL", b.Call("one", nil, b.conf("1.1.0", gatewayed, v4range, v6range)))
 			b.Host.IP("link del cni0")
@@ -304,17 +304,17 @@ var _ = Describe("bridge", func() {
 
 	It("keeps the address of the container when ADD is repeated", func() {
 		conf := b.conf("1.1.0", gatewayed, v4range)
-		pod := newPod()
-		b.Add(b.Call("one", pod, conf))
-		b.Refuse(b.Call("one", pod, conf), types.CodeConfig, `"eth0" already exists`)
+		container := newContainer()
+		b.Add(b.Call("one", container, conf))
+		b.Refuse(b.Call("one", container, conf), types.CodeConfig, `"eth0" already exists`)
 		By("also when it is repeated in another namespace")
-		b.Refuse(b.Call("one", newPod(), conf), types.CodeConfig, "not followed by a DEL")
-		nstest.ServeTCP(GinkgoTB(), pod, "10.9.0.2:80")
+		b.Refuse(b.Call("one", newContainer(), conf), types.CodeConfig, "not followed by a DEL")
+		nstest.ServeTCP(GinkgoTB(), container, "10.9.0.2:80")
 		nstest.MustDial(GinkgoTB(), b.Host, "10.9.0.2:80", "10.9.0.1")
 	})
 
 	DescribeTable("ADD names its interface in the error if the interface is removed during ADD", func(at string) {
-		c := b.Call("one", newPod(), b.conf("1.1.0", gatewayed, v4range, v6range))
+		c := b.Call("one", newContainer(), b.conf("1.1.0", gatewayed, v4range, v6range))
 		nstest.RequireRemovedInterfaceInError(GinkgoTB(), plugin(), c, at)
 		Expect(b.Reservations()).To(BeEmpty())
 	},
@@ -327,18 +327,18 @@ var _ = Describe("bridge", func() {
 	)
 
 	Describe("DEL", func() {
-		It("leaves node, pod and reservations as before, also when it is repeated", func() {
+		It("leaves host, container and reservations as before, also when it is repeated", func() {
 			conf := b.conf("1.1.0", gatewayed+`"ipMasq":true,"macspoofchk":true,`, v4range, v6range)
-			b.Add(b.Call("warm", newPod(), conf))
-			b.RequireDelRestores(b.Call("one", newPod(), conf))
+			b.Add(b.Call("warm", newContainer(), conf))
+			b.RequireDelRestores(b.Call("one", newContainer(), conf))
 		})
 
 		DescribeTable("removes the rules that a concurrent ADD adds before the link is deleted", func(backend string) {
 			conf := b.conf("1.1.0", gatewayed+`"ipMasq":true,"ipMasqBackend":"`+backend+`",`, v4range)
-			b.Add(b.Call("warm", newPod(), conf))
-			c := b.Call("one", newPod(), conf)
-			b.RequireDelAfterLateAdd(c, func(node *ns.Handle) error {
-				m := masq.Masq{Node: node, Owner: types.Attachment{Network: "net1", ContainerID: "one", IfName: "eth0"}, Backend: masq.Backend(backend)}
+			b.Add(b.Call("warm", newContainer(), conf))
+			c := b.Call("one", newContainer(), conf)
+			b.RequireDelAfterLateAdd(c, func(host *ns.Handle) error {
+				m := masq.Masq{HostNS: host, Owner: types.Attachment{Network: "net1", ContainerID: "one", IfName: "eth0"}, Backend: masq.Backend(backend)}
 				return masq.Add(&undo.Stack{}, m, []netip.Prefix{netip.MustParsePrefix("10.9.0.3/24")})
 			})
 		}, Entry(nil, "nftables"), Entry(nil, "iptables"))
@@ -349,7 +349,7 @@ var _ = Describe("bridge", func() {
 		var host string
 		BeforeEach(func() {
 			conf := b.conf("1.1.0", gatewayed+`"ipMasq":true,"macspoofchk":true,"hairpinMode":true,`, v4range, v6range)
-			c = b.Call("one", newPod(), conf)
+			c = b.Call("one", newContainer(), conf)
 			reply := b.OK("ADD", c)
 			host = reply.Result(GinkgoTB()).Interfaces[1].Name
 			c.Config = nstest.WithPrevResult(conf, reply.Stdout)
@@ -360,19 +360,19 @@ var _ = Describe("bridge", func() {
 			where().MustLine(GinkgoTB(), strings.ReplaceAll(line, "HOST", host))
 			b.Fails("CHECK", c, types.CodeChanged, strings.ReplaceAll(want, "HOST", host))
 		},
-			Entry("address", func() *nstest.NS { return c.Pod }, "ip addr del 10.9.0.2/24 dev eth0", "interface eth0 has no address 10.9.0.2/24"),
-			Entry("IPv6 address", func() *nstest.NS { return c.Pod }, "ip addr del fd00:9::2/64 dev eth0", "interface eth0 has no address fd00:9::2/64"),
-			Entry("route", func() *nstest.NS { return c.Pod }, "ip route del default", "interface eth0 has no route 0.0.0.0/0 via 10.9.0.1"),
-			Entry("gateway of a route", func() *nstest.NS { return c.Pod }, "ip route replace default via 10.9.0.77", "has no route 0.0.0.0/0 via 10.9.0.1"),
-			Entry("container's link", func() *nstest.NS { return c.Pod }, "ip link set eth0 down", "interface eth0 is down"),
+			Entry("address", func() *nstest.NS { return c.Container }, "ip addr del 10.9.0.2/24 dev eth0", "interface eth0 has no address 10.9.0.2/24"),
+			Entry("IPv6 address", func() *nstest.NS { return c.Container }, "ip addr del fd00:9::2/64 dev eth0", "interface eth0 has no address fd00:9::2/64"),
+			Entry("route", func() *nstest.NS { return c.Container }, "ip route del default", "interface eth0 has no route 0.0.0.0/0 via 10.9.0.1"),
+			Entry("gateway of a route", func() *nstest.NS { return c.Container }, "ip route replace default via 10.9.0.77", "has no route 0.0.0.0/0 via 10.9.0.1"),
+			Entry("container's link", func() *nstest.NS { return c.Container }, "ip link set eth0 down", "interface eth0 is down"),
 			Entry("master", func() *nstest.NS { return b.Host }, "ip link set HOST nomaster", "interface HOST is no port of bridge cni0"),
 			Entry("port", func() *nstest.NS { return b.Host }, "ip link set HOST down", "port HOST is down"),
 			Entry("hairpin", func() *nstest.NS { return b.Host }, "ip link set HOST type bridge_slave hairpin off", "port HOST has hairpin false, not true"),
 			Entry("isolation", func() *nstest.NS { return b.Host }, "ip link set HOST type bridge_slave isolated on", "port HOST has isolated true, not false"),
 			Entry("gateway", func() *nstest.NS { return b.Host }, "ip addr del 10.9.0.1/24 dev cni0", "interface cni0 has no gateway address 10.9.0.1/24"),
-			Entry("route of the node", func() *nstest.NS { return b.Host }, "ip route del 10.9.0.0/24 dev cni0", "interface cni0 has no route 10.9.0.0/24: packets for 10.9.0.2 leave through "),
-			Entry("IPv6 route of the node", func() *nstest.NS { return b.Host }, "ip route del fd00:9::/64 dev cni0", "interface cni0 has no route fd00:9::/64: packets for fd00:9::2 leave through "),
-			Entry("route of the node to another interface", func() *nstest.NS { return b.Host }, "ip route add 10.9.0.2/32 dev HOST",
+			Entry("route of the host", func() *nstest.NS { return b.Host }, "ip route del 10.9.0.0/24 dev cni0", "interface cni0 has no route 10.9.0.0/24: packets for 10.9.0.2 leave through "),
+			Entry("IPv6 route of the host", func() *nstest.NS { return b.Host }, "ip route del fd00:9::/64 dev cni0", "interface cni0 has no route fd00:9::/64: packets for fd00:9::2 leave through "),
+			Entry("route of the host to another interface", func() *nstest.NS { return b.Host }, "ip route add 10.9.0.2/32 dev HOST",
 				"interface cni0 has the route 10.9.0.0/24, but packets for 10.9.0.2 leave through HOST"),
 			Entry("bridge", func() *nstest.NS { return b.Host }, "ip link set cni0 down", "bridge cni0 is down"),
 			Entry("bridge that was deleted", func() *nstest.NS { return b.Host }, "ip link del cni0", "bridge cni0 does not exist"),
@@ -384,8 +384,8 @@ var _ = Describe("bridge", func() {
 		)
 
 		It("succeeds after a later plugin changed MAC, MTU and sysctls, and with a promiscuous bridge", func() {
-			c.Pod.IP("link set eth0 address 02:00:00:00:00:99 mtu 1300")
-			c.Pod.MustLine(GinkgoTB(), "sysctl -q -w net.ipv4.conf.eth0.arp_notify=0")
+			c.Container.IP("link set eth0 address 02:00:00:00:00:99 mtu 1300")
+			c.Container.MustLine(GinkgoTB(), "sysctl -q -w net.ipv4.conf.eth0.arp_notify=0")
 			b.Host.IP("link set cni0 promisc on")
 			conf := c.Config
 			c.Config = strings.Replace(conf, `"macspoofchk":true,`, "", 1)
@@ -393,10 +393,10 @@ var _ = Describe("bridge", func() {
 		})
 
 		It("does not compare mtu and advmss of routes if the reference plugin made the pair", func() {
-			pod := newPod()
+			container := newContainer()
 			conf := strings.TrimSuffix(b.conf("1.0.0", "", v4range), "}}") +
 				`,"routes":[{"dst":"10.50.0.0/16","mtu":1300,"advmss":1200},{"dst":"10.60.0.0/16","gw":"0.0.0.0"}]}}`
-			c := b.Call("reference", pod, conf)
+			c := b.Call("reference", container, conf)
 			reply := b.OK("ADD", c)
 			c.Config = nstest.WithPrevResult(conf, reply.Stdout)
 			b.OK("CHECK", c)
@@ -405,7 +405,7 @@ var _ = Describe("bridge", func() {
 			b.Host.IP("link set " + host + " down")
 			b.Host.IP("link set " + host + " name vethreference up")
 			b.Host.Must(GinkgoTB(), "ip", "link", "set", "vethreference", "alias", "")
-			pod.IP("route change 10.50.0.0/16 via 10.9.0.1 dev eth0 proto boot")
+			container.IP("route change 10.50.0.0/16 via 10.9.0.1 dev eth0 proto boot")
 			c.Config = strings.ReplaceAll(c.Config, host, "vethreference")
 			c.Config = strings.Replace(c.Config, `"dst": "10.50.0.0/16"`, `"dst": "10.50.0.0/16", "mtu": 1300`, 1)
 			b.OK("CHECK", c)
@@ -427,9 +427,9 @@ var _ = Describe("bridge", func() {
 		It("ADD and DEL succeed and leave nothing", func() {
 			id := strings.Repeat("y", 260)
 			conf := b.conf("1.1.0", gatewayed+`"ipMasq":true,"macspoofchk":true,`, v4range)
-			b.Add(b.Call("warm", newPod(), conf))
+			b.Add(b.Call("warm", newContainer(), conf))
 			restored := b.Restored(b.Host)
-			b.Add(b.Call(id, newPod(), conf))
+			b.Add(b.Call(id, newContainer(), conf))
 			b.OK("DEL", b.Call(id, nil, conf))
 			restored()
 		})
@@ -442,7 +442,7 @@ var _ = Describe("bridge", func() {
 
 	Describe("with bad input", func() {
 		DescribeTable("ADD returns an error that names the problem, and leaves nothing", func(change func(c *nstest.Call), code int, want string) {
-			c := b.Call("one", newPod(), b.conf("1.1.0", gatewayed, v4range))
+			c := b.Call("one", newContainer(), b.conf("1.1.0", gatewayed, v4range))
 			change(&c)
 			restored := b.Restored(b.Host)
 			b.Fails("ADD", c, code, want)
@@ -480,10 +480,10 @@ var _ = Describe("bridge", func() {
 	Describe("in a chain", func() {
 		It("makes the tap device of an earlier plugin a port of the bridge", func() {
 			b.Host.IP("tuntap add tap0 mode tap")
-			pod := newPod()
-			prev := fmt.Sprintf(`,"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"tap0"},{"name":"eth0","sandbox":%q}],"ips":[{"interface":1,"address":"10.9.0.5/24","gateway":"10.9.0.1"}]}}`, pod.Path())
+			container := newContainer()
+			prev := fmt.Sprintf(`,"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"tap0"},{"name":"eth0","sandbox":%q}],"ips":[{"interface":1,"address":"10.9.0.5/24","gateway":"10.9.0.1"}]}}`, container.Path())
 			conf := strings.TrimSuffix(b.conf("1.1.0", `"isGateway":true,"hairpinMode":true,`), "}") + prev
-			up := b.Call("one", pod, conf)
+			up := b.Call("one", container, conf)
 			done := make(chan struct{})
 			go func() { // a tap device has a carrier while a process has it open
 				defer close(done)
@@ -504,10 +504,10 @@ var _ = Describe("bridge", func() {
 
 		It("masquerades the addresses of its interface only, as DEL finds them", func() {
 			b.Host.Batch(GinkgoTB(), "link add port0 type veth peer name port1", "link set port1 up")
-			pod := newPod()
+			container := newContainer()
 			prev := fmt.Sprintf(`,"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"port0"},{"name":"eth0","sandbox":%q},{"name":"eth1","sandbox":%[1]q}],`+
-				`"ips":[{"interface":1,"address":"10.9.0.5/24"},{"interface":2,"address":"10.9.0.6/24"}]}}`, pod.Path())
-			c := b.Call("one", pod, strings.TrimSuffix(b.conf("1.1.0", `"ipMasq":true,`), "}")+prev)
+				`"ips":[{"interface":1,"address":"10.9.0.5/24"},{"interface":2,"address":"10.9.0.6/24"}]}}`, container.Path())
+			c := b.Call("one", container, strings.TrimSuffix(b.conf("1.1.0", `"ipMasq":true,`), "}")+prev)
 			b.Add(c)
 			elements := func() string { return b.Host.Must(GinkgoTB(), "nft", "list", "map", "inet", "plumb", "masq4") }
 			Expect(elements()).To(And(ContainSubstring("10.9.0.5"), Not(ContainSubstring("10.9.0.6"))))
@@ -534,15 +534,15 @@ var _ = Describe("with a read-only /proc/sys", func() {
 	var c nstest.Call
 	BeforeEach(func() {
 		b := newTestbed()
-		c = b.Call("c1", newPod(), b.conf("1.1.0", `"isGateway": true,`, v4range, v6range))
+		c = b.Call("c1", newContainer(), b.conf("1.1.0", `"isGateway": true,`, v4range, v6range))
 	})
 
-	It("ADD succeeds with a warning if the node already forwards; CHECK and DEL succeed", func() {
-		c.Node.SetForwarding(GinkgoTB(), "1")
+	It("ADD succeeds with a warning if the host already forwards; CHECK and DEL succeed", func() {
+		c.Host.SetForwarding(GinkgoTB(), "1")
 		nstest.RequireAddOnReadOnlySysctls(GinkgoTB(), plugin(), c, "/accept_ra=0")
 	})
 
-	It("ADD fails if the node does not forward, says what to do, and leaves nothing", func() {
+	It("ADD fails if the host does not forward, says what to do, and leaves nothing", func() {
 		nstest.RequireRefusalOnReadOnlySysctls(GinkgoTB(), plugin(), c)
 	})
 })
@@ -550,9 +550,9 @@ var _ = Describe("with a read-only /proc/sys", func() {
 var _ = Describe("with an IPAM plugin that works over the link", func() {
 	var l nstest.LinkForIPAM
 	BeforeEach(func() {
-		node, pod := nstest.NewNodeAndPod(GinkgoTB())
+		host, container := nstest.NewHostAndContainer(GinkgoTB())
 		l = nstest.LinkForIPAM{Plugin: plugin(), HostEnds: "ip -o link show master cni0", Want: 1, Call: nstest.Call{
-			Node: node, Pod: pod, Config: `{"cniVersion":"1.1.0","name":"net1","type":"bridge","ipam":{"type":"dhcp"}}`,
+			Host: host, Container: container, Config: `{"cniVersion":"1.1.0","name":"net1","type":"bridge","ipam":{"type":"dhcp"}}`,
 		}}
 	})
 	It("calls its ADD when the port is up, and its DEL before the link is deleted", func() { l.Require(GinkgoTB(), "DEL") })

@@ -9,16 +9,16 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// connectExisting makes an interface of the node a port of the bridge: an earlier plugin of the
+// connectExisting makes an interface of the host a port of the bridge: an earlier plugin of the
 // chain made that interface, such as a tap device, and prev lists it under that name
 // (CONVENTIONS.md, "Chained Plugins"). The interface in the container belongs to that plugin.
 // It gets addresses here only if this configuration has an IPAM plugin.
 func (a *attachment) connectExisting(prev *types.Result, name string) (*types.Result, error) {
 	var err error
-	if a.hostEnd, err = a.node.Link(name); err != nil {
+	if a.hostEnd, err = a.host.Link(name); err != nil {
 		return nil, err
 	}
-	if a.bridge, err = ensureBridge(a.node, a.conf); err != nil {
+	if a.bridge, err = ensureBridge(a.host, a.conf); err != nil {
 		return nil, err
 	}
 	if a.hostEnd.Master != 0 && a.hostEnd.Master != a.bridge.Index {
@@ -27,7 +27,7 @@ func (a *attachment) connectExisting(prev *types.Result, name string) (*types.Re
 	a.pending.AllowAllocation()
 	if a.hostEnd.Master == 0 {
 		a.r.Undo.Push("remove port "+a.hostEnd.Name+" from "+a.bridge.Name, func() error {
-			return types.IgnoreNotExist(a.node.ClearMaster(a.hostEnd))
+			return types.IgnoreNotExist(a.host.ClearMaster(a.hostEnd))
 		})
 	}
 	if err := a.addPort(); err != nil {
@@ -39,35 +39,35 @@ func (a *attachment) connectExisting(prev *types.Result, name string) (*types.Re
 	if err := a.configureExisting(&result); err != nil {
 		return nil, err
 	}
-	return &result, a.node.AwaitRunning(a.hostEnd, portDeadline)
+	return &result, a.host.AwaitRunning(a.hostEnd, portDeadline)
 }
 
 // configureExisting configures the interface of the container for the lease, if there is an
-// IPAM plugin, and the node for all addresses of the result.
+// IPAM plugin, and the host for all addresses of the result.
 func (a *attachment) configureExisting(result *types.Result) (err error) {
-	index, inPod := result.ContainerInterface(a.r.IfName)
-	if inPod && (a.pending != nil || a.conf.macSpoofCheck) {
-		if a.eth, err = a.pod.Link(a.r.IfName); err != nil {
+	index, inContainer := result.ContainerInterface(a.r.IfName)
+	if inContainer && (a.pending != nil || a.conf.macSpoofCheck) {
+		if a.eth, err = a.container.Link(a.r.IfName); err != nil {
 			return err
 		}
 	}
 	if a.pending != nil {
-		if err := a.configurePod(result, index); err != nil {
+		if err := a.configureContainer(result, index); err != nil {
 			return err
 		}
 	}
-	if inPod && a.conf.macSpoofCheck {
+	if inContainer && a.conf.macSpoofCheck {
 		if err := addMACSpoofCheck(&a.r.Undo, a.spoofCheck()); err != nil {
 			return err
 		}
 	}
-	return a.configureNode(result)
+	return a.configureHost(result)
 }
 
-// nodeInterface returns the first interface of prev that is on the node and is not the
+// nodeInterface returns the first interface of prev that is on the host and is not the
 // bridge: it becomes a port of the bridge. prev may be nil. A prev of loopback, which is the
 // first plugin in the chain of Nomad, has interfaces in the container only.
-func nodeInterface(prev *types.Result, bridge string) (name string, found bool) {
+func hostInterface(prev *types.Result, bridge string) (name string, found bool) {
 	if prev == nil {
 		return "", false
 	}
@@ -82,7 +82,7 @@ func nodeInterface(prev *types.Result, bridge string) (name string, found bool) 
 // removeExistingPorts undoes connectExisting in DEL: the interfaces of prev are no longer
 // ports of the bridge. It does not delete them, because they belong to the plugin that made
 // them. It leaves veth interfaces to attach.DelVeth.
-func removeExistingPorts(node *nl.Conn, prev *types.Result, bridge string) error {
+func removeExistingPorts(host *nl.Conn, prev *types.Result, bridge string) error {
 	if prev == nil {
 		return nil
 	}
@@ -91,11 +91,11 @@ func removeExistingPorts(node *nl.Conn, prev *types.Result, bridge string) error
 		if in.Sandbox != "" || in.Name == bridge {
 			continue
 		}
-		l, err := node.Link(in.Name)
+		l, err := host.Link(in.Name)
 		if err == nil && l.Master != 0 && l.Kind != "veth" {
 			var br nl.Link
-			if br, err = node.LinkByIndex(l.Master); br.Name == bridge {
-				err = node.ClearMaster(l)
+			if br, err = host.LinkByIndex(l.Master); br.Name == bridge {
+				err = host.ClearMaster(l)
 			}
 		}
 		errs = append(errs, types.IgnoreNotExist(err))

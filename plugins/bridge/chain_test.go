@@ -16,17 +16,17 @@ var _ = Describe("bridge after a plugin whose result has interfaces in the conta
 
 	// afterLoopback returns the configuration with the result of loopback as prevResult, as in
 	// the chain of Nomad.
-	afterLoopback := func(conf string, pod *nstest.NS) string {
+	afterLoopback := func(conf string, container *nstest.NS) string {
 		prev := fmt.Sprintf(`{"cniVersion":"0.4.0","interfaces":[{"name":"lo","mac":"00:00:00:00:00:00","sandbox":%q}],`+
 			`"ips":[{"version":"4","interface":0,"address":"127.0.0.1/8"},{"version":"6","interface":0,"address":"::1/128"}],`+
-			`"routes":[{"dst":"10.60.0.0/16"}],"dns":{"nameservers":["10.9.0.53"]}}`, pod.Path())
+			`"routes":[{"dst":"10.60.0.0/16"}],"dns":{"nameservers":["10.9.0.53"]}}`, container.Path())
 		return strings.TrimSuffix(conf, "}") + `,"prevResult":` + prev + "}"
 	}
 
 	It("makes a pair, and returns nothing of prevResult", func() {
 		conf := b.conf("0.4.0", gatewayed+`"ipMasq":true,`, v4range)
-		pod := newPod()
-		reply := b.OK("ADD", b.Call("one", pod, afterLoopback(conf, pod)))
+		container := newContainer()
+		reply := b.OK("ADD", b.Call("one", container, afterLoopback(conf, container)))
 		result := reply.Result(GinkgoTB())
 		var names []string
 		for _, in := range result.Interfaces {
@@ -36,13 +36,13 @@ var _ = Describe("bridge after a plugin whose result has interfaces in the conta
 		Expect(result.IPs).To(HaveExactElements(HaveField("Address", prefix("10.9.0.2/24"))))
 		Expect(result.Routes).NotTo(ContainElement(HaveField("Dst", prefix("10.60.0.0/16"))))
 		Expect(result.DNS).To(BeZero())
-		nstest.ServeTCP(GinkgoTB(), pod, "10.9.0.2:80")
+		nstest.ServeTCP(GinkgoTB(), container, "10.9.0.2:80")
 		nstest.MustDial(GinkgoTB(), b.Host, "10.9.0.2:80", "10.9.0.1")
 
 		By("CHECK and DEL with that result")
-		c := b.Call("one", pod, nstest.WithPrevResult(conf, reply.Stdout))
+		c := b.Call("one", container, nstest.WithPrevResult(conf, reply.Stdout))
 		b.OK("CHECK", c)
 		b.OK("DEL", c)
-		Expect(pod.Must(GinkgoTB(), "ip", "-br", "link")).NotTo(ContainSubstring("eth0"))
+		Expect(container.Must(GinkgoTB(), "ip", "-br", "link")).NotTo(ContainSubstring("eth0"))
 	})
 })

@@ -29,25 +29,25 @@ func check(r *skel.Request) error {
 	if err != nil {
 		return err
 	}
-	node, pod, err := nl.OpenBoth(r.Node, r.Pod)
+	host, container, err := nl.OpenBoth(r.HostNS, r.ContainerNS)
 	if err != nil {
 		return err
 	}
 	reserved := ipam.StartCheck(r)
-	c := &checker{r: r, conf: conf, node: node, pod: pod, prev: prev}
+	c := &checker{r: r, conf: conf, host: host, container: container, prev: prev}
 	hostEnd, missing := c.findHost()
 	c.hostEnd = hostEnd
-	changed := errors.Join(c.diffPod(), c.diffNode(missing))
+	changed := errors.Join(c.diffContainer(), c.diffHost(missing))
 	return types.Coded(types.CodeChanged, errors.Join(reserved(), changed))
 }
 
 // A checker is the state of one CHECK.
 type checker struct {
-	r         *skel.Request
-	conf      *config
-	node, pod *nl.Conn
-	prev      *types.Result
-	hostEnd   nl.Link // the container's port; zero: not found
+	r               *skel.Request
+	conf            *config
+	host, container *nl.Conn
+	prev            *types.Result
+	hostEnd         nl.Link // the container's port; zero: not found
 }
 
 func (c *checker) ips() []types.IP {
@@ -55,22 +55,22 @@ func (c *checker) ips() []types.IP {
 }
 
 // diffPod compares the interface of the container.
-func (c *checker) diffPod() error {
-	if c.conf.podDown {
-		_, err := c.pod.Link(c.r.IfName)
+func (c *checker) diffContainer() error {
+	if c.conf.containerDown {
+		_, err := c.container.Link(c.r.IfName)
 		return err
 	}
 	spec, err := attach.SpecFromResult(c.r, c.prev, c.hostEnd)
 	if err != nil {
 		return err
 	}
-	return attach.Diff(c.pod, c.r.IfName, spec)
+	return attach.Diff(c.container, c.r.IfName, spec)
 }
 
 // diffNode compares the bridge, the port, the gateway and the rules. missing is the error of
 // findHost, or nil.
-func (c *checker) diffNode(missing error) error {
-	br, err := c.node.Link(c.conf.bridge)
+func (c *checker) diffHost(missing error) error {
+	br, err := c.host.Link(c.conf.bridge)
 	if errors.Is(err, fs.ErrNotExist) {
 		return errors.Join(fmt.Errorf("bridge %s does not exist", c.conf.bridge), missing)
 	}
@@ -82,8 +82,8 @@ func (c *checker) diffNode(missing error) error {
 	}
 	var errs []error
 	reportIf := types.ProblemsInto(&errs)
-	reportIf(!br.Up, "%w", attach.LinkProblem(c.node, br, "up", "down").Errorf("bridge %s is down", br.Name))
-	promisc := attach.LinkProblem(c.node, br, "promisc on", "promisc off")
+	reportIf(!br.Up, "%w", attach.LinkProblem(c.host, br, "up", "down").Errorf("bridge %s is down", br.Name))
+	promisc := attach.LinkProblem(c.host, br, "promisc on", "promisc off")
 	reportIf(c.conf.promisc && !br.Promisc, "%w", promisc.Errorf("bridge %s is not in promiscuous mode", br.Name))
 	reportIf(c.conf.filtering && !br.VLANFiltering, "bridge %s does not filter VLANs", br.Name)
 	if missing != nil {
@@ -99,30 +99,30 @@ func (c *checker) diffNode(missing error) error {
 // findHost returns the container's port: the host end of the attachment's pair, or the
 // interface that an earlier plugin made.
 func (c *checker) findHost() (nl.Link, error) {
-	hostEnd, err := attach.HostEnd(c.node, c.r.Attachment(), c.prev)
+	hostEnd, err := attach.HostEnd(c.host, c.r.Attachment(), c.prev)
 	if err == nil {
 		return hostEnd, nil
 	}
-	name, found := nodeInterface(c.prev, c.conf.bridge)
+	name, found := hostInterface(c.prev, c.conf.bridge)
 	if !found {
 		return nl.Link{}, err
 	}
-	return c.node.Link(name)
+	return c.host.Link(name)
 }
 
 // diffPort compares the container's port.
 func (c *checker) diffPort(br nl.Link) error {
 	hostEnd, want := c.hostEnd, c.conf.port
 	if hostEnd.Master != br.Index {
-		return attach.LinkProblem(c.node, hostEnd, "master "+br.Name, "").Errorf("interface %s is no port of bridge %s", hostEnd.Name, br.Name)
+		return attach.LinkProblem(c.host, hostEnd, "master "+br.Name, "").Errorf("interface %s is no port of bridge %s", hostEnd.Name, br.Name)
 	}
-	have, err := c.node.Port(hostEnd)
+	have, err := c.host.Port(hostEnd)
 	if err != nil {
 		return err
 	}
 	var errs []error
 	reportIf := types.ProblemsInto(&errs)
-	reportIf(!hostEnd.Up, "%w", attach.LinkProblem(c.node, hostEnd, "up", "down").Errorf("port %s is down", hostEnd.Name))
+	reportIf(!hostEnd.Up, "%w", attach.LinkProblem(c.host, hostEnd, "up", "down").Errorf("port %s is down", hostEnd.Name))
 	errs = append(errs, c.diffFlag("hairpin", want.Hairpin, have.Hairpin), c.diffFlag("isolated", want.Isolated, have.Isolated))
 	return errors.Join(append(errs, c.diffVLANs(br))...)
 }
@@ -133,7 +133,7 @@ func (c *checker) diffFlag(flag string, want, got bool) error {
 		return nil
 	}
 	words := map[bool]string{true: "type bridge_slave " + flag + " on", false: "type bridge_slave " + flag + " off"}
-	return attach.LinkProblem(c.node, c.hostEnd, words[want], words[got]).Errorf("port %s has %s %t, not %t", c.hostEnd.Name, flag, got, want)
+	return attach.LinkProblem(c.host, c.hostEnd, words[want], words[got]).Errorf("port %s has %s %t, not %t", c.hostEnd.Name, flag, got, want)
 }
 
 // diffVLANs compares the VLANs of the container's port.
@@ -142,7 +142,7 @@ func (c *checker) diffVLANs(br nl.Link) error {
 	if len(want) == 0 {
 		return nil
 	}
-	have, err := c.node.VLANs(c.hostEnd)
+	have, err := c.host.VLANs(c.hostEnd)
 	if err != nil {
 		return err
 	}
@@ -166,7 +166,7 @@ func missingVLANs(port nl.Link, want, have []nl.VLAN) error {
 	return errors.Join(errs...)
 }
 
-// diffGateway compares the gateway addresses and the forwarding of the node.
+// diffGateway compares the gateway addresses and the forwarding of the host.
 func (c *checker) diffGateway(br nl.Link) error {
 	if !c.conf.isGateway {
 		return nil
@@ -174,44 +174,44 @@ func (c *checker) diffGateway(br nl.Link) error {
 	dev := br
 	if c.conf.vlan != 0 {
 		var err error
-		if dev, err = c.node.Link(c.conf.gatewayName()); err != nil {
+		if dev, err = c.host.Link(c.conf.gatewayName()); err != nil {
 			return err
 		}
 	}
-	have, err := c.node.Addrs(dev)
+	have, err := c.host.Addrs(dev)
 	if err != nil {
 		return err
 	}
-	errs := []error{c.diffGatewayPort(dev, br), attach.DiffForwarding(c.node, c.ips())}
+	errs := []error{c.diffGatewayPort(dev, br), attach.DiffForwarding(c.host, c.ips())}
 	reportIf := types.ProblemsInto(&errs)
 	for _, gw := range gatewaysOf(c.ips()) {
-		missing := attach.MissingAddr(c.node, dev, nl.Addr{Prefix: gw})
+		missing := attach.MissingAddr(c.host, dev, nl.Addr{Prefix: gw})
 		reportIf(!hasAddr(have, gw), "%w", missing.Errorf("interface %s has no gateway address %s", dev.Name, gw))
 	}
 	if dev.Up && br.Up && errors.Join(errs...) == nil { // otherwise the kernel has no route yet
-		errs = append(errs, c.diffNodeRoutes(dev))
+		errs = append(errs, c.diffHostRoutes(dev))
 	}
 	return errors.Join(errs...)
 }
 
 // diffNodeRoutes compares the routes that the kernel made of the gateway addresses. It looks up no route to an interface
 // that has a master: the routes of a VRF are in another table.
-func (c *checker) diffNodeRoutes(dev nl.Link) error {
+func (c *checker) diffHostRoutes(dev nl.Link) error {
 	var errs []error
 	for _, ip := range c.ips() {
 		subnet, addr := ip.Address.Masked(), ip.Address.Addr()
 		if dev.Master != 0 || !ip.HasGateway() || !subnet.Contains(ip.Gateway) {
 			continue
 		}
-		errs = append(errs, c.diffNodeRoute(dev, subnet, addr))
+		errs = append(errs, c.diffHostRoute(dev, subnet, addr))
 	}
 	return errors.Join(errs...)
 }
 
-// diffNodeRoute returns an error if packets of the node for an address in the subnet do not leave through the gateway's
+// diffNodeRoute returns an error if packets of the host for an address in the subnet do not leave through the gateway's
 // interface.
-func (c *checker) diffNodeRoute(dev nl.Link, subnet netip.Prefix, addr netip.Addr) error {
-	through, err := c.node.LinkTo(addr)
+func (c *checker) diffHostRoute(dev nl.Link, subnet netip.Prefix, addr netip.Addr) error {
+	through, err := c.host.LinkTo(addr)
 	if through.Index == dev.Index || err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -219,14 +219,14 @@ func (c *checker) diffNodeRoute(dev nl.Link, subnet netip.Prefix, addr netip.Add
 	if err == nil {
 		where = "leave through " + through.Name
 	}
-	routes, err := c.node.Routes(dev)
+	routes, err := c.host.Routes(dev)
 	if err != nil {
 		return err
 	}
 	if slices.ContainsFunc(routes, func(r nl.Route) bool { return r.Dst == subnet }) {
 		return fmt.Errorf("interface %s has the route %s, but packets for %s %s", dev.Name, subnet, addr, where)
 	}
-	missing := attach.MissingRoute(c.node, dev, nl.Route{Dst: subnet})
+	missing := attach.MissingRoute(c.host, dev, nl.Route{Dst: subnet})
 	return missing.Errorf("interface %s has no route %s: packets for %s %s", dev.Name, subnet, addr, where)
 }
 
@@ -236,27 +236,27 @@ func (c *checker) diffGatewayPort(dev, br nl.Link) error {
 	if c.conf.vlan == 0 {
 		return nil
 	}
-	port, err := c.node.VethPeer(dev, c.node)
+	port, err := c.host.VethPeer(dev, c.host)
 	if err != nil {
 		return err
 	}
 	if port.Master != br.Index {
-		return attach.LinkProblem(c.node, port, "master "+br.Name, "").Errorf("interface %s is no port of bridge %s", port.Name, br.Name)
+		return attach.LinkProblem(c.host, port, "master "+br.Name, "").Errorf("interface %s is no port of bridge %s", port.Name, br.Name)
 	}
 	var errs []error
 	reportIf := types.ProblemsInto(&errs)
 	for _, l := range []nl.Link{dev, port} {
-		reportIf(!l.Up, "%w", attach.LinkProblem(c.node, l, "up", "down").Errorf("interface %s is down", l.Name))
+		reportIf(!l.Up, "%w", attach.LinkProblem(c.host, l, "up", "down").Errorf("interface %s is down", l.Name))
 	}
-	have, err := c.node.VLANs(port)
+	have, err := c.host.VLANs(port)
 	return errors.Join(append(errs, err, missingVLANs(port, vlansOf(c.conf.gatewayPort()), have))...)
 }
 
-// diffRules compares what only plumb makes on the node for the attachment: sysctls,
+// diffRules compares what only plumb makes on the host for the attachment: sysctls,
 // masquerade and MAC spoof check.
 func (c *checker) diffRules(br nl.Link) error {
-	settings, err := sysctlsOf(c.node, br)
-	errs := []error{err, sysctl.Diff(c.r.Node, append(attach.HostSysctls(c.hostEnd.Name), settings...)...)}
+	settings, err := sysctlsOf(c.host, br)
+	errs := []error{err, sysctl.Diff(c.r.HostNS, append(attach.HostSysctls(c.hostEnd.Name), settings...)...)}
 	if c.conf.masquerade {
 		errs = append(errs, masq.Check(c.conf.masq(c.r), attach.Prefixes(c.ips())))
 	}
@@ -264,7 +264,7 @@ func (c *checker) diffRules(br nl.Link) error {
 	if index, found := c.prev.ContainerInterface(c.r.IfName); found && c.conf.macSpoofCheck {
 		mac, err := types.FirstMAC(c.prev.Interfaces[index].MAC)
 		errs = append(errs, err, checkMACSpoofCheck(macSpoofCheck{
-			node: c.r.Node, owner: c.r.Attachment(), port: c.hostEnd.Name, mac: mac,
+			host: c.r.HostNS, owner: c.r.Attachment(), port: c.hostEnd.Name, mac: mac,
 		}))
 	}
 	return errors.Join(errs...)

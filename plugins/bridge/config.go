@@ -58,7 +58,7 @@ type config struct {
 	keepDefaultVLAN  bool
 	macSpoofCheck    bool
 	awaitDAD         bool
-	podDown          bool // the container end stays down
+	containerDown    bool // the container end stays down
 	mac              types.MAC
 }
 
@@ -99,13 +99,13 @@ func (raw *rawConfig) toConfig(r *skel.Request, args types.Args) (*config, error
 		keepDefaultVLAN:  raw.PreserveDefaultVLAN,
 		macSpoofCheck:    raw.MACSpoofCheck,
 		awaitDAD:         raw.EnableDAD,
-		podDown:          raw.DisableContainerInterface,
+		containerDown:    raw.DisableContainerInterface,
 		mac:              mac,
 	}
 	return conf, errors.Join(macErr, trunkErr, backendErr, conf.validate(r.Conf.IPAM.Type != "", r.Version))
 }
 
-// validate checks the configuration as far as this is possible without the node. The error
+// validate checks the configuration as far as this is possible without the host. The error
 // joins all problems.
 func (c *config) validate(hasIPAM bool, v types.Version) error {
 	errs := []error{attach.CheckMTU(c.mtu)}
@@ -114,7 +114,7 @@ func (c *config) validate(hasIPAM bool, v types.Version) error {
 	refuseIf(nameErr != nil, "bridge %q is not an interface name: %w", c.bridge, nameErr)
 	refuseIf(c.vlan < 0 || c.vlan > maxVLAN, "invalid VLAN ID %d (must be between 0 and %d)", c.vlan, maxVLAN)
 	refuseIf(c.port.Hairpin && c.promisc, "cannot set hairpin mode and promiscuous mode at the same time")
-	refuseIf(c.podDown && hasIPAM, "cannot use IPAM when disableContainerInterface is set to true")
+	refuseIf(c.containerDown && hasIPAM, "cannot use IPAM when disableContainerInterface is set to true")
 	refuseIf(c.vlan != 0 && c.isGateway && len(c.gatewayName()) > types.MaxIfName,
 		"the gateway's interface name %q is longer than %d bytes: use a shorter bridge name", c.gatewayName(), types.MaxIfName)
 	// Before version 0.3.0, a result must have an IP address.
@@ -183,5 +183,5 @@ func (c *config) dadMode() attach.DADMode {
 
 // masq returns the masquerade of the attachment.
 func (c *config) masq(r *skel.Request) masq.Masq {
-	return masq.Masq{Node: r.Node, Owner: r.Attachment(), Backend: c.masqBackend, Warn: r.Warn}
+	return masq.Masq{HostNS: r.HostNS, Owner: r.Attachment(), Backend: c.masqBackend, Warn: r.Warn}
 }

@@ -13,20 +13,20 @@ import (
 // portDeadline is how long ADD waits at most for an event of the kernel.
 const portDeadline = 10 * time.Second
 
-// configure configures the container and the node for the lease.
+// configure configures the container and the host for the lease.
 func (a *attachment) configure(result *types.Result) error {
-	if err := a.configurePod(result, podIndex); err != nil {
+	if err := a.configureContainer(result, containerIndex); err != nil {
 		return err
 	}
-	return a.configureNode(result)
+	return a.configureHost(result)
 }
 
 // configurePod waits for the lease, adds it to the result, and configures the interface of the
 // container for it. index is the index of that interface in the result, or types.NoInterface
 // if the container has none.
-func (a *attachment) configurePod(result *types.Result, index int) error {
+func (a *attachment) configureContainer(result *types.Result, index int) error {
 	if index != types.NoInterface {
-		if err := attach.Prepare(a.pod, a.eth, attach.PodSysctls(a.eth.Name, a.conf.dadMode())...); err != nil {
+		if err := attach.Prepare(a.container, a.eth, attach.ContainerSysctls(a.eth.Name, a.conf.dadMode())...); err != nil {
 			return err
 		}
 	}
@@ -35,7 +35,7 @@ func (a *attachment) configurePod(result *types.Result, index int) error {
 		return err
 	}
 	if index != types.NoInterface {
-		if err := attach.RefreshMTU(a.r, a.pod, &a.eth, &result.Interfaces[index]); err != nil {
+		if err := attach.RefreshMTU(a.r, a.container, &a.eth, &result.Interfaces[index]); err != nil {
 			return err
 		}
 	}
@@ -47,23 +47,23 @@ func (a *attachment) configurePod(result *types.Result, index int) error {
 	if index == types.NoInterface {
 		return nil
 	}
-	return attach.Apply(a.pod, a.eth, attach.PodSpec(a.eth.Name, a.conf.dadMode(), lease.IPs, lease.Routes))
+	return attach.Apply(a.container, a.eth, attach.ContainerSpec(a.eth.Name, a.conf.dadMode(), lease.IPs, lease.Routes))
 }
 
 // awaitLease waits for the lease. Both ends are up now. Before an IPAM plugin that works over
 // the link (dhcp) allocates addresses, awaitLease waits until the port forwards.
 func (a *attachment) awaitLease() (*ipam.Lease, error) {
 	if ipam.NeedsLink(a.r) {
-		if err := a.node.AwaitRunning(a.hostEnd, portDeadline); err != nil {
+		if err := a.host.AwaitRunning(a.hostEnd, portDeadline); err != nil {
 			return nil, err
 		}
 	}
 	return a.pending.Wait()
 }
 
-// configureNode adds to the node what the addresses of the container need: the gateway
+// configureNode adds to the host what the addresses of the container need: the gateway
 // addresses, forwarding and masquerade, as far as they are configured.
-func (a *attachment) configureNode(result *types.Result) error {
+func (a *attachment) configureHost(result *types.Result) error {
 	if a.conf.isGateway {
 		dev, err := a.ensureGateway(result.IPs)
 		if err != nil {
@@ -72,7 +72,7 @@ func (a *attachment) configureNode(result *types.Result) error {
 		if dev.Index != a.bridge.Index {
 			result.Interfaces = append(result.Interfaces, attach.Interface(dev, ""))
 		}
-		if err := attach.EnsureForwarding(a.node, result.IPs); err != nil {
+		if err := attach.EnsureForwarding(a.host, result.IPs); err != nil {
 			return err
 		}
 	}
@@ -85,21 +85,21 @@ func (a *attachment) configureNode(result *types.Result) error {
 // awaitReachable waits until the port forwards and the container receives packets for its
 // addresses, and then announces the addresses to the hosts on the bridge.
 func (a *attachment) awaitReachable(ips []types.IP) error {
-	if a.conf.podDown {
+	if a.conf.containerDown {
 		return nil
 	}
-	if err := a.node.AwaitRunning(a.hostEnd, portDeadline); err != nil {
+	if err := a.host.AwaitRunning(a.hostEnd, portDeadline); err != nil {
 		return err
 	}
 	if a.conf.awaitDAD {
-		if err := attach.AwaitDAD(a.pod, a.eth); err != nil {
+		if err := attach.AwaitDAD(a.container, a.eth); err != nil {
 			return err
 		}
 	}
-	if err := a.pod.AwaitDelivery(a.eth, addresses(attach.Prefixes(ips)), portDeadline); err != nil {
+	if err := a.container.AwaitDelivery(a.eth, addresses(attach.Prefixes(ips)), portDeadline); err != nil {
 		return err
 	}
-	return attach.Announce(a.pod, a.eth)
+	return attach.Announce(a.container, a.eth)
 }
 
 // addresses returns the addresses of the prefixes.

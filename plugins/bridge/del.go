@@ -20,7 +20,7 @@ import (
 // in the meantime. DelVeth does not wait for the grace period of the kernel (RCU), so that
 // the link and the rules have one grace period together.
 func del(r *skel.Request) error {
-	node, pod, err := nl.OpenBoth(r.Node, r.Pod)
+	host, container, err := nl.OpenBoth(r.HostNS, r.ContainerNS)
 	if err != nil {
 		return err
 	}
@@ -28,12 +28,12 @@ func del(r *skel.Request) error {
 	ips := attach.Prefixes(attach.IPsOf(prev, r.IfName))
 	var rulesErr, flowsErr error
 	err = ipam.DelWithLink(r, func() (func() error, error) {
-		portErr := removeExistingPorts(node, prev, bridgeName(r))
-		wait, vethErr := attach.DelVeth(node, pod, r.Attachment(), prev)
-		rulesErr = masq.Del(masq.Masq{Node: r.Node, Owner: r.Attachment()}, ips, formerSpoofCheck(r, prev).delete)
+		portErr := removeExistingPorts(host, prev, bridgeName(r))
+		wait, vethErr := attach.DelVeth(host, container, r.Attachment(), prev)
+		rulesErr = masq.Del(masq.Masq{HostNS: r.HostNS, Owner: r.Attachment()}, ips, formerSpoofCheck(r, prev).delete)
 		linkErr := errors.Join(portErr, vethErr)
 		if linkErr == nil {
-			flowsErr = attach.DeleteAddressFlows(r.Node, ips)
+			flowsErr = attach.DeleteAddressFlows(r.HostNS, ips)
 		}
 		return wait, linkErr
 	})
@@ -51,15 +51,15 @@ func bridgeName(r *skel.Request) string {
 }
 
 func gc(r *skel.Request) error {
-	node, err := nl.Open(r.Node)
+	host, err := nl.Open(r.HostNS)
 	if err != nil {
 		return err
 	}
 	keep := r.ValidAttachments()
 	return ipam.GCWithLinks(r, func() error {
 		return errors.Join(
-			attach.VethGC(node, r.Conf.Name).Run(keep),
-			masq.GC(r.Node, r.Conf.Name, keep, gcMACSpoofChecks(node, r.Conf.Name, keep)),
+			attach.VethGC(host, r.Conf.Name).Run(keep),
+			masq.GC(r.HostNS, r.Conf.Name, keep, gcMACSpoofChecks(host, r.Conf.Name, keep)),
 		)
 	})
 }
@@ -71,7 +71,7 @@ func status(r *skel.Request) error {
 		err = bridgeStatus(r, conf)
 	}
 	if err == nil && conf.masquerade {
-		err = masq.Status(r.Node, conf.masqBackend)
+		err = masq.Status(r.HostNS, conf.masqBackend)
 	}
 	if err != nil {
 		return types.NotAvailable(err)
@@ -81,18 +81,18 @@ func status(r *skel.Request) error {
 
 // bridgeStatus returns an error if ADD could not use the existing bridge.
 func bridgeStatus(r *skel.Request, conf *config) error {
-	node, err := nl.Open(r.Node)
+	host, err := nl.Open(r.HostNS)
 	if err != nil {
 		return err
 	}
-	br, err := node.Link(conf.bridge)
+	br, err := host.Link(conf.bridge)
 	if err != nil {
 		return types.IgnoreNotExist(err)
 	}
 	if err := checkIsBridge(br); err != nil || !conf.filtering || br.VLANFiltering {
 		return err
 	}
-	ports, err := node.Ports(br)
+	ports, err := host.Ports(br)
 	if err != nil {
 		return err
 	}

@@ -80,7 +80,7 @@ func (a *attachment) ensureGateway(ips []types.IP) (nl.Link, error) {
 	if err != nil {
 		return nl.Link{}, err
 	}
-	existing, err := a.node.Addrs(dev)
+	existing, err := a.host.Addrs(dev)
 	if err != nil {
 		return nl.Link{}, err
 	}
@@ -103,29 +103,29 @@ func (a *attachment) ensureGateway(ips []types.IP) (nl.Link, error) {
 			return nl.Link{}, err
 		}
 	}
-	if err := replaceAddrs(a.node, dev, stale, missing); err != nil {
-		return nl.Link{}, attach.ExplainIPv6Off(a.node, dev.Name, err)
+	if err := replaceAddrs(a.host, dev, stale, missing); err != nil {
+		return nl.Link{}, attach.ExplainIPv6Off(a.host, dev.Name, err)
 	}
-	return dev, a.node.AwaitDelivery(dev, addresses(gateways), portDeadline)
+	return dev, a.host.AwaitDelivery(dev, addresses(gateways), portDeadline)
 }
 
 // replaceAddrs deletes the stale addresses of the gateway's interface, adds the missing ones,
 // and sets its MAC. Another ADD may do the same at the same time.
-func replaceAddrs(node *nl.Conn, dev nl.Link, stale, missing []netip.Prefix) error {
+func replaceAddrs(host *nl.Conn, dev nl.Link, stale, missing []netip.Prefix) error {
 	for _, p := range stale {
-		if err := types.IgnoreNotExist(node.DeleteAddr(dev, p)); err != nil {
+		if err := types.IgnoreNotExist(host.DeleteAddr(dev, p)); err != nil {
 			return err
 		}
 	}
 	for _, gw := range missing {
-		err := node.AddAddr(dev, nl.Addr{Prefix: gw, NoDAD: gw.Addr().Is6()})
+		err := host.AddAddr(dev, nl.Addr{Prefix: gw, NoDAD: gw.Addr().Is6()})
 		if err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
 	}
 	// Once the MAC was set, even to its present value, the kernel no longer changes it when
 	// ports are added and removed.
-	return node.SetMAC(dev, dev.MAC)
+	return host.SetMAC(dev, dev.MAC)
 }
 
 // hasAddr reports whether one of the addresses is p, with the same prefix length.
@@ -171,15 +171,15 @@ func (a *attachment) gatewayDevice() (nl.Link, error) {
 		return a.bridge, nil
 	}
 	name := a.conf.gatewayName()
-	dev, err := a.node.Link(name)
+	dev, err := a.host.Link(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		var notUndone undo.Stack
-		dev, _, err = a.node.AddVeth(&notUndone, nl.Veth{
-			Name: name, Peer: vlanPortName(name), PeerIn: a.node, MTU: a.bridge.MTU,
+		dev, _, err = a.host.AddVeth(&notUndone, nl.Veth{
+			Name: name, Peer: vlanPortName(name), PeerIn: a.host, MTU: a.bridge.MTU,
 		})
 	}
 	if errors.Is(err, fs.ErrExist) { // another ADD has just made it
-		dev, err = a.node.Link(name)
+		dev, err = a.host.Link(name)
 	}
 	if err != nil {
 		return nl.Link{}, err
@@ -187,7 +187,7 @@ func (a *attachment) gatewayDevice() (nl.Link, error) {
 	if dev.Kind != "veth" {
 		return nl.Link{}, types.Errorf(types.CodeConfig, "interface %q exists, but is not the veth that plumb makes for the gateway of VLAN %d; use another bridge name", name, a.conf.vlan)
 	}
-	port, err := a.node.VethPeer(dev, a.node)
+	port, err := a.host.VethPeer(dev, a.host)
 	if err != nil || port.Master == a.bridge.Index && port.Running && dev.Up {
 		return dev, err
 	}
@@ -199,16 +199,16 @@ func (a *attachment) gatewayDevice() (nl.Link, error) {
 // killed before it finished, and another ADD may run at the same time.
 func (a *attachment) configureVLANDevice(dev, port nl.Link) error {
 	settings := append(a.conf.newSysctls(dev.Name), attach.HostSysctls(port.Name)...)
-	if err := sysctl.Set(a.node.NS(), settings...); err != nil {
+	if err := sysctl.Set(a.host.NS(), settings...); err != nil {
 		return err
 	}
-	if err := makePort(a.node, port, a.bridge, a.conf.gatewayPort()); err != nil {
+	if err := makePort(a.host, port, a.bridge, a.conf.gatewayPort()); err != nil {
 		return err
 	}
-	if err := a.node.SetUp(dev); err != nil {
+	if err := a.host.SetUp(dev); err != nil {
 		return err
 	}
-	return a.node.AwaitRunning(port, portDeadline)
+	return a.host.AwaitRunning(port, portDeadline)
 }
 
 // gatewayPort returns the configuration of the gateway's port.
@@ -224,21 +224,21 @@ func vlanPortName(dev string) string {
 }
 
 // warnOfUnreachable warns of IPs that are in the network of no gateway: the gateway addresses
-// give the node no route to them. The reference plugin accepts such gateways, too.
+// give the host no route to them. The reference plugin accepts such gateways, too.
 func (a *attachment) warnOfUnreachable(ips []types.IP, gateways []netip.Prefix) {
 	for _, ip := range ips {
 		if ip.HasGateway() && !slices.ContainsFunc(gateways, func(gw netip.Prefix) bool { return gw.Contains(ip.Address.Addr()) }) {
-			a.r.Warn("the gateway %s is outside the network of address %s: the gateway address gives the node no route to the container; "+
+			a.r.Warn("the gateway %s is outside the network of address %s: the gateway address gives the host no route to the container; "+
 				"correct \"gateway\" in \"ipam\", or add such a route", ip.Gateway, ip.Address)
 		}
 	}
 }
 
-// warnOfOverlap warns if another interface of the node has an address in the container's
-// network, such as the uplink, or the bridge that the configuration named before. The node
+// warnOfOverlap warns if another interface of the host has an address in the container's
+// network, such as the uplink, or the bridge that the configuration named before. The host
 // then sends the packets for the containers to one of the two interfaces only.
 func (a *attachment) warnOfOverlap(dev nl.Link, ip types.IP) error {
-	other, err := a.node.LinkTo(ip.Address.Addr())
+	other, err := a.host.LinkTo(ip.Address.Addr())
 	var refused syscall.Errno // for example, the kernel found a blackhole route
 	if errors.Is(err, fs.ErrNotExist) || errors.As(err, &refused) {
 		return nil
@@ -246,10 +246,10 @@ func (a *attachment) warnOfOverlap(dev nl.Link, ip types.IP) error {
 	if err != nil || other.Index == dev.Index {
 		return err
 	}
-	addrs, err := a.node.Addrs(other)
+	addrs, err := a.host.Addrs(other)
 	for _, h := range addrs {
 		if h.Prefix.Overlaps(ip.Address) {
-			a.r.Warn("the network %s of bridge %s is also on interface %s (%s): the node reaches containers on only one of the two interfaces; "+
+			a.r.Warn("the network %s of bridge %s is also on interface %s (%s): the host reaches containers on only one of the two interfaces; "+
 				"remove the unused address, or use another subnet", ip.Address.Masked(), dev.Name, other.Name, h.Prefix)
 		}
 	}

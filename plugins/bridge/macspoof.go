@@ -18,8 +18,8 @@ import (
 	"github.com/plumb-cni/plumb/pkg/undo"
 )
 
-// spoofLayout returns the table with the rule of macspoofchk. The node drops the frames of a container
-// whose source MAC is not the container's. One rule is for all containers of the node:
+// spoofLayout returns the table with the rule of macspoofchk. The host drops the frames of a container
+// whose source MAC is not the container's. One rule is for all containers of the host:
 //
 //	set checked { "veth1" comment "net1/cid1/eth0" }
 //	set allowed { "veth1" . 02:00:00:00:00:01 comment "net1/cid1/eth0" }
@@ -40,7 +40,7 @@ func spoofLayout() nft.Layout {
 
 // A macSpoofCheck is the check of one attachment.
 type macSpoofCheck struct {
-	node  *ns.Handle
+	host  *ns.Handle
 	owner types.Attachment
 	port  string // the host end of the pair; empty: not known
 	mac   types.MAC
@@ -53,14 +53,14 @@ func (s macSpoofCheck) String() string { return "MAC spoof check of " + s.owner.
 
 // spoofCheck returns the check of this ADD.
 func (a *attachment) spoofCheck() macSpoofCheck {
-	return macSpoofCheck{node: a.r.Node, owner: a.r.Attachment(), port: a.hostEnd.Name, mac: a.eth.MAC, warn: a.r.Warn}
+	return macSpoofCheck{host: a.r.HostNS, owner: a.r.Attachment(), port: a.hostEnd.Name, mac: a.eth.MAC, warn: a.r.Warn}
 }
 
 // formerSpoofCheck returns the check of the ADD whose result is prev. Its port is empty if prev does not say which
 // port and MAC the check has.
 func formerSpoofCheck(r *skel.Request, prev *types.Result) macSpoofCheck {
-	s := macSpoofCheck{node: r.Node, owner: r.Attachment()}
-	port, found := nodeInterface(prev, bridgeName(r))
+	s := macSpoofCheck{host: r.HostNS, owner: r.Attachment()}
+	port, found := hostInterface(prev, bridgeName(r))
 	isBridge := func(in types.Interface) bool { return in.Sandbox == "" && in.Name == bridgeName(r) }
 	if !found || !slices.ContainsFunc(prev.Interfaces, isBridge) { // the configuration may have changed
 		return s
@@ -110,7 +110,7 @@ func addMACSpoofCheck(u *undo.Stack, s macSpoofCheck) error {
 
 // openSpoofTable connects to nf_tables. A kernel without nf_tables is an error.
 func openSpoofTable(s macSpoofCheck) (*nft.Conn, error) {
-	c, err := nft.Open(s.node)
+	c, err := nft.Open(s.host)
 	if errors.Is(err, nft.ErrUnavailable) {
 		return nil, types.Errorf(types.CodeConfig, "macspoofchk needs nf_tables: load the kernel module nf_tables, or remove the key macspoofchk: %w", err)
 	}
@@ -127,7 +127,7 @@ func (s macSpoofCheck) delete(c *nft.Conn, tx *nft.Tx) error {
 }
 
 // checkMACSpoofCheck returns an error that names what is missing of the check. A check that
-// the reference plugin made for the attachment is sufficient, too: the node may have been
+// the reference plugin made for the attachment is sufficient, too: the host may have been
 // upgraded since.
 func checkMACSpoofCheck(s macSpoofCheck) error {
 	c, err := openSpoofTable(s)
@@ -148,12 +148,12 @@ func checkMACSpoofCheck(s macSpoofCheck) error {
 }
 
 // gcMACSpoofChecks returns the deletion of the checks of the network whose attachment is not in keep.
-func gcMACSpoofChecks(node *nl.Conn, network string, keep types.Set) masq.Change {
+func gcMACSpoofChecks(host *nl.Conn, network string, keep types.Set) masq.Change {
 	return func(c *nft.Conn, tx *nft.Tx) error {
 		if _, err := (macSpoofCheck{}).store(c).GC(tx, network, keep); err != nil {
 			return err
 		}
-		return gcReferenceChecks(c, tx, node)
+		return gcReferenceChecks(c, tx, host)
 	}
 }
 
@@ -165,7 +165,7 @@ func gcMACSpoofChecks(node *nl.Conn, network string, keep types.Set) masq.Change
 //	chain cni-br-iface-cid1-eth0-mac { ether saddr 02:… return; drop }
 //
 // They do not contain the network, to which a GC is limited. So GC deletes those whose
-// interface no longer exists on the node.
+// interface no longer exists on the host.
 func referenceSpoofTable() nft.Table { return nft.Table{Family: nft.Bridge, Name: "nat"} }
 
 const referenceSpoofHook = "PREROUTING"

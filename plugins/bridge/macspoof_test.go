@@ -33,11 +33,11 @@ add rule bridge nat PREROUTING iifname "veth1" jump cni-br-iface-cid1-eth0 comme
 `
 
 var _ = Describe("macspoofchk", func() {
-	var node *nstest.NS
+	var host *nstest.NS
 	var u undo.Stack
 
 	BeforeEach(func() {
-		node = nstest.NewNode(GinkgoTB())
+		host = nstest.NewHost(GinkgoTB())
 		u = undo.Stack{}
 	})
 
@@ -46,13 +46,13 @@ var _ = Describe("macspoofchk", func() {
 		mac, err := types.ParseMAC(fmt.Sprintf("02:00:00:00:00:%02x", n))
 		Expect(err).NotTo(HaveOccurred())
 		return macSpoofCheck{
-			node: node.Open(GinkgoTB(), nil), port: fmt.Sprintf("veth%d", n), mac: mac,
+			host: host.Open(GinkgoTB(), nil), port: fmt.Sprintf("veth%d", n), mac: mac,
 			owner: types.Attachment{Network: "net1", ContainerID: fmt.Sprintf("cid%d", n), IfName: "eth0"},
 		}
 	}
 	ruleset := func() string {
 		GinkgoHelper()
-		return node.Must(GinkgoTB(), "nft", "list", "ruleset")
+		return host.Must(GinkgoTB(), "nft", "list", "ruleset")
 	}
 	// delCheck deletes the check, as DEL does.
 	delCheck := func(s macSpoofCheck) error {
@@ -61,15 +61,15 @@ var _ = Describe("macspoofchk", func() {
 		return c.Atomically("delete", func(tx *nft.Tx) error { return s.delete(c, tx) })
 	}
 	gcChecks := func(keep types.Set) error {
-		h := node.Open(GinkgoTB(), nil)
+		h := host.Open(GinkgoTB(), nil)
 		links, err := nl.Open(h)
 		Expect(err).NotTo(HaveOccurred())
-		c, err := openSpoofTable(macSpoofCheck{node: h})
+		c, err := openSpoofTable(macSpoofCheck{host: h})
 		Expect(err).NotTo(HaveOccurred())
 		return c.Atomically("GC", func(tx *nft.Tx) error { return gcMACSpoofChecks(links, "net1", keep)(c, tx) })
 	}
 	// unknown returns the check without port and MAC.
-	unknown := func(s macSpoofCheck) macSpoofCheck { return macSpoofCheck{node: s.node, owner: s.owner} }
+	unknown := func(s macSpoofCheck) macSpoofCheck { return macSpoofCheck{host: s.host, owner: s.owner} }
 
 	It("adds elements, and deletes them by the port or by the owner alone", func() {
 		s := checkOf(1)
@@ -91,26 +91,26 @@ var _ = Describe("macspoofchk", func() {
 
 	It("drops frames with another source MAC on checked ports, and nothing else", func() {
 		site := nstest.NewSite(GinkgoTB())
-		node = site.Node
-		node.Batch(GinkgoTB(), "link add br0 type bridge", "link set br0 up", "addr add 10.9.0.254/24 dev br0")
-		server := nstest.ServeTCP(GinkgoTB(), node, "10.9.0.254:0").String()
-		pods := map[int]*nstest.NS{}
+		host = site.Host
+		host.Batch(GinkgoTB(), "link add br0 type bridge", "link set br0 up", "addr add 10.9.0.254/24 dev br0")
+		server := nstest.ServeTCP(GinkgoTB(), host, "10.9.0.254:0").String()
+		containers := map[int]*nstest.NS{}
 		for n := 1; n <= 2; n++ {
-			pods[n] = nstest.New(GinkgoTB())
-			nstest.Join(GinkgoTB(), nstest.End{In: node, Name: fmt.Sprintf("veth%d", n)},
-				nstest.End{In: pods[n], Name: "eth0", Addrs: []string{fmt.Sprintf("10.9.0.%d/24", n)}})
-			node.Batch(GinkgoTB(), fmt.Sprintf("link set veth%d master br0", n))
-			pods[n].Batch(GinkgoTB(), fmt.Sprintf("link set eth0 address 02:00:00:00:00:%02x", n))
+			containers[n] = nstest.New(GinkgoTB())
+			nstest.Join(GinkgoTB(), nstest.End{In: host, Name: fmt.Sprintf("veth%d", n)},
+				nstest.End{In: containers[n], Name: "eth0", Addrs: []string{fmt.Sprintf("10.9.0.%d/24", n)}})
+			host.Batch(GinkgoTB(), fmt.Sprintf("link set veth%d master br0", n))
+			containers[n].Batch(GinkgoTB(), fmt.Sprintf("link set eth0 address 02:00:00:00:00:%02x", n))
 		}
 		Expect(addMACSpoofCheck(&u, checkOf(1))).To(Succeed())
-		nstest.MustDial(GinkgoTB(), pods[1], server, "")
-		for n := range pods {
-			pods[n].Batch(GinkgoTB(), fmt.Sprintf("link set eth0 address 02:00:00:00:01:%02x", n))
+		nstest.MustDial(GinkgoTB(), containers[1], server, "")
+		for n := range containers {
+			containers[n].Batch(GinkgoTB(), fmt.Sprintf("link set eth0 address 02:00:00:00:01:%02x", n))
 		}
-		nstest.MustNotAnswer(GinkgoTB(), pods[1], server)
-		nstest.MustDial(GinkgoTB(), pods[2], server, "")
+		nstest.MustNotAnswer(GinkgoTB(), containers[1], server)
+		nstest.MustDial(GinkgoTB(), containers[2], server, "")
 		Expect(u.Rollback()).To(Succeed())
-		nstest.MustDial(GinkgoTB(), pods[1], server, "")
+		nstest.MustDial(GinkgoTB(), containers[1], server, "")
 	})
 
 	It("moves with the port to another attachment", func() {
@@ -135,7 +135,7 @@ var _ = Describe("macspoofchk", func() {
 		Expect(addMACSpoofCheck(&u, second)).To(Succeed())
 		Expect(warnings).To(Equal([]string{"the MAC spoof check of veth1 was held by net1/cid1/eth0, and is taken over"}))
 		Expect(checkMACSpoofCheck(second)).To(Succeed())
-		allowed := node.Must(GinkgoTB(), "nft", "list", "set", "bridge", "plumb", "allowed")
+		allowed := host.Must(GinkgoTB(), "nft", "list", "set", "bridge", "plumb", "allowed")
 		Expect(allowed).NotTo(ContainSubstring("02:00:00:00:00:01"), "the MAC of the former attachment is not allowed")
 		Expect(u.Rollback()).To(Succeed())
 		Expect(checkMACSpoofCheck(first)).To(Succeed())
@@ -147,13 +147,13 @@ var _ = Describe("macspoofchk", func() {
 	It("repairs an incomplete table, and CHECK names what is missing", func() {
 		s := checkOf(1)
 		Expect(addMACSpoofCheck(&u, s)).To(Succeed())
-		node.Must(GinkgoTB(), "nft", "flush chain bridge plumb prerouting")
+		host.Must(GinkgoTB(), "nft", "flush chain bridge plumb prerouting")
 		Expect(checkMACSpoofCheck(s)).To(MatchError(ContainSubstring("chain prerouting of table bridge plumb is missing or lacks rules")))
 		Expect(addMACSpoofCheck(&u, checkOf(2))).To(Succeed())
 		Expect(checkMACSpoofCheck(s)).To(Succeed())
 	})
 
-	It("adds 60 checks at once on a node without the table", func() {
+	It("adds 60 checks at once on a host without the table", func() {
 		var wg sync.WaitGroup
 		errs := make([]error, 60)
 		for n := range errs {
@@ -168,10 +168,10 @@ var _ = Describe("macspoofchk", func() {
 
 	It("accepts and deletes the check of the reference plugin", func() {
 		s := checkOf(1)
-		_, err := node.ExecInput(referenceSpoofRules, "nft", "-f", "-")
+		_, err := host.ExecInput(referenceSpoofRules, "nft", "-f", "-")
 		Expect(err).NotTo(HaveOccurred())
 		Expect(checkMACSpoofCheck(s)).To(Succeed(), "the check of the reference plugin is sufficient")
-		Expect(delCheck(macSpoofCheck{node: s.node, owner: types.Attachment{Network: "net1", ContainerID: "cid1", IfName: "eth1"}})).To(Succeed())
+		Expect(delCheck(macSpoofCheck{host: s.host, owner: types.Attachment{Network: "net1", ContainerID: "cid1", IfName: "eth1"}})).To(Succeed())
 		Expect(ruleset()).To(ContainSubstring("cni-br-iface-cid1-eth0"))
 		Expect(delCheck(unknown(s))).To(Succeed())
 		Expect(ruleset()).NotTo(ContainSubstring("cid1"))
@@ -183,13 +183,13 @@ var _ = Describe("macspoofchk", func() {
 		for _, s := range []macSpoofCheck{kept, stale, other} {
 			Expect(addMACSpoofCheck(&u, s)).To(Succeed())
 		}
-		_, err := node.ExecInput(referenceSpoofRules, "nft", "-f", "-")
+		_, err := host.ExecInput(referenceSpoofRules, "nft", "-f", "-")
 		Expect(err).NotTo(HaveOccurred())
-		node.Batch(GinkgoTB(), "link add veth1 type bridge")
+		host.Batch(GinkgoTB(), "link add veth1 type bridge")
 		gc := func() { Expect(gcChecks(types.Set{kept.owner: true})).To(Succeed()) }
 		gc()
 		Expect(ruleset()).To(ContainSubstring("cni-br-iface-cid1-eth0"), "its port exists")
-		node.Batch(GinkgoTB(), "link del veth1")
+		host.Batch(GinkgoTB(), "link del veth1")
 		gc()
 		Expect(ruleset()).To(And(Not(ContainSubstring("cni-br-iface")), Not(ContainSubstring("cid2"))))
 		Expect(checkMACSpoofCheck(kept)).To(Succeed())

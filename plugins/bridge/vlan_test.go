@@ -20,9 +20,9 @@ var _ = Describe("VLANs", Label(nstest.Kernel), func() {
 	var b *testbed
 	BeforeEach(func() {
 		nstest.RequireFeature(GinkgoTB(), "bridge VLAN filtering", vlanFiltering())
-		b = newTestbedOn(nstest.NewNode(GinkgoTB()))
+		b = newTestbedOn(nstest.NewHost(GinkgoTB()))
 	})
-	// vlansOfPort returns the VLANs of a port of the node as `bridge` prints them.
+	// vlansOfPort returns the VLANs of a port of the host as `bridge` prints them.
 	vlansOfPort := func(port string) string {
 		GinkgoHelper()
 		_, lines, _ := strings.Cut(b.Host.MustLine(GinkgoTB(), "bridge -compressvlans vlan show dev "+port), port)
@@ -36,7 +36,7 @@ var _ = Describe("VLANs", Label(nstest.Kernel), func() {
 
 	DescribeTable("makes the port a member of", func(keys, want string) {
 		conf := b.conf("1.1.0", keys)
-		c := b.Call("one", newPod(), conf)
+		c := b.Call("one", newContainer(), conf)
 		reply := b.OK("ADD", c)
 		Expect(b.Host.IP("-d link show cni0")).To(ContainSubstring("vlan_filtering 1"))
 		Expect(vlansOfPort(reply.Result(GinkgoTB()).Interfaces[1].Name)).To(Equal(want))
@@ -58,16 +58,16 @@ var _ = Describe("VLANs", Label(nstest.Kernel), func() {
 
 	It("removes the port from the default VLAN of the bridge, also if that is not 1", func() {
 		b.Host.IP("link add cni0 type bridge vlan_filtering 1 vlan_default_pvid 5")
-		one := b.Add(b.Call("one", newPod(), b.conf("1.1.0", vlan100)))
+		one := b.Add(b.Call("one", newContainer(), b.conf("1.1.0", vlan100)))
 		Expect(vlansOfPort(one.Interfaces[1].Name)).To(Equal("100 PVID Egress Untagged"))
-		two := b.Add(b.Call("two", newPod(), b.conf("1.1.0", `"vlanTrunk":[{"id":200}],`)))
+		two := b.Add(b.Call("two", newContainer(), b.conf("1.1.0", `"vlanTrunk":[{"id":200}],`)))
 		Expect(vlansOfPort(two.Interfaces[1].Name)).To(Equal("1 PVID Egress Untagged , 200"))
-		three := b.Add(b.Call("three", newPod(), b.conf("1.1.0", "")))
+		three := b.Add(b.Call("three", newContainer(), b.conf("1.1.0", "")))
 		Expect(vlansOfPort(three.Interfaces[1].Name)).To(Equal("5 PVID Egress Untagged"))
 	})
 
 	It("passes the frames of the trunk tagged, and the others untagged", func() {
-		trunk, untagged, native := newPod(), newPod(), newPod()
+		trunk, untagged, native := newContainer(), newContainer(), newContainer()
 		b.Add(b.Call("trunk", trunk, b.conf("1.1.0", vlan100+`"vlanTrunk":[{"id":200}],`)))
 		b.Add(b.Call("untagged", untagged, b.conf("1.1.0", `"vlan":200,`)))
 		b.Add(b.Call("native", native, b.conf("1.1.0", vlan100)))
@@ -83,9 +83,9 @@ var _ = Describe("VLANs", Label(nstest.Kernel), func() {
 	})
 
 	Describe("the gateway", func() {
-		It("is an interface in the VLAN that all pods share, and the first packet passes", func() {
+		It("is an interface in the VLAN that all containers share, and the first packet passes", func() {
 			conf := b.conf("1.1.0", gatewayed+vlan100+`"mtu":1400,`, v4range, v6range)
-			one, two, stranger := newPod(), newPod(), newPod()
+			one, two, stranger := newContainer(), newContainer(), newContainer()
 			first := b.Add(b.Call("one", one, conf))
 			for _, addr := range []string{"10.9.0.1:80", "[fd00:9::1]:80"} {
 				nstest.ServeTCP(GinkgoTB(), b.Host, addr)
@@ -96,7 +96,7 @@ var _ = Describe("VLANs", Label(nstest.Kernel), func() {
 			By("listing it in the result")
 			Expect(first.Interfaces).To(HaveLen(4))
 			Expect(first.Interfaces[3]).To(And(HaveField("Name", "cni0.100"), HaveField("MTU", 1400), HaveField("Sandbox", "")))
-			Expect(first.IPs).To(HaveEach(HaveField("Interface", podIndex)))
+			Expect(first.IPs).To(HaveEach(HaveField("Interface", containerIndex)))
 
 			By("making its port a member of the VLAN, and adding the addresses to it and not to the bridge")
 			Expect(vlansOfPort(gatewayPort())).To(Equal("100 PVID Egress Untagged"))
@@ -109,7 +109,7 @@ var _ = Describe("VLANs", Label(nstest.Kernel), func() {
 				Expect(b.Host.Sysctl(GinkgoTB(), "net/ipv6/conf/"+name+"/accept_ra")).To(Equal("0"), name)
 			}
 
-			By("sharing it with the next pod, but not with a pod in another VLAN")
+			By("sharing it with the next container, but not with a container in another VLAN")
 			links := b.Host.IP("-br link")
 			second := b.Add(b.Call("two", two, conf))
 			Expect(second.Interfaces[3]).To(Equal(first.Interfaces[3]))
@@ -128,21 +128,21 @@ var _ = Describe("VLANs", Label(nstest.Kernel), func() {
 			}
 		})
 
-		It("is made once by concurrent ADDs, and each pod reaches it", func() {
+		It("is made once by concurrent ADDs, and each container reaches it", func() {
 			nstest.ServeTCP(GinkgoTB(), b.Host, "0.0.0.0:80")
 			conf := b.conf("1.1.0", gatewayed+vlan100, v4range)
 			for round := range 3 {
 				const count = 8
-				pods, results := make([]*nstest.NS, count), make([]*types.Result, count)
-				for i := range pods {
-					pods[i] = newPod()
+				containers, results := make([]*nstest.NS, count), make([]*types.Result, count)
+				for i := range containers {
+					containers[i] = newContainer()
 				}
 				var wg sync.WaitGroup
-				for i, pod := range pods {
+				for i, container := range containers {
 					wg.Go(func() {
 						defer GinkgoRecover()
-						results[i] = b.Add(b.Call(fmt.Sprintf("pod%d.%d", round, i), pod, conf))
-						nstest.MustDial(GinkgoTB(), pod, "10.9.0.1:80", "")
+						results[i] = b.Add(b.Call(fmt.Sprintf("container%d.%d", round, i), container, conf))
+						nstest.MustDial(GinkgoTB(), container, "10.9.0.1:80", "")
 					})
 				}
 				wg.Wait()
@@ -153,8 +153,8 @@ var _ = Describe("VLANs", Label(nstest.Kernel), func() {
 				Expect(b.Host.IP("link show cni0.100")).To(ContainSubstring(results[0].Interfaces[3].MAC))
 				Expect(vlansOfPort(gatewayPort())).To(Equal("100 PVID Egress Untagged"))
 				Expect(strings.Split(b.Host.IP("-br link show master cni0"), "\n")).To(HaveLen(count + 1))
-				for i, pod := range pods {
-					b.OK("DEL", b.Call(fmt.Sprintf("pod%d.%d", round, i), pod, conf))
+				for i, container := range containers {
+					b.OK("DEL", b.Call(fmt.Sprintf("container%d.%d", round, i), container, conf))
 				}
 				b.Host.IP("link del cni0.100")
 				b.Host.IP("link del cni0")
@@ -164,12 +164,12 @@ var _ = Describe("VLANs", Label(nstest.Kernel), func() {
 		It("is completed by the next ADD, at whatever step the first ADD stopped", func() {
 			nstest.ServeTCP(GinkgoTB(), b.Host, "0.0.0.0:80")
 			conf := b.conf("1.1.0", gatewayed+vlan100, v4range)
-			b.Add(b.Call("warm", newPod(), conf))
+			b.Add(b.Call("warm", newContainer(), conf))
 			port := gatewayPort()
 			for k := 1; ; k += nstest.SweepStride() {
 				b.Host.IP("link del cni0.100")
-				seen, pod := 0, newPod()
-				c := b.Call("stopped", pod, conf)
+				seen, container := 0, newContainer()
+				c := b.Call("stopped", container, conf)
 				c.Before = func(step string) error {
 					if !strings.Contains(step, "cni0.100") && !strings.Contains(step, port) {
 						return nil
@@ -188,7 +188,7 @@ var _ = Describe("VLANs", Label(nstest.Kernel), func() {
 				Expect(reply.Failure(GinkgoTB()).Msg).To(ContainSubstring("stopped before"))
 				c.Before = nil
 				Expect(b.Run("ADD", c).Result(GinkgoTB()).Interfaces[3].Name).To(Equal("cni0.100"))
-				nstest.MustDial(GinkgoTB(), pod, "10.9.0.1:80", "")
+				nstest.MustDial(GinkgoTB(), container, "10.9.0.1:80", "")
 				Expect(vlansOfPort(port)).To(Equal("100 PVID Egress Untagged"))
 				b.OK("DEL", c)
 			}
@@ -196,7 +196,7 @@ var _ = Describe("VLANs", Label(nstest.Kernel), func() {
 
 		It("is an error if another interface has its name", func() {
 			b.Host.IP("link add cni0.100 type ifb")
-			b.Fails("ADD", b.Call("one", newPod(), b.conf("1.1.0", gatewayed+vlan100, v4range)), types.CodeConfig, `interface "cni0.100" exists`)
+			b.Fails("ADD", b.Call("one", newContainer(), b.conf("1.1.0", gatewayed+vlan100, v4range)), types.CodeConfig, `interface "cni0.100" exists`)
 		})
 	})
 
@@ -204,18 +204,18 @@ var _ = Describe("VLANs", Label(nstest.Kernel), func() {
 		BeforeEach(func() { b.Host.IP("link add cni0 up address 02:00:00:00:00:b0 type bridge") })
 
 		It("ADD enables filtering if the bridge has no ports", func() {
-			one := b.Add(b.Call("one", newPod(), b.conf("1.1.0", vlan100)))
+			one := b.Add(b.Call("one", newContainer(), b.conf("1.1.0", vlan100)))
 			Expect(b.Host.IP("-d link show cni0")).To(ContainSubstring("vlan_filtering 1"))
 			Expect(vlansOfPort(one.Interfaces[1].Name)).To(Equal("100 PVID Egress Untagged"))
 		})
 
 		It("ADD and STATUS fail if the bridge has ports, and the bridge is unchanged", func() {
-			b.Add(b.Call("other", newPod(), b.conf("1.1.0", "")))
+			b.Add(b.Call("other", newContainer(), b.conf("1.1.0", "")))
 			conf := b.conf("1.1.0", gatewayed+vlan100, v4range)
-			c := b.Call("one", newPod(), conf)
+			c := b.Call("one", newContainer(), conf)
 			// The kernel updates the state of a bridge some time after that of its ports.
 			Eventually(b.Host.IP).WithArguments("-br link show cni0").Should(MatchRegexp(`^cni0 +UP `))
-			restored := b.Restored(b.Host, c.Pod)
+			restored := b.Restored(b.Host, c.Container)
 			b.Fails("ADD", c, types.CodeConfig, "bridge cni0 does not filter VLANs and has 1 ports in use")
 			restored()
 			b.RequireStatus(conf, "does not filter VLANs")
@@ -227,7 +227,7 @@ var _ = Describe("VLANs", Label(nstest.Kernel), func() {
 		var host, port string
 		BeforeEach(func() {
 			conf := b.conf("1.1.0", gatewayed+vlan100+`"vlanTrunk":[{"id":200}],`, v4range)
-			c = b.Call("one", newPod(), conf)
+			c = b.Call("one", newContainer(), conf)
 			reply := b.OK("ADD", c)
 			host, port = reply.Result(GinkgoTB()).Interfaces[1].Name, gatewayPort()
 			c.Config = nstest.WithPrevResult(conf, reply.Stdout)
@@ -253,7 +253,7 @@ var _ = Describe("VLANs", Label(nstest.Kernel), func() {
 
 		It("allows the default VLAN with preserveDefaultVlan, and no other VLAN", func() {
 			conf := b.conf("1.1.0", vlan100+`"preserveDefaultVlan":true,`)
-			c := b.Call("two", newPod(), conf)
+			c := b.Call("two", newContainer(), conf)
 			reply := b.OK("ADD", c)
 			c.Config = nstest.WithPrevResult(conf, reply.Stdout)
 			b.OK("CHECK", c)
@@ -264,16 +264,16 @@ var _ = Describe("VLANs", Label(nstest.Kernel), func() {
 
 	It("leaves nothing after DEL, with and without the container, and after GC", func() {
 		conf := b.conf("1.1.0", gatewayed+vlan100+`"vlanTrunk":[{"id":200}],"ipMasq":true,`, v4range, v6range)
-		b.Add(b.Call("warm", newPod(), conf))
-		pod := newPod()
-		restored := b.Restored(b.Host, pod)
-		b.OK("ADD", b.Call("one", pod, conf))
-		b.OK("DEL", b.Call("one", pod, conf))
+		b.Add(b.Call("warm", newContainer(), conf))
+		container := newContainer()
+		restored := b.Restored(b.Host, container)
+		b.OK("ADD", b.Call("one", container, conf))
+		b.OK("DEL", b.Call("one", container, conf))
 		restored()
-		b.OK("ADD", b.Call("one", pod, conf))
+		b.OK("ADD", b.Call("one", container, conf))
 		b.OK("DEL", b.Call("one", nil, conf))
 		restored()
-		b.OK("ADD", b.Call("one", pod, conf))
+		b.OK("ADD", b.Call("one", container, conf))
 		keep := strings.TrimSuffix(conf, "}") + `,"cni.dev/valid-attachments":[{"containerID":"warm","ifname":"eth0"}]}`
 		b.OK("GC", b.Call("", nil, keep))
 		restored()
@@ -290,10 +290,10 @@ var _ = Describe("fault sweep over VLANs", Label(nstest.Kernel), func() {
 // vlanFiltering returns an error if the kernel has no VLAN filtering. Such a kernel accepts
 // vlan_filtering, but not the first VLAN.
 func vlanFiltering() error {
-	node := newPod()
-	_, err := node.Exec("ip", "link", "add", "br0", "type", "bridge", "vlan_filtering", "1")
+	host := newContainer()
+	_, err := host.Exec("ip", "link", "add", "br0", "type", "bridge", "vlan_filtering", "1")
 	if err == nil {
-		_, err = node.Exec("bridge", "vlan", "add", "vid", "2", "dev", "br0", "self")
+		_, err = host.Exec("bridge", "vlan", "add", "vid", "2", "dev", "br0", "self")
 	}
 	return err
 }

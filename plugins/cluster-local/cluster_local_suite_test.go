@@ -38,7 +38,7 @@ func runKilledPlugin(at string) int {
 	if err != nil {
 		panic(err)
 	}
-	n := testNode{PoolNode: &nstest.PoolNode{BootID: os.Getenv("BOOT_ID"), Wait: time.Minute, Clock: time.Hour}, name: os.Getenv("NODE")}
+	n := testNode{PoolHost: &nstest.PoolHost{BootID: os.Getenv("BOOT_ID"), Wait: time.Minute, Clock: time.Hour}, name: os.Getenv("NODE")}
 	count := func(sign int) func(string) error {
 		return func(string) error {
 			if left*sign <= 0 {

@@ -357,7 +357,7 @@ func (st *fakeState) reassert(r engine.Request, a *engine.Answer) {
 
 // A testNode is a node of a cluster.
 type testNode struct {
-	*nstest.PoolNode
+	*nstest.PoolHost
 	cluster cluster
 	name    string
 	timeout int               // the key engine.timeout
@@ -368,7 +368,7 @@ type testNode struct {
 // newNode returns a node whose plugin has the data folder, boot ID, clock and name of the node.
 func newNode(c cluster, name string) *testNode {
 	GinkgoHelper()
-	n := &testNode{nstest.NewPoolNode(GinkgoTB()), c, name, 60, map[string]string{}, ""}
+	n := &testNode{nstest.NewPoolHost(GinkgoTB()), c, name, 60, map[string]string{}, ""}
 	n.Boot("boot-1-of-" + name)
 	Expect(os.WriteFile(n.identity(), []byte("machine-of-"+name+"\n"), 0o600)).To(Succeed())
 	n.Plugin = n.host().plugin

@@ -63,20 +63,20 @@ func reboot(m nstest.DHCPMessage) bool {
 	return m.ClientIPAddr.IsUnspecified() && m.ServerIdentifier() == nil
 }
 
-// A fleet is a node with a bridge, a server and containers.
+// A fleet is a host with a bridge, a server and containers.
 type fleet struct {
-	node   *nstest.NS
-	pods   []*nstest.NS
-	server *nstest.DHCPServer
-	socket string
+	host       *nstest.NS
+	containers []*nstest.NS
+	server     *nstest.DHCPServer
+	socket     string
 }
 
 func newFleet(b *testing.B, n int) *fleet {
 	b.Helper()
-	f := &fleet{node: nstest.NewNode(b), socket: filepath.Join(b.TempDir(), "dhcp.sock")}
+	f := &fleet{host: nstest.NewHost(b), socket: filepath.Join(b.TempDir(), "dhcp.sock")}
 	const server = "10.50.0.1/16"
-	f.node.Batch(b, "link add br0 up type bridge", "addr add "+server+" dev br0")
-	end := nstest.End{In: f.node, Name: "br0", Addrs: []string{server}}
+	f.host.Batch(b, "link add br0 up type bridge", "addr add "+server+" dev br0")
+	end := nstest.End{In: f.host, Name: "br0", Addrs: []string{server}}
 	f.server = nstest.StartDHCPServer(b, end, nstest.DHCPLease{})
 	f.lease(30 * time.Minute)
 	f.server.Always(func(m nstest.DHCPMessage, answer *dhcpv4.DHCPv4) [][]byte {
@@ -84,11 +84,11 @@ func newFleet(b *testing.B, n int) *fleet {
 		return [][]byte{answer.ToBytes()}
 	})
 	for i := range n {
-		pod := nstest.New(b)
-		name := fmt.Sprint("pod", i)
-		nstest.Join(b, nstest.End{In: f.node, Name: name}, nstest.End{In: pod, Name: "eth0"})
-		f.node.Batch(b, "link set "+name+" master br0")
-		f.pods = append(f.pods, pod)
+		container := nstest.New(b)
+		name := fmt.Sprint("container", i)
+		nstest.Join(b, nstest.End{In: f.host, Name: name}, nstest.End{In: container, Name: "eth0"})
+		f.host.Batch(b, "link set "+name+" master br0")
+		f.containers = append(f.containers, container)
 	}
 	return f
 }
@@ -115,13 +115,13 @@ func (f *fleet) addAll(b *testing.B) {
 			for i := range next {
 				answer, err := dhcpd.Call(context.Background(), f.socket, dhcpd.Request{
 					Method: dhcpd.MethodAdd, Attachment: types.Attachment{Network: "d", ContainerID: fmt.Sprint("c", i), IfName: "eth0"},
-					NetNS: f.pods[i].Path(), Settings: dhcpd.Settings{ID: append([]byte{0}, fmt.Sprint(i)...)},
+					NetNS: f.containers[i].Path(), Settings: dhcpd.Settings{ID: append([]byte{0}, fmt.Sprint(i)...)},
 				})
 				if err == nil {
 					err = answer.Err()
 				}
 				if err == nil {
-					_, err = f.pods[i].Exec("ip", "addr", "add", answer.Lease.Address.String(), "dev", "eth0")
+					_, err = f.containers[i].Exec("ip", "addr", "add", answer.Lease.Address.String(), "dev", "eth0")
 				}
 				if err != nil {
 					b.Error(err)
@@ -129,7 +129,7 @@ func (f *fleet) addAll(b *testing.B) {
 			}
 		})
 	}
-	for i := range f.pods {
+	for i := range f.containers {
 		next <- i
 	}
 	close(next)
@@ -140,7 +140,7 @@ func (f *fleet) addAll(b *testing.B) {
 func (f *fleet) awaitRequests(b *testing.B, kind func(nstest.DHCPMessage) bool) (n int) {
 	b.Helper()
 	seen := map[string]bool{}
-	for len(seen) < len(f.pods) {
+	for len(seen) < len(f.containers) {
 		if m := f.server.Await(b, dhcpv4.MessageTypeRequest); kind(m) {
 			seen[string(m.Options.Get(dhcpv4.OptionClientIdentifier))] = true
 			n++
@@ -158,7 +158,7 @@ type daemonProcess struct {
 func (f *fleet) start(b *testing.B) daemonProcess {
 	b.Helper()
 	d := daemonProcess{cmd: exec.Command(filepath.Join(nstest.Build(b, "dhcp"), "dhcp"), "daemon", "-socketpath", f.socket)}
-	if err := f.node.Start(d.cmd); err != nil {
+	if err := f.host.Start(d.cmd); err != nil {
 		b.Fatal(err)
 	}
 	d.stop = sync.OnceFunc(func() {

@@ -18,12 +18,12 @@ import (
 var served = []string{"--dhcp-range=10.50.0.10,10.50.0.50,255.255.255.0,2m", "--dhcp-option=option:mtu,1400",
 	"--dhcp-option=option:domain-name,example.org", "--dhcp-option=option:dns-server,10.50.0.1"}
 
-// newRouterSegment makes a testbed whose node lan has the interface up0. Its other end is lan0 of the router.
+// newRouterSegment makes a testbed whose host lan has the interface up0. Its other end is lan0 of the router.
 func newRouterSegment() (b *testbed, router *nstest.NS) {
 	GinkgoHelper()
 	nstest.LeakCheck(GinkgoTB())
-	node, pod := nstest.NewNodeAndPod(GinkgoTB())
-	b = &testbed{lan: node, pod: pod, socket: filepath.Join(GinkgoTB().TempDir(), "dhcp.sock")}
+	host, container := nstest.NewHostAndContainer(GinkgoTB())
+	b = &testbed{lan: host, container: container, socket: filepath.Join(GinkgoTB().TempDir(), "dhcp.sock")}
 	router = nstest.New(GinkgoTB()).Named("router")
 	nstest.Join(GinkgoTB(), nstest.End{In: b.lan, Name: "up0"}, nstest.End{In: router, Name: "lan0", Addrs: []string{serverAddr + "/24"}})
 	return b, router
@@ -38,7 +38,7 @@ type interfacePlugin struct {
 
 // call returns a call of the plugin, which finds dhcp in the folder bin.
 func (p interfacePlugin) call(b *testbed, bin string) nstest.Call {
-	return nstest.Call{ContainerID: "m1", Node: b.lan, Pod: b.pod, Path: bin, Config: fmt.Sprintf(
+	return nstest.Call{ContainerID: "m1", Host: b.lan, Container: b.container, Path: bin, Config: fmt.Sprintf(
 		`{"cniVersion":"1.1.0","name":"d","type":%q,%s,"ipam":{"type":"dhcp","daemonSocketPath":%q,"mtu":true}}`, p.name, p.keys, b.socket)}
 }
 
@@ -93,9 +93,9 @@ var _ = Describe("behind an interface plugin, with the executables and dnsmasq",
 			Expect(result.Interfaces[eth].MTU).To(Equal(1400))
 			Expect(result.DNS.Nameservers).To(Equal([]string{"10.50.0.1"}))
 			Expect(result.DNS.Domain).To(Equal("example.org"))
-			Expect(b.pod.MustLine(GinkgoTB(), "ip link show eth0")).To(ContainSubstring("mtu 1400"))
-			Expect(b.pod.MustLine(GinkgoTB(), "ip route")).To(ContainSubstring("default via 10.50.0.1 dev eth0"))
-			b.pod.MustLine(GinkgoTB(), "ping -c 1 -w 30 10.50.0.1")
+			Expect(b.container.MustLine(GinkgoTB(), "ip link show eth0")).To(ContainSubstring("mtu 1400"))
+			Expect(b.container.MustLine(GinkgoTB(), "ip route")).To(ContainSubstring("default via 10.50.0.1 dev eth0"))
+			b.container.MustLine(GinkgoTB(), "ping -c 1 -w 30 10.50.0.1")
 			addr := result.IPs[0].Address.Addr().String()
 			Expect(server.HasLease(addr)).To(BeTrue())
 			c.Config = nstest.WithPrevResult(c.Config, added.Stdout)
@@ -104,7 +104,7 @@ var _ = Describe("behind an interface plugin, with the executables and dnsmasq",
 			server.AwaitLog(GinkgoTB(), "DHCPRELEASE("+p.serve+") "+addr)
 			Eventually(server.HasLease).WithArguments(addr).Should(BeFalse())
 			Expect(b.files()).To(BeEmpty())
-			Expect(b.pod.MustLine(GinkgoTB(), "ip -o link")).NotTo(ContainSubstring("eth0"))
+			Expect(b.container.MustLine(GinkgoTB(), "ip -o link")).NotTo(ContainSubstring("eth0"))
 			Expect(b.lan.MustLine(GinkgoTB(), "ip link show up0")).To(ContainSubstring("mtu 1500"))
 			call("DEL")
 		},
@@ -135,7 +135,7 @@ var _ = Describe("behind an interface plugin, with the executables and dnsmasq",
 			call("CHECK").OK(GinkgoTB())
 			short.Address = "10.50.0.6/24"
 			server.Lease(short)
-			Eventually(func() string { return b.pod.MustLine(GinkgoTB(), "ip -4 -br addr show eth0") }).Should(ContainSubstring("10.50.0.6/24"))
+			Eventually(func() string { return b.container.MustLine(GinkgoTB(), "ip -4 -br addr show eth0") }).Should(ContainSubstring("10.50.0.6/24"))
 			Eventually(b.record).Should(ContainSubstring(`"10.50.0.6/24"`))
 			call("CHECK").RequireFailure(GinkgoTB(), types.CodeChanged,
 				"prevResult has no address 10.50.0.6/24, which the lease has now: the DHCP server has changed it; delete the attachment and add it again",
@@ -167,7 +167,7 @@ var _ = Describe("behind an interface plugin, with the executables and dnsmasq",
 				return nstest.Exec(GinkgoTB(), filepath.Join(bin, p.name), c.With(command)).OK(GinkgoTB())
 			}
 			c.Config = nstest.WithPrevResult(c.Config, call("ADD").Stdout)
-			b.pod.MustLine(GinkgoTB(), "ping -c 1 -w 30 "+serverAddr)
+			b.container.MustLine(GinkgoTB(), "ping -c 1 -w 30 "+serverAddr)
 			call("CHECK")
 			call("DEL")
 		},
@@ -183,7 +183,7 @@ var _ = Describe("behind an interface plugin, with the executables and dnsmasq",
 		b.startDaemon()
 		first := behindIPVlan.call(b, bin)
 		second := first
-		second.ContainerID, second.Pod = "m2", nstest.New(GinkgoTB()).Named("second")
+		second.ContainerID, second.Container = "m2", nstest.New(GinkgoTB()).Named("second")
 		call := func(command string, c nstest.Call) nstest.Reply {
 			return nstest.Exec(GinkgoTB(), filepath.Join(bin, "ipvlan"), c.With(command)).OK(GinkgoTB())
 		}
@@ -199,7 +199,7 @@ var _ = Describe("behind an interface plugin, with the executables and dnsmasq",
 		mac2, addr2 := add(second)
 		Expect(mac1).To(Equal(mac2))
 		Expect(addr1).NotTo(Equal(addr2))
-		first.Pod.MustLine(GinkgoTB(), "ping -c 1 -w 30 "+addr2)
+		first.Container.MustLine(GinkgoTB(), "ping -c 1 -w 30 "+addr2)
 		By("renewal")
 		for _, addr := range []string{addr1, addr2} {
 			server.AwaitLog(GinkgoTB(), "DHCPACK(lan0) "+addr)
@@ -208,7 +208,7 @@ var _ = Describe("behind an interface plugin, with the executables and dnsmasq",
 		call("DEL", first)
 		server.AwaitLog(GinkgoTB(), "DHCPRELEASE(lan0) "+addr1)
 		Expect(server.HasLease(addr2)).To(BeTrue())
-		second.Pod.MustLine(GinkgoTB(), "ping -c 1 -w 30 10.50.0.1")
+		second.Container.MustLine(GinkgoTB(), "ping -c 1 -w 30 10.50.0.1")
 		call("DEL", second)
 		server.AwaitLog(GinkgoTB(), "DHCPRELEASE(lan0) "+addr2)
 		Expect(b.files()).To(BeEmpty())
@@ -218,20 +218,20 @@ var _ = Describe("behind an interface plugin, with the executables and dnsmasq",
 var _ = It("survives the fault sweep", func() {
 	b := &testbed{socket: filepath.Join(GinkgoTB().TempDir(), "dhcp.sock")}
 	b.runDaemon()
-	pods := 0
+	containers := 0
 	nstest.FaultSweep(GinkgoTB(), nstest.Sweep{
 		Plugin: plugin(),
 		Config: b.conf("1.1.0", ""),
 		Dirs:   []string{strings.TrimSuffix(b.socket, ".sock")},
-		Prepare: func(node, _ *nstest.NS) {
-			b.lan = node
-			node.Batch(GinkgoTB(), "link add br0 up type bridge", "addr add "+serverAddr+"/24 dev br0")
-			b.server = nstest.StartDHCPServer(GinkgoTB(), nstest.End{In: node, Name: "br0", Addrs: []string{serverAddr + "/24"}}, lease)
+		Prepare: func(host, _ *nstest.NS) {
+			b.lan = host
+			host.Batch(GinkgoTB(), "link add br0 up type bridge", "addr add "+serverAddr+"/24 dev br0")
+			b.server = nstest.StartDHCPServer(GinkgoTB(), nstest.End{In: host, Name: "br0", Addrs: []string{serverAddr + "/24"}}, lease)
 		},
-		PreparePod: func(pod *nstest.NS) {
-			pods++
-			name := fmt.Sprintf("pod%d", pods)
-			b.join(pod, name)
+		PrepareContainer: func(container *nstest.NS) {
+			containers++
+			name := fmt.Sprintf("container%d", containers)
+			b.join(container, name)
 			b.lan.MustLine(GinkgoTB(), "ip link set "+name+" master br0")
 		},
 	})

@@ -38,9 +38,9 @@ var lease = nstest.DHCPLease{Address: "10.50.0.5/24", Duration: time.Hour, Optio
 
 // A testbed is a container, whose interface eth0 is up, and a segment with a DHCP server.
 type testbed struct {
-	lan, pod *nstest.NS
-	server   *nstest.DHCPServer
-	socket   string
+	lan, container *nstest.NS
+	server         *nstest.DHCPServer
+	socket         string
 }
 
 // newTestbed makes a testbed without a daemon.
@@ -53,9 +53,9 @@ func newTestbed() *testbed {
 // newSegment makes a testbed without a daemon and without a server.
 func newSegment() *testbed {
 	nstest.LeakCheck(GinkgoTB())
-	lan, pod := nstest.NewNodeAndPod(GinkgoTB())
-	b := &testbed{lan: lan, pod: pod, socket: filepath.Join(GinkgoTB().TempDir(), "dhcp.sock")}
-	b.join(pod, "lan0")
+	lan, container := nstest.NewHostAndContainer(GinkgoTB())
+	b := &testbed{lan: lan, container: container, socket: filepath.Join(GinkgoTB().TempDir(), "dhcp.sock")}
+	b.join(container, "lan0")
 	lan.MustLine(GinkgoTB(), "ip addr add "+b.end().Addrs[0]+" dev lan0")
 	return b
 }
@@ -66,8 +66,8 @@ func (b *testbed) end() nstest.End {
 }
 
 // join gives a container the interface eth0, on a cable to the segment.
-func (b *testbed) join(pod *nstest.NS, name string) {
-	nstest.Join(GinkgoTB(), nstest.End{In: b.lan, Name: name}, nstest.End{In: pod, Name: "eth0"})
+func (b *testbed) join(container *nstest.NS, name string) {
+	nstest.Join(GinkgoTB(), nstest.End{In: b.lan, Name: name}, nstest.End{In: container, Name: "eth0"})
 }
 
 // runDaemon runs a daemon in this process until the end of the test, or until stop is called.
@@ -129,7 +129,7 @@ func (b *testbed) conf(version, ipam string) string {
 }
 
 func (b *testbed) call(ipam string) nstest.Call {
-	return nstest.Call{ContainerID: "m1", Pod: b.pod, Config: b.conf("1.1.0", ipam)}
+	return nstest.Call{ContainerID: "m1", Container: b.container, Config: b.conf("1.1.0", ipam)}
 }
 
 func run(c nstest.Call, command string) nstest.Reply { return nstest.Run(plugin(), c.With(command)) }

@@ -46,12 +46,12 @@ var _ = Describe("dhcp", func() {
 	It("sends what the configuration says, and the identifier of the reference plugin", func() {
 		b.runDaemon()
 		c := b.call(`,"provide":[{"option":"host-name","fromArg":"K8S_POD_NAME"},{"option":"60","value":"k8s"},{"option":"77","fromArg":"NONE"}],"request":[{"option":"42"}]`)
-		c.Args = "IgnoreUnknown=1;K8S_POD_NAME=pod-1"
+		c.Args = "IgnoreUnknown=1;K8S_POD_NAME=container-1"
 		Expect(addedAddress(c)).To(Equal("10.50.0.5/24"))
 		for _, t := range []dhcpv4.MessageType{discover, requested} {
 			m := b.server.Await(GinkgoTB(), t)
 			Expect(id(m)).To(Equal("\x00m1/d/eth0"))
-			Expect(m.HostName()).To(Equal("pod-1"))
+			Expect(m.HostName()).To(Equal("container-1"))
 			Expect(m.ClassIdentifier()).To(Equal("k8s"))
 			Expect(m.Options.Has(dhcpv4.OptionUserClassInformation)).To(BeFalse())
 			Expect(m.Options.Get(dhcpv4.OptionParameterRequestList)).To(Equal([]byte{1, 121, 33, 3, 6, 15, 119, 26, 51, 58, 59, 42}))
@@ -65,7 +65,7 @@ var _ = Describe("dhcp", func() {
 			c := b.call(`,"clientID":"` + key + `"`)
 			c.Args = args
 			if key == "mac" {
-				mac, err := types.ParseMAC(strings.TrimSpace(b.pod.MustLine(GinkgoTB(), "cat /sys/class/net/eth0/address")))
+				mac, err := types.ParseMAC(strings.TrimSpace(b.container.MustLine(GinkgoTB(), "cat /sys/class/net/eth0/address")))
 				Expect(err).NotTo(HaveOccurred())
 				want = "\x01" + string(mac)
 			}
@@ -74,8 +74,8 @@ var _ = Describe("dhcp", func() {
 			run(c, "DEL").OK(GinkgoTB())
 			Expect(id(b.server.Await(GinkgoTB(), released))).To(Equal(want), "of the RELEASE")
 		},
-		Entry("of the pod", "name", "K8S_POD_NAMESPACE=default;K8S_POD_NAME=web-0", "\x00default/web-0"),
-		Entry("of the container without a pod", "name", "", "\x00m1"),
+		Entry("of the container", "name", "K8S_POD_NAMESPACE=default;K8S_POD_NAME=web-0", "\x00default/web-0"),
+		Entry("of the container without a container", "name", "", "\x00m1"),
 		Entry("of the configuration", "kitchen", "", "\x00kitchen"),
 	)
 
@@ -97,21 +97,21 @@ var _ = Describe("dhcp", func() {
 
 	It("sets the interface up, and its MTU", func() {
 		b.runDaemon()
-		b.pod.MustLine(GinkgoTB(), "ip link set eth0 down")
+		b.container.MustLine(GinkgoTB(), "ip link set eth0 down")
 		addedAddress(b.call(`,"mtu":true`))
-		Expect(b.pod.MustLine(GinkgoTB(), "ip link show eth0")).To(And(ContainSubstring("mtu 1400"), ContainSubstring("UP")))
+		Expect(b.container.MustLine(GinkgoTB(), "ip link show eth0")).To(And(ContainSubstring("mtu 1400"), ContainSubstring("UP")))
 	})
 
 	It("sets the interface down again after a failed ADD, when the lease is released", func() {
 		b.runDaemon()
-		b.pod.MustLine(GinkgoTB(), "ip link set eth0 down")
+		b.container.MustLine(GinkgoTB(), "ip link set eth0 down")
 		b.server.Always(nstest.DHCPSilence)
 		run(b.call(`,"timeout":1`), "ADD").RequireFailure(GinkgoTB(), types.CodeTryAgain)
-		Expect(b.pod.MustLine(GinkgoTB(), "ip link show eth0")).NotTo(ContainSubstring("UP"))
+		Expect(b.container.MustLine(GinkgoTB(), "ip link show eth0")).NotTo(ContainSubstring("UP"))
 		b.server.Always(toRequests(nstest.DHCPSilence))
 		run(b.call(`,"timeout":5`), "ADD").RequireFailure(GinkgoTB(), types.CodeTryAgain)
 		b.server.Await(GinkgoTB(), released)
-		Expect(b.pod.MustLine(GinkgoTB(), "ip link show eth0")).NotTo(ContainSubstring("UP"))
+		Expect(b.container.MustLine(GinkgoTB(), "ip link show eth0")).NotTo(ContainSubstring("UP"))
 	})
 
 	It("returns classless routes instead of the router", func() {
@@ -137,7 +137,7 @@ var _ = Describe("dhcp", func() {
 		done := make(chan error, 1)
 		go func() {
 			_, err := dhcpd.Call(ctx, b.socket, dhcpd.Request{
-				Method: dhcpd.MethodAdd, Attachment: types.Attachment{Network: "d", ContainerID: "m1", IfName: "eth0"}, NetNS: b.pod.Path(),
+				Method: dhcpd.MethodAdd, Attachment: types.Attachment{Network: "d", ContainerID: "m1", IfName: "eth0"}, NetNS: b.container.Path(),
 			})
 			done <- err
 		}()
@@ -237,8 +237,8 @@ var _ = Describe("dhcp", func() {
 				stop := b.runDaemon()
 				c := b.call("")
 				path := filepath.Join(GinkgoTB().TempDir(), "netns")
-				Expect(os.Symlink(b.pod.Path(), path)).To(Succeed())
-				c.NetNS, c.Pod = path, nil
+				Expect(os.Symlink(b.container.Path(), path)).To(Succeed())
+				c.NetNS, c.Container = path, nil
 				addedAddress(c)
 				stop()
 				Expect(os.Remove(path)).To(Succeed())
@@ -247,7 +247,7 @@ var _ = Describe("dhcp", func() {
 				Expect(b.files()).To(HaveLen(2), "the lease and its mark")
 				b.server.Await(GinkgoTB(), requested)
 				Expect(b.server.Received()).To(BeEmpty())
-				Expect(os.Symlink(b.pod.Path(), path)).To(Succeed())
+				Expect(os.Symlink(b.container.Path(), path)).To(Succeed())
 				b.runDaemon()
 				b.server.Await(GinkgoTB(), released)
 				Eventually(b.files).Should(BeEmpty())
@@ -285,9 +285,9 @@ var _ = Describe("dhcp", func() {
 			b.server.Lease(short)
 			addedAddress(b.call(`,"priority":9`))
 			b.server.Await(GinkgoTB(), requested)
-			b.pod.Batch(GinkgoTB(), "addr add 10.50.0.5/24 dev eth0", "route add default via 10.50.0.1 metric 9")
+			b.container.Batch(GinkgoTB(), "addr add 10.50.0.5/24 dev eth0", "route add default via 10.50.0.1 metric 9")
 		}
-		addresses := func() string { return b.pod.MustLine(GinkgoTB(), "ip -4 -br addr show eth0") }
+		addresses := func() string { return b.container.MustLine(GinkgoTB(), "ip -4 -br addr show eth0") }
 
 		It("renews a lease by unicast", func() {
 			b.runDaemon()
@@ -300,10 +300,10 @@ var _ = Describe("dhcp", func() {
 		It("puts a lost address and its routes back before it renews the lease", func() {
 			b.runDaemon()
 			addConfigured()
-			b.pod.MustLine(GinkgoTB(), "ip addr flush dev eth0")
+			b.container.MustLine(GinkgoTB(), "ip addr flush dev eth0")
 			Expect(b.server.Await(GinkgoTB(), requested).Source.Addr().String()).To(Equal("10.50.0.5"))
 			Expect(addresses()).To(ContainSubstring("10.50.0.5/24"))
-			Expect(b.pod.MustLine(GinkgoTB(), "ip route show default")).To(MatchRegexp(`^default via 10.50.0.1 dev eth0 metric 9\s*$`))
+			Expect(b.container.MustLine(GinkgoTB(), "ip route show default")).To(MatchRegexp(`^default via 10.50.0.1 dev eth0 metric 9\s*$`))
 		})
 
 		It("replaces the address and the routes if the server gives another one", func() {
@@ -314,7 +314,7 @@ var _ = Describe("dhcp", func() {
 			other.Options = map[uint8][]byte{3: {10, 50, 0, 2}}
 			b.server.Lease(other)
 			Eventually(addresses).Should(And(ContainSubstring("10.50.0.6/24"), Not(ContainSubstring("10.50.0.5/24"))))
-			Eventually(func() string { return b.pod.MustLine(GinkgoTB(), "ip route show default") }).Should(MatchRegexp(`^default via 10.50.0.2 dev eth0 metric 9\s*$`))
+			Eventually(func() string { return b.container.MustLine(GinkgoTB(), "ip route show default") }).Should(MatchRegexp(`^default via 10.50.0.2 dev eth0 metric 9\s*$`))
 			c := b.call("")
 			c.Config = nstest.WithPrevResult(c.Config, `{"cniVersion":"1.1.0","ips":[{"address":"10.50.0.5/24"}]}`)
 			run(c, "CHECK").RequireFailure(GinkgoTB(), types.CodeChanged, "10.50.0.6/24, which the lease has now")
@@ -330,13 +330,13 @@ var _ = Describe("dhcp", func() {
 			Eventually(addresses).Should(ContainSubstring("10.50.0.5"))
 			b.server.Always(nstest.DHCPSilence)
 			Eventually(addresses).ShouldNot(ContainSubstring("10.50.0.5"))
-			Expect(b.pod.MustLine(GinkgoTB(), "ip route show default")).To(BeEmpty())
+			Expect(b.container.MustLine(GinkgoTB(), "ip route show default")).To(BeEmpty())
 		})
 
 		It("forgets the lease of a namespace that is gone", func() {
 			b.runDaemon()
 			addConfigured()
-			b.pod.Remove(GinkgoTB())
+			b.container.Remove(GinkgoTB())
 			Eventually(b.files).Should(BeEmpty())
 			c := b.call("")
 			run(c, "DEL").OK(GinkgoTB())

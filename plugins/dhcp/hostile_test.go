@@ -80,7 +80,7 @@ var _ = It("gets, renews and releases its lease among random and changed answers
 		answer.YourIPAddr = []byte{10, 50, 0, 66}
 		return hostile(rng, answer.ToBytes(), 200)
 	}}, 3)...)
-	b.pod.MustLine(GinkgoTB(), "ip addr add "+lease.Address+" dev eth0")
+	b.container.MustLine(GinkgoTB(), "ip addr add "+lease.Address+" dev eth0")
 	before, _ := b.leaseInFile()
 	Eventually(func() time.Duration { now, _ := b.leaseInFile(); return now }).Should(BeNumerically(">", before), "renewed")
 	_, same := b.leaseInFile()

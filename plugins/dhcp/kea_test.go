@@ -19,7 +19,7 @@ var _ = It("gets, renews, keeps over a restart and releases a lease of Kea, with
 	addr, _, _ := strings.Cut(cidr, "/")
 	const id = "cid=[77:65:62:2d:30]" // web-0
 	kea.AwaitLog(GinkgoTB(), "DHCP4_LEASE_ALLOC", id, addr)
-	b.pod.MustLine(GinkgoTB(), "ip addr add "+cidr+" dev eth0")
+	b.container.MustLine(GinkgoTB(), "ip addr add "+cidr+" dev eth0")
 	kea.AwaitLog(GinkgoTB(), "DHCP4_PACKET_RECEIVED", id, "DHCPREQUEST", "from "+addr+" to "+serverAddr)
 	kea.AwaitLog(GinkgoTB(), "DHCP4_LEASE_ALLOC", id, addr)
 

@@ -160,7 +160,7 @@ var _ = Describe("a daemon that is killed at any system call", func() {
 		b.server.Lease(l)
 		c := b.call("")
 		addedAddress(c)
-		b.pod.MustLine(GinkgoTB(), "ip addr replace "+l.Address+" dev eth0")
+		b.container.MustLine(GinkgoTB(), "ip addr replace "+l.Address+" dev eth0")
 		b.server.Await(GinkgoTB(), requested)
 		return c
 	}
@@ -242,10 +242,10 @@ var _ = Describe("a daemon that is killed at any system call", func() {
 		short, other := lease, lease
 		short.Duration, short.Renew, short.Rebind = time.Minute, time.Second, 50*time.Second
 		other.Address = "10.50.0.6/24"
-		addresses := func() string { return b.pod.MustLine(GinkgoTB(), "ip -4 -br addr show eth0") }
+		addresses := func() string { return b.container.MustLine(GinkgoTB(), "ip -4 -br addr show eth0") }
 		atEachCall(5, func(n int) string {
 			b.server.Always(nil)
-			b.pod.MustLine(GinkgoTB(), "ip addr flush dev eth0")
+			b.container.MustLine(GinkgoTB(), "ip addr flush dev eth0")
 			d := b.startKilled(&killer{left: n})
 			b.awaitDaemon()
 			c := hold(short)

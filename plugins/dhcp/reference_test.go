@@ -22,7 +22,7 @@ var _ = Describe("with the reference plugin", func() {
 		b.runDaemon()
 		c := b.call("")
 		c.Config = b.conf("1.0.0", "")
-		c.Node, c.Path = b.lan, filepath.Dir(reference)
+		c.Host, c.Path = b.lan, filepath.Dir(reference)
 		for _, command := range []string{"ADD", "CHECK", "DEL"} {
 			r := nstest.Exec(GinkgoTB(), reference, c.With(command))
 			Expect(r.Stdout).To(ContainSubstring("this is the DHCP daemon of plumb, which the reference plugin dhcp cannot call: install plumb's"), command)

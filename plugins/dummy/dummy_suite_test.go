@@ -22,13 +22,13 @@ func TestREADMEExamples(t *testing.T) {
 // A testbed is a host with one container.
 type testbed struct {
 	*nstest.Bed
-	pod *nstest.NS
+	container *nstest.NS
 }
 
 func newTestbed() *testbed {
 	GinkgoHelper()
-	node, pod := nstest.NewNodeAndPod(GinkgoTB())
-	return &testbed{nstest.NewBedOn(GinkgoTB(), plugin(), node, "host-local", "static"), pod}
+	host, container := nstest.NewHostAndContainer(GinkgoTB())
+	return &testbed{nstest.NewBedOn(GinkgoTB(), plugin(), host, "host-local", "static"), container}
 }
 
 // requireDummy skips the test if the kernel has no dummy interfaces.
@@ -48,4 +48,4 @@ const (
 func conf(version, keys, ipam string) string { return nstest.Conf("dummy", version, keys, ipam) }
 
 // call returns a call for the container.
-func (b *testbed) call(conf string) nstest.Call { return b.Call("one", b.pod, conf) }
+func (b *testbed) call(conf string) nstest.Call { return b.Call("one", b.container, conf) }

@@ -28,7 +28,7 @@ var _ = Describe("without a dummy interface", func() {
 	)
 
 	It("ADD fails if the container has an interface of that name, and reserves nothing", func() {
-		b.pod.IP("link add eth0 type veth peer name eth1")
+		b.container.IP("link add eth0 type veth peer name eth1")
 		b.Refuse(b.call(conf("1.1.0", "", b.HostLocal())), types.CodeConfig, `interface "eth0" already exists in container`)
 	})
 
@@ -57,15 +57,15 @@ var _ = Describe("a dummy interface", Label(nstest.Kernel), func() {
 
 	It("makes addresses of both families usable at once, for a server in the container", func() {
 		result := b.Add(b.call(conf("1.1.0", `"mtu":1400,"mac":"02:00:00:00:00:01"`, metadata)))
-		Expect(b.pod.IP("-6 address show dev eth0 tentative")).To(BeEmpty())
-		Expect(b.pod.IP("-d link show eth0")).To(And(ContainSubstring("<BROADCAST,NOARP,UP,LOWER_UP>"), ContainSubstring("dummy"),
+		Expect(b.container.IP("-6 address show dev eth0 tentative")).To(BeEmpty())
+		Expect(b.container.IP("-d link show eth0")).To(And(ContainSubstring("<BROADCAST,NOARP,UP,LOWER_UP>"), ContainSubstring("dummy"),
 			ContainSubstring("mtu 1400"), ContainSubstring("02:00:00:00:00:01"), ContainSubstring("alias plumb:net1/one/eth0")))
-		Expect(result.Interfaces).To(ConsistOf(And(HaveField("Name", "eth0"), HaveField("MTU", 1400), HaveField("Sandbox", b.pod.Path()))))
+		Expect(result.Interfaces).To(ConsistOf(And(HaveField("Name", "eth0"), HaveField("MTU", 1400), HaveField("Sandbox", b.container.Path()))))
 		Expect(result.IPs).To(HaveEach(HaveField("Interface", 0)))
-		b.pod.IP("link set lo up")
+		b.container.IP("link set lo up")
 		for _, addr := range []string{"169.254.169.254:80", "[fd00:ec2::254]:80"} {
-			nstest.ServeTCP(GinkgoTB(), b.pod, addr)
-			nstest.MustDial(GinkgoTB(), b.pod, addr, "")
+			nstest.ServeTCP(GinkgoTB(), b.container, addr)
+			nstest.MustDial(GinkgoTB(), b.container, addr, "")
 		}
 	})
 
@@ -75,8 +75,8 @@ var _ = Describe("a dummy interface", Label(nstest.Kernel), func() {
 
 	It("is up and has no addresses without ipam", func() {
 		c := b.Attach(b.call(conf("0.3.1", "", noIPAM)))
-		Expect(b.pod.IP("-o link show eth0")).To(ContainSubstring("UP,LOWER_UP"))
-		Expect(b.pod.IP("-4 -br address show eth0")).NotTo(ContainSubstring("."))
+		Expect(b.container.IP("-o link show eth0")).To(ContainSubstring("UP,LOWER_UP"))
+		Expect(b.container.IP("-4 -br address show eth0")).NotTo(ContainSubstring("."))
 		c.Config = strings.Replace(c.Config, "0.3.1", "0.4.0", 1)
 		b.OK("CHECK", c)
 		b.OK("DEL", c)
@@ -84,16 +84,16 @@ var _ = Describe("a dummy interface", Label(nstest.Kernel), func() {
 
 	It("passes CHECK after ADD and after changes of MAC and MTU, and not if it is of another kind", func() {
 		c := b.Attach(b.call(conf("1.0.0", "", static)))
-		b.pod.IP("link set eth0 address 02:00:00:00:00:99 mtu 1300")
+		b.container.IP("link set eth0 address 02:00:00:00:00:99 mtu 1300")
 		b.OK("CHECK", c)
-		b.pod.Batch(GinkgoTB(), "address flush dev eth0")
+		b.container.Batch(GinkgoTB(), "address flush dev eth0")
 		b.Fails("CHECK", c, types.CodeChanged, "no address 10.1.0.2/24", "no address fd00:1::2/64", "no route 0.0.0.0/0")
-		b.pod.Batch(GinkgoTB(), "link del eth0", "link add eth0 type veth peer name eth1")
+		b.container.Batch(GinkgoTB(), "link del eth0", "link add eth0 type veth peer name eth1")
 		b.Fails("CHECK", c, types.CodeChanged, `of kind "veth", not "dummy"`)
 	})
 
-	It("is deleted by DEL, and node, container and reservations are as before", func() {
-		restored := b.Restored(b.Host, b.pod)
+	It("is deleted by DEL, and host, container and reservations are as before", func() {
+		restored := b.Restored(b.Host, b.container)
 		c := b.Attach(b.call(conf("1.1.0", "", b.HostLocal())))
 		b.OK("DEL", c)
 		b.OK("DEL", c)
@@ -101,9 +101,9 @@ var _ = Describe("a dummy interface", Label(nstest.Kernel), func() {
 	})
 
 	It("is left alone by DEL if it is of another kind", func() {
-		b.pod.IP("link add eth0 type veth peer name eth1")
+		b.container.IP("link add eth0 type veth peer name eth1")
 		b.OK("DEL", b.call(conf("1.1.0", "", noIPAM)))
-		b.pod.IP("link show eth0")
+		b.container.IP("link show eth0")
 	})
 
 	DescribeTable("leaves nothing if any step of ADD or DEL fails",

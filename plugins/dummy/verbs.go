@@ -23,22 +23,22 @@ func add(r *skel.Request) (*types.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	pod, err := nl.Open(r.Pod)
+	container, err := nl.Open(r.ContainerNS)
 	if err != nil {
 		return nil, err
 	}
-	if err := attach.EnsureNameFree(pod, r.IfName); err != nil {
+	if err := attach.EnsureNameFree(container, r.IfName); err != nil {
 		return nil, err
 	}
 	pending.AllowAllocation()
-	eth, err := pod.AddDummy(&r.Undo, nl.NewLink{Name: r.IfName, MAC: conf.mac, MTU: conf.mtu})
+	eth, err := container.AddDummy(&r.Undo, nl.NewLink{Name: r.IfName, MAC: conf.mac, MTU: conf.mtu})
 	if errors.Is(err, errors.ErrUnsupported) {
 		return nil, types.Errorf(types.CodeConfig, "this kernel has no dummy interfaces; it needs the module dummy (CONFIG_DUMMY): %w", err)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return attach.PodLink{Pod: pod, Link: eth, DAD: attach.DADOff}.Configure(r, pending)
+	return attach.ContainerLink{Container: container, Link: eth, DAD: attach.DADOff}.Configure(r, pending)
 }
 
 // check compares the present state with what ADD made, and names every difference in one
@@ -47,15 +47,15 @@ func check(r *skel.Request) error {
 	if _, err := parse(r); err != nil {
 		return err
 	}
-	pod, err := nl.Open(r.Pod)
+	container, err := nl.Open(r.ContainerNS)
 	if err != nil {
 		return err
 	}
-	return attach.CheckPodLink(r, pod, kind, func(nl.Link) error { return nil })
+	return attach.CheckContainerLink(r, container, kind, func(nl.Link) error { return nil })
 }
 
 // del does not read the configuration of the plugin, which may have changed since ADD.
-func del(r *skel.Request) error { return attach.DelPodLink(r, kind) }
+func del(r *skel.Request) error { return attach.DelContainerLink(r, kind) }
 
 // status returns an error if an ADD would fail. It cannot find out whether the kernel has dummy
 // interfaces: the kernel loads the module when the first one is made.

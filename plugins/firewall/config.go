@@ -22,7 +22,7 @@ type rawConfig struct {
 
 // config is the checked configuration, with the defaults.
 type config struct {
-	backend    string // empty: by what drops forwarded packets on the node
+	backend    string // empty: by what drops forwarded packets on the host
 	adminChain string
 	zone       string
 	policy     string

@@ -47,7 +47,7 @@ func (f *firewall) filterTables(fam nft.Family) (all []filterTable, err error) {
 	if found {
 		all = append(all, t)
 	}
-	tool, found, err := xt.LegacyTool(f.r.Node, fam, filter)
+	tool, found, err := xt.LegacyTool(f.r.HostNS, fam, filter)
 	if !found || err != nil {
 		return all, err
 	}
@@ -78,7 +78,7 @@ func (f *firewall) closedChains(fams []nft.Family) (names []string) {
 // mayDrop is the warning of ADD and the error of STATUS about closedChains.
 const mayDrop = "the policy drop of %s may drop packets of containers: only a rule there can accept them"
 
-// allow lets the node forward the packets of the attachment.
+// allow lets the host forward the packets of the attachment.
 func (f *firewall) allow() error {
 	tools, err := f.toolsToAllow()
 	if err != nil {
@@ -114,7 +114,7 @@ func (f *firewall) families() []nft.Family {
 // installedTools returns the default tools for the families of the attachment.
 func (f *firewall) installedTools() (tools []xt.Tool, err error) {
 	for _, fam := range f.families() {
-		tool := xt.Tool{Node: f.r.Node, Family: fam}
+		tool := xt.Tool{HostNS: f.r.HostNS, Family: fam}
 		tools, err = append(tools, tool), cmp.Or(err, tool.CheckInstalled())
 	}
 	return tools, err
@@ -141,7 +141,7 @@ func (f *firewall) closedTables(fams []nft.Family, needs func(filterTable) bool)
 	return tools, nil
 }
 
-// checkAllowed names what is missing for the node to forward the packets of the attachment.
+// checkAllowed names what is missing for the host to forward the packets of the attachment.
 func (f *firewall) checkAllowed() error {
 	if f.conf.backend == iptables {
 		return f.checkByIPTables()
@@ -200,9 +200,9 @@ func (f *firewall) checkByIPTables() error {
 // canAdd returns the error of STATUS. It changes nothing.
 func (f *firewall) canAdd() error {
 	if err := f.checkLayouts(); err != nil || f.conf.backend == iptables {
-		return types.NotAvailable(cmp.Or(err, xt.Tool{Node: f.r.Node, Family: nft.IPv4}.CheckInstalled()))
+		return types.NotAvailable(cmp.Or(err, xt.Tool{HostNS: f.r.HostNS, Family: nft.IPv4}.CheckInstalled()))
 	}
-	z, err := bus.Open(f.r.Node)
+	z, err := bus.Open(f.r.HostNS)
 	if err == nil { // firewalld lets containers through, and their sources are listed in table inet plumb
 		return types.NotAvailable(errors.Join(z.Close(), f.checkLayout(isolationLayout())))
 	}

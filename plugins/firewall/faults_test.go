@@ -29,14 +29,14 @@ var _ = DescribeTable("the fault sweep", func(keys, forward string) {
 	nstest.FaultSweep(GinkgoTB(), nstest.Sweep{
 		Plugin: sweptPlugin(),
 		Config: conf(keys, 0),
-		Prepare: func(node, _ *nstest.NS) {
-			addBridges(GinkgoTB(), node)
+		Prepare: func(host, _ *nstest.NS) {
+			addBridges(GinkgoTB(), host)
 			if strings.Contains(keys, firewalld) {
-				GinkgoT().Setenv("DBUS_SYSTEM_BUS_ADDRESS", nstest.StartFirewalld(GinkgoTB(), node).Address)
+				GinkgoT().Setenv("DBUS_SYSTEM_BUS_ADDRESS", nstest.StartFirewalld(GinkgoTB(), host).Address)
 			}
-			node.Batch(GinkgoTB(), "link add veth0 type veth peer name veth1", "link set veth0 master cni0", "link set veth1 master cni0")
+			host.Batch(GinkgoTB(), "link add veth0 type veth peer name veth1", "link set veth0 master cni0", "link set veth1 master cni0")
 			for _, program := range []string{"iptables", "ip6tables"} {
-				node.Must(GinkgoTB(), program, "-P", "FORWARD", forward)
+				host.Must(GinkgoTB(), program, "-P", "FORWARD", forward)
 			}
 		},
 	})

@@ -28,14 +28,14 @@ func TestREADMERules(t *testing.T) {
 	nstest.Listings(t, withoutProgram, "isolated", "nftables")
 }
 
-// A testbed is a node with the bridges cni0, with two pods, cni1 and cni2, with one each, and a
+// A testbed is a host with the bridges cni0, with two containers, cni1 and cni2, with one each, and a
 // host outside that has routes to all of them. Each bridge is that of a network.
 type testbed struct {
 	nstest.Site
-	pods []*nstest.NS // of cni0, cni0, cni1 and cni2
+	containers []*nstest.NS // of cni0, cni0, cni1 and cni2
 }
 
-// A place is where the pod of that index is.
+// A place is where the container of that index is.
 type place struct{ network, bridge, port, v4, v6, gateway4, gateway6 string }
 
 func places() []place {
@@ -50,36 +50,36 @@ func places() []place {
 	return all
 }
 
-// addBridges gives a node the bridges that prevResults name.
-func addBridges(tb nstest.TB, node *nstest.NS) {
-	node.SetSysctl(tb, "net/ipv4/ip_forward", "1")
-	node.SetSysctl(tb, "net/ipv6/conf/all/forwarding", "1")
+// addBridges gives a host the bridges that prevResults name.
+func addBridges(tb nstest.TB, host *nstest.NS) {
+	host.SetSysctl(tb, "net/ipv4/ip_forward", "1")
+	host.SetSysctl(tb, "net/ipv6/conf/all/forwarding", "1")
 	for i := range 3 {
 		bridge := fmt.Sprint("cni", i)
-		node.Batch(tb, "link add "+bridge+" type bridge",
+		host.Batch(tb, "link add "+bridge+" type bridge",
 			fmt.Sprintf("addr add 10.9.%d.1/24 dev %s", i, bridge), fmt.Sprintf("addr add fd00:%d::1/64 dev %s nodad", 1+i, bridge), "link set "+bridge+" up")
 	}
 }
 
 func newTestbed() *testbed {
 	b := &testbed{Site: nstest.NewSite(GinkgoTB())}
-	addBridges(GinkgoTB(), b.Node)
-	b.Outside.Batch(GinkgoTB(), "route add 10.9.0.0/16 via "+nstest.NodeV4, "route add fd00::/16 via "+nstest.NodeV6)
+	addBridges(GinkgoTB(), b.Host)
+	b.Outside.Batch(GinkgoTB(), "route add 10.9.0.0/16 via "+nstest.HostV4, "route add fd00::/16 via "+nstest.HostV6)
 	for i, p := range places() {
-		pod := nstest.New(GinkgoTB()).Named(fmt.Sprint("pod", i))
-		nstest.Join(GinkgoTB(), nstest.End{In: b.Node, Name: p.port}, nstest.End{In: pod, Name: "eth0", Addrs: []string{p.v4 + "/24", p.v6 + "/64"}})
-		b.Node.Batch(GinkgoTB(), "link set "+p.port+" master "+p.bridge)
-		pod.Batch(GinkgoTB(), "link set lo up", "route add default via "+p.gateway4, "route add default via "+p.gateway6)
-		b.pods = append(b.pods, pod)
+		container := nstest.New(GinkgoTB()).Named(fmt.Sprint("container", i))
+		nstest.Join(GinkgoTB(), nstest.End{In: b.Host, Name: p.port}, nstest.End{In: container, Name: "eth0", Addrs: []string{p.v4 + "/24", p.v6 + "/64"}})
+		b.Host.Batch(GinkgoTB(), "link set "+p.port+" master "+p.bridge)
+		container.Batch(GinkgoTB(), "link set lo up", "route add default via "+p.gateway4, "route add default via "+p.gateway6)
+		b.containers = append(b.containers, container)
 	}
-	_ = b.Node.SetBridgeNetfilter(GinkgoTB(), "0")
+	_ = b.Host.SetBridgeNetfilter(GinkgoTB(), "0")
 	return b
 }
 
-// conf writes a configuration for a pod. keys is JSON text that ends in a comma, or nothing.
-func conf(keys string, pod int) string {
-	p := places()[pod]
-	text := confFor(keys, fmt.Sprintf(`{"cniVersion":"1.1.0","interfaces":[{"name":%q},{"name":%q},{"name":"eth0","sandbox":"/pod"}],`+
+// conf writes a configuration for a container. keys is JSON text that ends in a comma, or nothing.
+func conf(keys string, container int) string {
+	p := places()[container]
+	text := confFor(keys, fmt.Sprintf(`{"cniVersion":"1.1.0","interfaces":[{"name":%q},{"name":%q},{"name":"eth0","sandbox":"/container"}],`+
 		`"ips":[{"address":"%s/24","interface":2},{"address":"%s/64","interface":2}]}`, p.bridge, p.port, p.v4, p.v6))
 	return strings.Replace(text, "net1", p.network, 1)
 }
@@ -104,9 +104,9 @@ func kept(ids ...string) string {
 
 func key(name, value string) string { return fmt.Sprintf("%q:%q,", name, value) }
 
-// call is a call for the pod's container, which is named by its index: "c0".
-func (b *testbed) call(keys string, pod int) nstest.Call {
-	return nstest.Call{ContainerID: fmt.Sprint("c", pod), Node: b.Node, Pod: b.pods[pod], Config: conf(keys, pod)}
+// call is a call for the container's container, which is named by its index: "c0".
+func (b *testbed) call(keys string, container int) nstest.Call {
+	return nstest.Call{ContainerID: fmt.Sprint("c", container), Host: b.Host, Container: b.containers[container], Config: conf(keys, container)}
 }
 
 func run(c nstest.Call, command string) nstest.Reply { return nstest.Run(plugin(), c.With(command)) }
@@ -126,7 +126,7 @@ func (b *testbed) saved(variant ...string) string {
 	GinkgoHelper()
 	var lines []string
 	for _, program := range []string{"iptables", "ip6tables"} {
-		for line := range strings.Lines(b.Node.Must(GinkgoTB(), program+strings.Join(variant, "")+"-save", "-t", "filter")) {
+		for line := range strings.Lines(b.Host.Must(GinkgoTB(), program+strings.Join(variant, "")+"-save", "-t", "filter")) {
 			line, _, _ = strings.Cut(strings.TrimSpace(line), " [")
 			if strings.HasPrefix(line, "-") || strings.HasPrefix(line, ":CNI") {
 				lines = append(lines, program+" "+line+"\n")
@@ -141,7 +141,7 @@ func (b *testbed) ruleset() string {
 	GinkgoHelper()
 	var all string
 	for _, family := range []string{"inet", "bridge"} {
-		listed, err := b.Node.Exec("nft", "list", "table", family, "plumb")
+		listed, err := b.Host.Exec("nft", "list", "table", family, "plumb")
 		if err == nil {
 			all += listed
 		}

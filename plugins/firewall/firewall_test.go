@@ -16,15 +16,15 @@ var _ = Describe("the configuration", func() {
 	var before string
 	BeforeEach(func() {
 		b = newTestbed()
-		before = nstest.Snapshot(GinkgoTB(), b.Node)
+		before = nstest.Snapshot(GinkgoTB(), b.Host)
 	})
 
 	DescribeTable("is refused before anything is made", func(config string, code int, text string) {
-		c := nstest.Call{Node: b.Node, Pod: b.pods[0], Config: config}
+		c := nstest.Call{Host: b.Host, Container: b.containers[0], Config: config}
 		failed := failure(c, "ADD")
 		Expect(failed.Code).To(BeEquivalentTo(code))
 		Expect(failed.Msg).To(ContainSubstring(text))
-		Expect(nstest.Compare(before, nstest.Snapshot(GinkgoTB(), b.Node))).To(BeEmpty())
+		Expect(nstest.Compare(before, nstest.Snapshot(GinkgoTB(), b.Host))).To(BeEmpty())
 		By("but not by DEL")
 		ok(c, "DEL")
 	},
@@ -37,7 +37,7 @@ var _ = Describe("the configuration", func() {
 		Entry(nil, conf(`"ingressPolicy":1,`, 0), types.CodeDecode, "ingressPolicy"),
 		Entry(nil, bare(""), types.CodeConfig, "prevResult"),
 		Entry(nil, strings.ReplaceAll(conf("", 0), "1.1.0", "0.3.1"), types.CodeVersion, "incompatible CNI versions"),
-		Entry(nil, confFor(key("ingressPolicy", isolated), `{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"/pod"}],"ips":[{"address":"10.9.0.2/24"}]}`),
+		Entry(nil, confFor(key("ingressPolicy", isolated), `{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"/container"}],"ips":[{"address":"10.9.0.2/24"}]}`),
 			types.CodeConfig, `interface needs to be set for ingress policy "isolated"`),
 	)
 
@@ -46,18 +46,18 @@ var _ = Describe("the configuration", func() {
 	})
 
 	DescribeTable("is served in each version", func(version string) {
-		prev := fmt.Sprintf(`{"cniVersion":%q,"interfaces":[{"name":"cni0"},{"name":"eth0","sandbox":"/pod"}],"ips":[{"version":"4","address":"10.9.0.2/24","interface":1}]}`, version)
+		prev := fmt.Sprintf(`{"cniVersion":%q,"interfaces":[{"name":"cni0"},{"name":"eth0","sandbox":"/container"}],"ips":[{"version":"4","address":"10.9.0.2/24","interface":1}]}`, version)
 		if version >= "1" {
 			prev = strings.ReplaceAll(prev, `"version":"4",`, "")
 		}
-		c := nstest.Call{Node: b.Node, Pod: b.pods[0], Config: strings.ReplaceAll(confFor(byIPTables, prev), `"cniVersion":"1.1.0","name"`, fmt.Sprintf(`"cniVersion":%q,"name"`, version))}
+		c := nstest.Call{Host: b.Host, Container: b.containers[0], Config: strings.ReplaceAll(confFor(byIPTables, prev), `"cniVersion":"1.1.0","name"`, fmt.Sprintf(`"cniVersion":%q,"name"`, version))}
 		Expect(ok(c, "ADD").Stdout).To(And(ContainSubstring(fmt.Sprintf(`"cniVersion": %q`, version)), ContainSubstring("10.9.0.2/24")))
 		ok(c, "CHECK")
 		ok(c, "DEL")
 	}, Entry(nil, "0.4.0"), Entry(nil, "1.0.0"), Entry(nil, "1.1.0"))
 
 	It("is printed with the version without CNI_COMMAND", func() {
-		reply := nstest.Run(plugin(), nstest.Call{Node: b.Node, Env: []string{"CNI_COMMAND="}})
+		reply := nstest.Run(plugin(), nstest.Call{Host: b.Host, Env: []string{"CNI_COMMAND="}})
 		Expect(reply.Exit).To(BeZero())
 		Expect(reply.Stderr).To(MatchRegexp(`^CNI firewall plugin v\d+\.\d+\.\d+`))
 	})
@@ -87,16 +87,16 @@ var _ = Describe("the policies in nftables", func() {
 	})
 
 	DescribeTable("of the attachment go with DEL and GC", func(command string, config string) {
-		for pod := range 2 {
-			ok(b.call(byNFT+key("ingressPolicy", isolated), pod), "ADD")
+		for container := range 2 {
+			ok(b.call(byNFT+key("ingressPolicy", isolated), container), "ADD")
 		}
 		c := b.call("", 0)
 		c.Config = config
 		ok(c, command)
 		Expect(b.elements()).To(And(Not(ContainSubstring("net1/c0")), ContainSubstring(`"veth1" comment "net1/c1/eth0"`), ContainSubstring(`"cni0" comment "net1/"`)))
 		ok(b.call(byNFT+key("ingressPolicy", isolated), 1), "CHECK")
-		b.Node.Batch(GinkgoTB(), "link del veth0", "link del veth1")
-		ok(nstest.Call{Node: b.Node, Config: kept()}, "GC")
+		b.Host.Batch(GinkgoTB(), "link del veth0", "link del veth1")
+		ok(nstest.Call{Host: b.Host, Config: kept()}, "GC")
 		Expect(b.elements()).To(BeEmpty())
 	},
 		Entry(nil, "DEL", conf("", 0)),
@@ -110,11 +110,11 @@ var _ = Describe("the policies in nftables", func() {
 		c.Config = strings.Replace(c.Config, "net1", "net9", 1)
 		ok(b.call(byNFT+key("ingressPolicy", sameBridge), 0), "ADD")
 		ok(c, "ADD")
-		b.Node.Batch(GinkgoTB(), "link del veth1")
-		gc := nstest.Call{Node: b.Node, Config: strings.Replace(kept(), "net1", "net9", 1)}
+		b.Host.Batch(GinkgoTB(), "link del veth1")
+		gc := nstest.Call{Host: b.Host, Config: strings.Replace(kept(), "net1", "net9", 1)}
 		ok(gc, "GC")
 		ok(b.call(byNFT+key("ingressPolicy", sameBridge), 0), "CHECK")
-		b.Node.Batch(GinkgoTB(), "link del veth0")
+		b.Host.Batch(GinkgoTB(), "link del veth0")
 		ok(gc, "GC")
 		Expect(b.elements()).To(BeEmpty())
 	})
@@ -122,12 +122,12 @@ var _ = Describe("the policies in nftables", func() {
 	It("go with the bridge", func() {
 		ok(b.call(byNFT+key("ingressPolicy", sameBridge), 0), "ADD")
 		ok(b.call(byIPTables+key("ingressPolicy", sameBridge), 2), "ADD")
-		b.Node.Batch(GinkgoTB(), "link del cni0", "link del cni1")
+		b.Host.Batch(GinkgoTB(), "link del cni0", "link del cni1")
 		c := b.call("", 3)
 		c.Config = bare("")
 		ok(c, "DEL")
 		Expect(b.elements()).To(BeEmpty())
-		ok(nstest.Call{Node: b.Node, Config: kept("c2")}, "GC")
+		ok(nstest.Call{Host: b.Host, Config: kept("c2")}, "GC")
 		Expect(b.saved()).NotTo(ContainSubstring("cni1"))
 	})
 
@@ -140,7 +140,7 @@ var _ = Describe("the policies in nftables", func() {
 		} {
 			ok(c, "ADD")
 			ok(c, "CHECK")
-			b.Node.Must(GinkgoTB(), "nft", broken)
+			b.Host.Must(GinkgoTB(), "nft", broken)
 			Expect(failure(c, "CHECK").Code).To(BeEquivalentTo(types.CodeChanged), broken)
 		}
 		ok(c, "ADD")
@@ -149,31 +149,31 @@ var _ = Describe("the policies in nftables", func() {
 
 	It("are for the host end of ptp too", func() {
 		b.serve()
-		prev := `{"cniVersion":"1.1.0","interfaces":[{"name":"veth9"},{"name":"eth0","sandbox":"/pod"}],"ips":[{"address":"10.8.0.2/32","interface":1}]}`
-		pod := nstest.New(GinkgoTB()).Named("routed")
-		nstest.Join(GinkgoTB(), nstest.End{In: b.Node, Name: "veth9", Addrs: []string{"10.8.0.1/24"}}, nstest.End{In: pod, Name: "eth0", Addrs: []string{"10.8.0.2/24"}})
-		pod.Batch(GinkgoTB(), "route add default via 10.8.0.1")
-		c := nstest.Call{ContainerID: "routed", Node: b.Node, Pod: pod, Config: confFor(byNFT+key("ingressPolicy", isolated), prev)}
+		prev := `{"cniVersion":"1.1.0","interfaces":[{"name":"veth9"},{"name":"eth0","sandbox":"/container"}],"ips":[{"address":"10.8.0.2/32","interface":1}]}`
+		container := nstest.New(GinkgoTB()).Named("routed")
+		nstest.Join(GinkgoTB(), nstest.End{In: b.Host, Name: "veth9", Addrs: []string{"10.8.0.1/24"}}, nstest.End{In: container, Name: "eth0", Addrs: []string{"10.8.0.2/24"}})
+		container.Batch(GinkgoTB(), "route add default via 10.8.0.1")
+		c := nstest.Call{ContainerID: "routed", Host: b.Host, Container: container, Config: confFor(byNFT+key("ingressPolicy", isolated), prev)}
 		ok(c, "ADD")
 		ok(c, "CHECK")
 		ok(b.call(byNFT+key("ingressPolicy", sameBridge), 0), "ADD")
-		nstest.MustDial(GinkgoTB(), pod, "10.9.2.2:80", "10.8.0.2")
-		nstest.MustNotAnswer(GinkgoTB(), pod, "10.9.0.2:80")
+		nstest.MustDial(GinkgoTB(), container, "10.9.2.2:80", "10.8.0.2")
+		nstest.MustNotAnswer(GinkgoTB(), container, "10.9.0.2:80")
 		By("until the host end is gone")
-		ok(nstest.Call{Node: b.Node, Config: kept()}, "GC")
+		ok(nstest.Call{Host: b.Host, Config: kept()}, "GC")
 		Expect(b.elements()).To(ContainSubstring("veth9"))
-		b.Node.Batch(GinkgoTB(), "link del veth9")
-		ok(nstest.Call{Node: b.Node, Config: kept()}, "GC")
+		b.Host.Batch(GinkgoTB(), "link del veth9")
+		ok(nstest.Call{Host: b.Host, Config: kept()}, "GC")
 		Expect(b.elements()).NotTo(ContainSubstring("veth9"))
 	})
 
 	DescribeTable("cannot be kept in a table of another program, as STATUS says", func(keys, commands string) {
-		b.Node.Must(GinkgoTB(), "nft", commands)
-		before := b.Node.Must(GinkgoTB(), "nft", "list", "ruleset")
-		failed := failure(nstest.Call{Node: b.Node, Config: bare(keys)}, "STATUS")
+		b.Host.Must(GinkgoTB(), "nft", commands)
+		before := b.Host.Must(GinkgoTB(), "nft", "list", "ruleset")
+		failed := failure(nstest.Call{Host: b.Host, Config: bare(keys)}, "STATUS")
 		Expect(failed.Code).To(BeEquivalentTo(types.CodeNotAvailable))
 		Expect(failed.Msg).To(ContainSubstring("is not as plumb makes it"))
-		Expect(b.Node.Must(GinkgoTB(), "nft", "list", "ruleset")).To(Equal(before))
+		Expect(b.Host.Must(GinkgoTB(), "nft", "list", "ruleset")).To(Equal(before))
 		failed = failure(b.call(keys, 0), "ADD")
 		Expect(failed.Code).To(BeEquivalentTo(types.CodeConfig))
 		Expect(failed.Msg).To(ContainSubstring("is not as plumb makes it"))
@@ -186,10 +186,10 @@ var _ = Describe("the policies in nftables", func() {
 
 	It("need no more than STATUS says", func() {
 		for _, policy := range []string{open, sameBridge, isolated} {
-			c := nstest.Call{Node: b.Node, Config: bare(byNFT + key("ingressPolicy", policy))}
+			c := nstest.Call{Host: b.Host, Config: bare(byNFT + key("ingressPolicy", policy))}
 			ok(c, "STATUS")
 		}
-		Expect(b.Node.Must(GinkgoTB(), "nft", "list", "ruleset")).To(BeEmpty())
-		Expect(failure(nstest.Call{Node: b.Node, Config: bare(key("ingressPolicy", "x"))}, "STATUS").Code).To(BeEquivalentTo(types.CodeNotAvailable))
+		Expect(b.Host.Must(GinkgoTB(), "nft", "list", "ruleset")).To(BeEmpty())
+		Expect(failure(nstest.Call{Host: b.Host, Config: bare(key("ingressPolicy", "x"))}, "STATUS").Code).To(BeEquivalentTo(types.CodeNotAvailable))
 	})
 })

@@ -79,7 +79,7 @@ func (f *firewall) sources() (all []source) {
 // addSources makes the addresses sources of the zone. It reports false if firewalld does not run
 // or does not authorize the plugin, and the configuration does not require it.
 func (f *firewall) addSources() (done bool, err error) {
-	z, err := bus.Open(f.r.Node)
+	z, err := bus.Open(f.r.HostNS)
 	if err == nil {
 		defer func() { _ = z.Close() }()
 		err = f.addSourcesTo(z)
@@ -124,7 +124,7 @@ func (f *firewall) removeSources(deleted []nft.SetElement, others ...source) err
 	if len(deleted)+len(others) == 0 {
 		return nil
 	}
-	z, err := bus.Open(f.r.Node)
+	z, err := bus.Open(f.r.HostNS)
 	if errors.Is(err, bus.ErrNotRunning) {
 		return nil
 	}
@@ -164,7 +164,7 @@ func (f *firewall) withoutOtherOwners(sources []source) ([]source, error) {
 
 // checkSources reports whether firewalld has to have the sources, and names those that it lacks.
 func (f *firewall) checkSources() (done bool, err error) {
-	z, err := bus.Open(f.r.Node)
+	z, err := bus.Open(f.r.HostNS)
 	if err == nil {
 		defer func() { _ = z.Close() }()
 		for _, s := range f.sources() {
@@ -216,7 +216,7 @@ func restore(r *skel.Request, args []string) error {
 	if err != nil || len(all) == 0 {
 		return err
 	}
-	z, err := bus.Open(r.Node)
+	z, err := bus.Open(r.HostNS)
 	if err != nil {
 		return err
 	}

@@ -17,7 +17,7 @@ var _ = Describe("the backend firewalld", func() {
 	var d *nstest.Firewalld
 	BeforeEach(func() {
 		b = newTestbed()
-		d = nstest.StartFirewalld(GinkgoTB(), b.Node)
+		d = nstest.StartFirewalld(GinkgoTB(), b.Host)
 		GinkgoT().Setenv("DBUS_SYSTEM_BUS_ADDRESS", d.Address)
 	})
 	zoneOf := func(source string) any {
@@ -28,13 +28,13 @@ var _ = Describe("the backend firewalld", func() {
 	DescribeTable("makes the addresses sources of the zone", func(backend, policy string) {
 		b.serve()
 		keys := key("backend", backend) + key("ingressPolicy", policy)
-		expect(probe{b.pods[0], nstest.OutsideV4, nstest.OutsideV6, false})
-		for _, pod := range []int{0, 2} {
-			ok(b.call(keys, pod), "ADD")
-			ok(b.call(keys, pod), "ADD")
-			ok(b.call(keys, pod), "CHECK")
+		expect(probe{b.containers[0], nstest.OutsideV4, nstest.OutsideV6, false})
+		for _, container := range []int{0, 2} {
+			ok(b.call(keys, container), "ADD")
+			ok(b.call(keys, container), "ADD")
+			ok(b.call(keys, container), "CHECK")
 		}
-		expect(probe{b.pods[0], nstest.OutsideV4, nstest.OutsideV6, true}, toPod(b.pods[0], 2, policy == open))
+		expect(probe{b.containers[0], nstest.OutsideV4, nstest.OutsideV6, true}, toContainer(b.containers[0], 2, policy == open))
 		Expect(zoneOf("fd00:1::2/128")).To(Equal("trusted"))
 		Expect(b.saved()).NotTo(ContainSubstring("CNI"))
 		By("CHECK sees that a source is gone")
@@ -47,10 +47,10 @@ var _ = Describe("the backend firewalld", func() {
 		Expect(zoneOf("fd00:1::2/128")).To(Equal(""))
 		By("and so does GC")
 		for _, keeps := range []string{kept(), strings.Replace(kept("c2"), "net1", "net2", 1)} {
-			ok(nstest.Call{Node: b.Node, Config: keeps}, "GC")
+			ok(nstest.Call{Host: b.Host, Config: keeps}, "GC")
 			Expect(zoneOf("10.9.1.2/32")).To(Equal("trusted"))
 		}
-		ok(nstest.Call{Node: b.Node, Config: strings.Replace(kept(), "net1", "net2", 1)}, "GC")
+		ok(nstest.Call{Host: b.Host, Config: strings.Replace(kept(), "net1", "net2", 1)}, "GC")
 		Expect(zoneOf("10.9.1.2/32")).To(Equal(""))
 		Expect(b.elements()).NotTo(ContainSubstring("10.9."))
 	}, Entry(nil, firewalld, open), Entry(nil, "", sameBridge))
@@ -58,16 +58,16 @@ var _ = Describe("the backend firewalld", func() {
 	It("keeps policies when firewalld reloads", func() {
 		b.serve()
 		keys := key("ingressPolicy", sameBridge)
-		for _, pod := range []int{0, 2} {
-			ok(b.call(keys, pod), "ADD")
+		for _, container := range []int{0, 2} {
+			ok(b.call(keys, container), "ADD")
 		}
 		before := b.elements()
 		d.Call(GinkgoTB(), "reload")
 		Expect(b.elements()).To(Equal(before))
-		for _, pod := range []int{0, 2} {
-			ok(b.call(keys, pod), "ADD")
+		for _, container := range []int{0, 2} {
+			ok(b.call(keys, container), "ADD")
 		}
-		expect(toPod(b.pods[0], 2, false), probe{b.pods[0], nstest.OutsideV4, nstest.OutsideV6, true})
+		expect(toContainer(b.containers[0], 2, false), probe{b.containers[0], nstest.OutsideV4, nstest.OutsideV6, true})
 	})
 
 	It("restores the sources after a reload of firewalld", func() {
@@ -80,7 +80,7 @@ var _ = Describe("the backend firewalld", func() {
 		Expect(b.elements()).To(MatchRegexp(`10\.9\.0\.2 comment "[^"]*" : "trusted" \. ""`))
 		restore := func() (exit int, stderr string) {
 			var out strings.Builder
-			return skel.Run(plugin(), skel.Env{Args: []string{"restore"}, Node: b.Node.Path(), Stdout: &out, Stderr: &out}), out.String()
+			return skel.Run(plugin(), skel.Env{Args: []string{"restore"}, HostNS: b.Host.Path(), Stdout: &out, Stderr: &out}), out.String()
 		}
 		for range 2 {
 			exit, stderr := restore()
@@ -148,7 +148,7 @@ var _ = Describe("the backend firewalld", func() {
 	})
 
 	It("needs table inet plumb for the list, as STATUS says", func() {
-		b.Node.Must(GinkgoTB(), "nft", "add table inet plumb; add map inet plumb source4 { type ether_addr : ipv4_addr; }")
+		b.Host.Must(GinkgoTB(), "nft", "add table inet plumb; add map inet plumb source4 { type ether_addr : ipv4_addr; }")
 		c := b.call("", 0)
 		Expect(failure(c, "ADD")).To(And(HaveField("Code", BeEquivalentTo(types.CodeConfig)), HaveField("Msg", ContainSubstring("is not as plumb makes it"))))
 		c.Config = bare("")

@@ -28,10 +28,10 @@ const (
 	markerPrefix = "firewall: "
 )
 
-// tool returns the programs of a variant for the family, or the default ones if the node does not
+// tool returns the programs of a variant for the family, or the default ones if the host does not
 // have that variant, as before iptables 1.8.
 func (f *firewall) tool(fam nft.Family, v xt.Variant) xt.Tool {
-	t := xt.Tool{Node: f.r.Node, Family: fam, Variant: v}
+	t := xt.Tool{HostNS: f.r.HostNS, Family: fam, Variant: v}
 	if t.CheckInstalled() != nil {
 		t.Variant = xt.Default
 	}
@@ -192,7 +192,7 @@ func (f *firewall) eachTable(chain string, visit func(tool xt.Tool) error) error
 			}
 			errs = append(errs, types.IgnoreNotExist(err))
 		}
-		legacy, found, err := xt.LegacyTool(f.r.Node, fam, filter)
+		legacy, found, err := xt.LegacyTool(f.r.HostNS, fam, filter)
 		if found {
 			err = visit(legacy)
 		}

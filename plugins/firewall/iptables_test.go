@@ -25,9 +25,9 @@ var _ = Describe("the backend iptables", func() {
 		By("which a second ADD leaves as they are")
 		ok(c, "ADD")
 		nstest.Golden(GinkgoTB(), name, b.saved())
-		before := nstest.Snapshot(GinkgoTB(), b.Node)
+		before := nstest.Snapshot(GinkgoTB(), b.Host)
 		ok(c, "CHECK")
-		Expect(nstest.Compare(before, nstest.Snapshot(GinkgoTB(), b.Node))).To(BeEmpty())
+		Expect(nstest.Compare(before, nstest.Snapshot(GinkgoTB(), b.Host))).To(BeEmpty())
 		By("and of which DEL leaves what containers share, with and without prevResult")
 		ok(c, "DEL")
 		after := b.saved()
@@ -66,11 +66,11 @@ var _ = Describe("the backend iptables", func() {
 			{"-I FORWARD 1 -j CNI-FORWARD", "before the one that jumps to CNI-FORWARD"},
 		} {
 			ok(c, "ADD")
-			b.Node.Must(GinkgoTB(), "iptables", strings.Fields(broken.command)...)
+			b.Host.Must(GinkgoTB(), "iptables", strings.Fields(broken.command)...)
 			failed := failure(c, "CHECK")
 			Expect(failed.Code).To(BeEquivalentTo(types.CodeChanged), broken.command)
 			Expect(failed.Msg).To(ContainSubstring(broken.names), broken.command)
-			b.Node.Must(GinkgoTB(), "iptables", "-F")
+			b.Host.Must(GinkgoTB(), "iptables", "-F")
 		}
 	})
 
@@ -79,30 +79,30 @@ var _ = Describe("the backend iptables", func() {
 		for _, broken := range []string{"flush set bridge plumb isolated_ports", "flush chain bridge plumb forward", "delete table bridge plumb"} {
 			ok(c, "ADD")
 			ok(c, "CHECK")
-			b.Node.Must(GinkgoTB(), "nft", broken)
+			b.Host.Must(GinkgoTB(), "nft", broken)
 			failed := failure(c, "CHECK")
 			Expect(failed.Code).To(BeEquivalentTo(types.CodeChanged), broken)
 			Expect(failed.Msg).To(ContainSubstring("table bridge plumb"))
 		}
 		By("but not those of rules that the reference plugin made")
-		b.Node.Must(GinkgoTB(), "iptables", "-D", forwardChain, "-s", "10.9.0.2/32", "-m", "comment", "--comment", "firewall: net1/c0/eth0")
-		b.Node.Must(GinkgoTB(), "ip6tables", "-D", forwardChain, "-s", "fd00:1::2/128", "-m", "comment", "--comment", "firewall: net1/c0/eth0")
+		b.Host.Must(GinkgoTB(), "iptables", "-D", forwardChain, "-s", "10.9.0.2/32", "-m", "comment", "--comment", "firewall: net1/c0/eth0")
+		b.Host.Must(GinkgoTB(), "ip6tables", "-D", forwardChain, "-s", "fd00:1::2/128", "-m", "comment", "--comment", "firewall: net1/c0/eth0")
 		ok(c, "CHECK")
 	})
 
 	It("makes no table to CHECK", func() {
 		Expect(failure(b.call(byIPTables, 0), "CHECK").Msg).To(ContainSubstring("has no chain CNI-FORWARD"))
-		Expect(b.Node.Must(GinkgoTB(), "nft", "list", "ruleset")).To(BeEmpty())
+		Expect(b.Host.Must(GinkgoTB(), "nft", "list", "ruleset")).To(BeEmpty())
 	})
 
 	It("restores the jumps in their order", func() {
 		c := b.call(byIPTables+key("ingressPolicy", sameBridge), 0)
 		ok(c, "ADD")
 		whole := b.saved()
-		b.Node.Must(GinkgoTB(), "iptables", "-D", "FORWARD", "2")
+		b.Host.Must(GinkgoTB(), "iptables", "-D", "FORWARD", "2")
 		ok(c, "ADD")
 		Expect(b.saved()).To(Equal(whole))
-		b.Node.Must(GinkgoTB(), "iptables", "-D", "FORWARD", "1")
+		b.Host.Must(GinkgoTB(), "iptables", "-D", "FORWARD", "1")
 		ok(c, "ADD")
 		Expect(b.saved()).To(Equal(whole))
 	})
@@ -112,11 +112,11 @@ var _ = Describe("the backend iptables", func() {
 		ok(c, "ADD")
 		whole := b.saved()
 		inserted := "-i cni1 ! -o cni1 -j " + stage2
-		b.Node.Must(GinkgoTB(), "iptables", append([]string{"-I", stage1, "1"}, strings.Fields(inserted)...)...)
+		b.Host.Must(GinkgoTB(), "iptables", append([]string{"-I", stage1, "1"}, strings.Fields(inserted)...)...)
 		ok(c, "CHECK")
 		ok(c, "ADD")
 		Expect(b.saved()).To(MatchRegexp(`(?s)--ctstate DNAT --ctdir ORIGINAL .*--ctstate DNAT --ctdir REPLY .*` + inserted))
-		b.Node.Must(GinkgoTB(), "iptables", append([]string{"-D", stage1}, strings.Fields(inserted)...)...)
+		b.Host.Must(GinkgoTB(), "iptables", append([]string{"-D", stage1}, strings.Fields(inserted)...)...)
 		Expect(b.saved()).To(Equal(whole))
 	})
 
@@ -136,15 +136,15 @@ var _ = Describe("the backend iptables", func() {
 		By("the address that both interfaces have stays with the other one")
 		Expect(b.saved()).To(ContainSubstring("-A CNI-FORWARD -s fd00:1::2/128 -j ACCEPT"))
 		By("GC keeps what is listed, and other networks")
-		ok(nstest.Call{Node: b.Node, Config: kept("c1")}, "GC")
+		ok(nstest.Call{Host: b.Host, Config: kept("c1")}, "GC")
 		Expect(b.saved()).To(And(Not(ContainSubstring("10.9.0.4")), ContainSubstring("10.9.0.3"), ContainSubstring("10.9.0.5")))
-		ok(nstest.Call{Node: b.Node, Config: kept()}, "GC")
+		ok(nstest.Call{Host: b.Host, Config: kept()}, "GC")
 		Expect(b.saved()).To(And(Not(ContainSubstring("10.9.0.3")), ContainSubstring("10.9.0.5")))
 	})
 
 	DescribeTable("works for a bridge with a quotation mark in its name, which iptables-save does not quote", func(name, policy string) {
-		b.Node.Must(GinkgoTB(), "ip", "link", "set", "cni0", "down")
-		b.Node.Must(GinkgoTB(), "ip", "link", "set", "cni0", "name", name, "up")
+		b.Host.Must(GinkgoTB(), "ip", "link", "set", "cni0", "down")
+		b.Host.Must(GinkgoTB(), "ip", "link", "set", "cni0", "name", name, "up")
 		c, other := b.call(byIPTables+key("ingressPolicy", policy)+`"publishedPorts":true,`, 0), b.call(byIPTables+key("ingressPolicy", policy), 2)
 		c.Config = strings.ReplaceAll(c.Config, `"cni0"`, strconv.Quote(name))
 		ok(other, "ADD")
@@ -156,8 +156,8 @@ var _ = Describe("the backend iptables", func() {
 		ok(c, "CHECK")
 		ok(other, "CHECK")
 		ok(c, "DEL")
-		b.Node.Must(GinkgoTB(), "ip", "link", "delete", name)
-		ok(nstest.Call{Node: b.Node, Config: kept()}, "GC")
+		b.Host.Must(GinkgoTB(), "ip", "link", "delete", name)
+		ok(nstest.Call{Host: b.Host, Config: kept()}, "GC")
 		Expect(b.saved()).To(Equal(before))
 	},
 		Entry(nil, `cni"0`, sameBridge),
@@ -176,9 +176,9 @@ var _ = Describe("the backend iptables", func() {
 
 	It("deletes what is in tables of iptables-legacy", func() {
 		c := b.call(byIPTables, 0)
-		b.Node.Must(GinkgoTB(), "iptables-legacy", "-N", forwardChain)
+		b.Host.Must(GinkgoTB(), "iptables-legacy", "-N", forwardChain)
 		for _, line := range accepts(netip.MustParseAddr("10.9.0.2")) {
-			b.Node.Must(GinkgoTB(), "iptables-legacy", strings.Fields(line)...)
+			b.Host.Must(GinkgoTB(), "iptables-legacy", strings.Fields(line)...)
 		}
 		ok(c, "DEL")
 		Expect(b.saved("-legacy")).NotTo(ContainSubstring("10.9.0.2"))

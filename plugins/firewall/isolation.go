@@ -178,7 +178,7 @@ func bridgeOf(k nft.Key) string {
 	return name
 }
 
-// isGone reports whether the node has no link of that name any more.
+// isGone reports whether the host has no link of that name any more.
 func (f *firewall) isGone(name string) (bool, error) {
 	_, err := f.links.Link(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -187,7 +187,7 @@ func (f *firewall) isGone(name string) (bool, error) {
 	return false, err
 }
 
-// isUnused reports whether the node has no link of that name any more, or a bridge without ports.
+// isUnused reports whether the host has no link of that name any more, or a bridge without ports.
 func (f *firewall) isUnused(name string) (bool, error) {
 	l, err := f.links.Link(name)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -1,4 +1,4 @@
-// firewall lets the node forward the packets of a container, and keeps bridges apart. It is
+// firewall lets the host forward the packets of a container, and keeps bridges apart. It is
 // called after the plugin that made the interface. See README.md.
 package main
 

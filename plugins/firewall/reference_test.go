@@ -53,7 +53,7 @@ var _ = Describe("beside the reference plugin", func() {
 		reference(c, "DEL")
 		Expect(withoutMarkers()).NotTo(ContainSubstring("10.9.0.2"))
 		By("and GC deletes what that leaves")
-		ok(nstest.Call{Node: b.Node, Config: kept()}, "GC")
+		ok(nstest.Call{Host: b.Host, Config: kept()}, "GC")
 		Expect(b.saved()).NotTo(ContainSubstring("10.9.0.2"))
 	})
 

@@ -14,12 +14,12 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// serve has each pod and the host outside answer at port 80 of both families.
+// serve has each container and the host outside answer at port 80 of both families.
 func (b *testbed) serve() {
 	GinkgoHelper()
 	for i, p := range places() {
-		nstest.ServeTCP(GinkgoTB(), b.pods[i], p.v4+":80")
-		nstest.ServeTCP(GinkgoTB(), b.pods[i], "["+p.v6+"]:80")
+		nstest.ServeTCP(GinkgoTB(), b.containers[i], p.v4+":80")
+		nstest.ServeTCP(GinkgoTB(), b.containers[i], "["+p.v6+"]:80")
 	}
 	nstest.ServeTCP(GinkgoTB(), b.Outside, nstest.OutsideV4+":80")
 	nstest.ServeTCP(GinkgoTB(), b.Outside, "["+nstest.OutsideV6+"]:80")
@@ -32,8 +32,8 @@ type probe struct {
 	answers bool
 }
 
-// toPod probes the pod of that index.
-func toPod(from *nstest.NS, to int, answers bool) probe {
+// toPod probes the container of that index.
+func toContainer(from *nstest.NS, to int, answers bool) probe {
 	return probe{from, places()[to].v4, places()[to].v6, answers}
 }
 
@@ -80,21 +80,21 @@ func expect(probes ...probe) {
 func (b *testbed) dropForwarded(policy string) {
 	GinkgoHelper()
 	for _, program := range []string{"iptables", "ip6tables"} {
-		b.Node.Must(GinkgoTB(), program, "-P", "FORWARD", policy)
+		b.Host.Must(GinkgoTB(), program, "-P", "FORWARD", policy)
 	}
 }
 
-// publish translates connections to port 80 of the node to the pod of that index, as portmap does. The
-// pods of its own bridge appear with an address of the node, so that the answers come back through it.
-func (b *testbed) publish(pod int) {
+// publish translates connections to port 80 of the host to the container of that index, as portmap does. The
+// containers of its own bridge appear with an address of the host, so that the answers come back through it.
+func (b *testbed) publish(container int) {
 	GinkgoHelper()
-	p := places()[pod]
+	p := places()[container]
 	for _, f := range []struct{ program, to, source string }{
 		{"iptables", p.v4 + ":80", p.v4 + "/24"},
 		{"ip6tables", "[" + p.v6 + "]:80", p.v6 + "/64"},
 	} {
-		b.Node.Must(GinkgoTB(), f.program, "-t", "nat", "-A", "PREROUTING", "-p", "tcp", "-m", "addrtype", "--dst-type", "LOCAL", "--dport", "80", "-j", "DNAT", "--to-destination", f.to)
-		b.Node.Must(GinkgoTB(), f.program, "-t", "nat", "-A", "POSTROUTING", "-p", "tcp", "-s", f.source, "-o", p.bridge, "-m", "conntrack", "--ctstate", "DNAT", "-j", "MASQUERADE")
+		b.Host.Must(GinkgoTB(), f.program, "-t", "nat", "-A", "PREROUTING", "-p", "tcp", "-m", "addrtype", "--dst-type", "LOCAL", "--dport", "80", "-j", "DNAT", "--to-destination", f.to)
+		b.Host.Must(GinkgoTB(), f.program, "-t", "nat", "-A", "POSTROUTING", "-p", "tcp", "-s", f.source, "-o", p.bridge, "-m", "conntrack", "--ctstate", "DNAT", "-j", "MASQUERADE")
 	}
 }
 
@@ -141,36 +141,36 @@ var _ = Describe("traffic", func() {
 	DescribeTable("passes as the policy says, also where netfilter sees bridged frames", func(backend, policy, forward string) {
 		outside := forward == "ACCEPT"
 		if backend == firewalld {
-			d := nstest.StartFirewalld(GinkgoTB(), b.Node)
+			d := nstest.StartFirewalld(GinkgoTB(), b.Host)
 			GinkgoT().Setenv("DBUS_SYSTEM_BUS_ADDRESS", d.Address)
 			outside = false // firewalld rejects what no zone of source and destination accepts
 		}
 		b.dropForwarded(forward)
 		b.publish(0)
-		for pod := range places() {
+		for container := range places() {
 			keys := key("backend", backend) + key("ingressPolicy", policy)
-			if pod == 3 {
+			if container == 3 {
 				keys = key("backend", backend)
 			} else {
 				keys += `"publishedPorts":true,`
 			}
-			ok(b.call(keys, pod), "ADD")
-			ok(b.call(keys, pod), "CHECK")
+			ok(b.call(keys, container), "ADD")
+			ok(b.call(keys, container), "CHECK")
 		}
 		probes := []probe{
-			toPod(b.pods[0], 1, policy != isolated), // of the same bridge
-			toPod(b.pods[0], 2, policy == open),     // of another bridge with a policy
-			toPod(b.pods[0], 3, true),               // of a bridge without one
-			toPod(b.pods[3], 0, true),               // and from there
-			toPod(b.Outside, 0, outside),
-			{b.pods[0], nstest.OutsideV4, nstest.OutsideV6, true},
-			toPod(b.Node, 0, true),
-			{b.pods[2], places()[2].gateway4, places()[2].gateway6, true}, // the published port, from another bridge with a policy
+			toContainer(b.containers[0], 1, policy != isolated), // of the same bridge
+			toContainer(b.containers[0], 2, policy == open),     // of another bridge with a policy
+			toContainer(b.containers[0], 3, true),               // of a bridge without one
+			toContainer(b.containers[3], 0, true),               // and from there
+			toContainer(b.Outside, 0, outside),
+			{b.containers[0], nstest.OutsideV4, nstest.OutsideV6, true},
+			toContainer(b.Host, 0, true),
+			{b.containers[2], places()[2].gateway4, places()[2].gateway6, true}, // the published port, from another bridge with a policy
 		}
-		fromSameBridge := probe{b.pods[1], places()[1].gateway4, places()[1].gateway6, true}
+		fromSameBridge := probe{b.containers[1], places()[1].gateway4, places()[1].gateway6, true}
 		expect(append(probes, fromSameBridge)...)
 		By("and where netfilter sees bridged frames too")
-		nstest.RequireFeature(GinkgoTB(), "br_netfilter", b.Node.SetBridgeNetfilter(GinkgoTB(), "1"))
+		nstest.RequireFeature(GinkgoTB(), "br_netfilter", b.Host.SetBridgeNetfilter(GinkgoTB(), "1"))
 		if policy != isolated { // there it depends on the kernel: Linux 6.1 forwards the packets, 6.18 drops them
 			probes = append(probes, fromSameBridge)
 		}
@@ -181,12 +181,12 @@ var _ = Describe("traffic", func() {
 		b.publish(0)
 		common := key("backend", backend) + key("ingressPolicy", policy)
 		published := func(answers bool) probe {
-			return probe{b.pods[2], places()[2].gateway4, places()[2].gateway6, answers}
+			return probe{b.containers[2], places()[2].gateway4, places()[2].gateway6, answers}
 		}
 		ok(b.call(common+`"publishedPorts":true,`, 0), "ADD")
 		ok(b.call(common, 2), "ADD") // later, and its rules do not go before
 		ok(b.call(common+`"publishedPorts":true,`, 0), "CHECK")
-		expect(published(true), toPod(b.pods[2], 0, false), toPod(b.pods[0], 2, false))
+		expect(published(true), toContainer(b.containers[2], 0, false), toContainer(b.containers[0], 2, false))
 		By("and without the key it does not")
 		Expect(failure(b.call(common, 0), "CHECK").Code).To(BeEquivalentTo(types.CodeChanged))
 		ok(b.call(common, 0), "ADD")
@@ -199,25 +199,25 @@ var _ = Describe("traffic", func() {
 	DescribeTable("is dropped between bridges whose policies have different backends", func(first, second, policy string) {
 		ok(b.call(key("backend", first)+key("ingressPolicy", sameBridge), 2), "ADD")
 		ok(b.call(key("backend", second)+key("ingressPolicy", policy), 0), "ADD")
-		expect(toPod(b.pods[0], 2, false), toPod(b.pods[2], 0, false), toPod(b.pods[0], 3, true), toPod(b.pods[0], 1, true))
+		expect(toContainer(b.containers[0], 2, false), toContainer(b.containers[2], 0, false), toContainer(b.containers[0], 3, true), toContainer(b.containers[0], 1, true))
 		ok(b.call(key("backend", first)+key("ingressPolicy", sameBridge), 2), "CHECK")
 		ok(b.call(key("backend", second)+key("ingressPolicy", policy), 0), "CHECK")
 		By("until one of them is open")
 		ok(b.call(key("backend", first), 2), "ADD")
-		expect(toPod(b.pods[0], 2, true), toPod(b.pods[2], 0, true))
+		expect(toContainer(b.containers[0], 2, true), toContainer(b.containers[2], 0, true))
 	},
 		Entry(nil, iptables, nftables, sameBridge), Entry(nil, nftables, iptables, isolated),
 	)
 
 	It("is dropped between a bridge in nftables and one of the reference plugin, which only iptables contains", func() {
 		for _, program := range []string{"iptables-restore", "ip6tables-restore"} {
-			_, err := b.Node.ExecInput(referencePolicy, program, "--noflush")
+			_, err := b.Host.ExecInput(referencePolicy, program, "--noflush")
 			Expect(err).NotTo(HaveOccurred())
 		}
 		c := b.call(key("backend", nftables)+key("ingressPolicy", sameBridge), 0)
 		ok(c, "ADD")
 		ok(c, "CHECK")
-		expect(toPod(b.pods[0], 2, false), toPod(b.pods[2], 0, false), toPod(b.pods[0], 3, true), toPod(b.pods[3], 2, true))
+		expect(toContainer(b.containers[0], 2, false), toContainer(b.containers[2], 0, false), toContainer(b.containers[0], 3, true), toContainer(b.containers[3], 2, true))
 	})
 
 	It("is dropped between bridges whose policies have different backends, and were added at the same time", func() {
@@ -232,7 +232,7 @@ var _ = Describe("traffic", func() {
 		}
 		ok(byNFT, "ADD")
 		Expect(added).To(BeTrue())
-		expect(toPod(b.pods[0], 2, false), toPod(b.pods[2], 0, false), toPod(b.pods[0], 3, true))
+		expect(toContainer(b.containers[0], 2, false), toContainer(b.containers[2], 0, false), toContainer(b.containers[0], 3, true))
 	})
 
 	It("of a bridge in nftables has rules of iptables only while another bridge is in iptables alone", func() {
@@ -242,23 +242,23 @@ var _ = Describe("traffic", func() {
 		Expect(b.saved()).To(ContainSubstring("-i cni0 ! -o cni0"))
 		first.Config = conf(key("backend", nftables)+key("ingressPolicy", sameBridge), 2)
 		ok(first, "ADD")
-		expect(toPod(b.pods[0], 2, false), toPod(b.pods[2], 0, false))
+		expect(toContainer(b.containers[0], 2, false), toContainer(b.containers[2], 0, false))
 		ok(second, "ADD")
-		expect(toPod(b.pods[0], 2, false), toPod(b.pods[2], 0, false))
+		expect(toContainer(b.containers[0], 2, false), toContainer(b.containers[2], 0, false))
 		Expect(b.saved()).NotTo(Or(ContainSubstring("cni0"), ContainSubstring("cni1")))
 	})
 
 	DescribeTable("between containers that run already is dropped after a change to isolated", func(backend, policy string) {
 		keys := key("backend", backend) + key("ingressPolicy", isolated)
-		b.Node.Batch(GinkgoTB(), "link add veth9 type veth peer name veth8", "link set veth9 master cni0 alias plumb:net9/c9/eth0",
+		b.Host.Batch(GinkgoTB(), "link add veth9 type veth peer name veth8", "link set veth9 master cni0 alias plumb:net9/c9/eth0",
 			"link add veth7 type veth peer name veth6", "link set veth7 master cni0") // of another network, and of an unknown owner
-		for pod := range 2 {
-			b.Node.Batch(GinkgoTB(), fmt.Sprintf("link set veth%d alias plumb:net1/c%[1]d/eth0", pod))
-			ok(b.call(key("backend", backend)+key("ingressPolicy", policy), pod), "ADD")
+		for container := range 2 {
+			b.Host.Batch(GinkgoTB(), fmt.Sprintf("link set veth%d alias plumb:net1/c%[1]d/eth0", container))
+			ok(b.call(key("backend", backend)+key("ingressPolicy", policy), container), "ADD")
 		}
-		expect(toPod(b.pods[0], 1, true))
+		expect(toContainer(b.containers[0], 1, true))
 		ok(b.call(keys, 0), "ADD")
-		expect(toPod(b.pods[0], 1, false), toPod(b.pods[1], 0, false), toPod(b.Node, 1, true))
+		expect(toContainer(b.containers[0], 1, false), toContainer(b.containers[1], 0, false), toContainer(b.Host, 1, true))
 		ok(b.call(keys, 1), "CHECK")
 		Expect(b.elements()).NotTo(Or(ContainSubstring("veth9"), ContainSubstring("veth7")))
 		By("and only the ADD that changes the policy lists the ports")
@@ -271,7 +271,7 @@ var _ = Describe("traffic", func() {
 		c.Config = bare("")
 		ok(c, "DEL")
 		Expect(b.elements()).To(And(Not(ContainSubstring("veth1")), ContainSubstring("veth0")))
-		ok(nstest.Call{Node: b.Node, Config: kept()}, "GC")
+		ok(nstest.Call{Host: b.Host, Config: kept()}, "GC")
 		Expect(b.elements()).NotTo(ContainSubstring("veth"))
 	},
 		Entry(nil, iptables, sameBridge), Entry(nil, nftables, sameBridge), Entry(nil, nftables, open),
@@ -279,49 +279,49 @@ var _ = Describe("traffic", func() {
 
 	DescribeTable("through the gateway of a VLAN passes as the policy says", func(backend string) {
 		// The plugin bridge with "vlan": the gateway is one end of a veth pair, the other end is a port of the bridge.
-		b.Node.Batch(GinkgoTB(), "link add vbr type bridge", "link set vbr up", "link add vbr.100 type veth peer name vgate", "link set vgate master vbr up",
+		b.Host.Batch(GinkgoTB(), "link add vbr type bridge", "link set vbr up", "link add vbr.100 type veth peer name vgate", "link set vgate master vbr up",
 			"addr add 10.7.0.1/24 dev vbr.100", "addr add fd07::1/64 dev vbr.100 nodad", "link set vbr.100 up")
-		var pods []*nstest.NS
+		var containers []*nstest.NS
 		for i, v4 := range []string{"10.7.0.2", "10.7.0.3"} {
-			pod, port := nstest.New(GinkgoTB()).Named("tagged"+v4), fmt.Sprint("vport", i)
+			container, port := nstest.New(GinkgoTB()).Named("tagged"+v4), fmt.Sprint("vport", i)
 			v6 := fmt.Sprint("fd07::", 2+i)
-			nstest.Join(GinkgoTB(), nstest.End{In: b.Node, Name: port}, nstest.End{In: pod, Name: "eth0", Addrs: []string{v4 + "/24", v6 + "/64"}})
-			b.Node.Batch(GinkgoTB(), "link set "+port+" master vbr")
-			pod.Batch(GinkgoTB(), "route add default via 10.7.0.1", "route add default via fd07::1")
-			nstest.ServeTCP(GinkgoTB(), pod, v4+":80")
-			nstest.ServeTCP(GinkgoTB(), pod, "["+v6+"]:80")
-			pods = append(pods, pod)
-			prev := fmt.Sprintf(`{"cniVersion":"1.1.0","interfaces":[{"name":"vbr"},{"name":%q},{"name":"eth0","sandbox":"/pod"},{"name":"vbr.100"}],`+
+			nstest.Join(GinkgoTB(), nstest.End{In: b.Host, Name: port}, nstest.End{In: container, Name: "eth0", Addrs: []string{v4 + "/24", v6 + "/64"}})
+			b.Host.Batch(GinkgoTB(), "link set "+port+" master vbr")
+			container.Batch(GinkgoTB(), "route add default via 10.7.0.1", "route add default via fd07::1")
+			nstest.ServeTCP(GinkgoTB(), container, v4+":80")
+			nstest.ServeTCP(GinkgoTB(), container, "["+v6+"]:80")
+			containers = append(containers, container)
+			prev := fmt.Sprintf(`{"cniVersion":"1.1.0","interfaces":[{"name":"vbr"},{"name":%q},{"name":"eth0","sandbox":"/container"},{"name":"vbr.100"}],`+
 				`"ips":[{"address":"%s/24","interface":2},{"address":"%s/64","interface":2}]}`, port, v4, v6)
-			c := nstest.Call{ContainerID: fmt.Sprint("tagged", i), Node: b.Node, Pod: pod, Config: confFor(key("backend", backend)+key("ingressPolicy", sameBridge), prev)}
+			c := nstest.Call{ContainerID: fmt.Sprint("tagged", i), Host: b.Host, Container: container, Config: confFor(key("backend", backend)+key("ingressPolicy", sameBridge), prev)}
 			ok(c, "ADD")
 			ok(c, "CHECK")
 		}
 		ok(b.call(key("backend", backend)+key("ingressPolicy", sameBridge), 2), "ADD")
 		expect(
-			probe{b.pods[2], "10.7.0.2", "fd07::2", false}, // another bridge with a policy
-			toPod(pods[0], 2, false),
-			probe{b.pods[3], "10.7.0.2", "fd07::2", true}, // a bridge without one
-			probe{pods[0], "10.7.0.3", "fd07::3", true},   // of the same VLAN
+			probe{b.containers[2], "10.7.0.2", "fd07::2", false}, // another bridge with a policy
+			toContainer(containers[0], 2, false),
+			probe{b.containers[3], "10.7.0.2", "fd07::2", true}, // a bridge without one
+			probe{containers[0], "10.7.0.3", "fd07::3", true},   // of the same VLAN
 		)
 	}, Entry(nil, iptables), Entry(nil, nftables))
 
 	DescribeTable("follows a change of the policy at the next ADD", func(before, after string) {
 		for _, policies := range [][2]string{{isolated, sameBridge}, {sameBridge, isolated}, {isolated, open}} {
-			for pod := range 3 {
-				ok(b.call(key("backend", before)+key("ingressPolicy", policies[0]), pod), "ADD")
+			for container := range 3 {
+				ok(b.call(key("backend", before)+key("ingressPolicy", policies[0]), container), "ADD")
 			}
-			for pod := range 3 {
-				c := b.call(key("backend", after)+key("ingressPolicy", policies[1]), pod)
-				if pod != 1 { // the ADD of the first has changed the bridge
+			for container := range 3 {
+				c := b.call(key("backend", after)+key("ingressPolicy", policies[1]), container)
+				if container != 1 { // the ADD of the first has changed the bridge
 					Expect(failure(c, "CHECK").Code).To(BeEquivalentTo(types.CodeChanged), fmt.Sprint(policies))
 				}
 				ok(c, "ADD")
 			}
-			for pod := range 3 {
-				ok(b.call(key("backend", after)+key("ingressPolicy", policies[1]), pod), "CHECK")
+			for container := range 3 {
+				ok(b.call(key("backend", after)+key("ingressPolicy", policies[1]), container), "CHECK")
 			}
-			expect(toPod(b.pods[0], 1, policies[1] != isolated), toPod(b.pods[0], 2, policies[1] == open))
+			expect(toContainer(b.containers[0], 1, policies[1] != isolated), toContainer(b.containers[0], 2, policies[1] == open))
 		}
 		By("and leaves nothing of the former one")
 		Expect(b.elements()).To(BeEmpty())
@@ -332,7 +332,7 @@ var _ = Describe("traffic", func() {
 	)
 })
 
-var _ = Describe("what drops on the node", func() {
+var _ = Describe("what drops on the host", func() {
 	var b *testbed
 	BeforeEach(func() { b = newTestbed() })
 
@@ -344,11 +344,11 @@ var _ = Describe("what drops on the node", func() {
 			ok(c, command)
 		}
 		Expect(steps).NotTo(ContainElement(ContainSubstring("tables-")))
-		Expect(b.Node.Must(GinkgoTB(), "nft", "list", "ruleset")).To(BeEmpty())
+		Expect(b.Host.Must(GinkgoTB(), "nft", "list", "ruleset")).To(BeEmpty())
 	})
 
 	It("is iptables: only where it does", func() {
-		b.Node.Must(GinkgoTB(), "ip6tables", "-P", "FORWARD", "DROP")
+		b.Host.Must(GinkgoTB(), "ip6tables", "-P", "FORWARD", "DROP")
 		c := b.call("", 0)
 		ok(c, "ADD")
 		Expect(b.saved()).To(And(ContainSubstring("ip6tables -A CNI-FORWARD"), Not(ContainSubstring("iptables -A CNI-FORWARD -s 10."))))
@@ -369,19 +369,19 @@ var _ = Describe("what drops on the node", func() {
 
 	It("is iptables-legacy", func() {
 		b.serve()
-		b.Node.Must(GinkgoTB(), "iptables-legacy", "-P", "FORWARD", "DROP")
+		b.Host.Must(GinkgoTB(), "iptables-legacy", "-P", "FORWARD", "DROP")
 		c := b.call("", 0)
 		ok(c, "ADD")
 		Expect(b.saved("-legacy")).To(ContainSubstring("-A CNI-FORWARD -s 10.9.0.2/32 -j ACCEPT"))
 		ok(c, "CHECK")
-		nstest.MustDial(GinkgoTB(), b.pods[0], nstest.OutsideV4+":80", "10.9.0.2")
+		nstest.MustDial(GinkgoTB(), b.containers[0], nstest.OutsideV4+":80", "10.9.0.2")
 		c.Config = bare("")
 		ok(c, "DEL")
 		Expect(b.saved("-legacy")).NotTo(ContainSubstring("10.9.0.2"))
 	})
 
 	It("is a chain of nftables: ADD warns, and STATUS is 51", func() {
-		b.Node.Must(GinkgoTB(), "nft", "add table inet fw; add chain inet fw forwarded { type filter hook forward priority 0; policy drop; }")
+		b.Host.Must(GinkgoTB(), "nft", "add table inet fw; add chain inet fw forwarded { type filter hook forward priority 0; policy drop; }")
 		Expect(ok(b.call("", 0), "ADD").Stderr).To(ContainSubstring("chain forwarded of table inet fw"))
 		c := b.call("", 0)
 		c.Config = bare("")
@@ -394,8 +394,8 @@ var _ = Describe("what drops on the node", func() {
 		b.serve()
 		b.dropForwarded("DROP")
 		keys := byIPTables + key("iptablesAdminChainName", "NOMAD-ADMIN")
-		b.Node.Must(GinkgoTB(), "iptables", "-N", "NOMAD-ADMIN")
-		b.Node.Must(GinkgoTB(), "iptables", strings.Fields("-A NOMAD-ADMIN -o cni0 -d 10.9.0.0/24 -j ACCEPT")...)
+		b.Host.Must(GinkgoTB(), "iptables", "-N", "NOMAD-ADMIN")
+		b.Host.Must(GinkgoTB(), "iptables", strings.Fields("-A NOMAD-ADMIN -o cni0 -d 10.9.0.0/24 -j ACCEPT")...)
 		ok(b.call(keys, 0), "ADD")
 		nstest.MustDial(GinkgoTB(), b.Outside, "10.9.0.2:80", nstest.OutsideV4)
 		ok(b.call(keys, 0), "DEL")

@@ -15,7 +15,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// A firewall is what the node has for one attachment.
+// A firewall is what the host has for one attachment.
 type firewall struct {
 	r      *skel.Request
 	conf   *config
@@ -31,7 +31,7 @@ type firewall struct {
 	wasIsolatedByStages bool     // iptables isolated the containers of device before ADD changed it
 }
 
-// add lets the node forward the container's packets and gives the bridge its policy. It returns
+// add lets the host forward the container's packets and gives the bridge its policy. It returns
 // prevResult.
 func add(r *skel.Request) (*types.Result, error) {
 	f, prev, err := prepare(r)
@@ -112,7 +112,7 @@ func gc(r *skel.Request) error {
 	return errors.Join(f.gcRules(keep), f.gcElements(keep))
 }
 
-// prepare reads the configuration and prevResult, and finds what ADD and CHECK need on the node.
+// prepare reads the configuration and prevResult, and finds what ADD and CHECK need on the host.
 func prepare(r *skel.Request) (*firewall, *types.Result, error) {
 	conf, err := parse(r)
 	if err != nil {
@@ -129,19 +129,19 @@ func prepare(r *skel.Request) (*firewall, *types.Result, error) {
 	return f, prev, f.findBridge(prev)
 }
 
-// connect connects to the node.
+// connect connects to the host.
 func (f *firewall) connect() (err error) {
-	if f.links, err = nl.Open(f.r.Node); err != nil {
+	if f.links, err = nl.Open(f.r.HostNS); err != nil {
 		return err
 	}
-	if f.c, err = nft.Open(f.r.Node); errors.Is(err, nft.ErrUnavailable) {
+	if f.c, err = nft.Open(f.r.HostNS); errors.Is(err, nft.ErrUnavailable) {
 		f.c = nil
 		return nil
 	}
 	return err
 }
 
-// ready connects, lists the chains of the node, and falls back to iptables if the kernel has no nf_tables.
+// ready connects, lists the chains of the host, and falls back to iptables if the kernel has no nf_tables.
 func (f *firewall) ready() error {
 	err := f.connect()
 	if err == nil && f.c != nil {
@@ -180,10 +180,10 @@ func interfacesOnHost(prev *types.Result) (names []string) {
 	return names
 }
 
-// findBridge finds the bridge that the policy is for: the first interface of prevResult on the node
-// that is a bridge, or else the first one that the node has, such as the host end of ptp.
+// findBridge finds the bridge that the policy is for: the first interface of prevResult on the host
+// that is a bridge, or else the first one that the host has, such as the host end of ptp.
 func (f *firewall) findBridge(prev *types.Result) error {
-	var onNode []nl.Link
+	var onHost []nl.Link
 	for _, in := range prev.Interfaces {
 		if in.Sandbox != "" {
 			continue
@@ -195,7 +195,7 @@ func (f *firewall) findBridge(prev *types.Result) error {
 		if err != nil {
 			return err
 		}
-		onNode = append(onNode, l)
+		onHost = append(onHost, l)
 		if l.Kind == "bridge" && f.bridge.Kind != "bridge" || f.bridge.Name == "" {
 			f.bridge = l
 		}
@@ -204,14 +204,14 @@ func (f *firewall) findBridge(prev *types.Result) error {
 		return types.Errorf(types.CodeConfig,
 			"interface needs to be set for ingress policy %q, make sure to chain \"firewall\" plugin with \"bridge\"", f.conf.policy)
 	}
-	if err := f.findDevice(onNode); err != nil || f.conf.policy != isolated {
+	if err := f.findDevice(onHost); err != nil || f.conf.policy != isolated {
 		return err
 	}
 	hostEnd, err := attach.HostEnd(f.links, f.r.Attachment(), prev)
 	if err == nil {
-		onNode = append(onNode, hostEnd)
+		onHost = append(onHost, hostEnd)
 	}
-	for _, l := range onNode {
+	for _, l := range onHost {
 		if l.Master != 0 && l.Master == f.bridge.Index && !slices.Contains(f.ports, l.Name) {
 			f.ports = append(f.ports, l.Name)
 		}
@@ -221,9 +221,9 @@ func (f *firewall) findBridge(prev *types.Result) error {
 
 // findDevice finds the interface that the policy is for, which has the gateway address: the bridge
 // or, for a VLAN of the bridge, one end of a veth pair whose other end is a port of the bridge.
-func (f *firewall) findDevice(onNode []nl.Link) error {
+func (f *firewall) findDevice(onHost []nl.Link) error {
 	f.device = f.bridge.Name
-	for _, l := range onNode {
+	for _, l := range onHost {
 		if f.bridge.Kind != "bridge" || l.Master != 0 {
 			continue
 		}

@@ -31,15 +31,15 @@ func (h machine) add(r *skel.Request) (*types.Result, error) {
 	if dpdk {
 		return addDPDK(r, conf, pending)
 	}
-	node, pod, err := nl.OpenBoth(r.Node, r.Pod)
+	host, container, err := nl.OpenBoth(r.HostNS, r.ContainerNS)
 	if err != nil {
 		return nil, err
 	}
-	device, err := h.findFree(r, node, conf)
+	device, err := h.findFree(r, host, conf)
 	if err != nil {
 		return nil, err
 	}
-	if err := checkPod(pod, r.Attachment()); err != nil {
+	if err := checkContainer(container, r.Attachment()); err != nil {
 		return nil, err
 	}
 	pending.AllowAllocation()
@@ -48,12 +48,12 @@ func (h machine) add(r *skel.Request) (*types.Result, error) {
 			return nil, err
 		}
 	}
-	m := &mover{machine: h, r: r, node: node, pod: pod}
+	m := &mover{machine: h, r: r, host: host, container: container}
 	eth, err := m.take(conf, device)
 	if err != nil {
 		return nil, err
 	}
-	result, err := attach.PodLink{Pod: pod, Link: eth, DAD: conf.dad, Marked: true}.Configure(r, pending)
+	result, err := attach.ContainerLink{Container: container, Link: eth, DAD: conf.dad, Marked: true}.Configure(r, pending)
 	if err == nil {
 		result.Interfaces[0].PciID = conf.selector.pciID()
 	}
@@ -79,14 +79,14 @@ func addDPDK(r *skel.Request, conf *config, pending *ipam.Pending) (*types.Resul
 	return result, nil
 }
 
-// findFree returns the selected interface of the node, if it may be moved. If the kernel has
+// findFree returns the selected interface of the host, if it may be moved. If the kernel has
 // returned it from a container that ended without a DEL, findFree first restores it.
-func (h machine) findFree(r *skel.Request, node *nl.Conn, conf *config) (nl.Link, error) {
+func (h machine) findFree(r *skel.Request, host *nl.Conn, conf *config) (nl.Link, error) {
 	states, err := h.loadAll(r.Trace)
 	if err != nil {
 		return nl.Link{}, err
 	}
-	l, err := h.find(node, conf.selector)
+	l, err := h.find(host, conf.selector)
 	if types.IgnoreNotExist(err) != nil {
 		return nl.Link{}, err
 	}
@@ -94,17 +94,17 @@ func (h machine) findFree(r *skel.Request, node *nl.Conn, conf *config) (nl.Link
 		if !s.isHardware() || !s.isSelectedBy(conf.selector, l) {
 			continue
 		}
-		if err := (&mover{machine: h, r: r, node: node, state: s}).restoreReturned(); err != nil {
+		if err := (&mover{machine: h, r: r, host: host, state: s}).restoreReturned(); err != nil {
 			return nl.Link{}, err
 		}
 	}
-	return h.available(node, conf, states)
+	return h.available(host, conf, states)
 }
 
-// available returns the selected interface of the node, if it may be moved. If the device of one of the
-// states is selected and not on the node, the error has types.CodeTryAgain.
-func (h machine) available(node *nl.Conn, conf *config, states []*state) (nl.Link, error) {
-	l, err := h.find(node, conf.selector)
+// available returns the selected interface of the host, if it may be moved. If the device of one of the
+// states is selected and not on the host, the error has types.CodeTryAgain.
+func (h machine) available(host *nl.Conn, conf *config, states []*state) (nl.Link, error) {
+	l, err := h.find(host, conf.selector)
 	i := slices.IndexFunc(states, func(s *state) bool { return s.Selector == conf.selector.String() })
 	if i >= 0 && errors.Is(err, fs.ErrNotExist) {
 		return nl.Link{}, types.Errorf(types.CodeTryAgain, "%s is in use by %s: %w; if the attachment %[2]s no longer exists, GC releases the device", conf.selector, states[i].Attachment, err)
@@ -112,16 +112,16 @@ func (h machine) available(node *nl.Conn, conf *config, states []*state) (nl.Lin
 	if err != nil {
 		return nl.Link{}, types.Coded(types.CodeConfig, err)
 	}
-	return l, checkDispensable(node, l, conf)
+	return l, checkDispensable(host, l, conf)
 }
 
 // checkPod returns an error if the container has an interface named CNI_IFNAME. It also returns an error
 // if an earlier ADD of the attachment moved a device there, whatever its name is now.
-func checkPod(pod *nl.Conn, own types.Attachment) error {
-	if err := attach.EnsureNameFree(pod, own.IfName); err != nil {
+func checkContainer(container *nl.Conn, own types.Attachment) error {
+	if err := attach.EnsureNameFree(container, own.IfName); err != nil {
 		return err
 	}
-	links, err := pod.Links()
+	links, err := container.Links()
 	for _, l := range links {
 		if attach.HasAltName(l, own) {
 			return types.Errorf(types.CodeConfig, "interface %s in the container already serves %s: an earlier ADD was not followed by a DEL", l.Name, own)
@@ -134,17 +134,17 @@ func checkPod(pod *nl.Conn, own types.Attachment) error {
 // container, as CNI_IFNAME. The undo, which is pushed before the first change, also restores the
 // device's addresses, which DEL does only if the configuration says so.
 func (m *mover) take(conf *config, device nl.Link) (nl.Link, error) {
-	addrs, err := m.node.Addrs(device)
+	addrs, err := m.host.Addrs(device)
 	if err != nil {
 		return nl.Link{}, err
 	}
-	master, err := masterOf(m.node, device)
+	master, err := masterOf(m.host, device)
 	if err != nil {
 		return nl.Link{}, err
 	}
 	own := m.r.Attachment()
 	m.state = newState(own, device)
-	m.state.Selector, m.state.Sandbox, m.state.NetNS, m.state.Master = conf.selector.String(), m.r.NetNS, m.r.Pod.Cookie(), master
+	m.state.Selector, m.state.Sandbox, m.state.NetNS, m.state.Master = conf.selector.String(), m.r.NetNS, m.r.ContainerNS.Cookie(), master
 	for _, a := range addrs {
 		isLinkLocal := a.Prefix.Addr().Is6() && a.Prefix.Addr().IsLinkLocalUnicast() // the kernel adds it itself
 		if a.Permanent && !isLinkLocal {
@@ -159,10 +159,10 @@ func (m *mover) take(conf *config, device nl.Link) (nl.Link, error) {
 	if err := m.file(m.r.Trace, own).Save(&saved); err != nil {
 		return nl.Link{}, err
 	}
-	err = m.node.AddAltName(device, attach.AltName(own))
+	err = m.host.AddAltName(device, attach.AltName(own))
 	if err != nil && !errors.Is(err, errors.ErrUnsupported) {
 		return nl.Link{}, attach.ExplainMove(device, err)
 	}
-	eth, err := m.node.MoveLink(device, nl.Move{To: m.pod, Name: m.r.IfName, Alias: device.Name})
+	eth, err := m.host.MoveLink(device, nl.Move{To: m.container, Name: m.r.IfName, Alias: device.Name})
 	return eth, attach.ExplainMove(device, err)
 }

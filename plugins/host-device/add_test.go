@@ -16,25 +16,25 @@ var _ = Describe("ADD", func() {
 	BeforeEach(func() { b = newTestbed() })
 
 	It("moves the device, and makes static addresses of both families usable on the segment", func() {
-		pod := nstest.New(GinkgoTB())
-		result := b.Add(b.Call("one", pod, conf("1.1.0", byDevice, nstest.StaticDual)))
+		container := nstest.New(GinkgoTB())
+		result := b.Add(b.Call("one", container, conf("1.1.0", byDevice, nstest.StaticDual)))
 
 		By("connecting to the host outside, and being connected to")
-		Expect(pod.IP("-6 address show dev eth0 tentative")).To(BeEmpty())
-		nstest.RequireTraffic(GinkgoTB(), pod, b.Outside, nstest.ContainerV4, nstest.OutsideV4)
-		nstest.RequireTraffic(GinkgoTB(), pod, b.Outside, nstest.ContainerV6, nstest.OutsideV6)
+		Expect(container.IP("-6 address show dev eth0 tentative")).To(BeEmpty())
+		nstest.RequireTraffic(GinkgoTB(), container, b.Outside, nstest.ContainerV4, nstest.OutsideV4)
+		nstest.RequireTraffic(GinkgoTB(), container, b.Outside, nstest.ContainerV6, nstest.OutsideV6)
 
 		By("returning what it moved")
 		Expect(result.Interfaces).To(HaveLen(1))
-		Expect(result.Interfaces[0]).To(And(HaveField("Name", "eth0"), HaveField("MTU", 1400), HaveField("Sandbox", pod.Path())))
+		Expect(result.Interfaces[0]).To(And(HaveField("Name", "eth0"), HaveField("MTU", 1400), HaveField("Sandbox", container.Path())))
 		Expect(result.Interfaces[0].MAC).To(Equal(deviceMAC))
 		Expect(result.IPs).To(HaveEach(HaveField("Interface", 0)))
 		Expect(result.DNS.Nameservers).To(Equal([]string{"198.18.0.53"}))
 
-		By("setting the name on the node as the alias, which the reference plugin needs")
-		Expect(pod.IP("link show eth0")).To(And(ContainSubstring("alias hd0"), ContainSubstring("altname plumb-")))
+		By("setting the name on the host as the alias, which the reference plugin needs")
+		Expect(container.IP("link show eth0")).To(And(ContainSubstring("alias hd0"), ContainSubstring("altname plumb-")))
 		Expect(b.Host.IP("-br link")).NotTo(ContainSubstring("hd0"))
-		Expect(pod.IP("-4 route")).To(Equal("default via 198.18.0.2 dev eth0\n198.18.0.0/24 dev eth0 proto kernel scope link src 198.18.0.50"))
+		Expect(container.IP("-4 route")).To(Equal("default via 198.18.0.2 dev eth0\n198.18.0.0/24 dev eth0 proto kernel scope link src 198.18.0.50"))
 	})
 
 	It("returns the result in the form of each version", func() {
@@ -46,22 +46,22 @@ var _ = Describe("ADD", func() {
 	})
 
 	It("moves the device without IPAM, and leaves the kernel's autoconfiguration enabled", func() {
-		pod := b.NewContainer()
-		result := b.Add(b.Call("one", pod, conf("0.3.1", byDevice+`,"dns":{"nameservers":["192.0.2.1"]}`, noIPAM)))
+		container := b.NewContainer()
+		result := b.Add(b.Call("one", container, conf("0.3.1", byDevice+`,"dns":{"nameservers":["192.0.2.1"]}`, noIPAM)))
 		Expect(result.IPs).To(BeEmpty())
 		Expect(result.DNS.Nameservers).To(Equal([]string{"192.0.2.1"}))
-		Expect(pod.IP("link show eth0")).To(ContainSubstring("UP,LOWER_UP"))
-		Expect(pod.Sysctl(GinkgoTB(), "net/ipv6/conf/eth0/accept_ra")).To(Equal("1"))
+		Expect(container.IP("link show eth0")).To(ContainSubstring("UP,LOWER_UP"))
+		Expect(container.Sysctl(GinkgoTB(), "net/ipv6/conf/eth0/accept_ra")).To(Equal("1"))
 	})
 
 	DescribeTable("moves virtual devices of each kind, and DEL returns them",
 		func(lines ...string) {
 			b.Host.Batch(GinkgoTB(), lines...)
 			restored := b.Restored(b.Host)
-			pod := b.NewContainer()
-			c := b.Call("one", pod, conf("1.1.0", `"device":"dev0"`, nstest.StaticV4))
+			container := b.NewContainer()
+			c := b.Call("one", container, conf("1.1.0", `"device":"dev0"`, nstest.StaticV4))
 			b.Add(c)
-			Expect(pod.IP("-br addr show eth0")).To(ContainSubstring(nstest.ContainerV4))
+			Expect(container.IP("-br addr show eth0")).To(ContainSubstring(nstest.ContainerV4))
 			b.OK("DEL", c)
 			restored()
 		},
@@ -74,23 +74,23 @@ var _ = Describe("ADD", func() {
 
 	It("finds the device by an alternative name", func() {
 		b.Host.IP("link property add dev hd0 altname a-name-of-more-than-15-bytes")
-		pod := b.NewContainer()
-		c := b.Call("one", pod, conf("1.1.0", `"device":"a-name-of-more-than-15-bytes"`, nstest.StaticV4))
+		container := b.NewContainer()
+		c := b.Call("one", container, conf("1.1.0", `"device":"a-name-of-more-than-15-bytes"`, nstest.StaticV4))
 		b.Add(c)
-		Expect(pod.IP("link show eth0")).To(ContainSubstring("alias hd0"))
+		Expect(container.IP("link show eth0")).To(ContainSubstring("alias hd0"))
 		b.OK("DEL", c)
 		b.Host.IP("link show hd0")
 	})
 
 	It("finds the device by its MAC, in any notation", func() {
-		pod := b.NewContainer()
-		b.Add(b.Call("one", pod, conf("1.1.0", `"hwaddr":"0200.0000.000D"`, nstest.StaticV4)))
-		Expect(pod.IP("link show eth0")).To(ContainSubstring("alias hd0"))
+		container := b.NewContainer()
+		b.Add(b.Call("one", container, conf("1.1.0", `"hwaddr":"0200.0000.000D"`, nstest.StaticV4)))
+		Expect(container.IP("link show eth0")).To(ContainSubstring("alias hd0"))
 	})
 
 	It("names what it cannot choose between if several interfaces have the MAC", func() {
 		b.addDevice("hd1", deviceMAC)
-		b.Refuse(b.NewCall(conf("1.1.0", `"hwaddr":"`+deviceMAC+`"`, nstest.StaticV4)), types.CodeConfig, "the node has several network interfaces with hwaddr "+deviceMAC+": hd0, hd1; name one")
+		b.Refuse(b.NewCall(conf("1.1.0", `"hwaddr":"`+deviceMAC+`"`, nstest.StaticV4)), types.CodeConfig, "the host has several network interfaces with hwaddr "+deviceMAC+": hd0, hd1; name one")
 	})
 
 	Describe("a device that does not exist, or cannot be moved", func() {
@@ -100,7 +100,7 @@ var _ = Describe("ADD", func() {
 		}
 		It("is named in the error", func() {
 			refuses(`"device":"nope0"`, types.CodeConfig, "find link nope0")
-			refuses(`"hwaddr":"02:00:00:00:00:99"`, types.CodeConfig, "the node has no network interface with hwaddr 02:00:00:00:00:99; ")
+			refuses(`"hwaddr":"02:00:00:00:00:99"`, types.CodeConfig, "the host has no network interface with hwaddr 02:00:00:00:00:99; ")
 		})
 		It("may be of a kind that the kernel does not move", func() {
 			b.Host.IP("link add br0 type bridge")
@@ -110,24 +110,24 @@ var _ = Describe("ADD", func() {
 			b.Host.Batch(GinkgoTB(), "link add br0 type bridge", "link set hd0 master br0")
 			refuses(byDevice, types.CodeConfig, "interface hd0 is a port of br0")
 			b.Host.Batch(GinkgoTB(), "link set hd0 nomaster", "addr add 198.18.0.1/24 dev hd0", "route add default via 198.18.0.2")
-			refuses(byDevice, types.CodeConfig, "the default route of the node goes through interface hd0")
+			refuses(byDevice, types.CodeConfig, "the default route of the host goes through interface hd0")
 			b.Add(b.NewCall(conf("1.1.0", byDevice+`,"force":true`, nstest.StaticV4)))
 		})
 		It("may be a port of the bridge of the default route, which the error names first", func() {
 			b.Host.Batch(GinkgoTB(), "link add br0 type bridge", "link set hd0 master br0", "link set br0 up", "addr add 198.18.0.1/24 dev br0", "route add default via 198.18.0.2")
-			refuses(byDevice, types.CodeConfig, "the default route of the node goes through interface hd0, a port of br0: without hd0, the node loses its connection")
+			refuses(byDevice, types.CodeConfig, "the default route of the host goes through interface hd0, a port of br0: without hd0, the host loses its connection")
 		})
 		It("returns to its bridge if a forced ADD fails", func() {
 			b.Host.Batch(GinkgoTB(), "link add br0 type bridge", "link set hd0 master br0")
 			b.Refuse(b.NewCall(conf("1.0.0", byDevice+`,"force":true`, `{"type":"static","addresses":[{"address":"198.18.0.50/24"}],"routes":[{"dst":"0.0.0.0/0","gw":"203.0.113.1"}]}`)),
 				types.CodeConfig, "203.0.113.1")
 		})
-		DescribeTable("may be needed by a default route of the node",
+		DescribeTable("may be needed by a default route of the host",
 			func(refused bool, setup ...string) {
 				b.addDevice("hd1", "02:00:00:00:00:1d")
 				b.Host.Batch(GinkgoTB(), append([]string{"addr add 198.18.0.1/24 dev hd0", "addr add 198.19.0.1/24 dev hd1"}, setup...)...)
 				if refused {
-					refuses(byDevice, types.CodeConfig, "the default route of the node goes through interface hd0")
+					refuses(byDevice, types.CodeConfig, "the default route of the host goes through interface hd0")
 				}
 				c := b.NewCall(conf("1.1.0", byDevice, nstest.StaticV4))
 				if refused {
@@ -153,7 +153,7 @@ var _ = Describe("ADD", func() {
 				b.OK("DEL", c)
 			}
 		})
-		It("may leave the node during ADD", func() {
+		It("may leave the host during ADD", func() {
 			c := b.NewCall(conf("1.1.0", byDevice, b.HostLocal()))
 			other := b.NewContainer()
 			c.Before = func(step string) error {
@@ -163,7 +163,7 @@ var _ = Describe("ADD", func() {
 				}
 				return nil
 			}
-			b.Fails("ADD", c, types.CodeTryAgain, "interface hd0 has left the node during ADD")
+			b.Fails("ADD", c, types.CodeTryAgain, "interface hd0 has left the host during ADD")
 			Expect(b.Reservations()).To(BeEmpty())
 			Expect(b.stateFiles()).To(BeEmpty())
 			other.IP("link show hd0")
@@ -207,8 +207,8 @@ var _ = Describe("ADD", func() {
 
 	It("warns and succeeds if the device has no carrier", func() {
 		b.Outside.IP("link set hd0 down")
-		pod := nstest.New(GinkgoTB())
-		reply := b.OK("ADD", b.Call("one", pod, conf("1.0.0", byDevice, nstest.StaticDual)))
+		container := nstest.New(GinkgoTB())
+		reply := b.OK("ADD", b.Call("one", container, conf("1.0.0", byDevice, nstest.StaticDual)))
 		Expect(reply.Stderr).To(ContainSubstring("interface eth0 has no carrier"))
 	})
 
@@ -224,12 +224,12 @@ var _ = Describe("ADD", func() {
 
 	It("refuses an interface name that exists in the container, and keeps that attachment", func() {
 		b.addDevice("hd1", "02:00:00:00:00:1d")
-		pod := b.NewContainer()
-		b.Add(b.Call("one", pod, conf("1.0.0", byDevice, b.HostLocal())))
-		again := b.Call("one", pod, conf("1.0.0", `"device":"hd1"`, b.HostLocal()))
+		container := b.NewContainer()
+		b.Add(b.Call("one", container, conf("1.0.0", byDevice, b.HostLocal())))
+		again := b.Call("one", container, conf("1.0.0", `"device":"hd1"`, b.HostLocal()))
 		b.Refuse(again, types.CodeConfig, `interface "eth0" already exists`)
 		By("also when it was renamed there")
-		pod.Batch(GinkgoTB(), "link set eth0 down", "link set eth0 name other0", "link set other0 up")
+		container.Batch(GinkgoTB(), "link set eth0 down", "link set eth0 name other0", "link set other0 up")
 		b.Refuse(again, types.CodeConfig, "interface other0 in the container already serves net1/one/eth0")
 	})
 

@@ -30,7 +30,7 @@ type rawConfig struct {
 type config struct {
 	selector         selector // the zero selector if none is configured, which ADD refuses
 	dpdk             bool     // the container uses the device without its network interface
-	force            bool     // also take a device that the node needs
+	force            bool     // also take a device that the host needs
 	restoreAddresses bool
 	dad              attach.DADMode
 }

@@ -25,9 +25,9 @@ var _ = Describe("DEL", func() {
 	DescribeTable("returns the device as it was, and releases the addresses, also when it is repeated",
 		func(change func(c *nstest.Call)) {
 			b.Host.Batch(GinkgoTB(), "link set hd0 alias uplink")
-			pod := b.NewContainer()
-			restored := b.Restored(b.Host, pod)
-			c := b.Attach(b.Call("one", pod, conf("1.0.0", byDevice, b.HostLocal())))
+			container := b.NewContainer()
+			restored := b.Restored(b.Host, container)
+			c := b.Attach(b.Call("one", container, conf("1.0.0", byDevice, b.HostLocal())))
 			change(&c)
 			b.OK("DEL", c)
 			restored()
@@ -35,9 +35,9 @@ var _ = Describe("DEL", func() {
 			restored()
 		},
 		Entry("with prevResult", func(*nstest.Call) {}),
-		Entry("without CNI_NETNS, while the container still runs", func(c *nstest.Call) { c.Pod = nil }),
-		Entry("with nothing at CNI_NETNS, while the container still runs", func(c *nstest.Call) { c.Pod, c.NetNS = nil, "/run/netns/none" }),
-		Entry("with another namespace at CNI_NETNS", func(c *nstest.Call) { c.Pod = b.NewContainer() }),
+		Entry("without CNI_NETNS, while the container still runs", func(c *nstest.Call) { c.Container = nil }),
+		Entry("with nothing at CNI_NETNS, while the container still runs", func(c *nstest.Call) { c.Container, c.NetNS = nil, "/run/netns/none" }),
+		Entry("with another namespace at CNI_NETNS", func(c *nstest.Call) { c.Container = b.NewContainer() }),
 		Entry("with a configuration that ADD refuses", func(c *nstest.Call) {
 			c.Config = strings.Replace(conf("1.0.0", `"device":"a/b","hwaddr":"y"`, nstest.StaticV4), nstest.StaticV4, b.HostLocal(), 1)
 			c.Args = "X=1;;Y"
@@ -46,13 +46,13 @@ var _ = Describe("DEL", func() {
 			c.Config = nstest.WithPrevResult(conf("1.0.0", byDevice, b.HostLocal()), `{"cniVersion":"9.9.9"}`)
 		}),
 		Entry("after the container renamed it", func(c *nstest.Call) {
-			c.Pod.Batch(GinkgoTB(), "link set eth0 down", "link set eth0 name other0", "link set other0 up")
+			c.Container.Batch(GinkgoTB(), "link set eth0 down", "link set eth0 name other0", "link set other0 up")
 		}),
 		Entry("after the container changed its MAC, MTU and alias, and set it down", func(c *nstest.Call) {
-			c.Pod.Batch(GinkgoTB(), "link set eth0 down", "link set eth0 address 02:00:00:00:00:99 mtu 1300 alias mine")
+			c.Container.Batch(GinkgoTB(), "link set eth0 down", "link set eth0 address 02:00:00:00:00:99 mtu 1300 alias mine")
 		}),
 		Entry("after an alternative name was removed", func(c *nstest.Call) {
-			c.Pod.IP("link property del dev eth0 altname " + attach.AltName(types.Attachment{Network: "net1", ContainerID: "one", IfName: "eth0"}))
+			c.Container.IP("link property del dev eth0 altname " + attach.AltName(types.Attachment{Network: "net1", ContainerID: "one", IfName: "eth0"}))
 		}),
 	)
 
@@ -118,8 +118,8 @@ var _ = Describe("DEL", func() {
 			b.addDevice("dev0", "02:00:00:00:00:1d")
 			c := b.NewCall(conf("1.0.0", `"device":"dev0"`, b.HostLocal()))
 			b.Add(c)
-			c.Pod.IP("" + change)
-			Expect(b.OK("DEL", c).Stderr).To(ContainSubstring("interface dev0 of the node (device dev0) is neither in the container nor on the node: it was deleted there, or moved to another network namespace; it is not restored"))
+			c.Container.IP("" + change)
+			Expect(b.OK("DEL", c).Stderr).To(ContainSubstring("interface dev0 of the host (device dev0) is neither in the container nor on the host: it was deleted there, or moved to another network namespace; it is not restored"))
 			Expect(append(b.stateFiles(), b.Reservations()...)).To(BeEmpty())
 			Expect(b.OK("DEL", c).Stderr).To(BeEmpty())
 			if change != "link del eth0" {
@@ -140,11 +140,11 @@ var _ = Describe("DEL", func() {
 		restored()
 	})
 
-	It("returns a device that the reference plugin moved, whose peer is on the node", func() {
-		pod := b.NewContainer()
-		b.Host.Batch(GinkgoTB(), "link add cable0 type veth peer name cable1", "link set cable0 netns "+pod.Path())
-		pod.Batch(GinkgoTB(), "link set cable0 name eth0", "link set eth0 alias cable0")
-		Expect(b.OK("DEL", b.Call("one", pod, conf("1.0.0", `"device":"cable0"`, ""))).Stderr).To(BeEmpty())
+	It("returns a device that the reference plugin moved, whose peer is on the host", func() {
+		container := b.NewContainer()
+		b.Host.Batch(GinkgoTB(), "link add cable0 type veth peer name cable1", "link set cable0 netns "+container.Path())
+		container.Batch(GinkgoTB(), "link set cable0 name eth0", "link set eth0 alias cable0")
+		Expect(b.OK("DEL", b.Call("one", container, conf("1.0.0", `"device":"cable0"`, ""))).Stderr).To(BeEmpty())
 		Expect(b.Host.IP("-br link")).To(ContainSubstring("cable0@cable1"))
 	})
 
@@ -156,10 +156,10 @@ var _ = Describe("DEL", func() {
 			restored := b.Restored(b.Host)
 			b.Add(c)
 			nested := nstest.New(GinkgoTB()).Named("nested")
-			c.Pod.Batch(GinkgoTB(), "link property del dev eth0 altname "+mark)
-			c.Pod.Batch(GinkgoTB(), strings.Split(strings.NewReplacer("NESTED", nested.Path(), "MARK", mark, "PEER", peer).Replace(strings.Join(changes, ";")), ";")...)
+			c.Container.Batch(GinkgoTB(), "link property del dev eth0 altname "+mark)
+			c.Container.Batch(GinkgoTB(), strings.Split(strings.NewReplacer("NESTED", nested.Path(), "MARK", mark, "PEER", peer).Replace(strings.Join(changes, ";")), ";")...)
 			Expect(b.OK("DEL", c).Stderr).To(ContainSubstring("interface evil0 of the container has the names of interface hd0, but is another interface: its kind, permanent MAC, parent or peer differs; it is left there"))
-			Expect(c.Pod.IP("-br link")).To(ContainSubstring("evil0"))
+			Expect(c.Container.IP("-br link")).To(ContainSubstring("evil0"))
 			Expect(b.Reservations()).To(BeEmpty())
 			if returned {
 				restored()
@@ -167,7 +167,7 @@ var _ = Describe("DEL", func() {
 			}
 			Expect(b.Host.IP("-br link")).NotTo(Or(ContainSubstring("hd0"), ContainSubstring("evil0")))
 			Expect(b.stateFiles()).To(HaveLen(1))
-			c.Pod.Remove(GinkgoTB())
+			c.Container.Remove(GinkgoTB())
 			b.OK("DEL", c)
 			Expect(b.stateFiles()).To(BeEmpty())
 		},
@@ -196,7 +196,7 @@ var _ = Describe("DEL", func() {
 		b.Add(c)
 		b.Host.Batch(GinkgoTB(), "link add hd0 type veth peer name other0")
 		reply := b.OK("DEL", c)
-		Expect(reply.Stderr).To(MatchRegexp(`interface hd0 of the node returns as hd-[0-9a-f]{12}, because another interface has its name now; its former alias was "uplink"`))
+		Expect(reply.Stderr).To(MatchRegexp(`interface hd0 of the host returns as hd-[0-9a-f]{12}, because another interface has its name now; its former alias was "uplink"`))
 		Expect(b.Host.IP("link")).To(And(ContainSubstring(deviceMAC), ContainSubstring("alias hd0"), Not(ContainSubstring("plumb-"))))
 		b.OK("DEL", c)
 		Expect(b.stateFiles()).To(BeEmpty())
@@ -205,9 +205,9 @@ var _ = Describe("DEL", func() {
 	It("warns and succeeds if the container, and with it a virtual device, no longer exists", func() {
 		c := b.NewCall(conf("1.0.0", byDevice, b.HostLocal()))
 		b.Add(c)
-		c.Pod.Remove(GinkgoTB())
+		c.Container.Remove(GinkgoTB())
 		Eventually(func() string { return b.Outside.IP("-br link") }).ShouldNot(ContainSubstring("hd0"))
-		for _, warning := range []OmegaMatcher{ContainSubstring("interface hd0 of the node (device hd0) is neither in the container nor on the node"), BeEmpty()} {
+		for _, warning := range []OmegaMatcher{ContainSubstring("interface hd0 of the host (device hd0) is neither in the container nor on the host"), BeEmpty()} {
 			Expect(b.OK("DEL", c).Stderr).To(warning)
 			Expect(b.Reservations()).To(BeEmpty())
 			Expect(b.stateFiles()).To(BeEmpty())
@@ -218,31 +218,31 @@ var _ = Describe("DEL", func() {
 		b.addDevice("hd1", "02:00:00:00:00:1d")
 		c := b.NewCall(conf("1.0.0", byDevice, b.HostLocal()))
 		b.Add(c)
-		c.Pod.IP("link del eth0")
-		other := b.Call("two", c.Pod, conf("1.0.0", `"device":"hd1"`, nstest.StaticV4))
+		c.Container.IP("link del eth0")
+		other := b.Call("two", c.Container, conf("1.0.0", `"device":"hd1"`, nstest.StaticV4))
 		b.Add(other)
-		before := nstest.Snapshot(GinkgoTB(), c.Pod)
+		before := nstest.Snapshot(GinkgoTB(), c.Container)
 		for range 2 {
 			b.OK("DEL", c)
-			Expect(nstest.Snapshot(GinkgoTB(), c.Pod)).To(Equal(before))
+			Expect(nstest.Snapshot(GinkgoTB(), c.Container)).To(Equal(before))
 		}
 		By("also if the state was lost")
 		Expect(os.RemoveAll(b.states)).To(Succeed())
 		b.OK("DEL", c)
-		Expect(nstest.Snapshot(GinkgoTB(), c.Pod)).To(Equal(before))
+		Expect(nstest.Snapshot(GinkgoTB(), c.Container)).To(Equal(before))
 		b.OK("DEL", other)
 		Expect(b.Host.IP("-br link")).To(ContainSubstring("hd1"))
 	})
 
 	It("leaves an interface that host-device did not move", func() {
-		pod := b.NewContainer()
-		pod.Batch(GinkgoTB(), "link add eth0 type veth peer name eth1", "link set eth1 alias plumb:net1/one/eth1")
+		container := b.NewContainer()
+		container.Batch(GinkgoTB(), "link add eth0 type veth peer name eth1", "link set eth1 alias plumb:net1/one/eth1")
 		for _, ifName := range []string{"eth0", "eth1"} {
-			c := b.Call("one", pod, conf("1.0.0", byDevice, nstest.StaticV4))
+			c := b.Call("one", container, conf("1.0.0", byDevice, nstest.StaticV4))
 			c.IfName = ifName
 			b.OK("DEL", c)
 		}
-		Expect(pod.IP("-br link")).To(And(ContainSubstring("eth0"), ContainSubstring("eth1")))
+		Expect(container.IP("-br link")).To(And(ContainSubstring("eth0"), ContainSubstring("eth1")))
 	})
 
 	It("returns the device as its alias says if the state cannot be read", func() {
@@ -285,7 +285,7 @@ var _ = Describe("CHECK", func() {
 			for _, ipam := range []string{nstest.StaticDual, noIPAM} {
 				c := b.Attach(b.NewCall(conf(version, byDevice, ipam)))
 				b.OK("CHECK", c)
-				c.Pod.Batch(GinkgoTB(), "link set eth0 address 02:00:00:00:00:99 mtu 1300")
+				c.Container.Batch(GinkgoTB(), "link set eth0 address 02:00:00:00:00:99 mtu 1300")
 				b.OK("CHECK", c)
 				b.OK("DEL", c)
 			}
@@ -295,7 +295,7 @@ var _ = Describe("CHECK", func() {
 	DescribeTable("names every difference",
 		func(change []string, texts ...string) {
 			c := b.Attach(b.NewCall(conf("1.0.0", byDevice, nstest.StaticDual)))
-			c.Pod.Batch(GinkgoTB(), change...)
+			c.Container.Batch(GinkgoTB(), change...)
 			b.Fails("CHECK", c, types.CodeChanged, texts...)
 		},
 		Entry("no link", []string{"link del eth0"}, "find link eth0"),
@@ -318,12 +318,12 @@ var _ = Describe("CHECK", func() {
 var _ = Describe("GC", func() {
 	It("returns the devices of attachments of the network that are not listed, and releases their addresses", func() {
 		b := newTestbed()
-		var pods []*nstest.NS
+		var containers []*nstest.NS
 		for i, id := range []string{"one", "two", "three"} {
 			name := fmt.Sprint("dev", i)
 			b.addDevice(name, fmt.Sprint("02:00:00:00:01:0", i))
-			pods = append(pods, b.NewContainer())
-			c := b.Call(id, pods[i], conf("1.1.0", `"device":"`+name+`"`, b.HostLocal(nstest.RangeV4)))
+			containers = append(containers, b.NewContainer())
+			c := b.Call(id, containers[i], conf("1.1.0", `"device":"`+name+`"`, b.HostLocal(nstest.RangeV4)))
 			if id == "three" {
 				c.Config = strings.Replace(c.Config, "net1", "net2", 1)
 			}
@@ -335,7 +335,7 @@ var _ = Describe("GC", func() {
 		gc := b.Call("", nil, conf("1.1.0", byDevice+`,"cni.dev/valid-attachments":[{"containerID":"two","ifname":"eth0"}]`, b.HostLocal(nstest.RangeV4)))
 		b.OK("GC", gc)
 		Expect(b.Host.IP("-br link")).To(And(ContainSubstring("dev0"), Not(ContainSubstring("dev1")), Not(ContainSubstring("dev2"))))
-		Expect(pods[0].IP("-br link")).NotTo(ContainSubstring("eth0"))
+		Expect(containers[0].IP("-br link")).NotTo(ContainSubstring("eth0"))
 		Expect(b.Reservations()).To(Equal([]string{"198.18.0.101"}))
 		Expect(b.stateFiles()).To(HaveLen(3))
 		Expect(temp).NotTo(BeAnExistingFile())
@@ -379,13 +379,13 @@ var _ = DescribeTable("any step of ADD or DEL that fails leaves nothing",
 		b.Plugin = twoDevices(b.machine)
 		b.FaultSweep(nstest.Sweep{
 			Config: conf(version, `"device":"DEVICE"`+keys, ipam(b)),
-			Prepare: func(node, pod *nstest.NS) {
-				outside := nstest.NewNode(GinkgoTB()).Named("outside")
+			Prepare: func(host, container *nstest.NS) {
+				outside := nstest.NewHost(GinkgoTB()).Named("outside")
 				for i, device := range []string{"hd0", "hd1"} {
-					addDevice(GinkgoTB(), node, outside, fmt.Sprintf("%s address 02:00:00:00:00:0%d index %d", device, i, 101+i))
+					addDevice(GinkgoTB(), host, outside, fmt.Sprintf("%s address 02:00:00:00:00:0%d index %d", device, i, 101+i))
 				}
-				node.Batch(GinkgoTB(), lines...)
-				pod.SkipDAD(GinkgoTB())
+				host.Batch(GinkgoTB(), lines...)
+				container.SkipDAD(GinkgoTB())
 			},
 		})
 	},

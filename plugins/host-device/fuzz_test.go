@@ -82,9 +82,9 @@ func FuzzState(f *testing.F) {
 
 // FuzzCheck tests that CHECK answers as the specification says, whatever prevResult is.
 func FuzzCheck(f *testing.F) {
-	node, pod := nstest.NewNodeAndPod(f)
-	node.Must(f, "ip", "link", "add", "hd0", "up", "type", "veth", "peer", "name", "other0")
+	host, container := nstest.NewHostAndContainer(f)
+	host.Must(f, "ip", "link", "add", "hd0", "up", "type", "veth", "peer", "name", "other0")
 	h := machine{sys: sysfs(f.TempDir()), states: filepath.Join(f.TempDir(), "states")}
-	nstest.FuzzCheck(f, h.plugin(), nstest.Call{Node: node, Pod: pod, Path: nstest.Build(f, "static"),
+	nstest.FuzzCheck(f, h.plugin(), nstest.Call{Host: host, Container: container, Path: nstest.Build(f, "static"),
 		Config: conf("1.1.0", byDevice+`,"optimisticDAD":true`, `{"type":"static","addresses":[{"address":"10.9.0.2/24","gateway":"10.9.0.1"},{"address":"fd00::2/64"}],"routes":[{"dst":"0.0.0.0/0"}]}`)})
 }

@@ -61,12 +61,12 @@ var _ = Describe("a network card", Label(nstest.Kernel), func() {
 			if selectors[0] == `"pciBusID":"`+both[0].pci+`"` {
 				Expect([]string{first.PciID, second.PciID}).To(Equal([]string{both[0].pci, both[1].pci}))
 			}
-			nstest.ServeTCP(GinkgoTB(), one.Pod, "198.18.0.1:80")
-			for _, pod := range []*nstest.NS{one.Pod, two.Pod} { // the cards take seconds to have a carrier
-				Eventually(func() string { return pod.IP("link show eth0") }).Should(ContainSubstring("state UP"))
+			nstest.ServeTCP(GinkgoTB(), one.Container, "198.18.0.1:80")
+			for _, container := range []*nstest.NS{one.Container, two.Container} { // the cards take seconds to have a carrier
+				Eventually(func() string { return container.IP("link show eth0") }).Should(ContainSubstring("state UP"))
 			}
-			nstest.MustDial(GinkgoTB(), two.Pod, "198.18.0.1:80", "198.18.0.2")
-			one.Pod.Batch(GinkgoTB(), "link set eth0 down", "link set eth0 address 02:00:00:00:00:99 mtu 1300 name renamed0")
+			nstest.MustDial(GinkgoTB(), two.Container, "198.18.0.1:80", "198.18.0.2")
+			one.Container.Batch(GinkgoTB(), "link set eth0 down", "link set eth0 address 02:00:00:00:00:99 mtu 1300 name renamed0")
 			for _, c := range []nstest.Call{one, two} {
 				b.OK("DEL", c)
 			}
@@ -82,7 +82,7 @@ var _ = Describe("a network card", Label(nstest.Kernel), func() {
 		c.IfName = "net1"
 		b.Add(c)
 		change(c)
-		c.Pod.Remove(GinkgoTB())
+		c.Container.Remove(GinkgoTB())
 		return c
 	}
 	none := func(nstest.Call) {}
@@ -100,13 +100,13 @@ var _ = Describe("a network card", Label(nstest.Kernel), func() {
 	It("is restored without its mark, as on a kernel that does not keep it", func() {
 		k := cards()[0]
 		c := attachedThenEnded(`"device":"`+k.name+`"`, func(c nstest.Call) {
-			c.Pod.IP("link property del dev net1 altname " + attach.AltName(types.Attachment{Network: "net1", ContainerID: "one", IfName: "net1"}))
+			c.Container.IP("link property del dev net1 altname " + attach.AltName(types.Attachment{Network: "net1", ContainerID: "one", IfName: "net1"}))
 		})
 		b.OK("DEL", c)
 		Expect(links()).To(And(MatchRegexp(": "+k.name+": .*"+k.mac), Not(ContainSubstring("net1")), Not(ContainSubstring("alias"))))
 	})
 
-	It("is restored if its name in the container is taken on the node", func() {
+	It("is restored if its name in the container is taken on the host", func() {
 		k := cards()[0]
 		c := attachedThenEnded(`"device":"`+k.name+`"`, func(nstest.Call) { b.Host.IP("link add net1 type dummy") })
 		b.OK("DEL", c)
@@ -121,7 +121,7 @@ var _ = Describe("a network card", Label(nstest.Kernel), func() {
 			Eventually(links).Should(ContainSubstring("net1"))
 			next := b.Call("two", b.NewContainer(), conf("1.1.0", selector, nstest.StaticV4))
 			b.Add(next)
-			Expect(next.Pod.IP("link show eth0")).To(ContainSubstring("alias " + k.name))
+			Expect(next.Container.IP("link show eth0")).To(ContainSubstring("alias " + k.name))
 			Expect(b.stateFiles()).To(HaveLen(1))
 			b.OK("DEL", next)
 			Expect(links()).To(MatchRegexp(": " + k.name + ": .*" + k.mac))

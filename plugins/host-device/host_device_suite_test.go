@@ -39,22 +39,22 @@ const (
 
 func newTestbed() *testbed {
 	tb := GinkgoTB()
-	b := newTestbedOn(nstest.NewNode(tb), sysfs(tb.TempDir()))
-	b.Outside = nstest.NewNode(tb).Named("outside")
+	b := newTestbedOn(nstest.NewHost(tb), sysfs(tb.TempDir()))
+	b.Outside = nstest.NewHost(tb).Named("outside")
 	b.addDevice("hd0", deviceMAC)
 	b.Outside.Batch(tb, "addr add 198.18.0.2/24 dev hd0", "addr add 2001:db8:18::2/64 dev hd0 nodad")
 	return b
 }
 
 // newTestbedOn returns a testbed on that host, without a device and without a host outside.
-func newTestbedOn(node *nstest.NS, sys sysfs) *testbed {
+func newTestbedOn(host *nstest.NS, sys sysfs) *testbed {
 	h := machine{sys: sys, states: filepath.Join(GinkgoTB().TempDir(), "states")}
-	b := &testbed{Bed: nstest.NewBedOn(GinkgoTB(), h.plugin(), node, "host-local", "static"), host: h}
-	b.Watch, b.Dirs = []*nstest.NS{node}, []string{h.states}
+	b := &testbed{Bed: nstest.NewBedOn(GinkgoTB(), h.plugin(), host, "host-local", "static"), machine: h}
+	b.Watch, b.Dirs = []*nstest.NS{host}, []string{h.states}
 	return b
 }
 
-// addDevice makes a veth interface on the node, and its other end, of the same name, outside.
+// addDevice makes a veth interface on the host, and its other end, of the same name, outside.
 func (b *testbed) addDevice(name, mac string) {
 	GinkgoHelper()
 	b.devices++
@@ -64,10 +64,10 @@ func (b *testbed) addDevice(name, mac string) {
 // addDevice makes a veth interface with the properties, which begin with its name. The index must not
 // be that of the other end: the kernel takes such an interface for one without a lower one, and
 // reports its carrier up to one second late (linkwatch_urgent_event).
-func addDevice(tb nstest.TB, node, outside *nstest.NS, properties string) {
+func addDevice(tb nstest.TB, host, outside *nstest.NS, properties string) {
 	tb.Helper()
 	name, _, _ := strings.Cut(properties, " ")
-	node.Batch(tb, fmt.Sprintf("link add %s mtu 1400 type veth peer name %s netns %s", properties, name, outside.Path()), "link set "+name+" up")
+	host.Batch(tb, fmt.Sprintf("link add %s mtu 1400 type veth peer name %s netns %s", properties, name, outside.Path()), "link set "+name+" up")
 	outside.Batch(tb, "link set "+name+" up")
 }
 

@@ -30,7 +30,7 @@ var _ = Describe("beside the reference plugin", func() {
 
 	It("returns what the reference plugin moved, in the same state", func() {
 		added := byReference("ADD")
-		Expect(c.Pod.IP("link show eth0")).To(And(ContainSubstring("UP"), ContainSubstring("alias hd0")))
+		Expect(c.Container.IP("link show eth0")).To(And(ContainSubstring("UP"), ContainSubstring("alias hd0")))
 		c.Config = nstest.WithPrevResult(c.Config, added.Stdout)
 		b.OK("CHECK", c)
 		for range 2 {

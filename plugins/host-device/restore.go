@@ -15,24 +15,24 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// returnLimit limits how long DEL waits for the kernel to return hardware to the node after the
+// returnLimit limits how long DEL waits for the kernel to return hardware to the host after the
 // container's namespace has ended. The kernel does so in the background.
 const returnLimit = 5 * time.Second
 
-// A mover moves the device of one attachment into the container, and back to the node.
+// A mover moves the device of one attachment into the container, and back to the host.
 type mover struct {
 	machine
-	r     *skel.Request
-	node  *nl.Conn
-	pod   *nl.Conn // the namespace of the container; nil: it no longer exists
-	state *state
+	r         *skel.Request
+	host      *nl.Conn
+	container *nl.Conn // the namespace of the container; nil: it no longer exists
+	state     *state
 	// imitated is set if the container has another interface with the names of the device.
 	imitated bool
 }
 
-// restore returns the device to the node and restores its settings. It keeps the state file if it
+// restore returns the device to the host and restores its settings. It keeps the state file if it
 // returns an error, if it finds only an imitation of the device, or if the device is hardware that is not found: the
-// kernel may still return it to the node, and then GC, or an ADD that selects it, restores it.
+// kernel may still return it to the host, and then GC, or an ADD that selects it, restores it.
 func (m *mover) restore() error {
 	l, from, err := m.find()
 	if errors.Is(err, fs.ErrNotExist) {
@@ -41,12 +41,12 @@ func (m *mover) restore() error {
 	if err != nil {
 		return err
 	}
-	if l, err = m.returnToNode(from, l); err != nil {
+	if l, err = m.returnToHost(from, l); err != nil {
 		return err
 	}
 	errs := []error{m.restoreSettings(l)}
 	for _, a := range m.state.Addresses {
-		err := m.node.AddAddr(l, nl.Addr{Prefix: a.Prefix, Broadcast: a.Broadcast, NoDAD: a.NoDAD, Optimistic: a.Optimistic, NoPrefixRoute: a.NoPrefixRoute})
+		err := m.host.AddAddr(l, nl.Addr{Prefix: a.Prefix, Broadcast: a.Broadcast, NoDAD: a.NoDAD, Optimistic: a.Optimistic, NoPrefixRoute: a.NoPrefixRoute})
 		if !errors.Is(err, fs.ErrExist) {
 			errs = append(errs, err)
 		}
@@ -55,7 +55,7 @@ func (m *mover) restore() error {
 		return err
 	}
 	if attach.HasAltName(l, m.state.Attachment) {
-		if err := m.node.DeleteAltName(l, attach.AltName(m.state.Attachment)); types.IgnoreNotExist(err) != nil {
+		if err := m.host.DeleteAltName(l, attach.AltName(m.state.Attachment)); types.IgnoreNotExist(err) != nil {
 			return err
 		}
 	}
@@ -83,11 +83,11 @@ func (m *mover) restoreSettings(l nl.Link) error {
 		errs = append(errs, err)
 	}
 	s := m.state
-	setIf(l.Master != master.Index && master.Index != 0, valueRefusals(), func() error { return m.node.SetMaster(l, master) })
-	setIf(l.MTU != s.MTU, valueRefusals(), func() error { return m.node.SetMTU(l, s.MTU) })
-	setIf(l.MAC != s.MAC, valueRefusals(), func() error { return m.node.SetMAC(l, s.MAC) })
-	setIf(l.Up && !s.Up, nil, func() error { return m.node.SetDown(l) })
-	setIf(!l.Up && s.Up, upRefusals(), func() error { return m.node.SetUp(l) })
+	setIf(l.Master != master.Index && master.Index != 0, valueRefusals(), func() error { return m.host.SetMaster(l, master) })
+	setIf(l.MTU != s.MTU, valueRefusals(), func() error { return m.host.SetMTU(l, s.MTU) })
+	setIf(l.MAC != s.MAC, valueRefusals(), func() error { return m.host.SetMAC(l, s.MAC) })
+	setIf(l.Up && !s.Up, nil, func() error { return m.host.SetDown(l) })
+	setIf(!l.Up && s.Up, upRefusals(), func() error { return m.host.SetUp(l) })
 	return errors.Join(errs...)
 }
 
@@ -106,7 +106,7 @@ func (m *mover) master() (nl.Link, error) {
 	if m.state.Master == "" {
 		return nl.Link{}, nil
 	}
-	master, err := m.node.Link(m.state.Master)
+	master, err := m.host.Link(m.state.Master)
 	if errors.Is(err, fs.ErrNotExist) {
 		m.r.Warn("interface %s was a port of %s, which no longer exists", m.state.Name, m.state.Master)
 		return nl.Link{}, nil
@@ -115,17 +115,17 @@ func (m *mover) master() (nl.Link, error) {
 }
 
 // giveUp warns that the device is not found. A virtual device that is neither in the container nor on
-// the node cannot come back: when the namespace that has it ends, the kernel deletes it.
+// the host cannot come back: when the namespace that has it ends, the kernel deletes it.
 func (m *mover) giveUp() error {
-	device := fmt.Sprintf("interface %s of the node (%s)", m.state.Name, m.state.Selector)
+	device := fmt.Sprintf("interface %s of the host (%s)", m.state.Name, m.state.Selector)
 	if m.state.isHardware() {
-		m.r.Warn("%s is not found; it is restored when it is back on the node", device)
+		m.r.Warn("%s is not found; it is restored when it is back on the host", device)
 		return nil
 	}
 	if m.imitated {
 		return nil
 	}
-	m.r.Warn("%s is neither in the container nor on the node: it was deleted there, or moved to another network namespace; it is not restored", device)
+	m.r.Warn("%s is neither in the container nor on the host: it was deleted there, or moved to another network namespace; it is not restored", device)
 	return m.removeState()
 }
 
@@ -133,27 +133,27 @@ func (m *mover) giveUp() error {
 func (m *mover) removeState() error { return m.file(m.r.Trace, m.state.Attachment).Remove() }
 
 // find returns the device, and the connection to the namespace that has it. If neither the container
-// nor the node has it, the error matches fs.ErrNotExist.
+// nor the host has it, the error matches fs.ErrNotExist.
 func (m *mover) find() (l nl.Link, from *nl.Conn, err error) {
-	if m.pod != nil {
-		l, err = m.findInPod()
+	if m.container != nil {
+		l, err = m.findInContainer()
 		if !errors.Is(err, fs.ErrNotExist) {
-			return l, m.pod, err
+			return l, m.container, err
 		}
 	}
-	findOnNode := func() (nl.Link, error) { return m.state.findIn(m.node) }
-	if m.pod == nil && m.state.isHardware() && m.r.Command == "DEL" {
-		l, err = m.node.AwaitLink(m.state.Name+" on the node", returnLimit, findOnNode)
+	findOnHost := func() (nl.Link, error) { return m.state.findIn(m.host) }
+	if m.container == nil && m.state.isHardware() && m.r.Command == "DEL" {
+		l, err = m.host.AwaitLink(m.state.Name+" on the host", returnLimit, findOnHost)
 	} else {
-		l, err = findOnNode()
+		l, err = findOnHost()
 	}
-	return l, m.node, err
+	return l, m.host, err
 }
 
 // findInPod returns the candidate in the container that is the device. It warns of each other one. If none is the device,
 // the error matches fs.ErrNotExist.
-func (m *mover) findInPod() (nl.Link, error) {
-	candidates, err := m.state.candidates(m.pod)
+func (m *mover) findInContainer() (nl.Link, error) {
+	candidates, err := m.state.candidates(m.container)
 	if err != nil {
 		return nl.Link{}, err
 	}
@@ -169,7 +169,7 @@ func (m *mover) findInPod() (nl.Link, error) {
 
 // isDevice reports whether l, a candidate in the container, is the device. The names do not prove that, because a
 // container with CAP_NET_ADMIN can give them to any of its interfaces. The kind, the hardware and the other end of the
-// device must be as they were on the node: the container cannot choose another end in a namespace of others.
+// device must be as they were on the host: the container cannot choose another end in a namespace of others.
 func (m *mover) isDevice(l nl.Link) (bool, error) {
 	s := m.state
 	if l.Kind != s.Kind || l.PermMAC != s.PermMAC || l.Parent != s.Parent {
@@ -178,7 +178,7 @@ func (m *mover) isDevice(l nl.Link) (bool, error) {
 	if s.Peer == 0 {
 		return true, nil
 	}
-	seen, err := m.node.LinkIn(m.pod, l.Index)
+	seen, err := m.host.LinkIn(m.container, l.Index)
 	switch {
 	case err != nil:
 		return false, types.IgnoreNotExist(err)
@@ -190,11 +190,11 @@ func (m *mover) isDevice(l nl.Link) (bool, error) {
 	return m.hasPeerInOtherContainer(l)
 }
 
-// isFormerPeer reports whether the link of that index on the node can be the other end of the device, which was in
+// isFormerPeer reports whether the link of that index on the host can be the other end of the device, which was in
 // another namespace when ADD moved the device, and whose DEL has returned it. The host end of an interface of the
 // container is none: plumb made it, or it is a port.
 func (m *mover) isFormerPeer(index int) (bool, error) {
-	peer, err := m.node.LinkByIndex(index)
+	peer, err := m.host.LinkByIndex(index)
 	return err == nil && !attach.MadeByPlumb(peer) && peer.Master == 0, types.IgnoreNotExist(err)
 }
 
@@ -206,7 +206,7 @@ func (m *mover) hasPeerInOtherContainer(l nl.Link) (bool, error) {
 		if m.state.PeerNS != 0 || s.Index != m.state.Peer || s.Kind != "veth" {
 			continue
 		}
-		if found, err := s.hasPeerOf(m.pod, l); found || err != nil {
+		if found, err := s.hasPeerOf(m.container, l); found || err != nil {
 			return found, err
 		}
 	}
@@ -227,30 +227,30 @@ func (s *state) hasPeerOf(c *nl.Conn, l nl.Link) (bool, error) {
 	return found, errors.Join(types.IgnoreNotExist(err), h.Close())
 }
 
-// returnToNode moves the device to the node, unless it is there, and gives it the name and the alias of
+// returnToNode moves the device to the host, unless it is there, and gives it the name and the alias of
 // nameOnNode.
-func (m *mover) returnToNode(from *nl.Conn, l nl.Link) (nl.Link, error) {
-	name, alias, err := m.nameOnNode(from, l)
+func (m *mover) returnToHost(from *nl.Conn, l nl.Link) (nl.Link, error) {
+	name, alias, err := m.nameOnHost(from, l)
 	if err != nil {
 		return nl.Link{}, err
 	}
-	if from == m.node && l.Name == name && l.Alias == alias {
+	if from == m.host && l.Name == name && l.Alias == alias {
 		return l, nil
 	}
-	if from == m.node && l.Up { // before Linux 6.2 the kernel renames no link that is up
-		if err := m.node.SetDown(l); err != nil {
+	if from == m.host && l.Up { // before Linux 6.2 the kernel renames no link that is up
+		if err := m.host.SetDown(l); err != nil {
 			return nl.Link{}, err
 		}
 	}
-	return from.MoveLink(l, nl.Move{To: m.node, Name: name, Alias: alias})
+	return from.MoveLink(l, nl.Move{To: m.host, Name: name, Alias: alias})
 }
 
-// nameOnNode returns the name and the alias that the device gets on the node. They are the former ones,
+// nameOnNode returns the name and the alias that the device gets on the host. They are the former ones,
 // unless another interface has the former name now. In that case the name is made from the attachment, and
 // the alias is the former name.
-func (m *mover) nameOnNode(from *nl.Conn, l nl.Link) (name, alias string, err error) {
-	other, err := m.node.Link(m.state.Name)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && from == m.node && other.Index == l.Index {
+func (m *mover) nameOnHost(from *nl.Conn, l nl.Link) (name, alias string, err error) {
+	other, err := m.host.Link(m.state.Name)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && from == m.host && other.Index == l.Index {
 		return m.state.Name, m.state.Alias, nil
 	}
 	name = ("hd-" + statefile.ShortHash(m.state.Attachment.String()))[:types.MaxIfName]
@@ -258,14 +258,14 @@ func (m *mover) nameOnNode(from *nl.Conn, l nl.Link) (name, alias string, err er
 	if m.state.Alias != "" {
 		former = fmt.Sprintf("; its former alias was %q", m.state.Alias)
 	}
-	m.r.Warn("interface %s of the node returns as %s, because another interface has its name now%s", m.state.Name, name, former)
+	m.r.Warn("interface %s of the host returns as %s, because another interface has its name now%s", m.state.Name, name, former)
 	return name, m.state.Name, err
 }
 
-// restoreReturned restores the device if the kernel has returned it to the node because its container
+// restoreReturned restores the device if the kernel has returned it to the host because its container
 // ended without a DEL. Such a device still has the name and the settings that it had in the container.
 func (m *mover) restoreReturned() error {
-	l, err := m.state.findIn(m.node)
+	l, err := m.state.findIn(m.host)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && l.Name == m.state.Name {
 		return nil
 	}
@@ -275,18 +275,18 @@ func (m *mover) restoreReturned() error {
 	return m.restore()
 }
 
-// restoreSaved returns the device of a state to the node. The device is in the namespace of CNI_NETNS.
+// restoreSaved returns the device of a state to the host. The device is in the namespace of CNI_NETNS.
 // If CNI_NETNS is missing or leads to another namespace, it is in the namespace at the path that ADD
 // saved: DEL may be called without CNI_NETNS while the container still runs.
-func (h machine) restoreSaved(r *skel.Request, node *nl.Conn, s *state) (err error) {
-	pod := r.Pod
-	if pod == nil || !pod.CanHaveCookie(s.NetNS) {
-		pod = s.savedNS(r.Trace)
-		defer func() { err = errors.Join(err, pod.Close()) }()
+func (h machine) restoreSaved(r *skel.Request, host *nl.Conn, s *state) (err error) {
+	container := r.ContainerNS
+	if container == nil || !container.CanHaveCookie(s.NetNS) {
+		container = s.savedNS(r.Trace)
+		defer func() { err = errors.Join(err, container.Close()) }()
 	}
-	m := &mover{machine: h, r: r, node: node, state: s}
-	if pod != nil {
-		if m.pod, err = nl.Open(pod); err != nil {
+	m := &mover{machine: h, r: r, host: host, state: s}
+	if container != nil {
+		if m.container, err = nl.Open(container); err != nil {
 			return err
 		}
 	}
@@ -294,28 +294,28 @@ func (h machine) restoreSaved(r *skel.Request, node *nl.Conn, s *state) (err err
 }
 
 // restoreUnsaved returns the device of an attachment that has no state: the reference plugin moved
-// it, or the state was lost. The alias of the interface is the device's name on the node. As
+// it, or the state was lost. The alias of the interface is the device's name on the host. As
 // with the reference plugin, the device is then down. restoreUnsaved leaves the interface of another
 // attachment: the path of the namespace was reused.
-func (h machine) restoreUnsaved(r *skel.Request, node *nl.Conn) error {
-	if r.Pod == nil {
+func (h machine) restoreUnsaved(r *skel.Request, host *nl.Conn) error {
+	if r.ContainerNS == nil {
 		return nil
 	}
-	pod, err := nl.Open(r.Pod)
+	container, err := nl.Open(r.ContainerNS)
 	if err != nil {
 		return err
 	}
-	l, err := pod.Link(r.IfName)
+	l, err := container.Link(r.IfName)
 	if err != nil || types.CheckIfName(l.Alias) != nil {
 		return types.IgnoreNotExist(err)
 	}
 	s := newState(r.Attachment(), l)
 	s.Name, s.Alias, s.Up = l.Alias, "", false
-	s.Peer, s.PeerNS = 0, 0 // not known as the node sees them
+	s.Peer, s.PeerNS = 0, 0 // not known as the host sees them
 	l.Alias = ""            // the alias does not name the attachment
 	prev, _ := r.Prev()     // nil if it cannot be read: DEL does not depend on it
-	if other, err := attach.BelongsToOther(pod, l, r.Attachment(), prev); other || err != nil {
+	if other, err := attach.BelongsToOther(container, l, r.Attachment(), prev); other || err != nil {
 		return err
 	}
-	return (&mover{machine: h, r: r, node: node, pod: pod, state: s}).restore()
+	return (&mover{machine: h, r: r, host: host, container: container, state: s}).restore()
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// A selector says which device of the node ADD moves into the container.
+// A selector says which device of the host ADD moves into the container.
 type selector struct {
 	by    string // what value is: byName, …
 	value string
@@ -70,7 +70,7 @@ func (s sysfs) usesDPDK(t *trace.Tracer, conf *config) (dpdk bool, err error) {
 		return err
 	})
 	if errors.Is(err, fs.ErrNotExist) {
-		return false, fmt.Errorf("%s does not exist on the node, or has no driver: %w", conf.selector, err)
+		return false, fmt.Errorf("%s does not exist on the host, or has no driver: %w", conf.selector, err)
 	}
 	return dpdk, err
 }
@@ -99,17 +99,17 @@ func (s sysfs) interfaces(sel selector) (names []string, err error) {
 	return names, nil
 }
 
-// find returns the interface of the node that the selector selects. If there is none, the error
+// find returns the interface of the host that the selector selects. If there is none, the error
 // matches fs.ErrNotExist.
-func (h machine) find(node *nl.Conn, sel selector) (l nl.Link, err error) {
+func (h machine) find(host *nl.Conn, sel selector) (l nl.Link, err error) {
 	var names []string
 	switch sel.by {
 	case byName:
-		return node.Link(sel.value)
+		return host.Link(sel.value)
 	case byMAC:
-		names, err = interfacesWithMAC(node, sel.value)
+		names, err = interfacesWithMAC(host, sel.value)
 	default:
-		err = node.NS().Step("find the interfaces of "+sel.String(), func() error {
+		err = host.NS().Step("find the interfaces of "+sel.String(), func() error {
 			names, err = h.sys.interfaces(sel)
 			return err
 		})
@@ -118,11 +118,11 @@ func (h machine) find(node *nl.Conn, sel selector) (l nl.Link, err error) {
 	case err != nil:
 		return nl.Link{}, err
 	case len(names) == 0:
-		return nl.Link{}, notFoundError("the node has no network interface with " + sel.String())
+		return nl.Link{}, notFoundError("the host has no network interface with " + sel.String())
 	case len(names) > 1:
-		return nl.Link{}, types.Errorf(types.CodeConfig, "the node has several network interfaces with %s: %s; name one by the key \"device\"", sel, strings.Join(names, ", "))
+		return nl.Link{}, types.Errorf(types.CodeConfig, "the host has several network interfaces with %s: %s; name one by the key \"device\"", sel, strings.Join(names, ", "))
 	}
-	return node.Link(names[0])
+	return host.Link(names[0])
 }
 
 // notFoundError is the text of an error that matches fs.ErrNotExist.
@@ -136,8 +136,8 @@ func (notFoundError) Is(target error) bool { return target == fs.ErrNotExist }
 // interfacesWithMAC returns the names of the interfaces with the MAC. A virtual interface, such as a
 // VLAN, often has the MAC of the interface below it. So if hardware has the MAC, interfacesWithMAC
 // returns no virtual interfaces.
-func interfacesWithMAC(node *nl.Conn, mac string) ([]string, error) {
-	links, err := node.Links()
+func interfacesWithMAC(host *nl.Conn, mac string) ([]string, error) {
+	links, err := host.Links()
 	var virtual, hardware []string
 	for _, l := range links {
 		switch {
@@ -154,19 +154,19 @@ func interfacesWithMAC(node *nl.Conn, mac string) ([]string, error) {
 	return virtual, err
 }
 
-// checkDispensable returns an error if the kernel cannot move the interface, or if the node needs it.
-func checkDispensable(node *nl.Conn, l nl.Link, conf *config) error {
+// checkDispensable returns an error if the kernel cannot move the interface, or if the host needs it.
+func checkDispensable(host *nl.Conn, l nl.Link, conf *config) error {
 	if l.Name == "lo" {
 		return types.Errorf(types.CodeConfig, "%s is the loopback interface, which cannot be moved", conf.selector)
 	}
 	if conf.force {
 		return nil
 	}
-	master, err := masterOf(node, l)
+	master, err := masterOf(host, l)
 	if err != nil {
 		return err
 	}
-	uplinks, err := node.Uplinks()
+	uplinks, err := host.Uplinks()
 	if err != nil {
 		return err
 	}
@@ -176,7 +176,7 @@ func checkDispensable(node *nl.Conn, l nl.Link, conf *config) error {
 	}
 	switch isUplink := slices.ContainsFunc(uplinks, func(up nl.Link) bool { return up.Index == l.Index }); {
 	case isUplink:
-		return types.Errorf(types.CodeConfig, "the default route of the node goes through interface %s%s: without %[1]s, the node loses its connection; set force if that is meant", l.Name, port)
+		return types.Errorf(types.CodeConfig, "the default route of the host goes through interface %s%s: without %[1]s, the host loses its connection; set force if that is meant", l.Name, port)
 	case master != "":
 		return types.Errorf(types.CodeConfig, "interface %s is a port of %s; remove it from there, or set force", l.Name, master)
 	}
@@ -184,10 +184,10 @@ func checkDispensable(node *nl.Conn, l nl.Link, conf *config) error {
 }
 
 // masterOf returns the name of the bridge, bond or other link of which l is a port, or "".
-func masterOf(node *nl.Conn, l nl.Link) (string, error) {
+func masterOf(host *nl.Conn, l nl.Link) (string, error) {
 	if l.Master == 0 {
 		return "", nil
 	}
-	master, err := node.LinkByIndex(l.Master)
+	master, err := host.LinkByIndex(l.Master)
 	return master.Name, err
 }

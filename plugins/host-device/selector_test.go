@@ -48,8 +48,8 @@ var _ = Describe("a selector by sysfs", func() {
 	DescribeTable("finds the interface, and DEL returns it",
 		func(prepare func(), keys, pci string) {
 			prepare()
-			pod := b.NewContainer()
-			c := b.Call("one", pod, conf("1.1.0", keys, nstest.StaticV4))
+			container := b.NewContainer()
+			c := b.Call("one", container, conf("1.1.0", keys, nstest.StaticV4))
 			added := b.OK("ADD", c)
 			eth := added.Result(GinkgoTB()).Interfaces[0]
 			Expect([]string{eth.PciID, eth.MAC}).To(Equal([]string{pci, deviceMAC}))
@@ -79,12 +79,12 @@ var _ = Describe("a selector by sysfs", func() {
 			b.Refuse(b.NewCall(conf("1.1.0", keys, nstest.StaticV4)), types.CodeConfig, texts...)
 			b.RequireStatus(conf("1.1.0", keys, nstest.StaticV4), texts[0])
 		},
-		Entry("no PCI device", func() {}, byPCIBusID, "PCI device "+pciID+" does not exist on the node, or has no driver"),
+		Entry("no PCI device", func() {}, byPCIBusID, "PCI device "+pciID+" does not exist on the host, or has no driver"),
 		Entry("a PCI device without a driver", func() { add("bus/pci/devices/" + lowerPCIID) }, byPCIBusID, "has no driver"),
-		Entry("a PCI device without an interface", func() { addPCI("ahci", "ata") }, byPCIBusID, "the node has no network interface with PCI device "+pciID),
-		Entry("no auxiliary device", func() {}, `"runtimeConfig":{"deviceID":"mlx5_core.sf.4"}`, "the node has no network interface with auxiliary device mlx5_core.sf.4"),
-		Entry("no kernelpath", func() {}, `"kernelpath":"/sys/`+pciFolder+`"`, "the node has no network interface with kernelpath /sys/"+pciFolder),
-		Entry("a card with two ports", func() { addPCI("mlx4_core", "net", "hd0", "hd1") }, byPCIBusID, "the node has several network interfaces with PCI device "+pciID+": hd0, hd1; name one"),
+		Entry("a PCI device without an interface", func() { addPCI("ahci", "ata") }, byPCIBusID, "the host has no network interface with PCI device "+pciID),
+		Entry("no auxiliary device", func() {}, `"runtimeConfig":{"deviceID":"mlx5_core.sf.4"}`, "the host has no network interface with auxiliary device mlx5_core.sf.4"),
+		Entry("no kernelpath", func() {}, `"kernelpath":"/sys/`+pciFolder+`"`, "the host has no network interface with kernelpath /sys/"+pciFolder),
+		Entry("a card with two ports", func() { addPCI("mlx4_core", "net", "hd0", "hd1") }, byPCIBusID, "the host has several network interfaces with PCI device "+pciID+": hd0, hd1; name one"),
 	)
 
 	It("names the attachment that has the PCI device", func() {
@@ -101,13 +101,13 @@ var _ = Describe("a selector by sysfs", func() {
 			if driver != "" {
 				addPCI(driver, "none")
 			}
-			pod := b.NewContainer()
-			state := func() string { return nstest.Snapshot(GinkgoTB(), b.Host, pod) }
+			container := b.NewContainer()
+			state := func() string { return nstest.Snapshot(GinkgoTB(), b.Host, container) }
 			before := nstest.WaitStable(state)
-			c := b.Call("one", pod, conf("1.1.0", keys+`,"dns":{"nameservers":["192.0.2.1"]}`, b.HostLocal(nstest.RangeV4)))
+			c := b.Call("one", container, conf("1.1.0", keys+`,"dns":{"nameservers":["192.0.2.1"]}`, b.HostLocal(nstest.RangeV4)))
 			added := b.OK("ADD", c)
 			result := added.Result(GinkgoTB())
-			Expect(result.Interfaces).To(Equal([]types.Interface{{Name: "eth0", Sandbox: pod.Path(), PciID: pci}}))
+			Expect(result.Interfaces).To(Equal([]types.Interface{{Name: "eth0", Sandbox: container.Path(), PciID: pci}}))
 			Expect(result.IPs).To(And(HaveLen(1), HaveEach(HaveField("Interface", 0))))
 			Expect(result.DNS.Nameservers).To(Equal([]string{"192.0.2.1"}))
 			c.Config = nstest.WithPrevResult(c.Config, added.Stdout)
@@ -126,9 +126,9 @@ var _ = Describe("a selector by sysfs", func() {
 
 	It("by PCI ID is decided by the driver, not by DPDKMode", func() {
 		addPCI("mlx5_core", "net", "hd0")
-		pod := b.NewContainer()
-		b.Add(b.Call("one", pod, conf("1.1.0", byPCIBusID+`,"DPDKMode":true`, noIPAM)))
-		Expect(pod.IP("-br link")).To(ContainSubstring("eth0"))
+		container := b.NewContainer()
+		b.Add(b.Call("one", container, conf("1.1.0", byPCIBusID+`,"DPDKMode":true`, noIPAM)))
+		Expect(container.IP("-br link")).To(ContainSubstring("eth0"))
 	})
 })
 

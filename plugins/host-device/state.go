@@ -19,7 +19,7 @@ type state struct {
 	Sandbox  string `json:"sandbox"`  // path of the container's namespace
 	NetNS    uint64 `json:"netns"`    // cookie of that namespace; zero: not known
 
-	// The device as it was on the node. nl.Link explains the fields.
+	// The device as it was on the host. nl.Link explains the fields.
 	Name      string    `json:"name"`
 	Index     int       `json:"index"`
 	Kind      string    `json:"kind"`
@@ -44,7 +44,7 @@ type address struct {
 	NoPrefixRoute bool         `json:"noPrefixRoute,omitempty"`
 }
 
-// newState returns the state of l, a device on the node.
+// newState returns the state of l, a device on the host.
 func newState(a types.Attachment, l nl.Link) *state {
 	return &state{
 		Attachment: a, Name: l.Name, Index: l.Index, Kind: l.Kind, MAC: l.MAC, PermMAC: l.PermMAC, Parent: l.Parent,
@@ -60,7 +60,7 @@ func (s *state) Validate() error { return types.CheckIfName(s.Name) }
 
 // candidates returns the interfaces in the namespace of c that have the names of the device. The first ones have its
 // mark, even if another program has renamed them. The others have no mark, because the kernel has no
-// alternative names or ADD was killed: they have the name of the device on the node as their name or alias.
+// alternative names or ADD was killed: they have the name of the device on the host as their name or alias.
 func (s *state) candidates(c *nl.Conn) ([]nl.Link, error) {
 	links, err := c.Links()
 	var marked, unmarked []nl.Link
@@ -87,7 +87,7 @@ func (s *state) findIn(c *nl.Conn) (nl.Link, error) {
 }
 
 // isUnmarked reports whether l is the device without its mark. A virtual device has the MAC that it
-// had on the node, or else the name and the alias that ADD set.
+// had on the host, or else the name and the alias that ADD set.
 func (s *state) isUnmarked(l nl.Link) bool {
 	if l.Kind != s.Kind || l.PermMAC != s.PermMAC || l.Parent != s.Parent || attach.HasOtherAltName(l, s.Attachment) {
 		return false

@@ -20,9 +20,9 @@ func (h machine) del(r *skel.Request) error {
 	})
 }
 
-// release returns the device of the attachment to the node.
+// release returns the device of the attachment to the host.
 func (h machine) release(r *skel.Request) error {
-	node, err := nl.Open(r.Node)
+	host, err := nl.Open(r.HostNS)
 	if err != nil {
 		return err
 	}
@@ -30,13 +30,13 @@ func (h machine) release(r *skel.Request) error {
 	err = file.Load(s)
 	switch {
 	case err == nil:
-		return h.restoreSaved(r, node, s)
+		return h.restoreSaved(r, host, s)
 	case errors.Is(err, statefile.ErrUnreadable):
-		r.Warn("%v; the device returns to the node with its alias as its name", err)
+		r.Warn("%v; the device returns to the host with its alias as its name", err)
 	case !errors.Is(err, fs.ErrNotExist):
 		return types.Coded(types.CodeIO, err)
 	}
-	if err := h.restoreUnsaved(r, node); err != nil {
+	if err := h.restoreUnsaved(r, host); err != nil {
 		return err
 	}
 	return file.Remove()
@@ -59,11 +59,11 @@ func (h machine) check(r *skel.Request) error {
 	if dpdk {
 		return ipam.StartCheck(r)()
 	}
-	pod, err := nl.Open(r.Pod)
+	container, err := nl.Open(r.ContainerNS)
 	if err != nil {
 		return err
 	}
-	return attach.CheckPodLink(r, pod, "", func(nl.Link) error { return nil })
+	return attach.CheckContainerLink(r, container, "", func(nl.Link) error { return nil })
 }
 
 // gc restores the devices of the attachments of this network that GC need not keep, and calls the IPAM
@@ -73,7 +73,7 @@ func (h machine) gc(r *skel.Request) error {
 }
 
 func (h machine) gcDevices(r *skel.Request) error {
-	node, err := nl.Open(r.Node)
+	host, err := nl.Open(r.HostNS)
 	if err != nil {
 		return err
 	}
@@ -82,7 +82,7 @@ func (h machine) gcDevices(r *skel.Request) error {
 	errs := []error{err, statefile.RemoveTemp(r.Trace, h.states, r.Conf.Name, valid)}
 	for _, s := range states {
 		if s.Network == r.Conf.Name && !valid[s.Attachment] {
-			errs = append(errs, h.restoreSaved(r, node, s))
+			errs = append(errs, h.restoreSaved(r, host, s))
 		}
 	}
 	return errors.Join(errs...)
@@ -109,7 +109,7 @@ func (h machine) checkDevice(r *skel.Request, conf *config) error {
 	if dpdk || err != nil {
 		return err
 	}
-	node, err := nl.Open(r.Node)
+	host, err := nl.Open(r.HostNS)
 	if err != nil {
 		return err
 	}
@@ -117,7 +117,7 @@ func (h machine) checkDevice(r *skel.Request, conf *config) error {
 	if err != nil {
 		return err
 	}
-	_, err = h.available(node, conf, states)
+	_, err = h.available(host, conf, states)
 	if err != nil && types.AsError(err).Code == types.CodeTryAgain {
 		return nil
 	}

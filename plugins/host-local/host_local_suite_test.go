@@ -27,13 +27,13 @@ func TestExamples(t *testing.T) {
 	})
 }
 
-// newTestNode returns a node whose plugin has the data folder, the boot ID and the clock of the node.
-func newTestNode() *nstest.PoolNode {
-	node := nstest.NewPoolNode(GinkgoTB())
-	node.Plugin = func() skel.Plugin {
-		return machine{pool.Machine{BootID: node.BootID, Wait: node.Wait, Now: func() time.Duration { return node.Clock }}}.plugin()
+// newTestNode returns a host whose plugin has the data folder, the boot ID and the clock of the host.
+func newTestHost() *nstest.PoolHost {
+	host := nstest.NewPoolHost(GinkgoTB())
+	host.Plugin = func() skel.Plugin {
+		return machine{pool.Machine{BootID: host.BootID, Wait: host.Wait, Now: func() time.Duration { return host.Clock }}}.plugin()
 	}
-	return node
+	return host
 }
 
 type variant = nstest.PoolCall

@@ -1,5 +1,5 @@
 // host-local allocates addresses from the ranges in its configuration, and keeps the reservations in
-// files on the node. README.md explains the configuration.
+// files on the host. README.md explains the configuration.
 package main
 
 import (

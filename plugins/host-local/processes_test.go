@@ -19,14 +19,14 @@ import (
 
 var _ = Describe("a read-only folder", func() {
 	It("lets DEL succeed for an unknown attachment, and returns code 5 for one with an address", func() {
-		node := newTestNode()
-		node.Add("c1", variant{})
+		host := newTestHost()
+		host.Add("c1", variant{})
 		bin := filepath.Join(nstest.Build(GinkgoTB(), "host-local"), "host-local")
 		call := func(command, id string) nstest.Reply {
 			script := filepath.Join(GinkgoT().TempDir(), "in-a-read-only-folder")
 			Expect(os.WriteFile(script, fmt.Appendf(nil, "#!/bin/sh\nexec unshare -m sh -c 'mount --bind %s %s && mount -o remount,ro,bind %s && exec %s'\n",
-				node.DataDir, node.DataDir, node.DataDir, bin), 0o700)).To(Succeed())
-			return nstest.Exec(GinkgoTB(), script, node.Call(id, variant{}).With(command))
+				host.DataDir, host.DataDir, host.DataDir, bin), 0o700)).To(Succeed())
+			return nstest.Exec(GinkgoTB(), script, host.Call(id, variant{}).With(command))
 		}
 		call("DEL", "c2").OK(GinkgoTB())
 		f := call("DEL", "c1").Failure(GinkgoTB())
@@ -34,16 +34,16 @@ var _ = Describe("a read-only folder", func() {
 		Expect(f.Msg).To(ContainSubstring("read-only file system"))
 		Expect(call("STATUS", "").Failure(GinkgoTB()).Code).To(Equal(uint(types.CodeNotAvailable)))
 		Expect(call("ADD", "c3").Failure(GinkgoTB()).Code).To(Equal(uint(types.CodeIO)))
-		Expect(os.Remove(node.Net("lock"))).To(Succeed())
+		Expect(os.Remove(host.Net("lock"))).To(Succeed())
 		call("DEL", "c2").OK(GinkgoTB())
 		Expect(call("DEL", "c1").Failure(GinkgoTB()).Code).To(Equal(uint(types.CodeIO)))
-		Expect(node.Reserved()).To(HaveLen(1))
+		Expect(host.Reserved()).To(HaveLen(1))
 	})
 })
 
 var _ = Describe("many processes at a time", func() {
 	It("reserve a different address each, and release all", func() {
-		node := newTestNode()
+		host := newTestHost()
 		bin := filepath.Join(nstest.Build(GinkgoTB(), "host-local"), "host-local")
 		count := nstest.FullOrShort(200, 50)
 		all := func(command string, each func(i int, r nstest.Reply)) {
@@ -54,7 +54,7 @@ var _ = Describe("many processes at a time", func() {
 					defer GinkgoRecover()
 					slots <- struct{}{}
 					defer func() { <-slots }()
-					each(i, nstest.Exec(GinkgoTB(), bin, node.Call(fmt.Sprint("c", i), variant{}).With(command)))
+					each(i, nstest.Exec(GinkgoTB(), bin, host.Call(fmt.Sprint("c", i), variant{}).With(command)))
 				})
 			}
 			wg.Wait()
@@ -63,15 +63,15 @@ var _ = Describe("many processes at a time", func() {
 		all("ADD", func(i int, r nstest.Reply) { allocated[i] = r.Result(GinkgoTB()).IPs[0].Address.String() })
 		slices.Sort(allocated)
 		Expect(slices.Compact(allocated)).To(HaveLen(count))
-		Expect(node.Reserved()).To(HaveLen(count))
+		Expect(host.Reserved()).To(HaveLen(count))
 		all("DEL", func(_ int, r nstest.Reply) { r.OK(GinkgoTB()) })
-		Expect(node.Reserved()).To(BeEmpty())
+		Expect(host.Reserved()).To(BeEmpty())
 	})
 })
 
 var _ = Describe("a crash", func() {
 	It("at any time is repaired by the next calls", func() {
-		node := newTestNode()
+		host := newTestHost()
 		bin := filepath.Join(nstest.Build(GinkgoTB(), "host-local"), "host-local")
 		r := rand.New(rand.NewPCG(5, 6))
 		cool := variant{IPAM: subnet + `, "cooldown": 1`}
@@ -83,9 +83,9 @@ var _ = Describe("a crash", func() {
 					continue
 				}
 				cmd := exec.Command(bin)
-				call := node.Call(id, cool).With(c)
+				call := host.Call(id, cool).With(c)
 				if c == "GC" {
-					call.Config = node.Config(variant{More: `"cni.dev/valid-attachments": [{"containerID": "c1", "ifname": "eth0"}]`})
+					call.Config = host.Config(variant{More: `"cni.dev/valid-attachments": [{"containerID": "c1", "ifname": "eth0"}]`})
 				}
 				cmd.Env = environ(call)
 				cmd.Stdin = strings.NewReader(call.Config)
@@ -98,16 +98,16 @@ var _ = Describe("a crash", func() {
 				continue
 			}
 			// Each address has one owner, and the DEL of that owner releases it.
-			node.Clock += time.Minute
-			node.Add("witness", variant{})
-			for _, line := range node.Reserved() {
+			host.Clock += time.Minute
+			host.Add("witness", variant{})
+			for _, line := range host.Reserved() {
 				Expect(line).To(MatchRegexp(`^10\.1\.2\.\d+ (c\d+|witness)/eth0$`))
 			}
-			node.OK("DEL", "witness", variant{})
+			host.OK("DEL", "witness", variant{})
 			for n := range 20 {
-				node.OK("DEL", fmt.Sprint("c", n), variant{})
+				host.OK("DEL", fmt.Sprint("c", n), variant{})
 			}
-			Expect(node.Reserved()).To(BeEmpty())
+			Expect(host.Reserved()).To(BeEmpty())
 		}
 	})
 })

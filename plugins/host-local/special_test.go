@@ -15,18 +15,18 @@ import (
 
 // A special file in the place of a regular one must not block a call.
 var _ = Describe("a special file", func() {
-	var node *nstest.PoolNode
+	var host *nstest.PoolHost
 	BeforeEach(func() {
-		node = newTestNode()
-		node.Add("c0", variant{})
+		host = newTestHost()
+		host.Add("c0", variant{})
 	})
 
 	// runToEnd calls the plugin, and fails the spec if the call does not end.
 	runToEnd := func(command, id string) nstest.Reply {
 		GinkgoHelper()
 		done := make(chan nstest.Reply, 1)
-		call := node.Call(id, variant{}).With(command)
-		go func() { done <- nstest.Run(node.Plugin(), call) }()
+		call := host.Call(id, variant{}).With(command)
+		go func() { done <- nstest.Run(host.Plugin(), call) }()
 		var r nstest.Reply
 		Eventually(done).WithTimeout(time.Minute).Should(Receive(&r), command)
 		return r
@@ -63,24 +63,24 @@ var _ = Describe("a special file", func() {
 	}
 
 	DescribeTable("in the place of the lock file: the error has the path", func(replace func(string)) {
-		replace(node.Net("lock"))
+		replace(host.Net("lock"))
 		for _, command := range []string{"ADD", "CHECK", "DEL"} {
 			f := runToEnd(command, "c0").Failure(GinkgoTB())
 			Expect(f.Code).To(BeEquivalentTo(types.CodeIO), command)
-			Expect(f.Msg).To(ContainSubstring("open %s: ", node.Net("lock")), command)
+			Expect(f.Msg).To(ContainSubstring("open %s: ", host.Net("lock")), command)
 			Expect(f.Msg).To(HaveSuffix("not a regular file; remove it"), command)
 		}
 		Expect(runToEnd("STATUS", "").Failure(GinkgoTB()).Code).To(BeEquivalentTo(types.CodeNotAvailable))
-		Expect(os.Remove(node.Net("lock"))).To(Succeed())
+		Expect(os.Remove(host.Net("lock"))).To(Succeed())
 		runToEnd("DEL", "c0").OK(GinkgoTB())
-		Expect(node.Reserved()).To(BeEmpty())
+		Expect(host.Reserved()).To(BeEmpty())
 	},
 		Entry("a named pipe", pipe), Entry("a named pipe with a writer", pipeWithWriter), Entry("a socket", socket))
 
 	DescribeTable("in the place of last_reserved_ip.0: ADD replaces it", func(replace func(string)) {
-		replace(node.Net("last_reserved_ip.0"))
+		replace(host.Net("last_reserved_ip.0"))
 		Expect(runToEnd("ADD", "c1").Result(GinkgoTB()).IPs[0].Address.String()).To(Equal("10.1.2.3/24"))
-		Expect(os.ReadFile(node.Net("last_reserved_ip.0"))).To(BeEquivalentTo("10.1.2.3"))
+		Expect(os.ReadFile(host.Net("last_reserved_ip.0"))).To(BeEquivalentTo("10.1.2.3"))
 	},
 		Entry("a named pipe", pipe), Entry("a named pipe with a reader", pipeWithReader),
 		Entry("a named pipe with a writer", pipeWithWriter), Entry("a socket", socket))
@@ -90,8 +90,8 @@ var _ = Describe("a special file", func() {
 		Expect(os.WriteFile(path, nil, 0o600)).To(Succeed())
 		replace(path)
 		done := make(chan nstest.Reply, 1)
-		call := node.Call("c1", variant{IPAM: fmt.Sprintf(`%s, "resolvConf": %q`, subnet, path)}).With("ADD")
-		go func() { done <- nstest.Run(node.Plugin(), call) }()
+		call := host.Call("c1", variant{IPAM: fmt.Sprintf(`%s, "resolvConf": %q`, subnet, path)}).With("ADD")
+		go func() { done <- nstest.Run(host.Plugin(), call) }()
 		var r nstest.Reply
 		Eventually(done).WithTimeout(time.Minute).Should(Receive(&r))
 		f := r.Failure(GinkgoTB())
@@ -102,7 +102,7 @@ var _ = Describe("a special file", func() {
 		Entry("a socket", socket, " is a socket"), Entry("a file that is too large", largeFile, " has more than 1048576 bytes"))
 
 	It("as resolvConf, /dev/null: the result has no dns", func() {
-		call := node.Call("c1", variant{IPAM: subnet + `, "resolvConf": "/dev/null"`}).With("ADD")
-		Expect(nstest.Run(node.Plugin(), call).Result(GinkgoTB()).DNS).To(BeZero())
+		call := host.Call("c1", variant{IPAM: subnet + `, "resolvConf": "/dev/null"`}).With("ADD")
+		Expect(nstest.Run(host.Plugin(), call).Result(GinkgoTB()).DNS).To(BeZero())
 	})
 })

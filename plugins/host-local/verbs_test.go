@@ -15,28 +15,28 @@ import (
 )
 
 var _ = Describe("ADD", func() {
-	var node *nstest.PoolNode
-	BeforeEach(func() { node = newTestNode() })
+	var host *nstest.PoolHost
+	BeforeEach(func() { host = newTestHost() })
 
 	It("allocates addresses in order, and released ones after all others", func() {
-		Expect(node.Add("c1", variant{})).To(Equal("10.1.2.2/24"))
-		Expect(node.Add("c2", variant{})).To(Equal("10.1.2.3/24"))
-		node.OK("DEL", "c1", variant{})
-		Expect(node.Add("c3", variant{})).To(Equal("10.1.2.4/24"))
+		Expect(host.Add("c1", variant{})).To(Equal("10.1.2.2/24"))
+		Expect(host.Add("c2", variant{})).To(Equal("10.1.2.3/24"))
+		host.OK("DEL", "c1", variant{})
+		Expect(host.Add("c3", variant{})).To(Equal("10.1.2.4/24"))
 
 		small := variant{Network: "small", IPAM: `"subnet": "10.1.2.0/24", "rangeStart": "10.1.2.2", "rangeEnd": "10.1.2.4"`}
 		for _, want := range []string{"10.1.2.2/24", "10.1.2.3/24", "10.1.2.4/24"} {
-			Expect(node.Add("c"+want[7:8], small)).To(Equal(want))
+			Expect(host.Add("c"+want[7:8], small)).To(Equal(want))
 		}
-		node.OK("DEL", "c3", small)
-		Expect(node.Add("c5", small)).To(Equal("10.1.2.3/24"))
+		host.OK("DEL", "c3", small)
+		Expect(host.Add("c5", small)).To(Equal("10.1.2.3/24"))
 	})
 
 	DescribeTable("allocates every usable address, then returns code 11", func(ipam, want string) {
 		for i, ip := range strings.Fields(want) {
-			Expect(node.Add(fmt.Sprint("c", i), variant{IPAM: ipam})).To(Equal(ip))
+			Expect(host.Add(fmt.Sprint("c", i), variant{IPAM: ipam})).To(Equal(ip))
 		}
-		Expect(node.Fails("ADD", "more", variant{IPAM: ipam}).Code).To(Equal(uint(types.CodeTryAgain)))
+		Expect(host.Fails("ADD", "more", variant{IPAM: ipam}).Code).To(Equal(uint(types.CodeTryAgain)))
 	},
 		Entry("of a /30", `"subnet": "10.1.2.0/30"`, "10.1.2.2/30"),
 		Entry("of a /126", `"subnet": "fd00::/126"`, "fd00::2/126 fd00::3/126"),
@@ -49,18 +49,18 @@ var _ = Describe("ADD", func() {
 	)
 
 	It("allocates one address per range set: ipRanges, the keys of ipam, ranges", func() {
-		Expect(node.Add("c1", variant{
+		Expect(host.Add("c1", variant{
 			IPAM: `"subnet": "10.2.0.0/24", "ranges": [[{"subnet": "10.3.0.0/24"}], [{"subnet": "fd00::/64"}]]`,
 			More: `"runtimeConfig": {"ipRanges": [[{"subnet": "10.9.0.0/24"}]]}`,
 		})).To(Equal("10.9.0.2/24 10.2.0.2/24 10.3.0.2/24 fd00::2/64"))
 		for n, want := range []string{"10.9.0.2", "10.2.0.2", "10.3.0.2", "fd00::2"} {
-			Expect(os.ReadFile(node.Net(fmt.Sprint("last_reserved_ip.", n)))).To(BeEquivalentTo(want))
+			Expect(os.ReadFile(host.Net(fmt.Sprint("last_reserved_ip.", n)))).To(BeEquivalentTo(want))
 		}
 	})
 
 	It("writes the same files as the reference plugin", func() {
-		node.Add("c1", variant{})
-		Expect(nstest.SnapshotDir(GinkgoTB(), filepath.Join(node.DataDir, "net"))).To(Equal(`drwxr-xr-x .
+		host.Add("c1", variant{})
+		Expect(nstest.SnapshotDir(GinkgoTB(), filepath.Join(host.DataDir, "net"))).To(Equal(`drwxr-xr-x .
 -rw------- 10.1.2.2 "c1\r\neth0"
 -rw------- last_reserved_ip.0 "10.1.2.2"
 -rwxr-x--- lock ""`))
@@ -69,7 +69,7 @@ var _ = Describe("ADD", func() {
 	DescribeTable("returns a result in the format of the CNI version", func(version, want string) {
 		dns := filepath.Join(GinkgoT().TempDir(), "resolv.conf")
 		Expect(os.WriteFile(dns, []byte("nameserver 10.0.0.53\nsearch example.org\n"), 0o600)).To(Succeed())
-		r := node.Run("ADD", "c1", variant{Version: version, IPAM: fmt.Sprintf(
+		r := host.Run("ADD", "c1", variant{Version: version, IPAM: fmt.Sprintf(
 			`"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "fd00::/64"}]], "routes": [{"dst": "0.0.0.0/0", "mtu": 1400}, {"dst": "fd01::/16", "gw": "fd00::9"}], "resolvConf": %q`, dns)}).OK(GinkgoTB())
 		Expect(strings.Join(strings.Fields(r.Stdout), " ")).To(Equal(want))
 	},
@@ -85,7 +85,7 @@ var _ = Describe("ADD", func() {
 	)
 
 	DescribeTable("allocates the requested addresses", func(t variant, want string) {
-		Expect(node.Add("c1", t)).To(Equal(want))
+		Expect(host.Add("c1", t)).To(Equal(want))
 	},
 		Entry("in CNI_ARGS", variant{Args: "IP=10.1.2.77"}, "10.1.2.77/24"),
 		Entry("in CNI_ARGS with unknown keys", variant{Args: "IgnoreUnknown=1;K8S_POD_NAME=a;IP=10.1.2.77/16"}, "10.1.2.77/24"),
@@ -101,33 +101,33 @@ var _ = Describe("ADD", func() {
 	It("returns code 7 if the network name is too long for a folder, and DEL succeeds", func() {
 		long := variant{Network: strings.Repeat("n", 256)}
 		for _, command := range []string{"ADD", "CHECK"} {
-			f := node.Fails(command, "c1", long)
+			f := host.Fails(command, "c1", long)
 			Expect(f.Code).To(Equal(uint(types.CodeConfig)), command)
 			Expect(f.Msg).To(Equal("the network's name is longer than 255 bytes, and no folder can have it"))
 		}
-		node.OK("DEL", "c1", long)
-		node.Add("c1", variant{Network: strings.Repeat("n", 255)})
+		host.OK("DEL", "c1", long)
+		host.Add("c1", variant{Network: strings.Repeat("n", 255)})
 	})
 
 	It("returns a gateway outside of the subnet, and warns of it only in a strict configuration", func() {
 		slice := variant{IPAM: `"subnet": "10.1.2.64/26", "gateway": "10.1.2.1"`}
-		Expect(node.Run("ADD", "c1", slice).Result(GinkgoTB()).IPs[0].Gateway.String()).To(Equal("10.1.2.1"))
+		Expect(host.Run("ADD", "c1", slice).Result(GinkgoTB()).IPs[0].Gateway.String()).To(Equal("10.1.2.1"))
 		for _, verb := range []string{"ADD", "CHECK", "STATUS", "DEL"} {
-			r := node.Run(verb, map[string]string{"ADD": "c2", "CHECK": "c1", "DEL": "c1"}[verb], slice).OK(GinkgoTB())
+			r := host.Run(verb, map[string]string{"ADD": "c2", "CHECK": "c1", "DEL": "c1"}[verb], slice).OK(GinkgoTB())
 			Expect(r.Stderr).To(BeEmpty(), verb)
 		}
 		slice.More = `"strict": true`
-		Expect(node.Run("ADD", "c3", slice).OK(GinkgoTB()).Stderr).To(Equal("host-local: warning: gateway 10.1.2.1 is outside of the subnet 10.1.2.64/26\n"))
+		Expect(host.Run("ADD", "c3", slice).OK(GinkgoTB()).Stderr).To(Equal("host-local: warning: gateway 10.1.2.1 is outside of the subnet 10.1.2.64/26\n"))
 	})
 
 	DescribeTable("returns an error if a request cannot be met, and reserves nothing", func(t variant, code uint, want string) {
-		node.Put("10.1.2.9", "other\r\neth0")
-		before := node.Reserved()
-		f := node.Fails("ADD", "c1", t)
+		host.Put("10.1.2.9", "other\r\neth0")
+		before := host.Reserved()
+		f := host.Fails("ADD", "c1", t)
 		Expect(f.Msg).To(ContainSubstring(want))
 		Expect(f.Code).To(Equal(code))
-		Expect(node.Reserved()).To(Equal(before))
-		Expect(node.Net("last_reserved_ip.0")).NotTo(BeAnExistingFile())
+		Expect(host.Reserved()).To(Equal(before))
+		Expect(host.Net("last_reserved_ip.0")).NotTo(BeAnExistingFile())
 	},
 		Entry("the gateway", variant{Args: "IP=10.1.2.1"}, uint(7), "failed to allocate for range 0: requested ip 10.1.2.1 is subnet's gateway"),
 		Entry("reserved by another attachment", variant{Args: "IP=10.1.2.9"}, uint(11),
@@ -148,12 +148,12 @@ var _ = Describe("ADD", func() {
 
 	DescribeTable("returns code 101 if the attachment already has an address, and changes nothing", func(again variant) {
 		two := variant{IPAM: `"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "fd00::/64"}]]`}
-		node.Add("c1", two)
-		before := node.Reserved()
-		f := node.Fails("ADD", "c1", again)
+		host.Add("c1", two)
+		before := host.Reserved()
+		f := host.Fails("ADD", "c1", again)
 		Expect(f.Code).To(Equal(uint(pool.CodeDuplicate)))
 		Expect(f.Msg).To(MatchRegexp("^failed to allocate for range 0: (10.1.2.2|fd00::2) has been allocated to c1, duplicate allocation is not allowed$"))
-		Expect(node.Reserved()).To(Equal(before))
+		Expect(host.Reserved()).To(Equal(before))
 	},
 		Entry("with the same configuration", variant{}),
 		Entry("with a requested address", variant{IPAM: `"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "fd00::/64"}]]`, Args: "IP=10.1.2.50"}),
@@ -161,102 +161,102 @@ var _ = Describe("ADD", func() {
 	)
 
 	It("allocates another address for another interface of the container", func() {
-		node.Add("c1", variant{})
-		Expect(node.Add("c1", variant{IfName: "eth1"})).To(Equal("10.1.2.3/24"))
-		Expect(node.Add("c1", variant{Network: "other"})).To(Equal("10.1.2.2/24"))
+		host.Add("c1", variant{})
+		Expect(host.Add("c1", variant{IfName: "eth1"})).To(Equal("10.1.2.3/24"))
+		Expect(host.Add("c1", variant{Network: "other"})).To(Equal("10.1.2.2/24"))
 	})
 
 	It("releases the first address if a later set is exhausted", func() {
 		two := variant{IPAM: `"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "10.1.3.0/30"}]]`}
-		node.Add("c1", two)
-		before := nstest.SnapshotDir(GinkgoTB(), node.Net(""))
-		f := node.Fails("ADD", "c2", two)
+		host.Add("c1", two)
+		before := nstest.SnapshotDir(GinkgoTB(), host.Net(""))
+		f := host.Fails("ADD", "c2", two)
 		Expect(f.Code).To(Equal(uint(types.CodeTryAgain)))
 		Expect(f.Msg).To(Equal("failed to allocate for range 1: no IP addresses available in range set: 10.1.3.1-10.1.3.2"))
-		Expect(nstest.SnapshotDir(GinkgoTB(), node.Net(""))).To(Equal(before))
+		Expect(nstest.SnapshotDir(GinkgoTB(), host.Net(""))).To(Equal(before))
 	})
 
 	It("does not release an address that another owner has reserved since", func() {
 		two := variant{IPAM: `"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "10.1.3.0/30"}]]`}
-		node.Add("c1", two)
+		host.Add("c1", two)
 		locks := 0
-		c := node.Call("c2", two).With("ADD")
+		c := host.Call("c2", two).With("ADD")
 		c.Before = func(step string) error {
 			if strings.HasPrefix(step, "lock ") {
 				if locks++; locks == 2 {
-					node.Put("10.1.2.3", "other\r\neth0")
+					host.Put("10.1.2.3", "other\r\neth0")
 				}
 			}
 			return nil
 		}
-		nstest.Run(node.Plugin(), c).Failure(GinkgoTB())
+		nstest.Run(host.Plugin(), c).Failure(GinkgoTB())
 		Expect(locks).To(Equal(2))
-		Expect(node.Reserved()).To(ContainElement("10.1.2.3 other/eth0"))
+		Expect(host.Reserved()).To(ContainElement("10.1.2.3 other/eth0"))
 	})
 
 	DescribeTable("allocates the address of an incomplete reservation if no other is free", func(content string) {
 		for i := range 254 - 1 {
-			node.Put(fmt.Sprint("10.1.2.", 2+i), fmt.Sprint("c", i, "\r\neth0"))
+			host.Put(fmt.Sprint("10.1.2.", 2+i), fmt.Sprint("c", i, "\r\neth0"))
 		}
-		Expect(node.Fails("ADD", "new", variant{}).Code).To(Equal(uint(types.CodeTryAgain)))
-		node.OK("DEL", "c198", variant{})
-		node.Put("10.1.2.200", content)
-		Expect(node.Add("new", variant{})).To(Equal("10.1.2.200/24"))
-		Expect(os.ReadFile(node.Net("10.1.2.200"))).To(BeEquivalentTo("new\r\neth0"))
+		Expect(host.Fails("ADD", "new", variant{}).Code).To(Equal(uint(types.CodeTryAgain)))
+		host.OK("DEL", "c198", variant{})
+		host.Put("10.1.2.200", content)
+		Expect(host.Add("new", variant{})).To(Equal("10.1.2.200/24"))
+		Expect(os.ReadFile(host.Net("10.1.2.200"))).To(BeEquivalentTo("new\r\neth0"))
 	},
 		Entry("an empty file", ""), Entry("zeros", "\x00\x00\x00\x00"), Entry("white space", "\r\n"), Entry("zeros after the interface name", "c1\r\neth0\x00\x00"),
 	)
 
 	It("does not allocate an address whose file is a folder or a symbolic link", func() {
-		Expect(os.MkdirAll(node.Net("10.1.2.2"), 0o755)).To(Succeed())
-		Expect(os.Symlink("/nowhere", node.Net("10.1.2.3"))).To(Succeed())
-		Expect(node.Add("c1", variant{})).To(Equal("10.1.2.4/24"))
-		Expect(node.Fails("ADD", "c2", variant{Args: "IP=10.1.2.2"}).Msg).To(ContainSubstring("allocated to an unknown owner"))
+		Expect(os.MkdirAll(host.Net("10.1.2.2"), 0o755)).To(Succeed())
+		Expect(os.Symlink("/nowhere", host.Net("10.1.2.3"))).To(Succeed())
+		Expect(host.Add("c1", variant{})).To(Equal("10.1.2.4/24"))
+		Expect(host.Fails("ADD", "c2", variant{Args: "IP=10.1.2.2"}).Msg).To(ContainSubstring("allocated to an unknown owner"))
 	})
 
 	It("begins at the start of the range if last_reserved_ip.0 has no usable address", func() {
 		for _, text := range []string{"", "x", "10.7.7.7", "10.1.2.254", "10.7.7.7 or another\n", strings.Repeat("10.1.2.7 ", 1000)} {
-			node.Put("last_reserved_ip.0", text)
-			Expect(node.Add("c1", variant{})).To(Equal("10.1.2.2/24"))
-			Expect(os.ReadFile(node.Net("last_reserved_ip.0"))).To(BeEquivalentTo("10.1.2.2"))
-			node.OK("DEL", "c1", variant{})
+			host.Put("last_reserved_ip.0", text)
+			Expect(host.Add("c1", variant{})).To(Equal("10.1.2.2/24"))
+			Expect(os.ReadFile(host.Net("last_reserved_ip.0"))).To(BeEquivalentTo("10.1.2.2"))
+			host.OK("DEL", "c1", variant{})
 		}
 	})
 
 	It("returns code 5 if resolvConf does not exist, and makes no folder", func() {
-		f := node.Fails("ADD", "c1", variant{IPAM: subnet + `, "resolvConf": "/nowhere"`})
+		f := host.Fails("ADD", "c1", variant{IPAM: subnet + `, "resolvConf": "/nowhere"`})
 		Expect(f.Code).To(Equal(uint(types.CodeIO)))
-		Expect(node.DataDir).NotTo(BeADirectory())
+		Expect(host.DataDir).NotTo(BeADirectory())
 	})
 })
 
 var _ = Describe("DEL", func() {
-	var node *nstest.PoolNode
-	BeforeEach(func() { node = newTestNode() })
+	var host *nstest.PoolHost
+	BeforeEach(func() { host = newTestHost() })
 
 	It("releases the addresses of the interface in all sets, and no others", func() {
 		two := variant{IPAM: `"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "fd00::/64"}]]`}
-		node.Add("c1", two)
-		node.Add("c2", two)
+		host.Add("c1", two)
+		host.Add("c2", two)
 		two.IfName = "eth1"
-		node.Add("c1", two)
-		node.OK("DEL", "c1", variant{})
-		Expect(node.Reserved()).To(Equal([]string{"10.1.2.3 c2/eth0", "10.1.2.4 c1/eth1", "fd00::3 c2/eth0", "fd00::4 c1/eth1"}))
-		node.OK("DEL", "c1", variant{})
+		host.Add("c1", two)
+		host.OK("DEL", "c1", variant{})
+		Expect(host.Reserved()).To(Equal([]string{"10.1.2.3 c2/eth0", "10.1.2.4 c1/eth1", "fd00::3 c2/eth0", "fd00::4 c1/eth1"}))
+		host.OK("DEL", "c1", variant{})
 	})
 
 	It("succeeds for an unknown attachment, and makes no folder", func() {
-		node.OK("DEL", "c1", variant{})
-		Expect(node.DataDir).NotTo(BeADirectory())
-		node.Add("c2", variant{})
-		node.OK("DEL", "c1", variant{})
-		Expect(node.Reserved()).To(Equal([]string{"10.1.2.2 c2/eth0"}))
+		host.OK("DEL", "c1", variant{})
+		Expect(host.DataDir).NotTo(BeADirectory())
+		host.Add("c2", variant{})
+		host.OK("DEL", "c1", variant{})
+		Expect(host.Reserved()).To(Equal([]string{"10.1.2.2 c2/eth0"}))
 	})
 
 	DescribeTable("succeeds with an invalid configuration", func(t variant) {
-		node.Add("c1", variant{})
-		node.OK("DEL", "c1", t)
-		Expect(node.Reserved()).To(BeEmpty())
+		host.Add("c1", variant{})
+		host.OK("DEL", "c1", t)
+		Expect(host.Reserved()).To(BeEmpty())
 	},
 		Entry("without ranges", variant{IPAM: `"ranges": []`}),
 		Entry("with values of the wrong type", variant{IPAM: `"ranges": "none", "cooldown": "long", "routes": 7`}),
@@ -266,10 +266,10 @@ var _ = Describe("DEL", func() {
 	)
 
 	DescribeTable("releases reservations in every format", func(content string) {
-		node.Add("c2", variant{})
-		node.Put("10.1.2.40", content)
-		node.OK("DEL", "c1", variant{})
-		Expect(node.Reserved()).To(Equal([]string{"10.1.2.2 c2/eth0"}))
+		host.Add("c2", variant{})
+		host.Put("10.1.2.40", content)
+		host.OK("DEL", "c1", variant{})
+		Expect(host.Reserved()).To(Equal([]string{"10.1.2.2 c2/eth0"}))
 	},
 		Entry("that of the reference plugin", "c1\r\neth0"),
 		Entry("with a newline at the end", "c1\r\neth0\n"),
@@ -277,28 +277,28 @@ var _ = Describe("DEL", func() {
 	)
 
 	It("releases legacy reservations only if the attachment has no others", func() {
-		node.Put("10.1.2.40", "c1")
-		node.Put("10.1.2.41", "c1\r\neth0")
-		node.Put("10.1.2.42", "c1\r\neth1")
-		node.OK("DEL", "c1", variant{})
-		Expect(node.Reserved()).To(Equal([]string{"10.1.2.40 c1", "10.1.2.42 c1/eth1"}))
-		node.OK("DEL", "c1", variant{})
-		Expect(node.Reserved()).To(Equal([]string{"10.1.2.42 c1/eth1"}))
+		host.Put("10.1.2.40", "c1")
+		host.Put("10.1.2.41", "c1\r\neth0")
+		host.Put("10.1.2.42", "c1\r\neth1")
+		host.OK("DEL", "c1", variant{})
+		Expect(host.Reserved()).To(Equal([]string{"10.1.2.40 c1", "10.1.2.42 c1/eth1"}))
+		host.OK("DEL", "c1", variant{})
+		Expect(host.Reserved()).To(Equal([]string{"10.1.2.42 c1/eth1"}))
 	})
 
 	It("does not release a reservation whose owner was changed in the file", func() {
-		node.Add("c1", variant{})
-		node.Put("10.1.2.2", "other\r\neth0")
-		node.OK("DEL", "c1", variant{})
-		Expect(node.Reserved()).To(Equal([]string{"10.1.2.2 other/eth0"}))
-		node.OK("DEL", "other", variant{})
-		Expect(node.Reserved()).To(BeEmpty())
+		host.Add("c1", variant{})
+		host.Put("10.1.2.2", "other\r\neth0")
+		host.OK("DEL", "c1", variant{})
+		Expect(host.Reserved()).To(Equal([]string{"10.1.2.2 other/eth0"}))
+		host.OK("DEL", "other", variant{})
+		Expect(host.Reserved()).To(BeEmpty())
 	})
 })
 
 var _ = Describe("CHECK", func() {
-	var node *nstest.PoolNode
-	BeforeEach(func() { node = newTestNode() })
+	var host *nstest.PoolHost
+	BeforeEach(func() { host = newTestHost() })
 
 	prev := func(ips ...string) string {
 		var list []string
@@ -309,19 +309,19 @@ var _ = Describe("CHECK", func() {
 	}
 
 	It("succeeds after ADD, and for a legacy reservation", func() {
-		node.Add("c1", variant{})
-		node.OK("CHECK", "c1", variant{})
-		node.OK("CHECK", "c1", variant{More: prev("10.1.2.2/24")})
-		node.OK("CHECK", "c1", variant{More: prev("10.1.2.2/24", "192.168.0.7/24")})
-		node.Put("10.1.2.40", "old")
-		node.OK("CHECK", "old", variant{More: prev("10.1.2.40/24")})
+		host.Add("c1", variant{})
+		host.OK("CHECK", "c1", variant{})
+		host.OK("CHECK", "c1", variant{More: prev("10.1.2.2/24")})
+		host.OK("CHECK", "c1", variant{More: prev("10.1.2.2/24", "192.168.0.7/24")})
+		host.Put("10.1.2.40", "old")
+		host.OK("CHECK", "old", variant{More: prev("10.1.2.40/24")})
 	})
 
 	DescribeTable("returns code 100 if the reservations differ from prevResult", func(id, more, want string) {
-		node.Add("c1", variant{})
-		node.Put("10.1.2.9", "c2\r\neth0")
-		node.Put("10.1.2.10", "c2\r\neth0")
-		f := node.Fails("CHECK", id, variant{More: more})
+		host.Add("c1", variant{})
+		host.Put("10.1.2.9", "c2\r\neth0")
+		host.Put("10.1.2.10", "c2\r\neth0")
+		f := host.Fails("CHECK", id, variant{More: more})
 		Expect(f.Code).To(Equal(uint(types.CodeChanged)))
 		Expect(f.Msg).To(ContainSubstring(want))
 	},
@@ -331,36 +331,36 @@ var _ = Describe("CHECK", func() {
 	)
 
 	It("succeeds if the address is now excluded", func() {
-		node.Add("c1", variant{})
-		node.OK("CHECK", "c1", variant{IPAM: subnet + `, "exclude": ["10.1.2.0/24"]`})
+		host.Add("c1", variant{})
+		host.OK("CHECK", "c1", variant{IPAM: subnet + `, "exclude": ["10.1.2.0/24"]`})
 	})
 
 	It("returns code 100 if there is no folder, and makes none", func() {
-		Expect(node.Fails("CHECK", "c1", variant{}).Code).To(Equal(uint(types.CodeChanged)))
-		Expect(node.DataDir).NotTo(BeADirectory())
+		Expect(host.Fails("CHECK", "c1", variant{}).Code).To(Equal(uint(types.CodeChanged)))
+		Expect(host.DataDir).NotTo(BeADirectory())
 	})
 })
 
 var _ = Describe("GC", func() {
-	var node *nstest.PoolNode
-	BeforeEach(func() { node = newTestNode() })
+	var host *nstest.PoolHost
+	BeforeEach(func() { host = newTestHost() })
 
 	DescribeTable("releases the reservations of attachments that are not valid, and no others", func(valid string, want ...string) {
-		node.Add("c1", variant{})
-		node.Add("c1", variant{IfName: "eth1"})
-		node.Add("c2", variant{})
-		node.Add("c2", variant{Network: "other"})
-		node.Put("10.1.2.40", "c1")
-		node.Put("10.1.2.41", "c3")
-		node.Put("10.1.2.42", "")
-		node.Put("notes", "c9")
-		node.OK("GC", "", variant{More: `"cni.dev/valid-attachments": ` + valid, IPAM: `"ranges": "broken"`})
-		Expect(node.Reserved()).To(HaveExactElements(want))
+		host.Add("c1", variant{})
+		host.Add("c1", variant{IfName: "eth1"})
+		host.Add("c2", variant{})
+		host.Add("c2", variant{Network: "other"})
+		host.Put("10.1.2.40", "c1")
+		host.Put("10.1.2.41", "c3")
+		host.Put("10.1.2.42", "")
+		host.Put("notes", "c9")
+		host.OK("GC", "", variant{More: `"cni.dev/valid-attachments": ` + valid, IPAM: `"ranges": "broken"`})
+		Expect(host.Reserved()).To(HaveExactElements(want))
 		for _, name := range []string{"lock", "last_reserved_ip.0", "notes", "../other/10.1.2.2"} {
-			Expect(node.Net(name)).To(BeAnExistingFile())
+			Expect(host.Net(name)).To(BeAnExistingFile())
 		}
-		Expect(node.Add("new", variant{})).To(Equal("10.1.2.5/24"))
-		node.OK("DEL", "c1", variant{})
+		Expect(host.Add("new", variant{})).To(Equal("10.1.2.5/24"))
+		host.OK("DEL", "c1", variant{})
 	},
 		Entry("one valid attachment", `[{"containerID": "c1", "ifname": "eth0"}]`, "10.1.2.2 c1/eth0", "10.1.2.40 c1"),
 		Entry("another interface of the container with a legacy reservation is valid", `[{"containerID": "c1", "ifname": "eth7"}, {"containerID": "c2", "ifname": "eth0"}]`, "10.1.2.4 c2/eth0", "10.1.2.40 c1"),
@@ -368,24 +368,24 @@ var _ = Describe("GC", func() {
 	)
 
 	It("succeeds without a folder, and makes none", func() {
-		node.OK("GC", "", variant{More: `"cni.dev/valid-attachments": []`})
-		Expect(node.DataDir).NotTo(BeADirectory())
+		host.OK("GC", "", variant{More: `"cni.dev/valid-attachments": []`})
+		Expect(host.DataDir).NotTo(BeADirectory())
 	})
 })
 
 var _ = Describe("STATUS", func() {
-	var node *nstest.PoolNode
-	BeforeEach(func() { node = newTestNode() })
+	var host *nstest.PoolHost
+	BeforeEach(func() { host = newTestHost() })
 
 	It("succeeds before the first ADD, and makes no folder", func() {
-		node.OK("STATUS", "", variant{})
-		Expect(node.DataDir).NotTo(BeADirectory())
+		host.OK("STATUS", "", variant{})
+		Expect(host.DataDir).NotTo(BeADirectory())
 	})
 
 	It("succeeds without ranges only if the configuration lets the runtime pass them to ADD", func() {
-		node.OK("STATUS", "", variant{IPAM: `"routes": []`, More: `"capabilities": {"ipRanges": true}`})
+		host.OK("STATUS", "", variant{IPAM: `"routes": []`, More: `"capabilities": {"ipRanges": true}`})
 		for _, more := range []string{"", `"capabilities": {"ipRanges": false, "ips": true}`} {
-			f := node.Fails("STATUS", "", variant{IPAM: `"routes": []`, More: more})
+			f := host.Fails("STATUS", "", variant{IPAM: `"routes": []`, More: more})
 			Expect(f.Code).To(Equal(uint(types.CodeNotAvailable)))
 			Expect(f.Msg).To(Equal("no IP ranges specified"))
 		}
@@ -393,101 +393,101 @@ var _ = Describe("STATUS", func() {
 
 	It("succeeds if the pool is exhausted", func() {
 		t := variant{IPAM: `"subnet": "10.1.2.0/30"`}
-		node.Add("c1", t)
-		node.OK("STATUS", "", t)
-		Expect(node.Fails("ADD", "c2", t).Code).To(Equal(uint(types.CodeTryAgain)))
+		host.Add("c1", t)
+		host.OK("STATUS", "", t)
+		Expect(host.Fails("ADD", "c2", t).Code).To(Equal(uint(types.CodeTryAgain)))
 	})
 
 	It("with failStatusWhenFull, returns code 50 and names each exhausted range set", func() {
 		t := variant{IPAM: `"failStatusWhenFull": true, "ranges": [[{"subnet": "10.1.2.0/30"}], [{"subnet": "10.1.3.0/24"}]]`}
-		node.Add("c1", t)
-		f := node.Fails("STATUS", "", t)
+		host.Add("c1", t)
+		f := host.Fails("STATUS", "", t)
 		Expect(f.Code).To(Equal(uint(types.CodeNotAvailable)))
 		Expect(f.Msg).To(Equal("range set 1 (10.1.2.0/30): no IP addresses available in range set: 10.1.2.1-10.1.2.2"))
-		node.OK("DEL", "c1", t)
-		node.OK("STATUS", "", t)
+		host.OK("DEL", "c1", t)
+		host.OK("STATUS", "", t)
 	})
 
 	It("with failStatusWhenFull, counts an incomplete reservation as reserved, and reads and changes none", func() {
 		t := variant{IPAM: `"failStatusWhenFull": true, "subnet": "10.1.2.0/30"`}
-		node.Put("10.1.2.2", "")
-		Expect(node.Fails("STATUS", "", t).Code).To(Equal(uint(types.CodeNotAvailable)))
-		Expect(node.ReadAll()).To(BeFalse())
-		Expect(node.Add("c1", t)).To(Equal("10.1.2.2/30"))
+		host.Put("10.1.2.2", "")
+		Expect(host.Fails("STATUS", "", t).Code).To(Equal(uint(types.CodeNotAvailable)))
+		Expect(host.ReadAll()).To(BeFalse())
+		Expect(host.Add("c1", t)).To(Equal("10.1.2.2/30"))
 	})
 
 	It("returns code 50 if all addresses are excluded", func() {
-		f := node.Fails("STATUS", "", variant{IPAM: subnet + `, "exclude": ["10.1.0.0/16"]`})
+		f := host.Fails("STATUS", "", variant{IPAM: subnet + `, "exclude": ["10.1.0.0/16"]`})
 		Expect(f.Code).To(Equal(uint(types.CodeNotAvailable)))
 		Expect(f.Msg).To(ContainSubstring("has no usable address"))
 	})
 })
 
 var _ = Describe("cooldown", func() {
-	var node *nstest.PoolNode
-	BeforeEach(func() { node = newTestNode() })
+	var host *nstest.PoolHost
+	BeforeEach(func() { host = newTestHost() })
 	cool := variant{IPAM: `"subnet": "10.1.2.0/29", "rangeEnd": "10.1.2.3", "cooldown": 30, "failStatusWhenFull": true`}
 
 	It("ends after the configured time, and until then ADD does not allocate the address", func() {
-		node.Add("c1", cool)
-		node.Add("c2", cool)
-		node.OK("DEL", "c1", cool)
-		node.Clock += 10 * time.Second
-		node.OK("DEL", "c2", cool)
-		f := node.Fails("ADD", "c3", cool)
+		host.Add("c1", cool)
+		host.Add("c2", cool)
+		host.OK("DEL", "c1", cool)
+		host.Clock += 10 * time.Second
+		host.OK("DEL", "c2", cool)
+		f := host.Fails("ADD", "c3", cool)
 		Expect(f.Code).To(Equal(uint(types.CodeTryAgain)))
 		Expect(f.Msg).To(Equal("failed to allocate for range 0: no IP addresses available in range set: 10.1.2.1-10.1.2.3 (released addresses that cool down: 2; the first is free in 20s)"))
-		Expect(node.Fails("STATUS", "", cool).Code).To(Equal(uint(types.CodeNotAvailable)))
-		node.Clock += 20 * time.Second
-		Expect(node.Add("c3", cool)).To(Equal("10.1.2.2/29"))
-		node.Fails("ADD", "c4", cool)
-		node.Clock += 10 * time.Second
-		Expect(node.Add("c4", cool)).To(Equal("10.1.2.3/29"))
+		Expect(host.Fails("STATUS", "", cool).Code).To(Equal(uint(types.CodeNotAvailable)))
+		host.Clock += 20 * time.Second
+		Expect(host.Add("c3", cool)).To(Equal("10.1.2.2/29"))
+		host.Fails("ADD", "c4", cool)
+		host.Clock += 10 * time.Second
+		Expect(host.Add("c4", cool)).To(Equal("10.1.2.3/29"))
 	})
 
 	It("begins also if the private folder was removed", func() {
-		node.Add("c1", cool)
-		node.Add("c2", cool)
-		Expect(os.RemoveAll(filepath.Join(node.DataDir, ".plumb"))).To(Succeed())
-		node.OK("DEL", "c1", cool)
-		Expect(node.Fails("ADD", "c3", cool).Msg).To(ContainSubstring("(released addresses that cool down: 1;"))
+		host.Add("c1", cool)
+		host.Add("c2", cool)
+		Expect(os.RemoveAll(filepath.Join(host.DataDir, ".plumb"))).To(Succeed())
+		host.OK("DEL", "c1", cool)
+		Expect(host.Fails("ADD", "c3", cool).Msg).To(ContainSubstring("(released addresses that cool down: 1;"))
 	})
 
 	It("does not apply to a requested address, nor to a configuration without cooldown", func() {
-		node.Add("c1", cool)
-		node.Add("c2", cool)
-		node.OK("DEL", "c1", cool)
-		node.OK("DEL", "c2", cool)
+		host.Add("c1", cool)
+		host.Add("c2", cool)
+		host.OK("DEL", "c1", cool)
+		host.OK("DEL", "c2", cool)
 		asks := cool
 		asks.Args = "IP=10.1.2.3"
-		Expect(node.Add("c3", asks)).To(Equal("10.1.2.3/29"))
-		Expect(node.Add("c4", variant{IPAM: `"subnet": "10.1.2.0/29", "rangeEnd": "10.1.2.3"`})).To(Equal("10.1.2.2/29"))
+		Expect(host.Add("c3", asks)).To(Equal("10.1.2.3/29"))
+		Expect(host.Add("c4", variant{IPAM: `"subnet": "10.1.2.0/29", "rangeEnd": "10.1.2.3"`})).To(Equal("10.1.2.2/29"))
 	})
 
 	It("ends at a reboot", func() {
-		node.Add("c1", cool)
-		node.Add("c2", cool)
-		node.OK("DEL", "c1", cool)
-		node.Boot("another")
-		node.Clock += 5 * time.Second
-		Expect(node.Add("c3", cool)).To(Equal("10.1.2.2/29"))
+		host.Add("c1", cool)
+		host.Add("c2", cool)
+		host.OK("DEL", "c1", cool)
+		host.Boot("another")
+		host.Clock += 5 * time.Second
+		Expect(host.Add("c3", cool)).To(Equal("10.1.2.2/29"))
 	})
 
 	It("does not begin when a failed ADD releases its address", func() {
 		two := variant{IPAM: `"ranges": [[{"subnet": "10.1.2.0/30"}], [{"subnet": "10.1.3.0/30"}]], "cooldown": 30`}
-		node.Put("10.1.3.2", "other\r\neth0")
-		node.Fails("ADD", "c1", two)
-		node.OK("DEL", "other", variant{})
-		Expect(node.Add("c1", two)).To(Equal("10.1.2.2/30 10.1.3.2/30"))
+		host.Put("10.1.3.2", "other\r\neth0")
+		host.Fails("ADD", "c1", two)
+		host.OK("DEL", "other", variant{})
+		Expect(host.Add("c1", two)).To(Equal("10.1.2.2/30 10.1.3.2/30"))
 	})
 
 	It("drops old releases from a large file of releases", func() {
 		t := variant{IPAM: `"subnet": "10.1.0.0/16", "cooldown": 3`}
-		path := filepath.Join(node.DataDir, ".plumb", "net", "releases")
+		path := filepath.Join(host.DataDir, ".plumb", "net", "releases")
 		for i := range 20 {
-			node.Add("c1", t)
-			node.OK("DEL", "c1", t)
-			node.Clock += time.Second
+			host.Add("c1", t)
+			host.OK("DEL", "c1", t)
+			host.Clock += time.Second
 			if i == 10 {
 				text, err := os.ReadFile(path)
 				Expect(err).NotTo(HaveOccurred())
@@ -504,13 +504,13 @@ var _ = Describe("cooldown", func() {
 
 var _ = Describe("an ADD in which a step fails", func() {
 	It("leaves no reservation", func() {
-		node := newTestNode()
+		host := newTestHost()
 		nstest.FaultSweep(GinkgoTB(), nstest.Sweep{
-			Plugin: node.Plugin(),
-			Config: node.Config(variant{IPAM: `"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "fd00::/64"}]]`}),
-			Dirs:   []string{node.Net("")},
-			// Each run begins on a new node.
-			Prepare: func(_, _ *nstest.NS) { Expect(os.RemoveAll(node.DataDir)).To(Succeed()) },
+			Plugin: host.Plugin(),
+			Config: host.Config(variant{IPAM: `"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "fd00::/64"}]]`}),
+			Dirs:   []string{host.Net("")},
+			// Each run begins on a new host.
+			Prepare: func(_, _ *nstest.NS) { Expect(os.RemoveAll(host.DataDir)).To(Succeed()) },
 			// The cursor belongs to the network, not to the attachment.
 			Ignore: func(line string) bool { return strings.Contains(line, "last_reserved_ip.") },
 		})

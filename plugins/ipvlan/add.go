@@ -34,7 +34,7 @@ func add(r *skel.Request) (*types.Result, error) {
 	if err := claimMode(r, setup, conf); err != nil {
 		return nil, err
 	}
-	eth, err := setup.MasterConn.AddIPVlan(&r.Undo, nl.NewLink{Name: r.IfName, In: setup.Pod, Parent: setup.Master, MTU: conf.mtu}, conf.mode)
+	eth, err := setup.MasterConn.AddIPVlan(&r.Undo, nl.NewLink{Name: r.IfName, In: setup.Container, Parent: setup.Master, MTU: conf.mtu}, conf.mode)
 	if err != nil {
 		return nil, explainRefusal(err, setup.Master)
 	}
@@ -84,7 +84,7 @@ func explainRefusal(err error, master nl.Link) error {
 // it already (ipvlan_addr4_validator_event).
 func explainSameAddress(err error, master nl.Link) error {
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return types.Errorf(attach.CodeDuplicate, "another ipvlan of master %s, in this or another container of the node, has the address: %w", master.Name, err)
+		return types.Errorf(attach.CodeDuplicate, "another ipvlan of master %s, in this or another container of the host, has the address: %w", master.Name, err)
 	}
 	return err
 }

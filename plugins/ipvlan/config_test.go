@@ -39,9 +39,9 @@ var _ = Describe("without an ipvlan", func() {
 	)
 
 	It("ADD refuses an interface name that exists in the container, and reserves no address", func() {
-		pod := b.NewContainer()
-		pod.IP("link add eth0 type veth peer name eth1")
-		b.Refuse(b.Call("one", pod, b.conf("1.0.0", onUplink, b.HostLocal())), types.CodeConfig, `interface "eth0" already exists`)
+		container := b.NewContainer()
+		container.IP("link add eth0 type veth peer name eth1")
+		b.Refuse(b.Call("one", container, b.conf("1.0.0", onUplink, b.HostLocal())), types.CodeConfig, `interface "eth0" already exists`)
 	})
 
 	It("ADD explains why the kernel makes no ipvlan, and leaves nothing", func() {

@@ -20,23 +20,23 @@ var _ = Describe("ADD", Label(nstest.Kernel), func() {
 	BeforeEach(func() { b = newIPVlanTestbed() })
 
 	It("connects the container with the segment of the master, and containers with each other", func() {
-		pod := nstest.New(GinkgoTB()).Named("pod") // with duplicate address detection
-		result := b.Add(b.Call("one", pod, b.conf("1.1.0", onUplink+`,"mtu":1400`, nstest.StaticDual)))
-		Expect(pod.IP("-6 address show dev eth0 tentative")).To(BeEmpty())
-		nstest.RequireTraffic(GinkgoTB(), pod, b.Outside, nstest.ContainerV4, nstest.OutsideV4)
-		nstest.RequireTraffic(GinkgoTB(), pod, b.Outside, nstest.ContainerV6, nstest.OutsideV6)
+		container := nstest.New(GinkgoTB()).Named("container") // with duplicate address detection
+		result := b.Add(b.Call("one", container, b.conf("1.1.0", onUplink+`,"mtu":1400`, nstest.StaticDual)))
+		Expect(container.IP("-6 address show dev eth0 tentative")).To(BeEmpty())
+		nstest.RequireTraffic(GinkgoTB(), container, b.Outside, nstest.ContainerV4, nstest.OutsideV4)
+		nstest.RequireTraffic(GinkgoTB(), container, b.Outside, nstest.ContainerV6, nstest.OutsideV6)
 		other := b.NewContainer()
 		b.Add(b.Call("two", other, b.conf("1.1.0", onUplink, static)))
 		nstest.MustDial(GinkgoTB(), other, nstest.ContainerV4+":80", pod4b)
 
 		By("returning what it made")
 		Expect(result.Interfaces).To(HaveLen(1))
-		Expect(result.Interfaces[0]).To(And(HaveField("Name", "eth0"), HaveField("MTU", 1400), HaveField("Sandbox", pod.Path())))
+		Expect(result.Interfaces[0]).To(And(HaveField("Name", "eth0"), HaveField("MTU", 1400), HaveField("Sandbox", container.Path())))
 		Expect(b.Host.IP("link show uplink0")).To(ContainSubstring(result.Interfaces[0].MAC))
-		Expect(details(pod)).To(And(ContainSubstring("ipvlan mode l2 bridge"), ContainSubstring("mtu 1400"), ContainSubstring("alias plumb:net1/one/eth0")))
-		Expect(pod.IP("-4 route")).To(Equal("default via 198.18.0.2 dev eth0\n198.18.0.0/24 dev eth0 proto kernel scope link src 198.18.0.50"))
+		Expect(details(container)).To(And(ContainSubstring("ipvlan mode l2 bridge"), ContainSubstring("mtu 1400"), ContainSubstring("alias plumb:net1/one/eth0")))
+		Expect(container.IP("-4 route")).To(Equal("default via 198.18.0.2 dev eth0\n198.18.0.0/24 dev eth0 proto kernel scope link src 198.18.0.50"))
 		for key, want := range map[string]string{"net/ipv4/conf/eth0/arp_notify": "1", "net/ipv6/conf/eth0/ndisc_notify": "1", "net/ipv6/conf/eth0/accept_ra": "0"} {
-			Expect(pod.Sysctl(GinkgoTB(), key)).To(Equal(want), key)
+			Expect(container.Sysctl(GinkgoTB(), key)).To(Equal(want), key)
 		}
 	})
 
@@ -57,16 +57,16 @@ var _ = Describe("ADD", Label(nstest.Kernel), func() {
 	It("works in each mode with each flag, and CHECK compares them", func() {
 		for _, mode := range []string{"l2", "l3", "l3s"} {
 			for _, flag := range []string{"bridge", "private", "vepa"} {
-				pod := b.NewContainer()
-				c := b.Attach(b.Call("one", pod, b.conf("1.0.0", onUplink+`,"mode":"`+mode+`","flag":"`+flag+`"`, nstest.StaticDual)))
-				Expect(details(pod)).To(ContainSubstring("ipvlan mode " + mode + " " + flag))
-				nstest.ServeTCP(GinkgoTB(), pod, nstest.ContainerV4+":80")
+				container := b.NewContainer()
+				c := b.Attach(b.Call("one", container, b.conf("1.0.0", onUplink+`,"mode":"`+mode+`","flag":"`+flag+`"`, nstest.StaticDual)))
+				Expect(details(container)).To(ContainSubstring("ipvlan mode " + mode + " " + flag))
+				nstest.ServeTCP(GinkgoTB(), container, nstest.ContainerV4+":80")
 				if mode != "l2" { // no ARP: the host outside needs a route
-					b.Outside.Batch(GinkgoTB(), "route replace "+nstest.ContainerV4+" via "+nstest.NodeV4)
+					b.Outside.Batch(GinkgoTB(), "route replace "+nstest.ContainerV4+" via "+nstest.HostV4)
 				}
 				Eventually(func() error { _, err := nstest.Dial(b.Outside, nstest.ContainerV4+":80"); return err }, "1m").Should(Succeed(), mode+flag)
 				b.OK("CHECK", c)
-				pod.IP("link set eth0 type ipvlan mode " + map[string]string{"l2": "l3", "l3": "l3s", "l3s": "l2"}[mode])
+				container.IP("link set eth0 type ipvlan mode " + map[string]string{"l2": "l3", "l3": "l3s", "l3s": "l2"}[mode])
 				b.Fails("CHECK", c, types.CodeChanged, "interface eth0 has mode "+map[string]string{"l2": "l3", "l3": "l3s", "l3s": "l2"}[mode], ", not mode "+mode)
 				b.OK("DEL", c)
 			}
@@ -77,7 +77,7 @@ var _ = Describe("ADD", Label(nstest.Kernel), func() {
 		first := b.Attach(b.NewCall(b.conf("1.1.0", onUplink, nstest.StaticV4)))
 		second := b.Call("two", b.NewContainer(), b.conf("1.1.0", onUplink+`,"mode":"l3"`, b.HostLocal()))
 		b.Refuse(second, types.CodeConfig, "the master has mode l2, flag bridge for the attachment net1/one/eth0", "a new ipvlan with mode l3, flag bridge would change those of that attachment")
-		b.Refuse(b.Call("two", second.Pod, b.conf("1.1.0", onUplink+`,"flag":"private"`, static)), types.CodeConfig, "the master has mode l2, flag bridge")
+		b.Refuse(b.Call("two", second.Container, b.conf("1.1.0", onUplink+`,"flag":"private"`, static)), types.CodeConfig, "the master has mode l2, flag bridge")
 		b.OK("CHECK", first)
 		By("but not those of another master, nor after DEL or GC")
 		nstest.Join(GinkgoTB(), nstest.End{In: b.Host, Name: "uplink1"}, nstest.End{In: b.Outside, Name: "uplink1"})
@@ -88,10 +88,10 @@ var _ = Describe("ADD", Label(nstest.Kernel), func() {
 		b.Refuse(second, types.CodeConfig, "net1/one/eth0")
 		b.OK("DEL", first)
 		b.Add(second)
-		second.Pod.IP("link del eth0")
+		second.Container.IP("link del eth0")
 		b.OK("GC", b.Call("", nil, b.conf("1.1.0", onUplink+`,"cni.dev/valid-attachments":[{"containerID":"three","ifname":"eth0"}]`, noIPAM)))
 		Expect(b.recordFiles()).To(HaveLen(1))
-		By("including those that others made on the node")
+		By("including those that others made on the host")
 		b.Host.IP("link add link uplink0 name ipv0 type ipvlan mode l3s")
 		b.Refuse(b.Call("four", b.NewContainer(), b.conf("1.1.0", onUplink, nstest.StaticV4)), types.CodeConfig, "the master has mode l3s, flag bridge for the interface ipv0")
 		b.Refuse(b.Call("four", b.NewContainer(), b.conf("1.1.0", `"master":"ipv0"`, nstest.StaticV4)), types.CodeConfig, "the master has mode l3s, flag bridge for the interface ipv0")
@@ -101,39 +101,39 @@ var _ = Describe("ADD", Label(nstest.Kernel), func() {
 
 	It("takes master, addresses and routes from prevResult", func() {
 		prev := `{"cniVersion":"1.0.0","interfaces":[{"name":"uplink0"}],"ips":[{"address":"198.18.0.50/24","gateway":"198.18.0.2"}],"routes":[{"dst":"0.0.0.0/0"}],"dns":{"nameservers":["192.0.2.1"]}}`
-		pod := b.NewContainer()
-		c := b.Call("one", pod, b.conf("1.0.0", `"prevResult":`+prev, noIPAM))
+		container := b.NewContainer()
+		c := b.Call("one", container, b.conf("1.0.0", `"prevResult":`+prev, noIPAM))
 		reply := b.OK("ADD", c)
 		result := reply.Result(GinkgoTB())
 		Expect(result.Interfaces).To(HaveExactElements(HaveField("Name", "eth0")))
 		Expect(result.IPs).To(HaveExactElements(And(HaveField("Interface", 0), HaveField("Address", HaveField("String()", nstest.ContainerV4+"/24")))))
 		Expect(result.DNS.Nameservers).To(Equal([]string{"192.0.2.1"}))
-		Expect(pod.IP("route")).To(ContainSubstring("default via 198.18.0.2 dev eth0"))
+		Expect(container.IP("route")).To(ContainSubstring("default via 198.18.0.2 dev eth0"))
 		c.Config = nstest.WithPrevResult(b.conf("1.0.0", "", noIPAM), reply.Stdout)
 		b.OK("CHECK", c)
 		b.OK("DEL", c)
-		Expect(pod.IP("-br link")).NotTo(ContainSubstring("eth0"))
+		Expect(container.IP("-br link")).NotTo(ContainSubstring("eth0"))
 	})
 
 	It("works on a master that is down, and the container is connected when that comes up", func() {
 		b.Host.IP("link set uplink0 down")
-		pod := b.NewContainer()
-		reply := b.OK("ADD", b.Call("one", pod, b.conf("1.0.0", onUplink, nstest.StaticDual)))
+		container := b.NewContainer()
+		reply := b.OK("ADD", b.Call("one", container, b.conf("1.0.0", onUplink, nstest.StaticDual)))
 		Expect(reply.Stderr).To(ContainSubstring("master uplink0 is down or has no carrier"))
 		b.Host.IP("link set uplink0 up")
-		nstest.ServeTCP(GinkgoTB(), pod, nstest.ContainerV4+":80")
+		nstest.ServeTCP(GinkgoTB(), container, nstest.ContainerV4+":80")
 		Eventually(func() error { _, err := nstest.Dial(b.Outside, nstest.ContainerV4+":80"); return err }, "1m").Should(Succeed())
 	})
 
 	It("works on a master in the container, and DEL deletes it", func() {
-		pod := b.NewContainer()
-		nstest.Join(GinkgoTB(), nstest.End{In: pod, Name: "net0"}, nstest.End{In: b.Outside, Name: "peer0", Addrs: []string{"203.0.113.2/24"}})
-		c := b.Attach(b.Call("one", pod, b.conf("1.0.0", `"master":"net0","linkInContainer":true`, nstest.Static("203.0.113.50/24"))))
+		container := b.NewContainer()
+		nstest.Join(GinkgoTB(), nstest.End{In: container, Name: "net0"}, nstest.End{In: b.Outside, Name: "peer0", Addrs: []string{"203.0.113.2/24"}})
+		c := b.Attach(b.Call("one", container, b.conf("1.0.0", `"master":"net0","linkInContainer":true`, nstest.Static("203.0.113.50/24"))))
 		nstest.ServeTCP(GinkgoTB(), b.Outside, "203.0.113.2:80")
-		nstest.MustDial(GinkgoTB(), pod, "203.0.113.2:80", "")
+		nstest.MustDial(GinkgoTB(), container, "203.0.113.2:80", "")
 		b.OK("CHECK", c)
 		b.OK("DEL", c)
-		Expect(pod.IP("-br link")).To(And(ContainSubstring("net0"), Not(ContainSubstring("eth0"))))
+		Expect(container.IP("-br link")).To(And(ContainSubstring("net0"), Not(ContainSubstring("eth0"))))
 	})
 
 	It("fails if the master has macvlans or is a bridge port", func() {
@@ -157,11 +157,11 @@ var _ = Describe("ADD", Label(nstest.Kernel), func() {
 		ipam := `{"type":"static","addresses":[{"address":"198.18.0.50/32","gateway":"192.0.2.1"},{"address":"2001:db8:18::50/128"}],
 			"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0","gw":"2001:db8:19::1"}]}`
 		b.Refuse(b.NewCall(b.conf("1.0.0", onUplink, ipam)), types.CodeConfig, "192.0.2.1, the gateway of the route to 0.0.0.0/0, is in none of the networks of eth0")
-		pod := b.NewContainer()
-		c := b.Attach(b.Call("one", pod, b.conf("1.0.0", onUplink+`,"mode":"l3"`, ipam)))
-		b.Outside.Batch(GinkgoTB(), "route add "+nstest.ContainerV4+" via "+nstest.NodeV4)
+		container := b.NewContainer()
+		c := b.Attach(b.Call("one", container, b.conf("1.0.0", onUplink+`,"mode":"l3"`, ipam)))
+		b.Outside.Batch(GinkgoTB(), "route add "+nstest.ContainerV4+" via "+nstest.HostV4)
 		nstest.ServeTCP(GinkgoTB(), b.Outside, nstest.OutsideV4+":80")
-		nstest.MustDial(GinkgoTB(), pod, nstest.OutsideV4+":80", nstest.ContainerV4)
+		nstest.MustDial(GinkgoTB(), container, nstest.OutsideV4+":80", nstest.ContainerV4)
 		b.OK("CHECK", c)
 	})
 
@@ -179,26 +179,26 @@ var _ = Describe("ADD", Label(nstest.Kernel), func() {
 	})
 })
 
-// details returns what ip shows of the pod's interface, with one space between the words.
-func details(pod *nstest.NS) string {
+// details returns what ip shows of the container's interface, with one space between the words.
+func details(container *nstest.NS) string {
 	GinkgoHelper()
-	return strings.Join(strings.Fields(pod.IP("-d link show eth0")), " ")
+	return strings.Join(strings.Fields(container.IP("-d link show eth0")), " ")
 }
 
 var _ = Describe("CHECK", Label(nstest.Kernel), func() {
 	It("names every difference", func() {
 		b := newIPVlanTestbed()
 		c := b.Attach(b.NewCall(b.conf("1.0.0", onUplink, nstest.StaticDual)))
-		c.Pod.Batch(GinkgoTB(), "link set eth0 mtu 1300")
+		c.Container.Batch(GinkgoTB(), "link set eth0 mtu 1300")
 		b.OK("CHECK", c)
-		c.Pod.Batch(GinkgoTB(), "address del 198.18.0.50/24 dev eth0")
+		c.Container.Batch(GinkgoTB(), "address del 198.18.0.50/24 dev eth0")
 		b.Fails("CHECK", c, types.CodeChanged, "no address 198.18.0.50/24")
-		c.Pod.Batch(GinkgoTB(), "link set eth0 down")
+		c.Container.Batch(GinkgoTB(), "link set eth0 down")
 		b.Fails("CHECK", c, types.CodeChanged, "eth0 is down")
 		nstest.Join(GinkgoTB(), nstest.End{In: b.Host, Name: "uplink1"}, nstest.End{In: b.Outside, Name: "uplink1"})
 		b.Host.Batch(GinkgoTB(), "link set uplink0 down", "link set uplink0 name old0", "link set old0 up", "link set uplink1 down", "link set uplink1 name uplink0")
 		b.Fails("CHECK", c, types.CodeChanged, "not on master uplink0")
-		c.Pod.Batch(GinkgoTB(), "link del eth0", "link add eth0 type veth peer name eth1")
+		c.Container.Batch(GinkgoTB(), "link del eth0", "link add eth0 type veth peer name eth1")
 		b.Fails("CHECK", c, types.CodeChanged, `of kind "veth", not "ipvlan"`)
 	})
 })
@@ -207,17 +207,17 @@ var _ = Describe("DEL", Label(nstest.Kernel), func() {
 	var b *testbed
 	BeforeEach(func() { b = newIPVlanTestbed() })
 
-	It("leaves node, container and files as before, whatever has changed since ADD", func() {
-		pod := b.NewContainer()
-		restored := b.Restored(b.Host, pod)
+	It("leaves host, container and files as before, whatever has changed since ADD", func() {
+		container := b.NewContainer()
+		restored := b.Restored(b.Host, container)
 		for name, change := range map[string]func(*nstest.Call){
 			"nothing":             func(*nstest.Call) {},
 			"no prevResult":       func(c *nstest.Call) { c.Config = b.conf("1.0.0", onUplink, b.HostLocal()) },
-			"no alias":            func(*nstest.Call) { pod.Must(GinkgoTB(), "ip", "link", "set", "eth0", "alias", "") },
+			"no alias":            func(*nstest.Call) { container.Must(GinkgoTB(), "ip", "link", "set", "eth0", "alias", "") },
 			"other configuration": func(c *nstest.Call) { c.Config = b.conf("1.0.0", `"master":"nope0","mode":"x"`, b.HostLocal()) },
 		} {
 			By(name)
-			c := b.Attach(b.Call("one", pod, b.conf("1.0.0", onUplink, b.HostLocal())))
+			c := b.Attach(b.Call("one", container, b.conf("1.0.0", onUplink, b.HostLocal())))
 			change(&c)
 			b.OK("DEL", c)
 			restored()
@@ -228,11 +228,11 @@ var _ = Describe("DEL", Label(nstest.Kernel), func() {
 	It("leaves nothing if any step of ADD or DEL fails", func() {
 		b.FaultSweep(nstest.Sweep{
 			Config: b.conf("1.1.0", onUplink+`,"mtu":1400,"mode":"l3"`, b.HostLocal()),
-			Prepare: func(node, _ *nstest.NS) {
+			Prepare: func(host, _ *nstest.NS) {
 				outside := nstest.New(GinkgoTB()).Named("outside")
-				nstest.Join(GinkgoTB(), nstest.End{In: node, Name: "uplink0"}, nstest.End{In: outside, Name: "uplink0"})
+				nstest.Join(GinkgoTB(), nstest.End{In: host, Name: "uplink0"}, nstest.End{In: outside, Name: "uplink0"})
 			},
-			PreparePod: func(pod *nstest.NS) { pod.SkipDAD(GinkgoTB()) },
+			PrepareContainer: func(container *nstest.NS) { container.SkipDAD(GinkgoTB()) },
 		})
 	})
 })

@@ -36,7 +36,7 @@ func (rec *record) Validate() error {
 // namespace takes the place of the cookie if the master is in the container.
 func parentID(r *skel.Request, c *nl.Conn, master nl.Link) string {
 	cookie := c.NS().Cookie()
-	if cookie == 0 && c.NS().Same(r.Pod) {
+	if cookie == 0 && c.NS().Same(r.ContainerNS) {
 		return fmt.Sprintf("%s/%d", r.NetNS, master.Index)
 	}
 	return fmt.Sprintf("%d/%d", cookie, master.Index)

@@ -19,8 +19,8 @@ func check(r *skel.Request) error {
 	if err != nil {
 		return err
 	}
-	return conf.master.Check(r, kind, func(pod *nl.Conn, eth nl.Link) error {
-		mode, err := pod.IPVlanMode(eth)
+	return conf.master.Check(r, kind, func(container *nl.Conn, eth nl.Link) error {
+		mode, err := container.IPVlanMode(eth)
 		if err == nil && mode != conf.mode {
 			err = fmt.Errorf("interface %s has %s, not %s", eth.Name, mode, conf.mode)
 		}
@@ -31,7 +31,7 @@ func check(r *skel.Request) error {
 // del reads no key of the plugin but dataDir: the master may have been deleted since ADD, and the
 // configuration may have changed.
 func del(r *skel.Request) error {
-	if err := attach.DelPodLink(r, kind); err != nil {
+	if err := attach.DelContainerLink(r, kind); err != nil {
 		return err
 	}
 	return recordFile(r, dataDir(r), r.Attachment()).Remove()

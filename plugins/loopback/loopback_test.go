@@ -19,16 +19,16 @@ func TestReadme(t *testing.T) {
 
 func TestFaults(t *testing.T) {
 	nstest.LeakCheck(t)
-	nstest.FaultSweep(t, nstest.Sweep{Plugin: plugin(), Config: config("1.1.0"), Prepare: func(_, pod *nstest.NS) { setUpAndDown(t, pod) }})
+	nstest.FaultSweep(t, nstest.Sweep{Plugin: plugin(), Config: config("1.1.0"), Prepare: func(_, container *nstest.NS) { setUpAndDown(t, container) }})
 }
 
 // setUpAndDown sets lo up and down. The kernel adds 127.0.0.1 and its routes when lo is set up for the
 // first time, and does not remove them when lo is set down.
-func setUpAndDown(tb nstest.TB, pod *nstest.NS) {
-	pod.Batch(tb, "link set lo up", "link set lo down")
+func setUpAndDown(tb nstest.TB, container *nstest.NS) {
+	container.Batch(tb, "link set lo up", "link set lo down")
 }
 
-// containerd is the configuration that containerd sends for each pod.
+// containerd is the configuration that containerd sends for each container.
 const containerd = `{"cniVersion":"0.3.1","name":"cni-loopback","type":"loopback"}`
 
 // config returns a configuration of a version.
@@ -53,26 +53,26 @@ const (
 
 var _ = Describe("loopback", func() {
 	var b *nstest.Bed
-	var node, pod *nstest.NS
+	var host, container *nstest.NS
 	var call nstest.Call
 
 	BeforeEach(func() {
-		node, pod = nstest.NewNodeAndPod(GinkgoTB())
-		b = nstest.NewBedOn(GinkgoTB(), plugin(), node)
-		call = nstest.Call{Node: node, Pod: pod, IfName: "lo", Config: config("1.1.0")}
+		host, container = nstest.NewHostAndContainer(GinkgoTB())
+		b = nstest.NewBedOn(GinkgoTB(), plugin(), host)
+		call = nstest.Call{Host: host, Container: container, IfName: "lo", Config: config("1.1.0")}
 	})
 
 	run := func(command string) nstest.Reply { return b.Run(command, call) }
 	isUp := func() bool {
 		GinkgoHelper()
-		return strings.Contains(pod.IP("link show lo"), ",UP,")
+		return strings.Contains(container.IP("link show lo"), ",UP,")
 	}
 
 	DescribeTable("ADD returns the result in the form of the version",
 		func(version, want, printed string) {
 			call.Config = config(version)
 			reply := run("ADD").OK(GinkgoTB())
-			want = strings.NewReplacer("SANDBOX", pod.Path(), printed, version).Replace(want)
+			want = strings.NewReplacer("SANDBOX", container.Path(), printed, version).Replace(want)
 			Expect(reply.Stdout).To(MatchJSON(want))
 			Expect(reply.Stderr).To(BeEmpty())
 			Expect(isUp()).To(BeTrue())
@@ -89,10 +89,10 @@ var _ = Describe("loopback", func() {
 	It("succeeds with the calls of containerd: ADD, then DEL twice, the second without a namespace", func() {
 		call.Config = containerd
 		call.Args = "K8S_POD_NAMESPACE=default;K8S_POD_NAME=p;K8S_POD_INFRA_CONTAINER_ID=test;K8S_POD_UID=u;IgnoreUnknown=1"
-		Expect(run("ADD").OK(GinkgoTB()).Stdout).To(MatchJSON(strings.Replace(result031, "SANDBOX", pod.Path(), 1)))
+		Expect(run("ADD").OK(GinkgoTB()).Stdout).To(MatchJSON(strings.Replace(result031, "SANDBOX", container.Path(), 1)))
 		run("DEL").OK(GinkgoTB())
 		Expect(isUp()).To(BeFalse())
-		call.Pod = nil
+		call.Container = nil
 		Expect(run("DEL").OK(GinkgoTB())).To(Equal(nstest.Reply{}))
 	})
 
@@ -103,15 +103,15 @@ var _ = Describe("loopback", func() {
 	})
 
 	It("returns no address of a family that the container does not have", func() {
-		pod.SetSysctl(GinkgoTB(), "net/ipv6/conf/lo/disable_ipv6", "1")
+		container.SetSysctl(GinkgoTB(), "net/ipv6/conf/lo/disable_ipv6", "1")
 		result := run("ADD").Result(GinkgoTB())
 		Expect(result.IPs).To(HaveLen(1))
 		Expect(result.IPs[0].Address.String()).To(Equal("127.0.0.1/8"))
 	})
 
 	It("does not change the group of lo", func() {
-		pod.IP("link set lo group 42")
-		group := func() string { return pod.IP("link show lo") }
+		container.IP("link set lo group 42")
+		group := func() string { return container.IP("link show lo") }
 		run("ADD").OK(GinkgoTB())
 		Expect(group()).To(ContainSubstring("group 42"))
 		run("DEL").OK(GinkgoTB())
@@ -120,9 +120,9 @@ var _ = Describe("loopback", func() {
 
 	It("ADD returns the first address of each family, also in a second call", func() {
 		run("ADD").OK(GinkgoTB())
-		pod.IP("addr add 127.0.0.53/8 dev lo")
+		container.IP("addr add 127.0.0.53/8 dev lo")
 		first := run("ADD").OK(GinkgoTB())
-		Expect(first.Stdout).To(MatchJSON(strings.Replace(result110, "SANDBOX", pod.Path(), 1)))
+		Expect(first.Stdout).To(MatchJSON(strings.Replace(result110, "SANDBOX", container.Path(), 1)))
 	})
 
 	It("ADD returns prevResult if there is one", func() {
@@ -134,13 +134,13 @@ var _ = Describe("loopback", func() {
 	})
 
 	It("ADD fails if lo has an address that is not a loopback address, and changes nothing", func() {
-		setUpAndDown(GinkgoTB(), pod)
-		pod.IP("addr add 192.0.2.1/32 dev lo")
+		setUpAndDown(GinkgoTB(), container)
+		container.IP("addr add 192.0.2.1/32 dev lo")
 		b.Refuse(call, types.CodeConfig, "interface lo has 192.0.2.1/32")
 	})
 
 	It("a failed ADD leaves lo up if it was up", func() {
-		pod.IP("link set lo up")
+		container.IP("link set lo up")
 		call = call.FailAt("list addresses", os.ErrPermission)
 		run("ADD").Failure(GinkgoTB())
 		Expect(isUp()).To(BeTrue())
@@ -155,7 +155,7 @@ var _ = Describe("loopback", func() {
 		})
 
 		It("leaves lo up in another attachment's namespace at the same path", func() {
-			pod.IP("link set lo up")
+			container.IP("link set lo up")
 			run("DEL").OK(GinkgoTB())
 			Expect(isUp()).To(BeTrue())
 			other := call
@@ -167,10 +167,10 @@ var _ = Describe("loopback", func() {
 			Expect(isUp()).To(BeFalse())
 		})
 
-		It("leaves the node's own lo up", func() {
-			call.Pod, call.NetNS = nil, node.Path()
+		It("leaves the host's own lo up", func() {
+			call.Container, call.NetNS = nil, host.Path()
 			run("DEL").OK(GinkgoTB())
-			Expect(node.IP("link show lo")).To(ContainSubstring(",UP,"))
+			Expect(host.IP("link show lo")).To(ContainSubstring(",UP,"))
 		})
 	})
 
@@ -184,7 +184,7 @@ var _ = Describe("loopback", func() {
 
 		It("fails if lo is down", func() {
 			run("ADD").OK(GinkgoTB())
-			pod.IP("link set lo down")
+			container.IP("link set lo down")
 			f := run("CHECK").Failure(GinkgoTB())
 			Expect(f.Code).To(BeEquivalentTo(types.CodeChanged))
 			Expect(f.Msg).To(Equal("interface lo is down"))

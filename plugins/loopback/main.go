@@ -25,25 +25,25 @@ func add(r *skel.Request) (*types.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	pod, link, err := open(r)
+	container, link, err := open(r)
 	if err != nil {
 		return nil, err
 	}
 	// The undo is pushed before the first change: a change whose answer was lost may have been made.
 	// If nothing was changed, the undo changes nothing.
 	r.Undo.Push("restore lo", func() error {
-		if err := pod.SetAlias(link, link.Alias); err != nil || link.Up {
+		if err := container.SetAlias(link, link.Alias); err != nil || link.Up {
 			return err
 		}
-		return pod.SetDown(link)
+		return container.SetDown(link)
 	})
-	if err := pod.SetAlias(link, attach.LinkAlias(r.Attachment())); err != nil {
+	if err := container.SetAlias(link, attach.LinkAlias(r.Attachment())); err != nil {
 		return nil, err
 	}
-	if err := pod.SetUp(link); err != nil {
+	if err := container.SetUp(link); err != nil {
 		return nil, err
 	}
-	addrs, err := pod.Addrs(link)
+	addrs, err := container.Addrs(link)
 	if err != nil {
 		return nil, err
 	}
@@ -65,12 +65,12 @@ func open(r *skel.Request) (*nl.Conn, nl.Link, error) {
 	if err := parse(r); err != nil {
 		return nil, nl.Link{}, err
 	}
-	pod, err := nl.Open(r.Pod)
+	container, err := nl.Open(r.ContainerNS)
 	if err != nil {
 		return nil, nl.Link{}, err
 	}
-	link, err := pod.Link(lo)
-	return pod, link, err
+	link, err := container.Link(lo)
+	return container, link, err
 }
 
 // describe returns the result: lo with its first address of each family. It returns an error if lo has
@@ -96,21 +96,21 @@ func describe(r *skel.Request, link nl.Link, addrs []nl.Addr) (*types.Result, er
 // not, the namespace at the path may be that of another container, and del changes nothing. So lo
 // stays up if the reference plugin did the ADD, because that sets no alias.
 func del(r *skel.Request) error {
-	if r.Pod == nil {
+	if r.ContainerNS == nil {
 		return nil
 	}
-	pod, err := nl.Open(r.Pod)
+	container, err := nl.Open(r.ContainerNS)
 	if err != nil {
 		return err
 	}
-	link, err := pod.Link(lo)
+	link, err := container.Link(lo)
 	if err != nil || link.Alias != attach.LinkAlias(r.Attachment()) {
 		return err
 	}
-	if err := pod.SetDown(link); err != nil {
+	if err := container.SetDown(link); err != nil {
 		return err
 	}
-	return pod.SetAlias(link, "")
+	return container.SetAlias(link, "")
 }
 
 // check returns an error if lo is down.

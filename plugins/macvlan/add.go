@@ -25,7 +25,7 @@ func add(r *skel.Request) (*types.Result, error) {
 		return nil, err
 	}
 	eth, err := setup.MasterConn.AddMacvlan(&r.Undo, nl.Macvlan{
-		NewLink: nl.NewLink{Name: r.IfName, In: setup.Pod, Parent: setup.Master, MAC: conf.mac, MTU: conf.mtu}, Mode: conf.mode, QueueLen: conf.queueLen,
+		NewLink: nl.NewLink{Name: r.IfName, In: setup.Container, Parent: setup.Master, MAC: conf.mac, MTU: conf.mtu}, Mode: conf.mode, QueueLen: conf.queueLen,
 	})
 	if err != nil {
 		return nil, explainRefusal(err, setup.Master, conf.mode)
@@ -34,7 +34,7 @@ func add(r *skel.Request) (*types.Result, error) {
 		// In mode passthru the kernel ignores the configured MAC and uses the master's. If the MAC
 		// is set afterwards, the master has it too, until the macvlan is deleted.
 		eth.MAC = conf.mac
-		if err := setup.Pod.SetMAC(eth, conf.mac); err != nil {
+		if err := setup.Container.SetMAC(eth, conf.mac); err != nil {
 			return nil, err
 		}
 	}

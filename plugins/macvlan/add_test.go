@@ -16,30 +16,30 @@ var _ = Describe("ADD", func() {
 	BeforeEach(func() { b = newBed() })
 
 	It("makes static addresses of both families usable on the segment", func() {
-		pod := nstest.New(GinkgoTB())
-		result := b.Add(b.Call("one", pod, conf("1.1.0", onUplink+`,"mtu":1400,"bcqueuelen":2000`, nstest.StaticDual)))
+		container := nstest.New(GinkgoTB())
+		result := b.Add(b.Call("one", container, conf("1.1.0", onUplink+`,"mtu":1400,"bcqueuelen":2000`, nstest.StaticDual)))
 
 		By("connecting to the host outside, and being connected to")
-		Expect(pod.IP("-6 address show dev eth0 tentative")).To(BeEmpty())
-		nstest.RequireTraffic(GinkgoTB(), pod, b.Outside, nstest.ContainerV4, nstest.OutsideV4)
-		nstest.RequireTraffic(GinkgoTB(), pod, b.Outside, nstest.ContainerV6, nstest.OutsideV6)
+		Expect(container.IP("-6 address show dev eth0 tentative")).To(BeEmpty())
+		nstest.RequireTraffic(GinkgoTB(), container, b.Outside, nstest.ContainerV4, nstest.OutsideV4)
+		nstest.RequireTraffic(GinkgoTB(), container, b.Outside, nstest.ContainerV6, nstest.OutsideV6)
 
 		By("returning what it made")
 		Expect(result.Interfaces).To(HaveLen(1))
-		Expect(result.Interfaces[0]).To(And(HaveField("Name", "eth0"), HaveField("MTU", 1400), HaveField("Sandbox", pod.Path())))
+		Expect(result.Interfaces[0]).To(And(HaveField("Name", "eth0"), HaveField("MTU", 1400), HaveField("Sandbox", container.Path())))
 		Expect(result.IPs).To(HaveEach(HaveField("Interface", 0)))
-		Expect(pod.IP("-d link show eth0")).To(And(
+		Expect(container.IP("-d link show eth0")).To(And(
 			ContainSubstring("macvlan mode bridge bcqueuelen 2000"), ContainSubstring("mtu 1400"),
 			ContainSubstring("alias plumb:net1/one/eth0"), ContainSubstring(result.Interfaces[0].MAC)))
 
 		By("making the same routes and sysctls as the reference plugin")
-		Expect(pod.IP("-4 route")).To(Equal("default via 198.18.0.2 dev eth0\n198.18.0.0/24 dev eth0 proto kernel scope link src 198.18.0.50"))
-		Expect(pod.IP("-6 route show default")).To(ContainSubstring("default via 2001:db8:18::2 dev eth0 metric 1024"))
+		Expect(container.IP("-4 route")).To(Equal("default via 198.18.0.2 dev eth0\n198.18.0.0/24 dev eth0 proto kernel scope link src 198.18.0.50"))
+		Expect(container.IP("-6 route show default")).To(ContainSubstring("default via 2001:db8:18::2 dev eth0 metric 1024"))
 		for key, want := range map[string]string{
 			"net/ipv4/conf/eth0/arp_notify": "1", "net/ipv6/conf/eth0/ndisc_notify": "1", "net/ipv6/conf/eth0/accept_ra": "0",
 			"net/ipv6/conf/eth0/accept_dad": "1", "net/ipv6/conf/eth0/router_solicitation_delay": "0", "net/ipv6/conf/eth0/keep_addr_on_down": "1", "net/ipv6/conf/eth0/disable_ipv6": "0",
 		} {
-			Expect(pod.Sysctl(GinkgoTB(), key)).To(Equal(want), key)
+			Expect(container.Sysctl(GinkgoTB(), key)).To(Equal(want), key)
 		}
 	})
 
@@ -53,7 +53,7 @@ var _ = Describe("ADD", func() {
 		nstest.RequireAddOnReadOnlySysctls(GinkgoTB(), plugin(), b.NewCall(conf("1.1.0", onUplink, nstest.StaticDual)))
 	})
 
-	It("connects two pods on one master with each other", func() {
+	It("connects two containers on one master with each other", func() {
 		one, two := b.NewContainer(), b.NewContainer()
 		config := conf("1.0.0", onUplink, b.HostLocal())
 		ips := b.Add(b.Call("one", one, config)).IPs
@@ -87,9 +87,9 @@ var _ = Describe("ADD", func() {
 
 	DescribeTable("makes a link of each mode",
 		func(mode, want string) {
-			pod := b.NewContainer()
-			b.Add(b.Call("one", pod, conf("1.0.0", onUplink+`,"mode":"`+mode+`"`, nstest.StaticV4)))
-			Expect(pod.IP("-d link show eth0")).To(ContainSubstring("macvlan mode " + want))
+			container := b.NewContainer()
+			b.Add(b.Call("one", container, conf("1.0.0", onUplink+`,"mode":"`+mode+`"`, nstest.StaticV4)))
+			Expect(container.IP("-d link show eth0")).To(ContainSubstring("macvlan mode " + want))
 		},
 		EntryDescription("%q"),
 		Entry(nil, "", "bridge"), Entry(nil, "bridge", "bridge"), Entry(nil, "private", "private"),
@@ -112,61 +112,61 @@ var _ = Describe("ADD", func() {
 	})
 
 	Describe("the master", func() {
-		expectOn := func(pod *nstest.NS, master string) {
+		expectOn := func(container *nstest.NS, master string) {
 			GinkgoHelper()
 			index, _, _ := strings.Cut(b.Host.IP("-o link show "+master), ":")
-			Expect(pod.IP("link show eth0")).To(ContainSubstring("eth0@if" + index))
+			Expect(container.IP("link show eth0")).To(ContainSubstring("eth0@if" + index))
 		}
 		It("is the link of the default route if none is configured", func() {
-			pod := b.NewContainer()
-			b.Add(b.Call("one", pod, conf("1.0.0", "", nstest.StaticV4)))
-			expectOn(pod, "uplink0")
+			container := b.NewContainer()
+			b.Add(b.Call("one", container, conf("1.0.0", "", nstest.StaticV4)))
+			expectOn(container, "uplink0")
 		})
 		It("is the link of the IPv6 default route if there is no IPv4 default route", func() {
 			b.Host.IP("-4 route del default")
-			pod := b.NewContainer()
-			b.Add(b.Call("one", pod, conf("1.0.0", `"master":""`, nstest.StaticV4)))
-			expectOn(pod, "uplink0")
+			container := b.NewContainer()
+			b.Add(b.Call("one", container, conf("1.0.0", `"master":""`, nstest.StaticV4)))
+			expectOn(container, "uplink0")
 		})
 		It("may be a macvlan itself", func() {
 			b.Host.Batch(GinkgoTB(), "link add mv0 link uplink0 type macvlan mode bridge", "link set mv0 up")
-			pod := b.NewContainer()
-			c := b.Call("one", pod, conf("1.0.0", `"master":"mv0"`, nstest.StaticV4))
+			container := b.NewContainer()
+			c := b.Call("one", container, conf("1.0.0", `"master":"mv0"`, nstest.StaticV4))
 			reply := b.OK("ADD", c)
-			expectOn(pod, "uplink0")
+			expectOn(container, "uplink0")
 			c.Config = nstest.WithPrevResult(c.Config, reply.Stdout)
 			b.OK("CHECK", c)
 		})
 		It("may be in the container", func() {
-			pod := b.NewContainer()
-			nstest.Join(GinkgoTB(), nstest.End{In: pod, Name: "net0"}, nstest.End{In: b.Outside, Name: "peer0", Addrs: []string{"203.0.113.2/24", "2001:db8:113::2/64"}})
-			c := b.Call("one", pod, conf("1.0.0", `"master":"net0","linkInContainer":true`,
+			container := b.NewContainer()
+			nstest.Join(GinkgoTB(), nstest.End{In: container, Name: "net0"}, nstest.End{In: b.Outside, Name: "peer0", Addrs: []string{"203.0.113.2/24", "2001:db8:113::2/64"}})
+			c := b.Call("one", container, conf("1.0.0", `"master":"net0","linkInContainer":true`,
 				nstest.Static("203.0.113.50/24", "2001:db8:113::50/64")))
 			reply := b.OK("ADD", c)
 			for _, addr := range []string{"203.0.113.50:80", "[2001:db8:113::50]:80"} {
-				nstest.ServeTCP(GinkgoTB(), pod, addr)
+				nstest.ServeTCP(GinkgoTB(), container, addr)
 				nstest.MustDial(GinkgoTB(), b.Outside, addr, "")
 			}
 			c.Config = nstest.WithPrevResult(c.Config, reply.Stdout)
 			b.OK("CHECK", c)
 			b.OK("DEL", c)
-			Expect(pod.IP("-br link")).To(And(ContainSubstring("net0"), Not(ContainSubstring("eth0"))))
+			Expect(container.IP("-br link")).To(And(ContainSubstring("net0"), Not(ContainSubstring("eth0"))))
 		})
 		It("may be in the container and found by its default route", func() {
-			pod := b.NewContainer()
-			nstest.Join(GinkgoTB(), nstest.End{In: pod, Name: "net0", Addrs: []string{"203.0.113.1/24"}}, nstest.End{In: b.Outside, Name: "peer0", Addrs: []string{"203.0.113.2/24"}})
-			c := b.Call("one", pod, conf("1.0.0", `"linkInContainer":true`, noIPAM))
+			container := b.NewContainer()
+			nstest.Join(GinkgoTB(), nstest.End{In: container, Name: "net0", Addrs: []string{"203.0.113.1/24"}}, nstest.End{In: b.Outside, Name: "peer0", Addrs: []string{"203.0.113.2/24"}})
+			c := b.Call("one", container, conf("1.0.0", `"linkInContainer":true`, noIPAM))
 			Expect(b.Run("ADD", c).Failure(GinkgoTB()).Msg).To(ContainSubstring("no default route interface found in the container"))
-			pod.IP("route add default via 203.0.113.2")
+			container.IP("route add default via 203.0.113.2")
 			b.Add(c)
-			Expect(pod.IP("link show eth0")).To(ContainSubstring("eth0@net0"))
+			Expect(container.IP("link show eth0")).To(ContainSubstring("eth0@net0"))
 		})
 		It("is named in the error if it does not exist", func() {
-			pod := b.NewContainer()
-			b.Refuse(b.Call("one", pod, conf("1.0.0", `"master":"nope0"`, nstest.StaticV4)), types.CodeConfig, "master: find link nope0")
+			container := b.NewContainer()
+			b.Refuse(b.Call("one", container, conf("1.0.0", `"master":"nope0"`, nstest.StaticV4)), types.CodeConfig, "master: find link nope0")
 			b.Host.IP("-4 route del default")
 			b.Host.IP("-6 route del default")
-			b.Refuse(b.Call("one", pod, conf("1.0.0", "", nstest.StaticV4)), types.CodeConfig, "no default route interface found on the node", `by the key "master"`)
+			b.Refuse(b.Call("one", container, conf("1.0.0", "", nstest.StaticV4)), types.CodeConfig, "no default route interface found on the host", `by the key "master"`)
 		})
 		It("must not be a port of a bridge", func() {
 			b.Host.Batch(GinkgoTB(), "link add br0 type bridge", "link set uplink0 master br0")
@@ -174,31 +174,31 @@ var _ = Describe("ADD", func() {
 		})
 		It("has an MTU that the configured one must not exceed", func() {
 			b.Refuse(b.NewCall(conf("1.0.0", onUplink+`,"mtu":1501`, nstest.StaticV4)), types.CodeConfig, "invalid MTU 1501, must be [0, master MTU(1500)]")
-			pod := b.NewContainer()
-			b.Add(b.Call("one", pod, conf("1.0.0", onUplink+`,"mtu":1500`, nstest.StaticV4)))
-			Expect(pod.IP("link show eth0")).To(ContainSubstring("mtu 1500"))
+			container := b.NewContainer()
+			b.Add(b.Call("one", container, conf("1.0.0", onUplink+`,"mtu":1500`, nstest.StaticV4)))
+			Expect(container.IP("link show eth0")).To(ContainSubstring("mtu 1500"))
 		})
 		It("may be down: ADD warns and does not wait, and the container is connected when it comes up", func() {
 			b.Host.IP("link set uplink0 down")
-			pod := nstest.New(GinkgoTB())
-			reply := b.OK("ADD", b.Call("one", pod, conf("1.0.0", onUplink, nstest.StaticDual)))
+			container := nstest.New(GinkgoTB())
+			reply := b.OK("ADD", b.Call("one", container, conf("1.0.0", onUplink, nstest.StaticDual)))
 			Expect(reply.Stderr).To(ContainSubstring("master uplink0 is down or has no carrier"))
-			Expect(pod.IP("-6 address show dev eth0 tentative")).To(ContainSubstring(nstest.ContainerV6))
+			Expect(container.IP("-6 address show dev eth0 tentative")).To(ContainSubstring(nstest.ContainerV6))
 			b.Host.IP("link set uplink0 up")
-			b.Host.Batch(GinkgoTB(), "address replace "+nstest.NodeV6+"/64 dev uplink0 nodad")
-			nstest.ServeTCP(GinkgoTB(), pod, nstest.ContainerV4+":80")
+			b.Host.Batch(GinkgoTB(), "address replace "+nstest.HostV6+"/64 dev uplink0 nodad")
+			nstest.ServeTCP(GinkgoTB(), container, nstest.ContainerV4+":80")
 			Eventually(func() error { _, err := nstest.Dial(b.Outside, nstest.ContainerV4+":80"); return err }).Should(Succeed())
-			Eventually(func() string { return pod.IP("-6 address show dev eth0 tentative") }).Should(BeEmpty())
+			Eventually(func() string { return container.IP("-6 address show dev eth0 tentative") }).Should(BeEmpty())
 		})
 	})
 
 	DescribeTable("uses the MAC of the highest precedence",
 		func(keys, args, want string) {
-			pod := b.NewContainer()
-			c := b.Call("one", pod, conf("1.0.0", onUplink+keys, nstest.StaticV4))
+			container := b.NewContainer()
+			c := b.Call("one", container, conf("1.0.0", onUplink+keys, nstest.StaticV4))
 			c.Args = args
 			Expect(b.Add(c).Interfaces[0].MAC).To(Equal(want))
-			Expect(pod.IP("link show eth0")).To(ContainSubstring(want))
+			Expect(container.IP("link show eth0")).To(ContainSubstring(want))
 		},
 		Entry("the configuration", `,"mac":"02:00:00:00:00:01"`, "", "02:00:00:00:00:01"),
 		Entry("CNI_ARGS", `,"mac":"02:00:00:00:00:01"`, "MAC=02:00:00:00:00:02", "02:00:00:00:00:02"),
@@ -221,7 +221,7 @@ var _ = Describe("ADD", func() {
 		It("fails if another host on the segment has the address, and leaves nothing", func() {
 			b.Refuse(b.Call("one", nstest.New(GinkgoTB()), conf("1.0.0", onUplink, taken)), attach.CodeDuplicate, nstest.OutsideV6+"/64: the address is in use on the segment")
 		})
-		It("fails if another container of the node has the address", func() {
+		It("fails if another container of the host has the address", func() {
 			config := conf("1.0.0", onUplink, nstest.Static(nstest.ContainerV6+"/64"))
 			b.Add(b.NewCall(config))
 			b.Refuse(b.Call("two", nstest.New(GinkgoTB()), config), attach.CodeDuplicate, nstest.ContainerV6)
@@ -234,26 +234,26 @@ var _ = Describe("ADD", func() {
 			Expect(b.Add(c).IPs[1].Address.String()).To(Equal("2001:db8:18::101/64")) // the next ADD goes on
 		})
 		It("does not wait with optimisticDAD, and the address is usable at once", func() {
-			pod := nstest.New(GinkgoTB())
-			b.Add(b.Call("one", pod, conf("1.0.0", onUplink+`,"optimisticDAD":true`, nstest.StaticDual)))
-			Expect(pod.IP("-6 address show dev eth0 tentative")).To(ContainSubstring("optimistic"))
-			nstest.ServeTCP(GinkgoTB(), pod, "["+nstest.ContainerV6+"]:80")
+			container := nstest.New(GinkgoTB())
+			b.Add(b.Call("one", container, conf("1.0.0", onUplink+`,"optimisticDAD":true`, nstest.StaticDual)))
+			Expect(container.IP("-6 address show dev eth0 tentative")).To(ContainSubstring("optimistic"))
+			nstest.ServeTCP(GinkgoTB(), container, "["+nstest.ContainerV6+"]:80")
 			nstest.MustDial(GinkgoTB(), b.Outside, "["+nstest.ContainerV6+"]:80", "")
 		})
 		It("does not wait for IPv4 addresses", func() {
-			pod := nstest.New(GinkgoTB())
-			b.Add(b.Call("one", pod, conf("1.0.0", onUplink, nstest.StaticV4)))
-			Expect(pod.IP("-6 address show dev eth0 tentative")).To(ContainSubstring("fe80"))
+			container := nstest.New(GinkgoTB())
+			b.Add(b.Call("one", container, conf("1.0.0", onUplink, nstest.StaticV4)))
+			Expect(container.IP("-6 address show dev eth0 tentative")).To(ContainSubstring("fe80"))
 		})
 	})
 
 	It("makes a layer 2 link without IPAM, and leaves the kernel's autoconfiguration enabled", func() {
-		pod := b.NewContainer()
-		result := b.Add(b.Call("one", pod, conf("0.3.1", onUplink+`,"dns":{"nameservers":["192.0.2.1"]}`, noIPAM)))
+		container := b.NewContainer()
+		result := b.Add(b.Call("one", container, conf("0.3.1", onUplink+`,"dns":{"nameservers":["192.0.2.1"]}`, noIPAM)))
 		Expect(result.IPs).To(BeEmpty())
 		Expect(result.DNS.Nameservers).To(Equal([]string{"192.0.2.1"}))
-		Expect(pod.IP("link show eth0")).To(ContainSubstring("UP,LOWER_UP"))
-		Expect(pod.Sysctl(GinkgoTB(), "net/ipv6/conf/eth0/accept_ra")).To(Equal("1"))
+		Expect(container.IP("link show eth0")).To(ContainSubstring("UP,LOWER_UP"))
+		Expect(container.Sysctl(GinkgoTB(), "net/ipv6/conf/eth0/accept_ra")).To(Equal("1"))
 	})
 
 	It("returns the DNS of IPAM unless the configuration has its own", func() {
@@ -263,10 +263,10 @@ var _ = Describe("ADD", func() {
 	})
 
 	It("adds routes with all attributes", func() {
-		pod := b.NewContainer()
-		b.Add(b.Call("one", pod, conf("1.0.0", onUplink, strings.TrimSuffix(nstest.StaticV4, "}")+
+		container := b.NewContainer()
+		b.Add(b.Call("one", container, conf("1.0.0", onUplink, strings.TrimSuffix(nstest.StaticV4, "}")+
 			`,"routes":[{"dst":"192.0.2.0/24","gw":"198.18.0.2","mtu":1300,"advmss":1200,"priority":77,"table":9}]}`)))
-		Expect(pod.IP("route show table 9")).To(And(ContainSubstring("192.0.2.0/24 via 198.18.0.2"), ContainSubstring("metric 77"),
+		Expect(container.IP("route show table 9")).To(And(ContainSubstring("192.0.2.0/24 via 198.18.0.2"), ContainSubstring("metric 77"),
 			ContainSubstring("mtu 1300"), ContainSubstring("advmss 1200")))
 	})
 
@@ -281,19 +281,19 @@ var _ = Describe("ADD", func() {
 				nsenter --net=$CNI_NETNS cat /proc/sys/net/ipv6/conf/$CNI_IFNAME/accept_ra >>$LOG
 				nsenter --net=$CNI_NETNS ip link set $CNI_IFNAME up || exit 1
 				echo '{"cniVersion":"1.0.0","ips":[{"address":"198.18.0.60/24","gateway":"198.18.0.2"}],"routes":[{"dst":"0.0.0.0/0"}]}'`)
-			pod := b.NewContainer()
-			c := b.Call("one", pod, conf("1.0.0", onUplink, `{"type":"dhcp"}`))
+			container := b.NewContainer()
+			c := b.Call("one", container, conf("1.0.0", onUplink, `{"type":"dhcp"}`))
 			c.Path = dir
 			b.Outside.Batch(GinkgoTB(), "neigh add 198.18.0.60 lladdr 02:00:00:00:00:ee dev uplink0 nud reachable")
 			mac := b.Add(c).Interfaces[0].MAC
 			By("announcing the address, although the link was up before it had the address")
 			Eventually(func() string { return b.Outside.IP("neigh show 198.18.0.60") }).Should(ContainSubstring(mac))
-			nstest.ServeTCP(GinkgoTB(), pod, "198.18.0.60:80")
+			nstest.ServeTCP(GinkgoTB(), container, "198.18.0.60:80")
 			nstest.MustDial(GinkgoTB(), b.Outside, "198.18.0.60:80", "")
 			By("calling its DEL before the link is deleted")
 			b.OK("DEL", c)
 			Expect(nstest.ReadFile(GinkgoTB(), log)).To(And(HavePrefix("ADD: link\n0\n"), HaveSuffix("DEL: link\n")))
-			Expect(pod.IP("-br link")).NotTo(ContainSubstring("eth0"))
+			Expect(container.IP("-br link")).NotTo(ContainSubstring("eth0"))
 		})
 		It("leaves nothing in the container when it fails", func() {
 			dir, log := nstest.NewIPAMScript(GinkgoTB(), "broken", `[ $CNI_COMMAND = ADD ] || exit 0
@@ -305,10 +305,10 @@ var _ = Describe("ADD", func() {
 			Expect(nstest.ReadFile(GinkgoTB(), log)).To(MatchRegexp(`^(ADD: (no )?link\n){2}$`))
 		})
 		It("leaves nothing beside a master in the container either", func() {
-			pod := b.NewContainer()
-			nstest.Join(GinkgoTB(), nstest.End{In: pod, Name: "net0"}, nstest.End{In: b.Outside, Name: "peer0"})
-			Eventually(func() string { return pod.IP("link show net0") }).Should(ContainSubstring("state UP"))
-			b.Refuse(b.Call("one", pod, conf("1.0.0", `"master":"net0","linkInContainer":true`, `{"type":"nope"}`)), types.CodeConfig, `"nope"`)
+			container := b.NewContainer()
+			nstest.Join(GinkgoTB(), nstest.End{In: container, Name: "net0"}, nstest.End{In: b.Outside, Name: "peer0"})
+			Eventually(func() string { return container.IP("link show net0") }).Should(ContainSubstring("state UP"))
+			b.Refuse(b.Call("one", container, conf("1.0.0", `"master":"net0","linkInContainer":true`, `{"type":"nope"}`)), types.CodeConfig, `"nope"`)
 		})
 		It("releases the addresses after the link is deleted if ADD fails later", func() {
 			dir, log := nstest.NewIPAMScript(GinkgoTB(), "odd", `[ $CNI_COMMAND = ADD ] || exit 0

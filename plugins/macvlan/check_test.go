@@ -19,7 +19,7 @@ var _ = Describe("CHECK", func() {
 		func(keys, ipam string, later ...string) {
 			for _, version := range []string{"0.4.0", "1.0.0", "1.1.0"} {
 				c := b.Attach(b.NewCall(conf(version, keys, ipam)))
-				c.Pod.Batch(GinkgoTB(), later...)
+				c.Container.Batch(GinkgoTB(), later...)
 				b.OK("CHECK", c)
 				b.OK("DEL", c)
 			}
@@ -33,7 +33,7 @@ var _ = Describe("CHECK", func() {
 		Entry("with an additional address", onUplink, nstest.StaticDual, "address add 192.0.2.9/24 dev eth0"),
 	)
 
-	It("passes if the default route of the node has another link now", func() {
+	It("passes if the default route of the host has another link now", func() {
 		c := b.Attach(b.NewCall(conf("1.0.0", "", nstest.StaticDual)))
 		nstest.Join(GinkgoTB(), nstest.End{In: b.Host, Name: "uplink1", Addrs: []string{"203.0.113.1/24"}}, nstest.End{In: b.Outside, Name: "uplink1"})
 		b.Host.IP("route replace default via 203.0.113.2")
@@ -43,7 +43,7 @@ var _ = Describe("CHECK", func() {
 	DescribeTable("names every difference",
 		func(change []string, texts ...string) {
 			c := b.Attach(b.NewCall(conf("1.0.0", onUplink, nstest.StaticDual)))
-			c.Pod.Batch(GinkgoTB(), change...)
+			c.Container.Batch(GinkgoTB(), change...)
 			b.Fails("CHECK", c, types.CodeChanged, texts...)
 		},
 		Entry("no link", []string{"link del eth0"}, "find link eth0"),
@@ -76,7 +76,7 @@ var _ = Describe("CHECK", func() {
 	It("returns the error of the IPAM plugin", func() {
 		c := b.Attach(b.NewCall(conf("1.0.0", onUplink, b.HostLocal(nstest.RangeV4))))
 		b.OK("CHECK", c)
-		other := b.Call("one", c.Pod, conf("1.0.0", onUplink, b.HostLocal(nstest.RangeV4)))
+		other := b.Call("one", c.Container, conf("1.0.0", onUplink, b.HostLocal(nstest.RangeV4)))
 		Expect(nstest.Exec(GinkgoTB(), b.Path+"/host-local", other.With("DEL")).Exit).To(BeZero())
 		Expect(b.Run("CHECK", c).Failure(GinkgoTB()).Msg).To(ContainSubstring(`IPAM plugin "host-local"`))
 	})

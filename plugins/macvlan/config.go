@@ -24,7 +24,7 @@ type rawConfig struct {
 }
 
 // config is the checked configuration, with all defaults set that do not depend on the
-// node.
+// host.
 type config struct {
 	master   attach.Master
 	mode     string    // see nl.IsMacvlanMode

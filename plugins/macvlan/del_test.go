@@ -13,10 +13,10 @@ var _ = Describe("DEL", func() {
 	var b *nstest.Bed
 	BeforeEach(func() { b = newBed() })
 
-	It("leaves node, container and reservations as before, also when it is repeated", func() {
-		pod := b.NewContainer()
-		restored := b.Restored(b.Host, pod)
-		c := b.Attach(b.Call("one", pod, conf("1.0.0", onUplink, b.HostLocal())))
+	It("leaves host, container and reservations as before, also when it is repeated", func() {
+		container := b.NewContainer()
+		restored := b.Restored(b.Host, container)
+		c := b.Attach(b.Call("one", container, conf("1.0.0", onUplink, b.HostLocal())))
 		b.OK("DEL", c)
 		restored()
 		b.OK("DEL", c)
@@ -26,19 +26,19 @@ var _ = Describe("DEL", func() {
 		func(change func(b *nstest.Bed, c *nstest.Call)) {
 			c := b.NewCall(conf("1.0.0", onUplink, b.HostLocal()))
 			b.Add(c)
-			pod := c.Pod
+			container := c.Container
 			change(b, &c)
 			b.OK("DEL", c)
 			Expect(b.Reservations()).To(BeEmpty())
-			if c.Pod != nil && pod.FD() >= 0 {
-				Expect(pod.IP("-br link")).NotTo(ContainSubstring("eth0"))
+			if c.Container != nil && container.FD() >= 0 {
+				Expect(container.IP("-br link")).NotTo(ContainSubstring("eth0"))
 			}
 			b.OK("DEL", c)
 		},
-		Entry("without CNI_NETNS, as in the second DEL of containerd", func(_ *nstest.Bed, c *nstest.Call) { c.Pod = nil }),
-		Entry("with nothing at CNI_NETNS", func(_ *nstest.Bed, c *nstest.Call) { c.Pod, c.NetNS = nil, "/run/netns/none" }),
-		Entry("with a regular file at CNI_NETNS", func(_ *nstest.Bed, c *nstest.Call) { c.Pod.Remove(GinkgoTB()) }),
-		Entry("after the link was deleted", func(_ *nstest.Bed, c *nstest.Call) { c.Pod.IP("link del eth0") }),
+		Entry("without CNI_NETNS, as in the second DEL of containerd", func(_ *nstest.Bed, c *nstest.Call) { c.Container = nil }),
+		Entry("with nothing at CNI_NETNS", func(_ *nstest.Bed, c *nstest.Call) { c.Container, c.NetNS = nil, "/run/netns/none" }),
+		Entry("with a regular file at CNI_NETNS", func(_ *nstest.Bed, c *nstest.Call) { c.Container.Remove(GinkgoTB()) }),
+		Entry("after the link was deleted", func(_ *nstest.Bed, c *nstest.Call) { c.Container.IP("link del eth0") }),
 		Entry("after the master was deleted", func(b *nstest.Bed, _ *nstest.Call) { b.Host.IP("link del uplink0") }),
 		Entry("with a configuration that ADD refuses", func(b *nstest.Bed, c *nstest.Call) {
 			c.Config = conf("1.0.0", `"master":"nope0","mode":"x","mtu":-5,"mac":"y"`, b.HostLocal())
@@ -48,7 +48,7 @@ var _ = Describe("DEL", func() {
 			c.Config = nstest.WithPrevResult(c.Config, `{"cniVersion":"9.9.9"}`)
 		}),
 		Entry("with a link without an alias, as the reference plugin makes it", func(_ *nstest.Bed, c *nstest.Call) {
-			c.Pod.Must(GinkgoTB(), "ip", "link", "set", "eth0", "alias", "")
+			c.Container.Must(GinkgoTB(), "ip", "link", "set", "eth0", "alias", "")
 		}),
 	)
 
@@ -66,18 +66,18 @@ var _ = Describe("DEL", func() {
 		func(lines ...string) {
 			c := b.NewCall(conf("1.0.0", onUplink, b.HostLocal()))
 			b.Add(c)
-			c.Pod.IP("link del eth0")
+			c.Container.IP("link del eth0")
 			if len(lines) > 0 {
-				c.Pod.Batch(GinkgoTB(), lines...)
+				c.Container.Batch(GinkgoTB(), lines...)
 			} else {
 				other := c
 				other.ContainerID = "two"
 				other.Config = conf("1.0.0", onUplink, nstest.StaticV4)
 				b.Add(other)
 			}
-			before := nstest.Snapshot(GinkgoTB(), c.Pod)
+			before := nstest.Snapshot(GinkgoTB(), c.Container)
 			b.OK("DEL", c)
-			Expect(nstest.Snapshot(GinkgoTB(), c.Pod)).To(Equal(before))
+			Expect(nstest.Snapshot(GinkgoTB(), c.Container)).To(Equal(before))
 			Expect(b.Reservations()).To(BeEmpty())
 		},
 		Entry("another container's macvlan"),
@@ -86,11 +86,11 @@ var _ = Describe("DEL", func() {
 
 	It("leaves a macvlan without an alias if prevResult has another MAC and other IPs", func() {
 		c := b.Attach(b.NewCall(conf("1.0.0", onUplink, b.HostLocal())))
-		c.Pod.IP("link del eth0")
-		b.Host.IP("link add link uplink0 name eth0 netns " + c.Pod.Path() + " type macvlan mode bridge")
-		c.Pod.IP("addr add 192.0.2.7/24 dev eth0")
+		c.Container.IP("link del eth0")
+		b.Host.IP("link add link uplink0 name eth0 netns " + c.Container.Path() + " type macvlan mode bridge")
+		c.Container.IP("addr add 192.0.2.7/24 dev eth0")
 		b.OK("DEL", c)
-		Expect(c.Pod.IP("-br addr show eth0")).To(ContainSubstring("192.0.2.7/24"))
+		Expect(c.Container.IP("-br addr show eth0")).To(ContainSubstring("192.0.2.7/24"))
 		Expect(b.Reservations()).To(BeEmpty())
 	})
 
@@ -140,12 +140,12 @@ var _ = DescribeTable("any step of ADD or DEL that fails leaves nothing",
 		b := newBed()
 		b.FaultSweep(nstest.Sweep{
 			Config: conf(version, keys, ipam(b)),
-			Prepare: func(node, pod *nstest.NS) {
-				outside := nstest.NewNode(GinkgoTB()).Named("outside")
-				nstest.Join(GinkgoTB(), nstest.End{In: node, Name: "uplink0", Addrs: []string{"198.18.0.1/24"}},
+			Prepare: func(host, container *nstest.NS) {
+				outside := nstest.NewHost(GinkgoTB()).Named("outside")
+				nstest.Join(GinkgoTB(), nstest.End{In: host, Name: "uplink0", Addrs: []string{"198.18.0.1/24"}},
 					nstest.End{In: outside, Name: "uplink0", Addrs: []string{"198.18.0.2/24"}})
-				node.IP("route add default via 198.18.0.2")
-				pod.SkipDAD(GinkgoTB())
+				host.IP("route add default via 198.18.0.2")
+				container.SkipDAD(GinkgoTB())
 			},
 		})
 	},

@@ -15,12 +15,12 @@ var _ = Describe("a master of another kind", Label(nstest.Kernel), func() {
 		b.Host.Batch(GinkgoTB(), "link set tagged up")
 		b.Outside.Batch(GinkgoTB(), "link add link "+nstest.Uplink+" name tagged type vlan id 5", "link set tagged up", "addr add 198.18.5.2/24 dev tagged")
 		config := conf("1.1.0", `"master":"tagged"`, nstest.Static("198.18.5.50/24"))
-		pod := nstest.New(GinkgoTB())
-		b.Add(b.Call("one", pod, config))
+		container := nstest.New(GinkgoTB())
+		b.Add(b.Call("one", container, config))
 		nstest.ServeTCP(GinkgoTB(), b.Outside, "198.18.5.2:80")
-		nstest.MustDial(GinkgoTB(), pod, "198.18.5.2:80", "198.18.5.50")
-		b.OK("DEL", b.Call("one", pod, config))
-		Expect(pod.Must(GinkgoTB(), "ip", "-br", "link")).NotTo(ContainSubstring("eth0"))
+		nstest.MustDial(GinkgoTB(), container, "198.18.5.2:80", "198.18.5.50")
+		b.OK("DEL", b.Call("one", container, config))
+		Expect(container.Must(GinkgoTB(), "ip", "-br", "link")).NotTo(ContainSubstring("eth0"))
 	})
 
 	It("may be a dummy interface", func() {
@@ -28,12 +28,12 @@ var _ = Describe("a master of another kind", Label(nstest.Kernel), func() {
 		_, err := b.Host.Exec("ip", "link", "add", "dummy0", "type", "dummy")
 		nstest.RequireFeature(GinkgoTB(), "dummy", err)
 		b.Host.Batch(GinkgoTB(), "link set dummy0 up")
-		pods := []*nstest.NS{nstest.New(GinkgoTB()), nstest.New(GinkgoTB())}
+		containers := []*nstest.NS{nstest.New(GinkgoTB()), nstest.New(GinkgoTB())}
 		for i, address := range []string{"198.18.5.50", "198.18.5.51"} {
 			config := conf("1.1.0", `"master":"dummy0"`, nstest.Static(address+"/24"))
-			b.Add(b.Call(address, pods[i], config))
+			b.Add(b.Call(address, containers[i], config))
 		}
-		nstest.ServeTCP(GinkgoTB(), pods[0], "198.18.5.50:80")
-		nstest.MustDial(GinkgoTB(), pods[1], "198.18.5.50:80", "198.18.5.51")
+		nstest.ServeTCP(GinkgoTB(), containers[0], "198.18.5.50:80")
+		nstest.MustDial(GinkgoTB(), containers[1], "198.18.5.50:80", "198.18.5.51")
 	})
 })

@@ -14,13 +14,13 @@ var _ = Describe("CHECK of a link that the reference plugin made", func() {
 		b := newBed()
 		c := b.NewCall(conf("1.0.0", onUplink, nstest.StaticV4))
 		reply := b.OK("ADD", c)
-		c.Pod.Must(GinkgoTB(), "ip", "link", "set", "eth0", "alias", "")
-		c.Pod.Must(GinkgoTB(), "ip", "route", "add", "192.0.2.0/24", "via", "198.18.0.2")
+		c.Container.Must(GinkgoTB(), "ip", "link", "set", "eth0", "alias", "")
+		c.Container.Must(GinkgoTB(), "ip", "route", "add", "192.0.2.0/24", "via", "198.18.0.2")
 		const route = `{"dst": "192.0.2.0/24", "gw": "198.18.0.2", "mtu": 1300, "advmss": 1200}`
 		c.Config = strings.TrimSuffix(nstest.WithPrevResult(c.Config, reply.Stdout), "\n}\n}") + `,"routes":[` + route + `]}}`
 		b.OK("CHECK", c)
 		By("but not if plumb made the link")
-		c.Pod.Must(GinkgoTB(), "ip", "link", "set", "eth0", "alias", "plumb:net1/one/eth0")
+		c.Container.Must(GinkgoTB(), "ip", "link", "set", "eth0", "alias", "plumb:net1/one/eth0")
 		Expect(b.Run("CHECK", c).Failure(GinkgoTB()).Msg).To(ContainSubstring("no route 192.0.2.0/24 via 198.18.0.2 mtu 1300 advmss 1200"))
 	})
 })

@@ -27,7 +27,7 @@ func check(r *skel.Request) error {
 
 // del does not read the configuration of the plugin: the master may have been deleted since
 // ADD, and the configuration may have changed.
-func del(r *skel.Request) error { return attach.DelPodLink(r, kind) }
+func del(r *skel.Request) error { return attach.DelContainerLink(r, kind) }
 
 // status returns an error if an ADD would fail.
 func status(r *skel.Request) error {

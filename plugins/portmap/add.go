@@ -19,18 +19,18 @@ type portMap struct {
 	conf *config
 	// ips are the addresses of the container: the first of each family, IPv4 first.
 	ips []netip.Prefix
-	// localnetDevice is the interface of the node through which packets from 127/8 reach the
+	// localnetDevice is the interface of the host through which packets from 127/8 reach the
 	// container. It is empty if there is none, or if findLocalnetDevice was not called.
 	localnetDevice string
 	conn           *nl.Conn                    // see nodeConn
-	nodeAddrs      map[nft.Family][]netip.Addr // see nodeAddrsOf
+	hostAddrs      map[nft.Family][]netip.Addr // see nodeAddrsOf
 }
 
-// nodeConn returns a connection to rtnetlink of the node. The first call opens it.
-func (p *portMap) nodeConn() (*nl.Conn, error) {
+// nodeConn returns a connection to rtnetlink of the host. The first call opens it.
+func (p *portMap) hostConn() (*nl.Conn, error) {
 	var err error
 	if p.conn == nil {
-		p.conn, err = nl.Open(p.r.Node)
+		p.conn, err = nl.Open(p.r.HostNS)
 	}
 	return p.conn, err
 }
@@ -59,7 +59,7 @@ func add(r *skel.Request) (*types.Result, error) {
 		return nil, err
 	}
 	if p.localnetDevice == "" && p.mapsLocalhost() {
-		p.r.Warn("host ports do not answer at 127.0.0.1: no virtual interface of the node leads to %s", p.ips[0].Addr())
+		p.r.Warn("host ports do not answer at 127.0.0.1: no virtual interface of the host leads to %s", p.ips[0].Addr())
 	}
 	if err := p.useBackend(p.addNFT, p.addIPTables); err != nil {
 		return nil, err
@@ -83,7 +83,7 @@ func addresses(prev *types.Result, ifName string) []netip.Prefix {
 
 // useBackend calls the function for the backend of the configuration.
 func (p *portMap) useBackend(byNFT func(*nft.Conn) error, byIPTables func() error) error {
-	err := iptables.ByBackend(p.r.Node, p.conf.backend, byNFT, byIPTables)
+	err := iptables.ByBackend(p.r.HostNS, p.conf.backend, byNFT, byIPTables)
 	if errors.Is(err, nft.ErrUnavailable) {
 		return fmt.Errorf("port map: %w", err)
 	}

@@ -14,7 +14,7 @@ import (
 )
 
 // BenchmarkNFTables measures each verb in process, with and without mappings of other containers on the
-// node. It does not measure the close of the socket, which waits for the kernel.
+// host. It does not measure the close of the socket, which waits for the kernel.
 func BenchmarkNFTables(b *testing.B) {
 	for _, others := range []int{0, 5000} {
 		for _, mappings := range []int{1, 10, 100} {
@@ -27,10 +27,10 @@ func BenchmarkNFTables(b *testing.B) {
 func BenchmarkIPTables(b *testing.B) { benchmark(b, withBackend(backendIPTables), 0, 1) }
 
 func benchmark(b *testing.B, keys string, others, mappings int) {
-	node, pod := nstest.NewNodeAndPod(b)
-	addBridge(b, node)
+	host, container := nstest.NewHostAndContainer(b)
+	addBridge(b, host)
 	if others > 0 {
-		if err := fill(node, others); err != nil {
+		if err := fill(host, others); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -38,7 +38,7 @@ func benchmark(b *testing.B, keys string, others, mappings int) {
 	for i := range mappings {
 		ports = append(ports, portMapping(30000+i, 80, overTCP))
 	}
-	c := nstest.Call{Node: node, Pod: pod, Config: confFor(keys+`"name":"net1",`, []string{pod4 + "/24"}, ports...)}
+	c := nstest.Call{Host: host, Container: container, Config: confFor(keys+`"name":"net1",`, []string{pod4 + "/24"}, ports...)}
 	minimal := c
 	minimal.Config = minimalConfig("net1")
 	run := func(name string, before, measured nstest.Call) {
@@ -60,8 +60,8 @@ func benchmark(b *testing.B, keys string, others, mappings int) {
 }
 
 // fill adds one mapping for each of n other containers.
-func fill(node *nstest.NS, n int) error {
-	h, err := ns.Open(node.Path(), nil)
+func fill(host *nstest.NS, n int) error {
+	h, err := ns.Open(host.Path(), nil)
 	if err != nil {
 		return err
 	}

@@ -59,7 +59,7 @@ func (p *portMap) checkRules(c *nft.Conn) error {
 }
 
 // checkIPTablesIfUsed calls checkIPTables if iptables is the backend of the configuration, or if the
-// node has the container's chain or a legacy table nat. Otherwise the rules cannot exist, and it
+// host has the container's chain or a legacy table nat. Otherwise the rules cannot exist, and it
 // returns an error without running a program.
 func (p *portMap) checkIPTablesIfUsed(c *nft.Conn) error {
 	name := chainName(p.owner())
@@ -67,7 +67,7 @@ func (p *portMap) checkIPTablesIfUsed(c *nft.Conn) error {
 	for _, ip := range p.ips {
 		f := nft.FamilyOf(ip.Addr())
 		mayExist = mayExist || c.CheckChain(nft.Table{Family: f, Name: iptables.NAT}, name) == nil
-		_, exists, err := iptables.LegacyTool(p.r.Node, f, iptables.NAT)
+		_, exists, err := iptables.LegacyTool(p.r.HostNS, f, iptables.NAT)
 		mayExist = mayExist || err == nil && exists
 	}
 	if !mayExist {

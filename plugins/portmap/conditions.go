@@ -50,12 +50,12 @@ func (c conditionsChain) script() string {
 
 // ensure runs nft to make the chain if it is missing or damaged. The table must exist. If the chain next is missing, it
 // is empty afterwards. The error has types.CodeConfig if nft refuses the conditions.
-func (c conditionsChain) ensure(conn *nft.Conn, node *ns.Handle) error {
+func (c conditionsChain) ensure(conn *nft.Conn, host *ns.Handle) error {
 	damaged, err := conn.DamagedChains(c.layout())
 	if err != nil || len(damaged) == 0 {
 		return err
 	}
-	return runNFT(node, c.script())
+	return runNFT(host, c.script())
 }
 
 // findNFT returns the path of the program nft. See iptables.FindProgram.
@@ -68,12 +68,12 @@ func findNFT() (string, error) {
 }
 
 // runNFT runs a script in the namespace. The error has types.CodeConfig if nft refuses the script.
-func runNFT(node *ns.Handle, script string) error {
+func runNFT(host *ns.Handle, script string) error {
 	path, err := findNFT()
 	if err != nil {
 		return err
 	}
-	_, err = iptables.Program{Path: path, Args: []string{"-f", "-"}, Stdin: script, Limit: nftLimit}.Run(node, "run nft")
+	_, err = iptables.Program{Path: path, Args: []string{"-f", "-"}, Stdin: script, Limit: nftLimit}.Run(host, "run nft")
 	var exit *iptables.ExitError
 	if errors.As(err, &exit) {
 		return types.Errorf(types.CodeConfig, "nft refuses the conditions: %w", err)

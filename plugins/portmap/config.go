@@ -50,7 +50,7 @@ const (
 	backendIPTables = "iptables"
 )
 
-// A mapping forwards a port of the node to a port of the container.
+// A mapping forwards a port of the host to a port of the container.
 type mapping struct {
 	proto         protocol
 	hostIP        netip.Addr // invalid: all addresses; unspecified: all addresses of its family
@@ -93,7 +93,7 @@ func (m mapping) hasFamily(f nft.Family) bool {
 	return !m.hostIP.IsValid() || m.hostIP.Is4() == (f == nft.IPv4)
 }
 
-// anyAddress reports whether the mapping is for all addresses of the node in a family.
+// anyAddress reports whether the mapping is for all addresses of the host in a family.
 func (m mapping) anyAddress() bool { return !m.hostIP.IsValid() || m.hostIP.IsUnspecified() }
 
 func (m mapping) String() string {

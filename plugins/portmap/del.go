@@ -26,14 +26,14 @@ func del(r *skel.Request) error {
 	if c != nil {
 		deleted, err = p.deleteNFT(c)
 	}
-	err = errors.Join(err, ownCleanup(p.owner(), p.ips).Legacy(r.Node, "delete "+p.String()))
+	err = errors.Join(err, ownCleanup(p.owner(), p.ips).Legacy(r.HostNS, "delete "+p.String()))
 	return errors.Join(err, p.deleteFlows(deleted))
 }
 
 // openNFT connects to nf_tables, whatever the backend is. It returns nil without an error if the
 // kernel has no nf_tables.
 func (p *portMap) openNFT() (*nft.Conn, error) {
-	c, err := nft.Open(p.r.Node)
+	c, err := nft.Open(p.r.HostNS)
 	if errors.Is(err, nft.ErrUnavailable) {
 		return nil, nil
 	}
@@ -48,7 +48,7 @@ func gc(r *skel.Request) error {
 	if c != nil {
 		err = p.gcNFT(c, keep)
 	}
-	return errors.Join(err, staleCleanup(network, keep).Legacy(r.Node, "delete stale port maps of network "+network))
+	return errors.Join(err, staleCleanup(network, keep).Legacy(r.HostNS, "delete stale port maps of network "+network))
 }
 
 // status returns an error if an ADD with mappings could not succeed now. If other hosts can reach 127.0.0.1 of the host, it warns:
@@ -82,5 +82,5 @@ func (p *portMap) checkSupport() error {
 			_, err = findNFT()
 		}
 		return err
-	}, iptables.Tool{Node: p.r.Node, Family: nft.IPv4}.CheckInstalled)
+	}, iptables.Tool{HostNS: p.r.HostNS, Family: nft.IPv4}.CheckInstalled)
 }

@@ -14,7 +14,7 @@ import (
 // table inet plumb from the configuration and the addresses. ADD makes these elements, CHECK
 // compares them, and DEL deletes them.
 
-// An endpoint is what a mapping listens at: address, protocol and port of the node. At each
+// An endpoint is what a mapping listens at: address, protocol and port of the host. At each
 // endpoint, one attachment at a time has a mapping.
 type endpoint struct {
 	family nft.Family
@@ -110,7 +110,7 @@ func groups() (all []claims.Group) {
 // masqueradedSources returns the prefix of the source addresses whose packets to the mappings are
 // masqueraded. With masqAll, the prefix has all addresses. Otherwise it is the container's own subnet,
 // which includes the container itself: the container would send its answers to that subnet directly,
-// and not through the node, so that the node could not translate them back.
+// and not through the host, so that the host could not translate them back.
 func (p *portMap) masqueradedSources(ip netip.Prefix) netip.Prefix {
 	if p.conf.masqAll {
 		return netip.PrefixFrom(unspecified(nft.FamilyOf(ip.Addr())), 0)

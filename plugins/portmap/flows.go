@@ -17,15 +17,15 @@ import (
 // changed. TCP peers make a new connection.
 func (p protocol) keepsFlows() bool { return p == udp || p == sctp }
 
-// deleteStaleFlows deletes the connections to the endpoints, at all addresses of the node that they
-// are for. ADD calls it: these connections lead to another container, or to the node itself.
+// deleteStaleFlows deletes the connections to the endpoints, at all addresses of the host that they
+// are for. ADD calls it: these connections lead to another container, or to the host itself.
 func (p *portMap) deleteStaleFlows() error {
 	var flows []nl.Flow
 	for _, t := range p.translations() {
 		if !t.proto.keepsFlows() {
 			continue
 		}
-		addrs, err := p.nodeAddrsOf(t.endpoint)
+		addrs, err := p.hostAddrsOf(t.endpoint)
 		if err != nil {
 			return err
 		}
@@ -33,27 +33,27 @@ func (p *portMap) deleteStaleFlows() error {
 			flows = append(flows, nl.Flow{Proto: uint8(t.proto), OrigDst: a, OrigPort: t.port})
 		}
 	}
-	return attach.DeleteFlows(p.r.Node, flows...)
+	return attach.DeleteFlows(p.r.HostNS, flows...)
 }
 
-// nodeAddrsOf returns the addresses of the node that the endpoint is for. It asks the kernel once per
+// nodeAddrsOf returns the addresses of the host that the endpoint is for. It asks the kernel once per
 // family.
-func (p *portMap) nodeAddrsOf(e endpoint) ([]netip.Addr, error) {
+func (p *portMap) hostAddrsOf(e endpoint) ([]netip.Addr, error) {
 	if !e.hostIP.IsUnspecified() {
 		return []netip.Addr{e.hostIP}, nil
 	}
-	if addrs, ok := p.nodeAddrs[e.family]; ok {
+	if addrs, ok := p.hostAddrs[e.family]; ok {
 		return addrs, nil
 	}
-	conn, err := p.nodeConn()
+	conn, err := p.hostConn()
 	if err != nil {
 		return nil, err
 	}
-	if p.nodeAddrs == nil {
-		p.nodeAddrs = map[nft.Family][]netip.Addr{}
+	if p.hostAddrs == nil {
+		p.hostAddrs = map[nft.Family][]netip.Addr{}
 	}
-	p.nodeAddrs[e.family], err = conn.LocalAddrs(e.hostIP)
-	return p.nodeAddrs[e.family], err
+	p.hostAddrs[e.family], err = conn.LocalAddrs(e.hostIP)
+	return p.hostAddrs[e.family], err
 }
 
 // deleteFlows deletes the connections to the container through the deleted translations, and through
@@ -73,5 +73,5 @@ func (p *portMap) deleteFlows(deleted []translation) error {
 		}
 		flows = append(flows, flow)
 	}
-	return attach.DeleteFlows(p.r.Node, flows...)
+	return attach.DeleteFlows(p.r.HostNS, flows...)
 }

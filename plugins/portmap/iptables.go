@@ -14,7 +14,7 @@ import (
 
 // tool returns the programs of a family.
 func (p *portMap) tool(f nft.Family) iptables.Tool {
-	return iptables.Tool{Node: p.r.Node, Family: f}
+	return iptables.Tool{HostNS: p.r.HostNS, Family: f}
 }
 
 // addIPTables adds the rules and pushes their deletion. It runs iptables-save and iptables-restore
@@ -62,7 +62,7 @@ func (p *portMap) addFamily(tool iptables.Tool, ip netip.Prefix) error {
 // guardComment is the comment of guardRule.
 const guardComment = "CNI portfwd localhost only from this host"
 
-// guardRule returns the rule that drops packets to 127/8 that the node receives from the interface with
+// guardRule returns the rule that drops packets to 127/8 that the host receives from the interface with
 // route_localnet (CVE-2020-8558). All veth interfaces share one rule. It is empty if there is no
 // such interface.
 func (p *portMap) guardRule() string {
@@ -201,7 +201,7 @@ func (p *portMap) warnOfTakeover(rules []iptables.Rule, ip netip.Prefix) {
 
 // otherHolder returns the network and container ID of another container that gets the packets of the
 // mapping, as its entry's comment names them. It is empty if there is none. Two mappings for
-// different addresses of the node do not exclude each other.
+// different addresses of the host do not exclude each other.
 func (p *portMap) otherHolder(rules []iptables.Rule, m mapping) string {
 	name := chainName(p.owner())
 	for _, r := range rules {
@@ -259,7 +259,7 @@ func (p *portMap) checkIPTables() error {
 		if missing == nil {
 			continue
 		}
-		legacy, found, err := iptables.LegacyTool(p.r.Node, tool.Family, iptables.NAT)
+		legacy, found, err := iptables.LegacyTool(p.r.HostNS, tool.Family, iptables.NAT)
 		if !found || err != nil || p.checkTable(legacy, ip) != nil {
 			errs = append(errs, missing)
 		}
@@ -288,7 +288,7 @@ func (p *portMap) checkTable(tool iptables.Tool, ip netip.Prefix) error {
 	if lines[p.guardedMark()] && p.guardTest(ip) != "" { // the reference plugin adds neither
 		err := p.lookForGuard(tool)
 		if errors.Is(err, iptables.ErrRefused) {
-			err = fmt.Errorf("table raw of %s has no rule -A %s: other hosts and containers can reach 127.0.0.1 of the node", tool.Name(), p.guardRule())
+			err = fmt.Errorf("table raw of %s has no rule -A %s: other hosts and containers can reach 127.0.0.1 of the host", tool.Name(), p.guardRule())
 		}
 		errs = append(errs, err)
 	}

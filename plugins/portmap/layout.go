@@ -10,16 +10,16 @@ import (
 )
 
 // This file describes the maps and chains of port maps in table inet plumb. A packet to an
-// address of the node goes through the chain hostports. The chain looks up the packet's
+// address of the host goes through the chain hostports. The chain looks up the packet's
 // protocol and port: first among the mappings of that one address, then among the mappings of
-// all addresses of the node. Each time it looks into two maps: the first says which chain the
+// all addresses of the host. Each time it looks into two maps: the first says which chain the
 // packet goes through before it is translated, the second says to which container it is sent.
 //
 //	map hostport4_chain { tcp . 8080 : jump setmark/net1/10.88.0.0/16 }
 //	map hostport4       { tcp . 8080 : 10.88.0.2 . 80 }
 //
 // The chain of the first map decides whether the packet is masqueraded, and marks it. That is
-// decided before the translation, because later the packet no longer has the port of the node:
+// decided before the translation, because later the packet no longer has the port of the host:
 // in the hook postrouting, it looks the same as a packet that reached the container by a
 // Service.
 
@@ -53,7 +53,7 @@ func tableLayout() nft.Layout {
 			Hook: nft.Hook{Type: nft.NAT, At: nft.Output, Priority: afterDNAT},
 			Rules: []nft.Rule{
 				// The kernel does not route packets from ::1 out of another interface than
-				// lo. Without this rule, a server of the node that listens on ::1 would be
+				// lo. Without this rule, a server of the host that listens on ::1 would be
 				// unreachable.
 				{nft.DaddrIn(netip.MustParsePrefix("::1/128")), nft.Return()},
 				{nft.ToLocal(), nft.Jump(hostports.Name)},
@@ -63,7 +63,7 @@ func tableLayout() nft.Layout {
 }
 
 // snatChain returns the chain that marks the packets that are to be masqueraded: those from
-// sources, and those from the node's 127/8. A prefix of length 0 stands for all sources.
+// sources, and those from the host's 127/8. A prefix of length 0 stands for all sources.
 func snatChain(network string, masqueradedSources netip.Prefix, bit int) nft.Chain {
 	masqueradedSources = masqueradedSources.Masked()
 	ch := nft.Chain{Name: nft.NetworkChain(snatKind, network, masqueradedSources.String())}

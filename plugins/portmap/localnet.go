@@ -14,7 +14,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// Connections of the node to 127.0.0.1 reach the container only if the kernel accepts packets from
+// Connections of the host to 127.0.0.1 reach the container only if the kernel accepts packets from
 // 127/8 at the interface that leads to the container (route_localnet). portmap never sets that for
 // all interfaces. It sets it only if a rule drops the packets that others send to 127/8
 // (tables.WithGuard, guardRule). IPv6 has no such setting. No DEL resets the setting, because the
@@ -35,12 +35,12 @@ func (p *portMap) mapsLocalhost() bool {
 
 // findLocalnetDevice sets localnetDevice to the virtual interface that leads to the container. It
 // leaves it empty if there is no route, or if a network card leads to the container: the guard in nf_tables
-// does not cover the card, and a container behind a card (macvlan) cannot answer the node.
+// does not cover the card, and a container behind a card (macvlan) cannot answer the host.
 func (p *portMap) findLocalnetDevice() error {
 	if !p.mapsLocalhost() || p.localnetDevice != "" {
 		return nil
 	}
-	conn, err := p.nodeConn()
+	conn, err := p.hostConn()
 	if err != nil {
 		return err
 	}
@@ -67,7 +67,7 @@ func (p *portMap) ensureLocalnet() error {
 	if p.localnetDevice == "" {
 		return nil
 	}
-	return sysctl.Ensure(p.r.Node, routeLocalnet(p.localnetDevice, "1"))
+	return sysctl.Ensure(p.r.HostNS, routeLocalnet(p.localnetDevice, "1"))
 }
 
 // checkLocalnet returns an error if route_localnet is not 1. If the route to the container leads through an interface
@@ -76,7 +76,7 @@ func (p *portMap) checkLocalnet(prev *types.Result) error {
 	if p.localnetDevice == "" {
 		return nil
 	}
-	err := sysctl.Diff(p.r.Node, routeLocalnet(p.localnetDevice, "1"))
+	err := sysctl.Diff(p.r.HostNS, routeLocalnet(p.localnetDevice, "1"))
 	var behind []string
 	for _, i := range prev.Interfaces {
 		// The gateway of a VLAN on a bridge is <bridge>.<ID>, and not in the result.
@@ -90,17 +90,17 @@ func (p *portMap) checkLocalnet(prev *types.Result) error {
 	if err == nil || len(behind) == 0 {
 		return err
 	}
-	return fmt.Errorf("packets of the node for %s leave through %s, and the container is behind %s", p.ips[0].Addr(), p.localnetDevice, strings.Join(behind, ", "))
+	return fmt.Errorf("packets of the host for %s leave through %s, and the container is behind %s", p.ips[0].Addr(), p.localnetDevice, strings.Join(behind, ", "))
 }
 
-// restoreGuard adds the guard of 127/8 if it is missing and an interface of the node in prev has
+// restoreGuard adds the guard of 127/8 if it is missing and an interface of the host in prev has
 // route_localnet. An ADD without mappings calls it, because somebody may have flushed the ruleset.
 func (p *portMap) restoreGuard(prev *types.Result) error {
 	for _, i := range prev.Interfaces {
 		if i.Sandbox != "" {
 			continue
 		}
-		value, err := sysctl.Get(p.r.Node, routeLocalnet(i.Name, "").Key)
+		value, err := sysctl.Get(p.r.HostNS, routeLocalnet(i.Name, "").Key)
 		switch {
 		case errors.Is(err, fs.ErrNotExist) || err == nil && value != "1":
 			continue
@@ -123,14 +123,14 @@ func (p *portMap) findUnguarded(c *nft.Conn) (warning string, err error) {
 	if err != nil || len(damaged) == 0 {
 		return "", err
 	}
-	if _, legacy, err := iptables.LegacyTool(p.r.Node, nft.IPv4, "raw"); legacy || err != nil {
+	if _, legacy, err := iptables.LegacyTool(p.r.HostNS, nft.IPv4, "raw"); legacy || err != nil {
 		return "", err
 	}
 	rules, err := c.Rules(nft.Table{Family: nft.IPv4, Name: "raw"}, "PREROUTING")
 	if err != nil {
 		return "", err
 	}
-	conn, err := p.nodeConn()
+	conn, err := p.hostConn()
 	if err != nil {
 		return "", err
 	}
@@ -147,7 +147,7 @@ func (p *portMap) findUnguarded(c *nft.Conn) (warning string, err error) {
 		if l.Kind == "" || l.Kind == "vrf" || bridges[l.Master] || slices.ContainsFunc(rules, isGuard) {
 			continue
 		}
-		value, valueErr := sysctl.Get(p.r.Node, routeLocalnet(l.Name, "").Key)
+		value, valueErr := sysctl.Get(p.r.HostNS, routeLocalnet(l.Name, "").Key)
 		if err = errors.Join(err, types.IgnoreNotExist(valueErr)); value == "1" {
 			unguarded = append(unguarded, l.Name)
 		}

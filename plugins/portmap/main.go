@@ -1,4 +1,4 @@
-// portmap forwards ports of the node to a container. The runtime calls it after the plugin that
+// portmap forwards ports of the host to a container. The runtime calls it after the plugin that
 // made the container's interface. See README.md.
 package main
 

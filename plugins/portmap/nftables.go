@@ -44,7 +44,7 @@ func (p *portMap) ensureChains(c *nft.Conn) error {
 		if !ok {
 			continue
 		}
-		if err := chain.ensure(c, p.r.Node); err != nil {
+		if err := chain.ensure(c, p.r.HostNS); err != nil {
 			return fmt.Errorf("%s: %w", conditionsKey(nft.FamilyOf(ip.Addr())), err)
 		}
 		if err := c.Ensure(p.layout()); err != nil { // a DEL may have deleted the next chain meanwhile

@@ -25,10 +25,10 @@ func TestREADMEExamples(t *testing.T) {
 // order.
 func TestREADMERules(t *testing.T) { nstest.Listings(t, nil, "nftables-example", "iptables-example") }
 
-// A testbed is a node with a bridge, two pods on the bridge, and a host outside the node.
+// A testbed is a host with a bridge, two containers on the bridge, and a host outside the host.
 type testbed struct {
-	node, outside *nstest.NS
-	pods          []*nstest.NS // 10.9.0.2 and fd00:9::2, then .3 and ::3
+	host, outside *nstest.NS
+	containers    []*nstest.NS // 10.9.0.2 and fd00:9::2, then .3 and ::3
 }
 
 const (
@@ -37,25 +37,25 @@ const (
 	peer4, peer6       = "10.9.0.3", "fd00:9::3"
 )
 
-// addBridge adds a bridge with addresses to the node, and switches forwarding on.
-func addBridge(tb nstest.TB, node *nstest.NS) {
-	node.SetSysctl(tb, "net/ipv4/ip_forward", "1")
-	node.SetSysctl(tb, "net/ipv6/conf/all/forwarding", "1")
-	node.Batch(tb, "link add cni0 type bridge", "addr add "+gateway4+"/24 dev cni0", "addr add "+gateway6+"/64 dev cni0 nodad", "link set cni0 up")
+// addBridge adds a bridge with addresses to the host, and switches forwarding on.
+func addBridge(tb nstest.TB, host *nstest.NS) {
+	host.SetSysctl(tb, "net/ipv4/ip_forward", "1")
+	host.SetSysctl(tb, "net/ipv6/conf/all/forwarding", "1")
+	host.Batch(tb, "link add cni0 type bridge", "addr add "+gateway4+"/24 dev cni0", "addr add "+gateway6+"/64 dev cni0 nodad", "link set cni0 up")
 }
 
 func newTestbed() *testbed {
 	site := nstest.NewSite(GinkgoTB())
-	b := &testbed{node: site.Node, outside: site.Outside}
-	addBridge(GinkgoTB(), b.node)
+	b := &testbed{host: site.Host, outside: site.Outside}
+	addBridge(GinkgoTB(), b.host)
 	for i, addrs := range [][]string{{pod4 + "/24", pod6 + "/64"}, {peer4 + "/24", peer6 + "/64"}} {
-		pod, port := nstest.New(GinkgoTB()).Named(fmt.Sprint("pod", i)), fmt.Sprint("port", i)
-		nstest.Join(GinkgoTB(), nstest.End{In: b.node, Name: port}, nstest.End{In: pod, Name: "eth0", Addrs: addrs})
-		b.node.Batch(GinkgoTB(), "link set "+port+" master cni0", "link set "+port+" type bridge_slave hairpin on")
-		pod.Batch(GinkgoTB(), "link set lo up", "route add default via "+gateway4, "route add default via "+gateway6)
-		b.pods = append(b.pods, pod)
+		container, port := nstest.New(GinkgoTB()).Named(fmt.Sprint("container", i)), fmt.Sprint("port", i)
+		nstest.Join(GinkgoTB(), nstest.End{In: b.host, Name: port}, nstest.End{In: container, Name: "eth0", Addrs: addrs})
+		b.host.Batch(GinkgoTB(), "link set "+port+" master cni0", "link set "+port+" type bridge_slave hairpin on")
+		container.Batch(GinkgoTB(), "link set lo up", "route add default via "+gateway4, "route add default via "+gateway6)
+		b.containers = append(b.containers, container)
 	}
-	_ = b.node.SetBridgeNetfilter(GinkgoTB(), "0")
+	_ = b.host.SetBridgeNetfilter(GinkgoTB(), "0")
 	return b
 }
 
@@ -69,7 +69,7 @@ const (
 	overUDP = `"protocol":"udp"`
 )
 
-// conf returns a configuration of network net1 whose container has the addresses of the first pod. keys
+// conf returns a configuration of network net1 whose container has the addresses of the first container. keys
 // is empty, or JSON text that ends with a comma.
 func conf(keys string, mappings ...string) string {
 	return confFor(fmt.Sprintf(`%s"name":"net1",`, keys), []string{pod4 + "/24", pod6 + "/64"}, mappings...)
@@ -84,12 +84,12 @@ func confFor(keys string, ips []string, mappings ...string) string {
 	}
 	return fmt.Sprintf(`{"cniVersion":"1.1.0",%s"type":"portmap","runtimeConfig":{"portMappings":[%s]},"prevResult":%s}`,
 		keys, strings.Join(mappings, ","), fmt.Sprintf(
-			`{"cniVersion":"1.1.0","interfaces":[{"name":"cni0"},{"name":"eth0","sandbox":"/pod"},{"name":"eth1","sandbox":"/pod"}],"ips":[%s]}`, strings.Join(texts, ",")))
+			`{"cniVersion":"1.1.0","interfaces":[{"name":"cni0"},{"name":"eth0","sandbox":"/container"},{"name":"eth1","sandbox":"/container"}],"ips":[%s]}`, strings.Join(texts, ",")))
 }
 
 // call returns a call without a command for the container ID.
 func (b *testbed) call(id, conf string) nstest.Call {
-	return nstest.Call{ContainerID: id, Node: b.node, Pod: b.pods[0], Config: conf}
+	return nstest.Call{ContainerID: id, Host: b.host, Container: b.containers[0], Config: conf}
 }
 
 // run runs portmap in process.
@@ -107,10 +107,10 @@ func failure(c nstest.Call, command string) nstest.Failure {
 	return run(c, command).Failure(GinkgoTB())
 }
 
-// ruleset returns the ruleset of the node, as nft lists it.
+// ruleset returns the ruleset of the host, as nft lists it.
 func (b *testbed) ruleset() string {
 	GinkgoHelper()
-	return b.node.Must(GinkgoTB(), "nft", "list", "ruleset")
+	return b.host.Must(GinkgoTB(), "nft", "list", "ruleset")
 }
 
 // elements returns the lines of the ruleset with elements.
@@ -128,7 +128,7 @@ func (b *testbed) saved(programs ...string) string {
 	}
 	var lines []string
 	for _, program := range programs {
-		for line := range strings.Lines(b.node.Must(GinkgoTB(), program, "-t", "nat")) {
+		for line := range strings.Lines(b.host.Must(GinkgoTB(), program, "-t", "nat")) {
 			if strings.HasPrefix(line, "-") || strings.HasPrefix(line, ":CNI") {
 				line, _, _ = strings.Cut(line, " - [") // counters
 				lines = append(lines, strings.TrimSpace(line)+"\n")
@@ -145,6 +145,6 @@ func (b *testbed) load(program, rules string) {
 	if program == "nft" {
 		args = []string{"-f", "-"}
 	}
-	_, err := b.node.ExecInput(rules, program, args...)
+	_, err := b.host.ExecInput(rules, program, args...)
 	Expect(err).NotTo(HaveOccurred())
 }

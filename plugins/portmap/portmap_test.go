@@ -56,7 +56,7 @@ var _ = Describe("portmap", func() {
 		}
 		nstest.Golden(GinkgoTB(), golden, got)
 		if !strings.HasPrefix(golden, backendIPTables) {
-			_, err := nstest.NewNode(GinkgoTB()).ExecInput(got, "nft", "-f", "-")
+			_, err := nstest.NewHost(GinkgoTB()).ExecInput(got, "nft", "-f", "-")
 			Expect(err).NotTo(HaveOccurred(), "a saved ruleset can be loaded")
 		}
 		ok(c, "DEL")
@@ -215,14 +215,14 @@ var _ = Describe("portmap", func() {
 		Entry(nil, "address of the family of hostIP", []string{pod4 + "/24"}, portMapping(8080, 80, overTCP+`,"hostIP":"::"`)),
 	)
 
-	It("ADD lists the addresses and the connections of the node once per family, however many ports are mapped", func() {
+	It("ADD lists the addresses and the connections of the host once per family, however many ports are mapped", func() {
 		var ports []string
 		for i := range 20 {
 			ports = append(ports, portMapping(8000+i, 80, overUDP))
 		}
 		// The kernel tracks connections only if a rule needs that.
 		ok(b.call("zero", confFor(`"name":"net0",`, []string{pod4 + "/24", pod6 + "/64"}, portMapping(9999, 80, overTCP))), "ADD")
-		_ = b.newTalker(b.outside, nstest.NodeV4+":7777")()
+		_ = b.newTalker(b.outside, nstest.HostV4+":7777")()
 		c, steps := b.call("one", conf("", ports...)), map[string]int{}
 		c.Before = func(step string) error { steps[step]++; return nil }
 		ok(c, "ADD")
@@ -241,7 +241,7 @@ var _ = Describe("portmap", func() {
 	DescribeTable("DEL with its mappings deletes the other elements when one is missing", func(element string) {
 		call := b.call("one", confFor(`"name":"net1",`, []string{pod4 + "/24"}, portMapping(9000, 80, overTCP), portMapping(9001, 80, overTCP)))
 		ok(call, "ADD")
-		b.node.Must(GinkgoTB(), "nft", "delete element inet plumb "+element)
+		b.host.Must(GinkgoTB(), "nft", "delete element inet plumb "+element)
 		ok(call, "DEL")
 		Expect(b.elements()).To(BeEmpty())
 	},
@@ -273,9 +273,9 @@ var _ = Describe("portmap", func() {
 		newer := b.call("newer", confFor(withBackend(backend)+`"name":"net2",`, []string{peer4 + "/24"}, all[0]))
 		ok(former, "ADD")
 		Expect(ok(newer, "ADD").Stderr).To(And(ContainSubstring("host port 8080/tcp"), ContainSubstring("former"), Not(ContainSubstring("8081"))))
-		nstest.ServeTCP(GinkgoTB(), b.pods[0], pod4+":80")
-		nstest.ServeTCP(GinkgoTB(), b.pods[1], peer4+":80")
-		reply, err := nstest.Dial(b.outside, nstest.NodeV4+":8080")
+		nstest.ServeTCP(GinkgoTB(), b.containers[0], pod4+":80")
+		nstest.ServeTCP(GinkgoTB(), b.containers[1], peer4+":80")
+		reply, err := nstest.Dial(b.outside, nstest.HostV4+":8080")
 		Expect(err).NotTo(HaveOccurred())
 		Expect(reply).To(HaveSuffix("local=" + peer4))
 		ok(newer, "CHECK")
@@ -283,7 +283,7 @@ var _ = Describe("portmap", func() {
 		Expect(got.Msg).To(And(ContainSubstring("host port 8080/tcp"), ContainSubstring("newer"), Not(ContainSubstring("8081"))))
 		ok(former, "DEL")
 		ok(newer, "CHECK")
-		reply, err = nstest.Dial(b.outside, nstest.NodeV4+":8080")
+		reply, err = nstest.Dial(b.outside, nstest.HostV4+":8080")
 		Expect(err).NotTo(HaveOccurred())
 		Expect(reply).To(HaveSuffix("local=" + peer4))
 		ok(newer, "DEL")
@@ -292,8 +292,8 @@ var _ = Describe("portmap", func() {
 	}, backends())
 
 	It("the iptables backend works on a bridge with a quotation mark in its name", func() {
-		b.node.Must(GinkgoTB(), "ip", "link", "set", "cni0", "down")
-		b.node.Must(GinkgoTB(), "ip", "link", "set", "cni0", "name", `cni"0`, "up")
+		b.host.Must(GinkgoTB(), "ip", "link", "set", "cni0", "down")
+		b.host.Must(GinkgoTB(), "ip", "link", "set", "cni0", "name", `cni"0`, "up")
 		c := b.call("one", strings.ReplaceAll(conf(withBackend(backendIPTables)+`"snat":true,`, all[0]), `"cni0"`, `"cni\"0"`))
 		ok(c, "ADD")
 		ok(c, "ADD")
@@ -373,14 +373,14 @@ var _ = Describe("portmap", func() {
 	It("ADD fails with code 7 when the table is dormant or has other maps, and DEL succeeds", func() {
 		c := b.call("one", conf("", all...))
 		ok(c, "ADD")
-		b.node.Must(GinkgoTB(), "nft", "add table inet plumb { flags dormant; }")
+		b.host.Must(GinkgoTB(), "nft", "add table inet plumb { flags dormant; }")
 		Expect(failure(c, "CHECK")).To(And(HaveField("Code", BeEquivalentTo(types.CodeChanged)), HaveField("Msg", ContainSubstring("dormant"))))
 		Expect(failure(b.call("two", conf("", portMapping(9000, 80, overTCP))), "ADD")).To(And(HaveField("Code", BeEquivalentTo(types.CodeConfig)), HaveField("Msg", ContainSubstring("dormant"))))
 		Expect(failure(c, "STATUS").Code).To(BeEquivalentTo(types.CodeNotAvailable))
 		ok(c, "DEL")
 		Expect(b.elements()).To(BeEmpty())
 
-		b.node.Must(GinkgoTB(), "nft", "delete table inet plumb; add table inet plumb; add map inet plumb hostport4 { type ipv4_addr : ipv4_addr; }; add set inet plumb hostport4_chain { type ipv4_addr; }")
+		b.host.Must(GinkgoTB(), "nft", "delete table inet plumb; add table inet plumb; add map inet plumb hostport4 { type ipv4_addr : ipv4_addr; }; add set inet plumb hostport4_chain { type ipv4_addr; }")
 		Expect(failure(c, "ADD")).To(And(HaveField("Code", BeEquivalentTo(types.CodeConfig)), HaveField("Msg", ContainSubstring("nft delete table inet plumb"))))
 		ok(c, "DEL")
 		ok(b.call("", gcConfig("net1")), "GC")
@@ -391,7 +391,7 @@ var _ = Describe("portmap", func() {
 		one := func(id string, port int) nstest.Call {
 			return b.call(id, confFor(`"name":"net1",`, []string{pod4 + "/24"}, portMapping(port, 80, overTCP)))
 		}
-		value := func() string { return b.node.Sysctl(GinkgoTB(), setting) }
+		value := func() string { return b.host.Sysctl(GinkgoTB(), setting) }
 
 		It("stays set after the last DEL and GC, with the guard", func() {
 			ok(one("a", 8001), "ADD")
@@ -406,7 +406,7 @@ var _ = Describe("portmap", func() {
 			ok(one("a", 8001), "ADD")
 			status := b.call("", conf(""))
 			ok(status, "STATUS")
-			b.node.Must(GinkgoTB(), "nft", "flush chain inet plumb localnet")
+			b.host.Must(GinkgoTB(), "nft", "flush chain inet plumb localnet")
 			before := b.ruleset()
 			var reads []string
 			status.Before = func(step string) error {
@@ -427,7 +427,7 @@ var _ = Describe("portmap", func() {
 		It("is guarded by the rule of the iptables backend, as STATUS knows", func() {
 			ok(b.call("a", confFor(`"backend":"iptables","name":"net1",`, []string{pod4 + "/24"}, portMapping(8001, 80, overTCP))), "ADD")
 			Expect(ok(b.call("", conf(`"backend":"iptables",`)), "STATUS").Stderr).To(BeEmpty())
-			b.node.Must(GinkgoTB(), "iptables", "-t", "raw", "-F")
+			b.host.Must(GinkgoTB(), "iptables", "-t", "raw", "-F")
 			Expect(ok(b.call("", conf(`"backend":"iptables",`)), "STATUS").Stderr).To(ContainSubstring("can reach 127.0.0.1"))
 		})
 
@@ -436,14 +436,14 @@ var _ = Describe("portmap", func() {
 			events := gbytes.NewBuffer()
 			monitor := exec.Command("nft", "monitor")
 			monitor.Stdout = events
-			Expect(b.node.Start(monitor)).To(Succeed())
+			Expect(b.host.Start(monitor)).To(Succeed())
 			DeferCleanup(func() {
 				_ = monitor.Process.Kill()
 				_ = monitor.Wait()
 			})
 			awaitEventOf := func(table string) {
 				Eventually(func() *gbytes.Buffer {
-					b.node.Must(GinkgoTB(), "nft", "add table ip "+table+"; delete table ip "+table)
+					b.host.Must(GinkgoTB(), "nft", "add table ip "+table+"; delete table ip "+table)
 					return events
 				}).Should(gbytes.Say("add table ip " + table))
 			}
@@ -456,7 +456,7 @@ var _ = Describe("portmap", func() {
 		DescribeTable("is guarded again by an ADD without mappings after the ruleset was flushed", func(keys string, want string) {
 			ok(b.call("one", conf(keys, all[0])), "ADD")
 			Expect(value()).To(Equal("1"))
-			b.node.Must(GinkgoTB(), "nft", "flush ruleset")
+			b.host.Must(GinkgoTB(), "nft", "flush ruleset")
 			ok(b.call("two", conf(keys)), "ADD")
 			Expect(b.ruleset()).To(ContainSubstring(want))
 		},
@@ -628,7 +628,7 @@ var _ = Describe("portmap", func() {
 		ok(c, "ADD")
 		ok(c, "CHECK")
 		words := strings.Fields(damage)
-		b.node.Must(GinkgoTB(), words[0], words[1:]...)
+		b.host.Must(GinkgoTB(), words[0], words[1:]...)
 		Expect(failure(c, "CHECK")).To(And(HaveField("Code", BeEquivalentTo(types.CodeChanged)), HaveField("Msg", ContainSubstring(want))))
 		ok(c, "ADD")
 		ok(c, "CHECK")
@@ -653,9 +653,9 @@ var _ = Describe("portmap", func() {
 	It("CHECK names the route to the container that leads through another interface, and not its route_localnet", func() {
 		c := b.call("one", conf("", portMapping(8080, 80, overTCP)))
 		ok(c, "ADD")
-		b.node.Batch(GinkgoTB(), "link add br9 type bridge", "link set br9 up", "route replace 10.9.0.0/24 dev br9")
+		b.host.Batch(GinkgoTB(), "link add br9 type bridge", "link set br9 up", "route replace 10.9.0.0/24 dev br9")
 		f := failure(c, "CHECK")
-		Expect(f.Msg).To(ContainSubstring("packets of the node for 10.9.0.2 leave through br9, and the container is behind cni0"))
+		Expect(f.Msg).To(ContainSubstring("packets of the host for 10.9.0.2 leave through br9, and the container is behind cni0"))
 		Expect(f.Msg).NotTo(ContainSubstring("route_localnet"))
 	})
 
@@ -681,7 +681,7 @@ var _ = Describe("portmap", func() {
 		ok(c, "DEL")
 		c.Before = func(step string) error {
 			if strings.HasPrefix(step, "run nft") {
-				b.node.Must(GinkgoTB(), "nft", "delete", "chain", "inet", "plumb", chain)
+				b.host.Must(GinkgoTB(), "nft", "delete", "chain", "inet", "plumb", chain)
 			}
 			return nil
 		}
@@ -717,8 +717,8 @@ var _ = Describe("portmap", func() {
 		each("CHECK")
 		if backend == backendIPTables {
 			By("repairing missing shared rules once")
-			b.node.Must(GinkgoTB(), "iptables", "-t", "nat", "-F", "PREROUTING")
-			b.node.Must(GinkgoTB(), "ip6tables", "-t", "nat", "-F", "POSTROUTING")
+			b.host.Must(GinkgoTB(), "iptables", "-t", "nat", "-F", "PREROUTING")
+			b.host.Must(GinkgoTB(), "ip6tables", "-t", "nat", "-F", "POSTROUTING")
 			each("ADD")
 			each("CHECK")
 		}
@@ -802,8 +802,8 @@ var _ = DescribeTable("a failed ADD or DEL leaves nothing, whichever step fails"
 	nstest.FaultSweep(GinkgoTB(), nstest.Sweep{
 		Plugin: p,
 		Config: conf(keys, portMapping(8080, 80, overTCP), portMapping(8081, 81, overUDP)),
-		Prepare: func(node, _ *nstest.NS) {
-			addBridge(GinkgoTB(), node)
+		Prepare: func(host, _ *nstest.NS) {
+			addBridge(GinkgoTB(), host)
 		},
 		// ADD and DEL succeed without this number: it only tells that there are no connections.
 		MayFail: []string{"read sysctl net/netfilter/nf_conntrack_count"},

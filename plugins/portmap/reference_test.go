@@ -73,7 +73,7 @@ var _ = Describe("rules of the reference plugin", func() {
 	BeforeEach(func() {
 		b = newTestbed()
 		c = b.call("cid1", v4only(""))
-		b.node.SetSysctl(GinkgoTB(), "net/ipv4/conf/cni0/route_localnet", "1") // the reference plugin sets it, too
+		b.host.SetSysctl(GinkgoTB(), "net/ipv4/conf/cni0/route_localnet", "1") // the reference plugin sets it, too
 	})
 
 	for _, program := range []string{"iptables-nft", "iptables-legacy"} {
@@ -85,8 +85,8 @@ var _ = Describe("rules of the reference plugin", func() {
 				ok(c, "DEL")
 				Expect(b.saved(program + "-save")).NotTo(Or(ContainSubstring(refChain), ContainSubstring("dnat name")))
 				Expect(b.saved(program + "-save")).To(ContainSubstring("-A PREROUTING -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT"))
-				b.node.Must(GinkgoTB(), program, "-t", "nat", "-F")
-				b.node.Must(GinkgoTB(), program, "-t", "nat", "-X")
+				b.host.Must(GinkgoTB(), program, "-t", "nat", "-F")
+				b.host.Must(GinkgoTB(), program, "-t", "nat", "-X")
 				b.load(program+"-restore", referenceIPTables("10.9.0.0/24", pod4+":80"))
 			}
 			By("DEL keeps the rules for another interface of the container")
@@ -144,7 +144,7 @@ var _ = Describe("rules of the reference plugin", func() {
 			ok(b.call("cid1", dual), "ADD")
 			// Version 1.1.1 finds no difference in iptables, and then looks for IPv4 addresses in ip6tables.
 			Expect(reference("CHECK", dual).Stdout).To(Or(BeEmpty(), ContainSubstring("could not check ipv6")))
-			b.node.Must(GinkgoTB(), "iptables", "-t", "nat", "-F", refChain)
+			b.host.Must(GinkgoTB(), "iptables", "-t", "nat", "-F", refChain)
 			Expect(reference("CHECK", dual).Stdout).To(ContainSubstring("could not check ipv4"))
 		})
 

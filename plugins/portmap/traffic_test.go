@@ -30,16 +30,16 @@ func withBackend(backend string) string { return fmt.Sprintf(`"backend":%q,`, ba
 // A dialFunc connects over one protocol and returns the answer of the server.
 type dialFunc func(n *nstest.NS, addr string) (string, error)
 
-// serve starts servers in the first pod, for TCP and UDP in both families.
+// serve starts servers in the first container, for TCP and UDP in both families.
 func (b *testbed) serve() {
 	GinkgoHelper()
 	for _, addr := range []string{pod4 + ":80", "[" + pod6 + "]:80"} {
-		nstest.ServeTCP(GinkgoTB(), b.pods[0], addr)
-		nstest.ServeUDP(GinkgoTB(), b.pods[0], addr)
+		nstest.ServeTCP(GinkgoTB(), b.containers[0], addr)
+		nstest.ServeUDP(GinkgoTB(), b.containers[0], addr)
 	}
 }
 
-// expectAnswer expects an answer of the first pod. The pod must have seen the connection come from peer; if
+// expectAnswer expects an answer of the first container. The container must have seen the connection come from peer; if
 // peer is empty, from any address.
 func expectAnswer(dial dialFunc, from *nstest.NS, addr, peer string) {
 	GinkgoHelper()
@@ -64,49 +64,49 @@ var _ = Describe("traffic", func() {
 	})
 	both := []string{portMapping(8080, 80, overTCP), portMapping(8080, 80, overUDP)}
 
-	DescribeTable("reaches the container from outside, other pods, the node and itself", func(backend string) {
+	DescribeTable("reaches the container from outside, other containers, the host and itself", func(backend string) {
 		c = b.call("one", conf(withBackend(backend), both...))
 		ok(c, "ADD")
 		for _, dial := range []dialFunc{nstest.Dial, nstest.DialUDP} {
 			By("from outside, with the source address of that host")
-			expectAnswer(dial, b.outside, nstest.NodeV4+":8080", nstest.OutsideV4)
-			expectAnswer(dial, b.outside, "["+nstest.NodeV6+"]:8080", nstest.OutsideV6)
-			By("from another pod, at any address of the node")
-			expectAnswer(dial, b.pods[1], nstest.NodeV4+":8080", gateway4)
-			expectAnswer(dial, b.pods[1], gateway4+":8080", gateway4)
-			expectAnswer(dial, b.pods[1], "["+gateway6+"]:8080", gateway6)
-			By("from the node")
-			expectAnswer(dial, b.node, nstest.NodeV4+":8080", "")
-			expectAnswer(dial, b.node, gateway4+":8080", "")
-			expectAnswer(dial, b.node, "["+nstest.NodeV6+"]:8080", "")
-			By("from the node's own 127.0.0.1")
-			expectAnswer(dial, b.node, "127.0.0.1:8080", gateway4)
+			expectAnswer(dial, b.outside, nstest.HostV4+":8080", nstest.OutsideV4)
+			expectAnswer(dial, b.outside, "["+nstest.HostV6+"]:8080", nstest.OutsideV6)
+			By("from another container, at any address of the host")
+			expectAnswer(dial, b.containers[1], nstest.HostV4+":8080", gateway4)
+			expectAnswer(dial, b.containers[1], gateway4+":8080", gateway4)
+			expectAnswer(dial, b.containers[1], "["+gateway6+"]:8080", gateway6)
+			By("from the host")
+			expectAnswer(dial, b.host, nstest.HostV4+":8080", "")
+			expectAnswer(dial, b.host, gateway4+":8080", "")
+			expectAnswer(dial, b.host, "["+nstest.HostV6+"]:8080", "")
+			By("from the host's own 127.0.0.1")
+			expectAnswer(dial, b.host, "127.0.0.1:8080", gateway4)
 			By("from the container itself")
-			expectAnswer(dial, b.pods[0], nstest.NodeV4+":8080", gateway4)
-			expectAnswer(dial, b.pods[0], "["+gateway6+"]:8080", gateway6)
+			expectAnswer(dial, b.containers[0], nstest.HostV4+":8080", gateway4)
+			expectAnswer(dial, b.containers[0], "["+gateway6+"]:8080", gateway6)
 			By("and connections to the container's own address are not translated")
-			expectAnswer(dial, b.pods[1], pod4+":80", peer4)
+			expectAnswer(dial, b.containers[1], pod4+":80", peer4)
 		}
 		ok(c, "DEL")
-		nstest.MustNotAnswer(GinkgoTB(), b.outside, nstest.NodeV4+":8080")
+		nstest.MustNotAnswer(GinkgoTB(), b.outside, nstest.HostV4+":8080")
 	}, backends())
 
-	DescribeTable("between two pods is masqueraded also if netfilter sees bridged frames", Label(nstest.Kernel), func(backend string) {
-		nstest.RequireFeature(GinkgoTB(), "br_netfilter", b.node.SetBridgeNetfilter(GinkgoTB(), "1"))
+	DescribeTable("between two containers is masqueraded also if netfilter sees bridged frames", Label(nstest.Kernel), func(backend string) {
+		nstest.RequireFeature(GinkgoTB(), "br_netfilter", b.host.SetBridgeNetfilter(GinkgoTB(), "1"))
 		ok(b.call("one", conf(withBackend(backend), both...)), "ADD")
-		expectAnswer(nstest.Dial, b.pods[1], nstest.NodeV4+":8080", gateway4)
-		expectAnswer(nstest.Dial, b.pods[1], pod4+":80", peer4)
-		expectAnswer(nstest.DialUDP, b.pods[0], nstest.NodeV4+":8080", gateway4)
+		expectAnswer(nstest.Dial, b.containers[1], nstest.HostV4+":8080", gateway4)
+		expectAnswer(nstest.Dial, b.containers[1], pod4+":80", peer4)
+		expectAnswer(nstest.DialUDP, b.containers[0], nstest.HostV4+":8080", gateway4)
 	}, backends())
 
 	DescribeTable("is masqueraded according to snat, masqAll and markMasqBit", func(backend, keys, outside, peer string) {
 		ok(b.call("one", conf(withBackend(backend)+keys, both...)), "ADD")
-		expectAnswer(nstest.Dial, b.outside, nstest.NodeV4+":8080", outside)
-		if peer == "" { // the answer does not go through the node, so the pod drops it
-			nstest.MustNotAnswer(GinkgoTB(), b.pods[1], nstest.NodeV4+":8080")
+		expectAnswer(nstest.Dial, b.outside, nstest.HostV4+":8080", outside)
+		if peer == "" { // the answer does not go through the host, so the container drops it
+			nstest.MustNotAnswer(GinkgoTB(), b.containers[1], nstest.HostV4+":8080")
 			return
 		}
-		expectAnswer(nstest.Dial, b.pods[1], nstest.NodeV4+":8080", peer)
+		expectAnswer(nstest.Dial, b.containers[1], nstest.HostV4+":8080", peer)
 	},
 		backends(`"snat":false,`, nstest.OutsideV4, ""),
 		backends(`"masqAll":true,`, gateway4, gateway4),
@@ -115,25 +115,25 @@ var _ = Describe("traffic", func() {
 
 	DescribeTable("is translated at the address in hostIP only", func(backend string) {
 		ok(b.call("one", conf(withBackend(backend),
-			portMapping(8080, 80, overTCP+`,"hostIP":"`+nstest.NodeV4+`"`), portMapping(8081, 80, overTCP+`,"hostIP":"127.0.0.1"`),
-			portMapping(8082, 80, overTCP+`,"hostIP":"0.0.0.0"`), portMapping(8083, 80, overTCP+`,"hostIP":"::"`), portMapping(8084, 80, `"protocol":"TCP","hostIP":"`+nstest.NodeV6+`"`))), "ADD")
+			portMapping(8080, 80, overTCP+`,"hostIP":"`+nstest.HostV4+`"`), portMapping(8081, 80, overTCP+`,"hostIP":"127.0.0.1"`),
+			portMapping(8082, 80, overTCP+`,"hostIP":"0.0.0.0"`), portMapping(8083, 80, overTCP+`,"hostIP":"::"`), portMapping(8084, 80, `"protocol":"TCP","hostIP":"`+nstest.HostV6+`"`))), "ADD")
 		for addr, reachable := range map[string]bool{
-			nstest.NodeV4 + ":8080": true, gateway4 + ":8080": false, nstest.NodeV4 + ":8081": false, nstest.NodeV4 + ":8082": true,
-			"[" + nstest.NodeV6 + "]:8082": false, "[" + nstest.NodeV6 + "]:8083": true, nstest.NodeV4 + ":8083": false,
-			"[" + nstest.NodeV6 + "]:8084": true, "[" + gateway6 + "]:8084": false,
+			nstest.HostV4 + ":8080": true, gateway4 + ":8080": false, nstest.HostV4 + ":8081": false, nstest.HostV4 + ":8082": true,
+			"[" + nstest.HostV6 + "]:8082": false, "[" + nstest.HostV6 + "]:8083": true, nstest.HostV4 + ":8083": false,
+			"[" + nstest.HostV6 + "]:8084": true, "[" + gateway6 + "]:8084": false,
 		} {
-			_, err := nstest.Dial(b.pods[1], addr)
+			_, err := nstest.Dial(b.containers[1], addr)
 			Expect(err == nil).To(Equal(reachable), addr)
 		}
-		expectAnswer(nstest.Dial, b.node, "127.0.0.1:8081", gateway4)
+		expectAnswer(nstest.Dial, b.host, "127.0.0.1:8081", gateway4)
 	}, backends())
 
-	DescribeTable("that the node forwards is not translated (CVE-2025-67499)", func(backend string) {
+	DescribeTable("that the host forwards is not translated (CVE-2025-67499)", func(backend string) {
 		ok(b.call("one", conf(withBackend(backend), both...)), "ADD")
-		b.outside.Batch(GinkgoTB(), "route add 10.9.0.0/24 via "+nstest.NodeV4)
+		b.outside.Batch(GinkgoTB(), "route add 10.9.0.0/24 via "+nstest.HostV4)
 		nstest.ServeTCP(GinkgoTB(), b.outside, nstest.OutsideV4+":8080")
-		nstest.ServeTCP(GinkgoTB(), b.pods[1], peer4+":8080")
-		for from, addr := range map[*nstest.NS]string{b.pods[1]: nstest.OutsideV4 + ":8080", b.outside: peer4 + ":8080", b.node: nstest.OutsideV4 + ":8080"} {
+		nstest.ServeTCP(GinkgoTB(), b.containers[1], peer4+":8080")
+		for from, addr := range map[*nstest.NS]string{b.containers[1]: nstest.OutsideV4 + ":8080", b.outside: peer4 + ":8080", b.host: nstest.OutsideV4 + ":8080"} {
 			reply, err := nstest.Dial(from, addr)
 			Expect(err).NotTo(HaveOccurred())
 			Expect(reply).To(HaveSuffix("local=" + strings.TrimSuffix(addr, ":8080")))
@@ -143,33 +143,33 @@ var _ = Describe("traffic", func() {
 	DescribeTable("to a port of a Service goes to the Service (CVE-2019-9946)", func(backend, program, rules string) {
 		ok(b.call("one", conf(withBackend(backend), both...)), "ADD")
 		b.load(program, rules)
-		nstest.ServeTCP(GinkgoTB(), b.pods[1], peer4+":80")
-		reply, err := nstest.Dial(b.outside, nstest.NodeV4+":8080")
+		nstest.ServeTCP(GinkgoTB(), b.containers[1], peer4+":80")
+		reply, err := nstest.Dial(b.outside, nstest.HostV4+":8080")
 		Expect(err).NotTo(HaveOccurred())
 		Expect(reply).To(HaveSuffix("local=" + peer4))
 	},
 		Entry("nftables backend, Service by nftables", backendNFTables, "nft",
-			"table ip kube-proxy {\nchain nat-prerouting {\ntype nat hook prerouting priority dstnat\nip daddr "+nstest.NodeV4+" tcp dport 8080 dnat to "+peer4+":80\n}\n}\n"),
+			"table ip kube-proxy {\nchain nat-prerouting {\ntype nat hook prerouting priority dstnat\nip daddr "+nstest.HostV4+" tcp dport 8080 dnat to "+peer4+":80\n}\n}\n"),
 		Entry("nftables backend, Service by iptables", backendNFTables, "iptables-restore",
-			"*nat\n-I PREROUTING -d "+nstest.NodeV4+" -p tcp --dport 8080 -j DNAT --to-destination "+peer4+":80\nCOMMIT\n"),
+			"*nat\n-I PREROUTING -d "+nstest.HostV4+" -p tcp --dport 8080 -j DNAT --to-destination "+peer4+":80\nCOMMIT\n"),
 		Entry("iptables backend, Service by iptables", backendIPTables, "iptables-restore",
-			"*nat\n-I PREROUTING -d "+nstest.NodeV4+" -p tcp --dport 8080 -j DNAT --to-destination "+peer4+":80\nCOMMIT\n"),
+			"*nat\n-I PREROUTING -d "+nstest.HostV4+" -p tcp --dport 8080 -j DNAT --to-destination "+peer4+":80\nCOMMIT\n"),
 	)
 
-	DescribeTable("of another pod does not reach 127.0.0.1 of the node (CVE-2020-8558)", func(backend, open string) {
+	DescribeTable("of another container does not reach 127.0.0.1 of the host (CVE-2020-8558)", func(backend, open string) {
 		ok(b.call("one", conf(withBackend(backend), both...)), "ADD")
-		Expect(b.node.Sysctl(GinkgoTB(), "net/ipv4/conf/cni0/route_localnet")).To(Equal("1"))
-		Expect(b.node.Sysctl(GinkgoTB(), "net/ipv4/conf/all/route_localnet")).To(Equal("0"))
-		Expect(b.node.Sysctl(GinkgoTB(), "net/ipv4/conf/"+nstest.Uplink+"/route_localnet")).To(Equal("0"))
-		nstest.ServeTCP(GinkgoTB(), b.node, "127.0.0.1:9999")
-		neighbor := b.pods[1]
+		Expect(b.host.Sysctl(GinkgoTB(), "net/ipv4/conf/cni0/route_localnet")).To(Equal("1"))
+		Expect(b.host.Sysctl(GinkgoTB(), "net/ipv4/conf/all/route_localnet")).To(Equal("0"))
+		Expect(b.host.Sysctl(GinkgoTB(), "net/ipv4/conf/"+nstest.Uplink+"/route_localnet")).To(Equal("0"))
+		nstest.ServeTCP(GinkgoTB(), b.host, "127.0.0.1:9999")
+		neighbor := b.containers[1]
 		neighbor.SetSysctl(GinkgoTB(), "net/ipv4/conf/eth0/route_localnet", "1")
 		neighbor.Batch(GinkgoTB(), "addr del 127.0.0.1/8 dev lo", "route replace 127.0.0.1/32 via "+gateway4+" dev eth0 src "+peer4)
 		nstest.MustNotAnswer(GinkgoTB(), neighbor, "127.0.0.1:9999")
 
 		By("but without the rule it does")
 		words := strings.Fields(open)
-		b.node.Must(GinkgoTB(), words[0], words[1:]...)
+		b.host.Must(GinkgoTB(), words[0], words[1:]...)
 		_, err := nstest.Dial(neighbor, "127.0.0.1:9999")
 		Expect(err).NotTo(HaveOccurred())
 	},
@@ -185,33 +185,33 @@ var _ = Describe("traffic", func() {
 		ok(b.call("one", conf(withBackend(backend)+`"conditionsV4":[`+strings.Join(texts, ",")+`],`, both...)), "ADD")
 		other := confFor(withBackend(backend)+`"name":"net2",`, []string{pod4 + "/24"}, portMapping(9090, 80, overTCP))
 		ok(b.call("two", other), "ADD")
-		nstest.MustNotAnswer(GinkgoTB(), b.outside, nstest.NodeV4+":8080")
-		expectAnswer(nstest.Dial, b.pods[1], nstest.NodeV4+":8080", gateway4)
-		expectAnswer(nstest.Dial, b.outside, nstest.NodeV4+":9090", nstest.OutsideV4)
-		expectAnswer(nstest.Dial, b.outside, "["+nstest.NodeV6+"]:8080", nstest.OutsideV6)
+		nstest.MustNotAnswer(GinkgoTB(), b.outside, nstest.HostV4+":8080")
+		expectAnswer(nstest.Dial, b.containers[1], nstest.HostV4+":8080", gateway4)
+		expectAnswer(nstest.Dial, b.outside, nstest.HostV4+":9090", nstest.OutsideV4)
+		expectAnswer(nstest.Dial, b.outside, "["+nstest.HostV6+"]:8080", nstest.OutsideV6)
 	},
 		Entry(nil, backendNFTables, "ip", "saddr", "!=", nstest.OutsideV4),
 		Entry(nil, backendIPTables, "!", "-s", nstest.OutsideV4),
 	)
 
 	DescribeTable("over UDP from one port reaches the new container at once, and other connections stay", func(backend string) {
-		nstest.ServeUDP(GinkgoTB(), b.pods[1], peer4+":80")
+		nstest.ServeUDP(GinkgoTB(), b.containers[1], peer4+":80")
 		nstest.ServeUDP(GinkgoTB(), b.outside, nstest.OutsideV4+":8080")
-		b.outside.Batch(GinkgoTB(), "route add 10.9.0.0/24 via "+nstest.NodeV4)
+		b.outside.Batch(GinkgoTB(), "route add 10.9.0.0/24 via "+nstest.HostV4)
 		one := b.call("one", conf(withBackend(backend), both...))
 		two := b.call("two", confFor(withBackend(backend)+`"name":"net1",`, []string{peer4 + "/24"}, both...))
 
 		// The kernel tracks connections only if a rule needs that.
 		ok(b.call("zero", confFor(withBackend(backend)+`"name":"net0",`, []string{pod4 + "/24", pod6 + "/64"}, portMapping(9999, 80, overTCP))), "ADD")
-		newTalker := b.newTalker(b.outside, nstest.NodeV4+":8080")
-		passing := b.newTalker(b.pods[1], nstest.OutsideV4+":8080")
+		newTalker := b.newTalker(b.outside, nstest.HostV4+":8080")
+		passing := b.newTalker(b.containers[1], nstest.OutsideV4+":8080")
 		unrelated := b.newTalker(b.outside, peer4+":80") // the container's port is another one's host port
-		talk6 := b.newTalker(b.outside, "["+nstest.NodeV6+"]:8080")
-		unrelated6 := b.newTalker(b.pods[1], "["+nstest.OutsideV6+"]:8080")
+		talk6 := b.newTalker(b.outside, "["+nstest.HostV6+"]:8080")
+		unrelated6 := b.newTalker(b.containers[1], "["+nstest.OutsideV6+"]:8080")
 		nstest.ServeUDP(GinkgoTB(), b.outside, "["+nstest.OutsideV6+"]:8080")
-		b.outside.Batch(GinkgoTB(), "route add fd00:9::/64 via "+nstest.NodeV6)
+		b.outside.Batch(GinkgoTB(), "route add fd00:9::/64 via "+nstest.HostV6)
 		for _, addr := range []string{"[" + pod6 + "]:80", "[" + peer6 + "]:80"} { // wait until all addresses of the links are usable
-			_, _ = nstest.Dial(b.node, addr)
+			_, _ = nstest.Dial(b.host, addr)
 		}
 		Expect(newTalker()).To(BeEmpty(), "nothing is mapped yet")
 		Expect(talk6()).To(BeEmpty())
@@ -228,31 +228,31 @@ var _ = Describe("traffic", func() {
 		ok(two, "ADD")
 		Expect(newTalker()).To(HaveSuffix("local="+peer4), "a port that was taken over")
 		ok(two, "DEL")
-		Expect(b.udpFlows("dst=" + nstest.NodeV4)).To(BeEmpty())
+		Expect(b.udpFlows("dst=" + nstest.HostV4)).To(BeEmpty())
 		Expect(b.udpFlows("dst=" + nstest.OutsideV4)).To(Equal(udpFlows))
 		Expect(b.udpFlows("dst=" + peer4)).NotTo(BeEmpty())
 		ok(one, "DEL")
-		Expect(b.udpFlows("dst=" + nstest.NodeV6)).To(BeEmpty())
+		Expect(b.udpFlows("dst=" + nstest.HostV6)).To(BeEmpty())
 		Expect(b.udpFlows("dst=" + nstest.OutsideV6)).To(HaveLen(1))
 	}, backends())
 
-	It("reaches a container with a veth pair and no bridge, from 127.0.0.1, itself, outside and another pod", func() {
-		pod := nstest.New(GinkgoTB())
-		nstest.Join(GinkgoTB(), nstest.End{In: b.node, Name: "veth0", Addrs: []string{"10.8.0.1/32"}}, nstest.End{In: pod, Name: "eth0", Addrs: []string{"10.8.0.2/24"}})
-		b.node.Batch(GinkgoTB(), "route add 10.8.0.2 dev veth0")
-		pod.Batch(GinkgoTB(), "link set lo up", "route add default via 10.8.0.1")
-		nstest.ServeTCP(GinkgoTB(), pod, "10.8.0.2:80")
+	It("reaches a container with a veth pair and no bridge, from 127.0.0.1, itself, outside and another container", func() {
+		container := nstest.New(GinkgoTB())
+		nstest.Join(GinkgoTB(), nstest.End{In: b.host, Name: "veth0", Addrs: []string{"10.8.0.1/32"}}, nstest.End{In: container, Name: "eth0", Addrs: []string{"10.8.0.2/24"}})
+		b.host.Batch(GinkgoTB(), "route add 10.8.0.2 dev veth0")
+		container.Batch(GinkgoTB(), "link set lo up", "route add default via 10.8.0.1")
+		nstest.ServeTCP(GinkgoTB(), container, "10.8.0.2:80")
 		ok(b.call("ptp", confFor(`"name":"net2",`, []string{"10.8.0.2/24"}, portMapping(8088, 80, overTCP))), "ADD")
-		nstest.MustDial(GinkgoTB(), b.node, "127.0.0.1:8088", "10.8.0.1")
-		nstest.MustDial(GinkgoTB(), pod, nstest.NodeV4+":8088", "10.8.0.1")
-		nstest.MustDial(GinkgoTB(), b.outside, nstest.NodeV4+":8088", nstest.OutsideV4)
-		nstest.MustDial(GinkgoTB(), b.pods[1], nstest.NodeV4+":8088", peer4)
+		nstest.MustDial(GinkgoTB(), b.host, "127.0.0.1:8088", "10.8.0.1")
+		nstest.MustDial(GinkgoTB(), container, nstest.HostV4+":8088", "10.8.0.1")
+		nstest.MustDial(GinkgoTB(), b.outside, nstest.HostV4+":8088", nstest.OutsideV4)
+		nstest.MustDial(GinkgoTB(), b.containers[1], nstest.HostV4+":8088", peer4)
 	})
 
-	It("to [::1] reaches the server of the node, because the kernel could not route answers", func() {
+	It("to [::1] reaches the server of the host, because the kernel could not route answers", func() {
 		ok(b.call("one", conf("", both...)), "ADD")
-		nstest.ServeTCP(GinkgoTB(), b.node, "[::1]:8080")
-		nstest.MustDial(GinkgoTB(), b.node, "[::1]:8080", "::1")
+		nstest.ServeTCP(GinkgoTB(), b.host, "[::1]:8080")
+		nstest.MustDial(GinkgoTB(), b.host, "[::1]:8080", "::1")
 	})
 })
 
@@ -273,11 +273,11 @@ func (b *testbed) newTalker(from *nstest.NS, addr string) func() string {
 	}
 }
 
-// udpFlows returns the tracked UDP connections of the node whose original destination is word, such as
+// udpFlows returns the tracked UDP connections of the host whose original destination is word, such as
 // "dst=192.0.2.1".
 func (b *testbed) udpFlows(word string) []string {
 	GinkgoHelper()
-	out := b.node.Must(GinkgoTB(), "conntrack", "-L", "-p", "udp", "-f", "ipv4") + b.node.Must(GinkgoTB(), "conntrack", "-L", "-p", "udp", "-f", "ipv6")
+	out := b.host.Must(GinkgoTB(), "conntrack", "-L", "-p", "udp", "-f", "ipv4") + b.host.Must(GinkgoTB(), "conntrack", "-L", "-p", "udp", "-f", "ipv6")
 	var lines []string
 	for line := range strings.Lines(out) {
 		words := strings.Fields(line)

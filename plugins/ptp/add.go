@@ -10,14 +10,14 @@ import (
 )
 
 // podIndex is the index of the container end in the result, after the host end.
-const podIndex = 1
+const containerIndex = 1
 
 // An attachment is the state of one ADD.
 type attachment struct {
-	r            *skel.Request
-	conf         *config
-	node, pod    *nl.Conn
-	hostEnd, eth nl.Link // the host end and the container end of the pair
+	r               *skel.Request
+	conf            *config
+	host, container *nl.Conn
+	hostEnd, eth    nl.Link // the host end and the container end of the pair
 }
 
 // add makes the pair, while the IPAM plugin works, and configures both ends for the lease.
@@ -30,16 +30,16 @@ func add(r *skel.Request) (*types.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	node, pod, err := nl.OpenBoth(r.Node, r.Pod)
+	host, container, err := nl.OpenBoth(r.HostNS, r.ContainerNS)
 	if err != nil {
 		return nil, err
 	}
-	if err := attach.EnsureNameFree(pod, r.IfName); err != nil {
+	if err := attach.EnsureNameFree(container, r.IfName); err != nil {
 		return nil, err
 	}
-	a := &attachment{r: r, conf: conf, node: node, pod: pod}
+	a := &attachment{r: r, conf: conf, host: host, container: container}
 	result, err := a.connectPair(pending)
-	return result, attach.ExplainRemoved(node, a.hostEnd, r.IfName, err)
+	return result, attach.ExplainRemoved(host, a.hostEnd, r.IfName, err)
 }
 
 // connectPair makes the pair and sets both ends up, while the IPAM plugin works, waits for the lease, and
@@ -47,7 +47,7 @@ func add(r *skel.Request) (*types.Result, error) {
 func (a *attachment) connectPair(pending *ipam.Pending) (*types.Result, error) {
 	pending.AllowAllocation()
 	var err error
-	a.hostEnd, a.eth, err = attach.AddVeth(&a.r.Undo, attach.Pair{Node: a.node, Pod: a.pod, Owner: a.r.Attachment(), MTU: a.conf.mtu})
+	a.hostEnd, a.eth, err = attach.AddVeth(&a.r.Undo, attach.Pair{Host: a.host, Container: a.container, Owner: a.r.Attachment(), MTU: a.conf.mtu})
 	if err != nil {
 		return nil, err
 	}
@@ -62,16 +62,16 @@ func (a *attachment) connectPair(pending *ipam.Pending) (*types.Result, error) {
 		return nil, err
 	}
 	result := a.result()
-	lease.AddTo(result, podIndex)
+	lease.AddTo(result, containerIndex)
 	return result, a.configure(result)
 }
 
 // prepare sets both ends up.
 func (a *attachment) prepare() error {
-	if err := attach.Prepare(a.node, a.hostEnd, attach.NoDAD(a.hostEnd.Name)); err != nil {
+	if err := attach.Prepare(a.host, a.hostEnd, attach.NoDAD(a.hostEnd.Name)); err != nil {
 		return err
 	}
-	return attach.Prepare(a.pod, a.eth, attach.PodSysctls(a.eth.Name, attach.DADOff)...)
+	return attach.Prepare(a.container, a.eth, attach.ContainerSysctls(a.eth.Name, attach.DADOff)...)
 }
 
 // result returns a result with both ends.
@@ -86,15 +86,15 @@ func (a *attachment) result() *types.Result {
 }
 
 // configure adds addresses and routes to both ends, and forwarding and masquerade to the
-// node.
+// host.
 func (a *attachment) configure(result *types.Result) error {
-	if err := attach.Apply(a.pod, a.eth, podSpec(a.eth.Name, result.IPs, result.Routes)); err != nil {
+	if err := attach.Apply(a.container, a.eth, containerSpec(a.eth.Name, result.IPs, result.Routes)); err != nil {
 		return err
 	}
-	if err := attach.Apply(a.node, a.hostEnd, hostSpec(a.hostEnd.Name, result.IPs)); err != nil {
+	if err := attach.Apply(a.host, a.hostEnd, hostSpec(a.hostEnd.Name, result.IPs)); err != nil {
 		return err
 	}
-	if err := attach.EnsureForwarding(a.node, result.IPs); err != nil {
+	if err := attach.EnsureForwarding(a.host, result.IPs); err != nil {
 		return err
 	}
 	if a.conf.masquerade {

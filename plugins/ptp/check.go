@@ -24,32 +24,32 @@ func check(r *skel.Request) error {
 	if err != nil {
 		return err
 	}
-	node, pod, err := nl.OpenBoth(r.Node, r.Pod)
+	host, container, err := nl.OpenBoth(r.HostNS, r.ContainerNS)
 	if err != nil {
 		return err
 	}
-	hostEnd, changed := attach.HostEnd(node, r.Attachment(), prev)
+	hostEnd, changed := attach.HostEnd(host, r.Attachment(), prev)
 	spec, err := attach.SpecFromResult(r, prev, hostEnd)
 	if err != nil {
 		return types.Coded(types.CodeChanged, err)
 	}
 	ips := attach.IPsOf(prev, r.IfName)
-	spec.Kind, spec.Routes = "veth", podRoutes(ips, attach.PrevRoutes(prev, hostEnd))
+	spec.Kind, spec.Routes = "veth", containerRoutes(ips, attach.PrevRoutes(prev, hostEnd))
 	for i := range spec.Addrs {
 		spec.Addrs[i].NoPrefixRoute = true // as podSpec, for the command of a missing address
 	}
 	reserved := ipam.StartCheck(r)
 	if changed == nil {
-		changed = (&endCheck{r: r, conf: conf, node: node, hostEnd: hostEnd}).diff(ips)
+		changed = (&endCheck{r: r, conf: conf, host: host, hostEnd: hostEnd}).diff(ips)
 	}
-	return types.Coded(types.CodeChanged, errors.Join(reserved(), attach.Diff(pod, r.IfName, spec), changed))
+	return types.Coded(types.CodeChanged, errors.Join(reserved(), attach.Diff(container, r.IfName, spec), changed))
 }
 
 // An endCheck compares the host end with what ADD configured.
 type endCheck struct {
 	r       *skel.Request
 	conf    *config
-	node    *nl.Conn
+	host    *nl.Conn
 	hostEnd nl.Link
 }
 
@@ -61,7 +61,7 @@ func (e *endCheck) diff(ips []types.IP) error {
 	if attach.MadeByPlumb(hostEnd) {
 		spec.Sysctls = attach.HostSysctls(hostEnd.Name)
 	}
-	errs := []error{attach.Diff(e.node, hostEnd.Name, spec), attach.DiffForwarding(e.node, ips)}
+	errs := []error{attach.Diff(e.host, hostEnd.Name, spec), attach.DiffForwarding(e.host, ips)}
 	if attach.MadeByPlumb(hostEnd) && e.conf.masquerade {
 		errs = append(errs, masq.Check(e.conf.masq(e.r), attach.Prefixes(ips)))
 	}

@@ -34,12 +34,12 @@ func parse(r *skel.Request) (*config, error) {
 	errs := []error{backendErr, attach.CheckMTU(raw.MTU)}
 	refuseIf := types.ProblemsInto(&errs)
 	refuseIf(r.Conf.IPAM.Type == "", `ptp needs addresses: set "ipam" with a "type" (host-local, static, …); for layer 2 without addresses use bridge`)
-	refuseIf(ipam.NeedsLink(r), "an interface of ptp reaches the node only, and no DHCP server: use another IPAM plugin than %s, or bridge or macvlan", r.Conf.IPAM.Type)
+	refuseIf(ipam.NeedsLink(r), "an interface of ptp reaches the host only, and no DHCP server: use another IPAM plugin than %s, or bridge or macvlan", r.Conf.IPAM.Type)
 	conf := &config{masquerade: raw.IPMasq, masqBackend: backend, mtu: raw.MTU}
 	return conf, types.Coded(types.CodeConfig, errors.Join(errs...))
 }
 
 // masq returns the masquerade of the attachment.
 func (c *config) masq(r *skel.Request) masq.Masq {
-	return masq.Masq{Node: r.Node, Owner: r.Attachment(), Backend: c.masqBackend, Warn: r.Warn}
+	return masq.Masq{HostNS: r.HostNS, Owner: r.Attachment(), Backend: c.masqBackend, Warn: r.Warn}
 }

@@ -19,7 +19,7 @@ import (
 // in the meantime. DelVeth does not wait for the grace period of the kernel (RCU), so that
 // the link and the rules have one grace period together.
 func del(r *skel.Request) error {
-	node, pod, err := nl.OpenBoth(r.Node, r.Pod)
+	host, container, err := nl.OpenBoth(r.HostNS, r.ContainerNS)
 	if err != nil {
 		return err
 	}
@@ -27,10 +27,10 @@ func del(r *skel.Request) error {
 	ips := attach.Prefixes(attach.IPsOf(prev, r.IfName))
 	var masqErr, flowsErr error
 	err = ipam.DelWithLink(r, func() (func() error, error) {
-		wait, linkErr := attach.DelVeth(node, pod, r.Attachment(), prev)
-		masqErr = masq.Del(masq.Masq{Node: r.Node, Owner: r.Attachment()}, ips)
+		wait, linkErr := attach.DelVeth(host, container, r.Attachment(), prev)
+		masqErr = masq.Del(masq.Masq{HostNS: r.HostNS, Owner: r.Attachment()}, ips)
 		if linkErr == nil {
-			flowsErr = attach.DeleteAddressFlows(r.Node, ips)
+			flowsErr = attach.DeleteAddressFlows(r.HostNS, ips)
 		}
 		return wait, linkErr
 	})
@@ -38,14 +38,14 @@ func del(r *skel.Request) error {
 }
 
 func gc(r *skel.Request) error {
-	node, err := nl.Open(r.Node)
+	host, err := nl.Open(r.HostNS)
 	if err != nil {
 		return err
 	}
 	keep := r.ValidAttachments()
 	return errors.Join(
-		attach.VethGC(node, r.Conf.Name).Run(keep),
-		masq.GC(r.Node, r.Conf.Name, keep),
+		attach.VethGC(host, r.Conf.Name).Run(keep),
+		masq.GC(r.HostNS, r.Conf.Name, keep),
 		ipam.GC(r),
 	)
 }
@@ -54,7 +54,7 @@ func gc(r *skel.Request) error {
 func status(r *skel.Request) error {
 	conf, err := parse(r)
 	if err == nil && conf.masquerade {
-		err = masq.Status(r.Node, conf.masqBackend)
+		err = masq.Status(r.HostNS, conf.masqBackend)
 	}
 	if err != nil {
 		return types.NotAvailable(err)

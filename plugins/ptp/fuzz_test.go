@@ -52,12 +52,12 @@ func FuzzLease(f *testing.F) {
 				t.Errorf("%s: %s has gateway %s", answer, ip.Address, ip.Gateway)
 			}
 		}
-		pod, node := podSpec("eth0", ips, result.Routes), hostSpec("host", ips)
-		if len(pod.Addrs) != len(ips) || len(node.Addrs) != len(gateways) || len(node.Routes) != len(ips) {
-			t.Errorf("%s: %+v and %+v", answer, pod, node)
+		container, host := containerSpec("eth0", ips, result.Routes), hostSpec("host", ips)
+		if len(container.Addrs) != len(ips) || len(host.Addrs) != len(gateways) || len(host.Routes) != len(ips) {
+			t.Errorf("%s: %+v and %+v", answer, container, host)
 		}
-		for i, route := range pod.Routes {
-			for _, other := range pod.Routes[:i] {
+		for i, route := range container.Routes {
+			for _, other := range container.Routes[:i] {
 				if route.Same(other) {
 					t.Errorf("%s: route %s is duplicate", answer, route)
 				}

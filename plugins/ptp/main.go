@@ -1,4 +1,4 @@
-// ptp connects a container to the node by a veth pair of its own. The node is the gateway of
+// ptp connects a container to the host by a veth pair of its own. The host is the gateway of
 // the container, and has a route to each of its addresses. See README.md.
 package main
 

@@ -16,14 +16,14 @@ const kernelDeadline = 10 * time.Second
 // solicitation. The host end would send that from its link-local address, which the kernel
 // adds later.
 func (a *attachment) addNeighbors(ips []types.IP) error {
-	host, pod := end{c: a.node, link: a.hostEnd}, end{c: a.pod, link: a.eth}
+	host, container := end{c: a.host, link: a.hostEnd}, end{c: a.container, link: a.eth}
 	for _, ip := range ips {
-		host.addrs, pod.addrs = append(host.addrs, ip.Gateway), append(pod.addrs, ip.Address.Addr())
+		host.addrs, container.addrs = append(host.addrs, ip.Gateway), append(container.addrs, ip.Address.Addr())
 	}
-	if err := host.addNeighbor(pod); err != nil {
+	if err := host.addNeighbor(container); err != nil {
 		return err
 	}
-	return pod.addNeighbor(host)
+	return container.addNeighbor(host)
 }
 
 // An end is one end of the pair, with its addresses.

@@ -56,7 +56,7 @@ func withIPAM(version, keys, ipam string) string {
 	return nstest.Conf("ptp", version, strings.TrimSuffix(keys, ","), "{"+ipam+"}")
 }
 
-func newPod() *nstest.NS { return nstest.New(GinkgoTB()) }
+func newContainer() *nstest.NS { return nstest.New(GinkgoTB()) }
 
 // retransmissions returns the number of TCP segments that the namespace has retransmitted.
 func retransmissions(n *nstest.NS) string {

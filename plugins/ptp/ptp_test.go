@@ -23,9 +23,9 @@ var _ = Describe("ptp", func() {
 	BeforeEach(func() { b = newTestbed() })
 
 	Describe("ADD", func() {
-		It("connects pods and the node with IPv4 and IPv6", func() {
+		It("connects containers and the host with IPv4 and IPv6", func() {
 			conf := b.conf("1.1.0", `"mtu":1400,`, v4range, v6range)
-			one, two := newPod(), newPod()
+			one, two := newContainer(), newContainer()
 			first := b.Call("one", one, conf)
 			first.Env = []string{"CNI_LOG_LEVEL=debug"}
 			reply := b.OK("ADD", first)
@@ -50,14 +50,14 @@ var _ = Describe("ptp", func() {
 		It("needs no retransmission for the first packet, in both directions and families", func() {
 			conf := b.conf("1.1.0", "", v4range, v6range)
 			for i := range 12 {
-				one, two := newPod(), newPod()
+				one, two := newContainer(), newContainer()
 				var addrs []string
 				for _, ip := range b.Add(b.Call(fmt.Sprint("one", i), one, conf)).IPs {
 					addrs = append(addrs, netip.AddrPortFrom(ip.Address.Addr(), 80).String())
 					nstest.ServeTCP(GinkgoTB(), one, addrs[len(addrs)-1])
 				}
 				from, to := two, addrs
-				if i%2 == 1 { // connect to the newer pod
+				if i%2 == 1 { // connect to the newer container
 					from, to = one, nil
 				}
 				for _, ip := range b.Add(b.Call(fmt.Sprint("two", i), two, conf)).IPs {
@@ -75,13 +75,13 @@ var _ = Describe("ptp", func() {
 			}
 		})
 
-		It("lets the node reach a container at once whose MAC a later plugin changed", func() {
-			pod := newPod()
-			b.Add(b.Call("one", pod, b.conf("1.1.0", "", v4range, v6range)))
+		It("lets the host reach a container at once whose MAC a later plugin changed", func() {
+			container := newContainer()
+			b.Add(b.Call("one", container, b.conf("1.1.0", "", v4range, v6range)))
 			for _, addr := range []string{"10.1.2.2:80", "[fd00:1::2]:80"} {
-				nstest.ServeTCP(GinkgoTB(), pod, addr)
+				nstest.ServeTCP(GinkgoTB(), container, addr)
 			}
-			pod.IP("link set eth0 address 02:00:00:00:00:99")
+			container.IP("link set eth0 address 02:00:00:00:00:99")
 			for _, addr := range []string{"10.1.2.2:80", "[fd00:1::2]:80"} {
 				nstest.MustDial(GinkgoTB(), b.Host, addr, "")
 			}
@@ -90,18 +90,18 @@ var _ = Describe("ptp", func() {
 
 		It("returns what it made", func() {
 			conf := strings.TrimSuffix(b.conf("1.1.0", `"mtu":1400,`, v4range, v6range), "}") + `,"dns":{"nameservers":["10.1.2.1"],"search":["a.example"]}}`
-			pod := newPod()
-			result := b.Add(b.Call("one", pod, conf))
+			container := newContainer()
+			result := b.Add(b.Call("one", container, conf))
 			Expect(result.Interfaces).To(HaveLen(2))
 			Expect(result.Interfaces[0]).To(And(HaveField("Name", MatchRegexp("^veth[0-9a-f]{8}$")), HaveField("MTU", 1400), HaveField("Sandbox", "")))
-			Expect(result.Interfaces[1]).To(And(HaveField("Name", "eth0"), HaveField("MTU", 1400), HaveField("Sandbox", pod.Path())))
+			Expect(result.Interfaces[1]).To(And(HaveField("Name", "eth0"), HaveField("MTU", 1400), HaveField("Sandbox", container.Path())))
 			Expect(b.Host.IP("link show " + result.Interfaces[0].Name)).To(And(
 				ContainSubstring("mtu 1400"), ContainSubstring("qlen 1000"), ContainSubstring("LOWER_UP"),
 				ContainSubstring(result.Interfaces[0].MAC), ContainSubstring("alias plumb:net1/one/eth0")))
-			Expect(pod.IP("link show eth0")).To(And(
+			Expect(container.IP("link show eth0")).To(And(
 				ContainSubstring("mtu 1400"), ContainSubstring("qlen 1000"), ContainSubstring("LOWER_UP"),
 				ContainSubstring(result.Interfaces[1].MAC)))
-			Expect(result.IPs).To(HaveEach(HaveField("Interface", podIndex)))
+			Expect(result.IPs).To(HaveEach(HaveField("Interface", containerIndex)))
 			Expect(fmt.Sprint(result.IPs[0].Address, result.IPs[0].Gateway, result.IPs[1].Address, result.IPs[1].Gateway)).
 				To(Equal("10.1.2.2/24 10.1.2.1 fd00:1::2/64 fd00:1::1"))
 			Expect(result.Routes).To(HaveLen(2))
@@ -109,14 +109,14 @@ var _ = Describe("ptp", func() {
 		})
 
 		It("sets the sysctls of both ends, and ignores router advertisements", func() {
-			pod := newPod()
-			result := b.Add(b.Call("one", pod, b.conf("1.1.0", "", v4range, v6range)))
+			container := newContainer()
+			result := b.Add(b.Call("one", container, b.conf("1.1.0", "", v4range, v6range)))
 			host := result.Interfaces[0].Name
 			for key, want := range map[string]string{
 				"net/ipv6/conf/eth0/accept_ra": "0", "net/ipv6/conf/eth0/accept_dad": "0",
 				"net/ipv6/conf/eth0/keep_addr_on_down": "1", "net/ipv6/conf/eth0/disable_ipv6": "0", "net/ipv6/conf/lo/disable_ipv6": "0",
 			} {
-				Expect(pod.Sysctl(GinkgoTB(), key)).To(Equal(want), key)
+				Expect(container.Sysctl(GinkgoTB(), key)).To(Equal(want), key)
 			}
 			for key, want := range map[string]string{
 				"net/ipv4/ip_forward": "1", "net/ipv6/conf/all/forwarding": "1",
@@ -126,32 +126,32 @@ var _ = Describe("ptp", func() {
 			}
 			By("telling each end of the other")
 			for _, gw := range []string{"10.1.2.1", "fd00:1::1"} {
-				Expect(pod.IP("neigh show " + gw)).To(ContainSubstring("dev eth0 lladdr " + result.Interfaces[0].MAC))
+				Expect(container.IP("neigh show " + gw)).To(ContainSubstring("dev eth0 lladdr " + result.Interfaces[0].MAC))
 			}
 			for _, ip := range []string{"10.1.2.2", "fd00:1::2"} {
 				Expect(b.Host.IP("neigh show " + ip)).To(ContainSubstring("dev " + host + " lladdr " + result.Interfaces[1].MAC))
 			}
 		})
 
-		It("works where IPv6 is off by default on the node and in the container", func() {
-			pod, peer := newPod(), newPod()
-			for _, n := range []*nstest.NS{b.Host, pod} {
+		It("works where IPv6 is off by default on the host and in the container", func() {
+			container, peer := newContainer(), newContainer()
+			for _, n := range []*nstest.NS{b.Host, container} {
 				n.SetSysctl(GinkgoTB(), "net/ipv6/conf/default/disable_ipv6", "1")
 			}
-			b.Add(b.Call("one", pod, b.conf("1.1.0", "", v6range)))
+			b.Add(b.Call("one", container, b.conf("1.1.0", "", v6range)))
 			b.Add(b.Call("two", peer, b.conf("1.1.0", "", v6range)))
-			nstest.ServeTCP(GinkgoTB(), pod, "[fd00:1::2]:80")
+			nstest.ServeTCP(GinkgoTB(), container, "[fd00:1::2]:80")
 			nstest.MustDial(GinkgoTB(), peer, "[fd00:1::2]:80", "fd00:1::3")
 		})
 
 		// state is the addresses and routes of both ends: what a person would look at.
-		state := func(pod *nstest.NS, host string) string {
+		state := func(container *nstest.NS, host string) string {
 			GinkgoHelper()
 			out := ""
 			for _, end := range []struct {
 				n    *nstest.NS
 				name string
-			}{{pod, "eth0"}, {b.Host, host}} {
+			}{{container, "eth0"}, {b.Host, host}} {
 				for _, line := range []string{
 					"ip -br -4 addr show dev %s", "ip -br -6 addr show dev %s scope global",
 					"ip -4 route show dev %s", "ip -6 route show dev %s proto boot",
@@ -173,10 +173,10 @@ var _ = Describe("ptp", func() {
 		}
 
 		DescribeTable("adds addresses and routes to both ends", func(name string, conf func() string) {
-			pod := newPod()
-			c := b.Call("one", pod, conf())
+			container := newContainer()
+			c := b.Call("one", container, conf())
 			reply := b.OK("ADD", c)
-			nstest.Golden(GinkgoTB(), name, state(pod, reply.Result(GinkgoTB()).Interfaces[0].Name))
+			nstest.Golden(GinkgoTB(), name, state(container, reply.Result(GinkgoTB()).Interfaces[0].Name))
 			c.Config = nstest.WithPrevResult(c.Config, reply.Stdout)
 			b.OK("CHECK", c)
 		},
@@ -200,14 +200,14 @@ var _ = Describe("ptp", func() {
 
 		It("adds routes to another routing table, and CHECK finds them", func() {
 			for _, version := range []string{"0.4.0", "1.0.0", "1.1.0"} {
-				pod := newPod()
+				container := newContainer()
 				conf := strings.Replace(static(`{"address":"10.1.2.2/24","gateway":"10.1.2.1"}`,
 					`,"routes":[{"dst":"0.0.0.0/0","table":100},{"dst":"10.60.0.0/16","table":100}]`), "1.1.0", version, 1)
-				c := b.Attach(b.Call("one", pod, conf))
-				Expect(pod.IP("-4 route show table 100")).To(And(
+				c := b.Attach(b.Call("one", container, conf))
+				Expect(container.IP("-4 route show table 100")).To(And(
 					ContainSubstring("default via 10.1.2.1"), ContainSubstring("10.60.0.0/16 via 10.1.2.1")))
 				b.OK("CHECK", c)
-				pod.IP("route flush table 100")
+				container.IP("route flush table 100")
 				if version == "1.1.0" {
 					Expect(b.Run("CHECK", c).Failure(GinkgoTB()).Msg).To(ContainSubstring("no route 0.0.0.0/0 via 10.1.2.1 table 100"))
 				}
@@ -216,39 +216,39 @@ var _ = Describe("ptp", func() {
 		})
 
 		It("makes a route with an unspecified gateway a route on the link", func() {
-			pod := newPod()
-			c := b.Call("one", pod, static(`{"address":"10.1.2.2/24","gateway":"10.1.2.1"},{"address":"fd00:1::2/64","gateway":"fd00:1::1"}`,
+			container := newContainer()
+			c := b.Call("one", container, static(`{"address":"10.1.2.2/24","gateway":"10.1.2.1"},{"address":"fd00:1::2/64","gateway":"fd00:1::1"}`,
 				`,"routes":[{"dst":"0.0.0.0/0","gw":"0.0.0.0"},{"dst":"::/0","gw":"::"}]`))
 			reply := b.OK("ADD", c)
-			Expect(pod.IP("-4 route show default")).To(Equal("default dev eth0 scope link"))
-			Expect(pod.IP("-6 route show default")).To(ContainSubstring("default dev eth0 metric 1024"))
+			Expect(container.IP("-4 route show default")).To(Equal("default dev eth0 scope link"))
+			Expect(container.IP("-6 route show default")).To(ContainSubstring("default dev eth0 metric 1024"))
 			c.Config = nstest.WithPrevResult(c.Config, reply.Stdout)
 			b.OK("CHECK", c)
 		})
 
 		It("does not use the unspecified gateway of a route as gateway of an address", func() {
 			conf := static(`{"address":"10.1.2.2/24"}`, `,"routes":[{"dst":"0.0.0.0/0","gw":"0.0.0.0"}]`)
-			Expect(b.Run("ADD", b.Call("one", newPod(), conf)).Failure(GinkgoTB()).Msg).To(ContainSubstring("has no gateway"))
+			Expect(b.Run("ADD", b.Call("one", newContainer(), conf)).Failure(GinkgoTB()).Msg).To(ContainSubstring("has no gateway"))
 		})
 
 		It("uses the gateway of a route for addresses of the runtime, which have none", func() {
-			pod := newPod()
-			c := b.Call("one", pod, withIPAM("1.1.0", `"runtimeConfig":{"ips":["10.1.2.77/24"]},`,
+			container := newContainer()
+			c := b.Call("one", container, withIPAM("1.1.0", `"runtimeConfig":{"ips":["10.1.2.77/24"]},`,
 				`"type":"static","routes":[{"dst":"0.0.0.0/0","gw":"10.1.2.1"}]`))
 			reply := b.OK("ADD", c)
-			Expect(pod.IP("-4 route")).To(Equal("default via 10.1.2.1 dev eth0\n" +
+			Expect(container.IP("-4 route")).To(Equal("default via 10.1.2.1 dev eth0\n" +
 				"10.1.2.0/24 via 10.1.2.1 dev eth0 src 10.1.2.77\n10.1.2.1 dev eth0 scope link src 10.1.2.77"))
 			c.Config = nstest.WithPrevResult(c.Config, reply.Stdout)
 			b.OK("CHECK", c)
 		})
 
 		It("passes traffic to each of several addresses, also with /32 and /128", func() {
-			pod, peer := newPod(), newPod()
-			b.Add(b.Call("one", pod, static(`{"address":"10.1.2.5/32","gateway":"169.254.1.1"},{"address":"10.1.3.5/24","gateway":"10.1.3.1"},`+
+			container, peer := newContainer(), newContainer()
+			b.Add(b.Call("one", container, static(`{"address":"10.1.2.5/32","gateway":"169.254.1.1"},{"address":"10.1.3.5/24","gateway":"10.1.3.1"},`+
 				`{"address":"fd00:1::5/128","gateway":"fe80::1"}`, defaults)))
 			b.Add(b.Call("two", peer, static(`{"address":"10.1.2.6/32","gateway":"169.254.1.1"},{"address":"fd00:1::6/128","gateway":"fe80::1"}`, defaults)))
 			for _, addr := range []string{"10.1.2.5:80", "10.1.3.5:80", "[fd00:1::5]:80"} {
-				nstest.ServeTCP(GinkgoTB(), pod, addr)
+				nstest.ServeTCP(GinkgoTB(), container, addr)
 				nstest.MustDial(GinkgoTB(), peer, addr, "")
 			}
 		})
@@ -261,16 +261,16 @@ var _ = Describe("ptp", func() {
 	}, Entry(nil, "nftables"), Entry(nil, "iptables"))
 
 	It("keeps the address of the container when ADD is repeated", func() {
-		c := b.Call("one", newPod(), b.conf("1.1.0", "", v4range))
+		c := b.Call("one", newContainer(), b.conf("1.1.0", "", v4range))
 		b.Add(c)
 		b.Refuse(c, types.CodeConfig, `"eth0" already exists`)
 	})
 
 	DescribeTable("ADD names its interface in the error if the interface is removed during ADD", func(at string) {
-		pod := newPod()
+		container := newContainer()
 		b.Host.SetForwarding(GinkgoTB(), "1") // DEL does not reset it
-		restored := b.Restored(b.Host, pod)
-		c := b.Call("one", pod, b.conf("1.1.0", "", v4range, v6range))
+		restored := b.Restored(b.Host, container)
+		c := b.Call("one", container, b.conf("1.1.0", "", v4range, v6range))
 		nstest.RequireRemovedInterfaceInError(GinkgoTB(), plugin(), c, at)
 		restored()
 	},
@@ -281,10 +281,10 @@ var _ = Describe("ptp", func() {
 	)
 
 	DescribeTable("ADD with bad input returns an error that says what to do, and leaves nothing", func(change func(c *nstest.Call), code int, want ...string) {
-		pod := newPod()
-		c := b.Call("one", pod, b.conf("1.1.0", "", v4range))
+		container := newContainer()
+		c := b.Call("one", container, b.conf("1.1.0", "", v4range))
 		change(&c)
-		restored := b.Restored(b.Host, pod)
+		restored := b.Restored(b.Host, container)
 		f := b.Run("ADD", c).Failure(GinkgoTB())
 		Expect(f.Code).To(BeEquivalentTo(code))
 		for _, w := range want {
@@ -295,7 +295,7 @@ var _ = Describe("ptp", func() {
 	},
 		Entry("no IPAM", func(c *nstest.Call) { c.Config = `{"cniVersion":"1.1.0","name":"net1","type":"ptp"}` }, types.CodeConfig, `ptp needs addresses: set "ipam"`),
 		Entry("an IPAM without a type", func(c *nstest.Call) { c.Config = withIPAM("1.1.0", "", `"subnet":"10.1.2.0/24"`) }, types.CodeConfig, `ptp needs addresses: set "ipam"`),
-		Entry("dhcp", func(c *nstest.Call) { c.Config = withIPAM("1.1.0", `"mtu":67,`, `"type":"dhcp"`) }, types.CodeConfig, "reaches the node only, and no DHCP server: use another IPAM plugin than dhcp", "mtu 67"),
+		Entry("dhcp", func(c *nstest.Call) { c.Config = withIPAM("1.1.0", `"mtu":67,`, `"type":"dhcp"`) }, types.CodeConfig, "reaches the host only, and no DHCP server: use another IPAM plugin than dhcp", "mtu 67"),
 		Entry("an MTU too small", func(c *nstest.Call) { c.Config = b.conf("1.1.0", `"mtu":67,`, v4range) }, types.CodeConfig, "mtu 67 is not between 68 and 65535"),
 		Entry("a negative MTU", func(c *nstest.Call) { c.Config = b.conf("1.1.0", `"mtu":-1500,`, v4range) }, types.CodeConfig, "mtu -1500 is not between"),
 		Entry("an MTU too small for IPv6", func(c *nstest.Call) { c.Config = b.conf("1.1.0", `"mtu":1279,`, v6range) }, types.CodeConfig, "mtu 1279 of eth0 is too small for address fd00:1::2/64"),
@@ -316,24 +316,24 @@ var _ = Describe("ptp", func() {
 
 	It("ignores CNI_ARGS, a MAC and prevResult", func() {
 		conf := strings.TrimSuffix(b.conf("1.1.0", `"runtimeConfig":{"mac":"02:00:00:00:00:07"},`, v4range), "}") + `,"prevResult":5}`
-		c := b.Call("one", newPod(), conf)
+		c := b.Call("one", newContainer(), conf)
 		c.Args = "IgnoreUnknown=1;MAC=02:00:00:00:00:08"
-		Expect(b.Add(c).Interfaces[podIndex].MAC).NotTo(HavePrefix("02:00:00:00:00"))
+		Expect(b.Add(c).Interfaces[containerIndex].MAC).NotTo(HavePrefix("02:00:00:00:00"))
 	})
 
 	Describe("DEL", func() {
-		It("leaves node, pod and reservations as before, also when it is repeated", func() {
+		It("leaves host, container and reservations as before, also when it is repeated", func() {
 			conf := b.conf("1.1.0", `"ipMasq":true,`, v4range, v6range)
-			b.Add(b.Call("warm", newPod(), conf))
-			b.RequireDelRestores(b.Call("one", newPod(), conf))
+			b.Add(b.Call("warm", newContainer(), conf))
+			b.RequireDelRestores(b.Call("one", newContainer(), conf))
 		})
 
 		DescribeTable("removes the rules that a concurrent ADD adds before the link is deleted", func(backend string) {
 			conf := b.conf("1.1.0", `"ipMasq":true,"ipMasqBackend":"`+backend+`",`, v4range)
-			b.Add(b.Call("warm", newPod(), conf))
-			c := b.Call("one", newPod(), conf)
-			b.RequireDelAfterLateAdd(c, func(node *ns.Handle) error {
-				m := masq.Masq{Node: node, Owner: types.Attachment{Network: "net1", ContainerID: "one", IfName: "eth0"}, Backend: masq.Backend(backend)}
+			b.Add(b.Call("warm", newContainer(), conf))
+			c := b.Call("one", newContainer(), conf)
+			b.RequireDelAfterLateAdd(c, func(host *ns.Handle) error {
+				m := masq.Masq{HostNS: host, Owner: types.Attachment{Network: "net1", ContainerID: "one", IfName: "eth0"}, Backend: masq.Backend(backend)}
 				return masq.Add(&undo.Stack{}, m, []netip.Prefix{netip.MustParsePrefix("10.1.2.3/24")})
 			})
 		}, Entry(nil, "nftables"), Entry(nil, "iptables"))
@@ -344,7 +344,7 @@ var _ = Describe("ptp", func() {
 		var host string
 		BeforeEach(func() {
 			conf := b.conf("1.1.0", `"ipMasq":true,`, v4range, v6range)
-			c = b.Call("one", newPod(), conf)
+			c = b.Call("one", newContainer(), conf)
 			reply := b.OK("ADD", c)
 			host = reply.Result(GinkgoTB()).Interfaces[0].Name
 			c.Config = nstest.WithPrevResult(conf, reply.Stdout)
@@ -355,17 +355,17 @@ var _ = Describe("ptp", func() {
 			where().MustLine(GinkgoTB(), strings.ReplaceAll(line, "HOST", host))
 			b.Fails("CHECK", c, types.CodeChanged, strings.ReplaceAll(want, "HOST", host))
 		},
-			Entry("address", func() *nstest.NS { return c.Pod }, "ip addr del 10.1.2.2/24 dev eth0", "interface eth0 has no address 10.1.2.2/24"),
-			Entry("IPv6 address", func() *nstest.NS { return c.Pod }, "ip addr del fd00:1::2/64 dev eth0", "interface eth0 has no address fd00:1::2/64"),
-			Entry("default route", func() *nstest.NS { return c.Pod }, "ip route del default", "interface eth0 has no route 0.0.0.0/0 via 10.1.2.1"),
-			Entry("route to the gateway", func() *nstest.NS { return c.Pod }, "ip -6 route del fd00:1::1", "interface eth0 has no route fd00:1::1/128"),
-			Entry("route to the network", func() *nstest.NS { return c.Pod }, "ip route del 10.1.2.0/24", "interface eth0 has no route 10.1.2.0/24 via 10.1.2.1"),
-			Entry("gateway of a route", func() *nstest.NS { return c.Pod }, "ip route replace default via 10.1.2.77 dev eth0 onlink", "has no route 0.0.0.0/0 via 10.1.2.1"),
-			Entry("container's link", func() *nstest.NS { return c.Pod }, "ip link set eth0 down", "interface eth0 is down"),
-			Entry("the pair", func() *nstest.NS { return c.Pod }, "ip link del eth0", "find link eth0"),
-			Entry("the pair, seen from the node", func() *nstest.NS { return b.Host }, "ip link del HOST", "no interface of the node is the other end of eth0 (net1/one/eth0)"),
+			Entry("address", func() *nstest.NS { return c.Container }, "ip addr del 10.1.2.2/24 dev eth0", "interface eth0 has no address 10.1.2.2/24"),
+			Entry("IPv6 address", func() *nstest.NS { return c.Container }, "ip addr del fd00:1::2/64 dev eth0", "interface eth0 has no address fd00:1::2/64"),
+			Entry("default route", func() *nstest.NS { return c.Container }, "ip route del default", "interface eth0 has no route 0.0.0.0/0 via 10.1.2.1"),
+			Entry("route to the gateway", func() *nstest.NS { return c.Container }, "ip -6 route del fd00:1::1", "interface eth0 has no route fd00:1::1/128"),
+			Entry("route to the network", func() *nstest.NS { return c.Container }, "ip route del 10.1.2.0/24", "interface eth0 has no route 10.1.2.0/24 via 10.1.2.1"),
+			Entry("gateway of a route", func() *nstest.NS { return c.Container }, "ip route replace default via 10.1.2.77 dev eth0 onlink", "has no route 0.0.0.0/0 via 10.1.2.1"),
+			Entry("container's link", func() *nstest.NS { return c.Container }, "ip link set eth0 down", "interface eth0 is down"),
+			Entry("the pair", func() *nstest.NS { return c.Container }, "ip link del eth0", "find link eth0"),
+			Entry("the pair, seen from the host", func() *nstest.NS { return b.Host }, "ip link del HOST", "no interface of the host is the other end of eth0 (net1/one/eth0)"),
 			Entry("host end", func() *nstest.NS { return b.Host }, "ip link set HOST down", "interface HOST is down"),
-			Entry("host end with another name", func() *nstest.NS { return b.Host }, "ip link set HOST down name veth9", "no interface of the node is the other end of eth0 (net1/one/eth0)"),
+			Entry("host end with another name", func() *nstest.NS { return b.Host }, "ip link set HOST down name veth9", "no interface of the host is the other end of eth0 (net1/one/eth0)"),
 			Entry("gateway", func() *nstest.NS { return b.Host }, "ip addr del 10.1.2.1/32 dev HOST", "interface HOST has no address 10.1.2.1/32"),
 			Entry("route to the container", func() *nstest.NS { return b.Host }, "ip -6 route del fd00:1::2 dev HOST", "interface HOST has no route fd00:1::2/128"),
 			Entry("forwarding", func() *nstest.NS { return b.Host }, "sysctl -q -w net.ipv4.ip_forward=0", "sysctl net/ipv4/ip_forward is"),
@@ -375,20 +375,20 @@ var _ = Describe("ptp", func() {
 		)
 
 		It("reports an interface of another kind", func() {
-			c.Pod.IP("link del eth0")
-			c.Pod.IP("link add eth0 up type bridge")
+			c.Container.IP("link del eth0")
+			c.Container.IP("link add eth0 up type bridge")
 			Expect(b.Run("CHECK", c).Failure(GinkgoTB()).Msg).To(ContainSubstring(`of kind "bridge", not "veth"`))
 		})
 
 		It("reports another mtu of a route", func() {
-			c := b.Attach(b.Call("mtu", newPod(), static(`{"address":"10.1.2.9/24","gateway":"10.1.2.1"}`, `,"routes":[{"dst":"0.0.0.0/0","mtu":1300}]`)))
+			c := b.Attach(b.Call("mtu", newContainer(), static(`{"address":"10.1.2.9/24","gateway":"10.1.2.1"}`, `,"routes":[{"dst":"0.0.0.0/0","mtu":1300}]`)))
 			b.OK("CHECK", c)
-			c.Pod.IP("route change default via 10.1.2.1 dev eth0 mtu 1200")
+			c.Container.IP("route change default via 10.1.2.1 dev eth0 mtu 1200")
 			Expect(b.Run("CHECK", c).Failure(GinkgoTB()).Msg).To(ContainSubstring("has no route 0.0.0.0/0 via 10.1.2.1 mtu 1300"))
 		})
 
 		It("fails with the result of another container", func() {
-			c.Pod = newPod()
+			c.Container = newContainer()
 			Expect(b.Run("CHECK", c).Failure(GinkgoTB()).Msg).To(ContainSubstring("sandbox"))
 		})
 
@@ -398,8 +398,8 @@ var _ = Describe("ptp", func() {
 		})
 
 		It("succeeds after a later plugin changed MAC, MTU, queue and sysctls of both ends", func() {
-			c.Pod.IP("link set eth0 address 02:00:00:00:00:99 mtu 1300 txqueuelen 5 promisc on")
-			c.Pod.MustLine(GinkgoTB(), "sysctl -q -w net.ipv4.conf.eth0.arp_notify=0 net.ipv6.conf.eth0.accept_dad=1")
+			c.Container.IP("link set eth0 address 02:00:00:00:00:99 mtu 1300 txqueuelen 5 promisc on")
+			c.Container.MustLine(GinkgoTB(), "sysctl -q -w net.ipv4.conf.eth0.arp_notify=0 net.ipv6.conf.eth0.accept_dad=1")
 			b.Host.IP("link set " + host + " address 02:00:00:00:00:98 mtu 1300")
 			b.Host.MustLine(GinkgoTB(), "tc qdisc add dev "+host+" root tbf rate 1mbit burst 100kb latency 25ms")
 			b.OK("CHECK", c)
@@ -424,9 +424,9 @@ var _ = Describe("ptp", func() {
 		b.RequireStatus(withIPAM("1.1.0", "", `"type":"no-such-ipam"`), "no-such-ipam")
 	})
 
-	It("adds and deletes many pods at once, several times, without a duplicate address or leftovers", func() {
+	It("adds and deletes many containers at once, several times, without a duplicate address or leftovers", func() {
 		conf := b.conf("1.1.0", `"ipMasq":true,`, v4range, v6range)
-		b.Add(b.Call("warm", newPod(), conf))
+		b.Add(b.Call("warm", newContainer(), conf))
 		b.RequireManyAtOnce(conf, nstest.FullOrShort(32, 8), nstest.FullOrShort(6, 2))
 	})
 })
@@ -443,15 +443,15 @@ var _ = Describe("with a read-only /proc/sys", func() {
 	var c nstest.Call
 	BeforeEach(func() {
 		b := newTestbed()
-		c = b.Call("c1", newPod(), b.conf("1.1.0", "", v4range, v6range))
+		c = b.Call("c1", newContainer(), b.conf("1.1.0", "", v4range, v6range))
 	})
 
-	It("ADD succeeds with a warning if the node already forwards; CHECK and DEL succeed", func() {
-		c.Node.SetForwarding(GinkgoTB(), "1")
+	It("ADD succeeds with a warning if the host already forwards; CHECK and DEL succeed", func() {
+		c.Host.SetForwarding(GinkgoTB(), "1")
 		nstest.RequireAddOnReadOnlySysctls(GinkgoTB(), plugin(), c, "/accept_ra=0")
 	})
 
-	It("ADD fails if the node does not forward, says what to do, and leaves nothing", func() {
+	It("ADD fails if the host does not forward, says what to do, and leaves nothing", func() {
 		nstest.RequireRefusalOnReadOnlySysctls(GinkgoTB(), plugin(), c)
 	})
 })

@@ -51,20 +51,20 @@ func gatewayOf(ip types.IP, lease *ipam.Lease) netip.Addr {
 }
 
 // podSpec returns the Spec of the container end. Its addresses get no route to their networks
-// from the kernel, because only the node is on the link. All routes go through the node.
-func podSpec(eth string, ips []types.IP, routes []types.Route) attach.Spec {
-	s := attach.PodSpec(eth, attach.DADOff, ips, nil)
+// from the kernel, because only the host is on the link. All routes go through the host.
+func containerSpec(eth string, ips []types.IP, routes []types.Route) attach.Spec {
+	s := attach.ContainerSpec(eth, attach.DADOff, ips, nil)
 	for i := range s.Addrs {
 		s.Addrs[i].NoPrefixRoute = true
 	}
-	s.Routes = podRoutes(ips, routes)
+	s.Routes = containerRoutes(ips, routes)
 	return s
 }
 
 // podRoutes returns the routes to the gateways, then the routes to the networks of the
 // addresses through the gateways, and then the routes of the result. The order matters: the
 // kernel accepts a gateway only if it has a route to it.
-func podRoutes(ips []types.IP, routes []types.Route) []nl.Route {
+func containerRoutes(ips []types.IP, routes []types.Route) []nl.Route {
 	var out []nl.Route
 	for _, ip := range ips {
 		out = addIfNew(out, nl.Route{Dst: single(ip.Gateway), Src: ip.Address.Addr(), Scope: nl.ScopeLink})
@@ -76,7 +76,7 @@ func podRoutes(ips []types.IP, routes []types.Route) []nl.Route {
 	}
 	for _, route := range attach.Routes(ips, routes) {
 		onHostEnd := slices.ContainsFunc(ips, func(ip types.IP) bool { return ip.Gateway == route.GW })
-		// The node may answer for other gateways by proxy ARP.
+		// The host may answer for other gateways by proxy ARP.
 		route.OnLink = route.GW.IsValid() && !onHostEnd
 		if !slices.ContainsFunc(out, route.Same) {
 			out = append(out, route)

@@ -27,7 +27,7 @@ var _ = Describe("beside the reference plugin", func() {
 			Skip("containernetworking-plugins is not installed: " + err.Error())
 		}
 		b = newTestbed()
-		b.pod.Batch(GinkgoTB(), "route del default via 10.66.0.1 metric 100", "route prepend default via 10.66.0.1")
+		b.container.Batch(GinkgoTB(), "route del default via 10.66.0.1 metric 100", "route prepend default via 10.66.0.1")
 		c = b.call(confOf("1.0.0", "net1", "", net1Prev))
 	})
 
@@ -35,7 +35,7 @@ var _ = Describe("beside the reference plugin", func() {
 		tables := func() []string {
 			GinkgoHelper()
 			var lines []string
-			for _, text := range []string{b.pod.IP("-4 rule"), b.pod.IP("-6 rule"), b.table("-4", 100), b.table("-6", 101)} {
+			for _, text := range []string{b.container.IP("-4 rule"), b.container.IP("-6 rule"), b.table("-4", 100), b.table("-6", 101)} {
 				for line := range strings.SplitSeq(text, "\n") {
 					line = strings.NewReplacer(" proto 113", "", " proto 112", "", " proto kernel", "").Replace(line)
 					if line != "" && !strings.HasPrefix(line, "fe80::") {
@@ -48,20 +48,20 @@ var _ = Describe("beside the reference plugin", func() {
 		runReference("ADD")
 		made := tables()
 		b = newTestbed()
-		b.pod.Batch(GinkgoTB(), "route del default via 10.66.0.1 metric 100", "route prepend default via 10.66.0.1")
-		c.Pod = b.pod
+		b.container.Batch(GinkgoTB(), "route del default via 10.66.0.1 metric 100", "route prepend default via 10.66.0.1")
+		c.Container = b.container
 		b.OK("ADD", c)
 		Expect(tables()).To(ConsistOf(made))
 	})
 
 	It("makes attachments that plumb checks and deletes", func() {
-		before := b.pod.IP("-4 route")
+		before := b.container.IP("-4 route")
 		runReference("ADD")
 		b.OK("CHECK", c)
 		b.OK("DEL", c)
 		Expect(append(b.rules("-4"), b.rules("-6")...)).To(BeEmpty())
-		Expect(strings.Split(b.pod.IP("-4 route"), "\n")).To(ConsistOf(strings.Split(before, "\n")))
-		Expect(b.pod.IP("-6 route show table 101")).To(BeEmpty())
+		Expect(strings.Split(b.container.IP("-4 route"), "\n")).To(ConsistOf(strings.Split(before, "\n")))
+		Expect(b.container.IP("-6 route show table 101")).To(BeEmpty())
 	})
 
 	It("deletes the rules of attachments that plumb made", func() {

@@ -26,7 +26,7 @@ func TestREADMEExamples(t *testing.T) {
 // default routes of the container lead through net1, as its network was attached last.
 type testbed struct {
 	*nstest.Bed
-	pod, first, second *nstest.NS
+	container, first, second *nstest.NS
 }
 
 const (
@@ -37,12 +37,12 @@ const (
 func newTestbed() *testbed {
 	GinkgoHelper()
 	tb := GinkgoTB()
-	node, pod := nstest.NewNodeAndPod(tb)
-	b := &testbed{nstest.NewBedOn(tb, plugin(), node), pod, nstest.NewNode(tb).Named("first"), nstest.NewNode(tb).Named("second")}
-	nstest.Join(tb, nstest.End{In: pod, Name: "eth0", Addrs: []string{"10.77.0.2/24"}}, nstest.End{In: b.first, Name: "r0", Addrs: []string{"10.77.0.1/24"}})
-	nstest.Join(tb, nstest.End{In: pod, Name: "net1", Addrs: []string{"10.66.0.2/24", "fd66::2/64"}},
+	host, container := nstest.NewHostAndContainer(tb)
+	b := &testbed{nstest.NewBedOn(tb, plugin(), host), container, nstest.NewHost(tb).Named("first"), nstest.NewHost(tb).Named("second")}
+	nstest.Join(tb, nstest.End{In: container, Name: "eth0", Addrs: []string{"10.77.0.2/24"}}, nstest.End{In: b.first, Name: "r0", Addrs: []string{"10.77.0.1/24"}})
+	nstest.Join(tb, nstest.End{In: container, Name: "net1", Addrs: []string{"10.66.0.2/24", "fd66::2/64"}},
 		nstest.End{In: b.second, Name: "r1", Addrs: []string{"10.66.0.1/24", "10.66.0.254/24", "fd66::1/64"}})
-	pod.Batch(tb, "route add default via 10.77.0.1", "route add default via 10.66.0.1 metric 100", "route add default via fd66::1", "route add 172.31.0.0/16 via 10.66.0.9")
+	container.Batch(tb, "route add default via 10.77.0.1", "route add default via 10.66.0.1 metric 100", "route add default via fd66::1", "route add 172.31.0.0/16 via 10.66.0.9")
 	return b
 }
 
@@ -58,7 +58,7 @@ func confOf(version, ifName, keys, ips string) string {
 func (b *testbed) call(config string) nstest.Call { return b.callFor("net1", config) }
 
 func (b *testbed) callFor(ifName, config string) nstest.Call {
-	c := b.Call("test", b.pod, config)
+	c := b.Call("test", b.container, config)
 	c.IfName = ifName
 	return c
 }
@@ -66,13 +66,13 @@ func (b *testbed) callFor(ifName, config string) nstest.Call {
 // rules returns the rules of a family ("-4", "-6") that are not the kernel's.
 func (b *testbed) rules(family string) []string {
 	GinkgoHelper()
-	lines := strings.Split(b.pod.IP(family+" rule"), "\n")
+	lines := strings.Split(b.container.IP(family+" rule"), "\n")
 	return slices.DeleteFunc(lines, func(line string) bool { return strings.Contains(line, "from all") })
 }
 
 // table returns the routes of a family in a table, without the plugin's record.
 func (b *testbed) table(family string, number int) string {
 	GinkgoHelper()
-	lines := strings.Split(b.pod.IP(fmt.Sprintf("%s route show table %d", family, number)), "\n")
+	lines := strings.Split(b.container.IP(fmt.Sprintf("%s route show table %d", family, number)), "\n")
 	return strings.Join(slices.DeleteFunc(lines, func(line string) bool { return strings.Contains(line, " proto 113") }), "\n")
 }

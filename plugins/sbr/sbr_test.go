@@ -19,20 +19,20 @@ var _ = Describe("ADD", func() {
 	BeforeEach(func() { b = newTestbed() })
 
 	It("gives each IP a rule and a table with the routes of its family, and DEL restores the main table", func() {
-		restored := b.Restored(b.pod)
+		restored := b.Restored(b.container)
 		c := b.call(conf("", net1Prev))
 		Expect(b.Add(c).IPs).To(HaveLen(2))
 
 		Expect(b.rules("-4")).To(Equal([]string{"32765:\tfrom 10.66.0.2 lookup 100 proto 113"}))
 		Expect(b.rules("-6")).To(Equal([]string{"32765:\tfrom fd66::2 lookup 101 proto 113"}))
-		Expect(b.pod.IP("-4 route show table 100")).To(Equal("default via 10.66.0.1 dev net1 metric 100\n" +
+		Expect(b.container.IP("-4 route show table 100")).To(Equal("default via 10.66.0.1 dev net1 metric 100\n" +
 			"10.66.0.0/24 dev net1 proto kernel scope link src 10.66.0.2\n10.66.0.2 dev net1 proto 113 scope link\n172.31.0.0/16 via 10.66.0.9 dev net1"))
-		Expect(b.pod.IP("-6 route show table 101")).To(Equal("fd66::2 dev net1 proto 113 metric 1024 pref medium\nfd66::/64 dev net1 proto kernel metric 256 pref medium\ndefault via fd66::1 dev net1 metric 1024 pref medium"))
-		Expect(b.pod.IP("-4 route show table all")).NotTo(ContainSubstring("table 101"))
-		Expect(b.pod.IP("-6 route show table all")).NotTo(ContainSubstring("table 100"))
+		Expect(b.container.IP("-6 route show table 101")).To(Equal("fd66::2 dev net1 proto 113 metric 1024 pref medium\nfd66::/64 dev net1 proto kernel metric 256 pref medium\ndefault via fd66::1 dev net1 metric 1024 pref medium"))
+		Expect(b.container.IP("-4 route show table all")).NotTo(ContainSubstring("table 101"))
+		Expect(b.container.IP("-6 route show table all")).NotTo(ContainSubstring("table 100"))
 		By("leaving other interfaces and link-local routes alone")
-		Expect(b.pod.IP("-4 route")).To(Equal("default via 10.77.0.1 dev eth0\n10.77.0.0/24 dev eth0 proto kernel scope link src 10.77.0.2"))
-		Expect(b.pod.IP("-6 route show dev net1")).To(Equal("fe80::/64 proto kernel metric 256 pref medium"))
+		Expect(b.container.IP("-4 route")).To(Equal("default via 10.77.0.1 dev eth0\n10.77.0.0/24 dev eth0 proto kernel scope link src 10.77.0.2"))
+		Expect(b.container.IP("-6 route show dev net1")).To(Equal("fe80::/64 proto kernel metric 256 pref medium"))
 
 		b.OK("CHECK", c)
 		b.OK("DEL", c)
@@ -42,45 +42,45 @@ var _ = Describe("ADD", func() {
 	})
 
 	It("returns packets through the interface whose address they have, and others by the main table", func() {
-		b.pod.Batch(GinkgoTB(), "route del default via 10.66.0.1")
+		b.container.Batch(GinkgoTB(), "route del default via 10.66.0.1")
 		b.second.Batch(GinkgoTB(), "addr add 203.0.113.5/32 dev lo", "route replace 10.66.0.0/24 dev r1 src 203.0.113.5")
 		b.first.Batch(GinkgoTB(), "addr add 203.0.113.9/32 dev lo")
-		nstest.ServeTCP(GinkgoTB(), b.pod, "10.66.0.2:80")
+		nstest.ServeTCP(GinkgoTB(), b.container, "10.66.0.2:80")
 		nstest.ServeTCP(GinkgoTB(), b.first, "203.0.113.9:80")
 		_, err := nstest.Dial(b.second, "10.66.0.2:80")
 		Expect(err).To(HaveOccurred(), "without sbr the answer leaves through eth0")
 		b.Add(b.call(conf("", net1Prev)))
 		nstest.MustDial(GinkgoTB(), b.second, "10.66.0.2:80", "203.0.113.5")
-		nstest.MustDial(GinkgoTB(), b.pod, "203.0.113.9:80", "10.77.0.2")
+		nstest.MustDial(GinkgoTB(), b.container, "203.0.113.9:80", "10.77.0.2")
 		By("and through an IPv6 gateway with a link-local address")
 		b.second.Batch(GinkgoTB(), "addr add fe80::1/64 dev r1 nodad", "addr add 2001:db8::5/128 dev r1 nodad")
 		b.second.Must(GinkgoTB(), "ip", "-6", "route", "add", "fd66::2", "dev", "r1", "src", "2001:db8::5")
 		b.OK("DEL", b.call(conf("", net1Prev)))
-		b.pod.Batch(GinkgoTB(), "route del default via fd66::1")
+		b.container.Batch(GinkgoTB(), "route del default via fd66::1")
 		b.Add(b.call(conf(`"gateways":["fe80::1"]`, net1Prev)))
-		nstest.ServeTCP(GinkgoTB(), b.pod, "[fd66::2]:80")
+		nstest.ServeTCP(GinkgoTB(), b.container, "[fd66::2]:80")
 		nstest.MustDial(GinkgoTB(), b.second, "[fd66::2]:80", "2001:db8::5")
 	})
 
 	It("prefers gateways to the default routes of the main table, which DEL restores", func() {
 		b.Lifecycle(b.call(conf(`"gateways":["10.66.0.254","fd66::254"]`, net1Prev)), func() {
-			Expect(b.pod.IP("route get 198.51.100.1 from 10.66.0.2")).To(ContainSubstring("via 10.66.0.254 "))
-			Expect(b.pod.IP("route get 2001:db8:99::1 from fd66::2")).To(ContainSubstring("via fd66::254 "))
+			Expect(b.container.IP("route get 198.51.100.1 from 10.66.0.2")).To(ContainSubstring("via 10.66.0.254 "))
+			Expect(b.container.IP("route get 2001:db8:99::1 from fd66::2")).To(ContainSubstring("via fd66::254 "))
 		})
 	})
 
 	It("prefers gateways to a default route of the same metric", func() {
-		b.pod.Batch(GinkgoTB(), "route del default via 10.77.0.1", "route replace default via 10.66.0.1 metric 0")
+		b.container.Batch(GinkgoTB(), "route del default via 10.77.0.1", "route replace default via 10.66.0.1 metric 0")
 		b.Lifecycle(b.call(conf(`"gateways":["10.66.0.254"]`, net1Prev)), func() {
-			Expect(b.pod.IP("route get 198.51.100.1 from 10.66.0.2")).To(ContainSubstring("via 10.66.0.254 "))
+			Expect(b.container.IP("route get 198.51.100.1 from 10.66.0.2")).To(ContainSubstring("via 10.66.0.254 "))
 		})
 	})
 
 	DescribeTable("finds the gateway where the main table has no default route",
 		func(prev string, routes string, want string) {
-			b.pod.Batch(GinkgoTB(), "route del default via 10.66.0.1", "route del default via fd66::1")
+			b.container.Batch(GinkgoTB(), "route del default via 10.66.0.1", "route del default via fd66::1")
 			b.Add(b.call(strings.Replace(conf("", prev), `"ips":`, `"routes":[`+routes+`],"ips":`, 1)))
-			Expect(b.pod.IP("-4 route show table 100 default")).To(Equal(want))
+			Expect(b.container.IP("-4 route show table 100 default")).To(Equal(want))
 		},
 		Entry("in the IP", `{"address":"10.66.0.2/24","gateway":"10.66.0.1"}`, ``, "default via 10.66.0.1 dev net1 proto 112"),
 		Entry("in a default route of prevResult", `{"address":"10.66.0.2/24"}`, `{"dst":"0.0.0.0/0","gw":"10.66.0.254"}`, "default via 10.66.0.254 dev net1 proto 112"),
@@ -88,7 +88,7 @@ var _ = Describe("ADD", func() {
 	)
 
 	It("gives each of several IPs a table with the routes of its subnet", func() {
-		b.pod.Batch(GinkgoTB(), "addr add 10.67.0.2/24 dev net1", "route add 192.0.2.0/24 via 10.67.0.1", "route add 198.51.100.7 dev net1")
+		b.container.Batch(GinkgoTB(), "addr add 10.67.0.2/24 dev net1", "route add 192.0.2.0/24 via 10.67.0.1", "route add 198.51.100.7 dev net1")
 		b.Lifecycle(b.call(conf("", `{"address":"10.66.0.2/24"},{"address":"10.67.0.2/24","gateway":"10.67.0.1"}`)), func() {
 			Expect(b.table("-4", 100)).To(Equal("default via 10.66.0.1 dev net1 metric 100\n" +
 				"10.66.0.0/24 dev net1 proto kernel scope link src 10.66.0.2\n172.31.0.0/16 via 10.66.0.9 dev net1\n198.51.100.7 dev net1 scope link"))
@@ -98,33 +98,33 @@ var _ = Describe("ADD", func() {
 	})
 
 	It("serves addresses without a route to their subnet, as ptp makes them", func() {
-		b.pod.Batch(GinkgoTB(), "addr flush dev net1", "addr add 10.66.0.2/24 dev net1 noprefixroute", "route add 10.66.0.1 dev net1", "route add 10.66.0.0/24 via 10.66.0.1")
+		b.container.Batch(GinkgoTB(), "addr flush dev net1", "addr add 10.66.0.2/24 dev net1 noprefixroute", "route add 10.66.0.1 dev net1", "route add 10.66.0.0/24 via 10.66.0.1")
 		b.Lifecycle(b.call(conf("", `{"address":"10.66.0.2/24","gateway":"10.66.0.1"}`)), func() {
 			Expect(b.table("-4", 100)).To(Equal("default via 10.66.0.1 dev net1 proto 112\n10.66.0.0/24 via 10.66.0.1 dev net1\n10.66.0.1 dev net1 scope link"))
 		})
 	})
 
 	It("restores all attributes of the routes", func() {
-		b.pod.Batch(GinkgoTB(), "route add 192.0.2.0/24 via 10.66.0.3 mtu lock 1300 advmss 1200 proto static metric 7 initcwnd 20",
+		b.container.Batch(GinkgoTB(), "route add 192.0.2.0/24 via 10.66.0.3 mtu lock 1300 advmss 1200 proto static metric 7 initcwnd 20",
 			"route add 198.51.100.0/24 nexthop via 10.66.0.4 weight 3 nexthop via 10.66.0.5", "route add 203.0.113.0/24 via 192.0.2.77 dev net1 onlink",
 			"route add 2001:db8:1::/48 via fd66::3 mtu 1300 proto static", "route append 2001:db8:1::/48 via fd66::4 mtu 1300 proto static")
-		restored := b.Restored(b.pod)
+		restored := b.Restored(b.container)
 		c := b.call(conf("", net1Prev))
 		b.Add(c)
-		Expect(b.pod.IP("-4 route show dev net1")).To(BeEmpty())
+		Expect(b.container.IP("-4 route show dev net1")).To(BeEmpty())
 		Expect(b.table("-6", 101)).To(ContainSubstring("via fd66::4"))
 		b.OK("DEL", c)
 		restored()
 	})
 
 	DescribeTable("keeps routes in the main table", func(keys, want4, want6 string) {
-		restored := b.Restored(b.pod)
+		restored := b.Restored(b.container)
 		c := b.call(conf(keys, net1Prev))
 		b.Add(c)
-		Expect(b.pod.IP("-4 route show dev net1")).To(Equal(want4))
-		Expect(b.pod.IP("-6 route show dev net1")).To(Equal(want6))
+		Expect(b.container.IP("-4 route show dev net1")).To(Equal(want4))
+		Expect(b.container.IP("-6 route show dev net1")).To(Equal(want6))
 		Expect(b.table("-4", 100)).To(ContainSubstring("172.31.0.0/16 via 10.66.0.9"))
-		again := b.Restored(b.pod)
+		again := b.Restored(b.container)
 		b.Add(c)
 		again() // "a second ADD changes nothing"
 		b.OK("CHECK", c)
@@ -142,13 +142,13 @@ var _ = Describe("ADD", func() {
 	)
 
 	It("with table makes rules only", func() {
-		b.pod.Batch(GinkgoTB(), "route add default via 10.66.0.254 table 5000")
-		restored := b.Restored(b.pod)
+		b.container.Batch(GinkgoTB(), "route add default via 10.66.0.254 table 5000")
+		restored := b.Restored(b.container)
 		c := b.call(conf(`"table":5000`, net1Prev))
 		b.Add(c)
 		Expect(b.rules("-4")).To(Equal([]string{"32765:\tfrom 10.66.0.2 lookup 5000 proto 112"}))
 		Expect(b.rules("-6")).To(Equal([]string{"32765:\tfrom fd66::2 lookup 5000 proto 112"}))
-		Expect(b.pod.IP("route get 198.51.100.1 from 10.66.0.2")).To(ContainSubstring("via 10.66.0.254 "))
+		Expect(b.container.IP("route get 198.51.100.1 from 10.66.0.2")).To(ContainSubstring("via 10.66.0.254 "))
 		b.Add(c)
 		b.OK("CHECK", c)
 		other := c
@@ -161,7 +161,7 @@ var _ = Describe("ADD", func() {
 	})
 
 	It("avoids the tables of others", func() {
-		b.pod.Batch(GinkgoTB(), "rule add from 192.0.2.9 lookup 100", "route add 192.0.2.0/24 via 10.77.0.9 table 101")
+		b.container.Batch(GinkgoTB(), "rule add from 192.0.2.9 lookup 100", "route add 192.0.2.0/24 via 10.77.0.9 table 101")
 		b.Add(b.call(conf("", net1Prev)))
 		Expect(b.rules("-4")).To(ContainElement(ContainSubstring("from 10.66.0.2 lookup 102")))
 		b.Add(b.callFor("eth0", confOf("1.1.0", "eth0", "", eth0Prev)))
@@ -172,14 +172,14 @@ var _ = Describe("ADD", func() {
 		for _, second := range []string{"eth0", "net1"} {
 			b := newTestbed()
 			b.Sorted = true // the order of the routes is that of the DELs
-			b.pod.Batch(GinkgoTB(), "addr add 10.66.0.3/24 dev eth0")
-			restored := b.Restored(b.pod)
+			b.container.Batch(GinkgoTB(), "addr add 10.66.0.3/24 dev eth0")
+			restored := b.Restored(b.container)
 			calls := map[string]nstest.Call{"net1": b.call(conf("", net1Prev)), "eth0": b.callFor("eth0", confOf("1.1.0", "eth0", "", eth0Prev+`,{"address":"10.66.0.3/24"}`))}
 			for _, c := range calls {
 				b.Add(c)
 			}
-			Expect(b.pod.IP("route get 10.66.0.9 from 10.66.0.2")).To(ContainSubstring("dev net1"))
-			Expect(b.pod.IP("route get 10.66.0.9 from 10.66.0.3")).To(ContainSubstring("dev eth0"))
+			Expect(b.container.IP("route get 10.66.0.9 from 10.66.0.2")).To(ContainSubstring("dev net1"))
+			Expect(b.container.IP("route get 10.66.0.9 from 10.66.0.3")).To(ContainSubstring("dev eth0"))
 			for name, c := range calls {
 				if name != second {
 					b.OK("DEL", c)
@@ -192,7 +192,7 @@ var _ = Describe("ADD", func() {
 	})
 
 	It("gives interfaces that are attached at the same time different tables", func() {
-		b.pod.Batch(GinkgoTB(), "addr add 10.78.0.2/24 dev eth0")
+		b.container.Batch(GinkgoTB(), "addr add 10.78.0.2/24 dev eth0")
 		calls := []nstest.Call{b.call(conf("", net1Prev)), b.callFor("eth0", confOf("1.1.0", "eth0", "", eth0Prev+`,{"address":"10.78.0.2/24"}`))}
 		By("calling the second ADD when the first has chosen its tables")
 		waits, done := make(chan struct{}), make(chan nstest.Reply, 1)
@@ -276,16 +276,16 @@ var _ = Describe("ADD", func() {
 	})
 
 	It("makes no route to an IP without a subnet, and keeps none in the main table", func() {
-		b.pod.Batch(GinkgoTB(), "addr add 10.66.0.7/32 dev net1")
+		b.container.Batch(GinkgoTB(), "addr add 10.66.0.7/32 dev net1")
 		c := b.call(conf(`"keepMain":"subnet"`, `{"address":"10.66.0.7/32"}`))
 		b.Add(c)
-		Expect(b.pod.IP("-4 route show 10.66.0.7")).To(BeEmpty())
+		Expect(b.container.IP("-4 route show 10.66.0.7")).To(BeEmpty())
 		Expect(b.table("-4", 100)).NotTo(ContainSubstring("10.66.0.7"))
 		b.OK("CHECK", c)
 	})
 
 	It("makes the route to a subnet that has none", func() {
-		b.pod.Batch(GinkgoTB(), "route del 10.66.0.0/24 dev net1")
+		b.container.Batch(GinkgoTB(), "route del 10.66.0.0/24 dev net1")
 		c := b.call(conf("", `{"address":"10.66.0.2/24"}`))
 		b.Add(c)
 		Expect(b.table("-4", 100)).To(ContainSubstring("10.66.0.0/24 dev net1 proto 112 scope link"))
@@ -301,7 +301,7 @@ var _ = Describe("ADD", func() {
 	})
 
 	It("accepts the kernel's tables, as the reference plugin does, and DEL leaves their routes alone", func() {
-		restored := b.Restored(b.pod)
+		restored := b.Restored(b.container)
 		for _, table := range []string{"253", "254", "255"} {
 			c := b.call(conf(`"table":`+table, net1Prev))
 			b.Add(c)
@@ -312,12 +312,12 @@ var _ = Describe("ADD", func() {
 	})
 
 	It("leaves routes of router advertisements to the kernel, and uses their gateway", func() {
-		b.pod.Batch(GinkgoTB(), "route del default via fd66::1", "route add default via fe80::9 dev net1 proto ra metric 1024", "route add 2001:db8:5::/64 dev net1 expires 3000")
-		restored := b.Restored(b.pod)
+		b.container.Batch(GinkgoTB(), "route del default via fd66::1", "route add default via fe80::9 dev net1 proto ra metric 1024", "route add 2001:db8:5::/64 dev net1 expires 3000")
+		restored := b.Restored(b.container)
 		c := b.call(conf("", `{"address":"fd66::2/64"}`))
 		b.Add(c)
 		Expect(b.table("-6", 100)).To(Equal("fd66::/64 dev net1 proto kernel metric 256 pref medium\ndefault via fe80::9 dev net1 proto 112 metric 1024 pref medium"))
-		Expect(b.pod.IP("-6 route show dev net1")).To(And(ContainSubstring("default via fe80::9 proto ra"), ContainSubstring("2001:db8:5::/64")))
+		Expect(b.container.IP("-6 route show dev net1")).To(And(ContainSubstring("default via fe80::9 proto ra"), ContainSubstring("2001:db8:5::/64")))
 		b.OK("DEL", c)
 		restored()
 	})
@@ -328,7 +328,7 @@ var _ = Describe("DEL", func() {
 	BeforeEach(func() { b = newTestbed() })
 
 	DescribeTable("restores the main table", func(change func(*nstest.Call)) {
-		restored := b.Restored(b.pod)
+		restored := b.Restored(b.container)
 		c := b.call(conf("", net1Prev))
 		b.Add(c)
 		change(&c)
@@ -345,17 +345,17 @@ var _ = Describe("DEL", func() {
 	It("succeeds without the container, and makes no file at the path", func() {
 		path := GinkgoT().TempDir() + "/netns"
 		for _, netns := range []string{"", path} {
-			b.OK("DEL", nstest.Call{Node: b.Host, NetNS: netns, IfName: "net1", Config: conf("", net1Prev)})
+			b.OK("DEL", nstest.Call{Host: b.Host, NetNS: netns, IfName: "net1", Config: conf("", net1Prev)})
 		}
 		Expect(path).NotTo(BeAnExistingFile())
 	})
 
 	DescribeTable("restores the main table if somebody deleted rules", func(changes ...string) {
-		restored := b.Restored(b.pod)
+		restored := b.Restored(b.container)
 		c := b.call(conf("", net1Prev))
 		b.Add(c)
 		for _, change := range changes {
-			b.pod.IP(change)
+			b.container.IP(change)
 		}
 		b.OK("DEL", c)
 		restored()
@@ -365,10 +365,10 @@ var _ = Describe("DEL", func() {
 	)
 
 	DescribeTable("deletes everything if somebody deleted an address, and warns of routes that the kernel refuses", func(address, warning string) {
-		b.pod.Batch(GinkgoTB(), "addr add 10.67.0.2/24 dev net1") // with the last IPv4 address, the kernel deletes all IPv4 routes
+		b.container.Batch(GinkgoTB(), "addr add 10.67.0.2/24 dev net1") // with the last IPv4 address, the kernel deletes all IPv4 routes
 		c := b.call(conf("", net1Prev))
 		b.Add(c)
-		b.pod.Batch(GinkgoTB(), "addr del "+address+" dev net1")
+		b.container.Batch(GinkgoTB(), "addr del "+address+" dev net1")
 		reply := b.OK("DEL", c)
 		Expect(append(b.rules("-4"), b.rules("-6")...)).To(BeEmpty())
 		Expect(b.table("-4", 100) + b.table("-6", 101)).To(BeEmpty())
@@ -380,13 +380,13 @@ var _ = Describe("DEL", func() {
 	)
 
 	DescribeTable("restores the main table after an ADD that was killed at any step", func(prepare ...string) {
-		restored := b.Restored(b.pod)
+		restored := b.Restored(b.container)
 		c := b.call(conf(`"keepMain":"subnet"`, net1Prev))
 		for steps, ended := 0, false; !ended; steps++ {
 			if len(prepare) > 0 {
 				b.Add(c)
 				for _, change := range prepare {
-					b.pod.IP(change)
+					b.container.IP(change)
 				}
 			}
 			killed, count := c, 0
@@ -409,7 +409,7 @@ var _ = Describe("DEL", func() {
 	It("deletes the rules if the interface is gone", func() {
 		c := b.call(conf("", net1Prev))
 		b.Add(c)
-		b.pod.Batch(GinkgoTB(), "link del net1")
+		b.container.Batch(GinkgoTB(), "link del net1")
 		b.OK("DEL", c)
 		Expect(append(b.rules("-4"), b.rules("-6")...)).To(BeEmpty())
 	})
@@ -417,8 +417,8 @@ var _ = Describe("DEL", func() {
 	It("leaves the rules of other interfaces and of other programs alone", func() {
 		other := b.callFor("eth0", confOf("1.1.0", "eth0", "", eth0Prev))
 		b.Add(other)
-		b.pod.Batch(GinkgoTB(), "rule add from 10.66.0.2 lookup 33", "rule add from 10.66.0.2 to 192.0.2.0/24 lookup 33")
-		restored := b.Restored(b.pod)
+		b.container.Batch(GinkgoTB(), "rule add from 10.66.0.2 lookup 33", "rule add from 10.66.0.2 to 192.0.2.0/24 lookup 33")
+		restored := b.Restored(b.container)
 		c := b.call(conf("", net1Prev))
 		b.Add(c)
 		b.OK("DEL", c)
@@ -428,14 +428,14 @@ var _ = Describe("DEL", func() {
 
 	It("leaves an interface that may be of another attachment alone, and warns", func() {
 		b.Add(b.call(conf(`"keepMain":"subnet"`, net1Prev)))
-		restored := b.Restored(b.pod)
+		restored := b.Restored(b.container)
 		reply := b.OK("DEL", b.call(conf("", `{"address":"10.66.0.9/24"}`)))
 		Expect(reply.Stderr).To(ContainSubstring("net1 keeps its rules and routes: it has none of the addresses that prevResult has for it"))
 		restored()
 	})
 
 	DescribeTable("deletes everything of the interface, whatever prevResult has", func(ips string, mark func(alias string)) {
-		restored := b.Restored(b.pod)
+		restored := b.Restored(b.container)
 		b.Add(b.call(conf(`"keepMain":"subnet"`, net1Prev)))
 		c := b.call(conf("", ips))
 		c.ContainerID = "one"
@@ -445,13 +445,13 @@ var _ = Describe("DEL", func() {
 		restored()
 	},
 		Entry("if it lacks an IP", `{"address":"10.66.0.2/24"}`, func(string) {}),
-		Entry("if the alias of the interface names the attachment", `{"address":"10.66.0.9/24"}`, func(alias string) { b.pod.Must(GinkgoTB(), "ip", "link", "set", "net1", "alias", alias) }),
+		Entry("if the alias of the interface names the attachment", `{"address":"10.66.0.9/24"}`, func(alias string) { b.container.Must(GinkgoTB(), "ip", "link", "set", "net1", "alias", alias) }),
 	)
 
 	It("deletes everything of a veth whose host end names the attachment, whatever prevResult has", func() {
-		nstest.Join(GinkgoTB(), nstest.End{In: b.pod, Name: "net2", Addrs: []string{"10.55.0.2/24"}}, nstest.End{In: b.Host, Name: "veth2", Addrs: []string{"10.55.0.1/24"}})
+		nstest.Join(GinkgoTB(), nstest.End{In: b.container, Name: "net2", Addrs: []string{"10.55.0.2/24"}}, nstest.End{In: b.Host, Name: "veth2", Addrs: []string{"10.55.0.1/24"}})
 		b.Host.IP("link set veth2 alias plumb:net1/one/net2")
-		restored := b.Restored(b.pod)
+		restored := b.Restored(b.container)
 		c := b.callFor("net2", confOf("1.1.0", "net2", "", `{"address":"10.55.0.2/24"}`))
 		c.ContainerID = "one"
 		b.Add(c)
@@ -462,8 +462,8 @@ var _ = Describe("DEL", func() {
 
 	It("leaves an interface of another attachment at the same path alone", func() {
 		b.Add(b.call(conf("", net1Prev)))
-		b.pod.Batch(GinkgoTB(), "link set net1 alias plumb:net1/other/net1")
-		restored := b.Restored(b.pod)
+		b.container.Batch(GinkgoTB(), "link set net1 alias plumb:net1/other/net1")
+		restored := b.Restored(b.container)
 		b.OK("DEL", b.call(conf("", net1Prev)))
 		restored()
 	})
@@ -477,7 +477,7 @@ var _ = Describe("CHECK", func() {
 		c := b.call(conf(`"gateways":["10.66.0.254"]`, net1Prev))
 		b.Add(c)
 		b.OK("CHECK", c)
-		b.pod.IP(change)
+		b.container.IP(change)
 		b.Fails("CHECK", c, types.CodeChanged, want)
 	},
 		Entry(nil, "rule del from 10.66.0.2", "the rule from 10.66.0.2 is missing"),
@@ -492,7 +492,7 @@ var _ = Describe("CHECK", func() {
 
 var _ = Describe("STATUS", func() {
 	It("fails for an invalid configuration", func() {
-		b := nstest.NewBedOn(GinkgoTB(), plugin(), nstest.NewNode(GinkgoTB()))
+		b := nstest.NewBedOn(GinkgoTB(), plugin(), nstest.NewHost(GinkgoTB()))
 		b.RequireStatus(nstest.Conf("sbr", "1.1.0", "", ""), "")
 		b.RequireStatus(nstest.Conf("sbr", "1.1.0", `"table":-1`, ""), "table -1")
 	})
@@ -500,8 +500,8 @@ var _ = Describe("STATUS", func() {
 
 var _ = DescribeTable("leaves nothing behind if a step fails", func(keys string) {
 	config := strings.ReplaceAll(confOf("1.1.0", "eth0", keys, net1Prev), `"sandbox":"/any"`, `"sandbox":"/any","mac":""`)
-	nstest.FaultSweep(GinkgoTB(), nstest.Sweep{Plugin: plugin(), Config: config, PreparePod: func(pod *nstest.NS) {
-		pod.Batch(GinkgoTB(), "link add eth0 up type veth peer name peer0", "link set peer0 up", "addr add 10.66.0.2/24 dev eth0", "addr add fd66::2/64 dev eth0 nodad",
+	nstest.FaultSweep(GinkgoTB(), nstest.Sweep{Plugin: plugin(), Config: config, PrepareContainer: func(container *nstest.NS) {
+		container.Batch(GinkgoTB(), "link add eth0 up type veth peer name peer0", "link set peer0 up", "addr add 10.66.0.2/24 dev eth0", "addr add fd66::2/64 dev eth0 nodad",
 			"route add default via 10.66.0.1", "route add default via fd66::1", "route add 172.31.0.0/16 via 10.66.0.9")
 	}})
 },

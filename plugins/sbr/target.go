@@ -39,8 +39,8 @@ type target struct {
 	prev *types.Result
 	ips  []types.IP // of the interface in prevResult
 
-	pod  *nl.Conn
-	link nl.Link // zero in DEL if the interface is gone
+	container *nl.Conn
+	link      nl.Link // zero in DEL if the interface is gone
 	// baseTable has the routes of the interface without sbr: it is the main table, or that of its VRF.
 	baseTable int
 	addrs     []nl.Addr
@@ -93,27 +93,27 @@ func (t *target) hasAddr(a netip.Addr) bool {
 
 // read locks the container and reads its state. It is no error if the container has no such interface.
 func (t *target) read(r *skel.Request) error {
-	if err := r.LockPod(); err != nil {
+	if err := r.LockContainer(); err != nil {
 		return err
 	}
 	var err error
-	if t.pod, err = nl.Open(r.Pod); err != nil {
+	if t.container, err = nl.Open(r.ContainerNS); err != nil {
 		return err
 	}
-	t.link, err = t.pod.Link(r.IfName)
+	t.link, err = t.container.Link(r.IfName)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return t.readRules()
 	case err != nil:
 		return err
 	}
-	if t.baseTable, err = t.pod.TableOf(t.link); err != nil {
+	if t.baseTable, err = t.container.TableOf(t.link); err != nil {
 		return err
 	}
-	if t.addrs, err = t.pod.Addrs(t.link); err != nil {
+	if t.addrs, err = t.container.Addrs(t.link); err != nil {
 		return err
 	}
-	if t.routes, err = t.pod.FullRoutes(t.link); err != nil {
+	if t.routes, err = t.container.FullRoutes(t.link); err != nil {
 		return err
 	}
 	return t.readRules()
@@ -121,7 +121,7 @@ func (t *target) read(r *skel.Request) error {
 
 // readRules finds the rules of the interface, and the orphaned ones.
 func (t *target) readRules() error {
-	local, err := t.pod.LocalAddrs(netip.Addr{})
+	local, err := t.container.LocalAddrs(netip.Addr{})
 	if err != nil {
 		return err
 	}
@@ -131,7 +131,7 @@ func (t *target) readRules() error {
 			recorded = append(recorded, newRule(r.Dst.Addr(), r.Table, protocolTable))
 		}
 	}
-	rules, err := t.pod.SourceRules()
+	rules, err := t.container.SourceRules()
 	for _, rule := range rules {
 		switch {
 		case slices.Contains(recorded, rule), t.hasAddr(rule.Source) && (isMarked(rule.Protocol) || t.isReferenceMade(rule)):

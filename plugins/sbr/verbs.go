@@ -23,7 +23,7 @@ func add(r *skel.Request) (*types.Result, error) {
 		return t.prev, t.moveRoutes(r)
 	}
 	for _, ip := range t.ips {
-		if err := t.pod.EnsureRule(&r.Undo, newRule(ip.Address.Addr(), t.conf.table, protocolOurs)); err != nil {
+		if err := t.container.EnsureRule(&r.Undo, newRule(ip.Address.Addr(), t.conf.table, protocolOurs)); err != nil {
 			return nil, err
 		}
 	}
@@ -49,11 +49,11 @@ func (t *target) moveRoutes(r *skel.Request) error {
 	for i, ip := range t.ips {
 		source := ip.Address.Addr()
 		for _, route := range append([]nl.FullRoute{t.newRecord(source, tables[i])}, t.routesFor(ip, tables[i])...) {
-			if err := t.pod.EnsureFullRoute(&r.Undo, route); err != nil {
+			if err := t.container.EnsureFullRoute(&r.Undo, route); err != nil {
 				return explainGateway(err, route, ip)
 			}
 		}
-		if err := t.pod.EnsureRule(&r.Undo, newRule(source, tables[i], protocolTable)); err != nil {
+		if err := t.container.EnsureRule(&r.Undo, newRule(source, tables[i], protocolTable)); err != nil {
 			return err
 		}
 	}
@@ -81,7 +81,7 @@ func (t *target) checkGateways() error {
 
 // tables returns a table for each IP: the one that it has already, or a free one.
 func (t *target) tables() ([]int, error) {
-	tables, err := t.pod.FreeTables(len(t.ips), firstTable)
+	tables, err := t.container.FreeTables(len(t.ips), firstTable)
 	if err != nil {
 		return nil, err
 	}
@@ -108,14 +108,14 @@ func (t *target) removeMoved(r *skel.Request) error {
 				continue
 			}
 			hint := nl.Route{Dst: ip.Address.Masked(), Src: ip.Address.Addr()}
-			if err := t.pod.EnsureFullRoute(&r.Undo, nl.NewFullRoute(t.link, hint, protocolOurs)); err != nil {
+			if err := t.container.EnsureFullRoute(&r.Undo, nl.NewFullRoute(t.link, hint, protocolOurs)); err != nil {
 				return err
 			}
 		}
 	}
 	for _, route := range slices.Backward(t.moved()) { // so that the undo restores the routes to gateways first
 		r.Undo.Push("restore route "+route.String(), func() error { return t.restore(r, route) })
-		if err := t.pod.DeleteFullRoute(route); err != nil {
+		if err := t.container.DeleteFullRoute(route); err != nil {
 			return err
 		}
 	}
@@ -134,7 +134,7 @@ func explainGateway(err error, route nl.FullRoute, ip types.IP) error {
 // del deletes the rules of the attachment, and moves the routes back. It needs neither prevResult
 // nor a valid configuration.
 func del(r *skel.Request) error {
-	if r.Pod == nil {
+	if r.ContainerNS == nil {
 		return nil
 	}
 	var raw rawConfig
@@ -158,7 +158,7 @@ func del(r *skel.Request) error {
 	}
 	for _, route := range t.routesIn(t.baseTable) {
 		if route.Protocol == protocolOurs {
-			errs = append(errs, t.pod.DeleteFullRoute(route))
+			errs = append(errs, t.container.DeleteFullRoute(route))
 		}
 	}
 	return errors.Join(errs...)
@@ -176,11 +176,11 @@ func (t *target) mayBelongToOther(r *skel.Request) (bool, error) {
 	if attach.MadeByPlumb(t.link) || attach.HasAltName(t.link, own) || len(rules) == 0 || len(t.ips) == 0 || slices.ContainsFunc(rules, t.isOfIP) {
 		return false, nil
 	}
-	node, err := nl.Open(r.Node)
+	host, err := nl.Open(r.HostNS)
 	if err != nil {
 		return false, err
 	}
-	hostEnd, err := t.pod.VethPeer(t.link, node)
+	hostEnd, err := t.container.VethPeer(t.link, host)
 	if types.IgnoreNotExist(err) != nil {
 		return false, err
 	}
@@ -201,7 +201,7 @@ func (t *target) isOfIP(rule nl.Rule) bool {
 // has them. It deletes the record last: a later DEL finds by it what this one did not delete.
 func (t *target) release(r *skel.Request, rule nl.Rule) error {
 	if !t.hasOwnTable(rule) {
-		return t.pod.DeleteRule(rule)
+		return t.container.DeleteRule(rule)
 	}
 	for _, route := range t.routesIn(rule.Table) {
 		if route.Protocol == protocolTable {
@@ -212,14 +212,14 @@ func (t *target) release(r *skel.Request, rule nl.Rule) error {
 				return err
 			}
 		}
-		if err := t.pod.DeleteFullRoute(route); err != nil {
+		if err := t.container.DeleteFullRoute(route); err != nil {
 			return err
 		}
 	}
-	if err := t.pod.DeleteRule(rule); err != nil {
+	if err := t.container.DeleteRule(rule); err != nil {
 		return err
 	}
-	return t.pod.DeleteFullRoute(t.newRecord(rule.Source, rule.Table))
+	return t.container.DeleteFullRoute(t.newRecord(rule.Source, rule.Table))
 }
 
 // lostAddr reports whether the kernel would have deleted a route of the main table with its address.
@@ -231,7 +231,7 @@ func (t *target) lostAddr(route nl.FullRoute) bool {
 // restore adds a route, unless it exists. It warns if the kernel refuses the route: somebody deleted its
 // preferred source, or the address in whose subnet its gateway is.
 func (t *target) restore(r *skel.Request, route nl.FullRoute) error {
-	err := t.pod.EnsureFullRoute(&undo.Stack{}, route) // without an undo, because restored routes stay
+	err := t.container.EnsureFullRoute(&undo.Stack{}, route) // without an undo, because restored routes stay
 	if nl.IsInvalidRoute(err) {
 		r.Warn("the main table does not get route %s back, because an address of %s is gone: %v", route, t.link.Name, err)
 		return nil

@@ -22,55 +22,55 @@ func add(r *skel.Request) (*types.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	pod, err := nl.Open(r.Pod)
+	container, err := nl.Open(r.ContainerNS)
 	if err != nil {
 		return nil, err
 	}
-	if err := attach.EnsureNameFree(pod, r.IfName); err != nil {
+	if err := attach.EnsureNameFree(container, r.IfName); err != nil {
 		return nil, err
 	}
-	bridge, err := conf.findBridge(pod)
+	bridge, err := conf.findBridge(container)
 	if err != nil {
 		return nil, err
 	}
 	pending.AllowAllocation()
-	eth, err := conf.addTap(r, pod)
+	eth, err := conf.addTap(r, container)
 	if err != nil {
 		return nil, explainNoTun(err)
 	}
 	if conf.bridge != "" {
-		if err := pod.SetMaster(eth, bridge); err != nil {
+		if err := container.SetMaster(eth, bridge); err != nil {
 			return nil, err
 		}
 	}
-	return attach.PodLink{Pod: pod, Link: eth, DAD: attach.DADOn, NoCarrier: true}.Configure(r, pending)
+	return attach.ContainerLink{Container: container, Link: eth, DAD: attach.DADOn, NoCarrier: true}.Configure(r, pending)
 }
 
 // addTap makes the tap and sets its MAC and MTU, which the kernel does not take with the request
 // that makes a tap.
-func (conf *config) addTap(r *skel.Request, pod *nl.Conn) (eth nl.Link, err error) {
+func (conf *config) addTap(r *skel.Request, container *nl.Conn) (eth nl.Link, err error) {
 	if conf.context == "" {
-		eth, err = pod.AddTap(&r.Undo, conf.tap)
+		eth, err = container.AddTap(&r.Undo, conf.tap)
 	} else {
-		eth, err = pod.AddTapBy(&r.Undo, r.IfName, func() error { return runInContext(execContextPath, conf.context, ipArgs(conf.tap)) })
+		eth, err = container.AddTapBy(&r.Undo, r.IfName, func() error { return runInContext(execContextPath, conf.context, ipArgs(conf.tap)) })
 	}
 	if err == nil && conf.mac != "" {
 		eth.MAC = conf.mac
-		err = pod.SetMAC(eth, conf.mac)
+		err = container.SetMAC(eth, conf.mac)
 	}
 	if err == nil && conf.mtu != 0 {
 		eth.MTU = conf.mtu
-		err = pod.SetMTU(eth, conf.mtu)
+		err = container.SetMTU(eth, conf.mtu)
 	}
 	return eth, err
 }
 
 // findBridge returns the configured bridge, or the zero Link if none is configured.
-func (conf *config) findBridge(pod *nl.Conn) (nl.Link, error) {
+func (conf *config) findBridge(container *nl.Conn) (nl.Link, error) {
 	if conf.bridge == "" {
 		return nl.Link{}, nil
 	}
-	bridge, err := pod.Link(conf.bridge)
+	bridge, err := container.Link(conf.bridge)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nl.Link{}, types.Errorf(types.CodeConfig, "the container has no bridge %s: %w", conf.bridge, err)
 	}
@@ -83,7 +83,7 @@ func (conf *config) findBridge(pod *nl.Conn) (nl.Link, error) {
 	return bridge, nil
 }
 
-// explainNoTun explains the error of a node on which the device file of taps cannot be opened.
+// explainNoTun explains the error of a host on which the device file of taps cannot be opened.
 func explainNoTun(err error) error {
 	var failed *fs.PathError
 	if errors.As(err, &failed) && failed.Path == nl.TunPath {

@@ -21,15 +21,15 @@ var _ = Describe("ADD", func() {
 
 	It("makes a tap that is up and has the configured settings", func() {
 		result := b.Add(b.call(conf("1.1.0", `"mtu":1400,"mac":"02:00:00:00:00:05","multiQueue":true,"owner":0,"group":4321`, static)))
-		Expect(b.pod.IP("-d link show eth0")).To(And(ContainSubstring("<NO-CARRIER,BROADCAST,MULTICAST,UP>"), ContainSubstring("mtu 1400"),
+		Expect(b.container.IP("-d link show eth0")).To(And(ContainSubstring("<NO-CARRIER,BROADCAST,MULTICAST,UP>"), ContainSubstring("mtu 1400"),
 			ContainSubstring("02:00:00:00:00:05"), ContainSubstring("alias plumb:net1/one/eth0"),
 			ContainSubstring("tun type tap pi off vnet_hdr off multi_queue numqueues 0 numdisabled 0 persist on user root group 4321")))
-		Expect(result.Interfaces).To(ConsistOf(And(HaveField("Name", "eth0"), HaveField("MTU", 1400), HaveField("Sandbox", b.pod.Path()))))
+		Expect(result.Interfaces).To(ConsistOf(And(HaveField("Name", "eth0"), HaveField("MTU", 1400), HaveField("Sandbox", b.container.Path()))))
 		Expect(result.IPs).To(HaveEach(HaveField("Interface", 0)))
-		Expect(b.pod.IP("-4 route")).To(ContainSubstring("default via 10.1.0.1 dev eth0"))
-		Expect(b.pod.IP("-6 route")).To(ContainSubstring("default via fd00:1::1 dev eth0"))
+		Expect(b.container.IP("-4 route")).To(ContainSubstring("default via 10.1.0.1 dev eth0"))
+		Expect(b.container.IP("-6 route")).To(ContainSubstring("default via fd00:1::1 dev eth0"))
 		for key, want := range map[string]string{"net/ipv4/conf/eth0/arp_notify": "1", "net/ipv6/conf/eth0/accept_ra": "0"} {
-			Expect(b.pod.Sysctl(GinkgoTB(), key)).To(Equal(want), key)
+			Expect(b.container.Sysctl(GinkgoTB(), key)).To(Equal(want), key)
 		}
 	})
 
@@ -39,44 +39,44 @@ var _ = Describe("ADD", func() {
 
 	It("connects the container with a virtual machine at the tap", func() {
 		b.Add(b.call(conf("1.1.0", "", static)))
-		guest := newGuest(b.pod, "10.1.0.1/24", "fd00:1::1/64")
-		for _, c := range []struct{ pod, guest string }{{"10.1.0.2", "10.1.0.1"}, {"fd00:1::2", "fd00:1::1"}} {
+		guest := newGuest(b.container, "10.1.0.1/24", "fd00:1::1/64")
+		for _, c := range []struct{ container, guest string }{{"10.1.0.2", "10.1.0.1"}, {"fd00:1::2", "fd00:1::1"}} {
 			// The kernel finds out a moment later that the tap has a carrier.
-			Eventually(func() error { _, err := guest.Exec("ping", "-c", "1", "-W", "1", c.pod); return err }).Should(Succeed())
-			nstest.RequireTraffic(GinkgoTB(), guest, b.pod, c.guest, c.pod)
+			Eventually(func() error { _, err := guest.Exec("ping", "-c", "1", "-W", "1", c.container); return err }).Should(Succeed())
+			nstest.RequireTraffic(GinkgoTB(), guest, b.container, c.guest, c.container)
 		}
 	})
 
 	It("does not wait for duplicate address detection, which the kernel does when a program attaches", func() {
-		b.pod.SetSysctl(GinkgoTB(), "net/ipv6/conf/default/dad_transmits", "1")
+		b.container.SetSysctl(GinkgoTB(), "net/ipv6/conf/default/dad_transmits", "1")
 		b.Add(b.call(conf("1.1.0", "", static)))
-		Expect(b.pod.IP("-6 address show dev eth0 tentative")).To(ContainSubstring("fd00:1::2"))
-		mustAttach(b.pod, 0)
-		Eventually(func() string { return b.pod.IP("-6 address show dev eth0 tentative") }).Should(BeEmpty())
+		Expect(b.container.IP("-6 address show dev eth0 tentative")).To(ContainSubstring("fd00:1::2"))
+		mustAttach(b.container, 0)
+		Eventually(func() string { return b.container.IP("-6 address show dev eth0 tentative") }).Should(BeEmpty())
 	})
 
 	Describe("a program that attaches to the tap", func() {
 		It("chooses the format of the packets", func() {
 			b.Add(b.call(conf("1.1.0", "", noIPAM)))
-			mustAttach(b.pod, unix.IFF_VNET_HDR)
-			Expect(b.pod.IP("-d link show eth0")).To(And(ContainSubstring("LOWER_UP"), ContainSubstring("vnet_hdr on")))
+			mustAttach(b.container, unix.IFF_VNET_HDR)
+			Expect(b.container.IP("-d link show eth0")).To(And(ContainSubstring("LOWER_UP"), ContainSubstring("vnet_hdr on")))
 		})
 		It("attaches once without multiQueue", func() {
 			b.Add(b.call(conf("1.1.0", "", noIPAM)))
-			mustAttach(b.pod, 0)
-			_, err := attachTap(b.pod, 0)
+			mustAttach(b.container, 0)
+			_, err := attachTap(b.container, 0)
 			Expect(err).To(MatchError(unix.EBUSY))
 		})
 		It("attaches several times with multiQueue", func() {
 			b.Add(b.call(conf("1.1.0", `"multiQueue":true`, noIPAM)))
-			mustAttach(b.pod, unix.IFF_MULTI_QUEUE)
-			mustAttach(b.pod, unix.IFF_MULTI_QUEUE)
-			Expect(b.pod.IP("-d link show eth0")).To(ContainSubstring("numqueues 2"))
+			mustAttach(b.container, unix.IFF_MULTI_QUEUE)
+			mustAttach(b.container, unix.IFF_MULTI_QUEUE)
+			Expect(b.container.IP("-d link show eth0")).To(ContainSubstring("numqueues 2"))
 		})
 		DescribeTable("must be that of the owner, and of a member of the group",
 			func(keys string, othersUser, othersGroup error) {
 				b.Add(b.call(conf("1.1.0", keys, noIPAM)))
-				Expect([]error{attachAs(b.pod, 1235, 4321), attachAs(b.pod, 1234, 4322), attachAs(b.pod, 1234, 4321)}).
+				Expect([]error{attachAs(b.container, 1235, 4321), attachAs(b.container, 1234, 4322), attachAs(b.container, 1234, 4321)}).
 					To(Equal([]error{othersUser, othersGroup, nil}))
 			},
 			Entry("no owner and no group", "", nil, nil),
@@ -87,30 +87,30 @@ var _ = Describe("ADD", func() {
 	})
 
 	Describe("with bridge", func() {
-		BeforeEach(func() { b.pod.Batch(GinkgoTB(), "link add br0 type bridge", "link set br0 up") })
+		BeforeEach(func() { b.container.Batch(GinkgoTB(), "link add br0 type bridge", "link set br0 up") })
 
 		It("connects the virtual machine with the network of the bridge", func() {
-			outside := nstest.NewNode(GinkgoTB()).Named("outside")
+			outside := nstest.NewHost(GinkgoTB()).Named("outside")
 			outside.SkipDAD(GinkgoTB())
-			nstest.Join(GinkgoTB(), nstest.End{In: b.pod, Name: "net0"}, nstest.End{In: outside, Name: "up0", Addrs: []string{"10.1.0.1/24"}})
-			b.pod.Batch(GinkgoTB(), "link set net0 master br0")
+			nstest.Join(GinkgoTB(), nstest.End{In: b.container, Name: "net0"}, nstest.End{In: outside, Name: "up0", Addrs: []string{"10.1.0.1/24"}})
+			b.container.Batch(GinkgoTB(), "link set net0 master br0")
 			b.Add(b.call(conf("1.1.0", `"bridge":"br0"`, noIPAM)))
-			Expect(b.pod.IP("link show eth0")).To(ContainSubstring("master br0"))
-			guest := newGuest(b.pod, "10.1.0.7/24")
+			Expect(b.container.IP("link show eth0")).To(ContainSubstring("master br0"))
+			guest := newGuest(b.container, "10.1.0.7/24")
 			Eventually(func() error { _, err := guest.Exec("ping", "-c", "1", "-W", "1", "10.1.0.1"); return err }).Should(Succeed())
 			nstest.ServeTCP(GinkgoTB(), guest, "10.1.0.7:80")
 			nstest.MustDial(GinkgoTB(), outside, "10.1.0.7:80", "10.1.0.1")
 		})
 		It("fails if the container has no such bridge, and reserves nothing", func() {
 			b.Refuse(b.call(conf("1.1.0", `"bridge":"br1"`, b.HostLocal())), types.CodeConfig, "the container has no bridge br1: find link br1")
-			b.pod.Batch(GinkgoTB(), "link add br1 type veth peer name br2")
+			b.container.Batch(GinkgoTB(), "link add br1 type veth peer name br2")
 			b.Refuse(b.call(conf("1.1.0", `"bridge":"br1"`, b.HostLocal())), types.CodeConfig, `interface br1 in the container is of kind "veth", not a bridge`)
 		})
 	})
 
 	DescribeTable("fails if the container has an interface of that name, which it leaves alone",
 		func(line string) {
-			b.pod.Batch(GinkgoTB(), line)
+			b.container.Batch(GinkgoTB(), line)
 			b.Refuse(b.call(conf("1.1.0", "", b.HostLocal())), types.CodeConfig, `interface "eth0" already exists in container`)
 		},
 		Entry("a veth", "link add eth0 type veth peer name eth1"),
@@ -132,10 +132,10 @@ var _ = Describe("ADD", func() {
 
 	It("makes a tap with the largest MTU", func() {
 		b.Add(b.call(conf("1.1.0", `"mtu":65521`, noIPAM)))
-		Expect(b.pod.IP("link show eth0")).To(ContainSubstring("mtu 65521"))
+		Expect(b.container.IP("link show eth0")).To(ContainSubstring("mtu 65521"))
 	})
 
-	It("says so and reserves nothing if the node has no /dev/net/tun", func() {
+	It("says so and reserves nothing if the host has no /dev/net/tun", func() {
 		c := b.call(conf("1.1.0", "", b.HostLocal())).FailAt("open /dev/net/tun", &fs.PathError{Op: "open", Path: nl.TunPath, Err: syscall.ENOENT})
 		b.Refuse(c, types.CodeIO, "open /dev/net/tun: no such file or directory: taps need this device file and the module tun")
 	})
@@ -159,30 +159,30 @@ var _ = Describe("selinuxContext", func() {
 
 	It("is set for the program ip, which makes the same tap, and not for later programs", func() {
 		labelPath, log := newIP()
-		pod := nstest.New(GinkgoTB())
+		container := nstest.New(GinkgoTB())
 		tap := nl.Tap{Name: "eth0", MultiQueue: true, Owner: id(1234), Group: id(0)}
-		Expect(pod.Do(func() error { return runInContext(labelPath, label, ipArgs(tap)) })).To(Succeed())
+		Expect(container.Do(func() error { return runInContext(labelPath, label, ipArgs(tap)) })).To(Succeed())
 		Expect(nstest.ReadFile(GinkgoTB(), log)).To(Equal(label + ": tuntap add mode tap name eth0 multi_queue user 1234 group 0\n"))
-		Expect(pod.IP("-d link show eth0")).To(ContainSubstring("tun type tap pi off vnet_hdr off multi_queue numqueues 0 numdisabled 0 persist on user 1234 group root"))
+		Expect(container.IP("-d link show eth0")).To(ContainSubstring("tun type tap pi off vnet_hdr off multi_queue numqueues 0 numdisabled 0 persist on user 1234 group root"))
 		Expect(nstest.ReadFile(GinkgoTB(), labelPath)).To(BeEmpty())
 	})
 
 	It("is not set for later programs if ip fails, and the error has the text of ip", func() {
 		labelPath, _ := newIP()
-		pod := nstest.New(GinkgoTB())
-		pod.Batch(GinkgoTB(), "link add eth0 type bridge")
-		err := pod.Do(func() error { return runInContext(labelPath, label, ipArgs(nl.Tap{Name: "eth0"})) })
+		container := nstest.New(GinkgoTB())
+		container.Batch(GinkgoTB(), "link add eth0 type bridge")
+		err := container.Do(func() error { return runInContext(labelPath, label, ipArgs(nl.Tap{Name: "eth0"})) })
 		Expect(err).To(MatchError(ContainSubstring("run ip: exit status 1: ioctl(TUNSETIFF): Device or resource busy")))
 		Expect(nstest.ReadFile(GinkgoTB(), labelPath)).To(BeEmpty())
 	})
 
-	It("makes ADD fail on a node without SELinux, and leaves nothing", func() {
+	It("makes ADD fail on a host without SELinux, and leaves nothing", func() {
 		if _, err := os.Stat("/sys/fs/selinux/enforce"); err == nil {
-			Skip("this node has SELinux")
+			Skip("this host has SELinux")
 		}
 		b := newTestbed()
 		b.Refuse(b.call(conf("1.1.0", `"selinuxContext":"`+label+`"`, b.HostLocal())), types.CodeConfig,
-			`selinuxContext "`+label+`": this node has no SELinux, or its policy does not permit the context`)
+			`selinuxContext "`+label+`": this host has no SELinux, or its policy does not permit the context`)
 		Expect(b.Reservations()).To(BeEmpty())
 	})
 

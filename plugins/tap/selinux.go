@@ -47,7 +47,7 @@ func runInContext(contextPath, seContext string, args []string) (err error) {
 		return types.Errorf(types.CodeConfig, "selinuxContext needs the program ip (iproute2) in PATH: %w", err)
 	}
 	if err := os.WriteFile(contextPath, []byte(seContext), 0); err != nil {
-		return types.Errorf(types.CodeConfig, "selinuxContext %q: this node has no SELinux, or its policy does not permit the context: %w", seContext, err)
+		return types.Errorf(types.CodeConfig, "selinuxContext %q: this host has no SELinux, or its policy does not permit the context: %w", seContext, err)
 	}
 	// Reset the context, because it applies to every program that this thread starts.
 	defer func() { err = errors.Join(err, os.WriteFile(contextPath, nil, 0)) }()

@@ -28,13 +28,13 @@ func TestREADMEExamples(t *testing.T) {
 // A testbed is a host with one container.
 type testbed struct {
 	*nstest.Bed
-	pod *nstest.NS
+	container *nstest.NS
 }
 
 func newTestbed() *testbed {
 	GinkgoHelper()
-	b := &testbed{Bed: nstest.NewBedOn(GinkgoTB(), plugin(), nstest.NewNode(GinkgoTB()), "host-local", "static")}
-	b.pod = b.NewContainer()
+	b := &testbed{Bed: nstest.NewBedOn(GinkgoTB(), plugin(), nstest.NewHost(GinkgoTB()), "host-local", "static")}
+	b.container = b.NewContainer()
 	return b
 }
 
@@ -47,7 +47,7 @@ const (
 func conf(version, keys, ipam string) string { return nstest.Conf("tap", version, keys, ipam) }
 
 // call returns a call for the container.
-func (b *testbed) call(conf string) nstest.Call { return b.Call("one", b.pod, conf) }
+func (b *testbed) call(conf string) nstest.Call { return b.Call("one", b.container, conf) }
 
 // openTun opens the device file of taps in the namespace.
 func openTun(n *nstest.NS) (fd int) {
@@ -111,7 +111,7 @@ func attachAs(n *nstest.NS, user, group uintptr) error {
 
 // newGuest makes a namespace whose eth0 is connected to the tap eth0 of the container, as in a
 // virtual machine: what one end sends, the other receives.
-func newGuest(pod *nstest.NS, addrs ...string) *nstest.NS {
+func newGuest(container *nstest.NS, addrs ...string) *nstest.NS {
 	GinkgoHelper()
 	guest := nstest.New(GinkgoTB()).Named("guest")
 	guest.SkipDAD(GinkgoTB())
@@ -119,7 +119,7 @@ func newGuest(pod *nstest.NS, addrs ...string) *nstest.NS {
 	for _, addr := range addrs {
 		guest.Batch(GinkgoTB(), "address add "+addr+" dev eth0")
 	}
-	ends := []*os.File{mustAttach(pod, 0), mustAttach(guest, 0)}
+	ends := []*os.File{mustAttach(container, 0), mustAttach(guest, 0)}
 	var pumps sync.WaitGroup
 	for i := range ends {
 		pumps.Go(func() {

@@ -21,12 +21,12 @@ func check(r *skel.Request) error {
 	if err != nil {
 		return err
 	}
-	pod, err := nl.Open(r.Pod)
+	container, err := nl.Open(r.ContainerNS)
 	if err != nil {
 		return err
 	}
-	return attach.CheckPodLink(r, pod, kind, func(eth nl.Link) error {
-		return errors.Join(conf.diffTap(eth), conf.diffBridge(pod, eth))
+	return attach.CheckContainerLink(r, container, kind, func(eth nl.Link) error {
+		return errors.Join(conf.diffTap(eth), conf.diffBridge(container, eth))
 	})
 }
 
@@ -47,11 +47,11 @@ func (conf *config) diffTap(eth nl.Link) error {
 }
 
 // diffBridge returns an error if the device is not a port of the configured bridge.
-func (conf *config) diffBridge(pod *nl.Conn, eth nl.Link) error {
+func (conf *config) diffBridge(container *nl.Conn, eth nl.Link) error {
 	if conf.bridge == "" {
 		return nil
 	}
-	bridge, err := pod.Link(conf.bridge)
+	bridge, err := container.Link(conf.bridge)
 	if err != nil {
 		return fmt.Errorf("bridge: %w", err)
 	}
@@ -62,13 +62,13 @@ func (conf *config) diffBridge(pod *nl.Conn, eth nl.Link) error {
 }
 
 // del does not read the configuration of the plugin, which may have changed since ADD.
-func del(r *skel.Request) error { return attach.DelPodLink(r, kind) }
+func del(r *skel.Request) error { return attach.DelContainerLink(r, kind) }
 
 // status returns an error if an ADD would fail.
 func status(r *skel.Request) error {
 	_, err := parse(r)
 	if err == nil {
-		err = explainNoTun(nl.CheckTun(r.Node))
+		err = explainNoTun(nl.CheckTun(r.HostNS))
 	}
 	if err != nil {
 		return types.NotAvailable(err)

@@ -24,14 +24,14 @@ var _ = Describe("CHECK", func() {
 	var b *testbed
 	BeforeEach(func() {
 		b = newTestbed()
-		b.pod.Batch(GinkgoTB(), "link add br0 type bridge", "link set br0 up", "link add br1 type bridge")
+		b.container.Batch(GinkgoTB(), "link add br0 type bridge", "link set br0 up", "link add br1 type bridge")
 	})
 
 	DescribeTable("passes after ADD",
 		func(keys, ipam string, later ...string) {
 			for _, version := range []string{"0.4.0", "1.0.0", "1.1.0"} {
 				c := b.Attach(b.call(conf(version, keys, ipam)))
-				b.pod.Batch(GinkgoTB(), later...)
+				b.container.Batch(GinkgoTB(), later...)
 				b.OK("CHECK", c)
 				b.OK("DEL", c)
 			}
@@ -43,14 +43,14 @@ var _ = Describe("CHECK", func() {
 
 	It("passes while a program is attached", func() {
 		c := b.Attach(b.call(conf("1.1.0", "", static)))
-		mustAttach(b.pod, 0)
+		mustAttach(b.container, 0)
 		b.OK("CHECK", c)
 	})
 
 	DescribeTable("names every difference",
 		func(keys string, change []string, texts ...string) {
 			c := b.Attach(b.call(conf("1.0.0", keys, static)))
-			b.pod.Batch(GinkgoTB(), change...)
+			b.container.Batch(GinkgoTB(), change...)
 			b.Fails("CHECK", c, types.CodeChanged, texts...)
 		},
 		Entry("another kind", "", []string{"link del eth0", "link add eth0 type veth peer name eth1"}, `of kind "veth", not "tun"`),
@@ -67,11 +67,11 @@ var _ = Describe("DEL", func() {
 	var b *testbed
 	BeforeEach(func() { b = newTestbed() })
 
-	It("leaves node, container and reservations as before, also when a program is attached", func() {
-		b.pod.Batch(GinkgoTB(), bridgeWithPort...)
-		restored := b.Restored(b.Host, b.pod)
+	It("leaves host, container and reservations as before, also when a program is attached", func() {
+		b.container.Batch(GinkgoTB(), bridgeWithPort...)
+		restored := b.Restored(b.Host, b.container)
 		c := b.Attach(b.call(conf("1.1.0", `"bridge":"br0"`, b.HostLocal())))
-		file := mustAttach(b.pod, 0)
+		file := mustAttach(b.container, 0)
 		b.OK("DEL", c)
 		Expect(b.Reservations()).To(BeEmpty())
 		_, err := unix.Read(int(file.Fd()), make([]byte, 1))
@@ -96,7 +96,7 @@ var _ = Describe("GC and STATUS", func() {
 		Entry("STATUS of the IPAM plugin fails", "", nstest.Static("x"), `IPAM plugin "static"`),
 	)
 
-	It("STATUS fails if the node has no /dev/net/tun", func() {
+	It("STATUS fails if the host has no /dev/net/tun", func() {
 		c := b.call(conf("1.1.0", "", static)).FailAt("open /dev/net/tun", &fs.PathError{Op: "open", Path: nl.TunPath, Err: syscall.ENOENT})
 		b.Fails("STATUS", c, types.CodeNotAvailable, "open /dev/net/tun: no such file or directory")
 	})
@@ -107,9 +107,9 @@ var _ = DescribeTable("any step of ADD or DEL that fails leaves nothing",
 		b := newTestbed()
 		b.FaultSweep(nstest.Sweep{
 			Config: config(b),
-			PreparePod: func(pod *nstest.NS) {
-				pod.SetSysctl(GinkgoTB(), "net/ipv6/conf/default/dad_transmits", "0")
-				pod.Batch(GinkgoTB(), bridgeWithPort...)
+			PrepareContainer: func(container *nstest.NS) {
+				container.SetSysctl(GinkgoTB(), "net/ipv6/conf/default/dad_transmits", "0")
+				container.Batch(GinkgoTB(), bridgeWithPort...)
 			},
 		})
 	},

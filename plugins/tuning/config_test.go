@@ -61,8 +61,8 @@ func decode(t *testing.T, text, args string) (*config, error) {
 		conf, err = parse(r)
 		return &types.Result{}, nil
 	}}
-	node, pod := nstest.NewNodeAndPod(t)
-	nstest.Run(p, nstest.Call{Command: "ADD", Node: node, Pod: pod, Args: args, Config: text}).OK(t)
+	host, container := nstest.NewHostAndContainer(t)
+	nstest.Run(p, nstest.Call{Command: "ADD", Host: host, Container: container, Args: args, Config: text}).OK(t)
 	return conf, err
 }
 

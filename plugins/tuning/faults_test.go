@@ -23,16 +23,16 @@ func TestFaults(t *testing.T) {
 	nstest.LeakCheck(t)
 	dir := t.TempDir()
 	nstest.FaultSweep(t, nstest.Sweep{
-		Plugin: plugin(), Config: configWithEverything(dir), Dirs: []string{dir}, PreparePod: withEth0(t),
+		Plugin: plugin(), Config: configWithEverything(dir), Dirs: []string{dir}, PrepareContainer: withEth0(t),
 	})
 }
 
 // TestKilledWhileWriting tests that ADD and DEL remove the temporary file of an ADD that was killed.
 func TestKilledWhileWriting(t *testing.T) {
-	node, pod := nstest.NewNodeAndPod(t)
-	withEth0(t)(pod)
+	host, container := nstest.NewHostAndContainer(t)
+	withEth0(t)(container)
 	dir := t.TempDir()
-	call := nstest.Call{Node: node, Pod: pod, Config: configWithEverything(dir)}
+	call := nstest.Call{Host: host, Container: container, Config: configWithEverything(dir)}
 	temp := filepath.Join(dir, statefile.TempName(types.Attachment{Network: "net", ContainerID: "test", IfName: "eth0"}))
 	writeFile(t, temp, `{"ma`)
 	nstest.Run(plugin(), call.With("ADD")).OK(t)

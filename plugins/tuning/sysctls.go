@@ -106,11 +106,11 @@ type currentSysctl struct {
 }
 
 // readSysctls reads the sysctls of the assignments. It tries all and joins the errors.
-func readSysctls(pod *ns.Handle, assignments []assignment) ([]currentSysctl, error) {
+func readSysctls(container *ns.Handle, assignments []assignment) ([]currentSysctl, error) {
 	var all []currentSysctl
 	var errs []error
 	for _, a := range assignments {
-		s, err := readFirst(pod, a)
+		s, err := readFirst(container, a)
 		all, errs = append(all, s), append(errs, err)
 	}
 	return all, errors.Join(errs...)
@@ -118,11 +118,11 @@ func readSysctls(pod *ns.Handle, assignments []assignment) ([]currentSysctl, err
 
 // readFirst reads the sysctl of an assignment: the first of its paths that exists in the
 // container.
-func readFirst(pod *ns.Handle, a assignment) (currentSysctl, error) {
+func readFirst(container *ns.Handle, a assignment) (currentSysctl, error) {
 	var err error
 	for _, path := range a.paths {
 		s := currentSysctl{Setting: sysctl.Setting{Key: path, Value: a.value}}
-		s.now, err = sysctl.Get(pod, path)
+		s.now, err = sysctl.Get(container, path)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			continue
@@ -142,9 +142,9 @@ func hasNoValue(err error) bool {
 
 // diff returns an error if the present value is not the configured one. It ignores differences
 // in white space: the kernel prints lists with tabs.
-func (s currentSysctl) diff(pod *ns.Handle) error {
+func (s currentSysctl) diff(container *ns.Handle) error {
 	if s.noValue || slices.Equal(strings.Fields(s.now), strings.Fields(s.Value)) {
 		return nil
 	}
-	return s.Differs(pod, s.now).Errorf("sysctl %s of the container is %q, not %q", s.Key, s.now, s.Value)
+	return s.Differs(container, s.now).Errorf("sysctl %s of the container is %q, not %q", s.Key, s.now, s.Value)
 }

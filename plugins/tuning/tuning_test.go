@@ -21,7 +21,7 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// prevResult is the result of the earlier plugins. It has interfaces of the same name on the node and
+// prevResult is the result of the earlier plugins. It has interfaces of the same name on the host and
 // in another container.
 const prevResult = `{"cniVersion": "1.1.0", "interfaces": [
 	{"name": "eth0", "mac": "02:00:00:00:00:aa", "mtu": 9000},
@@ -34,21 +34,21 @@ const prevResult = `{"cniVersion": "1.1.0", "interfaces": [
 const everything = `"mac": "C2:B0:57:49:47:F1", "mtu": 1454, "promisc": true, "allmulti": true, "txQLen": 20000,
 	"sysctl": {"net.ipv4.conf.IFNAME.arp_notify": "1", "net/ipv4/conf/IFNAME/arp_announce": "2", "net.ipv4.ping_group_range": "0 2147483647"}`
 
-// withEth0 returns a function that makes the interface eth0, with a carrier, in a pod. eth0 has no
+// withEth0 returns a function that makes the interface eth0, with a carrier, in a container. eth0 has no
 // link-local address, because the kernel would add and remove it at any time.
 func withEth0(tb nstest.TB) func(*nstest.NS) {
-	return func(pod *nstest.NS) {
+	return func(container *nstest.NS) {
 		tb.Helper()
-		pod.Batch(tb, "link add eth0 address 02:00:00:00:00:01 type veth peer name far",
+		container.Batch(tb, "link add eth0 address 02:00:00:00:00:01 type veth peer name far",
 			"link set eth0 addrgenmode none", "link set far addrgenmode none", "link set eth0 up", "link set far up")
-		if err := awaitCarrier(pod, "eth0", "far"); err != nil {
+		if err := awaitCarrier(container, "eth0", "far"); err != nil {
 			tb.Fatalf("%v", err)
 		}
 	}
 }
 
-func awaitCarrier(pod *nstest.NS, names ...string) error {
-	h, err := ns.Open(pod.Path(), nil)
+func awaitCarrier(container *nstest.NS, names ...string) error {
+	h, err := ns.Open(container.Path(), nil)
 	if err != nil {
 		return err
 	}
@@ -67,20 +67,20 @@ func awaitCarrier(pod *nstest.NS, names ...string) error {
 }
 
 var _ = Describe("tuning", func() {
-	var node, pod *nstest.NS
+	var host, container *nstest.NS
 	var call nstest.Call
 	var dir, allow string
 	var state func() string
 
 	BeforeEach(func() {
 		nstest.LeakCheck(GinkgoTB())
-		node, pod = nstest.NewNodeAndPod(GinkgoTB())
-		withEth0(GinkgoTB())(pod)
+		host, container = nstest.NewHostAndContainer(GinkgoTB())
+		withEth0(GinkgoTB())(container)
 		dir, allow = filepath.Join(GinkgoTB().TempDir(), "state"), filepath.Join(GinkgoTB().TempDir(), "allowlist.conf")
-		call = nstest.Call{Node: node, Pod: pod}
+		call = nstest.Call{Host: host, Container: container}
 		state = func() string { // without the folder, which attachments share
 			files := strings.TrimPrefix(nstest.SnapshotDir(GinkgoTB(), dir), "drwx------ .")
-			return nstest.Snapshot(GinkgoTB(), node, pod) + files
+			return nstest.Snapshot(GinkgoTB(), host, container) + files
 		}
 	})
 
@@ -89,7 +89,7 @@ var _ = Describe("tuning", func() {
 		return strings.ReplaceAll(fmt.Sprintf(`{"cniVersion": "1.1.0", "name": "net", "type": "tuning", "dataDir": %q, %s}`, dir, keys), ", }", "}")
 	}
 	withPrev := func(config string) string {
-		return strings.TrimSuffix(config, "}") + `, "prevResult": ` + strings.ReplaceAll(prevResult, "SANDBOX", pod.Path()) + "}"
+		return strings.TrimSuffix(config, "}") + `, "prevResult": ` + strings.ReplaceAll(prevResult, "SANDBOX", container.Path()) + "}"
 	}
 	run := func(command, keys string) nstest.Reply {
 		GinkgoHelper()
@@ -100,9 +100,9 @@ var _ = Describe("tuning", func() {
 	file := func() string { return filepath.Join(dir, "test_eth0.json") }
 	link := func() string {
 		GinkgoHelper()
-		return pod.IP("-d link show eth0")
+		return container.IP("-d link show eth0")
 	}
-	get := func(key string) string { return pod.Sysctl(GinkgoTB(), key) }
+	get := func(key string) string { return container.Sysctl(GinkgoTB(), key) }
 
 	Describe("ADD", func() {
 		It("makes every setting, and DEL restores it", func() {
@@ -160,7 +160,7 @@ var _ = Describe("tuning", func() {
 			before := nstest.WaitStable(state)
 			var steps []string
 			call.Before = func(step string) error { steps = append(steps, step); return nil }
-			Expect(run("ADD", "").OK(GinkgoTB()).Stdout).To(MatchJSON(strings.ReplaceAll(prevResult, "SANDBOX", pod.Path())))
+			Expect(run("ADD", "").OK(GinkgoTB()).Stdout).To(MatchJSON(strings.ReplaceAll(prevResult, "SANDBOX", container.Path())))
 			run("CHECK", "").OK(GinkgoTB())
 			Expect(steps).To(BeEmpty())
 			Expect(nstest.Compare(before, state())).To(BeEmpty())
@@ -185,15 +185,15 @@ var _ = Describe("tuning", func() {
 			Expect(steps).NotTo(ContainElement(ContainSubstring("netlink")))
 		})
 
-		It("sets sysctls in the container and not on the node", func() {
-			before := nstest.Snapshot(GinkgoTB(), node)
+		It("sets sysctls in the container and not on the host", func() {
+			before := nstest.Snapshot(GinkgoTB(), host)
 			run("ADD", `"sysctl": {"net.ipv4.ip_forward": "1", "net.ipv4.conf.all.arp_notify": "1"}`).OK(GinkgoTB())
-			Expect(nstest.Compare(before, nstest.Snapshot(GinkgoTB(), node))).To(BeEmpty())
+			Expect(nstest.Compare(before, nstest.Snapshot(GinkgoTB(), host))).To(BeEmpty())
 		})
 
 		DescribeTable("finds the sysctl of an interface with a dot in its name",
 			func(ifName, key string) {
-				pod.IP("link add eth0.100 type veth peer name far.100")
+				container.IP("link add eth0.100 type veth peer name far.100")
 				call.IfName = ifName
 				run("ADD", fmt.Sprintf(`"sysctl": {%q: "1"}`, key)).OK(GinkgoTB())
 				Expect(get("net/ipv4/conf/eth0.100/arp_notify")).To(Equal("1"))
@@ -228,7 +228,7 @@ var _ = Describe("tuning", func() {
 		})
 
 		It("restores the IPv6 sysctls that a small MTU removes", func() {
-			pod.SetSysctl(GinkgoTB(), "net/ipv6/conf/eth0/accept_ra", "0")
+			container.SetSysctl(GinkgoTB(), "net/ipv6/conf/eth0/accept_ra", "0")
 			keys := `"mtu": 1000, "sysctl": {"net.ipv6.conf.IFNAME.accept_ra": "2"}`
 			run("ADD", keys).OK(GinkgoTB())
 			run("DEL", keys).OK(GinkgoTB())
@@ -237,7 +237,7 @@ var _ = Describe("tuning", func() {
 		})
 
 		It("turns allmulti off, but not promisc, if both are false", func() {
-			pod.IP("link set eth0 allmulticast on promisc on")
+			container.IP("link set eth0 allmulticast on promisc on")
 			run("ADD", `"allmulti": false, "promisc": false`).OK(GinkgoTB())
 			Expect(link()).To(And(Not(ContainSubstring("ALLMULTI")), ContainSubstring("PROMISC")), "promisc false changes nothing")
 			run("DEL", "").OK(GinkgoTB())
@@ -280,15 +280,15 @@ var _ = Describe("tuning", func() {
 		DescribeTable("ignores a saved state of another namespace at the same path",
 			func(keys string) {
 				// The container was started again, and DEL was not called, or is called only now.
-				first, second := pod, nstest.New(GinkgoTB())
+				first, second := container, nstest.New(GinkgoTB())
 				withEth0(GinkgoTB())(second)
 				second.Must(GinkgoTB(), "ip", "link", "set", "eth0", "address", "02:00:00:00:00:77")
 				second.SetSysctl(GinkgoTB(), "net/ipv4/ip_forward", "1")
 				before := nstest.Snapshot(GinkgoTB(), second)
 				for _, commands := range [][]string{{"DEL"}, {"ADD", "DEL"}} {
-					call.Pod = first
+					call.Container = first
 					run("ADD", keys).OK(GinkgoTB())
-					call.Pod = second
+					call.Container = second
 					for _, command := range commands {
 						run(command, keys).OK(GinkgoTB())
 					}
@@ -341,7 +341,7 @@ var _ = Describe("tuning", func() {
 			c := call.With("ADD")
 			c.Config = strings.Replace(withPrev(conf(`"mtu": 1400`)), `"name": "net"`, `"name": "`+strings.Repeat("n", 200)+`"`, 1)
 			nstest.Run(plugin(), c).OK(GinkgoTB())
-			nstest.Run(plugin(), nstest.Call{Command: "DEL", Node: node, Pod: pod, ContainerID: c.ContainerID, Config: c.Config}).OK(GinkgoTB())
+			nstest.Run(plugin(), nstest.Call{Command: "DEL", Host: host, Container: container, ContainerID: c.ContainerID, Config: c.Config}).OK(GinkgoTB())
 			Expect(link()).To(ContainSubstring("mtu 1500"))
 			Expect(os.ReadDir(dir)).To(BeEmpty())
 		})
@@ -363,7 +363,7 @@ var _ = Describe("tuning", func() {
 				Expect(nstest.WaitEqual(before, state)).To(BeEmpty())
 			},
 			Entry("a sysctl that does not exist", types.CodeConfig, `"sysctl": {"net.ipv4.conf.nosuch.arp_notify": "1"}`, `sysctl "net.ipv4.conf.nosuch.arp_notify" does not exist in the container`),
-			Entry("a sysctl that only the node can set", types.CodeConfig, `"sysctl": {"net.core.rmem_max": "4096"}`, "rmem_max"),
+			Entry("a sysctl that only the host can set", types.CodeConfig, `"sysctl": {"net.core.rmem_max": "4096"}`, "rmem_max"),
 			Entry("a sysctl outside of net.", types.CodeConfig, `"sysctl": {"kernel.nosuch": "1"}`, "invalid net sysctl key"),
 			Entry("a value that the kernel refuses, after other changes", types.CodeConfig, everything[:len(everything)-1]+`, "net.ipv4.ip_forward": "nonsense"}`, "invalid argument"),
 			Entry("an MTU that the device cannot have, after other changes", types.CodeConfig, strings.Replace(everything, "1454", "65536", 1), "mtu"),
@@ -399,8 +399,8 @@ var _ = Describe("tuning", func() {
 			Expect(err).NotTo(HaveOccurred())
 			defer func() { _ = full.Close() }()
 			exit := skel.Run(plugin(), skel.Env{
-				Environ: []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=test", "CNI_IFNAME=eth0", "CNI_PATH=/x", "CNI_NETNS=" + pod.Path()},
-				Node:    node.Path(), Stdin: strings.NewReader(withPrev(conf(everything))), Stdout: full, Stderr: GinkgoWriter,
+				Environ: []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=test", "CNI_IFNAME=eth0", "CNI_PATH=/x", "CNI_NETNS=" + container.Path()},
+				HostNS:  host.Path(), Stdin: strings.NewReader(withPrev(conf(everything))), Stdout: full, Stderr: GinkgoWriter,
 			})
 			Expect(exit).To(Equal(1))
 			Expect(nstest.WaitEqual(before, state)).To(BeEmpty())
@@ -410,7 +410,7 @@ var _ = Describe("tuning", func() {
 	DescribeTable("ADD returns a result in the form of the version",
 		func(version string) {
 			prev := fmt.Sprintf(`{"cniVersion": %q, "interfaces": [{"name": "eth0", "mac": "02:00:00:00:00:01", "sandbox": %q}],
-				"ips": [{"version": "4", "interface": 0, "address": "10.1.0.2/24"}]}`, version, pod.Path())
+				"ips": [{"version": "4", "interface": 0, "address": "10.1.0.2/24"}]}`, version, container.Path())
 			mac := true
 			if version < "0.3.0" {
 				prev, mac = fmt.Sprintf(`{"cniVersion": %q, "ip4": {"ip": "10.1.0.2/24"}}`, version), false
@@ -430,7 +430,7 @@ var _ = Describe("tuning", func() {
 		It("restores what the reference plugin saved", func() {
 			Expect(os.Mkdir(dir, 0o600)).To(Succeed())
 			Expect(os.WriteFile(file(), []byte("{\n \"mac\": \"02:00:00:00:00:01\",\n \"promisc\": false,\n \"mtu\": 1500,\n \"allmulti\": false,\n \"txQLen\": 1000\n}"), 0o600)).To(Succeed())
-			pod.IP("link set eth0 mtu 1454 promisc on allmulticast on txqueuelen 9 address 02:00:00:00:00:99")
+			container.IP("link set eth0 mtu 1454 promisc on allmulticast on txqueuelen 9 address 02:00:00:00:00:99")
 			run("DEL", everything).OK(GinkgoTB())
 			Expect(link()).To(And(ContainSubstring("02:00:00:00:00:01"), ContainSubstring("mtu 1500"), ContainSubstring("qlen 1000"),
 				Not(ContainSubstring("PROMISC")), Not(ContainSubstring("ALLMULTI"))))
@@ -441,7 +441,7 @@ var _ = Describe("tuning", func() {
 			func(netns func() string) {
 				run("ADD", everything).OK(GinkgoTB())
 				call.NetNS = netns()
-				call.Pod = nil
+				call.Container = nil
 				c := call.With("DEL")
 				c.Config = conf("") // without prevResult
 				nstest.Run(plugin(), c).OK(GinkgoTB())
@@ -449,13 +449,13 @@ var _ = Describe("tuning", func() {
 			},
 			Entry("no CNI_NETNS, as containerd's second DEL", func() string { return "" }),
 			Entry("a path that does not exist", func() string { return "/nonexistent/ns" }),
-			Entry("a plain file", func() string { pod.Remove(GinkgoTB()); return pod.Path() }),
-			Entry("the node's own namespace", func() string { return node.Path() }),
+			Entry("a plain file", func() string { container.Remove(GinkgoTB()); return container.Path() }),
+			Entry("the host's own namespace", func() string { return host.Path() }),
 		)
 
 		It("restores sysctls if the interface is gone", func() {
 			run("ADD", everything).OK(GinkgoTB())
-			pod.IP("link del eth0")
+			container.IP("link del eth0")
 			run("DEL", everything).OK(GinkgoTB())
 			Expect(get("net/ipv4/ping_group_range")).To(Equal("1\t0"))
 			Expect(file()).NotTo(BeAnExistingFile())
@@ -466,7 +466,7 @@ var _ = Describe("tuning", func() {
 			other := nstest.New(GinkgoTB())
 			withEth0(GinkgoTB())(other)
 			other.Must(GinkgoTB(), "ip", "link", "set", "eth0", "mtu", "1234")
-			call.Pod = other
+			call.Container = other
 			before := nstest.Snapshot(GinkgoTB(), other)
 			run("DEL", everything).OK(GinkgoTB())
 			Expect(nstest.Compare(before, nstest.Snapshot(GinkgoTB(), other))).To(BeEmpty())
@@ -492,7 +492,7 @@ var _ = Describe("tuning", func() {
 
 		It("changes nothing of another interface with the same name", func() {
 			run("ADD", everything).OK(GinkgoTB())
-			pod.Batch(GinkgoTB(), "link set eth0 down", "link set eth0 name old", "link add eth0 type bridge")
+			container.Batch(GinkgoTB(), "link set eth0 down", "link set eth0 name old", "link add eth0 type bridge")
 			before := link()
 			run("DEL", everything).OK(GinkgoTB())
 			Expect(link()).To(Equal(before))
@@ -501,14 +501,14 @@ var _ = Describe("tuning", func() {
 		})
 
 		It("succeeds with a warning if the kernel refuses a value because of a change in the container", func() {
-			pod.Batch(GinkgoTB(), "link add base type veth peer name far2", "link set base up",
+			container.Batch(GinkgoTB(), "link add base type veth peer name far2", "link set base up",
 				"link add eth5 link base address 02:00:00:00:00:05 type macvlan", "link set eth5 up")
 			call.IfName = "eth5"
 			run("ADD", `"mac": "02:00:00:00:00:06", "allmulti": true`).OK(GinkgoTB())
-			pod.Batch(GinkgoTB(), "link add other link base address 02:00:00:00:00:05 type macvlan", "link set other up")
+			container.Batch(GinkgoTB(), "link add other link base address 02:00:00:00:00:05 type macvlan", "link set other up")
 			reply := run("DEL", "").OK(GinkgoTB())
 			Expect(reply.Stderr).To(ContainSubstring("address already in use"))
-			Expect(pod.IP("link show eth5")).NotTo(ContainSubstring("ALLMULTI"))
+			Expect(container.IP("link show eth5")).NotTo(ContainSubstring("ALLMULTI"))
 			Expect(os.ReadDir(dir)).To(BeEmpty())
 		})
 
@@ -526,9 +526,9 @@ var _ = Describe("tuning", func() {
 			func(writeFile func()) {
 				Expect(os.Mkdir(dir, 0o700)).To(Succeed())
 				writeFile()
-				before := nstest.Snapshot(GinkgoTB(), pod)
+				before := nstest.Snapshot(GinkgoTB(), container)
 				Expect(run("DEL", everything).OK(GinkgoTB()).Stderr).To(ContainSubstring("nothing is restored"))
-				Expect(nstest.Compare(before, nstest.Snapshot(GinkgoTB(), pod))).To(BeEmpty())
+				Expect(nstest.Compare(before, nstest.Snapshot(GinkgoTB(), container))).To(BeEmpty())
 				Expect(os.ReadDir(dir)).To(BeEmpty())
 			},
 			Entry("an incomplete file", func() { Expect(os.WriteFile(file(), []byte("{\n \"mtu\": 15"), 0o600)).To(Succeed()) }),
@@ -587,34 +587,34 @@ var _ = Describe("tuning", func() {
 				Expect(f.Msg).To(ContainSubstring(want))
 				Expect(strings.Count(f.Msg, "\n")).To(BeZero(), "names only this setting")
 			},
-			Entry("mac", func() { pod.IP("link set eth0 address 02:00:00:00:00:09") },
+			Entry("mac", func() { container.IP("link set eth0 address 02:00:00:00:00:09") },
 				"mac of interface eth0 is 02:00:00:00:00:09, not c2:b0:57:49:47:f1"),
-			Entry("mtu", func() { pod.IP("link set eth0 mtu 1500") }, "mtu of interface eth0 is 1500, not 1454"),
-			Entry("promisc", func() { pod.IP("link set eth0 promisc off") }, "promisc of interface eth0 is false, not true"),
-			Entry("allmulti", func() { pod.IP("link set eth0 allmulticast off") }, "allmulti of interface eth0 is false, not true"),
-			Entry("txQLen", func() { pod.IP("link set eth0 txqueuelen 7") }, "txQLen of interface eth0 is 7, not 20000"),
-			Entry("a sysctl", func() { pod.SetSysctl(GinkgoTB(), "net/ipv4/conf/eth0/arp_notify", "0") }, `sysctl net/ipv4/conf/eth0/arp_notify of the container is "0", not "1"`),
-			Entry("a list", func() { pod.SetSysctl(GinkgoTB(), "net/ipv4/ping_group_range", "0 5") }, `sysctl net/ipv4/ping_group_range of the container is "0\t5"`),
+			Entry("mtu", func() { container.IP("link set eth0 mtu 1500") }, "mtu of interface eth0 is 1500, not 1454"),
+			Entry("promisc", func() { container.IP("link set eth0 promisc off") }, "promisc of interface eth0 is false, not true"),
+			Entry("allmulti", func() { container.IP("link set eth0 allmulticast off") }, "allmulti of interface eth0 is false, not true"),
+			Entry("txQLen", func() { container.IP("link set eth0 txqueuelen 7") }, "txQLen of interface eth0 is 7, not 20000"),
+			Entry("a sysctl", func() { container.SetSysctl(GinkgoTB(), "net/ipv4/conf/eth0/arp_notify", "0") }, `sysctl net/ipv4/conf/eth0/arp_notify of the container is "0", not "1"`),
+			Entry("a list", func() { container.SetSysctl(GinkgoTB(), "net/ipv4/ping_group_range", "0 5") }, `sysctl net/ipv4/ping_group_range of the container is "0\t5"`),
 			Entry("the saved state is missing", func() { Expect(os.Remove(file())).To(Succeed()) }, "state/test_eth0.json: no such file"),
 			Entry("the saved state is incomplete", func() { Expect(os.Truncate(file(), 9)).To(Succeed()) }, "state/test_eth0.json: no saved state can be read from it"),
 		)
 
 		It("fails if the interface is gone", func() {
 			run("ADD", `"mtu": 1400`).OK(GinkgoTB())
-			pod.IP("link del eth0")
+			container.IP("link del eth0")
 			Expect(run("CHECK", `"mtu": 1400`).Failure(GinkgoTB()).Msg).To(ContainSubstring("find link eth0"))
 		})
 
 		It("fails if a sysctl is gone", func() {
 			keys := `"sysctl": {"net.ipv4.conf.IFNAME.arp_notify": "1"}`
 			run("ADD", keys).OK(GinkgoTB())
-			pod.IP("link del eth0")
+			container.IP("link del eth0")
 			run("CHECK", keys).RequireFailure(GinkgoTB(), types.CodeChanged, "net.ipv4.conf.IFNAME.arp_notify")
 		})
 
 		It("ignores what is not configured, white space and case", func() {
 			run("ADD", everything).OK(GinkgoTB())
-			pod.IP("link set eth0 txqueuelen 7 mtu 1333")
+			container.IP("link set eth0 txqueuelen 7 mtu 1333")
 			run("CHECK", `"mac": "c2:B0:57:49:47:f1", "sysctl": {"net.ipv4.ping_group_range": " 0   2147483647\n"}`).OK(GinkgoTB())
 		})
 
@@ -622,17 +622,17 @@ var _ = Describe("tuning", func() {
 			run("ADD", `"mtu": 1400`).OK(GinkgoTB())
 			run("ADD", `"mtu": 1400, "promisc": true`).OK(GinkgoTB())
 			Expect(link()).To(ContainSubstring("promiscuity 1 "))
-			stop := listen(pod, "eth0")
+			stop := listen(container, "eth0")
 			Expect(link()).To(ContainSubstring("promiscuity 2 "))
 			run("CHECK", `"mtu": 1400, "promisc": true`).OK(GinkgoTB())
-			pod.IP("link set eth0 promisc off")
+			container.IP("link set eth0 promisc off")
 			run("CHECK", `"mtu": 1400, "promisc": true`).Failure(GinkgoTB())
 			run("CHECK", `"mtu": 1400`).OK(GinkgoTB())
 			stop()
 		})
 
 		It("succeeds if the reference plugin did the ADD, which saves no sysctls", func() {
-			pod.SetSysctl(GinkgoTB(), "net/ipv4/conf/eth0/arp_notify", "1")
+			container.SetSysctl(GinkgoTB(), "net/ipv4/conf/eth0/arp_notify", "1")
 			keys := `"sysctl": {"net.ipv4.conf.IFNAME.arp_notify": "1"}`
 			Expect(run("CHECK", keys).OK(GinkgoTB())).To(Equal(nstest.Reply{}))
 			Expect(run("DEL", keys).OK(GinkgoTB()).Stderr).To(ContainSubstring("these sysctls are not restored: net/ipv4/conf/eth0/arp_notify"))
@@ -648,7 +648,7 @@ var _ = Describe("tuning", func() {
 	Describe("GC", func() {
 		gc := func(network, valid string) nstest.Reply {
 			GinkgoHelper()
-			return nstest.Run(plugin(), nstest.Call{Command: "GC", Node: node, Config: fmt.Sprintf(
+			return nstest.Run(plugin(), nstest.Call{Command: "GC", Host: host, Config: fmt.Sprintf(
 				`{"cniVersion": "1.1.0", "name": %q, "type": "tuning", "dataDir": %q, "cni.dev/valid-attachments": %s}`, network, dir, valid)}).OK(GinkgoTB())
 		}
 		names := func() []string {
@@ -692,7 +692,7 @@ var _ = Describe("tuning", func() {
 	Describe("STATUS", func() {
 		status := func(keys string) nstest.Reply {
 			c := call.With("STATUS")
-			c.Pod, c.Config, c.Env = nil, conf(keys), []string{"CNI_IFNAME=", "CNI_CONTAINERID="}
+			c.Container, c.Config, c.Env = nil, conf(keys), []string{"CNI_IFNAME=", "CNI_CONTAINERID="}
 			return nstest.Run(machine{allowlist: allow}.plugin(), c)
 		}
 
@@ -720,10 +720,10 @@ var _ = Describe("tuning", func() {
 })
 
 // listen makes the interface promiscuous as tcpdump does, with a packet socket, until stop is called.
-func listen(pod *nstest.NS, ifName string) (stop func()) {
+func listen(container *nstest.NS, ifName string) (stop func()) {
 	GinkgoHelper()
 	var fd int
-	Expect(pod.Do(func() (err error) {
+	Expect(container.Do(func() (err error) {
 		if fd, err = syscall.Socket(syscall.AF_PACKET, syscall.SOCK_RAW|syscall.SOCK_CLOEXEC, 0); err != nil {
 			return err
 		}

@@ -47,12 +47,12 @@ func (h machine) add(r *skel.Request) (*types.Result, error) {
 // A target has the interface and the sysctls of the container that the configuration sets, with
 // their present values.
 type target struct {
-	r       *skel.Request
-	conf    *config
-	file    statefile.File // with the saved state
-	pod     *nl.Conn       // nil if only sysctls are configured
-	link    nl.Link        // zero if only sysctls are configured
-	sysctls []currentSysctl
+	r         *skel.Request
+	conf      *config
+	file      statefile.File // with the saved state
+	container *nl.Conn       // nil if only sysctls are configured
+	link      nl.Link        // zero if only sysctls are configured
+	sysctls   []currentSysctl
 }
 
 // newTarget looks up the interface, if link settings are configured, and reads the configured
@@ -62,17 +62,17 @@ func newTarget(r *skel.Request, conf *config) (*target, error) {
 	t := &target{r: r, conf: conf, file: savedFile(r, conf.dataDir)}
 	var err error
 	if conf.link != (settings{}) {
-		if t.pod, err = nl.Open(r.Pod); err != nil {
+		if t.container, err = nl.Open(r.ContainerNS); err != nil {
 			return nil, err
 		}
-		if t.link, err = t.pod.Link(r.IfName); errors.Is(err, fs.ErrNotExist) {
+		if t.link, err = t.container.Link(r.IfName); errors.Is(err, fs.ErrNotExist) {
 			err = fmt.Errorf("no interface %q in container: list tuning after the plugin that makes the interface: %w", r.IfName, err)
 		}
 		if err != nil {
 			return nil, err
 		}
 	}
-	t.sysctls, err = readSysctls(r.Pod, conf.sysctls)
+	t.sysctls, err = readSysctls(r.ContainerNS, conf.sysctls)
 	return t, err
 }
 
@@ -99,11 +99,11 @@ func (t *target) tune(u *undo.Stack) error {
 		}
 		return t.file.Remove()
 	})
-	if err := sysctl.Set(t.r.Pod, t.configuredSysctls()...); err != nil {
+	if err := sysctl.Set(t.r.ContainerNS, t.configuredSysctls()...); err != nil {
 		return err
 	}
 	for _, d := range t.conf.link.differences(t.link) {
-		if err := d.set(t.pod, t.link); err != nil {
+		if err := d.set(t.container, t.link); err != nil {
 			return err
 		}
 	}
@@ -126,7 +126,7 @@ func withCode(err error) error {
 func (t *target) currentState() *saved {
 	s := &saved{
 		settings: t.conf.link.currentOf(t.link), Sysctl: map[string]string{},
-		Network: t.r.Conf.Name, NetNS: t.r.Pod.Cookie(), IfIndex: t.link.Index,
+		Network: t.r.Conf.Name, NetNS: t.r.ContainerNS.Cookie(), IfIndex: t.link.Index,
 	}
 	for _, current := range t.sysctls {
 		if !current.noValue {
@@ -150,7 +150,7 @@ func (t *target) loadEarlier() (*saved, error) {
 		return nil, nil
 	case err != nil:
 		return nil, types.Coded(types.CodeIO, err)
-	case !t.r.Pod.CanHaveCookie(state.NetNS):
+	case !t.r.ContainerNS.CanHaveCookie(state.NetNS):
 		return nil, nil
 	}
 	return state, nil
@@ -202,7 +202,7 @@ func del(r *skel.Request) error {
 		r.Warn("%v; nothing is restored", err)
 	case err != nil:
 		return types.Coded(types.CodeIO, err)
-	case r.Pod != nil:
+	case r.ContainerNS != nil:
 		if err := restore(r, state); err != nil {
 			return err
 		}
@@ -214,16 +214,16 @@ func del(r *skel.Request) error {
 // was saved. That happens after an ADD of the reference plugin, which saves no sysctls.
 func warnOfSysctls(r *skel.Request, missingFile string) {
 	conf, err := parse(r)
-	if err != nil || r.Pod == nil {
+	if err != nil || r.ContainerNS == nil {
 		return
 	}
-	sysctls, err := readSysctls(r.Pod, conf.sysctls)
+	sysctls, err := readSysctls(r.ContainerNS, conf.sysctls)
 	if err != nil {
 		return
 	}
 	var kept []string
 	for _, s := range sysctls {
-		if !s.noValue && s.diff(r.Pod) == nil {
+		if !s.noValue && s.diff(r.ContainerNS) == nil {
 			kept = append(kept, s.Key)
 		}
 	}
@@ -236,12 +236,12 @@ func warnOfSysctls(r *skel.Request, missingFile string) {
 // not the one in which the state was saved. It restores the sysctls last, because the kernel removes
 // IPv6 and its sysctls from an interface with an MTU below 1280.
 func restore(r *skel.Request, state *saved) error {
-	if !r.Pod.CanHaveCookie(state.NetNS) {
+	if !r.ContainerNS.CanHaveCookie(state.NetNS) {
 		return nil
 	}
 	errs := []error{restoreLink(r, state)}
 	for _, key := range slices.Sorted(maps.Keys(state.Sysctl)) {
-		errs = append(errs, ignoreUnrestorable(r, sysctl.Ensure(r.Pod, sysctl.Setting{Key: key, Value: state.Sysctl[key]})))
+		errs = append(errs, ignoreUnrestorable(r, sysctl.Ensure(r.ContainerNS, sysctl.Setting{Key: key, Value: state.Sysctl[key]})))
 	}
 	return errors.Join(errs...)
 }
@@ -252,17 +252,17 @@ func restoreLink(r *skel.Request, state *saved) error {
 	if state.settings == (settings{}) {
 		return nil
 	}
-	pod, err := nl.Open(r.Pod)
+	container, err := nl.Open(r.ContainerNS)
 	if err != nil {
 		return err
 	}
-	link, err := pod.Link(r.IfName)
+	link, err := container.Link(r.IfName)
 	if err != nil || !state.isOfLink(link.Index) {
 		return ignoreUnrestorable(r, err)
 	}
 	var errs []error
 	for _, d := range state.differences(link) {
-		errs = append(errs, ignoreUnrestorable(r, d.set(pod, link)))
+		errs = append(errs, ignoreUnrestorable(r, d.set(container, link)))
 	}
 	return errors.Join(errs...)
 }
@@ -304,7 +304,7 @@ func check(r *skel.Request) error {
 		errs = append(errs, fmt.Errorf("%s of interface %s is %v, not %v", d.name, r.IfName, d.have, d.want))
 	}
 	for _, s := range t.sysctls {
-		errs = append(errs, s.diff(r.Pod))
+		errs = append(errs, s.diff(r.ContainerNS))
 	}
 	return types.Coded(types.CodeChanged, errors.Join(append(errs, t.checkSaved())...))
 }

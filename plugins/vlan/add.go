@@ -36,7 +36,7 @@ func add(r *skel.Request) (*types.Result, error) {
 // addLink makes the VLAN interface.
 func (conf *config) addLink(r *skel.Request, setup *attach.MasterSetup) (nl.Link, error) {
 	eth, err := setup.MasterConn.AddVLANLink(&r.Undo, nl.VLANLink{
-		NewLink: nl.NewLink{Name: conf.name, In: setup.Pod, Parent: setup.Master, MAC: conf.mac, MTU: conf.mtu}, ID: conf.id, Protocol: conf.protocol,
+		NewLink: nl.NewLink{Name: conf.name, In: setup.Container, Parent: setup.Master, MAC: conf.mac, MTU: conf.mtu}, ID: conf.id, Protocol: conf.protocol,
 	})
 	return eth, explainRefusal(err, setup, conf)
 }

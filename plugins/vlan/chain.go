@@ -60,26 +60,26 @@ func addInChain(r *skel.Request, conf *config) (*types.Result, error) {
 	if _, found := result.ContainerInterface(r.IfName); !found {
 		return nil, types.Errorf(types.CodeConfig, "prevResult has no interface %s in the container, which would be the master; name one by the key \"master\"", r.IfName)
 	}
-	pod, err := nl.Open(r.Pod)
+	container, err := nl.Open(r.ContainerNS)
 	if err != nil {
 		return nil, err
 	}
-	master, err := conf.master.Find(pod, conf.mtu)
+	master, err := conf.master.Find(container, conf.mtu)
 	if err != nil {
 		return nil, err
 	}
-	if err := attach.EnsureNameFree(pod, conf.name); err != nil {
+	if err := attach.EnsureNameFree(container, conf.name); err != nil {
 		return nil, err
 	}
-	eth, err := conf.addLink(r, &attach.MasterSetup{MasterConn: pod, Pod: pod, Master: master})
+	eth, err := conf.addLink(r, &attach.MasterSetup{MasterConn: container, Container: container, Master: master})
 	if err != nil {
 		return nil, err
 	}
-	if err := pod.SetAlias(eth, attach.LinkAlias(linkOwner(r, conf.name))); err != nil {
+	if err := container.SetAlias(eth, attach.LinkAlias(linkOwner(r, conf.name))); err != nil {
 		return nil, err
 	}
 	result.Interfaces = append(result.Interfaces, attach.Interface(eth, r.NetNS))
-	return result, pod.SetUp(eth)
+	return result, container.SetUp(eth)
 }
 
 // checkInChain compares the VLAN interface with the configuration and with prevResult.
@@ -88,13 +88,13 @@ func checkInChain(r *skel.Request, conf *config) error {
 	if err != nil {
 		return err
 	}
-	pod, err := nl.Open(r.Pod)
+	container, err := nl.Open(r.ContainerNS)
 	if err != nil {
 		return err
 	}
-	changed := attach.Diff(pod, conf.name, attach.Spec{Kind: kind})
-	if l, err := pod.Link(conf.name); err == nil && l.Kind == kind {
-		changed = errors.Join(changed, conf.diff(l), conf.master.Diff(pod, l))
+	changed := attach.Diff(container, conf.name, attach.Spec{Kind: kind})
+	if l, err := container.Link(conf.name); err == nil && l.Kind == kind {
+		changed = errors.Join(changed, conf.diff(l), conf.master.Diff(container, l))
 	}
 	if _, found := prev.ContainerInterface(conf.name); !found {
 		changed = errors.Join(changed, fmt.Errorf("prevResult has no interface %q in a sandbox", conf.name))
@@ -104,16 +104,16 @@ func checkInChain(r *skel.Request, conf *config) error {
 
 // delInChain deletes the VLAN interface, if the container has it.
 func delInChain(r *skel.Request, name string) error {
-	if r.Pod == nil {
+	if r.ContainerNS == nil {
 		return nil
 	}
-	pod, err := nl.Open(r.Pod)
+	container, err := nl.Open(r.ContainerNS)
 	if err != nil {
 		return err
 	}
-	l, err := pod.Link(name)
+	l, err := container.Link(name)
 	if err != nil || l.Kind != kind || l.Alias != attach.LinkAlias(linkOwner(r, name)) {
 		return types.IgnoreNotExist(err)
 	}
-	return pod.DeleteLink(l)
+	return container.DeleteLink(l)
 }

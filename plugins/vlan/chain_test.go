@@ -13,40 +13,40 @@ var _ = Describe("in a chain, without a master", Label(nstest.Kernel), func() {
 	var b *testbed
 	BeforeEach(func() { b = newTaggedTestbed() })
 	// newPodWithEth0 makes a container whose interface eth0 is on the segment of a host outside.
-	newPodWithEth0 := func() *nstest.NS {
+	newContainerWithEth0 := func() *nstest.NS {
 		GinkgoHelper()
-		pod := b.NewContainer()
+		container := b.NewContainer()
 		b.Outside.IP("link del uplink0")
-		nstest.Join(GinkgoTB(), nstest.End{In: pod, Name: "eth0"}, nstest.End{In: b.Outside, Name: "uplink0"})
+		nstest.Join(GinkgoTB(), nstest.End{In: container, Name: "eth0"}, nstest.End{In: b.Outside, Name: "uplink0"})
 		b.tagOutside("tagged", "id 100", outside4+"/24")
-		return pod
+		return container
 	}
 
 	It("ADD makes VLANs of the interface CNI_IFNAME and appends them to the result; CHECK and DEL find them", func() {
-		pod := newPodWithEth0()
-		restored := b.Restored(pod)
-		first := b.Call("one", pod, nstest.WithPrevResult(conf("1.1.0", inChain+`,"mac":"02:00:00:00:00:64"`, noIPAM), prev))
+		container := newContainerWithEth0()
+		restored := b.Restored(container)
+		first := b.Call("one", container, nstest.WithPrevResult(conf("1.1.0", inChain+`,"mac":"02:00:00:00:00:64"`, noIPAM), prev))
 		added := b.OK("ADD", first)
 		Expect(added.Result(GinkgoTB()).Interfaces).To(HaveExactElements(HaveField("Name", "eth0"),
-			And(HaveField("Name", "eth0.100"), HaveField("Sandbox", pod.Path()), HaveField("MAC", "02:00:00:00:00:64"))))
-		second := b.Call("one", pod, nstest.WithPrevResult(conf("1.1.0", `"linkInContainer":true,"vlanId":200,"protocol":"802.1ad","ifName":"storage"`, noIPAM), added.Stdout))
+			And(HaveField("Name", "eth0.100"), HaveField("Sandbox", container.Path()), HaveField("MAC", "02:00:00:00:00:64"))))
+		second := b.Call("one", container, nstest.WithPrevResult(conf("1.1.0", `"linkInContainer":true,"vlanId":200,"protocol":"802.1ad","ifName":"storage"`, noIPAM), added.Stdout))
 		added = b.OK("ADD", second)
 		result := added.Result(GinkgoTB())
 		Expect(result.Interfaces).To(HaveLen(3))
 		Expect(result.IPs).To(HaveExactElements(HaveField("Interface", 0)))
-		Expect(pod.IP("-d link show eth0.100")).To(And(ContainSubstring("vlan protocol 802.1Q id 100"), ContainSubstring("UP,LOWER_UP"), ContainSubstring("alias plumb:net1/one/eth0.100")))
-		Expect(pod.IP("-d link show storage")).To(ContainSubstring("vlan protocol 802.1ad id 200"))
+		Expect(container.IP("-d link show eth0.100")).To(And(ContainSubstring("vlan protocol 802.1Q id 100"), ContainSubstring("UP,LOWER_UP"), ContainSubstring("alias plumb:net1/one/eth0.100")))
+		Expect(container.IP("-d link show storage")).To(ContainSubstring("vlan protocol 802.1ad id 200"))
 
 		By("passing frames with the tag")
-		pod.Batch(GinkgoTB(), "address add "+pod4+"/24 dev eth0.100")
+		container.Batch(GinkgoTB(), "address add "+pod4+"/24 dev eth0.100")
 		nstest.ServeTCP(GinkgoTB(), b.Outside, outside4+":80")
-		nstest.MustDial(GinkgoTB(), pod, outside4+":80", pod4)
-		pod.Batch(GinkgoTB(), "address del "+pod4+"/24 dev eth0.100")
+		nstest.MustDial(GinkgoTB(), container, outside4+":80", pod4)
+		container.Batch(GinkgoTB(), "address del "+pod4+"/24 dev eth0.100")
 
 		By("refusing a VLAN that exists")
-		b.Refuse(b.Call("one", pod, nstest.WithPrevResult(conf("1.1.0", inChain+`,"ifName":"other"`, noIPAM), added.Stdout)), types.CodeConfig,
+		b.Refuse(b.Call("one", container, nstest.WithPrevResult(conf("1.1.0", inChain+`,"ifName":"other"`, noIPAM), added.Stdout)), types.CodeConfig,
 			"VLAN 100 (802.1Q) of master eth0 already has an interface, eth0.100 with the alias")
-		b.Refuse(b.Call("one", pod, nstest.WithPrevResult(conf("1.1.0", `"linkInContainer":true,"vlanId":5,"ifName":"storage"`, noIPAM), added.Stdout)), types.CodeConfig,
+		b.Refuse(b.Call("one", container, nstest.WithPrevResult(conf("1.1.0", `"linkInContainer":true,"vlanId":5,"ifName":"storage"`, noIPAM), added.Stdout)), types.CodeConfig,
 			`interface "storage" already exists`)
 
 		By("checking and deleting each")
@@ -54,7 +54,7 @@ var _ = Describe("in a chain, without a master", Label(nstest.Kernel), func() {
 			c.Config = nstest.WithPrevResult(c.Config, added.Stdout)
 			b.OK("CHECK", *c)
 		}
-		pod.IP("link set storage down")
+		container.IP("link set storage down")
 		b.Fails("CHECK", second, types.CodeChanged, "interface storage is down")
 		for range 2 {
 			b.OK("DEL", second)
@@ -65,20 +65,20 @@ var _ = Describe("in a chain, without a master", Label(nstest.Kernel), func() {
 	})
 
 	It("DEL leaves interfaces that the plugin did not make, and succeeds without the container", func() {
-		pod := newPodWithEth0()
-		pod.IP("link add link eth0 name eth0.100 type vlan id 100")
-		c := b.Call("one", pod, nstest.WithPrevResult(conf("1.1.0", inChain, noIPAM), prev))
+		container := newContainerWithEth0()
+		container.IP("link add link eth0 name eth0.100 type vlan id 100")
+		c := b.Call("one", container, nstest.WithPrevResult(conf("1.1.0", inChain, noIPAM), prev))
 		b.OK("DEL", c)
-		pod.IP("link show eth0.100")
-		c.Pod = nil
+		container.IP("link show eth0.100")
+		c.Container = nil
 		b.OK("DEL", c)
 	})
 
 	It("leaves nothing if any step of ADD or DEL fails", func() {
 		b.FaultSweep(nstest.Sweep{
 			Config: nstest.WithPrevResult(conf("1.1.0", inChain, noIPAM), prev),
-			PreparePod: func(pod *nstest.NS) {
-				pod.Batch(GinkgoTB(), "link add eth0 type veth peer name peer0", "link set eth0 up", "link set peer0 up")
+			PrepareContainer: func(container *nstest.NS) {
+				container.Batch(GinkgoTB(), "link add eth0 type veth peer name peer0", "link set eth0 up", "link set peer0 up")
 			},
 		})
 	})

@@ -42,9 +42,9 @@ var _ = Describe("without a VLAN interface", func() {
 	)
 
 	It("ADD refuses an interface name that exists in the container, and reserves no address", func() {
-		pod := b.NewContainer()
-		pod.IP("link add eth0 type veth peer name eth1")
-		b.Refuse(b.Call("one", pod, conf("1.0.0", in100, b.HostLocal())), types.CodeConfig, `interface "eth0" already exists`)
+		container := b.NewContainer()
+		container.IP("link add eth0 type veth peer name eth1")
+		b.Refuse(b.Call("one", container, conf("1.0.0", in100, b.HostLocal())), types.CodeConfig, `interface "eth0" already exists`)
 	})
 
 	It("ADD says that the kernel or the master has no VLANs, and releases the addresses", func() {

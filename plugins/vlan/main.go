@@ -1,4 +1,4 @@
-// vlan makes a VLAN interface for a container on an interface of the node, its master. The
+// vlan makes a VLAN interface for a container on an interface of the host, its master. The
 // addresses come from an IPAM plugin; without one the connection is on layer 2 only. See
 // README.md.
 package main

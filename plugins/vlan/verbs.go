@@ -39,7 +39,7 @@ func del(r *skel.Request) error {
 	if _ = types.Decode(r.Stdin, &raw); raw.isInChain() {
 		return delInChain(r, raw.linkName(r))
 	}
-	return attach.DelPodLink(r, kind)
+	return attach.DelContainerLink(r, kind)
 }
 
 // status returns an error if an ADD would fail.

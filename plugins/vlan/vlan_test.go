@@ -17,28 +17,28 @@ var _ = Describe("ADD", Label(nstest.Kernel), func() {
 	BeforeEach(func() { b = newTaggedTestbed() })
 
 	It("connects the container with the VLAN, and with that only", func() {
-		pod := nstest.New(GinkgoTB()).Named("pod") // with duplicate address detection
-		result := b.Add(b.Call("one", pod, conf("1.1.0", in100+`,"mtu":1400`, staticDual)))
-		Expect(pod.IP("-6 address show dev eth0 tentative")).To(BeEmpty())
-		nstest.RequireTraffic(GinkgoTB(), pod, b.Outside, pod4, outside4)
-		nstest.RequireTraffic(GinkgoTB(), pod, b.Outside, pod6, outside6)
+		container := nstest.New(GinkgoTB()).Named("container") // with duplicate address detection
+		result := b.Add(b.Call("one", container, conf("1.1.0", in100+`,"mtu":1400`, staticDual)))
+		Expect(container.IP("-6 address show dev eth0 tentative")).To(BeEmpty())
+		nstest.RequireTraffic(GinkgoTB(), container, b.Outside, pod4, outside4)
+		nstest.RequireTraffic(GinkgoTB(), container, b.Outside, pod6, outside6)
 
 		By("returning what it made")
 		Expect(result.Interfaces).To(HaveLen(1))
-		Expect(result.Interfaces[0]).To(And(HaveField("Name", "eth0"), HaveField("MTU", 1400), HaveField("Sandbox", pod.Path())))
+		Expect(result.Interfaces[0]).To(And(HaveField("Name", "eth0"), HaveField("MTU", 1400), HaveField("Sandbox", container.Path())))
 		Expect(result.IPs).To(HaveEach(HaveField("Interface", 0)))
 		mac := result.Interfaces[0].MAC
 		Expect(b.Host.IP("link show uplink0")).To(ContainSubstring(mac))
-		Expect(pod.IP("-d link show eth0")).To(And(ContainSubstring("vlan protocol 802.1Q id 100 <REORDER_HDR"),
+		Expect(container.IP("-d link show eth0")).To(And(ContainSubstring("vlan protocol 802.1Q id 100 <REORDER_HDR"),
 			ContainSubstring("mtu 1400"), ContainSubstring("alias plumb:net1/one/eth0"), ContainSubstring(mac)))
-		Expect(pod.IP("-4 route")).To(Equal("default via 198.18.100.2 dev eth0\n198.18.100.0/24 dev eth0 proto kernel scope link src 198.18.100.50"))
-		Expect(pod.IP("-6 route show default")).To(ContainSubstring("default via 2001:db8:100::2 dev eth0 metric 1024"))
+		Expect(container.IP("-4 route")).To(Equal("default via 198.18.100.2 dev eth0\n198.18.100.0/24 dev eth0 proto kernel scope link src 198.18.100.50"))
+		Expect(container.IP("-6 route show default")).To(ContainSubstring("default via 2001:db8:100::2 dev eth0 metric 1024"))
 
 		By("sending all frames with the tag: a neighbor without it gets none")
 		b.Outside.Batch(GinkgoTB(), "link del tagged", "address add "+outside4+"/24 dev uplink0")
 		nstest.ServeTCP(GinkgoTB(), b.Outside, outside4+":81")
-		pod.IP("neigh flush dev eth0")
-		_, err := nstest.Dial(pod, outside4+":81")
+		container.IP("neigh flush dev eth0")
+		_, err := nstest.Dial(container, outside4+":81")
 		Expect(err).To(HaveOccurred())
 	})
 
@@ -50,46 +50,46 @@ var _ = Describe("ADD", Label(nstest.Kernel), func() {
 		b.tagOutside("provider", "protocol 802.1ad id 7", "198.18.107.2/24")
 		b.tagOutside("priority", "id 0", "198.18.108.2/24")
 		for i, keys := range []string{`"vlanId":7,"protocol":"802.1ad"`, `"vlanId":0,"mac":"02:00:00:00:00:01"`} {
-			pod := b.NewContainer()
-			c := b.Call(fmt.Sprint(i), pod, conf("1.0.0", `"master":"uplink0",`+keys, nstest.Static(fmt.Sprintf("198.18.%d.50/24", 107+i))))
+			container := b.NewContainer()
+			c := b.Call(fmt.Sprint(i), container, conf("1.0.0", `"master":"uplink0",`+keys, nstest.Static(fmt.Sprintf("198.18.%d.50/24", 107+i))))
 			c.Args = "MAC=02:00:00:00:00:0" + fmt.Sprint(5+i)
 			Expect(b.Add(c).Interfaces[0].MAC).To(Equal("02:00:00:00:00:0" + fmt.Sprint(5+i)))
 			addr := fmt.Sprintf("198.18.%d.2:80", 107+i)
 			nstest.ServeTCP(GinkgoTB(), b.Outside, addr)
-			nstest.MustDial(GinkgoTB(), pod, addr, "")
+			nstest.MustDial(GinkgoTB(), container, addr, "")
 		}
 	})
 
 	It("works on a master that is down, and the container is connected when that comes up", func() {
 		b.Host.IP("link set uplink0 down")
-		pod := b.NewContainer()
-		reply := b.OK("ADD", b.Call("one", pod, conf("1.0.0", in100, staticDual)))
+		container := b.NewContainer()
+		reply := b.OK("ADD", b.Call("one", container, conf("1.0.0", in100, staticDual)))
 		Expect(reply.Stderr).To(ContainSubstring("master uplink0 is down or has no carrier"))
 		b.Host.IP("link set uplink0 up")
-		nstest.ServeTCP(GinkgoTB(), pod, pod4+":80")
+		nstest.ServeTCP(GinkgoTB(), container, pod4+":80")
 		Eventually(func() error { _, err := nstest.Dial(b.Outside, pod4+":80"); return err }, "1m").Should(Succeed())
 
 		By("and keeps its routes when the master goes down and comes up again")
-		routes := pod.IP("-4 route")
+		routes := container.IP("-4 route")
 		Expect(routes).To(ContainSubstring("default via"))
 		b.Host.Batch(GinkgoTB(), "link set uplink0 down", "link set uplink0 up")
-		Eventually(func() string { return pod.IP("-4 route") }, "1m").Should(Equal(routes))
+		Eventually(func() string { return container.IP("-4 route") }, "1m").Should(Equal(routes))
 	})
 
 	It("makes links on a master in the container, and DEL deletes them", func() {
-		pod := b.NewContainer()
-		nstest.Join(GinkgoTB(), nstest.End{In: pod, Name: "net0"}, nstest.End{In: b.Outside, Name: "peer0"})
+		container := b.NewContainer()
+		nstest.Join(GinkgoTB(), nstest.End{In: container, Name: "net0"}, nstest.End{In: b.Outside, Name: "peer0"})
 		b.Outside.Batch(GinkgoTB(), "link add link peer0 name peer9 type vlan id 9", "link set peer9 up", "address add 203.0.113.2/24 dev peer9")
-		c := b.Attach(b.Call("one", pod, conf("1.0.0", `"master":"net0","linkInContainer":true,"vlanId":9`, nstest.Static("203.0.113.50/24"))))
+		c := b.Attach(b.Call("one", container, conf("1.0.0", `"master":"net0","linkInContainer":true,"vlanId":9`, nstest.Static("203.0.113.50/24"))))
 		nstest.ServeTCP(GinkgoTB(), b.Outside, "203.0.113.2:80")
-		nstest.MustDial(GinkgoTB(), pod, "203.0.113.2:80", "")
+		nstest.MustDial(GinkgoTB(), container, "203.0.113.2:80", "")
 		By("naming the interface that has the VLAN")
-		again := b.Call("one", pod, conf("1.0.0", `"master":"net0","linkInContainer":true,"vlanId":9`, noIPAM))
+		again := b.Call("one", container, conf("1.0.0", `"master":"net0","linkInContainer":true,"vlanId":9`, noIPAM))
 		again.IfName = "eth1"
 		b.Refuse(again, types.CodeConfig, "VLAN 9 (802.1Q) of master net0 already has an interface, eth0 with the alias", "plumb:net1/one/eth0")
 		b.OK("CHECK", c)
 		b.OK("DEL", c)
-		Expect(pod.IP("-br link")).To(And(ContainSubstring("net0"), Not(ContainSubstring("eth0"))))
+		Expect(container.IP("-br link")).To(And(ContainSubstring("net0"), Not(ContainSubstring("eth0"))))
 	})
 
 	It("says who has the VLAN if the master already has an interface for it, and leaves nothing", func() {
@@ -120,7 +120,7 @@ var _ = Describe("ADD", Label(nstest.Kernel), func() {
 
 // attachedTo returns the call with a prevResult that has the outside host's address.
 func attachedTo(c nstest.Call) nstest.Call {
-	c.Config = nstest.WithPrevResult(c.Config, `{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","sandbox":"`+c.Pod.Path()+`"}],"ips":[{"interface":0,"address":"`+outside6+`/64"}]}`)
+	c.Config = nstest.WithPrevResult(c.Config, `{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","sandbox":"`+c.Container.Path()+`"}],"ips":[{"interface":0,"address":"`+outside6+`/64"}]}`)
 	return c
 }
 
@@ -130,16 +130,16 @@ var _ = Describe("CHECK", Label(nstest.Kernel), func() {
 		c := b.Attach(b.NewCall(conf("1.0.0", in100, staticDual)))
 		b.OK("CHECK", c)
 		By("passing after a later plugin changed MAC and MTU, and after the MTU of the master sank")
-		c.Pod.Batch(GinkgoTB(), "link set eth0 address 02:00:00:00:00:99 mtu 1300")
+		c.Container.Batch(GinkgoTB(), "link set eth0 address 02:00:00:00:00:99 mtu 1300")
 		b.Host.IP("link set uplink0 mtu 1290")
 		b.OK("CHECK", c)
 		for _, d := range []struct{ change, undo, text string }{
 			{"address del 198.18.100.50/24 dev eth0", "address add 198.18.100.50/24 dev eth0", "no address 198.18.100.50/24"},
 			{"link set eth0 down", "link set eth0 up", "eth0 is down"},
 		} {
-			c.Pod.Batch(GinkgoTB(), d.change)
+			c.Container.Batch(GinkgoTB(), d.change)
 			b.Fails("CHECK", c, types.CodeChanged, d.text)
-			c.Pod.Batch(GinkgoTB(), d.undo)
+			c.Container.Batch(GinkgoTB(), d.undo)
 		}
 		other := c
 		other.Config = strings.Replace(c.Config, `"vlanId":100`, `"vlanId":101,"protocol":"802.1ad"`, 1)
@@ -147,9 +147,9 @@ var _ = Describe("CHECK", Label(nstest.Kernel), func() {
 		nstest.Join(GinkgoTB(), nstest.End{In: b.Host, Name: "uplink1"}, nstest.End{In: b.Outside, Name: "uplink1"})
 		b.Host.Batch(GinkgoTB(), "link set uplink0 down", "link set uplink0 name old0", "link set old0 up", "link set uplink1 down", "link set uplink1 name uplink0")
 		b.Fails("CHECK", c, types.CodeChanged, "not on master uplink0")
-		c.Pod.Batch(GinkgoTB(), "link del eth0")
+		c.Container.Batch(GinkgoTB(), "link del eth0")
 		b.Fails("CHECK", c, types.CodeChanged, "find link eth0")
-		c.Pod.Batch(GinkgoTB(), "link add eth0 type veth peer name eth1")
+		c.Container.Batch(GinkgoTB(), "link add eth0 type veth peer name eth1")
 		b.Fails("CHECK", c, types.CodeChanged, `of kind "veth", not "vlan"`)
 	})
 })
@@ -158,17 +158,17 @@ var _ = Describe("DEL", Label(nstest.Kernel), func() {
 	var b *testbed
 	BeforeEach(func() { b = newTaggedTestbed() })
 
-	It("leaves node, container and reservations as before, whatever has changed since ADD", func() {
-		pod := b.NewContainer()
-		restored := b.Restored(b.Host, pod)
+	It("leaves host, container and reservations as before, whatever has changed since ADD", func() {
+		container := b.NewContainer()
+		restored := b.Restored(b.Host, container)
 		for name, change := range map[string]func(*nstest.Call){
 			"nothing":             func(*nstest.Call) {},
 			"no prevResult":       func(c *nstest.Call) { c.Config = conf("1.0.0", in100, b.HostLocal()) },
-			"no alias":            func(*nstest.Call) { pod.Must(GinkgoTB(), "ip", "link", "set", "eth0", "alias", "") },
+			"no alias":            func(*nstest.Call) { container.Must(GinkgoTB(), "ip", "link", "set", "eth0", "alias", "") },
 			"other configuration": func(c *nstest.Call) { c.Config = conf("1.0.0", `"vlanId":5000,"mtu":9000`, b.HostLocal()) },
 		} {
 			By(name)
-			c := b.Attach(b.Call("one", pod, conf("1.0.0", in100, b.HostLocal())))
+			c := b.Attach(b.Call("one", container, conf("1.0.0", in100, b.HostLocal())))
 			change(&c)
 			b.OK("DEL", c)
 			restored()
@@ -177,12 +177,12 @@ var _ = Describe("DEL", Label(nstest.Kernel), func() {
 	})
 
 	It("leaves nothing if any step of ADD or DEL fails", func() {
-		// Two containers of a node cannot have the same VLAN of one master, so each has its master.
+		// Two containers of a host cannot have the same VLAN of one master, so each has its master.
 		b.FaultSweep(nstest.Sweep{
 			Config: conf("1.1.0", `"master":"net0","linkInContainer":true,"vlanId":100,"mtu":1400`, b.HostLocal()),
-			PreparePod: func(pod *nstest.NS) {
-				pod.SkipDAD(GinkgoTB())
-				nstest.Join(GinkgoTB(), nstest.End{In: pod, Name: "net0"}, nstest.End{In: nstest.New(GinkgoTB()), Name: "peer0"})
+			PrepareContainer: func(container *nstest.NS) {
+				container.SkipDAD(GinkgoTB())
+				nstest.Join(GinkgoTB(), nstest.End{In: container, Name: "net0"}, nstest.End{In: nstest.New(GinkgoTB()), Name: "peer0"})
 			},
 		})
 	})

@@ -28,7 +28,7 @@ func FuzzConfig(f *testing.F) {
 // FuzzCheck tests that CHECK replies as the specification says, for every prevResult. There is no VRF,
 // which not every kernel has.
 func FuzzCheck(f *testing.F) {
-	node, pod := nstest.NewNodeAndPod(f)
+	host, container := nstest.NewHostAndContainer(f)
 	f.Add(`{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"x"}],"ips":[{"interface":0,"address":"10.9.0.2/24"}]}`)
 	f.Add(`{"cniVersion":"0.3.1","ips":[{"version":"4","interface":-7,"address":"10.9.0.2/24"}]}`)
 	f.Add(`[]`)
@@ -36,7 +36,7 @@ func FuzzCheck(f *testing.F) {
 		if !json.Valid([]byte(prev)) {
 			return
 		}
-		c := nstest.Call{Command: "CHECK", Node: node, Pod: pod, Config: nstest.WithPrevResult(`{"cniVersion":"1.1.0","name":"net1","type":"vrf","vrfname":"blue"}`, prev)}
+		c := nstest.Call{Command: "CHECK", Host: host, Container: container, Config: nstest.WithPrevResult(`{"cniVersion":"1.1.0","name":"net1","type":"vrf","vrfname":"blue"}`, prev)}
 		if failure := nstest.Run(plugin(), c).Failure(t); strings.HasPrefix(failure.Msg, "panic") {
 			t.Errorf("prevResult %s: %s", prev, failure)
 		}

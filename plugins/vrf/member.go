@@ -18,7 +18,7 @@ import (
 // addresses of the interface, unless the sysctl keep_addr_on_down is 1.
 type member struct {
 	conf      *config // nil in DEL
-	pod       *nl.Conn
+	container *nl.Conn
 	link, vrf nl.Link
 }
 
@@ -46,14 +46,14 @@ func (m *member) keepAddrsSysctls() []sysctl.Setting {
 // state reads the state of the interface. table is the table of the VRF that the interface is in, or the
 // main table. The state does not include the routes that the kernel adds again by itself.
 func (m *member) state(table int) (*state, error) {
-	addrs, err := m.pod.Addrs(m.link)
+	addrs, err := m.container.Addrs(m.link)
 	if err != nil {
 		return nil, err
 	}
 	s := &state{table: table, addrs: slices.DeleteFunc(addrs, func(a nl.Addr) bool {
 		return a.Prefix.Addr().Is4() || a.Prefix.Addr().IsLinkLocalUnicast()
 	})}
-	routes, err := m.pod.FullRoutes(m.link)
+	routes, err := m.container.FullRoutes(m.link)
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +64,7 @@ func (m *member) state(table int) (*state, error) {
 		return s, nil
 	}
 	for _, setting := range m.keepAddrsSysctls() {
-		if setting.Value, err = sysctl.Get(m.pod.NS(), setting.Key); err != nil {
+		if setting.Value, err = sysctl.Get(m.container.NS(), setting.Key); err != nil {
 			return nil, err
 		}
 		s.sysctls = append(s.sysctls, setting)
@@ -83,7 +83,7 @@ func (m *member) enter(u *undo.Stack) error {
 	if err := m.keepAddrs(s); err != nil {
 		return err
 	}
-	if err := m.pod.SetMaster(m.link, m.vrf); err != nil {
+	if err := m.container.SetMaster(m.link, m.vrf); err != nil {
 		return err
 	}
 	return m.restore(s.moved(m.vrf.VRFTable), nl.MainTable)
@@ -107,11 +107,11 @@ func (m *member) takeOut(s *state) error {
 	}
 	inVRF, err := m.isInVRF()
 	if err == nil && inVRF {
-		err = m.pod.ClearMaster(m.link)
+		err = m.container.ClearMaster(m.link)
 	}
 	if err != nil { // the interface can be out of the VRF nevertheless
 		if inVRF, lookupErr := m.isInVRF(); inVRF || lookupErr != nil {
-			return errors.Join(err, lookupErr, sysctl.Ensure(m.pod.NS(), s.sysctls...))
+			return errors.Join(err, lookupErr, sysctl.Ensure(m.container.NS(), s.sysctls...))
 		}
 	}
 	if m.restore(s, m.vrf.VRFTable) == nil {
@@ -121,7 +121,7 @@ func (m *member) takeOut(s *state) error {
 }
 
 func (m *member) isInVRF() (bool, error) {
-	link, err := m.pod.LinkByIndex(m.link.Index)
+	link, err := m.container.LinkByIndex(m.link.Index)
 	return link.Master == m.vrf.Index, err
 }
 
@@ -142,7 +142,7 @@ func (m *member) keepAddrs(s *state) error {
 	if len(s.addrs) == 0 {
 		return nil
 	}
-	return sysctl.Ensure(m.pod.NS(), m.keepAddrsSysctls()...)
+	return sysctl.Ensure(m.container.NS(), m.keepAddrsSysctls()...)
 }
 
 // restore adds the addresses and routes that are missing, waits until the addresses are usable, and
@@ -156,13 +156,13 @@ func (m *member) restore(s *state, former int) error {
 	errs := []error{m.restoreAddrs(s)}
 	for _, r := range s.routes {
 		if r.Table == s.table {
-			errs = append(errs, m.pod.DeleteFullRoute(r.In(former)))
+			errs = append(errs, m.container.DeleteFullRoute(r.In(former)))
 		}
 	}
 	for _, r := range s.routes { // the undo of enter takes the interface out of the VRF, which deletes them
-		errs = append(errs, m.pod.EnsureFullRoute(&undo.Stack{}, r))
+		errs = append(errs, m.container.EnsureFullRoute(&undo.Stack{}, r))
 	}
-	return errors.Join(append(errs, sysctl.Ensure(m.pod.NS(), s.sysctls...))...)
+	return errors.Join(append(errs, sysctl.Ensure(m.container.NS(), s.sysctls...))...)
 }
 
 // restoreAddrs adds the addresses that are missing, and waits until all addresses are usable. Addresses are
@@ -171,7 +171,7 @@ func (m *member) restoreAddrs(s *state) error {
 	if len(s.addrs) == 0 {
 		return nil
 	}
-	present, err := m.pod.Addrs(m.link)
+	present, err := m.container.Addrs(m.link)
 	if err != nil {
 		return err
 	}
@@ -179,11 +179,11 @@ func (m *member) restoreAddrs(s *state) error {
 	for _, a := range s.addrs {
 		if !slices.ContainsFunc(present, func(p nl.Addr) bool { return p.Prefix == a.Prefix }) {
 			a.NoDAD = true
-			errs = append(errs, m.pod.AddAddr(m.link, a))
+			errs = append(errs, m.container.AddAddr(m.link, a))
 		}
 	}
 	if m.link.Carrier { // without a carrier the kernel does not begin to check addresses
-		err = m.pod.AwaitUsable(m.link, usableLimit)
+		err = m.container.AwaitUsable(m.link, usableLimit)
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		err = types.Errorf(types.CodeTryAgain, "%w", err)

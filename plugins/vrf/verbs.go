@@ -21,22 +21,22 @@ func newMember(r *skel.Request, code uint) (*member, error) {
 	if _, err := r.RequirePrev(); err != nil {
 		return nil, err
 	}
-	if err := r.LockPod(); err != nil {
+	if err := r.LockContainer(); err != nil {
 		return nil, err
 	}
-	pod, err := nl.Open(r.Pod)
+	container, err := nl.Open(r.ContainerNS)
 	if err != nil {
 		return nil, err
 	}
-	link, err := pod.Link(r.IfName)
+	link, err := container.Link(r.IfName)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, types.Coded(code, err)
 	}
 	if err != nil {
 		return nil, err
 	}
-	vrf, err := findVRF(pod, conf)
-	return &member{conf: conf, pod: pod, link: link, vrf: vrf}, types.Coded(code, err)
+	vrf, err := findVRF(container, conf)
+	return &member{conf: conf, container: container, link: link, vrf: vrf}, types.Coded(code, err)
 }
 
 // add makes the VRF, unless it exists, and puts the interface into it. If the interface is in it already,
@@ -51,11 +51,11 @@ func add(r *skel.Request) (*types.Result, error) {
 		return nil, types.Errorf(types.CodeConfig, "interface %s has already a master set: link %d; an interface can be in one VRF or bridge only", m.link.Name, m.link.Master)
 	}
 	if m.vrf.Index == 0 {
-		if m.vrf, err = makeVRF(r, m.pod, m.conf); err != nil {
+		if m.vrf, err = makeVRF(r, m.container, m.conf); err != nil {
 			return nil, err
 		}
 	}
-	if err := m.pod.SetUp(m.vrf); err != nil {
+	if err := m.container.SetUp(m.vrf); err != nil {
 		return nil, err
 	}
 	if !isMember {
@@ -68,8 +68,8 @@ func add(r *skel.Request) (*types.Result, error) {
 
 // findVRF returns the configured VRF, or the zero Link if there is none. It returns an error if the
 // interface of that name is no VRF, or a VRF with another table.
-func findVRF(pod *nl.Conn, conf *config) (nl.Link, error) {
-	vrf, err := pod.Link(conf.name)
+func findVRF(container *nl.Conn, conf *config) (nl.Link, error) {
+	vrf, err := container.Link(conf.name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nl.Link{}, nil
@@ -84,16 +84,16 @@ func findVRF(pod *nl.Conn, conf *config) (nl.Link, error) {
 }
 
 // makeVRF makes the VRF. Its alias tells DEL that plumb made it.
-func makeVRF(r *skel.Request, pod *nl.Conn, conf *config) (nl.Link, error) {
+func makeVRF(r *skel.Request, container *nl.Conn, conf *config) (nl.Link, error) {
 	table := conf.table
 	if table == 0 {
-		free, err := pod.FreeTables(1, firstTable)
+		free, err := container.FreeTables(1, firstTable)
 		if err != nil {
 			return nl.Link{}, err
 		}
 		table = free[0]
 	}
-	others, err := pod.LinksOfKind(kind)
+	others, err := container.LinksOfKind(kind)
 	if err != nil {
 		return nl.Link{}, err
 	}
@@ -102,62 +102,62 @@ func makeVRF(r *skel.Request, pod *nl.Conn, conf *config) (nl.Link, error) {
 			r.Warn("VRF %s: VRF %s has table %d as well, so that both use the same routes; choose another table, or leave \"table\" out", conf.name, other.Name, table)
 		}
 	}
-	vrf, err := pod.AddVRF(&r.Undo, nl.NewLink{Name: conf.name}, table)
+	vrf, err := container.AddVRF(&r.Undo, nl.NewLink{Name: conf.name}, table)
 	if errors.Is(err, errors.ErrUnsupported) {
 		return nl.Link{}, types.Errorf(types.CodeConfig, "this kernel has no VRFs (CONFIG_NET_VRF): %w", err)
 	}
 	if err != nil {
 		return nl.Link{}, err
 	}
-	return vrf, pod.SetAlias(vrf, attach.LinkAlias(r.Attachment()))
+	return vrf, container.SetAlias(vrf, attach.LinkAlias(r.Attachment()))
 }
 
 // del takes the interface out of the VRF, and deletes the VRF if it is empty then. It needs neither
 // prevResult nor a valid configuration. It leaves an interface in another VRF alone.
 func del(r *skel.Request) error {
-	if r.Pod == nil {
+	if r.ContainerNS == nil {
 		return nil
 	}
-	if err := r.LockPod(); err != nil {
+	if err := r.LockContainer(); err != nil {
 		return err
 	}
-	pod, err := nl.Open(r.Pod)
+	container, err := nl.Open(r.ContainerNS)
 	if err != nil {
 		return err
 	}
-	link, err := pod.Link(r.IfName)
+	link, err := container.Link(r.IfName)
 	if types.IgnoreNotExist(err) != nil {
 		return err
 	}
 	var raw rawConfig
 	_ = types.Decode(r.Stdin, &raw) // DEL must work with any configuration
-	vrf, err := vrfOf(pod, raw.VRFName, link)
+	vrf, err := vrfOf(container, raw.VRFName, link)
 	if err != nil || vrf.Kind != kind {
 		return types.IgnoreNotExist(err)
 	}
 	if link.Master == vrf.Index && !attach.NamesOther(link, r.Attachment()) {
-		if err := (&member{pod: pod, link: link, vrf: vrf}).leave(); err != nil {
+		if err := (&member{container: container, link: link, vrf: vrf}).leave(); err != nil {
 			return err
 		}
 	}
-	ports, err := pod.Ports(vrf)
+	ports, err := container.Ports(vrf)
 	// A VRF without an alias is taken for one of the reference plugin, and deleted as well.
 	if err != nil || len(ports) > 0 || vrf.Alias != "" && !attach.MadeByPlumb(vrf) {
 		return err
 	}
-	return pod.DeleteLink(vrf)
+	return container.DeleteLink(vrf)
 }
 
 // vrfOf returns the VRF of that name. If the name is empty, because the configuration cannot be read, it
 // returns the master of the interface, if plumb made it.
-func vrfOf(pod *nl.Conn, name string, link nl.Link) (nl.Link, error) {
+func vrfOf(container *nl.Conn, name string, link nl.Link) (nl.Link, error) {
 	if name != "" {
-		return pod.Link(name)
+		return container.Link(name)
 	}
 	if link.Master == 0 {
 		return nl.Link{}, nil
 	}
-	master, err := pod.LinkByIndex(link.Master)
+	master, err := container.LinkByIndex(link.Master)
 	if err != nil || !attach.MadeByPlumb(master) {
 		return nl.Link{}, err
 	}

@@ -44,15 +44,15 @@ const blue = `"vrfname":"blue"`
 // other end. The default routes of the container are those through net1 and, for IPv6, both.
 type testbed struct {
 	*nstest.Bed
-	pod *nstest.NS
+	container *nstest.NS
 }
 
 // newEmptyTestbed returns a testbed whose container has no interfaces. Where two interfaces have a route to the same
 // destination, the order of the routes is that in which the interfaces were set up: a state is compared without it.
 func newEmptyTestbed() *testbed {
 	GinkgoHelper()
-	node, pod := nstest.NewNodeAndPod(GinkgoTB())
-	b := &testbed{nstest.NewBedOn(GinkgoTB(), plugin(), node), pod}
+	host, container := nstest.NewHostAndContainer(GinkgoTB())
+	b := &testbed{nstest.NewBedOn(GinkgoTB(), plugin(), host), container}
 	b.Sorted = true
 	return b
 }
@@ -60,36 +60,36 @@ func newEmptyTestbed() *testbed {
 func newTestbed() *testbed {
 	GinkgoHelper()
 	b, tb := newEmptyTestbed(), GinkgoTB()
-	requireVRF(b.pod)
+	requireVRF(b.container)
 	for i, name := range []string{"eth0", "net1"} {
-		router := nstest.NewNode(tb).Named("router of " + name)
-		nstest.Join(tb, nstest.End{In: b.pod, Name: name, Addrs: []string{"10.1.0.2/24", "fd01::2/64"}},
+		router := nstest.NewHost(tb).Named("router of " + name)
+		nstest.Join(tb, nstest.End{In: b.container, Name: name, Addrs: []string{"10.1.0.2/24", "fd01::2/64"}},
 			nstest.End{In: router, Name: "r0", Addrs: []string{"10.1.0.1/24", "fd01::1/64", fmt.Sprintf("203.0.113.%d/32", 1+i)}})
 	}
-	b.pod.Batch(tb, "route add default via 10.1.0.1 dev net1", "route add 192.0.2.0/24 via 10.1.0.9 dev net1 mtu 1300 proto static", "route add 198.51.100.0/24 via 10.1.0.1 dev net1 table 77")
+	b.container.Batch(tb, "route add default via 10.1.0.1 dev net1", "route add 192.0.2.0/24 via 10.1.0.9 dev net1 mtu 1300 proto static", "route add 198.51.100.0/24 via 10.1.0.1 dev net1 table 77")
 	for _, dev := range []string{"eth0", "net1"} {
-		b.pod.IP("-6 route append default via fd01::1 dev " + dev)
+		b.container.IP("-6 route append default via fd01::1 dev " + dev)
 	}
 	return b
 }
 
 // requireVRF ends the test if the kernel has no VRFs. The first VRF of a namespace makes the kernel add a rule, which stays.
-func requireVRF(pod *nstest.NS) {
+func requireVRF(container *nstest.NS) {
 	GinkgoHelper()
-	_, err := pod.Exec("ip", "link", "add", "first", "type", "vrf", "table", "9")
+	_, err := container.Exec("ip", "link", "add", "first", "type", "vrf", "table", "9")
 	nstest.RequireFeature(GinkgoTB(), "vrf", err)
-	pod.IP("link del first")
+	container.IP("link del first")
 }
 
 // call returns a call for an interface.
 func (b *testbed) call(ifName, config string) nstest.Call {
-	c := b.Call("test", b.pod, config)
+	c := b.Call("test", b.container, config)
 	c.IfName = ifName
 	return c
 }
 
 // reaches reports whether a program that is bound to a VRF reaches an address.
-func reaches(pod *nstest.NS, vrf, address string) bool {
-	_, err := pod.Exec("ping", "-c", "1", "-W", "3", "-I", vrf, address)
+func reaches(container *nstest.NS, vrf, address string) bool {
+	_, err := container.Exec("ping", "-c", "1", "-W", "3", "-I", vrf, address)
 	return err == nil
 }

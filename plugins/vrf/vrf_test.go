@@ -15,21 +15,21 @@ var _ = Describe("ADD", Label(nstest.Kernel), func() {
 	BeforeEach(func() { b = newTestbed() })
 
 	It("moves the interface with its routes and addresses, and DEL moves them back", func() {
-		restored := b.Restored(b.pod)
+		restored := b.Restored(b.container)
 		c := b.call("net1", conf(blue))
 		b.Add(c)
-		Expect(b.pod.IP("-d link show blue")).To(And(ContainSubstring("vrf table 1000"), ContainSubstring("alias plumb:net1/test/net1"), ContainSubstring(",UP")))
-		Expect(b.pod.IP("-4 route show vrf blue")).To(Equal("default via 10.1.0.1 dev net1\n10.1.0.0/24 dev net1 proto kernel scope link src 10.1.0.2\n192.0.2.0/24 via 10.1.0.9 dev net1 proto static mtu 1300"))
-		Expect(b.pod.IP("-6 route show vrf blue default")).To(Equal("default via fd01::1 dev net1 metric 1024 pref medium"))
-		Expect(b.pod.IP("-6 route show vrf blue fd01::/64")).To(ContainSubstring("proto kernel metric 256"))
+		Expect(b.container.IP("-d link show blue")).To(And(ContainSubstring("vrf table 1000"), ContainSubstring("alias plumb:net1/test/net1"), ContainSubstring(",UP")))
+		Expect(b.container.IP("-4 route show vrf blue")).To(Equal("default via 10.1.0.1 dev net1\n10.1.0.0/24 dev net1 proto kernel scope link src 10.1.0.2\n192.0.2.0/24 via 10.1.0.9 dev net1 proto static mtu 1300"))
+		Expect(b.container.IP("-6 route show vrf blue default")).To(Equal("default via fd01::1 dev net1 metric 1024 pref medium"))
+		Expect(b.container.IP("-6 route show vrf blue fd01::/64")).To(ContainSubstring("proto kernel metric 256"))
 		By("leaving other interfaces and tables as they are")
-		Expect(b.pod.IP("-4 route")).To(Equal("10.1.0.0/24 dev eth0 proto kernel scope link src 10.1.0.2"))
-		Expect(b.pod.IP("-6 route show default")).To(Equal("default via fd01::1 dev eth0 metric 1024 pref medium"))
-		Expect(b.pod.IP("-4 route show table 77")).To(Equal("198.51.100.0/24 via 10.1.0.1 dev net1"))
-		Expect(reaches(b.pod, "blue", "203.0.113.2")).To(BeTrue())
-		Expect(reaches(b.pod, "blue", "fd01::1")).To(BeTrue())
+		Expect(b.container.IP("-4 route")).To(Equal("10.1.0.0/24 dev eth0 proto kernel scope link src 10.1.0.2"))
+		Expect(b.container.IP("-6 route show default")).To(Equal("default via fd01::1 dev eth0 metric 1024 pref medium"))
+		Expect(b.container.IP("-4 route show table 77")).To(Equal("198.51.100.0/24 via 10.1.0.1 dev net1"))
+		Expect(reaches(b.container, "blue", "203.0.113.2")).To(BeTrue())
+		Expect(reaches(b.container, "blue", "fd01::1")).To(BeTrue())
 
-		again := b.Restored(b.pod)
+		again := b.Restored(b.container)
 		b.Add(c)
 		again() // "a second ADD changes nothing"
 		b.OK("CHECK", c)
@@ -41,15 +41,15 @@ var _ = Describe("ADD", Label(nstest.Kernel), func() {
 
 	It("separates two interfaces with the same subnets", func() {
 		calls := []nstest.Call{b.call("net1", conf(blue)), b.call("eth0", conf(`"vrfname":"red"`))}
-		b.pod.IP("route append default via 10.1.0.1 dev eth0 metric 5")
-		restored := b.Restored(b.pod)
+		b.container.IP("route append default via 10.1.0.1 dev eth0 metric 5")
+		restored := b.Restored(b.container)
 		for _, reply := range nstest.RunAll(plugin(), "ADD", calls) {
 			reply.OK(GinkgoTB())
 		}
-		Expect(b.pod.IP("-4 route")).To(BeEmpty())
-		Expect(reaches(b.pod, "blue", "203.0.113.2")).To(BeTrue())
-		Expect(reaches(b.pod, "red", "203.0.113.1")).To(BeTrue())
-		Expect(reaches(b.pod, "blue", "203.0.113.1")).To(BeFalse())
+		Expect(b.container.IP("-4 route")).To(BeEmpty())
+		Expect(reaches(b.container, "blue", "203.0.113.2")).To(BeTrue())
+		Expect(reaches(b.container, "red", "203.0.113.1")).To(BeTrue())
+		Expect(reaches(b.container, "blue", "203.0.113.1")).To(BeFalse())
 		for _, c := range calls {
 			b.OK("CHECK", c)
 			b.OK("DEL", c)
@@ -58,7 +58,7 @@ var _ = Describe("ADD", Label(nstest.Kernel), func() {
 	})
 
 	It("puts two interfaces into one VRF, which the last DEL deletes", func() {
-		restored := b.Restored(b.pod)
+		restored := b.Restored(b.container)
 		calls := []nstest.Call{b.call("net1", conf(blue)), b.call("eth0", conf(blue))}
 		for i := range calls {
 			for _, reply := range nstest.RunAll(plugin(), "ADD", calls) {
@@ -72,75 +72,75 @@ var _ = Describe("ADD", Label(nstest.Kernel), func() {
 	})
 
 	It("keeps IPv6 addresses of an interface that does not keep them when it is set down, without waiting", func() {
-		b.pod.SetSysctl(GinkgoTB(), "net/ipv6/conf/net1/keep_addr_on_down", "0")
-		b.pod.SetSysctl(GinkgoTB(), "net/ipv6/conf/net1/accept_dad", "1")
-		restored := b.Restored(b.pod)
+		b.container.SetSysctl(GinkgoTB(), "net/ipv6/conf/net1/keep_addr_on_down", "0")
+		b.container.SetSysctl(GinkgoTB(), "net/ipv6/conf/net1/accept_dad", "1")
+		restored := b.Restored(b.container)
 		c := b.call("net1", conf(blue))
 		b.Add(c)
-		Expect(b.pod.IP("-6 addr show dev net1 scope global")).To(And(ContainSubstring("fd01::2/64"), Not(ContainSubstring("tentative"))))
-		Expect(b.pod.Sysctl(GinkgoTB(), "net/ipv6/conf/net1/accept_dad")).To(Equal("1"))
+		Expect(b.container.IP("-6 addr show dev net1 scope global")).To(And(ContainSubstring("fd01::2/64"), Not(ContainSubstring("tentative"))))
+		Expect(b.container.Sysctl(GinkgoTB(), "net/ipv6/conf/net1/accept_dad")).To(Equal("1"))
 		b.OK("DEL", c)
 		restored()
 	})
 
 	It("adds the IPv6 addresses again where it may not write sysctls, and they are usable at once", func() {
-		b.pod.SetSysctl(GinkgoTB(), "net/ipv6/conf/net1/keep_addr_on_down", "0")
-		b.pod.SetSysctl(GinkgoTB(), "net/ipv6/conf/net1/accept_dad", "1")
+		b.container.SetSysctl(GinkgoTB(), "net/ipv6/conf/net1/keep_addr_on_down", "0")
+		b.container.SetSysctl(GinkgoTB(), "net/ipv6/conf/net1/accept_dad", "1")
 		c := b.call("net1", conf(blue))
 		restore := nstest.ReadOnlySysctls(GinkgoTB())
 		b.Add(c)
 		usable := And(ContainSubstring("fd01::2/64"), Not(ContainSubstring("tentative")))
-		Expect(b.pod.IP("-6 addr show dev net1 scope global")).To(usable)
-		Expect(b.pod.IP("-6 route show vrf blue default")).To(ContainSubstring("via fd01::1 dev net1"))
+		Expect(b.container.IP("-6 addr show dev net1 scope global")).To(usable)
+		Expect(b.container.IP("-6 route show vrf blue default")).To(ContainSubstring("via fd01::1 dev net1"))
 		b.OK("DEL", c)
 		restore()
-		Expect(b.pod.IP("-6 addr show dev net1 scope global")).To(usable)
+		Expect(b.container.IP("-6 addr show dev net1 scope global")).To(usable)
 	})
 
 	It("leaves the routes of router advertisements to the kernel, and sets up a VRF that is down", func() {
-		b.pod.Batch(GinkgoTB(), "route add 2001:db8:7::/48 via fe80::9 dev net1 proto ra")
+		b.container.Batch(GinkgoTB(), "route add 2001:db8:7::/48 via fe80::9 dev net1 proto ra")
 		c := b.call("net1", conf(blue))
 		b.Add(c)
-		Expect(b.pod.IP("-6 route show vrf blue")).NotTo(ContainSubstring("2001:db8:7::/48"))
-		b.pod.IP("link set blue down")
+		Expect(b.container.IP("-6 route show vrf blue")).NotTo(ContainSubstring("2001:db8:7::/48"))
+		b.container.IP("link set blue down")
 		b.Add(c)
 		b.OK("CHECK", c)
 	})
 
 	It("takes an existing VRF, and the configured table", func() {
-		b.pod.Batch(GinkgoTB(), "link add blue type vrf table 5", "link set blue alias somebody", "route add default via 10.1.0.1 dev eth0 table 1000")
+		b.container.Batch(GinkgoTB(), "link add blue type vrf table 5", "link set blue alias somebody", "route add default via 10.1.0.1 dev eth0 table 1000")
 		c := b.call("net1", conf(blue+`,"table":5`))
 		b.Add(c)
-		Expect(b.pod.IP("-4 route show table 5 default")).To(Equal("default via 10.1.0.1 dev net1"))
+		Expect(b.container.IP("-4 route show table 5 default")).To(Equal("default via 10.1.0.1 dev net1"))
 		other := b.call("net1", conf(blue+`,"table":6`))
 		Expect(b.Run("CHECK", other).Failure(GinkgoTB()).Msg).To(ContainSubstring("different routing table: 5, not 6"))
 		b.OK("DEL", c)
-		Expect(b.pod.IP("link show blue")).To(ContainSubstring("alias somebody"), "DEL does not delete the VRF of another program")
+		Expect(b.container.IP("link show blue")).To(ContainSubstring("alias somebody"), "DEL does not delete the VRF of another program")
 		By("and a free one where none is configured")
 		red := b.call("net1", conf(`"vrfname":"red"`))
 		b.Add(red)
-		Expect(b.pod.IP("-d link show red")).To(ContainSubstring("vrf table 1001"))
+		Expect(b.container.IP("-d link show red")).To(ContainSubstring("vrf table 1001"))
 		b.OK("DEL", red)
 	})
 
 	It("shares the configured table with another VRF, and warns", func() {
-		b.pod.Batch(GinkgoTB(), "link add other type vrf table 6")
-		restored := b.Restored(b.pod)
+		b.container.Batch(GinkgoTB(), "link add other type vrf table 6")
+		restored := b.Restored(b.container)
 		c := b.call("net1", conf(blue+`,"table":6`))
 		Expect(b.OK("ADD", c).Stderr).To(ContainSubstring("VRF blue: VRF other has table 6 as well, so that both use the same routes"))
-		Expect(b.pod.IP("-4 route show table 6 default")).To(Equal("default via 10.1.0.1 dev net1"))
+		Expect(b.container.IP("-4 route show table 6 default")).To(Equal("default via 10.1.0.1 dev net1"))
 		b.OK("CHECK", c)
 		b.OK("DEL", c)
 		restored()
 	})
 
 	It("fails and changes nothing where it cannot work", func() {
-		b.pod.Batch(GinkgoTB(), "link add br0 type bridge", "link add other type vrf table 6")
+		b.container.Batch(GinkgoTB(), "link add br0 type bridge", "link add other type vrf table 6")
 		b.Refuse(b.call("net1", conf(`"vrfname":"br0"`)), 7, `interface br0 is not a VRF, but of kind "bridge"`)
 		b.Refuse(b.call("net1", conf(`"vrfname":"other","table":7`)), 7, "VRF other already exists with a different routing table: 6, not 7")
-		b.pod.Batch(GinkgoTB(), "link set net1 master br0")
+		b.container.Batch(GinkgoTB(), "link set net1 master br0")
 		b.Refuse(b.call("net1", conf(blue)), 7, "interface net1 has already a master set")
-		b.pod.Batch(GinkgoTB(), "link set net1 nomaster", "link set net1 master other")
+		b.container.Batch(GinkgoTB(), "link set net1 nomaster", "link set net1 master other")
 		b.Refuse(b.call("net1", conf(blue)), 7, "interface net1 has already a master set")
 	})
 
@@ -158,7 +158,7 @@ var _ = Describe("DEL", Label(nstest.Kernel), func() {
 	BeforeEach(func() { b = newTestbed() })
 
 	DescribeTable("needs nothing but the container", func(change func(*nstest.Call)) {
-		restored := b.Restored(b.pod)
+		restored := b.Restored(b.container)
 		c := b.call("net1", conf(blue))
 		b.Add(c)
 		change(&c)
@@ -175,24 +175,24 @@ var _ = Describe("DEL", Label(nstest.Kernel), func() {
 	It("deletes the empty VRF if the interface is gone", func() {
 		c := b.call("net1", conf(blue))
 		b.Add(c)
-		b.pod.Batch(GinkgoTB(), "link del net1")
+		b.container.Batch(GinkgoTB(), "link del net1")
 		b.OK("DEL", c)
-		Expect(b.pod.IP("-br link")).NotTo(ContainSubstring("blue"))
+		Expect(b.container.IP("-br link")).NotTo(ContainSubstring("blue"))
 	})
 
 	It("leaves an interface alone that is in another VRF, or of another attachment", func() {
-		b.pod.Batch(GinkgoTB(), "link add red type vrf table 6", "link set red up", "link set net1 master red")
-		restored := b.Restored(b.pod)
+		b.container.Batch(GinkgoTB(), "link add red type vrf table 6", "link set red up", "link set net1 master red")
+		restored := b.Restored(b.container)
 		b.OK("DEL", b.call("net1", conf(blue)))
 		b.OK("DEL", b.call("net1", `{"cniVersion":"1.1.0","name":"net1","type":"vrf"}`))
 		restored()
 		By("also if the container has the VRF of the name, with another interface")
 		b.Add(b.call("eth0", conf(blue)))
-		restored = b.Restored(b.pod)
+		restored = b.Restored(b.container)
 		b.OK("DEL", b.call("net1", conf(blue)))
 		restored()
-		b.pod.Batch(GinkgoTB(), "link set net1 alias plumb:net1/other/net1")
-		restored = b.Restored(b.pod)
+		b.container.Batch(GinkgoTB(), "link set net1 alias plumb:net1/other/net1")
+		restored = b.Restored(b.container)
 		b.OK("DEL", b.call("net1", conf(`"vrfname":"red"`)))
 		restored()
 	})
@@ -204,7 +204,7 @@ var _ = Describe("CHECK", Label(nstest.Kernel), func() {
 		c := b.call("net1", conf(blue+`,"table":1000`))
 		b.Add(c)
 		b.OK("CHECK", c)
-		b.pod.IP(change)
+		b.container.IP(change)
 		b.Fails("CHECK", c, types.CodeChanged, want)
 	},
 		Entry(nil, "link set net1 nomaster", "interface net1 is not in VRF blue"),
@@ -215,13 +215,13 @@ var _ = Describe("CHECK", Label(nstest.Kernel), func() {
 })
 
 var _ = It("leaves nothing behind if a step fails", Label(nstest.Kernel), func() {
-	requireVRF(nstest.NewNode(GinkgoTB()))
-	nstest.FaultSweep(GinkgoTB(), nstest.Sweep{Plugin: plugin(), Config: conf(blue), PreparePod: func(pod *nstest.NS) {
-		requireVRF(pod)
-		pod.Batch(GinkgoTB(), "link add eth0 up type veth peer name peer0", "link set peer0 up", "addr add 10.66.0.2/24 dev eth0", "addr add fd66::2/64 dev eth0 nodad",
+	requireVRF(nstest.NewHost(GinkgoTB()))
+	nstest.FaultSweep(GinkgoTB(), nstest.Sweep{Plugin: plugin(), Config: conf(blue), PrepareContainer: func(container *nstest.NS) {
+		requireVRF(container)
+		container.Batch(GinkgoTB(), "link add eth0 up type veth peer name peer0", "link set peer0 up", "addr add 10.66.0.2/24 dev eth0", "addr add fd66::2/64 dev eth0 nodad",
 			"route add default via 10.66.0.1", "route add default via fd66::1", "route add 172.31.0.0/16 via 10.66.0.9 table 77")
-		pod.SetSysctl(GinkgoTB(), "net/ipv6/conf/eth0/keep_addr_on_down", "1") // as plumb's interface plugins set it
-		pod.SetSysctl(GinkgoTB(), "net/ipv6/conf/eth0/accept_dad", "0")
+		container.SetSysctl(GinkgoTB(), "net/ipv6/conf/eth0/keep_addr_on_down", "1") // as plumb's interface plugins set it
+		container.SetSysctl(GinkgoTB(), "net/ipv6/conf/eth0/accept_dad", "0")
 	}})
 })
 
@@ -239,28 +239,28 @@ var _ = Describe("beside the reference plugin", Label(nstest.Kernel), func() {
 		runReference("ADD")
 		b.OK("CHECK", c)
 		b.OK("DEL", c)
-		Expect(b.pod.IP("-br link")).NotTo(ContainSubstring("blue"))
+		Expect(b.container.IP("-br link")).NotTo(ContainSubstring("blue"))
 		b.Add(c)
 		runReference("CHECK")
 		runReference("DEL")
-		Expect(b.pod.IP("-br link")).NotTo(ContainSubstring("blue"))
+		Expect(b.container.IP("-br link")).NotTo(ContainSubstring("blue"))
 		b.OK("DEL", c)
 	})
 })
 
 var _ = It("works in a chain of bridge, vrf and sbr", Label(nstest.Kernel), func() {
 	b := newEmptyTestbed()
-	pod := b.pod
-	requireVRF(pod)
+	container := b.container
+	requireVRF(container)
 	bin := nstest.Build(GinkgoTB(), "bridge", "static", "vrf", "sbr")
-	restored := b.Restored(pod)
+	restored := b.Restored(container)
 	confs := map[string]string{
 		"bridge": `{"cniVersion":"1.1.0","name":"net1","type":"bridge","isGateway":true,"ipam":{"type":"static",
 			"addresses":[{"address":"10.9.0.2/24","gateway":"10.9.0.1"},{"address":"fd09::2/64","gateway":"fd09::1"}],"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"}]}}`,
 		"vrf": `{"cniVersion":"1.1.0","name":"net1","type":"vrf","vrfname":"blue"}`,
 		"sbr": `{"cniVersion":"1.1.0","name":"net1","type":"sbr"}`,
 	}
-	c := nstest.Call{Node: b.Host, Pod: pod, Path: bin}
+	c := nstest.Call{Host: b.Host, Container: container, Path: bin}
 	result := ""
 	call := func(command, plugin string) nstest.Reply {
 		c.Config = confs[plugin]
@@ -272,9 +272,9 @@ var _ = It("works in a chain of bridge, vrf and sbr", Label(nstest.Kernel), func
 	for _, plugin := range []string{"bridge", "vrf", "sbr"} {
 		result = call("ADD", plugin).Stdout
 	}
-	Expect(reaches(pod, "blue", "10.9.0.1")).To(BeTrue())
-	Expect(pod.IP("route get 192.0.2.1 from 10.9.0.2")).To(ContainSubstring("via 10.9.0.1 dev eth0 table 100"))
-	Expect(pod.IP("-4 route")).To(BeEmpty())
+	Expect(reaches(container, "blue", "10.9.0.1")).To(BeTrue())
+	Expect(container.IP("route get 192.0.2.1 from 10.9.0.2")).To(ContainSubstring("via 10.9.0.1 dev eth0 table 100"))
+	Expect(container.IP("-4 route")).To(BeEmpty())
 	for _, plugin := range []string{"bridge", "vrf", "sbr"} {
 		call("CHECK", plugin)
 	}
@@ -289,10 +289,10 @@ var _ = Describe("without a VRF in the kernel or in the container", func() {
 	BeforeEach(func() { b = newEmptyTestbed() })
 
 	It("ADD fails if the kernel has no VRFs", func() {
-		if _, err := b.pod.Exec("ip", "link", "add", "test", "type", "vrf", "table", "9"); err == nil {
+		if _, err := b.container.Exec("ip", "link", "add", "test", "type", "vrf", "table", "9"); err == nil {
 			return // this kernel has them
 		}
-		b.pod.Batch(GinkgoTB(), "link add net1 up type veth peer name peer1")
+		b.container.Batch(GinkgoTB(), "link add net1 up type veth peer name peer1")
 		b.Refuse(b.call("net1", conf(blue)), 7, "this kernel has no VRFs (CONFIG_NET_VRF)")
 	})
 
@@ -314,17 +314,17 @@ var _ = Describe("without a VRF in the kernel or in the container", func() {
 	)
 
 	It("DEL succeeds", func() {
-		restored := b.Restored(b.pod)
+		restored := b.Restored(b.container)
 		for _, config := range []string{conf(blue), conf(`"vrfname":"lo"`), `{"cniVersion":"1.1.0","name":"net1","type":"vrf"}`} {
 			b.OK("DEL", b.call("net1", config))
-			b.OK("DEL", nstest.Call{Node: b.Host, IfName: "net1", Config: config})
-			b.OK("DEL", nstest.Call{Node: b.Host, NetNS: "/nonexistent", IfName: "net1", Config: config})
+			b.OK("DEL", nstest.Call{Host: b.Host, IfName: "net1", Config: config})
+			b.OK("DEL", nstest.Call{Host: b.Host, NetNS: "/nonexistent", IfName: "net1", Config: config})
 		}
 		restored()
 	})
 
 	It("CHECK and STATUS fail", func() {
-		b.pod.Batch(GinkgoTB(), "link add net1 up type veth peer name peer1")
+		b.container.Batch(GinkgoTB(), "link add net1 up type veth peer name peer1")
 		b.Fails("CHECK", b.call("net1", conf(blue)), types.CodeChanged, "VRF blue does not exist")
 		b.RequireStatus(nstest.Conf("vrf", "1.1.0", blue, ""), "")
 		b.RequireStatus(nstest.Conf("vrf", "1.1.0", "", ""), `the key "vrfname" is missing or empty`)

@@ -73,7 +73,7 @@ type image struct {
 func (i image) annotations() map[string]string {
 	return map[string]string{
 		oci.AnnotationTitle:       "plumb",
-		oci.AnnotationDescription: "CNI plugins, and plumb, which installs them on a node",
+		oci.AnnotationDescription: "CNI plugins, and plumb, which installs them on a host",
 		oci.AnnotationSource:      source,
 		oci.AnnotationLicenses:    "Apache-2.0",
 		oci.AnnotationVersion:     i.name[strings.LastIndex(i.name, ":")+1:],

@@ -74,15 +74,15 @@ func guard(f func() error) (err error) {
 	return f()
 }
 
-// A side is one of those compared in a scenario: a set of executables, with a node, a
+// A side is one of those compared in a scenario: a set of executables, with a host, a
 // container and a folder for state of its own.
 type side struct {
 	*bed
 	role
-	bin  string // the folder of the executables
-	node *nstest.NS
-	pods []*nstest.NS
-	dir  string
+	bin        string // the folder of the executables
+	host       *nstest.NS
+	containers []*nstest.NS
+	dir        string
 }
 
 // A role says what is different about a side.
@@ -94,11 +94,11 @@ type role struct {
 }
 
 func newSide(b *bed, r role, bins bins) *side {
-	s := &side{bed: b, role: r, bin: bins.plumb, dir: b.TempDir(), node: nstest.NewNode(b)}
+	s := &side{bed: b, role: r, bin: bins.plumb, dir: b.TempDir(), host: nstest.NewHost(b)}
 	if r.reference {
 		s.bin = bins.reference
 	}
-	s.pods = append(s.pods, nstest.New(b))
+	s.containers = append(s.containers, nstest.New(b))
 	return s
 }
 

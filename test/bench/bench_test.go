@@ -249,7 +249,7 @@ func TestPeakIsThatOfThePlugin(t *testing.T) {
 		ballast[i] = byte(i)
 	}
 	b := &bed{root: t.TempDir()}
-	s := &side{bed: b, bin: "/bin", node: nstest.NewNode(t)}
+	s := &side{bed: b, bin: "/bin", host: nstest.NewHost(t)}
 	kib, out, err := peak(s, call{plugin: "cat", stdin: []byte("hello")})
 	if err != nil || string(out) != "hello" || kib < 100 || kib > 32<<10 {
 		t.Errorf("%d KiB, %q, %v (ballast %d)", kib, out, err, ballast[1])
@@ -259,7 +259,7 @@ func TestPeakIsThatOfThePlugin(t *testing.T) {
 	}
 }
 
-// TestWarmUpsAreNotKept: the first calls fill caches and make what the node shares.
+// TestWarmUpsAreNotKept: the first calls fill caches and make what the host shares.
 func TestWarmUpsAreNotKept(t *testing.T) {
 	calls, bin := filepath.Join(t.TempDir(), "calls"), t.TempDir()
 	script := "#!/bin/sh\n[ \"$CNI_COMMAND\" != CHECK ] || exit 1\necho \"$CNI_COMMAND $CNI_CONTAINERID\" >>" + calls + "\n"

@@ -13,8 +13,8 @@ import (
 // other. A sample is the time of all; its processor time is that of one container.
 func (r *runner) bursts() error {
 	for _, s := range r.sides {
-		for len(s.pods) < r.containers {
-			s.pods = append(s.pods, nstest.New(s.bed))
+		for len(s.containers) < r.containers {
+			s.containers = append(s.containers, nstest.New(s.bed))
 		}
 	}
 	for i := range rounds(r.iterations) {

@@ -48,12 +48,12 @@ func (c conf) stdin(prev json.RawMessage) []byte {
 // An attachment is one container at a side, with the chain of plugins that serve it.
 type attachment struct {
 	*side
-	chain []conf
-	id    string
-	pod   string // CNI_NETNS
-	ifn   string
-	base  json.RawMessage // what the first plugin of the chain gets as prevResult
-	prev  json.RawMessage // the chain's result
+	chain     []conf
+	id        string
+	container string // CNI_NETNS
+	ifn       string
+	base      json.RawMessage // what the first plugin of the chain gets as prevResult
+	prev      json.RawMessage // the chain's result
 }
 
 // A call is one start of one plugin.
@@ -74,7 +74,7 @@ func (a *attachment) call(c conf, command string) call {
 	}
 	return call{plugin, command, []string{
 		"PATH=" + os.Getenv("PATH"), "CNI_PATH=" + a.bin, "CNI_COMMAND=" + command,
-		"CNI_CONTAINERID=" + a.id, "CNI_NETNS=" + a.pod, "CNI_IFNAME=" + a.ifn,
+		"CNI_CONTAINERID=" + a.id, "CNI_NETNS=" + a.container, "CNI_IFNAME=" + a.ifn,
 	}, c.stdin(prev)}
 }
 
@@ -102,13 +102,13 @@ func (a *attachment) do(command string, f func(*side, call) (sample, []byte, err
 	return total, errors.Join(errs...)
 }
 
-// execute starts a plugin from a thread on the node, as a runtime does: the time is
+// execute starts a plugin from a thread on the host, as a runtime does: the time is
 // from the fork to the exit, what is written and read included; the processor time is
 // that of the process and of all that it waited for.
 func execute(s *side, c call) (took sample, out []byte, err error) {
 	var stdout, stderr bytes.Buffer
 	path := filepath.Join(s.bin, c.plugin)
-	err = s.node.Do(func() error {
+	err = s.host.Do(func() error {
 		cmd := exec.Command(path)
 		cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = c.environ, bytes.NewReader(c.stdin), &stdout, &stderr
 		begin := time.Now()
@@ -136,7 +136,7 @@ func (c call) explain(err error, stdout []byte, stderr string) error {
 
 // peak gives the most memory that the plugin's process had resident, in KiB.
 func peak(s *side, c call) (kib int, out []byte, err error) {
-	err = s.node.Do(func() (err error) {
+	err = s.host.Do(func() (err error) {
 		kib, out, err = nstest.PeakMemory(c.environ, c.stdin, filepath.Join(s.bin, c.plugin))
 		return err
 	})

@@ -69,19 +69,19 @@ const (
 
 // veth gives the container an eth0 whose other end is host0, both new.
 func veth(s *side) {
-	_, _ = s.node.Exec("ip", "link", "delete", "host0")
-	s.node.Batch(s.bed,
-		"link add host0 type veth peer name eth0 netns "+s.pods[0].Path(),
+	_, _ = s.host.Exec("ip", "link", "delete", "host0")
+	s.host.Batch(s.bed,
+		"link add host0 type veth peer name eth0 netns "+s.containers[0].Path(),
 		"address add 10.88.0.1/16 dev host0", "link set host0 up")
-	s.pods[0].Batch(s.bed, "address add 10.88.0.2/16 dev eth0", "link set eth0 up", "route add default via 10.88.0.1")
-	s.node.SetSysctl(s.bed, "net/ipv4/ip_forward", "1")
+	s.containers[0].Batch(s.bed, "address add 10.88.0.2/16 dev eth0", "link set eth0 up", "route add default via 10.88.0.1")
+	s.host.SetSysctl(s.bed, "net/ipv4/ip_forward", "1")
 }
 
 // attached is the result of the plugin that would have made what veth made.
 func attached(s *side) json.RawMessage {
 	return fmt.Appendf(nil, `{"cniVersion": %q, "interfaces": [{"name": "host0", "mac": %q}, {"name": "eth0", "mac": %q, "sandbox": %q}],
 		"ips": [{"address": "10.88.0.2/16", "gateway": "10.88.0.1", "interface": 1}], "routes": [{"dst": "0.0.0.0/0"}], "dns": {}}`,
-		cniVersion, s.mac(s.node.Exec, "host0"), s.mac(s.pods[0].Exec, "eth0"), s.pods[0].Path())
+		cniVersion, s.mac(s.host.Exec, "host0"), s.mac(s.containers[0].Exec, "eth0"), s.containers[0].Path())
 }
 
 func (s *side) mac(run func(string, ...string) (string, error), link string) string {
@@ -92,9 +92,9 @@ func (s *side) mac(run func(string, ...string) (string, error), link string) str
 	return links[0].Address
 }
 
-// uplink gives the node what macvlan has for its master. Not every kernel has dummy.
+// uplink gives the host what macvlan has for its master. Not every kernel has dummy.
 func uplink(s *side) {
-	s.node.Batch(s.bed, "link add up0 type veth peer name up1", "link set up1 up", "link set up0 up")
+	s.host.Batch(s.bed, "link add up0 type veth peer name up1", "link set up1 up", "link set up0 up")
 }
 
 // The addresses of host-local alone. The first is the one after the gateway's.
@@ -125,7 +125,7 @@ func clusterOnly(s *side, addresses int) conf {
 func (s *side) engineFile() string { return filepath.Join(s.bin, "bench-engine") }
 
 // stockEngine writes an engine that gives its addresses in the first ADD. That is not timed, and each DEL leaves
-// them to the node.
+// them to the host.
 func stockEngine(s *side) {
 	s.must(os.WriteFile(s.engineFile(), []byte(`#!/bin/sh
 case $(cat) in
@@ -171,7 +171,7 @@ func mapForeign(s *side) {
 		c := portmap(firstForeign-firstPort+i, 1)
 		a := &attachment{
 			side: s, chain: []conf{c}, id: fmt.Sprintf("foreign-%d", i),
-			pod: s.pods[0].Path(), ifn: ifName, base: base,
+			container: s.containers[0].Path(), ifn: ifName, base: base,
 		}
 		_, err := a.do("ADD", execute)
 		s.must(err)
@@ -183,9 +183,9 @@ func mapForeign(s *side) {
 		return
 	}
 	add(0)
-	out, err := s.node.Exec("iptables-save", "-t", "nat")
+	out, err := s.host.Exec("iptables-save", "-t", "nat")
 	s.must(err)
-	_, err = s.node.ExecInput(copies(out, s.fill), "iptables-restore", "--noflush")
+	_, err = s.host.ExecInput(copies(out, s.fill), "iptables-restore", "--noflush")
 	s.must(err)
 }
 

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// A plot is of cost against fill: both axes are logarithmic, and an empty node stands
+// A plot is of cost against fill: both axes are logarithmic, and an empty host stands
 // where 100 would be.
 type plot struct {
 	title, unit string

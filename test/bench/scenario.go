@@ -36,7 +36,7 @@ type verb struct {
 type aim struct {
 	Median float64 `json:"median,omitempty"` // of the reference's median
 	P99    float64 `json:"p99,omitempty"`    // of the reference's p99
-	Own    float64 `json:"own,omitempty"`    // of plumb's own median on an empty node
+	Own    float64 `json:"own,omitempty"`    // of plumb's own median on an empty host
 	Above  float64 `json:"above,omitempty"`  // milliseconds more than VERSION
 }
 
@@ -182,7 +182,7 @@ func (v verb) calls() string {
 }
 
 func (r *runner) attach(s *side, i int, id string) *attachment {
-	a := &attachment{side: s, chain: r.chain(s, i), id: id, pod: s.pods[i].Path(), ifn: ifName}
+	a := &attachment{side: s, chain: r.chain(s, i), id: id, container: s.containers[i].Path(), ifn: ifName}
 	if r.ifn != "" {
 		a.ifn = r.ifn
 	}

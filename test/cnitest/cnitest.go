@@ -71,7 +71,7 @@ type Network struct {
 func NewNetwork(name, plugins string, executables ...string) *Network {
 	ginkgo.GinkgoHelper()
 	network := &Network{Site: nstest.NewSite(ginkgo.GinkgoTB()), Dir: filepath.Join(ginkgo.GinkgoTB().TempDir(), "state")}
-	network.exec = newExec(network.Node)
+	network.exec = newExec(network.Host)
 	network.Use(nstest.Build(ginkgo.GinkgoTB(), executables...), ginkgo.GinkgoTB().TempDir())
 	network.SetList("1.1.0", name, plugins)
 	gomega.Expect(os.Mkdir(network.Dir, 0o755)).To(gomega.Succeed())
@@ -87,7 +87,7 @@ func (network *Network) SetList(cniVersion, name, plugins string) {
 
 // Use makes libcni call the plugins in the directory bin on the host of the Site, with this cache.
 func (network *Network) Use(bin, cache string) {
-	network.exec.host = network.Node
+	network.exec.host = network.Host
 	network.CNI = libcni.NewCNIConfigWithCacheDir([]string{bin}, cache, network.exec)
 }
 

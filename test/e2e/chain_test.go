@@ -30,7 +30,7 @@ type (
 	bandwidth struct{ IngressRate, IngressBurst, EgressRate, EgressBurst uint64 }
 )
 
-// A chainNetwork is a network with containerdPlugins. Its pods have host ports and bandwidth
+// A chainNetwork is a network with containerdPlugins. Its containers have host ports and bandwidth
 // limits.
 type chainNetwork struct {
 	*testNetwork
@@ -45,8 +45,8 @@ func newChainNetwork(cniVersion, backend string) *chainNetwork {
 	return &chainNetwork{testNetwork: newNetwork(cniVersion, strings.ReplaceAll(containerdPlugins, "BACKEND", backend)), backend: backend}
 }
 
-// newPod returns a new pod that is not attached, and its host port, which leads to port 80.
-func (network *chainNetwork) newPod(id string) (*pod, int32) {
+// newPod returns a new container that is not attached, and its host port, which leads to port 80.
+func (network *chainNetwork) newContainer(id string) (*container, int32) {
 	GinkgoHelper()
 	p := cnitest.NewContainer(id)
 	network.ports++
@@ -58,16 +58,16 @@ func (network *chainNetwork) newPod(id string) (*pod, int32) {
 	return p, port
 }
 
-func (network *chainNetwork) addPod(id string) (*pod, int32) {
+func (network *chainNetwork) addContainer(id string) (*container, int32) {
 	GinkgoHelper()
-	p, port := network.newPod(id)
+	p, port := network.newContainer(id)
 	Expect(network.add(p)).To(Succeed())
 	return p, port
 }
 
 // expectHostPort connects to the host port from everywhere, over TCP and UDP, IPv4 and IPv6. The
 // connections must reach p.
-func (network *chainNetwork) expectHostPort(p, other *pod, port int32) {
+func (network *chainNetwork) expectHostPort(p, other *container, port int32) {
 	GinkgoHelper()
 	const gateway4, gateway6 = "10.1.0.1", "fd00:1::1"
 	for _, addr := range []string{p.V4.String() + ":80", "[" + p.V6.String() + "]:80"} {
@@ -77,19 +77,19 @@ func (network *chainNetwork) expectHostPort(p, other *pod, port int32) {
 	for _, client := range []struct {
 		name     string
 		from     *nstest.NS
-		at, seen string // node address, and client address that p sees; empty: any
+		at, seen string // host address, and client address that p sees; empty: any
 	}{
-		{"from outside", network.Outside, nstest.NodeV4, nstest.OutsideV4},
-		{"from outside", network.Outside, nstest.NodeV6, nstest.OutsideV6},
-		{"from another pod", other.NS, nstest.NodeV4, gateway4},
-		{"from another pod", other.NS, nstest.NodeV6, gateway6},
-		{"from another pod, at its gateway", other.NS, gateway4, gateway4},
-		{"from another pod, at its gateway", other.NS, gateway6, gateway6},
-		{"from the node", network.Node, nstest.NodeV4, ""},
-		{"from the node", network.Node, nstest.NodeV6, ""},
-		{"from the node's 127.0.0.1", network.Node, "127.0.0.1", gateway4},
-		{"from the pod itself", p.NS, nstest.NodeV4, gateway4},
-		{"from the pod itself", p.NS, nstest.NodeV6, gateway6},
+		{"from outside", network.Outside, nstest.HostV4, nstest.OutsideV4},
+		{"from outside", network.Outside, nstest.HostV6, nstest.OutsideV6},
+		{"from another container", other.NS, nstest.HostV4, gateway4},
+		{"from another container", other.NS, nstest.HostV6, gateway6},
+		{"from another container, at its gateway", other.NS, gateway4, gateway4},
+		{"from another container, at its gateway", other.NS, gateway6, gateway6},
+		{"from the host", network.Host, nstest.HostV4, ""},
+		{"from the host", network.Host, nstest.HostV6, ""},
+		{"from the host's 127.0.0.1", network.Host, "127.0.0.1", gateway4},
+		{"from the container itself", p.NS, nstest.HostV4, gateway4},
+		{"from the container itself", p.NS, nstest.HostV6, gateway6},
 	} {
 		addr, local := fmt.Sprintf("%s:%d", client.at, port), p.V4
 		if strings.Contains(client.at, ":") {
@@ -105,25 +105,25 @@ func (network *chainNetwork) expectHostPort(p, other *pod, port int32) {
 }
 
 // expectLimits checks that bandwidth and tuning have set what the list configures.
-func (network *chainNetwork) expectLimits(p *pod) {
+func (network *chainNetwork) expectLimits(p *container) {
 	GinkgoHelper()
-	qdiscs := network.Node.Must(GinkgoTB(), "tc", "qdisc", "show")
+	qdiscs := network.Host.Must(GinkgoTB(), "tc", "qdisc", "show")
 	Expect(qdiscs).To(ContainSubstring(" rate 80Mbit burst 500000b "), "burst of 50 ms, although containerd passes 4294967295")
 	Expect(qdiscs).To(ContainSubstring(" rate 40Mbit burst 250000b "))
 	Expect(p.Must(GinkgoTB(), "ip", "link", "show", "eth0")).To(ContainSubstring(" mtu 1400 "))
 	Expect(p.Sysctl(GinkgoTB(), "net/ipv4/conf/eth0/arp_filter")).To(Equal("1"))
 }
 
-// testPods calls all verbs for several pods, and checks their traffic and the state.
-func (network *chainNetwork) testPods(cniVersion string) {
+// testPods calls all verbs for several containers, and checks their traffic and the state.
+func (network *chainNetwork) testContainers(cniVersion string) {
 	GinkgoHelper()
 	Expect(network.Status()).To(Succeed())
-	existing, _ := network.addPod("existing")
+	existing, _ := network.addContainer("existing")
 	before := nstest.WaitStable(network.state)
 
-	a, port := network.addPod("a")
+	a, port := network.addContainer("a")
 	withA := nstest.WaitStable(network.state)
-	b, _ := network.addPod("b")
+	b, _ := network.addContainer("b")
 	expectCheck(network.testNetwork, cniVersion, a, b)
 	network.expectLimits(a)
 	network.expectHostPort(a, b, port)
@@ -140,24 +140,24 @@ func (network *chainNetwork) testPods(cniVersion string) {
 	}
 
 	By("DEL")
-	for _, p := range []*pod{a, b} {
+	for _, p := range []*container{a, b} {
 		Expect(network.Del(p)).To(Succeed())
 		Expect(network.WithoutCache(func() error { return network.Del(p.IDOnly()) })).To(Succeed())
 	}
 	Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty(), "left after DEL")
-	_, err := nstest.Dial(network.Outside, fmt.Sprintf("%s:%d", nstest.NodeV4, port))
-	Expect(err).To(HaveOccurred(), "port of a deleted pod")
+	_, err := nstest.Dial(network.Outside, fmt.Sprintf("%s:%d", nstest.HostV4, port))
+	Expect(err).To(HaveOccurred(), "port of a deleted container")
 
 	By("DEL with container ID and interface name only")
-	lost, _ := network.addPod("lost")
+	lost, _ := network.addContainer("lost")
 	Expect(network.WithoutCache(func() error { return network.Del(lost.IDOnly()) })).To(Succeed())
 	Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty(), "left after DEL")
 }
 
 var _ = Describe("the plugin chain of containerd's documentation", func() {
-	DescribeTable("serves pods from ADD to DEL", func(cniVersion, backend string) {
+	DescribeTable("serves containers from ADD to DEL", func(cniVersion, backend string) {
 		nstest.LeakCheck(GinkgoTB())
-		newChainNetwork(cniVersion, backend).testPods(cniVersion)
+		newChainNetwork(cniVersion, backend).testContainers(cniVersion)
 	}, EntryDescription("version %s, %s"),
 		Entry(nil, "0.3.1", "nftables"), Entry(nil, "0.4.0", "iptables"), Entry(nil, "1.0.0", "nftables"), Entry(nil, "1.1.0", "iptables"))
 
@@ -165,39 +165,39 @@ var _ = Describe("the plugin chain of containerd's documentation", func() {
 		nstest.LeakCheck(GinkgoTB())
 		network := newChainNetwork("1.1.0", "nftables")
 		network.HidePrograms()
-		network.testPods("1.1.0")
+		network.testContainers("1.1.0")
 	})
 
 	It("returns an error that names the program that the iptables backend needs", func() {
 		network := newChainNetwork("1.1.0", "iptables")
 		network.HidePrograms()
-		p, _ := network.newPod("p")
+		p, _ := network.newContainer("p")
 		err := network.add(p)
 		Expect(err).To(MatchError(ContainSubstring("iptables")))
 		Expect(errorCode(err)).To(BeEquivalentTo(types.CodeConfig))
 		Expect(network.reservations()).To(BeEmpty())
 	})
 
-	It("adds and deletes 60 pods, 16 at a time", func() {
+	It("adds and deletes 60 containers, 16 at a time", func() {
 		nstest.LeakCheck(GinkgoTB())
 		network := newChainNetwork("1.1.0", "nftables")
-		network.addPod("existing")
+		network.addContainer("existing")
 		before := nstest.WaitStable(network.state)
-		pods := make([]*pod, 60)
-		for i := range pods {
-			pods[i], _ = network.newPod(fmt.Sprintf("pod%d", i))
+		containers := make([]*container, 60)
+		for i := range containers {
+			containers[i], _ = network.newContainer(fmt.Sprintf("container%d", i))
 		}
-		Expect(concurrently(16, pods, network.add)).To(BeEmpty())
-		Expect(nstest.Compare(sharedLines(before), sharedLines(network.state()))).To(BeEmpty(), "objects that pods share")
+		Expect(concurrently(16, containers, network.add)).To(BeEmpty())
+		Expect(nstest.Compare(sharedLines(before), sharedLines(network.state()))).To(BeEmpty(), "objects that containers share")
 		Expect(network.reservations()).To(HaveLen(2*61), "each address is reserved once")
-		Expect(concurrently(16, pods, network.Check)).To(BeEmpty())
-		for i, p := range pods {
+		Expect(concurrently(16, containers, network.Check)).To(BeEmpty())
+		for i, p := range containers {
 			nstest.ServeTCP(GinkgoTB(), p.NS, p.V4.String()+":80")
-			reply, err := nstest.Dial(network.Outside, fmt.Sprintf("%s:%d", nstest.NodeV4, firstPort+2+i)) // the pod "existing" has the first port
+			reply, err := nstest.Dial(network.Outside, fmt.Sprintf("%s:%d", nstest.HostV4, firstPort+2+i)) // the container "existing" has the first port
 			Expect(err).NotTo(HaveOccurred())
 			Expect(reply).To(Equal("peer=" + nstest.OutsideV4 + " local=" + p.V4.String()))
 		}
-		Expect(concurrently(16, pods, network.Del)).To(BeEmpty())
+		Expect(concurrently(16, containers, network.Del)).To(BeEmpty())
 		Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty())
 	})
 })
@@ -207,7 +207,7 @@ var _ = Describe("the plugin chain of containerd's documentation", func() {
 func sharedLines(state string) string {
 	var lines []string
 	for line := range strings.SplitSeq(state, "\n") {
-		if strings.HasPrefix(line, "node: nft ") && !strings.HasPrefix(line, "node: nft element ") || strings.HasPrefix(line, "node: link cni0 ") {
+		if strings.HasPrefix(line, "host: nft ") && !strings.HasPrefix(line, "host: nft element ") || strings.HasPrefix(line, "host: link cni0 ") {
 			lines = append(lines, line)
 		}
 	}

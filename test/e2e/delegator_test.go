@@ -33,17 +33,17 @@ var _ = Describe("bridge and host-local called by a delegating plugin", Ordered,
 		Expect(err).NotTo(HaveOccurred(), string(out))
 	})
 
-	DescribeTable("serve pods from ADD to DEL",
+	DescribeTable("serve containers from ADD to DEL",
 		func(cniVersion string) {
 			network := newBridgeNetwork(cniVersion, "nftables")
 			useDelegator(network, dir)
 			v, err := types.ParseVersion(cniVersion)
 			Expect(err).NotTo(HaveOccurred())
 			Expect(network.Status()).To(Succeed())
-			existing := network.addPod("existing")
+			existing := network.addContainer("existing")
 			before := nstest.WaitStable(network.state)
 
-			a, b := network.addPod("a"), network.addPod("b")
+			a, b := network.addContainer("a"), network.addContainer("b")
 			if v >= types.V040 {
 				Expect(network.Check(a)).To(Succeed())
 				a.Must(GinkgoTB(), "ip", "address", "delete", a.V4.String()+"/16", "dev", "eth0")
@@ -70,7 +70,7 @@ var _ = Describe("bridge and host-local called by a delegating plugin", Ordered,
 	It("leave nothing after a failed ADD, and return their error code", func() {
 		network := newBridgeNetwork("1.1.0", "nftables")
 		useDelegator(network, dir)
-		network.addPod("existing")
+		network.addContainer("existing")
 		before := nstest.WaitStable(network.state)
 		p := cnitest.NewContainer("p")
 		p.RT.NetNS = "/does/not/exist"

@@ -35,8 +35,8 @@ var (
 			{"type": "portmap", "backend": "nftables", "snat": true, "capabilities": {"portMappings": true}},
 			{"type": "tuning", "dataDir": "DIR/tuning", "mtu": 1400}`,
 		prepare: func(network *dhcpNetwork) {
-			network.Node.Batch(GinkgoTB(), "link add cni0 up type bridge", "link set "+nstest.Uplink+" master cni0",
-				"addr flush dev "+nstest.Uplink, "addr add "+nstest.NodeV4+"/24 dev cni0")
+			network.Host.Batch(GinkgoTB(), "link add cni0 up type bridge", "link set "+nstest.Uplink+" master cni0",
+				"addr flush dev "+nstest.Uplink, "addr add "+nstest.HostV4+"/24 dev cni0")
 		},
 		ports: true,
 	}
@@ -62,7 +62,7 @@ func (network *dhcpNetwork) startDaemon() {
 	GinkgoHelper()
 	cmd := exec.Command(filepath.Join(network.CNI.Path[0], "dhcp"), "daemon", "-socketpath", network.socket, "-resendmax", "200ms")
 	cmd.Stderr = GinkgoWriter
-	Expect(network.Node.Start(cmd)).To(Succeed())
+	Expect(network.Host.Start(cmd)).To(Succeed())
 	DeferCleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
@@ -70,8 +70,8 @@ func (network *dhcpNetwork) startDaemon() {
 	Eventually(network.Status).Should(Succeed())
 }
 
-// addLeased returns a new pod after an ADD, which must succeed. Its host port is 8000 + nth.
-func (network *dhcpNetwork) addLeased(id string, nth int32) *pod {
+// addLeased returns a new container after an ADD, which must succeed. Its host port is 8000 + nth.
+func (network *dhcpNetwork) addLeased(id string, nth int32) *container {
 	GinkgoHelper()
 	p := cnitest.NewContainer(id)
 	p.RT.CapabilityArgs = map[string]any{"portMappings": []portMapping{{firstPort + nth, 80, "tcp", ""}}}
@@ -81,8 +81,8 @@ func (network *dhcpNetwork) addLeased(id string, nth int32) *pod {
 	return p
 }
 
-// expectRelease waits until dnsmasq has got the RELEASE of the pod.
-func (network *dhcpNetwork) expectRelease(p *pod) {
+// expectRelease waits until dnsmasq has got the RELEASE of the container.
+func (network *dhcpNetwork) expectRelease(p *container) {
 	GinkgoHelper()
 	network.server.AwaitLog(GinkgoTB(), "DHCPRELEASE("+nstest.Uplink+") "+p.V4.String())
 	Eventually(network.server.HasLease).WithArguments(p.V4.String()).Should(BeFalse())
@@ -94,31 +94,31 @@ func (network *dhcpNetwork) files() []string {
 	return all
 }
 
-// expectTraffic connects between the pods and the outside host.
-func (network *dhcpNetwork) expectTraffic(pods ...*pod) {
+// expectTraffic connects between the containers and the outside host.
+func (network *dhcpNetwork) expectTraffic(containers ...*container) {
 	GinkgoHelper()
 	toOutside := nstest.ServeTCP(GinkgoTB(), network.Outside, nstest.OutsideV4+":0").String()
-	for i, p := range pods {
+	for i, p := range containers {
 		nstest.MustDial(GinkgoTB(), p.NS, toOutside, p.V4.String())
 		addr := nstest.ServeTCP(GinkgoTB(), p.NS, p.V4.String()+":0").String()
 		nstest.MustDial(GinkgoTB(), network.Outside, addr, nstest.OutsideV4)
-		other := pods[(i+1)%len(pods)]
+		other := containers[(i+1)%len(containers)]
 		nstest.MustDial(GinkgoTB(), other.NS, addr, other.V4.String())
 	}
 }
 
 // expectChain checks what portmap and tuning of the list have done.
-func (network *dhcpNetwork) expectChain(t dhcpTest, p *pod, nth int32) {
+func (network *dhcpNetwork) expectChain(t dhcpTest, p *container, nth int32) {
 	GinkgoHelper()
 	Expect(p.MustLine(GinkgoTB(), "ip link show eth0")).To(ContainSubstring(" mtu 1400 "))
 	if t.ports {
 		nstest.ServeTCP(GinkgoTB(), p.NS, p.V4.String()+":80")
-		nstest.MustDial(GinkgoTB(), network.Node, fmt.Sprintf("%s:%d", nstest.NodeV4, firstPort+nth), "")
+		nstest.MustDial(GinkgoTB(), network.Host, fmt.Sprintf("%s:%d", nstest.HostV4, firstPort+nth), "")
 	}
 }
 
 var _ = Describe("dhcp", func() {
-	DescribeTable("serves pods from ADD to DEL", func(t dhcpTest, cniVersion string) {
+	DescribeTable("serves containers from ADD to DEL", func(t dhcpTest, cniVersion string) {
 		network := t.start(cniVersion)
 		existing := network.addLeased("existing", 0)
 		before := nstest.WaitStable(network.state)

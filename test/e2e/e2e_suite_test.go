@@ -1,5 +1,5 @@
 // Package e2e calls the built executables as a runtime does: with libcni, the library of containerd
-// and CRI-O. The node is a network namespace.
+// and CRI-O. The host is a network namespace.
 package e2e
 
 import (
@@ -25,8 +25,8 @@ func TestE2E(t *testing.T) {
 	RunSpecs(t, "test/e2e")
 }
 
-// A pod is a container with one interface.
-type pod = cnitest.Container
+// A container is a container with one interface.
+type container = cnitest.Container
 
 // A testNetwork is a network whose reservations are in DIR/leases.
 type testNetwork struct{ *cnitest.Network }
@@ -36,7 +36,7 @@ const hostLocal = `"ipam": {"type": "host-local", "dataDir": "DIR/leases",
 	"ranges": [[{"subnet": "10.1.0.0/16"}], [{"subnet": "fd00:1::/64"}]],
 	"routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]}`
 
-// newNetwork returns a new node with a network of these plugins.
+// newNetwork returns a new host with a network of these plugins.
 func newNetwork(cniVersion, plugins string) *testNetwork {
 	GinkgoHelper()
 	network := &testNetwork{cnitest.NewNetwork("e2e", plugins, "bridge", "ptp", "macvlan", "loopback", "host-local", "static", "dhcp",
@@ -45,14 +45,14 @@ func newNetwork(cniVersion, plugins string) *testNetwork {
 	return network
 }
 
-// newBridgeNetwork returns a new node with a dual-stack network with a gateway and masquerade.
+// newBridgeNetwork returns a new host with a dual-stack network with a gateway and masquerade.
 func newBridgeNetwork(cniVersion, backend string) *testNetwork {
 	GinkgoHelper()
 	return newNetwork(cniVersion, fmt.Sprintf(`{"type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": true, "ipMasqBackend": %q, %s}`, backend, hostLocal))
 }
 
 // add calls ADD, whose result must have an IPv4 and an IPv6 address.
-func (network *testNetwork) add(p *pod) error {
+func (network *testNetwork) add(p *container) error {
 	err := network.Add(p)
 	if addrs := p.Addrs(); err == nil && len(addrs) < 2 {
 		err = fmt.Errorf("add %s: want an IPv4 and an IPv6 address, got %v", p.RT.ContainerID, addrs)
@@ -60,17 +60,17 @@ func (network *testNetwork) add(p *pod) error {
 	return err
 }
 
-// addPod returns a new pod after an ADD, which must succeed.
-func (network *testNetwork) addPod(id string) *pod {
+// addPod returns a new container after an ADD, which must succeed.
+func (network *testNetwork) addContainer(id string) *container {
 	GinkgoHelper()
 	p := cnitest.NewContainer(id)
 	Expect(network.add(p)).To(Succeed())
 	return p
 }
 
-// state returns the state of the node, and the reservations and the files of tuning.
+// state returns the state of the host, and the reservations and the files of tuning.
 func (network *testNetwork) state() string {
-	return nstest.Snapshot(GinkgoTB(), network.Node) + "\n" + strings.Join(network.reservations(), "\n") + "\n" +
+	return nstest.Snapshot(GinkgoTB(), network.Host) + "\n" + strings.Join(network.reservations(), "\n") + "\n" +
 		nstest.SnapshotDir(GinkgoTB(), filepath.Join(network.Dir, "tuning"))
 }
 

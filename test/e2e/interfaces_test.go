@@ -16,12 +16,12 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// An interfaceTest is a network, with the addresses that its pods request and the traffic that
+// An interfaceTest is a network, with the addresses that its containers request and the traffic that
 // must work.
 type interfaceTest struct {
-	plugins string                         // of the list; DIR and OPTIMISTIC are replaced
-	request func(p *pod, nth int) []string // the addresses that the pod requests; nil: any
-	traffic func(network *testNetwork, a, b *pod)
+	plugins string                               // of the list; DIR and OPTIMISTIC are replaced
+	request func(p *container, nth int) []string // the addresses that the container requests; nil: any
+	traffic func(network *testNetwork, a, b *container)
 }
 
 var interfaceTests = map[string]interfaceTest{
@@ -53,12 +53,12 @@ var interfaceTests = map[string]interfaceTest{
 }
 
 // fromPool requests no address: host-local chooses them.
-func fromPool(*pod, int) []string { return nil }
+func fromPool(*container, int) []string { return nil }
 
 // requestAddresses requests addresses with the capability ips, as nerdctl --ip does, for every
-// other pod, and with CNI_ARGS for the others.
-func requestAddresses(v4, v6 string) func(p *pod, nth int) []string {
-	return func(p *pod, nth int) []string {
+// other container, and with CNI_ARGS for the others.
+func requestAddresses(v4, v6 string) func(p *container, nth int) []string {
+	return func(p *container, nth int) []string {
 		ips := []string{fmt.Sprintf(v4, nth), fmt.Sprintf(v6, nth)}
 		if nth%2 == 1 {
 			p.RT.CapabilityArgs = map[string]any{"ips": ips}
@@ -74,12 +74,12 @@ func requestAddresses(v4, v6 string) func(p *pod, nth int) []string {
 // neighbor solicitations during duplicate address detection (RFC 4429, section 3.3). Therefore
 // the neighbor connects first, and with IPv6 only version 1.1.0, which has no optimistic address,
 // connects between the macvlans.
-func expectMacvlanTraffic(network *testNetwork, a, b *pod) {
+func expectMacvlanTraffic(network *testNetwork, a, b *container) {
 	GinkgoHelper()
 	tb := GinkgoTB()
 	for _, f := range []struct {
-		a, b, outside string
-		betweenPods   bool
+		a, b, outside     string
+		betweenContainers bool
 	}{
 		{a.V4.String(), b.V4.String(), nstest.OutsideV4, true},
 		{a.V6.String(), b.V6.String(), nstest.OutsideV6, network.List.CNIVersion == "1.1.0"},
@@ -90,7 +90,7 @@ func expectMacvlanTraffic(network *testNetwork, a, b *pod) {
 			expected bool
 		}{
 			{network.Outside, a.NS, f.a, f.outside, true}, {network.Outside, b.NS, f.b, f.outside, true},
-			{a.NS, network.Outside, f.outside, f.a, true}, {a.NS, b.NS, f.b, f.a, f.betweenPods},
+			{a.NS, network.Outside, f.outside, f.a, true}, {a.NS, b.NS, f.b, f.a, f.betweenContainers},
 		} {
 			if connection.expected {
 				nstest.MustDial(tb, connection.from, nstest.ServeTCP(tb, connection.to, withAnyPort(connection.at)).String(), connection.seen)
@@ -100,11 +100,11 @@ func expectMacvlanTraffic(network *testNetwork, a, b *pod) {
 }
 
 // expectCheck calls CHECK, which must succeed in the versions that have it.
-func expectCheck(network *testNetwork, cniVersion string, pods ...*pod) {
+func expectCheck(network *testNetwork, cniVersion string, containers ...*container) {
 	GinkgoHelper()
 	v, err := types.ParseVersion(cniVersion)
 	Expect(err).NotTo(HaveOccurred())
-	for _, p := range pods {
+	for _, p := range containers {
 		if err := network.Check(p); v >= types.V040 {
 			Expect(err).NotTo(HaveOccurred())
 		} else {
@@ -132,13 +132,13 @@ var _ = Describe("interfaces of", func() {
 	}
 })
 
-// concurrently calls f for all pods, n at a time, and returns the errors.
-func concurrently(n int, pods []*pod, f func(*pod) error) []error {
+// concurrently calls f for all containers, n at a time, and returns the errors.
+func concurrently(n int, containers []*container, f func(*container) error) []error {
 	var mu sync.Mutex
 	var all sync.WaitGroup
 	var failed []error
 	slot := make(chan struct{}, n)
-	for _, p := range pods {
+	for _, p := range containers {
 		slot <- struct{}{}
 		all.Go(func() {
 			defer func() { <-slot }()
@@ -154,18 +154,18 @@ func concurrently(n int, pods []*pod, f func(*pod) error) []error {
 }
 
 // expectTraffic connects over IPv4 and IPv6 from a to b, to the gateway, and to the host outside.
-// The host outside must see the node's address: it has no route to the pods.
-func expectTraffic(network *testNetwork, a, b *pod) {
+// The host outside must see the host's address: it has no route to the containers.
+func expectTraffic(network *testNetwork, a, b *container) {
 	GinkgoHelper()
 	tb := GinkgoTB()
-	for _, f := range []struct{ from, to, gateway, outside, node string }{
-		{a.V4.String(), b.V4.String(), "10.1.0.1", nstest.OutsideV4, nstest.NodeV4},
-		{a.V6.String(), b.V6.String(), "fd00:1::1", nstest.OutsideV6, nstest.NodeV6},
+	for _, f := range []struct{ from, to, gateway, outside, host string }{
+		{a.V4.String(), b.V4.String(), "10.1.0.1", nstest.OutsideV4, nstest.HostV4},
+		{a.V6.String(), b.V6.String(), "fd00:1::1", nstest.OutsideV6, nstest.HostV6},
 	} {
 		for _, server := range []struct {
 			in       *nstest.NS
 			at, seen string
-		}{{b.NS, f.to, f.from}, {network.Node, f.gateway, f.from}, {network.Outside, f.outside, f.node}} {
+		}{{b.NS, f.to, f.from}, {network.Host, f.gateway, f.from}, {network.Outside, f.outside, f.host}} {
 			addr := nstest.ServeTCP(tb, server.in, withAnyPort(server.at))
 			nstest.MustDial(tb, a.NS, addr.String(), server.seen)
 		}
@@ -175,19 +175,19 @@ func expectTraffic(network *testNetwork, a, b *pod) {
 // withAnyPort returns the address with port 0.
 func withAnyPort(addr string) string { return net.JoinHostPort(addr, "0") }
 
-// run calls all verbs for several pods, and checks their traffic and the state.
+// run calls all verbs for several containers, and checks their traffic and the state.
 func (s interfaceTest) run(cniVersion string) {
 	GinkgoHelper()
 	nstest.LeakCheck(GinkgoTB())
 	// Duplicate address detection takes a second. It is the same in all versions, so that only one
 	// version waits for it.
 	network := newNetwork(cniVersion, strings.ReplaceAll(s.plugins, "OPTIMISTIC", fmt.Sprint(cniVersion != "1.1.0")))
-	pods := 0
-	addPod := func(id string) *pod {
+	containers := 0
+	addContainer := func(id string) *container {
 		GinkgoHelper()
 		p := cnitest.NewContainer(id)
-		pods++
-		requested := s.request(p, pods)
+		containers++
+		requested := s.request(p, containers)
 		Expect(network.add(p)).To(Succeed())
 		if requested != nil {
 			Expect(requested).To(HaveExactElements(HavePrefix(p.V4.String()+"/"), HavePrefix(p.V6.String()+"/")))
@@ -195,12 +195,12 @@ func (s interfaceTest) run(cniVersion string) {
 		return p
 	}
 	Expect(network.Status()).To(Succeed())
-	existing := addPod("existing") // the objects that pods share exist from here on
+	existing := addContainer("existing") // the objects that containers share exist from here on
 	before := nstest.WaitStable(network.state)
 
-	a := addPod("a")
+	a := addContainer("a")
 	withA := nstest.WaitStable(network.state)
-	b := addPod("b")
+	b := addContainer("b")
 	expectCheck(network, cniVersion, a, b)
 	s.traffic(network, a, b)
 
@@ -215,7 +215,7 @@ func (s interfaceTest) run(cniVersion string) {
 	}
 
 	By("DEL")
-	for _, p := range []*pod{a, b} {
+	for _, p := range []*container{a, b} {
 		Expect(network.Del(p)).To(Succeed())
 		Expect(p.Exec("ip", "link", "show", "eth0")).Error().To(HaveOccurred())
 		Expect(network.WithoutCache(func() error { return network.Del(p.IDOnly()) })).To(Succeed())
@@ -223,7 +223,7 @@ func (s interfaceTest) run(cniVersion string) {
 	Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty(), "left after DEL")
 
 	By("DEL without a namespace, with container ID and interface name only")
-	deleted := addPod("deleted")
+	deleted := addContainer("deleted")
 	deleted.Remove(GinkgoTB())
 	Expect(network.WithoutCache(func() error { return network.Del(deleted.IDOnly()) })).To(Succeed())
 	Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty(), "left after DEL")

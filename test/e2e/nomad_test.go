@@ -29,9 +29,9 @@ var _ = Describe("the plugin chain of Nomad's bridge network", func() {
 	DescribeTable("works from ADD to DEL", func(firewall string) {
 		nstest.LeakCheck(GinkgoTB())
 		network := newNetwork("0.4.0", strings.Replace(nomadPlugins, "FIREWALL", firewall, 1))
-		if firewall != "" { // what the node drops else, and the chain that Nomad makes for what it lets through
+		if firewall != "" { // what the host drops else, and the chain that Nomad makes for what it lets through
 			for _, args := range []string{"-P FORWARD DROP", "-N NOMAD-ADMIN", "-A NOMAD-ADMIN -o nomad -d 172.26.64.0/20 -j ACCEPT"} {
-				network.Node.Must(GinkgoTB(), "iptables", strings.Fields(args)...)
+				network.Host.Must(GinkgoTB(), "iptables", strings.Fields(args)...)
 			}
 		}
 		p := cnitest.NewContainer("alloc")
@@ -47,18 +47,18 @@ var _ = Describe("the plugin chain of Nomad's bridge network", func() {
 
 		By("traffic")
 		nstest.ServeTCP(GinkgoTB(), p.NS, "172.26.64.2:80")
-		nstest.MustDial(GinkgoTB(), network.Outside, nstest.NodeV4+":8080", nstest.OutsideV4)
+		nstest.MustDial(GinkgoTB(), network.Outside, nstest.HostV4+":8080", nstest.OutsideV4)
 		nstest.ServeTCP(GinkgoTB(), network.Outside, nstest.OutsideV4+":81")
-		nstest.MustDial(GinkgoTB(), p.NS, nstest.OutsideV4+":81", nstest.NodeV4)
+		nstest.MustDial(GinkgoTB(), p.NS, nstest.OutsideV4+":81", nstest.HostV4)
 		Expect(network.Check(p)).To(Succeed())
 
 		By("DEL")
 		Expect(network.Del(p)).To(Succeed())
 		Expect(network.reservations()).To(BeEmpty())
-		Expect(nstest.Snapshot(GinkgoTB(), network.Node)).NotTo(Or(ContainSubstring("e2e/alloc/eth0"), ContainSubstring("172.26.64.2")))
+		Expect(nstest.Snapshot(GinkgoTB(), network.Host)).NotTo(Or(ContainSubstring("e2e/alloc/eth0"), ContainSubstring("172.26.64.2")))
 	},
 		Entry("without firewall", ""),
-		Entry("with firewall, where the node drops what nobody accepts", nomadFirewall),
+		Entry("with firewall, where the host drops what nobody accepts", nomadFirewall),
 	)
 })
 

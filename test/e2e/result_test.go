@@ -33,9 +33,9 @@ var _ = Describe("the result of a plugin of another project", func() {
 		It("passes through each chained plugin unchanged: "+strings.TrimSuffix(filepath.Base(file), ".json"), func() {
 			text, err := os.ReadFile(file)
 			Expect(err).NotTo(HaveOccurred())
-			node, pod := nstest.NewNodeAndPod(GinkgoTB())
-			prev := strings.ReplaceAll(string(text), "SANDBOX", pod.Path())
-			connect(node, pod, parse(prev)["ips"].([]any))
+			host, container := nstest.NewHostAndContainer(GinkgoTB())
+			prev := strings.ReplaceAll(string(text), "SANDBOX", container.Path())
+			connect(host, container, parse(prev)["ips"].([]any))
 			version := parse(prev)["cniVersion"].(string)
 			for plugin, keys := range chained {
 				if plugin == "firewall" && version < "0.4.0" {
@@ -45,9 +45,9 @@ var _ = Describe("the result of a plugin of another project", func() {
 				conf := fmt.Sprintf(`{"cniVersion": %q, "name": "e2e", "type": %q, %s}`, version, plugin,
 					strings.Replace(keys, "DIR", GinkgoTB().TempDir(), 1))
 				path := filepath.Join(nstest.Build(GinkgoTB(), plugin), plugin)
-				call := nstest.Call{Command: "ADD", Node: node, Pod: pod, Config: nstest.WithPrevResult(conf, prev)}
+				call := nstest.Call{Command: "ADD", Host: host, Container: container, Config: nstest.WithPrevResult(conf, prev)}
 				result := nstest.Exec(GinkgoTB(), path, call).OK(GinkgoTB()).Stdout
-				want, err := json.Marshal(withOwnChanges(plugin, pod.Path(), parse(prev), parse(result)))
+				want, err := json.Marshal(withOwnChanges(plugin, container.Path(), parse(prev), parse(result)))
 				Expect(err).NotTo(HaveOccurred())
 				Expect(result).To(MatchJSON(want))
 				call.Config = nstest.WithPrevResult(conf, result)
@@ -68,15 +68,15 @@ func parse(text string) (tree map[string]any) {
 	return tree
 }
 
-// connect gives the container the interface eth0 with the addresses, and the node routes to them.
-func connect(node, pod *nstest.NS, ips []any) {
-	node.Must(GinkgoTB(), "ip", "link", "add", "host0", "up", "type", "veth", "peer", "name", "eth0", "netns", pod.Path())
-	pod.Batch(GinkgoTB(), "link set eth0 up", "route add default dev eth0", "route add ::/0 dev eth0")
+// connect gives the container the interface eth0 with the addresses, and the host routes to them.
+func connect(host, container *nstest.NS, ips []any) {
+	host.Must(GinkgoTB(), "ip", "link", "add", "host0", "up", "type", "veth", "peer", "name", "eth0", "netns", container.Path())
+	container.Batch(GinkgoTB(), "link set eth0 up", "route add default dev eth0", "route add ::/0 dev eth0")
 	for _, ip := range ips {
 		address := ip.(map[string]any)["address"].(string)
 		ip, _, _ := strings.Cut(address, "/")
-		pod.Batch(GinkgoTB(), "addr replace "+address+" dev eth0 nodad")
-		node.Batch(GinkgoTB(), "route replace "+ip+" dev host0")
+		container.Batch(GinkgoTB(), "addr replace "+address+" dev eth0 nodad")
+		host.Batch(GinkgoTB(), "route replace "+ip+" dev host0")
 	}
 }
 

@@ -85,8 +85,8 @@ var _ = DescribeTable("rootless, in a network namespace older than the uid_map",
 		Expect(err).NotTo(HaveOccurred())
 		return string(out)
 	}
-	add := func(id string, port int32) *pod {
-		p := &pod{RT: &libcni.RuntimeConf{ContainerID: id, NetNS: "/run/netns/" + id, IfName: "eth0"}}
+	add := func(id string, port int32) *container {
+		p := &container{RT: &libcni.RuntimeConf{ContainerID: id, NetNS: "/run/netns/" + id, IfName: "eth0"}}
 		p.RT.CapabilityArgs = map[string]any{"portMappings": []portMapping{{port, 80, "tcp", ""}, {port, 80, "udp", ""}}}
 		Expect(network.add(p)).To(Succeed())
 		Expect(network.Check(p)).To(Succeed())

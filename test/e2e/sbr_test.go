@@ -26,7 +26,7 @@ var sbrNetworks = []struct{ ifName, plugins string }{
 // An sbrAttachment is an interface of the container in one of its networks.
 type sbrAttachment struct {
 	cnitest.Network
-	pod pod
+	container container
 }
 
 // newSBRAttachments returns the attachments of a new container to sbrNetworks.
@@ -38,7 +38,7 @@ func newSBRAttachments() (all []sbrAttachment) {
 		a.SetList("1.1.0", network.ifName, network.plugins)
 		rt := *container.RT
 		rt.IfName = network.ifName
-		a.pod.RT = &rt
+		a.container.RT = &rt
 		all = append(all, a)
 	}
 	return all
@@ -47,17 +47,17 @@ func newSBRAttachments() (all []sbrAttachment) {
 var _ = DescribeTable("a container with three networks, two of them with sbr, works, and DELs leave nothing", func(order ...int) {
 	nstest.LeakCheck(GinkgoTB())
 	attachments := newSBRAttachments()
-	state := func() string { return nstest.Snapshot(GinkgoTB(), attachments[0].pod.NS) }
+	state := func() string { return nstest.Snapshot(GinkgoTB(), attachments[0].container.NS) }
 	before := nstest.WaitStable(state)
 	for _, a := range attachments {
-		Expect(a.Add(&a.pod)).To(Succeed())
+		Expect(a.Add(&a.container)).To(Succeed())
 	}
 	attachments[0].expectSBRTraffic()
 	for n, i := range order {
 		for _, left := range order[n:] {
-			Expect(attachments[left].Check(&attachments[left].pod)).To(Succeed())
+			Expect(attachments[left].Check(&attachments[left].container)).To(Succeed())
 		}
-		Expect(attachments[i].Del(&attachments[i].pod)).To(Succeed())
+		Expect(attachments[i].Del(&attachments[i].container)).To(Succeed())
 	}
 	Expect(nstest.WaitEqual(before, state)).To(BeEmpty())
 },
@@ -71,9 +71,9 @@ func (a *sbrAttachment) expectSBRTraffic() {
 	GinkgoHelper()
 	tb := GinkgoTB()
 	a.Outside.Batch(tb, "address add 203.0.113.5/32 dev uplink0", "route add 198.18.0.100/32 dev uplink0 src 203.0.113.5")
-	nstest.MustDial(tb, a.Outside, nstest.ServeTCP(tb, a.pod.NS, "198.18.0.100:0").String(), "203.0.113.5")
-	nstest.MustDial(tb, a.pod.NS, nstest.ServeTCP(tb, a.Node, "10.1.0.1:0").String(), "10.1.0.2")
-	nstest.MustDial(tb, a.pod.NS, nstest.ServeTCP(tb, a.Node, "10.2.0.1:0").String(), "10.2.0.2")
-	Expect(a.pod.Must(tb, "ip", "route", "get", "192.0.2.1")).To(ContainSubstring("via 10.1.0.1 dev eth0"))
-	Expect(a.pod.Must(tb, "ip", "route", "get", "192.0.2.1", "from", "10.2.0.2")).To(ContainSubstring("via 10.2.0.1 dev net2"))
+	nstest.MustDial(tb, a.Outside, nstest.ServeTCP(tb, a.container.NS, "198.18.0.100:0").String(), "203.0.113.5")
+	nstest.MustDial(tb, a.container.NS, nstest.ServeTCP(tb, a.Host, "10.1.0.1:0").String(), "10.1.0.2")
+	nstest.MustDial(tb, a.container.NS, nstest.ServeTCP(tb, a.Host, "10.2.0.1:0").String(), "10.2.0.2")
+	Expect(a.container.Must(tb, "ip", "route", "get", "192.0.2.1")).To(ContainSubstring("via 10.1.0.1 dev eth0"))
+	Expect(a.container.Must(tb, "ip", "route", "get", "192.0.2.1", "from", "10.2.0.2")).To(ContainSubstring("via 10.2.0.1 dev net2"))
 }

@@ -39,33 +39,33 @@ func (b bundle) folder() string {
 	return debian
 }
 
-// A swapNode is a node whose plugins are replaced while containers are attached. Configuration,
+// A swapNode is a host whose plugins are replaced while containers are attached. Configuration,
 // reservations, libcni and its cache remain.
-type swapNode struct {
+type swapHost struct {
 	*testNetwork
 	plugins      string // of the list
 	hasHostPorts bool
 	ports        int // number of allocated host ports
 }
 
-// newSwapNode returns a new node with the network, of version 1.0.0, the newest that both bundles know.
-func newSwapNode(plugins string) *swapNode {
+// newSwapNode returns a new host with the network, of version 1.0.0, the newest that both bundles know.
+func newSwapHost(plugins string) *swapHost {
 	GinkgoHelper()
-	return &swapNode{testNetwork: newNetwork("1.0.0", plugins), plugins: plugins, hasHostPorts: strings.Contains(plugins, "portMappings")}
+	return &swapHost{testNetwork: newNetwork("1.0.0", plugins), plugins: plugins, hasHostPorts: strings.Contains(plugins, "portMappings")}
 }
 
 // use makes libcni use the plugins of the bundle.
-func (s *swapNode) use(b bundle) {
+func (s *swapHost) use(b bundle) {
 	GinkgoHelper()
 	s.useFolder(b.folder())
 }
 
 // useFolder makes libcni use the plugins in a folder.
-func (s *swapNode) useFolder(folder string) { s.Use(folder, filepath.Join(s.Dir, "cache")) }
+func (s *swapHost) useFolder(folder string) { s.Use(folder, filepath.Join(s.Dir, "cache")) }
 
-// addPod returns a new pod after an ADD. Its capability arguments are a host port of its own and
+// addPod returns a new container after an ADD. Its capability arguments are a host port of its own and
 // bandwidth limits.
-func (s *swapNode) addPod(id string) *pod {
+func (s *swapHost) addContainer(id string) *container {
 	GinkgoHelper()
 	p := cnitest.NewContainer(id)
 	s.ports++
@@ -80,18 +80,18 @@ func (s *swapNode) addPod(id string) *pod {
 	return p
 }
 
-// addPodOfEachBundle adds a pod with each bundle, after it has added and deleted another one. From
-// then on, the objects that pods share exist, of both bundles.
-func (s *swapNode) addPodOfEachBundle() []*pod {
+// addPodOfEachBundle adds a container with each bundle, after it has added and deleted another one. From
+// then on, the objects that containers share exist, of both bundles.
+func (s *swapHost) addContainerOfEachBundle() []*container {
 	GinkgoHelper()
-	var existing []*pod
+	var existing []*container
 	for _, b := range []bundle{reference, plumb} {
 		s.use(b)
-		Expect(s.deletePod(s.addPod("first"), withEverything)).To(Succeed())
-		existing = append(existing, s.addPod("existing-"+strings.TrimSuffix(string(b), "'s")))
+		Expect(s.deleteContainer(s.addContainer("first"), withEverything)).To(Succeed())
+		existing = append(existing, s.addContainer("existing-"+strings.TrimSuffix(string(b), "'s")))
 	}
 	// The reference plugins do not wait until IPv6 addresses can be used.
-	for _, n := range []*nstest.NS{s.Node, existing[0].NS, existing[1].NS} {
+	for _, n := range []*nstest.NS{s.Host, existing[0].NS, existing[1].NS} {
 		Eventually(func() string { return n.Must(GinkgoTB(), "ip", "-6", "address", "show", "tentative") }).Should(BeEmpty())
 	}
 	for i, p := range existing {
@@ -106,28 +106,28 @@ func (s *swapNode) addPodOfEachBundle() []*pod {
 	return existing
 }
 
-// dial connects from a pod to an address.
-func (s *swapNode) dial(from *pod, addr string) {
+// dial connects from a container to an address.
+func (s *swapHost) dial(from *container, addr string) {
 	GinkgoHelper()
 	nstest.MustDial(GinkgoTB(), from.NS, addr, "")
 }
 
-// serveHostPort starts servers at port 80 of the pod, to which its host port leads.
-func (s *swapNode) serveHostPort(p *pod) {
+// serveHostPort starts servers at port 80 of the container, to which its host port leads.
+func (s *swapHost) serveHostPort(p *container) {
 	for _, addr := range p.Addrs() {
 		nstest.ServeTCP(GinkgoTB(), p.NS, strings.TrimSuffix(withAnyPort(addr), ":0")+":80")
 	}
 }
 
-// dialHostPort connects from outside to the pod's host port.
-func (s *swapNode) dialHostPort(p *pod) {
+// dialHostPort connects from outside to the container's host port.
+func (s *swapHost) dialHostPort(p *container) {
 	GinkgoHelper()
 	mapping := p.RT.CapabilityArgs["portMappings"].([]map[string]any)[0]
-	nstest.MustDial(GinkgoTB(), s.Outside, fmt.Sprintf("%s:%d", nstest.NodeV4, mapping["hostPort"]), nstest.OutsideV4)
+	nstest.MustDial(GinkgoTB(), s.Outside, fmt.Sprintf("%s:%d", nstest.HostV4, mapping["hostPort"]), nstest.OutsideV4)
 }
 
 // deletePod calls DEL in one of the ways in which runtimes do.
-func (s *swapNode) deletePod(p *pod, way string) error {
+func (s *swapHost) deleteContainer(p *container, way string) error {
 	GinkgoHelper()
 	rt := *p.RT
 	switch way {
@@ -137,7 +137,7 @@ func (s *swapNode) deletePod(p *pod, way string) error {
 	case withoutPrevResult: // the runtime has lost its cache
 		Expect(os.RemoveAll(filepath.Join(s.Dir, "cache"))).To(Succeed())
 	}
-	return s.Del(&pod{NS: p.NS, RT: &rt})
+	return s.Del(&container{NS: p.NS, RT: &rt})
 }
 
 // The ways to call DEL.
@@ -194,7 +194,7 @@ const (
 
 var (
 	// nftElements are elements of table inet plumb, which they do not know. plumb's DEL or GC
-	// deletes them, as does deleting the table (README.md, "Swap a node").
+	// deletes them, as does deleting the table (README.md, "Swap a host").
 	nftElements = []string{"nft element "}
 	// masqChains are the iptables chains of ipMasq. The reference plugins find them by the addresses
 	// in the container. Without a namespace they also leave those that they made.
@@ -231,24 +231,24 @@ func swapEntries() []TableEntry {
 	return all
 }
 
-var _ = Describe("a node whose plugins are replaced", func() {
+var _ = Describe("a host whose plugins are replaced", func() {
 	DescribeTable("each bundle checks and deletes attachments that the other one made, except for known errors of Debian's", func(e swapCase) {
-		s := newSwapNode(e.network)
-		existing := s.addPodOfEachBundle()
+		s := newSwapHost(e.network)
+		existing := s.addContainerOfEachBundle()
 		before := nstest.WaitStable(s.state)
 		s.use(reference)
 		expectError(s.Check(existing[0]), e.checkOwn)
 		for id, way := range ways {
-			By("Debian's plugins and a pod that is deleted " + way)
+			By("Debian's plugins and a container that is deleted " + way)
 			s.use(plumb)
-			p := s.addPod(fmt.Sprint("plumbs", id))
+			p := s.addContainer(fmt.Sprint("plumbs", id))
 			s.use(reference)
 			expectError(s.Check(p), e.check)
 			if way == withoutNetns {
-				Expect(s.deletePod(p, way)).To(Succeed())
+				Expect(s.deleteContainer(p, way)).To(Succeed())
 				s.expectLeft(before, e.leftWithoutNetns)
 			} else {
-				expectError(s.deletePod(p, way), e.del)
+				expectError(s.deleteContainer(p, way), e.del)
 				Expect(s.Del(p)).To(Succeed(), "second DEL, as all runtimes call it")
 				s.expectLeft(before, e.left)
 			}
@@ -257,12 +257,12 @@ var _ = Describe("a node whose plugins are replaced", func() {
 			Expect(nstest.WaitEqual(before, s.state)).To(BeEmpty(), "left after plumb's DEL")
 		}
 		for id, way := range ways {
-			By("plumb and a pod that is deleted " + way)
+			By("plumb and a container that is deleted " + way)
 			s.use(reference)
-			p := s.addPod(fmt.Sprint("debians", id))
+			p := s.addContainer(fmt.Sprint("debians", id))
 			s.use(plumb)
 			Expect(s.Check(p)).To(Succeed())
-			Expect(s.deletePod(p, way)).To(Succeed())
+			Expect(s.deleteContainer(p, way)).To(Succeed())
 			if way == withoutPrevResult {
 				s.expectLeft(before, e.leftByPlumb)
 			} else {
@@ -271,24 +271,24 @@ var _ = Describe("a node whose plugins are replaced", func() {
 			Expect(s.Del(p)).To(Succeed(), "second DEL")
 		}
 		for _, p := range existing {
-			Expect(s.deletePod(p, withEverything)).To(Succeed())
+			Expect(s.deleteContainer(p, withEverything)).To(Succeed())
 		}
 		Expect(s.reservations()).To(BeEmpty())
 	}, swapEntries())
 
 	It("works while plumb install replaces and restores the plugins", func() {
-		s := newSwapNode(fullList)
+		s := newSwapHost(fullList)
 		bin, backup := filepath.Join(s.Dir, "bin"), filepath.Join(s.Dir, "backup")
 		Expect(os.CopyFS(bin, os.DirFS(reference.folder()))).To(Succeed())
-		existing := s.addPodOfEachBundle()
+		existing := s.addContainerOfEachBundle()
 		before := nstest.WaitStable(s.state)
 		s.useFolder(bin)
 
-		old := s.addPod("old")
+		old := s.addContainer("old")
 		installed := s.install("--to", bin, "--from", plumb.folder(), "--backup", backup)
 		Expect(installed).To(ContainSubstring("bridge             replaced"))
 		Expect(s.Check(old)).To(Succeed())
-		added := s.addPod("new")
+		added := s.addContainer("new")
 		s.dial(added, nstest.ServeTCP(GinkgoTB(), old.NS, withAnyPort(old.V4.String())).String())
 
 		restored := s.install("--to", bin, "--restore", backup)
@@ -299,23 +299,23 @@ var _ = Describe("a node whose plugins are replaced", func() {
 		}
 		Expect(nstest.SnapshotDir(GinkgoTB(), bin)).To(Equal(nstest.SnapshotDir(GinkgoTB(), reference.folder())))
 		s.dial(added, nstest.ServeTCP(GinkgoTB(), old.NS, withAnyPort(old.V6.String())).String())
-		Expect(s.deletePod(added, withEverything)).To(Succeed())
-		Expect(s.deletePod(old, withEverything)).To(Succeed())
+		Expect(s.deleteContainer(added, withEverything)).To(Succeed())
+		Expect(s.deleteContainer(old, withEverything)).To(Succeed())
 		Expect(nstest.WaitEqual(before, s.state)).To(BeEmpty(), "left")
 		for _, p := range existing {
-			Expect(s.deletePod(p, withEverything)).To(Succeed())
+			Expect(s.deleteContainer(p, withEverything)).To(Succeed())
 		}
 		Expect(s.reservations()).To(BeEmpty())
 	})
 
 	It("has none of plumb's elements left after plumb's GC", func() {
-		s := newSwapNode(listOf(bridgeMasq, portmap))
-		existing := s.addPodOfEachBundle()
+		s := newSwapHost(listOf(bridgeMasq, portmap))
+		existing := s.addContainerOfEachBundle()
 		before := nstest.WaitStable(s.state)
 		s.use(plumb)
-		p := s.addPod("p")
+		p := s.addContainer("p")
 		s.use(reference)
-		Expect(s.deletePod(p, withoutNetns)).To(Succeed())
+		Expect(s.deleteContainer(p, withoutNetns)).To(Succeed())
 		s.expectLeft(before, nftElements)
 		s.use(plumb)
 		s.SetList("1.1.0", s.List.Name, s.plugins) // GC exists since 1.1.0
@@ -325,7 +325,7 @@ var _ = Describe("a node whose plugins are replaced", func() {
 })
 
 // install runs plumb install.
-func (s *swapNode) install(args ...string) string {
+func (s *swapHost) install(args ...string) string {
 	GinkgoHelper()
 	tool := filepath.Join(nstest.Build(GinkgoTB(), "plumb"), "plumb")
 	out, err := exec.Command(tool, append([]string{"install"}, args...)...).CombinedOutput()
@@ -345,7 +345,7 @@ func expectError(err error, text string) {
 }
 
 // expectLeft expects that the state has new lines, and that each contains one of the known texts.
-func (s *swapNode) expectLeft(before string, known []string) {
+func (s *swapHost) expectLeft(before string, known []string) {
 	GinkgoHelper()
 	if len(known) == 0 {
 		Expect(nstest.WaitEqual(before, s.state)).To(BeEmpty(), "left")

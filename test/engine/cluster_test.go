@@ -48,7 +48,7 @@ type member struct {
 func newCluster(size int, flags ...string) *cluster {
 	GinkgoHelper()
 	tb := GinkgoTB()
-	c := &cluster{pki: newPKI(), bridge: nstest.NewNode(tb).Named("bridge"), clients: nstest.NewNode(tb).Named("clients"), flags: flags}
+	c := &cluster{pki: newPKI(), bridge: nstest.NewHost(tb).Named("bridge"), clients: nstest.NewHost(tb).Named("clients"), flags: flags}
 	c.client("node")
 	c.client("root")
 	c.bridge.MustLine(tb, "ip link add br0 up type bridge")
@@ -56,7 +56,7 @@ func newCluster(size int, flags ...string) *cluster {
 	dir := GinkgoT().TempDir()
 	for i := range size {
 		name := fmt.Sprintf("m%d", i+1)
-		m := &member{cluster: c, name: name, addr: fmt.Sprintf("10.9.0.%d", i+1), ns: nstest.NewNode(tb).Named(name),
+		m := &member{cluster: c, name: name, addr: fmt.Sprintf("10.9.0.%d", i+1), ns: nstest.NewHost(tb).Named(name),
 			dir: filepath.Join(dir, name), log: filepath.Join(dir, name+".log")}
 		c.plug(m.ns, name, m.addr)
 		c.members = append(c.members, m)

@@ -109,7 +109,7 @@ type machineNode struct {
 func newNemesis(m mutation) *nemesis {
 	GinkgoHelper()
 	c := newCluster(3)
-	n := &nemesis{cluster: c, mutation: m, wire: newWire(), operator: nstest.NewNode(GinkgoTB()).Named("operator"),
+	n := &nemesis{cluster: c, mutation: m, wire: newWire(), operator: nstest.NewHost(GinkgoTB()).Named("operator"),
 		direct: c.connect("root", c.members...), caller: c.newCaller(segment, "", "10.7.0.1-"+poolAddr(poolSize-1).String())}
 	c.plug(n.operator, "operator", "10.9.0.101")
 	lateReleases := 10

@@ -15,7 +15,7 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// The tests of CHECK compare the state of node, container and files before and after an ADD.
+// The tests of CHECK compare the state of host, container and files before and after an ADD.
 // For each line of the difference there is a mutationRule: either a command that deletes or
 // changes the object of the line, after which CHECK must fail, or the reason why CHECK may
 // ignore it. A line without a rule fails the test.
@@ -123,7 +123,7 @@ func fileRules() []mutationRule {
 // A mutation deletes or changes one object that an ADD made.
 type mutation struct {
 	object  string // the line that describes it
-	netns   string // "node", or the name of the container
+	netns   string // "host", or the name of the container
 	command string
 	want    string
 }
@@ -133,9 +133,9 @@ type mutation struct {
 func (checked checkedNetwork) mutations(network *testNetwork, c *cnitest.Container) (all []mutation, withoutRule []string) {
 	GinkgoHelper()
 	tb := GinkgoTB()
-	before := nstest.Snapshot(tb, network.Node, c.NS)
+	before := nstest.Snapshot(tb, network.Host, c.NS)
 	Expect(network.Add(c)).To(Succeed())
-	after := nstest.Snapshot(tb, network.Node, c.NS)
+	after := nstest.Snapshot(tb, network.Host, c.NS)
 	defaults := newKernelDefaults()
 	var lines []string
 	for line := range strings.SplitSeq(nstest.Compare(before, after), "\n") {
@@ -144,10 +144,10 @@ func (checked checkedNetwork) mutations(network *testNetwork, c *cnitest.Contain
 		}
 	}
 	for _, line := range network.classes() {
-		lines = append(lines, "node: "+line)
+		lines = append(lines, "host: "+line)
 	}
 	for _, line := range network.files() {
-		lines = append(lines, "node: "+line)
+		lines = append(lines, "host: "+line)
 	}
 	for _, line := range lines {
 		where, rest, _ := strings.Cut(line, ": ")
@@ -229,15 +229,15 @@ type kernelDefaults map[string]bool
 func newKernelDefaults() kernelDefaults {
 	GinkgoHelper()
 	tb := GinkgoTB()
-	node, pod := nstest.NewNodeAndPod(tb)
-	node.Must(tb, "sh", "-ec", "ip link add v0 type veth peer name v1 netns "+pod.Path()+`
+	host, container := nstest.NewHostAndContainer(tb)
+	host.Must(tb, "sh", "-ec", "ip link add v0 type veth peer name v1 netns "+container.Path()+`
 		ip link add b0 type bridge && ip link set b0 up && ip link set v0 master b0 && ip link set v0 up
 		ip link add i0 type ifb && ip link set i0 up
 		ip tuntap add t0 mode tap && ip link set t0 up
 		ip link add w0 type veth peer name w1 && ip link set w0 up && ip link set w1 up && ip link add m0 link w0 type macvlan mode bridge`)
-	pod.Must(tb, "ip", "link", "set", "v1", "up")
+	container.Must(tb, "ip", "link", "set", "v1", "up")
 	all := kernelDefaults{}
-	snapshot := nstest.Snapshot(tb, node, pod)
+	snapshot := nstest.Snapshot(tb, host, container)
 	for line := range strings.SplitSeq(snapshot, "\n") {
 		if dev, property, ok := linkLine(line); ok && !strings.HasPrefix(property, "ifname=") {
 			all[linkKind(line, dev, snapshot)+" "+property] = true
@@ -246,7 +246,7 @@ func newKernelDefaults() kernelDefaults {
 	return all
 }
 
-// linkLine parses a line "node: link DEV PROPERTY".
+// linkLine parses a line "host: link DEV PROPERTY".
 func linkLine(line string) (dev, property string, ok bool) {
 	_, rest, _ := strings.Cut(line, ": ")
 	if rest, ok = strings.CutPrefix(rest, "link "); !ok {
@@ -285,13 +285,13 @@ func hasDefaultValue(line, snapshot string) bool {
 	return strings.Contains(snapshot+"\n", where+": sysctl "+m[1]+"/"+other+"/"+m[2]+"\n")
 }
 
-// classes returns the classes of the node's qdiscs.
+// classes returns the classes of the host's qdiscs.
 func (network *testNetwork) classes() []string {
 	GinkgoHelper()
 	var all []string
-	devs := network.Node.Must(GinkgoTB(), "sh", "-c", "tc qdisc show | awk '/qdisc htb/ {print $5}'")
+	devs := network.Host.Must(GinkgoTB(), "sh", "-c", "tc qdisc show | awk '/qdisc htb/ {print $5}'")
 	for dev := range strings.FieldsSeq(devs) {
-		for line := range strings.Lines(network.Node.Must(GinkgoTB(), "tc", "class", "show", "dev", dev)) {
+		for line := range strings.Lines(network.Host.Must(GinkgoTB(), "tc", "class", "show", "dev", dev)) {
 			if f := strings.Fields(line); len(f) > 2 && f[0] == "class" {
 				all = append(all, fmt.Sprintf("class dev=%s classid=%s %s", dev, f[2], f[1]))
 			}
@@ -308,7 +308,7 @@ func (network *testNetwork) nftMutations() []mutation {
 	var table, parent string
 	inElements, rules := false, false
 	handle := regexp.MustCompile(` # handle (\d+)$`)
-	for line := range strings.Lines(network.Node.Must(GinkgoTB(), "nft", "-a", "list", "ruleset")) {
+	for line := range strings.Lines(network.Host.Must(GinkgoTB(), "nft", "-a", "list", "ruleset")) {
 		line = strings.TrimSpace(line)
 		field := strings.Fields(line)
 		switch {
@@ -327,7 +327,7 @@ func (network *testNetwork) nftMutations() []mutation {
 			parent, rules = field[1], field[0] == "chain"
 		case rules && strings.HasSuffix(table, " plumb") && handle.MatchString(line) && field[0] != "type":
 			all = append(all, mutation{
-				object: fmt.Sprintf("nft rule of %s: %s", parent, line), netns: "node",
+				object: fmt.Sprintf("nft rule of %s: %s", parent, line), netns: "host",
 				command: fmt.Sprintf("nft delete rule %s %s handle %s", table, parent, handle.FindStringSubmatch(line)[1]), want: "chain " + parent,
 			})
 		}
@@ -343,7 +343,7 @@ func elementMutations(table, set, element string) []mutation {
 		data = " : " + data
 	}
 	m := mutation{
-		object: fmt.Sprintf("nft element of %s: %s", set, element), netns: "node",
+		object: fmt.Sprintf("nft element of %s: %s", set, element), netns: "host",
 		command: fmt.Sprintf("nft 'delete element %s %s { %s }'", table, set, key), want: set,
 	}
 	replaced := m
@@ -358,7 +358,7 @@ func (network *testNetwork) iptablesMutations() []mutation {
 	var all []mutation
 	for _, program := range []string{"iptables-nft", "ip6tables-nft"} {
 		table := ""
-		for line := range strings.Lines(network.Node.Must(GinkgoTB(), program+"-save")) {
+		for line := range strings.Lines(network.Host.Must(GinkgoTB(), program+"-save")) {
 			line = strings.TrimSpace(line)
 			if name, ok := strings.CutPrefix(line, "*"); ok {
 				table = name
@@ -367,7 +367,7 @@ func (network *testNetwork) iptablesMutations() []mutation {
 			// not require it, because the reference plugin makes none.
 			if rule, ok := strings.CutPrefix(line, "-A "); ok && strings.Contains(line, " -j ") {
 				chain, _, _ := strings.Cut(rule, " ")
-				all = append(all, mutation{object: program + " " + line, netns: "node", command: program + " -t " + table + " -D " + rule, want: chain})
+				all = append(all, mutation{object: program + " " + line, netns: "host", command: program + " -t " + table + " -D " + rule, want: chain})
 			}
 		}
 	}
@@ -376,8 +376,8 @@ func (network *testNetwork) iptablesMutations() []mutation {
 
 // mutate runs the command of a mutation.
 func (network *testNetwork) mutate(c *cnitest.Container, m mutation) error {
-	in := network.Node
-	if m.netns != "node" {
+	in := network.Host
+	if m.netns != "host" {
 		in = c.NS
 	}
 	_, err := in.Exec("sh", "-ec", "DIR="+network.Dir+"\n"+m.command)
@@ -503,9 +503,9 @@ var _ = Describe("CHECK succeeds after changes by later plugins", func() {
 	})
 })
 
-// A nodeCondition is a condition of the node with which ADD fails, and a part of the error of STATUS, which must fail with
+// A nodeCondition is a condition of the host with which ADD fails, and a part of the error of STATUS, which must fail with
 // code 50.
-type nodeCondition struct {
+type hostCondition struct {
 	name    string
 	plugins string
 	setUp   func(*testNetwork)
@@ -513,7 +513,7 @@ type nodeCondition struct {
 }
 
 // nodeConditions returns the conditions to test. The suites of the plugins test others, and that STATUS and ADD succeed.
-func nodeConditions() []nodeCondition {
+func hostConditions() []hostCondition {
 	const small = `"ipam": {"type": "host-local", "dataDir": "DIR/leases", "failStatusWhenFull": true, "subnet": "10.1.0.0/30"}}`
 	none := func(*testNetwork) {}
 	exhaust := func(network *testNetwork) { network.addContainer("holder", 7999) }
@@ -528,7 +528,7 @@ func nodeConditions() []nodeCondition {
 	withoutPrograms := func(network *testNetwork) { network.HidePrograms() }
 	tuning := `{"type": "ptp", "ipam": {"type": "static", "addresses": [{"address": "10.1.0.2/24", "gateway": "10.1.0.1"}]}},
 		{"type": "tuning", "dataDir": "DIR/tuning", "mtu": 1400}`
-	return []nodeCondition{
+	return []hostCondition{
 		{"ipvlan's master does not exist", `{"type": "ipvlan", "master": "eth9", ` + dualStack + `}`, none, "eth9"},
 		{"vlan's master does not exist", `{"type": "vlan", "master": "eth9", "vlanId": 100, ` + dualStack + `}`, none, "eth9"},
 		{"ptp's iptables program does not exist", `{"type": "ptp", "ipMasq": true, "ipMasqBackend": "iptables", ` + dualStack + `}`, withoutPrograms, "iptables"},
@@ -543,8 +543,8 @@ func nodeConditions() []nodeCondition {
 }
 
 var _ = Describe("STATUS fails if ADD fails", func() {
-	for _, c := range nodeConditions() {
-		It("on a node where "+c.name, func() {
+	for _, c := range hostConditions() {
+		It("on a host where "+c.name, func() {
 			network := newTestNetwork(c.plugins)
 			c.setUp(network)
 			status := network.Status()

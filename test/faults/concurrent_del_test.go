@@ -21,8 +21,8 @@ var _ = Describe("a DEL during the ADD of the same attachment", func() {
 			continue
 		}
 		It("waits for the ADD and removes everything: "+config.name, config.labels(), func() {
-			n := newTestNode(config)
-			n.replacePod()
+			n := newTestHost(config)
+			n.replaceContainer()
 			p := newBlockedProgram("host-local", filepath.Join(n.bin, "host-local"))
 			add := n.addCall()
 			add.Path = p.dir
@@ -51,11 +51,11 @@ type runningCall struct {
 }
 
 // startCall starts a plugin call and does not wait for its end.
-func (n *testNode) startCall(c nstest.Call) *runningCall {
+func (n *testHost) startCall(c nstest.Call) *runningCall {
 	GinkgoHelper()
 	r := &runningCall{cmd: c.Cmd(n.program()), ended: make(chan struct{})}
 	r.cmd.Stdout, r.cmd.Stderr = &r.stdout, &r.stderr
-	Expect(n.node.Start(r.cmd)).To(Succeed())
+	Expect(n.host.Start(r.cmd)).To(Succeed())
 	go func() {
 		_ = r.cmd.Wait() // wait returns the exit status
 		close(r.ended)

@@ -66,9 +66,9 @@ var _ = Describe("a file system", func() {
 			expectAllOK(row+"bridge ADD, 16 concurrent", concurrentADDs, func(i int) error {
 				return checkError(network.Add(containers[i]), types.CodeIO, fault.text, network.Dir+"/leases/net1/")
 			})
-			expectOK(row+"node and files as before", func() error { return waitUnchanged(before, network.stableState) })
+			expectOK(row+"host and files as before", func() error { return waitUnchanged(before, network.stableState) })
 			expectAllOK(row+"bridge DEL after a failed ADD", concurrentADDs, func(i int) error { return network.Del(containers[i]) })
-			expectOK(row+"node and files as before", func() error { return waitUnchanged(before, network.stableState) })
+			expectOK(row+"host and files as before", func() error { return waitUnchanged(before, network.stableState) })
 			expectOK(row+"CHECK of an attached container", func() error { return network.Check(existing) })
 			expectOK(row+"STATUS", func() error { return checkError(network.Status(), types.CodeNotAvailable, fault.text) })
 			expectOK(row+"DEL of an attached container, twice", func() error {
@@ -164,9 +164,9 @@ func checkDistinctAddresses(containers []*cnitest.Container) error {
 	return errors.Join(errs...)
 }
 
-// nodeState returns the state of the node, without files.
-func (network *testNetwork) nodeState() string {
-	return emptyFormerSet.ReplaceAllString(nstest.Snapshot(GinkgoTB(), network.Node), "")
+// nodeState returns the state of the host, without files.
+func (network *testNetwork) hostState() string {
+	return emptyFormerSet.ReplaceAllString(nstest.Snapshot(GinkgoTB(), network.Host), "")
 }
 
 // emptyFormerSet matches an empty nftables set of former owners. All attachments share the
@@ -219,11 +219,11 @@ var _ = Describe("incomplete reservations", func() {
 })
 
 var _ = Describe("a folder of reservations that is deleted", func() {
-	It("during 16 concurrent ADDs: DEL restores the node, whether or not ADD succeeded", func() {
+	It("during 16 concurrent ADDs: DEL restores the host, whether or not ADD succeeded", func() {
 		network := newTestNetwork(bridgeAndTuning)
 		existing := network.addContainer("existing", 7000)
 		Expect(network.Del(existing)).To(Succeed())
-		before := nstest.WaitStable(network.nodeState)
+		before := nstest.WaitStable(network.hostState)
 		for range fullOrCI(10, 1) {
 			containers := newContainers(concurrentADDs)
 			stop := repeatInBackground(func() { _ = os.RemoveAll(network.Dir + "/leases") })
@@ -236,8 +236,8 @@ var _ = Describe("a folder of reservations that is deleted", func() {
 			})
 			stop()
 			expectAllOK("folder deleted: bridge DEL, 16 concurrent", concurrentADDs, func(i int) error { return network.Del(containers[i]) })
-			expectOK("folder deleted: node as before, no reservation left", func() error {
-				return errors.Join(waitUnchanged(before, network.nodeState), checkEqual(len(readReservations(network.Dir+"/leases/net1")), 0))
+			expectOK("folder deleted: host as before, no reservation left", func() error {
+				return errors.Join(waitUnchanged(before, network.hostState), checkEqual(len(readReservations(network.Dir+"/leases/net1")), 0))
 			})
 		}
 	})
@@ -433,11 +433,11 @@ var _ = Describe("the state files of tuning", func() {
 		mountLimitedTmpfs(network.Dir+"/tuning", "nr_blocks=1000,nr_inodes=1000")
 		existing = network.addContainer("existing", 7000)
 		Expect(network.Del(existing)).To(Succeed()) // the objects that containers share exist from here on
-		before = nstest.WaitStable(network.nodeState)
+		before = nstest.WaitStable(network.hostState)
 		existing = network.addContainer("existing", 7000)
 	})
 	checkClean := func() error {
-		return errors.Join(waitUnchanged(before, network.nodeState), checkEmpty(network.Dir+"/tuning", ".used"), checkEqual(len(readReservations(network.Dir+"/leases/net1")), 0))
+		return errors.Join(waitUnchanged(before, network.hostState), checkEmpty(network.Dir+"/tuning", ".used"), checkEqual(len(readReservations(network.Dir+"/leases/net1")), 0))
 	}
 
 	It("on a full or read-only file system: ADD fails and leaves nothing", func() {

@@ -39,16 +39,16 @@ var networks = map[string]string{
 var replacements = map[string]func(network *testNetwork) *cnitest.Container{
 	"a namespace with a veth that plumb did not make": func(network *testNetwork) *cnitest.Container {
 		c := newContainer("replacement", 9000)
-		network.Node.Must(GinkgoTB(), "ip", "link", "add", "vethother", "type", "veth", "peer", "name", "eth0", "netns", c.Path())
-		network.Node.Batch(GinkgoTB(), "link set vethother up", "addr add 192.0.2.1/24 dev vethother")
-		network.Node.Must(GinkgoTB(), "tc", "qdisc", "add", "dev", "vethother", "root", "handle", "1:", "tbf", "rate", "1mbit", "burst", "10kb", "latency", "25ms")
+		network.Host.Must(GinkgoTB(), "ip", "link", "add", "vethother", "type", "veth", "peer", "name", "eth0", "netns", c.Path())
+		network.Host.Batch(GinkgoTB(), "link set vethother up", "addr add 192.0.2.1/24 dev vethother")
+		network.Host.Must(GinkgoTB(), "tc", "qdisc", "add", "dev", "vethother", "root", "handle", "1:", "tbf", "rate", "1mbit", "burst", "10kb", "latency", "25ms")
 		c.Batch(GinkgoTB(), "link set lo up", "link set eth0 up mtu 1300", "addr add 192.0.2.7/24 dev eth0", "route add default via 192.0.2.1")
 		c.SetSysctl(GinkgoTB(), "net/ipv4/conf/eth0/arp_filter", "1")
 		return c
 	},
 	"a namespace with a macvlan that plumb did not make": func(network *testNetwork) *cnitest.Container {
 		c := newContainer("replacement", 9000)
-		network.Node.Must(GinkgoTB(), "ip", "link", "add", "link", "uplink0", "name", "eth0", "netns", c.Path(), "type", "macvlan", "mode", "bridge")
+		network.Host.Must(GinkgoTB(), "ip", "link", "add", "link", "uplink0", "name", "eth0", "netns", c.Path(), "type", "macvlan", "mode", "bridge")
 		c.Batch(GinkgoTB(), "link set lo up", "link set eth0 up mtu 1300", "addr add 192.0.2.7/24 dev eth0")
 		c.Must(GinkgoTB(), "tc", "qdisc", "add", "dev", "eth0", "root", "handle", "1:", "tbf", "rate", "1mbit", "burst", "10kb", "latency", "25ms")
 		return c
@@ -84,7 +84,7 @@ var _ = Describe("CNI_NETNS", func() {
 				network.createSharedObjects()
 			})
 
-			It("of a deleted namespace: DEL succeeds, and the node is as before", func() {
+			It("of a deleted namespace: DEL succeeds, and the host is as before", func() {
 				before := nstest.WaitStable(network.stableState)
 				for _, with := range []string{"with", "without"} {
 					c := network.addContainer("deleted", 8000)
@@ -99,7 +99,7 @@ var _ = Describe("CNI_NETNS", func() {
 				}
 			})
 
-			It("of another container's namespace: DEL does not change that container, and the node is as before", func() {
+			It("of another container's namespace: DEL does not change that container, and the host is as before", func() {
 				for kind, newReplacement := range replacements {
 					n := newReplacement(network)
 					both := func() string { return nstest.Snapshot(GinkgoTB(), n.NS) + "\n" + network.stableState() }

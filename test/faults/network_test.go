@@ -10,10 +10,10 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// A testNetwork is the network "net1" on a node of its own.
+// A testNetwork is the network "net1" on a host of its own.
 type testNetwork struct{ *cnitest.Network }
 
-// newTestNetwork returns a new node with a network of these plugins.
+// newTestNetwork returns a new host with a network of these plugins.
 func newTestNetwork(plugins string) *testNetwork {
 	GinkgoHelper()
 	return &testNetwork{cnitest.NewNetwork("net1", plugins, "bridge", "ptp", "macvlan", "ipvlan", "vlan", "loopback", "host-local", "static",
@@ -44,9 +44,9 @@ func (network *testNetwork) addContainer(id string, port int) *cnitest.Container
 	return c
 }
 
-// state returns the state of the node and of the plugins' files.
+// state returns the state of the host and of the plugins' files.
 func (network *testNetwork) state() string {
-	return nstest.Snapshot(GinkgoTB(), network.Node) + "\n" + strings.Join(network.files(), "\n")
+	return nstest.Snapshot(GinkgoTB(), network.Host) + "\n" + strings.Join(network.files(), "\n")
 }
 
 // files returns the plugins' files, one line per file.

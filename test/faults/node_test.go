@@ -28,7 +28,7 @@ type pluginConfig struct {
 	plugin string
 	// keys are the keys of the configuration except cniVersion, name, type and prevResult.
 	// DIR is replaced by a folder for the plugin's files. PORT, VLAN, ADDRESS and DEVICE are replaced by a
-	// port number, a VLAN, an address and an interface of the node that differ between the two containers.
+	// port number, a VLAN, an address and an interface of the host that differ between the two containers.
 	keys string
 	// bridgeKeys are the keys of the bridge plugin that runs before a chained plugin. They
 	// are empty if the plugin is not chained.
@@ -46,101 +46,101 @@ type pluginConfig struct {
 	kind string
 }
 
-// A testNode is a node with a container, "tested", for which the tests call one plugin.
+// A testNode is a host with a container, "tested", for which the tests call one plugin.
 // Another container, "existing", is already attached, so that the objects that all containers
 // share exist.
-type testNode struct {
+type testHost struct {
 	nstest.TB
 	pluginConfig
-	dir        string
-	bin        string
-	node, pod  *nstest.NS
-	prevResult string // result of the bridge plugin; empty if the plugin is not chained
-	nodeBefore string // state of the node before the container "tested" exists
-	before     string // state of node, container and files before the plugin is called
+	dir             string
+	bin             string
+	host, container *nstest.NS
+	prevResult      string // result of the bridge plugin; empty if the plugin is not chained
+	hostBefore      string // state of the host before the container "tested" exists
+	before          string // state of host, container and files before the plugin is called
 }
 
-// newTestNode returns a node with an existing container. replacePod adds a container that is not attached.
-func newTestNode(config pluginConfig) *testNode {
+// newTestNode returns a host with an existing container. replacePod adds a container that is not attached.
+func newTestHost(config pluginConfig) *testHost {
 	GinkgoHelper()
 	tb := GinkgoTB()
-	n := &testNode{TB: tb, pluginConfig: config, dir: tb.TempDir(), bin: nstest.Build(tb, "bridge", "host-local", "static", config.plugin), node: nstest.NewNode(tb)}
-	outside := nstest.NewNode(tb).Named("outside")
+	n := &testHost{TB: tb, pluginConfig: config, dir: tb.TempDir(), bin: nstest.Build(tb, "bridge", "host-local", "static", config.plugin), host: nstest.NewHost(tb)}
+	outside := nstest.NewHost(tb).Named("outside")
 	nstest.Join(tb,
-		nstest.End{In: n.node, Name: "uplink0", Addrs: []string{"198.18.0.1/24", "fd00:18::1/64"}},
+		nstest.End{In: n.host, Name: "uplink0", Addrs: []string{"198.18.0.1/24", "fd00:18::1/64"}},
 		nstest.End{In: outside, Name: "uplink0", Addrs: []string{"198.18.0.2/24", "fd00:18::2/64"}})
 	if config.takesDevice {
 		for _, key := range []string{"accept_dad", "accept_ra"} { // Join sets these of an interface, and the kernel those of one that is moved
-			n.node.SetSysctl(tb, "net/ipv6/conf/default/"+key, "0")
+			n.host.SetSysctl(tb, "net/ipv6/conf/default/"+key, "0")
 		}
 		for i, device := range []string{"device1", "device2"} {
 			addrs := []string{fmt.Sprintf("192.0.%d.1/24", 2+i), fmt.Sprintf("2001:db8:%d::1/64", 1+i)}
-			nstest.Join(tb, nstest.End{In: n.node, Name: device, Addrs: addrs}, nstest.End{In: outside, Name: device})
+			nstest.Join(tb, nstest.End{In: n.host, Name: device, Addrs: addrs}, nstest.End{In: outside, Name: device})
 		}
 	}
 	existing := nstest.New(tb)
 	n.requireKind(existing)
 	prevResult := n.addBridge("existing", existing)
 	nstest.Exec(tb, n.program(), n.call("ADD", "existing", existing, prevResult)).OK(tb)
-	n.nodeBefore = nstest.WaitStable(n.nodeState)
+	n.hostBefore = nstest.WaitStable(n.hostState)
 	return n
 }
 
 // replacePod replaces the container "tested" by a new one that is not attached, and that exists until the end of the spec.
-func (n *testNode) replacePod() {
+func (n *testHost) replaceContainer() {
 	GinkgoHelper()
-	if n.pod != nil {
-		n.delBridge("tested", n.pod) // the kernel deletes a namespace asynchronously
-		n.pod.Remove(n)
+	if n.container != nil {
+		n.delBridge("tested", n.container) // the kernel deletes a namespace asynchronously
+		n.container.Remove(n)
 	}
-	n.pod = nstest.New(n).Named("pod")
-	n.requireKind(n.pod)
-	n.prevResult = n.addBridge("tested", n.pod)
+	n.container = nstest.New(n).Named("container")
+	n.requireKind(n.container)
+	n.prevResult = n.addBridge("tested", n.container)
 	n.before = nstest.WaitStable(n.fullState)
 }
 
 // requireKind skips the spec if the kernel has no links of the kind. It makes one in the container, and
 // deletes it, because with the first VRF of a namespace the kernel makes a rule that stays.
-func (n *testNode) requireKind(pod *nstest.NS) {
+func (n *testHost) requireKind(container *nstest.NS) {
 	GinkgoHelper()
 	if n.kind == "" {
 		return
 	}
-	pod.Must(n, "ip", "link", "add", "first", "type", "veth", "peer", "name", "second")
-	_, err := pod.Exec("ip", strings.Fields("link add link first name tried type "+n.kind)...)
+	container.Must(n, "ip", "link", "add", "first", "type", "veth", "peer", "name", "second")
+	_, err := container.Exec("ip", strings.Fields("link add link first name tried type "+n.kind)...)
 	nstest.RequireFeature(n, strings.Fields(n.kind)[0], err)
-	pod.Must(n, "ip", "link", "del", "tried")
-	pod.Must(n, "ip", "link", "del", "first")
+	container.Must(n, "ip", "link", "del", "tried")
+	container.Must(n, "ip", "link", "del", "first")
 }
 
 // addBridge calls ADD of the bridge plugin, if the plugin is chained, and returns its result.
-func (n *testNode) addBridge(id string, pod *nstest.NS) string {
+func (n *testHost) addBridge(id string, container *nstest.NS) string {
 	GinkgoHelper()
 	if n.bridgeKeys == "" {
 		return ""
 	}
-	return n.callBridge("ADD", id, pod).Stdout
+	return n.callBridge("ADD", id, container).Stdout
 }
 
 // delBridge calls DEL of the bridge plugin, if the plugin is chained.
-func (n *testNode) delBridge(id string, pod *nstest.NS) {
+func (n *testHost) delBridge(id string, container *nstest.NS) {
 	GinkgoHelper()
 	if n.bridgeKeys != "" {
-		n.callBridge("DEL", id, pod)
+		n.callBridge("DEL", id, container)
 	}
 }
 
-func (n *testNode) callBridge(verb, id string, pod *nstest.NS) nstest.Reply {
+func (n *testHost) callBridge(verb, id string, container *nstest.NS) nstest.Reply {
 	GinkgoHelper()
-	c := n.call(verb, id, pod, "")
+	c := n.call(verb, id, container, "")
 	c.Config = n.config("bridge", n.bridgeKeys, id, "")
 	return nstest.Exec(n, filepath.Join(n.bin, "bridge"), c).OK(n)
 }
 
-func (n *testNode) program() string { return filepath.Join(n.bin, n.plugin) }
+func (n *testHost) program() string { return filepath.Join(n.bin, n.plugin) }
 
 // config returns the configuration of the plugin for the container id.
-func (n *testNode) config(plugin, keys, id, prevResult string) string {
+func (n *testHost) config(plugin, keys, id, prevResult string) string {
 	number := "2"
 	if id == "existing" {
 		number = "1"
@@ -152,26 +152,26 @@ func (n *testNode) config(plugin, keys, id, prevResult string) string {
 	return fmt.Sprintf(`{"cniVersion": "1.1.0", "name": "net1", "type": %q, %s}`, plugin, keys)
 }
 
-func (n *testNode) call(verb, id string, pod *nstest.NS, prevResult string) nstest.Call {
+func (n *testHost) call(verb, id string, container *nstest.NS, prevResult string) nstest.Call {
 	return nstest.Call{
-		Command: verb, ContainerID: id, Node: n.node, Pod: pod, Path: n.bin,
+		Command: verb, ContainerID: id, Host: n.host, Container: container, Path: n.bin,
 		Config: n.config(n.plugin, n.keys, id, prevResult),
 	}
 }
 
-func (n *testNode) addCall() nstest.Call { return n.call("ADD", "tested", n.pod, n.prevResult) }
+func (n *testHost) addCall() nstest.Call { return n.call("ADD", "tested", n.container, n.prevResult) }
 
 // delCall returns the DEL after an ADD with this result. An empty result means that the ADD
 // returned none.
-func (n *testNode) delCall(result string) nstest.Call {
+func (n *testHost) delCall(result string) nstest.Call {
 	if result == "" {
 		result = n.prevResult
 	}
-	return n.call("DEL", "tested", n.pod, result)
+	return n.call("DEL", "tested", n.container, result)
 }
 
 // gcCall returns a GC with the existing container as the only valid attachment.
-func (n *testNode) gcCall() nstest.Call {
+func (n *testHost) gcCall() nstest.Call {
 	c := n.call("GC", "", nil, "")
 	c.Config = strings.Replace(c.Config, "{", `{"cni.dev/valid-attachments": [{"containerID": "existing", "ifname": "eth0"}], `, 1)
 	c.Env = []string{"CNI_CONTAINERID=", "CNI_IFNAME="}
@@ -180,7 +180,7 @@ func (n *testNode) gcCall() nstest.Call {
 
 // state returns the state of the namespaces and of the plugin's files. It leaves out
 // host-local's cursor and the contents of the files in .plumb, which may change.
-func (n *testNode) state(namespaces ...*nstest.NS) string {
+func (n *testHost) state(namespaces ...*nstest.NS) string {
 	var parts []string
 	if !n.filesOnly {
 		parts = append(parts, nstest.Snapshot(n, namespaces...))
@@ -197,8 +197,8 @@ func (n *testNode) state(namespaces ...*nstest.NS) string {
 	return strings.Join(parts, "\n")
 }
 
-func (n *testNode) fullState() string { return n.state(n.node, n.pod) }
-func (n *testNode) nodeState() string { return n.state(n.node) }
+func (n *testHost) fullState() string { return n.state(n.host, n.container) }
+func (n *testHost) hostState() string { return n.state(n.host) }
 
 // waitUnchanged waits until state returns want, or returns an error with the difference.
 func waitUnchanged(want string, state func() string) error {
@@ -209,7 +209,7 @@ func waitUnchanged(want string, state func() string) error {
 }
 
 // run calls the plugin without a fault. It returns an error if the call fails.
-func (n *testNode) run(c nstest.Call) (nstest.Reply, error) {
+func (n *testHost) run(c nstest.Call) (nstest.Reply, error) {
 	r := nstest.Exec(n, n.program(), c)
 	if r.Exit != 0 {
 		return r, fmt.Errorf("%s without a fault: %s%s", c.Command, r.Stdout, r.Stderr)
@@ -270,12 +270,12 @@ func (f *fault) decide(c *inject.Call) inject.Verdict {
 const callTimeout = time.Minute
 
 // runWithFault calls the plugin with the fault. The caller must wait for the process tree.
-func (n *testNode) runWithFault(c nstest.Call, f *fault) (nstest.Reply, *inject.ProcessTree) {
+func (n *testHost) runWithFault(c nstest.Call, f *fault) (nstest.Reply, *inject.ProcessTree) {
 	GinkgoHelper()
 	var stdout, stderr bytes.Buffer
 	cmd := c.Cmd(n.program())
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	tree, err := inject.Session{Calls: f.calls, Decide: f.decide, Start: c.Node.Start}.Run(cmd)
+	tree, err := inject.Session{Calls: f.calls, Decide: f.decide, Start: c.Host.Start}.Run(cmd)
 	if err != nil {
 		Fail(err.Error())
 	}
@@ -288,7 +288,7 @@ func (n *testNode) runWithFault(c nstest.Call, f *fault) (nstest.Reply, *inject.
 
 // runTreeWithFault calls runWithFault and waits until all processes that the plugin started
 // have ended.
-func (n *testNode) runTreeWithFault(c nstest.Call, f *fault) nstest.Reply {
+func (n *testHost) runTreeWithFault(c nstest.Call, f *fault) nstest.Reply {
 	GinkgoHelper()
 	r, tree := n.runWithFault(c, f)
 	if err := tree.Wait(callTimeout); err != nil {

@@ -69,7 +69,7 @@ var _ = Describe("an iptables program that still runs after its plugin was kille
 	It("leaves nothing after DEL", func() {
 		nstest.LeakCheck(GinkgoTB())
 		adoptOrphans()
-		s := newStressNode()
+		s := newStressHost()
 		n := s.networkIndex("iptables")
 		first, c := s.newContainer("first", n), s.newContainer("killed", n)
 		s.runContainer(first) // makes the objects that containers share
@@ -78,7 +78,7 @@ var _ = Describe("an iptables program that still runs after its plugin was kille
 		p := newBlockedProgram("iptables-restore", findProgram("iptables-restore"))
 		cmd := s.firstPluginADD(n, c)
 		cmd.Env = append(cmd.Env, "PATH="+p.dir+":"+os.Getenv("PATH"))
-		Expect(s.Node.Start(cmd)).To(Succeed())
+		Expect(s.Host.Start(cmd)).To(Succeed())
 		p.waitStarted()
 		Expect(cmd.Process.Kill()).To(Succeed())
 		Expect(cmd.Wait()).NotTo(Succeed())

@@ -18,7 +18,7 @@ import (
 const smallNetwork = `{"type": "bridge", "bridge": "BRIDGE", "isGateway": true, "ipMasq": true,
 	"ipam": {"type": "host-local", "dataDir": "DIR/leases", "subnet": "SUBNET"}}`
 
-// withNetwork returns another network on the same node. The networks keep their
+// withNetwork returns another network on the same host. The networks keep their
 // files in the same folder.
 func (network *testNetwork) withNetwork(name, plugins string) *testNetwork {
 	GinkgoHelper()
@@ -54,7 +54,7 @@ var _ = Describe("a reboot", func() {
 			Expect(os.WriteFile(theirs, []byte("theirs\r\neth0"), 0o600)).To(Succeed())
 
 			m.reboot()
-			one.Site = nstest.NewSite(GinkgoTB()) // a new node: a reboot removes all interfaces
+			one.Site = nstest.NewSite(GinkgoTB()) // a new host: a reboot removes all interfaces
 			one.Use(filepath.Dir(m.program("bridge")), cache)
 			two.Site, two.CNI = one.Site, one.CNI
 			for _, c := range old {

@@ -35,10 +35,10 @@ var otherNetworks = []struct{ name, plugins string }{
 	{"static", `{"type": "static", "ipam": {"type": "static", "addresses": [{"address": "192.0.2.10/24"}, {"address": "2001:db8::10/64"}]}}`},
 }
 
-// newStressNodeWithAllPlugins returns a node with stressNetworks and otherNetworks.
-func newStressNodeWithAllPlugins() *stressNode {
+// newStressNodeWithAllPlugins returns a host with stressNetworks and otherNetworks.
+func newStressHostWithAllPlugins() *stressHost {
 	GinkgoHelper()
-	s := newStressNode()
+	s := newStressHost()
 	nstest.Build(GinkgoTB(), "loopback", "static")
 	for _, network := range otherNetworks {
 		s.addNetwork(network.name, network.plugins)
@@ -47,7 +47,7 @@ func newStressNodeWithAllPlugins() *stressNode {
 }
 
 // runAllVerbs calls every verb for one attachment of a network. e starts the plugins.
-func (s *stressNode) runAllVerbs(e invoke.Exec, network int) error {
+func (s *stressHost) runAllVerbs(e invoke.Exec, network int) error {
 	GinkgoHelper()
 	ctx, list, c := context.Background(), s.lists[network], s.newContainer("all", network)
 	conf := s.runtimeConf(c, c.attachments[0])
@@ -75,7 +75,7 @@ func (s *stressNode) runAllVerbs(e invoke.Exec, network int) error {
 }
 
 // fillPool writes n reservations of the reference plugin for the network.
-func (s *stressNode) fillPool(network string, n int) {
+func (s *stressHost) fillPool(network string, n int) {
 	GinkgoHelper()
 	dir := filepath.Join(s.dir, "large", network)
 	Expect(os.MkdirAll(dir, 0o755)).To(Succeed())
@@ -85,18 +85,18 @@ func (s *stressNode) fillPool(network string, n int) {
 	}
 }
 
-// A meter makes libcni start the plugins on the node, with at most 64 open files, and records their peak resident
+// A meter makes libcni start the plugins on the host, with at most 64 open files, and records their peak resident
 // memory. It returns an error if a plugin leaves a process running.
 type meter struct {
 	invoke.RawExec
 	version.PluginDecoder
-	node  *nstest.NS
+	host  *nstest.NS
 	peaks map[string]int // "bridge ADD" → KiB
 }
 
 func (m *meter) ExecPlugin(_ context.Context, path string, stdin []byte, environ []string) (output []byte, err error) {
 	var kib int
-	err = m.node.Do(func() (err error) {
+	err = m.host.Do(func() (err error) {
 		kib, output, err = nstest.PeakMemory(environ, stdin, "/bin/sh", "-c", `ulimit -n 64 && exec "$0"`, path)
 		return err
 	})
@@ -126,8 +126,8 @@ var _ = Describe("a plugin call", func() {
 		nstest.LeakCheck(GinkgoTB())
 		adoptOrphans()
 		reserved := fullOrCI(60_000, 5_000)
-		s := newStressNodeWithAllPlugins()
-		m := &meter{node: s.Node, peaks: map[string]int{}}
+		s := newStressHostWithAllPlugins()
+		m := &meter{host: s.Host, peaks: map[string]int{}}
 		s.fillPool("host-local", reserved)
 		for n := range s.lists {
 			err := s.runAllVerbs(m, n)
@@ -147,7 +147,7 @@ var _ = Describe("a plugin call", func() {
 	})
 
 	DescribeTable("does not pass open files to the programs that it starts", func(network, program string, path func(bin string) string, variable string) {
-		s := newStressNode()
+		s := newStressHost()
 		dir := GinkgoTB().TempDir()
 		Expect(os.WriteFile(filepath.Join(dir, program), fmt.Appendf(nil, "#!/bin/sh\nls -l /proc/self/fd >>%s/list\nexec %s \"$@\"\n", dir, path(s.bin)), 0o755)).To(Succeed())
 
@@ -168,7 +168,7 @@ var _ = Describe("a plugin call", func() {
 		passed, err := runtimes.Output()
 		Expect(err).NotTo(HaveOccurred())
 
-		out, err := s.runOnNode(c)
+		out, err := s.runOnHost(c)
 		Expect(err).NotTo(HaveOccurred(), out)
 		seen, err := os.ReadFile(filepath.Join(dir, "list"))
 		Expect(err).NotTo(HaveOccurred())
@@ -183,7 +183,7 @@ var _ = Describe("a plugin call", func() {
 
 	It("leaves nothing if its environment makes it fail", func() {
 		adoptOrphans()
-		s := newStressNode()
+		s := newStressHost()
 		s.runOnePerNetwork()
 		before := nstest.WaitStable(s.state)
 		for what, cause := range failureCauses {
@@ -191,7 +191,7 @@ var _ = Describe("a plugin call", func() {
 				n := s.networkIndex(network)
 				c := s.firstPluginADD(n, s.newContainer("fails", n))
 				cause(c)
-				out, err := s.runOnNode(c)
+				out, err := s.runOnHost(c)
 				running := childPIDs()
 				Expect(err).To(HaveOccurred(), "%s: %s: %s", what, network, out)
 				left := nstest.WaitEqual(before, s.state)
@@ -260,19 +260,19 @@ func replaceIPAM(script string) func(c *exec.Cmd) {
 }
 
 // firstPluginADD returns an ADD of the network's first plugin that is not started.
-func (s *stressNode) firstPluginADD(network int, c *stressContainer) *exec.Cmd {
+func (s *stressHost) firstPluginADD(network int, c *stressContainer) *exec.Cmd {
 	GinkgoHelper()
 	cmd := exec.Command(filepath.Join(s.bin, s.lists[network].Plugins[0].Network.Type))
 	cmd.Env = []string{
-		"CNI_COMMAND=ADD", "CNI_CONTAINERID=" + c.id, "CNI_IFNAME=eth0", "CNI_NETNS=" + c.pod.Path(),
+		"CNI_COMMAND=ADD", "CNI_CONTAINERID=" + c.id, "CNI_IFNAME=eth0", "CNI_NETNS=" + c.container.Path(),
 		"CNI_PATH=" + s.bin, "PATH=" + os.Getenv("PATH"),
 	}
 	cmd.Stdin = s.firstPluginConfig(network)
 	return cmd
 }
 
-// runOnNode runs a process on the node and returns its output.
-func (s *stressNode) runOnNode(c *exec.Cmd) (string, error) {
+// runOnNode runs a process on the host and returns its output.
+func (s *stressHost) runOnHost(c *exec.Cmd) (string, error) {
 	var out bytes.Buffer
 	if c.Stdout == nil {
 		c.Stdout = &out
@@ -280,7 +280,7 @@ func (s *stressNode) runOnNode(c *exec.Cmd) (string, error) {
 	if c.Stderr == nil {
 		c.Stderr = &out
 	}
-	err := s.Node.Start(c)
+	err := s.Host.Start(c)
 	if err == nil {
 		err = c.Wait()
 	}

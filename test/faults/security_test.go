@@ -29,14 +29,14 @@ import (
 // plumb is affected by one: packets of a container that conntrack considers invalid are not
 // masqueraded, and show the container's address (cni issue 816, plugins issue 816).
 const advisories = `
-CVE-2025-67499 GHSA-jv3w-x3r3-g6rm GO-2025-4222  plugins/portmap/traffic_test.go    that the node forwards is not translated (CVE-2025-67499)
+CVE-2025-67499 GHSA-jv3w-x3r3-g6rm GO-2025-4222  plugins/portmap/traffic_test.go    that the host forwards is not translated (CVE-2025-67499)
 CVE-2019-9946                                    plugins/portmap/traffic_test.go    to a port of a Service goes to the Service (CVE-2019-9946)
-CVE-2020-8558                                    plugins/portmap/traffic_test.go    of another pod does not reach 127.0.0.1 of the node (CVE-2020-8558)
-CVE-2020-10749 GHSA-fx6x-h9g4-56f8 GHSA-pf59-j7c2-rh6x CVE-2020-13401 CVE-2020-13597  test/faults/security_test.go  change no route or address of the node
+CVE-2020-8558                                    plugins/portmap/traffic_test.go    of another container does not reach 127.0.0.1 of the host (CVE-2020-8558)
+CVE-2020-10749 GHSA-fx6x-h9g4-56f8 GHSA-pf59-j7c2-rh6x CVE-2020-13401 CVE-2020-13597  test/faults/security_test.go  change no route or address of the host
 CVE-2021-20206                                   test/faults/security_test.go        runs no program outside of CNI_PATH
 plugins#798                                      plugins/tuning/config_test.go      TestPathsOf
 commit-33ccedc6                                  test/faults/security_test.go        can be written by no other user
-plugins#714                                      test/faults/security_test.go        does not change the node's own interfaces
+plugins#714                                      test/faults/security_test.go        does not change the host's own interfaces
 vpc-cni#3634                                     plugins/host-local/verbs_test.go   ends after the configured time, and until then ADD does not allocate the address
 vpc-cni#3634                                     pkg/attach/attach_test.go          TestDeleteAddressFlowsDeletesTheFlowsOfTheAddressOnly
 k8s#43953                                        plugins/bridge/macspoof_test.go    drops frames with another source MAC on checked ports
@@ -131,7 +131,7 @@ var _ = Describe("a container that", func() {
 				if i++; !nstest.AllFaults() && i%5 != 0 {
 					continue
 				}
-				It(fmt.Sprintf("%s leaves nothing on the node: %s, %s", attack, chain, removal), func() {
+				It(fmt.Sprintf("%s leaves nothing on the host: %s, %s", attack, chain, removal), func() {
 					network := newTestNetwork(chains()[chain])
 					stays := network.addContainer("stays", 8001)
 					before := nstest.WaitStable(network.stableState)
@@ -261,8 +261,8 @@ func learnedFromRA(n *nstest.NS) string {
 	return routes
 }
 
-// acceptRAs makes a node accept router advertisements on each new interface for which no plugin
-// sets accept_ra. With the value 2, the node accepts them even if it forwards.
+// acceptRAs makes a host accept router advertisements on each new interface for which no plugin
+// sets accept_ra. With the value 2, the host accepts them even if it forwards.
 func acceptRAs(n *nstest.NS) {
 	n.SetSysctl(GinkgoTB(), "net/ipv6/conf/default/accept_ra", "2")
 	n.SetSysctl(GinkgoTB(), "net/ipv6/conf/all/accept_ra", "2")
@@ -294,21 +294,21 @@ func (m *monitor) end() string {
 }
 
 var _ = Describe("router advertisements of a container", func() {
-	It("are accepted by a node without plumb's settings", func() {
-		node, pod := nstest.NewNodeAndPod(GinkgoTB())
-		acceptRAs(node)
-		f := startFlood(pod, "eth0")
-		node.Must(GinkgoTB(), "sh", "-ec", "ip link add host0 type veth peer name eth0 netns "+pod.Path()+" && ip link set host0 up")
-		pod.Must(GinkgoTB(), "ip", "link", "set", "eth0", "up")
-		Eventually(func() string { return learnedFromRA(node) }).Should(ContainSubstring("via fe80::bad"))
+	It("are accepted by a host without plumb's settings", func() {
+		host, container := nstest.NewHostAndContainer(GinkgoTB())
+		acceptRAs(host)
+		f := startFlood(container, "eth0")
+		host.Must(GinkgoTB(), "sh", "-ec", "ip link add host0 type veth peer name eth0 netns "+container.Path()+" && ip link set host0 up")
+		container.Must(GinkgoTB(), "ip", "link", "set", "eth0", "up")
+		Eventually(func() string { return learnedFromRA(host) }).Should(ContainSubstring("via fe80::bad"))
 		f.end()
 	})
 
 	for _, chain := range sortedKeys(chains()) {
-		It("change no route or address of the node or of another container, before, during and after ADD (CVE-2020-10749): "+chain, func() {
+		It("change no route or address of the host or of another container, before, during and after ADD (CVE-2020-10749): "+chain, func() {
 			network := newTestNetwork(chains()[chain])
-			acceptRAs(network.Node)
-			seen := startMonitor(network.Node)
+			acceptRAs(network.Host)
+			seen := startMonitor(network.Host)
 			early := newContainer("early", 8001)
 			first := startFlood(early.NS, "eth0") // sends as soon as ADD has made eth0
 			Expect(network.Add(early)).To(Succeed())
@@ -319,7 +319,7 @@ var _ = Describe("router advertisements of a container", func() {
 			second.await(200)
 			wrong := errors.Join(network.Check(victim), network.Del(victim))
 			again := network.addContainer("victim", 8002)
-			bad := learnedFromRA(network.Node) + learnedFromRA(again.NS)
+			bad := learnedFromRA(network.Host) + learnedFromRA(again.NS)
 			first.end()
 			second.end()
 			if text := seen.end(); strings.Contains(text, "proto ra") || strings.Contains(text, "2001:db8:bad") {
@@ -446,17 +446,17 @@ var _ = Describe("invalid names and paths", func() {
 				Expect(os.WriteFile(at, []byte("#!/bin/sh\necho ran >"+filepath.Join(top, "ran")+"\n"), 0o755)).To(Succeed())
 				DeferCleanup(os.Remove, at)
 			}
-			pod := nstest.New(GinkgoTB())
+			container := nstest.New(GinkgoTB())
 			state := func() string {
-				return nstest.Snapshot(GinkgoTB(), site.Node, pod) + "\n" + nstest.SnapshotDir(GinkgoTB(), top)
+				return nstest.Snapshot(GinkgoTB(), site.Host, container) + "\n" + nstest.SnapshotDir(GinkgoTB(), top)
 			}
 			// An earlier container makes the objects that containers share.
-			nstest.Exec(GinkgoTB(), filepath.Join(bin, plugin), nstest.Call{Command: "ADD", Node: site.Node, Pod: nstest.New(GinkgoTB()), Path: bin, Config: fmt.Sprintf(
+			nstest.Exec(GinkgoTB(), filepath.Join(bin, plugin), nstest.Call{Command: "ADD", Host: site.Host, Container: nstest.New(GinkgoTB()), Path: bin, Config: fmt.Sprintf(
 				`{"cniVersion": "1.1.0", "name": "earlier", "type": %q, "master": "uplink0", "ipam": {"type": "host-local", "subnet": "10.2.0.0/24", "dataDir": %q}}`, plugin, dir)}).OK(GinkgoTB())
 			before := nstest.WaitStable(state)
 			for _, n := range badNames() {
 				for _, verb := range []string{"ADD", "CHECK", "DEL"} {
-					c := nstest.Call{Command: verb, Node: site.Node, Pod: pod, Path: bin, ContainerID: "c", Config: `{"cniVersion": "1.1.0", "name": "net1", "type": "` + plugin + `",
+					c := nstest.Call{Command: verb, Host: site.Host, Container: container, Path: bin, ContainerID: "c", Config: `{"cniVersion": "1.1.0", "name": "net1", "type": "` + plugin + `",
 						"master": "uplink0", "ipam": {"type": "host-local", "subnet": "10.1.0.0/24", "dataDir": "DIR"}}`}
 					n.set(&c)
 					c.Config = strings.ReplaceAll(c.Config, "DIR", dir)
@@ -494,25 +494,25 @@ var _ = Describe("reservations", func() {
 	})
 })
 
-var _ = Describe("a CNI_NETNS that is the node's namespace", func() {
-	It("makes ADD and CHECK fail, and DEL does not change the node's own interfaces (plugins#714)", func() {
+var _ = Describe("a CNI_NETNS that is the host's namespace", func() {
+	It("makes ADD and CHECK fail, and DEL does not change the host's own interfaces (plugins#714)", func() {
 		bin := nstest.Build(GinkgoTB(), "bridge", "ptp", "macvlan", "ipvlan", "vlan", "loopback", "host-local", "portmap", "bandwidth", "tuning")
 		site := nstest.NewSite(GinkgoTB())
-		site.Node.Must(GinkgoTB(), "ip", "link", "add", "link", "uplink0", "name", "mac0", "type", "macvlan")
-		before := nstest.WaitStable(func() string { return nstest.Snapshot(GinkgoTB(), site.Node) })
+		site.Host.Must(GinkgoTB(), "ip", "link", "add", "link", "uplink0", "name", "mac0", "type", "macvlan")
+		before := nstest.WaitStable(func() string { return nstest.Snapshot(GinkgoTB(), site.Host) })
 		for _, plugin := range []string{"bridge", "ptp", "macvlan", "ipvlan", "vlan", "loopback", "portmap", "bandwidth", "tuning"} {
 			for _, ifName := range []string{"uplink0", "mac0", "lo"} {
-				c := nstest.Call{Node: site.Node, Pod: site.Node, Path: bin, IfName: ifName, Config: fmt.Sprintf(
+				c := nstest.Call{Host: site.Host, Container: site.Host, Path: bin, IfName: ifName, Config: fmt.Sprintf(
 					`{"cniVersion": "1.1.0", "name": "net1", "type": %q, "dataDir": "/nonexistent", "mtu": 1400, "master": "uplink0", "prevResult": {"cniVersion": "1.1.0", "interfaces": [{"name": %q, "sandbox": %q}]},
-					"ipam": {"type": "host-local", "subnet": "10.1.0.0/24", "dataDir": %q}}`, plugin, ifName, site.Node.Path(), GinkgoTB().TempDir())}
+					"ipam": {"type": "host-local", "subnet": "10.1.0.0/24", "dataDir": %q}}`, plugin, ifName, site.Host.Path(), GinkgoTB().TempDir())}
 				nstest.Exec(GinkgoTB(), filepath.Join(bin, plugin), c.With("DEL"))
 				var codes []uint
 				for _, verb := range []string{"ADD", "CHECK"} {
 					codes = append(codes, nstest.Exec(GinkgoTB(), filepath.Join(bin, plugin), c.With(verb)).Failure(GinkgoTB()).Code)
 				}
-				diff := nstest.Compare(before, nstest.Snapshot(GinkgoTB(), site.Node))
+				diff := nstest.Compare(before, nstest.Snapshot(GinkgoTB(), site.Host))
 				refused := slices.Equal(codes, []uint{types.CodeNamespace, types.CodeNamespace})
-				record("security: the node's own namespace", diff == "" && refused)
+				record("security: the host's own namespace", diff == "" && refused)
 				Expect(diff).To(BeEmpty(), plugin)
 				Expect(refused).To(BeTrue(), "%s: codes %v", plugin, codes)
 			}

@@ -64,7 +64,7 @@ type stressContainer struct {
 	check           bool
 	removeNetns     bool // before DEL
 	delWithoutNetns bool // and without capability arguments
-	pod             *nstest.NS
+	container       *nstest.NS
 }
 
 // A stressAttachment is an attachment of a stressContainer.
@@ -97,7 +97,7 @@ const (
 
 // newStressContainer returns a container with random decisions.
 func newStressContainer(r *rand.Rand, n int) *stressContainer {
-	c := &stressContainer{id: fmt.Sprintf("pod%d", n), port: 20000 + n, check: r.IntN(3) == 0, removeNetns: r.IntN(5) == 0, delWithoutNetns: r.IntN(5) == 0}
+	c := &stressContainer{id: fmt.Sprintf("container%d", n), port: 20000 + n, check: r.IntN(3) == 0, removeNetns: r.IntN(5) == 0, delWithoutNetns: r.IntN(5) == 0}
 	c.attachments = append(c.attachments, newStressAttachment(r, r.IntN(len(stressNetworks)), "eth0"))
 	if r.IntN(4) == 0 {
 		c.attachments = append(c.attachments, newStressAttachment(r, 1+r.IntN(networksWithoutRoutes), "eth1"))
@@ -126,8 +126,8 @@ func newPlannedKill(r *rand.Rand, oneIn int) *plannedKill {
 	return kill
 }
 
-// A stressNode is a node with many networks, for which a runtime makes many concurrent calls.
-type stressNode struct {
+// A stressNode is a host with many networks, for which a runtime makes many concurrent calls.
+type stressHost struct {
 	nstest.Site
 	dir, bin, cache string
 	lists           []*libcni.NetworkConfigList
@@ -143,11 +143,11 @@ type stressNode struct {
 	errs       []error
 }
 
-// newStressNode returns a new node with stressNetworks.
-func newStressNode() *stressNode {
+// newStressNode returns a new host with stressNetworks.
+func newStressHost() *stressHost {
 	GinkgoHelper()
 	tb := GinkgoTB()
-	s := &stressNode{
+	s := &stressHost{
 		Site: nstest.NewSite(tb), dir: tb.TempDir(), cache: tb.TempDir(),
 		bin:    nstest.Build(tb, "bridge", "ptp", "macvlan", "host-local", "portmap", "bandwidth", "tuning"),
 		owners: map[string]string{}, live: map[string]bool{}, unfinished: map[string]bool{},
@@ -158,22 +158,22 @@ func newStressNode() *stressNode {
 	return s
 }
 
-func (s *stressNode) addNetwork(name, plugins string) {
+func (s *stressHost) addNetwork(name, plugins string) {
 	GinkgoHelper()
 	s.lists = append(s.lists, cnitest.ParseList(fmt.Sprintf(`{"cniVersion": "1.1.0", "name": %q, "plugins": [%s]}`,
 		name, strings.ReplaceAll(plugins, "DIR", s.dir))))
 }
 
 // runtime returns a libcni that kills one plugin as planned. If kill is nil, it kills none.
-func (s *stressNode) runtime(kill *plannedKill) *libcni.CNIConfig {
-	return libcni.NewCNIConfigWithCacheDir([]string{s.bin}, s.cache, &execWithKill{node: s.Node, kill: kill})
+func (s *stressHost) runtime(kill *plannedKill) *libcni.CNIConfig {
+	return libcni.NewCNIConfigWithCacheDir([]string{s.bin}, s.cache, &execWithKill{host: s.Host, kill: kill})
 }
 
-// execWithKill makes libcni start plugins on the node. It kills one of them as planned.
+// execWithKill makes libcni start plugins on the host. It kills one of them as planned.
 type execWithKill struct {
 	invoke.RawExec
 	version.PluginDecoder
-	node    *nstest.NS
+	host    *nstest.NS
 	kill    *plannedKill
 	started int
 }
@@ -182,7 +182,7 @@ func (e *execWithKill) ExecPlugin(_ context.Context, path string, stdin []byte, 
 	var stdout, stderr bytes.Buffer
 	cmd := exec.Command(path)
 	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = environ, bytes.NewReader(stdin), &stdout, &stderr
-	if err := e.node.Start(cmd); err != nil {
+	if err := e.host.Start(cmd); err != nil {
 		return nil, err
 	}
 	if e.kill != nil && e.started == e.kill.plugin {
@@ -199,16 +199,16 @@ func (e *execWithKill) ExecPlugin(_ context.Context, path string, stdin []byte, 
 	return nil, fmt.Errorf("%s: %w: %s%s", filepath.Base(path), err, &stdout, &stderr)
 }
 
-func (s *stressNode) runtimeConf(c *stressContainer, a *stressAttachment) *libcni.RuntimeConf {
-	return &libcni.RuntimeConf{ContainerID: c.id, NetNS: c.pod.Path(), IfName: a.ifName, CapabilityArgs: capabilityArgs(c.port)}
+func (s *stressHost) runtimeConf(c *stressContainer, a *stressAttachment) *libcni.RuntimeConf {
+	return &libcni.RuntimeConf{ContainerID: c.id, NetNS: c.container.Path(), IfName: a.ifName, CapabilityArgs: capabilityArgs(c.port)}
 }
 
-func (s *stressNode) attachmentKey(c *stressContainer, a *stressAttachment) string {
+func (s *stressHost) attachmentKey(c *stressContainer, a *stressAttachment) string {
 	return s.lists[a.network].Name + "/" + c.id + "/" + a.ifName
 }
 
 // runContainer makes all calls for a container, from its first ADD to its last DEL.
-func (s *stressNode) runContainer(c *stressContainer) {
+func (s *stressHost) runContainer(c *stressContainer) {
 	for _, a := range c.attachments {
 		ok := s.add(c, a)
 		if ok && c.check {
@@ -216,7 +216,7 @@ func (s *stressNode) runContainer(c *stressContainer) {
 		}
 	}
 	if c.removeNetns {
-		c.pod.Remove(GinkgoTB())
+		c.container.Remove(GinkgoTB())
 	}
 	for _, a := range slices.Backward(c.attachments) {
 		s.del(c, a)
@@ -224,7 +224,7 @@ func (s *stressNode) runContainer(c *stressContainer) {
 }
 
 // add calls ADD and reports whether it succeeded.
-func (s *stressNode) add(c *stressContainer, a *stressAttachment) bool {
+func (s *stressHost) add(c *stressContainer, a *stressAttachment) bool {
 	s.calls.RLock()
 	defer s.calls.RUnlock()
 	result, err := s.runtime(a.killADD).AddNetworkList(context.Background(), s.lists[a.network], s.runtimeConf(c, a))
@@ -241,7 +241,7 @@ func (s *stressNode) add(c *stressContainer, a *stressAttachment) bool {
 
 // recordAddresses records the addresses of an attachment. It is an error if another attachment
 // has one of them.
-func (s *stressNode) recordAddresses(c *stressContainer, a *stressAttachment, result cnitypes.Result) bool {
+func (s *stressHost) recordAddresses(c *stressContainer, a *stressAttachment, result cnitypes.Result) bool {
 	r, err := current.NewResultFromResult(result)
 	if err != nil || len(r.IPs) == 0 {
 		s.addError(a, "ADD %s: %d addresses, %w", s.attachmentKey(c, a), len(r.IPs), err)
@@ -262,7 +262,7 @@ func (s *stressNode) recordAddresses(c *stressContainer, a *stressAttachment, re
 }
 
 // forgetAddresses deletes the records of an attachment before its DEL.
-func (s *stressNode) forgetAddresses(c *stressContainer, a *stressAttachment) {
+func (s *stressHost) forgetAddresses(c *stressContainer, a *stressAttachment) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.live, s.attachmentKey(c, a))
@@ -273,7 +273,7 @@ func (s *stressNode) forgetAddresses(c *stressContainer, a *stressAttachment) {
 	}
 }
 
-func (s *stressNode) check(c *stressContainer, a *stressAttachment) {
+func (s *stressHost) check(c *stressContainer, a *stressAttachment) {
 	s.calls.RLock()
 	defer s.calls.RUnlock()
 	err := s.runtime(nil).CheckNetworkList(context.Background(), s.lists[a.network], s.runtimeConf(c, a))
@@ -284,7 +284,7 @@ func (s *stressNode) check(c *stressContainer, a *stressAttachment) {
 }
 
 // del calls DEL, whether or not ADD succeeded.
-func (s *stressNode) del(c *stressContainer, a *stressAttachment) {
+func (s *stressHost) del(c *stressContainer, a *stressAttachment) {
 	s.forgetAddresses(c, a)
 	conf := s.runtimeConf(c, a)
 	if c.delWithoutNetns {
@@ -314,7 +314,7 @@ func (s *stressNode) del(c *stressContainer, a *stressAttachment) {
 
 // waitForChildren waits until the processes that a killed plugin of the container started have
 // ended, if that is planned. No other plugin of the container runs at this time.
-func (s *stressNode) waitForChildren(c *stressContainer, kill *plannedKill) {
+func (s *stressHost) waitForChildren(c *stressContainer, kill *plannedKill) {
 	if !kill.waitForChildren {
 		return
 	}
@@ -327,7 +327,7 @@ func (s *stressNode) waitForChildren(c *stressContainer, kill *plannedKill) {
 }
 
 // addError records an error. a is nil if the error is not about an attachment.
-func (s *stressNode) addError(a *stressAttachment, format string, args ...any) {
+func (s *stressHost) addError(a *stressAttachment, format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if a != nil {
@@ -337,7 +337,7 @@ func (s *stressNode) addError(a *stressAttachment, format string, args ...any) {
 }
 
 // errorText returns the recorded errors, one per line.
-func (s *stressNode) errorText() string {
+func (s *stressHost) errorText() string {
 	var text strings.Builder
 	for _, err := range s.errs {
 		fmt.Fprintln(&text, strings.Join(strings.Fields(err.Error()), " "))
@@ -346,7 +346,7 @@ func (s *stressNode) errorText() string {
 }
 
 // makeCall makes an extra call for one network.
-func (s *stressNode) makeCall(extra extraCall, network int) {
+func (s *stressHost) makeCall(extra extraCall, network int) {
 	var err error
 	switch extra {
 	case statusCall:
@@ -370,7 +370,7 @@ func (s *stressNode) makeCall(extra extraCall, network int) {
 	}
 }
 
-func (s *stressNode) gc(network int, keep map[string]bool) error {
+func (s *stressHost) gc(network int, keep map[string]bool) error {
 	args := &libcni.GCArgs{}
 	s.mu.Lock()
 	for key := range keep {
@@ -385,14 +385,14 @@ func (s *stressNode) gc(network int, keep map[string]bool) error {
 
 // run adds and deletes so many attachments, with atOnce containers at a time. The seed
 // determines all random decisions.
-func (s *stressNode) run(seed uint64, pairs, atOnce int) {
+func (s *stressHost) run(seed uint64, pairs, atOnce int) {
 	GinkgoHelper()
 	r := rand.New(rand.NewPCG(seed, 0))
 	var tasks []func()
 	var attachments []*stressAttachment
 	for len(attachments) < pairs {
 		c := newStressContainer(r, len(attachments))
-		c.pod = nstest.New(GinkgoTB()).Named(c.id)
+		c.container = nstest.New(GinkgoTB()).Named(c.id)
 		for _, a := range c.attachments {
 			s.unfinished[s.attachmentKey(c, a)] = true
 		}
@@ -426,7 +426,7 @@ func (s *stressNode) run(seed uint64, pairs, atOnce int) {
 }
 
 // runOnePerNetwork adds, checks and deletes one attachment of each network.
-func (s *stressNode) runOnePerNetwork() {
+func (s *stressHost) runOnePerNetwork() {
 	GinkgoHelper()
 	for n := range stressNetworks {
 		s.runContainer(s.newContainer("last", n))
@@ -434,18 +434,18 @@ func (s *stressNode) runOnePerNetwork() {
 }
 
 // newContainer returns a container in one network, without kills.
-func (s *stressNode) newContainer(id string, network int) *stressContainer {
+func (s *stressHost) newContainer(id string, network int) *stressContainer {
 	GinkgoHelper()
-	return &stressContainer{id: id, port: 20000, pod: nstest.New(GinkgoTB()), check: true, attachments: []*stressAttachment{{network: network, ifName: "eth0"}}}
+	return &stressContainer{id: id, port: 20000, container: nstest.New(GinkgoTB()), check: true, attachments: []*stressAttachment{{network: network, ifName: "eth0"}}}
 }
 
 // networkIndex returns the index of a network in lists.
-func (s *stressNode) networkIndex(name string) int {
+func (s *stressHost) networkIndex(name string) int {
 	return slices.IndexFunc(s.lists, func(l *libcni.NetworkConfigList) bool { return l.Name == name })
 }
 
 // firstPluginConfig returns the configuration of the network's first plugin.
-func (s *stressNode) firstPluginConfig(network int) io.Reader {
+func (s *stressHost) firstPluginConfig(network int) io.Reader {
 	GinkgoHelper()
 	list := s.lists[network]
 	conf, err := libcni.InjectConf(list.Plugins[0], map[string]any{"name": list.Name, "cniVersion": list.CNIVersion})
@@ -453,15 +453,15 @@ func (s *stressNode) firstPluginConfig(network int) io.Reader {
 	return bytes.NewReader(conf.Bytes)
 }
 
-// state returns the state of the node, and modes and paths of the plugins' files without their
+// state returns the state of the host, and modes and paths of the plugins' files without their
 // contents: host-local's cursor and attachment files may differ.
-func (s *stressNode) state() string {
-	return nstest.Snapshot(GinkgoTB(), s.Node) + "\n" + withoutContents(nstest.SnapshotDir(GinkgoTB(), s.dir))
+func (s *stressHost) state() string {
+	return nstest.Snapshot(GinkgoTB(), s.Host) + "\n" + withoutContents(nstest.SnapshotDir(GinkgoTB(), s.dir))
 }
 
 // comparableState returns the state without random values and without values that depend on
 // the order of calls.
-func (s *stressNode) comparableState() string {
+func (s *stressHost) comparableState() string {
 	state := s.state()
 	for _, variable := range []struct{ pattern, with string }{
 		{`\b[0-9a-f]{2}(:[0-9a-f]{2}){5}\b`, "MAC"},
@@ -519,12 +519,12 @@ var _ = Describe("stress: concurrent calls and kills", func() {
 		It(fmt.Sprintf("leave the same state as sequential calls without kills: %d attachments, %d at a time (%d)", pairs, atOnce, n), func() {
 			nstest.LeakCheck(GinkgoTB())
 			adoptOrphans()
-			sequential := newStressNode()
+			sequential := newStressHost()
 			sequential.runOnePerNetwork()
 			want := nstest.WaitStable(sequential.comparableState)
 			Expect(sequential.errorText()).To(BeEmpty(), "sequential calls")
 
-			s := newStressNode()
+			s := newStressHost()
 			s.run(uint64(GinkgoRandomSeed()+n), pairs, atOnce)
 			s.runOnePerNetwork() // makes the nftables chains again that a GC may have deleted
 			Expect(s.errorText()).To(BeEmpty())

@@ -60,13 +60,13 @@ func pluginConfigs() []pluginConfig {
 
 var _ = Describe("after a fault at any system call nothing is left", func() {
 	for _, config := range pluginConfigs() {
-		Describe(config.name, Ordered, func() { // because all specs share the node
-			var n *testNode
-			BeforeAll(func() { n = newTestNode(config) })
+		Describe(config.name, Ordered, func() { // because all specs share the host
+			var n *testHost
+			BeforeAll(func() { n = newTestHost(config) })
 			for i, kind := range faultKinds() {
 				if labels, ok := config.injects(kind); ok {
 					It(kind.name, labels, func() {
-						n.replacePod()
+						n.replaceContainer()
 						injectAtEachCall(n, kind, i)
 					})
 				}
@@ -107,7 +107,7 @@ type faultKind struct {
 	// ciStep is the distance between the faults that the tests inject by default: 5 means
 	// every fifth.
 	ciStep int
-	try    func(*testNode, *fault) error
+	try    func(*testHost, *fault) error
 }
 
 // callsIPAM reports whether the plugin calls host-local.
@@ -121,8 +121,8 @@ func hasFiles(config pluginConfig) bool { return strings.Contains(config.keys, "
 // usesNetlink reports whether the plugin sends netlink requests.
 func usesNetlink(config pluginConfig) bool { return !config.filesOnly }
 
-// keepsNode reports whether the node has all its interfaces after a container has ended.
-func keepsNode(config pluginConfig) bool { return usesNetlink(config) && !config.takesDevice }
+// keepsNode reports whether the host has all its interfaces after a container has ended.
+func keepsHost(config pluginConfig) bool { return usesNetlink(config) && !config.takesDevice }
 
 // faultKinds returns the kinds of faults.
 func faultKinds() []faultKind {
@@ -132,25 +132,25 @@ func faultKinds() []faultKind {
 	fixed, lost := []inject.Verdict{inject.Refuse(unix.EROFS), inject.Refuse(unix.EPERM)}, []inject.Verdict{inject.Refuse(unix.ENOBUFS)}
 	mutating, netlink, files := inject.Mutating(), inject.NetlinkRequests(), inject.FileChanges()
 	return []faultKind{
-		{"ADD killed, then DEL", nil, mutating, pluginOnly, killed, 5, (*testNode).addThenDel},
-		{"ADD killed, then DEL while its IPAM plugin runs", callsIPAM, mutating, pluginOnly, killed, 9, (*testNode).addThenDelAtOnce},
-		{"ADD killed, then DEL before its IPAM plugin takes its lock", callsIPAM, mutating, pluginOnly, killed, 9, (*testNode).addThenDelBeforeIPAM},
-		{"ADD killed, then DEL without namespace", nil, mutating, pluginOnly, killed, 7, (*testNode).addThenDelWithoutNetns},
-		{"ADD killed, then DEL after the namespace was removed", keepsNode, mutating, pluginOnly, killed, 9, (*testNode).addThenDelAfterPod},
-		{"ADD killed, then GC", nil, mutating, pluginOnly, killed, 5, (*testNode).addThenGC},
-		{"IPAM killed in ADD", callsIPAM, mutating, childrenOnly, killed, 9, (*testNode).addFails},
-		{"kernel request refused in ADD", usesNetlink, netlink, pluginAndIPAM, refused, 9, (*testNode).addFails},
-		{"write to /proc refused in ADD", usesNetlink, inject.ProcWrites(), pluginAndIPAM, fixed, 3, (*testNode).addFailsOrWarns},
-		{"netlink reply lost in ADD, then DEL", usesNetlink, inject.NetlinkReplies(), pluginAndIPAM, lost, 9, (*testNode).addFailsThenDel},
-		{"file call refused in ADD", hasFiles, files, pluginAndIPAM, broken, 9, (*testNode).addFails},
-		{"file call interrupted in ADD and DEL", func(config pluginConfig) bool { return config.filesOnly }, files, pluginAndIPAM, []inject.Verdict{inject.Refuse(unix.EINTR)}, 3, (*testNode).addAndDel},
-		{"DEL killed, then DEL", nil, mutating, pluginOnly, killed, 5, (*testNode).delTwice},
-		{"IPAM killed in DEL, then DEL", callsIPAM, mutating, childrenOnly, killed, 9, (*testNode).delTwice},
-		{"kernel request refused in DEL, then DEL", usesNetlink, netlink, pluginAndIPAM, refused, 17, (*testNode).delTwice},
-		{"netlink reply lost in DEL, then DEL", usesNetlink, inject.NetlinkReplies(), pluginAndIPAM, lost, 17, (*testNode).delTwice},
-		{"file call refused in DEL, then DEL", hasFiles, files, pluginAndIPAM, broken, 9, (*testNode).delTwice},
-		{"GC killed, then GC", nil, mutating, pluginAndIPAM, killed, 9, (*testNode).gcTwice},
-		{"kernel request refused in GC, then GC", usesNetlink, netlink, pluginAndIPAM, refused, 17, (*testNode).gcTwice},
+		{"ADD killed, then DEL", nil, mutating, pluginOnly, killed, 5, (*testHost).addThenDel},
+		{"ADD killed, then DEL while its IPAM plugin runs", callsIPAM, mutating, pluginOnly, killed, 9, (*testHost).addThenDelAtOnce},
+		{"ADD killed, then DEL before its IPAM plugin takes its lock", callsIPAM, mutating, pluginOnly, killed, 9, (*testHost).addThenDelBeforeIPAM},
+		{"ADD killed, then DEL without namespace", nil, mutating, pluginOnly, killed, 7, (*testHost).addThenDelWithoutNetns},
+		{"ADD killed, then DEL after the namespace was removed", keepsHost, mutating, pluginOnly, killed, 9, (*testHost).addThenDelAfterContainer},
+		{"ADD killed, then GC", nil, mutating, pluginOnly, killed, 5, (*testHost).addThenGC},
+		{"IPAM killed in ADD", callsIPAM, mutating, childrenOnly, killed, 9, (*testHost).addFails},
+		{"kernel request refused in ADD", usesNetlink, netlink, pluginAndIPAM, refused, 9, (*testHost).addFails},
+		{"write to /proc refused in ADD", usesNetlink, inject.ProcWrites(), pluginAndIPAM, fixed, 3, (*testHost).addFailsOrWarns},
+		{"netlink reply lost in ADD, then DEL", usesNetlink, inject.NetlinkReplies(), pluginAndIPAM, lost, 9, (*testHost).addFailsThenDel},
+		{"file call refused in ADD", hasFiles, files, pluginAndIPAM, broken, 9, (*testHost).addFails},
+		{"file call interrupted in ADD and DEL", func(config pluginConfig) bool { return config.filesOnly }, files, pluginAndIPAM, []inject.Verdict{inject.Refuse(unix.EINTR)}, 3, (*testHost).addAndDel},
+		{"DEL killed, then DEL", nil, mutating, pluginOnly, killed, 5, (*testHost).delTwice},
+		{"IPAM killed in DEL, then DEL", callsIPAM, mutating, childrenOnly, killed, 9, (*testHost).delTwice},
+		{"kernel request refused in DEL, then DEL", usesNetlink, netlink, pluginAndIPAM, refused, 17, (*testHost).delTwice},
+		{"netlink reply lost in DEL, then DEL", usesNetlink, inject.NetlinkReplies(), pluginAndIPAM, lost, 17, (*testHost).delTwice},
+		{"file call refused in DEL, then DEL", hasFiles, files, pluginAndIPAM, broken, 9, (*testHost).delTwice},
+		{"GC killed, then GC", nil, mutating, pluginAndIPAM, killed, 9, (*testHost).gcTwice},
+		{"kernel request refused in GC, then GC", usesNetlink, netlink, pluginAndIPAM, refused, 17, (*testHost).gcTwice},
 	}
 }
 
@@ -158,7 +158,7 @@ func faultKinds() []faultKind {
 // ends with the first run that makes fewer calls: no fault was injected in that run. By default,
 // it injects at every ciStep-th call only, with -short at every fourth one of these, with one verdict per call;
 // offset determines the first call.
-func injectAtEachCall(n *testNode, kind faultKind, offset int) {
+func injectAtEachCall(n *testHost, kind faultKind, offset int) {
 	GinkgoHelper()
 	step := kind.ciStep * nstest.FullOrShort(1, 4)
 	if nstest.AllFaults() {
@@ -186,7 +186,7 @@ func injectAtEachCall(n *testNode, kind faultKind, offset int) {
 }
 
 // addWithFault runs an ADD with the fault. It returns the result, or "" if the ADD was killed.
-func (n *testNode) addWithFault(f *fault) string {
+func (n *testHost) addWithFault(f *fault) string {
 	GinkgoHelper()
 	return resultOf(n.runTreeWithFault(n.addCall(), f))
 }
@@ -200,7 +200,7 @@ func resultOf(r nstest.Reply) string {
 }
 
 // addThenDel checks that DEL removes what a killed ADD left.
-func (n *testNode) addThenDel(f *fault) error {
+func (n *testHost) addThenDel(f *fault) error {
 	if _, err := n.run(n.delCall(n.addWithFault(f))); err != nil {
 		return err
 	}
@@ -209,7 +209,7 @@ func (n *testNode) addThenDel(f *fault) error {
 
 // addThenDelAtOnce is addThenDel, but runs DEL while the IPAM plugin of the killed ADD may
 // still run.
-func (n *testNode) addThenDelAtOnce(f *fault) error {
+func (n *testHost) addThenDelAtOnce(f *fault) error {
 	r, tree := n.runWithFault(n.addCall(), f)
 	_, err := n.run(n.delCall(resultOf(r)))
 	if f.allowLock != nil {
@@ -226,20 +226,20 @@ func (n *testNode) addThenDelAtOnce(f *fault) error {
 
 // addThenDelBeforeIPAM is addThenDelAtOnce, but the IPAM plugin of the killed ADD takes its lock
 // only after the DEL.
-func (n *testNode) addThenDelBeforeIPAM(f *fault) error {
+func (n *testHost) addThenDelBeforeIPAM(f *fault) error {
 	f.allowLock = make(chan struct{})
 	return n.addThenDelAtOnce(f)
 }
 
 // addThenDelWithoutNetns is addThenDel, but DEL has no namespace. In every other run, DEL also has
 // no prevResult if the ADD returned no result.
-func (n *testNode) addThenDelWithoutNetns(f *fault) error {
+func (n *testHost) addThenDelWithoutNetns(f *fault) error {
 	result := n.addWithFault(f)
 	c := n.delCall(result)
 	if f.callNumber%2 == 0 && result == "" {
 		c.Config = n.config(n.plugin, n.keys, "tested", "")
 	}
-	c.Pod = nil
+	c.Container = nil
 	if _, err := n.run(c); err != nil {
 		return err
 	}
@@ -247,31 +247,31 @@ func (n *testNode) addThenDelWithoutNetns(f *fault) error {
 }
 
 // checkRestored returns an error if the state is not as before. For a plugin with
-// needsNamespace, it compares the node's part of the state only.
-func (n *testNode) checkRestored() error {
+// needsNamespace, it compares the host's part of the state only.
+func (n *testHost) checkRestored() error {
 	if !n.needsNamespace {
 		return waitUnchanged(n.before, n.fullState)
 	}
-	before := nodePart(n.before)
-	err := waitUnchanged(before, func() string { return nodePart(n.state(n.node)) })
-	n.replacePod()
+	before := hostPart(n.before)
+	err := waitUnchanged(before, func() string { return hostPart(n.state(n.host)) })
+	n.replaceContainer()
 	return err
 }
 
 // addThenDelAfterPod is addThenDel, but the container's namespace is removed before DEL.
-func (n *testNode) addThenDelAfterPod(f *fault) error {
+func (n *testHost) addThenDelAfterContainer(f *fault) error {
 	c := n.delCall(n.addWithFault(f))
-	n.pod.Remove(n)
+	n.container.Remove(n)
 	if _, err := n.run(c); err != nil {
 		return err
 	}
-	err := waitUnchanged(n.nodeBefore, n.nodeState)
-	n.replacePod()
+	err := waitUnchanged(n.hostBefore, n.hostState)
+	n.replaceContainer()
 	return err
 }
 
 // addThenGC checks that GC removes what a killed ADD left.
-func (n *testNode) addThenGC(f *fault) error {
+func (n *testHost) addThenGC(f *fault) error {
 	n.addWithFault(f)
 	if _, err := n.run(n.gcCall()); err != nil {
 		return err
@@ -281,7 +281,7 @@ func (n *testNode) addThenGC(f *fault) error {
 
 // addFails checks that ADD returns an error that names the cause, and that the state is as
 // before. If ADD succeeds although the request was refused, CHECK and DEL must succeed too.
-func (n *testNode) addFails(f *fault) error {
+func (n *testHost) addFails(f *fault) error {
 	r := n.runTreeWithFault(n.addCall(), f)
 	if r.Exit == 0 {
 		return n.checkThenDel(r)
@@ -290,7 +290,7 @@ func (n *testNode) addFails(f *fault) error {
 }
 
 // checkRefused checks that the error of an ADD names the cause of the fault, and that the state is as before.
-func (n *testNode) checkRefused(f *fault, r nstest.Reply) error {
+func (n *testHost) checkRefused(f *fault, r nstest.Reply) error {
 	if f.faultyCall == "" {
 		return fmt.Errorf("ADD failed, but no fault was injected: %s", r.Stdout)
 	}
@@ -305,7 +305,7 @@ func (n *testNode) checkRefused(f *fault, r nstest.Reply) error {
 
 // addFailsOrWarns is addFails for a write of a sysctl. An ADD that succeeds without a setting must name it in a
 // warning. CHECK, which can write /proc, may then fail because of that setting.
-func (n *testNode) addFailsOrWarns(f *fault) error {
+func (n *testHost) addFailsOrWarns(f *fault) error {
 	r := n.runTreeWithFault(n.addCall(), f)
 	if r.Exit != 0 {
 		return n.checkRefused(f, r)
@@ -324,7 +324,7 @@ func (n *testNode) addFailsOrWarns(f *fault) error {
 
 // addAndDel checks that ADD and DEL succeed: a call that a signal interrupted must be
 // repeated. The fault is at a call of ADD or of DEL.
-func (n *testNode) addAndDel(f *fault) error {
+func (n *testHost) addAndDel(f *fault) error {
 	r := n.runTreeWithFault(n.addCall(), f)
 	if r.Exit != 0 {
 		return fmt.Errorf("ADD failed: %s", r.Stdout)
@@ -337,7 +337,7 @@ func (n *testNode) addAndDel(f *fault) error {
 
 // addFailsThenDel is addFails for a lost netlink reply. The plugin does not know that the kernel made
 // the change, so the change may remain until the DEL.
-func (n *testNode) addFailsThenDel(f *fault) error {
+func (n *testHost) addFailsThenDel(f *fault) error {
 	r := n.runTreeWithFault(n.addCall(), f)
 	if r.Exit == 0 {
 		return n.checkThenDel(r)
@@ -352,7 +352,7 @@ func (n *testNode) addFailsThenDel(f *fault) error {
 }
 
 // checkThenDel checks that CHECK and DEL succeed after an ADD, and that DEL removes everything.
-func (n *testNode) checkThenDel(r nstest.Reply) error {
+func (n *testHost) checkThenDel(r nstest.Reply) error {
 	if _, err := n.run(n.delCall(r.Stdout).With("CHECK")); err != nil {
 		return err
 	}
@@ -364,7 +364,7 @@ func (n *testNode) checkThenDel(r nstest.Reply) error {
 
 // delTwice checks that a second DEL completes a DEL with a fault. In every other run, the
 // second DEL has no namespace.
-func (n *testNode) delTwice(f *fault) error {
+func (n *testHost) delTwice(f *fault) error {
 	r, err := n.run(n.addCall())
 	if err != nil {
 		return err
@@ -372,7 +372,7 @@ func (n *testNode) delTwice(f *fault) error {
 	c := n.delCall(r.Stdout)
 	n.runTreeWithFault(c, f)
 	if f.callNumber%2 == 0 && !n.needsNamespace {
-		c.Pod = nil
+		c.Container = nil
 	}
 	if _, err := n.run(c); err != nil {
 		return err
@@ -381,7 +381,7 @@ func (n *testNode) delTwice(f *fault) error {
 }
 
 // gcTwice checks that a second GC completes a GC with a fault.
-func (n *testNode) gcTwice(f *fault) error {
+func (n *testHost) gcTwice(f *fault) error {
 	if _, err := n.run(n.addCall()); err != nil {
 		return err
 	}
@@ -393,10 +393,10 @@ func (n *testNode) gcTwice(f *fault) error {
 }
 
 // nodePart returns a state without the lines of the container.
-func nodePart(state string) string {
+func hostPart(state string) string {
 	var kept []string
 	for line := range strings.SplitSeq(state, "\n") {
-		if !strings.HasPrefix(line, "pod: ") {
+		if !strings.HasPrefix(line, "container: ") {
 			kept = append(kept, line)
 		}
 	}

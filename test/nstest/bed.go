@@ -30,7 +30,7 @@ type Bed struct {
 func NewBed(tb TB, p skel.Plugin) *Bed {
 	tb.Helper()
 	site := NewSite(tb)
-	b := NewBedOn(tb, p, site.Node, "host-local", "static")
+	b := NewBedOn(tb, p, site.Host, "host-local", "static")
 	b.Outside = site.Outside
 	return b
 }
@@ -46,7 +46,7 @@ func NewBedOn(tb TB, p skel.Plugin, host *NS, ipams ...string) *Bed {
 // NewContainer creates a container in which duplicate address detection ends at once, without a packet.
 func (b *Bed) NewContainer() *NS {
 	b.tb.Helper()
-	n := New(b.tb).Named("pod")
+	n := New(b.tb).Named("container")
 	n.SkipDAD(b.tb)
 	return n
 }
@@ -88,7 +88,7 @@ func (b *Bed) HostLocal(ranges ...string) string {
 
 // Call returns a call for the container with that ID.
 func (b *Bed) Call(id string, container *NS, conf string) Call {
-	return Call{ContainerID: id, Node: b.Host, Pod: container, Path: b.Path, Config: conf}
+	return Call{ContainerID: id, Host: b.Host, Container: container, Path: b.Path, Config: conf}
 }
 
 // NewCall returns a call for a new container with the ID "one".
@@ -139,7 +139,7 @@ func (b *Bed) Attach(c Call) Call {
 // Lifecycle calls ADD, attached, CHECK and DEL, which must leave the container and the reservations as before.
 func (b *Bed) Lifecycle(c Call, attached func()) {
 	b.tb.Helper()
-	restored := b.Restored(c.Pod)
+	restored := b.Restored(c.Container)
 	b.Add(c)
 	attached()
 	b.OK("CHECK", c)
@@ -151,7 +151,7 @@ func (b *Bed) Lifecycle(c Call, attached func()) {
 // reservations, Watch and Dirs as before.
 func (b *Bed) Refuse(c Call, code int, texts ...string) {
 	b.tb.Helper()
-	restored := b.Restored(append(b.Watch, c.Pod)...)
+	restored := b.Restored(append(b.Watch, c.Container)...)
 	b.Fails("ADD", c, code, texts...)
 	restored()
 }
@@ -199,7 +199,7 @@ func (b *Bed) RequireResults(conf func(version string) string, replace ...string
 	for _, version := range types.VersionsSince(types.V010) {
 		c := b.NewCall(conf(version))
 		text := b.OK("ADD", c).Stdout
-		Golden(b.tb, "add-"+version, strings.NewReplacer(append(replace, c.Pod.Path(), "SANDBOX")...).Replace(text))
+		Golden(b.tb, "add-"+version, strings.NewReplacer(append(replace, c.Container.Path(), "SANDBOX")...).Replace(text))
 		b.OK("DEL", c)
 	}
 }
@@ -238,7 +238,7 @@ func (b *Bed) RequireManyAtOnce(conf string, containers, rounds int) {
 	calls, namespaces := make([]Call, containers), []*NS{b.Host}
 	for i := range calls {
 		calls[i] = b.Call(fmt.Sprint("c", i), b.NewContainer(), conf)
-		namespaces = append(namespaces, calls[i].Pod)
+		namespaces = append(namespaces, calls[i].Container)
 	}
 	restored := b.Restored(namespaces...)
 	for range rounds {

@@ -42,7 +42,7 @@ func Examples(tb TB, p skel.Plugin, parse func(*skel.Request) error) {
 		tb.Fatalf("%v", err)
 	}
 	p.Add = func(r *skel.Request) (*types.Result, error) { return &types.Result{}, parse(r) }
-	node, pod := NewNodeAndPod(tb)
+	host, container := NewHostAndContainer(tb)
 	found := 0
 	for i, block := range JSONBlocks(string(readme)) {
 		confs, err := configurations(block, p.Name)
@@ -51,7 +51,7 @@ func Examples(tb TB, p skel.Plugin, parse func(*skel.Request) error) {
 		}
 		for _, conf := range confs {
 			found++
-			if r := Run(p, Call{Command: "ADD", Node: node, Pod: pod, Config: conf}); r.Exit != 0 {
+			if r := Run(p, Call{Command: "ADD", Host: host, Container: container, Config: conf}); r.Exit != 0 {
 				tb.Errorf("README.md: JSON block %d is refused: %s\n%s", i+1, r.Stdout, conf)
 			}
 		}

@@ -20,11 +20,11 @@ type Sweep struct {
 	Args   string   // CNI_ARGS
 	Path   string   // CNI_PATH
 	Dirs   []string // folders whose content must be restored too
-	// Prepare, if not nil, prepares a new node and pod before the plugin is called.
-	Prepare func(node, pod *NS)
+	// Prepare, if not nil, prepares a new host and container before the plugin is called.
+	Prepare func(host, container *NS)
 	// PreparePod, if not nil, makes in each of the two containers what an earlier plugin of the
 	// chain makes there.
-	PreparePod func(pod *NS)
+	PrepareContainer func(container *NS)
 	// MayFail has the beginnings of the steps ("announce ") that may fail in an ADD that
 	// succeeds. The caller gives the reason for each.
 	MayFail []string
@@ -44,13 +44,13 @@ func KeptByHostLocal(line string) bool {
 
 // FaultSweep makes each step of a plugin fail in turn, and checks that nothing is left behind:
 //
-//   - an ADD whose k-th step is refused fails, and restores node, pod and folders;
+//   - an ADD whose k-th step is refused fails, and restores host, container and folders;
 //   - an ADD whose k-th step is done, but seems to have failed, fails, and a DEL restores them;
 //   - after a DEL whose k-th step is refused, or is done but seems to have failed, a second DEL
 //     restores them;
 //
 // for k = 1, 2, 3 … until there is no k-th step. Before that, FaultSweep adds another container, so
-// that what the containers of a node share exists already, and the state must be exactly the same.
+// that what the containers of a host share exists already, and the state must be exactly the same.
 //
 // FaultSweep tries a sample of the steps, as SweepStride says, beginning with a random one.
 func FaultSweep(tb TB, s Sweep) {
@@ -125,7 +125,7 @@ func (f *fault) inject(step string) error {
 	return fmt.Errorf("injected: %w", syscall.ENOBUFS)
 }
 
-// A testbed is a node with one container, and a pod for another container.
+// A testbed is a host with one container, and a container for another container.
 type testbed struct {
 	tb     TB
 	sweep  Sweep
@@ -136,18 +136,18 @@ type testbed struct {
 
 func newTestbed(tb TB, s Sweep) *testbed {
 	tb.Helper()
-	node, pod := NewNodeAndPod(tb)
+	host, container := NewHostAndContainer(tb)
 	if s.Prepare != nil {
-		s.Prepare(node, pod)
+		s.Prepare(host, container)
 	}
 	b := &testbed{tb: tb, sweep: s, call: Call{
-		ContainerID: "swept", Node: node, Pod: pod, Path: s.Path, Args: s.Args, Config: s.Config,
+		ContainerID: "swept", Host: host, Container: container, Path: s.Path, Args: s.Args, Config: s.Config,
 	}}
 	warm := b.call
-	warm.ContainerID, warm.Pod, warm.Args = "warm", New(tb), ""
-	if s.PreparePod != nil {
-		s.PreparePod(pod)
-		s.PreparePod(warm.Pod)
+	warm.ContainerID, warm.Container, warm.Args = "warm", New(tb), ""
+	if s.PrepareContainer != nil {
+		s.PrepareContainer(container)
+		s.PrepareContainer(warm.Container)
 	}
 	Run(s.Plugin, warm.With("ADD")).OK(tb)
 	b.before = WaitStable(b.state)
@@ -161,9 +161,9 @@ func (b *testbed) close() {
 	Run(b.sweep.Plugin, b.warm.With("DEL")).OK(b.tb)
 }
 
-// state returns the state of node, pod and folders, without the lines to ignore.
+// state returns the state of host, container and folders, without the lines to ignore.
 func (b *testbed) state() string {
-	all := []string{Snapshot(b.tb, b.call.Node, b.call.Pod)}
+	all := []string{Snapshot(b.tb, b.call.Host, b.call.Container)}
 	for _, dir := range b.sweep.Dirs {
 		all = append(all, SnapshotDir(b.tb, dir))
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// toy returns a plugin with two steps: it adds a veth pair between node and pod, and sets an alias.
+// toy returns a plugin with two steps: it adds a veth pair between host and container, and sets an alias.
 // forget names what the plugin does not do: "undo", "error" (to return it), "del", or nothing.
 func toy(forget string) skel.Plugin {
 	run := func(h *ns.Handle, step string, args ...string) error {
@@ -25,13 +25,13 @@ func toy(forget string) skel.Plugin {
 	}
 	add := func(r *skel.Request) (*types.Result, error) {
 		name := "t" + r.ContainerID
-		if err := run(r.Node, "add veth", "link", "add", name, "type", "veth", "peer", "name", r.IfName, "netns", r.NetNS); err != nil {
+		if err := run(r.HostNS, "add veth", "link", "add", name, "type", "veth", "peer", "name", r.IfName, "netns", r.NetNS); err != nil {
 			return nil, err
 		}
 		if forget != "undo" {
-			r.Undo.Push("delete veth", func() error { return run(r.Node, "delete veth", "link", "del", name) })
+			r.Undo.Push("delete veth", func() error { return run(r.HostNS, "delete veth", "link", "del", name) })
 		}
-		err := run(r.Node, "set alias", "link", "set", name, "alias", r.ContainerID)
+		err := run(r.HostNS, "set alias", "link", "set", name, "alias", r.ContainerID)
 		if forget == "error" {
 			err = nil
 		}
@@ -39,11 +39,11 @@ func toy(forget string) skel.Plugin {
 	}
 	del := func(r *skel.Request) error {
 		name := "t" + r.ContainerID
-		n := &NS{path: r.Node.Path(), fd: r.Node.FD()}
+		n := &NS{path: r.HostNS.Path(), fd: r.HostNS.FD()}
 		if _, err := n.Exec("ip", "link", "show", name); err != nil || forget == "del" {
 			return nil
 		}
-		return run(r.Node, "delete veth", "link", "del", name)
+		return run(r.HostNS, "delete veth", "link", "del", name)
 	}
 	return skel.Plugin{Name: "toy", Add: add, Del: del}
 }
@@ -64,9 +64,9 @@ func TestFaultSweepFindsWhatAPluginForgets(t *testing.T) {
 	LeakCheck(t)
 	for forget, want := range map[string]string{
 		"":      "",
-		"undo":  "ADD, step refused: step 2 (set alias): not as before:\n+ node: link tswept ",
+		"undo":  "ADD, step refused: step 2 (set alias): not as before:\n+ host: link tswept ",
 		"error": "ADD, step refused: step 2 (set alias): succeeded in spite of the fault",
-		"del":   "ADD, outcome lost: step 1 (add veth): not as before:\n+ node: link tswept ",
+		"del":   "ADD, outcome lost: step 1 (add veth): not as before:\n+ host: link tswept ",
 	} {
 		v := &verdict{T: t}
 		sweep := Sweep{Plugin: toy(forget), Config: toyConfig, everyStep: true}
@@ -82,10 +82,10 @@ func TestFaultSweepFindsWhatAPluginForgets(t *testing.T) {
 }
 
 func TestRunParsesResultsAndErrors(t *testing.T) {
-	node, pod := NewNodeAndPod(t)
-	c := Call{Command: "ADD", Node: node, Pod: pod, Config: toyConfig}
+	host, container := NewHostAndContainer(t)
+	c := Call{Command: "ADD", Host: host, Container: container, Config: toyConfig}
 	Run(toy(""), c).Result(t)
-	if f := Run(toy(""), Call{Command: "ADD", Node: node, Config: toyConfig}).Failure(t); f.Code != types.CodeEnvironment {
+	if f := Run(toy(""), Call{Command: "ADD", Host: host, Config: toyConfig}).Failure(t); f.Code != types.CodeEnvironment {
 		t.Errorf("without a netns: %s", f)
 	}
 	c.Env = []string{"CNI_IFNAME="}
@@ -94,16 +94,16 @@ func TestRunParsesResultsAndErrors(t *testing.T) {
 	}
 }
 
-func TestExecRunsOnTheNode(t *testing.T) {
+func TestExecRunsOnTheHost(t *testing.T) {
 	LeakCheck(t)
-	node, pod := NewNodeAndPod(t)
+	host, container := NewHostAndContainer(t)
 	script := t.TempDir() + "/plugin"
 	if err := os.WriteFile(script, []byte("#!/bin/sh\ncat; readlink /proc/self/ns/net; echo $CNI_NETNS >&2; exit 3\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	home := node.Must(t, "readlink", "/proc/self/ns/net")
-	got := Exec(t, script, Call{Command: "ADD", Node: node, Pod: pod, Config: "config\n"})
-	if want := (Reply{"config\n" + home, pod.Path() + "\n", 3}); got != want {
+	home := host.Must(t, "readlink", "/proc/self/ns/net")
+	got := Exec(t, script, Call{Command: "ADD", Host: host, Container: container, Config: "config\n"})
+	if want := (Reply{"config\n" + home, container.Path() + "\n", 3}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 }

@@ -19,7 +19,7 @@ const (
 	firewalldPath = "/org/fedoraproject/FirewallD1"
 )
 
-// A Firewalld is firewalld on a node, with a bus and a configuration of its own. The
+// A Firewalld is firewalld on a host, with a bus and a configuration of its own. The
 // configuration is empty, so that the default zone is public.
 type Firewalld struct {
 	Address string // of the bus, for DBUS_SYSTEM_BUS_ADDRESS
@@ -49,9 +49,9 @@ const busConfig = `<busconfig>
 </busconfig>
 `
 
-// StartFirewalld starts a bus, and firewalld on the node. It returns when firewalld answers
+// StartFirewalld starts a bus, and firewalld on the host. It returns when firewalld answers
 // calls. Both end with the test.
-func StartFirewalld(tb TB, node *NS) *Firewalld {
+func StartFirewalld(tb TB, host *NS) *Firewalld {
 	tb.Helper()
 	f := StartBus(tb)
 	owned := f.watch(tb, "NameOwnerChanged", FirewalldName)
@@ -59,7 +59,7 @@ func StartFirewalld(tb TB, node *NS) *Firewalld {
 	cmd.Env = append(os.Environ(), "DBUS_SYSTEM_BUS_ADDRESS="+f.Address, "LC_ALL=C.UTF-8")
 	var log strings.Builder
 	cmd.Stdout, cmd.Stderr = &log, &log
-	f.Daemon = startDaemon(tb, cmd, node.Start)
+	f.Daemon = startDaemon(tb, cmd, host.Start)
 	timer := time.AfterFunc(waitLimit, func() { _ = cmd.Process.Kill() })
 	defer timer.Stop()
 	select {

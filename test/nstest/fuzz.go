@@ -31,11 +31,11 @@ func FuzzConfig[C any](f *testing.F, parse func(*skel.Request) (C, error), check
 
 // FuzzCheck fuzzes the prevResult that CHECK is given. Each answer has to have the form
 // of the specification, and none may be a panic. The seeds are the result of an ADD of c
-// with each part of it in turn removed or replaced. Node and pod are made if c has none.
+// with each part of it in turn removed or replaced. Host and container are made if c has none.
 func FuzzCheck(f *testing.F, p skel.Plugin, c Call) {
 	f.Helper()
-	if c.Node == nil {
-		c.Node, c.Pod = NewNodeAndPod(f)
+	if c.Host == nil {
+		c.Host, c.Container = NewHostAndContainer(f)
 	}
 	added := Run(p, c.With("ADD"))
 	added.OK(f)
@@ -46,11 +46,11 @@ func FuzzCheck(f *testing.F, p skel.Plugin, c Call) {
 // that made a veth pair with the addresses 10.9.0.2 and fd00::2.
 func FuzzChainedCheck(f *testing.F, p skel.Plugin, c Call) {
 	f.Helper()
-	c.Node, c.Pod = NewNodeAndPod(f)
-	c.Node.Must(f, "ip", "link", "add", "veth0", "up", "type", "veth", "peer", "name", "eth0", "netns", c.Pod.Path())
-	c.Pod.Batch(f, "link set eth0 up", "addr add 10.9.0.2/24 dev eth0", "addr add fd00::2/64 dev eth0 nodad")
+	c.Host, c.Container = NewHostAndContainer(f)
+	c.Host.Must(f, "ip", "link", "add", "veth0", "up", "type", "veth", "peer", "name", "eth0", "netns", c.Container.Path())
+	c.Container.Batch(f, "link set eth0 up", "addr add 10.9.0.2/24 dev eth0", "addr add fd00::2/64 dev eth0 nodad")
 	first := c
-	first.Config = WithPrevResult(c.Config, `{"cniVersion":"1.1.0","interfaces":[{"name":"veth0"},{"name":"eth0","sandbox":"`+c.Pod.Path()+`"}],`+
+	first.Config = WithPrevResult(c.Config, `{"cniVersion":"1.1.0","interfaces":[{"name":"veth0"},{"name":"eth0","sandbox":"`+c.Container.Path()+`"}],`+
 		`"ips":[{"interface":1,"address":"10.9.0.2/24","gateway":"10.9.0.1"},{"interface":1,"address":"fd00::2/64"}],"routes":[{"dst":"0.0.0.0/0"}]}`)
 	added := Run(p, first.With("ADD"))
 	added.OK(f)
@@ -69,14 +69,14 @@ func fuzzPrevResult(f *testing.F, p skel.Plugin, c Call, added Reply) {
 			f.Fatalf("%v", err)
 		}
 		// The path differs between runs, a corpus that is kept does not.
-		f.Add(strings.ReplaceAll(string(text), c.Pod.Path(), "SANDBOX"))
+		f.Add(strings.ReplaceAll(string(text), c.Container.Path(), "SANDBOX"))
 	}
 	f.Fuzz(func(t *testing.T, prev string) {
 		if !json.Valid([]byte(prev)) {
 			return // the configuration itself cannot be read then
 		}
 		check := c.With("CHECK")
-		check.Config = WithPrevResult(c.Config, strings.ReplaceAll(prev, "SANDBOX", c.Pod.Path()))
+		check.Config = WithPrevResult(c.Config, strings.ReplaceAll(prev, "SANDBOX", c.Container.Path()))
 		reply := Run(p, check)
 		if reply.Exit == 0 {
 			return

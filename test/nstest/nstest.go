@@ -1,4 +1,4 @@
-// Package nstest makes network namespaces for tests: nodes, pods and outside hosts. It
+// Package nstest makes network namespaces for tests: hosts, containers and outside hosts. It
 // also sends traffic between them, takes snapshots of the state that a plugin can change,
 // and makes each step of a plugin fail in turn.
 //
@@ -71,21 +71,21 @@ func New(tb TB) *NS {
 	return n
 }
 
-// NewNode makes a network namespace that serves as a node: its loopback is up.
-func NewNode(tb TB) *NS {
+// NewNode makes a network namespace that serves as a host: its loopback is up.
+func NewHost(tb TB) *NS {
 	tb.Helper()
 	n := New(tb)
-	n.name = "node"
+	n.name = "host"
 	n.Must(tb, "ip", "link", "set", "lo", "up")
 	return n
 }
 
-// NewNodeAndPod makes a node and a pod.
-func NewNodeAndPod(tb TB) (node, pod *NS) {
+// NewNodeAndPod makes a host and a container.
+func NewHostAndContainer(tb TB) (host, container *NS) {
 	tb.Helper()
-	node, pod = NewNode(tb), New(tb)
-	pod.name = "pod"
-	return node, pod
+	host, container = NewHost(tb), New(tb)
+	container.name = "container"
+	return host, container
 }
 
 // create makes a namespace on a separate thread and bind-mounts it to a file in dir.

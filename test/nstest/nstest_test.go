@@ -39,24 +39,24 @@ func TestTrafficBetweenNamespaces(t *testing.T) {
 	LeakCheck(t)
 	s := NewSite(t)
 	for _, addr := range []struct{ listen, peer string }{
-		{OutsideV4 + ":0", NodeV4}, {"[" + OutsideV6 + "]:0", NodeV6},
+		{OutsideV4 + ":0", HostV4}, {"[" + OutsideV6 + "]:0", HostV6},
 	} {
 		tcp := ServeTCP(t, s.Outside, addr.listen)
-		MustDial(t, s.Node, tcp.String(), addr.peer)
+		MustDial(t, s.Host, tcp.String(), addr.peer)
 		udp := ServeUDP(t, s.Outside, addr.listen)
-		reply, err := DialUDP(s.Node, udp.String())
+		reply, err := DialUDP(s.Host, udp.String())
 		if want := "peer=" + addr.peer + " local=" + udp.Addr().String(); err != nil || reply != want {
 			t.Errorf("udp: %q, %v; want %q", reply, err, want)
 		}
 	}
-	if _, err := Dial(s.Node, OutsideV4+":9"); err == nil {
+	if _, err := Dial(s.Host, OutsideV4+":9"); err == nil {
 		t.Error("Dial succeeded where no program listens")
 	}
 }
 
 func TestSnapshotSeesWhatPluginsTouch(t *testing.T) {
 	LeakCheck(t)
-	n := NewNode(t)
+	n := NewHost(t)
 	n.Batch(t, "link add br0 type bridge", "link add v0 type veth peer name v1", "link set br0 up")
 	state := func() string { return Snapshot(t, n) }
 	before := WaitStable(state)
@@ -87,12 +87,12 @@ func TestSnapshotSeesWhatPluginsTouch(t *testing.T) {
 
 func TestSnapshotIsSteady(t *testing.T) {
 	s := NewSite(t)
-	s.Node.Batch(t, "link add br0 type bridge", "link set br0 up")
-	state := func() string { return Snapshot(t, s.Node, s.Outside) }
+	s.Host.Batch(t, "link add br0 type bridge", "link set br0 up")
+	state := func() string { return Snapshot(t, s.Host, s.Outside) }
 	before := WaitStable(state)
 	tcp := ServeTCP(t, s.Outside, OutsideV4+":0")
 	for range 5 {
-		MustDial(t, s.Node, tcp.String(), NodeV4)
+		MustDial(t, s.Host, tcp.String(), HostV4)
 	}
 	if diff := WaitEqual(before, state); diff != "" {
 		t.Errorf("traffic changed the snapshot:\n%s", diff)
@@ -103,7 +103,7 @@ func TestSnapshotIsSteady(t *testing.T) {
 // taken is no failure.
 func TestSnapshotWhileLinksComeAndGo(t *testing.T) {
 	LeakCheck(t)
-	n := NewNode(t)
+	n := NewHost(t)
 	end, ended := make(chan bool), make(chan error)
 	go func() {
 		for {
@@ -149,7 +149,7 @@ func TestSnapshotDir(t *testing.T) {
 // TestSnapshotWaitsForTheKernel: what a call has set off is part of the snapshot that
 // follows it. A carrier that comes and goes is told late, from the second time on.
 func TestSnapshotWaitsForTheKernel(t *testing.T) {
-	n := NewNode(t)
+	n := NewHost(t)
 	n.Batch(t, "link add v0 type veth peer name v1", "link set v1 up")
 	for range 4 {
 		n.Batch(t, "link set v0 up", "addr add 2001:db8::1/64 dev v0 nodad")
@@ -172,7 +172,7 @@ func TestSnapshotWaitsForTheKernel(t *testing.T) {
 // TestSnapshotWaitsForABridge: a bridge learns late that it has a carrier, and gets its
 // link-local address then.
 func TestSnapshotWaitsForABridge(t *testing.T) {
-	n := NewNode(t)
+	n := NewHost(t)
 	n.Batch(t, "link add v0 type veth peer name v1", "link set v0 up", "link set v1 up")
 	for range FullOrShort(8, 2) {
 		n.Batch(t, "link add br0 type bridge", "link set br0 up", "link set v0 master br0")
@@ -219,7 +219,7 @@ func TestSnapshotHasNoUnknownState(t *testing.T) {
 func TestSnapshotSortsRoutesOfEveryLink(t *testing.T) {
 	var states []string
 	for _, order := range [][]string{{"v0", "v1"}, {"v1", "v0"}} {
-		n := NewNode(t)
+		n := NewHost(t)
 		n.Batch(t, "link add v0 address 02:00:00:00:00:01 type veth peer name v1 address 02:00:00:00:00:02")
 		for _, link := range order {
 			n.Batch(t, "link set "+link+" up")

@@ -29,11 +29,11 @@ type Call struct {
 	IfName      string // empty: "eth0"
 	Args        string // CNI_ARGS
 	Path        string // CNI_PATH; empty: a folder that does not exist
-	Pod         *NS    // CNI_NETNS
-	NetNS       string // CNI_NETNS where Pod is nil
+	Container   *NS    // CNI_NETNS
+	NetNS       string // CNI_NETNS where Container is nil
 	Config      string // stdin
 	Env         []string
-	Node        *NS // the plugin runs here; nil: where the test runs
+	Host        *NS // the plugin runs here; nil: where the test runs
 	// Before and After are those of trace.Tracer. Only Run uses them.
 	Before, After func(step string) error
 }
@@ -69,8 +69,8 @@ func (c Call) environ() []string {
 		}
 		return value
 	}
-	if c.Pod != nil {
-		c.NetNS = c.Pod.Path()
+	if c.Container != nil {
+		c.NetNS = c.Container.Path()
 	}
 	return override([]string{
 		"PATH=" + os.Getenv("PATH"),
@@ -106,8 +106,8 @@ func Run(p skel.Plugin, c Call) Reply {
 		Environ: c.environ(), Stdin: strings.NewReader(c.Config), Stdout: &stdout, Stderr: &stderr,
 		Before: c.Before, After: c.After,
 	}
-	if c.Node != nil {
-		env.Node = c.Node.Path()
+	if c.Host != nil {
+		env.HostNS = c.Host.Path()
 	}
 	exit := skel.Run(p, env)
 	return Reply{stdout.String(), stderr.String(), exit}
@@ -126,22 +126,22 @@ func RunAll(p skel.Plugin, command string, calls []Call) []Reply {
 }
 
 // Cmd returns the command that calls the executable at path, for tests that start it themselves.
-// They must also put it into Node.
+// They must also put it into Host.
 func (c Call) Cmd(path string) *exec.Cmd {
 	cmd := exec.Command(path)
 	cmd.Env, cmd.Stdin = c.environ(), strings.NewReader(c.Config)
 	return cmd
 }
 
-// Exec calls the executable at path, as a runtime on the node does.
+// Exec calls the executable at path, as a runtime on the host does.
 func Exec(tb TB, path string, c Call) Reply {
 	tb.Helper()
 	var stdout, stderr bytes.Buffer
 	cmd := c.Cmd(path)
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	start := cmd.Start
-	if c.Node != nil {
-		start = func() error { return c.Node.Start(cmd) }
+	if c.Host != nil {
+		start = func() error { return c.Host.Start(cmd) }
 	}
 	if err := start(); err != nil {
 		tb.Fatalf("start %s: %v", path, err)

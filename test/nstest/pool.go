@@ -14,9 +14,9 @@ import (
 	"github.com/plumb-cni/plumb/pkg/skel"
 )
 
-// A PoolNode has what an IPAM plugin that keeps reservations in a folder (pkg/pool) needs from a node: a
+// A PoolNode has what an IPAM plugin that keeps reservations in a folder (pkg/pool) needs from a host: a
 // data folder, a boot ID and a clock. Its methods call the plugin in this process.
-type PoolNode struct {
+type PoolHost struct {
 	Plugin  func() skel.Plugin // makes the plugin for each call
 	DataDir string
 	BootID  string // path
@@ -26,17 +26,17 @@ type PoolNode struct {
 	tb      TB
 }
 
-// NewPoolNode makes a node without reservations. The caller sets Plugin.
-func NewPoolNode(tb TB) *PoolNode {
+// NewPoolNode makes a host without reservations. The caller sets Plugin.
+func NewPoolHost(tb TB) *PoolHost {
 	tb.Helper()
 	dir := tb.TempDir()
-	n := &PoolNode{DataDir: filepath.Join(dir, "networks"), BootID: filepath.Join(dir, "boot_id"), Clock: time.Hour, Wait: time.Minute, tb: tb}
+	n := &PoolHost{DataDir: filepath.Join(dir, "networks"), BootID: filepath.Join(dir, "boot_id"), Clock: time.Hour, Wait: time.Minute, tb: tb}
 	n.Boot("6f1e8a52-0000-4000-8000-000000000001")
 	return n
 }
 
 // require fails the test if there is an error.
-func (n *PoolNode) require(err error) {
+func (n *PoolHost) require(err error) {
 	n.tb.Helper()
 	if err != nil {
 		n.tb.Fatalf("%v", err)
@@ -44,7 +44,7 @@ func (n *PoolNode) require(err error) {
 }
 
 // Boot sets the boot ID, as a reboot does.
-func (n *PoolNode) Boot(id string) {
+func (n *PoolHost) Boot(id string) {
 	n.tb.Helper()
 	n.require(os.WriteFile(n.BootID, []byte(id+"\n"), 0o600))
 }
@@ -60,7 +60,7 @@ type PoolCall struct {
 }
 
 // Config returns the configuration of a call.
-func (n *PoolNode) Config(c PoolCall) string {
+func (n *PoolHost) Config(c PoolCall) string {
 	if c.More != "" {
 		c.More = ", " + c.More
 	}
@@ -69,12 +69,12 @@ func (n *PoolNode) Config(c PoolCall) string {
 }
 
 // Call returns a call for a container.
-func (n *PoolNode) Call(id string, c PoolCall) Call {
+func (n *PoolHost) Call(id string, c PoolCall) Call {
 	return Call{ContainerID: id, IfName: c.IfName, NetNS: "/dev/null", Args: c.Args, Config: n.Config(c)}
 }
 
 // Run calls the plugin and records the steps.
-func (n *PoolNode) Run(command, id string, c PoolCall) Reply {
+func (n *PoolHost) Run(command, id string, c PoolCall) Reply {
 	n.Steps = nil
 	call := n.Call(id, c).With(command)
 	call.Before = func(step string) error { n.Steps = append(n.Steps, step); return nil }
@@ -82,7 +82,7 @@ func (n *PoolNode) Run(command, id string, c PoolCall) Reply {
 }
 
 // Add calls ADD, which must succeed, and returns the addresses, separated by spaces.
-func (n *PoolNode) Add(id string, c PoolCall) string {
+func (n *PoolHost) Add(id string, c PoolCall) string {
 	n.tb.Helper()
 	var ips []string
 	for _, ip := range n.Run("ADD", id, c).Result(n.tb).IPs {
@@ -92,29 +92,29 @@ func (n *PoolNode) Add(id string, c PoolCall) string {
 }
 
 // OK calls the plugin, which must succeed.
-func (n *PoolNode) OK(command, id string, c PoolCall) {
+func (n *PoolHost) OK(command, id string, c PoolCall) {
 	n.tb.Helper()
 	n.Run(command, id, c).OK(n.tb)
 }
 
 // Fails calls the plugin, which must fail, and returns its error.
-func (n *PoolNode) Fails(command, id string, c PoolCall) Failure {
+func (n *PoolHost) Fails(command, id string, c PoolCall) Failure {
 	n.tb.Helper()
 	return n.Run(command, id, c).Failure(n.tb)
 }
 
 // Net returns the path of a file in the folder of the network "net".
-func (n *PoolNode) Net(name string) string { return filepath.Join(n.DataDir, "net", name) }
+func (n *PoolHost) Net(name string) string { return filepath.Join(n.DataDir, "net", name) }
 
 // Put writes a file in the folder of the network, without the plugin.
-func (n *PoolNode) Put(name, content string) {
+func (n *PoolHost) Put(name, content string) {
 	n.tb.Helper()
 	n.require(os.MkdirAll(n.Net(""), 0o755))
 	n.require(os.WriteFile(n.Net(name), []byte(content), 0o600))
 }
 
 // Reserved returns the reservations, for example "10.1.2.2 c1/eth0".
-func (n *PoolNode) Reserved() []string {
+func (n *PoolHost) Reserved() []string {
 	n.tb.Helper()
 	if _, err := os.Stat(n.Net("")); err != nil {
 		n.tb.Fatalf("%v", err)
@@ -131,7 +131,7 @@ func (n *PoolNode) Reserved() []string {
 
 // WithReferenceLock calls f while it holds the lock of the network, as the reference plugin changes the
 // folder.
-func (n *PoolNode) WithReferenceLock(f func()) {
+func (n *PoolHost) WithReferenceLock(f func()) {
 	n.tb.Helper()
 	n.require(os.MkdirAll(n.Net(""), 0o755))
 	lock, err := os.OpenFile(n.Net("lock"), os.O_RDONLY|os.O_CREATE, 0o750)
@@ -142,7 +142,7 @@ func (n *PoolNode) WithReferenceLock(f func()) {
 }
 
 // ReferenceAdd reserves ip as the reference plugin does: it creates the file first and then writes it.
-func (n *PoolNode) ReferenceAdd(ip, id string) {
+func (n *PoolHost) ReferenceAdd(ip, id string) {
 	n.tb.Helper()
 	n.WithReferenceLock(func() {
 		f, err := os.OpenFile(n.Net(ip), os.O_RDWR|os.O_EXCL|os.O_CREATE, 0o600)
@@ -154,6 +154,6 @@ func (n *PoolNode) ReferenceAdd(ip, id string) {
 }
 
 // ReadAll reports whether the last call read all reservations.
-func (n *PoolNode) ReadAll() bool {
+func (n *PoolHost) ReadAll() bool {
 	return slices.ContainsFunc(n.Steps, func(s string) bool { return strings.HasPrefix(s, "read reservations") })
 }

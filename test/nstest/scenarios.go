@@ -48,7 +48,7 @@ func NewIPAMScript(tb TB, name, body string) (dir, log string) {
 type LinkForIPAM struct {
 	Plugin   skel.Plugin
 	Call     Call
-	HostEnds string // command that prints one line for each host end on the node; empty: there are none
+	HostEnds string // command that prints one line for each host end on the host; empty: there are none
 	Want     int    // lines that HostEnds prints while the attachment exists
 }
 
@@ -60,7 +60,7 @@ func (l LinkForIPAM) Require(tb TB, command string) {
 	var log string
 	c.Path, log = NewScriptPlugin(tb, "dhcp", fmt.Sprintf(`state=$(nsenter --net="$CNI_NETNS" ip -br link show "$CNI_IFNAME" | grep -o UP,LOWER_UP)
 echo "$CNI_COMMAND ${state:-down} $(nsenter --net=%s %s | wc -l)" >>$LOG
-[ "$CNI_COMMAND" != ADD ] || echo '{"cniVersion":"1.1.0","ips":[{"address":"198.18.0.60/24","gateway":"198.18.0.2"}]}'`, c.Node.Path(), cmp.Or(l.HostEnds, "true")))
+[ "$CNI_COMMAND" != ADD ] || echo '{"cniVersion":"1.1.0","ips":[{"address":"198.18.0.60/24","gateway":"198.18.0.2"}]}'`, c.Host.Path(), cmp.Or(l.HostEnds, "true")))
 	c.Before = func(step string) error {
 		for _, verb := range []string{"add link", "move link", "set link", "delete link"} {
 			if strings.HasPrefix(step, verb) {
@@ -78,7 +78,7 @@ echo "$CNI_COMMAND ${state:-down} $(nsenter --net=%s %s | wc -l)" >>$LOG
 	if want := fmt.Sprintf("ADD UP,LOWER_UP %d\n%s UP,LOWER_UP %[1]d\n", l.Want, command); err != nil || string(logged) != want {
 		tb.Errorf("the IPAM plugin logged %q, %v; want %q", logged, err, want)
 	}
-	requireNoInterface(tb, c.Pod)
+	requireNoInterface(tb, c.Container)
 }
 
 // RequireAddOnReadOnlySysctls checks that ADD with a read-only /proc/sys succeeds, and that CHECK
@@ -99,18 +99,18 @@ func RequireAddOnReadOnlySysctls(tb TB, p skel.Plugin, c Call, texts ...string) 
 	Run(p, c.With("DEL")).OK(tb)
 }
 
-// RequireRefusalOnReadOnlySysctls checks that ADD with a read-only /proc/sys on a node that does
+// RequireRefusalOnReadOnlySysctls checks that ADD with a read-only /proc/sys on a host that does
 // not forward fails, says what to do, and leaves no interface in the container.
 func RequireRefusalOnReadOnlySysctls(tb TB, p skel.Plugin, c Call) {
 	tb.Helper()
-	c.Node.SetForwarding(tb, "0")
+	c.Host.SetForwarding(tb, "0")
 	restore := ReadOnlySysctls(tb)
 	f := Run(p, c.With("ADD")).Failure(tb)
 	if f.Code != types.CodeIO || !strings.Contains(f.Msg, "forward") || !strings.Contains(f.Msg, "mount /proc/sys writable") {
 		tb.Errorf("ADD failed with %s; want code %d and what to do", f, types.CodeIO)
 	}
 	restore()
-	requireNoInterface(tb, c.Pod)
+	requireNoInterface(tb, c.Container)
 }
 
 // RequireRemovedInterfaceInError checks the error of an ADD during which the interface of the
@@ -119,7 +119,7 @@ func RequireRemovedInterfaceInError(tb TB, p skel.Plugin, c Call, step string) {
 	tb.Helper()
 	c.Before = func(s string) error {
 		if strings.HasPrefix(s, step) {
-			_, _ = c.Pod.Exec("ip", "link", "del", "eth0") // fails the second time
+			_, _ = c.Container.Exec("ip", "link", "del", "eth0") // fails the second time
 		}
 		return nil
 	}
@@ -134,7 +134,7 @@ func RequireRemovedInterfaceInError(tb TB, p skel.Plugin, c Call, step string) {
 // change them, in each of the ways in which a runtime may call DEL. Before the call, the host must have served another container.
 func (b *Bed) RequireDelRestores(c Call) {
 	b.tb.Helper()
-	restored := b.Restored(b.Host, c.Pod)
+	restored := b.Restored(b.Host, c.Container)
 	for _, variant := range delVariants(b.tb) {
 		b.tb.Logf("DEL %s", variant.name)
 		del := variant.change(c, b.OK("ADD", c))
@@ -159,10 +159,10 @@ func delVariants(tb TB) []delVariant {
 	return []delVariant{
 		{"with prevResult", func(c Call, added Reply) Call { c.Config = WithPrevResult(c.Config, added.Stdout); return c }},
 		{"without prevResult", func(c Call, _ Reply) Call { return c }},
-		{"without CNI_NETNS", func(c Call, _ Reply) Call { c.Pod = nil; return c }},
-		{"with nothing at CNI_NETNS", func(c Call, _ Reply) Call { c.Pod, c.NetNS = nil, regular+"x"; return c }},
-		{"with a regular file at CNI_NETNS", func(c Call, _ Reply) Call { c.Pod, c.NetNS = nil, regular; return c }},
-		{"with another namespace at CNI_NETNS", func(c Call, _ Reply) Call { c.Pod = New(tb); return c }},
+		{"without CNI_NETNS", func(c Call, _ Reply) Call { c.Container = nil; return c }},
+		{"with nothing at CNI_NETNS", func(c Call, _ Reply) Call { c.Container, c.NetNS = nil, regular+"x"; return c }},
+		{"with a regular file at CNI_NETNS", func(c Call, _ Reply) Call { c.Container, c.NetNS = nil, regular; return c }},
+		{"with another namespace at CNI_NETNS", func(c Call, _ Reply) Call { c.Container = New(tb); return c }},
 		{"with a configuration that ADD refuses", func(c Call, _ Reply) Call {
 			c.Config = strings.Replace(c.Config, `"ipMasq":true,`, `"mtu":-4,"ipMasqBackend":"none",`, 1)
 			c.Args = "nonsense"
@@ -200,7 +200,7 @@ func (b *Bed) RequireSwap(path string, c Call) {
 	if _, err := os.Stat(path); err != nil {
 		b.tb.Skipf("the reference plugin is not installed")
 	}
-	restored := b.Restored(b.Host, c.Pod)
+	restored := b.Restored(b.Host, c.Container)
 	reference := func(command string, c Call) Reply { return Exec(b.tb, path, c.With(command)).OK(b.tb) }
 	for _, sides := range [][]func(string, Call) Reply{{reference, b.OK}, {b.OK, reference}} {
 		added := c
@@ -219,12 +219,12 @@ func (b *Bed) RequireMasquerade(conf, delConf string, one, two [2]string) {
 	first, second := b.Call("one", New(b.tb), conf), b.Call("two", New(b.tb), conf)
 	b.OK("CHECK", b.Attach(first))
 	b.Add(second)
-	outside, host := [2]string{OutsideV4, OutsideV6}, [2]string{NodeV4, NodeV6}
+	outside, host := [2]string{OutsideV4, OutsideV6}, [2]string{HostV4, HostV6}
 	var servers [2]string
 	for i := range outside {
 		servers[i] = ServeTCP(b.tb, b.Outside, net.JoinHostPort(outside[i], "80")).String()
-		MustDial(b.tb, first.Pod, servers[i], host[i])
-		MustDial(b.tb, first.Pod, ServeTCP(b.tb, second.Pod, net.JoinHostPort(two[i], "80")).String(), one[i])
+		MustDial(b.tb, first.Container, servers[i], host[i])
+		MustDial(b.tb, first.Container, ServeTCP(b.tb, second.Container, net.JoinHostPort(two[i], "80")).String(), one[i])
 	}
 	has := func(addr string) bool {
 		return regexp.MustCompile(regexp.QuoteMeta(addr) + `\b`).MatchString(Snapshot(b.tb, b.Host))
@@ -232,13 +232,13 @@ func (b *Bed) RequireMasquerade(conf, delConf string, one, two [2]string) {
 	if !has(one[0]) || !has(one[1]) {
 		b.tb.Errorf("the host has nothing with the addresses %s after ADD", one)
 	}
-	first.Pod.Remove(b.tb)
-	first.Pod, first.NetNS, first.Config = nil, first.Pod.Path(), delConf
+	first.Container.Remove(b.tb)
+	first.Container, first.NetNS, first.Config = nil, first.Container.Path(), delConf
 	b.OK("DEL", first)
 	if has(one[0]) || has(one[1]) {
 		b.tb.Errorf("the host has something with the addresses %s after DEL", one)
 	}
-	MustDial(b.tb, second.Pod, servers[0], host[0])
+	MustDial(b.tb, second.Container, servers[0], host[0])
 }
 
 // RequireGCOfNetwork checks that GC deletes what belongs to no valid attachment of its network, and nothing else. conf has
@@ -255,7 +255,7 @@ func (b *Bed) RequireGCOfNetwork(conf, other string) {
 	}
 	requireKept := func(kept ...bool) {
 		for i, c := range calls {
-			if got := strings.Contains(c.Pod.IP("-br addr"), addrs[i]); got != kept[i] {
+			if got := strings.Contains(c.Container.IP("-br addr"), addrs[i]); got != kept[i] {
 				b.tb.Errorf("container %d has its address: %t, want %t", i, got, kept[i])
 			}
 		}
@@ -273,9 +273,9 @@ func (b *Bed) RequireGCOfNetwork(conf, other string) {
 }
 
 // requireNoInterface checks that the container has no interface eth0.
-func requireNoInterface(tb TB, pod *NS) {
+func requireNoInterface(tb TB, container *NS) {
 	tb.Helper()
-	if links := pod.Must(tb, "ip", "-br", "link", "show"); strings.Contains(links, "eth0") {
+	if links := container.Must(tb, "ip", "-br", "link", "show"); strings.Contains(links, "eth0") {
 		tb.Errorf("the container has links\n%s", links)
 	}
 }

@@ -151,30 +151,30 @@ func MustDial(tb TB, n *NS, addr, peer string) {
 	}
 }
 
-// A Site is a node, and an outside host that is connected to its uplink. The outside host has no route
-// to the pods of the node, so it can answer them only if their packets are masqueraded.
+// A Site is a host, and an outside host that is connected to its uplink. The outside host has no route
+// to the containers of the host, so it can answer them only if their packets are masqueraded.
 type Site struct {
-	Node    *NS
+	Host    *NS
 	Outside *NS
 }
 
 // The addresses of a Site are from ranges for documentation and benchmarks.
 const (
-	NodeV4    = "198.18.0.1"
-	NodeV6    = "2001:db8:18::1"
+	HostV4    = "198.18.0.1"
+	HostV6    = "2001:db8:18::1"
 	OutsideV4 = "198.18.0.2"
 	OutsideV6 = "2001:db8:18::2"
-	Uplink    = "uplink0" // the node's interface
+	Uplink    = "uplink0" // the host's interface
 )
 
-// NewSite makes a Site. The default route of the node is via the outside host. The name eth0, which the
-// interfaces of containers usually have, exists on the node too, as an alternative name of its uplink.
+// NewSite makes a Site. The default route of the host is via the outside host. The name eth0, which the
+// interfaces of containers usually have, exists on the host too, as an alternative name of its uplink.
 func NewSite(tb TB) Site {
 	tb.Helper()
-	s := Site{Node: NewNode(tb), Outside: NewNode(tb).Named("outside")}
-	Join(tb, End{s.Node, Uplink, []string{NodeV4 + "/24", NodeV6 + "/64"}},
+	s := Site{Host: NewHost(tb), Outside: NewHost(tb).Named("outside")}
+	Join(tb, End{s.Host, Uplink, []string{HostV4 + "/24", HostV6 + "/64"}},
 		End{s.Outside, Uplink, []string{OutsideV4 + "/24", OutsideV6 + "/64"}})
-	s.Node.Batch(tb, "route add default via "+OutsideV4, "route add default via "+OutsideV6, "link property add dev "+Uplink+" altname eth0")
+	s.Host.Batch(tb, "route add default via "+OutsideV4, "route add default via "+OutsideV6, "link property add dev "+Uplink+" altname eth0")
 	return s
 }
 

@@ -24,7 +24,7 @@ func NewVMNode(tb TB) *NS {
 		tb.Fatalf("open %s: %v", path, err)
 	}
 	tb.Cleanup(func() { _ = unix.Close(fd) })
-	return &NS{name: "node", path: path, fd: fd, tb: tb}
+	return &NS{name: "host", path: path, fd: fd, tb: tb}
 }
 
 // inVM reports whether this machine is the virtual machine of test/vm/run.sh.

@@ -389,7 +389,7 @@ func TestInstallTakesThePluginsBesidePlumb(t *testing.T) {
 // writeConf writes a configuration of the plugin.
 func writeConf(t *testing.T, path, plugin string) {
 	t.Helper()
-	conf := fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": %q}]}`, plugin)
+	conf := fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "containers", "plugins": [{"type": %q}]}`, plugin)
 	if err := os.WriteFile(path, []byte(conf), 0o640); err != nil {
 		t.Fatal(err)
 	}
@@ -400,17 +400,17 @@ func writeConf(t *testing.T, path, plugin string) {
 func TestInstallConfigurations(t *testing.T) {
 	one, _ := buildTwo(t)
 	dir, confDir, backup, from := t.TempDir(), t.TempDir(), filepath.Join(t.TempDir(), "backup"), t.TempDir()
-	writeConf(t, filepath.Join(confDir, "10-pods.conflist"), "bridge")
+	writeConf(t, filepath.Join(confDir, "10-containers.conflist"), "bridge")
 	before := nstest.SnapshotDir(t, confDir)
 	writeConf(t, filepath.Join(from, "content"), "ptp")
-	for _, name := range []string{"10-pods.conflist", "20-added.conflist"} {
+	for _, name := range []string{"10-containers.conflist", "20-added.conflist"} {
 		if err := os.Symlink("content", filepath.Join(from, name)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	output := mustInstall(t, "--to", dir, "--from", one, "--backup", backup, "--conf-dir", confDir,
-		"--conf", filepath.Join(from, "10-pods.conflist"), "--conf", filepath.Join(from, "20-added.conflist"))
-	for _, name := range []string{"10-pods.conflist", "20-added.conflist"} {
+		"--conf", filepath.Join(from, "10-containers.conflist"), "--conf", filepath.Join(from, "20-added.conflist"))
+	for _, name := range []string{"10-containers.conflist", "20-added.conflist"} {
 		info, err := os.Lstat(filepath.Join(confDir, name))
 		if err != nil || info.Mode() != 0o640 || sha256Of(t, filepath.Join(confDir, name)) != sha256Of(t, filepath.Join(from, "content")) {
 			t.Errorf("%s is %v (%v), want a copy of mode 640", name, info, err)
@@ -441,7 +441,7 @@ func TestInstallOnAFullDisk(t *testing.T) {
 		writeExecutable(t, filepath.Join(from, name), "#!/bin/sh\n"+strings.Repeat("#\n", 40<<10))
 	}
 	writeExecutable(t, filepath.Join(dir, "ptp"), "old")
-	conf := filepath.Join(from, "10-pods.conflist")
+	conf := filepath.Join(from, "10-containers.conflist")
 	writeConf(t, conf, "bridge")
 	args := []string{"--to", dir, "--from", from, "--conf-dir", confDir, "--conf", conf}
 	out, err := install(t, args...)
@@ -458,7 +458,7 @@ func TestInstallOnAFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	mustInstall(t, args...)
-	if got := fileNames(t, dir) + " " + fileNames(t, confDir); got != "bridge ptp 10-pods.conflist" {
+	if got := fileNames(t, dir) + " " + fileNames(t, confDir); got != "bridge ptp 10-containers.conflist" {
 		t.Errorf("the folders have %q", got)
 	}
 }

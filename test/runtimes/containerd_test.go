@@ -88,7 +88,7 @@ func (c *containerd) start() {
 	GinkgoHelper()
 	c.daemon = exec.Command("containerd", "-c", filepath.Join(c.dir, "config.toml"))
 	c.daemon.Stdout, c.daemon.Stderr = c.log, c.log
-	Expect(c.Node.Start(c.daemon)).To(Succeed())
+	Expect(c.Host.Start(c.daemon)).To(Succeed())
 	Eventually(func(g Gomega) {
 		status, err := c.Status(ctx, &cri.StatusRequest{})
 		g.Expect(err).NotTo(HaveOccurred())

@@ -69,10 +69,10 @@ var _ = Describe("containerd", func() {
 
 		p := c.mustRun(webPod("web", 8080))
 		server := p.container("serve", ":80")
-		Eventually(func() error { _, err := nstest.Dial(c.Node, p.v4+":80"); return err }).Should(Succeed())
+		Eventually(func() error { _, err := nstest.Dial(c.Host, p.v4+":80"); return err }).Should(Succeed())
 		Expect(c.exec(server, "read", "/proc/sys/net/core/somaxconn")).To(Equal("500\n"))
 		Expect(c.exec(server, "read", "/sys/class/net/eth0/mtu")).To(Equal("1400\n"))
-		shaping := c.Node.Must(GinkgoTB(), "tc", "qdisc", "show")
+		shaping := c.Host.Must(GinkgoTB(), "tc", "qdisc", "show")
 		Expect(shaping).To(And(ContainSubstring("rate 10Mbit"), ContainSubstring("rate 8Mbit")))
 
 		expectReachable(c, p, client)
@@ -145,10 +145,10 @@ var _ = Describe("containerd", func() {
 			Expect(c.gc()).To(And(ContainSubstring("removed pods "+dead+" eth0\n"), Not(ContainSubstring(live.id)),
 				HaveSuffix(", kept 0, left 0\n")))
 			for _, name := range slices.DeleteFunc(namespaces(), func(name string) bool { return slices.Contains(known, name) }) {
-				c.Node.Must(GinkgoTB(), "ip", "netns", "delete", name) // gc removes what plugins and libcni made
+				c.Host.Must(GinkgoTB(), "ip", "netns", "delete", name) // gc removes what plugins and libcni made
 			}
 			Expect(nstest.WaitEqual(before, c.state)).To(BeEmpty())
-			nstest.MustDial(GinkgoTB(), c.Outside, net.JoinHostPort(nstest.NodeV4, "8079"), nstest.OutsideV4)
+			nstest.MustDial(GinkgoTB(), c.Outside, net.JoinHostPort(nstest.HostV4, "8079"), nstest.OutsideV4)
 			Expect(c.gc()).To(HavePrefix("removed resources of 0 attachments"))
 		},
 		Entry("because ADD and DEL of the last plugin failed", func(c *containerd) {
@@ -249,7 +249,7 @@ func (c *containerd) gc() string {
 		ids = append(ids, p.id)
 	}
 	c.write("live", strings.Join(ids, "\n"))
-	return c.Node.Must(GinkgoTB(), filepath.Join(os.Getenv("PLUMB_BIN"), "plumb"), "gc", "--live", filepath.Join(c.dir, "live"),
+	return c.Host.Must(GinkgoTB(), filepath.Join(os.Getenv("PLUMB_BIN"), "plumb"), "gc", "--live", filepath.Join(c.dir, "live"),
 		"--min-age", "0", "--force", "--conf-dir", filepath.Join(c.dir, "net.d"), "--cni-path", c.bin)
 }
 
@@ -284,13 +284,13 @@ func descendants(pid int) []string {
 // addresses of the connections.
 func expectReachable(c *containerd, p *pod, client string) {
 	GinkgoHelper()
-	nstest.MustDial(GinkgoTB(), c.Outside, net.JoinHostPort(nstest.NodeV4, "8080"), nstest.OutsideV4)
-	nstest.MustDial(GinkgoTB(), c.Outside, net.JoinHostPort(nstest.NodeV6, "8080"), nstest.OutsideV6)
-	nstest.MustDial(GinkgoTB(), c.Node, "127.0.0.1:8080", gatewayV4)
+	nstest.MustDial(GinkgoTB(), c.Outside, net.JoinHostPort(nstest.HostV4, "8080"), nstest.OutsideV4)
+	nstest.MustDial(GinkgoTB(), c.Outside, net.JoinHostPort(nstest.HostV6, "8080"), nstest.OutsideV6)
+	nstest.MustDial(GinkgoTB(), c.Host, "127.0.0.1:8080", gatewayV4)
 	for _, at := range []string{p.v4, p.v6} {
 		Expect(c.exec(client, "dial", net.JoinHostPort(at, "80"))).To(HaveSuffix("local=" + at))
 	}
-	for _, at := range []string{nstest.NodeV4, nstest.NodeV6} {
+	for _, at := range []string{nstest.HostV4, nstest.HostV6} {
 		Expect(c.exec(client, "dial", net.JoinHostPort(at, "8080"))).To(HavePrefix("peer="), "the host port from another pod")
 	}
 }
@@ -300,7 +300,7 @@ func expectReachable(c *containerd, p *pod, client string) {
 func expectConnects(c *containerd, p *pod, server string) {
 	GinkgoHelper()
 	for _, f := range []struct{ node, outside, gateway string }{
-		{nstest.NodeV4, nstest.OutsideV4, gatewayV4}, {nstest.NodeV6, nstest.OutsideV6, gatewayV6},
+		{nstest.HostV4, nstest.OutsideV4, gatewayV4}, {nstest.HostV6, nstest.OutsideV6, gatewayV6},
 	} {
 		Expect(c.exec(server, "dial", net.JoinHostPort(f.node, "8080"))).To(HavePrefix("peer="+f.gateway+" "), "hairpin")
 		outside := nstest.ServeTCP(GinkgoTB(), c.Outside, net.JoinHostPort(f.outside, "0"))

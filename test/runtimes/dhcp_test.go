@@ -28,12 +28,12 @@ const dhcpNetwork = `{
 // daemon of dhcp on the node.
 func (n *node) startDHCP() *nstest.Dnsmasq {
 	GinkgoHelper()
-	n.Node.Batch(GinkgoTB(), "link add cni0 up type bridge", "link set "+nstest.Uplink+" master cni0",
-		"addr flush dev "+nstest.Uplink, "addr add "+nstest.NodeV4+"/24 dev cni0")
+	n.Host.Batch(GinkgoTB(), "link add cni0 up type bridge", "link set "+nstest.Uplink+" master cni0",
+		"addr flush dev "+nstest.Uplink, "addr add "+nstest.HostV4+"/24 dev cni0")
 	server := nstest.StartDnsmasq(GinkgoTB(), nstest.End{In: n.Outside, Name: nstest.Uplink}, "--dhcp-range=198.18.0.100,198.18.0.200,255.255.255.0,1h")
 	daemon := exec.Command(filepath.Join(n.bin, "dhcp"), "daemon")
 	daemon.Stderr = GinkgoWriter
-	Expect(n.Node.Start(daemon)).To(Succeed())
+	Expect(n.Host.Start(daemon)).To(Succeed())
 	DeferCleanup(func() {
 		_ = daemon.Process.Signal(syscall.SIGTERM)
 		Expect(daemon.Wait()).To(Succeed())
@@ -60,7 +60,7 @@ var _ = Describe("containerd with dhcp", func() {
 		Expect(string(leases)).To(ContainSubstring(" "+strings.ReplaceAll(fmt.Sprintf("% x", "\x00default/web"), " ", ":")), "the client identifier of the pod's name")
 		p.container("serve", ":80")
 		Eventually(func() error { _, err := nstest.Dial(c.Outside, p.v4+":80"); return err }).Should(Succeed())
-		nstest.MustDial(GinkgoTB(), c.Node, nstest.NodeV4+":8080", "")
+		nstest.MustDial(GinkgoTB(), c.Host, nstest.HostV4+":8080", "")
 
 		Expect(p.stop()).To(Succeed())
 		server.AwaitLog(GinkgoTB(), "DHCPRELEASE", p.v4)

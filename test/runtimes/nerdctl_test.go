@@ -34,7 +34,7 @@ const cniConflist = `{"cniVersion": "1.1.0", "name": "pods", "plugins": [{"type"
 func (c *nerdctl) command(args ...string) string {
 	GinkgoHelper()
 	path := func(name string) string { return filepath.Join(c.dir, name) }
-	return strings.TrimSpace(c.Node.Must(GinkgoTB(), os.Getenv("NERDCTL"), append([]string{
+	return strings.TrimSpace(c.Host.Must(GinkgoTB(), os.Getenv("NERDCTL"), append([]string{
 		"--address", path("sock"), "--cni-path", c.bin, "--cni-netconfpath", path("nerdctl.d"),
 		"--data-root", path("nerdctl"), "--cgroup-manager", "cgroupfs", "--snapshotter", "native"}, args...)...))
 }
@@ -69,13 +69,13 @@ var _ = os.Getenv("NERDCTL") == "" || Describe("nerdctl", func() {
 
 		c.run("web", []string{"--publish", "8080:80"}, "serve", ":80")
 		address := c.address("web")
-		Eventually(func() error { _, err := nstest.Dial(c.Node, address+":80"); return err }).Should(Succeed())
-		nstest.MustDial(GinkgoTB(), c.Outside, nstest.NodeV4+":8080", nstest.OutsideV4)
+		Eventually(func() error { _, err := nstest.Dial(c.Host, address+":80"); return err }).Should(Succeed())
+		nstest.MustDial(GinkgoTB(), c.Outside, nstest.HostV4+":8080", nstest.OutsideV4)
 		server := nstest.ServeTCP(GinkgoTB(), c.Outside, nstest.OutsideV4+":0")
-		Expect(c.exec("web", "dial", server.String())).To(HavePrefix("peer=" + nstest.NodeV4 + " "))
+		Expect(c.exec("web", "dial", server.String())).To(HavePrefix("peer=" + nstest.HostV4 + " "))
 
 		c.command("restart", "--time", "0", "web")
-		Eventually(func() error { _, err := nstest.Dial(c.Outside, nstest.NodeV4+":8080"); return err }).Should(Succeed())
+		Eventually(func() error { _, err := nstest.Dial(c.Outside, nstest.HostV4+":8080"); return err }).Should(Succeed())
 
 		c.command("rm", "--force", "web")
 		Expect(nstest.WaitEqual(before, c.state)).To(BeEmpty())
@@ -89,10 +89,10 @@ var _ = os.Getenv("NERDCTL") == "" || Describe("nerdctl", func() {
 			c.run(network+"-client", []string{"--network", network})
 		}
 		one, two := c.address("one-server"), c.address("two-server")
-		Eventually(func() error { _, err := nstest.Dial(c.Node, two+":80"); return err }).Should(Succeed())
+		Eventually(func() error { _, err := nstest.Dial(c.Host, two+":80"); return err }).Should(Succeed())
 		Expect(c.exec("one-client", "dial", one+":80")).To(HaveSuffix("local=" + one))
 		Expect(c.exec("two-client", "dial", two+":80")).To(HaveSuffix("local=" + two))
-		_, err := c.Node.Exec(os.Getenv("NERDCTL"), "--address", filepath.Join(c.dir, "sock"), "--data-root", filepath.Join(c.dir, "nerdctl"),
+		_, err := c.Host.Exec(os.Getenv("NERDCTL"), "--address", filepath.Join(c.dir, "sock"), "--data-root", filepath.Join(c.dir, "nerdctl"),
 			"exec", "one-client", "/workload", "dial", two+":80")
 		Expect(err).To(MatchError(ContainSubstring("timeout")))
 	})

@@ -79,7 +79,7 @@ func newPodman(n *node) *podman {
 func (p *podman) command(args ...string) string {
 	GinkgoHelper()
 	path := func(name string) string { return filepath.Join(p.dir, name) }
-	return strings.TrimSpace(p.Node.Must(GinkgoTB(), "env", append([]string{"CONTAINERS_CONF=" + path("containers.conf"),
+	return strings.TrimSpace(p.Host.Must(GinkgoTB(), "env", append([]string{"CONTAINERS_CONF=" + path("containers.conf"),
 		"podman", "--root", path("root"), "--runroot", path("run"), "--tmpdir", path("tmp"), "--storage-driver", "overlay"}, args...)...))
 }
 
@@ -119,12 +119,12 @@ var _ = Describe("podman", func() {
 		Expect(p.exec("web", "read", "/sys/class/net/eth0/address")).To(Equal("02:00:00:00:00:77"))
 		Expect(p.inspect("web", "one", "IPAddress")).To(Equal("10.91.0.77"))
 		Expect(p.inspect("web", "one", "MacAddress")).To(Equal("02:00:00:00:00:77"))
-		Eventually(func() error { _, err := nstest.Dial(p.Node, "10.91.0.77:80"); return err }).Should(Succeed())
+		Eventually(func() error { _, err := nstest.Dial(p.Host, "10.91.0.77:80"); return err }).Should(Succeed())
 		checkPublished(p, "web", "10.91.0.1", "fd00:91::1")
 
 		p.command("restart", "--time", "0", "web")
 		Expect(p.exec("web", "read", "/sys/class/net/eth0/address")).To(Equal("02:00:00:00:00:77"))
-		Eventually(func() error { _, err := nstest.Dial(p.Node, "10.91.0.77:80"); return err }).Should(Succeed())
+		Eventually(func() error { _, err := nstest.Dial(p.Host, "10.91.0.77:80"); return err }).Should(Succeed())
 		checkPublished(p, "web", "10.91.0.1", "fd00:91::1")
 
 		p.remove("web")
@@ -152,7 +152,7 @@ var _ = Describe("podman", func() {
 		before := nstest.WaitStable(p.state)
 		server := nstest.ServeTCP(GinkgoTB(), p.Outside, nstest.OutsideV4+":0")
 		Expect(p.command("run", "--rm", "--network", "one", "--cgroup-parent", "/"+os.Getenv("PLUMB_CGROUP"), image, "dial", server.String())).
-			To(HavePrefix("peer=" + nstest.NodeV4 + " "))
+			To(HavePrefix("peer=" + nstest.HostV4 + " "))
 		Expect(nstest.WaitEqual(before, p.state)).To(BeEmpty())
 	})
 
@@ -164,7 +164,7 @@ var _ = Describe("podman", func() {
 
 		p.run("web", []string{"--network", "created", "--publish", "8080:80"}, "serve", ":80")
 		address := p.inspect("web", "created", "IPAddress")
-		Eventually(func() error { _, err := nstest.Dial(p.Node, address+":80"); return err }).Should(Succeed())
+		Eventually(func() error { _, err := nstest.Dial(p.Host, address+":80"); return err }).Should(Succeed())
 		checkPublished(p, "web", "10.93.0.1", "fd00:93::1")
 		p.remove("web")
 		Expect(nstest.WaitEqual(before, p.state)).To(BeEmpty())
@@ -189,9 +189,9 @@ var _ = Describe("podman", func() {
 // node's address in connections from the container.
 func checkPublished(p *podman, name, gatewayV4, gatewayV6 string) {
 	GinkgoHelper()
-	nstest.MustDial(GinkgoTB(), p.Node, "127.0.0.1:8080", gatewayV4)
+	nstest.MustDial(GinkgoTB(), p.Host, "127.0.0.1:8080", gatewayV4)
 	for _, f := range []struct{ node, outside, gateway string }{
-		{nstest.NodeV4, nstest.OutsideV4, gatewayV4}, {nstest.NodeV6, nstest.OutsideV6, gatewayV6},
+		{nstest.HostV4, nstest.OutsideV4, gatewayV4}, {nstest.HostV6, nstest.OutsideV6, gatewayV6},
 	} {
 		nstest.MustDial(GinkgoTB(), p.Outside, net.JoinHostPort(f.node, "8080"), f.outside)
 		Expect(p.exec(name, "dial", net.JoinHostPort(f.node, "8080"))).To(HavePrefix("peer="+f.gateway+" "), "hairpin")

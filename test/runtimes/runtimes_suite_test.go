@@ -90,7 +90,7 @@ func (n *node) calls(plugin, container string) []call {
 // state returns everything that plugins, libcni and the runtime may leave of a container: the
 // state of the node, reservations, tuning's state files, libcni's cache, and named namespaces.
 func (n *node) state() string {
-	all := []string{nstest.Snapshot(GinkgoTB(), n.Node)}
+	all := []string{nstest.Snapshot(GinkgoTB(), n.Host)}
 	for _, dir := range []string{leaseDir + "/*", resultsDir, runDir + "/*", "/run/netns"} {
 		files, err := filepath.Glob(dir + "/*")
 		Expect(err).NotTo(HaveOccurred())

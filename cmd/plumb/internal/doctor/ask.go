@@ -10,7 +10,7 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 
-	"github.com/plumb-cni/plumb/cmd/plumb/internal/node"
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/inventory"
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/plugins"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
@@ -115,7 +115,7 @@ func (f *file) keyFinding(p plugin, problem types.Problem) []Finding {
 
 // findDamaged calls CHECK of the plugins for each attachment, with the configuration and the result of its ADD. It leaves out
 // the networks whose files have findings, because these may explain an error of CHECK.
-func (k asker) findDamaged(attachments []*node.Attachment, files []*file) (found []Finding) {
+func (k asker) findDamaged(attachments []*inventory.Attachment, files []*file) (found []Finding) {
 	skip := map[string]bool{}
 	for _, f := range files {
 		skip[f.name()] = skip[f.name()] || f.list == nil || f.explained || f.incomplete
@@ -133,7 +133,7 @@ func (k asker) findDamaged(attachments []*node.Attachment, files []*file) (found
 			i := slices.IndexFunc(found, func(f Finding) bool { return f.What == what })
 			switch containers[what] = append(containers[what], name); {
 			case i < 0:
-				found = append(found, Finding{Where: onNode, What: what, Fix: fix})
+				found = append(found, Finding{Where: onHost, What: what, Fix: fix})
 			case !strings.Contains(found[i].Fix, fix):
 				found[i].Fix += " && " + fix
 			}

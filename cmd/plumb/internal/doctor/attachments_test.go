@@ -34,10 +34,10 @@ const onUplink = `{
 }
 `
 
-// newCompleteNode returns a node with the network complete and a container d1 that has the host port 8080.
-func newCompleteNode() (n *usedNode, runtime *libcni.RuntimeConf) {
+// newCompleteNode returns a host with the network complete and a container d1 that has the host port 8080.
+func newCompleteHost() (n *usedHost, runtime *libcni.RuntimeConf) {
 	GinkgoHelper()
-	n = &usedNode{testNode: newTestNode("bridge", "host-local", "portmap", "macvlan")}
+	n = &usedHost{testHost: newTestHost("bridge", "host-local", "portmap", "macvlan")}
 	n.attachBy(complete)
 	runtime = runtimeOf("d1", nstest.New(GinkgoTB()).Named("d1"))
 	runtime.CapabilityArgs = map[string]any{"portMappings": []map[string]any{{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}}}
@@ -45,14 +45,14 @@ func newCompleteNode() (n *usedNode, runtime *libcni.RuntimeConf) {
 	return n, runtime
 }
 
-func (n *usedNode) attach(runtime *libcni.RuntimeConf) {
+func (n *usedHost) attach(runtime *libcni.RuntimeConf) {
 	GinkgoHelper()
 	_, err := n.cni.AddNetworkList(context.Background(), n.list(), runtime)
 	Expect(err).NotTo(HaveOccurred())
 }
 
 // replace deletes a container and adds it again.
-func (n *usedNode) replace(runtime *libcni.RuntimeConf) {
+func (n *usedHost) replace(runtime *libcni.RuntimeConf) {
 	GinkgoHelper()
 	Expect(n.cni.DelNetworkList(context.Background(), n.list(), runtime)).To(Succeed())
 	n.attach(runtime)
@@ -63,7 +63,7 @@ const findOut = "edit: do what the text says or, if it does not say, find out wh
 
 var _ = Describe("plumb doctor on attachments", func() {
 	It("finds two containers with one host port", func() {
-		n, runtime := newCompleteNode()
+		n, runtime := newCompleteHost()
 		second := runtimeOf("d2", nstest.New(GinkgoTB()).Named("d2"))
 		second.CapabilityArgs = runtime.CapabilityArgs
 		n.attach(second)
@@ -75,7 +75,7 @@ var _ = Describe("plumb doctor on attachments", func() {
 	})
 
 	It("finds nothing wrong with a container that has one host port in two networks", func() {
-		n, runtime := newCompleteNode()
+		n, runtime := newCompleteHost()
 		second := strings.NewReplacer(`"pods"`, `"more"`, `"type": "bridge"`, `"type": "bridge", "bridge": "cni1"`, "10.88.", "10.89.", "fd00:88:", "fd00:89:").Replace(complete)
 		n.write("20-more.conflist", second)
 		list, err := libcni.NetworkConfFromFile(n.confDir() + "/20-more.conflist")
@@ -88,14 +88,14 @@ var _ = Describe("plumb doctor on attachments", func() {
 	})
 
 	It("finds nothing wrong with a chain that begins with loopback, as Nomad's", func() {
-		n := &usedNode{testNode: newTestNode("loopback", "bridge", "host-local", "portmap")}
+		n := &usedHost{testHost: newTestHost("loopback", "bridge", "host-local", "portmap")}
 		n.attachBy(strings.Replace(complete, `"plugins": [`, `"plugins": [{"type": "loopback"},`, 1))
 		n.add("d1")
 		Expect(n.doctor().Findings).To(BeEmpty())
 	})
 
 	It("takes the configuration in libcni's cache for that of a network, and reads the folders of nerdctl's namespaces", func() {
-		n, _ := newCompleteNode()
+		n, _ := newCompleteHost()
 		Expect(os.Remove(n.confDir() + "/10-pods.conflist")).To(Succeed())
 		Expect(n.doctor().Findings).To(BeEmpty(), "as with Nomad, whose networks have no file")
 		Expect(os.Mkdir(n.confDir()+"/default", 0o755)).To(Succeed())
@@ -106,8 +106,8 @@ var _ = Describe("plumb doctor on attachments", func() {
 		Expect(n.find("status", "default/nerdctl-pods.conflist:6: plugins[0].ipMask: unknown key").IsCommand()).To(BeFalse())
 	})
 
-	DescribeTable("finds by CHECK what the node has lost of an attachment, and has a command for what is obvious", func(command, want, fix string) {
-		n, runtime := newCompleteNode()
+	DescribeTable("finds by CHECK what the host has lost of an attachment, and has a command for what is obvious", func(command, want, fix string) {
+		n, runtime := newCompleteHost()
 		Expect(n.doctor().Findings).To(BeEmpty())
 		host := strings.TrimSpace(n.sh("ip -o link show master cni0 | cut -d: -f2 | cut -d@ -f1"))
 		netns := "nsenter --net=" + runtime.NetNS + " "
@@ -126,7 +126,7 @@ var _ = Describe("plumb doctor on attachments", func() {
 		Entry("a bridge that is down", "ip link set cni0 down", "cni0", "ip link set dev cni0 up && ip address add fd00:88::1/64 dev cni0 nodad"),
 		Entry("the gateway's address", "ip address flush dev cni0 scope global", "cni0",
 			"ip address add 10.88.0.1/16 dev cni0 && ip address add fd00:88::1/64 dev cni0 nodad"),
-		Entry("the node's route", "ip route del 10.88.0.0/16 dev cni0", "interface cni0 has no route 10.88.0.0/16: packets for 10.88.0.2 have no other route",
+		Entry("the host's route", "ip route del 10.88.0.0/16 dev cni0", "interface cni0 has no route 10.88.0.0/16: packets for 10.88.0.2 have no other route",
 			"ip route prepend 10.88.0.0/16 dev cni0"),
 		Entry("a host end without its bridge", "ip link set HOST nomaster", "HOST", "ip link set dev HOST master cni0"),
 		Entry("a host end that is down", "ip link set HOST down", "HOST", "ip link set dev HOST up"),
@@ -137,27 +137,27 @@ var _ = Describe("plumb doctor on attachments", func() {
 	)
 
 	It("calls CHECK of no attachment of a network with a missing executable", func() {
-		n, _ := newCompleteNode()
+		n, _ := newCompleteHost()
 		n.sh("rm " + n.bin() + "/portmap; ip link set cni0 down")
 		n.sh(n.find("executable", "portmap").Fix)
 		n.requireMended(n.find("check", "cni0"), nil)
 	})
 
 	It("names the containers with the same damage in one finding", func() {
-		n, _ := newCompleteNode()
+		n, _ := newCompleteHost()
 		n.add("d2")
 		n.sh("sysctl -q -w net.ipv4.ip_forward=0")
 		n.requireMended(n.find("check", "container d1, interface eth0; container d2, interface eth0, network pods: CHECK of "), nil)
 	})
 
 	It("finds attachments of a network that has no configuration, neither in a file nor in libcni's cache", func() {
-		n, runtime := newCompleteNode()
+		n, runtime := newCompleteHost()
 		other := `{"cniVersion": "1.1.0", "name": "other", "plugins": [{"type": "bridge", "bridge": "other"}]}`
 		n.write("10-pods.conflist", other)
 		n.age()
 		Expect(n.doctor().Findings).To(BeEmpty(), "libcni's cache has the configuration")
 		Expect(os.Remove(n.result("d1"))).To(Succeed())
-		finding := n.find("no-network", "network pods has no configuration, and the node holds resources for it: container d1, interface eth0")
+		finding := n.find("no-network", "network pods has no configuration, and the host holds resources for it: container d1, interface eth0")
 		n.requireMended(finding, func() {
 			n.write("10-pods.conflist", complete)
 			n.replace(runtime)
@@ -165,15 +165,15 @@ var _ = Describe("plumb doctor on attachments", func() {
 	})
 
 	It("fixes by commands what a container of ptp has lost", func() {
-		n := &usedNode{testNode: newTestNode("ptp", "host-local")}
+		n := &usedHost{testHost: newTestHost("ptp", "host-local")}
 		n.attachBy(strings.NewReplacer(`"type": "bridge", "isDefaultGateway": true, "ipMasq": true`, `"type": "ptp"`,
 			`"ranges"`, `"routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}], "ranges"`,
 			`{"type": "portmap", "capabilities": {"portMappings": true}}`, "", "        },\n", "        }\n").Replace(complete))
-		pod := n.add("d1")
-		routes := func() string { return pod.Must(GinkgoTB(), "ip", "-4", "-br", "route") }
+		container := n.add("d1")
+		routes := func() string { return container.Must(GinkgoTB(), "ip", "-4", "-br", "route") }
 		before := routes()
 		n.sh("ip route del 10.88.0.2 && ip link set $(ip -o link show type veth | cut -d: -f2 | cut -d@ -f1) down")
-		pod.Batch(GinkgoTB(), "address del 10.88.0.2/16 dev eth0")
+		container.Batch(GinkgoTB(), "address del 10.88.0.2/16 dev eth0")
 		for range 5 { // a finding can appear when another one is mended
 			for _, f := range n.doctor().Findings {
 				Expect(f.IsCommand()).To(BeTrue(), "%s: %s", f.What, f.Fix)
@@ -185,7 +185,7 @@ var _ = Describe("plumb doctor on attachments", func() {
 	})
 
 	It("finds a macvlan whose master is down", func() {
-		n := &usedNode{testNode: newTestNode("macvlan", "host-local")}
+		n := &usedHost{testHost: newTestHost("macvlan", "host-local")}
 		n.Batch(GinkgoTB(), "link add up0 type veth peer name up1", "link set up0 up", "link set up1 up")
 		n.attachBy(onUplink)
 		n.add("d1")

@@ -13,7 +13,7 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 
-	"github.com/plumb-cni/plumb/cmd/plumb/internal/node"
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/inventory"
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/schema"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
@@ -35,7 +35,7 @@ type file struct {
 // A plugin is one plugin of a list.
 type plugin struct {
 	*libcni.PluginConfig
-	node.Keys
+	inventory.Keys
 	at *schema.Value // nil: it is in another file
 }
 
@@ -72,7 +72,7 @@ func (o Options) readFiles() (files []*file, err error) {
 			return nil, err
 		}
 		slices.Sort(paths)
-		paths = append(paths, node.ListsBelow(o.ConfDir)...)
+		paths = append(paths, inventory.ListsBelow(o.ConfDir)...)
 	}
 	for _, path := range paths {
 		if strings.HasPrefix(path, "-") {
@@ -90,7 +90,7 @@ func (o Options) readFiles() (files []*file, err error) {
 
 // read reads the file.
 func (f *file) read() {
-	text, err := node.ReadFile(f.path)
+	text, err := inventory.ReadFile(f.path)
 	if err != nil {
 		f.err = err
 		return
@@ -101,11 +101,11 @@ func (f *file) read() {
 	if f.err != nil {
 		return
 	}
-	if f.list, f.listErr = node.ReadConfiguration(f.path); f.listErr != nil {
+	if f.list, f.listErr = inventory.ReadConfiguration(f.path); f.listErr != nil {
 		return
 	}
 	for i, conf := range f.list.Plugins {
-		p := plugin{conf, node.KeysOf(conf), f.top}
+		p := plugin{conf, inventory.KeysOf(conf), f.top}
 		if f.isList() {
 			p.at = f.top.Find(fmt.Sprintf("plugins[%d]", i))
 		}

@@ -35,45 +35,45 @@ const good = `{
 }
 `
 
-// A mistake is one that plumb doctor must find on a node with the configuration good.
+// A mistake is one that plumb doctor must find on a host with the configuration good.
 type mistake struct {
-	make func(n *testNode)
+	make func(n *testHost)
 	what string // a part of the finding's place and text
 	// byHand does what the advice says. It is nil if the advice is a command.
-	byHand func(n *testNode)
+	byHand func(n *testHost)
 }
 
 // change returns the mistake that the configuration contains the text to instead of from. byHand changes it back.
 func change(from, to, what string) mistake {
 	return mistake{
-		make:   func(n *testNode) { n.change("10-pods.conflist", from, to) },
+		make:   func(n *testHost) { n.change("10-pods.conflist", from, to) },
 		what:   what,
-		byHand: func(n *testNode) { n.change("10-pods.conflist", to, from) },
+		byHand: func(n *testHost) { n.change("10-pods.conflist", to, from) },
 	}
 }
 
 // more returns the mistake that the configuration contains a second plugin with a mistake. byHand replaces from by to.
 func more(plugin, from, to, what string) mistake {
 	m := change(from, to, what)
-	m.make = func(n *testNode) {
+	m.make = func(n *testHost) {
 		n.change("10-pods.conflist", "        }\n    ]", "        },\n        "+plugin+"\n    ]")
 	}
-	m.byHand = func(n *testNode) { n.change("10-pods.conflist", from, to) }
+	m.byHand = func(n *testHost) { n.change("10-pods.conflist", from, to) }
 	return m
 }
 
 // second returns the mistake that there is a second file with this text. byHand removes the file.
 func second(name, text, what string) mistake {
 	return mistake{
-		make:   func(n *testNode) { n.write(name, text) },
+		make:   func(n *testHost) { n.write(name, text) },
 		what:   what,
-		byHand: func(n *testNode) { Expect(os.Remove(filepath.Join(n.confDir(), name))).To(Succeed()) },
+		byHand: func(n *testHost) { Expect(os.Remove(filepath.Join(n.confDir(), name))).To(Succeed()) },
 	}
 }
 
 var _ = Describe("plumb doctor on configurations", func() {
-	It("finds nothing on a good node, and says what it looked at", func() {
-		n := newTestNode("bridge", "host-local")
+	It("finds nothing on a good host, and says what it looked at", func() {
+		n := newTestHost("bridge", "host-local")
 		n.write("10-pods.conflist", good)
 		out, status := n.plumb(append([]string{"doctor"}, n.folders()...)...)
 		Expect(out).To(MatchRegexp(`^nothing found \(1 configuration, 2 executables, 0 attachments, [0-9]+ checks\)\n$`))
@@ -81,7 +81,7 @@ var _ = Describe("plumb doctor on configurations", func() {
 	})
 
 	It("changes nothing", func() {
-		n := newTestNode("bridge", "host-local")
+		n := newTestHost("bridge", "host-local")
 		n.write("10-pods.conflist", strings.Replace(good, "isGateway", "isGatway", 1))
 		state := func() string { return nstest.Snapshot(GinkgoTB(), n.NS) + nstest.SnapshotDir(GinkgoTB(), n.dir) }
 		before := state()
@@ -90,7 +90,7 @@ var _ = Describe("plumb doctor on configurations", func() {
 	})
 
 	It("reads the files of its arguments instead of the directory", func() {
-		n := newTestNode("bridge", "host-local")
+		n := newTestHost("bridge", "host-local")
 		n.write("10-pods.conflist", "{")
 		other := filepath.Join(n.dir, "other.conflist")
 		Expect(os.WriteFile(other, []byte(strings.ReplaceAll(good, "POOLS", n.pools())), 0o644)).To(Succeed())
@@ -100,26 +100,26 @@ var _ = Describe("plumb doctor on configurations", func() {
 	})
 
 	It("fails if it finds nothing but cannot examine everything", func() {
-		n := newTestNode()
+		n := newTestHost()
 		n.writeVendor()
 		n.write("10-vendor.conflist", `{"cniVersion": "1.0.0", "name": "v", "plugins": [{"type": "vendor"}]}`)
 		Expect(os.Chmod(n.dir, 0o755)).To(Succeed())
 		cmd := append([]string{"--reuid", "65534", "--regid", "65534", "--clear-groups", filepath.Join(n.built, "plumb"), "doctor"}, n.folders()...)
 		_, err := n.Exec("setpriv", cmd...)
-		Expect(err).To(MatchError(MatchRegexp("exit status 3: plumb: read .*; run plumb as root on the node$")))
+		Expect(err).To(MatchError(MatchRegexp("exit status 3: plumb: read .*; run plumb as root on the host$")))
 		out, err := n.Exec("setpriv", append(cmd, filepath.Join(n.confDir(), "10-vendor.conflist"))...)
 		Expect(err).To(MatchError(ContainSubstring("exit status 3: plumb: not everything could be examined")))
 		Expect(out).To(MatchRegexp("(?s)not examined: STATUS of the plugins: run plumb as root\n.*nothing found"))
 	})
 
 	It("refuses files together with --probe", func() {
-		n := newTestNode("bridge", "host-local")
+		n := newTestHost("bridge", "host-local")
 		_, err := n.Exec(filepath.Join(n.built, "plumb"), "doctor", "--probe", "x.conflist")
-		Expect(err).To(MatchError(ContainSubstring("exit status 2: plumb: --live and --probe are for what the node holds")))
+		Expect(err).To(MatchError(ContainSubstring("exit status 2: plumb: --live and --probe are for what the host holds")))
 	})
 
 	DescribeTable("finds nothing in a configuration as runtimes write it", func(text string) {
-		n := newTestNode("bridge", "host-local", "ptp", "portmap", "firewall", "tuning")
+		n := newTestHost("bridge", "host-local", "ptp", "portmap", "firewall", "tuning")
 		n.write("10-a.conflist", text)
 		Expect(n.doctor().Findings).To(BeEmpty())
 	},
@@ -139,7 +139,7 @@ var _ = Describe("plumb doctor on configurations", func() {
 
 	DescribeTable("finds a mistake whose advice, followed literally, mends it",
 		func(check string, m mistake) {
-			n := newTestNode("bridge", "host-local", "ptp", "macvlan", "portmap", "firewall", "tuning")
+			n := newTestHost("bridge", "host-local", "ptp", "macvlan", "portmap", "firewall", "tuning")
 			n.write("10-pods.conflist", good)
 			m.make(n)
 			finding := n.find(check, m.what)
@@ -151,49 +151,49 @@ var _ = Describe("plumb doctor on configurations", func() {
 			n.requireMended(finding, byHand)
 		},
 		Entry("a missing quote", "syntax", mistake{
-			make:   func(n *testNode) { n.change("10-pods.conflist", `"pods",`, `"pods,`) },
+			make:   func(n *testHost) { n.change("10-pods.conflist", `"pods",`, `"pods,`) },
 			what:   "10-pods.conflist:3: not valid JSON",
-			byHand: func(n *testNode) { n.change("10-pods.conflist", `"pods,`, `"pods",`) },
+			byHand: func(n *testHost) { n.change("10-pods.conflist", `"pods,`, `"pods",`) },
 		}),
 		Entry("a dangling link", "syntax", mistake{
-			make: func(n *testNode) { n.sh("ln -s /nonexist " + n.confDir() + "/06-l.conflist") },
+			make: func(n *testHost) { n.sh("ln -s /nonexist " + n.confDir() + "/06-l.conflist") },
 			what: "06-l.conflist: cannot be read: it is a link to /nonexist: no such file or directory",
 		}),
 		Entry("a named pipe", "syntax", mistake{
-			make:   func(n *testNode) { n.sh("mkfifo " + n.confDir() + "/06-p.conflist") },
+			make:   func(n *testHost) { n.sh("mkfifo " + n.confDir() + "/06-p.conflist") },
 			what:   "06-p.conflist: cannot be read: not a regular file",
-			byHand: func(n *testNode) { n.sh("rm " + n.confDir() + "/06-p.conflist") },
+			byHand: func(n *testHost) { n.sh("rm " + n.confDir() + "/06-p.conflist") },
 		}),
 		Entry("a folder with the name of a configuration", "file-kind", mistake{
-			make:   func(n *testNode) { n.sh("mkdir " + n.confDir() + "/06-d.conflist") },
+			make:   func(n *testHost) { n.sh("mkdir " + n.confDir() + "/06-d.conflist") },
 			what:   "06-d.conflist: is a directory, in which libcni reads no configuration",
-			byHand: func(n *testNode) { n.sh("rmdir " + n.confDir() + "/06-d.conflist") },
+			byHand: func(n *testHost) { n.sh("rmdir " + n.confDir() + "/06-d.conflist") },
 		}),
 		Entry("a list in a file for one plugin", "file-kind", mistake{
-			make: func(n *testNode) {
+			make: func(n *testHost) {
 				n.sh("mv " + n.confDir() + "/10-pods.conflist " + n.confDir() + "/10-pods.conf")
 			}, what: "is a list of plugins",
 		}),
 		Entry("one plugin in a file for a list", "file-kind", mistake{
-			make: func(n *testNode) {
+			make: func(n *testHost) {
 				n.write("10-pods.conflist", `{"cniVersion": "1.1.0", "name": "pods", "type": "bridge"}`)
 			}, what: "the file configures one plugin",
 		}),
 		Entry("no configuration", "no-configuration", mistake{
-			make:   func(n *testNode) { n.sh("rm " + n.confDir() + "/*") },
+			make:   func(n *testHost) { n.sh("rm " + n.confDir() + "/*") },
 			what:   "no configuration of a network",
-			byHand: func(n *testNode) { n.write("10-pods.conflist", good) },
+			byHand: func(n *testHost) { n.write("10-pods.conflist", good) },
 		}),
 		Entry("two files with one number", "order", mistake{
-			make: func(n *testNode) {
+			make: func(n *testHost) {
 				n.write("10-z.conflist", `{"cniVersion": "1.1.0", "name": "z", "plugins": [{"type": "bridge", "bridge": "z"}]}`)
 			}, what: "10-z.conflist: begins with 10, as 10-pods.conflist does",
 		}),
 		Entry("two files with one network", "duplicate-name", mistake{
-			make: func(n *testNode) { n.write("20-copy.conflist", good) }, what: `the network "pods" has a file already`,
+			make: func(n *testHost) { n.write("20-copy.conflist", good) }, what: `the network "pods" has a file already`,
 		}),
 		Entry("two files with one number and one network", "duplicate-name", mistake{
-			make: func(n *testNode) { n.write("10-zzz.conflist", good) }, what: `10-zzz.conflist: the network "pods" has a file already`,
+			make: func(n *testHost) { n.write("10-zzz.conflist", good) }, what: `10-zzz.conflist: the network "pods" has a file already`,
 		}),
 		Entry("a key that is nearly right", "status",
 			change("isGateway", "isGatway", "10-pods.conflist:8: plugins[0].isGatway: unknown key; isGateway was probably meant")),
@@ -204,9 +204,9 @@ var _ = Describe("plumb doctor on configurations", func() {
 		Entry("a value that is nearly right", "status", change(`"isGateway"`, `"ipMasqBackend": "nftable", "isGateway"`, `"nftable"`)),
 		Entry("a key twice", "keys", change(`"isGateway"`, `"ISGATEWAY": false, "isGateway"`, "10-pods.conflist:8: plugins[0].isGateway: the key occurs twice")),
 		Entry("a directory with the name of an executable", "executable", mistake{
-			make: func(n *testNode) { n.sh("rm " + n.bin() + "/host-local && mkdir " + n.bin() + "/host-local") },
+			make: func(n *testHost) { n.sh("rm " + n.bin() + "/host-local && mkdir " + n.bin() + "/host-local") },
 			what: "/host-local is a directory",
-			byHand: func(n *testNode) {
+			byHand: func(n *testHost) {
 				n.sh(fmt.Sprintf("rmdir %s/host-local && install -m 0755 %s/host-local %[1]s", n.bin(), n.built))
 			},
 		}),
@@ -225,16 +225,16 @@ var _ = Describe("plumb doctor on configurations", func() {
 		Entry("a range that ends before it begins", "status", change(`"gateway": `, `"rangeStart": "10.88.0.9", "rangeEnd": "10.88.0.5", "gateway": `,
 			"rangeStart 10.88.0.9 is above rangeEnd 10.88.0.5")),
 		Entry("a missing executable", "executable", mistake{
-			make: func(n *testNode) { n.sh("rm " + n.bin() + "/host-local") },
+			make: func(n *testHost) { n.sh("rm " + n.bin() + "/host-local") },
 			what: `10-pods.conflist:10: plugins[0].ipam.type "host-local": no executable`,
 		}),
 		Entry("a type that is nearly right", "executable", change(`"type": "bridge"`, `"type": "brigde"`, `no executable in `)),
 		Entry("an executable that is not executable", "executable", mistake{
-			make: func(n *testNode) { n.sh("chmod 0644 " + n.bin() + "/bridge") }, what: "not executable (mode 0644)",
+			make: func(n *testHost) { n.sh("chmod 0644 " + n.bin() + "/bridge") }, what: "not executable (mode 0644)",
 		}),
 		Entry("an executable for another processor", "executable", mistake{
 			// The field e_machine of the ELF header: IBM S/390.
-			make: func(n *testNode) {
+			make: func(n *testHost) {
 				f, err := os.OpenFile(filepath.Join(n.bin(), "bridge"), os.O_WRONLY, 0)
 				Expect(err).NotTo(HaveOccurred())
 				_, err = f.WriteAt([]byte{byte(elf.EM_S390)}, 18)
@@ -242,15 +242,15 @@ var _ = Describe("plumb doctor on configurations", func() {
 			}, what: "bridge: does not answer VERSION: fork/exec ",
 		}),
 		Entry("a version that a plugin does not support", "versions", mistake{
-			make: func(n *testNode) {
+			make: func(n *testHost) {
 				n.writeVendor()
 				n.write("20-vendor.conflist", `{"cniVersion": "1.1.0", "name": "v", "plugins": [{"type": "vendor"}]}`)
 			}, what: `cniVersion "1.1.0": not supported by vendor (0.4.0, 1.0.0)`,
-			byHand: func(n *testNode) { n.change("20-vendor.conflist", "1.1.0", "1.0.0") },
+			byHand: func(n *testHost) { n.change("20-vendor.conflist", "1.1.0", "1.0.0") },
 		}),
 		Entry("a version that does not exist", "versions", change("1.1.0", "2.0.0", `10-pods.conflist:2: cniVersion "2.0.0": not supported by bridge`)),
 		Entry("an executable of another release", "mixed-versions", mistake{
-			make: func(n *testNode) {
+			make: func(n *testHost) {
 				n.buildOld("ptp", filepath.Join(n.bin(), "ptp"))
 				n.write("20-ptp.conflist", `{"cniVersion": "1.1.0", "name": "ptp", "plugins": [{"type": "ptp", "ipam": {"type": "host-local", "dataDir": "POOLS", "subnet": "10.89.0.0/16"}}]}`)
 			}, what: "bin/ptp: has version v1.9.9",
@@ -258,39 +258,39 @@ var _ = Describe("plumb doctor on configurations", func() {
 		Entry("ranges of two networks that overlap", "overlap", second("20-b.conflist",
 			`{"cniVersion": "1.1.0", "name": "b", "plugins": [{"type": "bridge", "bridge": "b", "isGateway": true, "ipam": {"type": "host-local", "dataDir": "POOLS", "subnet": "10.88.77.0/24"}}]}`,
 			`the range 10.88.77.1 to 10.88.77.254 of the network "b" overlaps with 10.88.0.1 to 10.88.255.254 of "pods"`)),
-		Entry("a route of the node into the subnet", "route", mistake{
-			make: func(n *testNode) {
+		Entry("a route of the host into the subnet", "route", mistake{
+			make: func(n *testHost) {
 				n.Batch(GinkgoTB(), "link add up0 type veth peer name up1", "link set up0 up", "route add 10.88.3.0/24 dev up0")
 			},
-			what:   "the node has a route to 10.88.3.0/24 on up0",
-			byHand: func(n *testNode) { n.Must(GinkgoTB(), "ip", "route", "delete", "10.88.3.0/24", "dev", "up0") },
+			what:   "the host has a route to 10.88.3.0/24 on up0",
+			byHand: func(n *testHost) { n.Must(GinkgoTB(), "ip", "route", "delete", "10.88.3.0/24", "dev", "up0") },
 		}),
 		Entry("a bridge that was renamed", "bridge", mistake{
-			make: func(n *testNode) {
+			make: func(n *testHost) {
 				n.Batch(GinkgoTB(), "link add br9 type bridge", "link set br9 up", "link add v1 type veth peer name v2",
 					"link set v1 master br9", "link set v1 alias plumb:pods/d1/eth0")
 			}, what: `the bridge of network "pods" is cni0, and its containers are on br9`,
-			byHand: func(n *testNode) {
+			byHand: func(n *testHost) {
 				n.Batch(GinkgoTB(), "link set br9 down", "link set br9 name cni0", "link set cni0 up")
 			},
 		}),
-		Entry("a master that the node does not have", "status", second("20-m.conflist",
+		Entry("a master that the host does not have", "status", second("20-m.conflist",
 			`{"cniVersion": "1.1.0", "name": "m", "plugins": [{"type": "macvlan", "master": "nosuch0"}]}`, `nosuch0`)),
 		Entry("IPv6 that is disabled", "ipv6", mistake{
-			make: func(n *testNode) {
+			make: func(n *testHost) {
 				n.SetSysctl(GinkgoTB(), "net/ipv6/conf/all/disable_ipv6", "1")
 				n.change("10-pods.conflist", `"subnet": "10.88.0.0/16",`, `"ranges": [[{"subnet": "fd00:88::/64"}]], "subnet": "10.88.0.0/16",`)
 			}, what: "kernel: IPv6 is disabled",
 		}),
 		Entry("a configuration that STATUS refuses", "status", mistake{
-			make:   func(n *testNode) { n.change("10-pods.conflist", `"10.88.0.0/16"`, `"10.88.0.1/16"`) },
+			make:   func(n *testHost) { n.change("10-pods.conflist", `"10.88.0.0/16"`, `"10.88.0.1/16"`) },
 			what:   `STATUS of bridge in network "pods": code 50`,
-			byHand: func(n *testNode) { n.change("10-pods.conflist", `"10.88.0.1/16"`, `"10.88.0.0/16"`) },
+			byHand: func(n *testHost) { n.change("10-pods.conflist", `"10.88.0.1/16"`, `"10.88.0.0/16"`) },
 		}),
 	)
 
 	It("gives advice for a file whose name begins with a hyphen", func() {
-		n := newTestNode("bridge", "host-local")
+		n := newTestHost("bridge", "host-local")
 		n.write("-x.conf", good)
 		doctor := "cd " + n.confDir() + " && plumb doctor " + strings.Join(n.folders(), " ") + " -- "
 		_, command, found := strings.Cut(n.sh(doctor+"-x.conf || true"), "\n    ")
@@ -301,15 +301,15 @@ var _ = Describe("plumb doctor on configurations", func() {
 	})
 
 	It("finds nothing in a list whose plugins are in a directory", func() {
-		n := newTestNode("loopback")
+		n := newTestHost("loopback")
 		n.write("10-pods.conflist", `{"cniVersion": "1.1.0", "name": "pods"}`)
 		Expect(os.Mkdir(filepath.Join(n.confDir(), "pods"), 0o755)).To(Succeed())
-		n.write("pods/lo.conf", `{"type": "loopback"}`)
+		n.write("containers/lo.conf", `{"type": "loopback"}`)
 		Expect(n.doctor().Findings).To(BeEmpty())
 	})
 
-	DescribeTable("copies no executable of another project or release in place of a missing one", func(candidate func(n *testNode, path string)) {
-		n := newTestNode("bridge", "host-local")
+	DescribeTable("copies no executable of another project or release in place of a missing one", func(candidate func(n *testHost, path string)) {
+		n := newTestHost("bridge", "host-local")
 		n.write("10-pods.conflist", good)
 		spare := filepath.Join(n.dir, "spare") // beside plumb
 		Expect(os.Mkdir(spare, 0o755)).To(Succeed())
@@ -320,15 +320,15 @@ var _ = Describe("plumb doctor on configurations", func() {
 		finding := n.find("executable", `"host-local": no executable`)
 		Expect(finding.Fix).To(MatchRegexp("^edit: plumb install --from DIR --to " + n.bin() + " --only host-local, where DIR has the plugins of plumb v[^ ]+$"))
 	},
-		Entry("of another project", func(n *testNode, path string) {
+		Entry("of another project", func(n *testHost, path string) {
 			n.writeVendor()
 			n.sh("mv " + n.bin() + "/vendor " + path)
 		}),
-		Entry("of another release", func(n *testNode, path string) { n.buildOld("host-local", path) }),
+		Entry("of another release", func(n *testHost, path string) { n.buildOld("host-local", path) }),
 	)
 
 	It("ends soon after the limit of a call if a child of the plugin holds its pipes", func() {
-		n := newTestNode()
+		n := newTestHost()
 		n.writeScript("hangs", "sleep 1000 &\necho $! > "+n.dir+"/pid\nwait")
 		n.write("10-pods.conflist", `{"cniVersion": "1.1.0", "name": "pods", "plugins": [{"type": "hangs"}]}`)
 		n.args = []string{"--timeout", "1s"}
@@ -345,7 +345,7 @@ var _ = Describe("plumb doctor on configurations", func() {
 	})
 
 	It("says that STATUS of a plugin has not answered", func() {
-		n := newTestNode()
+		n := newTestHost()
 		n.writeScript("slow", `case $CNI_COMMAND in VERSION) echo '{"cniVersion": "1.1.0", "supportedVersions": ["1.1.0"]}' ;; *) sleep 1000 ;; esac`)
 		n.write("10-pods.conflist", `{"cniVersion": "1.1.0", "name": "pods", "plugins": [{"type": "slow"}]}`)
 		n.args = []string{"--timeout", "2s"}
@@ -353,14 +353,14 @@ var _ = Describe("plumb doctor on configurations", func() {
 	})
 
 	It("finds no overlap between networks on different wires", func() {
-		n := newTestNode("bridge", "host-local")
+		n := newTestHost("bridge", "host-local")
 		n.write("10-pods.conflist", good)
 		n.write("20-b.conflist", `{"cniVersion": "1.1.0", "name": "b", "plugins": [{"type": "bridge", "bridge": "b", "ipam": {"type": "host-local", "dataDir": "POOLS", "subnet": "10.88.0.0/16"}}]}`)
 		Expect(n.doctor().Findings).To(BeEmpty())
 	})
 
 	It("finds a plugin that makes links of a kind that the kernel lacks", func() {
-		n := newTestNode("vrf", "bridge")
+		n := newTestHost("vrf", "bridge")
 		_, err := n.Exec("ip", "link", "add", "probe", "type", "vrf", "table", "10")
 		if err == nil {
 			Skip("the kernel has VRFs")
@@ -370,7 +370,7 @@ var _ = Describe("plumb doctor on configurations", func() {
 	})
 
 	It("prints lists in JSON, never null", func() {
-		n := newTestNode("bridge", "host-local")
+		n := newTestHost("bridge", "host-local")
 		n.write("10-pods.conflist", good)
 		out, _ := n.plumb(append([]string{"doctor", "-o", "json"}, n.folders()...)...)
 		var report map[string]json.RawMessage

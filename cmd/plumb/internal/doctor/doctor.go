@@ -1,4 +1,4 @@
-// Package doctor finds what is wrong with the container networks of a node. It calls the plugins, which judge their
+// Package doctor finds what is wrong with the container networks of a host. It calls the plugins, which judge their
 // configuration (STATUS) and the attachments that they made (CHECK), and finds what no single plugin can see. It changes nothing.
 package doctor
 
@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/plumb-cni/plumb/cmd/plumb/internal/node"
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/inventory"
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/plugins"
 	"github.com/plumb-cni/plumb/pkg/ns"
 )
@@ -18,7 +18,7 @@ import (
 // A Finding is one thing that is wrong.
 type Finding struct {
 	Check string `json:"check"` // the name of the check
-	Where string `json:"where"` // FILE:LINE, FILE, "node" or "kernel"
+	Where string `json:"where"` // FILE:LINE, FILE, "host" or "kernel"
 	What  string `json:"what"`
 	// Fix is a command for sh that fixes it or, after "edit: ", what a person has to do.
 	Fix string `json:"fix"`
@@ -29,7 +29,7 @@ const edit = "edit: "
 
 // The values of Finding.Where that are not files.
 const (
-	onNode   = "node"
+	onHost   = "host"
 	inKernel = "kernel"
 )
 
@@ -38,13 +38,13 @@ func (f Finding) IsCommand() bool { return !strings.HasPrefix(f.Fix, edit) }
 
 // Options says where to look.
 type Options struct {
-	node.Places
+	inventory.Places
 	Files []string // configuration files; empty: those of ConfDir
 	// Timeout is the time that one call of a plugin may take.
 	Timeout time.Duration
 	Probe   bool // ask other hosts whether they use the addresses of containers
 	// Live returns the list of live containers. It is called once, after the inventory is read; nil: there is no list.
-	Live  func(*node.Inventory) (node.LiveList, error)
+	Live  func(*inventory.Inventory) (inventory.LiveList, error)
 	Flags string // the flags of plumb gc for the same places, with a space before each
 	// Spare are the directories from which a missing executable can be copied, if they contain it.
 	Spare []string
@@ -55,7 +55,7 @@ type Report struct {
 	Findings    []Finding `json:"findings"`    // sorted by Where
 	Files       []string  `json:"files"`       // the configurations that were read
 	Executables []string  `json:"executables"` // of the plugins that they name
-	Attachments int       `json:"attachments"` // how many the node has
+	Attachments int       `json:"attachments"` // how many the host has
 	// Skipped is the number of attachments that may be leftovers, but may also be made by an ADD that has not ended: they
 	// are younger than a minute, or their age is not known.
 	Skipped int      `json:"skipped"`
@@ -70,7 +70,7 @@ type check struct {
 	find func() []Finding
 }
 
-// Examine examines the node of this process. progress is called when it has read what the node holds, before it calls
+// Examine examines the host of this process. progress is called when it has read what the host holds, before it calls
 // plugins, and then with the name of each check before it.
 func (o Options) Examine(ctx context.Context, progress func(check string)) (*Report, error) {
 	r := &Report{Findings: []Finding{}, Files: []string{}, Executables: []string{}, Checks: []string{}, Errors: []string{}}

@@ -22,19 +22,19 @@ func TestDoctor(t *testing.T) {
 	RunSpecs(t, "cmd/plumb/internal/doctor")
 }
 
-// A testNode is a node with folders of its own, on which the built plumb runs.
-type testNode struct {
+// A testNode is a host with folders of its own, on which the built plumb runs.
+type testHost struct {
 	*nstest.NS
 	dir   string
 	built string   // the folder of the built executables
 	args  []string // more arguments of plumb doctor
 }
 
-// newTestNode returns a node whose folder of plugins has these, and no configuration.
-func newTestNode(plugins ...string) *testNode {
+// newTestNode returns a host whose folder of plugins has these, and no configuration.
+func newTestHost(plugins ...string) *testHost {
 	GinkgoHelper()
 	tb := GinkgoTB()
-	n := &testNode{NS: nstest.NewNode(tb), dir: tb.TempDir(), built: nstest.Build(tb, append(plugins, "plumb")...)}
+	n := &testHost{NS: nstest.NewHost(tb), dir: tb.TempDir(), built: nstest.Build(tb, append(plugins, "plumb")...)}
 	for _, dir := range []string{n.confDir(), n.bin(), n.pools(), filepath.Join(n.dir, "cache")} {
 		Expect(os.MkdirAll(dir, 0o755)).To(Succeed())
 	}
@@ -44,19 +44,19 @@ func newTestNode(plugins ...string) *testNode {
 	return n
 }
 
-func (n *testNode) confDir() string { return filepath.Join(n.dir, "net.d") }
-func (n *testNode) bin() string     { return filepath.Join(n.dir, "bin") }
-func (n *testNode) pools() string   { return filepath.Join(n.dir, "networks") }
+func (n *testHost) confDir() string { return filepath.Join(n.dir, "net.d") }
+func (n *testHost) bin() string     { return filepath.Join(n.dir, "bin") }
+func (n *testHost) pools() string   { return filepath.Join(n.dir, "networks") }
 
 // write writes a file into the folder of configurations. POOLS stands for the folder of reservations.
-func (n *testNode) write(name, text string) {
+func (n *testHost) write(name, text string) {
 	GinkgoHelper()
 	text = strings.ReplaceAll(text, "POOLS", n.pools())
 	Expect(os.WriteFile(filepath.Join(n.confDir(), name), []byte(text), 0o644)).To(Succeed())
 }
 
 // change replaces a text in a file of the folder of configurations.
-func (n *testNode) change(name, from, to string) {
+func (n *testHost) change(name, from, to string) {
 	GinkgoHelper()
 	text, err := os.ReadFile(filepath.Join(n.confDir(), name))
 	Expect(err).NotTo(HaveOccurred())
@@ -65,19 +65,19 @@ func (n *testNode) change(name, from, to string) {
 }
 
 // writeVendor writes the plugin vendor, which supports 0.4.0 and 1.0.0, and does nothing.
-func (n *testNode) writeVendor() {
+func (n *testHost) writeVendor() {
 	GinkgoHelper()
 	n.writeScript("vendor", `cat >/dev/null; echo '{"cniVersion": "1.0.0", "supportedVersions": ["0.4.0", "1.0.0"]}'`)
 }
 
 // writeScript writes a plugin that is a script of sh.
-func (n *testNode) writeScript(name, text string) {
+func (n *testHost) writeScript(name, text string) {
 	GinkgoHelper()
 	Expect(os.WriteFile(filepath.Join(n.bin(), name), []byte("#!/bin/sh\n"+text+"\n"), 0o755)).To(Succeed())
 }
 
 // buildOld builds a plugin of the release v1.9.9.
-func (n *testNode) buildOld(plugin, path string) {
+func (n *testHost) buildOld(plugin, path string) {
 	GinkgoHelper()
 	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-X github.com/plumb-cni/plumb/pkg/skel.version=v1.9.9", "-o", path, "./plugins/"+plugin)
 	cmd.Dir, cmd.Env = nstest.Root(GinkgoTB()), append(os.Environ(), "CGO_ENABLED=0")
@@ -85,8 +85,8 @@ func (n *testNode) buildOld(plugin, path string) {
 	Expect(err).NotTo(HaveOccurred(), "%s", out)
 }
 
-// sh runs a command on the node. The built plumb is in PATH.
-func (n *testNode) sh(command string) string {
+// sh runs a command on the host. The built plumb is in PATH.
+func (n *testHost) sh(command string) string {
 	GinkgoHelper()
 	cmd := exec.Command("sh", "-c", command)
 	cmd.Env = append(os.Environ(), "PATH="+n.built+":"+os.Getenv("PATH"))
@@ -99,8 +99,8 @@ func (n *testNode) sh(command string) string {
 	return string(out)
 }
 
-// plumb runs plumb on the node, and returns its stdout and exit status.
-func (n *testNode) plumb(args ...string) (stdout string, status int) {
+// plumb runs plumb on the host, and returns its stdout and exit status.
+func (n *testHost) plumb(args ...string) (stdout string, status int) {
 	GinkgoHelper()
 	var out, errOut bytes.Buffer
 	cmd := exec.Command(filepath.Join(n.built, "plumb"), args...)
@@ -112,13 +112,13 @@ func (n *testNode) plumb(args ...string) (stdout string, status int) {
 	return out.String(), status
 }
 
-// folders returns the arguments that name the folders of the node.
-func (n *testNode) folders() []string {
+// folders returns the arguments that name the folders of the host.
+func (n *testHost) folders() []string {
 	return append([]string{"--conf-dir", n.confDir(), "--cni-path", n.bin(), "--cache-dir", filepath.Join(n.dir, "cache"), "--data-dir", n.pools()}, n.args...)
 }
 
 // doctor runs plumb doctor, and returns its report.
-func (n *testNode) doctor(files ...string) doctor.Report {
+func (n *testHost) doctor(files ...string) doctor.Report {
 	GinkgoHelper()
 	out, status := n.plumb(append(append([]string{"doctor", "-o", "json"}, n.folders()...), files...)...)
 	var report doctor.Report
@@ -130,7 +130,7 @@ func (n *testNode) doctor(files ...string) doctor.Report {
 
 // find returns the finding of a check whose text and place have what is wanted. There must be no finding of another
 // check.
-func (n *testNode) find(check, what string) doctor.Finding {
+func (n *testHost) find(check, what string) doctor.Finding {
 	GinkgoHelper()
 	var found []doctor.Finding
 	for _, f := range n.doctor().Findings {
@@ -145,7 +145,7 @@ func (n *testNode) find(check, what string) doctor.Finding {
 
 // requireMended follows the advice of a finding, or calls byHand if it is no command. Then the doctor must find
 // nothing.
-func (n *testNode) requireMended(f doctor.Finding, byHand func()) {
+func (n *testHost) requireMended(f doctor.Finding, byHand func()) {
 	GinkgoHelper()
 	if f.IsCommand() {
 		Expect(byHand).To(BeNil(), "the advice is a command: %s", f.Fix)

@@ -23,7 +23,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// A host compares configurations with each other, and with the interfaces, routes and chains of the node: no plugin sees
+// A host compares configurations with each other, and with the interfaces, routes and chains of the host: no plugin sees
 // more than its own network.
 type host struct {
 	ns     *ns.Handle
@@ -90,7 +90,7 @@ func (f *file) subnets() (all []netip.Prefix) {
 	return all
 }
 
-// isRouted reports whether the node routes to the containers of a plugin.
+// isRouted reports whether the host routes to the containers of a plugin.
 func (p plugin) isRouted() bool {
 	return p.Type == "ptp" || p.Type == "bridge" && (p.IsGateway || p.IsDefaultGateway)
 }
@@ -103,7 +103,7 @@ func (p plugin) segment() string {
 	return fmt.Sprintf("master %s vlan %d", p.Master, p.VLANID)
 }
 
-// findOverlaps finds networks that allocate the same addresses, if the node routes to both or both are on one L2 segment.
+// findOverlaps finds networks that allocate the same addresses, if the host routes to both or both are on one L2 segment.
 func findOverlaps(files []*file) (found []Finding) {
 	type span struct {
 		pool.Range
@@ -133,7 +133,7 @@ func findOverlaps(files []*file) (found []Finding) {
 	return found
 }
 
-// findRoutes finds subnets of bridge and ptp to which the node already has a route in the main table through another interface.
+// findRoutes finds subnets of bridge and ptp to which the host already has a route in the main table through another interface.
 func (h host) findRoutes(files []*file) (found []Finding) {
 	for _, l := range h.links {
 		routes, err := h.conn.Routes(l)
@@ -148,8 +148,8 @@ func (h host) findRoutes(files []*file) (found []Finding) {
 					}
 					found = append(found, Finding{
 						Where: f.where(p.at.Get("ipam")),
-						What:  fmt.Sprintf("the node has a route to %s on %s: it sends packets for containers in %s there", r.Dst, l.Name, p.subnets()[i]),
-						Fix: edit + "choose a subnet that the node does not know or, if nobody needs the route, delete it: " +
+						What:  fmt.Sprintf("the host has a route to %s on %s: it sends packets for containers in %s there", r.Dst, l.Name, p.subnets()[i]),
+						Fix: edit + "choose a subnet that the host does not know or, if nobody needs the route, delete it: " +
 							types.Command("ip", "route", "delete", r.Dst.String(), "dev", l.Name),
 					})
 				}
@@ -283,7 +283,7 @@ func (h host) findSysctls(files []*file) (found []Finding) {
 	return found
 }
 
-// findIPv6 finds IPv6 subnets on a node that has IPv6 disabled.
+// findIPv6 finds IPv6 subnets on a host that has IPv6 disabled.
 func findIPv6(files []*file) []Finding {
 	for _, f := range files {
 		if !slices.ContainsFunc(f.subnets(), func(s netip.Prefix) bool { return s.Addr().Is6() }) {
@@ -302,7 +302,7 @@ func findIPv6(files []*file) []Finding {
 	return nil
 }
 
-// findForwardDrop finds chains of other programs whose policy drops forwarded packets, for each network to which the node
+// findForwardDrop finds chains of other programs whose policy drops forwarded packets, for each network to which the host
 // routes, that has no plugin firewall, and of which the chain has no rule.
 func (h host) findForwardDrop(files []*file) (found []Finding) {
 	c, err := nft.Open(h.ns)

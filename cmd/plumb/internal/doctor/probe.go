@@ -13,7 +13,7 @@ import (
 	"github.com/mdlayher/packet"
 	"golang.org/x/sys/unix"
 
-	"github.com/plumb-cni/plumb/cmd/plumb/internal/node"
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/inventory"
 	"github.com/plumb-cni/plumb/pkg/dhcp"
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/ns"
@@ -26,18 +26,18 @@ const (
 	probeTime = 500 * time.Millisecond // between two probes, and after the last
 )
 
-// A claim is an address of a container on an L2 segment of the node.
+// A claim is an address of a container on an L2 segment of the host.
 type claim struct {
-	attachment *node.Attachment
+	attachment *inventory.Attachment
 	addr       netip.Addr
 	mac        types.MAC // of the container's interface
 }
 
-// findDuplicateAddresses asks by ARP and by neighbor discovery, on the bridges and masters of the node, whether another host
+// findDuplicateAddresses asks by ARP and by neighbor discovery, on the bridges and masters of the host, whether another host
 // uses the address of a container.
-func (h host) findDuplicateAddresses(attachments []*node.Attachment) (found []Finding) {
+func (h host) findDuplicateAddresses(attachments []*inventory.Attachment) (found []Finding) {
 	claims := map[string][]claim{}                 // by the bridge or the master
-	containers := map[types.MAC]*node.Attachment{} // by the hardware addresses of their interfaces
+	containers := map[types.MAC]*inventory.Attachment{} // by the hardware addresses of their interfaces
 	for _, a := range attachments {
 		macs, err := macsOf(a)
 		h.report.failed("hardware address of "+a.ContainerID, err)
@@ -59,7 +59,7 @@ func (h host) findDuplicateAddresses(attachments []*node.Attachment) (found []Fi
 }
 
 // macsOf returns the hardware addresses of all interfaces in the container's namespace, by their names.
-func macsOf(a *node.Attachment) (map[string]types.MAC, error) {
+func macsOf(a *inventory.Attachment) (map[string]types.MAC, error) {
 	macs := map[string]types.MAC{}
 	container, err := ns.Open(a.NetNS, nil)
 	if err != nil {
@@ -80,7 +80,7 @@ func macsOf(a *node.Attachment) (map[string]types.MAC, error) {
 }
 
 // probe asks for the addresses on a link, and returns a finding for each other host that uses one of them.
-func (h host) probe(on nl.Link, claims []claim, containers map[types.MAC]*node.Attachment) (found []Finding) {
+func (h host) probe(on nl.Link, claims []claim, containers map[types.MAC]*inventory.Attachment) (found []Finding) {
 	var v4, v6 []netip.Addr
 	for _, c := range claims {
 		if c.addr.Is4() {
@@ -108,20 +108,20 @@ func (h host) probe(on nl.Link, claims []claim, containers map[types.MAC]*node.A
 }
 
 // conflict returns the finding for another host that uses the address of a container. other is that host if it is a container
-// of this node. The kernel answers on each interface for the addresses of all (arp_ignore), so an answer of another interface
+// of this host. The kernel answers on each interface for the addresses of all (arp_ignore), so an answer of another interface
 // of the same container is not a conflict.
-func conflict(on nl.Link, c claim, a answer, other *node.Attachment) []Finding {
+func conflict(on nl.Link, c claim, a answer, other *inventory.Attachment) []Finding {
 	what := fmt.Sprintf("%s, an address of %s (%s), is also used by ", c.addr, c.attachment.ContainerID, c.mac)
 	switch {
 	case other == nil:
-		return []Finding{{Where: onNode, What: what + fmt.Sprintf("the host with hardware address %s on %s", a.mac, on.Name),
+		return []Finding{{Where: onHost, What: what + fmt.Sprintf("the host with hardware address %s on %s", a.mac, on.Name),
 			Fix: fmt.Sprintf("%sremove the address from that host, or put it into exclude of network %s; "+
-				"if it is behind a port of this node, bridge fdb show shows the port", edit, c.attachment.Network)}}
+				"if it is behind a port of this host, bridge fdb show shows the port", edit, c.attachment.Network)}}
 	case other.NetNS == c.attachment.NetNS:
 		return nil
 	}
 	show := types.Command("nsenter", "--net="+other.NetNS, "ip", "address", "show")
-	return []Finding{{Where: onNode,
+	return []Finding{{Where: onHost,
 		What: what + fmt.Sprintf("container %s with hardware address %s on %s", other.ContainerID, a.mac, on.Name),
 		Fix:  edit + "remove the address from that container: " + show + " shows its interface"}}
 }

@@ -8,23 +8,23 @@ import (
 	"strings"
 	"time"
 
-	"github.com/plumb-cni/plumb/cmd/plumb/internal/node"
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/inventory"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// A state is what the node holds for containers.
+// A state is what the host holds for containers.
 type state struct {
 	Options
-	inventory *node.Inventory
-	list      node.LiveList // of live containers
-	plan      *node.Plan    // nil: there is no list
+	inventory *inventory.Inventory
+	list      inventory.LiveList // of live containers
+	plan      *inventory.Plan    // nil: there is no list
 	report    *Report
-	left      map[*node.Attachment]bool // the leftovers, after findLeftovers
+	left      map[*inventory.Attachment]bool // the leftovers, after findLeftovers
 }
 
-// readState reads what the node holds, and then the list of live containers.
+// readState reads what the host holds, and then the list of live containers.
 func (o Options) readState(r *Report) (s *state, err error) {
-	s = &state{Options: o, report: r, left: map[*node.Attachment]bool{}}
+	s = &state{Options: o, report: r, left: map[*inventory.Attachment]bool{}}
 	if s.inventory, err = o.Read(); err != nil {
 		return nil, err
 	}
@@ -38,7 +38,7 @@ func (o Options) readState(r *Report) (s *state, err error) {
 		return s, nil
 	}
 	if s.list, err = o.Live(s.inventory); err == nil {
-		s.plan, err = node.NewPlan(s.inventory, s.list, node.Selection{MinAge: node.MaxAddTime, Force: true})
+		s.plan, err = inventory.NewPlan(s.inventory, s.list, inventory.Selection{MinAge: inventory.MaxAddTime, Force: true})
 	}
 	return s, err
 }
@@ -64,7 +64,7 @@ func (s *state) checks(files []*file, h host, k asker) []check {
 
 // findNone finds a directory without a configuration, if libcni's cache contains none either: Nomad writes no file.
 func (s *state) findNone(files []*file) []Finding {
-	if len(files) > 0 || slices.ContainsFunc(s.inventory.Networks, func(n *node.Network) bool { return n.List() != nil }) {
+	if len(files) > 0 || slices.ContainsFunc(s.inventory.Networks, func(n *inventory.Network) bool { return n.List() != nil }) {
 		return nil
 	}
 	return []Finding{{
@@ -74,8 +74,8 @@ func (s *state) findNone(files []*file) []Finding {
 }
 
 // live returns the attachments that have a result in libcni's cache and a namespace, and are not leftovers.
-func (s *state) live() []*node.Attachment {
-	return slices.DeleteFunc(slices.Clone(s.inventory.Attachments), func(a *node.Attachment) bool {
+func (s *state) live() []*inventory.Attachment {
+	return slices.DeleteFunc(slices.Clone(s.inventory.Attachments), func(a *inventory.Attachment) bool {
 		return a.Incomplete || s.left[a] || a.ResultPath() == "" || !a.HasNamespace()
 	})
 }
@@ -92,11 +92,11 @@ func (s *state) findLeftovers() (found []Finding) {
 			}
 		}
 		fix := s.removalCommand(a)
-		if life != node.Dead {
+		if life != inventory.Dead {
 			fix = edit + "if the runtime does not have the container any more: " + fix
 		}
 		what := strings.TrimSuffix(strings.Join(append(slices.Clone(a.Addresses), a.Summary()), ", "), ", ")
-		found = append(found, Finding{Where: onNode, Fix: fix, What: fmt.Sprintf("container %s, interface %s, network %s, has left %s: %s",
+		found = append(found, Finding{Where: onHost, Fix: fix, What: fmt.Sprintf("container %s, interface %s, network %s, has left %s: %s",
 			a.ContainerID, cmp.Or(a.IfName, "not known"), a.Network, what, why)})
 	}
 	return found
@@ -107,10 +107,10 @@ func (s *state) findLeftovers() (found []Finding) {
 // Without a list, they are the attachments whose namespace does not exist, and those without a result in libcni's cache, if
 // the cache has results of other attachments in the network. A cache without any result says nothing: the runtime does not
 // use it.
-func (s *state) suspects() (all []*node.Attachment) {
+func (s *state) suspects() (all []*inventory.Attachment) {
 	if s.plan != nil {
 		for _, kept := range s.plan.Kept {
-			if kept.Life != node.Alive && addMayRun(kept.Attachment) {
+			if kept.Life != inventory.Alive && addMayRun(kept.Attachment) {
 				s.report.Skipped++
 			}
 		}
@@ -131,7 +131,7 @@ func (s *state) suspects() (all []*node.Attachment) {
 				s.report.Skipped++
 			}
 		case a.IfName == "" && slices.Contains(results[a.Network], a.ContainerID):
-		case life == node.Alive || !hasResult && len(results[a.Network]) == 0:
+		case life == inventory.Alive || !hasResult && len(results[a.Network]) == 0:
 		case hasResult && s.inventory.HostEnd(a.ContainerID) != "": // a namespace whose path is gone is being deleted
 		default:
 			all = append(all, a)
@@ -140,15 +140,15 @@ func (s *state) suspects() (all []*node.Attachment) {
 	return all
 }
 
-// addMayRun reports whether the ADD of an attachment may not have ended. If the node has only an interface of the
+// addMayRun reports whether the ADD of an attachment may not have ended. If the host has only an interface of the
 // attachment, the age is not known, and the ADD may run.
-func addMayRun(a *node.Attachment) bool {
-	return a.Since().IsZero() && len(a.ResourcesOf(node.Link)) > 0 || time.Since(a.Since()) < node.MaxAddTime
+func addMayRun(a *inventory.Attachment) bool {
+	return a.Since().IsZero() && len(a.ResourcesOf(inventory.Link)) > 0 || time.Since(a.Since()) < inventory.MaxAddTime
 }
 
 // removalCommand returns the command that removes what belongs to an attachment, and nothing of others. It is plumb gc, or, if
 // the network has no configuration, one command for each resource.
-func (s *state) removalCommand(a *node.Attachment) string {
+func (s *state) removalCommand(a *inventory.Attachment) string {
 	if n, err := s.inventory.Network(a.Network); err == nil && n.List() != nil {
 		words := []string{"plumb", "gc", "--dead", a.ContainerID, "--network", a.Network}
 		if a.HasNamespace() {
@@ -180,8 +180,8 @@ func (s *state) findNoNetworks(files []*file) (found []Finding) {
 			}
 		}
 		if len(names) > 0 {
-			found = append(found, Finding{Where: onNode,
-				What: fmt.Sprintf("network %s has no configuration, and the node holds resources for it: %s: no runtime can call DEL",
+			found = append(found, Finding{Where: onHost,
+				What: fmt.Sprintf("network %s has no configuration, and the host holds resources for it: %s: no runtime can call DEL",
 					n.Name, strings.Join(names, "; ")),
 				Fix: fmt.Sprintf("%sif a container is gone, plumb gc --live FILE%s prints the commands that remove its resources", edit, s.Flags)})
 		}
@@ -190,15 +190,15 @@ func (s *state) findNoNetworks(files []*file) (found []Finding) {
 }
 
 // findOrphans finds reservations and nftables elements that name no container, so that no DEL removes them. It skips files that
-// are younger than node.MaxAddTime, because the reference plugin creates the file before it writes the name, and files that a
+// are younger than inventory.MaxAddTime, because the reference plugin creates the file before it writes the name, and files that a
 // plugin has removed since the inventory was read.
 func (s *state) findOrphans() (found []Finding) {
 	for _, a := range s.inventory.Attachments {
 		for _, r := range a.Resources {
-			if a.ContainerID == "" && (r.Kind == node.Element || r.Kind == node.Reservation && isOld(r)) {
+			if a.ContainerID == "" && (r.Kind == inventory.Element || r.Kind == inventory.Reservation && isOld(r)) {
 				name := strings.TrimSuffix(r.Name+" ("+r.Value+")", " ()")
 				what := fmt.Sprintf("%s %s in %s names no container, and no DEL removes it", r.Kind, name, r.Where)
-				found = append(found, Finding{Where: onNode, What: what, Fix: r.Remove})
+				found = append(found, Finding{Where: onHost, What: what, Fix: r.Remove})
 			}
 		}
 	}
@@ -206,19 +206,19 @@ func (s *state) findOrphans() (found []Finding) {
 }
 
 // isOld reports whether the file of a resource is still the same, and no ADD writes it now.
-func isOld(r node.Resource) bool {
+func isOld(r inventory.Resource) bool {
 	info, err := os.Lstat(r.Where)
-	return err == nil && r.Since != nil && info.ModTime().Equal(*r.Since) && time.Since(*r.Since) >= node.MaxAddTime
+	return err == nil && r.Since != nil && info.ModTime().Equal(*r.Since) && time.Since(*r.Since) >= inventory.MaxAddTime
 }
 
 // findReservations finds reservations for live containers that their ADD did not return. CHECK sees only those in the ranges
 // of the network.
 func (s *state) findReservations() (found []Finding) {
 	for _, a := range s.live() {
-		for _, r := range a.ResourcesOf(node.Reservation) {
+		for _, r := range a.ResourcesOf(inventory.Reservation) {
 			if !slices.Contains(a.Addresses, r.Address) && isOld(r) {
 				what := fmt.Sprintf("%s is reserved for %s, whose ADD did not return it", r.Address, a.ContainerID)
-				found = append(found, Finding{Where: onNode, What: what, Fix: r.Remove})
+				found = append(found, Finding{Where: onHost, What: what, Fix: r.Remove})
 			}
 		}
 	}

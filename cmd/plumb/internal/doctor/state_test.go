@@ -34,65 +34,65 @@ const masqueraded = `{
 }
 `
 
-// A usedNode is a node with containers.
-type usedNode struct {
-	*testNode
+// A usedNode is a host with containers.
+type usedHost struct {
+	*testHost
 	cni *libcni.CNIConfig
 }
 
-// newUsedNode returns a node with the network of the configuration masqueraded, and the namespace of its container d1.
-func newUsedNode() (n *usedNode, d1 *nstest.NS) {
+// newUsedNode returns a host with the network of the configuration masqueraded, and the namespace of its container d1.
+func newUsedHost() (n *usedHost, d1 *nstest.NS) {
 	GinkgoHelper()
-	n = &usedNode{testNode: newTestNode("bridge", "host-local", "portmap", "firewall")}
+	n = &usedHost{testHost: newTestHost("bridge", "host-local", "portmap", "firewall")}
 	n.attachBy(masqueraded)
 	return n, n.add("d1")
 }
 
 // attachBy writes the configuration of the network to which add attaches containers, and from which del detaches them.
-func (n *usedNode) attachBy(configuration string) {
+func (n *usedHost) attachBy(configuration string) {
 	GinkgoHelper()
 	n.cni = cnitest.New(n.NS, filepath.Join(n.dir, "cache"), n.bin())
 	n.write("10-pods.conflist", configuration)
 }
 
-func (n *usedNode) list() *libcni.NetworkConfigList {
+func (n *usedHost) list() *libcni.NetworkConfigList {
 	GinkgoHelper()
 	list, err := libcni.NetworkConfFromFile(filepath.Join(n.confDir(), "10-pods.conflist"))
 	Expect(err).NotTo(HaveOccurred())
 	return list
 }
 
-func runtimeOf(id string, pod *nstest.NS) *libcni.RuntimeConf {
-	return &libcni.RuntimeConf{ContainerID: id, NetNS: pod.Path(), IfName: "eth0"}
+func runtimeOf(id string, container *nstest.NS) *libcni.RuntimeConf {
+	return &libcni.RuntimeConf{ContainerID: id, NetNS: container.Path(), IfName: "eth0"}
 }
 
 // add adds a container.
-func (n *usedNode) add(id string) *nstest.NS {
+func (n *usedHost) add(id string) *nstest.NS {
 	GinkgoHelper()
-	pod := nstest.New(GinkgoTB()).Named(id)
-	_, err := n.cni.AddNetworkList(context.Background(), n.list(), runtimeOf(id, pod))
+	container := nstest.New(GinkgoTB()).Named(id)
+	_, err := n.cni.AddNetworkList(context.Background(), n.list(), runtimeOf(id, container))
 	Expect(err).NotTo(HaveOccurred())
-	return pod
+	return container
 }
 
-func (n *usedNode) del(id string, pod *nstest.NS) {
+func (n *usedHost) del(id string, container *nstest.NS) {
 	GinkgoHelper()
-	Expect(n.cni.DelNetworkList(context.Background(), n.list(), runtimeOf(id, pod))).To(Succeed())
+	Expect(n.cni.DelNetworkList(context.Background(), n.list(), runtimeOf(id, container))).To(Succeed())
 }
 
 // result returns the path of a container's file in libcni's cache.
-func (n *usedNode) result(id string) string {
+func (n *usedHost) result(id string) string {
 	return filepath.Join(n.dir, "cache", "results", "pods-"+id+"-eth0")
 }
 
-// age sets the age of all files of the node to two hours.
-func (n *usedNode) age() {
+// age sets the age of all files of the host to two hours.
+func (n *usedHost) age() {
 	GinkgoHelper()
 	n.ageBy(2 * time.Hour)
 }
 
-// ageBy sets the age of all files of the node.
-func (n *usedNode) ageBy(d time.Duration) {
+// ageBy sets the age of all files of the host.
+func (n *usedHost) ageBy(d time.Duration) {
 	GinkgoHelper()
 	old := time.Now().Add(-d)
 	Expect(filepath.WalkDir(n.dir, func(path string, _ os.DirEntry, err error) error {
@@ -111,9 +111,9 @@ func commandIn(f doctor.Finding) string {
 	return command
 }
 
-var _ = Describe("plumb doctor on what the node holds", func() {
-	It("finds nothing on a node with containers", func() {
-		n, _ := newUsedNode()
+var _ = Describe("plumb doctor on what the host holds", func() {
+	It("finds nothing on a host with containers", func() {
+		n, _ := newUsedHost()
 		n.age()
 		report := n.doctor()
 		Expect(report.Findings).To(BeEmpty())
@@ -121,14 +121,14 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 	})
 
 	It("does not take an attachment that is being made for a leftover", func() {
-		n, _ := newUsedNode()
+		n, _ := newUsedHost()
 		n.add("d2")
 		Expect(os.Remove(n.result("d2"))).To(Succeed())
 		Expect(n.doctor().Findings).To(BeEmpty())
 	})
 
 	It("says how many attachments it leaves out because their ADD may be under way", func() {
-		n, _ := newUsedNode()
+		n, _ := newUsedHost()
 		report := func() string {
 			out, _ := n.plumb(append([]string{"doctor"}, n.folders()...)...)
 			return out
@@ -147,9 +147,9 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 	})
 
 	Context("with a container that is gone", func() {
-		var n *usedNode
+		var n *usedHost
 		BeforeEach(func() {
-			n, _ = newUsedNode()
+			n, _ = newUsedHost()
 		})
 		// leave adds a container d2 and removes its namespace without a DEL.
 		leave := func() {
@@ -184,12 +184,12 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 			if own, err := os.Readlink("/proc/self/ns/pid"); err != nil || own != "pid:[4026531836]" {
 				Skip("this is not the first PID namespace, so plumb cannot know whether a process is gone")
 			}
-			pod := nstest.New(GinkgoTB()).Named("d2")
-			runtime := runtimeOf("d2", pod)
-			path, end := start(pod)
+			container := nstest.New(GinkgoTB()).Named("d2")
+			runtime := runtimeOf("d2", container)
+			path, end := start(container)
 			runtime.NetNS = path
 			n.attach(runtime)
-			pod.Remove(GinkgoTB())
+			container.Remove(GinkgoTB())
 			Expect(n.doctor().Findings).To(BeEmpty())
 			end()
 			Eventually(func() string { return n.sh("ip -o link show type veth | wc -l") }).Should(Equal("1\n"))
@@ -207,7 +207,7 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 			}
 		},
 			Entry("that has ended", nil, `its namespace /proc/\d+/ns/net does not exist$`),
-			Entry("whose number a process of the node has", func() *nstest.NS { return n.NS }, `its namespace /proc/\d+/ns/net does not exist$`),
+			Entry("whose number a process of the host has", func() *nstest.NS { return n.NS }, `its namespace /proc/\d+/ns/net does not exist$`),
 			Entry("whose number a process of another container has", func() *nstest.NS { return nstest.New(GinkgoTB()) },
 				`the process of /proc/\d+/ns/net began after its ADD, and is probably another one$`),
 		)
@@ -282,20 +282,20 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 	})
 
 	It("makes no checks of the state if files are given", func() {
-		n, _ := newUsedNode()
+		n, _ := newUsedHost()
 		n.Must(GinkgoTB(), "nft", "flush", "ruleset")
 		Expect(n.doctor(filepath.Join(n.confDir(), "10-pods.conflist")).Checks).NotTo(ContainElement("check"))
 	})
 
 	It("finds a container that has no address that is reserved for it, and adds the address", func() {
-		n, d1 := newUsedNode()
+		n, d1 := newUsedHost()
 		d1.Must(GinkgoTB(), "ip", "address", "flush", "dev", "eth0")
 		n.requireMended(n.find("check", "interface eth0 has no address 10.88.0.2/16"), nil)
 		Expect(d1.Must(GinkgoTB(), "ip", "-4", "address", "show", "dev", "eth0")).To(ContainSubstring("10.88.0.2/16"))
 	})
 
 	It("finds reservations that name no container", func() {
-		n, _ := newUsedNode()
+		n, _ := newUsedHost()
 		var want []string
 		for _, network := range []string{"pods", "former"} {
 			Expect(os.MkdirAll(filepath.Join(n.pools(), network), 0o755)).To(Succeed())
@@ -317,13 +317,13 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 	})
 
 	It("finds an element that names no container", func() {
-		n, _ := newCompleteNode()
+		n, _ := newCompleteHost()
 		n.sh("nft add element inet plumb hostport4 '{ tcp . 9090 : 10.88.0.9 . 80 }'")
 		n.requireMended(n.find("orphan", "element tcp . 9090 (10.88.0.9 . 80) in table inet plumb, map hostport4 names no container, and no DEL removes it"), nil)
 	})
 
 	It("does not take an answer of another interface of the same container for another host", func() {
-		n, d1 := newUsedNode()
+		n, d1 := newUsedHost()
 		second := runtimeOf("d1", d1)
 		second.IfName = "net1"
 		n.attach(second)
@@ -331,8 +331,8 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 		Expect(n.doctor().Findings).To(BeEmpty())
 	})
 
-	It("names the container of this node that answers for the address of another one", func() {
-		n, _ := newUsedNode()
+	It("names the container of this host that answers for the address of another one", func() {
+		n, _ := newUsedHost()
 		d2 := n.add("d2")
 		d2.Batch(GinkgoTB(), "link add br7 type bridge", "address add 10.88.0.2/32 dev br7", "link set br7 up")
 		n.args = []string{"--probe"}
@@ -342,7 +342,7 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 	})
 
 	It("says that a result cannot be read", func() {
-		n, _ := newUsedNode()
+		n, _ := newUsedHost()
 		n.add("d2")
 		Expect(os.WriteFile(n.result("d2"), []byte("{garbage"), 0o600)).To(Succeed())
 		n.age()
@@ -350,7 +350,7 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 	})
 
 	It("finds a reservation that names no interface, of a container that is gone", func() {
-		n, _ := newUsedNode()
+		n, _ := newUsedHost()
 		Expect(os.WriteFile(filepath.Join(n.pools(), "pods", "10.88.0.78"), []byte("deadbeef2"), 0o600)).To(Succeed())
 		Expect(n.doctor().Skipped).To(Equal(1))
 		n.age()
@@ -359,7 +359,7 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 	})
 
 	It("finds a reservation of a container for an address outside of the ranges, which the container does not have", func() {
-		n, _ := newUsedNode()
+		n, _ := newUsedHost()
 		Expect(os.WriteFile(filepath.Join(n.pools(), "pods", "10.99.0.5"), []byte("d1"), 0o600)).To(Succeed())
 		Expect(n.doctor().Findings).To(BeEmpty(), "it is new")
 		n.age()
@@ -367,7 +367,7 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 	})
 
 	It("finds a foreign chain that drops what containers send", func() {
-		n, _ := newUsedNode()
+		n, _ := newUsedHost()
 		n.Must(GinkgoTB(), "iptables", "-P", "FORWARD", "DROP")
 		n.requireMended(n.find("forward-drop", "table ip filter, chain FORWARD: its policy is drop"), func() {
 			n.change("10-pods.conflist", "        }\n    ]", "        },\n        {\"type\": \"firewall\"}\n    ]")
@@ -375,20 +375,20 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 	})
 
 	It("finds a native chain of nftables that drops what containers send", func() {
-		n, _ := newUsedNode()
+		n, _ := newUsedHost()
 		n.sh("nft 'add table inet f; add chain inet f forw { type filter hook forward priority 0; policy drop; }'")
 		finding := n.find("forward-drop", `table inet f, chain forw: its policy is drop, and no rule of it names the subnet or the bridge of network "pods"`)
 		n.requireMended(finding, func() { n.sh("nft add rule inet f forw ip saddr 10.88.0.0/16 accept") })
 	})
 
 	It("finds no chain that drops packets of an IP version that the network does not have", func() {
-		n, _ := newUsedNode()
+		n, _ := newUsedHost()
 		n.sh("nft 'add table ip6 filter; add chain ip6 filter FORWARD { type filter hook forward priority 0; policy drop; }'")
 		Expect(n.doctor().Findings).To(BeEmpty())
 	})
 
 	It("finds that the bridge of an edited configuration is another one than the bridge of the containers", func() {
-		n, _ := newUsedNode()
+		n, _ := newUsedHost()
 		n.change("10-pods.conflist", `"isGateway"`, `"bridge": "cni1", "isGateway"`)
 		n.requireMended(n.find("bridge", `the bridge of network "pods" is cni1, and its containers are on cni0`), func() {
 			n.change("10-pods.conflist", `"cni1"`, `"cni0"`)
@@ -396,7 +396,7 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 	})
 
 	It("finds no chain that drops if a rule of it names the subnet or the bridge", func() {
-		n, _ := newUsedNode()
+		n, _ := newUsedHost()
 		n.Must(GinkgoTB(), "iptables", "-P", "FORWARD", "DROP")
 		n.Must(GinkgoTB(), "iptables", "-A", "FORWARD", "-s", "10.88.0.0/16", "-j", "ACCEPT")
 		Expect(n.doctor().Findings).To(BeEmpty())
@@ -407,7 +407,7 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 	})
 
 	DescribeTable("finds another host with the address of a container", func(address string) {
-		n, d1 := newUsedNode()
+		n, d1 := newUsedHost()
 		if address != "10.88.0.2" {
 			n.del("d1", d1)
 			n.change("10-pods.conflist", `"subnet": "10.88.0.0/16"`, `"ranges": [[{"subnet": "10.88.0.0/16"}], [{"subnet": "fd00:88::/64"}]]`)

@@ -231,7 +231,7 @@ func common(name string) *schema.Schema {
 	case "cniVersions":
 		return list("versions of the specification, of which the runtime uses the newest that it knows")
 	case "name":
-		return text("string", "the name of the network, unique on the node: letters, digits, '.', '_' and '-'")
+		return text("string", "the name of the network, unique on the host: letters, digits, '.', '_' and '-'")
 	case "type":
 		s := text("string", "the name of the plugin: an executable in CNI_PATH")
 		s.MinLength = 1

@@ -14,7 +14,7 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 
-	"github.com/plumb-cni/plumb/cmd/plumb/internal/node"
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/inventory"
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/plugins"
 )
 
@@ -115,7 +115,7 @@ func (o Options) run(ctx context.Context, path string) error {
 func (o Options) configurations() ([]source, error) {
 	var all []source
 	for _, path := range o.Confs {
-		content, err := node.ReadFile(path)
+		content, err := inventory.ReadFile(path)
 		if err != nil {
 			return nil, err
 		}

@@ -19,7 +19,7 @@ func (r *Report) restartDaemon(ctx context.Context) error {
 		return nil
 	}
 	if _, err := exec.LookPath("systemctl"); err != nil {
-		r.Advice = append(r.Advice, fmt.Sprintf("There is no systemctl here. If %s runs on this node, restart it: its daemon still has the former version.", daemonUnit))
+		r.Advice = append(r.Advice, fmt.Sprintf("There is no systemctl here. If %s runs on this host, restart it: its daemon still has the former version.", daemonUnit))
 		return nil
 	}
 	if exec.CommandContext(ctx, "systemctl", "is-active", "--quiet", daemonUnit).Run() != nil {

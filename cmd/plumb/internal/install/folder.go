@@ -15,7 +15,7 @@ import (
 
 	"github.com/google/renameio/v2"
 
-	"github.com/plumb-cni/plumb/cmd/plumb/internal/node"
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/inventory"
 	"github.com/plumb-cni/plumb/pkg/lock"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
@@ -192,7 +192,7 @@ func (f folder) backedUp() (files, added []string, err error) {
 			files = append(files, e.Name())
 		}
 	}
-	list, err := node.ReadFile(filepath.Join(f.backup, addedNames))
+	list, err := inventory.ReadFile(filepath.Join(f.backup, addedNames))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, err
 	}
@@ -266,7 +266,7 @@ func (s source) equals(path string, info fs.FileInfo) (bool, error) {
 
 // digest returns the checksum of a file.
 func digest(path string) (sum [sha256.Size]byte, err error) {
-	f, err := node.Open(path)
+	f, err := inventory.Open(path)
 	if err != nil {
 		return sum, err
 	}
@@ -283,7 +283,7 @@ func (s source) copyTo(path string) error {
 	if target, err := os.Readlink(s.path); err == nil {
 		return renameio.Symlink(target, path)
 	}
-	from, err := node.Open(s.path)
+	from, err := inventory.Open(s.path)
 	if err != nil {
 		return err
 	}

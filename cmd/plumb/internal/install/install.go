@@ -1,4 +1,4 @@
-// Package install installs plugins and configurations into folders of a node in use, and restores what was
+// Package install installs plugins and configurations into folders of a host in use, and restores what was
 // there before. It replaces one file after the other, each with a rename, so that a complete one exists at
 // any time. It does not change containers.
 package install

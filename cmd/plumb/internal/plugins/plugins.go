@@ -18,7 +18,7 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 	"golang.org/x/sys/unix"
 
-	"github.com/plumb-cni/plumb/cmd/plumb/internal/node"
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/inventory"
 	"github.com/plumb-cni/plumb/pkg/invoke"
 )
 
@@ -112,7 +112,7 @@ type Damage struct {
 // Check calls CHECK of the plugins of plumb in the attachment's chain, with the configuration and the result of libcni's
 // cache. It leaves out other plugins: some of these fail although nothing is wrong. The reference plugin portmap fails for
 // containers with IPv4 only. It ends at a plugin that does not answer.
-func (c *Caller) Check(ctx context.Context, a *node.Attachment) (found []Damage) {
+func (c *Caller) Check(ctx context.Context, a *inventory.Attachment) (found []Damage) {
 	list, runtime := a.Added()
 	if list == nil || !slices.Contains([]string{"0.4.0", "1.0.0", "1.1.0"}, list.CNIVersion) {
 		return nil

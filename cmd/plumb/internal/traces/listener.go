@@ -22,7 +22,7 @@ import (
 )
 
 // ErrBusy is the error of Listen if another Listener reads the pipe.
-var ErrBusy = errors.New("another plumb trace runs on this node; end it first")
+var ErrBusy = errors.New("another plumb trace runs on this host; end it first")
 
 // errNotPipe is the error of Listen if the file at the path is not a named pipe.
 var errNotPipe = errors.New("the file is not a named pipe; remove it")

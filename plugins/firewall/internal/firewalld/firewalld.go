@@ -29,7 +29,7 @@ const busName = "org.fedoraproject.FirewallD1"
 
 // A Conn is a connection to firewalld. Its methods may be called concurrently.
 type Conn struct {
-	node  *ns.Handle // runs the steps
+	host  *ns.Handle // runs the steps
 	bus   *dbus.Conn
 	limit time.Duration // of one call
 }
@@ -48,7 +48,7 @@ func Open(h *ns.Handle) (*Conn, error) { return open(h, callLimit) }
 
 func open(h *ns.Handle, limit time.Duration) (*Conn, error) {
 	const step = "connect to firewalld"
-	c := &Conn{node: h, limit: limit}
+	c := &Conn{host: h, limit: limit}
 	if err := h.Step(step, c.connect); err != nil {
 		_ = c.Close()
 		return nil, explain(step, err)
@@ -159,7 +159,7 @@ func ask[T string | bool](c *Conn, step, method string, args ...any) (answer T, 
 	if slices.Contains(args, any("")) {
 		return answer, explain(step, fmt.Errorf("%w: its name is empty", ErrInvalidZone))
 	}
-	err = c.node.Step(step, func() error {
+	err = c.host.Step(step, func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), c.limit)
 		defer cancel()
 		return c.bus.Object(busName, "/org/fedoraproject/FirewallD1").

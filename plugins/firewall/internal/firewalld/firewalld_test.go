@@ -35,10 +35,10 @@ const (
 // start starts firewalld and points the process at its bus.
 func start(t *testing.T) (*nstest.Firewalld, *ns.Handle) {
 	t.Helper()
-	node := nstest.NewNode(t)
-	f := nstest.StartFirewalld(t, node)
+	host := nstest.NewHost(t)
+	f := nstest.StartFirewalld(t, host)
 	t.Setenv("DBUS_SYSTEM_BUS_ADDRESS", f.Address)
-	return f, handle(t, node.Path(), nil)
+	return f, handle(t, host.Path(), nil)
 }
 
 func handle(t *testing.T, path string, tr *trace.Tracer) *ns.Handle {

@@ -1,4 +1,4 @@
-package node
+package inventory
 
 import (
 	"cmp"
@@ -229,7 +229,7 @@ func (c *Collector) sweep(ctx context.Context, n *Network, p *Plan) (err error) 
 	return cni.GCNetworkList(ctx, n.list, &libcni.GCArgs{ValidAttachments: p.valid(now, n.Name)})
 }
 
-// valid returns the attachments of a network that GC must keep: all that the node has now, except the dead
+// valid returns the attachments of a network that GC must keep: all that the host has now, except the dead
 // ones. The live containers are among them with each interface name that the network has, because the owner of a
 // thing may not be known by its whole name.
 func (p *Plan) valid(now *Inventory, network string) []cnitypes.GCAttachment {

@@ -1,4 +1,4 @@
-package node
+package inventory
 
 import (
 	"fmt"
@@ -8,7 +8,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/tables"
 )
 
-// Summary returns what the node holds for the attachment, in a line: links with their bridge, masquerade,
+// Summary returns what the host holds for the attachment, in a line: links with their bridge, masquerade,
 // the number of host ports, records, and the reason why it is suspect.
 func (a *Attachment) Summary() string {
 	var parts []string

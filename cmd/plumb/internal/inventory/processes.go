@@ -1,4 +1,4 @@
-package node
+package inventory
 
 import (
 	"errors"
@@ -31,9 +31,9 @@ const (
 // directory of the path is not visible to this process, for example in a container, it is not known.
 //
 // A path below /proc ends with its process, and another process can get the PID. The container's process is not in the
-// node's namespace, and it started before the ADD. If the clock was set forward since, a process seems to have started
+// host's namespace, and it started before the ADD. If the clock was set forward since, a process seems to have started
 // later than it did.
-func stateOf(netns string, added time.Time, node *ns.Handle) namespaceState {
+func stateOf(netns string, added time.Time, host *ns.Handle) namespaceState {
 	if netns == "" {
 		return namespaceUnknown
 	}
@@ -44,9 +44,9 @@ func stateOf(netns string, added time.Time, node *ns.Handle) namespaceState {
 	}
 	_, dirErr := os.Stat(filepath.Dir(netns))
 	switch {
-	case err == nil && pid != 0 && h.Same(node) && seesAllProcesses():
+	case err == nil && pid != 0 && h.Same(host) && seesAllProcesses():
 		return namespaceGone
-	case err == nil && pid != 0 && h.Same(node):
+	case err == nil && pid != 0 && h.Same(host):
 		return namespaceUnknown
 	case err == nil && pid != 0 && startOf(pid).After(added.Add(time.Second)):
 		return namespaceReused
@@ -68,7 +68,7 @@ func pidIn(path string) int {
 }
 
 // seesAllProcesses reports whether this process is in the first PID namespace, whose number is PROC_PID_INIT_INO of the
-// kernel. In another one, for example in a container, /proc lacks processes of the node.
+// kernel. In another one, for example in a container, /proc lacks processes of the host.
 func seesAllProcesses() bool {
 	own, err := os.Readlink("/proc/self/ns/pid")
 	return err == nil && own == "pid:[4026531836]"
@@ -90,7 +90,7 @@ func startOf(pid int) time.Time {
 	return time.Now().Add(time.Duration(ticks)*time.Second/100 - time.Duration(up.Nano()))
 }
 
-// A container is what the node shows of a container, by all of its attachments.
+// A container is what the host shows of a container, by all of its attachments.
 type container struct {
 	netns   string // the path of a namespace that exists
 	hostEnd string // the host end of a veth pair, which exists as long as the namespace of the container
@@ -107,8 +107,8 @@ func namespaceAt(path string) (namespaceID, bool) {
 	return namespaceID{uint64(st.Dev), st.Ino}, err == nil
 }
 
-// processes returns one process for each network namespace in which /proc shows one, except the node's namespace. In a PID
-// namespace below the node's, /proc shows only some processes, so a namespace without one does not prove that its container is gone.
+// processes returns one process for each network namespace in which /proc shows one, except the host's namespace. In a PID
+// namespace below the host's, /proc shows only some processes, so a namespace without one does not prove that its container is gone.
 func processes() (map[namespaceID]int, error) {
 	entries, err := os.ReadDir("/proc")
 	all := map[namespaceID]int{}
@@ -124,8 +124,8 @@ func processes() (map[namespaceID]int, error) {
 	return all, err
 }
 
-// findContainers sets what the node shows of each container.
-func (inv *Inventory) findContainers(node *ns.Handle) error {
+// findContainers sets what the host shows of each container.
+func (inv *Inventory) findContainers(host *ns.Handle) error {
 	all, err := processes()
 	for _, a := range inv.Attachments {
 		c := inv.containers[a.ContainerID]
@@ -140,14 +140,14 @@ func (inv *Inventory) findContainers(node *ns.Handle) error {
 		}
 		inv.containers[a.ContainerID] = c
 	}
-	return errors.Join(err, inv.findByLinks(node, all))
+	return errors.Join(err, inv.findByLinks(host, all))
 }
 
 // findByLinks sets the processes of containers of which no namespace is known: they are in the namespace of the other
 // end of the host end, or of an interface whose alias or alternative name is that of the attachment. It opens each
-// namespace once and one at a time, because a node may have hundreds of containers.
-func (inv *Inventory) findByLinks(node *ns.Handle, processes map[namespaceID]int) error {
-	c, err := nl.Open(node)
+// namespace once and one at a time, because a host may have hundreds of containers.
+func (inv *Inventory) findByLinks(host *ns.Handle, processes map[namespaceID]int) error {
+	c, err := nl.Open(host)
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package node
+package inventory
 
 import (
 	"cmp"
@@ -16,18 +16,18 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// readKernel reads the links of the node and the elements of nftables.
-func (inv *Inventory) readKernel(node *ns.Handle) {
-	inv.unread("links", inv.readLinks(node))
-	err := inv.readElements(node)
+// readKernel reads the links of the host and the elements of nftables.
+func (inv *Inventory) readKernel(host *ns.Handle) {
+	inv.unread("links", inv.readLinks(host))
+	err := inv.readElements(host)
 	if !errors.Is(err, nft.ErrUnavailable) {
 		inv.unread("nftables", err)
 	}
 }
 
 // readLinks reads the links that plumb made, and those that libcni's results name.
-func (inv *Inventory) readLinks(node *ns.Handle) error {
-	c, err := nl.Open(node)
+func (inv *Inventory) readLinks(host *ns.Handle) error {
+	c, err := nl.Open(host)
 	if err != nil {
 		return err
 	}
@@ -80,8 +80,8 @@ func (inv *Inventory) ownerOfLink(l nl.Link) *Attachment {
 }
 
 // readElements reads the elements of plumb's tables that name an owner.
-func (inv *Inventory) readElements(node *ns.Handle) error {
-	c, err := nft.Open(node)
+func (inv *Inventory) readElements(host *ns.Handle) error {
+	c, err := nft.Open(host)
 	if err != nil {
 		return err
 	}

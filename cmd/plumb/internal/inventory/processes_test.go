@@ -1,4 +1,4 @@
-package node
+package inventory
 
 import (
 	"os"
@@ -9,7 +9,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/ns"
 )
 
-// In another PID namespace, a process of the node's network namespace can have the PID of a container that runs.
+// In another PID namespace, a process of the host's network namespace can have the PID of a container that runs.
 func TestStateIsUnknownInOtherPIDNamespace(t *testing.T) {
 	if os.Getpid() != 1 {
 		out, err := exec.Command("unshare", "--pid", "--fork", "--mount-proc", os.Args[0], "-test.run", "^"+t.Name()+"$").CombinedOutput()
@@ -18,12 +18,12 @@ func TestStateIsUnknownInOtherPIDNamespace(t *testing.T) {
 		}
 		return
 	}
-	node, err := ns.Self(nil)
+	host, err := ns.Self(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer node.Close()
-	if state := stateOf("/proc/1/ns/net", time.Now(), node); state != namespaceUnknown {
+	defer host.Close()
+	if state := stateOf("/proc/1/ns/net", time.Now(), host); state != namespaceUnknown {
 		t.Errorf("want namespaceUnknown (%d), got %d", namespaceUnknown, state)
 	}
 }

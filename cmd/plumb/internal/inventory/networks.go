@@ -1,4 +1,4 @@
-package node
+package inventory
 
 import (
 	"cmp"
@@ -9,7 +9,7 @@ import (
 	"github.com/containernetworking/cni/libcni"
 )
 
-// A Network is a network that has a configuration, or for which the node holds something.
+// A Network is a network that has a configuration, or for which the host holds something.
 type Network struct {
 	Name       string   `json:"name"`
 	File       string   `json:"file,omitempty"`       // of the configuration; empty: libcni's cache has it, or there is none
@@ -148,7 +148,7 @@ func (k Keys) BridgeName() string {
 	return cmp.Or(k.Bridge, "cni0")
 }
 
-// HasMaster reports whether the plugin creates the interface on a master that is on the node.
+// HasMaster reports whether the plugin creates the interface on a master that is on the host.
 func (k Keys) HasMaster() bool {
 	return slices.Contains([]string{"macvlan", "ipvlan", "vlan"}, k.Type) && !k.LinkInContainer
 }
@@ -168,7 +168,7 @@ func (a *Attachment) interfaceKeys() Keys {
 	return Keys{}
 }
 
-// Uplink returns the interface of the node that is on the L2 segment of the attachment, the bridge or the master, or "".
+// Uplink returns the interface of the host that is on the L2 segment of the attachment, the bridge or the master, or "".
 func (a *Attachment) Uplink() string {
 	k := a.interfaceKeys()
 	if k.HasMaster() {

@@ -1,4 +1,4 @@
-package node
+package inventory
 
 import (
 	"bufio"
@@ -14,7 +14,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// A LiveList says which containers of the node live.
+// A LiveList says which containers of the host live.
 type LiveList struct {
 	IDs map[string]bool
 	// Made is the earliest time at which the list can have been made. A container that started later may be missing.
@@ -73,7 +73,7 @@ const (
 	Dead    Life = "dead"
 )
 
-// Judge returns whether the container of an attachment lives, and the reason. It uses the list and what the node holds. The
+// Judge returns whether the container of an attachment lives, and the reason. It uses the list and what the host holds. The
 // reason is empty if the container lives according to the list. Without a list, a container that has a result in libcni's
 // cache lives, unless the namespace that the result names is gone or belongs to another process. A container with a process
 // in its namespace lives, whatever the list says.
@@ -100,7 +100,7 @@ func (inv *Inventory) Judge(a *Attachment, live LiveList) (Life, string) {
 	return Suspect, "libcni's cache has no result of it"
 }
 
-// ErrNoneLive is the error for a list that contains no container of the node, most often because the program that
+// ErrNoneLive is the error for a list that contains no container of the host, most often because the program that
 // should have printed the list failed.
 var ErrNoneLive = errors.New("no container with an attachment lives")
 
@@ -132,9 +132,9 @@ func (inv *Inventory) LiveFromResults() LiveList {
 	return list
 }
 
-// Check returns an error if the list cannot be a list of the live containers of this node, because it contains an ID that
+// Check returns an error if the list cannot be a list of the live containers of this host, because it contains an ID that
 // is shortened or in other case, or no ID of a container with an attachment. If None is set, Check returns nil. If Dead is
-// set, Check returns an error for a dead container for which the node holds nothing.
+// set, Check returns an error for a dead container for which the host holds nothing.
 func (l LiveList) Check(inv *Inventory) error {
 	if l.None {
 		return nil
@@ -171,12 +171,12 @@ func (l LiveList) Check(inv *Inventory) error {
 	return nil
 }
 
-// checkDead returns an error if the node holds nothing for one of the dead containers.
+// checkDead returns an error if the host holds nothing for one of the dead containers.
 func (l LiveList) checkDead(inv *Inventory) error {
 	for id := range l.Dead {
 		known := slices.ContainsFunc(inv.Attachments, func(a *Attachment) bool { return a.ContainerID == id && a.CanDelete() })
 		if !known {
-			return fmt.Errorf("this node holds nothing for a container %q; give its whole ID (plumb list --no-trunc)", id)
+			return fmt.Errorf("this host holds nothing for a container %q; give its whole ID (plumb list --no-trunc)", id)
 		}
 	}
 	return nil

@@ -1,10 +1,10 @@
-// Package node reads what the container networks of this node hold: the resources that plugins made for
+// Package inventory reads what the container networks of this host hold: the resources that plugins made for
 // attachments, the configurations of networks, and the results that libcni keeps. It also removes the
 // resources of containers that no longer exist (Collector).
 //
 // Reading changes nothing, and takes no lock. A plugin that runs at the same time may add or remove
 // something meanwhile.
-package node
+package inventory
 
 import (
 	"cmp"
@@ -34,14 +34,14 @@ type Kind string
 // The kinds of resources.
 const (
 	Reservation Kind = "reservation" // a file of host-local or cluster-local, which reserves one address
-	Link        Kind = "link"        // an interface on the node, such as the host end of a veth pair
+	Link        Kind = "link"        // an interface on the host, such as the host end of a veth pair
 	Element     Kind = "element"     // an element of a set or map of nftables
 	Record      Kind = "record"      // a file of tuning, ipvlan or host-device, from which DEL restores
 	Lease       Kind = "lease"       // a file of the DHCP daemon
 	Result      Kind = "result"      // a file of libcni's cache: the ADD of the whole chain succeeded
 )
 
-// A Resource is one object on the node that belongs to an attachment.
+// A Resource is one object on the host that belongs to an attachment.
 type Resource struct {
 	Kind  Kind   `json:"kind"`
 	Name  string `json:"name"`  // the address, the interface, the key of the element, the plugin of a record, or libcni
@@ -56,7 +56,7 @@ type Resource struct {
 	sub string // of an element: the name of the set; of a link: its kind
 }
 
-// An Attachment is one interface of one container in one network, and what the node holds for it.
+// An Attachment is one interface of one container in one network, and what the host holds for it.
 type Attachment struct {
 	Network     string `json:"network"`   // empty: not known
 	ContainerID string `json:"container"` // empty: not known
@@ -100,7 +100,7 @@ func (a *Attachment) HasNamespace() bool { return a.namespaces == namespaceExist
 // namespace of the container exists: a veth pair ends with one of its ends.
 func (inv *Inventory) HostEnd(containerID string) string { return inv.containers[containerID].hostEnd }
 
-// An Inventory is what a node holds.
+// An Inventory is what a host holds.
 type Inventory struct {
 	Time        time.Time     `json:"time"`
 	Networks    []*Network    `json:"networks"`    // in the order of their names
@@ -110,11 +110,11 @@ type Inventory struct {
 
 	byID       map[types.Attachment]*Attachment
 	containers map[string]container // by their IDs
-	partial    bool                 // some of what the node holds could not be read
+	partial    bool                 // some of what the host holds could not be read
 	denied     error
 }
 
-// Read reads what the node of this process holds. What cannot be read of it is in Inventory.Errors. Read fails if
+// Read reads what the host of this process holds. What cannot be read of it is in Inventory.Errors. Read fails if
 // this process may not read a part of it (fs.ErrPermission): most of the rest would seem to have no owner.
 func (p Places) Read() (*Inventory, error) {
 	h, err := ns.Self(nil)
@@ -137,7 +137,7 @@ func (p Places) Read() (*Inventory, error) {
 	return inv, nil
 }
 
-// unread records the error of a part of what the node holds. A nil error is none.
+// unread records the error of a part of what the host holds. A nil error is none.
 func (inv *Inventory) unread(what string, err error) {
 	inv.partial = inv.partial || err != nil
 	inv.unreadFile(what, err)
@@ -146,7 +146,7 @@ func (inv *Inventory) unread(what string, err error) {
 // unreadFile records the error of a file. A nil error is none.
 func (inv *Inventory) unreadFile(what string, err error) {
 	if errors.Is(err, fs.ErrPermission) && inv.denied == nil {
-		inv.denied = fmt.Errorf("read %s: %w; run plumb as root on the node", what, err)
+		inv.denied = fmt.Errorf("read %s: %w; run plumb as root on the host", what, err)
 	}
 	if err != nil {
 		inv.Errors = append(inv.Errors, fmt.Sprintf("%s: %v", what, err))
@@ -301,7 +301,7 @@ func (inv *Inventory) Network(name string) (*Network, error) {
 		names = append(names, n.Name)
 	}
 	if len(names) == 0 {
-		return nil, errors.New("this node has no network, and no configuration of one")
+		return nil, errors.New("this host has no network, and no configuration of one")
 	}
-	return nil, fmt.Errorf("network %q: there is no such network on this node; it has %s", name, strings.Join(names, ", "))
+	return nil, fmt.Errorf("network %q: there is no such network on this host; it has %s", name, strings.Join(names, ", "))
 }

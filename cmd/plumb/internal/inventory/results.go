@@ -1,4 +1,4 @@
-package node
+package inventory
 
 import (
 	"encoding/json"
@@ -37,7 +37,7 @@ func (a *Attachment) ResultPath() string {
 	return ""
 }
 
-// A cachedInterface is an interface of a result. Sandbox is empty for an interface of the node.
+// A cachedInterface is an interface of a result. Sandbox is empty for an interface of the host.
 type cachedInterface struct {
 	Name    string `json:"name"`
 	Sandbox string `json:"sandbox"`
@@ -58,7 +58,7 @@ type cachedFile struct {
 
 // readResults reads libcni's caches and the caches below them, such as /var/lib/cni/multus. libcni.CNIConfig.GetCachedAttachments
 // returns neither the results nor the files.
-func (inv *Inventory) readResults(p Places, node *ns.Handle) {
+func (inv *Inventory) readResults(p Places, host *ns.Handle) {
 	var dirs folderSet
 	for _, cache := range p.CacheDirs {
 		dirs.add(filepath.Join(cache, "results"))
@@ -68,12 +68,12 @@ func (inv *Inventory) readResults(p Places, node *ns.Handle) {
 		}
 	}
 	for _, dir := range dirs {
-		inv.readCache(dir, node)
+		inv.readCache(dir, host)
 	}
 }
 
 // readCache reads the files in one directory of results.
-func (inv *Inventory) readCache(dir string, node *ns.Handle) {
+func (inv *Inventory) readCache(dir string, host *ns.Handle) {
 	entries, err := os.ReadDir(dir)
 	inv.unread(dir, types.IgnoreNotExist(err))
 	for _, e := range entries {
@@ -91,7 +91,7 @@ func (inv *Inventory) readCache(dir string, node *ns.Handle) {
 		a.cached, a.NetNS = f.attachment(), f.NetNS
 		a.cached.runtime.CacheDir = filepath.Dir(dir)
 		a.add(fileResource(Result, "libcni", path))
-		a.namespaces = stateOf(f.NetNS, a.youngest, node)
+		a.namespaces = stateOf(f.NetNS, a.youngest, host)
 	}
 }
 

@@ -1,4 +1,4 @@
-package node
+package inventory
 
 import (
 	"encoding/json"
@@ -66,9 +66,9 @@ func (s sample) labelText() string {
 }
 
 // attachmentMetrics returns the numbers of attachments, of host ports, of resources without an owner, and of parts of the
-// node that could not be read.
+// host that could not be read.
 func (inv *Inventory) attachmentMetrics() []*metric {
-	attachments := &metric{name: "plumb_attachments", help: "Attachments for which the node holds something."}
+	attachments := &metric{name: "plumb_attachments", help: "Attachments for which the host holds something."}
 	suspect := &metric{name: "plumb_attachments_suspect", help: "Attachments that may be leftovers, by reason; plumb list shows them."}
 	ports := &metric{name: "plumb_host_ports", help: "Host ports that are forwarded to a container; a port of both IP versions counts twice."}
 	orphaned := &metric{name: "plumb_orphaned_objects", help: "Resources whose network, container or interface is not fully known, by kind."}
@@ -98,7 +98,7 @@ func (inv *Inventory) attachmentMetrics() []*metric {
 			orphaned.add(strconv.Itoa(resources[k]), "network", n.Name, "kind", string(k))
 		}
 	}
-	readErrors := &metric{name: "plumb_read_errors", help: "Parts of the node that could not be read, so that other numbers may be too low."}
+	readErrors := &metric{name: "plumb_read_errors", help: "Parts of the host that could not be read, so that other numbers may be too low."}
 	readErrors.add(strconv.Itoa(len(inv.Errors)))
 	return []*metric{attachments, suspect, ports, orphaned, readErrors}
 }
@@ -106,7 +106,7 @@ func (inv *Inventory) attachmentMetrics() []*metric {
 // addressMetrics returns the numbers of addresses of the range sets in the configurations.
 func (inv *Inventory) addressMetrics() []*metric {
 	size := &metric{name: "plumb_addresses", help: "Addresses that can be allocated from a range set."}
-	reserved := &metric{name: "plumb_addresses_reserved", help: "Addresses of a range set that are reserved for an attachment on this node."}
+	reserved := &metric{name: "plumb_addresses_reserved", help: "Addresses of a range set that are reserved for an attachment on this host."}
 	free := &metric{name: "plumb_addresses_free", help: "Addresses of a range set that are not reserved; with cluster-local, those that no node owned when this node last asked its engine."}
 	owned := &metric{name: "plumb_addresses_owned", help: "Addresses that this node owns, with cluster-local."}
 	inv.eachConfiguredIPAM(func(network, plugin string, ipam json.RawMessage) {
@@ -167,8 +167,8 @@ func (inv *Inventory) reservedIn(network, dataDir string, set pool.Set) int {
 
 // A clusterLocalState has the numbers in the state file of cluster-local.
 type clusterLocalState struct {
-	owned int                   // addresses that the node owns
-	free  map[netip.Addr]uint64 // addresses of a range set that no node owns, by the first address of the set
+	owned int                   // addresses that the host owns
+	free  map[netip.Addr]uint64 // addresses of a range set that no host owns, by the first address of the set
 }
 
 // readClusterLocalState reads the file in which cluster-local records the addresses that the node owns. The page of

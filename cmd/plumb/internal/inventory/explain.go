@@ -1,4 +1,4 @@
-package node
+package inventory
 
 import (
 	"errors"
@@ -24,20 +24,20 @@ type Path struct {
 
 // A Hop is one thing that processes packets, such as an interface, a route or a rule, or the reason why they are lost.
 type Hop struct {
-	Where string `json:"where"` // "container" or "node"
+	Where string `json:"where"` // "container" or "host"
 	What  string `json:"what"`
 }
 
 // The values of Hop.Where.
 const (
 	inContainer = "container"
-	onNode      = "node"
+	onHost      = "host"
 )
 
 // AddDamage adds a hop for each line of the error of a plugin's CHECK.
 func (p *Path) AddDamage(plugin string, err error) {
 	for line := range strings.Lines(err.Error()) {
-		p.Out = append(p.Out, hop(onNode, "CHECK of %s: %s", plugin, strings.TrimSpace(line)))
+		p.Out = append(p.Out, hop(onHost, "CHECK of %s: %s", plugin, strings.TrimSpace(line)))
 	}
 }
 
@@ -56,9 +56,9 @@ func (inv *Inventory) Find(prefix, ifName string) ([]*Attachment, error) {
 	}
 	switch {
 	case len(found) == 0 && ifName != "":
-		return nil, fmt.Errorf("no container whose ID begins with %q has an interface %q in a network of this node; plumb list shows all", prefix, ifName)
+		return nil, fmt.Errorf("no container whose ID begins with %q has an interface %q in a network of this host; plumb list shows all", prefix, ifName)
 	case len(found) == 0:
-		return nil, fmt.Errorf("no container whose ID begins with %q is attached to a network of this node; plumb list shows all", prefix)
+		return nil, fmt.Errorf("no container whose ID begins with %q is attached to a network of this host; plumb list shows all", prefix)
 	case len(ids) > 1:
 		return nil, fmt.Errorf("%d containers have IDs that begin with %q; give more of the ID", len(ids), prefix)
 	}
@@ -67,23 +67,23 @@ func (inv *Inventory) Find(prefix, ifName string) ([]*Attachment, error) {
 
 // Explain returns the hops of the attachment's packets, in the order in which the packets pass them.
 func (inv *Inventory) Explain(a *Attachment) (p *Path, err error) {
-	node, err := ns.Self(nil)
+	host, err := ns.Self(nil)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, node.Close()) }()
-	c, err := nl.Open(node)
+	defer func() { err = errors.Join(err, host.Close()) }()
+	c, err := nl.Open(host)
 	if err != nil {
 		return nil, err
 	}
-	e := &explainer{inv: inv, a: a, node: c, path: &Path{a.Network, a.ContainerID, a.IfName, []Hop{}, []Hop{}}}
+	e := &explainer{inv: inv, a: a, host: c, path: &Path{a.Network, a.ContainerID, a.IfName, []Hop{}, []Hop{}}}
 	container := e.containerHops() // first: it sets the master
-	host := e.hostHops()
-	e.out(append(container, host...)...)
-	e.nodeHops()
+	interfaces := e.interfaceHops()
+	e.out(append(container, interfaces...)...)
+	e.outgoing()
 	e.incoming()
-	slices.Reverse(host)
-	e.in(host...)
+	slices.Reverse(interfaces)
+	e.in(interfaces...)
 	if len(container) > 0 {
 		e.in(container[0])
 	}
@@ -94,7 +94,7 @@ func (inv *Inventory) Explain(a *Attachment) (p *Path, err error) {
 type explainer struct {
 	inv  *Inventory
 	a    *Attachment
-	node *nl.Conn
+	host *nl.Conn
 	path *Path
 	// master is the index of the master of the container's interface, if that has one.
 	master int
@@ -195,34 +195,34 @@ func addrsText(addrs []nl.Addr) string {
 	return text
 }
 
-// hostHops returns hops for the interfaces of the attachment on the node, in the order in which packets from the
+// interfaceHops returns hops for the interfaces of the attachment on the host, in the order in which packets from the
 // container pass them: the host end with its rate limit, and its bridge; or the master.
-func (e *explainer) hostHops() (hops []Hop) {
+func (e *explainer) interfaceHops() (hops []Hop) {
 	for _, t := range e.a.ResourcesOf(Link) {
-		l, err := e.node.Link(t.Name)
+		l, err := e.host.Link(t.Name)
 		if !e.exists(err) {
 			continue
 		}
 		text := linkText(l)
-		if q, err := e.node.Qdisc(l, nl.Root); err == nil && (q.Kind == "tbf" || q.Kind == "htb") {
+		if q, err := e.host.Qdisc(l, nl.Root); err == nil && (q.Kind == "tbf" || q.Kind == "htb") {
 			text += ", limits the rate (" + q.Kind + "; tc -s qdisc show dev " + l.Name + ")"
 		}
 		if t.Where == "" {
-			hops = append(hops, hop(onNode, "%s", text))
+			hops = append(hops, hop(onHost, "%s", text))
 			continue
 		}
-		port, portErr := e.node.Port(l)
-		bridge, err := e.node.Link(t.Where)
+		port, portErr := e.host.Port(l)
+		bridge, err := e.host.Link(t.Where)
 		if e.exists(errors.Join(portErr, err)) {
-			addrs, err := e.node.Addrs(bridge)
+			addrs, err := e.host.Addrs(bridge)
 			e.exists(err)
-			hops = append(hops, hop(onNode, "%s, port of %s: hairpin %s, isolated %s", text, t.Where, onOff(port.Hairpin), onOff(port.Isolated)),
-				hop(onNode, "%s%s", linkText(bridge), addrsText(addrs)))
+			hops = append(hops, hop(onHost, "%s, port of %s: hairpin %s, isolated %s", text, t.Where, onOff(port.Hairpin), onOff(port.Isolated)),
+				hop(onHost, "%s%s", linkText(bridge), addrsText(addrs)))
 		}
 	}
 	if e.a.interfaceKeys().HasMaster() && e.master != 0 {
-		if l, err := e.node.LinkByIndex(e.master); e.exists(err) {
-			hops = append(hops, hop(onNode, "%s, master of %s", linkText(l), e.a.IfName))
+		if l, err := e.host.LinkByIndex(e.master); e.exists(err) {
+			hops = append(hops, hop(onHost, "%s, master of %s", linkText(l), e.a.IfName))
 		}
 	}
 	return hops
@@ -235,19 +235,19 @@ func onOff(b bool) string {
 	return "off"
 }
 
-// nodeHops adds hops for what the node does with packets from the container: checks and masquerade.
-func (e *explainer) nodeHops() {
+// outgoing adds hops for what the host does with packets from the container: checks and masquerade.
+func (e *explainer) outgoing() {
 	for _, t := range e.a.ResourcesOf(Element) {
 		switch t.sub {
 		case tables.AllowedMACs:
-			e.out(hop(onNode, "table bridge plumb drops frames from the host end with another source than %s (macspoofchk)", t.Name))
+			e.out(hop(onHost, "table bridge plumb drops frames from the host end with another source than %s (macspoofchk)", t.Name))
 		case tables.IsolatedPorts:
-			e.out(hop(onNode, "table bridge plumb drops frames to other containers of the bridge (ingressPolicy isolated)"))
+			e.out(hop(onHost, "table bridge plumb drops frames to other containers of the bridge (ingressPolicy isolated)"))
 		}
 	}
 	for _, t := range e.a.ResourcesOf(Element) {
 		if isMasqueradeMap(t.sub) {
-			e.out(hop(onNode, "table inet plumb, chain postrouting: from %s %s, which masquerades, except to the subnet and to multicast addresses", t.Name, t.Value))
+			e.out(hop(onHost, "table inet plumb, chain postrouting: from %s %s, which masquerades, except to the subnet and to multicast addresses", t.Name, t.Value))
 		}
 	}
 	e.out(e.iptablesHops()...)
@@ -262,35 +262,35 @@ func (e *explainer) iptablesHops() []Hop {
 	if list == nil || !strings.Contains(string(list.Bytes), `"iptables"`) {
 		return nil
 	}
-	return []Hop{hop(onNode, "the configuration asks for rules of iptables, which are not shown: iptables-save | grep -e %s",
+	return []Hop{hop(onHost, "the configuration asks for rules of iptables, which are not shown: iptables-save | grep -e %s",
 		types.Command(e.a.ContainerID))}
 }
 
-// incoming adds hops for what the node does with packets to the container: host ports, and the route.
+// incoming adds hops for what the host does with packets to the container: host ports, and the route.
 func (e *explainer) incoming() {
 	ports := false
 	for _, t := range e.a.ResourcesOf(Element) {
 		if isHostPortMap(t.sub) {
 			ports = true
-			e.in(hop(onNode, "host port %s of IP version %s is forwarded to %s (table inet plumb, map %s)", strings.ReplaceAll(t.Name, " . ", " "),
+			e.in(hop(onHost, "host port %s of IP version %s is forwarded to %s (table inet plumb, map %s)", strings.ReplaceAll(t.Name, " . ", " "),
 				strings.TrimPrefix(t.sub, "hostport")[:1], strings.Replace(t.Value, " . ", " port ", 1), t.sub))
 		}
 	}
 	if ports {
-		e.in(hop(onNode, "Services of Kubernetes see these packets first (kube-proxy has the priority dstnat, host ports dstnat + 1)"))
+		e.in(hop(onHost, "Services of Kubernetes see these packets first (kube-proxy has the priority dstnat, host ports dstnat + 1)"))
 	}
 	if e.a.interfaceKeys().HasMaster() {
-		return // packets come through the master, without a route of the node
+		return // packets come through the master, without a route of the host
 	}
 	for _, text := range e.a.Addresses {
 		ip, err := netip.ParseAddr(text)
 		if err != nil {
 			continue
 		}
-		if l, err := e.node.LinkTo(ip); e.exists(err) {
-			e.in(hop(onNode, "route to %s through %s", ip, l.Name))
+		if l, err := e.host.LinkTo(ip); e.exists(err) {
+			e.in(hop(onHost, "route to %s through %s", ip, l.Name))
 		} else {
-			e.in(hop(onNode, "has no route to %s", ip))
+			e.in(hop(onHost, "has no route to %s", ip))
 		}
 	}
 }
