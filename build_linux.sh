@@ -1,5 +1,5 @@
 #!/bin/sh
-# build_linux.sh builds one static executable per plugin, the engine of cluster-local for etcd, and the tool
+# build_linux.sh builds one static executable per plugin, the datastore of cluster-local for etcd, and the tool
 # plumb, in bin/ or in the given folder, for the architecture in GOARCH or for that of this machine.
 #
 #   ./build_linux.sh
@@ -27,7 +27,7 @@ go build -trimpath -buildvcs=false $modfile \
 	-o "$bin/" ./plugins/...
 # shellcheck disable=SC2086 # the flag may be empty
 go build -trimpath -buildvcs=false $modfile -ldflags "-s -w -X main.version=$VERSION" -o "$bin/" ./cmd/plumb
-go -C engine/etcd build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$VERSION" -o "$bin/cluster-local-etcd"
+go -C datastore/etcd build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$VERSION" -o "$bin/cluster-local-etcd"
 
 echo "plumb $VERSION for linux/$(go env GOARCH) in $bin:"
 for plugin in plugins/*/ cluster-local-etcd plumb; do

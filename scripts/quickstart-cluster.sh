@@ -49,7 +49,7 @@ build() {
 	command -v go >/dev/null || die "no Go in PATH (https://go.dev/dl)"
 	"$top/build_linux.sh" "$state/bin" | grep -E 'bridge|cluster-local' | indent
 	(cd "$top" && go build -o "$state/cnitool" github.com/containernetworking/cni/cnitool)
-	go -C "$top/test/engine" build -buildvcs=false -o "$state/etcd" ./etcd
+	go -C "$top/test/datastore" build -buildvcs=false -o "$state/etcd" ./etcd
 }
 
 make_namespaces() {
@@ -106,19 +106,19 @@ start_etcd() {
 	done
 	local tries
 	for tries in {1..60}; do
-		engine status >/dev/null && return
+		datastore status >/dev/null && return
 	done
 	die "etcd does not answer after $tries calls; see $state/n1/etcd.log"
 }
 
-engine_keys() {
-	printf '"engine": {"type": "cluster-local-etcd", "endpoints": ["https://10.77.0.1:2379", "https://10.77.0.2:2379", "https://10.77.0.3:2379"],
+datastore_keys() {
+	printf '"datastore": {"type": "cluster-local-etcd", "endpoints": ["https://10.77.0.1:2379", "https://10.77.0.2:2379", "https://10.77.0.3:2379"],
             "caFile": "%s/ca.pem", "certFile": "%s/node.pem", "keyFile": "%s/node.key"}' "$state/pki" "$state/pki" "$state/pki"
 }
 
-# engine VERB runs the engine on n2.
-engine() {
-	echo "{\"verb\": \"$1\", \"segment\": \"demo\", \"ranges\": [{\"first\": \"10.77.0.128\", \"last\": \"10.77.0.159\"}], $(engine_keys)}" |
+# datastore VERB runs the datastore on n2.
+datastore() {
+	echo "{\"verb\": \"$1\", \"segment\": \"demo\", \"ranges\": [{\"first\": \"10.77.0.128\", \"last\": \"10.77.0.159\"}], $(datastore_keys)}" |
 		on n2 "$state/bin/cluster-local-etcd"
 }
 
@@ -139,7 +139,7 @@ write_networks() {
 			        "node": "$node",
 			        "dataDir": "$state/$node/leases",
 			        "ranges": [[{"subnet": "10.77.0.0/24", "rangeStart": "10.77.0.128", "rangeEnd": "10.77.0.159"}]],
-			        $(engine_keys)
+			        $(datastore_keys)
 			      }
 			    }
 			  ]
@@ -163,11 +163,11 @@ container_address() { jq -r '.ips[0].address | split("/")[0]' "$state/$1.json"; 
 
 # show prints the owner of each address, and its container.
 show() {
-	step "Which node owns which address (verb list of the engine), and which container has it"
+	step "Which node owns which address (verb list of the datastore), and which container has it"
 	local list ip node c held
-	list=$(engine list) || die "the engine failed: $list"
+	list=$(datastore list) || die "the datastore failed: $list"
 	while read -r ip node; do
-		held='in stock'
+		held='in warm pool'
 		for c in "${containers[@]%:*}"; do
 			[ ! -e "$state/$c.json" ] || [ "$(container_address "$c")" != "$ip" ] || held="container $c"
 		done
@@ -268,6 +268,6 @@ if [ -n "$keep" ]; then
 else
 	detach
 	show
-	say "A node keeps a few free addresses, and gives them to its next containers without a call of the engine."
+	say "A node keeps a few free addresses, and gives them to its next containers without a call of the datastore."
 fi
 printf '\n%scluster-local works on this machine.%s\n' "$bold" "$plain"

@@ -26,8 +26,8 @@ needed=(
 needed_by_all=(gcc:gcc /usr/include/stdio.h:libc6-dev shellcheck:shellcheck qemu-s390x-static:qemu-user-static lintian:lintian rpm:rpm)
 
 # The Go modules of this checkout that the executables are built from, and the modules that only --all tests.
-modules=(. engine/etcd)
-modules_of_all=(scripts/checks scripts/packages test/engine test/runtimes)
+modules=(. datastore/etcd)
+modules_of_all=(scripts/checks scripts/packages test/datastore test/runtimes)
 
 bold='' plain=''
 if [ -t 1 ]; then
@@ -102,28 +102,28 @@ bench() {
 	scripts/bench.sh --quick -n 3 --only start/bridge,loopback,tuning,host-local/0,host-local/1000,bridge/v4,ptp/v4,macvlan/v4,bandwidth,portmap/1,firewall/iptables,chain,burst/bridge/x8
 }
 
-# start_engine starts the tests of the engines. They wait most of the time, and run beside the virtual machine.
-start_engine() {
-	setsid test/engine/run.sh >"$work/engine" 2>&1 &
-	engine=$!
+# start_datastore starts the tests of the datastores. They wait most of the time, and run beside the virtual machine.
+start_datastore() {
+	setsid test/datastore/run.sh >"$work/datastore" 2>&1 &
+	datastore=$!
 }
 
-# engine waits for the tests of the engines, and prints what they printed.
-engine() {
+# datastore waits for the tests of the datastores, and prints what they printed.
+datastore() {
 	local status=0
-	wait "$engine" || status=$?
-	engine=''
-	cat "$work/engine"
+	wait "$datastore" || status=$?
+	datastore=''
+	cat "$work/datastore"
 	return "$status"
 }
 
 # clean_up ends what the script has started, and removes its files.
 clean_up() {
-	[ -z "$engine" ] || kill -- "-$engine" 2>/dev/null || :
+	[ -z "$datastore" ] || kill -- "-$datastore" 2>/dev/null || :
 	rm -rf "$work"
 }
 
-format() { silent gofmt -l cmd engine pkg plugins scripts test; }
+format() { silent gofmt -l cmd datastore pkg plugins scripts test; }
 
 failed=()
 # run NAME COMMAND… runs a check, and adds its name to failed if it fails.
@@ -153,7 +153,7 @@ if [ -n "$tier" ]; then
 fi
 
 work=$(mktemp -d)
-engine=''
+datastore=''
 trap clean_up EXIT
 
 run "required programs" scripts/need.sh "${needed[@]}"
@@ -175,12 +175,12 @@ else
 	run "staticcheck" go tool staticcheck -checks all ./...
 	run "go mod tidy" go mod tidy -diff
 	run "actionlint" go tool -modfile=scripts/checks/go.mod actionlint
-	run "shellcheck" shellcheck -x build_linux.sh scripts/*.sh scripts/packages/*.sh .ci/run test/vm/*.sh test/engine/*.sh test/fresh/*.sh test/runtimes/*.sh test/runtimes/testdata/*.sh
+	run "shellcheck" shellcheck -x build_linux.sh scripts/*.sh scripts/packages/*.sh .ci/run test/vm/*.sh test/datastore/*.sh test/fresh/*.sh test/runtimes/*.sh test/runtimes/testdata/*.sh
 	CNI_TEST_NEEDS=$work/needs run "go test" suites
 	run "runtimes" test/runtimes/run.sh
-	start_engine
+	start_datastore
 	[ "$(uname -m)" != x86_64 ] || CNI_TEST_NEEDS=$work/needs run "vm" test/vm/run.sh
-	run "engine" engine
+	run "datastore" datastore
 	run "bench" bench
 	[ "$tier" = all ] || run "fuzz" scripts/fuzz.sh
 fi

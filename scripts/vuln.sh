@@ -17,7 +17,7 @@ check() {
 	local program status=0
 	program=$(go tool -modfile="$PWD/scripts/checks/go.mod" -n govulncheck)
 	"$program" -db "$db" "$@" ./plugins/... ./cmd/... || status=1
-	"$program" -C engine/etcd -db "$db" "$@" ./... || status=1
+	"$program" -C datastore/etcd -db "$db" "$@" ./... || status=1
 	return "$status"
 }
 

@@ -132,10 +132,10 @@ var startCost = map[string]string{
 
 // mutable are the package-level variables that are neither tables nor sentinels.
 var mutable = map[string]string{
-	"pkg/nl.enableExtAck": "a sync.Once, for a switch that the library has as a package variable",
-	"pkg/skel.version":    "set by the linker",
-	"engine/etcd.version": "set by the linker",
-	"cmd/plumb.version":   "set by the linker",
+	"pkg/nl.enableExtAck":    "a sync.Once, for a switch that the library has as a package variable",
+	"pkg/skel.version":       "set by the linker",
+	"datastore/etcd.version": "set by the linker",
+	"cmd/plumb.version":      "set by the linker",
 
 	"cmd/plumb/internal/schema.files": "embedded files",
 }
@@ -209,10 +209,10 @@ var checks = map[string]func(source) []string{
 	"main":              checkMain,
 }
 
-// TestEngines checks the engines. They are modules of their own, and no plugins: the rules about imports
+// TestDatastores checks the datastores. They are modules of their own, and no plugins: the rules about imports
 // do not hold for them.
-func TestEngines(t *testing.T) {
-	for _, s := range sources(t, "engine/*/*.go") {
+func TestDatastores(t *testing.T) {
+	for _, s := range sources(t, "datastore/*/*.go") {
 		for _, violation := range slices.Concat(checkInit(s), checkVars(s), checkFuncs(s)) {
 			t.Error(violation)
 		}
@@ -648,7 +648,7 @@ func TestStartCost(t *testing.T) {
 }
 
 // TestClusterLocalIsSmall: cluster-local starts at every ADD, so it has neither what interface plugins need
-// nor what an engine needs to reach its store.
+// nor what a datastore needs to reach its store.
 func TestClusterLocalIsSmall(t *testing.T) {
 	out, err := goList("-deps", "./plugins/cluster-local")
 	if err != nil {

@@ -66,7 +66,7 @@ var installations = []installation{
 	{"scripts/quickstart-cluster.sh", []string{"build_linux.sh", "scripts/quickstart-cluster.sh"}, nil},
 	{"test/vm/run.sh", []string{"build_linux.sh", "scripts/sandbox.sh", "test/vm", "test/nstest", "pkg", "plugins"}, daemons},
 	{"test/runtimes/run.sh", []string{"build_linux.sh", "scripts/sandbox.sh", "test/runtimes", "test/nstest"}, daemons},
-	{"test/engine/run.sh", []string{"build_linux.sh", "scripts/sandbox.sh", "scripts/quickstart-cluster.sh", "test/engine", "test/nstest"}, daemons},
+	{"test/datastore/run.sh", []string{"build_linux.sh", "scripts/sandbox.sh", "scripts/quickstart-cluster.sh", "test/datastore", "test/nstest"}, daemons},
 	{"test/fresh/run.sh", []string{"test/fresh"}, nil},
 }
 
@@ -74,7 +74,7 @@ var installations = []installation{
 var daemons = []string{"test/nstest/dnsmasq.go", "test/nstest/firewalld.go", "test/nstest/kea.go"}
 
 // own are the folders whose run.sh has an installation of its own.
-var own = []string{"test/engine", "test/vm", "test/runtimes", "test/fresh"}
+var own = []string{"test/datastore", "test/vm", "test/runtimes", "test/fresh"}
 
 // TestProgramsAreInstalled holds the programs that tests and scripts run against the
 // packages that the scripts install.

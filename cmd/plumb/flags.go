@@ -135,7 +135,7 @@ func printJSON(w io.Writer, v any) error {
 	return e.Encode(v)
 }
 
-// readNode reads the inventory of the host, and prints a warning for each part that cannot be read.
+// readHost reads the inventory of the host, and prints a warning for each part that cannot be read.
 func readHost(c *cobra.Command, p *inventory.Places) (*inventory.Inventory, error) {
 	inv, err := p.Read()
 	if err != nil {

@@ -43,7 +43,7 @@ need them for its DEL; the command that removes them is printed.`,
 	flags := c.Flags()
 	flags.StringVar(&f.To, "to", "", "the `folder` of the plugins, usually /opt/cni/bin")
 	flags.StringVar(&f.From, "from", "", "the `folder` of the new plugins (default: the folder of plumb)")
-	flags.StringSliceVar(&f.Only, "only", nil, "the `names` of the executables to install (default: all plugins and engines)")
+	flags.StringSliceVar(&f.Only, "only", nil, "the `names` of the executables to install (default: all plugins and datastores)")
 	flags.StringVar(&f.Backup, "backup", "", "copy each file to this `folder` before it is replaced; files that the folder has already are kept")
 	flags.StringVar(&f.restore, "restore", "", "restore the files in this backup `folder`")
 	flags.BoolVar(&f.Create, "create", false, "make the folders if they do not exist")

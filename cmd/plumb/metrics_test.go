@@ -42,7 +42,7 @@ var _ = Describe("plumb metrics", func() {
 		b := newTestbed()
 		b.network("10-flat.conflist", `{"cniVersion": "1.1.0", "name": "fl\"at\\", "plugins": [{"type": "macvlan", "ipam": {
 			"type": "cluster-local", "dataDir": "DIR/leases", "subnet": "10.1.2.0/24", "exclude": ["10.1.2.0/28", "10.1.2.4/30", "10.1.2.255"],
-			"engine": {"type": "cluster-local-etcd"}}}]}`)
+			"datastore": {"type": "cluster-local-etcd"}}}]}`)
 		owned := b.path(`leases/.plumb/.owned/fl"at\`)
 		Expect(os.MkdirAll(filepath.Dir(owned), 0o755)).To(Succeed())
 		Expect(os.WriteFile(owned, []byte("boot\nscope a flat n \"/\"\nseen 7\nfree 10.1.2.1 113\n10.1.2.20 0123456789abcdef\n10.1.2.21 0123456789abcdef\n"), 0o600)).To(Succeed())
@@ -55,7 +55,7 @@ var _ = Describe("plumb metrics", func() {
 
 	It("prints each number once if two plugins of a list have the same range", func() {
 		b := newTestbed()
-		const plugin = `{"type": "macvlan", "ipam": {"type": "cluster-local", "dataDir": "DIR/leases", "subnet": "10.1.2.0/24", "engine": {"type": "cluster-local-etcd"}}}`
+		const plugin = `{"type": "macvlan", "ipam": {"type": "cluster-local", "dataDir": "DIR/leases", "subnet": "10.1.2.0/24", "datastore": {"type": "cluster-local-etcd"}}}`
 		b.network("10-two.conflist", `{"cniVersion": "1.1.0", "name": "two", "plugins": [`+plugin+`, `+plugin+`]}`)
 		out := b.plumb("metrics")
 		Expect(strings.Count(out, `plumb_addresses{network="two",range="10.1.2.1-10.1.2.254"} 253`+"\n")).To(Equal(1), out)

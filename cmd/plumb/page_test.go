@@ -64,7 +64,7 @@ const (
 `
 )
 
-// A pageNode is the host on which the commands of docs/plumb.md run. It has the networks pods and lan, and two
+// A pageHost is the host on which the commands of docs/plumb.md run. It has the networks pods and lan, and two
 // containers: pageLive on both, and pageDead, whose namespace is gone, on pods.
 type pageHost struct {
 	*testbed
@@ -75,7 +75,7 @@ type pageHost struct {
 	usual      *strings.Replacer        // the reverse
 }
 
-// newPageNode returns the host. Its files are 3 days and 4 hours old.
+// newPageHost returns the host. Its files are 3 days and 4 hours old.
 func newPageHost() *pageHost {
 	GinkgoHelper()
 	tb := GinkgoTB()

@@ -138,7 +138,7 @@ func (b *testbed) network(file, text string) *libcni.NetworkConfigList {
 // A container is a container that a runtime attaches.
 type container = cnitest.Container
 
-// newPod returns a container with a host port for each of ports.
+// newContainer returns a container with a host port for each of ports.
 func newContainer(id string, ports ...int) *container {
 	GinkgoHelper()
 	p := cnitest.NewContainer(id)

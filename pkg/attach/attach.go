@@ -3,7 +3,7 @@
 //
 // There are two kinds of attachments. One has a veth pair with an end on the host: AddVeth,
 // HostEnd and DelVeth make, find and delete it. The other has an interface in the container only:
-// the plugin makes it, for example on a Master, and a PodLink, CheckPodLink and DelPodLink do the
+// the plugin makes it, for example on a Master, and a ContainerLink, CheckContainerLink and DelContainerLink do the
 // rest of ADD, CHECK and DEL.
 //
 // Only AddVeth pushes an undo. Everything else that is added to an interface disappears
@@ -31,8 +31,8 @@ type Spec struct {
 	Routes  []nl.Route
 }
 
-// PodSpec returns the Spec of the container's interface for the answer of an IPAM plugin.
-// It does not contain the PodSysctls, which Prepare writes earlier. A route without a
+// ContainerSpec returns the Spec of the container's interface for the answer of an IPAM plugin.
+// It does not contain the ContainerSysctls, which Prepare writes earlier. A route without a
 // gateway uses the first gateway of its family, as with the reference plugins. A route
 // that is given twice is added once.
 func ContainerSpec(ifName string, dad DADMode, ips []types.IP, routes []types.Route) Spec {
@@ -58,7 +58,7 @@ func Prepare(c *nl.Conn, l nl.Link, settings ...sysctl.Setting) error {
 	return c.SetUp(l)
 }
 
-// PodSysctls returns the sysctls that a container's interface has with any addresses. The
+// ContainerSysctls returns the sysctls that a container's interface has with any addresses. The
 // interface never configures itself by router advertisements (CVE-2020-10749), and Announce
 // makes it tell its neighbors of its addresses.
 func ContainerSysctls(ifName string, dad DADMode) []sysctl.Setting {

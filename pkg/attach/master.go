@@ -77,7 +77,7 @@ type MasterSetup struct {
 	MasterConn *nl.Conn // the namespace of the master: that of the host or, with InContainer, that of the container
 	Container  *nl.Conn
 	Master     nl.Link
-	// AnyGateway is passed on to PodLink.
+	// AnyGateway is passed on to ContainerLink.
 	AnyGateway bool
 
 	pending *ipam.Pending
@@ -106,7 +106,7 @@ func (m Master) Prepare(r *skel.Request, mtu int) (*MasterSetup, error) {
 	return &MasterSetup{MasterConn: masterConn, Container: container, Master: master, pending: pending}, nil
 }
 
-// Configure configures the interface l for the lease (PodLink.Configure). If the master has no
+// Configure configures the interface l for the lease (ContainerLink.Configure). If the master has no
 // carrier, Configure warns, and ADD does not wait for one.
 func (s *MasterSetup) Configure(r *skel.Request, l nl.Link, dad DADMode) (*types.Result, error) {
 	if !s.Master.Carrier {
@@ -135,7 +135,7 @@ func (m Master) Status(r *skel.Request, mtu int) error {
 	return err
 }
 
-// Check is CHECK of an interface of the kind on the master (CheckPodLink). diff compares what only the
+// Check is CHECK of an interface of the kind on the master (CheckContainerLink). diff compares what only the
 // plugin knows. It gets the connection to the container.
 func (m Master) Check(r *skel.Request, kind string, diff func(container *nl.Conn, l nl.Link) error) error {
 	masterConn, container, err := m.Open(r)

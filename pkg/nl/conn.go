@@ -60,7 +60,7 @@ func Open(h *ns.Handle) (*Conn, error) {
 	return c, nil
 }
 
-// OpenBoth returns connections to the host and to the container. If podNS is nil, container is nil.
+// OpenBoth returns connections to the host and to the container. If containerNS is nil, container is nil.
 func OpenBoth(hostNS, containerNS *ns.Handle) (host, container *Conn, err error) {
 	if host, err = Open(hostNS); err != nil || containerNS == nil {
 		return host, nil, err

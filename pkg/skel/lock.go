@@ -13,7 +13,7 @@ import (
 
 const (
 	// LockFile is the lock file (see lock.NewKey), with one key per plugin and attachment, and one
-	// per container for LockPod.
+	// per container for LockContainer.
 	LockFile = "/run/cni/plumb.lock"
 	// lockWait is how long a call waits for another call for the same attachment. Runtimes
 	// let a call run for some minutes.
@@ -40,10 +40,10 @@ func (r *Request) lockAttachment(v verb) error {
 	})
 }
 
-// LockPod waits until no other call that has called LockPod for the same container runs, and
+// LockContainer waits until no other call that has called LockContainer for the same container runs, and
 // locks the container until this call ends. A plugin calls it if it looks for a free number in
 // the container, such as that of a routing table: the attachments of one container can be made
-// at the same time. LockPod fails as the lock of the attachment does (see lockAttachment).
+// at the same time. LockContainer fails as the lock of the attachment does (see lockAttachment).
 func (r *Request) LockContainer() error {
 	return r.lock(wantedLock{
 		key:    fmt.Sprintf("container %d", r.ContainerNS.Cookie()),

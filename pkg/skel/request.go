@@ -239,7 +239,7 @@ func (l *lockedWriter) Write(b []byte) (int, error) {
 }
 
 // openNamespaces sets r.Host and r.Container. If both would be the same namespace, the plugin would
-// change the host instead of the container: see podIsNode. IPAM plugins need no namespace.
+// change the host instead of the container: see containerIsHost. IPAM plugins need no namespace.
 func (r *Request) openNamespaces(v verb) error {
 	if r.plugin.IPAM {
 		return nil
@@ -268,7 +268,7 @@ func (r *Request) openNamespaces(v verb) error {
 	return types.Errorf(types.CodeNamespace, "container namespace: %w", err)
 }
 
-// podIsNode returns the error if CNI_NETNS is the namespace of the host. In DEL that is a
+// containerIsHost returns the error if CNI_NETNS is the namespace of the host. In DEL that is a
 // warning. It means that the container is gone: the path can be /proc/<pid>/ns/net, and a
 // process of the host has the pid now. DEL then has no container, and deletes only what the host has
 // for the container.
@@ -287,7 +287,7 @@ func gone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, ns.ErrNotNamespace)
 }
 
-// openNode opens the namespace of the process, or that of a test.
+// openHost opens the namespace of the process, or that of a test.
 func (r *Request) openHost() (*ns.Handle, error) {
 	if r.env.HostNS != "" {
 		return ns.Open(r.env.HostNS, r.Trace)

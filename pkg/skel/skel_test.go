@@ -626,7 +626,7 @@ func TestNamespaces(t *testing.T) {
 	}
 }
 
-// TestEnvNodeIsTheNode: a test can set the namespace of the host, also for the comparison with
+// TestEnvHostIsTheHost: a test can set the namespace of the host, also for the comparison with
 // CNI_NETNS.
 func TestEnvHostIsTheHost(t *testing.T) {
 	host := newNS(t)

@@ -8,7 +8,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// podIndex is the index of the container end in the result, after the bridge and the host
+// containerIndex is the index of the container end in the result, after the bridge and the host
 // end.
 const containerIndex = 2
 

@@ -64,7 +64,7 @@ func (a *attachment) configureExisting(result *types.Result) (err error) {
 	return a.configureHost(result)
 }
 
-// nodeInterface returns the first interface of prev that is on the host and is not the
+// hostInterface returns the first interface of prev that is on the host and is not the
 // bridge: it becomes a port of the bridge. prev may be nil. A prev of loopback, which is the
 // first plugin in the chain of Nomad, has interfaces in the container only.
 func hostInterface(prev *types.Result, bridge string) (name string, found bool) {

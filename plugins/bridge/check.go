@@ -54,7 +54,7 @@ func (c *checker) ips() []types.IP {
 	return attach.IPsOf(c.prev, c.r.IfName)
 }
 
-// diffPod compares the interface of the container.
+// diffContainer compares the interface of the container.
 func (c *checker) diffContainer() error {
 	if c.conf.containerDown {
 		_, err := c.container.Link(c.r.IfName)
@@ -67,7 +67,7 @@ func (c *checker) diffContainer() error {
 	return attach.Diff(c.container, c.r.IfName, spec)
 }
 
-// diffNode compares the bridge, the port, the gateway and the rules. missing is the error of
+// diffHost compares the bridge, the port, the gateway and the rules. missing is the error of
 // findHost, or nil.
 func (c *checker) diffHost(missing error) error {
 	br, err := c.host.Link(c.conf.bridge)
@@ -194,7 +194,7 @@ func (c *checker) diffGateway(br nl.Link) error {
 	return errors.Join(errs...)
 }
 
-// diffNodeRoutes compares the routes that the kernel made of the gateway addresses. It looks up no route to an interface
+// diffHostRoutes compares the routes that the kernel made of the gateway addresses. It looks up no route to an interface
 // that has a master: the routes of a VRF are in another table.
 func (c *checker) diffHostRoutes(dev nl.Link) error {
 	var errs []error
@@ -208,7 +208,7 @@ func (c *checker) diffHostRoutes(dev nl.Link) error {
 	return errors.Join(errs...)
 }
 
-// diffNodeRoute returns an error if packets of the host for an address in the subnet do not leave through the gateway's
+// diffHostRoute returns an error if packets of the host for an address in the subnet do not leave through the gateway's
 // interface.
 func (c *checker) diffHostRoute(dev nl.Link, subnet netip.Prefix, addr netip.Addr) error {
 	through, err := c.host.LinkTo(addr)
@@ -260,7 +260,7 @@ func (c *checker) diffRules(br nl.Link) error {
 	if c.conf.masquerade {
 		errs = append(errs, masq.Check(c.conf.masq(c.r), attach.Prefixes(c.ips())))
 	}
-	// diffPod has reported it if prevResult lacks the interface of the container.
+	// diffContainer has reported it if prevResult lacks the interface of the container.
 	if index, found := c.prev.ContainerInterface(c.r.IfName); found && c.conf.macSpoofCheck {
 		mac, err := types.FirstMAC(c.prev.Interfaces[index].MAC)
 		errs = append(errs, err, checkMACSpoofCheck(macSpoofCheck{

@@ -21,7 +21,7 @@ func (a *attachment) configure(result *types.Result) error {
 	return a.configureHost(result)
 }
 
-// configurePod waits for the lease, adds it to the result, and configures the interface of the
+// configureContainer waits for the lease, adds it to the result, and configures the interface of the
 // container for it. index is the index of that interface in the result, or types.NoInterface
 // if the container has none.
 func (a *attachment) configureContainer(result *types.Result, index int) error {
@@ -61,7 +61,7 @@ func (a *attachment) awaitLease() (*ipam.Lease, error) {
 	return a.pending.Wait()
 }
 
-// configureNode adds to the host what the addresses of the container need: the gateway
+// configureHost adds to the host what the addresses of the container need: the gateway
 // addresses, forwarding and masquerade, as far as they are configured.
 func (a *attachment) configureHost(result *types.Result) error {
 	if a.conf.isGateway {

@@ -10,17 +10,17 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// BenchmarkWithoutEngine runs the built executables of host-local and cluster-local by turns, as a runtime
-// does, and compares the medians of ADD and DEL when the node has a free address, so that no engine is called:
+// BenchmarkWithoutDatastore runs the built executables of host-local and cluster-local by turns, as a runtime
+// does, and compares the medians of ADD and DEL when the node has a free address, so that no datastore is called:
 //
 //	go test ./plugins/cluster-local -run '^$' -bench WithoutEngine -benchtime 500x
-func BenchmarkWithoutEngine(b *testing.B) {
+func BenchmarkWithoutDatastore(b *testing.B) {
 	bin, c, dir := nstest.Build(b, "host-local", "cluster-local"), newCluster(b), b.TempDir()
 	plugins, verbs := []string{"host-local", "cluster-local"}, []string{"ADD", "DEL"}
 	call := func(plugin, verb string) time.Duration {
 		conf := fmt.Sprintf(`{"cniVersion": "1.1.0", "name": "net", "type": "bridge", "ipam": {"type": %q, "subnet": "10.1.2.0/24", "dataDir": %q`, plugin, filepath.Join(dir, plugin))
 		if plugin == "cluster-local" {
-			conf += `, "node": "n1", "engine": {"type": "fake-engine", "timeout": 60}`
+			conf += `, "node": "n1", "datastore": {"type": "fake-datastore", "timeout": 60}`
 		}
 		start := time.Now()
 		nstest.Exec(b, filepath.Join(bin, plugin), nstest.Call{Command: verb, NetNS: "/dev/null", Path: c.dir, Config: conf + "}}"}).OK(b)
@@ -28,7 +28,7 @@ func BenchmarkWithoutEngine(b *testing.B) {
 	}
 	times := map[string][]time.Duration{}
 	for _, p := range plugins {
-		call(p, "ADD") // gets the stock
+		call(p, "ADD") // gets the warm pool
 		call(p, "DEL")
 	}
 	c.calls()
@@ -40,7 +40,7 @@ func BenchmarkWithoutEngine(b *testing.B) {
 		}
 	}
 	if calls := c.calls(); len(calls) > 0 {
-		b.Fatalf("the engine was called: %v", calls)
+		b.Fatalf("the datastore was called: %v", calls)
 	}
 	for _, v := range verbs {
 		median := func(p string) float64 {

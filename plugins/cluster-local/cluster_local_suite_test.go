@@ -16,10 +16,10 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// TestMain makes this test binary the fake engine, or a plugin that kills itself, if the environment says so.
+// TestMain makes this test binary the fake datastore, or a plugin that kills itself, if the environment says so.
 func TestMain(m *testing.M) {
-	if dir := os.Getenv("FAKE_ENGINE"); dir != "" {
-		os.Exit(runFakeEngine(dir))
+	if dir := os.Getenv("FAKE_DATASTORE"); dir != "" {
+		os.Exit(runFakeDatastore(dir))
 	}
 	if at := os.Getenv("KILL_AT_STEP"); at != "" {
 		os.Exit(runKilledPlugin(at))

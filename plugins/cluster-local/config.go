@@ -9,19 +9,19 @@ import (
 	"strings"
 	"time"
 
-	"github.com/plumb-cni/plumb/pkg/engine"
+	"github.com/plumb-cni/plumb/pkg/datastore"
 	"github.com/plumb-cni/plumb/pkg/pool"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
 const (
-	defaultStock   = 8
-	maxStock       = 256
-	defaultTimeout = 3   // seconds
-	maxTimeout     = 60  // seconds
-	maxName        = 253 // bytes: of segments and nodes, as engine/README.md says
-	separator      = ":" // between node and network; no name has it
+	defaultWarmPool = 8
+	maxWarmPool     = 256
+	defaultTimeout  = 3   // seconds
+	maxTimeout      = 60  // seconds
+	maxName         = 253 // bytes: of segments and nodes, as datastore/README.md says
+	separator       = ":" // between node and network; no name has it
 )
 
 // rawConf is the configuration before it is checked.
@@ -32,15 +32,15 @@ type rawConf struct {
 
 type rawIPAM struct {
 	pool.Keys
-	Segment string          `json:"segment"`
-	Node    string          `json:"node"`
-	Stock   *int            `json:"stock"`
-	Fixed   []string        `json:"fixed"`
-	Engine  json.RawMessage `json:"engine"` // the engine checks the keys that are its own
+	Segment       string          `json:"segment"`
+	Node          string          `json:"node"`
+	WarmPool      *int            `json:"warmPool"`
+	OnRequestOnly []string        `json:"onRequestOnly"`
+	Datastore     json.RawMessage `json:"datastore"` // the datastore checks the keys that are its own
 }
 
-// rawEngine has the keys of engine that this plugin reads.
-type rawEngine struct {
+// rawDatastore has the keys of datastore that this plugin reads.
+type rawDatastore struct {
 	Type    string `json:"type"`
 	Timeout *int   `json:"timeout"` // seconds
 	Prefix  string `json:"prefix"`
@@ -49,17 +49,17 @@ type rawEngine struct {
 // A network is a checked configuration of an ADD, CHECK, DEL, GC or STATUS, with the addresses of its network.
 type network struct {
 	*pool.Pool
-	host    host
-	request *skel.Request
-	sets    []pool.Set
-	segment string
-	node    string // the name by which the engine knows the addresses of this network on this node
-	stock   int
-	fixed   []netip.Prefix
-	engine  json.RawMessage
-	program string // the key engine.type: the executable of the engine
-	timeout time.Duration
-	scope   string // what the owned addresses depend on: see state
+	host          host
+	request       *skel.Request
+	sets          []pool.Set
+	segment       string
+	node          string // the name by which the datastore knows the addresses of this network on this node
+	warmPool      int
+	onRequestOnly []netip.Prefix
+	datastore     json.RawMessage
+	program       string // the key datastore.type: the executable of the datastore
+	timeout       time.Duration
+	scope         string // what the owned addresses depend on: see state
 }
 
 // parse returns the network that the configuration describes. The error names all problems of the
@@ -78,11 +78,11 @@ func (h host) parse(r *skel.Request) (*network, error) {
 	if err := errors.Join(poolErr, n.setKeys(raw.IPAM)); err != nil {
 		return nil, types.Coded(types.CodeConfig, err)
 	}
-	n.sets = p.Sets(n.fixed...)
+	n.sets = p.Sets(n.onRequestOnly...)
 	return n, n.checkSets()
 }
 
-// checkSets returns an error if no engine takes the range sets: engine/README.md has the limits of a request.
+// checkSets returns an error if no datastore takes the range sets: datastore/README.md has the limits of a request.
 func (n *network) checkSets() error {
 	var errs []error
 	problem := types.ProblemsInto(&errs)
@@ -91,7 +91,7 @@ func (n *network) checkSets() error {
 			problem(r.First.Is6() && !netip.PrefixFrom(r.First, 64).Contains(r.Last), "range set %d: %s-%s must be in one /64", i+1, r.First, r.Last)
 		}
 		parts := len(set.Ranges) + len(set.Exclude)
-		problem(parts > engine.MaxParts, "range set %d: want %d ranges and exclusions at most, got %d", i+1, engine.MaxParts, parts)
+		problem(parts > datastore.MaxParts, "range set %d: want %d ranges and exclusions at most, got %d", i+1, datastore.MaxParts, parts)
 	}
 	return types.Coded(types.CodeConfig, errors.Join(errs...))
 }
@@ -100,28 +100,28 @@ func (n *network) checkSets() error {
 func (n *network) setKeys(raw *rawIPAM) error {
 	var errs []error
 	problem := types.ProblemsInto(&errs)
-	n.segment, n.stock, n.engine = raw.Segment, defaultStock, raw.Engine
+	n.segment, n.warmPool, n.datastore = raw.Segment, defaultWarmPool, raw.Datastore
 	if n.segment == "" {
 		n.segment = n.request.Conf.Name
 	}
 	problem(!isName(n.segment), "segment %q is no name: use letters, digits, '.', '_' and '-', and begin with a letter or digit", n.segment)
-	if raw.Stock != nil {
-		n.stock = *raw.Stock
+	if raw.WarmPool != nil {
+		n.warmPool = *raw.WarmPool
 	}
-	problem(n.stock < 0 || n.stock > maxStock, "stock %d is not between 0 and %d", n.stock, maxStock)
+	problem(n.warmPool < 0 || n.warmPool > maxWarmPool, "warmPool %d is not between 0 and %d", n.warmPool, maxWarmPool)
 	var err error
-	n.fixed, err = pool.ParsePrefixes("fixed", raw.Fixed)
+	n.onRequestOnly, err = pool.ParsePrefixes("onRequestOnly", raw.OnRequestOnly)
 	problem(err != nil, "%w", err)
 	node, err := n.nodeName(raw.Node)
 	problem(err != nil, "%w", err)
-	prefix, err := n.setEngine()
+	prefix, err := n.setDatastore()
 	problem(err != nil, "%w", err)
 	n.node = node
 	n.scope = fmt.Sprintf("%s %s %s %q", n.program, n.segment, n.node, prefix)
 	return errors.Join(errs...)
 }
 
-// nodeName returns the name of the node for the engine: the key node, or else the host name. Where the
+// nodeName returns the name of the node for the datastore: the key node, or else the host name. Where the
 // segment is not named after the network, the network's name follows: each network of a segment has
 // addresses of its own on the node, because its reservations are in a folder of their own.
 func (n *network) nodeName(configured string) (string, error) {
@@ -143,14 +143,14 @@ func (n *network) nodeName(configured string) (string, error) {
 	return full, nil
 }
 
-// setEngine reads the keys of engine that are not the engine's own, and returns its prefix.
-func (n *network) setEngine() (prefix string, err error) {
-	if len(n.engine) == 0 || string(n.engine) == "null" {
-		return "", errors.New(`engine is missing: name it, such as {"type": "cluster-local-etcd", "endpoints": ["https://10.0.0.1:2379"], …}`)
+// setDatastore reads the keys of datastore that are not the datastore's own, and returns its prefix.
+func (n *network) setDatastore() (prefix string, err error) {
+	if len(n.datastore) == 0 || string(n.datastore) == "null" {
+		return "", errors.New(`datastore is missing: name it, such as {"type": "cluster-local-etcd", "endpoints": ["https://10.0.0.1:2379"], …}`)
 	}
-	var raw rawEngine
-	if err := json.Unmarshal(n.engine, &raw); err != nil {
-		return "", fmt.Errorf("engine: %w", err)
+	var raw rawDatastore
+	if err := json.Unmarshal(n.datastore, &raw); err != nil {
+		return "", fmt.Errorf("datastore: %w", err)
 	}
 	seconds := defaultTimeout
 	if raw.Timeout != nil {
@@ -158,13 +158,13 @@ func (n *network) setEngine() (prefix string, err error) {
 	}
 	var errs []error
 	problem := types.ProblemsInto(&errs)
-	problem(seconds < 1 || seconds > maxTimeout, "engine.timeout %d is not between 1 and %d seconds", seconds, maxTimeout)
-	problem(!isName(raw.Type), "engine.type %q must be the name of an executable in CNI_PATH, such as cluster-local-etcd", raw.Type)
+	problem(seconds < 1 || seconds > maxTimeout, "datastore.timeout %d is not between 1 and %d seconds", seconds, maxTimeout)
+	problem(!isName(raw.Type), "datastore.type %q must be the name of an executable in CNI_PATH, such as cluster-local-etcd", raw.Type)
 	n.program, n.timeout = raw.Type, time.Duration(seconds)*time.Second
 	return raw.Prefix, errors.Join(errs...)
 }
 
-// isName reports whether s can be the name of a segment, a node or an engine.
+// isName reports whether s can be the name of a segment, a node or a datastore.
 func isName(s string) bool {
 	for i, r := range s {
 		alphanumeric := 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9'
@@ -175,9 +175,9 @@ func isName(s string) bool {
 	return s != "" && len(s) <= maxName
 }
 
-// isFixed reports whether the address is given only on request.
-func (n *network) isFixed(ip netip.Addr) bool {
-	return slices.ContainsFunc(n.fixed, func(p netip.Prefix) bool { return p.Contains(ip) })
+// isOnRequestOnly reports whether the address is given only on request.
+func (n *network) isOnRequestOnly(ip netip.Addr) bool {
+	return slices.ContainsFunc(n.onRequestOnly, func(p netip.Prefix) bool { return p.Contains(ip) })
 }
 
 // setOf returns the index of the set that allocates the address, or noSet.

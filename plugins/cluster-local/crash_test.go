@@ -35,7 +35,7 @@ func (n *testNode) kill(at int, call nstest.Call) bool {
 }
 
 var _ = Describe("a kill at each step", func() {
-	none := variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/24", "stock": 0`}
+	none := variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/24", "warmPool": 0`}
 	var n *testNode
 	BeforeEach(func() { n = newNode(newCluster(GinkgoTB()), "n1") })
 
@@ -77,10 +77,10 @@ var _ = Describe("a kill at each step", func() {
 			n.Boot(fmt.Sprint("next-", boot))
 		}, collect)
 	})
-	It("of an ADD that calls the engine leaves nothing that GC does not find", func() {
+	It("of an ADD that calls the datastore leaves nothing that GC does not find", func() {
 		eachStep("ADD", func() { n.add("other", none) }, collect)
 	})
-	It("of an ADD leaves nothing that the next ADD does not adopt", func() {
+	It("of an ADD leaves nothing that the next ADD does not register", func() {
 		eachStep("ADD", func() { n.add("other", none) }, func() {
 			n.del("other", none)
 			n.del("victim", none)
@@ -101,9 +101,9 @@ var _ = Describe("a kill at each step", func() {
 	})
 })
 
-// TestFaults sweeps over the steps of ADD and DEL. Without a stock, each of them calls the engine.
+// TestFaults sweeps over the steps of ADD and DEL. Without a warm pool, each of them calls the datastore.
 func TestFaults(t *testing.T) {
-	for name, keys := range map[string]string{"with a stock": ``, "without a stock": `, "stock": 0`} {
+	for name, keys := range map[string]string{"with a warm pool": ``, "without a warm pool": `, "warmPool": 0`} {
 		t.Run(name, func(t *testing.T) {
 			c, dir := newCluster(t), t.TempDir()
 			id := filepath.Join(t.TempDir(), "id")
@@ -114,11 +114,11 @@ func TestFaults(t *testing.T) {
 			h.identity = []string{id}
 			nstest.FaultSweep(t, nstest.Sweep{
 				Plugin: h.plugin(), Path: c.dir, Dirs: []string{dir}, Ignore: nstest.KeptByHostLocal,
-				// If the fault before left the outcome of a call of the engine unknown, ADD also returns a surplus. It only warns
+				// If the fault before left the outcome of a call of the datastore unknown, ADD also returns a surplus. It only warns
 				// if that fails.
 				MayFail: []string{"lock " + filepath.Join(dir, "net")},
 				Config: fmt.Sprintf(`{"cniVersion": "1.1.0", "name": "net", "type": "bridge", "ipam": {"type": "cluster-local", "node": "n1", "dataDir": %q,
-					"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "fd00::/112"}]], "engine": {"type": "fake-engine", "timeout": 60}%s}}`, dir, keys),
+					"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "fd00::/112"}]], "datastore": {"type": "fake-datastore", "timeout": 60}%s}}`, dir, keys),
 			})
 			text, err := os.ReadFile(filepath.Join(dir, ".plumb", ".owned", "net"))
 			st, ok := parseState(string(text))
@@ -135,7 +135,7 @@ func TestFaults(t *testing.T) {
 }
 
 var _ = Describe("many calls at a time", func() {
-	It("on two nodes get addresses of their own, with fewer calls of the engine than ADDs", func() {
+	It("on two nodes get addresses of their own, with fewer calls of the datastore than ADDs", func() {
 		n1 := newNode(newCluster(GinkgoTB()), "n1")
 		n2 := n1.beside("n2")
 		var mu sync.Mutex
@@ -174,7 +174,7 @@ var _ = Describe("many calls at a time", func() {
 	})
 })
 
-// A storm calls nodes in random order, with an engine that misbehaves, reboots and kills.
+// A storm calls nodes in random order, with a datastore that misbehaves, reboots and kills.
 type storm struct {
 	*rand.Rand
 	nodes []*testNode
@@ -190,7 +190,7 @@ var _ = Describe("with random faults", func() {
 		s := &storm{
 			Rand: rand.New(rand.NewPCG(seed, 1)), live: map[string]*testNode{},
 			nodes: []*testNode{n1, n1.beside("n2"), n1.beside("n3")},
-			keys:  variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/27", "stock": 4`},
+			keys:  variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/27", "warmPool": 4`},
 		}
 		for range nstest.FullOrShort(600, 80) {
 			s.step()
@@ -227,7 +227,7 @@ func (s *storm) step() {
 		s.del(n)
 	case p < 80:
 		faults := []string{"die", "done, die", "done, unknown", "done, garbage", "refuse unreachable"}
-		if verb := []string{"claim", "adopt", "release", "release"}[s.IntN(4)]; verb == "release" && s.IntN(2) == 0 {
+		if verb := []string{"claim", "register", "release", "release"}[s.IntN(4)]; verb == "release" && s.IntN(2) == 0 {
 			n.cluster.script(verb, "later")
 		} else {
 			n.cluster.script(verb, faults[s.IntN(len(faults))])
@@ -329,7 +329,7 @@ func (n *testNode) expectNoForeignIfAny() {
 }
 
 var _ = Describe("in a pool that is half full", func() {
-	It("one ADD in five calls the engine, at most", func() {
+	It("one ADD in five calls the datastore, at most", func() {
 		nodes := []*testNode{newNode(newCluster(GinkgoTB()), "n1")}
 		for i := range 7 {
 			nodes = append(nodes, nodes[0].beside(fmt.Sprint("n", i+2)))
@@ -360,7 +360,7 @@ var _ = Describe("in a pool that is half full", func() {
 			add()
 		}
 		calls := len(nodes[0].cluster.calls())
-		AddReportEntry("calls of the engine for a pair of ADD and DEL", fmt.Sprintf("%.2f", float64(calls)/float64(pairs)))
+		AddReportEntry("calls of the datastore for a pair of ADD and DEL", fmt.Sprintf("%.2f", float64(calls)/float64(pairs)))
 		Expect(calls).To(BeNumerically("<=", pairs/5))
 	})
 })

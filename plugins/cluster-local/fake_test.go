@@ -19,22 +19,22 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
-	"github.com/plumb-cni/plumb/pkg/engine"
+	"github.com/plumb-cni/plumb/pkg/datastore"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// A cluster is a folder in which the fake engine keeps the owners of addresses, and the script of its
-// misbehaviour. The fake engine is this test binary (TestMain), so that it is a process as a real one.
+// A cluster is a folder in which the fake datastore keeps the owners of addresses, and the script of its
+// misbehaviour. The fake datastore is this test binary (TestMain), so that it is a process as a real one.
 type cluster struct{ dir, segment string }
 
-// newCluster makes a cluster without nodes. The folder is also the CNI_PATH with the engine.
+// newCluster makes a cluster without nodes. The folder is also the CNI_PATH with the datastore.
 func newCluster(tb nstest.TB) cluster {
 	tb.Helper()
 	c := cluster{tb.TempDir(), "net"}
 	binary, err := helper()
 	if err == nil {
-		err = os.WriteFile(filepath.Join(c.dir, "fake-engine"), fmt.Appendf(nil, "#!/bin/sh\nFAKE_ENGINE=%s exec %s\n", c.dir, binary), 0o755)
+		err = os.WriteFile(filepath.Join(c.dir, "fake-datastore"), fmt.Appendf(nil, "#!/bin/sh\nFAKE_DATASTORE=%s exec %s\n", c.dir, binary), 0o755)
 	}
 	if err != nil {
 		tb.Fatalf("%v", err)
@@ -66,7 +66,7 @@ func buildSettings() (all []string) {
 	return all
 }
 
-// A fakeState is what the fake engine keeps.
+// A fakeState is what the fake datastore keeps.
 type fakeState struct {
 	Revision int64
 	Store    string
@@ -74,13 +74,13 @@ type fakeState struct {
 	Nodes    map[string]string // "machine boot" by node
 	Owners   map[netip.Addr]fakeOwner
 	Script   []fakeStep
-	Late     []engine.Request // releases that will be done later
-	Calls    []engine.Request
+	Late     []datastore.Request // releases that will be done later
+	Calls    []datastore.Request
 }
 
 type fakeOwner struct{ Node, Claim string }
 
-// A fakeStep is what the fake engine does in the next call with the verb.
+// A fakeStep is what the fake datastore does in the next call with the verb.
 type fakeStep struct{ Verb, Does string }
 
 // change changes the state under the lock.
@@ -116,7 +116,7 @@ func (c cluster) script(verb, does string) {
 	c.change(func(st *fakeState) { st.Script = append(st.Script, fakeStep{verb, does}) })
 }
 
-// calls returns the verbs of all calls since the last time, and forgets them.
+// calls returns the verbs of all calls since the last time, and removes them.
 func (c cluster) calls() (verbs []string) {
 	c.change(func(st *fakeState) {
 		for _, r := range st.Calls {
@@ -140,11 +140,11 @@ func (c cluster) owned(node string) map[netip.Addr]string {
 	return all
 }
 
-// applyLate does the releases that the engine had put off.
+// applyLate does the releases that the datastore had put off.
 func (c cluster) applyLate() {
 	c.change(func(st *fakeState) {
 		for _, r := range st.Late {
-			st.release(r, &engine.Answer{})
+			st.release(r, &datastore.Answer{})
 		}
 		st.Late = nil
 	})
@@ -165,9 +165,9 @@ func (st *fakeState) give(node string, ip netip.Addr) string {
 	return claim
 }
 
-// runFakeEngine serves the request in stdin, and returns the exit status.
-func runFakeEngine(dir string) int {
-	var r engine.Request
+// runFakeDatastore serves the request in stdin, and returns the exit status.
+func runFakeDatastore(dir string) int {
+	var r datastore.Request
 	text, err := io.ReadAll(os.Stdin)
 	if err == nil {
 		err = json.Unmarshal(text, &r)
@@ -177,10 +177,10 @@ func runFakeEngine(dir string) int {
 	}
 	for _, v := range os.Environ() {
 		if strings.HasPrefix(v, "CNI_") && !strings.HasPrefix(v, "CNI_PATH=") {
-			panic("the engine has " + v)
+			panic("the datastore has " + v)
 		}
 	}
-	var answer engine.Answer
+	var answer datastore.Answer
 	var does string
 	c := cluster{dir, r.Segment}
 	c.change(func(st *fakeState) {
@@ -206,28 +206,28 @@ func runFakeEngine(dir string) int {
 }
 
 // misbehave does what the script says instead of the call, and reports whether that replaces the call.
-func misbehave(st *fakeState, r engine.Request, does string, answer *engine.Answer) bool {
+func misbehave(st *fakeState, r datastore.Request, does string, answer *datastore.Answer) bool {
 	switch {
 	case does == "later":
 		st.Late = append(st.Late, r)
-		answer.Error = &engine.Error{Code: 11, Reason: engine.ReasonUnknown, Msg: "it may happen later"}
+		answer.Error = &datastore.Error{Code: 11, Reason: datastore.ReasonUnknown, Msg: "it may happen later"}
 		return true
 	case strings.HasPrefix(does, "refuse "):
-		answer.Error = &engine.Error{Code: 11, Reason: strings.TrimPrefix(does, "refuse "), Msg: "refused: " + does}
+		answer.Error = &datastore.Error{Code: 11, Reason: strings.TrimPrefix(does, "refuse "), Msg: "refused: " + does}
 		return true
 	}
 	return false
 }
 
 // printAnswer prints the answer, or what the script says instead.
-func printAnswer(does string, answer engine.Answer) int {
+func printAnswer(does string, answer datastore.Answer) int {
 	switch does {
 	case "done, die":
 		return 3
 	case "done, hang":
 		time.Sleep(time.Hour)
 	case "done, unknown":
-		answer = engine.Answer{Error: &engine.Error{Code: 11, Reason: engine.ReasonUnknown, Msg: "no confirmation"}}
+		answer = datastore.Answer{Error: &datastore.Error{Code: 11, Reason: datastore.ReasonUnknown, Msg: "no confirmation"}}
 	case "done, garbage":
 		fmt.Print("panic: no JSON")
 		return 0
@@ -245,19 +245,19 @@ func printAnswer(does string, answer engine.Answer) int {
 	return 0
 }
 
-// serve does what engine/README.md says of the verbs.
-func (st *fakeState) serve(r engine.Request, a *engine.Answer) {
-	verbs := map[string]func(engine.Request, *engine.Answer){
-		engine.Claim: st.claim, engine.Release: st.release, engine.Adopt: st.adopt, engine.Reassert: st.reassert,
-		engine.Status: func(engine.Request, *engine.Answer) {},
+// serve does what datastore/README.md says of the verbs.
+func (st *fakeState) serve(r datastore.Request, a *datastore.Answer) {
+	verbs := map[string]func(datastore.Request, *datastore.Answer){
+		datastore.Claim: st.claim, datastore.Release: st.release, datastore.Register: st.register, datastore.Resync: st.resync,
+		datastore.Status: func(datastore.Request, *datastore.Answer) {},
 	}
 	switch {
-	case r.Verb != engine.Reassert && (st.Revision < r.Seen || r.Store != "" && r.Store != st.Store):
-		a.Error = &engine.Error{Code: 11, Reason: engine.ReasonBehind, Msg: "an older state was restored"}
-	case r.Verb != engine.Status && st.Nodes[r.Node] != "" && !strings.HasPrefix(st.Nodes[r.Node], r.Machine+" "):
-		a.Error = &engine.Error{Code: 7, Reason: engine.ReasonMachine, Msg: "registered by machine " + st.Nodes[r.Node] + "; this is " + r.Machine}
-	case st.Frozen == "" && st.Nodes[r.Node] != "" && st.Nodes[r.Node] != r.Machine+" "+r.Boot && (r.Verb == engine.Claim || r.Verb == engine.Release || r.Adopted):
-		a.Error = &engine.Error{Code: 11, Reason: engine.ReasonBoot, Msg: "another boot"}
+	case r.Verb != datastore.Resync && (st.Revision < r.LastRevision || r.Store != "" && r.Store != st.Store):
+		a.Error = &datastore.Error{Code: 11, Reason: datastore.ReasonBehind, Msg: "an older state was restored"}
+	case r.Verb != datastore.Status && st.Nodes[r.Node] != "" && !strings.HasPrefix(st.Nodes[r.Node], r.Machine+" "):
+		a.Error = &datastore.Error{Code: 7, Reason: datastore.ReasonMachine, Msg: "registered by machine " + st.Nodes[r.Node] + "; this is " + r.Machine}
+	case st.Frozen == "" && st.Nodes[r.Node] != "" && st.Nodes[r.Node] != r.Machine+" "+r.Boot && (r.Verb == datastore.Claim || r.Verb == datastore.Release || r.Registered):
+		a.Error = &datastore.Error{Code: 11, Reason: datastore.ReasonBoot, Msg: "another boot"}
 	default:
 		verbs[r.Verb](r, a)
 	}
@@ -271,25 +271,25 @@ func (st *fakeState) serve(r engine.Request, a *engine.Answer) {
 	}
 }
 
-func (st *fakeState) claim(r engine.Request, a *engine.Answer) {
+func (st *fakeState) claim(r datastore.Request, a *datastore.Answer) {
 	refuse := func(reason, format string, args ...any) {
-		a.Error, a.Addresses = &engine.Error{Code: 11, Reason: reason, Msg: fmt.Sprintf(format, args...)}, nil
+		a.Error, a.Addresses = &datastore.Error{Code: 11, Reason: reason, Msg: fmt.Sprintf(format, args...)}, nil
 	}
 	switch {
 	case st.Frozen != "":
-		refuse(engine.ReasonFrozen, "segment %s is frozen since %s", r.Segment, st.Frozen)
+		refuse(datastore.ReasonFrozen, "segment %s is frozen since %s", r.Segment, st.Frozen)
 		return
 	case st.Nodes[r.Node] == "":
-		refuse(engine.ReasonUnregistered, "node %s is not registered", r.Node)
+		refuse(datastore.ReasonUnregistered, "node %s is not registered", r.Node)
 		return
 	}
 	a.Addresses = map[netip.Addr]string{}
 	for _, ip := range r.Requested {
 		if o, taken := st.Owners[ip]; taken && o.Node == r.Node {
-			refuse(engine.ReasonOwn, "%s belongs to this node", ip)
+			refuse(datastore.ReasonOwn, "%s belongs to this node", ip)
 			return
 		} else if taken {
-			refuse(engine.ReasonTaken, "%s belongs to node %s", ip, o.Node)
+			refuse(datastore.ReasonTaken, "%s belongs to node %s", ip, o.Node)
 			return
 		}
 	}
@@ -304,12 +304,12 @@ func (st *fakeState) claim(r engine.Request, a *engine.Answer) {
 		}
 	}
 	if len(a.Addresses) == 0 {
-		refuse(engine.ReasonFull, "no address of segment %s is free", r.Segment)
+		refuse(datastore.ReasonFull, "no address of segment %s is free", r.Segment)
 	}
 	st.Revision++
 }
 
-func (st *fakeState) release(r engine.Request, a *engine.Answer) {
+func (st *fakeState) release(r datastore.Request, a *datastore.Answer) {
 	a.Addresses = map[netip.Addr]string{}
 	for ip, claim := range r.Addresses {
 		if st.Owners[ip] == (fakeOwner{r.Node, claim}) {
@@ -320,9 +320,9 @@ func (st *fakeState) release(r engine.Request, a *engine.Answer) {
 	st.Revision++
 }
 
-func (st *fakeState) adopt(r engine.Request, a *engine.Answer) {
+func (st *fakeState) register(r datastore.Request, a *datastore.Answer) {
 	if st.Frozen != "" {
-		a.Error = &engine.Error{Code: 11, Reason: engine.ReasonFrozen, Msg: "the segment is frozen since " + st.Frozen}
+		a.Error = &datastore.Error{Code: 11, Reason: datastore.ReasonFrozen, Msg: "the segment is frozen since " + st.Frozen}
 		return
 	}
 	st.Nodes[r.Node], a.Addresses = r.Machine+" "+r.Boot, map[netip.Addr]string{}
@@ -334,10 +334,10 @@ func (st *fakeState) adopt(r engine.Request, a *engine.Answer) {
 	st.Revision++
 }
 
-func (st *fakeState) reassert(r engine.Request, a *engine.Answer) {
+func (st *fakeState) resync(r datastore.Request, a *datastore.Answer) {
 	st.Nodes[r.Node] = r.Machine + " " + r.Boot
 	a.Addresses, a.Conflicts = map[netip.Addr]string{}, map[netip.Addr]string{}
-	if (st.Revision < r.Seen || r.Store != "" && r.Store != st.Store) && st.Frozen == "" {
+	if (st.Revision < r.LastRevision || r.Store != "" && r.Store != st.Store) && st.Frozen == "" {
 		st.Frozen = "2026-01-01T00:00:00Z by " + r.Node
 	}
 	for ip, o := range st.Owners {
@@ -360,7 +360,7 @@ type testNode struct {
 	*nstest.PoolHost
 	cluster cluster
 	name    string
-	timeout int               // the key engine.timeout
+	timeout int               // the key datastore.timeout
 	wire    map[string]string // the addresses of all containers of the cluster
 	stderr  string            // of the last ADD that succeeded
 }
@@ -388,12 +388,12 @@ func (n *testNode) ownedFile() string {
 	return filepath.Join(n.DataDir, ".plumb", ".owned", "net")
 }
 
-// with adds the keys of the engine and the node to the variant.
+// with adds the keys of the datastore and the node to the variant.
 func (n *testNode) with(v variant) variant {
 	if v.IPAM == "" {
 		v.IPAM = subnet
 	}
-	v.IPAM += fmt.Sprintf(`, "engine": {"type": "fake-engine", "timeout": %d}`, n.timeout)
+	v.IPAM += fmt.Sprintf(`, "datastore": {"type": "fake-datastore", "timeout": %d}`, n.timeout)
 	return v
 }
 
@@ -451,14 +451,14 @@ func (n *testNode) gcWith(v variant, ids ...string) nstest.Reply {
 	return n.run("GC", "", v)
 }
 
-// reassert calls the command of this name, and returns its exit status. It prints nothing.
-func (n *testNode) reassert(args ...string) int {
+// resync calls the command of this name, and returns its exit status. It prints nothing.
+func (n *testNode) resync(args ...string) int {
 	GinkgoHelper()
 	var stdout bytes.Buffer
 	call := n.call("", "", variant{})
 	defer func() { Expect(stdout.String()).To(BeEmpty()) }()
 	return skel.Run(n.Plugin(), skel.Env{
-		Environ: []string{"CNI_PATH=" + call.Path}, Args: append([]string{"reassert"}, args...), Stdin: strings.NewReader(call.Config), Stdout: &stdout, Stderr: GinkgoWriter,
+		Environ: []string{"CNI_PATH=" + call.Path}, Args: append([]string{"resync"}, args...), Stdin: strings.NewReader(call.Config), Stdout: &stdout, Stderr: GinkgoWriter,
 	})
 }
 
@@ -472,7 +472,7 @@ func (n *testNode) state() *state {
 	return st
 }
 
-// expectAgreement checks that the node and the engine agree which addresses the node owns, and that all
+// expectAgreement checks that the node and the datastore agree which addresses the node owns, and that all
 // reserved ones are among them.
 func (n *testNode) expectAgreement() {
 	GinkgoHelper()
@@ -481,7 +481,7 @@ func (n *testNode) expectAgreement() {
 	n.expectNoForeign()
 }
 
-// expectNoForeign checks that the engine has the node as the owner of all addresses that it may give or
+// expectNoForeign checks that the datastore has the node as the owner of all addresses that it may give or
 // has reserved.
 func (n *testNode) expectNoForeign() {
 	GinkgoHelper()

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/plumb-cni/plumb/pkg/engine"
+	"github.com/plumb-cni/plumb/pkg/datastore"
 	"github.com/plumb-cni/plumb/pkg/pool"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
@@ -19,7 +19,7 @@ import (
 
 const someClaim = "f7a80c5f3e2d4b1a9c8e7d6f5a4b3c2d"
 
-// FuzzAnswer checks what holds for all answers of an engine that are accepted: the addresses are what was asked
+// FuzzAnswer checks what holds for all answers of a datastore that are accepted: the addresses are what was asked
 // for, each has one text form and a claim that a line of the state can have, and an error has no addresses.
 func FuzzAnswer(f *testing.F) {
 	for _, a := range []string{
@@ -34,12 +34,12 @@ func FuzzAnswer(f *testing.F) {
 		}
 	}
 	five := netip.MustParseAddr("10.1.2.5")
-	requests := []engine.Request{
-		{Verb: engine.Claim, Want: 1, Ranges: []engine.Range{{First: netip.MustParseAddr("10.1.2.1"), Last: netip.MustParseAddr("10.1.2.9")}}, Exclude: []netip.Prefix{netip.MustParsePrefix("10.1.2.1/32")}},
-		{Verb: engine.Claim, Requested: []netip.Addr{five}},
-		{Verb: engine.Release, Addresses: map[netip.Addr]string{five: someClaim}},
-		{Verb: engine.Adopt},
-		{Verb: engine.Reassert, Addresses: map[netip.Addr]string{five: ""}},
+	requests := []datastore.Request{
+		{Verb: datastore.Claim, Want: 1, Ranges: []datastore.Range{{First: netip.MustParseAddr("10.1.2.1"), Last: netip.MustParseAddr("10.1.2.9")}}, Exclude: []netip.Prefix{netip.MustParsePrefix("10.1.2.1/32")}},
+		{Verb: datastore.Claim, Requested: []netip.Addr{five}},
+		{Verb: datastore.Release, Addresses: map[netip.Addr]string{five: someClaim}},
+		{Verb: datastore.Register},
+		{Verb: datastore.Resync, Addresses: map[netip.Addr]string{five: ""}},
 	}
 	f.Fuzz(func(t *testing.T, output string, n int) {
 		req := requests[uint(n)%uint(len(requests))]
@@ -52,11 +52,11 @@ func FuzzAnswer(f *testing.F) {
 		}
 		for ip := range a.Addresses {
 			inRange := ip.Is4() && ip.Compare(netip.MustParseAddr("10.1.2.1")) > 0 && ip.Compare(netip.MustParseAddr("10.1.2.9")) <= 0
-			if req.Verb == engine.Claim && len(req.Requested) == 0 && !inRange || len(req.Requested)+len(req.Addresses) > 0 && ip != five {
+			if req.Verb == datastore.Claim && len(req.Requested) == 0 && !inRange || len(req.Requested)+len(req.Addresses) > 0 && ip != five {
 				t.Errorf("%s: %s was not asked for", output, ip)
 			}
 		}
-		if req.Verb == engine.Claim && a.Error == nil && len(a.Addresses) != 1 {
+		if req.Verb == datastore.Claim && a.Error == nil && len(a.Addresses) != 1 {
 			t.Errorf("%s: %d addresses", output, len(a.Addresses))
 		}
 		st := newState("boot", "scope", a.Revision)
@@ -97,14 +97,14 @@ func FuzzState(f *testing.F) {
 	})
 }
 
-// FuzzConfig checks what holds for all values of ipam that are accepted: names that can be keys of a store, a stock
+// FuzzConfig checks what holds for all values of ipam that are accepted: names that can be keys of a store, a warm pool
 // and a timeout within their limits; and that a set never contains what is excluded or fixed.
 func FuzzConfig(f *testing.F) {
 	for _, keys := range []string{
-		`{"subnet": "10.1.2.0/24", "engine": {"type": "e"}}`,
-		`{"subnet": "10.1.2.0/24", "segment": "lan", "node": "a", "stock": 0, "fixed": ["10.1.2.8/29"], "exclude": ["10.1.2.9"], "engine": {"type": "e", "timeout": 60, "prefix": "/x y"}}`,
-		`{"ranges": [[{"subnet": "fd00::/64"}, {"subnet": "fd01::/8"}]], "stock": -1, "engine": {"type": ".."}}`,
-		`{"subnet": "10.1.2.0/24", "engine": null}`, `null`, `{"engine": []}`, `{"fixed": [null], "engine": {"timeout": 1e9}}`,
+		`{"subnet": "10.1.2.0/24", "datastore": {"type": "e"}}`,
+		`{"subnet": "10.1.2.0/24", "segment": "lan", "node": "a", "warmPool": 0, "onRequestOnly": ["10.1.2.8/29"], "exclude": ["10.1.2.9"], "datastore": {"type": "e", "timeout": 60, "prefix": "/x y"}}`,
+		`{"ranges": [[{"subnet": "fd00::/64"}, {"subnet": "fd01::/8"}]], "warmPool": -1, "datastore": {"type": ".."}}`,
+		`{"subnet": "10.1.2.0/24", "datastore": null}`, `null`, `{"datastore": []}`, `{"onRequestOnly": [null], "datastore": {"timeout": 1e9}}`,
 	} {
 		f.Add(keys)
 	}
@@ -133,10 +133,10 @@ func FuzzConfig(f *testing.F) {
 func checkNetwork(t *testing.T, n *network) {
 	t.Helper()
 	if !isName(n.segment) || !isName(strings.Replace(n.node, separator, "", 1)) || !isName(n.program) || strings.Contains(n.scope, "\n") {
-		t.Errorf("segment %q, node %q, engine %q, scope %q", n.segment, n.node, n.program, n.scope)
+		t.Errorf("segment %q, node %q, datastore %q, scope %q", n.segment, n.node, n.program, n.scope)
 	}
-	if n.stock < 0 || n.stock > maxStock || n.timeout < time.Second || n.timeout > maxTimeout*time.Second {
-		t.Errorf("stock %d, timeout %s", n.stock, n.timeout)
+	if n.warmPool < 0 || n.warmPool > maxWarmPool || n.timeout < time.Second || n.timeout > maxTimeout*time.Second {
+		t.Errorf("warmPool %d, timeout %s", n.warmPool, n.timeout)
 	}
 	for i, s := range n.sets {
 		for _, p := range s.Exclude {
@@ -147,7 +147,7 @@ func checkNetwork(t *testing.T, n *network) {
 		for free := range uint64(3) {
 			st := newState("b", n.scope, 0)
 			n.setFree(st, i, free<<uint(20*free))
-			if target := n.target(st, i); target < 0 || target > n.stock {
+			if target := n.target(st, i); target < 0 || target > n.warmPool {
 				t.Errorf("target %d", target)
 			}
 		}
@@ -157,7 +157,7 @@ func checkNetwork(t *testing.T, n *network) {
 // TestState compares the text of a state with a golden file: other versions read it.
 func TestState(t *testing.T) {
 	st := newState("6f1e8a52-0000-4000-8000-000000000001", `cluster-local-etcd vlan7 n1:pods "/plumb/v1"`, 1234)
-	st.id, st.store, st.adopted, st.second = 5, someClaim, true, true
+	st.id, st.store, st.registered, st.second = 5, someClaim, true, true
 	st.unsettled, st.failed = true, 90*time.Second
 	st.free[netip.MustParseAddr("10.7.0.10")] = 113
 	st.free[netip.MustParseAddr("fd00::1")] = 1 << 53
@@ -172,7 +172,7 @@ func TestState(t *testing.T) {
 }
 
 func TestTargetShrinksAsThePoolFills(t *testing.T) {
-	n := &network{stock: 8, sets: []pool.Set{{
+	n := &network{warmPool: 8, sets: []pool.Set{{
 		Ranges:  []pool.Range{{First: netip.MustParseAddr("10.0.0.0"), Last: netip.MustParseAddr("10.0.3.255")}},
 		Exclude: []netip.Prefix{netip.MustParsePrefix("10.0.3.224/27"), netip.MustParsePrefix("10.0.3.232/32"), netip.MustParsePrefix("10.0.3.250/32"), netip.MustParsePrefix("10.0.4.0/24")},
 	}}}

@@ -1,5 +1,5 @@
 // cluster-local is an IPAM plugin that allocates addresses that are unique among all nodes of a segment. A
-// node allocates only addresses that it owns. The engine, which is a separate executable, records which
+// node allocates only addresses that it owns. The datastore, which is a separate executable, records which
 // node owns each address. README.md explains the configuration.
 package main
 
@@ -22,7 +22,7 @@ type host struct {
 	pool.Machine
 	identity []string               // paths of the files whose contents identify the machine
 	hostname func() (string, error) // returns the default of the key node
-	run      runProgram             // runs the engine
+	run      runProgram             // runs the datastore
 }
 
 // A runProgram is a function like invoke.RunProgram. Tests use another one.
@@ -31,12 +31,12 @@ type runProgram func(r *skel.Request, program string, input []byte, limit time.D
 func (h host) plugin() skel.Plugin {
 	return skel.Plugin{
 		Name: "cluster-local", IPAM: true, Add: h.add, Del: h.del, Check: h.check, Status: h.status, GC: h.gc,
-		Commands: map[string]func(*skel.Request, []string) error{"reassert": h.reassert},
+		Commands: map[string]func(*skel.Request, []string) error{"resync": h.resync},
 	}
 }
 
 // add reserves one address of each range set, from the addresses that the node owns. If none of these is
-// free in a range set, add first claims addresses from the engine.
+// free in a range set, add first claims addresses from the datastore.
 func (h host) add(r *skel.Request) (*types.Result, error) {
 	n, err := h.parse(r)
 	if err != nil {
@@ -44,7 +44,7 @@ func (h host) add(r *skel.Request) (*types.Result, error) {
 	}
 	lease, err := n.Allocate(r, n.choose)
 	if isNoneFree(err) {
-		return n.allocateWithEngine(r)
+		return n.allocateWithDatastore(r)
 	}
 	return lease, err
 }
@@ -56,7 +56,7 @@ func isNoneFree(err error) bool {
 }
 
 // del releases the reservations of the attachment. If the node then has more free addresses than it
-// needs, del returns some to the engine. If that fails, the node keeps them, and del only warns. An
+// needs, del returns some to the datastore. If that fails, the node keeps them, and del only warns. An
 // earlier call may have failed to return some, so del does the same if it releases nothing.
 func (h host) del(r *skel.Request) error {
 	store, err := h.NewStore(r)
@@ -85,7 +85,7 @@ func (h host) check(r *skel.Request) error {
 	return errors.Join(n.Check(r), n.checkOwned(r))
 }
 
-// status returns an error if ADD could not write a reservation, if the engine is not in CNI_PATH, or if a second
+// status returns an error if ADD could not write a reservation, if the datastore is not in CNI_PATH, or if a second
 // machine has the identity of this one. If the key failStatusWhenFull is set, it also returns an error if ADD would find no free address.
 func (h host) status(r *skel.Request) error { return types.NotAvailable(h.checkAvailable(r)) }
 
@@ -105,7 +105,7 @@ func (h host) checkAvailable(r *skel.Request) error {
 }
 
 // gc releases the reservations of all attachments but the valid ones. Then it synchronizes the owned
-// addresses with the engine, and returns those that the node does not need.
+// addresses with the datastore, and returns those that the node does not need.
 func (h host) gc(r *skel.Request) error {
 	store, err := h.NewStore(r)
 	if err != nil {
@@ -119,11 +119,11 @@ func (h host) gc(r *skel.Request) error {
 	return errors.Join(releaseErr, err)
 }
 
-// reassert synchronizes the owned addresses with the engine, as gc does, but releases no reservation.
-// Operators call it after they have restored the engine from a backup.
-func (h host) reassert(r *skel.Request, args []string) error {
+// resync synchronizes the owned addresses with the datastore, as gc does, but releases no reservation.
+// Operators call it after they have restored the datastore from a backup.
+func (h host) resync(r *skel.Request, args []string) error {
 	if len(args) > 0 {
-		return types.Errorf(types.CodeConfig, "reassert has no arguments; it reads the configuration from stdin")
+		return types.Errorf(types.CodeConfig, "resync has no arguments; it reads the configuration from stdin")
 	}
 	if err := r.ReadConfig(); err != nil {
 		return err

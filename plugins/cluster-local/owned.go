@@ -20,19 +20,19 @@ import (
 )
 
 // A state is the content of the file "owned": which addresses this node owns, as far as the node knows.
-// It counts for one boot and one scope. In any other, the node adopts: the engine says what it owns.
+// It counts for one boot and one scope. In any other, the node registers: the datastore says what it owns.
 // Processes read the file while they hold the lock of the pool. They write it while they also hold the
-// lock of the engine.
+// lock of the datastore.
 type state struct {
-	boot  string
-	id    uint64 // random; distinguishes two nodes with the same boot ID
-	scope string // segment, node and engine
-	seen  int64  // the highest revision that an answer of the engine had
-	store string // the ID that the last answer of the engine had
-	// adopted says that the node has registered with this boot and id. If the engine has another registration after
+	boot         string
+	id           uint64 // random; distinguishes two nodes with the same boot ID
+	scope        string // segment, node and datastore
+	lastRevision int64  // the highest revision that an answer of the datastore had
+	store        string // the ID that the last answer of the datastore had
+	// registered says that the node has registered with this boot and id. If the datastore has another registration after
 	// that, a second machine has the identity of this one: second says so, in later boots, too.
-	adopted, second bool
-	// unsettled says that a change of the engine has begun, and that it is not known what came of it.
+	registered, second bool
+	// unsettled says that a change of the datastore has begun, and that it is not known what came of it.
 	unsettled bool
 	failed    time.Duration         // when the last return of a surplus failed, since boot; zero: it did not
 	free      map[netip.Addr]uint64 // the free addresses of the segment in a range set, by the first address of the set
@@ -59,16 +59,16 @@ func (n *network) read(se *pool.Session) (st *state, valid bool, err error) {
 	if valid = st.boot == se.Boot(); valid {
 		return st, true, nil
 	}
-	fresh := newState(se.Boot(), n.scope, st.seen)
+	fresh := newState(se.Boot(), n.scope, st.lastRevision)
 	fresh.store, fresh.second = st.store, st.second
 	return fresh, false, nil
 }
 
-func newState(boot, scope string, seen int64) *state {
-	return &state{boot: boot, id: rand.Uint64(), scope: scope, seen: seen, free: map[netip.Addr]uint64{}, claims: map[netip.Addr]string{}}
+func newState(boot, scope string, lastRevision int64) *state {
+	return &state{boot: boot, id: rand.Uint64(), scope: scope, lastRevision: lastRevision, free: map[netip.Addr]uint64{}, claims: map[netip.Addr]string{}}
 }
 
-// bootID is what the engine knows as the boot.
+// bootID is what the datastore knows as the boot.
 func (st *state) bootID() string { return fmt.Sprintf("%s/%016x", st.boot, st.id) }
 
 // write replaces the file.
@@ -84,14 +84,14 @@ func (n *network) write(st *state) error {
 // a line per address.
 func (st *state) text() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s\nid %d\nscope %s\nseen %d\n", st.boot, st.id, st.scope, st.seen)
+	fmt.Fprintf(&b, "%s\nid %d\nscope %s\nseen %d\n", st.boot, st.id, st.scope, st.lastRevision)
 	if st.store != "" {
 		fmt.Fprintf(&b, "store %s\n", st.store)
 	}
 	for _, flag := range []struct {
 		word string
 		set  bool
-	}{{"adopted", st.adopted}, {"second", st.second}, {"unsettled", st.unsettled}} {
+	}{{"registered", st.registered}, {"second", st.second}, {"unsettled", st.unsettled}} {
 		if flag.set {
 			b.WriteString(flag.word + "\n")
 		}
@@ -132,12 +132,12 @@ func (st *state) parseLine(line string) (ok bool) {
 		st.scope = rest
 	case "id":
 		st.id, err = strconv.ParseUint(rest, 10, 64)
-	case "seen":
-		st.seen, err = strconv.ParseInt(rest, 10, 64)
+	case "lastRevision":
+		st.lastRevision, err = strconv.ParseInt(rest, 10, 64)
 	case "store":
 		st.store = rest
-	case "adopted":
-		st.adopted = true
+	case "registered":
+		st.registered = true
 	case "second":
 		st.second = true
 	case "unsettled":
@@ -182,7 +182,7 @@ func (n *network) choose(se *pool.Session) (pool.Choice, error) {
 	}
 	var among []netip.Addr
 	for ip := range st.claims {
-		if !st.second && (!n.isFixed(ip) || slices.Contains(n.Requested, ip)) {
+		if !st.second && (!n.isOnRequestOnly(ip) || slices.Contains(n.Requested, ip)) {
 			among = append(among, ip)
 		}
 	}

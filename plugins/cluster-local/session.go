@@ -8,16 +8,16 @@ import (
 	"slices"
 	"time"
 
-	"github.com/plumb-cni/plumb/pkg/engine"
+	"github.com/plumb-cni/plumb/pkg/datastore"
 	"github.com/plumb-cni/plumb/pkg/lock"
 	"github.com/plumb-cni/plumb/pkg/pool"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// A session is a network whose lock "engine" this process holds. Only a session runs the engine for a
+// A session is a network whose lock "datastore" this process holds. Only a session runs the datastore for a
 // change, and writes the file of the state. It holds the pool's lock too while it reads or writes the
-// state, but not while the engine runs.
+// state, but not while the datastore runs.
 type session struct {
 	*network
 	key   *lock.Key
@@ -27,16 +27,16 @@ type session struct {
 	wasUnsettled bool
 	recovered    bool  // refill has settled what an earlier call of this boot left: that may be a surplus
 	foreign      error // names the reservations whose addresses other nodes own
-	adopted      bool  // this session has adopted
+	registered   bool  // this session has registered
 	confirmed    bool  // an operator says that no other machine has the identity of this one
 }
 
-// open locks the engine. If another process holds the lock for longer than the limit, the error has
+// open locks the datastore. If another process holds the lock for longer than the limit, the error has
 // types.CodeTryAgain. The caller must close the session.
 func (n *network) open(limit time.Duration) (*session, error) {
-	key, err := lock.NewKey(n.PrivatePath("engine"), "engine")
+	key, err := lock.NewKey(n.PrivatePath("datastore"), "datastore")
 	if err == nil {
-		err = n.request.Trace.Do("lock "+n.PrivatePath("engine"), func() error { return key.Lock(limit) })
+		err = n.request.Trace.Do("lock "+n.PrivatePath("datastore"), func() error { return key.Lock(limit) })
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		err = types.Errorf(types.CodeTryAgain, "another process uses %s for over %s: %w", n.program, limit, err)
@@ -58,7 +58,7 @@ func (s *session) load() error {
 }
 
 // begin reads the state, changes it with edit, which may be nil, and writes it with unsettled set. If this
-// process is killed after that, the next session adopts.
+// process is killed after that, the next session registers.
 func (s *session) begin(edit func(*pool.Session) error) error {
 	return s.Lock(func(se *pool.Session) (err error) {
 		if s.st, s.valid, err = s.read(se); err != nil {
@@ -79,28 +79,28 @@ func (s *session) begin(edit func(*pool.Session) error) error {
 	})
 }
 
-// A change is a request to the engine that changes which addresses the node owns.
+// A change is a request to the datastore that changes which addresses the node owns.
 type change struct {
-	request engine.Request
-	apply   func(*engine.Answer) // changes the state according to the answer
+	request datastore.Request
+	apply   func(*datastore.Answer) // changes the state according to the answer
 }
 
-// run sends the request of a change to the engine, after begin, and writes the new state. The state stays
-// unsettled unless the engine has made the whole change, or none of it.
+// run sends the request of a change to the datastore, after begin, and writes the new state. The state stays
+// unsettled unless the datastore has made the whole change, or none of it.
 func (s *session) run(c change) error {
-	c.request.Seen, c.request.Store, c.request.Boot = s.st.seen, s.st.store, s.st.bootID()
+	c.request.LastRevision, c.request.Store, c.request.Boot = s.st.lastRevision, s.st.store, s.st.bootID()
 	answer, err := s.call(c.request, s.timeout+killAfter)
 	switch {
 	case err == nil:
-		s.st.unsettled, s.st.failed, s.st.seen, s.st.store = s.wasUnsettled, 0, max(s.st.seen, answer.Revision), answer.Store
+		s.st.unsettled, s.st.failed, s.st.lastRevision, s.st.store = s.wasUnsettled, 0, max(s.st.lastRevision, answer.Revision), answer.Store
 		c.apply(answer)
 		return s.save()
-	case reasonOf(err) == engine.ReasonBoot: // of a state that has adopted: only such a one claims and releases
+	case reasonOf(err) == datastore.ReasonBoot: // of a state that has registered: only such a one claims and releases
 		s.st.second = true
 		err = s.secondMachine()
-	case c.request.Verb == engine.Claim && reasonOf(err) != engine.ReasonUnknown:
+	case c.request.Verb == datastore.Claim && reasonOf(err) != datastore.ReasonUnknown:
 		s.st.unsettled = s.wasUnsettled
-	case c.request.Verb == engine.Release: // the engine may have released some of the addresses
+	case c.request.Verb == datastore.Release: // the datastore may have released some of the addresses
 		s.st.failed = s.host.Now()
 	}
 	return errors.Join(err, s.save())
@@ -110,11 +110,11 @@ func (s *session) save() error {
 	return s.Lock(func(*pool.Session) error { return s.write(s.st) })
 }
 
-// secondMachine is the error of a node that another boot has registered after its own adoption.
+// secondMachine is the error of a node that another boot has registered after its own registration.
 func (n *network) secondMachine() error {
 	machine, _ := n.machine() // an error is of the call that follows
 	return types.Errorf(types.CodeConfig, "node %s of segment %s has been registered by another boot of machine %s, while this one runs: a second machine has its identity and name, "+
-		"or %s was restored from a backup; give the second machine an identity and a name of its own, or reassert on all nodes, and then run cluster-local reassert here; until then, this node allocates no address",
+		"or %s was restored from a backup; give the second machine an identity and a name of its own, or resync on all nodes, and then run cluster-local resync here; until then, this node allocates no address",
 		n.node, n.segment, machine, n.program)
 }
 
@@ -129,13 +129,13 @@ func (n *network) checkAlone() error {
 	}))
 }
 
-// maxAttempts is how often an ADD claims addresses from the engine. It needs more than one attempt per range
-// set only if other calls allocate the claimed addresses first, or if the node has to adopt.
+// maxAttempts is how often an ADD claims addresses from the datastore. It needs more than one attempt per range
+// set only if other calls allocate the claimed addresses first, or if the node has to register.
 const maxAttempts = 20
 
-// allocateWithEngine allocates like Allocate. While none of the owned addresses is free, it claims addresses
-// from the engine and tries again.
-func (n *network) allocateWithEngine(r *skel.Request) (*types.Result, error) {
+// allocateWithDatastore allocates like Allocate. While none of the owned addresses is free, it claims addresses
+// from the datastore and tries again.
+func (n *network) allocateWithDatastore(r *skel.Request) (*types.Result, error) {
 	if err := n.rollback(r); err != nil {
 		return nil, err
 	}
@@ -179,7 +179,7 @@ func (s *session) refill(none *pool.NoneFreeError) error {
 	if !s.valid {
 		err := s.settle(none.Set)
 		if err != nil && types.AsError(err).Code == types.CodeTryAgain {
-			err = types.Errorf(types.CodeTryAgain, "%w; until it answers, the node does not know which addresses it owns, and allocates none of its stock", err)
+			err = types.Errorf(types.CodeTryAgain, "%w; until it answers, the node does not know which addresses it owns, and allocates none of its warm pool", err)
 		}
 		return err
 	}
@@ -187,7 +187,7 @@ func (s *session) refill(none *pool.NoneFreeError) error {
 		s.recovered = true
 		return s.settle(none.Set)
 	}
-	req := s.about(engine.Claim, none.Set)
+	req := s.about(datastore.Claim, none.Set)
 	if none.Addr.IsValid() {
 		req.Requested = []netip.Addr{none.Addr}
 	} else if want, err := s.want(none.Set); err == nil {
@@ -200,38 +200,38 @@ func (s *session) refill(none *pool.NoneFreeError) error {
 		err = s.claim(req, none.Set)
 	}
 	switch reasonOf(err) {
-	case engine.ReasonOwn, engine.ReasonBehind:
+	case datastore.ReasonOwn, datastore.ReasonBehind:
 		return s.settle(none.Set)
-	case engine.ReasonUnregistered:
-		return s.settleForgotten(none.Set)
-	case engine.ReasonFrozen:
+	case datastore.ReasonUnregistered:
+		return s.settleRemoved(none.Set)
+	case datastore.ReasonFrozen:
 		return errors.Join(err, s.settle(none.Set))
-	case engine.ReasonFull:
-		if !s.adopted { // the node may own addresses that it does not know
+	case datastore.ReasonFull:
+		if !s.registered { // the node may own addresses that it does not know
 			return s.settle(none.Set)
 		}
 		return types.Errorf(types.AsError(err).Code, "%w: %w", none, err)
-	case engine.ReasonTaken:
+	case datastore.ReasonTaken:
 		return types.Errorf(types.AsError(err).Code, "%w: %w; delete the container that has it there; "+
-			"if there is none, the address is in the stock of that node: add addresses that are requested to \"fixed\" on all nodes", none, err)
+			"if there is none, the address is in the warm pool of that node: add addresses that are requested to \"onRequestOnly\" on all nodes", none, err)
 	}
 	return err
 }
 
-// claim asks the engine for addresses, and adds them to the state.
-func (s *session) claim(req engine.Request, set int) error {
+// claim asks the datastore for addresses, and adds them to the state.
+func (s *session) claim(req datastore.Request, set int) error {
 	if err := s.begin(nil); err != nil {
 		return err
 	}
-	return s.run(change{request: req, apply: func(a *engine.Answer) {
+	return s.run(change{request: req, apply: func(a *datastore.Answer) {
 		maps.Copy(s.st.claims, a.Addresses)
 		s.setFree(s.st, set, a.Free)
 	}})
 }
 
-// settleForgotten settles after the engine has forgotten the node. Its addresses may belong to others.
-func (s *session) settleForgotten(set int) error {
-	s.request.Warn("node %s is not registered in segment %s any more: somebody has forgotten it; it registers again", s.node, s.segment)
+// settleRemoved settles after the datastore has removed the node. Its addresses may belong to others.
+func (s *session) settleRemoved(set int) error {
+	s.request.Warn("node %s is not registered in segment %s any more: somebody has removed it; it registers again", s.node, s.segment)
 	err := s.begin(func(*pool.Session) error {
 		clear(s.st.claims)
 		return nil
@@ -242,15 +242,15 @@ func (s *session) settleForgotten(set int) error {
 	return err
 }
 
-// settle makes the state agree with the engine: it adopts, which registers the node and gives all of its
+// settle makes the state agree with the datastore: it registers, which registers the node and gives all of its
 // addresses new claims. What another call has begun, and what is done late, has no effect after that.
 // Then settle claims the addresses that are reserved although the node does not own them. While the
-// segment is frozen, or if the engine has an older state than the node has seen, settle reasserts instead.
+// segment is frozen, or if the datastore has an older state than the node has seen, settle resyncs instead.
 func (s *session) settle(set int) error {
-	err := s.adopt(set)
+	err := s.register(set)
 	switch reasonOf(err) {
-	case engine.ReasonBehind, engine.ReasonFrozen:
-		err = s.reassert()
+	case datastore.ReasonBehind, datastore.ReasonFrozen:
+		err = s.resync()
 	case "":
 		if err == nil {
 			err = s.claimMissing()
@@ -264,9 +264,9 @@ func (s *session) settle(set int) error {
 }
 
 // claimMissing claims the addresses that are reserved although the node does not own them: somebody has
-// forgotten the node, the containers are older than this configuration, or the directory is a copy. If another
+// removed the node, the containers are older than this configuration, or the directory is a copy. If another
 // node owns one of these, it only warns, and sets s.foreign: no other address is in doubt. Each session tries
-// again, because the other node may release it or be forgotten.
+// again, because the other node may release it or be removed.
 func (s *session) claimMissing() error {
 	if s.foreign != nil {
 		return nil
@@ -279,11 +279,11 @@ func (s *session) claimMissing() error {
 		if s.st.claims[ip] != "" {
 			continue
 		}
-		req := s.about(engine.Claim, noSet)
+		req := s.about(datastore.Claim, noSet)
 		req.Requested = []netip.Addr{ip}
 		err := s.claim(req, noSet)
 		switch {
-		case reasonOf(err) == engine.ReasonTaken:
+		case reasonOf(err) == datastore.ReasonTaken:
 			err = types.Errorf(types.CodeTryAgain, "reservation %s of container %s: %w; delete the container; if it does not exist, run plumb gc or remove the file",
 				s.Path(ip), containers[ip], err)
 			s.request.Warn("%v", err)
@@ -295,24 +295,24 @@ func (s *session) claimMissing() error {
 	return nil
 }
 
-// adopt replaces the addresses of the state by those that the engine answers with.
-func (s *session) adopt(set int) error {
+// register replaces the addresses of the state by those that the datastore answers with.
+func (s *session) register(set int) error {
 	if err := s.begin(nil); err != nil {
 		return err
 	}
 	s.wasUnsettled = true
-	req := s.about(engine.Adopt, set)
-	req.Adopted = s.st.adopted && !s.confirmed
-	return s.run(change{request: req, apply: func(a *engine.Answer) {
+	req := s.about(datastore.Register, set)
+	req.Registered = s.st.registered && !s.confirmed
+	return s.run(change{request: req, apply: func(a *datastore.Answer) {
 		s.replaceClaims(a)
 		s.setFree(s.st, set, a.Free)
 	}})
 }
 
-// reassert tells the engine what the node owns: all addresses of the state, and all that are reserved. It
-// is for an engine that was restored from a backup. The engine gives nothing to anybody until somebody
+// resync tells the datastore what the node owns: all addresses of the state, and all that are reserved. It
+// is for a datastore that was restored from a backup. The datastore gives nothing to anybody until somebody
 // thaws the segment.
-func (s *session) reassert() error {
+func (s *session) resync() error {
 	if err := s.begin(nil); err != nil {
 		return err
 	}
@@ -321,7 +321,7 @@ func (s *session) reassert() error {
 		return err
 	}
 	s.wasUnsettled = true
-	req := s.about(engine.Reassert, noSet)
+	req := s.about(datastore.Resync, noSet)
 	req.Addresses = maps.Clone(s.st.claims)
 	if s.st.second {
 		clear(req.Addresses)
@@ -330,22 +330,22 @@ func (s *session) reassert() error {
 		req.Addresses[ip] = s.st.claims[ip]
 	}
 	var taken []error
-	err = s.run(change{request: req, apply: func(a *engine.Answer) {
+	err = s.run(change{request: req, apply: func(a *datastore.Answer) {
 		s.replaceClaims(a)
-		s.st.seen = a.Revision
+		s.st.lastRevision = a.Revision
 		for ip, node := range a.Conflicts {
 			if id, used := containers[ip]; used {
 				taken = append(taken, types.Errorf(types.CodeTryAgain,
-					"node %s has address %s of container %s, too: reassert there, or forget that node if it is off; if that does not help, delete one of the containers", node, ip, id))
+					"node %s has address %s of container %s, too: resync there, or remove that node with remove-node if it is off; if that does not help, delete one of the containers", node, ip, id))
 			}
 		}
 	}})
 	return errors.Join(append(taken, err)...)
 }
 
-// replaceClaims replaces the addresses of the state with the addresses of an answer to adopt or reassert.
-func (s *session) replaceClaims(a *engine.Answer) {
-	s.adopted, s.st.adopted, s.st.second = true, true, false
+// replaceClaims replaces the addresses of the state with the addresses of an answer to register or resync.
+func (s *session) replaceClaims(a *datastore.Answer) {
+	s.registered, s.st.registered, s.st.second = true, true, false
 	s.st.claims = map[netip.Addr]string{}
 	maps.Copy(s.st.claims, a.Addresses)
 }
@@ -363,11 +363,11 @@ func (s *session) reserved() (map[netip.Addr]string, error) {
 	return containers, err
 }
 
-// retryReturn is the time after a failed return in which the node returns no addresses to the engine. Otherwise
-// every DEL would wait for an engine that does not answer.
+// retryReturn is the time after a failed return in which the node returns no addresses to the datastore. Otherwise
+// every DEL would wait for a datastore that does not answer.
 const retryReturn = 30 * time.Second
 
-// returnSurplus returns the addresses that the node does not need to the engine. If possible, the node keeps
+// returnSurplus returns the addresses that the node does not need to the datastore. If possible, the node keeps
 // those in last, which have just been released.
 func (n *network) returnSurplus(last []netip.Addr) error {
 	due, err := n.isReturnDue(last)
@@ -407,7 +407,7 @@ func (n *network) isReturnDue(last []netip.Addr) (due bool, err error) {
 	return due, types.IgnoreNotExist(err)
 }
 
-// release returns the addresses that the node does not need to the engine. If the state is unsettled, release
+// release returns the addresses that the node does not need to the datastore. If the state is unsettled, release
 // settles first.
 func (s *session) release(last []netip.Addr) error {
 	if err := s.load(); err != nil || !s.valid {
@@ -433,11 +433,11 @@ func (s *session) release(last []netip.Addr) error {
 	return err
 }
 
-// releaseOf returns the surplus of one set to the engine. It first removes the addresses from the state, so
-// that no ADD can allocate them any more. If the engine then fails, the next session adopts, and so learns
+// releaseOf returns the surplus of one set to the datastore. It first removes the addresses from the state, so
+// that no ADD can allocate them any more. If the datastore then fails, the next session registers, and so learns
 // which of the addresses the node still owns.
 func (s *session) releaseOf(set int, last []netip.Addr) error {
-	req := s.about(engine.Release, set)
+	req := s.about(datastore.Release, set)
 	req.Addresses = map[netip.Addr]string{}
 	err := s.begin(func(se *pool.Session) error {
 		surplus, err := s.surplus(se, s.st, last)
@@ -456,15 +456,15 @@ func (s *session) releaseOf(set int, last []netip.Addr) error {
 	}
 	return s.run(change{
 		request: req,
-		apply: func(a *engine.Answer) {
-			// The engine has other claims for the rest: adopt before the next change.
+		apply: func(a *datastore.Answer) {
+			// The datastore has other claims for the rest: register before the next change.
 			s.st.unsettled = s.st.unsettled || len(a.Addresses) < len(req.Addresses)
 			s.setFree(s.st, set, a.Free)
 		},
 	})
 }
 
-// synchronize settles with the engine, and then returns the addresses that the node does not need. It does
+// synchronize settles with the datastore, and then returns the addresses that the node does not need. It does
 // nothing before the first ADD. An operator who calls it confirms that no other machine has the identity of this one.
 func (n *network) synchronize(confirmed bool) error {
 	if err := n.Lock(func(*pool.Session) error { return nil }); err != nil {

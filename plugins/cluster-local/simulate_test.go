@@ -18,7 +18,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/plumb-cni/plumb/pkg/engine"
+	"github.com/plumb-cni/plumb/pkg/datastore"
 	"github.com/plumb-cni/plumb/pkg/pool"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/test/nstest"
@@ -30,11 +30,11 @@ var simulate = struct {
 }{
 	flag.Int("simulate", 0, "how many nodes to simulate"),
 	flag.Int("containers", 100, "how many containers a simulated node has when the pool is 97 % full"),
-	flag.String("engine-socket", "", "unix socket of an engine"),
-	flag.String("engine-config", "", "the object engine of the configuration"),
+	flag.String("datastore-socket", "", "unix socket of a datastore"),
+	flag.String("datastore-config", "", "the object datastore of the configuration"),
 }
 
-// A simulation is nodes that call this plugin in this process. Their engine is behind a unix socket.
+// A simulation is nodes that call this plugin in this process. Their datastore is behind a unix socket.
 type simulation struct {
 	*testing.T
 	nodes []*simulatedNode
@@ -50,7 +50,7 @@ type simulatedNode struct {
 	*simulation
 	plugin     skel.Plugin
 	name, dir  string
-	calls      int // of the engine
+	calls      int // of the datastore
 	next       int
 	containers []container
 }
@@ -62,8 +62,8 @@ type container struct {
 
 // A row is what a phase measured.
 type row struct {
-	without, with []time.Duration // ADDs without and with a call of the engine
-	calls         int             // of the engine
+	without, with []time.Duration // ADDs without and with a call of the datastore
+	calls         int             // of the datastore
 	failed        int             // ADDs
 	cause         string          // of the last failure
 }
@@ -103,10 +103,10 @@ func (n *simulatedNode) boot(number int) {
 // run is the runProgram of a node.
 func (n *simulatedNode) run(_ *skel.Request, _ string, input []byte, _ time.Duration) ([]byte, error) {
 	n.calls++
-	return callEngine(input)
+	return callDatastore(input)
 }
 
-func callEngine(input []byte) ([]byte, error) {
+func callDatastore(input []byte) ([]byte, error) {
 	conn, err := net.Dial("unix", *simulate.socket)
 	if err != nil {
 		return nil, err
@@ -127,7 +127,7 @@ func (n *simulatedNode) call(verb, id string) (reply nstest.Reply, calls int, to
 	before, start := n.calls, time.Now()
 	reply = nstest.Run(n.plugin, nstest.Call{Command: verb, ContainerID: id, NetNS: "/dev/null", Config: fmt.Sprintf(
 		`{"cniVersion": "1.1.0", "name": "net", "type": "macvlan", "ipam": {"type": "cluster-local", "node": %q, "dataDir": %q,
-		"subnet": "10.0.0.0/8", "rangeStart": "10.0.0.1", "rangeEnd": %q, "gateway": "10.255.255.254", "engine": %s}}`,
+		"subnet": "10.0.0.0/8", "rangeStart": "10.0.0.1", "rangeEnd": %q, "gateway": "10.255.255.254", "datastore": %s}}`,
 		n.name, filepath.Join(n.dir, "leases"), n.last, *simulate.config)})
 	return reply, n.calls - before, time.Since(start)
 }
@@ -264,14 +264,14 @@ func tell(t *testing.T, word string, from *bufio.Reader) {
 	}
 }
 
-// operate calls a verb of the engine, as an operator does.
-func (s *simulation) operate(verb string, r engine.Request) (a engine.Answer) {
-	r.Verb, r.Segment, r.Node, r.Engine = verb, "net", "operator", json.RawMessage(*simulate.config)
-	r.Ranges = []engine.Range{{First: netip.MustParseAddr("10.0.0.1"), Last: s.last}}
+// operate calls a verb of the datastore, as an operator does.
+func (s *simulation) operate(verb string, r datastore.Request) (a datastore.Answer) {
+	r.Verb, r.Segment, r.Node, r.Datastore = verb, "net", "operator", json.RawMessage(*simulate.config)
+	r.Ranges = []datastore.Range{{First: netip.MustParseAddr("10.0.0.1"), Last: s.last}}
 	input, err := json.Marshal(r)
 	var output []byte
 	if err == nil {
-		output, err = callEngine(input)
+		output, err = callDatastore(input)
 	}
 	if err == nil {
 		err = json.Unmarshal(output, &a)
@@ -282,7 +282,7 @@ func (s *simulation) operate(verb string, r engine.Request) (a engine.Answer) {
 	return a
 }
 
-// TestSimulate is the simulation. test/engine starts it, with an engine and etcd.
+// TestSimulate is the simulation. test/datastore starts it, with a datastore and etcd.
 func TestSimulate(t *testing.T) {
 	if *simulate.nodes == 0 {
 		t.Skip("-simulate is not set")
@@ -290,7 +290,7 @@ func TestSimulate(t *testing.T) {
 	s, stdin := newSimulation(t), bufio.NewReader(os.Stdin)
 	tenth := max(1, len(s.nodes)/10)
 	fmt.Printf("%d nodes, a pool of %d addresses\n", len(s.nodes), s.size)
-	fmt.Println("| phase | ADDs | took | calls of the engine | per ADD | ADD without engine, p50 / p99 | ADD with engine, p50 / p99 | failed ADDs | in use |\n|---|---|---|---|---|---|---|---|---|")
+	fmt.Println("| phase | ADDs | took | calls of the datastore | per ADD | ADD without datastore, p50 / p99 | ADD with datastore, p50 / p99 | failed ADDs | in use |\n|---|---|---|---|---|---|---|---|---|")
 	for _, percent := range []int{70, 90, 97} {
 		name := fmt.Sprintf("containers until %d %% of the pool are in use", percent)
 		if percent == 70 {
@@ -301,21 +301,21 @@ func TestSimulate(t *testing.T) {
 	}
 	tell(t, "size", stdin)
 	start := time.Now()
-	owners := s.operate(engine.List, engine.Request{}).Owners
+	owners := s.operate(datastore.List, datastore.Request{}).Owners
 	fmt.Printf("verb list: %d owners in %v\n", len(owners), time.Since(start).Round(time.Millisecond))
 	s.phase("back to 70 %", s.nodes, func(n *simulatedNode) { n.resize(70) })
 	s.phase("a tenth of the nodes restart", s.nodes[:tenth], (*simulatedNode).restart)
 	tell(t, "kill", stdin)
 	s.phase("10 containers of each node replaced, with a member dead", s.nodes, (*simulatedNode).replaceSome)
 	gone, rest := s.nodes[:tenth], s.nodes[tenth:]
-	s.phase("a tenth of the nodes forgotten", gone, func(n *simulatedNode) {
+	s.phase("a tenth of the nodes removed", gone, func(n *simulatedNode) {
 		for len(n.containers) > 0 {
 			n.remove()
 		}
-		registered := n.operate(engine.List, engine.Request{Target: n.name}).Nodes[n.name]
-		n.operate(engine.Forget, engine.Request{Target: n.name, Machine: registered.Machine, Boot: registered.Boot})
+		registered := n.operate(datastore.List, datastore.Request{Target: n.name}).Nodes[n.name]
+		n.operate(datastore.RemoveNode, datastore.Request{Target: n.name, Machine: registered.Machine, Boot: registered.Boot})
 	})
 	s.phase("their containers added on the others", rest, func(n *simulatedNode) { n.resize(70 * len(s.nodes) / len(rest)) })
-	free := s.operate(engine.Status, engine.Request{}).Free
-	fmt.Printf("%d addresses have no owner, %d are in use, %d in stocks\n", free, len(s.wire), s.size-len(s.wire)-int(free))
+	free := s.operate(datastore.Status, datastore.Request{}).Free
+	fmt.Printf("%d addresses have no owner, %d are in use, %d in warm pools\n", free, len(s.wire), s.size-len(s.wire)-int(free))
 }

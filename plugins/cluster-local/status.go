@@ -6,14 +6,14 @@ import (
 	"slices"
 	"time"
 
-	"github.com/plumb-cni/plumb/pkg/engine"
+	"github.com/plumb-cni/plumb/pkg/datastore"
 	"github.com/plumb-cni/plumb/pkg/pool"
 	"github.com/plumb-cni/plumb/pkg/statefile"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
 // checkFree returns an error if ADD could not write a reservation. If the key failStatusWhenFull is set, it also
-// returns an error if a range set has no free address, neither one that the node owns nor one in the engine.
+// returns an error if a range set has no free address, neither one that the node owns nor one in the datastore.
 func (n *network) checkFree() error {
 	exhausted := make([]bool, len(n.sets))
 	for i := range exhausted {
@@ -45,7 +45,7 @@ func (n *network) checkFree() error {
 			if !exhausted[set] {
 				continue
 			}
-			if err := n.checkEngine(set, known); err != nil {
+			if err := n.checkDatastore(set, known); err != nil {
 				return err
 			}
 		}
@@ -53,15 +53,15 @@ func (n *network) checkFree() error {
 	})
 }
 
-// cacheTime is how long calls of STATUS use the last answer of the engine. Runtimes call STATUS every few
+// cacheTime is how long calls of STATUS use the last answer of the datastore. Runtimes call STATUS every few
 // seconds on each node, and all nodes ask at the same time when the pool is full.
 const cacheTime = 30 * time.Second
 
-// A cachedStatus is the content of the file "status": the last answer of the engine to STATUS.
+// A cachedStatus is the content of the file "status": the last answer of the datastore to STATUS.
 type cachedStatus struct {
-	Boot    string        `json:"boot"`    // the ID of the boot in which the engine answered
+	Boot    string        `json:"boot"`    // the ID of the boot in which the datastore answered
 	About   string        `json:"about"`   // what the answer depends on
-	At      time.Duration `json:"at"`      // when the engine answered, since boot
+	At      time.Duration `json:"at"`      // when the datastore answered, since boot
 	Failure string        `json:"failure"` // the text of the error; empty: an address is free
 }
 
@@ -93,14 +93,14 @@ func (n *network) askOrUseLast(about string, ask func() error) error {
 	return err
 }
 
-// statusLimit is the longest time that STATUS waits for the engine. It is shorter than the interval at which runtimes
+// statusLimit is the longest time that STATUS waits for the datastore. It is shorter than the interval at which runtimes
 // call STATUS.
 const statusLimit = 2 * time.Second
 
-// checkEngine asks the engine, and returns an error if no node can claim an address of the set.
-func (n *network) checkEngine(set int, known state) error {
-	req := n.about(engine.Status, set)
-	req.Seen, req.Store = known.seen, known.store
+// checkDatastore asks the datastore, and returns an error if no node can claim an address of the set.
+func (n *network) checkDatastore(set int, known state) error {
+	req := n.about(datastore.Status, set)
+	req.LastRevision, req.Store = known.lastRevision, known.store
 	a, err := n.call(req, statusLimit)
 	switch {
 	case err != nil:

@@ -18,7 +18,7 @@ var _ = Describe("ADD", func() {
 	var n *testNode
 	BeforeEach(func() { n = newNode(newCluster(GinkgoTB()), "n1") })
 
-	It("gets a small stock from the engine at first, and a larger one when it has more containers", func() {
+	It("gets a small warm pool from the datastore at first, and a larger one when it has more containers", func() {
 		owned := 0
 		for i := range 20 {
 			before := owned
@@ -26,7 +26,7 @@ var _ = Describe("ADD", func() {
 			owned = len(n.state().claims)
 			switch claimed := owned - before; i {
 			case 0: // a 64th of what is free
-				Expect(n.cluster.calls()).To(Equal([]string{"adopt", "claim"}))
+				Expect(n.cluster.calls()).To(Equal([]string{"register", "claim"}))
 				Expect(claimed).To(Equal(3))
 			case 3, 6: // as many as there are containers
 				Expect(n.cluster.calls()).To(Equal([]string{"claim"}))
@@ -41,7 +41,7 @@ var _ = Describe("ADD", func() {
 		}
 	})
 
-	It("gets a whole stock from the engine at first, if many addresses are free", func() {
+	It("gets a whole warm pool from the datastore at first, if many addresses are free", func() {
 		n.add("c0", variant{IPAM: `"segment": "net", "subnet": "10.1.0.0/20"`})
 		Expect(n.state().claims).To(HaveLen(8))
 	})
@@ -62,12 +62,12 @@ var _ = Describe("ADD", func() {
 		Expect(added).To(Equal(13))
 		f := n.fails("ADD", "more", small)
 		Expect(f.Code).To(BeEquivalentTo(types.CodeTryAgain))
-		Expect(f.Msg).To(Equal("no IP addresses available in range set: 10.1.2.1-10.1.2.14: fake-engine: no address of segment net is free"))
+		Expect(f.Msg).To(Equal("no IP addresses available in range set: 10.1.2.1-10.1.2.14: fake-datastore: no address of segment net is free"))
 		n.expectAgreement()
 		n2.expectAgreement()
 	})
 
-	It("gives the address that it took last after all others of the stock", func() {
+	It("gives the address that it took last after all others of the warm pool", func() {
 		first := n.add("c1", variant{})
 		n.del("c1", variant{})
 		Expect(n.add("c2", variant{})).NotTo(Equal(first))
@@ -76,7 +76,7 @@ var _ = Describe("ADD", func() {
 	It("allocates from two families, with one claim each", func() {
 		two := variant{IPAM: `"segment": "net", "ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "fd00::/64"}]]`}
 		Expect(n.add("c1", two)).To(MatchRegexp(`^10\.1\.2\.\d+ fd00::\d$`))
-		Expect(n.cluster.calls()).To(Equal([]string{"adopt", "claim", "claim"}))
+		Expect(n.cluster.calls()).To(Equal([]string{"register", "claim", "claim"}))
 		Expect(n.Reserved()).To(HaveLen(2))
 		n.expectAgreement()
 	})
@@ -96,40 +96,40 @@ var _ = Describe("ADD", func() {
 		n.cluster.give("n7", "10.1.2.99")
 		f := n.fails("ADD", "c1", variant{Args: "IP=10.1.2.99"})
 		Expect(f.Code).To(BeEquivalentTo(types.CodeTryAgain))
-		Expect(f.Msg).To(ContainSubstring(`10.1.2.99 belongs to node n7; delete the container that has it there; if there is none, the address is in the stock of that node: add addresses that are requested to "fixed" on all nodes`))
+		Expect(f.Msg).To(ContainSubstring(`10.1.2.99 belongs to node n7; delete the container that has it there; if there is none, the address is in the warm pool of that node: add addresses that are requested to "onRequestOnly" on all nodes`))
 		Expect(n.Reserved()).To(BeEmpty())
 	})
 
-	It("adopts if a requested address belongs to the node, which does not know it", func() {
+	It("registers if a requested address belongs to the node, which does not know it", func() {
 		n.add("c1", variant{})
 		n.cluster.give("n1", "10.1.2.99")
 		n.cluster.calls()
 		Expect(n.add("c2", variant{Args: "IP=10.1.2.99"})).To(Equal("10.1.2.99"))
-		Expect(n.cluster.calls()).To(Equal([]string{"claim", "adopt"}))
+		Expect(n.cluster.calls()).To(Equal([]string{"claim", "register"}))
 		n.expectAgreement()
 	})
 
 	It("gives a fixed address on request only, and DEL returns it at once", func() {
-		fixed := variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/28", "fixed": ["10.1.2.8/29"]`}
-		asked := fixed
+		onRequestOnly := variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/28", "onRequestOnly": ["10.1.2.8/29"]`}
+		asked := onRequestOnly
 		asked.Args = "IP=10.1.2.9"
 		Expect(n.add("db", asked)).To(Equal("10.1.2.9"))
 		for i := range 6 {
-			Expect(n.add(fmt.Sprint("c", i), fixed)).To(MatchRegexp(`^10\.1\.2\.[2-7]$`))
+			Expect(n.add(fmt.Sprint("c", i), onRequestOnly)).To(MatchRegexp(`^10\.1\.2\.[2-7]$`))
 		}
-		n.fails("ADD", "more", fixed)
-		n.del("db", fixed)
+		n.fails("ADD", "more", onRequestOnly)
+		n.del("db", onRequestOnly)
 		Expect(n.cluster.owned("n1")).To(HaveLen(6))
 		Expect(n.beside("n2").add("db", asked)).To(Equal("10.1.2.9"))
 	})
 
 	It("keeps the fixed address while its cooldown lasts", func() {
-		fixed := variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/28", "fixed": ["10.1.2.8/29"], "cooldown": 60`, Args: "IP=10.1.2.9"}
-		n.add("db", fixed)
-		n.del("db", fixed)
+		onRequestOnly := variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/28", "onRequestOnly": ["10.1.2.8/29"], "cooldown": 60`, Args: "IP=10.1.2.9"}
+		n.add("db", onRequestOnly)
+		n.del("db", onRequestOnly)
 		Expect(n.cluster.owned("n1")).To(HaveKey(netip.MustParseAddr("10.1.2.9")))
 		n.Clock += 2 * time.Minute
-		other := fixed
+		other := onRequestOnly
 		other.Args = "IP=10.1.2.10"
 		n.add("other", other)
 		n.del("other", other)
@@ -149,7 +149,7 @@ var _ = Describe("ADD", func() {
 		Expect(len(wire.owned("n1:other"))).To(BeNumerically(">=", 6))
 	})
 
-	It("adopts once before it says that no address is free", func() {
+	It("registers once before it says that no address is free", func() {
 		n.add("c1", variant{})
 		for i := range 253 {
 			n.cluster.give("n1", fmt.Sprint("10.1.2.", 2+i))
@@ -158,10 +158,10 @@ var _ = Describe("ADD", func() {
 		for i := range 3 {
 			n.add(fmt.Sprint("d", i), variant{})
 		}
-		Expect(n.cluster.calls()).To(Equal([]string{"claim", "adopt"}))
+		Expect(n.cluster.calls()).To(Equal([]string{"claim", "register"}))
 		n.expectAgreement()
 		Expect(n.beside("n2").fails("ADD", "c1", variant{}).Msg).To(ContainSubstring("no address of segment net is free"))
-		Expect(n.cluster.calls()).To(Equal([]string{"adopt", "claim"}))
+		Expect(n.cluster.calls()).To(Equal([]string{"register", "claim"}))
 	})
 
 	It("refuses a second data folder of a node, and names both", func() {
@@ -186,7 +186,7 @@ var _ = Describe("DEL", func() {
 	var n *testNode
 	BeforeEach(func() { n = newNode(newCluster(GinkgoTB()), "n1") })
 
-	It("returns what is more than the stock, down to half of it", func() {
+	It("returns what is more than the warm pool, down to half of it", func() {
 		for i := range 20 {
 			n.add(fmt.Sprint("c", i), variant{})
 		}
@@ -216,8 +216,8 @@ var _ = Describe("DEL", func() {
 		n.expectAgreement()
 	})
 
-	It("does not fail because of the engine, and the next session adopts", func() {
-		none := variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/24", "stock": 0`}
+	It("does not fail because of the datastore, and the next session registers", func() {
+		none := variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/24", "warmPool": 0`}
 		for _, does := range []string{"refuse unreachable", "die", "done, die", "done, unknown", "done, garbage", "later", "refuse frozen"} {
 			n.add("c1", none)
 			n.cluster.script("release", does)
@@ -234,8 +234,8 @@ var _ = Describe("DEL", func() {
 		}
 	})
 
-	It("does not ask the engine again for a while after a failure", func() {
-		none := variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/24", "stock": 0`}
+	It("does not ask the datastore again for a while after a failure", func() {
+		none := variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/24", "warmPool": 0`}
 		for _, id := range []string{"c1", "c2", "c3"} {
 			n.add(id, none)
 		}
@@ -250,14 +250,14 @@ var _ = Describe("DEL", func() {
 		n.expectAgreement()
 	})
 
-	It("waits for an engine that hangs once, also if many come at the same time", func() {
-		none := variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/24", "stock": 0`}
+	It("waits for a datastore that hangs once, also if many come at the same time", func() {
+		none := variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/24", "warmPool": 0`}
 		for i := range 6 {
 			n.add(fmt.Sprint("c", i), none)
 		}
 		n.cluster.calls()
 		n.cluster.script("release", "hang")
-		n.cluster.script("adopt", "hang")
+		n.cluster.script("register", "hang")
 		n.timeout = 1
 		var wg sync.WaitGroup
 		for i := range 6 {
@@ -272,8 +272,8 @@ var _ = Describe("DEL", func() {
 	})
 
 	DescribeTable("returns what an earlier DEL could not", func(does, next string) {
-		fixed := variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/28", "fixed": ["10.1.2.8/29"]`}
-		asked := fixed
+		onRequestOnly := variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/28", "onRequestOnly": ["10.1.2.8/29"]`}
+		asked := onRequestOnly
 		asked.Args = "IP=10.1.2.9"
 		n.add("db", asked)
 		if does == "none" { // DEL was killed after it had removed the reservation
@@ -281,57 +281,57 @@ var _ = Describe("DEL", func() {
 			clear(n.wire)
 		} else {
 			n.cluster.script("release", does)
-			n.del("db", fixed)
+			n.del("db", onRequestOnly)
 			n.Clock += time.Minute
 		}
 		if next == "ADD" {
-			n.add("c1", fixed)
+			n.add("c1", onRequestOnly)
 		} else {
-			n.del("db", fixed)
+			n.del("db", onRequestOnly)
 		}
 		Expect(n.beside("n2").add("db", asked)).To(Equal("10.1.2.9"))
 		n.expectAgreement()
 	},
 		Entry("at the next DEL, which releases nothing", "refuse unreachable", "DEL"),
-		Entry("at the next ADD that calls the engine", "refuse unreachable", "ADD"),
-		Entry("at the next DEL, if the engine was killed", "die", "DEL"),
+		Entry("at the next ADD that calls the datastore", "refuse unreachable", "ADD"),
+		Entry("at the next DEL, if the datastore was killed", "die", "DEL"),
 		Entry("at its repetition, if it was killed", "none", "DEL"),
 	)
 
-	It("works without an engine, and with a configuration that ADD refuses", func() {
+	It("works without a datastore, and with a configuration that ADD refuses", func() {
 		n.add("c1", variant{})
-		n.run("DEL", "c1", variant{IPAM: `"subnet": "x", "stock": -1`}).OK(GinkgoTB())
+		n.run("DEL", "c1", variant{IPAM: `"subnet": "x", "warmPool": -1`}).OK(GinkgoTB())
 		Expect(n.Reserved()).To(BeEmpty())
-		n.run("DEL", "c1", variant{IPAM: `"subnet": "x", "stock": "8"`}).OK(GinkgoTB())
+		n.run("DEL", "c1", variant{IPAM: `"subnet": "x", "warmPool": "8"`}).OK(GinkgoTB())
 	})
 })
 
 var _ = Describe("after a reboot", func() {
-	It("the node adopts with new claims, so that a late release does nothing", func() {
+	It("the node registers with new claims, so that a late release does nothing", func() {
 		n := newNode(newCluster(GinkgoTB()), "n1")
-		none := variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/24", "stock": 0`}
+		none := variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/24", "warmPool": 0`}
 		n.add("c1", none)
 		n.cluster.script("release", "later")
 		n.del("c1", none)
 		n.Boot("boot-2")
 		n.cluster.calls()
 		n.add("c2", none)
-		Expect(n.cluster.calls()[0]).To(Equal("adopt"))
+		Expect(n.cluster.calls()[0]).To(Equal("register"))
 		n.cluster.applyLate()
 		n.expectNoForeign()
 		n.beside("n2").add("c3", none)
 		n.expectAgreement()
 	})
 
-	It("ADD returns code 11 until the engine answers", func() {
+	It("ADD returns code 11 until the datastore answers", func() {
 		n := newNode(newCluster(GinkgoTB()), "n1")
 		n.add("c1", variant{})
 		n.Boot("boot-2")
 		clear(n.wire)
-		n.cluster.script("adopt", "refuse unreachable")
+		n.cluster.script("register", "refuse unreachable")
 		f := n.fails("ADD", "c2", variant{})
 		Expect(f.Code).To(BeEquivalentTo(types.CodeTryAgain))
-		Expect(f.Msg).To(Equal("fake-engine: refused: refuse unreachable; until it answers, the node does not know which addresses it owns, and allocates none of its stock"))
+		Expect(f.Msg).To(Equal("fake-datastore: refused: refuse unreachable; until it answers, the node does not know which addresses it owns, and allocates none of its warm pool"))
 		n.add("c2", variant{})
 		Expect(n.Reserved()).To(HaveLen(1))
 		n.expectAgreement()
@@ -339,7 +339,7 @@ var _ = Describe("after a reboot", func() {
 })
 
 var _ = Describe("a second machine with the identity and name of a node", func() {
-	none := variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/24", "stock": 0`}
+	none := variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/24", "warmPool": 0`}
 	var n *testNode
 	// asClone does f on a second machine: with other files at the same path, and with another boot ID.
 	asClone := func(boot string, f func()) {
@@ -354,10 +354,10 @@ var _ = Describe("a second machine with the identity and name of a node", func()
 	}
 	BeforeEach(func() { n = newNode(newCluster(GinkgoTB()), "n1") })
 
-	DescribeTable("is seen at the next call of the engine, and after that the node gives nothing", func(boot string, next func() string) {
+	DescribeTable("is seen at the next call of the datastore, and after that the node gives nothing", func(boot string, next func() string) {
 		n.add("c1", variant{})
-		stock := n.state().claims
-		Expect(len(stock)).To(BeNumerically(">", 1))
+		warmPool := n.state().claims
+		Expect(len(warmPool)).To(BeNumerically(">", 1))
 		asClone(boot, func() { n.run("ADD", "d1", variant{}).Result(GinkgoTB()) })
 		Expect(next()).To(ContainSubstring("has been registered by another boot of machine machine-of-n1"))
 		f := n.fails("ADD", "c3", none)
@@ -372,7 +372,7 @@ var _ = Describe("a second machine with the identity and name of a node", func()
 		clear(n.wire)
 		Expect(n.fails("ADD", "c3", none).Code).To(BeEquivalentTo(types.CodeConfig))
 
-		Expect(n.reassert()).To(BeZero())
+		Expect(n.resync()).To(BeZero())
 		n.run("STATUS", "", variant{}).OK(GinkgoTB())
 		n.add("c3", none)
 		n.expectAgreement()
@@ -404,11 +404,11 @@ var _ = Describe("a second machine with the identity and name of a node", func()
 	})
 })
 
-var _ = Describe("an engine that fails during ADD", func() {
-	DescribeTable("gives code 11, and the next ADD succeeds and agrees with the engine", func(verb, does, text string) {
+var _ = Describe("a datastore that fails during ADD", func() {
+	DescribeTable("gives code 11, and the next ADD succeeds and agrees with the datastore", func(verb, does, text string) {
 		n := newNode(newCluster(GinkgoTB()), "n1")
 		if verb == "claim" {
-			n.add("c0", variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/24", "stock": 1`})
+			n.add("c0", variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/24", "warmPool": 1`})
 		}
 		n.cluster.script(verb, does)
 		if strings.Contains(does, "hang") {
@@ -422,10 +422,10 @@ var _ = Describe("an engine that fails during ADD", func() {
 		n.add("c2", variant{})
 		n.expectAgreement()
 	},
-		Entry("adopt: it dies", "adopt", "die", "exit status 3"),
-		Entry("adopt: it dies afterwards", "adopt", "done, die", "exit status 3"),
-		Entry("adopt: it hangs", "adopt", "hang", "no answer within 3s, killed"),
-		Entry("adopt: it does not know", "adopt", "done, unknown", "no confirmation"),
+		Entry("register: it dies", "register", "die", "exit status 3"),
+		Entry("register: it dies afterwards", "register", "done, die", "exit status 3"),
+		Entry("register: it hangs", "register", "hang", "no answer within 3s, killed"),
+		Entry("register: it does not know", "register", "done, unknown", "no confirmation"),
 		Entry("claim: it dies", "claim", "die", "exit status 3"),
 		Entry("claim: it dies afterwards", "claim", "done, die", "exit status 3"),
 		Entry("claim: it hangs afterwards", "claim", "done, hang", "no answer within 3s, killed"),
@@ -437,7 +437,7 @@ var _ = Describe("an engine that fails during ADD", func() {
 	)
 })
 
-var _ = Describe("a forgotten node", func() {
+var _ = Describe("a removed node", func() {
 	var n *testNode
 	BeforeEach(func() {
 		n = newNode(newCluster(GinkgoTB()), "n1")
@@ -458,12 +458,12 @@ var _ = Describe("a forgotten node", func() {
 	It("gives addresses although another node has that of a container, and names both; GC and CHECK name it, too", func() {
 		n.cluster.give("n9", "10.1.2.50")
 		for _, id := range []string{"c2", "c3"} {
-			n.add(id, variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/24", "stock": 1`})
-			Expect(n.stderr).To(ContainSubstring("warning: reservation %s of container c1: fake-engine: 10.1.2.50 belongs to node n9; delete the container; if it does not exist, run plumb gc or remove the file", n.Net("10.1.2.50")))
+			n.add(id, variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/24", "warmPool": 1`})
+			Expect(n.stderr).To(ContainSubstring("warning: reservation %s of container c1: fake-datastore: 10.1.2.50 belongs to node n9; delete the container; if it does not exist, run plumb gc or remove the file", n.Net("10.1.2.50")))
 		}
 		f := n.gc("c1", "c2", "c3").Failure(GinkgoTB())
 		Expect(f.Code).To(BeEquivalentTo(types.CodeTryAgain))
-		Expect(f.Msg).To(ContainSubstring("of container c1: fake-engine: 10.1.2.50 belongs to node n9"))
+		Expect(f.Msg).To(ContainSubstring("of container c1: fake-datastore: 10.1.2.50 belongs to node n9"))
 		f = n.fails("CHECK", "c1", variant{More: `"prevResult": {"cniVersion": "1.1.0", "ips": [{"address": "10.1.2.50/24"}]}`})
 		Expect(f.Code).To(BeEquivalentTo(types.CodeChanged))
 		Expect(f.Msg).To(ContainSubstring("address 10.1.2.50 of net/c1/eth0 does not belong to node n1 in segment net"))
@@ -472,7 +472,7 @@ var _ = Describe("a forgotten node", func() {
 		n.expectAgreement()
 	})
 
-	It("claims the address of a container as soon as the other node has been forgotten", func() {
+	It("claims the address of a container as soon as the other node has been removed", func() {
 		n.cluster.give("n9", "10.1.2.50")
 		n.add("c2", variant{})
 		n.cluster.change(func(st *fakeState) { delete(st.Owners, netip.MustParseAddr("10.1.2.50")) })
@@ -480,15 +480,15 @@ var _ = Describe("a forgotten node", func() {
 		n.expectAgreement()
 	})
 
-	It("passes CHECK while it has not asked the engine what it owns", func() {
-		n.cluster.script("adopt", "refuse unreachable")
+	It("passes CHECK while it has not asked the datastore what it owns", func() {
+		n.cluster.script("register", "refuse unreachable")
 		n.fails("ADD", "c2", variant{Args: "IP=10.1.2.60"})
 		Expect(n.state().claims).To(BeEmpty())
 		n.run("CHECK", "c1", variant{More: `"prevResult": {"cniVersion": "1.1.0", "ips": [{"address": "10.1.2.50/24"}]}`}).OK(GinkgoTB())
 	})
 })
 
-var _ = Describe("an engine that was restored from a backup", func() {
+var _ = Describe("a datastore that was restored from a backup", func() {
 	var n, n2 *testNode
 	const prev = `"prevResult": {"cniVersion": "1.1.0", "ips": [{"address": "10.1.2.50/24"}]}`
 	BeforeEach(func() {
@@ -512,7 +512,7 @@ var _ = Describe("an engine that was restored from a backup", func() {
 		f := n.fails("ADD", "c2", variant{})
 		Expect(f.Code).To(BeEquivalentTo(types.CodeTryAgain))
 		Expect(f.Msg).To(ContainSubstring("is frozen since"))
-		Expect(n.cluster.calls()).To(ContainElement("reassert"))
+		Expect(n.cluster.calls()).To(ContainElement("resync"))
 		n.expectAgreement()
 		n2.gc("c1").OK(GinkgoTB())
 		n2.expectAgreement()
@@ -525,7 +525,7 @@ var _ = Describe("an engine that was restored from a backup", func() {
 	It("is another one if its ID differs, whatever its revision is", func() {
 		restore(1000)
 		n.cluster.change(func(st *fakeState) { st.Store = "another-store-than-before" })
-		Expect(n.fails("ADD", "c2", variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/24", "stock": 0`, Args: "IP=10.1.2.99"}).Msg).To(ContainSubstring("is frozen since"))
+		Expect(n.fails("ADD", "c2", variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/24", "warmPool": 0`, Args: "IP=10.1.2.99"}).Msg).To(ContainSubstring("is frozen since"))
 		n.expectAgreement()
 		n2.gc("c1").OK(GinkgoTB())
 		n2.expectAgreement()
@@ -534,7 +534,7 @@ var _ = Describe("an engine that was restored from a backup", func() {
 		n.expectAgreement()
 	})
 
-	It("and frozen by somebody gets them again from GC, and from the command reassert", func() {
+	It("and frozen by somebody gets them again from GC, and from the command resync", func() {
 		restore(1000)
 		n.cluster.change(func(st *fakeState) { st.Frozen = "today by hand" })
 		for _, node := range []*testNode{n, n2} {
@@ -542,9 +542,9 @@ var _ = Describe("an engine that was restored from a backup", func() {
 			node.expectAgreement()
 		}
 		n.cluster.calls()
-		Expect(n.reassert()).To(BeZero())
-		Expect(n.cluster.calls()).To(ContainElement("reassert"))
-		Expect(n.reassert("more")).To(Equal(1))
+		Expect(n.resync()).To(BeZero())
+		Expect(n.cluster.calls()).To(ContainElement("resync"))
+		Expect(n.resync("more")).To(Equal(1))
 		thaw()
 		n.add("c2", variant{})
 		n2.add("c2", variant{})
@@ -568,7 +568,7 @@ var _ = Describe("an engine that was restored from a backup", func() {
 })
 
 var _ = Describe("GC", func() {
-	It("releases reservations of invalid attachments, adopts, and returns the surplus", func() {
+	It("releases reservations of invalid attachments, registers, and returns the surplus", func() {
 		n := newNode(newCluster(GinkgoTB()), "n1")
 		for i := range 12 {
 			n.add(fmt.Sprint("c", i), variant{})
@@ -576,20 +576,20 @@ var _ = Describe("GC", func() {
 		n.cluster.give("n1", "10.1.2.200")
 		n.cluster.calls()
 		n.gc("c1").OK(GinkgoTB())
-		Expect(n.cluster.calls()).To(Equal([]string{"adopt", "release"}))
+		Expect(n.cluster.calls()).To(Equal([]string{"register", "release"}))
 		Expect(n.Reserved()).To(HaveLen(1))
 		Expect(n.state().claims).To(HaveLen(5))
 		n.expectAgreement()
 	})
 
-	It("does nothing before the first ADD, and reports that the engine does not answer", func() {
+	It("does nothing before the first ADD, and reports that the datastore does not answer", func() {
 		n := newNode(newCluster(GinkgoTB()), "n1")
 		n.gc().OK(GinkgoTB())
 		Expect(n.cluster.calls()).To(BeEmpty())
 		Expect(n.DataDir).NotTo(BeADirectory())
 		n.add("c1", variant{})
-		n.cluster.script("adopt", "refuse unreachable")
-		n.gc().RequireFailure(GinkgoTB(), types.CodeTryAgain, "fake-engine")
+		n.cluster.script("register", "refuse unreachable")
+		n.gc().RequireFailure(GinkgoTB(), types.CodeTryAgain, "fake-datastore")
 		Expect(n.Reserved()).To(BeEmpty())
 	})
 })
@@ -599,19 +599,19 @@ var _ = Describe("STATUS", func() {
 	full := variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/28", "failStatusWhenFull": true`}
 	BeforeEach(func() { n = newNode(newCluster(GinkgoTB()), "n1") })
 
-	It("does not call the engine, but looks for its executable", func() {
+	It("does not call the datastore, but looks for its executable", func() {
 		n.run("STATUS", "", variant{}).OK(GinkgoTB())
 		n.add("c1", variant{})
 		n.cluster.calls()
 		n.run("STATUS", "", variant{}).OK(GinkgoTB())
 		Expect(n.cluster.calls()).To(BeEmpty())
-		Expect(os.Remove(n.cluster.dir + "/fake-engine")).To(Succeed())
+		Expect(os.Remove(n.cluster.dir + "/fake-datastore")).To(Succeed())
 		f := n.fails("STATUS", "", variant{})
 		Expect(f.Code).To(BeEquivalentTo(types.CodeNotAvailable))
-		Expect(f.Msg).To(ContainSubstring(`failed to find plugin "fake-engine"`))
+		Expect(f.Msg).To(ContainSubstring(`failed to find plugin "fake-datastore"`))
 	})
 
-	It("with failStatusWhenFull asks the engine if no owned address is free", func() {
+	It("with failStatusWhenFull asks the datastore if no owned address is free", func() {
 		n.run("STATUS", "", full).OK(GinkgoTB())
 		for i := range 13 {
 			n.add(fmt.Sprint("c", i), full)
@@ -627,7 +627,7 @@ var _ = Describe("STATUS", func() {
 		n.del("c1", full)
 	})
 
-	It("with failStatusWhenFull uses an answer of the engine for 30 seconds, until the boot or the ranges change", func() {
+	It("with failStatusWhenFull uses an answer of the datastore for 30 seconds, until the boot or the ranges change", func() {
 		for i := range 13 {
 			n.add(fmt.Sprint("c", i), full)
 		}
@@ -661,7 +661,7 @@ var _ = Describe("STATUS", func() {
 })
 
 var _ = Describe("the configuration", func() {
-	DescribeTable("that no engine takes is refused by STATUS, too", func(ipam, text string) {
+	DescribeTable("that no datastore takes is refused by STATUS, too", func(ipam, text string) {
 		n := newNode(newCluster(GinkgoTB()), "n1")
 		f := n.fails("STATUS", "", variant{IPAM: ipam})
 		Expect(f.Code).To(BeEquivalentTo(types.CodeNotAvailable))
@@ -683,20 +683,20 @@ var _ = Describe("the configuration", func() {
 		}
 		Expect(n.DataDir).NotTo(BeADirectory())
 	},
-		Entry("no engine", `"subnet": "10.1.2.0/24"`, "engine is missing"),
-		Entry("no type", `"subnet": "10.1.2.0/24", "engine": {}`, `engine.type "" must be the name of an executable`),
-		Entry("a path as type", `"subnet": "10.1.2.0/24", "engine": {"type": "../x"}`, `engine.type "../x"`),
-		Entry("all at once", `"subnet": "x", "stock": 1000, "segment": "a b", "node": "-", "fixed": ["y"], "engine": {"type": "e", "timeout": 0}`,
-			"subnet:", "stock 1000", `segment "a b"`, `node "-`, `fixed[0]: "y"`, "engine.timeout 0"),
-		Entry("an engine that is no object", `"subnet": "10.1.2.0/24", "engine": "etcd"`, "engine: json"),
+		Entry("no datastore", `"subnet": "10.1.2.0/24"`, "datastore is missing"),
+		Entry("no type", `"subnet": "10.1.2.0/24", "datastore": {}`, `datastore.type "" must be the name of an executable`),
+		Entry("a path as type", `"subnet": "10.1.2.0/24", "datastore": {"type": "../x"}`, `datastore.type "../x"`),
+		Entry("all at once", `"subnet": "x", "warmPool": 1000, "segment": "a b", "node": "-", "onRequestOnly": ["y"], "datastore": {"type": "e", "timeout": 0}`,
+			"subnet:", "warmPool 1000", `segment "a b"`, `node "-`, `onRequestOnly[0]: "y"`, "datastore.timeout 0"),
+		Entry("a datastore that is no object", `"subnet": "10.1.2.0/24", "datastore": "etcd"`, "datastore: json"),
 	)
 
-	It("that names an engine that CNI_PATH does not have gets code 7", func() {
+	It("that names a datastore that CNI_PATH does not have gets code 7", func() {
 		n := newNode(newCluster(GinkgoTB()), "n1")
-		Expect(os.Remove(n.cluster.dir + "/fake-engine")).To(Succeed())
+		Expect(os.Remove(n.cluster.dir + "/fake-datastore")).To(Succeed())
 		f := n.fails("ADD", "c1", variant{})
 		Expect(f.Code).To(BeEquivalentTo(types.CodeConfig))
-		Expect(f.Msg).To(ContainSubstring("fake-engine"))
+		Expect(f.Msg).To(ContainSubstring("fake-datastore"))
 	})
 
 	It("may change to another segment: the node claims the addresses of its containers there", func() {

@@ -11,7 +11,7 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// What dummy shares with the other plugins whose interface is in the container only (attach.PodLink) is tested with macvlan.
+// What dummy shares with the other plugins whose interface is in the container only (attach.ContainerLink) is tested with macvlan.
 
 // The specs of this container need no dummy interface, so they run on any kernel.
 var _ = Describe("without a dummy interface", func() {

@@ -32,7 +32,7 @@ type probe struct {
 	answers bool
 }
 
-// toPod probes the container of that index.
+// toContainer probes the container of that index.
 func toContainer(from *nstest.NS, to int, answers bool) probe {
 	return probe{from, places()[to].v4, places()[to].v6, answers}
 }

@@ -115,7 +115,7 @@ func (h machine) available(host *nl.Conn, conf *config, states []*state) (nl.Lin
 	return l, checkDispensable(host, l, conf)
 }
 
-// checkPod returns an error if the container has an interface named CNI_IFNAME. It also returns an error
+// checkContainer returns an error if the container has an interface named CNI_IFNAME. It also returns an error
 // if an earlier ADD of the attachment moved a device there, whatever its name is now.
 func checkContainer(container *nl.Conn, own types.Attachment) error {
 	if err := attach.EnsureNameFree(container, own.IfName); err != nil {

@@ -150,7 +150,7 @@ func (m *mover) find() (l nl.Link, from *nl.Conn, err error) {
 	return l, m.host, err
 }
 
-// findInPod returns the candidate in the container that is the device. It warns of each other one. If none is the device,
+// findInContainer returns the candidate in the container that is the device. It warns of each other one. If none is the device,
 // the error matches fs.ErrNotExist.
 func (m *mover) findInContainer() (nl.Link, error) {
 	candidates, err := m.state.candidates(m.container)
@@ -227,8 +227,8 @@ func (s *state) hasPeerOf(c *nl.Conn, l nl.Link) (bool, error) {
 	return found, errors.Join(types.IgnoreNotExist(err), h.Close())
 }
 
-// returnToNode moves the device to the host, unless it is there, and gives it the name and the alias of
-// nameOnNode.
+// returnToHost moves the device to the host, unless it is there, and gives it the name and the alias of
+// nameOnHost.
 func (m *mover) returnToHost(from *nl.Conn, l nl.Link) (nl.Link, error) {
 	name, alias, err := m.nameOnHost(from, l)
 	if err != nil {
@@ -245,7 +245,7 @@ func (m *mover) returnToHost(from *nl.Conn, l nl.Link) (nl.Link, error) {
 	return from.MoveLink(l, nl.Move{To: m.host, Name: name, Alias: alias})
 }
 
-// nameOnNode returns the name and the alias that the device gets on the host. They are the former ones,
+// nameOnHost returns the name and the alias that the device gets on the host. They are the former ones,
 // unless another interface has the former name now. In that case the name is made from the attachment, and
 // the alias is the former name.
 func (m *mover) nameOnHost(from *nl.Conn, l nl.Link) (name, alias string, err error) {

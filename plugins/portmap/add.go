@@ -22,11 +22,11 @@ type portMap struct {
 	// localnetDevice is the interface of the host through which packets from 127/8 reach the
 	// container. It is empty if there is none, or if findLocalnetDevice was not called.
 	localnetDevice string
-	conn           *nl.Conn                    // see nodeConn
-	hostAddrs      map[nft.Family][]netip.Addr // see nodeAddrsOf
+	conn           *nl.Conn                    // see hostConn
+	hostAddrs      map[nft.Family][]netip.Addr // see hostAddrsOf
 }
 
-// nodeConn returns a connection to rtnetlink of the host. The first call opens it.
+// hostConn returns a connection to rtnetlink of the host. The first call opens it.
 func (p *portMap) hostConn() (*nl.Conn, error) {
 	var err error
 	if p.conn == nil {

@@ -36,7 +36,7 @@ func (p *portMap) deleteStaleFlows() error {
 	return attach.DeleteFlows(p.r.HostNS, flows...)
 }
 
-// nodeAddrsOf returns the addresses of the host that the endpoint is for. It asks the kernel once per
+// hostAddrsOf returns the addresses of the host that the endpoint is for. It asks the kernel once per
 // family.
 func (p *portMap) hostAddrsOf(e endpoint) ([]netip.Addr, error) {
 	if !e.hostIP.IsUnspecified() {

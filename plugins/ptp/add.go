@@ -9,7 +9,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// podIndex is the index of the container end in the result, after the host end.
+// containerIndex is the index of the container end in the result, after the host end.
 const containerIndex = 1
 
 // An attachment is the state of one ADD.

@@ -36,7 +36,7 @@ func check(r *skel.Request) error {
 	ips := attach.IPsOf(prev, r.IfName)
 	spec.Kind, spec.Routes = "veth", containerRoutes(ips, attach.PrevRoutes(prev, hostEnd))
 	for i := range spec.Addrs {
-		spec.Addrs[i].NoPrefixRoute = true // as podSpec, for the command of a missing address
+		spec.Addrs[i].NoPrefixRoute = true // as containerSpec, for the command of a missing address
 	}
 	reserved := ipam.StartCheck(r)
 	if changed == nil {

@@ -50,7 +50,7 @@ func gatewayOf(ip types.IP, lease *ipam.Lease) netip.Addr {
 	return netip.Addr{}
 }
 
-// podSpec returns the Spec of the container end. Its addresses get no route to their networks
+// containerSpec returns the Spec of the container end. Its addresses get no route to their networks
 // from the kernel, because only the host is on the link. All routes go through the host.
 func containerSpec(eth string, ips []types.IP, routes []types.Route) attach.Spec {
 	s := attach.ContainerSpec(eth, attach.DADOff, ips, nil)
@@ -61,7 +61,7 @@ func containerSpec(eth string, ips []types.IP, routes []types.Route) attach.Spec
 	return s
 }
 
-// podRoutes returns the routes to the gateways, then the routes to the networks of the
+// containerRoutes returns the routes to the gateways, then the routes to the networks of the
 // addresses through the gateways, and then the routes of the result. The order matters: the
 // kernel accepts a gateway only if it has a route to it.
 func containerRoutes(ips []types.IP, routes []types.Route) []nl.Route {

@@ -141,7 +141,7 @@ func linked(folder string) (map[string]*debug.Module, error) {
 		modules["std"] = &debug.Module{Path: "std", Version: strings.TrimPrefix(info.GoVersion, "go")}
 		for _, m := range info.Deps {
 			if m.Path == plumbModule {
-				continue // the engine's module names the folder above it
+				continue // the datastore's module names the folder above it
 			}
 			if m.Replace != nil && !patched(m) {
 				return nil, fmt.Errorf("%s: module %s is replaced by %s: a release is made of what go.sum and scripts/modfile.sh name",
@@ -162,7 +162,7 @@ func patched(m *debug.Module) bool {
 }
 
 // name is what the document calls the module. A module and its patched copy may both be
-// linked, for different architectures, and two versions of a module: the engine has a go.mod of its own.
+// linked, for different architectures, and two versions of a module: the datastore has a go.mod of its own.
 func name(m *debug.Module) string {
 	if patched(m) {
 		return m.Path + "-patched"

@@ -118,16 +118,16 @@ func ipamOnly(s *side, addresses int) conf {
 func clusterOnly(s *side, addresses int) conf {
 	c := ipamOnly(s, addresses)
 	ipam := c["ipam"].(conf)
-	ipam["type"], ipam["node"], ipam["engine"] = "cluster-local", "n1", conf{"type": filepath.Base(s.engineFile())}
+	ipam["type"], ipam["node"], ipam["datastore"] = "cluster-local", "n1", conf{"type": filepath.Base(s.datastoreFile())}
 	return c
 }
 
-func (s *side) engineFile() string { return filepath.Join(s.bin, "bench-engine") }
+func (s *side) datastoreFile() string { return filepath.Join(s.bin, "bench-datastore") }
 
-// stockEngine writes an engine that gives its addresses in the first ADD. That is not timed, and each DEL leaves
+// warmPoolDatastore writes a datastore that gives its addresses in the first ADD. That is not timed, and each DEL leaves
 // them to the host.
-func stockEngine(s *side) {
-	s.must(os.WriteFile(s.engineFile(), []byte(`#!/bin/sh
+func warmPoolDatastore(s *side) {
+	s.must(os.WriteFile(s.datastoreFile(), []byte(`#!/bin/sh
 case $(cat) in
 *'"verb":"adopt"'*) echo '{"free": 200, "revision": 1}' ;;
 *'"verb":"claim"'*) echo '{"addresses": {"10.64.0.2": "0000000000000000000000000000000a", "10.64.0.3": "0000000000000000000000000000000b"}, "free": 198, "revision": 2}' ;;

@@ -191,7 +191,7 @@ func (r *report) measure(stdout io.Writer, o options, list []scenario) error {
 var titles = map[string]string{
 	"start":         "start of a process",
 	"host-local":    "host-local alone, by reservations of others",
-	"cluster-local": "cluster-local alone, without a call of the engine, and plumb's host-local",
+	"cluster-local": "cluster-local alone, without a call of the datastore, and plumb's host-local",
 	"portmap":       "portmap, by its mappings and those of others",
 	"firewall":      "firewall, by iptables, and with a policy",
 	"chain":         "the whole chain: bridge with masquerade, portmap, bandwidth, tuning",

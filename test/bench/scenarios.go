@@ -100,7 +100,7 @@ func hostLocal() []scenario {
 func clusterLocal() scenario {
 	a := aim{Median: 1.15}
 	return scenario{
-		name: "cluster-local", verbs: verbs(a, a, a), roles: []role{{name: plumb}, {name: withHostLocal}}, prepare: stockEngine,
+		name: "cluster-local", verbs: verbs(a, a, a), roles: []role{{name: plumb}, {name: withHostLocal}}, prepare: warmPoolDatastore,
 		chain: one(func(s *side) conf {
 			if s.name == withHostLocal {
 				return ipamOnly(s, 200)

@@ -45,7 +45,7 @@ func newChainNetwork(cniVersion, backend string) *chainNetwork {
 	return &chainNetwork{testNetwork: newNetwork(cniVersion, strings.ReplaceAll(containerdPlugins, "BACKEND", backend)), backend: backend}
 }
 
-// newPod returns a new container that is not attached, and its host port, which leads to port 80.
+// newContainer returns a new container that is not attached, and its host port, which leads to port 80.
 func (network *chainNetwork) newContainer(id string) (*container, int32) {
 	GinkgoHelper()
 	p := cnitest.NewContainer(id)
@@ -114,7 +114,7 @@ func (network *chainNetwork) expectLimits(p *container) {
 	Expect(p.Sysctl(GinkgoTB(), "net/ipv4/conf/eth0/arp_filter")).To(Equal("1"))
 }
 
-// testPods calls all verbs for several containers, and checks their traffic and the state.
+// testContainers calls all verbs for several containers, and checks their traffic and the state.
 func (network *chainNetwork) testContainers(cniVersion string) {
 	GinkgoHelper()
 	Expect(network.Status()).To(Succeed())

@@ -10,11 +10,11 @@ import (
 	"github.com/plumb-cni/plumb/test/cnitest"
 )
 
-// engineScript is an engine whose only free address is 10.9.0.7. test/engine has the real one.
-const engineScript = `#!/bin/sh
+// datastoreScript is a datastore whose only free address is 10.9.0.7. test/datastore has the real one.
+const datastoreScript = `#!/bin/sh
 claim=00000000000000000000000000000000
 case $(tee -a "${0%/*}/requests") in
-*'"verb":"adopt"'*) echo '{"free": 1, "revision": 1}' ;;
+*'"verb":"register"'*) echo '{"free": 1, "revision": 1}' ;;
 *'"verb":"claim"'*) echo '{"addresses": {"10.9.0.7": "'$claim'"}, "free": 0, "revision": 2}' ;;
 *'"verb":"release"'*) echo '{"addresses": {"10.9.0.7": "'$claim'"}, "free": 1, "revision": 3}' ;;
 *) exit 1 ;;
@@ -22,11 +22,11 @@ esac
 `
 
 var _ = Describe("bridge with cluster-local", func() {
-	It("gives a container an address of the engine, from ADD to DEL", func() {
+	It("gives a container an address of the datastore, from ADD to DEL", func() {
 		network := newNetwork("1.1.0", `{"type": "bridge", "bridge": "cni0", "ipam": {"type": "cluster-local", "node": "n1",
-			"dataDir": "DIR/leases", "subnet": "10.9.0.0/28", "engine": {"type": "script"}}}`)
+			"dataDir": "DIR/leases", "subnet": "10.9.0.0/28", "datastore": {"type": "script"}}}`)
 		network.CNI.Path = append(network.CNI.Path, network.Dir)
-		Expect(os.WriteFile(filepath.Join(network.Dir, "script"), []byte(engineScript), 0o755)).To(Succeed())
+		Expect(os.WriteFile(filepath.Join(network.Dir, "script"), []byte(datastoreScript), 0o755)).To(Succeed())
 		p := cnitest.NewContainer("c1")
 
 		Expect(network.Status()).To(Succeed())

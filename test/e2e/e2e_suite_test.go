@@ -60,7 +60,7 @@ func (network *testNetwork) add(p *container) error {
 	return err
 }
 
-// addPod returns a new container after an ADD, which must succeed.
+// addContainer returns a new container after an ADD, which must succeed.
 func (network *testNetwork) addContainer(id string) *container {
 	GinkgoHelper()
 	p := cnitest.NewContainer(id)

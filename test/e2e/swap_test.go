@@ -39,7 +39,7 @@ func (b bundle) folder() string {
 	return debian
 }
 
-// A swapNode is a host whose plugins are replaced while containers are attached. Configuration,
+// A swapHost is a host whose plugins are replaced while containers are attached. Configuration,
 // reservations, libcni and its cache remain.
 type swapHost struct {
 	*testNetwork
@@ -48,7 +48,7 @@ type swapHost struct {
 	ports        int // number of allocated host ports
 }
 
-// newSwapNode returns a new host with the network, of version 1.0.0, the newest that both bundles know.
+// newSwapHost returns a new host with the network, of version 1.0.0, the newest that both bundles know.
 func newSwapHost(plugins string) *swapHost {
 	GinkgoHelper()
 	return &swapHost{testNetwork: newNetwork("1.0.0", plugins), plugins: plugins, hasHostPorts: strings.Contains(plugins, "portMappings")}
@@ -63,7 +63,7 @@ func (s *swapHost) use(b bundle) {
 // useFolder makes libcni use the plugins in a folder.
 func (s *swapHost) useFolder(folder string) { s.Use(folder, filepath.Join(s.Dir, "cache")) }
 
-// addPod returns a new container after an ADD. Its capability arguments are a host port of its own and
+// addContainer returns a new container after an ADD. Its capability arguments are a host port of its own and
 // bandwidth limits.
 func (s *swapHost) addContainer(id string) *container {
 	GinkgoHelper()
@@ -80,7 +80,7 @@ func (s *swapHost) addContainer(id string) *container {
 	return p
 }
 
-// addPodOfEachBundle adds a container with each bundle, after it has added and deleted another one. From
+// addContainerOfEachBundle adds a container with each bundle, after it has added and deleted another one. From
 // then on, the objects that containers share exist, of both bundles.
 func (s *swapHost) addContainerOfEachBundle() []*container {
 	GinkgoHelper()
@@ -126,7 +126,7 @@ func (s *swapHost) dialHostPort(p *container) {
 	nstest.MustDial(GinkgoTB(), s.Outside, fmt.Sprintf("%s:%d", nstest.HostV4, mapping["hostPort"]), nstest.OutsideV4)
 }
 
-// deletePod calls DEL in one of the ways in which runtimes do.
+// deleteContainer calls DEL in one of the ways in which runtimes do.
 func (s *swapHost) deleteContainer(p *container, way string) error {
 	GinkgoHelper()
 	rt := *p.RT

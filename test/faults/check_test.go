@@ -503,7 +503,7 @@ var _ = Describe("CHECK succeeds after changes by later plugins", func() {
 	})
 })
 
-// A nodeCondition is a condition of the host with which ADD fails, and a part of the error of STATUS, which must fail with
+// A hostCondition is a condition of the host with which ADD fails, and a part of the error of STATUS, which must fail with
 // code 50.
 type hostCondition struct {
 	name    string
@@ -512,7 +512,7 @@ type hostCondition struct {
 	text    string
 }
 
-// nodeConditions returns the conditions to test. The suites of the plugins test others, and that STATUS and ADD succeed.
+// hostConditions returns the conditions to test. The suites of the plugins test others, and that STATUS and ADD succeed.
 func hostConditions() []hostCondition {
 	const small = `"ipam": {"type": "host-local", "dataDir": "DIR/leases", "failStatusWhenFull": true, "subnet": "10.1.0.0/30"}}`
 	none := func(*testNetwork) {}

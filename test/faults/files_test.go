@@ -164,7 +164,7 @@ func checkDistinctAddresses(containers []*cnitest.Container) error {
 	return errors.Join(errs...)
 }
 
-// nodeState returns the state of the host, without files.
+// hostState returns the state of the host, without files.
 func (network *testNetwork) hostState() string {
 	return emptyFormerSet.ReplaceAllString(nstest.Snapshot(GinkgoTB(), network.Host), "")
 }

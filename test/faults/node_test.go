@@ -60,7 +60,7 @@ type testHost struct {
 	before          string // state of host, container and files before the plugin is called
 }
 
-// newTestNode returns a host with an existing container. replacePod adds a container that is not attached.
+// newTestHost returns a host with an existing container. replaceContainer adds a container that is not attached.
 func newTestHost(config pluginConfig) *testHost {
 	GinkgoHelper()
 	tb := GinkgoTB()
@@ -86,7 +86,7 @@ func newTestHost(config pluginConfig) *testHost {
 	return n
 }
 
-// replacePod replaces the container "tested" by a new one that is not attached, and that exists until the end of the spec.
+// replaceContainer replaces the container "tested" by a new one that is not attached, and that exists until the end of the spec.
 func (n *testHost) replaceContainer() {
 	GinkgoHelper()
 	if n.container != nil {

@@ -35,7 +35,7 @@ var otherNetworks = []struct{ name, plugins string }{
 	{"static", `{"type": "static", "ipam": {"type": "static", "addresses": [{"address": "192.0.2.10/24"}, {"address": "2001:db8::10/64"}]}}`},
 }
 
-// newStressNodeWithAllPlugins returns a host with stressNetworks and otherNetworks.
+// newStressHostWithAllPlugins returns a host with stressNetworks and otherNetworks.
 func newStressHostWithAllPlugins() *stressHost {
 	GinkgoHelper()
 	s := newStressHost()
@@ -124,7 +124,7 @@ func commandOf(environ []string) string {
 var _ = Describe("a plugin call", func() {
 	It("needs fewer than 64 open files, less than 16 MiB of memory, and 300 bytes more for each reservation of others, and leaves no process running", func() {
 		nstest.LeakCheck(GinkgoTB())
-		adoptOrphans()
+		registerOrphans()
 		reserved := fullOrCI(60_000, 5_000)
 		s := newStressHostWithAllPlugins()
 		m := &meter{host: s.Host, peaks: map[string]int{}}
@@ -182,7 +182,7 @@ var _ = Describe("a plugin call", func() {
 	)
 
 	It("leaves nothing if its environment makes it fail", func() {
-		adoptOrphans()
+		registerOrphans()
 		s := newStressHost()
 		s.runOnePerNetwork()
 		before := nstest.WaitStable(s.state)
@@ -271,7 +271,7 @@ func (s *stressHost) firstPluginADD(network int, c *stressContainer) *exec.Cmd {
 	return cmd
 }
 
-// runOnNode runs a process on the host and returns its output.
+// runOnHost runs a process on the host and returns its output.
 func (s *stressHost) runOnHost(c *exec.Cmd) (string, error) {
 	var out bytes.Buffer
 	if c.Stdout == nil {

@@ -30,7 +30,7 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// stressNetworks are the networks of a stressNode. The first two share a bridge and a dataDir.
+// stressNetworks are the networks of a stressHost. The first two share a bridge and a dataDir.
 // The pool of "ptp" is so small that its addresses are used again.
 var stressNetworks = []struct{ name, plugins string }{
 	{"bridge", `{"type": "bridge", "bridge": "shared0", "isGateway": true, "ipMasq": true, "ipMasqBackend": "nftables", "macspoofchk": true,
@@ -69,7 +69,7 @@ type stressContainer struct {
 
 // A stressAttachment is an attachment of a stressContainer.
 type stressAttachment struct {
-	network  int // index into stressNode.lists
+	network  int // index into stressHost.lists
 	ifName   string
 	killADD  *plannedKill // nil: no kill
 	killDEL  *plannedKill
@@ -126,7 +126,7 @@ func newPlannedKill(r *rand.Rand, oneIn int) *plannedKill {
 	return kill
 }
 
-// A stressNode is a host with many networks, for which a runtime makes many concurrent calls.
+// A stressHost is a host with many networks, for which a runtime makes many concurrent calls.
 type stressHost struct {
 	nstest.Site
 	dir, bin, cache string
@@ -143,7 +143,7 @@ type stressHost struct {
 	errs       []error
 }
 
-// newStressNode returns a new host with stressNetworks.
+// newStressHost returns a new host with stressNetworks.
 func newStressHost() *stressHost {
 	GinkgoHelper()
 	tb := GinkgoTB()
@@ -518,7 +518,7 @@ var _ = Describe("stress: concurrent calls and kills", func() {
 	for _, n := range seeds {
 		It(fmt.Sprintf("leave the same state as sequential calls without kills: %d attachments, %d at a time (%d)", pairs, atOnce, n), func() {
 			nstest.LeakCheck(GinkgoTB())
-			adoptOrphans()
+			registerOrphans()
 			sequential := newStressHost()
 			sequential.runOnePerNetwork()
 			want := nstest.WaitStable(sequential.comparableState)

@@ -121,7 +121,7 @@ func hasFiles(config pluginConfig) bool { return strings.Contains(config.keys, "
 // usesNetlink reports whether the plugin sends netlink requests.
 func usesNetlink(config pluginConfig) bool { return !config.filesOnly }
 
-// keepsNode reports whether the host has all its interfaces after a container has ended.
+// keepsHost reports whether the host has all its interfaces after a container has ended.
 func keepsHost(config pluginConfig) bool { return usesNetlink(config) && !config.takesDevice }
 
 // faultKinds returns the kinds of faults.
@@ -258,7 +258,7 @@ func (n *testHost) checkRestored() error {
 	return err
 }
 
-// addThenDelAfterPod is addThenDel, but the container's namespace is removed before DEL.
+// addThenDelAfterContainer is addThenDel, but the container's namespace is removed before DEL.
 func (n *testHost) addThenDelAfterContainer(f *fault) error {
 	c := n.delCall(n.addWithFault(f))
 	n.container.Remove(n)
@@ -392,7 +392,7 @@ func (n *testHost) gcTwice(f *fault) error {
 	return n.checkRestored()
 }
 
-// nodePart returns a state without the lines of the container.
+// hostPart returns a state without the lines of the container.
 func hostPart(state string) string {
 	var kept []string
 	for line := range strings.SplitSeq(state, "\n") {

@@ -22,7 +22,7 @@ type Sweep struct {
 	Dirs   []string // folders whose content must be restored too
 	// Prepare, if not nil, prepares a new host and container before the plugin is called.
 	Prepare func(host, container *NS)
-	// PreparePod, if not nil, makes in each of the two containers what an earlier plugin of the
+	// PrepareContainer, if not nil, makes in each of the two containers what an earlier plugin of the
 	// chain makes there.
 	PrepareContainer func(container *NS)
 	// MayFail has the beginnings of the steps ("announce ") that may fail in an ADD that

@@ -71,7 +71,7 @@ func New(tb TB) *NS {
 	return n
 }
 
-// NewNode makes a network namespace that serves as a host: its loopback is up.
+// NewHost makes a network namespace that serves as a host: its loopback is up.
 func NewHost(tb TB) *NS {
 	tb.Helper()
 	n := New(tb)
@@ -80,7 +80,7 @@ func NewHost(tb TB) *NS {
 	return n
 }
 
-// NewNodeAndPod makes a host and a container.
+// NewHostAndContainer makes a host and a container.
 func NewHostAndContainer(tb TB) (host, container *NS) {
 	tb.Helper()
 	host, container = NewHost(tb), New(tb)

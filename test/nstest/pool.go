@@ -14,7 +14,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/skel"
 )
 
-// A PoolNode has what an IPAM plugin that keeps reservations in a folder (pkg/pool) needs from a host: a
+// A PoolHost has what an IPAM plugin that keeps reservations in a folder (pkg/pool) needs from a host: a
 // data folder, a boot ID and a clock. Its methods call the plugin in this process.
 type PoolHost struct {
 	Plugin  func() skel.Plugin // makes the plugin for each call
@@ -26,7 +26,7 @@ type PoolHost struct {
 	tb      TB
 }
 
-// NewPoolNode makes a host without reservations. The caller sets Plugin.
+// NewPoolHost makes a host without reservations. The caller sets Plugin.
 func NewPoolHost(tb TB) *PoolHost {
 	tb.Helper()
 	dir := tb.TempDir()

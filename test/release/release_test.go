@@ -54,7 +54,7 @@ const (
 func checkout(t *testing.T, dir string) {
 	t.Helper()
 	root := nstest.Root(t)
-	for _, part := range []string{"go.mod", "go.sum", "README.md", "LICENSE", "build_linux.sh", "cmd", "deploy", "docs/upstream", "engine", "pkg", "plugins", "scripts"} {
+	for _, part := range []string{"go.mod", "go.sum", "README.md", "LICENSE", "build_linux.sh", "cmd", "deploy", "docs/upstream", "datastore", "pkg", "plugins", "scripts"} {
 		if info, err := os.Stat(filepath.Join(root, part)); err != nil {
 			t.Fatal(err)
 		} else if info.IsDir() {
@@ -202,7 +202,7 @@ func TestArchitectures(t *testing.T) {
 	for _, arch := range all {
 		if _, packed := architectures[arch]; !packed {
 			run(t, root, nil, typecheck, arch, root, "./plugins/...", "./cmd/...")
-			run(t, root, nil, typecheck, arch, filepath.Join(root, "engine/etcd"), ".")
+			run(t, root, nil, typecheck, arch, filepath.Join(root, "datastore/etcd"), ".")
 		}
 	}
 }
@@ -453,7 +453,7 @@ func checkListed(t *testing.T, archive string, listed map[string]bool) {
 	dir := t.TempDir()
 	unpack(t, archive, dir)
 	var sums string
-	for _, module := range []string{".", "engine/etcd"} {
+	for _, module := range []string{".", "datastore/etcd"} {
 		text, err := os.ReadFile(filepath.Join(nstest.Root(t), module, "go.sum"))
 		if err != nil {
 			t.Fatal(err)
@@ -469,7 +469,7 @@ func checkListed(t *testing.T, archive string, listed map[string]bool) {
 		}
 		for _, m := range info.Deps {
 			if m.Path == "github.com/plumb-cni/plumb" {
-				continue // the engine's module names the folder above it
+				continue // the datastore's module names the folder above it
 			}
 			if m.Replace != nil {
 				if m.Replace.Path != "./.patched/nftables-"+m.Version {

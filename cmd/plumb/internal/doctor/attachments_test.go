@@ -34,7 +34,7 @@ const onUplink = `{
 }
 `
 
-// newCompleteNode returns a host with the network complete and a container d1 that has the host port 8080.
+// newCompleteHost returns a host with the network complete and a container d1 that has the host port 8080.
 func newCompleteHost() (n *usedHost, runtime *libcni.RuntimeConf) {
 	GinkgoHelper()
 	n = &usedHost{testHost: newTestHost("bridge", "host-local", "portmap", "macvlan")}

@@ -30,7 +30,7 @@ type testHost struct {
 	args  []string // more arguments of plumb doctor
 }
 
-// newTestNode returns a host whose folder of plugins has these, and no configuration.
+// newTestHost returns a host whose folder of plugins has these, and no configuration.
 func newTestHost(plugins ...string) *testHost {
 	GinkgoHelper()
 	tb := GinkgoTB()

@@ -36,7 +36,7 @@ type claim struct {
 // findDuplicateAddresses asks by ARP and by neighbor discovery, on the bridges and masters of the host, whether another host
 // uses the address of a container.
 func (h host) findDuplicateAddresses(attachments []*inventory.Attachment) (found []Finding) {
-	claims := map[string][]claim{}                 // by the bridge or the master
+	claims := map[string][]claim{}                      // by the bridge or the master
 	containers := map[types.MAC]*inventory.Attachment{} // by the hardware addresses of their interfaces
 	for _, a := range attachments {
 		macs, err := macsOf(a)

@@ -34,13 +34,13 @@ const masqueraded = `{
 }
 `
 
-// A usedNode is a host with containers.
+// A usedHost is a host with containers.
 type usedHost struct {
 	*testHost
 	cni *libcni.CNIConfig
 }
 
-// newUsedNode returns a host with the network of the configuration masqueraded, and the namespace of its container d1.
+// newUsedHost returns a host with the network of the configuration masqueraded, and the namespace of its container d1.
 func newUsedHost() (n *usedHost, d1 *nstest.NS) {
 	GinkgoHelper()
 	n = &usedHost{testHost: newTestHost("bridge", "host-local", "portmap", "firewall")}

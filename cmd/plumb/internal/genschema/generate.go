@@ -87,7 +87,7 @@ func readPages(plugins string) (map[string]*page, error) {
 }
 
 // open has the paths of the objects in which other programs may have keys of their own.
-var open = []string{"args", "args.cni", "runtimeConfig", "ipam.engine"}
+var open = []string{"args", "args.cni", "runtimeConfig", "ipam.datastore"}
 
 // object returns the schema of an object without keys, to which insert adds some. who is the name of the plugin that
 // reads the object. Unless the path is open, the schema warns of all other keys.

@@ -137,7 +137,7 @@ func TestSchemasFindMistakes(t *testing.T) {
 		{"tuning", `{"type": "tuning", "sysctl": {"net.core.somaxconn": 500}}`, false},
 		{"host-local", `{"type": "macvlan", "ipam": {"type": "host-local", "ranges": [{"subnet": "10.0.0.0/8"}]}}`, false},
 		{"host-local", `{"type": "macvlan", "ipam": {"type": "host-local", "routes": [{"dst": "0.0.0.0/0", "via": "10.0.0.1"}]}}`, true},
-		{"cluster-local", `{"type": "macvlan", "ipam": {"type": "cluster-local", "engine": {"type": "e", "endpoints": ["a"], "timeout": 61}}}`, false},
+		{"cluster-local", `{"type": "macvlan", "ipam": {"type": "cluster-local", "datastore": {"type": "e", "endpoints": ["a"], "timeout": 61}}}`, false},
 		{schema.ConfList, conf(`{"type": "bridge", "isGatway": true}`), true},
 		{schema.ConfList, conf(`{"type": "vendor", "whatever": true}, {"type": "ptp", "ipam": {"type": "static", "address": []}}`), true},
 		{schema.ConfList, conf(`{"type": "sbr", "table": "100"}`), false},

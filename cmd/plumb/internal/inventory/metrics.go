@@ -107,7 +107,7 @@ func (inv *Inventory) attachmentMetrics() []*metric {
 func (inv *Inventory) addressMetrics() []*metric {
 	size := &metric{name: "plumb_addresses", help: "Addresses that can be allocated from a range set."}
 	reserved := &metric{name: "plumb_addresses_reserved", help: "Addresses of a range set that are reserved for an attachment on this host."}
-	free := &metric{name: "plumb_addresses_free", help: "Addresses of a range set that are not reserved; with cluster-local, those that no node owned when this node last asked its engine."}
+	free := &metric{name: "plumb_addresses_free", help: "Addresses of a range set that are not reserved; with cluster-local, those that no node owned when this node last asked its datastore."}
 	owned := &metric{name: "plumb_addresses_owned", help: "Addresses that this node owns, with cluster-local."}
 	inv.eachConfiguredIPAM(func(network, plugin string, ipam json.RawMessage) {
 		dataDir, sets, err := pool.ParseIPAM(ipam)

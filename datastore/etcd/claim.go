@@ -1,0 +1,178 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/plumb-cni/plumb/pkg/datastore"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// claim makes the node the owner of free addresses: of those that are requested, or of at most Want
+// others. It succeeds if it got one at least.
+func (s *session) claim(ctx context.Context, answer *datastore.Answer) error {
+	got := map[netip.Addr]string{}
+	err := s.claimInto(ctx, got, answer)
+	var e *datastore.Error
+	if len(got) > 0 && !(errors.As(err, &e) && e.Reason == datastore.ReasonUnknown) {
+		err = nil
+	}
+	if err == nil {
+		answer.Addresses = got
+		answer.Free -= min(answer.Free, uint64(s.pool.count(got)))
+	}
+	return err
+}
+
+func (s *session) claimInto(ctx context.Context, got map[netip.Addr]string, answer *datastore.Answer) error {
+	if len(s.Requested) > 0 {
+		return s.claimRequested(ctx, got, answer)
+	}
+	look := s.look
+	for w := range s.pool.windows() {
+		for {
+			v, free, err := s.lookForClaim(ctx, look, w)
+			if err != nil {
+				return err
+			}
+			if answer.Free = max(answer.Free, v.free); answer.Free == 0 {
+				return s.full(got)
+			}
+			look = s.lookUncounted // to count once is enough
+			if free = free[:min(len(free), claimBatch, s.Want-len(got))]; len(free) == 0 {
+				break // the next window
+			}
+			if err := s.claimSome(ctx, free, got); err != nil {
+				return err
+			}
+			if len(got) == s.Want {
+				return nil
+			}
+		}
+	}
+	answer.Free = uint64(s.pool.count(got))
+	return s.full(got)
+}
+
+// full returns an error if the call got no address.
+func (s *session) full(got map[netip.Addr]string) error {
+	if len(got) > 0 {
+		return nil
+	}
+	return failf(types.CodeTryAgain, datastore.ReasonFull, "no address of segment %s is free in the ranges of node %s; see which node has them with verb list", s.Segment, s.Node)
+}
+
+// A looker is look or lookUncounted.
+type looker func(ctx context.Context, extra ...clientv3.Op) (view, error)
+
+// lookForClaim reads a window, and checks that the node may claim. It returns the free addresses of the
+// window in random order.
+func (s *session) lookForClaim(ctx context.Context, look looker, window block) (view, []netip.Addr, error) {
+	key, end := s.rangeOf(window)
+	v, err := look(ctx, clientv3.OpGet(key, clientv3.WithRange(end), clientv3.WithKeysOnly()))
+	if err == nil {
+		err = errors.Join(s.checkStore(), s.check(v))
+	}
+	if err != nil {
+		return v, nil, err
+	}
+	taken := map[netip.Addr]bool{}
+	for _, kv := range v.extra[0].Kvs {
+		a, err := addrOf(kv.Key)
+		if err != nil {
+			return v, nil, err
+		}
+		taken[a] = true
+	}
+	return v, s.pool.candidates(window, taken), nil
+}
+
+// claimSome claims those of the addresses that are still free, and adds them to got. If the node may not
+// claim, it does nothing, and the next read tells why.
+func (s *session) claimSome(ctx context.Context, free []netip.Addr, got map[netip.Addr]string) error {
+	ops, claims, since := []clientv3.Op{}, make([]string, len(free)), now()
+	for i, a := range free {
+		claims[i] = newClaim()
+		ops = append(ops, nested(absent(s.owner(a)), s.give(a, claims[i], since)))
+	}
+	resp, err := s.change(ctx, []clientv3.Cmp{s.unfrozen(), s.registered()}, append(ops, s.touch()), nil)
+	if err != nil || !resp.Succeeded {
+		return err
+	}
+	for i, a := range free {
+		if resp.Responses[i].GetResponseTxn().Succeeded {
+			got[a] = claims[i]
+		}
+	}
+	return nil
+}
+
+// claimRequested claims all addresses that are requested, or none.
+func (s *session) claimRequested(ctx context.Context, got map[netip.Addr]string, answer *datastore.Answer) error {
+	var owners []clientv3.Op
+	conditions, ops, since := []clientv3.Cmp{s.unfrozen()}, []clientv3.Op{s.touch()}, now()
+	claims := map[netip.Addr]string{}
+	for _, a := range s.Requested {
+		claims[a] = newClaim()
+		owners = append(owners, clientv3.OpGet(s.owner(a)))
+		conditions = append(conditions, absent(s.owner(a)))
+		ops = append(ops, s.give(a, claims[a], since)...)
+	}
+	for range maxRounds {
+		v, err := s.look(ctx, owners...)
+		if err == nil {
+			err = errors.Join(s.checkStore(), s.check(v))
+		}
+		if err == nil {
+			err = s.checkTaken(ctx, v)
+		}
+		if err != nil {
+			return err
+		}
+		answer.Free = v.free
+		resp, err := s.change(ctx, append(conditions, s.registered()), ops, nil)
+		if err != nil {
+			return err
+		}
+		if resp.Succeeded {
+			for a, claim := range claims {
+				got[a] = claim
+			}
+			return nil
+		}
+	}
+	return failf(types.CodeTryAgain, datastore.ReasonTaken, "the owners of %v change all the time", s.Requested)
+}
+
+// checkTaken returns an error if a requested address has an owner. The results of the view are the owners.
+func (s *session) checkTaken(ctx context.Context, v view) error {
+	for i, a := range s.Requested {
+		node, _, _ := strings.Cut(valueOf(v.extra[i]), " ")
+		switch node {
+		case "":
+		case s.Node:
+			return failf(types.CodeTryAgain, datastore.ReasonOwn, "%v belongs to this node (%s) already: register", a, node)
+		default:
+			more, err := s.look(ctx, clientv3.OpGet(s.own(node, a)))
+			if err != nil {
+				return err
+			}
+			_, since, _ := strings.Cut(valueOf(more.extra[0]), " ")
+			return failf(types.CodeTryAgain, datastore.ReasonTaken, "%v belongs to node %s%s", a, node, prefixed(" since ", since))
+		}
+	}
+	return nil
+}
+
+// prefixed returns text with the prefix, or "" if text is empty.
+func prefixed(prefix, text string) string {
+	if text == "" {
+		return ""
+	}
+	return fmt.Sprint(prefix, text)
+}

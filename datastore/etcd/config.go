@@ -1,0 +1,106 @@
+package main
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net/netip"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+const (
+	defaultPrefix  = "/plumb/v1"
+	defaultTimeout = 3  // seconds
+	maxTimeout     = 60 // seconds
+)
+
+// config is the object "datastore" of the configuration.
+type config struct {
+	Type      string   `json:"type"` // names the executable; the caller has read it
+	Endpoints []string `json:"endpoints"`
+	CAFile    string   `json:"caFile"`
+	CertFile  string   `json:"certFile"`
+	KeyFile   string   `json:"keyFile"`
+	Prefix    string   `json:"prefix"`
+	Timeout   *int     `json:"timeout"` // seconds
+
+	timeout time.Duration
+	tls     *tls.Config // nil if all endpoints are http
+}
+
+// check returns what is wrong, and sets the defaults, timeout and tls.
+func (c *config) check() (errs []error) {
+	problem := types.ProblemsInto(&errs)
+	if c.Prefix == "" {
+		c.Prefix = defaultPrefix
+	}
+	problem(!strings.HasPrefix(c.Prefix, "/") || strings.HasSuffix(c.Prefix, "/") || !isWord(c.Prefix),
+		"datastore.prefix %q must begin with '/', must not end with it, and must have no white space", c.Prefix)
+	seconds := defaultTimeout
+	if c.Timeout != nil {
+		seconds = *c.Timeout
+	}
+	problem(seconds < 1 || seconds > maxTimeout, "datastore.timeout %d must be from 1 to %d seconds", seconds, maxTimeout)
+	c.timeout = time.Duration(seconds) * time.Second
+
+	problem(len(c.Endpoints) == 0, "datastore.endpoints is missing: name at least one, such as https://10.0.0.1:2379")
+	encrypted := false
+	for _, e := range c.Endpoints {
+		scheme, err := checkEndpoint(e)
+		problem(err != nil, "datastore.endpoints: %w", err)
+		encrypted = encrypted || scheme == "https"
+	}
+	if !encrypted {
+		return errs
+	}
+	var err error
+	c.tls, err = c.loadTLS()
+	problem(err != nil, "%w", err)
+	return errs
+}
+
+// checkEndpoint returns the scheme of an endpoint. http is possible on the node itself only.
+func checkEndpoint(endpoint string) (scheme string, err error) {
+	u, err := url.Parse(endpoint)
+	if err != nil {
+		return "", fmt.Errorf("parse %q: %w", endpoint, err)
+	}
+	if u.Hostname() == "" || u.Port() == "" || u.User != nil || u.Path != "" || u.RawQuery != "" || u.Fragment != "" {
+		return "", fmt.Errorf("%q must be of the form https://host:port", endpoint)
+	}
+	switch u.Scheme {
+	case "https":
+	case "http":
+		if a, err := netip.ParseAddr(u.Hostname()); err != nil || !a.IsLoopback() {
+			return "", fmt.Errorf("%q is not encrypted: use https; http is for loopback addresses only", endpoint)
+		}
+	default:
+		return "", fmt.Errorf("%q must begin with https://", endpoint)
+	}
+	return u.Scheme, nil
+}
+
+// loadTLS reads the three files.
+func (c *config) loadTLS() (*tls.Config, error) {
+	if c.CAFile == "" || c.CertFile == "" || c.KeyFile == "" {
+		return nil, fmt.Errorf("an https endpoint needs datastore.caFile, datastore.certFile and datastore.keyFile")
+	}
+	ca, err := os.ReadFile(c.CAFile)
+	if err != nil {
+		return nil, fmt.Errorf("datastore.caFile: %w", err)
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(ca) {
+		return nil, fmt.Errorf("datastore.caFile: %s has no certificate in PEM format", c.CAFile)
+	}
+	certificate, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
+	if err != nil {
+		return nil, fmt.Errorf("datastore.certFile, datastore.keyFile: %w", err)
+	}
+	return &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}, nil
+}

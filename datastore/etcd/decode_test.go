@@ -1,0 +1,168 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/plumb-cni/plumb/pkg/datastore"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// valid is a request that is taken.
+const valid = `{"verb":"claim","segment":"vlan7","node":"n1","machine":"m","boot":"b","want":8,"lastRevision":5,
+	"ranges":[{"first":"10.7.0.10","last":"10.7.0.250"},{"first":"fd00::","last":"fd00::ffff:ffff:ffff:ffff"}],"exclude":["10.7.0.64/28"],
+	"datastore":{"type":"cluster-local-etcd","endpoints":["http://127.0.0.1:1"],"timeout":1}}`
+
+func TestDecode(t *testing.T) {
+	for _, node := range []string{"n1", "n1:pods"} {
+		if _, err := decode([]byte(strings.Replace(valid, "n1", node, 1))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tests := []struct {
+		old, new string
+		code     uint
+		texts    []string
+	}{
+		{`{"verb"`, `{"verb`, types.CodeDecode, []string{"decode request"}},
+		{`"want":8`, `"want":"8"`, types.CodeDecode, []string{"want"}},
+		{`"want":8`, `"wanted":8`, types.CodeDecode, []string{`"wanted"`}},
+		{`"timeout"`, `"time"`, types.CodeDecode, []string{"decode datastore", `"time"`}},
+		{`"claim"`, `"grab"`, types.CodeConfig, []string{`verb "grab" is unknown`}},
+		{`"vlan7"`, `"../a"`, types.CodeConfig, []string{`segment "../a"`}},
+		{`"n1"`, `"a/b"`, types.CodeConfig, []string{`node "a/b"`}},
+		{`"n1"`, `""`, types.CodeConfig, []string{`node ""`}},
+		{`"n1"`, `"n1:a:b"`, types.CodeConfig, []string{`node "n1:a:b"`}},
+		{`"n1"`, `"n1:"`, types.CodeConfig, []string{`node "n1:"`}},
+		{`"m"`, `"a b"`, types.CodeConfig, []string{`machine "a b"`}},
+		{`"b"`, `""`, types.CodeConfig, []string{`boot ""`}},
+		{`8`, `0`, types.CodeConfig, []string{"want 0"}},
+		{`8`, `257`, types.CodeConfig, []string{"want 257"}},
+		{`"lastRevision":5`, `"lastRevision":-1`, types.CodeConfig, []string{"seen -1"}},
+		{`"10.7.0.250"`, `"10.7.0.9"`, types.CodeConfig, []string{"10.7.0.10-10.7.0.9: last is before first"}},
+		{`"10.7.0.250"`, `"fd00::1"`, types.CodeConfig, []string{"same family"}},
+		{`fd00::ffff`, `fd00::1:ffff`, types.CodeConfig, []string{"/64"}},
+		{`{"first":"fd00::","last":"fd00::ffff:ffff:ffff:ffff"}`, `{"first":"10.7.0.250","last":"10.7.1.1"}`, types.CodeConfig, []string{"overlaps with 10.7.0.10-10.7.0.250"}},
+		{`"want":8`, `"want":8,"requested":["10.7.0.9"]`, types.CodeConfig, []string{"exclude each other"}},
+		{`"want":8`, `"requested":["10.7.0.9","10.7.0.9"]`, types.CodeConfig, []string{"10.7.0.9 is there twice"}},
+		{`"want":8`, `"requested":["::ffff:10.7.0.9"]`, types.CodeConfig, []string{"is no address"}},
+		{`http://127.0.0.1:1`, `http://10.0.0.1:1`, types.CodeConfig, []string{"is not encrypted: use https"}},
+		{`http://127.0.0.1:1`, `http://localhost:1`, types.CodeConfig, []string{"is not encrypted: use https"}},
+		{`http://127.0.0.1:1`, `10.0.0.1:2379`, types.CodeConfig, []string{"endpoints"}},
+		{`http://127.0.0.1:1`, `https://10.0.0.1/x`, types.CodeConfig, []string{"https://host:port"}},
+		{`http://127.0.0.1:1`, `https://10.0.0.1:1`, types.CodeConfig, []string{"caFile, datastore.certFile and datastore.keyFile"}},
+		{`"http://127.0.0.1:1"`, ``, types.CodeConfig, []string{"endpoints is missing"}},
+		{`"timeout":1`, `"timeout":0`, types.CodeConfig, []string{"timeout 0"}},
+		{`"timeout":1`, `"prefix":"a/","timeout":61,"caFile":""`, types.CodeConfig, []string{"timeout 61", "prefix"}},
+	}
+	for _, test := range tests {
+		text := strings.Replace(valid, test.old, test.new, 1)
+		_, err := decode([]byte(text))
+		e := asError(err)
+		if e.Code != test.code || e.Reason != datastore.ReasonRequest {
+			t.Errorf("%s: %+v, want code %d", test.new, e, test.code)
+		}
+		for _, want := range test.texts {
+			if !strings.Contains(e.Msg, want) {
+				t.Errorf("%s: %q does not contain %q", test.new, e.Msg, want)
+			}
+		}
+	}
+}
+
+// FuzzDecode: what is taken has keys below the segment's prefix only, and ranges whose windows can be
+// read.
+func FuzzDecode(f *testing.F) {
+	f.Add([]byte(valid))
+	f.Add([]byte(`{"verb":"release","segment":"s","node":"n","machine":"m","boot":"b","addresses":{"10.0.0.1":"c"},"datastore":{"endpoints":["http://[::1]:2"]}}`))
+	f.Add([]byte(`{"verb":"claim","requested":["1.2.3.4%x"],"addresses":{"":""},"exclude":["::/0","1.2.3.4/33"],"ranges":[{}],"datastore":null}`))
+	f.Add([]byte(`{"verb":"claim","segment":"s","node":"n","machine":"m","boot":"b","want":1,"exclude":["0.0.0.0/1","0.0.0.0/9"],"ranges":[{"first":"0.0.0.0","last":"255.255.255.255"}],"datastore":{"endpoints":["http://[::1]:2"]}}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		r, err := decode(text)
+		if err != nil {
+			if e := asError(err); e.Code != types.CodeDecode && e.Code != types.CodeConfig || e.Msg == "" {
+				t.Errorf("%+v", e)
+			}
+			return
+		}
+		if strings.ContainsAny(r.Segment+r.Node+r.Target, "/ ") {
+			t.Errorf("names %q, %q, %q", r.Segment, r.Node, r.Target)
+		}
+		k := keys{root: "/p/" + r.Segment + "/"}
+		for a := range r.Addresses {
+			if back, err := addrOf([]byte(k.owner(a))); err != nil || back != a {
+				t.Errorf("%v becomes %v (%v)", a, back, err)
+			}
+		}
+		n := 0
+		for w := range r.pool.windows() {
+			free := r.pool.candidates(w, nil)
+			if len(free) > windowSize || slices.ContainsFunc(free, func(a netip.Addr) bool { _, in := w.part(a, a); return !in }) {
+				t.Errorf("window %+v has candidates %v", w, free)
+			}
+			if n++; n == 3 {
+				break
+			}
+		}
+		if free := r.pool.free(make([]int64, len(r.pool.counted()))); free > maxFree {
+			t.Errorf("%d addresses are free", free)
+		}
+	})
+}
+
+func TestPool(t *testing.T) {
+	at := netip.MustParseAddr
+	p, err := newPool([]datastore.Range{{First: at("10.0.0.250"), Last: at("10.0.3.5")}, {First: at("fd00::fe"), Last: at("fd00::101")}},
+		[]netip.Prefix{netip.MustParsePrefix("10.0.1.0/24"), netip.MustParsePrefix("10.0.1.64/26"), netip.MustParsePrefix("fd00::/127"), netip.MustParsePrefix("10.0.3.4/30")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[netip.Addr]int{}
+	windows := 0
+	for w := range p.windows() {
+		windows++
+		for _, a := range p.candidates(w, nil) {
+			all[a]++
+		}
+	}
+	want := 6 + 256 + 4 + 4 // 10.0.0.250-, 10.0.2.0/24, 10.0.3.0-3, fd00::fe-101
+	if len(all) != want || windows != 4+2 || p.free(make([]int64, len(p.counted()))) != uint64(want) {
+		t.Errorf("%d addresses, %d free, %d windows; want %d, %d, 6", len(all), p.free(make([]int64, len(p.counted()))), windows, want, want)
+	}
+	for a, n := range all {
+		if n != 1 || p.count(map[netip.Addr]string{a: ""}) != 1 {
+			t.Errorf("%v is there %d times", a, n)
+		}
+	}
+	if n := p.count(map[netip.Addr]string{at("10.0.1.1"): "", at("10.0.9.1"): "", at("fd00::100"): ""}); n != 1 {
+		t.Errorf("%d addresses count, want 1", n)
+	}
+	wide, err := newPool([]datastore.Range{{First: at("fd00:0:0:1::"), Last: at("fd00:0:0:1:ffff:ffff:ffff:ffff")}}, []netip.Prefix{netip.MustParsePrefix("fd00::/56")})
+	if err != nil || wide.free([]int64{0, 0}) != 0 {
+		t.Errorf("%v: %d addresses are free in an excluded range", err, wide.free([]int64{0, 0}))
+	}
+}
+
+// TestAnswers checks that each call prints one answer, whatever it reads.
+func TestAnswers(t *testing.T) {
+	for _, request := range []string{" ", "{}", "null", valid[:40], valid, "[]"} {
+		var out bytes.Buffer
+		exit := run(strings.NewReader(request), &out)
+		var answer datastore.Answer
+		dec := json.NewDecoder(&out)
+		if err := dec.Decode(&answer); err != nil || dec.More() || exit != 1 || answer.Error == nil || answer.Error.Code == 0 || answer.Error.Msg == "" {
+			t.Errorf("%q: exit status %d, %+v (%v)", request, exit, answer, err)
+		}
+		if request == valid && (answer.Error.Reason != datastore.ReasonUnreachable || !strings.Contains(answer.Error.Msg, "connection refused")) {
+			t.Errorf("nothing listens: %+v", answer.Error)
+		}
+	}
+	var out bytes.Buffer
+	if exit := run(strings.NewReader(""), &out); exit != 0 || !strings.Contains(out.String(), version) {
+		t.Errorf("without a request: exit status %d, %q", exit, &out)
+	}
+}

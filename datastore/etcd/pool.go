@@ -1,0 +1,297 @@
+package main
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"iter"
+	"math/bits"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+
+	"github.com/plumb-cni/plumb/pkg/datastore"
+)
+
+// windowSize is how many addresses one read of claim covers, at most.
+const windowSize = 256
+
+// sampled is how many parts of a pool one read counts the owners in. etcd looks at the key of each owner that it
+// counts, which takes 0.1 µs: 50 ms for 500,000.
+const sampled = 32
+
+// maxFree is the largest number of free addresses that an answer has: numbers in JSON are exact up to it.
+const maxFree = 1 << 53
+
+// A block is the addresses from first to last, with both. They share the upper 64 bits of IPv6.
+type block struct {
+	v4          bool
+	high        uint64 // upper 64 bits of IPv6
+	first, last uint64
+}
+
+// A pool is blocks that do not overlap, and the addresses in them that must not be given.
+type pool struct {
+	blocks   []block
+	excluded []block // each is in one block; they do not overlap
+	prefixes []netip.Prefix
+}
+
+// newPool checks ranges and exclusions. An error names all problems.
+func newPool(ranges []datastore.Range, exclude []netip.Prefix) (pool, error) {
+	p := pool{prefixes: outermost(exclude)}
+	var errs []error
+	for _, r := range ranges {
+		b, err := newBlock(r.First, r.Last)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		for _, other := range p.blocks {
+			if _, overlap := other.part(r.First, r.Last); overlap {
+				errs = append(errs, fmt.Errorf("ranges: %v-%v overlaps with %v-%v", r.First, r.Last, other.addr(other.first), other.addr(other.last)))
+			}
+		}
+		p.blocks = append(p.blocks, b)
+	}
+	for _, prefix := range p.prefixes {
+		if !prefix.IsValid() || !isAddress(prefix.Addr()) {
+			errs = append(errs, fmt.Errorf("exclude: %q is no prefix", prefix))
+			continue
+		}
+		first, last := prefix.Addr(), lastOf(prefix)
+		for _, b := range p.blocks {
+			if x, ok := b.part(first, last); ok {
+				p.excluded = append(p.excluded, x)
+			}
+		}
+	}
+	if n := len(p.blocks) + len(p.excluded); n > maxRanges {
+		errs = append(errs, fmt.Errorf("ranges and exclude have %d parts; at most %d are possible", n, maxRanges))
+	}
+	return p, errors.Join(errs...)
+}
+
+// newBlock returns the block of a range.
+func newBlock(first, last netip.Addr) (block, error) {
+	switch {
+	case !isAddress(first) || !isAddress(last) || first.Is4() != last.Is4():
+		return block{}, fmt.Errorf("ranges: %v-%v: first and last must be addresses of the same family", first, last)
+	case last.Less(first):
+		return block{}, fmt.Errorf("ranges: %v-%v: last is before first", first, last)
+	}
+	high, low := split(first)
+	lastHigh, end := split(last)
+	if high != lastHigh {
+		return block{}, fmt.Errorf("ranges: %v-%v: a range can be a /64 at most", first, last)
+	}
+	return block{first.Is4(), high, low, end}, nil
+}
+
+// part returns the addresses of the block that are from first to last, if there are any.
+func (b block) part(first, last netip.Addr) (block, bool) {
+	if first.Is4() != b.v4 {
+		return block{}, false
+	}
+	if a := b.addr(b.first); first.Less(a) {
+		first = a
+	}
+	if a := b.addr(b.last); a.Less(last) {
+		last = a
+	}
+	_, low := split(first)
+	_, end := split(last)
+	return block{b.v4, b.high, low, end}, !last.Less(first)
+}
+
+// outermost returns the prefixes, masked, that are in no other prefix.
+func outermost(prefixes []netip.Prefix) (out []netip.Prefix) {
+	masked := make([]netip.Prefix, len(prefixes))
+	for i, p := range prefixes {
+		masked[i] = p.Masked()
+	}
+	slices.SortFunc(masked, func(a, b netip.Prefix) int { return a.Bits() - b.Bits() })
+	for _, p := range masked {
+		if !slices.ContainsFunc(out, func(o netip.Prefix) bool { return o.Contains(p.Addr()) }) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// lastOf returns the last address of a masked prefix.
+func lastOf(p netip.Prefix) netip.Addr {
+	b := p.Addr().AsSlice()
+	for i := p.Bits(); i < 8*len(b); i++ {
+		b[i/8] |= 0x80 >> (i % 8)
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}
+
+// split returns the upper and lower 64 bits of an address. IPv4 is in the lower 32 bits.
+func split(a netip.Addr) (high, low uint64) {
+	if a.Is4() {
+		b := a.As4()
+		return 0, uint64(binary.BigEndian.Uint32(b[:]))
+	}
+	b := a.As16()
+	return binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:])
+}
+
+// addr returns the address with these lower bits.
+func (b block) addr(low uint64) netip.Addr {
+	if b.v4 {
+		return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, uint32(low))))
+	}
+	return netip.AddrFrom16([16]byte(binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, b.high), low)))
+}
+
+// size is the number of addresses, at most maxFree.
+func (b block) size() uint64 { return min(b.last-b.first, maxFree-1) + 1 }
+
+// windows is the number of windows that have addresses of the block.
+func (b block) windows() uint64 { return b.last/windowSize - b.first/windowSize + 1 }
+
+// window is the part of the block in its nth window.
+func (b block) window(n uint64) block {
+	w := (b.first/windowSize + n) * windowSize
+	return block{b.v4, b.high, max(b.first, w), min(b.last, w+windowSize-1)}
+}
+
+// counted are the blocks whose addresses free needs the number of.
+func (p pool) counted() []block { return slices.Concat(p.blocks, p.excluded) }
+
+// free is the number of free addresses, where used has the number of used ones for each block of counted.
+func (p pool) free(used []int64) uint64 {
+	var all, gone uint64
+	for i, b := range p.counted() {
+		if i < len(p.blocks) {
+			all, gone = min(all+b.size(), maxFree), gone+uint64(used[i])
+		} else {
+			gone += b.size() - min(b.size(), uint64(used[i]))
+		}
+	}
+	return all - min(all, gone)
+}
+
+// size is the number of addresses that can be free, at most maxFree.
+func (p pool) size() uint64 { return p.free(make([]int64, len(p.counted()))) }
+
+// sample returns random windows of the pool, as a pool. A pool with few windows is its own sample, and whole is true.
+func (p pool) sample() (s pool, whole bool) {
+	for w := range p.windows() {
+		if len(s.blocks)+len(s.excluded) >= sampled {
+			break
+		}
+		s.blocks = append(s.blocks, w)
+		for _, x := range p.excluded {
+			if part, in := w.part(x.addr(x.first), x.addr(x.last)); in {
+				s.excluded = append(s.excluded, part)
+			}
+		}
+		whole = uint64(len(s.blocks)) == p.windowCount()
+	}
+	if whole || len(s.blocks)+len(s.excluded) > maxRanges {
+		return p, true
+	}
+	return s, false
+}
+
+// estimate returns how many addresses of the pool are free, where used has the number of used ones for each
+// block that a sample counts. It is exact if the sample is the pool, and 0 only if none in the sample is free.
+func (p pool) estimate(sample pool, used []int64) uint64 {
+	all := sample.size()
+	if all == 0 {
+		return 0
+	}
+	high, low := bits.Mul64(p.size(), sample.free(used))
+	free, _ := bits.Div64(high, low, all)
+	return free
+}
+
+// windowCount is the number of windows, or 2^64-1 if there are more.
+func (p pool) windowCount() (total uint64) {
+	for _, b := range p.blocks {
+		sum, carry := bits.Add64(total, b.windows(), 0)
+		total = sum | -carry
+	}
+	return total
+}
+
+// windows yields all windows, from a random one on. Neighbors may all be full, so the step from one window to the next is the
+// golden section of their number: the first windows are then spread evenly (Knuth, The Art of Computer Programming 3, 6.4).
+func (p pool) windows() iter.Seq[block] {
+	return func(yield func(block) bool) {
+		total := p.windowCount()
+		if total == 0 {
+			return
+		}
+		start, step := rand.Uint64N(total), uint64(1)
+		if total > 2 {
+			step = goldenStep(total)
+		}
+		for i := range total {
+			high, low := bits.Mul64(i, step)
+			low, carry := bits.Add64(low, start, 0)
+			if !yield(p.window(bits.Rem64(high+carry, low, total))) {
+				return
+			}
+		}
+	}
+}
+
+// goldenStep returns the first number from the golden section of n on that has no common divisor with n, so that steps of
+// this length reach all numbers below n. n must be more than 2.
+func goldenStep(n uint64) uint64 {
+	const golden = 0x9E3779B97F4A7C15 // 2⁶⁴ / 1.618…
+	for step, _ := bits.Mul64(n, golden); ; step++ {
+		a, b := n, step
+		for b != 0 {
+			a, b = b, a%b
+		}
+		if a == 1 {
+			return step
+		}
+	}
+}
+
+// window returns the nth window of all blocks.
+func (p pool) window(n uint64) block {
+	for _, b := range p.blocks {
+		if n < b.windows() {
+			return b.window(n)
+		}
+		n -= b.windows()
+	}
+	return block{}
+}
+
+// candidates returns the addresses of a window that are neither taken nor excluded, in random order.
+func (p pool) candidates(w block, taken map[netip.Addr]bool) (free []netip.Addr) {
+	for low := w.first; ; low++ {
+		a := w.addr(low)
+		if !taken[a] && !slices.ContainsFunc(p.prefixes, func(x netip.Prefix) bool { return x.Contains(a) }) {
+			free = append(free, a)
+		}
+		if low == w.last {
+			break
+		}
+	}
+	rand.Shuffle(len(free), func(i, j int) { free[i], free[j] = free[j], free[i] })
+	return free
+}
+
+// count returns how many of the addresses count in free.
+func (p pool) count(addresses map[netip.Addr]string) (n int) {
+	for a := range addresses {
+		for i, b := range p.counted() {
+			if _, in := b.part(a, a); in && i < len(p.blocks) {
+				n++
+			} else if in {
+				n--
+			}
+		}
+	}
+	return n
+}

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/plumb-cni/plumb/pkg/datastore"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// Limits of a request. etcd takes 128 operations in a transaction, unless --max-txn-ops says otherwise,
+// and each range and each exclusion is one operation of the first transaction.
+const (
+	maxRequest   = 16 << 20 // bytes
+	maxRanges    = 100      // ranges and exclusions
+	maxWant      = 256
+	maxRequested = 16
+	maxName      = 253
+)
+
+// A request is a checked request.
+type request struct {
+	datastore.Request
+	config config
+	pool   pool
+}
+
+// decode decodes and checks a request. An error names all problems, except that wrong JSON comes first.
+func decode(text []byte) (*request, error) {
+	r := &request{}
+	if err := decodeStrictly(text, &r.Request); err != nil {
+		return nil, failf(types.CodeDecode, datastore.ReasonRequest, "decode request: %w", err)
+	}
+	if len(r.Datastore) == 0 {
+		r.Datastore = json.RawMessage("{}")
+	}
+	if err := decodeStrictly(r.Datastore, &r.config); err != nil {
+		return nil, failf(types.CodeDecode, datastore.ReasonRequest, "decode datastore: %w", err)
+	}
+	var errs []error
+	r.check(types.ProblemsInto(&errs))
+	errs = append(errs, r.config.check()...)
+	pool, err := newPool(r.Ranges, r.Exclude)
+	if err = errors.Join(append(errs, err)...); err != nil {
+		return nil, failf(types.CodeConfig, datastore.ReasonRequest, "%s", strings.ReplaceAll(err.Error(), "\n", "; "))
+	}
+	r.pool = pool
+	return r, nil
+}
+
+// decodeStrictly refuses unknown keys and text after the JSON value.
+func decodeStrictly(text []byte, out any) error {
+	dec := json.NewDecoder(strings.NewReader(string(text)))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(out); err != nil {
+		return err
+	}
+	if dec.More() {
+		return errors.New("there is more than one value")
+	}
+	return nil
+}
+
+// needsNode are the verbs that act for the node of the request. Machine and boot are of that node, or, for
+// remove-node, of the target.
+var needsNode = []string{datastore.Claim, datastore.Release, datastore.Register, datastore.Resync}
+
+// check reports what is wrong with the request, except ranges and the datastore's configuration.
+func (r *request) check(problem func(wrong bool, format string, args ...any)) {
+	_, known := verbs[r.Verb]
+	problem(!known, "verb %q is unknown", r.Verb)
+	problem(!isName(r.Segment), "segment %q must have letters, digits, '.', '_' and '-' only, and begin with a letter or digit", r.Segment)
+	acts, removeNode := slices.Contains(needsNode, r.Verb), r.Verb == datastore.RemoveNode
+	problem((acts || r.Node != "") && !isNode(r.Node), "node %q must be a name, or two names with ':' between them; names have letters, digits, '.', '_' and '-' only, and begin with a letter or digit", r.Node)
+	for _, f := range []struct{ key, value string }{{"machine", r.Machine}, {"boot", r.Boot}} {
+		problem(removeNode && f.value == "", "%s is missing: name what verb list tells of node %s", f.key, r.Target)
+		problem((acts || removeNode && f.value != "") && !isWord(f.value), "%s %q must be 1 to %d characters without white space", f.key, f.value, maxName)
+	}
+	problem((removeNode || r.Target != "") && !isNode(r.Target), "target %q must be the name of a node", r.Target)
+	problem(r.LastRevision < 0, "seen %d must not be negative", r.LastRevision)
+	if r.Verb == datastore.Claim {
+		r.checkClaim(problem)
+	}
+	for a, claim := range r.Addresses {
+		problem(!isAddress(a), "addresses: %q is no address, or has a zone", a)
+		problem(r.Verb == datastore.Release && !isWord(claim), "addresses: claim %q of %v must be 1 to %d characters without white space", claim, a, maxName)
+	}
+}
+
+func (r *request) checkClaim(problem func(wrong bool, format string, args ...any)) {
+	problem(len(r.Requested) > 0 && r.Want != 0, "want and requested exclude each other")
+	problem(len(r.Requested) == 0 && (r.Want < 1 || r.Want > maxWant), "want %d must be from 1 to %d", r.Want, maxWant)
+	problem(len(r.Requested) == 0 && len(r.Ranges) == 0, "ranges is missing")
+	problem(len(r.Requested) > maxRequested, "requested has %d addresses; at most %d are possible", len(r.Requested), maxRequested)
+	for i, a := range r.Requested {
+		problem(!isAddress(a), "requested: %q is no address, or has a zone", a)
+		problem(slices.Contains(r.Requested[:i], a), "requested: %v is there twice", a)
+	}
+}
+
+// isAddress reports whether a is an address that has one form only.
+func isAddress(a netip.Addr) bool { return a.IsValid() && a.Zone() == "" && !a.Is4In6() }
+
+// isName reports whether s can be a part of a key: names of networks (SPEC 1.1.0, section 1) and hosts.
+func isName(s string) bool {
+	for i, r := range s {
+		alphanumeric := 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9'
+		if !alphanumeric && (i == 0 || !strings.ContainsRune("._-", r)) {
+			return false
+		}
+	}
+	return s != "" && len(s) <= maxName
+}
+
+// isNode reports whether s can be the name of a node: a name, or two with a separator that no name has.
+func isNode(s string) bool {
+	first, second, two := strings.Cut(s, ":")
+	return isName(first) && (!two || isName(second)) && len(s) <= maxName
+}
+
+// isWord reports whether s has printable ASCII characters only, and no white space.
+func isWord(s string) bool {
+	return s != "" && len(s) <= maxName && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
+}
+
+// identity is the value of a node's registration.
+func (r *request) identity() string { return fmt.Sprintf("%s %s", r.Machine, r.Boot) }

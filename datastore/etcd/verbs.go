@@ -1,0 +1,289 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/plumb-cni/plumb/pkg/datastore"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+const (
+	// claimBatch is how many addresses one transaction claims, at most. With more, nodes that fill a pool
+	// take addresses from each other's transactions more often.
+	claimBatch = 8
+	// changeBatch is how many addresses one transaction releases or rewrites, at most. etcd takes 128
+	// operations in a transaction, unless --max-txn-ops says otherwise.
+	changeBatch = 32
+	// maxRounds is how often register, resync and remove-node begin again because something changed meanwhile.
+	maxRounds = 10
+)
+
+// newClaim returns 128 random bits. Each change of an address's owner has a claim of its own, so that a
+// transaction of an earlier call that is applied late never fits.
+func newClaim() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}
+
+func now() string { return time.Now().UTC().Format(time.RFC3339) }
+
+// check returns an error if the node may not claim: by its registration, or because the segment is frozen.
+func (s *session) check(v view) error {
+	if err := errors.Join(s.checkMachine(v), s.checkFrozen(v)); err != nil {
+		return err
+	}
+	if v.node.value == "" {
+		return failf(types.CodeTryAgain, datastore.ReasonUnregistered,
+			"node %s is not registered in segment %s: it is new, or it has been removed; register", s.Node, s.Segment)
+	}
+	if err := s.checkBoot(v); err != nil {
+		return err
+	}
+	if v.node.revision != s.registration {
+		return s.busy()
+	}
+	return nil
+}
+
+// checkBoot returns an error if the node is registered with another boot, unless the segment is frozen: then a
+// backup may have been restored, and the node has to resync.
+func (s *session) checkBoot(v view) error {
+	if v.node.value == "" || v.node.value == s.identity() || v.frozen.value != "" {
+		return nil
+	}
+	return failf(types.CodeTryAgain, datastore.ReasonBoot,
+		"node %s is registered with another boot (%s): register; if boot %s has registered before, a second machine has the identity of this one, or an older state was restored",
+		s.Node, v.node.value, s.Boot)
+}
+
+// checkMachine returns an error if another machine is registered with the name of the node.
+func (s *session) checkMachine(v view) error {
+	if machine, _, _ := strings.Cut(v.node.value, " "); v.node.value != "" && machine != s.Machine {
+		return failf(types.CodeConfig, datastore.ReasonMachine,
+			"node %s of segment %s is registered by machine %s; this is machine %s: give each machine a name of its own, or, if the other machine is gone, remove the node with remove-node",
+			s.Node, s.Segment, machine, s.Machine)
+	}
+	return nil
+}
+
+func (s *session) checkFrozen(v view) error {
+	if v.frozen.value == "" {
+		return nil
+	}
+	return failf(types.CodeTryAgain, datastore.ReasonFrozen, "segment %s is frozen since %s: resync on each node, then thaw", s.Segment, frozenText(v))
+}
+
+// frozenText is who froze the segment and when, for people; "" if it is not frozen.
+func frozenText(v view) string {
+	if since, node, _ := strings.Cut(v.frozen.value, " "); node != "" {
+		return since + " by " + node
+	}
+	return strings.TrimSpace(v.frozen.value)
+}
+
+// checkStore returns an error if the store has an older state than the node has seen, or is another one.
+func (s *session) checkStore() error {
+	if !s.isBehind() {
+		return nil
+	}
+	return failf(types.CodeTryAgain, datastore.ReasonBehind,
+		"etcd is at revision %d and has the ID %q, and node %s has seen revision %d and ID %q: an older state was restored, or this is another etcd; resync on each node, then thaw",
+		s.revision, s.storeID, s.Node, s.LastRevision, s.Store)
+}
+
+func (s *session) isBehind() bool {
+	return s.revision < s.LastRevision || s.Store != "" && s.Store != s.storeID
+}
+
+// unfrozen and registered are the conditions of a change by the node.
+func (s *session) unfrozen() clientv3.Cmp   { return absent(s.frozen()) }
+func (s *session) registered() clientv3.Cmp { return unchangedSince(s.node(s.Node), s.registration) }
+
+// owns is the condition that the address belongs to the node with this claim.
+func (s *session) owns(node string, a netip.Addr, claim string) clientv3.Cmp {
+	return clientv3.Compare(clientv3.Value(s.owner(a)), "=", node+" "+claim)
+}
+
+func absent(key string) clientv3.Cmp { return clientv3.Compare(clientv3.CreateRevision(key), "=", 0) }
+
+// give makes the node the owner of an address.
+func (s *session) give(a netip.Addr, claim, since string) []clientv3.Op {
+	return []clientv3.Op{
+		clientv3.OpPut(s.owner(a), s.Node+" "+claim), clientv3.OpPut(s.own(s.Node, a), claim+" "+since),
+	}
+}
+
+// take removes the owner of an address.
+func (s *session) take(node string, a netip.Addr) []clientv3.Op {
+	return []clientv3.Op{clientv3.OpDelete(s.owner(a)), clientv3.OpDelete(s.own(node, a))}
+}
+
+// touch notes the time of the call.
+func (s *session) touch() clientv3.Op { return clientv3.OpPut(s.last(s.Node), now()) }
+
+// nested is one part of a transaction: f if the condition holds.
+func nested(condition clientv3.Cmp, then []clientv3.Op, otherwise ...clientv3.Op) clientv3.Op {
+	return clientv3.OpTxn([]clientv3.Cmp{condition}, then, otherwise)
+}
+
+// holding is an address of a node, as etcd has it.
+type holding struct{ claim, since string }
+
+// holdings reads the addresses of a node at one revision with the rest of the view.
+func (s *session) holdings(ctx context.Context, node string) (view, map[netip.Addr]holding, error) {
+	v, err := s.look(ctx, clientv3.OpGet(s.owned(node), clientv3.WithPrefix()))
+	if err != nil {
+		return v, nil, err
+	}
+	all := map[netip.Addr]holding{}
+	for _, kv := range v.extra[0].Kvs {
+		a, err := addrOf(kv.Key)
+		if err != nil {
+			return v, nil, err
+		}
+		claim, since, _ := strings.Cut(string(kv.Value), " ")
+		all[a] = holding{claim, since}
+	}
+	return v, all, nil
+}
+
+// batches yields the keys of a map, at most changeBatch at a time, in order.
+func batches[V any](m map[netip.Addr]V) [][]netip.Addr {
+	var all []netip.Addr
+	for a := range m {
+		all = append(all, a)
+	}
+	slices.SortFunc(all, netip.Addr.Compare)
+	return slices.Collect(slices.Chunk(all, changeBatch))
+}
+
+// release removes the owners of addresses that belong to the node with the claims of the request. It
+// answers with those that it removed: the others belong to the node no longer, or with another claim.
+func (s *session) release(ctx context.Context, answer *datastore.Answer) error {
+	v, err := s.look(ctx)
+	if err == nil {
+		err = errors.Join(s.checkStore(), s.checkBoot(v))
+	}
+	if err != nil {
+		return err
+	}
+	released := map[netip.Addr]string{}
+	for _, batch := range batches(s.Addresses) {
+		var ops []clientv3.Op
+		for _, a := range batch {
+			ops = append(ops, nested(s.owns(s.Node, a, s.Addresses[a]), s.take(s.Node, a)))
+		}
+		resp, err := s.change(ctx, nil, ops, nil)
+		if err != nil {
+			return err
+		}
+		for i, a := range batch {
+			if resp.Responses[i].GetResponseTxn().Succeeded {
+				released[a] = s.Addresses[a]
+			}
+		}
+	}
+	answer.Addresses, answer.Free = released, v.free+uint64(s.pool.count(released))
+	return nil
+}
+
+// status tells how many addresses are free, and whether the segment is frozen.
+func (s *session) status(ctx context.Context, answer *datastore.Answer) error {
+	v, err := s.look(ctx)
+	if err != nil {
+		return err
+	}
+	answer.Free, answer.Frozen = v.free, frozenText(v)
+	return s.checkStore()
+}
+
+// list tells the nodes of the segment and the owners of addresses, or those of one node.
+func (s *session) list(ctx context.Context, answer *datastore.Answer) error {
+	owned, node, last := s.root+"n/", s.node(s.Target), s.last(s.Target)
+	option := clientv3.WithPrefix()
+	if s.Target != "" {
+		owned, option = s.owned(s.Target), func(*clientv3.Op) {}
+	}
+	v, err := s.look(ctx, clientv3.OpGet(owned, clientv3.WithPrefix()), clientv3.OpGet(node, option), clientv3.OpGet(last, option))
+	if err != nil {
+		return err
+	}
+	answer.Free, answer.Frozen = v.free, frozenText(v)
+	answer.Nodes, answer.Owners = map[string]datastore.Node{}, map[netip.Addr]datastore.Owner{}
+	eachValue(v.extra[1].Kvs, func(name, machine, boot string) { answer.Nodes[name] = datastore.Node{Machine: machine, Boot: boot} })
+	eachValue(v.extra[2].Kvs, func(name, at, _ string) {
+		if n, ok := answer.Nodes[name]; ok {
+			n.LastCall = at
+			answer.Nodes[name] = n
+		}
+	})
+	for _, kv := range v.extra[0].Kvs {
+		a, err := addrOf(kv.Key)
+		if err != nil {
+			return err
+		}
+		_, since, _ := strings.Cut(string(kv.Value), " ")
+		name, _, _ := strings.Cut(strings.TrimPrefix(string(kv.Key), s.root+"n/"), "/")
+		answer.Owners[a] = datastore.Owner{Node: name, Since: since}
+	}
+	return s.checkStore()
+}
+
+// freeze makes claim and register fail until thaw.
+func (s *session) freeze(ctx context.Context, answer *datastore.Answer) error {
+	return s.setFrozen(ctx, answer, func(v view) []clientv3.Op {
+		if v.frozen.value != "" {
+			return []clientv3.Op{clientv3.OpPut(s.frozen(), v.frozen.value)}
+		}
+		return []clientv3.Op{s.putFrozen()}
+	})
+}
+
+func (s *session) putFrozen() clientv3.Op { return clientv3.OpPut(s.frozen(), now()+" "+s.Node) }
+
+// thaw ends freeze.
+func (s *session) thaw(ctx context.Context, answer *datastore.Answer) error {
+	return s.setFrozen(ctx, answer, func(v view) []clientv3.Op {
+		return []clientv3.Op{clientv3.OpDelete(s.frozen()), s.putStore(v)}
+	})
+}
+
+// putStore writes the ID of the store, which it makes if there is none.
+func (s *session) putStore(v view) clientv3.Op {
+	s.storeID = v.store.value
+	if s.storeID == "" {
+		s.storeID = newClaim()
+	}
+	return clientv3.OpPut(s.store(), s.storeID)
+}
+
+// setFrozen runs the change, and answers with the state after it. Freeze and thaw always write their key, and
+// compare both, so that neither has an effect if it arrives after a later one.
+func (s *session) setFrozen(ctx context.Context, answer *datastore.Answer, change func(view) []clientv3.Op) error {
+	for range maxRounds {
+		v, err := s.look(ctx)
+		if err != nil {
+			return err
+		}
+		resp, err := s.change(ctx, []clientv3.Cmp{v.frozen.unchanged(), v.store.unchanged()}, change(v), nil)
+		if err != nil {
+			return err
+		}
+		if resp.Succeeded {
+			v, err := s.look(ctx)
+			answer.Free, answer.Frozen = v.free, frozenText(v)
+			return err
+		}
+	}
+	return s.busy()
+}

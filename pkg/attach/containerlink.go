@@ -1,0 +1,167 @@
+package attach
+
+import (
+	"errors"
+	"os"
+	"slices"
+
+	"github.com/plumb-cni/plumb/pkg/ipam"
+	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/sysctl"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// A ContainerLink is an interface that is in the container only: it has no host end.
+type ContainerLink struct {
+	Container *nl.Conn // to the container
+	Link      nl.Link  // as the kernel made it; it is down
+	DAD       DADMode
+	// NoCarrier says that the interface has no carrier: the kernel then starts duplicate
+	// address detection later, and Configure does not wait for it.
+	NoCarrier bool
+	// FixedMAC says that the MAC cannot be set, so that Announce is impossible. The kernel announces the
+	// addresses that the interface has when it is set up (arp_notify, ndisc_notify).
+	FixedMAC bool
+	// AnyGateway says that a gateway need not be in the networks of the interface: a route through it
+	// gets the flag onlink. This is for interfaces that resolve no neighbors, so that the gateway does
+	// not decide where their packets go.
+	AnyGateway bool
+	// Marked says that the plugin has marked the interface as the attachment's, so that Configure sets no alias.
+	Marked bool
+}
+
+// Configure marks the interface as the attachment's by its alias, sets it up, waits for the
+// lease, and adds its addresses and routes. It returns the result of ADD. Without an IPAM
+// plugin, pending is nil, and the interface gets no addresses.
+//
+// If another host has an IPv6 address of the lease, the error has CodeDuplicate. If duplicate
+// address detection does not end in time, or if the interface was deleted meanwhile, it has
+// types.CodeTryAgain.
+func (p ContainerLink) Configure(r *skel.Request, pending *ipam.Pending) (*types.Result, error) {
+	result, err := p.configure(r, pending)
+	return result, ExplainRemoved(p.Container, p.Link, r.IfName, err)
+}
+
+func (p ContainerLink) configure(r *skel.Request, pending *ipam.Pending) (*types.Result, error) {
+	if !p.Marked {
+		if err := p.Container.SetAlias(p.Link, LinkAlias(r.Attachment())); err != nil {
+			return nil, err
+		}
+	}
+	result := &types.Result{Interfaces: []types.Interface{Interface(p.Link, r.NetNS)}, DNS: r.Conf.DNS}
+	if pending == nil {
+		return result, p.Container.SetUp(p.Link)
+	}
+	if err := p.prepare(r); err != nil {
+		return nil, err
+	}
+	lease, err := pending.Wait()
+	if err != nil {
+		return nil, err
+	}
+	if err := RefreshMTU(r, p.Container, &p.Link, &result.Interfaces[0]); err != nil {
+		return nil, err
+	}
+	for _, ip := range lease.IPs {
+		if ip.Gateway == ip.Address.Addr() {
+			return nil, types.Errorf(types.CodeConfig, "address %s is its own gateway: the gateway is another host on the segment, set its address as \"gateway\" in \"ipam\"", ip.Address)
+		}
+	}
+	lease.AddTo(result, 0)
+	spec := ContainerSpec(p.Link.Name, p.DAD, result.IPs, result.Routes)
+	for i, route := range spec.Routes {
+		spec.Routes[i].OnLink = p.AnyGateway && route.GW.IsValid() && !reachable(spec, route.GW)
+	}
+	if err := Apply(p.Container, p.Link, spec); err != nil {
+		return nil, err
+	}
+	if p.DAD == DADOn && !p.NoCarrier && slices.ContainsFunc(result.IPs, is6) {
+		if err := p.awaitDAD(r); err != nil {
+			return nil, err
+		}
+	}
+	if p.FixedMAC {
+		return result, nil
+	}
+	return result, Announce(p.Container, p.Link)
+}
+
+// RefreshMTU reads the MTU of the container's interface again, into l and into i, if the IPAM plugin
+// works over the interface: it may have set the MTU.
+func RefreshMTU(r *skel.Request, container *nl.Conn, l *nl.Link, i *types.Interface) error {
+	if !ipam.NeedsLink(r) {
+		return nil
+	}
+	now, err := container.LinkByIndex(l.Index)
+	l.MTU, i.MTU = now.MTU, now.MTU
+	return err
+}
+
+// prepare writes the sysctls and sets the interface up. With FixedMAC, the interface stays down until
+// it has its addresses, unless the IPAM plugin works over it.
+func (p ContainerLink) prepare(r *skel.Request) error {
+	settings := ContainerSysctls(p.Link.Name, p.DAD)
+	if p.FixedMAC && !ipam.NeedsLink(r) {
+		return sysctl.Set(p.Container.NS(), settings...)
+	}
+	return Prepare(p.Container, p.Link, settings...)
+}
+
+// awaitDAD is AwaitDAD, but returns nil after a warning if the interface has had no carrier: then
+// the kernel has not started the detection.
+func (p ContainerLink) awaitDAD(r *skel.Request) error {
+	err := AwaitDAD(p.Container, p.Link)
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		return err
+	}
+	if now, lookupErr := p.Container.LinkByIndex(p.Link.Index); lookupErr != nil || now.Carrier {
+		return err
+	}
+	r.Warn("interface %s has no carrier: until it has one, the container reaches no other host, and IPv6 addresses are not checked for duplicates", p.Link.Name)
+	return nil
+}
+
+// CheckContainerLink is CHECK of an interface that is in the container only. It compares the interface
+// with prevResult and calls CHECK of the IPAM plugin. diff compares what only the plugin knows;
+// CheckContainerLink calls it with the interface, if that is of the kind.
+func CheckContainerLink(r *skel.Request, container *nl.Conn, kind string, diff func(nl.Link) error) error {
+	prev, err := r.RequirePrev()
+	if err != nil {
+		return err
+	}
+	waitIPAM := ipam.StartCheck(r)
+	l, err := container.Link(r.IfName)
+	spec, changed := SpecFromResult(r, prev, l)
+	spec.Kind = kind
+	changed = errors.Join(changed, Diff(container, r.IfName, spec))
+	if err == nil && l.Kind == kind {
+		changed = errors.Join(changed, diff(l))
+	}
+	return types.Coded(types.CodeChanged, errors.Join(waitIPAM(), changed))
+}
+
+// DelContainerLink is DEL of an interface that is in the container only. It deletes the interface, if
+// the container exists, and releases the addresses. It does not delete an interface of another
+// kind or of another attachment: the namespace path was reused.
+func DelContainerLink(r *skel.Request, kind string) error {
+	return ipam.DelWithLink(r, func() (wait func() error, err error) {
+		noWait := func() error { return nil }
+		if r.ContainerNS == nil {
+			return noWait, nil
+		}
+		container, err := nl.Open(r.ContainerNS)
+		if err != nil {
+			return noWait, err
+		}
+		l, err := container.Link(r.IfName)
+		if err != nil || l.Kind != kind {
+			return noWait, types.IgnoreNotExist(err)
+		}
+		prev, _ := r.Prev() // nil if it cannot be read: DEL does not depend on it
+		if other, err := BelongsToOther(container, l, r.Attachment(), prev); other || err != nil {
+			return noWait, err
+		}
+		return container.DeleteLinkAsync(l)
+	})
+}

@@ -1,0 +1,127 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/plumb-cni/plumb/pkg/datastore"
+	"github.com/plumb-cni/plumb/pkg/invoke"
+	"github.com/plumb-cni/plumb/pkg/pool"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// killAfter is how long after its own time limit the datastore is killed.
+const killAfter = 2 * time.Second
+
+// call runs the datastore, and returns its answer, which has been checked. An error wraps an *datastore.Error.
+// If that has datastore.ReasonUnknown, it is not known whether the datastore has done what it was asked for,
+// or will do it later. In all other cases, nothing has changed.
+func (n *network) call(req datastore.Request, limit time.Duration) (*datastore.Answer, error) {
+	machine, err := n.machine()
+	if err != nil {
+		return nil, n.failure(datastore.ReasonInternal, err)
+	}
+	req.Segment, req.Node, req.Machine, req.Datastore = n.segment, n.node, machine, n.datastore
+	input, err := json.Marshal(req)
+	if err != nil {
+		return nil, n.failure(datastore.ReasonInternal, err)
+	}
+	output, err := n.host.run(n.request, n.program, input, limit)
+	if errors.Is(err, invoke.ErrNotStarted) {
+		return nil, n.failure(datastore.ReasonInternal, err)
+	}
+	answer, answerErr := decodeAnswer(output, req)
+	switch {
+	case answerErr == nil && answer.Error != nil && !errors.Is(err, invoke.ErrKilled):
+		return answer, n.failure(answer.Error.Reason, answer.Error)
+	case err != nil:
+		return nil, n.failure(datastore.ReasonUnknown, err)
+	case answerErr != nil:
+		return nil, n.failure(datastore.ReasonUnknown, fmt.Errorf("decode answer: %w", answerErr))
+	}
+	return answer, nil
+}
+
+// failure returns an error of the datastore with a code, which by default is types.CodeTryAgain.
+func (n *network) failure(reason string, err error) error {
+	e := &datastore.Error{Code: types.CodeTryAgain, Reason: reason, Msg: err.Error()}
+	var coded *types.Error
+	var own *datastore.Error
+	switch {
+	case errors.As(err, &own):
+		e.Code = own.Code
+	case errors.As(err, &coded):
+		e.Code = coded.Code
+	}
+	return types.Errorf(e.Code, "%s: %w", n.program, e)
+}
+
+// reasonOf returns the reason of an error of the datastore, or "" for another error.
+func reasonOf(err error) string {
+	var e *datastore.Error
+	if errors.As(err, &e) {
+		return e.Reason
+	}
+	return ""
+}
+
+// decodeAnswer returns the answer in a datastore's output. The error says what no answer to the request
+// can have. An answer with an error has no addresses.
+func decodeAnswer(output []byte, req datastore.Request) (*datastore.Answer, error) {
+	var a datastore.Answer
+	if err := json.Unmarshal(output, &a); err != nil {
+		return nil, err
+	}
+	var errs []error
+	problem := types.ProblemsInto(&errs)
+	problem(a.Revision < 0, "revision %d is negative", a.Revision)
+	problem(a.Store != "" && !isClaim(a.Store), "%q is not the ID of a store", a.Store)
+	if e := a.Error; e != nil {
+		problem(e.Code == 0 || e.Reason == "" || e.Msg == "", "the error has no code, reason or message")
+		problem(len(a.Addresses) > 0, "an error comes with addresses")
+		return &a, errors.Join(errs...)
+	}
+	for ip, claim := range a.Addresses {
+		problem(!isAddress(ip), "%q is no address that can be an interface's", ip)
+		problem(!isClaim(claim), "%q is no claim of %s", claim, ip)
+		problem(!mayAnswer(req, ip), "%s was not asked for", ip)
+	}
+	problem(req.Verb == datastore.Claim && len(a.Addresses) == 0, "there is no address")
+	problem(req.Verb == datastore.Claim && len(req.Requested) == 0 && len(a.Addresses) > req.Want, "there are %d addresses; at most %d were asked for", len(a.Addresses), req.Want)
+	problem(len(req.Requested) > 0 && len(a.Addresses) != len(req.Requested), "not all of %v are there", req.Requested)
+	return &a, errors.Join(errs...)
+}
+
+// mayAnswer reports whether the answer to the request may have the address.
+func mayAnswer(req datastore.Request, ip netip.Addr) bool {
+	switch {
+	case req.Verb == datastore.Register:
+		return true
+	case req.Verb != datastore.Claim:
+		_, asked := req.Addresses[ip]
+		return asked
+	case len(req.Requested) > 0:
+		return slices.Contains(req.Requested, ip)
+	}
+	s := pool.Set{Exclude: req.Exclude}
+	for _, r := range req.Ranges {
+		s.Ranges = append(s.Ranges, pool.Range(r))
+	}
+	return s.Contains(ip)
+}
+
+// about returns a request whose answer counts the free addresses of a set.
+func (n *network) about(verb string, set int) datastore.Request {
+	req := datastore.Request{Verb: verb}
+	if set != noSet {
+		req.Exclude = n.sets[set].Exclude
+		for _, r := range n.sets[set].Ranges {
+			req.Ranges = append(req.Ranges, datastore.Range(r))
+		}
+	}
+	return req
+}

@@ -1,0 +1,117 @@
+package main
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"slices"
+
+	"github.com/plumb-cni/plumb/pkg/pool"
+)
+
+// target returns how many free addresses of a set the node keeps, at most. The fewer addresses of the
+// segment are free, the fewer the node keeps, so that the last ones go where they are needed. If it is
+// not known how many are free, the target is the whole stock.
+func (n *network) target(st *state, set int) int {
+	s := n.sets[set]
+	free, known := st.free[s.Ranges[0].First]
+	size := sizeOf(s)
+	share := int(min(free/8, maxWarmPool)) // so that few nodes do not take all of a small pool
+	switch {
+	case !known:
+		return n.warmPool
+	case free*100 >= size*30:
+		return min(n.warmPool, share)
+	case free*100 >= size*15:
+		return min(n.warmPool/2, share)
+	case free*100 >= size*8:
+		return min((n.warmPool+7)/8, share)
+	}
+	return 0
+}
+
+// want returns how many addresses of a set a claim asks for: the target, but at most as many as the node's
+// containers have, or a 64th of the free ones if that is more. Without this limit, the first of many nodes that boot
+// at the same time would take a small pool for their warm pools, and return addresses only when containers end.
+func (s *session) want(set int) (n int, err error) {
+	err = s.Lock(func(se *pool.Session) error {
+		reserved, err := se.Reserved()
+		for _, ip := range reserved {
+			if s.setOf(ip) == set {
+				n++
+			}
+		}
+		return err
+	})
+	little := int(min(s.st.free[s.sets[set].Ranges[0].First]/64, maxWarmPool))
+	return min(max(1, n, little), max(1, s.target(s.st, set))), err
+}
+
+// setFree records the number of free addresses that an answer about a set has.
+func (n *network) setFree(st *state, set int, free uint64) {
+	if set != noSet {
+		st.free[n.sets[set].Ranges[0].First] = min(free, maxSize)
+	}
+}
+
+// maxSize is the largest number of addresses that sizeOf returns. It is that of datastore/README.md.
+const maxSize = 1 << 53
+
+// sizeOf returns the number of addresses that a set allocates, or maxSize if there are more.
+func sizeOf(s pool.Set) (n uint64) {
+	for _, r := range s.Usable() {
+		n = min(n+distance(r.First, r.Last), maxSize)
+	}
+	return n
+}
+
+// distance returns the number of addresses from one to another, with both, or maxSize if there are more.
+func distance(first, last netip.Addr) uint64 {
+	a, b := first.As16(), last.As16()
+	if [8]byte(a[:8]) != [8]byte(b[:8]) {
+		return maxSize
+	}
+	return min(binary.BigEndian.Uint64(b[8:])-binary.BigEndian.Uint64(a[8:]), maxSize-1) + 1
+}
+
+// noSet is the index of the addresses that no set allocates: fixed ones, and those that were in a range
+// before the configuration changed.
+const noSet = -1
+
+// firstSet returns the index of the first set, or noSet if the runtime has passed no ranges.
+func (n *network) firstSet() int { return min(0, len(n.sets)-1) }
+
+// surplus returns the owned addresses that the node does not need, by range set. These are all free ones
+// that no set allocates; and of a set with more free ones than its target, so many that half of the
+// target stays. Those in last, which have just been released, stay if possible.
+func (n *network) surplus(se *pool.Session, st *state, last []netip.Addr) (map[int][]netip.Addr, error) {
+	free, err := se.Free(st.addrs())
+	if err != nil {
+		return nil, err
+	}
+	bySet := map[int][]netip.Addr{}
+	for _, ip := range free {
+		set := n.setOf(ip)
+		bySet[set] = append(bySet[set], ip)
+	}
+	for set, addrs := range bySet {
+		if set == noSet {
+			continue
+		}
+		target := n.target(st, set)
+		if len(addrs) <= target {
+			delete(bySet, set)
+			continue
+		}
+		slices.SortStableFunc(addrs, func(a, b netip.Addr) int { return index(last, a) - index(last, b) })
+		bySet[set] = addrs[:len(addrs)-target/2]
+	}
+	return bySet, nil
+}
+
+// index returns 1 if the list has the address, and 0 if not.
+func index(list []netip.Addr, ip netip.Addr) int {
+	if slices.Contains(list, ip) {
+		return 1
+	}
+	return 0
+}

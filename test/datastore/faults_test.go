@@ -1,0 +1,179 @@
+package datastore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/plumb-cni/plumb/pkg/datastore"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// inParallel runs f with 0 to n-1 at the same time, and joins the errors.
+func inParallel(n int, f func(i int) error) error {
+	errs := make([]error, n)
+	var group sync.WaitGroup
+	for i := range n {
+		group.Go(func() {
+			defer GinkgoRecover()
+			errs[i] = f(i)
+		})
+	}
+	group.Wait()
+	return errors.Join(errs...)
+}
+
+// withRoles makes the user root, and the user "node" with a role for the segment "mine", and requires
+// users from now on.
+func (c *cluster) withRoles() {
+	GinkgoHelper()
+	client := c.connect("root", c.members...)
+	prefix := "/plumb/v1/mine/"
+	Expect(do(func(ctx context.Context) error {
+		_, err1 := client.RoleAdd(ctx, "root")
+		_, err2 := client.UserAddWithOptions(ctx, "root", "", &clientv3.UserAddOptions{NoPassword: true})
+		_, err3 := client.UserGrantRole(ctx, "root", "root")
+		_, err4 := client.RoleAdd(ctx, "segment-mine")
+		_, err5 := client.RoleGrantPermission(ctx, "segment-mine", prefix, clientv3.GetPrefixRangeEnd(prefix), clientv3.PermissionType(clientv3.PermReadWrite))
+		_, err6 := client.UserAddWithOptions(ctx, "node", "", &clientv3.UserAddOptions{NoPassword: true})
+		_, err7 := client.UserGrantRole(ctx, "node", "segment-mine")
+		_, err8 := client.AuthEnable(ctx)
+		return errors.Join(err1, err2, err3, err4, err5, err6, err7, err8)
+	})).To(Succeed())
+}
+
+var _ = Describe("cluster-local-etcd, when etcd refuses", func() {
+	It("serves a segment with a role for its prefix, and no other segment", func() {
+		c := newCluster(1)
+		c.withRoles()
+		mine, other := c.newCaller("mine", "n1", "10.7.0.1-10.7.0.9"), c.newCaller("other", "n1", "10.7.0.1-10.7.0.9")
+		mine.succeed(datastore.Register)
+		a := mine.succeed(datastore.Claim, want(3))
+		mine.succeed(datastore.Freeze)
+		mine.succeed(datastore.Thaw)
+		mine.succeed(datastore.List)
+		mine.succeed(datastore.Register)
+		mine.succeed(datastore.RemoveNode, removed("n1"))
+		Expect(a.Addresses).To(HaveLen(3))
+		for verb, change := range map[string]func(*datastore.Request){
+			datastore.Register: want(0), datastore.Claim: want(1), datastore.Release: addresses(a.Addresses), datastore.List: want(0), datastore.Status: want(0),
+			datastore.Freeze: want(0), datastore.Thaw: want(0), datastore.RemoveNode: removed("n2"), datastore.Resync: addresses(a.Addresses),
+		} {
+			requireError(c.clients, other.request(verb, change), types.CodeConfig, datastore.ReasonDenied, "/plumb/v1/other/")
+		}
+		c.client("stranger")
+		mine.base.Datastore = c.datastoreConfig("stranger", nil)
+		requireError(c.clients, mine.request(datastore.Status), types.CodeConfig, datastore.ReasonDenied, "stranger.crt")
+	})
+
+	It("releases addresses when the database is full", func() {
+		c := newCluster(1, "--quota-backend-bytes=600000")
+		n1 := c.newCaller("full", "n1", "10.7.0.1-10.7.0.40")
+		n1.succeed(datastore.Register)
+		a := n1.succeed(datastore.Claim, want(4))
+		client := c.connect("root", c.members...)
+		Expect(do(func(ctx context.Context) error {
+			for {
+				if _, err := client.Put(ctx, "/filler", string(make([]byte, 100_000))); err != nil {
+					return err
+				}
+			}
+		})).To(MatchError(ContainSubstring("database space exceeded")))
+		// etcd answers so also if it applied the change
+		requireError(c.clients, n1.request(datastore.Claim, want(1)), types.CodeTryAgain, datastore.ReasonUnknown, "NOSPACE", "compact", "register")
+		requireError(c.clients, n1.request(datastore.Register), types.CodeTryAgain, datastore.ReasonUnknown, "NOSPACE")
+		Expect(n1.succeed(datastore.List).Owners).To(HaveLen(4))
+		one := map[netip.Addr]string{addrs(a)[0]: a.Addresses[addrs(a)[0]]}
+		Expect(n1.succeed(datastore.Release, addresses(one)).Addresses).To(Equal(one))
+		Expect(n1.succeed(datastore.RemoveNode, removed("n1")).Addresses).To(HaveLen(3))
+	})
+
+	It("says which endpoints do not answer, and why", func() {
+		c := newCluster(1)
+		n1 := c.newCaller("tls", "n1", "10.7.0.1-10.7.0.40")
+		unreachable := func(keys map[string]any, pattern string) {
+			GinkgoHelper()
+			keys["timeout"] = 1
+			n1.base.Datastore = c.datastoreConfig("node", keys)
+			// On a busy machine, the time may be over before the datastore knows the reason.
+			Eventually(func() *datastore.Error { return call(c.clients, n1.request(datastore.Status)).Error }, "1m").Should(
+				HaveValue(And(HaveField("Code", uint(types.CodeTryAgain)), HaveField("Reason", datastore.ReasonUnreachable), HaveField("Msg", MatchRegexp(pattern)))))
+		}
+		unreachable(map[string]any{"endpoints": []string{"https://10.9.0.100:1"}}, `within 1s: .*https://10\.9\.0\.100:1\b.*connection refused`)
+
+		other := newPKI()
+		other.client("node")
+		unreachable(map[string]any{"certFile": other.certFile("node"), "keyFile": other.keyFile("node")}, "log of etcd")
+		unreachable(map[string]any{"caFile": other.certFile("ca")}, "x509: ")
+
+		n1.base.Datastore = c.datastoreConfig("node", map[string]any{"endpoints": []string{"https://10.9.0.100:1", c.members[0].clientURL()}})
+		for range 4 {
+			n1.succeed(datastore.Status)
+		}
+	})
+
+	It("reports a change without an answer as unknown", func() {
+		c := newCluster(1)
+		n1 := c.newCaller("unknown", "n1", "10.7.0.1-10.7.0.40")
+		n1.succeed(datastore.Register)
+		n1.base.Datastore = c.interrupted(blackhole)
+		requireError(c.clients, n1.request(datastore.Claim, want(1)), types.CodeTryAgain, datastore.ReasonUnknown, "register")
+	})
+
+	It("reports a change that etcd made and then had no space for as unknown", func() {
+		c := newCluster(1)
+		n1 := c.newCaller("unknown", "n1", "10.7.0.1-10.7.0.40")
+		n1.succeed(datastore.Register)
+		n1.base.Datastore = c.datastoreConfig("node", map[string]any{"endpoints": []string{c.members[0].fullEndpoint(1)}})
+		requireError(c.clients, n1.request(datastore.Claim, want(1)), types.CodeTryAgain, datastore.ReasonUnknown, "register")
+		Expect(n1.succeed(datastore.List).Owners).To(HaveLen(1))
+	})
+})
+
+var _ = Describe("cluster-local-etcd, after a restore from a snapshot", func() {
+	It("reports a lower revision, and agrees with the nodes after a resync of each", func() {
+		c := newCluster(3)
+		n1, n2 := c.newCaller("restores", "n1", "10.7.0.1-10.7.0.40"), c.newCaller("restores", "n2", "10.7.0.1-10.7.0.40")
+		n1.succeed(datastore.Register)
+		n2.succeed(datastore.Register)
+		n1.succeed(datastore.Claim, requested("10.7.0.1"))
+		moved := n1.succeed(datastore.Claim, requested("10.7.0.2"))
+		file := filepath.Join(GinkgoT().TempDir(), "snapshot")
+		c.save(file)
+		owned1 := n1.succeed(datastore.Claim, requested("10.7.0.3", "10.7.0.4"))
+		n1.succeed(datastore.Release, addresses(moved.Addresses))
+		owned2 := n2.succeed(datastore.Claim, requested("10.7.0.2", "10.7.0.5"))
+		Expect(os.Stat(file)).NotTo(BeNil())
+		c.restore(file)
+		c.awaitReady()
+
+		highest := seen(owned2.Revision)
+		for verb, change := range map[string]func(*datastore.Request){
+			datastore.Claim: want(1), datastore.Register: want(0), datastore.Release: addresses(owned2.Addresses), datastore.Status: want(0), datastore.List: want(0),
+		} {
+			requireError(c.clients, n2.request(verb, change, highest), types.CodeTryAgain, datastore.ReasonBehind, fmt.Sprint(owned2.Revision), "resync")
+		}
+		first := n2.succeed(datastore.Resync, addresses(owned2.Addresses), highest)
+		Expect(first.Frozen).To(HaveSuffix(" by n2"))
+		Expect(first.Conflicts).To(Equal(map[netip.Addr]string{netip.MustParseAddr("10.7.0.2"): "n1"}))
+		requireError(c.clients, n1.request(datastore.Claim, want(1)), types.CodeTryAgain, datastore.ReasonFrozen)
+
+		owned1.Addresses[netip.MustParseAddr("10.7.0.1")] = ""
+		Expect(addrs(n1.succeed(datastore.Resync, addresses(owned1.Addresses)))).To(Equal(addrs(owned1)))
+		second := n2.succeed(datastore.Resync, addresses(owned2.Addresses), seen(first.Revision))
+		Expect(second.Conflicts).To(BeEmpty())
+		Expect(addrs(second)).To(Equal(addrs(owned2)))
+		n1.succeed(datastore.Thaw)
+		Expect(addrs(n1.succeed(datastore.Register))).To(Equal(addrs(owned1)))
+		Expect(addrs(n2.succeed(datastore.Register))).To(Equal(addrs(owned2)))
+		Expect(n2.succeed(datastore.Release, addresses(second.Addresses)).Addresses).To(BeEmpty())
+	})
+})

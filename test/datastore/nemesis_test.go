@@ -1,0 +1,459 @@
+package datastore
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/plumb-cni/plumb/pkg/datastore"
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+var (
+	duration = flag.Duration("nemesis", 45*time.Second, "how long the nemesis runs; 8 s with -short")
+	settings = flag.Duration("settings", 10*time.Second, "how long the nemesis of the executables runs with each of the other settings; 8 s with -short")
+)
+
+// The load of the nemesis: nodes that fill nine tenths of the pool, if they can.
+const (
+	nodes         = 12
+	maxContainers = 9 // of a node
+	poolSize      = 120
+	segment       = "nemesis"
+)
+
+func poolAddr(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 7, 0, byte(i + 1)}) }
+
+// keyAddr returns the IPv4 address at the end of a key.
+func keyAddr(key string) netip.Addr {
+	b, _ := hex.DecodeString(key[strings.LastIndexByte(key, '/')+1:])
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}
+
+// limited returns a context for a run of the nemesis.
+func limited(d time.Duration) (context.Context, context.CancelFunc) {
+	if testing.Short() {
+		d = 8 * time.Second
+	}
+	return context.WithTimeout(context.Background(), d)
+}
+
+// A nemesis is nodes that add and delete containers all the time, and somebody who breaks what they use.
+type nemesis struct {
+	*cluster
+	caller            caller
+	operator          *nstest.NS // reaches the members when the nodes do not
+	operatorDatastore json.RawMessage
+	farDatastore      json.RawMessage // as operatorDatastore, with long round trips
+	direct            *clientv3.Client
+	mutation          mutation
+	wire              *wire
+	nodes             []*machineNode
+
+	killRate                                 atomic.Value // float64: of calls of datastore and plugin
+	calls, kills, unknown, reboots, replaced atomic.Int64
+	replaces                                 bool // a node that boots may be another machine
+	sync.Mutex
+	failures  []string
+	claims    int
+	lastClaim time.Time
+	noClaim   time.Duration // the longest
+}
+
+// fail notes a failure.
+func (n *nemesis) fail(format string, args ...any) {
+	n.Lock()
+	defer n.Unlock()
+	n.failures = append(n.failures, fmt.Sprintf(format, args...))
+}
+
+// claimed notes a claim that succeeded.
+func (n *nemesis) claimed(addresses int) {
+	n.Lock()
+	defer n.Unlock()
+	n.claims += addresses
+	n.noClaim, n.lastClaim = max(n.noClaim, time.Since(n.lastClaim)), time.Now()
+}
+
+// A machineNode is a node and its containers, as its runtime knows them.
+type machineNode struct {
+	*nemesis
+	plugin
+	name string
+	sync.Mutex
+	boots      int
+	next       int
+	containers map[string][]netip.Addr
+}
+
+// newNemesis starts a cluster without nodes.
+func newNemesis(m mutation) *nemesis {
+	GinkgoHelper()
+	c := newCluster(3)
+	n := &nemesis{cluster: c, mutation: m, wire: newWire(), operator: nstest.NewHost(GinkgoTB()).Named("operator"),
+		direct: c.connect("root", c.members...), caller: c.newCaller(segment, "", "10.7.0.1-"+poolAddr(poolSize-1).String())}
+	c.plug(n.operator, "operator", "10.9.0.101")
+	lateReleases := 10
+	if m == registerByReading { // which only matters with a release that happens after the next register
+		lateReleases = 2
+	}
+	endpoints, far := []string{c.members[0].fullEndpoint(8)}, []string{}
+	for _, m := range c.members {
+		endpoints = append(endpoints, m.slowEndpoint(someLate(lateReleases)))
+		far = append(far, m.slowEndpoint(farAway))
+	}
+	n.caller.base.Datastore = c.datastoreConfig("node", map[string]any{"timeout": 1, "endpoints": endpoints})
+	n.operatorDatastore, n.farDatastore = c.datastoreConfig("node", nil), c.datastoreConfig("node", map[string]any{"timeout": 5, "endpoints": far})
+	n.killRate.Store(0.05)
+	return n
+}
+
+// addNodes makes so many nodes, which do nothing yet.
+func (n *nemesis) addNodes(count int, newPlugin func(name string) plugin) {
+	for i := range count {
+		name := fmt.Sprintf("n%d", i+1)
+		n.nodes = append(n.nodes, &machineNode{nemesis: n, plugin: newPlugin(name), name: name, containers: map[string][]netip.Addr{}})
+	}
+}
+
+// newReferenceNemesis returns a nemesis with reference clients.
+func newReferenceNemesis(m mutation) *nemesis {
+	GinkgoHelper()
+	n := newNemesis(m)
+	n.addNodes(nodes, func(name string) plugin { return newReference(n, name) })
+	return n
+}
+
+// step adds or deletes one container.
+func (m *machineNode) step() {
+	m.Lock()
+	boots, add := m.boots, len(m.containers) == 0 || len(m.containers) < maxContainers && rand.IntN(100) < 55
+	var container string
+	if add {
+		m.next++
+		container = fmt.Sprintf("%s-%d", m.name, m.next)
+	} else {
+		all := slices.Collect(maps.Keys(m.containers))
+		container = all[rand.IntN(len(all))]
+		m.wire.removed(container, m.containers[container]...)
+		delete(m.containers, container)
+	}
+	m.Unlock()
+	if add && m.addContainer(container, boots) {
+		return
+	}
+	_ = m.del(container) // a runtime deletes after an ADD that failed, too
+}
+
+// addContainer reports whether the container has an address, on a node that has not booted meanwhile.
+func (m *machineNode) addContainer(container string, boots int) bool {
+	addrs, err := m.add(container)
+	m.Lock()
+	defer m.Unlock()
+	if err != nil || m.boots != boots {
+		return false
+	}
+	m.wire.added(container, addrs...)
+	m.containers[container] = addrs
+	return true
+}
+
+// bootAgain ends all containers of the node.
+func (m *machineNode) bootAgain() {
+	m.Lock()
+	defer m.Unlock()
+	for container, addrs := range m.containers {
+		m.wire.removed(container, addrs...)
+	}
+	m.containers = map[string][]netip.Addr{}
+	m.boots++
+	m.reboot()
+	m.reboots.Add(1)
+}
+
+// load runs the nodes until the context ends.
+func (n *nemesis) load(ctx context.Context, group *sync.WaitGroup) {
+	n.lastClaim = time.Now()
+	for _, m := range n.nodes {
+		for range 2 {
+			group.Go(func() {
+				for ctx.Err() == nil {
+					m.step()
+					pause(ctx, time.Duration(rand.IntN(60))*time.Millisecond)
+				}
+			})
+		}
+	}
+	group.Go(func() {
+		for ctx.Err() == nil {
+			n.nodes[rand.IntN(len(n.nodes))].bootAgain()
+			pause(ctx, time.Duration(rand.IntN(800))*time.Millisecond)
+		}
+	})
+}
+
+// removeNodeReplaced removes the machines that other ones have replaced, as an operator does, while a last claim of each is
+// still on its way.
+func (n *nemesis) removeNodeReplaced(from *nstest.NS, config json.RawMessage) {
+	GinkgoHelper()
+	ask := func(verb string, changes ...func(*datastore.Request)) datastore.Answer {
+		request := n.caller.request(verb, changes...)
+		request.Datastore = config
+		return call(from, request)
+	}
+	registered := ask(datastore.List).Nodes
+	for _, m := range n.nodes {
+		old, is := registered[m.name]
+		if !is || strings.Contains(old.Machine, m.plugin.(*executable).machineID()) {
+			continue
+		}
+		_ = inParallel(2, func(i int) error {
+			if i == 0 {
+				ask(datastore.Claim, node(m.name), machine(old.Machine), boot(old.Boot), want(poolSize/2))
+			} else {
+				ask(datastore.RemoveNode, target(m.name), machine(old.Machine), boot(old.Boot))
+			}
+			return nil
+		})
+	}
+}
+
+// pause waits, or returns when the context ends.
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
+// A disturbance breaks a member, and mends it.
+type disturbance struct {
+	name        string
+	begin, mend func(*member)
+}
+
+var disturbances = []disturbance{
+	{"stop", func(m *member) { m.signal(syscall.SIGSTOP) }, func(m *member) { m.signal(syscall.SIGCONT) }},
+	{"kill -9", func(m *member) { m.kill() }, func(m *member) { m.start() }},
+	{"cut off from peers", func(m *member) { m.setPeers("add") }, func(m *member) { m.setPeers("del") }},
+	{"cut off from all", func(m *member) { m.setLink(m.name, "down") }, func(m *member) { m.setLink(m.name, "up") }},
+}
+
+// disturb breaks members, mostly the leader, one after the other until the context ends.
+func (n *nemesis) disturb(ctx context.Context) {
+	GinkgoHelper()
+	for i := 0; ctx.Err() == nil; i++ {
+		d := disturbances[i%len(disturbances)]
+		m := n.leader()
+		if m == nil || rand.IntN(4) == 0 {
+			m = n.members[rand.IntN(len(n.members))]
+		}
+		d.begin(m)
+		pause(ctx, 3*time.Second)
+		d.mend(m)
+		pause(ctx, 2*time.Second)
+		if i%8 == 7 && n.mutation == none {
+			n.restoreSnapshot(ctx)
+		}
+	}
+}
+
+// restoreSnapshot puts the cluster back to an earlier state, as datastore/README.md says.
+func (n *nemesis) restoreSnapshot(ctx context.Context) {
+	GinkgoHelper()
+	file := filepath.Join(GinkgoT().TempDir(), "snapshot")
+	n.awaitReady()
+	n.save(file)
+	pause(ctx, 2*time.Second)
+	n.setLink("clients", "down")
+	n.restore(file)
+	operator := n.caller.request(datastore.Freeze)
+	operator.Node, operator.Datastore = "operator", n.operatorDatastore
+	Eventually(func() *datastore.Error { return call(n.operator, operator).Error }, "2m", "100ms").Should(BeNil())
+	n.setLink("clients", "up")
+	n.resyncAll()
+	operator.Verb = datastore.Thaw
+	Eventually(func() *datastore.Error { return call(n.operator, operator).Error }, "2m", "100ms").Should(BeNil())
+	n.Lock()
+	defer n.Unlock()
+	n.lastClaim = time.Now() // nobody could claim during the restore
+}
+
+// resyncAll calls resync on each node until it succeeds there: it fails as long as a container has an
+// address that another node owns, and if the call is killed or etcd does not answer in time.
+func (n *nemesis) resyncAll() {
+	GinkgoHelper()
+	Expect(inParallel(len(n.nodes), func(i int) error {
+		Eventually(n.nodes[i].plugin.resync, "5m", "100ms").Should(Succeed(), n.nodes[i].name)
+		return nil
+	})).To(Succeed())
+}
+
+// settle compares what the nodes own with what etcd has, before and after all of them have settled.
+func (n *nemesis) settle() {
+	GinkgoHelper()
+	n.killRate.Store(0.0)
+	n.awaitReady()
+	if n.replaces {
+		n.removeNodeReplaced(n.operator, n.operatorDatastore)
+	}
+	for _, m := range n.nodes {
+		if m.plugin.isSettled() {
+			Expect(m.plugin.owned()).To(Equal(n.owned(segment, m.name)), "what %s knows, which need not register", m.name)
+		}
+	}
+	n.settleNodes()
+}
+
+// owned returns the addresses of a node of a segment with their claims.
+func (c *cluster) owned(segment, node string) map[netip.Addr]string {
+	GinkgoHelper()
+	all := c.owners(segment)
+	for a, owner := range all {
+		claim, is := strings.CutPrefix(owner, node+" ")
+		if all[a] = claim; !is {
+			delete(all, a)
+		}
+	}
+	return all
+}
+
+// owners returns node and claim of each address of a segment that has an owner.
+func (c *cluster) owners(segment string) map[netip.Addr]string {
+	GinkgoHelper()
+	owners, lists := map[netip.Addr]string{}, map[netip.Addr]string{}
+	for key, value := range c.dump(segment) {
+		switch parts := strings.Split(key, "/"); parts[0] {
+		case "a":
+			owners[keyAddr(key)] = value
+		case "n":
+			claim, _, _ := strings.Cut(value, " ")
+			lists[keyAddr(key)] = parts[1] + " " + claim
+		}
+	}
+	Expect(lists).To(Equal(owners), "the list by address and the lists by node")
+	return owners
+}
+
+// settleNodes lets all nodes register, and compares what they own with what etcd has. Enough members are ready.
+func (n *nemesis) settleNodes() {
+	GinkgoHelper()
+	for _, m := range n.nodes {
+		Eventually(func() error { return m.plugin.settle(maps.Keys(m.containers)) }, "2m", "100ms").Should(Succeed(), m.name)
+	}
+	owners := n.owners(segment)
+	for _, m := range n.nodes {
+		for a := range m.plugin.owned() {
+			node, _, _ := strings.Cut(owners[a], " ")
+			Expect(node).To(Equal(m.name), "owner of %v", a)
+			delete(owners, a)
+		}
+		for container, addrs := range m.containers {
+			for _, a := range addrs {
+				Expect(m.plugin.owned()).To(HaveKey(a), "the address of %s", container)
+			}
+		}
+	}
+	Expect(owners).To(BeEmpty(), "addresses that no node knows")
+}
+
+// report prints the figures of a run.
+func (n *nemesis) report(took time.Duration) {
+	n.Lock()
+	defer n.Unlock()
+	datastoreCalls := "" // the executables call the datastore themselves
+	if n.calls.Load() > 0 {
+		datastoreCalls = fmt.Sprintf("%d addresses claimed, %d calls of the datastore, %d unknown outcomes, longest time without a claim %v, ",
+			n.claims, n.calls.Load(), n.unknown.Load(), n.noClaim.Round(10*time.Millisecond))
+	}
+	AddReportEntry("figures", fmt.Sprintf("%v: %d ADDs (%.0f per second), %s%d kills, %d reboots, %d replaced machines; longest time without an ADD %v; %d duplicates",
+		took.Round(time.Second), n.wire.adds, float64(n.wire.adds)/took.Seconds(), datastoreCalls, n.kills.Load(), n.reboots.Load(), n.replaced.Load(),
+		n.wire.longest.Round(10*time.Millisecond), len(n.wire.duplicates)))
+}
+
+// runFor runs load and disturbances.
+func (n *nemesis) runFor(ctx context.Context) {
+	GinkgoHelper()
+	start := time.Now()
+	var group sync.WaitGroup
+	running, cancel := context.WithCancel(context.Background()) // until nothing is disturbed any more
+	ctx, stop := context.WithCancel(ctx)
+	defer func() {
+		stop()
+		cancel()
+		group.Wait()
+		n.report(time.Since(start))
+	}()
+	group.Go(func() {
+		defer GinkgoRecover()
+		for n.replaces && running.Err() == nil {
+			n.removeNodeReplaced(n.clients, n.farDatastore)
+			pause(running, 200*time.Millisecond)
+		}
+	})
+	n.load(ctx, &group)
+	n.disturb(ctx)
+}
+
+// free returns the addresses that the node owns, and no container has.
+func (m *machineNode) free() map[netip.Addr]string {
+	all := m.plugin.owned()
+	for _, addrs := range m.containers {
+		for _, a := range addrs {
+			delete(all, a)
+		}
+	}
+	return all
+}
+
+var _ = Describe("The nemesis", func() {
+	It("finds no address twice on the wire", func() {
+		n := newReferenceNemesis(none)
+		ctx, cancel := limited(*duration)
+		defer cancel()
+		n.runFor(ctx)
+		n.requireNoDuplicates()
+	})
+
+	for _, m := range []mutation{registerByReading, etcdBeforeFile, timeoutIsClaim} {
+		It("finds duplicates with the mutation: "+string(m), func() {
+			n := newReferenceNemesis(m)
+			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
+			defer cancel()
+			found := errors.New("found")
+			ctx, stop := context.WithCancelCause(ctx)
+			n.wire.onDuplicate = func() { stop(found) }
+			n.runFor(ctx)
+			Expect(context.Cause(ctx)).To(MatchError(found))
+			GinkgoWriter.Println(n.wire.duplicates[0])
+		})
+	}
+})
+
+// requireNoDuplicates fails the spec if an address was twice on the wire, or if nodes and store do not agree.
+func (n *nemesis) requireNoDuplicates() {
+	GinkgoHelper()
+	Expect(n.wire.duplicates).To(BeEmpty())
+	Expect(n.wire.adds).NotTo(BeZero())
+	n.settle()
+	Expect(n.failures).To(BeEmpty())
+}

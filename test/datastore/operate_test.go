@@ -1,0 +1,191 @@
+package datastore
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"path/filepath"
+	"sync"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/plumb-cni/plumb/pkg/datastore"
+)
+
+// operate calls a verb of the datastore, as an operator does.
+func (n *nemesis) operate(verb string, changes ...func(*datastore.Request)) {
+	GinkgoHelper()
+	request := n.caller.request(verb, changes...)
+	request.Node, request.Datastore = "operator", n.operatorDatastore
+	Expect(call(n.operator, request).Error).To(BeNil(), verb)
+}
+
+// removeNode calls the verb remove-node with what the verb list tells of the node.
+func (n *nemesis) removeNode(node string) {
+	GinkgoHelper()
+	request := n.caller.request(datastore.List, target(node))
+	request.Datastore = n.operatorDatastore
+	registered := succeed(n.operator, request).Nodes[node]
+	n.operate(datastore.RemoveNode, target(node), machine(registered.Machine), boot(registered.Boot))
+}
+
+// newNodes returns two nodes without a warm pool, and with nothing that disturbs them.
+func newNodes() (n *nemesis, n1, n2 *executable) {
+	GinkgoHelper()
+	n = newPluginNemesis(2, otherSettings[0])
+	n.killRate.Store(0.0)
+	n.caller.base.Datastore = n.operatorDatastore
+	return n, n.nodes[0].plugin.(*executable), n.nodes[1].plugin.(*executable)
+}
+
+// mustAdd adds a container, and returns its address.
+func (x *executable) mustAdd(container string) netip.Addr {
+	GinkgoHelper()
+	addrs, err := x.add(container)
+	Expect(err).NotTo(HaveOccurred(), container)
+	return addrs[0]
+}
+
+// requireFailure adds a container, which must fail with code 11 and these texts, and deletes it.
+func (x *executable) requireFailure(container string, texts ...string) {
+	GinkgoHelper()
+	_, err := x.add(container)
+	Expect(err).To(MatchError(ContainSubstring(`"code": 11`)))
+	for _, text := range texts {
+		Expect(err).To(MatchError(ContainSubstring(text)))
+	}
+	Expect(x.del(container)).To(Succeed())
+}
+
+var _ = Describe("an operator of cluster-local", func() {
+	It("freezes a segment: nodes give what they have, and get nothing until thaw", func() {
+		n, n1, n2 := newNodes()
+		n1.mustAdd("c1")
+		n.operate(datastore.Freeze)
+		n1.requireFailure("c2", "segment nemesis is frozen since ", " by operator", "thaw")
+		n2.requireFailure("d1", "frozen") // which has never been registered
+		Expect(n1.del("c1")).To(Succeed())
+		n.operate(datastore.Thaw)
+		n1.mustAdd("c2")
+		n2.mustAdd("d1")
+		n.settleNodes()
+	})
+
+	It("restores a backup: a node notices it, and ADDs succeed after a resync of each node, and a thaw", func() {
+		n, n1, n2 := newNodes()
+		n1.mustAdd("c1")
+		moved := n2.mustAdd("d1")
+		file := filepath.Join(GinkgoT().TempDir(), "snapshot")
+		n.save(file)
+		n1.mustAdd("c2")
+		Expect(n2.del("d1")).To(Succeed())
+		_, err := n1.call("ADD", "c3", "IP="+moved.String())
+		Expect(err).NotTo(HaveOccurred())
+		n.restore(file)
+		n.awaitReady()
+
+		n1.requireFailure("c4", "node n2 has address "+moved.String()+" of container c3, too: resync there")
+		n2.requireFailure("d2", "frozen since ", " by n1")
+		Expect(n2.resync()).To(Succeed())
+		Expect(n1.resync()).To(Succeed())
+		n1.requireFailure("c4", "frozen")
+		n.operate(datastore.Thaw)
+		given := map[netip.Addr]bool{moved: true}
+		for _, a := range []netip.Addr{n1.mustAdd("c4"), n2.mustAdd("d2")} {
+			Expect(given).NotTo(HaveKey(a))
+			given[a] = true
+		}
+		Expect(n1.owned()).To(HaveLen(4))
+		n.settleNodes()
+	})
+
+	It("renames a node: its containers keep their addresses", func() {
+		n, n1, n2 := newNodes()
+		a := n1.mustAdd("c1")
+		n2.mustAdd("d1")
+		n.operate(datastore.Freeze)
+		n1.name = "n9"
+		n1.requireFailure("c2", "node n1 has address "+a.String()+" of container c1, too", "remove that node with remove-node if it is off")
+		n.removeNode("n1")
+		n1.requireFailure("c2", "frozen") // the runtime goes on
+		Expect(n1.resync()).To(Succeed())
+		n.operate(datastore.Thaw)
+		Expect(n1.owned()).To(And(HaveLen(1), HaveKey(a)))
+		n1.mustAdd("c2")
+		n.nodes[0].name = n1.name
+		n.settleNodes()
+		Expect(n1.del("c1")).To(Succeed())
+	})
+
+	It("copies a disk: a copy with an identity of its own gives addresses, and one with the same is noticed by the first node", func() {
+		_, n1, n2 := newNodes()
+		a := n1.mustAdd("c1")
+		n2.copyDisk(n1)
+		Expect(n2.mustAdd("d1")).NotTo(Equal(a))
+
+		n2.name = n1.name
+		n2.setMachine(n1.machine)
+		given := map[netip.Addr]bool{n2.mustAdd("d2"): true} // it may be that of c1: nobody can know of the copy yet
+		for range 2 {
+			_, err := n1.add("c2")
+			Expect(err).To(MatchError(And(ContainSubstring(`"code": 7`), ContainSubstring("a second machine"))))
+			for range 3 {
+				next := n2.mustAdd(fmt.Sprint("e", len(given)))
+				Expect(given).NotTo(HaveKey(next))
+				given[next] = true
+			}
+		}
+		_, err := n1.call("STATUS", "", "")
+		Expect(err).To(MatchError(And(ContainSubstring(`"code": 50`), ContainSubstring("a second machine"))))
+	})
+})
+
+// While a call about a machine runs, another machine takes its place: in front of each part that the call sends, in turn.
+var _ = Describe("cluster-local-etcd, when a machine is replaced", Ordered, ContinueOnFailure, func() {
+	var c *cluster
+	BeforeAll(func() { c = newCluster(1) })
+
+	DescribeTable("keeps what it tells the successor, although a part is late", func(late string, change func(first map[netip.Addr]string) func(*datastore.Request)) {
+		for at, reached := 1, true; reached; at++ {
+			old := c.newCaller(fmt.Sprint(late, at), "n1", "10.7.0.1-10.7.0.99")
+			next := old
+			next.base.Machine = "successor-of-n1"
+			old.succeed(datastore.Register)
+			first := old.succeed(datastore.Claim, want(70)).Addresses
+			told := map[netip.Addr]string{}
+			var mu sync.Mutex
+			over := false // the client may send a last part when its call has ended
+			reached = false
+			succeed := func() { // the successor; until its predecessor has been removed, the datastore refuses it
+				mu.Lock()
+				defer mu.Unlock()
+				if over {
+					return
+				}
+				reached = true
+				if late != datastore.RemoveNode {
+					old.succeed(datastore.RemoveNode, removed("n1"))
+				}
+				if a := call(c.clients, next.request(datastore.Register)); a.Error == nil {
+					maps.Copy(told, a.Addresses)
+					maps.Copy(told, next.succeed(datastore.Claim, want(3)).Addresses)
+				}
+			}
+			request := old.request(late, change(first))
+			request.Datastore = c.datastoreConfig("node", map[string]any{"endpoints": []string{c.members[0].slowEndpoint(atPart(at, succeed))}})
+			call(c.clients, request)
+			mu.Lock()
+			over = true
+			mu.Unlock()
+			if reached {
+				Expect(c.owned(old.base.Segment, "n1")).To(Equal(told), "after part %d of %s was late", at, late)
+			}
+		}
+	},
+		Entry("of remove-node", datastore.RemoveNode, func(map[netip.Addr]string) func(*datastore.Request) { return removed("n1") }),
+		Entry("of the last claim", datastore.Claim, func(map[netip.Addr]string) func(*datastore.Request) { return want(20) }),
+		Entry("of the last register", datastore.Register, func(map[netip.Addr]string) func(*datastore.Request) { return want(0) }),
+		Entry("of the last release", datastore.Release, addresses),
+	)
+})

@@ -1,0 +1,217 @@
+package datastore
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"io"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc"
+)
+
+// An interruption is what happens before a part of a client's requests reaches etcd: the first part that contains
+// text waits for f. If that returns true, the client gets no answer any more.
+type interruption struct {
+	text string
+	f    func() (loseAnswer bool)
+}
+
+// blackhole loses the answer to each change that puts the time of a node.
+var blackhole = interruption{"/last/", func() bool { return true }}
+
+// interrupted returns a configuration of the datastore with an endpoint, without encryption, that stands between the
+// client and the first member, with which it speaks TLS.
+func (c *cluster) interrupted(i interruption) json.RawMessage {
+	GinkgoHelper()
+	endpoint := "http://" + c.serve("127.0.0.1:0", func(client net.Conn) { c.relay(client, i) })
+	return c.datastoreConfig("node", map[string]any{"endpoints": []string{endpoint}})
+}
+
+// listen listens in the namespace of the clients.
+func (c *cluster) listen(addr string) (listener net.Listener) {
+	GinkgoHelper()
+	Expect(c.clients.Do(func() (err error) { listener, err = net.Listen("tcp", addr); return err })).To(Succeed())
+	DeferCleanup(func() { _ = listener.Close() }) // it may be closed already
+	return listener
+}
+
+// serve listens in the namespace of the clients, and calls f for each connection. It returns the address.
+func (c *cluster) serve(addr string, f func(net.Conn)) string {
+	GinkgoHelper()
+	listener := c.listen(addr)
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go f(conn)
+		}
+	}()
+	return listener.Addr().String()
+}
+
+// A fullMember is a member whose database is full for one of so many transactions that put a key. It makes them
+// nevertheless: etcd looks at the quota before it proposes a transaction and when it applies it, which it then
+// finishes (server/etcdserver/apply, quotaApplierV3).
+type fullMember struct {
+	pb.UnimplementedKVServer
+	member pb.KVClient
+	full   int
+}
+
+func (f fullMember) Range(ctx context.Context, r *pb.RangeRequest) (*pb.RangeResponse, error) {
+	return f.member.Range(ctx, r)
+}
+
+func (f fullMember) Txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, error) {
+	resp, err := f.member.Txn(ctx, r)
+	if err == nil && strings.Contains(r.String(), "request_put") && rand.IntN(f.full) == 0 {
+		return nil, rpctypes.ErrGRPCNoSpace
+	}
+	return resp, err
+}
+
+// fullEndpoint returns an endpoint of the member, without encryption, that is a fullMember.
+func (m *member) fullEndpoint(full int) string {
+	GinkgoHelper()
+	server, listener := grpc.NewServer(), m.listen("127.0.0.1:0")
+	pb.RegisterKVServer(server, fullMember{member: pb.NewKVClient(m.connect("root", m).ActiveConnection()), full: full})
+	DeferCleanup(server.Stop)
+	go func() { _ = server.Serve(listener) }()
+	return "http://" + listener.Addr().String()
+}
+
+// A delay says how long a proxy waits before it delivers a part of what a client sent, and whether that is the last one.
+type delay func(part []byte) (wait time.Duration, last bool)
+
+// someLate makes one of so many releases late, and one of 25 other parts: it arrives when the client has given up or
+// been killed. So changes of unknown outcome happen late.
+func someLate(releases int) delay {
+	return func(part []byte) (wait time.Duration, last bool) {
+		late := isRelease(part) && rand.IntN(releases) == 0
+		if late || rand.IntN(25) == 0 {
+			wait = time.Duration(rand.IntN(1500)) * time.Millisecond
+		}
+		return wait, late
+	}
+}
+
+// farAway makes each part 100 to 250 ms late, so that a call of the datastore takes seconds.
+func farAway([]byte) (time.Duration, bool) {
+	return time.Duration(100+rand.IntN(150)) * time.Millisecond, false
+}
+
+// atPart calls f before it delivers a part, of which the first one is 1.
+func atPart(part int, f func()) delay {
+	return func([]byte) (time.Duration, bool) {
+		defer GinkgoRecover()
+		if part--; part == 0 {
+			f()
+		}
+		return 0, false
+	}
+}
+
+// slowEndpoint returns an endpoint of the member, without encryption, that delivers with a delay.
+func (m *member) slowEndpoint(d delay) string {
+	GinkgoHelper()
+	config := m.tlsConfig("node")
+	return "http://" + m.serve("127.0.0.1:0", func(client net.Conn) {
+		server, err := m.dialTLS(config)
+		if err != nil {
+			_ = client.Close()
+			return
+		}
+		go func() {
+			_, _ = io.Copy(client, server)
+			_ = client.Close()
+		}()
+		forwardSlowly(server, client, d)
+	})
+}
+
+// dialTLS connects to the member as the client of the configuration does.
+func (m *member) dialTLS(config *tls.Config) (net.Conn, error) {
+	conn, err := m.dial(context.Background(), m.addr+":2379")
+	if err != nil {
+		return nil, err
+	}
+	config = config.Clone()
+	config.ServerName, config.NextProtos = m.addr, []string{"h2"}
+	return tls.Client(conn, config), nil
+}
+
+// forwardSlowly copies from the client to the server. The connection to the server stays for some time after
+// that to the client: a member drops what it has not begun when a connection ends. It also drops what the client
+// cancels, so a late release is the last part of its connection.
+func forwardSlowly(server, client net.Conn, d delay) {
+	buf := make([]byte, 64<<10)
+	for last := false; !last; {
+		var wait time.Duration
+		n, err := client.Read(buf)
+		if n > 0 {
+			wait, last = d(buf[:n])
+			time.Sleep(wait)
+		}
+		if _, werr := server.Write(buf[:n]); err != nil || werr != nil {
+			break
+		}
+	}
+	time.AfterFunc(time.Second, func() { _ = server.Close() })
+}
+
+// isRelease reports whether a client sent a transaction that releases addresses: unlike all others, it reads
+// and compares neither the registration nor whether the segment is frozen.
+func isRelease(part []byte) bool {
+	return bytes.Contains(part, []byte("/a/")) && !bytes.Contains(part, []byte("/node/")) && !bytes.Contains(part, []byte("/frozen"))
+}
+
+// relay copies both ways. If the interruption loses the answer, it ends the client's connection when that comes.
+func (c *cluster) relay(client net.Conn, i interruption) {
+	defer GinkgoRecover()
+	server, err := c.members[0].dialTLS(c.tlsConfig("root"))
+	if err != nil {
+		_ = client.Close()
+		return
+	}
+	lost := make(chan struct{})
+	go func() {
+		buf := make([]byte, 64<<10)
+		for {
+			n, err := server.Read(buf)
+			select {
+			case <-lost:
+				err = io.EOF
+			default:
+			}
+			if err != nil {
+				_ = client.Close()
+				return
+			}
+			_, _ = client.Write(buf[:n])
+		}
+	}()
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := client.Read(buf)
+		if i.f != nil && bytes.Contains(buf[:n], []byte(i.text)) {
+			if i.f() {
+				close(lost)
+			}
+			i.f = nil
+		}
+		if _, werr := server.Write(buf[:n]); err == io.EOF || werr != nil {
+			return
+		}
+	}
+}

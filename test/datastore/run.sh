@@ -1,0 +1,31 @@
+#!/bin/bash
+# run.sh tests the datastores of cluster-local with their stores, in namespaces of their own.
+#
+#   test/datastore/run.sh                            all tests, scripts/quickstart-cluster.sh, and static checks of both modules;
+#                                                 with CNI_TEST_FAULTS=all, complete fault sweeps and a nemesis of half an hour
+#   test/datastore/run.sh -short                     go test with these arguments
+#   test/datastore/run.sh --simulate [NODES]         a simulation of many nodes (5000), each with 100 containers; it prints figures
+#   test/datastore/run.sh -nemesis 15m -settings 15m -ginkgo.focus nemesis
+#
+# It tests the executable in $PLUMB_BIN, or builds it. It builds etcd from its Go module: the first build
+# takes a minute of CPU time.
+set -euo pipefail
+cd "$(dirname "$0")"
+
+[ -t 1 ] || export GINKGO_NO_COLOR=1
+../../scripts/need.sh ip:iproute2 nft:nftables iptables:iptables sysctl:procps ping:iputils-ping openssl:openssl jq:jq
+if [ $# = 0 ]; then
+	for module in ../../datastore/etcd .; do
+		go -C "$module" vet ./...
+		(cd "$module" && "$(go -C "$OLDPWD/../.." tool -n staticcheck)" -checks all ./...)
+		go -C "$module" mod tidy -diff
+	done
+	go -C ../../datastore/etcd test -count=1 .
+	../../scripts/sandbox.sh unshare --pid --fork --kill-child --mount-proc ../../scripts/quickstart-cluster.sh
+	[ "${CNI_TEST_FAULTS:-}" != all ] || set -- -nemesis 15m -settings 5m
+fi
+if [ "${1:-}" = --simulate ]; then
+	set -- -v -ginkgo.v -ginkgo.focus 'a simulation' -simulate "${2:-5000}" "${@:3}" -timeout 12h -ginkgo.timeout 12h
+fi
+# With a PID namespace, all members of etcd end with the tests, also if these are killed.
+go test -count=1 -timeout 3h -exec "$PWD/../../scripts/sandbox.sh unshare --pid --fork --kill-child --mount-proc" . -ginkgo.timeout 3h "$@"

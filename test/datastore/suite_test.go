@@ -1,0 +1,49 @@
+// Package datastore tests the datastores of cluster-local with the stores that they use: cluster-local-etcd with
+// members of etcd, each in a network namespace of its own.
+package datastore
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/plumb-cni/plumb/test/faults/inject"
+)
+
+func TestMain(m *testing.M) {
+	inject.Launch()
+	os.Exit(m.Run())
+}
+
+func TestDatastore(t *testing.T) {
+	RegisterFailHandler(Fail)
+	RunSpecs(t, "test/datastore")
+}
+
+// The executables of etcd and of the datastore.
+var etcdPath, datastorePath string
+
+var _ = BeforeSuite(func() {
+	dir := GinkgoT().TempDir()
+	etcdPath, datastorePath = filepath.Join(dir, "etcd"), filepath.Join(dir, "cluster-local-etcd")
+	build(".", etcdPath, "./etcd")
+	if bin := os.Getenv("PLUMB_BIN"); bin != "" {
+		datastorePath = filepath.Join(bin, "cluster-local-etcd")
+	} else {
+		build("../../datastore/etcd", datastorePath, "-trimpath", ".")
+	}
+})
+
+// build builds an executable of a module. Go's build cache keeps what etcd is made of from run to run: the
+// flags and the environment are those of this test binary, which contains a large part of etcd, too.
+func build(module, out string, args ...string) {
+	GinkgoHelper()
+	cmd := exec.Command("go", append([]string{"build", "-buildvcs=false", "-o", out}, args...)...)
+	cmd.Dir = module
+	text, err := cmd.CombinedOutput()
+	Expect(err).NotTo(HaveOccurred(), string(text))
+}
