@@ -78,7 +78,7 @@ func FuzzState(f *testing.F) {
 	f.Add(full.text())
 	f.Add("boot\n")
 	f.Add("boot\n10.1.2.3 " + someClaim)
-	f.Add("boot\nscope a\nseen x\n")
+	f.Add("boot\nscope a\nlastRevision x\n")
 	f.Add(strings.Repeat("\x00", 64))
 	f.Fuzz(func(t *testing.T, text string) {
 		st, ok := parseState(text)

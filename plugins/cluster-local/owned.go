@@ -84,7 +84,7 @@ func (n *network) write(st *state) error {
 // a line per address.
 func (st *state) text() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s\nid %d\nscope %s\nseen %d\n", st.boot, st.id, st.scope, st.lastRevision)
+	fmt.Fprintf(&b, "%s\nid %d\nscope %s\nlastRevision %d\n", st.boot, st.id, st.scope, st.lastRevision)
 	if st.store != "" {
 		fmt.Fprintf(&b, "store %s\n", st.store)
 	}
