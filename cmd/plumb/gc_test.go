@@ -317,7 +317,7 @@ var _ = Describe("plumb gc", func() {
 		b.age()
 		reply := b.gc("", "--live-from-cache")
 		Expect(reply.Exit).To(Equal(0), reply.Stderr)
-		Expect(reply.Stdout).To(MatchRegexp(`^kept flat lost net1: veth\w+ is still there, so the container's namespace exists; .*\nkept containers lost eth0: `))
+		Expect(reply.Stdout).To(MatchRegexp(`^kept flat lost net1: veth\w+ is still there, so the container's namespace exists; .*\nkept pods lost eth0: `))
 		Expect(b.path("leases/flat/10.9.9.2")).To(BeAnExistingFile())
 		Expect(b.inventory().Attachments).To(HaveLen(3))
 	})

@@ -45,7 +45,7 @@ var _ = Describe("plumb metrics", func() {
 			"datastore": {"type": "cluster-local-etcd"}}}]}`)
 		owned := b.path(`leases/.plumb/.owned/fl"at\`)
 		Expect(os.MkdirAll(filepath.Dir(owned), 0o755)).To(Succeed())
-		Expect(os.WriteFile(owned, []byte("boot\nscope a flat n \"/\"\nseen 7\nfree 10.1.2.1 113\n10.1.2.20 0123456789abcdef\n10.1.2.21 0123456789abcdef\n"), 0o600)).To(Succeed())
+		Expect(os.WriteFile(owned, []byte("boot\nscope a flat n \"/\"\nlastRevision 7\nfree 10.1.2.1 113\n10.1.2.20 0123456789abcdef\n10.1.2.21 0123456789abcdef\n"), 0o600)).To(Succeed())
 		out := b.plumb("metrics")
 		Expect(out).To(ContainSubstring(`plumb_addresses{network="fl\"at\\",range="10.1.2.1-10.1.2.254"} 239` + "\n"))
 		Expect(out).To(ContainSubstring(`plumb_addresses_free{network="fl\"at\\",range="10.1.2.1-10.1.2.254"} 113` + "\n"))

@@ -193,7 +193,7 @@ var _ = Describe("docs/plumb.md", func() {
 			p.add(p.containers, p.live)
 			return ""
 		}
-		screens := p.checkSection("A tour of a broken node")
+		screens := p.checkSection("A tour of a broken host")
 		for _, advice := range regexp.MustCompile(`(?m)^ {4}(\S.*)$`).FindAllStringSubmatch(screens, -1) {
 			if !strings.HasPrefix(advice[1], "edit: ") {
 				Expect(screens).To(ContainSubstring("\n# "+advice[1]+"\n"), "the tour must follow the advice")

@@ -42,7 +42,7 @@ func TestDecode(t *testing.T) {
 		{`"b"`, `""`, types.CodeConfig, []string{`boot ""`}},
 		{`8`, `0`, types.CodeConfig, []string{"want 0"}},
 		{`8`, `257`, types.CodeConfig, []string{"want 257"}},
-		{`"lastRevision":5`, `"lastRevision":-1`, types.CodeConfig, []string{"seen -1"}},
+		{`"lastRevision":5`, `"lastRevision":-1`, types.CodeConfig, []string{"lastRevision -1"}},
 		{`"10.7.0.250"`, `"10.7.0.9"`, types.CodeConfig, []string{"10.7.0.10-10.7.0.9: last is before first"}},
 		{`"10.7.0.250"`, `"fd00::1"`, types.CodeConfig, []string{"same family"}},
 		{`fd00::ffff`, `fd00::1:ffff`, types.CodeConfig, []string{"/64"}},

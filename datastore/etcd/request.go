@@ -81,7 +81,7 @@ func (r *request) check(problem func(wrong bool, format string, args ...any)) {
 		problem((acts || removeNode && f.value != "") && !isWord(f.value), "%s %q must be 1 to %d characters without white space", f.key, f.value, maxName)
 	}
 	problem((removeNode || r.Target != "") && !isNode(r.Target), "target %q must be the name of a node", r.Target)
-	problem(r.LastRevision < 0, "seen %d must not be negative", r.LastRevision)
+	problem(r.LastRevision < 0, "lastRevision %d must not be negative", r.LastRevision)
 	if r.Verb == datastore.Claim {
 		r.checkClaim(problem)
 	}

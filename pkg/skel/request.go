@@ -29,9 +29,9 @@ type Request struct {
 
 	// Undo has the inverse of each change that this ADD made. If ADD fails, skel runs them.
 	Undo undo.Stack
-	// Host is the namespace that the plugin runs in; nil in IPAM plugins. skel closes it.
+	// HostNS is the namespace that the plugin runs in; nil in IPAM plugins. skel closes it.
 	HostNS *ns.Handle
-	// Container is the container's namespace. It is never nil in ADD and CHECK, except in IPAM
+	// ContainerNS is the container's namespace. It is never nil in ADD and CHECK, except in IPAM
 	// plugins; it is nil in DEL if the namespace is gone. skel closes it.
 	ContainerNS *ns.Handle
 	// Trace logs each step.

@@ -184,12 +184,8 @@ func (x *executable) del(container string) error {
 	return err
 }
 
-// resync may fail because of the containers whose reservations came with the copy of another node's disk.
 func (x *executable) resync() error {
 	_, err := x.exec(x.config(""), nil, "resync")
-	if x.replaces && err != nil && strings.Contains(err.Error(), "of container n") && !strings.Contains(err.Error(), "of container "+x.name+"-") {
-		return nil
-	}
 	return err
 }
 
