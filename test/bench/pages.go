@@ -94,7 +94,7 @@ func (r *report) summary(w io.Writer, name string) {
 		}
 	}
 	m := r.Machine
-	fmt.Fprintf(w, "Medians in milliseconds. Commit %s of plumb and %s ran in turns on %s, on a machine with %d CPUs (%s) and Linux %s.\n",
+	fmt.Fprintf(w, "Medians in milliseconds. Commit %s of plumb and %s\nran in turns on %s, on a machine with %d CPUs (%s) and Linux %s.\n",
 		name[len("2006-01-02-"):], m.Reference, name[:len("2006-01-02")], m.CPUs, m.CPU, m.Kernel)
 	if r.Quick {
 		fmt.Fprintf(w, "**%s**\n", short)

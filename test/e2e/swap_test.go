@@ -194,7 +194,7 @@ const (
 
 var (
 	// nftElements are elements of table inet plumb, which they do not know. plumb's DEL or GC
-	// deletes them, as does deleting the table (README.md, "Swap a host").
+	// deletes them, as does deleting the table (docs/migration.md, "Go back").
 	nftElements = []string{"nft element "}
 	// masqChains are the iptables chains of ipMasq. The reference plugins find them by the addresses
 	// in the container. Without a namespace they also leave those that they made.

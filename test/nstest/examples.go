@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/plumb-cni/plumb/pkg/skel"
@@ -31,33 +32,36 @@ func JSONBlocks(markdown string) []string {
 	return blocks
 }
 
-// Examples checks that parse, the plugin's own parser, accepts each ```json block of README.md in
-// the folder of the test that has a configuration of the plugin. An unknown key is an error. From
-// a list, Examples makes the configuration of the plugin as libcni does. test/docs_test.go checks
-// that every plugin has a test that calls Examples.
+// Examples checks that parse, the plugin's own parser, accepts each configuration of the plugin in the ```json blocks
+// of README.md in the directory of the test, of the project's README.md and of docs/*.md. An unknown key is an error.
+// From a list, Examples creates the configuration of the plugin as libcni does. test/docs_test.go checks that every
+// plugin has a test that calls Examples.
 func Examples(tb TB, p skel.Plugin, parse func(*skel.Request) error) {
 	tb.Helper()
-	readme, err := os.ReadFile("README.md")
-	if err != nil {
-		tb.Fatalf("%v", err)
-	}
+	pages, _ := filepath.Glob("../../docs/*.md")
 	p.Add = func(r *skel.Request) (*types.Result, error) { return &types.Result{}, parse(r) }
 	host, container := NewHostAndContainer(tb)
-	found := 0
-	for i, block := range JSONBlocks(string(readme)) {
-		confs, err := configurations(block, p.Name)
-		if err != nil {
-			tb.Fatalf("README.md: JSON block %d: %v", i+1, err)
+	for _, page := range append(pages, "../../README.md", "README.md") {
+		text, err := os.ReadFile(page)
+		if err != nil && page == "README.md" {
+			tb.Fatalf("%v", err)
 		}
-		for _, conf := range confs {
-			found++
-			if r := Run(p, Call{Command: "ADD", Host: host, Container: container, Config: conf}); r.Exit != 0 {
-				tb.Errorf("README.md: JSON block %d is refused: %s\n%s", i+1, r.Stdout, conf)
+		found := 0
+		for i, block := range JSONBlocks(string(text)) {
+			confs, err := configurations(block, p.Name)
+			if err != nil {
+				tb.Fatalf("%s: JSON block %d: %v", page, i+1, err)
+			}
+			for _, conf := range confs {
+				found++
+				if r := Run(p, Call{Command: "ADD", Host: host, Container: container, Config: conf}); r.Exit != 0 {
+					tb.Errorf("%s: JSON block %d is refused: %s\n%s", page, i+1, r.Stdout, conf)
+				}
 			}
 		}
-	}
-	if found == 0 {
-		tb.Errorf("README.md has no ```json block with a configuration of %s", p.Name)
+		if found == 0 && page == "README.md" {
+			tb.Errorf("README.md has no ```json block with a configuration of %s", p.Name)
+		}
 	}
 }
 
