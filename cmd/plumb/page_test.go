@@ -75,8 +75,8 @@ type pageHost struct {
 	usual      *strings.Replacer        // the reverse
 }
 
-// newPageHost returns the host. Its files are 3 days and 4 hours old.
-func newPageHost() *pageHost {
+// newPageTools returns a host with the plugins and the tools of the pages, but without networks.
+func newPageTools() *pageHost {
 	GinkgoHelper()
 	tb := GinkgoTB()
 	p := &pageHost{testbed: newTestbed(), replace: map[string]func() string{}}
@@ -99,6 +99,13 @@ func newPageHost() *pageHost {
 	for _, name := range []string{"bridge", "host-local", "portmap", "tuning", "macvlan"} {
 		p.host.Must(tb, "install", "-m", "0755", filepath.Join(p.bin, name), p.path("opt/bin"))
 	}
+	return p
+}
+
+// newPageHost returns the host. Its files are 3 days and 4 hours old.
+func newPageHost() *pageHost {
+	GinkgoHelper()
+	p, tb := newPageTools(), GinkgoTB()
 	p.host.Batch(tb, "link add eth1 type veth peer name switch1", "link set eth1 up", "link set switch1 up")
 	p.containers = p.network("10-pods.conflist", pagePods)
 	lan := p.network("20-lan.conflist", pageLAN)
@@ -140,11 +147,17 @@ func (p *pageHost) output(command string) string {
 	return p.usual.Replace(out.String())
 }
 
-// checkSection runs the commands in the console blocks of a section of the page, in their order, and compares what
+// checkSection runs the commands in the console blocks of a section of docs/plumb.md, in their order, and compares what
 // they print with the page. It returns the blocks. `go test -update` writes the page anew.
 func (p *pageHost) checkSection(heading string) (blocks string) {
 	GinkgoHelper()
-	file := filepath.Join(nstest.Root(GinkgoTB()), "docs/plumb.md")
+	return p.checkPage("docs/plumb.md", heading)
+}
+
+// checkPage is checkSection for any page.
+func (p *pageHost) checkPage(name, heading string) (blocks string) {
+	GinkgoHelper()
+	file := filepath.Join(nstest.Root(GinkgoTB()), name)
 	page, err := os.ReadFile(file)
 	Expect(err).NotTo(HaveOccurred())
 	before, rest, found := strings.Cut(string(page), "\n## "+heading+"\n")
@@ -163,8 +176,8 @@ func (p *pageHost) checkSection(heading string) (blocks string) {
 		case nstest.Updating() && !same:
 			section = strings.Replace(section, m[1], screen, 1)
 		case !same:
-			Expect(masked(screen)).To(Equal(masked(m[1])), "docs/plumb.md, section %q; go test ./cmd/plumb -update writes it anew\n%s",
-				heading, nstest.Compare(masked(m[1]), masked(screen)))
+			Expect(masked(screen)).To(Equal(masked(m[1])), "%s, section %q; go test ./cmd/plumb -update writes it anew\n%s",
+				name, heading, nstest.Compare(masked(m[1]), masked(screen)))
 		}
 		blocks += screen
 	}
