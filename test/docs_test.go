@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/plumb-cni/plumb/test/nstest"
 )
@@ -267,30 +268,127 @@ func checkWorkflow(text string) (bad []string) {
 // TestLinks: what a page of ours links to within the repository is there, and so is
 // the heading.
 func TestLinks(t *testing.T) {
+	for _, page := range pages(t) {
+		for _, target := range links(read(t, page)) {
+			if problem := resolve("../"+page, target); problem != "" {
+				t.Errorf("%s links to %s: %s", page, target, problem)
+			}
+		}
+	}
+}
+
+// pages returns the paths of all pages.
+func pages(t *testing.T) []string {
+	t.Helper()
 	var pages []string
 	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
 		if d != nil && d.IsDir() && (d.Name() == ".git" || d.Name() == "bin" || d.Name() == "release") {
 			return filepath.SkipDir
 		}
 		if strings.HasSuffix(path, ".md") {
-			pages = append(pages, path)
+			pages = append(pages, strings.TrimPrefix(path, "../"))
 		}
 		return err
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, page := range pages {
-		text, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
+	return pages
+}
+
+// TestWording: pages use the field's words, and tables have short cells. The pages of the plugins and of the datastores
+// are exempt.
+func TestWording(t *testing.T) {
+	for _, page := range pages(t) {
+		if strings.HasPrefix(page, "plugins/") || strings.HasPrefix(page, "datastore/") {
+			continue
 		}
-		for _, target := range links(string(text)) {
-			if problem := resolve(page, target); problem != "" {
-				t.Errorf("%s links to %s: %s", strings.TrimPrefix(page, "../"), target, problem)
+		for _, problem := range checkWording(read(t, page)) {
+			t.Errorf("%s: %s", page, problem)
+		}
+	}
+}
+
+// rejected are patterns of expressions that pages do not use, and what to write instead.
+var rejected = map[string]string{
+	`\bfolders?\b`:                "write directory",
+	`\b(that|those) of\b`:         "repeat the noun, or use 's",
+	`\b(is|are) no\b`:             "write is not a",
+	`\balso (if|after)\b`:         "write even if, as well",
+	`\bmend(s|ed|ing)?\b`:         "write fix",
+	`\b(leads?|led|leading) to\b`: "write forward, map or cause",
+}
+
+// checkWording checks a page's text outside of code, and the tables that no program writes.
+func checkWording(page string) (bad []string) {
+	page = regexp.MustCompile(`(?s)<!-- benchmark: .*?<!-- end -->`).ReplaceAllString(page, "")
+	page = regexp.MustCompile(`\]\([^)\s]+\)`).ReplaceAllString(strings.Join(prose(page), "\n"), "]")
+	for line := range strings.SplitSeq(page, "\n") {
+		if !strings.HasPrefix(line, "|") {
+			continue
+		}
+		for cell := range strings.SplitSeq(line, "|") {
+			if n := len(strings.Fields(cell)); n > maxCell {
+				bad = append(bad, fmt.Sprintf("a table cell has %d words, want at most %d: %.60s", n, maxCell, cell))
 			}
 		}
 	}
+	text := strings.Join(strings.Fields(regexp.MustCompile("`[^`]*`").ReplaceAllString(page, "`")), " ")
+	text = regexp.MustCompile(`(?i)\bthere (is|are) no\b|\b(is|are) no (longer|more)\b`).ReplaceAllString(text, "")
+	for pattern, advice := range rejected {
+		for _, at := range regexp.MustCompile(`(?i)`+pattern).FindAllStringIndex(text, -1) {
+			bad = append(bad, fmt.Sprintf("…%s: %s", text[max(0, at[0]-30):at[1]], advice))
+		}
+	}
+	return bad
+}
+
+// Limits of pages.
+const (
+	maxCell          = 25 // words
+	maxReadmeLines   = 130
+	maxReadmeColumns = 120
+	maxReadmeWords   = 1300
+)
+
+// TestReadme: the README is short, and what it shows of the tool's output is in docs/plumb.md, whose screens a test
+// compares with the commands.
+func TestReadme(t *testing.T) {
+	page := read(t, "README.md")
+	for _, problem := range slices.Concat(checkSize(page), checkOutputs(page, read(t, "docs/plumb.md"))) {
+		t.Errorf("README.md: %s", problem)
+	}
+}
+
+func checkSize(page string) (bad []string) {
+	lines := strings.Split(strings.TrimSuffix(page, "\n"), "\n")
+	if len(lines) > maxReadmeLines {
+		bad = append(bad, fmt.Sprintf("%d lines, want at most %d", len(lines), maxReadmeLines))
+	}
+	if n := len(strings.Fields(page)); n > maxReadmeWords {
+		bad = append(bad, fmt.Sprintf("%d words, want at most %d", n, maxReadmeWords))
+	}
+	for i, line := range lines {
+		if n := utf8.RuneCountInString(line); n > maxReadmeColumns {
+			bad = append(bad, fmt.Sprintf("line %d has %d columns, want at most %d", i+1, n, maxReadmeColumns))
+		}
+	}
+	return bad
+}
+
+// checkOutputs compares the lines `plumb COMMAND  OUTPUT` of a page with the lines of another page.
+func checkOutputs(page, reference string) (bad []string) {
+	screens := strings.Join(strings.Fields(reference), " ")
+	found := regexp.MustCompile(`(?m)^plumb [a-z]+ {2,}(.*)$`).FindAllStringSubmatch(page, -1)
+	for _, m := range found {
+		if output := strings.Join(strings.Fields(m[1]), " "); !strings.Contains(screens, output) {
+			bad = append(bad, "docs/plumb.md does not show "+output)
+		}
+	}
+	if len(found) == 0 {
+		bad = append(bad, "no output of the tool")
+	}
+	return bad
 }
 
 // links are the targets of a page's links into the repository.
@@ -371,6 +469,22 @@ func TestDocChecksBite(t *testing.T) {
 		{"no permissions", checkWorkflow("on: push\n"), "permissions: {} is missing"},
 		{"no such script", checkWorkflow("\npermissions: {}\nrun: scripts/nosuch.sh --all\n"), "calls scripts/nosuch.sh"},
 		{"a workflow", checkWorkflow("\npermissions: {}\nrun: scripts/test.sh\n"), ""},
+		{"a word", checkWording("The folder.\n"), "write directory"},
+		{"two words on two lines", checkWording("It is that\nof the host.\n"), "repeat the noun"},
+		{"is no", checkWording("A tap is no bridge. There is no tap.\n"), "A tap is no: write is not a"},
+		{"also if", checkWording("It works also after a reboot.\n"), "write even if"},
+		{"mend", checkWording("Mends it.\n"), "write fix"},
+		{"lead to", checkWording("A port leads to the container.\n"), "write forward"},
+		{"words in code, and there is no", checkWording("`folder` there is no way, it is no longer\n```\nfolder\n```\n"), ""},
+		{"a long cell", checkWording("| a | " + strings.Repeat("b ", 26) + "|\n"), "26 words"},
+		{"a cell of a program", checkWording("<!-- benchmark: x -->\n| " + strings.Repeat("b ", 26) + "|\n<!-- end -->\n"), ""},
+		{"too many lines", checkSize(strings.Repeat("\n", 131)), "131 lines"},
+		{"too many words", checkSize(strings.Repeat("a\n", 1301)), "1301 words"},
+		{"too many columns", checkSize(strings.Repeat("é", 121)), "line 1 has 121 columns"},
+		{"a README", checkSize(strings.Repeat("é", 120) + strings.Repeat("\n", 130)), ""},
+		{"no such output", checkOutputs("plumb list  a   c\n", "a b c"), "does not show a c"},
+		{"an output", checkOutputs("plumb list  a   b\n", "a  b c"), ""},
+		{"no output", checkOutputs("plumb\n", ""), "no output"},
 		{"links", links("[a](b.md) [c](https://x.y) `x`\n```\n[d](e)\n```\n"), "b.md"},
 	} {
 		got := strings.Join(c.got, "\n")
