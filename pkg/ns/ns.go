@@ -14,6 +14,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
+	"sync/atomic"
 
 	"github.com/plumb-cni/plumb/pkg/trace"
 	"github.com/plumb-cni/plumb/pkg/types"
@@ -34,6 +35,7 @@ type Handle struct {
 	self    bool // opened by Self
 	trace   *trace.Tracer
 	onClose []func() error // the functions that Close calls, see OnClose
+	visitor atomic.Int64   // the ID of a thread that is in the namespace, and runs the function of Do; zero: none
 }
 
 // Open opens the namespace at path. Its steps are logged by t, which may be nil. The error
@@ -161,8 +163,12 @@ func (h *Handle) CanHaveCookie(cookie uint64) bool {
 // goroutine of its own, on a thread that no other goroutine uses until the thread is back in
 // the process's own namespace. Therefore the caller never leaves its namespace, and f can call Do
 // of any other handle. If the thread cannot return to its own namespace, it is ended, and Do
-// returns an error. If f panics, Do panics with a Panic.
+// returns an error. If f panics, Do panics with a Panic. If f itself calls Do, on the same goroutine, Do
+// only calls the function: a caller with several steps in a namespace enters it once.
 func (h *Handle) Do(f func() error) (err error) {
+	if id := h.visitor.Load(); id != 0 && id == int64(unix.Gettid()) {
+		return f()
+	}
 	var panicked *Panic
 	returned := false
 	ended := make(chan struct{})
@@ -225,6 +231,9 @@ func (h *Handle) inside(f func() error) (err error) {
 		}
 		runtime.UnlockOSThread()
 	}()
+	if h.visitor.CompareAndSwap(0, int64(unix.Gettid())) {
+		defer h.visitor.Store(0)
+	}
 	return f()
 }
 

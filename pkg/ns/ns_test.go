@@ -147,6 +147,32 @@ func TestDoRunsInTheNamespace(t *testing.T) {
 	awaitThreadsIn(t, home)
 }
 
+// TestNestedDoStaysOnTheThread: Do within Do of the same handle runs on the thread that is in the namespace already,
+// and Do of another goroutine on another thread.
+func TestNestedDoStaysOnTheThread(t *testing.T) {
+	h := open(t, newNS(t))
+	home := here(t)
+	err := h.Do(func() error {
+		outer := unix.Gettid()
+		other := make(chan int)
+		go func() {
+			_ = h.Do(func() error { other <- unix.Gettid(); return nil })
+		}()
+		if id := <-other; id == outer {
+			t.Error("another goroutine ran on the thread of f")
+		}
+		return h.Do(func() error {
+			if unix.Gettid() != outer || here(t) == home {
+				t.Errorf("thread %d in namespace %d, want thread %d in another namespace than %d", unix.Gettid(), here(t), outer, home)
+			}
+			return nil
+		})
+	})
+	if err != nil || here(t) != home {
+		t.Error(err)
+	}
+}
+
 // awaitThreadsIn waits until all threads are in the namespace with that inode number. A thread in
 // another namespace ends some time after its goroutine.
 func awaitThreadsIn(t *testing.T, home uint64) {

@@ -108,12 +108,15 @@ type currentSysctl struct {
 // readSysctls reads the sysctls of the assignments. It tries all and joins the errors.
 func readSysctls(container *ns.Handle, assignments []assignment) ([]currentSysctl, error) {
 	var all []currentSysctl
-	var errs []error
-	for _, a := range assignments {
-		s, err := readFirst(container, a)
-		all, errs = append(all, s), append(errs, err)
-	}
-	return all, errors.Join(errs...)
+	err := container.Do(func() error {
+		var errs []error
+		for _, a := range assignments {
+			s, err := readFirst(container, a)
+			all, errs = append(all, s), append(errs, err)
+		}
+		return errors.Join(errs...)
+	})
+	return all, err
 }
 
 // readFirst reads the sysctl of an assignment: the first of its paths that exists in the

@@ -33,14 +33,19 @@ func (h machine) add(r *skel.Request) (*types.Result, error) {
 			return nil, err
 		}
 	}
-	t, err := newTarget(r, conf)
-	if err == nil {
-		err = t.tune(&r.Undo)
-	}
+	err = r.ContainerNS.Do(func() error {
+		t, err := newTarget(r, conf)
+		if err == nil {
+			err = t.tune(&r.Undo)
+		}
+		if err == nil {
+			t.updateResult(result)
+		}
+		return err
+	})
 	if err != nil {
 		return nil, withCode(err)
 	}
-	t.updateResult(result)
 	return result, nil
 }
 
@@ -236,14 +241,16 @@ func warnOfSysctls(r *skel.Request, missingFile string) {
 // not the one in which the state was saved. It restores the sysctls last, because the kernel removes
 // IPv6 and its sysctls from an interface with an MTU below 1280.
 func restore(r *skel.Request, state *saved) error {
-	if !r.ContainerNS.CanHaveCookie(state.NetNS) {
-		return nil
-	}
-	errs := []error{restoreLink(r, state)}
-	for _, key := range slices.Sorted(maps.Keys(state.Sysctl)) {
-		errs = append(errs, ignoreUnrestorable(r, sysctl.Ensure(r.ContainerNS, sysctl.Setting{Key: key, Value: state.Sysctl[key]})))
-	}
-	return errors.Join(errs...)
+	return r.ContainerNS.Do(func() error {
+		if !r.ContainerNS.CanHaveCookie(state.NetNS) {
+			return nil
+		}
+		errs := []error{restoreLink(r, state)}
+		for _, key := range slices.Sorted(maps.Keys(state.Sysctl)) {
+			errs = append(errs, ignoreUnrestorable(r, sysctl.Ensure(r.ContainerNS, sysctl.Setting{Key: key, Value: state.Sysctl[key]})))
+		}
+		return errors.Join(errs...)
+	})
 }
 
 // restoreLink restores the saved link settings. It does nothing if the interface of that name
