@@ -55,6 +55,13 @@ func (c Call) FailAt(step string, err error) Call {
 	return c
 }
 
+// RecordSteps returns the call and a list to which the call appends the name of each step.
+func (c Call) RecordSteps() (Call, *[]string) {
+	steps := new([]string)
+	c.Before = func(step string) error { *steps = append(*steps, step); return nil }
+	return c, steps
+}
+
 // WithPrevResult returns the configuration with the result as its prevResult. The configuration
 // must have none, and at least one other key.
 func WithPrevResult(conf, result string) string {
