@@ -31,7 +31,7 @@ func TestREADMERules(t *testing.T) {
 // A testbed is a host with the bridges cni0, with two containers, cni1 and cni2, with one each, and a
 // host outside that has routes to all of them. Each bridge is that of a network.
 type testbed struct {
-	nstest.Site
+	*nstest.Bed
 	containers []*nstest.NS // of cni0, cni0, cni1 and cni2
 }
 
@@ -52,8 +52,7 @@ func places() []place {
 
 // addBridges gives a host the bridges that prevResults name.
 func addBridges(tb nstest.TB, host *nstest.NS) {
-	host.SetSysctl(tb, "net/ipv4/ip_forward", "1")
-	host.SetSysctl(tb, "net/ipv6/conf/all/forwarding", "1")
+	host.SetForwarding(tb, "1")
 	for i := range 3 {
 		bridge := fmt.Sprint("cni", i)
 		host.Batch(tb, "link add "+bridge+" type bridge",
@@ -62,7 +61,7 @@ func addBridges(tb nstest.TB, host *nstest.NS) {
 }
 
 func newTestbed() *testbed {
-	b := &testbed{Site: nstest.NewSite(GinkgoTB())}
+	b := &testbed{Bed: nstest.NewBed(GinkgoTB(), plugin())}
 	addBridges(GinkgoTB(), b.Host)
 	b.Outside.Batch(GinkgoTB(), "route add 10.9.0.0/16 via "+nstest.HostV4, "route add fd00::/16 via "+nstest.HostV6)
 	for i, p := range places() {
@@ -106,19 +105,7 @@ func key(name, value string) string { return fmt.Sprintf("%q:%q,", name, value) 
 
 // call is a call for the container's container, which is named by its index: "c0".
 func (b *testbed) call(keys string, container int) nstest.Call {
-	return nstest.Call{ContainerID: fmt.Sprint("c", container), Host: b.Host, Container: b.containers[container], Config: conf(keys, container)}
-}
-
-func run(c nstest.Call, command string) nstest.Reply { return nstest.Run(plugin(), c.With(command)) }
-
-func ok(c nstest.Call, command string) nstest.Reply {
-	GinkgoHelper()
-	return run(c, command).OK(GinkgoTB())
-}
-
-func failure(c nstest.Call, command string) nstest.Failure {
-	GinkgoHelper()
-	return run(c, command).Failure(GinkgoTB())
+	return b.Call(fmt.Sprint("c", container), b.containers[container], conf(keys, container))
 }
 
 // saved is table filter of both families without counters and comments of the program.

@@ -21,12 +21,10 @@ var _ = Describe("the configuration", func() {
 
 	DescribeTable("is refused before anything is made", func(config string, code int, text string) {
 		c := nstest.Call{Host: b.Host, Container: b.containers[0], Config: config}
-		failed := failure(c, "ADD")
-		Expect(failed.Code).To(BeEquivalentTo(code))
-		Expect(failed.Msg).To(ContainSubstring(text))
+		b.Fails("ADD", c, code, text)
 		Expect(nstest.Compare(before, nstest.Snapshot(GinkgoTB(), b.Host))).To(BeEmpty())
 		By("but not by DEL")
-		ok(c, "DEL")
+		b.OK("DEL", c)
 	},
 		Entry(nil, conf(key("ingressPolicy", "bogus"), 0), types.CodeConfig, `unknown ingress policy: "bogus"`),
 		Entry(nil, conf(byIPTables+key("iptablesAdminChainName", "A -j ACCEPT"), 0), types.CodeConfig, "iptablesAdminChainName"),
@@ -42,7 +40,7 @@ var _ = Describe("the configuration", func() {
 	)
 
 	It("may have an unknown backend, which ADD warns of", func() {
-		Expect(ok(b.call(key("backend", "ebpf"), 0), "ADD").Stderr).To(ContainSubstring(`unknown backend "ebpf"`))
+		Expect(b.OK("ADD", b.call(key("backend", "ebpf"), 0)).Stderr).To(ContainSubstring(`unknown backend "ebpf"`))
 	})
 
 	DescribeTable("is served in each version", func(version string) {
@@ -51,9 +49,9 @@ var _ = Describe("the configuration", func() {
 			prev = strings.ReplaceAll(prev, `"version":"4",`, "")
 		}
 		c := nstest.Call{Host: b.Host, Container: b.containers[0], Config: strings.ReplaceAll(confFor(byIPTables, prev), `"cniVersion":"1.1.0","name"`, fmt.Sprintf(`"cniVersion":%q,"name"`, version))}
-		Expect(ok(c, "ADD").Stdout).To(And(ContainSubstring(fmt.Sprintf(`"cniVersion": %q`, version)), ContainSubstring("10.9.0.2/24")))
-		ok(c, "CHECK")
-		ok(c, "DEL")
+		Expect(b.OK("ADD", c).Stdout).To(And(ContainSubstring(fmt.Sprintf(`"cniVersion": %q`, version)), ContainSubstring("10.9.0.2/24")))
+		b.OK("CHECK", c)
+		b.OK("DEL", c)
 	}, Entry(nil, "0.4.0"), Entry(nil, "1.0.0"), Entry(nil, "1.1.0"))
 
 	It("is printed with the version without CNI_COMMAND", func() {
@@ -69,34 +67,27 @@ var _ = Describe("the policies in nftables", func() {
 	byNFT := key("backend", nftables)
 
 	It("are elements with an owner", func() {
-		ok(b.call(byNFT+key("ingressPolicy", isolated)+`"publishedPorts":true,`, 0), "ADD")
-		ok(b.call(byNFT+key("ingressPolicy", sameBridge), 2), "ADD")
+		b.OK("ADD", b.call(byNFT+key("ingressPolicy", isolated)+`"publishedPorts":true,`, 0))
+		b.OK("ADD", b.call(byNFT+key("ingressPolicy", sameBridge), 2))
 		nstest.Golden(GinkgoTB(), "nftables", b.ruleset())
 		By("and a second ADD reads them once, and changes nothing")
-		reads := 0
-		c := b.call(byNFT+key("ingressPolicy", isolated)+`"publishedPorts":true,`, 0)
-		c.Before = func(step string) error {
-			if strings.HasPrefix(step, "nft list isolated_bridges ") {
-				reads++
-			}
-			return nil
-		}
-		ok(c, "ADD")
-		Expect(reads).To(Equal(1))
+		c, steps := b.call(byNFT+key("ingressPolicy", isolated)+`"publishedPorts":true,`, 0).RecordSteps()
+		b.OK("ADD", c)
+		Expect(strings.Count(strings.Join(*steps, "\n"), "nft list isolated_bridges ")).To(Equal(1))
 		nstest.Golden(GinkgoTB(), "nftables", b.ruleset())
 	})
 
 	DescribeTable("of the attachment go with DEL and GC", func(command string, config string) {
 		for container := range 2 {
-			ok(b.call(byNFT+key("ingressPolicy", isolated), container), "ADD")
+			b.OK("ADD", b.call(byNFT+key("ingressPolicy", isolated), container))
 		}
 		c := b.call("", 0)
 		c.Config = config
-		ok(c, command)
+		b.OK(command, c)
 		Expect(b.elements()).To(And(Not(ContainSubstring("net1/c0")), ContainSubstring(`"veth1" comment "net1/c1/eth0"`), ContainSubstring(`"cni0" comment "net1/"`)))
-		ok(b.call(byNFT+key("ingressPolicy", isolated), 1), "CHECK")
+		b.OK("CHECK", b.call(byNFT+key("ingressPolicy", isolated), 1))
 		b.Host.Batch(GinkgoTB(), "link del veth0", "link del veth1")
-		ok(nstest.Call{Host: b.Host, Config: kept()}, "GC")
+		b.OK("GC", b.Call("", nil, kept()))
 		Expect(b.elements()).To(BeEmpty())
 	},
 		Entry(nil, "DEL", conf("", 0)),
@@ -108,26 +99,26 @@ var _ = Describe("the policies in nftables", func() {
 	It("stay while another network has a port of the bridge", func() {
 		c := b.call(byNFT+key("ingressPolicy", sameBridge), 1)
 		c.Config = strings.Replace(c.Config, "net1", "net9", 1)
-		ok(b.call(byNFT+key("ingressPolicy", sameBridge), 0), "ADD")
-		ok(c, "ADD")
+		b.OK("ADD", b.call(byNFT+key("ingressPolicy", sameBridge), 0))
+		b.OK("ADD", c)
 		b.Host.Batch(GinkgoTB(), "link del veth1")
-		gc := nstest.Call{Host: b.Host, Config: strings.Replace(kept(), "net1", "net9", 1)}
-		ok(gc, "GC")
-		ok(b.call(byNFT+key("ingressPolicy", sameBridge), 0), "CHECK")
+		gc := b.Call("", nil, strings.Replace(kept(), "net1", "net9", 1))
+		b.OK("GC", gc)
+		b.OK("CHECK", b.call(byNFT+key("ingressPolicy", sameBridge), 0))
 		b.Host.Batch(GinkgoTB(), "link del veth0")
-		ok(gc, "GC")
+		b.OK("GC", gc)
 		Expect(b.elements()).To(BeEmpty())
 	})
 
 	It("go with the bridge", func() {
-		ok(b.call(byNFT+key("ingressPolicy", sameBridge), 0), "ADD")
-		ok(b.call(byIPTables+key("ingressPolicy", sameBridge), 2), "ADD")
+		b.OK("ADD", b.call(byNFT+key("ingressPolicy", sameBridge), 0))
+		b.OK("ADD", b.call(byIPTables+key("ingressPolicy", sameBridge), 2))
 		b.Host.Batch(GinkgoTB(), "link del cni0", "link del cni1")
 		c := b.call("", 3)
 		c.Config = bare("")
-		ok(c, "DEL")
+		b.OK("DEL", c)
 		Expect(b.elements()).To(BeEmpty())
-		ok(nstest.Call{Host: b.Host, Config: kept("c2")}, "GC")
+		b.OK("GC", b.Call("", nil, kept("c2")))
 		Expect(b.saved()).NotTo(ContainSubstring("cni1"))
 	})
 
@@ -138,13 +129,13 @@ var _ = Describe("the policies in nftables", func() {
 			"flush chain inet plumb forward", "flush chain inet plumb isolation",
 			"flush set bridge plumb isolated_ports", "flush chain bridge plumb forward", "flush ruleset",
 		} {
-			ok(c, "ADD")
-			ok(c, "CHECK")
+			b.OK("ADD", c)
+			b.OK("CHECK", c)
 			b.Host.Must(GinkgoTB(), "nft", broken)
-			Expect(failure(c, "CHECK").Code).To(BeEquivalentTo(types.CodeChanged), broken)
+			Expect(b.Run("CHECK", c).Failure(GinkgoTB()).Code).To(BeEquivalentTo(types.CodeChanged), broken)
 		}
-		ok(c, "ADD")
-		ok(c, "CHECK")
+		b.OK("ADD", c)
+		b.OK("CHECK", c)
 	})
 
 	It("are for the host end of ptp too", func() {
@@ -154,29 +145,25 @@ var _ = Describe("the policies in nftables", func() {
 		nstest.Join(GinkgoTB(), nstest.End{In: b.Host, Name: "veth9", Addrs: []string{"10.8.0.1/24"}}, nstest.End{In: container, Name: "eth0", Addrs: []string{"10.8.0.2/24"}})
 		container.Batch(GinkgoTB(), "route add default via 10.8.0.1")
 		c := nstest.Call{ContainerID: "routed", Host: b.Host, Container: container, Config: confFor(byNFT+key("ingressPolicy", isolated), prev)}
-		ok(c, "ADD")
-		ok(c, "CHECK")
-		ok(b.call(byNFT+key("ingressPolicy", sameBridge), 0), "ADD")
+		b.OK("ADD", c)
+		b.OK("CHECK", c)
+		b.OK("ADD", b.call(byNFT+key("ingressPolicy", sameBridge), 0))
 		nstest.MustDial(GinkgoTB(), container, "10.9.2.2:80", "10.8.0.2")
 		nstest.MustNotAnswer(GinkgoTB(), container, "10.9.0.2:80")
 		By("until the host end is gone")
-		ok(nstest.Call{Host: b.Host, Config: kept()}, "GC")
+		b.OK("GC", b.Call("", nil, kept()))
 		Expect(b.elements()).To(ContainSubstring("veth9"))
 		b.Host.Batch(GinkgoTB(), "link del veth9")
-		ok(nstest.Call{Host: b.Host, Config: kept()}, "GC")
+		b.OK("GC", b.Call("", nil, kept()))
 		Expect(b.elements()).NotTo(ContainSubstring("veth9"))
 	})
 
 	DescribeTable("cannot be kept in a table of another program, as STATUS says", func(keys, commands string) {
 		b.Host.Must(GinkgoTB(), "nft", commands)
 		before := b.Host.Must(GinkgoTB(), "nft", "list", "ruleset")
-		failed := failure(nstest.Call{Host: b.Host, Config: bare(keys)}, "STATUS")
-		Expect(failed.Code).To(BeEquivalentTo(types.CodeNotAvailable))
-		Expect(failed.Msg).To(ContainSubstring("is not as plumb makes it"))
+		b.Fails("STATUS", b.Call("", nil, bare(keys)), types.CodeNotAvailable, "is not as plumb makes it")
 		Expect(b.Host.Must(GinkgoTB(), "nft", "list", "ruleset")).To(Equal(before))
-		failed = failure(b.call(keys, 0), "ADD")
-		Expect(failed.Code).To(BeEquivalentTo(types.CodeConfig))
-		Expect(failed.Msg).To(ContainSubstring("is not as plumb makes it"))
+		b.Fails("ADD", b.call(keys, 0), types.CodeConfig, "is not as plumb makes it")
 	},
 		Entry(nil, byNFT+key("ingressPolicy", sameBridge), "add table inet plumb; add chain inet plumb forward { type filter hook input priority 0; }"),
 		Entry(nil, byNFT+key("ingressPolicy", sameBridge), "add table inet plumb; add map inet plumb isolated_bridges { type ipv4_addr : ipv4_addr; }"),
@@ -186,10 +173,10 @@ var _ = Describe("the policies in nftables", func() {
 
 	It("need no more than STATUS says", func() {
 		for _, policy := range []string{open, sameBridge, isolated} {
-			c := nstest.Call{Host: b.Host, Config: bare(byNFT + key("ingressPolicy", policy))}
-			ok(c, "STATUS")
+			c := b.Call("", nil, bare(byNFT+key("ingressPolicy", policy)))
+			b.OK("STATUS", c)
 		}
 		Expect(b.Host.Must(GinkgoTB(), "nft", "list", "ruleset")).To(BeEmpty())
-		Expect(failure(nstest.Call{Host: b.Host, Config: bare(key("ingressPolicy", "x"))}, "STATUS").Code).To(BeEquivalentTo(types.CodeNotAvailable))
+		b.Fails("STATUS", b.Call("", nil, bare(key("ingressPolicy", "x"))), types.CodeNotAvailable)
 	})
 })

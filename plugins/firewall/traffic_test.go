@@ -154,8 +154,8 @@ var _ = Describe("traffic", func() {
 			} else {
 				keys += `"publishedPorts":true,`
 			}
-			ok(b.call(keys, container), "ADD")
-			ok(b.call(keys, container), "CHECK")
+			b.OK("ADD", b.call(keys, container))
+			b.OK("CHECK", b.call(keys, container))
 		}
 		probes := []probe{
 			toContainer(b.containers[0], 1, policy != isolated), // of the same bridge
@@ -183,13 +183,13 @@ var _ = Describe("traffic", func() {
 		published := func(answers bool) probe {
 			return probe{b.containers[2], places()[2].gateway4, places()[2].gateway6, answers}
 		}
-		ok(b.call(common+`"publishedPorts":true,`, 0), "ADD")
-		ok(b.call(common, 2), "ADD") // later, and its rules do not go before
-		ok(b.call(common+`"publishedPorts":true,`, 0), "CHECK")
+		b.OK("ADD", b.call(common+`"publishedPorts":true,`, 0))
+		b.OK("ADD", b.call(common, 2)) // later, and its rules do not go before
+		b.OK("CHECK", b.call(common+`"publishedPorts":true,`, 0))
 		expect(published(true), toContainer(b.containers[2], 0, false), toContainer(b.containers[0], 2, false))
 		By("and without the key it does not")
-		Expect(failure(b.call(common, 0), "CHECK").Code).To(BeEquivalentTo(types.CodeChanged))
-		ok(b.call(common, 0), "ADD")
+		b.Fails("CHECK", b.call(common, 0), types.CodeChanged)
+		b.OK("ADD", b.call(common, 0))
 		expect(published(false))
 	},
 		Entry(nil, iptables, sameBridge), Entry(nil, nftables, sameBridge),
@@ -197,13 +197,13 @@ var _ = Describe("traffic", func() {
 	)
 
 	DescribeTable("is dropped between bridges whose policies have different backends", func(first, second, policy string) {
-		ok(b.call(key("backend", first)+key("ingressPolicy", sameBridge), 2), "ADD")
-		ok(b.call(key("backend", second)+key("ingressPolicy", policy), 0), "ADD")
+		b.OK("ADD", b.call(key("backend", first)+key("ingressPolicy", sameBridge), 2))
+		b.OK("ADD", b.call(key("backend", second)+key("ingressPolicy", policy), 0))
 		expect(toContainer(b.containers[0], 2, false), toContainer(b.containers[2], 0, false), toContainer(b.containers[0], 3, true), toContainer(b.containers[0], 1, true))
-		ok(b.call(key("backend", first)+key("ingressPolicy", sameBridge), 2), "CHECK")
-		ok(b.call(key("backend", second)+key("ingressPolicy", policy), 0), "CHECK")
+		b.OK("CHECK", b.call(key("backend", first)+key("ingressPolicy", sameBridge), 2))
+		b.OK("CHECK", b.call(key("backend", second)+key("ingressPolicy", policy), 0))
 		By("until one of them is open")
-		ok(b.call(key("backend", first), 2), "ADD")
+		b.OK("ADD", b.call(key("backend", first), 2))
 		expect(toContainer(b.containers[0], 2, true), toContainer(b.containers[2], 0, true))
 	},
 		Entry(nil, iptables, nftables, sameBridge), Entry(nil, nftables, iptables, isolated),
@@ -215,8 +215,8 @@ var _ = Describe("traffic", func() {
 			Expect(err).NotTo(HaveOccurred())
 		}
 		c := b.call(key("backend", nftables)+key("ingressPolicy", sameBridge), 0)
-		ok(c, "ADD")
-		ok(c, "CHECK")
+		b.OK("ADD", c)
+		b.OK("CHECK", c)
 		expect(toContainer(b.containers[0], 2, false), toContainer(b.containers[2], 0, false), toContainer(b.containers[0], 3, true), toContainer(b.containers[3], 2, true))
 	})
 
@@ -226,24 +226,24 @@ var _ = Describe("traffic", func() {
 		byNFT.Before = func(step string) error {
 			if step == "nft set ingress policy of cni0" && !added {
 				added = true
-				ok(byIPTables, "ADD")
+				b.OK("ADD", byIPTables)
 			}
 			return nil
 		}
-		ok(byNFT, "ADD")
+		b.OK("ADD", byNFT)
 		Expect(added).To(BeTrue())
 		expect(toContainer(b.containers[0], 2, false), toContainer(b.containers[2], 0, false), toContainer(b.containers[0], 3, true))
 	})
 
 	It("of a bridge in nftables has rules of iptables only while another bridge is in iptables alone", func() {
 		first, second := b.call(key("backend", iptables)+key("ingressPolicy", sameBridge), 2), b.call(key("backend", nftables)+key("ingressPolicy", sameBridge), 0)
-		ok(first, "ADD")
-		ok(second, "ADD")
+		b.OK("ADD", first)
+		b.OK("ADD", second)
 		Expect(b.saved()).To(ContainSubstring("-i cni0 ! -o cni0"))
 		first.Config = conf(key("backend", nftables)+key("ingressPolicy", sameBridge), 2)
-		ok(first, "ADD")
+		b.OK("ADD", first)
 		expect(toContainer(b.containers[0], 2, false), toContainer(b.containers[2], 0, false))
-		ok(second, "ADD")
+		b.OK("ADD", second)
 		expect(toContainer(b.containers[0], 2, false), toContainer(b.containers[2], 0, false))
 		Expect(b.saved()).NotTo(Or(ContainSubstring("cni0"), ContainSubstring("cni1")))
 	})
@@ -254,24 +254,22 @@ var _ = Describe("traffic", func() {
 			"link add veth7 type veth peer name veth6", "link set veth7 master cni0") // of another network, and of an unknown owner
 		for container := range 2 {
 			b.Host.Batch(GinkgoTB(), fmt.Sprintf("link set veth%d alias plumb:net1/c%[1]d/eth0", container))
-			ok(b.call(key("backend", backend)+key("ingressPolicy", policy), container), "ADD")
+			b.OK("ADD", b.call(key("backend", backend)+key("ingressPolicy", policy), container))
 		}
 		expect(toContainer(b.containers[0], 1, true))
-		ok(b.call(keys, 0), "ADD")
+		b.OK("ADD", b.call(keys, 0))
 		expect(toContainer(b.containers[0], 1, false), toContainer(b.containers[1], 0, false), toContainer(b.Host, 1, true))
-		ok(b.call(keys, 1), "CHECK")
+		b.OK("CHECK", b.call(keys, 1))
 		Expect(b.elements()).NotTo(Or(ContainSubstring("veth9"), ContainSubstring("veth7")))
 		By("and only the ADD that changes the policy lists the ports")
-		var steps []string
-		c := b.call(keys, 1)
-		c.Before = func(step string) error { steps = append(steps, step); return nil }
-		ok(c, "ADD")
-		Expect(steps).NotTo(ContainElement("list ports of cni0"))
+		c, steps := b.call(keys, 1).RecordSteps()
+		b.OK("ADD", c)
+		Expect(*steps).NotTo(ContainElement("list ports of cni0"))
 		By("until the DEL or GC of each container")
 		c.Config = bare("")
-		ok(c, "DEL")
+		b.OK("DEL", c)
 		Expect(b.elements()).To(And(Not(ContainSubstring("veth1")), ContainSubstring("veth0")))
-		ok(nstest.Call{Host: b.Host, Config: kept()}, "GC")
+		b.OK("GC", b.Call("", nil, kept()))
 		Expect(b.elements()).NotTo(ContainSubstring("veth"))
 	},
 		Entry(nil, iptables, sameBridge), Entry(nil, nftables, sameBridge), Entry(nil, nftables, open),
@@ -294,10 +292,10 @@ var _ = Describe("traffic", func() {
 			prev := fmt.Sprintf(`{"cniVersion":"1.1.0","interfaces":[{"name":"vbr"},{"name":%q},{"name":"eth0","sandbox":"/container"},{"name":"vbr.100"}],`+
 				`"ips":[{"address":"%s/24","interface":2},{"address":"%s/64","interface":2}]}`, port, v4, v6)
 			c := nstest.Call{ContainerID: fmt.Sprint("tagged", i), Host: b.Host, Container: container, Config: confFor(key("backend", backend)+key("ingressPolicy", sameBridge), prev)}
-			ok(c, "ADD")
-			ok(c, "CHECK")
+			b.OK("ADD", c)
+			b.OK("CHECK", c)
 		}
-		ok(b.call(key("backend", backend)+key("ingressPolicy", sameBridge), 2), "ADD")
+		b.OK("ADD", b.call(key("backend", backend)+key("ingressPolicy", sameBridge), 2))
 		expect(
 			probe{b.containers[2], "10.7.0.2", "fd07::2", false}, // another bridge with a policy
 			toContainer(containers[0], 2, false),
@@ -309,17 +307,17 @@ var _ = Describe("traffic", func() {
 	DescribeTable("follows a change of the policy at the next ADD", func(before, after string) {
 		for _, policies := range [][2]string{{isolated, sameBridge}, {sameBridge, isolated}, {isolated, open}} {
 			for container := range 3 {
-				ok(b.call(key("backend", before)+key("ingressPolicy", policies[0]), container), "ADD")
+				b.OK("ADD", b.call(key("backend", before)+key("ingressPolicy", policies[0]), container))
 			}
 			for container := range 3 {
 				c := b.call(key("backend", after)+key("ingressPolicy", policies[1]), container)
 				if container != 1 { // the ADD of the first has changed the bridge
-					Expect(failure(c, "CHECK").Code).To(BeEquivalentTo(types.CodeChanged), fmt.Sprint(policies))
+					Expect(b.Run("CHECK", c).Failure(GinkgoTB()).Code).To(BeEquivalentTo(types.CodeChanged), fmt.Sprint(policies))
 				}
-				ok(c, "ADD")
+				b.OK("ADD", c)
 			}
 			for container := range 3 {
-				ok(b.call(key("backend", after)+key("ingressPolicy", policies[1]), container), "CHECK")
+				b.OK("CHECK", b.call(key("backend", after)+key("ingressPolicy", policies[1]), container))
 			}
 			expect(toContainer(b.containers[0], 1, policies[1] != isolated), toContainer(b.containers[0], 2, policies[1] == open))
 		}
@@ -337,57 +335,51 @@ var _ = Describe("what drops on the host", func() {
 	BeforeEach(func() { b = newTestbed() })
 
 	It("is nothing: no program is run", func() {
-		var steps []string
-		c := b.call("", 0)
-		c.Before = func(step string) error { steps = append(steps, step); return nil }
+		c, steps := b.call("", 0).RecordSteps()
 		for _, command := range []string{"ADD", "CHECK", "DEL"} {
-			ok(c, command)
+			b.OK(command, c)
 		}
-		Expect(steps).NotTo(ContainElement(ContainSubstring("tables-")))
+		Expect(*steps).NotTo(ContainElement(ContainSubstring("tables-")))
 		Expect(b.Host.Must(GinkgoTB(), "nft", "list", "ruleset")).To(BeEmpty())
 	})
 
 	It("is iptables: only where it does", func() {
 		b.Host.Must(GinkgoTB(), "ip6tables", "-P", "FORWARD", "DROP")
 		c := b.call("", 0)
-		ok(c, "ADD")
+		b.OK("ADD", c)
 		Expect(b.saved()).To(And(ContainSubstring("ip6tables -A CNI-FORWARD"), Not(ContainSubstring("iptables -A CNI-FORWARD -s 10."))))
-		ok(c, "CHECK")
-		ok(c, "DEL")
+		b.OK("CHECK", c)
+		b.OK("DEL", c)
 		Expect(b.saved()).NotTo(ContainSubstring("fd00:1::2"))
 	})
 
 	It("is iptables: an error for the backend nftables", func() {
 		b.dropForwarded("DROP")
-		failed := failure(b.call(key("backend", nftables), 0), "ADD")
-		Expect(failed.Code).To(BeEquivalentTo(types.CodeConfig))
-		Expect(failed.Msg).To(ContainSubstring("use the backend iptables"))
+		b.Fails("ADD", b.call(key("backend", nftables), 0), types.CodeConfig, "use the backend iptables")
 		c := b.call("", 0)
 		c.Config = bare(key("backend", nftables))
-		Expect(failure(c, "STATUS").Code).To(BeEquivalentTo(types.CodeNotAvailable))
+		b.Fails("STATUS", c, types.CodeNotAvailable)
 	})
 
 	It("is iptables-legacy", func() {
 		b.serve()
 		b.Host.Must(GinkgoTB(), "iptables-legacy", "-P", "FORWARD", "DROP")
 		c := b.call("", 0)
-		ok(c, "ADD")
+		b.OK("ADD", c)
 		Expect(b.saved("-legacy")).To(ContainSubstring("-A CNI-FORWARD -s 10.9.0.2/32 -j ACCEPT"))
-		ok(c, "CHECK")
+		b.OK("CHECK", c)
 		nstest.MustDial(GinkgoTB(), b.containers[0], nstest.OutsideV4+":80", "10.9.0.2")
 		c.Config = bare("")
-		ok(c, "DEL")
+		b.OK("DEL", c)
 		Expect(b.saved("-legacy")).NotTo(ContainSubstring("10.9.0.2"))
 	})
 
 	It("is a chain of nftables: ADD warns, and STATUS is 51", func() {
 		b.Host.Must(GinkgoTB(), "nft", "add table inet fw; add chain inet fw forwarded { type filter hook forward priority 0; policy drop; }")
-		Expect(ok(b.call("", 0), "ADD").Stderr).To(ContainSubstring("chain forwarded of table inet fw"))
+		Expect(b.OK("ADD", b.call("", 0)).Stderr).To(ContainSubstring("chain forwarded of table inet fw"))
 		c := b.call("", 0)
 		c.Config = bare("")
-		failed := failure(c, "STATUS")
-		Expect(failed.Code).To(BeEquivalentTo(types.CodeLimited))
-		Expect(failed.Msg).To(ContainSubstring("chain forwarded of table inet fw"))
+		b.Fails("STATUS", c, types.CodeLimited, "chain forwarded of table inet fw")
 	})
 
 	It("has an admin's chain for what nobody else accepts", func() {
@@ -396,9 +388,9 @@ var _ = Describe("what drops on the host", func() {
 		keys := byIPTables + key("iptablesAdminChainName", "NOMAD-ADMIN")
 		b.Host.Must(GinkgoTB(), "iptables", "-N", "NOMAD-ADMIN")
 		b.Host.Must(GinkgoTB(), "iptables", strings.Fields("-A NOMAD-ADMIN -o cni0 -d 10.9.0.0/24 -j ACCEPT")...)
-		ok(b.call(keys, 0), "ADD")
+		b.OK("ADD", b.call(keys, 0))
 		nstest.MustDial(GinkgoTB(), b.Outside, "10.9.0.2:80", nstest.OutsideV4)
-		ok(b.call(keys, 0), "DEL")
+		b.OK("DEL", b.call(keys, 0))
 		Expect(b.saved()).To(ContainSubstring("-A NOMAD-ADMIN -d 10.9.0.0/24 -o cni0 -j ACCEPT"))
 	})
 })

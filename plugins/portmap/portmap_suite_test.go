@@ -25,10 +25,10 @@ func TestREADMEExamples(t *testing.T) {
 // order.
 func TestREADMERules(t *testing.T) { nstest.Listings(t, nil, "nftables-example", "iptables-example") }
 
-// A testbed is a host with a bridge, two containers on the bridge, and a host outside the host.
+// A testbed is a host with a bridge, two containers on the bridge, and a host outside.
 type testbed struct {
-	host, outside *nstest.NS
-	containers    []*nstest.NS // 10.9.0.2 and fd00:9::2, then .3 and ::3
+	*nstest.Bed
+	containers []*nstest.NS // 10.9.0.2 and fd00:9::2, then .3 and ::3
 }
 
 const (
@@ -39,23 +39,21 @@ const (
 
 // addBridge adds a bridge with addresses to the host, and switches forwarding on.
 func addBridge(tb nstest.TB, host *nstest.NS) {
-	host.SetSysctl(tb, "net/ipv4/ip_forward", "1")
-	host.SetSysctl(tb, "net/ipv6/conf/all/forwarding", "1")
+	host.SetForwarding(tb, "1")
 	host.Batch(tb, "link add cni0 type bridge", "addr add "+gateway4+"/24 dev cni0", "addr add "+gateway6+"/64 dev cni0 nodad", "link set cni0 up")
 }
 
 func newTestbed() *testbed {
-	site := nstest.NewSite(GinkgoTB())
-	b := &testbed{host: site.Host, outside: site.Outside}
-	addBridge(GinkgoTB(), b.host)
+	b := &testbed{Bed: nstest.NewBed(GinkgoTB(), plugin())}
+	addBridge(GinkgoTB(), b.Host)
 	for i, addrs := range [][]string{{pod4 + "/24", pod6 + "/64"}, {peer4 + "/24", peer6 + "/64"}} {
 		container, port := nstest.New(GinkgoTB()).Named(fmt.Sprint("container", i)), fmt.Sprint("port", i)
-		nstest.Join(GinkgoTB(), nstest.End{In: b.host, Name: port}, nstest.End{In: container, Name: "eth0", Addrs: addrs})
-		b.host.Batch(GinkgoTB(), "link set "+port+" master cni0", "link set "+port+" type bridge_slave hairpin on")
+		nstest.Join(GinkgoTB(), nstest.End{In: b.Host, Name: port}, nstest.End{In: container, Name: "eth0", Addrs: addrs})
+		b.Host.Batch(GinkgoTB(), "link set "+port+" master cni0", "link set "+port+" type bridge_slave hairpin on")
 		container.Batch(GinkgoTB(), "link set lo up", "route add default via "+gateway4, "route add default via "+gateway6)
 		b.containers = append(b.containers, container)
 	}
-	_ = b.host.SetBridgeNetfilter(GinkgoTB(), "0")
+	_ = b.Host.SetBridgeNetfilter(GinkgoTB(), "0")
 	return b
 }
 
@@ -87,30 +85,13 @@ func confFor(keys string, ips []string, mappings ...string) string {
 			`{"cniVersion":"1.1.0","interfaces":[{"name":"cni0"},{"name":"eth0","sandbox":"/container"},{"name":"eth1","sandbox":"/container"}],"ips":[%s]}`, strings.Join(texts, ",")))
 }
 
-// call returns a call without a command for the container ID.
-func (b *testbed) call(id, conf string) nstest.Call {
-	return nstest.Call{ContainerID: id, Host: b.host, Container: b.containers[0], Config: conf}
-}
-
-// run runs portmap in process.
-func run(c nstest.Call, command string) nstest.Reply { return nstest.Run(plugin(), c.With(command)) }
-
-// ok runs portmap and expects success.
-func ok(c nstest.Call, command string) nstest.Reply {
-	GinkgoHelper()
-	return run(c, command).OK(GinkgoTB())
-}
-
-// failure runs portmap and expects an error, which it returns.
-func failure(c nstest.Call, command string) nstest.Failure {
-	GinkgoHelper()
-	return run(c, command).Failure(GinkgoTB())
-}
+// call returns a call for the first container with that container ID.
+func (b *testbed) call(id, conf string) nstest.Call { return b.Call(id, b.containers[0], conf) }
 
 // ruleset returns the ruleset of the host, as nft lists it.
 func (b *testbed) ruleset() string {
 	GinkgoHelper()
-	return b.host.Must(GinkgoTB(), "nft", "list", "ruleset")
+	return b.Host.Must(GinkgoTB(), "nft", "list", "ruleset")
 }
 
 // elements returns the lines of the ruleset with elements.
@@ -128,7 +109,7 @@ func (b *testbed) saved(programs ...string) string {
 	}
 	var lines []string
 	for _, program := range programs {
-		for line := range strings.Lines(b.host.Must(GinkgoTB(), program, "-t", "nat")) {
+		for line := range strings.Lines(b.Host.Must(GinkgoTB(), program, "-t", "nat")) {
 			if strings.HasPrefix(line, "-") || strings.HasPrefix(line, ":CNI") {
 				line, _, _ = strings.Cut(line, " - [") // counters
 				lines = append(lines, strings.TrimSpace(line)+"\n")
@@ -145,6 +126,6 @@ func (b *testbed) load(program, rules string) {
 	if program == "nft" {
 		args = []string{"-f", "-"}
 	}
-	_, err := b.host.ExecInput(rules, program, args...)
+	_, err := b.Host.ExecInput(rules, program, args...)
 	Expect(err).NotTo(HaveOccurred())
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 
@@ -36,10 +37,7 @@ func minimalConfig(network string) string {
 
 var _ = Describe("portmap", func() {
 	var b *testbed
-	BeforeEach(func() {
-		b = newTestbed()
-		nstest.LeakCheck(GinkgoTB())
-	})
+	BeforeEach(func() { b = newTestbed() })
 	all := []string{portMapping(8080, 80, overTCP), portMapping(8081, 81, overUDP), portMapping(8082, 82, `"protocol":"sctp"`), portMapping(8083, 83, overTCP+`,"hostIP":"127.0.0.1"`)}
 
 	const v4only = "IPv4:" // before the keys: the container has an IPv4 address only
@@ -48,8 +46,8 @@ var _ = Describe("portmap", func() {
 		if rest, found := strings.CutPrefix(keys, v4only); found {
 			c.Config = confFor(rest+`"name":"net1",`, []string{pod4 + "/24"}, mappings...)
 		}
-		ok(c, "ADD")
-		ok(c, "CHECK")
+		b.OK("ADD", c)
+		b.OK("CHECK", c)
 		got := b.ruleset()
 		if strings.HasPrefix(golden, backendIPTables) {
 			got = b.saved()
@@ -59,9 +57,9 @@ var _ = Describe("portmap", func() {
 			_, err := nstest.NewHost(GinkgoTB()).ExecInput(got, "nft", "-f", "-")
 			Expect(err).NotTo(HaveOccurred(), "a saved ruleset can be loaded")
 		}
-		ok(c, "DEL")
-		ok(c, "DEL")
-		Expect(failure(c, "CHECK").Code).To(BeEquivalentTo(types.CodeChanged))
+		b.OK("DEL", c)
+		b.OK("DEL", c)
+		b.Fails("CHECK", c, types.CodeChanged)
 		Expect(b.elements()).To(BeEmpty())
 		Expect(b.saved()).NotTo(ContainSubstring("CNI-DN-"))
 	},
@@ -82,59 +80,51 @@ var _ = Describe("portmap", func() {
 
 	It("packets are marked by externalSetMarkChain, and ADD fails with code 7 when that chain is missing", func() {
 		c := b.call("one", conf(`"externalSetMarkChain":"KUBE-MARK-MASQ",`, all[0]))
-		Expect(failure(c, "ADD")).To(And(HaveField("Code", BeEquivalentTo(types.CodeConfig)), HaveField("Msg", ContainSubstring("KUBE-MARK-MASQ"))))
+		b.Fails("ADD", c, types.CodeConfig, "KUBE-MARK-MASQ")
 		Expect(b.saved()).NotTo(ContainSubstring("CNI-DN-"))
 		b.load("iptables-restore", "*nat\n-N KUBE-MARK-MASQ\nCOMMIT\n")
 		b.load("ip6tables-restore", "*nat\n-N KUBE-MARK-MASQ\nCOMMIT\n")
-		ok(c, "ADD")
-		ok(c, "CHECK")
+		b.OK("ADD", c)
+		b.OK("CHECK", c)
 		nstest.Golden(GinkgoTB(), "iptables-externalSetMarkChain", b.saved())
-		ok(c, "DEL")
+		b.OK("DEL", c)
 	})
 
 	DescribeTable("DEL and GC leave only what all containers share", func(backend string) {
 		c := b.call("one", conf(withBackend(backend), all...))
-		ok(c, "ADD")
-		ok(c, "DEL")
-		ok(b.call("gc", gcConfig("net1")), "GC")
+		b.OK("ADD", c)
+		b.OK("DEL", c)
+		b.OK("GC", b.call("gc", gcConfig("net1")))
 		nstest.Golden(GinkgoTB(), backend+"-cleaned", map[string]func() string{backendNFTables: b.ruleset, backendIPTables: func() string { return b.saved() }}[backend]())
 	}, backends())
 
 	It("ADD returns prevResult in each cniVersion", func() {
 		for _, version := range []string{"0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"} {
-			reply := ok(b.call("one", strings.Replace(conf("", all...), "1.1.0", version, 1)), "ADD")
+			reply := b.OK("ADD", b.call("one", strings.Replace(conf("", all...), "1.1.0", version, 1)))
 			Expect(reply.Stdout).To(ContainSubstring(fmt.Sprintf(`"cniVersion": %q`, version)))
 			Expect(reply.Result(GinkgoTB()).IPs).To(HaveLen(2))
 		}
 	})
 
 	It("ADD without mappings only reads route_localnet: it takes no lock, opens no socket and runs no program", func() {
-		c := b.call("one", conf(""))
-		var steps []string
-		c.Before = func(step string) error { steps = append(steps, step); return nil }
-		Expect(ok(c, "ADD").Result(GinkgoTB()).IPs).To(HaveLen(2))
-		ok(c, "CHECK")
-		Expect(steps).To(Equal([]string{"read sysctl net/ipv4/conf/cni0/route_localnet"}))
+		c, steps := b.call("one", conf("")).RecordSteps()
+		Expect(b.OK("ADD", c).Result(GinkgoTB()).IPs).To(HaveLen(2))
+		b.OK("CHECK", c)
+		Expect(*steps).To(Equal([]string{"read sysctl net/ipv4/conf/cni0/route_localnet"}))
 		Expect(b.ruleset()).To(BeEmpty())
 	})
 
 	It("ADD without prevResult fails", func() {
-		Expect(failure(b.call("one", minimalConfig("net1")), "ADD").Msg).To(ContainSubstring("must be called as chained plugin"))
+		Expect(b.Run("ADD", b.call("one", minimalConfig("net1"))).Failure(GinkgoTB()).Msg).To(ContainSubstring("must be called as chained plugin"))
 	})
 
 	DescribeTable("ADD refuses an invalid configuration before its first step, and DEL accepts it", func(config string, code int, texts ...string) {
-		var steps []string
-		c := b.call("one", config)
-		c.Before = func(step string) error { steps = append(steps, step); return nil }
-		got := failure(c, "ADD")
-		Expect(got.Code).To(BeEquivalentTo(code))
-		for _, text := range texts {
-			Expect(got.String()).To(ContainSubstring(text))
-		}
-		Expect(steps).To(BeEmpty())
-		ok(c, "DEL")
+		c, steps := b.call("one", config).RecordSteps()
+		b.Fails("ADD", c, code, texts...)
+		Expect(*steps).To(BeEmpty())
+		b.OK("DEL", c)
 		if code == types.CodeConfig {
-			Expect(failure(b.call("", config), "STATUS").Code).To(BeEquivalentTo(types.CodeNotAvailable))
+			b.Fails("STATUS", b.call("", config), types.CodeNotAvailable)
 		}
 	},
 		Entry(nil, conf("", portMapping(0, 80, overTCP)), 7, "Invalid host port number: 0", "portMappings[0]"),
@@ -163,24 +153,24 @@ var _ = Describe("portmap", func() {
 	It("keys and protocols may be in upper or lower case, and empty conditions are none", func() {
 		config := strings.NewReplacer("runtimeConfig", "RuntimeConfig", "portMappings", "PortMappings", "hostPort", "HostPort",
 			"containerPort", "ContainerPort", "protocol", "Protocol").Replace(conf(`"conditionsV4":[],"conditionsV6":[""],`, portMapping(8080, 80, `"protocol":"TCP"`), portMapping(8080, 80, `"protocol":"Udp"`)))
-		ok(b.call("one", config), "ADD")
+		b.OK("ADD", b.call("one", config))
 		Expect(b.elements()).To(And(ContainSubstring("tcp . 8080"), ContainSubstring("udp . 8080")))
 	})
 
 	It("ADD returns the error text of nft for an invalid condition, and leaves no elements", func() {
-		got := failure(b.call("one", conf(`"conditionsV4":["nonsense"],`, all[0])), "ADD")
+		got := b.Run("ADD", b.call("one", conf(`"conditionsV4":["nonsense"],`, all[0]))).Failure(GinkgoTB())
 		Expect(got).To(And(HaveField("Code", BeEquivalentTo(types.CodeConfig)), HaveField("Msg", And(ContainSubstring("conditionsV4"), ContainSubstring("nonsense")))))
 		Expect(b.elements()).To(BeEmpty())
 	})
 
 	It("ADD warns that masqAll has no effect without snat", func() {
 		c := b.call("one", conf(`"snat":false,"masqAll":true,`, all[0]))
-		Expect(run(c, "ADD").OK(GinkgoTB()).Stderr).To(ContainSubstring("masqAll has no effect because snat is false"))
-		Expect(run(c, "DEL").OK(GinkgoTB()).Stderr).To(BeEmpty())
+		Expect(b.Run("ADD", c).OK(GinkgoTB()).Stderr).To(ContainSubstring("masqAll has no effect because snat is false"))
+		Expect(b.Run("DEL", c).OK(GinkgoTB()).Stderr).To(BeEmpty())
 	})
 
 	It("ADD warns of a port that is mapped twice", func() {
-		reply := ok(b.call("one", conf("", portMapping(8080, 80, overTCP), portMapping(8080, 81, overTCP), portMapping(8080, 80, overTCP))), "ADD")
+		reply := b.OK("ADD", b.call("one", conf("", portMapping(8080, 80, overTCP), portMapping(8080, 81, overTCP), portMapping(8080, 80, overTCP))))
 		for _, version := range []string{"4", "6"} {
 			Expect(reply.Stderr).To(ContainSubstring("portmap: warning: host port 8080/tcp of IP version " + version + " is mapped twice; it leads to container port 80, not 81\n"))
 		}
@@ -190,26 +180,24 @@ var _ = Describe("portmap", func() {
 
 	It("ADD warns of a port that is mapped twice in one family only", func() {
 		twice := []string{portMapping(8080, 80, overTCP+`,"hostIP":"0.0.0.0"`), portMapping(8080, 81, overTCP)}
-		reply := ok(b.call("one", conf("", twice...)), "ADD")
+		reply := b.OK("ADD", b.call("one", conf("", twice...)))
 		Expect(reply.Stderr).To(Equal("portmap: warning: host port 8080/tcp of IP version 4 is mapped twice; it leads to container port 80, not 81\n"))
 		Expect(b.elements()).To(And(ContainSubstring("10.9.0.2 . 80"), ContainSubstring("fd00:9::2 . 81")))
 
 		By("but not in a family of which the container has no address")
-		reply = ok(b.call("two", confFor(`"name":"net1",`, []string{pod6 + "/64"}, portMapping(8081, 80, overTCP+`,"hostIP":"0.0.0.0"`), portMapping(8081, 81, overTCP))), "ADD")
+		reply = b.OK("ADD", b.call("two", confFor(`"name":"net1",`, []string{pod6 + "/64"}, portMapping(8081, 80, overTCP+`,"hostIP":"0.0.0.0"`), portMapping(8081, 81, overTCP))))
 		Expect(reply.Stderr).To(BeEmpty())
 	})
 
 	DescribeTable("ADD warns that nothing is mapped when prevResult has no suitable address", func(text string, ips []string, mapping string) {
-		c := b.call("one", confFor(`"name":"net1",`, ips, mapping))
-		var steps []string
-		c.Before = func(step string) error { steps = append(steps, step); return nil }
-		reply := ok(c, "ADD")
-		Expect(steps).To(Equal([]string{"read sysctl net/ipv4/conf/cni0/route_localnet"}))
+		c, steps := b.call("one", confFor(`"name":"net1",`, ips, mapping)).RecordSteps()
+		reply := b.OK("ADD", c)
+		Expect(*steps).To(Equal([]string{"read sysctl net/ipv4/conf/cni0/route_localnet"}))
 		Expect(reply.Result(GinkgoTB()).IPs).To(HaveLen(len(ips)))
 		Expect(reply.Stderr).To(Equal("portmap: warning: nothing is mapped: prevResult has no " + text + " for eth0\n"))
 		Expect(b.ruleset()).To(BeEmpty())
-		ok(c, "CHECK")
-		ok(c, "DEL")
+		b.OK("CHECK", c)
+		b.OK("DEL", c)
 	},
 		Entry(nil, "address", nil, all[0]),
 		Entry(nil, "address of the family of hostIP", []string{pod4 + "/24"}, portMapping(8080, 80, overTCP+`,"hostIP":"::"`)),
@@ -221,11 +209,11 @@ var _ = Describe("portmap", func() {
 			ports = append(ports, portMapping(8000+i, 80, overUDP))
 		}
 		// The kernel tracks connections only if a rule needs that.
-		ok(b.call("zero", confFor(`"name":"net0",`, []string{pod4 + "/24", pod6 + "/64"}, portMapping(9999, 80, overTCP))), "ADD")
-		_ = b.newTalker(b.outside, nstest.HostV4+":7777")()
+		b.OK("ADD", b.call("zero", confFor(`"name":"net0",`, []string{pod4 + "/24", pod6 + "/64"}, portMapping(9999, 80, overTCP))))
+		_ = b.newTalker(b.Outside, nstest.HostV4+":7777")()
 		c, steps := b.call("one", conf("", ports...)), map[string]int{}
 		c.Before = func(step string) error { steps[step]++; return nil }
-		ok(c, "ADD")
+		b.OK("ADD", c)
 		Expect(steps).To(And(HaveKeyWithValue("list own addresses", 2), HaveKeyWithValue("list conntrack and delete", 2)))
 		for step := range steps {
 			Expect(step).NotTo(ContainSubstring("delete conntrack"))
@@ -233,16 +221,16 @@ var _ = Describe("portmap", func() {
 	})
 
 	It("ADD does not warn of a port that is mapped once in each family", func() {
-		reply := ok(b.call("one", conf("", portMapping(8080, 80, overTCP+`,"hostIP":"0.0.0.0"`), portMapping(8080, 81, overTCP+`,"hostIP":"::"`))), "ADD")
+		reply := b.OK("ADD", b.call("one", conf("", portMapping(8080, 80, overTCP+`,"hostIP":"0.0.0.0"`), portMapping(8080, 81, overTCP+`,"hostIP":"::"`))))
 		Expect(reply.Stderr).To(BeEmpty())
 		Expect(b.elements()).To(And(ContainSubstring("10.9.0.2 . 80"), ContainSubstring("fd00:9::2 . 81")))
 	})
 
 	DescribeTable("DEL with its mappings deletes the other elements when one is missing", func(element string) {
 		call := b.call("one", confFor(`"name":"net1",`, []string{pod4 + "/24"}, portMapping(9000, 80, overTCP), portMapping(9001, 80, overTCP)))
-		ok(call, "ADD")
-		b.host.Must(GinkgoTB(), "nft", "delete element inet plumb "+element)
-		ok(call, "DEL")
+		b.OK("ADD", call)
+		b.Host.Must(GinkgoTB(), "nft", "delete element inet plumb "+element)
+		b.OK("DEL", call)
 		Expect(b.elements()).To(BeEmpty())
 	},
 		Entry(nil, "hostport4 { tcp . 9000 }"),
@@ -250,54 +238,54 @@ var _ = Describe("portmap", func() {
 	)
 
 	It("DEL that names fewer mappings than ADD leaves the rest to GC", func() {
-		ok(b.call("one", conf("", all[0], portMapping(9000, 80, overTCP))), "ADD")
-		ok(b.call("one", conf("", all[0])), "DEL")
+		b.OK("ADD", b.call("one", conf("", all[0], portMapping(9000, 80, overTCP))))
+		b.OK("DEL", b.call("one", conf("", all[0])))
 		Expect(b.elements()).To(And(ContainSubstring("tcp . 9000"), Not(ContainSubstring("8080"))))
-		ok(b.call("", gcConfig("net1")), "GC")
+		b.OK("GC", b.call("", gcConfig("net1")))
 		Expect(b.elements()).To(BeEmpty())
 	})
 
 	It("ADD takes over two of four ports, and names the former holder of each", func() {
 		former := b.call("former", conf("", portMapping(9001, 80, overTCP), portMapping(9003, 80, overTCP)))
-		ok(former, "ADD")
+		b.OK("ADD", former)
 		newer := b.call("newer", conf("", portMapping(9000, 81, overTCP), portMapping(9001, 81, overTCP), portMapping(9002, 81, overTCP), portMapping(9003, 81, overTCP)))
-		Expect(ok(newer, "ADD").Stderr).To(And(ContainSubstring("9001/tcp of IP version 4 was held by net1/former/eth0"), ContainSubstring("9003/tcp of IP version 6")))
-		ok(newer, "CHECK")
-		ok(newer, "DEL")
-		ok(former, "DEL")
+		Expect(b.OK("ADD", newer).Stderr).To(And(ContainSubstring("9001/tcp of IP version 4 was held by net1/former/eth0"), ContainSubstring("9003/tcp of IP version 6")))
+		b.OK("CHECK", newer)
+		b.OK("DEL", newer)
+		b.OK("DEL", former)
 		Expect(b.elements()).To(BeEmpty())
 	})
 
 	DescribeTable("a newer ADD takes over a port, and the former holder's CHECK and DEL respect that", func(backend string) {
 		former := b.call("former", conf(withBackend(backend), all[0], all[1]))
 		newer := b.call("newer", confFor(withBackend(backend)+`"name":"net2",`, []string{peer4 + "/24"}, all[0]))
-		ok(former, "ADD")
-		Expect(ok(newer, "ADD").Stderr).To(And(ContainSubstring("host port 8080/tcp"), ContainSubstring("former"), Not(ContainSubstring("8081"))))
+		b.OK("ADD", former)
+		Expect(b.OK("ADD", newer).Stderr).To(And(ContainSubstring("host port 8080/tcp"), ContainSubstring("former"), Not(ContainSubstring("8081"))))
 		nstest.ServeTCP(GinkgoTB(), b.containers[0], pod4+":80")
 		nstest.ServeTCP(GinkgoTB(), b.containers[1], peer4+":80")
-		reply, err := nstest.Dial(b.outside, nstest.HostV4+":8080")
+		reply, err := nstest.Dial(b.Outside, nstest.HostV4+":8080")
 		Expect(err).NotTo(HaveOccurred())
 		Expect(reply).To(HaveSuffix("local=" + peer4))
-		ok(newer, "CHECK")
-		got := failure(former, "CHECK")
+		b.OK("CHECK", newer)
+		got := b.Run("CHECK", former).Failure(GinkgoTB())
 		Expect(got.Msg).To(And(ContainSubstring("host port 8080/tcp"), ContainSubstring("newer"), Not(ContainSubstring("8081"))))
-		ok(former, "DEL")
-		ok(newer, "CHECK")
-		reply, err = nstest.Dial(b.outside, nstest.HostV4+":8080")
+		b.OK("DEL", former)
+		b.OK("CHECK", newer)
+		reply, err = nstest.Dial(b.Outside, nstest.HostV4+":8080")
 		Expect(err).NotTo(HaveOccurred())
 		Expect(reply).To(HaveSuffix("local=" + peer4))
-		ok(newer, "DEL")
+		b.OK("DEL", newer)
 		Expect(b.elements()).To(BeEmpty())
 		Expect(b.saved()).NotTo(ContainSubstring("CNI-DN-"))
 	}, backends())
 
 	It("the iptables backend works on a bridge with a quotation mark in its name", func() {
-		b.host.Must(GinkgoTB(), "ip", "link", "set", "cni0", "down")
-		b.host.Must(GinkgoTB(), "ip", "link", "set", "cni0", "name", `cni"0`, "up")
+		b.Host.Must(GinkgoTB(), "ip", "link", "set", "cni0", "down")
+		b.Host.Must(GinkgoTB(), "ip", "link", "set", "cni0", "name", `cni"0`, "up")
 		c := b.call("one", strings.ReplaceAll(conf(withBackend(backendIPTables)+`"snat":true,`, all[0]), `"cni0"`, `"cni\"0"`))
-		ok(c, "ADD")
-		ok(c, "ADD")
-		ok(c, "CHECK")
+		b.OK("ADD", c)
+		b.OK("ADD", c)
+		b.OK("CHECK", c)
 	})
 
 	DescribeTable("two networks of one container have the same port, and CHECK accepts that", func(backend string) {
@@ -305,38 +293,38 @@ var _ = Describe("portmap", func() {
 		second := b.call("one", confFor(withBackend(backend)+`"name":"net2","snat":false,`, []string{peer4 + "/24", peer6 + "/64"}, all[0]))
 		second.IfName = "eth1"
 		second.Config = strings.ReplaceAll(second.Config, `"interface":1`, `"interface":2`)
-		ok(first, "ADD")
-		Expect(ok(second, "ADD").Stderr).To(BeEmpty())
-		ok(first, "CHECK")
-		ok(second, "CHECK")
-		ok(second, "DEL")
-		ok(first, "CHECK")
-		ok(first, "DEL")
+		b.OK("ADD", first)
+		Expect(b.OK("ADD", second).Stderr).To(BeEmpty())
+		b.OK("CHECK", first)
+		b.OK("CHECK", second)
+		b.OK("DEL", second)
+		b.OK("CHECK", first)
+		b.OK("DEL", first)
 		Expect(b.elements()).To(BeEmpty())
 		Expect(b.saved()).NotTo(ContainSubstring("CNI-DN-"))
 	}, backends())
 
 	DescribeTable("a port goes back to its former holder", func(end func(b *testbed, newer nstest.Call)) {
 		former := b.call("former", conf(`"snat":true,`, all[0], all[1], all[3]))
-		ok(former, "ADD")
+		b.OK("ADD", former)
 		before := b.elements()
 		newer := b.call("newer", confFor(`"name":"net2","snat":false,`, []string{peer4 + "/24"}, all[0], all[3]))
-		ok(newer, "ADD")
-		ok(newer, "CHECK")
-		Expect(failure(former, "CHECK").Msg).To(ContainSubstring("host port 8080/tcp of IP version 4 belongs to net2/newer/eth0 now"))
+		b.OK("ADD", newer)
+		b.OK("CHECK", newer)
+		b.Fails("CHECK", former, types.CodeChanged, "host port 8080/tcp of IP version 4 belongs to net2/newer/eth0 now")
 		end(b, newer)
 		Expect(b.elements()).To(Equal(before))
-		ok(former, "CHECK")
-		ok(former, "DEL")
+		b.OK("CHECK", former)
+		b.OK("DEL", former)
 		Expect(b.elements()).To(BeEmpty())
 	},
-		Entry("by DEL", func(b *testbed, newer nstest.Call) { ok(newer, "DEL") }),
-		Entry("by DEL without mappings and prevResult", func(b *testbed, newer nstest.Call) { ok(b.call("newer", minimalConfig("net2")), "DEL") }),
-		Entry("by GC", func(b *testbed, newer nstest.Call) { ok(b.call("", gcConfig("net2")), "GC") }),
+		Entry("by DEL", func(b *testbed, newer nstest.Call) { b.OK("DEL", newer) }),
+		Entry("by DEL without mappings and prevResult", func(b *testbed, newer nstest.Call) { b.OK("DEL", b.call("newer", minimalConfig("net2"))) }),
+		Entry("by GC", func(b *testbed, newer nstest.Call) { b.OK("GC", b.call("", gcConfig("net2"))) }),
 		Entry("when another ADD took it over for a time", func(b *testbed, newer nstest.Call) {
-			ok(newer, "DEL")
-			ok(newer, "ADD")
-			ok(newer, "DEL")
+			b.OK("DEL", newer)
+			b.OK("ADD", newer)
+			b.OK("DEL", newer)
 		}),
 	)
 
@@ -345,17 +333,17 @@ var _ = Describe("portmap", func() {
 			return b.call(id, strings.Replace(conf(`"snat":true,`, all[0]), "net1", id, 1))
 		}
 		for _, id := range []string{"first", "second", "third"} {
-			ok(call(id), "ADD")
+			b.OK("ADD", call(id))
 		}
 		Expect(b.ruleset()).NotTo(ContainSubstring("setmark/first/"), "a chain without elements")
-		ok(call("third"), "DEL")
-		ok(call("second"), "CHECK")
-		ok(call("second"), "DEL")
+		b.OK("DEL", call("third"))
+		b.OK("CHECK", call("second"))
+		b.OK("DEL", call("second"))
 		Expect(b.elements()).To(BeEmpty())
 	})
 
 	It("a failed ADD leaves nothing when the outcome of its transaction is lost", func() {
-		ok(b.call("former", conf("", all[0])), "ADD")
+		b.OK("ADD", b.call("former", conf("", all[0])))
 		before := b.elements()
 		for _, m := range []string{all[0], all[1]} { // a port of another container, and a free port
 			c := b.call("newer", conf("", m))
@@ -365,25 +353,25 @@ var _ = Describe("portmap", func() {
 				}
 				return nil
 			}
-			Expect(failure(c, "ADD").Msg).To(ContainSubstring("lost"))
+			Expect(b.Run("ADD", c).Failure(GinkgoTB()).Msg).To(ContainSubstring("lost"))
 			Expect(b.elements()).To(Equal(before))
 		}
 	})
 
 	It("ADD fails with code 7 when the table is dormant or has other maps, and DEL succeeds", func() {
 		c := b.call("one", conf("", all...))
-		ok(c, "ADD")
-		b.host.Must(GinkgoTB(), "nft", "add table inet plumb { flags dormant; }")
-		Expect(failure(c, "CHECK")).To(And(HaveField("Code", BeEquivalentTo(types.CodeChanged)), HaveField("Msg", ContainSubstring("dormant"))))
-		Expect(failure(b.call("two", conf("", portMapping(9000, 80, overTCP))), "ADD")).To(And(HaveField("Code", BeEquivalentTo(types.CodeConfig)), HaveField("Msg", ContainSubstring("dormant"))))
-		Expect(failure(c, "STATUS").Code).To(BeEquivalentTo(types.CodeNotAvailable))
-		ok(c, "DEL")
+		b.OK("ADD", c)
+		b.Host.Must(GinkgoTB(), "nft", "add table inet plumb { flags dormant; }")
+		b.Fails("CHECK", c, types.CodeChanged, "dormant")
+		b.Fails("ADD", b.call("two", conf("", portMapping(9000, 80, overTCP))), types.CodeConfig, "dormant")
+		b.Fails("STATUS", c, types.CodeNotAvailable)
+		b.OK("DEL", c)
 		Expect(b.elements()).To(BeEmpty())
 
-		b.host.Must(GinkgoTB(), "nft", "delete table inet plumb; add table inet plumb; add map inet plumb hostport4 { type ipv4_addr : ipv4_addr; }; add set inet plumb hostport4_chain { type ipv4_addr; }")
-		Expect(failure(c, "ADD")).To(And(HaveField("Code", BeEquivalentTo(types.CodeConfig)), HaveField("Msg", ContainSubstring("nft delete table inet plumb"))))
-		ok(c, "DEL")
-		ok(b.call("", gcConfig("net1")), "GC")
+		b.Host.Must(GinkgoTB(), "nft", "delete table inet plumb; add table inet plumb; add map inet plumb hostport4 { type ipv4_addr : ipv4_addr; }; add set inet plumb hostport4_chain { type ipv4_addr; }")
+		b.Fails("ADD", c, types.CodeConfig, "nft delete table inet plumb")
+		b.OK("DEL", c)
+		b.OK("GC", b.call("", gcConfig("net1")))
 	})
 
 	Context("route_localnet", func() {
@@ -391,73 +379,66 @@ var _ = Describe("portmap", func() {
 		one := func(id string, port int) nstest.Call {
 			return b.call(id, confFor(`"name":"net1",`, []string{pod4 + "/24"}, portMapping(port, 80, overTCP)))
 		}
-		value := func() string { return b.host.Sysctl(GinkgoTB(), setting) }
+		value := func() string { return b.Host.Sysctl(GinkgoTB(), setting) }
 
 		It("stays set after the last DEL and GC, with the guard", func() {
-			ok(one("a", 8001), "ADD")
+			b.OK("ADD", one("a", 8001))
 			Expect(value()).To(Equal("1"))
-			ok(one("a", 8001), "DEL")
-			ok(b.call("", gcConfig("net1")), "GC")
+			b.OK("DEL", one("a", 8001))
+			b.OK("GC", b.call("", gcConfig("net1")))
 			Expect(value()).To(Equal("1"))
 			Expect(b.ruleset()).To(ContainSubstring(`ip daddr 127.0.0.0/8 meta iifkind != "vrf" drop`))
 		})
 
 		It("without a guard is reported by STATUS and CHECK, which change nothing", func() {
-			ok(one("a", 8001), "ADD")
-			status := b.call("", conf(""))
-			ok(status, "STATUS")
-			b.host.Must(GinkgoTB(), "nft", "flush chain inet plumb localnet")
+			b.OK("ADD", one("a", 8001))
+			status, steps := b.call("", conf("")).RecordSteps()
+			b.OK("STATUS", status)
+			b.Host.Must(GinkgoTB(), "nft", "flush chain inet plumb localnet")
 			before := b.ruleset()
-			var reads []string
-			status.Before = func(step string) error {
-				if strings.HasPrefix(step, "read sysctl ") {
-					reads = append(reads, step)
-				}
-				return nil
-			}
-			Expect(ok(status, "STATUS").Stderr).To(ContainSubstring("other hosts and containers can reach 127.0.0.1 of the host through cni0"))
-			Expect(reads).To(And(ContainElement("read sysctl "+setting), Not(ContainElement(ContainSubstring("/port0/")))), "packets for a container do not leave through a port")
-			Expect(failure(one("a", 8001), "CHECK").Msg).To(ContainSubstring("chain localnet of table inet plumb is missing or lacks rules"))
+			Expect(b.OK("STATUS", status).Stderr).To(ContainSubstring("other hosts and containers can reach 127.0.0.1 of the host through cni0"))
+			Expect(*steps).To(And(ContainElement("read sysctl "+setting), Not(ContainElement(MatchRegexp("^read sysctl .*/port0/")))), "packets for a container do not leave through a port")
+			b.Fails("CHECK", one("a", 8001), types.CodeChanged, "chain localnet of table inet plumb is missing or lacks rules")
 			Expect(b.ruleset()).To(Equal(before))
 			Expect(value()).To(Equal("1"))
-			ok(one("b", 8002), "ADD")
-			Expect(ok(status, "STATUS").Stderr).To(BeEmpty())
+			b.OK("ADD", one("b", 8002))
+			Expect(b.OK("STATUS", status).Stderr).To(BeEmpty())
 		})
 
 		It("is guarded by the rule of the iptables backend, as STATUS knows", func() {
-			ok(b.call("a", confFor(`"backend":"iptables","name":"net1",`, []string{pod4 + "/24"}, portMapping(8001, 80, overTCP))), "ADD")
-			Expect(ok(b.call("", conf(`"backend":"iptables",`)), "STATUS").Stderr).To(BeEmpty())
-			b.host.Must(GinkgoTB(), "iptables", "-t", "raw", "-F")
-			Expect(ok(b.call("", conf(`"backend":"iptables",`)), "STATUS").Stderr).To(ContainSubstring("can reach 127.0.0.1"))
+			b.OK("ADD", b.call("a", confFor(`"backend":"iptables","name":"net1",`, []string{pod4 + "/24"}, portMapping(8001, 80, overTCP))))
+			Expect(b.OK("STATUS", b.call("", conf(`"backend":"iptables",`))).Stderr).To(BeEmpty())
+			b.Host.Must(GinkgoTB(), "iptables", "-t", "raw", "-F")
+			Expect(b.OK("STATUS", b.call("", conf(`"backend":"iptables",`))).Stderr).To(ContainSubstring("can reach 127.0.0.1"))
 		})
 
 		It("ADD behind an interface that has host ports changes no chain", func() {
-			ok(one("a", 8001), "ADD")
+			b.OK("ADD", one("a", 8001))
 			events := gbytes.NewBuffer()
 			monitor := exec.Command("nft", "monitor")
 			monitor.Stdout = events
-			Expect(b.host.Start(monitor)).To(Succeed())
+			Expect(b.Host.Start(monitor)).To(Succeed())
 			DeferCleanup(func() {
 				_ = monitor.Process.Kill()
 				_ = monitor.Wait()
 			})
 			awaitEventOf := func(table string) {
 				Eventually(func() *gbytes.Buffer {
-					b.host.Must(GinkgoTB(), "nft", "add table ip "+table+"; delete table ip "+table)
+					b.Host.Must(GinkgoTB(), "nft", "add table ip "+table+"; delete table ip "+table)
 					return events
 				}).Should(gbytes.Say("add table ip " + table))
 			}
 			awaitEventOf("before")
-			ok(one("b", 8002), "ADD")
+			b.OK("ADD", one("b", 8002))
 			awaitEventOf("after")
 			Expect(string(events.Contents())).To(And(ContainSubstring("add element inet plumb"), Not(ContainSubstring("add chain inet plumb"))))
 		})
 
 		DescribeTable("is guarded again by an ADD without mappings after the ruleset was flushed", func(keys string, want string) {
-			ok(b.call("one", conf(keys, all[0])), "ADD")
+			b.OK("ADD", b.call("one", conf(keys, all[0])))
 			Expect(value()).To(Equal("1"))
-			b.host.Must(GinkgoTB(), "nft", "flush ruleset")
-			ok(b.call("two", conf(keys)), "ADD")
+			b.Host.Must(GinkgoTB(), "nft", "flush ruleset")
+			b.OK("ADD", b.call("two", conf(keys)))
 			Expect(b.ruleset()).To(ContainSubstring(want))
 		},
 			Entry(nil, "", `ip daddr 127.0.0.0/8 meta iifkind != "vrf" drop`),
@@ -466,16 +447,10 @@ var _ = Describe("portmap", func() {
 	})
 
 	It("a failed ADD gives back a port that it took over", func() {
-		ok(b.call("former", conf("", all[0])), "ADD")
+		b.OK("ADD", b.call("former", conf("", all[0])))
 		before := b.elements()
-		c := b.call("newer", conf(`"snat":true,"masqAll":true,`, all[0], all[1]))
-		c.Before = func(step string) error {
-			if strings.HasPrefix(step, "ensure sysctls") {
-				return errors.New("refused")
-			}
-			return nil
-		}
-		Expect(failure(c, "ADD").Msg).To(ContainSubstring("refused"))
+		c := b.call("newer", conf(`"snat":true,"masqAll":true,`, all[0], all[1])).FailAt("ensure sysctls", errors.New("refused"))
+		Expect(b.Run("ADD", c).Failure(GinkgoTB()).Msg).To(ContainSubstring("refused"))
 		Expect(b.elements()).To(Equal(before))
 	})
 
@@ -484,24 +459,20 @@ var _ = Describe("portmap", func() {
 		for i := range 100 {
 			many = append(many, portMapping(20000+i, 80, overTCP))
 		}
-		var commits []string
-		c := b.call("one", conf("", many...))
-		ok(b.call("first", conf("", all[0])), "ADD") // makes the table
-		c.Before = func(step string) error {
-			if strings.HasPrefix(step, "nft ") && !strings.HasPrefix(step, "nft list") && !strings.HasPrefix(step, "nft get") {
-				commits = append(commits, step)
-			}
-			return nil
-		}
-		ok(c, "ADD")
+		c, steps := b.call("one", conf("", many...)).RecordSteps()
+		b.OK("ADD", b.call("first", conf("", all[0]))) // makes the table
+		b.OK("ADD", c)
+		commits := slices.DeleteFunc(*steps, func(step string) bool {
+			return !strings.HasPrefix(step, "nft ") || strings.HasPrefix(step, "nft list") || strings.HasPrefix(step, "nft get")
+		})
 		Expect(commits).To(HaveLen(1))
-		Expect(ok(c, "ADD").Stderr).To(BeEmpty())
+		Expect(b.OK("ADD", c).Stderr).To(BeEmpty())
 		newer := b.call("two", confFor(`"name":"net1",`, []string{peer4 + "/24", peer6 + "/64"}, many...))
-		Expect(strings.Count(ok(newer, "ADD").Stderr, "is taken over")).To(Equal(200))
-		ok(newer, "CHECK")
-		ok(c, "DEL")
-		ok(newer, "CHECK")
-		ok(newer, "DEL")
+		Expect(strings.Count(b.OK("ADD", newer).Stderr, "is taken over")).To(Equal(200))
+		b.OK("CHECK", newer)
+		b.OK("DEL", c)
+		b.OK("CHECK", newer)
+		b.OK("DEL", newer)
 		Expect(b.elements()).NotTo(Or(ContainSubstring("/one/"), ContainSubstring("/two/")))
 	})
 
@@ -518,18 +489,18 @@ var _ = Describe("portmap", func() {
 		for i, gone := range calls {
 			for _, how := range []string{"with mappings", "without mappings and prevResult"} {
 				for _, c := range calls {
-					ok(c, "ADD")
+					b.OK("ADD", c)
 				}
 				del := gone
 				if how == "without mappings and prevResult" {
 					del.Config = minimalConfig([]string{"net1", "net2", "net1"}[i])
 				}
-				ok(del, "DEL")
+				b.OK("DEL", del)
 				for k, c := range calls {
-					Expect(run(c, "CHECK").Exit == 0).To(Equal(k != i), "%d of %d, %s", k, i, how)
+					Expect(b.Run("CHECK", c).Exit == 0).To(Equal(k != i), "%d of %d, %s", k, i, how)
 				}
 				for _, c := range calls {
-					ok(c, "DEL")
+					b.OK("DEL", c)
 				}
 				Expect(b.elements()).To(BeEmpty())
 				Expect(b.saved()).NotTo(ContainSubstring("CNI-DN-"))
@@ -539,33 +510,33 @@ var _ = Describe("portmap", func() {
 
 	DescribeTable("a repeated ADD changes nothing", func(backend string) {
 		c := b.call("one", conf(withBackend(backend), all...))
-		ok(c, "ADD")
+		b.OK("ADD", c)
 		before := b.elements() + b.saved()
-		Expect(ok(c, "ADD").Stderr).To(BeEmpty())
+		Expect(b.OK("ADD", c).Stderr).To(BeEmpty())
 		Expect(b.elements() + b.saved()).To(Equal(before))
 	}, backends())
 
 	DescribeTable("an ADD repeated with other addresses replaces the former ones", func(backend string) {
 		c := b.call("one", conf(withBackend(backend), all...))
-		ok(c, "ADD")
+		b.OK("ADD", c)
 		c.Config = confFor(withBackend(backend)+`"name":"net1",`, []string{peer4 + "/24", peer6 + "/64"}, all...)
-		ok(c, "ADD")
+		b.OK("ADD", c)
 		Expect(b.elements() + b.saved()).NotTo(Or(ContainSubstring(pod4), ContainSubstring(pod6)))
-		ok(c, "CHECK")
-		ok(c, "DEL")
+		b.OK("CHECK", c)
+		b.OK("DEL", c)
 		Expect(b.elements()).To(BeEmpty())
 		Expect(b.saved()).NotTo(ContainSubstring("CNI-DN-"))
 	}, backends())
 
 	DescribeTable("DEL of the last container deletes the chains of the network", func(keys string) {
-		ok(b.call("other", confFor(`"name":"net2",`, []string{peer4 + "/24"}, all[1])), "ADD")
+		b.OK("ADD", b.call("other", confFor(`"name":"net2",`, []string{peer4 + "/24"}, all[1])))
 		before := b.ruleset()
 		one, two := b.call("one", conf(keys, all[0])), b.call("two", confFor(keys+`"name":"net1",`, []string{peer4 + "/24", peer6 + "/64"}, all[3]))
-		ok(one, "ADD")
-		ok(two, "ADD")
-		ok(b.call("one", minimalConfig("net1")), "DEL")
-		ok(two, "CHECK")
-		ok(two, "DEL")
+		b.OK("ADD", one)
+		b.OK("ADD", two)
+		b.OK("DEL", b.call("one", minimalConfig("net1")))
+		b.OK("CHECK", two)
+		b.OK("DEL", two)
 		Expect(b.ruleset()).To(Equal(before))
 	},
 		Entry(nil, `"snat":true,`),
@@ -577,20 +548,20 @@ var _ = Describe("portmap", func() {
 			c := b.call(id, strings.ReplaceAll(confFor(withBackend(backend)+fmt.Sprintf(`"name":%q,`, network), []string{fmt.Sprintf("10.9.0.%d/24", port-9000)},
 				portMapping(port, 80, overTCP)), `"interface":1`, map[string]string{"eth0": `"interface":1`, "eth1": `"interface":2`}[ifName]))
 			c.IfName = ifName
-			ok(c, "ADD")
+			b.OK("ADD", c)
 			return c
 		}
 		keep, stale, sister := add("keep", "eth0", "net1", 9010), add("stale", "eth0", "net1", 9011), add("keep", "eth1", "net1", 9012)
 		other := add("other", "eth0", "net10", 9013)
-		ok(b.call("", gcConfig("net1", attachment("keep", "eth0"))), "GC")
-		ok(keep, "CHECK")
-		ok(other, "CHECK")
-		Expect(failure(stale, "CHECK").Code).To(BeEquivalentTo(types.CodeChanged))
+		b.OK("GC", b.call("", gcConfig("net1", attachment("keep", "eth0"))))
+		b.OK("CHECK", keep)
+		b.OK("CHECK", other)
+		b.Fails("CHECK", stale, types.CodeChanged)
 		if backend == backendNFTables { // with iptables, the interfaces of a container share a chain
-			Expect(failure(sister, "CHECK").Code).To(BeEquivalentTo(types.CodeChanged))
+			b.Fails("CHECK", sister, types.CodeChanged)
 		}
-		ok(b.call("", gcConfig("net1")), "GC")
-		ok(b.call("", gcConfig("net10")), "GC")
+		b.OK("GC", b.call("", gcConfig("net1")))
+		b.OK("GC", b.call("", gcConfig("net10")))
 		Expect(b.elements()).To(BeEmpty())
 		Expect(b.ruleset()).NotTo(ContainSubstring("setmark/"))
 		Expect(b.saved()).NotTo(ContainSubstring("CNI-DN-"))
@@ -600,38 +571,33 @@ var _ = Describe("portmap", func() {
 		first := b.call("one", confFor(withBackend(backendIPTables)+`"name":"net1",`, []string{pod4 + "/24"}, all[0]))
 		second := b.call("one", strings.ReplaceAll(confFor(withBackend(backendIPTables)+`"name":"net1",`, []string{peer4 + "/24"}, portMapping(9080, 80, overTCP)), `"interface":1`, `"interface":2`))
 		second.IfName = "eth1"
-		ok(first, "ADD")
+		b.OK("ADD", first)
 		before := b.saved()
-		second.Before = func(step string) error {
-			if strings.HasPrefix(step, "ensure sysctls") {
-				return errors.New("refused")
-			}
-			return nil
-		}
+		second = second.FailAt("ensure sysctls", errors.New("refused"))
 		separate := second.Config
 		for _, config := range []string{strings.ReplaceAll(separate, `"hostPort":9080`, `"hostPort":8080`), separate} {
 			second.Config = config
-			Expect(failure(second, "ADD").Msg).To(ContainSubstring("refused"))
+			Expect(b.Run("ADD", second).Failure(GinkgoTB()).Msg).To(ContainSubstring("refused"))
 			Expect(b.saved()).To(Equal(before))
 		}
 		second.Before = nil
-		ok(second, "ADD")
-		ok(first, "CHECK")
-		ok(second, "CHECK")
-		ok(second, "DEL")
+		b.OK("ADD", second)
+		b.OK("CHECK", first)
+		b.OK("CHECK", second)
+		b.OK("DEL", second)
 		Expect(b.saved()).NotTo(ContainSubstring("CNI-DN-"))
-		ok(first, "DEL")
+		b.OK("DEL", first)
 	})
 
 	DescribeTable("CHECK names what is missing", func(backend, damage, want string) {
 		c := b.call("one", conf(withBackend(backend), all[0]))
-		ok(c, "ADD")
-		ok(c, "CHECK")
+		b.OK("ADD", c)
+		b.OK("CHECK", c)
 		words := strings.Fields(damage)
-		b.host.Must(GinkgoTB(), words[0], words[1:]...)
-		Expect(failure(c, "CHECK")).To(And(HaveField("Code", BeEquivalentTo(types.CodeChanged)), HaveField("Msg", ContainSubstring(want))))
-		ok(c, "ADD")
-		ok(c, "CHECK")
+		b.Host.Must(GinkgoTB(), words[0], words[1:]...)
+		b.Fails("CHECK", c, types.CodeChanged, want)
+		b.OK("ADD", c)
+		b.OK("CHECK", c)
 	},
 		Entry(nil, backendNFTables, "nft delete element inet plumb hostport4 {tcp . 8080}", "map hostport4 of table inet plumb has no element for host port 8080/tcp of IP version 4"),
 		Entry(nil, backendNFTables, "nft delete element inet plumb hostport6_chain {tcp . 8080}", "map hostport6_chain of table inet plumb has no element for host port 8080/tcp of IP version 6"),
@@ -652,9 +618,9 @@ var _ = Describe("portmap", func() {
 
 	It("CHECK names the route to the container that leads through another interface, and not its route_localnet", func() {
 		c := b.call("one", conf("", portMapping(8080, 80, overTCP)))
-		ok(c, "ADD")
-		b.host.Batch(GinkgoTB(), "link add br9 type bridge", "link set br9 up", "route replace 10.9.0.0/24 dev br9")
-		f := failure(c, "CHECK")
+		b.OK("ADD", c)
+		b.Host.Batch(GinkgoTB(), "link add br9 type bridge", "link set br9 up", "route replace 10.9.0.0/24 dev br9")
+		f := b.Run("CHECK", c).Failure(GinkgoTB())
 		Expect(f.Msg).To(ContainSubstring("packets of the host for 10.9.0.2 leave through br9, and the container is behind cni0"))
 		Expect(f.Msg).NotTo(ContainSubstring("route_localnet"))
 	})
@@ -665,9 +631,9 @@ var _ = Describe("portmap", func() {
 			by[backend] = b.call("one", conf(withBackend(backend), all...))
 		}
 		for _, pair := range [][2]string{{backendNFTables, backendIPTables}, {backendIPTables, backendNFTables}} {
-			ok(by[pair[0]], "ADD")
-			ok(by[pair[1]], "CHECK")
-			ok(by[pair[1]], "DEL")
+			b.OK("ADD", by[pair[0]])
+			b.OK("CHECK", by[pair[1]])
+			b.OK("DEL", by[pair[1]])
 			Expect(b.elements()).To(BeEmpty())
 			Expect(b.saved()).NotTo(ContainSubstring("CNI-DN-"))
 		}
@@ -675,18 +641,18 @@ var _ = Describe("portmap", func() {
 
 	It("ADD with conditions succeeds if the last DEL of another container deletes the chain after them", func() {
 		c := b.call("one", conf(`"conditionsV4":["ip saddr != 198.18.0.2"],`, portMapping(8080, 80, overTCP)))
-		ok(c, "ADD")
-		ok(c, "CHECK")
+		b.OK("ADD", c)
+		b.OK("CHECK", c)
 		chain := regexp.MustCompile(`goto (setmark\S+)`).FindStringSubmatch(b.ruleset())[1]
-		ok(c, "DEL")
+		b.OK("DEL", c)
 		c.Before = func(step string) error {
 			if strings.HasPrefix(step, "run nft") {
-				b.host.Must(GinkgoTB(), "nft", "delete", "chain", "inet", "plumb", chain)
+				b.Host.Must(GinkgoTB(), "nft", "delete", "chain", "inet", "plumb", chain)
 			}
 			return nil
 		}
-		ok(c, "ADD")
-		ok(c, "CHECK")
+		b.OK("ADD", c)
+		b.OK("CHECK", c)
 	})
 
 	DescribeTable("concurrent calls of each verb succeed, and shared rules exist once", func(backend string) {
@@ -701,9 +667,9 @@ var _ = Describe("portmap", func() {
 			errs := make([]error, len(calls))
 			for i, c := range calls {
 				wg.Go(func() {
-					r := run(c, command)
+					r := b.Run(command, c)
 					for r.Exit != 0 && r.Failure(GinkgoTB()).Code == types.CodeTryAgain { // on a slow machine, others may hold the lock for too long
-						r = run(c, command)
+						r = b.Run(command, c)
 					}
 					if r.Exit != 0 {
 						errs[i] = errors.New(r.Stdout)
@@ -717,60 +683,44 @@ var _ = Describe("portmap", func() {
 		each("CHECK")
 		if backend == backendIPTables {
 			By("repairing missing shared rules once")
-			b.host.Must(GinkgoTB(), "iptables", "-t", "nat", "-F", "PREROUTING")
-			b.host.Must(GinkgoTB(), "ip6tables", "-t", "nat", "-F", "POSTROUTING")
+			b.Host.Must(GinkgoTB(), "iptables", "-t", "nat", "-F", "PREROUTING")
+			b.Host.Must(GinkgoTB(), "ip6tables", "-t", "nat", "-F", "POSTROUTING")
 			each("ADD")
 			each("CHECK")
 		}
 		each("DEL")
-		ok(b.call("", gcConfig("net1")), "GC")
+		b.OK("GC", b.call("", gcConfig("net1")))
 		nstest.Golden(GinkgoTB(), backend+"-cleaned", map[string]func() string{backendNFTables: b.ruleset, backendIPTables: func() string { return b.saved() }}[backend]())
 	}, backends())
 
 	It("the nftables backend runs no program", func() {
 		GinkgoT().Setenv("PATH", "")
-		c := b.call("one", conf("", all...))
-		var steps []string
-		c.Before = func(step string) error { steps = append(steps, step); return nil }
+		c, steps := b.call("one", conf("", all...)).RecordSteps()
 		for _, command := range []string{"STATUS", "ADD", "CHECK", "DEL"} {
-			ok(c, command)
+			b.OK(command, c)
 		}
-		Expect(steps).NotTo(ContainElement(Or(ContainSubstring("tables-"), HavePrefix("run nft"))))
+		Expect(*steps).NotTo(ContainElement(Or(ContainSubstring("tables-"), HavePrefix("run nft"))))
 	})
 
 	It("STATUS returns code 50 when the kernel lacks nf_tables, and changes nothing", func() {
 		for _, keys := range []string{"", `"backend":"nftables",`, `"backend":"iptables",`, `"conditionsV4":["ip","saddr","x"],`} {
-			ok(b.call("", conf(keys)), "STATUS")
+			b.OK("STATUS", b.call("", conf(keys)))
 		}
 		Expect(b.ruleset()).To(BeEmpty())
-		c := b.call("", conf(`"backend":"nftables",`))
-		c.Before = func(step string) error {
-			if step == "open nftables" {
-				return nft.ErrUnavailable
-			}
-			return nil
-		}
-		Expect(failure(c, "STATUS").Code).To(BeEquivalentTo(types.CodeNotAvailable))
+		c := b.call("", conf(`"backend":"nftables",`)).FailAt("open nftables", nft.ErrUnavailable)
+		b.Fails("STATUS", c, types.CodeNotAvailable)
 	})
 
 	It("ADD uses iptables on a kernel without nf_tables, unless backend is nftables", func() {
-		lacking := func(step string) error {
-			if step == "open nftables" {
-				return nft.ErrUnavailable
-			}
-			return nil
-		}
-		c := b.call("one", conf("", all...))
-		c.Before = lacking
-		ok(c, "ADD")
+		c := b.call("one", conf("", all...)).FailAt("open nftables", nft.ErrUnavailable)
+		b.OK("ADD", c)
 		Expect(b.saved()).To(ContainSubstring("CNI-DN-"))
-		ok(c, "CHECK")
+		b.OK("CHECK", c)
 		c.Before = nil
-		ok(c, "DEL")
+		b.OK("DEL", c)
 		Expect(b.saved()).NotTo(ContainSubstring("CNI-DN-"))
-		c = b.call("one", conf(`"backend":"nftables",`, all...))
-		c.Before = lacking
-		Expect(failure(c, "ADD").Code).To(BeEquivalentTo(types.CodeConfig))
+		c = b.call("one", conf(`"backend":"nftables",`, all...)).FailAt("open nftables", nft.ErrUnavailable)
+		b.Fails("ADD", c, types.CodeConfig)
 	})
 
 	It("ADD names the program that is missing", func() {

@@ -73,51 +73,50 @@ var _ = Describe("rules of the reference plugin", func() {
 	BeforeEach(func() {
 		b = newTestbed()
 		c = b.call("cid1", v4only(""))
-		b.host.SetSysctl(GinkgoTB(), "net/ipv4/conf/cni0/route_localnet", "1") // the reference plugin sets it, too
+		b.Host.SetSysctl(GinkgoTB(), "net/ipv4/conf/cni0/route_localnet", "1") // the reference plugin sets it, too
 	})
 
 	for _, program := range []string{"iptables-nft", "iptables-legacy"} {
 		It("are accepted by CHECK, and deleted by DEL and GC, when made by "+program, func() {
 			b.load(program+"-restore", referenceIPTables("10.9.0.0/24", pod4+":80"))
-			ok(c, "CHECK")
+			b.OK("CHECK", c)
 			for _, config := range []string{v4only(""), minimalConfig("net1")} {
 				c.Config = config
-				ok(c, "DEL")
+				b.OK("DEL", c)
 				Expect(b.saved(program + "-save")).NotTo(Or(ContainSubstring(refChain), ContainSubstring("dnat name")))
 				Expect(b.saved(program + "-save")).To(ContainSubstring("-A PREROUTING -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT"))
-				b.host.Must(GinkgoTB(), program, "-t", "nat", "-F")
-				b.host.Must(GinkgoTB(), program, "-t", "nat", "-X")
+				b.Host.Must(GinkgoTB(), program, "-t", "nat", "-F")
+				b.Host.Must(GinkgoTB(), program, "-t", "nat", "-X")
 				b.load(program+"-restore", referenceIPTables("10.9.0.0/24", pod4+":80"))
 			}
 			By("DEL keeps the rules for another interface of the container")
 			c.Config = strings.ReplaceAll(v4only(""), pod4, peer4)
-			ok(c, "DEL")
+			b.OK("DEL", c)
 			Expect(b.saved(program + "-save")).To(ContainSubstring(refChain))
 			By("GC deletes them only if the attachment is not kept")
-			ok(b.call("", gcConfig("net1", attachment("cid1", "eth0"))), "GC")
+			b.OK("GC", b.call("", gcConfig("net1", attachment("cid1", "eth0"))))
 			Expect(b.saved(program + "-save")).To(ContainSubstring(refChain))
-			ok(b.call("", gcConfig("net1")), "GC")
+			b.OK("GC", b.call("", gcConfig("net1")))
 			Expect(b.saved(program + "-save")).NotTo(ContainSubstring(refChain))
 		})
 	}
 
 	It("in nf_tables are deleted without running a program", func() {
 		b.load("iptables-nft-restore", referenceIPTables("10.9.0.0/24", pod4+":80"))
-		var steps []string
-		c.Before = func(step string) error { steps = append(steps, step); return nil }
-		ok(c, "DEL")
+		del, steps := c.RecordSteps()
+		b.OK("DEL", del)
 		Expect(b.saved()).NotTo(ContainSubstring(refChain))
-		Expect(steps).NotTo(ContainElement(ContainSubstring("tables-")))
+		Expect(*steps).NotTo(ContainElement(ContainSubstring("tables-")))
 	})
 
 	It("of its nftables backend are accepted and deleted, those of this network only", func() {
 		b.load("nft", referenceNFT)
-		ok(c, "CHECK")
-		ok(c, "DEL")
+		b.OK("CHECK", c)
+		b.OK("DEL", c)
 		Expect(b.ruleset()).To(And(ContainSubstring("10.77.0.2"), ContainSubstring("cid2"), Not(ContainSubstring(pod4+" "))))
-		Expect(failure(c, "CHECK").Code).To(BeEquivalentTo(types.CodeChanged))
+		b.Fails("CHECK", c, types.CodeChanged)
 		c.Config = minimalConfig("net1")
-		ok(c, "DEL")
+		b.OK("DEL", c)
 		Expect(b.ruleset()).To(And(Not(ContainSubstring("cid1")), ContainSubstring("cid2")))
 	})
 
@@ -133,7 +132,7 @@ var _ = Describe("rules of the reference plugin", func() {
 		}
 
 		It("the reference plugin deletes what plumb made", func() {
-			ok(b.call("cid1", v4only(`"backend":"iptables",`)), "ADD")
+			b.OK("ADD", b.call("cid1", v4only(`"backend":"iptables",`)))
 			reference("DEL", v4only("")).OK(GinkgoTB())
 			Expect(b.saved()).NotTo(ContainSubstring(refChain))
 			Expect(b.saved("iptables-save")).To(ContainSubstring("-A PREROUTING -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT"))
@@ -141,22 +140,22 @@ var _ = Describe("rules of the reference plugin", func() {
 
 		It("the reference plugin checks what plumb made", func() {
 			dual := conf(`"backend":"iptables",`, portMapping(8080, 80, overTCP), portMapping(8081, 80, overUDP))
-			ok(b.call("cid1", dual), "ADD")
+			b.OK("ADD", b.call("cid1", dual))
 			// Version 1.1.1 finds no difference in iptables, and then looks for IPv4 addresses in ip6tables.
 			Expect(reference("CHECK", dual).Stdout).To(Or(BeEmpty(), ContainSubstring("could not check ipv6")))
-			b.host.Must(GinkgoTB(), "iptables", "-t", "nat", "-F", refChain)
+			b.Host.Must(GinkgoTB(), "iptables", "-t", "nat", "-F", refChain)
 			Expect(reference("CHECK", dual).Stdout).To(ContainSubstring("could not check ipv4"))
 		})
 
 		It("plumb checks and deletes what the reference plugin made", func() {
 			dual := conf(`"backend":"iptables","conditionsV4":["!","-s","192.0.2.0/24"],`, portMapping(8080, 80, overTCP), portMapping(8081, 80, overUDP+`,"hostIP":"127.0.0.1"`))
 			reference("ADD", dual).OK(GinkgoTB())
-			ok(b.call("cid1", dual), "CHECK")
+			b.OK("CHECK", b.call("cid1", dual))
 			before := b.saved()
-			ok(b.call("cid1", dual), "DEL")
+			b.OK("DEL", b.call("cid1", dual))
 			Expect(b.saved()).NotTo(ContainSubstring(refChain))
 			By("and makes the same rules, and a mark of the guard")
-			ok(b.call("cid1", dual), "ADD")
+			b.OK("ADD", b.call("cid1", dual))
 			var same []string
 			for line := range strings.Lines(b.saved()) {
 				if !strings.Contains(line, guardComment) {

@@ -66,42 +66,42 @@ var _ = Describe("traffic", func() {
 
 	DescribeTable("reaches the container from outside, other containers, the host and itself", func(backend string) {
 		c = b.call("one", conf(withBackend(backend), both...))
-		ok(c, "ADD")
+		b.OK("ADD", c)
 		for _, dial := range []dialFunc{nstest.Dial, nstest.DialUDP} {
 			By("from outside, with the source address of that host")
-			expectAnswer(dial, b.outside, nstest.HostV4+":8080", nstest.OutsideV4)
-			expectAnswer(dial, b.outside, "["+nstest.HostV6+"]:8080", nstest.OutsideV6)
+			expectAnswer(dial, b.Outside, nstest.HostV4+":8080", nstest.OutsideV4)
+			expectAnswer(dial, b.Outside, "["+nstest.HostV6+"]:8080", nstest.OutsideV6)
 			By("from another container, at any address of the host")
 			expectAnswer(dial, b.containers[1], nstest.HostV4+":8080", gateway4)
 			expectAnswer(dial, b.containers[1], gateway4+":8080", gateway4)
 			expectAnswer(dial, b.containers[1], "["+gateway6+"]:8080", gateway6)
 			By("from the host")
-			expectAnswer(dial, b.host, nstest.HostV4+":8080", "")
-			expectAnswer(dial, b.host, gateway4+":8080", "")
-			expectAnswer(dial, b.host, "["+nstest.HostV6+"]:8080", "")
+			expectAnswer(dial, b.Host, nstest.HostV4+":8080", "")
+			expectAnswer(dial, b.Host, gateway4+":8080", "")
+			expectAnswer(dial, b.Host, "["+nstest.HostV6+"]:8080", "")
 			By("from the host's own 127.0.0.1")
-			expectAnswer(dial, b.host, "127.0.0.1:8080", gateway4)
+			expectAnswer(dial, b.Host, "127.0.0.1:8080", gateway4)
 			By("from the container itself")
 			expectAnswer(dial, b.containers[0], nstest.HostV4+":8080", gateway4)
 			expectAnswer(dial, b.containers[0], "["+gateway6+"]:8080", gateway6)
 			By("and connections to the container's own address are not translated")
 			expectAnswer(dial, b.containers[1], pod4+":80", peer4)
 		}
-		ok(c, "DEL")
-		nstest.MustNotAnswer(GinkgoTB(), b.outside, nstest.HostV4+":8080")
+		b.OK("DEL", c)
+		nstest.MustNotAnswer(GinkgoTB(), b.Outside, nstest.HostV4+":8080")
 	}, backends())
 
 	DescribeTable("between two containers is masqueraded also if netfilter sees bridged frames", Label(nstest.Kernel), func(backend string) {
-		nstest.RequireFeature(GinkgoTB(), "br_netfilter", b.host.SetBridgeNetfilter(GinkgoTB(), "1"))
-		ok(b.call("one", conf(withBackend(backend), both...)), "ADD")
+		nstest.RequireFeature(GinkgoTB(), "br_netfilter", b.Host.SetBridgeNetfilter(GinkgoTB(), "1"))
+		b.OK("ADD", b.call("one", conf(withBackend(backend), both...)))
 		expectAnswer(nstest.Dial, b.containers[1], nstest.HostV4+":8080", gateway4)
 		expectAnswer(nstest.Dial, b.containers[1], pod4+":80", peer4)
 		expectAnswer(nstest.DialUDP, b.containers[0], nstest.HostV4+":8080", gateway4)
 	}, backends())
 
 	DescribeTable("is masqueraded according to snat, masqAll and markMasqBit", func(backend, keys, outside, peer string) {
-		ok(b.call("one", conf(withBackend(backend)+keys, both...)), "ADD")
-		expectAnswer(nstest.Dial, b.outside, nstest.HostV4+":8080", outside)
+		b.OK("ADD", b.call("one", conf(withBackend(backend)+keys, both...)))
+		expectAnswer(nstest.Dial, b.Outside, nstest.HostV4+":8080", outside)
 		if peer == "" { // the answer does not go through the host, so the container drops it
 			nstest.MustNotAnswer(GinkgoTB(), b.containers[1], nstest.HostV4+":8080")
 			return
@@ -114,9 +114,9 @@ var _ = Describe("traffic", func() {
 	)
 
 	DescribeTable("is translated at the address in hostIP only", func(backend string) {
-		ok(b.call("one", conf(withBackend(backend),
+		b.OK("ADD", b.call("one", conf(withBackend(backend),
 			portMapping(8080, 80, overTCP+`,"hostIP":"`+nstest.HostV4+`"`), portMapping(8081, 80, overTCP+`,"hostIP":"127.0.0.1"`),
-			portMapping(8082, 80, overTCP+`,"hostIP":"0.0.0.0"`), portMapping(8083, 80, overTCP+`,"hostIP":"::"`), portMapping(8084, 80, `"protocol":"TCP","hostIP":"`+nstest.HostV6+`"`))), "ADD")
+			portMapping(8082, 80, overTCP+`,"hostIP":"0.0.0.0"`), portMapping(8083, 80, overTCP+`,"hostIP":"::"`), portMapping(8084, 80, `"protocol":"TCP","hostIP":"`+nstest.HostV6+`"`))))
 		for addr, reachable := range map[string]bool{
 			nstest.HostV4 + ":8080": true, gateway4 + ":8080": false, nstest.HostV4 + ":8081": false, nstest.HostV4 + ":8082": true,
 			"[" + nstest.HostV6 + "]:8082": false, "[" + nstest.HostV6 + "]:8083": true, nstest.HostV4 + ":8083": false,
@@ -125,15 +125,15 @@ var _ = Describe("traffic", func() {
 			_, err := nstest.Dial(b.containers[1], addr)
 			Expect(err == nil).To(Equal(reachable), addr)
 		}
-		expectAnswer(nstest.Dial, b.host, "127.0.0.1:8081", gateway4)
+		expectAnswer(nstest.Dial, b.Host, "127.0.0.1:8081", gateway4)
 	}, backends())
 
 	DescribeTable("that the host forwards is not translated (CVE-2025-67499)", func(backend string) {
-		ok(b.call("one", conf(withBackend(backend), both...)), "ADD")
-		b.outside.Batch(GinkgoTB(), "route add 10.9.0.0/24 via "+nstest.HostV4)
-		nstest.ServeTCP(GinkgoTB(), b.outside, nstest.OutsideV4+":8080")
+		b.OK("ADD", b.call("one", conf(withBackend(backend), both...)))
+		b.Outside.Batch(GinkgoTB(), "route add 10.9.0.0/24 via "+nstest.HostV4)
+		nstest.ServeTCP(GinkgoTB(), b.Outside, nstest.OutsideV4+":8080")
 		nstest.ServeTCP(GinkgoTB(), b.containers[1], peer4+":8080")
-		for from, addr := range map[*nstest.NS]string{b.containers[1]: nstest.OutsideV4 + ":8080", b.outside: peer4 + ":8080", b.host: nstest.OutsideV4 + ":8080"} {
+		for from, addr := range map[*nstest.NS]string{b.containers[1]: nstest.OutsideV4 + ":8080", b.Outside: peer4 + ":8080", b.Host: nstest.OutsideV4 + ":8080"} {
 			reply, err := nstest.Dial(from, addr)
 			Expect(err).NotTo(HaveOccurred())
 			Expect(reply).To(HaveSuffix("local=" + strings.TrimSuffix(addr, ":8080")))
@@ -141,10 +141,10 @@ var _ = Describe("traffic", func() {
 	}, backends())
 
 	DescribeTable("to a port of a Service goes to the Service (CVE-2019-9946)", func(backend, program, rules string) {
-		ok(b.call("one", conf(withBackend(backend), both...)), "ADD")
+		b.OK("ADD", b.call("one", conf(withBackend(backend), both...)))
 		b.load(program, rules)
 		nstest.ServeTCP(GinkgoTB(), b.containers[1], peer4+":80")
-		reply, err := nstest.Dial(b.outside, nstest.HostV4+":8080")
+		reply, err := nstest.Dial(b.Outside, nstest.HostV4+":8080")
 		Expect(err).NotTo(HaveOccurred())
 		Expect(reply).To(HaveSuffix("local=" + peer4))
 	},
@@ -157,11 +157,11 @@ var _ = Describe("traffic", func() {
 	)
 
 	DescribeTable("of another container does not reach 127.0.0.1 of the host (CVE-2020-8558)", func(backend, open string) {
-		ok(b.call("one", conf(withBackend(backend), both...)), "ADD")
-		Expect(b.host.Sysctl(GinkgoTB(), "net/ipv4/conf/cni0/route_localnet")).To(Equal("1"))
-		Expect(b.host.Sysctl(GinkgoTB(), "net/ipv4/conf/all/route_localnet")).To(Equal("0"))
-		Expect(b.host.Sysctl(GinkgoTB(), "net/ipv4/conf/"+nstest.Uplink+"/route_localnet")).To(Equal("0"))
-		nstest.ServeTCP(GinkgoTB(), b.host, "127.0.0.1:9999")
+		b.OK("ADD", b.call("one", conf(withBackend(backend), both...)))
+		Expect(b.Host.Sysctl(GinkgoTB(), "net/ipv4/conf/cni0/route_localnet")).To(Equal("1"))
+		Expect(b.Host.Sysctl(GinkgoTB(), "net/ipv4/conf/all/route_localnet")).To(Equal("0"))
+		Expect(b.Host.Sysctl(GinkgoTB(), "net/ipv4/conf/"+nstest.Uplink+"/route_localnet")).To(Equal("0"))
+		nstest.ServeTCP(GinkgoTB(), b.Host, "127.0.0.1:9999")
 		neighbor := b.containers[1]
 		neighbor.SetSysctl(GinkgoTB(), "net/ipv4/conf/eth0/route_localnet", "1")
 		neighbor.Batch(GinkgoTB(), "addr del 127.0.0.1/8 dev lo", "route replace 127.0.0.1/32 via "+gateway4+" dev eth0 src "+peer4)
@@ -169,7 +169,7 @@ var _ = Describe("traffic", func() {
 
 		By("but without the rule it does")
 		words := strings.Fields(open)
-		b.host.Must(GinkgoTB(), words[0], words[1:]...)
+		b.Host.Must(GinkgoTB(), words[0], words[1:]...)
 		_, err := nstest.Dial(neighbor, "127.0.0.1:9999")
 		Expect(err).NotTo(HaveOccurred())
 	},
@@ -182,13 +182,13 @@ var _ = Describe("traffic", func() {
 		for _, c := range conditions {
 			texts = append(texts, fmt.Sprintf("%q", c))
 		}
-		ok(b.call("one", conf(withBackend(backend)+`"conditionsV4":[`+strings.Join(texts, ",")+`],`, both...)), "ADD")
+		b.OK("ADD", b.call("one", conf(withBackend(backend)+`"conditionsV4":[`+strings.Join(texts, ",")+`],`, both...)))
 		other := confFor(withBackend(backend)+`"name":"net2",`, []string{pod4 + "/24"}, portMapping(9090, 80, overTCP))
-		ok(b.call("two", other), "ADD")
-		nstest.MustNotAnswer(GinkgoTB(), b.outside, nstest.HostV4+":8080")
+		b.OK("ADD", b.call("two", other))
+		nstest.MustNotAnswer(GinkgoTB(), b.Outside, nstest.HostV4+":8080")
 		expectAnswer(nstest.Dial, b.containers[1], nstest.HostV4+":8080", gateway4)
-		expectAnswer(nstest.Dial, b.outside, nstest.HostV4+":9090", nstest.OutsideV4)
-		expectAnswer(nstest.Dial, b.outside, "["+nstest.HostV6+"]:8080", nstest.OutsideV6)
+		expectAnswer(nstest.Dial, b.Outside, nstest.HostV4+":9090", nstest.OutsideV4)
+		expectAnswer(nstest.Dial, b.Outside, "["+nstest.HostV6+"]:8080", nstest.OutsideV6)
 	},
 		Entry(nil, backendNFTables, "ip", "saddr", "!=", nstest.OutsideV4),
 		Entry(nil, backendIPTables, "!", "-s", nstest.OutsideV4),
@@ -196,22 +196,22 @@ var _ = Describe("traffic", func() {
 
 	DescribeTable("over UDP from one port reaches the new container at once, and other connections stay", func(backend string) {
 		nstest.ServeUDP(GinkgoTB(), b.containers[1], peer4+":80")
-		nstest.ServeUDP(GinkgoTB(), b.outside, nstest.OutsideV4+":8080")
-		b.outside.Batch(GinkgoTB(), "route add 10.9.0.0/24 via "+nstest.HostV4)
+		nstest.ServeUDP(GinkgoTB(), b.Outside, nstest.OutsideV4+":8080")
+		b.Outside.Batch(GinkgoTB(), "route add 10.9.0.0/24 via "+nstest.HostV4)
 		one := b.call("one", conf(withBackend(backend), both...))
 		two := b.call("two", confFor(withBackend(backend)+`"name":"net1",`, []string{peer4 + "/24"}, both...))
 
 		// The kernel tracks connections only if a rule needs that.
-		ok(b.call("zero", confFor(withBackend(backend)+`"name":"net0",`, []string{pod4 + "/24", pod6 + "/64"}, portMapping(9999, 80, overTCP))), "ADD")
-		newTalker := b.newTalker(b.outside, nstest.HostV4+":8080")
+		b.OK("ADD", b.call("zero", confFor(withBackend(backend)+`"name":"net0",`, []string{pod4 + "/24", pod6 + "/64"}, portMapping(9999, 80, overTCP))))
+		newTalker := b.newTalker(b.Outside, nstest.HostV4+":8080")
 		passing := b.newTalker(b.containers[1], nstest.OutsideV4+":8080")
-		unrelated := b.newTalker(b.outside, peer4+":80") // the container's port is another one's host port
-		talk6 := b.newTalker(b.outside, "["+nstest.HostV6+"]:8080")
+		unrelated := b.newTalker(b.Outside, peer4+":80") // the container's port is another one's host port
+		talk6 := b.newTalker(b.Outside, "["+nstest.HostV6+"]:8080")
 		unrelated6 := b.newTalker(b.containers[1], "["+nstest.OutsideV6+"]:8080")
-		nstest.ServeUDP(GinkgoTB(), b.outside, "["+nstest.OutsideV6+"]:8080")
-		b.outside.Batch(GinkgoTB(), "route add fd00:9::/64 via "+nstest.HostV6)
+		nstest.ServeUDP(GinkgoTB(), b.Outside, "["+nstest.OutsideV6+"]:8080")
+		b.Outside.Batch(GinkgoTB(), "route add fd00:9::/64 via "+nstest.HostV6)
 		for _, addr := range []string{"[" + pod6 + "]:80", "[" + peer6 + "]:80"} { // wait until all addresses of the links are usable
-			_, _ = nstest.Dial(b.host, addr)
+			_, _ = nstest.Dial(b.Host, addr)
 		}
 		Expect(newTalker()).To(BeEmpty(), "nothing is mapped yet")
 		Expect(talk6()).To(BeEmpty())
@@ -221,38 +221,38 @@ var _ = Describe("traffic", func() {
 		udpFlows := b.udpFlows("dst=" + nstest.OutsideV4)
 		Expect(udpFlows).NotTo(BeEmpty())
 
-		ok(one, "ADD")
+		b.OK("ADD", one)
 		Expect(newTalker()).To(HaveSuffix("local=" + pod4))
 		Expect(talk6()).To(HaveSuffix("local=" + pod6))
 		Expect(b.udpFlows("dst=" + nstest.OutsideV6)).To(HaveLen(1))
-		ok(two, "ADD")
+		b.OK("ADD", two)
 		Expect(newTalker()).To(HaveSuffix("local="+peer4), "a port that was taken over")
-		ok(two, "DEL")
+		b.OK("DEL", two)
 		Expect(b.udpFlows("dst=" + nstest.HostV4)).To(BeEmpty())
 		Expect(b.udpFlows("dst=" + nstest.OutsideV4)).To(Equal(udpFlows))
 		Expect(b.udpFlows("dst=" + peer4)).NotTo(BeEmpty())
-		ok(one, "DEL")
+		b.OK("DEL", one)
 		Expect(b.udpFlows("dst=" + nstest.HostV6)).To(BeEmpty())
 		Expect(b.udpFlows("dst=" + nstest.OutsideV6)).To(HaveLen(1))
 	}, backends())
 
 	It("reaches a container with a veth pair and no bridge, from 127.0.0.1, itself, outside and another container", func() {
 		container := nstest.New(GinkgoTB())
-		nstest.Join(GinkgoTB(), nstest.End{In: b.host, Name: "veth0", Addrs: []string{"10.8.0.1/32"}}, nstest.End{In: container, Name: "eth0", Addrs: []string{"10.8.0.2/24"}})
-		b.host.Batch(GinkgoTB(), "route add 10.8.0.2 dev veth0")
+		nstest.Join(GinkgoTB(), nstest.End{In: b.Host, Name: "veth0", Addrs: []string{"10.8.0.1/32"}}, nstest.End{In: container, Name: "eth0", Addrs: []string{"10.8.0.2/24"}})
+		b.Host.Batch(GinkgoTB(), "route add 10.8.0.2 dev veth0")
 		container.Batch(GinkgoTB(), "link set lo up", "route add default via 10.8.0.1")
 		nstest.ServeTCP(GinkgoTB(), container, "10.8.0.2:80")
-		ok(b.call("ptp", confFor(`"name":"net2",`, []string{"10.8.0.2/24"}, portMapping(8088, 80, overTCP))), "ADD")
-		nstest.MustDial(GinkgoTB(), b.host, "127.0.0.1:8088", "10.8.0.1")
+		b.OK("ADD", b.call("ptp", confFor(`"name":"net2",`, []string{"10.8.0.2/24"}, portMapping(8088, 80, overTCP))))
+		nstest.MustDial(GinkgoTB(), b.Host, "127.0.0.1:8088", "10.8.0.1")
 		nstest.MustDial(GinkgoTB(), container, nstest.HostV4+":8088", "10.8.0.1")
-		nstest.MustDial(GinkgoTB(), b.outside, nstest.HostV4+":8088", nstest.OutsideV4)
+		nstest.MustDial(GinkgoTB(), b.Outside, nstest.HostV4+":8088", nstest.OutsideV4)
 		nstest.MustDial(GinkgoTB(), b.containers[1], nstest.HostV4+":8088", peer4)
 	})
 
 	It("to [::1] reaches the server of the host, because the kernel could not route answers", func() {
-		ok(b.call("one", conf("", both...)), "ADD")
-		nstest.ServeTCP(GinkgoTB(), b.host, "[::1]:8080")
-		nstest.MustDial(GinkgoTB(), b.host, "[::1]:8080", "::1")
+		b.OK("ADD", b.call("one", conf("", both...)))
+		nstest.ServeTCP(GinkgoTB(), b.Host, "[::1]:8080")
+		nstest.MustDial(GinkgoTB(), b.Host, "[::1]:8080", "::1")
 	})
 })
 
@@ -277,7 +277,7 @@ func (b *testbed) newTalker(from *nstest.NS, addr string) func() string {
 // "dst=192.0.2.1".
 func (b *testbed) udpFlows(word string) []string {
 	GinkgoHelper()
-	out := b.host.Must(GinkgoTB(), "conntrack", "-L", "-p", "udp", "-f", "ipv4") + b.host.Must(GinkgoTB(), "conntrack", "-L", "-p", "udp", "-f", "ipv6")
+	out := b.Host.Must(GinkgoTB(), "conntrack", "-L", "-p", "udp", "-f", "ipv4") + b.Host.Must(GinkgoTB(), "conntrack", "-L", "-p", "udp", "-f", "ipv6")
 	var lines []string
 	for line := range strings.Lines(out) {
 		words := strings.Fields(line)
