@@ -41,7 +41,7 @@ func connect(n *nstest.NS, t *trace.Tracer) *nft.Conn {
 	return c
 }
 
-// portLayout returns a table like that of port maps: the maps hostport4 and chain4 have the
+// portLayout returns a table like the table of port maps. The maps hostport4 and chain4 contain the
 // elements of a claim.
 func portLayout() nft.Layout {
 	port := []nft.Type{nft.InetProto, nft.InetService}
@@ -113,7 +113,7 @@ func (a claimant) add(ports ...uint16) error {
 // del deletes the claims to the ports or, without ports, all claims.
 func (a claimant) del(ports ...uint16) error { return a.store(ports...).Remove() }
 
-// A model has the owners that a correct store has, by port.
+// A model contains the owners that a correct store contains, by port.
 type model struct{ owner, former map[uint16]string }
 
 func (m *model) add(owner string, ports []uint16) {
@@ -149,7 +149,7 @@ func (m *model) ports(owner string) (all []uint16) {
 	return all
 }
 
-// elements returns the elements that a correct store has, as text.
+// elements returns the elements of a correct store, as text.
 func (m *model) elements() []string {
 	var all []string
 	for suffix, owners := range map[string]map[uint16]string{"": m.owner, "-former": m.former} {
@@ -167,7 +167,7 @@ func (m *model) elements() []string {
 	return all
 }
 
-// elementsOf returns the elements that the kernel has, as text.
+// elementsOf returns the elements in the kernel, as text.
 func elementsOf(c *nft.Conn) []string {
 	GinkgoHelper()
 	number := func(k nft.Key) int { return int(k[4])<<8 | int(k[5]) }
@@ -203,7 +203,7 @@ var _ = Describe("the store of claims", func() {
 		}
 	})
 
-	It("has the elements of a model after each of many random operations", func() {
+	It("contains the elements of a model after each of many random operations", func() {
 		random := rand.New(rand.NewPCG(uint64(GinkgoRandomSeed()), 0))
 		m := &model{map[uint16]string{}, map[uint16]string{}}
 		for step := range 250 {
@@ -282,7 +282,7 @@ var _ = Describe("the store of claims", func() {
 		Expect(u.Len()).To(BeZero())
 	})
 
-	It("reads only its own keys and creates no set for former owners when no other owner has the claim", func() {
+	It("reads only its own keys and creates no set for former owners if no other owner claims the keys", func() {
 		Expect(claimants[0].add(80)).To(Succeed())
 		var steps []string
 		a := claimants[1]
@@ -319,7 +319,7 @@ var _ = Describe("the store of claims", func() {
 	})
 })
 
-var _ = DescribeTable("Add and Damaged reject a table that another program made, and Delete and GC succeed:", func(code int, text string, script ...string) {
+var _ = DescribeTable("Add and Damaged reject a table that another program created, and Delete and GC succeed:", func(code int, text string, script ...string) {
 	host := nstest.NewHost(GinkgoTB())
 	c := connect(host, nil)
 	for _, line := range script {
@@ -332,21 +332,21 @@ var _ = DescribeTable("Add and Damaged reject a table that another program made,
 	Expect(err).To(MatchError(ContainSubstring(text)))
 	Expect(types.AsError(err).Code).To(BeEquivalentTo(code))
 	Expect(u.Len()).To(BeZero())
-	Expect(a.del(80)).To(Succeed(), "such a table has no elements of plumb")
+	Expect(a.del(80)).To(Succeed(), "such a table contains no elements of plumb")
 	Expect(c.Atomically("GC", func(tx *nft.Tx) error {
 		_, err := a.store().GC(tx, "net0", nil)
 		return err
 	})).To(Succeed())
-	if !strings.Contains(text, "not as plumb") {
+	if !strings.Contains(text, "differs from") {
 		_, err = c.DamagedChains(portLayout())
 		Expect(err).To(MatchError(ContainSubstring(text)))
 		Expect(host.Must(GinkgoTB(), "nft", "list", "ruleset")).To(Equal(before))
 	}
 },
 	Entry("dormant", types.CodeConfig, "table inet plumb is dormant", "add table inet plumb { flags dormant; }"),
-	Entry("with a map of other types", types.CodeConfig, "table inet plumb is not as plumb makes it", "add table inet plumb", "add map inet plumb hostport4 { type ipv4_addr : ipv4_addr; }"),
-	Entry("with a set for a map", types.CodeConfig, "table inet plumb is not as plumb makes it", "add table inet plumb", "add set inet plumb chain4 { type ipv4_addr; }"),
-	Entry("with a chain at another hook", types.CodeConfig, "table inet plumb is not as plumb makes it", "add table inet plumb", "add chain inet plumb prerouting { type filter hook forward priority 0; }"),
+	Entry("with a map of other types", types.CodeConfig, "table inet plumb differs from the table that plumb creates", "add table inet plumb", "add map inet plumb hostport4 { type ipv4_addr : ipv4_addr; }"),
+	Entry("with a set for a map", types.CodeConfig, "table inet plumb differs from the table that plumb creates", "add table inet plumb", "add set inet plumb chain4 { type ipv4_addr; }"),
+	Entry("with a chain at another hook", types.CodeConfig, "table inet plumb differs from the table that plumb creates", "add table inet plumb", "add chain inet plumb prerouting { type filter hook forward priority 0; }"),
 )
 
 var _ = It("Add says that the table belongs exclusively to another program", func() {

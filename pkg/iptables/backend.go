@@ -8,10 +8,11 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// ByBackend calls byNFT with a connection to nf_tables, or byIPTables. backend is the value of a configuration key: "nftables",
-// "iptables" or, for the default, empty. The default is nftables, or iptables if the kernel lacks what byNFT needs
-// (nft.ErrUnavailable), for example NAT in the family inet (Linux 5.2). With the backend nftables, that is an error with
-// types.CodeConfig, which matches nft.ErrUnavailable.
+// ByBackend calls byNFT with a connection to nf_tables, or byIPTables. backend is the value of a
+// configuration key, which is "nftables", "iptables" or, for the default, empty. The default is nftables,
+// unless the kernel lacks a feature that byNFT needs (nft.ErrUnavailable), for example NAT in the family
+// inet (Linux 5.2). If the backend "nftables" needs such a feature, the error matches nft.ErrUnavailable,
+// and its code is types.CodeConfig.
 func ByBackend(host *ns.Handle, backend string, byNFT func(*nft.Conn) error, byIPTables func() error) error {
 	if backend == "iptables" {
 		return byIPTables()
@@ -24,7 +25,7 @@ func ByBackend(host *ns.Handle, backend string, byNFT func(*nft.Conn) error, byI
 	case !errors.Is(err, nft.ErrUnavailable):
 		return err
 	case backend == "nftables":
-		return types.Errorf(types.CodeConfig, "load the module nf_tables, or use the iptables backend: %w", err)
+		return types.Errorf(types.CodeConfig, "%w; load the module nf_tables, or use the iptables backend", err)
 	}
 	return byIPTables()
 }

@@ -11,26 +11,25 @@ import (
 // NAT is the table for masquerade and port maps.
 const NAT = "nat"
 
-// A Cleanup finds and deletes rules that the iptables backends of plumb or the reference plugins
-// made. The rules can be in nf_tables, where iptables-nft keeps its tables, and in legacy tables.
+// A Cleanup finds and deletes rules that the iptables backends of plumb or of the reference plugins
+// added. The rules can be in nf_tables, where iptables-nft keeps its tables, and in legacy tables.
 type Cleanup struct {
-	// Tables are the tables in nf_tables. Empty: the tables nat of both families.
+	// Tables lists the nftables tables. If it is empty, they are the tables nat of both families.
 	Tables []nft.Table
-	// Required is a chain without which a table has nothing to delete. Empty: there is no such
-	// chain.
+	// Required is a chain. Cleanup skips a table that does not contain it. It may be empty.
 	Required string
-	// Chains are the chains of which Select gets the rules, as far as the rules are in
-	// nf_tables. Empty: all chains. Select always gets all rules of a legacy table.
+	// Chains lists the chains in nf_tables whose rules Select gets. If it is empty, Select gets the
+	// rules of all chains. Select always gets all rules of a legacy table.
 	Chains []string
-	// Select selects what is deleted from a table. It is called again for a table that another
-	// program has changed meanwhile.
+	// Select selects the rules and chains to delete from a table. Cleanup calls it again if another
+	// program has changed the table in the meantime.
 	Select func(rules []Rule) Selection
 }
 
-// A Selection is what a Cleanup deletes from a table.
+// A Selection lists the rules and chains that a Cleanup deletes from a table.
 type Selection struct {
 	Rules  []Rule
-	Chains []string // deleted with the rules in them
+	Chains []string // to delete together with their rules
 }
 
 // Where returns a function for Select that selects the rules for which match returns true.
@@ -45,7 +44,7 @@ func Where(match func(r Rule) bool) func(rules []Rule) Selection {
 	}
 }
 
-// NFT puts the deletion of what is in nf_tables into tx. It runs no program.
+// NFT adds the deletion of the rules and chains in nf_tables to tx. It runs no program.
 func (c Cleanup) NFT(conn *nft.Conn, tx *nft.Tx) error {
 	tables := c.Tables
 	if len(tables) == 0 {
@@ -76,8 +75,8 @@ func (c Cleanup) NFT(conn *nft.Conn, tx *nft.Tx) error {
 	return nil
 }
 
-// Legacy deletes what is in the legacy tables nat. See LegacyTool. The text description names the
-// deletion in errors and in the trace.
+// Legacy deletes the rules and chains in the legacy tables nat (see LegacyTool). The parameter
+// description describes the deletion in errors and in the trace.
 func (c Cleanup) Legacy(host *ns.Handle, description string) error {
 	var errs []error
 	for _, f := range nft.Families() {
@@ -90,7 +89,7 @@ func (c Cleanup) Legacy(host *ns.Handle, description string) error {
 	return errors.Join(errs...)
 }
 
-// deletions returns the lines that delete what is selected in a legacy table.
+// deletions returns the lines that delete the selection from a legacy table.
 func (c Cleanup) deletions(t Table) (lines []string) {
 	if c.Required != "" && !t.HasChain(c.Required) {
 		return nil

@@ -6,21 +6,21 @@ import (
 	"testing"
 )
 
-// FuzzParse: each rule is a line of the input, its deletion has the words of its addition, and
-// its line parses to the same rule.
+// FuzzParse checks that each rule is a line of the input, that its deletion contains the words of its
+// addition, and that its line parses to the same rule.
 func FuzzParse(f *testing.F) {
 	f.Add("*nat\n:PREROUTING ACCEPT [0:0]\n-A POSTROUTING -s 10.88.0.2/32 -m comment --comment \"name: \\\"net1\\\" id: \\\"c\\\"\" -j CNI-1\nCOMMIT\n")
 	f.Add("-A\n-A x\n-A x --comment\n-A x -j \"\n:\n: \n-A \\")
 	f.Fuzz(func(t *testing.T, saved string) {
 		for _, r := range Parse(saved).Rules {
 			if !strings.Contains(saved, r.Line) || strings.Contains(r.Line, "\n") || !strings.HasPrefix(r.Line, "-A ") {
-				t.Errorf("%q is no line of %q", r.Line, saved)
+				t.Errorf("%q is not a line of %q", r.Line, saved)
 			}
 			if rest, ok := strings.CutPrefix(r.Deletion(), "-D "); !ok || "-A "+rest != r.Addition() {
 				t.Errorf("%q deletes %q", r.Deletion(), r.Line)
 			}
-			if again := Parse(Script("nat", r.Line)).Rules; len(again) != 1 || again[0] != r {
-				t.Errorf("%+v is parsed again as %+v", r, again)
+			if got := Parse(Script("nat", r.Line)).Rules; len(got) != 1 || got[0] != r {
+				t.Errorf("parsed %+v again, got %+v", r, got)
 			}
 			_ = r.Mentions(netip.IPv6Loopback())
 		}

@@ -1,10 +1,9 @@
 // Package iptables runs the iptables programs, for networks that are configured to use them
-// and for kernels without nf_tables. It also deletes rules that these programs made (Cleanup). If
+// and for kernels without nf_tables. It also deletes rules that these programs added (Cleanup). If
 // these rules are in nf_tables, it deletes them without running a program.
 //
-// It runs iptables-restore --noflush: one process makes all changes of a script, or none of
-// them. The library coreos/go-iptables has no such call: it starts one process per rule, and
-// one more to find out the version.
+// It runs iptables-restore --noflush, so that one process applies all changes of a script, or none.
+// The library coreos/go-iptables starts one process per rule, and another one to read the version.
 package iptables
 
 import (
@@ -32,9 +31,9 @@ func Name(f nft.Family) string {
 	return "iptables"
 }
 
-// A Variant selects one of the iptables programs that a host can have. Since iptables 1.8 there is
-// one program for rules in nf_tables, and another one for rules in the legacy tables (ip_tables). A
-// host can have both programs, and both kinds of rules, at the same time.
+// A Variant selects one of the iptables programs. Since iptables 1.8 there is one program for rules in
+// nf_tables, and another one for rules in the legacy tables (ip_tables). Both programs can be installed,
+// and both kinds of rules can exist at the same time.
 type Variant string
 
 // The variants, by the middle part of the names of their programs.
@@ -57,14 +56,13 @@ func (t Tool) Name() string { return Name(t.Family) }
 // runLimit is how long a program may run after it has acquired the lock.
 const runLimit = 10 * time.Second
 
-// Restore makes all changes of a script, or none of them. The script has the format of
-// iptables-save. Restore flushes the chains that the script declares (":CHAIN -"), and no others.
-// The parameter description names the changes in errors and in the trace.
+// Restore applies all changes of a script, or none. The script is in the format of iptables-save.
+// Restore flushes only the chains that the script declares (":CHAIN -"). The parameter description
+// describes the changes in errors and in the trace.
 //
-// The error matches ErrRefused if the script does not fit the content of the tables: the
-// script adds a chain that exists, or deletes a rule that does not exist. The error has
-// types.CodeConfig if the program is missing or does not understand the script, and
-// types.CodeTryAgain if the lock was not free in time.
+// The error matches ErrRefused if the script does not fit the content of the tables, because it adds
+// an existing chain or deletes a missing rule. Its code is types.CodeConfig if the program is missing or
+// does not understand the script, and types.CodeTryAgain if the lock was not free in time.
 func (t Tool) Restore(description, script string) error {
 	program, err := t.program("restore")
 	if err != nil {
@@ -84,12 +82,12 @@ func (t Tool) Save(table string) (string, error) {
 }
 
 // Change reads a table, calls makeScript with its content, and executes the script that makeScript
-// returns. If the script is empty, Change changes nothing. The parameter description names the
+// returns. If the script is empty, Change changes nothing. The parameter description describes the
 // changes in errors and in the trace.
 //
-// Change holds the lock of WithLock. Programs that do not use that lock can still change the table
-// after Change has read it. If the script is then refused, Change starts again; it makes at most
-// five attempts. The error is that of makeScript, Save, Restore or WithLock.
+// Change holds the lock of WithLock. Programs that do not use that lock can change the table after
+// Change has read it. If the script is refused for that reason, Change starts again, up to five times.
+// The errors are those of makeScript, Save, Restore and WithLock.
 func (t Tool) Change(table, description string, makeScript func(Table) (string, error)) error {
 	const attempts = 5
 	return WithLock(t.HostNS, LockWait, func() error {
@@ -124,7 +122,7 @@ func (t Tool) program(verb string) (string, error) {
 	name := t.Name() + string(t.Variant) + "-" + verb
 	path, err := FindProgram(name)
 	if err != nil {
-		return "", types.Errorf(types.CodeConfig, "the program %s is missing: install iptables: %w", name, err)
+		return "", types.Errorf(types.CodeConfig, "program %s: %w; install iptables", name, err)
 	}
 	return path, nil
 }
@@ -155,19 +153,22 @@ func explain(err error) error {
 	switch exit.ExitCode() {
 	case otherProblem:
 		return fmt.Errorf("%w: %w", err, ErrRefused)
-	case parameterProblem: // a chain, a match or an option that does not exist
+	case parameterProblem: // a chain, a match or an option does not exist
 		return types.Coded(types.CodeConfig, err)
 	case resourceProblem:
-		return types.Errorf(types.CodeTryAgain, "%w; the tables are busy (another program holds the lock): try again", err)
+		return types.Errorf(types.CodeTryAgain, "%w; the tables are busy (another program holds the lock), try again", err)
 	}
 	return err
 }
 
-// LegacyTool returns the Tool for the legacy table of that name, such as "nat", if the namespace has that table. It runs no
-// program. found is also false if the programs for the table are not installed, because plumb cannot have made rules in it without
-// them, if the kernel does not support legacy tables, or if the process may not read their list: under a rootless runtime that
-// created the network namespace before the uid_map was written, the list belongs to a user who is not mapped (xt_proto_init in the
-// kernel's net/netfilter/x_tables.c).
+// LegacyTool returns the Tool for the legacy table of that name, such as "nat". It runs no program.
+// found is false in each of these cases:
+//
+//   - The namespace does not contain the table, or the kernel does not support legacy tables.
+//   - The programs for the table are not installed. Without them, plumb cannot have added rules.
+//   - The process may not read the list of tables. If a rootless runtime creates the network namespace
+//     before it writes the uid_map, the list belongs to a user who is not mapped (xt_proto_init in the
+//     kernel's net/netfilter/x_tables.c).
 func LegacyTool(host *ns.Handle, f nft.Family, table string) (t Tool, found bool, err error) {
 	// /proc/net shows the namespace of the process's main thread, not of this thread.
 	path := "/proc/thread-self/net/ip_tables_names"
@@ -187,7 +188,7 @@ func LegacyTool(host *ns.Handle, f nft.Family, table string) (t Tool, found bool
 	case err != nil:
 		return Tool{}, false, fmt.Errorf("look for tables of iptables-legacy: %w", err)
 	}
-	for _, v := range []Variant{Legacy, Default} { // before 1.8, iptables had only legacy tables and no variants
+	for _, v := range []Variant{Legacy, Default} { // before 1.8, iptables supported only legacy tables, without variants
 		t = Tool{HostNS: host, Family: f, Variant: v}
 		if slices.Contains(strings.Fields(string(names)), table) && t.CheckInstalled() == nil {
 			return t, true, nil
@@ -196,14 +197,14 @@ func LegacyTool(host *ns.Handle, f nft.Family, table string) (t Tool, found bool
 	return Tool{}, false, nil
 }
 
-// Quote returns s quoted, so that it is one word of a script.
+// Quote quotes s for use as one word of a script.
 func Quote(s string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"`
 }
 
-// Words splits a line of Save at spaces into its words, and removes the quotes that Quote added. The
-// words after -i and -o have no quotes: iptables-save prints names of interfaces as they are, even
-// those with quotation marks.
+// Words splits a line of Save at spaces into its words, and removes the quotes that Quote added. It does
+// not remove quotes after -i and -o, because iptables-save never quotes the names of interfaces, even if
+// they contain quotation marks.
 func Words(line string) []string {
 	var words []string
 	for {

@@ -23,9 +23,8 @@ func newTool(t *testing.T, v Variant) Tool {
 	return Tool{HostNS: nstest.New(t).Open(t, nil), Family: nft.IPv4, Variant: v}
 }
 
-func TestRestoreMakesAllChangesOrNone(t *testing.T) {
-	const nftVariant Variant = "-nft" // the programs for nf_tables, if they are not the default
-	for _, v := range []Variant{Default, Legacy, nftVariant} {
+func TestRestoreAppliesAllChangesOrNone(t *testing.T) {
+	for _, v := range []Variant{Default, Legacy, NFT} {
 		t.Run(string("iptables"+v), func(t *testing.T) {
 			tool := newTool(t, v)
 			if err := tool.Restore("add", "*nat\n-N A\n-A A -s 192.0.2.1 -m comment --comment "+Quote(`a "b" \c`)+" -j RETURN\nCOMMIT\n"); err != nil {
@@ -46,7 +45,7 @@ func TestRestoreMakesAllChangesOrNone(t *testing.T) {
 			got := Words(strings.SplitN(saved[i:], "\n", 2)[0])
 			want := []string{"-A", "A", "-s", "192.0.2.1/32", "-m", "comment", "--comment", `a "b" \c`, "-j", "RETURN"}
 			if !slices.Equal(got, want) {
-				t.Errorf("the saved rule has the words %q, want %q", got, want)
+				t.Errorf("want a saved rule with the words %q, got %q", want, got)
 			}
 			if _, found, err := LegacyTool(tool.HostNS, nft.IPv4, "nat"); err != nil || found != (v == Legacy) {
 				t.Errorf("LegacyTool of nat = %v, %v, want %v", found, err, v == Legacy)
@@ -75,7 +74,7 @@ func TestChangeTriesAgainAfterARefusal(t *testing.T) {
 	tool := newTool(t, Default)
 	calls := 0
 	err := tool.Change(NAT, "add A", func(table Table) (string, error) {
-		if calls++; calls == 1 { // another program makes the chain meanwhile
+		if calls++; calls == 1 { // another program creates the chain in the meantime
 			if err := tool.Restore("add A before", Script(NAT, "-N A")); err != nil {
 				t.Error(err)
 			}
@@ -122,8 +121,8 @@ func TestErrorNamesMissingProgram(t *testing.T) {
 	tool := newTool(t, "-nonesuch")
 	for _, err := range []error{tool.CheckInstalled(), tool.Restore("add", "")} {
 		expectCode(t, err, types.CodeConfig)
-		if err != nil && !strings.Contains(err.Error(), "iptables-nonesuch-restore is missing: install iptables") {
-			t.Errorf("the error does not say what to do: %v", err)
+		if err != nil && !strings.Contains(err.Error(), "program iptables-nonesuch-restore: ") || err != nil && !strings.HasSuffix(err.Error(), "; install iptables") {
+			t.Errorf("want an error that names the program and what to do, got %v", err)
 		}
 	}
 }
@@ -188,14 +187,14 @@ func TestWithLockRunsOneFunctionAtATime(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = third.Close() }()
-	// The second call of WithLock returned, but its flock(2) still waits in the background. If
-	// it gets the lock before third does, the lock is released when other is closed.
+	// The second call of WithLock has returned, but its flock(2) still waits in the background. If it
+	// gets the lock before third does, closing other releases the lock.
 	if err := other.Close(); err != nil {
 		t.Error(err)
 	}
 	ran := false
 	if err := WithLock(third, time.Minute, func() error { ran = true; return nil }); err != nil || !ran {
-		t.Errorf("WithLock with a free lock returned %v; it ran the function: %t", err, ran)
+		t.Errorf("want WithLock to run the function with a free lock, got %v (function run: %t)", err, ran)
 	}
 }
 

@@ -15,27 +15,27 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// A Program is a program that is run once.
+// A Program is an executable with arguments and input, to be run once.
 type Program struct {
 	Path  string
 	Args  []string
 	Stdin string
-	Limit time.Duration // how long it may run
+	Limit time.Duration // the time after which Run kills the program
 }
 
 // An ExitError says that a program failed.
 type ExitError = exec.ExitError
 
-// Run runs the program in the namespace and returns what it wrote to stdout. The text step names
-// the run in errors and in the trace.
+// Run runs the program in the namespace and returns its stdout. The parameter step describes the run
+// in errors and in the trace.
 //
-// The error matches an *ExitError if the program failed, and contains what it wrote to stderr, in one line. The error has
-// types.CodeTryAgain if the program ran longer than its limit and was killed.
+// The error matches an *ExitError if the program failed, and contains its stderr in one line. Its code
+// is types.CodeTryAgain if the program exceeded its limit and was killed.
 //
-// A new process is in the namespace of the thread that forks it. If the plugin is killed, the
-// kernel kills the program too (PR_SET_PDEATHSIG). Otherwise the program could make its changes
-// after the DEL that follows, and the changes would remain. The kernel also kills the program
-// when the thread that forked it ends, so the goroutine is locked to its thread.
+// A new process is in the namespace of the thread that forks it. If the plugin is killed, the kernel
+// kills the program as well (PR_SET_PDEATHSIG). Otherwise the program could apply its changes after the
+// next DEL, and the changes would remain. Because the kernel also kills the program when the thread that
+// forked it ends, Run locks the goroutine to its thread.
 func (p Program) Run(host *ns.Handle, step string) (stdout string, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), p.Limit)
 	defer cancel()
@@ -63,9 +63,9 @@ func (p Program) Run(host *ns.Handle, step string) (stdout string, err error) {
 	return "", fmt.Errorf("%s: %w", step, err)
 }
 
-// FindProgram returns the path of a program for the rules of the kernel, such as nft. Besides PATH, it
-// searches the folders where distributions install these programs, because a runtime may call
-// plugins with any PATH.
+// FindProgram returns the path of a program such as nft or iptables-save. Besides PATH, it searches the
+// directories where distributions install these programs, because a runtime may call plugins with any
+// PATH.
 func FindProgram(name string) (string, error) {
 	path, err := exec.LookPath(name)
 	if err == nil {

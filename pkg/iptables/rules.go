@@ -10,17 +10,17 @@ import (
 	"github.com/plumb-cni/plumb/pkg/nft"
 )
 
-// A Rule is a rule of a table. Parse reads rules from the output of iptables-save, and
+// A Rule is a rule in a table. Parse reads rules from the output of iptables-save, and
 // ReadNFT reads them from nf_tables.
 type Rule struct {
 	Chain   string
 	Comment string
-	Jump    string       // the target of -j or -g; empty: none
-	Source  netip.Prefix // the prefix of -s; invalid: none
-	Matches string       // the matches, without the comment; only from Parse
-	Line    string       // the whole line; only from Parse
+	Jump    string       // the target of -j or -g, or empty
+	Source  netip.Prefix // the prefix of -s, or the zero Prefix
+	Matches string       // the matches without the comment, set by Parse only
+	Line    string       // the whole line, set by Parse only
 
-	found *nft.ListedRule // only from ReadNFT
+	found *nft.ListedRule // set by ReadNFT only
 }
 
 // A Table is the content of a table.
@@ -29,7 +29,7 @@ type Table struct {
 	Rules  []Rule
 }
 
-// HasChain reports whether the table has a chain of that name.
+// HasChain reports whether the table contains a chain of that name.
 func (t Table) HasChain(name string) bool { return slices.Contains(t.Chains, name) }
 
 // NewChains returns the lines of a script that add the chains that the table lacks.
@@ -89,8 +89,8 @@ func parseRule(line string) Rule {
 	return r
 }
 
-// ReadNFT returns the rules of some chains of a table in nf_tables, or of all chains if none is
-// named. It runs no program. A missing table or chain has no rules.
+// ReadNFT returns the rules of these chains of an nftables table or, without chains, all rules of the
+// table. It runs no program. A missing table or chain is not an error.
 func ReadNFT(c *nft.Conn, t nft.Table, chains ...string) ([]Rule, error) {
 	if len(chains) == 0 {
 		chains = []string{""}
@@ -109,8 +109,8 @@ func ReadNFT(c *nft.Conn, t nft.Table, chains ...string) ([]Rule, error) {
 	return rules, nil
 }
 
-// Mentions reports whether the rule contains the address: in a match, or in an option of its
-// target, where a port may follow.
+// Mentions reports whether the rule contains the address in a match, or in an option of its target,
+// where a port may follow.
 func (r Rule) Mentions(a netip.Addr) bool {
 	if r.found != nil {
 		return r.found.Mentions(a)
@@ -122,8 +122,8 @@ func (r Rule) Mentions(a netip.Addr) bool {
 	return slices.ContainsFunc(Words(r.Line), func(w string) bool { return w == text || strings.HasPrefix(w, text+":") })
 }
 
-// Addition returns the line of a script that adds a rule from Parse: its Line, with quotes for names of
-// interfaces that need them.
+// Addition returns the line of a script that adds a rule from Parse. It is the Line of the rule, with
+// quotes around the names of interfaces that need them.
 func (r Rule) Addition() string {
 	var quoted []string
 	option, needed := "", false
@@ -137,7 +137,8 @@ func (r Rule) Addition() string {
 	return "-A " + strings.Join(quoted[1:], " ")
 }
 
-// Insertion returns the line of a script that inserts a rule from Parse into its chain, at this position from 1.
+// Insertion returns the line of a script that inserts a rule from Parse into its chain at this
+// position, where 1 is the first.
 func (r Rule) Insertion(position int) string {
 	_, rest, _ := strings.Cut(strings.TrimPrefix(r.Addition(), "-A "), " ")
 	return fmt.Sprintf("-I %s %d %s", r.Chain, position, rest)
@@ -154,8 +155,7 @@ func Deletions(rules []Rule) (lines []string) {
 	return lines
 }
 
-// Script returns a script for Restore that executes the lines on a table. Without lines, the
-// script is empty.
+// Script returns a script for Restore that executes the lines on a table. It is empty without lines.
 func Script(table string, lines ...string) string {
 	if len(lines) == 0 {
 		return ""

@@ -9,9 +9,8 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// FuzzStale checks for any content of the table that DEL selects only rules in the container's chain
-// and jumps to it, and that GC selects only chains of containers that are not kept, and jumps to
-// them.
+// FuzzStale checks that DEL selects only rules in the container's chain and jumps to it, and that GC
+// selects only chains of containers that are not kept and jumps to them, for any content of the table.
 func FuzzStale(f *testing.F) {
 	owner := types.Attachment{Network: "net1", ContainerID: "cid1", IfName: "eth0"}
 	name := chain(owner.Network, owner.ContainerID)

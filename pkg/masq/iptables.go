@@ -13,7 +13,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/undo"
 )
 
-// multicast returns the multicast prefix of a family. Packets to it are never masqueraded.
+// multicast returns the multicast prefix of a family. No rule masquerades packets to it.
 func multicast(f nft.Family) string {
 	if f == nft.IPv6 {
 		return "ff00::/8"
@@ -42,10 +42,10 @@ func addIPTables(u *undo.Stack, m Masq, ips []netip.Prefix) error {
 	return nil
 }
 
-// addFamily adds the masquerade rules for addresses of one family. The first script assumes
-// that the container has no chain yet. If iptables-restore refuses that script, addFamily
-// reads the table and runs a script that fits the existing rules: the container may have
-// another interface in the network, or an earlier DEL did not succeed.
+// addFamily adds the masquerade rules for addresses of one family. The first script assumes that
+// the container's chain does not exist. It exists if the container has another interface in the
+// network, or if an earlier DEL failed. In that case iptables-restore refuses the script, and addFamily
+// reads the table and runs a script that fits the existing rules.
 func addFamily(tool iptables.Tool, owner types.Attachment, ips []netip.Prefix) error {
 	description := fmt.Sprintf("add masquerade of %v", ips)
 	err := tool.Restore(description, iptables.Script(iptables.NAT, addition(owner, ips, iptables.Table{})...))
@@ -57,9 +57,9 @@ func addFamily(tool iptables.Tool, owner types.Attachment, ips []netip.Prefix) e
 	})
 }
 
-// addition returns the lines that add the owner's rules to the table.
-// It inserts the ACCEPT rules at the head of the chain, before MASQUERADE. Otherwise, for a
-// second subnet, packets that stay within that subnet would be masqueraded.
+// addition returns the lines that add the owner's rules to the table. They insert the ACCEPT rules at
+// the head of the chain, before MASQUERADE. Otherwise, for a second subnet, packets that stay within
+// that subnet would be masqueraded.
 func addition(owner types.Attachment, ips []netip.Prefix, table iptables.Table) []string {
 	name := chain(owner.Network, owner.ContainerID)
 	text := iptables.Quote(comment(owner.Network, owner.ContainerID))
@@ -86,7 +86,7 @@ func addition(owner types.Attachment, ips []netip.Prefix, table iptables.Table) 
 
 // uncovered returns the addresses that neither iptables rules nor the nftables rules of the
 // reference plugin masquerade. Such rules exist on a host that was upgraded to plumb while
-// containers ran. c is nil if the kernel has no nf_tables.
+// containers ran. c is nil if the kernel lacks nf_tables.
 func uncovered(c *nft.Conn, m Masq, ips []netip.Prefix) ([]netip.Prefix, error) {
 	legacy, err := legacyRules(m.HostNS)
 	var missing []netip.Prefix

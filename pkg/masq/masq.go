@@ -1,16 +1,16 @@
-// Package masq masquerades what containers send to addresses outside their network (ipMasq).
+// Package masq masquerades packets from containers to addresses outside their network (ipMasq).
 //
-// The nftables backend has one map element per address, in table inet plumb, which the plugins
+// The nftables backend adds one map element per address, in table inet plumb, which the plugins
 // share. The comment names the owner:
 //
 //	map masq4 { 10.88.0.2 comment "net1/cid1/eth0" : jump masq/net1/10.88.0.0/16 }
 //
-// The iptables backend has the chain names and comments of the reference plugins. It is used if
-// the configuration asks for it, or if the kernel has no nf_tables.
+// The iptables backend uses the chain names and comments of the reference plugins. It is used if
+// the configuration asks for it, or if the kernel lacks nf_tables.
 //
-// An upgrade or another configuration can change the backend while containers run. So Del and GC
-// delete the rules of both backends and of the reference plugins, and Check accepts any of them.
-// Del and GC run a program only if the host has a legacy table nat of iptables.
+// An upgrade or another configuration can change the backend while containers run. Therefore Del and
+// GC delete the rules of both backends and of the reference plugins, and Check accepts any of them.
+// Del and GC run a program only if a legacy table nat exists.
 package masq
 
 import (
@@ -25,18 +25,18 @@ import (
 	"github.com/plumb-cni/plumb/pkg/undo"
 )
 
-// A Backend is the kind of rules that Add makes.
+// A Backend is the kind of rules that Add adds.
 type Backend string
 
-// The values of ipMasqBackend. Default is NFTables if the kernel has nf_tables with NAT in the family inet (Linux 5.2), and
-// otherwise IPTables.
+// The values of ipMasqBackend. Default is NFTables if the kernel supports NAT in the nftables family
+// inet (Linux 5.2), and otherwise IPTables.
 const (
 	Default  Backend = ""
 	NFTables Backend = "nftables"
 	IPTables Backend = "iptables"
 )
 
-// ParseBackend returns the backend for a value of the key ipMasqBackend. Its error has
+// ParseBackend returns the backend for a value of the key ipMasqBackend. The code of its error is
 // types.CodeConfig.
 func ParseBackend(s string) (Backend, error) {
 	b := Backend(s)
@@ -52,7 +52,7 @@ type Masq struct {
 	HostNS  *ns.Handle
 	Owner   types.Attachment
 	Backend Backend // only Add, Check and Status use it
-	// Warn gets a warning for each address that Add takes from another attachment. It may be nil.
+	// Warn prints a warning for each address that Add takes from another attachment. It may be nil.
 	Warn func(format string, args ...any)
 }
 
@@ -62,8 +62,8 @@ func (m Masq) String() string { return "masquerade of " + m.Owner.String() }
 // Add masquerades packets from the addresses to destinations outside their prefixes, except
 // multicast, and pushes the undo.
 //
-// If another attachment has an element for the address in nf_tables, for example because it was
-// never deleted, Add takes the address over and warns. Del gives it back.
+// If another attachment owns the nftables element for the address, for example because that attachment
+// was never deleted, Add takes the address over and warns. Del gives the address back.
 func Add(u *undo.Stack, m Masq, ips []netip.Prefix) error {
 	err := iptables.ByBackend(m.HostNS, string(m.Backend),
 		func(c *nft.Conn) error { return m.store(c, ips).Add(u) },
@@ -86,9 +86,10 @@ func (m Masq) open() (*nft.Conn, error) {
 // A Change adds changes to a transaction of nf_tables.
 type Change func(c *nft.Conn, tx *nft.Tx) error
 
-// Del deletes the masquerade of the addresses, of any backend, with the changes of the caller in the same transaction. If
-// ips is empty, Del reads all elements and deletes those of the owner. It is not an error if there is nothing to delete. If
-// another attachment has taken an address over, its element stays.
+// Del deletes the masquerade of the addresses in all backends, and applies the changes of the caller in
+// the same transaction. If ips is empty, Del reads all elements and deletes the owner's. It is not an
+// error if there is nothing to delete. Del keeps the element of another attachment that has taken an
+// address over.
 func Del(m Masq, ips []netip.Prefix, also ...Change) error {
 	c, err := m.open()
 	if c != nil {
@@ -100,7 +101,7 @@ func Del(m Masq, ips []netip.Prefix, also ...Change) error {
 	return errors.Join(err, ownCleanup(m.Owner, ips).Legacy(m.HostNS, "delete "+m.String()))
 }
 
-// Check returns an error that names what is missing of the masquerade of the addresses.
+// Check returns an error that lists the elements, chains or rules that are missing for the addresses.
 func Check(m Masq, ips []netip.Prefix) error {
 	c, err := m.open()
 	if err != nil {
@@ -127,8 +128,8 @@ func Check(m Masq, ips []netip.Prefix) error {
 	return errors.Join(missing, err)
 }
 
-// GC deletes the masquerade of the network's attachments that are not in keep, and those of the
-// network's chains to which nothing jumps any more. The changes of the caller are in the same transaction.
+// GC deletes the masquerade of the network's attachments that are not in keep, and the network's chains
+// to which nothing jumps anymore. It applies the changes of the caller in the same transaction.
 func GC(host *ns.Handle, network string, keep types.Set, also ...Change) error {
 	m := Masq{HostNS: host, Owner: types.Attachment{Network: network}}
 	c, err := m.open()
@@ -141,8 +142,8 @@ func GC(host *ns.Handle, network string, keep types.Set, also ...Change) error {
 	return errors.Join(err, staleCleanup(network, keep).Legacy(host, "delete stale masquerade of network "+network))
 }
 
-// Status returns an error with types.CodeNotAvailable if the kernel or the host lacks what the
-// backend needs. It changes nothing and runs no program.
+// Status returns an error with types.CodeNotAvailable if the kernel lacks a feature, or the host lacks a
+// program, that the backend needs. It changes nothing and runs no program.
 func Status(host *ns.Handle, backend Backend) error {
 	err := iptables.ByBackend(host, string(backend),
 		func(c *nft.Conn) error {

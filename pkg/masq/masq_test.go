@@ -31,8 +31,7 @@ func prefixes(texts ...string) []netip.Prefix {
 // refChain is the chain of the reference plugins for network net1 and container cid1.
 const refChain = "CNI-e8f6f419596f7f47b3468487"
 
-// referenceIPTables returns iptables rules as the reference plugins make them, for
-// iptables-restore.
+// referenceIPTables returns the iptables rules of the reference plugins, for iptables-restore.
 func referenceIPTables(interfaces ...string) string {
 	const text = `-m comment --comment "name: \"net1\" id: \"cid1\""`
 	var b strings.Builder
@@ -45,7 +44,7 @@ func referenceIPTables(interfaces ...string) string {
 	return b.String() + "COMMIT\n"
 }
 
-// referenceNFT has the nftables rules of the reference plugins for net1/cid1/eth0,
+// referenceNFT contains the nftables rules of the reference plugins for net1/cid1/eth0,
 // net1/cid2/eth0 and net2/cid1/eth0.
 const referenceNFT = `
 table inet cni_plugins_masquerade {
@@ -77,8 +76,8 @@ var _ = Describe("masquerade", func() {
 		m = masq.Masq{HostNS: host.Open(GinkgoTB(), nil), Owner: types.Attachment{Network: "net1", ContainerID: "cid1", IfName: "eth0"}}
 	})
 
-	// of returns m for another attachment.
-	of := func(network, id, ifName string) masq.Masq {
+	// ownedBy returns m for another attachment.
+	ownedBy := func(network, id, ifName string) masq.Masq {
 		o := m
 		o.Owner = types.Attachment{Network: network, ContainerID: id, IfName: ifName}
 		return o
@@ -121,7 +120,7 @@ var _ = Describe("masquerade", func() {
 		})
 
 		It("Del of the last attachment of a network deletes its chains", func() {
-			last, other := of("net1", "cid2", "eth0"), of("net2", "cid1", "eth1")
+			last, other := ownedBy("net1", "cid2", "eth0"), ownedBy("net2", "cid1", "eth1")
 			Expect(masq.Add(&u, other, prefixes("10.99.0.2/16"))).To(Succeed())
 			before := ruleset()
 			Expect(masq.Add(&u, m, dual)).To(Succeed())
@@ -133,10 +132,10 @@ var _ = Describe("masquerade", func() {
 			Expect(ruleset()).To(Equal(before))
 		})
 
-		It("Add makes the chain again that a concurrent Del deletes", func() {
+		It("Add creates the chain again that a concurrent Del deletes", func() {
 			var wg sync.WaitGroup
 			for i := range 4 {
-				mine, ip := of("net1", fmt.Sprint("cid", i), "eth0"), prefixes(fmt.Sprintf("10.88.0.%d/16", 2+i))
+				mine, ip := ownedBy("net1", fmt.Sprint("cid", i), "eth0"), prefixes(fmt.Sprintf("10.88.0.%d/16", 2+i))
 				mine.HostNS = host.Open(GinkgoTB(), nil)
 				wg.Go(func() {
 					defer GinkgoRecover()
@@ -151,26 +150,26 @@ var _ = Describe("masquerade", func() {
 			Expect(ruleset()).NotTo(ContainSubstring("masq/net1"))
 		})
 
-		It("Del finds the elements by the owner if no addresses are given, and GC deletes what a Del with other addresses leaves", func() {
+		It("Del finds the elements by the owner if no addresses are given, and GC deletes the elements that a Del with other addresses leaves", func() {
 			Expect(masq.Add(&u, m, dual)).To(Succeed())
-			Expect(masq.Add(&u, of("net1", "cid2", "eth0"), prefixes("10.88.0.3/16"))).To(Succeed())
+			Expect(masq.Add(&u, ownedBy("net1", "cid2", "eth0"), prefixes("10.88.0.3/16"))).To(Succeed())
 			Expect(masq.Del(m, nil)).To(Succeed())
 			Expect(ruleset()).To(And(Not(ContainSubstring("cid1")), ContainSubstring("net1/cid2/eth0")))
-			Expect(masq.Del(of("net1", "cid2", "eth0"), prefixes("10.88.0.77/16"))).To(Succeed())
+			Expect(masq.Del(ownedBy("net1", "cid2", "eth0"), prefixes("10.88.0.77/16"))).To(Succeed())
 			Expect(ruleset()).To(ContainSubstring("net1/cid2/eth0"))
 			Expect(masq.GC(m.HostNS, "net1", types.Set{})).To(Succeed())
 			nstest.Golden(GinkgoTB(), "nftables-cleaned", ruleset())
 		})
 
-		It("Del keeps the elements of another attachment, also of another interface of the container", func() {
-			Expect(masq.Add(&u, of("net1", "cid1", "eth1"), prefixes("10.88.0.2/16"))).To(Succeed())
+		It("Del keeps the elements of another attachment, including another interface of the container", func() {
+			Expect(masq.Add(&u, ownedBy("net1", "cid1", "eth1"), prefixes("10.88.0.2/16"))).To(Succeed())
 			Expect(masq.Del(m, prefixes("10.88.0.2/16"))).To(Succeed())
 			Expect(ruleset()).To(ContainSubstring("net1/cid1/eth1"))
 			Expect(masq.Check(m, prefixes("10.88.0.2/16"))).To(MatchError(ContainSubstring("the masquerade of 10.88.0.2 belongs to net1/cid1/eth1 now")))
 		})
 
 		It("Add takes an address over, and Del of its former owner keeps it", func() {
-			dead := of("net2", "cid0", "eth0")
+			dead := ownedBy("net2", "cid0", "eth0")
 			Expect(masq.Add(&u, dead, prefixes("10.88.0.2/24"))).To(Succeed())
 			Expect(masq.Add(&u, m, dual)).To(Succeed())
 			Expect(masq.Check(m, dual)).To(Succeed())
@@ -180,7 +179,7 @@ var _ = Describe("masquerade", func() {
 
 		It("Add warns when it takes an address over, and Del, GC and the undo give it back", func() {
 			var warnings []string
-			first, second := of("net2", "cid0", "eth0"), of("net1", "cid1", "eth0")
+			first, second := ownedBy("net2", "cid0", "eth0"), ownedBy("net1", "cid1", "eth0")
 			second.Warn = func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }
 			Expect(masq.Add(&u, first, prefixes("10.88.0.2/24", "fd00:9::2/64"))).To(Succeed())
 			u.Commit()
@@ -205,7 +204,7 @@ var _ = Describe("masquerade", func() {
 			Expect(ruleset()).NotTo(ContainSubstring("elements"))
 		})
 
-		It("Add makes the rule that protects 127.0.0.0/8 after the ruleset was flushed", func() {
+		It("Add adds the rule that protects 127.0.0.0/8 after the ruleset was flushed", func() {
 			host.Must(GinkgoTB(), "nft", "flush ruleset")
 			Expect(masq.Add(&u, m, dual)).To(Succeed())
 			Expect(ruleset()).To(ContainSubstring(`ip daddr 127.0.0.0/8 meta iifkind != "vrf" drop`))
@@ -218,8 +217,8 @@ var _ = Describe("masquerade", func() {
 			Expect(ruleset()).To(Equal(before))
 		})
 
-		It("the undo deletes what Add made", func() {
-			Expect(masq.Add(&u, of("net1", "cid2", "eth0"), prefixes("10.88.0.3/16"))).To(Succeed())
+		It("the undo deletes the changes of Add", func() {
+			Expect(masq.Add(&u, ownedBy("net1", "cid2", "eth0"), prefixes("10.88.0.3/16"))).To(Succeed())
 			u.Commit()
 			before := ruleset()
 			Expect(masq.Add(&u, m, prefixes("10.88.0.2/16"))).To(Succeed())
@@ -232,7 +231,7 @@ var _ = Describe("masquerade", func() {
 				var wg sync.WaitGroup
 				errs := make([]error, 60)
 				for i := range errs {
-					other := of("net1", fmt.Sprintf("cid%d", i), "eth0")
+					other := ownedBy("net1", fmt.Sprintf("cid%d", i), "eth0")
 					other.HostNS = host.Open(GinkgoTB(), nil)
 					wg.Go(func() {
 						errs[i] = f(other, prefixes(fmt.Sprintf("10.88.1.%d/16", i), fmt.Sprintf("fd00:9::1:%x/64", i)))
@@ -251,12 +250,12 @@ var _ = Describe("masquerade", func() {
 			Expect(masq.Add(&u, m, dual)).To(Succeed())
 			host.Must(GinkgoTB(), "nft", "flush chain inet plumb masq/net1/10.88.0.0/16")
 			Expect(masq.Check(m, dual)).To(MatchError(ContainSubstring("chain masq/net1/10.88.0.0/16 of table inet plumb is missing or lacks rules")))
-			Expect(masq.Add(&u, of("net1", "cid2", "eth0"), prefixes("10.88.0.3/16"))).To(Succeed())
+			Expect(masq.Add(&u, ownedBy("net1", "cid2", "eth0"), prefixes("10.88.0.3/16"))).To(Succeed())
 			Expect(masq.Check(m, dual)).To(Succeed())
 		})
 
 		It("GC deletes elements of attachments that are not in the list, of its network only, and unused chains", func() {
-			stale, other := of("net1", "cid2", "eth0"), of("net10", "cid3", "eth0")
+			stale, other := ownedBy("net1", "cid2", "eth0"), ownedBy("net10", "cid3", "eth0")
 			Expect(masq.Add(&u, m, dual[:1])).To(Succeed())
 			Expect(masq.Add(&u, stale, prefixes("10.88.0.3/16", "10.77.0.3/16"))).To(Succeed())
 			Expect(masq.Add(&u, other, dual[1:])).To(Succeed())
@@ -312,7 +311,7 @@ var _ = Describe("masquerade", func() {
 	Context("with iptables", func() {
 		BeforeEach(func() { m.Backend = masq.IPTables })
 
-		It("Add makes names and comments as the reference plugins, and each ACCEPT before MASQUERADE", func() {
+		It("Add uses the names and comments of the reference plugins, and adds each ACCEPT before MASQUERADE", func() {
 			Expect(masq.Add(&u, m, append(prefixes("10.88.0.2/16", "10.77.0.2/16"), dual[1]))).To(Succeed())
 			nstest.Golden(GinkgoTB(), "iptables", saved("iptables-save")+saved("ip6tables-save"))
 			Expect(masq.Check(m, dual)).To(Succeed())
@@ -330,7 +329,7 @@ var _ = Describe("masquerade", func() {
 		})
 
 		DescribeTable("two interfaces of a container share the chain", func(ips, otherIPs []netip.Prefix) {
-			otherInterface := of("net1", "cid1", "eth1")
+			otherInterface := ownedBy("net1", "cid1", "eth1")
 			Expect(masq.Add(&u, m, prefixes("10.88.0.2/16"))).To(Succeed())
 			Expect(masq.Add(&u, otherInterface, prefixes("10.77.0.2/16"))).To(Succeed())
 			nstest.Golden(GinkgoTB(), "iptables-shared", saved("iptables-save"))
@@ -366,14 +365,14 @@ var _ = Describe("masquerade", func() {
 
 		It("Add adds a second interface of a container whose first one has rules of the reference plugins", func() {
 			load("iptables-restore", referenceIPTables("10.88.0.2/16"))
-			otherInterface := of("net1", "cid1", "eth1")
+			otherInterface := ownedBy("net1", "cid1", "eth1")
 			Expect(masq.Add(&u, otherInterface, prefixes("10.77.0.2/16"))).To(Succeed())
 			Expect(masq.Add(&u, otherInterface, prefixes("10.77.0.2/16"))).To(Succeed(), "repeated")
 			Expect(masq.Del(otherInterface, nil)).To(Succeed())
 			Expect(masq.Check(m, prefixes("10.88.0.2/16"))).NotTo(Succeed(), "a jump of the reference plugins does not name the interface")
 		})
 
-		It("the undo deletes what Add made", func() {
+		It("the undo deletes the changes of Add", func() {
 			Expect(masq.Add(&u, m, dual)).To(Succeed())
 			Expect(u.Rollback()).To(Succeed())
 			Expect(saved("iptables-save") + saved("ip6tables-save")).To(BeEmpty())
@@ -395,14 +394,14 @@ var _ = Describe("masquerade", func() {
 			Expect(masq.Status(m.HostNS, masq.NFTables)).To(HaveField("Code", BeEquivalentTo(types.CodeNotAvailable)))
 		},
 			Entry("no nf_tables", nft.ErrUnavailable, "open nftables"),
-			Entry("nf_tables without NAT in the family inet", unix.EOPNOTSUPP, "nft make table inet plumb", "nft propose table inet plumb"),
+			Entry("nf_tables without NAT in the family inet", unix.EOPNOTSUPP, "nft create table inet plumb", "nft propose table inet plumb"),
 		)
 	})
 
 	// A killed plugin is simulated: all later steps fail, and the undo does not run.
 	DescribeTable("Del deletes everything that an Add left which was killed at any step", func(backend masq.Backend, lost bool) {
 		m.Backend = backend
-		Expect(masq.Add(&u, of("net1", "warm", "eth0"), append(prefixes("10.88.0.9/16"), netip.MustParsePrefix("fd00:9::9/64")))).To(Succeed())
+		Expect(masq.Add(&u, ownedBy("net1", "warm", "eth0"), append(prefixes("10.88.0.9/16"), netip.MustParsePrefix("fd00:9::9/64")))).To(Succeed())
 		state := func() string { return ruleset() + saved("iptables-save") + saved("ip6tables-save") }
 		before := state()
 		for k := 1; ; k++ {

@@ -9,8 +9,8 @@ import (
 	"github.com/plumb-cni/plumb/pkg/tables"
 )
 
-// store returns the store of the owner's elements, with the chains for the subnets of the addresses. ips are the
-// addresses as far as they are known.
+// store returns the store of the owner's elements, with the chains for the subnets of the addresses.
+// ips may be empty if the addresses are not known.
 func (m Masq) store(c *nft.Conn, ips []netip.Prefix) *claims.Store {
 	s := &claims.Store{
 		Conn:        c,

@@ -9,7 +9,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// The nftables backend of the reference plugins keeps one rule per address in one chain:
+// The nftables backend of the reference plugins adds one rule per address to one chain:
 //
 //	ip saddr 10.88.0.2 ip daddr != 10.88.0.0/16 masquerade comment "<network>-<attachment>, net: …"
 //
@@ -20,10 +20,10 @@ func referenceTable() nft.Table {
 
 const referenceChain = "masq_checks"
 
-// referenceNetwork returns what the comments of the network's rules begin with.
+// referenceNetwork returns the prefix of the comments of the network's rules.
 func referenceNetwork(network string) string { return digest(network)[:16] + "-" }
 
-// referenceOwner returns what the comments of the attachment's rules begin with.
+// referenceOwner returns the prefix of the comments of the attachment's rules.
 func referenceOwner(a types.Attachment) string {
 	return referenceNetwork(a.Network) + digest(a.IfName + ":" + a.ContainerID)[:16]
 }

@@ -22,9 +22,9 @@ func baseLayout() nft.Layout {
 // chainKind is the kind of the chains that masquerade (see nft.NetworkChain).
 const chainKind = "masq"
 
-// subnetChain returns the chain that masquerades the packets from a subnet of a network,
-// except those that stay in the subnet and those to a multicast address. All attachments in
-// the subnet share the chain. Its name contains everything that its rules depend on.
+// subnetChain returns the chain that masquerades the packets from a subnet of a network, except packets
+// to the subnet or to a multicast address. All attachments in the subnet share the chain. Its name
+// contains everything that its rules depend on.
 func subnetChain(network string, subnet netip.Prefix) nft.Chain {
 	subnet = subnet.Masked()
 	return nft.Chain{

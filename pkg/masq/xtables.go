@@ -12,19 +12,18 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// This file describes the iptables rules for masquerade, those of the reference plugins and those
-// of plumb. The rules are in nf_tables or in legacy tables. The rules of the reference plugins
-// (for IPv4):
+// This file describes the masquerade rules of the reference plugins and of plumb in iptables. The
+// rules are in nf_tables or in legacy tables. The reference plugins add these rules (for IPv4):
 //
 //	-A POSTROUTING -s 10.88.0.2/32 <comment> -j CNI-<hash>
 //	-A CNI-<hash> -d 10.88.0.0/16 <comment> -j ACCEPT
 //	-A CNI-<hash> ! -d 224.0.0.0/4 <comment> -j MASQUERADE
 //
 // The hash and the comment depend on the network and the container ID alone, so the interfaces
-// of a container share the chain. The rules of plumb differ in two ways: all ACCEPT rules come
-// before MASQUERADE, and an ACCEPT rule matches the address (-s) and names the interface in its
-// comment. So plumb can delete the rules of one interface and keep those of the others, and
-// the reference plugins can still delete all rules.
+// of a container share the chain. plumb adds all ACCEPT rules before MASQUERADE, and its ACCEPT rules
+// match the address (-s) and name the interface in their comments. Therefore plumb can delete the rules
+// of one interface and keep the rules of the others, and the reference plugins can still delete all
+// rules.
 
 const postrouting = "POSTROUTING"
 
@@ -38,7 +37,7 @@ func chain(network, containerID string) string {
 	return "CNI-" + digest(network + containerID)[:24]
 }
 
-// ownChains returns the chains that can have rules of the owner.
+// ownChains returns the chains that can contain rules of the owner.
 func ownChains(owner types.Attachment) []string {
 	return []string{postrouting, chain(owner.Network, owner.ContainerID)}
 }
@@ -48,7 +47,7 @@ func comment(network, containerID string) string {
 	return truncate(fmt.Sprintf("name: %q id: %q", network, containerID))
 }
 
-// ownComment returns the comment of the rules that plumb makes for one interface.
+// ownComment returns the comment of the rules that plumb adds for one interface.
 func ownComment(a types.Attachment) string {
 	return truncate(comment(a.Network, a.ContainerID) + fmt.Sprintf(" if: %q", a.IfName))
 }
@@ -66,8 +65,8 @@ func ownCleanup(owner types.Attachment, ips []netip.Prefix) iptables.Cleanup {
 	}
 }
 
-// staleCleanup returns the Cleanup for the chains of the network's containers of which keep has
-// no attachment.
+// staleCleanup returns the Cleanup for the chains of the network's containers without an attachment in
+// keep.
 func staleCleanup(network string, keep types.Set) iptables.Cleanup {
 	return iptables.Cleanup{Select: func(rules []iptables.Rule) iptables.Selection { return staleChains(rules, network, keep) }}
 }
@@ -76,8 +75,8 @@ func staleCleanup(network string, keep types.Set) iptables.Cleanup {
 // chain if no jump to the chain remains.
 //
 // A jump belongs to the owner if its source is one of the addresses, or is the source of a rule
-// that plumb made for the interface. Only the reference plugins make jumps without such a rule.
-// If no addresses are known, these belong to the owner too.
+// that plumb added for the interface. Only the reference plugins add jumps without such a rule. If no
+// addresses are known, these jumps belong to the owner as well.
 func ownRules(rules []iptables.Rule, owner types.Attachment, ips []netip.Prefix) (own iptables.Selection) {
 	name := chain(owner.Network, owner.ContainerID)
 	mine, others := map[netip.Prefix]bool{}, map[netip.Prefix]bool{}
@@ -112,8 +111,7 @@ func ownRules(rules []iptables.Rule, owner types.Attachment, ips []netip.Prefix)
 	return own
 }
 
-// covers reports whether the container's rules masquerade what the address sends to other
-// subnets.
+// covers reports whether the container's rules masquerade packets from the address to other subnets.
 func covers(rules []iptables.Rule, owner types.Attachment, ip netip.Prefix) bool {
 	name := chain(owner.Network, owner.ContainerID)
 	applies := func(chain, jump string) bool {
@@ -124,8 +122,8 @@ func covers(rules []iptables.Rule, owner types.Attachment, ip netip.Prefix) bool
 	return applies(postrouting, name) && applies(name, "ACCEPT") && applies(name, "MASQUERADE")
 }
 
-// staleChains selects the chains of the network's containers of which keep has no attachment, and
-// the jumps to them. It finds the chains by the comments of their rules and of the jumps.
+// staleChains selects the chains of the network's containers without an attachment in keep, and the
+// jumps to them. It finds the chains by the comments of their rules and of the jumps.
 func staleChains(rules []iptables.Rule, network string, keep types.Set) (stale iptables.Selection) {
 	kept, names := map[string]bool{}, map[string]bool{}
 	for a := range keep {

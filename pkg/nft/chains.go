@@ -9,15 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A ListedChain is a chain that any program may have made.
+// A ListedChain is a chain that any program may have created.
 type ListedChain struct {
 	Table Table
 	Name  string
-	Drops bool // it is a base chain at the hook Forward whose policy is drop
+	Drops bool // whether the chain is a base chain at the hook Forward with the policy drop
 }
 
-// Chains lists the chains of a table or, if t is the zero Table, those of all tables that see IPv4 or
-// IPv6 packets.
+// Chains lists the chains of a table or, if t is the zero Table, the chains of all tables that see IPv4
+// or IPv6 packets.
 func (c *Conn) Chains(t Table) (chains []ListedChain, err error) {
 	err = c.step("nft list chains", func() error {
 		return c.listConsistently(func() (err error) {
@@ -34,13 +34,13 @@ func (c *Conn) Chains(t Table) (chains []ListedChain, err error) {
 // listChains is Chains without a step of the tracer.
 func (c *Conn) listChains(t Table) (chains []ListedChain, err error) {
 	listed, err := c.nft.ListChainsOfTableFamily(nftables.TableFamily(t.Family))
-	for _, ch := range listed { // those of all tables of the family
-		of := Table{Family(ch.Table.Family), ch.Table.Name}
-		if of != t && (t != Table{} || !slices.Contains([]Family{Inet, IPv4, IPv6}, of.Family)) {
+	for _, ch := range listed { // the kernel lists the chains of all tables of the family
+		table := Table{Family(ch.Table.Family), ch.Table.Name}
+		if table != t && (t != Table{} || !slices.Contains([]Family{Inet, IPv4, IPv6}, table.Family)) {
 			continue
 		}
 		drops := ch.Hooknum != nil && HookPoint(*ch.Hooknum) == Forward && ch.Policy != nil && *ch.Policy == nftables.ChainPolicyDrop
-		chains = append(chains, ListedChain{of, ch.Name, drops})
+		chains = append(chains, ListedChain{table, ch.Name, drops})
 	}
 	return chains, err
 }
@@ -52,12 +52,12 @@ func (c *Conn) CheckChain(t Table, chain string) error {
 	return err
 }
 
-// ChainUse returns the kernel's use count of a chain: the number of rules in the chain, and of rules
-// and elements that jump to it. If the chain does not exist, the error matches fs.ErrNotExist.
+// ChainUse returns the kernel's use count of a chain, which is the number of its rules plus the number
+// of rules and elements that jump to it. If the chain does not exist, the error matches fs.ErrNotExist.
 func (c *Conn) ChainUse(t Table, chain string) (count int, err error) {
 	what := "get chain " + chain + " of table " + t.String()
 	if len(chain) >= unix.NFT_CHAIN_MAXNAMELEN {
-		return 0, fmt.Errorf("%s: %w: no name is that long", what, fs.ErrNotExist)
+		return 0, fmt.Errorf("%s: %w: the name is too long", what, fs.ErrNotExist)
 	}
 	err = c.step("nft "+what, func() (err error) {
 		count, err = c.chainUse(t, chain)

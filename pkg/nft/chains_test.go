@@ -9,7 +9,7 @@ import (
 )
 
 var _ = Describe("Chains", func() {
-	It("tells which chains drop what the host forwards", func() {
+	It("reports which chains drop the packets that the host forwards", func() {
 		host := nstest.NewHost(GinkgoTB())
 		c := connect(host, nil)
 		Expect(c.Chains(nft.Table{})).To(BeEmpty())

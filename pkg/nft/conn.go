@@ -1,12 +1,12 @@
 // Package nft reads and changes nf_tables over netlink. Only this package may access nf_tables.
 //
-// It uses github.com/google/nftables. Requests that the library cannot make go through the
+// It uses github.com/google/nftables. Requests that the library does not support go through the
 // same socket (netlink.go).
 //
-// What belongs to one attachment is stored in elements of sets and maps. The comment of an
+// State that belongs to one attachment is stored in elements of sets and maps. The comment of an
 // element names its owner (see Owner), and package claims adds and deletes the elements. A Layout
 // describes a table with its sets, chains and rules, which all attachments share. Conn.Ensure
-// creates the parts of a layout that are missing, and no undo deletes them.
+// creates the missing parts of a layout, and no undo deletes them.
 package nft
 
 import (
@@ -21,8 +21,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrUnavailable says that the kernel has no nf_tables, or lacks a part of it that a layout
-// needs. Any other error says nothing about what the kernel supports.
+// ErrUnavailable means that the kernel lacks nf_tables, or a part of it that a layout needs. No
+// other error depends on the features of the kernel.
 var ErrUnavailable = errors.New("the kernel lacks nf_tables")
 
 // A Conn is a connection to nf_tables in one network namespace. It is not safe for concurrent
@@ -32,15 +32,15 @@ var ErrUnavailable = errors.New("the kernel lacks nf_tables")
 // answered EEXIST.
 type Conn struct {
 	h      *ns.Handle
-	nft    *nftables.Conn // nil: the next step opens a new one
-	socket *netlink.Conn  // the socket of nft
+	nft    *nftables.Conn // if nil, the next step opens a new connection
+	socket *netlink.Conn  // the socket of the field nft
 }
 
-// Open connects to nf_tables in h. It returns ErrUnavailable if the kernel has none.
+// Open connects to nf_tables in h. It returns ErrUnavailable if the kernel lacks nf_tables.
 //
-// There is nothing to close: the socket is closed with h. Closing it after a deletion waits for
-// a grace period of the kernel (5 to 13 ms). When h is closed, this wait overlaps with the wait
-// for deleted links.
+// A Conn has no Close, because closing h closes the socket. Closing the socket after a deletion
+// waits for a grace period of the kernel (5 to 13 ms), and that wait overlaps with the wait for
+// deleted links if both end when h is closed.
 func Open(h *ns.Handle) (*Conn, error) {
 	c := &Conn{h: h}
 	if err := c.step("open nftables", c.probe); err != nil {
@@ -49,9 +49,9 @@ func Open(h *ns.Handle) (*Conn, error) {
 	return c, nil
 }
 
-// probe returns ErrUnavailable if the kernel has no nf_tables. Such a kernel tries to load the
-// module, and then answers EINVAL to a message for this subsystem. nftables.Conn.GetGen would
-// hide the error number.
+// probe returns ErrUnavailable if the kernel lacks nf_tables. Such a kernel tries to load the
+// module, and if that fails, it answers EINVAL to a message for this subsystem. nftables.Conn.GetGen
+// would hide the error number.
 func (c *Conn) probe() error {
 	_, err := c.nft.ListTableOfFamily("plumb", nftables.TableFamilyINet)
 	switch {
@@ -63,14 +63,14 @@ func (c *Conn) probe() error {
 	return err
 }
 
-// dial opens a socket. It is closed with c.h. Because dial sets an option of the socket, the
-// library does not enlarge the socket's buffers; enlargeBuffers does.
+// dial opens a socket, which closing c.h closes. Because dial sets a socket option, the library does
+// not enlarge the socket's buffers. Therefore enlargeBuffers does that.
 func (c *Conn) dial() error {
 	err := c.h.Do(func() (err error) {
 		c.nft, err = nftables.New(nftables.AsLasting(), nftables.WithSockOptions(func(socket *netlink.Conn) error {
 			c.socket = socket
-			// Error messages without a copy of the refused request (Linux 4.3). Otherwise one
-			// message can be larger than the receive buffer.
+			// Error messages must not contain a copy of the refused request (Linux 4.3). Otherwise
+			// one message can be larger than the receive buffer.
 			_ = socket.SetOption(netlink.CapAcknowledge, true)
 			return nil
 		}))
@@ -124,8 +124,8 @@ func (c *Conn) generation() (id uint32, err error) {
 // the call. The kernel marks a list that was interrupted by a change (NLM_F_DUMP_INTR), but the
 // library does not report the mark.
 //
-// After ten attempts the last list is used. Callers who delete what they listed commit in the
-// generation in which they read it (Atomically).
+// After ten attempts, listConsistently accepts the last list. Callers that delete listed objects
+// commit in the generation in which they listed them (Atomically).
 func (c *Conn) listConsistently(list func() error) error {
 	const attempts = 10
 	before, err := c.generation()
@@ -145,13 +145,12 @@ func (c *Conn) listConsistently(list func() error) error {
 	return err
 }
 
-// Atomically calls f, which reads the ruleset and adds changes to tx, and then commits tx. If
-// the ruleset has changed since before the call of f, nothing is committed and f is called
-// again with an empty tx. After 200 attempts Atomically returns an error with
-// types.CodeTryAgain.
+// Atomically calls f, which reads the ruleset and adds changes to tx, and commits tx. If the ruleset
+// changes between the call of f and the commit, Atomically commits nothing and calls f again with an
+// empty tx. After 200 attempts it returns an error with types.CodeTryAgain.
 //
-// A tx that is empty after f is not committed, but f is called again if the ruleset has changed. what is the name of the transaction in errors
-// and for the tracer.
+// Atomically does not commit an empty tx, but calls f again if the ruleset has changed. The parameter
+// what names the transaction in errors and for the tracer.
 func (c *Conn) Atomically(what string, f func(tx *Tx) error) error {
 	const attempts = 200
 	for range attempts {
@@ -177,5 +176,5 @@ func (c *Conn) Atomically(what string, f func(tx *Tx) error) error {
 			return err
 		}
 	}
-	return types.Errorf(types.CodeTryAgain, "%s: the nftables ruleset changed %d times meanwhile; try again", what, attempts)
+	return types.Errorf(types.CodeTryAgain, "%s: other programs changed the nftables ruleset during each of %d attempts; try again", what, attempts)
 }

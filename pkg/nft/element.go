@@ -19,16 +19,16 @@ import (
 // An Element is one element of a set or map.
 type Element struct {
 	Key     Key
-	Data    Key    // the value of the key in a map; empty in a set and in a verdict map
-	Jump    string // in a verdict map: the chain to jump to
-	Comment string // names the owner; at most 128 bytes
+	Data    Key    // the value in a map, or empty in a set and in a verdict map
+	Jump    string // the chain to jump to, in a verdict map
+	Comment string // names the owner in at most 128 bytes
 }
 
 // A Key holds the bytes of an element's key or of its value, in the form that the kernel
 // compares. A Key can be the key of a Go map.
 type Key string
 
-// Families returns the families that an address can have, IPv4 first.
+// Families returns the families of IP addresses, IPv4 first.
 func Families() []Family { return []Family{IPv4, IPv6} }
 
 // FamilyOf returns the family of an address.
@@ -64,8 +64,8 @@ func ProtoKey(proto uint8) Key { return Key([]byte{proto}) }
 // PortKey returns a port as a key of type inet_service.
 func PortKey(port uint16) Key { return Key([]byte{byte(port >> 8), byte(port)}) }
 
-// Concat returns the concatenation of keys, "a . b" in nft: each part begins at a multiple of
-// four bytes.
+// Concat returns the concatenation of keys, which nft writes as "a . b". Each part starts at a
+// multiple of four bytes.
 func Concat(parts ...Key) Key {
 	var b strings.Builder
 	for _, p := range parts {
@@ -75,18 +75,18 @@ func Concat(parts ...Key) Key {
 	return Key(b.String())
 }
 
-// Text returns the key as nft prints it. Bytes of a type that this package does not use, and names with
-// characters that cannot be printed, are hexadecimal.
-func (k Key) Text(of []Type) string {
+// Text returns the key as nft prints it. It prints bytes of a type that this package does not use, and
+// names with characters that cannot be printed, as hexadecimal digits.
+func (k Key) Text(keyTypes []Type) string {
 	var parts []string
 	rest := string(k)
-	for i, t := range of {
+	for i, t := range keyTypes {
 		size := int(t.size())
 		if size == 0 || size > len(rest) {
 			return "0x" + hex.EncodeToString([]byte(k))
 		}
 		parts = append(parts, t.text(rest[:size]))
-		if i < len(of)-1 {
+		if i < len(keyTypes)-1 {
 			size = (size + 3) &^ 3
 		}
 		rest = rest[min(size, len(rest)):]
@@ -114,7 +114,8 @@ func (t Type) text(b string) string {
 	return "0x" + hex.EncodeToString([]byte(b))
 }
 
-// protoText returns the name of an IP protocol that host ports can have, or the number of another one.
+// protoText returns the name of an IP protocol that host ports support, or the number of another
+// protocol.
 func protoText(n byte) string {
 	switch n {
 	case 6:
@@ -127,36 +128,37 @@ func protoText(n byte) string {
 	return strconv.Itoa(int(n))
 }
 
-// An ElementRef says where an element is or would be: the name of the set or map, and the key.
+// An ElementRef refers to an element, which need not exist, by the name of the set or map and the key.
 type ElementRef struct {
 	Set string
 	Key Key
 }
 
-// A SetElement is an element with the set or map that it is in.
+// A SetElement is an element with the name of its set or map.
 type SetElement struct {
 	Set string
 	Element
 }
 
-// Ref returns where the element is.
+// Ref returns the reference to the element.
 func (e SetElement) Ref() ElementRef { return ElementRef{e.Set, e.Key} }
 
 // Lookup returns the elements at refs, in the same order. If an element, its set or the table
-// does not exist, the result has the zero Element in its place. The cost does not depend on the
+// does not exist, the result contains the zero Element in its place. The cost does not depend on the
 // number of other elements.
 //
-// nftables.Conn.FindSetElements needs one round trip for each element that may be missing,
-// which takes 6 ms for a hundred port mappings, and does not distinguish a verdict from a value.
+// Lookup does not use nftables.Conn.FindSetElements, which does not distinguish a verdict from a
+// value, and needs one round trip for each element that may be missing. That takes 6 ms for a hundred
+// port mappings.
 func (c *Conn) Lookup(t Table, refs []ElementRef) ([]Element, error) {
-	const atOnce = 32 // the answers to that many requests fit into the socket's default receive buffer
+	const batchSize = 32 // the answers to so many requests fit into the socket's default receive buffer
 	elements := make([]Element, len(refs))
 	if len(refs) == 0 {
 		return elements, nil
 	}
 	err := c.step("nft get elements of "+t.String(), func() error {
-		for start := 0; start < len(refs); start += atOnce {
-			end := min(start+atOnce, len(refs))
+		for start := 0; start < len(refs); start += batchSize {
+			end := min(start+batchSize, len(refs))
 			if err := c.getElements(t, refs[start:end], elements[start:end]); err != nil {
 				return err
 			}
@@ -169,9 +171,9 @@ func (c *Conn) Lookup(t Table, refs []ElementRef) ([]Element, error) {
 	return elements, nil
 }
 
-// getElements writes the elements at refs into elements. It sends a request for each element, because
-// the kernel ends a request for several elements at the first that is missing. All requests are sent in
-// one system call.
+// getElements writes the elements at refs into elements. It sends one request per element, because the
+// kernel ends a request for several elements at the first missing one. One system call sends all
+// requests.
 func (c *Conn) getElements(t Table, refs []ElementRef, elements []Element) error {
 	requests := make([]netlink.Message, len(refs))
 	for i, r := range refs {
@@ -206,9 +208,9 @@ func (c *Conn) getElements(t Table, refs []ElementRef, elements []Element) error
 	})
 }
 
-// isMissing reports whether err says that an element, its set or its table does not exist. The
-// kernel returns EINVAL if the keys of the set have another type. Such a set was made by another
-// program, so plumb has no element in it.
+// isMissing reports whether err means that an element, its set or its table does not exist. The
+// kernel returns EINVAL if the keys of the set are of another type. Another program created such a
+// set, so it contains no element of plumb.
 func isMissing(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EINVAL) }
 
 // encode returns the attributes of the request for the element or, without a key, for all elements of the set.
@@ -235,14 +237,14 @@ func (r ElementRef) encode(t Table) ([]byte, error) {
 // error matches fs.ErrNotExist.
 func (c *Conn) Elements(t Table, set string) ([]Element, error) { return c.elements(t, set, "") }
 
-// ElementsOf returns the elements of a set or map that have the comment. It decodes only the kernel's messages that contain
-// the comment, which takes a third of the time of Elements.
+// ElementsOf returns the elements of a set or map with this comment. It decodes only the kernel's
+// messages that contain the comment, which takes a third of the time of Elements.
 func (c *Conn) ElementsOf(t Table, set, comment string) ([]Element, error) {
 	elements, err := c.elements(t, set, comment)
 	return slices.DeleteFunc(elements, func(e Element) bool { return e.Comment != comment }), err
 }
 
-// elements returns the elements in the messages of the kernel that contain text.
+// elements returns the elements in those kernel messages that contain text.
 func (c *Conn) elements(t Table, set, text string) (elements []Element, err error) {
 	err = c.step("nft list "+set+" of "+t.String(), func() error {
 		return c.listConsistently(func() (err error) {

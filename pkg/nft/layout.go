@@ -59,12 +59,12 @@ func (t Table) String() string { return t.Family.String() + " " + t.Name }
 type Layout struct {
 	Table Table
 	// Version is in the comment of each rule. Ensure rewrites a chain with rules of an older
-	// version. It does not change a chain with rules of a newer version.
+	// version, and does not change a chain with rules of a newer version.
 	Version int
 	Sets    []Set
 	Chains  []Chain // a chain may jump only to chains before it in this list
-	// InitialChains are chains that Ensure makes together with the table. If the table exists
-	// already, Ensure does not check these chains.
+	// InitialChains are chains that Ensure creates together with the table. If the table already
+	// exists, Ensure does not check these chains.
 	InitialChains []Chain
 }
 
@@ -74,15 +74,16 @@ func (l Layout) WithChains(chains ...Chain) Layout {
 	return l
 }
 
-// A Set describes a set or, if Data is not empty, a map. If Key or Data has several types, the keys or
-// values are concatenations of these types.
+// A Set describes a set or, if Data is not empty, a map. If Key or Data lists several types, the keys
+// or values are concatenations of these types.
 type Set struct {
 	Name string
 	Key  []Type
 	Data []Type
 }
 
-// KeySize returns the size of the keys in bytes. Each part of a concatenation begins at a multiple of four bytes.
+// KeySize returns the size of the keys in bytes. Each part of a concatenation starts at a multiple of
+// four bytes.
 func (s Set) KeySize() int { return int(libraryType(s.Key).Bytes) }
 
 // A Type is the type of a key or a value, by its number in nft (datatype.h).
@@ -99,7 +100,7 @@ const (
 	IfName      Type = 41
 )
 
-// libraryTypes has, for each Type, the type of the library, package github.com/google/nftables.
+// libraryTypes maps each Type to its counterpart in the library, package github.com/google/nftables.
 var libraryTypes = map[Type]nftables.SetDatatype{
 	Verdict:     nftables.TypeVerdict,
 	IPv4Addr:    nftables.TypeIPAddr,
@@ -125,7 +126,7 @@ func libraryType(types []Type) nftables.SetDatatype {
 	return nftables.MustConcatSetType(parts...)
 }
 
-// library converts s to the library's type.
+// library returns s in the form of the library.
 func (s Set) library(t Table) *nftables.Set {
 	l := &nftables.Set{Table: t.library(), Name: s.Name, IsMap: len(s.Data) > 0, KeyType: libraryType(s.Key), DataType: libraryType(s.Data)}
 	if len(s.Key) == 1 && s.Key[0] == IfName {
@@ -161,7 +162,7 @@ const (
 // A HookPoint is a hook of netfilter.
 type HookPoint uint32
 
-// The hooks. They have the same numbers in the families inet and bridge.
+// The hooks. Their numbers are the same in the families inet and bridge.
 const (
 	Prerouting  HookPoint = unix.NF_INET_PRE_ROUTING
 	Forward     HookPoint = unix.NF_INET_FORWARD
@@ -200,14 +201,15 @@ func (l Layout) intact(ch Chain, rules []ListedRule) bool {
 }
 
 // Ensure creates the table in one transaction or, if the table exists, adds the sets that are
-// missing and rewrites the chains that are missing, incomplete or of an older version. It does not look
-// for missing sets if all chains are complete: the kernel deletes no set that a rule uses. Elements
-// are kept. If a set of that name has other types, the error says how to delete the table. Other
-// processes may call Ensure at the same time.
+// missing and rewrites the chains that are missing, incomplete or of an older version. It keeps all
+// elements. If all chains are complete, Ensure does not look for missing sets, because the kernel does
+// not delete a set that a rule uses. Other processes may call Ensure at the same time.
+//
+// The error is ErrUnavailable if the kernel lacks something that the layout needs. If a set of the
+// same name is of other types, the error tells how to delete the table.
 //
 // The cost depends neither on the number of elements, nor on the number of chains that are not in
 // the layout.
-// If the kernel lacks something that the layout needs, the error is ErrUnavailable.
 func (c *Conn) Ensure(l Layout) error {
 	const attempts = 20
 	var err error
@@ -227,32 +229,32 @@ func (c *Conn) tryEnsure(l Layout) error {
 		return err
 	}
 	var tx Tx
-	if !exists { // otherwise, if somebody deletes the table meanwhile, the kernel must refuse to create a part of it
+	if !exists { // if the table exists and is deleted before the commit, the kernel must refuse to create only a part of it
 		tx.ensureTable(l.Table)
 	}
 	tx.addLayout(l, damaged)
-	err = c.Commit("nft make table "+l.Table.String(), &tx)
+	err = c.Commit("nft create table "+l.Table.String(), &tx)
 	if !exists {
 		err = asUnavailable(err)
 	}
 	return err
 }
 
-// AddAdvice adds to an error of the kernel what the operator can do.
+// AddAdvice adds advice for the operator to an error of the kernel.
 func AddAdvice(t Table, err error) error {
 	switch {
 	case errors.As(err, new(unusableError)):
 		return types.Coded(types.CodeConfig, err)
 	case errors.Is(err, unix.EPERM):
-		return fmt.Errorf("%w: CAP_NET_ADMIN is needed in the host's network namespace", err)
+		return fmt.Errorf("%w; grant CAP_NET_ADMIN in the host's network namespace", err)
 	case errors.Is(err, fs.ErrExist), errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP):
-		return types.Errorf(types.CodeConfig, "table %s is not as plumb makes it: if another program made it, rename it there; "+
-			"if an earlier version of plumb made it, or nobody needs it, run nft delete table %s: %w", t, t, err)
+		return types.Errorf(types.CodeConfig, "table %s differs from the table that plumb creates: %w; if another program needs it, rename it there; "+
+			"otherwise run nft delete table %[1]s", t, err)
 	}
 	return err
 }
 
-// An unusableError is the reason why plumb cannot use a table that exists.
+// An unusableError says why plumb cannot use an existing table, and what to do.
 type unusableError string
 
 func (e unusableError) Error() string { return string(e) }
@@ -269,15 +271,15 @@ func (c *Conn) checkTable(t Table) error {
 	case err != nil:
 		return fmt.Errorf("get table %s: %w", t, err)
 	case table.Flags&nftables.TableFlagDormant != 0:
-		return unusableError(fmt.Sprintf("table %s is dormant, so its rules see no packets: wake it with nft add table %[1]s, or delete it with nft delete table %[1]s", t))
+		return unusableError(fmt.Sprintf("table %s is dormant: its rules see no packets; run nft add table %[1]s to activate it, or nft delete table %[1]s", t))
 	case table.Flags&nftables.TableFlagOwner != 0:
-		return unusableError(fmt.Sprintf("table %s belongs exclusively to another program (flag owner, netlink port %d, often its process ID): "+
-			"end that program, or have it use another name", t, table.Owner))
+		return unusableError(fmt.Sprintf("table %s belongs exclusively to another program (flag owner, netlink port %d, often its process ID); "+
+			"end that program, or configure another table in it", t, table.Owner))
 	}
 	return nil
 }
 
-// CheckChains returns an error that names the DamagedChains of the layout.
+// CheckChains returns an error that lists the DamagedChains of the layout.
 func (c *Conn) CheckChains(l Layout) error {
 	damaged, err := c.DamagedChains(l)
 	errs := []error{err}
@@ -287,15 +289,17 @@ func (c *Conn) CheckChains(l Layout) error {
 	return errors.Join(errs...)
 }
 
-// DamagedChains returns the chains of the layout that are missing, incomplete or of an older version, without
-// InitialChains. It returns an error if the table is dormant, or belongs exclusively to another program.
+// DamagedChains returns the chains of the layout, without InitialChains, that are missing, incomplete
+// or of an older version. It returns an error if the table is dormant, or belongs exclusively to
+// another program.
 func (c *Conn) DamagedChains(l Layout) ([]Chain, error) {
 	l.InitialChains = nil
 	damaged, _, err := c.damagedChains(l)
 	return damaged, err
 }
 
-// damagedChains is DamagedChains, and reports whether the table exists. If not, InitialChains are damaged as well.
+// damagedChains is DamagedChains, and reports whether the table exists. If it does not exist, all
+// chains are damaged, including InitialChains.
 func (c *Conn) damagedChains(l Layout) (damaged []Chain, exists bool, err error) {
 	err = c.checkTable(l.Table)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -327,12 +331,12 @@ func (c *Conn) damagedChains(l Layout) (damaged []Chain, exists bool, err error)
 }
 
 // CheckSupport returns nil if Ensure would succeed. The error is ErrUnavailable if the kernel
-// lacks something that the layout needs, and has types.CodeConfig if the table is not as plumb
-// makes it.
+// lacks something that the layout needs, and its code is types.CodeConfig if the table differs from
+// the layout.
 //
-// CheckSupport changes nothing. If the table is not complete already, CheckSupport sends a transaction
-// that makes what is missing, and whose last change makes the table a second time. The kernel always
-// refuses that last change, so nothing takes effect. If it refuses no other change, Ensure would
+// CheckSupport changes nothing. If the table is incomplete, it sends a transaction that creates the
+// missing parts, and whose last change creates the table a second time. The kernel always refuses that
+// last change, and therefore the whole transaction. If it refuses no other change, Ensure would
 // succeed.
 func (c *Conn) CheckSupport(l Layout) error {
 	damaged, exists, err := c.damagedChains(l)
@@ -354,7 +358,7 @@ func (c *Conn) CheckSupport(l Layout) error {
 	return AddAdvice(l.Table, err)
 }
 
-// addLayout adds the sets, as far as they do not exist, and rewrites the chains.
+// addLayout adds the missing sets of the layout, and rewrites the chains.
 func (t *Tx) addLayout(l Layout, chains []Chain) {
 	for _, s := range l.Sets {
 		t.EnsureSet(l.Table, s)
@@ -368,10 +372,10 @@ func (t *Tx) addLayout(l Layout, chains []Chain) {
 	}
 }
 
-// asUnavailable returns an ErrUnavailable if err is an error of a kernel that lacks a module: ENOENT
-// for a chain type or an expression, EOPNOTSUPP or EAFNOSUPPORT for a family. It returns any other
-// error as it is. err must be the error of a transaction that makes everything that it refers to, so
-// that ENOENT cannot mean a missing table or chain.
+// asUnavailable returns an ErrUnavailable if err is an error of a kernel that lacks a module. Such a
+// kernel returns ENOENT for a chain type or an expression, and EOPNOTSUPP or EAFNOSUPPORT for a family.
+// asUnavailable returns any other error unchanged. err must be the error of a transaction that creates
+// everything that it refers to, so that ENOENT cannot mean a missing table or chain.
 func asUnavailable(err error) error {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EAFNOSUPPORT) {
 		return fmt.Errorf("%w: %w", ErrUnavailable, textOnly{err})
@@ -379,7 +383,6 @@ func asUnavailable(err error) error {
 	return err
 }
 
-// textOnly has the text of an error, but errors.Is and errors.As do not find that error in it. For a
-// caller, fs.ErrNotExist means a missing table, chain or element, not a missing module of the
-// kernel.
+// A textOnly prints the text of an error that errors.Is and errors.As do not find in it. For a caller,
+// fs.ErrNotExist means a missing table, chain or element, and not a missing kernel module.
 type textOnly struct{ error }

@@ -16,18 +16,18 @@ import (
 	"github.com/google/nftables/xt"
 )
 
-// A ListedRule is a rule that was read from the kernel. Any program may have made it, for example
+// A ListedRule is a rule that was read from the kernel. Any program may have added it, for example
 // nft or iptables-nft.
 type ListedRule struct {
 	Chain   string       // the chain that the rule is in
-	Comment string       // the comment of nft, or of the match "comment" of iptables
-	Jump    string       // the chain that the rule jumps or goes to
-	Target  string       // the name of the target in iptables, if it is known: ACCEPT, MASQUERADE
-	Saddr   netip.Prefix // the source addresses that the rule matches; the zero Prefix: all
-	Iif     string       // the input interface that the rule matches; empty: all
+	Comment string       // the comment in nft, or the text of the iptables match "comment"
+	Jump    string       // the chain of a jump or goto
+	Target  string       // the name of the iptables target, such as ACCEPT or MASQUERADE, if it is known
+	Saddr   netip.Prefix // the source addresses that the rule matches, or the zero Prefix for all
+	Iif     string       // the input interface that the rule matches, or empty for all
 
 	handle uint64
-	values []string // the values that the rule compares fields with, and the addresses that it translates to
+	values []string // the values to which the rule compares fields, and the addresses to which it translates
 }
 
 // Mentions reports whether the rule compares a field with the address, or translates an
@@ -64,7 +64,7 @@ func (c *Conn) Rules(t Table, chain string) (rules []ListedRule, err error) {
 func (c *Conn) tableRules(t Table) (rules []ListedRule, err error) {
 	_, err = c.nft.ListTableOfFamily(t.Name, nftables.TableFamily(t.Family))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil // do not list chains: the kernel lists those of all tables
+		return nil, nil // do not list chains, because the kernel lists the chains of all tables
 	}
 	if err != nil {
 		return nil, err
@@ -110,17 +110,16 @@ func parseComment(data []byte) string {
 	return text
 }
 
-// A ruleParser reads the expressions of a rule, from the first to the last, into a
-// ListedRule.
+// A ruleParser reads the expressions of a rule into a ListedRule, from the first to the last.
 type ruleParser struct {
 	rule     ListedRule
 	family   Family // of the table
 	loaded   loadedField
-	addrSize int    // of the source address that is loaded, in bytes
-	mask     []byte // that the rule has applied to the loaded field; nil: none
+	addrSize int    // the size of the loaded source address in bytes
+	mask     []byte // the mask of the loaded field, or nil
 }
 
-// A loadedField says which field of a packet the rule has loaded into a register.
+// A loadedField is the field of a packet that the rule has loaded into a register.
 type loadedField int
 
 const (
@@ -129,7 +128,7 @@ const (
 	loadedIifName
 )
 
-// parse adds the content of one expression to the rule.
+// parse reads one expression into p.rule.
 func (p *ruleParser) parse(e expr.Any) {
 	switch e := e.(type) {
 	case *expr.Immediate: // a value for a later expression
@@ -175,7 +174,7 @@ func (p *ruleParser) parsePayload(e *expr.Payload) {
 	}
 }
 
-// parseCmp reads the value that the loaded field is compared with.
+// parseCmp reads the value to which the rule compares the loaded field.
 func (p *ruleParser) parseCmp(e *expr.Cmp) {
 	p.rule.values = append(p.rule.values, string(e.Data))
 	switch {
@@ -189,7 +188,7 @@ func (p *ruleParser) parseCmp(e *expr.Cmp) {
 	p.loaded = loadedOther
 }
 
-// parseTarget reads a target of iptables, with the addresses that a NAT target translates to.
+// parseTarget reads an iptables target, including the addresses to which a NAT target translates.
 func (p *ruleParser) parseTarget(e *expr.Target) {
 	p.rule.Target = e.Name
 	switch to := e.Info.(type) {
@@ -212,9 +211,9 @@ func (p *ruleParser) addAddress(ip net.IP) {
 	p.rule.values = append(p.rule.values, string(ip))
 }
 
-// parsePrefix returns the prefix whose addresses match value and mask. An address has size bytes.
-// If the length of a prefix is a multiple of 8, iptables and nft compare only the bytes of the
-// prefix, without a mask.
+// parsePrefix returns the prefix whose addresses, of size bytes each, match value and mask. If the
+// length of a prefix is a multiple of 8, iptables and nft compare only the bytes of the prefix, without
+// a mask.
 func parsePrefix(size int, value, mask []byte) netip.Prefix {
 	bits := 8 * len(value)
 	if mask != nil {

@@ -10,14 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestRuleParser parses rules of this package as if another program had made them.
+// TestRuleParser parses rules of this package as if another program had added them.
 func TestRuleParser(t *testing.T) {
 	ruleOf := func(p Part, e ...expr.Any) Rule { return Rule{p, partOf(e...)} }
 	for name, tc := range map[string]struct {
 		family Family
 		rule   Rule
 		want   ListedRule // the test compares only Jump, Target, Saddr and Iif
-		values string     // the values that the rule compares with, in hexadecimal
+		values string     // the values to which the rule compares fields, as hexadecimal digits
 	}{
 		"an IPv4 subnet":                    {Inet, Rule{SaddrIn(netip.MustParsePrefix("10.88.0.0/15")), Jump("c")}, ListedRule{Saddr: netip.MustParsePrefix("10.88.0.0/15"), Jump: "c"}, "02 0a580000"},
 		"an IPv4 address":                   {IPv4, Rule{SaddrIn(netip.MustParsePrefix("10.88.0.2/32")), Masquerade()}, ListedRule{Saddr: netip.MustParsePrefix("10.88.0.2/32"), Target: "MASQUERADE"}, "0a580002"},
@@ -30,7 +30,7 @@ func TestRuleParser(t *testing.T) {
 		"an interface":                      {Inet, ruleOf(loadFields([]Field{IifName()}), equal([]byte(IfNameKey("eth0"))), &expr.Verdict{Kind: expr.VerdictAccept}), ListedRule{Iif: "eth0", Target: "ACCEPT"}, "65746830000000000000000000000000"},
 		"the kind of the interface":         {Inet, Rule{IifKindNot("vrf")}, ListedRule{}, "76726600000000000000000000000000"},
 		"another field loaded afterwards":   {IPv4, ruleOf(loadFields([]Field{Saddr(IPv4)}), meta(expr.MetaKeyMARK, unix.NFT_REG_1), equal([]byte{10, 88, 0, 2})), ListedRule{}, "0a580002"},
-		"a masked comparison, then one without a mask": {IPv4, ruleOf(SaddrIn(netip.MustParsePrefix("10.88.0.0/15")), loadFields([]Field{Saddr(IPv4)}).then(equal([]byte{10, 88, 0, 2})).expressions...),
+		"a comparison with a mask before one without a mask": {IPv4, ruleOf(SaddrIn(netip.MustParsePrefix("10.88.0.0/15")), loadFields([]Field{Saddr(IPv4)}).with(equal([]byte{10, 88, 0, 2})).expressions...),
 			ListedRule{Saddr: netip.MustParsePrefix("10.88.0.2/32")}, "0a580000 0a580002"},
 	} {
 		t.Run(name, func(t *testing.T) {

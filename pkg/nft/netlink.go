@@ -40,12 +40,12 @@ var errNoAnswer = errors.New("the kernel did not answer")
 // receive calls handle for each answer of the kernel until handle returns more == false or an
 // error. refusal is the error that the answer reports, or nil.
 //
-// It does not wait: netlink is synchronous, so all answers are in the socket when the system
-// call that sent the requests has returned. If handle wants more than there is, receive returns
-// errNoAnswer. If the receive buffer was too small for the answers, it returns ENOBUFS.
+// receive does not wait, because netlink is synchronous. All answers are in the socket when the system
+// call that sent the requests returns. If handle wants more answers, receive returns errNoAnswer. If
+// the receive buffer was too small for the answers, it returns ENOBUFS.
 //
-// netlink.Conn.Receive makes two system calls and a buffer for each answer, which was half the
-// duration of an ADD with a hundred port mappings.
+// netlink.Conn.Receive needs two system calls and allocates a buffer for each answer, which took half
+// the time of an ADD with a hundred port mappings.
 func (c *Conn) receive(handle func(answer netlink.Message, refusal error) (more bool, err error)) error {
 	socket, err := c.socket.SyscallConn()
 	if err != nil {
@@ -131,8 +131,8 @@ func (c *Conn) chainUse(t Table, chain string) (count int, err error) {
 	return count, err
 }
 
-// nextSequence makes a request and returns its sequence number, which is one more than that of
-// the message that was sent before it.
+// nextSequence sends a request and returns its sequence number, which is one more than the sequence
+// number of the message before it.
 func (c *Conn) nextSequence() (uint32, error) {
 	answers, err := c.socket.Execute(newRequest(Table{}, netlink.Header{Type: unix.NFT_MSG_GETGEN}, nil))
 	if err != nil {
@@ -144,16 +144,16 @@ func (c *Conn) nextSequence() (uint32, error) {
 	return answers[0].Header.Sequence, nil
 }
 
-// enlargeBuffers makes the socket's buffers large enough to send this number of changes (the GC of a
-// host with thousands of dead containers), and to receive the kernel's answers to them.
+// enlargeBuffers enlarges the socket's buffers if this number of changes, or the kernel's answers to
+// them, may not fit. The GC on a host with thousands of dead containers needs that.
 func (c *Conn) enlargeBuffers(changes int) error {
 	const (
-		maxChangeSize = 64 << 10 // in bytes, of a message with elements; other messages and the answers are smaller
-		byDefault     = 3        // that many changes fit into the default buffers
+		maxChangeSize     = 64 << 10 // the bytes of a full message with elements, the largest kind of message
+		changesInDefaults = 3        // the number of changes that fit into the default buffers
 	)
-	if changes <= byDefault {
+	if changes <= changesInDefaults {
 		return nil
 	}
-	size := min(changes*maxChangeSize, 1<<29) // the kernel has it in an int32, and doubles it
+	size := min(changes*maxChangeSize, 1<<29) // the kernel stores the double in an int32
 	return errors.Join(c.socket.SetWriteBuffer(size), c.socket.SetReadBuffer(size))
 }

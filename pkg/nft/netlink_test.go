@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openWithElements returns a connection into a new namespace with a table of n elements, and
-// where the elements are.
+// openWithElements returns a connection into a new namespace that contains a table with n elements,
+// the table, and references to the elements.
 func openWithElements(t *testing.T, n int) (*Conn, Table, []ElementRef) {
 	t.Helper()
 	c, err := Open(nstest.NewHost(t).Open(t, nil))
@@ -31,7 +31,7 @@ func openWithElements(t *testing.T, n int) (*Conn, Table, []ElementRef) {
 		tx.AddElement(l.Table, ref.Set, Element{Key: ref.Key, Comment: "c"})
 		refs = append(refs, ref)
 	}
-	if err := c.Commit("make the table", &tx); err != nil {
+	if err := c.Commit("create the table", &tx); err != nil {
 		t.Fatal(err)
 	}
 	return c, l.Table, refs

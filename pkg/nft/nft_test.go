@@ -70,7 +70,7 @@ var _ = Describe("nf_tables", func() {
 		return host.Must(GinkgoTB(), "nft", "list", "ruleset")
 	}
 
-	It("Ensure makes the whole table, changes nothing when it is repeated, and nft can load what it lists", func() {
+	It("Ensure creates the whole table, changes nothing when it is repeated, and nft can load what it lists", func() {
 		Expect(c.Ensure(layout)).To(Succeed())
 		Expect(add(c, element(addr, owner))).To(Succeed())
 		before := ruleset()
@@ -96,7 +96,7 @@ var _ = Describe("nf_tables", func() {
 		Expect(c.Elements(table, "masq4")).To(BeEmpty())
 	})
 
-	It("adds and looks up more elements than fit into one message, also those after a missing one", func() {
+	It("adds and looks up more elements than fit into one message, including the elements after a missing one", func() {
 		Expect(c.Ensure(layout)).To(Succeed())
 		const many = 1000 // more than fit into one message
 		var refs []nft.ElementRef
@@ -152,7 +152,7 @@ var _ = Describe("nf_tables", func() {
 		Expect(del(c, all...)).To(Succeed())
 	})
 
-	It("makes the changes of one set in the order in which they were added", func() {
+	It("applies the changes of one set in the order in which they were added", func() {
 		Expect(c.Ensure(layout)).To(Succeed())
 		first, second := element(addr, owner), element(addr.Next(), owner)
 		Expect(add(c, second)).To(Succeed())
@@ -178,7 +178,7 @@ var _ = Describe("nf_tables", func() {
 		Expect(del(c, element(addr.Next(), owner))).To(MatchError(fs.ErrNotExist))
 	})
 
-	It("makes all changes of a transaction or none, and the connection works after a refusal", func() {
+	It("applies all changes of a transaction or none, and the connection works after a refusal", func() {
 		Expect(c.Ensure(layout)).To(Succeed())
 		before := ruleset()
 		invalid := element(addr.Next(), owner)
@@ -212,7 +212,7 @@ var _ = Describe("nf_tables", func() {
 		Expect(coded.Code).To(BeEquivalentTo(types.CodeTryAgain))
 	})
 
-	It("60 concurrent calls of Ensure make one table", func() {
+	It("60 concurrent calls of Ensure create one table", func() {
 		var wg sync.WaitGroup
 		errs := make([]error, 60)
 		for i := range errs {
@@ -231,9 +231,9 @@ var _ = Describe("nf_tables", func() {
 		}
 	})
 
-	It("Ensure keeps the table that another process made meanwhile", func() {
+	It("Ensure keeps a table that another process created in the meantime", func() {
 		second := connect(host, &trace.Tracer{Before: func(step string) error {
-			if step == "nft make table inet plumb" {
+			if step == "nft create table inet plumb" {
 				Expect(c.Ensure(layout)).To(Succeed())
 				Expect(add(c, element(addr, owner))).To(Succeed())
 			}
@@ -249,7 +249,7 @@ var _ = Describe("nf_tables", func() {
 		more := layout.WithChains(nft.Chain{Name: "more", Rules: []nft.Rule{{nft.Drop()}}})
 		deleted := false
 		second := connect(host, &trace.Tracer{Before: func(step string) error {
-			if step == "nft make table inet plumb" && !deleted {
+			if step == "nft create table inet plumb" && !deleted {
 				deleted = true
 				host.Must(GinkgoTB(), "nft", "delete", "table", "inet", "plumb")
 			}
@@ -311,29 +311,29 @@ var _ = Describe("nf_tables", func() {
 		nstest.Golden(GinkgoTB(), "hostport", ruleset())
 	})
 
-	It("tells the tracer each step, and omits a step that the tracer refuses", func() {
+	It("reports each step to the tracer, and omits a step that the tracer refuses", func() {
 		var steps []string
 		refused := errors.New("refused")
 		traced := connect(host, &trace.Tracer{Before: func(step string) error {
 			steps = append(steps, step)
-			if strings.HasPrefix(step, "nft make") {
+			if strings.HasPrefix(step, "nft create") {
 				return refused
 			}
 			return nil
 		}})
 		Expect(traced.Ensure(layout)).To(MatchError(refused))
 		Expect(ruleset()).To(BeEmpty())
-		Expect(steps).To(Equal([]string{"open nftables", "nft get table inet plumb", "nft make table inet plumb"}))
+		Expect(steps).To(Equal([]string{"open nftables", "nft get table inet plumb", "nft create table inet plumb"}))
 	})
 
-	It("Ensure names the capability that is missing", func() {
+	It("Ensure names the missing capability", func() {
 		confined := connect(host, &trace.Tracer{Before: func(step string) error {
-			if strings.HasPrefix(step, "nft make") {
+			if strings.HasPrefix(step, "nft create") {
 				return syscall.EPERM
 			}
 			return nil
 		}})
-		Expect(confined.Ensure(layout)).To(MatchError(ContainSubstring("operation not permitted: CAP_NET_ADMIN is needed in the host's network namespace")))
+		Expect(confined.Ensure(layout)).To(MatchError(ContainSubstring("operation not permitted; grant CAP_NET_ADMIN in the host's network namespace")))
 	})
 
 	It("accepts owners of any length, and nft can load the comments that it lists", func() {

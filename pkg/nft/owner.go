@@ -8,10 +8,10 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// The maximum lengths of the parts of an owner's comment, in bytes. With two slashes they add
-// up to maxComment.
+// The maximum lengths of the parts of an owner's comment, in bytes. The parts and two slashes add up
+// to maxComment.
 const (
-	maxComment   = 128 // the longest that nft can list (NFTNL_UDATA_COMMENT_MAXLEN; the kernel accepts 255)
+	maxComment   = 128 // the longest comment that nft can list (NFTNL_UDATA_COMMENT_MAXLEN), although the kernel accepts 255 bytes
 	maxNetwork   = 47
 	maxContainer = 64
 	maxIfName    = 15
@@ -20,25 +20,25 @@ const (
 // Owner returns the comment for elements that the attachment owns:
 // "<network>/<container>/<ifname>".
 //
-// A part that is too long (more than 47, 64 and 15 bytes), or has a character that cannot be in
-// a comment, is replaced by its beginning, a tilde and a hash. A tilde in a name is such a
-// character, too. So two attachments never have the same comment, and the comment alone tells
-// the network.
+// Owner shortens a part that is longer than its limit (47, 64 or 15 bytes), or contains a character
+// that cannot be in a comment, to its first characters, a tilde and a hash. A tilde in a name counts
+// as such a character. Therefore the comments of two attachments differ, and the comment alone
+// determines the network.
 func Owner(a types.Attachment) string {
 	return NetworkPrefix(a.Network) + shorten(a.ContainerID, maxContainer) + "/" + shorten(a.IfName, maxIfName)
 }
 
-// NetworkPrefix returns what the comments of all owners in the network begin with.
+// NetworkPrefix returns the prefix of the comments of all owners in the network.
 func NetworkPrefix(network string) string { return shorten(network, maxNetwork) + "/" }
 
-// NetworkChain returns the name of a chain that the attachments of a network share. It contains neither a colon nor a
-// tilde, which a name in a script of nft cannot contain.
+// NetworkChain returns the name of a chain that the attachments of a network share. The name contains
+// neither a colon nor a tilde, because names in an nft script must not.
 func NetworkChain(kind, network, name string) string {
 	return kind + "/" + strings.NewReplacer(":", "_", "~", "_").Replace(NetworkPrefix(network)+name)
 }
 
-// shorten returns s or, if s is longer than limit bytes or has a character that cannot be in a
-// comment, a unique text of at most limit bytes for it.
+// shorten returns s or, if s is longer than limit bytes or contains a character that cannot be in a
+// comment, a text of at most limit bytes that is unique for s.
 func shorten(s string, limit int) string {
 	if len(s) <= limit && strings.Map(replaceForbidden, s) == s {
 		return s

@@ -28,7 +28,7 @@ func TestOwner(t *testing.T) {
 	}
 }
 
-// FuzzOwner checks that two attachments have different comments, that nft can load each comment,
+// FuzzOwner checks that the comments of two attachments differ, that nft can load each comment,
 // and that NetworkPrefix recognizes the comments of the network.
 func FuzzOwner(f *testing.F) {
 	f.Add("n", "c", "i", "n", "c/i", "i")
@@ -42,8 +42,8 @@ func FuzzOwner(f *testing.F) {
 		if text := Owner(a); len(text) > maxComment || strings.Count(text, "/") != 2 || strings.Contains(text, `"`) {
 			t.Errorf("%q is not a valid comment", text)
 		}
-		if has := strings.HasPrefix(Owner(a), NetworkPrefix(n2)); has != (n1 == n2) {
-			t.Errorf("%q has the prefix of network %q: %v, want %v", Owner(a), n2, has, n1 == n2)
+		if got := strings.HasPrefix(Owner(a), NetworkPrefix(n2)); got != (n1 == n2) {
+			t.Errorf("%q starts with the prefix of network %q: %v, want %v", Owner(a), n2, got, n1 == n2)
 		}
 	})
 }

@@ -9,18 +9,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Rule is the parts of one rule, from left to right as nft prints them.
+// A Rule lists the parts of one rule, from left to right as nft prints them.
 type Rule []Part
 
 // A Part is one match or one statement of a rule.
 type Part struct {
-	family      Family // the IP version of the packets that the part is for; zero: all packets
+	family      Family // the IP version of the packets that the part applies to, or zero for all packets
 	expressions []expr.Any
 }
 
-// expressions returns the expressions of all parts. A table of family Inet has packets of IPv4
-// and IPv6. In such a table, expressions adds a match of the IP version before a part that is for
-// one version only, as nft does.
+// expressions returns the expressions of all parts. A table of the family Inet sees IPv4 and IPv6
+// packets. In such a table, expressions adds a match of the IP version before a part for one version,
+// as nft does.
 func (r Rule) expressions(table Family) []expr.Any {
 	var all []expr.Any
 	var matched Family
@@ -93,7 +93,7 @@ func EtherSaddr() Field {
 	}}
 }
 
-// loadFields loads the fields into registers, one after the other, beginning with the first register.
+// loadFields loads the fields into consecutive registers, starting with the first register.
 func loadFields(fields []Field) Part {
 	p := Part{}
 	word := uint32(0) // number of the next free word of four bytes
@@ -107,9 +107,9 @@ func loadFields(fields []Field) Part {
 	return p
 }
 
-// register returns the register that begins at the n-th word of four bytes. The registers of 16
+// register returns the register that starts at the n-th word of four bytes. The registers of 16
 // bytes (from NFT_REG_1) and of four bytes (from NFT_REG32_00) share their memory. If a register
-// of each size begins at the word, register returns that of 16 bytes, as nft does.
+// of each size starts at the word, register returns the larger register, as nft does.
 func register(n uint32) uint32 {
 	if n%4 == 0 {
 		return unix.NFT_REG_1 + n/4
@@ -117,34 +117,34 @@ func register(n uint32) uint32 {
 	return unix.NFT_REG32_00 + n
 }
 
-// then returns the part with one more expression.
-func (p Part) then(e expr.Any) Part {
+// with returns the part with one more expression.
+func (p Part) with(e expr.Any) Part {
 	p.expressions = append(p.expressions, e)
 	return p
 }
 
 // InSet matches packets whose fields are an element of the set.
 func InSet(set string, fields ...Field) Part {
-	return loadFields(fields).then(&expr.Lookup{SourceRegister: unix.NFT_REG_1, SetName: set})
+	return loadFields(fields).with(&expr.Lookup{SourceRegister: unix.NFT_REG_1, SetName: set})
 }
 
 // NotInSet matches packets whose fields are not an element of the set.
 func NotInSet(set string, fields ...Field) Part {
-	return loadFields(fields).then(&expr.Lookup{SourceRegister: unix.NFT_REG_1, SetName: set, Invert: true})
+	return loadFields(fields).with(&expr.Lookup{SourceRegister: unix.NFT_REG_1, SetName: set, Invert: true})
 }
 
-// VerdictMap executes the verdict that the map has for the fields. If the map has no verdict for
-// them, the kernel continues with the next rule.
+// VerdictMap executes the verdict for the fields in the map. If the map contains no verdict for them,
+// the kernel continues with the next rule.
 func VerdictMap(verdicts string, fields ...Field) Part {
-	return loadFields(fields).then(lookup(verdicts, unix.NFT_REG_VERDICT))
+	return loadFields(fields).with(lookup(verdicts, unix.NFT_REG_VERDICT))
 }
 
-// DNATMap translates the destination to the address and port that the map has for the fields.
-// If the map has none for them, the kernel continues with the next rule.
+// DNATMap translates the destination to the address and port for the fields in the map. If the map
+// contains none for them, the kernel continues with the next rule.
 func DNATMap(f Family, destinations string, fields ...Field) Part {
-	p := loadFields(fields).then(lookup(destinations, unix.NFT_REG_1))
+	p := loadFields(fields).with(lookup(destinations, unix.NFT_REG_1))
 	p.family = f
-	return p.then(&expr.NAT{
+	return p.with(&expr.NAT{
 		Type:        expr.NATTypeDestNAT,
 		Family:      uint32(f),
 		RegAddrMin:  unix.NFT_REG_1,
@@ -152,8 +152,8 @@ func DNATMap(f Family, destinations string, fields ...Field) Part {
 	})
 }
 
-// lookup looks up the loaded fields in a map and stores the result in the register. A result in
-// the verdict register is executed.
+// lookup looks up the loaded fields in a map and stores the result in the register. The kernel
+// executes a result in the verdict register.
 func lookup(mapName string, to uint32) expr.Any {
 	return &expr.Lookup{SourceRegister: unix.NFT_REG_1, DestRegister: to, IsDestRegSet: true, SetName: mapName}
 }
@@ -173,13 +173,13 @@ func inPrefix(p netip.Prefix, field func(Family) Field) Part {
 	}
 	part := loadFields([]Field{field(f)})
 	if p.Bits() < 8*size {
-		part = part.then(bitwise(net.CIDRMask(p.Bits(), 8*size), make([]byte, size)))
+		part = part.with(bitwise(net.CIDRMask(p.Bits(), 8*size), make([]byte, size)))
 	}
-	return part.then(equal(p.Addr().AsSlice()))
+	return part.with(equal(p.Addr().AsSlice()))
 }
 
-// OnlyFamily matches packets of one IP version, in a table of family Inet. It has no expressions:
-// Rule.expressions adds the match.
+// OnlyFamily matches packets of one IP version, in a table of the family Inet. The part contains no
+// expressions, because Rule.expressions adds the match.
 func OnlyFamily(f Family) Part { return Part{family: f} }
 
 // ToLocal matches packets whose destination is an address of this host.
@@ -190,16 +190,16 @@ func ToLocal() Part {
 	)
 }
 
-// IifKindNot matches packets whose input interface has a kind other than this one ("veth",
-// "bridge"; kernel 5.1, commit 0fb4d21956f4). It matches no packets of an interface without a
-// kind, such as lo or a network card: there is nothing that the kernel could compare.
+// IifKindNot matches packets whose input interface is of another kind than this one, such as "veth" or
+// "bridge" (Linux 5.1, commit 0fb4d21956f4). It matches no packets from an interface without a kind,
+// such as lo or a network card, because the kernel has no kind to compare there.
 func IifKindNot(kind string) Part {
 	const iifKind expr.MetaKey = 26  // NFT_META_IIFKIND, which the library and x/sys/unix lack
-	value := []byte(IfNameKey(kind)) // a kind has 16 bytes, as an interface name has
+	value := []byte(IfNameKey(kind)) // a kind takes 16 bytes, like an interface name
 	return partOf(meta(iifKind, unix.NFT_REG_1), unequal(value))
 }
 
-// SetMarkBit sets one bit of the packet's mark; 0 is the lowest.
+// SetMarkBit sets one bit of the packet's mark. Bit 0 is the lowest.
 func SetMarkBit(bit int) Part {
 	number := binaryutil.NativeEndian.PutUint32
 	return partOf(
@@ -209,7 +209,7 @@ func SetMarkBit(bit int) Part {
 	)
 }
 
-// HasMarkBit matches packets that have this bit set in the mark.
+// HasMarkBit matches packets with this bit set in the mark.
 func HasMarkBit(bit int) Part {
 	flag := binaryutil.NativeEndian.PutUint32(1 << bit)
 	return partOf(meta(expr.MetaKeyMARK, unix.NFT_REG_1), bitwise(flag, make([]byte, 4)), equal(flag))
@@ -242,7 +242,7 @@ func Return() Part { return partOf(&expr.Verdict{Kind: expr.VerdictReturn}) }
 // Drop drops the packet.
 func Drop() Part { return partOf(&expr.Verdict{Kind: expr.VerdictDrop}) }
 
-// Jump evaluates another chain, then the next rule.
+// Jump evaluates another chain, and after it the next rule.
 func Jump(chain string) Part {
 	return partOf(&expr.Verdict{Kind: expr.VerdictJump, Chain: chain})
 }
@@ -262,12 +262,12 @@ func bitwise(mask, xor []byte) expr.Any {
 	return &expr.Bitwise{SourceRegister: unix.NFT_REG_1, DestRegister: unix.NFT_REG_1, Len: uint32(len(mask)), Mask: mask, Xor: xor}
 }
 
-// equal matches if the first register has the value.
+// equal matches if the value of the first register is v.
 func equal(v []byte) expr.Any {
 	return &expr.Cmp{Op: expr.CmpOpEq, Register: unix.NFT_REG_1, Data: v}
 }
 
-// unequal matches if the first register has another value.
+// unequal matches if the value of the first register is not v.
 func unequal(v []byte) expr.Any {
 	return &expr.Cmp{Op: expr.CmpOpNeq, Register: unix.NFT_REG_1, Data: v}
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/nft"
 )
 
-// tableLayout returns a table like that of masquerade: maps from addresses to chains, and a base
+// tableLayout returns a table like the masquerade table, with maps from addresses to chains and a base
 // chain.
 func tableLayout() nft.Layout {
 	return nft.Layout{

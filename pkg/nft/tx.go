@@ -10,16 +10,16 @@ import (
 	"github.com/mdlayher/netlink"
 )
 
-// A Tx is a transaction: a list of changes of which the kernel makes all or none. The zero
+// A Tx is a transaction, which is a list of changes of which the kernel applies all or none. The zero
 // Tx is empty and ready to use.
 type Tx struct {
 	changes    []change
-	generation uint32 // the ruleset must have this generation ID; zero: any
+	generation uint32 // the generation ID that the ruleset must have, or zero for any
 }
 
 // A change is one netlink message. Either batch or queue is set.
 type change struct {
-	description string               // for errors
+	description string               // describes the change in errors
 	batch       *elementBatch        // elements to add or delete
 	queue       func(*nftables.Conn) // queues any other message in the library's connection
 }
@@ -28,32 +28,32 @@ func (t *Tx) add(description string, queue func(*nftables.Conn)) {
 	t.changes = append(t.changes, change{description: description, queue: queue})
 }
 
-// Commit makes all changes of tx, or none if it returns an error. The exception is an error that
-// is not an answer of the kernel: then the changes may have been made. what is the name of the
-// transaction in the error and for the tracer. The error names the first change that the kernel
-// refused.
+// Commit applies all changes of tx, or none if it returns an error. The exception is an error that
+// is not the kernel's answer, after which the changes may be applied (see OutcomeUnknown). The parameter
+// what names the transaction in the error and for the tracer. The error describes the first change
+// that the kernel refused.
 func (c *Conn) Commit(what string, tx *Tx) error {
-	begun := false
+	started := false
 	err := c.step(what, func() error {
-		begun = true
+		started = true
 		return c.commit(tx)
 	})
 	switch {
 	case err == nil:
 		return nil
-	case begun && !refused(err):
+	case started && !refused(err):
 		err = &unknownOutcomeError{err}
 	}
 	return fmt.Errorf("%s: %w", what, err)
 }
 
-// An unknownOutcomeError is an error of a commit whose changes the kernel may have made.
+// An unknownOutcomeError is the error of a commit whose changes the kernel may have applied.
 type unknownOutcomeError struct{ error }
 
 func (e *unknownOutcomeError) Unwrap() error { return e.error }
 
 // OutcomeUnknown reports whether err is the error of a commit whose changes the kernel may have
-// made.
+// applied.
 func OutcomeUnknown(err error) bool {
 	var unknown *unknownOutcomeError
 	return errors.As(err, &unknown)
@@ -79,25 +79,26 @@ func (c *Conn) commit(tx *Tx) error {
 }
 
 // nameRefusedChange adds the description of the change that the kernel refused. The library
-// returns only the sequence number of its message. The messages of a transaction have consecutive
-// numbers: its begin, one for each change, its end. The next request has the number after that.
+// returns only the sequence number of its message. A transaction consists of a first message, one for
+// each change, and a last message, with consecutive numbers. The next request gets the number after
+// them.
 func (c *Conn) nameRefusedChange(tx *Tx, answer *netlink.OpError) error {
 	next, err := c.nextSequence()
 	if err != nil {
 		c.nft = nil
 		return answer
 	}
-	begin := next - uint32(len(tx.changes)) - 2
-	if i := answer.Sequence - begin - 1; i < uint32(len(tx.changes)) {
+	first := next - uint32(len(tx.changes)) - 2
+	if i := answer.Sequence - first - 1; i < uint32(len(tx.changes)) {
 		return &refusedError{index: int(i), description: tx.changes[i].description, error: answer}
 	}
 	return answer // the kernel refused the transaction as a whole
 }
 
-// A refusedError is the error of a commit of which the kernel refused a change.
+// A refusedError is the error of a commit if the kernel refused one of its changes.
 type refusedError struct {
-	index       int    // of the first refused change in the transaction
-	description string // of that change
+	index       int    // the index of the first refused change in the transaction
+	description string // the description of that change
 	error
 }
 
@@ -165,9 +166,9 @@ func (t *Tx) DelChain(tab Table, chain string) {
 // AddElement adds an element. If the set, or the chain to jump to, does not exist, the commit
 // fails with fs.ErrNotExist.
 //
-// The caller uses Conn.Atomically and Conn.Lookup to ensure that the set has no element with
-// this key. An element with the same data would stay as it is, with its comment; an element
-// with other data would make the commit fail.
+// The caller uses Conn.Atomically and Conn.Lookup to ensure that the set contains no element with
+// this key. Otherwise, an element with the same data would keep its comment, and the commit would fail
+// for an element with other data.
 func (t *Tx) AddElement(tab Table, set string, e Element) {
 	t.addToBatch(elementBatch{table: tab, set: set}, e.library())
 }
@@ -178,8 +179,8 @@ func (t *Tx) DelElement(tab Table, set string, k Key) {
 	t.addToBatch(elementBatch{table: tab, set: set, deletes: true}, nftables.SetElement{Key: []byte(k)})
 }
 
-// addToBatch adds the element to the last change if that is a batch of the same kind and not full. Otherwise, the
-// element begins a new batch.
+// addToBatch adds the element to the last change if that is a batch of the same kind and not full.
+// Otherwise, it starts a new batch.
 func (t *Tx) addToBatch(kind elementBatch, e nftables.SetElement) {
 	var batch *elementBatch
 	if n := len(t.changes); n > 0 {
@@ -192,7 +193,7 @@ func (t *Tx) addToBatch(kind elementBatch, e nftables.SetElement) {
 	batch.elements = append(batch.elements, e)
 }
 
-// An elementBatch is the elements of one set that one message adds or deletes.
+// An elementBatch lists the elements of one set that one message adds or deletes.
 type elementBatch struct {
 	table    Table
 	set      string
@@ -200,8 +201,8 @@ type elementBatch struct {
 	elements []nftables.SetElement
 }
 
-// maxBatchElements is how many elements fit into one message: the attribute that contains them
-// has a length of 16 bits, and an element is smaller than 400 bytes.
+// maxBatchElements is how many elements fit into one message. The length of the attribute that contains
+// them is a number of 16 bits, and an element is smaller than 400 bytes.
 const maxBatchElements = 128
 
 func (b elementBatch) String() string {

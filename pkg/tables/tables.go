@@ -1,6 +1,6 @@
-// Package tables describes what plumb keeps in nf_tables: table inet plumb and table bridge plumb, with
-// their sets and maps, and the chain that guards 127/8. Each plugin adds its own chains to the tables.
-// The tool plumb reads all sets.
+// Package tables describes plumb's nftables tables, inet plumb and bridge plumb, with their sets and
+// maps, and the chain that guards 127/8. Each plugin adds its own chains to the tables. The tool plumb
+// reads all sets.
 package tables
 
 import (
@@ -128,8 +128,8 @@ func Bridge(sets ...nft.Set) nft.Layout {
 	return nft.Layout{Table: nft.Table{Family: nft.Bridge, Name: "plumb"}, Version: layoutVersion, Sets: sets}
 }
 
-// WithGuard returns the layout with the guard of 127/8 as one of its chains, so that Ensure also creates it in a table
-// that exists.
+// WithGuard returns the layout with the guard of 127/8 as one of its chains, so that Ensure creates the
+// guard even if the table exists.
 func WithGuard(l nft.Layout) nft.Layout {
 	l = l.WithChains(l.InitialChains...)
 	l.InitialChains = nil
@@ -137,10 +137,10 @@ func WithGuard(l nft.Layout) nft.Layout {
 }
 
 // localnetGuard returns the chain that drops packets to 127/8 from virtual interfaces. The kernel
-// accepts such packets where route_localnet is set (CVE-2020-8558). The chain does not drop
-// answers of containers: at this hook, the destination of an answer is still the address that the
-// request was masqueraded with. It does not drop packets from a VRF, which has a loopback address
-// of its own, nor from lo and network cards, which have no kind (see nft.IifKindNot).
+// accepts such packets where route_localnet is set (CVE-2020-8558). The chain does not drop the
+// answers of containers, because at this hook the destination of an answer is still the address with
+// which the request was masqueraded. It does not drop packets from a VRF, because a VRF has its own
+// loopback address, or packets from lo and network cards, which have no kind (see nft.IifKindNot).
 func localnetGuard() nft.Chain {
 	return nft.Chain{
 		Name:  "localnet",

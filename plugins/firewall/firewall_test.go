@@ -161,9 +161,9 @@ var _ = Describe("the policies in nftables", func() {
 	DescribeTable("cannot be kept in a table of another program, as STATUS says", func(keys, commands string) {
 		b.Host.Must(GinkgoTB(), "nft", commands)
 		before := b.Host.Must(GinkgoTB(), "nft", "list", "ruleset")
-		b.Fails("STATUS", b.Call("", nil, bare(keys)), types.CodeNotAvailable, "is not as plumb makes it")
+		b.Fails("STATUS", b.Call("", nil, bare(keys)), types.CodeNotAvailable, "differs from the table that plumb creates")
 		Expect(b.Host.Must(GinkgoTB(), "nft", "list", "ruleset")).To(Equal(before))
-		b.Fails("ADD", b.call(keys, 0), types.CodeConfig, "is not as plumb makes it")
+		b.Fails("ADD", b.call(keys, 0), types.CodeConfig, "differs from the table that plumb creates")
 	},
 		Entry(nil, byNFT+key("ingressPolicy", sameBridge), "add table inet plumb; add chain inet plumb forward { type filter hook input priority 0; }"),
 		Entry(nil, byNFT+key("ingressPolicy", sameBridge), "add table inet plumb; add map inet plumb isolated_bridges { type ipv4_addr : ipv4_addr; }"),

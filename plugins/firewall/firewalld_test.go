@@ -146,9 +146,9 @@ var _ = Describe("the backend firewalld", func() {
 	It("needs table inet plumb for the list, as STATUS says", func() {
 		b.Host.Must(GinkgoTB(), "nft", "add table inet plumb; add map inet plumb source4 { type ether_addr : ipv4_addr; }")
 		c := b.call("", 0)
-		b.Fails("ADD", c, types.CodeConfig, "is not as plumb makes it")
+		b.Fails("ADD", c, types.CodeConfig, "differs from the table that plumb creates")
 		c.Config = bare("")
-		b.Fails("STATUS", c, types.CodeNotAvailable, "is not as plumb makes it")
+		b.Fails("STATUS", c, types.CodeNotAvailable, "differs from the table that plumb creates")
 	})
 
 	It("says that firewalld is not running", func() {
