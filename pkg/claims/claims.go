@@ -1,9 +1,9 @@
-// Package claims keeps the elements of nf_tables that belong to attachments. The comment of an
-// element names its owner (nft.Owner).
+// Package claims adds, checks and deletes the nftables elements that belong to attachments. The comment
+// of an element names its owner (nft.Owner).
 //
-// Two attachments can claim the same key, for example because a container died without a DEL. The
-// attachment that was added last owns the elements then. Those of the former owner move to sets
-// with the name "<set>-former", and move back when the newer claim is deleted. Only one former
+// Two attachments can claim the same key, for example because a container died without a DEL. In that
+// case, the attachment that was added last owns the elements. The elements of the former owner move to
+// sets with the name "<set>-former", and move back when the newer claim is deleted. Only one former
 // owner is remembered for each key.
 package claims
 
@@ -19,32 +19,34 @@ import (
 	"github.com/plumb-cni/plumb/pkg/undo"
 )
 
-// A Group names sets and maps whose elements belong together. The keys of the elements in the
-// first set are the keys of claims. The keys of the elements in the other sets begin with them.
+// A Group lists sets and maps whose elements belong together. The keys of the elements in the first
+// set are the keys of claims, and the keys of the elements in the other sets start with them.
 type Group []string
 
 // A Claim is the claim of an attachment to one key of a Group. Only one attachment at a time owns the key.
 type Claim struct {
-	Description string           // describes the claim in errors and warnings
-	Elements    []nft.SetElement // the first is in the first set of a group, the others in its other sets; the comments may be empty
-	// PerContainer: it is not a conflict if another attachment of the same container owns the key.
+	Description string // describes the claim in errors and warnings
+	// Elements lists one element of the first set of a group, and after it elements of the group's
+	// other sets. Their comments may be empty.
+	Elements []nft.SetElement
+	// PerContainer allows another attachment of the same container to own the key, without a conflict.
 	PerContainer bool
 }
 
-// mayBelong reports whether it is not a conflict that other owns the key of the claim instead of owner. Both are comments
-// of elements.
+// mayBelong reports whether other may own the key of the claim instead of owner. Both are comments of
+// elements.
 func (c Claim) mayBelong(other, owner string) bool {
-	of, _ := types.ParseAttachment(owner)
-	by, _ := types.ParseAttachment(other)
-	return c.PerContainer && of != by && of.ContainerID == by.ContainerID
+	a, _ := types.ParseAttachment(owner)
+	b, _ := types.ParseAttachment(other)
+	return c.PerContainer && a != b && a.ContainerID == b.ContainerID
 }
 
 // A Store adds, checks and deletes the claims of one attachment in a table.
 //
 // Each change is one transaction, which is committed only in the generation of the ruleset in which
-// the elements were read. An Add of keys that nobody owns, and a Delete of known claims, look up only
-// these keys. GC and a Delete without claims read whole sets, and so do an Add of a key that another
-// attachment owns, and a Delete of a key with a former owner or without all its elements.
+// the elements were read. Usually, Add and Delete look up only the keys of the claims. They read whole
+// sets if another attachment owns a key, or owned it before, if an element is missing, and if Delete
+// is called without claims. GC always reads whole sets.
 type Store struct {
 	Conn        *nft.Conn
 	Layout      nft.Layout
@@ -54,17 +56,17 @@ type Store struct {
 	Description string // describes the claims in steps and errors: "masquerade of net1/cid1/eth0"
 
 	// Ensure creates the sets and chains that the elements need. Add calls it again if they were
-	// deleted meanwhile. Nil: Conn.Ensure creates the Layout.
+	// deleted in the meantime. If Ensure is nil, Conn.Ensure creates the Layout.
 	Ensure func() error
-	// Chains are the kinds of chains that the attachments of a network share (see nft.NetworkChain). GC deletes those
-	// to which nothing jumps.
+	// Chains lists the kinds of chains that the attachments of a network share (see nft.NetworkChain).
+	// GC deletes the chains of these kinds to which nothing jumps.
 	Chains []string
-	// Warn gets a warning for each claim that Add takes over from another owner. It may be nil.
+	// Warn prints a warning for each claim that Add takes over from another owner. It may be nil.
 	Warn func(format string, args ...any)
 }
 
-// Add adds all claims and pushes Remove. It also pushes Remove if it fails and the kernel may have added
-// them. Keys of other owners are taken over, with a warning each.
+// Add adds all claims and pushes Remove. It pushes Remove even if it fails, provided that the kernel may
+// have added the claims. Add takes over the keys of other owners, and warns of each.
 func (s *Store) Add(u *undo.Stack) error {
 	const attempts = 10
 	ensure := s.Ensure
@@ -98,8 +100,8 @@ func (s *Store) Add(u *undo.Stack) error {
 	return nil
 }
 
-// addNew adds the claims to tx if nobody owns their keys, which is the usual case. Otherwise it
-// returns fs.ErrExist.
+// addNew adds the claims to tx if their keys are free, which is the usual case. Otherwise it returns
+// fs.ErrExist.
 func (s *Store) addNew(tx *nft.Tx) error {
 	refs := make([]nft.ElementRef, len(s.Claims))
 	for i, c := range s.Claims {
@@ -129,7 +131,7 @@ func (s *Store) elements() (all []nft.SetElement) {
 	return all
 }
 
-// warn warns of each claim whose key another owner had.
+// warn warns of each claim whose key Add took over from another owner.
 func (s *Store) warn(replaced []nft.SetElement) {
 	if s.Warn == nil {
 		return
@@ -146,7 +148,7 @@ func (s *Store) warn(replaced []nft.SetElement) {
 	}
 }
 
-// Remove is Delete in a transaction of its own.
+// Remove is Delete in its own transaction.
 func (s *Store) Remove() error {
 	return s.Conn.Atomically("nft delete "+s.Description, func(tx *nft.Tx) error {
 		_, err := s.Delete(tx)
@@ -154,10 +156,11 @@ func (s *Store) Remove() error {
 	})
 }
 
-// Delete adds the deletion of the claims to tx, and returns the deleted elements. If s.Claims is
-// empty, these are all claims of the owner. If an element of a claim is missing, for example because prevResult has another MAC
-// than ADD, Delete deletes all elements of the owner. Keys with a former owner go back to it. Delete also deletes the chains
-// to which only the deleted elements jumped, because this was the last attachment that used them.
+// Delete adds the deletion of the claims to tx, and returns the deleted elements. It deletes all elements
+// of the owner if s.Claims is empty, or if an element of a claim is missing, for example because
+// prevResult contains another MAC address than in ADD. Keys move back to their former owners. Delete
+// also deletes the chains to which only the deleted elements jumped, because this was the last
+// attachment that used them.
 func (s *Store) Delete(tx *nft.Tx) (deleted []nft.SetElement, err error) {
 	e := s.newEdit()
 	refs, err := s.ownRefs()
@@ -168,7 +171,7 @@ func (s *Store) Delete(tx *nft.Tx) (deleted []nft.SetElement, err error) {
 		return nil, err
 	}
 	hasFormer := slices.ContainsFunc(refs, func(r nft.ElementRef) bool { return isFormer(r) && e.after[r].Key != "" })
-	if hasFormer || slices.ContainsFunc(s.Claims, e.hasOnlyPart) {
+	if hasFormer || slices.ContainsFunc(s.Claims, e.isIncomplete) {
 		if err := e.readSets(); err != nil {
 			return nil, err
 		}
@@ -178,8 +181,9 @@ func (s *Store) Delete(tx *nft.Tx) (deleted []nft.SetElement, err error) {
 	return deleted, e.deleteUnusedChains(tx)
 }
 
-// ownRefs returns the refs of the elements of the claims, and the refs at which the elements of former owners in the first
-// sets of the groups may be. Without claims, it finds the owner's elements by their comments.
+// ownRefs returns the refs of the elements of the claims, and the refs under which the first sets of
+// the groups may contain elements of former owners. Without claims, it finds the owner's elements by
+// their comments.
 func (s *Store) ownRefs() (refs []nft.ElementRef, err error) {
 	for _, c := range s.Claims {
 		refs = append(refs, formerRef(c.Elements[0].Ref()))
@@ -193,7 +197,7 @@ func (s *Store) ownRefs() (refs []nft.ElementRef, err error) {
 	for _, g := range s.Groups {
 		count := len(refs)
 		for i, set := range g {
-			if i > 0 && len(refs) == count { // the owner has nothing in the group
+			if i > 0 && len(refs) == count { // the group contains nothing of the owner
 				break
 			}
 			more, err := s.refsIn(set)
@@ -207,7 +211,7 @@ func (s *Store) ownRefs() (refs []nft.ElementRef, err error) {
 }
 
 // refsIn returns the refs of the owner's elements in a set and in its set for former owners. For each
-// element in the first of these sets, it also returns the ref at which the former owner's may be.
+// element in the first of these sets, it also returns the ref that a former owner's element would have.
 func (s *Store) refsIn(set string) (refs []nft.ElementRef, err error) {
 	for _, name := range []string{set, set + FormerSuffix} {
 		elements, err := s.Conn.ElementsOf(s.Layout.Table, name, nft.Owner(s.Owner))
@@ -224,8 +228,8 @@ func (s *Store) refsIn(set string) (refs []nft.ElementRef, err error) {
 	return refs, nil
 }
 
-// GC adds to tx the deletion of the claims of all owners in the network that are not in keep, and of the network's chains
-// to which nothing jumps after that. It returns the deleted elements.
+// GC adds to tx the deletion of the claims of all owners in the network that are not in keep, and of
+// the network's chains to which nothing jumps afterwards. It returns the deleted elements.
 func (s *Store) GC(tx *nft.Tx, network string, keep types.Set) (deleted []nft.SetElement, err error) {
 	kept := map[string]bool{}
 	for a := range keep {
@@ -260,8 +264,8 @@ func (s *Store) sharedChains(network string) (names []string, err error) {
 	return names, err
 }
 
-// Check returns an error that names each element of the claims that is missing, has another
-// value or belongs to another owner.
+// Check returns an error that lists the elements of the claims that are missing, map to another value
+// or belong to another owner.
 func (s *Store) Check() error {
 	var refs []nft.ElementRef
 	for _, e := range s.elements() {
@@ -279,8 +283,7 @@ func (s *Store) Check() error {
 	return errors.Join(errs...)
 }
 
-// checkClaim returns an error for each element of the claim that is not as it should be, and
-// one for each other owner.
+// checkClaim is Check for one claim and the elements at its refs. It names each other owner once.
 func (s *Store) checkClaim(c Claim, elements []nft.Element) error {
 	var errs []error
 	own := nft.Owner(s.Owner)
@@ -296,9 +299,10 @@ func (s *Store) checkClaim(c Claim, elements []nft.Element) error {
 		case got.Key == "":
 			errs = append(errs, fmt.Errorf("%s of table %s has no element for %s", setName(want), s.Layout.Table, c.Description))
 		case got.Comment == own:
-			errs = append(errs, fmt.Errorf("in %s of table %s, %s leads elsewhere", setName(want), s.Layout.Table, c.Description))
+			errs = append(errs, fmt.Errorf("%s of table %s: want %s for %s, got %s", setName(want), s.Layout.Table, s.value(want), c.Description,
+				s.value(nft.SetElement{Set: want.Set, Element: got})))
 		case got.Comment == "":
-			errs = append(errs, fmt.Errorf("in %s of table %s, the element for %s has no owner: another program has made it", setName(want), s.Layout.Table, c.Description))
+			errs = append(errs, fmt.Errorf("%s of table %s contains an element of another program for %s", setName(want), s.Layout.Table, c.Description))
 		case got.Comment != other:
 			other = got.Comment
 			errs = append(errs, fmt.Errorf("%s belongs to %s now", c.Description, ownerName(other)))
@@ -307,7 +311,7 @@ func (s *Store) checkClaim(c Claim, elements []nft.Element) error {
 	return errors.Join(errs...)
 }
 
-// setName names the set or map of an element in errors.
+// setName describes the set or map of an element in errors.
 func setName(e nft.SetElement) string {
 	if e.Data == "" && e.Jump == "" {
 		return "set " + e.Set
@@ -315,7 +319,16 @@ func setName(e nft.SetElement) string {
 	return "map " + e.Set
 }
 
-// ownerName returns the owner that the comment of an element names, for errors and warnings.
+// value returns the value of an element in a map for errors.
+func (s *Store) value(e nft.SetElement) string {
+	if e.Jump != "" {
+		return "chain " + e.Jump
+	}
+	i := slices.IndexFunc(s.Layout.Sets, func(set nft.Set) bool { return set.Name == e.Set })
+	return e.Data.Text(s.Layout.Sets[i].Data)
+}
+
+// ownerName describes the owner of an element with this comment in errors and warnings.
 func ownerName(comment string) string {
 	if _, ok := types.ParseAttachment(comment); ok {
 		return comment

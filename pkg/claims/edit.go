@@ -33,9 +33,9 @@ func (e *edit) read(refs ...nft.ElementRef) error {
 	return err
 }
 
-// hasOnlyPart reports whether the owner has the first element of a claim, but lacks another one with another key. One with the
-// same key can be missing, because it is optional.
-func (e *edit) hasOnlyPart(c Claim) bool {
+// isIncomplete reports whether the owner owns the first element of a claim, but lacks an element with
+// another key. An element with the same key is optional.
+func (e *edit) isIncomplete(c Claim) bool {
 	isOwn := func(s nft.SetElement) bool { return e.after[s.Ref()].Comment == nft.Owner(e.store.Owner) }
 	first := c.Elements[0]
 	return isOwn(first) && slices.ContainsFunc(c.Elements, func(s nft.SetElement) bool { return s.Key != first.Key && !isOwn(s) })
@@ -47,7 +47,7 @@ func (e *edit) record(r nft.ElementRef, element nft.Element) {
 	e.before[r] = element
 }
 
-// readSets reads all elements of all groups. The sets need not exist.
+// readSets reads all elements of all groups. A set need not exist.
 func (e *edit) readSets() error {
 	for _, set := range slices.Concat(e.store.Groups...) {
 		for _, name := range []string{set, set + FormerSuffix} {
@@ -71,17 +71,17 @@ func (e *edit) put(r nft.ElementRef, element nft.Element) {
 	e.after[r] = element
 }
 
-// FormerSuffix is the end of the name of a set with the elements of former owners.
+// FormerSuffix is the suffix of the name of a set with the elements of former owners.
 const FormerSuffix = "-former"
 
-// formerRef returns where the element at r is kept for its former owner.
+// formerRef returns the ref at which the element at r is kept for its former owner.
 func formerRef(r nft.ElementRef) nft.ElementRef {
 	return nft.ElementRef{Set: r.Set + FormerSuffix, Key: r.Key}
 }
 
 func isFormer(r nft.ElementRef) bool { return strings.HasSuffix(r.Set, FormerSuffix) }
 
-// A place is a key of a group: the first set of the group, and the key in that set.
+// A place is a key of a group, consisting of the name of its first set and the key in that set.
 type place nft.ElementRef
 
 // places returns the refs of each place, including the refs in the sets for former owners.
@@ -104,8 +104,8 @@ func (e *edit) places() map[place][]nft.ElementRef {
 	return refs
 }
 
-// replace adds the claims to tx, in place of the elements of the owner or of other owners at the same
-// keys. It returns the elements of other owners. It also deletes the chains that only the replaced elements used.
+// replace adds the claims to tx, in place of all elements with the same keys. It returns the elements
+// of other owners. It also deletes the chains that only the replaced elements used.
 func (s *Store) replace(tx *nft.Tx) (replaced []nft.SetElement, err error) {
 	e := s.newEdit()
 	if err := e.readSets(); err != nil {
@@ -120,8 +120,8 @@ func (s *Store) replace(tx *nft.Tx) (replaced []nft.SetElement, err error) {
 	return replaced, e.deleteUnusedChains(tx)
 }
 
-// displace removes all elements of a place. It keeps the elements of another owner as the former
-// owner's, and returns them.
+// displace removes all elements of a place. It moves the elements of another owner to the sets for
+// former owners, and returns them.
 func (e *edit) displace(refs []nft.ElementRef) (displaced []nft.SetElement) {
 	own := nft.Owner(e.store.Owner)
 	for _, r := range refs {
@@ -135,17 +135,17 @@ func (e *edit) displace(refs []nft.ElementRef) (displaced []nft.SetElement) {
 		}
 	}
 	for _, d := range displaced {
-		if d.Comment != "" { // otherwise another program has made it, and no DEL would delete it
+		if d.Comment != "" { // otherwise another program added it, and no DEL would delete it
 			e.put(formerRef(d.Ref()), d.Element)
 		}
 	}
 	return displaced
 }
 
-// deleteOwners deletes the elements of the owners for which loses returns true. If no other element
+// deleteOwners deletes the elements of the owners for which match returns true. If no other element
 // remains at a place, the elements of the former owner move back. It returns the deleted elements,
 // except elements in the sets for former owners.
-func (e *edit) deleteOwners(loses func(owner string) bool) (deleted []nft.SetElement) {
+func (e *edit) deleteOwners(match func(owner string) bool) (deleted []nft.SetElement) {
 	for _, refs := range e.places() {
 		var former []nft.ElementRef
 		remaining, changed := 0, false
@@ -153,7 +153,7 @@ func (e *edit) deleteOwners(loses func(owner string) bool) (deleted []nft.SetEle
 			element := e.after[r]
 			switch {
 			case element.Key == "":
-			case loses(element.Comment):
+			case match(element.Comment):
 				e.put(r, nft.Element{})
 				if changed = true; !isFormer(r) {
 					deleted = append(deleted, nft.SetElement{Set: r.Set, Element: element})
@@ -182,8 +182,8 @@ func (e *edit) putAll(elements []nft.SetElement) {
 	}
 }
 
-// addTo adds the differences to the transaction: first deletions, then sets for former owners,
-// then new elements. Those of one set follow each other, so that few messages contain them.
+// addTo adds the differences to the transaction, in the order deletions, sets for former owners, new
+// elements. The elements of one set follow each other, so that few messages contain them.
 func (e *edit) addTo(tx *nft.Tx) {
 	table := e.store.Layout.Table
 	slices.SortStableFunc(e.order, func(x, y nft.ElementRef) int { return strings.Compare(x.Set, y.Set) })
@@ -211,7 +211,8 @@ func (e *edit) addTo(tx *nft.Tx) {
 	}
 }
 
-// formerSet describes a set with the elements of former owners. The layout must have the set of the owners.
+// formerSet returns the set for former owners with that name. The layout must contain the set for the
+// owners.
 func (e *edit) formerSet(name string) nft.Set {
 	sets := e.store.Layout.Sets
 	s := sets[slices.IndexFunc(sets, func(s nft.Set) bool { return s.Name+FormerSuffix == name })]
@@ -220,26 +221,27 @@ func (e *edit) formerSet(name string) nft.Set {
 }
 
 // maxSharedRules is the largest number of rules in a chain that the attachments of a network share. The
-// use count of a chain includes its own rules. If the count after tx is larger than maxSharedRules, something
-// jumps to the chain, and deleteUnusedChains need not list its rules, which would take most of the time.
+// use count of a chain includes its own rules. Therefore, if the count after tx exceeds maxSharedRules,
+// something jumps to the chain, and deleteUnusedChains need not list the chain's rules, which would take
+// most of the time.
 const maxSharedRules = 3
 
-// deleteUnusedChains adds to tx the deletion of each chain to which nothing jumps after tx, of those to which an
-// element or a deleted chain jumped before tx, and of the candidates.
+// deleteUnusedChains adds to tx the deletion of chains to which nothing jumps after tx. It looks at the
+// candidates, and at the chains to which an element or a deleted chain jumped before tx.
 func (e *edit) deleteUnusedChains(tx *nft.Tx, candidates ...string) error {
 	table, jumps := e.store.Layout.Table, map[string]int{} // the number of jumps that tx adds
 	for _, r := range e.order {
 		jumps[e.before[r].Jump]--
 		jumps[e.after[r].Jump]++
 	}
-	deleted := map[string]bool{"": true} // an element or rule without a jump has an empty name
+	deleted := map[string]bool{"": true} // Jump is empty in an element or rule without a jump
 	for chains := append(slices.Sorted(maps.Keys(jumps)), candidates...); len(chains) > 0; chains = chains[1:] {
 		chain := chains[0]
 		if jumps[chain] >= 0 && !slices.Contains(candidates, chain) || deleted[chain] {
 			continue
 		}
 		use, err := e.store.Conn.ChainUse(table, chain)
-		if errors.Is(err, fs.ErrNotExist) { // another call has just deleted it, and the commit will find that out
+		if errors.Is(err, fs.ErrNotExist) { // another call has just deleted it, and the commit will notice that
 			continue
 		}
 		if err != nil {
