@@ -11,7 +11,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// rawConfig is the configuration as a person writes it. README.md explains each key.
+// rawConfig contains the keys of the configuration as they are written. README.md explains each key.
 type rawConfig struct {
 	Backend        string `json:"backend"`
 	AdminChain     string `json:"iptablesAdminChainName"`
@@ -22,7 +22,7 @@ type rawConfig struct {
 
 // config is the checked configuration, with the defaults.
 type config struct {
-	backend    string // empty: by what drops forwarded packets on the host
+	backend    string // empty to choose it by the program that drops forwarded packets
 	adminChain string
 	zone       string
 	policy     string
@@ -74,7 +74,7 @@ func parse(r *skel.Request) (*config, error) {
 	return conf, types.Coded(types.CodeConfig, errors.Join(errs...))
 }
 
-// lenient is parse for the verbs that delete. They must finish, so they use what can be read.
+// lenient is parse for DEL and GC, which must finish. They use the default of an invalid key.
 func lenient(r *skel.Request) *config {
 	conf, _ := parse(r)
 	if conf == nil {
@@ -83,8 +83,8 @@ func lenient(r *skel.Request) *config {
 	return conf
 }
 
-// isChainName reports whether an administrator can make a chain of that name with iptables. Names
-// of the kernel's and of the plugin's own chains and targets are not possible.
+// isChainName reports whether an administrator can create a chain of that name with iptables. It rejects
+// the names of the kernel's and the plugin's chains and targets.
 func isChainName(s string) bool {
 	const maxLength = 28 // XT_EXTENSION_MAXNAMELEN less its NUL
 	taken := []string{

@@ -13,28 +13,28 @@ import (
 	bus "github.com/plumb-cni/plumb/plugins/firewall/internal/firewalld"
 )
 
-// A packet that one base chain accepts still goes through the others at the same hook, and any of
-// them can drop it. So a chain of plumb's own cannot let a container through. Only the owner of the
-// chain that drops can: firewalld by a source of a zone, iptables by a rule in FORWARD. The plugin
-// cannot change what another program's chain of nftables drops.
+// A packet that one base chain accepts still passes through the other base chains at the same hook, and
+// any of them can drop it. Therefore a chain of plumb cannot admit the packets of a container. Only the
+// chain that drops can accept them, by a source of a zone in firewalld, or by a rule in the chain FORWARD
+// of iptables. The plugin does not change the nftables chains of other programs.
 
 // A filterTable is a table filter of iptables, in nf_tables or in the legacy tables.
 type filterTable struct {
 	tool  xt.Tool
-	drops bool // the policy of FORWARD is DROP
-	ours  bool // it has chains of this plugin or of the reference plugin
-	busy  bool // it has ours, or chains of Docker
+	drops bool // whether the policy of FORWARD is DROP
+	ours  bool // whether it contains chains of this plugin or of the reference plugin
+	busy  bool // whether it contains such chains, or chains of Docker
 }
 
-// note notes a chain of the table.
+// note updates t for a chain of the table.
 func (t *filterTable) note(chain string, drops bool) {
 	t.drops = t.drops || chain == "FORWARD" && drops
 	t.ours = t.ours || chain == forwardChain || chain == stage1 || chain == stage2
 	t.busy = t.busy || t.ours || strings.HasPrefix(chain, "DOCKER")
 }
 
-// filterTables returns the tables of one family that exist. It runs a program for a legacy table
-// only, and leaves that out if the program is missing.
+// filterTables returns the existing tables of one family. It runs a program only for a legacy table,
+// which it omits if the program is missing.
 func (f *firewall) filterTables(fam nft.Family) (all []filterTable, err error) {
 	t := filterTable{tool: f.tool(fam, xt.NFT)}
 	found := false
@@ -62,8 +62,8 @@ func (f *firewall) filterTables(fam nft.Family) (all []filterTable, err error) {
 	return append(all, t), nil
 }
 
-// closedChains names the chains of nftables that drop forwarded packets of the families unless one of
-// their own rules accepts them.
+// closedChains describes the nftables chains of other programs that drop forwarded packets of the
+// families unless one of their rules accepts them.
 func (f *firewall) closedChains(fams []nft.Family) (names []string) {
 	for _, ch := range f.chains {
 		byIPTables := ch.Name == "FORWARD" && ch.Table.Name == filter && ch.Table.Family != nft.Inet
@@ -78,7 +78,7 @@ func (f *firewall) closedChains(fams []nft.Family) (names []string) {
 // mayDrop is the warning of ADD and the error of STATUS about closedChains.
 const mayDrop = "the policy drop of %s may drop packets of containers: only a rule there can accept them"
 
-// allow lets the host forward the packets of the attachment.
+// allow makes the host forward the packets of the attachment.
 func (f *firewall) allow() error {
 	tools, err := f.toolsToAllow()
 	if err != nil {
@@ -92,7 +92,8 @@ func (f *firewall) allow() error {
 	return nil
 }
 
-// toolsToAllow returns the tools for the tables of iptables that need rules. If firewalld runs, it adds the sources instead.
+// toolsToAllow returns the tools for the iptables tables that need rules. If firewalld runs, it adds the
+// sources instead.
 func (f *firewall) toolsToAllow() ([]xt.Tool, error) {
 	if f.conf.backend == iptables {
 		return f.installedTools()
@@ -120,8 +121,8 @@ func (f *firewall) installedTools() (tools []xt.Tool, err error) {
 	return tools, err
 }
 
-// closedTables returns the tools for the tables of iptables that need a rule. With the backend nftables, such a table is an
-// error.
+// closedTables returns the tools for the iptables tables that need a rule. With the backend nftables,
+// such a table is an error.
 func (f *firewall) closedTables(fams []nft.Family, needs func(filterTable) bool) (tools []xt.Tool, err error) {
 	for _, fam := range fams {
 		tables, err := f.filterTables(fam)
@@ -141,7 +142,8 @@ func (f *firewall) closedTables(fams []nft.Family, needs func(filterTable) bool)
 	return tools, nil
 }
 
-// checkAllowed names what is missing for the host to forward the packets of the attachment.
+// checkAllowed returns an error that lists the missing rules or sources without which the host may drop
+// the packets of the attachment.
 func (f *firewall) checkAllowed() error {
 	if f.conf.backend == iptables {
 		return f.checkByIPTables()
@@ -173,8 +175,8 @@ func checkTable(tool xt.Tool, checks ...tableCheck) error {
 	return errors.Join(errs...)
 }
 
-// checkByIPTables looks into each table that has chains of the plugin. One that has all is enough. It runs no
-// program where there is no such chain: that could make the table.
+// checkByIPTables returns nil if, for each family, one table contains all rules. It reads only tables
+// with chains of the plugin, because running a program for another table could create that table.
 func (f *firewall) checkByIPTables() error {
 	var errs []error
 	for i, fam := range f.families() {
@@ -203,7 +205,7 @@ func (f *firewall) canAdd() error {
 		return types.NotAvailable(cmp.Or(err, xt.Tool{HostNS: f.r.HostNS, Family: nft.IPv4}.CheckInstalled()))
 	}
 	z, err := bus.Open(f.r.HostNS)
-	if err == nil { // firewalld lets containers through, and their sources are listed in table inet plumb
+	if err == nil { // the sources of containers are listed in table inet plumb
 		return types.NotAvailable(errors.Join(z.Close(), f.checkLayout(isolationLayout())))
 	}
 	if f.isOptional(err) {
@@ -222,7 +224,7 @@ func (f *firewall) canAdd() error {
 	return nil
 }
 
-// checkLayouts returns an error if the tables of nf_tables that the policy needs cannot be made.
+// checkLayouts returns an error if the nftables tables that the policy needs cannot be created.
 func (f *firewall) checkLayouts() error {
 	if f.conf.policy != open && f.conf.backend != iptables {
 		if err := f.checkLayout(isolationLayout()); err != nil {
@@ -235,7 +237,7 @@ func (f *firewall) checkLayouts() error {
 	return f.checkLayout(privateLayout())
 }
 
-// checkLayout returns an error if the table cannot be made. A kernel without nf_tables needs none.
+// checkLayout returns an error if the table cannot be created. A kernel without nf_tables needs no table.
 func (f *firewall) checkLayout(l nft.Layout) error {
 	if f.c == nil {
 		return nil

@@ -13,15 +13,14 @@ import (
 	bus "github.com/plumb-cni/plumb/plugins/firewall/internal/firewalld"
 )
 
-// A zone of firewalld does not say who added a source, and firewalld forgets the source when it
-// reloads or restarts. Therefore table inet plumb lists the sources with their zones. The name of a zone takes
-// two parts of the value, because ifname, the only type of nftables for text, has 15 bytes, and
-// the name can have 17:
+// firewalld does not record who added a source to a zone, and forgets the source when it reloads or
+// restarts. Therefore table inet plumb lists the sources with their zones. A value consists of two parts,
+// because the only nftables type for text, ifname, holds 15 bytes, and the name of a zone can be longer:
 //
 //	map source4 { 10.88.0.2 comment "net1/cid1/eth0" : "trusted" . "" }
 const (
-	maxIfName = 15            // bytes of text in an ifname
-	maxZone   = 2 * maxIfName // bytes of the name of a zone in a list
+	maxIfName = 15            // the most bytes of text in an ifname
+	maxZone   = 2 * maxIfName // the most bytes of the name of a zone in a value
 )
 
 // A source is an address in a zone.
@@ -76,8 +75,8 @@ func (f *firewall) sources() (all []source) {
 	return all
 }
 
-// addSources makes the addresses sources of the zone. It reports false if firewalld does not run
-// or does not authorize the plugin, and the configuration does not require it.
+// addSources adds the addresses to the zone as sources. It returns false if the configuration does not
+// require firewalld, and firewalld does not run or does not authorize the plugin.
 func (f *firewall) addSources() (done bool, err error) {
 	z, err := bus.Open(f.r.HostNS)
 	if err == nil {
@@ -93,8 +92,8 @@ func (f *firewall) addSources() (done bool, err error) {
 	return false, f.sourceStore().Remove()
 }
 
-// isOptional reports whether the error says that firewalld cannot be used, and the configuration does
-// not require it.
+// isOptional reports whether the configuration does not require firewalld, and the error means that the
+// plugin cannot use it.
 func (f *firewall) isOptional(err error) bool {
 	return f.conf.backend != firewalld && (errors.Is(err, bus.ErrNotRunning) || errors.Is(err, bus.ErrNotAuthorized))
 }
@@ -118,8 +117,9 @@ func (f *firewall) addSourcesTo(z *bus.Conn) error {
 	return nil
 }
 
-// removeSources removes sources from their zones: those whose elements are deleted, and those of others that no other
-// attachment has. It is not an error if firewalld does not run, because its sources ended with it.
+// removeSources removes from their zones the sources of the deleted elements, and the other sources that
+// the list does not contain for another attachment. It is not an error if firewalld does not run,
+// because firewalld forgets its sources when it ends.
 func (f *firewall) removeSources(deleted []nft.SetElement, others ...source) error {
 	if len(deleted)+len(others) == 0 {
 		return nil
@@ -140,7 +140,8 @@ func (f *firewall) removeSources(deleted []nft.SetElement, others ...source) err
 	return errors.Join(errs...)
 }
 
-// withoutOtherOwners returns the sources without those whose addresses other attachments have in the list.
+// withoutOtherOwners returns the sources whose addresses the list does not contain for another
+// attachment.
 func (f *firewall) withoutOtherOwners(sources []source) ([]source, error) {
 	if f.c == nil {
 		return sources, nil
@@ -162,7 +163,8 @@ func (f *firewall) withoutOtherOwners(sources []source) ([]source, error) {
 	return own, nil
 }
 
-// checkSources reports whether firewalld has to have the sources, and names those that it lacks.
+// checkSources returns an error that lists the sources that firewalld lacks. done is false if the plugin
+// cannot use firewalld, and the configuration does not require it.
 func (f *firewall) checkSources() (done bool, err error) {
 	z, err := bus.Open(f.r.HostNS)
 	if err == nil {
@@ -181,15 +183,15 @@ func (f *firewall) checkSources() (done bool, err error) {
 	return true, err
 }
 
-// delSources adds the deletion of the attachment's list to tx, and removes its sources: those that are listed, and those of
-// prevResult, which the reference plugin may have added.
+// delSources adds the deletion of the attachment's elements to tx, and removes its sources, including
+// the sources in prevResult, which the reference plugin may have added.
 func (f *firewall) delSources(tx *nft.Tx) error {
 	deleted, err := f.sourceStore().Delete(tx)
 	if err != nil {
 		return err
 	}
 	err = f.removeSources(deleted, f.sourcesInPrev()...)
-	if len(deleted) == 0 && errors.Is(err, bus.ErrNotAuthorized) { // therefore ADD was refused as well
+	if len(deleted) == 0 && errors.Is(err, bus.ErrNotAuthorized) { // firewalld refused ADD as well
 		return nil
 	}
 	return err
@@ -203,7 +205,7 @@ func (f *firewall) sourcesInPrev() []source {
 	return nil
 }
 
-// restore adds the listed sources of all attachments to their zones again.
+// restore adds all listed sources to their zones again. It is the command "restore" of the plugin.
 func restore(r *skel.Request, args []string) error {
 	if len(args) > 0 {
 		return fmt.Errorf("unexpected argument %q: restore takes none", args[0])

@@ -12,24 +12,24 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// The rules in table filter are those of the reference plugin, so that either plugin deletes and
-// checks what the other made:
+// The rules in table filter are the same as the reference plugin's, so that either plugin can check and
+// delete the rules of the other:
 //
 //	-A FORWARD -m comment --comment "CNI firewall plugin rules" -j CNI-FORWARD
 //	-A CNI-FORWARD -m comment --comment "CNI firewall plugin admin overrides" -j CNI-ADMIN
 //	-A CNI-FORWARD -d 10.88.0.2/32 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
 //	-A CNI-FORWARD -s 10.88.0.2/32 -j ACCEPT
 //
-// These do not say whose they are. So behind the two rules of an address stands a marker: a rule
-// of plumb's own that has no target, and the attachment in its comment.
+// These rules do not name their owner. Therefore a marker follows the two rules of an address. It is a
+// rule without a target, whose comment names the attachment.
 const (
 	filter       = "filter"
 	forwardChain = "CNI-FORWARD"
 	markerPrefix = "firewall: "
 )
 
-// tool returns the programs of a variant for the family, or the default ones if the host does not
-// have that variant, as before iptables 1.8.
+// tool returns the tool for the family and the variant, or for the default variant if the variant is not
+// installed. iptables before 1.8 comes without variants.
 func (f *firewall) tool(fam nft.Family, v xt.Variant) xt.Tool {
 	t := xt.Tool{HostNS: f.r.HostNS, Family: fam, Variant: v}
 	if t.CheckInstalled() != nil {
@@ -38,11 +38,11 @@ func (f *firewall) tool(fam nft.Family, v xt.Variant) xt.Tool {
 	return t
 }
 
-// addRules lets the attachment's addresses of one family through, and, if the policy is kept by
-// iptables, gives the bridge its policy.
+// addRules adds the rules for the attachment's addresses of one family, and the rules of the policy if
+// the policy is in iptables.
 func (f *firewall) addRules(tool xt.Tool) error {
 	what := "rules of " + f.r.Attachment().String()
-	// The program may have made its changes although it failed, as when it was killed.
+	// A program that fails may have applied its changes, for example if it was killed.
 	f.r.Undo.Push("delete "+what, func() error {
 		return tool.Change(filter, "delete "+what, func(have xt.Table) (string, error) {
 			return xt.Script(filter, deletions(have.Rules, f.isOwn, nil)...), nil
@@ -64,7 +64,7 @@ func (f *firewall) addrsOf(fam nft.Family) []netip.Addr {
 	return slices.DeleteFunc(slices.Clone(f.addrs), func(a netip.Addr) bool { return nft.FamilyOf(a) != fam })
 }
 
-// additions returns the lines that the table lacks.
+// additions returns the lines that add the missing rules for the addresses.
 func (f *firewall) additions(table xt.Table, addrs []netip.Addr) []string {
 	lines, have := f.jumps(table), table.Rules
 	former := slices.DeleteFunc(slices.Clone(have), func(r xt.Rule) bool {
@@ -122,7 +122,7 @@ func hasLine(have []xt.Rule, line string) bool {
 	return slices.ContainsFunc(have, func(r xt.Rule) bool { return r.Line == line })
 }
 
-// host returns the prefix of the address alone.
+// host returns the prefix that contains only the address.
 func host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
 // accepts returns the reference plugin's rules for an address, as iptables-save prints them.
@@ -133,10 +133,10 @@ func accepts(a netip.Addr) []string {
 	}
 }
 
-// marker is the comment of the attachment's markers.
+// marker returns the comment of the attachment's markers.
 func marker(a types.Attachment) string { return markerPrefix + nft.Owner(a) }
 
-// isOwn reports whether the comment is that of the attachment's markers.
+// isOwn reports whether the comment is the comment of the attachment's markers.
 func (f *firewall) isOwn(comment string) bool { return comment == marker(f.r.Attachment()) }
 
 // isMarkerOf reports whether the rule is a marker of the address.
@@ -180,8 +180,8 @@ func deletions(have []xt.Rule, goes func(comment string) bool, besides []netip.A
 	return lines
 }
 
-// eachTable calls visit for each table filter that may contain the chain: those of nf_tables that contain it now, and the
-// legacy ones.
+// eachTable calls visit for each nftables table filter that contains the chain, and for each legacy table
+// filter.
 func (f *firewall) eachTable(chain string, visit func(tool xt.Tool) error) error {
 	var errs []error
 	for _, fam := range nft.Families() {
@@ -201,7 +201,7 @@ func (f *firewall) eachTable(chain string, visit func(tool xt.Tool) error) error
 	return errors.Join(errs...)
 }
 
-// delRules deletes what the attachment has in iptables.
+// delRules deletes the attachment's rules in iptables.
 func (f *firewall) delRules() error {
 	return f.eachTable(forwardChain, func(tool xt.Tool) error {
 		return tool.Change(filter, "delete rules of "+f.r.Attachment().String(), func(have xt.Table) (string, error) {
@@ -211,7 +211,7 @@ func (f *firewall) delRules() error {
 }
 
 // gcRules deletes the rules of the network's attachments that are not in keep, and the policies of
-// bridges that are gone.
+// bridges that do not exist anymore.
 func (f *firewall) gcRules(keep types.Set) error {
 	kept := map[string]bool{}
 	for a := range keep {

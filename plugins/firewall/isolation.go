@@ -16,24 +16,24 @@ import (
 	"github.com/plumb-cni/plumb/pkg/undo"
 )
 
-// An ingress policy drops packets, and a chain of plumb's own can do that: the policies are kept
-// in nf_tables, unless the backend is iptables. In table inet plumb a bridge with a policy is in
-// the set isolated_bridges, and with the policy same-bridge it is in the set same_bridge as well:
+// Any chain can drop packets. Therefore the ingress policies are in nf_tables, unless the backend is
+// iptables. In table inet plumb, the set isolated_bridges contains the bridges with a policy, and the
+// set same_bridge contains the bridges with the policy same-bridge:
 //
 //	set isolated_bridges { "cni0" comment "net1/" }
 //	set same_bridge      { "cni0" . "cni0" comment "net1/" }
 //	set published        { "cni0" comment "net1/" }
 //
-// The policy isolated needs more: most frames between two containers of one bridge do not
-// reach the inet family. So the host ends of such containers are in table bridge plumb:
+// The policy isolated also needs table bridge plumb, because most frames between two containers of one
+// bridge do not reach the inet family. A set in that table contains the host ends of the containers:
 //
 //	set isolated_ports { "veth1" comment "net1/cid1/eth0" }
 //
-// Each element of isolated_ports belongs to one attachment. The comments of the other elements name
-// only the network of the last ADD on the bridge.
+// Each element of isolated_ports belongs to one attachment. The comment of any other element names only
+// the network of the last ADD on the bridge.
 const isolationName = "isolation"
 
-// isolationLayout returns what table inet plumb has for this plugin.
+// isolationLayout returns the part of table inet plumb that this plugin creates.
 func isolationLayout() nft.Layout {
 	return tables.Inet(tables.FirewallSets()...).WithChains(nft.Chain{
 		Name: isolationName,
@@ -54,13 +54,13 @@ func isolationLayout() nft.Layout {
 	})
 }
 
-// bridgeSets are the sets of isolationLayout whose keys begin with the name of a bridge.
+// bridgeSets returns the sets of isolationLayout whose keys start with the name of a bridge.
 func bridgeSets() []string {
 	return []string{tables.IsolatedBridges, tables.SameBridge, tables.Published}
 }
 
-// privateLayout returns what table bridge plumb has for this plugin. The plugin bridge has
-// chains of its own there.
+// privateLayout returns the part of table bridge plumb that this plugin creates. The plugin bridge adds
+// its own chains to that table.
 func privateLayout() nft.Layout {
 	return tables.Bridge(tables.IsolatedPortSets()...).WithChains(nft.Chain{
 		Name:  "forward",
@@ -85,13 +85,13 @@ func (f *firewall) elements() []nft.SetElement {
 	return all
 }
 
-// setPolicy gives the bridge the policy, and deletes what another policy left. Two bridges are
-// isolated from each other only if nf_tables contains the policies of both, or iptables does. Therefore setPolicy
-// adds a policy of the backend iptables to nf_tables as well if nf_tables contains another bridge. See stages for the
-// opposite direction.
+// setPolicy adds the elements of the bridge's policy, and deletes the elements of its former policy. Two
+// bridges are isolated from each other only if nf_tables contains the policies of both, or iptables does.
+// Therefore setPolicy adds a policy of the backend iptables to nf_tables as well if nf_tables contains
+// another bridge. See stages for the opposite direction.
 //
-// Each ADD first adds its policy with its own backend, and then reads what the other backend contains. Therefore, of two
-// ADDs at the same time, at least one sees the policy of the other.
+// Each ADD adds its policy with its own backend before it reads the policies of the other backend.
+// Therefore, of two ADDs at the same time, at least one sees the policy of the other.
 func (f *firewall) setPolicy() error {
 	if f.c == nil {
 		return nil
@@ -123,7 +123,7 @@ func (f *firewall) setPolicy() error {
 			return true, nil
 		})
 		if err == nil && f.conf.policy != isolated {
-			_, err = f.private().GC(tx, f.r.Conf.Name, nil) // of all containers of the network
+			_, err = f.private().GC(tx, f.r.Conf.Name, nil) // keep no container of the network
 		}
 		return err
 	})
@@ -172,13 +172,13 @@ func (f *firewall) delBridges(tx *nft.Tx, goes func(nft.Element) (bool, error)) 
 	return errors.Join(err, replaceElements(tx, have, nil, goes))
 }
 
-// bridgeOf returns the name of the bridge that an element is about.
+// bridgeOf returns the name of the bridge in the key of an element.
 func bridgeOf(k nft.Key) string {
 	name, _, _ := strings.Cut(string(k), "\x00")
 	return name
 }
 
-// isGone reports whether the host has no link of that name any more.
+// isGone reports whether the host has no link of that name anymore.
 func (f *firewall) isGone(name string) (bool, error) {
 	_, err := f.links.Link(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -187,7 +187,7 @@ func (f *firewall) isGone(name string) (bool, error) {
 	return false, err
 }
 
-// isUnused reports whether the host has no link of that name any more, or a bridge without ports.
+// isUnused reports whether the host has no link of that name anymore, or only a bridge without ports.
 func (f *firewall) isUnused(name string) (bool, error) {
 	l, err := f.links.Link(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -223,8 +223,8 @@ func (f *firewall) privateOf(owner types.Attachment, ports []string) *claims.Sto
 }
 
 // addPrivate adds the host ends of the attachment to the set isolated_ports. If the bridge had another
-// policy before, it first adds those of the network's other attachments. A failed ADD leaves
-// these.
+// policy before, it first adds the host ends of the network's other attachments, which a failed ADD
+// leaves in the set.
 func (f *firewall) addPrivate() error {
 	was, err := f.wasIsolated()
 	if err != nil {
@@ -270,8 +270,8 @@ func (f *firewall) wasIsolated() (bool, error) {
 	return err == nil && found[0].Key != "" && found[1].Key == "", err
 }
 
-// delElements deletes what the attachment has in nf_tables and in firewalld, and the elements of bridges that
-// are gone.
+// delElements deletes the attachment's elements in nf_tables and its sources in firewalld, and the
+// elements of bridges that do not exist anymore.
 func (f *firewall) delElements() error {
 	if f.c == nil {
 		return f.removeSources(nil, f.sourcesInPrev()...)
@@ -284,8 +284,8 @@ func (f *firewall) delElements() error {
 	return errors.Join(err, f.c.Atomically("nft delete sources of "+attachment, f.delSources))
 }
 
-// gcElements deletes the elements and sources of attachments that are not in keep, and the elements of bridges that are
-// gone and of the network's bridges that have no port.
+// gcElements deletes the elements and sources of the network's attachments that are not in keep, and the
+// elements of bridges that do not exist anymore, and of the network's bridges without ports.
 func (f *firewall) gcElements(keep types.Set) error {
 	if f.c == nil {
 		return nil
@@ -306,13 +306,13 @@ func (f *firewall) gcElements(keep types.Set) error {
 	}))
 }
 
-// checkPolicy returns an error that names what differs from the policy in nf_tables.
+// checkPolicy returns an error that lists the differences of nf_tables from the policy.
 func (f *firewall) checkPolicy() error {
 	if f.c == nil {
 		return nil
 	}
 	if f.byStages() && f.conf.policy != open {
-		return nil // elements are optional then
+		return nil // in this case, elements are optional
 	}
 	have, err := f.elementsIn(bridgeSets()...)
 	if err != nil {
@@ -335,7 +335,7 @@ func (f *firewall) checkPolicy() error {
 	return errors.Join(append(errs, f.checkPrivate())...)
 }
 
-// checkPrivate names what the policy isolated lacks in table bridge plumb.
+// checkPrivate returns an error that lists what table bridge plumb lacks for the policy isolated.
 func (f *firewall) checkPrivate() error {
 	if f.conf.policy != isolated || f.c == nil {
 		return nil

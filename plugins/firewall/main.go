@@ -1,5 +1,5 @@
-// firewall lets the host forward the packets of a container, and keeps bridges apart. It is
-// called after the plugin that made the interface. See README.md.
+// firewall makes the host forward the packets of a container, and isolates bridges from each other. The
+// runtime calls it after the plugin that created the interface. See README.md.
 package main
 
 import (

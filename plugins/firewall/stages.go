@@ -9,8 +9,8 @@ import (
 	xt "github.com/plumb-cni/plumb/pkg/iptables"
 )
 
-// With iptables, the policies are the reference plugin's rules. A packet from a bridge with a
-// policy goes from the first chain to the second, which drops it if it is for another such bridge:
+// With iptables, the policies consist of the reference plugin's rules. The first chain sends a packet
+// from a bridge with a policy to the second chain, which drops it if it leaves through such a bridge:
 //
 //	-A FORWARD -j CNI-ISOLATION-STAGE-1
 //	-A CNI-ISOLATION-STAGE-1 -i cni0 -o cni0 -j DROP                            isolated only
@@ -19,14 +19,14 @@ import (
 //	-A CNI-ISOLATION-STAGE-2 -o cni0 -j DROP
 //	-A CNI-ISOLATION-STAGE-2 -j RETURN
 //
-// For published ports, two rules of plumb's own come first. Each rule names its policy in its
-// comment.
+// For published ports, two additional rules of plumb come first. The comment of each rule names its
+// policy.
 const (
 	stage1 = "CNI-ISOLATION-STAGE-1"
 	stage2 = "CNI-ISOLATION-STAGE-2"
 )
 
-// policyComment returns the match of a comment. Rules that both policies need name both.
+// policyComment returns the match with the comment of a policy's rules.
 func policyComment(policy string) string {
 	return fmt.Sprintf(`-m comment --comment "%s (ingressPolicy: %s)"`, policyPrefix, policy)
 }
@@ -35,13 +35,13 @@ const policyPrefix = "CNI firewall plugin rules"
 
 const bothPolicies = sameBridge + "|" + isolated
 
-// A stage is one of the two chains, and the rules that the bridge needs in it.
+// A stage consists of one of the two chains and the rules that the bridge needs in it.
 type stage struct {
 	chain string
 	rules []xt.Rule
 }
 
-// newStage returns the stage with rules, which are lines as iptables-save prints them, without the chain.
+// newStage returns the stage with these rules, which iptables-save prints behind "-A" and the chain.
 func newStage(chain string, rules ...string) stage {
 	s := stage{chain: chain}
 	for _, rule := range rules {
@@ -72,7 +72,7 @@ func (f *firewall) stages(have []xt.Rule) []stage {
 	return []stage{newStage(stage1, first...), newStage(stage2, fmt.Sprintf("-o %s %s -j DROP", name, policyComment(bothPolicies)))}
 }
 
-// stageLines returns the lines that give the bridge its policy, and take away another one.
+// stageLines returns the lines that add the bridge's policy, and delete its former policy.
 func (f *firewall) stageLines(table xt.Table) []string {
 	have := table.Rules
 	stages := f.stages(have)
@@ -151,10 +151,11 @@ func (s stage) moves(have []xt.Rule) (lines []string) {
 	return lines
 }
 
-// isSame reports whether two rules do the same and say so.
+// isSame reports whether two rules have the same effect and the same comment.
 func isSame(a, b xt.Rule) bool { return doesSame(a, b) && a.Comment == b.Comment }
 
-// doesSame reports whether two rules do the same. The comments of the reference plugin's rules differ from those of plumb.
+// doesSame reports whether two rules have the same effect. Some comments of the reference plugin differ
+// from plumb's.
 func doesSame(a, b xt.Rule) bool {
 	return a.Chain == b.Chain && a.Matches == b.Matches && a.Jump == b.Jump
 }
@@ -162,7 +163,7 @@ func doesSame(a, b xt.Rule) bool {
 // isForPublished reports whether the rule is for published ports.
 func isForPublished(r xt.Rule) bool { return strings.Contains(r.Matches, "--ctstate DNAT") }
 
-// bridgesOf returns the bridges of a policy's rule.
+// bridgesOf returns the bridges that a rule names if it is a rule of a policy.
 func bridgesOf(r xt.Rule) (names []string) {
 	words := xt.Words(r.Line)
 	for i := range len(words) - 1 {
@@ -179,7 +180,8 @@ func bridgesOf(r xt.Rule) (names []string) {
 // isAboutDevice reports whether the rule belongs to the policy of the device.
 func (f *firewall) isAboutDevice(r xt.Rule) bool { return slices.Contains(bridgesOf(r), f.device) }
 
-// clearStages deletes the policy of the bridge from iptables if nf_tables keeps it, unless stages needs it.
+// clearStages deletes the bridge's policy from iptables if nf_tables contains it, as far as stages does
+// not return its rules.
 func (f *firewall) clearStages() error {
 	if f.device == "" || f.byStages() {
 		return nil

@@ -15,23 +15,23 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// A firewall is what the host has for one attachment.
+// A firewall is the call of a verb for one attachment.
 type firewall struct {
 	r      *skel.Request
 	conf   *config
-	addrs  []netip.Addr // of prevResult, whatever interface they belong to
-	bridge nl.Link      // of the attachment, or the host end of ptp; zero: none
-	device string       // the interface that the policy is for, see findDevice; empty: none
+	addrs  []netip.Addr // the addresses in prevResult, of any interface
+	bridge nl.Link      // the bridge of the attachment, or the host end of ptp, or zero
+	device string       // the interface to which the policy applies (see findDevice), or empty
 	ports  []string     // the host ends of the attachment that are ports of the bridge
 	links  *nl.Conn
-	c      *nft.Conn         // nil: the kernel has no nf_tables
-	chains []nft.ListedChain // as they were when the call began
+	c      *nft.Conn         // nil if the kernel lacks nf_tables
+	chains []nft.ListedChain // the chains of the host at the start of the call
 
 	inNFT               []string // other bridges whose policies are in nf_tables
-	wasIsolatedByStages bool     // iptables isolated the containers of device before ADD changed it
+	wasIsolatedByStages bool     // whether iptables isolated the containers of device before ADD changed its rules
 }
 
-// add lets the host forward the container's packets and gives the bridge its policy. It returns
+// add makes the host forward the container's packets, and sets the policy of the bridge. It returns
 // prevResult.
 func add(r *skel.Request) (*types.Result, error) {
 	f, prev, err := prepare(r)
@@ -47,7 +47,7 @@ func add(r *skel.Request) (*types.Result, error) {
 	return prev, nil
 }
 
-// isolate gives the bridge its policy, and takes away what another policy or backend left.
+// isolate sets the policy of the bridge, and deletes the rules of another policy or backend.
 func (f *firewall) isolate() error {
 	if f.conf.policy == isolated && f.bridge.Kind == "bridge" && (f.c == nil || len(f.ports) == 0) {
 		f.r.Warn("containers of %s may reach each other: that needs nf_tables, and a port of the bridge in prevResult", f.bridge.Name)
@@ -63,8 +63,8 @@ func (f *firewall) isolate() error {
 	return f.clearStages()
 }
 
-// del deletes what ADD made for the attachment. It finds that by the attachment, with or without
-// prevResult, whatever the backend was.
+// del deletes the rules, elements and sources that ADD added for the attachment. It finds them by the
+// attachment in all backends, with or without prevResult.
 func del(r *skel.Request) error {
 	f := &firewall{r: r, conf: lenient(r)}
 	if prev, _ := r.Prev(); prev != nil {
@@ -76,8 +76,8 @@ func del(r *skel.Request) error {
 	return errors.Join(f.delRules(), f.delElements())
 }
 
-// check returns an error that names what is not as ADD makes it. It accepts what the reference
-// plugin made.
+// check returns an error that lists the differences from the state after ADD. It accepts the rules of the
+// reference plugin.
 func check(r *skel.Request) error {
 	f, _, err := prepare(r)
 	if err != nil {
@@ -89,7 +89,7 @@ func check(r *skel.Request) error {
 	return nil
 }
 
-// status says whether ADD could succeed now, and whether the container would be reachable.
+// status returns an error if an ADD would fail now, or if the container would not be reachable.
 func status(r *skel.Request) error {
 	conf, err := parse(r)
 	if err != nil {
@@ -102,7 +102,8 @@ func status(r *skel.Request) error {
 	return f.canAdd()
 }
 
-// gc deletes what the attachments of the network have that are not to be kept.
+// gc deletes the rules, elements and sources of the network's attachments that are not in
+// cni.dev/valid-attachments.
 func gc(r *skel.Request) error {
 	f := &firewall{r: r, conf: lenient(r)}
 	if err := f.connect(); err != nil {
@@ -112,7 +113,8 @@ func gc(r *skel.Request) error {
 	return errors.Join(f.gcRules(keep), f.gcElements(keep))
 }
 
-// prepare reads the configuration and prevResult, and finds what ADD and CHECK need on the host.
+// prepare reads the configuration and prevResult, and finds the chains, the bridge and the ports of the
+// host that ADD and CHECK need.
 func prepare(r *skel.Request) (*firewall, *types.Result, error) {
 	conf, err := parse(r)
 	if err != nil {
@@ -129,7 +131,7 @@ func prepare(r *skel.Request) (*firewall, *types.Result, error) {
 	return f, prev, f.findBridge(prev)
 }
 
-// connect connects to the host.
+// connect opens the connections to the kernel.
 func (f *firewall) connect() (err error) {
 	if f.links, err = nl.Open(f.r.HostNS); err != nil {
 		return err
@@ -141,7 +143,7 @@ func (f *firewall) connect() (err error) {
 	return err
 }
 
-// ready connects, lists the chains of the host, and falls back to iptables if the kernel has no nf_tables.
+// ready connects, lists the chains of the host, and falls back to iptables if the kernel lacks nf_tables.
 func (f *firewall) ready() error {
 	err := f.connect()
 	if err == nil && f.c != nil {
@@ -160,7 +162,8 @@ func (f *firewall) ready() error {
 	return nil
 }
 
-// addresses returns the addresses of prevResult, each once. Packets with a loopback address are never forwarded.
+// addresses returns the addresses in prevResult without duplicates, and without loopback addresses, whose
+// packets the kernel never forwards.
 func addresses(prev *types.Result) (addrs []netip.Addr) {
 	for _, ip := range prev.IPs {
 		if a := ip.Address.Addr(); !a.IsLoopback() && !slices.Contains(addrs, a) {
@@ -180,8 +183,9 @@ func interfacesOnHost(prev *types.Result) (names []string) {
 	return names
 }
 
-// findBridge finds the bridge that the policy is for: the first interface of prevResult on the host
-// that is a bridge, or else the first one that the host has, such as the host end of ptp.
+// findBridge finds the bridge to which the policy applies. It is the first bridge among the interfaces
+// of prevResult on the host or, without a bridge, the first such interface, for example the host end of
+// ptp.
 func (f *firewall) findBridge(prev *types.Result) error {
 	var onHost []nl.Link
 	for _, in := range prev.Interfaces {
@@ -219,8 +223,8 @@ func (f *firewall) findBridge(prev *types.Result) error {
 	return types.IgnoreNotExist(err)
 }
 
-// findDevice finds the interface that the policy is for, which has the gateway address: the bridge
-// or, for a VLAN of the bridge, one end of a veth pair whose other end is a port of the bridge.
+// findDevice finds the interface to which the policy applies, which has the gateway address. It is the
+// bridge or, for a VLAN of the bridge, one end of a veth pair whose other end is a port of the bridge.
 func (f *firewall) findDevice(onHost []nl.Link) error {
 	f.device = f.bridge.Name
 	for _, l := range onHost {
@@ -238,11 +242,11 @@ func (f *firewall) findDevice(onHost []nl.Link) error {
 	return nil
 }
 
-// byStages reports whether the policy is kept in iptables.
+// byStages reports whether the policy is in iptables.
 func (f *firewall) byStages() bool { return f.conf.backend == iptables || f.c == nil }
 
-// checkIsolation compares the policy. One that iptables keeps where plumb would keep it in nf_tables, as
-// the reference plugin does, is as good.
+// checkIsolation returns an error that lists the differences from the policy. It accepts a policy in
+// iptables, where the reference plugin keeps it, even if plumb would keep it in nf_tables.
 func (f *firewall) checkIsolation() error {
 	missing := f.checkPolicy()
 	if f.byStages() {
@@ -257,7 +261,7 @@ func (f *firewall) checkIsolation() error {
 	return missing
 }
 
-// keptByStages reports whether the rules of iptables keep the policy for each address.
+// keptByStages reports whether iptables contains the rules of the policy and of each address.
 func (f *firewall) keptByStages() bool {
 	byRules := *f
 	conf := *f.conf

@@ -13,17 +13,17 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// A portMap is all port mappings of one attachment.
+// A portMap is the call of a verb for the port mappings of one attachment.
 type portMap struct {
 	r    *skel.Request
 	conf *config
-	// ips are the addresses of the container: the first of each family, IPv4 first.
+	// ips contains the container's first address of each family, IPv4 first.
 	ips []netip.Prefix
 	// localnetDevice is the interface of the host through which packets from 127/8 reach the
-	// container. It is empty if there is none, or if findLocalnetDevice was not called.
+	// container, or empty. findLocalnetDevice sets it.
 	localnetDevice string
-	conn           *nl.Conn                    // see hostConn
-	hostAddrs      map[nft.Family][]netip.Addr // see hostAddrsOf
+	conn           *nl.Conn                    // opened by hostConn
+	hostAddrs      map[nft.Family][]netip.Addr // filled by hostAddrsOf
 }
 
 // hostConn returns a connection to rtnetlink of the host. The first call opens it.
@@ -67,7 +67,7 @@ func add(r *skel.Request) (*types.Result, error) {
 	return prev, p.deleteStaleFlows()
 }
 
-// addresses returns the first address of each family that prev has for the interface.
+// addresses returns the interface's first address of each family in prev.
 func addresses(prev *types.Result, ifName string) []netip.Prefix {
 	var out []netip.Prefix
 	for _, f := range nft.Families() {
@@ -90,7 +90,7 @@ func (p *portMap) useBackend(byNFT func(*nft.Conn) error, byIPTables func() erro
 	return err
 }
 
-// warnNothingMapped writes a warning if there are mappings but no address that they could lead to.
+// warnNothingMapped prints a warning if there are mappings, but no address of their family.
 func (p *portMap) warnNothingMapped() {
 	if len(p.conf.mappings) == 0 {
 		return
@@ -102,8 +102,8 @@ func (p *portMap) warnNothingMapped() {
 	p.r.Warn("nothing is mapped: prevResult has no %s for %s", missing, p.r.IfName)
 }
 
-// warnOfDuplicates writes a warning for each mapping without an effect, because an earlier mapping
-// is for the same packets. A mapping for both families can have an effect in one of them.
+// warnOfDuplicates prints a warning for each mapping that has no effect in a family, because an earlier
+// mapping matches the same packets.
 func (p *portMap) warnOfDuplicates() {
 	containerPorts := make(map[endpoint]uint16, len(p.conf.mappings))
 	for _, m := range p.conf.mappings {

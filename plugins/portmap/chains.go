@@ -13,8 +13,8 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// The iptables backend makes the rules of the reference plugin in table nat, so that each of them can
-// delete and check the rules of the other:
+// The iptables backend adds the same rules to table nat as the reference plugin, so that each plugin can
+// check and delete the rules of the other:
 //
 //	-A PREROUTING, -A OUTPUT -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT
 //	-A CNI-HOSTPORT-DNAT -p tcp <comment> -m multiport --dports 8080 -j CNI-DN-<hash>
@@ -22,9 +22,10 @@ import (
 //	-A CNI-DN-<hash> -p tcp -m tcp --dport 8080 -j DNAT --to-destination 10.88.0.2:80
 //
 // A rule in CNI-HOSTPORT-DNAT is an entry. The hash and the comment depend on the network and the
-// container ID alone. Interfaces of a container in one network therefore share the chain, and the first DEL deletes it.
+// container ID alone. Therefore the interfaces of a container in one network share the chain, and the
+// first DEL deletes it.
 const (
-	chainPrefix   = "CNI-DN-" // what the names of the containers' chains begin with
+	chainPrefix   = "CNI-DN-" // the prefix of the containers' chains
 	dnatChain     = "CNI-HOSTPORT-DNAT"
 	setMarkChain  = "CNI-HOSTPORT-SETMARK"
 	masqChain     = "CNI-HOSTPORT-MASQ"
@@ -47,7 +48,7 @@ func entryComment(container types.Attachment) string {
 	return text
 }
 
-// isOfNetwork reports whether the comment is that of an entry for a container in the network.
+// isOfNetwork reports whether the comment is the comment of an entry for a container in the network.
 func isOfNetwork(comment, network string) bool {
 	return strings.HasPrefix(comment, fmt.Sprintf("dnat name: %q id: ", network))
 }
@@ -57,7 +58,8 @@ func isOfContainer(comment, containerID string) bool {
 	return strings.HasSuffix(comment, fmt.Sprintf(" id: %q", containerID))
 }
 
-// sharedRules returns the rules that all containers need, as iptables-save prints them. A rule in POSTROUTING must be the first there.
+// sharedRules returns the rules that all containers need, as iptables-save prints them. A rule in
+// POSTROUTING must be the first there.
 func (p *portMap) sharedRules() []string {
 	rules := []string{
 		"-A PREROUTING -m addrtype --dst-type LOCAL -j " + dnatChain,
@@ -75,7 +77,7 @@ func (p *portMap) sharedRules() []string {
 	return rules
 }
 
-// postrouting is what a rule in POSTROUTING begins with.
+// postrouting is the prefix of a rule in POSTROUTING.
 const postrouting = "-A POSTROUTING "
 
 // markAndMask returns the packet mark and its mask, as iptables prints them.
@@ -84,7 +86,7 @@ func (p *portMap) markAndMask() string { return fmt.Sprintf("0x%x/0x%[1]x", uint
 // markTarget returns the target that sets the mark.
 func (p *portMap) markTarget() string { return "MARK --set-xmark " + p.markAndMask() }
 
-// snatTarget returns the target of the rules for packets that are to be masqueraded. The chain
+// snatTarget returns the target of the rules for packets to masquerade. The chain
 // CNI-HOSTPORT-SETMARK sets the default bit only, because all networks share it.
 func (p *portMap) snatTarget() string {
 	switch {
@@ -120,13 +122,13 @@ func (p *portMap) containerRules(ip netip.Prefix) []string {
 	return rules
 }
 
-// guardedMark returns the rule in the container's chain that says that plumb has added guardRule for it, because the
-// reference plugin does not. It has no target.
+// guardedMark returns a rule without a target for the container's chain. It means that plumb has added
+// guardRule for the container, which the reference plugin does not.
 func (p *portMap) guardedMark() string {
 	return fmt.Sprintf("-A %s -m comment --comment %s", chainName(p.owner()), iptables.Quote("needs: "+guardComment))
 }
 
-// sourceMatches returns the matches for the sources of packets that are to be masqueraded.
+// sourceMatches returns the matches for the sources of packets to masquerade.
 func (p *portMap) sourceMatches(ip netip.Prefix) []string {
 	switch {
 	case p.conf.masqAll:
@@ -141,7 +143,7 @@ func (p *portMap) sourceMatches(ip netip.Prefix) []string {
 type entry struct {
 	proto      protocol
 	ports      []uint16
-	conditions string // empty, or quoted words that begin with a space
+	conditions string // quoted words with a space before each, or empty
 }
 
 // portList returns the ports of the entry as iptables prints them.
@@ -158,8 +160,8 @@ func (e entry) rule(comment string) string {
 	return fmt.Sprintf("-p %s -m comment --comment %s -m multiport --dports %s%s", e.proto, iptables.Quote(comment), e.portList(), e.conditions)
 }
 
-// entries returns the container's entries for a family: for each protocol one per 15 ports. As in the
-// reference plugin, they have the ports of all mappings, whatever the family of hostIP is.
+// entries returns the container's entries for a family, one per protocol and 15 ports. As in the
+// reference plugin, they contain the ports of all mappings, whatever the family of hostIP is.
 func (p *portMap) entries(f nft.Family) []entry {
 	var conditions strings.Builder
 	for _, word := range p.conf.conditions[f] {

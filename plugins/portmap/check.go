@@ -10,10 +10,9 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// check returns an error that names each element or rule that is missing or belongs to another
-// container. Rules that the other backend or the reference plugin made are sufficient, too: the
-// backend may have been changed, or the reference plugin replaced by plumb, while the container
-// ran.
+// check returns an error that lists the elements and rules that are missing or belong to another
+// container. It also accepts rules of the other backend or the reference plugin, because the backend may
+// have been changed, or the reference plugin replaced by plumb, while the container ran.
 func check(r *skel.Request) error {
 	conf, err := parse(r)
 	if err != nil {
@@ -37,8 +36,8 @@ func check(r *skel.Request) error {
 	return nil
 }
 
-// checkRules returns nil if one of the backends or the reference plugin has all rules. Otherwise it
-// returns what is missing in the backend of the configuration. c is nil if the kernel has no
+// checkRules returns nil if all rules of one of the backends or of the reference plugin exist.
+// Otherwise it lists what is missing for the backend of the configuration. c is nil if the kernel lacks
 // nf_tables.
 func (p *portMap) checkRules(c *nft.Conn) error {
 	if c == nil {
@@ -59,8 +58,8 @@ func (p *portMap) checkRules(c *nft.Conn) error {
 }
 
 // checkIPTablesIfUsed calls checkIPTables if iptables is the backend of the configuration, or if the
-// host has the container's chain or a legacy table nat. Otherwise the rules cannot exist, and it
-// returns an error without running a program.
+// container's chain or a legacy table nat exists. Otherwise the rules cannot exist, and it returns an
+// error without running a program.
 func (p *portMap) checkIPTablesIfUsed(c *nft.Conn) error {
 	name := chainName(p.owner())
 	mayExist := p.conf.backend == backendIPTables

@@ -20,7 +20,7 @@ import (
 type conditionsChain struct {
 	network string
 	text    string // the conditions
-	next    string // the chain for packets that meet the conditions; empty: none
+	next    string // the chain for packets that meet the conditions, or empty
 }
 
 // name returns the name of the chain, which contains a hash of its rules.
@@ -29,27 +29,28 @@ func (c conditionsChain) name() string {
 	return nft.NetworkChain(conditionsKind, c.network, hex.EncodeToString(sum[:8]))
 }
 
-// layout returns the chain as far as nft.Conn.DamagedChains can compare it: the number of its rules.
+// layout returns the chain with empty rules, because nft.Conn.DamagedChains compares only their number.
 func (c conditionsChain) layout() nft.Layout {
 	l := tableLayout()
 	l.Chains = []nft.Chain{{Name: c.name(), Rules: make([]nft.Rule, 2)}}
 	return l
 }
 
-// script returns the commands for nft that make the chain. The chain accepts a packet that does
+// script returns the commands for nft that create the chain. The chain accepts a packet that does
 // not meet the conditions, so that no later rule of the table translates it.
 func (c conditionsChain) script() string {
 	verdict, next := "return", ""
 	if c.next != "" {
-		verdict, next = "goto "+c.next, fmt.Sprintf("add chain %s %s\n", tables.Inet().Table, c.next) // a DEL may have deleted it meanwhile
+		verdict, next = "goto "+c.next, fmt.Sprintf("add chain %s %s\n", tables.Inet().Table, c.next) // a DEL may just have deleted it
 	}
 	chain, comment := fmt.Sprintf("%s %s", tables.Inet().Table, c.name()), c.layout().Comment()
 	return next + fmt.Sprintf("add chain %s\nflush chain %s\nadd rule %s %s %s comment %q\nadd rule %s accept comment %q\n",
 		chain, chain, chain, c.text, verdict, comment, chain, comment)
 }
 
-// ensure runs nft to make the chain if it is missing or damaged. The table must exist. If the chain next is missing, it
-// is empty afterwards. The error has types.CodeConfig if nft refuses the conditions.
+// ensure runs nft to create the chain if it is missing or damaged. The table must exist. If the chain
+// next is missing, ensure creates it without rules. The code of the error is types.CodeConfig if nft
+// refuses the conditions.
 func (c conditionsChain) ensure(conn *nft.Conn, host *ns.Handle) error {
 	damaged, err := conn.DamagedChains(c.layout())
 	if err != nil || len(damaged) == 0 {
@@ -67,7 +68,8 @@ func findNFT() (string, error) {
 	return path, nil
 }
 
-// runNFT runs a script in the namespace. The error has types.CodeConfig if nft refuses the script.
+// runNFT runs a script in the namespace. The code of the error is types.CodeConfig if nft refuses the
+// script.
 func runNFT(host *ns.Handle, script string) error {
 	path, err := findNFT()
 	if err != nil {
@@ -81,5 +83,5 @@ func runNFT(host *ns.Handle, script string) error {
 	return err
 }
 
-// nftLimit is how long nft may run.
+// nftLimit is the time after which plumb kills nft.
 const nftLimit = 10 * time.Second

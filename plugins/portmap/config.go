@@ -12,7 +12,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// rawConfig is the configuration as it is written. README.md explains each key.
+// rawConfig contains the keys of the configuration as they are written. README.md explains each key.
 type rawConfig struct {
 	Backend              string   `json:"backend"`
 	SNAT                 *bool    `json:"snat"`
@@ -35,11 +35,11 @@ type rawMapping struct {
 
 // config is the checked configuration, with all defaults set.
 type config struct {
-	backend           string // empty: nftables if the kernel has it
+	backend           string // empty for nftables if the kernel supports it, and otherwise iptables
 	snat              bool
 	masqAll           bool   // false if snat is false
-	markBit           int    // the bit of the packet mark that says "masquerade this packet"
-	externalMarkChain string // the chain that sets the mark; empty: a chain of plumb
+	markBit           int    // the bit of the packet mark that means "masquerade this packet"
+	externalMarkChain string // the chain that sets the mark, or empty for plumb's
 	conditions        map[nft.Family][]string
 	mappings          []mapping
 }
@@ -53,7 +53,7 @@ const (
 // A mapping forwards a port of the host to a port of the container.
 type mapping struct {
 	proto         protocol
-	hostIP        netip.Addr // invalid: all addresses; unspecified: all addresses of its family
+	hostIP        netip.Addr // the zero Addr for all addresses, or an unspecified one for all of its family
 	hostPort      uint16
 	containerPort uint16
 }
@@ -206,13 +206,13 @@ func conditionsKey(f nft.Family) string {
 	return "conditionsV4"
 }
 
-// hasControl reports whether the string has a control character, such as a newline.
+// hasControl reports whether the string contains a control character, such as a newline.
 func hasControl(s string) bool { return strings.ContainsFunc(s, unicode.IsControl) }
 
-// chooseBackend sets c.backend if the configuration has an option that only one backend supports. It
-// returns an error if the options need different backends, or another one than the key backend names.
+// chooseBackend sets c.backend if the configuration contains an option that only one backend supports.
+// It returns an error if the options need different backends, or another backend than the key backend.
 func (c *config) chooseBackend() error {
-	options := map[string][]string{} // for each backend, the options that only it supports
+	options := map[string][]string{} // the options that only one backend supports, by backend
 	for _, f := range nft.Families() {
 		if backend := backendOf(c.conditions[f]); backend != "" {
 			options[backend] = append(options[backend], conditionsKey(f))

@@ -9,9 +9,9 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// del deletes what ADD made, in both backends: what belongs to the attachment (network, container
-// ID and interface name) at the host ports of the configuration. If the call has no mappings, del
-// reads all host ports of the host.
+// del deletes the elements and rules of the attachment (network, container ID and interface name) at
+// the host ports of the configuration, in both backends. Without mappings, del reads all host ports of
+// the host.
 func del(r *skel.Request) error {
 	conf, err := parse(r)
 	if err != nil {
@@ -51,8 +51,9 @@ func gc(r *skel.Request) error {
 	return errors.Join(err, staleCleanup(network, keep).Legacy(r.HostNS, "delete stale port maps of network "+network))
 }
 
-// status returns an error if an ADD with mappings could not succeed now. If other hosts can reach 127.0.0.1 of the host, it warns:
-// a runtime that takes an error of STATUS for a network that is not ready would never call the ADD that restores the guard.
+// status returns an error if an ADD with mappings would fail now. If other hosts can reach 127.0.0.1 of
+// the host, it only warns, because a runtime that considers the network not ready after an error of
+// STATUS would never call the ADD that restores the guard.
 func status(r *skel.Request) error {
 	conf, err := parse(r)
 	p := &portMap{r: r, conf: conf}

@@ -10,15 +10,15 @@ import (
 	"github.com/plumb-cni/plumb/pkg/tables"
 )
 
-// This file has functions without side effects: they compute the elements of an attachment in
-// table inet plumb from the configuration and the addresses. ADD makes these elements, CHECK
-// compares them, and DEL deletes them.
+// The functions in this file are without side effects. They compute the elements of an attachment in
+// table inet plumb from the configuration and the addresses. ADD adds these elements, CHECK compares
+// them, and DEL deletes them.
 
-// An endpoint is what a mapping listens at: address, protocol and port of the host. At each
-// endpoint, one attachment at a time has a mapping.
+// An endpoint consists of the host's address, protocol and port to which a mapping applies. Only one
+// attachment at a time owns an endpoint.
 type endpoint struct {
 	family nft.Family
-	hostIP netip.Addr // unspecified: all addresses
+	hostIP netip.Addr // unspecified for all addresses
 	proto  protocol
 	port   uint16
 }
@@ -40,9 +40,9 @@ func unspecified(f nft.Family) netip.Addr {
 	return netip.IPv4Unspecified()
 }
 
-// endpointAt returns the endpoint whose target has this key in this map. It is the inverse of claim.
+// endpointAt returns the endpoint whose target is under this key in this map. It is the inverse of claim.
 func endpointAt(f nft.Family, set string, key nft.Key) endpoint {
-	const protoPortSize = 8 // the size in bytes of the concatenation of a protocol and a port
+	const protoPortSize = 8 // the bytes of the concatenation of a protocol and a port
 	hostIP := unspecified(f)
 	if set == tables.HostPortIP(f) {
 		hostIP, key = key[:len(key)-protoPortSize].Addr(), key[len(key)-protoPortSize:]
@@ -68,8 +68,8 @@ func (p *portMap) claims() []claims.Claim {
 	return all
 }
 
-// formerClaims returns the claims that an earlier ADD with the same mappings has made: those in the
-// families of the container's addresses or, if these are not known, in both. Their elements have only keys.
+// formerClaims returns the claims of an earlier ADD with the same mappings, in the families of the
+// container's addresses or, if these are not known, in both families. Their elements contain only keys.
 func (p *portMap) formerClaims() (all []claims.Claim) {
 	for _, f := range nft.Families() {
 		hasFamily := func(ip netip.Prefix) bool { return nft.FamilyOf(ip.Addr()) == f }
@@ -83,8 +83,9 @@ func (p *portMap) formerClaims() (all []claims.Claim) {
 	return all
 }
 
-// claim returns the claim to the endpoint. Its elements have only keys. The value of the first is the address and port of the
-// container to which packets are sent. The second is optional: it jumps to a chain that packets go through first.
+// claim returns the claim to the endpoint. Its elements contain only keys. The value of the first element
+// is the address and port of the container to which packets are sent. The second element is optional, and
+// jumps to a chain that packets pass through first.
 func (e endpoint) claim() claims.Claim {
 	key := nft.Concat(nft.ProtoKey(uint8(e.proto)), nft.PortKey(e.port))
 	target, chain := tables.HostPort(e.family), tables.HostPortChain(e.family)
@@ -99,7 +100,7 @@ func (e endpoint) claim() claims.Claim {
 	}
 }
 
-// groups returns the sets with the claims of port maps.
+// groups returns the maps with the claims of port maps.
 func groups() (all []claims.Group) {
 	for _, f := range nft.Families() {
 		all = append(all, claims.Group{tables.HostPort(f), tables.HostPortChain(f)}, claims.Group{tables.HostPortIP(f), tables.HostPortIPChain(f)})
@@ -108,9 +109,9 @@ func groups() (all []claims.Group) {
 }
 
 // masqueradedSources returns the prefix of the source addresses whose packets to the mappings are
-// masqueraded. With masqAll, the prefix has all addresses. Otherwise it is the container's own subnet,
-// which includes the container itself: the container would send its answers to that subnet directly,
-// and not through the host, so that the host could not translate them back.
+// masqueraded. With masqAll, the prefix contains all addresses. Otherwise it is the container's own
+// subnet, including the container itself. Because the container sends answers to that subnet directly,
+// and not through the host, the host could not translate them back without masquerade.
 func (p *portMap) masqueradedSources(ip netip.Prefix) netip.Prefix {
 	if p.conf.masqAll {
 		return netip.PrefixFrom(unspecified(nft.FamilyOf(ip.Addr())), 0)
@@ -118,8 +119,8 @@ func (p *portMap) masqueradedSources(ip netip.Prefix) netip.Prefix {
 	return ip.Masked()
 }
 
-// markChain returns the name of the chain that packets for the address go through before they
-// are translated. It is empty if there is none.
+// markChain returns the name of the chain that packets for the address pass through before the
+// translation, or "" if there is none.
 func (p *portMap) markChain(ip netip.Prefix) string {
 	if c, ok := p.conditionsChain(ip); ok {
 		return c.name()
@@ -148,8 +149,8 @@ func (p *portMap) conditionsChain(ip netip.Prefix) (c conditionsChain, ok bool) 
 	return c, true
 }
 
-// mappedIPs returns the addresses of the container that have mappings. Only their elements jump to chains
-// of the network.
+// mappedIPs returns the addresses of the container with mappings in their family. Only their elements
+// jump to chains of the network.
 func (p *portMap) mappedIPs() []netip.Prefix {
 	return slices.DeleteFunc(slices.Clone(p.ips), func(ip netip.Prefix) bool { return len(p.conf.mappingsOf(nft.FamilyOf(ip.Addr()))) == 0 })
 }

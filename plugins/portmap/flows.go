@@ -8,17 +8,17 @@ import (
 	"github.com/plumb-cni/plumb/pkg/nl"
 )
 
-// The kernel translates only the first packet of a connection by the rules. All later packets are
-// translated in the same way. So a peer that keeps sending UDP or SCTP packets from one port
-// would not notice a change of the rules. ADD and DEL delete the connections of exactly the
-// mappings that they change from the kernel's connection tracking.
+// The kernel applies the rules only to the first packet of a connection, and translates all later packets
+// in the same way. Therefore a peer that keeps sending UDP or SCTP packets from one port would not
+// notice a change of the rules. ADD and DEL delete the connections of exactly the mappings that they
+// change from the kernel's connection tracking.
 
 // keepsFlows reports whether peers keep using a connection of the protocol after the rules have
-// changed. TCP peers make a new connection.
+// changed. TCP peers open a new connection.
 func (p protocol) keepsFlows() bool { return p == udp || p == sctp }
 
 // deleteStaleFlows deletes the connections to the endpoints, at all addresses of the host that they
-// are for. ADD calls it: these connections lead to another container, or to the host itself.
+// include. ADD calls it, because the peers of these connections are another container, or the host itself.
 func (p *portMap) deleteStaleFlows() error {
 	var flows []nl.Flow
 	for _, t := range p.translations() {
@@ -36,7 +36,7 @@ func (p *portMap) deleteStaleFlows() error {
 	return attach.DeleteFlows(p.r.HostNS, flows...)
 }
 
-// hostAddrsOf returns the addresses of the host that the endpoint is for. It asks the kernel once per
+// hostAddrsOf returns the addresses of the host that the endpoint includes. It asks the kernel once per
 // family.
 func (p *portMap) hostAddrsOf(e endpoint) ([]netip.Addr, error) {
 	if !e.hostIP.IsUnspecified() {

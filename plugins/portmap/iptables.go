@@ -33,8 +33,9 @@ func (p *portMap) addIPTables() error {
 	return p.ensureLocalnet()
 }
 
-// addFamily adds what the table lacks for one address. The script is refused if guardRule is missing.
-// Then the next attempt adds that rule first. The undo puts back the rules of the container that were replaced.
+// addFamily adds the missing rules for one address. iptables-restore refuses the script if guardRule is
+// missing, and in that case the next attempt adds guardRule first. The undo restores the replaced rules
+// of the container.
 func (p *portMap) addFamily(tool iptables.Tool, ip netip.Prefix) error {
 	var before iptables.Table
 	attempt := 0
@@ -63,8 +64,8 @@ func (p *portMap) addFamily(tool iptables.Tool, ip netip.Prefix) error {
 const guardComment = "CNI portfwd localhost only from this host"
 
 // guardRule returns the rule that drops packets to 127/8 that the host receives from the interface with
-// route_localnet (CVE-2020-8558). All veth interfaces share one rule. It is empty if there is no
-// such interface.
+// route_localnet (CVE-2020-8558), or "" if there is no such interface. All veth interfaces share one
+// rule.
 func (p *portMap) guardRule() string {
 	dev := p.localnetDevice
 	switch {
@@ -76,8 +77,8 @@ func (p *portMap) guardRule() string {
 	return fmt.Sprintf("PREROUTING -d 127.0.0.0/8 -i %s -m comment --comment %s -j DROP", iptables.Quote(dev), iptables.Quote(guardComment))
 }
 
-// guardTest returns a script that iptables-restore refuses if guardRule is missing. It is empty if no
-// such rule is needed.
+// guardTest returns a script that iptables-restore refuses if guardRule is missing, or "" if the address
+// needs no such rule.
 func (p *portMap) guardTest(ip netip.Prefix) string {
 	rule := p.guardRule()
 	if rule == "" || ip.Addr().Is6() {
@@ -100,9 +101,9 @@ func (p *portMap) addGuard(tool iptables.Tool) error {
 	return err
 }
 
-// additions returns the lines that add what the table lacks: the shared rules and the rules of the
-// attachment. The entries of the attachment come before those of others, so the newest
-// attachment with a host port gets its packets.
+// additions returns the lines that add the missing shared rules, and the rules of the attachment. The
+// entries of the attachment come before all other entries, so that the newest attachment with a host
+// port gets its packets.
 func (p *portMap) additions(table iptables.Table, ip netip.Prefix) []string {
 	name := chainName(p.owner())
 	lines := p.sharedAdditions(table)
@@ -118,8 +119,8 @@ func (p *portMap) additions(table iptables.Table, ip netip.Prefix) []string {
 	return lines
 }
 
-// present returns the rules of the table that ADD replaces: the container's entries for the same ports, and the rules in its chain
-// for the same packets, even if they forward to another address.
+// present returns the rules of the table that ADD replaces. They are the container's entries for the same
+// ports, and the rules in its chain for the same packets, even if they forward to another address.
 func (p *portMap) present(rules []iptables.Rule, ip netip.Prefix) []iptables.Rule {
 	f := nft.FamilyOf(ip.Addr())
 	mappings, entries := p.conf.mappingsOf(f), p.entries(f)
@@ -137,7 +138,7 @@ func (p *portMap) present(rules []iptables.Rule, ip netip.Prefix) []iptables.Rul
 	})(rules).Rules
 }
 
-// removals returns the lines that delete what additions has added, and add again what it has replaced.
+// removals returns the lines that delete the rules from additions, and restore the replaced rules.
 func (p *portMap) removals(table, before iptables.Table, ip netip.Prefix) []string {
 	present := p.present(table.Rules, ip)
 	lines := iptables.Deletions(present)
@@ -159,7 +160,7 @@ func (p *portMap) removals(table, before iptables.Table, ip netip.Prefix) []stri
 }
 
 // sharedAdditions returns the lines that add the missing shared chains and rules. They also delete
-// duplicates of shared rules, which concurrent calls of other programs can make.
+// duplicates of shared rules, which concurrent calls of other programs can add.
 func (p *portMap) sharedAdditions(table iptables.Table) []string {
 	lines := table.NewChains(dnatChain)
 	for _, line := range p.sharedRules() {
@@ -189,7 +190,7 @@ func (p *portMap) sharedAdditions(table iptables.Table) []string {
 	return lines
 }
 
-// warnOfTakeover writes a warning for each host port that another container had. rules are the rules
+// warnOfTakeover prints a warning for each host port that another container held. rules are the rules
 // before ADD changed them.
 func (p *portMap) warnOfTakeover(rules []iptables.Rule, ip netip.Prefix) {
 	for _, m := range p.conf.mappingsOf(nft.FamilyOf(ip.Addr())) {
@@ -200,8 +201,8 @@ func (p *portMap) warnOfTakeover(rules []iptables.Rule, ip netip.Prefix) {
 }
 
 // otherHolder returns the network and container ID of another container that gets the packets of the
-// mapping, as its entry's comment names them. It is empty if there is none. Two mappings for
-// different addresses of the host do not exclude each other.
+// mapping, as in the comment of its entry, or "" if there is none. Two mappings for different addresses
+// of the host do not exclude each other.
 func (p *portMap) otherHolder(rules []iptables.Rule, m mapping) string {
 	name := chainName(p.owner())
 	for _, r := range rules {
@@ -226,7 +227,7 @@ func matchesPort(r iptables.Rule, m mapping) bool {
 	return wordAfter(words, "-p") == m.proto.String() && slices.Contains(ports, strconv.Itoa(int(m.hostPort)))
 }
 
-// wordAfter returns the word after an option. It is empty if there is none.
+// wordAfter returns the word after an option, or "" if there is none.
 func wordAfter(words []string, option string) string {
 	if i := slices.Index(words, option); i >= 0 && i+1 < len(words) {
 		return words[i+1]
@@ -249,8 +250,8 @@ func translates(rules []iptables.Rule, chain string, m mapping) bool {
 	return false
 }
 
-// checkIPTables returns an error that names each rule that is missing and each container that has
-// taken over a port. The rules can be in a legacy table.
+// checkIPTables returns an error that lists the missing rules and the containers that have taken over a
+// port. The rules can be in a legacy table.
 func (p *portMap) checkIPTables() error {
 	var errs []error
 	for _, ip := range p.ips {

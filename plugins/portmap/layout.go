@@ -10,21 +10,20 @@ import (
 )
 
 // This file describes the maps and chains of port maps in table inet plumb. A packet to an
-// address of the host goes through the chain hostports. The chain looks up the packet's
-// protocol and port: first among the mappings of that one address, then among the mappings of
-// all addresses of the host. Each time it looks into two maps: the first says which chain the
-// packet goes through before it is translated, the second says to which container it is sent.
+// address of the host passes through the chain hostports. The chain looks up the packet's protocol and
+// port among the mappings of that one address, and after that among the mappings of all addresses of
+// the host. Each time it looks into two maps. The first map contains the chain that the packet passes
+// through before the translation, and the second map contains the container's address and port.
 //
 //	map hostport4_chain { tcp . 8080 : jump setmark/net1/10.88.0.0/16 }
 //	map hostport4       { tcp . 8080 : 10.88.0.2 . 80 }
 //
-// The chain of the first map decides whether the packet is masqueraded, and marks it. That is
-// decided before the translation, because later the packet no longer has the port of the host:
-// in the hook postrouting, it looks the same as a packet that reached the container by a
-// Service.
+// The chain in the first map marks packets to masquerade. It runs before the translation, which
+// replaces the port of the host. After that, in the hook postrouting, the packet looks the same as a
+// packet that reached the container through a Service.
 
-// afterDNAT is the priority of the chains for port maps: after the chains with the priority
-// "dstnat", so that translations for Services by kube-proxy come first.
+// afterDNAT is the priority of the chains for port maps. It is after "dstnat", so that translations for
+// Services by kube-proxy come first.
 const afterDNAT = nft.PriorityDstNAT + 1
 
 // tableLayout returns the table with the maps and base chains of port maps. The first container
@@ -52,9 +51,8 @@ func tableLayout() nft.Layout {
 			Name: "output",
 			Hook: nft.Hook{Type: nft.NAT, At: nft.Output, Priority: afterDNAT},
 			Rules: []nft.Rule{
-				// The kernel does not route packets from ::1 out of another interface than
-				// lo. Without this rule, a server of the host that listens on ::1 would be
-				// unreachable.
+				// The kernel routes packets from ::1 only through lo. Without this rule, a server
+				// of the host that listens on ::1 would be unreachable.
 				{nft.DaddrIn(netip.MustParsePrefix("::1/128")), nft.Return()},
 				{nft.ToLocal(), nft.Jump(hostports.Name)},
 			},
@@ -62,8 +60,8 @@ func tableLayout() nft.Layout {
 	))
 }
 
-// snatChain returns the chain that marks the packets that are to be masqueraded: those from
-// sources, and those from the host's 127/8. A prefix of length 0 stands for all sources.
+// snatChain returns the chain that marks the packets to masquerade, which come from these sources or
+// from the host's 127/8. A prefix of length 0 stands for all sources.
 func snatChain(network string, masqueradedSources netip.Prefix, bit int) nft.Chain {
 	masqueradedSources = masqueradedSources.Masked()
 	ch := nft.Chain{Name: nft.NetworkChain(snatKind, network, masqueradedSources.String())}
@@ -87,7 +85,7 @@ const (
 	conditionsKind = "conditions"
 )
 
-// defaultMarkBit is the default of markMasqBit, the same as that of the reference plugin.
+// defaultMarkBit is the default of markMasqBit, as in the reference plugin.
 const defaultMarkBit = 13
 
 // markedChain returns the chain that masquerades the packets that a snatChain marked.

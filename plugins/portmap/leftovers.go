@@ -10,11 +10,12 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// This file finds the rules that the iptables backend or the reference plugin made for an
+// This file finds the rules that the iptables backend or the reference plugin added for an
 // attachment.
 
-// ownCleanup returns the Cleanup for the chain of the owner's container and the jumps to it. If addresses are known, and no rule in
-// the chain mentions one of them, the chain is for another interface of the container, and stays.
+// ownCleanup returns the Cleanup for the chain of the owner's container and the jumps to it. It keeps the
+// chain if addresses are known and no rule in the chain mentions one of them, because the chain belongs
+// to another interface of the container.
 func ownCleanup(owner types.Attachment, ips []netip.Prefix) iptables.Cleanup {
 	name := chainName(owner)
 	return iptables.Cleanup{Required: name, Chains: []string{dnatChain, name}, Select: func(rules []iptables.Rule) (own iptables.Selection) {
@@ -26,8 +27,8 @@ func ownCleanup(owner types.Attachment, ips []netip.Prefix) iptables.Cleanup {
 	}}
 }
 
-// staleCleanup returns the Cleanup for the chains of the network's containers of which keep has no attachment, and the jumps to
-// them.
+// staleCleanup returns the Cleanup for the chains of the network's containers without an attachment in
+// keep, and the jumps to them.
 func staleCleanup(network string, keep types.Set) iptables.Cleanup {
 	return iptables.Cleanup{Required: dnatChain, Select: func(rules []iptables.Rule) (stale iptables.Selection) {
 		seen := map[string]bool{} // chains
@@ -59,10 +60,10 @@ func jumps(rules []iptables.Rule, chain string) []iptables.Rule {
 // referenceTable returns a table of the reference plugin's nftables backend.
 func referenceTable(f nft.Family) nft.Table { return nft.Table{Family: f, Name: "cni_hostport"} }
 
-// ownsReference returns a function that reports whether a rule of the reference plugin's
-// nftables backend is for this attachment. The comment of such a rule is the container ID alone.
-// The rules for other networks mention other addresses, which matters only if the addresses are
-// known. So GC cannot know the network, and keeps these rules.
+// ownsReference returns a function that reports whether a rule of the reference plugin's nftables
+// backend belongs to this attachment. The comment of such a rule is the container ID alone, and only the
+// addresses distinguish the rules for different networks. If no addresses are known, all rules with the
+// container ID match. GC does not know the network of these rules, and keeps them.
 func (p *portMap) ownsReference() func(r iptables.Rule) bool {
 	mentioned := mentions(p.ips)
 	return func(r iptables.Rule) bool {
@@ -96,5 +97,5 @@ func (p *portMap) hasReferenceRules(c *nft.Conn) (bool, error) {
 	return true, nil
 }
 
-// referenceHostports is the chain of a referenceTable with the rules that translate.
+// referenceHostports is the chain of a referenceTable with the rules that translate the destination.
 const referenceHostports = "hostports"

@@ -14,11 +14,11 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// Connections of the host to 127.0.0.1 reach the container only if the kernel accepts packets from
-// 127/8 at the interface that leads to the container (route_localnet). portmap never sets that for
-// all interfaces. It sets it only if a rule drops the packets that others send to 127/8
-// (tables.WithGuard, guardRule). IPv6 has no such setting. No DEL resets the setting, because the
-// attachments of a host share it.
+// Connections of the host to 127.0.0.1 reach the container only if route_localnet is set for the
+// interface to the container, so that the kernel accepts packets from 127/8 there. portmap never sets
+// route_localnet for all interfaces, and sets it only if a rule drops packets from outside to 127/8
+// (tables.WithGuard, guardRule). No DEL resets it, because the attachments of a host share it. IPv6 has
+// no such sysctl.
 
 // mapsLocalhost reports whether a mapping is for an address in 127/8.
 func (p *portMap) mapsLocalhost() bool {
@@ -33,9 +33,9 @@ func (p *portMap) mapsLocalhost() bool {
 	return false
 }
 
-// findLocalnetDevice sets localnetDevice to the virtual interface that leads to the container. It
-// leaves it empty if there is no route, or if a network card leads to the container: the guard in nf_tables
-// does not cover the card, and a container behind a card (macvlan) cannot answer the host.
+// findLocalnetDevice sets localnetDevice to the virtual interface of the route to the container. It
+// leaves localnetDevice empty without a route, or if the route uses a network card, because the guard in
+// nf_tables does not cover the card, and a container behind a card (macvlan) cannot answer the host.
 func (p *portMap) findLocalnetDevice() error {
 	if !p.mapsLocalhost() || p.localnetDevice != "" {
 		return nil
@@ -70,8 +70,9 @@ func (p *portMap) ensureLocalnet() error {
 	return sysctl.Ensure(p.r.HostNS, routeLocalnet(p.localnetDevice, "1"))
 }
 
-// checkLocalnet returns an error if route_localnet is not 1. If the route to the container leads through an interface
-// that is not in prev, the error names the route: to set route_localnet of that interface would not help.
+// checkLocalnet returns an error if route_localnet is not 1. If the route to the container uses an
+// interface that is not in prev, the error names that interface, because setting its route_localnet
+// would not help.
 func (p *portMap) checkLocalnet(prev *types.Result) error {
 	if p.localnetDevice == "" {
 		return nil
@@ -93,8 +94,8 @@ func (p *portMap) checkLocalnet(prev *types.Result) error {
 	return fmt.Errorf("packets of the host for %s leave through %s, and the container is behind %s", p.ips[0].Addr(), p.localnetDevice, strings.Join(behind, ", "))
 }
 
-// restoreGuard adds the guard of 127/8 if it is missing and an interface of the host in prev has
-// route_localnet. An ADD without mappings calls it, because somebody may have flushed the ruleset.
+// restoreGuard adds the guard of 127/8 if it is missing and route_localnet is set for an interface of the
+// host in prev. An ADD without mappings calls it, because another program may have flushed the ruleset.
 func (p *portMap) restoreGuard(prev *types.Result) error {
 	for _, i := range prev.Interfaces {
 		if i.Sandbox != "" {
@@ -116,8 +117,9 @@ func (p *portMap) restoreGuard(prev *types.Result) error {
 	return nil
 }
 
-// findUnguarded returns a warning that names the virtual interfaces with route_localnet if the host has neither the guard in nf_tables nor
-// guardRule for them, or "". It runs no program, and therefore assumes that a legacy table raw has guardRule.
+// findUnguarded returns a warning that lists the virtual interfaces with route_localnet for which neither
+// the guard in nf_tables nor guardRule exists, or "". It runs no program, and therefore assumes that a
+// legacy table raw contains guardRule.
 func (p *portMap) findUnguarded(c *nft.Conn) (warning string, err error) {
 	damaged, err := c.DamagedChains(tables.WithGuard(tables.Inet()))
 	if err != nil || len(damaged) == 0 {
@@ -135,7 +137,7 @@ func (p *portMap) findUnguarded(c *nft.Conn) (warning string, err error) {
 		return "", err
 	}
 	links, err := conn.Links()
-	bridges := map[int]bool{} // no route leads through their ports, which can be many
+	bridges := map[int]bool{} // no route uses their ports, which can be many
 	for _, l := range links {
 		bridges[l.Index] = l.Kind == "bridge"
 	}

@@ -1,5 +1,5 @@
 // portmap forwards ports of the host to a container. The runtime calls it after the plugin that
-// made the container's interface. See README.md.
+// created the container's interface. See README.md.
 package main
 
 import (

@@ -26,7 +26,8 @@ func (p *portMap) store(c *nft.Conn, of []claims.Claim) *claims.Store {
 	}
 }
 
-// addNFT adds what is missing of the table, adds the elements in one transaction, and pushes their deletion.
+// addNFT creates the missing parts of the table, adds the elements in one transaction, and pushes their
+// deletion.
 func (p *portMap) addNFT(c *nft.Conn) error {
 	if err := p.store(c, p.claims()).Add(&p.r.Undo); err != nil {
 		return fmt.Errorf("port map: %w", err)
@@ -34,7 +35,7 @@ func (p *portMap) addNFT(c *nft.Conn) error {
 	return p.ensureLocalnet()
 }
 
-// ensureChains adds what is missing of the table and of the chains with conditions.
+// ensureChains creates the missing parts of the table and of the chains with conditions.
 func (p *portMap) ensureChains(c *nft.Conn) error {
 	if err := c.Ensure(p.layout()); err != nil {
 		return err
@@ -47,7 +48,7 @@ func (p *portMap) ensureChains(c *nft.Conn) error {
 		if err := chain.ensure(c, p.r.HostNS); err != nil {
 			return fmt.Errorf("%s: %w", conditionsKey(nft.FamilyOf(ip.Addr())), err)
 		}
-		if err := c.Ensure(p.layout()); err != nil { // a DEL may have deleted the next chain meanwhile
+		if err := c.Ensure(p.layout()); err != nil { // a DEL may just have deleted the next chain
 			return err
 		}
 	}
@@ -61,7 +62,7 @@ func (e endpoint) String() string {
 	return fmt.Sprintf("host port %s/%s", netip.AddrPortFrom(e.hostIP, e.port), e.proto)
 }
 
-// A translation is an endpoint and where its packets are sent.
+// A translation is an endpoint with the address and port to which its packets are sent.
 type translation struct {
 	endpoint
 	target netip.AddrPort
@@ -78,7 +79,7 @@ func (p *portMap) translations() (all []translation) {
 	return all
 }
 
-// deleteNFT deletes what the attachment has in nf_tables: its elements, and rules of iptables-nft and of the reference
+// deleteNFT deletes the attachment's elements, and its rules of iptables-nft and of the reference
 // plugin's nftables backend. It returns the translations of the deleted elements.
 func (p *portMap) deleteNFT(c *nft.Conn) (deleted []translation, err error) {
 	err = c.Atomically("nft delete "+p.String(), func(tx *nft.Tx) error {
@@ -105,8 +106,8 @@ func translationsOf(elements []nft.SetElement) []translation {
 	return all
 }
 
-// parseTarget parses the data of a target: address and port of the container. It returns the zero
-// value if the data is too short.
+// parseTarget returns the address and port of the container in the data of a target, or the zero value
+// if the data is too short.
 func parseTarget(f nft.Family, k nft.Key) netip.AddrPort {
 	size := len(nft.AddrKey(unspecified(f)))
 	if len(k) < size+2 {
@@ -115,7 +116,7 @@ func parseTarget(f nft.Family, k nft.Key) netip.AddrPort {
 	return netip.AddrPortFrom(k[:size].Addr(), uint16(k[size])<<8|uint16(k[size+1]))
 }
 
-// checkNFT returns an error that names each element or chain that is missing, damaged or belongs to
+// checkNFT returns an error that lists the elements and chains that are missing, are damaged or belong to
 // another attachment.
 func (p *portMap) checkNFT(c *nft.Conn) error {
 	l := p.layout()
@@ -127,7 +128,7 @@ func (p *portMap) checkNFT(c *nft.Conn) error {
 	return errors.Join(p.store(c, p.claims()).Check(), c.CheckChains(l))
 }
 
-// gcNFT deletes what the network's attachments that are not in keep have in nf_tables.
+// gcNFT deletes the elements and nftables rules of the network's attachments that are not in keep.
 func (p *portMap) gcNFT(c *nft.Conn, keep types.Set) error {
 	network := p.owner().Network
 	return c.Atomically("nft delete stale port maps of network "+network, func(tx *nft.Tx) error {

@@ -10,14 +10,14 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// Errors for errors.Is. All come with types.CodeConfig.
+// Errors for errors.Is. The code of an error that matches one of them is types.CodeConfig.
 var (
 	ErrNotRunning    = errors.New("firewalld is not running")
 	ErrNotAuthorized = errors.New("not authorized")
 	ErrInvalidZone   = errors.New("no such zone")
 )
 
-// A ZoneConflictError is the error for a source that is in another zone.
+// A ZoneConflictError is the error of AddSource for a source that is in another zone.
 type ZoneConflictError struct {
 	Source string // "10.9.0.2/32"
 	Zone   string // the zone that the source is in
@@ -32,14 +32,14 @@ func conflict(source, zone string) error {
 		&ZoneConflictError{Source: source, Zone: zone}, zone, source)
 }
 
-// Codes of errors: what the text of firewalld's errors begins with, or their names on the bus.
+// Codes of errors, which are the prefixes of firewalld's error texts, or the error names on the bus.
 const (
 	alreadyInZone  = "ZONE_ALREADY_SET"
 	alreadyInOther = "ZONE_CONFLICT"
 	inNoZone       = "UNKNOWN_SOURCE"
 	invalidZone    = "INVALID_ZONE"
 	lockdown       = "ACCESS_DENIED"                             // firewalld.lockdown-whitelist(5)
-	notAuthorized  = "NotAuthorizedException"                    // a part of the name: polkit, or the user is not root
+	notAuthorized  = "NotAuthorizedException"                    // a part of the name, if polkit refuses, or if the user is not root
 	accessDenied   = "org.freedesktop.DBus.Error.AccessDenied"   // a policy of the bus
 	limitExceeded  = "org.freedesktop.DBus.Error.LimitsExceeded" // this user has too many connections
 	noReply        = "org.freedesktop.DBus.Error.NoReply"        // firewalld ended during the call
@@ -47,7 +47,7 @@ const (
 	noService      = "org.freedesktop.DBus.Error.ServiceUnknown" // buses differ in the name
 )
 
-// code returns the code of an error, or "" for an error that did not come over the bus.
+// code returns the code of an error, or "" for an error that the bus did not return.
 func code(err error) string {
 	var e dbus.Error
 	switch {
@@ -56,7 +56,7 @@ func code(err error) string {
 	case e.Name == busName+".Exception":
 		code, _, _ := strings.Cut(e.Error(), ":")
 		return code
-	case strings.Contains(e.Name, notAuthorized): // versions differ in what is before and after it
+	case strings.Contains(e.Name, notAuthorized): // versions of firewalld differ in the rest of the name
 		return notAuthorized
 	}
 	return e.Name
@@ -67,7 +67,7 @@ func isAny(err error, codes ...string) bool {
 	return err != nil && slices.Contains(codes, code(err))
 }
 
-// kinds are the errors that the operator has to resolve.
+// kinds lists the errors that the operator must resolve.
 var kinds = []struct {
 	err    error
 	codes  []string
@@ -79,7 +79,7 @@ var kinds = []struct {
 	{ErrInvalidZone, []string{invalidZone}, "make it (firewall-cmd --permanent --new-zone=NAME, then firewall-cmd --reload), or configure another zone"},
 }
 
-// explain returns the error of a step with its CNI code, and says what to do.
+// explain returns the error of a step with its CNI code and with advice.
 func explain(step string, err error) error {
 	if err == nil {
 		return nil

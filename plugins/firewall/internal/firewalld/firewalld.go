@@ -1,9 +1,9 @@
 // Package firewalld binds addresses to zones of firewalld, over the D-Bus system bus.
 //
-// A source is an address range that is bound to a zone: the rules of the zone apply to its
-// packets, for example "accept all" in the zone trusted. A source belongs to one zone at most.
-// All calls change firewalld's runtime configuration only, so that firewalld forgets the
-// sources when it reloads or restarts (firewall-cmd --reload).
+// A source is an address range that is bound to a zone, whose rules apply to its packets. For example,
+// the zone trusted accepts all packets. A source belongs to one zone at most. All calls change only
+// firewalld's runtime configuration. Therefore firewalld forgets the sources when it reloads
+// (firewall-cmd --reload) or restarts.
 package firewalld
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// callLimit is how long one call may take, and how long the connection to the bus may take.
+// callLimit is the timeout of a call, and of connecting to the bus.
 const callLimit = 10 * time.Second
 
 // busName is the name of firewalld on the bus (firewalld.dbus(5)).
@@ -31,18 +31,18 @@ const busName = "org.fedoraproject.FirewallD1"
 type Conn struct {
 	host  *ns.Handle // runs the steps
 	bus   *dbus.Conn
-	limit time.Duration // of one call
+	limit time.Duration // the timeout of one call
 }
 
 // Open connects to the system bus and checks that firewalld is on it. It does not start
 // firewalld (D-Bus activation). The caller closes the connection.
 //
-// The address of the bus is in the environment variable DBUS_SYSTEM_BUS_ADDRESS, or else
-// /run/dbus/system_bus_socket. The socket is a file, so that the mount namespace of the process
-// decides which bus it is. The handle is needed for the tracer only.
+// The address of the bus is in the environment variable DBUS_SYSTEM_BUS_ADDRESS. The default is
+// /run/dbus/system_bus_socket, a file, so that the mount namespace of the process determines the bus.
+// Open uses the handle for the tracer only.
 //
 // The error matches ErrNotRunning if there is no bus, or no firewalld on it, and
-// ErrNotAuthorized if the bus refuses this user. It has types.CodeTryAgain if the bus does not
+// ErrNotAuthorized if the bus refuses this user. Its code is types.CodeTryAgain if the bus does not
 // answer in time.
 func Open(h *ns.Handle) (*Conn, error) { return open(h, callLimit) }
 
@@ -66,12 +66,12 @@ func (c *Conn) connect() error {
 	switch {
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("%w: %w", ErrNotAuthorized, err)
-	case errors.Is(err, syscall.EAGAIN): // more connections wait for the bus than it accepts at a time
+	case errors.Is(err, syscall.EAGAIN): // the queue of connections to the bus is full
 		return err
 	case err != nil:
 		return fmt.Errorf("%w: %w", ErrNotRunning, err)
 	}
-	if err = c.bus.Auth(nil); err != nil && err.Error() == "dbus: authentication failed" { // the library has no value for it
+	if err = c.bus.Auth(nil); err != nil && err.Error() == "dbus: authentication failed" { // the library exports no value for it
 		return fmt.Errorf("%w: %w", ErrNotAuthorized, err)
 	}
 	var running bool
@@ -90,7 +90,7 @@ func (c *Conn) connect() error {
 	return err
 }
 
-// Close closes the connection. What was added stays in firewalld.
+// Close closes the connection. firewalld keeps the added sources.
 func (c *Conn) Close() error {
 	if c.bus == nil {
 		return nil
@@ -104,9 +104,9 @@ func (c *Conn) Close() error {
 // AddSource binds a source to a zone. It does nothing if the source is in that zone already. If
 // the source is in another zone, the error is a *ZoneConflictError.
 //
-// The result added reports whether this call has added the source, so that the caller has to
-// remove it if a later step fails. With types.CodeTryAgain, for which firewalld did not answer
-// in time, added is true if the source may be there.
+// added reports whether this call has added the source, so that the caller must remove it if a later
+// step fails. If firewalld did not answer in time (types.CodeTryAgain), added is true if firewalld may
+// have added the source.
 //
 // The error matches ErrInvalidZone if there is no such zone, ErrNotAuthorized if firewalld
 // refuses this user, and ErrNotRunning if firewalld has ended.
@@ -151,9 +151,8 @@ func (c *Conn) zoneOf(source string) (string, error) {
 	return ask[string](c, "find the zone of source "+source, "getZoneOfSource", source)
 }
 
-// ask calls a method of firewalld's interface for zones and returns the answer. It refuses an
-// empty name of a zone, which would mean the default zone to addSource and querySource, but any
-// zone to removeSource.
+// ask calls a method of firewalld's interface for zones and returns the answer. It rejects an empty
+// zone name, which means the default zone to addSource and querySource, but any zone to removeSource.
 func ask[T string | bool](c *Conn, step, method string, args ...any) (answer T, err error) {
 	step = "firewalld: " + step
 	if slices.Contains(args, any("")) {
