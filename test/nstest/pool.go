@@ -17,9 +17,11 @@ import (
 // A PoolHost has what an IPAM plugin that keeps reservations in a folder (pkg/pool) needs from a host: a
 // data folder, a boot ID and a clock. Its methods call the plugin in this process.
 type PoolHost struct {
-	Plugin  func() skel.Plugin // makes the plugin for each call
+	Plugin  func() skel.Plugin // creates the plugin for each call
 	DataDir string
-	BootID  string // path
+	Path    string        // CNI_PATH
+	Keys    func() string // further members of ipam in each configuration; nil: none
+	BootID  string        // path
 	Clock   time.Duration
 	Wait    time.Duration // for the lock
 	Steps   []string      // of the last call
@@ -64,13 +66,17 @@ func (n *PoolHost) Config(c PoolCall) string {
 	if c.More != "" {
 		c.More = ", " + c.More
 	}
+	ipam := cmp.Or(c.IPAM, `"subnet": "10.1.2.0/24"`)
+	if n.Keys != nil {
+		ipam += ", " + n.Keys()
+	}
 	return fmt.Sprintf(`{"cniVersion": %q, "name": %q, "type": "bridge"%s, "ipam": {"type": %q, "dataDir": %q, %s}}`,
-		cmp.Or(c.Version, "1.1.0"), cmp.Or(c.Network, "net"), c.More, n.Plugin().Name, n.DataDir, cmp.Or(c.IPAM, `"subnet": "10.1.2.0/24"`))
+		cmp.Or(c.Version, "1.1.0"), cmp.Or(c.Network, "net"), c.More, n.Plugin().Name, n.DataDir, ipam)
 }
 
 // Call returns a call for a container.
 func (n *PoolHost) Call(id string, c PoolCall) Call {
-	return Call{ContainerID: id, IfName: c.IfName, NetNS: "/dev/null", Args: c.Args, Config: n.Config(c)}
+	return Call{ContainerID: id, IfName: c.IfName, NetNS: "/dev/null", Args: c.Args, Path: n.Path, Config: n.Config(c)}
 }
 
 // Run calls the plugin and records the steps.
