@@ -84,5 +84,3 @@ func (n *testNode) host() host {
 }
 
 type variant = nstest.PoolCall
-
-const subnet = `"segment": "net", "subnet": "10.1.2.0/24"`

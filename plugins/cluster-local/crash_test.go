@@ -35,7 +35,7 @@ func (n *testNode) kill(at int, call nstest.Call) bool {
 }
 
 var _ = Describe("a kill at each step", func() {
-	none := variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/24", "warmPool": 0`}
+	none := variant{IPAM: `"subnet": "10.1.2.0/24", "warmPool": 0`}
 	var n *testNode
 	BeforeEach(func() { n = newNode(newCluster(GinkgoTB()), "n1") })
 
@@ -48,7 +48,7 @@ var _ = Describe("a kill at each step", func() {
 			for k := 1 + rand.IntN(stride); ; k += stride {
 				prepare()
 				By(fmt.Sprintf("step %d", k*sign))
-				killed := n.kill(k*sign, n.call(command, "victim", variant{IPAM: none.IPAM, More: `"cni.dev/valid-attachments": []`}))
+				killed := n.kill(k*sign, n.Call("victim", variant{IPAM: none.IPAM, More: `"cni.dev/valid-attachments": []`}).With(command))
 				n.expectNoForeign()
 				check()
 				if !killed {
@@ -146,7 +146,7 @@ var _ = Describe("many calls at a time", func() {
 				wg.Go(func() {
 					defer GinkgoRecover()
 					id := fmt.Sprint("c", i)
-					r := n.run("ADD", id, variant{})
+					r := nstest.Run(n.Plugin(), n.Call(id, variant{}).With("ADD"))
 					ip := r.Result(GinkgoTB()).IPs[0].Address.Addr().String()
 					mu.Lock()
 					defer mu.Unlock()
@@ -162,7 +162,7 @@ var _ = Describe("many calls at a time", func() {
 			for i := range count {
 				wg.Go(func() {
 					defer GinkgoRecover()
-					n.run("DEL", fmt.Sprint("c", i), variant{}).OK(GinkgoTB())
+					nstest.Run(n.Plugin(), n.Call(fmt.Sprint("c", i), variant{}).With("DEL")).OK(GinkgoTB())
 				})
 			}
 		}
@@ -190,7 +190,7 @@ var _ = Describe("with random faults", func() {
 		s := &storm{
 			Rand: rand.New(rand.NewPCG(seed, 1)), live: map[string]*testNode{},
 			nodes: []*testNode{n1, n1.beside("n2"), n1.beside("n3")},
-			keys:  variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/27", "warmPool": 4`},
+			keys:  variant{IPAM: `"subnet": "10.1.2.0/27", "warmPool": 4`},
 		}
 		for range nstest.FullOrShort(600, 80) {
 			s.step()
@@ -249,13 +249,13 @@ func (s *storm) add(n *testNode) {
 	GinkgoHelper()
 	s.n++
 	id := fmt.Sprint("c", s.n)
-	if r := n.run("ADD", id, s.keys); r.Exit == 0 {
+	if r := n.Run("ADD", id, s.keys); r.Exit == 0 {
 		ip := r.Result(GinkgoTB()).IPs[0].Address.Addr().String()
 		Expect(n.wire[ip]).To(BeEmpty(), "%s for %s/%s", ip, n.name, id)
 		n.wire[ip], s.live[n.name+"/"+id] = n.name+"/"+id, n
 		return
 	}
-	n.run("DEL", id, s.keys).OK(GinkgoTB())
+	n.Run("DEL", id, s.keys).OK(GinkgoTB())
 }
 
 // del ends a container of the node.
@@ -301,9 +301,9 @@ func (s *storm) killed(n *testNode) {
 		}
 	}
 	at := s.IntN(12) + 1
-	n.kill(at*(1-2*s.IntN(2)), n.call(command, id, s.keys))
+	n.kill(at*(1-2*s.IntN(2)), n.Call(id, s.keys).With(command))
 	if s.IntN(2) == 0 {
-		n.run("DEL", id, s.keys).OK(GinkgoTB())
+		n.Run("DEL", id, s.keys).OK(GinkgoTB())
 	}
 }
 

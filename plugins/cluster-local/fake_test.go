@@ -371,7 +371,8 @@ func newNode(c cluster, name string) *testNode {
 	n := &testNode{nstest.NewPoolHost(GinkgoTB()), c, name, 60, map[string]string{}, ""}
 	n.Boot("boot-1-of-" + name)
 	Expect(os.WriteFile(n.identity(), []byte("machine-of-"+name+"\n"), 0o600)).To(Succeed())
-	n.Plugin = n.host().plugin
+	n.Plugin, n.Path = n.host().plugin, c.dir
+	n.Keys = func() string { return fmt.Sprintf(`"datastore": {"type": "fake-datastore", "timeout": %d}`, n.timeout) }
 	return n
 }
 
@@ -388,31 +389,11 @@ func (n *testNode) ownedFile() string {
 	return filepath.Join(n.DataDir, ".plumb", ".owned", "net")
 }
 
-// with adds the keys of the datastore and the node to the variant.
-func (n *testNode) with(v variant) variant {
-	if v.IPAM == "" {
-		v.IPAM = subnet
-	}
-	v.IPAM += fmt.Sprintf(`, "datastore": {"type": "fake-datastore", "timeout": %d}`, n.timeout)
-	return v
-}
-
-// call returns a call of the plugin for a container.
-func (n *testNode) call(command, id string, v variant) nstest.Call {
-	c := n.Call(id, n.with(v)).With(command)
-	c.Path = n.cluster.dir
-	return c
-}
-
-func (n *testNode) run(command, id string, v variant) nstest.Reply {
-	return nstest.Run(n.Plugin(), n.call(command, id, v))
-}
-
 // add calls ADD, checks that no container has one of the addresses, and returns these.
 func (n *testNode) add(id string, v variant) string {
 	GinkgoHelper()
 	var ips []string
-	reply := n.run("ADD", id, v)
+	reply := n.Run("ADD", id, v)
 	n.stderr = reply.Stderr
 	for _, ip := range reply.Result(GinkgoTB()).IPs {
 		a := ip.Address.Addr().String()
@@ -431,12 +412,7 @@ func (n *testNode) del(id string, v variant) {
 			delete(n.wire, a)
 		}
 	}
-	n.run("DEL", id, v).OK(GinkgoTB())
-}
-
-func (n *testNode) fails(command, id string, v variant) nstest.Failure {
-	GinkgoHelper()
-	return n.run(command, id, v).Failure(GinkgoTB())
+	n.Run("DEL", id, v).OK(GinkgoTB())
 }
 
 // gc calls GC with these valid containers.
@@ -448,14 +424,14 @@ func (n *testNode) gcWith(v variant, ids ...string) nstest.Reply {
 		valid = append(valid, fmt.Sprintf(`{"containerID": %q, "ifname": "eth0"}`, id))
 	}
 	v.More = `"cni.dev/valid-attachments": [` + strings.Join(valid, ",") + `]`
-	return n.run("GC", "", v)
+	return n.Run("GC", "", v)
 }
 
 // resync calls the command of this name, and returns its exit status. It prints nothing.
 func (n *testNode) resync(args ...string) int {
 	GinkgoHelper()
 	var stdout bytes.Buffer
-	call := n.call("", "", variant{})
+	call := n.Call("", variant{})
 	defer func() { Expect(stdout.String()).To(BeEmpty()) }()
 	return skel.Run(n.Plugin(), skel.Env{
 		Environ: []string{"CNI_PATH=" + call.Path}, Args: append([]string{"resync"}, args...), Stdin: strings.NewReader(call.Config), Stdout: &stdout, Stderr: GinkgoWriter,
@@ -496,12 +472,6 @@ func (n *testNode) expectNoForeign() {
 	for ip := range n.state().claims {
 		Expect(owned).To(HaveKey(ip))
 	}
-}
-
-// failureOf runs a call of the node, which must fail, and returns its error.
-func failureOf(n *testNode, c nstest.Call) nstest.Failure {
-	GinkgoHelper()
-	return nstest.Run(n.Plugin(), c).Failure(GinkgoTB())
 }
 
 func containsAddr(prefixes []netip.Prefix, ip netip.Addr) bool {

@@ -12,6 +12,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/test/nstest"
 )
 
 var _ = Describe("ADD", func() {
@@ -42,25 +43,25 @@ var _ = Describe("ADD", func() {
 	})
 
 	It("gets a whole warm pool from the datastore at first, if many addresses are free", func() {
-		n.add("c0", variant{IPAM: `"segment": "net", "subnet": "10.1.0.0/20"`})
+		n.add("c0", variant{IPAM: `"subnet": "10.1.0.0/20"`})
 		Expect(n.state().claims).To(HaveLen(8))
 	})
 
 	It("never gives an address that another node has", func() {
 		n2 := n.beside("n2")
-		small := variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/28"`}
+		small := variant{IPAM: `"subnet": "10.1.2.0/28"`}
 		added := 0
 		for i := range 20 {
 			for _, node := range []*testNode{n, n2} {
-				if node.run("ADD", fmt.Sprint("c", i), variant{IPAM: small.IPAM}).Exit == 0 {
+				if node.Run("ADD", fmt.Sprint("c", i), variant{IPAM: small.IPAM}).Exit == 0 {
 					added++
-					node.run("DEL", fmt.Sprint("c", i), small).OK(GinkgoTB())
+					node.Run("DEL", fmt.Sprint("c", i), small).OK(GinkgoTB())
 					node.add(fmt.Sprint("c", i), small)
 				}
 			}
 		}
 		Expect(added).To(Equal(13))
-		f := n.fails("ADD", "more", small)
+		f := n.Fails("ADD", "more", small)
 		Expect(f.Code).To(BeEquivalentTo(types.CodeTryAgain))
 		Expect(f.Msg).To(Equal("no IP addresses available in range set: 10.1.2.1-10.1.2.14: fake-datastore: no address of segment net is free"))
 		n.expectAgreement()
@@ -74,7 +75,7 @@ var _ = Describe("ADD", func() {
 	})
 
 	It("allocates from two families, with one claim each", func() {
-		two := variant{IPAM: `"segment": "net", "ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "fd00::/64"}]]`}
+		two := variant{IPAM: `"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "fd00::/64"}]]`}
 		Expect(n.add("c1", two)).To(MatchRegexp(`^10\.1\.2\.\d+ fd00::\d$`))
 		Expect(n.cluster.calls()).To(Equal([]string{"register", "claim", "claim"}))
 		Expect(n.Reserved()).To(HaveLen(2))
@@ -94,9 +95,8 @@ var _ = Describe("ADD", func() {
 
 	It("names the node that has a requested address", func() {
 		n.cluster.give("n7", "10.1.2.99")
-		f := n.fails("ADD", "c1", variant{Args: "IP=10.1.2.99"})
-		Expect(f.Code).To(BeEquivalentTo(types.CodeTryAgain))
-		Expect(f.Msg).To(ContainSubstring(`10.1.2.99 belongs to node n7; delete the container that has it there; if there is none, the address is in the warm pool of that node: add addresses that are requested to "onRequestOnly" on all nodes`))
+		n.Run("ADD", "c1", variant{Args: "IP=10.1.2.99"}).RequireFailure(GinkgoTB(), types.CodeTryAgain,
+			`10.1.2.99 belongs to node n7; delete the container that has it there; if there is none, the address is in the warm pool of that node: add addresses that are requested to "onRequestOnly" on all nodes`)
 		Expect(n.Reserved()).To(BeEmpty())
 	})
 
@@ -110,21 +110,21 @@ var _ = Describe("ADD", func() {
 	})
 
 	It("gives a fixed address on request only, and DEL returns it at once", func() {
-		onRequestOnly := variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/28", "onRequestOnly": ["10.1.2.8/29"]`}
+		onRequestOnly := variant{IPAM: `"subnet": "10.1.2.0/28", "onRequestOnly": ["10.1.2.8/29"]`}
 		asked := onRequestOnly
 		asked.Args = "IP=10.1.2.9"
 		Expect(n.add("db", asked)).To(Equal("10.1.2.9"))
 		for i := range 6 {
 			Expect(n.add(fmt.Sprint("c", i), onRequestOnly)).To(MatchRegexp(`^10\.1\.2\.[2-7]$`))
 		}
-		n.fails("ADD", "more", onRequestOnly)
+		n.Fails("ADD", "more", onRequestOnly)
 		n.del("db", onRequestOnly)
 		Expect(n.cluster.owned("n1")).To(HaveLen(6))
 		Expect(n.beside("n2").add("db", asked)).To(Equal("10.1.2.9"))
 	})
 
 	It("keeps the fixed address while its cooldown lasts", func() {
-		onRequestOnly := variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/28", "onRequestOnly": ["10.1.2.8/29"], "cooldown": 60`, Args: "IP=10.1.2.9"}
+		onRequestOnly := variant{IPAM: `"subnet": "10.1.2.0/28", "onRequestOnly": ["10.1.2.8/29"], "cooldown": 60`, Args: "IP=10.1.2.9"}
 		n.add("db", onRequestOnly)
 		n.del("db", onRequestOnly)
 		Expect(n.cluster.owned("n1")).To(HaveKey(netip.MustParseAddr("10.1.2.9")))
@@ -160,25 +160,22 @@ var _ = Describe("ADD", func() {
 		}
 		Expect(n.cluster.calls()).To(Equal([]string{"claim", "register"}))
 		n.expectAgreement()
-		Expect(n.beside("n2").fails("ADD", "c1", variant{}).Msg).To(ContainSubstring("no address of segment net is free"))
+		Expect(n.beside("n2").Fails("ADD", "c1", variant{}).Msg).To(ContainSubstring("no address of segment net is free"))
 		Expect(n.cluster.calls()).To(Equal([]string{"register", "claim"}))
 	})
 
 	It("refuses a second data folder of a node, and names both", func() {
 		n.add("c1", variant{})
 		other := n.beside("n1")
-		f := other.fails("ADD", "c2", variant{})
-		Expect(f.Code).To(BeEquivalentTo(types.CodeConfig))
-		Expect(f.Msg).To(SatisfyAll(ContainSubstring("machine-of-n1:"+n.DataDir), ContainSubstring("machine-of-n1:"+other.DataDir)))
+		other.Run("ADD", "c2", variant{}).RequireFailure(GinkgoTB(), types.CodeConfig,
+			"machine-of-n1:"+n.DataDir, "machine-of-n1:"+other.DataDir)
 	})
 
 	It("refuses a machine with the name of another one, and names both", func() {
 		n.add("c1", variant{})
 		clone := n.beside("n1")
 		Expect(os.WriteFile(clone.identity(), []byte("copy"), 0o600)).To(Succeed())
-		f := clone.fails("ADD", "c2", variant{})
-		Expect(f.Code).To(BeEquivalentTo(types.CodeConfig))
-		Expect(f.Msg).To(SatisfyAll(ContainSubstring("machine-of-n1"), ContainSubstring("copy")))
+		clone.Run("ADD", "c2", variant{}).RequireFailure(GinkgoTB(), types.CodeConfig, "machine-of-n1", "copy")
 	})
 })
 
@@ -217,7 +214,7 @@ var _ = Describe("DEL", func() {
 	})
 
 	It("does not fail because of the datastore, and the next session registers", func() {
-		none := variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/24", "warmPool": 0`}
+		none := variant{IPAM: `"subnet": "10.1.2.0/24", "warmPool": 0`}
 		for _, does := range []string{"refuse unreachable", "die", "done, die", "done, unknown", "done, garbage", "later", "refuse frozen"} {
 			n.add("c1", none)
 			n.cluster.script("release", does)
@@ -235,7 +232,7 @@ var _ = Describe("DEL", func() {
 	})
 
 	It("does not ask the datastore again for a while after a failure", func() {
-		none := variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/24", "warmPool": 0`}
+		none := variant{IPAM: `"subnet": "10.1.2.0/24", "warmPool": 0`}
 		for _, id := range []string{"c1", "c2", "c3"} {
 			n.add(id, none)
 		}
@@ -251,7 +248,7 @@ var _ = Describe("DEL", func() {
 	})
 
 	It("waits for a datastore that hangs once, also if many come at the same time", func() {
-		none := variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/24", "warmPool": 0`}
+		none := variant{IPAM: `"subnet": "10.1.2.0/24", "warmPool": 0`}
 		for i := range 6 {
 			n.add(fmt.Sprint("c", i), none)
 		}
@@ -263,7 +260,7 @@ var _ = Describe("DEL", func() {
 		for i := range 6 {
 			wg.Go(func() {
 				defer GinkgoRecover()
-				n.run("DEL", fmt.Sprint("c", i), none).OK(GinkgoTB())
+				nstest.Run(n.Plugin(), n.Call(fmt.Sprint("c", i), none).With("DEL")).OK(GinkgoTB())
 			})
 		}
 		wg.Wait()
@@ -272,7 +269,7 @@ var _ = Describe("DEL", func() {
 	})
 
 	DescribeTable("returns what an earlier DEL could not", func(does, next string) {
-		onRequestOnly := variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/28", "onRequestOnly": ["10.1.2.8/29"]`}
+		onRequestOnly := variant{IPAM: `"subnet": "10.1.2.0/28", "onRequestOnly": ["10.1.2.8/29"]`}
 		asked := onRequestOnly
 		asked.Args = "IP=10.1.2.9"
 		n.add("db", asked)
@@ -300,16 +297,16 @@ var _ = Describe("DEL", func() {
 
 	It("works without a datastore, and with a configuration that ADD refuses", func() {
 		n.add("c1", variant{})
-		n.run("DEL", "c1", variant{IPAM: `"subnet": "x", "warmPool": -1`}).OK(GinkgoTB())
+		n.Run("DEL", "c1", variant{IPAM: `"subnet": "x", "warmPool": -1`}).OK(GinkgoTB())
 		Expect(n.Reserved()).To(BeEmpty())
-		n.run("DEL", "c1", variant{IPAM: `"subnet": "x", "warmPool": "8"`}).OK(GinkgoTB())
+		n.Run("DEL", "c1", variant{IPAM: `"subnet": "x", "warmPool": "8"`}).OK(GinkgoTB())
 	})
 })
 
 var _ = Describe("after a reboot", func() {
 	It("the node registers with new claims, so that a late release does nothing", func() {
 		n := newNode(newCluster(GinkgoTB()), "n1")
-		none := variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/24", "warmPool": 0`}
+		none := variant{IPAM: `"subnet": "10.1.2.0/24", "warmPool": 0`}
 		n.add("c1", none)
 		n.cluster.script("release", "later")
 		n.del("c1", none)
@@ -329,7 +326,7 @@ var _ = Describe("after a reboot", func() {
 		n.Boot("boot-2")
 		clear(n.wire)
 		n.cluster.script("register", "refuse unreachable")
-		f := n.fails("ADD", "c2", variant{})
+		f := n.Fails("ADD", "c2", variant{})
 		Expect(f.Code).To(BeEquivalentTo(types.CodeTryAgain))
 		Expect(f.Msg).To(Equal("fake-datastore: refused: refuse unreachable; until it answers, the node does not know which addresses it owns, and allocates none of its warm pool"))
 		n.add("c2", variant{})
@@ -339,7 +336,7 @@ var _ = Describe("after a reboot", func() {
 })
 
 var _ = Describe("a second machine with the identity and name of a node", func() {
-	none := variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/24", "warmPool": 0`}
+	none := variant{IPAM: `"subnet": "10.1.2.0/24", "warmPool": 0`}
 	var n *testNode
 	// asClone does f on a second machine: with other files at the same path, and with another boot ID.
 	asClone := func(boot string, f func()) {
@@ -358,37 +355,34 @@ var _ = Describe("a second machine with the identity and name of a node", func()
 		n.add("c1", variant{})
 		warmPool := n.state().claims
 		Expect(len(warmPool)).To(BeNumerically(">", 1))
-		asClone(boot, func() { n.run("ADD", "d1", variant{}).Result(GinkgoTB()) })
+		asClone(boot, func() { n.Run("ADD", "d1", variant{}).Result(GinkgoTB()) })
 		Expect(next()).To(ContainSubstring("has been registered by another boot of machine machine-of-n1"))
-		f := n.fails("ADD", "c3", none)
-		Expect(f.Code).To(BeEquivalentTo(types.CodeConfig))
-		Expect(f.Msg).To(SatisfyAll(ContainSubstring("node n1 of segment net"), ContainSubstring("a second machine has its identity and name"), ContainSubstring("restored from a backup")))
-		Expect(n.fails("ADD", "c3", variant{Args: "IP=10.1.2.3"}).Code).To(BeEquivalentTo(types.CodeConfig))
-		f = n.fails("STATUS", "", variant{})
-		Expect(f.Code).To(BeEquivalentTo(types.CodeNotAvailable))
-		Expect(f.Msg).To(ContainSubstring("a second machine"))
+		n.Run("ADD", "c3", none).RequireFailure(GinkgoTB(), types.CodeConfig,
+			"node n1 of segment net", "a second machine has its identity and name", "restored from a backup")
+		Expect(n.Fails("ADD", "c3", variant{Args: "IP=10.1.2.3"}).Code).To(BeEquivalentTo(types.CodeConfig))
+		n.Run("STATUS", "", variant{}).RequireFailure(GinkgoTB(), types.CodeNotAvailable, "a second machine")
 		n.del("c3", none)
 		n.Boot("boot-2-of-n1")
 		clear(n.wire)
-		Expect(n.fails("ADD", "c3", none).Code).To(BeEquivalentTo(types.CodeConfig))
+		Expect(n.Fails("ADD", "c3", none).Code).To(BeEquivalentTo(types.CodeConfig))
 
 		Expect(n.resync()).To(BeZero())
-		n.run("STATUS", "", variant{}).OK(GinkgoTB())
+		n.Run("STATUS", "", variant{}).OK(GinkgoTB())
 		n.add("c3", none)
 		n.expectAgreement()
 	},
 		Entry("an ADD", "boot-of-clone", func() string {
 			for i := range 8 {
-				if r := n.run("ADD", fmt.Sprint("x", i), variant{}); r.Exit != 0 {
+				if r := n.Run("ADD", fmt.Sprint("x", i), variant{}); r.Exit != 0 {
 					return r.Failure(GinkgoTB()).Msg
 				}
 			}
 			return ""
 		}),
 		Entry("an ADD, where both are containers of one host", "boot-1-of-n1", func() string {
-			return n.fails("ADD", "x", variant{IPAM: `"segment": "net", "subnet": "10.1.3.0/24"`}).Msg
+			return n.Fails("ADD", "x", variant{IPAM: `"subnet": "10.1.3.0/24"`}).Msg
 		}),
-		Entry("a DEL that returns addresses", "boot-of-clone", func() string { return n.run("DEL", "c1", none).Stderr }),
+		Entry("a DEL that returns addresses", "boot-of-clone", func() string { return n.Run("DEL", "c1", none).Stderr }),
 		Entry("a GC", "boot-of-clone", func() string { return n.gc("c1").Failure(GinkgoTB()).Msg }),
 	)
 
@@ -397,7 +391,7 @@ var _ = Describe("a second machine with the identity and name of a node", func()
 		n.cluster.change(func(st *fakeState) {
 			st.Nodes["n1"], st.Frozen = strings.Fields(st.Nodes["n1"])[0]+" earlier", "today by hand"
 		})
-		Expect(n.fails("ADD", "c2", none).Code).To(BeEquivalentTo(types.CodeTryAgain))
+		Expect(n.Fails("ADD", "c2", none).Code).To(BeEquivalentTo(types.CodeTryAgain))
 		n.cluster.change(func(st *fakeState) { st.Frozen = "" })
 		n.add("c2", none)
 		n.expectAgreement()
@@ -408,16 +402,14 @@ var _ = Describe("a datastore that fails during ADD", func() {
 	DescribeTable("gives code 11, and the next ADD succeeds and agrees with the datastore", func(verb, does, text string) {
 		n := newNode(newCluster(GinkgoTB()), "n1")
 		if verb == "claim" {
-			n.add("c0", variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/24", "warmPool": 1`})
+			n.add("c0", variant{IPAM: `"subnet": "10.1.2.0/24", "warmPool": 1`})
 		}
 		n.cluster.script(verb, does)
 		if strings.Contains(does, "hang") {
 			n.timeout = 1
 		}
-		f := n.fails("ADD", "c1", variant{})
+		n.Run("ADD", "c1", variant{}).RequireFailure(GinkgoTB(), types.CodeTryAgain, text)
 		n.timeout = 60
-		Expect(f.Code).To(BeEquivalentTo(types.CodeTryAgain), f.Msg)
-		Expect(f.Msg).To(ContainSubstring(text))
 		n.expectNoForeign()
 		n.add("c2", variant{})
 		n.expectAgreement()
@@ -437,6 +429,9 @@ var _ = Describe("a datastore that fails during ADD", func() {
 	)
 })
 
+// prev50 is a call of a container that was given the address 10.1.2.50.
+var prev50 = variant{More: `"prevResult": {"cniVersion": "1.1.0", "ips": [{"address": "10.1.2.50/24"}]}`}
+
 var _ = Describe("a removed node", func() {
 	var n *testNode
 	BeforeEach(func() {
@@ -451,22 +446,19 @@ var _ = Describe("a removed node", func() {
 	It("claims the addresses of its containers again", func() {
 		n.add("c2", variant{})
 		Expect(n.cluster.owned("n1")).To(HaveKey(netip.MustParseAddr("10.1.2.50")))
-		n.run("CHECK", "c1", variant{More: `"prevResult": {"cniVersion": "1.1.0", "ips": [{"address": "10.1.2.50/24"}]}`}).OK(GinkgoTB())
+		n.Run("CHECK", "c1", prev50).OK(GinkgoTB())
 		n.expectAgreement()
 	})
 
 	It("gives addresses although another node has that of a container, and names both; GC and CHECK name it, too", func() {
 		n.cluster.give("n9", "10.1.2.50")
 		for _, id := range []string{"c2", "c3"} {
-			n.add(id, variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/24", "warmPool": 1`})
+			n.add(id, variant{IPAM: `"subnet": "10.1.2.0/24", "warmPool": 1`})
 			Expect(n.stderr).To(ContainSubstring("warning: reservation %s of container c1: fake-datastore: 10.1.2.50 belongs to node n9; delete the container; if it does not exist, run plumb gc or remove the file", n.Net("10.1.2.50")))
 		}
-		f := n.gc("c1", "c2", "c3").Failure(GinkgoTB())
-		Expect(f.Code).To(BeEquivalentTo(types.CodeTryAgain))
-		Expect(f.Msg).To(ContainSubstring("of container c1: fake-datastore: 10.1.2.50 belongs to node n9"))
-		f = n.fails("CHECK", "c1", variant{More: `"prevResult": {"cniVersion": "1.1.0", "ips": [{"address": "10.1.2.50/24"}]}`})
-		Expect(f.Code).To(BeEquivalentTo(types.CodeChanged))
-		Expect(f.Msg).To(ContainSubstring("address 10.1.2.50 of net/c1/eth0 does not belong to node n1 in segment net"))
+		n.gc("c1", "c2", "c3").RequireFailure(GinkgoTB(), types.CodeTryAgain, "of container c1: fake-datastore: 10.1.2.50 belongs to node n9")
+		n.Run("CHECK", "c1", prev50).RequireFailure(GinkgoTB(), types.CodeChanged,
+			"address 10.1.2.50 of net/c1/eth0 does not belong to node n1 in segment net")
 		n.del("c1", variant{})
 		n.gc("c2", "c3").OK(GinkgoTB())
 		n.expectAgreement()
@@ -482,15 +474,14 @@ var _ = Describe("a removed node", func() {
 
 	It("passes CHECK while it has not asked the datastore what it owns", func() {
 		n.cluster.script("register", "refuse unreachable")
-		n.fails("ADD", "c2", variant{Args: "IP=10.1.2.60"})
+		n.Fails("ADD", "c2", variant{Args: "IP=10.1.2.60"})
 		Expect(n.state().claims).To(BeEmpty())
-		n.run("CHECK", "c1", variant{More: `"prevResult": {"cniVersion": "1.1.0", "ips": [{"address": "10.1.2.50/24"}]}`}).OK(GinkgoTB())
+		n.Run("CHECK", "c1", prev50).OK(GinkgoTB())
 	})
 })
 
 var _ = Describe("a datastore that was restored from a backup", func() {
 	var n, n2 *testNode
-	const prev = `"prevResult": {"cniVersion": "1.1.0", "ips": [{"address": "10.1.2.50/24"}]}`
 	BeforeEach(func() {
 		n = newNode(newCluster(GinkgoTB()), "n1")
 		n2 = n.beside("n2")
@@ -509,9 +500,7 @@ var _ = Describe("a datastore that was restored from a backup", func() {
 	It("gets all that the nodes own again when they notice, and gives nothing before it is thawed", func() {
 		restore(1)
 		n.cluster.calls()
-		f := n.fails("ADD", "c2", variant{})
-		Expect(f.Code).To(BeEquivalentTo(types.CodeTryAgain))
-		Expect(f.Msg).To(ContainSubstring("is frozen since"))
+		n.Run("ADD", "c2", variant{}).RequireFailure(GinkgoTB(), types.CodeTryAgain, "is frozen since")
 		Expect(n.cluster.calls()).To(ContainElement("resync"))
 		n.expectAgreement()
 		n2.gc("c1").OK(GinkgoTB())
@@ -519,13 +508,13 @@ var _ = Describe("a datastore that was restored from a backup", func() {
 		thaw()
 		n.add("c2", variant{})
 		n.expectAgreement()
-		n.run("CHECK", "c1", variant{More: prev}).OK(GinkgoTB())
+		n.Run("CHECK", "c1", prev50).OK(GinkgoTB())
 	})
 
 	It("is another one if its ID differs, whatever its revision is", func() {
 		restore(1000)
 		n.cluster.change(func(st *fakeState) { st.Store = "another-store-than-before" })
-		Expect(n.fails("ADD", "c2", variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/24", "warmPool": 0`, Args: "IP=10.1.2.99"}).Msg).To(ContainSubstring("is frozen since"))
+		Expect(n.Fails("ADD", "c2", variant{IPAM: `"subnet": "10.1.2.0/24", "warmPool": 0`, Args: "IP=10.1.2.99"}).Msg).To(ContainSubstring("is frozen since"))
 		n.expectAgreement()
 		n2.gc("c1").OK(GinkgoTB())
 		n2.expectAgreement()
@@ -555,9 +544,7 @@ var _ = Describe("a datastore that was restored from a backup", func() {
 		n.cluster.change(func(st *fakeState) { st.Frozen = "today by hand" })
 		n.cluster.give("n7", "10.1.2.50")
 		n2.gc("c1").OK(GinkgoTB())
-		f := n.gc("c1").Failure(GinkgoTB())
-		Expect(f.Code).To(BeEquivalentTo(types.CodeTryAgain))
-		Expect(f.Msg).To(ContainSubstring("node n7 has address 10.1.2.50 of container c1, too"))
+		n.gc("c1").RequireFailure(GinkgoTB(), types.CodeTryAgain, "node n7 has address 10.1.2.50 of container c1, too")
 		thaw()
 		n.add("c2", variant{})
 		Expect(n.stderr).To(ContainSubstring("10.1.2.50 belongs to node n7"))
@@ -596,34 +583,30 @@ var _ = Describe("GC", func() {
 
 var _ = Describe("STATUS", func() {
 	var n *testNode
-	full := variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/28", "failStatusWhenFull": true`}
+	full := variant{IPAM: `"subnet": "10.1.2.0/28", "failStatusWhenFull": true`}
 	BeforeEach(func() { n = newNode(newCluster(GinkgoTB()), "n1") })
 
 	It("does not call the datastore, but looks for its executable", func() {
-		n.run("STATUS", "", variant{}).OK(GinkgoTB())
+		n.Run("STATUS", "", variant{}).OK(GinkgoTB())
 		n.add("c1", variant{})
 		n.cluster.calls()
-		n.run("STATUS", "", variant{}).OK(GinkgoTB())
+		n.Run("STATUS", "", variant{}).OK(GinkgoTB())
 		Expect(n.cluster.calls()).To(BeEmpty())
 		Expect(os.Remove(n.cluster.dir + "/fake-datastore")).To(Succeed())
-		f := n.fails("STATUS", "", variant{})
-		Expect(f.Code).To(BeEquivalentTo(types.CodeNotAvailable))
-		Expect(f.Msg).To(ContainSubstring(`failed to find plugin "fake-datastore"`))
+		n.Run("STATUS", "", variant{}).RequireFailure(GinkgoTB(), types.CodeNotAvailable, `failed to find plugin "fake-datastore"`)
 	})
 
 	It("with failStatusWhenFull asks the datastore if no owned address is free", func() {
-		n.run("STATUS", "", full).OK(GinkgoTB())
+		n.Run("STATUS", "", full).OK(GinkgoTB())
 		for i := range 13 {
 			n.add(fmt.Sprint("c", i), full)
 		}
 		n.cluster.calls()
-		f := n.fails("STATUS", "", full)
-		Expect(f.Code).To(BeEquivalentTo(types.CodeNotAvailable))
-		Expect(f.Msg).To(ContainSubstring("no address of range set 1 is free in segment net"))
+		n.Run("STATUS", "", full).RequireFailure(GinkgoTB(), types.CodeNotAvailable, "no address of range set 1 is free in segment net")
 		Expect(n.cluster.calls()).To(Equal([]string{"status"}))
 		n.Clock += time.Minute
 		n.cluster.script("status", "refuse unreachable")
-		Expect(n.fails("STATUS", "", full).Code).To(BeEquivalentTo(types.CodeNotAvailable))
+		Expect(n.Fails("STATUS", "", full).Code).To(BeEquivalentTo(types.CodeNotAvailable))
 		n.del("c1", full)
 	})
 
@@ -632,30 +615,30 @@ var _ = Describe("STATUS", func() {
 			n.add(fmt.Sprint("c", i), full)
 		}
 		n.cluster.calls()
-		n.fails("STATUS", "", full)
+		n.Fails("STATUS", "", full)
 		n.Clock += 29 * time.Second
-		Expect(n.fails("STATUS", "", full).Msg).To(HaveSuffix("no address of range set 1 is free in segment net (29s ago)"))
+		Expect(n.Fails("STATUS", "", full).Msg).To(HaveSuffix("no address of range set 1 is free in segment net (29s ago)"))
 		Expect(n.cluster.calls()).To(Equal([]string{"status"}))
 		n.Clock += time.Second
-		Expect(n.fails("STATUS", "", full).Msg).NotTo(ContainSubstring("ago"))
+		Expect(n.Fails("STATUS", "", full).Msg).NotTo(ContainSubstring("ago"))
 		Expect(n.cluster.calls()).To(Equal([]string{"status"}))
 
 		By("changing the ranges")
-		larger := variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/27", "failStatusWhenFull": true`}
+		larger := variant{IPAM: `"subnet": "10.1.2.0/27", "failStatusWhenFull": true`}
 		for range 2 {
-			n.run("STATUS", "", larger).OK(GinkgoTB())
+			n.Run("STATUS", "", larger).OK(GinkgoTB())
 		}
 		Expect(n.cluster.calls()).To(Equal([]string{"status"}))
 
 		By("booting")
 		n.Boot("boot-2")
 		clear(n.wire)
-		n.run("STATUS", "", larger).OK(GinkgoTB())
+		n.Run("STATUS", "", larger).OK(GinkgoTB())
 		Expect(n.cluster.calls()).To(Equal([]string{"status"}))
 
 		By("having a file that is damaged")
 		Expect(os.WriteFile(filepath.Join(n.DataDir, ".plumb", ".status", "net"), []byte("{"), 0o600)).To(Succeed())
-		n.run("STATUS", "", larger).OK(GinkgoTB())
+		n.Run("STATUS", "", larger).OK(GinkgoTB())
 		Expect(n.cluster.calls()).To(Equal([]string{"status"}))
 	})
 })
@@ -663,9 +646,7 @@ var _ = Describe("STATUS", func() {
 var _ = Describe("the configuration", func() {
 	DescribeTable("that no datastore takes is refused by STATUS, too", func(ipam, text string) {
 		n := newNode(newCluster(GinkgoTB()), "n1")
-		f := n.fails("STATUS", "", variant{IPAM: ipam})
-		Expect(f.Code).To(BeEquivalentTo(types.CodeNotAvailable))
-		Expect(f.Msg).To(ContainSubstring(text))
+		n.Run("STATUS", "", variant{IPAM: ipam}).RequireFailure(GinkgoTB(), types.CodeNotAvailable, text)
 	},
 		Entry("a range larger than a /64", `"subnet": "fd00::/48"`, "range set 1: fd00::1-fd00::ffff:ffff:ffff:ffff:ffff must be in one /64"),
 		Entry("too many exclusions", `"subnet": "10.1.2.0/24", "exclude": ["10.1.2.2`+strings.Repeat(`", "10.1.2.3`, 98)+`"]`,
@@ -674,13 +655,8 @@ var _ = Describe("the configuration", func() {
 
 	DescribeTable("with an error is refused by ADD with code 7", func(ipam string, texts ...string) {
 		n := newNode(newCluster(GinkgoTB()), "n1")
-		c := n.Call("c1", variant{IPAM: ipam})
-		c.Path = n.cluster.dir
-		f := failureOf(n, c.With("ADD"))
-		Expect(f.Code).To(BeEquivalentTo(types.CodeConfig))
-		for _, text := range texts {
-			Expect(f.Msg).To(ContainSubstring(text))
-		}
+		n.Keys = nil
+		n.Run("ADD", "c1", variant{IPAM: ipam}).RequireFailure(GinkgoTB(), types.CodeConfig, texts...)
 		Expect(n.DataDir).NotTo(BeADirectory())
 	},
 		Entry("no datastore", `"subnet": "10.1.2.0/24"`, "datastore is missing"),
@@ -694,9 +670,7 @@ var _ = Describe("the configuration", func() {
 	It("that names a datastore that CNI_PATH does not have gets code 7", func() {
 		n := newNode(newCluster(GinkgoTB()), "n1")
 		Expect(os.Remove(n.cluster.dir + "/fake-datastore")).To(Succeed())
-		f := n.fails("ADD", "c1", variant{})
-		Expect(f.Code).To(BeEquivalentTo(types.CodeConfig))
-		Expect(f.Msg).To(ContainSubstring("fake-datastore"))
+		n.Run("ADD", "c1", variant{}).RequireFailure(GinkgoTB(), types.CodeConfig, "fake-datastore")
 	})
 
 	It("may change to another segment: the node claims the addresses of its containers there", func() {
