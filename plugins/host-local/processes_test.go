@@ -29,9 +29,7 @@ var _ = Describe("a read-only folder", func() {
 			return nstest.Exec(GinkgoTB(), script, host.Call(id, variant{}).With(command))
 		}
 		call("DEL", "c2").OK(GinkgoTB())
-		f := call("DEL", "c1").Failure(GinkgoTB())
-		Expect(f.Code).To(Equal(uint(types.CodeIO)))
-		Expect(f.Msg).To(ContainSubstring("read-only file system"))
+		call("DEL", "c1").RequireFailure(GinkgoTB(), types.CodeIO, "read-only file system")
 		Expect(call("STATUS", "").Failure(GinkgoTB()).Code).To(Equal(uint(types.CodeNotAvailable)))
 		Expect(call("ADD", "c3").Failure(GinkgoTB()).Code).To(Equal(uint(types.CodeIO)))
 		Expect(os.Remove(host.Net("lock"))).To(Succeed())

@@ -120,30 +120,28 @@ var _ = Describe("ADD", func() {
 		Expect(host.Run("ADD", "c3", slice).OK(GinkgoTB()).Stderr).To(Equal("host-local: warning: gateway 10.1.2.1 is outside of the subnet 10.1.2.64/26\n"))
 	})
 
-	DescribeTable("returns an error if a request cannot be met, and reserves nothing", func(t variant, code uint, want string) {
+	DescribeTable("returns an error if a request cannot be met, and reserves nothing", func(t variant, code int, want string) {
 		host.Put("10.1.2.9", "other\r\neth0")
 		before := host.Reserved()
-		f := host.Fails("ADD", "c1", t)
-		Expect(f.Msg).To(ContainSubstring(want))
-		Expect(f.Code).To(Equal(code))
+		host.Run("ADD", "c1", t).RequireFailure(GinkgoTB(), code, want)
 		Expect(host.Reserved()).To(Equal(before))
 		Expect(host.Net("last_reserved_ip.0")).NotTo(BeAnExistingFile())
 	},
-		Entry("the gateway", variant{Args: "IP=10.1.2.1"}, uint(7), "failed to allocate for range 0: requested ip 10.1.2.1 is subnet's gateway"),
-		Entry("reserved by another attachment", variant{Args: "IP=10.1.2.9"}, uint(11),
+		Entry("the gateway", variant{Args: "IP=10.1.2.1"}, 7, "failed to allocate for range 0: requested ip 10.1.2.1 is subnet's gateway"),
+		Entry("reserved by another attachment", variant{Args: "IP=10.1.2.9"}, 11,
 			"failed to allocate for range 0: requested IP address 10.1.2.9 is not available in range set 10.1.2.1-10.1.2.254: 10.1.2.9 is allocated to other"),
-		Entry("reserved by another attachment, in the second set", variant{IPAM: `"ranges": [[{"subnet": "10.1.3.0/24"}], [{"subnet": "10.1.2.0/24"}]]`, Args: "IP=10.1.2.9"}, uint(11),
+		Entry("reserved by another attachment, in the second set", variant{IPAM: `"ranges": [[{"subnet": "10.1.3.0/24"}], [{"subnet": "10.1.2.0/24"}]]`, Args: "IP=10.1.2.9"}, 11,
 			"failed to allocate for range 1: requested IP address 10.1.2.9 is not available"),
-		Entry("an excluded address", variant{IPAM: subnet + `, "exclude": ["10.1.2.8/30"]`, Args: "IP=10.1.2.10"}, uint(7), "10.1.2.10"),
-		Entry("a range set whose addresses are all excluded", variant{IPAM: subnet + `, "exclude": ["10.1.0.0/16"]`}, uint(7),
+		Entry("an excluded address", variant{IPAM: subnet + `, "exclude": ["10.1.2.8/30"]`, Args: "IP=10.1.2.10"}, 7, "10.1.2.10"),
+		Entry("a range set whose addresses are all excluded", variant{IPAM: subnet + `, "exclude": ["10.1.0.0/16"]`}, 7,
 			`range set 1 (10.1.2.0/24) has no usable address: all are excluded (the gateway always is); make the range larger or "exclude" smaller`),
-		Entry("a range set that has only the gateway", variant{IPAM: `"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "10.1.3.0/24", "rangeEnd": "10.1.3.1"}]]`}, uint(7),
+		Entry("a range set that has only the gateway", variant{IPAM: `"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "10.1.3.0/24", "rangeEnd": "10.1.3.1"}]]`}, 7,
 			"range set 2 (10.1.3.0/24) has no usable address"),
-		Entry("an address outside of the ranges", variant{Args: "IP=10.1.9.9"}, uint(7), "failed to allocate all requested IPs: 10.1.9.9"),
-		Entry("two addresses in one set", variant{More: `"runtimeConfig": {"ips": ["10.1.2.5", "10.1.2.6", "10.7.7.7"]}`}, uint(7), "failed to allocate all requested IPs: 10.1.2.6 10.7.7.7"),
-		Entry("not an address", variant{Args: "IP=x"}, uint(7), `CNI_ARGS: IP: invalid IP address: "x"`),
-		Entry("an unknown key in CNI_ARGS", variant{Args: "K8S_POD_NAME=a"}, uint(4), "unknown args"),
-		Entry("null in runtimeConfig.ips", variant{More: `"runtimeConfig": {"ips": [null]}`}, uint(7), `runtimeConfig.ips[0]: invalid IP address: ""`),
+		Entry("an address outside of the ranges", variant{Args: "IP=10.1.9.9"}, 7, "failed to allocate all requested IPs: 10.1.9.9"),
+		Entry("two addresses in one set", variant{More: `"runtimeConfig": {"ips": ["10.1.2.5", "10.1.2.6", "10.7.7.7"]}`}, 7, "failed to allocate all requested IPs: 10.1.2.6 10.7.7.7"),
+		Entry("not an address", variant{Args: "IP=x"}, 7, `CNI_ARGS: IP: invalid IP address: "x"`),
+		Entry("an unknown key in CNI_ARGS", variant{Args: "K8S_POD_NAME=a"}, 4, "unknown args"),
+		Entry("null in runtimeConfig.ips", variant{More: `"runtimeConfig": {"ips": [null]}`}, 7, `runtimeConfig.ips[0]: invalid IP address: ""`),
 	)
 
 	DescribeTable("returns code 101 if the attachment already has an address, and changes nothing", func(again variant) {
@@ -321,9 +319,7 @@ var _ = Describe("CHECK", func() {
 		host.Add("c1", variant{})
 		host.Put("10.1.2.9", "c2\r\neth0")
 		host.Put("10.1.2.10", "c2\r\neth0")
-		f := host.Fails("CHECK", id, variant{More: more})
-		Expect(f.Code).To(Equal(uint(types.CodeChanged)))
-		Expect(f.Msg).To(ContainSubstring(want))
+		host.Run("CHECK", id, variant{More: more}).RequireFailure(GinkgoTB(), types.CodeChanged, want)
 	},
 		Entry("no reservation", "c3", "", "no address is reserved for net/c3/eth0"),
 		Entry("a reservation for another address", "c1", prev("10.1.2.9/24"), "address 10.1.2.9 is not reserved for net/c1/eth0"),
@@ -417,9 +413,8 @@ var _ = Describe("STATUS", func() {
 	})
 
 	It("returns code 50 if all addresses are excluded", func() {
-		f := host.Fails("STATUS", "", variant{IPAM: subnet + `, "exclude": ["10.1.0.0/16"]`})
-		Expect(f.Code).To(Equal(uint(types.CodeNotAvailable)))
-		Expect(f.Msg).To(ContainSubstring("has no usable address"))
+		host.Run("STATUS", "", variant{IPAM: subnet + `, "exclude": ["10.1.0.0/16"]`}).RequireFailure(GinkgoTB(), types.CodeNotAvailable,
+			"has no usable address")
 	})
 })
 
