@@ -18,17 +18,6 @@ import (
 var served = []string{"--dhcp-range=10.50.0.10,10.50.0.50,255.255.255.0,2m", "--dhcp-option=option:mtu,1400",
 	"--dhcp-option=option:domain-name,example.org", "--dhcp-option=option:dns-server,10.50.0.1"}
 
-// newRouterSegment makes a testbed whose host lan has the interface up0. Its other end is lan0 of the router.
-func newRouterSegment() (b *testbed, router *nstest.NS) {
-	GinkgoHelper()
-	nstest.LeakCheck(GinkgoTB())
-	host, container := nstest.NewHostAndContainer(GinkgoTB())
-	b = &testbed{lan: host, container: container, socket: filepath.Join(GinkgoTB().TempDir(), "dhcp.sock")}
-	router = nstest.New(GinkgoTB()).Named("router")
-	nstest.Join(GinkgoTB(), nstest.End{In: b.lan, Name: "up0"}, nstest.End{In: router, Name: "lan0", Addrs: []string{serverAddr + "/24"}})
-	return b, router
-}
-
 // An interfacePlugin is an interface plugin that calls dhcp.
 type interfacePlugin struct {
 	name, keys string
@@ -36,25 +25,44 @@ type interfacePlugin struct {
 	serve      string                              // the router's interface that reaches the container
 }
 
-// call returns a call of the plugin, which finds dhcp in the folder bin.
-func (p interfacePlugin) call(b *testbed, bin string) nstest.Call {
-	return nstest.Call{ContainerID: "m1", Host: b.lan, Container: b.container, Path: bin, Config: fmt.Sprintf(
-		`{"cniVersion":"1.1.0","name":"d","type":%q,%s,"ipam":{"type":"dhcp","daemonSocketPath":%q,"mtu":true}}`, p.name, p.keys, b.socket)}
+// call returns a call of the plugin.
+func (p interfacePlugin) call(b *testbed) nstest.Call {
+	c := b.call("")
+	c.Config = fmt.Sprintf(`{"cniVersion":"1.1.0","name":"d","type":%q,%s,"ipam":{"type":"dhcp","daemonSocketPath":%q,"mtu":true}}`, p.name, p.keys, b.socket)
+	return c
+}
+
+// exec calls the executable.
+func (p interfacePlugin) exec(command string, c nstest.Call) nstest.Reply {
+	GinkgoHelper()
+	return nstest.Exec(GinkgoTB(), filepath.Join(c.Path, p.name), c.With(command))
+}
+
+// newRouterSegment returns a testbed whose host has the interface up0. Its other end is lan0 of the router. The testbed's
+// Path contains the executables of dhcp and of the interface plugin.
+func newRouterSegment(p interfacePlugin) (b *testbed, router *nstest.NS) {
+	GinkgoHelper()
+	b, router = newBed("dhcp", p.name), nstest.New(GinkgoTB()).Named("router")
+	nstest.Join(GinkgoTB(), nstest.End{In: b.Host, Name: "up0"}, nstest.End{In: router, Name: "lan0", Addrs: []string{serverAddr + "/24"}})
+	if p.prepare != nil {
+		p.prepare(b, router)
+	}
+	return b, router
 }
 
 // requireKind skips the spec if the kernel has no links of the kind, of which it makes one.
 func requireKind(b *testbed, feature, kind string) {
 	GinkgoHelper()
-	_, err := b.lan.Exec("ip", strings.Fields("link add link up0 name try0 type "+kind)...)
+	_, err := b.Host.Exec("ip", strings.Fields("link add link up0 name try0 type "+kind)...)
 	nstest.RequireFeature(GinkgoTB(), feature, err)
-	b.lan.Batch(GinkgoTB(), "link del try0")
+	b.Host.Batch(GinkgoTB(), "link del try0")
 }
 
 var (
 	behindBridge = interfacePlugin{
 		name: "bridge", keys: `"bridge":"br0"`, serve: "lan0",
 		prepare: func(b *testbed, _ *nstest.NS) {
-			b.lan.Batch(GinkgoTB(), "link add br0 up type bridge", "link set up0 master br0")
+			b.Host.Batch(GinkgoTB(), "link add br0 up type bridge", "link set up0 master br0")
 		},
 	}
 	behindMacvlan    = interfacePlugin{name: "macvlan", keys: `"master":"up0"`, serve: "lan0"}
@@ -76,17 +84,11 @@ var (
 var _ = Describe("behind an interface plugin, with the executables and dnsmasq", func() {
 	DescribeTable("ADD, CHECK and DEL work with",
 		func(p interfacePlugin) {
-			b, router := newRouterSegment()
-			if p.prepare != nil {
-				p.prepare(b, router)
-			}
+			b, router := newRouterSegment(p)
 			server := nstest.StartDnsmasq(GinkgoTB(), nstest.End{In: router, Name: p.serve}, served...)
-			bin := nstest.Build(GinkgoTB(), p.name, "dhcp")
 			b.startDaemon()
-			c := p.call(b, bin)
-			call := func(command string) nstest.Reply {
-				return nstest.Exec(GinkgoTB(), filepath.Join(bin, p.name), c.With(command)).OK(GinkgoTB())
-			}
+			c := p.call(b)
+			call := func(command string) nstest.Reply { return p.exec(command, c).OK(GinkgoTB()) }
 			added := call("ADD")
 			result := added.Result(GinkgoTB())
 			eth := slices.IndexFunc(result.Interfaces, func(i types.Interface) bool { return i.Name == "eth0" })
@@ -105,7 +107,7 @@ var _ = Describe("behind an interface plugin, with the executables and dnsmasq",
 			Eventually(server.HasLease).WithArguments(addr).Should(BeFalse())
 			Expect(b.files()).To(BeEmpty())
 			Expect(b.container.MustLine(GinkgoTB(), "ip -o link")).NotTo(ContainSubstring("eth0"))
-			Expect(b.lan.MustLine(GinkgoTB(), "ip link show up0")).To(ContainSubstring("mtu 1500"))
+			Expect(b.Host.MustLine(GinkgoTB(), "ip link show up0")).To(ContainSubstring("mtu 1500"))
 			call("DEL")
 		},
 		Entry("bridge", behindBridge),
@@ -117,18 +119,12 @@ var _ = Describe("behind an interface plugin, with the executables and dnsmasq",
 
 	DescribeTable("after the server gave another address, CHECK names both and says what to do, and a new ADD reports the new one, with",
 		func(p interfacePlugin) {
-			b, router := newRouterSegment()
-			if p.prepare != nil {
-				p.prepare(b, router)
-			}
+			b, router := newRouterSegment(p)
 			short := nstest.DHCPLease{Address: "10.50.0.5/24", Duration: 60 * time.Second, Renew: time.Second, Rebind: 50 * time.Second}
 			server := nstest.StartDHCPServer(GinkgoTB(), nstest.End{In: router, Name: "lan0", Addrs: []string{serverAddr + "/24"}}, short)
-			bin := nstest.Build(GinkgoTB(), p.name, "dhcp")
 			b.startDaemon()
-			c := p.call(b, bin)
-			call := func(command string) nstest.Reply {
-				return nstest.Exec(GinkgoTB(), filepath.Join(bin, p.name), c.With(command))
-			}
+			c := p.call(b)
+			call := func(command string) nstest.Reply { return p.exec(command, c) }
 			added := call("ADD").OK(GinkgoTB())
 			config := c.Config
 			c.Config = nstest.WithPrevResult(config, added.Stdout)
@@ -151,21 +147,15 @@ var _ = Describe("behind an interface plugin, with the executables and dnsmasq",
 
 	DescribeTable("a route on the link leads to the router of an address without a network, with",
 		func(p interfacePlugin) {
-			b, router := newRouterSegment()
-			if p.prepare != nil {
-				p.prepare(b, router)
-			}
+			b, router := newRouterSegment(p)
 			router.Batch(GinkgoTB(), "addr add 10.60.0.1/24 dev lan0")
 			nstest.StartDHCPServer(GinkgoTB(), nstest.End{In: router, Name: "lan0", Addrs: []string{"10.60.0.1/24"}}, nstest.DHCPLease{
 				Address: "10.60.0.5/32", Duration: time.Hour,
 				Options: map[uint8][]byte{3: {10, 60, 0, 1}, 121: {32, 10, 60, 0, 1, 0, 0, 0, 0, 0, 10, 60, 0, 1}},
 			})
-			bin := nstest.Build(GinkgoTB(), p.name, "dhcp")
 			b.startDaemon()
-			c := p.call(b, bin)
-			call := func(command string) nstest.Reply {
-				return nstest.Exec(GinkgoTB(), filepath.Join(bin, p.name), c.With(command)).OK(GinkgoTB())
-			}
+			c := p.call(b)
+			call := func(command string) nstest.Reply { return p.exec(command, c).OK(GinkgoTB()) }
 			c.Config = nstest.WithPrevResult(c.Config, call("ADD").Stdout)
 			b.container.MustLine(GinkgoTB(), "ping -c 1 -w 30 "+serverAddr)
 			call("CHECK")
@@ -176,17 +166,13 @@ var _ = Describe("behind an interface plugin, with the executables and dnsmasq",
 	)
 
 	It("two ipvlans of one master, which have one MAC, get different addresses and renew them", Label(nstest.Kernel), func() {
-		b, router := newRouterSegment()
-		behindIPVlan.prepare(b, router)
+		b, router := newRouterSegment(behindIPVlan)
 		server := nstest.StartDnsmasq(GinkgoTB(), nstest.End{In: router, Name: "lan0"}, append(served, "--dhcp-option=option:T1,5")...)
-		bin := nstest.Build(GinkgoTB(), "ipvlan", "dhcp")
 		b.startDaemon()
-		first := behindIPVlan.call(b, bin)
+		first := behindIPVlan.call(b)
 		second := first
 		second.ContainerID, second.Container = "m2", nstest.New(GinkgoTB()).Named("second")
-		call := func(command string, c nstest.Call) nstest.Reply {
-			return nstest.Exec(GinkgoTB(), filepath.Join(bin, "ipvlan"), c.With(command)).OK(GinkgoTB())
-		}
+		call := func(command string, c nstest.Call) nstest.Reply { return behindIPVlan.exec(command, c).OK(GinkgoTB()) }
 		add := func(c nstest.Call) (mac, addr string) {
 			GinkgoHelper()
 			result := call("ADD", c).Result(GinkgoTB())
@@ -216,15 +202,15 @@ var _ = Describe("behind an interface plugin, with the executables and dnsmasq",
 })
 
 var _ = It("survives the fault sweep", func() {
-	b := &testbed{socket: filepath.Join(GinkgoTB().TempDir(), "dhcp.sock")}
+	b := newBed()
 	b.runDaemon()
 	containers := 0
 	nstest.FaultSweep(GinkgoTB(), nstest.Sweep{
-		Plugin: plugin(),
+		Plugin: b.Plugin,
 		Config: b.conf("1.1.0", ""),
 		Dirs:   []string{strings.TrimSuffix(b.socket, ".sock")},
 		Prepare: func(host, _ *nstest.NS) {
-			b.lan = host
+			b.Host = host
 			host.Batch(GinkgoTB(), "link add br0 up type bridge", "addr add "+serverAddr+"/24 dev br0")
 			b.server = nstest.StartDHCPServer(GinkgoTB(), nstest.End{In: host, Name: "br0", Addrs: []string{serverAddr + "/24"}}, lease)
 		},
@@ -232,7 +218,7 @@ var _ = It("survives the fault sweep", func() {
 			containers++
 			name := fmt.Sprintf("container%d", containers)
 			b.join(container, name)
-			b.lan.MustLine(GinkgoTB(), "ip link set "+name+" master br0")
+			b.Host.MustLine(GinkgoTB(), "ip link set "+name+" master br0")
 		},
 	})
 })

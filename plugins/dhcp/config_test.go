@@ -16,13 +16,14 @@ import (
 var _ = DescribeTable("ADD refuses",
 	func(ipam, rest, args string, code int, texts ...string) {
 		nstest.LeakCheck(GinkgoTB())
+		bed := nstest.Bed{Plugin: plugin()}
 		c := nstest.Call{NetNS: "/run/netns/none", Args: args, Config: `{"cniVersion":"1.1.0","name":"d","type":"macvlan"` + rest +
 			`,"ipam":{"type":"dhcp","daemonSocketPath":"/nonexistent/dhcp.sock"` + ipam + `}}`}
-		run(c, "ADD").RequireFailure(GinkgoTB(), code, texts...)
+		bed.Run("ADD", c).RequireFailure(GinkgoTB(), code, texts...)
 		if code == types.CodeConfig {
-			run(c, "STATUS").RequireFailure(GinkgoTB(), types.CodeNotAvailable, texts...)
+			bed.Run("STATUS", c).RequireFailure(GinkgoTB(), types.CodeNotAvailable, texts...)
 		}
-		run(c, "DEL")
+		bed.Run("DEL", c)
 	},
 	Entry("nothing without a reason", "", "", "A=b;C=", types.CodeIO, "/nonexistent/dhcp.sock"),
 	Entry("all problems at once",

@@ -36,38 +36,43 @@ var lease = nstest.DHCPLease{Address: "10.50.0.5/24", Duration: time.Hour, Optio
 	3: {10, 50, 0, 1}, 6: {10, 50, 0, 1, 10, 50, 0, 2}, 15: []byte("example.org"), 26: {1400 >> 8, 1400 & 0xff},
 }}
 
-// A testbed is a container, whose interface eth0 is up, and a segment with a DHCP server.
+// A testbed is a Bed with a container, whose interface eth0 is up, on a segment with a DHCP server.
 type testbed struct {
-	lan, container *nstest.NS
-	server         *nstest.DHCPServer
-	socket         string
+	*nstest.Bed
+	container *nstest.NS
+	server    *nstest.DHCPServer
+	socket    string
 }
 
-// newTestbed makes a testbed without a daemon.
+// newBed returns a testbed without a segment, whose container is not connected. Its Path contains these executables.
+func newBed(executables ...string) *testbed {
+	bed := nstest.NewBedOn(GinkgoTB(), plugin(), nstest.NewHost(GinkgoTB()), executables...)
+	return &testbed{Bed: bed, container: bed.NewContainer(), socket: filepath.Join(GinkgoTB().TempDir(), "dhcp.sock")}
+}
+
+// newSegment returns a testbed with a segment, without a server and without a daemon.
+func newSegment() *testbed {
+	b := newBed()
+	b.join(b.container, "lan0")
+	b.Host.MustLine(GinkgoTB(), "ip addr add "+b.end().Addrs[0]+" dev lan0")
+	return b
+}
+
+// newTestbed returns a testbed without a daemon.
 func newTestbed() *testbed {
 	b := newSegment()
 	b.server = nstest.StartDHCPServer(GinkgoTB(), b.end(), lease)
 	return b
 }
 
-// newSegment makes a testbed without a daemon and without a server.
-func newSegment() *testbed {
-	nstest.LeakCheck(GinkgoTB())
-	lan, container := nstest.NewHostAndContainer(GinkgoTB())
-	b := &testbed{lan: lan, container: container, socket: filepath.Join(GinkgoTB().TempDir(), "dhcp.sock")}
-	b.join(container, "lan0")
-	lan.MustLine(GinkgoTB(), "ip addr add "+b.end().Addrs[0]+" dev lan0")
-	return b
-}
-
 // end returns the interface of the server.
 func (b *testbed) end() nstest.End {
-	return nstest.End{In: b.lan, Name: "lan0", Addrs: []string{serverAddr + "/24"}}
+	return nstest.End{In: b.Host, Name: "lan0", Addrs: []string{serverAddr + "/24"}}
 }
 
 // join gives a container the interface eth0, on a cable to the segment.
 func (b *testbed) join(container *nstest.NS, name string) {
-	nstest.Join(GinkgoTB(), nstest.End{In: b.lan, Name: name}, nstest.End{In: container, Name: "eth0"})
+	nstest.Join(GinkgoTB(), nstest.End{In: b.Host, Name: name}, nstest.End{In: container, Name: "eth0"})
 }
 
 // runDaemon runs a daemon in this process until the end of the test, or until stop is called.
@@ -107,7 +112,7 @@ func (b *testbed) startDaemon(args ...string) (end func(syscall.Signal) error) {
 
 func (b *testbed) start(cmd *exec.Cmd) (end func(syscall.Signal) error) {
 	GinkgoHelper()
-	Expect(b.lan.Start(cmd)).To(Succeed())
+	Expect(b.Host.Start(cmd)).To(Succeed())
 	ended := false
 	end = func(s syscall.Signal) error {
 		if ended {
@@ -129,15 +134,13 @@ func (b *testbed) conf(version, ipam string) string {
 }
 
 func (b *testbed) call(ipam string) nstest.Call {
-	return nstest.Call{ContainerID: "m1", Container: b.container, Config: b.conf("1.1.0", ipam)}
+	return b.Call("m1", b.container, b.conf("1.1.0", ipam))
 }
 
-func run(c nstest.Call, command string) nstest.Reply { return nstest.Run(plugin(), c.With(command)) }
-
-// addedAddress returns the address of an ADD.
-func addedAddress(c nstest.Call) string {
+// address returns the address of an ADD.
+func (b *testbed) address(c nstest.Call) string {
 	GinkgoHelper()
-	return run(c, "ADD").Result(GinkgoTB()).IPs[0].Address.String()
+	return b.Add(c).IPs[0].Address.String()
 }
 
 // files returns the files of the daemon.

@@ -38,8 +38,8 @@ var _ = Describe("dhcp", func() {
 		for _, version := range types.VersionsSince(types.V010) {
 			c := b.call("")
 			c.Config = b.conf(version, `,"priority":50`)
-			nstest.Golden(GinkgoTB(), "add-"+version, run(c, "ADD").OK(GinkgoTB()).Stdout)
-			run(c, "DEL").OK(GinkgoTB())
+			nstest.Golden(GinkgoTB(), "add-"+version, b.OK("ADD", c).Stdout)
+			b.OK("DEL", c)
 		}
 	})
 
@@ -47,7 +47,7 @@ var _ = Describe("dhcp", func() {
 		b.runDaemon()
 		c := b.call(`,"provide":[{"option":"host-name","fromArg":"K8S_POD_NAME"},{"option":"60","value":"k8s"},{"option":"77","fromArg":"NONE"}],"request":[{"option":"42"}]`)
 		c.Args = "IgnoreUnknown=1;K8S_POD_NAME=container-1"
-		Expect(addedAddress(c)).To(Equal("10.50.0.5/24"))
+		Expect(b.address(c)).To(Equal("10.50.0.5/24"))
 		for _, t := range []dhcpv4.MessageType{discover, requested} {
 			m := b.server.Await(GinkgoTB(), t)
 			Expect(id(m)).To(Equal("\x00m1/d/eth0"))
@@ -69,9 +69,9 @@ var _ = Describe("dhcp", func() {
 				Expect(err).NotTo(HaveOccurred())
 				want = "\x01" + string(mac)
 			}
-			addedAddress(c)
+			b.address(c)
 			Expect(id(b.server.Await(GinkgoTB(), discover))).To(Equal(want))
-			run(c, "DEL").OK(GinkgoTB())
+			b.OK("DEL", c)
 			Expect(id(b.server.Await(GinkgoTB(), released))).To(Equal(want), "of the RELEASE")
 		},
 		Entry("of the container", "name", "K8S_POD_NAMESPACE=default;K8S_POD_NAME=web-0", "\x00default/web-0"),
@@ -82,15 +82,15 @@ var _ = Describe("dhcp", func() {
 	It("releases a lease once, by unicast from its address", func() {
 		b.runDaemon()
 		c := b.call("")
-		Expect(addedAddress(c)).To(Equal("10.50.0.5/24"))
+		Expect(b.address(c)).To(Equal("10.50.0.5/24"))
 		b.server.Await(GinkgoTB(), requested)
-		Expect(addedAddress(c)).To(Equal("10.50.0.5/24"), "a second ADD")
+		Expect(b.address(c)).To(Equal("10.50.0.5/24"), "a second ADD")
 		Expect(b.server.Received()).To(BeEmpty(), "messages of the second ADD")
-		run(c, "DEL").OK(GinkgoTB())
+		b.OK("DEL", c)
 		m := b.server.Await(GinkgoTB(), released)
 		Expect(m.Source.Addr().String() + " " + m.Destination.String()).To(Equal("10.50.0.5 " + serverAddr))
 		Expect(b.files()).To(BeEmpty())
-		r := run(c, "DEL").OK(GinkgoTB())
+		r := b.OK("DEL", c)
 		Expect(r.Stderr).To(BeEmpty())
 		Expect(b.server.Received()).To(BeEmpty())
 	})
@@ -98,7 +98,7 @@ var _ = Describe("dhcp", func() {
 	It("sets the interface up, and its MTU", func() {
 		b.runDaemon()
 		b.container.MustLine(GinkgoTB(), "ip link set eth0 down")
-		addedAddress(b.call(`,"mtu":true`))
+		b.address(b.call(`,"mtu":true`))
 		Expect(b.container.MustLine(GinkgoTB(), "ip link show eth0")).To(And(ContainSubstring("mtu 1400"), ContainSubstring("UP")))
 	})
 
@@ -106,10 +106,10 @@ var _ = Describe("dhcp", func() {
 		b.runDaemon()
 		b.container.MustLine(GinkgoTB(), "ip link set eth0 down")
 		b.server.Always(nstest.DHCPSilence)
-		run(b.call(`,"timeout":1`), "ADD").RequireFailure(GinkgoTB(), types.CodeTryAgain)
+		b.Fails("ADD", b.call(`,"timeout":1`), types.CodeTryAgain)
 		Expect(b.container.MustLine(GinkgoTB(), "ip link show eth0")).NotTo(ContainSubstring("UP"))
 		b.server.Always(toRequests(nstest.DHCPSilence))
-		run(b.call(`,"timeout":5`), "ADD").RequireFailure(GinkgoTB(), types.CodeTryAgain)
+		b.Fails("ADD", b.call(`,"timeout":5`), types.CodeTryAgain)
 		b.server.Await(GinkgoTB(), released)
 		Expect(b.container.MustLine(GinkgoTB(), "ip link show eth0")).NotTo(ContainSubstring("UP"))
 	})
@@ -119,7 +119,7 @@ var _ = Describe("dhcp", func() {
 		l := lease
 		l.Options = map[uint8][]byte{3: {10, 50, 0, 9}, 121: {8, 10, 10, 50, 0, 2, 16, 172, 16, 0, 0, 0, 0}}
 		b.server.Lease(l)
-		result := run(b.call(`,"priority":7`), "ADD").Result(GinkgoTB())
+		result := b.Add(b.call(`,"priority":7`))
 		var routes []string
 		for _, r := range result.Routes {
 			routes = append(routes, r.Dst.String()+" "+r.GW.String())
@@ -152,19 +152,19 @@ var _ = Describe("dhcp", func() {
 	It("says what an ADD waited for", func() {
 		b.runDaemon()
 		b.server.Always(nstest.DHCPSilence)
-		run(b.call(`,"timeout":1`), "ADD").RequireFailure(GinkgoTB(), types.CodeTryAgain, "no lease from a DHCP server: none within 1s (no answer to DHCPDISCOVER)")
+		b.Fails("ADD", b.call(`,"timeout":1`), types.CodeTryAgain, "no lease from a DHCP server: none within 1s (no answer to DHCPDISCOVER)")
 		Expect(b.files()).To(BeEmpty())
 		b.server.Always(toRequests(nstest.DHCPNAK))
-		run(b.call(`,"timeout":1`), "ADD").RequireFailure(GinkgoTB(), types.CodeTryAgain, "DHCPNAK")
+		b.Fails("ADD", b.call(`,"timeout":1`), types.CodeTryAgain, "DHCPNAK")
 	})
 
 	It("declines an address that another host has", func() {
 		b.runDaemon()
-		b.lan.MustLine(GinkgoTB(), "ip addr add 10.50.0.5/24 dev lan0")
+		b.Host.MustLine(GinkgoTB(), "ip addr add 10.50.0.5/24 dev lan0")
 		second := lease
 		second.Address = "10.50.0.6/24"
 		done := make(chan nstest.Reply, 1)
-		go func() { done <- run(b.call(`,"probe":true`), "ADD") }()
+		go func() { done <- b.Run("ADD", b.call(`,"probe":true`)) }()
 		b.server.Await(GinkgoTB(), dhcpv4.MessageTypeDecline)
 		b.server.Lease(second)
 		Eventually(done).Should(Receive(WithTransform(func(r nstest.Reply) string { return r.Stdout }, ContainSubstring("10.50.0.6/24"))))
@@ -174,15 +174,15 @@ var _ = Describe("dhcp", func() {
 		It("fails without a lease, with another address, and sends nothing", func() {
 			b.runDaemon()
 			c := b.call("")
-			run(c, "CHECK").RequireFailure(GinkgoTB(), types.CodeChanged, "d/m1/eth0 has no lease")
-			added := run(c, "ADD").OK(GinkgoTB())
+			b.Fails("CHECK", c, types.CodeChanged, "d/m1/eth0 has no lease")
+			added := b.OK("ADD", c)
 			b.server.Await(GinkgoTB(), requested)
-			run(c, "CHECK").OK(GinkgoTB())
+			b.OK("CHECK", c)
 			config := c.Config
 			c.Config = nstest.WithPrevResult(config, added.Stdout)
-			run(c, "CHECK").OK(GinkgoTB())
+			b.OK("CHECK", c)
 			c.Config = nstest.WithPrevResult(config, strings.ReplaceAll(added.Stdout, "10.50.0.5", "10.50.0.77"))
-			run(c, "CHECK").RequireFailure(GinkgoTB(), types.CodeChanged, "prevResult has no address 10.50.0.5/24")
+			b.Fails("CHECK", c, types.CodeChanged, "prevResult has no address 10.50.0.5/24")
 			Expect(b.server.Received()).To(BeEmpty())
 		})
 	})
@@ -190,11 +190,11 @@ var _ = Describe("dhcp", func() {
 	It("GC releases the leases of the network that are not valid", func() {
 		b.runDaemon()
 		c := b.call("")
-		addedAddress(c)
+		b.address(c)
 		config := c.Config
 		gc := func(name, valid string) nstest.Reply {
 			c.Config = strings.Replace(strings.TrimSuffix(config, "}")+`,"cni.dev/valid-attachments":[`+valid+`]}`, `"name":"d"`, `"name":"`+name+`"`, 1)
-			return run(c, "GC").OK(GinkgoTB())
+			return b.OK("GC", c)
 		}
 		gc("d", `{"containerID":"m1","ifname":"eth0"}`)
 		gc("other", "")
@@ -207,23 +207,23 @@ var _ = Describe("dhcp", func() {
 	Describe("without a daemon", func() {
 		It("ADD, CHECK and STATUS fail, and DEL and GC succeed", func() {
 			c := b.call("")
-			run(c, "ADD").RequireFailure(GinkgoTB(), types.CodeIO, `is "dhcp daemon" running?`, b.socket)
-			run(c, "CHECK").RequireFailure(GinkgoTB(), types.CodeIO, `is "dhcp daemon" running?`)
-			run(c, "STATUS").RequireFailure(GinkgoTB(), types.CodeNotAvailable, `is "dhcp daemon" running?`)
+			b.Fails("ADD", c, types.CodeIO, `is "dhcp daemon" running?`, b.socket)
+			b.Fails("CHECK", c, types.CodeIO, `is "dhcp daemon" running?`)
+			b.Fails("STATUS", c, types.CodeNotAvailable, `is "dhcp daemon" running?`)
 			nothing := And(ContainSubstring(b.socket+": connect: no such file"), ContainSubstring("there is no lease file in "+strings.TrimSuffix(b.socket, ".sock")))
-			Expect(run(c, "DEL").OK(GinkgoTB()).Stderr).To(nothing)
+			Expect(b.OK("DEL", c).Stderr).To(nothing)
 			c.Config = strings.TrimSuffix(c.Config, "}") + `,"cni.dev/valid-attachments":[]}`
-			Expect(run(c, "GC").OK(GinkgoTB()).Stderr).To(nothing)
+			Expect(b.OK("GC", c).Stderr).To(nothing)
 		})
 
 		DescribeTable("the plugin itself releases the lease in",
 			func(command, rest string) {
 				stop := b.runDaemon()
 				c := b.call("")
-				addedAddress(c)
+				b.address(c)
 				stop()
 				c.Config = strings.TrimSuffix(c.Config, "}") + rest + "}"
-				Expect(run(c, command).OK(GinkgoTB()).Stderr).To(ContainSubstring("leases that the plugin has released itself: 1"))
+				Expect(b.OK(command, c).Stderr).To(ContainSubstring("leases that the plugin has released itself: 1"))
 				Expect(b.files()).To(BeEmpty())
 				m := b.server.Await(GinkgoTB(), released)
 				Expect(m.ClientIPAddr.String() + " " + id(m)).To(Equal("10.50.0.5 \x00m1/d/eth0"))
@@ -239,11 +239,11 @@ var _ = Describe("dhcp", func() {
 				path := filepath.Join(GinkgoTB().TempDir(), "netns")
 				Expect(os.Symlink(b.container.Path(), path)).To(Succeed())
 				c.NetNS, c.Container = path, nil
-				addedAddress(c)
+				b.address(c)
 				stop()
 				Expect(os.Remove(path)).To(Succeed())
 				c.Config = strings.TrimSuffix(c.Config, "}") + rest + "}"
-				Expect(run(c, command).OK(GinkgoTB()).Stderr).To(ContainSubstring("leases that the daemon releases when it runs, if their interfaces still exist: 1"))
+				Expect(b.OK(command, c).Stderr).To(ContainSubstring("leases that the daemon releases when it runs, if their interfaces still exist: 1"))
 				Expect(b.files()).To(HaveLen(2), "the lease and its mark")
 				b.server.Await(GinkgoTB(), requested)
 				Expect(b.server.Received()).To(BeEmpty())
@@ -259,9 +259,9 @@ var _ = Describe("dhcp", func() {
 		It("a lease is marked if a daemon that does not answer has the folder", func() {
 			kill := b.startDaemon()
 			c := b.call("")
-			addedAddress(c)
+			b.address(c)
 			Expect(os.Remove(b.socket)).To(Succeed())
-			Expect(run(c, "DEL").OK(GinkgoTB()).Stderr).To(ContainSubstring("a DHCP daemon that does not answer keeps its leases in"))
+			Expect(b.OK("DEL", c).Stderr).To(ContainSubstring("a DHCP daemon that does not answer keeps its leases in"))
 			Expect(b.files()).To(HaveLen(2), "the lease and its mark")
 			_ = kill(syscall.SIGTERM)
 			b.startDaemon()
@@ -272,8 +272,8 @@ var _ = Describe("dhcp", func() {
 
 	It("STATUS succeeds with a daemon, and fails with a bad configuration", func() {
 		b.runDaemon()
-		run(b.call(""), "STATUS").OK(GinkgoTB())
-		run(b.call(`,"timeout":-1`), "STATUS").RequireFailure(GinkgoTB(), types.CodeNotAvailable, "timeout -1")
+		b.OK("STATUS", b.call(""))
+		b.Fails("STATUS", b.call(`,"timeout":-1`), types.CodeNotAvailable, "timeout -1")
 	})
 
 	Describe("on the interface", func() {
@@ -283,7 +283,7 @@ var _ = Describe("dhcp", func() {
 			short := lease
 			short.Duration, short.Renew, short.Rebind = 6*time.Second, 2*time.Second, 4*time.Second
 			b.server.Lease(short)
-			addedAddress(b.call(`,"priority":9`))
+			b.address(b.call(`,"priority":9`))
 			b.server.Await(GinkgoTB(), requested)
 			b.container.Batch(GinkgoTB(), "addr add 10.50.0.5/24 dev eth0", "route add default via 10.50.0.1 metric 9")
 		}
@@ -317,7 +317,7 @@ var _ = Describe("dhcp", func() {
 			Eventually(func() string { return b.container.MustLine(GinkgoTB(), "ip route show default") }).Should(MatchRegexp(`^default via 10.50.0.2 dev eth0 metric 9\s*$`))
 			c := b.call("")
 			c.Config = nstest.WithPrevResult(c.Config, `{"cniVersion":"1.1.0","ips":[{"address":"10.50.0.5/24"}]}`)
-			run(c, "CHECK").RequireFailure(GinkgoTB(), types.CodeChanged, "10.50.0.6/24, which the lease has now")
+			b.Fails("CHECK", c, types.CodeChanged, "10.50.0.6/24, which the lease has now")
 		})
 
 		It("takes the address off if the server refuses it, or if the lease runs out, and looks for another", func() {
@@ -325,7 +325,7 @@ var _ = Describe("dhcp", func() {
 			addConfigured()
 			b.server.Always(nstest.DHCPNAK)
 			Eventually(addresses).ShouldNot(ContainSubstring("10.50.0.5"))
-			run(b.call(""), "CHECK").RequireFailure(GinkgoTB(), types.CodeChanged, "has no lease")
+			b.Fails("CHECK", b.call(""), types.CodeChanged, "has no lease")
 			b.server.Always(nil)
 			Eventually(addresses).Should(ContainSubstring("10.50.0.5"))
 			b.server.Always(nstest.DHCPSilence)
@@ -339,8 +339,8 @@ var _ = Describe("dhcp", func() {
 			b.container.Remove(GinkgoTB())
 			Eventually(b.files).Should(BeEmpty())
 			c := b.call("")
-			run(c, "DEL").OK(GinkgoTB())
-			run(c, "ADD").RequireFailure(GinkgoTB(), types.CodeNamespace, "container namespace")
+			b.OK("DEL", c)
+			b.Fails("ADD", c, types.CodeNamespace, "container namespace")
 		})
 	})
 
@@ -348,7 +348,7 @@ var _ = Describe("dhcp", func() {
 		It("takes over the leases of a daemon that was killed", func() {
 			kill := b.startDaemon()
 			c := b.call("")
-			addedAddress(c)
+			b.address(c)
 			b.server.Await(GinkgoTB(), requested)
 			Expect(kill(syscall.SIGKILL)).NotTo(Succeed())
 			Expect(b.socket).To(BeAnExistingFile(), "the stale socket")
@@ -357,12 +357,12 @@ var _ = Describe("dhcp", func() {
 			Expect(m.RequestedIPAddress().String()).To(Equal("10.50.0.5"))
 			Expect(m.ServerIdentifier()).To(BeNil())
 			Expect(id(m)).To(Equal("\x00m1/d/eth0"))
-			run(c, "CHECK").OK(GinkgoTB())
+			b.OK("CHECK", c)
 			Expect(end(syscall.SIGTERM)).To(Succeed())
 			Expect(b.socket).NotTo(BeAnExistingFile())
 			Expect(b.files()).To(HaveLen(1))
 			b.startDaemon()
-			run(c, "DEL").OK(GinkgoTB())
+			b.OK("DEL", c)
 			b.server.Await(GinkgoTB(), released)
 		})
 
@@ -376,7 +376,7 @@ var _ = Describe("dhcp", func() {
 			cmd.Stderr, cmd.ExtraFiles = GinkgoWriter, []*os.File{l}
 			end := b.start(cmd)
 			Expect(pid).To(BeAnExistingFile())
-			addedAddress(b.call(""))
+			b.address(b.call(""))
 			Expect(b.files()).To(HaveLen(1))
 			Expect(end(syscall.SIGINT)).To(Succeed())
 			Expect(b.socket).To(BeAnExistingFile())

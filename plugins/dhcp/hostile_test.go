@@ -67,14 +67,14 @@ var _ = It("gets, renews and releases its lease among random and changed answers
 	}
 	for range nstest.FullOrShort(10, 3) {
 		b.server.Next(slices.Repeat([]nstest.DHCPBehaviour{attack}, 4)...)
-		Expect(run(c, "ADD").Result(GinkgoTB()).IPs).To(HaveLen(1))
+		Expect(b.Add(c).IPs).To(HaveLen(1))
 		b.server.Next()
-		run(c, "DEL").OK(GinkgoTB())
+		b.OK("DEL", c)
 		Expect(b.files()).To(BeEmpty())
 	}
 	// Instead of the answer to a renewal come some with another transaction ID and another address. The client may
 	// take none of them.
-	Expect(addedAddress(c)).To(Equal(lease.Address))
+	Expect(b.address(c)).To(Equal(lease.Address))
 	b.server.Next(slices.Repeat([]nstest.DHCPBehaviour{func(_ nstest.DHCPMessage, answer *dhcpv4.DHCPv4) [][]byte {
 		answer.TransactionID = dhcpv4.TransactionID{^answer.TransactionID[0], ^answer.TransactionID[1], ^answer.TransactionID[2], ^answer.TransactionID[3]}
 		answer.YourIPAddr = []byte{10, 50, 0, 66}
@@ -85,10 +85,10 @@ var _ = It("gets, renews and releases its lease among random and changed answers
 	Eventually(func() time.Duration { now, _ := b.leaseInFile(); return now }).Should(BeNumerically(">", before), "renewed")
 	_, same := b.leaseInFile()
 	Expect(same).To(BeTrue(), "the lease after the renewal: %s", b.record())
-	Expect(addedAddress(c)).To(Equal(lease.Address), "a second ADD")
-	run(c, "CHECK").OK(GinkgoTB())
+	Expect(b.address(c)).To(Equal(lease.Address), "a second ADD")
+	b.OK("CHECK", c)
 	b.server.Received()
-	run(c, "DEL").OK(GinkgoTB())
+	b.OK("DEL", c)
 	b.server.Await(GinkgoTB(), released)
 	Expect(end(syscall.SIGTERM)).To(Succeed(), "the first daemon runs until the end")
 })

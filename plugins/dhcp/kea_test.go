@@ -15,7 +15,7 @@ var _ = It("gets, renews, keeps over a restart and releases a lease of Kea, with
 	kea := nstest.StartKea(GinkgoTB(), b.end(), "10.50.0.10-10.50.0.19", 2)
 	kill := b.startDaemon()
 	c := b.call(`,"provide":[{"option":"dhcp-client-identifier","value":"web-0"}]`)
-	cidr := addedAddress(c)
+	cidr := b.address(c)
 	addr, _, _ := strings.Cut(cidr, "/")
 	const id = "cid=[77:65:62:2d:30]" // web-0
 	kea.AwaitLog(GinkgoTB(), "DHCP4_LEASE_ALLOC", id, addr)
@@ -25,16 +25,16 @@ var _ = It("gets, renews, keeps over a restart and releases a lease of Kea, with
 
 	other := b.call("") // has the MAC of the first, and the default identifier
 	other.ContainerID = "m2"
-	Expect(addedAddress(other)).NotTo(Equal(cidr))
-	run(other, "DEL").OK(GinkgoTB())
+	Expect(b.address(other)).NotTo(Equal(cidr))
+	b.OK("DEL", other)
 	kea.AwaitLog(GinkgoTB(), "DHCP4_RELEASE ", "cid=[00:6d:32:2f:64:2f:65:74:68:30]")
 
 	_ = kill(syscall.SIGKILL)
 	b.startDaemon()
 	kea.AwaitLog(GinkgoTB(), "DHCP4_INIT_REBOOT", id, addr)
 	kea.AwaitLog(GinkgoTB(), "DHCP4_LEASE_ALLOC", id, addr)
-	run(c, "CHECK").OK(GinkgoTB())
-	run(c, "DEL").OK(GinkgoTB())
+	b.OK("CHECK", c)
+	b.OK("DEL", c)
 	kea.AwaitLog(GinkgoTB(), "DHCP4_RELEASE ", id, addr)
 	Expect(b.files()).To(BeEmpty())
 })

@@ -72,7 +72,7 @@ func (b *testbed) startKilled(k *killer) *killedDaemon {
 	GinkgoHelper()
 	cmd := exec.Command(filepath.Join(nstest.Build(GinkgoTB(), "dhcp"), "dhcp"), "daemon", "-socketpath", b.socket, "-resendmax", "200ms")
 	cmd.Stderr = GinkgoWriter
-	tree, err := inject.Session{Calls: inject.Mutating(), Decide: k.decide, Start: b.lan.Start}.Run(cmd)
+	tree, err := inject.Session{Calls: inject.Mutating(), Decide: k.decide, Start: b.Host.Start}.Run(cmd)
 	Expect(err).NotTo(HaveOccurred())
 	d := &killedDaemon{killer: k, cmd: cmd, tree: tree, ended: make(chan struct{})}
 	go func() { _ = cmd.Wait(); close(d.ended) }()
@@ -141,7 +141,7 @@ func has(messages []nstest.DHCPMessage, t dhcpv4.MessageType) bool {
 // is in messages, which it got since the lease was requested, and no DISCOVER: that would take a second address.
 func (b *testbed) requireReleased(c nstest.Call, messages []nstest.DHCPMessage) {
 	GinkgoHelper()
-	run(c, "DEL").OK(GinkgoTB())
+	b.OK("DEL", c)
 	Eventually(b.files).Should(BeEmpty())
 	messages = append(messages, b.server.Received()...)
 	if !has(messages, released) {
@@ -159,7 +159,7 @@ var _ = Describe("a daemon that is killed at any system call", func() {
 		GinkgoHelper()
 		b.server.Lease(l)
 		c := b.call("")
-		addedAddress(c)
+		b.address(c)
 		b.container.MustLine(GinkgoTB(), "ip addr replace "+l.Address+" dev eth0")
 		b.server.Await(GinkgoTB(), requested)
 		return c
@@ -171,17 +171,17 @@ var _ = Describe("a daemon that is killed at any system call", func() {
 			b.awaitDaemon()
 			d.arm()
 			c := b.call("")
-			r := run(c, "ADD")
+			r := b.Run("ADD", c)
 			at := d.end()
 			if at == "" {
 				r.OK(GinkgoTB())
 			}
 			// The runtime calls DEL after a failed ADD: before or after the daemon runs again.
 			if n%2 == 0 {
-				run(c, "DEL").OK(GinkgoTB())
+				b.OK("DEL", c)
 			}
 			end := b.startDaemon()
-			run(c, "DEL").OK(GinkgoTB())
+			b.OK("DEL", c)
 			Eventually(b.files).Should(BeEmpty())
 			messages := b.server.Received()
 			if has(messages, requested) && !has(messages, released) {
@@ -202,17 +202,17 @@ var _ = Describe("a daemon that is killed at any system call", func() {
 				del := c
 				del.Config = c.Config[:len(c.Config)-1] + rest + "}"
 				d.arm()
-				run(del, command).OK(GinkgoTB())
+				b.OK(command, del)
 				at := d.end()
 				messages := b.server.Received()
 				if _, ok := b.leaseInFile(); !ok && !has(messages, released) {
 					messages = append(messages, b.server.Await(GinkgoTB(), released))
 				}
 				end := b.startDaemon()
-				run(del, command).OK(GinkgoTB())
+				b.OK(command, del)
 				b.requireReleased(c, messages)
-				addedAddress(c) // the next attachment of the same name
-				run(c, "DEL").OK(GinkgoTB())
+				b.address(c) // the next attachment of the same name
+				b.OK("DEL", c)
 				Expect(end(syscall.SIGTERM)).To(Succeed())
 				b.server.Await(GinkgoTB(), released)
 				return at
@@ -270,7 +270,7 @@ var _ = Describe("a daemon that is killed at any system call", func() {
 			if n%2 == 1 {
 				Eventually(addresses).Should(And(ContainSubstring("10.50.0.6"), Not(ContainSubstring("10.50.0.5"))))
 			}
-			run(c, "DEL").OK(GinkgoTB())
+			b.OK("DEL", c)
 			Eventually(b.files).Should(BeEmpty())
 			if acknowledged.Load() {
 				Expect(b.server.Await(GinkgoTB(), released).ClientIPAddr.String()).To(Equal("10.50.0.6"))
@@ -303,8 +303,8 @@ func (b *testbed) requireHeld(c nstest.Call) {
 	Expect(ok).To(BeTrue(), "the lease file")
 	messages := b.server.Received()
 	end := b.startDaemon()
-	run(c, "CHECK").OK(GinkgoTB())
-	Expect(addedAddress(c)).To(Equal(lease.Address), "a second ADD")
+	b.OK("CHECK", c)
+	Expect(b.address(c)).To(Equal(lease.Address), "a second ADD")
 	Expect(has(messages, released)).To(BeFalse(), "RELEASE before DEL")
 	b.requireReleased(c, messages)
 	Expect(end(syscall.SIGTERM)).To(Succeed())

@@ -22,27 +22,27 @@ var _ = Describe("with the reference plugin", func() {
 		b.runDaemon()
 		c := b.call("")
 		c.Config = b.conf("1.0.0", "")
-		c.Host, c.Path = b.lan, filepath.Dir(reference)
+		c.Host, c.Path = b.Host, filepath.Dir(reference)
 		for _, command := range []string{"ADD", "CHECK", "DEL"} {
 			r := nstest.Exec(GinkgoTB(), reference, c.With(command))
 			Expect(r.Stdout).To(ContainSubstring("this is the DHCP daemon of plumb, which the reference plugin dhcp cannot call: install plumb's"), command)
 		}
 		Expect(b.files()).To(BeEmpty())
-		addedAddress(c)
+		b.address(c)
 	})
 
 	It("ADD, CHECK and STATUS tell that its daemon listens, and DEL succeeds", func() {
 		cmd := exec.Command(reference, "daemon", "-socketpath", b.socket)
 		cmd.Stderr = GinkgoWriter
-		Expect(b.lan.Start(cmd)).To(Succeed())
+		Expect(b.Host.Start(cmd)).To(Succeed())
 		DeferCleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 		Eventually(b.socket).Should(BeAnExistingFile())
 		const sentence = "stop it, and start this plugin's"
 		c := b.call("")
-		run(c, "ADD").RequireFailure(GinkgoTB(), types.CodeIO, "the daemon of the reference plugin listens at "+b.socket, sentence)
-		run(c, "CHECK").RequireFailure(GinkgoTB(), types.CodeIO, sentence)
-		run(c, "STATUS").RequireFailure(GinkgoTB(), types.CodeNotAvailable, sentence)
-		run(c, "DEL").OK(GinkgoTB())
+		b.Fails("ADD", c, types.CodeIO, "the daemon of the reference plugin listens at "+b.socket, sentence)
+		b.Fails("CHECK", c, types.CodeIO, sentence)
+		b.Fails("STATUS", c, types.CodeNotAvailable, sentence)
+		b.OK("DEL", c)
 		Expect(b.server.Received()).To(BeEmpty())
 	})
 })
