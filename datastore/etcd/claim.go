@@ -13,8 +13,8 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// claim makes the node the owner of free addresses: of those that are requested, or of at most Want
-// others. It succeeds if it got one at least.
+// claim makes the node the owner of the requested addresses, or else of at most Want free addresses. It succeeds if the
+// node gets at least one.
 func (s *session) claim(ctx context.Context, answer *datastore.Answer) error {
 	got := map[netip.Addr]string{}
 	err := s.claimInto(ctx, got, answer)
@@ -43,7 +43,7 @@ func (s *session) claimInto(ctx context.Context, got map[netip.Addr]string, answ
 			if answer.Free = max(answer.Free, v.free); answer.Free == 0 {
 				return s.full(got)
 			}
-			look = s.lookUncounted // to count once is enough
+			look = s.lookUncounted // counting once is enough
 			if free = free[:min(len(free), claimBatch, s.Want-len(got))]; len(free) == 0 {
 				break // the next window
 			}
@@ -64,10 +64,10 @@ func (s *session) full(got map[netip.Addr]string) error {
 	if len(got) > 0 {
 		return nil
 	}
-	return failf(types.CodeTryAgain, datastore.ReasonFull, "no address of segment %s is free in the ranges of node %s; see which node has them with verb list", s.Segment, s.Node)
+	return failf(types.CodeTryAgain, datastore.ReasonFull, "no address of segment %s is free in the ranges of node %s; run verb list to see which nodes own them", s.Segment, s.Node)
 }
 
-// A looker is look or lookUncounted.
+// A looker is session.look or session.lookUncounted.
 type looker func(ctx context.Context, extra ...clientv3.Op) (view, error)
 
 // lookForClaim reads a window, and checks that the node may claim. It returns the free addresses of the
@@ -92,8 +92,8 @@ func (s *session) lookForClaim(ctx context.Context, look looker, window block) (
 	return v, s.pool.candidates(window, taken), nil
 }
 
-// claimSome claims those of the addresses that are still free, and adds them to got. If the node may not
-// claim, it does nothing, and the next read tells why.
+// claimSome claims the addresses that are still free, and adds them to got. If the node may not claim, it does nothing,
+// and the next read returns the error.
 func (s *session) claimSome(ctx context.Context, free []netip.Addr, got map[netip.Addr]string) error {
 	ops, claims, since := []clientv3.Op{}, make([]string, len(free)), now()
 	for i, a := range free {
@@ -112,7 +112,7 @@ func (s *session) claimSome(ctx context.Context, free []netip.Addr, got map[neti
 	return nil
 }
 
-// claimRequested claims all addresses that are requested, or none.
+// claimRequested claims all requested addresses, or none.
 func (s *session) claimRequested(ctx context.Context, got map[netip.Addr]string, answer *datastore.Answer) error {
 	var owners []clientv3.Op
 	conditions, ops, since := []clientv3.Cmp{s.unfrozen()}, []clientv3.Op{s.touch()}, now()
@@ -146,17 +146,17 @@ func (s *session) claimRequested(ctx context.Context, got map[netip.Addr]string,
 			return nil
 		}
 	}
-	return failf(types.CodeTryAgain, datastore.ReasonTaken, "the owners of %v change all the time", s.Requested)
+	return failf(types.CodeTryAgain, datastore.ReasonTaken, "other calls changed the owners of %v %d times meanwhile; try again", s.Requested, maxRounds)
 }
 
-// checkTaken returns an error if a requested address has an owner. The results of the view are the owners.
+// checkTaken returns an error if a requested address has an owner. v.extra contains the owners.
 func (s *session) checkTaken(ctx context.Context, v view) error {
 	for i, a := range s.Requested {
 		node, _, _ := strings.Cut(valueOf(v.extra[i]), " ")
 		switch node {
 		case "":
 		case s.Node:
-			return failf(types.CodeTryAgain, datastore.ReasonOwn, "%v belongs to this node (%s) already: register", a, node)
+			return failf(types.CodeTryAgain, datastore.ReasonOwn, "%v already belongs to this node (%s); register", a, node)
 		default:
 			more, err := s.look(ctx, clientv3.OpGet(s.own(node, a)))
 			if err != nil {

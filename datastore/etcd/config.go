@@ -19,9 +19,9 @@ const (
 	maxTimeout     = 60 // seconds
 )
 
-// config is the object "datastore" of the configuration.
+// config is the object "datastore" of the network configuration.
 type config struct {
-	Type      string   `json:"type"` // names the executable; the caller has read it
+	Type      string   `json:"type"` // the name of this executable, which only the caller uses
 	Endpoints []string `json:"endpoints"`
 	CAFile    string   `json:"caFile"`
 	CertFile  string   `json:"certFile"`
@@ -33,14 +33,14 @@ type config struct {
 	tls     *tls.Config // nil if all endpoints are http
 }
 
-// check returns what is wrong, and sets the defaults, timeout and tls.
+// check returns an error for each invalid value, and sets the defaults, timeout and tls.
 func (c *config) check() (errs []error) {
 	problem := types.ProblemsInto(&errs)
 	if c.Prefix == "" {
 		c.Prefix = defaultPrefix
 	}
 	problem(!strings.HasPrefix(c.Prefix, "/") || strings.HasSuffix(c.Prefix, "/") || !isWord(c.Prefix),
-		"datastore.prefix %q must begin with '/', must not end with it, and must have no white space", c.Prefix)
+		"datastore.prefix %q must begin with '/', must not end with it, and must not contain white space", c.Prefix)
 	seconds := defaultTimeout
 	if c.Timeout != nil {
 		seconds = *c.Timeout
@@ -48,7 +48,7 @@ func (c *config) check() (errs []error) {
 	problem(seconds < 1 || seconds > maxTimeout, "datastore.timeout %d must be from 1 to %d seconds", seconds, maxTimeout)
 	c.timeout = time.Duration(seconds) * time.Second
 
-	problem(len(c.Endpoints) == 0, "datastore.endpoints is missing: name at least one, such as https://10.0.0.1:2379")
+	problem(len(c.Endpoints) == 0, "datastore.endpoints is missing; set at least one, such as https://10.0.0.1:2379")
 	encrypted := false
 	for _, e := range c.Endpoints {
 		scheme, err := checkEndpoint(e)
@@ -64,7 +64,7 @@ func (c *config) check() (errs []error) {
 	return errs
 }
 
-// checkEndpoint returns the scheme of an endpoint. http is possible on the node itself only.
+// checkEndpoint returns the scheme of an endpoint. It accepts http for loopback addresses only.
 func checkEndpoint(endpoint string) (scheme string, err error) {
 	u, err := url.Parse(endpoint)
 	if err != nil {
@@ -77,7 +77,7 @@ func checkEndpoint(endpoint string) (scheme string, err error) {
 	case "https":
 	case "http":
 		if a, err := netip.ParseAddr(u.Hostname()); err != nil || !a.IsLoopback() {
-			return "", fmt.Errorf("%q is not encrypted: use https; http is for loopback addresses only", endpoint)
+			return "", fmt.Errorf("%q is not encrypted; use https, because http is for loopback addresses only", endpoint)
 		}
 	default:
 		return "", fmt.Errorf("%q must begin with https://", endpoint)
@@ -96,7 +96,7 @@ func (c *config) loadTLS() (*tls.Config, error) {
 	}
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(ca) {
-		return nil, fmt.Errorf("datastore.caFile: %s has no certificate in PEM format", c.CAFile)
+		return nil, fmt.Errorf("datastore.caFile: %s contains no certificate in PEM format", c.CAFile)
 	}
 	certificate, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
 	if err != nil {

@@ -1,6 +1,6 @@
-// cluster-local-etcd is the datastore of cluster-local for etcd: it keeps in etcd which node owns which
-// address of a segment. It reads one request from stdin, and prints one answer to stdout. The requests
-// and answers are described in datastore/README.md, and in package datastore.
+// cluster-local-etcd is a datastore of cluster-local. It records in etcd which node owns which address of a segment. It
+// reads one request from stdin, and prints one answer to stdout. datastore/README.md and package datastore describe
+// the requests and answers.
 package main
 
 import (
@@ -22,8 +22,8 @@ func main() {
 	os.Exit(run(os.Stdin, os.Stdout))
 }
 
-// run serves the request in stdin, and returns the exit status. If stdin is empty, it prints the version:
-// plumb install runs each executable so, to see that this machine can run it.
+// run serves the request in stdin, and returns the exit status. If stdin is empty, it prints the version. plumb install
+// starts each executable with an empty stdin to check that this machine can run it.
 func run(stdin io.Reader, stdout io.Writer) int {
 	request, err := io.ReadAll(io.LimitReader(stdin, maxRequest))
 	if err == nil && len(request) == 0 {
@@ -74,7 +74,7 @@ func (s *session) serve(text []byte, answer *datastore.Answer) (err error) {
 	return verbs[s.Verb](s, ctx, answer)
 }
 
-// verbs are the functions of the verbs. They fill the answer.
+// verbs lists the function of each verb, which fills in the answer.
 var verbs = map[string]func(*session, context.Context, *datastore.Answer) error{
 	datastore.Claim:      (*session).claim,
 	datastore.Release:    (*session).release,

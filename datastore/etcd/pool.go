@@ -16,28 +16,28 @@ import (
 // windowSize is how many addresses one read of claim covers, at most.
 const windowSize = 256
 
-// sampled is how many parts of a pool one read counts the owners in. etcd looks at the key of each owner that it
-// counts, which takes 0.1 µs: 50 ms for 500,000.
+// sampled is the number of parts of a pool in which one read counts the owners. etcd visits the key of each owner that it
+// counts, which takes 0.1 µs, and 50 ms for 500,000 owners.
 const sampled = 32
 
-// maxFree is the largest number of free addresses that an answer has: numbers in JSON are exact up to it.
+// maxFree is the largest number of free addresses in an answer, because larger numbers are not exact in JSON.
 const maxFree = 1 << 53
 
-// A block is the addresses from first to last, with both. They share the upper 64 bits of IPv6.
+// A block is the addresses from first to last, including both. IPv6 addresses of a block share their upper 64 bits.
 type block struct {
 	v4          bool
-	high        uint64 // upper 64 bits of IPv6
+	high        uint64 // upper 64 bits of IPv6; 0 for IPv4
 	first, last uint64
 }
 
-// A pool is blocks that do not overlap, and the addresses in them that must not be given.
+// A pool is a list of blocks that do not overlap, and the addresses in them that must not be given.
 type pool struct {
 	blocks   []block
-	excluded []block // each is in one block; they do not overlap
+	excluded []block // parts of blocks that do not overlap
 	prefixes []netip.Prefix
 }
 
-// newPool checks ranges and exclusions. An error names all problems.
+// newPool returns the pool of these ranges and exclusions. An error names all problems.
 func newPool(ranges []datastore.Range, exclude []netip.Prefix) (pool, error) {
 	p := pool{prefixes: outermost(exclude)}
 	var errs []error
@@ -56,7 +56,7 @@ func newPool(ranges []datastore.Range, exclude []netip.Prefix) (pool, error) {
 	}
 	for _, prefix := range p.prefixes {
 		if !prefix.IsValid() || !isAddress(prefix.Addr()) {
-			errs = append(errs, fmt.Errorf("exclude: %q is no prefix", prefix))
+			errs = append(errs, fmt.Errorf("exclude: %q is not a prefix", prefix))
 			continue
 		}
 		first, last := prefix.Addr(), lastOf(prefix)
@@ -67,7 +67,7 @@ func newPool(ranges []datastore.Range, exclude []netip.Prefix) (pool, error) {
 		}
 	}
 	if n := len(p.blocks) + len(p.excluded); n > maxRanges {
-		errs = append(errs, fmt.Errorf("ranges and exclude have %d parts; at most %d are possible", n, maxRanges))
+		errs = append(errs, fmt.Errorf("ranges and exclude: want at most %d parts, got %d", maxRanges, n))
 	}
 	return p, errors.Join(errs...)
 }
@@ -83,12 +83,12 @@ func newBlock(first, last netip.Addr) (block, error) {
 	high, low := split(first)
 	lastHigh, end := split(last)
 	if high != lastHigh {
-		return block{}, fmt.Errorf("ranges: %v-%v: a range can be a /64 at most", first, last)
+		return block{}, fmt.Errorf("ranges: %v-%v must be in one /64", first, last)
 	}
 	return block{first.Is4(), high, low, end}, nil
 }
 
-// part returns the addresses of the block that are from first to last, if there are any.
+// part returns the part of the block from first to last, and false if it is empty.
 func (b block) part(first, last netip.Addr) (block, bool) {
 	if first.Is4() != b.v4 {
 		return block{}, false
@@ -147,22 +147,22 @@ func (b block) addr(low uint64) netip.Addr {
 	return netip.AddrFrom16([16]byte(binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, b.high), low)))
 }
 
-// size is the number of addresses, at most maxFree.
+// size returns the number of addresses, at most maxFree.
 func (b block) size() uint64 { return min(b.last-b.first, maxFree-1) + 1 }
 
-// windows is the number of windows that have addresses of the block.
+// windows returns the number of windows that contain addresses of the block.
 func (b block) windows() uint64 { return b.last/windowSize - b.first/windowSize + 1 }
 
-// window is the part of the block in its nth window.
+// window returns the part of the block in its nth window.
 func (b block) window(n uint64) block {
 	w := (b.first/windowSize + n) * windowSize
 	return block{b.v4, b.high, max(b.first, w), min(b.last, w+windowSize-1)}
 }
 
-// counted are the blocks whose addresses free needs the number of.
+// counted returns the blocks whose owners the method free needs the number of.
 func (p pool) counted() []block { return slices.Concat(p.blocks, p.excluded) }
 
-// free is the number of free addresses, where used has the number of used ones for each block of counted.
+// free returns the number of free addresses. used contains the number of owners in each block of counted.
 func (p pool) free(used []int64) uint64 {
 	var all, gone uint64
 	for i, b := range p.counted() {
@@ -175,10 +175,10 @@ func (p pool) free(used []int64) uint64 {
 	return all - min(all, gone)
 }
 
-// size is the number of addresses that can be free, at most maxFree.
+// size returns the number of addresses that can be free, at most maxFree.
 func (p pool) size() uint64 { return p.free(make([]int64, len(p.counted()))) }
 
-// sample returns random windows of the pool, as a pool. A pool with few windows is its own sample, and whole is true.
+// sample returns random windows of the pool, as a pool. For a pool with few windows it returns the pool itself, and true.
 func (p pool) sample() (s pool, whole bool) {
 	for w := range p.windows() {
 		if len(s.blocks)+len(s.excluded) >= sampled {
@@ -198,8 +198,8 @@ func (p pool) sample() (s pool, whole bool) {
 	return s, false
 }
 
-// estimate returns how many addresses of the pool are free, where used has the number of used ones for each
-// block that a sample counts. It is exact if the sample is the pool, and 0 only if none in the sample is free.
+// estimate returns how many addresses of the pool are free. used contains the number of owners in each block that the
+// sample counts. The estimate is exact if the sample is the pool, and 0 only if no address of the sample is free.
 func (p pool) estimate(sample pool, used []int64) uint64 {
 	all := sample.size()
 	if all == 0 {
@@ -210,7 +210,7 @@ func (p pool) estimate(sample pool, used []int64) uint64 {
 	return free
 }
 
-// windowCount is the number of windows, or 2^64-1 if there are more.
+// windowCount returns the number of windows, or 2^64-1 if there are more.
 func (p pool) windowCount() (total uint64) {
 	for _, b := range p.blocks {
 		sum, carry := bits.Add64(total, b.windows(), 0)
@@ -219,8 +219,9 @@ func (p pool) windowCount() (total uint64) {
 	return total
 }
 
-// windows yields all windows, from a random one on. Neighbors may all be full, so the step from one window to the next is the
-// golden section of their number: the first windows are then spread evenly (Knuth, The Art of Computer Programming 3, 6.4).
+// windows yields all windows, beginning with a random one. Because neighboring windows may all be full, the step from one
+// window to the next is the golden section of their number, which spreads the first windows evenly (Knuth, The Art of
+// Computer Programming 3, 6.4).
 func (p pool) windows() iter.Seq[block] {
 	return func(yield func(block) bool) {
 		total := p.windowCount()
@@ -241,8 +242,8 @@ func (p pool) windows() iter.Seq[block] {
 	}
 }
 
-// goldenStep returns the first number from the golden section of n on that has no common divisor with n, so that steps of
-// this length reach all numbers below n. n must be more than 2.
+// goldenStep returns the first number at or after the golden section of n that has no common divisor with n, so that
+// steps of this length reach all numbers below n. n must be greater than 2.
 func goldenStep(n uint64) uint64 {
 	const golden = 0x9E3779B97F4A7C15 // 2⁶⁴ / 1.618…
 	for step, _ := bits.Mul64(n, golden); ; step++ {
@@ -282,7 +283,7 @@ func (p pool) candidates(w block, taken map[netip.Addr]bool) (free []netip.Addr)
 	return free
 }
 
-// count returns how many of the addresses count in free.
+// count returns how many of the addresses free counts.
 func (p pool) count(addresses map[netip.Addr]string) (n int) {
 	for a := range addresses {
 		for i, b := range p.counted() {

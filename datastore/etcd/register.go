@@ -12,12 +12,12 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// register registers the node, and answers with all addresses that belong to it, each with a new claim. An
-// answer with what etcd has, without new claims, would be wrong: a release of an earlier call, whose
-// outcome is unknown, may be applied after the read. After the change it no longer fits.
+// register registers the node, and answers with all addresses that it owns, each with a new claim. Merely reading would
+// be unsafe, because an earlier release with an unknown outcome may still be applied. That release compares the old
+// claim, so that the new claim makes it fail.
 func (s *session) register(ctx context.Context, answer *datastore.Answer) error {
 	for range maxRounds {
-		v, has, err := s.holdings(ctx, s.Node)
+		v, owned, err := s.ownedBy(ctx, s.Node)
 		if err == nil {
 			err = errors.Join(s.checkStore(), s.checkMachine(v), s.checkFrozen(v))
 		}
@@ -34,11 +34,11 @@ func (s *session) register(ctx context.Context, answer *datastore.Answer) error 
 		if !registered {
 			continue
 		}
-		renewed, err := s.renew(ctx, has)
+		renewed, err := s.renew(ctx, owned)
 		if err != nil {
 			return err
 		}
-		if len(renewed) == len(has) {
+		if len(renewed) == len(owned) {
 			answer.Addresses, answer.Free = renewed, v.free
 			return nil
 		}
@@ -46,14 +46,14 @@ func (s *session) register(ctx context.Context, answer *datastore.Answer) error 
 	return s.busy()
 }
 
-// busy is the error of a call during which another call for the node has changed the registration.
+// busy returns the error for a call during which other calls for the node kept changing the registration.
 func (s *session) busy() error {
-	return failf(types.CodeTryAgain, datastore.ReasonUnreachable, "other calls for node %s run in segment %s at the same time; try again", s.Node, s.Segment)
+	return failf(types.CodeTryAgain, datastore.ReasonUnreachable, "other calls for node %s of segment %s run at the same time; try again", s.Node, s.Segment)
 }
 
-// commitRegistration writes the node's registration, and runs the operations in more, if the registration is still what this
-// call read first, frozen and store are still as in the view, and the node has got no address since the view was read:
-// a claim of the previous registration may have arrived. It reports whether it did.
+// commitRegistration writes the node's registration and runs the operations in more, and reports whether its conditions
+// held: nothing has written the registration since this call first read it; nothing has written the keys frozen and store
+// since the view was read; and the node owns no newer address, which a claim of the previous registration can add.
 func (s *session) commitRegistration(ctx context.Context, v view, more ...clientv3.Op) (bool, error) {
 	if v.node.revision != s.registration {
 		return false, s.busy()
@@ -71,16 +71,15 @@ func (s *session) commitRegistration(ctx context.Context, v view, more ...client
 	return true, nil
 }
 
-// renew gives the addresses new claims, if they still have those that were read. It returns the new ones;
-// those of other addresses are missing.
-func (s *session) renew(ctx context.Context, has map[netip.Addr]holding) (map[netip.Addr]string, error) {
+// renew gives the addresses new claims, and returns these. It skips addresses whose claim has changed since it was read.
+func (s *session) renew(ctx context.Context, owned map[netip.Addr]ownership) (map[netip.Addr]string, error) {
 	renewed := map[netip.Addr]string{}
-	for _, batch := range batches(has) {
+	for _, batch := range batches(owned) {
 		var ops []clientv3.Op
 		claims := make([]string, len(batch))
 		for i, a := range batch {
 			claims[i] = newClaim()
-			ops = append(ops, nested(s.owns(s.Node, a, has[a].claim), s.give(a, claims[i], has[a].since)))
+			ops = append(ops, nested(s.owns(s.Node, a, owned[a].claim), s.give(a, claims[i], owned[a].since)))
 		}
 		resp, err := s.change(ctx, []clientv3.Cmp{s.unfrozen(), s.registered()}, ops, nil)
 		if err != nil || !resp.Succeeded {
@@ -95,13 +94,13 @@ func (s *session) renew(ctx context.Context, has map[netip.Addr]holding) (map[ne
 	return renewed, nil
 }
 
-// resync makes etcd agree with the addresses of the request, which are all that the node owns: it gives
-// them to the node, with new claims, and removes the node as the owner of others. It freezes the segment
-// if etcd is behind what the node has seen. An address that another node has stays with it, and is
-// a conflict: that node has it in fact, or has yet to resync.
+// resync makes etcd agree with the addresses of the request, which are all addresses that the node owns. It gives them to
+// the node with new claims, and removes the node as the owner of all others. It freezes the segment if etcd is behind
+// what the node has seen. An address that another node owns stays with that node, and resync answers with a conflict,
+// because that node may really use the address, or may not have resynced yet.
 func (s *session) resync(ctx context.Context, answer *datastore.Answer) error {
 	for range maxRounds {
-		v, has, err := s.holdings(ctx, s.Node)
+		v, owned, err := s.ownedBy(ctx, s.Node)
 		if err == nil {
 			err = s.checkMachine(v)
 		}
@@ -119,7 +118,7 @@ func (s *session) resync(ctx context.Context, answer *datastore.Answer) error {
 		if !registered {
 			continue
 		}
-		r := resync{has: has, given: map[netip.Addr]string{}, conflicts: map[netip.Addr]string{}}
+		r := resync{owned: owned, given: map[netip.Addr]string{}, conflicts: map[netip.Addr]string{}}
 		if err := s.apply(ctx, &r); err != nil {
 			return err
 		}
@@ -130,24 +129,25 @@ func (s *session) resync(ctx context.Context, answer *datastore.Answer) error {
 	return s.busy()
 }
 
+// resynced fills in the answer of a resync.
 func (s *session) resynced(ctx context.Context, answer *datastore.Answer, r resync) error {
 	v, err := s.look(ctx)
 	answer.Addresses, answer.Conflicts, answer.Free, answer.Frozen = r.given, r.conflicts, v.free, frozenText(v)
 	return err
 }
 
-// A resync is what etcd has for the node, and what became of it.
+// A resync contains the addresses that the node owned in etcd, and the outcome of the call.
 type resync struct {
-	has       map[netip.Addr]holding
-	given     map[netip.Addr]string
-	conflicts map[netip.Addr]string
-	changed   bool // since has was read
+	owned     map[netip.Addr]ownership
+	given     map[netip.Addr]string // with their new claims
+	conflicts map[netip.Addr]string // with the nodes that own them
+	changed   bool                  // another call has changed an owner since owned was read
 }
 
 // apply gives and takes the addresses of a resync.
 func (s *session) apply(ctx context.Context, r *resync) error {
 	all := map[netip.Addr]bool{}
-	for a := range r.has {
+	for a := range r.owned {
 		all[a] = true
 	}
 	for a := range s.Addresses {
@@ -158,7 +158,7 @@ func (s *session) apply(ctx context.Context, r *resync) error {
 		claims, since := make([]string, len(batch)), now()
 		for i, a := range batch {
 			claims[i] = newClaim()
-			ops = append(ops, s.resyncOne(r.has, a, claims[i], since))
+			ops = append(ops, s.resyncOne(r.owned, a, claims[i], since))
 		}
 		resp, err := s.change(ctx, []clientv3.Cmp{s.registered()}, ops, nil)
 		if err != nil {
@@ -175,16 +175,16 @@ func (s *session) apply(ctx context.Context, r *resync) error {
 	return nil
 }
 
-// resyncOne is the part of the transaction for one address. Its alternative reads the owner.
-func (s *session) resyncOne(has map[netip.Addr]holding, a netip.Addr, claim, since string) clientv3.Op {
-	h, listed := has[a]
+// resyncOne returns the part of the transaction for one address. If its condition does not hold, it reads the owner.
+func (s *session) resyncOne(owned map[netip.Addr]ownership, a netip.Addr, claim, since string) clientv3.Op {
+	o, isOwned := owned[a]
 	_, mine := s.Addresses[a]
 	owner := clientv3.OpGet(s.owner(a))
 	switch {
 	case !mine:
-		return nested(s.owns(s.Node, a, h.claim), s.take(s.Node, a), owner)
-	case listed:
-		return nested(s.owns(s.Node, a, h.claim), s.give(a, claim, h.since), owner)
+		return nested(s.owns(s.Node, a, o.claim), s.take(s.Node, a), owner)
+	case isOwned:
+		return nested(s.owns(s.Node, a, o.claim), s.give(a, claim, o.since), owner)
 	}
 	return nested(absent(s.owner(a)), s.give(a, claim, since), owner)
 }
@@ -208,24 +208,24 @@ func (s *session) note(r *resync, a netip.Addr, claim string, resp *clientv3.Txn
 	}
 }
 
-// removeNode removes the registration of the target, if it is what the request says, and then its addresses.
-// Without a registration, claims of the target that are still on their way do nothing. If another one
-// appears meanwhile, the rest of the addresses belongs to the new registration, which remove-node returns.
+// removeNode removes the registration of the target if it has the machine and boot of the request, and then frees the
+// target's addresses. Without a registration, claims of the target that arrive late do nothing. If the target registers
+// again meanwhile, the remaining addresses belong to the new registration, which removeNode answers with.
 func (s *session) removeNode(ctx context.Context, answer *datastore.Answer) error {
 	s.Node = s.Target
 	for removed := false; ; {
-		v, has, err := s.holdings(ctx, s.Target)
+		v, owned, err := s.ownedBy(ctx, s.Target)
 		switch {
 		case err != nil:
 			return err
 		case v.node.value == "":
-			return s.takeAll(ctx, has, v, answer)
+			return s.takeAll(ctx, owned, v, answer)
 		case removed:
-			s.tellRegistration(answer, v.node.value)
+			s.addRegistration(answer, v.node.value)
 			return nil
 		case v.node.value != s.identity():
 			return failf(types.CodeConfig, datastore.ReasonMachine,
-				"node %s of segment %s is registered with machine and boot %q, and the request names %q: another machine or boot has taken its place; see verb list",
+				"node %s of segment %s is registered with machine and boot %q, and the request names %q; run verb list to see what is registered now",
 				s.Target, s.Segment, v.node.value, s.identity())
 		}
 		resp, err := s.change(ctx, []clientv3.Cmp{v.node.unchanged()}, []clientv3.Op{clientv3.OpDelete(s.node(s.Target)), clientv3.OpDelete(s.last(s.Target))}, nil)
@@ -236,25 +236,25 @@ func (s *session) removeNode(ctx context.Context, answer *datastore.Answer) erro
 	}
 }
 
-// takeAll removes the addresses of the target, while it is not registered.
-func (s *session) takeAll(ctx context.Context, has map[netip.Addr]holding, v view, answer *datastore.Answer) error {
+// takeAll frees the addresses of the target, while it is not registered.
+func (s *session) takeAll(ctx context.Context, owned map[netip.Addr]ownership, v view, answer *datastore.Answer) error {
 	answer.Addresses, answer.Frozen = map[netip.Addr]string{}, frozenText(v)
-	for _, batch := range batches(has) {
+	for _, batch := range batches(owned) {
 		var ops []clientv3.Op
 		for _, a := range batch {
-			ops = append(ops, nested(s.owns(s.Target, a, has[a].claim), s.take(s.Target, a)))
+			ops = append(ops, nested(s.owns(s.Target, a, owned[a].claim), s.take(s.Target, a)))
 		}
 		resp, err := s.change(ctx, []clientv3.Cmp{absent(v.node.key)}, ops, []clientv3.Op{clientv3.OpGet(v.node.key)})
 		if err != nil {
 			return err
 		}
 		if !resp.Succeeded {
-			s.tellRegistration(answer, valueOf((*clientv3.GetResponse)(resp.Responses[0].GetResponseRange())))
+			s.addRegistration(answer, valueOf((*clientv3.GetResponse)(resp.Responses[0].GetResponseRange())))
 			break
 		}
 		for i, a := range batch {
 			if resp.Responses[i].GetResponseTxn().Succeeded {
-				answer.Addresses[a] = has[a].claim
+				answer.Addresses[a] = owned[a].claim
 			}
 		}
 	}
@@ -262,8 +262,8 @@ func (s *session) takeAll(ctx context.Context, has map[netip.Addr]holding, v vie
 	return nil
 }
 
-// tellRegistration adds the registration of the target to the answer.
-func (s *session) tellRegistration(answer *datastore.Answer, identity string) {
+// addRegistration adds the registration of the target to the answer.
+func (s *session) addRegistration(answer *datastore.Answer, identity string) {
 	machine, boot, _ := strings.Cut(identity, " ")
 	answer.Nodes = map[string]datastore.Node{s.Target: {Machine: machine, Boot: boot}}
 }

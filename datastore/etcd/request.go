@@ -12,8 +12,8 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// Limits of a request. etcd takes 128 operations in a transaction, unless --max-txn-ops says otherwise,
-// and each range and each exclusion is one operation of the first transaction.
+// Limits of a request. By default (--max-txn-ops) etcd accepts 128 operations in a transaction, and each range and each
+// exclusion is one operation of the first transaction.
 const (
 	maxRequest   = 16 << 20 // bytes
 	maxRanges    = 100      // ranges and exclusions
@@ -29,7 +29,7 @@ type request struct {
 	pool   pool
 }
 
-// decode decodes and checks a request. An error names all problems, except that wrong JSON comes first.
+// decode decodes and checks a request. An error names all invalid values, but only if the text is valid JSON.
 func decode(text []byte) (*request, error) {
 	r := &request{}
 	if err := decodeStrictly(text, &r.Request); err != nil {
@@ -52,7 +52,7 @@ func decode(text []byte) (*request, error) {
 	return r, nil
 }
 
-// decodeStrictly refuses unknown keys and text after the JSON value.
+// decodeStrictly decodes a JSON value into out. Unknown keys, and text after the value, are errors.
 func decodeStrictly(text []byte, out any) error {
 	dec := json.NewDecoder(strings.NewReader(string(text)))
 	dec.DisallowUnknownFields()
@@ -65,19 +65,18 @@ func decodeStrictly(text []byte, out any) error {
 	return nil
 }
 
-// needsNode are the verbs that act for the node of the request. Machine and boot are of that node, or, for
-// remove-node, of the target.
+// needsNode lists the verbs that act for the node of the request, and therefore need its machine and boot.
 var needsNode = []string{datastore.Claim, datastore.Release, datastore.Register, datastore.Resync}
 
 // check reports what is wrong with the request, except ranges and the datastore's configuration.
 func (r *request) check(problem func(wrong bool, format string, args ...any)) {
 	_, known := verbs[r.Verb]
 	problem(!known, "verb %q is unknown", r.Verb)
-	problem(!isName(r.Segment), "segment %q must have letters, digits, '.', '_' and '-' only, and begin with a letter or digit", r.Segment)
+	problem(!isName(r.Segment), "segment %q must consist of letters, digits, '.', '_' and '-', and begin with a letter or digit", r.Segment)
 	acts, removeNode := slices.Contains(needsNode, r.Verb), r.Verb == datastore.RemoveNode
-	problem((acts || r.Node != "") && !isNode(r.Node), "node %q must be a name, or two names with ':' between them; names have letters, digits, '.', '_' and '-' only, and begin with a letter or digit", r.Node)
+	problem((acts || r.Node != "") && !isNode(r.Node), "node %q must be a name, or two names with ':' between them; names consist of letters, digits, '.', '_' and '-', and begin with a letter or digit", r.Node)
 	for _, f := range []struct{ key, value string }{{"machine", r.Machine}, {"boot", r.Boot}} {
-		problem(removeNode && f.value == "", "%s is missing: name what verb list tells of node %s", f.key, r.Target)
+		problem(removeNode && f.value == "", "%s is missing; set it to what verb list prints for node %s", f.key, r.Target)
 		problem((acts || removeNode && f.value != "") && !isWord(f.value), "%s %q must be 1 to %d characters without white space", f.key, f.value, maxName)
 	}
 	problem((removeNode || r.Target != "") && !isNode(r.Target), "target %q must be the name of a node", r.Target)
@@ -86,26 +85,26 @@ func (r *request) check(problem func(wrong bool, format string, args ...any)) {
 		r.checkClaim(problem)
 	}
 	for a, claim := range r.Addresses {
-		problem(!isAddress(a), "addresses: %q is no address, or has a zone", a)
+		problem(!isAddress(a), "addresses: %q must be an address, not IPv4-mapped and without a zone", a)
 		problem(r.Verb == datastore.Release && !isWord(claim), "addresses: claim %q of %v must be 1 to %d characters without white space", claim, a, maxName)
 	}
 }
 
 func (r *request) checkClaim(problem func(wrong bool, format string, args ...any)) {
-	problem(len(r.Requested) > 0 && r.Want != 0, "want and requested exclude each other")
+	problem(len(r.Requested) > 0 && r.Want != 0, "want and requested cannot be combined")
 	problem(len(r.Requested) == 0 && (r.Want < 1 || r.Want > maxWant), "want %d must be from 1 to %d", r.Want, maxWant)
 	problem(len(r.Requested) == 0 && len(r.Ranges) == 0, "ranges is missing")
-	problem(len(r.Requested) > maxRequested, "requested has %d addresses; at most %d are possible", len(r.Requested), maxRequested)
+	problem(len(r.Requested) > maxRequested, "requested: want at most %d addresses, got %d", maxRequested, len(r.Requested))
 	for i, a := range r.Requested {
-		problem(!isAddress(a), "requested: %q is no address, or has a zone", a)
-		problem(slices.Contains(r.Requested[:i], a), "requested: %v is there twice", a)
+		problem(!isAddress(a), "requested[%d]: %q must be an address, not IPv4-mapped and without a zone", i, a)
+		problem(slices.Contains(r.Requested[:i], a), "requested[%d]: %v is listed twice", i, a)
 	}
 }
 
-// isAddress reports whether a is an address that has one form only.
+// isAddress reports whether a is an address with one text form only.
 func isAddress(a netip.Addr) bool { return a.IsValid() && a.Zone() == "" && !a.Is4In6() }
 
-// isName reports whether s can be a part of a key: names of networks (SPEC 1.1.0, section 1) and hosts.
+// isName reports whether s can be a part of a key, as names of networks (SPEC 1.1.0, section 1) and hosts can.
 func isName(s string) bool {
 	for i, r := range s {
 		alphanumeric := 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9'
@@ -116,16 +115,16 @@ func isName(s string) bool {
 	return s != "" && len(s) <= maxName
 }
 
-// isNode reports whether s can be the name of a node: a name, or two with a separator that no name has.
+// isNode reports whether s can be the name of a node, which is a name, or two names with a colon between them.
 func isNode(s string) bool {
 	first, second, two := strings.Cut(s, ":")
 	return isName(first) && (!two || isName(second)) && len(s) <= maxName
 }
 
-// isWord reports whether s has printable ASCII characters only, and no white space.
+// isWord reports whether s consists of printable ASCII characters without white space.
 func isWord(s string) bool {
 	return s != "" && len(s) <= maxName && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
 }
 
-// identity is the value of a node's registration.
+// identity returns the value of the registration with the machine and boot of the request.
 func (r *request) identity() string { return fmt.Sprintf("%s %s", r.Machine, r.Boot) }

@@ -29,8 +29,8 @@ const (
 	retryRead = 100 * time.Millisecond
 )
 
-// keys are the keys of a segment. Addresses are "4/" or "6/" and a fixed number of hexadecimal digits, so
-// that the order of keys is that of addresses.
+// keys returns the keys of a segment. An address is "4/" or "6/" and a fixed number of hexadecimal digits, so that keys
+// and addresses have the same order.
 //
 //	<root>a/4/0a070029         "<node> <claim>"    the owner of an address
 //	<root>n/<node>/4/0a070029  "<claim> <time>"    the same, by node
@@ -48,7 +48,7 @@ func (k keys) last(node string) string              { return k.root + "last/" + 
 func (k keys) frozen() string                       { return k.root + "frozen" }
 func (k keys) store() string                        { return k.root + "store" }
 
-// rangeOf are the keys of the owners of a block, for clientv3.WithRange.
+// rangeOf returns the first key of the owners of a block, and the end for clientv3.WithRange.
 func (k keys) rangeOf(b block) (key, end string) {
 	return k.owner(b.addr(b.first)), k.owner(b.addr(b.last)) + "\x00"
 }
@@ -67,20 +67,20 @@ func addrOf(key []byte) (netip.Addr, error) {
 	b, err := hex.DecodeString(text)
 	a, ok := netip.AddrFromSlice(b)
 	if err != nil || !ok {
-		return a, fmt.Errorf("etcd has key %q, which does not end with an address", key)
+		return a, fmt.Errorf("etcd: key %q does not end with an address", key)
 	}
 	return a, nil
 }
 
-// A session is one call: a request, and the member of etcd that serves it.
+// A session is one call, with its request and the etcd member that serves it.
 type session struct {
 	*request
 	keys
 	client   *clientv3.Client // nil before the first read
-	revision int64            // the highest one seen in this call
-	storeID  string           // the last one seen in this call
-	// registration is the revision of the node's registration that this call read first, or wrote; 0: there was
-	// none, and -1: not read yet. Each change of the node compares it, so that one that arrives after a later
+	revision int64            // the highest revision seen in this call
+	storeID  string           // the last store ID seen in this call
+	// registration is the revision of the node's registration that this call first read, or wrote. It is 0 if there was
+	// none, and -1 before the first read. Each change of the node compares it, so that a change that arrives after a later
 	// register or remove-node does nothing.
 	registration int64
 }
@@ -91,7 +91,7 @@ func (s *session) close() {
 	}
 }
 
-// An entry is a key with its value, and the revision of its last change. Both are zero if it does not exist.
+// An entry is a key with its value and the revision of its last change. Both are zero if the key does not exist.
 type entry struct {
 	key, value string
 	revision   int64
@@ -104,7 +104,7 @@ func entryOf(key string, r *clientv3.GetResponse) entry {
 	return entry{key, string(r.Kvs[0].Value), r.Kvs[0].ModRevision}
 }
 
-// unchanged is the condition that nothing has written or removed the entry since it was read.
+// unchanged is the condition that no change has written or removed the entry since it was read.
 func (e entry) unchanged() clientv3.Cmp { return unchangedSince(e.key, e.revision) }
 
 func unchangedSince(key string, revision int64) clientv3.Cmp {
@@ -116,12 +116,12 @@ type view struct {
 	node   entry // the registration of the request's node
 	frozen entry
 	store  entry
-	free   uint64 // an estimate in a large pool, and 0 only if none is free
-	extra  []*clientv3.GetResponse
+	free   uint64                  // the number of free addresses; an estimate in a large pool, and 0 only if none is free
+	extra  []*clientv3.GetResponse // the results of the operations that the caller passed
 }
 
-// look reads, at one revision, what each verb needs, and the results of extra, which are get operations.
-// The first call also finds a member that answers.
+// look reads what each verb needs, and runs the get operations in extra, at one revision. The first call also finds a
+// member that answers.
 func (s *session) look(ctx context.Context, extra ...clientv3.Op) (view, error) {
 	sample, whole := s.pool.sample()
 	v, err := s.lookAt(ctx, sample, extra)
@@ -131,12 +131,12 @@ func (s *session) look(ctx context.Context, extra ...clientv3.Op) (view, error) 
 	return v, err
 }
 
-// lookUncounted is look without counting: free is 0.
+// lookUncounted is look without counting. The view's field free is 0.
 func (s *session) lookUncounted(ctx context.Context, extra ...clientv3.Op) (view, error) {
 	return s.lookAt(ctx, pool{}, extra)
 }
 
-// lookAt is look with a sample of the pool.
+// lookAt is look, and counts the owners in a sample of the pool.
 func (s *session) lookAt(ctx context.Context, sample pool, extra []clientv3.Op) (view, error) {
 	ops := []clientv3.Op{clientv3.OpGet(s.frozen()), clientv3.OpGet(s.store()), clientv3.OpGet(s.node(s.Node))}
 	fixed := len(ops)
@@ -190,10 +190,9 @@ func (s *session) read(ctx context.Context, ops []clientv3.Op) (*clientv3.TxnRes
 	return resp, nil
 }
 
-// firstMember reads from the endpoints, in random order, and returns the first answer with its client. It
-// turns to the next endpoint when there is no answer for some time, because a member may accept
-// connections and not serve: it has stopped, or has no connection to the others. So the change that
-// follows goes to a member that serves.
+// firstMember reads from the endpoints in random order, and returns the first answer with its client, so that the change
+// that follows goes to a member that serves. It also tries the next endpoint when there is no answer for nextEndpoint,
+// because a member may accept connections and not serve them if it is stopped, or not connected to the others.
 func (s *session) firstMember(ctx context.Context, ops []clientv3.Op) (*clientv3.Client, *clientv3.TxnResponse, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -204,8 +203,8 @@ func (s *session) firstMember(ctx context.Context, ops []clientv3.Op) (*clientv3
 	return a.client, a.resp, err
 }
 
-// firstOf makes n attempts at the same time, and returns the first that succeeds. It closes the clients of all
-// others. If an attempt is refused, or if all fail, it returns an error.
+// firstOf starts n attempts at the same time, and returns the first that succeeds. It closes the clients of all others.
+// If etcd refuses an attempt, or if all attempts fail, it returns an error.
 func firstOf(n int, try func(i int) attempt) (attempt, error) {
 	results := make(chan attempt, n)
 	for i := range n {
@@ -228,7 +227,7 @@ func firstOf(n int, try func(i int) attempt) (attempt, error) {
 	return attempt{}, errors.Join(errs...)
 }
 
-// closeAll closes the clients of so many attempts that are still to come.
+// closeAll closes the clients of the next n attempts.
 func closeAll(results <-chan attempt, n int) {
 	for range n {
 		(<-results).close()
@@ -273,8 +272,8 @@ func (c config) try(ctx context.Context, endpoint string, delay time.Duration, o
 	return a
 }
 
-// recordError stores the text of each error in last. The client replaces errors at the deadline, and says
-// no longer why it could not connect.
+// recordError stores the text of each error in last, because at the deadline the client replaces the error that says why it
+// could not connect.
 func recordError(last *atomic.Pointer[string]) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		err := invoke(ctx, method, req, reply, cc, opts...)
@@ -301,8 +300,7 @@ func readFrom(ctx context.Context, client *clientv3.Client, ops []clientv3.Op) (
 	}
 }
 
-// change runs a transaction that changes something. The caller must report an error with ReasonUnknown,
-// and must not repeat the transaction.
+// change runs a transaction that writes keys. The caller must not repeat it after an error with datastore.ReasonUnknown.
 func (s *session) change(ctx context.Context, cmps []clientv3.Cmp, then, otherwise []clientv3.Op) (*clientv3.TxnResponse, error) {
 	resp, err := s.client.Txn(ctx).If(cmps...).Then(then...).Else(otherwise...).Commit()
 	if err != nil {
@@ -312,62 +310,62 @@ func (s *session) change(ctx context.Context, cmps []clientv3.Cmp, then, otherwi
 	return resp, nil
 }
 
-// isRefusal reports whether etcd refused a request for good: it did nothing, and will not do it later.
-// Other errors say nothing about the outcome of a change.
+// isRefusal reports whether etcd refused a request, so that it neither has run nor will run. After other errors, the
+// outcome of a change is unknown.
 func isRefusal(err error) bool {
 	var e rpctypes.EtcdError
 	if !errors.As(err, &e) {
-		return false // of the client or the connection
+		return false // an error of the client or the connection
 	}
 	switch e.Code() {
 	case codes.InvalidArgument:
-		return !errors.Is(e, rpctypes.ErrAuthOldRevision) // a member that is about to learn of a changed role
+		return !errors.Is(e, rpctypes.ErrAuthOldRevision) // a member that does not know of a changed role yet
 	case codes.PermissionDenied, codes.Unauthenticated, codes.ResourceExhausted:
 		return true
 	}
 	return false
 }
 
-// readError returns the error of an answer for an error of a read.
+// readError returns the error to answer with after a read has failed.
 func (s *session) readError(err error) error {
 	if isRefusal(err) {
 		return s.refusal(err)
 	}
-	hint := ""
+	advice := ""
 	if s.config.tls != nil {
-		hint = " (the log of etcd names a certificate that it refuses)"
+		advice = "; if etcd refuses the certificate, its log says so"
 	}
 	return failf(types.CodeTryAgain, datastore.ReasonUnreachable, "etcd did not answer within %v: %s%s",
-		s.config.timeout, strings.ReplaceAll(err.Error(), "\n", "; "), hint)
+		s.config.timeout, strings.ReplaceAll(err.Error(), "\n", "; "), advice)
 }
 
-// changeError returns the error of an answer for an error of a change.
+// changeError returns the error to answer with after a change has failed.
 func (s *session) changeError(err error) error {
 	switch {
-	case errors.Is(err, rpctypes.ErrNoSpace): // even for a change that etcd has applied, because it checks the quota twice
+	case errors.Is(err, rpctypes.ErrNoSpace): // etcd checks the quota twice, so that it can answer this after it has applied the change
 		return failf(types.CodeTryAgain, datastore.ReasonUnknown,
-			"etcd's database is full (alarm NOSPACE), and the change may have happened: compact and defragment it, and disarm the alarm; then register")
+			"etcd's database is full (alarm NOSPACE), and the change may have happened; compact and defragment it, disarm the alarm, and register")
 	case isRefusal(err):
 		return s.refusal(err)
 	}
 	return failf(types.CodeTryAgain, datastore.ReasonUnknown,
-		"etcd did not confirm a change, which may happen now or later: register before the next claim: %w", err)
+		"etcd did not confirm a change, which may happen now or later: %w; register before the next claim", err)
 }
 
-// refusal returns the error of an answer for a request that etcd refused.
+// refusal returns the error to answer with after etcd has refused a request.
 func (s *session) refusal(err error) error {
 	var e rpctypes.EtcdError
 	switch errors.As(err, &e); {
 	case e.Code() == codes.PermissionDenied || e.Code() == codes.Unauthenticated:
-		return failf(types.CodeConfig, datastore.ReasonDenied, "etcd refuses the certificate %s: grant its user a role with readwrite on the prefix %s: %w",
-			s.config.CertFile, s.root, e)
+		return failf(types.CodeConfig, datastore.ReasonDenied, "etcd refuses the certificate %s: %w; grant its user a role with readwrite on the prefix %s",
+			s.config.CertFile, e, s.root)
 	case e.Code() == codes.ResourceExhausted:
 		return failf(types.CodeTryAgain, datastore.ReasonUnreachable, "etcd is overloaded: %w", e)
 	}
 	return failf(types.CodeInternal, datastore.ReasonInternal, "etcd refuses the request: %w", e)
 }
 
-// eachValue calls f with the last part of each key and the words of its value: the first, and the rest.
+// eachValue calls f with the last part of each key, the first word of its value, and the rest of the value.
 func eachValue(kvs []*mvccpb.KeyValue, f func(name, first, rest string)) {
 	for _, kv := range kvs {
 		first, rest, _ := strings.Cut(string(kv.Value), " ")

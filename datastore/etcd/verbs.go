@@ -17,18 +17,18 @@ import (
 )
 
 const (
-	// claimBatch is how many addresses one transaction claims, at most. With more, nodes that fill a pool
-	// take addresses from each other's transactions more often.
+	// claimBatch is how many addresses one transaction claims, at most. With larger batches, the transactions of nodes that
+	// fill a pool conflict more often.
 	claimBatch = 8
-	// changeBatch is how many addresses one transaction releases or rewrites, at most. etcd takes 128
-	// operations in a transaction, unless --max-txn-ops says otherwise.
+	// changeBatch is how many addresses one transaction releases or rewrites, at most. By default (--max-txn-ops) etcd accepts
+	// 128 operations in a transaction.
 	changeBatch = 32
-	// maxRounds is how often register, resync and remove-node begin again because something changed meanwhile.
+	// maxRounds is how often a call begins again because another call changed what it has read.
 	maxRounds = 10
 )
 
-// newClaim returns 128 random bits. Each change of an address's owner has a claim of its own, so that a
-// transaction of an earlier call that is applied late never fits.
+// newClaim returns 128 random bits. Each change of an address's owner writes a new claim, so that the conditions of an
+// earlier transaction that is applied late do not hold.
 func newClaim() string {
 	var b [16]byte
 	_, _ = rand.Read(b[:]) // never fails
@@ -37,7 +37,7 @@ func newClaim() string {
 
 func now() string { return time.Now().UTC().Format(time.RFC3339) }
 
-// check returns an error if the node may not claim: by its registration, or because the segment is frozen.
+// check returns an error if the node may not claim, because of its registration or because the segment is frozen.
 func (s *session) check(v view) error {
 	if err := errors.Join(s.checkMachine(v), s.checkFrozen(v)); err != nil {
 		return err
@@ -55,8 +55,8 @@ func (s *session) check(v view) error {
 	return nil
 }
 
-// checkBoot returns an error if the node is registered with another boot, unless the segment is frozen: then a
-// backup may have been restored, and the node has to resync.
+// checkBoot returns an error if the node is registered with another boot. It returns nil while the segment is frozen,
+// because a backup may have been restored, and the node has to resync.
 func (s *session) checkBoot(v view) error {
 	if v.node.value == "" || v.node.value == s.identity() || v.frozen.value != "" {
 		return nil
@@ -83,7 +83,7 @@ func (s *session) checkFrozen(v view) error {
 	return failf(types.CodeTryAgain, datastore.ReasonFrozen, "segment %s is frozen since %s: resync on each node, then thaw", s.Segment, frozenText(v))
 }
 
-// frozenText is who froze the segment and when, for people; "" if it is not frozen.
+// frozenText returns when the segment was frozen and by which node, or "" if it is not frozen.
 func frozenText(v view) string {
 	if since, node, _ := strings.Cut(v.frozen.value, " "); node != "" {
 		return since + " by " + node
@@ -91,25 +91,27 @@ func frozenText(v view) string {
 	return strings.TrimSpace(v.frozen.value)
 }
 
-// checkStore returns an error if the store has an older state than the node has seen, or is another one.
+// checkStore returns an error if etcd contains an older state than the node has seen, or if it is another etcd.
 func (s *session) checkStore() error {
 	if !s.isBehind() {
 		return nil
 	}
 	return failf(types.CodeTryAgain, datastore.ReasonBehind,
-		"etcd is at revision %d and has the ID %q, and node %s has seen revision %d and ID %q: an older state was restored, or this is another etcd; resync on each node, then thaw",
-		s.revision, s.storeID, s.Node, s.LastRevision, s.Store)
+		"want etcd at revision %d or later with the ID %q, as node %s has seen it, got revision %d and ID %q: an older state was restored, or this is another etcd; resync on each node, then thaw",
+		s.LastRevision, s.Store, s.Node, s.revision, s.storeID)
 }
 
 func (s *session) isBehind() bool {
 	return s.revision < s.LastRevision || s.Store != "" && s.Store != s.storeID
 }
 
-// unfrozen and registered are the conditions of a change by the node.
-func (s *session) unfrozen() clientv3.Cmp   { return absent(s.frozen()) }
+// unfrozen is the condition that the segment is not frozen.
+func (s *session) unfrozen() clientv3.Cmp { return absent(s.frozen()) }
+
+// registered is the condition that the registration has not been written since this call read it.
 func (s *session) registered() clientv3.Cmp { return unchangedSince(s.node(s.Node), s.registration) }
 
-// owns is the condition that the address belongs to the node with this claim.
+// owns is the condition that the node owns the address with this claim.
 func (s *session) owns(node string, a netip.Addr, claim string) clientv3.Cmp {
 	return clientv3.Compare(clientv3.Value(s.owner(a)), "=", node+" "+claim)
 }
@@ -128,31 +130,31 @@ func (s *session) take(node string, a netip.Addr) []clientv3.Op {
 	return []clientv3.Op{clientv3.OpDelete(s.owner(a)), clientv3.OpDelete(s.own(node, a))}
 }
 
-// touch notes the time of the call.
+// touch records the time of the call.
 func (s *session) touch() clientv3.Op { return clientv3.OpPut(s.last(s.Node), now()) }
 
-// nested is one part of a transaction: f if the condition holds.
+// nested is a part of a transaction. It runs then if the condition holds, and otherwise the other operations.
 func nested(condition clientv3.Cmp, then []clientv3.Op, otherwise ...clientv3.Op) clientv3.Op {
 	return clientv3.OpTxn([]clientv3.Cmp{condition}, then, otherwise)
 }
 
-// holding is an address of a node, as etcd has it.
-type holding struct{ claim, since string }
+// ownership is the value of an address that a node owns.
+type ownership struct{ claim, since string }
 
-// holdings reads the addresses of a node at one revision with the rest of the view.
-func (s *session) holdings(ctx context.Context, node string) (view, map[netip.Addr]holding, error) {
+// ownedBy reads the addresses that a node owns, at the revision of the view.
+func (s *session) ownedBy(ctx context.Context, node string) (view, map[netip.Addr]ownership, error) {
 	v, err := s.look(ctx, clientv3.OpGet(s.owned(node), clientv3.WithPrefix()))
 	if err != nil {
 		return v, nil, err
 	}
-	all := map[netip.Addr]holding{}
+	all := map[netip.Addr]ownership{}
 	for _, kv := range v.extra[0].Kvs {
 		a, err := addrOf(kv.Key)
 		if err != nil {
 			return v, nil, err
 		}
 		claim, since, _ := strings.Cut(string(kv.Value), " ")
-		all[a] = holding{claim, since}
+		all[a] = ownership{claim, since}
 	}
 	return v, all, nil
 }
@@ -167,8 +169,8 @@ func batches[V any](m map[netip.Addr]V) [][]netip.Addr {
 	return slices.Collect(slices.Chunk(all, changeBatch))
 }
 
-// release removes the owners of addresses that belong to the node with the claims of the request. It
-// answers with those that it removed: the others belong to the node no longer, or with another claim.
+// release frees the addresses that the node owns with the claims of the request, and answers with them. The node no
+// longer owns the other addresses of the request, or owns them with another claim.
 func (s *session) release(ctx context.Context, answer *datastore.Answer) error {
 	v, err := s.look(ctx)
 	if err == nil {
@@ -197,7 +199,7 @@ func (s *session) release(ctx context.Context, answer *datastore.Answer) error {
 	return nil
 }
 
-// status tells how many addresses are free, and whether the segment is frozen.
+// status answers with the number of free addresses, and whether the segment is frozen.
 func (s *session) status(ctx context.Context, answer *datastore.Answer) error {
 	v, err := s.look(ctx)
 	if err != nil {
@@ -207,7 +209,7 @@ func (s *session) status(ctx context.Context, answer *datastore.Answer) error {
 	return s.checkStore()
 }
 
-// list tells the nodes of the segment and the owners of addresses, or those of one node.
+// list answers with the nodes of the segment and the owners of addresses, or only with the target and its addresses.
 func (s *session) list(ctx context.Context, answer *datastore.Answer) error {
 	owned, node, last := s.root+"n/", s.node(s.Target), s.last(s.Target)
 	option := clientv3.WithPrefix()
@@ -258,7 +260,7 @@ func (s *session) thaw(ctx context.Context, answer *datastore.Answer) error {
 	})
 }
 
-// putStore writes the ID of the store, which it makes if there is none.
+// putStore writes the ID of the store, and creates it if there is none.
 func (s *session) putStore(v view) clientv3.Op {
 	s.storeID = v.store.value
 	if s.storeID == "" {
@@ -267,8 +269,8 @@ func (s *session) putStore(v view) clientv3.Op {
 	return clientv3.OpPut(s.store(), s.storeID)
 }
 
-// setFrozen runs the change, and answers with the state after it. Freeze and thaw always write their key, and
-// compare both, so that neither has an effect if it arrives after a later one.
+// setFrozen runs the change, and answers with the state after it. freeze and thaw always write a key, and compare the
+// revisions of both keys, so that a change that arrives late has no effect after a later freeze or thaw.
 func (s *session) setFrozen(ctx context.Context, answer *datastore.Answer, change func(view) []clientv3.Op) error {
 	for range maxRounds {
 		v, err := s.look(ctx)

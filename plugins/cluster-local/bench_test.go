@@ -13,7 +13,7 @@ import (
 // BenchmarkWithoutDatastore runs the built executables of host-local and cluster-local by turns, as a runtime
 // does, and compares the medians of ADD and DEL when the node has a free address, so that no datastore is called:
 //
-//	go test ./plugins/cluster-local -run '^$' -bench WithoutEngine -benchtime 500x
+//	go test ./plugins/cluster-local -run '^$' -bench WithoutDatastore -benchtime 500x
 func BenchmarkWithoutDatastore(b *testing.B) {
 	bin, c, dir := nstest.Build(b, "host-local", "cluster-local"), newCluster(b), b.TempDir()
 	plugins, verbs := []string{"host-local", "cluster-local"}, []string{"ADD", "DEL"}
@@ -28,7 +28,7 @@ func BenchmarkWithoutDatastore(b *testing.B) {
 	}
 	times := map[string][]time.Duration{}
 	for _, p := range plugins {
-		call(p, "ADD") // gets the warm pool
+		call(p, "ADD") // claims the warm pool
 		call(p, "DEL")
 	}
 	c.calls()

@@ -16,7 +16,7 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// TestMain makes this test binary the fake datastore, or a plugin that kills itself, if the environment says so.
+// TestMain runs the fake datastore, or a plugin that kills itself, instead of the tests if the environment says so.
 func TestMain(m *testing.M) {
 	if dir := os.Getenv("FAKE_DATASTORE"); dir != "" {
 		os.Exit(runFakeDatastore(dir))
@@ -31,8 +31,7 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// runKilledPlugin runs the plugin, and kills the process at a step: before it, or after it with a negative
-// number.
+// runKilledPlugin runs the plugin, and kills the process before a step, or after it if the number is negative.
 func runKilledPlugin(at string) int {
 	left, err := strconv.Atoi(at)
 	if err != nil {

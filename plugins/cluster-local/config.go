@@ -21,7 +21,7 @@ const (
 	defaultTimeout  = 3   // seconds
 	maxTimeout      = 60  // seconds
 	maxName         = 253 // bytes: of segments and nodes, as datastore/README.md says
-	separator       = ":" // between node and network; no name has it
+	separator       = ":" // between node and network; no name contains it
 )
 
 // rawConf is the configuration before it is checked.
@@ -36,17 +36,17 @@ type rawIPAM struct {
 	Node          string          `json:"node"`
 	WarmPool      *int            `json:"warmPool"`
 	OnRequestOnly []string        `json:"onRequestOnly"`
-	Datastore     json.RawMessage `json:"datastore"` // the datastore checks the keys that are its own
+	Datastore     json.RawMessage `json:"datastore"` // with the keys that only the datastore checks
 }
 
-// rawDatastore has the keys of datastore that this plugin reads.
+// rawDatastore contains the keys of the object datastore that this plugin reads.
 type rawDatastore struct {
 	Type    string `json:"type"`
 	Timeout *int   `json:"timeout"` // seconds
 	Prefix  string `json:"prefix"`
 }
 
-// A network is a checked configuration of an ADD, CHECK, DEL, GC or STATUS, with the addresses of its network.
+// A network is the checked configuration of a call, with the pool of its addresses.
 type network struct {
 	*pool.Pool
 	host          host
@@ -57,13 +57,12 @@ type network struct {
 	warmPool      int
 	onRequestOnly []netip.Prefix
 	datastore     json.RawMessage
-	program       string // the key datastore.type: the executable of the datastore
+	program       string // the datastore's executable, from the key datastore.type
 	timeout       time.Duration
-	scope         string // what the owned addresses depend on: see state
+	scope         string // what the owned addresses depend on; see state
 }
 
-// parse returns the network that the configuration describes. The error names all problems of the
-// values, but those of the keys of the pool alone if there are any.
+// parse returns the network that the configuration describes. The error names all invalid values.
 func (h host) parse(r *skel.Request) (*network, error) {
 	var raw rawConf
 	if err := r.Decode(&raw); err != nil {
@@ -82,7 +81,7 @@ func (h host) parse(r *skel.Request) (*network, error) {
 	return n, n.checkSets()
 }
 
-// checkSets returns an error if no datastore takes the range sets: datastore/README.md has the limits of a request.
+// checkSets returns an error if the range sets exceed the limits of a request (datastore/README.md).
 func (n *network) checkSets() error {
 	var errs []error
 	problem := types.ProblemsInto(&errs)
@@ -104,7 +103,7 @@ func (n *network) setKeys(raw *rawIPAM) error {
 	if n.segment == "" {
 		n.segment = n.request.Conf.Name
 	}
-	problem(!isName(n.segment), "segment %q is no name: use letters, digits, '.', '_' and '-', and begin with a letter or digit", n.segment)
+	problem(!isName(n.segment), "segment %q must consist of letters, digits, '.', '_' and '-', and begin with a letter or digit", n.segment)
 	if raw.WarmPool != nil {
 		n.warmPool = *raw.WarmPool
 	}
@@ -121,15 +120,15 @@ func (n *network) setKeys(raw *rawIPAM) error {
 	return errors.Join(errs...)
 }
 
-// nodeName returns the name of the node for the datastore: the key node, or else the host name. Where the
-// segment is not named after the network, the network's name follows: each network of a segment has
-// addresses of its own on the node, because its reservations are in a folder of their own.
+// nodeName returns the name of the node for the datastore, which is the key node or else the host name. If the segment is not
+// named after the network, the network's name follows, because on each node every network has a directory for its
+// reservations, and therefore owns its addresses separately.
 func (n *network) nodeName(configured string) (string, error) {
 	node := configured
 	if node == "" {
 		name, err := n.host.hostname()
 		if err != nil {
-			return "", fmt.Errorf("node: the host name cannot be read: %w; set the key node", err)
+			return "", fmt.Errorf("node: read the host name: %w; set the key node", err)
 		}
 		node = name
 	}
@@ -138,15 +137,15 @@ func (n *network) nodeName(configured string) (string, error) {
 		full += separator + n.request.Conf.Name
 	}
 	if !isName(node) || len(full) > maxName {
-		return "", fmt.Errorf("node %q is no name: use letters, digits, '.', '_' and '-', and begin with a letter or digit; the default of the key node is the host name", node)
+		return "", fmt.Errorf("node %q must consist of letters, digits, '.', '_' and '-', and begin with a letter or digit; the default of the key node is the host name", node)
 	}
 	return full, nil
 }
 
-// setDatastore reads the keys of datastore that are not the datastore's own, and returns its prefix.
+// setDatastore checks the keys of rawDatastore, sets the fields for them, and returns the prefix.
 func (n *network) setDatastore() (prefix string, err error) {
 	if len(n.datastore) == 0 || string(n.datastore) == "null" {
-		return "", errors.New(`datastore is missing: name it, such as {"type": "cluster-local-etcd", "endpoints": ["https://10.0.0.1:2379"], …}`)
+		return "", errors.New(`datastore is missing; set it, for example to {"type": "cluster-local-etcd", "endpoints": ["https://10.0.0.1:2379"], …}`)
 	}
 	var raw rawDatastore
 	if err := json.Unmarshal(n.datastore, &raw); err != nil {
@@ -175,7 +174,7 @@ func isName(s string) bool {
 	return s != "" && len(s) <= maxName
 }
 
-// isOnRequestOnly reports whether the address is given only on request.
+// isOnRequestOnly reports whether only an ADD that requests the address may allocate it.
 func (n *network) isOnRequestOnly(ip netip.Addr) bool {
 	return slices.ContainsFunc(n.onRequestOnly, func(p netip.Prefix) bool { return p.Contains(ip) })
 }

@@ -18,8 +18,7 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// kill runs a call in a process that kills itself at a step, and reports whether it did: it has not if the
-// call has fewer steps.
+// kill runs a call in a process that kills itself at a step. It returns false if the call has fewer steps.
 func (n *testNode) kill(at int, call nstest.Call) bool {
 	GinkgoHelper()
 	binary, err := helper()
@@ -39,8 +38,8 @@ var _ = Describe("a kill at each step", func() {
 	var n *testNode
 	BeforeEach(func() { n = newNode(newCluster(GinkgoTB()), "n1") })
 
-	// eachStep runs the call until it has no more steps. It is killed before and after a sample of them, as
-	// nstest.SweepStride says. prepare is called before each call, and check after it.
+	// eachStep runs a call again and again, and kills it before or after the next step of a sample (nstest.SweepStride), until
+	// the call has no more steps. It calls prepare before each call, and check after it.
 	eachStep := func(command string, prepare, check func()) {
 		GinkgoHelper()
 		for _, sign := range []int{1, -1} {
@@ -67,7 +66,7 @@ var _ = Describe("a kill at each step", func() {
 		Expect(n.cluster.owned("n1")).To(BeEmpty())
 	}
 
-	It("of the first ADD after a boot leaves nothing that GC does not find", func() {
+	It("of the first ADD after a boot leaves only what GC finds", func() {
 		boot := 0
 		eachStep("ADD", func() {
 			boot++
@@ -77,10 +76,10 @@ var _ = Describe("a kill at each step", func() {
 			n.Boot(fmt.Sprint("next-", boot))
 		}, collect)
 	})
-	It("of an ADD that calls the datastore leaves nothing that GC does not find", func() {
+	It("of an ADD that calls the datastore leaves only what GC finds", func() {
 		eachStep("ADD", func() { n.add("other", none) }, collect)
 	})
-	It("of an ADD leaves nothing that the next ADD does not register", func() {
+	It("of an ADD leaves only what the next ADD registers", func() {
 		eachStep("ADD", func() { n.add("other", none) }, func() {
 			n.del("other", none)
 			n.del("victim", none)
@@ -93,11 +92,11 @@ var _ = Describe("a kill at each step", func() {
 			n.expectAgreement()
 		})
 	})
-	It("of a DEL leaves nothing that the next DEL and GC do not return", func() {
-		eachStep("DEL", func() { n.add("victim", none); clear(n.wire) }, collect)
+	It("of a DEL leaves only what the next DEL and GC return", func() {
+		eachStep("DEL", func() { n.add("victim", none); clear(n.inUse) }, collect)
 	})
-	It("of a GC leaves nothing that the next GC does not return", func() {
-		eachStep("GC", func() { n.add("victim", none); clear(n.wire) }, collect)
+	It("of a GC leaves only what the next GC returns", func() {
+		eachStep("GC", func() { n.add("victim", none); clear(n.inUse) }, collect)
 	})
 })
 
@@ -114,8 +113,7 @@ func TestFaults(t *testing.T) {
 			h.identity = []string{id}
 			nstest.FaultSweep(t, nstest.Sweep{
 				Plugin: h.plugin(), Path: c.dir, Dirs: []string{dir}, Ignore: nstest.KeptByHostLocal,
-				// If the fault before left the outcome of a call of the datastore unknown, ADD also returns a surplus. It only warns
-				// if that fails.
+				// After a fault that left the outcome of a call unknown, ADD also returns a surplus, and only warns if that fails.
 				MayFail: []string{"lock " + filepath.Join(dir, "net")},
 				Config: fmt.Sprintf(`{"cniVersion": "1.1.0", "name": "net", "type": "bridge", "ipam": {"type": "cluster-local", "node": "n1", "dataDir": %q,
 					"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "fd00::/112"}]], "datastore": {"type": "fake-datastore", "timeout": 60}%s}}`, dir, keys),
@@ -135,9 +133,9 @@ func TestFaults(t *testing.T) {
 }
 
 var _ = Describe("many calls at a time", func() {
-	It("on two nodes get addresses of their own, with fewer calls of the datastore than ADDs", func() {
+	It("on two nodes get different addresses, with fewer calls of the datastore than ADDs", func() {
 		n1 := newNode(newCluster(GinkgoTB()), "n1")
-		n2 := n1.beside("n2")
+		n2 := n1.peer("n2")
 		var mu sync.Mutex
 		var wg sync.WaitGroup
 		count := nstest.FullOrShort(80, 20)
@@ -150,13 +148,13 @@ var _ = Describe("many calls at a time", func() {
 					ip := r.Result(GinkgoTB()).IPs[0].Address.Addr().String()
 					mu.Lock()
 					defer mu.Unlock()
-					Expect(n.wire[ip]).To(BeEmpty())
-					n.wire[ip] = n.name + "/" + id
+					Expect(n.inUse[ip]).To(BeEmpty())
+					n.inUse[ip] = n.name + "/" + id
 				})
 			}
 		}
 		wg.Wait()
-		Expect(n1.wire).To(HaveLen(2 * count))
+		Expect(n1.inUse).To(HaveLen(2 * count))
 		Expect(len(n1.cluster.calls())).To(BeNumerically("<", count))
 		for _, n := range []*testNode{n1, n2} {
 			for i := range count {
@@ -174,7 +172,7 @@ var _ = Describe("many calls at a time", func() {
 	})
 })
 
-// A storm calls nodes in random order, with a datastore that misbehaves, reboots and kills.
+// A storm calls nodes in random order, while the datastore misbehaves, and nodes reboot and are killed.
 type storm struct {
 	*rand.Rand
 	nodes []*testNode
@@ -184,12 +182,12 @@ type storm struct {
 }
 
 var _ = Describe("with random faults", func() {
-	It("no two containers of the segment have an address at the same time", func() {
+	It("no two containers of the segment use one address at the same time", func() {
 		seed := uint64(GinkgoRandomSeed())
 		n1 := newNode(newCluster(GinkgoTB()), "n1")
 		s := &storm{
 			Rand: rand.New(rand.NewPCG(seed, 1)), live: map[string]*testNode{},
-			nodes: []*testNode{n1, n1.beside("n2"), n1.beside("n3")},
+			nodes: []*testNode{n1, n1.peer("n2"), n1.peer("n3")},
 			keys:  variant{IPAM: `"subnet": "10.1.2.0/27", "warmPool": 4`},
 		}
 		for range nstest.FullOrShort(600, 80) {
@@ -207,8 +205,8 @@ var _ = Describe("with random faults", func() {
 
 // idsOn returns the containers of a node.
 func (s *storm) idsOn(n *testNode) (ids []string) {
-	for name, of := range s.live {
-		if of == n {
+	for name, node := range s.live {
+		if node == n {
 			ids = append(ids, strings.TrimPrefix(name, n.name+"/"))
 		}
 	}
@@ -251,8 +249,8 @@ func (s *storm) add(n *testNode) {
 	id := fmt.Sprint("c", s.n)
 	if r := n.Run("ADD", id, s.keys); r.Exit == 0 {
 		ip := r.Result(GinkgoTB()).IPs[0].Address.Addr().String()
-		Expect(n.wire[ip]).To(BeEmpty(), "%s for %s/%s", ip, n.name, id)
-		n.wire[ip], s.live[n.name+"/"+id] = n.name+"/"+id, n
+		Expect(n.inUse[ip]).To(BeEmpty(), "%s for %s/%s", ip, n.name, id)
+		n.inUse[ip], s.live[n.name+"/"+id] = n.name+"/"+id, n
 		return
 	}
 	n.Run("DEL", id, s.keys).OK(GinkgoTB())
@@ -271,9 +269,9 @@ func (s *storm) del(n *testNode) {
 // reboot ends all containers of a node without DEL. The file of the owned addresses may be lost.
 func (s *storm) reboot(n *testNode) {
 	GinkgoHelper()
-	for a, of := range n.wire {
-		if strings.HasPrefix(of, n.name+"/") {
-			delete(n.wire, a)
+	for a, user := range n.inUse {
+		if strings.HasPrefix(user, n.name+"/") {
+			delete(n.inUse, a)
 		}
 	}
 	for _, id := range s.idsOn(n) {
@@ -294,9 +292,9 @@ func (s *storm) killed(n *testNode) {
 	if ids := s.idsOn(n); len(ids) > 0 && s.IntN(2) == 0 {
 		id, command = ids[0], "DEL"
 		delete(s.live, n.name+"/"+id)
-		for a, of := range n.wire {
-			if of == n.name+"/"+id {
-				delete(n.wire, a)
+		for a, user := range n.inUse {
+			if user == n.name+"/"+id {
+				delete(n.inUse, a)
 			}
 		}
 	}
@@ -307,8 +305,7 @@ func (s *storm) killed(n *testNode) {
 	}
 }
 
-// expectNoForeignIfAny is expectNoForeign for a node that may have had no ADD yet. After a reboot, what it
-// has does not count.
+// expectNoForeignIfAny is expectNoForeign for a node that may have run no ADD yet. It ignores a state of an earlier boot.
 func (n *testNode) expectNoForeignIfAny() {
 	GinkgoHelper()
 	text, err := os.ReadFile(n.ownedFile())
@@ -332,7 +329,7 @@ var _ = Describe("in a pool that is half full", func() {
 	It("one ADD in five calls the datastore, at most", func() {
 		nodes := []*testNode{newNode(newCluster(GinkgoTB()), "n1")}
 		for i := range 7 {
-			nodes = append(nodes, nodes[0].beside(fmt.Sprint("n", i+2)))
+			nodes = append(nodes, nodes[0].peer(fmt.Sprint("n", i+2)))
 		}
 		r := rand.New(rand.NewPCG(uint64(GinkgoRandomSeed()), 2))
 		type container struct {

@@ -17,9 +17,9 @@ import (
 // killAfter is how long after its own time limit the datastore is killed.
 const killAfter = 2 * time.Second
 
-// call runs the datastore, and returns its answer, which has been checked. An error wraps an *datastore.Error.
-// If that has datastore.ReasonUnknown, it is not known whether the datastore has done what it was asked for,
-// or will do it later. In all other cases, nothing has changed.
+// call runs the datastore, and returns its checked answer. An error wraps a *datastore.Error. If its reason is
+// datastore.ReasonUnknown, the requested change may have happened, or may happen later. For all other reasons,
+// nothing has changed.
 func (n *network) call(req datastore.Request, limit time.Duration) (*datastore.Answer, error) {
 	machine, err := n.machine()
 	if err != nil {
@@ -46,7 +46,7 @@ func (n *network) call(req datastore.Request, limit time.Duration) (*datastore.A
 	return answer, nil
 }
 
-// failure returns an error of the datastore with a code, which by default is types.CodeTryAgain.
+// failure returns an error of the datastore with the code of err, or with types.CodeTryAgain if err has none.
 func (n *network) failure(reason string, err error) error {
 	e := &datastore.Error{Code: types.CodeTryAgain, Reason: reason, Msg: err.Error()}
 	var coded *types.Error
@@ -69,8 +69,8 @@ func reasonOf(err error) string {
 	return ""
 }
 
-// decodeAnswer returns the answer in a datastore's output. The error says what no answer to the request
-// can have. An answer with an error has no addresses.
+// decodeAnswer returns the answer in a datastore's output. It returns an error if the answer cannot belong to the
+// request. An answer that contains an error contains no addresses.
 func decodeAnswer(output []byte, req datastore.Request) (*datastore.Answer, error) {
 	var a datastore.Answer
 	if err := json.Unmarshal(output, &a); err != nil {
@@ -81,22 +81,22 @@ func decodeAnswer(output []byte, req datastore.Request) (*datastore.Answer, erro
 	problem(a.Revision < 0, "revision %d is negative", a.Revision)
 	problem(a.Store != "" && !isClaim(a.Store), "%q is not the ID of a store", a.Store)
 	if e := a.Error; e != nil {
-		problem(e.Code == 0 || e.Reason == "" || e.Msg == "", "the error has no code, reason or message")
-		problem(len(a.Addresses) > 0, "an error comes with addresses")
+		problem(e.Code == 0 || e.Reason == "" || e.Msg == "", "the error lacks code, reason or msg")
+		problem(len(a.Addresses) > 0, "the answer contains an error and addresses")
 		return &a, errors.Join(errs...)
 	}
 	for ip, claim := range a.Addresses {
-		problem(!isAddress(ip), "%q is no address that can be an interface's", ip)
-		problem(!isClaim(claim), "%q is no claim of %s", claim, ip)
-		problem(!mayAnswer(req, ip), "%s was not asked for", ip)
+		problem(!isAddress(ip), "address %q must have one text form only", ip)
+		problem(!isClaim(claim), "address %s: %q is not a claim", ip, claim)
+		problem(!mayAnswer(req, ip), "address %s was not requested", ip)
 	}
-	problem(req.Verb == datastore.Claim && len(a.Addresses) == 0, "there is no address")
-	problem(req.Verb == datastore.Claim && len(req.Requested) == 0 && len(a.Addresses) > req.Want, "there are %d addresses; at most %d were asked for", len(a.Addresses), req.Want)
-	problem(len(req.Requested) > 0 && len(a.Addresses) != len(req.Requested), "not all of %v are there", req.Requested)
+	problem(req.Verb == datastore.Claim && len(a.Addresses) == 0, "want an address, got none")
+	problem(req.Verb == datastore.Claim && len(req.Requested) == 0 && len(a.Addresses) > req.Want, "want at most %d addresses, got %d", req.Want, len(a.Addresses))
+	problem(len(req.Requested) > 0 && len(a.Addresses) != len(req.Requested), "want %v, got %d addresses", req.Requested, len(a.Addresses))
 	return &a, errors.Join(errs...)
 }
 
-// mayAnswer reports whether the answer to the request may have the address.
+// mayAnswer reports whether the answer to the request may contain the address.
 func mayAnswer(req datastore.Request, ip netip.Addr) bool {
 	switch {
 	case req.Verb == datastore.Register:
@@ -114,8 +114,8 @@ func mayAnswer(req datastore.Request, ip netip.Addr) bool {
 	return s.Contains(ip)
 }
 
-// about returns a request whose answer counts the free addresses of a set.
-func (n *network) about(verb string, set int) datastore.Request {
+// newRequest returns a request whose answer counts the free addresses of a set.
+func (n *network) newRequest(verb string, set int) datastore.Request {
 	req := datastore.Request{Verb: verb}
 	if set != noSet {
 		req.Exclude = n.sets[set].Exclude

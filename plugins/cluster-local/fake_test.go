@@ -24,11 +24,11 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// A cluster is a folder in which the fake datastore keeps the owners of addresses, and the script of its
+// A cluster is a directory in which the fake datastore keeps the owners of addresses, and the script of its
 // misbehaviour. The fake datastore is this test binary (TestMain), so that it is a process as a real one.
 type cluster struct{ dir, segment string }
 
-// newCluster makes a cluster without nodes. The folder is also the CNI_PATH with the datastore.
+// newCluster creates a cluster without nodes. The directory is also the CNI_PATH with the datastore.
 func newCluster(tb nstest.TB) cluster {
 	tb.Helper()
 	c := cluster{tb.TempDir(), "net"}
@@ -66,7 +66,7 @@ func buildSettings() (all []string) {
 	return all
 }
 
-// A fakeState is what the fake datastore keeps.
+// A fakeState is the content of the fake store.
 type fakeState struct {
 	Revision int64
 	Store    string
@@ -140,7 +140,7 @@ func (c cluster) owned(node string) map[netip.Addr]string {
 	return all
 }
 
-// applyLate does the releases that the datastore had put off.
+// applyLate applies the releases that the datastore has delayed.
 func (c cluster) applyLate() {
 	c.change(func(st *fakeState) {
 		for _, r := range st.Late {
@@ -150,7 +150,7 @@ func (c cluster) applyLate() {
 	})
 }
 
-// give makes a node the owner of addresses.
+// give makes a node the owner of the addresses.
 func (c cluster) give(node string, ips ...string) {
 	c.change(func(st *fakeState) {
 		for _, ip := range ips {
@@ -177,7 +177,7 @@ func runFakeDatastore(dir string) int {
 	}
 	for _, v := range os.Environ() {
 		if strings.HasPrefix(v, "CNI_") && !strings.HasPrefix(v, "CNI_PATH=") {
-			panic("the datastore has " + v)
+			panic("the environment of the datastore contains " + v)
 		}
 	}
 	var answer datastore.Answer
@@ -205,7 +205,7 @@ func runFakeDatastore(dir string) int {
 	return printAnswer(does, answer)
 }
 
-// misbehave does what the script says instead of the call, and reports whether that replaces the call.
+// misbehave does what the script says, and reports whether that replaces the call.
 func misbehave(st *fakeState, r datastore.Request, does string, answer *datastore.Answer) bool {
 	switch {
 	case does == "later":
@@ -219,7 +219,7 @@ func misbehave(st *fakeState, r datastore.Request, does string, answer *datastor
 	return false
 }
 
-// printAnswer prints the answer, or what the script says instead.
+// printAnswer prints the answer, or misbehaves as the script says, and returns the exit status.
 func printAnswer(does string, answer datastore.Answer) int {
 	switch does {
 	case "done, die":
@@ -245,7 +245,7 @@ func printAnswer(does string, answer datastore.Answer) int {
 	return 0
 }
 
-// serve does what datastore/README.md says of the verbs.
+// serve changes the state as datastore/README.md describes.
 func (st *fakeState) serve(r datastore.Request, a *datastore.Answer) {
 	verbs := map[string]func(datastore.Request, *datastore.Answer){
 		datastore.Claim: st.claim, datastore.Release: st.release, datastore.Register: st.register, datastore.Resync: st.resync,
@@ -361,11 +361,11 @@ type testNode struct {
 	cluster cluster
 	name    string
 	timeout int               // the key datastore.timeout
-	wire    map[string]string // the addresses of all containers of the cluster
+	inUse   map[string]string // the container of each address in use in the cluster, as node/container
 	stderr  string            // of the last ADD that succeeded
 }
 
-// newNode returns a node whose plugin has the data folder, boot ID, clock and name of the node.
+// newNode returns a node of the cluster with its own data directory, boot ID, clock and name.
 func newNode(c cluster, name string) *testNode {
 	GinkgoHelper()
 	n := &testNode{nstest.NewPoolHost(GinkgoTB()), c, name, 60, map[string]string{}, ""}
@@ -376,11 +376,11 @@ func newNode(c cluster, name string) *testNode {
 	return n
 }
 
-// beside returns another node of the same cluster.
-func (n *testNode) beside(name string) *testNode {
+// peer returns another node of the same cluster.
+func (n *testNode) peer(name string) *testNode {
 	GinkgoHelper()
 	other := newNode(n.cluster, name)
-	other.wire = n.wire
+	other.inUse = n.inUse
 	return other
 }
 
@@ -389,7 +389,7 @@ func (n *testNode) ownedFile() string {
 	return filepath.Join(n.DataDir, ".plumb", ".owned", "net")
 }
 
-// add calls ADD, checks that no container has one of the addresses, and returns these.
+// add calls ADD, checks that no container uses one of the addresses, and returns them.
 func (n *testNode) add(id string, v variant) string {
 	GinkgoHelper()
 	var ips []string
@@ -397,25 +397,25 @@ func (n *testNode) add(id string, v variant) string {
 	n.stderr = reply.Stderr
 	for _, ip := range reply.Result(GinkgoTB()).IPs {
 		a := ip.Address.Addr().String()
-		Expect(n.wire[a]).To(BeEmpty(), "address %s of %s on node %s", a, id, n.name)
-		n.wire[a] = n.name + "/" + id
+		Expect(n.inUse[a]).To(BeEmpty(), "address %s of %s on node %s", a, id, n.name)
+		n.inUse[a] = n.name + "/" + id
 		ips = append(ips, a)
 	}
 	return strings.Join(ips, " ")
 }
 
-// del calls DEL. From its call on, others may have the addresses.
+// del calls DEL. From then on, other containers may use the addresses.
 func (n *testNode) del(id string, v variant) {
 	GinkgoHelper()
-	for a, of := range n.wire {
-		if of == n.name+"/"+id {
-			delete(n.wire, a)
+	for a, user := range n.inUse {
+		if user == n.name+"/"+id {
+			delete(n.inUse, a)
 		}
 	}
 	n.Run("DEL", id, v).OK(GinkgoTB())
 }
 
-// gc calls GC with these valid containers.
+// gc calls GC, for which these containers are valid.
 func (n *testNode) gc(ids ...string) nstest.Reply { return n.gcWith(variant{}, ids...) }
 
 func (n *testNode) gcWith(v variant, ids ...string) nstest.Reply {
@@ -427,7 +427,7 @@ func (n *testNode) gcWith(v variant, ids ...string) nstest.Reply {
 	return n.Run("GC", "", v)
 }
 
-// resync calls the command of this name, and returns its exit status. It prints nothing.
+// resync calls the command resync, which must print nothing, and returns its exit status.
 func (n *testNode) resync(args ...string) int {
 	GinkgoHelper()
 	var stdout bytes.Buffer
@@ -448,8 +448,8 @@ func (n *testNode) state() *state {
 	return st
 }
 
-// expectAgreement checks that the node and the datastore agree which addresses the node owns, and that all
-// reserved ones are among them.
+// expectAgreement checks that the node and the datastore agree on the addresses that the node owns, and that these
+// include all reserved addresses.
 func (n *testNode) expectAgreement() {
 	GinkgoHelper()
 	Expect(n.state().unsettled).To(BeFalse())
@@ -457,8 +457,7 @@ func (n *testNode) expectAgreement() {
 	n.expectNoForeign()
 }
 
-// expectNoForeign checks that the datastore has the node as the owner of all addresses that it may give or
-// has reserved.
+// expectNoForeign checks that the node owns all addresses that it may allocate or has reserved, as the datastore sees it.
 func (n *testNode) expectNoForeign() {
 	GinkgoHelper()
 	owned := n.cluster.owned(n.name)

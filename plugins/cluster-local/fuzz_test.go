@@ -19,8 +19,8 @@ import (
 
 const someClaim = "f7a80c5f3e2d4b1a9c8e7d6f5a4b3c2d"
 
-// FuzzAnswer checks what holds for all answers of a datastore that are accepted: the addresses are what was asked
-// for, each has one text form and a claim that a line of the state can have, and an error has no addresses.
+// FuzzAnswer checks that each accepted answer of a datastore contains only requested addresses, that each address has one
+// text form and a claim that fits into a line of the state, and that an error comes without addresses.
 func FuzzAnswer(f *testing.F) {
 	for _, a := range []string{
 		`{"addresses": {"10.1.2.5": "` + someClaim + `"}, "free": 3, "revision": 4}`,
@@ -53,7 +53,7 @@ func FuzzAnswer(f *testing.F) {
 		for ip := range a.Addresses {
 			inRange := ip.Is4() && ip.Compare(netip.MustParseAddr("10.1.2.1")) > 0 && ip.Compare(netip.MustParseAddr("10.1.2.9")) <= 0
 			if req.Verb == datastore.Claim && len(req.Requested) == 0 && !inRange || len(req.Requested)+len(req.Addresses) > 0 && ip != five {
-				t.Errorf("%s: %s was not asked for", output, ip)
+				t.Errorf("%s: %s was not requested", output, ip)
 			}
 		}
 		if req.Verb == datastore.Claim && a.Error == nil && len(a.Addresses) != 1 {
@@ -63,13 +63,12 @@ func FuzzAnswer(f *testing.F) {
 		maps.Copy(st.claims, a.Addresses)
 		again, ok := parseState(st.text())
 		if !ok || !maps.Equal(again.claims, st.claims) {
-			t.Errorf("%s: the state cannot keep it: %s", output, st.text())
+			t.Errorf("%s: the state cannot hold it: %s", output, st.text())
 		}
 	})
 }
 
-// FuzzState checks that a state that is read is the same after it was written and read again, and that its
-// addresses have one text form each.
+// FuzzState checks that each state that can be read survives a round trip, and that its addresses have one text form each.
 func FuzzState(f *testing.F) {
 	full := newState("boot", `cluster-local-etcd net n1 "/x"`, 7)
 	full.unsettled, full.failed = true, time.Minute
@@ -97,8 +96,8 @@ func FuzzState(f *testing.F) {
 	})
 }
 
-// FuzzConfig checks what holds for all values of ipam that are accepted: names that can be keys of a store, a warm pool
-// and a timeout within their limits; and that a set never contains what is excluded or fixed.
+// FuzzConfig checks that each accepted configuration contains names that can be keys of a store, and a warm pool and a
+// timeout within their limits, and that its sets do not contain addresses of exclude or onRequestOnly.
 func FuzzConfig(f *testing.F) {
 	for _, keys := range []string{
 		`{"subnet": "10.1.2.0/24", "datastore": {"type": "e"}}`,
@@ -154,7 +153,7 @@ func checkNetwork(t *testing.T, n *network) {
 	}
 }
 
-// TestState compares the text of a state with a golden file: other versions read it.
+// TestState compares the text of a state with a golden file, because other versions read it.
 func TestState(t *testing.T) {
 	st := newState("6f1e8a52-0000-4000-8000-000000000001", `cluster-local-etcd vlan7 n1:pods "/plumb/v1"`, 1234)
 	st.id, st.store, st.registered, st.second = 5, someClaim, true, true

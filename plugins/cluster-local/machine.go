@@ -18,17 +18,17 @@ func thisHost() host {
 	return host{pool.ThisMachine(), []string{"/sys/class/dmi/id/product_uuid", "/etc/machine-id"}, os.Hostname, invoke.RunProgram}
 }
 
-// machine returns what distinguishes this machine from all others, and one data directory from another: the UUID of
-// the hardware or virtual machine, the machine ID of the system, and the path of the directory. One
-// ID is enough. Both are used if both exist, because a copied disk contains the same machine ID, and containers
+// machine returns a text that distinguishes this machine from all others, and one data directory from another. It
+// consists of the UUID of the hardware or virtual machine, the machine ID of the system, and the path of the directory.
+// One ID is enough. Both are used if both exist, because a copied disk contains the same machine ID, and containers
 // that are nodes see the UUID of their host.
 func (n *network) machine() (string, error) {
 	id, err := n.host.machineID()
-	folder := strconv.QuoteToASCII(filepath.Join(n.ownedPath(), "../../.."))
-	return id + ":" + strings.ReplaceAll(strings.Trim(folder, `"`), " ", `\x20`), err
+	dir := strconv.QuoteToASCII(filepath.Join(n.ownedPath(), "../../.."))
+	return id + ":" + strings.ReplaceAll(strings.Trim(dir, `"`), " ", `\x20`), err
 }
 
-// machineID returns the IDs in the files of h.identity, without those that many machines have.
+// machineID returns the IDs in the files of h.identity, except those that many machines share.
 func (h host) machineID() (string, error) {
 	var parts, problems []string
 	for _, path := range h.identity {
@@ -38,7 +38,7 @@ func (h host) machineID() (string, error) {
 		case err != nil:
 			problems = append(problems, err.Error())
 		case isBogus(id) || len(id) >= 100:
-			problems = append(problems, fmt.Sprintf("%s has %q, which is not unique to one machine", path, id))
+			problems = append(problems, fmt.Sprintf("%s contains %q, which is not unique to one machine", path, id))
 		default:
 			parts = append(parts, id)
 		}
@@ -49,7 +49,7 @@ func (h host) machineID() (string, error) {
 	return strings.Join(parts, "/"), nil
 }
 
-// bogus are the IDs that vendors and images give to many machines. All are in lower case and without '-'.
+// bogus lists the IDs that vendors and images give to many machines, in lower case and without '-'.
 var bogus = []string{
 	"", "uninitialized", // machine-id(5)
 	"notsettable", "notpresent", "notspecified", "none", "tobefilledbyo.e.m.",

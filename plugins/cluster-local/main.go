@@ -1,6 +1,6 @@
 // cluster-local is an IPAM plugin that allocates addresses that are unique among all nodes of a segment. A
-// node allocates only addresses that it owns. The datastore, which is a separate executable, records which
-// node owns each address. README.md explains the configuration.
+// node allocates only addresses that it owns. The datastore, which is a separate executable, records in its
+// store which node owns each address. README.md explains the configuration.
 package main
 
 import (
@@ -17,7 +17,7 @@ func main() { skel.Main(plugin()) }
 
 func plugin() skel.Plugin { return thisHost().plugin() }
 
-// A host has the handlers of the plugin, and what they need from the machine.
+// A host contains what the plugin's handlers need from the machine.
 type host struct {
 	pool.Machine
 	identity []string               // paths of the files whose contents identify the machine
@@ -55,9 +55,9 @@ func isNoneFree(err error) bool {
 	return errors.As(err, &none)
 }
 
-// del releases the reservations of the attachment. If the node then has more free addresses than it
-// needs, del returns some to the datastore. If that fails, the node keeps them, and del only warns. An
-// earlier call may have failed to return some, so del does the same if it releases nothing.
+// del releases the reservations of the attachment. If the node then has more free addresses than it needs, del
+// returns some to the datastore, even if it has released nothing, because an earlier call may have failed to
+// return them. If the datastore fails, the node keeps the addresses, and del only warns.
 func (h host) del(r *skel.Request) error {
 	store, err := h.NewStore(r)
 	if err != nil {
@@ -89,7 +89,7 @@ func (h host) check(r *skel.Request) error {
 // machine has the identity of this one. If the key failStatusWhenFull is set, it also returns an error if ADD would find no free address.
 func (h host) status(r *skel.Request) error { return types.NotAvailable(h.checkAvailable(r)) }
 
-// checkAvailable does the checks of status. Its errors do not have types.CodeNotAvailable yet.
+// checkAvailable does the checks of status.
 func (h host) checkAvailable(r *skel.Request) error {
 	n, err := h.parse(r)
 	if err != nil {
@@ -104,8 +104,8 @@ func (h host) checkAvailable(r *skel.Request) error {
 	return n.checkAlone()
 }
 
-// gc releases the reservations of all attachments but the valid ones. Then it synchronizes the owned
-// addresses with the datastore, and returns those that the node does not need.
+// gc releases the reservations of all attachments that are not valid. Then it synchronizes the owned addresses with
+// the datastore, and returns the addresses that the node does not need.
 func (h host) gc(r *skel.Request) error {
 	store, err := h.NewStore(r)
 	if err != nil {
@@ -120,10 +120,10 @@ func (h host) gc(r *skel.Request) error {
 }
 
 // resync synchronizes the owned addresses with the datastore, as gc does, but releases no reservation.
-// Operators call it after they have restored the datastore from a backup.
+// Operators call it after they have restored the store from a backup.
 func (h host) resync(r *skel.Request, args []string) error {
 	if len(args) > 0 {
-		return types.Errorf(types.CodeConfig, "resync has no arguments; it reads the configuration from stdin")
+		return types.Errorf(types.CodeConfig, "resync takes no arguments; pass the configuration on stdin")
 	}
 	if err := r.ReadConfig(); err != nil {
 		return err

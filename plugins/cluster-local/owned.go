@@ -19,22 +19,22 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// A state is the content of the file "owned": which addresses this node owns, as far as the node knows.
-// It counts for one boot and one scope. In any other, the node registers: the datastore says what it owns.
-// Processes read the file while they hold the lock of the pool. They write it while they also hold the
-// lock of the datastore.
+// A state is the content of the file "owned", which records which addresses this node owns, as far as the node knows.
+// It is valid for one boot and one scope. Without a valid state, the node registers, and the datastore answers with
+// what it owns. Processes read the file while they hold the pool's lock, and write it while they also hold the lock
+// "datastore".
 type state struct {
 	boot         string
 	id           uint64 // random; distinguishes two nodes with the same boot ID
 	scope        string // segment, node and datastore
-	lastRevision int64  // the highest revision that an answer of the datastore had
-	store        string // the ID that the last answer of the datastore had
-	// registered says that the node has registered with this boot and id. If the datastore has another registration after
-	// that, a second machine has the identity of this one: second says so, in later boots, too.
+	lastRevision int64  // the highest revision in an answer of the datastore
+	store        string // the ID of the store in the last answer of the datastore
+	// registered is true if the node has registered with this boot and id. If the store contains another registration
+	// afterwards, a second machine has the identity of this one, and second becomes true. It stays true in later boots.
 	registered, second bool
-	// unsettled says that a change of the datastore has begun, and that it is not known what came of it.
+	// unsettled is true if a change has been requested from the datastore and its outcome is not known.
 	unsettled bool
-	failed    time.Duration         // when the last return of a surplus failed, since boot; zero: it did not
+	failed    time.Duration         // when the last return of a surplus failed, since boot; zero if it did not fail
 	free      map[netip.Addr]uint64 // the free addresses of the segment in a range set, by the first address of the set
 	claims    map[netip.Addr]string // the owned addresses
 }
@@ -42,11 +42,11 @@ type state struct {
 // ownedPath returns the path of the file.
 func (n *network) ownedPath() string { return n.PrivatePath("owned") }
 
-// read returns the state. If there is none for this boot and scope, valid is false, and the state has
-// no addresses. So it is with a damaged file, which a power failure can leave.
+// read returns the state. If there is none for this boot and scope, or if a power failure has damaged the file, valid is
+// false and the state contains no addresses.
 func (n *network) read(se *pool.Session) (st *state, valid bool, err error) {
 	if se.Boot() == "" {
-		return nil, false, types.Errorf(types.CodeIO, "the ID of the running boot cannot be read, so it is not known whether %s is of this boot", n.ownedPath())
+		return nil, false, types.Errorf(types.CodeIO, "the ID of the running boot cannot be read, and therefore %s may be outdated; mount /proc", n.ownedPath())
 	}
 	text, err := statefile.Read(n.ownedPath())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, statefile.ErrUnreadable) {
@@ -68,7 +68,7 @@ func newState(boot, scope string, lastRevision int64) *state {
 	return &state{boot: boot, id: rand.Uint64(), scope: scope, lastRevision: lastRevision, free: map[netip.Addr]uint64{}, claims: map[netip.Addr]string{}}
 }
 
-// bootID is what the datastore knows as the boot.
+// bootID returns the boot in a request to the datastore.
 func (st *state) bootID() string { return fmt.Sprintf("%s/%016x", st.boot, st.id) }
 
 // write replaces the file.
@@ -80,8 +80,7 @@ func (n *network) write(st *state) error {
 	return file.Write([]byte(st.text()))
 }
 
-// text returns the content of the file: the boot ID, then the other values, one per line, and at the end
-// a line per address.
+// text returns the content of the file. Its lines are the boot ID, the other values, and the addresses, one per line.
 func (st *state) text() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\nid %d\nscope %s\nlastRevision %d\n", st.boot, st.id, st.scope, st.lastRevision)
@@ -108,7 +107,7 @@ func (st *state) text() string {
 	return b.String()
 }
 
-// parseState returns the state that a file has, or false if it is damaged.
+// parseState returns the state in a file, and false if the file is damaged.
 func parseState(text string) (*state, bool) {
 	lines := strings.Split(text, "\n")
 	if len(lines) < 2 || lines[0] == "" || lines[len(lines)-1] != "" {
@@ -123,7 +122,7 @@ func parseState(text string) (*state, bool) {
 	return st, true
 }
 
-// parseLine adds a line of the file to the state, and reports whether it can be one.
+// parseLine adds a line of the file to the state, and reports whether the line is valid.
 func (st *state) parseLine(line string) (ok bool) {
 	word, rest, _ := strings.Cut(line, " ")
 	var err error
@@ -161,8 +160,8 @@ func (st *state) parseLine(line string) (ok bool) {
 // isAddress reports whether ip has one text form only.
 func isAddress(ip netip.Addr) bool { return ip.IsValid() && ip.Zone() == "" && !ip.Is4In6() }
 
-// isClaim reports whether s can be a claim, which is made of 128 random bits at least: printable ASCII
-// characters without white space.
+// isClaim reports whether s can be a claim. A claim contains at least 128 random bits, as printable ASCII characters
+// without white space.
 func isClaim(s string) bool {
 	const minClaim, maxClaim = 16, 253 // bytes
 	return len(s) >= minClaim && len(s) <= maxClaim && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
@@ -173,24 +172,24 @@ func (st *state) addrs() []netip.Addr {
 	return slices.SortedFunc(maps.Keys(st.claims), netip.Addr.Compare)
 }
 
-// choose returns the owned addresses that this ADD may allocate: all but the fixed ones that it does not
-// request, and none if a second machine allocates them as well. It is called while the directory is locked.
+// choose returns the owned addresses that this ADD may allocate. It leaves out the addresses of onRequestOnly that the ADD
+// does not request, and all addresses if a second machine allocates them as well. The caller holds the pool's lock.
 func (n *network) choose(se *pool.Session) (pool.Choice, error) {
 	st, _, err := n.read(se)
 	if err != nil {
 		return pool.Choice{}, err
 	}
-	var among []netip.Addr
+	var addresses []netip.Addr
 	for ip := range st.claims {
 		if !st.second && (!n.isOnRequestOnly(ip) || slices.Contains(n.Requested, ip)) {
-			among = append(among, ip)
+			addresses = append(addresses, ip)
 		}
 	}
-	return pool.OnlyAddresses(among), nil
+	return pool.OnlyAddresses(addresses), nil
 }
 
-// checkOwned returns an error if the node does not own an address that is reserved for the attachment:
-// then another node may give it to a container. While the node does not know what it owns, it returns none.
+// checkOwned returns an error if the node does not own an address that is reserved for the attachment, because another
+// node may give that address to a container. While the node does not know what it owns, checkOwned returns nil.
 func (n *network) checkOwned(r *skel.Request) error {
 	var errs []error
 	err := n.Lock(func(se *pool.Session) error {

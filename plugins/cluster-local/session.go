@@ -15,31 +15,31 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// A session is a network whose lock "datastore" this process holds. Only a session runs the datastore for a
-// change, and writes the file of the state. It holds the pool's lock too while it reads or writes the
-// state, but not while the datastore runs.
+// A session is a network whose lock "datastore" this process holds. Only a session asks the datastore for changes
+// and writes the state file. It also holds the pool's lock while it reads or writes the state, but not while the
+// datastore runs.
 type session struct {
 	*network
 	key   *lock.Key
 	st    *state
-	valid bool // the state counted when it was read
-	// wasUnsettled is the value of st.unsettled before begin set it, and true if the state did not count.
+	valid bool // st was valid when it was read; see network.read
+	// wasUnsettled is the value of st.unsettled before begin set it, and true if the state was not valid.
 	wasUnsettled bool
-	recovered    bool  // refill has settled what an earlier call of this boot left: that may be a surplus
+	recovered    bool  // refill has settled what an earlier call of this boot left, which may be a surplus
 	foreign      error // names the reservations whose addresses other nodes own
-	registered   bool  // this session has registered
-	confirmed    bool  // an operator says that no other machine has the identity of this one
+	registered   bool  // this session has registered the node
+	confirmed    bool  // an operator has confirmed that no other machine has the identity of this one
 }
 
-// open locks the datastore. If another process holds the lock for longer than the limit, the error has
-// types.CodeTryAgain. The caller must close the session.
+// open locks the datastore, and returns an error with types.CodeTryAgain if another process holds the lock for longer
+// than the limit. The caller must close the session.
 func (n *network) open(limit time.Duration) (*session, error) {
 	key, err := lock.NewKey(n.PrivatePath("datastore"), "datastore")
 	if err == nil {
 		err = n.request.Trace.Do("lock "+n.PrivatePath("datastore"), func() error { return key.Lock(limit) })
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		err = types.Errorf(types.CodeTryAgain, "another process uses %s for over %s: %w", n.program, limit, err)
+		err = types.Errorf(types.CodeTryAgain, "another process has used %s for over %s: %w", n.program, limit, err)
 	}
 	if err != nil {
 		return nil, types.Coded(types.CodeIO, errors.Join(err, key.Close()))
@@ -57,8 +57,8 @@ func (s *session) load() error {
 	})
 }
 
-// begin reads the state, changes it with edit, which may be nil, and writes it with unsettled set. If this
-// process is killed after that, the next session registers.
+// begin reads the state, calls edit to change it, and writes it with unsettled set. edit may be nil. If this process
+// is killed afterwards, the next session registers.
 func (s *session) begin(edit func(*pool.Session) error) error {
 	return s.Lock(func(se *pool.Session) (err error) {
 		if s.st, s.valid, err = s.read(se); err != nil {
@@ -85,8 +85,8 @@ type change struct {
 	apply   func(*datastore.Answer) // changes the state according to the answer
 }
 
-// run sends the request of a change to the datastore, after begin, and writes the new state. The state stays
-// unsettled unless the datastore has made the whole change, or none of it.
+// run sends the request of a change to the datastore, and writes the new state. The caller has called begin. The state
+// stays unsettled unless the datastore has made the whole change, or none of it.
 func (s *session) run(c change) error {
 	c.request.LastRevision, c.request.Store, c.request.Boot = s.st.lastRevision, s.st.store, s.st.bootID()
 	answer, err := s.call(c.request, s.timeout+killAfter)
@@ -95,7 +95,7 @@ func (s *session) run(c change) error {
 		s.st.unsettled, s.st.failed, s.st.lastRevision, s.st.store = s.wasUnsettled, 0, max(s.st.lastRevision, answer.Revision), answer.Store
 		c.apply(answer)
 		return s.save()
-	case reasonOf(err) == datastore.ReasonBoot: // of a state that has registered: only such a one claims and releases
+	case reasonOf(err) == datastore.ReasonBoot: // this node has registered before, because otherwise it sends no request that can fail so
 		s.st.second = true
 		err = s.secondMachine()
 	case c.request.Verb == datastore.Claim && reasonOf(err) != datastore.ReasonUnknown:
@@ -110,11 +110,12 @@ func (s *session) save() error {
 	return s.Lock(func(*pool.Session) error { return s.write(s.st) })
 }
 
-// secondMachine is the error of a node that another boot has registered after its own registration.
+// secondMachine returns the error for a node that another boot has registered after this one.
 func (n *network) secondMachine() error {
-	machine, _ := n.machine() // an error is of the call that follows
+	machine, _ := n.machine() // the next call of the datastore returns the error
 	return types.Errorf(types.CodeConfig, "node %s of segment %s has been registered by another boot of machine %s, while this one runs: a second machine has its identity and name, "+
-		"or %s was restored from a backup; give the second machine an identity and a name of its own, or resync on all nodes, and then run cluster-local resync here; until then, this node allocates no address",
+		"or the store of %s was restored from a backup; give the second machine an identity and a name of its own, or run cluster-local resync on all other nodes; "+
+		"then run cluster-local resync here; until then, this node allocates no address",
 		n.node, n.segment, machine, n.program)
 }
 
@@ -129,12 +130,12 @@ func (n *network) checkAlone() error {
 	}))
 }
 
-// maxAttempts is how often an ADD claims addresses from the datastore. It needs more than one attempt per range
+// maxAttempts is how often an ADD claims addresses from the datastore before it fails. It needs more than one attempt per range
 // set only if other calls allocate the claimed addresses first, or if the node has to register.
 const maxAttempts = 20
 
-// allocateWithDatastore allocates like Allocate. While none of the owned addresses is free, it claims addresses
-// from the datastore and tries again.
+// allocateWithDatastore allocates as Allocate does. While no owned address is free, it claims addresses from the
+// datastore and tries again.
 func (n *network) allocateWithDatastore(r *skel.Request) (*types.Result, error) {
 	if err := n.rollback(r); err != nil {
 		return nil, err
@@ -157,11 +158,11 @@ func (n *network) allocateWithDatastore(r *skel.Request) (*types.Result, error) 
 			return nil, err
 		}
 	}
-	return nil, types.Errorf(types.CodeTryAgain, "other calls took the addresses of this node %d times; try again", maxAttempts)
+	return nil, types.Errorf(types.CodeTryAgain, "other calls allocated the addresses of this node %d times; try again", maxAttempts)
 }
 
-// rollback releases what Allocate has reserved before it found a set without a free address. If that fails, the ADD
-// fails, and its undo tries again.
+// rollback releases the addresses that Allocate reserved before it found a set without a free address. If that fails,
+// the undo of the failed ADD tries again.
 func (n *network) rollback(r *skel.Request) error {
 	err := r.Undo.Rollback()
 	if err != nil {
@@ -170,8 +171,8 @@ func (n *network) rollback(r *skel.Request) error {
 	return err
 }
 
-// refill claims addresses of the range set none.Set or, if none.Addr is valid, that address. If the state does
-// not count or is unsettled, refill only settles.
+// refill claims addresses of the range set none.Set or, if none.Addr is valid, that address. If the state is not valid
+// or is unsettled, refill only settles.
 func (s *session) refill(none *pool.NoneFreeError) error {
 	if err := s.load(); err != nil {
 		return err
@@ -187,7 +188,7 @@ func (s *session) refill(none *pool.NoneFreeError) error {
 		s.recovered = true
 		return s.settle(none.Set)
 	}
-	req := s.about(datastore.Claim, none.Set)
+	req := s.newRequest(datastore.Claim, none.Set)
 	if none.Addr.IsValid() {
 		req.Requested = []netip.Addr{none.Addr}
 	} else if want, err := s.want(none.Set); err == nil {
@@ -212,8 +213,8 @@ func (s *session) refill(none *pool.NoneFreeError) error {
 		}
 		return types.Errorf(types.AsError(err).Code, "%w: %w", none, err)
 	case datastore.ReasonTaken:
-		return types.Errorf(types.AsError(err).Code, "%w: %w; delete the container that has it there; "+
-			"if there is none, the address is in the warm pool of that node: add addresses that are requested to \"onRequestOnly\" on all nodes", none, err)
+		return types.Errorf(types.AsError(err).Code, "%w: %w; delete the container that uses it there; "+
+			"if there is none, the address is in the warm pool of that node; add addresses that containers request to \"onRequestOnly\" on all nodes", none, err)
 	}
 	return err
 }
@@ -229,9 +230,9 @@ func (s *session) claim(req datastore.Request, set int) error {
 	}})
 }
 
-// settleRemoved settles after the datastore has removed the node. Its addresses may belong to others.
+// settleRemoved settles a node that was removed. Other nodes may own its addresses.
 func (s *session) settleRemoved(set int) error {
-	s.request.Warn("node %s is not registered in segment %s any more: somebody has removed it; it registers again", s.node, s.segment)
+	s.request.Warn("node %s is no longer registered in segment %s, because remove-node removed it; it registers again", s.node, s.segment)
 	err := s.begin(func(*pool.Session) error {
 		clear(s.st.claims)
 		return nil
@@ -242,10 +243,10 @@ func (s *session) settleRemoved(set int) error {
 	return err
 }
 
-// settle makes the state agree with the datastore: it registers, which registers the node and gives all of its
-// addresses new claims. What another call has begun, and what is done late, has no effect after that.
-// Then settle claims the addresses that are reserved although the node does not own them. While the
-// segment is frozen, or if the datastore has an older state than the node has seen, settle resyncs instead.
+// settle makes the state agree with the store. It registers the node, which gives all of its addresses new claims, so
+// that earlier changes that arrive late have no effect. Then it claims the addresses that are reserved although the
+// node does not own them. While the segment is frozen, or if the store contains an older state than the node has
+// seen, settle resyncs instead.
 func (s *session) settle(set int) error {
 	err := s.register(set)
 	switch reasonOf(err) {
@@ -263,10 +264,10 @@ func (s *session) settle(set int) error {
 	return s.save()
 }
 
-// claimMissing claims the addresses that are reserved although the node does not own them: somebody has
-// removed the node, the containers are older than this configuration, or the directory is a copy. If another
-// node owns one of these, it only warns, and sets s.foreign: no other address is in doubt. Each session tries
-// again, because the other node may release it or be removed.
+// claimMissing claims the addresses that are reserved although the node does not own them, because it was removed, the
+// containers are older than this configuration, or the directory is a copy. If another node owns one of these, it
+// only warns and sets s.foreign, because the node can still use all other addresses. Each session tries again, because
+// the other node may release the address or be removed.
 func (s *session) claimMissing() error {
 	if s.foreign != nil {
 		return nil
@@ -279,7 +280,7 @@ func (s *session) claimMissing() error {
 		if s.st.claims[ip] != "" {
 			continue
 		}
-		req := s.about(datastore.Claim, noSet)
+		req := s.newRequest(datastore.Claim, noSet)
 		req.Requested = []netip.Addr{ip}
 		err := s.claim(req, noSet)
 		switch {
@@ -295,13 +296,13 @@ func (s *session) claimMissing() error {
 	return nil
 }
 
-// register replaces the addresses of the state by those that the datastore answers with.
+// register registers the node, and replaces the addresses of the state with the addresses in the answer.
 func (s *session) register(set int) error {
 	if err := s.begin(nil); err != nil {
 		return err
 	}
 	s.wasUnsettled = true
-	req := s.about(datastore.Register, set)
+	req := s.newRequest(datastore.Register, set)
 	req.Registered = s.st.registered && !s.confirmed
 	return s.run(change{request: req, apply: func(a *datastore.Answer) {
 		s.replaceClaims(a)
@@ -309,9 +310,8 @@ func (s *session) register(set int) error {
 	}})
 }
 
-// resync tells the datastore what the node owns: all addresses of the state, and all that are reserved. It
-// is for a datastore that was restored from a backup. The datastore gives nothing to anybody until somebody
-// thaws the segment.
+// resync sends the datastore all addresses of the state and all reserved ones, for a store that was restored from a
+// backup. No node can claim addresses until an operator thaws the segment.
 func (s *session) resync() error {
 	if err := s.begin(nil); err != nil {
 		return err
@@ -321,7 +321,7 @@ func (s *session) resync() error {
 		return err
 	}
 	s.wasUnsettled = true
-	req := s.about(datastore.Resync, noSet)
+	req := s.newRequest(datastore.Resync, noSet)
 	req.Addresses = maps.Clone(s.st.claims)
 	if s.st.second {
 		clear(req.Addresses)
@@ -336,7 +336,8 @@ func (s *session) resync() error {
 		for ip, node := range a.Conflicts {
 			if id, used := containers[ip]; used {
 				taken = append(taken, types.Errorf(types.CodeTryAgain,
-					"node %s has address %s of container %s, too: resync there, or remove that node with remove-node if it is off; if that does not help, delete one of the containers", node, ip, id))
+					"address %s of container %s also belongs to node %s; run cluster-local resync there, or remove that node with remove-node if it is off; "+
+						"if that does not help, delete one of the containers", ip, id, node))
 			}
 		}
 	}})
@@ -363,7 +364,7 @@ func (s *session) reserved() (map[netip.Addr]string, error) {
 	return containers, err
 }
 
-// retryReturn is the time after a failed return in which the node returns no addresses to the datastore. Otherwise
+// retryReturn is how long a node waits after a failed return before it returns addresses again. Without this pause,
 // every DEL would wait for a datastore that does not answer.
 const retryReturn = 30 * time.Second
 
@@ -379,7 +380,7 @@ func (n *network) returnSurplus(last []netip.Addr) error {
 		return err
 	}
 	defer s.close()
-	if due, err := n.isReturnDue(last); err != nil || !due { // another process has returned it meanwhile, or has failed to
+	if due, err := n.isReturnDue(last); err != nil || !due { // another process has returned the surplus meanwhile, or has failed to
 		return err
 	}
 	return s.release(last)
@@ -392,8 +393,8 @@ func warnOfSurplus(r *skel.Request, err error) {
 	}
 }
 
-// isReturnDue reports whether the node has a surplus, or may have one that it does not know, and no return has
-// failed within retryReturn.
+// isReturnDue reports whether the node has a surplus, or may have one that it does not know. It is false for retryReturn
+// after a failed return.
 func (n *network) isReturnDue(last []netip.Addr) (due bool, err error) {
 	err = n.Lock(func(se *pool.Session) error {
 		st, valid, err := n.read(se)
@@ -433,11 +434,11 @@ func (s *session) release(last []netip.Addr) error {
 	return err
 }
 
-// releaseOf returns the surplus of one set to the datastore. It first removes the addresses from the state, so
-// that no ADD can allocate them any more. If the datastore then fails, the next session registers, and so learns
-// which of the addresses the node still owns.
+// releaseOf returns the surplus of one set to the datastore. It first removes the addresses from the state, so that
+// no ADD can allocate them. If the datastore then fails, the next session registers, and learns which of the
+// addresses the node still owns.
 func (s *session) releaseOf(set int, last []netip.Addr) error {
-	req := s.about(datastore.Release, set)
+	req := s.newRequest(datastore.Release, set)
 	req.Addresses = map[netip.Addr]string{}
 	err := s.begin(func(se *pool.Session) error {
 		surplus, err := s.surplus(se, s.st, last)
@@ -457,15 +458,15 @@ func (s *session) releaseOf(set int, last []netip.Addr) error {
 	return s.run(change{
 		request: req,
 		apply: func(a *datastore.Answer) {
-			// The datastore has other claims for the rest: register before the next change.
+			// The store contains other claims for the rest. The node must register before the next change.
 			s.st.unsettled = s.st.unsettled || len(a.Addresses) < len(req.Addresses)
 			s.setFree(s.st, set, a.Free)
 		},
 	})
 }
 
-// synchronize settles with the datastore, and then returns the addresses that the node does not need. It does
-// nothing before the first ADD. An operator who calls it confirms that no other machine has the identity of this one.
+// synchronize settles with the datastore, and then returns the addresses that the node does not need. It does nothing
+// before the first ADD. If confirmed is true, an operator has confirmed that no other machine has the identity of this one.
 func (n *network) synchronize(confirmed bool) error {
 	if err := n.Lock(func(*pool.Session) error { return nil }); err != nil {
 		return types.IgnoreNotExist(err)
@@ -477,7 +478,7 @@ func (n *network) synchronize(confirmed bool) error {
 	defer s.close()
 	s.confirmed = confirmed
 	err = s.settle(n.firstSet())
-	if err == nil && len(n.sets) > 0 { // else the runtime passes the ranges, and only to ADD and DEL
+	if err == nil && len(n.sets) > 0 { // otherwise the runtime passes the ranges, and only to ADD and DEL
 		err = s.release(nil)
 	}
 	return errors.Join(err, s.foreign)

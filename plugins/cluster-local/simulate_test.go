@@ -34,15 +34,15 @@ var simulate = struct {
 	flag.String("datastore-config", "", "the object datastore of the configuration"),
 }
 
-// A simulation is nodes that call this plugin in this process. Their datastore is behind a unix socket.
+// A simulation consists of nodes that call this plugin in this process. Their datastore listens at a unix socket.
 type simulation struct {
 	*testing.T
 	nodes []*simulatedNode
 	last  netip.Addr // of the pool
 	size  int        // of the pool
 	sync.Mutex
-	wire map[netip.Addr]string
-	row  row
+	inUse map[netip.Addr]string // the container of each address in use, as node/container
+	row   row
 }
 
 // A simulatedNode is used by one goroutine at a time.
@@ -68,9 +68,9 @@ type row struct {
 	cause         string          // of the last failure
 }
 
-// newSimulation makes the nodes.
+// newSimulation creates the nodes.
 func newSimulation(t *testing.T) *simulation {
-	s := &simulation{T: t, wire: map[netip.Addr]string{}}
+	s := &simulation{T: t, inUse: map[netip.Addr]string{}}
 	s.size = *simulate.nodes**simulate.containers*100/97 + 1
 	s.last = netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, 10<<24+uint32(s.size))))
 	dir := t.TempDir()
@@ -153,22 +153,22 @@ func (n *simulatedNode) add() bool {
 		n.row.without = append(n.row.without, took)
 	}
 	addr := reply.Result(n).IPs[0].Address.Addr()
-	if other := n.wire[addr]; other != "" {
-		n.Errorf("%v is given to %s/%s while %s has it", addr, n.name, id, other)
+	if other := n.inUse[addr]; other != "" {
+		n.Errorf("%v is given to %s/%s while %s uses it", addr, n.name, id, other)
 	}
-	n.wire[addr] = n.name + "/" + id
+	n.inUse[addr] = n.name + "/" + id
 	n.containers = append(n.containers, container{id, addr})
 	return true
 }
 
-// remove takes a random container off the wire, and returns its ID.
+// remove ends a random container without DEL, and returns its ID.
 func (n *simulatedNode) remove() string {
 	i := rand.IntN(len(n.containers))
 	c := n.containers[i]
 	n.containers = slices.Delete(n.containers, i, i+1)
 	n.Lock()
 	defer n.Unlock()
-	delete(n.wire, c.addr)
+	delete(n.inUse, c.addr)
 	return c.id
 }
 
@@ -182,7 +182,7 @@ func (n *simulatedNode) del() {
 	n.row.calls += calls
 }
 
-// resize adds or deletes containers until the node has so many percent of its share of the pool.
+// resize adds or deletes containers until the node uses that percentage of its share of the pool.
 func (n *simulatedNode) resize(percent int) {
 	target := n.size * percent / 100 / len(n.nodes)
 	for len(n.containers) > target {
@@ -203,7 +203,7 @@ func (n *simulatedNode) replaceSome() {
 	}
 }
 
-// restart ends all containers with the boot, and adds as many.
+// restart reboots the node, which ends all containers, and adds the same number again.
 func (n *simulatedNode) restart() {
 	count := len(n.containers)
 	for len(n.containers) > 0 {
@@ -240,7 +240,7 @@ func (s *simulation) phase(name string, nodes []*simulatedNode, f func(*simulate
 		perAdd = fmt.Sprintf("%.2f", float64(r.calls)/float64(adds))
 	}
 	fmt.Printf("| %s | %d | %.0f s | %d | %s | %s | %s | %d | %.1f %% |\n", name, adds, time.Since(start).Seconds(), r.calls, perAdd,
-		quantiles(r.without), quantiles(r.with), r.failed, float64(len(s.wire))*100/float64(s.size))
+		quantiles(r.without), quantiles(r.with), r.failed, float64(len(s.inUse))*100/float64(s.size))
 	if r.failed > 0 {
 		fmt.Printf("last failure: %s\n", strings.Join(strings.Fields(r.cause), " "))
 	}
@@ -256,7 +256,7 @@ func quantiles(all []time.Duration) string {
 	return fmt.Sprintf("%.2f / %.1f ms", ms(0.5), ms(0.99))
 }
 
-// tell sends a word to the process that started this one, and waits for its answer.
+// tell prints a word for the process that started this one, and waits for a line of its answer.
 func tell(t *testing.T, word string, from *bufio.Reader) {
 	fmt.Println("simulation: " + word)
 	if _, err := from.ReadString('\n'); err != nil {
@@ -264,7 +264,7 @@ func tell(t *testing.T, word string, from *bufio.Reader) {
 	}
 }
 
-// operate calls a verb of the datastore, as an operator does.
+// operate calls a verb of the datastore as an operator.
 func (s *simulation) operate(verb string, r datastore.Request) (a datastore.Answer) {
 	r.Verb, r.Segment, r.Node, r.Datastore = verb, "net", "operator", json.RawMessage(*simulate.config)
 	r.Ranges = []datastore.Range{{First: netip.MustParseAddr("10.0.0.1"), Last: s.last}}
@@ -317,5 +317,5 @@ func TestSimulate(t *testing.T) {
 	})
 	s.phase("their containers added on the others", rest, func(n *simulatedNode) { n.resize(70 * len(s.nodes) / len(rest)) })
 	free := s.operate(datastore.Status, datastore.Request{}).Free
-	fmt.Printf("%d addresses have no owner, %d are in use, %d in warm pools\n", free, len(s.wire), s.size-len(s.wire)-int(free))
+	fmt.Printf("%d addresses have no owner, %d are in use, %d in warm pools\n", free, len(s.inUse), s.size-len(s.inUse)-int(free))
 }

@@ -13,11 +13,11 @@ import (
 )
 
 // checkFree returns an error if ADD could not write a reservation. If the key failStatusWhenFull is set, it also
-// returns an error if a range set has no free address, neither one that the node owns nor one in the datastore.
+// returns an error if neither the node nor the segment has a free address of a range set.
 func (n *network) checkFree() error {
 	exhausted := make([]bool, len(n.sets))
 	for i := range exhausted {
-		exhausted[i] = true // stays true if the folder does not exist, or the node owns no free address of the set
+		exhausted[i] = true // stays true if the directory does not exist, or the node owns no free address of the set
 	}
 	var known state
 	err := n.Status(func(se *pool.Session) (pool.Choice, error) {
@@ -53,14 +53,14 @@ func (n *network) checkFree() error {
 	})
 }
 
-// cacheTime is how long calls of STATUS use the last answer of the datastore. Runtimes call STATUS every few
-// seconds on each node, and all nodes ask at the same time when the pool is full.
+// cacheTime is how long calls of STATUS use the last answer of the datastore. Runtimes call STATUS every few seconds on
+// each node. Without the cache, all nodes would ask each time when the pool is full.
 const cacheTime = 30 * time.Second
 
-// A cachedStatus is the content of the file "status": the last answer of the datastore to STATUS.
+// A cachedStatus is the content of the file "status", which records the last answer of the datastore to STATUS.
 type cachedStatus struct {
 	Boot    string        `json:"boot"`    // the ID of the boot in which the datastore answered
-	About   string        `json:"about"`   // what the answer depends on
+	About   string        `json:"about"`   // the configuration and state that the answer depends on
 	At      time.Duration `json:"at"`      // when the datastore answered, since boot
 	Failure string        `json:"failure"` // the text of the error; empty: an address is free
 }
@@ -69,8 +69,8 @@ type cachedStatus struct {
 func (cachedStatus) Validate() error { return nil }
 
 // askOrUseLast calls ask and returns its error. If an earlier call with the same text about called ask within
-// cacheTime, askOrUseLast returns the same error again and does not call ask. The folder with the file does not
-// exist before the first ADD: until then, and if the file cannot be written, it always calls ask.
+// cacheTime, askOrUseLast returns the same error again and does not call ask. It always calls ask if the file cannot be
+// written, for example because its directory does not exist before the first ADD.
 func (n *network) askOrUseLast(about string, ask func() error) error {
 	path := n.PrivatePath("status")
 	file := statefile.File{Dir: filepath.Dir(path), Name: filepath.Base(path), Owner: types.Attachment{Network: filepath.Base(path)}, Trace: n.request.Trace}
@@ -99,7 +99,7 @@ const statusLimit = 2 * time.Second
 
 // checkDatastore asks the datastore, and returns an error if no node can claim an address of the set.
 func (n *network) checkDatastore(set int, known state) error {
-	req := n.about(datastore.Status, set)
+	req := n.newRequest(datastore.Status, set)
 	req.LastRevision, req.Store = known.lastRevision, known.store
 	a, err := n.call(req, statusLimit)
 	switch {

@@ -19,7 +19,7 @@ var _ = Describe("ADD", func() {
 	var n *testNode
 	BeforeEach(func() { n = newNode(newCluster(GinkgoTB()), "n1") })
 
-	It("gets a small warm pool from the datastore at first, and a larger one when it has more containers", func() {
+	It("claims a small warm pool at first, and a larger one when the node runs more containers", func() {
 		owned := 0
 		for i := range 20 {
 			before := owned
@@ -42,13 +42,13 @@ var _ = Describe("ADD", func() {
 		}
 	})
 
-	It("gets a whole warm pool from the datastore at first, if many addresses are free", func() {
+	It("claims a whole warm pool at first if many addresses are free", func() {
 		n.add("c0", variant{IPAM: `"subnet": "10.1.0.0/20"`})
 		Expect(n.state().claims).To(HaveLen(8))
 	})
 
-	It("never gives an address that another node has", func() {
-		n2 := n.beside("n2")
+	It("never allocates an address that another node owns", func() {
+		n2 := n.peer("n2")
 		small := variant{IPAM: `"subnet": "10.1.2.0/28"`}
 		added := 0
 		for i := range 20 {
@@ -68,7 +68,7 @@ var _ = Describe("ADD", func() {
 		n2.expectAgreement()
 	})
 
-	It("gives the address that it took last after all others of the warm pool", func() {
+	It("allocates the address that was released last after all others of the warm pool", func() {
 		first := n.add("c1", variant{})
 		n.del("c1", variant{})
 		Expect(n.add("c2", variant{})).NotTo(Equal(first))
@@ -82,7 +82,7 @@ var _ = Describe("ADD", func() {
 		n.expectAgreement()
 	})
 
-	It("reserves a requested address that the node owns, or gets it alone", func() {
+	It("reserves a requested address that the node owns, or claims only that address", func() {
 		n.add("c1", variant{})
 		n.cluster.calls()
 		own := "10.1.2.3"
@@ -93,14 +93,14 @@ var _ = Describe("ADD", func() {
 		Expect(n.state().claims).To(HaveLen(4))
 	})
 
-	It("names the node that has a requested address", func() {
+	It("names the node that owns a requested address", func() {
 		n.cluster.give("n7", "10.1.2.99")
 		n.Run("ADD", "c1", variant{Args: "IP=10.1.2.99"}).RequireFailure(GinkgoTB(), types.CodeTryAgain,
-			`10.1.2.99 belongs to node n7; delete the container that has it there; if there is none, the address is in the warm pool of that node: add addresses that are requested to "onRequestOnly" on all nodes`)
+			`10.1.2.99 belongs to node n7; delete the container that uses it there; if there is none, the address is in the warm pool of that node; add addresses that containers request to "onRequestOnly" on all nodes`)
 		Expect(n.Reserved()).To(BeEmpty())
 	})
 
-	It("registers if a requested address belongs to the node, which does not know it", func() {
+	It("registers if the node owns a requested address and does not know it", func() {
 		n.add("c1", variant{})
 		n.cluster.give("n1", "10.1.2.99")
 		n.cluster.calls()
@@ -109,7 +109,7 @@ var _ = Describe("ADD", func() {
 		n.expectAgreement()
 	})
 
-	It("gives a fixed address on request only, and DEL returns it at once", func() {
+	It("allocates an address of onRequestOnly on request only, and DEL returns it at once", func() {
 		onRequestOnly := variant{IPAM: `"subnet": "10.1.2.0/28", "onRequestOnly": ["10.1.2.8/29"]`}
 		asked := onRequestOnly
 		asked.Args = "IP=10.1.2.9"
@@ -120,10 +120,10 @@ var _ = Describe("ADD", func() {
 		n.Fails("ADD", "more", onRequestOnly)
 		n.del("db", onRequestOnly)
 		Expect(n.cluster.owned("n1")).To(HaveLen(6))
-		Expect(n.beside("n2").add("db", asked)).To(Equal("10.1.2.9"))
+		Expect(n.peer("n2").add("db", asked)).To(Equal("10.1.2.9"))
 	})
 
-	It("keeps the fixed address while its cooldown lasts", func() {
+	It("keeps an address of onRequestOnly while its cooldown lasts", func() {
 		onRequestOnly := variant{IPAM: `"subnet": "10.1.2.0/28", "onRequestOnly": ["10.1.2.8/29"], "cooldown": 60`, Args: "IP=10.1.2.9"}
 		n.add("db", onRequestOnly)
 		n.del("db", onRequestOnly)
@@ -136,7 +136,7 @@ var _ = Describe("ADD", func() {
 		Expect(n.cluster.owned("n1")).NotTo(HaveKey(netip.MustParseAddr("10.1.2.9")))
 	})
 
-	It("gives every network of a segment addresses of its own", func() {
+	It("allocates different addresses to the networks of a segment", func() {
 		lan := variant{IPAM: `"segment": "lan", "subnet": "10.1.2.0/28"`}
 		other := lan
 		other.Network = "other"
@@ -144,9 +144,9 @@ var _ = Describe("ADD", func() {
 			n.add(fmt.Sprint("a", i), lan)
 			n.add(fmt.Sprint("b", i), other)
 		}
-		wire := cluster{n.cluster.dir, "lan"}
-		Expect(len(wire.owned("n1:net"))).To(BeNumerically(">=", 6))
-		Expect(len(wire.owned("n1:other"))).To(BeNumerically(">=", 6))
+		segment := cluster{n.cluster.dir, "lan"}
+		Expect(len(segment.owned("n1:net"))).To(BeNumerically(">=", 6))
+		Expect(len(segment.owned("n1:other"))).To(BeNumerically(">=", 6))
 	})
 
 	It("registers once before it says that no address is free", func() {
@@ -160,20 +160,20 @@ var _ = Describe("ADD", func() {
 		}
 		Expect(n.cluster.calls()).To(Equal([]string{"claim", "register"}))
 		n.expectAgreement()
-		Expect(n.beside("n2").Fails("ADD", "c1", variant{}).Msg).To(ContainSubstring("no address of segment net is free"))
+		Expect(n.peer("n2").Fails("ADD", "c1", variant{}).Msg).To(ContainSubstring("no address of segment net is free"))
 		Expect(n.cluster.calls()).To(Equal([]string{"register", "claim"}))
 	})
 
-	It("refuses a second data folder of a node, and names both", func() {
+	It("fails with a second data directory of a node, and names both", func() {
 		n.add("c1", variant{})
-		other := n.beside("n1")
+		other := n.peer("n1")
 		other.Run("ADD", "c2", variant{}).RequireFailure(GinkgoTB(), types.CodeConfig,
 			"machine-of-n1:"+n.DataDir, "machine-of-n1:"+other.DataDir)
 	})
 
-	It("refuses a machine with the name of another one, and names both", func() {
+	It("fails on a machine with the node name of another one, and names both", func() {
 		n.add("c1", variant{})
-		clone := n.beside("n1")
+		clone := n.peer("n1")
 		Expect(os.WriteFile(clone.identity(), []byte("copy"), 0o600)).To(Succeed())
 		clone.Run("ADD", "c2", variant{}).RequireFailure(GinkgoTB(), types.CodeConfig, "machine-of-n1", "copy")
 	})
@@ -183,7 +183,7 @@ var _ = Describe("DEL", func() {
 	var n *testNode
 	BeforeEach(func() { n = newNode(newCluster(GinkgoTB()), "n1") })
 
-	It("returns what is more than the warm pool, down to half of it", func() {
+	It("returns what exceeds the warm pool, until half of it is left", func() {
 		for i := range 20 {
 			n.add(fmt.Sprint("c", i), variant{})
 		}
@@ -247,7 +247,7 @@ var _ = Describe("DEL", func() {
 		n.expectAgreement()
 	})
 
-	It("waits for a datastore that hangs once, also if many come at the same time", func() {
+	It("waits for a datastore that hangs only once, even if there are many DELs at the same time", func() {
 		none := variant{IPAM: `"subnet": "10.1.2.0/24", "warmPool": 0`}
 		for i := range 6 {
 			n.add(fmt.Sprint("c", i), none)
@@ -268,14 +268,14 @@ var _ = Describe("DEL", func() {
 		Expect(n.Reserved()).To(BeEmpty())
 	})
 
-	DescribeTable("returns what an earlier DEL could not", func(does, next string) {
+	DescribeTable("returns what an earlier DEL failed to return", func(does, next string) {
 		onRequestOnly := variant{IPAM: `"subnet": "10.1.2.0/28", "onRequestOnly": ["10.1.2.8/29"]`}
 		asked := onRequestOnly
 		asked.Args = "IP=10.1.2.9"
 		n.add("db", asked)
 		if does == "none" { // DEL was killed after it had removed the reservation
 			Expect(os.Remove(n.Net("10.1.2.9"))).To(Succeed())
-			clear(n.wire)
+			clear(n.inUse)
 		} else {
 			n.cluster.script("release", does)
 			n.del("db", onRequestOnly)
@@ -286,7 +286,7 @@ var _ = Describe("DEL", func() {
 		} else {
 			n.del("db", onRequestOnly)
 		}
-		Expect(n.beside("n2").add("db", asked)).To(Equal("10.1.2.9"))
+		Expect(n.peer("n2").add("db", asked)).To(Equal("10.1.2.9"))
 		n.expectAgreement()
 	},
 		Entry("at the next DEL, which releases nothing", "refuse unreachable", "DEL"),
@@ -304,7 +304,7 @@ var _ = Describe("DEL", func() {
 })
 
 var _ = Describe("after a reboot", func() {
-	It("the node registers with new claims, so that a late release does nothing", func() {
+	It("the node registers with new claims, and a late release does nothing", func() {
 		n := newNode(newCluster(GinkgoTB()), "n1")
 		none := variant{IPAM: `"subnet": "10.1.2.0/24", "warmPool": 0`}
 		n.add("c1", none)
@@ -316,7 +316,7 @@ var _ = Describe("after a reboot", func() {
 		Expect(n.cluster.calls()[0]).To(Equal("register"))
 		n.cluster.applyLate()
 		n.expectNoForeign()
-		n.beside("n2").add("c3", none)
+		n.peer("n2").add("c3", none)
 		n.expectAgreement()
 	})
 
@@ -324,7 +324,7 @@ var _ = Describe("after a reboot", func() {
 		n := newNode(newCluster(GinkgoTB()), "n1")
 		n.add("c1", variant{})
 		n.Boot("boot-2")
-		clear(n.wire)
+		clear(n.inUse)
 		n.cluster.script("register", "refuse unreachable")
 		f := n.Fails("ADD", "c2", variant{})
 		Expect(f.Code).To(BeEquivalentTo(types.CodeTryAgain))
@@ -338,7 +338,7 @@ var _ = Describe("after a reboot", func() {
 var _ = Describe("a second machine with the identity and name of a node", func() {
 	none := variant{IPAM: `"subnet": "10.1.2.0/24", "warmPool": 0`}
 	var n *testNode
-	// asClone does f on a second machine: with other files at the same path, and with another boot ID.
+	// asClone calls f on a second machine, which has other files at the same paths and another boot ID.
 	asClone := func(boot string, f func()) {
 		GinkgoHelper()
 		aside := n.DataDir + ".aside"
@@ -351,7 +351,7 @@ var _ = Describe("a second machine with the identity and name of a node", func()
 	}
 	BeforeEach(func() { n = newNode(newCluster(GinkgoTB()), "n1") })
 
-	DescribeTable("is seen at the next call of the datastore, and after that the node gives nothing", func(boot string, next func() string) {
+	DescribeTable("is noticed at the next call of the datastore, and from then on the node allocates nothing", func(boot string, next func() string) {
 		n.add("c1", variant{})
 		warmPool := n.state().claims
 		Expect(len(warmPool)).To(BeNumerically(">", 1))
@@ -363,7 +363,7 @@ var _ = Describe("a second machine with the identity and name of a node", func()
 		n.Run("STATUS", "", variant{}).RequireFailure(GinkgoTB(), types.CodeNotAvailable, "a second machine")
 		n.del("c3", none)
 		n.Boot("boot-2-of-n1")
-		clear(n.wire)
+		clear(n.inUse)
 		Expect(n.Fails("ADD", "c3", none).Code).To(BeEquivalentTo(types.CodeConfig))
 
 		Expect(n.resync()).To(BeZero())
@@ -386,7 +386,7 @@ var _ = Describe("a second machine with the identity and name of a node", func()
 		Entry("a GC", "boot-of-clone", func() string { return n.gc("c1").Failure(GinkgoTB()).Msg }),
 	)
 
-	It("is not suspected after a restore from a backup: frozen and behind are looked at first", func() {
+	It("is not suspected after a restore from a backup, because frozen and behind come first", func() {
 		n.add("c1", none)
 		n.cluster.change(func(st *fakeState) {
 			st.Nodes["n1"], st.Frozen = strings.Fields(st.Nodes["n1"])[0]+" earlier", "today by hand"
@@ -399,7 +399,7 @@ var _ = Describe("a second machine with the identity and name of a node", func()
 })
 
 var _ = Describe("a datastore that fails during ADD", func() {
-	DescribeTable("gives code 11, and the next ADD succeeds and agrees with the datastore", func(verb, does, text string) {
+	DescribeTable("makes ADD fail with code 11, and the next ADD succeeds and agrees with the datastore", func(verb, does, text string) {
 		n := newNode(newCluster(GinkgoTB()), "n1")
 		if verb == "claim" {
 			n.add("c0", variant{IPAM: `"subnet": "10.1.2.0/24", "warmPool": 1`})
@@ -417,13 +417,13 @@ var _ = Describe("a datastore that fails during ADD", func() {
 		Entry("register: it dies", "register", "die", "exit status 3"),
 		Entry("register: it dies afterwards", "register", "done, die", "exit status 3"),
 		Entry("register: it hangs", "register", "hang", "no answer within 3s, killed"),
-		Entry("register: it does not know", "register", "done, unknown", "no confirmation"),
+		Entry("register: its outcome is unknown", "register", "done, unknown", "no confirmation"),
 		Entry("claim: it dies", "claim", "die", "exit status 3"),
 		Entry("claim: it dies afterwards", "claim", "done, die", "exit status 3"),
 		Entry("claim: it hangs afterwards", "claim", "done, hang", "no answer within 3s, killed"),
-		Entry("claim: it does not know", "claim", "done, unknown", "no confirmation"),
+		Entry("claim: its outcome is unknown", "claim", "done, unknown", "no confirmation"),
 		Entry("claim: no JSON", "claim", "done, garbage", "decode answer"),
-		Entry("claim: an address of another range", "claim", "done, foreign", "192.0.2.1 was not asked for"),
+		Entry("claim: an address of another range", "claim", "done, foreign", "address 192.0.2.1 was not requested"),
 		Entry("claim: unreachable", "claim", "refuse unreachable", "refused"),
 		Entry("claim: space", "claim", "refuse space", "refused"),
 	)
@@ -450,7 +450,7 @@ var _ = Describe("a removed node", func() {
 		n.expectAgreement()
 	})
 
-	It("gives addresses although another node has that of a container, and names both; GC and CHECK name it, too", func() {
+	It("allocates addresses although another node owns the address of a container, which ADD, GC and CHECK report", func() {
 		n.cluster.give("n9", "10.1.2.50")
 		for _, id := range []string{"c2", "c3"} {
 			n.add(id, variant{IPAM: `"subnet": "10.1.2.0/24", "warmPool": 1`})
@@ -472,7 +472,7 @@ var _ = Describe("a removed node", func() {
 		n.expectAgreement()
 	})
 
-	It("passes CHECK while it has not asked the datastore what it owns", func() {
+	It("passes CHECK until it has asked the datastore what it owns", func() {
 		n.cluster.script("register", "refuse unreachable")
 		n.Fails("ADD", "c2", variant{Args: "IP=10.1.2.60"})
 		Expect(n.state().claims).To(BeEmpty())
@@ -480,11 +480,11 @@ var _ = Describe("a removed node", func() {
 	})
 })
 
-var _ = Describe("a datastore that was restored from a backup", func() {
+var _ = Describe("a store that was restored from a backup", func() {
 	var n, n2 *testNode
 	BeforeEach(func() {
 		n = newNode(newCluster(GinkgoTB()), "n1")
-		n2 = n.beside("n2")
+		n2 = n.peer("n2")
 		n.add("c1", variant{Args: "IP=10.1.2.50"})
 		n2.add("c1", variant{})
 	})
@@ -497,7 +497,7 @@ var _ = Describe("a datastore that was restored from a backup", func() {
 	}
 	thaw := func() { n.cluster.change(func(st *fakeState) { st.Frozen = "" }) }
 
-	It("gets all that the nodes own again when they notice, and gives nothing before it is thawed", func() {
+	It("is told what the nodes own when they notice it, and gives nothing until it is thawed", func() {
 		restore(1)
 		n.cluster.calls()
 		n.Run("ADD", "c2", variant{}).RequireFailure(GinkgoTB(), types.CodeTryAgain, "is frozen since")
@@ -511,7 +511,7 @@ var _ = Describe("a datastore that was restored from a backup", func() {
 		n.Run("CHECK", "c1", prev50).OK(GinkgoTB())
 	})
 
-	It("is another one if its ID differs, whatever its revision is", func() {
+	It("is noticed by its ID, whatever its revision is", func() {
 		restore(1000)
 		n.cluster.change(func(st *fakeState) { st.Store = "another-store-than-before" })
 		Expect(n.Fails("ADD", "c2", variant{IPAM: `"subnet": "10.1.2.0/24", "warmPool": 0`, Args: "IP=10.1.2.99"}).Msg).To(ContainSubstring("is frozen since"))
@@ -523,7 +523,7 @@ var _ = Describe("a datastore that was restored from a backup", func() {
 		n.expectAgreement()
 	})
 
-	It("and frozen by somebody gets them again from GC, and from the command resync", func() {
+	It("and that an operator has frozen is told by GC, and by the command resync", func() {
 		restore(1000)
 		n.cluster.change(func(st *fakeState) { st.Frozen = "today by hand" })
 		for _, node := range []*testNode{n, n2} {
@@ -539,12 +539,12 @@ var _ = Describe("a datastore that was restored from a backup", func() {
 		n2.add("c2", variant{})
 	})
 
-	It("names the other node if both have an address", func() {
+	It("leads to an error that names the other node if both own an address", func() {
 		restore(1000)
 		n.cluster.change(func(st *fakeState) { st.Frozen = "today by hand" })
 		n.cluster.give("n7", "10.1.2.50")
 		n2.gc("c1").OK(GinkgoTB())
-		n.gc("c1").RequireFailure(GinkgoTB(), types.CodeTryAgain, "node n7 has address 10.1.2.50 of container c1, too")
+		n.gc("c1").RequireFailure(GinkgoTB(), types.CodeTryAgain, "address 10.1.2.50 of container c1 also belongs to node n7")
 		thaw()
 		n.add("c2", variant{})
 		Expect(n.stderr).To(ContainSubstring("10.1.2.50 belongs to node n7"))
@@ -596,7 +596,7 @@ var _ = Describe("STATUS", func() {
 		n.Run("STATUS", "", variant{}).RequireFailure(GinkgoTB(), types.CodeNotAvailable, `failed to find plugin "fake-datastore"`)
 	})
 
-	It("with failStatusWhenFull asks the datastore if no owned address is free", func() {
+	It("with failStatusWhenFull asks the datastore while no owned address is free", func() {
 		n.Run("STATUS", "", full).OK(GinkgoTB())
 		for i := range 13 {
 			n.add(fmt.Sprint("c", i), full)
@@ -632,11 +632,11 @@ var _ = Describe("STATUS", func() {
 
 		By("booting")
 		n.Boot("boot-2")
-		clear(n.wire)
+		clear(n.inUse)
 		n.Run("STATUS", "", larger).OK(GinkgoTB())
 		Expect(n.cluster.calls()).To(Equal([]string{"status"}))
 
-		By("having a file that is damaged")
+		By("damaging the file")
 		Expect(os.WriteFile(filepath.Join(n.DataDir, ".plumb", ".status", "net"), []byte("{"), 0o600)).To(Succeed())
 		n.Run("STATUS", "", larger).OK(GinkgoTB())
 		Expect(n.cluster.calls()).To(Equal([]string{"status"}))
@@ -644,7 +644,7 @@ var _ = Describe("STATUS", func() {
 })
 
 var _ = Describe("the configuration", func() {
-	DescribeTable("that no datastore takes is refused by STATUS, too", func(ipam, text string) {
+	DescribeTable("that exceeds the limits of a request makes STATUS fail", func(ipam, text string) {
 		n := newNode(newCluster(GinkgoTB()), "n1")
 		n.Run("STATUS", "", variant{IPAM: ipam}).RequireFailure(GinkgoTB(), types.CodeNotAvailable, text)
 	},
@@ -653,7 +653,7 @@ var _ = Describe("the configuration", func() {
 			"range set 1: want 100 ranges and exclusions at most, got 101"),
 	)
 
-	DescribeTable("with an error is refused by ADD with code 7", func(ipam string, texts ...string) {
+	DescribeTable("with an error makes ADD fail with code 7", func(ipam string, texts ...string) {
 		n := newNode(newCluster(GinkgoTB()), "n1")
 		n.Keys = nil
 		n.Run("ADD", "c1", variant{IPAM: ipam}).RequireFailure(GinkgoTB(), types.CodeConfig, texts...)
@@ -664,10 +664,10 @@ var _ = Describe("the configuration", func() {
 		Entry("a path as type", `"subnet": "10.1.2.0/24", "datastore": {"type": "../x"}`, `datastore.type "../x"`),
 		Entry("all at once", `"subnet": "x", "warmPool": 1000, "segment": "a b", "node": "-", "onRequestOnly": ["y"], "datastore": {"type": "e", "timeout": 0}`,
 			"subnet:", "warmPool 1000", `segment "a b"`, `node "-`, `onRequestOnly[0]: "y"`, "datastore.timeout 0"),
-		Entry("a datastore that is no object", `"subnet": "10.1.2.0/24", "datastore": "etcd"`, "datastore: json"),
+		Entry("a datastore that is not an object", `"subnet": "10.1.2.0/24", "datastore": "etcd"`, "datastore: json"),
 	)
 
-	It("that names a datastore that CNI_PATH does not have gets code 7", func() {
+	It("with a datastore that is not in CNI_PATH makes ADD fail with code 7", func() {
 		n := newNode(newCluster(GinkgoTB()), "n1")
 		Expect(os.Remove(n.cluster.dir + "/fake-datastore")).To(Succeed())
 		n.Run("ADD", "c1", variant{}).RequireFailure(GinkgoTB(), types.CodeConfig, "fake-datastore")

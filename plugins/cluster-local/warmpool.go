@@ -9,8 +9,8 @@ import (
 )
 
 // target returns how many free addresses of a set the node keeps, at most. The fewer addresses of the
-// segment are free, the fewer the node keeps, so that the last ones go where they are needed. If it is
-// not known how many are free, the target is the whole stock.
+// segment are free, the fewer the node keeps, so that the nodes that need the last ones get them. If the
+// number of free addresses is unknown, the target is the whole warm pool.
 func (n *network) target(st *state, set int) int {
 	s := n.sets[set]
 	free, known := st.free[s.Ranges[0].First]
@@ -31,7 +31,7 @@ func (n *network) target(st *state, set int) int {
 
 // want returns how many addresses of a set a claim asks for: the target, but at most as many as the node's
 // containers have, or a 64th of the free ones if that is more. Without this limit, the first of many nodes that boot
-// at the same time would take a small pool for their warm pools, and return addresses only when containers end.
+// at the same time would fill its warm pool with a small range, and return addresses only when containers end.
 func (s *session) want(set int) (n int, err error) {
 	err = s.Lock(func(se *pool.Session) error {
 		reserved, err := se.Reserved()
@@ -46,14 +46,14 @@ func (s *session) want(set int) (n int, err error) {
 	return min(max(1, n, little), max(1, s.target(s.st, set))), err
 }
 
-// setFree records the number of free addresses that an answer about a set has.
+// setFree records the number of free addresses of a set.
 func (n *network) setFree(st *state, set int, free uint64) {
 	if set != noSet {
 		st.free[n.sets[set].Ranges[0].First] = min(free, maxSize)
 	}
 }
 
-// maxSize is the largest number of addresses that sizeOf returns. It is that of datastore/README.md.
+// maxSize is the largest number of addresses that sizeOf returns, and the limit of "free" in datastore/README.md.
 const maxSize = 1 << 53
 
 // sizeOf returns the number of addresses that a set allocates, or maxSize if there are more.
@@ -64,7 +64,7 @@ func sizeOf(s pool.Set) (n uint64) {
 	return n
 }
 
-// distance returns the number of addresses from one to another, with both, or maxSize if there are more.
+// distance returns the number of addresses from first to last, including both, or maxSize if there are more.
 func distance(first, last netip.Addr) uint64 {
 	a, b := first.As16(), last.As16()
 	if [8]byte(a[:8]) != [8]byte(b[:8]) {
@@ -73,16 +73,16 @@ func distance(first, last netip.Addr) uint64 {
 	return min(binary.BigEndian.Uint64(b[8:])-binary.BigEndian.Uint64(a[8:]), maxSize-1) + 1
 }
 
-// noSet is the index of the addresses that no set allocates: fixed ones, and those that were in a range
-// before the configuration changed.
+// noSet is the index of the addresses that no set allocates, which are the addresses of onRequestOnly and those that
+// were in a range before the configuration changed.
 const noSet = -1
 
 // firstSet returns the index of the first set, or noSet if the runtime has passed no ranges.
 func (n *network) firstSet() int { return min(0, len(n.sets)-1) }
 
-// surplus returns the owned addresses that the node does not need, by range set. These are all free ones
-// that no set allocates; and of a set with more free ones than its target, so many that half of the
-// target stays. Those in last, which have just been released, stay if possible.
+// surplus returns the owned addresses that the node does not need, by range set. These are all free addresses that no
+// set allocates. Of a set with more free addresses than its target, all but half of the target are surplus. The
+// addresses in last, which have just been released, stay if possible.
 func (n *network) surplus(se *pool.Session, st *state, last []netip.Addr) (map[int][]netip.Addr, error) {
 	free, err := se.Free(st.addrs())
 	if err != nil {
@@ -108,7 +108,7 @@ func (n *network) surplus(se *pool.Session, st *state, last []netip.Addr) (map[i
 	return bySet, nil
 }
 
-// index returns 1 if the list has the address, and 0 if not.
+// index returns 1 if the list contains the address, and 0 otherwise.
 func index(list []netip.Addr, ip netip.Addr) int {
 	if slices.Contains(list, ip) {
 		return 1

@@ -8,8 +8,8 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// startContainers starts so many containers on each node, all at the same time. If an ADD fails, it calls DEL and
-// tries again, as a runtime does. It returns how many ADDs failed.
+// startContainers starts perNode containers on each node, all at the same time. If an ADD fails, it calls DEL and tries
+// again, as a runtime does. It returns the number of failed ADDs.
 func (n *nemesis) startContainers(perNode int) (failed int) {
 	GinkgoHelper()
 	limit := time.Now().Add(5 * time.Minute)
@@ -22,7 +22,7 @@ func (n *nemesis) startContainers(perNode int) (failed int) {
 			if err == nil {
 				m.Lock()
 				defer m.Unlock()
-				m.wire.added(container, addrs...)
+				m.ledger.added(container, addrs...)
 				m.containers[container] = addrs
 				return nil
 			}
@@ -39,7 +39,7 @@ func (n *nemesis) startContainers(perNode int) (failed int) {
 }
 
 var _ = Describe("30 nodes", func() {
-	It("that boot at the same time give all their containers addresses of their own", func() {
+	It("that boot at the same time give all their containers different addresses", func() {
 		const booting, perNode = 30, 3
 		n := newPluginNemesis(booting, defaultSetting)
 		n.killRate.Store(0.0)
@@ -55,7 +55,7 @@ var _ = Describe("30 nodes", func() {
 			start := time.Now()
 			failed := n.startContainers(perNode)
 			AddReportEntry("boot "+step, fmt.Sprintf("%d containers in %v, %d ADDs failed", booting*perNode, time.Since(start).Round(time.Millisecond), failed))
-			Expect(n.wire.duplicates).To(BeEmpty())
+			Expect(n.ledger.duplicates).To(BeEmpty())
 		}
 		n.settleNodes()
 	})

@@ -16,10 +16,10 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// deadProxy is the environment of a runtime whose proxy does not answer: etcd is never behind a proxy.
+// deadProxy is the environment of a runtime whose proxy does not answer. etcd is never behind a proxy.
 const deadProxy = "HTTPS_PROXY=http://127.0.0.1:1"
 
-// run runs the datastore in a namespace, and returns what it printed. The process is passed to started.
+// run runs the datastore in a namespace, calls started with its process, and returns its output.
 func run(ns *nstest.NS, request []byte, started func(*exec.Cmd)) (stdout []byte, exit int, err error) {
 	cmd := exec.Command(datastorePath)
 	var out, errOut bytes.Buffer
@@ -57,7 +57,7 @@ func callText(ns *nstest.NS, request []byte) datastore.Answer {
 	return answer
 }
 
-// parse decodes an answer, and refuses unknown keys.
+// parse decodes an answer. Unknown keys are errors.
 func parse(stdout []byte) (answer datastore.Answer, err error) {
 	dec := json.NewDecoder(bytes.NewReader(stdout))
 	dec.DisallowUnknownFields()
@@ -65,7 +65,7 @@ func parse(stdout []byte) (answer datastore.Answer, err error) {
 	return answer, err
 }
 
-// succeed runs the datastore, and fails the spec if the answer has an error.
+// succeed runs the datastore, and fails the spec if the answer contains an error.
 func succeed(ns *nstest.NS, request datastore.Request) datastore.Answer {
 	GinkgoHelper()
 	answer := call(ns, request)
@@ -75,8 +75,7 @@ func succeed(ns *nstest.NS, request datastore.Request) datastore.Answer {
 	return answer
 }
 
-// requireError runs the datastore, and fails the spec unless the answer has an error with this code, reason
-// and texts.
+// requireError runs the datastore, and fails the spec unless the answer contains an error with this code, reason and texts.
 func requireError(ns *nstest.NS, request datastore.Request, code uint, reason string, texts ...string) datastore.Answer {
 	GinkgoHelper()
 	answer := call(ns, request)
@@ -111,7 +110,7 @@ func (c *cluster) newCaller(segment, node string, ranges ...string) caller {
 	return caller{c, base}
 }
 
-// request returns a request of a verb, changed by the functions.
+// request returns a request with the verb, after the functions have changed it.
 func (c caller) request(verb string, changes ...func(*datastore.Request)) datastore.Request {
 	r := c.base
 	r.Verb = verb
@@ -139,7 +138,7 @@ func machine(id string) func(*datastore.Request) {
 	return func(r *datastore.Request) { r.Machine = id }
 }
 
-// removed is the target of remove-node, with the machine and boot that callers have.
+// removed sets the target of remove-node, with the machine and boot of a caller.
 func removed(node string) func(*datastore.Request) {
 	return func(r *datastore.Request) { r.Target, r.Machine, r.Boot = node, "machine-of-"+node, "boot1" }
 }

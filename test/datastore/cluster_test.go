@@ -25,7 +25,7 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// A cluster is members of etcd and a namespace for clients, all connected to one bridge.
+// A cluster consists of etcd members and a namespace for clients, all connected to one bridge.
 type cluster struct {
 	*pki
 	bridge  *nstest.NS
@@ -34,14 +34,14 @@ type cluster struct {
 	flags   []string // of each member
 }
 
-// A member is one member of etcd, in a namespace of its own.
+// A member is an etcd member in its own namespace.
 type member struct {
 	*cluster
 	name, addr string
 	ns         *nstest.NS
-	dir        string    // data
-	log        string    // file
-	cmd        *exec.Cmd // nil if it does not run
+	dir        string    // of its data
+	log        string    // path of the log
+	cmd        *exec.Cmd // nil if the member does not run
 }
 
 // newCluster starts a cluster with this number of members.
@@ -76,7 +76,7 @@ func (c *cluster) plug(ns *nstest.NS, port, addr string) {
 	c.bridge.MustLine(GinkgoTB(), "ip link set "+port+" master br0")
 }
 
-// stop kills all members. If the spec failed, the report has the last lines of their logs.
+// stop kills all members. If the spec failed, the report contains the last lines of their logs.
 func (c *cluster) stop() {
 	for _, m := range c.members {
 		m.kill()
@@ -87,7 +87,7 @@ func (c *cluster) stop() {
 	}
 }
 
-// peers is the flag --initial-cluster.
+// peers returns the flag --initial-cluster.
 func (c *cluster) peers() string {
 	var all []string
 	for _, m := range c.members {
@@ -99,8 +99,8 @@ func (c *cluster) peers() string {
 func (m *member) peerURL() string   { return "http://" + m.addr + ":2380" }
 func (m *member) clientURL() string { return "https://" + m.addr + ":2379" }
 
-// start starts the member with the data that it has. --unsafe-no-fsync loses nothing when a process is
-// killed: the kernel has the data.
+// start starts the member with its existing data. --unsafe-no-fsync loses nothing when a process is killed, because the
+// kernel keeps the data.
 func (m *member) start() {
 	GinkgoHelper()
 	args := append([]string{
@@ -118,7 +118,7 @@ func (m *member) start() {
 	Expect(m.ns.Start(m.cmd)).To(Succeed())
 }
 
-// kill kills the member, if it runs.
+// kill kills the member if it runs.
 func (m *member) kill() {
 	if m.cmd == nil {
 		return
@@ -156,11 +156,11 @@ func (c *cluster) connect(user string, members ...*member) *clientv3.Client {
 	client, err := clientv3.New(clientv3.Config{Endpoints: endpoints, Logger: zap.NewNop(), TLS: c.tlsConfig(user),
 		DialOptions: []grpc.DialOption{grpc.WithContextDialer(c.dial)}})
 	Expect(err).NotTo(HaveOccurred())
-	DeferCleanup(func() { _ = client.Close() }) // it may be closed already
+	DeferCleanup(func() { _ = client.Close() }) // the spec may have closed it already
 	return client
 }
 
-// do calls f with a context that ends after a generous time.
+// do calls f with a context that ends after a minute or more.
 func do(f func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -200,7 +200,7 @@ func (c *cluster) save(file string) {
 	})).To(Succeed())
 }
 
-// restore kills all members, gives them the data of a snapshot, and starts them.
+// restore kills all members, replaces their data with a snapshot, and starts them.
 func (c *cluster) restore(file string) {
 	GinkgoHelper()
 	for _, m := range c.members {
@@ -214,7 +214,7 @@ func (c *cluster) restore(file string) {
 	}
 }
 
-// datastoreConfig returns the datastore's configuration, with a user's certificate, and more keys.
+// datastoreConfig returns the datastore's configuration with the user's certificate and more keys.
 func (c *cluster) datastoreConfig(user string, more map[string]any) json.RawMessage {
 	GinkgoHelper()
 	conf := map[string]any{"type": "cluster-local-etcd", "caFile": c.certFile("ca"), "certFile": c.certFile(user), "keyFile": c.keyFile(user), "timeout": 30}
@@ -237,7 +237,7 @@ func (m *member) signal(s syscall.Signal) {
 	Expect(m.cmd.Process.Signal(s)).To(Succeed())
 }
 
-// leader returns the member that is the leader, or nil if none says so within a second.
+// leader returns the leader, or nil if no member reports within a second that it is the leader.
 func (c *cluster) leader() *member {
 	for _, m := range c.members {
 		if m.cmd == nil {
@@ -261,7 +261,7 @@ func (c *cluster) setLink(port, state string) {
 	c.bridge.MustLine(GinkgoTB(), "ip link set "+port+" "+state)
 }
 
-// setPeers cuts the member off from the other members, but not from clients, with "add"; "del" ends that.
+// setPeers disconnects the member from the other members, but not from clients, with "add", and connects it with "del".
 func (m *member) setPeers(verb string) {
 	GinkgoHelper()
 	for _, other := range m.members {

@@ -17,7 +17,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// inParallel runs f with 0 to n-1 at the same time, and joins the errors.
+// inParallel calls f with 0 to n-1 at the same time, and joins the errors.
 func inParallel(n int, f func(i int) error) error {
 	errs := make([]error, n)
 	var group sync.WaitGroup
@@ -31,8 +31,7 @@ func inParallel(n int, f func(i int) error) error {
 	return errors.Join(errs...)
 }
 
-// withRoles makes the user root, and the user "node" with a role for the segment "mine", and requires
-// users from now on.
+// withRoles creates the user root, and the user "node" with a role for the segment "mine", and enables authentication.
 func (c *cluster) withRoles() {
 	GinkgoHelper()
 	client := c.connect("root", c.members...)
@@ -87,7 +86,7 @@ var _ = Describe("cluster-local-etcd, when etcd refuses", func() {
 				}
 			}
 		})).To(MatchError(ContainSubstring("database space exceeded")))
-		// etcd answers so also if it applied the change
+		// etcd answers so even if it has applied the change
 		requireError(c.clients, n1.request(datastore.Claim, want(1)), types.CodeTryAgain, datastore.ReasonUnknown, "NOSPACE", "compact", "register")
 		requireError(c.clients, n1.request(datastore.Register), types.CodeTryAgain, datastore.ReasonUnknown, "NOSPACE")
 		Expect(n1.succeed(datastore.List).Owners).To(HaveLen(4))
@@ -96,14 +95,14 @@ var _ = Describe("cluster-local-etcd, when etcd refuses", func() {
 		Expect(n1.succeed(datastore.RemoveNode, removed("n1")).Addresses).To(HaveLen(3))
 	})
 
-	It("says which endpoints do not answer, and why", func() {
+	It("names the endpoints that do not answer, with the causes", func() {
 		c := newCluster(1)
 		n1 := c.newCaller("tls", "n1", "10.7.0.1-10.7.0.40")
 		unreachable := func(keys map[string]any, pattern string) {
 			GinkgoHelper()
 			keys["timeout"] = 1
 			n1.base.Datastore = c.datastoreConfig("node", keys)
-			// On a busy machine, the time may be over before the datastore knows the reason.
+			// On a busy machine, the time may be over before the datastore knows the cause.
 			Eventually(func() *datastore.Error { return call(c.clients, n1.request(datastore.Status)).Error }, "1m").Should(
 				HaveValue(And(HaveField("Code", uint(types.CodeTryAgain)), HaveField("Reason", datastore.ReasonUnreachable), HaveField("Msg", MatchRegexp(pattern)))))
 		}
@@ -128,7 +127,7 @@ var _ = Describe("cluster-local-etcd, when etcd refuses", func() {
 		requireError(c.clients, n1.request(datastore.Claim, want(1)), types.CodeTryAgain, datastore.ReasonUnknown, "register")
 	})
 
-	It("reports a change that etcd made and then had no space for as unknown", func() {
+	It("reports a change that etcd applied and then had no space for as unknown", func() {
 		c := newCluster(1)
 		n1 := c.newCaller("unknown", "n1", "10.7.0.1-10.7.0.40")
 		n1.succeed(datastore.Register)

@@ -32,10 +32,10 @@ var (
 	settings = flag.Duration("settings", 10*time.Second, "how long the nemesis of the executables runs with each of the other settings; 8 s with -short")
 )
 
-// The load of the nemesis: nodes that fill nine tenths of the pool, if they can.
+// The load of the nemesis fills nine tenths of the pool.
 const (
 	nodes         = 12
-	maxContainers = 9 // of a node
+	maxContainers = 9 // the largest number per node
 	poolSize      = 120
 	segment       = "nemesis"
 )
@@ -49,7 +49,7 @@ func keyAddr(key string) netip.Addr {
 	return a
 }
 
-// limited returns a context for a run of the nemesis.
+// limited returns a context with the time limit of a run.
 func limited(d time.Duration) (context.Context, context.CancelFunc) {
 	if testing.Short() {
 		d = 8 * time.Second
@@ -57,7 +57,7 @@ func limited(d time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), d)
 }
 
-// A nemesis is nodes that add and delete containers all the time, and somebody who breaks what they use.
+// A nemesis consists of nodes that add and delete containers all the time, and of disturbances of the members.
 type nemesis struct {
 	*cluster
 	caller            caller
@@ -66,27 +66,27 @@ type nemesis struct {
 	farDatastore      json.RawMessage // as operatorDatastore, with long round trips
 	direct            *clientv3.Client
 	mutation          mutation
-	wire              *wire
+	ledger            *ledger
 	nodes             []*machineNode
 
-	killRate                                 atomic.Value // float64: of calls of datastore and plugin
+	killRate                                 atomic.Value // float64: the share of calls of datastore and plugin that are killed
 	calls, kills, unknown, reboots, replaced atomic.Int64
-	replaces                                 bool // a node that boots may be another machine
+	replaces                                 bool // a node may be another machine after a boot
 	sync.Mutex
 	failures  []string
 	claims    int
 	lastClaim time.Time
-	noClaim   time.Duration // the longest
+	noClaim   time.Duration // the longest time without a claim
 }
 
-// fail notes a failure.
+// fail records a failure.
 func (n *nemesis) fail(format string, args ...any) {
 	n.Lock()
 	defer n.Unlock()
 	n.failures = append(n.failures, fmt.Sprintf(format, args...))
 }
 
-// claimed notes a claim that succeeded.
+// claimed records a successful claim.
 func (n *nemesis) claimed(addresses int) {
 	n.Lock()
 	defer n.Unlock()
@@ -103,18 +103,18 @@ type machineNode struct {
 	boots      int
 	next       int
 	containers map[string][]netip.Addr
-	calls      sync.RWMutex // a runtime calls no ADD during GC
+	calls      sync.RWMutex // locked during GC, because a runtime calls no ADD meanwhile
 }
 
 // newNemesis starts a cluster without nodes.
 func newNemesis(m mutation) *nemesis {
 	GinkgoHelper()
 	c := newCluster(3)
-	n := &nemesis{cluster: c, mutation: m, wire: newWire(), operator: nstest.NewHost(GinkgoTB()).Named("operator"),
+	n := &nemesis{cluster: c, mutation: m, ledger: newLedger(), operator: nstest.NewHost(GinkgoTB()).Named("operator"),
 		direct: c.connect("root", c.members...), caller: c.newCaller(segment, "", "10.7.0.1-"+poolAddr(poolSize-1).String())}
 	c.plug(n.operator, "operator", "10.9.0.101")
 	lateReleases := 10
-	if m == registerByReading { // which only matters with a release that happens after the next register
+	if m == registerByReading { // this mutation only matters with a release that etcd applies after the next register
 		lateReleases = 2
 	}
 	endpoints, far := []string{c.members[0].fullEndpoint(8)}, []string{}
@@ -128,7 +128,7 @@ func newNemesis(m mutation) *nemesis {
 	return n
 }
 
-// addNodes makes so many nodes, which do nothing yet.
+// addNodes creates nodes, which do nothing yet.
 func (n *nemesis) addNodes(count int, newPlugin func(name string) plugin) {
 	for i := range count {
 		name := fmt.Sprintf("n%d", i+1)
@@ -155,17 +155,17 @@ func (m *machineNode) step() {
 	} else {
 		all := slices.Collect(maps.Keys(m.containers))
 		container = all[rand.IntN(len(all))]
-		m.wire.removed(container, m.containers[container]...)
+		m.ledger.removed(container, m.containers[container]...)
 		delete(m.containers, container)
 	}
 	m.Unlock()
 	if add && m.addContainer(container, boots) {
 		return
 	}
-	_ = m.del(container) // a runtime deletes after an ADD that failed, too
+	_ = m.del(container) // a runtime also calls DEL after a failed ADD
 }
 
-// addContainer reports whether the container has an address, on a node that has not booted meanwhile.
+// addContainer reports whether the container got an address, on a node that has not booted meanwhile.
 func (m *machineNode) addContainer(container string, boots int) bool {
 	m.calls.RLock()
 	defer m.calls.RUnlock()
@@ -175,13 +175,13 @@ func (m *machineNode) addContainer(container string, boots int) bool {
 	if err != nil || m.boots != boots {
 		return false
 	}
-	m.wire.added(container, addrs...)
+	m.ledger.added(container, addrs...)
 	m.containers[container] = addrs
 	return true
 }
 
-// collect calls GC, as the error of resync advises: the disk may be the copy of another node's, with reservations of
-// containers that never ran on this node.
+// collect calls GC, as the error of resync advises, because the disk may be a copy of another node's disk, with
+// reservations of containers that never ran on this node.
 func (m *machineNode) collect() {
 	m.calls.Lock()
 	defer m.calls.Unlock()
@@ -196,7 +196,7 @@ func (m *machineNode) bootAgain() {
 	m.Lock()
 	defer m.Unlock()
 	for container, addrs := range m.containers {
-		m.wire.removed(container, addrs...)
+		m.ledger.removed(container, addrs...)
 	}
 	m.containers = map[string][]netip.Addr{}
 	m.boots++
@@ -225,8 +225,8 @@ func (n *nemesis) load(ctx context.Context, group *sync.WaitGroup) {
 	})
 }
 
-// removeNodeReplaced removes the machines that other ones have replaced, as an operator does, while a last claim of each is
-// still on its way.
+// removeNodeReplaced removes the machines that others have replaced, as an operator does, while a last claim of each of
+// them is still on its way.
 func (n *nemesis) removeNodeReplaced(from *nstest.NS, config json.RawMessage) {
 	GinkgoHelper()
 	ask := func(verb string, changes ...func(*datastore.Request)) datastore.Answer {
@@ -251,7 +251,7 @@ func (n *nemesis) removeNodeReplaced(from *nstest.NS, config json.RawMessage) {
 	}
 }
 
-// pause waits, or returns when the context ends.
+// pause waits for a time, or until the context ends.
 func pause(ctx context.Context, d time.Duration) {
 	select {
 	case <-time.After(d):
@@ -259,7 +259,7 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// A disturbance breaks a member, and mends it.
+// A disturbance breaks a member, and repairs it.
 type disturbance struct {
 	name        string
 	begin, mend func(*member)
@@ -272,7 +272,7 @@ var disturbances = []disturbance{
 	{"cut off from all", func(m *member) { m.setLink(m.name, "down") }, func(m *member) { m.setLink(m.name, "up") }},
 }
 
-// disturb breaks members, mostly the leader, one after the other until the context ends.
+// disturb breaks one member after the other, mostly the leader, until the context ends.
 func (n *nemesis) disturb(ctx context.Context) {
 	GinkgoHelper()
 	for i := 0; ctx.Err() == nil; i++ {
@@ -291,7 +291,7 @@ func (n *nemesis) disturb(ctx context.Context) {
 	}
 }
 
-// restoreSnapshot puts the cluster back to an earlier state, as datastore/README.md says.
+// restoreSnapshot restores an earlier state of the cluster, as datastore/README.md describes.
 func (n *nemesis) restoreSnapshot(ctx context.Context) {
 	GinkgoHelper()
 	file := filepath.Join(GinkgoT().TempDir(), "snapshot")
@@ -309,11 +309,11 @@ func (n *nemesis) restoreSnapshot(ctx context.Context) {
 	Eventually(func() *datastore.Error { return call(n.operator, operator).Error }, "2m", "100ms").Should(BeNil())
 	n.Lock()
 	defer n.Unlock()
-	n.lastClaim = time.Now() // nobody could claim during the restore
+	n.lastClaim = time.Now() // no node could claim during the restore
 }
 
-// resyncAll calls resync on each node until it succeeds there: it fails as long as a container has an
-// address that another node owns, and if the call is killed or etcd does not answer in time.
+// resyncAll calls resync on each node until it succeeds there. It fails while a container uses an address that another
+// node owns, if the call is killed, and if etcd does not answer in time.
 func (n *nemesis) resyncAll() {
 	GinkgoHelper()
 	Expect(inParallel(len(n.nodes), func(i int) error {
@@ -328,7 +328,7 @@ func (n *nemesis) resyncAll() {
 	})).To(Succeed())
 }
 
-// settle compares what the nodes own with what etcd has, before and after all of them have settled.
+// settle compares the addresses of the nodes with etcd, before and after all nodes have settled.
 func (n *nemesis) settle() {
 	GinkgoHelper()
 	n.killRate.Store(0.0)
@@ -344,7 +344,7 @@ func (n *nemesis) settle() {
 	n.settleNodes()
 }
 
-// owned returns the addresses of a node of a segment with their claims.
+// owned returns the addresses that a node of the segment owns, with their claims.
 func (c *cluster) owned(segment, node string) map[netip.Addr]string {
 	GinkgoHelper()
 	all := c.owners(segment)
@@ -357,7 +357,7 @@ func (c *cluster) owned(segment, node string) map[netip.Addr]string {
 	return all
 }
 
-// owners returns node and claim of each address of a segment that has an owner.
+// owners returns the node and claim of each owned address of a segment.
 func (c *cluster) owners(segment string) map[netip.Addr]string {
 	GinkgoHelper()
 	owners, lists := map[netip.Addr]string{}, map[netip.Addr]string{}
@@ -374,7 +374,7 @@ func (c *cluster) owners(segment string) map[netip.Addr]string {
 	return owners
 }
 
-// settleNodes lets all nodes register, and compares what they own with what etcd has. Enough members are ready.
+// settleNodes makes all nodes register, and compares their addresses with etcd. Enough members must be ready.
 func (n *nemesis) settleNodes() {
 	GinkgoHelper()
 	for _, m := range n.nodes {
@@ -406,8 +406,8 @@ func (n *nemesis) report(took time.Duration) {
 			n.claims, n.calls.Load(), n.unknown.Load(), n.noClaim.Round(10*time.Millisecond))
 	}
 	AddReportEntry("figures", fmt.Sprintf("%v: %d ADDs (%.0f per second), %s%d kills, %d reboots, %d replaced machines; longest time without an ADD %v; %d duplicates",
-		took.Round(time.Second), n.wire.adds, float64(n.wire.adds)/took.Seconds(), datastoreCalls, n.kills.Load(), n.reboots.Load(), n.replaced.Load(),
-		n.wire.longest.Round(10*time.Millisecond), len(n.wire.duplicates)))
+		took.Round(time.Second), n.ledger.adds, float64(n.ledger.adds)/took.Seconds(), datastoreCalls, n.kills.Load(), n.reboots.Load(), n.replaced.Load(),
+		n.ledger.longest.Round(10*time.Millisecond), len(n.ledger.duplicates)))
 }
 
 // runFor runs load and disturbances.
@@ -415,7 +415,7 @@ func (n *nemesis) runFor(ctx context.Context) {
 	GinkgoHelper()
 	start := time.Now()
 	var group sync.WaitGroup
-	running, cancel := context.WithCancel(context.Background()) // until nothing is disturbed any more
+	running, cancel := context.WithCancel(context.Background()) // ends with the disturbances
 	ctx, stop := context.WithCancel(ctx)
 	defer func() {
 		stop()
@@ -434,7 +434,7 @@ func (n *nemesis) runFor(ctx context.Context) {
 	n.disturb(ctx)
 }
 
-// free returns the addresses that the node owns, and no container has.
+// free returns the addresses that the node owns and no container uses.
 func (m *machineNode) free() map[netip.Addr]string {
 	all := m.plugin.owned()
 	for _, addrs := range m.containers {
@@ -446,7 +446,7 @@ func (m *machineNode) free() map[netip.Addr]string {
 }
 
 var _ = Describe("The nemesis", func() {
-	It("finds no address twice on the wire", func() {
+	It("finds no address in use by two containers", func() {
 		n := newReferenceNemesis(none)
 		ctx, cancel := limited(*duration)
 		defer cancel()
@@ -461,19 +461,19 @@ var _ = Describe("The nemesis", func() {
 			defer cancel()
 			found := errors.New("found")
 			ctx, stop := context.WithCancelCause(ctx)
-			n.wire.onDuplicate = func() { stop(found) }
+			n.ledger.onDuplicate = func() { stop(found) }
 			n.runFor(ctx)
 			Expect(context.Cause(ctx)).To(MatchError(found))
-			GinkgoWriter.Println(n.wire.duplicates[0])
+			GinkgoWriter.Println(n.ledger.duplicates[0])
 		})
 	}
 })
 
-// requireNoDuplicates fails the spec if an address was twice on the wire, or if nodes and store do not agree.
+// requireNoDuplicates fails the spec if two containers used one address, or if nodes and store disagree.
 func (n *nemesis) requireNoDuplicates() {
 	GinkgoHelper()
-	Expect(n.wire.duplicates).To(BeEmpty())
-	Expect(n.wire.adds).NotTo(BeZero())
+	Expect(n.ledger.duplicates).To(BeEmpty())
+	Expect(n.ledger.adds).NotTo(BeZero())
 	n.settle()
 	Expect(n.failures).To(BeEmpty())
 }

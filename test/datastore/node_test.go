@@ -21,16 +21,16 @@ import (
 	"github.com/plumb-cni/plumb/pkg/datastore"
 )
 
-// A plugin is cluster-local on one node, as a runtime calls it: calls for different containers come at the
-// same time. A call may be killed at any time; it then returns errKilled.
+// A plugin is cluster-local on one node. Calls for different containers run at the same time, as from a runtime. A call may
+// be killed at any time, and then returns errKilled.
 type plugin interface {
 	add(container string) ([]netip.Addr, error)
 	del(container string) error
-	reboot()                                  // the node boots again: its containers are gone
+	reboot()                                  // boots the node, which ends its containers
 	resync() error                            // the operator's call after a restore
-	settle(containers iter.Seq[string]) error // makes the node agree with the store. It has these containers
+	settle(containers iter.Seq[string]) error // makes the node, which runs these containers, agree with the store
 	owned() map[netip.Addr]string             // with claims
-	isSettled() bool                          // the node knows what it owns
+	isSettled() bool                          // whether the node knows what it owns
 }
 
 // A mutation breaks one of the invariants of datastore/README.md, so that the test must find duplicates.
@@ -45,8 +45,8 @@ const (
 
 var errKilled = errors.New("killed")
 
-// A reference plays cluster-local's part with the real datastore. It has the files of a node in memory; a kill
-// loses nothing that was written before.
+// A reference is another implementation of cluster-local, with the real datastore. It keeps the files of a node in memory,
+// and a kill loses nothing that was written before.
 type reference struct {
 	*nemesis
 	name string
@@ -56,7 +56,7 @@ type reference struct {
 	process atomic.Pointer[os.Process] // of the datastore, while it runs
 }
 
-// files is what a node has on disk.
+// files is what a node keeps on disk.
 type files struct {
 	boot         int                   // of owned
 	owned        map[netip.Addr]string // with claims
@@ -79,7 +79,7 @@ func (r *reference) kill() error {
 	return nil
 }
 
-// warmPool is how many addresses without a container the node keeps.
+// warmPool is the number of addresses that the node keeps without a container.
 func (r *reference) warmPool() int {
 	switch {
 	case r.files.free*100 >= 30*poolSize:
@@ -164,7 +164,7 @@ func (r *reference) fill() error {
 	if _, ok := r.available(); ok && !(r.files.mustRegister && r.mutation == registerByReading) {
 		return nil
 	}
-	if r.files.mustRegister { // with the mutation at once, so that the test sees it sooner
+	if r.files.mustRegister { // with the mutation at once, so that the test finds a duplicate sooner
 		if err := r.registerNow(); err != nil {
 			return err
 		}
@@ -194,7 +194,7 @@ func (r *reference) claim() error {
 	return nil
 }
 
-// note keeps what is certain after an error.
+// note records what is certain after an error.
 func (r *reference) note(err error) {
 	var e *datastore.Error
 	if errors.As(err, &e) && e.Reason != datastore.ReasonUnknown {
@@ -220,7 +220,7 @@ func (r *reference) settle(iter.Seq[string]) error {
 	return r.registerNow()
 }
 
-// registerNow makes owned what the datastore has.
+// registerNow registers, and replaces the owned addresses with those of the answer.
 func (r *reference) registerNow() error {
 	answer, err := r.registered()
 	if err != nil {
@@ -261,7 +261,7 @@ func (r *reference) replace(owned map[netip.Addr]string) error {
 		r.files.reservations = map[netip.Addr]string{}
 	}
 	for a, container := range r.files.reservations {
-		if _, ok := owned[a]; !ok && r.mutation == none && r.wire.has(a, container) {
+		if _, ok := owned[a]; !ok && r.mutation == none && r.ledger.uses(a, container) {
 			r.fail("%s has lost %v, which container %s has", r.name, a, container)
 		}
 	}
@@ -304,7 +304,7 @@ func (r *reference) del(container string) error {
 	return r.giveBack()
 }
 
-// giveBack releases what is above the warm pool, down to half of it.
+// giveBack releases what exceeds the warm pool, until half of it is left.
 func (r *reference) giveBack() error {
 	if r.files.boot != r.boot {
 		return nil

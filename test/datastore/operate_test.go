@@ -13,7 +13,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/datastore"
 )
 
-// operate calls a verb of the datastore, as an operator does.
+// operate calls a verb of the datastore as an operator.
 func (n *nemesis) operate(verb string, changes ...func(*datastore.Request)) {
 	GinkgoHelper()
 	request := n.caller.request(verb, changes...)
@@ -21,7 +21,7 @@ func (n *nemesis) operate(verb string, changes ...func(*datastore.Request)) {
 	Expect(call(n.operator, request).Error).To(BeNil(), verb)
 }
 
-// removeNode calls the verb remove-node with what the verb list tells of the node.
+// removeNode calls the verb remove-node with the machine and boot that the verb list prints.
 func (n *nemesis) removeNode(node string) {
 	GinkgoHelper()
 	request := n.caller.request(datastore.List, target(node))
@@ -30,7 +30,7 @@ func (n *nemesis) removeNode(node string) {
 	n.operate(datastore.RemoveNode, target(node), machine(registered.Machine), boot(registered.Boot))
 }
 
-// newNodes returns two nodes without a warm pool, and with nothing that disturbs them.
+// newNodes returns two nodes without a warm pool, in a nemesis without disturbances.
 func newNodes() (n *nemesis, n1, n2 *executable) {
 	GinkgoHelper()
 	n = newPluginNemesis(2, otherSettings[0])
@@ -59,12 +59,12 @@ func (x *executable) requireFailure(container string, texts ...string) {
 }
 
 var _ = Describe("an operator of cluster-local", func() {
-	It("freezes a segment: nodes give what they have, and get nothing until thaw", func() {
+	It("freezes a segment: nodes allocate what they own, and claim nothing until thaw", func() {
 		n, n1, n2 := newNodes()
 		n1.mustAdd("c1")
 		n.operate(datastore.Freeze)
 		n1.requireFailure("c2", "segment nemesis is frozen since ", " by operator", "thaw")
-		n2.requireFailure("d1", "frozen") // which has never been registered
+		n2.requireFailure("d1", "frozen") // n2 has never registered
 		Expect(n1.del("c1")).To(Succeed())
 		n.operate(datastore.Thaw)
 		n1.mustAdd("c2")
@@ -85,7 +85,7 @@ var _ = Describe("an operator of cluster-local", func() {
 		n.restore(file)
 		n.awaitReady()
 
-		n1.requireFailure("c4", "node n2 has address "+moved.String()+" of container c3, too: resync there")
+		n1.requireFailure("c4", "address "+moved.String()+" of container c3 also belongs to node n2; run cluster-local resync there")
 		n2.requireFailure("d2", "frozen since ", " by n1")
 		Expect(n2.resync()).To(Succeed())
 		Expect(n1.resync()).To(Succeed())
@@ -108,7 +108,7 @@ var _ = Describe("an operator of cluster-local", func() {
 		n1.name = "n9"
 		n1.requireFailure("c2", "node n1 has address "+a.String()+" of container c1, too", "remove that node with remove-node if it is off")
 		n.removeNode("n1")
-		n1.requireFailure("c2", "frozen") // the runtime goes on
+		n1.requireFailure("c2", "frozen") // the runtime continues
 		Expect(n1.resync()).To(Succeed())
 		n.operate(datastore.Thaw)
 		Expect(n1.owned()).To(And(HaveLen(1), HaveKey(a)))
@@ -118,7 +118,7 @@ var _ = Describe("an operator of cluster-local", func() {
 		Expect(n1.del("c1")).To(Succeed())
 	})
 
-	It("copies a disk: a copy with an identity of its own gives addresses, and one with the same is noticed by the first node", func() {
+	It("copies a disk: a copy with another identity allocates addresses, and the first node notices a copy with the same identity", func() {
 		_, n1, n2 := newNodes()
 		a := n1.mustAdd("c1")
 		n2.copyDisk(n1)
@@ -126,7 +126,7 @@ var _ = Describe("an operator of cluster-local", func() {
 
 		n2.name = n1.name
 		n2.setMachine(n1.machine)
-		given := map[netip.Addr]bool{n2.mustAdd("d2"): true} // it may be that of c1: nobody can know of the copy yet
+		given := map[netip.Addr]bool{n2.mustAdd("d2"): true} // this may be the address of c1, because nothing has noticed the copy yet
 		for range 2 {
 			_, err := n1.add("c2")
 			Expect(err).To(MatchError(And(ContainSubstring(`"code": 7`), ContainSubstring("a second machine"))))
@@ -141,12 +141,12 @@ var _ = Describe("an operator of cluster-local", func() {
 	})
 })
 
-// While a call about a machine runs, another machine takes its place: in front of each part that the call sends, in turn.
+// While a call for a machine runs, another machine takes its place, in turn before each part that the call sends.
 var _ = Describe("cluster-local-etcd, when a machine is replaced", Ordered, ContinueOnFailure, func() {
 	var c *cluster
 	BeforeAll(func() { c = newCluster(1) })
 
-	DescribeTable("keeps what it tells the successor, although a part is late", func(late string, change func(first map[netip.Addr]string) func(*datastore.Request)) {
+	DescribeTable("keeps what it answers the successor, although a part is late", func(late string, change func(first map[netip.Addr]string) func(*datastore.Request)) {
 		for at, reached := 1, true; reached; at++ {
 			old := c.newCaller(fmt.Sprint(late, at), "n1", "10.7.0.1-10.7.0.99")
 			next := old
@@ -155,9 +155,9 @@ var _ = Describe("cluster-local-etcd, when a machine is replaced", Ordered, Cont
 			first := old.succeed(datastore.Claim, want(70)).Addresses
 			told := map[netip.Addr]string{}
 			var mu sync.Mutex
-			over := false // the client may send a last part when its call has ended
+			over := false // the client may send a last part after its call has ended
 			reached = false
-			succeed := func() { // the successor; until its predecessor has been removed, the datastore refuses it
+			succeed := func() { // the datastore rejects the successor until its predecessor has been removed
 				mu.Lock()
 				defer mu.Unlock()
 				if over {

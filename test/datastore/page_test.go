@@ -15,11 +15,11 @@ import (
 )
 
 var _ = Describe("datastore/README.md", func() {
-	It("has an example that works as it says", func() {
+	It("contains an example that works as described", func() {
 		c := newCluster(1)
 		page, err := os.ReadFile("../../datastore/README.md")
 		Expect(err).NotTo(HaveOccurred())
-		claims := map[string]string{} // of the page, and in fact
+		claims := map[string]string{} // the claim of each claim on the page
 		var got datastore.Answer
 		for i, block := range nstest.JSONBlocks(string(page)) {
 			if i%2 == 1 {
@@ -41,7 +41,7 @@ var _ = Describe("datastore/README.md", func() {
 		}
 	})
 
-	It("has all keys and reasons", func() {
+	It("describes all keys and reasons", func() {
 		page, err := os.ReadFile("../../datastore/README.md")
 		Expect(err).NotTo(HaveOccurred())
 		for _, t := range []reflect.Type{reflect.TypeFor[datastore.Request](), reflect.TypeFor[datastore.Answer](), reflect.TypeFor[datastore.Error]()} {
@@ -61,7 +61,7 @@ var _ = Describe("datastore/README.md", func() {
 	})
 })
 
-// form returns an answer as text, without what differs from run to run.
+// form returns an answer as text, without the values that differ from run to run.
 func form(a datastore.Answer) string {
 	GinkgoHelper()
 	a.Store = ""

@@ -17,14 +17,14 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// A pki is a certification authority with a folder for its certificates and keys.
+// A pki is a certification authority with a directory for its certificates and keys.
 type pki struct {
 	dir  string
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 }
 
-// newPKI makes an authority, with the certificate "server" for the members of a cluster.
+// newPKI creates an authority, with the certificate "server" for the members of a cluster.
 func newPKI() *pki {
 	GinkgoHelper()
 	p := &pki{dir: GinkgoT().TempDir()}
@@ -37,7 +37,7 @@ func newPKI() *pki {
 	return p
 }
 
-// client makes a client certificate. Its name is that of a user of etcd.
+// client creates a client certificate, whose name is the name of an etcd user.
 func (p *pki) client(name string) {
 	GinkgoHelper()
 	p.issue(name, &x509.Certificate{ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
@@ -46,7 +46,7 @@ func (p *pki) client(name string) {
 func (p *pki) certFile(name string) string { return filepath.Join(p.dir, name+".crt") }
 func (p *pki) keyFile(name string) string  { return filepath.Join(p.dir, name+".key") }
 
-// issue makes a certificate and its key, signed by the authority, or by itself if there is none yet.
+// issue creates a certificate and its key, signed by the authority, or by itself if there is none yet.
 func (p *pki) issue(name string, template *x509.Certificate) (*x509.Certificate, *ecdsa.PrivateKey) {
 	GinkgoHelper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -20,17 +20,16 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// An executable is cluster-local with cluster-local-etcd on one node, which has a boot ID, a machine ID and
-// files of its own.
+// An executable is cluster-local with cluster-local-etcd on one node with its own boot ID, machine ID and files.
 type executable struct {
 	*nemesis
 	setting
 	name, dir, machine string
 	running            sync.RWMutex // locked while the node boots
-	processes          sync.Map     // *os.Process: of the calls that run
+	processes          sync.Map     // *os.Process of each running call
 }
 
-// pluginPath returns the path of cluster-local, beside which is cluster-local-etcd.
+// pluginPath returns the path of cluster-local, in a directory with cluster-local-etcd.
 func pluginPath() string {
 	GinkgoHelper()
 	path := filepath.Join(filepath.Dir(datastorePath), "cluster-local")
@@ -42,28 +41,28 @@ func pluginPath() string {
 
 // A setting is a configuration of cluster-local.
 type setting struct {
-	name  string
-	ipam  string // keys of ipam, except type, node, dataDir and datastore
-	fixed bool   // ADD requests an address of fixedPrefix now and then
-	empty bool   // no node keeps a warm pool
+	name          string
+	ipam          string // keys of ipam, except type, node, dataDir and datastore
+	onRequestOnly bool   // ADD requests an address of requestOnlyPrefix now and then
+	empty         bool   // no node keeps a warm pool
 }
 
-// The gateways are outside of the ranges, so that all of a range is the pool.
+// The gateways are outside of the ranges, so that the pool consists of the whole ranges.
 var (
-	rangeOf4    = fmt.Sprintf(`{"subnet": "10.7.0.0/24", "rangeStart": "10.7.0.1", "rangeEnd": %q, "gateway": "10.7.0.254"}`, poolAddr(poolSize-1))
-	rangeOf6    = fmt.Sprintf(`{"subnet": "fd00:7::/64", "rangeStart": "fd00:7::1", "rangeEnd": "fd00:7::%x", "gateway": "fd00:7::ffff"}`, poolSize)
-	fixedPrefix = netip.MustParsePrefix("10.7.0.104/29")
+	rangeOf4          = fmt.Sprintf(`{"subnet": "10.7.0.0/24", "rangeStart": "10.7.0.1", "rangeEnd": %q, "gateway": "10.7.0.254"}`, poolAddr(poolSize-1))
+	rangeOf6          = fmt.Sprintf(`{"subnet": "fd00:7::/64", "rangeStart": "fd00:7::1", "rangeEnd": "fd00:7::%x", "gateway": "fd00:7::ffff"}`, poolSize)
+	requestOnlyPrefix = netip.MustParsePrefix("10.7.0.104/29")
 
 	defaultSetting = setting{name: "the default warm pool", ipam: `"ranges": [[` + rangeOf4 + `]]`}
 	otherSettings  = []setting{
 		{name: "no warm pool", ipam: `"warmPool": 0, "ranges": [[` + rangeOf4 + `]]`, empty: true},
-		{name: "fixed addresses", ipam: fmt.Sprintf(`"onRequestOnly": [%q], "ranges": [[%s]]`, fixedPrefix, rangeOf4), fixed: true},
+		{name: "addresses on request only", ipam: fmt.Sprintf(`"onRequestOnly": [%q], "ranges": [[%s]]`, requestOnlyPrefix, rangeOf4), onRequestOnly: true},
 		{name: "two address families", ipam: `"ranges": [[` + rangeOf4 + `], [` + rangeOf6 + `]]`},
 	}
 )
 
-// newExecutable returns a node that has not been up yet. Its program runs with the boot ID, the machine ID and the data
-// directory of the node, which are mounted in a namespace of its own.
+// newExecutable returns a node that has not booted yet. Its program runs in a mount namespace with the node's boot ID,
+// machine ID and data directory.
 func newExecutable(n *nemesis, name string, s setting) *executable {
 	GinkgoHelper()
 	x := &executable{nemesis: n, setting: s, name: name, dir: GinkgoT().TempDir()}
@@ -76,7 +75,7 @@ func newExecutable(n *nemesis, name string, s setting) *executable {
 	return x
 }
 
-// dataDir is the data directory as all nodes see it. networks is that of a node.
+// dataDir is the path of the data directory on all nodes. networks returns the path of the node's directory on the host.
 func dataDir() string                  { return filepath.Join(filepath.Dir(datastorePath), "networks") }
 func (x *executable) networks() string { return filepath.Join(x.dir, "networks") }
 
@@ -87,14 +86,14 @@ func (x *executable) setMachine(id string) {
 	x.write("machine-id", id+"\n")
 }
 
-// copyDisk makes the data directory a copy of another node's, as an image of its file system does.
+// copyDisk replaces the data directory with a copy of another node's, as a copied disk does.
 func (x *executable) copyDisk(from *executable) {
 	_ = os.RemoveAll(x.networks())
-	_ = exec.Command("cp", "-a", from.networks(), x.networks()).Run() // files come and go meanwhile
+	_ = exec.Command("cp", "-a", from.networks(), x.networks()).Run() // cp fails if files appear or vanish meanwhile
 	_ = os.MkdirAll(x.networks(), 0o755)
 }
 
-// machineID returns a part of what the node registers with.
+// machineID returns the machine ID of the node.
 func (x *executable) machineID() string {
 	x.running.RLock()
 	defer x.running.RUnlock()
@@ -112,7 +111,7 @@ func (x *executable) config(more string) string {
 		segment, x.name, dataDir(), x.ipam, x.caller.base.Datastore, more)
 }
 
-// exec runs the program with a configuration, and kills it now and then. It returns what the program printed to stdout.
+// exec runs the program with a configuration, and sometimes kills it. It returns the program's stdout.
 func (x *executable) exec(config string, env []string, args ...string) (string, error) {
 	x.running.RLock()
 	defer x.running.RUnlock()
@@ -148,8 +147,8 @@ func (x *executable) call(command, container, args string) (string, error) {
 
 func (x *executable) add(container string) ([]netip.Addr, error) {
 	args := ""
-	if x.fixed && rand.IntN(3) == 0 {
-		last := fixedPrefix.Addr().As4()
+	if x.onRequestOnly && rand.IntN(3) == 0 {
+		last := requestOnlyPrefix.Addr().As4()
 		last[3] += byte(rand.IntN(8))
 		args = "IP=" + netip.AddrFrom4(last).String()
 	}
@@ -175,7 +174,7 @@ func addressesOf(out string) (addrs []netip.Addr, err error) {
 	return addrs, err
 }
 
-// del calls DEL, which only a kill may fail.
+// del calls DEL, which may fail only if it is killed.
 func (x *executable) del(container string) error {
 	_, err := x.call("DEL", container, "")
 	if err != nil && !errors.Is(err, errKilled) {
@@ -189,7 +188,7 @@ func (x *executable) resync() error {
 	return err
 }
 
-// gc calls GC with these containers as the valid attachments.
+// gc calls GC, for which these containers are valid.
 func (x *executable) gc(containers iter.Seq[string]) error {
 	var valid []string
 	for c := range containers {
@@ -214,7 +213,7 @@ func (x *executable) reboot() {
 	case x.replaces && rand.IntN(4) == 0:
 		x.replaced.Add(1)
 		x.setMachine(fmt.Sprintf("machine-%d-of-%s", x.replaced.Load(), x.name))
-		x.copyDisk(x.nodes[rand.IntN(len(x.nodes))].plugin.(*executable)) // its own is gone
+		x.copyDisk(x.nodes[rand.IntN(len(x.nodes))].plugin.(*executable)) // the node has lost its own data directory
 	case rand.IntN(2) == 0:
 		_ = os.Remove(x.ownedFile())
 	}
@@ -267,15 +266,15 @@ func runSetting(s setting, d time.Duration) {
 	n.requireNoDuplicates()
 	for _, m := range n.nodes {
 		for a := range m.free() {
-			Expect(s.empty || s.fixed && fixedPrefix.Contains(a)).To(BeFalse(), "%s keeps %v, which no container has", m.name, a)
+			Expect(s.empty || s.onRequestOnly && requestOnlyPrefix.Contains(a)).To(BeFalse(), "%s keeps %v, which no container has", m.name, a)
 		}
 	}
 }
 
 var _ = Describe("cluster-local with etcd", func() {
-	It("in the nemesis gives no address twice on the wire", func() { runSetting(defaultSetting, *duration) })
+	It("in the nemesis gives no address to two containers", func() { runSetting(defaultSetting, *duration) })
 	for _, s := range otherSettings {
-		It("in the nemesis with "+s.name+" gives no address twice on the wire", func() { runSetting(s, *settings) })
+		It("in the nemesis with "+s.name+" gives no address to two containers", func() { runSetting(s, *settings) })
 	}
 
 	It("allocates, releases and registers; names a clone, a removed node and the owner of an address", func() {

@@ -18,18 +18,18 @@ import (
 	"google.golang.org/grpc"
 )
 
-// An interruption is what happens before a part of a client's requests reaches etcd: the first part that contains
-// text waits for f. If that returns true, the client gets no answer any more.
+// An interruption delays the first part of a client's requests that contains text, until f returns. If f returns true, the
+// client gets no more answers.
 type interruption struct {
 	text string
 	f    func() (loseAnswer bool)
 }
 
-// blackhole loses the answer to each change that puts the time of a node.
+// blackhole drops the answer to each change that writes the time of a node.
 var blackhole = interruption{"/last/", func() bool { return true }}
 
-// interrupted returns a configuration of the datastore with an endpoint, without encryption, that stands between the
-// client and the first member, with which it speaks TLS.
+// interrupted returns a configuration of the datastore whose endpoint is a proxy before the first member. The client
+// connects to the proxy without encryption, and the proxy connects to the member with TLS.
 func (c *cluster) interrupted(i interruption) json.RawMessage {
 	GinkgoHelper()
 	endpoint := "http://" + c.serve("127.0.0.1:0", func(client net.Conn) { c.relay(client, i) })
@@ -40,7 +40,7 @@ func (c *cluster) interrupted(i interruption) json.RawMessage {
 func (c *cluster) listen(addr string) (listener net.Listener) {
 	GinkgoHelper()
 	Expect(c.clients.Do(func() (err error) { listener, err = net.Listen("tcp", addr); return err })).To(Succeed())
-	DeferCleanup(func() { _ = listener.Close() }) // it may be closed already
+	DeferCleanup(func() { _ = listener.Close() }) // the spec may have closed it already
 	return listener
 }
 
@@ -60,9 +60,9 @@ func (c *cluster) serve(addr string, f func(net.Conn)) string {
 	return listener.Addr().String()
 }
 
-// A fullMember is a member whose database is full for one of so many transactions that put a key. It makes them
-// nevertheless: etcd looks at the quota before it proposes a transaction and when it applies it, which it then
-// finishes (server/etcdserver/apply, quotaApplierV3).
+// A fullMember is a member that answers one of many transactions that put a key as if its database were full, although it
+// applies the transaction. etcd checks the quota before it proposes a transaction and again when it applies it, and in the
+// second case the transaction takes effect (server/etcdserver/apply, quotaApplierV3).
 type fullMember struct {
 	pb.UnimplementedKVServer
 	member pb.KVClient
@@ -91,11 +91,11 @@ func (m *member) fullEndpoint(full int) string {
 	return "http://" + listener.Addr().String()
 }
 
-// A delay says how long a proxy waits before it delivers a part of what a client sent, and whether that is the last one.
+// A delay returns how long a proxy waits before it forwards a part of what a client sent, and whether that part is the last.
 type delay func(part []byte) (wait time.Duration, last bool)
 
-// someLate makes one of so many releases late, and one of 25 other parts: it arrives when the client has given up or
-// been killed. So changes of unknown outcome happen late.
+// someLate delays some releases, and one of 25 other parts, until the client has given up or was killed. Thus changes with
+// an unknown outcome happen late.
 func someLate(releases int) delay {
 	return func(part []byte) (wait time.Duration, last bool) {
 		late := isRelease(part) && rand.IntN(releases) == 0
@@ -106,12 +106,12 @@ func someLate(releases int) delay {
 	}
 }
 
-// farAway makes each part 100 to 250 ms late, so that a call of the datastore takes seconds.
+// farAway delays each part by 100 to 250 ms, so that a call of the datastore takes seconds.
 func farAway([]byte) (time.Duration, bool) {
 	return time.Duration(100+rand.IntN(150)) * time.Millisecond, false
 }
 
-// atPart calls f before it delivers a part, of which the first one is 1.
+// atPart calls f before it forwards the part with this number. The first part has the number 1.
 func atPart(part int, f func()) delay {
 	return func([]byte) (time.Duration, bool) {
 		defer GinkgoRecover()
@@ -122,7 +122,7 @@ func atPart(part int, f func()) delay {
 	}
 }
 
-// slowEndpoint returns an endpoint of the member, without encryption, that delivers with a delay.
+// slowEndpoint returns an endpoint of the member, without encryption, that forwards with a delay.
 func (m *member) slowEndpoint(d delay) string {
 	GinkgoHelper()
 	config := m.tlsConfig("node")
@@ -151,9 +151,9 @@ func (m *member) dialTLS(config *tls.Config) (net.Conn, error) {
 	return tls.Client(conn, config), nil
 }
 
-// forwardSlowly copies from the client to the server. The connection to the server stays for some time after
-// that to the client: a member drops what it has not begun when a connection ends. It also drops what the client
-// cancels, so a late release is the last part of its connection.
+// forwardSlowly copies from the client to the server. It keeps the connection to the server for some time after the client
+// has closed its own, because a member drops requests that it has not begun when a connection ends. The member also drops
+// requests that the client cancels, and therefore a late release is the last part of its connection.
 func forwardSlowly(server, client net.Conn, d delay) {
 	buf := make([]byte, 64<<10)
 	for last := false; !last; {
@@ -170,13 +170,13 @@ func forwardSlowly(server, client net.Conn, d delay) {
 	time.AfterFunc(time.Second, func() { _ = server.Close() })
 }
 
-// isRelease reports whether a client sent a transaction that releases addresses: unlike all others, it reads
-// and compares neither the registration nor whether the segment is frozen.
+// isRelease reports whether a client sent a transaction that releases addresses. Unlike all others, it reads and compares
+// neither the registration nor the key frozen.
 func isRelease(part []byte) bool {
 	return bytes.Contains(part, []byte("/a/")) && !bytes.Contains(part, []byte("/node/")) && !bytes.Contains(part, []byte("/frozen"))
 }
 
-// relay copies both ways. If the interruption loses the answer, it ends the client's connection when that comes.
+// relay copies in both directions. If the interruption drops the answer, relay closes the client's connection when the answer comes.
 func (c *cluster) relay(client net.Conn, i interruption) {
 	defer GinkgoRecover()
 	server, err := c.members[0].dialTLS(c.tlsConfig("root"))

@@ -31,7 +31,7 @@ func buildTest(module, pkg, out string) {
 	Expect(err).NotTo(HaveOccurred(), string(text))
 }
 
-// databaseSize returns the size of the first member's database in MB: of the file, and what of it is in use.
+// databaseSize returns the size of the first member's database file, and the part of it that is in use, in MB.
 func (c *cluster) databaseSize() (file, used float64) {
 	GinkgoHelper()
 	client := c.connect("root", c.members...)

@@ -1,5 +1,5 @@
-// Package datastore tests the datastores of cluster-local with the stores that they use: cluster-local-etcd with
-// members of etcd, each in a network namespace of its own.
+// Package datastore tests the datastores of cluster-local with their stores, which is cluster-local-etcd with etcd members
+// in network namespaces.
 package datastore
 
 import (
@@ -38,8 +38,8 @@ var _ = BeforeSuite(func() {
 	}
 })
 
-// build builds an executable of a module. Go's build cache keeps what etcd is made of from run to run: the
-// flags and the environment are those of this test binary, which contains a large part of etcd, too.
+// build builds an executable of a module. It uses the flags and the environment of this test binary, which contains a large
+// part of etcd, so that Go's build cache keeps the packages of etcd from run to run.
 func build(module, out string, args ...string) {
 	GinkgoHelper()
 	cmd := exec.Command("go", append([]string{"build", "-buildvcs=false", "-o", out}, args...)...)

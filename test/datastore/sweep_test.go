@@ -21,7 +21,7 @@ import (
 	"github.com/plumb-cni/plumb/test/faults/inject"
 )
 
-// A sweptNode is a node that calls cluster-local with an etcd of one member, and keeps no stock. The container
+// A sweptNode is a node that calls cluster-local with an etcd of one member, and without a warm pool. The container
 // "existing" has an address.
 type sweptNode struct {
 	*cluster
@@ -33,22 +33,22 @@ type sweptNode struct {
 // sweptSegment has 13 addresses.
 const sweptSegment = "swept"
 
-// beside returns another node of the segment.
-func (n *sweptNode) beside(name string) *sweptNode {
+// newNeighbor returns another node of the segment.
+func (n *sweptNode) newNeighbor(name string) *sweptNode {
 	GinkgoHelper()
 	return &sweptNode{cluster: n.cluster, dir: GinkgoT().TempDir(), name: name, store: n.store}
 }
 
-// newSweptNode starts an etcd and a node.
+// newSweptNode starts an etcd member and a node.
 func newSweptNode() *sweptNode {
 	GinkgoHelper()
 	c := newCluster(1)
-	n := (&sweptNode{cluster: c, store: c.connect("root", c.members...)}).beside("n1")
+	n := (&sweptNode{cluster: c, store: c.connect("root", c.members...)}).newNeighbor("n1")
 	n.existing = n.mustAdd("existing")
 	return n
 }
 
-// command returns the command of a call, in which the datastore waits for etcd so many seconds.
+// command returns the command of a call, in which the datastore waits for etcd for timeout seconds.
 func (n *sweptNode) command(verb, container string, timeout int) *exec.Cmd {
 	cmd := exec.Command(pluginPath())
 	cmd.Stdin = strings.NewReader(fmt.Sprintf(`{"cniVersion": "1.1.0", "name": %q, "type": "macvlan", "cni.dev/valid-attachments": [{"containerID": "existing", "ifname": "eth0"}],
@@ -69,7 +69,7 @@ type reply struct {
 
 func (r reply) String() string { return fmt.Sprintf("exit %d: %s%s", r.exit, r.stdout, r.stderr) }
 
-// run runs a call, which start starts.
+// run starts cmd with start, waits for it, and returns its output.
 func (n *sweptNode) run(cmd *exec.Cmd, start func(*exec.Cmd) error) reply {
 	GinkgoHelper()
 	var stdout, stderr bytes.Buffer
@@ -82,7 +82,7 @@ func (n *sweptNode) run(cmd *exec.Cmd, start func(*exec.Cmd) error) reply {
 	return reply{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
 }
 
-// must runs a call, which must succeed.
+// must runs a call, and fails the spec unless it succeeds.
 func (n *sweptNode) must(verb, container string) reply {
 	GinkgoHelper()
 	r := n.run(n.command(verb, container, 60), n.clients.Start)
@@ -115,8 +115,8 @@ func (n *sweptNode) reservations() map[netip.Addr]string {
 	return all
 }
 
-// requireOnlyOwn fails the spec unless "existing" has the only reservation, and the store says of each address in the
-// node's file that it is the node's.
+// requireOnlyOwn fails the spec unless "existing" has the only reservation, and etcd names the node as the owner of every
+// address in the node's file.
 func (n *sweptNode) requireOnlyOwn(after string) {
 	GinkgoHelper()
 	Expect(n.reservations()).To(Equal(map[netip.Addr]string{n.existing: "existing"}), after)
@@ -126,7 +126,7 @@ func (n *sweptNode) requireOnlyOwn(after string) {
 	}
 }
 
-// owners returns node and claim of each address that has an owner.
+// owners returns the node and claim of each owned address.
 func (n *sweptNode) owners() map[netip.Addr]string {
 	GinkgoHelper()
 	all := map[netip.Addr]string{}
@@ -138,8 +138,8 @@ func (n *sweptNode) owners() map[netip.Addr]string {
 	return all
 }
 
-// requireNothingLeft fails the spec unless the address of "existing" is the only one with an owner in the
-// store, and the node's file has it with the same claim.
+// requireNothingLeft fails the spec unless the address of "existing" is the only one with an owner in etcd, and the
+// node's file contains it with the same claim.
 func (n *sweptNode) requireNothingLeft(after string) {
 	GinkgoHelper()
 	n.requireOnlyOwn(after)
@@ -148,14 +148,14 @@ func (n *sweptNode) requireNothingLeft(after string) {
 	Expect(n.owners()).To(Equal(map[netip.Addr]string{n.existing: n.name + " " + owned[n.existing]}), after)
 }
 
-// A sweep injects a fault at each of these system calls of a program during a call of the plugin.
+// A sweep injects one fault at a time, at each of these system calls of a program during a call of the plugin.
 type sweep struct {
 	name    string
 	verb    string // of the plugin
 	program string
 	calls   []inject.Syscall
 	verdict []inject.Verdict
-	step    int // between the faults, unless CNI_TEST_FAULTS is all
+	step    int // the sweep injects a fault at every step-th system call, unless CNI_TEST_FAULTS is all
 }
 
 // sweeps returns all sweeps.
@@ -174,19 +174,19 @@ func sweeps() (all []sweep) {
 	return all
 }
 
-// tryAt calls the verb with a fault at a system call, and then what a runtime calls after a fault. It reports
-// whether the program made that many system calls.
+// tryAt calls the verb with a fault at a system call, and then calls what a runtime calls after a fault. It reports whether
+// the program reached that system call.
 func (n *sweptNode) tryAt(s sweep, at int) bool {
 	GinkgoHelper()
 	switch s.verb {
-	case "ADD": // as after a boot: it registers, and then claims
+	case "ADD": // the ADD registers, as after a boot, and then claims
 		Expect(os.RemoveAll(n.ownedFile())).To(Succeed())
 	default:
 		n.mustAdd("tested")
 	}
 	verdict, seen, faulty := s.verdict[at%len(s.verdict)], 0, ""
 	var tree *inject.ProcessTree
-	// etcd does not see that a connection is lost where only a call of the datastore was refused.
+	// etcd does not notice a lost connection, because only a system call of the datastore failed.
 	r := n.run(n.command(s.verb, "tested", 2), func(cmd *exec.Cmd) (err error) {
 		tree, err = inject.Session{Calls: s.calls, Start: n.clients.Start, Decide: func(c *inject.Call) inject.Verdict {
 			if c.Program != s.program {
@@ -200,7 +200,7 @@ func (n *sweptNode) tryAt(s sweep, at int) bool {
 		}}.Run(cmd)
 		return err
 	})
-	if at%2 == 0 { // else the next call comes while the datastore may still run
+	if at%2 == 0 { // otherwise the next call comes while the datastore may still run
 		Expect(tree.Wait(2 * time.Minute)).To(Succeed())
 	}
 	after := fmt.Sprintf("%s at %s (%v); the plugin said: %v", s.name, faulty, verdict, r)
@@ -210,7 +210,7 @@ func (n *sweptNode) tryAt(s sweep, at int) bool {
 		n.requireOnlyOwn(after + "; after the DEL")
 	}
 	Expect(tree.Wait(2 * time.Minute)).To(Succeed())
-	if s.verb == "ADD" && at%4 < 2 { // the next ADD registers, too, and its DEL returns what the node does not need
+	if s.verb == "ADD" && at%4 < 2 { // the next ADD registers as well, and its DEL returns what the node does not need
 		n.mustAdd("other")
 		n.must("DEL", "other")
 	} else {
@@ -224,8 +224,8 @@ func (n *sweptNode) tryAt(s sweep, at int) bool {
 	return faulty != "" || (r.exit > 0 || strings.Contains(r.stderr, "etcd did not")) && n.tryAt(s, at)
 }
 
-// reaches is tryAt, but reports false only if three calls in a row made fewer system calls: what a call finds, and so how many
-// system calls it makes, depends on when earlier calls and the members of etcd end.
+// reaches is tryAt, but reports false only if three calls in a row made fewer system calls, because the number of system
+// calls of a call depends on when earlier calls and the etcd members end.
 func (n *sweptNode) reaches(s sweep, at int) bool {
 	GinkgoHelper()
 	for range 3 {
@@ -236,8 +236,8 @@ func (n *sweptNode) reaches(s sweep, at int) bool {
 	return false
 }
 
-// requireReply fails the spec unless the plugin was killed, or printed an error with a code, or succeeded: with an
-// address of the node.
+// requireReply fails the spec unless the plugin was killed, printed an error with a code, or succeeded and returned an
+// address that the node owns.
 func (n *sweptNode) requireReply(s sweep, r reply, after string) {
 	GinkgoHelper()
 	switch {
@@ -271,7 +271,7 @@ var _ = Describe("cluster-local with cluster-local-etcd, during", func() {
 			}
 			AddReportEntry("faults", fmt.Sprint(faults))
 			Expect(faults).To(BeNumerically(">", 1))
-			n2 := n.beside("n2")
+			n2 := n.newNeighbor("n2")
 			addrs := map[netip.Addr]bool{n.existing: true}
 			for i := range 12 {
 				addrs[n2.mustAdd(fmt.Sprint("c", i))] = true

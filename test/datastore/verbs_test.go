@@ -40,7 +40,7 @@ func dumpFrom(client *clientv3.Client, segment string) map[string]string {
 	return all
 }
 
-// own makes a node the owner of so many IPv4 addresses from the first one on.
+// own makes a node the owner of n IPv4 addresses, beginning with first.
 func (c *cluster) own(segment, node string, first netip.Addr, n int) {
 	GinkgoHelper()
 	client := c.connect("root", c.members...)
@@ -95,7 +95,7 @@ var _ = Describe("cluster-local-etcd", Ordered, func() {
 		Expect(c.dump("claims")).To(And(HaveLen(3), HaveKey("node/n1"), HaveKey("last/n1"), HaveKey("store")))
 	})
 
-	It("takes addresses from all windows before it says that none is free", func() {
+	It("claims addresses of all windows before it answers that none is free", func() {
 		n1 := c.newCaller("windows", "n1", "10.7.0.200-10.7.4.20")
 		n1.succeed(datastore.Register)
 		size := 1024 + 20 - 200 + 1
@@ -112,7 +112,7 @@ var _ = Describe("cluster-local-etcd", Ordered, func() {
 		Expect(n1.succeed(datastore.Release, addresses(all)).Addresses).To(HaveLen(size))
 	})
 
-	It("estimates how many addresses of a large pool are free, and finds the only one", func() {
+	It("estimates how many addresses of a large pool are free, and finds the last one", func() {
 		n1 := c.newCaller("large", "n1", "10.8.0.0-10.8.255.255")
 		n1.succeed(datastore.Register)
 		c.own("large", "n2", netip.MustParseAddr("10.8.0.0"), 52428)
@@ -134,7 +134,7 @@ var _ = Describe("cluster-local-etcd", Ordered, func() {
 		Expect(a.Free).To(BeEquivalentTo(1<<53 - 8))
 	})
 
-	It("keeps IPv4 and IPv6 with the same first digits apart", func() {
+	It("distinguishes IPv4 and IPv6 addresses with the same first digits", func() {
 		n1 := c.newCaller("families", "n1", "32.1.13.0-32.1.13.255")
 		n1.succeed(datastore.Register)
 		n1.succeed(datastore.Claim, requested("2001:db0::1", "2001:dff::2"))
@@ -165,7 +165,7 @@ var _ = Describe("cluster-local-etcd", Ordered, func() {
 		Expect(n1.succeed(datastore.Release, addresses(after.Addresses)).Addresses).To(HaveLen(70))
 	})
 
-	It("wants a register from a new node and after a boot", func() {
+	It("requires a register from a new node and after a boot", func() {
 		n1 := c.newCaller("boots", "n1", "10.7.0.1-10.7.0.100")
 		requireError(c.clients, n1.request(datastore.Claim, want(1)), types.CodeTryAgain, datastore.ReasonUnregistered, "register")
 		n1.succeed(datastore.Register)
@@ -182,7 +182,7 @@ var _ = Describe("cluster-local-etcd", Ordered, func() {
 		requireError(c.clients, n1.request(datastore.Register, registered), types.CodeTryAgain, datastore.ReasonFrozen)
 	})
 
-	It("does nothing with a claim that arrives after the next register", func() {
+	It("ignores a claim that arrives after the next register", func() {
 		n1 := c.newCaller("late", "n1", "10.7.0.1-10.7.0.8")
 		n1.succeed(datastore.Register)
 		for _, lost := range []bool{false, true} {
@@ -199,7 +199,7 @@ var _ = Describe("cluster-local-etcd", Ordered, func() {
 		Expect(n1.succeed(datastore.Claim, want(8)).Addresses).To(HaveLen(8))
 	})
 
-	It("registers what a claim of the last boot gets meanwhile, too", func() {
+	It("also registers what a claim of the last boot gets meanwhile", func() {
 		n1 := c.newCaller("meanwhile", "n1", "10.7.0.1-10.7.0.8")
 		n1.succeed(datastore.Register)
 		n1.succeed(datastore.Claim, want(2))
@@ -208,7 +208,7 @@ var _ = Describe("cluster-local-etcd", Ordered, func() {
 		Expect(succeed(c.clients, register).Addresses).To(And(HaveLen(5), Equal(c.owned("meanwhile", "n1"))))
 	})
 
-	It("does nothing with a freeze or thaw that arrives after a later one", func() {
+	It("ignores a freeze or thaw that arrives after a later one", func() {
 		n1, fence := c.newCaller("fence", "late"), c.newCaller("fence", "n2")
 		id := fence.succeed(datastore.Register).Store
 		freeze := n1.request(datastore.Freeze)
@@ -244,7 +244,7 @@ var _ = Describe("cluster-local-etcd", Ordered, func() {
 		Expect(next.Store).NotTo(Or(BeEmpty(), Equal(first.Store)))
 	})
 
-	It("refuses a second machine with the name of a node, and names both", func() {
+	It("rejects a second machine with the name of a node, and names both", func() {
 		n1 := c.newCaller("clones", "n1", "10.7.0.1-10.7.0.100")
 		n1.succeed(datastore.Register)
 		for _, verb := range []string{datastore.Register, datastore.Resync} {
@@ -253,7 +253,7 @@ var _ = Describe("cluster-local-etcd", Ordered, func() {
 		requireError(c.clients, n1.request(datastore.Claim, want(1), machine("uuid-2")), types.CodeConfig, datastore.ReasonMachine, "machine-of-n1", "uuid-2")
 	})
 
-	It("removes a node, which then has nothing", func() {
+	It("removes a node, which then owns nothing", func() {
 		n1, n2 := c.newCaller("removes", "n1", "10.7.0.1-10.7.0.40"), c.newCaller("removes", "n2", "10.7.0.1-10.7.0.40")
 		n1.succeed(datastore.Register)
 		n2.succeed(datastore.Register)
@@ -269,7 +269,7 @@ var _ = Describe("cluster-local-etcd", Ordered, func() {
 		Expect(n2.succeed(datastore.List).Owners).To(HaveLen(len(other.Addresses)))
 	})
 
-	It("removes the machine and boot that the caller names, and takes nothing from a successor", func() {
+	It("removes only the machine and boot that the caller names, and no address of a successor", func() {
 		n1, n2 := c.newCaller("replaced", "n1", "10.7.0.1-10.7.0.40"), c.newCaller("replaced", "n2")
 		for _, text := range []string{"/a/4", "/last/"} { // before the addresses are taken; before the registration is removed
 			n1.succeed(datastore.Register)
@@ -312,7 +312,7 @@ var _ = Describe("cluster-local-etcd", Ordered, func() {
 		Expect(n2.succeed(datastore.List)).To(And(HaveField("Nodes", BeEmpty()), HaveField("Owners", BeEmpty())))
 	})
 
-	It("refuses claims while the segment is frozen, and releases", func() {
+	It("rejects claims while the segment is frozen, and accepts releases", func() {
 		n1 := c.newCaller("freezes", "n1", "10.7.0.1-10.7.0.40")
 		n1.succeed(datastore.Register)
 		a := n1.succeed(datastore.Claim, want(2))
