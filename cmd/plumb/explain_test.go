@@ -28,11 +28,11 @@ out  container  eth0 (veth), MTU 1400, 10.1.2.2/24, fd00:1:2::2/64
      container  route default via fd00:1:2::1 metric 1024 dev eth0
      host       VETH (veth), MTU 1500, port of cni0: hairpin off, isolated off
      host       cni0 (bridge), MTU 1500, 10.1.2.1/24, fd00:1:2::1/64
-     node       table inet plumb, chain postrouting: from 10.1.2.2 jump masq/pods/10.1.2.0/24, which masquerades, except to the subnet and to multicast addresses
-     node       table inet plumb, chain postrouting: from fd00:1:2::2 jump masq/pods/fd00_1_2__/64, which masquerades, except to the subnet and to multicast addresses
+     host       table inet plumb, chain postrouting: from 10.1.2.2 jump masq/pods/10.1.2.0/24, which masquerades, except to the subnet and to multicast addresses
+     host       table inet plumb, chain postrouting: from fd00:1:2::2 jump masq/pods/fd00_1_2__/64, which masquerades, except to the subnet and to multicast addresses
 in   host       host port tcp 8080 of IP version 4 is forwarded to 10.1.2.2 port 80 (table inet plumb, map hostport4)
      host       host port tcp 8080 of IP version 6 is forwarded to fd00:1:2::2 port 80 (table inet plumb, map hostport6)
-     node       Services of Kubernetes see these packets first (kube-proxy has the priority dstnat, host ports dstnat + 1)
+     host       Services of Kubernetes see these packets first (kube-proxy has the priority dstnat, host ports dstnat + 1)
      host       route to 10.1.2.2 through cni0
      host       route to fd00:1:2::2 through cni0
      host       cni0 (bridge), MTU 1500, 10.1.2.1/24, fd00:1:2::1/64

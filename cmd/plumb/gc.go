@@ -16,7 +16,7 @@ import (
 func newGC() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "gc (--live FILE | --live-from-cache | --no-live | --dead CONTAINER)",
-		Short: "Remove what dead containers left on this node",
+		Short: "Remove what dead containers left on this host",
 		Long: `gc removes what this host holds for containers that do not live any more. It calls DEL for each of their attachments,
 and GC for each network whose cniVersion has it. It keeps containers that are in the list of live ones, that are newer
 than the list, or in whose network namespace it finds a process. With --dead, it calls DEL for the attachments of these

@@ -228,7 +228,7 @@ var _ = Describe("plumb gc", func() {
 			{"", "gc must know which containers live", exitUsage, nil},
 			{id("a1"), "give one of", exitUsage, []string{"--live", "-", "--no-live"}},
 			{id("a1"), "--min-age -1s is negative", exitUsage, []string{"--live", "-", "--min-age", "-1s"}},
-			{id("a1"), `network "container": there is no such network`, exitUsage, []string{"--live", "-", "--network", "container"}},
+			{id("a1"), `network "pod": there is no such network`, exitUsage, []string{"--live", "-", "--network", "pod"}},
 		} {
 			reply := b.gc(c.live, c.args...)
 			Expect(reply.Exit).To(Equal(c.exit), "%v", c)
@@ -289,14 +289,14 @@ var _ = Describe("plumb gc", func() {
 		b.add(list, newContainer("a1", 8080))
 		b.add(list, newContainer("lost"))
 		Expect(os.Remove(b.path("cache/results/pods-lost-eth0"))).To(Succeed())
-		dead := newContainer("d1", 9090)
+		dead := newContainer("failed", 9090)
 		b.addHalf(dead)
 		dead.Remove(GinkgoTB())
 		b.awaitPorts(2)
 		b.age()
 		reply := b.gc("", "--live-from-cache")
 		Expect(reply.Exit).To(Equal(0), reply.Stderr)
-		Expect(reply.Stdout).To(ContainSubstring("removed pods d1 eth0\n"))
+		Expect(reply.Stdout).To(ContainSubstring("removed pods failed eth0\n"))
 		Expect(reply.Stdout).To(MatchRegexp(`kept pods lost eth0: veth\w+ is still there, so the container's namespace exists; ` +
 			"if the runtime does not have the container any more: plumb gc --dead lost\n"))
 		Expect(b.inventory().Attachments).To(HaveLen(2))

@@ -160,9 +160,9 @@ var _ = Describe("plumb list", func() {
 		b.add(list, newContainer("c1"))
 		b.add(list, newContainer("d1"))
 		Expect(b.plumb("list", "--network", "pods", "--container", "d")).To(And(ContainSubstring("d1"), Not(ContainSubstring("c1"))))
-		reply := b.run("", append(b.folders(), "list", "--network", "container")...)
+		reply := b.run("", append(b.folders(), "list", "--network", "pod")...)
 		Expect(reply.Exit).To(Equal(exitUsage))
-		Expect(reply.Stderr).To(ContainSubstring(`network "container": there is no such network on this host; it has pods`))
+		Expect(reply.Stderr).To(ContainSubstring(`network "pod": there is no such network on this host; it has pods`))
 	})
 
 	It("fails without root, as all commands that look at the host, and finds nothing wrong", func() {
@@ -188,7 +188,7 @@ var _ = Describe("plumb list", func() {
 		Expect(reply.Stdout).To(MatchRegexp(`^not examined: .*\n(?s:.*)nothing found `), "without STATUS, which a plugin refuses without root")
 	})
 
-	It("refuses a folder that does not exist, as all commands that look at the node", func() {
+	It("refuses a folder that does not exist, as all commands that look at the host", func() {
 		b := newTestbed()
 		none := b.path("none")
 		for _, args := range [][]string{
@@ -230,7 +230,7 @@ var _ = Describe("plumb list", func() {
 		Entry("gc that changes nothing", "gc", "--no-live", "--dry-run", "--min-age", "0"),
 	)
 
-	It("does not wait at named pipes, as all commands that look at the node", func() {
+	It("does not wait at named pipes, as all commands that look at the host", func() {
 		b := newTestbed()
 		b.add(b.network("10-pods.conflist", chain), newContainer("c1"))
 		pipes := []string{b.path("conf/00-x.conflist"), b.path("conf/20-x.conf"), b.path("cache/results/zz")}

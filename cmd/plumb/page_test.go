@@ -68,11 +68,11 @@ const (
 // containers: pageLive on both, and pageDead, whose namespace is gone, on pods.
 type pageHost struct {
 	*testbed
-	containers *libcni.NetworkConfigList
-	live       *container
-	replace    map[string]func() string // what runs instead of a command, and returns its output
-	actual     *strings.Replacer        // from the folders of a usual host to those of the testbed, and from short IDs to whole ones
-	usual      *strings.Replacer        // the reverse
+	pods    *libcni.NetworkConfigList
+	live    *container
+	replace map[string]func() string // what runs instead of a command, and returns its output
+	actual  *strings.Replacer        // from the folders of a usual host to those of the testbed, and from short IDs to whole ones
+	usual   *strings.Replacer        // the reverse
 }
 
 // newPageTools returns a host with the plugins and the tools of the pages, but without networks.
@@ -107,15 +107,15 @@ func newPageHost() *pageHost {
 	GinkgoHelper()
 	p, tb := newPageTools(), GinkgoTB()
 	p.host.Batch(tb, "link add eth1 type veth peer name switch1", "link set eth1 up", "link set switch1 up")
-	p.containers = p.network("10-pods.conflist", pagePods)
+	p.pods = p.network("10-pods.conflist", pagePods)
 	lan := p.network("20-lan.conflist", pageLAN)
 	p.live = newContainer(id(pageLive), 8080, 8443)
-	p.add(p.containers, p.live)
+	p.add(p.pods, p.live)
 	onLAN := *p.live.RT
 	onLAN.IfName, onLAN.CapabilityArgs = "net1", nil
 	p.add(lan, &container{NS: p.live.NS, RT: &onLAN})
 	dead := newContainer(id(pageDead), 9090)
-	p.add(p.containers, dead)
+	p.add(p.pods, dead)
 	dead.Remove(tb)
 	Eventually(func() string { return p.host.Must(tb, "ip", "-o", "link", "show", "master", "cni0") }).Should(MatchRegexp(`^[^\n]*\n$`))
 	p.ageBy(76*time.Hour + 30*time.Minute)
@@ -202,8 +202,8 @@ var _ = Describe("docs/plumb.md", func() {
 		Expect(os.Remove(p.path("opt/bin/tuning"))).To(Succeed())
 		p.host.Must(GinkgoTB(), "nft", "flush", "ruleset")
 		p.replace["systemctl restart container-web"] = func() string {
-			Expect(p.cni.DelNetworkList(context.Background(), p.containers, p.live.RT)).To(Succeed())
-			p.add(p.containers, p.live)
+			Expect(p.cni.DelNetworkList(context.Background(), p.pods, p.live.RT)).To(Succeed())
+			p.add(p.pods, p.live)
 			return ""
 		}
 		screens := p.checkSection("A tour of a broken host")

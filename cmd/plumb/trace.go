@@ -41,7 +41,7 @@ func newTrace() *cobra.Command {
 start of the process, and the outcome. The runtime needs no change and no restart. Ctrl-C ends trace. Only one can run on a
 host.`,
 		Example: `  plumb trace --for 60s
-  plumb trace --network containers --steps
+  plumb trace --network pods --steps
   plumb trace -o json | jq 'select(.outcome != "ok")'`,
 		Args: usage(cobra.NoArgs),
 	}

@@ -100,9 +100,9 @@ var _ = Describe("plumb trace", func() {
 
 	It("shows one network or some containers only", func() {
 		b := newTestbed()
-		containers, other := b.network("10-pods.conflist", chain), b.network("20-small.conf", small)
+		pods, other := b.network("10-pods.conflist", chain), b.network("20-small.conf", small)
 		byNetwork := b.startTrace("--network", "small", "-o", "json")
-		b.add(containers, newContainer("c1"))
+		b.add(pods, newContainer("c1"))
 		b.add(other, newContainer("c2"))
 		Eventually(byNetwork.Out).Should(gbytes.Say("\n"))
 		calls := tracedCalls(stopTrace(byNetwork))
@@ -110,8 +110,8 @@ var _ = Describe("plumb trace", func() {
 		Expect(calls[0].ContainerID).To(Equal("c2"))
 
 		byContainer := b.startTrace("--container", "ab", "-o", "json")
-		b.add(containers, newContainer("c3"))
-		b.add(containers, newContainer("abc"))
+		b.add(pods, newContainer("c3"))
+		b.add(pods, newContainer("abc"))
 		Eventually(byContainer.Out).Should(gbytes.Say(`"plugin":"tuning".*\n`))
 		for _, c := range tracedCalls(stopTrace(byContainer)) {
 			Expect(c.ContainerID).To(Equal("abc"))

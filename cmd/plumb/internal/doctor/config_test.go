@@ -304,7 +304,7 @@ var _ = Describe("plumb doctor on configurations", func() {
 		n := newTestHost("loopback")
 		n.write("10-pods.conflist", `{"cniVersion": "1.1.0", "name": "pods"}`)
 		Expect(os.Mkdir(filepath.Join(n.confDir(), "pods"), 0o755)).To(Succeed())
-		n.write("containers/lo.conf", `{"type": "loopback"}`)
+		n.write("pods/lo.conf", `{"type": "loopback"}`)
 		Expect(n.doctor().Findings).To(BeEmpty())
 	})
 

@@ -22,7 +22,7 @@ func TestDoctor(t *testing.T) {
 	RunSpecs(t, "cmd/plumb/internal/doctor")
 }
 
-// A testNode is a host with folders of its own, on which the built plumb runs.
+// A testHost is a host with folders of its own, on which the built plumb runs.
 type testHost struct {
 	*nstest.NS
 	dir   string
