@@ -25,10 +25,10 @@ func newDoctor() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "doctor [FILE…]",
 		Short: "Find what is wrong with the container networks of this host, and how to fix it",
-		Long: `doctor finds what is wrong with the container networks of this host: in their configurations (those of the directory,
-or FILE…), the plugins' executables, the kernel, and what the host holds for containers. It asks the plugins by STATUS and
-CHECK. It changes nothing itself, but host-local may release reservations from before a reboot. The exit status is 1 if
-something is wrong.`,
+		Long: `doctor finds what is wrong with the container networks of this host: in the configurations of --conf-dir or FILE…, in the
+plugins' executables, in the kernel, and in what the host holds for containers. It calls STATUS and CHECK of the plugins. It
+changes nothing itself, but host-local may release reservations from before a reboot. The exit status is 1 if something is
+wrong.`,
 		Example: "  plumb doctor\n  crictl pods -q --no-trunc | plumb doctor --live -\n  plumb doctor 10-pods.conflist",
 		Args:    usage(cobra.ArbitraryArgs),
 	}
@@ -39,13 +39,13 @@ something is wrong.`,
 	timeout := addTimeout(c.Flags())
 	c.Flags().StringVar(&live, "live", "", "`file` with the whole IDs of all live containers of all runtimes; - for stdin")
 	c.Flags().BoolVar(&probe, "probe", false,
-		"also ask other hosts whether they use an address of a container (ARP, neighbor discovery); takes seconds")
+		"also ask other hosts on the network whether they use an address of a container (ARP, neighbor discovery); takes seconds")
 	c.RunE = func(c *cobra.Command, files []string) error {
 		if len(files) > 0 && (live != "" || probe) {
-			return usageError{errors.New("--live and --probe are for what the host holds, which is not examined if files are given")}
+			return usageError{errors.New("--live and --probe cannot be combined with FILE: only the files are examined then")}
 		}
 		if *timeout <= 0 {
-			return usageError{fmt.Errorf("--timeout %s: want a positive time", *timeout)}
+			return usageError{fmt.Errorf("--timeout must be positive, got %s", *timeout)}
 		}
 		o := doctor.Options{
 			Places: *places, Files: files, Timeout: *timeout, Probe: probe,
@@ -83,7 +83,7 @@ func addTimeout(flags *pflag.FlagSet) *time.Duration {
 	return flags.Duration("timeout", 30*time.Second, "how long one call of a plugin may take")
 }
 
-// examine examines the host. A signal ends it at once while it reads, and in order when it calls plugins.
+// examine examines the host. A signal ends it at once while it reads, and in order while it calls plugins.
 func examine(c *cobra.Command, o doctor.Options) (*doctor.Report, error) {
 	show := progress(c.ErrOrStderr())
 	defer show("")
@@ -96,7 +96,7 @@ func examine(c *cobra.Command, o doctor.Options) (*doctor.Report, error) {
 	})
 }
 
-// placeFlags returns the flags of addPlaces that were given, for another command.
+// placeFlags returns the flags of addPlaces that the user gave, as words of another command line.
 func placeFlags(flags *pflag.FlagSet, p *inventory.Places) string {
 	values := map[string][]string{
 		"conf-dir": {p.ConfDir}, "cni-path": {strings.Join(p.PluginPath, string(os.PathListSeparator))}, "cache-dir": p.CacheDirs, "data-dir": {p.DataDir},
@@ -110,7 +110,7 @@ func placeFlags(flags *pflag.FlagSet, p *inventory.Places) string {
 	return given.String()
 }
 
-// spareDirectories returns the directories in which an executable may be that CNI_PATH lacks.
+// spareDirectories returns the directories that may contain an executable that CNI_PATH lacks.
 func spareDirectories() []string {
 	dirs := []string{"/usr/lib/plumb/cni", "/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"}
 	if self, err := os.Executable(); err == nil {
@@ -119,7 +119,7 @@ func spareDirectories() []string {
 	return dirs
 }
 
-// progress returns a function that shows a text on a terminal, in place of the one before.
+// progress returns a function that shows a text on a terminal and replaces the previous one.
 func progress(w io.Writer) func(string) {
 	f, ok := w.(*os.File)
 	if !ok || !isTerminal(f) {

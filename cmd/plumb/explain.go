@@ -16,10 +16,10 @@ import (
 func newExplain() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "explain CONTAINER [IFNAME]",
-		Short: "Show what packets of a container meet, in their order",
+		Short: "Show the path of a container's packets, hop by hop",
 		Long: `explain shows the interfaces, addresses, routes, host ports and rules that packets from and to a container meet on
-this host, and what CHECK of the plugins finds. CONTAINER is the beginning of an ID. It sends no packet. It changes nothing
-itself, but host-local may release reservations from before a reboot.`,
+this host, and what CHECK of the plugins finds. CONTAINER is a container ID or the beginning of one. explain sends no packets. It
+changes nothing itself, but host-local may release reservations from before a reboot.`,
 		Args: usage(cobra.RangeArgs(1, 2)),
 	}
 	places, format, timeout := addPlaces(c.Flags()), addOutput(c.Flags()), addTimeout(c.Flags())
@@ -56,7 +56,7 @@ itself, but host-local may release reservations from before a reboot.`,
 	return c
 }
 
-// completeAttachment returns the containers of the host or, after a container, its interfaces, if they begin with prefix.
+// completeAttachment completes the container ID or, if args contains one, the interface.
 func completeAttachment(places *inventory.Places, args []string, prefix string) (names []string) {
 	inv, err := places.Read()
 	if err != nil {
@@ -76,7 +76,7 @@ func completeAttachment(places *inventory.Places, args []string, prefix string) 
 	return names
 }
 
-// printPaths prints each path as two lists.
+// printPaths prints the hops of each path, first outgoing, then incoming.
 func printPaths(out io.Writer, paths []*inventory.Path) error {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	for i, p := range paths {

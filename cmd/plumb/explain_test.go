@@ -13,7 +13,7 @@ import (
 )
 
 var _ = Describe("plumb explain", func() {
-	It("shows what packets of an attachment meet, in their order", func() {
+	It("shows the hops of an attachment's packets, in order", func() {
 		b := newTestbed()
 		list := b.network("10-pods.conflist", strings.Replace(chain, `"ranges"`, `"routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}], "ranges"`, 1))
 		b.add(list, newContainer(id("8c1f"), 8080))
@@ -72,7 +72,7 @@ in   host       host port tcp 8080 of IP version 4 is forwarded to 10.1.2.2 port
 		Expect(out).To(ContainSubstring("has no carrier, MTU 1500, port of cni0"))
 		Expect(out).To(ContainSubstring(`host       CHECK of bridge: sysctl net/ipv4/ip_forward is "0", not "1"`))
 		Expect(out).To(ContainSubstring("host port 8080/tcp of IP version 4 belongs to pods/d1/eth0 now"))
-		Expect(out).To(ContainSubstring("has no route to 10.1.2.2"))
+		Expect(out).To(ContainSubstring("host       no route to 10.1.2.2\n"))
 	})
 
 	It("names what the host has lost", func() {
@@ -98,12 +98,12 @@ in   host       host port tcp 8080 of IP version 4 is forwarded to 10.1.2.2 port
 		b.add(b.network("20-lan.conflist", pageLAN), newContainer("c1"))
 		out := b.plumb("explain", "c1")
 		Expect(strings.Count(out, "host       eth1 (veth), MTU 1500, master of eth0\n")).To(Equal(2), out)
-		Expect(out).NotTo(ContainSubstring("has no route"))
+		Expect(out).NotTo(ContainSubstring("no route"))
 		b.host.Batch(GinkgoTB(), "link set eth1 down")
 		Expect(b.plumb("explain", "c1")).To(ContainSubstring("eth1 (veth) is down, MTU 1500, master of eth0"))
 	})
 
-	It("shows the part of the host if the container's namespace is gone or not known", func() {
+	It("shows the part of the host if the container's namespace is gone or unknown", func() {
 		b := newTestbed()
 		list := b.network("10-pods.conflist", chain)
 		p := newContainer("c1")
@@ -111,7 +111,7 @@ in   host       host port tcp 8080 of IP version 4 is forwarded to 10.1.2.2 port
 		p.Remove(GinkgoTB())
 		Expect(b.plumb("explain", "c1")).To(And(MatchRegexp("container  not shown: .*: not a network namespace"), ContainSubstring("masquerades")))
 		b.addHalf(newContainer("d1"))
-		Expect(b.plumb("explain", "d1")).To(And(ContainSubstring("container  not shown: libcni's cache does not tell"), ContainSubstring("port of cni0")))
+		Expect(b.plumb("explain", "d1")).To(And(ContainSubstring("container  not shown: libcni's cache does not contain"), ContainSubstring("port of cni0")))
 	})
 
 	It("prefers the container that has the whole ID", func() {
@@ -125,7 +125,7 @@ in   host       host port tcp 8080 of IP version 4 is forwarded to 10.1.2.2 port
 	It("says which rules of iptables it does not show", func() {
 		b := newTestbed()
 		b.add(b.network("10-pods.conflist", strings.Replace(chain, `"ipMasq": true`, `"ipMasq": true, "ipMasqBackend": "iptables"`, 1)), newContainer("c1"))
-		Expect(b.plumb("explain", "c1")).To(ContainSubstring("the configuration asks for rules of iptables, which are not shown: iptables-save | grep -e c1\n"))
+		Expect(b.plumb("explain", "c1")).To(ContainSubstring("the configuration asks for iptables rules, which are not shown; to list them: iptables-save | grep -e c1\n"))
 	})
 
 	DescribeTable("refuses a container that is not the only one", func(want string, args ...string) {
@@ -133,12 +133,12 @@ in   host       host port tcp 8080 of IP version 4 is forwarded to 10.1.2.2 port
 		list := b.network("10-pods.conflist", chain)
 		b.add(list, newContainer("c1"))
 		b.add(list, newContainer("c2"))
-		reply := b.run("", append(append([]string{"explain"}, args...), b.folders()...)...)
+		reply := b.run("", append(append([]string{"explain"}, args...), b.directories()...)...)
 		Expect(reply.Exit).To(Equal(exitUsage))
 		Expect(reply.Stderr).To(ContainSubstring(want))
 	},
-		Entry("with two", `2 containers have IDs that begin with "c"; give more of the ID`, "c"),
-		Entry("with none", `no container whose ID begins with "x" is attached to a network of this host; plumb list shows all`, "x"),
+		Entry("with two", `the IDs of 2 containers begin with "c"; give more of the ID`, "c"),
+		Entry("with none", `no container whose ID begins with "x" is attached to a network of this host; plumb list shows all attachments`, "x"),
 		Entry("without the interface", `has an interface "eth1"`, "c1", "eth1"),
 		Entry("without an argument", `accepts between 1 and 2 arg(s), received 0`),
 	)

@@ -18,12 +18,11 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// mustExist is the annotation of flags that name directories, which checkFlags looks for.
+// mustExist annotates flags whose values are directories that checkFlags requires to exist.
 const mustExist = "must-exist"
 
-// addPlaces adds the flags for the directories that a command reads. The returned places have the values of the
-// flags after these have been parsed. The defaults are the environment variables of cnitool and the usual
-// directories of container runtimes.
+// addPlaces adds the flags for the directories that a command reads. Parsing the flags fills in the returned Places.
+// The defaults are the environment variables of cnitool and the usual directories of container runtimes.
 func addPlaces(flags *pflag.FlagSet) *inventory.Places {
 	p := &inventory.Places{
 		ConfDir:    environmentOr("NETCONFPATH", "/etc/cni/net.d"),
@@ -35,16 +34,16 @@ func addPlaces(flags *pflag.FlagSet) *inventory.Places {
 	flags.StringVar(&p.ConfDir, "conf-dir", p.ConfDir, "`directory` of the network configurations ($NETCONFPATH)")
 	flags.Var((*pathList)(&p.PluginPath), "cni-path", "`directories` of the plugins, separated by colons ($CNI_PATH)")
 	flags.StringArrayVar(&p.CacheDirs, "cache-dir", p.CacheDirs, "`directory` of libcni's cache, including the caches below it; may be repeated")
-	flags.StringVar(&p.DataDir, "data-dir", p.DataDir, "`directory` of reservations, beside those that configurations name")
+	flags.StringVar(&p.DataDir, "data-dir", p.DataDir, "default `directory` of reservations; the directories that configurations name are always read")
 	for _, name := range []string{"conf-dir", "cache-dir", "data-dir"} {
-		_ = flags.SetAnnotation(name, mustExist, []string{}) // it fails only if there is no such flag
+		_ = flags.SetAnnotation(name, mustExist, []string{}) // an error means that the flag does not exist
 	}
 	return p
 }
 
-// checkFlags returns an error if a flag was given with an empty value, or names a directory that does not exist. An
-// empty value is most often a variable that a script has not set. To ignore it would be dangerous: without the flag,
-// a command acts on more than was meant, such as on all networks.
+// checkFlags returns an error if a flag has an empty value or names a directory that does not exist. Most often, an empty
+// value is an unset variable of a script. Ignoring it would be dangerous, because the command would then act on more than
+// intended, for example on all networks.
 func checkFlags(c *cobra.Command, _ []string) error {
 	var problems []error
 	c.Flags().VisitAll(func(f *pflag.Flag) { problems = append(problems, flagProblem(f)) })
@@ -54,9 +53,8 @@ func checkFlags(c *cobra.Command, _ []string) error {
 	return nil
 }
 
-// flagProblem returns what is wrong with the value of a flag, or nil. A flag with the annotation
-// mustExist names directories. A default is not checked, because it may be missing on a host without networks, unless it is from
-// $NETCONFPATH.
+// flagProblem returns what is wrong with the value of a flag, or nil. It checks a default only if that comes from
+// $NETCONFPATH, because the default directories may be missing on a host without networks.
 func flagProblem(f *pflag.Flag) error {
 	name := "--" + f.Name
 	if !f.Changed {
@@ -78,8 +76,8 @@ func flagProblem(f *pflag.Flag) error {
 	return nil
 }
 
-// isMissing reports whether the path does not exist or is not a directory. It reports false if that is not known, such
-// as without the permission: then the command returns the error when it reads the directory.
+// isMissing reports whether the path does not exist or is not a directory. It reports false if stat fails otherwise, for
+// example with EACCES, because the command returns this error when it reads the directory.
 func isMissing(path string) bool {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -88,10 +86,10 @@ func isMissing(path string) bool {
 	return !info.IsDir()
 }
 
-// environmentOr returns the value of an environment variable, or fallback if the variable is not set or empty.
+// environmentOr returns the value of an environment variable, or fallback if the variable is unset or empty.
 func environmentOr(name, fallback string) string { return cmp.Or(os.Getenv(name), fallback) }
 
-// A pathList is the value of a flag for several directories, separated by colons.
+// A pathList is a flag value that lists directories, separated by colons.
 type pathList []string
 
 func (l *pathList) String() string { return strings.Join(*l, string(os.PathListSeparator)) }
@@ -106,7 +104,7 @@ func (l *pathList) Type() string { return "directories" }
 // An outputFormat is the value of the flag --output.
 type outputFormat string
 
-// addOutput adds the flag --output. The returned format is that of the flag after it has been parsed.
+// addOutput adds the flag --output. Parsing the flags fills in the returned format.
 func addOutput(flags *pflag.FlagSet) *outputFormat {
 	format := outputFormat("text")
 	flags.VarP(&format, "output", "o", "`format`: text or json")
@@ -117,7 +115,7 @@ func (f *outputFormat) String() string { return string(*f) }
 
 func (f *outputFormat) Set(s string) error {
 	if s != "text" && s != "json" {
-		return fmt.Errorf("want text or json, have %q", s)
+		return fmt.Errorf("want text or json, got %q", s)
 	}
 	*f = outputFormat(s)
 	return nil

@@ -17,28 +17,28 @@ func newGC() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "gc (--live FILE | --live-from-cache | --no-live | --dead CONTAINER)",
 		Short: "Remove what dead containers left on this host",
-		Long: `gc removes what this host holds for containers that do not live any more. It calls DEL for each of their attachments,
-and GC for each network whose cniVersion has it. It keeps containers that are in the list of live ones, that are newer
-than the list, or in whose network namespace it finds a process. With --dead, it calls DEL for the attachments of these
-containers.`,
+		Long: `gc removes what this host holds for containers that no longer exist. It calls DEL for each of their attachments, and
+GC for each network whose cniVersion supports GC. It keeps containers that are in the list of live containers, that are
+newer than the list, or that have a process in their network namespace. With --dead, it calls DEL only, for the
+attachments of the given containers.`,
 		Example: `  crictl pods -q --no-trunc | plumb gc --live -
   nerdctl ps -aq --no-trunc | plumb gc --live - --dry-run`,
 		Args: usage(cobra.NoArgs),
 	}
 	g := &gc{begin: time.Now(), places: addPlaces(c.Flags()), format: addOutput(c.Flags())}
 	c.Flags().StringVar(&g.live, "live", "", "`file` with the whole IDs of all live containers of all runtimes; - for stdin")
-	c.Flags().BoolVar(&g.fromResults, "live-from-cache", false, "live are the containers of which libcni's cache has a result")
+	c.Flags().BoolVar(&g.fromResults, "live-from-cache", false, "the containers with a result in libcni's cache are live")
 	c.Flags().BoolVar(&g.noneLive, "no-live", false, "no container with an attachment lives")
-	c.Flags().StringSliceVar(&g.dead, "dead", nil, "whole ID of a `container` that does not live any more; may be repeated")
+	c.Flags().StringSliceVar(&g.dead, "dead", nil, "whole ID of a `container` that no longer exists; may be repeated")
 	c.Flags().BoolVar(&g.dryRun, "dry-run", false, "show what would be removed, and remove nothing")
-	c.Flags().BoolVar(&g.selection.Force, "force", false, "also remove what belongs to containers whose namespace exists without a process")
+	c.Flags().BoolVar(&g.selection.Force, "force", false, "also remove what belongs to containers whose namespace exists, but contains no process")
 	c.Flags().StringVar(&g.selection.Network, "network", "", "collect one `network` only")
-	c.Flags().DurationVar(&g.selection.MinAge, "min-age", time.Minute, "keep attachments that were not older than this when the list was made")
+	c.Flags().DurationVar(&g.selection.MinAge, "min-age", time.Minute, "keep attachments that were younger than this when the list was created")
 	c.RunE = g.run
 	return c
 }
 
-// A gc is a call of the command.
+// A gc holds the flags of one run of the command.
 type gc struct {
 	begin       time.Time
 	places      *inventory.Places
@@ -51,7 +51,7 @@ type gc struct {
 	selection   inventory.Selection
 }
 
-// run is the command.
+// run is the RunE of the command.
 func (g *gc) run(c *cobra.Command, _ []string) error {
 	sources := 0
 	for _, given := range []bool{g.live != "", g.fromResults, g.noneLive, len(g.dead) > 0} {
@@ -60,10 +60,10 @@ func (g *gc) run(c *cobra.Command, _ []string) error {
 		}
 	}
 	if sources != 1 {
-		return usageError{errors.New("give one of --live, --live-from-cache, --no-live and --dead: gc must know which containers live")}
+		return usageError{errors.New("give exactly one of --live, --live-from-cache, --no-live and --dead, because gc must know which containers live")}
 	}
 	if g.selection.MinAge < 0 {
-		return usageError{fmt.Errorf("--min-age %s is negative", g.selection.MinAge)}
+		return usageError{fmt.Errorf("--min-age must not be negative, got %s", g.selection.MinAge)}
 	}
 	inv, err := readHost(c, g.places) // before the list: see inventory.NewPlan
 	if err != nil {
@@ -79,7 +79,10 @@ func (g *gc) run(c *cobra.Command, _ []string) error {
 		return err
 	}
 	plan, err := inventory.NewPlan(inv, live, g.selection)
-	if err != nil {
+	switch {
+	case err != nil && len(g.dead) > 0:
+		return usageError{err}
+	case err != nil:
 		return err
 	}
 	if g.dryRun {
@@ -104,11 +107,11 @@ func (g *gc) readLive(c *cobra.Command, inv *inventory.Inventory) (inventory.Liv
 	case len(g.dead) > 0:
 		return inv.NewDead(g.dead), nil
 	case g.noneLive:
-		return inventory.LiveList{None: true, Made: inv.Time}, nil
+		return inventory.LiveList{None: true, Created: inv.Time}, nil
 	case g.live == "-":
 		stdin, ok := c.InOrStdin().(*os.File)
 		if !ok {
-			return inventory.LiveList{}, errors.New("stdin is no file")
+			return inventory.LiveList{}, errors.New("stdin is not a file")
 		}
 		if isTerminal(stdin) {
 			fmt.Fprintln(c.ErrOrStderr(), "plumb: type the IDs of all live containers; end with Ctrl-D")
@@ -171,7 +174,7 @@ func printAttachments(out io.Writer, what string, all []*inventory.Attachment) {
 	_ = w.Flush() // main returns the error of stdout
 }
 
-// printKept prints attachments that are kept, with the reasons, the last line, and how to remove those that may be leftovers.
+// printKept prints the attachments that are kept, with the reasons, then last, and then how to remove the suspect ones.
 func (g *gc) printKept(w io.Writer, kept []inventory.WithReason, last string) {
 	suspect := 0
 	for _, k := range kept {
@@ -182,6 +185,6 @@ func (g *gc) printKept(w io.Writer, kept []inventory.WithReason, last string) {
 	}
 	fmt.Fprintln(w, last)
 	if suspect > 0 && !g.selection.Force {
-		fmt.Fprintf(w, "suspect: %d; if no runtime has these containers, give --force\n", suspect)
+		fmt.Fprintf(w, "suspect: %d; if no runtime knows these containers, use --force\n", suspect)
 	}
 }

@@ -24,7 +24,7 @@ import (
 // gc runs gc with the list of live containers on stdin.
 func (b *testbed) gc(live string, args ...string) nstest.Reply {
 	GinkgoHelper()
-	return b.run(live, append(append([]string{"gc"}, args...), b.folders()...)...)
+	return b.run(live, append(append([]string{"gc"}, args...), b.directories()...)...)
 }
 
 // age sets the times of all files in the testbed to an hour ago.
@@ -136,7 +136,7 @@ var _ = Describe("plumb gc", func() {
 		Expect(reply.Stdout).To(And(
 			MatchRegexp(`(?m)^kept pods runs eth0: process \d+ runs in its namespace$`), MatchRegexp(`(?m)^kept pods lost eth0: process \d+ runs in its namespace$`),
 			MatchRegexp(`(?m)^kept pods mounted eth0: its namespace /\S+, in which no process runs, exists: the runtime has to delete the container$`),
-			HaveSuffix("kept 3, left 0\nsuspect: 1; if no runtime has these containers, give --force\n")))
+			HaveSuffix("kept 3, left 0\nsuspect: 1; if no runtime knows these containers, use --force\n")))
 		reply = b.gc("live", "--live", "-", "--force")
 		Expect(reply.Stdout).To(And(ContainSubstring("removed pods mounted eth0\n"), HaveSuffix("kept 2, left 0\n")))
 		Expect(b.gc("", "--no-live", "--force").Stdout).To(And(ContainSubstring("removed pods live eth0\n"), HaveSuffix("kept 2, left 0\n")))
@@ -218,7 +218,7 @@ var _ = Describe("plumb gc", func() {
 		}{
 			{"", "no container with an attachment lives: the list is empty\n", exitError, []string{"--live", "-"}},
 			{" \n", "the list is empty", exitError, []string{"--live", "-"}},
-			{id("a1")[:13], "which is the beginning of the container ID " + id("a1") + ": give whole IDs (--no-trunc)", exitError, []string{"--live", "-"}},
+			{id("a1")[:13], "which is the beginning of the container ID " + id("a1") + "; give whole IDs (--no-trunc)", exitError, []string{"--live", "-"}},
 			{id("a1") + "\n" + id("d1")[:12], "give whole IDs", exitError, []string{"--live", "-"}},
 			{id("a1") + "\n" + strings.ToUpper(id("d1")), "which is the container ID " + id("d1") + " in other case", exitError, []string{"--live", "-"}},
 			{strings.ToUpper(id("a1")), "which is the container ID " + id("a1") + " in other case", exitError, []string{"--live", "-"}},
@@ -226,9 +226,9 @@ var _ = Describe("plumb gc", func() {
 			{"a1 5/6", `contains "5/6", which is not a container ID`, exitError, []string{"--live", "-"}},
 			{"", "no such file", exitError, []string{"--live", b.path("none")}},
 			{"", "gc must know which containers live", exitUsage, nil},
-			{id("a1"), "give one of", exitUsage, []string{"--live", "-", "--no-live"}},
-			{id("a1"), "--min-age -1s is negative", exitUsage, []string{"--live", "-", "--min-age", "-1s"}},
-			{id("a1"), `network "pod": there is no such network`, exitUsage, []string{"--live", "-", "--network", "pod"}},
+			{id("a1"), "give exactly one of", exitUsage, []string{"--live", "-", "--no-live"}},
+			{id("a1"), "--min-age must not be negative, got -1s", exitUsage, []string{"--live", "-", "--min-age", "-1s"}},
+			{id("a1"), `network "pod": no such network on this host`, exitUsage, []string{"--live", "-", "--network", "pod"}},
 		} {
 			reply := b.gc(c.live, c.args...)
 			Expect(reply.Exit).To(Equal(c.exit), "%v", c)
@@ -246,7 +246,7 @@ var _ = Describe("plumb gc", func() {
 			{"install", "--to", b.dir, "--only", ""}, {"install", "--to", b.dir, "--only", "bridge,"},
 		} {
 			if args[0] == "gc" {
-				args = append(args, b.folders()...)
+				args = append(args, b.directories()...)
 			}
 			reply := b.run("", args...)
 			Expect(reply.Exit).To(Equal(exitUsage), "%q", args)
@@ -298,7 +298,7 @@ var _ = Describe("plumb gc", func() {
 		Expect(reply.Exit).To(Equal(0), reply.Stderr)
 		Expect(reply.Stdout).To(ContainSubstring("removed pods failed eth0\n"))
 		Expect(reply.Stdout).To(MatchRegexp(`kept pods lost eth0: veth\w+ is still there, so the container's namespace exists; ` +
-			"if the runtime does not have the container any more: plumb gc --dead lost\n"))
+			"if the runtime no longer has the container: plumb gc --dead lost\n"))
 		Expect(b.inventory().Attachments).To(HaveLen(2))
 		Expect(b.gc("", "--dead", "lost").Stdout).To(ContainSubstring("removed pods lost eth0\n"))
 		Expect(b.inventory().Attachments).To(HaveLen(1))
@@ -344,8 +344,8 @@ var _ = Describe("plumb gc", func() {
 		}
 		Expect(nstest.WaitEqual(before, b.holdings)).To(BeEmpty())
 		reply = b.gc("", "--dead", "a")
-		Expect(reply.Exit).To(Equal(exitError))
-		Expect(reply.Stderr).To(ContainSubstring(`holds nothing for a container "a"; give its whole ID`))
+		Expect(reply.Exit).To(Equal(exitUsage))
+		Expect(reply.Stderr).To(ContainSubstring(`container "a": this host holds nothing for it; give the whole ID`))
 	})
 
 	DescribeTable("releases a reservation that names no interface, but not while its container lives", func(args ...string) {
@@ -397,7 +397,7 @@ var _ = Describe("plumb gc", func() {
 		b.add(list, newContainer("old"))
 		Expect(os.Remove(b.path("cache/results/flat-old-eth0"))).To(Succeed())
 		reply := b.gc("live", "--live", "-")
-		Expect(reply.Stdout).To(ContainSubstring("kept flat old eth0: its interface exists, and its age is not known; --min-age 0 deletes it\n"))
+		Expect(reply.Stdout).To(ContainSubstring("kept flat old eth0: its interface exists, and its age is unknown; --min-age 0 deletes it\n"))
 		Expect(b.gc("live", "--live", "-", "--min-age", "0", "--force").Stdout).To(ContainSubstring("removed flat old eth0"))
 		Expect(b.inventory().Attachments).To(HaveLen(1))
 	})
@@ -428,7 +428,7 @@ var _ = Describe("plumb gc", func() {
 	DescribeTable("ends with a signal, as doctor does, while it waits for the list", func(signal os.Signal, args ...string) {
 		fifo := b.path("fifo")
 		b.host.Must(GinkgoTB(), "mkfifo", fifo)
-		cmd := exec.Command(filepath.Join(b.bin, "plumb"), append(append(args, "--live", fifo, "--conf-dir", b.path("conf")), b.folders()...)...)
+		cmd := exec.Command(filepath.Join(b.bin, "plumb"), append(append(args, "--live", fifo, "--conf-dir", b.path("conf")), b.directories()...)...)
 		Expect(b.host.Start(cmd)).To(Succeed())
 		ended := make(chan error, 1)
 		go func() { ended <- cmd.Wait() }()
@@ -500,7 +500,7 @@ var _ = Describe("plumb gc", func() {
 
 		b.addHalf(newContainer("half", 9090))
 		b.age()
-		reply = b.gc("", "--no-live", "--force", "--min-age", "0") // without a configuration, the folders of files are not known
+		reply = b.gc("", "--no-live", "--force", "--min-age", "0") // without a configuration, the directories of files are not known
 		Expect(reply.Exit).To(Equal(exitFound))
 		Expect(reply.Stdout).To(ContainSubstring("left pods half eth0: network pods has no configuration; run these commands:\n  ip link delete veth"))
 		_, commands, _ := strings.Cut(reply.Stdout, "these commands:\n")
@@ -519,7 +519,7 @@ var _ = Describe("plumb gc", func() {
 		b.age()
 		reply := b.gc("live", "--live", "-")
 		Expect(reply.Exit).To(Equal(0), reply.Stderr)
-		Expect(reply.Stdout).To(ContainSubstring("kept pods half eth0: disableGC is set in " + b.path("conf/10-pods.conflist") + ": others share the network\n"))
+		Expect(reply.Stdout).To(ContainSubstring("kept pods half eth0: disableGC is set in " + b.path("conf/10-pods.conflist") + ", because other nodes or runtimes share the network\n"))
 		Expect(b.inventory().Attachments).To(HaveLen(2))
 	})
 

@@ -15,7 +15,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// installFlags are the flags of plumb install that are not in install.Options.
+// installFlags holds the flags of plumb install.
 type installFlags struct {
 	install.Options
 	restore string
@@ -29,26 +29,26 @@ func newInstall() *cobra.Command {
 		Use: "install --to DIR [--backup DIR]",
 		Example: `  plumb install --to /opt/cni/bin --create --backup /opt/cni/before-plumb
   plumb install --to /opt/cni/bin --restore /opt/cni/before-plumb`,
-		Short: "Install the plugins into a folder in use, or restore what was there before",
-		Long: `Install the plugins into a folder of a host in use. Each executable is replaced in one step, so that a runtime
+		Short: "Install the plugins into a directory in use, or restore what was there before",
+		Long: `Install the plugins into a directory of a host in use. Each executable is replaced in one step, so that a runtime
 never finds an incomplete one. Files with other names are not touched, and containers are not changed. Nothing
-is replaced if one of the new plugins does not run on this machine. If dhcp is replaced, its daemon,
-cni-dhcp.service, is restarted, if systemd runs it.
+is replaced if one of the new plugins does not run on this machine. If dhcp is replaced and systemd runs its
+daemon, cni-dhcp.service, install restarts the daemon.
 
---restore replaces the plugins by those in the backup. Plugins that were added stay, because a container may
-need them for its DEL; the command that removes them is printed.`,
+--restore replaces the plugins with those in the backup. Plugins that were added stay, because a container may
+need them for its DEL; install prints the command that removes them.`,
 		Args: usage(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error { return f.run(c) },
 	}
 	flags := c.Flags()
-	flags.StringVar(&f.To, "to", "", "the `folder` of the plugins, usually /opt/cni/bin")
-	flags.StringVar(&f.From, "from", "", "the `folder` of the new plugins (default: the folder of plumb)")
+	flags.StringVar(&f.To, "to", "", "the `directory` of the plugins, usually /opt/cni/bin")
+	flags.StringVar(&f.From, "from", "", "the `directory` of the new plugins (default: the directory of plumb)")
 	flags.StringSliceVar(&f.Only, "only", nil, "the `names` of the executables to install (default: all plugins and datastores)")
-	flags.StringVar(&f.Backup, "backup", "", "copy each file to this `folder` before it is replaced; files that the folder has already are kept")
-	flags.StringVar(&f.restore, "restore", "", "restore the files in this backup `folder`")
-	flags.BoolVar(&f.Create, "create", false, "make the folders if they do not exist")
+	flags.StringVar(&f.Backup, "backup", "", "copy each file to this `directory` before it is replaced; files that the directory already contains are kept")
+	flags.StringVar(&f.restore, "restore", "", "restore the files in this backup `directory`")
+	flags.BoolVar(&f.Create, "create", false, "create the directories if they do not exist")
 	flags.StringArrayVar(&f.Confs, "conf", nil, "a `file` to install into --conf-dir after the plugins; may be repeated")
-	flags.StringVar(&f.ConfDir, "conf-dir", "", "the `folder` of the configurations, usually /etc/cni/net.d")
+	flags.StringVar(&f.ConfDir, "conf-dir", "", "the `directory` of the configurations, usually /etc/cni/net.d")
 	flags.DurationVar(&f.Timeout, "timeout", 10*time.Second, "how long one of the new plugins may take to print its version")
 	flags.BoolVar(&f.wait, "wait", false, "wait for SIGTERM first; without other flags, do nothing else")
 	f.format = addOutput(flags)
@@ -59,9 +59,9 @@ need them for its DEL; the command that removes them is printed.`,
 func (f *installFlags) check() error {
 	switch {
 	case f.Timeout <= 0:
-		return usageError{fmt.Errorf("--timeout %s: want a positive time", f.Timeout)}
+		return usageError{fmt.Errorf("--timeout must be positive, got %s", f.Timeout)}
 	case f.To == "" && !f.wait:
-		return usageError{errors.New("which folder? Name it with --to; usually it is /opt/cni/bin")}
+		return usageError{errors.New("--to is required; usually it is /opt/cni/bin")}
 	case f.restore != "" && (f.From != "" || f.Backup != "" || len(f.Only)+len(f.Confs) > 0):
 		return usageError{errors.New("--restore restores all files of the backup; leave out --from, --only, --backup and --conf")}
 	case len(f.Confs) > 0 && f.ConfDir == "":
@@ -70,7 +70,7 @@ func (f *installFlags) check() error {
 	return nil
 }
 
-// run installs or restores, and prints the report, also if only a part was done.
+// run installs or restores, and prints the report even if only a part was done.
 func (f *installFlags) run(c *cobra.Command) error {
 	if err := f.check(); err != nil {
 		return err
@@ -129,7 +129,7 @@ func (f *installFlags) print(out io.Writer, report install.Report, complete bool
 		fmt.Fprintln(&b, advice)
 	}
 	if len(stays) > 0 {
-		fmt.Fprintf(&b, "Files that were added stay: a container may need them for its DEL. When none needs them any more: rm %s\n", strings.Join(stays, " "))
+		fmt.Fprintf(&b, "Files that were added stay, because a container may need them for its DEL. To remove them later: rm %s\n", strings.Join(stays, " "))
 	}
 	if complete && f.Backup != "" && countFiles(report.Executables, install.Replaced)+countFiles(report.Configurations, install.Replaced) > 0 {
 		fmt.Fprintf(&b, "To restore what was replaced: %s\n", f.restoreCommand())
@@ -147,7 +147,7 @@ func (f *installFlags) restoreCommand() string {
 	return types.Command(words...)
 }
 
-// countFiles returns how many files have this action.
+// countFiles returns the number of files with this action.
 func countFiles(files []install.File, action install.Action) (n int) {
 	for _, file := range files {
 		if file.Action == action {

@@ -17,7 +17,7 @@ func newList() *cobra.Command {
 		Use:   "list",
 		Short: "Show what this host holds, by attachment",
 		Long: `list shows the attachments of containers to networks, and what this host holds for each: addresses, interfaces,
-elements of nftables, and files. It changes nothing.`,
+nftables elements, and files. It changes nothing.`,
 		Args: usage(cobra.NoArgs),
 	}
 	places, format := addPlaces(c.Flags()), addOutput(c.Flags())
@@ -49,12 +49,12 @@ type attachmentTable struct {
 	noTrunc     bool // whole container IDs
 }
 
-// print prints the table, and a line with what it has.
+// print prints the table and a line with totals.
 func (t attachmentTable) print(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	networks, suspect := map[string]bool{}, 0
 	if len(t.attachments) > 0 {
-		fmt.Fprintln(w, "NETWORK\tCONTAINER\tIF\tADDRESSES\tON THE NODE\tSINCE")
+		fmt.Fprintln(w, "NETWORK\tCONTAINER\tIF\tADDRESSES\tON THE HOST\tSINCE")
 	}
 	for _, a := range t.attachments {
 		networks[a.Network] = true
@@ -69,13 +69,13 @@ func (t attachmentTable) print(out io.Writer) error {
 	}
 	line := fmt.Sprintf("%s, %s", count(len(networks), "network"), count(len(t.attachments), "attachment"))
 	if suspect > 0 {
-		line += fmt.Sprintf(", %d to look at: plumb doctor", suspect)
+		line += fmt.Sprintf(", %d suspect: plumb doctor", suspect)
 	}
 	_, err := fmt.Fprintln(out, line)
 	return err
 }
 
-// id returns the container ID in the length of the table.
+// id returns the container ID, shortened unless noTrunc is set.
 func (t attachmentTable) id(a *inventory.Attachment) string {
 	if t.noTrunc {
 		return a.ContainerID
@@ -83,7 +83,7 @@ func (t attachmentTable) id(a *inventory.Attachment) string {
 	return inventory.ShortID(a.ContainerID)
 }
 
-// orUnknown returns a question mark for a name that is not known.
+// orUnknown returns name, or a question mark if it is empty.
 func orUnknown(name string) string {
 	if name == "" {
 		return "?"
@@ -99,7 +99,7 @@ func count(n int, what string) string {
 	return fmt.Sprintf("%d %s", n, what)
 }
 
-// age returns the time since then in one or two units, such as 3d4h. It is empty if then is not known.
+// age returns the time from then to now in one or two units, for example 3d4h, or "" if then is zero.
 func age(now, then time.Time) string {
 	if then.IsZero() {
 		return ""

@@ -28,14 +28,14 @@ var _ = Describe("plumb list", func() {
 		out := regexp.MustCompile(`veth\w+`).ReplaceAllString(b.plumb("list"), "VETH")
 		out = regexp.MustCompile(`\d+s\n`).ReplaceAllString(out, "0s\n")
 		Expect(out).To(MatchRegexp(`^` +
-			`NETWORK +CONTAINER +IF +ADDRESSES +ON THE NODE +SINCE\n` +
+			`NETWORK +CONTAINER +IF +ADDRESSES +ON THE HOST +SINCE\n` +
 			`pods +8c1f0a77e1d2 +eth0 +10.1.2.2 fd00:1:2::2 +VETH @cni0, masq4, masq6, 2 host ports, tuning +0s\n` +
 			`pods +default-b2bf00000000 +eth0 +10.1.2.3 fd00:1:2::3 +VETH @cni0, masq4, masq6, tuning +0s\n` +
 			`pods +e50000000000 +eth0 +10.1.2.77 +reservation only +0s\n` +
-			`1 network, 3 attachments, 1 to look at: plumb doctor\n$`))
+			`1 network, 3 attachments, 1 suspect: plumb doctor\n$`))
 	})
 
-	It("reads the caches of multus and of further folders, with the configurations of single plugins", func() {
+	It("reads the caches of multus and of further directories, with the configurations of single plugins", func() {
 		b := newTestbed()
 		conf, err := libcni.NetworkPluginConfFromBytes([]byte(`{"cniVersion": "1.0.0", "name": "nad", "type": "bridge", "bridge": "br7", "ipam": {
 			"type": "host-local", "dataDir": "` + b.path("leases") + `", "subnet": "10.9.9.0/24"}}`))
@@ -79,7 +79,7 @@ var _ = Describe("plumb list", func() {
 		b.add(b.network("10-pods.conflist", chain), p)
 		Expect(b.plumb("list")).NotTo(ContainSubstring("gone"))
 		p.Remove(GinkgoTB())
-		Expect(b.plumb("list")).To(And(MatchRegexp("tuning, namespace gone"), HaveSuffix("1 to look at: plumb doctor\n")))
+		Expect(b.plumb("list")).To(And(MatchRegexp("tuning, namespace gone"), HaveSuffix("1 suspect: plumb doctor\n")))
 		Eventually(func() string { return b.plumb("list") }).ShouldNot(ContainSubstring("veth"))
 		Expect(b.plumb("list")).NotTo(ContainSubstring("in the container"), "the container is gone")
 	})
@@ -99,7 +99,7 @@ var _ = Describe("plumb list", func() {
 		Expect(b.plumb("list")).NotTo(ContainSubstring("no result"), "the runtime may not use libcni's cache")
 		b.add(b.network("10-pods.conflist", chain), newContainer("c1"))
 		b.addHalf(newContainer("young"))
-		Expect(b.plumb("list")).To(And(MatchRegexp(`half .*, no result +1h0m\n`), HaveSuffix(", 1 to look at: plumb doctor\n")))
+		Expect(b.plumb("list")).To(And(MatchRegexp(`half .*, no result +1h0m\n`), HaveSuffix(", 1 suspect: plumb doctor\n")))
 	})
 
 	It("prints JSON with every thing, its place and the command that removes it", func() {
@@ -142,7 +142,7 @@ var _ = Describe("plumb list", func() {
 		Expect(inv.Attachments[0].Summary()).To(ContainSubstring("@cni0"))
 	})
 
-	It("changes nothing on the host, and makes no folder or lock file", func() {
+	It("changes nothing on the host, and makes no directory or lock file", func() {
 		b := newTestbed()
 		Expect(b.plumb("list")).To(Equal("0 networks, 0 attachments\n"))
 		Expect(os.ReadDir(b.path("cache"))).To(BeEmpty())
@@ -160,35 +160,35 @@ var _ = Describe("plumb list", func() {
 		b.add(list, newContainer("c1"))
 		b.add(list, newContainer("d1"))
 		Expect(b.plumb("list", "--network", "pods", "--container", "d")).To(And(ContainSubstring("d1"), Not(ContainSubstring("c1"))))
-		reply := b.run("", append(b.folders(), "list", "--network", "pod")...)
+		reply := b.run("", append(b.directories(), "list", "--network", "pod")...)
 		Expect(reply.Exit).To(Equal(exitUsage))
-		Expect(reply.Stderr).To(ContainSubstring(`network "pod": there is no such network on this host; it has pods`))
+		Expect(reply.Stderr).To(ContainSubstring(`network "pod": no such network on this host, which has pods`))
 	})
 
 	It("fails without root, as all commands that look at the host, and finds nothing wrong", func() {
 		b := newTestbed()
 		b.add(b.network("10-pods.conflist", chain), newContainer("c1", 8080))
-		// Another user than root may have no access to the folder of the executables under test.
+		// Another user than root may have no access to the directory of the executables under test.
 		Expect(os.CopyFS(b.path("bin"), os.DirFS(b.bin))).To(Succeed())
 		Expect(errors.Join(os.Chmod(b.dir, 0o755), os.Chmod(b.path("bin"), 0o755))).To(Succeed())
 		b.bin = b.path("bin")
 		for _, args := range [][]string{
 			{"list"}, {"doctor"}, {"explain", "c1"}, {"gc", "--no-live", "--dry-run"}, {"metrics"},
 		} {
-			reply := b.runAs(65534, append(args, b.folders()...)...)
+			reply := b.runAs(65534, append(args, b.directories()...)...)
 			Expect(reply.Exit).To(Equal(exitError), "%q", args)
 			Expect(reply.Stdout).To(BeEmpty(), "%q", args)
 			Expect(reply.Stderr).To(MatchRegexp(`^plumb: [^\n]*(permission denied|operation not permitted); run plumb as root on the host\n$`), "%q", args)
 		}
 		Expect(os.RemoveAll(b.path("cache/results"))).To(Succeed())
-		reply := b.runAs(65534, append([]string{"list"}, b.folders()...)...)
+		reply := b.runAs(65534, append([]string{"list"}, b.directories()...)...)
 		Expect(reply.Stderr).To(HavePrefix("plumb: read "+b.path("leases/pods")+": "), "a reservation that cannot be read seems to have no owner")
 		reply = b.runAs(65534, "doctor", b.path("conf/10-pods.conflist"))
 		Expect(reply.Exit).To(Equal(exitError))
 		Expect(reply.Stdout).To(MatchRegexp(`^not examined: .*\n(?s:.*)nothing found `), "without STATUS, which a plugin refuses without root")
 	})
 
-	It("refuses a folder that does not exist, as all commands that look at the host", func() {
+	It("refuses a directory that does not exist, as all commands that look at the host", func() {
 		b := newTestbed()
 		none := b.path("none")
 		for _, args := range [][]string{
@@ -205,7 +205,7 @@ var _ = Describe("plumb list", func() {
 		reply := b.wait(cmd)
 		Expect(reply.Exit).To(Equal(exitUsage))
 		Expect(reply.Stderr).To(HavePrefix("plumb: $NETCONFPATH: there is no directory " + none + "\n"))
-		cmd = exec.Command(filepath.Join(b.bin, "plumb"), append([]string{"list", "--conf-dir", b.path("conf")}, b.folders()...)...)
+		cmd = exec.Command(filepath.Join(b.bin, "plumb"), append([]string{"list", "--conf-dir", b.path("conf")}, b.directories()...)...)
 		cmd.Env = append(os.Environ(), "NETCONFPATH="+none)
 		Expect(b.wait(cmd).Exit).To(Equal(0), "the flag is above the environment")
 	})
@@ -217,7 +217,7 @@ var _ = Describe("plumb list", func() {
 		Expect(err).NotTo(HaveOccurred())
 		defer full.Close()
 		if args[0] == "list" || args[0] == "gc" {
-			args = append(args, b.folders()...)
+			args = append(args, b.directories()...)
 		}
 		cmd := exec.Command(filepath.Join(b.bin, "plumb"), args...)
 		cmd.Stdout = full
@@ -239,7 +239,7 @@ var _ = Describe("plumb list", func() {
 		}
 		for _, args := range [][]string{{"list"}, {"doctor"}, {"explain", "c1"}, {"metrics"}, {"gc", "--no-live", "--dry-run"}, {"doctor", pipes[0]}} {
 			if args[len(args)-1] != pipes[0] {
-				args = append(args, b.folders()...)
+				args = append(args, b.directories()...)
 			}
 			cmd := exec.Command("timeout", append([]string{"-s", "KILL", "60", filepath.Join(b.bin, "plumb")}, args...)...)
 			reply := b.wait(cmd)
@@ -258,7 +258,7 @@ var _ = Describe("plumb list", func() {
 		b := newTestbed()
 		b.add(b.network("10-pods.conflist", chain), newContainer("c1"))
 		Expect(os.WriteFile(filepath.Join(b.path("conf"), "05-broken.conflist"), []byte("{"), 0o644)).To(Succeed())
-		reply := b.run("", append([]string{"list"}, b.folders()...)...)
+		reply := b.run("", append([]string{"list"}, b.directories()...)...)
 		Expect(reply.Exit).To(Equal(0))
 		Expect(reply.Stdout).To(ContainSubstring("c1"))
 		Expect(reply.Stderr).To(ContainSubstring("plumb: cannot read " + b.path("conf/05-broken.conflist") + ": "))

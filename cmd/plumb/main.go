@@ -1,5 +1,5 @@
-// Command plumb is the operator's tool: it shows what the container networks of a host hold and what is
-// wrong with them, and installs the plugins.
+// Command plumb is the operator's tool. It shows what the container networks of a host hold, finds and explains
+// what is wrong with them, removes what dead containers left, and installs the plugins.
 package main
 
 import (
@@ -14,14 +14,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The exit statuses. A command that leaves something to do returns errFound.
+// The exit statuses of all commands, besides 0 for success.
 const (
-	exitFound = 1 // the command did its work, and something is wrong or left
-	exitUsage = 2 // the arguments are wrong
+	exitFound = 1 // something is wrong (doctor) or left (gc)
+	exitUsage = 2 // wrong arguments
 	exitError = 3 // the command could not do its work
 )
 
-// errFound is the error of a command that has printed what is wrong. main prints nothing more.
+// errFound makes plumb exit with exitFound. The command has already printed what is wrong or left.
 var errFound = errors.New("something is wrong or left")
 
 // version is set by the linker.
@@ -38,7 +38,7 @@ func main() {
 	os.Exit(exitStatus(err))
 }
 
-// An output writes to a file, and keeps the first error. cobra drops the errors of the texts that it writes.
+// An output writes to a file and keeps the first error, because cobra ignores errors when it writes help texts.
 type output struct {
 	file *os.File
 	err  error
@@ -50,8 +50,8 @@ func (o *output) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// untilSignal returns a context that ends with SIGINT or SIGTERM, for work that has to be ended in order. A command calls
-// it when that work begins: until then, and after the first signal, a signal ends the process, whatever it waits for.
+// untilSignal returns a context that is cancelled by SIGINT or SIGTERM. A command calls it when it starts work that must end
+// in order. Before that, and after the first signal, a signal ends the process at once.
 func untilSignal(ctx context.Context) context.Context {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, unix.SIGTERM)
 	context.AfterFunc(ctx, stop)
@@ -76,12 +76,12 @@ func newRoot() *cobra.Command {
 	return root
 }
 
-// addCompletion adds the command completion, which refuses a shell that it does not know, and completions of what several
-// commands have. It must be called when the output of root is set, because the command keeps it.
+// addCompletion adds the command completion, which rejects unknown shells, and completions that several commands share.
+// Call it after root.SetOut, because cobra's completion command keeps the writer.
 func addCompletion(root *cobra.Command) {
 	for _, c := range root.Commands() {
 		if c.Flags().Lookup("output") != nil {
-			// It fails only if there is no such flag.
+			// An error means that the flag does not exist.
 			_ = c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp))
 		}
 		if c.Name() != "doctor" && c.ValidArgs == nil && c.ValidArgsFunction == nil {
@@ -95,7 +95,7 @@ func addCompletion(root *cobra.Command) {
 		}
 		c.Args = usage(cobra.NoArgs)
 		c.RunE = func(*cobra.Command, []string) error {
-			return usageError{errors.New("which shell? bash, fish, powershell or zsh")}
+			return usageError{errors.New("the shell is required: bash, fish, powershell or zsh")}
 		}
 		for _, shell := range c.Commands() {
 			shell.Args = usage(cobra.NoArgs)
@@ -103,10 +103,10 @@ func addCompletion(root *cobra.Command) {
 	}
 }
 
-// A usageError is an error in the arguments.
+// A usageError reports wrong arguments.
 type usageError struct{ error }
 
-// usage makes the errors of args usage errors.
+// usage wraps the errors of args in usageError.
 func usage(args cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(c *cobra.Command, given []string) error {
 		if err := args(c, given); err != nil {
@@ -116,7 +116,7 @@ func usage(args cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// exitStatus prints the error, and returns the exit status for it.
+// exitStatus prints err and returns the exit status for it.
 func exitStatus(err error) int {
 	switch {
 	case err == nil:

@@ -1,9 +1,36 @@
 package main
 
 import (
+	"slices"
+
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 )
+
+var _ = Describe("plumb", func() {
+	It("exits with the statuses of its page", func() {
+		b := newTestbed()
+		none := b.path("none")
+		for status, commands := range map[int][][]string{
+			0:         {{"list"}, {"metrics"}, {"gc", "--no-live"}, {"schema", "bridge"}},
+			exitFound: {{"doctor"}}, // there is no configuration
+			exitUsage: {
+				{"list", "x"}, {"metrics", "x"}, {"gc"}, {"gc", "--dead", "x"}, {"doctor", "--timeout", "0"}, {"explain"}, {"explain", "x"},
+				{"schema", "x"}, {"install"}, {"trace", "--for", "0"}, {"x"},
+			},
+			exitError: {{"gc", "--live", none}, {"doctor", none}, {"install", "--to", none}},
+		} {
+			for _, args := range commands {
+				command := args[0]
+				if slices.Contains([]string{"list", "metrics", "gc", "doctor", "explain"}, command) {
+					args = append(args, b.directories()...)
+				}
+				reply := b.run("", args...)
+				Expect(reply.Exit).To(Equal(status), "%q: %s", args, reply.Stderr)
+			}
+		}
+	})
+})
 
 var _ = Describe("plumb completion", func() {
 	It("refuses a shell that it does not know, and none", func() {
@@ -14,7 +41,7 @@ var _ = Describe("plumb completion", func() {
 			Expect(reply.Stdout).To(BeEmpty(), "%q", args)
 			Expect(reply.Stderr).To(HaveSuffix("\nSee plumb --help.\n"), "%q", args)
 		}
-		Expect(b.run("", "completion").Stderr).To(HavePrefix("plumb: which shell? bash, fish, powershell or zsh\n"))
+		Expect(b.run("", "completion").Stderr).To(HavePrefix("plumb: the shell is required: bash, fish, powershell or zsh\n"))
 		Expect(b.run("", "completion", "zsh").Exit).To(Equal(0))
 	})
 
@@ -36,7 +63,7 @@ var _ = Describe("plumb completion", func() {
 			{[]string{"doctor", ""}, files},
 			{[]string{"gc", "--live", ""}, files},
 		} {
-			args := append([]string{"__complete", c.args[0]}, b.folders()...)
+			args := append([]string{"__complete", c.args[0]}, b.directories()...)
 			if c.args[0] == "install" {
 				args = args[:2]
 			}

@@ -8,9 +8,9 @@ import (
 func newMetrics() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "metrics",
-		Short: "Print what this host holds as numbers for Prometheus",
-		Long: `metrics prints the numbers of addresses, attachments and host ports of this host in the text format of Prometheus. A timer
-writes them to a file for the textfile collector of node_exporter. It changes nothing.`,
+		Short: "Print metrics of this host for Prometheus",
+		Long: `metrics prints the numbers of addresses, attachments and host ports of this host in the text format of Prometheus. Let a
+timer write them to a file for the textfile collector of node_exporter. metrics changes nothing.`,
 		Example: "  plumb metrics > /var/lib/node_exporter/plumb.prom.new && mv /var/lib/node_exporter/plumb.prom.new /var/lib/node_exporter/plumb.prom",
 		Args:    usage(cobra.NoArgs),
 	}

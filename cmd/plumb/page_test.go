@@ -71,7 +71,7 @@ type pageHost struct {
 	pods    *libcni.NetworkConfigList
 	live    *container
 	replace map[string]func() string // what runs instead of a command, and returns its output
-	actual  *strings.Replacer        // from the folders of a usual host to those of the testbed, and from short IDs to whole ones
+	actual  *strings.Replacer        // from the directories of a usual host to those of the testbed, and from short IDs to whole ones
 	usual   *strings.Replacer        // the reverse
 }
 
@@ -129,7 +129,7 @@ func (p *pageHost) writeProgram(name, text string) {
 	Expect(os.WriteFile(p.path(name), []byte("#!/bin/sh\n"+text+"\n"), 0o755)).To(Succeed())
 }
 
-// output runs a command of the page on the host, and returns what it prints, with the folders of a usual host.
+// output runs a command of the page on the host, and returns what it prints, with the directories of a usual host.
 func (p *pageHost) output(command string) string {
 	GinkgoHelper()
 	if f := p.replace[command]; f != nil {

@@ -27,7 +27,7 @@ func TestPlumb(t *testing.T) {
 	RunSpecs(t, "cmd/plumb")
 }
 
-// A testbed is a host with folders of its own, a runtime that uses libcni as containerd does, and the
+// A testbed is a host with directories of its own, a runtime that uses libcni as containerd does, and the
 // executable of the tool.
 type testbed struct {
 	host *nstest.NS
@@ -49,10 +49,10 @@ func newTestbed() *testbed {
 	return b
 }
 
-// path returns the path of a file in the folder of the testbed.
+// path returns the path of a file in the directory of the testbed.
 func (b *testbed) path(name string) string { return filepath.Join(b.dir, name) }
 
-// run runs the tool on the host, with its folders and this stdin.
+// run runs the tool on the host, with its directories and this stdin.
 func (b *testbed) run(stdin string, args ...string) nstest.Reply {
 	GinkgoHelper()
 	cmd := exec.Command(filepath.Join(b.bin, "plumb"), args...)
@@ -68,7 +68,7 @@ func (b *testbed) runAs(user uint32, args ...string) nstest.Reply {
 	return b.wait(cmd)
 }
 
-// wait runs a command on the host, with the folders of the testbed unless it has an environment.
+// wait runs a command on the host, with the directories of the testbed unless it has an environment.
 func (b *testbed) wait(cmd *exec.Cmd) nstest.Reply {
 	GinkgoHelper()
 	if cmd.Env == nil {
@@ -93,13 +93,13 @@ func (b *testbed) wait(cmd *exec.Cmd) nstest.Reply {
 // plumb is run for a command that looks at the host, which must succeed. It returns stdout.
 func (b *testbed) plumb(args ...string) string {
 	GinkgoHelper()
-	reply := b.run("", append(args, b.folders()...)...)
+	reply := b.run("", append(args, b.directories()...)...)
 	Expect(reply.Exit).To(Equal(0), reply.Stderr)
 	return reply.Stdout
 }
 
-// folders returns the flags that name the testbed's folders.
-func (b *testbed) folders() []string {
+// directories returns the flags that name the testbed's directories.
+func (b *testbed) directories() []string {
 	return []string{"--cache-dir", b.path("cache"), "--data-dir", b.path("data")}
 }
 
@@ -123,7 +123,7 @@ const chain = `{
 	]
 }`
 
-// network writes a configuration and returns it. DIR stands for the folder of the testbed.
+// network writes a configuration and returns it. DIR stands for the directory of the testbed.
 func (b *testbed) network(file, text string) *libcni.NetworkConfigList {
 	GinkgoHelper()
 	path := filepath.Join(b.path("conf"), file)

@@ -13,9 +13,9 @@ func newSchema() *cobra.Command {
 	var list bool
 	c := &cobra.Command{
 		Use:   "schema PLUGIN|conflist",
-		Short: "Print the JSON Schema of a plugin's configuration, or of a list of configurations",
-		Long: "Print the JSON Schema (draft 2020-12) of a plugin's configuration, or of a list of configurations (conflist).\n" +
-			"Editors complete and check configurations by it.",
+		Short: "Print the JSON Schema of a plugin's configuration, or of a configuration list",
+		Long: "Print the JSON Schema (draft 2020-12) of a plugin's configuration, or of a network configuration list (conflist).\n" +
+			"Editors use it for completion and validation.",
 		Example:   "  plumb schema conflist > /etc/cni/conflist.schema.json\n  plumb schema --list",
 		ValidArgs: schema.Names(),
 		Args: usage(func(c *cobra.Command, args []string) error {

@@ -37,9 +37,8 @@ func newTrace() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "trace",
 		Short: "Show the calls of plugins on this host as they end",
-		Long: `trace shows each call of a plugin on this host as it ends: when it began, the attachment, the duration without the
-start of the process, and the outcome. The runtime needs no change and no restart. Ctrl-C ends trace. Only one can run on a
-host.`,
+		Long: `trace shows each call of a plugin on this host as it ends: its start, the attachment, the duration without the start of the
+process, and the outcome. The runtime needs no change and no restart. Ctrl-C ends trace. Only one trace can run on a host.`,
 		Example: `  plumb trace --for 60s
   plumb trace --network pods --steps
   plumb trace -o json | jq 'select(.outcome != "ok")'`,
@@ -50,10 +49,10 @@ host.`,
 	flags.DurationVar(&o.limit, "for", 0, "end after this `time`, such as 60s")
 	flags.StringVar(&o.network, "network", "", "show calls for one `network` only")
 	flags.StringVar(&o.container, "container", "", "show calls for containers whose ID begins with this `prefix` only")
-	flags.BoolVar(&o.steps, "steps", false, "show the steps of each call: the begin, counted from that of the call, the duration, and what was done")
+	flags.BoolVar(&o.steps, "steps", false, "show the steps of each call: the offset from the start of the call, the duration, and what was done")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if o.limit < 0 || o.limit == 0 && c.Flags().Changed("for") {
-			return usageError{fmt.Errorf("--for %s: want a positive time", o.limit)}
+			return usageError{fmt.Errorf("--for must be positive, got %s", o.limit)}
 		}
 		return o.run(c)
 	}
@@ -69,7 +68,7 @@ func (o traceOptions) run(c *cobra.Command) (err error) {
 		ctx, cancel = context.WithTimeout(ctx, o.limit)
 		defer cancel()
 	}
-	// If nobody reads the output any more, a write fails, and the pipe is removed. Otherwise the signal would end the process.
+	// With this, a write fails when nobody reads the output, and the pipe is removed. Otherwise SIGPIPE would end the process.
 	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE)
 	listener, err := traces.Listen(trace.Pipe)
 	if err != nil {
@@ -94,29 +93,29 @@ func (o traceOptions) run(c *cobra.Command) (err error) {
 		return err
 	})
 	if errors.Is(err, unix.EPIPE) {
-		return nil // the reader has what it wants
+		return nil // the reader, for example head, is done
 	}
 	return err
 }
 
-// warnOfNetwork says if the host has no such network as trace is to show.
+// warnOfNetwork prints a warning if the host does not have the network of the flag --network.
 func (o traceOptions) warnOfNetwork(w io.Writer) {
 	if o.network == "" {
 		return
 	}
 	inv, err := addPlaces(pflag.NewFlagSet("", pflag.ContinueOnError)).Read()
 	if err != nil {
-		return // what the network has is not needed for a trace
+		return // a trace works without the inventory
 	}
 	if _, err := inv.Network(o.network); err != nil {
-		fmt.Fprintf(w, "plumb: %v: waiting for it\n", err)
+		fmt.Fprintf(w, "plumb: %v; waiting for it\n", err)
 	}
 }
 
 // traceColumns is the format of a line. Lines are printed as the calls end, so the columns have fixed widths.
 const traceColumns = "%-12s  %-10s  %-12s  %-6s  %-7s  %-14s  %9s  %s\n"
 
-// text returns a call, its steps if they are wanted, and the calls of its IPAM plugins, which are indented.
+// text returns the lines of a call, its steps if the flag --steps is set, and the calls of its IPAM plugins, indented.
 func (o traceOptions) text(c *traces.Call, indent string) string {
 	var b strings.Builder
 	took := fmt.Sprintf("%.1fms", c.DurationMS)
@@ -128,7 +127,7 @@ func (o traceOptions) text(c *traces.Call, indent string) string {
 		outcome = fmt.Sprintf("code %d: %s", c.Error.Code, oneLine(c.Error.Message))
 	}
 	if c.LostLines > 0 {
-		outcome += fmt.Sprintf(" (%d lines are lost: more calls at once than the pipe holds)", c.LostLines)
+		outcome += fmt.Sprintf(" (%d lines lost, because the pipe was full)", c.LostLines)
 	}
 	name := func(text string) string { return oneLine(cmp.Or(text, "-")) }
 	fmt.Fprintf(&b, traceColumns, c.Time.Local().Format("15:04:05.000"), name(c.Network), name(inventory.ShortID(c.ContainerID)),
@@ -148,8 +147,8 @@ func (o traceOptions) text(c *traces.Call, indent string) string {
 	return b.String()
 }
 
-// oneLine returns text without what changes a terminal: line breaks become "; ", and other control
-// characters become "?". Names and messages come from configurations and from the kernel.
+// oneLine replaces line breaks with "; " and other control characters with "?", because names and messages come from
+// configurations and from the kernel, and must not change the terminal.
 func oneLine(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {

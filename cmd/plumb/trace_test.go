@@ -154,7 +154,7 @@ var _ = Describe("plumb trace", func() {
 		b.network("10-small.conf", small)
 		reply := b.run("", "trace", "--for", "1ms", "--network", "smal")
 		Expect(reply.Exit).To(Equal(0))
-		Expect(reply.Stderr).To(MatchRegexp(`^plumb: network "smal": there is no such network on this host; it has .*small.*: waiting for it\nplumb trace: waiting `))
+		Expect(reply.Stderr).To(MatchRegexp(`^plumb: network "smal": no such network on this host, which has .*small.*; waiting for it\nplumb trace: waiting `))
 		Expect(b.run("", "trace", "--for", "1ms", "--network", "small").Stderr).To(HavePrefix("plumb trace: waiting "))
 	})
 
@@ -183,7 +183,7 @@ var _ = Describe("plumb trace", func() {
 			cmd := exec.Command("timeout", "20", filepath.Join(b.bin, "plumb"), "trace", "--for", limit)
 			reply := b.wait(cmd)
 			Expect(reply.Exit).To(Equal(exitUsage), limit)
-			Expect(reply.Stderr).To(ContainSubstring("--for " + limit + ": want a positive time"))
+			Expect(reply.Stderr).To(ContainSubstring("--for must be positive, got " + limit))
 		}
 	})
 
@@ -199,6 +199,6 @@ var _ = Describe("plumb trace", func() {
 		Entry("but a file", func(path string) error { return os.WriteFile(path, nil, 0o600) }),
 		Entry("but a symbolic link", func(path string) error { return os.Symlink("/run/elsewhere", path) }),
 		Entry("but a socket", func(path string) error { return unix.Mknod(path, unix.S_IFSOCK|0o600, 0) }),
-		Entry("but a folder", func(path string) error { return os.Mkdir(path, 0o755) }),
+		Entry("but a directory", func(path string) error { return os.Mkdir(path, 0o755) }),
 	)
 })

@@ -198,7 +198,7 @@ func TestRestoreOfFirstInstallation(t *testing.T) {
 	if !strings.Contains(output, "ptp                stays") || !strings.Contains(output, "restored in "+dir+": 0") {
 		t.Errorf("the output does not say that nothing is restored and that ptp stays: %s", output)
 	}
-	_, command, _ := strings.Cut(output, "any more: ")
+	_, command, _ := strings.Cut(output, "remove them later: ")
 	if out, err := exec.Command("bash", "-c", command).CombinedOutput(); err != nil {
 		t.Errorf("%q: %v: %s", command, err, out)
 	}
@@ -269,22 +269,22 @@ func TestInstallRefuses(t *testing.T) {
 		args []string
 		want string
 	}{
-		{"a folder that does not exist", []string{"--to", "/nope", "--from", good}, "no folder /nope: --create makes it"},
+		{"a folder that does not exist", []string{"--to", "/nope", "--from", good}, "no directory /nope: --create makes it"},
 		{"nothing to install", []string{"--to", "DIR", "--from", empty}, "no executables in"},
-		{"a source that does not exist", []string{"--to", "DIR", "--from", "/nope"}, "no folder /nope"},
+		{"a source that does not exist", []string{"--to", "DIR", "--from", "/nope"}, "no directory /nope"},
 		{"another architecture", []string{"--to", "DIR", "--from", foreign}, "does not run on this machine"},
 		{"an empty backup", []string{"--to", "DIR", "--restore", empty}, "no executables to restore in"},
 		{"a backup in the folder itself", []string{"--to", "DIR", "--from", good, "--backup", "DIR"}, "the backup cannot be in"},
 		{"a configuration that is no JSON", []string{"--to", "DIR", "--from", good, "--conf-dir", "DIR", "--conf", bad}, "error parsing configuration"},
 		{"a configuration that no runtime would read", []string{"--to", "DIR", "--from", good, "--conf-dir", "DIR", "--conf", filepath.Join(good, "loopback")}, "names that end in .conflist"},
 		{"a configuration that is a pipe", []string{"--to", "DIR", "--from", good, "--conf-dir", "DIR", "--conf", pipe}, "not a regular file"},
-		{"no time for a plugin", []string{"--to", "DIR", "--from", good, "--timeout", "0s"}, "want a positive time"},
+		{"no time for a plugin", []string{"--to", "DIR", "--from", good, "--timeout", "0s"}, "--timeout must be positive"},
 		{"a configuration without a folder", []string{"--to", "DIR", "--from", good, "--conf", bad}, "--conf needs --conf-dir"},
 		{"a restore of some plugins", []string{"--to", "DIR", "--restore", empty, "--only", "bridge"}, "leave out --from, --only"},
 		{"an unknown format", []string{"--to", "DIR", "--from", good, "-o", "yaml"}, "want text or json"},
 		{"a flag without a folder", []string{"--to", "DIR", "--from"}, "flag needs an argument: --from"},
 		{"an unknown flag", []string{"--to", "DIR", "--force"}, "unknown flag: --force"},
-		{"no folder", nil, "which folder?"},
+		{"no folder", nil, "--to is required"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -418,7 +418,7 @@ func TestInstallConfigurations(t *testing.T) {
 	}
 	_, command, _ := strings.Cut(strings.TrimSpace(output), "To restore what was replaced: plumb ")
 	output = mustInstall(t, strings.Fields(strings.TrimPrefix(command, "install "))...)
-	_, command, _ = strings.Cut(output, "any more: ")
+	_, command, _ = strings.Cut(output, "remove them later: ")
 	run(t, dir, nil, "sh", "-c", command)
 	if diff := nstest.Compare(before, nstest.SnapshotDir(t, confDir)); diff != "" {
 		t.Error(diff)

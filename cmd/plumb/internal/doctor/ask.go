@@ -15,7 +15,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// An asker asks the plugins, by STATUS and CHECK.
+// An asker calls STATUS and CHECK of the plugins.
 type asker struct {
 	ctx    context.Context
 	caller *plugins.Caller
@@ -46,9 +46,9 @@ func (k asker) findStatus(files []*file) (found []Finding) {
 	return found
 }
 
-// status calls STATUS of one plugin. If it is plumb's, the first call has "strict": true, so that it names the keys that nobody
-// reads and the values that are ignored. The second call has the configuration as it is, if complete says that the plugin's
-// IPAM plugin runs: an error of the first call may hide others.
+// status calls STATUS of one plugin. For plumb's plugins, the first call has "strict": true, so that the error names unknown
+// keys and ignored values. Because this error may hide others, a second call has the configuration as it is. status omits the
+// second call unless complete is set, which means that the IPAM plugin can run.
 func (k asker) status(f *file, p plugin, complete bool) (found []Finding) {
 	var strictErr error
 	if k.caller.Find(k.ctx, p.Type).Version != "" {
@@ -62,7 +62,7 @@ func (k asker) status(f *file, p plugin, complete bool) (found []Finding) {
 		}
 	}
 	failure := new(types.Error)
-	_ = errors.As(strictErr, &failure) // another error names no keys
+	_ = errors.As(strictErr, &failure) // other errors name no keys
 	keys := failure.Problems
 	for _, problem := range keys {
 		found = append(found, f.keyFinding(p, problem)...)
@@ -71,10 +71,10 @@ func (k asker) status(f *file, p plugin, complete bool) (found []Finding) {
 	f.explained = f.explained || wrongType
 	if complete && !wrongType {
 		warnings, err := k.caller.Status(k.ctx, f.list, p.PluginConfig)
-		// If ADD can succeed only in part, CHECK says more.
+		// With CodeLimited, ADD succeeds with limitations, so CHECK can say more.
 		f.explained = f.explained || err != nil && (!errors.As(err, &failure) || failure.Code != types.CodeLimited)
 		if err == nil && len(keys) == 0 {
-			err = strictErr // it names a value that the plugin ignores
+			err = strictErr // which names a value that the plugin ignores
 		}
 		found = append(found, f.statusFindings(p, warnings, err)...)
 	}
@@ -87,15 +87,15 @@ func (f *file) statusFindings(p plugin, warnings []string, err error) (found []F
 		found = append(found, Finding{Where: f.path, What: fmt.Sprintf("STATUS of %s in network %q: %s", p.Type, f.name(), text), Fix: edit + fix})
 	}
 	for _, warning := range warnings {
-		add(warning, "do what the text says")
+		add(warning, "follow the text")
 	}
 	if err != nil {
-		add(errorText(err), "correct the cause in the text; the table \"Errors\" of the page of "+p.Type+" says more")
+		add(errorText(err), "fix the cause that the text names; see the table \"Errors\" on the page of "+p.Type)
 	}
 	return found
 }
 
-// keyFinding returns the finding for a problem of a key. Keys with a dot belong to other programs.
+// keyFinding returns the finding for a problem with a key. It ignores unknown keys with a dot, which belong to other programs.
 func (f *file) keyFinding(p plugin, problem types.Problem) []Finding {
 	path := strings.TrimPrefix(p.at.PathOf()+"."+problem.Object, ".")
 	v := f.top.Find(path)
@@ -113,8 +113,8 @@ func (f *file) keyFinding(p plugin, problem types.Problem) []Finding {
 	return []Finding{found}
 }
 
-// findDamaged calls CHECK of the plugins for each attachment, with the configuration and the result of its ADD. It leaves out
-// the networks whose files have findings, because these may explain an error of CHECK.
+// findDamaged calls CHECK of the plugins for each attachment, with the configuration and the result of its ADD. It skips
+// networks whose files have findings, because these may explain an error of CHECK.
 func (k asker) findDamaged(attachments []*inventory.Attachment, files []*file) (found []Finding) {
 	skip := map[string]bool{}
 	for _, f := range files {
@@ -145,11 +145,11 @@ func (k asker) findDamaged(attachments []*inventory.Attachment, files []*file) (
 	return found
 }
 
-// fixOf returns how to fix what an error of CHECK names: by commands, if the plugin has one for each problem.
+// fixOf returns how to fix an error of CHECK: the commands, if the plugin reports one for each problem, or else an advice.
 func fixOf(err error) string {
 	var fixes []string
 	failure := new(types.Error)
-	_ = errors.As(err, &failure) // without problems there are no commands
+	_ = errors.As(err, &failure) // an error of another type contains no problems
 	for _, p := range failure.Problems {
 		if p.Fix == "" {
 			fixes = nil
@@ -160,7 +160,7 @@ func fixOf(err error) string {
 		}
 	}
 	if fixes == nil {
-		return edit + "do what the text says or, if it does not say, find out which program changed this, " +
+		return edit + "follow the text or, if it gives no advice, find out which program changed this, " +
 			"then let the runtime replace the container"
 	}
 	return strings.Join(fixes, " && ")

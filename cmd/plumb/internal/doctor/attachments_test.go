@@ -59,7 +59,7 @@ func (n *usedHost) replace(runtime *libcni.RuntimeConf) {
 }
 
 // findOut is the advice where no command is obvious.
-const findOut = "edit: do what the text says or, if it does not say, find out which program changed this, then let the runtime replace the container"
+const findOut = "edit: follow the text or, if it gives no advice, find out which program changed this, then let the runtime replace the container"
 
 var _ = Describe("plumb doctor on attachments", func() {
 	It("finds two containers with one host port", func() {
@@ -68,7 +68,7 @@ var _ = Describe("plumb doctor on attachments", func() {
 		second.CapabilityArgs = runtime.CapabilityArgs
 		n.attach(second)
 		finding := n.find("check", "host port 8080/tcp of IP version 4 belongs to pods/d2/eth0 now")
-		n.requireMended(finding, func() {
+		n.requireFixed(finding, func() {
 			runtime.CapabilityArgs = map[string]any{"portMappings": []map[string]any{{"hostPort": 8081, "containerPort": 80, "protocol": "tcp"}}}
 			n.replace(runtime)
 		})
@@ -94,7 +94,7 @@ var _ = Describe("plumb doctor on attachments", func() {
 		Expect(n.doctor().Findings).To(BeEmpty())
 	})
 
-	It("takes the configuration in libcni's cache for that of a network, and reads the folders of nerdctl's namespaces", func() {
+	It("takes the configuration in libcni's cache for that of a network, and reads the directories of nerdctl's namespaces", func() {
 		n, _ := newCompleteHost()
 		Expect(os.Remove(n.confDir() + "/10-pods.conflist")).To(Succeed())
 		Expect(n.doctor().Findings).To(BeEmpty(), "as with Nomad, whose networks have no file")
@@ -116,9 +116,9 @@ var _ = Describe("plumb doctor on attachments", func() {
 		Expect(finding.What).To(ContainSubstring(strings.ReplaceAll(want, "HOST", host)))
 		Expect(finding.Fix).To(Equal(strings.NewReplacer("HOST", host, "IN ", netns).Replace(fix)))
 		if finding.IsCommand() {
-			n.requireMended(finding, nil)
+			n.requireFixed(finding, nil)
 		} else {
-			n.requireMended(finding, func() { n.replace(runtime) })
+			n.requireFixed(finding, func() { n.replace(runtime) })
 		}
 	},
 		Entry("an element of the IPv4 host ports", "nft delete element inet plumb hostport4 '{ tcp . 8080 }'", "hostport4", findOut),
@@ -140,14 +140,14 @@ var _ = Describe("plumb doctor on attachments", func() {
 		n, _ := newCompleteHost()
 		n.sh("rm " + n.bin() + "/portmap; ip link set cni0 down")
 		n.sh(n.find("executable", "portmap").Fix)
-		n.requireMended(n.find("check", "cni0"), nil)
+		n.requireFixed(n.find("check", "cni0"), nil)
 	})
 
 	It("names the containers with the same damage in one finding", func() {
 		n, _ := newCompleteHost()
 		n.add("d2")
 		n.sh("sysctl -q -w net.ipv4.ip_forward=0")
-		n.requireMended(n.find("check", "container d1, interface eth0; container d2, interface eth0, network pods: CHECK of "), nil)
+		n.requireFixed(n.find("check", "container d1, interface eth0; container d2, interface eth0, network pods: CHECK of "), nil)
 	})
 
 	It("finds attachments of a network that has no configuration, neither in a file nor in libcni's cache", func() {
@@ -157,8 +157,8 @@ var _ = Describe("plumb doctor on attachments", func() {
 		n.age()
 		Expect(n.doctor().Findings).To(BeEmpty(), "libcni's cache has the configuration")
 		Expect(os.Remove(n.result("d1"))).To(Succeed())
-		finding := n.find("no-network", "network pods has no configuration, and the host holds resources for it: container d1, interface eth0")
-		n.requireMended(finding, func() {
+		finding := n.find("no-network", "network pods has no configuration, so that no runtime can call DEL, but the host holds resources for it: container d1, interface eth0")
+		n.requireFixed(finding, func() {
 			n.write("10-pods.conflist", complete)
 			n.replace(runtime)
 		})
@@ -174,7 +174,7 @@ var _ = Describe("plumb doctor on attachments", func() {
 		before := routes()
 		n.sh("ip route del 10.88.0.2 && ip link set $(ip -o link show type veth | cut -d: -f2 | cut -d@ -f1) down")
 		container.Batch(GinkgoTB(), "address del 10.88.0.2/16 dev eth0")
-		for range 5 { // a finding can appear when another one is mended
+		for range 5 { // a finding can appear when another one is fixed
 			for _, f := range n.doctor().Findings {
 				Expect(f.IsCommand()).To(BeTrue(), "%s: %s", f.What, f.Fix)
 				n.sh(f.Fix)
@@ -191,6 +191,6 @@ var _ = Describe("plumb doctor on attachments", func() {
 		n.add("d1")
 		Expect(n.doctor().Findings).To(BeEmpty())
 		n.Batch(GinkgoTB(), "link set up0 down")
-		n.requireMended(n.find("master", "10-pods.conflist:4: master up0 is down"), nil)
+		n.requireFixed(n.find("master", "10-pods.conflist:4: master up0 is down"), nil)
 	})
 })

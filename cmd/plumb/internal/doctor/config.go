@@ -21,14 +21,14 @@ import (
 // A file is a configuration file.
 type file struct {
 	path    string
-	err     error                     // the file cannot be read, or is not a JSON object
-	top     *schema.Value             // the text; nil if err is set
-	list    *libcni.NetworkConfigList // nil: libcni refuses it, because of listErr
+	err     error                     // set if the file cannot be read or is not a JSON object
+	top     *schema.Value             // the content; nil if err is set
+	list    *libcni.NetworkConfigList // nil if libcni rejects it with listErr
 	listErr error
 	plugins []plugin // of the list
-	// explained says that a check has found something wrong that explains what later checks would find.
+	// explained means that a finding may explain what later checks would find.
 	explained bool
-	// incomplete says that an executable is missing or cannot run.
+	// incomplete means that an executable is missing or cannot run.
 	incomplete bool
 }
 
@@ -36,13 +36,13 @@ type file struct {
 type plugin struct {
 	*libcni.PluginConfig
 	inventory.Keys
-	at *schema.Value // nil: it is in another file
+	at *schema.Value // nil if the plugin is configured in another file
 }
 
 // name returns the name of the network.
 func (f *file) name() string { return f.top.Get("name").Text() }
 
-// isList reports whether the content is a list of configurations.
+// isList reports whether the content is a configuration list.
 func (f *file) isList() bool { return f.top.Get("plugins") != nil }
 
 // where returns the Where of a value.
@@ -76,7 +76,7 @@ func (o Options) readFiles() (files []*file, err error) {
 	}
 	for _, path := range paths {
 		if strings.HasPrefix(path, "-") {
-			path = "./" + path // in a command, it is not a flag then
+			path = "./" + path // so that it is not a flag in a command
 		}
 		f := &file{path: path}
 		f.read()
@@ -113,7 +113,7 @@ func (f *file) read() {
 	}
 }
 
-// usable returns the files of which no check has found a reason for more findings.
+// usable returns the files without a finding that may explain others.
 func usable(files []*file) []*file {
 	return slices.DeleteFunc(slices.Clone(files), func(f *file) bool { return f.list == nil || f.explained || f.incomplete })
 }
@@ -123,7 +123,7 @@ func parsed(files []*file) []*file {
 	return slices.DeleteFunc(slices.Clone(files), func(f *file) bool { return f.top == nil })
 }
 
-// fileChecks returns the checks of the files themselves. held is nil if files are given.
+// fileChecks returns the checks of the files themselves. held is nil if Files is not empty.
 func (o Options) fileChecks(files []*file, held *state) []check {
 	checks := []check{{"syntax", func() []Finding { return findSyntax(files) }}}
 	if held != nil {
@@ -137,7 +137,7 @@ func (o Options) fileChecks(files []*file, held *state) []check {
 	)
 }
 
-// findSyntax finds files that cannot be read, or are not JSON objects.
+// findSyntax finds files that cannot be read or are not JSON objects.
 func findSyntax(files []*file) (found []Finding) {
 	for _, f := range files {
 		var unread *fs.PathError
@@ -146,29 +146,29 @@ func findSyntax(files []*file) (found []Finding) {
 		case errors.As(f.err, &unread):
 			what, fix := "cannot be read: ", edit+"remove it, or move it to another directory"
 			if target, err := os.Readlink(f.path); err == nil {
-				what += "it is a link to " + target + ": "
+				what += "link to " + target + ": "
 				fix = types.Command("rm", f.path)
 			}
 			found = append(found, Finding{Where: f.path, What: what + unread.Err.Error(), Fix: fix})
 		default:
 			line, text, _ := strings.Cut(strings.TrimPrefix(f.err.Error(), "line "), ": ")
 			found = append(found, Finding{Where: f.path + ":" + line, What: "not valid JSON: " + text,
-				Fix: edit + "correct the text there; no plugin of this file can be called"})
+				Fix: edit + "correct the text there, because no plugin of this file can be called"})
 		}
 	}
 	return found
 }
 
-// configurationEndings returns the endings of the names of files that libcni reads.
+// configurationEndings returns the extensions of the files that libcni reads.
 func configurationEndings() []string { return []string{".conflist", ".conf", ".json"} }
 
-// findFileKind finds files whose name does not say whether they are a list, and directories with the name of such a file.
+// findFileKind finds files whose extension does not fit their content, and directories with the extension of a configuration.
 func (o Options) findFileKind(files []*file) (found []Finding) {
 	if entries, err := os.ReadDir(o.ConfDir); err == nil && len(o.Files) == 0 {
 		for _, entry := range entries {
 			if entry.IsDir() && slices.Contains(configurationEndings(), filepath.Ext(entry.Name())) {
 				found = append(found, Finding{Where: filepath.Join(o.ConfDir, entry.Name()),
-					What: "is a directory, in which libcni reads no configuration",
+					What: "is a directory, and libcni does not read the configurations in it",
 					Fix:  edit + "move the configurations in it to " + o.ConfDir + ", or give the directory another name"})
 			}
 		}
@@ -178,9 +178,9 @@ func (o Options) findFileKind(files []*file) (found []Finding) {
 		base := strings.TrimSuffix(f.path, ext)
 		switch {
 		case f.isList() && ext != ".conflist":
-			found = append(found, f.rename(base+".conflist", "the file is a list of plugins, and libcni reads a list from a file *.conflist only"))
+			found = append(found, f.rename(base+".conflist", "the file contains a list of plugins, and libcni reads lists only from files *.conflist"))
 		case !f.isList() && f.top.Get("type") != nil && ext == ".conflist":
-			found = append(found, f.rename(base+".conf", "the file configures one plugin, and libcni expects a list in a file *.conflist"))
+			found = append(found, f.rename(base+".conf", "the file contains the configuration of one plugin, and libcni expects a list in a file *.conflist"))
 		}
 	}
 	return found
@@ -192,9 +192,9 @@ func (f *file) rename(to, what string) Finding {
 	return Finding{Where: f.path, What: what, Fix: types.Command("mv", "-n", f.path, to)}
 }
 
-// findOrder finds that the order of the first two files depends on more than their number.
+// findOrder finds that the first two files begin with the same number.
 func (o Options) findOrder(files []*file) []Finding {
-	if len(o.Files) > 0 || len(files) < 2 || files[1].explained { // it gets another name anyway
+	if len(o.Files) > 0 || len(files) < 2 || files[1].explained { // files[1] gets another name anyway
 		return nil
 	}
 	number := regexp.MustCompile(`^[0-9]+`)
@@ -207,8 +207,8 @@ func (o Options) findOrder(files []*file) []Finding {
 	to := filepath.Join(filepath.Dir(files[1].path), fmt.Sprintf("%0*d%s", len(n), next+1, second[len(n):]))
 	return []Finding{{
 		Where: files[1].path,
-		What: fmt.Sprintf("begins with %s, as %s does. A Kubernetes runtime uses the first file of the directory only, "+
-			"and which is first depends on the rest of the names", n, first),
+		What: fmt.Sprintf("begins with %s, like %s. A Kubernetes runtime uses only the first file of the directory, "+
+			"and the rest of the names decides which file is first", n, first),
 		Fix: types.Command("mv", "-n", files[1].path, to),
 	}}
 }
@@ -218,38 +218,38 @@ func (o Options) findDuplicates(files []*file) (found []Finding) {
 	first := map[string]*file{}
 	for _, f := range parsed(files) {
 		name := f.name()
-		key := filepath.Join(filepath.Dir(f.path), name) // the namespaces of nerdctl may have networks of the same name
+		key := filepath.Join(filepath.Dir(f.path), name) // nerdctl's namespaces may contain networks with the same name
 		if len(o.Files) > 0 {
 			key = name
 		}
 		if first[key] == nil {
 			first[key] = f
 		} else if name != "" && !f.explained {
-			found = append(found, f.rename(f.path+".unused", fmt.Sprintf("the network %q has a file already: %s", name, first[key].path)))
+			found = append(found, f.rename(f.path+".unused", fmt.Sprintf("another file configures the network %q: %s", name, first[key].path)))
 		}
 	}
 	return found
 }
 
-// findKeys finds what no plugin sees of its own configuration: a list that libcni refuses, keys that occur
-// twice, and capabilities that the plugin does not have.
+// findKeys finds what a plugin cannot see in its own configuration: a list that libcni rejects, keys that occur twice, and
+// capabilities that the plugin does not support.
 func findKeys(files []*file) (found []Finding) {
 	for _, f := range parsed(files) {
 		add := func(v *schema.Value, fix, format string, args ...any) {
 			found = append(found, Finding{Where: f.where(v), What: fmt.Sprintf(format, args...), Fix: edit + fix})
 		}
 		if f.listErr != nil && !f.explained {
-			add(nil, "correct what the text says", "libcni refuses it: %v", f.listErr)
+			add(nil, "fix what the text names", "libcni rejects it: %v", f.listErr)
 		}
 		for _, v := range f.top.Repeated() {
-			add(v, fmt.Sprintf("delete one of them from %s", f.path), "%s: the key occurs twice, and only the last one counts", v.Path)
+			add(v, fmt.Sprintf("delete one of the two from %s", f.path), "%s: the key occurs twice, and the last one is used", v.Path)
 		}
 		for _, p := range f.plugins {
 			known := schema.Capabilities(p.Type)
 			for _, v := range p.at.Get("capabilities").Members() {
 				if known != nil && !slices.Contains(known, v.Key) {
-					add(v, "write one of these, or delete it: "+strings.Join(known, ", "),
-						"%s: %s does not have this capability, so that it gets nothing for it", v.Path, p.Type)
+					add(v, "replace it with one of these, or delete it: "+strings.Join(known, ", "),
+						"%s: %s does not support this capability, so the runtime passes it nothing", v.Path, p.Type)
 				}
 			}
 		}

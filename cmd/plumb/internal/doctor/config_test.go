@@ -37,8 +37,8 @@ const good = `{
 
 // A mistake is one that plumb doctor must find on a host with the configuration good.
 type mistake struct {
-	make func(n *testHost)
-	what string // a part of the finding's place and text
+	create func(n *testHost)
+	what   string // a part of the finding's place and text
 	// byHand does what the advice says. It is nil if the advice is a command.
 	byHand func(n *testHost)
 }
@@ -46,7 +46,7 @@ type mistake struct {
 // change returns the mistake that the configuration contains the text to instead of from. byHand changes it back.
 func change(from, to, what string) mistake {
 	return mistake{
-		make:   func(n *testHost) { n.change("10-pods.conflist", from, to) },
+		create: func(n *testHost) { n.change("10-pods.conflist", from, to) },
 		what:   what,
 		byHand: func(n *testHost) { n.change("10-pods.conflist", to, from) },
 	}
@@ -55,7 +55,7 @@ func change(from, to, what string) mistake {
 // more returns the mistake that the configuration contains a second plugin with a mistake. byHand replaces from by to.
 func more(plugin, from, to, what string) mistake {
 	m := change(from, to, what)
-	m.make = func(n *testHost) {
+	m.create = func(n *testHost) {
 		n.change("10-pods.conflist", "        }\n    ]", "        },\n        "+plugin+"\n    ]")
 	}
 	m.byHand = func(n *testHost) { n.change("10-pods.conflist", from, to) }
@@ -65,7 +65,7 @@ func more(plugin, from, to, what string) mistake {
 // second returns the mistake that there is a second file with this text. byHand removes the file.
 func second(name, text, what string) mistake {
 	return mistake{
-		make:   func(n *testHost) { n.write(name, text) },
+		create: func(n *testHost) { n.write(name, text) },
 		what:   what,
 		byHand: func(n *testHost) { Expect(os.Remove(filepath.Join(n.confDir(), name))).To(Succeed()) },
 	}
@@ -75,7 +75,7 @@ var _ = Describe("plumb doctor on configurations", func() {
 	It("finds nothing on a good host, and says what it looked at", func() {
 		n := newTestHost("bridge", "host-local")
 		n.write("10-pods.conflist", good)
-		out, status := n.plumb(append([]string{"doctor"}, n.folders()...)...)
+		out, status := n.plumb(append([]string{"doctor"}, n.directories()...)...)
 		Expect(out).To(MatchRegexp(`^nothing found \(1 configuration, 2 executables, 0 attachments, [0-9]+ checks\)\n$`))
 		Expect(status).To(BeZero())
 	})
@@ -104,7 +104,7 @@ var _ = Describe("plumb doctor on configurations", func() {
 		n.writeVendor()
 		n.write("10-vendor.conflist", `{"cniVersion": "1.0.0", "name": "v", "plugins": [{"type": "vendor"}]}`)
 		Expect(os.Chmod(n.dir, 0o755)).To(Succeed())
-		cmd := append([]string{"--reuid", "65534", "--regid", "65534", "--clear-groups", filepath.Join(n.built, "plumb"), "doctor"}, n.folders()...)
+		cmd := append([]string{"--reuid", "65534", "--regid", "65534", "--clear-groups", filepath.Join(n.built, "plumb"), "doctor"}, n.directories()...)
 		_, err := n.Exec("setpriv", cmd...)
 		Expect(err).To(MatchError(MatchRegexp("exit status 3: plumb: read .*; run plumb as root on the host$")))
 		out, err := n.Exec("setpriv", append(cmd, filepath.Join(n.confDir(), "10-vendor.conflist"))...)
@@ -115,7 +115,7 @@ var _ = Describe("plumb doctor on configurations", func() {
 	It("refuses files together with --probe", func() {
 		n := newTestHost("bridge", "host-local")
 		_, err := n.Exec(filepath.Join(n.built, "plumb"), "doctor", "--probe", "x.conflist")
-		Expect(err).To(MatchError(ContainSubstring("exit status 2: plumb: --live and --probe are for what the host holds")))
+		Expect(err).To(MatchError(ContainSubstring("exit status 2: plumb: --live and --probe cannot be combined with FILE")))
 	})
 
 	DescribeTable("finds nothing in a configuration as runtimes write it", func(text string) {
@@ -137,63 +137,63 @@ var _ = Describe("plumb doctor on configurations", func() {
 		Entry("a key of another program", `{"cniVersion": "1.1.0", "name": "a", "plugins": [{"type": "bridge", "com.example.owner": "me"}]}`),
 	)
 
-	DescribeTable("finds a mistake whose advice, followed literally, mends it",
+	DescribeTable("finds a mistake whose advice, followed literally, fixes it",
 		func(check string, m mistake) {
 			n := newTestHost("bridge", "host-local", "ptp", "macvlan", "portmap", "firewall", "tuning")
 			n.write("10-pods.conflist", good)
-			m.make(n)
+			m.create(n)
 			finding := n.find(check, m.what)
 			fmt.Fprintf(GinkgoWriter, "%s: %s\n    %s\n", finding.Where, finding.What, finding.Fix)
 			var byHand func()
 			if m.byHand != nil {
 				byHand = func() { m.byHand(n) }
 			}
-			n.requireMended(finding, byHand)
+			n.requireFixed(finding, byHand)
 		},
 		Entry("a missing quote", "syntax", mistake{
-			make:   func(n *testHost) { n.change("10-pods.conflist", `"pods",`, `"pods,`) },
+			create: func(n *testHost) { n.change("10-pods.conflist", `"pods",`, `"pods,`) },
 			what:   "10-pods.conflist:3: not valid JSON",
 			byHand: func(n *testHost) { n.change("10-pods.conflist", `"pods,`, `"pods",`) },
 		}),
 		Entry("a dangling link", "syntax", mistake{
-			make: func(n *testHost) { n.sh("ln -s /nonexist " + n.confDir() + "/06-l.conflist") },
-			what: "06-l.conflist: cannot be read: it is a link to /nonexist: no such file or directory",
+			create: func(n *testHost) { n.sh("ln -s /nonexist " + n.confDir() + "/06-l.conflist") },
+			what:   "06-l.conflist: cannot be read: link to /nonexist: no such file or directory",
 		}),
 		Entry("a named pipe", "syntax", mistake{
-			make:   func(n *testHost) { n.sh("mkfifo " + n.confDir() + "/06-p.conflist") },
+			create: func(n *testHost) { n.sh("mkfifo " + n.confDir() + "/06-p.conflist") },
 			what:   "06-p.conflist: cannot be read: not a regular file",
 			byHand: func(n *testHost) { n.sh("rm " + n.confDir() + "/06-p.conflist") },
 		}),
-		Entry("a folder with the name of a configuration", "file-kind", mistake{
-			make:   func(n *testHost) { n.sh("mkdir " + n.confDir() + "/06-d.conflist") },
-			what:   "06-d.conflist: is a directory, in which libcni reads no configuration",
+		Entry("a directory with the name of a configuration", "file-kind", mistake{
+			create: func(n *testHost) { n.sh("mkdir " + n.confDir() + "/06-d.conflist") },
+			what:   "06-d.conflist: is a directory, and libcni does not read the configurations in it",
 			byHand: func(n *testHost) { n.sh("rmdir " + n.confDir() + "/06-d.conflist") },
 		}),
 		Entry("a list in a file for one plugin", "file-kind", mistake{
-			make: func(n *testHost) {
+			create: func(n *testHost) {
 				n.sh("mv " + n.confDir() + "/10-pods.conflist " + n.confDir() + "/10-pods.conf")
-			}, what: "is a list of plugins",
+			}, what: "contains a list of plugins",
 		}),
 		Entry("one plugin in a file for a list", "file-kind", mistake{
-			make: func(n *testHost) {
+			create: func(n *testHost) {
 				n.write("10-pods.conflist", `{"cniVersion": "1.1.0", "name": "pods", "type": "bridge"}`)
-			}, what: "the file configures one plugin",
+			}, what: "the file contains the configuration of one plugin",
 		}),
 		Entry("no configuration", "no-configuration", mistake{
-			make:   func(n *testHost) { n.sh("rm " + n.confDir() + "/*") },
-			what:   "no configuration of a network",
+			create: func(n *testHost) { n.sh("rm " + n.confDir() + "/*") },
+			what:   "no network configuration",
 			byHand: func(n *testHost) { n.write("10-pods.conflist", good) },
 		}),
 		Entry("two files with one number", "order", mistake{
-			make: func(n *testHost) {
+			create: func(n *testHost) {
 				n.write("10-z.conflist", `{"cniVersion": "1.1.0", "name": "z", "plugins": [{"type": "bridge", "bridge": "z"}]}`)
-			}, what: "10-z.conflist: begins with 10, as 10-pods.conflist does",
+			}, what: "10-z.conflist: begins with 10, like 10-pods.conflist",
 		}),
 		Entry("two files with one network", "duplicate-name", mistake{
-			make: func(n *testHost) { n.write("20-copy.conflist", good) }, what: `the network "pods" has a file already`,
+			create: func(n *testHost) { n.write("20-copy.conflist", good) }, what: `another file configures the network "pods"`,
 		}),
 		Entry("two files with one number and one network", "duplicate-name", mistake{
-			make: func(n *testHost) { n.write("10-zzz.conflist", good) }, what: `10-zzz.conflist: the network "pods" has a file already`,
+			create: func(n *testHost) { n.write("10-zzz.conflist", good) }, what: `10-zzz.conflist: another file configures the network "pods"`,
 		}),
 		Entry("a key that is nearly right", "status",
 			change("isGateway", "isGatway", "10-pods.conflist:8: plugins[0].isGatway: unknown key; isGateway was probably meant")),
@@ -204,37 +204,37 @@ var _ = Describe("plumb doctor on configurations", func() {
 		Entry("a value that is nearly right", "status", change(`"isGateway"`, `"ipMasqBackend": "nftable", "isGateway"`, `"nftable"`)),
 		Entry("a key twice", "keys", change(`"isGateway"`, `"ISGATEWAY": false, "isGateway"`, "10-pods.conflist:8: plugins[0].isGateway: the key occurs twice")),
 		Entry("a directory with the name of an executable", "executable", mistake{
-			make: func(n *testHost) { n.sh("rm " + n.bin() + "/host-local && mkdir " + n.bin() + "/host-local") },
-			what: "/host-local is a directory",
+			create: func(n *testHost) { n.sh("rm " + n.bin() + "/host-local && mkdir " + n.bin() + "/host-local") },
+			what:   "/host-local is a directory",
 			byHand: func(n *testHost) {
 				n.sh(fmt.Sprintf("rmdir %s/host-local && install -m 0755 %s/host-local %[1]s", n.bin(), n.built))
 			},
 		}),
 		Entry("a type that is a path", "executable", change(`"type": "bridge"`, `"type": "/opt/cni/bin/bridge"`, `plugins[0].type "/opt/cni/bin/bridge": want a name without /`)),
-		Entry("no key plugins", "keys", change(`"plugins"`, `"plugin"`, "10-pods.conflist: libcni refuses it: ")),
-		Entry("no name", "keys", change(`"name"`, `"nname"`, "10-pods.conflist: libcni refuses it: error parsing configuration list: no name")),
-		Entry("an empty type", "keys", second("20-b.conflist", `{"name": "b", "plugins": [{"type": ""}]}`, "20-b.conflist: libcni refuses it: ")),
+		Entry("no key plugins", "keys", change(`"plugins"`, `"plugin"`, "10-pods.conflist: libcni rejects it: ")),
+		Entry("no name", "keys", change(`"name"`, `"nname"`, "10-pods.conflist: libcni rejects it: error parsing configuration list: no name")),
+		Entry("an empty type", "keys", second("20-b.conflist", `{"name": "b", "plugins": [{"type": ""}]}`, "20-b.conflist: libcni rejects it: ")),
 		Entry("a capability of another plugin", "keys", more(`{"type": "portmap", "capabilities": {"bandwidth": true}}`, `"bandwidth": true`, "",
-			"10-pods.conflist:16: plugins[1].capabilities.bandwidth: portmap does not have this capability")),
+			"10-pods.conflist:16: plugins[1].capabilities.bandwidth: portmap does not support this capability")),
 		Entry("a backend that is ignored", "status", more(`{"type": "firewall", "backend": "foo"}`, `, "backend": "foo"`, "", `unknown backend "foo"`)),
 		Entry("a sysctl that containers do not have", "sysctl", more(
 			`{"type": "tuning", "sysctl": {"net/core/netdev_budget": "1", "net.ipv4.conf.eth0/7.arp_notify": "1", "net/core/somaxconn": "9"}}`, `"net/core/netdev_budget": "1", `, "",
-			"10-pods.conflist:16: plugins[1].sysctl.net/core/netdev_budget: a container has no such sysctl")),
+			"10-pods.conflist:16: plugins[1].sysctl.net/core/netdev_budget: no such sysctl in a container")),
 		Entry("a name of a bridge that is too long", "status", change(`"cni0"`, `"a-very-long-bridge"`, "a-very-long-bridge")),
 		Entry("a subnet that is none", "status", change(`"10.88.0.0/16"`, `"10.88.0.0/33"`, `"10.88.0.0/33"`)),
 		Entry("a range that ends before it begins", "status", change(`"gateway": `, `"rangeStart": "10.88.0.9", "rangeEnd": "10.88.0.5", "gateway": `,
 			"rangeStart 10.88.0.9 is above rangeEnd 10.88.0.5")),
 		Entry("a missing executable", "executable", mistake{
-			make: func(n *testHost) { n.sh("rm " + n.bin() + "/host-local") },
-			what: `10-pods.conflist:10: plugins[0].ipam.type "host-local": no executable`,
+			create: func(n *testHost) { n.sh("rm " + n.bin() + "/host-local") },
+			what:   `10-pods.conflist:10: plugins[0].ipam.type "host-local": no executable`,
 		}),
 		Entry("a type that is nearly right", "executable", change(`"type": "bridge"`, `"type": "brigde"`, `no executable in `)),
 		Entry("an executable that is not executable", "executable", mistake{
-			make: func(n *testHost) { n.sh("chmod 0644 " + n.bin() + "/bridge") }, what: "not executable (mode 0644)",
+			create: func(n *testHost) { n.sh("chmod 0644 " + n.bin() + "/bridge") }, what: "not executable (mode 0644)",
 		}),
 		Entry("an executable for another processor", "executable", mistake{
 			// The field e_machine of the ELF header: IBM S/390.
-			make: func(n *testHost) {
+			create: func(n *testHost) {
 				f, err := os.OpenFile(filepath.Join(n.bin(), "bridge"), os.O_WRONLY, 0)
 				Expect(err).NotTo(HaveOccurred())
 				_, err = f.WriteAt([]byte{byte(elf.EM_S390)}, 18)
@@ -242,7 +242,7 @@ var _ = Describe("plumb doctor on configurations", func() {
 			}, what: "bridge: does not answer VERSION: fork/exec ",
 		}),
 		Entry("a version that a plugin does not support", "versions", mistake{
-			make: func(n *testHost) {
+			create: func(n *testHost) {
 				n.writeVendor()
 				n.write("20-vendor.conflist", `{"cniVersion": "1.1.0", "name": "v", "plugins": [{"type": "vendor"}]}`)
 			}, what: `cniVersion "1.1.0": not supported by vendor (0.4.0, 1.0.0)`,
@@ -250,26 +250,26 @@ var _ = Describe("plumb doctor on configurations", func() {
 		}),
 		Entry("a version that does not exist", "versions", change("1.1.0", "2.0.0", `10-pods.conflist:2: cniVersion "2.0.0": not supported by bridge`)),
 		Entry("an executable of another release", "mixed-versions", mistake{
-			make: func(n *testHost) {
+			create: func(n *testHost) {
 				n.buildOld("ptp", filepath.Join(n.bin(), "ptp"))
 				n.write("20-ptp.conflist", `{"cniVersion": "1.1.0", "name": "ptp", "plugins": [{"type": "ptp", "ipam": {"type": "host-local", "dataDir": "POOLS", "subnet": "10.89.0.0/16"}}]}`)
-			}, what: "bin/ptp: has version v1.9.9",
+			}, what: "bin/ptp: version v1.9.9 differs",
 		}),
 		Entry("ranges of two networks that overlap", "overlap", second("20-b.conflist",
 			`{"cniVersion": "1.1.0", "name": "b", "plugins": [{"type": "bridge", "bridge": "b", "isGateway": true, "ipam": {"type": "host-local", "dataDir": "POOLS", "subnet": "10.88.77.0/24"}}]}`,
 			`the range 10.88.77.1 to 10.88.77.254 of the network "b" overlaps with 10.88.0.1 to 10.88.255.254 of "pods"`)),
 		Entry("a route of the host into the subnet", "route", mistake{
-			make: func(n *testHost) {
+			create: func(n *testHost) {
 				n.Batch(GinkgoTB(), "link add up0 type veth peer name up1", "link set up0 up", "route add 10.88.3.0/24 dev up0")
 			},
 			what:   "the host has a route to 10.88.3.0/24 on up0",
 			byHand: func(n *testHost) { n.Must(GinkgoTB(), "ip", "route", "delete", "10.88.3.0/24", "dev", "up0") },
 		}),
 		Entry("a bridge that was renamed", "bridge", mistake{
-			make: func(n *testHost) {
+			create: func(n *testHost) {
 				n.Batch(GinkgoTB(), "link add br9 type bridge", "link set br9 up", "link add v1 type veth peer name v2",
 					"link set v1 master br9", "link set v1 alias plumb:pods/d1/eth0")
-			}, what: `the bridge of network "pods" is cni0, and its containers are on br9`,
+			}, what: `the bridge of network "pods" is cni0, but its containers are on br9`,
 			byHand: func(n *testHost) {
 				n.Batch(GinkgoTB(), "link set br9 down", "link set br9 name cni0", "link set cni0 up")
 			},
@@ -277,13 +277,13 @@ var _ = Describe("plumb doctor on configurations", func() {
 		Entry("a master that the host does not have", "status", second("20-m.conflist",
 			`{"cniVersion": "1.1.0", "name": "m", "plugins": [{"type": "macvlan", "master": "nosuch0"}]}`, `nosuch0`)),
 		Entry("IPv6 that is disabled", "ipv6", mistake{
-			make: func(n *testHost) {
+			create: func(n *testHost) {
 				n.SetSysctl(GinkgoTB(), "net/ipv6/conf/all/disable_ipv6", "1")
 				n.change("10-pods.conflist", `"subnet": "10.88.0.0/16",`, `"ranges": [[{"subnet": "fd00:88::/64"}]], "subnet": "10.88.0.0/16",`)
 			}, what: "kernel: IPv6 is disabled",
 		}),
 		Entry("a configuration that STATUS refuses", "status", mistake{
-			make:   func(n *testHost) { n.change("10-pods.conflist", `"10.88.0.0/16"`, `"10.88.0.1/16"`) },
+			create: func(n *testHost) { n.change("10-pods.conflist", `"10.88.0.0/16"`, `"10.88.0.1/16"`) },
 			what:   `STATUS of bridge in network "pods": code 50`,
 			byHand: func(n *testHost) { n.change("10-pods.conflist", `"10.88.0.1/16"`, `"10.88.0.0/16"`) },
 		}),
@@ -292,7 +292,7 @@ var _ = Describe("plumb doctor on configurations", func() {
 	It("gives advice for a file whose name begins with a hyphen", func() {
 		n := newTestHost("bridge", "host-local")
 		n.write("-x.conf", good)
-		doctor := "cd " + n.confDir() + " && plumb doctor " + strings.Join(n.folders(), " ") + " -- "
+		doctor := "cd " + n.confDir() + " && plumb doctor " + strings.Join(n.directories(), " ") + " -- "
 		_, command, found := strings.Cut(n.sh(doctor+"-x.conf || true"), "\n    ")
 		Expect(found).To(BeTrue())
 		command, _, _ = strings.Cut(command, "\n")
@@ -318,7 +318,7 @@ var _ = Describe("plumb doctor on configurations", func() {
 		candidate(n, filepath.Join(spare, "host-local"))
 		n.sh("rm " + n.bin() + "/host-local")
 		finding := n.find("executable", `"host-local": no executable`)
-		Expect(finding.Fix).To(MatchRegexp("^edit: plumb install --from DIR --to " + n.bin() + " --only host-local, where DIR has the plugins of plumb v[^ ]+$"))
+		Expect(finding.Fix).To(MatchRegexp("^edit: plumb install --from DIR --to " + n.bin() + " --only host-local, where DIR contains the plugins of plumb v[^ ]+$"))
 	},
 		Entry("of another project", func(n *testHost, path string) {
 			n.writeVendor()
@@ -372,7 +372,7 @@ var _ = Describe("plumb doctor on configurations", func() {
 	It("prints lists in JSON, never null", func() {
 		n := newTestHost("bridge", "host-local")
 		n.write("10-pods.conflist", good)
-		out, _ := n.plumb(append([]string{"doctor", "-o", "json"}, n.folders()...)...)
+		out, _ := n.plumb(append([]string{"doctor", "-o", "json"}, n.directories()...)...)
 		var report map[string]json.RawMessage
 		Expect(json.Unmarshal([]byte(out), &report)).To(Succeed())
 		Expect(report).NotTo(ContainElement(json.RawMessage("null")))

@@ -1,5 +1,5 @@
-// Package doctor finds what is wrong with the container networks of a host. It calls the plugins, which judge their
-// configuration (STATUS) and the attachments that they made (CHECK), and finds what no single plugin can see. It changes nothing.
+// Package doctor finds what is wrong with the container networks of a host. It calls STATUS and CHECK of the plugins, which
+// examine their configurations and attachments, and finds what no single plugin can see. It changes nothing.
 package doctor
 
 import (
@@ -20,11 +20,11 @@ type Finding struct {
 	Check string `json:"check"` // the name of the check
 	Where string `json:"where"` // FILE:LINE, FILE, "host" or "kernel"
 	What  string `json:"what"`
-	// Fix is a command for sh that fixes it or, after "edit: ", what a person has to do.
+	// Fix is a command for sh that fixes the problem or, after "edit: ", what a person has to do.
 	Fix string `json:"fix"`
 }
 
-// edit begins a Fix that is not a command.
+// edit is the prefix of a Fix that is not a command.
 const edit = "edit: "
 
 // The values of Finding.Where that are not files.
@@ -36,17 +36,17 @@ const (
 // IsCommand reports whether Fix is a command.
 func (f Finding) IsCommand() bool { return !strings.HasPrefix(f.Fix, edit) }
 
-// Options says where to look.
+// Options contains the inputs of an examination.
 type Options struct {
 	inventory.Places
-	Files []string // configuration files; empty: those of ConfDir
-	// Timeout is the time that one call of a plugin may take.
+	Files []string // configuration files; empty selects the files of ConfDir
+	// Timeout limits the time of one call of a plugin.
 	Timeout time.Duration
 	Probe   bool // ask other hosts whether they use the addresses of containers
-	// Live returns the list of live containers. It is called once, after the inventory is read; nil: there is no list.
+	// Live returns the list of live containers. It is called once, after the inventory is read. It is nil if there is no list.
 	Live  func(*inventory.Inventory) (inventory.LiveList, error)
-	Flags string // the flags of plumb gc for the same places, with a space before each
-	// Spare are the directories from which a missing executable can be copied, if they contain it.
+	Flags string // the flags that make plumb gc use the same Places, with a space before each
+	// Spare lists the directories from which a missing executable can be copied.
 	Spare []string
 }
 
@@ -56,22 +56,22 @@ type Report struct {
 	Files       []string  `json:"files"`       // the configurations that were read
 	Executables []string  `json:"executables"` // of the plugins that they name
 	Attachments int       `json:"attachments"` // how many the host has
-	// Skipped is the number of attachments that may be leftovers, but may also be made by an ADD that has not ended: they
-	// are younger than a minute, or their age is not known.
+	// Skipped is the number of attachments that may be leftovers, but whose ADD may still be running, because they are younger
+	// than a minute or their age is unknown.
 	Skipped int      `json:"skipped"`
-	Checks  []string `json:"checks"` // the names of the checks that were made
-	// Errors has the errors of what could not be examined.
+	Checks  []string `json:"checks"` // the names of the checks that ran
+	// Errors says what could not be examined, and why.
 	Errors []string `json:"errors"`
 }
 
-// A check finds one kind of mistake.
+// A check finds one kind of problem.
 type check struct {
 	name string
 	find func() []Finding
 }
 
-// Examine examines the host of this process. progress is called when it has read what the host holds, before it calls
-// plugins, and then with the name of each check before it.
+// Examine examines the host of this process. It calls progress with the name of each check before it runs the check, for the
+// first time after it has read what the host holds, and before it calls plugins.
 func (o Options) Examine(ctx context.Context, progress func(check string)) (*Report, error) {
 	r := &Report{Findings: []Finding{}, Files: []string{}, Executables: []string{}, Checks: []string{}, Errors: []string{}}
 	h, err := ns.Self(nil)
@@ -110,7 +110,7 @@ func (o Options) Examine(ctx context.Context, progress func(check string)) (*Rep
 			r.Findings = append(r.Findings, f)
 		}
 	}
-	if err := ctx.Err(); err != nil { // the last check found that its calls were ended
+	if err := ctx.Err(); err != nil { // the calls of the last check were cancelled
 		return nil, err
 	}
 	for _, x := range caller.Executables() {
@@ -126,7 +126,7 @@ func fileOf(where string) string {
 	return file
 }
 
-// failed records the error of a part that could not be examined. A nil error is none.
+// failed records the error of a part that could not be examined. It ignores a nil error.
 func (r *Report) failed(what string, err error) {
 	if err == nil {
 		return

@@ -22,15 +22,15 @@ func TestDoctor(t *testing.T) {
 	RunSpecs(t, "cmd/plumb/internal/doctor")
 }
 
-// A testHost is a host with folders of its own, on which the built plumb runs.
+// A testHost is a host with directories of its own, on which the built plumb runs.
 type testHost struct {
 	*nstest.NS
 	dir   string
-	built string   // the folder of the built executables
+	built string   // the directory of the built executables
 	args  []string // more arguments of plumb doctor
 }
 
-// newTestHost returns a host whose folder of plugins has these, and no configuration.
+// newTestHost returns a host whose directory of plugins has these, and no configuration.
 func newTestHost(plugins ...string) *testHost {
 	GinkgoHelper()
 	tb := GinkgoTB()
@@ -48,14 +48,14 @@ func (n *testHost) confDir() string { return filepath.Join(n.dir, "net.d") }
 func (n *testHost) bin() string     { return filepath.Join(n.dir, "bin") }
 func (n *testHost) pools() string   { return filepath.Join(n.dir, "networks") }
 
-// write writes a file into the folder of configurations. POOLS stands for the folder of reservations.
+// write writes a file into the directory of configurations. POOLS stands for the directory of reservations.
 func (n *testHost) write(name, text string) {
 	GinkgoHelper()
 	text = strings.ReplaceAll(text, "POOLS", n.pools())
 	Expect(os.WriteFile(filepath.Join(n.confDir(), name), []byte(text), 0o644)).To(Succeed())
 }
 
-// change replaces a text in a file of the folder of configurations.
+// change replaces a text in a file of the directory of configurations.
 func (n *testHost) change(name, from, to string) {
 	GinkgoHelper()
 	text, err := os.ReadFile(filepath.Join(n.confDir(), name))
@@ -112,15 +112,15 @@ func (n *testHost) plumb(args ...string) (stdout string, status int) {
 	return out.String(), status
 }
 
-// folders returns the arguments that name the folders of the host.
-func (n *testHost) folders() []string {
+// directories returns the arguments that name the directories of the host.
+func (n *testHost) directories() []string {
 	return append([]string{"--conf-dir", n.confDir(), "--cni-path", n.bin(), "--cache-dir", filepath.Join(n.dir, "cache"), "--data-dir", n.pools()}, n.args...)
 }
 
 // doctor runs plumb doctor, and returns its report.
 func (n *testHost) doctor(files ...string) doctor.Report {
 	GinkgoHelper()
-	out, status := n.plumb(append(append([]string{"doctor", "-o", "json"}, n.folders()...), files...)...)
+	out, status := n.plumb(append(append([]string{"doctor", "-o", "json"}, n.directories()...), files...)...)
 	var report doctor.Report
 	Expect(json.Unmarshal([]byte(out), &report)).To(Succeed(), out)
 	Expect(report.Errors).To(BeEmpty())
@@ -143,9 +143,9 @@ func (n *testHost) find(check, what string) doctor.Finding {
 	return found[0]
 }
 
-// requireMended follows the advice of a finding, or calls byHand if it is no command. Then the doctor must find
+// requireFixed follows the advice of a finding, or calls byHand if it is no command. Then the doctor must find
 // nothing.
-func (n *testHost) requireMended(f doctor.Finding, byHand func()) {
+func (n *testHost) requireFixed(f doctor.Finding, byHand func()) {
 	GinkgoHelper()
 	if f.IsCommand() {
 		Expect(byHand).To(BeNil(), "the advice is a command: %s", f.Fix)

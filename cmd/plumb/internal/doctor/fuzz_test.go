@@ -18,11 +18,11 @@ func FuzzWire(f *testing.F) {
 	advertisement[0], advertisement[headerLen] = byte(ipv6.ICMPTypeNeighborAdvertisement), optionTarget
 	f.Add(solicited)
 	f.Add(advertisement)
-	if addr, got, ok := advertised(advertisement); !ok || addr != target || got != mac {
+	if addr, got, ok := parseAdvertisement(advertisement); !ok || addr != target || got != mac {
 		f.Fatalf("advertised %v %v %v", addr, got, ok)
 	}
 	f.Fuzz(func(t *testing.T, p []byte) {
-		if addr, mac, ok := advertised(p); ok && (!addr.Is6() || len(mac) != 6) {
+		if addr, mac, ok := parseAdvertisement(p); ok && (!addr.Is6() || len(mac) != 6) {
 			t.Fatalf("advertisement: %v %q", addr, mac)
 		}
 	})

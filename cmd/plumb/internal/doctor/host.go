@@ -23,8 +23,8 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// A host compares configurations with each other, and with the interfaces, routes and chains of the host: no plugin sees
-// more than its own network.
+// A host compares configurations with each other and with the interfaces, routes and chains of the host, because a plugin sees
+// only its own network.
 type host struct {
 	ns     *ns.Handle
 	conn   *nl.Conn
@@ -54,8 +54,8 @@ func (h host) checks(files []*file) []check {
 	}
 }
 
-// sets returns the range sets of the plugin, if host-local or cluster-local allocates its addresses. STATUS of the plugin
-// reports wrong ones.
+// sets returns the range sets of the plugin if its IPAM plugin is host-local or cluster-local. It ignores errors, which STATUS
+// reports.
 func (p plugin) sets() []pool.Set {
 	if p.IPAMType != "host-local" && p.IPAMType != "cluster-local" {
 		return nil
@@ -95,7 +95,7 @@ func (p plugin) isRouted() bool {
 	return p.Type == "ptp" || p.Type == "bridge" && (p.IsGateway || p.IsDefaultGateway)
 }
 
-// segment returns a text that plugins have in common if their containers are on one L2 segment.
+// segment returns a name of the L2 segment of the plugin's containers.
 func (p plugin) segment() string {
 	if p.Type == "bridge" {
 		return fmt.Sprintf("bridge %s vlan %d", p.BridgeName(), p.VLAN)
@@ -103,7 +103,7 @@ func (p plugin) segment() string {
 	return fmt.Sprintf("master %s vlan %d", p.Master, p.VLANID)
 }
 
-// findOverlaps finds networks that allocate the same addresses, if the host routes to both or both are on one L2 segment.
+// findOverlaps finds networks with overlapping ranges, if the host routes to both networks or both are on one L2 segment.
 func findOverlaps(files []*file) (found []Finding) {
 	type span struct {
 		pool.Range
@@ -121,8 +121,8 @@ func findOverlaps(files []*file) (found []Finding) {
 					})
 					if i >= 0 {
 						o := all[i]
-						found = append(found, Finding{Where: f.where(p.at.Get("ipam")), Fix: edit + "give one of the networks another range",
-							What: fmt.Sprintf("the range %s to %s of the network %q overlaps with %s to %s of %q (%s): two containers can get the same address",
+						found = append(found, Finding{Where: f.where(p.at.Get("ipam")), Fix: edit + "change the range of one of the networks",
+							What: fmt.Sprintf("the range %s to %s of the network %q overlaps with %s to %s of %q (%s), so that two containers can get the same address",
 								r.First, r.Last, f.name(), o.First, o.Last, o.file.name(), o.file.path)})
 					}
 					all = append(all, span{r, p, f})
@@ -133,7 +133,7 @@ func findOverlaps(files []*file) (found []Finding) {
 	return found
 }
 
-// findRoutes finds subnets of bridge and ptp to which the host already has a route in the main table through another interface.
+// findRoutes finds routes of the main table into subnets of bridge and ptp, through other interfaces.
 func (h host) findRoutes(files []*file) (found []Finding) {
 	for _, l := range h.links {
 		routes, err := h.conn.Routes(l)
@@ -148,8 +148,8 @@ func (h host) findRoutes(files []*file) (found []Finding) {
 					}
 					found = append(found, Finding{
 						Where: f.where(p.at.Get("ipam")),
-						What:  fmt.Sprintf("the host has a route to %s on %s: it sends packets for containers in %s there", r.Dst, l.Name, p.subnets()[i]),
-						Fix: edit + "choose a subnet that the host does not know or, if nobody needs the route, delete it: " +
+						What:  fmt.Sprintf("the host has a route to %s on %s, and sends packets for containers in %s there", r.Dst, l.Name, p.subnets()[i]),
+						Fix: edit + "choose another subnet or, if the route is not needed, delete it: " +
 							types.Command("ip", "route", "delete", r.Dst.String(), "dev", l.Name),
 					})
 				}
@@ -159,17 +159,18 @@ func (h host) findRoutes(files []*file) (found []Finding) {
 	return found
 }
 
-// leadsTo reports whether a link leads to containers of the network: it is a host end, or the bridge, even if that was renamed.
+// leadsTo reports whether packets to a link reach containers of the network. Such a link is a host end, the bridge, a VLAN
+// interface of the bridge, or a renamed bridge.
 func (h host) leadsTo(f *file, p plugin, l nl.Link) bool {
 	bridge := p.BridgeName()
 	return attach.MadeByPlumb(l) || l.Name == h.bridgeOf(f.name()) ||
 		bridge != "" && (l.Name == bridge || strings.HasPrefix(l.Name, bridge+"."))
 }
 
-// bridgeOf returns the name of the bridge that has host ends of the network, or "".
+// bridgeOf returns the name of the bridge whose ports are host ends of the network, or "".
 func (h host) bridgeOf(network string) string {
 	for _, l := range h.links {
-		if _, made := attach.OwnerOf(l, network); made && l.Master != 0 {
+		if _, owned := attach.OwnerOf(l, network); owned && l.Master != 0 {
 			if i := slices.IndexFunc(h.links, func(b nl.Link) bool { return b.Index == l.Master && b.Kind == "bridge" }); i >= 0 {
 				return h.links[i].Name
 			}
@@ -188,7 +189,7 @@ func (h host) findBridges(files []*file) (found []Finding) {
 			}
 			f.explained = true
 			found = append(found, Finding{Where: f.where(p.at),
-				What: fmt.Sprintf("the bridge of network %q is %s, and its containers are on %s: new containers do not reach them",
+				What: fmt.Sprintf("the bridge of network %q is %s, but its containers are on %s, so that new containers do not reach them",
 					f.name(), name, other),
 				Fix: fmt.Sprintf("%srename %s to %s if the bridge was renamed, or write \"bridge\": %q into %s if the file was edited",
 					edit, other, name, other, f.path)})
@@ -197,14 +198,14 @@ func (h host) findBridges(files []*file) (found []Finding) {
 	return found
 }
 
-// findMasters finds interfaces that configurations name and that are down. STATUS reports those that do not exist.
+// findMasters finds masters that are down. STATUS reports masters that do not exist.
 func (h host) findMasters(files []*file) (found []Finding) {
 	for _, f := range files {
 		for _, p := range f.plugins {
 			i := slices.IndexFunc(h.links, func(l nl.Link) bool { return l.Name == p.Master || slices.Contains(l.AltNames, p.Master) })
 			if i >= 0 && !h.links[i].Up && p.HasMaster() {
 				found = append(found, Finding{Where: f.where(p.at.Get("master")),
-					What: fmt.Sprintf("master %s is down: containers send and receive nothing through it", p.Master),
+					What: fmt.Sprintf("master %s is down, so that containers send and receive nothing", p.Master),
 					Fix:  types.Command("ip", "link", "set", "dev", h.links[i].Name, "up")})
 			}
 		}
@@ -212,13 +213,14 @@ func (h host) findMasters(files []*file) (found []Finding) {
 	return found
 }
 
-// linkKinds are the kinds of links that each plugin makes.
+// linkKinds lists the kinds of links that each plugin creates.
 var linkKinds = map[string][]string{
 	"bridge": {"bridge", "veth"}, "ptp": {"veth"}, "macvlan": {"macvlan"}, "ipvlan": {"ipvlan"}, "vlan": {"vlan"},
 	"dummy": {"dummy"}, "vrf": {"vrf"}, "bandwidth": {"ifb"},
 }
 
-// findLinkKinds finds plugins that make links of a kind that the kernel lacks. It tries to make links without what they need.
+// findLinkKinds finds plugins that create links of a kind that the kernel lacks. It tries to create such links without their
+// parameters, which fails with EOPNOTSUPP if the kernel does not know the kind.
 func (h host) findLinkKinds(files []*file) (found []Finding) {
 	users := map[string]string{} // from a kind to the first user
 	for _, f := range files {
@@ -235,7 +237,7 @@ func (h host) findLinkKinds(files []*file) (found []Finding) {
 			attrs := netlink.NewLinkAttrs()
 			attrs.Name = "probe-" + kind
 			if errors.Is(netlink.LinkAdd(&netlink.GenericLink{LinkAttrs: attrs, LinkType: kind}), unix.EOPNOTSUPP) {
-				what := fmt.Sprintf("no links of kind %s: %s", kind, users[kind])
+				what := fmt.Sprintf("the kernel has no links of kind %s: %s", kind, users[kind])
 				found = append(found, Finding{Where: inKernel, What: what, Fix: "modprobe " + kind})
 			}
 		}
@@ -257,8 +259,8 @@ func inNewNamespace(f func()) (err error) {
 	return err
 }
 
-// findSysctls finds sysctls of the plugin tuning that a new network namespace does not have. ADD fails with them. In place of
-// the interface that a key names, it looks at lo.
+// findSysctls finds sysctls of the plugin tuning that do not exist in a new network namespace, so that ADD fails. For a key that
+// names an interface, it looks at lo.
 func (h host) findSysctls(files []*file) (found []Finding) {
 	for _, f := range files {
 		for _, p := range f.plugins {
@@ -273,8 +275,8 @@ func (h host) findSysctls(files []*file) (found []Finding) {
 						parts = []string{parts[0], parts[1], parts[2], "lo", parts[last]}
 					}
 					if _, err := os.Stat(filepath.Join(append([]string{"/proc/sys"}, parts...)...)); errors.Is(err, os.ErrNotExist) {
-						found = append(found, Finding{Where: f.where(key), What: key.Path + ": a container has no such sysctl",
-							Fix: edit + "correct the key, or delete it; if it needs a kernel module, load that"})
+						found = append(found, Finding{Where: f.where(key), What: key.Path + ": no such sysctl in a container",
+							Fix: edit + "correct or delete the key, or load the kernel module that it needs"})
 					}
 				}
 			}))
@@ -302,8 +304,10 @@ func findIPv6(files []*file) []Finding {
 	return nil
 }
 
-// findForwardDrop finds chains of other programs whose policy drops forwarded packets, for each network to which the host
-// routes, that has no plugin firewall, and of which the chain has no rule.
+// findForwardDrop finds chains of other programs whose policy drops forwarded packets, for each network:
+//   - to which the host routes,
+//   - whose list does not contain the plugin firewall, and
+//   - that no rule of the chain names.
 func (h host) findForwardDrop(files []*file) (found []Finding) {
 	c, err := nft.Open(h.ns)
 	var chains []nft.ListedChain
@@ -336,16 +340,16 @@ func (f *file) sees(family nft.Family) bool {
 	return len(subnets) == 0 || family == nft.Inet || slices.ContainsFunc(subnets, same)
 }
 
-// dropped returns the finding for a chain that drops what containers of the network send. The plugin firewall can only
-// accept packets in the chain of iptables.
+// dropped returns the finding for a chain that drops the packets of a network. The plugin firewall can accept packets only in
+// the chain FORWARD of iptables.
 func (f *file) dropped(c nft.ListedChain) Finding {
 	found := Finding{Where: f.path, What: fmt.Sprintf(
 		"table %s, chain %s: its policy is drop, and no rule of it names the subnet or the bridge of network %q", c.Table, c.Name, f.name())}
-	found.Fix = edit + "let the program that makes the chain accept packets from the subnet or the bridge, " +
+	found.Fix = edit + "let the program that owns the chain accept packets from the subnet or the bridge, " +
 		"and packets to it with ct state established,related or, for host ports, ct status dnat"
 	if c.Name == "FORWARD" && c.Table.Name == "filter" && c.Table.Family != nft.Inet {
-		found.What += ", which has no plugin that lets packets of its containers pass"
-		found.Fix = edit + `add {"type": "firewall"} to plugins, after the plugin that makes the interface; containers that run must be replaced`
+		found.What += ", whose list does not contain the plugin firewall"
+		found.Fix = edit + `add {"type": "firewall"} to plugins, after the plugin that creates the interface; then replace the running containers`
 	}
 	return found
 }

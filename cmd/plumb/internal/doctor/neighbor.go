@@ -16,21 +16,21 @@ import (
 
 // The parts of messages of neighbor discovery (RFC 4861, section 4).
 const (
-	hopLimit       = 255 // of every message
-	headerLen      = 24  // of a solicitation or an advertisement, with the target
-	optionSource   = 1   // source link-layer address
-	optionTarget   = 2   // target link-layer address
-	optionUnit     = 8   // the lengths of options are in units of 8 bytes
-	linkAddressLen = 8   // of an option with the address of an Ethernet interface
+	hopLimit       = 255 // receivers drop messages with another hop limit
+	headerLen      = 24  // the length of a solicitation or an advertisement without options
+	optionSource   = 1   // the type of the option source link-layer address
+	optionTarget   = 2   // the type of the option target link-layer address
+	optionUnit     = 8   // the unit of the lengths of options, in bytes
+	linkAddressLen = 8   // the length of an option with an Ethernet address
 )
 
-// solicit asks on a link, by neighbor solicitations, who has the addresses, and adds the answers.
-func (h host) solicit(on nl.Link, addrs []netip.Addr, answers map[answer]bool) (err error) {
-	from, err := h.linkLocal(on)
+// solicit asks by neighbor solicitations which hosts on a link have the addresses, and adds the answers.
+func (h host) solicit(link nl.Link, addrs []netip.Addr, answers map[answer]bool) (err error) {
+	from, err := h.linkLocal(link)
 	if err != nil {
 		return err
 	}
-	s, err := net.ListenPacket("ip6:ipv6-icmp", from.WithZone(on.Name).String())
+	s, err := net.ListenPacket("ip6:ipv6-icmp", from.WithZone(link.Name).String())
 	if err != nil {
 		return err
 	}
@@ -39,29 +39,29 @@ func (h host) solicit(on nl.Link, addrs []netip.Addr, answers map[answer]bool) (
 	var filter ipv6.ICMPFilter
 	filter.SetAll(true)
 	filter.Accept(ipv6.ICMPTypeNeighborAdvertisement)
-	if err := errors.Join(c.SetMulticastHopLimit(hopLimit), c.SetMulticastInterface(&net.Interface{Index: on.Index}), c.SetICMPFilter(&filter)); err != nil {
+	if err := errors.Join(c.SetMulticastHopLimit(hopLimit), c.SetMulticastInterface(&net.Interface{Index: link.Index}), c.SetICMPFilter(&filter)); err != nil {
 		return err
 	}
 	return prober{
 		socket: c,
 		ask: func(a netip.Addr) error {
-			_, err := c.WriteTo(solicitation(on.MAC, a), nil, &net.IPAddr{IP: solicitedNode(a).AsSlice(), Zone: on.Name})
+			_, err := c.WriteTo(solicitation(link.MAC, a), nil, &net.IPAddr{IP: solicitedNode(a).AsSlice(), Zone: link.Name})
 			return err
 		},
 		read: func(buf []byte) (int, error) {
 			n, _, _, err := c.ReadFrom(buf)
 			return n, err
 		},
-		parse: advertised,
+		parse: parseAdvertisement,
 	}.probe(addrs, answers)
 }
 
 // linkLocal returns the link-local address of a link.
-func (h host) linkLocal(on nl.Link) (netip.Addr, error) {
-	addrs, err := h.conn.Addrs(on)
+func (h host) linkLocal(link nl.Link) (netip.Addr, error) {
+	addrs, err := h.conn.Addrs(link)
 	i := slices.IndexFunc(addrs, func(a nl.Addr) bool { return a.Prefix.Addr().Is6() && a.Prefix.Addr().IsLinkLocalUnicast() })
 	if err != nil || i < 0 {
-		return netip.Addr{}, errors.Join(err, fmt.Errorf("%s has no link-local address, from which it could ask for IPv6 addresses", on.Name))
+		return netip.Addr{}, errors.Join(err, fmt.Errorf("%s has no link-local address to send neighbor solicitations from", link.Name))
 	}
 	return addrs[i].Prefix.Addr(), nil
 }
@@ -69,20 +69,21 @@ func (h host) linkLocal(on nl.Link) (netip.Addr, error) {
 // solicitedNode returns the solicited-node multicast address of an address (RFC 4291, section 2.7.1).
 func solicitedNode(a netip.Addr) netip.Addr {
 	group := [16]byte{0: 0xff, 1: 0x02, 11: 0x01, 12: 0xff}
-	of := a.As16()
-	copy(group[13:], of[13:])
+	bytes := a.As16()
+	copy(group[13:], bytes[13:])
 	return netip.AddrFrom16(group)
 }
 
 // solicitation returns a neighbor solicitation. The kernel sets the checksum.
 func solicitation(from types.MAC, target netip.Addr) []byte {
+	// The first 8 bytes are the type, the code 0, the checksum and a reserved field.
 	p := binary.BigEndian.AppendUint64(nil, uint64(ipv6.ICMPTypeNeighborSolicitation)<<56)
 	p = append(p, target.AsSlice()...)
 	return append(append(p, optionSource, linkAddressLen/optionUnit), from...)
 }
 
-// advertised returns the address and the hardware address in a neighbor advertisement.
-func advertised(p []byte) (addr netip.Addr, mac types.MAC, ok bool) {
+// parseAdvertisement returns the address and the hardware address in a neighbor advertisement.
+func parseAdvertisement(p []byte) (addr netip.Addr, mac types.MAC, ok bool) {
 	if len(p) < headerLen || ipv6.ICMPType(p[0]) != ipv6.ICMPTypeNeighborAdvertisement {
 		return addr, "", false
 	}

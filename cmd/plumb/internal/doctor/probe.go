@@ -20,10 +20,10 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// The probes of one interface.
+// The number and the interval of probes.
 const (
-	probes    = 3                      // how often each address is asked for
-	probeTime = 500 * time.Millisecond // between two probes, and after the last
+	probes    = 3                      // for each address
+	probeTime = 500 * time.Millisecond // the wait for answers after each probe
 )
 
 // A claim is an address of a container on an L2 segment of the host.
@@ -33,11 +33,11 @@ type claim struct {
 	mac        types.MAC // of the container's interface
 }
 
-// findDuplicateAddresses asks by ARP and by neighbor discovery, on the bridges and masters of the host, whether another host
-// uses the address of a container.
+// findDuplicateAddresses asks on the bridges and masters of the host, by ARP and neighbor discovery, whether another host uses
+// the address of a container.
 func (h host) findDuplicateAddresses(attachments []*inventory.Attachment) (found []Finding) {
-	claims := map[string][]claim{}                      // by the bridge or the master
-	containers := map[types.MAC]*inventory.Attachment{} // by the hardware addresses of their interfaces
+	claims := map[string][]claim{}                      // by bridge or master
+	containers := map[types.MAC]*inventory.Attachment{} // by hardware address
 	for _, a := range attachments {
 		macs, err := macsOf(a)
 		h.report.failed("hardware address of "+a.ContainerID, err)
@@ -58,7 +58,7 @@ func (h host) findDuplicateAddresses(attachments []*inventory.Attachment) (found
 	return found
 }
 
-// macsOf returns the hardware addresses of all interfaces in the container's namespace, by their names.
+// macsOf returns the hardware addresses of the interfaces in the container's namespace, by interface name.
 func macsOf(a *inventory.Attachment) (map[string]types.MAC, error) {
 	macs := map[string]types.MAC{}
 	container, err := ns.Open(a.NetNS, nil)
@@ -80,7 +80,7 @@ func macsOf(a *inventory.Attachment) (map[string]types.MAC, error) {
 }
 
 // probe asks for the addresses on a link, and returns a finding for each other host that uses one of them.
-func (h host) probe(on nl.Link, claims []claim, containers map[types.MAC]*inventory.Attachment) (found []Finding) {
+func (h host) probe(link nl.Link, claims []claim, containers map[types.MAC]*inventory.Attachment) (found []Finding) {
 	var v4, v6 []netip.Addr
 	for _, c := range claims {
 		if c.addr.Is4() {
@@ -91,15 +91,15 @@ func (h host) probe(on nl.Link, claims []claim, containers map[types.MAC]*invent
 	}
 	answers := map[answer]bool{}
 	if len(v4) > 0 {
-		h.report.failed("ARP on "+on.Name, arp(on, v4, answers))
+		h.report.failed("ARP on "+link.Name, arp(link, v4, answers))
 	}
 	if len(v6) > 0 {
-		h.report.failed("neighbor discovery on "+on.Name, h.solicit(on, v6, answers))
+		h.report.failed("neighbor discovery on "+link.Name, h.solicit(link, v6, answers))
 	}
 	for _, c := range claims {
 		for a := range answers {
 			if a.addr == c.addr && a.mac != c.mac {
-				found = append(found, conflict(on, c, a, containers[a.mac])...)
+				found = append(found, conflict(link, c, a, containers[a.mac])...)
 			}
 		}
 	}
@@ -107,40 +107,40 @@ func (h host) probe(on nl.Link, claims []claim, containers map[types.MAC]*invent
 	return found
 }
 
-// conflict returns the finding for another host that uses the address of a container. other is that host if it is a container
-// of this host. The kernel answers on each interface for the addresses of all (arp_ignore), so an answer of another interface
-// of the same container is not a conflict.
-func conflict(on nl.Link, c claim, a answer, other *inventory.Attachment) []Finding {
+// conflict returns the finding for another host that uses the address of a container. other is the attachment of the answering
+// interface if that belongs to a container of this host. By default (arp_ignore = 0), the kernel answers on each interface for
+// all addresses. Therefore, an answer from another interface of the same container is not a conflict.
+func conflict(link nl.Link, c claim, a answer, other *inventory.Attachment) []Finding {
 	what := fmt.Sprintf("%s, an address of %s (%s), is also used by ", c.addr, c.attachment.ContainerID, c.mac)
 	switch {
 	case other == nil:
-		return []Finding{{Where: onHost, What: what + fmt.Sprintf("the host with hardware address %s on %s", a.mac, on.Name),
-			Fix: fmt.Sprintf("%sremove the address from that host, or put it into exclude of network %s; "+
-				"if it is behind a port of this host, bridge fdb show shows the port", edit, c.attachment.Network)}}
+		return []Finding{{Where: onHost, What: what + fmt.Sprintf("the host with hardware address %s on %s", a.mac, link.Name),
+			Fix: fmt.Sprintf("%sremove the address from that host, or add it to exclude of network %s; "+
+				"if the host is behind a port of a bridge, bridge fdb show prints the port", edit, c.attachment.Network)}}
 	case other.NetNS == c.attachment.NetNS:
 		return nil
 	}
 	show := types.Command("nsenter", "--net="+other.NetNS, "ip", "address", "show")
 	return []Finding{{Where: onHost,
-		What: what + fmt.Sprintf("container %s with hardware address %s on %s", other.ContainerID, a.mac, on.Name),
-		Fix:  edit + "remove the address from that container: " + show + " shows its interface"}}
+		What: what + fmt.Sprintf("container %s with hardware address %s on %s", other.ContainerID, a.mac, link.Name),
+		Fix:  edit + "remove the address from that container: " + show + " prints the interface"}}
 }
 
-// An answer says which host has an address.
+// An answer says that the host with a hardware address has an IP address.
 type answer struct {
 	addr netip.Addr
 	mac  types.MAC
 }
 
-// A prober asks on a link who has an address.
+// A prober asks on a link which hosts have some addresses.
 type prober struct {
 	socket interface{ SetReadDeadline(time.Time) error }
 	ask    func(netip.Addr) error
 	read   func(buf []byte) (int, error)
-	parse  func(packet []byte) (addr netip.Addr, mac types.MAC, ok bool) // ok is false for a packet that is no answer
+	parse  func(packet []byte) (addr netip.Addr, mac types.MAC, ok bool) // ok is false if the packet is not an answer
 }
 
-// probe asks for each address some times, and adds the answers.
+// probe sends all probes and adds the answers.
 func (p prober) probe(addrs []netip.Addr, answers map[answer]bool) error {
 	for range probes {
 		for _, a := range addrs {
@@ -175,9 +175,9 @@ func (p prober) collect(answers map[answer]bool) error {
 	}
 }
 
-// arp asks on a link, by ARP probes, who has the addresses, and adds the answers.
-func arp(on nl.Link, addrs []netip.Addr, answers map[answer]bool) (err error) {
-	s, err := packet.Listen(&net.Interface{Index: on.Index, Name: on.Name, HardwareAddr: net.HardwareAddr(on.MAC)}, packet.Datagram, unix.ETH_P_ARP, nil)
+// arp asks by ARP probes (RFC 5227) which hosts on a link have the addresses, and adds the answers.
+func arp(link nl.Link, addrs []netip.Addr, answers map[answer]bool) (err error) {
+	s, err := packet.Listen(&net.Interface{Index: link.Index, Name: link.Name, HardwareAddr: net.HardwareAddr(link.MAC)}, packet.Datagram, unix.ETH_P_ARP, nil)
 	if err != nil {
 		return err
 	}
@@ -186,7 +186,7 @@ func arp(on nl.Link, addrs []netip.Addr, answers map[answer]bool) (err error) {
 	return prober{
 		socket: s,
 		ask: func(a netip.Addr) error {
-			_, err := s.WriteTo(dhcp.ARPProbe(on.MAC, a), everyone)
+			_, err := s.WriteTo(dhcp.ARPProbe(link.MAC, a), everyone)
 			return err
 		},
 		read: func(buf []byte) (int, error) {

@@ -32,7 +32,7 @@ func (s programs) checks(files []*file) []check {
 func (s programs) findExecutables(files []*file) (found []Finding) {
 	for _, f := range files {
 		for _, name := range f.types() {
-			s.caller.Find(s.ctx, name) // of all, for UsualVersion
+			s.caller.Find(s.ctx, name) // UsualVersion needs all executables
 		}
 	}
 	for _, f := range files {
@@ -44,7 +44,7 @@ func (s programs) findExecutables(files []*file) (found []Finding) {
 	return found
 }
 
-// examine returns the finding for the executable that a key type names, if there is something wrong.
+// examine returns the finding for the executable that the key type names, or nil.
 func (s programs) examine(f *file, typ *schema.Value) []Finding {
 	if typ.Text() == "" {
 		return nil
@@ -53,7 +53,7 @@ func (s programs) examine(f *file, typ *schema.Value) []Finding {
 	what, fix := "", edit+"name the directory of the plugins with --cni-path"
 	switch {
 	case strings.Contains(x.Name, "/"):
-		what, fix = "want a name without /", edit+"write the name of a plugin, which is the name of its executable in CNI_PATH"
+		what, fix = "want a name without /", edit+"write the name of an executable in CNI_PATH"
 	case x.Problem != "":
 		what, fix = x.Path+": "+x.Problem, s.install(x.Name, x.Path)
 		if strings.HasPrefix(x.Problem, "not executable") {
@@ -62,12 +62,12 @@ func (s programs) examine(f *file, typ *schema.Value) []Finding {
 	case x.Path != "":
 		return nil
 	case len(s.caller.Path) == 0:
-		what = "there is no directory of plugins"
+		what = "CNI_PATH is empty"
 	default:
 		path := filepath.Join(s.caller.Path[0], x.Name)
 		what, fix = "no executable in "+strings.Join(s.caller.Path, ":"), s.install(x.Name, path)
 		if info, err := os.Stat(path); err == nil && info.IsDir() {
-			what, fix = path+" is a directory", edit+"move it away, then "+strings.TrimPrefix(fix, edit)
+			what, fix = path+" is a directory", edit+"rename the directory, then "+strings.TrimPrefix(fix, edit)
 		} else if likely := types.Nearest(x.Name, schema.Names()); likely != "" && likely != x.Name {
 			what += "; " + likely + " was probably meant"
 			fix = edit + fmt.Sprintf("write %q in its place in %s, or install %s", likely, f.path, x.Name)
@@ -77,8 +77,9 @@ func (s programs) examine(f *file, typ *schema.Value) []Finding {
 	return []Finding{{Where: f.where(typ), What: fmt.Sprintf("%s %q: %s", typ.Path, x.Name, what), Fix: fix}}
 }
 
-// install returns how to install an executable at a path: by a copy, if a directory contains the plugin of the version that
-// plumb's other plugins have. An executable of another project may support fewer versions of the specification, and other keys.
+// install returns how to install an executable at a path. This is a copy from a spare directory that contains the plugin in
+// the version of plumb's other plugins. An executable of another project may support fewer versions of the specification, and
+// other keys.
 func (s programs) install(name, path string) string {
 	version := s.caller.UsualVersion()
 	for _, dir := range s.spare {
@@ -90,16 +91,16 @@ func (s programs) install(name, path string) string {
 	if !slices.Contains(schema.Names(), name) {
 		return fmt.Sprintf("%sinstall the plugin %s as %s", edit, name, path)
 	}
-	return fmt.Sprintf("%s%s, where DIR has the plugins of %s", edit,
+	return fmt.Sprintf("%s%s, where DIR contains the plugins of %s", edit,
 		types.Command("plumb", "install", "--from", "DIR", "--to", filepath.Dir(path), "--only", name), strings.TrimSpace("plumb "+version))
 }
 
-// findVersions finds networks with a version that one of their plugins does not support.
+// findVersions finds networks whose cniVersion one of their plugins does not support.
 func (s programs) findVersions(files []*file) (found []Finding) {
 	for _, f := range usable(files) {
 		version := f.list.CNIVersion
 		if version == "" {
-			version = "0.1.0" // as libcni
+			version = "0.1.0" // like libcni
 		}
 		var cannot []string
 		common := types.VersionsSince(types.V010)
@@ -124,13 +125,13 @@ func (s programs) findVersions(files []*file) (found []Finding) {
 	return found
 }
 
-// findMixed finds executables of plumb that are not of the version that most of them have.
+// findMixed finds executables of plumb whose version differs from the version of most of them.
 func (s programs) findMixed() (found []Finding) {
 	usual := s.caller.UsualVersion()
 	for _, x := range s.caller.Executables() {
 		if x.Version != "" && x.Version != usual {
 			found = append(found, Finding{
-				Where: x.Path, What: fmt.Sprintf("has version %s, and most plugins of plumb have %s", x.Version, usual), Fix: s.install(x.Name, x.Path),
+				Where: x.Path, What: fmt.Sprintf("version %s differs from %s, the version of most plugins of plumb", x.Version, usual), Fix: s.install(x.Name, x.Path),
 			})
 		}
 	}

@@ -17,9 +17,9 @@ type state struct {
 	Options
 	inventory *inventory.Inventory
 	list      inventory.LiveList // of live containers
-	plan      *inventory.Plan    // nil: there is no list
+	plan      *inventory.Plan    // nil if there is no list
 	report    *Report
-	left      map[*inventory.Attachment]bool // the leftovers, after findLeftovers
+	left      map[*inventory.Attachment]bool // the leftovers, which findLeftovers sets
 }
 
 // readState reads what the host holds, and then the list of live containers.
@@ -43,7 +43,7 @@ func (o Options) readState(r *Report) (s *state, err error) {
 	return s, err
 }
 
-// checks returns the checks of the state. There are none if s is nil, because files are given.
+// checks returns the checks of the state. It returns nil if s is nil.
 func (s *state) checks(files []*file, h host, k asker) []check {
 	if s == nil {
 		return nil
@@ -62,51 +62,51 @@ func (s *state) checks(files []*file, h host, k asker) []check {
 	return checks
 }
 
-// findNone finds a directory without a configuration, if libcni's cache contains none either: Nomad writes no file.
+// findNone finds a directory without a configuration. It ignores hosts with configurations in libcni's cache only, because
+// Nomad writes no files.
 func (s *state) findNone(files []*file) []Finding {
 	if len(files) > 0 || slices.ContainsFunc(s.inventory.Networks, func(n *inventory.Network) bool { return n.List() != nil }) {
 		return nil
 	}
 	return []Finding{{
-		Where: s.ConfDir, What: "no configuration of a network (*.conflist, *.conf, *.json)",
+		Where: s.ConfDir, What: "no network configuration (*.conflist, *.conf, *.json)",
 		Fix: edit + "write a file *.conflist into the directory, or name the runtime's directory with --conf-dir",
 	}}
 }
 
-// live returns the attachments that have a result in libcni's cache and a namespace, and are not leftovers.
+// live returns the attachments with a namespace and a result in libcni's cache, except leftovers.
 func (s *state) live() []*inventory.Attachment {
 	return slices.DeleteFunc(slices.Clone(s.inventory.Attachments), func(a *inventory.Attachment) bool {
 		return a.Incomplete || s.left[a] || a.ResultPath() == "" || !a.HasNamespace()
 	})
 }
 
-// findLeftovers finds attachments whose container does not exist any more, or may not exist.
+// findLeftovers finds attachments whose container no longer exists, or may no longer exist.
 func (s *state) findLeftovers() (found []Finding) {
 	for _, a := range s.suspects() {
 		s.left[a] = true
 		life, why := s.inventory.Judge(a, s.list)
 		if s.plan == nil && a.ResultPath() == "" {
-			why = "libcni's cache has no result of it that can be read, so its ADD failed, or its DEL, or the result was lost"
+			why = "libcni's cache has no readable result of it, so its ADD or its DEL failed, or the result was lost"
 			if s.inventory.HostEnd(a.ContainerID) != "" {
 				why += "; its namespace exists"
 			}
 		}
 		fix := s.removalCommand(a)
 		if life != inventory.Dead {
-			fix = edit + "if the runtime does not have the container any more: " + fix
+			fix = edit + "if the runtime no longer has the container: " + fix
 		}
 		what := strings.TrimSuffix(strings.Join(append(slices.Clone(a.Addresses), a.Summary()), ", "), ", ")
 		found = append(found, Finding{Where: onHost, Fix: fix, What: fmt.Sprintf("container %s, interface %s, network %s, has left %s: %s",
-			a.ContainerID, cmp.Or(a.IfName, "not known"), a.Network, what, why)})
+			a.ContainerID, cmp.Or(a.IfName, "unknown"), a.Network, what, why)})
 	}
 	return found
 }
 
-// suspects returns the attachments that may be leftovers, and counts those that are not findings because their ADD may not
-// have ended. If there is a list of live containers, they are the attachments of all other containers without a process.
-// Without a list, they are the attachments whose namespace does not exist, and those without a result in libcni's cache, if
-// the cache has results of other attachments in the network. A cache without any result says nothing: the runtime does not
-// use it.
+// suspects returns the attachments that may be leftovers, and counts in Skipped the attachments whose ADD may be running. With
+// a list of live containers, it returns the attachments of all other containers without a process. Without a list, it returns
+// the attachments whose namespace does not exist, and the attachments without a result in libcni's cache, if the cache contains
+// results of other attachments in the network. A cache without results proves nothing, because the runtime may not use it.
 func (s *state) suspects() (all []*inventory.Attachment) {
 	if s.plan != nil {
 		for _, kept := range s.plan.Kept {
@@ -132,7 +132,7 @@ func (s *state) suspects() (all []*inventory.Attachment) {
 			}
 		case a.IfName == "" && slices.Contains(results[a.Network], a.ContainerID):
 		case life == inventory.Alive || !hasResult && len(results[a.Network]) == 0:
-		case hasResult && s.inventory.HostEnd(a.ContainerID) != "": // a namespace whose path is gone is being deleted
+		case hasResult && s.inventory.HostEnd(a.ContainerID) != "": // the runtime is deleting the namespace
 		default:
 			all = append(all, a)
 		}
@@ -140,14 +140,14 @@ func (s *state) suspects() (all []*inventory.Attachment) {
 	return all
 }
 
-// addMayRun reports whether the ADD of an attachment may not have ended. If the host has only an interface of the
-// attachment, the age is not known, and the ADD may run.
+// addMayRun reports whether the ADD of an attachment may still be running. This is possible if the host holds an interface,
+// but no file of the attachment, because the age is then unknown.
 func addMayRun(a *inventory.Attachment) bool {
 	return a.Since().IsZero() && len(a.ResourcesOf(inventory.Link)) > 0 || time.Since(a.Since()) < inventory.MaxAddTime
 }
 
-// removalCommand returns the command that removes what belongs to an attachment, and nothing of others. It is plumb gc, or, if
-// the network has no configuration, one command for each resource.
+// removalCommand returns the command that removes only the resources of an attachment. This is plumb gc or, if the network has
+// no configuration, one command for each resource.
 func (s *state) removalCommand(a *inventory.Attachment) string {
 	if n, err := s.inventory.Network(a.Network); err == nil && n.List() != nil {
 		words := []string{"plumb", "gc", "--dead", a.ContainerID, "--network", a.Network}
@@ -163,8 +163,8 @@ func (s *state) removalCommand(a *inventory.Attachment) string {
 	return strings.Join(commands, "; ")
 }
 
-// findNoNetworks finds networks that have attachments but no configuration, without which no runtime can call DEL. It
-// finds nothing if a file cannot be parsed, because that may be the file of any network.
+// findNoNetworks finds networks with attachments, but without a configuration, so that no runtime can call DEL. It finds
+// nothing if a file cannot be parsed, because that file may be the configuration of any network.
 func (s *state) findNoNetworks(files []*file) (found []Finding) {
 	if len(parsed(files)) < len(files) {
 		return nil
@@ -181,9 +181,9 @@ func (s *state) findNoNetworks(files []*file) (found []Finding) {
 		}
 		if len(names) > 0 {
 			found = append(found, Finding{Where: onHost,
-				What: fmt.Sprintf("network %s has no configuration, and the host holds resources for it: %s: no runtime can call DEL",
+				What: fmt.Sprintf("network %s has no configuration, so that no runtime can call DEL, but the host holds resources for it: %s",
 					n.Name, strings.Join(names, "; ")),
-				Fix: fmt.Sprintf("%sif a container is gone, plumb gc --live FILE%s prints the commands that remove its resources", edit, s.Flags)})
+				Fix: fmt.Sprintf("%sif a container is gone, run plumb gc --live FILE%s, which prints the commands that remove its resources", edit, s.Flags)})
 		}
 	}
 	return found
@@ -211,8 +211,8 @@ func isOld(r inventory.Resource) bool {
 	return err == nil && r.Since != nil && info.ModTime().Equal(*r.Since) && time.Since(*r.Since) >= inventory.MaxAddTime
 }
 
-// findReservations finds reservations for live containers that their ADD did not return. CHECK sees only those in the ranges
-// of the network.
+// findReservations finds reservations of live containers whose address the ADD did not return. CHECK finds them only in the
+// ranges of the network.
 func (s *state) findReservations() (found []Finding) {
 	for _, a := range s.live() {
 		for _, r := range a.ResourcesOf(inventory.Reservation) {

@@ -103,10 +103,10 @@ func (n *usedHost) ageBy(d time.Duration) {
 	})).To(Succeed())
 }
 
-// commandIn returns the command that follows "any more: " in an advice for a person.
+// commandIn returns the command that follows "no longer has the container: " in an advice for a person.
 func commandIn(f doctor.Finding) string {
 	GinkgoHelper()
-	_, command, found := strings.Cut(f.Fix, "any more: ")
+	_, command, found := strings.Cut(f.Fix, "no longer has the container: ")
 	Expect(found).To(BeTrue(), f.Fix)
 	return command
 }
@@ -130,7 +130,7 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 	It("says how many attachments it leaves out because their ADD may be under way", func() {
 		n, _ := newUsedHost()
 		report := func() string {
-			out, _ := n.plumb(append([]string{"doctor"}, n.folders()...)...)
+			out, _ := n.plumb(append([]string{"doctor"}, n.directories()...)...)
 			return out
 		}
 		Expect(report()).NotTo(ContainSubstring("not judged"))
@@ -167,7 +167,7 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 			leave()
 			finding := n.find("leftover", "container d2, interface eth0, network pods, has left 10.88.0.3, masq4, namespace gone: its namespace ")
 			Expect(finding.What).To(MatchRegexp("its namespace .* does not exist$"))
-			n.requireMended(finding, nil)
+			n.requireFixed(finding, nil)
 			Expect(n.sh("nft list table inet plumb")).NotTo(ContainSubstring("d2"))
 		})
 
@@ -201,15 +201,15 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 			finding := n.find("leftover", "container d2, interface eth0, network pods, has left 10.88.0.3")
 			Expect(finding.What).To(MatchRegexp(what))
 			if finding.IsCommand() {
-				n.requireMended(finding, nil)
+				n.requireFixed(finding, nil)
 			} else {
-				n.requireMended(finding, func() { n.sh(commandIn(finding)) })
+				n.requireFixed(finding, func() { n.sh(commandIn(finding)) })
 			}
 		},
 			Entry("that has ended", nil, `its namespace /proc/\d+/ns/net does not exist$`),
 			Entry("whose number a process of the host has", func() *nstest.NS { return n.NS }, `its namespace /proc/\d+/ns/net does not exist$`),
 			Entry("whose number a process of another container has", func() *nstest.NS { return nstest.New(GinkgoTB()) },
-				`the process of /proc/\d+/ns/net began after its ADD, and is probably another one$`),
+				`the process of /proc/\d+/ns/net started after its ADD, and is probably another one$`),
 		)
 
 		It("names a container whose namespace has no process, and removes it with --force only", func() {
@@ -218,7 +218,7 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 			n.args = []string{"--live", live("d1\n")}
 			finding := n.find("leftover", "container d3, interface eth0, network pods, has left 10.88.0.3, veth")
 			Expect(finding.What).To(MatchRegexp(`its namespace \S+, in which no process runs, exists: the runtime has to delete the container$`))
-			n.requireMended(finding, func() { n.sh(commandIn(finding)) })
+			n.requireFixed(finding, func() { n.sh(commandIn(finding)) })
 		})
 
 		It("takes no missing directory of namespaces for evidence", func() {
@@ -239,8 +239,8 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 		It("names the missing result, and removes all", func() {
 			leave()
 			Expect(os.Remove(n.result("d2"))).To(Succeed())
-			finding := n.find("leftover", "libcni's cache has no result of it")
-			n.requireMended(finding, func() { n.sh(commandIn(finding)) })
+			finding := n.find("leftover", "libcni's cache has no readable result of it")
+			n.requireFixed(finding, func() { n.sh(commandIn(finding)) })
 			Expect(filepath.Join(n.pools(), "pods", "10.88.0.3")).NotTo(BeAnExistingFile())
 		})
 
@@ -261,22 +261,22 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 			Expect(n.sh("ip -o link show master cni0 | wc -l")).To(Equal("2\n"), "the host ends of d1 and d3")
 			Expect(filepath.Join(n.pools(), "pods", "10.88.0.4")).To(BeAnExistingFile())
 			Expect(other.What).To(ContainSubstring("container d3, interface eth0, network pods, has left 10.88.0.4, veth"))
-			Expect(other.What).To(HaveSuffix("libcni's cache has no result of it that can be read, so its ADD failed, or its DEL, or the result was lost; its namespace exists"))
+			Expect(other.What).To(HaveSuffix("libcni's cache has no readable result of it, so its ADD or its DEL failed, or the result was lost; its namespace exists"))
 			Expect(other.IsCommand()).To(BeFalse(), other.Fix)
-			n.requireMended(other, func() { n.sh(commandIn(other)) })
+			n.requireFixed(other, func() { n.sh(commandIn(other)) })
 		})
 
 		It("removes the resources of a network of which only libcni's cache contains the configuration", func() {
 			leave()
 			n.write("10-pods.conflist", `{"cniVersion": "1.1.0", "name": "other", "plugins": [{"type": "bridge", "bridge": "other"}]}`)
-			n.requireMended(n.find("leftover", "container d2"), nil)
+			n.requireFixed(n.find("leftover", "container d2"), nil)
 			Expect(n.sh("nft list table inet plumb")).NotTo(ContainSubstring("d2"))
 		})
 
-		It("finds a container that is not in the list of live ones", func() {
+		It("finds a container that is not in the list of live containers", func() {
 			leave()
 			n.args = []string{"--live", live("d1\n")}
-			n.requireMended(n.find("leftover", "container d2, interface eth0, network pods, has left 10.88.0.3"), nil)
+			n.requireFixed(n.find("leftover", "container d2, interface eth0, network pods, has left 10.88.0.3"), nil)
 		})
 
 	})
@@ -290,7 +290,7 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 	It("finds a container that has no address that is reserved for it, and adds the address", func() {
 		n, d1 := newUsedHost()
 		d1.Must(GinkgoTB(), "ip", "address", "flush", "dev", "eth0")
-		n.requireMended(n.find("check", "interface eth0 has no address 10.88.0.2/16"), nil)
+		n.requireFixed(n.find("check", "interface eth0 has no address 10.88.0.2/16"), nil)
 		Expect(d1.Must(GinkgoTB(), "ip", "-4", "address", "show", "dev", "eth0")).To(ContainSubstring("10.88.0.2/16"))
 	})
 
@@ -319,7 +319,7 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 	It("finds an element that names no container", func() {
 		n, _ := newCompleteHost()
 		n.sh("nft add element inet plumb hostport4 '{ tcp . 9090 : 10.88.0.9 . 80 }'")
-		n.requireMended(n.find("orphan", "element tcp . 9090 (10.88.0.9 . 80) in table inet plumb, map hostport4 names no container, and no DEL removes it"), nil)
+		n.requireFixed(n.find("orphan", "element tcp . 9090 (10.88.0.9 . 80) in table inet plumb, map hostport4 names no container, and no DEL removes it"), nil)
 	})
 
 	It("does not take an answer of another interface of the same container for another host", func() {
@@ -338,7 +338,7 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 		n.args = []string{"--probe"}
 		finding := n.find("probe", "10.88.0.2, an address of d1 (")
 		Expect(finding.What).To(ContainSubstring("is also used by container d2 with hardware address "))
-		n.requireMended(finding, func() { d2.Batch(GinkgoTB(), "link delete br7") })
+		n.requireFixed(finding, func() { d2.Batch(GinkgoTB(), "link delete br7") })
 	})
 
 	It("says that a result cannot be read", func() {
@@ -346,7 +346,7 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 		n.add("d2")
 		Expect(os.WriteFile(n.result("d2"), []byte("{garbage"), 0o600)).To(Succeed())
 		n.age()
-		Expect(n.find("leftover", "container d2").What).To(ContainSubstring("libcni's cache has no result of it that can be read"))
+		Expect(n.find("leftover", "container d2").What).To(ContainSubstring("libcni's cache has no readable result of it"))
 	})
 
 	It("finds a reservation that names no interface, of a container that is gone", func() {
@@ -354,8 +354,8 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 		Expect(os.WriteFile(filepath.Join(n.pools(), "pods", "10.88.0.78"), []byte("deadbeef2"), 0o600)).To(Succeed())
 		Expect(n.doctor().Skipped).To(Equal(1))
 		n.age()
-		finding := n.find("leftover", "container deadbeef2, interface not known, network pods, has left 10.88.0.78, owner not known: libcni's cache has no result of it")
-		n.requireMended(finding, func() { n.sh(commandIn(finding)) })
+		finding := n.find("leftover", "container deadbeef2, interface unknown, network pods, has left 10.88.0.78, owner not known: libcni's cache has no readable result of it")
+		n.requireFixed(finding, func() { n.sh(commandIn(finding)) })
 	})
 
 	It("finds a reservation of a container for an address outside of the ranges, which the container does not have", func() {
@@ -363,13 +363,13 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 		Expect(os.WriteFile(filepath.Join(n.pools(), "pods", "10.99.0.5"), []byte("d1"), 0o600)).To(Succeed())
 		Expect(n.doctor().Findings).To(BeEmpty(), "it is new")
 		n.age()
-		n.requireMended(n.find("reservation", "10.99.0.5 is reserved for d1, whose ADD did not return it"), nil)
+		n.requireFixed(n.find("reservation", "10.99.0.5 is reserved for d1, whose ADD did not return it"), nil)
 	})
 
 	It("finds a foreign chain that drops what containers send", func() {
 		n, _ := newUsedHost()
 		n.Must(GinkgoTB(), "iptables", "-P", "FORWARD", "DROP")
-		n.requireMended(n.find("forward-drop", "table ip filter, chain FORWARD: its policy is drop"), func() {
+		n.requireFixed(n.find("forward-drop", "table ip filter, chain FORWARD: its policy is drop"), func() {
 			n.change("10-pods.conflist", "        }\n    ]", "        },\n        {\"type\": \"firewall\"}\n    ]")
 		})
 	})
@@ -378,7 +378,7 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 		n, _ := newUsedHost()
 		n.sh("nft 'add table inet f; add chain inet f forw { type filter hook forward priority 0; policy drop; }'")
 		finding := n.find("forward-drop", `table inet f, chain forw: its policy is drop, and no rule of it names the subnet or the bridge of network "pods"`)
-		n.requireMended(finding, func() { n.sh("nft add rule inet f forw ip saddr 10.88.0.0/16 accept") })
+		n.requireFixed(finding, func() { n.sh("nft add rule inet f forw ip saddr 10.88.0.0/16 accept") })
 	})
 
 	It("finds no chain that drops packets of an IP version that the network does not have", func() {
@@ -390,7 +390,7 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 	It("finds that the bridge of an edited configuration is another one than the bridge of the containers", func() {
 		n, _ := newUsedHost()
 		n.change("10-pods.conflist", `"isGateway"`, `"bridge": "cni1", "isGateway"`)
-		n.requireMended(n.find("bridge", `the bridge of network "pods" is cni1, and its containers are on cni0`), func() {
+		n.requireFixed(n.find("bridge", `the bridge of network "pods" is cni1, but its containers are on cni0`), func() {
 			n.change("10-pods.conflist", `"cni1"`, `"cni0"`)
 		})
 	})
@@ -429,7 +429,7 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 		}).Should(Equal(1))
 		Expect(fmt.Sprint(finding.Check, " ", finding.What)).To(HavePrefix("probe " + address + ", an address of d"))
 		Expect(finding.What).To(HaveSuffix("is also used by the host with hardware address 02:00:00:00:00:99 on cni0"))
-		n.requireMended(finding, func() { other.Batch(GinkgoTB(), "address flush dev eth9") })
+		n.requireFixed(finding, func() { other.Batch(GinkgoTB(), "address flush dev eth9") })
 	},
 		Entry("IPv4", "10.88.0.2"),
 		Entry("IPv6", "fd00:88::2"),

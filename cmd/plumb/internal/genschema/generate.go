@@ -20,7 +20,7 @@ const (
 	baseURL = "https://github.com/plumb-cni/plumb/raw/main/cmd/plumb/internal/schema/"
 )
 
-// generate returns the text of each schema file, made from the pages in the folders of the plugins.
+// generate returns the text of each schema file, made from the pages in the directories of the plugins.
 func generate(plugins string) (map[string][]byte, error) {
 	pages, err := readPages(plugins)
 	if err != nil {
@@ -305,7 +305,7 @@ func list(plugins map[string]*schema.Schema, pages map[string]*page) *schema.Sch
 	for _, name := range []string{"$schema", "args", "cniVersion", "cniVersions", "name", "disableCheck", "disableGC"} {
 		s.Properties[name] = common(name)
 	}
-	s.Properties["loadOnlyInlinedPlugins"] = boolOrText("true: the runtime does not read more plugins from the folder with the name of the network")
+	s.Properties["loadOnlyInlinedPlugins"] = boolOrText("true: the runtime does not read more plugins from the directory with the name of the network")
 	item := &schema.Schema{Type: "object", Required: []string{"type"}, Properties: map[string]*schema.Schema{"type": common("type")}}
 	s.Defs = map[string]*schema.Schema{}
 	for _, name := range slices.Sorted(maps.Keys(plugins)) {

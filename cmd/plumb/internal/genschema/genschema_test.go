@@ -28,7 +28,7 @@ func TestSchemasAreWhatTheGeneratorMakes(t *testing.T) {
 		}
 	}
 	if len(schema.Names()) != len(files) {
-		t.Errorf("the folder has schemas of %v, and genschema makes %d", schema.Names(), len(files))
+		t.Errorf("the directory has schemas of %v, and genschema makes %d", schema.Names(), len(files))
 	}
 }
 

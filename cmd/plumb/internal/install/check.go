@@ -18,12 +18,12 @@ import (
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/plugins"
 )
 
-// tool is the name of the operator's tool. It is in the folder of the plugins of a release, but it is no
+// tool is the name of the operator's tool. It is in the directory of the plugins of a release, but it is no
 // plugin.
 const tool = "plumb"
 
-// setFrom sets From, if it is empty, to the folder of plumb's own executable. The plugins must be there,
-// because that folder may also be /usr/local/bin.
+// setFrom sets From, if it is empty, to the directory of plumb's own executable. The plugins must be there,
+// because that directory may also be /usr/local/bin.
 func (o *Options) setFrom() error {
 	if o.From != "" {
 		return nil
@@ -34,7 +34,7 @@ func (o *Options) setFrom() error {
 	}
 	o.From = filepath.Dir(self)
 	if _, err := os.Stat(filepath.Join(o.From, "loopback")); err != nil {
-		return fmt.Errorf("no plugins in %s, the folder of plumb: name their folder with --from", o.From)
+		return fmt.Errorf("no plugins in %s, the directory of plumb: name their directory with --from", o.From)
 	}
 	return nil
 }
@@ -65,7 +65,7 @@ func (o Options) names() ([]string, error) {
 	names, err := executables(o.From)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("no folder %s: name the folder of the new plugins with --from", o.From)
+		return nil, fmt.Errorf("no directory %s: name the directory of the new plugins with --from", o.From)
 	case err != nil:
 		return nil, err
 	}
@@ -84,7 +84,7 @@ func (o Options) names() ([]string, error) {
 	return plugins, nil
 }
 
-// executables returns the names of the executables in a folder, and of symbolic links to some, sorted. A
+// executables returns the names of the executables in a directory, and of symbolic links to some, sorted. A
 // release also has text files.
 func executables(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
@@ -148,9 +148,9 @@ func checkConf(path string, content []byte) (err error) {
 	return err
 }
 
-// checkFolders returns an error if the target folders do not exist, or if the backup is one of the other
-// folders. With Create it makes the target folders.
-func (o Options) checkFolders() error {
+// checkDirectories returns an error if the target directories do not exist, or if the backup is one of the other
+// directories. With Create it makes the target directories.
+func (o Options) checkDirectories() error {
 	dirs := []string{o.To}
 	if o.ConfDir != "" {
 		dirs = append(dirs, o.ConfDir)
@@ -161,9 +161,9 @@ func (o Options) checkFolders() error {
 		case errors.Is(err, fs.ErrNotExist) && o.Create:
 			err = os.MkdirAll(dir, 0o755)
 		case errors.Is(err, fs.ErrNotExist):
-			err = fmt.Errorf("no folder %s: --create makes it", dir)
+			err = fmt.Errorf("no directory %s: --create makes it", dir)
 		case err == nil && !info.IsDir():
-			err = fmt.Errorf("%s is no folder", dir)
+			err = fmt.Errorf("%s is no directory", dir)
 		}
 		if err != nil {
 			return err
@@ -175,7 +175,7 @@ func (o Options) checkFolders() error {
 	}
 	for _, dir := range append(dirs, o.From) {
 		if info, err := os.Stat(dir); err == nil && os.SameFile(info, backup) {
-			return fmt.Errorf("the backup cannot be in %s itself: name another folder", dir)
+			return fmt.Errorf("the backup cannot be in %s itself: name another directory", dir)
 		}
 	}
 	return nil

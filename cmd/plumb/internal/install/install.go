@@ -1,4 +1,4 @@
-// Package install installs plugins and configurations into folders of a host in use, and restores what was
+// Package install installs plugins and configurations into directories of a host in use, and restores what was
 // there before. It replaces one file after the other, each with a rename, so that a complete one exists at
 // any time. It does not change containers.
 package install
@@ -13,18 +13,18 @@ import (
 
 // Options say what is installed or restored.
 type Options struct {
-	To      string   // the folder of the plugins
-	From    string   // the folder of the new plugins; empty is the folder of plumb's own executable
+	To      string   // the directory of the plugins
+	From    string   // the directory of the new plugins; empty is the directory of plumb's own executable
 	Only    []string // the names of the executables; empty is all that From has, without plumb itself
-	Backup  string   // the folder for what is replaced, or empty
+	Backup  string   // the directory for what is replaced, or empty
 	Create  bool     // make To and ConfDir if they do not exist
 	Confs   []string // files of configurations
-	ConfDir string   // the folder of the configurations
+	ConfDir string   // the directory of the configurations
 	// Timeout is how long one of the new plugins may take to print its version.
 	Timeout time.Duration
 }
 
-// confBackup is the folder in the backup that has the configurations.
+// confBackup is the directory in the backup that has the configurations.
 const confBackup = "net.d"
 
 // A Report says what was done.
@@ -74,13 +74,13 @@ func Install(ctx context.Context, o Options) (Report, error) {
 	if err != nil {
 		return report, err
 	}
-	if err := o.checkFolders(); err != nil {
+	if err := o.checkDirectories(); err != nil {
 		return report, err
 	}
-	if report.Executables, err = o.pluginFolder().install(ctx, plugins); err != nil {
+	if report.Executables, err = o.pluginDirectory().install(ctx, plugins); err != nil {
 		return report, err
 	}
-	if report.Configurations, err = o.confFolder().install(ctx, confs); err != nil {
+	if report.Configurations, err = o.confDirectory().install(ctx, confs); err != nil {
 		return report, err
 	}
 	return report, report.restartDaemon(ctx)
@@ -90,7 +90,7 @@ func Install(ctx context.Context, o Options) (Report, error) {
 // added stay: a container may need an added plugin for its DEL.
 func Restore(ctx context.Context, o Options) (Report, error) {
 	report := newReport()
-	if err := o.checkFolders(); err != nil {
+	if err := o.checkDirectories(); err != nil {
 		return report, err
 	}
 	if err := requireBackup(o); err != nil {
@@ -98,11 +98,11 @@ func Restore(ctx context.Context, o Options) (Report, error) {
 	}
 	var err error
 	if o.ConfDir != "" {
-		if report.Configurations, err = o.confFolder().restore(ctx); err != nil {
+		if report.Configurations, err = o.confDirectory().restore(ctx); err != nil {
 			return report, err
 		}
 	}
-	if report.Executables, err = o.pluginFolder().restore(ctx); err != nil {
+	if report.Executables, err = o.pluginDirectory().restore(ctx); err != nil {
 		return report, err
 	}
 	report.Advice = append(report.Advice, closeLocalnet)
@@ -117,18 +117,18 @@ func newReport() Report {
 	return Report{Executables: []File{}, Configurations: []File{}, Restarted: []string{}, Advice: []string{}}
 }
 
-func (o Options) pluginFolder() folder { return folder{o.To, o.Backup} }
+func (o Options) pluginDirectory() directory { return directory{o.To, o.Backup} }
 
-func (o Options) confFolder() folder {
+func (o Options) confDirectory() directory {
 	if o.Backup == "" {
-		return folder{o.ConfDir, ""}
+		return directory{o.ConfDir, ""}
 	}
-	return folder{o.ConfDir, filepath.Join(o.Backup, confBackup)}
+	return directory{o.ConfDir, filepath.Join(o.Backup, confBackup)}
 }
 
 // requireBackup returns an error if the backup has nothing to restore.
 func requireBackup(o Options) error {
-	for _, f := range []folder{o.pluginFolder(), o.confFolder()} {
+	for _, f := range []directory{o.pluginDirectory(), o.confDirectory()} {
 		files, added, err := f.backedUp()
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err

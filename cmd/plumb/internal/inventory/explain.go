@@ -13,7 +13,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// A Path has the hops of the packets from and to the container of an attachment.
+// A Path lists the hops of the packets from and to the container of an attachment.
 type Path struct {
 	Network     string `json:"network"`
 	ContainerID string `json:"container"`
@@ -22,7 +22,7 @@ type Path struct {
 	In          []Hop  `json:"in"`  // to the container
 }
 
-// A Hop is one thing that processes packets, such as an interface, a route or a rule, or the reason why they are lost.
+// A Hop is one object that processes packets, for example an interface, a route or a rule, or the reason why they are lost.
 type Hop struct {
 	Where string `json:"where"` // "container" or "host"
 	What  string `json:"what"`
@@ -34,15 +34,15 @@ const (
 	onHost      = "host"
 )
 
-// AddDamage adds a hop for each line of the error of a plugin's CHECK.
+// AddDamage adds a hop for each line of an error of CHECK.
 func (p *Path) AddDamage(plugin string, err error) {
 	for line := range strings.Lines(err.Error()) {
 		p.Out = append(p.Out, hop(onHost, "CHECK of %s: %s", plugin, strings.TrimSpace(line)))
 	}
 }
 
-// Find returns the attachments of the container whose ID is or begins with prefix, or of one of its interfaces.
-// If no container or more than one has the prefix, Find returns an error.
+// Find returns the attachments of the container whose ID is prefix or begins with it. If ifName is not empty, Find returns
+// only the attachments with this interface name. It returns an error if no container or several containers match.
 func (inv *Inventory) Find(prefix, ifName string) ([]*Attachment, error) {
 	var found []*Attachment
 	ids := map[string]bool{}
@@ -56,11 +56,11 @@ func (inv *Inventory) Find(prefix, ifName string) ([]*Attachment, error) {
 	}
 	switch {
 	case len(found) == 0 && ifName != "":
-		return nil, fmt.Errorf("no container whose ID begins with %q has an interface %q in a network of this host; plumb list shows all", prefix, ifName)
+		return nil, fmt.Errorf("no container whose ID begins with %q has an interface %q in a network of this host; plumb list shows all attachments", prefix, ifName)
 	case len(found) == 0:
-		return nil, fmt.Errorf("no container whose ID begins with %q is attached to a network of this host; plumb list shows all", prefix)
+		return nil, fmt.Errorf("no container whose ID begins with %q is attached to a network of this host; plumb list shows all attachments", prefix)
 	case len(ids) > 1:
-		return nil, fmt.Errorf("%d containers have IDs that begin with %q; give more of the ID", len(ids), prefix)
+		return nil, fmt.Errorf("the IDs of %d containers begin with %q; give more of the ID", len(ids), prefix)
 	}
 	return found, nil
 }
@@ -77,7 +77,7 @@ func (inv *Inventory) Explain(a *Attachment) (p *Path, err error) {
 		return nil, err
 	}
 	e := &explainer{inv: inv, a: a, host: c, path: &Path{a.Network, a.ContainerID, a.IfName, []Hop{}, []Hop{}}}
-	container := e.containerHops() // first: it sets the master
+	container := e.containerHops() // before interfaceHops, because it sets e.master
 	interfaces := e.interfaceHops()
 	e.out(append(container, interfaces...)...)
 	e.outgoing()
@@ -92,16 +92,15 @@ func (inv *Inventory) Explain(a *Attachment) (p *Path, err error) {
 
 // An explainer collects the hops of a path.
 type explainer struct {
-	inv  *Inventory
-	a    *Attachment
-	host *nl.Conn
-	path *Path
-	// master is the index of the master of the container's interface, if that has one.
-	master int
-	err    error // of what exists, but cannot be read
+	inv    *Inventory
+	a      *Attachment
+	host   *nl.Conn
+	path   *Path
+	master int   // the index of the master of the container's interface, or 0
+	err    error // the errors of objects that exist, but cannot be read
 }
 
-// exists reports whether err is nil. It keeps an error that says more than that something does not exist.
+// exists reports whether err is nil. It records the error unless that only says that an object does not exist.
 func (e *explainer) exists(err error) bool {
 	e.err = errors.Join(e.err, types.IgnoreNotExist(err))
 	return err == nil
@@ -110,13 +109,13 @@ func (e *explainer) exists(err error) bool {
 func (e *explainer) out(hops ...Hop) { e.path.Out = append(e.path.Out, hops...) }
 func (e *explainer) in(hops ...Hop)  { e.path.In = append(e.path.In, hops...) }
 
-// hop returns a hop with a text that is formatted as by fmt.Sprintf.
+// hop formats the text of a hop with fmt.Sprintf.
 func hop(where, format string, args ...any) Hop { return Hop{where, fmt.Sprintf(format, args...)} }
 
 // containerHops returns hops for the interface in the container, the rules for its addresses, and its routes.
 func (e *explainer) containerHops() []Hop {
 	if e.a.NetNS == "" {
-		return []Hop{hop(inContainer, "not shown: libcni's cache does not tell the container's namespace")}
+		return []Hop{hop(inContainer, "not shown: libcni's cache does not contain the container's namespace")}
 	}
 	h, err := ns.Open(e.a.NetNS, nil)
 	if err != nil {
@@ -124,7 +123,7 @@ func (e *explainer) containerHops() []Hop {
 	}
 	defer func() { _ = h.Close() }()
 	if !e.a.HasNamespace() {
-		return []Hop{hop(inContainer, "not shown: another process has the number of %s", e.a.NetNS)}
+		return []Hop{hop(inContainer, "not shown: another process has the PID in %s", e.a.NetNS)}
 	}
 	c, err := nl.Open(h)
 	if !e.exists(err) {
@@ -153,7 +152,7 @@ func (e *explainer) containerHops() []Hop {
 	return hops
 }
 
-// defaultText returns the route with the word default for 0.0.0.0/0 and ::/0.
+// defaultText returns the text of a route, with "default" instead of 0.0.0.0/0 and ::/0.
 func defaultText(r nl.Route) string {
 	text := r.String()
 	if r.Dst.Bits() == 0 {
@@ -177,7 +176,7 @@ func linkText(l nl.Link) string {
 	return fmt.Sprintf("%s, MTU %d", text, l.MTU)
 }
 
-// addrsText returns the addresses without link-local ones, and says if the kernel does not use one.
+// addrsText returns the addresses except link-local ones, and says which of them the kernel does not use.
 func addrsText(addrs []nl.Addr) string {
 	text := ""
 	for _, a := range addrs {
@@ -187,16 +186,16 @@ func addrsText(addrs []nl.Addr) string {
 		text += ", " + a.Prefix.String()
 		switch {
 		case a.Duplicate:
-			text += " (another host has it: not used)"
+			text += " (not used, because another host has it)"
 		case a.Tentative && !a.Optimistic:
-			text += " (not used yet: duplicate address detection runs)"
+			text += " (not used yet, because duplicate address detection is running)"
 		}
 	}
 	return text
 }
 
 // interfaceHops returns hops for the interfaces of the attachment on the host, in the order in which packets from the
-// container pass them: the host end with its rate limit, and its bridge; or the master.
+// container pass them. They are the host end with its rate limit and its bridge, or the master.
 func (e *explainer) interfaceHops() (hops []Hop) {
 	for _, t := range e.a.ResourcesOf(Link) {
 		l, err := e.host.Link(t.Name)
@@ -235,7 +234,7 @@ func onOff(b bool) string {
 	return "off"
 }
 
-// outgoing adds hops for what the host does with packets from the container: checks and masquerade.
+// outgoing adds hops for the checks and the masquerade of packets from the container.
 func (e *explainer) outgoing() {
 	for _, t := range e.a.ResourcesOf(Element) {
 		switch t.sub {
@@ -253,7 +252,7 @@ func (e *explainer) outgoing() {
 	e.out(e.iptablesHops()...)
 }
 
-// iptablesHops returns a hop that says how to list the rules of iptables, if the configuration asks for iptables.
+// iptablesHops returns a hop with the command that lists the iptables rules, if the configuration asks for iptables.
 func (e *explainer) iptablesHops() []Hop {
 	list := e.inv.network(e.a.Network).list
 	if e.a.cached != nil && e.a.cached.list != nil {
@@ -262,11 +261,11 @@ func (e *explainer) iptablesHops() []Hop {
 	if list == nil || !strings.Contains(string(list.Bytes), `"iptables"`) {
 		return nil
 	}
-	return []Hop{hop(onHost, "the configuration asks for rules of iptables, which are not shown: iptables-save | grep -e %s",
+	return []Hop{hop(onHost, "the configuration asks for iptables rules, which are not shown; to list them: iptables-save | grep -e %s",
 		types.Command(e.a.ContainerID))}
 }
 
-// incoming adds hops for what the host does with packets to the container: host ports, and the route.
+// incoming adds hops for the host ports and the route of packets to the container.
 func (e *explainer) incoming() {
 	ports := false
 	for _, t := range e.a.ResourcesOf(Element) {
@@ -280,7 +279,7 @@ func (e *explainer) incoming() {
 		e.in(hop(onHost, "Services of Kubernetes see these packets first (kube-proxy has the priority dstnat, host ports dstnat + 1)"))
 	}
 	if e.a.interfaceKeys().HasMaster() {
-		return // packets come through the master, without a route of the host
+		return // packets arrive at the master, without a route of the host
 	}
 	for _, text := range e.a.Addresses {
 		ip, err := netip.ParseAddr(text)
@@ -290,7 +289,7 @@ func (e *explainer) incoming() {
 		if l, err := e.host.LinkTo(ip); e.exists(err) {
 			e.in(hop(onHost, "route to %s through %s", ip, l.Name))
 		} else {
-			e.in(hop(onHost, "has no route to %s", ip))
+			e.in(hop(onHost, "no route to %s", ip))
 		}
 	}
 }

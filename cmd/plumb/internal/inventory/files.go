@@ -17,23 +17,23 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// A folderSet has paths of folders, each once.
-type folderSet []string
+// A pathSet is a list of directories without duplicates.
+type pathSet []string
 
-func (s *folderSet) add(dir string) {
+func (s *pathSet) add(dir string) {
 	if dir = filepath.Clean(dir); !slices.Contains(*s, dir) {
 		*s = append(*s, dir)
 	}
 }
 
-// readFiles reads reservations, records and leases, in the default folders and in those that a configuration
-// names.
+// readFiles reads reservations, records and leases in the default directories and in the directories that configurations
+// name.
 func (inv *Inventory) readFiles(p Places) {
-	pools := folderSet{filepath.Clean(p.DataDir)}
-	leases := folderSet{dhcpd.StoreOf(filepath.Join(p.RunDir, filepath.Base(dhcpd.DefaultSocket))).Dir}
-	records := map[string]*folderSet{}
+	pools := pathSet{filepath.Clean(p.DataDir)}
+	leases := pathSet{dhcpd.StoreOf(filepath.Join(p.RunDir, filepath.Base(dhcpd.DefaultSocket))).Dir}
+	records := map[string]*pathSet{}
 	for _, plugin := range []string{"tuning", "ipvlan", "host-device"} {
-		records[plugin] = &folderSet{filepath.Join(p.RunDir, plugin)}
+		records[plugin] = &pathSet{filepath.Join(p.RunDir, plugin)}
 	}
 	inv.eachPlugin(func(_, plugin string, keys Keys, ipam ipamKeys) {
 		if set := records[plugin]; set != nil && keys.DataDir != "" {
@@ -54,16 +54,16 @@ func (inv *Inventory) readFiles(p Places) {
 	}
 	for _, plugin := range []string{"ipvlan", "host-device"} {
 		for _, dir := range *records[plugin] {
-			inv.readRecords(plugin, dir, func(text types.Attachment, _ string) types.Attachment { return text })
+			inv.readRecords(plugin, dir, func(id types.Attachment, _ string) types.Attachment { return id })
 		}
 	}
-	ownerOfTuning := inv.tuningOwners() // the attachments that all other files name
+	ownerOfTuning := inv.tuningOwners() // must run after all other files are read
 	for _, dir := range *records["tuning"] {
 		inv.readRecords("tuning", dir, ownerOfTuning)
 	}
 }
 
-// readPools reads the reservations of all networks in one folder.
+// readPools reads the reservations of all networks in one directory.
 func (inv *Inventory) readPools(dataDir string) {
 	networks, err := pool.Networks(dataDir)
 	inv.unread(dataDir, err)
@@ -80,19 +80,19 @@ func (inv *Inventory) readPools(dataDir string) {
 	}
 }
 
-// ownerOfReservation returns the attachment of a reservation. A reservation without an interface belongs to
-// the only attachment of the container in the network, if there is one.
+// ownerOfReservation returns the attachment of a reservation. A reservation without an interface belongs to the container's
+// attachment in the network, if there is exactly one.
 func (inv *Inventory) ownerOfReservation(network string, r pool.Reservation) *Attachment {
 	id := types.Attachment{Network: network, ContainerID: r.ContainerID, IfName: r.IfName}
 	if r.IfName == "" && r.ContainerID != "" {
-		var of []types.Attachment
+		var matches []types.Attachment
 		for known := range inv.byID {
 			if known.Network == network && known.ContainerID == r.ContainerID {
-				of = append(of, known)
+				matches = append(matches, known)
 			}
 		}
-		if len(of) == 1 {
-			id = of[0]
+		if len(matches) == 1 {
+			id = matches[0]
 		}
 	}
 	return inv.attachment(id)
@@ -119,8 +119,8 @@ func (inv *Inventory) readLeases(dir string) {
 	})
 }
 
-// readRecords reads the records of a plugin. owner returns the owner of a file by what its content says of it, and
-// by its name without the ending.
+// readRecords reads the records of a plugin. owner returns the owner of a file from the file's content and its name
+// without the extension.
 func (inv *Inventory) readRecords(plugin, dir string, owner func(content types.Attachment, name string) types.Attachment) {
 	inv.eachFile(dir, ".json", func(path string, text []byte) {
 		var content types.Attachment
@@ -131,9 +131,8 @@ func (inv *Inventory) readRecords(plugin, dir string, owner func(content types.A
 	})
 }
 
-// tuningOwners returns the function owner for the files of tuning, whose names are "<container>_<interface>". Both
-// can contain an underscore: an attachment that is known comes first. The reference plugin does not write the
-// network.
+// tuningOwners returns the function owner for the files of tuning, whose names are "<container>_<interface>". Because both
+// may contain underscores, owner tries known attachments first. Files of the reference plugin do not contain the network.
 func (inv *Inventory) tuningOwners() func(content types.Attachment, name string) types.Attachment {
 	known := map[string][]types.Attachment{}
 	for id := range inv.byID {
@@ -152,7 +151,7 @@ func (inv *Inventory) tuningOwners() func(content types.Attachment, name string)
 	}
 }
 
-// eachFile calls use with each file of a folder that has this ending. It leaves out those that it cannot read.
+// eachFile calls use for each readable file with this extension in a directory.
 func (inv *Inventory) eachFile(dir, ending string, use func(path string, text []byte)) {
 	entries, err := os.ReadDir(dir)
 	inv.unread(dir, types.IgnoreNotExist(err))
@@ -170,7 +169,7 @@ func (inv *Inventory) eachFile(dir, ending string, use func(path string, text []
 	}
 }
 
-// compareAddresses compares the texts of addresses: IPv4 first.
+// compareAddresses orders the texts of addresses, IPv4 before IPv6.
 func compareAddresses(x, y string) int {
 	a, _ := netip.ParseAddr(x)
 	b, _ := netip.ParseAddr(y)

@@ -18,7 +18,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// A Plan says which attachments of dead containers a Collector deletes, and which it does not.
+// A Plan says which attachments a Collector deletes. It contains no attachments of containers that are in the list.
 type Plan struct {
 	Dead []*Attachment `json:"dead"`
 	Kept []WithReason  `json:"kept"`
@@ -27,7 +27,7 @@ type Plan struct {
 	live   LiveList
 }
 
-// A WithReason is an attachment of a container that is not in the list and is not deleted, and why.
+// A WithReason is an attachment that is kept or left although the list lacks its container, and the reason.
 type WithReason struct {
 	*Attachment
 	Reason string `json:"reason"`
@@ -36,17 +36,17 @@ type WithReason struct {
 
 // A Selection says which attachments of dead containers are deleted.
 type Selection struct {
-	Network string        // empty: all
-	MinAge  time.Duration // younger attachments are kept; zero: none
+	Network string        // empty selects all networks
+	MinAge  time.Duration // attachments that are younger than this, at the time of the list, are kept
 	Force   bool          // suspect containers count as dead
 }
 
-// NewPlan returns what is to be deleted. The inventory must have been read before the list: a container that
-// is newer than the inventory may be missing from the list, but it is not in the inventory either.
+// NewPlan returns the plan for an inventory and a list. Read the inventory before the list. A container that starts in
+// between may be missing from the list, but it is not in the inventory either.
 //
-// A container that is in the inventory can be newer than the list, too. So an attachment is kept if one of its
-// files was written later than MinAge before the list. If it has no file, but a link, it is kept: the namespace
-// of the container still exists. With a MinAge of zero, only those are kept that are newer than the list.
+// A container in the inventory can also be newer than the list, for example a list in a file. NewPlan therefore keeps an
+// attachment if one of its files was written later than MinAge before the list, or if it has a link but no file, so that
+// its age is unknown. With a MinAge of zero, NewPlan keeps only attachments that are newer than the list.
 func NewPlan(inv *Inventory, live LiveList, s Selection) (*Plan, error) {
 	if err := live.Check(inv); err != nil {
 		return nil, err
@@ -66,8 +66,8 @@ func NewPlan(inv *Inventory, live LiveList, s Selection) (*Plan, error) {
 	return p, nil
 }
 
-// judge returns whether the container of an attachment lives although the list lacks it, and the reason for which gc keeps
-// the attachment, or "" if gc deletes it.
+// judge returns whether the container of an attachment lives although the list lacks it, and why gc keeps the attachment. The
+// reason is "" if gc deletes the attachment.
 func (s Selection) judge(inv *Inventory, a *Attachment, live LiveList) (Life, string) {
 	life, why := inv.Judge(a, live)
 	kept := s.keepReason(inv.network(a.Network), a, live)
@@ -77,27 +77,27 @@ func (s Selection) judge(inv *Inventory, a *Attachment, live LiveList) (Life, st
 	case kept != "" || life == Dead || s.Force:
 		return life, kept
 	case inv.containers[a.ContainerID].netns == "":
-		why += "; if the runtime does not have the container any more: plumb gc --dead " + a.ContainerID
+		why += "; if the runtime no longer has the container: plumb gc --dead " + a.ContainerID
 	}
 	return life, why
 }
 
 // keepReason returns why an attachment is kept although its container may not live.
 func (s Selection) keepReason(n *Network, a *Attachment, live LiveList) string {
-	young := a.youngest.After(live.Made.Add(-s.MinAge))
+	young := a.youngest.After(live.Created.Add(-s.MinAge))
 	switch {
 	case live.Dead != nil && young:
 		return "it is younger than " + s.MinAge.String() + " (--min-age)"
 	case live.Dead != nil:
 		return ""
 	case n.DisableGC:
-		return "disableGC is set in " + cmp.Or(n.File, "the configuration") + ": others share the network"
+		return "disableGC is set in " + cmp.Or(n.File, "the configuration") + ", because other nodes or runtimes share the network"
 	case young && live.None:
 		return "it may be newer than the answer that no container lives (--min-age)"
 	case young:
 		return "it may be newer than the list of live containers (--min-age)"
 	case s.MinAge > 0 && a.youngest.IsZero() && len(a.ResourcesOf(Link)) > 0:
-		return "its interface exists, and its age is not known; --min-age 0 deletes it"
+		return "its interface exists, and its age is unknown; --min-age 0 deletes it"
 	}
 	return ""
 }
@@ -105,7 +105,7 @@ func (s Selection) keepReason(n *Network, a *Attachment, live LiveList) string {
 // A Report says what a Collector did.
 type Report struct {
 	Removed []*Attachment `json:"removed"` // with the resources that were removed
-	Left    []WithReason  `json:"left"`    // with the resources of dead containers that are still there
+	Left    []WithReason  `json:"left"`    // with the remaining resources of dead containers
 	Kept    []WithReason  `json:"kept"`
 	Errors  []string      `json:"errors"`
 }
@@ -113,17 +113,17 @@ type Report struct {
 // A Collector carries out a Plan.
 type Collector struct {
 	Places   Places
-	Network  string                           // the only network to collect; empty: all
-	Log      func(format string, args ...any) // gets a line for each network
-	Progress func(text string)                // gets a text before each DEL
+	Network  string                           // the only network to collect; empty selects all
+	Log      func(format string, args ...any) // prints a line for each network
+	Progress func(text string)                // shows a text before each DEL, and "" after the last
 }
 
-// Run deletes the attachments of the plan, and then lets the plugins of each network collect what names no
-// attachment (GC). It reports the difference between the inventory of the plan and that of the end. An error
-// says that nothing was done, or that the result cannot be read.
+// Run calls DEL for the attachments of the plan, and then GC for each network, so that the plugins remove what names no
+// attachment. It reports the difference between the inventories before and after. An error means that Run could not read
+// the inventory after.
 //
-// Each attachment is deleted by a DEL of its own, which concerns no other attachment. So no version of the
-// specification is too old, and an attachment that is being made meanwhile is not touched.
+// A DEL for each attachment works with all versions of the specification, and does not touch an attachment that is added
+// meanwhile.
 func (c *Collector) Run(ctx context.Context, p *Plan) (*Report, error) {
 	r := &Report{Removed: []*Attachment{}, Left: []WithReason{}, Kept: p.Kept, Errors: []string{}}
 	for _, n := range p.before.Networks {
@@ -131,7 +131,7 @@ func (c *Collector) Run(ctx context.Context, p *Plan) (*Report, error) {
 			continue
 		}
 		r.fail(n, c.delete(ctx, n, p))
-		if p.live.Dead == nil { // or else only what was named is removed
+		if p.live.Dead == nil { // --dead removes only the named containers
 			r.fail(n, c.sweep(ctx, n, p))
 		}
 	}
@@ -143,7 +143,7 @@ func (c *Collector) Run(ctx context.Context, p *Plan) (*Report, error) {
 	return r, nil
 }
 
-// fail records an error of a network. A nil error is none.
+// fail records an error of a network. It ignores a nil error.
 func (r *Report) fail(n *Network, err error) {
 	if err != nil {
 		r.Errors = append(r.Errors, fmt.Sprintf("network %s: %v", n.Name, err))
@@ -154,7 +154,7 @@ func (r *Report) fail(n *Network, err error) {
 func (c *Collector) delete(ctx context.Context, n *Network, p *Plan) error {
 	dead := slices.DeleteFunc(slices.Clone(p.Dead), func(a *Attachment) bool {
 		list, _ := a.delArguments(n)
-		return a.Network != n.Name || list == nil // Report.Left has those without a configuration
+		return a.Network != n.Name || list == nil // without a configuration, the attachment is in Report.Left
 	})
 	if len(dead) == 0 {
 		return nil
@@ -174,26 +174,26 @@ func (c *Collector) delete(ctx context.Context, n *Network, p *Plan) error {
 	return errors.Join(errs...)
 }
 
-// delArguments returns the configuration and the arguments of a DEL: those of the ADD, if libcni's cache has
+// delArguments returns the configuration and the arguments of a DEL, which are those of the ADD if libcni's cache contains
 // them. The configuration is nil if there is none.
 func (a *Attachment) delArguments(n *Network) (*libcni.NetworkConfigList, *libcni.RuntimeConf) {
 	if a.cached != nil {
 		list, _ := a.Added()
 		runtime := *a.cached.runtime
 		if a.namespaces != namespaceExists && pidIn(runtime.NetNS) != 0 {
-			runtime.NetNS = "" // or else the plugins could find the namespace of another container there
+			runtime.NetNS = "" // the path may be the namespace of another container now
 		}
 		return cmp.Or(list, n.list), &runtime
 	}
 	return n.list, &libcni.RuntimeConf{ContainerID: a.ContainerID, IfName: cmp.Or(a.IfName, "eth0")} // see CanDelete
 }
 
-// lockWait is how long sweep waits for the calls of plugins that run.
+// lockWait is how long sweep waits for running plugins.
 const lockWait = time.Minute
 
-// sweep calls GC for a network, with all attachments as valid ones but those of the plan. Plugins of plumb
-// that make or delete attachments wait meanwhile: they could make one after the valid ones are read, which GC
-// would then delete.
+// sweep calls GC for a network. The valid attachments are all except the dead ones of the plan. Meanwhile, plumb's plugins
+// wait before they add or delete attachments, because GC would delete an attachment that is added after sweep has read the
+// valid ones.
 func (c *Collector) sweep(ctx context.Context, n *Network, p *Plan) (err error) {
 	if n.list == nil || n.DisableGC {
 		return nil
@@ -217,8 +217,8 @@ func (c *Collector) sweep(ctx context.Context, n *Network, p *Plan) (err error) 
 	if now.partial {
 		return fmt.Errorf("no GC, because not all attachments can be read: %v", now.Errors)
 	}
-	// libcni would also call DEL for the attachments in its cache that are not valid: those whose DEL has just
-	// failed. DEL would wait for the lock.
+	// With its cache, libcni would also call DEL for attachments that are not valid, because their DEL has just failed. This
+	// DEL would wait for the lock.
 	noCache, err := os.MkdirTemp("", "plumb-gc-")
 	if err != nil {
 		return err
@@ -229,9 +229,8 @@ func (c *Collector) sweep(ctx context.Context, n *Network, p *Plan) (err error) 
 	return cni.GCNetworkList(ctx, n.list, &libcni.GCArgs{ValidAttachments: p.valid(now, n.Name)})
 }
 
-// valid returns the attachments of a network that GC must keep: all that the host has now, except the dead
-// ones. The live containers are among them with each interface name that the network has, because the owner of a
-// thing may not be known by its whole name.
+// valid returns the attachments of a network that GC must keep: the attachments that the host holds now, except the dead
+// ones. It adds each live container with each interface name of the network, because the name of an owner may be shortened.
 func (p *Plan) valid(now *Inventory, network string) []cnitypes.GCAttachment {
 	dead, valid, ifNames := types.Set{}, types.Set{}, map[string]bool{"eth0": true}
 	namespaces := map[string]bool{"": true} // of nerdctl, see runtimeID
@@ -264,7 +263,7 @@ func (p *Plan) valid(now *Inventory, network string) []cnitypes.GCAttachment {
 	return list
 }
 
-// compare sets what was removed, and what is left of the dead attachments.
+// compare sets Removed and Left from the inventories before and after.
 func (r *Report) compare(p *Plan, after *Inventory) {
 	dead := types.Set{}
 	for _, a := range p.Dead {
@@ -281,15 +280,15 @@ func (r *Report) compare(p *Plan, after *Inventory) {
 	}
 }
 
-// leftReason returns why an attachment of the network is still there.
+// leftReason returns why a dead attachment of the network is left.
 func leftReason(n *Network) string {
 	if n.list == nil {
 		return fmt.Sprintf("network %s has no configuration; run these commands:", n.Name)
 	}
-	return "its DEL failed, or did not find all; fix the cause and run gc again, or run these commands:"
+	return "its DEL failed or was incomplete; fix the cause and run gc again, or run these commands:"
 }
 
-// without returns the attachment with those of its resources that the other does not have. The other may be nil.
+// without returns a copy of the attachment with the resources that other lacks. other may be nil.
 func (a *Attachment) without(other *Attachment) *Attachment {
 	gone := *a
 	gone.Resources = []Resource{}

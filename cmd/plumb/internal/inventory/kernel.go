@@ -25,7 +25,7 @@ func (inv *Inventory) readKernel(host *ns.Handle) {
 	}
 }
 
-// readLinks reads the links that plumb made, and those that libcni's results name.
+// readLinks reads the links that plumb created, and the host ends that libcni's results name.
 func (inv *Inventory) readLinks(host *ns.Handle) error {
 	c, err := nl.Open(host)
 	if err != nil {
@@ -55,10 +55,10 @@ func (inv *Inventory) readLinks(host *ns.Handle) error {
 
 // ownerOfLink returns the attachment of a link, or nil if it has none.
 func (inv *Inventory) ownerOfLink(l nl.Link) *Attachment {
-	owner, made, complete := attach.ParseAlias(l)
-	if made {
+	owner, byPlumb, complete := attach.ParseAlias(l)
+	if byPlumb {
 		for id := range inv.byID {
-			if !complete && attach.LinkAlias(id) == l.Alias {
+			if !complete && attach.LinkAlias(id) == l.Alias { // a long alias ends with a hash
 				return inv.byID[id]
 			}
 		}
@@ -79,7 +79,7 @@ func (inv *Inventory) ownerOfLink(l nl.Link) *Attachment {
 	return nil
 }
 
-// readElements reads the elements of plumb's tables that name an owner.
+// readElements reads the elements of plumb's nftables tables that name an owner.
 func (inv *Inventory) readElements(host *ns.Handle) error {
 	c, err := nft.Open(host)
 	if err != nil {
@@ -106,8 +106,9 @@ func (inv *Inventory) readElements(host *ns.Handle) error {
 	return nil
 }
 
-// ownerOfElement returns the attachment that the comment of an element names, or nil if it names none. Without a comment,
-// which each element of plumb has, it is the attachment without names. Names that were too long for the comment end in a hash.
+// ownerOfElement returns the attachment that the comment of an element names, or nil if it names none. An element without
+// a comment, which plumb did not add, belongs to the attachment without names. In a comment, "~" and a hash replace the end
+// of a name that is too long.
 func (inv *Inventory) ownerOfElement(owners map[string]*Attachment, comment string) *Attachment {
 	if a := owners[comment]; a != nil {
 		return a
@@ -125,7 +126,7 @@ func (inv *Inventory) ownerOfElement(owners map[string]*Attachment, comment stri
 	return a
 }
 
-// elementResource returns the resource for an element.
+// elementResource returns an element as a resource.
 func elementResource(table nft.Table, set nft.Set, e nft.Element) Resource {
 	key := e.Key.Text(set.Key)
 	what := "set"
@@ -145,7 +146,7 @@ func elementResource(table nft.Table, set nft.Set, e nft.Element) Resource {
 	}
 }
 
-// addressIn returns the address of the container in an element of masquerade or of a host port.
+// addressIn returns the container address that a masquerade or host-port element contains, or "".
 func addressIn(set nft.Set, e nft.Element) string {
 	switch {
 	case isMasqueradeMap(strings.TrimSuffix(set.Name, claims.FormerSuffix)):
@@ -157,12 +158,12 @@ func addressIn(set nft.Set, e nft.Element) string {
 	return ""
 }
 
-// isMasqueradeMap reports whether the keys of the map are addresses that are masqueraded.
+// isMasqueradeMap reports whether the keys of the map are masqueraded addresses.
 func isMasqueradeMap(set string) bool {
 	return slices.ContainsFunc(nft.Families(), func(f nft.Family) bool { return set == tables.Masquerade(f) })
 }
 
-// isHostPortMap reports whether the elements of the map forward host ports to containers.
+// isHostPortMap reports whether the elements of the map are host ports with the containers' addresses.
 func isHostPortMap(set string) bool {
 	return slices.ContainsFunc(nft.Families(), func(f nft.Family) bool { return set == tables.HostPort(f) || set == tables.HostPortIP(f) })
 }

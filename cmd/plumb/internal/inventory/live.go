@@ -17,18 +17,18 @@ import (
 // A LiveList says which containers of the host live.
 type LiveList struct {
 	IDs map[string]bool
-	// Made is the earliest time at which the list can have been made. A container that started later may be missing.
-	Made time.Time
-	// None says that an operator has confirmed that no container with an attachment lives.
+	// Created is the earliest time at which the list can have been created. The list may lack a container that started later.
+	Created time.Time
+	// None means that the operator has confirmed that no container with an attachment lives.
 	None bool
-	// Dead contains the containers that the operator named as dead. If Dead is not nil, all other containers live, and IDs
-	// is not used.
+	// Dead contains the containers that the operator named as dead. If Dead is not nil, all other containers live, and lives
+	// ignores IDs.
 	Dead map[string]bool
 }
 
 // NewDead returns a list in which these containers are dead, and all other containers of the inventory live.
 func (inv *Inventory) NewDead(containerIDs []string) LiveList {
-	list := LiveList{Dead: map[string]bool{}, Made: inv.Time}
+	list := LiveList{Dead: map[string]bool{}, Created: inv.Time}
 	for _, id := range containerIDs {
 		list.Dead[id] = true
 	}
@@ -43,7 +43,7 @@ func (l LiveList) lives(containerID string) bool {
 	return l.IDs[containerID] || l.IDs[runtimeID(containerID)]
 }
 
-// isGiven reports whether the operator gave a list. The zero LiveList is none.
+// isGiven reports whether the operator gave a list. It is false for the zero LiveList.
 func (l LiveList) isGiven() bool { return l.IDs != nil || l.Dead != nil || l.None }
 
 // runtimeID returns the ID that a runtime prints for a container. nerdctl gives plugins the ID <namespace>-<id>, where
@@ -56,8 +56,8 @@ func runtimeID(containerID string) string {
 	return id
 }
 
-// ShortID returns the first 12 characters of a container ID, as the tables of crictl and podman show it. It keeps nerdctl's
-// namespace in front of them.
+// ShortID returns the first 12 characters of a container ID, like the tables of crictl and podman, and keeps nerdctl's
+// namespace before them.
 func ShortID(containerID string) string {
 	namespace := len(containerID) - len(runtimeID(containerID))
 	return containerID[:min(namespace+12, len(containerID))]
@@ -69,14 +69,15 @@ type Life string
 // The values of Life.
 const (
 	Alive   Life = "alive"
-	Suspect Life = "suspect" // nothing proves that the container lives or is dead. gc removes what belongs to it only with --force
+	Suspect Life = "suspect" // nothing proves that the container lives or is dead
 	Dead    Life = "dead"
 )
 
-// Judge returns whether the container of an attachment lives, and the reason. It uses the list and what the host holds. The
-// reason is empty if the container lives according to the list. Without a list, a container that has a result in libcni's
-// cache lives, unless the namespace that the result names is gone or belongs to another process. A container with a process
-// in its namespace lives, whatever the list says.
+// Judge returns whether the container of an attachment lives, and the reason. It uses the list and what the host holds:
+//   - A container lives if the list contains it. The reason is then empty.
+//   - A container with a process in its namespace lives, even if the list lacks it.
+//   - Without a list, a container with a result in libcni's cache lives, unless the namespace that the result names is gone or
+//     belongs to another process.
 func (inv *Inventory) Judge(a *Attachment, live LiveList) (Life, string) {
 	c := inv.containers[a.ContainerID]
 	switch {
@@ -91,25 +92,25 @@ func (inv *Inventory) Judge(a *Attachment, live LiveList) (Life, string) {
 	case c.hostEnd != "" && live.Dead == nil:
 		return Suspect, c.hostEnd + " is still there, so the container's namespace exists"
 	case live.isGiven():
-		return Dead, "the container is not in the list of live ones"
+		return Dead, "the container is not in the list of live containers"
 	case a.namespaces == namespaceReused:
-		return Suspect, "the process of " + a.NetNS + " began after its ADD, and is probably another one"
+		return Suspect, "the process of " + a.NetNS + " started after its ADD, and is probably another one"
 	case a.namespaces == namespaceGone && c.hostEnd == "":
 		return Dead, "its namespace " + a.NetNS + " does not exist"
 	}
 	return Suspect, "libcni's cache has no result of it"
 }
 
-// ErrNoneLive is the error for a list that contains no container of the host, most often because the program that
-// should have printed the list failed.
+// ErrNoneLive means that a list contains no container of the host, most often because the program that should print the list
+// failed.
 var ErrNoneLive = errors.New("no container with an attachment lives")
 
-// ReadLive reads a list of whole container IDs, separated by white space. The list in a regular file was made when the
-// file was written. A list from a pipe was made after begin.
+// ReadLive reads a list of whole container IDs, separated by white space. The list in a regular file was created when the
+// file was written, and a list from a pipe after begin.
 func ReadLive(file *os.File, begin time.Time) (LiveList, error) {
-	list := LiveList{IDs: map[string]bool{}, Made: begin}
+	list := LiveList{IDs: map[string]bool{}, Created: begin}
 	if info, err := file.Stat(); err == nil && info.Mode().IsRegular() {
-		list.Made = info.ModTime()
+		list.Created = info.ModTime()
 	}
 	text, err := io.ReadAll(bufio.NewReader(file))
 	for _, id := range strings.Fields(string(text)) {
@@ -123,7 +124,7 @@ func ReadLive(file *os.File, begin time.Time) (LiveList, error) {
 
 // LiveFromResults returns the list of the containers of which libcni's cache contains a result.
 func (inv *Inventory) LiveFromResults() LiveList {
-	list := LiveList{IDs: map[string]bool{}, Made: inv.Time}
+	list := LiveList{IDs: map[string]bool{}, Created: inv.Time}
 	for _, a := range inv.Attachments {
 		if a.cached != nil {
 			list.IDs[a.ContainerID] = true
@@ -132,9 +133,9 @@ func (inv *Inventory) LiveFromResults() LiveList {
 	return list
 }
 
-// Check returns an error if the list cannot be a list of the live containers of this host, because it contains an ID that
-// is shortened or in other case, or no ID of a container with an attachment. If None is set, Check returns nil. If Dead is
-// set, Check returns an error for a dead container for which the host holds nothing.
+// Check returns an error if the list cannot be a list of the live containers of this host, because an ID is shortened or
+// differs in case, or because no ID belongs to a container with an attachment. It returns nil if None is set. If Dead is set,
+// it returns an error for a dead container for which the host holds nothing.
 func (l LiveList) Check(inv *Inventory) error {
 	if l.None {
 		return nil
@@ -157,10 +158,10 @@ func (l LiveList) Check(inv *Inventory) error {
 		}
 		for id := range l.IDs {
 			if strings.EqualFold(a.ContainerID, id) {
-				return fmt.Errorf("the list has %s, which is the container ID %s in other case: give the IDs as the runtime writes them", id, a.ContainerID)
+				return fmt.Errorf("the list contains %s, which is the container ID %s in other case; give the IDs as the runtime prints them", id, a.ContainerID)
 			}
 			if strings.HasPrefix(a.ContainerID, id) || strings.HasPrefix(runtimeID(a.ContainerID), id) {
-				return fmt.Errorf("the list has %s, which is the beginning of the container ID %s: give whole IDs (--no-trunc)", id, a.ContainerID)
+				return fmt.Errorf("the list contains %s, which is the beginning of the container ID %s; give whole IDs (--no-trunc)", id, a.ContainerID)
 			}
 		}
 	}
@@ -176,7 +177,7 @@ func (l LiveList) checkDead(inv *Inventory) error {
 	for id := range l.Dead {
 		known := slices.ContainsFunc(inv.Attachments, func(a *Attachment) bool { return a.ContainerID == id && a.CanDelete() })
 		if !known {
-			return fmt.Errorf("this host holds nothing for a container %q; give its whole ID (plumb list --no-trunc)", id)
+			return fmt.Errorf("container %q: this host holds nothing for it; give the whole ID (plumb list --no-trunc)", id)
 		}
 	}
 	return nil

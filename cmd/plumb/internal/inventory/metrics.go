@@ -15,7 +15,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/statefile"
 )
 
-// A metric is a metric of Prometheus with the type gauge.
+// A metric is a Prometheus metric of the type gauge.
 type metric struct {
 	name, help string
 	samples    []sample
@@ -27,14 +27,14 @@ type sample struct {
 	value  string
 }
 
-// add adds a sample, unless the metric already has one with the same labels: Prometheus refuses a text with duplicates.
+// add adds a sample unless the metric already contains one with the same labels, because Prometheus rejects duplicates.
 func (m *metric) add(value string, labels ...string) {
 	if !slices.ContainsFunc(m.samples, func(s sample) bool { return slices.Equal(s.labels, labels) }) {
 		m.samples = append(m.samples, sample{labels, value})
 	}
 }
 
-// WriteMetrics writes the numbers of the inventory in the text format of Prometheus (version 0.0.4).
+// WriteMetrics writes the metrics of the inventory in the text format of Prometheus (version 0.0.4).
 func (inv *Inventory) WriteMetrics(w io.Writer) error {
 	for _, m := range append(inv.addressMetrics(), inv.attachmentMetrics()...) {
 		if len(m.samples) == 0 {
@@ -52,7 +52,7 @@ func (inv *Inventory) WriteMetrics(w io.Writer) error {
 	return nil
 }
 
-// labelText returns the labels in braces, with escaped values. It returns "" if there are no labels.
+// labelText returns the labels in braces, with escaped values, or "" without labels.
 func (s sample) labelText() string {
 	var parts []string
 	escape := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
@@ -65,8 +65,7 @@ func (s sample) labelText() string {
 	return "{" + strings.Join(parts, ",") + "}"
 }
 
-// attachmentMetrics returns the numbers of attachments, of host ports, of resources without an owner, and of parts of the
-// host that could not be read.
+// attachmentMetrics returns the metrics of attachments, host ports, resources without an owner, and read errors.
 func (inv *Inventory) attachmentMetrics() []*metric {
 	attachments := &metric{name: "plumb_attachments", help: "Attachments for which the host holds something."}
 	suspect := &metric{name: "plumb_attachments_suspect", help: "Attachments that may be leftovers, by reason; plumb list shows them."}
@@ -103,7 +102,7 @@ func (inv *Inventory) attachmentMetrics() []*metric {
 	return []*metric{attachments, suspect, ports, orphaned, readErrors}
 }
 
-// addressMetrics returns the numbers of addresses of the range sets in the configurations.
+// addressMetrics returns the metrics of the range sets in the configurations.
 func (inv *Inventory) addressMetrics() []*metric {
 	size := &metric{name: "plumb_addresses", help: "Addresses that can be allocated from a range set."}
 	reserved := &metric{name: "plumb_addresses_reserved", help: "Addresses of a range set that are reserved for an attachment on this host."}
@@ -112,7 +111,7 @@ func (inv *Inventory) addressMetrics() []*metric {
 	inv.eachConfiguredIPAM(func(network, plugin string, ipam json.RawMessage) {
 		dataDir, sets, err := pool.ParseIPAM(ipam)
 		if err != nil {
-			return // plumb doctor reports it
+			return // plumb doctor reports the error
 		}
 		state := readClusterLocalState(dataDir, network)
 		if plugin == clusterLocal {
@@ -136,8 +135,7 @@ func (inv *Inventory) addressMetrics() []*metric {
 
 const clusterLocal = "cluster-local"
 
-// eachConfiguredIPAM calls f for each plugin with the IPAM plugin host-local or cluster-local, in the configurations of
-// all networks, with the value of its key ipam.
+// eachConfiguredIPAM calls f with the key ipam of each plugin whose IPAM plugin is host-local or cluster-local.
 func (inv *Inventory) eachConfiguredIPAM(f func(network, plugin string, ipam json.RawMessage)) {
 	for _, n := range inv.Networks {
 		if n.list == nil {
@@ -151,7 +149,7 @@ func (inv *Inventory) eachConfiguredIPAM(f func(network, plugin string, ipam jso
 	}
 }
 
-// reservedIn returns the number of addresses of the set that are reserved in the folder of the network.
+// reservedIn returns the number of addresses of the set that are reserved for the network in dataDir.
 func (inv *Inventory) reservedIn(network, dataDir string, set pool.Set) int {
 	count := 0
 	for _, a := range inv.Attachments {
@@ -165,14 +163,14 @@ func (inv *Inventory) reservedIn(network, dataDir string, set pool.Set) int {
 	return count
 }
 
-// A clusterLocalState has the numbers in the state file of cluster-local.
+// A clusterLocalState contains the numbers from the state file of cluster-local.
 type clusterLocalState struct {
-	owned int                   // addresses that the host owns
-	free  map[netip.Addr]uint64 // addresses of a range set that no host owns, by the first address of the set
+	owned int                   // the number of addresses that this node owns
+	free  map[netip.Addr]uint64 // the number of addresses that no node owns, by the first address of the range set
 }
 
-// readClusterLocalState reads the file in which cluster-local records the addresses that the node owns. The page of
-// cluster-local describes the file. If the file does not exist or cannot be read, all numbers are 0.
+// readClusterLocalState reads the file in which cluster-local records the addresses of this node, which the page of
+// cluster-local describes. All numbers are 0 if the file does not exist or cannot be read.
 func readClusterLocalState(dataDir, network string) clusterLocalState {
 	s := clusterLocalState{free: map[netip.Addr]uint64{}}
 	text, _ := statefile.Read(filepath.Join(dataDir, ".plumb", ".owned", network))
@@ -198,7 +196,7 @@ func readClusterLocalState(dataDir, network string) clusterLocalState {
 func rangeText(s pool.Set) string {
 	var parts []string
 	for _, r := range s.Ranges {
-		parts = append(parts, r.First.String()+"-"+r.Last.String())
+		parts = append(parts, r.String())
 	}
 	return strings.Join(parts, ",")
 }

@@ -12,18 +12,18 @@ import (
 // A Network is a network that has a configuration, or for which the host holds something.
 type Network struct {
 	Name       string   `json:"name"`
-	File       string   `json:"file,omitempty"`       // of the configuration; empty: libcni's cache has it, or there is none
+	File       string   `json:"file,omitempty"`       // of the configuration; empty if the configuration is in libcni's cache or does not exist
 	CNIVersion string   `json:"cniVersion,omitempty"` // of the configuration
-	Plugins    []string `json:"plugins"`              // the types of the plugins, in their order
-	DisableGC  bool     `json:"disableGC,omitempty"`  // the configuration forbids GC, because others share the network
+	Plugins    []string `json:"plugins"`              // the types of the plugins, in order
+	DisableGC  bool     `json:"disableGC,omitempty"`  // other nodes or runtimes share the network
 
-	list *libcni.NetworkConfigList // nil: no configuration
+	list *libcni.NetworkConfigList // nil if there is no configuration
 }
 
-// List returns the configuration of the file, or else of libcni's cache. It is nil if there is none.
+// List returns the configuration from the file or else from libcni's cache, or nil.
 func (n *Network) List() *libcni.NetworkConfigList { return n.list }
 
-// readNetworks reads the configurations. If several have one name, the first counts, as for libcni.
+// readNetworks reads the configurations. Like libcni, it uses the first one of those with the same name.
 func (inv *Inventory) readNetworks(p Places) {
 	files, err := configurationFiles(p.ConfDir)
 	inv.unreadFile(p.ConfDir, err)
@@ -55,14 +55,14 @@ func (inv *Inventory) setCachedLists() {
 	}
 }
 
-// ListsBelow returns the lists in the directories below a directory of configurations, as nerdctl has one for each of its
-// namespaces. libcni itself reads files without a list there, which belong to lists.
+// ListsBelow returns the files *.conflist in the directories below a directory of configurations. nerdctl has such a directory
+// for each of its namespaces. libcni reads only files of single plugins there, as parts of lists.
 func ListsBelow(dir string) []string {
-	files, _ := filepath.Glob(filepath.Join(dir, "*", "*.conflist")) // it fails for a wrong pattern only
+	files, _ := filepath.Glob(filepath.Join(dir, "*", "*.conflist")) // the only error is a wrong pattern
 	return files
 }
 
-// setList sets what the configuration says.
+// setList sets the configuration and the fields that depend on it.
 func (n *Network) setList(list *libcni.NetworkConfigList) {
 	n.list, n.CNIVersion, n.DisableGC = list, list.CNIVersion, list.DisableGC
 	for _, p := range list.Plugins {
@@ -70,8 +70,8 @@ func (n *Network) setList(list *libcni.NetworkConfigList) {
 	}
 }
 
-// configurationFiles returns the files that libcni reads, in the order in which it looks for a network: lists
-// first, then single configurations. There are none if the folder does not exist.
+// configurationFiles returns the files that libcni reads, in the order in which it looks for a network: first lists, then
+// configurations of single plugins. It returns no files if the directory does not exist.
 func configurationFiles(dir string) ([]string, error) {
 	lists, err := libcni.ConfFiles(dir, []string{".conflist"})
 	if err != nil {
@@ -90,12 +90,12 @@ func ReadConfiguration(file string) (*libcni.NetworkConfigList, error) {
 		return nil, err
 	}
 	if filepath.Ext(file) == ".conflist" {
-		return libcni.NetworkConfFromFile(file) // it reads the folder with the name of the network, too
+		return libcni.NetworkConfFromFile(file) // this also reads the directory with the name of the network
 	}
 	return ListOf(text)
 }
 
-// ListOf returns a list with the configuration of a single plugin.
+// ListOf returns a list that contains only the plugin with this configuration.
 func ListOf(text []byte) (*libcni.NetworkConfigList, error) {
 	conf, err := libcni.NetworkPluginConfFromBytes(text)
 	if err != nil {
@@ -110,7 +110,7 @@ func ListOf(text []byte) (*libcni.NetworkConfigList, error) {
 	return libcni.NetworkConfFromBytes(list)
 }
 
-// listFromBytes decodes a list, or creates one from the configuration of a single plugin.
+// listFromBytes decodes a list or the configuration of a single plugin.
 func listFromBytes(text []byte) (*libcni.NetworkConfigList, error) {
 	if list, err := libcni.NetworkConfFromBytes(text); err == nil && len(list.Plugins) > 0 {
 		return list, nil
@@ -118,7 +118,7 @@ func listFromBytes(text []byte) (*libcni.NetworkConfigList, error) {
 	return ListOf(text)
 }
 
-// Keys are the keys of a plugin's configuration that tell where its files, addresses and interfaces are.
+// Keys are the keys of a plugin's configuration that determine its files, addresses and interfaces.
 type Keys struct {
 	Type             string          `json:"type"`
 	DataDir          string          `json:"dataDir"`
@@ -133,7 +133,7 @@ type Keys struct {
 	VLANID           int             `json:"vlanId"`
 }
 
-// KeysOf returns the keys of a configuration. Those with a value of a wrong type are zero: the plugin refuses it, too.
+// KeysOf returns the keys of a configuration. A key whose value has a wrong type, which the plugin rejects, is zero.
 func KeysOf(p *libcni.PluginConfig) (k Keys) {
 	_ = json.Unmarshal(p.Bytes, &k)
 	k.Type, k.IPAMType = p.Network.Type, p.Network.IPAM.Type
@@ -148,13 +148,13 @@ func (k Keys) BridgeName() string {
 	return cmp.Or(k.Bridge, "cni0")
 }
 
-// HasMaster reports whether the plugin creates the interface on a master that is on the host.
+// HasMaster reports whether the plugin creates the interface on a master on the host.
 func (k Keys) HasMaster() bool {
 	return slices.Contains([]string{"macvlan", "ipvlan", "vlan"}, k.Type) && !k.LinkInContainer
 }
 
-// interfaceKeys returns the keys of the first plugin but loopback, which created the interface. They are zero if libcni's
-// cache does not contain the configuration of the ADD.
+// interfaceKeys returns the keys of the plugin that created the interface, which is the first one except loopback. They are
+// zero if libcni's cache does not contain the configuration of the ADD.
 func (a *Attachment) interfaceKeys() Keys {
 	list, _ := a.Added()
 	if list == nil {
@@ -168,7 +168,7 @@ func (a *Attachment) interfaceKeys() Keys {
 	return Keys{}
 }
 
-// Uplink returns the interface of the host that is on the L2 segment of the attachment, the bridge or the master, or "".
+// Uplink returns the bridge or the master of the attachment, which is on the attachment's L2 segment, or "".
 func (a *Attachment) Uplink() string {
 	k := a.interfaceKeys()
 	if k.HasMaster() {
@@ -177,14 +177,13 @@ func (a *Attachment) Uplink() string {
 	return k.BridgeName()
 }
 
-// ipamKeys are the keys of ipam that say where an IPAM plugin keeps files.
+// ipamKeys are the keys of ipam that determine the directories of an IPAM plugin.
 type ipamKeys struct {
 	DataDir          string `json:"dataDir"`
 	DaemonSocketPath string `json:"daemonSocketPath"`
 }
 
-// eachPlugin calls f with the keys of each plugin of each configuration: those in the folder, and those that
-// libcni's cache has.
+// eachPlugin calls f with the keys of each plugin of each configuration, in the directory and in libcni's cache.
 func (inv *Inventory) eachPlugin(f func(network, plugin string, keys Keys, ipam ipamKeys)) {
 	each := func(list *libcni.NetworkConfigList) {
 		for _, p := range list.Plugins {

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Open opens a regular file for reading. It follows symbolic links, and does not wait at a named pipe: everything that
-// plumb finds in a folder is opened by it.
+// Open opens a regular file for reading. It follows symbolic links. Use it for all files that plumb finds in a directory,
+// because it does not block on a named pipe.
 func Open(path string) (*os.File, error) {
 	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -22,7 +22,7 @@ func Open(path string) (*os.File, error) {
 	return file, nil
 }
 
-// ReadFile returns the content of a file that Open opens.
+// ReadFile reads a file that it opens with Open.
 func ReadFile(path string) ([]byte, error) {
 	file, err := Open(path)
 	if err != nil {

@@ -27,12 +27,12 @@ const (
 	namespaceReused // the path is /proc/PID/ns/net, and a process that started after the ADD has the PID
 )
 
-// stateOf returns whether the namespace with which an ADD was called at that time still exists. Without a path, or if the
-// directory of the path is not visible to this process, for example in a container, it is not known.
+// stateOf returns whether the namespace of an ADD still exists. added is the time of the ADD. The state is unknown without a
+// path, or if this process does not see the directory of the path, for example in a container.
 //
-// A path below /proc ends with its process, and another process can get the PID. The container's process is not in the
-// host's namespace, and it started before the ADD. If the clock was set forward since, a process seems to have started
-// later than it did.
+// A path below /proc disappears with its process, and another process can get the PID. stateOf recognizes the container's
+// process, because that is not in the host's namespace and started before the ADD. If the clock was set forward since, a
+// process seems to have started later than it did.
 func stateOf(netns string, added time.Time, host *ns.Handle) namespaceState {
 	if netns == "" {
 		return namespaceUnknown
@@ -52,7 +52,7 @@ func stateOf(netns string, added time.Time, host *ns.Handle) namespaceState {
 		return namespaceReused
 	case err == nil:
 		return namespaceExists
-	case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, ns.ErrNotNamespace), // a file that was left after the unmount
+	case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, ns.ErrNotNamespace), // the file of a mount point remains after the unmount
 		pid == 0 && dirErr != nil, pid != 0 && !seesAllProcesses():
 		return namespaceUnknown
 	}
@@ -67,48 +67,48 @@ func pidIn(path string) int {
 	return pid
 }
 
-// seesAllProcesses reports whether this process is in the first PID namespace, whose number is PROC_PID_INIT_INO of the
-// kernel. In another one, for example in a container, /proc lacks processes of the host.
+// seesAllProcesses reports whether this process is in the initial PID namespace, whose inode number is the kernel's
+// PROC_PID_INIT_INO. In another one, for example in a container, /proc lacks processes of the host.
 func seesAllProcesses() bool {
 	own, err := os.Readlink("/proc/self/ns/pid")
 	return err == nil && own == "pid:[4026531836]"
 }
 
-// startOf returns when a process began, or the zero time if that is not known.
+// startOf returns when a process started, or the zero time if that is unknown.
 func startOf(pid int) time.Time {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	_, rest, _ := strings.Cut(string(text[max(strings.LastIndexByte(string(text), ')'), 0):]), ") ")
-	fields := strings.Fields(rest) // from the third one on, see proc_pid_stat(5)
+	fields := strings.Fields(rest) // from the third field on, see proc_pid_stat(5)
 	var up unix.Timespec
 	if err != nil || len(fields) < 20 || unix.ClockGettime(unix.CLOCK_BOOTTIME, &up) != nil {
 		return time.Time{}
 	}
-	ticks, err := strconv.ParseInt(fields[19], 10, 64) // starttime, of which Linux has 100 per second for programs
+	ticks, err := strconv.ParseInt(fields[19], 10, 64) // starttime, in units of USER_HZ, which is 100
 	if err != nil {
 		return time.Time{}
 	}
 	return time.Now().Add(time.Duration(ticks)*time.Second/100 - time.Duration(up.Nano()))
 }
 
-// A container is what the host shows of a container, by all of its attachments.
+// A container is what the host shows of a container, by all its attachments.
 type container struct {
 	netns   string // the path of a namespace that exists
 	hostEnd string // the host end of a veth pair, which exists as long as the namespace of the container
-	process int    // a process in the namespace; zero: none was seen
+	process int    // a process in the namespace, or 0
 }
 
-// A namespaceID is the number of a namespace.
+// A namespaceID identifies a namespace (namespaces(7)).
 type namespaceID struct{ dev, inode uint64 }
 
-// namespaceAt returns the number of the namespace at a path, or false if there is none.
+// namespaceAt returns the ID of the namespace at a path, or false if there is none.
 func namespaceAt(path string) (namespaceID, bool) {
 	var st unix.Stat_t
 	err := unix.Stat(path, &st)
 	return namespaceID{uint64(st.Dev), st.Ino}, err == nil
 }
 
-// processes returns one process for each network namespace in which /proc shows one, except the host's namespace. In a PID
-// namespace below the host's, /proc shows only some processes, so a namespace without one does not prove that its container is gone.
+// processes returns one process for each network namespace, except the host's. If this process is not in the host's PID
+// namespace, /proc shows only some processes. A namespace without a process therefore does not prove that its container is gone.
 func processes() (map[namespaceID]int, error) {
 	entries, err := os.ReadDir("/proc")
 	all := map[namespaceID]int{}
@@ -124,7 +124,7 @@ func processes() (map[namespaceID]int, error) {
 	return all, err
 }
 
-// findContainers sets what the host shows of each container.
+// findContainers sets inv.containers.
 func (inv *Inventory) findContainers(host *ns.Handle) error {
 	all, err := processes()
 	for _, a := range inv.Attachments {
@@ -143,9 +143,9 @@ func (inv *Inventory) findContainers(host *ns.Handle) error {
 	return errors.Join(err, inv.findByLinks(host, all))
 }
 
-// findByLinks sets the processes of containers of which no namespace is known: they are in the namespace of the other
-// end of the host end, or of an interface whose alias or alternative name is that of the attachment. It opens each
-// namespace once and one at a time, because a host may have hundreds of containers.
+// findByLinks sets the processes of containers whose namespace is unknown. They are in the namespace of the host end's peer,
+// or of an interface whose alias or alternative name names the attachment. findByLinks opens each namespace once and one
+// at a time, because a host may have hundreds of containers.
 func (inv *Inventory) findByLinks(host *ns.Handle, processes map[namespaceID]int) error {
 	c, err := nl.Open(host)
 	if err != nil {
@@ -176,8 +176,8 @@ func (inv *Inventory) findByLinks(host *ns.Handle, processes map[namespaceID]int
 	return nil
 }
 
-// findByMarks sets the process of the containers that have an interface in its namespace, which names the attachment,
-// and of which neither a namespace nor a host end is known. A namespace that cannot be read names none.
+// findByMarks sets pid as the process of each container whose namespace and host end are unknown, if an interface in the
+// process's namespace names an attachment of the container. It skips a namespace that it cannot read.
 func (inv *Inventory) findByMarks(h *ns.Handle, pid int) {
 	var links []nl.Link
 	for _, a := range inv.Attachments {
@@ -193,8 +193,8 @@ func (inv *Inventory) findByMarks(h *ns.Handle, pid int) {
 			links, _ = c.Links()
 		}
 		marks := func(l nl.Link) bool {
-			owner, made, _ := attach.ParseAlias(l)
-			return made && owner.ContainerID == a.ContainerID || l.Alias == attach.LinkAlias(a.ID()) || attach.HasAltName(l, a.ID())
+			owner, byPlumb, _ := attach.ParseAlias(l)
+			return byPlumb && owner.ContainerID == a.ContainerID || l.Alias == attach.LinkAlias(a.ID()) || attach.HasAltName(l, a.ID())
 		}
 		if slices.ContainsFunc(links, marks) {
 			found.process = pid

@@ -12,16 +12,16 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// A cachedAttachment is what libcni's cache has of an attachment.
+// A cachedAttachment is what libcni's cache contains about an attachment.
 type cachedAttachment struct {
 	runtime    *libcni.RuntimeConf
-	list       *libcni.NetworkConfigList // the configuration of the ADD; nil: it cannot be read
+	list       *libcni.NetworkConfigList // the configuration of the ADD, or nil if it cannot be read
 	addresses  []string
 	interfaces []cachedInterface
 }
 
-// Added returns the configuration and the arguments of the ADD, as libcni's cache has them. The configuration is nil if
-// the cache has none.
+// Added returns the configuration and the arguments of the ADD from libcni's cache. Both are nil if the cache does not
+// contain the configuration.
 func (a *Attachment) Added() (*libcni.NetworkConfigList, *libcni.RuntimeConf) {
 	if a.cached == nil || a.cached.list == nil || len(a.cached.list.Plugins) == 0 {
 		return nil, nil
@@ -29,7 +29,7 @@ func (a *Attachment) Added() (*libcni.NetworkConfigList, *libcni.RuntimeConf) {
 	return a.cached.list, a.cached.runtime
 }
 
-// ResultPath returns the path of the attachment's file in libcni's cache, or "" if there is none.
+// ResultPath returns the path of the attachment's file in libcni's cache, or "".
 func (a *Attachment) ResultPath() string {
 	for _, r := range a.ResourcesOf(Result) {
 		return r.Where
@@ -56,13 +56,13 @@ type cachedFile struct {
 	Result         json.RawMessage `json:"result"`
 }
 
-// readResults reads libcni's caches and the caches below them, such as /var/lib/cni/multus. libcni.CNIConfig.GetCachedAttachments
-// returns neither the results nor the files.
+// readResults reads libcni's caches and the caches below them, such as /var/lib/cni/multus. It does not use
+// libcni.CNIConfig.GetCachedAttachments, which returns neither the results nor the paths of the files.
 func (inv *Inventory) readResults(p Places, host *ns.Handle) {
-	var dirs folderSet
+	var dirs pathSet
 	for _, cache := range p.CacheDirs {
 		dirs.add(filepath.Join(cache, "results"))
-		below, _ := filepath.Glob(filepath.Join(cache, "*", "results")) // it fails for a wrong pattern only
+		below, _ := filepath.Glob(filepath.Join(cache, "*", "results")) // the only error is a wrong pattern
 		for _, dir := range below {
 			dirs.add(dir)
 		}
@@ -85,7 +85,7 @@ func (inv *Inventory) readCache(dir string, host *ns.Handle) {
 		}
 		var f cachedFile
 		if json.Unmarshal(text, &f) != nil || f.Kind != libcni.CNICacheV1 {
-			continue // libcni ignores it, too
+			continue // libcni ignores such a file as well
 		}
 		a := inv.attachment(types.Attachment{Network: f.NetworkName, ContainerID: f.ContainerID, IfName: f.IfName})
 		a.cached, a.NetNS = f.attachment(), f.NetNS
@@ -95,7 +95,7 @@ func (inv *Inventory) readCache(dir string, host *ns.Handle) {
 	}
 }
 
-// attachment returns what the file says.
+// attachment returns the content of the file.
 func (f cachedFile) attachment() *cachedAttachment {
 	c := &cachedAttachment{runtime: &libcni.RuntimeConf{
 		ContainerID: f.ContainerID, NetNS: f.NetNS, IfName: f.IfName, Args: f.CniArgs, CapabilityArgs: f.CapabilityArgs,
@@ -109,11 +109,11 @@ func (f cachedFile) attachment() *cachedAttachment {
 			Address string `json:"address"`
 		} `json:"ips"`
 	}
-	_ = json.Unmarshal(f.Result, &result) // results before 0.3.0 have another form
+	_ = json.Unmarshal(f.Result, &result) // results before 0.3.0 have another format, and no interfaces
 	c.interfaces = result.Interfaces
 	for _, ip := range result.IPs {
-		// Plugins before the one that made the interface may have returned the addresses of loopback. Plugins after it may
-		// have returned an address again, for a virtual machine.
+		// The list may contain loopback addresses from a plugin earlier in the chain, and an address twice if a later plugin
+		// returned it again for a virtual machine.
 		prefix, err := netip.ParsePrefix(ip.Address)
 		if text := prefix.Addr().String(); err == nil && !prefix.Addr().IsLoopback() && !slices.Contains(c.addresses, text) {
 			c.addresses = append(c.addresses, text)
@@ -122,7 +122,7 @@ func (f cachedFile) attachment() *cachedAttachment {
 	return c
 }
 
-// fileResource returns the resource for a file.
+// fileResource returns a file as a resource.
 func fileResource(k Kind, name, path string) Resource {
 	t := Resource{Kind: k, Name: name, Where: path, Remove: types.Command("rm", path)}
 	if info, err := os.Lstat(path); err == nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/plumb-cni/plumb/pkg/tables"
 )
 
-// Summary returns what the host holds for the attachment, in a line: links with their bridge, masquerade,
-// the number of host ports, records, and the reason why it is suspect.
+// Summary returns in one line what the host holds for the attachment: links with their bridge, masquerade, the number of
+// host ports, records, and the reason why the attachment is suspect.
 func (a *Attachment) Summary() string {
 	var parts []string
 	add := func(part string) {
@@ -40,7 +40,7 @@ func (a *Attachment) Summary() string {
 	return strings.Join(parts, ", ")
 }
 
-// hostPorts returns the number of host ports. Those of both families count once.
+// hostPorts returns the number of host ports. A port of both IP versions counts once.
 func (a *Attachment) hostPorts() string {
 	ports := map[string]bool{}
 	for _, t := range a.Resources {
@@ -54,8 +54,8 @@ func (a *Attachment) hostPorts() string {
 	return fmt.Sprintf("%d host ports", len(ports))
 }
 
-// inContainer returns the kind of the interface that is in the container only, by the plugin that made it. An
-// interface of bridge or ptp should have a host end. inContainer is empty if the container is gone.
+// inContainer describes an interface that exists only in the container, by the plugin that created it, or says that bridge's
+// or ptp's host end is missing. It returns "" if the container is gone.
 func (a *Attachment) inContainer() string {
 	made := a.interfaceKeys().Type
 	switch {
@@ -67,8 +67,7 @@ func (a *Attachment) inContainer() string {
 	return "(" + made + " in the container)"
 }
 
-// summaryOfSet returns the word for the elements of a set. It is empty for sets that say nothing more than
-// another set does.
+// summaryOfSet returns the word for the elements of a set, or "" if another set already shows the same feature.
 func summaryOfSet(set string) string {
 	switch {
 	case isMasqueradeMap(set):

@@ -55,7 +55,7 @@ type Schema struct {
 
 // Names returns the names of all schemas, sorted: the plugins, and ConfList.
 func Names() []string {
-	entries, _ := files.ReadDir(".") // an embedded folder can always be read
+	entries, _ := files.ReadDir(".") // an embedded directory can always be read
 	var names []string
 	for _, e := range entries {
 		names = append(names, strings.TrimSuffix(e.Name(), Suffix))

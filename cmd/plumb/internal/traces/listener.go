@@ -44,7 +44,7 @@ type Listener struct {
 	file *os.File
 }
 
-// Listen makes the pipe and its folder, and opens the pipe. It also opens a pipe that a killed listener has
+// Listen makes the pipe and its directory, and opens the pipe. It also opens a pipe that a killed listener has
 // left. If another Listener reads the pipe, the error is ErrBusy.
 func Listen(path string) (*Listener, error) {
 	l := &Listener{path: path}
@@ -64,10 +64,10 @@ func Listen(path string) (*Listener, error) {
 }
 
 // open tries once to make, open and lock the pipe. The error matches fs.ErrNotExist if another listener
-// removed the pipe or its folder meanwhile.
+// removed the pipe or its directory meanwhile.
 func (l *Listener) open() error {
 	if err := os.Mkdir(filepath.Dir(l.path), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("make folder: %v", err) // without %w: if the parent folder is missing, Listen must not try again
+		return fmt.Errorf("make directory: %v", err) // without %w: if the parent directory is missing, Listen must not try again
 	}
 	if err := unix.Mkfifo(l.path, 0o600); err != nil && !errors.Is(err, unix.EEXIST) {
 		return err
@@ -75,7 +75,7 @@ func (l *Listener) open() error {
 	// O_RDWR: the listener is also a writer, so that Read does not return io.EOF when the last plugin has ended.
 	fd, err := unix.Open(l.path, unix.O_RDWR|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	switch {
-	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.EISDIR), errors.Is(err, unix.ENXIO): // a symbolic link, a folder, a socket
+	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.EISDIR), errors.Is(err, unix.ENXIO): // a symbolic link, a directory, a socket
 		return errNotPipe
 	case err != nil:
 		return err
@@ -113,10 +113,10 @@ func (l *Listener) lock(fd int) error {
 	return unix.Fchmod(fd, 0o600)
 }
 
-// Close removes the pipe, and its folder unless that has other files. Plugins that run drop their records.
+// Close removes the pipe, and its directory unless that has other files. Plugins that run drop their records.
 func (l *Listener) Close() error {
 	err := os.Remove(l.path)            // before l.file is closed, which releases the lock: later, the pipe could be another listener's
-	_ = os.Remove(filepath.Dir(l.path)) // fails if the folder has other files
+	_ = os.Remove(filepath.Dir(l.path)) // fails if the directory has other files
 	return errors.Join(err, l.file.Close())
 }
 

@@ -41,7 +41,7 @@ func TestListenMakesAPipeForRootAlone(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := os.Lstat(filepath.Dir(path)); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the folder after Close: %v", err)
+		t.Errorf("the directory after Close: %v", err)
 	}
 }
 
@@ -69,8 +69,8 @@ func TestListenTakesOverThePipeOfAKilledListener(t *testing.T) {
 	}
 }
 
-// TestListenFailsIfTheFolderIsADanglingLink: mkdir says that it exists, and mkfifo that it does not.
-func TestListenFailsIfTheFolderIsADanglingLink(t *testing.T) {
+// TestListenFailsIfTheDirectoryIsADanglingLink: mkdir says that it exists, and mkfifo that it does not.
+func TestListenFailsIfTheDirectoryIsADanglingLink(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.Symlink(dir+"/missing", dir+"/link"); err != nil {
 		t.Fatal(err)

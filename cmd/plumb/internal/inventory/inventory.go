@@ -1,9 +1,9 @@
-// Package inventory reads what the container networks of this host hold: the resources that plugins made for
-// attachments, the configurations of networks, and the results that libcni keeps. It also removes the
+// Package inventory reads what the container networks of this host hold: the resources that plugins created for
+// attachments, the configurations of networks, and the results in libcni's cache. It also removes the
 // resources of containers that no longer exist (Collector).
 //
-// Reading changes nothing, and takes no lock. A plugin that runs at the same time may add or remove
-// something meanwhile.
+// Reading changes nothing and takes no lock. A plugin that runs at the same time may add or remove
+// resources meanwhile.
 package inventory
 
 import (
@@ -19,13 +19,13 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// Places says where to look.
+// Places contains the directories to read.
 type Places struct {
-	ConfDir    string   // the folder of the networks' configurations
-	PluginPath []string // the folders of the plugins' executables
-	CacheDirs  []string // libcni's caches, which contain a directory results, or directories with one
-	DataDir    string   // the folder of reservations for which no configuration names another one
-	RunDir     string   // the folder in which plugins keep what a reboot ends: /run/cni
+	ConfDir    string   // of the network configurations
+	PluginPath []string // CNI_PATH
+	CacheDirs  []string // libcni's caches: directories that contain a directory results, directly or one level below
+	DataDir    string   // the default directory of reservations
+	RunDir     string   // of the files that plugins lose at a reboot: /run/cni
 }
 
 // A Kind is a kind of Resource.
@@ -33,12 +33,12 @@ type Kind string
 
 // The kinds of resources.
 const (
-	Reservation Kind = "reservation" // a file of host-local or cluster-local, which reserves one address
+	Reservation Kind = "reservation" // a file of host-local or cluster-local that reserves one address
 	Link        Kind = "link"        // an interface on the host, such as the host end of a veth pair
-	Element     Kind = "element"     // an element of a set or map of nftables
-	Record      Kind = "record"      // a file of tuning, ipvlan or host-device, from which DEL restores
+	Element     Kind = "element"     // an element of an nftables set or map
+	Record      Kind = "record"      // a file of tuning, ipvlan or host-device with the state that DEL restores
 	Lease       Kind = "lease"       // a file of the DHCP daemon
-	Result      Kind = "result"      // a file of libcni's cache: the ADD of the whole chain succeeded
+	Result      Kind = "result"      // a file of libcni's cache, which exists if the ADD of the whole chain succeeded
 )
 
 // A Resource is one object on the host that belongs to an attachment.
@@ -46,27 +46,27 @@ type Resource struct {
 	Kind  Kind   `json:"kind"`
 	Name  string `json:"name"`  // the address, the interface, the key of the element, the plugin of a record, or libcni
 	Where string `json:"where"` // the path of the file, the bridge of the interface, or the table and the map
-	// Address is the address of a reservation or lease, or one that is masqueraded, or to which a host port leads.
+	// Address is the reserved, leased or masqueraded address, or the target of a host port.
 	Address string `json:"address,omitempty"`
-	// Value is to what the element of a map leads: a value, or "jump" and a chain.
+	// Value is the value of a map element, or "jump" and a chain.
 	Value  string     `json:"value,omitempty"`
-	Since  *time.Time `json:"since,omitempty"` // when the file was written; only files have it
-	Remove string     `json:"remove"`          // the command that removes the resource alone, if nothing else helps
+	Since  *time.Time `json:"since,omitempty"` // when the file was written; nil if the resource is not a file
+	Remove string     `json:"remove"`          // the command that removes only this resource, as a last resort
 
-	sub string // of an element: the name of the set; of a link: its kind
+	sub string // the set of an element, or the kind of a link
 }
 
 // An Attachment is one interface of one container in one network, and what the host holds for it.
 type Attachment struct {
-	Network     string `json:"network"`   // empty: not known
-	ContainerID string `json:"container"` // empty: not known
-	IfName      string `json:"ifName"`    // empty: not known
-	// Incomplete says that one of the names is missing or shortened, because the resources do not have more.
+	Network     string `json:"network"`   // empty if unknown
+	ContainerID string `json:"container"` // empty if unknown
+	IfName      string `json:"ifName"`    // empty if unknown
+	// Incomplete says that one of the names is missing or shortened, because the resources do not contain the whole name.
 	Incomplete bool       `json:"incomplete,omitempty"`
-	Addresses  []string   `json:"addresses"`       // those of libcni's result, or else those of the resources
-	NetNS      string     `json:"netns,omitempty"` // the path of the container's namespace, as libcni's cache has it
+	Addresses  []string   `json:"addresses"`       // from libcni's result or, without a result, from the resources
+	NetNS      string     `json:"netns,omitempty"` // the path of the container's namespace, from libcni's cache
 	Resources  []Resource `json:"resources"`
-	Reason     string     `json:"reason,omitempty"` // why the attachment may be a leftover; empty: nothing speaks for that
+	Reason     string     `json:"reason,omitempty"` // why the attachment may be a leftover; empty if it is not suspect
 	cached     *cachedAttachment
 	oldest     time.Time
 	youngest   time.Time
@@ -78,9 +78,9 @@ func (a *Attachment) ID() types.Attachment {
 	return types.Attachment{Network: a.Network, ContainerID: a.ContainerID, IfName: a.IfName}
 }
 
-// CanDelete reports whether DEL can be called for the attachment: its network and its container are known by their whole
-// names. The interface of a reservation is not known if the file has the container ID only: DEL of host-local releases
-// it for any interface.
+// CanDelete reports whether DEL can be called for the attachment, which needs the whole names of its network and container.
+// The interface may be unknown if all resources are reservations whose files contain only the container ID, because DEL of
+// host-local releases these for any interface.
 func (a *Attachment) CanDelete() bool {
 	return !a.Incomplete || a.Network != "" && a.ContainerID != "" && a.IfName == "" && len(a.ResourcesOf(Reservation)) == len(a.Resources)
 }
@@ -96,26 +96,26 @@ func (a *Attachment) ResourcesOf(k Kind) []Resource {
 // HasNamespace reports whether the namespace that libcni's cache names exists.
 func (a *Attachment) HasNamespace() bool { return a.namespaces == namespaceExists }
 
-// HostEnd returns the name of a host end of a veth pair of the container, in any network, or "". If there is one, the
-// namespace of the container exists: a veth pair ends with one of its ends.
+// HostEnd returns the name of a host end of the container, in any network, or "". If there is one, the container's
+// namespace exists, because the kernel deletes both ends of a veth pair together.
 func (inv *Inventory) HostEnd(containerID string) string { return inv.containers[containerID].hostEnd }
 
 // An Inventory is what a host holds.
 type Inventory struct {
 	Time        time.Time     `json:"time"`
-	Networks    []*Network    `json:"networks"`    // in the order of their names
-	Attachments []*Attachment `json:"attachments"` // in the order of network, container and interface
-	// Errors has the errors of the parts that could not be read, which can hold more.
+	Networks    []*Network    `json:"networks"`    // sorted by name
+	Attachments []*Attachment `json:"attachments"` // sorted by network, container and interface
+	// Errors contains the errors of the parts that could not be read. These parts may hold more resources.
 	Errors []string `json:"errors"`
 
 	byID       map[types.Attachment]*Attachment
-	containers map[string]container // by their IDs
-	partial    bool                 // some of what the host holds could not be read
-	denied     error
+	containers map[string]container // by ID
+	partial    bool                 // a part that can contain attachments could not be read
+	denied     error                // the first error that matches fs.ErrPermission
 }
 
-// Read reads what the host of this process holds. What cannot be read of it is in Inventory.Errors. Read fails if
-// this process may not read a part of it (fs.ErrPermission): most of the rest would seem to have no owner.
+// Read reads what the host of this process holds. Inventory.Errors contains the errors of the parts that cannot be read.
+// Read fails if one of these errors is fs.ErrPermission, because most of the other resources would seem to lack an owner.
 func (p Places) Read() (*Inventory, error) {
 	h, err := ns.Self(nil)
 	if err != nil {
@@ -137,13 +137,13 @@ func (p Places) Read() (*Inventory, error) {
 	return inv, nil
 }
 
-// unread records the error of a part of what the host holds. A nil error is none.
+// unread records the error of a part that can contain attachments. It ignores a nil error.
 func (inv *Inventory) unread(what string, err error) {
 	inv.partial = inv.partial || err != nil
 	inv.unreadFile(what, err)
 }
 
-// unreadFile records the error of a file. A nil error is none.
+// unreadFile records the error of a part that contains no attachments. It ignores a nil error.
 func (inv *Inventory) unreadFile(what string, err error) {
 	if errors.Is(err, fs.ErrPermission) && inv.denied == nil {
 		inv.denied = fmt.Errorf("read %s: %w; run plumb as root on the host", what, err)
@@ -153,7 +153,7 @@ func (inv *Inventory) unreadFile(what string, err error) {
 	}
 }
 
-// attachment returns the attachment with these names, and adds it if the inventory has none.
+// attachment returns the attachment with this ID, and adds it if it is missing.
 func (inv *Inventory) attachment(id types.Attachment) *Attachment {
 	a := inv.byID[id]
 	if a == nil {
@@ -181,7 +181,7 @@ func (a *Attachment) add(t Resource) {
 	}
 }
 
-// finish sets what depends on all resources, and sorts.
+// finish sets the fields that depend on all resources, and sorts the inventory.
 func (inv *Inventory) finish() {
 	results := slices.ContainsFunc(inv.Attachments, func(a *Attachment) bool { return a.cached != nil })
 	inv.setCachedLists()
@@ -208,7 +208,7 @@ func (inv *Inventory) finish() {
 // kinds returns all kinds, in the order in which the resources of an attachment are listed.
 func kinds() []Kind { return []Kind{Reservation, Lease, Link, Element, Record, Result} }
 
-// setAddresses sets the addresses: those of libcni's result and, if there is none, those of the resources.
+// setAddresses sets the addresses, from libcni's result or, without addresses there, from the resources.
 func (a *Attachment) setAddresses() {
 	if a.cached != nil && len(a.cached.addresses) > 0 {
 		a.Addresses = a.cached.addresses
@@ -226,21 +226,21 @@ func (a *Attachment) setAddresses() {
 const (
 	ownerUnknown  = "owner not known"
 	noNamespace   = "namespace gone"
-	noResult      = "no result" // although libcni's cache has results of others, so that the runtime uses it
+	noResult      = "no result" // although the runtime uses libcni's cache, which contains results of other attachments
 	onlyElements  = "elements only"
 	onlyAddresses = "reservation only"
 	onlyRecord    = "record only"
 	onlyLease     = "lease only"
 )
 
-// reasons has all of them.
+// reasons lists all values of Attachment.Reason but "".
 var reasons = []string{ownerUnknown, noNamespace, noResult, onlyAddresses, onlyElements, onlyRecord, onlyLease}
 
-// MaxAddTime is the longest time that an ADD is expected to take. If the files of an attachment are younger, its ADD may
-// not have ended. libcni writes the result when the ADD has ended.
+// MaxAddTime is the longest expected duration of an ADD. The ADD of an attachment with younger files may still be running,
+// and libcni writes the result when the ADD has ended.
 const MaxAddTime = time.Minute
 
-// suspicion returns why the attachment may be a leftover, as far as its own resources tell.
+// suspicion returns why the attachment may be a leftover, judged by its own resources, or "".
 func (a *Attachment) suspicion() string {
 	kinds := map[Kind]bool{}
 	for _, t := range a.Resources {
@@ -265,8 +265,8 @@ func (a *Attachment) suspicion() string {
 	return ""
 }
 
-// Select removes all but one network, and all attachments but those of containers whose ID begins with prefix.
-// An empty text stands for all. If the network does not exist, Select returns an error that names those that do.
+// Select keeps one network, and the attachments of containers whose ID begins with prefix. It keeps all networks if network
+// is empty. If the network does not exist, Select returns the error of Network.
 func (inv *Inventory) Select(network, prefix string) error {
 	if network != "" {
 		n, err := inv.Network(network)
@@ -281,7 +281,7 @@ func (inv *Inventory) Select(network, prefix string) error {
 	return nil
 }
 
-// network returns the network of that name, and adds it if the inventory has none. It has no configuration then.
+// network returns the network with this name. If it is missing, network adds it, without a configuration.
 func (inv *Inventory) network(name string) *Network {
 	i := slices.IndexFunc(inv.Networks, func(n *Network) bool { return n.Name == name })
 	if i < 0 {
@@ -291,7 +291,7 @@ func (inv *Inventory) network(name string) *Network {
 	return inv.Networks[i]
 }
 
-// Network returns the network of that name, or an error that names those that exist.
+// Network returns the network with this name, or an error that lists the existing networks.
 func (inv *Inventory) Network(name string) (*Network, error) {
 	var names []string
 	for _, n := range inv.Networks {
@@ -301,7 +301,7 @@ func (inv *Inventory) Network(name string) (*Network, error) {
 		names = append(names, n.Name)
 	}
 	if len(names) == 0 {
-		return nil, errors.New("this host has no network, and no configuration of one")
+		return nil, fmt.Errorf("network %q: this host has no networks and no network configurations", name)
 	}
-	return nil, fmt.Errorf("network %q: there is no such network on this host; it has %s", name, strings.Join(names, ", "))
+	return nil, fmt.Errorf("network %q: no such network on this host, which has %s", name, strings.Join(names, ", "))
 }

@@ -23,22 +23,22 @@ import (
 // addedNames is the file in a backup that has the names of the files that were added.
 const addedNames = ".new"
 
-// A folder is a folder in use, and the folder of its backup, which may be empty.
-type folder struct{ path, backup string }
+// A directory is a directory in use, and the directory of its backup, which may be empty.
+type directory struct{ path, backup string }
 
 // A source is a file that is copied.
 type source struct {
 	path string
-	name string // in the folder that it is copied to
+	name string // in the directory that it is copied to
 	mode fs.FileMode
 }
 
 // lockWait is how long an installation waits for another one.
 const lockWait = time.Minute
 
-// begin waits until no other installation works in the folder. Then it removes the temporary files for these names that a
+// begin waits until no other installation works in the directory. Then it removes the temporary files for these names that a
 // killed installation has left there and in the backup. The caller must close the file that it returns.
-func (f folder) begin(names []string) (io.Closer, error) {
+func (f directory) begin(names []string) (io.Closer, error) {
 	dir, err := os.Open(f.path)
 	if err != nil {
 		return nil, err
@@ -55,7 +55,7 @@ func (f folder) begin(names []string) (io.Closer, error) {
 	return dir, nil
 }
 
-// removeTemporary removes the temporary files and folders for these names from a folder. renameio calls them ".NAME" and a
+// removeTemporary removes the temporary files and directories for these names from a directory. renameio calls them ".NAME" and a
 // number.
 func removeTemporary(dir string, names []string) error {
 	entries, err := os.ReadDir(dir)
@@ -74,8 +74,8 @@ func removeTemporary(dir string, names []string) error {
 	return errors.Join(errs...)
 }
 
-// install copies the files to the folder, alone. Before it replaces the first one, it backs up all of them.
-func (f folder) install(ctx context.Context, sources []source) ([]File, error) {
+// install copies the files to the directory, alone. Before it replaces the first one, it backs up all of them.
+func (f directory) install(ctx context.Context, sources []source) ([]File, error) {
 	if len(sources) == 0 {
 		return []File{}, nil
 	}
@@ -92,7 +92,7 @@ func (f folder) install(ctx context.Context, sources []source) ([]File, error) {
 }
 
 // replace is install without the lock.
-func (f folder) replace(ctx context.Context, sources []source) ([]File, error) {
+func (f directory) replace(ctx context.Context, sources []source) ([]File, error) {
 	done := []File{}
 	plan, err := f.plan(sources)
 	if err != nil {
@@ -114,11 +114,11 @@ func (f folder) replace(ctx context.Context, sources []source) ([]File, error) {
 		}
 		done = append(done, plan[i])
 	}
-	return done, syncFolder(f.path)
+	return done, syncDirectory(f.path)
 }
 
 // plan returns what install is going to do with each file.
-func (f folder) plan(sources []source) ([]File, error) {
+func (f directory) plan(sources []source) ([]File, error) {
 	var all []File
 	for _, s := range sources {
 		file := File{filepath.Join(f.path, s.name), Replaced}
@@ -129,7 +129,7 @@ func (f folder) plan(sources []source) ([]File, error) {
 		case err != nil:
 			return nil, err
 		case info.IsDir():
-			return nil, fmt.Errorf("%s is a folder; nothing was replaced", file.Path)
+			return nil, fmt.Errorf("%s is a directory; nothing was replaced", file.Path)
 		default:
 			equal, err := s.equals(file.Path, info)
 			if err != nil {
@@ -147,7 +147,7 @@ func (f folder) plan(sources []source) ([]File, error) {
 // backUp copies the files that are to be replaced to the backup, and adds the names of the others to the
 // list of added files. It keeps what the backup has already, so that the backup has the files from before
 // the first installation.
-func (f folder) backUp(plan []File) error {
+func (f directory) backUp(plan []File) error {
 	if err := os.MkdirAll(f.backup, 0o755); err != nil {
 		return err
 	}
@@ -178,11 +178,11 @@ func (f folder) backUp(plan []File) error {
 			return err
 		}
 	}
-	return syncFolder(f.backup)
+	return syncDirectory(f.backup)
 }
 
 // backedUp returns the names of the files in the backup, and of those that were added.
-func (f folder) backedUp() (files, added []string, err error) {
+func (f directory) backedUp() (files, added []string, err error) {
 	entries, err := os.ReadDir(f.backup)
 	if err != nil {
 		return nil, nil, err
@@ -200,7 +200,7 @@ func (f folder) backedUp() (files, added []string, err error) {
 }
 
 // restore replaces the files by those in the backup.
-func (f folder) restore(ctx context.Context) ([]File, error) {
+func (f directory) restore(ctx context.Context) ([]File, error) {
 	done := []File{}
 	names, added, err := f.backedUp()
 	if errors.Is(err, fs.ErrNotExist) {
@@ -222,7 +222,7 @@ func (f folder) restore(ctx context.Context) ([]File, error) {
 		}
 		sources = append(sources, s)
 	}
-	done, err = folder{path: f.path}.replace(ctx, sources)
+	done, err = directory{path: f.path}.replace(ctx, sources)
 	for i := range done {
 		if done[i].changed() {
 			done[i].Action = Restored
@@ -237,7 +237,7 @@ func (f folder) restore(ctx context.Context) ([]File, error) {
 	return done, err
 }
 
-// newSource returns the file of a folder as a source with its own mode.
+// newSource returns the file of a directory as a source with its own mode.
 func newSource(dir, name string) (source, error) {
 	path := filepath.Join(dir, name)
 	info, err := os.Lstat(path)
@@ -278,7 +278,7 @@ func digest(path string) (sum [sha256.Size]byte, err error) {
 
 // copyTo makes the file at path a copy of the source with one rename, also of a symbolic link. The content is
 // on the disk before the rename, so that the file is complete after a power failure, too. The temporary file
-// is in the folder of path, so that it gets the security label of files there.
+// is in the directory of path, so that it gets the security label of files there.
 func (s source) copyTo(path string) error {
 	if target, err := os.Readlink(s.path); err == nil {
 		return renameio.Symlink(target, path)
@@ -299,8 +299,8 @@ func (s source) copyTo(path string) error {
 	return to.CloseAtomicallyReplace()
 }
 
-// syncFolder waits until the names in the folder are on the disk.
-func syncFolder(path string) error {
+// syncDirectory waits until the names in the directory are on the disk.
+func syncDirectory(path string) error {
 	dir, err := os.Open(path)
 	if err != nil {
 		return err
