@@ -194,7 +194,7 @@ var _ = Describe("plumb trace", func() {
 		Expect(occupy("/run/plumb/trace")).To(Succeed())
 		reply := b.run("", "trace", "--for", "1ms")
 		Expect(reply.Exit).To(Equal(exitError))
-		Expect(reply.Stderr).To(Equal("plumb: make pipe /run/plumb/trace: the file is not a named pipe; remove it\n"))
+		Expect(reply.Stderr).To(Equal("plumb: create pipe /run/plumb/trace: the file is not a named pipe; remove it\n"))
 	},
 		Entry("but a file", func(path string) error { return os.WriteFile(path, nil, 0o600) }),
 		Entry("but a symbolic link", func(path string) error { return os.Symlink("/run/elsewhere", path) }),

@@ -20,7 +20,7 @@ const (
 	baseURL = "https://github.com/plumb-cni/plumb/raw/main/cmd/plumb/internal/schema/"
 )
 
-// generate returns the text of each schema file, made from the pages in the directories of the plugins.
+// generate returns the content of each schema file, from the pages in the directories of the plugins.
 func generate(plugins string) (map[string][]byte, error) {
 	pages, err := readPages(plugins)
 	if err != nil {
@@ -65,7 +65,7 @@ func encode(s *schema.Schema) ([]byte, error) {
 	return text.Bytes(), err
 }
 
-// readPages reads the page of each plugin. A page may refer to host-local's, which is read first.
+// readPages reads the page of each plugin. It reads host-local's page first, because others refer to it.
 func readPages(plugins string) (map[string]*page, error) {
 	found, err := filepath.Glob(filepath.Join(plugins, "*", "README.md"))
 	if err != nil {
@@ -86,11 +86,11 @@ func readPages(plugins string) (map[string]*page, error) {
 	return pages, errors.Join(problems...)
 }
 
-// open has the paths of the objects in which other programs may have keys of their own.
+// open lists the paths of the objects that may contain keys of other programs.
 var open = []string{"args", "args.cni", "runtimeConfig", "ipam.datastore"}
 
-// object returns the schema of an object without keys, to which insert adds some. who is the name of the plugin that
-// reads the object. Unless the path is open, the schema warns of all other keys.
+// object returns the schema of an object without keys, to which insert adds keys. who is the plugin that reads the object.
+// Unless the path is open, the schema warns about other keys.
 func object(who, path string) *schema.Schema {
 	s := &schema.Schema{Type: "object", Properties: map[string]*schema.Schema{}}
 	if !slices.Contains(open, path) {
@@ -99,19 +99,17 @@ func object(who, path string) *schema.Schema {
 	return s
 }
 
-// unknown returns the schema of the keys that the plugin does not know. It accepts them with a warning, because the
-// plugins accept them.
+// unknown returns the schema of unknown keys, which accepts them with a warning, like the plugins.
 func unknown(who string) *schema.Schema {
 	return &schema.Schema{Warning: who + ` does not know this key. It is ignored or, if "strict" is true, an error.`}
 }
 
-// insert adds a key to the schema of an object, and the objects in the path of the key if they are missing. at is the
-// path of the schema.
+// insert adds a key, and the missing objects of its path, to the schema of the object at the path at.
 func insert(in *schema.Schema, k key, who, at string) error {
 	name := k.path[0]
 	if name == "[]" {
 		if in.Items == nil {
-			return fmt.Errorf("key %v of %s: %q is no list", k.path, who, at)
+			return fmt.Errorf("key %v of %s: %q is not a list", k.path, who, at)
 		}
 		return insert(in.Items, key{k.path[1:], k.schema, k.required}, who, at+"[]")
 	}
@@ -135,8 +133,7 @@ func insert(in *schema.Schema, k key, who, at string) error {
 	return insert(in.Properties[name], key{k.path[1:], k.schema, k.required}, who, path)
 }
 
-// withCommon returns the schema of a key. The keys ipam and dns are the same in every plugin, but for their
-// description.
+// withCommon returns the schema of a key. For ipam and dns, this is the common schema with the description of s.
 func withCommon(name string, s *schema.Schema) *schema.Schema {
 	if name != "ipam" && name != "dns" {
 		return s
@@ -146,7 +143,7 @@ func withCommon(name string, s *schema.Schema) *schema.Schema {
 	return c
 }
 
-// ownCapabilities returns the names of the capabilities of a plugin: the keys of runtimeConfig.
+// ownCapabilities returns the names of a plugin's capabilities, which are the keys of runtimeConfig.
 func (p *page) ownCapabilities() (names []string) {
 	for _, k := range p.keys {
 		if len(k.path) == 2 && k.path[0] == "runtimeConfig" {
@@ -156,8 +153,8 @@ func (p *page) ownCapabilities() (names []string) {
 	return names
 }
 
-// capabilities returns the schema of the key capabilities of the plugin. A plugin also has those of its IPAM plugin, which
-// gets the same configuration.
+// capabilities returns the schema of the key capabilities. It includes the capabilities of all IPAM plugins, because the IPAM
+// plugin gets the same configuration.
 func (p *page) capabilities(ofIPAM []string) *schema.Schema {
 	s := common("capabilities")
 	s.Properties = map[string]*schema.Schema{}
@@ -168,14 +165,14 @@ func (p *page) capabilities(ofIPAM []string) *schema.Schema {
 	return s
 }
 
-// schema returns the schema of a configuration of the plugin. ofIPAM are the capabilities of the IPAM plugins.
+// schema returns the schema of the plugin's configuration. ofIPAM lists the capabilities of the IPAM plugins.
 func (p *page) schema(ofIPAM []string) (*schema.Schema, error) {
 	s := object(p.name, "")
 	s.Title = "Configuration of the CNI plugin " + p.name
 	s.Required = []string{"type"}
 	for _, name := range skel.SharedKeys() {
 		if s.Properties[name] = common(name); s.Properties[name] == nil {
-			return nil, fmt.Errorf("the key %q, which all plugins read, has no description in genschema", name)
+			return nil, fmt.Errorf("key %q: all plugins read it, but genschema does not describe it", name)
 		}
 	}
 	if !p.ipam {
@@ -200,20 +197,20 @@ func (p *page) schema(ofIPAM []string) (*schema.Schema, error) {
 	return s, nil
 }
 
-// ipamSchema returns the schema of the object ipam with the keys of an IPAM plugin.
+// ipamSchema returns the schema of the object ipam for an IPAM plugin.
 func (p *page) ipamSchema() *schema.Schema {
 	s := object(p.name, "ipam")
 	for _, k := range p.keys {
 		if k.path[0] == "args" || k.path[0] == "runtimeConfig" {
 			continue
 		}
-		_ = insert(s, k, p.name, "ipam") // schema has reported a problem of a path
+		_ = insert(s, k, p.name, "ipam") // schema reports the same error
 	}
 	s.Properties["type"] = &schema.Schema{Type: "string", Const: p.name, Description: "the name of the IPAM plugin"}
 	return s
 }
 
-// common returns the schema of a key that all plugins have, or nil.
+// common returns the schema of a key that all plugins share, or nil.
 func common(name string) *schema.Schema {
 	text := func(typ, description string) *schema.Schema {
 		return &schema.Schema{Type: typ, Description: description}
@@ -268,13 +265,12 @@ func common(name string) *schema.Schema {
 	return nil
 }
 
-// boolOrText returns the schema of a key that libcni also reads from a string.
+// boolOrText returns the schema of a key that libcni reads from a boolean or a string.
 func boolOrText(description string) *schema.Schema {
 	return &schema.Schema{Description: description, AnyOf: []*schema.Schema{{Type: "boolean"}, {Enum: []string{"true", "false"}}}}
 }
 
-// ipam returns the schema of the key ipam. For an object with the type of an IPAM plugin, it includes the schema of that
-// plugin.
+// ipam returns the schema of the key ipam. For each IPAM plugin's type, it applies the schema of that plugin.
 func ipam() *schema.Schema {
 	s := &schema.Schema{Type: "object", Description: "the IPAM plugin and its configuration", Properties: map[string]*schema.Schema{
 		"type": {Type: "string", Description: "the name of the IPAM plugin: an executable in CNI_PATH"},
@@ -285,7 +281,7 @@ func ipam() *schema.Schema {
 	return s
 }
 
-// ipamPlugins are the IPAM plugins. A test compares them with the pages.
+// ipamPlugins lists the IPAM plugins. A test compares it with the pages.
 var ipamPlugins = []string{"cluster-local", "dhcp", "host-local", "static"}
 
 // ifType returns a schema that applies the schema at ref to objects with this type.
@@ -296,7 +292,7 @@ func ifType(name, ref string) *schema.Schema {
 	}
 }
 
-// list returns the schema of a list of configurations.
+// list returns the schema of a configuration list.
 func list(plugins map[string]*schema.Schema, pages map[string]*page) *schema.Schema {
 	s := object("a list of plugins", "")
 	s.Title = "CNI network configuration list"

@@ -159,7 +159,7 @@ func TestGeneratorRefusesAPageThatItCannotRead(t *testing.T) {
 		{keys + "| `a` | number of things | | text |\n", `type "number of things"`},
 		{keys + "| `a` | list of things | | text |\n", `items "things"`},
 		{keys + "| `a` | int, 1 to ten | | text |\n", `limits "1 to ten"`},
-		{keys + "| `a` | string | | one \\| two |\n", "want 4 cells, have 5"},
+		{keys + "| `a` | string | | one \\| two |\n", "want 4 cells, got 5"},
 		{"# x\n\n## Options\n", "no section Keys"},
 	} {
 		file := filepath.Join(t.TempDir(), "README.md")

@@ -1,5 +1,5 @@
-// Command genschema makes the JSON Schemas of the plugins from the key tables of their pages
-// (plugins/*/README.md), and writes them into the directory of package schema. Run it with go generate ./cmd/plumb/...
+// Command genschema generates the JSON Schemas of the plugins from the key tables of their pages (plugins/*/README.md), in the
+// directory of package schema. Run it with go generate ./cmd/plumb/...
 package main
 
 import (

@@ -14,20 +14,20 @@ import (
 
 // A key is one key of a plugin's configuration, as the page of the plugin describes it.
 type key struct {
-	path     []string // such as "runtimeConfig", "portMappings", "[]", "hostPort"; "[]" stands for each item of a list
+	path     []string // for example "runtimeConfig", "portMappings", "[]", "hostPort"; "[]" stands for each item of a list
 	schema   *schema.Schema
 	required bool
 }
 
-// A page has the keys of a plugin.
+// A page holds the keys from the page of one plugin.
 type page struct {
 	name string
-	ipam bool // an IPAM plugin: its keys are in the object ipam, except args and runtimeConfig
+	ipam bool // an IPAM plugin, whose keys except args and runtimeConfig are in the object ipam; its table lists the key type
 	keys []key
 }
 
-// readPage reads the tables in the section Keys of a page. The page may refer to the keys of the others, which are by
-// the name of the plugin.
+// readPage reads the tables in the section Keys of a page. others maps the names of plugins to pages to which the tables may
+// refer.
 func readPage(file, name string, others map[string]*page) (*page, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -42,7 +42,7 @@ func readPage(file, name string, others map[string]*page) (*page, error) {
 	var problems []error
 	for line := range strings.SplitSeq(section, "\n") {
 		if !strings.HasPrefix(line, "| `") {
-			continue // not a row with keys
+			continue // not a row of a key
 		}
 		if err := p.addRow(line, others); err != nil {
 			problems = append(problems, fmt.Errorf("%s: row %q: %w", file, line, err))
@@ -55,7 +55,7 @@ func readPage(file, name string, others map[string]*page) (*page, error) {
 func (p *page) addRow(line string, others map[string]*page) error {
 	cells := strings.Split(line, "|")
 	if len(cells) != 6 { // nothing before the first bar, 4 cells, nothing after the last bar
-		return fmt.Errorf("want 4 cells, have %d", len(cells)-2)
+		return fmt.Errorf("want 4 cells, got %d", len(cells)-2)
 	}
 	keys, typ, fallback, meaning := cells[1], strings.TrimSpace(cells[2]), strings.TrimSpace(cells[3]), cells[4]
 	for _, quoted := range quotes(keys) {
@@ -74,7 +74,7 @@ func (p *page) addRow(line string, others map[string]*page) error {
 	return nil
 }
 
-// quotes returns the texts in backquotes, without the quotes.
+// quotes returns the texts in backquotes, without the backquotes.
 func quotes(cell string) []string {
 	var all []string
 	for _, m := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(cell, -1) {
@@ -88,7 +88,7 @@ func splitPath(path string) []string {
 	return strings.Split(strings.ReplaceAll(path, "[]", ".[]"), ".")
 }
 
-// jsonTypes has the types of JSON for the names that the tables have for types. The plurals are for items of lists.
+// jsonTypes maps the type names of the tables to JSON types. The plurals are for items of lists.
 var jsonTypes = map[string]string{
 	"bool": "boolean", "string": "string", "int": "integer", "object": "object",
 	"address": "string", "prefix": "string", "path": "string",
@@ -116,7 +116,7 @@ func (p *page) typeOf(text string, path []string, others map[string]*page) (*sch
 	case strings.HasPrefix(text, "as [for "):
 		other, _, _ := strings.Cut(strings.TrimPrefix(text, "as [for "), "]")
 		if others[other] == nil {
-			return nil, fmt.Errorf("type %q names no page that was read before", text)
+			return nil, fmt.Errorf("type %q must name a page that was read before", text)
 		}
 		return find(others[other], path)
 	case strings.HasPrefix(text, "as `"):
@@ -163,8 +163,8 @@ func integer(limits string) (*schema.Schema, error) {
 	return s, nil
 }
 
-// oneOf returns the schema of "`a`, `b` or `c`", or of "`a` or another string", which the plugin ignores. It accepts the
-// empty string, because the plugins read it as if the key were missing.
+// oneOf returns the schema of "`a`, `b` or `c`", or of "`a` or another string", which the plugin ignores. It accepts the empty
+// string, which plugins treat as a missing key.
 func oneOf(text string) *schema.Schema {
 	values := append(quotes(text), "")
 	if strings.HasSuffix(text, "another string") {
@@ -184,8 +184,8 @@ func find(p *page, path []string) (*schema.Schema, error) {
 	return nil, fmt.Errorf("the table of %s has no key %q before this row", p.name, strings.Join(path, "."))
 }
 
-// describe returns the description of a key: the texts of the columns "meaning" and "default" without Markdown. If the
-// row refers to another key, it is the description of that key, followed by the meaning.
+// describe returns the description of a key: the columns "meaning" and "default" without Markdown or, if the row refers to
+// another key, that key's description and the meaning.
 func describe(meaning, fallback, referred string) string {
 	text := withoutMarkdown(meaning)
 	switch {
@@ -205,8 +205,8 @@ func withoutMarkdown(text string) string {
 	return strings.TrimSpace(strings.NewReplacer("**", "", "`", "").Replace(text))
 }
 
-// defaultOf returns the value with which the text of the column "default" begins, or nil if it begins with no value. A
-// value is a text in backquotes alone, or JSON up to a colon.
+// defaultOf parses the value at the start of the column "default", which is JSON up to a colon, or a text in backquotes if the
+// column contains nothing else. It returns nil if there is no value.
 func defaultOf(text string) any {
 	if q := quotes(text); len(q) == 1 && text == "`"+q[0]+"`" && !strings.Contains(text, "<") {
 		return q[0]

@@ -15,13 +15,14 @@ import (
 // An Executable is the executable of a plugin.
 type Executable struct {
 	Name    string
-	Path    string   // empty: no directory of CNI_PATH contains it
-	Problem string   // why it cannot run; empty: it can
-	Version string   // of plumb's plugins
-	Serves  []string // the versions of the specification that it supports
+	Path    string   // empty if no directory of CNI_PATH contains the executable
+	Problem string   // why the executable cannot run; empty if it can
+	Version string   // the release, for plumb's plugins
+	Serves  []string // the supported versions of the specification
 }
 
-// Find returns the executable of a plugin. It looks for it once, as libcni does: the first regular file counts.
+// Find returns the executable of a plugin, which is the first regular file in CNI_PATH, as for libcni. It reads each
+// executable once.
 func (c *Caller) Find(ctx context.Context, name string) *Executable {
 	if c.found[name] == nil {
 		c.found[name] = &Executable{Name: name}
@@ -33,7 +34,7 @@ func (c *Caller) Find(ctx context.Context, name string) *Executable {
 	return c.found[name]
 }
 
-// read asks the executable for its versions.
+// read calls VERSION of the executable.
 func (c *Caller) read(ctx context.Context, x *Executable) {
 	if file, err := os.Stat(x.Path); err == nil && file.Mode()&0o111 == 0 {
 		x.Problem = fmt.Sprintf("not executable (mode %04o)", file.Mode().Perm())
@@ -47,7 +48,7 @@ func (c *Caller) read(ctx context.Context, x *Executable) {
 	x.Serves, x.Version = info.SupportedVersions(), c.VersionOf(ctx, x.Path)
 }
 
-// Executables returns the executables that Find has found so far, in the order of their names.
+// Executables returns the executables that Find has found so far, sorted by name.
 func (c *Caller) Executables() (all []*Executable) {
 	for _, name := range slices.Sorted(maps.Keys(c.found)) {
 		if c.found[name].Path != "" {
@@ -57,7 +58,7 @@ func (c *Caller) Executables() (all []*Executable) {
 	return all
 }
 
-// UsualVersion returns the version that most of the executables that Find has found have. It is empty if none is plumb's.
+// UsualVersion returns the most frequent version of the executables that Find has found, or "" if none is plumb's.
 func (c *Caller) UsualVersion() (usual string) {
 	count := map[string]int{}
 	for _, x := range c.Executables() {
@@ -71,14 +72,14 @@ func (c *Caller) UsualVersion() (usual string) {
 	return usual
 }
 
-// VersionOf returns the version of an executable of plumb, and "" for another one. Without CNI variables, a plugin prints
+// VersionOf returns the version of one of plumb's plugins, or "" for another executable. Without CNI variables, a plugin prints
 // "CNI bridge plugin v2.0.0".
 func (c *Caller) VersionOf(ctx context.Context, path string) string {
 	built, err := buildinfo.ReadFile(path)
 	if err != nil || !strings.HasPrefix(built.Path, "github.com/plumb-cni/plumb/plugins/") {
 		return ""
 	}
-	_, banner, _ := c.Run(ctx, path, nil, []string{"PATH=/usr/bin:/bin"}) // without a first line there is no version
+	_, banner, _ := c.Run(ctx, path, nil, []string{"PATH=/usr/bin:/bin"}) // without output there is no version
 	line, _, _ := strings.Cut(string(banner), "\n")
 	words := strings.Fields(line)
 	if len(words) < 4 {

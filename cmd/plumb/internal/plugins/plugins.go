@@ -1,4 +1,4 @@
-// Package plugins finds the executables of plugins, and calls them as a runtime does.
+// Package plugins finds the executables of plugins and calls them like a runtime.
 package plugins
 
 import (
@@ -22,9 +22,8 @@ import (
 	"github.com/plumb-cni/plumb/pkg/invoke"
 )
 
-// A Caller calls plugins for libcni, one at a time. It kills a plugin that has not answered after Timeout,
-// and all processes that the plugin has started in its process group. invoke.RawExec of libcni would wait for a child that
-// holds the pipes of the plugin.
+// A Caller calls plugins for libcni, one at a time. It kills a plugin that has not answered after Timeout, and all
+// processes of the plugin's process group. libcni's invoke.RawExec would wait for a child that holds the plugin's pipes.
 type Caller struct {
 	version.PluginDecoder
 	Path    []string // CNI_PATH
@@ -38,19 +37,19 @@ func NewCaller(path []string, timeout time.Duration) *Caller {
 	return &Caller{Path: path, Timeout: timeout, found: map[string]*Executable{}}
 }
 
-// ErrNoAnswer is the error of a plugin that was killed because it had not answered after Timeout.
+// ErrNoAnswer means that a plugin was killed because it had not answered after Timeout.
 var ErrNoAnswer = errors.New("no answer")
 
-// pipeTime is how long a Caller waits for the output of a plugin that has ended: a child may hold its pipes.
+// pipeTime is how long a Caller waits for the pipes of a plugin that has ended, because a child may hold them.
 const pipeTime = time.Second
 
-// FindInPath returns the path of a plugin.
+// FindInPath returns the path of a plugin. With ExecPlugin, it implements libcni's invoke.Exec.
 func (c *Caller) FindInPath(plugin string, paths []string) (string, error) {
 	return cniinvoke.FindInPath(plugin, paths)
 }
 
-// ExecPlugin runs a plugin, and returns what it prints to stdout. If the plugin prints an error result, that is the
-// error, as a *types.Error.
+// ExecPlugin runs a plugin and returns its stdout. If the plugin prints an error result, ExecPlugin returns that as a
+// *types.Error.
 func (c *Caller) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
 	out, stderr, err := c.Run(ctx, path, stdin, environ)
 	if c.stderr = stderr; err == nil {
@@ -65,8 +64,7 @@ func (c *Caller) ExecPlugin(ctx context.Context, path string, stdin []byte, envi
 	return nil, err
 }
 
-// Run runs an executable, and returns what it prints. It kills the process, and all of its process
-// group, after Timeout or if the context ends.
+// Run runs an executable and returns its output. After Timeout, or when ctx is done, it kills the process group.
 func (c *Caller) Run(ctx context.Context, path string, stdin []byte, environ []string) (stdout, stderr []byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
@@ -82,8 +80,8 @@ func (c *Caller) Run(ctx context.Context, path string, stdin []byte, environ []s
 	return out.Bytes(), errOut.Bytes(), err
 }
 
-// Status calls STATUS of one plugin of a list, and returns the plugin's warnings, each of one line. libcni calls STATUS from
-// version 1.1.0 on. The version of an older network is therefore set to 1.1.0, if the plugin and its IPAM plugin support it.
+// Status calls STATUS of one plugin of a list, and returns the plugin's warnings, one per line. Because libcni calls STATUS from
+// version 1.1.0 on, Status sets the version of an older network to 1.1.0, if the plugin and its IPAM plugin support that.
 func (c *Caller) Status(ctx context.Context, list *libcni.NetworkConfigList, p *libcni.PluginConfig) (warnings []string, err error) {
 	one := *list
 	one.Plugins = []*libcni.PluginConfig{p}
@@ -103,15 +101,15 @@ func (c *Caller) Status(ctx context.Context, list *libcni.NetworkConfigList, p *
 	return warnings, err
 }
 
-// Damage is an error of CHECK.
+// A Damage is an error of a plugin's CHECK.
 type Damage struct {
 	Plugin string
 	Err    error
 }
 
-// Check calls CHECK of the plugins of plumb in the attachment's chain, with the configuration and the result of libcni's
-// cache. It leaves out other plugins: some of these fail although nothing is wrong. The reference plugin portmap fails for
-// containers with IPv4 only. It ends at a plugin that does not answer.
+// Check calls CHECK of the plugins in the attachment's chain, with the configuration and the result from libcni's cache. It
+// calls only plumb's plugins, because others can fail although nothing is wrong. For example, the reference plugin portmap
+// fails for containers without IPv6. Check ends at a plugin that does not answer.
 func (c *Caller) Check(ctx context.Context, a *inventory.Attachment) (found []Damage) {
 	list, runtime := a.Added()
 	if list == nil || !slices.Contains([]string{"0.4.0", "1.0.0", "1.1.0"}, list.CNIVersion) {
@@ -124,7 +122,7 @@ func (c *Caller) Check(ctx context.Context, a *inventory.Attachment) (found []Da
 		one := *list
 		one.Plugins = []*libcni.PluginConfig{p}
 		err := libcni.NewCNIConfig(c.Path, c).CheckNetworkList(ctx, &one, runtime)
-		if _, gone := os.Stat(a.ResultPath()); err == nil || gone != nil { // without a result, DEL has been called meanwhile
+		if _, gone := os.Stat(a.ResultPath()); err == nil || gone != nil { // if the result is gone, a runtime has called DEL meanwhile
 			continue
 		}
 		if found = append(found, Damage{p.Network.Type, err}); errors.Is(err, ErrNoAnswer) {

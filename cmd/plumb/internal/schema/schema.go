@@ -1,6 +1,6 @@
-// Package schema has the JSON Schemas of the plugins' configurations and of lists of them (draft 2020-12).
-// It parses configurations with the lines of their values. The program genschema makes the schemas from the key tables of the
-// plugins' pages.
+// Package schema contains the JSON Schemas (draft 2020-12) of the plugins' configurations and of configuration lists, which the
+// program genschema generates from the key tables of the plugins' pages. It also parses configurations with the lines of
+// their values.
 package schema
 
 import (
@@ -17,13 +17,13 @@ import (
 //go:embed *.schema.json
 var files embed.FS
 
-// ConfList is the name of the schema of a list of configurations, the content of a file *.conflist.
+// ConfList is the name of the schema of a configuration list, the content of a file *.conflist.
 const ConfList = "conflist"
 
-// Suffix ends the names of the files.
+// Suffix is the end of the schemas' file names.
 const Suffix = ".schema.json"
 
-// A Schema has the keywords of JSON Schema that the schemas use.
+// A Schema contains the keywords of JSON Schema that plumb's schemas use.
 type Schema struct {
 	Dialect     string             `json:"$schema,omitempty"`
 	ID          string             `json:"$id,omitempty"`
@@ -42,20 +42,20 @@ type Schema struct {
 	Items       *Schema            `json:"items,omitempty"`
 	Properties  map[string]*Schema `json:"properties,omitempty"`
 	Required    []string           `json:"required,omitempty"`
-	// Additional describes keys that are not in Properties. If it has a Warning, they are unknown keys.
+	// Additional describes keys that are not in Properties. With a Warning, they are unknown keys.
 	Additional *Schema            `json:"additionalProperties,omitempty"`
 	AllOf      []*Schema          `json:"allOf,omitempty"`
 	If         *Schema            `json:"if,omitempty"`
 	Then       *Schema            `json:"then,omitempty"`
 	Defs       map[string]*Schema `json:"$defs,omitempty"`
-	// Warning is the text that editors with the JSON language service of VS Code show at a value that matches the
-	// schema, because nobody uses the value. Validators ignore the keyword.
+	// Warning is the text that editors with the JSON language service of VS Code show at a value that matches the schema.
+	// Validators ignore the keyword.
 	Warning string `json:"deprecationMessage,omitempty"`
 }
 
-// Names returns the names of all schemas, sorted: the plugins, and ConfList.
+// Names returns the sorted names of all schemas, which are the plugins and ConfList.
 func Names() []string {
-	entries, _ := files.ReadDir(".") // an embedded directory can always be read
+	entries, _ := files.ReadDir(".") // reading an embedded directory does not fail
 	var names []string
 	for _, e := range entries {
 		names = append(names, strings.TrimSuffix(e.Name(), Suffix))
@@ -68,19 +68,19 @@ func Names() []string {
 func Text(name string) ([]byte, error) {
 	text, err := files.ReadFile(name + Suffix)
 	if err != nil {
-		return nil, fmt.Errorf("no schema of %q; the schemas are: %s", name, strings.Join(Names(), ", "))
+		return nil, fmt.Errorf("no schema %q; the schemas are %s", name, strings.Join(Names(), ", "))
 	}
 	return text, nil
 }
 
-// Capabilities returns the names of the capabilities of a plugin, sorted, or nil if there is no schema of it.
+// Capabilities returns the sorted names of a plugin's capabilities, or nil if the plugin has no schema.
 func Capabilities(plugin string) []string {
 	text, err := Text(plugin)
 	if err != nil {
 		return nil
 	}
 	s := new(Schema)
-	_ = json.Unmarshal(text, s) // genschema has written it
+	_ = json.Unmarshal(text, s) // genschema writes valid JSON
 	if c := s.Properties["capabilities"]; c != nil {
 		return slices.Sorted(maps.Keys(c.Properties))
 	}

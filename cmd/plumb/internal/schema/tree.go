@@ -9,17 +9,17 @@ import (
 	"strings"
 )
 
-// A Value is one value of a JSON text, and its place.
+// A Value is one value of a JSON text, with its path and line.
 type Value struct {
-	Path   string // "plugins[0].ipam"; empty: the whole text
+	Path   string // for example "plugins[0].ipam"; empty for the whole text
 	Key    string // the key of a member of an object
-	Line   int    // of the key, or of the value if it has no key; the first is 1
+	Line   int    // of the key or, without a key, of the value; the first line is 1
 	scalar any    // nil, bool, string or json.Number
 	kind   string // "object", "array", "string", "number", "boolean" or "null"
 	inner  []*Value
 }
 
-// Parse parses a JSON text. The error says the line.
+// Parse parses a JSON text. An error begins with the line.
 func Parse(text []byte) (*Value, error) {
 	p := &parser{text: text, d: json.NewDecoder(bytes.NewReader(text))}
 	if !json.Valid(text) {
@@ -44,7 +44,7 @@ func (p *parser) line(offset int64) int {
 	return 1 + bytes.Count(p.text[:min(max(int(offset), 0), len(p.text))], []byte("\n"))
 }
 
-// value reads the next value, whose key and path are given.
+// value reads the next value, which gets this key and path.
 func (p *parser) value(key, path string) (*Value, error) {
 	token, err := p.d.Token()
 	if err != nil {
@@ -70,7 +70,7 @@ func (p *parser) value(key, path string) (*Value, error) {
 	return v, nil
 }
 
-// children reads the members of an object or the items of an array, and its end.
+// children reads the members of an object or the items of an array, and the closing delimiter.
 func (p *parser) children(v *Value) error {
 	for p.d.More() {
 		inner, err := p.child(v)
@@ -91,7 +91,7 @@ func (p *parser) child(v *Value) (*Value, error) {
 	if err != nil {
 		return nil, err
 	}
-	key, _ := token.(string) // the decoder accepts no other
+	key, _ := token.(string) // the decoder rejects keys of another type
 	line := p.line(p.d.InputOffset())
 	inner, err := p.value(key, strings.TrimPrefix(v.Path+"."+key, "."))
 	if inner != nil {
@@ -100,8 +100,8 @@ func (p *parser) child(v *Value) (*Value, error) {
 	return inner, err
 }
 
-// Get returns the member of an object with a key, in any case, or nil. Of several it returns the last, as
-// encoding/json does.
+// Get returns the member of an object whose key equals key in any case, or nil. Like encoding/json, it returns the last one of
+// several.
 func (v *Value) Get(key string) *Value {
 	var found *Value
 	if v == nil || v.kind != "object" {
@@ -115,15 +115,7 @@ func (v *Value) Get(key string) *Value {
 	return found
 }
 
-// Items returns the items of an array.
-func (v *Value) Items() []*Value {
-	if v == nil || v.kind != "array" {
-		return nil
-	}
-	return v.inner
-}
-
-// Text returns the text of a string, and "" for another value.
+// Text returns the content of a string, or "" for another value.
 func (v *Value) Text() string {
 	if v == nil {
 		return ""
@@ -143,7 +135,7 @@ func (v *Value) Members() []*Value {
 	return v.inner
 }
 
-// PathOf returns the path of a value, and "" for nil.
+// PathOf returns the path of a value, or "" for nil.
 func (v *Value) PathOf() string {
 	if v == nil {
 		return ""
@@ -151,7 +143,7 @@ func (v *Value) PathOf() string {
 	return v.Path
 }
 
-// Find returns the value within v that has a path, in any case, or nil.
+// Find returns the value within v whose path equals path in any case, or nil.
 func (v *Value) Find(path string) *Value {
 	for _, m := range v.inner {
 		if found := m.Find(path); found != nil {
@@ -164,7 +156,7 @@ func (v *Value) Find(path string) *Value {
 	return nil
 }
 
-// Repeated returns the members of objects whose key occurs twice in the object, the later ones.
+// Repeated returns the members whose key occurs earlier in the same object.
 func (v *Value) Repeated() (all []*Value) {
 	for i, m := range v.inner {
 		all = append(all, m.Repeated()...)

@@ -12,12 +12,12 @@ const (
 	OutcomeOK      = "ok"
 	OutcomeFailed  = "failed"
 	OutcomeKilled  = "killed"  // the process ended without a record of the call's end
-	OutcomeRunning = "running" // the call had not ended when the trace ended
+	OutcomeRunning = "running" // the call was still running when the trace ended
 )
 
 // A Call is one call of a plugin.
 type Call struct {
-	Time        time.Time `json:"time"` // when the call began
+	Time        time.Time `json:"time"` // the start of the call
 	Network     string    `json:"network"`
 	ContainerID string    `json:"container"`
 	IfName      string    `json:"ifName"`
@@ -25,19 +25,19 @@ type Call struct {
 	Plugin      string    `json:"plugin"`
 	PID         int       `json:"pid"`
 	Outcome     string    `json:"outcome"`
-	// DurationMS is the duration in milliseconds, without the start of the process. If the outcome is running, it is
-	// the time until the trace ended. If the outcome is killed, it is 0, because the end is not known.
+	// DurationMS is the duration in milliseconds, without the start of the process. It ends with the trace if the outcome
+	// is running. It is 0 if the outcome is killed, because the end is unknown.
 	DurationMS float64 `json:"durationMs"`
-	Error      *Error  `json:"error,omitempty"` // only if the outcome is failed
-	// LostLines is the number of records of the call that did not fit into the pipe. Their steps are missing in Steps.
+	Error      *Error  `json:"error,omitempty"` // set if the outcome is failed
+	// LostLines is the number of records of the call that the pipe had no room for. Steps lacks their steps.
 	LostLines int     `json:"lostLines,omitempty"`
-	Steps     []Step  `json:"steps"` // in the order in which they ended
+	Steps     []Step  `json:"steps"` // in the order of their ends
 	Calls     []*Call `json:"calls"` // of IPAM plugins that the plugin called
 
 	id         string
 	parentPID  int
-	caller     *Call // nil: the caller is not a plugin
-	pidVisible bool  // PID was the ID of a process when the call began, so the process is in this PID namespace
+	caller     *Call // nil if the caller is not a plugin
+	pidVisible bool  // a process had this PID when the call began, so the call is in this PID namespace
 	wasGone    bool  // the process did not exist at the last check
 }
 
@@ -47,18 +47,18 @@ type Error struct {
 	Message string `json:"message"`
 }
 
-// A Step is one operation of a call outside the process of the plugin.
+// A Step is one operation of a call outside the plugin's process.
 type Step struct {
 	Step       string  `json:"step"`
-	OffsetMS   float64 `json:"offsetMs"`   // milliseconds from the begin of the call to that of the step
+	OffsetMS   float64 `json:"offsetMs"`   // milliseconds from the start of the call to the start of the step
 	DurationMS float64 `json:"durationMs"` // milliseconds
 	Error      string  `json:"error,omitempty"`
 }
 
-// openCalls has the calls that have begun and not ended.
+// openCalls contains the calls that have begun and not ended.
 type openCalls struct {
 	byID map[string]*Call
-	gone func(pid int) bool // reports whether no process has this ID
+	gone func(pid int) bool // reports whether no process has this PID
 }
 
 func newOpenCalls(gone func(pid int) bool) *openCalls {
@@ -86,7 +86,7 @@ func (o *openCalls) add(r trace.Record) *Call {
 	return nil
 }
 
-// begin adds the call of a record with the event begin, or with the event end if the record of the begin was lost.
+// begin adds the call of a record. The event of the record is begin, or end if the record of the begin was lost.
 func (o *openCalls) begin(r trace.Record) *Call {
 	about := r.About
 	c := &Call{
@@ -96,7 +96,7 @@ func (o *openCalls) begin(r trace.Record) *Call {
 		pidVisible: !o.gone(about.PID),
 	}
 	for _, other := range o.byID {
-		// Several calls have the same process ID if the processes of older ones were killed.
+		// If the processes of older calls were killed, several calls can have the same PID.
 		if other.PID == c.parentPID && (c.caller == nil || other.Time.After(c.caller.Time)) {
 			c.caller = other
 		}
@@ -105,8 +105,8 @@ func (o *openCalls) begin(r trace.Record) *Call {
 	return c
 }
 
-// finish removes a call that has ended, and returns it. If the caller of the call has not ended, finish adds the
-// call to the caller's Calls and returns nil instead.
+// finish removes and returns a call that has ended. If its caller has not ended, finish adds the call to the caller's Calls
+// and returns nil instead.
 func (o *openCalls) finish(c *Call) *Call {
 	delete(o.byID, c.id)
 	if c.caller != nil && o.byID[c.caller.id] == c.caller {
@@ -116,8 +116,8 @@ func (o *openCalls) finish(c *Call) *Call {
 	return c
 }
 
-// removeKilled removes and returns the calls whose processes did not exist at this check and at the one before.
-// One check is not enough: when a process has ended, its last records may still be in the pipe.
+// removeKilled removes and returns the calls whose processes did not exist at this check and at the previous one. One check is
+// not enough, because the last records of a process may still be in the pipe when it has ended.
 func (o *openCalls) removeKilled() []*Call {
 	var killed []*Call
 	for _, c := range o.byID {
@@ -142,7 +142,7 @@ func (o *openCalls) removeRunning(now time.Time) []*Call {
 }
 
 // finishAll calls finish for each call, and returns the calls that finish returned, in the order in which they
-// began. It finishes the latest call first, so that the call of an IPAM plugin comes before that of its caller.
+// began. It finishes the latest call first, so that the call of an IPAM plugin comes before its caller.
 func (o *openCalls) finishAll(calls []*Call) []*Call {
 	slices.SortFunc(calls, func(x, y *Call) int { return y.Time.Compare(x.Time) })
 	var finished []*Call

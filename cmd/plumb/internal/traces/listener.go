@@ -1,9 +1,9 @@
-// Package traces receives the records that plugins log of their calls, and makes a Call of the records of
-// each call.
+// Package traces receives the records that plugins log of their calls, and combines the records of each call
+// into a Call.
 //
 // The plugins write the records to a named pipe (trace.Pipe), which each plugin tries to open once per call.
 // A plugin cannot open a pipe that no process reads, so no data accumulates after a listener was killed. A
-// plugin never waits for the listener: it drops the records for which the pipe has no room.
+// plugin never waits for the listener, and drops records if the pipe is full.
 package traces
 
 import (
@@ -21,19 +21,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrBusy is the error of Listen if another Listener reads the pipe.
+// ErrBusy is the error of Listen if another Listener is reading the pipe.
 var ErrBusy = errors.New("another plumb trace runs on this host; end it first")
 
 // errNotPipe is the error of Listen if the file at the path is not a named pipe.
 var errNotPipe = errors.New("the file is not a named pipe; remove it")
 
 const (
-	// pipeSize is the size of the pipe in bytes. It has room for the records of some hundred calls. It is the
-	// default of fs.pipe-max-size, the largest size that a process without CAP_SYS_RESOURCE can set (pipe(7)).
+	// pipeSize is the size of the pipe in bytes, which holds the records of some hundred calls. It is the default of
+	// fs.pipe-max-size, the largest size that a process without CAP_SYS_RESOURCE can set (pipe(7)).
 	pipeSize = 1 << 20
-	// checkInterval is the time between two checks whether the processes of the unfinished calls still exist.
+	// checkInterval is the time between two checks for killed processes.
 	checkInterval = time.Second
-	// maxAttempts is how often Listen tries to make and open the pipe. Each attempt can fail because another
+	// maxAttempts is how often Listen tries to create and open the pipe. Each attempt can fail because another
 	// listener removes its pipe at the same time.
 	maxAttempts = 1000
 )
@@ -44,8 +44,8 @@ type Listener struct {
 	file *os.File
 }
 
-// Listen makes the pipe and its directory, and opens the pipe. It also opens a pipe that a killed listener has
-// left. If another Listener reads the pipe, the error is ErrBusy.
+// Listen creates the pipe and its directory, and opens the pipe. It also opens a pipe that a killed listener left. If another
+// Listener is reading the pipe, the error is ErrBusy.
 func Listen(path string) (*Listener, error) {
 	l := &Listener{path: path}
 	err := l.open()
@@ -58,16 +58,16 @@ func Listen(path string) (*Listener, error) {
 	case errors.Is(err, ErrBusy):
 		return nil, err
 	case errors.Is(err, fs.ErrPermission):
-		return nil, fmt.Errorf("make pipe %s: %w; run plumb trace as root", path, err)
+		return nil, fmt.Errorf("create pipe %s: %w; run plumb trace as root", path, err)
 	}
-	return nil, fmt.Errorf("make pipe %s: %w", path, err)
+	return nil, fmt.Errorf("create pipe %s: %w", path, err)
 }
 
-// open tries once to make, open and lock the pipe. The error matches fs.ErrNotExist if another listener
-// removed the pipe or its directory meanwhile.
+// open tries once to create, open and lock the pipe. The error matches fs.ErrNotExist if another listener removed the pipe or
+// its directory meanwhile.
 func (l *Listener) open() error {
 	if err := os.Mkdir(filepath.Dir(l.path), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("make directory: %v", err) // without %w: if the parent directory is missing, Listen must not try again
+		return fmt.Errorf("create directory: %v", err) // without %w: Listen must not try again if the parent directory is missing
 	}
 	if err := unix.Mkfifo(l.path, 0o600); err != nil && !errors.Is(err, unix.EEXIST) {
 		return err
@@ -89,8 +89,8 @@ func (l *Listener) open() error {
 	return nil
 }
 
-// lock locks the pipe, so that there is one listener at a time. The kernel releases the lock when the process
-// ends. The error is ENOENT if the path has another pipe now than fd.
+// lock locks the pipe, so that there is one listener at a time. The kernel releases the lock when the process ends. The error is
+// ENOENT if another listener has replaced the pipe at the path.
 func (l *Listener) lock(fd int) error {
 	var opened, current unix.Stat_t
 	if err := unix.Fstat(fd, &opened); err != nil {
@@ -113,16 +113,16 @@ func (l *Listener) lock(fd int) error {
 	return unix.Fchmod(fd, 0o600)
 }
 
-// Close removes the pipe, and its directory unless that has other files. Plugins that run drop their records.
+// Close removes the pipe, and its directory if that is empty. Running plugins drop their records.
 func (l *Listener) Close() error {
-	err := os.Remove(l.path)            // before l.file is closed, which releases the lock: later, the pipe could be another listener's
-	_ = os.Remove(filepath.Dir(l.path)) // fails if the directory has other files
+	err := os.Remove(l.path)            // while the lock is held, because the pipe may be another listener's afterwards
+	_ = os.Remove(filepath.Dir(l.path)) // fails if the directory is not empty
 	return errors.Join(err, l.file.Close())
 }
 
-// Follow passes each call to report when the call has ended. The call of an IPAM plugin is in the field Calls
-// of its caller. A call whose process was killed is reported some seconds later. When ctx is done, Follow
-// reports the calls that have not ended, and returns nil. If report returns an error, Follow returns that error.
+// Follow passes each call to report when the call has ended. The call of an IPAM plugin is in the field Calls of its caller.
+// Follow reports a call whose process was killed some seconds later. When ctx is done, it reports the calls that are still
+// running, and returns nil. If report returns an error, Follow returns that error.
 func (l *Listener) Follow(ctx context.Context, report func(*Call) error) error {
 	stop := context.AfterFunc(ctx, func() { _ = l.file.SetReadDeadline(time.Now()) })
 	defer stop()
@@ -153,8 +153,8 @@ func (l *Listener) Follow(ctx context.Context, report func(*Call) error) error {
 	}
 }
 
-// addLines adds the records in text, one per line, and skips other lines. It returns the calls that these
-// records end, and the incomplete last line. A last line that is longer than any record is dropped.
+// addLines adds the records in text, one per line, and skips other lines. It returns the calls that these records end, and the
+// incomplete last line, which it drops if that is longer than any record.
 func (o *openCalls) addLines(text []byte) (ended []*Call, rest []byte) {
 	for {
 		line, more, complete := bytes.Cut(text, []byte("\n"))
