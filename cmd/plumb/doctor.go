@@ -49,7 +49,7 @@ wrong.`,
 		}
 		o := doctor.Options{
 			Places: *places, Files: files, Timeout: *timeout, Probe: probe,
-			Flags: placeFlags(c.Flags(), places), Spare: spareDirectories(),
+			Flags: placeFlags(c.Flags()), Spare: spareDirectories(),
 		}
 		if live != "" {
 			o.Live = func(inv *inventory.Inventory) (inventory.LiveList, error) {
@@ -97,13 +97,13 @@ func examine(c *cobra.Command, o doctor.Options) (*doctor.Report, error) {
 }
 
 // placeFlags returns the flags of addPlaces that the user gave, as words of another command line.
-func placeFlags(flags *pflag.FlagSet, p *inventory.Places) string {
-	values := map[string][]string{
-		"conf-dir": {p.ConfDir}, "cni-path": {strings.Join(p.PluginPath, string(os.PathListSeparator))}, "cache-dir": p.CacheDirs, "data-dir": {p.DataDir},
-	}
+func placeFlags(flags *pflag.FlagSet) string {
 	var given strings.Builder
 	flags.Visit(func(f *pflag.Flag) {
-		for _, value := range values[f.Name] {
+		if f.Name != "cni-path" && f.Annotations[mustExist] == nil {
+			return
+		}
+		for _, value := range valuesOf(f) {
 			given.WriteString(" " + types.Command("--"+f.Name, value))
 		}
 	})

@@ -25,8 +25,8 @@ const mustExist = "must-exist"
 // The defaults are the environment variables of cnitool and the usual directories of container runtimes.
 func addPlaces(flags *pflag.FlagSet) *inventory.Places {
 	p := &inventory.Places{
-		ConfDir:    environmentOr("NETCONFPATH", "/etc/cni/net.d"),
-		PluginPath: filepath.SplitList(environmentOr("CNI_PATH", "/opt/cni/bin")),
+		ConfDir:    cmp.Or(os.Getenv("NETCONFPATH"), "/etc/cni/net.d"),
+		PluginPath: filepath.SplitList(cmp.Or(os.Getenv("CNI_PATH"), "/opt/cni/bin")),
 		CacheDirs:  []string{"/var/lib/cni"},
 		DataDir:    pool.DefaultDataDir,
 		RunDir:     "/run/cni",
@@ -63,10 +63,7 @@ func flagProblem(f *pflag.Flag) error {
 		}
 		name = "$NETCONFPATH"
 	}
-	values := []string{f.Value.String()}
-	if list, ok := f.Value.(pflag.SliceValue); ok {
-		values = list.GetSlice()
-	}
+	values := valuesOf(f)
 	if len(values) == 0 || slices.Contains(values, "") {
 		return fmt.Errorf("%s: the value is empty; give one, or leave out the flag", name)
 	}
@@ -74,6 +71,14 @@ func flagProblem(f *pflag.Flag) error {
 		return fmt.Errorf("%s: there is no directory %s", name, values[i])
 	}
 	return nil
+}
+
+// valuesOf returns the values of a flag, which are several if the flag may be repeated.
+func valuesOf(f *pflag.Flag) []string {
+	if list, ok := f.Value.(pflag.SliceValue); ok {
+		return list.GetSlice()
+	}
+	return []string{f.Value.String()}
 }
 
 // isMissing reports whether the path does not exist or is not a directory. It reports false if stat fails otherwise, for
@@ -85,9 +90,6 @@ func isMissing(path string) bool {
 	}
 	return !info.IsDir()
 }
-
-// environmentOr returns the value of an environment variable, or fallback if the variable is unset or empty.
-func environmentOr(name, fallback string) string { return cmp.Or(os.Getenv(name), fallback) }
 
 // A pathList is a flag value that lists directories, separated by colons.
 type pathList []string

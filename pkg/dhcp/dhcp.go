@@ -1,6 +1,6 @@
 // Package dhcp is a DHCPv4 client for one interface in one network namespace (RFC 2131). Each
-// exchange of messages is a method of Client, which ends with its context. The package keeps no
-// state between exchanges: the caller keeps the Lease, and decides when to renew it.
+// exchange of messages is a method of Client, which ends with its context. The package keeps no state between exchanges. The
+// caller keeps the Lease, and decides when to renew it.
 //
 // A socket is open only during an exchange, and no thread stays in the namespace. The interface
 // must be up, and must be an Ethernet interface. If it does not exist, the error of an exchange
@@ -19,7 +19,7 @@ import (
 )
 
 // ErrNAK is the error for a server's refusal (DHCPNAK). The client must not use the address.
-var ErrNAK = errors.New("the server refused it (DHCPNAK)")
+var ErrNAK = errors.New("the server refused the request (DHCPNAK)")
 
 // ErrInUse is the error for an address that another host in the network segment uses.
 var ErrInUse = errors.New("another host in the network segment uses the address")
@@ -27,8 +27,8 @@ var ErrInUse = errors.New("another host in the network segment uses the address"
 // ErrNoAnswer is the error for an exchange whose context ended before a usable answer came.
 var ErrNoAnswer = errors.New("no usable answer")
 
-// DefaultRequest is the list of options that a Client asks for if its Request is nil. Classless
-// routes come before static routes and routers, as RFC 3442 demands.
+// DefaultRequest lists the options that a Client requests if its Request is nil. Classless routes come before static routes
+// and routers, as RFC 3442 demands.
 var DefaultRequest = []uint8{
 	dhcpv4.OptionSubnetMask.Code(), dhcpv4.OptionClasslessStaticRoute.Code(), dhcpv4.OptionStaticRoutingTable.Code(),
 	dhcpv4.OptionRouter.Code(), dhcpv4.OptionDomainNameServer.Code(), dhcpv4.OptionDomainName.Code(),
@@ -42,9 +42,9 @@ type Client struct {
 	NS        *ns.Handle
 	Link      int       // index of the interface in NS
 	MAC       types.MAC // hardware address of the interface
-	ID        []byte    // client identifier: the content of option 61; empty: not sent
+	ID        []byte    // client identifier, which is the content of option 61; empty: not sent
 	Options   []Option  // further options of DISCOVER and REQUEST; an option 61 replaces ID in all messages
-	Request   []uint8   // options to ask for (option 55), in order; nil: DefaultRequest
+	Request   []uint8   // options to request (option 55), in order; nil: DefaultRequest
 	Broadcast bool      // asks servers to broadcast their answers, for an interface that shares its MAC (ipvlan)
 	Retry     Retry
 }
@@ -55,23 +55,23 @@ type Option struct {
 	Value []byte `json:"value"`
 }
 
-// Retry has the times of retransmissions. A time that is zero is the default.
+// Retry contains the times of retransmissions. A time that is zero means the default.
 type Retry struct {
-	// First is the time before each of the first four retransmissions; after that the time
-	// doubles. Each time varies at random by an eighth. Default: 2 s.
+	// First is the time before each of the first four retransmissions. Then the time doubles. Each time varies at random by
+	// an eighth. Default: 2 s.
 	First time.Duration
-	// Max is the longest time. Default: 64 s. Renew and Rebind may wait longer: half of the time
-	// that is left until the deadline of their context (RFC 2131, section 4.4.5).
+	// Max is the longest time. Default: 64 s. Renew and Rebind may wait longer, for half of the time until the deadline of
+	// their context (RFC 2131, section 4.4.5).
 	Max time.Duration
-	// Probe is the unit of time of Probe, which takes four to seven of it. Default: 1 s (RFC 5227).
+	// Probe is the unit of time of Client.Probe, which takes four to seven units. Default: 1 s (RFC 5227).
 	Probe time.Duration
 }
 
-// An Offer is a server's answer to DISCOVER. Its Lease is what the server would acknowledge.
+// An Offer is a server's answer to DISCOVER. It contains the lease that the server would acknowledge.
 type Offer struct {
 	Lease
-	// REQUEST has the transaction ID and the seconds of DISCOVER (RFC 2131, section 3.1.3). In an Offer that
-	// Discover has not returned they are zero.
+	// REQUEST repeats the transaction ID and the seconds of DISCOVER (RFC 2131, section 3.1.3). They are zero in an Offer that
+	// Discover has not returned.
 	xid  dhcpv4.TransactionID
 	secs uint16
 }
@@ -84,8 +84,8 @@ func (c *Client) Discover(ctx context.Context) (Offer, error) {
 }
 
 // Accept requests the offered address until its server acknowledges it. The error matches
-// ErrNAK if the server refuses. If the server does not answer several times, the caller should
-// discover again: servers keep an offer for a short time only.
+// ErrNAK if the server refuses. If the server does not answer several times, the caller should discover again, because
+// servers keep an offer for a short time only.
 func (c *Client) Accept(ctx context.Context, o Offer) (Lease, error) {
 	q := c.newRequest(dhcpv4.MessageTypeRequest)
 	if o.xid != (dhcpv4.TransactionID{}) {
@@ -122,9 +122,8 @@ func (c *Client) Rebind(ctx context.Context, l Lease) (Lease, error) {
 }
 
 // Release gives the address back. It sends RELEASE to the server, which does not answer, and
-// returns when the message has left the interface. The message goes through the IP stack. If
-// that is impossible, because the interface does not have the address any more, it goes to the
-// hardware address that the lease came from.
+// returns when the message has left the interface. The message goes through the IP stack or, if
+// the interface no longer has the address, to the hardware address that the lease came from.
 func (c *Client) Release(ctx context.Context, l Lease) error {
 	q := c.newMessage(dhcpv4.MessageTypeRelease)
 	q.sendTo(l)

@@ -316,7 +316,7 @@ var _ = Describe("a lease", func() {
 			second(b.client.Accept(limit(), dhcp.Offer{Lease: l})),
 		} {
 			Expect(err).To(MatchError(dhcp.ErrNAK))
-			Expect(err).To(MatchError(`DHCPREQUEST: the server refused it (DHCPNAK): "not in this network"`))
+			Expect(err).To(MatchError(`DHCPREQUEST: the server refused the request (DHCPNAK): "not in this network"`))
 		}
 	})
 
@@ -412,7 +412,7 @@ var _ = Describe("a lease", func() {
 			Expect(second(b.client.Renew(limit(), l))).To(MatchError(ContainSubstring("invalid address")))
 		}
 		b.client.MAC = "\x00\x01"
-		Expect(second(b.client.Discover(limit()))).To(MatchError(ContainSubstring("no Ethernet interface")))
+		Expect(second(b.client.Discover(limit()))).To(MatchError(ContainSubstring("not an Ethernet interface")))
 	})
 })
 
@@ -475,7 +475,7 @@ var _ = Describe("an answer", func() {
 		cancel()
 		var err error
 		Eventually(done).Should(Receive(&err))
-		Expect(err).To(MatchError(ContainSubstring("ignored DHCPOFFER of " + b.serverMAC.String() + ": it has no subnet mask (option 1)")))
+		Expect(err).To(MatchError(ContainSubstring("ignored DHCPOFFER from " + b.serverMAC.String() + ": it contains no subnet mask (option 1)")))
 	})
 
 	It("is received although the kernel left its UDP checksum to the hardware", func() {

@@ -18,15 +18,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An exchange is a request under way. All answers are received by a packet socket: before the
-// client has the address, and later because servers broadcast a NAK (RFC 2131, section 4.1).
+// An exchange is a running request. A packet socket receives all answers, at first because the client has no address, and
+// later because servers broadcast a NAK (RFC 2131, section 4.1).
 type exchange struct {
 	client  *Client
 	request *request
 	raw     *packet.Conn
 	udp     *net.UDPConn // sends the request; if it is nil or cannot, raw sends it
 	began   time.Time
-	problem error // why the last transmission, or the last answer, was of no use
+	problem error // why the last transmission failed, or the last answer was not usable
 }
 
 // ask sends a request until an answer comes, and returns the lease in it.
@@ -62,7 +62,7 @@ func (c *Client) ask(ctx context.Context, q *request) (Lease, error) {
 	return Lease{}, x.noAnswer()
 }
 
-// send transmits the request. What fails now may succeed the next time: the interface may be down.
+// send transmits the request. It only records a failure, because the next transmission may succeed.
 func (x *exchange) send() {
 	q := x.request
 	if !q.msg.Options.Has(dhcpv4.OptionServerIdentifier) { // see Offer
@@ -86,7 +86,7 @@ func (x *exchange) await(ctx context.Context, until time.Time) (Lease, error) {
 		if err := x.raw.SetReadDeadline(until); err != nil {
 			return Lease{}, err
 		}
-		if ctx.Err() != nil { // its end may have come before the deadline was set
+		if ctx.Err() != nil { // ctx may have ended before the deadline was set
 			return Lease{}, os.ErrDeadlineExceeded
 		}
 		n, from, err := x.raw.ReadFrom(buf)
@@ -107,7 +107,7 @@ func (x *exchange) await(ctx context.Context, until time.Time) (Lease, error) {
 		}
 		l, err := newLease(m)
 		if err != nil {
-			x.problem = fmt.Errorf("ignored DHCP%s of %s: %w", m.MessageType(), from, err)
+			x.problem = fmt.Errorf("ignored DHCP%s from %s: %w", m.MessageType(), from, err)
 			continue
 		}
 		l.ServerMAC = types.MAC(from.(*packet.Addr).HardwareAddr)
@@ -133,7 +133,7 @@ func (x *exchange) refusal(nak *dhcpv4.DHCPv4) error {
 	return err
 }
 
-// noAnswer returns the error for an exchange that its context has ended.
+// noAnswer returns the error for an exchange whose context has ended.
 func (x *exchange) noAnswer() error {
 	err := fmt.Errorf("%w to %s within %s", ErrNoAnswer, x.request.name(), time.Since(x.began).Round(10*time.Millisecond))
 	if x.problem != nil {
@@ -151,7 +151,7 @@ func (c *Client) interval(ctx context.Context, q *request, n int) time.Duration 
 	if end, ok := ctx.Deadline(); ok && q.from.IsValid() {
 		longest = max(longest, time.Until(end)/2)
 	}
-	const short = 4 // so many intervals are not longer than the first
+	const short = 4 // intervals of the first length
 	wait := min(c.first(), longest)
 	for ; n >= short && wait < longest; n-- {
 		wait = min(2*wait, longest)

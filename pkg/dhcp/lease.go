@@ -19,7 +19,7 @@ import (
 // Infinite is the Duration, RenewAfter and RebindAfter of a lease that does not end.
 const Infinite = math.MaxUint32 * time.Second
 
-// defaultDuration is the duration of a lease whose server does not say it.
+// defaultDuration is the duration of a lease if the server does not send it.
 const defaultDuration = time.Hour
 
 // scopeLink is the scope of a route to a destination on the link (RT_SCOPE_LINK of rtnetlink).
@@ -33,25 +33,25 @@ type Lease struct {
 	Address   netip.Prefix  `json:"address"`         // with the mask of option 1
 	Server    netip.Addr    `json:"server"`          // option 54
 	ServerMAC types.MAC     `json:"serverMAC"`       // sender of the frame: the server or a router
-	Router    netip.Addr    `json:"router,omitzero"` // the first of option 3; may be zero
+	Router    netip.Addr    `json:"router,omitzero"` // the first address of option 3; zero: none
 	Routes    []types.Route `json:"routes,omitempty"`
 	DNS       types.DNS     `json:"dns,omitzero"`
 	MTU       int           `json:"mtu,omitempty"` // option 26, in bytes; zero: the server did not send it
 
-	// The times count from the moment when the request was sent. They are in this order:
-	// RenewAfter, RebindAfter, Duration.
+	// The times count from the moment when the request was sent. RenewAfter is at most RebindAfter, and RebindAfter at most
+	// Duration.
 	Duration    time.Duration `json:"duration"`    // option 51; one hour if the server does not send it
 	RenewAfter  time.Duration `json:"renewAfter"`  // T1: option 58, or half of Duration
 	RebindAfter time.Duration `json:"rebindAfter"` // T2: option 59, or 85 % of Duration
 
 	// Age is the time from the sending of the request to the end of the exchange.
 	Age time.Duration `json:"-"`
-	// Ignored are the parts of the answer that are invalid.
+	// Ignored lists the invalid parts of the answer.
 	Ignored []error `json:"-"`
 }
 
-// newLease returns the lease in an OFFER or ACK. The error says why the message is of no use. What
-// a client can do without is ignored if it is invalid.
+// newLease returns the lease in an OFFER or ACK. It returns an error if the client cannot use the message, and ignores invalid
+// options that the client does not need.
 func newLease(m *dhcpv4.DHCPv4) (Lease, error) {
 	l := Lease{}
 	addr, _ := netip.AddrFromSlice(m.YourIPAddr.To4())
@@ -95,7 +95,7 @@ func isHost(addr netip.Addr) bool {
 // maskBits returns the prefix length of a subnet mask.
 func maskBits(mask []byte) (int, error) {
 	if mask == nil {
-		return 0, fmt.Errorf("it has no subnet mask (option %d)", dhcpv4.OptionSubnetMask)
+		return 0, fmt.Errorf("it contains no subnet mask (option %d)", dhcpv4.OptionSubnetMask)
 	}
 	if ones, bits := net.IPMask(mask).Size(); ones > 0 && bits == 32 {
 		return ones, nil
@@ -103,7 +103,7 @@ func maskBits(mask []byte) (int, error) {
 	return 0, fmt.Errorf("its subnet mask (option %d) is %v", dhcpv4.OptionSubnetMask, mask)
 }
 
-// setTimes sets the times. If those of the server are not in order, T1 and T2 are the defaults.
+// setTimes sets the times. If the server's times are not in order, T1 and T2 are the defaults.
 func (l *Lease) setTimes(o dhcpv4.Options) error {
 	seconds := func(option dhcpv4.OptionCode, otherwise time.Duration) time.Duration {
 		v := o.Get(option)
@@ -220,8 +220,8 @@ func (l *Lease) setDNS(o dhcpv4.Options) {
 	}
 }
 
-// domainName returns the name without the dot at its end. It returns an error for a text that is
-// no name of hosts, for example because it has a line break: resolv.conf gets the name.
+// domainName returns the name without the dot at its end. It returns an error for a text that is not a host name, for example
+// because it contains a line break, which would change the container's resolv.conf.
 func domainName(text string) (string, error) {
 	text = strings.TrimSuffix(text, ".")
 	valid := len(text) <= 253
@@ -237,8 +237,7 @@ func domainName(text string) (string, error) {
 // nameChars are the characters of domain names. The underscore is in names of Active Directory.
 const nameChars = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"
 
-// addresses returns the addresses of an option. What is left after the last whole address is
-// ignored.
+// addresses returns the addresses of an option. It ignores bytes after the last whole address.
 func addresses(value []byte) []netip.Addr {
 	var all []netip.Addr
 	for part := range slices.Chunk(value, 4) {

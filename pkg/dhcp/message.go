@@ -11,8 +11,8 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// maxSize is the size of messages that the client accepts. Larger ones could be fragmented on
-// networks whose MTU is a little below that of Ethernet.
+// maxSize is the largest size of messages that the client accepts. Larger messages could be fragmented on networks whose MTU
+// is a little smaller than Ethernet's.
 const maxSize = 1400
 
 // etherBroadcast is the hardware address of all hosts.
@@ -21,7 +21,7 @@ const etherBroadcast = types.MAC("\xff\xff\xff\xff\xff\xff")
 // broadcastAddr is the address of all hosts of the segment.
 var broadcastAddr = netip.MustParseAddr("255.255.255.255")
 
-// A request is a message of the client, where it goes, and what answers it.
+// A request is a message of the client, with its destination and the server that may answer it.
 type request struct {
 	msg    *dhcpv4.DHCPv4
 	from   netip.Addr // zero: the client has no address
@@ -31,7 +31,7 @@ type request struct {
 	err    error      // why the message cannot be sent
 }
 
-// newMessage returns a message with what all messages have.
+// newMessage returns a message with the options of all messages.
 func (c *Client) newMessage(t dhcpv4.MessageType) *request {
 	msg := &dhcpv4.DHCPv4{
 		OpCode: dhcpv4.OpcodeBootRequest, HWType: etherHardware, ClientHWAddr: c.MAC.Bytes(),
@@ -48,12 +48,12 @@ func (c *Client) newMessage(t dhcpv4.MessageType) *request {
 	}
 	q := &request{msg: msg, to: broadcastAddr, mac: etherBroadcast}
 	if len(c.MAC) != 6 {
-		q.err = fmt.Errorf("interface %d is no Ethernet interface: its hardware address is %q", c.Link, c.MAC)
+		q.err = fmt.Errorf("interface %d is not an Ethernet interface: its hardware address is %q", c.Link, c.MAC)
 	}
 	return q
 }
 
-// newRequest returns a message with what DISCOVER and REQUEST have, too.
+// newRequest returns a message with the options of all messages, and those of DISCOVER and REQUEST.
 func (c *Client) newRequest(t dhcpv4.MessageType) *request {
 	q := c.newMessage(t)
 	q.msg.Options[dhcpv4.OptionParameterRequestList.Code()] = c.Request
@@ -111,7 +111,7 @@ func (q *request) unicast() bool { return q.to != broadcastAddr }
 // name returns the name of the message, for errors and steps.
 func (q *request) name() string { return "DHCP" + q.msg.MessageType().String() }
 
-// isAnsweredBy reports whether m is an answer to q of a server that may answer.
+// isAnsweredBy reports whether m is an answer to q from a server that may answer.
 func (q *request) isAnsweredBy(m *dhcpv4.DHCPv4) bool {
 	isRequest := q.msg.MessageType() == dhcpv4.MessageTypeRequest
 	switch m.MessageType() {
@@ -135,8 +135,7 @@ func (q *request) isAnsweredBy(m *dhcpv4.DHCPv4) bool {
 		(!q.server.IsValid() || server == q.server)
 }
 
-// parse decodes a message. A server may put options into the fields for names (option overload:
-// RFC 2132, section 9.3).
+// parse decodes a message. A server may put options into the fields for names (option overload, RFC 2132, section 9.3).
 func parse(data []byte) (*dhcpv4.DHCPv4, error) {
 	m, err := dhcpv4.FromBytes(data)
 	if err != nil {

@@ -14,8 +14,8 @@ const (
 	udpHeader = 8
 )
 
-// answerFilter accepts the IPv4 packets that are UDP to the client's port. They begin with the
-// IP header. Without the filter, the socket would receive all packets of the container.
+// answerFilter accepts IPv4 packets with a UDP datagram to the client's port. They begin with the IP header. Without the
+// filter, the socket would receive all packets of the container.
 var answerFilter = []bpf.Instruction{
 	bpf.LoadAbsolute{Off: 9, Size: 1}, // protocol
 	bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.IPPROTO_UDP, SkipTrue: 5},
@@ -47,8 +47,7 @@ func newPacket(from, to netip.Addr, payload []byte) []byte {
 	put16(udp[2:], dhcpv4.ServerPort)
 	put16(udp[4:], uint16(udpHeader+len(payload)))
 	p = append(p, payload...)
-	// The sum covers the addresses, the protocol and the length, too (RFC 768). Zero would say that
-	// there is no checksum.
+	// The sum also covers the addresses, the protocol and the length (RFC 768). Zero would mean that there is no checksum.
 	pseudo := append(p[12:ipHeader:ipHeader], 0, unix.IPPROTO_UDP, udp[4], udp[5])
 	check := ^sum(append(pseudo, p[ipHeader:]...))
 	if check == 0 {
@@ -75,8 +74,8 @@ func sum(data []byte) uint16 {
 }
 
 // payload returns the content of an IPv4 packet with a UDP datagram to the client's port, or nil for
-// any other packet. It does not verify the checksums: a sender on the same machine leaves the checksum
-// of UDP to the network card, and the packet may never pass one.
+// any other packet. It does not verify the checksums, because a sender on the same machine leaves the UDP checksum to the
+// network card, and the packet may never pass one.
 func payload(p []byte) []byte {
 	if len(p) < ipHeader || p[0]>>4 != 4 || p[9] != unix.IPPROTO_UDP {
 		return nil

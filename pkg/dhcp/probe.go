@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// probes is how often Probe asks (RFC 5227, section 1.1: PROBE_NUM).
+// probes is the number of probes that Probe sends (PROBE_NUM in RFC 5227, section 1.1).
 const probes = 3
 
 // Probe asks the hosts of the segment, by ARP, whether one of them uses the address (RFC 5227,

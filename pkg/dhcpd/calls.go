@@ -7,7 +7,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// add answers with the lease of an interface. If there is none, it gets one.
+// add answers with the lease of an interface, and gets one if there is none.
 func (m *machine) add(r record, c *call) {
 	l := m.leases[r.Attachment]
 	if l != nil && !l.sameLink(r) {
@@ -30,7 +30,7 @@ func (m *machine) add(r record, c *call) {
 		if l.State == selecting && l.cancel == nil {
 			m.begin(l, selecting)
 		} else if l.State == selecting {
-			l.due = never // the ADD has a limit of its own
+			l.due = never // the ADD has its own limit
 		}
 	}
 }
@@ -58,8 +58,8 @@ func (m *machine) del(match func(types.Attachment) bool, c *call) {
 	c.done()
 }
 
-// awaitForgotten answers when there is no lease of an attachment any more. It answers with an error if
-// there is one that is not being released.
+// awaitForgotten answers when the attachment no longer has a lease. It answers with an error if there is a lease that is not
+// being released.
 func (m *machine) awaitForgotten(o types.Attachment, c *call) {
 	switch l := m.leases[o]; {
 	case l == nil:
@@ -72,8 +72,7 @@ func (m *machine) awaitForgotten(o types.Attachment, c *call) {
 	}
 }
 
-// abandon answers a call whose caller does not wait any more. It releases the lease of an ADD for
-// which no other ADD waits.
+// abandon answers a call whose caller no longer waits. It releases the lease of an ADD if no other ADD waits for it.
 func (m *machine) abandon(c *call, cause error) {
 	for _, l := range m.leases {
 		i := slices.Index(l.adds, c)
@@ -95,7 +94,7 @@ func (m *machine) abandon(c *call, cause error) {
 	}
 }
 
-// progress says in brackets what a lease waits for.
+// progress returns, in brackets, what the lease waits for.
 func (l *lease) progress() string {
 	switch {
 	case l.lastErr != nil:

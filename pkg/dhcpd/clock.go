@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A bootClock is a clock with one timer of the kernel (timerfd_create(2)), by CLOCK_BOOTTIME. The
-// timers of Go do not count the time in which the machine is suspended.
+// A bootClock is a clock with one kernel timer (timerfd_create(2)) of CLOCK_BOOTTIME, because Go's timers do not count the
+// time in which the machine is suspended.
 type bootClock struct {
 	timer *os.File
 	rings chan struct{}
@@ -20,7 +20,7 @@ type bootClock struct {
 func newBootClock() (*bootClock, error) {
 	fd, err := unix.TimerfdCreate(unix.CLOCK_BOOTTIME, unix.TFD_NONBLOCK|unix.TFD_CLOEXEC)
 	if err != nil {
-		return nil, fmt.Errorf("make a timer: %w", err)
+		return nil, fmt.Errorf("create a timer: %w", err)
 	}
 	c := &bootClock{timer: os.NewFile(uintptr(fd), "timerfd"), rings: make(chan struct{}, 1)}
 	go func() {

@@ -39,12 +39,12 @@ func parseOptions(args []string, stderr io.Writer) (o Options, err error) {
 	f := flag.NewFlagSet("dhcp daemon", flag.ContinueOnError)
 	f.SetOutput(stderr)
 	f.StringVar(&o.PIDFile, "pidfile", "", "write the process ID to this `file`, an absolute path")
-	f.StringVar(&o.HostPrefix, "hostprefix", "", "`folder` at which the host's file system is mounted; it precedes the path of the socket and of each namespace")
+	f.StringVar(&o.HostPrefix, "hostprefix", "", "`directory` where the host's file system is mounted; the daemon prepends it to the path of the socket and of each namespace")
 	f.StringVar(&o.Socket, "socketpath", "", "`path` of the socket (default "+DefaultSocket+")")
-	f.BoolVar(&o.Broadcast, "broadcast", false, "ask servers to broadcast their answers, for all interfaces; for ipvlan that is always so")
-	f.DurationVar(&o.Timeout, "timeout", 10*time.Second, "limit of an exchange with a server for which no ADD waits")
+	f.BoolVar(&o.Broadcast, "broadcast", false, "ask servers to broadcast their answers, for all interfaces; the daemon always does so for ipvlan")
+	f.DurationVar(&o.Timeout, "timeout", 10*time.Second, "limit of an exchange with a server that no ADD waits for")
 	f.DurationVar(&o.ResendMax, "resendmax", 62*time.Second, "longest time between two retransmissions of a message")
-	f.DurationVar(&o.AddTimeout, "resendtimeout", time.Minute, "limit of an ADD, unless its configuration has \"timeout\"")
+	f.DurationVar(&o.AddTimeout, "resendtimeout", time.Minute, "limit of an ADD, unless its configuration sets \"timeout\"")
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}
@@ -76,8 +76,8 @@ func Command(r *skel.Request, args []string) error {
 	return o.Run(ctx, l, r.Stderr())
 }
 
-// Run runs the daemon until ctx ends. If l is nil, it listens at the socket's path. It closes l. It
-// writes a line to log for each event.
+// Run runs the daemon until ctx ends, and writes a line to log for each event. If l is nil, it listens at the socket's path.
+// Otherwise it closes l.
 func (o Options) Run(ctx context.Context, l net.Listener, log io.Writer) (err error) {
 	if o.Socket == "" {
 		o.Socket = DefaultSocket
@@ -101,7 +101,7 @@ func (o Options) Run(ctx context.Context, l net.Listener, log io.Writer) (err er
 	store := StoreOf(o.Socket)
 	unlock, err := lockStore(store, 2*releaseTimeout) // a plugin may be releasing a lease
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return fmt.Errorf("another DHCP daemon keeps its leases in %s: stop it first", store.Dir)
+		return fmt.Errorf("another DHCP daemon keeps its leases in %s; stop it first", store.Dir)
 	}
 	if err == nil {
 		defer unlock()
@@ -152,9 +152,8 @@ func (o Options) serve(ctx context.Context, l net.Listener, m *machine) error {
 	return errors.Join(served, <-failed)
 }
 
-// lockStore locks the folder of the lease files, which it makes if it does not exist. The kernel
-// unlocks it when the process ends. If another process has the lock for longer than limit, the error
-// matches os.ErrDeadlineExceeded.
+// lockStore locks the directory of the lease files, and creates it if it does not exist. The kernel unlocks it when the
+// process ends. If another process holds the lock for longer than limit, the error matches os.ErrDeadlineExceeded.
 func lockStore(s Store, limit time.Duration) (unlock func(), err error) {
 	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
 		return nil, err
@@ -170,8 +169,7 @@ func lockStore(s Store, limit time.Duration) (unlock func(), err error) {
 	return func() { _ = f.Close() }, err
 }
 
-// listen makes the socket, which only root can use. It replaces a socket at which nobody answers,
-// as a daemon leaves it that is killed.
+// listen creates the socket, which only root can use. It replaces a socket that a killed daemon has left.
 func listen(path string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, err
@@ -190,22 +188,22 @@ func listen(path string) (net.Listener, error) {
 	return l, os.Chmod(path, 0o600)
 }
 
-// maxSocket is the most bytes of a socket's path: sun_path of unix(7) has 108, with a zero at the end.
+// maxSocket is the longest path of a socket in bytes. sun_path in unix(7) has 108, including a zero at the end.
 const maxSocket = 107
 
-// checkSocket returns an error if the daemon cannot listen at a path. It reports whether there is a
-// socket at which nobody answers.
+// checkSocket returns an error if the daemon cannot listen at a path. stale is true if no process listens at an existing
+// socket.
 func checkSocket(path string) (stale bool, err error) {
 	if len(path) > maxSocket {
-		return false, fmt.Errorf("listen at %s: the path has %d bytes, a socket's can have %d; choose another -socketpath", path, len(path), maxSocket)
+		return false, fmt.Errorf("listen at %s: want a path of at most %d bytes, got %d; choose another -socketpath", path, maxSocket, len(path))
 	}
 	if info, err := os.Lstat(path); err == nil && info.Mode().Type() != fs.ModeSocket {
-		return false, fmt.Errorf("listen at %s: it is no socket; remove it, or choose another -socketpath", path)
+		return false, fmt.Errorf("listen at %s: not a socket; remove it, or choose another -socketpath", path)
 	}
 	conn, err := net.Dial("unix", path)
 	if err == nil {
 		_ = conn.Close()
-		return false, fmt.Errorf("listen at %s: another daemon answers there: stop it first", path)
+		return false, fmt.Errorf("listen at %s: another daemon answers there; stop it first", path)
 	}
 	return errors.Is(err, syscall.ECONNREFUSED), nil
 }
@@ -226,7 +224,7 @@ func inheritedSocket(environ []string) (net.Listener, error) {
 		return nil, nil
 	}
 	if n != "1" {
-		return nil, fmt.Errorf("systemd passes %s sockets, want one (LISTEN_FDS)", n)
+		return nil, fmt.Errorf("LISTEN_FDS: want 1 socket of systemd, got %s", n)
 	}
 	const first = 3 // SD_LISTEN_FDS_START
 	f := os.NewFile(first, "LISTEN_FDS")

@@ -9,7 +9,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/dhcp"
 )
 
-// An iface is the interface of a container, with its exchanges (see dhcp.Client).
+// An iface is the interface of a container, with the exchanges of dhcp.Client.
 type iface interface {
 	Discover(context.Context) (dhcp.Offer, error)
 	Accept(context.Context, dhcp.Offer) (dhcp.Lease, error)
@@ -20,10 +20,10 @@ type iface interface {
 	Decline(context.Context, dhcp.Lease) error
 	Probe(context.Context, netip.Addr) error
 
-	// configure replaces what the interface has of a lease; nil: nothing.
+	// configure replaces the address, routes and MTU of one lease with those of another. nil stands for no lease.
 	configure(from, to *dhcp.Lease) error
-	// restore puts the address and the routes of a lease back if the interface has lost the
-	// address, and reports whether it had.
+	// restore adds the address and the routes of a lease again if the interface has lost the address, and reports whether it
+	// had lost it.
 	restore(*dhcp.Lease) (lost bool, err error)
 	close()
 }
@@ -34,8 +34,8 @@ type exchange struct {
 	offer dhcp.Offer
 }
 
-// An outcome is that of an exchange. offer is that of state selecting, lease that of all other
-// states except releasing.
+// An outcome is the outcome of an exchange. It contains the offer in state selecting, no lease in state releasing, and the
+// lease in all other states.
 type outcome struct {
 	offer    dhcp.Offer
 	lease    dhcp.Lease
@@ -44,7 +44,7 @@ type outcome struct {
 	err      error
 }
 
-// run makes the exchange.
+// run runs the exchange.
 func (x exchange) run(ctx context.Context, open func(record) (iface, error)) (done outcome) {
 	i, err := open(x.record)
 	if err != nil {

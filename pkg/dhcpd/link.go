@@ -14,8 +14,8 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// A link is the interface of a container, whose namespace is open. It is opened for each exchange
-// anew: an open namespace would exist as long as the daemon has it, and so would the interface.
+// A link is the interface of a container, whose namespace is open. The daemon opens it again for each exchange, because an open
+// namespace, and thus the interface, would exist until the daemon closes it.
 type link struct {
 	dhcp.Client
 	record
@@ -28,7 +28,7 @@ type link struct {
 func findLink(req Request, broadcast bool) (r record, wasDown bool, err error) {
 	container, err := ns.Open(req.NetNS, nil)
 	if err != nil {
-		return r, false, types.Errorf(types.CodeNamespace, "container namespace: %w; it must exist at this path for the DHCP daemon, too", err)
+		return r, false, types.Errorf(types.CodeNamespace, "container namespace: %w; it must also exist at this path for the DHCP daemon", err)
 	}
 	defer func() { _ = container.Close() }()
 	conn, err := nl.Open(container)
@@ -37,7 +37,7 @@ func findLink(req Request, broadcast bool) (r record, wasDown bool, err error) {
 	}
 	l, err := conn.Link(req.IfName)
 	if errors.Is(err, fs.ErrNotExist) || req.IfName == "lo" {
-		return r, false, types.Errorf(types.CodeConfig, "the container has no interface %s, over which a DHCP server could be asked", req.IfName)
+		return r, false, types.Errorf(types.CodeConfig, "interface %s of the container does not exist or cannot reach a DHCP server", req.IfName)
 	}
 	if err == nil && !l.Up {
 		err = conn.SetUp(l)
@@ -62,7 +62,7 @@ func setDown(r record) error {
 	return l.container.SetDown(l.link)
 }
 
-// openLink opens the interface of a record. If it is not there any more, the error matches errGone.
+// openLink opens the interface of a record. If it no longer exists, the error matches errGone.
 func openLink(r record, retry dhcp.Retry) (iface, error) {
 	container, err := ns.Open(r.NetNS, nil)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, ns.ErrNotNamespace) {
@@ -91,7 +91,7 @@ func linkIn(container *ns.Handle, r record) (*link, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, errGone
 	}
-	// The MAC may have changed since ADD, by a later plugin of the chain.
+	// A later plugin of the chain may have changed the MAC since ADD.
 	return &link{record: r, container: conn, link: found, Client: dhcp.Client{
 		NS: container, Link: r.Link, MAC: found.MAC, ID: r.ID, Options: r.Options, Request: r.Ask, Broadcast: r.Broadcast,
 	}}, err
@@ -99,13 +99,12 @@ func linkIn(container *ns.Handle, r record) (*link, error) {
 
 func (l *link) close() { _ = l.NS.Close() }
 
-// configure implements iface. Until ADD has returned, the interface plugin configures the address:
-// then only the MTU is set.
+// configure implements iface. Before ADD returns, it only sets the MTU, because the interface plugin configures the address.
 func (l *link) configure(from, to *dhcp.Lease) error {
 	var errs []error
 	if l.SetMTU && to != nil && to.MTU > 0 && to.MTU != l.link.MTU {
 		if err := l.container.SetMTU(l.link, to.MTU); err != nil {
-			errs = append(errs, fmt.Errorf("interface %s keeps the mtu %d, because that of the DHCP server cannot be set: %w", l.link.Name, l.link.MTU, err))
+			errs = append(errs, fmt.Errorf("interface %s keeps the mtu %d, because setting the DHCP server's mtu %d failed: %w", l.link.Name, l.link.MTU, to.MTU, err))
 		}
 	}
 	if !l.Added || from != nil && to != nil && from.Address == to.Address && slices.Equal(l.routes(from), l.routes(to)) {
@@ -115,8 +114,8 @@ func (l *link) configure(from, to *dhcp.Lease) error {
 		errs = append(errs, l.deleteRoutes(from))
 	}
 	if from != nil && (to == nil || from.Address != to.Address) {
-		// First of all: as long as the interface has it, an address of the same subnet would be its
-		// secondary one, which the kernel deletes with it.
+		// Delete the address before adding another of the same subnet, which would otherwise be its secondary address and
+		// which the kernel would delete with it.
 		errs = append(errs, types.IgnoreNotExist(l.container.DeleteAddr(l.link, from.Address)))
 	}
 	if to != nil && (from == nil || from.Address != to.Address) {
@@ -135,37 +134,37 @@ func (l *link) configure(from, to *dhcp.Lease) error {
 
 // restore implements iface.
 func (l *link) restore(lease *dhcp.Lease) (lost bool, err error) {
-	have, err := l.container.Addrs(l.link)
-	if err != nil || slices.ContainsFunc(have, func(a nl.Addr) bool { return a.Prefix.Addr() == lease.Address.Addr() }) {
+	addrs, err := l.container.Addrs(l.link)
+	if err != nil || slices.ContainsFunc(addrs, func(a nl.Addr) bool { return a.Prefix.Addr() == lease.Address.Addr() }) {
 		return false, err
 	}
 	return true, l.configure(nil, lease)
 }
 
 // routes returns the routes of a lease in the main table.
-func (l *link) routes(of *dhcp.Lease) []nl.Route {
+func (l *link) routes(lease *dhcp.Lease) []nl.Route {
 	var routes []nl.Route
-	for _, r := range of.Routes {
+	for _, r := range lease.Routes {
 		route := nl.Route{Dst: r.Dst, GW: r.GW, Priority: cmp.Or(r.Priority, l.Priority), Scope: r.Scope}
 		switch {
 		case !r.GW.IsValid() && r.Scope == nl.ScopeGlobal:
-			route.GW = of.Router
+			route.GW = lease.Router
 		case r.GW.IsValid() && r.GW.IsUnspecified():
 			route.GW, route.Scope = netip.Addr{}, nl.ScopeLink
 		}
 		routes = append(routes, route)
 	}
-	// Routes without a gateway come first: the gateways of others may be in their destinations.
+	// Routes without a gateway come first, because their destinations may contain the gateways of others.
 	slices.SortStableFunc(routes, func(a, b nl.Route) int { return a.GW.Compare(b.GW) })
 	return routes
 }
 
-// deleteRoutes deletes the routes of a lease that the interface has.
-func (l *link) deleteRoutes(of *dhcp.Lease) error {
-	have, err := l.container.FullRoutes(l.link)
+// deleteRoutes deletes the routes of a lease from the interface.
+func (l *link) deleteRoutes(lease *dhcp.Lease) error {
+	routes, err := l.container.FullRoutes(l.link)
 	errs := []error{err}
-	for _, r := range slices.Backward(have) {
-		if slices.ContainsFunc(l.routes(of), r.Same) {
+	for _, r := range slices.Backward(routes) {
+		if slices.ContainsFunc(l.routes(lease), r.Same) {
 			errs = append(errs, l.container.DeleteFullRoute(r))
 		}
 	}

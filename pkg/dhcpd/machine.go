@@ -11,16 +11,16 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// A state is that of a lease. Their names are those of RFC 2131, figure 5, as far as they are there.
+// A state is the state of a lease. The names are from RFC 2131, figure 5, except releasing.
 type state string
 
 const (
-	selecting  state = "selecting"  // there is no address; DISCOVER
+	selecting  state = "selecting"  // the lease has no address; DISCOVER
 	requesting state = "requesting" // an address was offered; REQUEST
-	bound      state = "bound"      // the lease is used, and T1 has not come
+	bound      state = "bound"      // the interface uses the lease before T1
 	renewing   state = "renewing"   // after T1; REQUEST to the server
 	rebinding  state = "rebinding"  // after T2; REQUEST to all servers
-	rebooting  state = "rebooting"  // another daemon got the lease; REQUEST for the same address
+	rebooting  state = "rebooting"  // an earlier daemon got the lease; REQUEST for the same address
 	releasing  state = "releasing"  // RELEASE
 )
 
@@ -51,10 +51,10 @@ const (
 	maxReboots = 32
 )
 
-// errGone is the error for a namespace or interface that does not exist any more.
+// errGone is the error for a namespace or interface that no longer exists.
 var errGone = errors.New("the interface is gone")
 
-// A clock tells the time since boot, which continues while the machine is suspended.
+// A clock measures the time since boot, including the time in which the machine is suspended.
 type clock interface {
 	now() time.Duration
 	set(at time.Duration) // sets the alarm; never: no alarm
@@ -64,31 +64,31 @@ type clock interface {
 // A lease is the lease of one attachment. Only the loop of the machine uses it.
 type lease struct {
 	record
-	due      time.Duration      // when the exchange under way is ended or, without one, the next begins
-	cancel   context.CancelFunc // ends the exchange under way; nil: there is none
-	exchange int                // the number of the exchange under way: outcomes of others are ignored
+	due      time.Duration      // when the machine ends the running exchange or, without one, begins the next
+	cancel   context.CancelFunc // ends the running exchange; nil: none runs
+	exchange int                // the number of the running exchange; outcomes of others are ignored
 	begun    time.Duration      // when the exchange began
-	offer    dhcp.Offer         // it was requested, and the server's answer has not come
-	failures int                // without an address, since the last lease
+	offer    dhcp.Offer         // the requested offer; the server has not answered yet
+	failures int                // attempts without an address since the last lease
 	declined int
 	lastErr  error   // of the last exchange that failed
-	adds     []*call // they wait for the lease
-	dels     []*call // they wait until the lease is forgotten
+	adds     []*call // calls that wait for the lease
+	dels     []*call // calls that wait until the lease is forgotten
 }
 
 // A call is a request that waits for its answer.
 type call struct {
 	answer chan Answer // has room for one answer
-	left   int         // of MethodDel and MethodGC: how many leases are not forgotten yet
+	left   int         // MethodDel, MethodGC: the number of leases that are not forgotten yet
 }
 
-// A machine keeps all leases. Its methods, except run and submit, are called in its loop only.
+// A machine keeps all leases. Only its loop calls its methods, except init, run, submit and do.
 type machine struct {
 	store   Store
 	clock   clock
 	open    func(record) (iface, error) // opens the interface of a container
 	boot    string                      // boot ID
-	timeout time.Duration               // limit of an exchange for which no ADD waits
+	timeout time.Duration               // limit of an exchange that no ADD waits for
 	log     func(format string, args ...any)
 
 	leases   map[types.Attachment]*lease
@@ -99,7 +99,7 @@ type machine struct {
 	running  int             // exchanges under way
 }
 
-// init makes what a machine needs before run.
+// init creates the fields that a machine needs before run.
 func (m *machine) init() {
 	m.leases = map[types.Attachment]*lease{}
 	m.work, m.ended = make(chan func()), make(chan struct{})
@@ -148,7 +148,7 @@ func (m *machine) submit(ctx context.Context, f func(*call)) Answer {
 	case a := <-c.answer:
 		return a
 	case <-m.ended:
-		return failure(types.Errorf(types.CodeTryAgain, "the DHCP daemon ends; try again when it runs"))
+		return failure(types.Errorf(types.CodeTryAgain, "the DHCP daemon is stopping; try again when it runs"))
 	}
 }
 
@@ -162,16 +162,16 @@ func (m *machine) do(f func()) {
 
 // load takes over the leases of an earlier daemon.
 func (m *machine) load() error {
-	records, err := m.store.load(func(path string, err error) { m.log("%s: the lease file is removed: %v", path, err) })
+	records, err := m.store.load(func(path string, err error) { m.log("%s: removed the lease file: %v", path, err) })
 	if len(records) > 0 {
-		m.log("leases of the daemon before, which are taken over: %d", len(records))
+		m.log("leases taken over from the former daemon: %d", len(records))
 	}
 	for _, r := range records {
 		l := &lease{record: r, due: never}
 		m.leases[r.Attachment] = l
 		switch {
 		case r.Boot != m.boot:
-			m.forget(l, "it is from before the machine was booted")
+			m.forget(l, "the machine has rebooted")
 		case r.State == releasing, m.store.isMarked(r.Attachment), !r.Added:
 			m.release(l)
 		case r.State.hasAddress():
@@ -208,13 +208,13 @@ func (m *machine) reboot() {
 	}
 }
 
-// wakeDue does what is due.
+// wakeDue ends or begins the exchanges that are due.
 func (m *machine) wakeDue() {
 	now := m.clock.now()
 	for _, l := range m.leases {
 		switch {
 		case l.due > now:
-		case l.cancel != nil: // its time is over; its outcome comes
+		case l.cancel != nil: // the time of the exchange is over; its outcome follows
 			l.due = never
 			l.cancel()
 		case l.State == bound && m.store.isMarked(l.Attachment):
@@ -227,8 +227,8 @@ func (m *machine) wakeDue() {
 	}
 }
 
-// resume puts a lease with an address into the state that its times say. If that is bound, it
-// waits, and otherwise it begins an exchange.
+// resume puts a lease with an address into the state for the present time. In state bound it waits, and otherwise it begins
+// an exchange.
 func (m *machine) resume(l *lease) {
 	t1, t2, end := l.times()
 	switch now := m.clock.now(); {
@@ -244,7 +244,7 @@ func (m *machine) resume(l *lease) {
 	}
 }
 
-// times returns when the lease is to be renewed, to be rebound, and when it ends.
+// times returns when to renew and to rebind the lease, and when it ends.
 func (l *lease) times() (t1, t2, end time.Duration) {
 	t1 = max(l.Lease.RenewAfter, minRenewAfter)
 	t2 = max(l.Lease.RebindAfter, t1)
@@ -276,13 +276,13 @@ func (m *machine) begin(l *lease, s state) {
 	}()
 }
 
-// limit returns when the exchange of a state is ended.
+// limit returns when the machine ends the exchange of a state.
 func (m *machine) limit(l *lease, s state) time.Duration {
 	now := m.clock.now()
 	switch s {
 	case selecting:
 		if len(l.adds) > 0 {
-			return never // each ADD has a limit of its own
+			return never // each ADD has its own limit
 		}
 	case renewing:
 		_, t2, _ := l.times()
@@ -304,7 +304,7 @@ func (m *machine) limit(l *lease, s state) time.Duration {
 func (m *machine) finish(l *lease, done outcome) {
 	s := l.State
 	if done.restored {
-		m.log("%s: the interface had lost the address %s, and gets it back", l.Attachment, l.Lease.Address)
+		m.log("%s: the interface had lost the address %s, which the daemon has added again", l.Attachment, l.Lease.Address)
 	}
 	if done.warning != nil {
 		m.log("%s: %v", l.Attachment, done.warning)
@@ -321,7 +321,7 @@ func (m *machine) finish(l *lease, done outcome) {
 	case done.err == nil:
 		m.bind(l, done)
 	case errors.Is(done.err, dhcp.ErrNAK) && s != requesting:
-		m.log("%s: the server takes the address %s back (DHCPNAK)", l.Attachment, l.Lease.Address)
+		m.log("%s: the server refuses the address %s (DHCPNAK)", l.Attachment, l.Lease.Address)
 		m.begin(l, selecting)
 	case s.hasAddress():
 		m.retry(l, done.err)
@@ -347,8 +347,7 @@ func (l *lease) whyGone() string {
 	return fmt.Sprintf("its interface is gone; the server keeps %s until the lease runs out", l.Lease.Address)
 }
 
-// request saves the offered address, and then requests it. So the address of a daemon that is
-// killed is in its file.
+// request saves the offered address before it requests it, so that the file contains the address if the daemon is killed.
 func (m *machine) request(l *lease, o dhcp.Offer) {
 	l.State, l.offer, l.Lease, l.Start = requesting, o, &o.Lease, l.begun
 	if err := m.store.save(l.record); err != nil {
@@ -396,8 +395,8 @@ func (l *lease) answer(a Answer) {
 	l.adds = nil
 }
 
-// retry waits before the next attempt to renew a lease: half of the time that is left, and at
-// least a minute (RFC 2131, section 4.4.5).
+// retry waits before the next attempt to renew a lease, for half of the time that is left and at least a minute (RFC 2131,
+// section 4.4.5).
 func (m *machine) retry(l *lease, err error) {
 	m.log("%s: the lease of %s is not renewed: %v", l.Attachment, l.Lease.Address, err)
 	_, next, end := l.times()
@@ -412,7 +411,7 @@ func (m *machine) retry(l *lease, err error) {
 	l.due = min(next, now+max((next-now)/2, minWait))
 }
 
-// pause waits before it looks for an offer again. The first time it does not wait.
+// pause waits before the next search for an offer. After the first failure it does not wait.
 func (m *machine) pause(l *lease, err error) {
 	inUse := errors.Is(err, dhcp.ErrInUse)
 	if errors.Is(err, dhcp.ErrNAK) || inUse {
@@ -428,7 +427,7 @@ func (m *machine) pause(l *lease, err error) {
 	if l.declined >= declines {
 		m.fail(l, types.Errorf(CodeInUse, "%d addresses that the DHCP server offered are in use: %w", l.declined, err))
 	}
-	if l.exchange == 0 || l.State == releasing { // fail has ended it
+	if l.exchange == 0 || l.State == releasing { // fail has ended the lease
 		return
 	}
 	l.State, l.lastErr, l.due = selecting, err, m.clock.now()
@@ -438,7 +437,7 @@ func (m *machine) pause(l *lease, err error) {
 	l.failures++
 }
 
-// fail answers the ADDs that wait with an error. Without a former ADD, it releases the lease.
+// fail answers the waiting ADDs with an error. If no ADD has succeeded, it releases the lease.
 func (m *machine) fail(l *lease, err error) {
 	l.answer(failure(err))
 	if !l.Added {
@@ -463,7 +462,7 @@ func (m *machine) release(l *lease) {
 	m.begin(l, releasing)
 }
 
-// forget removes a lease. It logs the reason, unless that is empty.
+// forget removes a lease, and logs the reason unless it is empty.
 func (m *machine) forget(l *lease, why string) {
 	if l.cancel != nil {
 		l.cancel()
@@ -482,7 +481,7 @@ func (m *machine) forget(l *lease, why string) {
 	}
 }
 
-// done counts a lease that is forgotten, and answers after the last one.
+// done counts a forgotten lease, and answers after the last one.
 func (c *call) done() {
 	if c.left--; c.left == 0 {
 		c.answer <- Answer{}

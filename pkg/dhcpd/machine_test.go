@@ -502,7 +502,7 @@ func TestWhatIsLogged(t *testing.T) {
 		want := []string{
 			"net1/cid/eth0: 10.0.0.5/24 is leased by 10.0.0.1 for 1h0m0s",
 			"net1/cid/eth0: the lease of 10.0.0.5/24 is renewed by 10.0.0.1 for 1h0m0s",
-			"leases of the daemon before, which are taken over: 1",
+			"leases taken over from the former daemon: 1",
 			"net1/cid/eth0: the lease of 10.0.0.5/24 is renewed by 10.0.0.1 for 1h0m0s",
 			"net1/cid/eth0: its interface is gone; the server keeps 10.0.0.5/24 until the lease runs out",
 		}

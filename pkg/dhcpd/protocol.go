@@ -1,9 +1,9 @@
-// Package dhcpd is the daemon of the IPAM plugin dhcp: it gets DHCP leases for the interfaces of
-// containers, and renews them. Its parts are
+// Package dhcpd is the daemon of the IPAM plugin dhcp. It gets DHCP leases for the interfaces of containers, and renews
+// them. Its parts are
 //
-//   - protocol.go: what plugin and daemon write to the socket, and the plugin's call;
-//   - machine.go and exchange.go: the leases, all in one loop, by the states of RFC 2131;
-//   - store.go: the lease files, by which leases survive the daemon;
+//   - protocol.go: the messages between plugin and daemon, and the plugin's call;
+//   - machine.go and exchange.go: the leases, all in one loop, in the states of RFC 2131;
+//   - store.go: the lease files, with which leases survive the daemon;
 //   - link.go: the interface of a container;
 //   - server.go: the socket; daemon.go: the command line.
 package dhcpd
@@ -25,43 +25,42 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// DefaultSocket is the path of the daemon's socket, as of the reference plugin.
+// DefaultSocket is the path of the daemon's socket, which is the same as in the reference plugin.
 const DefaultSocket = "/run/cni/dhcp.sock"
 
 // The methods of a Request.
 const (
 	MethodAdd    = "add"    // answers with a lease, after an exchange with a server if there is none
-	MethodCheck  = "check"  // answers with the lease that the attachment has
+	MethodCheck  = "check"  // answers with the existing lease of the attachment
 	MethodDel    = "del"    // releases the lease of the attachment
 	MethodGC     = "gc"     // releases the leases of the network whose attachments are not in Valid
-	MethodStatus = "status" // answers
+	MethodStatus = "status" // answers, and does nothing
 )
 
-// CodeInUse is the error code if hosts of the segment use the offered addresses (RFC 5227).
+// CodeInUse is the code of an ADD whose offered addresses are in use by hosts of the segment (RFC 5227).
 const CodeInUse = 101
 
-// Settings say how a lease is requested and used.
+// Settings describes how to request and use a lease.
 type Settings struct {
 	ID       []byte        `json:"id,omitempty"`      // content of option 61; empty: the MAC of the interface
 	Options  []dhcp.Option `json:"options,omitempty"` // further options to send
-	Ask      []byte        `json:"ask,omitempty"`     // codes of the options to ask for
+	Ask      []byte        `json:"ask,omitempty"`     // codes of the options to request
 	Priority int           `json:"priority,omitempty"`
-	SetMTU   bool          `json:"setMTU,omitempty"` // the interface gets the MTU of the lease
-	Probe    bool          `json:"probe,omitempty"`  // an address is probed by ARP before it is used
+	SetMTU   bool          `json:"setMTU,omitempty"` // whether to set the MTU of the lease on the interface
+	Probe    bool          `json:"probe,omitempty"`  // whether to probe an address by ARP before it is used
 }
 
-// A Request is one line of JSON, which the plugin writes to the socket. The daemon ignores
-// fields that it does not know.
+// A Request is one line of JSON that the plugin writes to the socket. The daemon ignores unknown fields.
 type Request struct {
 	Method string `json:"method"`
 	types.Attachment
 	NetNS   string        `json:"netns,omitempty"`
-	Timeout time.Duration `json:"timeout,omitempty"` // of MethodAdd; zero: that of the daemon
+	Timeout time.Duration `json:"timeout,omitempty"` // limit of MethodAdd; zero: the daemon's limit
 	Settings
 	Valid []types.Attachment `json:"valid,omitempty"`
 }
 
-// An Answer is one line of JSON, which the daemon writes to the socket. Code is zero if the
+// An Answer is one line of JSON that the daemon writes to the socket. Code is zero if the
 // request succeeded.
 type Answer struct {
 	Lease   *dhcp.Lease `json:"lease,omitempty"`
@@ -84,8 +83,7 @@ func failure(err error) Answer {
 	return Answer{Code: coded.Code, Msg: coded.Error()}
 }
 
-// StoreOf returns the store of the daemon with that socket: the folder /run/cni/dhcp for
-// /run/cni/dhcp.sock.
+// StoreOf returns the store of the daemon with that socket. For /run/cni/dhcp.sock it is the directory /run/cni/dhcp.
 func StoreOf(socket string) Store {
 	dir, isSock := strings.CutSuffix(filepath.Clean(socket), ".sock")
 	if !isSock {
@@ -94,8 +92,8 @@ func StoreOf(socket string) Store {
 	return Store{Dir: dir}
 }
 
-// Call sends a request to the daemon and returns its answer. It returns an error, with
-// types.CodeIO, if there is no answer before ctx ends. The daemon ends an ADD if ctx ends.
+// Call sends a request to the daemon and returns its answer. If there is no answer before ctx ends, it returns an error with
+// types.CodeIO, and the daemon ends an ADD.
 func Call(ctx context.Context, socket string, req Request) (Answer, error) {
 	answer, err := roundTrip(ctx, socket, req)
 	if ended := ctx.Err(); err != nil && ended != nil {
@@ -125,7 +123,7 @@ func roundTrip(ctx context.Context, socket string, req Request) (Answer, error) 
 	}
 	var answer Answer
 	if bytes.HasPrefix(text, []byte("HTTP/")) {
-		return Answer{}, fmt.Errorf("the daemon of the reference plugin listens at %s: stop it, and start this plugin's", socket)
+		return Answer{}, fmt.Errorf("the daemon of the reference plugin listens at %s; stop it, and start the daemon of this plugin", socket)
 	}
 	if err := json.Unmarshal(text, &answer); err != nil {
 		return Answer{}, fmt.Errorf("decode answer of the DHCP daemon: %w", err)
@@ -142,7 +140,7 @@ func readLine(r io.Reader) ([]byte, error) {
 	line, err := bufio.NewReader(limited).ReadBytes('\n')
 	switch {
 	case errors.Is(err, io.EOF) && limited.N <= 0:
-		return nil, fmt.Errorf("a line of more than %d bytes", maxLine)
+		return nil, fmt.Errorf("the line is longer than %d bytes", maxLine)
 	case errors.Is(err, io.EOF) && len(line) > 0:
 		return line, nil
 	case errors.Is(err, io.EOF):
@@ -166,7 +164,7 @@ func parseRequest(line []byte) (Request, error) {
 	case MethodGC, MethodStatus:
 		needsOwner = false
 	default:
-		return Request{}, types.Errorf(types.CodeDecode, "unknown method %q: are plugin and daemon of the same version?", req.Method)
+		return Request{}, types.Errorf(types.CodeDecode, "unknown method %q; install the same version of plugin and daemon", req.Method)
 	}
 	switch {
 	case needsOwner && (req.Network == "" || req.ContainerID == "" || req.IfName == ""):
@@ -181,5 +179,5 @@ func parseRequest(line []byte) (Request, error) {
 	return req, nil
 }
 
-// errReferenceClient is the error for the reference plugin, whose requests begin as HTTP does.
-var errReferenceClient = errors.New("this is the DHCP daemon of plumb, which the reference plugin dhcp cannot call: install plumb's")
+// errReferenceClient is the error for requests of the reference plugin, which uses HTTP.
+var errReferenceClient = errors.New("this is the DHCP daemon of plumb, which the reference plugin dhcp cannot call; install plumb's plugin")

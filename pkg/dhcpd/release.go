@@ -12,19 +12,19 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// Released says what became of leases for which no daemon answered.
+// Released is the outcome for leases that the plugin handled without the daemon.
 type Released struct {
-	Sent   int   // leases that are released, and whose files are removed
-	Marked int   // leases that the daemon has to release
-	Why    error // why the last one of them is only marked
+	Sent   int   // number of leases that were released and whose files were removed
+	Marked int   // number of leases that the daemon must release
+	Why    error // why the last marked lease could not be released
 }
 
 // Found reports whether there was any lease.
 func (done Released) Found() bool { return done.Sent+done.Marked > 0 }
 
-// Release releases the leases of the attachments if no daemon answers. It sends the RELEASE itself,
-// and removes the file. If that is not possible, because a daemon that does not answer has the
-// directory, because the file cannot be read, or because the interface is gone, it marks the lease.
+// Release releases the leases of the attachments when no daemon answers. It sends RELEASE itself, and removes the file. It
+// only marks the lease if a daemon that does not answer holds the directory, if the file cannot be read, or if the interface
+// is gone.
 func (s Store) Release(attachments ...types.Attachment) (done Released, err error) {
 	var errs []error
 	for _, o := range attachments {
@@ -48,10 +48,10 @@ func (s Store) Attachments() (all []types.Attachment, err error) {
 	return all, types.Coded(types.CodeIO, types.IgnoreNotExist(err))
 }
 
-// releaseOrMark counts in done what it does.
+// releaseOrMark releases or marks a lease, and counts it in done.
 func (s Store) releaseOrMark(o types.Attachment, done *Released) error {
 	err := done.Why
-	if !errors.Is(err, os.ErrDeadlineExceeded) { // a daemon that has the folder keeps it
+	if !errors.Is(err, os.ErrDeadlineExceeded) { // a daemon that holds the directory keeps it
 		err = s.Trace.Do("release the lease of "+s.file(o).Path(), func() error { return s.send(o) })
 	}
 	if err == nil {
@@ -65,7 +65,7 @@ func (s Store) releaseOrMark(o types.Attachment, done *Released) error {
 
 // send releases a lease, and removes its file. No daemon can start meanwhile.
 func (s Store) send(o types.Attachment) error {
-	unlock, err := lockStore(s, releaseTimeout) // another call of the plugin may have the lock
+	unlock, err := lockStore(s, releaseTimeout) // another call of the plugin may hold the lock
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return fmt.Errorf("a DHCP daemon that does not answer keeps its leases in %s: %w", s.Dir, err)
 	}

@@ -23,7 +23,7 @@ type server struct {
 // requestTimeout limits how long a caller may take to send its request.
 const requestTimeout = 10 * time.Second
 
-// serve answers all connections until ctx ends. It returns when all have ended.
+// serve answers all connections until ctx ends, and returns after the last one has ended.
 func (s *server) serve(ctx context.Context, l net.Listener) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -38,7 +38,7 @@ func (s *server) serve(ctx context.Context, l net.Listener) error {
 			return nil
 		case errors.Is(err, net.ErrClosed):
 			return err
-		case err != nil: // for example, there are too many open files
+		case err != nil: // for example if too many files are open
 			s.machine.log("accept a connection: %v", err)
 			select {
 			case <-ctx.Done():
@@ -91,7 +91,7 @@ func (s *server) write(conn net.Conn, a Answer) bool {
 	return err == nil
 }
 
-// answer does what is requested.
+// answer serves a request.
 func (s *server) answer(ctx context.Context, req Request) Answer {
 	m := s.machine
 	switch req.Method {
@@ -141,7 +141,7 @@ func (s *server) add(ctx context.Context, req Request) Answer {
 	answer := s.machine.submit(ctx, func(c *call) { s.machine.add(r, c) })
 	if wasDown && answer.Code != 0 && s.machine.submit(context.WithoutCancel(ctx), func(c *call) { s.machine.awaitForgotten(r.Attachment, c) }).Code == 0 {
 		if err := setDown(r); err != nil && !errors.Is(err, errGone) {
-			s.machine.log("%s: after a failed ADD the interface stays up: %v", r.Attachment, err)
+			s.machine.log("%s: the interface stays up after a failed ADD: %v", r.Attachment, err)
 		}
 	}
 	return answer

@@ -148,13 +148,13 @@ func TestAStaleSocketIsReplaced(t *testing.T) {
 	if err := os.WriteFile(o.Socket, []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	wantError(t, o.Run(t.Context(), nil, io.Discard), "it is no socket; remove it")
+	wantError(t, o.Run(t.Context(), nil, io.Discard), "not a socket; remove it")
 }
 
 func TestASecondDaemonDoesNotStart(t *testing.T) {
 	o := optionsIn(t)
 	defer runDaemon(t, o)()
-	wantError(t, o.Run(t.Context(), nil, io.Discard), "another daemon answers there: stop it first")
+	wantError(t, o.Run(t.Context(), nil, io.Discard), "another daemon answers there; stop it first")
 	if err := os.Remove(o.Socket); err != nil {
 		t.Fatal(err)
 	}
@@ -169,13 +169,13 @@ func TestASecondDaemonDoesNotStart(t *testing.T) {
 	}
 	defer func() { _ = l.Close() }()
 	o.Socket = l.Addr().String()
-	wantError(t, o.Run(t.Context(), nil, io.Discard), "another daemon answers there: stop it first")
+	wantError(t, o.Run(t.Context(), nil, io.Discard), "another daemon answers there; stop it first")
 }
 
 func TestADaemonThatDoesNotStartLeavesNothing(t *testing.T) {
 	dir := t.TempDir()
 	o := Options{Socket: filepath.Join(dir, strings.Repeat("x", 107), "dhcp.sock")}
-	wantError(t, o.Run(t.Context(), nil, io.Discard), "a socket's can have 107")
+	wantError(t, o.Run(t.Context(), nil, io.Discard), "want a path of at most 107 bytes")
 	o = Options{Socket: filepath.Join(dir, "run", "dhcp.sock"), PIDFile: filepath.Join(dir, "none", "pid")}
 	wantError(t, o.Run(t.Context(), nil, io.Discard), "write pid file")
 	l, err := net.Listen("unix", filepath.Join(dir, "x.sock"))
@@ -194,7 +194,7 @@ func TestTheReferencePluginIsToldWhatIsWrong(t *testing.T) {
 	o := optionsIn(t)
 	defer runDaemon(t, o)()
 	_, err := rpc.DialHTTP("unix", o.Socket)
-	wantError(t, err, "this is the DHCP daemon of plumb, which the reference plugin dhcp cannot call: install plumb's")
+	wantError(t, err, "this is the DHCP daemon of plumb, which the reference plugin dhcp cannot call; install plumb's plugin")
 }
 
 func TestTheReferenceDaemonIsRecognized(t *testing.T) {
@@ -256,9 +256,9 @@ func TestTheDaemonRefusesRequestsWithAnError(t *testing.T) {
 		{`{"method": "add", "network": "n", "ifName": "eth0"}`, types.CodeDecode, "without network, containerID or ifName"},
 		{`{"method": "gc"}`, types.CodeDecode, "without network"},
 		{`{"method": "add", "network": "n", "containerID": "c", "ifName": "eth0", "netns": "x"}`, types.CodeNamespace, "not an absolute path"},
-		{`{"method": "add", "network": "n", "containerID": "c", "ifName": "eth0", "netns": "/nonexistent"}`, types.CodeNamespace, "it must exist at this path for the DHCP daemon, too"},
-		{`{"method": "add", "network": "n", "containerID": "c", "ifName": "eth9", "netns": "/proc/self/ns/net"}`, types.CodeConfig, "the container has no interface eth9"},
-		{`{"method": "add", "network": "n", "containerID": "c", "ifName": "lo", "netns": "/proc/self/ns/net", "timeout": 1000000000}`, types.CodeConfig, "the container has no interface lo, over which"},
+		{`{"method": "add", "network": "n", "containerID": "c", "ifName": "eth0", "netns": "/nonexistent"}`, types.CodeNamespace, "it must also exist at this path for the DHCP daemon"},
+		{`{"method": "add", "network": "n", "containerID": "c", "ifName": "eth9", "netns": "/proc/self/ns/net"}`, types.CodeConfig, "interface eth9 of the container does not exist"},
+		{`{"method": "add", "network": "n", "containerID": "c", "ifName": "lo", "netns": "/proc/self/ns/net", "timeout": 1000000000}`, types.CodeConfig, "interface lo of the container does not exist or cannot reach a DHCP server"},
 		{`{"method": "add", "network": "n", "containerID": "c", "ifName": "eth0", "netns": "/proc/self/ns/net", "timeout": -1}`, types.CodeDecode, "negative"},
 		{`{"method": "check", "network": "n", "containerID": "c", "ifName": "eth0"}`, types.CodeChanged, "n/c/eth0 has no lease"},
 		{`{"method": "del", "network": "n", "containerID": "c", "ifName": "eth0", "future": {"key": 1}}`, 0, ""},
@@ -331,7 +331,7 @@ func TestOneInheritedSocketIsUsed(t *testing.T) {
 		}
 	}
 	_, err := inheritedSocket([]string{pid, "LISTEN_FDS=2"})
-	wantError(t, err, "systemd passes 2 sockets, want one")
+	wantError(t, err, "LISTEN_FDS: want 1 socket of systemd, got 2")
 }
 
 func TestTheBootClockRings(t *testing.T) {

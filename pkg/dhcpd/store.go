@@ -19,7 +19,7 @@ type record struct {
 	types.Attachment
 	Settings
 	State state  `json:"state"`
-	Boot  string `json:"boot"` // boot ID: after another boot no namespace is left
+	Boot  string `json:"boot"` // boot ID; no namespace survives a reboot
 
 	NetNS     string    `json:"netns"`
 	Cookie    uint64    `json:"cookie,omitempty"` // of the namespace (ns.Handle.Cookie)
@@ -27,10 +27,10 @@ type record struct {
 	MAC       types.MAC `json:"mac"`
 	Broadcast bool      `json:"broadcast,omitempty"`
 
-	// Added: an ADD has returned a lease, so that the interface has or had its address. The
-	// daemon then looks for another address if it loses this one.
+	// Added is true if an ADD has returned a lease, so that the interface has or had its address. In this case the daemon
+	// looks for another address if it loses this one.
 	Added bool          `json:"added"`
-	Lease *dhcp.Lease   `json:"lease,omitempty"` // in state requesting: what a server has offered
+	Lease *dhcp.Lease   `json:"lease,omitempty"` // in state requesting: the offer of a server
 	Start time.Duration `json:"start"`           // when the lease was requested, since boot
 }
 
@@ -60,8 +60,8 @@ func (r record) Validate() error {
 	return nil
 }
 
-// A Store is the folder of the lease files. Each lease has a file, and a second one, its mark, if
-// a plugin wants it to be released and no daemon answers.
+// A Store is the directory of the lease files. Each lease has a file. A plugin that wants to release the lease while no daemon
+// answers adds a second file, the mark.
 type Store struct {
 	Dir   string
 	Trace *trace.Tracer // logs the steps; may be nil
@@ -85,7 +85,7 @@ func (s Store) save(r record) error {
 	return s.file(r.Attachment).Save(r)
 }
 
-// setMark marks a lease: the daemon will release it when it starts, or before it would renew it.
+// setMark marks a lease. The daemon releases it when it starts, or when it would renew it.
 func (s Store) setMark(o types.Attachment) error {
 	return s.Trace.Do("mark "+s.file(o).Path()+" as released", func() error { return os.WriteFile(s.mark(o), nil, 0o600) })
 }
@@ -101,8 +101,8 @@ func (s Store) isMarked(o types.Attachment) bool {
 	return err == nil
 }
 
-// load reads all lease files. It removes all other files, and calls report for each file that is
-// no lease file, but should be.
+// load reads all lease files. It removes files that cannot be a lease file in spite of their names, and calls report for each.
+// It also removes old marks and temporary files.
 func (s Store) load(report func(path string, err error)) ([]record, error) {
 	entries, err := os.ReadDir(s.Dir)
 	if types.IgnoreNotExist(err) != nil {
@@ -147,7 +147,7 @@ func (s Store) read(path string) (record, error) {
 	var r record
 	err = statefile.Decode(text, &r)
 	if err == nil && s.file(r.Attachment).Path() != path {
-		err = errors.New("it has the lease of another attachment")
+		err = errors.New("the file contains the lease of another attachment")
 	}
 	return r, err
 }

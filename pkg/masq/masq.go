@@ -74,15 +74,6 @@ func Add(u *undo.Stack, m Masq, ips []netip.Prefix) error {
 	return nil
 }
 
-// open connects to nf_tables, whatever the backend is. It returns nil, nil if the kernel has no nf_tables.
-func (m Masq) open() (*nft.Conn, error) {
-	c, err := nft.Open(m.HostNS)
-	if errors.Is(err, nft.ErrUnavailable) {
-		return nil, nil
-	}
-	return c, err
-}
-
 // A Change adds changes to a transaction of nf_tables.
 type Change func(c *nft.Conn, tx *nft.Tx) error
 
@@ -91,7 +82,7 @@ type Change func(c *nft.Conn, tx *nft.Tx) error
 // error if there is nothing to delete. Del keeps the element of another attachment that has taken an
 // address over.
 func Del(m Masq, ips []netip.Prefix, also ...Change) error {
-	c, err := m.open()
+	c, err := nft.OpenIfSupported(m.HostNS)
 	if c != nil {
 		err = c.Atomically("nft delete "+m.String(), func(tx *nft.Tx) error {
 			_, err := m.store(c, ips).Delete(tx)
@@ -103,7 +94,7 @@ func Del(m Masq, ips []netip.Prefix, also ...Change) error {
 
 // Check returns an error that lists the elements, chains or rules that are missing for the addresses.
 func Check(m Masq, ips []netip.Prefix) error {
-	c, err := m.open()
+	c, err := nft.OpenIfSupported(m.HostNS)
 	if err != nil {
 		return err
 	}
@@ -132,7 +123,7 @@ func Check(m Masq, ips []netip.Prefix) error {
 // to which nothing jumps anymore. It applies the changes of the caller in the same transaction.
 func GC(host *ns.Handle, network string, keep types.Set, also ...Change) error {
 	m := Masq{HostNS: host, Owner: types.Attachment{Network: network}}
-	c, err := m.open()
+	c, err := nft.OpenIfSupported(m.HostNS)
 	if c != nil {
 		err = c.Atomically("nft delete stale masquerade of network "+network, func(tx *nft.Tx) error {
 			_, err := m.store(c, nil).GC(tx, network, keep)

@@ -49,6 +49,15 @@ func Open(h *ns.Handle) (*Conn, error) {
 	return c, nil
 }
 
+// OpenIfSupported is Open, but returns nil without an error if the kernel lacks nf_tables.
+func OpenIfSupported(h *ns.Handle) (*Conn, error) {
+	c, err := Open(h)
+	if errors.Is(err, ErrUnavailable) {
+		return nil, nil
+	}
+	return c, err
+}
+
 // probe returns ErrUnavailable if the kernel lacks nf_tables. Such a kernel tries to load the
 // module, and if that fails, it answers EINVAL to a message for this subsystem. nftables.Conn.GetGen
 // would hide the error number.

@@ -27,37 +27,36 @@ type NoneFreeError struct {
 
 func (e *NoneFreeError) Error() string { return e.text }
 
-// A Choice says which addresses of the range sets may be allocated. The zero Choice has none.
+// A Choice is the addresses of the range sets that may be allocated. The zero Choice contains none.
 type Choice struct {
-	all   bool
-	among []netip.Addr // if all is not set
+	all       bool
+	addresses []netip.Addr // the choice if all is false
 }
 
 // All is the choice of a plugin that may allocate every address of the range sets.
 func All(*Session) (Choice, error) { return Choice{all: true}, nil }
 
-// OnlyAddresses returns the choice that has only these addresses. Those that are excluded, or in no range, are
-// not allocated.
-func OnlyAddresses(addrs []netip.Addr) Choice { return Choice{among: addrs} }
+// OnlyAddresses returns the choice of these addresses. Addresses that are excluded or in no range are not allocated.
+func OnlyAddresses(addrs []netip.Addr) Choice { return Choice{addresses: addrs} }
 
 // usableAfter returns the addresses of a set that may be allocated, in the order of rangeSet.usableAfter.
 func (c Choice) usableAfter(set rangeSet, last netip.Addr) iter.Seq[netip.Addr] {
 	if c.all {
 		return set.usableAfter(last)
 	}
-	return slices.Values(set.usableAmong(c.among, last))
+	return slices.Values(set.usableAmong(c.addresses, last))
 }
 
-// has reports whether an address may be allocated.
-func (c Choice) has(ip netip.Addr) bool { return c.all || slices.Contains(c.among, ip) }
+// contains reports whether an address may be allocated.
+func (c Choice) contains(ip netip.Addr) bool { return c.all || slices.Contains(c.addresses, ip) }
 
 // Allocate reserves the addresses of an ADD and returns its result. It creates the directory of the network and
 // locks it, calls choose, reserves one address of each range set, and pushes the releases to r.Undo. The
 // requested address of a set is reserved, or else the first free one of the choice after the address that
-// was allocated last. choose is called while the directory is locked, so it must not do anything slow.
+// was allocated last. choose must not do anything slow, because it runs while the directory is locked.
 //
-// If no address of the choice is free, the error matches *NoneFreeError. An error may come after Allocate
-// has reserved addresses of other sets: roll back r.Undo before you call Allocate again.
+// If no address of the choice is free, the error matches *NoneFreeError. After an error, Allocate may have reserved
+// addresses of other sets. Roll back r.Undo before you call Allocate again.
 func (p *Pool) Allocate(r *skel.Request, choose func(*Session) (Choice, error)) (*types.Result, error) {
 	dns, err := readResolvConf(p.resolvConf)
 	if err != nil {
@@ -67,8 +66,8 @@ func (p *Pool) Allocate(r *skel.Request, choose func(*Session) (Choice, error)) 
 	if err != nil {
 		return nil, err
 	}
-	// All containers of the network share the directory, so ADD does not undo this.
-	err = p.trace.Do("make folder "+p.dir, func() error { return os.MkdirAll(p.dir, 0o755) })
+	// ADD does not undo this, because all containers of the network share the directory.
+	err = p.trace.Do("create directory "+p.dir, func() error { return os.MkdirAll(p.dir, 0o755) })
 	if err != nil {
 		return nil, types.Coded(types.CodeIO, err)
 	}
@@ -133,8 +132,8 @@ type allocation struct {
 	choice  Choice
 }
 
-// allocate reserves one address of each set. Only after the last reservation, it writes the
-// cursors, which are the addresses where the next searches begin: a failed ADD does not move them.
+// allocate reserves one address of each set. A cursor is the address after which the next search begins. allocate writes the
+// cursors after the last reservation, so that a failed ADD does not move them.
 func (a allocation) allocate(sets []rangeSet, wanted []netip.Addr) ([]types.IP, error) {
 	if err := a.checkDuplicate(ownerOf(a.request), sets); err != nil {
 		return nil, err
@@ -161,9 +160,9 @@ func (a allocation) allocate(sets []rangeSet, wanted []netip.Addr) ([]types.IP, 
 	return ips, nil
 }
 
-// checkDuplicate returns an error if the attachment already has an address in the network, in these ranges
-// or not: the runtime must call DEL before it calls ADD again. It looks only at the addresses that the
-// attachment's hint names. A hint that names none of its addresses is dropped.
+// checkDuplicate returns an error if the attachment already has an address in the network, in these ranges or not, because
+// the runtime must call DEL before it calls ADD again. It reads only the addresses that the attachment's hint names, and
+// removes a hint that names none of the attachment's addresses.
 func (se *Session) checkDuplicate(o owner, sets []rangeSet) error {
 	hinted := se.hinted(o)
 	held, _, err := se.confirm(o, hinted)
@@ -179,7 +178,7 @@ func (se *Session) checkDuplicate(o owner, sets []rangeSet) error {
 
 // reserveRequested reserves the requested address of range set n.
 func (a allocation) reserveRequested(n int, set rangeSet, ip netip.Addr) error {
-	if !a.choice.has(ip) {
+	if !a.choice.contains(ip) {
 		return types.Coded(types.CodeTryAgain, &NoneFreeError{n, ip, fmt.Sprintf(
 			"requested IP address %s is not available in range set %s: it is not one of the addresses of this host", ip, set)})
 	}
@@ -188,7 +187,7 @@ func (a allocation) reserveRequested(n int, set rangeSet, ip netip.Addr) error {
 		err = a.reserve(&a.request.Undo, ip, ownerOf(a.request))
 	}
 	if errors.Is(err, fs.ErrExist) {
-		return types.Errorf(types.CodeTryAgain, "requested IP address %s is not available in range set %s: %[1]s is allocated to %[3]s", ip, set, a.Holder(ip))
+		return types.Errorf(types.CodeTryAgain, "requested IP address %s is not available in range set %s: %[1]s is allocated to %[3]s", ip, set, a.ContainerID(ip))
 	}
 	return err
 }
@@ -201,12 +200,12 @@ func (a allocation) reserveFree(n int, set rangeSet) (netip.Addr, error) {
 		if err == nil {
 			err = a.reserve(&a.request.Undo, ip, ownerOf(a.request))
 		}
-		if !errors.Is(err, fs.ErrExist) { // else another program has reserved it, without the lock
+		if !errors.Is(err, fs.ErrExist) { // otherwise another program has reserved it without the lock
 			return ip, err
 		}
 	}
 	before := len(a.released)
-	if a.choice.all { // a plugin with a choice gets other addresses instead
+	if a.choice.all { // a plugin that chooses its addresses gets other ones instead
 		if err := a.readAll(func(reservation, error) {}); err != nil {
 			return netip.Addr{}, err
 		}

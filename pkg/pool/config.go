@@ -15,32 +15,32 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// DefaultDataDir is the folder of the reservations if a configuration does not name another one.
+// DefaultDataDir is the directory of the reservations if a configuration does not name another one.
 const DefaultDataDir = "/var/lib/cni/networks"
 
-const maxNetworkName = 255 // bytes: the name is that of a folder (NAME_MAX, linux/limits.h)
+const maxNetworkName = 255 // bytes, because the network has a directory of its name (NAME_MAX, linux/limits.h)
 
 // An input is everything that determines a Pool.
 type input struct {
 	network string
-	keys    *Keys // nil: the configuration has no ipam
+	keys    *Keys // nil: the configuration contains no ipam
 	runtime RuntimeKeys
-	argIP   string // IP in CNI_ARGS; empty: none is requested
+	argIP   string // the value of IP in CNI_ARGS; empty: no address is requested
 	version types.Version
-	// rangesLater says that the configuration needs no ranges: the runtime may pass ipRanges, but only to ADD, CHECK and DEL.
+	// rangesLater is true if the configuration needs no ranges, because the runtime may pass ipRanges to ADD, CHECK and DEL only.
 	rangesLater bool
 }
 
 // NewPool returns the pool that the configuration of an ADD, CHECK or STATUS describes. ipam is nil if the
-// configuration has no key ipam. The error names all wrong values and has types.CodeConfig. If CNI_ARGS
-// cannot be parsed, the error has another code.
+// configuration contains no key ipam. The error names all invalid values and has types.CodeConfig. If CNI_ARGS cannot be
+// parsed, the error has another code.
 func (m Machine) NewPool(r *skel.Request, ipam *Keys, runtime RuntimeKeys) (*Pool, error) {
 	args, err := r.Args()
 	if err != nil {
 		return nil, err
 	}
 	if len(r.Conf.Name) > maxNetworkName {
-		return nil, types.Errorf(types.CodeConfig, "the network's name is longer than %d bytes, and no folder can have it", maxNetworkName)
+		return nil, types.Errorf(types.CodeConfig, "the network's name is longer than %d bytes, the limit of directory names", maxNetworkName)
 	}
 	p, err := (&input{
 		network: r.Conf.Name, keys: ipam, runtime: runtime, argIP: args[types.ArgIP], version: r.Version,
@@ -56,9 +56,8 @@ func (m Machine) NewPool(r *skel.Request, ipam *Keys, runtime RuntimeKeys) (*Poo
 	return p, nil
 }
 
-// warnOutsideGateways warns of each gateway outside of its subnet. Such a gateway can be correct: if the
-// interface plugin adds a route to the gateway (ptp), or if the subnet is a part of a larger one that
-// has the router.
+// warnOutsideGateways warns of each gateway outside of its subnet. Such a gateway can be correct if the interface plugin adds
+// a route to the gateway (ptp), or if the subnet is a part of a larger subnet with the router.
 func (p *Pool) warnOutsideGateways(r *skel.Request) {
 	for _, set := range p.sets {
 		for _, ipr := range set {
@@ -94,7 +93,7 @@ func (m Machine) NewStore(r *skel.Request) (Store, error) {
 const maxCooldown = 365 * 24 * 60 * 60
 
 // newStore returns the store of a network, with the default for an empty dataDir. The caller sets machine and trace.
-// cooldown is in seconds; a larger one than maxCooldown counts as maxCooldown.
+// cooldown is in seconds, and limited to maxCooldown.
 func newStore(network, dataDir string, cooldown int64) (Store, error) {
 	dataDir = cmp.Or(dataDir, DefaultDataDir)
 	if !filepath.IsAbs(dataDir) {
@@ -234,7 +233,7 @@ func (raw rawRange) parse() (ipRange, error) {
 	if err != nil {
 		return ipRange{}, err
 	}
-	all := RangeOf(subnet)
+	all := PrefixRange(subnet)
 	first, last := all.First.Next(), all.Last
 	if subnet.Addr().Is4() {
 		last = last.Prev()
@@ -262,7 +261,7 @@ func addrOr(key, s string, defaultAddr netip.Addr) (netip.Addr, error) {
 }
 
 // check returns an error if the range is not in its subnet, or if an address cannot be used. The gateway
-// may be outside of the subnet: the reference plugin allows that, and configurations rely on it (see
+// may be outside of the subnet, because the reference plugin allows that and configurations rely on it (see
 // warnOutsideGateways).
 func (r ipRange) check() error {
 	var errs []error
@@ -270,16 +269,15 @@ func (r ipRange) check() error {
 	problem(!r.subnet.Contains(r.First), "RangeStart %s not in network %s", r.First, r.subnet)
 	problem(!r.subnet.Contains(r.Last), "RangeEnd %s not in network %s", r.Last, r.subnet)
 	problem(len(errs) == 0 && r.Last.Less(r.First), "rangeStart %s is above rangeEnd %s", r.First, r.Last)
-	problem(!isUnicast(r.First) || !isUnicast(r.Last), "range %s: a multicast or unspecified address cannot be an interface's", r.Range)
+	problem(!isUnicast(r.First) || !isUnicast(r.Last), "range %s: an interface cannot have a multicast or unspecified address", r.Range)
 	problem(r.gateway.Is4() != r.subnet.Addr().Is4(), "gateway %s is not of the family of %s", r.gateway, r.subnet)
-	problem(!isUnicast(r.gateway), "gateway %s: a multicast or unspecified address cannot be a router's", r.gateway)
+	problem(!isUnicast(r.gateway), "gateway %s: a router cannot have a multicast or unspecified address", r.gateway)
 	return errors.Join(errs...)
 }
 
-// isUnicast reports whether ip can be the address of an interface. A multicast address cannot: the
-// kernel drops packets from an IPv4 one as martian (net/ipv4/route.c, ip_route_input_slow), and does not
-// accept an IPv6 one for an interface. The unspecified address cannot: the kernel treats 0.0.0.0 as no
-// address. Other addresses of 0.0.0.0/8 work since Linux 5.3.
+// isUnicast reports whether ip can be the address of an interface. The kernel drops packets from an IPv4 multicast address as
+// martian (net/ipv4/route.c, ip_route_input_slow), rejects an IPv6 multicast address for an interface, and treats 0.0.0.0 as
+// no address. Other addresses of 0.0.0.0/8 work since Linux 5.3.
 func isUnicast(ip netip.Addr) bool { return !ip.IsMulticast() && !ip.IsUnspecified() }
 
 // parseSubnet returns the subnet in s. It returns an error if s has host bits set, or if the subnet is too
@@ -338,7 +336,7 @@ func parseRoutes(raw []types.RouteText) ([]types.Route, error) {
 }
 
 // requestedAddrs returns the addresses that CNI_ARGS, args and runtimeConfig request, without
-// duplicates. It ignores a prefix length, because the prefix length of the result is that of the range.
+// duplicates. It ignores a prefix length, because the result contains the prefix length of the range.
 func (in *input) requestedAddrs() ([]netip.Addr, error) {
 	var all []netip.Addr
 	var errs []error

@@ -37,9 +37,9 @@ func TestInvalidConfig(t *testing.T) {
 		{"/32", `"subnet": "10.1.2.0/32"`, []string{"too small"}},
 		{"/127", `"subnet": "fd00::/127"`, []string{"too small"}},
 		{"/128", `"subnet": "fd00::/128"`, []string{"too small"}},
-		{"multicast", `"subnet": "239.1.2.0/24"`, []string{"invalid range set 1 (239.1.2.0/24): range 239.1.2.1-239.1.2.254: a multicast or unspecified address cannot be an interface's"}},
-		{"multicast of IPv6", `"subnet": "ff05::/64"`, []string{"a multicast or unspecified address cannot be an interface's"}},
-		{"unspecified", `"subnet": "0.0.0.0/8", "rangeStart": "0.0.0.0"`, []string{"a multicast or unspecified address cannot be an interface's"}},
+		{"multicast", `"subnet": "239.1.2.0/24"`, []string{"invalid range set 1 (239.1.2.0/24): range 239.1.2.1-239.1.2.254: an interface cannot have a multicast or unspecified address"}},
+		{"multicast of IPv6", `"subnet": "ff05::/64"`, []string{"an interface cannot have a multicast or unspecified address"}},
+		{"unspecified", `"subnet": "0.0.0.0/8", "rangeStart": "0.0.0.0"`, []string{"an interface cannot have a multicast or unspecified address"}},
 		{"host bits", `"subnet": "10.1.2.5/24"`, []string{"invalid range set 1 (10.1.2.5/24): Network has host bits set. For a subnet mask of length 24 the network address is 10.1.2.0"}},
 		{"start outside", `"subnet": "10.1.2.0/24", "rangeStart": "10.2.0.1"`, []string{"invalid range set 1 (10.1.2.0/24): RangeStart 10.2.0.1 not in network 10.1.2.0/24"}},
 		{"end outside", `"subnet": "10.1.2.0/24", "rangeEnd": "10.2.0.1"`, []string{"invalid range set 1 (10.1.2.0/24): RangeEnd 10.2.0.1 not in network 10.1.2.0/24"}},
@@ -47,8 +47,8 @@ func TestInvalidConfig(t *testing.T) {
 		{"start is not an address", `"subnet": "10.1.2.0/24", "rangeStart": "x"`, []string{`rangeStart: invalid IP address: "x"`}},
 		{"start with a zone", `"subnet": "fd00::/64", "rangeStart": "fd00::1%eth0"`, []string{`rangeStart: invalid IP address: "fd00::1%eth0"`}},
 		{"gateway of the other family", `"subnet": "10.1.2.0/24", "gateway": "fe80::1"`, []string{"gateway fe80::1 is not of the family of 10.1.2.0/24"}},
-		{"gateway unspecified", `"subnet": "10.1.2.0/24", "gateway": "0.0.0.0"`, []string{"gateway 0.0.0.0: a multicast or unspecified address cannot be a router's"}},
-		{"gateway multicast", `"subnet": "fd00::/64", "gateway": "ff02::2"`, []string{"gateway ff02::2: a multicast or unspecified address cannot be a router's"}},
+		{"gateway unspecified", `"subnet": "10.1.2.0/24", "gateway": "0.0.0.0"`, []string{"gateway 0.0.0.0: a router cannot have a multicast or unspecified address"}},
+		{"gateway multicast", `"subnet": "fd00::/64", "gateway": "ff02::2"`, []string{"gateway ff02::2: a router cannot have a multicast or unspecified address"}},
 		{"gateway is not an address", `"subnet": "10.1.2.0/24", "gateway": "x"`, []string{`gateway: invalid IP address: "x"`}},
 		{"empty set", `"ranges": [[]]`, []string{"invalid range set 1: empty range set"}},
 		{"null set", `"ranges": [null]`, []string{"invalid range set 1: empty range set"}},
@@ -195,16 +195,16 @@ func TestResolvConf(t *testing.T) {
 	}
 }
 
-func TestHolderPID(t *testing.T) {
+func TestLockerPID(t *testing.T) {
 	const list = `1: POSIX  ADVISORY  WRITE 700 fe:00:42 0 EOF
 2: FLOCK  ADVISORY  WRITE 701 fe:00:142 0 EOF
 3: FLOCK  ADVISORY  WRITE 702 fe:00:42 0 EOF
 3: -> FLOCK  ADVISORY  WRITE 703 fe:00:42 0 EOF
 `
-	if got := holderPID(list, 42); got != 702 {
+	if got := lockerPID(list, 42); got != 702 {
 		t.Errorf("holder of inode 42: got %d, want 702", got)
 	}
-	if got := holderPID("3: -> FLOCK ADVISORY WRITE 703 fe:00:42 0 EOF\n", 42); got != 0 {
+	if got := lockerPID("3: -> FLOCK ADVISORY WRITE 703 fe:00:42 0 EOF\n", 42); got != 0 {
 		t.Errorf("process %d waits for the lock, but is returned as its holder", got)
 	}
 }

@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The file of releases has the ID of the running boot in its first line, and then one line for each
-// address that was released: the address, and the time since boot. The line is written before the
-// reservation is removed, so that no crash ends a cooldown too early.
+// The first line of the file of releases is the ID of the running boot. Each other line consists of a released address and
+// the time of its release since boot. The line is written before the reservation is removed, so that no crash ends a
+// cooldown too early.
 const (
 	releasesName    = "releases"
 	maxReleasesSize = 64 << 10 // from this size in bytes, recordRelease drops releases whose cooldown has ended
@@ -48,8 +48,8 @@ func (se *Session) recordRelease(ip netip.Addr) error {
 // written in part, because the disk was full, does not damage the next one.
 func releaseText(ip netip.Addr, at time.Duration) string { return fmt.Sprintf("\n%s %s", ip, at) }
 
-// prepareReleases replaces the file of releases by one with the releases that still cool down, if there is none of
-// this boot or it has maxReleasesSize.
+// prepareReleases writes a file of releases with the addresses that still cool down, if there is none of this boot or if it
+// has reached maxReleasesSize.
 func (se *Session) prepareReleases() error {
 	path := se.store.releasesPath()
 	old, _, _ := workingDir.read(path)
@@ -69,7 +69,7 @@ func (se *Session) readCooling() map[netip.Addr]time.Duration {
 	if se.store.cooldown == 0 {
 		return nil
 	}
-	// If the file cannot be read, no address cools down: ADD need not fail because of that.
+	// If the file cannot be read, no address cools down, because that is no reason for ADD to fail.
 	text, _, _ := workingDir.read(se.store.releasesPath())
 	return se.parseReleases(string(text))
 }
@@ -94,7 +94,7 @@ func (se *Session) parseReleases(text string) map[netip.Addr]time.Duration {
 	return cooling
 }
 
-// describeCooling returns a text for an error: how many addresses of the set cool down, and when
+// describeCooling returns a text for an error with the number of addresses of the set that cool down, and the time until
 // the first of them is free. The text is empty if no address cools down.
 func (se *Session) describeCooling(set rangeSet) string {
 	n, first := 0, time.Duration(0)

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A directory is an open directory. Its methods take names of files relative to the descriptor: if another
-// process moves the directory and creates another one at the path, they still access the old one. The methods
+// A directory is an open directory. Its methods take names of files relative to the descriptor, so that they still access the
+// same directory if another process moves it and creates another one at the path. The methods
 // repeat a system call that a signal interrupted (EINTR), which happens on FUSE and NFS. Their errors are
 // *fs.PathError with the path of the file.
 type directory struct {
@@ -31,7 +31,7 @@ var (
 var errUnreadable = errors.New("not a regular file of up to 1 MiB")
 
 // maxFileSize is the size in bytes of the largest file that is read. The longest container ID is much
-// shorter: an environment variable of a new process has at most 128 KiB (MAX_ARG_STRLEN).
+// shorter, because an environment variable of a new process is limited to 128 KiB (MAX_ARG_STRLEN).
 const maxFileSize = 1 << 20
 
 // openDirectory opens the directory at path. flags are additional flags of openat(2). The caller must close the
@@ -130,7 +130,7 @@ func (d directory) remove(name string) error {
 	return d.pathError("remove", name, err)
 }
 
-// link makes a hard link with this name, in the directory, to the file at the absolute path old. The error
+// link creates a hard link with this name, in the directory, to the file at the absolute path old. The error
 // matches fs.ErrExist if there is a file of that name.
 func (d directory) link(old, name string) error {
 	return d.pathError("link", name, types.RetryEINTR(func() error { return unix.Linkat(unix.AT_FDCWD, old, d.fd, name, 0) }))

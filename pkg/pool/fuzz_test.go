@@ -57,11 +57,11 @@ func FuzzResolvConf(f *testing.F) {
 	})
 }
 
-// FuzzLocks checks that holderPID returns a process only if the text has a flock.
+// FuzzLocks checks that lockerPID returns a process only if the text has a flock.
 func FuzzLocks(f *testing.F) {
 	f.Add("1: FLOCK  ADVISORY  WRITE 1234 fe:00:9979870 0 EOF\n2: -> FLOCK", uint64(9979870))
 	f.Fuzz(func(t *testing.T, list string, inode uint64) {
-		if pid := holderPID(list, inode); pid != 0 && !strings.Contains(list, "FLOCK") {
+		if pid := lockerPID(list, inode); pid != 0 && !strings.Contains(list, "FLOCK") {
 			t.Errorf("%d holds %d in %q", pid, inode, list)
 		}
 	})

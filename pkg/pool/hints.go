@@ -18,15 +18,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ADD, CHECK and DEL need the addresses of one attachment. They do not read all reservations to find them:
-// each attachment to which this plugin has given an address has a hint, a file with one line per address, in
+// ADD, CHECK and DEL need the addresses of one attachment, and find them without reading all reservations. Each attachment
+// with an address from this plugin has a hint, which is a file with one line per address in
 //
 //	<dataDir>/.plumb/<network>/<boot ID>
 //
-// The name of the file is a hash of the attachment. A hint is believed only as far as the reservations
-// themselves name the attachment, so it may be missing, old or damaged. After a reboot it is believed only if
-// the file of the reservation is the one that this plugin wrote: the reference plugin may have reserved the
-// address for the same attachment again. Nothing is synced to disk: after a power loss the boot ID is another one.
+// The name of the file is a hash of the attachment. A hint may be missing, outdated or damaged, because the plugin uses it only
+// as far as the reservations themselves name the attachment. After a reboot, the plugin uses it only if the reservation's
+// file is the one that this plugin wrote, because the reference plugin may have reserved the address for the same attachment
+// again. Nothing is synced to disk, because the boot ID is another one after a power loss.
 
 // hintName returns the name of the owner's hint. It is a hash, because a container ID can be longer than a
 // file name.
@@ -38,9 +38,9 @@ type hintLine struct {
 	written string     // the timestamp of the reservation
 }
 
-// timestamp returns the modification time of a reservation in nanoseconds, which distinguishes its file from one that has
-// the same name later, also if a clock went back. The inode number would not recognize the file in a copy that keeps the times,
-// such as a restored backup, whose reservations belong to containers that no longer run, too.
+// timestamp returns the modification time of a reservation in nanoseconds. It distinguishes the file from a later file with
+// the same name, even if a clock went back. Unlike the inode number, it is the same in a copy that keeps the times, such as
+// a restored backup, whose reservations belong to containers that no longer run.
 func timestamp(written time.Time) string { return strconv.FormatInt(written.UnixNano(), 10) }
 
 // hinted returns the addresses that the owner's hint names. An address of a damaged line is invalid.
@@ -53,7 +53,7 @@ func (se *Session) hinted(o owner) (addrs []netip.Addr) {
 
 // readHint returns the lines of a hint.
 func (d directory) readHint(name string) (lines []hintLine) {
-	text, _, _ := d.read(name) // a hint that cannot be read is like none
+	text, _, _ := d.read(name) // a hint that cannot be read counts as missing
 	for line := range strings.Lines(string(text)) {
 		addr, written, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
 		ip, ok := parseName(addr)
@@ -65,9 +65,9 @@ func (d directory) readHint(name string) (lines []hintLine) {
 	return lines
 }
 
-// addHint adds an address to the owner's hint, whose reservation was written at that time. If that is not possible, for
-// example because the disk is full, the owner has no hint, not for other addresses of the session either, because
-// DEL would not find an address that is missing in it.
+// addHint adds an address, whose reservation was written at that time, to the owner's hint. If that fails, for example
+// because the disk is full, the owner gets no hint at all in this session, because DEL would not find an address that is
+// missing in a hint.
 func (se *Session) addHint(o owner, ip netip.Addr, written time.Time) error {
 	f, err := se.hints.open(o.hintName(), unix.O_WRONLY|unix.O_APPEND|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_NONBLOCK)
 	if err == nil {
@@ -87,7 +87,7 @@ func (se *Session) addHint(o owner, ip netip.Addr, written time.Time) error {
 	return nil
 }
 
-// dropHintsExcept removes the hints of all but these owners. A killed ADD can leave a hint without a reservation.
+// dropHintsExcept removes all hints except those of these owners. A killed ADD can leave a hint without a reservation.
 func (se *Session) dropHintsExcept(owners map[owner]bool) error {
 	if se.hints == noDirectory {
 		return nil
@@ -113,9 +113,8 @@ func (se *Session) dropHint(o owner) error {
 	return se.hints.remove(o.hintName())
 }
 
-// openHints opens the directory of the hints, and removes what a crash of write left. The first session of a
-// boot releases the reservations of earlier boots, because no container survives a reboot, and then creates the
-// directory.
+// openHints opens the directory of the hints, and removes the file that a crash of write left. The first session of a boot
+// releases the reservations of earlier boots, because no container survives a reboot, and then creates the directory.
 func (se *Session) openHints() {
 	_ = workingDir.remove(se.store.newPath())
 	se.boot = readBootID(se.store.machine.BootID)
@@ -155,15 +154,15 @@ func (se *Session) releaseEarlierBoots() {
 	se.store.cooldown = cooldown
 }
 
-// releaseHinted releases the reservations that the hints in a directory name. A reservation with another file is of
-// another boot, even if it is of the same owner.
+// releaseHinted releases the reservations that the hints in a directory name. A reservation with another modification time
+// belongs to another boot, even if its owner is the same.
 func (se *Session) releaseHinted(hints directory) {
 	names, _ := hints.names()
 	for _, name := range names {
 		for _, line := range hints.readHint(name) {
 			res, err := se.dir.reservation(line.addr)
 			if err == nil && res.owner.hintName() == name && timestamp(res.written) == line.written {
-				_ = se.remove(res) // GC releases what could not be removed
+				_ = se.remove(res) // after an error, GC releases the reservation
 			}
 		}
 	}

@@ -2,8 +2,7 @@ package pool
 
 import "github.com/plumb-cni/plumb/pkg/types"
 
-// Keys are the keys in ipam. A plugin embeds them in the struct of its ipam, or uses them as it. A null in
-// a list is an empty item.
+// Keys contains the keys in ipam. A plugin uses it as its ipam, or embeds it. A null in a list is an empty item.
 type Keys struct {
 	Type       string            `json:"type"`
 	Subnet     string            `json:"subnet"`
@@ -19,8 +18,8 @@ type Keys struct {
 	StatusFull bool              `json:"failStatusWhenFull"`
 }
 
-// RuntimeKeys are the keys that come from the runtime, and the capabilities that ask it for them. A plugin embeds
-// them in the struct of its configuration.
+// RuntimeKeys contains the keys that come from the runtime, and the capabilities that request them. A plugin embeds it in the
+// struct of its configuration.
 type RuntimeKeys struct {
 	Capabilities  map[string]bool `json:"capabilities"`
 	RuntimeConfig struct {

@@ -15,7 +15,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// A Reservation is the reservation of one address, as the function Reservations found it.
+// A Reservation is the reservation of one address, as the function Reservations returns it.
 type Reservation struct {
 	Addr        netip.Addr
 	ContainerID string // empty: the file does not name an owner
@@ -24,7 +24,7 @@ type Reservation struct {
 	Since       time.Time // when the file was written
 }
 
-// Networks returns the names of the networks that have a folder in dataDir, in order. It returns none if
+// Networks returns the sorted names of the networks that have a directory in dataDir. It returns none if
 // dataDir does not exist.
 func Networks(dataDir string) ([]string, error) {
 	entries, err := os.ReadDir(dataDir)
@@ -37,10 +37,9 @@ func Networks(dataDir string) ([]string, error) {
 	return names, types.IgnoreNotExist(err)
 }
 
-// Reservations returns the reservations of a network in the order of the addresses. It takes no lock and
-// changes nothing, not even what an earlier boot left, so a plugin that runs at the same time may add or
-// remove some. If the folder does not exist, there are none. If this process may not read a file, the error matches
-// fs.ErrPermission.
+// Reservations returns the reservations of a network in the order of the addresses. It takes no lock, so that a plugin that
+// runs at the same time may add or remove some, and it does not remove reservations of an earlier boot. If the directory
+// does not exist, there are none. If this process may not read a file, the error matches fs.ErrPermission.
 func Reservations(dataDir, network string) ([]Reservation, error) {
 	dir, err := openDirectory(filepath.Join(dataDir, network), 0)
 	if err != nil {
@@ -59,8 +58,8 @@ func Reservations(dataDir, network string) ([]Reservation, error) {
 	return all, cmp.Or(denied, err)
 }
 
-// ParseIPAM returns the folder and the range sets in the value of the key ipam. It ignores what only the
-// runtime passes. If a value is invalid, the error names all problems.
+// ParseIPAM returns dataDir and the range sets in the value of the key ipam, without the ranges that only the runtime
+// passes. If a value is invalid, the error names all problems.
 func ParseIPAM(ipam []byte) (dataDir string, sets []Set, err error) {
 	var keys Keys
 	if err := json.Unmarshal(ipam, &keys); err != nil {

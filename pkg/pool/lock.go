@@ -35,7 +35,7 @@ func describeLocker(fd int) string {
 	if err != nil || unix.Fstat(fd, &st) != nil {
 		return "an unknown process"
 	}
-	pid := holderPID(string(locks), st.Ino)
+	pid := lockerPID(string(locks), st.Ino)
 	if pid <= 0 {
 		return "an unknown process (outside of this PID namespace?)"
 	}
@@ -46,14 +46,14 @@ func describeLocker(fd int) string {
 	return fmt.Sprintf("process %d (%s)", pid, strings.TrimSpace(string(comm)))
 }
 
-// holderPID returns the ID of the process that holds a flock of the inode, or 0 if there is none. locks
+// lockerPID returns the ID of the process that holds a flock of the inode, or 0 if there is none. locks
 // is the content of /proc/locks. A line has the form
 //
 //	1: FLOCK  ADVISORY  WRITE 1234 fe:00:9979870 0 EOF
 //
-// holderPID ignores the device (fe:00), because on btrfs and overlayfs it is not the device that
+// lockerPID ignores the device (fe:00), because on btrfs and overlayfs it is not the device that
 // stat(2) returns.
-func holderPID(locks string, inode uint64) int {
+func lockerPID(locks string, inode uint64) int {
 	suffix := ":" + strconv.FormatUint(inode, 10)
 	for line := range strings.Lines(locks) {
 		field := strings.Fields(line)

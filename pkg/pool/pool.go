@@ -1,12 +1,11 @@
-// Package pool allocates addresses from the pool of a network. A pool has range sets and reservations. An
-// ADD allocates one address from each range set. A reservation is a file in a directory on the host. The
-// package contains what IPAM plugins with such a directory share: the configuration keys, the lock, allocation,
-// release, and the checks of CHECK and STATUS. The reservations and their lock are the same as those
-// of the reference plugin host-local.
+// Package pool allocates addresses from the pool of a network. A pool consists of range sets and reservations. An ADD
+// allocates one address from each range set. A reservation is a file in a directory on the host. The package contains what
+// IPAM plugins with such a directory share: the configuration keys, the lock, allocation, release, and the checks of CHECK
+// and STATUS. The reservations and their lock are the same as in the reference plugin host-local.
 //
-// host-local allocates any address of its ranges (All). If several hosts allocate from the same ranges, a
-// plugin may allocate only the addresses that its host owns (OnlyAddresses). If none of them is free, the error of Allocate
-// matches *NoneFreeError, and the plugin gets another one. plugins/cluster-local is such a plugin.
+// host-local allocates any address of its ranges (All). If several hosts allocate from the same ranges, a plugin such as
+// cluster-local allocates only the addresses that its host owns (OnlyAddresses). If none of them is free, the error of
+// Allocate matches *NoneFreeError, and the plugin gets another address.
 package pool
 
 import (
@@ -28,8 +27,8 @@ type Pool struct {
 	Requested          []netip.Addr // addresses that ADD must allocate, without duplicates
 	FailStatusWhenFull bool         // STATUS fails if a range set is exhausted
 
-	// sets has the range sets. ADD allocates one address from each, and returns the addresses in
-	// this order. The index of a set is the N of its file last_reserved_ip.N.
+	// ADD allocates one address from each range set, and returns the addresses in the order of sets. The index of a set is
+	// the N of its file last_reserved_ip.N.
 	sets       []rangeSet
 	setNames   []string // for messages
 	routes     []types.Route
@@ -79,13 +78,13 @@ const statusWait = 2 * time.Second
 
 // Status returns an error with types.CodeNotAvailable if ADD could not write a reservation. If the key
 // failStatusWhenFull is set, it also returns an error if a range set has no free address among those that
-// choose returns. By default, an exhausted pool is no error: containerd reports a network whose STATUS
-// fails as not ready, and Kubernetes then evicts the pods of the node, although they run well.
+// choose returns. By default, an exhausted pool is not an error, because containerd reports a network whose STATUS fails as
+// not ready, and Kubernetes then evicts the pods of the node, although they run well.
 func (p *Pool) Status(choose func(*Session) (Choice, error)) error {
 	return types.NotAvailable(p.checkAvailable(choose))
 }
 
-// checkAvailable does the checks of Status. Its errors do not have types.CodeNotAvailable yet.
+// checkAvailable does the checks of Status.
 func (p *Pool) checkAvailable(choose func(*Session) (Choice, error)) error {
 	if err := p.checkUsable(); err != nil {
 		return err
@@ -95,7 +94,7 @@ func (p *Pool) checkAvailable(choose func(*Session) (Choice, error)) error {
 	if err := statefile.CheckWritable(st.dir); err != nil {
 		return err
 	}
-	return types.IgnoreNotExist(st.Lock(func(se *Session) error { // without a folder, all addresses are free
+	return types.IgnoreNotExist(st.Lock(func(se *Session) error { // without a directory, all addresses are free
 		if !p.FailStatusWhenFull {
 			return nil
 		}

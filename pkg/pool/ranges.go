@@ -12,8 +12,8 @@ import (
 // IPRange of go4.org/netipx, because that library needs package net, which costs a process a third of its start.
 type Range struct{ First, Last netip.Addr }
 
-// RangeOf returns the range of all addresses of a prefix.
-func RangeOf(p netip.Prefix) Range {
+// PrefixRange returns the range of all addresses of a prefix.
+func PrefixRange(p netip.Prefix) Range {
 	first := p.Masked().Addr()
 	last := first.AsSlice()
 	for bit := p.Bits(); bit < len(last)*8; bit++ {
@@ -33,14 +33,14 @@ func (r Range) Overlaps(o Range) bool {
 
 func (r Range) String() string { return r.First.String() + "-" + r.Last.String() }
 
-// without returns what is left of the range without the prefixes, in order. A range with an invalid address is empty.
+// without returns the parts of the range that are in none of the prefixes, in order. A range with an invalid address is empty.
 func (r Range) without(prefixes []netip.Prefix) []Range {
 	if !r.First.IsValid() {
 		return nil
 	}
 	left := []Range{r}
 	for _, p := range prefixes {
-		o, before := RangeOf(p), left
+		o, before := PrefixRange(p), left
 		left = nil
 		for _, part := range before {
 			if !o.Overlaps(part) {
@@ -58,16 +58,16 @@ func (r Range) without(prefixes []netip.Prefix) []Range {
 	return left
 }
 
-// An ipRange is a range of the configuration: addresses of one subnet.
+// An ipRange is a range of the configuration, with addresses of one subnet.
 type ipRange struct {
 	Range
 	subnet   netip.Prefix
 	gateway  netip.Addr
-	excluded []netip.Prefix // what is never allocated: the gateway, and what the configuration excludes
+	excluded []netip.Prefix // addresses that are never allocated, which are the gateway and the key exclude
 }
 
-// A rangeSet has the ranges from which one address is allocated, in the order in which they are
-// used. The ranges are of one family and do not overlap.
+// A rangeSet is the ranges from which ADD allocates one address, in the order of use. The ranges are of one family and do
+// not overlap.
 type rangeSet []ipRange
 
 func (s rangeSet) String() string {
@@ -111,8 +111,8 @@ func (s rangeSet) usableAfter(last netip.Addr) iter.Seq[netip.Addr] {
 	}
 }
 
-// usableAmong returns those of the addresses that usableAfter returns, in the same order. The time that it
-// takes depends on the number of addresses, not on the size of the ranges.
+// usableAmong returns the addresses that usableAfter returns as well, in the same order. Its time depends on the number of
+// addresses, not on the size of the ranges.
 func (s rangeSet) usableAmong(addrs []netip.Addr, last netip.Addr) []netip.Addr {
 	var usable []netip.Addr
 	for _, ip := range addrs {

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An owner is the attachment that a reservation belongs to. A legacy owner has no ifName: the
-// reference plugin wrote such reservations before it supported several interfaces per container.
+// An owner is the attachment that a reservation belongs to. A legacy owner has no ifName, because the reference plugin
+// wrote such reservations before it supported several interfaces per container.
 type owner struct{ containerID, ifName string }
 
 // ownerOf returns the attachment of the request as an owner.
@@ -67,12 +67,12 @@ type reservation struct {
 	addr       netip.Addr
 	written    time.Time // modification time of the file
 	owner      owner     // the zero owner: unknown, or none
-	incomplete bool      // the file names no owner, because of a crash: readAll releases it
+	incomplete bool      // the file names no owner because of a crash, and readAll releases it
 }
 
 // reservation reads the reservation of ip. If there is none, the error matches fs.ErrNotExist. After any
-// other error, the address counts as reserved by an unknown owner. The address of a file that is not regular
-// or too large counts as such, too, but there is no error.
+// other error, the address counts as reserved by an unknown owner. The same holds, without an error, if the file is not
+// regular or too large.
 func (d directory) reservation(ip netip.Addr) (reservation, error) {
 	res := reservation{addr: ip}
 	content, st, err := d.read(ip.String())
@@ -92,7 +92,7 @@ func (d directory) eachReservation(f func(reservation, error)) error {
 	names, err := d.names()
 	for _, name := range names {
 		if ip, ok := parseName(name); ok {
-			if res, err := d.reservation(ip); !errors.Is(err, fs.ErrNotExist) { // else released meanwhile
+			if res, err := d.reservation(ip); !errors.Is(err, fs.ErrNotExist) { // otherwise it was released meanwhile
 				f(res, err)
 			}
 		}
@@ -108,7 +108,7 @@ func (se *Session) reserve(u *undo.Stack, ip netip.Addr, o owner) error {
 		return err
 	}
 	s := se.store
-	s.cooldown = 0 // the undo needs none: no container has used the address
+	s.cooldown = 0 // the undo needs no cooldown, because no container has used the address
 	u.Push("release "+ip.String(), func() error {
 		return s.lockIfReserved(func(se *Session) error { return se.release(ip, o) })
 	})
@@ -146,7 +146,7 @@ func (se *Session) write(ip netip.Addr, o owner) error {
 }
 
 // release undoes reserve: it removes the reservation of ip if it belongs to o, and the hint of o. Any other
-// reservation of o has an undo of its own, because an ADD of an attachment that has one fails.
+// reservation of o has its own undo, because an ADD fails for an attachment that already has a reservation.
 func (se *Session) release(ip netip.Addr, o owner) error {
 	_ = se.dropHint(o)
 	res, err := se.dir.reservation(ip)
@@ -171,8 +171,8 @@ func (se *Session) remove(res reservation) error {
 			return err
 		}
 		if isDiskFull(recordErr) {
-			// The removal may have freed space. If not, ignore the error: an address without
-			// a cooldown is better than a container that cannot be deleted.
+			// The removal may have freed space. If not, ignore the error, because an address
+			// without a cooldown is better than a container that cannot be deleted.
 			_ = se.recordRelease(res.addr)
 		}
 		delete(se.names, res.addr.String())

@@ -26,7 +26,7 @@ func readResolvConf(path string) (types.DNS, error) {
 
 // readSmallFile returns the content of the file at path, which may be a symbolic link. It does not wait for
 // the writer of a named pipe. The file may be a device, because /dev/null is a usual resolvConf without
-// content. The limit is for devices without an end, such as /dev/zero.
+// content. The limit is for endless devices such as /dev/zero.
 func readSmallFile(path string) ([]byte, error) {
 	f, err := workingDir.open(path, unix.O_RDONLY|unix.O_NONBLOCK)
 	if errors.Is(err, unix.ENXIO) {
@@ -45,7 +45,7 @@ func readSmallFile(path string) ([]byte, error) {
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxFileSize+1))
 	if err == nil && len(text) > maxFileSize {
-		err = fmt.Errorf("%s has more than %d bytes", path, maxFileSize)
+		err = fmt.Errorf("%s is larger than %d bytes", path, maxFileSize)
 	}
 	return text, err
 }

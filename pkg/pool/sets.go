@@ -6,10 +6,10 @@ import (
 	"slices"
 )
 
-// A Set is a range set of the configuration, for a plugin that gets addresses from elsewhere.
+// A Set is a range set of the configuration, for a plugin that allocates only some of its addresses.
 type Set struct {
 	Ranges  []Range
-	Exclude []netip.Prefix // what is never allocated: the gateways, and what the key exclude names
+	Exclude []netip.Prefix // addresses that are never allocated, which are the gateways and the key exclude
 }
 
 // Contains reports whether the address is in a range of the set and may be allocated.
@@ -17,7 +17,7 @@ func (s Set) Contains(ip netip.Addr) bool {
 	return slices.ContainsFunc(s.Ranges, func(r Range) bool { return r.Contains(ip) }) && !containsAddr(s.Exclude, ip)
 }
 
-// Usable returns what is left of the ranges without what the set excludes, in the order of the set.
+// Usable returns the parts of the ranges that the set does not exclude, in the order of the set.
 func (s Set) Usable() (left []Range) {
 	for _, r := range s.Ranges {
 		left = append(left, r.without(s.Exclude)...)
@@ -25,8 +25,8 @@ func (s Set) Usable() (left []Range) {
 	return left
 }
 
-// Sets returns the range sets, in the order in which NoneFreeError numbers them. They exclude the gateways,
-// what the key exclude names, and the prefixes of exclude.
+// Sets returns the range sets, in the order in which NoneFreeError numbers them. They exclude the gateways, the prefixes of
+// the key exclude, and the prefixes in exclude.
 func (p *Pool) Sets(exclude ...netip.Prefix) []Set {
 	var all []Set
 	for _, set := range p.sets {
@@ -34,7 +34,7 @@ func (p *Pool) Sets(exclude ...netip.Prefix) []Set {
 		for _, r := range set {
 			s.Ranges = append(s.Ranges, r.Range)
 			for _, e := range slices.Concat(r.excluded, exclude) {
-				if r.Overlaps(RangeOf(e)) {
+				if r.Overlaps(PrefixRange(e)) {
 					s.Exclude = append(s.Exclude, e)
 				}
 			}
@@ -44,7 +44,7 @@ func (p *Pool) Sets(exclude ...netip.Prefix) []Set {
 	return all
 }
 
-// Reserved returns all addresses that have a reservation, of any attachment. It lists the folder.
+// Reserved returns the reserved addresses of all attachments. It lists the directory.
 func (se *Session) Reserved() ([]netip.Addr, error) {
 	if err := se.listNames(); err != nil {
 		return nil, err
@@ -58,8 +58,8 @@ func (se *Session) Reserved() ([]netip.Addr, error) {
 	return all, nil
 }
 
-// Holder returns the ID of the container that an address is reserved for, or a text if it is unknown.
-func (se *Session) Holder(ip netip.Addr) string {
-	res, _ := se.dir.reservation(ip) // without an owner if it cannot be read
+// ContainerID returns the ID of the container that an address is reserved for, or a text for messages if it is unknown.
+func (se *Session) ContainerID(ip netip.Addr) string {
+	res, _ := se.dir.reservation(ip) // after an error, res contains no owner
 	return cmp.Or(res.owner.containerID, "an unknown owner")
 }

@@ -62,8 +62,8 @@ var _ = Describe("a plugin that gets addresses from elsewhere", func() {
 			Expect(p.Lock(func(se *Session) error {
 				Expect(se.Held(r)).To(Equal([]netip.Addr{ip("10.1.2.3")}))
 				Expect(se.Reserved()).To(ConsistOf(ip("10.1.2.2"), ip("10.1.2.3")))
-				Expect(se.Holder(ip("10.1.2.2"))).To(Equal("c1"))
-				Expect(se.Holder(ip("10.1.2.9"))).To(Equal("an unknown owner"))
+				Expect(se.ContainerID(ip("10.1.2.2"))).To(Equal("c1"))
+				Expect(se.ContainerID(ip("10.1.2.9"))).To(Equal("an unknown owner"))
 				return nil
 			})).To(Succeed())
 		})

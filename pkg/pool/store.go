@@ -19,12 +19,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Store has the reservations of one network: one file per address. It is what DEL and GC need of the
-// configuration. The files have the same format and the same lock as the files of the reference plugin, so
-// that both plugins can use one directory in turns. The files that only plumb knows, which are the hints and
-// the times of releases, are in another directory, because the reference plugin reads every file of dir. The
-// path of the other directory contains ".plumb", which cannot be the name of a network, because such a name
-// cannot begin with a dot.
+// A Store is the reservations of one network, with one file per address. DEL and GC need no other part of the configuration.
+// The files have the same format and the same lock as in the reference plugin, so that both plugins can use one directory in
+// turns. The files that only plumb knows, which are the hints and the times of releases, are in another directory, because
+// the reference plugin reads every file of dir. The path of that directory contains ".plumb", which cannot be the name of a
+// network, because such a name cannot begin with a dot.
 type Store struct {
 	machine    Machine
 	dataDir    string
@@ -34,9 +33,9 @@ type Store struct {
 	trace      *trace.Tracer
 }
 
-// PrivatePath returns <dataDir>/.plumb/.<name>/<network>, the path of a file in which a plugin keeps what
-// it has to know of the network beside the reservations. This package neither makes its folder nor reads
-// or removes the file. Change the file only while the network's folder is locked (Lock, Allocate).
+// PrivatePath returns <dataDir>/.plumb/.<name>/<network>, the path of a file in which a plugin keeps what it needs to know
+// about the network besides the reservations. This package neither creates the file's directory nor reads or removes the
+// file. Change the file only while the network's directory is locked (Lock, Allocate).
 func (s Store) PrivatePath(name string) string {
 	return filepath.Join(filepath.Dir(s.privateDir), "."+name, filepath.Base(s.privateDir))
 }
@@ -52,7 +51,7 @@ func (s Store) Path(ip netip.Addr) string { return filepath.Join(s.dir, ip.Strin
 func (s Store) Release(r *skel.Request) (released []netip.Addr, err error) {
 	err = s.lockIfReserved(func(se *Session) error {
 		held, err := se.held(ownerOf(r), func() []netip.Addr {
-			prev, _ := r.Prev() // an error needs no more than the warning of Prev: the reservations are the authority
+			prev, _ := r.Prev() // ignore the error, of which Prev warns, because the reservations are the authority
 			return prevAddrs(prev)
 		})
 		errs := []error{err}
@@ -61,7 +60,7 @@ func (s Store) Release(r *skel.Request) (released []netip.Addr, err error) {
 		}
 		err = errors.Join(errs...)
 		if err == nil {
-			_ = se.dropHint(ownerOf(r)) // an old hint does no harm
+			_ = se.dropHint(ownerOf(r)) // an outdated hint does no harm
 		}
 		released = se.released
 		return err
@@ -114,8 +113,8 @@ func (s Store) Lock(f func(*Session) error) error {
 	return types.Coded(types.CodeIO, f(se))
 }
 
-// lockIfReserved is Lock, but it does nothing if the network has no reservations: its directory does not exist, or
-// cannot exist because the name is too long, or it is empty and the disk has no space for the lock file.
+// lockIfReserved is Lock, but it does nothing if the network has no reservations, because its directory does not exist, has a
+// name that is too long, or is empty while the disk has no space for the lock file.
 func (s Store) lockIfReserved(f func(*Session) error) error {
 	err := s.Lock(f)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENAMETOOLONG) {
@@ -135,18 +134,18 @@ type Session struct {
 	store    Store
 	dir      directory // the reservations
 	hints    directory // the hints of the running boot; not open if the boot is unknown or the disk is full
-	lock     int       // the lock file; -1: the directory is read-only, and nothing can change
+	lock     int       // descriptor of the lock file; -1: the directory is read-only, and nothing can change
 	boot     string    // ID of the running boot; empty: not known
 	released []netip.Addr
 
 	releasesReady bool // see prepareReleases
 
-	// names has the names of the files in dir; nil: free has not listed it yet.
+	// names contains the names of the files in dir; nil: free has not listed them yet.
 	names map[string]bool
 }
 
 // open opens and locks the directory at s.dir. While open waits for the lock, another process may
-// remove the directory, or its lock file, and create it again. Then open begins again with the new one.
+// remove the directory, or its lock file, and create it again. In that case open begins again with the new one.
 func (s Store) open() (*Session, error) {
 	for {
 		se := &Session{store: s, dir: noDirectory, hints: noDirectory, lock: -1}
@@ -171,7 +170,7 @@ func (se *Session) openDir() error {
 	lock, err := dir.openLock(unix.O_CREAT | unix.O_NOFOLLOW)
 	if errors.Is(err, unix.ELOOP) { // a symbolic link: lock its target, as the reference plugin does, but do not create it
 		target, targetErr := dir.openLock(0)
-		if !errors.Is(targetErr, unix.ENOENT) { // callers understand ENOENT as: no directory, no reservations
+		if !errors.Is(targetErr, unix.ENOENT) { // callers take ENOENT for a missing directory
 			lock, err = target, targetErr
 		}
 	}
@@ -233,8 +232,8 @@ func readBootID(path string) string {
 	return id[:min(len(id), 40)]
 }
 
-// readAll calls f with all reservations, but releases incomplete ones instead. A reservation that cannot be read,
-// or not be released, has no owner and comes with the error.
+// readAll releases incomplete reservations, and calls f with all others. It also calls f, with the error and without an owner,
+// for each reservation that it cannot read or release.
 func (se *Session) readAll(f func(res reservation, err error)) error {
 	return se.store.trace.Do("read reservations in "+se.dir.path, func() error {
 		return se.dir.eachReservation(func(res reservation, err error) {
@@ -251,8 +250,8 @@ func (se *Session) readAll(f func(res reservation, err error)) error {
 // maxLookups is the number of addresses that free looks up one by one, before it lists the directory.
 const maxLookups = 64
 
-// free returns those of the candidates that are neither reserved nor cooling down, in the same order.
-// The time to find one depends on how many before it are reserved or cool down, not on the number of
+// free returns the candidates that are neither reserved nor cooling down, in the same order. The time to find one
+// depends on how many before it are reserved or cool down, not on the number of
 // candidates. If the directory cannot be listed, the error is the last element.
 func (se *Session) free(candidates iter.Seq[netip.Addr]) iter.Seq2[netip.Addr, error] {
 	return func(yield func(netip.Addr, error) bool) {
@@ -274,7 +273,7 @@ func (se *Session) free(candidates iter.Seq[netip.Addr]) iter.Seq2[netip.Addr, e
 	}
 }
 
-// Free returns those of the addresses that are neither reserved nor cooling down, in the same order.
+// Free returns the addresses that are neither reserved nor cooling down, in the same order.
 func (se *Session) Free(addrs []netip.Addr) ([]netip.Addr, error) {
 	var free []netip.Addr
 	for ip, err := range se.free(slices.Values(addrs)) {
@@ -286,8 +285,7 @@ func (se *Session) Free(addrs []netip.Addr) ([]netip.Addr, error) {
 	return free, nil
 }
 
-// Boot returns the ID of the running boot, or an empty text if it cannot be read. What a file says of an
-// earlier boot may not be true any more.
+// Boot returns the ID of the running boot, or an empty text if it cannot be read. A file of an earlier boot may be outdated.
 func (se *Session) Boot() string { return se.boot }
 
 // isTaken reports whether an address has a reservation.
@@ -325,9 +323,9 @@ func (se *Session) Held(r *skel.Request) (addrs []netip.Addr, err error) {
 }
 
 // held returns the reservations of an owner or, if there are none, the legacy reservations of the same
-// container. They are those that the owner's hint names, or else those that prev returns, if prev is not nil; or
-// else held reads all reservations. If it then finds none and a reservation could not be read, it returns the
-// error of that reservation, which may belong to the owner.
+// container. It looks at the addresses that the owner's hint names, then at the addresses that prev returns, if prev is not
+// nil, and then at all reservations. If it finds none and a reservation could not be read, it returns the error of that
+// reservation, which may belong to the owner.
 func (se *Session) held(o owner, prev func() []netip.Addr) ([]reservation, error) {
 	found, all, err := se.confirm(o, se.hinted(o))
 	if !all && err == nil && prev != nil {
@@ -357,8 +355,8 @@ func (se *Session) held(o owner, prev func() []netip.Addr) ([]reservation, error
 	return found, err
 }
 
-// confirm returns those reservations of the addresses that belong to the owner. all reports whether there are
-// addresses and all of them belong to the owner.
+// confirm returns the reservations of the addresses that belong to the owner. all is true if there are addresses and all of
+// them belong to the owner.
 func (se *Session) confirm(o owner, addrs []netip.Addr) (found []reservation, all bool, err error) {
 	for _, ip := range addrs {
 		res, err := se.dir.reservation(ip)
@@ -384,7 +382,7 @@ func cursorName(n int) string { return "last_reserved_ip." + strconv.Itoa(n) }
 
 // setCursor records the address that was allocated last from range set n. It removes an old file and does not write
 // to it, because the file could be a symbolic link, or have other hard links. After a crash, the file may be missing.
-// That does no harm, because it is only where the next search begins.
+// This does no harm, because only the next search begins there.
 func (se *Session) setCursor(n int, ip netip.Addr) error {
 	return se.store.trace.Do("advance "+cursorName(n), func() error {
 		err := se.dir.remove(cursorName(n))

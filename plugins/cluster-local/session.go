@@ -357,7 +357,7 @@ func (s *session) reserved() (map[netip.Addr]string, error) {
 	err := s.Lock(func(se *pool.Session) error {
 		reserved, err := se.Reserved()
 		for _, ip := range reserved {
-			containers[ip] = se.Holder(ip)
+			containers[ip] = se.ContainerID(ip)
 		}
 		return err
 	})

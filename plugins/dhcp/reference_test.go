@@ -25,7 +25,7 @@ var _ = Describe("with the reference plugin", func() {
 		c.Host, c.Path = b.Host, filepath.Dir(reference)
 		for _, command := range []string{"ADD", "CHECK", "DEL"} {
 			r := nstest.Exec(GinkgoTB(), reference, c.With(command))
-			Expect(r.Stdout).To(ContainSubstring("this is the DHCP daemon of plumb, which the reference plugin dhcp cannot call: install plumb's"), command)
+			Expect(r.Stdout).To(ContainSubstring("this is the DHCP daemon of plumb, which the reference plugin dhcp cannot call; install plumb's plugin"), command)
 		}
 		Expect(b.files()).To(BeEmpty())
 		b.address(c)
@@ -37,7 +37,7 @@ var _ = Describe("with the reference plugin", func() {
 		Expect(b.Host.Start(cmd)).To(Succeed())
 		DeferCleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 		Eventually(b.socket).Should(BeAnExistingFile())
-		const sentence = "stop it, and start this plugin's"
+		const sentence = "stop it, and start the daemon of this plugin"
 		c := b.call("")
 		b.Fails("ADD", c, types.CodeIO, "the daemon of the reference plugin listens at "+b.socket, sentence)
 		b.Fails("CHECK", c, types.CodeIO, sentence)

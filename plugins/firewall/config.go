@@ -58,16 +58,16 @@ func parse(r *skel.Request) (*config, error) {
 		published:  raw.PublishedPorts,
 	}
 	var errs []error
-	problem := types.ProblemsInto(&errs)
-	problem(!slices.Contains([]string{open, sameBridge, isolated}, conf.policy),
+	refuseIf := types.ProblemsInto(&errs)
+	refuseIf(!slices.Contains([]string{open, sameBridge, isolated}, conf.policy),
 		"unknown ingress policy: %q: must be %q, %q or %q", conf.policy, open, sameBridge, isolated)
-	problem(!isChainName(conf.adminChain), "iptablesAdminChainName %q cannot be the name of a chain of an administrator", conf.adminChain)
-	problem(len(conf.zone) > maxZone || strings.ContainsFunc(conf.zone, unicode.IsControl), "firewalldZone %q cannot be the name of a zone", conf.zone)
+	refuseIf(!isChainName(conf.adminChain), "iptablesAdminChainName %q cannot be the name of an administrator's chain", conf.adminChain)
+	refuseIf(len(conf.zone) > maxZone || strings.ContainsFunc(conf.zone, unicode.IsControl), "firewalldZone %q cannot be the name of a zone", conf.zone)
 	if !slices.Contains([]string{"", iptables, nftables, firewalld}, conf.backend) {
 		const want = "unknown backend %q: must be %q, %q or %q, or left out"
-		problem(r.Conf.Strict, want, conf.backend, iptables, nftables, firewalld)
-		if r.Command == "ADD" && !r.Conf.Strict { // the reference plugin ignores it
-			r.Warn(want+"; it is ignored", conf.backend, iptables, nftables, firewalld)
+		refuseIf(r.Conf.Strict, want, conf.backend, iptables, nftables, firewalld)
+		if r.Command == "ADD" && !r.Conf.Strict { // the reference plugin ignores an unknown backend
+			r.Warn(want+"; ignoring it", conf.backend, iptables, nftables, firewalld)
 		}
 		conf.backend = ""
 	}

@@ -76,7 +76,7 @@ func (f *firewall) closedChains(fams []nft.Family) (names []string) {
 }
 
 // mayDrop is the warning of ADD and the error of STATUS about closedChains.
-const mayDrop = "the policy drop of %s may drop packets of containers: only a rule there can accept them"
+const mayDrop = "the policy drop of %s may drop packets of containers; add a rule there that accepts them"
 
 // allow makes the host forward the packets of the attachment.
 func (f *firewall) allow() error {
@@ -132,7 +132,8 @@ func (f *firewall) closedTables(fams []nft.Family, needs func(filterTable) bool)
 		for _, t := range tables {
 			if needs(t) && f.conf.backend == nftables {
 				return nil, types.Errorf(types.CodeConfig,
-					"chain FORWARD of %s drops packets by its policy, and a rule of nftables cannot change that: use the backend iptables, leave out backend, or set the policy to ACCEPT", t.tool.Name())
+					"chain FORWARD of %s drops packets by its policy, and no nftables rule can change that; "+
+						"use the backend iptables, omit backend, or set the policy to ACCEPT", t.tool.Name())
 			}
 			if needs(t) {
 				tools = append(tools, t.tool)
@@ -158,8 +159,8 @@ func (f *firewall) checkAllowed() error {
 	return err
 }
 
-// A tableCheck returns an error that names what the rules of a table lack.
-type tableCheck func(tool xt.Tool, have []xt.Rule) error
+// A tableCheck returns an error that lists the differences of a table's rules from the expected rules.
+type tableCheck func(tool xt.Tool, rules []xt.Rule) error
 
 // checkTable reads table filter and runs the checks.
 func checkTable(tool xt.Tool, checks ...tableCheck) error {
@@ -167,10 +168,10 @@ func checkTable(tool xt.Tool, checks ...tableCheck) error {
 	if err != nil {
 		return err
 	}
-	have := xt.Parse(saved).Rules
+	rules := xt.Parse(saved).Rules
 	var errs []error
 	for _, check := range checks {
-		errs = append(errs, check(tool, have))
+		errs = append(errs, check(tool, rules))
 	}
 	return errors.Join(errs...)
 }

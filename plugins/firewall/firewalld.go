@@ -170,11 +170,11 @@ func (f *firewall) checkSources() (done bool, err error) {
 	if err == nil {
 		defer func() { _ = z.Close() }()
 		for _, s := range f.sources() {
-			has, herr := z.HasSource(s.zone, host(s.addr))
-			if herr == nil && !has {
-				herr = fmt.Errorf("%s is no source of the zone %s of firewalld", host(s.addr), s.zone)
+			found, findErr := z.HasSource(s.zone, host(s.addr))
+			if findErr == nil && !found {
+				findErr = fmt.Errorf("firewalld zone %s lacks the source %s", s.zone, host(s.addr))
 			}
-			err = errors.Join(err, herr)
+			err = errors.Join(err, findErr)
 		}
 	}
 	if f.isOptional(err) {
@@ -208,7 +208,7 @@ func (f *firewall) sourcesInPrev() []source {
 // restore adds all listed sources to their zones again. It is the command "restore" of the plugin.
 func restore(r *skel.Request, args []string) error {
 	if len(args) > 0 {
-		return fmt.Errorf("unexpected argument %q: restore takes none", args[0])
+		return fmt.Errorf("unexpected argument %q: restore takes no arguments", args[0])
 	}
 	f := &firewall{r: r}
 	if err := f.connect(); err != nil || f.c == nil {

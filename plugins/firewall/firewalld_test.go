@@ -39,7 +39,7 @@ var _ = Describe("the backend firewalld", func() {
 		Expect(b.saved()).NotTo(ContainSubstring("CNI"))
 		By("CHECK sees that a source is gone")
 		d.Call(GinkgoTB(), "zone.removeSource", "trusted", "10.9.0.2/32")
-		b.Fails("CHECK", b.call(keys, 0), types.CodeChanged, "10.9.0.2/32 is no source of the zone trusted")
+		b.Fails("CHECK", b.call(keys, 0), types.CodeChanged, "zone trusted lacks the source 10.9.0.2/32")
 		By("DEL finds the sources without prevResult")
 		c := b.call(keys, 0)
 		c.Config = bare("")

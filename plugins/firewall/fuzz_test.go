@@ -32,15 +32,15 @@ func FuzzConfig(f *testing.F) {
 		lines := append(w.additions(xt.Table{}, w.addrs), w.stageLines(xt.Table{})...)
 		for _, line := range lines {
 			if strings.ContainsAny(line, "\n\r\x00") {
-				t.Errorf("%q is no line", line)
+				t.Errorf("%q contains a line break", line)
 			}
 			if strings.Contains(line, markerPrefix) && strings.ToValidUTF8(line, "") == line {
 				checkMarker(t, w, a, line)
 			}
 		}
-		have := xt.Parse(strings.Join(lines, "\n")).Rules
-		if again := deletions(have, func(string) bool { return false }, nil); len(again) != 0 {
-			t.Errorf("deletes %q of others", again)
+		rules := xt.Parse(strings.Join(lines, "\n")).Rules
+		if got := deletions(rules, func(string) bool { return false }, nil); len(got) != 0 {
+			t.Errorf("want no deletion of rules of others, got %q", got)
 		}
 	})
 }

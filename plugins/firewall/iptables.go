@@ -44,16 +44,16 @@ func (f *firewall) addRules(tool xt.Tool) error {
 	what := "rules of " + f.r.Attachment().String()
 	// A program that fails may have applied its changes, for example if it was killed.
 	f.r.Undo.Push("delete "+what, func() error {
-		return tool.Change(filter, "delete "+what, func(have xt.Table) (string, error) {
-			return xt.Script(filter, deletions(have.Rules, f.isOwn, nil)...), nil
+		return tool.Change(filter, "delete "+what, func(table xt.Table) (string, error) {
+			return xt.Script(filter, deletions(table.Rules, f.isOwn, nil)...), nil
 		})
 	})
-	return tool.Change(filter, "add "+what, func(have xt.Table) (string, error) {
+	return tool.Change(filter, "add "+what, func(table xt.Table) (string, error) {
 		isDrop := func(r xt.Rule) bool { return r.Chain == stage1 && r.Jump == "DROP" && f.isAboutDevice(r) }
-		f.wasIsolatedByStages = slices.ContainsFunc(have.Rules, isDrop)
-		lines := f.additions(have, f.addrsOf(tool.Family))
+		f.wasIsolatedByStages = slices.ContainsFunc(table.Rules, isDrop)
+		lines := f.additions(table, f.addrsOf(tool.Family))
 		if f.byStages() {
-			lines = append(lines, f.stageLines(have)...)
+			lines = append(lines, f.stageLines(table)...)
 		}
 		return xt.Script(filter, lines...), nil
 	})
@@ -66,32 +66,33 @@ func (f *firewall) addrsOf(fam nft.Family) []netip.Addr {
 
 // additions returns the lines that add the missing rules for the addresses.
 func (f *firewall) additions(table xt.Table, addrs []netip.Addr) []string {
-	lines, have := f.jumps(table), table.Rules
-	former := slices.DeleteFunc(slices.Clone(have), func(r xt.Rule) bool {
+	lines, rules := f.jumps(table), table.Rules
+	former := slices.DeleteFunc(slices.Clone(rules), func(r xt.Rule) bool {
 		return f.isOwn(r.Comment) && slices.ContainsFunc(addrs, func(a netip.Addr) bool { return isMarkerOf(r, a) })
 	})
 	lines = append(lines, deletions(former, f.isOwn, nil)...)
 	for _, a := range addrs {
 		for _, line := range accepts(a) {
-			if !hasLine(have, line) {
+			if !hasLine(rules, line) {
 				lines = append(lines, line)
 			}
 		}
-		if !slices.ContainsFunc(have, func(r xt.Rule) bool { return f.isOwn(r.Comment) && isMarkerOf(r, a) }) {
+		if !slices.ContainsFunc(rules, func(r xt.Rule) bool { return f.isOwn(r.Comment) && isMarkerOf(r, a) }) {
 			lines = append(lines, fmt.Sprintf("-A %s -s %s -m comment --comment %s", forwardChain, host(a), xt.Quote(marker(f.r.Attachment()))))
 		}
 	}
 	return lines
 }
 
-// jumps returns the lines for the shared chains and the jumps to them. The jump to CNI-FORWARD
-// stands behind the jump to the isolation: an ACCEPT in CNI-FORWARD would end that.
-func (f *firewall) jumps(have xt.Table) []string {
-	lines := have.NewChains(forwardChain, f.conf.adminChain)
-	if jumpAt(have.Rules, "FORWARD", forwardChain) == 0 {
-		lines = append(lines, fmt.Sprintf("-I FORWARD %d %s", 1+jumpAt(have.Rules, "FORWARD", stage1), jumpToForward))
+// jumps returns the lines that add the missing shared chains and the jumps to them. The jump to
+// CNI-FORWARD follows the jump to CNI-ISOLATION-STAGE-1, because an ACCEPT in CNI-FORWARD ends the
+// evaluation of the rules.
+func (f *firewall) jumps(table xt.Table) []string {
+	lines := table.NewChains(forwardChain, f.conf.adminChain)
+	if jumpAt(table.Rules, "FORWARD", forwardChain) == 0 {
+		lines = append(lines, fmt.Sprintf("-I FORWARD %d %s", 1+jumpAt(table.Rules, "FORWARD", stage1), jumpToForward))
 	}
-	if jumpAt(have.Rules, forwardChain, f.conf.adminChain) == 0 {
+	if jumpAt(table.Rules, forwardChain, f.conf.adminChain) == 0 {
 		lines = append(lines, fmt.Sprintf("-I %s 1 %s%s", forwardChain, jumpToAdmin, f.conf.adminChain))
 	}
 	return lines
@@ -102,11 +103,11 @@ const (
 	jumpToAdmin   = `-m comment --comment "CNI firewall plugin admin overrides" -j `
 )
 
-// jumpAt returns the position of the first unconditional jump between two chains, from 1; 0: there
-// is none.
-func jumpAt(have []xt.Rule, from, to string) int {
+// jumpAt returns the position of the first unconditional jump between two chains, where 1 is the first
+// rule. It returns 0 if there is none.
+func jumpAt(rules []xt.Rule, from, to string) int {
 	at := 0
-	for _, r := range have {
+	for _, r := range rules {
 		if r.Chain != from {
 			continue
 		}
@@ -118,8 +119,8 @@ func jumpAt(have []xt.Rule, from, to string) int {
 	return 0
 }
 
-func hasLine(have []xt.Rule, line string) bool {
-	return slices.ContainsFunc(have, func(r xt.Rule) bool { return r.Line == line })
+func hasLine(rules []xt.Rule, line string) bool {
+	return slices.ContainsFunc(rules, func(r xt.Rule) bool { return r.Line == line })
 }
 
 // host returns the prefix that contains only the address.
@@ -149,30 +150,30 @@ func markedAddr(r xt.Rule) (a netip.Addr, ok bool) {
 	return p.Addr(), found && err == nil && r.Chain == forwardChain && r.Jump == "" && strings.HasPrefix(r.Comment, markerPrefix)
 }
 
-// deletions returns the lines that delete the markers whose owner goes, and the rules of their
-// addresses and of those in besides, which may have no marker. The rules of an address that another
-// attachment has too stay.
-func deletions(have []xt.Rule, goes func(comment string) bool, besides []netip.Addr) []string {
-	stays := map[netip.Addr]bool{}
-	addrs := slices.Clone(besides)
+// deletions returns the lines that delete the markers for which match returns true, the rules of their
+// addresses, and the rules of the unmarked addresses. They keep the rules of an address with a marker of
+// another attachment.
+func deletions(rules []xt.Rule, match func(comment string) bool, unmarked []netip.Addr) []string {
+	shared := map[netip.Addr]bool{}
+	addrs := slices.Clone(unmarked)
 	var lines []string
-	for _, r := range have {
+	for _, r := range rules {
 		a, ok := markedAddr(r)
 		switch {
 		case !ok:
-		case goes(r.Comment):
+		case match(r.Comment):
 			lines, addrs = append(lines, r.Deletion()), append(addrs, a)
 		default:
-			stays[a] = true
+			shared[a] = true
 		}
 	}
 	stale := map[string]bool{}
 	for _, a := range addrs {
 		for _, line := range accepts(a) {
-			stale[line] = !stays[a]
+			stale[line] = !shared[a]
 		}
 	}
-	for _, r := range have {
+	for _, r := range rules {
 		if stale[r.Line] {
 			lines = append(lines, r.Deletion())
 		}
@@ -204,8 +205,8 @@ func (f *firewall) eachTable(chain string, visit func(tool xt.Tool) error) error
 // delRules deletes the attachment's rules in iptables.
 func (f *firewall) delRules() error {
 	return f.eachTable(forwardChain, func(tool xt.Tool) error {
-		return tool.Change(filter, "delete rules of "+f.r.Attachment().String(), func(have xt.Table) (string, error) {
-			return xt.Script(filter, deletions(have.Rules, f.isOwn, f.addrsOf(tool.Family))...), nil
+		return tool.Change(filter, "delete rules of "+f.r.Attachment().String(), func(table xt.Table) (string, error) {
+			return xt.Script(filter, deletions(table.Rules, f.isOwn, f.addrsOf(tool.Family))...), nil
 		})
 	})
 }
@@ -217,35 +218,35 @@ func (f *firewall) gcRules(keep types.Set) error {
 	for a := range keep {
 		kept[marker(a)] = true
 	}
-	goes := func(comment string) bool {
+	isStale := func(comment string) bool {
 		return strings.HasPrefix(comment, markerPrefix+nft.NetworkPrefix(f.r.Conf.Name)) && !kept[comment]
 	}
 	return f.eachTable(forwardChain, func(tool xt.Tool) error {
-		return tool.Change(filter, "delete stale rules of network "+f.r.Conf.Name, func(have xt.Table) (string, error) {
-			policies, err := f.gonePolicies(have.Rules)
-			return xt.Script(filter, append(deletions(have.Rules, goes, nil), policies...)...), err
+		return tool.Change(filter, "delete stale rules of network "+f.r.Conf.Name, func(table xt.Table) (string, error) {
+			policies, err := f.gonePolicies(table.Rules)
+			return xt.Script(filter, append(deletions(table.Rules, isStale, nil), policies...)...), err
 		})
 	})
 }
 
-// checkRules names the rules that the table lacks.
-func (f *firewall) checkRules(tool xt.Tool, have []xt.Rule) error {
+// checkRules returns an error that lists the missing rules of the attachment.
+func (f *firewall) checkRules(tool xt.Tool, rules []xt.Rule) error {
 	var errs []error
 	lacks := func(chain, rule string) {
 		errs = append(errs, fmt.Errorf("chain %s in table %s of %s has no rule %s", chain, filter, tool.Name(), rule))
 	}
-	at, isolation := jumpAt(have, "FORWARD", forwardChain), jumpAt(have, "FORWARD", stage1)
+	at, isolation := jumpAt(rules, "FORWARD", forwardChain), jumpAt(rules, "FORWARD", stage1)
 	if at == 0 {
 		lacks("FORWARD", jumpToForward)
 	} else if f.conf.policy != open && f.byStages() && at < isolation {
 		lacks("FORWARD", "that jumps to "+stage1+" before the one that jumps to "+forwardChain)
 	}
-	if jumpAt(have, forwardChain, f.conf.adminChain) == 0 {
+	if jumpAt(rules, forwardChain, f.conf.adminChain) == 0 {
 		lacks(forwardChain, jumpToAdmin+f.conf.adminChain)
 	}
 	for _, a := range f.addrsOf(tool.Family) {
 		for _, line := range accepts(a) {
-			if !hasLine(have, line) {
+			if !hasLine(rules, line) {
 				lacks(forwardChain, strings.TrimPrefix(line, "-A "+forwardChain+" "))
 			}
 		}

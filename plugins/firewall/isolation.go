@@ -97,12 +97,12 @@ func (f *firewall) setPolicy() error {
 		return nil
 	}
 	return f.c.Atomically("nft set ingress policy of "+f.device, func(tx *nft.Tx) error {
-		have, err := f.elementsIn(bridgeSets()...)
+		found, err := f.elementsIn(bridgeSets()...)
 		if err != nil {
 			return err
 		}
 		f.inNFT = nil
-		for _, e := range have {
+		for _, e := range found {
 			if name := bridgeOf(e.Key); e.Set == tables.IsolatedBridges && name != f.device {
 				f.inNFT = append(f.inNFT, name)
 			}
@@ -116,7 +116,7 @@ func (f *firewall) setPolicy() error {
 				return err
 			}
 		}
-		err = replaceElements(tx, have, want, func(e nft.Element) (bool, error) {
+		err = replaceElements(tx, found, want, func(e nft.Element) (bool, error) {
 			if name := bridgeOf(e.Key); name != f.device {
 				return f.isGone(name)
 			}
@@ -143,14 +143,15 @@ func (f *firewall) elementsIn(sets ...string) (all []nft.SetElement, err error) 
 	return all, nil
 }
 
-// replaceElements adds the deletion of the elements for which goes returns true, and the addition of missing ones, to tx.
-func replaceElements(tx *nft.Tx, have, want []nft.SetElement, goes func(nft.Element) (bool, error)) error {
+// replaceElements adds to tx the deletion of the found elements for which match returns true and that
+// are not in want, and the addition of the missing elements.
+func replaceElements(tx *nft.Tx, found, want []nft.SetElement, match func(nft.Element) (bool, error)) error {
 	table := isolationLayout().Table
-	for _, e := range have {
+	for _, e := range found {
 		if slices.Contains(want, e) {
 			continue
 		}
-		del, err := goes(e.Element)
+		del, err := match(e.Element)
 		if err != nil {
 			return err
 		}
@@ -159,17 +160,17 @@ func replaceElements(tx *nft.Tx, have, want []nft.SetElement, goes func(nft.Elem
 		}
 	}
 	for _, e := range want {
-		if !slices.Contains(have, e) {
+		if !slices.Contains(found, e) {
 			tx.AddElement(table, e.Set, e.Element)
 		}
 	}
 	return nil
 }
 
-// delBridges adds the deletion of the bridges' elements for which goes returns true to tx.
-func (f *firewall) delBridges(tx *nft.Tx, goes func(nft.Element) (bool, error)) error {
-	have, err := f.elementsIn(bridgeSets()...)
-	return errors.Join(err, replaceElements(tx, have, nil, goes))
+// delBridges adds to tx the deletion of the bridges' elements for which match returns true.
+func (f *firewall) delBridges(tx *nft.Tx, match func(nft.Element) (bool, error)) error {
+	found, err := f.elementsIn(bridgeSets()...)
+	return errors.Join(err, replaceElements(tx, found, nil, match))
 }
 
 // bridgeOf returns the name of the bridge in the key of an element.
@@ -251,9 +252,9 @@ func (f *firewall) addOthersPrivate() error {
 			ports[owner] = append(ports[owner], l.Name)
 		}
 	}
-	var notUndone undo.Stack
+	var kept undo.Stack // never rolled back
 	for owner, names := range ports {
-		if err := f.privateOf(owner, names).Add(&notUndone); err != nil {
+		if err := f.privateOf(owner, names).Add(&kept); err != nil {
 			return err
 		}
 	}
@@ -314,7 +315,7 @@ func (f *firewall) checkPolicy() error {
 	if f.byStages() && f.conf.policy != open {
 		return nil // in this case, elements are optional
 	}
-	have, err := f.elementsIn(bridgeSets()...)
+	found, err := f.elementsIn(bridgeSets()...)
 	if err != nil {
 		return err
 	}
@@ -322,11 +323,13 @@ func (f *firewall) checkPolicy() error {
 	want := f.elements()
 	table := isolationLayout().Table
 	for _, set := range bridgeSets() {
-		has := slices.ContainsFunc(have, func(e nft.SetElement) bool { return e.Set == set && f.device != "" && bridgeOf(e.Key) == f.device })
-		wants := slices.ContainsFunc(want, func(e nft.SetElement) bool { return e.Set == set })
-		if has != wants {
-			lacks := map[bool]string{true: "has", false: "lacks"}[has]
-			errs = append(errs, fmt.Errorf("set %s of table %s %s %s, which is not as ingressPolicy %q needs it", set, table, lacks, f.device, f.conf.policy))
+		got := slices.ContainsFunc(found, func(e nft.SetElement) bool { return e.Set == set && f.device != "" && bridgeOf(e.Key) == f.device })
+		needed := slices.ContainsFunc(want, func(e nft.SetElement) bool { return e.Set == set })
+		switch {
+		case got && !needed:
+			errs = append(errs, fmt.Errorf("set %s of table %s contains %s, but ingressPolicy is %q", set, table, f.device, f.conf.policy))
+		case !got && needed:
+			errs = append(errs, fmt.Errorf("set %s of table %s lacks %s, which ingressPolicy %q requires", set, table, f.device, f.conf.policy))
 		}
 	}
 	if len(want) > 0 {
@@ -343,10 +346,10 @@ func (f *firewall) checkPrivate() error {
 	return errors.Join(f.private().Check(), f.c.CheckChains(privateLayout()))
 }
 
-// checkPrivateOfRules is checkPrivate if this plugin made the attachment's rules in iptables. The
-// reference plugin makes no more than the rules.
-func (f *firewall) checkPrivateOfRules(_ xt.Tool, have []xt.Rule) error {
-	if !slices.ContainsFunc(have, func(r xt.Rule) bool { return f.isOwn(r.Comment) }) {
+// checkPrivateOfRules is checkPrivate if this plugin added the attachment's rules in iptables. The
+// reference plugin adds no elements.
+func (f *firewall) checkPrivateOfRules(_ xt.Tool, rules []xt.Rule) error {
+	if !slices.ContainsFunc(rules, func(r xt.Rule) bool { return f.isOwn(r.Comment) }) {
 		return nil
 	}
 	return f.checkPrivate()

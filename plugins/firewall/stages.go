@@ -50,13 +50,13 @@ func newStage(chain string, rules ...string) stage {
 	return s
 }
 
-// stages returns the rules of the bridge's policy. If nf_tables keeps the policy, they are needed only while iptables
-// alone keeps the policy of another bridge.
-func (f *firewall) stages(have []xt.Rule) []stage {
+// stages returns the stages of the bridge's policy. If nf_tables contains the policy, they contain rules
+// only while the policy of another bridge is in iptables only.
+func (f *firewall) stages(rules []xt.Rule) []stage {
 	inIPTablesOnly := func(r xt.Rule) bool {
 		return slices.ContainsFunc(bridgesOf(r), func(name string) bool { return name != f.device && !slices.Contains(f.inNFT, name) })
 	}
-	if f.conf.policy == open || f.device == "" || !f.byStages() && !slices.ContainsFunc(have, inIPTablesOnly) {
+	if f.conf.policy == open || f.device == "" || !f.byStages() && !slices.ContainsFunc(rules, inIPTablesOnly) {
 		return []stage{newStage(stage1), newStage(stage2)}
 	}
 	var first []string
@@ -74,15 +74,15 @@ func (f *firewall) stages(have []xt.Rule) []stage {
 
 // stageLines returns the lines that add the bridge's policy, and delete its former policy.
 func (f *firewall) stageLines(table xt.Table) []string {
-	have := table.Rules
-	stages := f.stages(have)
+	rules := table.Rules
+	stages := f.stages(rules)
 	var lines []string
 	if len(stages[0].rules) > 0 {
 		lines = table.NewChains(stage1, stage2)
-		// The jump has to come first: an ACCEPT in CNI-FORWARD would end the isolation.
-		at, accepts := jumpAt(have, "FORWARD", stage1), jumpAt(have, "FORWARD", forwardChain)
+		// The jump must come first, because an ACCEPT in CNI-FORWARD ends the evaluation of the rules.
+		at, accepts := jumpAt(rules, "FORWARD", stage1), jumpAt(rules, "FORWARD", forwardChain)
 		if at > accepts && accepts > 0 {
-			lines = append(lines, nthRule(have, "FORWARD", at).Deletion())
+			lines = append(lines, nthRule(rules, "FORWARD", at).Deletion())
 			at = 0
 		}
 		if at == 0 {
@@ -90,39 +90,40 @@ func (f *firewall) stageLines(table xt.Table) []string {
 		}
 	}
 	for _, s := range stages {
-		lines = append(append(lines, s.moves(have)...), s.lines(have, f.isAboutDevice, isSame)...)
+		lines = append(append(lines, s.moves(rules)...), s.lines(rules, f.isAboutDevice, isSame)...)
 		isLast := func(r xt.Rule) bool { return r.Chain == s.chain && r.Matches == "" && r.Jump == "RETURN" }
-		if len(s.rules) > 0 && !slices.ContainsFunc(have, isLast) {
+		if len(s.rules) > 0 && !slices.ContainsFunc(rules, isLast) {
 			lines = append(lines, fmt.Sprintf("-A %s %s -j RETURN", s.chain, policyComment(bothPolicies)))
 		}
 	}
 	return lines
 }
 
-// nthRule returns the n-th rule of a chain, from 1.
-func nthRule(have []xt.Rule, chain string, n int) xt.Rule {
-	rules := slices.DeleteFunc(slices.Clone(have), func(r xt.Rule) bool { return r.Chain != chain })
-	return rules[n-1]
+// nthRule returns the n-th rule of a chain, where 1 is the first.
+func nthRule(rules []xt.Rule, chain string, n int) xt.Rule {
+	inChain := slices.DeleteFunc(slices.Clone(rules), func(r xt.Rule) bool { return r.Chain != chain })
+	return inChain[n-1]
 }
 
-// lines returns the lines that add the missing rules of the stage, and delete other rules for which goes returns true. New
-// rules come first, as with the reference plugin, but after the rules for published ports.
-func (s stage) lines(have []xt.Rule, goes func(xt.Rule) bool, same func(a, b xt.Rule) bool) (lines []string) {
+// lines returns the lines that add the missing rules of the stage, and delete other rules for which
+// match returns true. New rules come first, as with the reference plugin, but after the rules for
+// published ports.
+func (s stage) lines(rules []xt.Rule, match func(xt.Rule) bool, same func(a, b xt.Rule) bool) (lines []string) {
 	isIn := func(rules []xt.Rule, r xt.Rule) bool {
 		return slices.ContainsFunc(rules, func(other xt.Rule) bool { return same(other, r) })
 	}
 	position := 1
-	for _, r := range have {
+	for _, r := range rules {
 		switch {
 		case r.Chain != s.chain:
-		case goes(r) && !isIn(s.rules, r):
+		case match(r) && !isIn(s.rules, r):
 			lines = append(lines, r.Deletion())
 		case isForPublished(r):
 			position++
 		}
 	}
 	for _, r := range slices.Backward(s.rules) {
-		if isIn(have, r) {
+		if isIn(rules, r) {
 			continue
 		}
 		if isForPublished(r) {
@@ -133,10 +134,11 @@ func (s stage) lines(have []xt.Rule, goes func(xt.Rule) bool, same func(a, b xt.
 	return lines
 }
 
-// moves returns the lines that move the rules for published ports before rules that the reference plugin has inserted.
-func (s stage) moves(have []xt.Rule) (lines []string) {
+// moves returns the lines that move the rules for published ports before rules that the reference
+// plugin has inserted.
+func (s stage) moves(rules []xt.Rule) (lines []string) {
 	position, isBehind := 1, false
-	for _, r := range have {
+	for _, r := range rules {
 		switch {
 		case r.Chain != s.chain:
 		case !isForPublished(r):
@@ -187,17 +189,17 @@ func (f *firewall) clearStages() error {
 		return nil
 	}
 	return f.eachTable(stage1, func(tool xt.Tool) error {
-		return tool.Change(filter, "delete ingress policy of "+f.device, func(have xt.Table) (string, error) {
-			return xt.Script(filter, f.stageLines(have)...), nil
+		return tool.Change(filter, "delete ingress policy of "+f.device, func(table xt.Table) (string, error) {
+			return xt.Script(filter, f.stageLines(table)...), nil
 		})
 	})
 }
 
-// gonePolicies returns the lines that delete the policies of bridges that are gone.
-func (f *firewall) gonePolicies(have []xt.Rule) (lines []string, err error) {
+// gonePolicies returns the lines that delete the policies of bridges that do not exist anymore.
+func (f *firewall) gonePolicies(rules []xt.Rule) (lines []string, err error) {
 	var errs []error
 	for _, chain := range []string{stage1, stage2} {
-		lines = append(lines, stage{chain: chain}.lines(have, func(r xt.Rule) bool {
+		lines = append(lines, stage{chain: chain}.lines(rules, func(r xt.Rule) bool {
 			for _, name := range bridgesOf(r) {
 				gone, err := f.isGone(name)
 				if errs = append(errs, err); gone {
@@ -210,15 +212,15 @@ func (f *firewall) gonePolicies(have []xt.Rule) (lines []string, err error) {
 	return lines, errors.Join(errs...)
 }
 
-// checkStages returns an error that names each line that would give the bridge its policy.
-func (f *firewall) checkStages(tool xt.Tool, have []xt.Rule) error {
+// checkStages returns an error that lists the lines that would correct the rules of the bridge's policy.
+func (f *firewall) checkStages(tool xt.Tool, rules []xt.Rule) error {
 	var errs []error
-	for _, s := range f.stages(have) {
-		for _, line := range s.lines(have, f.isAboutDevice, doesSame) {
-			errs = append(errs, fmt.Errorf("table %s of %s is not as ingressPolicy %q needs it: want %s", filter, tool.Name(), f.conf.policy, line))
+	for _, s := range f.stages(rules) {
+		for _, line := range s.lines(rules, f.isAboutDevice, doesSame) {
+			errs = append(errs, fmt.Errorf("table %s of %s differs from ingressPolicy %q: want %s", filter, tool.Name(), f.conf.policy, line))
 		}
 	}
-	if f.conf.policy != open && jumpAt(have, "FORWARD", stage1) == 0 {
+	if f.conf.policy != open && jumpAt(rules, "FORWARD", stage1) == 0 {
 		errs = append(errs, fmt.Errorf("chain FORWARD in table %s of %s does not jump to %s", filter, tool.Name(), stage1))
 	}
 	return errors.Join(errs...)

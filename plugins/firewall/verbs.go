@@ -39,7 +39,7 @@ func add(r *skel.Request) (*types.Result, error) {
 		return nil, err
 	}
 	if err := f.allow(); err != nil {
-		return nil, fmt.Errorf("let %s through: %w", r.Attachment(), err)
+		return nil, fmt.Errorf("forward packets of %s: %w", r.Attachment(), err)
 	}
 	if err := f.isolate(); err != nil {
 		return nil, fmt.Errorf("ingress policy %s: %w", f.conf.policy, err)
@@ -50,7 +50,7 @@ func add(r *skel.Request) (*types.Result, error) {
 // isolate sets the policy of the bridge, and deletes the rules of another policy or backend.
 func (f *firewall) isolate() error {
 	if f.conf.policy == isolated && f.bridge.Kind == "bridge" && (f.c == nil || len(f.ports) == 0) {
-		f.r.Warn("containers of %s may reach each other: that needs nf_tables, and a port of the bridge in prevResult", f.bridge.Name)
+		f.r.Warn("containers of %s may reach each other: to isolate them, the plugin needs nf_tables, and a port of the bridge in prevResult", f.bridge.Name)
 	}
 	if f.conf.policy == isolated && f.c != nil {
 		if err := f.addPrivate(); err != nil {
@@ -133,12 +133,8 @@ func prepare(r *skel.Request) (*firewall, *types.Result, error) {
 
 // connect opens the connections to the kernel.
 func (f *firewall) connect() (err error) {
-	if f.links, err = nl.Open(f.r.HostNS); err != nil {
-		return err
-	}
-	if f.c, err = nft.Open(f.r.HostNS); errors.Is(err, nft.ErrUnavailable) {
-		f.c = nil
-		return nil
+	if f.links, err = nl.Open(f.r.HostNS); err == nil {
+		f.c, err = nft.OpenIfSupported(f.r.HostNS)
 	}
 	return err
 }
@@ -153,9 +149,9 @@ func (f *firewall) ready() error {
 	case err != nil || f.c != nil:
 		return err
 	case f.conf.backend == nftables:
-		return types.Errorf(types.CodeConfig, "load the module nf_tables, or use the iptables backend: %w", nft.ErrUnavailable)
+		return types.Errorf(types.CodeConfig, "%w; load the module nf_tables, or use the iptables backend", nft.ErrUnavailable)
 	case f.conf.backend == firewalld && f.conf.policy != open:
-		return types.Errorf(types.CodeConfig, "load the module nf_tables, or leave out ingressPolicy: %w", nft.ErrUnavailable)
+		return types.Errorf(types.CodeConfig, "%w; load the module nf_tables, or omit ingressPolicy", nft.ErrUnavailable)
 	case f.conf.backend == "":
 		f.conf.backend = iptables
 	}

@@ -99,7 +99,7 @@ var _ = Describe("a special file", func() {
 		Expect(f.Msg).To(Equal("read resolvConf: " + path + problem))
 	},
 		Entry("a named pipe", pipe, " is a named pipe"), Entry("a named pipe with a writer", pipeWithWriter, " is a named pipe"),
-		Entry("a socket", socket, " is a socket"), Entry("a file that is too large", largeFile, " has more than 1048576 bytes"))
+		Entry("a socket", socket, " is a socket"), Entry("a file that is too large", largeFile, " is larger than 1048576 bytes"))
 
 	It("as resolvConf, /dev/null: the result has no dns", func() {
 		call := host.Call("c1", variant{IPAM: subnet + `, "resolvConf": "/dev/null"`}).With("ADD")

@@ -59,7 +59,7 @@ func add(r *skel.Request) (*types.Result, error) {
 		return nil, err
 	}
 	if p.localnetDevice == "" && p.mapsLocalhost() {
-		p.r.Warn("host ports do not answer at 127.0.0.1: no virtual interface of the host leads to %s", p.ips[0].Addr())
+		p.r.Warn("host ports do not answer at 127.0.0.1: the route to %s does not use a virtual interface", p.ips[0].Addr())
 	}
 	if err := p.useBackend(p.addNFT, p.addIPTables); err != nil {
 		return nil, err
@@ -99,7 +99,7 @@ func (p *portMap) warnNothingMapped() {
 	if len(p.ips) > 0 {
 		missing = "address of the family of hostIP"
 	}
-	p.r.Warn("nothing is mapped: prevResult has no %s for %s", missing, p.r.IfName)
+	p.r.Warn("nothing is mapped: prevResult contains no %s for %s", missing, p.r.IfName)
 }
 
 // warnOfDuplicates prints a warning for each mapping that has no effect in a family, because an earlier
@@ -117,7 +117,7 @@ func (p *portMap) warnOfDuplicates() {
 			if !mapped {
 				containerPorts[e] = m.containerPort
 			} else if first != m.containerPort {
-				p.r.Warn("%s is mapped twice; it leads to container port %d, not %d", e, first, m.containerPort)
+				p.r.Warn("%s is mapped twice: it is forwarded to container port %d, not %d", e, first, m.containerPort)
 			}
 		}
 	}

@@ -23,7 +23,7 @@ func check(r *skel.Request) error {
 		return err
 	}
 	p := &portMap{r: r, conf: conf, ips: addresses(prev, r.IfName)}
-	c, err := p.openNFT()
+	c, err := nft.OpenIfSupported(p.r.HostNS)
 	if err != nil {
 		return err
 	}
@@ -70,7 +70,7 @@ func (p *portMap) checkIPTablesIfUsed(c *nft.Conn) error {
 		mayExist = mayExist || err == nil && exists
 	}
 	if !mayExist {
-		return fmt.Errorf("table %s has no chain %s", iptables.NAT, name)
+		return fmt.Errorf("table %s lacks the chain %s", iptables.NAT, name)
 	}
 	return p.checkIPTables()
 }

@@ -63,7 +63,7 @@ func (c conditionsChain) ensure(conn *nft.Conn, host *ns.Handle) error {
 func findNFT() (string, error) {
 	path, err := iptables.FindProgram("nft")
 	if err != nil {
-		return "", types.Errorf(types.CodeConfig, "conditionsV4 and conditionsV6 need the program nft: install nftables, or remove these keys: %w", err)
+		return "", types.Errorf(types.CodeConfig, "conditionsV4 and conditionsV6 need the program nft: %w; install nftables, or remove these keys", err)
 	}
 	return path, nil
 }

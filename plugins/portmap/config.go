@@ -131,7 +131,7 @@ func (raw *rawConfig) config() (*config, error) {
 	if raw.MarkMasqBit != nil {
 		conf.markBit = *raw.MarkMasqBit
 		refuseIf(conf.markBit < 0 || conf.markBit > 31, "markMasqBit %d is not between 0 and 31", conf.markBit)
-		refuseIf(conf.externalMarkChain != "", "markMasqBit and externalSetMarkChain exclude each other: the program that made the chain chooses the bit")
+		refuseIf(conf.externalMarkChain != "", "markMasqBit and externalSetMarkChain exclude each other: the program that created the chain chooses the bit")
 	}
 	// A name that begins with "-" or "!" would be an option of iptables.
 	refuseIf(hasControl(conf.externalMarkChain) || strings.ContainsAny(conf.externalMarkChain, ` "'\`) || backendOf([]string{conf.externalMarkChain}) == backendIPTables,

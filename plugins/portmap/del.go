@@ -22,7 +22,7 @@ func del(r *skel.Request) error {
 		p.ips = addresses(prev, r.IfName)
 	}
 	var deleted []translation
-	c, err := p.openNFT()
+	c, err := nft.OpenIfSupported(p.r.HostNS)
 	if c != nil {
 		deleted, err = p.deleteNFT(c)
 	}
@@ -30,21 +30,11 @@ func del(r *skel.Request) error {
 	return errors.Join(err, p.deleteFlows(deleted))
 }
 
-// openNFT connects to nf_tables, whatever the backend is. It returns nil without an error if the
-// kernel has no nf_tables.
-func (p *portMap) openNFT() (*nft.Conn, error) {
-	c, err := nft.Open(p.r.HostNS)
-	if errors.Is(err, nft.ErrUnavailable) {
-		return nil, nil
-	}
-	return c, err
-}
-
 // gc deletes the elements and rules of the network's attachments that are not in
 // cni.dev/valid-attachments.
 func gc(r *skel.Request) error {
 	p, keep, network := &portMap{r: r, conf: &config{}}, r.ValidAttachments(), r.Conf.Name
-	c, err := p.openNFT()
+	c, err := nft.OpenIfSupported(p.r.HostNS)
 	if c != nil {
 		err = p.gcNFT(c, keep)
 	}
@@ -63,7 +53,7 @@ func status(r *skel.Request) error {
 	if err != nil {
 		return types.NotAvailable(err)
 	}
-	c, err := p.openNFT()
+	c, err := nft.OpenIfSupported(p.r.HostNS)
 	if c == nil || err != nil {
 		return err
 	}

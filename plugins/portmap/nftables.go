@@ -12,14 +12,14 @@ import (
 )
 
 // store returns the store of the attachment with these claims.
-func (p *portMap) store(c *nft.Conn, of []claims.Claim) *claims.Store {
+func (p *portMap) store(c *nft.Conn, own []claims.Claim) *claims.Store {
 	return &claims.Store{
 		Conn:        c,
 		Layout:      tableLayout(),
 		Groups:      groups(),
 		Chains:      []string{conditionsKind, snatKind},
 		Owner:       p.owner(),
-		Claims:      of,
+		Claims:      own,
 		Description: p.String(),
 		Ensure:      func() error { return p.ensureChains(c) },
 		Warn:        p.r.Warn,

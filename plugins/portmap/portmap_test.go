@@ -172,7 +172,7 @@ var _ = Describe("portmap", func() {
 	It("ADD warns of a port that is mapped twice", func() {
 		reply := b.OK("ADD", b.call("one", conf("", portMapping(8080, 80, overTCP), portMapping(8080, 81, overTCP), portMapping(8080, 80, overTCP))))
 		for _, version := range []string{"4", "6"} {
-			Expect(reply.Stderr).To(ContainSubstring("portmap: warning: host port 8080/tcp of IP version " + version + " is mapped twice; it leads to container port 80, not 81\n"))
+			Expect(reply.Stderr).To(ContainSubstring("portmap: warning: host port 8080/tcp of IP version " + version + " is mapped twice: it is forwarded to container port 80, not 81\n"))
 		}
 		Expect(strings.Count(reply.Stderr, "\n")).To(Equal(2))
 		Expect(b.elements()).To(ContainSubstring("tcp . 8080 comment \"net1/one/eth0\" : 10.9.0.2 . 80"))
@@ -181,7 +181,7 @@ var _ = Describe("portmap", func() {
 	It("ADD warns of a port that is mapped twice in one family only", func() {
 		twice := []string{portMapping(8080, 80, overTCP+`,"hostIP":"0.0.0.0"`), portMapping(8080, 81, overTCP)}
 		reply := b.OK("ADD", b.call("one", conf("", twice...)))
-		Expect(reply.Stderr).To(Equal("portmap: warning: host port 8080/tcp of IP version 4 is mapped twice; it leads to container port 80, not 81\n"))
+		Expect(reply.Stderr).To(Equal("portmap: warning: host port 8080/tcp of IP version 4 is mapped twice: it is forwarded to container port 80, not 81\n"))
 		Expect(b.elements()).To(And(ContainSubstring("10.9.0.2 . 80"), ContainSubstring("fd00:9::2 . 81")))
 
 		By("but not in a family of which the container has no address")
@@ -194,7 +194,7 @@ var _ = Describe("portmap", func() {
 		reply := b.OK("ADD", c)
 		Expect(*steps).To(Equal([]string{"read sysctl net/ipv4/conf/cni0/route_localnet"}))
 		Expect(reply.Result(GinkgoTB()).IPs).To(HaveLen(len(ips)))
-		Expect(reply.Stderr).To(Equal("portmap: warning: nothing is mapped: prevResult has no " + text + " for eth0\n"))
+		Expect(reply.Stderr).To(Equal("portmap: warning: nothing is mapped: prevResult contains no " + text + " for eth0\n"))
 		Expect(b.ruleset()).To(BeEmpty())
 		b.OK("CHECK", c)
 		b.OK("DEL", c)

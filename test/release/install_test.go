@@ -269,12 +269,12 @@ func TestInstallRefuses(t *testing.T) {
 		args []string
 		want string
 	}{
-		{"a folder that does not exist", []string{"--to", "/nope", "--from", good}, "no directory /nope: --create makes it"},
+		{"a folder that does not exist", []string{"--to", "/nope", "--from", good}, "no directory /nope; --create creates it"},
 		{"nothing to install", []string{"--to", "DIR", "--from", empty}, "no executables in"},
 		{"a source that does not exist", []string{"--to", "DIR", "--from", "/nope"}, "no directory /nope"},
 		{"another architecture", []string{"--to", "DIR", "--from", foreign}, "does not run on this machine"},
 		{"an empty backup", []string{"--to", "DIR", "--restore", empty}, "no executables to restore in"},
-		{"a backup in the folder itself", []string{"--to", "DIR", "--from", good, "--backup", "DIR"}, "the backup cannot be in"},
+		{"a backup in the folder itself", []string{"--to", "DIR", "--from", good, "--backup", "DIR"}, "--backup must not be"},
 		{"a configuration that is no JSON", []string{"--to", "DIR", "--from", good, "--conf-dir", "DIR", "--conf", bad}, "error parsing configuration"},
 		{"a configuration that no runtime would read", []string{"--to", "DIR", "--from", good, "--conf-dir", "DIR", "--conf", filepath.Join(good, "loopback")}, "names that end in .conflist"},
 		{"a configuration that is a pipe", []string{"--to", "DIR", "--from", good, "--conf-dir", "DIR", "--conf", pipe}, "not a regular file"},
@@ -353,7 +353,7 @@ func TestInstallLeavesEqualFilesAlone(t *testing.T) {
 	if output := mustInstall(t, "--to", dir, "--from", from); !strings.HasSuffix(output, "\nExecutables installed in "+dir+": 0, unchanged: 3\n") {
 		t.Errorf("an installation that changes nothing prints %q", output)
 	}
-	if output, err := install(t, "--to", dir, "--from", from, "--only", "nosuch"); err == nil || !strings.Contains(output, `no executable "nosuch"`) || !strings.Contains(output, "it has bridge, dhcp, ptp\n") {
+	if output, err := install(t, "--to", dir, "--from", from, "--only", "nosuch"); err == nil || !strings.Contains(output, `--only nosuch: no such executable in `) || !strings.Contains(output, "which contains bridge, dhcp, ptp\n") {
 		t.Errorf("--only nosuch: %v: %s", err, output)
 	}
 	if after := modificationTime(t, filepath.Join(dir, "bridge")); !after.Equal(before) {

@@ -18,12 +18,11 @@ import (
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/plugins"
 )
 
-// tool is the name of the operator's tool. It is in the directory of the plugins of a release, but it is no
-// plugin.
+// tool is the name of the operator's tool, which is in the directory of a release's plugins.
 const tool = "plumb"
 
-// setFrom sets From, if it is empty, to the directory of plumb's own executable. The plugins must be there,
-// because that directory may also be /usr/local/bin.
+// setFrom sets From, if it is empty, to the directory of plumb's own executable. It returns an error if that directory, for
+// example /usr/local/bin, does not contain the plugins.
 func (o *Options) setFrom() error {
 	if o.From != "" {
 		return nil
@@ -34,12 +33,12 @@ func (o *Options) setFrom() error {
 	}
 	o.From = filepath.Dir(self)
 	if _, err := os.Stat(filepath.Join(o.From, "loopback")); err != nil {
-		return fmt.Errorf("no plugins in %s, the directory of plumb: name their directory with --from", o.From)
+		return fmt.Errorf("no plugins in %s, the directory of plumb; name their directory with --from", o.From)
 	}
 	return nil
 }
 
-// plugins returns the executables that are to be installed. Each of them runs on this machine.
+// plugins returns the executables to install, after it has run each of them.
 func (o Options) plugins(ctx context.Context) ([]source, error) {
 	names, err := o.names()
 	if err != nil {
@@ -60,19 +59,19 @@ func (o Options) plugins(ctx context.Context) ([]source, error) {
 	return all, nil
 }
 
-// names returns the names of the executables that are to be installed.
+// names returns the names of the executables to install.
 func (o Options) names() ([]string, error) {
 	names, err := executables(o.From)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("no directory %s: name the directory of the new plugins with --from", o.From)
+		return nil, fmt.Errorf("no directory %s; name the directory of the new plugins with --from", o.From)
 	case err != nil:
 		return nil, err
 	}
 	plugins := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name == tool })
 	for _, name := range o.Only {
 		if !slices.Contains(names, name) {
-			return nil, fmt.Errorf("%s has no executable %q, which --only names; it has %s", o.From, name, strings.Join(plugins, ", "))
+			return nil, fmt.Errorf("--only %[2]s: no such executable in %[1]s, which contains %[3]s", o.From, name, strings.Join(plugins, ", "))
 		}
 	}
 	if len(o.Only) > 0 {
@@ -84,8 +83,8 @@ func (o Options) names() ([]string, error) {
 	return plugins, nil
 }
 
-// executables returns the names of the executables in a directory, and of symbolic links to some, sorted. A
-// release also has text files.
+// executables returns the sorted names of the executables in a directory, including symbolic links to executables. A release
+// also contains text files.
 func executables(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -101,8 +100,8 @@ func executables(dir string) ([]string, error) {
 	return names, nil
 }
 
-// run runs the executable. A plugin without CNI variables prints its version. With a plugin for another
-// architecture, every ADD would fail.
+// run runs the executable without CNI variables, so that a plugin prints its version. It fails if the executable is for another
+// architecture.
 func (o Options) run(ctx context.Context, path string) error {
 	stdout, stderr, err := plugins.NewCaller(nil, o.Timeout).Run(ctx, path, nil, []string{})
 	if text := bytes.TrimSpace(append(stdout, stderr...)); err != nil && len(text) > 0 {
@@ -111,7 +110,7 @@ func (o Options) run(ctx context.Context, path string) error {
 	return err
 }
 
-// configurations returns the configurations that are to be installed. A runtime can read each of them.
+// configurations returns the configurations to install, after it has parsed each of them like a runtime.
 func (o Options) configurations() ([]source, error) {
 	var all []source
 	for _, path := range o.Confs {
@@ -135,7 +134,7 @@ func (o Options) configurations() ([]source, error) {
 	return all, nil
 }
 
-// checkConf returns an error if libcni cannot read the configuration, or would not look for its name.
+// checkConf returns an error if libcni cannot parse the configuration, or ignores files with this extension.
 func checkConf(path string, content []byte) (err error) {
 	switch filepath.Ext(path) {
 	case ".conflist":
@@ -143,13 +142,13 @@ func checkConf(path string, content []byte) (err error) {
 	case ".conf", ".json":
 		_, err = libcni.NetworkPluginConfFromBytes(content)
 	default:
-		err = errors.New("runtimes read only files with names that end in .conflist, .conf or .json")
+		err = errors.New("runtimes read only files *.conflist, *.conf and *.json")
 	}
 	return err
 }
 
-// checkDirectories returns an error if the target directories do not exist, or if the backup is one of the other
-// directories. With Create it makes the target directories.
+// checkDirectories returns an error if a target directory does not exist, or if the backup is one of the other directories.
+// With Create, it creates the target directories.
 func (o Options) checkDirectories() error {
 	dirs := []string{o.To}
 	if o.ConfDir != "" {
@@ -161,9 +160,9 @@ func (o Options) checkDirectories() error {
 		case errors.Is(err, fs.ErrNotExist) && o.Create:
 			err = os.MkdirAll(dir, 0o755)
 		case errors.Is(err, fs.ErrNotExist):
-			err = fmt.Errorf("no directory %s: --create makes it", dir)
+			err = fmt.Errorf("no directory %s; --create creates it", dir)
 		case err == nil && !info.IsDir():
-			err = fmt.Errorf("%s is no directory", dir)
+			err = fmt.Errorf("%s is not a directory", dir)
 		}
 		if err != nil {
 			return err
@@ -171,11 +170,11 @@ func (o Options) checkDirectories() error {
 	}
 	backup, err := os.Stat(o.Backup)
 	if err != nil {
-		return nil // it will be made, or there is none
+		return nil // install will create it, or there is no backup
 	}
 	for _, dir := range append(dirs, o.From) {
 		if info, err := os.Stat(dir); err == nil && os.SameFile(info, backup) {
-			return fmt.Errorf("the backup cannot be in %s itself: name another directory", dir)
+			return fmt.Errorf("--backup must not be %s; name another directory", dir)
 		}
 	}
 	return nil

@@ -12,14 +12,14 @@ import (
 // daemonUnit is the unit of the DHCP daemon, which must have the same version as the plugin dhcp.
 const daemonUnit = "cni-dhcp.service"
 
-// restartDaemon restarts the DHCP daemon if systemd runs it and the installation has changed the plugin dhcp.
+// restartDaemon restarts the DHCP daemon if the installation changed the plugin dhcp and systemd runs the daemon.
 func (r *Report) restartDaemon(ctx context.Context) error {
 	changed := func(f File) bool { return f.changed() && filepath.Base(f.Path) == "dhcp" }
 	if !slices.ContainsFunc(r.Executables, changed) {
 		return nil
 	}
 	if _, err := exec.LookPath("systemctl"); err != nil {
-		r.Advice = append(r.Advice, fmt.Sprintf("There is no systemctl here. If %s runs on this host, restart it: its daemon still has the former version.", daemonUnit))
+		r.Advice = append(r.Advice, fmt.Sprintf("There is no systemctl here. If %s runs on this host, restart it, because its daemon still has the former version.", daemonUnit))
 		return nil
 	}
 	if exec.CommandContext(ctx, "systemctl", "is-active", "--quiet", daemonUnit).Run() != nil {
@@ -27,7 +27,7 @@ func (r *Report) restartDaemon(ctx context.Context) error {
 	}
 	out, err := exec.CommandContext(ctx, "systemctl", "restart", daemonUnit).CombinedOutput()
 	if err != nil {
-		return fmt.Errorf("%s could not be restarted; restart it, because its daemon still has the former version: %w %s", daemonUnit, err, strings.TrimSpace(string(out)))
+		return fmt.Errorf("restart %s: %w %s; restart it, because its daemon still has the former version", daemonUnit, err, strings.TrimSpace(string(out)))
 	}
 	r.Restarted = append(r.Restarted, daemonUnit)
 	return nil

@@ -1,8 +1,8 @@
 package install
 
 import (
+	"bytes"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -20,24 +20,24 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// addedNames is the file in a backup that has the names of the files that were added.
+// addedNames is the file in a backup that lists the files that were added.
 const addedNames = ".new"
 
-// A directory is a directory in use, and the directory of its backup, which may be empty.
+// A directory is a directory in use, and the directory of its backup. backup is empty if there is none.
 type directory struct{ path, backup string }
 
 // A source is a file that is copied.
 type source struct {
 	path string
-	name string // in the directory that it is copied to
+	name string // in the target directory
 	mode fs.FileMode
 }
 
 // lockWait is how long an installation waits for another one.
 const lockWait = time.Minute
 
-// begin waits until no other installation works in the directory. Then it removes the temporary files for these names that a
-// killed installation has left there and in the backup. The caller must close the file that it returns.
+// begin locks the directory, after it has waited for other installations. It removes the temporary files for these names that a
+// killed installation left there and in the backup. The caller must close the returned file, which ends the lock.
 func (f directory) begin(names []string) (io.Closer, error) {
 	dir, err := os.Open(f.path)
 	if err != nil {
@@ -45,8 +45,8 @@ func (f directory) begin(names []string) (io.Closer, error) {
 	}
 	switch err := lock.Flock(int(dir.Fd()), lockWait); {
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return nil, errors.Join(fmt.Errorf("another plumb install works in %s; run it again later", f.path), dir.Close())
-	case err != nil: // the file system has no locks: the files may be those of another installation
+		return nil, errors.Join(fmt.Errorf("another plumb install is using %s; try again later", f.path), dir.Close())
+	case err != nil: // the file system does not support locks, so another installation may be using the temporary files
 		return dir, nil
 	}
 	if err := errors.Join(removeTemporary(f.path, names), removeTemporary(f.backup, append(names, addedNames))); err != nil {
@@ -55,8 +55,7 @@ func (f directory) begin(names []string) (io.Closer, error) {
 	return dir, nil
 }
 
-// removeTemporary removes the temporary files and directories for these names from a directory. renameio calls them ".NAME" and a
-// number.
+// removeTemporary removes the temporary files and directories for these names. renameio appends a number to ".NAME".
 func removeTemporary(dir string, names []string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -74,7 +73,7 @@ func removeTemporary(dir string, names []string) error {
 	return errors.Join(errs...)
 }
 
-// install copies the files to the directory, alone. Before it replaces the first one, it backs up all of them.
+// install copies the files to the directory under the lock. It backs up all files before it replaces the first one.
 func (f directory) install(ctx context.Context, sources []source) ([]File, error) {
 	if len(sources) == 0 {
 		return []File{}, nil
@@ -117,7 +116,7 @@ func (f directory) replace(ctx context.Context, sources []source) ([]File, error
 	return done, syncDirectory(f.path)
 }
 
-// plan returns what install is going to do with each file.
+// plan returns what replace will do with each file.
 func (f directory) plan(sources []source) ([]File, error) {
 	var all []File
 	for _, s := range sources {
@@ -144,9 +143,8 @@ func (f directory) plan(sources []source) ([]File, error) {
 	return all, nil
 }
 
-// backUp copies the files that are to be replaced to the backup, and adds the names of the others to the
-// list of added files. It keeps what the backup has already, so that the backup has the files from before
-// the first installation.
+// backUp copies the files that replace will replace to the backup, and lists the files that it will add. It keeps existing
+// files of the backup, so that the backup contains the files from before the first installation.
 func (f directory) backUp(plan []File) error {
 	if err := os.MkdirAll(f.backup, 0o755); err != nil {
 		return err
@@ -181,7 +179,7 @@ func (f directory) backUp(plan []File) error {
 	return syncDirectory(f.backup)
 }
 
-// backedUp returns the names of the files in the backup, and of those that were added.
+// backedUp returns the names of the files in the backup, and of the files that were added.
 func (f directory) backedUp() (files, added []string, err error) {
 	entries, err := os.ReadDir(f.backup)
 	if err != nil {
@@ -199,7 +197,7 @@ func (f directory) backedUp() (files, added []string, err error) {
 	return files, strings.Fields(string(list)), nil
 }
 
-// restore replaces the files by those in the backup.
+// restore replaces the files with those in the backup.
 func (f directory) restore(ctx context.Context) ([]File, error) {
 	done := []File{}
 	names, added, err := f.backedUp()
@@ -237,7 +235,7 @@ func (f directory) restore(ctx context.Context) ([]File, error) {
 	return done, err
 }
 
-// newSource returns the file of a directory as a source with its own mode.
+// newSource returns a file as a source with the file's own mode.
 func newSource(dir, name string) (source, error) {
 	path := filepath.Join(dir, name)
 	info, err := os.Lstat(path)
@@ -256,50 +254,26 @@ func (s source) equals(path string, info fs.FileInfo) (bool, error) {
 	if !info.Mode().IsRegular() || info.Mode().Perm() != s.mode {
 		return false, nil
 	}
-	one, err := digest(s.path)
-	if err != nil {
-		return false, err
-	}
-	other, err := digest(path)
-	return one == other, err
+	content, err := inventory.ReadFile(s.path)
+	existing, existingErr := inventory.ReadFile(path)
+	return bytes.Equal(content, existing), errors.Join(err, existingErr)
 }
 
-// digest returns the checksum of a file.
-func digest(path string) (sum [sha256.Size]byte, err error) {
-	f, err := inventory.Open(path)
-	if err != nil {
-		return sum, err
-	}
-	defer func() { _ = f.Close() }()
-	h := sha256.New()
-	_, err = io.Copy(h, f)
-	return [sha256.Size]byte(h.Sum(nil)), err
-}
-
-// copyTo makes the file at path a copy of the source with one rename, also of a symbolic link. The content is
-// on the disk before the rename, so that the file is complete after a power failure, too. The temporary file
-// is in the directory of path, so that it gets the security label of files there.
+// copyTo copies the source, which may be a symbolic link, to path by a rename. It writes the content to the disk before the
+// rename, so that the file is complete even after a power failure. The temporary file is in the directory of path, so that
+// it gets the security label of files there.
 func (s source) copyTo(path string) error {
 	if target, err := os.Readlink(s.path); err == nil {
 		return renameio.Symlink(target, path)
 	}
-	from, err := inventory.Open(s.path)
+	content, err := inventory.ReadFile(s.path)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = from.Close() }()
-	to, err := renameio.NewPendingFile(path, renameio.WithTempDir(filepath.Dir(path)), renameio.WithStaticPermissions(s.mode))
-	if err != nil {
-		return err
-	}
-	defer func() { _ = to.Cleanup() }()
-	if _, err := io.Copy(to, from); err != nil {
-		return err
-	}
-	return to.CloseAtomicallyReplace()
+	return renameio.WriteFile(path, content, s.mode, renameio.WithTempDir(filepath.Dir(path)), renameio.WithStaticPermissions(s.mode))
 }
 
-// syncDirectory waits until the names in the directory are on the disk.
+// syncDirectory writes the entries of the directory to the disk.
 func syncDirectory(path string) error {
 	dir, err := os.Open(path)
 	if err != nil {

@@ -1,6 +1,6 @@
 // Package install installs plugins and configurations into directories of a host in use, and restores what was
-// there before. It replaces one file after the other, each with a rename, so that a complete one exists at
-// any time. It does not change containers.
+// there before. It replaces each file with a rename, so that a complete file exists at any time. It does not
+// change containers.
 package install
 
 import (
@@ -11,20 +11,20 @@ import (
 	"time"
 )
 
-// Options say what is installed or restored.
+// Options are the parameters of Install and Restore.
 type Options struct {
 	To      string   // the directory of the plugins
-	From    string   // the directory of the new plugins; empty is the directory of plumb's own executable
-	Only    []string // the names of the executables; empty is all that From has, without plumb itself
-	Backup  string   // the directory for what is replaced, or empty
-	Create  bool     // make To and ConfDir if they do not exist
-	Confs   []string // files of configurations
+	From    string   // the directory of the new plugins; empty selects the directory of plumb's own executable
+	Only    []string // the names of the executables; empty selects all in From except plumb itself
+	Backup  string   // the directory for the replaced files; empty for no backup
+	Create  bool     // create To and ConfDir if they do not exist
+	Confs   []string // the configuration files
 	ConfDir string   // the directory of the configurations
-	// Timeout is how long one of the new plugins may take to print its version.
+	// Timeout limits the time in which a new plugin must print its version.
 	Timeout time.Duration
 }
 
-// confBackup is the directory in the backup that has the configurations.
+// confBackup is the directory in Backup that contains the configurations.
 const confBackup = "net.d"
 
 // A Report says what was done.
@@ -32,7 +32,7 @@ type Report struct {
 	Executables    []File   `json:"executables"` // never null, as are the other lists
 	Configurations []File   `json:"configurations"`
 	Restarted      []string `json:"restarted"` // units of systemd
-	Advice         []string `json:"advice"`    // what is left to do, in whole sentences
+	Advice         []string `json:"advice"`    // what the operator must do, in whole sentences
 }
 
 // A File is a file that was installed or restored.
@@ -46,20 +46,20 @@ type Action string
 
 // The actions.
 const (
-	Added     Action = "added"     // there was no file of this name
-	Replaced  Action = "replaced"  // there was another one
-	Unchanged Action = "unchanged" // the same file was there
-	Restored  Action = "restored"  // it is that of the backup again
-	Stays     Action = "stays"     // it was added, and a restore does not remove it
+	Added     Action = "added"     // no file with this name existed
+	Replaced  Action = "replaced"  // another file with this name existed
+	Unchanged Action = "unchanged" // an equal file existed
+	Restored  Action = "restored"  // the file is the one from the backup again
+	Stays     Action = "stays"     // an installation added the file, and a restore does not remove it
 )
 
-// changed reports whether the file is another one than before.
+// changed reports whether the action writes the file.
 func (f File) changed() bool {
 	return f.Action == Added || f.Action == Replaced || f.Action == Restored
 }
 
-// Install installs the plugins, and then the configurations, because a runtime reads a configuration as soon
-// as it is there. It checks all of them before it replaces a file. If it fails, the report has what was done.
+// Install installs the plugins, and then the configurations, because a runtime reads a configuration as soon as it exists. It
+// checks all of them before it replaces a file. If it fails, the report contains what was done.
 func Install(ctx context.Context, o Options) (Report, error) {
 	report := newReport()
 	err := o.setFrom()
@@ -86,8 +86,8 @@ func Install(ctx context.Context, o Options) (Report, error) {
 	return report, report.restartDaemon(ctx)
 }
 
-// Restore restores the configurations, if ConfDir is set, and then the plugins from Backup. Files that were
-// added stay: a container may need an added plugin for its DEL.
+// Restore restores the configurations, if ConfDir is set, and then the plugins from Backup. Files that were added stay, because
+// a container may need an added plugin for its DEL.
 func Restore(ctx context.Context, o Options) (Report, error) {
 	report := newReport()
 	if err := o.checkDirectories(); err != nil {
@@ -126,7 +126,7 @@ func (o Options) confDirectory() directory {
 	return directory{o.ConfDir, filepath.Join(o.Backup, confBackup)}
 }
 
-// requireBackup returns an error if the backup has nothing to restore.
+// requireBackup returns an error if the backup is empty.
 func requireBackup(o Options) error {
 	for _, f := range []directory{o.pluginDirectory(), o.confDirectory()} {
 		files, added, err := f.backedUp()

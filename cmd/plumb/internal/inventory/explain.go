@@ -1,6 +1,7 @@
 package inventory
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -197,6 +198,7 @@ func addrsText(addrs []nl.Addr) string {
 // interfaceHops returns hops for the interfaces of the attachment on the host, in the order in which packets from the
 // container pass them. They are the host end with its rate limit and its bridge, or the master.
 func (e *explainer) interfaceHops() (hops []Hop) {
+	onOff := map[bool]string{false: "off", true: "on"}
 	for _, t := range e.a.ResourcesOf(Link) {
 		l, err := e.host.Link(t.Name)
 		if !e.exists(err) {
@@ -215,7 +217,7 @@ func (e *explainer) interfaceHops() (hops []Hop) {
 		if e.exists(errors.Join(portErr, err)) {
 			addrs, err := e.host.Addrs(bridge)
 			e.exists(err)
-			hops = append(hops, hop(onHost, "%s, port of %s: hairpin %s, isolated %s", text, t.Where, onOff(port.Hairpin), onOff(port.Isolated)),
+			hops = append(hops, hop(onHost, "%s, port of %s: hairpin %s, isolated %s", text, t.Where, onOff[port.Hairpin], onOff[port.Isolated]),
 				hop(onHost, "%s%s", linkText(bridge), addrsText(addrs)))
 		}
 	}
@@ -225,13 +227,6 @@ func (e *explainer) interfaceHops() (hops []Hop) {
 		}
 	}
 	return hops
-}
-
-func onOff(b bool) string {
-	if b {
-		return "on"
-	}
-	return "off"
 }
 
 // outgoing adds hops for the checks and the masquerade of packets from the container.
@@ -254,10 +249,8 @@ func (e *explainer) outgoing() {
 
 // iptablesHops returns a hop with the command that lists the iptables rules, if the configuration asks for iptables.
 func (e *explainer) iptablesHops() []Hop {
-	list := e.inv.network(e.a.Network).list
-	if e.a.cached != nil && e.a.cached.list != nil {
-		list = e.a.cached.list
-	}
+	added, _ := e.a.Added()
+	list := cmp.Or(added, e.inv.network(e.a.Network).list)
 	if list == nil || !strings.Contains(string(list.Bytes), `"iptables"`) {
 		return nil
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// FuzzResult: whatever a file of libcni's cache has, reading it returns addresses only.
+// FuzzResult checks that no file of libcni's cache yields an invalid address.
 func FuzzResult(f *testing.F) {
 	f.Add(`{"kind":"cniCacheV1","containerId":"c","networkName":"n","ifName":"e","config":"e30=","result":{"ips":[{"address":"10.1.2.3/24"}]}}`)
 	f.Add(`{"kind":"cniCacheV1","config":"eyJuYW1lIjoibiIsInBsdWdpbnMiOlt7InR5cGUiOiJiIn1dfQ==","result":{"ip4":{}}}`)
@@ -29,7 +29,7 @@ func FuzzResult(f *testing.F) {
 	})
 }
 
-// FuzzLive: a list that is accepted has IDs of containers only.
+// FuzzLive checks that an accepted list contains only valid container IDs.
 func FuzzLive(f *testing.F) {
 	f.Add("a1\nb2\n")
 	f.Add("POD ID\n")

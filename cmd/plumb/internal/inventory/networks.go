@@ -92,11 +92,11 @@ func ReadConfiguration(file string) (*libcni.NetworkConfigList, error) {
 	if filepath.Ext(file) == ".conflist" {
 		return libcni.NetworkConfFromFile(file) // this also reads the directory with the name of the network
 	}
-	return ListOf(text)
+	return listOf(text)
 }
 
-// ListOf returns a list that contains only the plugin with this configuration.
-func ListOf(text []byte) (*libcni.NetworkConfigList, error) {
+// listOf returns a list that contains only the plugin with this configuration.
+func listOf(text []byte) (*libcni.NetworkConfigList, error) {
 	conf, err := libcni.NetworkPluginConfFromBytes(text)
 	if err != nil {
 		return nil, err
@@ -108,14 +108,6 @@ func ListOf(text []byte) (*libcni.NetworkConfigList, error) {
 		return nil, err
 	}
 	return libcni.NetworkConfFromBytes(list)
-}
-
-// listFromBytes decodes a list or the configuration of a single plugin.
-func listFromBytes(text []byte) (*libcni.NetworkConfigList, error) {
-	if list, err := libcni.NetworkConfFromBytes(text); err == nil && len(list.Plugins) > 0 {
-		return list, nil
-	}
-	return ListOf(text)
 }
 
 // Keys are the keys of a plugin's configuration that determine its files, addresses and interfaces.

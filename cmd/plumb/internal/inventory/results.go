@@ -23,7 +23,7 @@ type cachedAttachment struct {
 // Added returns the configuration and the arguments of the ADD from libcni's cache. Both are nil if the cache does not
 // contain the configuration.
 func (a *Attachment) Added() (*libcni.NetworkConfigList, *libcni.RuntimeConf) {
-	if a.cached == nil || a.cached.list == nil || len(a.cached.list.Plugins) == 0 {
+	if a.cached == nil || a.cached.list == nil {
 		return nil, nil
 	}
 	return a.cached.list, a.cached.runtime
@@ -100,7 +100,11 @@ func (f cachedFile) attachment() *cachedAttachment {
 	c := &cachedAttachment{runtime: &libcni.RuntimeConf{
 		ContainerID: f.ContainerID, NetNS: f.NetNS, IfName: f.IfName, Args: f.CniArgs, CapabilityArgs: f.CapabilityArgs,
 	}}
-	if list, err := listFromBytes(f.Config); err == nil {
+	list, err := libcni.NetworkConfFromBytes(f.Config)
+	if err != nil || len(list.Plugins) == 0 {
+		list, err = listOf(f.Config)
+	}
+	if err == nil {
 		c.list = list
 	}
 	var result struct {

@@ -28,7 +28,7 @@ func (e *ZoneConflictError) Error() string {
 }
 
 func conflict(source, zone string) error {
-	return types.Errorf(types.CodeConfig, "%w; remove it there (firewall-cmd --zone=%s --remove-source=%s), or configure that zone",
+	return types.Errorf(types.CodeConfig, "%w; remove the source there (firewall-cmd --zone=%s --remove-source=%s), or configure that zone",
 		&ZoneConflictError{Source: source, Zone: zone}, zone, source)
 }
 
@@ -76,7 +76,7 @@ var kinds = []struct {
 	{ErrNotRunning, []string{noOwner, noService}, "start it, or configure another backend"},
 	{ErrNotAuthorized, []string{accessDenied, notAuthorized, lockdown},
 		"permit it in the policies of the bus, of polkit and of firewalld, or configure another backend"},
-	{ErrInvalidZone, []string{invalidZone}, "make it (firewall-cmd --permanent --new-zone=NAME, then firewall-cmd --reload), or configure another zone"},
+	{ErrInvalidZone, []string{invalidZone}, "create it (firewall-cmd --permanent --new-zone=NAME, then firewall-cmd --reload), or configure another zone"},
 }
 
 // explain returns the error of a step with its CNI code and with advice.
@@ -93,7 +93,7 @@ func explain(step string, err error) error {
 		}
 	}
 	if isAny(err, "", noReply, limitExceeded) {
-		return types.Errorf(types.CodeTryAgain, "%s: firewalld or its bus did not answer; try again: %w", step, err)
+		return types.Errorf(types.CodeTryAgain, "%s: firewalld or its bus did not answer: %w; try again", step, err)
 	}
 	return fmt.Errorf("%s: %w", step, err)
 }

@@ -118,9 +118,9 @@ func (c *Conn) AddSource(zone string, p netip.Prefix) (added bool, err error) {
 		if !isAny(err, alreadyInZone, alreadyInOther) {
 			return err == nil || types.AsError(err).Code == types.CodeTryAgain, err
 		}
-		// Another process has added the source meanwhile.
-		if again, asked := c.zoneOf(source); asked == nil && again != "" {
-			current, err = again, nil
+		// Another process has added the source in the meantime.
+		if zone, zoneErr := c.zoneOf(source); zoneErr == nil && zone != "" {
+			current, err = zone, nil
 		}
 	}
 	if err == nil && current != zone {
