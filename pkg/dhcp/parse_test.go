@@ -141,7 +141,7 @@ func TestDecodeOverload(t *testing.T) {
 // TestDecodeUseless: an answer that has no usable lease.
 func TestDecodeUseless(t *testing.T) {
 	for want, m := range map[string]*dhcpv4.DHCPv4{
-		"it contains no subnet mask (option 1)":                        ack(map[uint8][]byte{1: nil}),
+		"it contains no subnet mask (option 1)":                   ack(map[uint8][]byte{1: nil}),
 		"its subnet mask (option 1) is [255 0 255 0]":             ack(map[uint8][]byte{1: {255, 0, 255, 0}}),
 		"its subnet mask (option 1) is [0 0 0 0]":                 ack(map[uint8][]byte{1: {0, 0, 0, 0}}),
 		"its subnet mask (option 1) is [255]":                     ack(map[uint8][]byte{1: {255}}),
