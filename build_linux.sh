@@ -1,6 +1,6 @@
 #!/bin/sh
 # build_linux.sh builds one static executable per plugin, the datastore of cluster-local for etcd, and the tool
-# plumb, in bin/ or in the given folder, for the architecture in GOARCH or for that of this machine.
+# plumb, in bin/ or in the given directory, for the architecture in GOARCH or for that of this machine.
 #
 #   ./build_linux.sh
 #   GOARCH=arm64 ./build_linux.sh release/arm64
@@ -10,6 +10,7 @@ set -eu
 cd "$(dirname "$0")"
 bin=${1:-bin}
 
+command -v go >/dev/null || PATH=$PATH:/usr/local/go/bin # not in the PATH that sudo gives
 command -v go >/dev/null || {
 	echo "build_linux.sh: no Go in PATH; install Go $(sed -n 's/^go //p' go.mod) or later: https://go.dev/dl" >&2
 	exit 1

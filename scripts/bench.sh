@@ -14,6 +14,7 @@
 # It installs missing Debian packages (as root). It measures the executables in $PLUMB_BIN, or builds
 # them. Everything runs in separate namespaces.
 set -euo pipefail
+command -v go >/dev/null || PATH=$PATH:/usr/local/go/bin # not in the PATH that sudo gives
 
 top=$(cd "$(dirname "$0")/.." && pwd)
 command="scripts/bench.sh${*:+ $*}"

@@ -8,7 +8,7 @@ usage() {
 	cat <<USAGE
 usage: scripts/exec-plugin.sh [flags] PLUGIN COMMAND [CONFIG]
 
-  PLUGIN    bridge, host-local, …: an executable in the folder of --bin
+  PLUGIN    bridge, host-local, …: an executable in the directory of --bin
   COMMAND   add, del, check, gc, status or version
   CONFIG    a file with the plugin's configuration; without it, or with -: stdin
 
@@ -16,8 +16,8 @@ usage: scripts/exec-plugin.sh [flags] PLUGIN COMMAND [CONFIG]
   -n, --netns NETNS    CNI_NETNS: a path, or a name of "ip netns"
   -i, --ifname NAME    CNI_IFNAME (eth0)
   -a, --args K=V;…     CNI_ARGS
-      --node NETNS     run the plugin in this network namespace
-      --bin DIR        the folder of the executables, and CNI_PATH (bin/)
+      --host NETNS     run the plugin in this network namespace
+      --bin DIR        the directory of the executables, and CNI_PATH (bin/)
       --debug          print each step of the plugin, with start and duration
       --strace         run the plugin under strace -f
       --count          count the plugin's instructions with valgrind: "I refs", without those of the kernel
@@ -43,14 +43,14 @@ path_of() {
 	esac
 }
 
-container=by-hand netns='' ifname=eth0 args='' node='' bin=$top/bin debug='' strace='' count=''
+container=by-hand netns='' ifname=eth0 args='' host='' bin=$top/bin debug='' strace='' count=''
 while [ $# -gt 0 ]; do
 	case $1 in
 	-h | --help) usage && exit 0 ;;
 	--debug) debug=debug && shift && continue ;;
 	--strace) strace=1 && shift && continue ;;
 	--count) count=1 && shift && continue ;;
-	-c | --container | -n | --netns | -i | --ifname | -a | --args | --node | --bin) ;;
+	-c | --container | -n | --netns | -i | --ifname | -a | --args | --host | --bin) ;;
 	-?*) die "unknown flag $1 (see --help)" ;;
 	*) break ;;
 	esac
@@ -60,7 +60,7 @@ while [ $# -gt 0 ]; do
 	-n | --netns) netns=$(path_of "$2") ;;
 	-i | --ifname) ifname=$2 ;;
 	-a | --args) args=$2 ;;
-	--node) node=$(path_of "$2") ;;
+	--host) host=$(path_of "$2") ;;
 	--bin) bin=$2 ;;
 	esac
 	shift 2
@@ -70,9 +70,9 @@ done
 plugin=$1
 command=$(echo "$2" | tr '[:lower:]' '[:upper:]')
 config=${3:--}
-[ -d "$bin" ] || die "no folder $bin: run ./build_linux.sh first, or name another folder with --bin"
+[ -d "$bin" ] || die "no directory $bin: run ./build_linux.sh first, or name another directory with --bin"
 bin=$(cd "$bin" && pwd)
-[ -x "$bin/$plugin" ] || die "no executable $plugin in $bin: run ./build_linux.sh first, or name another folder with --bin"
+[ -x "$bin/$plugin" ] || die "no executable $plugin in $bin: run ./build_linux.sh first, or name another directory with --bin"
 if [ "$config" != - ]; then
 	[ -r "$config" ] || die "cannot read the file $config"
 	exec <"$config"
@@ -86,7 +86,7 @@ set -- "$bin/$plugin"
 [ -z "$strace" ] || set -- strace -f "$@"
 # The number of threads of the Go runtime changes the count: use one processor.
 [ -z "$count" ] || set -- env GOMAXPROCS=1 valgrind --tool=cachegrind --cache-sim=no --cachegrind-out-file=/dev/null "$@"
-[ -z "$node" ] || set -- nsenter --net="$node" "$@"
+[ -z "$host" ] || set -- nsenter --net="$host" "$@"
 
 status=0
 env CNI_COMMAND="$command" CNI_CONTAINERID="$container" CNI_NETNS="$netns" CNI_IFNAME="$ifname" \

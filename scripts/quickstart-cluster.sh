@@ -1,6 +1,6 @@
 #!/bin/bash
 # quickstart-cluster.sh demonstrates cluster-local. It builds the plugins and etcd, makes network
-# namespaces for three nodes on one wire, starts a member of etcd on each, attaches containers, shows
+# namespaces for three nodes on one L2 segment, starts a member of etcd on each, attaches containers, shows
 # which node and container has which address, kills a member of etcd, attaches more, and removes
 # everything.
 #
@@ -123,7 +123,7 @@ datastore() {
 }
 
 write_networks() {
-	step "The network of $1; the files of the others differ in the key node and the folder"
+	step "The network of $1; the files of the others differ in the key node and the directory"
 	local node
 	for node in "${nodes[@]}"; do
 		cat >"$state/$node/conf/demo.conflist" <<-JSON

@@ -1,6 +1,6 @@
 #!/bin/bash
-# quickstart.sh demonstrates plumb. It builds the plugins, makes network namespaces for a node, two
-# containers and a host outside, attaches the containers to a bridge with cnitool, tests the
+# quickstart.sh demonstrates plumb. It builds the plugins, makes network namespaces for a host, two
+# containers and an outside host, attaches the containers to a bridge with cnitool, tests the
 # connections between all of them, and removes everything.
 #
 #   scripts/quickstart.sh           run the demonstration
@@ -13,7 +13,7 @@ set -euo pipefail
 
 top=$(cd "$(dirname "$0")/.." && pwd)
 state=/run/plumb-quickstart
-node=plumb-node outside=plumb-outside
+host=plumb-host outside=plumb-outside
 containers=(red blue)
 
 usage() { sed -n '2,/^set/s/^# \{0,1\}//p' "$0"; }
@@ -27,11 +27,11 @@ die() {
 	exit 1
 }
 
-# cnitool COMMAND CONTAINER runs cnitool on the node. cnitool always caches in /var/lib/cni. Therefore
+# cnitool COMMAND CONTAINER runs cnitool on the host. cnitool always caches in /var/lib/cni. Therefore
 # it runs in a mount namespace with another /var/lib.
 # shellcheck disable=SC2016 # expanded by the inner shell
 cnitool() {
-	nsenter --net="/run/netns/$node" unshare --mount sh -c '
+	nsenter --net="/run/netns/$host" unshare --mount sh -c '
 		state=$1 && shift
 		mount --bind "$state/var-lib" /var/lib
 		NETCONFPATH=$state/conf CNI_PATH=$state/bin exec "$state/cnitool" "$@"' \
@@ -53,21 +53,21 @@ build() {
 }
 
 make_namespaces() {
-	step "Make network namespaces for a node, two containers and a host outside"
-	for ns in "$node" "$outside" "${containers[@]/#/plumb-}"; do
+	step "Make network namespaces for a host, two containers and an outside host"
+	for ns in "$host" "$outside" "${containers[@]/#/plumb-}"; do
 		ip netns add "$ns"
 	done
-	ip -n "$node" link set lo up
-	ip -n "$node" link add uplink0 type veth peer name uplink0 netns "$outside"
+	ip -n "$host" link set lo up
+	ip -n "$host" link add uplink0 type veth peer name uplink0 netns "$outside"
 	local end
-	for end in "$node 1" "$outside 2"; do
+	for end in "$host 1" "$outside 2"; do
 		set -- "${end% *}" "${end#* }"
 		ip -n "$1" address add "198.18.0.$2/24" dev uplink0
 		ip -n "$1" address add "2001:db8:18::$2/64" dev uplink0 nodad
 		ip -n "$1" link set uplink0 up
 	done
-	say "node 198.18.0.1 2001:db8:18::1 -- uplink0 -- outside 198.18.0.2 2001:db8:18::2"
-	say "The host outside has no route to the containers."
+	say "host 198.18.0.1 2001:db8:18::1 -- uplink0 -- outside 198.18.0.2 2001:db8:18::2"
+	say "The outside host has no route to the containers."
 }
 
 write_network() {
@@ -112,11 +112,11 @@ attach() {
 }
 
 show_node() {
-	step "Interfaces on the node"
+	step "Interfaces on the host"
 	{
-		ip -n "$node" -brief link show master cni0
-		ip -n "$node" -brief address show dev cni0
-		ip -n "$node" link show master cni0 | awk '/^[0-9]/ { sub(/@.*/, "", $2); name = $2 } /^ *alias/ { print name " belongs to " $2 }'
+		ip -n "$host" -brief link show master cni0
+		ip -n "$host" -brief address show dev cni0
+		ip -n "$host" link show master cni0 | awk '/^[0-9]/ { sub(/@.*/, "", $2); name = $2 } /^ *alias/ { print name " belongs to " $2 }'
 	} | indent
 }
 
@@ -135,11 +135,11 @@ show_reach() {
 	for family in '\.' ':'; do
 		reach red blue "$(address plumb-blue eth0 "$family")"
 		reach blue red "$(address plumb-red eth0 "$family")"
-		reach red gateway "$(address "$node" cni0 "$family")"
+		reach red gateway "$(address "$host" cni0 "$family")"
 		reach red outside "$(address "$outside" uplink0 "$family")"
 	done
 	[ -z "$failed" ] || die "some addresses did not answer"
-	say "The host outside can answer because the node masquerades: it sees 198.18.0.1 and 2001:db8:18::1."
+	say "The outside host can answer because the host masquerades: it sees 198.18.0.1 and 2001:db8:18::1."
 }
 
 detach() {
@@ -149,7 +149,7 @@ detach() {
 		cnitool del "$c" || die "detaching $c failed"
 	done
 	local ports leases
-	ports=$(ip -n "$node" -brief link show master cni0 | wc -l)
+	ports=$(ip -n "$host" -brief link show master cni0 | wc -l)
 	leases=$(find "$state/leases" -name .plumb -prune -o -type f -name '[0-9a-f]*[.:]*' -print | wc -l) # files named as addresses
 	[ "$ports$leases" = 00 ] || die "left: $ports ports on cni0, $leases reservations"
 	say "No port is left on cni0, and no reservation."
@@ -158,13 +158,13 @@ detach() {
 explain() {
 	cat <<-TEXT
 
-		The network namespaces are kept. They are ${containers[*]/#/plumb-}, $node and $outside:
+		The network namespaces are kept. They are ${containers[*]/#/plumb-}, $host and $outside:
 
 		    ip netns exec plumb-red ip address
 		    ip netns exec plumb-red ping $(address plumb-blue eth0 '\.')
-		    ip netns exec $node nft list ruleset
-		    ip netns exec $node ip -d link show master cni0
-		    scripts/exec-plugin.sh --help        # run one plugin: --bin $state/bin --node $node
+		    ip netns exec $host nft list ruleset
+		    ip netns exec $host ip -d link show master cni0
+		    scripts/exec-plugin.sh --help        # run one plugin: --bin $state/bin --host $host
 
 		scripts/quickstart.sh --clean removes everything.
 	TEXT
@@ -173,7 +173,7 @@ explain() {
 # clean removes the namespaces and files that exist.
 clean() {
 	local ns
-	for ns in "${containers[@]/#/plumb-}" "$node" "$outside"; do
+	for ns in "${containers[@]/#/plumb-}" "$host" "$outside"; do
 		[ ! -e "/run/netns/$ns" ] || ip netns delete "$ns"
 	done
 	rm -rf "$state"

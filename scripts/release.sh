@@ -1,5 +1,5 @@
 #!/bin/bash
-# release.sh makes the files of a release in release/, or in the folder of --out:
+# release.sh makes the files of a release in release/, or in the directory of --out:
 #
 #   cni-plugins-linux-ARCH-VERSION.tgz     one archive per architecture
 #   cni-plugins-VERSION.schemas.tgz        the JSON Schemas of the plugins' configurations
@@ -86,7 +86,7 @@ schemas() {
 # tool MODULE PACKAGE OUT builds a program that runs on this machine.
 tool() { env -u GOARCH -u GOOS CGO_ENABLED=0 go -C "$top/$1" build -o "$work/$3" "$2" || die "cannot build $2"; }
 
-# package_tree ARCH FOLDER makes the files of the packages of an architecture. The units have other names than
+# package_tree ARCH DIRECTORY makes the files of the packages of an architecture. The units have other names than
 # those of the distributions' packages of the reference plugins.
 package_tree() {
 	local cni=$2/usr/lib/plumb/cni doc=$2/usr/share/doc/plumb-cni system=$2/usr/lib/systemd/system unit name
@@ -174,7 +174,7 @@ repeat() {
 	END
 }
 
-# publish moves the finished files to the folder of --out.
+# publish moves the finished files to the directory of --out.
 publish() {
 	local name names
 	mapfile -t names < <(ls "$work/made")
@@ -196,7 +196,7 @@ while [ $# -gt 0 ]; do
 		shift
 		;;
 	--out)
-		[ $# -ge 2 ] || die "--out needs a folder"
+		[ $# -ge 2 ] || die "--out needs a directory"
 		out=$2
 		shift 2
 		;;
@@ -217,7 +217,7 @@ export SOURCE_DATE_EPOCH VERSION=$version
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
 ! compgen -G "$out/cni-plugins-*$version.*" >/dev/null ||
-	die "$out has files of $version, which are not replaced: name another folder with --out"
+	die "$out has files of $version, which are not replaced: name another directory with --out"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/made"

@@ -13,6 +13,7 @@
 # machine. A test is skipped if this kernel lacks a feature. With --all it must then run on Debian's
 # kernel (test/vm/run.sh). With CNI_TEST_REQUIRE=all it fails instead.
 set -euo pipefail
+command -v go >/dev/null || PATH=$PATH:/usr/local/go/bin # not in the PATH that sudo gives
 cd "$(dirname "$0")/.."
 
 # Programs and files that the tests need and that a Debian with Go and git may lack, each with its package.
@@ -99,7 +100,7 @@ silent() {
 
 # bench runs some scenarios, to check that bench.sh works. The figures do not matter.
 bench() {
-	scripts/bench.sh --quick -n 3 --only start/bridge,loopback,tuning,host-local/0,host-local/1000,bridge/v4,ptp/v4,macvlan/v4,bandwidth,portmap/1,firewall/iptables,chain,burst/bridge/x8
+	scripts/bench.sh --quick -n 3 --only start/bridge,loopback,tuning,cluster-local,host-local/0,host-local/1000,bridge/v4,ptp/v4,macvlan/v4,bandwidth,portmap/1,firewall/iptables,chain,burst/bridge/x8
 }
 
 # start_datastore starts the tests of the datastores. They wait most of the time, and run beside the virtual machine.

@@ -55,8 +55,8 @@ var optional = map[string]string{
 // once it has.
 type installation struct {
 	script string
-	runs   []string // files, and folders with all Go tests and scripts below them
-	except []string // files in these folders that are not run
+	runs   []string // files, and directories with all Go tests and scripts below them
+	except []string // files in these directories that are not run
 }
 
 var installations = []installation{
@@ -73,7 +73,7 @@ var installations = []installation{
 // daemons are the helpers that start daemons: only tests that scripts/test.sh runs call them.
 var daemons = []string{"test/nstest/dnsmasq.go", "test/nstest/firewalld.go", "test/nstest/kea.go"}
 
-// own are the folders whose run.sh has an installation of its own.
+// own are the directories whose run.sh has an installation of its own.
 var own = []string{"test/datastore", "test/vm", "test/runtimes", "test/fresh"}
 
 // TestProgramsAreInstalled holds the programs that tests and scripts run against the

@@ -163,7 +163,7 @@ func TestASecondDaemonDoesNotStart(t *testing.T) {
 	if err := os.Symlink(o.Socket, other); err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "x")) // as the reference's daemon does, which has no folder
+	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "x")) // as the reference's daemon does, which has no directory
 	if err != nil {
 		t.Fatal(err)
 	}

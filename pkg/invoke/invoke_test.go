@@ -111,15 +111,15 @@ func TestFind(t *testing.T) {
 	path := first + "::" + second + ":"
 	missing := "[" + first + " " + second + "]"
 	for _, tc := range []struct{ why, name, path, want, err string }{
-		{"in the second folder; the link in the first one leads to no file", "a", path, second + "/a", ""},
-		{"in both folders", "b", path, first + "/b", ""},
-		{"a folder in the first folder, a file in the second one", "dir", path, second + "/dir", ""},
+		{"in the second directory; the link in the first one leads to no file", "a", path, second + "/a", ""},
+		{"in both directories", "b", path, first + "/b", ""},
+		{"a directory in the first directory, a file in the second one", "dir", path, second + "/dir", ""},
 		{"a symbolic link", "link", path, first + "/link", ""},
 		{"missing", "c", path, "", `failed to find plugin "c" in path ` + missing},
 		{"no path", "c", "", "", `failed to find plugin "c" in path []`},
 		{"no name", "", path, "", "no plugin name provided"},
 		{"separator", "x/a", path, "", "invalid plugin name"},
-		{"leaves the folder", "../b", path, "", "invalid plugin name"},
+		{"leaves the directory", "../b", path, "", "invalid plugin name"},
 		{"the other separator", `x\a`, path, "", "invalid plugin name"},
 		{"dot", ".", path, "", "invalid plugin name"},
 		{"dots", "..", path, "", "invalid plugin name"},

@@ -18,7 +18,7 @@ import (
 const lease = `{"cniVersion":"1.1.0","interfaces":[{"name":"x"}],"ips":[{"address":"10.1.2.3/24","gateway":"10.1.2.1","interface":0},
 	{"address":"fd00::3/64","gateway":"fd00::1"}],"routes":[{"dst":"0.0.0.0/0","mtu":1400}],"dns":{"domain":"x"}}`
 
-// A fakePlugin is a folder with an IPAM plugin, which logs its calls in the file log. It has the
+// A fakePlugin is a directory with an IPAM plugin, which logs its calls in the file log. It has the
 // name "fake", and the name "dhcp", with which it works over the link.
 type fakePlugin struct {
 	dir    string

@@ -40,7 +40,7 @@ type Key struct {
 	length int64 // 1; zero: all keys of the file
 }
 
-// NewKey opens the lock file at path, and makes the file and its folder if they do not
+// NewKey opens the lock file at path, and makes the file and its directory if they do not
 // exist. It does not lock the key. The caller must close the key, which also unlocks it.
 func NewKey(path, key string) (*Key, error) {
 	file, err := openFile(path)

@@ -120,7 +120,7 @@ var _ = Describe("a release", func() {
 })
 
 var _ = Describe("Lock", func() {
-	It("returns an error that matches ErrNotExist, and makes no folder, before the first ADD", func() {
+	It("returns an error that matches ErrNotExist, and makes no directory, before the first ADD", func() {
 		host := newTestHost()
 		err := host.store().Lock(func(*Session) error { panic("called") })
 		Expect(err).To(MatchError(fs.ErrNotExist))

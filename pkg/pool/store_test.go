@@ -232,7 +232,7 @@ var _ = Describe("the lock", func() {
 		Expect(host.Fails("STATUS", "", variant{}).Code).To(Equal(uint(types.CodeNotAvailable)))
 	})
 
-	It("is taken in the new folder if the folder was replaced meanwhile", func() {
+	It("is taken in the new directory if the directory was replaced meanwhile", func() {
 		host := newTestHost()
 		host.Add("c1", variant{})
 		waiting := make(chan struct{})
@@ -397,7 +397,7 @@ var _ = Describe("an unreadable reservation", func() {
 })
 
 var _ = Describe("a full disk", func() {
-	// onFullDisk runs f with a file system for inodes files on the data folder, which is the first of them.
+	// onFullDisk runs f with a file system for inodes files on the data directory, which is the first of them.
 	onFullDisk := func(host *testHost, inodes int, f func()) {
 		Expect(os.MkdirAll(host.DataDir, 0o755)).To(Succeed())
 		onFilesystem("tmpfs", fmt.Sprint("nr_inodes=", inodes), host.DataDir, f)

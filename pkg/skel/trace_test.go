@@ -122,7 +122,7 @@ func TestCallsDoNotDependOnThePipe(t *testing.T) {
 	}
 	dir := t.TempDir()
 	check("no pipe", dir+"/none")
-	check("a folder", dir)
+	check("a directory", dir)
 	check("a device", "/dev/null")
 	if err := os.WriteFile(dir+"/file", nil, 0o600); err != nil {
 		t.Fatal(err)

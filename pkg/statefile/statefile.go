@@ -113,7 +113,7 @@ func Read(path string) ([]byte, error) {
 }
 
 // ReadAll calls use with the path and the content of each file in dir whose name ends in ".json", in the
-// order of the names. It leaves out files that cannot be read. Errors have types.CodeIO; a folder that
+// order of the names. It leaves out files that cannot be read. Errors have types.CodeIO; a directory that
 // does not exist is no error.
 func ReadAll(t *trace.Tracer, dir string, use func(path string, text []byte)) error {
 	return types.Coded(types.CodeIO, t.Do("read saved states in "+dir, func() error {
@@ -146,7 +146,7 @@ func (f File) Write(text []byte) error {
 	}))
 }
 
-// writeTemp makes the temporary file, which only root can read. It makes the folder if it does not
+// writeTemp makes the temporary file, which only root can read. It makes the directory if it does not
 // exist, and removes the temporary file of an ADD that was killed.
 func (f File) writeTemp(text []byte) error {
 	if err := os.MkdirAll(f.Dir, 0o700); err != nil {
@@ -197,7 +197,7 @@ func Remove(t *trace.Tracer, path string) error {
 
 // CheckWritable returns an error if the process cannot make files in dir, or if its file system
 // has no free block, not even one that is reserved for root, or no free inode. If dir does not exist, CheckWritable tests the nearest
-// parent folder that exists.
+// parent directory that exists.
 func CheckWritable(dir string) error {
 	const writeAndSearch = 2 | 1 // W_OK|X_OK
 	// With "/." at its end, the path of a file gives ENOTDIR.

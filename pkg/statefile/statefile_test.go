@@ -12,7 +12,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// newFile returns the file of an attachment in a folder that does not exist yet.
+// newFile returns the file of an attachment in a directory that does not exist yet.
 func newFile(t *testing.T) File {
 	return File{Dir: filepath.Join(t.TempDir(), "a", "b"), Name: "state.json", Owner: types.Attachment{Network: "net", ContainerID: "c", IfName: "eth0"}}
 }
@@ -91,7 +91,7 @@ func TestReadOfWhatIsNoRegularFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Read(f.Path()); !errors.Is(err, ErrUnreadable) {
-		t.Errorf("read a folder: %v", err)
+		t.Errorf("read a directory: %v", err)
 	}
 	if err := os.Remove(f.Path()); err != nil {
 		t.Fatal(err)
@@ -111,7 +111,7 @@ func TestReadOfWhatIsNoRegularFile(t *testing.T) {
 func TestReadAll(t *testing.T) {
 	dir := t.TempDir()
 	if err := ReadAll(nil, filepath.Join(dir, "none"), nil); err != nil {
-		t.Errorf("a folder that does not exist: %v", err)
+		t.Errorf("a directory that does not exist: %v", err)
 	}
 	for _, name := range []string{"b.json", "a.json", "other", TempName(types.Attachment{Network: "net"})} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(name), 0o600); err != nil {
@@ -127,14 +127,14 @@ func TestReadAll(t *testing.T) {
 		t.Errorf("%q, %v; want %q", found, err, want)
 	}
 	if err := ReadAll(nil, filepath.Join(dir, "other"), nil); types.AsError(err).Code != types.CodeIO {
-		t.Errorf("a file instead of a folder: %v", err)
+		t.Errorf("a file instead of a directory: %v", err)
 	}
 }
 
 func TestRemoveTemp(t *testing.T) {
 	dir := t.TempDir()
 	if err := RemoveTemp(nil, filepath.Join(dir, "none"), "net", nil); err != nil {
-		t.Errorf("a folder that does not exist: %v", err)
+		t.Errorf("a directory that does not exist: %v", err)
 	}
 	killed, running := types.Attachment{Network: "net", ContainerID: "killed"}, types.Attachment{Network: "net", ContainerID: "running"}
 	other := types.Attachment{Network: "net2", ContainerID: "killed"}

@@ -256,7 +256,7 @@ var _ = Describe("dhcp", func() {
 			Entry("GC", "GC", `,"cni.dev/valid-attachments":[]`),
 		)
 
-		It("a lease is marked if a daemon that does not answer has the folder", func() {
+		It("a lease is marked if a daemon that does not answer has the directory", func() {
 			kill := b.startDaemon()
 			c := b.call("")
 			b.address(c)

@@ -97,5 +97,5 @@ func isPCIBusID(s string) bool {
 
 func isHex(s string) bool { return strings.Trim(s, "0123456789abcdefABCDEF") == "" }
 
-// isFileName reports whether s can be the name of a file in a folder.
+// isFileName reports whether s can be the name of a file in a directory.
 func isFileName(s string) bool { return s != "." && s != ".." && !strings.ContainsAny(s, "/\x00") }

@@ -19,11 +19,11 @@ import (
 // a selector names no file outside sysfs.
 func FuzzConfig(f *testing.F) {
 	nstest.FuzzConfig(f, parse, func(t *testing.T, r *skel.Request, conf *config) {
-		folder := sysfs("/sys").folder(conf.selector)
+		directory := sysfs("/sys").directory(conf.selector)
 		switch conf.selector.by {
 		case byPath, byPCI, byAuxiliary:
-			if !strings.HasPrefix(folder, "/sys/devices/") && filepath.Dir(folder) != "/sys/bus/pci/devices" && filepath.Dir(folder) != "/sys/bus/auxiliary/devices" {
-				t.Errorf("%s: accepted with folder %s", r.Stdin, folder)
+			if !strings.HasPrefix(directory, "/sys/devices/") && filepath.Dir(directory) != "/sys/bus/pci/devices" && filepath.Dir(directory) != "/sys/bus/auxiliary/devices" {
+				t.Errorf("%s: accepted with directory %s", r.Stdin, directory)
 			}
 		case byMAC:
 			if mac, err := types.ParseMAC(conf.selector.value); err != nil || mac.String() != conf.selector.value {

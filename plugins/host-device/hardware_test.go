@@ -16,7 +16,7 @@ import (
 type card struct{ pci, path, name, mac string }
 
 // cards returns the two cards, which are connected with each other. The interface of the first is in
-// the folder net of its PCI device, that of the other below its virtio device.
+// the directory net of its PCI device, that of the other below its virtio device.
 func cards() []card {
 	GinkgoHelper()
 	var found []card

@@ -9,10 +9,10 @@ func plugin() skel.Plugin {
 	return machine{sys: "/sys", states: "/run/cni/host-device"}.plugin()
 }
 
-// A machine holds the paths of folders on the host. Tests use other paths.
+// A machine holds the paths of directories on the host. Tests use other paths.
 type machine struct {
 	sys    sysfs
-	states string // the folder of the state files
+	states string // the directory of the state files
 }
 
 func (h machine) plugin() skel.Plugin {

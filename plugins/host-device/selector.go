@@ -39,11 +39,11 @@ func (s selector) pciID() string {
 	return ""
 }
 
-// A sysfs is the folder at which sysfs is mounted: /sys.
+// A sysfs is the directory at which sysfs is mounted: /sys.
 type sysfs string
 
-// folder returns the folder of the device of a selector.
-func (s sysfs) folder(sel selector) string {
+// directory returns the directory of the device of a selector.
+func (s sysfs) directory(sel selector) string {
 	switch sel.by {
 	case byPCI:
 		return filepath.Join(string(s), "bus/pci/devices", strings.ToLower(sel.value))
@@ -65,7 +65,7 @@ func (s sysfs) usesDPDK(t *trace.Tracer, conf *config) (dpdk bool, err error) {
 		return conf.dpdk, nil
 	}
 	err = t.Do("find the driver of "+conf.selector.String(), func() error {
-		driver, err := os.Readlink(filepath.Join(s.folder(conf.selector), "driver"))
+		driver, err := os.Readlink(filepath.Join(s.directory(conf.selector), "driver"))
 		dpdk = slices.Contains(userspaceDrivers, path.Base(driver))
 		return err
 	})
@@ -79,16 +79,16 @@ func (s sysfs) usesDPDK(t *trace.Tracer, conf *config) (dpdk bool, err error) {
 // another namespace than the one in which sysfs was mounted does not count. A PCI device of virtio
 // has its interfaces below its virtio device.
 func (s sysfs) interfaces(sel selector) (names []string, err error) {
-	folders := []string{filepath.Join(s.folder(sel), "net")}
+	directories := []string{filepath.Join(s.directory(sel), "net")}
 	if sel.by == byPCI { // the names of PCI IDs have no special characters
-		virtio, err := filepath.Glob(filepath.Join(s.folder(sel), "virtio*/net"))
+		virtio, err := filepath.Glob(filepath.Join(s.directory(sel), "virtio*/net"))
 		if err != nil {
 			return nil, err
 		}
-		folders = append(folders, virtio...)
+		directories = append(directories, virtio...)
 	}
-	for _, folder := range folders {
-		entries, err := os.ReadDir(folder)
+	for _, directory := range directories {
+		entries, err := os.ReadDir(directory)
 		if types.IgnoreNotExist(err) != nil {
 			return nil, err
 		}

@@ -20,10 +20,10 @@ var _ = Describe("a selector by sysfs", func() {
 		b = newTestbed()
 	})
 
-	// add makes folders below the root of sysfs.
-	add := func(folders ...string) {
+	// add makes directories below the root of sysfs.
+	add := func(directories ...string) {
 		GinkgoHelper()
-		for _, f := range folders {
+		for _, f := range directories {
 			Expect(os.MkdirAll(filepath.Join(string(b.sys), f), 0o755)).To(Succeed())
 		}
 	}
@@ -33,14 +33,14 @@ var _ = Describe("a selector by sysfs", func() {
 		Expect(os.MkdirAll(filepath.Dir(path), 0o755)).To(Succeed())
 		Expect(os.Symlink(filepath.Join(string(b.sys), target), path)).To(Succeed())
 	}
-	// addPCI makes a PCI device with a driver and interfaces, which are in a folder of the device.
-	addPCI := func(driver, folder string, interfaces ...string) {
+	// addPCI makes a PCI device with a driver and interfaces, which are in a directory of the device.
+	addPCI := func(driver, directory string, interfaces ...string) {
 		GinkgoHelper()
 		add(pciFolder, "bus/pci/drivers/"+driver)
 		link("bus/pci/drivers/"+driver, pciFolder+"/driver")
 		link(pciFolder, "bus/pci/devices/"+lowerPCIID)
 		for _, i := range interfaces {
-			add(pciFolder + "/" + folder + "/" + i)
+			add(pciFolder + "/" + directory + "/" + i)
 		}
 	}
 	const byPCIBusID, byDeviceID = `"pciBusID":"` + pciID + `"`, `"runtimeConfig":{"deviceID":"` + pciID + `"}`

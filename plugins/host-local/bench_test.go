@@ -50,7 +50,7 @@ func address(n int) string {
 	return fmt.Sprintf("10.%d.%d.%d", n>>16, n>>8&255, n&255)
 }
 
-// A benchPool is a data folder with n reservations of other attachments.
+// A benchPool is a data directory with n reservations of other attachments.
 type benchPool struct {
 	bin, dir string
 	n        int

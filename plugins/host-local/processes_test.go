@@ -17,13 +17,13 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-var _ = Describe("a read-only folder", func() {
+var _ = Describe("a read-only directory", func() {
 	It("lets DEL succeed for an unknown attachment, and returns code 5 for one with an address", func() {
 		host := newTestHost()
 		host.Add("c1", variant{})
 		bin := filepath.Join(nstest.Build(GinkgoTB(), "host-local"), "host-local")
 		call := func(command, id string) nstest.Reply {
-			script := filepath.Join(GinkgoT().TempDir(), "in-a-read-only-folder")
+			script := filepath.Join(GinkgoT().TempDir(), "in-a-read-only-directory")
 			Expect(os.WriteFile(script, fmt.Appendf(nil, "#!/bin/sh\nexec unshare -m sh -c 'mount --bind %s %s && mount -o remount,ro,bind %s && exec %s'\n",
 				host.DataDir, host.DataDir, host.DataDir, bin), 0o700)).To(Succeed())
 			return nstest.Exec(GinkgoTB(), script, host.Call(id, variant{}).With(command))

@@ -98,7 +98,7 @@ var _ = Describe("ADD", func() {
 			More: `"runtimeConfig": {"ips": ["fd00::77", "10.1.2.9"]}`}, "10.1.2.9/24 fd00::77/64"),
 	)
 
-	It("returns code 7 if the network name is too long for a folder, and DEL succeeds", func() {
+	It("returns code 7 if the network name is too long for a directory, and DEL succeeds", func() {
 		long := variant{Network: strings.Repeat("n", 256)}
 		for _, command := range []string{"ADD", "CHECK"} {
 			f := host.Fails(command, "c1", long)
@@ -205,7 +205,7 @@ var _ = Describe("ADD", func() {
 		Entry("an empty file", ""), Entry("zeros", "\x00\x00\x00\x00"), Entry("white space", "\r\n"), Entry("zeros after the interface name", "c1\r\neth0\x00\x00"),
 	)
 
-	It("does not allocate an address whose file is a folder or a symbolic link", func() {
+	It("does not allocate an address whose file is a directory or a symbolic link", func() {
 		Expect(os.MkdirAll(host.Net("10.1.2.2"), 0o755)).To(Succeed())
 		Expect(os.Symlink("/nowhere", host.Net("10.1.2.3"))).To(Succeed())
 		Expect(host.Add("c1", variant{})).To(Equal("10.1.2.4/24"))
@@ -221,7 +221,7 @@ var _ = Describe("ADD", func() {
 		}
 	})
 
-	It("returns code 5 if resolvConf does not exist, and makes no folder", func() {
+	It("returns code 5 if resolvConf does not exist, and makes no directory", func() {
 		f := host.Fails("ADD", "c1", variant{IPAM: subnet + `, "resolvConf": "/nowhere"`})
 		Expect(f.Code).To(Equal(uint(types.CodeIO)))
 		Expect(host.DataDir).NotTo(BeADirectory())
@@ -243,7 +243,7 @@ var _ = Describe("DEL", func() {
 		host.OK("DEL", "c1", variant{})
 	})
 
-	It("succeeds for an unknown attachment, and makes no folder", func() {
+	It("succeeds for an unknown attachment, and makes no directory", func() {
 		host.OK("DEL", "c1", variant{})
 		Expect(host.DataDir).NotTo(BeADirectory())
 		host.Add("c2", variant{})
@@ -331,7 +331,7 @@ var _ = Describe("CHECK", func() {
 		host.OK("CHECK", "c1", variant{IPAM: subnet + `, "exclude": ["10.1.2.0/24"]`})
 	})
 
-	It("returns code 100 if there is no folder, and makes none", func() {
+	It("returns code 100 if there is no directory, and makes none", func() {
 		Expect(host.Fails("CHECK", "c1", variant{}).Code).To(Equal(uint(types.CodeChanged)))
 		Expect(host.DataDir).NotTo(BeADirectory())
 	})
@@ -363,7 +363,7 @@ var _ = Describe("GC", func() {
 		Entry("no valid attachment", `[]`),
 	)
 
-	It("succeeds without a folder, and makes none", func() {
+	It("succeeds without a directory, and makes none", func() {
 		host.OK("GC", "", variant{More: `"cni.dev/valid-attachments": []`})
 		Expect(host.DataDir).NotTo(BeADirectory())
 	})
@@ -373,7 +373,7 @@ var _ = Describe("STATUS", func() {
 	var host *nstest.PoolHost
 	BeforeEach(func() { host = newTestHost() })
 
-	It("succeeds before the first ADD, and makes no folder", func() {
+	It("succeeds before the first ADD, and makes no directory", func() {
 		host.OK("STATUS", "", variant{})
 		Expect(host.DataDir).NotTo(BeADirectory())
 	})
@@ -440,7 +440,7 @@ var _ = Describe("cooldown", func() {
 		Expect(host.Add("c4", cool)).To(Equal("10.1.2.3/29"))
 	})
 
-	It("begins also if the private folder was removed", func() {
+	It("begins also if the private directory was removed", func() {
 		host.Add("c1", cool)
 		host.Add("c2", cool)
 		Expect(os.RemoveAll(filepath.Join(host.DataDir, ".plumb"))).To(Succeed())

@@ -96,7 +96,7 @@ func (c *config) usePrevResult(r *skel.Request) (*types.Result, error) {
 	return lease, nil
 }
 
-// dataDir returns the folder of the records. It reads no other key, because DEL and GC must work
+// dataDir returns the directory of the records. It reads no other key, because DEL and GC must work
 // with any configuration.
 func dataDir(r *skel.Request) string {
 	var raw struct {

@@ -133,7 +133,7 @@ func (c *config) validate() error {
 // idle reports whether the configuration sets nothing.
 func (c *config) idle() bool { return len(c.sysctls) == 0 && c.link == (settings{}) }
 
-// dataDir returns the folder of saved states. It reads no other key, because DEL and GC
+// dataDir returns the directory of saved states. It reads no other key, because DEL and GC
 // must work with any configuration.
 func dataDir(r *skel.Request) string {
 	var raw struct {

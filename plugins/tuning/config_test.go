@@ -191,7 +191,7 @@ func TestAllowlist(t *testing.T) {
 		t.Errorf("a line that is no expression: %v", err)
 	}
 	if err := checkAllowlist(filepath.Dir(path), nil); err == nil || types.AsError(err).Code != types.CodeIO {
-		t.Errorf("a folder: %v", err)
+		t.Errorf("a directory: %v", err)
 	}
 	if err := checkAllowlist(path+".none", keys("net.anything")); err != nil {
 		t.Errorf("no file: %v", err)

@@ -78,7 +78,7 @@ var _ = Describe("tuning", func() {
 		withEth0(GinkgoTB())(container)
 		dir, allow = filepath.Join(GinkgoTB().TempDir(), "state"), filepath.Join(GinkgoTB().TempDir(), "allowlist.conf")
 		call = nstest.Call{Host: host, Container: container}
-		state = func() string { // without the folder, which attachments share
+		state = func() string { // without the directory, which attachments share
 			files := strings.TrimPrefix(nstest.SnapshotDir(GinkgoTB(), dir), "drwx------ .")
 			return nstest.Snapshot(GinkgoTB(), host, container) + files
 		}
@@ -393,7 +393,7 @@ var _ = Describe("tuning", func() {
 
 		It("is undone if its result cannot be written", func() {
 			run("ADD", `"mtu": 1400`).OK(GinkgoTB())
-			run("DEL", "").OK(GinkgoTB()) // the folder exists now
+			run("DEL", "").OK(GinkgoTB()) // the directory exists now
 			before := nstest.WaitStable(state)
 			full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 			Expect(err).NotTo(HaveOccurred())
@@ -548,11 +548,11 @@ var _ = Describe("tuning", func() {
 			Entry("a path that leaves /proc/sys, with other separators", func() {
 				Expect(os.WriteFile(file(), []byte(`{"sysctl": {"net./../kernel/nosuch": "1"}}`), 0o600)).To(Succeed())
 			}),
-			Entry("an empty folder", func() { Expect(os.Mkdir(file(), 0o700)).To(Succeed()) }),
+			Entry("an empty directory", func() { Expect(os.Mkdir(file(), 0o700)).To(Succeed()) }),
 			Entry("a named pipe", func() { Expect(syscall.Mkfifo(file(), 0o600)).To(Succeed()) }),
 		)
 
-		It("succeeds if the folder is read-only and empty", func() {
+		It("succeeds if the directory is read-only and empty", func() {
 			Expect(os.Mkdir(dir, 0o700)).To(Succeed())
 			Expect(syscall.Mount("tmpfs", dir, "tmpfs", syscall.MS_RDONLY, "")).To(Succeed())
 			DeferCleanup(func() { Expect(syscall.Unmount(dir, 0)).To(Succeed()) })
@@ -560,7 +560,7 @@ var _ = Describe("tuning", func() {
 		})
 	})
 
-	It("ADD and DEL do not write through a symbolic link in the folder", func() {
+	It("ADD and DEL do not write through a symbolic link in the directory", func() {
 		Expect(os.Mkdir(dir, 0o777)).To(Succeed())
 		target := filepath.Join(GinkgoTB().TempDir(), "target")
 		Expect(os.WriteFile(target, []byte("content"), 0o600)).To(Succeed())
@@ -686,7 +686,7 @@ var _ = Describe("tuning", func() {
 			Expect(names()).To(ConsistOf("reference_eth0.json", "incomplete_eth0.json", "README", ".other"))
 		})
 
-		It("succeeds without a folder", func() { gc("net", `[]`) })
+		It("succeeds without a directory", func() { gc("net", `[]`) })
 	})
 
 	Describe("STATUS", func() {
@@ -696,7 +696,7 @@ var _ = Describe("tuning", func() {
 			return nstest.Run(machine{allowlist: allow}.plugin(), c)
 		}
 
-		It("succeeds with and without a folder and an allowlist, and changes nothing", func() {
+		It("succeeds with and without a directory and an allowlist, and changes nothing", func() {
 			Expect(status(everything).OK(GinkgoTB())).To(Equal(nstest.Reply{}))
 			Expect(dir).NotTo(BeADirectory())
 			Expect(os.Mkdir(dir, 0o700)).To(Succeed())

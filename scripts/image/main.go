@@ -1,7 +1,7 @@
 // image writes the container image of a release as a tar archive in the OCI image layout: for each
 // architecture an image with one layer, which has the executables, and nothing else.
 //
-//	image NAME OUT ARCH=FOLDER…      NAME is that of the image, with its tag; FOLDER has the executables
+//	image NAME OUT ARCH=DIRECTORY…      NAME is that of the image, with its tag; DIRECTORY has the executables
 package main
 
 import (
@@ -38,7 +38,7 @@ func main() {
 
 func run(args []string) (err error) {
 	if len(args) < 3 {
-		return errors.New("usage: image NAME OUT ARCH=FOLDER…")
+		return errors.New("usage: image NAME OUT ARCH=DIRECTORY…")
 	}
 	epoch, err := strconv.ParseInt(os.Getenv("SOURCE_DATE_EPOCH"), 10, 64)
 	if err != nil {
@@ -52,8 +52,8 @@ func run(args []string) (err error) {
 	i := image{name: args[0], created: time.Unix(epoch, 0).UTC(), out: tar.NewWriter(out)}
 	index := oci.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: oci.MediaTypeImageIndex, Annotations: i.annotations()}
 	for _, arg := range args[2:] {
-		arch, folder, _ := strings.Cut(arg, "=")
-		manifest, err := i.add(oci.Platform{OS: "linux", Architecture: arch, Variant: variants[arch]}, folder)
+		arch, directory, _ := strings.Cut(arg, "=")
+		manifest, err := i.add(oci.Platform{OS: "linux", Architecture: arch, Variant: variants[arch]}, directory)
 		if err != nil {
 			return fmt.Errorf("%s: %w", arch, err)
 		}
@@ -82,8 +82,8 @@ func (i image) annotations() map[string]string {
 }
 
 // add adds the image for one platform, and returns the descriptor of its manifest.
-func (i image) add(platform oci.Platform, folder string) (oci.Descriptor, error) {
-	plain, err := i.layer(folder)
+func (i image) add(platform oci.Platform, directory string) (oci.Descriptor, error) {
+	plain, err := i.layer(directory)
 	if err != nil {
 		return oci.Descriptor{}, err
 	}
@@ -112,9 +112,9 @@ func (i image) add(platform oci.Platform, folder string) (oci.Descriptor, error)
 	return manifest, err
 }
 
-// layer returns a tar archive with the executables of the folder.
-func (i image) layer(folder string) ([]byte, error) {
-	files, err := os.ReadDir(folder)
+// layer returns a tar archive with the executables of the directory.
+func (i image) layer(directory string) ([]byte, error) {
+	files, err := os.ReadDir(directory)
 	if err != nil {
 		return nil, err
 	}
@@ -128,7 +128,7 @@ func (i image) layer(folder string) ([]byte, error) {
 		if info.Mode()&0o111 == 0 {
 			continue // a text of the release
 		}
-		content, err := os.ReadFile(filepath.Join(folder, f.Name()))
+		content, err := os.ReadFile(filepath.Join(directory, f.Name()))
 		if err != nil {
 			return nil, err
 		}

@@ -1,7 +1,7 @@
 // sbom prints the bill of materials of a release as SPDX 2.3: its archives, and the
 // modules that are linked into their executables, as the linker noted them there.
 //
-//	sbom VERSION ARCHIVE=FOLDER…      FOLDER has the executables of the archive
+//	sbom VERSION ARCHIVE=DIRECTORY…      DIRECTORY has the executables of the archive
 package main
 
 import (
@@ -95,7 +95,7 @@ func main() {
 
 func run(args []string) error {
 	if len(args) < 2 {
-		return errors.New("usage: sbom VERSION ARCHIVE=FOLDER…")
+		return errors.New("usage: sbom VERSION ARCHIVE=DIRECTORY…")
 	}
 	epoch, err := strconv.ParseInt(os.Getenv("SOURCE_DATE_EPOCH"), 10, 64)
 	if err != nil {
@@ -103,8 +103,8 @@ func run(args []string) error {
 	}
 	var archives []archive
 	for _, arg := range args[1:] {
-		path, folder, _ := strings.Cut(arg, "=")
-		modules, err := linked(folder)
+		path, directory, _ := strings.Cut(arg, "=")
+		modules, err := linked(directory)
 		if err != nil {
 			return err
 		}
@@ -123,9 +123,9 @@ func run(args []string) error {
 	return err
 }
 
-// linked are the modules in the executables of the folder, but for plumb itself.
-func linked(folder string) (map[string]*debug.Module, error) {
-	files, err := os.ReadDir(folder)
+// linked are the modules in the executables of the directory, but for plumb itself.
+func linked(directory string) (map[string]*debug.Module, error) {
+	files, err := os.ReadDir(directory)
 	if err != nil {
 		return nil, err
 	}
@@ -134,14 +134,14 @@ func linked(folder string) (map[string]*debug.Module, error) {
 		if info, err := f.Info(); err != nil || info.Mode()&0o111 == 0 {
 			continue
 		}
-		info, err := buildinfo.ReadFile(filepath.Join(folder, f.Name()))
+		info, err := buildinfo.ReadFile(filepath.Join(directory, f.Name()))
 		if err != nil {
 			return nil, fmt.Errorf("read what is linked: %w", err)
 		}
 		modules["std"] = &debug.Module{Path: "std", Version: strings.TrimPrefix(info.GoVersion, "go")}
 		for _, m := range info.Deps {
 			if m.Path == plumbModule {
-				continue // the datastore's module names the folder above it
+				continue // the datastore's module names the directory above it
 			}
 			if m.Replace != nil && !patched(m) {
 				return nil, fmt.Errorf("%s: module %s is replaced by %s: a release is made of what go.sum and scripts/modfile.sh name",
@@ -151,7 +151,7 @@ func linked(folder string) (map[string]*debug.Module, error) {
 		}
 	}
 	if len(modules) == 0 {
-		return nil, fmt.Errorf("no executable in %s", folder)
+		return nil, fmt.Errorf("no executable in %s", directory)
 	}
 	return modules, nil
 }
@@ -253,7 +253,7 @@ func modulePackage(m *debug.Module) (spdxPackage, error) {
 	return p, nil
 }
 
-// sources is the folder of the module's sources: they have just been compiled.
+// sources is the directory of the module's sources: they have just been compiled.
 func sources(m *debug.Module) (string, error) {
 	variable, below := "GOMODCACHE", escape(m.Path)+"@"+m.Version
 	if m.Path == "std" {

@@ -31,7 +31,7 @@ func (b *bed) Errorf(f string, a ...any) { b.errs = append(b.errs, fmt.Errorf(f,
 func (b *bed) Fatalf(f string, a ...any) { panic(failure{fmt.Errorf(f, a...)}) }
 func (b *bed) Skipf(f string, a ...any)  { b.Fatalf(f, a...) }
 
-// TempDir makes a folder that is gone with the bed.
+// TempDir makes a directory that is gone with the bed.
 func (b *bed) TempDir() string {
 	b.temps++
 	dir := filepath.Join(b.root, fmt.Sprint(b.temps))
@@ -75,11 +75,11 @@ func guard(f func() error) (err error) {
 }
 
 // A side is one of those compared in a scenario: a set of executables, with a host, a
-// container and a folder for state of its own.
+// container and a directory for state of its own.
 type side struct {
 	*bed
 	role
-	bin        string // the folder of the executables
+	bin        string // the directory of the executables
 	host       *nstest.NS
 	containers []*nstest.NS
 	dir        string
@@ -102,7 +102,7 @@ func newSide(b *bed, r role, bins bins) *side {
 	return s
 }
 
-// bins are the folders of the executables.
+// bins are the directories of the executables.
 type bins struct{ plumb, reference string }
 
 // installed copies the executables of both sides into root, as an installation does. The kernel

@@ -129,7 +129,7 @@ func (s *side) datastoreFile() string { return filepath.Join(s.bin, "bench-datas
 func warmPoolDatastore(s *side) {
 	s.must(os.WriteFile(s.datastoreFile(), []byte(`#!/bin/sh
 case $(cat) in
-*'"verb":"adopt"'*) echo '{"free": 200, "revision": 1}' ;;
+*'"verb":"register"'*) echo '{"free": 200, "revision": 1}' ;;
 *'"verb":"claim"'*) echo '{"addresses": {"10.64.0.2": "0000000000000000000000000000000a", "10.64.0.3": "0000000000000000000000000000000b"}, "free": 198, "revision": 2}' ;;
 *) exit 1 ;;
 esac

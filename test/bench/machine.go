@@ -112,7 +112,7 @@ func firstLine(name string, args ...string) string {
 	return strings.TrimSpace(line)
 }
 
-// sizes are those of the executables of a folder, in bytes.
+// sizes are those of the executables of a directory, in bytes.
 func sizes(dir string, names []string) map[string]int64 {
 	all := map[string]int64{}
 	for _, name := range names {

@@ -73,7 +73,7 @@ func hostLocal() []scenario {
 	free := one(func(s *side) conf { return ipamOnly(s, 0) })
 	all := []scenario{{name: "host-local/0", verbs: withUnknown(smallAim, smallAim), chain: free}}
 	flat := aim{Own: 1.3}
-	addDel := []verb{{name: "ADD"}, {name: "DEL", aim: flat}} // this ADD lists the folder
+	addDel := []verb{{name: "ADD"}, {name: "DEL", aim: flat}} // this ADD lists the directory
 	for _, n := range []int{1000, 10000, 60000} {
 		sides := []role{{name: plumb, fill: n}, {name: reference, reference: true, fill: n}, {name: empty}}
 		name, long := fmt.Sprintf("host-local/%d", n), n > 1000
@@ -96,7 +96,7 @@ func hostLocal() []scenario {
 	return all
 }
 
-// clusterLocal returns the scenario that calls cluster-local alone, which has a stock, and plumb's host-local.
+// clusterLocal returns the scenario that calls cluster-local alone, with a warm pool, and plumb's host-local.
 func clusterLocal() scenario {
 	a := aim{Median: 1.15}
 	return scenario{

@@ -13,7 +13,7 @@ import (
 )
 
 // nomadPlugins are the plugins of Nomad's built-in bridge network (nomadCNIConfigTemplate in its
-// client/allocrunner/networking_bridge_linux.go), with two changes: a folder for the reservations,
+// client/allocrunner/networking_bridge_linux.go), with two changes: a directory for the reservations,
 // and a portmap that does not need Nomad's iptables chain. FIREWALL is replaced by a plugin or by
 // nothing.
 const nomadPlugins = `

@@ -61,7 +61,7 @@ func startRootless() int {
 	return cmd.Process.Pid
 }
 
-// copyForUsers returns a new folder with the executables, which every user can read.
+// copyForUsers returns a new directory with the executables, which every user can read.
 func copyForUsers(plugins ...string) string {
 	GinkgoHelper()
 	bin, dir := nstest.Build(GinkgoTB(), plugins...), GinkgoTB().TempDir()

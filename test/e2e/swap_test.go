@@ -15,7 +15,7 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// debian is the folder of Debian 12's containernetworking-plugins: the reference plugins in version
+// debian is the directory of Debian 12's containernetworking-plugins: the reference plugins in version
 // 1.1.1 of July 2022, for CNI 1.0.0, without STATUS, GC and nftables.
 const debian = "/usr/lib/cni"
 
@@ -27,8 +27,8 @@ const (
 	plumb     bundle = "plumb's"
 )
 
-// folder returns the folder of the executables.
-func (b bundle) folder() string {
+// directory returns the directory of the executables.
+func (b bundle) directory() string {
 	GinkgoHelper()
 	if b == plumb {
 		return nstest.Build(GinkgoTB(), "bridge", "ptp", "macvlan", "host-local", "portmap", "bandwidth", "tuning", "firewall")
@@ -57,11 +57,11 @@ func newSwapHost(plugins string) *swapHost {
 // use makes libcni use the plugins of the bundle.
 func (s *swapHost) use(b bundle) {
 	GinkgoHelper()
-	s.useFolder(b.folder())
+	s.useFolder(b.directory())
 }
 
-// useFolder makes libcni use the plugins in a folder.
-func (s *swapHost) useFolder(folder string) { s.Use(folder, filepath.Join(s.Dir, "cache")) }
+// useFolder makes libcni use the plugins in a directory.
+func (s *swapHost) useFolder(directory string) { s.Use(directory, filepath.Join(s.Dir, "cache")) }
 
 // addContainer returns a new container after an ADD. Its capability arguments are a host port of its own and
 // bandwidth limits.
@@ -279,13 +279,13 @@ var _ = Describe("a host whose plugins are replaced", func() {
 	It("works while plumb install replaces and restores the plugins", func() {
 		s := newSwapHost(fullList)
 		bin, backup := filepath.Join(s.Dir, "bin"), filepath.Join(s.Dir, "backup")
-		Expect(os.CopyFS(bin, os.DirFS(reference.folder()))).To(Succeed())
+		Expect(os.CopyFS(bin, os.DirFS(reference.directory()))).To(Succeed())
 		existing := s.addContainerOfEachBundle()
 		before := nstest.WaitStable(s.state)
 		s.useFolder(bin)
 
 		old := s.addContainer("old")
-		installed := s.install("--to", bin, "--from", plumb.folder(), "--backup", backup)
+		installed := s.install("--to", bin, "--from", plumb.directory(), "--backup", backup)
 		Expect(installed).To(ContainSubstring("bridge             replaced"))
 		Expect(s.Check(old)).To(Succeed())
 		added := s.addContainer("new")
@@ -297,7 +297,7 @@ var _ = Describe("a host whose plugins are replaced", func() {
 				Expect(restored).To(MatchRegexp(`(?m)^  %s +stays$`, name))
 			}
 		}
-		Expect(nstest.SnapshotDir(GinkgoTB(), bin)).To(Equal(nstest.SnapshotDir(GinkgoTB(), reference.folder())))
+		Expect(nstest.SnapshotDir(GinkgoTB(), bin)).To(Equal(nstest.SnapshotDir(GinkgoTB(), reference.directory())))
 		s.dial(added, nstest.ServeTCP(GinkgoTB(), old.NS, withAnyPort(old.V6.String())).String())
 		Expect(s.deleteContainer(added, withEverything)).To(Succeed())
 		Expect(s.deleteContainer(old, withEverything)).To(Succeed())

@@ -116,7 +116,7 @@ func fileRules() []mutationRule {
 		{pattern: `file \S+ (leases/net1/([0-9a-f.:]+)) `, command: "rm $DIR/$1", want: "$2 is not reserved"},
 		{pattern: `file \S+ (tuning/\S+\.json) `, command: "rm $DIR/$1", want: "$1"},
 		{pattern: `file \S+ leases/(net1/(lock|last_reserved_ip\.\d+)|\.plumb/\S+)`, exempt: "host-local makes these files again"},
-		{pattern: `file d`, exempt: "a folder"},
+		{pattern: `file d`, exempt: "a directory"},
 	}
 }
 
@@ -534,10 +534,10 @@ func hostConditions() []hostCondition {
 		{"ptp's iptables program does not exist", `{"type": "ptp", "ipMasq": true, "ipMasqBackend": "iptables", ` + dualStack + `}`, withoutPrograms, "iptables"},
 		{"bridge's iptables program does not exist", `{"type": "bridge", "ipMasq": true, "ipMasqBackend": "iptables", "isGateway": true, ` + dualStack + `}`, withoutPrograms, "iptables"},
 		{"portmap's iptables program does not exist", `{"type": "ptp", ` + dualStack + `}, {"type": "portmap", "backend": "iptables", "capabilities": {"portMappings": true}}`, withoutPrograms, "iptables"},
-		{"the folder of tuning's state files is read-only", tuning, readOnly, "/state"},
+		{"the directory of tuning's state files is read-only", tuning, readOnly, "/state"},
 		{"the file system of tuning's state files is full", tuning, full, "/state"},
 		{"the pool is exhausted", `{"type": "bridge", ` + small, exhaust, "no IP addresses available in range set: 10.1.0.1-10.1.0.2"},
-		{"the folder of reservations is read-only", `{"type": "tap", ` + small, readOnly, "/state"},
+		{"the directory of reservations is read-only", `{"type": "tap", ` + small, readOnly, "/state"},
 		{"the file system of reservations is full", `{"type": "macvlan", "master": "uplink0", ` + small, full, "/state"},
 	}
 }

@@ -90,7 +90,7 @@ var _ = Describe("a file system", func() {
 		})
 	}
 
-	// The first ADD makes folder, lock, reservation, cursor and the files in .plumb.
+	// The first ADD makes directory, lock, reservation, cursor and the files in .plumb.
 	for _, resource := range sortedKeys(shortages) {
 		It("that has no more free "+resource+" during an ADD: the ADD leaves nothing", func() {
 			s, p := shortages[resource], newPool()
@@ -120,7 +120,7 @@ func (p *pool) addWithLittleSpace(s shortage) error {
 	return errors.Join(err, addErr, p.do("CHECK", "c2"), p.do("DEL", "c2"), checkEqual(len(p.reservations()), 0))
 }
 
-// checkNoTemporaryFiles checks that there are no files with temporary names in the folder.
+// checkNoTemporaryFiles checks that there are no files with temporary names in the directory.
 func checkNoTemporaryFiles(dir string) error {
 	return filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
 		if name := filepath.Base(path); err == nil && (name == "new" || strings.HasSuffix(name, ".new") || strings.Contains(name, "~")) {
@@ -130,7 +130,7 @@ func checkNoTemporaryFiles(dir string) error {
 	})
 }
 
-// checkEmpty checks that the folder has no files except those named.
+// checkEmpty checks that the directory has no files except those named.
 func checkEmpty(dir string, except ...string) error {
 	files, err := os.ReadDir(dir)
 	for _, f := range files {
@@ -218,7 +218,7 @@ var _ = Describe("incomplete reservations", func() {
 	})
 })
 
-var _ = Describe("a folder of reservations that is deleted", func() {
+var _ = Describe("a directory of reservations that is deleted", func() {
 	It("during 16 concurrent ADDs: DEL restores the host, whether or not ADD succeeded", func() {
 		network := newTestNetwork(bridgeAndTuning)
 		existing := network.addContainer("existing", 7000)
@@ -227,7 +227,7 @@ var _ = Describe("a folder of reservations that is deleted", func() {
 		for range fullOrCI(10, 1) {
 			containers := newContainers(concurrentADDs)
 			stop := repeatInBackground(func() { _ = os.RemoveAll(network.Dir + "/leases") })
-			expectAllOK("folder deleted: bridge ADD, 16 concurrent", concurrentADDs, func(i int) error {
+			expectAllOK("directory deleted: bridge ADD, 16 concurrent", concurrentADDs, func(i int) error {
 				err := network.Add(containers[i])
 				if err != nil {
 					return checkError(err, types.CodeIO, network.Dir+"/leases")
@@ -235,8 +235,8 @@ var _ = Describe("a folder of reservations that is deleted", func() {
 				return nil
 			})
 			stop()
-			expectAllOK("folder deleted: bridge DEL, 16 concurrent", concurrentADDs, func(i int) error { return network.Del(containers[i]) })
-			expectOK("folder deleted: host as before, no reservation left", func() error {
+			expectAllOK("directory deleted: bridge DEL, 16 concurrent", concurrentADDs, func(i int) error { return network.Del(containers[i]) })
+			expectOK("directory deleted: host as before, no reservation left", func() error {
 				return errors.Join(waitUnchanged(before, network.hostState), checkEqual(len(readReservations(network.Dir+"/leases/net1")), 0))
 			})
 		}
@@ -384,7 +384,7 @@ func (p *pool) addConcurrently() error {
 	return errors.Join(errs...)
 }
 
-// copyOf returns the path of a copy of the folder.
+// copyOf returns the path of a copy of the directory.
 func copyOf(dir string) string {
 	GinkgoHelper()
 	to := filepath.Join(GinkgoTB().TempDir(), "copy")
@@ -393,7 +393,7 @@ func copyOf(dir string) string {
 	return to
 }
 
-// restoreDir replaces a folder by its old or new copy, with or without content, or deletes it.
+// restoreDir replaces a directory by its old or new copy, with or without content, or deletes it.
 func restoreDir(dir, state, old, now string) {
 	GinkgoHelper()
 	Expect(os.RemoveAll(dir)).To(Succeed())

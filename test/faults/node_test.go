@@ -27,7 +27,7 @@ type pluginConfig struct {
 	name   string
 	plugin string
 	// keys are the keys of the configuration except cniVersion, name, type and prevResult.
-	// DIR is replaced by a folder for the plugin's files. PORT, VLAN, ADDRESS and DEVICE are replaced by a
+	// DIR is replaced by a directory for the plugin's files. PORT, VLAN, ADDRESS and DEVICE are replaced by a
 	// port number, a VLAN, an address and an interface of the host that differ between the two containers.
 	keys string
 	// bridgeKeys are the keys of the bridge plugin that runs before a chained plugin. They

@@ -23,7 +23,7 @@ func registerOrphans() {
 	DeferCleanup(func() { Expect(unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)).To(Succeed()) })
 }
 
-// A blockedProgram is a folder with a script that waits for unblock and then executes the real
+// A blockedProgram is a directory with a script that waits for unblock and then executes the real
 // program. Only the first process waits; later ones execute the real program at once.
 type blockedProgram struct{ dir string }
 

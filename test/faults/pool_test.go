@@ -136,7 +136,7 @@ func (p *pool) gc(valid ...string) error {
 	return p.do("GC", "", `"cni.dev/valid-attachments": [`+strings.Join(list, ", ")+"]")
 }
 
-// reservationDir returns the folder of the network's reservations.
+// reservationDir returns the directory of the network's reservations.
 func (p *pool) reservationDir() string { return filepath.Join(p.dataDir, p.name) }
 
 // plumbDir returns the network's directory in .plumb, which contains the hints.
@@ -205,7 +205,7 @@ func (p *pool) addContainers(n int) map[string]netip.Addr {
 	return all
 }
 
-// mountLimitedTmpfs makes the folder dir and mounts a tmpfs with these options there.
+// mountLimitedTmpfs makes the directory dir and mounts a tmpfs with these options there.
 func mountLimitedTmpfs(dir, options string) {
 	GinkgoHelper()
 	Expect(os.MkdirAll(dir, 0o755)).To(Succeed())

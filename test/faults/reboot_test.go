@@ -19,7 +19,7 @@ const smallNetwork = `{"type": "bridge", "bridge": "BRIDGE", "isGateway": true, 
 	"ipam": {"type": "host-local", "dataDir": "DIR/leases", "subnet": "SUBNET"}}`
 
 // withNetwork returns another network on the same host. The networks keep their
-// files in the same folder.
+// files in the same directory.
 func (network *testNetwork) withNetwork(name, plugins string) *testNetwork {
 	GinkgoHelper()
 	other := *network.Network

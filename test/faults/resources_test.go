@@ -227,7 +227,7 @@ var failureCauses = map[string]func(c *exec.Cmd){
 }
 
 // parseDescriptors returns the descriptors in a listing of /proc/self/fd, without duplicates,
-// the standard streams and the folder itself.
+// the standard streams and the directory itself.
 func parseDescriptors(list []byte) []string {
 	var all []string
 	for line := range strings.Lines(string(list)) {

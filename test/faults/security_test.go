@@ -346,14 +346,14 @@ func newSmallPool() *pool {
 const noneValid = `"cni.dev/valid-attachments": []`
 
 // linkPaths are the paths at which the test makes a symbolic link to a foreign file that does not exist. They are
-// in the folder of reservations and in the folder .plumb.
+// in the directory of reservations and in the directory .plumb.
 var linkPaths = []string{
 	"net1/10.1.0.2", "net1/10.1.0.3", "net1/last_reserved_ip.0", "net1/lock",
 	".plumb/net1/new", ".plumb/net1/releases", ".plumb/net1/releases.new",
 	".plumb/net1/*-*", ".plumb/net1/*-*/[0-9a-f]*[0-9a-f]",
 }
 
-var _ = Describe("symbolic links in the folder of reservations", func() {
+var _ = Describe("symbolic links in the directory of reservations", func() {
 	for _, at := range linkPaths {
 		It("are not followed to create a foreign file: "+at, func() { // pkg/pool tests that none is overwritten
 			p := newSmallPool()
@@ -383,7 +383,7 @@ var _ = Describe("symbolic links in the folder of reservations", func() {
 		})
 	}
 
-	It("are followed at the network's folder, but no file of the target folder is overwritten", func() {
+	It("are followed at the network's directory, but no file of the target directory is overwritten", func() {
 		p, foreign := newSmallPool(), GinkgoTB().TempDir()
 		Expect(os.MkdirAll(p.dataDir, 0o755)).To(Succeed())
 		for _, name := range []string{"10.1.0.2", "10.1.0.3", "passwd", "releases", "new"} {
@@ -414,7 +414,7 @@ type badName struct {
 	code        uint               // of the error
 }
 
-// badNames returns names and paths that would lead outside of a folder.
+// badNames returns names and paths that would lead outside of a directory.
 func badNames() []badName {
 	keys := func(old, new string) func(*nstest.Call) {
 		return func(c *nstest.Call) { c.Config = strings.Replace(c.Config, old, new, 1) }
@@ -423,7 +423,7 @@ func badNames() []badName {
 		{"ipam.dataDir, relative", keys(`"DIR"`, `"../leases"`), 7},
 		{"ipam.type", keys(`"host-local"`, `"../evil"`), 7},
 		{"ipam.type, a path", keys(`"host-local"`, `"DIR/evil"`), 7},
-		{"ipam.type, the folder above", keys(`"host-local"`, `".."`), 7},
+		{"ipam.type, the directory above", keys(`"host-local"`, `".."`), 7},
 	}
 	for _, bad := range []string{"net1/../../net1", ".plumb", `net1\u0000`} { // pkg/skel tests more of them
 		all = append(all, badName{"name " + bad, keys(`"net1"`, `"`+bad+`"`), 7})

@@ -8,8 +8,8 @@
 #   test/fresh/run.sh --exec COMMAND…    the command, in the clone
 #
 # It needs root, debootstrap (which it installs on Debian) and some GB in /var/tmp. The new Debian is a
-# folder, which is the root in new mount and PID namespaces, so that all mounts and processes end with
-# the run. The script removes the folder at the end. The new Debian uses this machine's Go toolchain
+# directory, which is the root in new mount and PID namespaces, so that all mounts and processes end with
+# the run. The script removes the directory at the end. The new Debian uses this machine's Go toolchain
 # (read-only), address of apt's mirror (or, on Ubuntu, $DEBIAN_MIRROR), Acquire settings of apt, certificate authorities, resolver and
 # settings of the Go module proxy. The caches of Go are empty.
 set -euo pipefail
@@ -99,7 +99,7 @@ esac
 "$top/scripts/need.sh" debootstrap:debootstrap git:git /usr/share/keyrings/debian-archive-keyring.gpg:debian-archive-keyring
 work=$(mktemp -d /var/tmp/plumb-fresh.XXXXXX)
 root=$work/root
-# There are no mounts in the folder: they were in the mount namespace of inside.
+# There are no mounts in the directory: they were in the mount namespace of inside.
 trap 'rm -rf --one-file-system "$work"' EXIT
 make_debian
 if [ "${1:-}" = --exec ]; then

@@ -19,7 +19,7 @@ type Sweep struct {
 	Config string
 	Args   string   // CNI_ARGS
 	Path   string   // CNI_PATH
-	Dirs   []string // folders whose content must be restored too
+	Dirs   []string // directories whose content must be restored too
 	// Prepare, if not nil, prepares a new host and container before the plugin is called.
 	Prepare func(host, container *NS)
 	// PrepareContainer, if not nil, makes in each of the two containers what an earlier plugin of the
@@ -37,14 +37,14 @@ type Sweep struct {
 }
 
 // KeptByHostLocal reports whether a line of a snapshot is of a file that host-local keeps after DEL:
-// the address that it reserved last, and its own folder ".plumb". It serves as Sweep.Ignore.
+// the address that it reserved last, and its own directory ".plumb". It serves as Sweep.Ignore.
 func KeptByHostLocal(line string) bool {
 	return strings.Contains(line, "last_reserved_ip") || strings.Contains(line, " .plumb")
 }
 
 // FaultSweep makes each step of a plugin fail in turn, and checks that nothing is left behind:
 //
-//   - an ADD whose k-th step is refused fails, and restores host, container and folders;
+//   - an ADD whose k-th step is refused fails, and restores host, container and directories;
 //   - an ADD whose k-th step is done, but seems to have failed, fails, and a DEL restores them;
 //   - after a DEL whose k-th step is refused, or is done but seems to have failed, a second DEL
 //     restores them;
@@ -155,13 +155,13 @@ func newTestbed(tb TB, s Sweep) *testbed {
 	return b
 }
 
-// close deletes the other container: the folders are also those of the next testbed.
+// close deletes the other container: the directories are also those of the next testbed.
 func (b *testbed) close() {
 	b.tb.Helper()
 	Run(b.sweep.Plugin, b.warm.With("DEL")).OK(b.tb)
 }
 
-// state returns the state of host, container and folders, without the lines to ignore.
+// state returns the state of host, container and directories, without the lines to ignore.
 func (b *testbed) state() string {
 	all := []string{Snapshot(b.tb, b.call.Host, b.call.Container)}
 	for _, dir := range b.sweep.Dirs {

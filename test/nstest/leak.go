@@ -56,7 +56,7 @@ func warmRuntime() {
 func inventory() map[string]string {
 	all := map[string]string{}
 	for _, fd := range entries("/proc/self/fd") {
-		if target, err := os.Readlink(fd); err == nil { // the descriptor that read the folder is closed already
+		if target, err := os.Readlink(fd); err == nil { // the descriptor that read the directory is closed already
 			all["fd "+filepath.Base(fd)+" "+target] = ""
 		}
 	}
@@ -96,7 +96,7 @@ func added(before, after map[string]string) []string {
 	return leaked
 }
 
-// entries returns the paths of a folder's entries.
+// entries returns the paths of a directory's entries.
 func entries(dir string) []string {
 	list, _ := os.ReadDir(dir)
 	var all []string

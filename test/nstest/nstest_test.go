@@ -135,7 +135,7 @@ func TestSnapshotWhileLinksComeAndGo(t *testing.T) {
 func TestSnapshotDir(t *testing.T) {
 	dir := t.TempDir()
 	if got := SnapshotDir(t, dir+"/none"); got != "" {
-		t.Errorf("a missing folder is %q", got)
+		t.Errorf("a missing directory is %q", got)
 	}
 	before := SnapshotDir(t, dir)
 	if err := os.WriteFile(dir+"/a", []byte("x\r\ny"), 0o600); err != nil {

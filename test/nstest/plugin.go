@@ -28,7 +28,7 @@ type Call struct {
 	ContainerID string // empty: "test"
 	IfName      string // empty: "eth0"
 	Args        string // CNI_ARGS
-	Path        string // CNI_PATH; empty: a folder that does not exist
+	Path        string // CNI_PATH; empty: a directory that does not exist
 	Container   *NS    // CNI_NETNS
 	NetNS       string // CNI_NETNS where Container is nil
 	Config      string // stdin
@@ -248,8 +248,8 @@ var builds struct {
 	built map[string]bool
 }
 
-// Build returns a folder with the executables of the plugins, which can serve as CNI_PATH. The operator's
-// tool plumb is built like a plugin. Build builds each once per process. If PLUMB_BIN names a folder, as
+// Build returns a directory with the executables of the plugins, which can serve as CNI_PATH. The operator's
+// tool plumb is built like a plugin. Build builds each once per process. If PLUMB_BIN names a directory, as
 // scripts/test.sh sets it, the executables must be there, and Build builds nothing.
 func Build(tb TB, plugins ...string) string {
 	tb.Helper()
@@ -284,7 +284,7 @@ func Build(tb TB, plugins ...string) string {
 	return builds.dir
 }
 
-// buildDir makes the folder for the executables of this process. It removes those of processes that
+// buildDir makes the directory for the executables of this process. It removes those of processes that
 // have ended, because no test knows that it is the last one of its process.
 func buildDir(tb TB) string {
 	tb.Helper()
@@ -303,7 +303,7 @@ func buildDir(tb TB) string {
 	return dir
 }
 
-// Root returns the top folder of the module.
+// Root returns the top directory of the module.
 func Root(tb TB) string {
 	tb.Helper()
 	dir, err := os.Getwd()

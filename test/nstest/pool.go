@@ -14,8 +14,8 @@ import (
 	"github.com/plumb-cni/plumb/pkg/skel"
 )
 
-// A PoolHost has what an IPAM plugin that keeps reservations in a folder (pkg/pool) needs from a host: a
-// data folder, a boot ID and a clock. Its methods call the plugin in this process.
+// A PoolHost has what an IPAM plugin that keeps reservations in a directory (pkg/pool) needs from a host: a
+// data directory, a boot ID and a clock. Its methods call the plugin in this process.
 type PoolHost struct {
 	Plugin  func() skel.Plugin // creates the plugin for each call
 	DataDir string
@@ -109,10 +109,10 @@ func (n *PoolHost) Fails(command, id string, c PoolCall) Failure {
 	return n.Run(command, id, c).Failure(n.tb)
 }
 
-// Net returns the path of a file in the folder of the network "net".
+// Net returns the path of a file in the directory of the network "net".
 func (n *PoolHost) Net(name string) string { return filepath.Join(n.DataDir, "net", name) }
 
-// Put writes a file in the folder of the network, without the plugin.
+// Put writes a file in the directory of the network, without the plugin.
 func (n *PoolHost) Put(name, content string) {
 	n.tb.Helper()
 	n.require(os.MkdirAll(n.Net(""), 0o755))
@@ -136,7 +136,7 @@ func (n *PoolHost) Reserved() []string {
 }
 
 // WithReferenceLock calls f while it holds the lock of the network, as the reference plugin changes the
-// folder.
+// directory.
 func (n *PoolHost) WithReferenceLock(f func()) {
 	n.tb.Helper()
 	n.require(os.MkdirAll(n.Net(""), 0o755))

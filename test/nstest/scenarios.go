@@ -20,8 +20,8 @@ import (
 // The functions in this file are specs of behaviour that several plugins have. Each fails the
 // test if the plugin behaves in another way.
 
-// NewScriptPlugin writes a plugin that is a shell script to a new folder, and returns the
-// folder and the path of a log. The script reads its configuration, and then runs body, which
+// NewScriptPlugin writes a plugin that is a shell script to a new directory, and returns the
+// directory and the path of a log. The script reads its configuration, and then runs body, which
 // may append lines to "$LOG".
 func NewScriptPlugin(tb TB, name, body string) (dir, log string) {
 	tb.Helper()

@@ -136,8 +136,8 @@ func WaitStable(state func() string) string {
 	return last
 }
 
-// SnapshotDir returns a line for the folder and for each file and folder below it: mode, path and
-// content. If the folder does not exist, the result is empty.
+// SnapshotDir returns a line for the directory and for each file and directory below it: mode, path and
+// content. If the directory does not exist, the result is empty.
 func SnapshotDir(tb TB, dir string) string {
 	tb.Helper()
 	var lines []string

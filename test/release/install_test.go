@@ -40,7 +40,7 @@ func mustInstall(t *testing.T, args ...string) string {
 	return out
 }
 
-// buildTwo returns two folders with two different loopback executables, which both work.
+// buildTwo returns two directories with two different loopback executables, which both work.
 func buildTwo(t *testing.T) (one, other string) {
 	t.Helper()
 	one, other = t.TempDir(), t.TempDir()
@@ -105,7 +105,7 @@ func TestInstallInUse(t *testing.T) {
 	}
 	t.Logf("the plugin ran %v times while it was replaced 50 times", runs)
 	if left := fileNames(t, dir); left != "loopback" {
-		t.Errorf("the folder has %q", left)
+		t.Errorf("the directory has %q", left)
 	}
 }
 
@@ -119,7 +119,7 @@ func sha256Of(t *testing.T, path string) [sha256.Size]byte {
 	return sha256.Sum256(content)
 }
 
-// fileNames returns the names of the files in a folder.
+// fileNames returns the names of the files in a directory.
 func fileNames(t *testing.T, dir string) string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -133,7 +133,7 @@ func fileNames(t *testing.T, dir string) string {
 	return strings.Join(names, " ")
 }
 
-// TestInstallAndRestore checks that --restore restores the folder after several installations,
+// TestInstallAndRestore checks that --restore restores the directory after several installations,
 // except for files that were added.
 func TestInstallAndRestore(t *testing.T) {
 	dir, backup := t.TempDir(), filepath.Join(t.TempDir(), "backup")
@@ -160,7 +160,7 @@ func TestInstallAndRestore(t *testing.T) {
 	}
 	mustInstall(t, "--to", dir, "--from", other, "--backup", backup)
 	if got := fileNames(t, dir); got != "bridge cni loopback ptp" {
-		t.Errorf("the folder has %q", got)
+		t.Errorf("the directory has %q", got)
 	}
 	for _, name := range []string{"bridge", "loopback", "ptp"} {
 		if sha256Of(t, filepath.Join(dir, name)) != sha256Of(t, filepath.Join(other, name)) {
@@ -184,9 +184,9 @@ func TestInstallAndRestore(t *testing.T) {
 }
 
 // TestRestoreOfFirstInstallation checks that --restore succeeds after an installation into an empty
-// folder, and that the command that it prints empties the folder again.
+// directory, and that the command that it prints empties the directory again.
 func TestRestoreOfFirstInstallation(t *testing.T) {
-	dir, backup, from := filepath.Join(t.TempDir(), "a folder"), filepath.Join(t.TempDir(), "backup"), t.TempDir()
+	dir, backup, from := filepath.Join(t.TempDir(), "a directory"), filepath.Join(t.TempDir(), "backup"), t.TempDir()
 	for _, name := range []string{"bridge", "ptp"} {
 		writeExecutable(t, filepath.Join(from, name), "#!/bin/sh\n")
 	}
@@ -203,11 +203,11 @@ func TestRestoreOfFirstInstallation(t *testing.T) {
 		t.Errorf("%q: %v: %s", command, err, out)
 	}
 	if left := fileNames(t, dir); left != "" {
-		t.Errorf("the folder still has %q", left)
+		t.Errorf("the directory still has %q", left)
 	}
 	mustInstall(t, "--to", dir, "--restore", backup)
 	if out, err := install(t, "--to", dir, "--restore", t.TempDir()); err == nil || !strings.Contains(out, "no executables to restore") {
-		t.Errorf("the restore from an empty folder: %v: %s", err, out)
+		t.Errorf("the restore from an empty directory: %v: %s", err, out)
 	}
 }
 
@@ -269,22 +269,22 @@ func TestInstallRefuses(t *testing.T) {
 		args []string
 		want string
 	}{
-		{"a folder that does not exist", []string{"--to", "/nope", "--from", good}, "no directory /nope; --create creates it"},
+		{"a directory that does not exist", []string{"--to", "/nope", "--from", good}, "no directory /nope; --create creates it"},
 		{"nothing to install", []string{"--to", "DIR", "--from", empty}, "no executables in"},
 		{"a source that does not exist", []string{"--to", "DIR", "--from", "/nope"}, "no directory /nope"},
 		{"another architecture", []string{"--to", "DIR", "--from", foreign}, "does not run on this machine"},
 		{"an empty backup", []string{"--to", "DIR", "--restore", empty}, "no executables to restore in"},
-		{"a backup in the folder itself", []string{"--to", "DIR", "--from", good, "--backup", "DIR"}, "--backup must not be"},
+		{"a backup in the directory itself", []string{"--to", "DIR", "--from", good, "--backup", "DIR"}, "--backup must not be"},
 		{"a configuration that is no JSON", []string{"--to", "DIR", "--from", good, "--conf-dir", "DIR", "--conf", bad}, "error parsing configuration"},
 		{"a configuration that no runtime would read", []string{"--to", "DIR", "--from", good, "--conf-dir", "DIR", "--conf", filepath.Join(good, "loopback")}, "names that end in .conflist"},
 		{"a configuration that is a pipe", []string{"--to", "DIR", "--from", good, "--conf-dir", "DIR", "--conf", pipe}, "not a regular file"},
 		{"no time for a plugin", []string{"--to", "DIR", "--from", good, "--timeout", "0s"}, "--timeout must be positive"},
-		{"a configuration without a folder", []string{"--to", "DIR", "--from", good, "--conf", bad}, "--conf needs --conf-dir"},
+		{"a configuration without a directory", []string{"--to", "DIR", "--from", good, "--conf", bad}, "--conf needs --conf-dir"},
 		{"a restore of some plugins", []string{"--to", "DIR", "--restore", empty, "--only", "bridge"}, "leave out --from, --only"},
 		{"an unknown format", []string{"--to", "DIR", "--from", good, "-o", "yaml"}, "want text or json"},
-		{"a flag without a folder", []string{"--to", "DIR", "--from"}, "flag needs an argument: --from"},
+		{"a flag without a directory", []string{"--to", "DIR", "--from"}, "flag needs an argument: --from"},
 		{"an unknown flag", []string{"--to", "DIR", "--force"}, "unknown flag: --force"},
-		{"no folder", nil, "--to is required"},
+		{"no directory", nil, "--to is required"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -306,7 +306,7 @@ func TestInstallRefuses(t *testing.T) {
 	created := filepath.Join(t.TempDir(), "opt/cni/bin")
 	mustInstall(t, "--to", created, "--from", good, "--create")
 	if got := fileNames(t, created); got != "loopback" {
-		t.Errorf("the folder of --create has %q", got)
+		t.Errorf("the directory of --create has %q", got)
 	}
 }
 
@@ -370,7 +370,7 @@ func modificationTime(t *testing.T, path string) time.Time {
 	return info.ModTime()
 }
 
-// TestInstallTakesThePluginsBesidePlumb checks the default of --from: the folder of plumb, if it has plugins.
+// TestInstallTakesThePluginsBesidePlumb checks the default of --from: the directory of plumb, if it has plugins.
 func TestInstallTakesThePluginsBesidePlumb(t *testing.T) {
 	from, dir := t.TempDir(), t.TempDir()
 	plumb := filepath.Join(from, "plumb")
@@ -382,7 +382,7 @@ func TestInstallTakesThePluginsBesidePlumb(t *testing.T) {
 	writeExecutable(t, filepath.Join(from, "loopback"), "#!/bin/sh\n")
 	run(t, dir, nil, plumb, "install", "--to", dir)
 	if got := fileNames(t, dir); got != "loopback reboot" {
-		t.Errorf("the folder has %q", got)
+		t.Errorf("the directory has %q", got)
 	}
 }
 
@@ -424,7 +424,7 @@ func TestInstallConfigurations(t *testing.T) {
 		t.Error(diff)
 	}
 	if got := fileNames(t, dir); got != "" {
-		t.Errorf("the folder of the plugins has %q", got)
+		t.Errorf("the directory of the plugins has %q", got)
 	}
 }
 
@@ -452,19 +452,19 @@ func TestInstallOnAFullDisk(t *testing.T) {
 		t.Errorf("ptp has %d bytes (%v), want the old file", len(content), err)
 	}
 	if got := fileNames(t, dir) + fileNames(t, confDir); got != "bridge ptp" {
-		t.Errorf("the folders have %q", got)
+		t.Errorf("the directories have %q", got)
 	}
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", syscall.MS_REMOUNT, "size=1m"); err != nil {
 		t.Fatal(err)
 	}
 	mustInstall(t, args...)
 	if got := fileNames(t, dir) + " " + fileNames(t, confDir); got != "bridge ptp 10-containers.conflist" {
-		t.Errorf("the folders have %q", got)
+		t.Errorf("the directories have %q", got)
 	}
 }
 
 // TestInstallAfterAKill checks that an installation and a restore remove the temporary files that a killed
-// installation has left in the folder and in the backup, and no others.
+// installation has left in the directory and in the backup, and no others.
 func TestInstallAfterAKill(t *testing.T) {
 	dir, backup, from := t.TempDir(), t.TempDir(), t.TempDir()
 	writeExecutable(t, filepath.Join(from, "bridge"), "#!/bin/sh\n")
@@ -481,22 +481,22 @@ func TestInstallAfterAKill(t *testing.T) {
 	writeExecutable(t, filepath.Join(dir, ".bridge-2"), "another program's")
 	mustInstall(t, "--to", dir, "--from", from, "--backup", backup)
 	if got := fileNames(t, dir) + ", " + fileNames(t, backup); got != ".bridge-2 bridge static, .new bridge" {
-		t.Errorf("the folders have %s", got)
+		t.Errorf("the directories have %s", got)
 	}
 	kill()
 	mustInstall(t, "--to", dir, "--restore", backup)
 	if got := fileNames(t, dir) + ", " + fileNames(t, backup); got != ".bridge-2 bridge static, .new bridge" {
-		t.Errorf("the folders have %s", got)
+		t.Errorf("the directories have %s", got)
 	}
 }
 
-// TestInstallAtTheSameTime checks that an installation waits while another one works in the folder.
+// TestInstallAtTheSameTime checks that an installation waits while another one works in the directory.
 func TestInstallAtTheSameTime(t *testing.T) {
 	dir, from := t.TempDir(), t.TempDir()
 	writeExecutable(t, filepath.Join(from, "bridge"), "#!/bin/sh\n")
-	folder, err := os.Open(dir)
+	directory, err := os.Open(dir)
 	if err == nil {
-		err = syscall.Flock(int(folder.Fd()), syscall.LOCK_EX)
+		err = syscall.Flock(int(directory.Fd()), syscall.LOCK_EX)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -513,7 +513,7 @@ func TestInstallAtTheSameTime(t *testing.T) {
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
-	if err := folder.Close(); err != nil {
+	if err := directory.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if output := <-ended; !strings.Contains(output, "bridge             added") {

@@ -18,14 +18,14 @@ func checkLintian(t *testing.T, deb string) {
 	}
 }
 
-// A debian is this machine's Debian in a folder, with all changes in another one.
+// A debian is this machine's Debian in a directory, with all changes in another one.
 type debian struct {
 	t           *testing.T
 	root, upper string
 }
 
 // newDebian mounts an overlay over the file system of this machine. Its systemctl is a script that writes its
-// arguments to /run/systemctl, and its folder /mnt/release has the files of the release.
+// arguments to /run/systemctl, and its directory /mnt/release has the files of the release.
 func newDebian(t *testing.T, release string) debian {
 	t.Helper()
 	dir, err := os.MkdirTemp("/run", "debian") // a tmpfs: an overlay cannot be the upper layer of another one

@@ -1,4 +1,4 @@
-// Package release tests the files that scripts/release.sh makes, and plumb install with a folder in
+// Package release tests the files that scripts/release.sh makes, and plumb install with a directory in
 // use.
 package release
 
@@ -50,7 +50,7 @@ const (
 	rpmName       = "plumb-cni-2.99.0~rc.1+test-1.x86_64.rpm"
 )
 
-// checkout copies the sources of a release to a folder without git history.
+// checkout copies the sources of a release to a directory without git history.
 func checkout(t *testing.T, dir string) {
 	t.Helper()
 	root := nstest.Root(t)
@@ -113,7 +113,7 @@ func TestRelease(t *testing.T) {
 			checkExecutables(t, filepath.Join(out, archiveName(arch)), machine)
 		})
 	}
-	t.Run("unpacks over a folder in use", func(t *testing.T) { checkUnpack(t, filepath.Join(out, archiveName("amd64"))) })
+	t.Run("unpacks over a directory in use", func(t *testing.T) { checkUnpack(t, filepath.Join(out, archiveName("amd64"))) })
 	t.Run("has an SBOM with all modules", func(t *testing.T) { checkSBOM(t, out) })
 	t.Run("has an image with the executables of the archives", func(t *testing.T) { checkImage(t, out) })
 	t.Run("has manifests with its version", func(t *testing.T) { checkManifests(t, out) })
@@ -307,7 +307,7 @@ func visitTar(t *testing.T, r io.Reader, visit func(*tar.Header, io.Reader)) {
 var texts = []string{"./LICENSE", "./README.md", "./cni-dhcp.service", "./cni-dhcp.socket", "./plumb-firewalld.service"}
 
 // checkArchive checks that an archive has only files "./name", owned by root, and no entry for the
-// folder.
+// directory.
 func checkArchive(t *testing.T, path string) {
 	var names []string
 	readArchive(t, path, func(h *tar.Header, _ io.Reader) {
@@ -364,7 +364,7 @@ func unpack(t *testing.T, path, dir string) {
 }
 
 // checkUnpack checks that unpacking replaces the plugins, keeps other files, and keeps owner and mode
-// of the folder (an entry "./" in the archive would change them: containernetworking/plugins#1053).
+// of the directory (an entry "./" in the archive would change them: containernetworking/plugins#1053).
 // It also unpacks "./loopback" alone.
 func checkUnpack(t *testing.T, path string) {
 	dir := t.TempDir()
@@ -383,7 +383,7 @@ func checkUnpack(t *testing.T, path string) {
 		t.Fatal(err)
 	}
 	if got.Uid != 12345 || got.Gid != 23456 || got.Mode&0o7777 != 0o711 {
-		t.Errorf("owner and mode of the folder are %d:%d %o, want 12345:23456 711", got.Uid, got.Gid, got.Mode&0o7777)
+		t.Errorf("owner and mode of the directory are %d:%d %o, want 12345:23456 711", got.Uid, got.Gid, got.Mode&0o7777)
 	}
 	if other, err := os.ReadFile(filepath.Join(dir, "other")); err != nil || string(other) != "mine" {
 		t.Errorf("another file was changed: %q, %v", other, err)
@@ -469,7 +469,7 @@ func checkListed(t *testing.T, archive string, listed map[string]bool) {
 		}
 		for _, m := range info.Deps {
 			if m.Path == "github.com/plumb-cni/plumb" {
-				continue // the datastore's module names the folder above it
+				continue // the datastore's module names the directory above it
 			}
 			if m.Replace != nil {
 				if m.Replace.Path != "./.patched/nftables-"+m.Version {

@@ -18,8 +18,8 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// containerdConfig is the format of containerd's configuration. The arguments are a folder for
-// containerd's state, and the folder of the plugins. restrict_oom_score_adj is set because runc
+// containerdConfig is the format of containerd's configuration. The arguments are a directory for
+// containerd's state, and the directory of the plugins. restrict_oom_score_adj is set because runc
 // cannot lower oom_score_adj without CAP_SYS_RESOURCE.
 const containerdConfig = `
 version = 2
@@ -77,7 +77,7 @@ func newContainerd(n *node, conflist string) *containerd {
 	return c
 }
 
-// write writes a file in the runtime's folder.
+// write writes a file in the runtime's directory.
 func (n *node) write(name, text string) {
 	GinkgoHelper()
 	Expect(os.WriteFile(filepath.Join(n.dir, name), []byte(text), 0o644)).To(Succeed())

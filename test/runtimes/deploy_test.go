@@ -56,20 +56,20 @@ func parseDaemonSet(text string) *apps.DaemonSet {
 	return &d
 }
 
-// hostFolders returns the folders of the node by the volumes of the pod, as folders below dir.
+// hostFolders returns the directories of the node by the volumes of the pod, as directories below dir.
 func hostFolders(d *apps.DaemonSet, dir string) map[string]string {
 	GinkgoHelper()
-	folders := map[string]string{}
+	directories := map[string]string{}
 	for _, v := range d.Spec.Template.Spec.Volumes {
-		folders[v.Name] = filepath.Join(dir, v.HostPath.Path)
-		Expect(os.MkdirAll(folders[v.Name], 0o755)).To(Succeed())
+		directories[v.Name] = filepath.Join(dir, v.HostPath.Path)
+		Expect(os.MkdirAll(directories[v.Name], 0o755)).To(Succeed())
 	}
-	return folders
+	return directories
 }
 
-// start starts a container of the DaemonSet in the pod, with these folders of the node, and returns its ID.
-// Its log is the file NAME.log in the folder of the runtime.
-func (p *pod) start(c core.Container, folders map[string]string) string {
+// start starts a container of the DaemonSet in the pod, with these directories of the node, and returns its ID.
+// Its log is the file NAME.log in the directory of the runtime.
+func (p *pod) start(c core.Container, directories map[string]string) string {
 	GinkgoHelper()
 	config := &cri.ContainerConfig{
 		Metadata: &cri.ContainerMetadata{Name: c.Name}, Image: &cri.ImageSpec{Image: c.Image}, Args: c.Args, LogPath: c.Name + ".log",
@@ -86,7 +86,7 @@ func (p *pod) start(c core.Container, folders map[string]string) string {
 		config.Linux.SecurityContext.Capabilities.DropCapabilities = append(config.Linux.SecurityContext.Capabilities.DropCapabilities, string(drop))
 	}
 	for _, m := range c.VolumeMounts {
-		config.Mounts = append(config.Mounts, &cri.Mount{ContainerPath: m.MountPath, HostPath: folders[m.Name]})
+		config.Mounts = append(config.Mounts, &cri.Mount{ContainerPath: m.MountPath, HostPath: directories[m.Name]})
 	}
 	created, err := p.CreateContainer(ctx, &cri.CreateContainerRequest{PodSandboxId: p.id, SandboxConfig: p.config, Config: config})
 	Expect(err).NotTo(HaveOccurred())
@@ -152,8 +152,8 @@ var _ = Describe("deploy", func() {
 		d := parseDaemonSet(render(map[string]any{"restore": true}))
 		spec := d.Spec.Template.Spec
 		c.importRelease(spec.InitContainers[0].Image)
-		folders := hostFolders(d, c.dir)
-		old := filepath.Join(folders["bin"], "bridge")
+		directories := hostFolders(d, c.dir)
+		old := filepath.Join(directories["bin"], "bridge")
 		Expect(os.WriteFile(old, []byte("old"), 0o755)).To(Succeed())
 		config := podConfig("plumb")
 		config.LogDirectory = c.dir
@@ -164,8 +164,8 @@ var _ = Describe("deploy", func() {
 		p, err := c.create(config)
 		Expect(err).NotTo(HaveOccurred())
 
-		p.waitForExit(p.start(spec.InitContainers[0], folders), spec.InitContainers[0].Name)
-		installed := nstest.SnapshotDir(GinkgoTB(), folders["bin"])
+		p.waitForExit(p.start(spec.InitContainers[0], directories), spec.InitContainers[0].Name)
+		installed := nstest.SnapshotDir(GinkgoTB(), directories["bin"])
 		names, err := os.ReadDir(c.bin)
 		Expect(err).NotTo(HaveOccurred())
 		for _, name := range names {
@@ -176,9 +176,9 @@ var _ = Describe("deploy", func() {
 		Expect(exec.Command(old).Run()).To(Succeed())
 
 		main := spec.Containers[0]
-		id := p.start(main, folders)
+		id := p.start(main, directories)
 		Eventually(func() string { return p.log(main.Name) }).Should(ContainSubstring("waiting for SIGTERM"))
-		Expect(nstest.SnapshotDir(GinkgoTB(), folders["bin"])).To(Equal(installed))
+		Expect(nstest.SnapshotDir(GinkgoTB(), directories["bin"])).To(Equal(installed))
 		_, err = c.StopContainer(ctx, &cri.StopContainerRequest{ContainerId: id, Timeout: 60})
 		Expect(err).NotTo(HaveOccurred())
 		p.waitForExit(id, main.Name)

@@ -50,7 +50,7 @@ var buildImage = sync.OnceValues(func() ([]byte, error) {
 })
 
 // ociImage returns a tar archive in the OCI image layout. The image has one layer, which has the
-// program and the folders that a runtime mounts to.
+// program and the directories that a runtime mounts to.
 func ociImage(program []byte) ([]byte, error) {
 	var layer archive
 	for _, d := range []string{"dev/", "etc/", "proc/", "sys/", "tmp/"} {
@@ -101,7 +101,7 @@ type archive struct {
 	err error
 }
 
-// add adds a file, or a folder if the name ends with a slash.
+// add adds a file, or a directory if the name ends with a slash.
 func (a *archive) add(name string, mode int64, content []byte) {
 	if a.tar == nil {
 		a.tar = tar.NewWriter(&a.buf)

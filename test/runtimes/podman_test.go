@@ -13,8 +13,8 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// podmanConfig is the format string of containers.conf. The arguments are the folder of the plugins
-// and the folder of the network configurations. The ulimits are lower than podman's defaults, because podman
+// podmanConfig is the format string of containers.conf. The arguments are the directory of the plugins
+// and the directory of the network configurations. The ulimits are lower than podman's defaults, because podman
 // needs CAP_SYS_RESOURCE to set its defaults.
 const podmanConfig = `
 [containers]
@@ -55,7 +55,7 @@ const bridgeNetwork = `{
 	}]
 }`
 
-// A podman runs the program podman on a node, with its own storage folders.
+// A podman runs the program podman on a node, with its own storage directories.
 type podman struct{ *node }
 
 // newPodman configures podman with the networks "one" and "two", and loads the image.

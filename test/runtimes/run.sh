@@ -1,6 +1,6 @@
 #!/bin/bash
 # run.sh tests the executables with Debian's containerd and podman. sandbox.sh gives the tests
-# their own folders, control groups and namespaces.
+# their own directories, control groups and namespaces.
 #
 #   test/runtimes/run.sh                      all tests, and static checks of this module
 #   test/runtimes/run.sh -ginkgo.focus podman go test with these arguments

@@ -26,7 +26,7 @@ func TestRuntimes(t *testing.T) {
 	RunSpecs(t, "test/runtimes")
 }
 
-// The default folders of the plugins and of libcni. The tests use them, because the sandbox has
+// The default directories of the plugins and of libcni. The tests use them, because the sandbox has
 // its own /run and /var/lib.
 const (
 	stateDir   = "/var/lib/cni"
@@ -35,22 +35,22 @@ const (
 	runDir     = "/run/cni"
 )
 
-// A node is a network namespace with a host outside, and a folder of plugins.
+// A node is a network namespace with a host outside, and a directory of plugins.
 type node struct {
 	nstest.Site
-	dir string // folder of the runtime's files
-	bin string // folder of the plugins
+	dir string // directory of the runtime's files
+	bin string // directory of the plugins
 }
 
 // newNode returns a new node with the built executables as plugins, and deletes the default
-// folders.
+// directories.
 func newNode() *node {
 	GinkgoHelper()
 	for _, dir := range []string{stateDir, runDir} {
 		Expect(os.RemoveAll(dir)).To(Succeed())
 	}
 	bin := os.Getenv("PLUMB_BIN")
-	Expect(bin).NotTo(BeEmpty(), "PLUMB_BIN: a folder with the executables")
+	Expect(bin).NotTo(BeEmpty(), "PLUMB_BIN: a directory with the executables")
 	return &node{Site: nstest.NewSite(GinkgoTB()), dir: GinkgoT().TempDir(), bin: bin}
 }
 
@@ -103,7 +103,7 @@ func (n *node) state() string {
 	return strings.Join(all, "\n")
 }
 
-// waitForProcesses waits until no process has the runtime's folder in its command line. Runtimes
+// waitForProcesses waits until no process has the runtime's directory in its command line. Runtimes
 // start processes that clean up after the removal of a container.
 func (n *node) waitForProcesses() {
 	GinkgoHelper()

@@ -53,7 +53,7 @@ fetch() {
 	rm -rf "$work"
 }
 
-# initramfs prints an initramfs with busybox, init.sh and the modules for the shared folders.
+# initramfs prints an initramfs with busybox, init.sh and the modules for the shared directories.
 initramfs() {
 	local into=$1 version=$2 module i=10
 	mkdir -p "$into"/{bin,proc,sys,dev,below,above,new,modules}
@@ -74,7 +74,7 @@ initramfs() {
 	(cd "$into" && find . | cpio -o -H newc --quiet)
 }
 
-# boot runs a command in the virtual machine, in the same folder and with the same environment, and
+# boot runs a command in the virtual machine, in the same directory and with the same environment, and
 # returns its status.
 boot() {
 	local dir=$work/vm version

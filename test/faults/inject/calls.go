@@ -61,7 +61,7 @@ func TCPCalls() []Syscall {
 	return []Syscall{{"connect", unix.SYS_CONNECT, (*Call).isTCP}, {"write", unix.SYS_WRITE, (*Call).isTCP}, {"read", unix.SYS_READ, (*Call).isTCP}}
 }
 
-// FileChanges returns the calls that change regular files or folders.
+// FileChanges returns the calls that change regular files or directories.
 func FileChanges() []Syscall {
 	all := fileCalls()
 	for i, s := range all {

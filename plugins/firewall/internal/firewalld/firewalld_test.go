@@ -418,7 +418,7 @@ func descriptors(t *testing.T) map[uintptr]bool {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil { // not the one that read the folder
+		if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil { // not the one that read the directory
 			all[uintptr(fd)] = true
 		}
 	}
