@@ -180,7 +180,7 @@ func (se *Session) checkDuplicate(o owner, sets []rangeSet) error {
 func (a allocation) reserveRequested(n int, set rangeSet, ip netip.Addr) error {
 	if !a.choice.contains(ip) {
 		return types.Coded(types.CodeTryAgain, &NoneFreeError{n, ip, fmt.Sprintf(
-			"requested IP address %s is not available in range set %s: it is not one of the addresses of this host", ip, set)})
+			"requested IP address %s is not available in range set %s: it is not one of the addresses of this node", ip, set)})
 	}
 	err := error(fs.ErrExist)
 	if !a.isTaken(ip) {

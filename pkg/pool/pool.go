@@ -3,8 +3,8 @@
 // IPAM plugins with such a directory share: the configuration keys, the lock, allocation, release, and the checks of CHECK
 // and STATUS. The reservations and their lock are the same as in the reference plugin host-local.
 //
-// host-local allocates any address of its ranges (All). If several hosts allocate from the same ranges, a plugin such as
-// cluster-local allocates only the addresses that its host owns (OnlyAddresses). If none of them is free, the error of
+// host-local allocates any address of its ranges (All). If several nodes allocate from the same ranges, a plugin such as
+// cluster-local allocates only the addresses that its node owns (OnlyAddresses). If none of them is free, the error of
 // Allocate matches *NoneFreeError, and the plugin gets another address.
 package pool
 

@@ -327,12 +327,12 @@ func TestConfiguration(t *testing.T) {
 		msg, details string
 	}{
 		{" \n", 6, `decode configuration: stdin is empty; the network configuration is expected there as JSON`, ""},
-		{"null", 6, `decode configuration: want an object, have null`, ""},
-		{"[]", 6, `decode configuration: want an object, have array`, ""},
+		{"null", 6, `decode configuration: want an object, got null`, ""},
+		{"[]", 6, `decode configuration: want an object, got array`, ""},
 		{"garbage", 6, `decode configuration: byte 1: invalid character 'g' looking for beginning of value`, ""},
 		{`{"name":"net"`, 6, `decode configuration: byte 13: unexpected end of JSON input`, ""},
-		{`{"cniVersion":1.1,"name":"net"}`, 6, `decode configuration: key "cniVersion": want a string, have number`, ""},
-		{`{"cniVersion":"1.1.0","name":7}`, 6, `decode configuration: key "name": want a string, have number`, ""},
+		{`{"cniVersion":1.1,"name":"net"}`, 6, `decode configuration: key "cniVersion": want a string, got number`, ""},
+		{`{"cniVersion":"1.1.0","name":7}`, 6, `decode configuration: key "name": want a string, got number`, ""},
 		{`{"cniVersion":"1.1.0"}`, 7, `missing network name: the configuration needs a "name"`, ""},
 		{`{"cniVersion":"1.1.0","name":""}`, 7, `missing network name: the configuration needs a "name"`, ""},
 		{`{"cniVersion":"1.1.0","name":"a/b"}`, 7, `invalid characters in network name`, "a/b"},

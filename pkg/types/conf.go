@@ -107,7 +107,7 @@ type Set map[Attachment]bool
 // CodeConfig: the Go type of a value does not accept the text.
 func Decode(data []byte, conf any) error {
 	if string(bytes.TrimSpace(data)) == "null" {
-		return Errorf(CodeDecode, "decode configuration: want an object, have null") // json.Unmarshal accepts it
+		return Errorf(CodeDecode, "decode configuration: want an object, got null") // json.Unmarshal accepts it
 	}
 	err := json.Unmarshal(data, conf)
 	if err == nil {
@@ -148,7 +148,7 @@ func explain(err error, data []byte, out any) error {
 // A typeError is an UnmarshalTypeError with a text that names JSON types, not Go types.
 type typeError struct{ *json.UnmarshalTypeError }
 
-func (e typeError) Error() string { return fmt.Sprintf("want %s, have %s", kindName(e.Type), e.Value) }
+func (e typeError) Error() string { return fmt.Sprintf("want %s, got %s", kindName(e.Type), e.Value) }
 
 func (e typeError) Unwrap() error { return e.UnmarshalTypeError }
 

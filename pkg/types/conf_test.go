@@ -53,25 +53,25 @@ func TestErrorsOfDecodeNameEachKey(t *testing.T) {
 		{`{"a":`, CodeDecode, `decode configuration: byte 5: unexpected end of JSON input`},
 		{`{a}`, CodeDecode, `decode configuration: byte 2: invalid character 'a' looking for beginning of object key string`},
 		{`{} {}`, CodeDecode, `decode configuration: byte 4: invalid character '{' after top-level value`},
-		{` null `, CodeDecode, `decode configuration: want an object, have null`},
-		{`[]`, CodeDecode, `decode configuration: want an object, have array`},
-		{`"x"`, CodeDecode, `decode configuration: want an object, have string`},
-		{`{"mtu":"x"}`, CodeDecode, `decode configuration: key "mtu": want a number (int), have string`},
-		{`{"mtu":1.5}`, CodeDecode, `decode configuration: key "mtu": want a number (int), have number 1.5`},
-		{`{"isGateway":"true"}`, CodeDecode, `decode configuration: key "isGateway": want true or false, have string`},
-		{`{"bridge":1}`, CodeDecode, `decode configuration: key "bridge": want a string, have number`},
-		{`{"ipam":"host-local"}`, CodeDecode, `decode configuration: key "ipam": want an object, have string`},
-		{`{"vlanTrunk":{}}`, CodeDecode, `decode configuration: key "vlanTrunk": want a list, have object`},
-		{`{"vlanTrunk":[{},{"minID":[]}]}`, CodeDecode, `decode configuration: key "vlanTrunk[1].minID": want a number (int), have array`},
-		{`{"sysctl":[]}`, CodeDecode, `decode configuration: key "sysctl": want an object, have array`},
-		{`{"nested":{"subnet":1}}`, CodeDecode, `decode configuration: key "nested.subnet": want a string, have number`},
+		{` null `, CodeDecode, `decode configuration: want an object, got null`},
+		{`[]`, CodeDecode, `decode configuration: want an object, got array`},
+		{`"x"`, CodeDecode, `decode configuration: want an object, got string`},
+		{`{"mtu":"x"}`, CodeDecode, `decode configuration: key "mtu": want a number (int), got string`},
+		{`{"mtu":1.5}`, CodeDecode, `decode configuration: key "mtu": want a number (int), got number 1.5`},
+		{`{"isGateway":"true"}`, CodeDecode, `decode configuration: key "isGateway": want true or false, got string`},
+		{`{"bridge":1}`, CodeDecode, `decode configuration: key "bridge": want a string, got number`},
+		{`{"ipam":"host-local"}`, CodeDecode, `decode configuration: key "ipam": want an object, got string`},
+		{`{"vlanTrunk":{}}`, CodeDecode, `decode configuration: key "vlanTrunk": want a list, got object`},
+		{`{"vlanTrunk":[{},{"minID":[]}]}`, CodeDecode, `decode configuration: key "vlanTrunk[1].minID": want a number (int), got array`},
+		{`{"sysctl":[]}`, CodeDecode, `decode configuration: key "sysctl": want an object, got array`},
+		{`{"nested":{"subnet":1}}`, CodeDecode, `decode configuration: key "nested.subnet": want a string, got number`},
 		{`{"nested":{"Subnet":"10.0.0.0"}}`, CodeConfig, `invalid configuration: key "nested.Subnet": netip.ParsePrefix("10.0.0.0"): no '/'`},
 		{`{"nested":{"mac":"zz"}}`, CodeConfig, `invalid configuration: key "nested.mac": invalid MAC address "zz"`},
-		{`{"mtu":"x","bridge":1,"nested":{"subnet":5}}`, CodeDecode, `decode configuration: key "bridge": want a string, have number` + "\n" +
-			`key "mtu": want a number (int), have string` + "\n" + `key "nested.subnet": want a string, have number`},
-		{`{"ranges":[[{"subnet":"x"}]],"nested":{"mac":"zz"},"mtu":[]}`, CodeDecode, `decode configuration: key "mtu": want a number (int), have array` + "\n" +
+		{`{"mtu":"x","bridge":1,"nested":{"subnet":5}}`, CodeDecode, `decode configuration: key "bridge": want a string, got number` + "\n" +
+			`key "mtu": want a number (int), got string` + "\n" + `key "nested.subnet": want a string, got number`},
+		{`{"ranges":[[{"subnet":"x"}]],"nested":{"mac":"zz"},"mtu":[]}`, CodeDecode, `decode configuration: key "mtu": want a number (int), got array` + "\n" +
 			`key "nested.mac": invalid MAC address "zz"` + "\n" + `key "ranges[0][0].subnet": netip.ParsePrefix("x"): no '/'`},
-		{`{"mtu":"x","mtu":1}`, CodeDecode, `decode configuration: want a number (int), have string`},
+		{`{"mtu":"x","mtu":1}`, CodeDecode, `decode configuration: want a number (int), got string`},
 		{`{"ranges":[[{}],[{},{"subnet":"x"}]]}`, CodeConfig, `invalid configuration: key "ranges[1][1].subnet": netip.ParsePrefix("x"): no '/'`},
 	} {
 		err := Decode([]byte(tc.text), &pluginConf{})
@@ -103,7 +103,7 @@ func TestValidAttachments(t *testing.T) {
 
 func TestMalformedValidAttachments(t *testing.T) {
 	for text, want := range map[string]string{
-		`{"cni.dev/valid-attachments":[{"containerID":1}]}`: `decode configuration: key "cni.dev/valid-attachments[0].containerID": want a string, have number`,
+		`{"cni.dev/valid-attachments":[{"containerID":1}]}`: `decode configuration: key "cni.dev/valid-attachments[0].containerID": want a string, got number`,
 		`{"cni.dev/attachments":[{"containerID":"c"}]}`: `invalid configuration: key "cni.dev/attachments": ` +
 			`an entry of cni.dev/valid-attachments has no containerID or no ifname: the attachment that it means is unknown, and nothing is collected`,
 	} {

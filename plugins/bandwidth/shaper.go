@@ -244,7 +244,7 @@ func (s shaper) diff(c *nl.Conn) error {
 	}
 	want := s.qdisc()
 	if have != want && (want.Kind != kindTBF || have != s.referenceQdisc()) {
-		return fmt.Errorf("interface %s: want %s, have %s", s.dev.Name, describe(want), describe(have))
+		return fmt.Errorf("interface %s: want %s, got %s", s.dev.Name, describe(want), describe(have))
 	}
 	if want.Kind == kindTBF {
 		return nil
@@ -265,7 +265,7 @@ func (s shaper) diffClass(c *nl.Conn) error {
 	case !slices.Contains(classes, s.class()):
 		return fmt.Errorf("interface %s has no class %s of %d byte/s", s.dev.Name, s.class().ID, s.rate)
 	case leaf != s.leaf():
-		return fmt.Errorf("interface %s: want %s, have %s", s.dev.Name, describe(s.leaf()), describe(leaf))
+		return fmt.Errorf("interface %s: want %s, got %s", s.dev.Name, describe(s.leaf()), describe(leaf))
 	}
 	return nil
 }

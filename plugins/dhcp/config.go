@@ -144,11 +144,11 @@ func (in input) config() (*config, error) {
 // says that no hardware address follows (RFC 2132, section 9.14), and at most 254 bytes of text.
 func (in input) clientID() []byte {
 	text := in.raw.ClientID
-	switch namespace, container := in.args["K8S_POD_NAMESPACE"], in.args["K8S_POD_NAME"]; {
+	switch namespace, pod := in.args["K8S_POD_NAMESPACE"], in.args["K8S_POD_NAME"]; {
 	case text == "mac":
 		return nil
-	case text == "name" && namespace != "" && container != "":
-		text = namespace + "/" + container
+	case text == "name" && namespace != "" && pod != "":
+		text = namespace + "/" + pod
 	case text == "name":
 		text = in.owner.ContainerID
 	case text == "": // as the reference plugin

@@ -74,8 +74,8 @@ var _ = Describe("dhcp", func() {
 			b.OK("DEL", c)
 			Expect(id(b.server.Await(GinkgoTB(), released))).To(Equal(want), "of the RELEASE")
 		},
-		Entry("of the container", "name", "K8S_POD_NAMESPACE=default;K8S_POD_NAME=web-0", "\x00default/web-0"),
-		Entry("of the container without a container", "name", "", "\x00m1"),
+		Entry("of the pod", "name", "K8S_POD_NAMESPACE=default;K8S_POD_NAME=web-0", "\x00default/web-0"),
+		Entry("of the container ID without a pod", "name", "", "\x00m1"),
 		Entry("of the configuration", "kitchen", "", "\x00kitchen"),
 	)
 

@@ -103,7 +103,7 @@ func kept(ids ...string) string {
 
 func key(name, value string) string { return fmt.Sprintf("%q:%q,", name, value) }
 
-// call is a call for the container's container, which is named by its index: "c0".
+// call is a call for the container with this index, whose ID is c0, c1 and so on.
 func (b *testbed) call(keys string, container int) nstest.Call {
 	return b.Call(fmt.Sprint("c", container), b.containers[container], conf(keys, container))
 }

@@ -12,7 +12,7 @@ func main() { skel.Main(plugin()) }
 
 func plugin() skel.Plugin { return machine{pool.ThisMachine()}.plugin() }
 
-// A host has the verbs of the plugin.
+// A machine has the verbs of the plugin.
 type machine struct{ pool.Machine }
 
 func (h machine) plugin() skel.Plugin {

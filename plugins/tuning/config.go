@@ -52,7 +52,7 @@ func (s *rawSysctls) UnmarshalJSON(data []byte) error {
 	*s = make(rawSysctls, len(object))
 	for key, value := range object {
 		if value == nil {
-			return fmt.Errorf("sysctl %q: want a string, have null", key)
+			return fmt.Errorf("sysctl %q: want a string, got null", key)
 		}
 		(*s)[key] = *value
 	}

@@ -116,9 +116,9 @@ func TestParseReturnsErrors(t *testing.T) {
 		want       string
 	}{
 		{`, "sysctl": {"net.a": "1", "net.a": "2"}`, "", types.CodeConfig, "duplicated sysctl keys are not allowed"},
-		{`, "sysctl": {"net.a": "1", "net.b": 5}`, "", types.CodeDecode, `key "sysctl.net.b": want a string, have number`},
-		{`, "args": {"cni": {"sysctl": {"net.b": ["x"]}}}`, "", types.CodeDecode, `key "args.cni.sysctl.net.b": want a string, have array`},
-		{`, "sysctl": {"net.b": null}`, "", types.CodeConfig, `sysctl "net.b": want a string, have null`},
+		{`, "sysctl": {"net.a": "1", "net.b": 5}`, "", types.CodeDecode, `key "sysctl.net.b": want a string, got number`},
+		{`, "args": {"cni": {"sysctl": {"net.b": ["x"]}}}`, "", types.CodeDecode, `key "args.cni.sysctl.net.b": want a string, got array`},
+		{`, "sysctl": {"net.b": null}`, "", types.CodeConfig, `sysctl "net.b": want a string, got null`},
 		{`, "sysctl": {"net.a": "1", "net.b": "2", "net.a": "1"}`, "", types.CodeConfig, "duplicated sysctl keys are not allowed"},
 		{`, "args": {"cni": {"sysctl": {"net.a": "1", "net.a": "1"}}}`, "", types.CodeConfig, "duplicated sysctl keys are not allowed"},
 		{`, "sysctl": {"net.a": "1", "net/a": "2"}`, "", types.CodeConfig, `duplicated sysctl keys are not allowed: "net.a" and "net/a" are the same`},

@@ -10,7 +10,7 @@ func plugin() skel.Plugin {
 	return machine{allowlist: "/etc/cni/tuning/allowlist.conf"}.plugin()
 }
 
-// A host has the path of a file on the host. Tests use another path.
+// A machine has the path of a file on the host. Tests use another path.
 type machine struct {
 	allowlist string // path of the file that says which sysctls may be set
 }

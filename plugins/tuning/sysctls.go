@@ -107,6 +107,9 @@ type currentSysctl struct {
 
 // readSysctls reads the sysctls of the assignments. It tries all and joins the errors.
 func readSysctls(container *ns.Handle, assignments []assignment) ([]currentSysctl, error) {
+	if len(assignments) == 0 {
+		return nil, nil
+	}
 	var all []currentSysctl
 	err := container.Do(func() error {
 		var errs []error

@@ -261,8 +261,8 @@ func pause(ctx context.Context, d time.Duration) {
 
 // A disturbance breaks a member, and repairs it.
 type disturbance struct {
-	name        string
-	begin, mend func(*member)
+	name          string
+	begin, repair func(*member)
 }
 
 var disturbances = []disturbance{
@@ -283,7 +283,7 @@ func (n *nemesis) disturb(ctx context.Context) {
 		}
 		d.begin(m)
 		pause(ctx, 3*time.Second)
-		d.mend(m)
+		d.repair(m)
 		pause(ctx, 2*time.Second)
 		if i%8 == 7 && n.mutation == none {
 			n.restoreSnapshot(ctx)

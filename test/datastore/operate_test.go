@@ -106,7 +106,7 @@ var _ = Describe("an operator of cluster-local", func() {
 		n2.mustAdd("d1")
 		n.operate(datastore.Freeze)
 		n1.name = "n9"
-		n1.requireFailure("c2", "node n1 has address "+a.String()+" of container c1, too", "remove that node with remove-node if it is off")
+		n1.requireFailure("c2", "address "+a.String()+" of container c1 also belongs to node n1", "remove that node with remove-node if it is off")
 		n.removeNode("n1")
 		n1.requireFailure("c2", "frozen") // the runtime continues
 		Expect(n1.resync()).To(Succeed())

@@ -15,9 +15,9 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// registerOrphans makes this process the parent of all descendants whose parent ends, until the
+// adoptOrphans makes this process the parent of all descendants whose parent ends, until the
 // end of the spec (PR_SET_CHILD_SUBREAPER).
-func registerOrphans() {
+func adoptOrphans() {
 	GinkgoHelper()
 	Expect(unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)).To(Succeed())
 	DeferCleanup(func() { Expect(unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)).To(Succeed()) })
@@ -68,7 +68,7 @@ func (p blockedProgram) unblock() {
 var _ = Describe("an iptables program that still runs after its plugin was killed", func() {
 	It("leaves nothing after DEL", func() {
 		nstest.LeakCheck(GinkgoTB())
-		registerOrphans()
+		adoptOrphans()
 		s := newStressHost()
 		n := s.networkIndex("iptables")
 		first, c := s.newContainer("first", n), s.newContainer("killed", n)

@@ -124,7 +124,7 @@ func commandOf(environ []string) string {
 var _ = Describe("a plugin call", func() {
 	It("needs fewer than 64 open files, less than 16 MiB of memory, and 300 bytes more for each reservation of others, and leaves no process running", func() {
 		nstest.LeakCheck(GinkgoTB())
-		registerOrphans()
+		adoptOrphans()
 		reserved := fullOrCI(60_000, 5_000)
 		s := newStressHostWithAllPlugins()
 		m := &meter{host: s.Host, peaks: map[string]int{}}
@@ -182,7 +182,7 @@ var _ = Describe("a plugin call", func() {
 	)
 
 	It("leaves nothing if its environment makes it fail", func() {
-		registerOrphans()
+		adoptOrphans()
 		s := newStressHost()
 		s.runOnePerNetwork()
 		before := nstest.WaitStable(s.state)

@@ -518,7 +518,7 @@ var _ = Describe("stress: concurrent calls and kills", func() {
 	for _, n := range seeds {
 		It(fmt.Sprintf("leave the same state as sequential calls without kills: %d attachments, %d at a time (%d)", pairs, atOnce, n), func() {
 			nstest.LeakCheck(GinkgoTB())
-			registerOrphans()
+			adoptOrphans()
 			sequential := newStressHost()
 			sequential.runOnePerNetwork()
 			want := nstest.WaitStable(sequential.comparableState)

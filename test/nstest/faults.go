@@ -125,7 +125,7 @@ func (f *fault) inject(step string) error {
 	return fmt.Errorf("injected: %w", syscall.ENOBUFS)
 }
 
-// A testbed is a host with one container, and a container for another container.
+// A testbed is a host with one container, and a namespace for another container.
 type testbed struct {
 	tb     TB
 	sweep  Sweep

@@ -245,7 +245,7 @@ func TestInstallRestartsTheDaemon(t *testing.T) {
 		t.Error("systemctl was called without dhcp")
 	}
 	writeExecutable(t, filepath.Join(bin, "systemctl"), "#!/bin/sh\n[ $1 != restart ]\n")
-	if out, err := install(t, "--to", t.TempDir(), "--from", from); err == nil || !strings.Contains(out, "cni-dhcp.service could not be restarted") {
+	if out, err := install(t, "--to", t.TempDir(), "--from", from); err == nil || !strings.Contains(out, "restart cni-dhcp.service: ") {
 		t.Errorf("a restart that fails: %v\n%s", err, out)
 	}
 }
