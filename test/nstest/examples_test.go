@@ -1,7 +1,9 @@
 package nstest
 
 import (
+	"errors"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -25,10 +27,7 @@ func TestExamplesTakesOnlyWhatTheParserTakes(t *testing.T) {
 		`{"name": "n", "type": "another"}`: "no ```json block",
 	} {
 		t.Run(block, func(t *testing.T) {
-			t.Chdir(t.TempDir())
-			if err := os.WriteFile("README.md", []byte("# toy\n```json\n"+block+"\n```\n"), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			t.Chdir(newProject(t, "# toy\n```json\n"+block+"\n```\n"))
 			v := &verdict{T: t}
 			Examples(v, toy(""), parse)
 			if got := strings.Join(v.errors, "\n"); want == "" && got != "" || !strings.Contains(got, want) {
@@ -36,4 +35,17 @@ func TestExamplesTakesOnlyWhatTheParserTakes(t *testing.T) {
 			}
 		})
 	}
+}
+
+// newProject creates a project with one plugin, whose page has this text, and returns the plugin's directory.
+func newProject(t *testing.T, text string) string {
+	t.Helper()
+	root := t.TempDir()
+	for path, text := range map[string]string{"README.md": "", "docs/page.md": "", "plugins/toy/README.md": text} {
+		file := filepath.Join(root, path)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return filepath.Join(root, "plugins/toy")
 }

@@ -276,7 +276,7 @@ func TestInstallRefuses(t *testing.T) {
 		{"an empty backup", []string{"--to", "DIR", "--restore", empty}, "no executables to restore in"},
 		{"a backup in the directory itself", []string{"--to", "DIR", "--from", good, "--backup", "DIR"}, "--backup must not be"},
 		{"a configuration that is no JSON", []string{"--to", "DIR", "--from", good, "--conf-dir", "DIR", "--conf", bad}, "error parsing configuration"},
-		{"a configuration that no runtime would read", []string{"--to", "DIR", "--from", good, "--conf-dir", "DIR", "--conf", filepath.Join(good, "loopback")}, "names that end in .conflist"},
+		{"a configuration that no runtime would read", []string{"--to", "DIR", "--from", good, "--conf-dir", "DIR", "--conf", filepath.Join(good, "loopback")}, "runtimes read only files *.conflist, *.conf and *.json"},
 		{"a configuration that is a pipe", []string{"--to", "DIR", "--from", good, "--conf-dir", "DIR", "--conf", pipe}, "not a regular file"},
 		{"no time for a plugin", []string{"--to", "DIR", "--from", good, "--timeout", "0s"}, "--timeout must be positive"},
 		{"a configuration without a directory", []string{"--to", "DIR", "--from", good, "--conf", bad}, "--conf needs --conf-dir"},
