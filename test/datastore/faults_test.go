@@ -110,7 +110,7 @@ var _ = Describe("cluster-local-etcd, when etcd refuses", func() {
 
 		other := newPKI()
 		other.client("node")
-		unreachable(map[string]any{"certFile": other.certFile("node"), "keyFile": other.keyFile("node")}, "log of etcd")
+		unreachable(map[string]any{"certFile": other.certFile("node"), "keyFile": other.keyFile("node")}, "its log says so")
 		unreachable(map[string]any{"caFile": other.certFile("ca")}, "x509: ")
 
 		n1.base.Datastore = c.datastoreConfig("node", map[string]any{"endpoints": []string{"https://10.9.0.100:1", c.members[0].clientURL()}})
