@@ -105,15 +105,7 @@ func (r *request) checkClaim(problem func(wrong bool, format string, args ...any
 func isAddress(a netip.Addr) bool { return a.IsValid() && a.Zone() == "" && !a.Is4In6() }
 
 // isName reports whether s can be a part of a key, as names of networks (SPEC 1.1.0, section 1) and hosts can.
-func isName(s string) bool {
-	for i, r := range s {
-		alphanumeric := 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9'
-		if !alphanumeric && (i == 0 || !strings.ContainsRune("._-", r)) {
-			return false
-		}
-	}
-	return s != "" && len(s) <= maxName
-}
+func isName(s string) bool { return types.IsID(s) && len(s) <= maxName }
 
 // isNode reports whether s can be the name of a node, which is a name, or two names with a colon between them.
 func isNode(s string) bool {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/plumb-cni/plumb/pkg/datastore"
@@ -164,15 +163,7 @@ func (n *network) setDatastore() (prefix string, err error) {
 }
 
 // isName reports whether s can be the name of a segment, a node or a datastore.
-func isName(s string) bool {
-	for i, r := range s {
-		alphanumeric := 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9'
-		if !alphanumeric && (i == 0 || !strings.ContainsRune("._-", r)) {
-			return false
-		}
-	}
-	return s != "" && len(s) <= maxName
-}
+func isName(s string) bool { return types.IsID(s) && len(s) <= maxName }
 
 // isOnRequestOnly reports whether only an ADD that requests the address may allocate it.
 func (n *network) isOnRequestOnly(ip netip.Addr) bool {

@@ -158,11 +158,11 @@ var _ = Describe("tuning", func() {
 
 		It("does nothing if nothing is configured", func() {
 			before := nstest.WaitStable(state)
-			var steps []string
-			call.Before = func(step string) error { steps = append(steps, step); return nil }
+			var steps *[]string
+			call, steps = call.RecordSteps()
 			Expect(run("ADD", "").OK(GinkgoTB()).Stdout).To(MatchJSON(strings.ReplaceAll(prevResult, "SANDBOX", container.Path())))
 			run("CHECK", "").OK(GinkgoTB())
-			Expect(steps).To(BeEmpty())
+			Expect(*steps).To(BeEmpty())
 			Expect(nstest.Compare(before, state())).To(BeEmpty())
 		})
 
@@ -175,14 +175,14 @@ var _ = Describe("tuning", func() {
 		})
 
 		It("opens no netlink socket if only sysctls are configured", func() {
-			var steps []string
-			call.Before = func(step string) error { steps = append(steps, step); return nil }
+			var steps *[]string
+			call, steps = call.RecordSteps()
 			keys := `"sysctl": {"net.ipv4.ip_forward": "1", "net.ipv4.conf.all.arp_notify": "1"}`
 			for _, command := range []string{"ADD", "CHECK", "DEL"} {
 				run(command, keys).OK(GinkgoTB())
 			}
-			Expect(steps).To(ContainElement("read sysctl net/ipv4/ip_forward"))
-			Expect(steps).NotTo(ContainElement(ContainSubstring("netlink")))
+			Expect(*steps).To(ContainElement("read sysctl net/ipv4/ip_forward"))
+			Expect(*steps).NotTo(ContainElement(ContainSubstring("netlink")))
 		})
 
 		It("sets sysctls in the container and not on the host", func() {
