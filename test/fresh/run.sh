@@ -55,7 +55,7 @@ make_debian() {
 # inside runs a command in the clone on the new Debian, with a new environment.
 inside() {
 	local settings=(HOME=/root "TERM=${TERM:-dumb}" SSL_CERT_FILE=/etc/ssl/this-machine.crt
-		PATH=/usr/local/go/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin) name
+		PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin) name
 	for name in GOPROXY GOSUMDB GONOSUMDB GONOPROXY GOPRIVATE GOINSECURE GOFLAGS GOTOOLCHAIN; do
 		settings+=("$name=$(go env "$name")")
 	done
