@@ -12,9 +12,8 @@ import (
 	"fmt"
 	"io/fs"
 	"runtime"
-	"runtime/debug"
 	"slices"
-	"sync/atomic"
+	"sync"
 
 	"github.com/plumb-cni/plumb/pkg/trace"
 	"github.com/plumb-cni/plumb/pkg/types"
@@ -35,7 +34,6 @@ type Handle struct {
 	self    bool // opened by Self
 	trace   *trace.Tracer
 	onClose []func() error // the functions that Close calls, see OnClose
-	visitor atomic.Int64   // the ID of a thread that is in the namespace, and runs the function of Do; zero: none
 }
 
 // Open opens the namespace at path. Its steps are logged by t, which may be nil. The error
@@ -159,81 +157,56 @@ func (h *Handle) CanHaveCookie(cookie uint64) bool {
 	return cookie == 0 || now == 0 || cookie == now
 }
 
-// Do runs f in the namespace, waits until f has returned, and returns its error. f runs in a
-// goroutine of its own, on a thread that no other goroutine uses until the thread is back in
-// the process's own namespace. Therefore the caller never leaves its namespace, and f can call Do
-// of any other handle. If the thread cannot return to its own namespace, it is ended, and Do
-// returns an error. If f panics, Do panics with a Panic. If f itself calls Do, on the same goroutine, Do
-// only calls the function: a caller with several steps in a namespace enters it once.
-func (h *Handle) Do(f func() error) (err error) {
-	if id := h.visitor.Load(); id != 0 && id == int64(unix.Gettid()) {
-		return f()
-	}
-	var panicked *Panic
-	returned := false
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		defer func() {
-			if p := recover(); p != nil {
-				panicked = &Panic{Value: p, Stack: debug.Stack()}
-			}
-		}()
-		err = h.inside(f)
-		returned = true
-	}()
-	<-ended
-	switch {
-	case panicked != nil:
-		panic(*panicked)
-	case !returned: // f has called runtime.Goexit, as testing.T.FailNow does
-		runtime.Goexit()
-	}
-	return err
-}
+// visits contains, by the ID of a thread, the handle of the Do that runs on the thread. Until that Do returns,
+// no other goroutine uses the thread.
+var visits sync.Map
 
-// A Panic is the value that Do panics with if its function panicked.
-type Panic struct {
-	Value any    // the value that the function panicked with
-	Stack []byte // the stack of the function's goroutine, as debug.Stack returns it
-}
-
-// String returns the text of Value.
-func (p Panic) String() string { return fmt.Sprint(p.Value) }
-
-// inside runs f in the namespace, on the calling thread. The caller is a new goroutine, so its
-// thread is in the process's own namespace: as long as a thread is in another namespace, another
-// goroutine is locked to it.
-func (h *Handle) inside(f func() error) (err error) {
-	if h.self {
+// Do runs f in the namespace and returns its error. The calling goroutine is locked to its thread, enters the
+// namespace, and returns to the namespace that it came from, also if f panics. f may call Do of any handle. If
+// the goroutine is in the namespace already, Do only calls f: a caller with several steps in a namespace enters
+// it once. If the thread cannot return, Do returns an error as well, and the goroutine stays in the namespace,
+// locked to the thread. No other goroutine ever runs in the namespace, and Do of all handles works as before.
+func (h *Handle) Do(f func() error) error {
+	// No entry proves that the caller is in the process's own namespace. An entry proves nothing yet: the
+	// goroutine may have changed threads after Gettid. The first LockOSThread of a process starts a thread.
+	if _, visiting := visits.Load(unix.Gettid()); h.self && !visiting {
 		return f()
 	}
 	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if at, _ := visits.Load(unix.Gettid()); at == h {
+		return f()
+	}
+	return h.visit(f)
+}
+
+// visit enters the namespace, runs f, and returns to the namespace that the thread was in. The calling goroutine
+// must be locked to its thread.
+func (h *Handle) visit(f func() error) (err error) {
 	own, err := netns.GetFromPath(ownPath)
 	if err != nil {
-		runtime.UnlockOSThread()
 		return explain(&fs.PathError{Op: "open netns", Path: ownPath, Err: err})
 	}
 	defer func() { _ = own.Close() }()
-	// First the process's own namespace: if that is not permitted, the thread could never
+	// First the thread's own namespace: if that is not permitted, the thread could never
 	// come back.
 	for _, fd := range []netns.NsHandle{own, h.fd} {
 		if err := netns.Set(fd); err != nil {
-			runtime.UnlockOSThread()
 			return explain(&fs.PathError{Op: "enter", Path: h.path, Err: err})
 		}
 	}
+	tid := unix.Gettid()
+	from, nested := visits.Swap(tid, h)
 	defer func() {
 		if left := netns.Set(own); left != nil {
-			// The goroutine stays locked to the thread, so the thread ends with the goroutine.
+			runtime.LockOSThread() // and never unlocked
 			err = errors.Join(err, &fs.PathError{Op: "leave", Path: h.path, Err: left})
 			return
 		}
-		runtime.UnlockOSThread()
+		if visits.Delete(tid); nested {
+			visits.Store(tid, from)
+		}
 	}()
-	if h.visitor.CompareAndSwap(0, int64(unix.Gettid())) {
-		defer h.visitor.Store(0)
-	}
 	return f()
 }
 

@@ -17,7 +17,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/plumb-cni/plumb/pkg/ns"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
@@ -261,11 +260,7 @@ func (r *Request) serve() (err error) {
 // of the undo to the details.
 func (r *Request) cleanUp(panicked any, err error) error {
 	if panicked != nil {
-		stack := debug.Stack()
-		if p, ok := panicked.(ns.Panic); ok {
-			stack = p.Stack
-		}
-		err = &types.Error{Code: types.CodeInternal, Msg: fmt.Sprint("panic: ", panicked), Details: string(stack)}
+		err = &types.Error{Code: types.CodeInternal, Msg: fmt.Sprint("panic: ", panicked), Details: string(debug.Stack())}
 	}
 	if undone := r.Undo.Rollback(); undone != nil {
 		coded := *types.AsError(err)
