@@ -13,7 +13,6 @@ import (
 	"io/fs"
 	"runtime"
 	"slices"
-	"sync"
 
 	"github.com/plumb-cni/plumb/pkg/trace"
 	"github.com/plumb-cni/plumb/pkg/types"
@@ -30,6 +29,7 @@ var ErrNotNamespace = errors.New("not a network namespace")
 // for Do, Step and the methods that return a property.
 type Handle struct {
 	fd      netns.NsHandle
+	id      identity
 	path    string
 	self    bool // opened by Self
 	trace   *trace.Tracer
@@ -69,10 +69,23 @@ func Self(t *trace.Tracer) (*Handle, error) {
 	return h, nil
 }
 
-// check returns ErrNotNamespace for a file that is not a network namespace: its file
+// An identity tells namespaces apart while a file descriptor of each is open.
+type identity struct{ device, inode uint64 }
+
+// identify returns the identity of the namespace whose file stat describes.
+func identify[File any](stat func(File, *unix.Stat_t) error, file File) (identity, error) {
+	var st unix.Stat_t
+	err := stat(file, &st)
+	return identity{uint64(st.Dev), st.Ino}, err
+}
+
+// check sets the identity. It returns ErrNotNamespace for a file that is not a network namespace: its file
 // system is not nsfs (Linux 3.19), or its type is another one (ioctl NS_GET_NSTYPE,
 // Linux 4.11).
-func (h *Handle) check() error {
+func (h *Handle) check() (err error) {
+	if h.id, err = identify(unix.Fstat, h.FD()); err != nil {
+		return fmt.Errorf("stat netns %s: %w", h.path, err)
+	}
 	var fst unix.Statfs_t
 	if err := unix.Fstatfs(h.FD(), &fst); err != nil {
 		return fmt.Errorf("stat netns %s: %w", h.path, err)
@@ -91,7 +104,7 @@ func (h *Handle) check() error {
 }
 
 // Same reports whether both handles refer to the same namespace.
-func (h *Handle) Same(o *Handle) bool { return h.fd.Equal(o.fd) }
+func (h *Handle) Same(o *Handle) bool { return h.id == o.id }
 
 // Self reports whether the handle was opened by the function Self.
 func (h *Handle) Self() bool { return h.self }
@@ -157,26 +170,19 @@ func (h *Handle) CanHaveCookie(cookie uint64) bool {
 	return cookie == 0 || now == 0 || cookie == now
 }
 
-// visits contains, by the ID of a thread, the handle of the Do that runs on the thread. Until that Do returns,
-// no other goroutine uses the thread.
-var visits sync.Map
-
 // Do runs f in the namespace and returns its error. The calling goroutine is locked to its thread, enters the
 // namespace, and returns to the namespace that it came from, also if f panics. f may call Do of any handle. If
 // the goroutine is in the namespace already, Do only calls f: a caller with several steps in a namespace enters
 // it once. If the thread cannot return, Do returns an error as well, and the goroutine stays in the namespace,
 // locked to the thread. No other goroutine ever runs in the namespace, and Do of all handles works as before.
 func (h *Handle) Do(f func() error) error {
-	// No entry proves that the caller is in the process's own namespace. An entry proves nothing yet: the
-	// goroutine may have changed threads after Gettid. The first LockOSThread of a process starts a thread.
-	if _, visiting := visits.Load(unix.Gettid()); h.self && !visiting {
+	// A thread in another namespace runs only the goroutine that has locked it. Therefore a goroutine that
+	// changes threads after this call stays in its namespace.
+	if id, err := identify(unix.Stat, ownPath); err == nil && id == h.id {
 		return f()
 	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	if at, _ := visits.Load(unix.Gettid()); at == h {
-		return f()
-	}
 	return h.visit(f)
 }
 
@@ -195,16 +201,10 @@ func (h *Handle) visit(f func() error) (err error) {
 			return explain(&fs.PathError{Op: "enter", Path: h.path, Err: err})
 		}
 	}
-	tid := unix.Gettid()
-	from, nested := visits.Swap(tid, h)
 	defer func() {
 		if left := netns.Set(own); left != nil {
 			runtime.LockOSThread() // and never unlocked
 			err = errors.Join(err, &fs.PathError{Op: "leave", Path: h.path, Err: left})
-			return
-		}
-		if visits.Delete(tid); nested {
-			visits.Store(tid, from)
 		}
 	}()
 	return f()
