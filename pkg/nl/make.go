@@ -38,16 +38,20 @@ type Veth struct {
 	Group uint32
 }
 
-// AddVeth makes a veth pair in one request, each end in its namespace and with its final
+// AddVeth creates a veth pair in one request, each end in its namespace and with its final
 // name, and pushes its removal to u. If one of the names exists, the error matches
 // fs.ErrExist. Of far, only Index, Name, Kind, MAC, MTU and Peer are set.
+//
+// Each end has one queue in each direction. By default, the kernel allocates a queue for each possible processor
+// and then disables all but one, for which it waits for two RCU grace periods while it holds the rtnl mutex
+// (veth_init_queues in drivers/net/veth.c, since Linux 5.15).
 func (c *Conn) AddVeth(u *undo.Stack, v Veth) (near, far Link, err error) {
 	if v.PeerMAC == "" {
 		v.PeerMAC = RandomMAC()
 	}
 	pair := netlink.NewVeth(netlink.NewLinkAttrs())
 	pair.PeerName, pair.PeerHardwareAddr, pair.PeerNamespace = v.Peer, v.PeerMAC.Bytes(), netlink.NsFd(v.PeerIn.h.FD())
-	near, err = c.add(u, NewLink{Name: v.Name, MAC: portMAC(), MTU: v.MTU, Group: v.Group}, pair)
+	near, err = c.add(u, NewLink{Name: v.Name, MAC: portMAC(), MTU: v.MTU, Group: v.Group, Queues: 1}, pair)
 	if err != nil {
 		return Link{}, Link{}, err
 	}
@@ -138,6 +142,8 @@ type NewLink struct {
 	MAC   types.MAC // zero: the kernel's choice
 	MTU   int       // in bytes; zero: the kernel's default, or that of the parent
 	Group uint32    // as Veth.Group
+	// Queues is the number of transmit queues, and of receive queues; zero: the kernel's choice.
+	Queues int
 	// Parent is a link in the namespace of the connection, and In the namespace of the new link. A link without a parent needs
 	// neither of them, and is created in the namespace of the connection.
 	Parent Link
@@ -154,6 +160,7 @@ type NewLink struct {
 func (n NewLink) attrs() netlink.LinkAttrs {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU, attrs.Group = n.Name, n.MTU, n.Group
+	attrs.NumTxQueues, attrs.NumRxQueues = n.Queues, n.Queues
 	if n.MAC != "" {
 		attrs.HardwareAddr = n.MAC.Bytes()
 	}

@@ -57,6 +57,13 @@ var _ = Describe("rtnetlink", func() {
 		return near, far
 	}
 
+	It("creates a veth pair with one queue in each direction", func() {
+		pair()
+		for ns, name := range map[*nstest.NS]string{hostNS: "veth0", containerNS: "eth0"} {
+			Expect(ns.Must(GinkgoTB(), "ip", "-d", "link", "show", name)).To(ContainSubstring("numtxqueues 1 numrxqueues 1 "))
+		}
+	})
+
 	It("returns from DeleteLinkAsync when the link is gone, and from wait when the kernel has cleaned up", func() {
 		near, _ := pair()
 		wait, err := host.DeleteLinkAsync(near)
