@@ -1,44 +1,45 @@
 package datastore
 
 import (
-	"encoding/json"
+	"bytes"
 	"os"
+	"os/exec"
 	"reflect"
-	"slices"
+	"regexp"
 	"strings"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
 	"github.com/plumb-cni/plumb/pkg/datastore"
-	"github.com/plumb-cni/plumb/test/nstest"
 )
 
 var _ = Describe("datastore/README.md", func() {
-	It("contains an example that works as described", func() {
+	It("shows what its commands print", func() {
 		c := newCluster(1)
 		page, err := os.ReadFile("../../datastore/README.md")
 		Expect(err).NotTo(HaveOccurred())
-		claims := map[string]string{} // the claim of each claim on the page
-		var got datastore.Answer
-		for i, block := range nstest.JSONBlocks(string(page)) {
-			if i%2 == 1 {
-				answer, err := parse([]byte(block))
-				Expect(err).NotTo(HaveOccurred(), block)
-				for a, claim := range answer.Addresses {
-					claims[claim] = got.Addresses[a]
-				}
-				Expect(form(got)).To(Equal(form(answer)), block)
-				continue
+		_, session, found := strings.Cut(string(page), "$ call() { jq -nc ")
+		Expect(found).To(BeTrue())
+		session, _, found = strings.Cut("$ call() { jq -nc "+session, "$ kill %1\n")
+		Expect(found).To(BeTrue())
+		script, want := "cd "+GinkgoT().TempDir()+"\n", ""
+		for line := range strings.Lines(session) {
+			command, isCommand := strings.CutPrefix(line, "$ ")
+			if isCommand {
+				script += command
+			} else {
+				want += line
 			}
-			for old, claim := range claims {
-				block = strings.ReplaceAll(block, old, claim)
-			}
-			var request datastore.Request
-			Expect(json.Unmarshal([]byte(block), &request)).To(Succeed(), block)
-			request.Datastore = c.datastoreConfig("node", nil)
-			got = call(c.clients, request)
 		}
+		conf := strings.ReplaceAll(string(c.datastoreConfig("node", nil)), `"`, `\"`)
+		script = strings.NewReplacer(`{endpoints: [\"http://127.0.0.1:2379\"]}`, conf, "| cluster-local-etcd", "| "+datastorePath).Replace(script)
+		var got bytes.Buffer
+		cmd := exec.Command("bash", "-c", script)
+		cmd.Stdout, cmd.Stderr = &got, GinkgoWriter
+		Expect(c.clients.Start(cmd)).To(Succeed())
+		_ = cmd.Wait() // the status is that of the last call, which fails
+		Expect(withoutRandom(got.String())).To(Equal(withoutRandom(want)))
 	})
 
 	It("describes all keys and reasons", func() {
@@ -61,24 +62,7 @@ var _ = Describe("datastore/README.md", func() {
 	})
 })
 
-// form returns an answer as text, without the values that differ from run to run.
-func form(a datastore.Answer) string {
-	GinkgoHelper()
-	a.Store = ""
-	for addr := range a.Addresses {
-		a.Addresses[addr] = ""
-	}
-	for name, n := range a.Nodes {
-		n.LastCall = ""
-		a.Nodes[name] = n
-	}
-	for addr, o := range a.Owners {
-		o.Since = ""
-		a.Owners[addr] = o
-	}
-	text, err := json.Marshal(a)
-	Expect(err).NotTo(HaveOccurred())
-	lines := strings.Split(string(text), ",")
-	slices.Sort(lines)
-	return strings.Join(lines, ",")
+// withoutRandom returns answers without the times, the claims and the IDs of stores, which differ from run to run.
+func withoutRandom(answers string) string {
+	return regexp.MustCompile(`[0-9a-f]{32}|\d{4}-[0-9:T-]+Z`).ReplaceAllString(answers, "…")
 }
