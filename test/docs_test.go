@@ -296,13 +296,9 @@ func pages(t *testing.T) []string {
 	return pages
 }
 
-// TestWording: pages use the field's words, and tables have short cells. The pages of the plugins and of the datastores
-// are exempt.
+// TestWording: pages use the field's words, and tables have short cells.
 func TestWording(t *testing.T) {
 	for _, page := range pages(t) {
-		if strings.HasPrefix(page, "plugins/") || strings.HasPrefix(page, "datastore/") {
-			continue
-		}
 		for _, problem := range checkWording(read(t, page)) {
 			t.Errorf("%s: %s", page, problem)
 		}
