@@ -4,6 +4,7 @@ import (
 	"encoding/xml"
 	"errors"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -184,7 +185,7 @@ func TestPagesHaveTheFigures(t *testing.T) {
 			t.Errorf("%s: other figures than docs/benchmarks (%v); run go generate ./test/bench", page, err)
 		}
 	}
-	for page, n := range map[string]int{"README.md": 1, "docs/performance.md": 3} {
+	for page, n := range map[string]int{"README.md": 1, "docs/performance.md": 4} {
 		if got := strings.Count(all[page], "<!-- benchmark: "); got != n {
 			t.Errorf("%s has %d tables, want %d", page, got, n)
 		}
@@ -192,6 +193,23 @@ func TestPagesHaveTheFigures(t *testing.T) {
 }
 
 // TestReportFillsTheREADME: --report measures what the README shows.
+func TestStepsOfALog(t *testing.T) {
+	const log = `bridge ADD     0.100ms     0.250ms open netlink socket
+bridge ADD     0.350ms     0.500ms open nftables
+bridge ADD     0.850ms     1.000ms nft list rules of inet plumb
+bridge ADD     1.850ms     0.125ms write sysctls net/ipv4/conf/eth0/arp_notify=1
+bridge ADD     1.975ms     0.025ms read /proc/thread-self/net/ip_tables_names
+bridge ADD     2.000ms     0.750ms add link veth0
+a warning
+host-local ADD     0.000ms     9.000ms lock /run/cni/networks/bench
+bridge ADD     0.000ms     7.000ms run host-local ADD
+`
+	want := map[string]time.Duration{rtnetlink: time.Millisecond, nfTables: 1500 * time.Microsecond, sysctls: 125 * time.Microsecond, "": 7025 * time.Microsecond}
+	if got := stepsOf("bridge", log); !maps.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
 func TestReportFillsTheREADME(t *testing.T) {
 	list, err := options{report: true, only: reported}.chosen()
 	if err != nil {

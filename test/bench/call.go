@@ -106,6 +106,12 @@ func (a *attachment) do(command string, f func(*side, call) (sample, []byte, err
 // from the fork to the exit, what is written and read included; the processor time is
 // that of the process and of all that it waited for.
 func execute(s *side, c call) (took sample, out []byte, err error) {
+	took, out, _, err = runPlugin(s, c)
+	return took, out, err
+}
+
+// runPlugin is execute, and returns what the plugin wrote to stderr, too.
+func runPlugin(s *side, c call) (took sample, out []byte, log string, err error) {
 	var stdout, stderr bytes.Buffer
 	path := filepath.Join(s.bin, c.plugin)
 	err = s.host.Do(func() error {
@@ -122,7 +128,7 @@ func execute(s *side, c call) (took sample, out []byte, err error) {
 	if err != nil {
 		err = c.explain(err, stdout.Bytes(), stderr.String())
 	}
-	return took, stdout.Bytes(), err
+	return took, stdout.Bytes(), stderr.String(), err
 }
 
 // explain gives the error what the plugin said.

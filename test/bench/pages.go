@@ -39,7 +39,7 @@ func pages(top string) (map[string]string, error) {
 			fmt.Fprintf(w, "- Commit %s; [%s.json](benchmarks/%s.json) contains all figures.\n", name[len("2006-01-02-"):], name, name)
 			r.conditions(w)
 		},
-		"results": r.results, "executables": r.executables,
+		"results": r.results, "breakdown": r.breakdown, "executables": r.executables,
 	}
 	all := map[string]string{}
 	for file, plot := range r.plots() {

@@ -19,6 +19,7 @@ type scenario struct {
 	base            func(*side) json.RawMessage // what a chained plugin gets as prevResult
 	ifn             string                      // CNI_IFNAME; empty: eth0
 	burst           int                         // > 0: many containers, so many at a time
+	breakdown       bool                        // measure the parts of ADD, too
 	long            bool                        // left out by --quick
 }
 
@@ -66,12 +67,14 @@ type memory struct {
 
 // An outcome is what one scenario gave.
 type outcome struct {
-	Scenario string              `json:"scenario"`
-	Verbs    []verbOutcome       `json:"verbs"`
-	Others   float64             `json:"othersCPU"` // part of all processors that others used
-	Error    string              `json:"error,omitempty"`
-	samples  map[string][]sample // by verb and side
-	reasons  map[string]string
+	Scenario string        `json:"scenario"`
+	Verbs    []verbOutcome `json:"verbs"`
+	// Breakdown has an entry for each plugin of the chain.
+	Breakdown []breakdown         `json:"breakdown,omitempty"`
+	Others    float64             `json:"othersCPU"` // part of all processors that others used
+	Error     string              `json:"error,omitempty"`
+	samples   map[string][]sample // by verb and side
+	reasons   map[string]string
 }
 
 type verbOutcome struct {
@@ -99,7 +102,10 @@ func (b *bench) run(sc scenario) *outcome {
 		if sc.burst > 0 {
 			return r.bursts()
 		}
-		return r.turns()
+		if err := r.turns(); err != nil || !sc.breakdown {
+			return err
+		}
+		return r.breakDown()
 	})
 	if err != nil {
 		o.Error = err.Error()

@@ -206,7 +206,7 @@ func chains() []scenario {
 		c["hairpinMode"] = true
 		return []conf{c, portmap(2*i, 2), bandwidth(s), tuning(s)}
 	}
-	all := []scenario{{name: "chain", verbs: verbs(aim{Median: 0.21}, aim{}, aim{Median: 0.30}), chain: whole}}
+	all := []scenario{{name: "chain", verbs: verbs(aim{Median: 0.21}, aim{}, aim{Median: 0.30}), chain: whole, breakdown: true}}
 	for _, atATime := range []int{1, 8, 32} {
 		all = append(all, scenario{
 			name: fmt.Sprintf("burst/bridge/x%d", atATime), burst: atATime, verbs: []verb{{name: "ADD"}, {name: "DEL"}},
