@@ -1,12 +1,18 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	"github.com/spf13/pflag"
 
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/doctor"
+	"github.com/plumb-cni/plumb/test/nstest"
 )
 
 var _ = It("plumb doctor indents the further lines of a finding", func() {
@@ -16,4 +22,21 @@ var _ = It("plumb doctor indents the further lines of a finding", func() {
 		{Where: "kernel", What: "three", Fix: "edit: four"},
 	}})).To(Succeed())
 	Expect(out.String()).To(HavePrefix("host: CHECK fails: one\n  two\n    true\nkernel: three\n    edit: four\n2 problems ("))
+})
+
+var _ = It("deploy/doctor.yaml mounts the directories that plumb reads, at their own paths", func() {
+	for _, variable := range []string{"NETCONFPATH", "CNI_PATH"} {
+		GinkgoT().Setenv(variable, "")
+	}
+	text, err := os.ReadFile(filepath.Join(nstest.Root(GinkgoTB()), "deploy/doctor.yaml"))
+	Expect(err).NotTo(HaveOccurred())
+	var mounted []string
+	for _, m := range regexp.MustCompile(`\{name: (\w+), mountPath: (\S+)\}`).FindAllStringSubmatch(string(text), -1) {
+		Expect(string(text)).To(ContainSubstring("- name: "+m[1]+"\n      hostPath: {path: "+strings.Replace(m[2], "/var/run", "/run", 1)+", "), "%s", m[0])
+		mounted = append(mounted, m[2]+"/")
+	}
+	p := addPlaces(pflag.NewFlagSet("", pflag.ContinueOnError))
+	for _, dir := range slices.Concat([]string{p.ConfDir, p.DataDir, p.RunDir, "/run/netns", "/var/run/netns"}, p.PluginPath, p.CacheDirs) {
+		Expect(slices.ContainsFunc(mounted, func(m string) bool { return strings.HasPrefix(dir+"/", m) })).To(BeTrue(), dir)
+	}
 })
