@@ -219,7 +219,7 @@ func callsExamples(plugin string) bool {
 	})
 }
 
-// TestFrontPage: the README has the two commands and every plugin.
+// TestFrontPage: the README has the two commands and every plugin, and CONTRIBUTING.md lists every script.
 func TestFrontPage(t *testing.T) {
 	page := read(t, "README.md")
 	for _, want := range []string{"scripts/quickstart.sh", "scripts/test.sh", "./build_linux.sh", "/opt/cni/bin", "CONTRIBUTING.md"} {
@@ -230,6 +230,12 @@ func TestFrontPage(t *testing.T) {
 	for _, p := range plugins(t) {
 		if !strings.Contains(page, "](plugins/"+p+"/README.md)") {
 			t.Errorf("README.md has no link to plugins/%s/README.md", p)
+		}
+	}
+	scripts, _ := filepath.Glob("../scripts/*.sh")
+	for _, script := range scripts {
+		if name := "`scripts/" + filepath.Base(script) + "`"; !strings.Contains(read(t, "CONTRIBUTING.md"), name) {
+			t.Errorf("CONTRIBUTING.md does not list %s", name)
 		}
 	}
 	if ci := read(t, ".ci/run"); !strings.Contains(ci, "scripts/test.sh") {
