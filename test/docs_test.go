@@ -353,11 +353,16 @@ const (
 	maxReadmeWords   = 1300
 )
 
-// TestReadme: the README is short, and what it shows of the tool's output is in docs/plumb.md, whose screens a test
+// TestReadme: the README is short, and what it shows of the tool's output is in the tool's pages, whose screens a test
 // compares with the commands.
 func TestReadme(t *testing.T) {
-	page := read(t, "README.md")
-	for _, problem := range slices.Concat(checkSize(page), checkOutputs(page, read(t, "docs/plumb.md"))) {
+	page, reference := read(t, "README.md"), read(t, "docs/plumb.md")
+	for _, p := range pages(t) {
+		if strings.HasPrefix(p, "docs/plumb/") {
+			reference += read(t, p)
+		}
+	}
+	for _, problem := range slices.Concat(checkSize(page), checkOutputs(page, reference)) {
 		t.Errorf("README.md: %s", problem)
 	}
 }
@@ -384,7 +389,7 @@ func checkOutputs(page, reference string) (bad []string) {
 	found := regexp.MustCompile(`(?m)^plumb [a-z]+ {2,}(.*)$`).FindAllStringSubmatch(page, -1)
 	for _, m := range found {
 		if output := strings.Join(strings.Fields(m[1]), " "); !strings.Contains(screens, output) {
-			bad = append(bad, "docs/plumb.md does not show "+output)
+			bad = append(bad, "the tool's pages do not show "+output)
 		}
 	}
 	if len(found) == 0 {
@@ -484,7 +489,7 @@ func TestDocChecksBite(t *testing.T) {
 		{"too many words", checkSize(strings.Repeat("a\n", 1301)), "1301 words"},
 		{"too many columns", checkSize(strings.Repeat("é", 121)), "line 1 has 121 columns"},
 		{"a README", checkSize(strings.Repeat("é", 120) + strings.Repeat("\n", 130)), ""},
-		{"no such output", checkOutputs("plumb list  a   c\n", "a b c"), "does not show a c"},
+		{"no such output", checkOutputs("plumb list  a   c\n", "a b c"), "do not show a c"},
 		{"an output", checkOutputs("plumb list  a   b\n", "a  b c"), ""},
 		{"no output", checkOutputs("plumb\n", ""), "no output"},
 		{"links", links("[a](b.md) [c](https://x.y) `x`\n```\n[d](e)\n```\n"), "b.md"},

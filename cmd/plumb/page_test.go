@@ -64,7 +64,7 @@ const (
 `
 )
 
-// A pageHost is the host on which the commands of docs/plumb.md run. It has the networks pods and lan, and two
+// A pageHost is the host on which the commands of docs/plumb.md and docs/plumb run. It has the networks pods and lan, and two
 // containers: pageLive on both, and pageDead, whose namespace is gone, on pods.
 type pageHost struct {
 	*testbed
@@ -147,20 +147,14 @@ func (p *pageHost) output(command string) string {
 	return p.usual.Replace(out.String())
 }
 
-// checkSection runs the commands in the console blocks of a section of docs/plumb.md, in their order, and compares what
-// they print with the page. It returns the blocks. `go test -update` writes the page anew.
-func (p *pageHost) checkSection(heading string) (blocks string) {
-	GinkgoHelper()
-	return p.checkPage("docs/plumb.md", heading)
-}
-
-// checkPage is checkSection for any page.
+// checkPage runs the commands in the console blocks of a page, after the heading, in their order, and compares what they
+// print with the page. It returns the blocks. `go test -update` writes the page anew.
 func (p *pageHost) checkPage(name, heading string) (blocks string) {
 	GinkgoHelper()
 	file := filepath.Join(nstest.Root(GinkgoTB()), name)
 	page, err := os.ReadFile(file)
 	Expect(err).NotTo(HaveOccurred())
-	before, rest, found := strings.Cut(string(page), "\n## "+heading+"\n")
+	before, rest, found := strings.Cut(string(page), "# "+heading+"\n")
 	Expect(found).To(BeTrue(), "no section %q", heading)
 	section, _, _ := strings.Cut(rest, "\n## ")
 	after := rest[len(section):]
@@ -183,7 +177,7 @@ func (p *pageHost) checkPage(name, heading string) (blocks string) {
 	}
 	Expect(blocks).NotTo(BeEmpty(), "section %q has no console block", heading)
 	if nstest.Updating() {
-		Expect(os.WriteFile(file, []byte(before+"\n## "+heading+"\n"+section+after), 0o644)).To(Succeed())
+		Expect(os.WriteFile(file, []byte(before+"# "+heading+"\n"+section+after), 0o644)).To(Succeed())
 	}
 	return blocks
 }
@@ -206,7 +200,7 @@ var _ = Describe("docs/plumb.md", func() {
 			p.add(p.pods, p.live)
 			return ""
 		}
-		screens := p.checkSection("A tour of a broken host")
+		screens := p.checkPage("docs/plumb.md", "A tour of a broken host")
 		for _, advice := range regexp.MustCompile(`(?m)^ {4}(\S.*)$`).FindAllStringSubmatch(screens, -1) {
 			if !strings.HasPrefix(advice[1], "edit: ") {
 				Expect(screens).To(ContainSubstring("\n# "+advice[1]+"\n"), "the tour must follow the advice")
@@ -216,8 +210,9 @@ var _ = Describe("docs/plumb.md", func() {
 
 	It("has examples that are what the commands print", func() {
 		p := newPageHost()
-		for _, heading := range []string{"plumb list", "plumb gc", "plumb explain", "plumb metrics", "plumb schema"} {
-			p.checkSection(heading)
+		check := func(command string) { p.checkPage("docs/plumb/"+command+".md", "plumb "+command) }
+		for _, command := range []string{"list", "gc", "explain", "metrics", "schema"} {
+			check(command)
 		}
 		for name, made := range map[string]string{"exporter/plumb.prom": "plumb_attachments", "etc/conflist.schema.json": `"$schema"`} {
 			Expect(os.ReadFile(p.path(name))).To(ContainSubstring(made))
@@ -225,7 +220,7 @@ var _ = Describe("docs/plumb.md", func() {
 
 		nstest.Build(GinkgoTB(), "dhcp")
 		p.output("echo >> /opt/cni/bin/bridge && cp -p /usr/lib/plumb/cni/loopback /opt/cni/bin")
-		p.checkSection("plumb install")
+		check("install")
 
 		p.replace["plumb trace"] = func() string {
 			small := p.network("30-small.conflist", strings.NewReplacer("10.1.2.0/24", "10.1.3.0/30", `"pods"`, `"small"`,
@@ -236,7 +231,7 @@ var _ = Describe("docs/plumb.md", func() {
 			Eventually(session.Out).Should(gbytes.Say(`DEL +  host-local`))
 			return string(session.Err.Contents()) + stopTrace(session)
 		}
-		p.checkSection("plumb trace")
+		check("trace")
 	})
 })
 
