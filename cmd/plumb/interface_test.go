@@ -100,22 +100,19 @@ func flagsOf(c *cobra.Command) []string {
 // jsonKeys returns the paths of the keys in the JSON that plumb, the plugins and the datastores print, with their types. A
 // type that occurs several times is listed once.
 func jsonKeys() (lines []string) {
-	seen := map[reflect.Type]string{}
+	seen, suffixes := map[reflect.Type]string{}, map[reflect.Kind]string{reflect.Pointer: "", reflect.Slice: "[]", reflect.Map: "{}"}
 	var add func(path string, t reflect.Type)
 	add = func(path string, t reflect.Type) {
-		switch kind := t.Kind(); {
-		case kind == reflect.Pointer:
-			add(path, t.Elem())
+		suffix, contains := suffixes[t.Kind()]
+		switch {
 		case t == reflect.TypeFor[json.RawMessage]():
 			lines = append(lines, path+" object")
+		case contains:
+			add(path+suffix, t.Elem())
 		case t.Implements(reflect.TypeFor[encoding.TextMarshaler]()):
 			lines = append(lines, path+" string")
-		case kind == reflect.Slice:
-			add(path+"[]", t.Elem())
-		case kind == reflect.Map:
-			add(path+"{}", t.Elem())
-		case kind != reflect.Struct:
-			lines = append(lines, path+" "+kind.String())
+		case t.Kind() != reflect.Struct:
+			lines = append(lines, path+" "+t.Kind().String())
 		case seen[t] != "":
 			lines = append(lines, path+", as "+seen[t])
 		default:
