@@ -31,7 +31,7 @@ var _ = It("deploy/doctor.yaml mounts the directories that plumb reads, at their
 	text, err := os.ReadFile(filepath.Join(nstest.Root(GinkgoTB()), "deploy/doctor.yaml"))
 	Expect(err).NotTo(HaveOccurred())
 	var mounted []string
-	for _, m := range regexp.MustCompile(`\{name: (\w+), mountPath: (\S+)\}`).FindAllStringSubmatch(string(text), -1) {
+	for _, m := range regexp.MustCompile(`\{name: (\w+), mountPath: ([^,}]+)`).FindAllStringSubmatch(string(text), -1) {
 		Expect(string(text)).To(ContainSubstring("- name: "+m[1]+"\n      hostPath: {path: "+strings.Replace(m[2], "/var/run", "/run", 1)+", "), "%s", m[0])
 		mounted = append(mounted, m[2]+"/")
 	}
