@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 	"text/template"
@@ -67,7 +68,7 @@ func hostFolders(d *apps.DaemonSet, dir string) map[string]string {
 	return directories
 }
 
-// start starts a container of the DaemonSet in the pod, with these directories of the node, and returns its ID.
+// start starts a container of deploy/ in the pod, with these directories of the node, and returns its ID.
 // Its log is the file NAME.log in the directory of the runtime.
 func (p *pod) start(c core.Container, directories map[string]string) string {
 	GinkgoHelper()
@@ -76,14 +77,18 @@ func (p *pod) start(c core.Container, directories map[string]string) string {
 		Linux: &cri.LinuxContainerConfig{
 			Resources: &cri.LinuxContainerResources{MemoryLimitInBytes: c.Resources.Limits.Memory().Value()},
 			SecurityContext: &cri.LinuxContainerSecurityContext{
-				RunAsUser: &cri.Int64Value{Value: *c.SecurityContext.RunAsUser}, ReadonlyRootfs: *c.SecurityContext.ReadOnlyRootFilesystem,
-				NoNewPrivs: !*c.SecurityContext.AllowPrivilegeEscalation, Capabilities: &cri.Capability{},
-				NamespaceOptions: p.config.Linux.SecurityContext.NamespaceOptions,
+				Capabilities: &cri.Capability{}, NamespaceOptions: p.config.Linux.SecurityContext.NamespaceOptions,
 			},
 		},
 	}
-	for _, drop := range c.SecurityContext.Capabilities.Drop {
-		config.Linux.SecurityContext.Capabilities.DropCapabilities = append(config.Linux.SecurityContext.Capabilities.DropCapabilities, string(drop))
+	if to := config.Linux.SecurityContext; c.SecurityContext.Privileged != nil {
+		to.Privileged = *c.SecurityContext.Privileged
+	} else {
+		to.RunAsUser, to.ReadonlyRootfs = &cri.Int64Value{Value: *c.SecurityContext.RunAsUser}, *c.SecurityContext.ReadOnlyRootFilesystem
+		to.NoNewPrivs = !*c.SecurityContext.AllowPrivilegeEscalation
+		for _, drop := range c.SecurityContext.Capabilities.Drop {
+			to.Capabilities.DropCapabilities = append(to.Capabilities.DropCapabilities, string(drop))
+		}
 	}
 	for _, m := range c.VolumeMounts {
 		config.Mounts = append(config.Mounts, &cri.Mount{ContainerPath: m.MountPath, HostPath: directories[m.Name]})
@@ -145,6 +150,59 @@ var _ = Describe("deploy", func() {
 		Expect(spec.Containers[0].Args).To(ContainElement("--restore=/host/backup"))
 		Expect(spec.Volumes[0].HostPath.Path).To(Equal("/var/lib/rancher/k3s/data/cni"))
 		Expect(spec.SecurityContext.SELinuxOptions.Type).To(Equal("spc_t"))
+	})
+
+	It("becomes the DaemonSet that restores the former plugins by the patch of docs/install.md", func() {
+		page, err := os.ReadFile("../../docs/install.md")
+		Expect(err).NotTo(HaveOccurred())
+		_, rest, _ := strings.Cut(string(page), "--type=json -p='")
+		text, _, _ := strings.Cut(rest, "'\n")
+		var patch []struct {
+			Path  string
+			Value any
+		}
+		Expect(yaml.Unmarshal([]byte(text), &patch)).To(Succeed())
+		main := parseDaemonSet(render(map[string]any{"restore": true})).Spec.Template.Spec.Containers[0]
+		want := map[string]any{"args": main.Args, "volumeMounts": main.VolumeMounts}
+		Expect(patch).To(HaveLen(len(want)))
+		for _, change := range patch {
+			got, err := yaml.Marshal(change.Value)
+			Expect(err).NotTo(HaveOccurred())
+			key, found := strings.CutPrefix(change.Path, "/spec/template/spec/containers/0/")
+			Expect(found).To(BeTrue(), change.Path)
+			value, err := yaml.Marshal(want[key])
+			Expect(err).NotTo(HaveOccurred())
+			Expect(got).To(MatchYAML(value))
+		}
+	})
+
+	It("has a pod that runs plumb doctor on the node", func() {
+		c := newContainerd(newNode(), podNetwork)
+		c.mustRun(podConfig("web"))
+		c.Host.Must(GinkgoTB(), "nft", "add table inet other; add chain inet other forward { type filter hook forward priority 0; policy drop; }")
+		onHost := c.Host.Must(GinkgoTB(), "sh", "-c", filepath.Join(os.Getenv("PLUMB_BIN"), "plumb")+" doctor --conf-dir "+filepath.Join(c.dir, "net.d")+
+			" --cni-path "+c.bin+" || [ $? = 1 ]")
+		Expect(onHost).To(And(ContainSubstring("table inet other"), ContainSubstring("1 problem (1 configuration, 5 executables, 2 attachments, ")))
+		var d core.Pod
+		readYAML("doctor.yaml", &d)
+		main, directories := d.Spec.Containers[0], map[string]string{}
+		for _, v := range d.Spec.Volumes {
+			directories[v.Name] = v.HostPath.Path
+		}
+		directories["configurations"], directories["plugins"], directories["bus"] = c.dir, c.bin, c.dir // which this containerd uses
+		c.importRelease(main.Image)
+		config := podConfig("doctor")
+		config.LogDirectory, config.Hostname = c.dir, ""
+		options := &cri.NamespaceOption{}
+		if d.Spec.HostNetwork && d.Spec.HostPID {
+			options.Network, options.Pid = cri.NamespaceMode_NODE, cri.NamespaceMode_NODE
+		}
+		config.Linux.SecurityContext = &cri.LinuxSandboxSecurityContext{Privileged: *main.SecurityContext.Privileged, NamespaceOptions: options}
+		p, err := c.create(config)
+		Expect(err).NotTo(HaveOccurred())
+		p.start(main, directories)
+		Eventually(func() string { return regexp.MustCompile(`(?m)^\S+ stdout F `).ReplaceAllString(p.log(main.Name), "") }).
+			Should(Equal(strings.NewReplacer(c.dir, "/etc/cni", c.bin, "/opt/cni/bin").Replace(onHost)))
 	})
 
 	It("installs the plugins in an init container, and restores the former ones at the end of the pod", func() {
