@@ -42,13 +42,13 @@ var namesInCode = []struct{ title, dirs, expressions string }{
 	{"Exit statuses of plumb", "cmd/plumb$", `\texit(\w+ += \d+)`},
 	{"Files and directories", "", `"(/(?:etc|opt|run|usr|var)/.*?)[":]|"(\.plumb|\.owned|last_reserved_ip\.)"`},
 	{"Flags of dhcp daemon", "pkg/dhcpd$", `\bf\.\w+Var\(&o\.\w+, "(\w+)"`},
-	{"JSON values", "(inventory|install)$", `\w+ +(?:Kind|Action|Life) += "(.+)"|\t(?:owner|no|only)\w+ += "(.+)"`},
+	{"JSON values", "(inventory|install)$", `\w+ +(?:Kind|Action|Life) += "(.+)"|\t(?:owner|no)\w+ += "(.+)"|"(\w+ only)"`},
 	{"JSON values, outcomes of calls", "traces$", `Outcome\w+ += "(.+)"`},
 	{"JSON values, problems", "pkg/types$", `Problem\w+ += "(.+)"`},
 	{"JSON values, verbs and reasons of datastores", "pkg/datastore$", `\w+ += "([a-z-]+)"`},
 	{"Metrics", "inventory$", `metric\{name: "(\w+)"`},
-	{"Metrics, labels", "inventory$", `"(\w+)", (?:n\.Name|network|reason|string\(k\)|rangeText)`},
-	{"iptables chains", "plugins/|pkg/masq", `"(CNI-)" \+|"(CNI-[A-Z].*?)"`},
+	{"Metrics, labels", "inventory$", `"(\w+)", (?:n\.Name|network|reason|string\(k\)|rangeText|strings\.Rep)`},
+	{"iptables chains", "plugins/|pkg/masq", `= "(CNI-)"|"(CNI-)" \+|"(CNI-[A-Z].*?)"`},
 	{"nftables chains", "plugins/|pkg/(masq|tables)", `Chain\{\s*Name: +"(.+)"|\w(?:Kind|tionName) += "(.+)"|"(masq_mark)`},
 }
 

@@ -68,7 +68,7 @@ func hostFolders(d *apps.DaemonSet, dir string) map[string]string {
 	return directories
 }
 
-// start starts a container of deploy/ in the pod, with these directories of the node, and returns its ID.
+// start starts a container of the DaemonSet in the pod, with these directories of the node, and returns its ID.
 // Its log is the file NAME.log in the directory of the runtime.
 func (p *pod) start(c core.Container, directories map[string]string) string {
 	GinkgoHelper()
