@@ -29,6 +29,24 @@ func FuzzResult(f *testing.F) {
 	})
 }
 
+func TestNamespaceOfAnOlderCache(t *testing.T) {
+	const result = `"result":{"interfaces":[{"name":"eth0"},{"name":"eth0","sandbox":"/run/netns/one"},{"name":"net1","sandbox":"/run/netns/two"}]}}`
+	for text, want := range map[string]string{
+		`{"ifName":"eth0",` + result:                           "/run/netns/one",
+		`{"ifName":"net1",` + result:                           "/run/netns/two",
+		`{"ifName":"net2",` + result:                           "",
+		`{"ifName":"eth0","netns":"/run/netns/zero",` + result: "/run/netns/zero",
+	} {
+		var file cachedFile
+		if err := json.Unmarshal([]byte(text), &file); err != nil {
+			t.Fatal(err)
+		}
+		if got := file.attachment().runtime.NetNS; got != want {
+			t.Errorf("%s: want %q, got %q", text, want, got)
+		}
+	}
+}
+
 // FuzzLive checks that an accepted list contains only valid container IDs.
 func FuzzLive(f *testing.F) {
 	f.Add("a1\nb2\n")

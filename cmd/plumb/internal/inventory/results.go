@@ -88,10 +88,11 @@ func (inv *Inventory) readCache(dir string, host *ns.Handle) {
 			continue // libcni ignores such a file as well
 		}
 		a := inv.attachment(types.Attachment{Network: f.NetworkName, ContainerID: f.ContainerID, IfName: f.IfName})
-		a.cached, a.NetNS = f.attachment(), f.NetNS
+		a.cached = f.attachment()
+		a.NetNS = a.cached.runtime.NetNS
 		a.cached.runtime.CacheDir = filepath.Dir(dir)
 		a.add(fileResource(Result, "libcni", path))
-		a.namespaces = stateOf(f.NetNS, a.youngest, host)
+		a.namespaces = stateOf(a.NetNS, a.youngest, host)
 	}
 }
 
@@ -115,6 +116,11 @@ func (f cachedFile) attachment() *cachedAttachment {
 	}
 	_ = json.Unmarshal(f.Result, &result) // results before 0.3.0 have another format, and no interfaces
 	c.interfaces = result.Interfaces
+	for _, i := range result.Interfaces {
+		if f.NetNS == "" && i.Name == f.IfName && i.Sandbox != "" { // older versions of libcni, for example in containerd 1.6, do not write netns
+			c.runtime.NetNS = i.Sandbox
+		}
+	}
 	for _, ip := range result.IPs {
 		// The list may contain loopback addresses from a plugin earlier in the chain, and an address twice if a later plugin
 		// returned it again for a virtual machine.
