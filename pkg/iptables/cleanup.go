@@ -32,16 +32,14 @@ type Selection struct {
 	Chains []string // to delete together with their rules
 }
 
-// Where returns a function for Select that selects the rules for which match returns true.
-func Where(match func(r Rule) bool) func(rules []Rule) Selection {
-	return func(rules []Rule) (selected Selection) {
-		for _, r := range rules {
-			if match(r) {
-				selected.Rules = append(selected.Rules, r)
-			}
+// Where returns the rules for which match returns true.
+func Where(rules []Rule, match func(r Rule) bool) (matching []Rule) {
+	for _, r := range rules {
+		if match(r) {
+			matching = append(matching, r)
 		}
-		return selected
 	}
+	return matching
 }
 
 // NFT adds the deletion of the rules and chains in nf_tables to tx. It runs no program.

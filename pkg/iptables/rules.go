@@ -109,6 +109,16 @@ func ReadNFT(c *nft.Conn, t nft.Table, chains ...string) ([]Rule, error) {
 	return rules, nil
 }
 
+// Option returns the word after an option of the rule's matches, or "" if there is none. It works for
+// rules from Parse only.
+func (r Rule) Option(name string) string {
+	words := strings.Fields(r.Matches)
+	if i := slices.Index(words, name); i >= 0 && i+1 < len(words) {
+		return words[i+1]
+	}
+	return ""
+}
+
 // Mentions reports whether the rule contains the address in a match, or in an option of its target,
 // where a port may follow.
 func (r Rule) Mentions(a netip.Addr) bool {

@@ -49,7 +49,9 @@ func staleReference(network string, keep types.Set) iptables.Cleanup {
 }
 
 func referenceCleanup(match func(r iptables.Rule) bool) iptables.Cleanup {
-	return iptables.Cleanup{Tables: []nft.Table{referenceTable()}, Chains: []string{referenceChain}, Select: iptables.Where(match)}
+	return iptables.Cleanup{Tables: []nft.Table{referenceTable()}, Chains: []string{referenceChain}, Select: func(rules []iptables.Rule) iptables.Selection {
+		return iptables.Selection{Rules: iptables.Where(rules, match)}
+	}}
 }
 
 // referenceCovers reports whether a rule of the reference plugin masquerades the address.

@@ -23,34 +23,23 @@ const (
 	maxZone   = 2 * maxIfName // the most bytes of the name of a zone in a value
 )
 
-// A source is an address in a zone.
-type source struct {
-	zone string
-	addr netip.Addr
-}
-
-func (s source) String() string { return "source " + s.addr.String() }
-
-// element returns the element of the source in the list.
-func (s source) element() nft.SetElement {
-	n := min(len(s.zone), maxIfName)
-	return nft.SetElement{Set: tables.Source(nft.FamilyOf(s.addr)), Element: nft.Element{
-		Key: nft.AddrKey(s.addr), Data: nft.Concat(nft.IfNameKey(s.zone[:n]), nft.IfNameKey(s.zone[n:])),
-	}}
-}
-
-// parseSource returns the source of an element in the list.
-func parseSource(e nft.Element) source {
-	return source{zone: strings.ReplaceAll(string(e.Data), "\x00", ""), addr: e.Key.Addr()}
-}
-
-// parseSources returns the sources of deleted elements.
-func parseSources(deleted []nft.SetElement) (all []source) {
-	for _, e := range deleted {
-		all = append(all, parseSource(e.Element))
+// sources returns the attachment's addresses as sources of the configured zone.
+func (f *firewall) sources() (all []nft.SetElement) {
+	name := f.conf.zone
+	n := min(len(name), maxIfName)
+	for _, a := range f.addrs {
+		all = append(all, nft.SetElement{Set: tables.Source(nft.FamilyOf(a)), Element: nft.Element{
+			Key: nft.AddrKey(a), Data: nft.Concat(nft.IfNameKey(name[:n]), nft.IfNameKey(name[n:])),
+		}})
 	}
 	return all
 }
+
+// zone returns the zone of a source.
+func zone(source nft.SetElement) string { return strings.ReplaceAll(string(source.Data), "\x00", "") }
+
+// prefix returns the prefix that contains only the address of a source.
+func prefix(source nft.SetElement) netip.Prefix { return host(source.Key.Addr()) }
 
 // sourceStore returns the store of the attachment's list.
 func (f *firewall) sourceStore() *claims.Store {
@@ -61,18 +50,10 @@ func (f *firewall) sourceStore() *claims.Store {
 		Owner:       f.r.Attachment(),
 		Description: "sources of " + f.r.Attachment().String(),
 	}
-	for _, src := range f.sources() {
-		s.Claims = append(s.Claims, claims.Claim{Description: src.String(), Elements: []nft.SetElement{src.element()}})
+	for _, source := range f.sources() {
+		s.Claims = append(s.Claims, claims.Claim{Description: "source " + source.Key.Addr().String(), Elements: []nft.SetElement{source}})
 	}
 	return s
-}
-
-// sources returns the attachment's addresses as sources of the configured zone.
-func (f *firewall) sources() (all []source) {
-	for _, a := range f.addrs {
-		all = append(all, source{f.conf.zone, a})
-	}
-	return all
 }
 
 // addSources adds the addresses to the zone as sources. It returns false if the configuration does not
@@ -106,9 +87,9 @@ func (f *firewall) addSourcesTo(z *bus.Conn) error {
 		}
 	}
 	for _, s := range f.sources() {
-		added, err := z.AddSource(s.zone, host(s.addr))
+		added, err := z.AddSource(zone(s), prefix(s))
 		if added {
-			f.r.Undo.Push("remove source "+host(s.addr).String(), func() error { return f.removeSources(nil, s) })
+			f.r.Undo.Push("remove source "+prefix(s).String(), func() error { return f.removeSources(nil, s) })
 		}
 		if err != nil {
 			return err
@@ -120,7 +101,7 @@ func (f *firewall) addSourcesTo(z *bus.Conn) error {
 // removeSources removes from their zones the sources of the deleted elements, and the other sources that
 // the list does not contain for another attachment. It is not an error if firewalld does not run,
 // because firewalld forgets its sources when it ends.
-func (f *firewall) removeSources(deleted []nft.SetElement, others ...source) error {
+func (f *firewall) removeSources(deleted []nft.SetElement, others ...nft.SetElement) error {
 	if len(deleted)+len(others) == 0 {
 		return nil
 	}
@@ -134,27 +115,26 @@ func (f *firewall) removeSources(deleted []nft.SetElement, others ...source) err
 	defer func() { _ = z.Close() }()
 	others, err = f.withoutOtherOwners(others)
 	errs := []error{err}
-	for _, s := range append(parseSources(deleted), others...) {
-		errs = append(errs, z.RemoveSource(s.zone, host(s.addr)))
+	for _, s := range append(deleted, others...) {
+		errs = append(errs, z.RemoveSource(zone(s), prefix(s)))
 	}
 	return errors.Join(errs...)
 }
 
 // withoutOtherOwners returns the sources whose addresses the list does not contain for another
 // attachment.
-func (f *firewall) withoutOtherOwners(sources []source) ([]source, error) {
+func (f *firewall) withoutOtherOwners(sources []nft.SetElement) (own []nft.SetElement, err error) {
 	if f.c == nil {
 		return sources, nil
 	}
 	var refs []nft.ElementRef
 	for _, s := range sources {
-		refs = append(refs, s.element().Ref())
+		refs = append(refs, s.Ref())
 	}
 	listed, err := f.c.Lookup(isolationLayout().Table, refs)
 	if err != nil {
 		return nil, err
 	}
-	var own []source
 	for i, e := range listed {
 		if e.Key == "" || e.Comment == nft.Owner(f.r.Attachment()) {
 			own = append(own, sources[i])
@@ -170,9 +150,9 @@ func (f *firewall) checkSources() (done bool, err error) {
 	if err == nil {
 		defer func() { _ = z.Close() }()
 		for _, s := range f.sources() {
-			found, findErr := z.HasSource(s.zone, host(s.addr))
+			found, findErr := z.HasSource(zone(s), prefix(s))
 			if findErr == nil && !found {
-				findErr = fmt.Errorf("firewalld zone %s lacks the source %s", s.zone, host(s.addr))
+				findErr = fmt.Errorf("firewalld zone %s lacks the source %s", zone(s), prefix(s))
 			}
 			err = errors.Join(err, findErr)
 		}
@@ -198,7 +178,7 @@ func (f *firewall) delSources(tx *nft.Tx) error {
 }
 
 // sourcesInPrev returns the sources that the reference plugin may have added for prevResult.
-func (f *firewall) sourcesInPrev() []source {
+func (f *firewall) sourcesInPrev() []nft.SetElement {
 	if f.conf.backend == "" || f.conf.backend == firewalld {
 		return f.sources()
 	}
@@ -224,8 +204,8 @@ func restore(r *skel.Request, args []string) error {
 	}
 	defer func() { _ = z.Close() }()
 	var errs []error
-	for _, s := range parseSources(all) {
-		_, err := z.AddSource(s.zone, host(s.addr))
+	for _, s := range all {
+		_, err := z.AddSource(zone(s), prefix(s))
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)

@@ -117,9 +117,10 @@ var _ = Describe("the backend firewalld", func() {
 
 	It("lists zones with names of any length that firewalld permits", func() {
 		for _, name := range []string{"trusted", "fifteen-letters", "seventeen-letters"} {
-			for _, addr := range []string{"10.9.0.2", "fd00:1::2"} {
-				s := source{name, netip.MustParseAddr(addr)}
-				Expect(parseSource(s.element().Element)).To(Equal(s))
+			f := &firewall{conf: &config{zone: name}, addrs: []netip.Addr{netip.MustParseAddr("10.9.0.2"), netip.MustParseAddr("fd00:1::2")}}
+			for i, s := range f.sources() {
+				Expect(zone(s)).To(Equal(name))
+				Expect(s.Key.Addr()).To(Equal(f.addrs[i]))
 			}
 		}
 	})

@@ -88,7 +88,7 @@ func (f *firewall) elements() []nft.SetElement {
 // setPolicy adds the elements of the bridge's policy, and deletes the elements of its former policy. Two
 // bridges are isolated from each other only if nf_tables contains the policies of both, or iptables does.
 // Therefore setPolicy adds a policy of the backend iptables to nf_tables as well if nf_tables contains
-// another bridge. See stages for the opposite direction.
+// another bridge. See policyRules for the opposite direction.
 //
 // Each ADD adds its policy with its own backend before it reads the policies of the other backend.
 // Therefore, of two ADDs at the same time, at least one sees the policy of the other.
@@ -246,19 +246,13 @@ func (f *firewall) addOthersPrivate() error {
 	if err != nil {
 		return err
 	}
-	ports := map[types.Attachment][]string{}
+	var errs []error
 	for _, l := range links {
 		if owner, ok := attach.OwnerOf(l, f.r.Conf.Name); ok && owner != f.r.Attachment() {
-			ports[owner] = append(ports[owner], l.Name)
+			errs = append(errs, f.privateOf(owner, []string{l.Name}).Add(new(undo.Stack))) // never undone
 		}
 	}
-	var kept undo.Stack // never rolled back
-	for owner, names := range ports {
-		if err := f.privateOf(owner, names).Add(&kept); err != nil {
-			return err
-		}
-	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // wasIsolated reports whether the bridge had the policy isolated before this ADD.

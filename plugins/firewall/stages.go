@@ -35,122 +35,88 @@ const policyPrefix = "CNI firewall plugin rules"
 
 const bothPolicies = sameBridge + "|" + isolated
 
-// A stage consists of one of the two chains and the rules that the bridge needs in it.
-type stage struct {
-	chain string
-	rules []xt.Rule
-}
-
-// newStage returns the stage with these rules, which iptables-save prints behind "-A" and the chain.
-func newStage(chain string, rules ...string) stage {
-	s := stage{chain: chain}
-	for _, rule := range rules {
-		s.rules = append(s.rules, xt.Parse("-A "+chain+" "+rule).Rules...)
-	}
-	return s
-}
-
-// stages returns the stages of the bridge's policy. If nf_tables contains the policy, they contain rules
-// only while the policy of another bridge is in iptables only.
-func (f *firewall) stages(rules []xt.Rule) []stage {
+// policyRules returns the rules of the bridge's policy. If nf_tables contains the policy, iptables needs
+// them only while the policy of another bridge is in iptables only.
+func (f *firewall) policyRules(rules []xt.Rule) []xt.Rule {
 	inIPTablesOnly := func(r xt.Rule) bool {
 		return slices.ContainsFunc(bridgesOf(r), func(name string) bool { return name != f.device && !slices.Contains(f.inNFT, name) })
 	}
 	if f.conf.policy == open || f.device == "" || !f.byStages() && !slices.ContainsFunc(rules, inIPTablesOnly) {
-		return []stage{newStage(stage1), newStage(stage2)}
+		return nil
 	}
-	var first []string
-	name := f.device
+	var lines []string
+	name, own, both := f.device, policyComment(f.conf.policy), policyComment(bothPolicies)
 	if f.conf.published {
-		first = append(first, fmt.Sprintf("-o %s -m conntrack --ctstate DNAT --ctdir ORIGINAL %s -j RETURN", name, policyComment(f.conf.policy)),
-			fmt.Sprintf("-i %s -m conntrack --ctstate DNAT --ctdir REPLY %s -j RETURN", name, policyComment(f.conf.policy)))
+		lines = append(lines, fmt.Sprintf("-A %s -o %s -m conntrack --ctstate DNAT --ctdir ORIGINAL %s -j RETURN", stage1, name, own),
+			fmt.Sprintf("-A %s -i %s -m conntrack --ctstate DNAT --ctdir REPLY %s -j RETURN", stage1, name, own))
 	}
 	if f.conf.policy == isolated {
-		first = append(first, fmt.Sprintf("-i %s -o %[1]s %s -j DROP", name, policyComment(isolated)))
+		lines = append(lines, fmt.Sprintf("-A %s -i %s -o %[2]s %s -j DROP", stage1, name, own))
 	}
-	first = append(first, fmt.Sprintf("-i %s ! -o %[1]s %s -j %s", name, policyComment(f.conf.policy), stage2))
-	return []stage{newStage(stage1, first...), newStage(stage2, fmt.Sprintf("-o %s %s -j DROP", name, policyComment(bothPolicies)))}
+	lines = append(lines, fmt.Sprintf("-A %s -i %s ! -o %[2]s %s -j %s", stage1, name, own, stage2), fmt.Sprintf("-A %s %s -j RETURN", stage1, both),
+		fmt.Sprintf("-A %s -o %s %s -j DROP", stage2, name, both), fmt.Sprintf("-A %s %s -j RETURN", stage2, both))
+	return xt.Parse(strings.Join(lines, "\n")).Rules
+}
+
+// differences returns the rules of the bridge's policy that the table lacks, and the rules of its former
+// policy.
+func (f *firewall) differences(rules []xt.Rule, same func(a, b xt.Rule) bool) (missing, stale []xt.Rule) {
+	isIn := func(rules []xt.Rule, r xt.Rule) bool {
+		return slices.ContainsFunc(rules, func(other xt.Rule) bool { return same(other, r) })
+	}
+	want := f.policyRules(rules)
+	missing = xt.Where(want, func(r xt.Rule) bool { return !isIn(rules, r) })
+	return missing, xt.Where(rules, func(r xt.Rule) bool { return f.isAboutDevice(r) && !isIn(want, r) })
 }
 
 // stageLines returns the lines that add the bridge's policy, and delete its former policy.
-func (f *firewall) stageLines(table xt.Table) []string {
+func (f *firewall) stageLines(table xt.Table) (lines []string) {
 	rules := table.Rules
-	stages := f.stages(rules)
-	var lines []string
-	if len(stages[0].rules) > 0 {
+	if len(f.policyRules(rules)) > 0 {
 		lines = table.NewChains(stage1, stage2)
 		// The jump must come first, because an ACCEPT in CNI-FORWARD ends the evaluation of the rules.
 		at, accepts := jumpAt(rules, "FORWARD", stage1), jumpAt(rules, "FORWARD", forwardChain)
 		if at > accepts && accepts > 0 {
-			lines = append(lines, nthRule(rules, "FORWARD", at).Deletion())
+			lines = append(lines, rulesIn("FORWARD", rules)[at-1].Deletion())
 			at = 0
 		}
 		if at == 0 {
 			lines = append(lines, fmt.Sprintf("-I FORWARD 1 %s -j %s", policyComment(bothPolicies), stage1))
 		}
 	}
-	for _, s := range stages {
-		lines = append(append(lines, s.moves(rules)...), s.lines(rules, f.isAboutDevice, isSame)...)
-		isLast := func(r xt.Rule) bool { return r.Chain == s.chain && r.Matches == "" && r.Jump == "RETURN" }
-		if len(s.rules) > 0 && !slices.ContainsFunc(rules, isLast) {
-			lines = append(lines, fmt.Sprintf("-A %s %s -j RETURN", s.chain, policyComment(bothPolicies)))
-		}
-	}
-	return lines
-}
-
-// nthRule returns the n-th rule of a chain, where 1 is the first.
-func nthRule(rules []xt.Rule, chain string, n int) xt.Rule {
-	inChain := slices.DeleteFunc(slices.Clone(rules), func(r xt.Rule) bool { return r.Chain != chain })
-	return inChain[n-1]
-}
-
-// lines returns the lines that add the missing rules of the stage, and delete other rules for which
-// match returns true. New rules come first, as with the reference plugin, but after the rules for
-// published ports.
-func (s stage) lines(rules []xt.Rule, match func(xt.Rule) bool, same func(a, b xt.Rule) bool) (lines []string) {
-	isIn := func(rules []xt.Rule, r xt.Rule) bool {
-		return slices.ContainsFunc(rules, func(other xt.Rule) bool { return same(other, r) })
-	}
-	position := 1
-	for _, r := range rules {
-		switch {
-		case r.Chain != s.chain:
-		case match(r) && !isIn(s.rules, r):
-			lines = append(lines, r.Deletion())
-		case isForPublished(r):
-			position++
-		}
-	}
-	for _, r := range slices.Backward(s.rules) {
-		if isIn(rules, r) {
+	missing, stale := f.differences(rules, isSame)
+	for _, chain := range []string{stage1, stage2} {
+		got := rulesIn(chain, rules)
+		// New rules come first, as with the reference plugin.
+		want := append(rulesIn(chain, missing), xt.Where(got, func(r xt.Rule) bool { return !slices.Contains(stale, r) })...)
+		slices.SortStableFunc(want, func(a, b xt.Rule) int { return rank(a) - rank(b) })
+		if slices.Equal(got, want) {
 			continue
 		}
-		if isForPublished(r) {
-			position = 1
+		// The flag -F would also delete a rule that the reference plugin adds in the meantime.
+		lines = append(lines, xt.Deletions(got)...)
+		for _, r := range want {
+			lines = append(lines, r.Addition())
 		}
-		lines = append(lines, r.Insertion(position))
 	}
 	return lines
 }
 
-// moves returns the lines that move the rules for published ports before rules that the reference
-// plugin has inserted.
-func (s stage) moves(rules []xt.Rule) (lines []string) {
-	position, isBehind := 1, false
-	for _, r := range rules {
-		switch {
-		case r.Chain != s.chain:
-		case !isForPublished(r):
-			isBehind = true
-		case isBehind:
-			lines = append(lines, r.Deletion(), r.Insertion(position))
-			position++
-		default:
-			position++
-		}
+// rulesIn returns the rules in the chain.
+func rulesIn(chain string, rules []xt.Rule) []xt.Rule {
+	return xt.Where(rules, func(r xt.Rule) bool { return r.Chain == chain })
+}
+
+// rank is the order of the rules in a stage. The rules for published ports come first, even if the
+// reference plugin has inserted a rule before them.
+func rank(r xt.Rule) int {
+	switch {
+	case strings.Contains(r.Matches, "--ctstate DNAT"):
+		return 0
+	case r.Matches == "" && r.Jump == "RETURN":
+		return 2
 	}
-	return lines
+	return 1
 }
 
 // isSame reports whether two rules have the same effect and the same comment.
@@ -162,28 +128,18 @@ func doesSame(a, b xt.Rule) bool {
 	return a.Chain == b.Chain && a.Matches == b.Matches && a.Jump == b.Jump
 }
 
-// isForPublished reports whether the rule is for published ports.
-func isForPublished(r xt.Rule) bool { return strings.Contains(r.Matches, "--ctstate DNAT") }
-
 // bridgesOf returns the bridges that a rule names if it is a rule of a policy.
-func bridgesOf(r xt.Rule) (names []string) {
-	words := xt.Words(r.Line)
-	for i := range len(words) - 1 {
-		if words[i] == "-i" || words[i] == "-o" {
-			names = append(names, words[i+1])
-		}
-	}
-	if !strings.HasPrefix(r.Comment, policyPrefix) {
+func bridgesOf(r xt.Rule) []string {
+	if r.Chain != stage1 && r.Chain != stage2 || !strings.HasPrefix(r.Comment, policyPrefix) {
 		return nil
 	}
-	return names
+	return slices.DeleteFunc([]string{r.Option("-i"), r.Option("-o")}, func(name string) bool { return name == "" })
 }
 
 // isAboutDevice reports whether the rule belongs to the policy of the device.
 func (f *firewall) isAboutDevice(r xt.Rule) bool { return slices.Contains(bridgesOf(r), f.device) }
 
-// clearStages deletes the bridge's policy from iptables if nf_tables contains it, as far as stages does
-// not return its rules.
+// clearStages deletes the bridge's policy from iptables if nf_tables contains it, except its policyRules.
 func (f *firewall) clearStages() error {
 	if f.device == "" || f.byStages() {
 		return nil
@@ -196,29 +152,28 @@ func (f *firewall) clearStages() error {
 }
 
 // gonePolicies returns the lines that delete the policies of bridges that do not exist anymore.
-func (f *firewall) gonePolicies(rules []xt.Rule) (lines []string, err error) {
+func (f *firewall) gonePolicies(rules []xt.Rule) ([]string, error) {
 	var errs []error
-	for _, chain := range []string{stage1, stage2} {
-		lines = append(lines, stage{chain: chain}.lines(rules, func(r xt.Rule) bool {
-			for _, name := range bridgesOf(r) {
-				gone, err := f.isGone(name)
-				if errs = append(errs, err); gone {
-					return true
-				}
-			}
-			return false
-		}, isSame)...)
-	}
-	return lines, errors.Join(errs...)
+	stale := xt.Where(rules, func(r xt.Rule) bool {
+		return slices.ContainsFunc(bridgesOf(r), func(name string) bool {
+			gone, err := f.isGone(name)
+			errs = append(errs, err)
+			return gone
+		})
+	})
+	return xt.Deletions(stale), errors.Join(errs...)
 }
 
 // checkStages returns an error that lists the lines that would correct the rules of the bridge's policy.
 func (f *firewall) checkStages(tool xt.Tool, rules []xt.Rule) error {
 	var errs []error
-	for _, s := range f.stages(rules) {
-		for _, line := range s.lines(rules, f.isAboutDevice, doesSame) {
-			errs = append(errs, fmt.Errorf("table %s of %s differs from ingressPolicy %q: want %s", filter, tool.Name(), f.conf.policy, line))
-		}
+	missing, stale := f.differences(rules, doesSame)
+	lines := xt.Deletions(stale)
+	for _, r := range missing {
+		lines = append(lines, r.Line)
+	}
+	for _, line := range lines {
+		errs = append(errs, fmt.Errorf("table %s of %s differs from ingressPolicy %q: want %s", filter, tool.Name(), f.conf.policy, line))
 	}
 	if f.conf.policy != open && jumpAt(rules, "FORWARD", stage1) == 0 {
 		errs = append(errs, fmt.Errorf("chain FORWARD in table %s of %s does not jump to %s", filter, tool.Name(), stage1))

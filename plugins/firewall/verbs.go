@@ -184,11 +184,8 @@ func interfacesOnHost(prev *types.Result) (names []string) {
 // ptp.
 func (f *firewall) findBridge(prev *types.Result) error {
 	var onHost []nl.Link
-	for _, in := range prev.Interfaces {
-		if in.Sandbox != "" {
-			continue
-		}
-		l, err := f.links.Link(in.Name)
+	for _, name := range interfacesOnHost(prev) {
+		l, err := f.links.Link(name)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}

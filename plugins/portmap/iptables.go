@@ -124,18 +124,18 @@ func (p *portMap) additions(table iptables.Table, ip netip.Prefix) []string {
 func (p *portMap) present(rules []iptables.Rule, ip netip.Prefix) []iptables.Rule {
 	f := nft.FamilyOf(ip.Addr())
 	mappings, entries := p.conf.mappingsOf(f), p.entries(f)
-	return iptables.Where(func(r iptables.Rule) bool {
-		switch words := strings.Fields(r.Matches); {
+	return iptables.Where(rules, func(r iptables.Rule) bool {
+		switch {
 		case r.Chain == chainName(p.owner()):
 			match := strings.TrimPrefix(r.Matches, "-s "+r.Source.String()+" ")
 			return slices.ContainsFunc(mappings, func(m mapping) bool { return m.match() == match })
 		case r.Chain == dnatChain && r.Jump == chainName(p.owner()):
 			return slices.ContainsFunc(entries, func(e entry) bool {
-				return wordAfter(words, "-p") == e.proto.String() && wordAfter(words, "--dports") == e.portList()
+				return r.Option("-p") == e.proto.String() && r.Option("--dports") == e.portList()
 			})
 		}
 		return false
-	})(rules).Rules
+	})
 }
 
 // removals returns the lines that delete the rules from additions, and restore the replaced rules.
@@ -222,27 +222,17 @@ func (p *portMap) otherHolder(rules []iptables.Rule, m mapping) string {
 
 // matchesPort reports whether an entry matches protocol and port of the mapping.
 func matchesPort(r iptables.Rule, m mapping) bool {
-	words := strings.Fields(r.Matches)
-	ports := strings.Split(wordAfter(words, "--dports"), ",")
-	return wordAfter(words, "-p") == m.proto.String() && slices.Contains(ports, strconv.Itoa(int(m.hostPort)))
-}
-
-// wordAfter returns the word after an option, or "" if there is none.
-func wordAfter(words []string, option string) string {
-	if i := slices.Index(words, option); i >= 0 && i+1 < len(words) {
-		return words[i+1]
-	}
-	return ""
+	ports := strings.Split(r.Option("--dports"), ",")
+	return r.Option("-p") == m.proto.String() && slices.Contains(ports, strconv.Itoa(int(m.hostPort)))
 }
 
 // translates reports whether a rule in the chain translates packets of the mapping.
 func translates(rules []iptables.Rule, chain string, m mapping) bool {
 	for _, r := range rules {
-		words := strings.Fields(r.Matches)
-		if r.Chain != chain || r.Jump != "DNAT" || wordAfter(words, "--dport") != strconv.Itoa(int(m.hostPort)) {
+		if r.Chain != chain || r.Jump != "DNAT" || r.Option("--dport") != strconv.Itoa(int(m.hostPort)) {
 			continue
 		}
-		address := wordAfter(words, "-d")
+		address := r.Option("-d")
 		if address == "" || m.anyAddress() || address == netip.PrefixFrom(m.hostIP, m.hostIP.BitLen()).String() {
 			return true
 		}

@@ -19,7 +19,7 @@ import (
 func ownCleanup(owner types.Attachment, ips []netip.Prefix) iptables.Cleanup {
 	name := chainName(owner)
 	return iptables.Cleanup{Required: name, Chains: []string{dnatChain, name}, Select: func(rules []iptables.Rule) (own iptables.Selection) {
-		inChain := iptables.Where(func(r iptables.Rule) bool { return r.Chain == name })(rules).Rules
+		inChain := iptables.Where(rules, func(r iptables.Rule) bool { return r.Chain == name })
 		if len(ips) > 0 && len(inChain) > 0 && !slices.ContainsFunc(inChain, mentions(ips)) {
 			return own
 		}
@@ -54,28 +54,27 @@ func mentions(ips []netip.Prefix) func(r iptables.Rule) bool {
 
 // jumps returns the rules that jump to the chain.
 func jumps(rules []iptables.Rule, chain string) []iptables.Rule {
-	return iptables.Where(func(r iptables.Rule) bool { return r.Jump == chain })(rules).Rules
+	return iptables.Where(rules, func(r iptables.Rule) bool { return r.Jump == chain })
 }
 
 // referenceTable returns a table of the reference plugin's nftables backend.
 func referenceTable(f nft.Family) nft.Table { return nft.Table{Family: f, Name: "cni_hostport"} }
 
-// ownsReference returns a function that reports whether a rule of the reference plugin's nftables
-// backend belongs to this attachment. The comment of such a rule is the container ID alone, and only the
-// addresses distinguish the rules for different networks. If no addresses are known, all rules with the
-// container ID match. GC does not know the network of these rules, and keeps them.
-func (p *portMap) ownsReference() func(r iptables.Rule) bool {
-	mentioned := mentions(p.ips)
-	return func(r iptables.Rule) bool {
-		return r.Comment == p.owner().ContainerID && (len(p.ips) == 0 || mentioned(r))
-	}
+// ownsReference reports whether a rule of the reference plugin's nftables backend belongs to this
+// attachment. The comment of such a rule is the container ID alone, and only the addresses distinguish the
+// rules for different networks. If no addresses are known, all rules with the container ID match. GC does
+// not know the network of these rules, and keeps them.
+func (p *portMap) ownsReference(r iptables.Rule) bool {
+	return r.Comment == p.owner().ContainerID && (len(p.ips) == 0 || mentions(p.ips)(r))
 }
 
 // ownReference returns the Cleanup for the reference plugin's rules for the owner.
 func (p *portMap) ownReference() iptables.Cleanup {
 	return iptables.Cleanup{
 		Tables: []nft.Table{referenceTable(nft.IPv4), referenceTable(nft.IPv6)},
-		Select: iptables.Where(p.ownsReference()),
+		Select: func(rules []iptables.Rule) iptables.Selection {
+			return iptables.Selection{Rules: iptables.Where(rules, p.ownsReference)}
+		},
 	}
 }
 
@@ -88,8 +87,7 @@ func (p *portMap) hasReferenceRules(c *nft.Conn) (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		own := iptables.Where(p.ownsReference())(rules).Rules
-		own = slices.DeleteFunc(own, func(r iptables.Rule) bool { return !r.Mentions(ip.Addr()) })
+		own := iptables.Where(rules, func(r iptables.Rule) bool { return p.ownsReference(r) && r.Mentions(ip.Addr()) })
 		if len(own) < len(p.conf.mappingsOf(f)) {
 			return false, nil
 		}
