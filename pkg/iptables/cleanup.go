@@ -12,9 +12,10 @@ import (
 const NAT = "nat"
 
 // A Cleanup finds and deletes rules that the iptables backends of plumb or of the reference plugins
-// added. The rules can be in nf_tables, where iptables-nft keeps its tables, and in legacy tables.
+// added.
 type Cleanup struct {
-	// Tables lists the nftables tables. If it is empty, they are the tables nat of both families.
+	// Tables lists nftables tables of the reference plugins. If it is empty, the rules are in the tables nat
+	// of both families, in nf_tables and in the legacy tables.
 	Tables []nft.Table
 	// Required is a chain. Cleanup skips a table that does not contain it. It may be empty.
 	Required string
@@ -42,8 +43,39 @@ func Where(rules []Rule, match func(r Rule) bool) (matching []Rule) {
 	return matching
 }
 
-// NFT adds the deletion of the rules and chains in nf_tables to tx. It runs no program.
-func (c Cleanup) NFT(conn *nft.Conn, tx *nft.Tx) error {
+// A Change adds changes to a transaction of nf_tables.
+type Change func(c *nft.Conn, tx *nft.Tx) error
+
+// Delete runs the cleanups. It commits those in nf_tables and the other changes as one transaction, without
+// running a program. Then it deletes the rules in legacy tables (see LegacyTool). The parameter description
+// describes the deletion in errors and in the trace.
+func Delete(host *ns.Handle, description string, cleanups []Cleanup, changes ...Change) error {
+	var errs []error
+	c, err := nft.OpenIfSupported(host)
+	if c != nil {
+		err = c.Atomically("nft "+description, func(tx *nft.Tx) error {
+			var errs []error
+			for _, change := range changes {
+				errs = append(errs, change(c, tx))
+			}
+			for _, cleanup := range cleanups {
+				errs = append(errs, cleanup.deleteNFT(c, tx))
+			}
+			return errors.Join(errs...)
+		})
+	}
+	for _, f := range nft.Families() {
+		tool, found, legacyErr := LegacyTool(host, f, NAT)
+		if found {
+			legacyErr = tool.Change(NAT, description, func(t Table) (string, error) { return Script(NAT, deletions(cleanups, t)...), nil })
+		}
+		errs = append(errs, legacyErr)
+	}
+	return errors.Join(append(errs, err)...)
+}
+
+// deleteNFT adds the deletion of the rules and chains in nf_tables to tx.
+func (c Cleanup) deleteNFT(conn *nft.Conn, tx *nft.Tx) error {
 	tables := c.Tables
 	if len(tables) == 0 {
 		tables = []nft.Table{{Family: nft.IPv4, Name: NAT}, {Family: nft.IPv6, Name: NAT}}
@@ -73,29 +105,17 @@ func (c Cleanup) NFT(conn *nft.Conn, tx *nft.Tx) error {
 	return nil
 }
 
-// Legacy deletes the rules and chains in the legacy tables nat (see LegacyTool). The parameter
-// description describes the deletion in errors and in the trace.
-func (c Cleanup) Legacy(host *ns.Handle, description string) error {
-	var errs []error
-	for _, f := range nft.Families() {
-		tool, found, err := LegacyTool(host, f, NAT)
-		if found {
-			err = tool.Change(NAT, description, func(t Table) (string, error) { return Script(NAT, c.deletions(t)...), nil })
+// deletions returns the lines that delete the selections from a legacy table nat.
+func deletions(cleanups []Cleanup, t Table) (lines []string) {
+	for _, c := range cleanups {
+		if len(c.Tables) > 0 || c.Required != "" && !t.HasChain(c.Required) {
+			continue
 		}
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
-}
-
-// deletions returns the lines that delete the selection from a legacy table.
-func (c Cleanup) deletions(t Table) (lines []string) {
-	if c.Required != "" && !t.HasChain(c.Required) {
-		return nil
-	}
-	selected := c.Select(t.Rules)
-	lines = Deletions(selected.Rules)
-	for _, chain := range selected.Chains {
-		lines = append(lines, "-F "+chain, "-X "+chain)
+		selected := c.Select(t.Rules)
+		lines = append(lines, Deletions(selected.Rules)...)
+		for _, chain := range selected.Chains {
+			lines = append(lines, "-F "+chain, "-X "+chain)
+		}
 	}
 	return lines
 }

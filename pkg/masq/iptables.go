@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/plumb-cni/plumb/pkg/iptables"
 	"github.com/plumb-cni/plumb/pkg/nft"
-	"github.com/plumb-cni/plumb/pkg/ns"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/pkg/undo"
 )
@@ -25,12 +25,7 @@ func multicast(f nft.Family) string {
 // runs iptables-restore once per family.
 func addIPTables(u *undo.Stack, m Masq, ips []netip.Prefix) error {
 	for _, f := range nft.Families() {
-		var familyIPs []netip.Prefix
-		for _, ip := range ips {
-			if nft.FamilyOf(ip.Addr()) == f {
-				familyIPs = append(familyIPs, ip)
-			}
-		}
+		familyIPs := slices.DeleteFunc(slices.Clone(ips), func(ip netip.Prefix) bool { return nft.FamilyOf(ip.Addr()) != f })
 		if len(familyIPs) == 0 {
 			continue
 		}
@@ -63,13 +58,7 @@ func addFamily(tool iptables.Tool, owner types.Attachment, ips []netip.Prefix) e
 func addition(owner types.Attachment, ips []netip.Prefix, table iptables.Table) []string {
 	name := chain(owner.Network, owner.ContainerID)
 	text := iptables.Quote(comment(owner.Network, owner.ContainerID))
-	var lines []string
-	for _, r := range ownRules(table.Rules, owner, ips).Rules {
-		lines = append(lines, r.Deletion())
-	}
-	if !table.HasChain(name) {
-		lines = append(lines, "-N "+name)
-	}
+	lines := append(iptables.Deletions(ownRules(table.Rules, owner, ips).Rules), table.NewChains(name)...)
 	for _, ip := range ips {
 		lines = append(lines, fmt.Sprintf("-I %s 1 -s %s -d %s -m comment --comment %s -j ACCEPT",
 			name, ip.Addr(), ip.Masked(), iptables.Quote(ownComment(owner))))
@@ -84,42 +73,27 @@ func addition(owner types.Attachment, ips []netip.Prefix, table iptables.Table) 
 	return lines
 }
 
-// uncovered returns the addresses that neither iptables rules nor the nftables rules of the
-// reference plugin masquerade. Such rules exist on a host that was upgraded to plumb while
-// containers ran. c is nil if the kernel lacks nf_tables.
-func uncovered(c *nft.Conn, m Masq, ips []netip.Prefix) ([]netip.Prefix, error) {
-	legacy, err := legacyRules(m.HostNS)
-	var missing []netip.Prefix
-	for _, ip := range ips {
-		f := nft.FamilyOf(ip.Addr())
-		covered := covers(legacy[f], m.Owner, ip)
-		if !covered && c != nil {
-			rules, rulesErr := iptables.ReadNFT(c, nft.Table{Family: f, Name: iptables.NAT}, ownChains(m.Owner)...)
-			byReference, referenceErr := referenceCovers(c, m, ip)
-			covered = byReference || covers(rules, m.Owner, ip)
-			err = errors.Join(err, rulesErr, referenceErr)
-		}
-		if !covered {
-			missing = append(missing, ip)
+// isCovered reports whether iptables rules or the nftables rules of the reference plugin masquerade the
+// address. Such rules exist on a host that was upgraded to plumb while containers ran. c is nil if the
+// kernel lacks nf_tables.
+func (m Masq) isCovered(c *nft.Conn, ip netip.Prefix) (bool, error) {
+	f := nft.FamilyOf(ip.Addr())
+	legacy, found, err := iptables.LegacyTool(m.HostNS, f, iptables.NAT)
+	if found {
+		saved, saveErr := legacy.Save(iptables.NAT)
+		if err = saveErr; covers(iptables.Parse(saved).Rules, m.Owner, ip) {
+			return true, nil
 		}
 	}
-	return missing, err
-}
-
-// legacyRules returns the rules of the legacy tables nat.
-func legacyRules(host *ns.Handle) (map[nft.Family][]iptables.Rule, error) {
-	rules := map[nft.Family][]iptables.Rule{}
-	var errs []error
-	for _, f := range nft.Families() {
-		tool, found, err := iptables.LegacyTool(host, f, iptables.NAT)
-		if found {
-			var saved string
-			saved, err = tool.Save(iptables.NAT)
-			rules[f] = iptables.Parse(saved).Rules
-		}
-		errs = append(errs, err)
+	if c == nil {
+		return false, err
 	}
-	return rules, errors.Join(errs...)
+	rules, rulesErr := iptables.ReadNFT(c, nft.Table{Family: f, Name: iptables.NAT}, ownChains(m.Owner)...)
+	reference, referenceErr := iptables.ReadNFT(c, referenceTable(), referenceChain)
+	byReference := slices.ContainsFunc(reference, func(r iptables.Rule) bool {
+		return strings.HasPrefix(r.Comment, referenceOwner(m.Owner)) && r.Source.Contains(ip.Addr())
+	})
+	return byReference || covers(rules, m.Owner, ip), errors.Join(err, rulesErr, referenceErr)
 }
 
 // missingRules returns the error of Check for an address that the iptables backend does not

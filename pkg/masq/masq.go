@@ -75,21 +75,18 @@ func Add(u *undo.Stack, m Masq, ips []netip.Prefix) error {
 }
 
 // A Change adds changes to a transaction of nf_tables.
-type Change func(c *nft.Conn, tx *nft.Tx) error
+type Change = iptables.Change
 
 // Del deletes the masquerade of the addresses in all backends, and applies the changes of the caller in
 // the same transaction. If ips is empty, Del reads all elements and deletes the owner's. It is not an
 // error if there is nothing to delete. Del keeps the element of another attachment that has taken an
 // address over.
 func Del(m Masq, ips []netip.Prefix, also ...Change) error {
-	c, err := nft.OpenIfSupported(m.HostNS)
-	if c != nil {
-		err = c.Atomically("nft delete "+m.String(), func(tx *nft.Tx) error {
+	return iptables.Delete(m.HostNS, "delete "+m.String(), []iptables.Cleanup{ownReference(m.Owner), ownCleanup(m.Owner, ips)},
+		append([]Change{func(c *nft.Conn, tx *nft.Tx) error {
 			_, err := m.store(c, ips).Delete(tx)
-			return errors.Join(err, ownReference(m.Owner).NFT(c, tx), ownCleanup(m.Owner, ips).NFT(c, tx), addChanges(c, tx, also))
-		})
-	}
-	return errors.Join(err, ownCleanup(m.Owner, ips).Legacy(m.HostNS, "delete "+m.String()))
+			return err
+		}}, also...)...)
 }
 
 // Check returns an error that lists the elements, chains or rules that are missing for the addresses.
@@ -105,32 +102,28 @@ func Check(m Masq, ips []netip.Prefix) error {
 			return nil
 		}
 	}
-	missing = fmt.Errorf("%s is missing: %w", m, missing)
-	uncoveredIPs, err := uncovered(c, m, ips)
-	if err == nil && len(uncoveredIPs) == 0 {
-		return nil
-	}
-	if m.Backend == IPTables {
-		missing = nil
-		for _, ip := range uncoveredIPs {
-			missing = errors.Join(missing, missingRules(m, ip))
+	var errs, uncovered []error
+	for _, ip := range ips {
+		covered, err := m.isCovered(c, ip)
+		if errs = append(errs, err); !covered {
+			uncovered = append(uncovered, missingRules(m, ip))
 		}
 	}
-	return errors.Join(missing, err)
+	if len(uncovered) > 0 && m.Backend != IPTables {
+		uncovered = []error{fmt.Errorf("%s is missing: %w", m, missing)}
+	}
+	return errors.Join(append(uncovered, errs...)...)
 }
 
 // GC deletes the masquerade of the network's attachments that are not in keep, and the network's chains
 // to which nothing jumps anymore. It applies the changes of the caller in the same transaction.
 func GC(host *ns.Handle, network string, keep types.Set, also ...Change) error {
 	m := Masq{HostNS: host, Owner: types.Attachment{Network: network}}
-	c, err := nft.OpenIfSupported(m.HostNS)
-	if c != nil {
-		err = c.Atomically("nft delete stale masquerade of network "+network, func(tx *nft.Tx) error {
+	return iptables.Delete(host, "delete stale masquerade of network "+network, []iptables.Cleanup{staleReference(network, keep), staleCleanup(network, keep)},
+		append([]Change{func(c *nft.Conn, tx *nft.Tx) error {
 			_, err := m.store(c, nil).GC(tx, network, keep)
-			return errors.Join(err, staleReference(network, keep).NFT(c, tx), staleCleanup(network, keep).NFT(c, tx), addChanges(c, tx, also))
-		})
-	}
-	return errors.Join(err, staleCleanup(network, keep).Legacy(host, "delete stale masquerade of network "+network))
+			return err
+		}}, also...)...)
 }
 
 // Status returns an error with types.CodeNotAvailable if the kernel lacks a feature, or the host lacks a

@@ -1,7 +1,6 @@
 package masq
 
 import (
-	"net/netip"
 	"strings"
 
 	"github.com/plumb-cni/plumb/pkg/iptables"
@@ -52,15 +51,4 @@ func referenceCleanup(match func(r iptables.Rule) bool) iptables.Cleanup {
 	return iptables.Cleanup{Tables: []nft.Table{referenceTable()}, Chains: []string{referenceChain}, Select: func(rules []iptables.Rule) iptables.Selection {
 		return iptables.Selection{Rules: iptables.Where(rules, match)}
 	}}
-}
-
-// referenceCovers reports whether a rule of the reference plugin masquerades the address.
-func referenceCovers(c *nft.Conn, m Masq, ip netip.Prefix) (bool, error) {
-	rules, err := c.Rules(referenceTable(), referenceChain)
-	for _, r := range rules {
-		if strings.HasPrefix(r.Comment, referenceOwner(m.Owner)) && r.Saddr.IsValid() && r.Saddr.Contains(ip.Addr()) {
-			return true, nil
-		}
-	}
-	return false, err
 }

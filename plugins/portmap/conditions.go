@@ -56,7 +56,16 @@ func (c conditionsChain) ensure(conn *nft.Conn, host *ns.Handle) error {
 	if err != nil || len(damaged) == 0 {
 		return err
 	}
-	return runNFT(host, c.script())
+	path, err := findNFT()
+	if err != nil {
+		return err
+	}
+	_, err = iptables.Program{Path: path, Args: []string{"-f", "-"}, Stdin: c.script(), Limit: nftLimit}.Run(host, "run nft")
+	var exit *iptables.ExitError
+	if errors.As(err, &exit) {
+		return types.Errorf(types.CodeConfig, "nft refuses the conditions: %w", err)
+	}
+	return err
 }
 
 // findNFT returns the path of the program nft. See iptables.FindProgram.
@@ -66,21 +75,6 @@ func findNFT() (string, error) {
 		return "", types.Errorf(types.CodeConfig, "conditionsV4 and conditionsV6 need the program nft: %w; install nftables, or remove these keys", err)
 	}
 	return path, nil
-}
-
-// runNFT runs a script in the namespace. The code of the error is types.CodeConfig if nft refuses the
-// script.
-func runNFT(host *ns.Handle, script string) error {
-	path, err := findNFT()
-	if err != nil {
-		return err
-	}
-	_, err = iptables.Program{Path: path, Args: []string{"-f", "-"}, Stdin: script, Limit: nftLimit}.Run(host, "run nft")
-	var exit *iptables.ExitError
-	if errors.As(err, &exit) {
-		return types.Errorf(types.CodeConfig, "nft refuses the conditions: %w", err)
-	}
-	return err
 }
 
 // nftLimit is the time after which plumb kills nft.

@@ -68,15 +68,7 @@ const (
 )
 
 func (p protocol) String() string {
-	switch p {
-	case tcp:
-		return "tcp"
-	case udp:
-		return "udp"
-	case sctp:
-		return "sctp"
-	}
-	return fmt.Sprintf("protocol %d", uint8(p))
+	return map[protocol]string{tcp: "tcp", udp: "udp", sctp: "sctp"}[p]
 }
 
 func parseProtocol(s string) (protocol, error) {

@@ -22,11 +22,11 @@ func del(r *skel.Request) error {
 		p.ips = addresses(prev, r.IfName)
 	}
 	var deleted []translation
-	c, err := nft.OpenIfSupported(p.r.HostNS)
-	if c != nil {
-		deleted, err = p.deleteNFT(c)
-	}
-	err = errors.Join(err, ownCleanup(p.owner(), p.ips).Legacy(r.HostNS, "delete "+p.String()))
+	err = iptables.Delete(r.HostNS, "delete "+p.String(), []iptables.Cleanup{p.ownReference(), ownCleanup(p.owner(), p.ips)}, func(c *nft.Conn, tx *nft.Tx) error {
+		elements, err := p.store(c, p.formerClaims()).Delete(tx)
+		deleted = translationsOf(elements)
+		return err
+	})
 	return errors.Join(err, p.deleteFlows(deleted))
 }
 
@@ -34,11 +34,10 @@ func del(r *skel.Request) error {
 // cni.dev/valid-attachments.
 func gc(r *skel.Request) error {
 	p, keep, network := &portMap{r: r, conf: &config{}}, r.ValidAttachments(), r.Conf.Name
-	c, err := nft.OpenIfSupported(p.r.HostNS)
-	if c != nil {
-		err = p.gcNFT(c, keep)
-	}
-	return errors.Join(err, staleCleanup(network, keep).Legacy(r.HostNS, "delete stale port maps of network "+network))
+	return iptables.Delete(r.HostNS, "delete stale port maps of network "+network, []iptables.Cleanup{staleCleanup(network, keep)}, func(c *nft.Conn, tx *nft.Tx) error {
+		_, err := p.store(c, nil).GC(tx, network, keep)
+		return err
+	})
 }
 
 // status returns an error if an ADD with mappings would fail now. If other hosts can reach 127.0.0.1 of

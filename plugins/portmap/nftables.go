@@ -8,7 +8,6 @@ import (
 	"github.com/plumb-cni/plumb/pkg/claims"
 	"github.com/plumb-cni/plumb/pkg/nft"
 	"github.com/plumb-cni/plumb/pkg/tables"
-	"github.com/plumb-cni/plumb/pkg/types"
 )
 
 // store returns the store of the attachment with these claims.
@@ -79,20 +78,6 @@ func (p *portMap) translations() (all []translation) {
 	return all
 }
 
-// deleteNFT deletes the attachment's elements, and its rules of iptables-nft and of the reference
-// plugin's nftables backend. It returns the translations of the deleted elements.
-func (p *portMap) deleteNFT(c *nft.Conn) (deleted []translation, err error) {
-	err = c.Atomically("nft delete "+p.String(), func(tx *nft.Tx) error {
-		elements, err := p.store(c, p.formerClaims()).Delete(tx)
-		if err != nil {
-			return err
-		}
-		deleted = translationsOf(elements)
-		return errors.Join(p.ownReference().NFT(c, tx), ownCleanup(p.owner(), p.ips).NFT(c, tx))
-	})
-	return deleted, err
-}
-
 // translationsOf returns the translations of the targets among the elements.
 func translationsOf(elements []nft.SetElement) []translation {
 	var all []translation
@@ -126,15 +111,4 @@ func (p *portMap) checkNFT(c *nft.Conn) error {
 		}
 	}
 	return errors.Join(p.store(c, p.claims()).Check(), c.CheckChains(l))
-}
-
-// gcNFT deletes the elements and nftables rules of the network's attachments that are not in keep.
-func (p *portMap) gcNFT(c *nft.Conn, keep types.Set) error {
-	network := p.owner().Network
-	return c.Atomically("nft delete stale port maps of network "+network, func(tx *nft.Tx) error {
-		if _, err := p.store(c, nil).GC(tx, network, keep); err != nil {
-			return err
-		}
-		return staleCleanup(network, keep).NFT(c, tx)
-	})
 }
