@@ -321,8 +321,11 @@ func setName(e nft.SetElement) string {
 
 // value returns the value of an element in a map for errors.
 func (s *Store) value(e nft.SetElement) string {
-	if e.Jump != "" {
+	switch {
+	case e.Jump != "":
 		return "chain " + e.Jump
+	case e.Data == "":
+		return "no chain"
 	}
 	i := slices.IndexFunc(s.Layout.Sets, func(set nft.Set) bool { return set.Name == e.Set })
 	return e.Data.Text(s.Layout.Sets[i].Data)

@@ -112,7 +112,7 @@ func addMACSpoofCheck(u *undo.Stack, s macSpoofCheck) error {
 func openSpoofTable(s macSpoofCheck) (*nft.Conn, error) {
 	c, err := nft.Open(s.host)
 	if errors.Is(err, nft.ErrUnavailable) {
-		return nil, types.Errorf(types.CodeConfig, "macspoofchk needs nf_tables: load the kernel module nf_tables, or remove the key macspoofchk: %w", err)
+		return nil, types.Errorf(types.CodeConfig, "macspoofchk needs nf_tables: %w; load the kernel module nf_tables, or remove the key macspoofchk", err)
 	}
 	return c, err
 }
