@@ -18,18 +18,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/plumb-cni/plumb/pkg/lock"
 	"github.com/plumb-cni/plumb/pkg/nft"
 	"github.com/plumb-cni/plumb/pkg/ns"
 	"github.com/plumb-cni/plumb/pkg/types"
+	"golang.org/x/sys/unix"
 )
-
-// Name returns the name of the program for a family, which is nft.IPv4 or nft.IPv6.
-func Name(f nft.Family) string {
-	if f == nft.IPv6 {
-		return "ip6tables"
-	}
-	return "iptables"
-}
 
 // A Variant selects one of the iptables programs. Since iptables 1.8 there is one program for rules in
 // nf_tables, and another one for rules in the legacy tables (ip_tables). Both programs can be installed,
@@ -51,7 +45,12 @@ type Tool struct {
 }
 
 // Name returns the name of the program for the family, for errors.
-func (t Tool) Name() string { return Name(t.Family) }
+func (t Tool) Name() string {
+	if t.Family == nft.IPv6 {
+		return "ip6tables"
+	}
+	return "iptables"
+}
 
 // runLimit is how long a program may run after it has acquired the lock.
 const runLimit = 10 * time.Second
@@ -68,7 +67,7 @@ func (t Tool) Restore(description, script string) error {
 	if err != nil {
 		return err
 	}
-	_, err = t.run(description, script, program, "--noflush", "--wait", strconv.Itoa(int(LockWait.Seconds())))
+	_, err = t.run(description, script, program, "--noflush", "--wait", strconv.Itoa(int(lockWait.Seconds())))
 	return err
 }
 
@@ -85,12 +84,12 @@ func (t Tool) Save(table string) (string, error) {
 // returns. If the script is empty, Change changes nothing. The parameter description describes the
 // changes in errors and in the trace.
 //
-// Change holds the lock of WithLock. Programs that do not use that lock can change the table after
+// Change holds the lock of withLock. Programs that do not use that lock can change the table after
 // Change has read it. If the script is refused for that reason, Change starts again, up to five times.
-// The errors are those of makeScript, Save, Restore and WithLock.
+// The errors are those of makeScript, Save, Restore and withLock.
 func (t Tool) Change(table, description string, makeScript func(Table) (string, error)) error {
 	const attempts = 5
-	return WithLock(t.HostNS, LockWait, func() error {
+	return withLock(t.HostNS, lockWait, func() error {
 		var refused error
 		for range attempts {
 			saved, err := t.Save(table)
@@ -107,6 +106,27 @@ func (t Tool) Change(table, description string, makeScript func(Table) (string, 
 		}
 		return types.Coded(types.CodeConfig, refused)
 	})
+}
+
+// lockWait is how long a call waits for other calls and programs that change the rules, and for
+// /run/xtables.lock. Calls for the same attachment wait for each other for the same time, because on a
+// starved host the holder of a lock may not run for many seconds.
+const lockWait = time.Minute
+
+// withLock runs f while no other call of withLock runs in the same namespace, so that the tables do not
+// change after f has read them and before it changes them. The lock is a flock(2) of the namespace's
+// file, so that no lock file is needed. If the lock is not free within limit, withLock returns an error
+// with types.CodeTryAgain and does not run f.
+func withLock(host *ns.Handle, limit time.Duration, f func() error) error {
+	err := host.Step("lock the tables of iptables", func() error { return lock.Flock(host.FD(), limit) })
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return types.Errorf(types.CodeTryAgain, "lock the tables of iptables: other processes held the lock for over %s; try again", limit)
+	}
+	if err != nil {
+		return err
+	}
+	err = f()
+	return errors.Join(err, unix.Flock(host.FD(), unix.LOCK_UN))
 }
 
 // CheckInstalled returns an error with types.CodeConfig if iptables-save or iptables-restore is not
@@ -132,7 +152,7 @@ var ErrRefused = errors.New("refused")
 
 // run runs a program and explains its error.
 func (t Tool) run(description, stdin, program string, args ...string) (string, error) {
-	p := Program{Path: program, Args: args, Stdin: stdin, Limit: LockWait + runLimit}
+	p := Program{Path: program, Args: args, Stdin: stdin, Limit: lockWait + runLimit}
 	out, err := p.Run(t.HostNS, filepath.Base(program)+": "+description)
 	return out, explain(err)
 }

@@ -174,8 +174,8 @@ func TestWithLockRunsOneFunctionAtATime(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = other.Close() }()
-	err = WithLock(tool.HostNS, time.Minute, func() error {
-		err := WithLock(other, time.Millisecond, func() error { t.Error("WithLock ran two functions at the same time"); return nil })
+	err = withLock(tool.HostNS, time.Minute, func() error {
+		err := withLock(other, time.Millisecond, func() error { t.Error("withLock ran two functions at the same time"); return nil })
 		expectCode(t, err, types.CodeTryAgain)
 		return nil
 	})
@@ -187,14 +187,14 @@ func TestWithLockRunsOneFunctionAtATime(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = third.Close() }()
-	// The second call of WithLock has returned, but its flock(2) still waits in the background. If it
+	// The second call of withLock has returned, but its flock(2) still waits in the background. If it
 	// gets the lock before third does, closing other releases the lock.
 	if err := other.Close(); err != nil {
 		t.Error(err)
 	}
 	ran := false
-	if err := WithLock(third, time.Minute, func() error { ran = true; return nil }); err != nil || !ran {
-		t.Errorf("want WithLock to run the function with a free lock, got %v (function run: %t)", err, ran)
+	if err := withLock(third, time.Minute, func() error { ran = true; return nil }); err != nil || !ran {
+		t.Errorf("want withLock to run the function with a free lock, got %v (function run: %t)", err, ran)
 	}
 }
 

@@ -100,5 +100,5 @@ func (m Masq) isCovered(c *nft.Conn, ip netip.Prefix) (bool, error) {
 // masquerade.
 func missingRules(m Masq, ip netip.Prefix) error {
 	return fmt.Errorf("%s for %s is missing: chain %s of table %s of %s, its rules, or the jump to it from %s do not exist",
-		m, ip.Addr(), chain(m.Owner.Network, m.Owner.ContainerID), iptables.NAT, iptables.Name(nft.FamilyOf(ip.Addr())), postrouting)
+		m, ip.Addr(), chain(m.Owner.Network, m.Owner.ContainerID), iptables.NAT, iptables.Tool{Family: nft.FamilyOf(ip.Addr())}.Name(), postrouting)
 }

@@ -182,7 +182,7 @@ func (f *firewall) checkByIPTables() error {
 	var errs []error
 	for i, fam := range f.families() {
 		tables, err := f.filterTables(fam)
-		missing := errors.Join(err, fmt.Errorf("table %s of %s has no chain %s", filter, xt.Name(fam), forwardChain))
+		missing := errors.Join(err, fmt.Errorf("table %s of %s has no chain %s", filter, xt.Tool{Family: fam}.Name(), forwardChain))
 		for _, t := range tables {
 			if !t.ours {
 				continue
