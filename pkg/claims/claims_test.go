@@ -329,7 +329,7 @@ var _ = DescribeTable("Add and Damaged reject a table that another program creat
 	a := claimant{c, types.Attachment{Network: "net0", ContainerID: "c", IfName: "eth0"}}
 	var u undo.Stack
 	err := a.store(80).Add(&u)
-	Expect(err).To(MatchError(ContainSubstring(text)))
+	Expect(err).To(MatchError(And(ContainSubstring(text), ContainSubstring("nft delete table inet plumb"))))
 	Expect(types.AsError(err).Code).To(BeEquivalentTo(code))
 	Expect(u.Len()).To(BeZero())
 	Expect(a.del(80)).To(Succeed(), "such a table contains no elements of plumb")

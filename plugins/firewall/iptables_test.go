@@ -1,7 +1,6 @@
 package main
 
 import (
-	"net/netip"
 	"strconv"
 	"strings"
 
@@ -170,15 +169,5 @@ var _ = Describe("the backend iptables", func() {
 		c.Config = strings.ReplaceAll(c.Config, "10.9.0.2", "10.9.0.4")
 		b.OK("ADD", c)
 		Expect(b.saved()).To(And(Not(ContainSubstring("10.9.0.2")), ContainSubstring("10.9.0.4")))
-	})
-
-	It("deletes what is in tables of iptables-legacy", func() {
-		c := b.call(byIPTables, 0)
-		b.Host.Must(GinkgoTB(), "iptables-legacy", "-N", forwardChain)
-		for _, line := range accepts(netip.MustParseAddr("10.9.0.2")) {
-			b.Host.Must(GinkgoTB(), "iptables-legacy", strings.Fields(line)...)
-		}
-		b.OK("DEL", c)
-		Expect(b.saved("-legacy")).NotTo(ContainSubstring("10.9.0.2"))
 	})
 })

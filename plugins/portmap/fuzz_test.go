@@ -10,6 +10,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/nft"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/test/nstest"
 )
 
 // FuzzConfig: an accepted configuration has valid ports, each rule for a program is one line, and the
@@ -71,4 +72,9 @@ func (p *portMap) checkText(t *testing.T, ip netip.Prefix) {
 	if cond, ok := p.conditionsChain(ip); ok && p.conf.backend != backendIPTables && strings.ContainsAny(cond.text, "\n\r;#") {
 		t.Errorf("%q cannot be part of a rule", cond.text)
 	}
+}
+
+// FuzzCheck: CHECK returns a success or an error as in the specification, whatever prevResult is.
+func FuzzCheck(f *testing.F) {
+	nstest.FuzzChainedCheck(f, plugin(), nstest.Call{Config: `{"cniVersion":"1.1.0","name":"net1","type":"portmap","snat":true,"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp"}]}}`})
 }
