@@ -199,25 +199,15 @@ func (e *edit) addTo(tx *nft.Tx) {
 			added = append(added, r)
 		}
 	}
-	ensured := map[string]bool{}
-	for _, r := range added {
-		if isFormer(r) && !ensured[r.Set] {
-			ensured[r.Set] = true
-			tx.EnsureSet(table, e.formerSet(r.Set))
+	for _, s := range e.store.Layout.Sets {
+		s.Name += FormerSuffix
+		if slices.ContainsFunc(added, func(r nft.ElementRef) bool { return r.Set == s.Name }) {
+			tx.EnsureSet(table, s)
 		}
 	}
 	for _, r := range added {
 		tx.AddElement(table, r.Set, e.after[r])
 	}
-}
-
-// formerSet returns the set for former owners with that name. The layout must contain the set for the
-// owners.
-func (e *edit) formerSet(name string) nft.Set {
-	sets := e.store.Layout.Sets
-	s := sets[slices.IndexFunc(sets, func(s nft.Set) bool { return s.Name+FormerSuffix == name })]
-	s.Name = name
-	return s
 }
 
 // maxSharedRules is the largest number of rules in a chain that the attachments of a network share. The

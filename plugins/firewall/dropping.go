@@ -159,8 +159,8 @@ func (f *firewall) checkAllowed() error {
 	return err
 }
 
-// A tableCheck returns an error that lists the differences of a table's rules from the expected rules.
-type tableCheck func(tool xt.Tool, rules []xt.Rule) error
+// A tableCheck returns an error that lists the differences of a table from the expected one.
+type tableCheck func(tool xt.Tool, table xt.Table) error
 
 // checkTable reads table filter and runs the checks.
 func checkTable(tool xt.Tool, checks ...tableCheck) error {
@@ -168,10 +168,9 @@ func checkTable(tool xt.Tool, checks ...tableCheck) error {
 	if err != nil {
 		return err
 	}
-	rules := xt.Parse(saved).Rules
 	var errs []error
 	for _, check := range checks {
-		errs = append(errs, check(tool, rules))
+		errs = append(errs, check(tool, xt.Parse(saved)))
 	}
 	return errors.Join(errs...)
 }

@@ -78,7 +78,7 @@ func (f *firewall) additions(table xt.Table, addrs []netip.Addr) []string {
 			}
 		}
 		if !slices.ContainsFunc(rules, func(r xt.Rule) bool { return f.isOwn(r.Comment) && isMarkerOf(r, a) }) {
-			lines = append(lines, fmt.Sprintf("-A %s -s %s -m comment --comment %s", forwardChain, host(a), xt.Quote(marker(f.r.Attachment()))))
+			lines = append(lines, fmt.Sprintf("-A %s -s %s %s", forwardChain, host(a), comment(marker(f.r.Attachment()))))
 		}
 	}
 	return lines
@@ -90,18 +90,16 @@ func (f *firewall) additions(table xt.Table, addrs []netip.Addr) []string {
 func (f *firewall) jumps(table xt.Table) []string {
 	lines := table.NewChains(forwardChain, f.conf.adminChain)
 	if jumpAt(table.Rules, "FORWARD", forwardChain) == 0 {
-		lines = append(lines, fmt.Sprintf("-I FORWARD %d %s", 1+jumpAt(table.Rules, "FORWARD", stage1), jumpToForward))
+		lines = append(lines, fmt.Sprintf("-I FORWARD %d %s -j %s", 1+jumpAt(table.Rules, "FORWARD", stage1), comment(policyPrefix), forwardChain))
 	}
 	if jumpAt(table.Rules, forwardChain, f.conf.adminChain) == 0 {
-		lines = append(lines, fmt.Sprintf("-I %s 1 %s%s", forwardChain, jumpToAdmin, f.conf.adminChain))
+		lines = append(lines, fmt.Sprintf("-I %s 1 %s -j %s", forwardChain, comment("CNI firewall plugin admin overrides"), f.conf.adminChain))
 	}
 	return lines
 }
 
-const (
-	jumpToForward = `-m comment --comment "CNI firewall plugin rules" -j ` + forwardChain
-	jumpToAdmin   = `-m comment --comment "CNI firewall plugin admin overrides" -j `
-)
+// comment returns a match with a comment.
+func comment(text string) string { return "-m comment --comment " + xt.Quote(text) }
 
 // jumpAt returns the position of the first unconditional jump between two chains, where 1 is the first
 // rule. It returns 0 if there is none.
@@ -229,27 +227,17 @@ func (f *firewall) gcRules(keep types.Set) error {
 	})
 }
 
-// checkRules returns an error that lists the missing rules of the attachment.
-func (f *firewall) checkRules(tool xt.Tool, rules []xt.Rule) error {
+// checkRules returns an error that lists what ADD would add. The reference plugin adds no markers.
+func (f *firewall) checkRules(tool xt.Tool, table xt.Table) error {
 	var errs []error
-	lacks := func(chain, rule string) {
-		errs = append(errs, fmt.Errorf("chain %s in table %s of %s has no rule %s", chain, filter, tool.Name(), rule))
-	}
-	at, isolation := jumpAt(rules, "FORWARD", forwardChain), jumpAt(rules, "FORWARD", stage1)
-	if at == 0 {
-		lacks("FORWARD", jumpToForward)
-	} else if f.conf.policy != open && f.byStages() && at < isolation {
-		lacks("FORWARD", "that jumps to "+stage1+" before the one that jumps to "+forwardChain)
-	}
-	if jumpAt(rules, forwardChain, f.conf.adminChain) == 0 {
-		lacks(forwardChain, jumpToAdmin+f.conf.adminChain)
-	}
-	for _, a := range f.addrsOf(tool.Family) {
-		for _, line := range accepts(a) {
-			if !hasLine(rules, line) {
-				lacks(forwardChain, strings.TrimPrefix(line, "-A "+forwardChain+" "))
-			}
+	for _, line := range f.additions(table, f.addrsOf(tool.Family)) {
+		if !strings.HasPrefix(line, "-D") && !strings.Contains(line, markerPrefix) {
+			errs = append(errs, fmt.Errorf("table %s of %s differs from the table after ADD: want %s", filter, tool.Name(), line))
 		}
+	}
+	at, isolation := jumpAt(table.Rules, "FORWARD", forwardChain), jumpAt(table.Rules, "FORWARD", stage1)
+	if f.conf.policy != open && f.byStages() && at > 0 && at < isolation {
+		errs = append(errs, fmt.Errorf("chain FORWARD in table %s of %s jumps to %s before it jumps to %s", filter, tool.Name(), forwardChain, stage1))
 	}
 	return errors.Join(errs...)
 }

@@ -55,14 +55,14 @@ var _ = Describe("the backend iptables", func() {
 	It("names what CHECK misses", func() {
 		c := b.call(byIPTables+key("ingressPolicy", isolated), 0)
 		for _, broken := range []struct{ command, names string }{
-			{"-D CNI-FORWARD -s 10.9.0.2 -j ACCEPT", "has no rule -s 10.9.0.2/32 -j ACCEPT"},
-			{"-D CNI-FORWARD -d 10.9.0.2 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT", "has no rule -d 10.9.0.2/32"},
+			{"-D CNI-FORWARD -s 10.9.0.2 -j ACCEPT", "want -A CNI-FORWARD -s 10.9.0.2/32 -j ACCEPT"},
+			{"-D CNI-FORWARD -d 10.9.0.2 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT", "want -A CNI-FORWARD -d 10.9.0.2/32"},
 			{"-F CNI-FORWARD", "CNI-ADMIN"},
 			{"-D FORWARD 2", "-j CNI-FORWARD"},
 			{"-D FORWARD 1", "does not jump to CNI-ISOLATION-STAGE-1"},
 			{"-F CNI-ISOLATION-STAGE-1", "-i cni0 -o cni0"},
 			{"-D CNI-ISOLATION-STAGE-2 1", "-o cni0"},
-			{"-I FORWARD 1 -j CNI-FORWARD", "before the one that jumps to CNI-FORWARD"},
+			{"-I FORWARD 1 -j CNI-FORWARD", "jumps to CNI-FORWARD before it jumps to CNI-ISOLATION-STAGE-1"},
 		} {
 			b.OK("ADD", c)
 			b.Host.Must(GinkgoTB(), "iptables", strings.Fields(broken.command)...)

@@ -342,8 +342,8 @@ func (f *firewall) checkPrivate() error {
 
 // checkPrivateOfRules is checkPrivate if this plugin added the attachment's rules in iptables. The
 // reference plugin adds no elements.
-func (f *firewall) checkPrivateOfRules(_ xt.Tool, rules []xt.Rule) error {
-	if !slices.ContainsFunc(rules, func(r xt.Rule) bool { return f.isOwn(r.Comment) }) {
+func (f *firewall) checkPrivateOfRules(_ xt.Tool, table xt.Table) error {
+	if !slices.ContainsFunc(table.Rules, func(r xt.Rule) bool { return f.isOwn(r.Comment) }) {
 		return nil
 	}
 	return f.checkPrivate()

@@ -28,7 +28,7 @@ const (
 
 // policyComment returns the match with the comment of a policy's rules.
 func policyComment(policy string) string {
-	return fmt.Sprintf(`-m comment --comment "%s (ingressPolicy: %s)"`, policyPrefix, policy)
+	return comment(fmt.Sprintf("%s (ingressPolicy: %s)", policyPrefix, policy))
 }
 
 const policyPrefix = "CNI firewall plugin rules"
@@ -165,9 +165,9 @@ func (f *firewall) gonePolicies(rules []xt.Rule) ([]string, error) {
 }
 
 // checkStages returns an error that lists the lines that would correct the rules of the bridge's policy.
-func (f *firewall) checkStages(tool xt.Tool, rules []xt.Rule) error {
+func (f *firewall) checkStages(tool xt.Tool, table xt.Table) error {
 	var errs []error
-	missing, stale := f.differences(rules, doesSame)
+	missing, stale := f.differences(table.Rules, doesSame)
 	lines := xt.Deletions(stale)
 	for _, r := range missing {
 		lines = append(lines, r.Line)
@@ -175,7 +175,7 @@ func (f *firewall) checkStages(tool xt.Tool, rules []xt.Rule) error {
 	for _, line := range lines {
 		errs = append(errs, fmt.Errorf("table %s of %s differs from ingressPolicy %q: want %s", filter, tool.Name(), f.conf.policy, line))
 	}
-	if f.conf.policy != open && jumpAt(rules, "FORWARD", stage1) == 0 {
+	if f.conf.policy != open && jumpAt(table.Rules, "FORWARD", stage1) == 0 {
 		errs = append(errs, fmt.Errorf("chain FORWARD in table %s of %s does not jump to %s", filter, tool.Name(), stage1))
 	}
 	return errors.Join(errs...)

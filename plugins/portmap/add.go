@@ -22,8 +22,7 @@ type portMap struct {
 	// localnetDevice is the interface of the host through which packets from 127/8 reach the
 	// container, or empty. findLocalnetDevice sets it.
 	localnetDevice string
-	conn           *nl.Conn                    // opened by hostConn
-	hostAddrs      map[nft.Family][]netip.Addr // filled by hostAddrsOf
+	conn           *nl.Conn // opened by hostConn
 }
 
 // hostConn returns a connection to rtnetlink of the host. The first call opens it.

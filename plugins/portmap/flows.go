@@ -21,39 +21,30 @@ func (p protocol) keepsFlows() bool { return p == udp || p == sctp }
 // include. ADD calls it, because the peers of these connections are another container, or the host itself.
 func (p *portMap) deleteStaleFlows() error {
 	var flows []nl.Flow
+	hostAddrs := map[nft.Family][]netip.Addr{} // each family is read once
 	for _, t := range p.translations() {
 		if !t.proto.keepsFlows() {
 			continue
 		}
-		addrs, err := p.hostAddrsOf(t.endpoint)
-		if err != nil {
-			return err
+		addrs, known := hostAddrs[t.family]
+		switch {
+		case !t.hostIP.IsUnspecified():
+			addrs = []netip.Addr{t.hostIP}
+		case !known:
+			conn, err := p.hostConn()
+			if err == nil {
+				addrs, err = conn.LocalAddrs(t.hostIP)
+			}
+			if err != nil {
+				return err
+			}
+			hostAddrs[t.family] = addrs
 		}
 		for _, a := range addrs {
 			flows = append(flows, nl.Flow{Proto: uint8(t.proto), OrigDst: a, OrigPort: t.port})
 		}
 	}
 	return attach.DeleteFlows(p.r.HostNS, flows...)
-}
-
-// hostAddrsOf returns the addresses of the host that the endpoint includes. It asks the kernel once per
-// family.
-func (p *portMap) hostAddrsOf(e endpoint) ([]netip.Addr, error) {
-	if !e.hostIP.IsUnspecified() {
-		return []netip.Addr{e.hostIP}, nil
-	}
-	if addrs, ok := p.hostAddrs[e.family]; ok {
-		return addrs, nil
-	}
-	conn, err := p.hostConn()
-	if err != nil {
-		return nil, err
-	}
-	if p.hostAddrs == nil {
-		p.hostAddrs = map[nft.Family][]netip.Addr{}
-	}
-	p.hostAddrs[e.family], err = conn.LocalAddrs(e.hostIP)
-	return p.hostAddrs[e.family], err
 }
 
 // deleteFlows deletes the connections to the container through the deleted translations, and through
