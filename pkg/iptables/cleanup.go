@@ -3,9 +3,12 @@ package iptables
 import (
 	"errors"
 	"io/fs"
+	"slices"
+	"strings"
 
 	"github.com/plumb-cni/plumb/pkg/nft"
 	"github.com/plumb-cni/plumb/pkg/ns"
+	"github.com/plumb-cni/plumb/pkg/types"
 )
 
 // NAT is the table for masquerade and port maps.
@@ -41,6 +44,28 @@ func Where(rules []Rule, match func(r Rule) bool) (matching []Rule) {
 		}
 	}
 	return matching
+}
+
+// SelectStale returns a function for Select that selects the chains of containers without an attachment in
+// keep, and the jumps to them. nameOf returns the name of a container's chain, which starts with prefix.
+// The comments of the rules in the chain, or of the jumps to it, start with comment.
+func SelectStale(keep types.Set, nameOf func(types.Attachment) string, prefix, comment string) func(rules []Rule) Selection {
+	return func(rules []Rule) (stale Selection) {
+		seen := map[string]bool{} // chains
+		for a := range keep {
+			seen[nameOf(a)] = true
+		}
+		for _, r := range rules {
+			for _, name := range []string{r.Chain, r.Jump} {
+				if !seen[name] && strings.HasPrefix(name, prefix) && strings.HasPrefix(r.Comment, comment) {
+					seen[name] = true
+					stale.Chains = append(stale.Chains, name)
+				}
+			}
+		}
+		stale.Rules = Where(rules, func(r Rule) bool { return slices.Contains(stale.Chains, r.Jump) })
+		return stale
+	}
 }
 
 // A Change adds changes to a transaction of nf_tables.

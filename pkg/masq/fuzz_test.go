@@ -13,7 +13,7 @@ import (
 // selects only chains of containers that are not kept and jumps to them, for any content of the table.
 func FuzzStale(f *testing.F) {
 	owner := types.Attachment{Network: "net1", ContainerID: "cid1", IfName: "eth0"}
-	name := chain(owner.Network, owner.ContainerID)
+	name := chain(owner)
 	f.Add(":" + name + " - [0:0]\n-A POSTROUTING -s 10.88.0.2/32 -m comment --comment \"name: \\\"net1\\\" id: \\\"cid1\\\"\" -j " + name + "\n-A " + name + " -d 10.88.0.0/16 -j ACCEPT\n")
 	f.Add("-A POSTROUTING -s x -j " + name + "\n-A " + name + " -s 10.0.0.1 -m comment --comment \"name: \\\"net1\\\" id: \\\"cid1\\\" if: \\\"eth1\\\"\" -j ACCEPT\n-A -s -j")
 	f.Fuzz(func(t *testing.T, saved string) {
@@ -23,7 +23,7 @@ func FuzzStale(f *testing.F) {
 				t.Errorf("%q is selected as the owner's", r.Line)
 			}
 		}
-		stale := staleChains(rules, owner.Network, types.Set{owner: true})
+		stale := staleCleanup(owner.Network, types.Set{owner: true}).Select(rules)
 		for _, chain := range stale.Chains {
 			if chain == name || !strings.HasPrefix(chain, "CNI-") {
 				t.Errorf("chain %s is selected as stale", chain)

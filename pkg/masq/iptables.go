@@ -56,8 +56,8 @@ func addFamily(tool iptables.Tool, owner types.Attachment, ips []netip.Prefix) e
 // the head of the chain, before MASQUERADE. Otherwise, for a second subnet, packets that stay within
 // that subnet would be masqueraded.
 func addition(owner types.Attachment, ips []netip.Prefix, table iptables.Table) []string {
-	name := chain(owner.Network, owner.ContainerID)
-	text := iptables.Quote(comment(owner.Network, owner.ContainerID))
+	name := chain(owner)
+	text := iptables.Quote(comment(owner))
 	lines := append(iptables.Deletions(ownRules(table.Rules, owner, ips).Rules), table.NewChains(name)...)
 	for _, ip := range ips {
 		lines = append(lines, fmt.Sprintf("-I %s 1 -s %s -d %s -m comment --comment %s -j ACCEPT",
@@ -99,6 +99,7 @@ func (m Masq) isCovered(c *nft.Conn, ip netip.Prefix) (bool, error) {
 // missingRules returns the error of Check for an address that the iptables backend does not
 // masquerade.
 func missingRules(m Masq, ip netip.Prefix) error {
+	name, tool := chain(m.Owner), iptables.Tool{Family: nft.FamilyOf(ip.Addr())}
 	return fmt.Errorf("%s for %s is missing: chain %s of table %s of %s, its rules, or the jump to it from %s do not exist",
-		m, ip.Addr(), chain(m.Owner.Network, m.Owner.ContainerID), iptables.NAT, iptables.Tool{Family: nft.FamilyOf(ip.Addr())}.Name(), postrouting)
+		m, ip.Addr(), name, iptables.NAT, tool.Name(), postrouting)
 }

@@ -25,7 +25,10 @@ import (
 // of one interface and keep the rules of the others, and the reference plugins can still delete all
 // rules.
 
-const postrouting = "POSTROUTING"
+const (
+	postrouting = "POSTROUTING"
+	chainPrefix = "CNI-" // the prefix of the containers' chains
+)
 
 func digest(s string) string {
 	sum := sha512.Sum512([]byte(s))
@@ -33,23 +36,23 @@ func digest(s string) string {
 }
 
 // chain returns the name of the container's chain.
-func chain(network, containerID string) string {
-	return "CNI-" + digest(network + containerID)[:24]
+func chain(container types.Attachment) string {
+	return chainPrefix + digest(container.Network + container.ContainerID)[:24]
 }
 
 // ownChains returns the chains that can contain rules of the owner.
 func ownChains(owner types.Attachment) []string {
-	return []string{postrouting, chain(owner.Network, owner.ContainerID)}
+	return []string{postrouting, chain(owner)}
 }
 
 // comment returns the comment of the container's rules.
-func comment(network, containerID string) string {
-	return truncate(fmt.Sprintf("name: %q id: %q", network, containerID))
+func comment(container types.Attachment) string {
+	return truncate(fmt.Sprintf("name: %q id: %q", container.Network, container.ContainerID))
 }
 
 // ownComment returns the comment of the rules that plumb adds for one interface.
 func ownComment(a types.Attachment) string {
-	return truncate(comment(a.Network, a.ContainerID) + fmt.Sprintf(" if: %q", a.IfName))
+	return truncate(comment(a) + fmt.Sprintf(" if: %q", a.IfName))
 }
 
 // truncate shortens a comment to the length that iptables allows (XT_MAX_COMMENT_LEN without the
@@ -59,7 +62,7 @@ func truncate(s string) string { return s[:min(len(s), 255)] }
 // ownCleanup returns the Cleanup for the owner's rules.
 func ownCleanup(owner types.Attachment, ips []netip.Prefix) iptables.Cleanup {
 	return iptables.Cleanup{
-		Required: chain(owner.Network, owner.ContainerID),
+		Required: chain(owner),
 		Chains:   ownChains(owner),
 		Select:   func(rules []iptables.Rule) iptables.Selection { return ownRules(rules, owner, ips) },
 	}
@@ -68,7 +71,7 @@ func ownCleanup(owner types.Attachment, ips []netip.Prefix) iptables.Cleanup {
 // staleCleanup returns the Cleanup for the chains of the network's containers without an attachment in
 // keep.
 func staleCleanup(network string, keep types.Set) iptables.Cleanup {
-	return iptables.Cleanup{Select: func(rules []iptables.Rule) iptables.Selection { return staleChains(rules, network, keep) }}
+	return iptables.Cleanup{Select: iptables.SelectStale(keep, chain, chainPrefix, fmt.Sprintf("name: %q id: ", network))}
 }
 
 // ownRules selects the owner's rules of a table with the container's chain. It also selects the
@@ -78,13 +81,13 @@ func staleCleanup(network string, keep types.Set) iptables.Cleanup {
 // that plumb added for the interface. Only the reference plugins add jumps without such a rule. If no
 // addresses are known, these jumps belong to the owner as well.
 func ownRules(rules []iptables.Rule, owner types.Attachment, ips []netip.Prefix) (own iptables.Selection) {
-	name := chain(owner.Network, owner.ContainerID)
+	name := chain(owner)
 	mine, others := map[netip.Prefix]bool{}, map[netip.Prefix]bool{}
 	for _, ip := range ips {
 		mine[netip.PrefixFrom(ip.Addr(), ip.Addr().BitLen())] = true
 		mine[ip.Masked()] = true // as in early releases of the reference plugins
 	}
-	prefix := comment(owner.Network, owner.ContainerID) + " if: "
+	prefix := comment(owner) + " if: "
 	for _, r := range rules {
 		switch {
 		case r.Chain != name || !r.Source.IsValid():
@@ -113,44 +116,11 @@ func ownRules(rules []iptables.Rule, owner types.Attachment, ips []netip.Prefix)
 
 // covers reports whether the container's rules masquerade packets from the address to other subnets.
 func covers(rules []iptables.Rule, owner types.Attachment, ip netip.Prefix) bool {
-	name := chain(owner.Network, owner.ContainerID)
+	name := chain(owner)
 	applies := func(chain, jump string) bool {
 		return slices.ContainsFunc(rules, func(r iptables.Rule) bool {
 			return r.Chain == chain && r.Jump == jump && (!r.Source.IsValid() || r.Source.Contains(ip.Addr()))
 		})
 	}
 	return applies(postrouting, name) && applies(name, "ACCEPT") && applies(name, "MASQUERADE")
-}
-
-// staleChains selects the chains of the network's containers without an attachment in keep, and the
-// jumps to them. It finds the chains by the comments of their rules and of the jumps.
-func staleChains(rules []iptables.Rule, network string, keep types.Set) (stale iptables.Selection) {
-	kept, names := map[string]bool{}, map[string]bool{}
-	for a := range keep {
-		kept[chain(a.Network, a.ContainerID)] = true
-	}
-	for _, r := range rules {
-		id, ok := containerOf(r.Comment, network)
-		name := chain(network, id)
-		if ok && !kept[name] && !names[name] && (r.Chain == name || r.Jump == name) {
-			names[name] = true
-			stale.Chains = append(stale.Chains, name)
-		}
-	}
-	for _, r := range rules {
-		if names[r.Jump] {
-			stale.Rules = append(stale.Rules, r)
-		}
-	}
-	return stale
-}
-
-// containerOf returns the container ID in the comment of a rule of the network.
-func containerOf(text, network string) (id string, ok bool) {
-	rest, ok := strings.CutPrefix(text, fmt.Sprintf("name: %q id: \"", network))
-	if !ok {
-		return "", false
-	}
-	id, _, ok = strings.Cut(rest, `"`)
-	return id, ok
 }

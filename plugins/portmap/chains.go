@@ -48,11 +48,6 @@ func entryComment(container types.Attachment) string {
 	return text
 }
 
-// isOfNetwork reports whether the comment is the comment of an entry for a container in the network.
-func isOfNetwork(comment, network string) bool {
-	return strings.HasPrefix(comment, fmt.Sprintf("dnat name: %q id: ", network))
-}
-
 // isOfContainer reports whether the comment names the container, in any network.
 func isOfContainer(comment, containerID string) bool {
 	return strings.HasSuffix(comment, fmt.Sprintf(" id: %q", containerID))

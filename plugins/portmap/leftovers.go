@@ -1,9 +1,9 @@
 package main
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/plumb-cni/plumb/pkg/iptables"
 	"github.com/plumb-cni/plumb/pkg/nft"
@@ -23,26 +23,14 @@ func ownCleanup(owner types.Attachment, ips []netip.Prefix) iptables.Cleanup {
 		if len(ips) > 0 && len(inChain) > 0 && !slices.ContainsFunc(inChain, mentions(ips)) {
 			return own
 		}
-		return iptables.Selection{Rules: jumps(rules, name), Chains: []string{name}}
+		return iptables.Selection{Rules: iptables.Where(rules, func(r iptables.Rule) bool { return r.Jump == name }), Chains: []string{name}}
 	}}
 }
 
 // staleCleanup returns the Cleanup for the chains of the network's containers without an attachment in
 // keep, and the jumps to them.
 func staleCleanup(network string, keep types.Set) iptables.Cleanup {
-	return iptables.Cleanup{Required: dnatChain, Select: func(rules []iptables.Rule) (stale iptables.Selection) {
-		seen := map[string]bool{} // chains
-		for a := range keep {
-			seen[chainName(a)] = true
-		}
-		for _, r := range rules {
-			if r.Chain == dnatChain && !seen[r.Jump] && strings.HasPrefix(r.Jump, chainPrefix) && isOfNetwork(r.Comment, network) {
-				seen[r.Jump] = true
-				stale.Rules, stale.Chains = append(stale.Rules, jumps(rules, r.Jump)...), append(stale.Chains, r.Jump)
-			}
-		}
-		return stale
-	}}
+	return iptables.Cleanup{Required: dnatChain, Select: iptables.SelectStale(keep, chainName, chainPrefix, fmt.Sprintf("dnat name: %q id: ", network))}
 }
 
 // mentions returns a function that reports whether a rule mentions one of the addresses.
@@ -50,11 +38,6 @@ func mentions(ips []netip.Prefix) func(r iptables.Rule) bool {
 	return func(r iptables.Rule) bool {
 		return slices.ContainsFunc(ips, func(ip netip.Prefix) bool { return r.Mentions(ip.Addr()) })
 	}
-}
-
-// jumps returns the rules that jump to the chain.
-func jumps(rules []iptables.Rule, chain string) []iptables.Rule {
-	return iptables.Where(rules, func(r iptables.Rule) bool { return r.Jump == chain })
 }
 
 // referenceTable returns a table of the reference plugin's nftables backend.
