@@ -119,7 +119,8 @@ func Check(m Masq, ips []netip.Prefix) error {
 // to which nothing jumps anymore. It applies the changes of the caller in the same transaction.
 func GC(host *ns.Handle, network string, keep types.Set, also ...Change) error {
 	m := Masq{HostNS: host, Owner: types.Attachment{Network: network}}
-	return iptables.Delete(host, "delete stale masquerade of network "+network, []iptables.Cleanup{staleReference(network, keep), staleCleanup(network, keep)},
+	cleanups := []iptables.Cleanup{staleReference(network, keep), staleCleanup(network, keep)}
+	return iptables.Delete(host, "delete stale masquerade of network "+network, cleanups,
 		append([]Change{func(c *nft.Conn, tx *nft.Tx) error {
 			_, err := m.store(c, nil).GC(tx, network, keep)
 			return err

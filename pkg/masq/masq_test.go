@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"testing"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -19,6 +20,11 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 	"golang.org/x/sys/unix"
 )
+
+func TestMasq(t *testing.T) {
+	RegisterFailHandler(Fail)
+	RunSpecs(t, "pkg/masq")
+}
 
 func prefixes(texts ...string) []netip.Prefix {
 	var ips []netip.Prefix
@@ -121,19 +127,6 @@ var _ = Describe("masquerade", func() {
 			Expect(masq.Del(m, nil)).To(Succeed(), "nothing is left to delete")
 		})
 
-		It("Del of the last attachment of a network deletes its chains", func() {
-			last, other := ownedBy("net1", "cid2", "eth0"), ownedBy("net2", "cid1", "eth1")
-			Expect(masq.Add(&u, other, prefixes("10.99.0.2/16"))).To(Succeed())
-			before := ruleset()
-			Expect(masq.Add(&u, m, dual)).To(Succeed())
-			Expect(masq.Add(&u, last, prefixes("10.88.0.3/16"))).To(Succeed())
-			Expect(masq.Del(m, nil)).To(Succeed())
-			Expect(masq.Check(last, prefixes("10.88.0.3/16"))).To(Succeed())
-			Expect(ruleset()).NotTo(ContainSubstring("masq/net1/fd00"))
-			Expect(masq.Del(last, nil)).To(Succeed())
-			Expect(ruleset()).To(Equal(before))
-		})
-
 		It("Add creates the chain again that a concurrent Del deletes", func() {
 			var wg sync.WaitGroup
 			for i := range 4 {
@@ -150,17 +143,6 @@ var _ = Describe("masquerade", func() {
 			}
 			wg.Wait()
 			Expect(ruleset()).NotTo(ContainSubstring("masq/net1"))
-		})
-
-		It("Del finds the elements by the owner if no addresses are given, and GC deletes the elements that a Del with other addresses leaves", func() {
-			Expect(masq.Add(&u, m, dual)).To(Succeed())
-			Expect(masq.Add(&u, ownedBy("net1", "cid2", "eth0"), prefixes("10.88.0.3/16"))).To(Succeed())
-			Expect(masq.Del(m, nil)).To(Succeed())
-			Expect(ruleset()).To(And(Not(ContainSubstring("cid1")), ContainSubstring("net1/cid2/eth0")))
-			Expect(masq.Del(ownedBy("net1", "cid2", "eth0"), prefixes("10.88.0.77/16"))).To(Succeed())
-			Expect(ruleset()).To(ContainSubstring("net1/cid2/eth0"))
-			Expect(masq.GC(m.HostNS, "net1", types.Set{})).To(Succeed())
-			nstest.Golden(GinkgoTB(), "nftables-cleaned", ruleset())
 		})
 
 		It("Add warns when it takes an address over, and Del, GC and the undo give it back", func() {

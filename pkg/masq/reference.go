@@ -48,7 +48,11 @@ func staleReference(network string, keep types.Set) iptables.Cleanup {
 }
 
 func referenceCleanup(match func(r iptables.Rule) bool) iptables.Cleanup {
-	return iptables.Cleanup{Tables: []nft.Table{referenceTable()}, Chains: []string{referenceChain}, Select: func(rules []iptables.Rule) iptables.Selection {
-		return iptables.Selection{Rules: iptables.Where(rules, match)}
-	}}
+	return iptables.Cleanup{
+		Tables: []nft.Table{referenceTable()},
+		Chains: []string{referenceChain},
+		Select: func(rules []iptables.Rule) iptables.Selection {
+			return iptables.Selection{Rules: iptables.Where(rules, match)}
+		},
+	}
 }

@@ -39,8 +39,13 @@ func benchmark(b *testing.B, keys string, others, mappings int) {
 		ports = append(ports, portMapping(30000+i, 80, overTCP))
 	}
 	c := nstest.Call{Host: host, Container: container, Config: confFor(keys+`"name":"net1",`, []string{pod4 + "/24"}, ports...)}
-	minimal := c
+	minimal, gc := c, c
 	minimal.Config = minimalConfig("net1")
+	var kept []string
+	for i := range others {
+		kept = append(kept, attachment(fmt.Sprintf("%064x", i), "eth0"))
+	}
+	gc.Config = gcConfig("net1", kept...)
 	run := func(name string, before, measured nstest.Call) {
 		b.Run(fmt.Sprintf("%s/mappings=%d/others=%d", name, mappings, others), func(b *testing.B) {
 			for b.Loop() {
@@ -56,6 +61,7 @@ func benchmark(b *testing.B, keys string, others, mappings int) {
 	run("CHECK", add, c.With("CHECK"))
 	run("DEL", add, del)
 	run("DEL-by-attachment", add, minimal.With("DEL"))
+	run("GC", add, gc.With("GC"))
 	run("DEL-of-nothing", del, minimal.With("DEL"))
 }
 

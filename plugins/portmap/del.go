@@ -22,7 +22,8 @@ func del(r *skel.Request) error {
 		p.ips = addresses(prev, r.IfName)
 	}
 	var deleted []translation
-	err = iptables.Delete(r.HostNS, "delete "+p.String(), []iptables.Cleanup{p.ownReference(), ownCleanup(p.owner(), p.ips)}, func(c *nft.Conn, tx *nft.Tx) error {
+	cleanups := []iptables.Cleanup{p.ownReference(), ownCleanup(p.owner(), p.ips)}
+	err = iptables.Delete(r.HostNS, "delete "+p.String(), cleanups, func(c *nft.Conn, tx *nft.Tx) error {
 		elements, err := p.store(c, p.formerClaims()).Delete(tx)
 		deleted = translationsOf(elements)
 		return err
@@ -34,7 +35,8 @@ func del(r *skel.Request) error {
 // cni.dev/valid-attachments.
 func gc(r *skel.Request) error {
 	p, keep, network := &portMap{r: r, conf: &config{}}, r.ValidAttachments(), r.Conf.Name
-	return iptables.Delete(r.HostNS, "delete stale port maps of network "+network, []iptables.Cleanup{staleCleanup(network, keep)}, func(c *nft.Conn, tx *nft.Tx) error {
+	cleanups := []iptables.Cleanup{staleCleanup(network, keep)}
+	return iptables.Delete(r.HostNS, "delete stale port maps of network "+network, cleanups, func(c *nft.Conn, tx *nft.Tx) error {
 		_, err := p.store(c, nil).GC(tx, network, keep)
 		return err
 	})

@@ -21,12 +21,7 @@ func (p *portMap) tool(f nft.Family) iptables.Tool {
 // once per family. It also sets route_localnet, which stays set.
 func (p *portMap) addIPTables() error {
 	for _, ip := range p.ips {
-		tool := p.tool(nft.FamilyOf(ip.Addr()))
-		err := tool.CheckInstalled()
-		if err == nil {
-			err = p.addFamily(tool, ip)
-		}
-		if err != nil {
+		if err := p.addFamily(p.tool(nft.FamilyOf(ip.Addr())), ip); err != nil {
 			return fmt.Errorf("port map: %w", err)
 		}
 	}

@@ -37,7 +37,7 @@ func (p *portMap) mapsLocalhost() bool {
 // leaves localnetDevice empty without a route, or if the route uses a network card, because the guard in
 // nf_tables does not cover the card, and a container behind a card (macvlan) cannot answer the host.
 func (p *portMap) findLocalnetDevice() error {
-	if !p.mapsLocalhost() || p.localnetDevice != "" {
+	if !p.mapsLocalhost() {
 		return nil
 	}
 	conn, err := p.hostConn()
