@@ -81,11 +81,9 @@ func formerRef(r nft.ElementRef) nft.ElementRef {
 
 func isFormer(r nft.ElementRef) bool { return strings.HasSuffix(r.Set, FormerSuffix) }
 
-// A place is a key of a group, consisting of the name of its first set and the key in that set.
-type place nft.ElementRef
-
-// places returns the refs of each place, including the refs in the sets for former owners.
-func (e *edit) places() map[place][]nft.ElementRef {
+// places returns the refs of each key of a group, including the refs in the sets for former owners. It
+// returns them by the ref of the key in the first set of the group.
+func (e *edit) places() map[nft.ElementRef][]nft.ElementRef {
 	firstSets, keySizes := map[string]string{}, map[string]int{}
 	for _, s := range e.store.Layout.Sets {
 		keySizes[s.Name] = s.KeySize()
@@ -95,10 +93,10 @@ func (e *edit) places() map[place][]nft.ElementRef {
 			firstSets[set], firstSets[set+FormerSuffix] = g[0], g[0]
 		}
 	}
-	refs := map[place][]nft.ElementRef{}
+	refs := map[nft.ElementRef][]nft.ElementRef{}
 	for _, r := range e.order {
 		first := firstSets[r.Set]
-		p := place{first, r.Key[:min(keySizes[first], len(r.Key))]}
+		p := nft.ElementRef{Set: first, Key: r.Key[:min(keySizes[first], len(r.Key))]}
 		refs[p] = append(refs[p], r)
 	}
 	return refs
@@ -113,7 +111,7 @@ func (s *Store) replace(tx *nft.Tx) (replaced []nft.SetElement, err error) {
 	}
 	places := e.places()
 	for _, c := range s.Claims {
-		replaced = append(replaced, e.displace(places[place(c.Elements[0].Ref())])...)
+		replaced = append(replaced, e.displace(places[c.Elements[0].Ref()])...)
 	}
 	e.putAll(s.elements())
 	e.addTo(tx)

@@ -224,44 +224,32 @@ func Quote(s string) string {
 
 // Words splits a line of Save at spaces into its words, and removes the quotes that Quote added. It does
 // not remove quotes after -i and -o, because iptables-save never quotes the names of interfaces, even if
-// they contain quotation marks.
-func Words(line string) []string {
-	var words []string
-	for {
-		line = strings.TrimLeft(line, " ")
-		if line == "" {
-			return words
-		}
-		var word string
-		if len(words) > 0 && isInterfaceOption(words[len(words)-1]) {
-			word, line, _ = strings.Cut(line, " ")
-		} else {
-			word, line = cutWord(line)
-		}
-		words = append(words, word)
-	}
-}
-
-func isInterfaceOption(word string) bool { return word == "-i" || word == "-o" }
-
-// cutWord returns the first word of a line without its quotes, and the rest of the line.
-func cutWord(line string) (first, rest string) {
+// they contain quotation marks. It omits a word whose quotes do not end.
+func Words(line string) (words []string) {
 	var word strings.Builder
-	quoted, escaped := false, false
-	for i, ch := range line {
+	inWord, quoted, escaped, literal := false, false, false, false
+	for _, ch := range line + " " {
 		switch {
+		case ch == ' ' && !inWord:
+			continue
+		case ch == ' ' && !quoted:
+			words = append(words, word.String())
+			inWord, literal = false, isInterfaceOption(word.String())
+			word.Reset()
+			continue
 		case escaped:
 			word.WriteRune(ch)
 			escaped = false
 		case quoted && ch == '\\':
 			escaped = true
-		case ch == '"':
+		case ch == '"' && !literal:
 			quoted = !quoted
-		case ch == ' ' && !quoted:
-			return word.String(), line[i:]
 		default:
 			word.WriteRune(ch)
 		}
+		inWord = true
 	}
-	return word.String(), ""
+	return words
 }
+
+func isInterfaceOption(word string) bool { return word == "-i" || word == "-o" }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/plumb-cni/plumb/pkg/iptables"
@@ -137,22 +138,13 @@ func (p *portMap) sourceMatches(ip netip.Prefix) []string {
 // An entry is a rule in CNI-HOSTPORT-DNAT that jumps to a container's chain.
 type entry struct {
 	proto      protocol
-	ports      []uint16
+	ports      string // as iptables prints them
 	conditions string // quoted words with a space before each, or empty
-}
-
-// portList returns the ports of the entry as iptables prints them.
-func (e entry) portList() string {
-	texts := make([]string, len(e.ports))
-	for i, port := range e.ports {
-		texts[i] = fmt.Sprint(port)
-	}
-	return strings.Join(texts, ",")
 }
 
 // rule returns the rule without the chain and the target.
 func (e entry) rule(comment string) string {
-	return fmt.Sprintf("-p %s -m comment --comment %s -m multiport --dports %s%s", e.proto, iptables.Quote(comment), e.portList(), e.conditions)
+	return fmt.Sprintf("-p %s -m comment --comment %s -m multiport --dports %s%s", e.proto, iptables.Quote(comment), e.ports, e.conditions)
 }
 
 // entries returns the container's entries for a family, one per protocol and 15 ports. As in the
@@ -164,14 +156,14 @@ func (p *portMap) entries(f nft.Family) []entry {
 	}
 	var entries []entry
 	for _, proto := range []protocol{sctp, tcp, udp} { // in the order of their names
-		var ports []uint16
+		var ports []string
 		for _, m := range p.conf.mappings {
-			if m.proto == proto && !slices.Contains(ports, m.hostPort) {
-				ports = append(ports, m.hostPort)
+			if port := strconv.Itoa(int(m.hostPort)); m.proto == proto && !slices.Contains(ports, port) {
+				ports = append(ports, port)
 			}
 		}
 		for chunk := range slices.Chunk(ports, portsPerEntry) {
-			entries = append(entries, entry{proto, chunk, conditions.String()})
+			entries = append(entries, entry{proto, strings.Join(chunk, ","), conditions.String()})
 		}
 	}
 	return entries

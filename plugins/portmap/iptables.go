@@ -126,7 +126,7 @@ func (p *portMap) present(rules []iptables.Rule, ip netip.Prefix) []iptables.Rul
 			return slices.ContainsFunc(mappings, func(m mapping) bool { return m.match() == match })
 		case r.Chain == dnatChain && r.Jump == chainName(p.owner()):
 			return slices.ContainsFunc(entries, func(e entry) bool {
-				return r.Option("-p") == e.proto.String() && r.Option("--dports") == e.portList()
+				return r.Option("-p") == e.proto.String() && r.Option("--dports") == e.ports
 			})
 		}
 		return false

@@ -17,19 +17,10 @@ var (
 	ErrInvalidZone   = errors.New("no such zone")
 )
 
-// A ZoneConflictError is the error of AddSource for a source that is in another zone.
-type ZoneConflictError struct {
-	Source string // "10.9.0.2/32"
-	Zone   string // the zone that the source is in
-}
-
-func (e *ZoneConflictError) Error() string {
-	return fmt.Sprintf("source %s is in firewalld's zone %q", e.Source, e.Zone)
-}
-
+// conflict returns the error of AddSource for a source that is in another zone.
 func conflict(source, zone string) error {
-	return types.Errorf(types.CodeConfig, "%w; remove the source there (firewall-cmd --zone=%s --remove-source=%s), or configure that zone",
-		&ZoneConflictError{Source: source, Zone: zone}, zone, source)
+	return types.Errorf(types.CodeConfig,
+		"source %s is in firewalld's zone %q; remove the source there (firewall-cmd --zone=%[2]s --remove-source=%[1]s), or configure that zone", source, zone)
 }
 
 // Codes of errors, which are the prefixes of firewalld's error texts, or the error names on the bus.

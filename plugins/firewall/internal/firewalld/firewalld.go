@@ -102,7 +102,7 @@ func (c *Conn) Close() error {
 }
 
 // AddSource binds a source to a zone. It does nothing if the source is in that zone already. If
-// the source is in another zone, the error is a *ZoneConflictError.
+// the source is in another zone, the error names that zone.
 //
 // added reports whether this call has added the source, so that the caller must remove it if a later
 // step fails. If firewalld did not answer in time (types.CodeTryAgain), added is true if firewalld may

@@ -128,8 +128,7 @@ func TestConflictNamesTheZone(t *testing.T) {
 
 func expectConflict(t *testing.T, added bool, err error) {
 	t.Helper()
-	var conflict *ZoneConflictError
-	if added || !errors.As(err, &conflict) || *conflict != (ZoneConflictError{Source: "10.9.0.2/32", Zone: "internal"}) {
+	if added || err == nil || !strings.Contains(err.Error(), `source 10.9.0.2/32 is in firewalld's zone "internal"`) {
 		t.Errorf("%t, %v, want a conflict with the zone internal", added, err)
 	}
 	expectCode(t, err, types.CodeConfig)
