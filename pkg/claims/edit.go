@@ -81,9 +81,9 @@ func formerRef(r nft.ElementRef) nft.ElementRef {
 
 func isFormer(r nft.ElementRef) bool { return strings.HasSuffix(r.Set, FormerSuffix) }
 
-// places returns the refs of each key of a group, including the refs in the sets for former owners. It
+// refsByKey returns the refs of each key of a group, including the refs in the sets for former owners. It
 // returns them by the ref of the key in the first set of the group.
-func (e *edit) places() map[nft.ElementRef][]nft.ElementRef {
+func (e *edit) refsByKey() map[nft.ElementRef][]nft.ElementRef {
 	firstSets, keySizes := map[string]string{}, map[string]int{}
 	for _, s := range e.store.Layout.Sets {
 		keySizes[s.Name] = s.KeySize()
@@ -109,42 +109,42 @@ func (s *Store) replace(tx *nft.Tx) (replaced []nft.SetElement, err error) {
 	if err := e.readSets(); err != nil {
 		return nil, err
 	}
-	places := e.places()
+	refs := e.refsByKey()
 	for _, c := range s.Claims {
-		replaced = append(replaced, e.displace(places[c.Elements[0].Ref()])...)
+		replaced = append(replaced, e.moveToFormer(refs[c.Elements[0].Ref()])...)
 	}
 	e.putAll(s.elements())
 	e.addTo(tx)
 	return replaced, e.deleteUnusedChains(tx)
 }
 
-// displace removes all elements of a place. It moves the elements of another owner to the sets for
+// moveToFormer removes all elements of a key. It moves the elements of another owner to the sets for
 // former owners, and returns them.
-func (e *edit) displace(refs []nft.ElementRef) (displaced []nft.SetElement) {
+func (e *edit) moveToFormer(refs []nft.ElementRef) (replaced []nft.SetElement) {
 	own := nft.Owner(e.store.Owner)
 	for _, r := range refs {
 		if element := e.after[r]; !isFormer(r) && element.Key != "" && element.Comment != own {
-			displaced = append(displaced, nft.SetElement{Set: r.Set, Element: element})
+			replaced = append(replaced, nft.SetElement{Set: r.Set, Element: element})
 		}
 	}
 	for _, r := range refs {
-		if !isFormer(r) || len(displaced) > 0 || e.after[r].Comment == own {
+		if !isFormer(r) || len(replaced) > 0 || e.after[r].Comment == own {
 			e.put(r, nft.Element{})
 		}
 	}
-	for _, d := range displaced {
-		if d.Comment != "" { // otherwise another program added it, and no DEL would delete it
-			e.put(formerRef(d.Ref()), d.Element)
+	for _, r := range replaced {
+		if r.Comment != "" { // otherwise another program added it, and no DEL would delete it
+			e.put(formerRef(r.Ref()), r.Element)
 		}
 	}
-	return displaced
+	return replaced
 }
 
 // deleteOwners deletes the elements of the owners for which match returns true. If no other element
-// remains at a place, the elements of the former owner move back. It returns the deleted elements,
+// of a key remains, the elements of the former owner move back. It returns the deleted elements,
 // except elements in the sets for former owners.
 func (e *edit) deleteOwners(match func(owner string) bool) (deleted []nft.SetElement) {
-	for _, refs := range e.places() {
+	for _, refs := range e.refsByKey() {
 		var former []nft.ElementRef
 		remaining, changed := 0, false
 		for _, r := range refs {

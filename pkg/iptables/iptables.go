@@ -86,7 +86,7 @@ func (t Tool) Save(table string) (string, error) {
 //
 // Change holds the lock of withLock. Programs that do not use that lock can change the table after
 // Change has read it. If the script is refused for that reason, Change starts again, up to five times.
-// The errors are those of makeScript, Save, Restore and withLock.
+// It returns the errors of makeScript, Save, Restore and withLock.
 func (t Tool) Change(table, description string, makeScript func(Table) (string, error)) error {
 	const attempts = 5
 	return withLock(t.HostNS, lockWait, func() error {

@@ -330,7 +330,7 @@ var _ = Describe("masquerade", func() {
 		)
 	})
 
-	// A killed plugin is simulated: all later steps fail, and the undo does not run.
+	// To simulate a killed plugin, all later steps fail, and the undo does not run.
 	DescribeTable("Del deletes everything that an Add left which was killed at any step", func(backend masq.Backend, lost bool) {
 		m.Backend = backend
 		Expect(masq.Add(&u, ownedBy("net1", "warm", "eth0"), append(prefixes("10.88.0.9/16"), netip.MustParsePrefix("fd00:9::9/64")))).To(Succeed())

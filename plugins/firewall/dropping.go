@@ -78,7 +78,7 @@ func (f *firewall) closedChains(fams []nft.Family) (names []string) {
 // mayDrop is the warning of ADD and the error of STATUS about closedChains.
 const mayDrop = "the policy drop of %s may drop packets of containers; add a rule there that accepts them"
 
-// allow makes the host forward the packets of the attachment.
+// allow lets the host forward the packets of the attachment.
 func (f *firewall) allow() error {
 	tools, err := f.toolsToAllow()
 	if err != nil {

@@ -21,7 +21,7 @@ func TestREADMEExamples(t *testing.T) {
 	nstest.Examples(t, plugin(), func(r *skel.Request) error { _, err := parse(r); return err })
 }
 
-// TestREADMERules: the lines of each listing in README.md are lines of its golden file, in the same
+// TestREADMERules checks that the lines of each listing in README.md are lines of its golden file, in the same
 // order.
 func TestREADMERules(t *testing.T) {
 	withoutProgram := func(golden string) string { return strings.ReplaceAll(golden, "\niptables -A", "\n-A") }
@@ -29,7 +29,7 @@ func TestREADMERules(t *testing.T) {
 }
 
 // A testbed is a host with the bridges cni0, with two containers, cni1 and cni2, with one each, and a
-// host outside that has routes to all of them. Each bridge is that of a network.
+// host outside that has routes to all of them. Each bridge belongs to one network.
 type testbed struct {
 	*nstest.Bed
 	containers []*nstest.NS // of cni0, cni0, cni1 and cni2

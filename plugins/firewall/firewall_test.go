@@ -19,7 +19,7 @@ var _ = Describe("the configuration", func() {
 		before = nstest.Snapshot(GinkgoTB(), b.Host)
 	})
 
-	DescribeTable("is refused before anything is made", func(config string, code int, text string) {
+	DescribeTable("is refused before the first change", func(config string, code int, text string) {
 		c := nstest.Call{Host: b.Host, Container: b.containers[0], Config: config}
 		b.Fails("ADD", c, code, text)
 		Expect(nstest.Compare(before, nstest.Snapshot(GinkgoTB(), b.Host))).To(BeEmpty())

@@ -25,7 +25,7 @@ var _ = Describe("the backend firewalld", func() {
 		return d.Call(GinkgoTB(), "zone.getZoneOfSource", source)
 	}
 
-	DescribeTable("makes the addresses sources of the zone", func(backend, policy string) {
+	DescribeTable("adds the addresses to the zone as sources", func(backend, policy string) {
 		b.serve()
 		keys := key("backend", backend) + key("ingressPolicy", policy)
 		expect(probe{b.containers[0], nstest.OutsideV4, nstest.OutsideV6, false})
@@ -133,7 +133,7 @@ var _ = Describe("the backend firewalld", func() {
 		b.Fails("ADD", b.call(key("firewalldZone", "none"), 2), types.CodeConfig, "no such zone")
 	})
 
-	It("goes on without firewalld where that refuses, unless it is asked for", func() {
+	It("continues without firewalld if firewalld refuses, unless the configuration names the backend", func() {
 		d.Deny(GinkgoTB(), "zone.addSource")
 		b.OK("ADD", b.call("", 0))
 		Expect(b.elements()).To(BeEmpty())

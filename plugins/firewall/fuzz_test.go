@@ -11,8 +11,8 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// FuzzConfig: whatever stands in the configuration, each rule is one line that is read as it was
-// written, and a marker is that of its attachment alone.
+// FuzzConfig checks that each rule is one line that is read as it was written, and that a marker belongs
+// to its attachment only, for any configuration.
 func FuzzConfig(f *testing.F) {
 	f.Add(`{"name":"n","ingressPolicy":"isolated","publishedPorts":true,"iptablesAdminChainName":"NOMAD-ADMIN"}`, "eth0", "cni0")
 	f.Add(`{"name":"n","backend":"nftables","ingressPolicy":"bogus","firewalldZone":"a\nb"}`, `e"h`, "br+")
@@ -53,7 +53,7 @@ func checkMarker(t *testing.T, w *firewall, a netip.Addr, line string) {
 	}
 }
 
-// FuzzCheck: CHECK answers in the form of the specification, whatever the runtime passes
+// FuzzCheck checks that CHECK answers in the form of the specification, whatever the runtime passes
 // as prevResult.
 func FuzzCheck(f *testing.F) {
 	nstest.FuzzChainedCheck(f, plugin(), nstest.Call{Config: `{"cniVersion":"1.1.0","name":"net1","type":"firewall","ingressPolicy":"isolated"}`})

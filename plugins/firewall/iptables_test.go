@@ -81,13 +81,13 @@ var _ = Describe("the backend iptables", func() {
 			By(broken)
 			b.Fails("CHECK", c, types.CodeChanged, "table bridge plumb")
 		}
-		By("but not those of rules that the reference plugin made")
+		By("but not if the reference plugin added the rules")
 		b.Host.Must(GinkgoTB(), "iptables", "-D", forwardChain, "-s", "10.9.0.2/32", "-m", "comment", "--comment", "firewall: net1/c0/eth0")
 		b.Host.Must(GinkgoTB(), "ip6tables", "-D", forwardChain, "-s", "fd00:1::2/128", "-m", "comment", "--comment", "firewall: net1/c0/eth0")
 		b.OK("CHECK", c)
 	})
 
-	It("makes no table to CHECK", func() {
+	It("creates no table to CHECK", func() {
 		b.Fails("CHECK", b.call(byIPTables, 0), types.CodeChanged, "has no chain CNI-FORWARD")
 		Expect(b.Host.Must(GinkgoTB(), "nft", "list", "ruleset")).To(BeEmpty())
 	})

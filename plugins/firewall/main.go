@@ -1,4 +1,4 @@
-// firewall makes the host forward the packets of a container, and isolates bridges from each other. The
+// firewall lets the host forward the packets of a container, and isolates bridges from each other. The
 // runtime calls it after the plugin that created the interface. See README.md.
 package main
 

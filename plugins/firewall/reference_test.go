@@ -36,11 +36,11 @@ var _ = Describe("beside the reference plugin", func() {
 		return strings.Join(lines, "")
 	}
 
-	It("makes the same rules", func() {
+	It("adds the same rules", func() {
 		c := b.call(byIPTables, 0)
 		reference(c, "ADD")
 		made := b.saved()
-		By("and takes over those of the reference plugin")
+		By("and takes over the reference plugin's")
 		b.OK("CHECK", c)
 		b.OK("ADD", c)
 		Expect(withoutMarkers()).To(Equal(made))
@@ -57,7 +57,7 @@ var _ = Describe("beside the reference plugin", func() {
 		Expect(b.saved()).NotTo(ContainSubstring("10.9.0.2"))
 	})
 
-	DescribeTable("checks and deletes what that made, whatever the backend", func(backend string) {
+	DescribeTable("checks and deletes the reference plugin's rules with any backend", func(backend string) {
 		reference(b.call(byIPTables+key("ingressPolicy", sameBridge), 0), "ADD")
 		c := b.call(key("backend", backend)+key("ingressPolicy", sameBridge), 0)
 		b.OK("CHECK", c)

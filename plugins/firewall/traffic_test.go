@@ -37,9 +37,9 @@ func toContainer(from *nstest.NS, to int, answers bool) probe {
 	return probe{from, places()[to].v4, places()[to].v6, answers}
 }
 
-// answered makes one connection. Where no answer is expected it waits for a second only, or with -short
-// for a quarter of it: that is enough to see a packet that should have been dropped, and a slow machine
-// does not make the test fail.
+// answered opens one connection. If no answer is expected, it waits for a second only, or with -short for a
+// quarter of it. That is enough to see a packet that should have been dropped, and a slow machine does not
+// fail the test.
 func (p probe) answered(addr string) (err error) {
 	if p.answers {
 		_, err = nstest.Dial(p.from, addr)
@@ -54,7 +54,7 @@ func (p probe) answered(addr string) (err error) {
 	})
 }
 
-// expect makes all probes at once.
+// expect sends all probes at once.
 func expect(probes ...probe) {
 	GinkgoHelper()
 	var wrong sync.Map

@@ -31,7 +31,7 @@ type firewall struct {
 	wasIsolatedByStages bool     // whether iptables isolated the containers of device before ADD changed its rules
 }
 
-// add makes the host forward the container's packets, and sets the policy of the bridge. It returns
+// add lets the host forward the container's packets, and sets the policy of the bridge. It returns
 // prevResult.
 func add(r *skel.Request) (*types.Result, error) {
 	f, prev, err := prepare(r)

@@ -13,8 +13,8 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// FuzzConfig: an accepted configuration has valid ports, each rule for a program is one line, and the
-// words of conditions stay separate words.
+// FuzzConfig checks that an accepted configuration contains valid ports, that each rule for a program is one
+// line, and that the words of conditions stay separate words.
 func FuzzConfig(f *testing.F) {
 	f.Add(`{"name": "n", "snat": false, "masqAll": true, "runtimeConfig": {"portMappings": [{"hostPort": 80, "containerPort": 81, "protocol": "TCP", "hostIP": "::1"}]}}`, "eth0")
 	f.Add(`{"name": "n", "backend": "iptables", "conditionsV4": ["!", "-s", "1.2.3.0/24", "a\"b\\"], "markMasqBit": 5, "runtimeConfig": {"portMappings": [{"hostPort": 1, "containerPort": 2, "protocol": "udp"}, null]}}`, "e\"h")
@@ -74,7 +74,7 @@ func (p *portMap) checkText(t *testing.T, ip netip.Prefix) {
 	}
 }
 
-// FuzzCheck: CHECK returns a success or an error as in the specification, whatever prevResult is.
+// FuzzCheck checks that CHECK returns a success or an error as in the specification, whatever prevResult is.
 func FuzzCheck(f *testing.F) {
 	nstest.FuzzChainedCheck(f, plugin(), nstest.Call{Config: `{"cniVersion":"1.1.0","name":"net1","type":"portmap","snat":true,"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp"}]}}`})
 }

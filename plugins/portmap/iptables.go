@@ -189,16 +189,16 @@ func (p *portMap) sharedAdditions(table iptables.Table) []string {
 // before ADD changed them.
 func (p *portMap) warnOfTakeover(rules []iptables.Rule, ip netip.Prefix) {
 	for _, m := range p.conf.mappingsOf(nft.FamilyOf(ip.Addr())) {
-		if holder := p.otherHolder(rules, m); holder != "" {
-			p.r.Warn("%s was held by %s, and is taken over", m, holder)
+		if other := p.otherOwner(rules, m); other != "" {
+			p.r.Warn("%s was held by %s, and is taken over", m, other)
 		}
 	}
 }
 
-// otherHolder returns the network and container ID of another container that gets the packets of the
+// otherOwner returns the network and container ID of another container that gets the packets of the
 // mapping, as in the comment of its entry, or "" if there is none. Two mappings for different addresses
 // of the host do not exclude each other.
-func (p *portMap) otherHolder(rules []iptables.Rule, m mapping) string {
+func (p *portMap) otherOwner(rules []iptables.Rule, m mapping) string {
 	name := chainName(p.owner())
 	for _, r := range rules {
 		switch {
@@ -279,8 +279,8 @@ func (p *portMap) checkTable(tool iptables.Tool, ip netip.Prefix) error {
 		errs = append(errs, err)
 	}
 	for _, m := range p.conf.mappingsOf(nft.FamilyOf(ip.Addr())) {
-		if holder := p.otherHolder(rules, m); holder != "" {
-			errs = append(errs, fmt.Errorf("%s belongs to %s now", m, holder))
+		if other := p.otherOwner(rules, m); other != "" {
+			errs = append(errs, fmt.Errorf("%s belongs to %s now", m, other))
 		} else if !slices.ContainsFunc(rules, func(r iptables.Rule) bool { return r.Chain == dnatChain && r.Jump == name && matchesPort(r, m) }) {
 			errs = append(errs, fmt.Errorf("chain %s of %s has no rule for %s", dnatChain, tool.Name(), m))
 		}

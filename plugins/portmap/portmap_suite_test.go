@@ -21,7 +21,7 @@ func TestREADMEExamples(t *testing.T) {
 	nstest.Examples(t, plugin(), func(r *skel.Request) error { _, err := parse(r); return err })
 }
 
-// TestREADMERules: the lines of each listing in README.md are lines of its golden file, in the same
+// TestREADMERules checks that the lines of each listing in README.md are lines of its golden file, in the same
 // order.
 func TestREADMERules(t *testing.T) { nstest.Listings(t, nil, "nftables-example", "iptables-example") }
 

@@ -40,8 +40,8 @@ var _ = Describe("portmap", func() {
 	dual := []string{pod4 + "/24", pod6 + "/64"}
 	all := []string{portMapping(8080, 80, overTCP), portMapping(8081, 81, overUDP), portMapping(8082, 82, `"protocol":"sctp"`), portMapping(8083, 83, overTCP+`,"hostIP":"127.0.0.1"`)}
 
-	const v4only = "IPv4:" // before the keys: the container has an IPv4 address only
-	DescribeTable("ADD makes the rules in the golden file, CHECK accepts them, and DEL deletes them", func(golden, keys string, mappings ...string) {
+	const v4only = "IPv4:" // stands before the keys if the container has an IPv4 address only
+	DescribeTable("ADD adds the rules in the golden file, CHECK accepts them, and DEL deletes them", func(golden, keys string, mappings ...string) {
 		c := b.call("one", conf(keys, mappings...))
 		if rest, found := strings.CutPrefix(keys, v4only); found {
 			c.Config = confFor(rest+`"name":"net1",`, []string{pod4 + "/24"}, mappings...)
@@ -234,7 +234,7 @@ var _ = Describe("portmap", func() {
 		Expect(b.elements()).To(BeEmpty())
 	})
 
-	DescribeTable("a newer ADD takes over a port, and the former holder's CHECK and DEL respect that", func(backend string) {
+	DescribeTable("a newer ADD takes over a port, and the former owner's CHECK and DEL respect that", func(backend string) {
 		former := b.call("former", conf(withBackend(backend), all[0], all[1]))
 		newer := b.call("newer", confFor(withBackend(backend)+`"name":"net2",`, []string{peer4 + "/24"}, all[0]))
 		b.OK("ADD", former)
@@ -282,7 +282,7 @@ var _ = Describe("portmap", func() {
 		Expect(b.saved()).NotTo(ContainSubstring("CNI-DN-"))
 	}, backends())
 
-	DescribeTable("a port goes back to its former holder", func(end func(b *testbed, newer nstest.Call)) {
+	DescribeTable("a port goes back to its former owner", func(end func(b *testbed, newer nstest.Call)) {
 		former := b.call("former", conf(`"snat":true,`, all[0], all[1], all[3]))
 		b.OK("ADD", former)
 		before := b.elements()
@@ -410,7 +410,7 @@ var _ = Describe("portmap", func() {
 			many = append(many, portMapping(20000+i, 80, overTCP))
 		}
 		c, steps := b.call("one", conf("", many...)).RecordSteps()
-		b.OK("ADD", b.call("first", conf("", all[0]))) // makes the table
+		b.OK("ADD", b.call("first", conf("", all[0]))) // creates the table
 		b.OK("ADD", c)
 		commits := slices.DeleteFunc(*steps, func(step string) bool {
 			return !strings.HasPrefix(step, "nft ") || strings.HasPrefix(step, "nft list") || strings.HasPrefix(step, "nft get")
@@ -692,7 +692,7 @@ var _ = DescribeTable("a failed ADD or DEL leaves nothing, whichever step fails"
 		Prepare: func(host, _ *nstest.NS) {
 			addBridge(GinkgoTB(), host)
 		},
-		// ADD and DEL succeed without this number: it only tells that there are no connections.
+		// ADD and DEL succeed without this number, which only tells whether there are connections.
 		MayFail: []string{"read sysctl net/netfilter/nf_conntrack_count"},
 	})
 },

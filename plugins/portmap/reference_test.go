@@ -77,7 +77,7 @@ var _ = Describe("rules of the reference plugin", func() {
 	})
 
 	for _, program := range []string{"iptables-nft", "iptables-legacy"} {
-		It("are accepted by CHECK, and deleted by DEL and GC, when made by "+program, func() {
+		It("are accepted by CHECK, and deleted by DEL and GC, when added by "+program, func() {
 			b.load(program+"-restore", referenceIPTables("10.9.0.0/24", pod4+":80"))
 			b.OK("CHECK", c)
 			for _, config := range []string{v4only(""), minimalConfig("net1")} {
@@ -105,7 +105,7 @@ var _ = Describe("rules of the reference plugin", func() {
 		})
 	}
 
-	It("of its nftables backend are accepted and deleted, those of this network only", func() {
+	It("of its nftables backend are accepted, and deleted for this network only", func() {
 		b.load("nft", referenceNFT)
 		b.OK("CHECK", c)
 		b.OK("DEL", c)
@@ -127,14 +127,14 @@ var _ = Describe("rules of the reference plugin", func() {
 			return nstest.Exec(GinkgoTB(), path, call.With(command))
 		}
 
-		It("the reference plugin deletes what plumb made", func() {
+		It("the reference plugin deletes what plumb added", func() {
 			b.OK("ADD", b.call("cid1", v4only(`"backend":"iptables",`)))
 			reference("DEL", v4only("")).OK(GinkgoTB())
 			Expect(b.saved()).NotTo(ContainSubstring(refChain))
 			Expect(b.saved("iptables-save")).To(ContainSubstring("-A PREROUTING -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT"))
 		})
 
-		It("the reference plugin checks what plumb made", func() {
+		It("the reference plugin checks what plumb added", func() {
 			dual := conf(`"backend":"iptables",`, portMapping(8080, 80, overTCP), portMapping(8081, 80, overUDP))
 			b.OK("ADD", b.call("cid1", dual))
 			// Version 1.1.1 finds no difference in iptables, and then looks for IPv4 addresses in ip6tables.
@@ -143,14 +143,14 @@ var _ = Describe("rules of the reference plugin", func() {
 			Expect(reference("CHECK", dual).Stdout).To(ContainSubstring("could not check ipv4"))
 		})
 
-		It("plumb checks and deletes what the reference plugin made", func() {
+		It("plumb checks and deletes what the reference plugin added", func() {
 			dual := conf(`"backend":"iptables","conditionsV4":["!","-s","192.0.2.0/24"],`, portMapping(8080, 80, overTCP), portMapping(8081, 80, overUDP+`,"hostIP":"127.0.0.1"`))
 			reference("ADD", dual).OK(GinkgoTB())
 			b.OK("CHECK", b.call("cid1", dual))
 			before := b.saved()
 			b.OK("DEL", b.call("cid1", dual))
 			Expect(b.saved()).NotTo(ContainSubstring(refChain))
-			By("and makes the same rules, and a mark of the guard")
+			By("and adds the same rules, and a mark of the guard")
 			b.OK("ADD", b.call("cid1", dual))
 			var same []string
 			for line := range strings.Lines(b.saved()) {

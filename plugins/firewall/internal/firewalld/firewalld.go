@@ -130,7 +130,7 @@ func (c *Conn) AddSource(zone string, p netip.Prefix) (added bool, err error) {
 }
 
 // RemoveSource removes a source from a zone. It does nothing if the source is not in that zone,
-// or if there is no such zone. The errors are those of AddSource.
+// or if there is no such zone. It returns the same errors as AddSource.
 func (c *Conn) RemoveSource(zone string, p netip.Prefix) error {
 	source := p.Masked().String()
 	_, err := ask[string](c, "remove source "+source+" from zone "+zone, "removeSource", zone, source)
@@ -140,7 +140,7 @@ func (c *Conn) RemoveSource(zone string, p netip.Prefix) error {
 	return err
 }
 
-// HasSource reports whether a source is in a zone. The errors are those of AddSource.
+// HasSource reports whether a source is in a zone. It returns the same errors as AddSource.
 func (c *Conn) HasSource(zone string, p netip.Prefix) (bool, error) {
 	source := p.Masked().String()
 	return ask[bool](c, "look for source "+source+" in zone "+zone, "querySource", zone, source)

@@ -113,7 +113,7 @@ func TestConflictNamesTheZone(t *testing.T) {
 	if want := "firewall-cmd --zone=internal --remove-source=10.9.0.2/32"; err != nil && !strings.Contains(err.Error(), want) {
 		t.Errorf("the error does not say what to do: %v", err)
 	}
-	// The zone is asked for before the source is added: another process adds it in between.
+	// Another process adds the source after AddSource has asked for its zone.
 	for _, zone := range []string{"internal", "trusted"} {
 		f.Call(t, "zone.removeSource", "", v4.String())
 		h := handle(t, h.Path(), before("add source", func() { f.Call(t, "zone.addSource", zone, v4.String()) }))
@@ -350,7 +350,7 @@ func TestBusHangs(t *testing.T) {
 
 func TestOpenClosesTheConnectionIfItFails(t *testing.T) {
 	_, h := start(t)
-	nstest.LeakCheck(t) // while the bus runs: the end of the bus would close the connection
+	nstest.LeakCheck(t) // while the bus runs, because its end would close the connection
 	lost := errors.New("lost")
 	_, err := Open(handle(t, h.Path(), &trace.Tracer{After: func(string) error { return lost }}))
 	if !errors.Is(err, lost) {
