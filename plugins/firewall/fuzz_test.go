@@ -48,8 +48,8 @@ func FuzzConfig(f *testing.F) {
 func checkMarker(t *testing.T, w *firewall, a netip.Addr, line string) {
 	t.Helper()
 	rule := xt.Parse(line).Rules[0]
-	if found, ok := markedAddr(rule); !ok || found != a || !w.isOwn(rule.Comment) || len(rule.Comment) > 255 {
-		t.Errorf("%s is read as the marker %q of %s", line, rule.Comment, found)
+	if !isMarker(rule) || rule.Source != host(a) || !w.isOwn(rule.Comment) || len(rule.Comment) > 255 {
+		t.Errorf("%s is read as the marker %q of %s", line, rule.Comment, rule.Source)
 	}
 }
 

@@ -67,8 +67,9 @@ func (f *firewall) addrsOf(fam nft.Family) []netip.Addr {
 // additions returns the lines that add the missing rules for the addresses.
 func (f *firewall) additions(table xt.Table, addrs []netip.Addr) []string {
 	lines, rules := f.jumps(table), table.Rules
-	former := slices.DeleteFunc(slices.Clone(rules), func(r xt.Rule) bool {
-		return f.isOwn(r.Comment) && slices.ContainsFunc(addrs, func(a netip.Addr) bool { return isMarkerOf(r, a) })
+	isMarkerOf := func(r xt.Rule, a netip.Addr) bool { return f.isOwn(r.Comment) && r.Source == host(a) }
+	former := xt.Where(rules, func(r xt.Rule) bool {
+		return !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return isMarkerOf(r, a) })
 	})
 	lines = append(lines, deletions(former, f.isOwn, nil)...)
 	for _, a := range addrs {
@@ -77,7 +78,7 @@ func (f *firewall) additions(table xt.Table, addrs []netip.Addr) []string {
 				lines = append(lines, line)
 			}
 		}
-		if !slices.ContainsFunc(rules, func(r xt.Rule) bool { return f.isOwn(r.Comment) && isMarkerOf(r, a) }) {
+		if !slices.ContainsFunc(rules, func(r xt.Rule) bool { return isMarkerOf(r, a) }) {
 			lines = append(lines, fmt.Sprintf("-A %s -s %s %s", forwardChain, host(a), comment(marker(f.r.Attachment()))))
 		}
 	}
@@ -138,45 +139,33 @@ func marker(a types.Attachment) string { return markerPrefix + nft.Owner(a) }
 // isOwn reports whether the comment is the comment of the attachment's markers.
 func (f *firewall) isOwn(comment string) bool { return comment == marker(f.r.Attachment()) }
 
-// isMarkerOf reports whether the rule is a marker of the address.
-func isMarkerOf(r xt.Rule, a netip.Addr) bool { return r.Matches == "-s "+host(a).String() }
-
-// markedAddr returns the address of a marker, whoever owns it.
-func markedAddr(r xt.Rule) (a netip.Addr, ok bool) {
-	text, found := strings.CutPrefix(r.Matches, "-s ")
-	p, err := netip.ParsePrefix(text)
-	return p.Addr(), found && err == nil && r.Chain == forwardChain && r.Jump == "" && strings.HasPrefix(r.Comment, markerPrefix)
+// isMarker reports whether the rule is a marker, whoever owns it. Its source is the address.
+func isMarker(r xt.Rule) bool {
+	return r.Chain == forwardChain && r.Jump == "" && r.Source.IsValid() && strings.HasPrefix(r.Comment, markerPrefix)
 }
 
 // deletions returns the lines that delete the markers for which match returns true, the rules of their
 // addresses, and the rules of the unmarked addresses. They keep the rules of an address with a marker of
 // another attachment.
 func deletions(rules []xt.Rule, match func(comment string) bool, unmarked []netip.Addr) []string {
-	shared := map[netip.Addr]bool{}
-	addrs := slices.Clone(unmarked)
-	var lines []string
-	for _, r := range rules {
-		a, ok := markedAddr(r)
-		switch {
-		case !ok:
-		case match(r.Comment):
-			lines, addrs = append(lines, r.Deletion()), append(addrs, a)
-		default:
-			shared[a] = true
-		}
-	}
-	stale := map[string]bool{}
-	for _, a := range addrs {
+	isOwn := func(r xt.Rule) bool { return isMarker(r) && match(r.Comment) }
+	isOther := func(r xt.Rule) bool { return isMarker(r) && !match(r.Comment) }
+	stale := map[string]bool{} // lines
+	note := func(a netip.Addr, isStale bool) {
 		for _, line := range accepts(a) {
-			stale[line] = !shared[a]
+			stale[line] = isStale
 		}
 	}
-	for _, r := range rules {
-		if stale[r.Line] {
-			lines = append(lines, r.Deletion())
-		}
+	for _, a := range unmarked {
+		note(a, true)
 	}
-	return lines
+	for _, r := range xt.Where(rules, isOwn) {
+		note(r.Source.Addr(), true)
+	}
+	for _, r := range xt.Where(rules, isOther) {
+		note(r.Source.Addr(), false)
+	}
+	return xt.Deletions(xt.Where(rules, func(r xt.Rule) bool { return stale[r.Line] || isOwn(r) }))
 }
 
 // eachTable calls visit for each nftables table filter that contains the chain, and for each legacy table

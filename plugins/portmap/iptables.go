@@ -117,14 +117,14 @@ func (p *portMap) additions(table iptables.Table, ip netip.Prefix) []string {
 // present returns the rules of the table that ADD replaces. They are the container's entries for the same
 // ports, and the rules in its chain for the same packets, even if they forward to another address.
 func (p *portMap) present(rules []iptables.Rule, ip netip.Prefix) []iptables.Rule {
-	f := nft.FamilyOf(ip.Addr())
+	f, name := nft.FamilyOf(ip.Addr()), chainName(p.owner())
 	mappings, entries := p.conf.mappingsOf(f), p.entries(f)
 	return iptables.Where(rules, func(r iptables.Rule) bool {
 		switch {
-		case r.Chain == chainName(p.owner()):
+		case r.Chain == name:
 			match := strings.TrimPrefix(r.Matches, "-s "+r.Source.String()+" ")
 			return slices.ContainsFunc(mappings, func(m mapping) bool { return m.match() == match })
-		case r.Chain == dnatChain && r.Jump == chainName(p.owner()):
+		case r.Chain == dnatChain && r.Jump == name:
 			return slices.ContainsFunc(entries, func(e entry) bool {
 				return r.Option("-p") == e.proto.String() && r.Option("--dports") == e.ports
 			})
@@ -164,18 +164,11 @@ func (p *portMap) sharedAdditions(table iptables.Table) []string {
 		}
 	}
 	for _, line := range p.sharedRules() {
-		count := 0
-		for _, r := range table.Rules {
-			if r.Line == line {
-				count++
-			}
-		}
-		for ; count > 1; count-- {
-			lines = append(lines, "-D"+strings.TrimPrefix(line, "-A"))
-		}
+		same := iptables.Where(table.Rules, func(r iptables.Rule) bool { return r.Line == line })
 		rest, first := strings.CutPrefix(line, postrouting)
 		switch {
-		case count == 1:
+		case len(same) > 0:
+			lines = append(lines, iptables.Deletions(same[1:])...)
 		case first:
 			lines = append(lines, "-I POSTROUTING 1 "+rest)
 		default:
