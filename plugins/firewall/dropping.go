@@ -36,7 +36,7 @@ func (t *filterTable) note(chain string, drops bool) {
 // filterTables returns the existing tables of one family. It runs a program only for a legacy table,
 // which it omits if the program is missing.
 func (f *firewall) filterTables(fam nft.Family) (all []filterTable, err error) {
-	t := filterTable{tool: f.tool(fam, xt.NFT)}
+	t := filterTable{tool: f.nftTool(fam)}
 	found := false
 	for _, ch := range f.chains {
 		if ch.Table == (nft.Table{Family: fam, Name: filter}) {
@@ -94,9 +94,12 @@ func (f *firewall) allow() error {
 
 // toolsToAllow returns the tools for the iptables tables that need rules. If firewalld runs, it adds the
 // sources instead.
-func (f *firewall) toolsToAllow() ([]xt.Tool, error) {
+func (f *firewall) toolsToAllow() (tools []xt.Tool, err error) {
 	if f.conf.backend == iptables {
-		return f.installedTools()
+		for _, fam := range f.families() {
+			tools = append(tools, xt.Tool{HostNS: f.r.HostNS, Family: fam})
+		}
+		return tools, nil
 	}
 	if done, err := f.addSources(); done || err != nil {
 		return nil, err
@@ -112,15 +115,6 @@ func (f *firewall) families() []nft.Family {
 	return slices.DeleteFunc(nft.Families(), func(fam nft.Family) bool { return len(f.addrsOf(fam)) == 0 })
 }
 
-// installedTools returns the default tools for the families of the attachment.
-func (f *firewall) installedTools() (tools []xt.Tool, err error) {
-	for _, fam := range f.families() {
-		tool := xt.Tool{HostNS: f.r.HostNS, Family: fam}
-		tools, err = append(tools, tool), cmp.Or(err, tool.CheckInstalled())
-	}
-	return tools, err
-}
-
 // closedTables returns the tools for the iptables tables that need a rule. With the backend nftables,
 // such a table is an error.
 func (f *firewall) closedTables(fams []nft.Family, needs func(filterTable) bool) (tools []xt.Tool, err error) {
@@ -130,14 +124,15 @@ func (f *firewall) closedTables(fams []nft.Family, needs func(filterTable) bool)
 			return nil, err
 		}
 		for _, t := range tables {
-			if needs(t) && f.conf.backend == nftables {
+			if !needs(t) {
+				continue
+			}
+			if f.conf.backend == nftables {
 				return nil, types.Errorf(types.CodeConfig,
 					"chain FORWARD of %s drops packets by its policy, and no nftables rule can change that; "+
 						"use the backend iptables, omit backend, or set the policy to ACCEPT", t.tool.Name())
 			}
-			if needs(t) {
-				tools = append(tools, t.tool)
-			}
+			tools = append(tools, t.tool)
 		}
 	}
 	return tools, nil

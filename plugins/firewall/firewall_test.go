@@ -53,12 +53,6 @@ var _ = Describe("the configuration", func() {
 		b.OK("CHECK", c)
 		b.OK("DEL", c)
 	}, Entry(nil, "0.4.0"), Entry(nil, "1.0.0"), Entry(nil, "1.1.0"))
-
-	It("is printed with the version without CNI_COMMAND", func() {
-		reply := nstest.Run(plugin(), nstest.Call{Host: b.Host, Env: []string{"CNI_COMMAND="}})
-		Expect(reply.Exit).To(BeZero())
-		Expect(reply.Stderr).To(MatchRegexp(`^CNI firewall plugin v\d+\.\d+\.\d+`))
-	})
 })
 
 var _ = Describe("the policies in nftables", func() {

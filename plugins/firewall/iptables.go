@@ -28,10 +28,9 @@ const (
 	markerPrefix = "firewall: "
 )
 
-// tool returns the tool for the family and the variant, or for the default variant if the variant is not
-// installed. iptables before 1.8 comes without variants.
-func (f *firewall) tool(fam nft.Family, v xt.Variant) xt.Tool {
-	t := xt.Tool{HostNS: f.r.HostNS, Family: fam, Variant: v}
+// nftTool returns the tool for the tables in nf_tables. iptables before 1.8 comes without variants.
+func (f *firewall) nftTool(fam nft.Family) xt.Tool {
+	t := xt.Tool{HostNS: f.r.HostNS, Family: fam, Variant: xt.NFT}
 	if t.CheckInstalled() != nil {
 		t.Variant = xt.Default
 	}
@@ -176,7 +175,7 @@ func (f *firewall) eachTable(chain string, visit func(tool xt.Tool) error) error
 		if f.c != nil {
 			err := f.c.CheckChain(nft.Table{Family: fam, Name: filter}, chain)
 			if err == nil {
-				errs = append(errs, visit(f.tool(fam, xt.NFT)))
+				errs = append(errs, visit(f.nftTool(fam)))
 			}
 			errs = append(errs, types.IgnoreNotExist(err))
 		}
