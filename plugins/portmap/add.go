@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 
@@ -82,11 +81,10 @@ func addresses(prev *types.Result, ifName string) []netip.Prefix {
 
 // useBackend calls the function for the backend of the configuration.
 func (p *portMap) useBackend(byNFT func(*nft.Conn) error, byIPTables func() error) error {
-	err := iptables.ByBackend(p.r.HostNS, p.conf.backend, byNFT, byIPTables)
-	if errors.Is(err, nft.ErrUnavailable) {
+	if err := iptables.ByBackend(p.r.HostNS, p.conf.backend, byNFT, byIPTables); err != nil {
 		return fmt.Errorf("port map: %w", err)
 	}
-	return err
+	return nil
 }
 
 // warnNothingMapped prints a warning if there are mappings, but no address of their family.

@@ -38,7 +38,7 @@ func benchmark(b *testing.B, keys string, others, mappings int) {
 	for i := range mappings {
 		ports = append(ports, portMapping(30000+i, 80, overTCP))
 	}
-	c := nstest.Call{Host: host, Container: container, Config: confFor(keys+`"name":"net1",`, []string{pod4 + "/24"}, ports...)}
+	c := nstest.Call{Host: host, Container: container, Config: confFor(keys+`"name":"net1",`, []string{addr4 + "/24"}, ports...)}
 	minimal, gc := c, c
 	minimal.Config = minimalConfig("net1")
 	var kept []string
@@ -79,7 +79,7 @@ func fill(host *nstest.NS, n int) error {
 		var tx nft.Tx
 		for end := min(at+500, n); at < end; at++ {
 			owner := types.Attachment{Network: "net1", ContainerID: fmt.Sprintf("%064x", at), IfName: "eth0"}
-			to, comment := netip.MustParseAddr(pod4), nft.Owner(owner)
+			to, comment := netip.MustParseAddr(addr4), nft.Owner(owner)
 			s := endpoint{nft.IPv4, netip.IPv4Unspecified(), tcp, uint16(10000 + at)}
 			target, chain := s.claim().Elements[0], s.claim().Elements[1]
 			tx.AddElement(tables.Inet().Table, target.Set, nft.Element{Key: target.Key, Data: nft.Concat(nft.AddrKey(to), nft.PortKey(80)), Comment: comment})

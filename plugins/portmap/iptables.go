@@ -22,7 +22,7 @@ func (p *portMap) tool(f nft.Family) iptables.Tool {
 func (p *portMap) addIPTables() error {
 	for _, ip := range p.ips {
 		if err := p.addFamily(p.tool(nft.FamilyOf(ip.Addr())), ip); err != nil {
-			return fmt.Errorf("port map: %w", err)
+			return err
 		}
 	}
 	return p.ensureLocalnet()

@@ -29,7 +29,7 @@ func (p *portMap) store(c *nft.Conn, own []claims.Claim) *claims.Store {
 // deletion.
 func (p *portMap) addNFT(c *nft.Conn) error {
 	if err := p.store(c, p.claims()).Add(&p.r.Undo); err != nil {
-		return fmt.Errorf("port map: %w", err)
+		return err
 	}
 	return p.ensureLocalnet()
 }

@@ -33,7 +33,7 @@ type testbed struct {
 
 const (
 	gateway4, gateway6 = "10.9.0.1", "fd00:9::1"
-	pod4, pod6         = "10.9.0.2", "fd00:9::2"
+	addr4, addr6       = "10.9.0.2", "fd00:9::2"
 	peer4, peer6       = "10.9.0.3", "fd00:9::3"
 )
 
@@ -46,7 +46,7 @@ func addBridge(tb nstest.TB, host *nstest.NS) {
 func newTestbed() *testbed {
 	b := &testbed{Bed: nstest.NewBed(GinkgoTB(), plugin())}
 	addBridge(GinkgoTB(), b.Host)
-	for i, addrs := range [][]string{{pod4 + "/24", pod6 + "/64"}, {peer4 + "/24", peer6 + "/64"}} {
+	for i, addrs := range [][]string{{addr4 + "/24", addr6 + "/64"}, {peer4 + "/24", peer6 + "/64"}} {
 		container, port := nstest.New(GinkgoTB()).Named(fmt.Sprint("container", i)), fmt.Sprint("port", i)
 		nstest.Join(GinkgoTB(), nstest.End{In: b.Host, Name: port}, nstest.End{In: container, Name: "eth0", Addrs: addrs})
 		b.Host.Batch(GinkgoTB(), "link set "+port+" master cni0", "link set "+port+" type bridge_slave hairpin on")
@@ -70,7 +70,7 @@ const (
 // conf returns a configuration of network net1 whose container has the addresses of the first container. keys
 // is empty, or JSON text that ends with a comma.
 func conf(keys string, mappings ...string) string {
-	return confFor(fmt.Sprintf(`%s"name":"net1",`, keys), []string{pod4 + "/24", pod6 + "/64"}, mappings...)
+	return confFor(fmt.Sprintf(`%s"name":"net1",`, keys), []string{addr4 + "/24", addr6 + "/64"}, mappings...)
 }
 
 // confFor returns a configuration whose container has these addresses. keys must contain the name of the

@@ -68,7 +68,7 @@ var _ = Describe("rules of the reference plugin", func() {
 	var b *testbed
 	var c nstest.Call
 	v4only := func(keys string) string {
-		return confFor(keys+`"name":"net1",`, []string{pod4 + "/24"}, portMapping(8080, 80, overTCP))
+		return confFor(keys+`"name":"net1",`, []string{addr4 + "/24"}, portMapping(8080, 80, overTCP))
 	}
 	BeforeEach(func() {
 		b = newTestbed()
@@ -78,7 +78,7 @@ var _ = Describe("rules of the reference plugin", func() {
 
 	for _, program := range []string{"iptables-nft", "iptables-legacy"} {
 		It("are accepted by CHECK, and deleted by DEL and GC, when added by "+program, func() {
-			b.load(program+"-restore", referenceIPTables("10.9.0.0/24", pod4+":80"))
+			b.load(program+"-restore", referenceIPTables("10.9.0.0/24", addr4+":80"))
 			b.OK("CHECK", c)
 			for _, config := range []string{v4only(""), minimalConfig("net1")} {
 				c.Config = config
@@ -91,10 +91,10 @@ var _ = Describe("rules of the reference plugin", func() {
 				Expect(b.saved(program + "-save")).To(ContainSubstring("-A PREROUTING -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT"))
 				b.Host.Must(GinkgoTB(), program, "-t", "nat", "-F")
 				b.Host.Must(GinkgoTB(), program, "-t", "nat", "-X")
-				b.load(program+"-restore", referenceIPTables("10.9.0.0/24", pod4+":80"))
+				b.load(program+"-restore", referenceIPTables("10.9.0.0/24", addr4+":80"))
 			}
 			By("DEL keeps the rules for another interface of the container")
-			c.Config = strings.ReplaceAll(v4only(""), pod4, peer4)
+			c.Config = strings.ReplaceAll(v4only(""), addr4, peer4)
 			b.OK("DEL", c)
 			Expect(b.saved(program + "-save")).To(ContainSubstring(refChain))
 			By("GC deletes them only if the attachment is not kept")
@@ -109,7 +109,7 @@ var _ = Describe("rules of the reference plugin", func() {
 		b.load("nft", referenceNFT)
 		b.OK("CHECK", c)
 		b.OK("DEL", c)
-		Expect(b.ruleset()).To(And(ContainSubstring("10.77.0.2"), ContainSubstring("cid2"), Not(ContainSubstring(pod4+" "))))
+		Expect(b.ruleset()).To(And(ContainSubstring("10.77.0.2"), ContainSubstring("cid2"), Not(ContainSubstring(addr4+" "))))
 		b.Fails("CHECK", c, types.CodeChanged)
 		c.Config = minimalConfig("net1")
 		b.OK("DEL", c)

@@ -33,7 +33,7 @@ type dialFunc func(n *nstest.NS, addr string) (string, error)
 // serve starts servers in the first container, for TCP and UDP in both families.
 func (b *testbed) serve() {
 	GinkgoHelper()
-	for _, addr := range []string{pod4 + ":80", "[" + pod6 + "]:80"} {
+	for _, addr := range []string{addr4 + ":80", "[" + addr6 + "]:80"} {
 		nstest.ServeTCP(GinkgoTB(), b.containers[0], addr)
 		nstest.ServeUDP(GinkgoTB(), b.containers[0], addr)
 	}
@@ -45,9 +45,9 @@ func expectAnswer(dial dialFunc, from *nstest.NS, addr, peer string) {
 	GinkgoHelper()
 	reply, err := dial(from, addr)
 	Expect(err).NotTo(HaveOccurred(), addr)
-	local := pod4
+	local := addr4
 	if strings.HasPrefix(addr, "[") {
-		local = pod6
+		local = addr6
 	}
 	Expect(reply).To(HaveSuffix("local=" + local))
 	if peer != "" {
@@ -85,7 +85,7 @@ var _ = Describe("traffic", func() {
 			expectAnswer(dial, b.containers[0], nstest.HostV4+":8080", gateway4)
 			expectAnswer(dial, b.containers[0], "["+gateway6+"]:8080", gateway6)
 			By("and connections to the container's own address are not translated")
-			expectAnswer(dial, b.containers[1], pod4+":80", peer4)
+			expectAnswer(dial, b.containers[1], addr4+":80", peer4)
 		}
 		b.OK("DEL", c)
 		nstest.MustNotAnswer(GinkgoTB(), b.Outside, nstest.HostV4+":8080")
@@ -95,7 +95,7 @@ var _ = Describe("traffic", func() {
 		nstest.RequireFeature(GinkgoTB(), "br_netfilter", b.Host.SetBridgeNetfilter(GinkgoTB(), "1"))
 		b.OK("ADD", b.call("one", conf(withBackend(backend), both...)))
 		expectAnswer(nstest.Dial, b.containers[1], nstest.HostV4+":8080", gateway4)
-		expectAnswer(nstest.Dial, b.containers[1], pod4+":80", peer4)
+		expectAnswer(nstest.Dial, b.containers[1], addr4+":80", peer4)
 		expectAnswer(nstest.DialUDP, b.containers[0], nstest.HostV4+":8080", gateway4)
 	}, backends())
 
@@ -183,7 +183,7 @@ var _ = Describe("traffic", func() {
 			texts = append(texts, fmt.Sprintf("%q", c))
 		}
 		b.OK("ADD", b.call("one", conf(withBackend(backend)+`"conditionsV4":[`+strings.Join(texts, ",")+`],`, both...)))
-		other := confFor(withBackend(backend)+`"name":"net2",`, []string{pod4 + "/24"}, portMapping(9090, 80, overTCP))
+		other := confFor(withBackend(backend)+`"name":"net2",`, []string{addr4 + "/24"}, portMapping(9090, 80, overTCP))
 		b.OK("ADD", b.call("two", other))
 		nstest.MustNotAnswer(GinkgoTB(), b.Outside, nstest.HostV4+":8080")
 		expectAnswer(nstest.Dial, b.containers[1], nstest.HostV4+":8080", gateway4)
@@ -202,7 +202,7 @@ var _ = Describe("traffic", func() {
 		two := b.call("two", confFor(withBackend(backend)+`"name":"net1",`, []string{peer4 + "/24"}, both...))
 
 		// The kernel tracks connections only if a rule needs that.
-		b.OK("ADD", b.call("zero", confFor(withBackend(backend)+`"name":"net0",`, []string{pod4 + "/24", pod6 + "/64"}, portMapping(9999, 80, overTCP))))
+		b.OK("ADD", b.call("zero", confFor(withBackend(backend)+`"name":"net0",`, []string{addr4 + "/24", addr6 + "/64"}, portMapping(9999, 80, overTCP))))
 		newTalker := b.newTalker(b.Outside, nstest.HostV4+":8080")
 		passing := b.newTalker(b.containers[1], nstest.OutsideV4+":8080")
 		unrelated := b.newTalker(b.Outside, peer4+":80") // the container's port is another one's host port
@@ -210,7 +210,7 @@ var _ = Describe("traffic", func() {
 		unrelated6 := b.newTalker(b.containers[1], "["+nstest.OutsideV6+"]:8080")
 		nstest.ServeUDP(GinkgoTB(), b.Outside, "["+nstest.OutsideV6+"]:8080")
 		b.Outside.Batch(GinkgoTB(), "route add fd00:9::/64 via "+nstest.HostV6)
-		for _, addr := range []string{"[" + pod6 + "]:80", "[" + peer6 + "]:80"} { // wait until all addresses of the links are usable
+		for _, addr := range []string{"[" + addr6 + "]:80", "[" + peer6 + "]:80"} { // wait until all addresses of the links are usable
 			_, _ = nstest.Dial(b.Host, addr)
 		}
 		Expect(newTalker()).To(BeEmpty(), "nothing is mapped yet")
@@ -222,8 +222,8 @@ var _ = Describe("traffic", func() {
 		Expect(udpFlows).NotTo(BeEmpty())
 
 		b.OK("ADD", one)
-		Expect(newTalker()).To(HaveSuffix("local=" + pod4))
-		Expect(talk6()).To(HaveSuffix("local=" + pod6))
+		Expect(newTalker()).To(HaveSuffix("local=" + addr4))
+		Expect(talk6()).To(HaveSuffix("local=" + addr6))
 		Expect(b.udpFlows("dst=" + nstest.OutsideV6)).To(HaveLen(1))
 		b.OK("ADD", two)
 		Expect(newTalker()).To(HaveSuffix("local="+peer4), "a port that was taken over")
