@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"strings"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -42,17 +41,6 @@ var _ = Describe("the configuration", func() {
 	It("may have an unknown backend, which ADD warns of", func() {
 		Expect(b.OK("ADD", b.call(key("backend", "ebpf"), 0)).Stderr).To(ContainSubstring(`unknown backend "ebpf"`))
 	})
-
-	DescribeTable("is served in each version", func(version string) {
-		prev := fmt.Sprintf(`{"cniVersion":%q,"interfaces":[{"name":"cni0"},{"name":"eth0","sandbox":"/container"}],"ips":[{"version":"4","address":"10.9.0.2/24","interface":1}]}`, version)
-		if version >= "1" {
-			prev = strings.ReplaceAll(prev, `"version":"4",`, "")
-		}
-		c := nstest.Call{Host: b.Host, Container: b.containers[0], Config: strings.ReplaceAll(confFor(byIPTables, prev), `"cniVersion":"1.1.0","name"`, fmt.Sprintf(`"cniVersion":%q,"name"`, version))}
-		Expect(b.OK("ADD", c).Stdout).To(And(ContainSubstring(fmt.Sprintf(`"cniVersion": %q`, version)), ContainSubstring("10.9.0.2/24")))
-		b.OK("CHECK", c)
-		b.OK("DEL", c)
-	}, Entry(nil, "0.4.0"), Entry(nil, "1.0.0"), Entry(nil, "1.1.0"))
 })
 
 var _ = Describe("the policies in nftables", func() {

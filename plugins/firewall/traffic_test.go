@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"net"
-	"strings"
 	"sync"
 	"time"
 
@@ -380,17 +379,5 @@ var _ = Describe("what drops on the host", func() {
 		c := b.call("", 0)
 		c.Config = bare("")
 		b.Fails("STATUS", c, types.CodeLimited, "chain forwarded of table inet fw")
-	})
-
-	It("has an admin's chain for what nobody else accepts", func() {
-		b.serve()
-		b.dropForwarded("DROP")
-		keys := byIPTables + key("iptablesAdminChainName", "NOMAD-ADMIN")
-		b.Host.Must(GinkgoTB(), "iptables", "-N", "NOMAD-ADMIN")
-		b.Host.Must(GinkgoTB(), "iptables", strings.Fields("-A NOMAD-ADMIN -o cni0 -d 10.9.0.0/24 -j ACCEPT")...)
-		b.OK("ADD", b.call(keys, 0))
-		nstest.MustDial(GinkgoTB(), b.Outside, "10.9.0.2:80", nstest.OutsideV4)
-		b.OK("DEL", b.call(keys, 0))
-		Expect(b.saved()).To(ContainSubstring("-A NOMAD-ADMIN -d 10.9.0.0/24 -o cni0 -j ACCEPT"))
 	})
 })
