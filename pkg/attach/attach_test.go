@@ -40,7 +40,7 @@ func TestRoutesHaveTheGatewayOfTheirFamilyAndNoDuplicates(t *testing.T) {
 		"0.0.0.0/0 via 10.9.0.1", "::/0 via fd00::1", "10.7.0.0/16 via 10.9.0.7 table 100 metric 5",
 	}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
-		t.Errorf("have %v, want %v", got, want)
+		t.Errorf("got %v, want %v", got, want)
 	}
 	if got[2].MTU != 1300 || got[2].AdvMSS != 1200 {
 		t.Errorf("metrics lost: %+v", got[2])
@@ -51,7 +51,7 @@ func TestARouteWithoutAGatewayIsOnTheLink(t *testing.T) {
 	ips := []types.IP{{Address: prefix("10.9.0.2/24")}}
 	got := attach.Routes(ips, []types.Route{{Dst: prefix("10.8.0.0/16")}, {Dst: prefix("fd01::/64")}})
 	if got[0].Scope != nl.ScopeLink || got[0].GW.IsValid() || got[1].Scope != nl.ScopeGlobal {
-		t.Errorf("have %+v", got)
+		t.Errorf("got %+v", got)
 	}
 }
 
@@ -200,7 +200,7 @@ func TestHostEndFindsThePairOfTheAttachment(t *testing.T) {
 	hostEnd := b.add(t, "one")
 	found, err := attach.HostEnd(b.host, attachment("one"), nil)
 	if err != nil || found.Index != hostEnd.Index || !attach.MadeByPlumb(found) {
-		t.Errorf("have %+v, %v", found, err)
+		t.Errorf("got %+v, %v", found, err)
 	}
 	if got := b.hostNS.Sysctl(t, sysctl.IPv6(hostEnd.Name, "accept_ra")); got != "0" {
 		t.Errorf("accept_ra is %s", got)
@@ -229,7 +229,7 @@ func TestAddVethTakesTheNextNameWhereAnotherAttachmentHasTheFirst(t *testing.T) 
 	}
 	found, err := attach.HostEnd(b.host, attachment("one"), nil)
 	if err != nil || found.Name != second {
-		t.Errorf("have %s, %v", found.Name, err)
+		t.Errorf("got %s, %v", found.Name, err)
 	}
 	b.del(t, "one")
 	if links := b.hostNS.Must(t, "ip", "-br", "link"); !strings.Contains(links, first) || strings.Contains(links, second) {
@@ -388,7 +388,7 @@ func TestARouteWithAnUnspecifiedGatewayOrTheScopeOfALinkIsOnTheLink(t *testing.T
 		{Dst: prefix("10.60.0.2/32"), Scope: nl.ScopeHost},
 	})
 	if len(got) != 4 || got[0].Scope != nl.ScopeLink || slices.ContainsFunc(got, func(r nl.Route) bool { return r.GW.IsValid() }) {
-		t.Errorf("have %+v", got)
+		t.Errorf("got %+v", got)
 	}
 	ips := []types.IP{{Address: prefix("10.9.0.2/24"), Gateway: addr("0.0.0.0")}}
 	if gw := attach.FirstGateway(ips, prefix("0.0.0.0/0")); gw.IsValid() {

@@ -122,9 +122,9 @@ func (c *Conn) execute(req *rawnl.NetlinkRequest, messageType uint16) ([][]byte,
 
 // A requestError is the error of a request that failed.
 type requestError struct {
-	step string
-	err  error
-	hint string // the kernel's error message (NLMSGERR_ATTR_MSG); empty: none
+	step       string
+	err        error
+	kernelText string // the kernel's error message (NLMSGERR_ATTR_MSG); empty: none
 	// refused reports that the kernel answered that it did not carry out the request.
 	// If refused is false, the answer was lost and the result is unknown.
 	refused bool
@@ -135,8 +135,8 @@ func (e *requestError) Error() string {
 	if e.step != "" {
 		s = e.step + ": " + s
 	}
-	if e.hint != "" {
-		s += " (" + e.hint + ")"
+	if e.kernelText != "" {
+		s += " (" + e.kernelText + ")"
 	}
 	if e.refused && errors.Is(e.err, unix.EPERM) {
 		s += ": CAP_NET_ADMIN is needed in the network namespaces of host and container (root, not a rootless runtime)"
@@ -180,7 +180,7 @@ func asKernelError(err error) error {
 	}
 	// The library appends the kernel's message to the text of the errno.
 	message := strings.TrimPrefix(strings.TrimPrefix(err.Error(), errno.Error()), ": ")
-	return &requestError{err: errno, hint: message, refused: true}
+	return &requestError{err: errno, kernelText: message, refused: true}
 }
 
 // isSocketErrno reports whether sending or receiving on a socket can fail with the errno.
@@ -200,7 +200,7 @@ func withStep(step string, err error) error {
 		return nil
 	}
 	if e, ok := err.(*requestError); ok && e.step == "" {
-		return &requestError{step: step, err: e.err, hint: e.hint, refused: e.refused}
+		return &requestError{step: step, err: e.err, kernelText: e.kernelText, refused: e.refused}
 	}
 	if errors.As(err, new(*requestError)) {
 		return err

@@ -161,17 +161,17 @@ func (a allocation) allocate(sets []rangeSet, wanted []netip.Addr) ([]types.IP, 
 }
 
 // checkDuplicate returns an error if the attachment already has an address in the network, in these ranges or not, because
-// the runtime must call DEL before it calls ADD again. It reads only the addresses that the attachment's hint names, and
-// removes a hint that names none of the attachment's addresses.
+// the runtime must call DEL before it calls ADD again. It reads only the addresses that the attachment's address file names, and
+// removes an address file that names none of the attachment's addresses.
 func (se *Session) checkDuplicate(o owner, sets []rangeSet) error {
-	hinted := se.hinted(o)
-	held, _, err := se.confirm(o, hinted)
+	named := se.named(o)
+	held, _, err := se.confirm(o, named)
 	for _, res := range held {
 		return types.Errorf(CodeDuplicate, "failed to allocate for range %d: %s has been allocated to %s, duplicate allocation is not allowed",
 			max(findSet(sets, res.addr), 0), res.addr, o.containerID)
 	}
-	if err == nil && len(hinted) > 0 {
-		err = se.dropHint(o)
+	if err == nil && len(named) > 0 {
+		err = se.removeAddressFile(o)
 	}
 	return err
 }

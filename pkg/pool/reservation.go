@@ -119,14 +119,14 @@ func (se *Session) reserve(u *undo.Stack, ip netip.Addr, o owner) error {
 // left there.
 func (s Store) newPath() string { return filepath.Join(s.privateDir, "new") }
 
-// write is reserve without the undo. It writes a file in privateDir, names it in the owner's hint, and creates a
-// hard link to it, so that a crash leaves neither an incomplete reservation nor one that no hint names. If that
+// write is reserve without the undo. It writes a file in privateDir, names it in the owner's address file, and creates a
+// hard link to it, so that a crash leaves neither an incomplete reservation nor one that no address file names. If that
 // is not possible, for example because privateDir is on another file system, it creates the file in the
-// network's directory and then writes it, as the reference plugin does, and names it in the hint at the end.
+// network's directory and then writes it, as the reference plugin does, and names it in the address file at the end.
 func (se *Session) write(ip netip.Addr, o owner) error {
 	path, content := se.store.newPath(), []byte(o.text())
 	if written, err := workingDir.create(path, content); err == nil {
-		if err := se.addHint(o, ip, written); err != nil {
+		if err := se.addAddress(o, ip, written); err != nil {
 			return err
 		}
 		err := se.dir.link(path, ip.String())
@@ -139,16 +139,16 @@ func (se *Session) write(ip netip.Addr, o owner) error {
 	if err != nil {
 		return err
 	}
-	if err := se.addHint(o, ip, written); err != nil {
+	if err := se.addAddress(o, ip, written); err != nil {
 		return errors.Join(err, se.dir.remove(ip.String()))
 	}
 	return nil
 }
 
-// release undoes reserve: it removes the reservation of ip if it belongs to o, and the hint of o. Any other
+// release undoes reserve: it removes the reservation of ip if it belongs to o, and the address file of o. Any other
 // reservation of o has its own undo, because an ADD fails for an attachment that already has a reservation.
 func (se *Session) release(ip netip.Addr, o owner) error {
-	_ = se.dropHint(o)
+	_ = se.removeAddressFile(o)
 	res, err := se.dir.reservation(ip)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && res.owner != o {
 		return nil

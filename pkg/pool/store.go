@@ -21,7 +21,7 @@ import (
 
 // A Store is the reservations of one network, with one file per address. DEL and GC need no other part of the configuration.
 // The files have the same format and the same lock as in the reference plugin, so that both plugins can use one directory in
-// turns. The files that only plumb knows, which are the hints and the times of releases, are in another directory, because
+// turns. The files that only plumb knows, which are the address files and the times of releases, are in another directory, because
 // the reference plugin reads every file of dir. The path of that directory contains ".plumb", which cannot be the name of a
 // network, because such a name cannot begin with a dot.
 type Store struct {
@@ -44,7 +44,7 @@ func (s Store) PrivatePath(name string) string {
 func (s Store) Path(ip netip.Addr) string { return filepath.Join(s.dir, ip.String()) }
 
 // Release removes the reservations of the attachment of the request or, if there are none, the legacy
-// reservations of its container. It finds them by the attachment's hint, or by prevResult, or else it reads all
+// reservations of its container. It finds them by the attachment's address file, or by prevResult, or else it reads all
 // reservations. Without a directory, it does nothing. The result lists all addresses whose reservations were
 // removed, even if there is an error. Besides the attachment's addresses, these can be addresses of incomplete
 // reservations and, at the first call after a reboot, of reservations of earlier boots.
@@ -60,7 +60,7 @@ func (s Store) Release(r *skel.Request) (released []netip.Addr, err error) {
 		}
 		err = errors.Join(errs...)
 		if err == nil {
-			_ = se.dropHint(ownerOf(r)) // an outdated hint does no harm
+			_ = se.removeAddressFile(ownerOf(r)) // an outdated address file does no harm
 		}
 		released = se.released
 		return err
@@ -86,7 +86,7 @@ func (s Store) ReleaseInvalid(r *skel.Request) error {
 			}
 			first = cmp.Or(first, err)
 		})
-		return cmp.Or(err, first, se.dropHintsExcept(valid))
+		return cmp.Or(err, first, se.removeAddressFilesExcept(valid))
 	})
 }
 
@@ -109,7 +109,7 @@ func (s Store) Lock(f func(*Session) error) error {
 		return types.Coded(types.CodeIO, err)
 	}
 	defer se.close()
-	se.openHints()
+	se.openAddressFiles()
 	return types.Coded(types.CodeIO, f(se))
 }
 
@@ -131,12 +131,12 @@ func (s Store) lockIfReserved(f func(*Session) error) error {
 // A Session is the time in which this process holds the lock of a store. Lock and Allocate pass it to functions;
 // it is not valid after they return.
 type Session struct {
-	store    Store
-	dir      directory // the reservations
-	hints    directory // the hints of the running boot; not open if the boot is unknown or the disk is full
-	lock     int       // descriptor of the lock file; -1: the directory is read-only, and nothing can change
-	boot     string    // ID of the running boot; empty: not known
-	released []netip.Addr
+	store        Store
+	dir          directory // the reservations
+	addressFiles directory // the address files of the running boot; not open if the boot is unknown or the disk is full
+	lock         int       // descriptor of the lock file; -1: the directory is read-only, and nothing can change
+	boot         string    // ID of the running boot; empty: not known
+	released     []netip.Addr
 
 	releasesReady bool // see prepareReleases
 
@@ -148,7 +148,7 @@ type Session struct {
 // remove the directory, or its lock file, and create it again. In that case open begins again with the new one.
 func (s Store) open() (*Session, error) {
 	for {
-		se := &Session{store: s, dir: noDirectory, hints: noDirectory, lock: -1}
+		se := &Session{store: s, dir: noDirectory, addressFiles: noDirectory, lock: -1}
 		err := se.openDir()
 		if err == nil && se.isLockCurrent() {
 			return se, nil
@@ -217,7 +217,7 @@ func (se *Session) isLockCurrent() bool {
 
 // close releases the lock and closes the directories.
 func (se *Session) close() {
-	se.hints.close()
+	se.addressFiles.close()
 	if se.lock >= 0 {
 		_ = unix.Close(se.lock)
 	}
@@ -323,11 +323,11 @@ func (se *Session) Held(r *skel.Request) (addrs []netip.Addr, err error) {
 }
 
 // held returns the reservations of an owner or, if there are none, the legacy reservations of the same
-// container. It looks at the addresses that the owner's hint names, then at the addresses that prev returns, if prev is not
+// container. It looks at the addresses that the owner's address file names, then at the addresses that prev returns, if prev is not
 // nil, and then at all reservations. If it finds none and a reservation could not be read, it returns the error of that
 // reservation, which may belong to the owner.
 func (se *Session) held(o owner, prev func() []netip.Addr) ([]reservation, error) {
-	found, all, err := se.confirm(o, se.hinted(o))
+	found, all, err := se.confirm(o, se.named(o))
 	if !all && err == nil && prev != nil {
 		found, all, err = se.confirm(o, prev())
 	}

@@ -91,8 +91,8 @@ var _ = Describe("a symbolic link", func() {
 		host.Add("c0", variant{})
 		victim := filepath.Join(GinkgoTB().TempDir(), "victim")
 		Expect(os.WriteFile(victim, []byte("precious"), 0o600)).To(Succeed())
-		at = strings.NewReplacer("HINTS", "../.plumb/net/"+filepath.Base(host.hints()), "C0", owner{"c0", "eth0"}.hintName(),
-			"C1", owner{"c1", "eth0"}.hintName()).Replace(at)
+		at = strings.NewReplacer("FILES", "../.plumb/net/"+filepath.Base(host.addressFiles()), "C0", owner{"c0", "eth0"}.addressFileName(),
+			"C1", owner{"c1", "eth0"}.addressFileName()).Replace(at)
 		Expect(os.RemoveAll(host.Net(at))).To(Succeed())
 		Expect(os.Symlink(victim, host.Net(at))).To(Succeed())
 		host.Add("c1", variant{})
@@ -101,7 +101,7 @@ var _ = Describe("a symbolic link", func() {
 		Expect(host.Reserved()).To(ContainElement(HaveSuffix(" c1/eth0")))
 	},
 		Entry(nil, "last_reserved_ip.0"), Entry(nil, "lock"), Entry(nil, "10.1.2.3"),
-		Entry(nil, "HINTS"), Entry(nil, "HINTS/C0"), Entry(nil, "HINTS/C1"),
+		Entry(nil, "FILES"), Entry(nil, "FILES/C0"), Entry(nil, "FILES/C1"),
 		Entry(nil, "../.plumb/net/new"), Entry(nil, "../.plumb/net/releases"), Entry(nil, "../.plumb/net/releases.new"))
 })
 
@@ -182,11 +182,11 @@ var _ = Describe("a reboot", func() {
 			Expect(host.Reserved()).To(HaveLen(3))
 			host.Boot("next")
 			host.OK("STATUS", "", variant{})
-			Expect(host.Reserved()).To(Equal([]string{"10.1.2.2 c0/eth0"}), "the hint of c0 is on another file system")
+			Expect(host.Reserved()).To(Equal([]string{"10.1.2.2 c0/eth0"}), "the address file of c0 is on another file system")
 		})
 	})
 
-	It("releases nothing if the hints were removed, or if the boot ID is unknown", func() {
+	It("releases nothing if the address files were removed, or if the boot ID is unknown", func() {
 		host.Add("c1", variant{})
 		Expect(os.RemoveAll(filepath.Join(host.DataDir, ".plumb"))).To(Succeed())
 		host.Boot("next")
@@ -348,7 +348,7 @@ var _ = Describe("an unreadable reservation", func() {
 		Expect(f.Msg).To(ContainSubstring("open %s: permission denied", host.Net("10.1.2.3")))
 	}
 
-	It("is an error only for its owner while other attachments have hints", func() {
+	It("is an error only for its owner while other attachments have address files", func() {
 		withoutFileCapabilities(func() {
 			for range 2 {
 				expectUnreadable("CHECK", "c2", variant{})
@@ -362,7 +362,7 @@ var _ = Describe("an unreadable reservation", func() {
 		Expect(host.Reserved()).To(Equal([]string{"10.1.2.3 c2/eth0", "10.1.2.4 c3/eth0"}))
 	})
 
-	It("is an error for any attachment without an address if the hints were removed", func() {
+	It("is an error for any attachment without an address if the address files were removed", func() {
 		Expect(os.RemoveAll(host.Net("../.plumb"))).To(Succeed())
 		withoutFileCapabilities(func() {
 			for range 2 {
@@ -414,7 +414,7 @@ var _ = Describe("a full disk", func() {
 
 	It("does not prevent an ADD if it has space for the reservation, but not for a second link to the file", func() {
 		host := newTestHost()
-		onFullDisk(host, 11, func() { // as below, with two reservations and two hints
+		onFullDisk(host, 11, func() { // as below, with two reservations and two address files
 			host.Add("c1", variant{})
 			host.Add("c2", variant{})
 			Expect(host.Reserved()).To(HaveLen(2))
@@ -425,7 +425,7 @@ var _ = Describe("a full disk", func() {
 	It("does not prevent a release, also if it has no space for the time of the release", func() {
 		host := newTestHost()
 		cool := variant{IPAM: subnet + `, "cooldown": 30`}
-		onFullDisk(host, 9, func() { // directory of data, of the network, lock, cursor, reservation; 3 directories and a hint in .plumb
+		onFullDisk(host, 9, func() { // directory of data, of the network, lock, cursor, reservation; 3 directories and an address file in .plumb
 			host.Add("c1", cool)
 			host.Fails("ADD", "c2", cool)
 			host.OK("DEL", "c1", cool)
@@ -434,7 +434,7 @@ var _ = Describe("a full disk", func() {
 		})
 	})
 
-	It("leaves no hint if it has no space for all", func() {
+	It("leaves no address file if it has no space for all", func() {
 		host := newTestHost()
 		Expect(os.MkdirAll(filepath.Join(host.DataDir, ".plumb"), 0o755)).To(Succeed())
 		onFilesystem("tmpfs", "nr_blocks=1", filepath.Join(host.DataDir, ".plumb"), func() {

@@ -63,8 +63,8 @@ func TestLongLists(t *testing.T) {
 	if err := sysctl.Set(h, ports); err != nil {
 		t.Fatal(err)
 	}
-	if have, err := sysctl.Get(h, ports.Key); err != nil || have != ports.Value {
-		t.Errorf("%d bytes of %d, %v", len(have), len(ports.Value), err)
+	if got, err := sysctl.Get(h, ports.Key); err != nil || got != ports.Value {
+		t.Errorf("%d bytes of %d, %v", len(got), len(ports.Value), err)
 	}
 }
 

@@ -22,12 +22,12 @@ func TestParseCIDR(t *testing.T) {
 		p, err := ParseCIDR(text)
 		if want == "" {
 			if err == nil {
-				t.Errorf("%q: have %s, want an error", text, p)
+				t.Errorf("%q: got %s, want an error", text, p)
 			}
 			continue
 		}
 		if err != nil || p.String() != want {
-			t.Errorf("%q: have %s, %v, want %s", text, p, err, want)
+			t.Errorf("%q: got %s, %v, want %s", text, p, err, want)
 		}
 	}
 }
@@ -39,19 +39,19 @@ func TestParseAddr(t *testing.T) {
 	} {
 		ip, err := ParseAddr(text)
 		if want == "" && err == nil || want != "" && (err != nil || ip.String() != want) {
-			t.Errorf("%q: have %s, %v, want %q", text, ip, err, want)
+			t.Errorf("%q: got %s, %v, want %q", text, ip, err, want)
 		}
 	}
 }
 
 func TestRouteText(t *testing.T) {
-	have, err := RouteText{Dst: "10.9.0.7/16", GW: "::ffff:10.0.0.1", MTU: 1400, AdvMSS: 1200, Priority: 7, Table: 9, Scope: 253}.Route()
+	got, err := RouteText{Dst: "10.9.0.7/16", GW: "::ffff:10.0.0.1", MTU: 1400, AdvMSS: 1200, Priority: 7, Table: 9, Scope: 253}.Route()
 	want := Route{
 		Dst: netip.MustParsePrefix("10.9.0.0/16"), GW: netip.MustParseAddr("10.0.0.1"),
 		MTU: 1400, AdvMSS: 1200, Priority: 7, Table: 9, Scope: 253,
 	}
-	if err != nil || have != want {
-		t.Errorf("have %+v, %v, want %+v", have, err, want)
+	if err != nil || got != want {
+		t.Errorf("got %+v, %v, want %+v", got, err, want)
 	}
 	for want, text := range map[string]RouteText{
 		`dst: invalid CIDR address: ""`:     {},
@@ -60,7 +60,7 @@ func TestRouteText(t *testing.T) {
 		"scope 256":                         {Dst: "10.0.0.0/8", Scope: 256},
 	} {
 		if _, err := text.Route(); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%+v: have %v, want %s", text, err, want)
+			t.Errorf("%+v: got %v, want %s", text, err, want)
 		}
 	}
 }

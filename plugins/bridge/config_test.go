@@ -29,7 +29,7 @@ func TestDefaults(t *testing.T) {
 	}
 	want := config{bridge: "cni0", isGateway: true, isDefaultGateway: true}
 	if !reflect.DeepEqual(*got, want) {
-		t.Errorf("have %+v, want %+v", *got, want)
+		t.Errorf("got %+v, want %+v", *got, want)
 	}
 }
 
@@ -70,7 +70,7 @@ func TestRefusedConfigurations(t *testing.T) {
 		_, err := parsed(t, `{"name":"n","type":"bridge",`+c.keys+`}`)
 		var coded *types.Error
 		if !errors.As(err, &coded) || coded.Code != c.code || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: have %v, want code %d and %q", c.keys, err, c.code, c.want)
+			t.Errorf("%s: got %v, want code %d and %q", c.keys, err, c.code, c.want)
 		}
 	}
 }
@@ -81,7 +81,7 @@ func TestTrunkIsTheSortedUnion(t *testing.T) {
 		t.Fatal(err)
 	}
 	if want := []int{5, 6, 7, 200}; !reflect.DeepEqual(got.trunk, want) {
-		t.Errorf("have %v, want %v", got.trunk, want)
+		t.Errorf("got %v, want %v", got.trunk, want)
 	}
 	if !got.filtering {
 		t.Error("a trunk needs a bridge that filters VLANs")
@@ -99,7 +99,7 @@ func TestMACPrecedence(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got.mac.String() != c.want {
-			t.Errorf("%s: have %s, want %s", c.conf, got.mac, c.want)
+			t.Errorf("%s: got %s, want %s", c.conf, got.mac, c.want)
 		}
 	}
 }

@@ -93,11 +93,11 @@ var _ = Describe("DEL", func() {
 			c := b.NewCall(conf("1.0.0", keys, nstest.StaticV4))
 			b.Add(c)
 			b.OK("DEL", c)
-			have := b.Host.IP("-br addr show hd0")
+			got := b.Host.IP("-br addr show hd0")
 			if keys == byDevice {
-				Expect(have).NotTo(Or(ContainSubstring("192.0.2.1"), ContainSubstring("2001:db8::1")))
+				Expect(got).NotTo(Or(ContainSubstring("192.0.2.1"), ContainSubstring("2001:db8::1")))
 			} else {
-				Expect(have).To(And(ContainSubstring("192.0.2.1/24"), ContainSubstring("2001:db8::1/64")))
+				Expect(got).To(And(ContainSubstring("192.0.2.1/24"), ContainSubstring("2001:db8::1/64")))
 			}
 		}
 	})

@@ -11,9 +11,9 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-const pod4b = "198.18.0.51"
+const other4 = "198.18.0.51"
 
-var static = nstest.Static(pod4b + "/24")
+var static = nstest.Static(other4 + "/24")
 
 var _ = Describe("ADD", Label(nstest.Kernel), func() {
 	var b *testbed
@@ -27,7 +27,7 @@ var _ = Describe("ADD", Label(nstest.Kernel), func() {
 		nstest.RequireTraffic(GinkgoTB(), container, b.Outside, nstest.ContainerV6, nstest.OutsideV6)
 		other := b.NewContainer()
 		b.Add(b.Call("two", other, b.conf("1.1.0", onUplink, static)))
-		nstest.MustDial(GinkgoTB(), other, nstest.ContainerV4+":80", pod4b)
+		nstest.MustDial(GinkgoTB(), other, nstest.ContainerV4+":80", other4)
 
 		By("returning what it made")
 		Expect(result.Interfaces).To(HaveLen(1))

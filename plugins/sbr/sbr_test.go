@@ -506,7 +506,7 @@ var _ = DescribeTable("leaves nothing behind if a step fails", func(keys string)
 	}})
 },
 	Entry("by default", ""),
-	Entry("with gateways and hints", `"gateways":["10.66.0.254"],"keepMain":"subnet"`),
+	Entry("with gateways and the route to the subnet", `"gateways":["10.66.0.254"],"keepMain":"subnet"`),
 	Entry("with table", `"table":5000`),
 )
 

@@ -107,8 +107,8 @@ func (t *target) removeMoved(r *skel.Request) error {
 			if ip.Address.IsSingleIP() {
 				continue
 			}
-			hint := nl.Route{Dst: ip.Address.Masked(), Src: ip.Address.Addr()}
-			if err := t.container.EnsureFullRoute(&r.Undo, nl.NewFullRoute(t.link, hint, protocolOurs)); err != nil {
+			subnet := nl.Route{Dst: ip.Address.Masked(), Src: ip.Address.Addr()}
+			if err := t.container.EnsureFullRoute(&r.Undo, nl.NewFullRoute(t.link, subnet, protocolOurs)); err != nil {
 				return err
 			}
 		}

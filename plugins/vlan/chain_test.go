@@ -38,10 +38,10 @@ var _ = Describe("in a chain, without a master", Label(nstest.Kernel), func() {
 		Expect(container.IP("-d link show storage")).To(ContainSubstring("vlan protocol 802.1ad id 200"))
 
 		By("passing frames with the tag")
-		container.Batch(GinkgoTB(), "address add "+pod4+"/24 dev eth0.100")
+		container.Batch(GinkgoTB(), "address add "+container4+"/24 dev eth0.100")
 		nstest.ServeTCP(GinkgoTB(), b.Outside, outside4+":80")
-		nstest.MustDial(GinkgoTB(), container, outside4+":80", pod4)
-		container.Batch(GinkgoTB(), "address del "+pod4+"/24 dev eth0.100")
+		nstest.MustDial(GinkgoTB(), container, outside4+":80", container4)
+		container.Batch(GinkgoTB(), "address del "+container4+"/24 dev eth0.100")
 
 		By("refusing a VLAN that exists")
 		b.Refuse(b.Call("one", container, nstest.WithPrevResult(conf("1.1.0", inChain+`,"ifName":"other"`, noIPAM), added.Stdout)), types.CodeConfig,

@@ -50,14 +50,14 @@ func (b *testbed) tagOutside(name, options string, addrs ...string) {
 
 // The addresses in VLAN 100.
 const (
-	pod4, pod6         = "198.18.100.50", "2001:db8:100::50"
-	outside4, outside6 = "198.18.100.2", "2001:db8:100::2"
-	staticDual         = `{"type":"static","addresses":[{"address":"198.18.100.50/24","gateway":"198.18.100.2"},{"address":"2001:db8:100::50/64","gateway":"2001:db8:100::2"}],"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"}],"dns":{"nameservers":["198.18.100.53"]}}`
-	in100              = `"master":"uplink0","vlanId":100`
-	inChain            = `"linkInContainer":true,"vlanId":100`
-	noIPAM             = ""
+	container4, container6 = "198.18.100.50", "2001:db8:100::50"
+	outside4, outside6     = "198.18.100.2", "2001:db8:100::2"
+	staticDual             = `{"type":"static","addresses":[{"address":"198.18.100.50/24","gateway":"198.18.100.2"},{"address":"2001:db8:100::50/64","gateway":"2001:db8:100::2"}],"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"}],"dns":{"nameservers":["198.18.100.53"]}}`
+	in100                  = `"master":"uplink0","vlanId":100`
+	inChain                = `"linkInContainer":true,"vlanId":100`
+	noIPAM                 = ""
 )
 
-var static4 = nstest.Static(pod4 + "/24")
+var static4 = nstest.Static(container4 + "/24")
 
 func conf(version, keys, ipam string) string { return nstest.Conf("vlan", version, keys, ipam) }

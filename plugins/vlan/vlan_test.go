@@ -20,8 +20,8 @@ var _ = Describe("ADD", Label(nstest.Kernel), func() {
 		container := nstest.New(GinkgoTB()).Named("container") // with duplicate address detection
 		result := b.Add(b.Call("one", container, conf("1.1.0", in100+`,"mtu":1400`, staticDual)))
 		Expect(container.IP("-6 address show dev eth0 tentative")).To(BeEmpty())
-		nstest.RequireTraffic(GinkgoTB(), container, b.Outside, pod4, outside4)
-		nstest.RequireTraffic(GinkgoTB(), container, b.Outside, pod6, outside6)
+		nstest.RequireTraffic(GinkgoTB(), container, b.Outside, container4, outside4)
+		nstest.RequireTraffic(GinkgoTB(), container, b.Outside, container6, outside6)
 
 		By("returning what it made")
 		Expect(result.Interfaces).To(HaveLen(1))
@@ -66,8 +66,8 @@ var _ = Describe("ADD", Label(nstest.Kernel), func() {
 		reply := b.OK("ADD", b.Call("one", container, conf("1.0.0", in100, staticDual)))
 		Expect(reply.Stderr).To(ContainSubstring("master uplink0 is down or has no carrier"))
 		b.Host.IP("link set uplink0 up")
-		nstest.ServeTCP(GinkgoTB(), container, pod4+":80")
-		Eventually(func() error { _, err := nstest.Dial(b.Outside, pod4+":80"); return err }, "1m").Should(Succeed())
+		nstest.ServeTCP(GinkgoTB(), container, container4+":80")
+		Eventually(func() error { _, err := nstest.Dial(b.Outside, container4+":80"); return err }, "1m").Should(Succeed())
 
 		By("and keeps its routes when the master goes down and comes up again")
 		routes := container.IP("-4 route")

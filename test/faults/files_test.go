@@ -261,7 +261,7 @@ func repeatInBackground(f func()) (stop func()) {
 	return func() { close(done); all.Wait() }
 }
 
-// damages are the ways to damage a directory of hints in .plumb.
+// damages are the ways to damage a directory of address files in .plumb.
 var damages = map[string]func(dir string){
 	"deleted":                 func(dir string) { _ = os.RemoveAll(dir) },
 	"deleted with its parent": func(dir string) { _ = os.RemoveAll(filepath.Dir(dir)) },
@@ -289,7 +289,7 @@ func eachFile(dir string, f func(path string)) {
 	}
 }
 
-var _ = Describe("damaged hints in .plumb", func() {
+var _ = Describe("damaged address files in .plumb", func() {
 	for _, name := range sortedKeys(damages) {
 		f := damages[name]
 		It(name+", before and during ADDs: each address is allocated once", func() {
@@ -303,19 +303,19 @@ var _ = Describe("damaged hints in .plumb", func() {
 			existing := p.addContainers(3)
 			for range fullOrCI(10, 1) {
 				f(dir)
-				expectOK("hints "+name+": concurrent ADDs allocate the whole pool", func() error { return p.checkAllocation(existing) })
+				expectOK("address files "+name+": concurrent ADDs allocate the whole pool", func() error { return p.checkAllocation(existing) })
 				stop := repeatInBackground(func() { f(dir) })
-				expectOK("hints "+name+" during ADDs: concurrent ADDs allocate the whole pool", func() error { return p.checkAllocation(existing) })
+				expectOK("address files "+name+" during ADDs: concurrent ADDs allocate the whole pool", func() error { return p.checkAllocation(existing) })
 				stop()
 				for id := range existing {
-					expectOK("hints "+name+": CHECK of an attached container", func() error { return p.do("CHECK", id) })
+					expectOK("address files "+name+": CHECK of an attached container", func() error { return p.do("CHECK", id) })
 				}
 			}
 		})
 	}
 })
 
-// A restoredState says which reservations and hints exist after a power failure or
+// A restoredState says which reservations and address files exist after a power failure or
 // the restore of a backup: "old", "new", "empty" (files without content) or "deleted" (none).
 type restoredState struct{ reservations, plumbFiles string }
 
@@ -327,7 +327,7 @@ var _ = Describe("files after a power failure or the restore of a backup", func(
 				if !nstest.AllFaults() && (i+j+b)%4 != 1 {
 					continue
 				}
-				It(fmt.Sprintf("reservations %s, hints %s, %s: each address is allocated once", reservations, plumbFiles, boot), func() {
+				It(fmt.Sprintf("reservations %s, address files %s, %s: each address is allocated once", reservations, plumbFiles, boot), func() {
 					p := newPool()
 					m := newMachine()
 					p.bin = m.program("host-local")
@@ -338,10 +338,10 @@ var _ = Describe("files after a power failure or the restore of a backup", func(
 	}
 })
 
-// checkAfterRestore restores reservations and hints of different times, and checks
+// checkAfterRestore restores reservations and address files of different times, and checks
 // that each address is allocated once. In the same boot (a backup was restored), the containers
 // with a reservation still run. After another boot, no container runs, and GC releases the
-// reservations without a hint.
+// reservations without an address file.
 func checkAfterRestore(p *pool, m *machine, state restoredState, boot string) {
 	GinkgoHelper()
 	p.addContainers(5)

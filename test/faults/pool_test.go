@@ -139,7 +139,7 @@ func (p *pool) gc(valid ...string) error {
 // reservationDir returns the directory of the network's reservations.
 func (p *pool) reservationDir() string { return filepath.Join(p.dataDir, p.name) }
 
-// plumbDir returns the network's directory in .plumb, which contains the hints.
+// plumbDir returns the network's directory in .plumb, which contains the address files.
 func (p *pool) plumbDir() string { return filepath.Join(p.dataDir, ".plumb", p.name) }
 
 // reservations returns the container ID of each reserved address.

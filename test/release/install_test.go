@@ -452,14 +452,14 @@ func TestInstallOnAFullDisk(t *testing.T) {
 		t.Errorf("ptp has %d bytes (%v), want the old file", len(content), err)
 	}
 	if got := fileNames(t, dir) + fileNames(t, confDir); got != "bridge ptp" {
-		t.Errorf("the directories have %q", got)
+		t.Errorf("the directories contain %q", got)
 	}
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", syscall.MS_REMOUNT, "size=1m"); err != nil {
 		t.Fatal(err)
 	}
 	mustInstall(t, args...)
 	if got := fileNames(t, dir) + " " + fileNames(t, confDir); got != "bridge ptp 10-containers.conflist" {
-		t.Errorf("the directories have %q", got)
+		t.Errorf("the directories contain %q", got)
 	}
 }
 
@@ -481,12 +481,12 @@ func TestInstallAfterAKill(t *testing.T) {
 	writeExecutable(t, filepath.Join(dir, ".bridge-2"), "another program's")
 	mustInstall(t, "--to", dir, "--from", from, "--backup", backup)
 	if got := fileNames(t, dir) + ", " + fileNames(t, backup); got != ".bridge-2 bridge static, .new bridge" {
-		t.Errorf("the directories have %s", got)
+		t.Errorf("the directories contain %s", got)
 	}
 	kill()
 	mustInstall(t, "--to", dir, "--restore", backup)
 	if got := fileNames(t, dir) + ", " + fileNames(t, backup); got != ".bridge-2 bridge static, .new bridge" {
-		t.Errorf("the directories have %s", got)
+		t.Errorf("the directories contain %s", got)
 	}
 }
 

@@ -43,26 +43,26 @@ bin_dir = "%[2]s"
 conf_dir = "%[1]s/net.d"
 `
 
-// A containerd is a running containerd daemon on a node, with a client of its CRI.
+// A containerd is a running containerd daemon on a host, with a client of its CRI.
 type containerd struct {
-	*node
+	*host
 	cri.RuntimeServiceClient
 	daemon *exec.Cmd
 	log    *os.File
 }
 
-// newContainerd starts containerd on the node, with this network, and loads the image.
-func newContainerd(n *node, conflist string) *containerd {
+// newContainerd starts containerd on the host, with this network, and loads the image.
+func newContainerd(h *host, conflist string) *containerd {
 	GinkgoHelper()
-	Expect(os.Mkdir(filepath.Join(n.dir, "net.d"), 0o755)).To(Succeed())
-	n.write("net.d/10-pods.conflist", conflist)
-	n.write("config.toml", fmt.Sprintf(containerdConfig, n.dir, n.bin))
-	c := &containerd{node: n}
+	Expect(os.Mkdir(filepath.Join(h.dir, "net.d"), 0o755)).To(Succeed())
+	h.write("net.d/10-pods.conflist", conflist)
+	h.write("config.toml", fmt.Sprintf(containerdConfig, h.dir, h.bin))
+	c := &containerd{host: h}
 	var err error
-	c.log, err = os.Create(filepath.Join(n.dir, "log"))
+	c.log, err = os.Create(filepath.Join(h.dir, "log"))
 	Expect(err).NotTo(HaveOccurred())
 
-	conn, err := grpc.NewClient("unix://"+filepath.Join(n.dir, "sock"),
+	conn, err := grpc.NewClient("unix://"+filepath.Join(h.dir, "sock"),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 10 * time.Millisecond, MaxDelay: 10 * time.Millisecond}}),
 		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)), grpc.WithUnaryInterceptor(withTimeout))
@@ -72,15 +72,15 @@ func newContainerd(n *node, conflist string) *containerd {
 
 	DeferCleanup(c.shutDown)
 	c.start()
-	out, err := exec.Command("ctr", "-a", filepath.Join(n.dir, "sock"), "-n", "k8s.io", "images", "import", writeImage(n.dir)).CombinedOutput()
+	out, err := exec.Command("ctr", "-a", filepath.Join(h.dir, "sock"), "-n", "k8s.io", "images", "import", writeImage(h.dir)).CombinedOutput()
 	Expect(err).NotTo(HaveOccurred(), "%s", out)
 	return c
 }
 
 // write writes a file in the runtime's directory.
-func (n *node) write(name, text string) {
+func (h *host) write(name, text string) {
 	GinkgoHelper()
-	Expect(os.WriteFile(filepath.Join(n.dir, name), []byte(text), 0o644)).To(Succeed())
+	Expect(os.WriteFile(filepath.Join(h.dir, name), []byte(text), 0o644)).To(Succeed())
 }
 
 // start starts the daemon, and waits until its status says that runtime and network are ready.

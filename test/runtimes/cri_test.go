@@ -62,7 +62,7 @@ func webPod(name string, port int32) *cri.PodSandboxConfig {
 
 var _ = Describe("containerd", func() {
 	It("runs pods with working traffic, and leaves nothing after their removal", func() {
-		c := newContainerd(newNode(), podNetwork)
+		c := newContainerd(newHost(), podNetwork)
 		existing := c.mustRun(webPod("existing", 8079)) // the objects that pods share exist from here on
 		client := existing.container()
 		before := nstest.WaitStable(c.state)
@@ -85,7 +85,7 @@ var _ = Describe("containerd", func() {
 	})
 
 	It("calls the plugins with the expected parameters", func() {
-		c := newContainerd(newNode().withWrappers(), podNetwork)
+		c := newContainerd(newHost().withWrappers(), podNetwork)
 		p := c.mustRun(webPod("web", 8080))
 		Expect(p.stop()).To(Succeed())
 		Expect(p.remove()).To(Succeed())
@@ -107,7 +107,7 @@ var _ = Describe("containerd", func() {
 	// without prevResult, because libcni caches a result only after the last plugin. test/faults kills the plugins at every call.
 	DescribeTable("is killed during an ADD, and after its restart removes the pod completely",
 		func(point string, plugins pluginOutcome) {
-			c := newContainerd(newNode().withWrappers(), podNetwork)
+			c := newContainerd(newHost().withWrappers(), podNetwork)
 			c.mustRun(webPod("existing", 8079))
 			before := nstest.WaitStable(c.state)
 
@@ -133,7 +133,7 @@ var _ = Describe("containerd", func() {
 	// A runtime that lost its record of a pod never calls DEL again.
 	DescribeTable("does not know a pod of which half of the chain was added, and plumb gc leaves nothing of it",
 		func(interrupt func(*containerd)) {
-			c := newContainerd(newNode().withWrappers(), podNetwork)
+			c := newContainerd(newHost().withWrappers(), podNetwork)
 			live := c.mustRun(webPod("live", 8079))
 			live.container("serve", ":80")
 			before, known := nstest.WaitStable(c.state), namespaces()
@@ -296,14 +296,14 @@ func expectReachable(c *containerd, p *pod, client string) {
 }
 
 // expectConnects connects from the pod to its own host port (hairpin) and to the host outside,
-// which must see the node's address: it has no route to the pod.
+// which must see the host's address: it has no route to the pod.
 func expectConnects(c *containerd, p *pod, server string) {
 	GinkgoHelper()
-	for _, f := range []struct{ node, outside, gateway string }{
+	for _, f := range []struct{ host, outside, gateway string }{
 		{nstest.HostV4, nstest.OutsideV4, gatewayV4}, {nstest.HostV6, nstest.OutsideV6, gatewayV6},
 	} {
-		Expect(c.exec(server, "dial", net.JoinHostPort(f.node, "8080"))).To(HavePrefix("peer="+f.gateway+" "), "hairpin")
+		Expect(c.exec(server, "dial", net.JoinHostPort(f.host, "8080"))).To(HavePrefix("peer="+f.gateway+" "), "hairpin")
 		outside := nstest.ServeTCP(GinkgoTB(), c.Outside, net.JoinHostPort(f.outside, "0"))
-		Expect(c.exec(server, "dial", outside.String())).To(HavePrefix("peer=" + f.node + " "))
+		Expect(c.exec(server, "dial", outside.String())).To(HavePrefix("peer=" + f.host + " "))
 	}
 }

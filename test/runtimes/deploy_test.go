@@ -57,8 +57,8 @@ func parseDaemonSet(text string) *apps.DaemonSet {
 	return &d
 }
 
-// hostFolders returns the directories of the node by the volumes of the pod, as directories below dir.
-func hostFolders(d *apps.DaemonSet, dir string) map[string]string {
+// hostDirectories returns the directories of the host by the volumes of the pod, as directories below dir.
+func hostDirectories(d *apps.DaemonSet, dir string) map[string]string {
 	GinkgoHelper()
 	directories := map[string]string{}
 	for _, v := range d.Spec.Template.Spec.Volumes {
@@ -68,7 +68,7 @@ func hostFolders(d *apps.DaemonSet, dir string) map[string]string {
 	return directories
 }
 
-// start starts a container of the DaemonSet in the pod, with these directories of the node, and returns its ID.
+// start starts a container of the DaemonSet in the pod, with these directories of the host, and returns its ID.
 // Its log is the file NAME.log in the directory of the runtime.
 func (p *pod) start(c core.Container, directories map[string]string) string {
 	GinkgoHelper()
@@ -206,11 +206,11 @@ var _ = Describe("deploy", func() {
 	})
 
 	It("installs the plugins in an init container, and restores the former ones at the end of the pod", func() {
-		c := newContainerd(newNode(), podNetwork)
+		c := newContainerd(newHost(), podNetwork)
 		d := parseDaemonSet(render(map[string]any{"restore": true}))
 		spec := d.Spec.Template.Spec
 		c.importRelease(spec.InitContainers[0].Image)
-		directories := hostFolders(d, c.dir)
+		directories := hostDirectories(d, c.dir)
 		old := filepath.Join(directories["bin"], "bridge")
 		Expect(os.WriteFile(old, []byte("old"), 0o755)).To(Succeed())
 		config := podConfig("plumb")

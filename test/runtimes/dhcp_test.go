@@ -24,16 +24,16 @@ const dhcpNetwork = `{
 	]
 }`
 
-// startDHCP puts the uplink of the node into a bridge, and starts dnsmasq on the outside host and the
-// daemon of dhcp on the node.
-func (n *node) startDHCP() *nstest.Dnsmasq {
+// startDHCP puts the uplink of the host into a bridge, and starts dnsmasq on the outside host and the
+// daemon of dhcp on the host.
+func (h *host) startDHCP() *nstest.Dnsmasq {
 	GinkgoHelper()
-	n.Host.Batch(GinkgoTB(), "link add cni0 up type bridge", "link set "+nstest.Uplink+" master cni0",
+	h.Host.Batch(GinkgoTB(), "link add cni0 up type bridge", "link set "+nstest.Uplink+" master cni0",
 		"addr flush dev "+nstest.Uplink, "addr add "+nstest.HostV4+"/24 dev cni0")
-	server := nstest.StartDnsmasq(GinkgoTB(), nstest.End{In: n.Outside, Name: nstest.Uplink}, "--dhcp-range=198.18.0.100,198.18.0.200,255.255.255.0,1h")
-	daemon := exec.Command(filepath.Join(n.bin, "dhcp"), "daemon")
+	server := nstest.StartDnsmasq(GinkgoTB(), nstest.End{In: h.Outside, Name: nstest.Uplink}, "--dhcp-range=198.18.0.100,198.18.0.200,255.255.255.0,1h")
+	daemon := exec.Command(filepath.Join(h.bin, "dhcp"), "daemon")
 	daemon.Stderr = GinkgoWriter
-	Expect(n.Host.Start(daemon)).To(Succeed())
+	Expect(h.Host.Start(daemon)).To(Succeed())
 	DeferCleanup(func() {
 		_ = daemon.Process.Signal(syscall.SIGTERM)
 		Expect(daemon.Wait()).To(Succeed())
@@ -44,9 +44,9 @@ func (n *node) startDHCP() *nstest.Dnsmasq {
 
 var _ = Describe("containerd with dhcp", func() {
 	It("runs pods with leases of a DHCP server, and releases them", func() {
-		n := newNode()
-		server := n.startDHCP()
-		c := newContainerd(n, dhcpNetwork)
+		h := newHost()
+		server := h.startDHCP()
+		c := newContainerd(h, dhcpNetwork)
 		existing, err := c.create(webPod("existing", 8079))
 		Expect(err).NotTo(HaveOccurred())
 		server.AwaitLog(GinkgoTB(), "DHCPACK", existing.v4)

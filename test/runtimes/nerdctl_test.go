@@ -11,26 +11,26 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// A nerdctl runs the program nerdctl, with a containerd on a node.
+// A nerdctl runs the program nerdctl, with a containerd on a host.
 type nerdctl struct{ *containerd }
 
 // newNerdctl starts containerd, and loads the image into nerdctl's namespace.
-func newNerdctl(n *node) *nerdctl {
+func newNerdctl(h *host) *nerdctl {
 	GinkgoHelper()
-	c := &nerdctl{newContainerd(n, cniConflist)}
+	c := &nerdctl{newContainerd(h, cniConflist)}
 	DeferCleanup(func() {
 		if all := strings.Fields(c.command("ps", "--all", "--quiet")); len(all) > 0 {
 			c.command(append([]string{"rm", "--force"}, all...)...)
 		}
 	})
-	c.command("load", "--input", writeImage(n.dir))
+	c.command("load", "--input", writeImage(h.dir))
 	return c
 }
 
 // cniConflist is the network of the CRI, which these specs do not use.
 const cniConflist = `{"cniVersion": "1.1.0", "name": "pods", "plugins": [{"type": "loopback"}]}`
 
-// command runs nerdctl on the node and returns its output.
+// command runs nerdctl on the host and returns its output.
 func (c *nerdctl) command(args ...string) string {
 	GinkgoHelper()
 	path := func(name string) string { return filepath.Join(c.dir, name) }
@@ -63,7 +63,7 @@ func (c *nerdctl) exec(name string, args ...string) string {
 // Debian has no package of nerdctl. The specs exist only if NERDCTL is the path of a nerdctl.
 var _ = os.Getenv("NERDCTL") == "" || Describe("nerdctl", func() {
 	It("publishes a port in its default network, and leaves no state after the removal", func() {
-		c := newNerdctl(newNode())
+		c := newNerdctl(newHost())
 		c.run("existing", []string{"--publish", "8079:80"})
 		before := nstest.WaitStable(c.state)
 
@@ -82,7 +82,7 @@ var _ = os.Getenv("NERDCTL") == "" || Describe("nerdctl", func() {
 	})
 
 	It("isolates its networks from each other", func() {
-		c := newNerdctl(newNode())
+		c := newNerdctl(newHost())
 		for i, network := range []string{"one", "two"} {
 			c.command("network", "create", "--subnet", []string{"10.94.0.0/24", "10.95.0.0/24"}[i], network)
 			c.run(network+"-server", []string{"--network", network}, "serve", ":80")

@@ -55,23 +55,23 @@ const bridgeNetwork = `{
 	}]
 }`
 
-// A podman runs the program podman on a node, with its own storage directories.
-type podman struct{ *node }
+// A podman runs the program podman on a host, with its own storage directories.
+type podman struct{ *host }
 
 // newPodman configures podman with the networks "one" and "two", and loads the image.
-func newPodman(n *node) *podman {
+func newPodman(h *host) *podman {
 	GinkgoHelper()
-	networks := filepath.Join(n.dir, "net.d")
+	networks := filepath.Join(h.dir, "net.d")
 	Expect(os.Mkdir(networks, 0o755)).To(Succeed())
-	n.write("net.d/one.conflist", fmt.Sprintf(bridgeNetwork, "one", 91))
-	n.write("net.d/two.conflist", fmt.Sprintf(bridgeNetwork, "two", 92))
-	n.write("containers.conf", fmt.Sprintf(podmanConfig, n.bin, networks))
-	p := &podman{n}
+	h.write("net.d/one.conflist", fmt.Sprintf(bridgeNetwork, "one", 91))
+	h.write("net.d/two.conflist", fmt.Sprintf(bridgeNetwork, "two", 92))
+	h.write("containers.conf", fmt.Sprintf(podmanConfig, h.bin, networks))
+	p := &podman{h}
 	DeferCleanup(func() {
 		p.command("rm", "--all", "--force", "--time", "0")
 		p.waitForProcesses()
 	})
-	p.command("load", "--input", writeImage(n.dir))
+	p.command("load", "--input", writeImage(h.dir))
 	return p
 }
 
@@ -111,7 +111,7 @@ func (p *podman) inspect(name, network, setting string) string {
 
 var _ = Describe("podman", func() {
 	It("runs a container with a published port, an address and a MAC, and leaves no state after its removal", func() {
-		p := newPodman(newNode())
+		p := newPodman(newHost())
 		p.run("existing", []string{"--network", "one", "--publish", "8079:80"})
 		before := nstest.WaitStable(p.state)
 
@@ -132,7 +132,7 @@ var _ = Describe("podman", func() {
 	})
 
 	It("connects a running container to a second network, and disconnects it", func() {
-		p := newPodman(newNode())
+		p := newPodman(newHost())
 		p.run("existing", []string{"--network", "one,two"})
 		p.run("connected", []string{"--network", "one"}, "serve", ":80")
 		before := nstest.WaitStable(p.state)
@@ -147,7 +147,7 @@ var _ = Describe("podman", func() {
 	})
 
 	It("leaves no state after a container that exits by itself", func() {
-		p := newPodman(newNode())
+		p := newPodman(newHost())
 		p.run("existing", []string{"--network", "one"})
 		before := nstest.WaitStable(p.state)
 		server := nstest.ServeTCP(GinkgoTB(), p.Outside, nstest.OutsideV4+":0")
@@ -157,7 +157,7 @@ var _ = Describe("podman", func() {
 	})
 
 	It("publishes a port in a bridge network that podman created, which has the plugin firewall", func() {
-		p := newPodman(newNode())
+		p := newPodman(newHost())
 		p.command("network", "create", "--subnet", "10.93.0.0/24", "--ipv6", "--subnet", "fd00:93::/64", "created")
 		p.run("existing", []string{"--network", "created", "--publish", "8079:80"})
 		before := nstest.WaitStable(p.state)
@@ -171,7 +171,7 @@ var _ = Describe("podman", func() {
 	})
 
 	It("connects a container to other hosts through a macvlan network that podman created", func() {
-		p := newPodman(newNode())
+		p := newPodman(newHost())
 		before := nstest.WaitStable(p.state)
 		p.command("network", "create", "--driver", "macvlan", "--opt", "parent="+nstest.Uplink,
 			"--subnet", "198.18.0.0/24", "--gateway", nstest.OutsideV4, "lan")
@@ -184,18 +184,18 @@ var _ = Describe("podman", func() {
 	})
 })
 
-// checkPublished checks that the node, the outside host and the container itself reach port 80
-// of the container at port 8080 of the node. It also checks that the outside host sees the
-// node's address in connections from the container.
+// checkPublished checks that the host, the outside host and the container itself reach port 80
+// of the container at port 8080 of the host. It also checks that the outside host sees the
+// host's address in connections from the container.
 func checkPublished(p *podman, name, gatewayV4, gatewayV6 string) {
 	GinkgoHelper()
 	nstest.MustDial(GinkgoTB(), p.Host, "127.0.0.1:8080", gatewayV4)
-	for _, f := range []struct{ node, outside, gateway string }{
+	for _, f := range []struct{ host, outside, gateway string }{
 		{nstest.HostV4, nstest.OutsideV4, gatewayV4}, {nstest.HostV6, nstest.OutsideV6, gatewayV6},
 	} {
-		nstest.MustDial(GinkgoTB(), p.Outside, net.JoinHostPort(f.node, "8080"), f.outside)
-		Expect(p.exec(name, "dial", net.JoinHostPort(f.node, "8080"))).To(HavePrefix("peer="+f.gateway+" "), "hairpin")
+		nstest.MustDial(GinkgoTB(), p.Outside, net.JoinHostPort(f.host, "8080"), f.outside)
+		Expect(p.exec(name, "dial", net.JoinHostPort(f.host, "8080"))).To(HavePrefix("peer="+f.gateway+" "), "hairpin")
 		server := nstest.ServeTCP(GinkgoTB(), p.Outside, net.JoinHostPort(f.outside, "0"))
-		Expect(p.exec(name, "dial", server.String())).To(HavePrefix("peer=" + f.node + " "))
+		Expect(p.exec(name, "dial", server.String())).To(HavePrefix("peer=" + f.host + " "))
 	}
 }

@@ -1,5 +1,5 @@
 // Package runtimes runs the built executables with real runtimes: containerd with runc through
-// the CRI, and podman with its CNI backend. Each spec has a node of its own, which is a network
+// the CRI, and podman with its CNI backend. Each spec has a host of its own, which is a network
 // namespace, and starts a runtime there.
 package runtimes
 
@@ -35,47 +35,47 @@ const (
 	runDir     = "/run/cni"
 )
 
-// A node is a network namespace with a host outside, and a directory of plugins.
-type node struct {
+// A host is the host's network namespace, another host outside, and a directory of plugins.
+type host struct {
 	nstest.Site
 	dir string // directory of the runtime's files
 	bin string // directory of the plugins
 }
 
-// newNode returns a new node with the built executables as plugins, and deletes the default
+// newHost returns a new host with the built executables as plugins, and deletes the default
 // directories.
-func newNode() *node {
+func newHost() *host {
 	GinkgoHelper()
 	for _, dir := range []string{stateDir, runDir} {
 		Expect(os.RemoveAll(dir)).To(Succeed())
 	}
 	bin := os.Getenv("PLUMB_BIN")
 	Expect(bin).NotTo(BeEmpty(), "PLUMB_BIN: a directory with the executables")
-	return &node{Site: nstest.NewSite(GinkgoTB()), dir: GinkgoT().TempDir(), bin: bin}
+	return &host{Site: nstest.NewSite(GinkgoTB()), dir: GinkgoT().TempDir(), bin: bin}
 }
 
 // withWrappers makes the runtime call wrapper.sh instead of each plugin.
-func (n *node) withWrappers() *node {
+func (h *host) withWrappers() *host {
 	GinkgoHelper()
 	wrapper, err := filepath.Abs("testdata/wrapper.sh")
 	Expect(err).NotTo(HaveOccurred())
-	plugins, err := os.ReadDir(n.bin)
+	plugins, err := os.ReadDir(h.bin)
 	Expect(err).NotTo(HaveOccurred())
-	n.bin = filepath.Join(n.dir, "bin")
-	Expect(os.Mkdir(n.bin, 0o755)).To(Succeed())
+	h.bin = filepath.Join(h.dir, "bin")
+	Expect(os.Mkdir(h.bin, 0o755)).To(Succeed())
 	for _, p := range plugins {
-		Expect(os.Symlink(wrapper, filepath.Join(n.bin, p.Name()))).To(Succeed())
+		Expect(os.Symlink(wrapper, filepath.Join(h.bin, p.Name()))).To(Succeed())
 	}
-	return n
+	return h
 }
 
 // A call is a plugin call that wrapper.sh recorded.
 type call struct{ Command, IfName, NetNS, Stdin string }
 
 // calls returns the recorded calls of a plugin for a container.
-func (n *node) calls(plugin, container string) []call {
+func (h *host) calls(plugin, container string) []call {
 	GinkgoHelper()
-	text, err := os.ReadFile(filepath.Join(n.bin, "calls"))
+	text, err := os.ReadFile(filepath.Join(h.bin, "calls"))
 	Expect(err).NotTo(HaveOccurred())
 	var all []call
 	for line := range strings.Lines(string(text)) {
@@ -88,9 +88,9 @@ func (n *node) calls(plugin, container string) []call {
 }
 
 // state returns everything that plugins, libcni and the runtime may leave of a container: the
-// state of the node, reservations, tuning's state files, libcni's cache, and named namespaces.
-func (n *node) state() string {
-	all := []string{nstest.Snapshot(GinkgoTB(), n.Host)}
+// state of the host, reservations, tuning's state files, libcni's cache, and named namespaces.
+func (h *host) state() string {
+	all := []string{nstest.Snapshot(GinkgoTB(), h.Host)}
 	for _, dir := range []string{leaseDir + "/*", resultsDir, runDir + "/*", "/run/netns"} {
 		files, err := filepath.Glob(dir + "/*")
 		Expect(err).NotTo(HaveOccurred())
@@ -105,13 +105,13 @@ func (n *node) state() string {
 
 // waitForProcesses waits until no process has the runtime's directory in its command line. Runtimes
 // start processes that clean up after the removal of a container.
-func (n *node) waitForProcesses() {
+func (h *host) waitForProcesses() {
 	GinkgoHelper()
 	Eventually(func() (all []string) {
 		files, err := filepath.Glob("/proc/[0-9]*/cmdline")
 		Expect(err).NotTo(HaveOccurred())
 		for _, f := range files {
-			if line, _ := os.ReadFile(f); strings.Contains(string(line), n.dir) {
+			if line, _ := os.ReadFile(f); strings.Contains(string(line), h.dir) {
 				all = append(all, strings.ReplaceAll(string(line), "\x00", " "))
 			}
 		}

@@ -1,5 +1,5 @@
 #!/bin/sh
-# wrapper.sh replaces the plugins in a node's CNI directory: each plugin is a link to it. It appends
+# wrapper.sh replaces the plugins in a host's CNI directory: each plugin is a link to it. It appends
 # each call to the file "calls" in the directory, and then runs the plugin in $PLUMB_BIN. If the
 # directory has a FIFO before-PLUGIN or after-PLUGIN, an ADD writes its PID there, and waits until the
 # FIFO "go" in the directory is opened for writing. If it has a file fail-PLUGIN, ADD and DEL fail, and do nothing.

@@ -24,24 +24,24 @@ func TestLocalType(t *testing.T) {
 	}
 }
 
-// hints returns the path of the directory of the hints.
-func (host *testHost) hints() string {
+// addressFiles returns the path of the directory of the address files.
+func (host *testHost) addressFiles() string {
 	GinkgoHelper()
 	boot, err := os.ReadFile(host.BootID)
 	Expect(err).NotTo(HaveOccurred())
 	return filepath.Join(host.DataDir, ".plumb", "net", strings.TrimSpace(string(boot)))
 }
 
-// hintPath returns the path of the hint of an attachment with the interface eth0.
-func (host *testHost) hintPath(id string) string {
+// addressFilePath returns the path of the address file of an attachment with the interface eth0.
+func (host *testHost) addressFilePath(id string) string {
 	GinkgoHelper()
-	return filepath.Join(host.hints(), owner{id, "eth0"}.hintName())
+	return filepath.Join(host.addressFiles(), owner{id, "eth0"}.addressFileName())
 }
 
-// hint returns the addresses in the hint of an attachment, one per line.
-func (host *testHost) hint(id string) (addrs string) {
+// addressFile returns the addresses in the address file of an attachment, one per line.
+func (host *testHost) addressFile(id string) (addrs string) {
 	GinkgoHelper()
-	text, err := os.ReadFile(host.hintPath(id))
+	text, err := os.ReadFile(host.addressFilePath(id))
 	Expect(err).NotTo(HaveOccurred())
 	for line := range strings.Lines(string(text)) {
 		addr, file, _ := strings.Cut(line, " ")
@@ -59,7 +59,7 @@ func (host *testHost) fillOther(n int) {
 	}
 }
 
-var _ = Describe("a hint", func() {
+var _ = Describe("an address file", func() {
 	var host *testHost
 	two := variant{IPAM: `"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "10.1.3.0/30"}]]`}
 	BeforeEach(func() { host = newTestHost() })
@@ -67,28 +67,28 @@ var _ = Describe("a hint", func() {
 	It("names the addresses of the attachment from ADD to DEL", func() {
 		host.Add("c1", two)
 		host.Add("c2", variant{})
-		Expect(host.hint("c1")).To(Equal("10.1.2.2\n10.1.3.2\n"))
-		Expect(host.hint("c2")).To(Equal("10.1.2.3\n"))
+		Expect(host.addressFile("c1")).To(Equal("10.1.2.2\n10.1.3.2\n"))
+		Expect(host.addressFile("c2")).To(Equal("10.1.2.3\n"))
 		host.OK("DEL", "c1", two)
-		Expect(host.hintPath("c1")).NotTo(BeAnExistingFile())
-		Expect(host.hint("c2")).To(Equal("10.1.2.3\n"))
+		Expect(host.addressFilePath("c1")).NotTo(BeAnExistingFile())
+		Expect(host.addressFile("c2")).To(Equal("10.1.2.3\n"))
 		host.OK("GC", "", variant{More: `"cni.dev/valid-attachments": []`})
-		Expect(host.hintPath("c2")).NotTo(BeAnExistingFile())
+		Expect(host.addressFilePath("c2")).NotTo(BeAnExistingFile())
 	})
 
 	It("without a reservation, which a killed ADD can leave, is removed by GC", func() {
 		host.Add("c1", variant{})
 		Expect(os.Remove(host.Net("10.1.2.2"))).To(Succeed())
 		host.OK("GC", "", variant{More: `"cni.dev/valid-attachments": []`})
-		Expect(host.hintPath("c1")).NotTo(BeAnExistingFile())
+		Expect(host.addressFilePath("c1")).NotTo(BeAnExistingFile())
 	})
 
 	It("does not exist after an ADD that fails", func() {
 		host.Add("c1", two)
 		host.Fails("ADD", "c2", two)
-		Expect(host.hintPath("c2")).NotTo(BeAnExistingFile())
+		Expect(host.addressFilePath("c2")).NotTo(BeAnExistingFile())
 		Expect(host.Fails("ADD", "c2", variant{Args: "IP=10.1.2.2"}).Msg).To(ContainSubstring("10.1.2.2 is allocated to c1"))
-		Expect(host.hintPath("c2")).NotTo(BeAnExistingFile())
+		Expect(host.addressFilePath("c2")).NotTo(BeAnExistingFile())
 		host.OK("CHECK", "c1", two)
 		Expect(host.ReadAll()).To(BeFalse())
 	})
@@ -136,7 +136,7 @@ var _ = Describe("a hint", func() {
 			Expect(os.Remove(host.Net("10.1.3.2"))).To(Succeed())
 		})
 		host.Add("c1", variant{})
-		Expect(host.hint("c1")).To(Equal("10.1.2.3\n"))
+		Expect(host.addressFile("c1")).To(Equal("10.1.2.3\n"))
 		host.OK("DEL", "c1", variant{})
 		Expect(host.ReadAll()).To(BeFalse())
 		Expect(host.Reserved()).To(BeEmpty())
@@ -166,31 +166,31 @@ var _ = Describe("a hint", func() {
 		Expect(host.Reserved()).To(BeEmpty())
 	},
 		Entry("the directory of all networks was removed", func() { Expect(os.RemoveAll(filepath.Join(host.DataDir, ".plumb"))).To(Succeed()) }),
-		Entry("the directory of the network was removed", func() { Expect(os.RemoveAll(filepath.Dir(host.hints()))).To(Succeed()) }),
-		Entry("the directory of the boot was removed", func() { Expect(os.RemoveAll(host.hints())).To(Succeed()) }),
-		Entry("it was removed", func() { Expect(os.Remove(host.hintPath("c1"))).To(Succeed()) }),
-		Entry("a hint of an attachment without an address", func() {
-			Expect(os.WriteFile(host.hintPath("c2"), []byte("10.1.2.3\n"), 0o600)).To(Succeed())
+		Entry("the directory of the network was removed", func() { Expect(os.RemoveAll(filepath.Dir(host.addressFiles()))).To(Succeed()) }),
+		Entry("the directory of the boot was removed", func() { Expect(os.RemoveAll(host.addressFiles())).To(Succeed()) }),
+		Entry("it was removed", func() { Expect(os.Remove(host.addressFilePath("c1"))).To(Succeed()) }),
+		Entry("an address file of an attachment without an address", func() {
+			Expect(os.WriteFile(host.addressFilePath("c2"), []byte("10.1.2.3\n"), 0o600)).To(Succeed())
 		}),
 		Entry("it has the address of another attachment", func() {
-			Expect(os.WriteFile(host.hintPath("c1"), []byte("10.1.2.2\n"), 0o600)).To(Succeed())
+			Expect(os.WriteFile(host.addressFilePath("c1"), []byte("10.1.2.2\n"), 0o600)).To(Succeed())
 		}),
-		Entry("it is empty", func() { Expect(os.Truncate(host.hintPath("c1"), 0)).To(Succeed()) }),
-		Entry("it is truncated", func() { Expect(os.Truncate(host.hintPath("c1"), 6)).To(Succeed()) }),
+		Entry("it is empty", func() { Expect(os.Truncate(host.addressFilePath("c1"), 0)).To(Succeed()) }),
+		Entry("it is truncated", func() { Expect(os.Truncate(host.addressFilePath("c1"), 6)).To(Succeed()) }),
 		Entry("it has other content", func() {
-			Expect(os.WriteFile(host.hintPath("c1"), []byte(strings.Repeat("noise", 3000)), 0o600)).To(Succeed())
+			Expect(os.WriteFile(host.addressFilePath("c1"), []byte(strings.Repeat("noise", 3000)), 0o600)).To(Succeed())
 		}),
 		Entry("a directory in its place", func() {
-			Expect(os.Remove(host.hintPath("c1"))).To(Succeed())
-			Expect(os.MkdirAll(filepath.Join(host.hintPath("c1"), "x"), 0o700)).To(Succeed())
+			Expect(os.Remove(host.addressFilePath("c1"))).To(Succeed())
+			Expect(os.MkdirAll(filepath.Join(host.addressFilePath("c1"), "x"), 0o700)).To(Succeed())
 		}),
 		Entry("a file in the place of the directory", func() {
-			Expect(os.RemoveAll(host.hints())).To(Succeed())
-			Expect(os.WriteFile(host.hints(), nil, 0o600)).To(Succeed())
+			Expect(os.RemoveAll(host.addressFiles())).To(Succeed())
+			Expect(os.WriteFile(host.addressFiles(), nil, 0o600)).To(Succeed())
 		}),
 		Entry("a symbolic link in the place of the directory", func() {
-			Expect(os.Rename(host.hints(), filepath.Join(host.DataDir, "elsewhere"))).To(Succeed())
-			Expect(os.Symlink(filepath.Join(host.DataDir, "elsewhere"), host.hints())).To(Succeed())
+			Expect(os.Rename(host.addressFiles(), filepath.Join(host.DataDir, "elsewhere"))).To(Succeed())
+			Expect(os.Symlink(filepath.Join(host.DataDir, "elsewhere"), host.addressFiles())).To(Succeed())
 		}),
 	)
 
@@ -212,7 +212,7 @@ var _ = Describe("a hint", func() {
 		Expect(os.WriteFile(host.Net("../.plumb/net/index"), []byte("x"), 0o600)).To(Succeed())
 		host.Boot("next")
 		host.OK("STATUS", "", variant{})
-		Expect(filepath.Glob(host.Net("../.plumb/net/*"))).To(ConsistOf(host.hints(), HaveSuffix("/releases")))
+		Expect(filepath.Glob(host.Net("../.plumb/net/*"))).To(ConsistOf(host.addressFiles(), HaveSuffix("/releases")))
 	})
 })
 

@@ -1,0 +1,187 @@
+package pool
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/plumb-cni/plumb/pkg/statefile"
+	"github.com/plumb-cni/plumb/pkg/types"
+	"golang.org/x/sys/unix"
+)
+
+// An address file lists the addresses of one attachment, one per line, so that ADD, CHECK and DEL need not read all
+// reservations. The plugin writes one for each attachment to which it gives addresses, in
+//
+//	<dataDir>/.plumb/<network>/<boot ID>
+//
+// The name of the file is a hash of the attachment. The file may be missing, outdated or damaged, because the plugin uses it
+// only as far as the reservations themselves name the attachment. After a reboot, the plugin uses it only if the reservation's
+// file is the one that this plugin wrote, because the reference plugin may have reserved the address for the same attachment
+// again. Nothing is synced to disk, because the boot ID is another one after a power loss.
+
+// addressFileName returns the name of the owner's address file. It is a hash, because a container ID can be longer than a
+// file name.
+func (o owner) addressFileName() string { return statefile.ShortHash(o.text()) }
+
+// An addressLine is a line of an address file.
+type addressLine struct {
+	addr    netip.Addr // invalid: the line is damaged
+	written string     // the timestamp of the reservation
+}
+
+// timestamp returns the modification time of a reservation in nanoseconds. It distinguishes the file from a later file with
+// the same name, even if a clock went back. Unlike the inode number, it is the same in a copy that keeps the times, such as
+// a restored backup, whose reservations belong to containers that no longer run.
+func timestamp(written time.Time) string { return strconv.FormatInt(written.UnixNano(), 10) }
+
+// named returns the addresses that the owner's address file names. An address of a damaged line is invalid.
+func (se *Session) named(o owner) (addrs []netip.Addr) {
+	for _, line := range se.addressFiles.readAddressFile(o.addressFileName()) {
+		addrs = append(addrs, line.addr)
+	}
+	return slices.Compact(addrs) // an address has two lines if write could not create a hard link
+}
+
+// readAddressFile returns the lines of an address file.
+func (d directory) readAddressFile(name string) (lines []addressLine) {
+	text, _, _ := d.read(name) // an address file that cannot be read counts as missing
+	for line := range strings.Lines(string(text)) {
+		addr, written, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+		ip, ok := parseName(addr)
+		if !ok {
+			ip = netip.Addr{}
+		}
+		lines = append(lines, addressLine{ip, written})
+	}
+	return lines
+}
+
+// addAddress adds an address, whose reservation was written at that time, to the owner's address file. If that fails, for
+// example because the disk is full, the owner gets no address file at all in this session, because DEL would not find an
+// address that is missing in it.
+func (se *Session) addAddress(o owner, ip netip.Addr, written time.Time) error {
+	f, err := se.addressFiles.open(o.addressFileName(), unix.O_WRONLY|unix.O_APPEND|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_NONBLOCK)
+	if err == nil {
+		_, err = fmt.Fprintf(f, "%s %s\n", ip, timestamp(written))
+		err = errors.Join(err, f.Close())
+	}
+	if err == nil {
+		return nil
+	}
+	if _, _, err := se.addressFiles.read(o.addressFileName()); !errors.Is(err, fs.ErrNotExist) {
+		if err := se.removeAddressFile(o); err != nil {
+			return err
+		}
+	}
+	se.addressFiles.close()
+	se.addressFiles = noDirectory
+	return nil
+}
+
+// removeAddressFilesExcept removes the address files of all other owners. A killed ADD can leave one without a reservation.
+func (se *Session) removeAddressFilesExcept(owners map[owner]bool) error {
+	if se.addressFiles == noDirectory {
+		return nil
+	}
+	keep := map[string]bool{}
+	for o := range owners {
+		keep[o.addressFileName()] = true
+	}
+	names, err := se.addressFiles.names()
+	for _, name := range names {
+		if !keep[name] {
+			err = cmp.Or(err, se.addressFiles.remove(name))
+		}
+	}
+	return err
+}
+
+// removeAddressFile removes the owner's address file, if there is one.
+func (se *Session) removeAddressFile(o owner) error {
+	if se.addressFiles == noDirectory {
+		return nil
+	}
+	return se.addressFiles.remove(o.addressFileName())
+}
+
+// openAddressFiles opens the directory of the address files, and removes the file that a crash of write left. The first session
+// of a boot releases the reservations of earlier boots, because no container survives a reboot, and then creates the directory.
+func (se *Session) openAddressFiles() {
+	_ = workingDir.remove(se.store.newPath())
+	se.boot = readBootID(se.store.machine.BootID)
+	path := filepath.Join(se.store.privateDir, se.boot)
+	if se.boot == "" {
+		return
+	}
+	files, err := openDirectory(path, unix.O_NOFOLLOW)
+	if err != nil && se.lock >= 0 && se.dir.isLocal() { // elsewhere, nothing would remove the directory after the next boot
+		se.releaseEarlierBoots()
+		_ = os.MkdirAll(path, 0o700)
+		files, err = openDirectory(path, unix.O_NOFOLLOW)
+	}
+	if err == nil {
+		se.addressFiles = files
+	}
+}
+
+// releaseEarlierBoots releases the reservations that the address files of earlier boots name, and removes these files.
+// It also removes any other file in their place. There is no cooldown, because no
+// process of an earlier boot is left that could mistake the new owner for the former one.
+func (se *Session) releaseEarlierBoots() {
+	cooldown := se.store.cooldown
+	se.store.cooldown = 0
+	entries, _ := os.ReadDir(se.store.privateDir)
+	for _, e := range entries {
+		if e.Name() == releasesName || e.Name() == se.boot && e.IsDir() {
+			continue
+		}
+		path := filepath.Join(se.store.privateDir, e.Name())
+		if files, err := openDirectory(path, unix.O_NOFOLLOW); err == nil {
+			se.releaseAddresses(files)
+			files.close()
+		}
+		_ = os.RemoveAll(path)
+	}
+	se.store.cooldown = cooldown
+}
+
+// releaseAddresses releases the reservations that the address files in a directory name. A reservation with another
+// modification time belongs to another boot, even if its owner is the same.
+func (se *Session) releaseAddresses(files directory) {
+	names, _ := files.names()
+	for _, name := range names {
+		for _, line := range files.readAddressFile(name) {
+			res, err := se.dir.reservation(line.addr)
+			if err == nil && res.owner.addressFileName() == name && timestamp(res.written) == line.written {
+				_ = se.remove(res) // after an error, GC releases the reservation
+			}
+		}
+	}
+}
+
+// isLocal reports whether the directory is on a file system that only this machine can use. On a shared
+// file system, a reservation from another boot may belong to a running container of another machine.
+func (d directory) isLocal() bool {
+	var st unix.Statfs_t
+	return types.RetryEINTR(func() error { return unix.Fstatfs(d.fd, &st) }) == nil && isLocalType(uint32(st.Type))
+}
+
+// isLocalType reports whether the file systems with this magic number (statfs(2)) are known to be local.
+func isLocalType(magic uint32) bool {
+	const zfs, bcachefs = 0x2fc12fc1, 0xca451a4e
+	switch magic {
+	case unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.TMPFS_MAGIC, unix.F2FS_SUPER_MAGIC,
+		unix.OVERLAYFS_SUPER_MAGIC, unix.RAMFS_MAGIC, zfs, bcachefs:
+		return true
+	}
+	return false
+}
