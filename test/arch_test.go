@@ -137,7 +137,8 @@ var mutable = map[string]string{
 	"datastore/etcd.version": "set by the linker",
 	"cmd/plumb.version":      "set by the linker",
 
-	"cmd/plumb/internal/schema.files": "embedded files",
+	"cmd/plumb/internal/genschema.files": "embedded files",
+	"cmd/plumb/internal/schema.files":    "embedded files",
 }
 
 const (

@@ -36,7 +36,19 @@ type file struct {
 type plugin struct {
 	*libcni.PluginConfig
 	inventory.Keys
-	at *schema.Value // nil if the plugin is configured in another file
+	file *file         // which contains the list
+	at   *schema.Value // nil if the plugin is configured in another file
+}
+
+// where returns the Where of a key of the plugin or, if the plugin lacks the key, of the file.
+func (p plugin) where(key string) string { return p.file.where(p.at.Get(key)) }
+
+// pluginsOf returns the plugins of all files.
+func pluginsOf(files []*file) (all []plugin) {
+	for _, f := range files {
+		all = append(all, f.plugins...)
+	}
+	return all
 }
 
 // name returns the name of the network.
@@ -95,7 +107,7 @@ func (f *file) read() {
 		f.err = err
 		return
 	}
-	if f.top, f.err = schema.Parse(text); f.err == nil && f.top.Kind() != "object" {
+	if f.top, f.err = schema.Parse(text); f.err == nil && !f.top.IsObject() {
 		f.top, f.err = nil, errors.New("line 1: want an object")
 	}
 	if f.err != nil {
@@ -105,7 +117,7 @@ func (f *file) read() {
 		return
 	}
 	for i, conf := range f.list.Plugins {
-		p := plugin{conf, inventory.KeysOf(conf), f.top}
+		p := plugin{conf, inventory.KeysOf(conf), f, f.top}
 		if f.isList() {
 			p.at = f.top.Find(fmt.Sprintf("plugins[%d]", i))
 		}
@@ -125,51 +137,47 @@ func parsed(files []*file) []*file {
 
 // fileChecks returns the checks of the files themselves. held is nil if Files is not empty.
 func (o Options) fileChecks(files []*file, held *state) []check {
-	checks := []check{{"syntax", func() []Finding { return findSyntax(files) }}}
+	checks := []check{{"syntax", func(add addFunc) { findSyntax(files, add) }}}
 	if held != nil {
-		checks = append(checks, check{"no-configuration", func() []Finding { return held.findNone(files) }})
+		checks = append(checks, check{"no-configuration", func(add addFunc) { held.findNone(files, add) }})
 	}
 	return append(checks,
-		check{"file-kind", func() []Finding { return o.findFileKind(files) }},
-		check{"duplicate-name", func() []Finding { return o.findDuplicates(files) }},
-		check{"order", func() []Finding { return o.findOrder(files) }},
-		check{"keys", func() []Finding { return findKeys(files) }},
+		check{"file-kind", func(add addFunc) { o.findFileKind(files, add) }},
+		check{"duplicate-name", func(add addFunc) { o.findDuplicates(files, add) }},
+		check{"order", func(add addFunc) { o.findOrder(files, add) }},
+		check{"keys", func(add addFunc) { findKeys(files, add) }},
 	)
 }
 
 // findSyntax finds files that cannot be read or are not JSON objects.
-func findSyntax(files []*file) (found []Finding) {
+func findSyntax(files []*file, add addFunc) {
 	for _, f := range files {
 		var unread *fs.PathError
 		switch {
 		case f.err == nil:
 		case errors.As(f.err, &unread):
-			what, fix := "cannot be read: ", edit+"remove it, or move it to another directory"
+			link, fix := "", edit+"remove it, or move it to another directory"
 			if target, err := os.Readlink(f.path); err == nil {
-				what += "link to " + target + ": "
-				fix = types.Command("rm", f.path)
+				link, fix = "link to "+target+": ", types.Command("rm", f.path)
 			}
-			found = append(found, Finding{Where: f.path, What: what + unread.Err.Error(), Fix: fix})
+			add(f.path, fix, "cannot be read: %s%v", link, unread.Err)
 		default:
 			line, text, _ := strings.Cut(strings.TrimPrefix(f.err.Error(), "line "), ": ")
-			found = append(found, Finding{Where: f.path + ":" + line, What: "not valid JSON: " + text,
-				Fix: edit + "correct the text there, because no plugin of this file can be called"})
+			add(f.path+":"+line, edit+"correct the text there, because no plugin of this file can be called", "not valid JSON: %s", text)
 		}
 	}
-	return found
 }
 
 // configurationEndings returns the extensions of the files that libcni reads.
 func configurationEndings() []string { return []string{".conflist", ".conf", ".json"} }
 
 // findFileKind finds files whose extension does not fit their content, and directories with the extension of a configuration.
-func (o Options) findFileKind(files []*file) (found []Finding) {
+func (o Options) findFileKind(files []*file, add addFunc) {
 	if entries, err := os.ReadDir(o.ConfDir); err == nil && len(o.Files) == 0 {
 		for _, entry := range entries {
 			if entry.IsDir() && slices.Contains(configurationEndings(), filepath.Ext(entry.Name())) {
-				found = append(found, Finding{Where: filepath.Join(o.ConfDir, entry.Name()),
-					What: "is a directory, and libcni does not read the configurations in it",
-					Fix:  edit + "move the configurations in it to " + o.ConfDir + ", or give the directory another name"})
+				add(filepath.Join(o.ConfDir, entry.Name()), edit+"move the configurations in it to "+o.ConfDir+", or give the directory another name",
+					"is a directory, and libcni does not read the configurations in it")
 			}
 		}
 	}
@@ -178,43 +186,38 @@ func (o Options) findFileKind(files []*file) (found []Finding) {
 		base := strings.TrimSuffix(f.path, ext)
 		switch {
 		case f.isList() && ext != ".conflist":
-			found = append(found, f.rename(base+".conflist", "the file contains a list of plugins, and libcni reads lists only from files *.conflist"))
+			f.rename(base+".conflist", add, "the file contains a list of plugins, and libcni reads lists only from files *.conflist")
 		case !f.isList() && f.top.Get("type") != nil && ext == ".conflist":
-			found = append(found, f.rename(base+".conf", "the file contains the configuration of one plugin, and libcni expects a list in a file *.conflist"))
+			f.rename(base+".conf", add, "the file contains the configuration of one plugin, and libcni expects a list in a file *.conflist")
 		}
 	}
-	return found
 }
 
-// rename returns the finding for a file that needs another name.
-func (f *file) rename(to, what string) Finding {
+// rename adds the finding for a file that needs another name.
+func (f *file) rename(to string, add addFunc, format string, args ...any) {
 	f.explained = true
-	return Finding{Where: f.path, What: what, Fix: types.Command("mv", "-n", f.path, to)}
+	add(f.path, types.Command("mv", "-n", f.path, to), format, args...)
 }
 
 // findOrder finds that the first two files begin with the same number.
-func (o Options) findOrder(files []*file) []Finding {
+func (o Options) findOrder(files []*file, add addFunc) {
 	if len(o.Files) > 0 || len(files) < 2 || files[1].explained { // files[1] gets another name anyway
-		return nil
+		return
 	}
 	number := regexp.MustCompile(`^[0-9]+`)
 	first, second := filepath.Base(files[0].path), filepath.Base(files[1].path)
 	n := number.FindString(first)
 	if filepath.Dir(files[0].path) != filepath.Dir(files[1].path) || n == "" || n != number.FindString(second) {
-		return nil
+		return
 	}
 	next, _ := strconv.Atoi(n) // digits only
 	to := filepath.Join(filepath.Dir(files[1].path), fmt.Sprintf("%0*d%s", len(n), next+1, second[len(n):]))
-	return []Finding{{
-		Where: files[1].path,
-		What: fmt.Sprintf("begins with %s, like %s. A Kubernetes runtime uses only the first file of the directory, "+
-			"and the rest of the names decides which file is first", n, first),
-		Fix: types.Command("mv", "-n", files[1].path, to),
-	}}
+	add(files[1].path, types.Command("mv", "-n", files[1].path, to), "begins with %s, like %s. A Kubernetes runtime uses only the first file "+
+		"of the directory, and the rest of the names decides which file is first", n, first)
 }
 
 // findDuplicates finds networks with more than one file.
-func (o Options) findDuplicates(files []*file) (found []Finding) {
+func (o Options) findDuplicates(files []*file, add addFunc) {
 	first := map[string]*file{}
 	for _, f := range parsed(files) {
 		name := f.name()
@@ -225,34 +228,29 @@ func (o Options) findDuplicates(files []*file) (found []Finding) {
 		if first[key] == nil {
 			first[key] = f
 		} else if name != "" && !f.explained {
-			found = append(found, f.rename(f.path+".unused", fmt.Sprintf("another file configures the network %q: %s", name, first[key].path)))
+			f.rename(f.path+".unused", add, "another file configures the network %q: %s", name, first[key].path)
 		}
 	}
-	return found
 }
 
 // findKeys finds what a plugin cannot see in its own configuration: a list that libcni rejects, keys that occur twice, and
 // capabilities that the plugin does not support.
-func findKeys(files []*file) (found []Finding) {
+func findKeys(files []*file, add addFunc) {
 	for _, f := range parsed(files) {
-		add := func(v *schema.Value, fix, format string, args ...any) {
-			found = append(found, Finding{Where: f.where(v), What: fmt.Sprintf(format, args...), Fix: edit + fix})
-		}
 		if f.listErr != nil && !f.explained {
-			add(nil, "fix what the text names", "libcni rejects it: %v", f.listErr)
+			add(f.path, edit+"fix what the text names", "libcni rejects it: %v", f.listErr)
 		}
 		for _, v := range f.top.Repeated() {
-			add(v, fmt.Sprintf("delete one of the two from %s", f.path), "%s: the key occurs twice, and the last one is used", v.Path)
+			add(f.where(v), edit+"delete one of the two from "+f.path, "%s: the key occurs twice, and the last one is used", v.Path)
 		}
 		for _, p := range f.plugins {
 			known := schema.Capabilities(p.Type)
 			for _, v := range p.at.Get("capabilities").Members() {
 				if known != nil && !slices.Contains(known, v.Key) {
-					add(v, "replace it with one of these, or delete it: "+strings.Join(known, ", "),
+					add(f.where(v), edit+"replace it with one of these, or delete it: "+strings.Join(known, ", "),
 						"%s: %s does not support this capability, so the runtime passes it nothing", v.Path, p.Type)
 				}
 			}
 		}
 	}
-	return found
 }

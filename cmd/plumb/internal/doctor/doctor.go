@@ -67,8 +67,11 @@ type Report struct {
 // A check finds one kind of problem.
 type check struct {
 	name string
-	find func() []Finding
+	find func(addFunc)
 }
+
+// An addFunc adds a Finding. It formats the text as fmt.Sprintf does.
+type addFunc func(where, fix, format string, args ...any)
 
 // Examine examines the host of this process. It calls progress with the name of each check before it runs the check, for the
 // first time after it has read what the host holds, and before it calls plugins.
@@ -105,10 +108,9 @@ func (o Options) Examine(ctx context.Context, progress func(check string)) (*Rep
 		}
 		progress(c.name)
 		r.Checks = append(r.Checks, c.name)
-		for _, f := range c.find() {
-			f.Check = c.name
-			r.Findings = append(r.Findings, f)
-		}
+		c.find(func(where, fix, format string, args ...any) {
+			r.Findings = append(r.Findings, Finding{c.name, where, fmt.Sprintf(format, args...), fix})
+		})
 	}
 	if err := ctx.Err(); err != nil { // the calls of the last check were cancelled
 		return nil, err

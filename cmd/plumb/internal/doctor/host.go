@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -44,13 +45,13 @@ func openHost(h *ns.Handle, r *Report) (host, error) {
 
 func (h host) checks(files []*file) []check {
 	return []check{
-		{"overlap", func() []Finding { return findOverlaps(usable(files)) }},
-		{"route", func() []Finding { return h.findRoutes(usable(files)) }},
-		{"bridge", func() []Finding { return h.findBridges(usable(files)) }},
-		{"master", func() []Finding { return h.findMasters(files) }},
-		{"link-kind", func() []Finding { return h.findLinkKinds(files) }},
-		{"sysctl", func() []Finding { return h.findSysctls(files) }},
-		{"ipv6", func() []Finding { return findIPv6(files) }},
+		{"overlap", func(add addFunc) { findOverlaps(usable(files), add) }},
+		{"route", func(add addFunc) { h.findRoutes(usable(files), add) }},
+		{"bridge", func(add addFunc) { h.findBridges(usable(files), add) }},
+		{"master", func(add addFunc) { h.findMasters(files, add) }},
+		{"link-kind", func(add addFunc) { h.findLinkKinds(files, add) }},
+		{"sysctl", func(add addFunc) { h.findSysctls(files, add) }},
+		{"ipv6", func(add addFunc) { findIPv6(files, add) }},
 	}
 }
 
@@ -104,66 +105,56 @@ func (p plugin) segment() string {
 }
 
 // findOverlaps finds networks with overlapping ranges, if the host routes to both networks or both are on one L2 segment.
-func findOverlaps(files []*file) (found []Finding) {
+func findOverlaps(files []*file, add addFunc) {
 	type span struct {
 		pool.Range
 		plugin
-		file *file
 	}
 	var all []span
-	for _, f := range files {
-		for _, p := range f.plugins {
-			for _, set := range p.sets() {
-				for _, r := range set.Ranges {
-					i := slices.IndexFunc(all, func(o span) bool {
-						return o.file != f && o.Overlaps(r) &&
-							(p.isRouted() && o.isRouted() || p.segment() == o.segment())
-					})
-					if i >= 0 {
-						o := all[i]
-						found = append(found, Finding{Where: f.where(p.at.Get("ipam")), Fix: edit + "change the range of one of the networks",
-							What: fmt.Sprintf("the range %s to %s of the network %q overlaps with %s to %s of %q (%s), so that two containers can get the same address",
-								r.First, r.Last, f.name(), o.First, o.Last, o.file.name(), o.file.path)})
-					}
-					all = append(all, span{r, p, f})
+	for _, p := range pluginsOf(files) {
+		for _, set := range p.sets() {
+			for _, r := range set.Ranges {
+				i := slices.IndexFunc(all, func(o span) bool {
+					return o.file != p.file && o.Overlaps(r) && (p.isRouted() && o.isRouted() || p.segment() == o.segment())
+				})
+				if i >= 0 {
+					o := all[i]
+					add(p.where("ipam"), edit+"change the range of one of the networks",
+						"the range %s to %s of the network %q overlaps with %s to %s of %q (%s), so that two containers can get the same address",
+						r.First, r.Last, p.file.name(), o.First, o.Last, o.file.name(), o.file.path)
 				}
+				all = append(all, span{r, p})
 			}
 		}
 	}
-	return found
 }
 
 // findRoutes finds routes of the main table into subnets of bridge and ptp, through other interfaces.
-func (h host) findRoutes(files []*file) (found []Finding) {
+func (h host) findRoutes(files []*file, add addFunc) {
 	for _, l := range h.links {
 		routes, err := h.conn.Routes(l)
 		h.report.failed("routes of "+l.Name, types.IgnoreNotExist(err))
 		for _, r := range routes {
-			for _, f := range files {
-				for _, p := range f.plugins {
-					into := func(s netip.Prefix) bool { return s.Overlaps(r.Dst) && r.Dst.Bits() >= s.Bits() }
-					i := slices.IndexFunc(p.subnets(), into)
-					if i < 0 || r.Table != 0 && r.Table != unix.RT_TABLE_MAIN || p.Type != "bridge" && p.Type != "ptp" || h.leadsTo(f, p, l) {
-						continue
-					}
-					found = append(found, Finding{
-						Where: f.where(p.at.Get("ipam")),
-						What:  fmt.Sprintf("the host has a route to %s on %s, and sends packets for containers in %s there", r.Dst, l.Name, p.subnets()[i]),
-						Fix: edit + "choose another subnet or, if the route is not needed, delete it: " +
-							types.Command("ip", "route", "delete", r.Dst.String(), "dev", l.Name),
-					})
+			for _, p := range pluginsOf(files) {
+				into := func(s netip.Prefix) bool { return s.Overlaps(r.Dst) && r.Dst.Bits() >= s.Bits() }
+				i := slices.IndexFunc(p.subnets(), into)
+				if i < 0 || r.Table != 0 && r.Table != unix.RT_TABLE_MAIN || p.Type != "bridge" && p.Type != "ptp" || h.leadsTo(p, l) {
+					continue
 				}
+				fix := edit + "choose another subnet or, if the route is not needed, delete it: " +
+					types.Command("ip", "route", "delete", r.Dst.String(), "dev", l.Name)
+				add(p.where("ipam"), fix, "the host has a route to %s on %s, and sends packets for containers in %s there",
+					r.Dst, l.Name, p.subnets()[i])
 			}
 		}
 	}
-	return found
 }
 
 // leadsTo reports whether packets to a link reach containers of the network. Such a link is a host end, the bridge, a VLAN
 // interface of the bridge, or a renamed bridge.
-func (h host) leadsTo(f *file, p plugin, l nl.Link) bool {
+func (h host) leadsTo(p plugin, l nl.Link) bool {
 	bridge := p.BridgeName()
-	return attach.MadeByPlumb(l) || l.Name == h.bridgeOf(f.name()) ||
+	return attach.MadeByPlumb(l) || l.Name == h.bridgeOf(p.file.name()) ||
 		bridge != "" && (l.Name == bridge || strings.HasPrefix(l.Name, bridge+"."))
 }
 
@@ -180,37 +171,29 @@ func (h host) bridgeOf(network string) string {
 }
 
 // findBridges finds networks whose containers are on another bridge than the configuration names.
-func (h host) findBridges(files []*file) (found []Finding) {
-	for _, f := range files {
-		for _, p := range f.plugins {
-			name, other := p.BridgeName(), h.bridgeOf(f.name())
-			if name == "" || other == "" || other == name {
-				continue
-			}
-			f.explained = true
-			found = append(found, Finding{Where: f.where(p.at),
-				What: fmt.Sprintf("the bridge of network %q is %s, but its containers are on %s, so that new containers do not reach them",
-					f.name(), name, other),
-				Fix: fmt.Sprintf("%srename %s to %s if the bridge was renamed, or write \"bridge\": %q into %s if the file was edited",
-					edit, other, name, other, f.path)})
+func (h host) findBridges(files []*file, add addFunc) {
+	for _, p := range pluginsOf(files) {
+		name, other := p.BridgeName(), h.bridgeOf(p.file.name())
+		if name == "" || other == "" || other == name {
+			continue
 		}
+		p.file.explained = true
+		fix := fmt.Sprintf("%srename %s to %s if the bridge was renamed, or write \"bridge\": %q into %s if the file was edited",
+			edit, other, name, other, p.file.path)
+		add(p.file.where(p.at), fix, "the bridge of network %q is %s, but its containers are on %s, so that new containers do not reach them",
+			p.file.name(), name, other)
 	}
-	return found
 }
 
 // findMasters finds masters that are down. STATUS reports masters that do not exist.
-func (h host) findMasters(files []*file) (found []Finding) {
-	for _, f := range files {
-		for _, p := range f.plugins {
-			i := slices.IndexFunc(h.links, func(l nl.Link) bool { return l.Name == p.Master || slices.Contains(l.AltNames, p.Master) })
-			if i >= 0 && !h.links[i].Up && p.HasMaster() {
-				found = append(found, Finding{Where: f.where(p.at.Get("master")),
-					What: fmt.Sprintf("master %s is down, so that containers send and receive nothing", p.Master),
-					Fix:  types.Command("ip", "link", "set", "dev", h.links[i].Name, "up")})
-			}
+func (h host) findMasters(files []*file, add addFunc) {
+	for _, p := range pluginsOf(files) {
+		i := slices.IndexFunc(h.links, func(l nl.Link) bool { return l.Name == p.Master || slices.Contains(l.AltNames, p.Master) })
+		if i >= 0 && !h.links[i].Up && p.HasMaster() {
+			add(p.where("master"), types.Command("ip", "link", "set", "dev", h.links[i].Name, "up"),
+				"master %s is down, so that containers send and receive nothing", p.Master)
 		}
 	}
-	return found
 }
 
 // linkKinds lists the kinds of links that each plugin creates.
@@ -221,15 +204,11 @@ var linkKinds = map[string][]string{
 
 // findLinkKinds finds plugins that create links of a kind that the kernel lacks. It tries to create such links without their
 // parameters, which fails with EOPNOTSUPP if the kernel does not know the kind.
-func (h host) findLinkKinds(files []*file) (found []Finding) {
+func (h host) findLinkKinds(files []*file, add addFunc) {
 	users := map[string]string{} // from a kind to the first user
-	for _, f := range files {
-		for _, p := range f.plugins {
-			for _, kind := range linkKinds[p.Type] {
-				if users[kind] == "" {
-					users[kind] = fmt.Sprintf("%s needs it (%s)", p.Type, f.where(p.at))
-				}
-			}
+	for _, p := range pluginsOf(files) {
+		for _, kind := range linkKinds[p.Type] {
+			users[kind] = cmp.Or(users[kind], fmt.Sprintf("%s needs it (%s)", p.Type, p.file.where(p.at)))
 		}
 	}
 	h.report.failed("kinds of links", inNewNamespace(func() {
@@ -237,12 +216,10 @@ func (h host) findLinkKinds(files []*file) (found []Finding) {
 			attrs := netlink.NewLinkAttrs()
 			attrs.Name = "probe-" + kind
 			if errors.Is(netlink.LinkAdd(&netlink.GenericLink{LinkAttrs: attrs, LinkType: kind}), unix.EOPNOTSUPP) {
-				what := fmt.Sprintf("the kernel has no links of kind %s: %s", kind, users[kind])
-				found = append(found, Finding{Where: inKernel, What: what, Fix: "modprobe " + kind})
+				add(inKernel, "modprobe "+kind, "the kernel has no links of kind %s: %s", kind, users[kind])
 			}
 		}
 	}))
-	return found
 }
 
 // inNewNamespace calls f in a new network namespace, which ends with the thread.
@@ -261,54 +238,49 @@ func inNewNamespace(f func()) (err error) {
 
 // findSysctls finds sysctls of the plugin tuning that do not exist in a new network namespace, so that ADD fails. For a key that
 // names an interface, it looks at lo.
-func (h host) findSysctls(files []*file) (found []Finding) {
-	for _, f := range files {
-		for _, p := range f.plugins {
-			keys := p.at.Get("sysctl").Members()
-			if p.Type != "tuning" || len(keys) == 0 {
-				continue
-			}
-			h.report.failed("sysctls", inNewNamespace(func() {
-				for _, key := range keys {
-					parts := strings.FieldsFunc(key.Key, func(r rune) bool { return r == '.' || r == '/' })
-					if last := len(parts) - 1; last > 3 && (parts[2] == "conf" || parts[2] == "neigh") && parts[3] != "all" && parts[3] != "default" {
-						parts = []string{parts[0], parts[1], parts[2], "lo", parts[last]}
-					}
-					if _, err := os.Stat(filepath.Join(append([]string{"/proc/sys"}, parts...)...)); errors.Is(err, os.ErrNotExist) {
-						found = append(found, Finding{Where: f.where(key), What: key.Path + ": no such sysctl in a container",
-							Fix: edit + "correct or delete the key, or load the kernel module that it needs"})
-					}
-				}
-			}))
+func (h host) findSysctls(files []*file, add addFunc) {
+	for _, p := range pluginsOf(files) {
+		keys := p.at.Get("sysctl").Members()
+		if p.Type != "tuning" || len(keys) == 0 {
+			continue
 		}
+		h.report.failed("sysctls", inNewNamespace(func() {
+			for _, key := range keys {
+				parts := strings.FieldsFunc(key.Key, func(r rune) bool { return r == '.' || r == '/' })
+				if last := len(parts) - 1; last > 3 && (parts[2] == "conf" || parts[2] == "neigh") && parts[3] != "all" && parts[3] != "default" {
+					parts = []string{parts[0], parts[1], parts[2], "lo", parts[last]}
+				}
+				if _, err := os.Stat(filepath.Join(append([]string{"/proc/sys"}, parts...)...)); errors.Is(err, os.ErrNotExist) {
+					add(p.file.where(key), edit+"correct or delete the key, or load the kernel module that it needs",
+						"%s: no such sysctl in a container", key.Path)
+				}
+			}
+		}))
 	}
-	return found
 }
 
 // findIPv6 finds IPv6 subnets on a host that has IPv6 disabled.
-func findIPv6(files []*file) []Finding {
-	for _, f := range files {
-		if !slices.ContainsFunc(f.subnets(), func(s netip.Prefix) bool { return s.Addr().Is6() }) {
-			continue
-		}
-		value, err := os.ReadFile("/proc/sys/net/ipv6/conf/all/disable_ipv6")
-		switch {
-		case err != nil:
-			return []Finding{{Where: inKernel, What: fmt.Sprintf("no IPv6, and %s has an IPv6 subnet", f.path),
-				Fix: edit + "boot without ipv6.disable=1, or remove the subnet"}}
-		case strings.TrimSpace(string(value)) == "1":
-			return []Finding{{Where: inKernel, What: fmt.Sprintf("IPv6 is disabled, and %s has an IPv6 subnet", f.path),
-				Fix: "sysctl -w net.ipv6.conf.all.disable_ipv6=0"}}
-		}
+func findIPv6(files []*file, add addFunc) {
+	i := slices.IndexFunc(files, func(f *file) bool {
+		return slices.ContainsFunc(f.subnets(), func(s netip.Prefix) bool { return s.Addr().Is6() })
+	})
+	if i < 0 {
+		return
 	}
-	return nil
+	value, err := os.ReadFile("/proc/sys/net/ipv6/conf/all/disable_ipv6")
+	switch {
+	case err != nil:
+		add(inKernel, edit+"boot without ipv6.disable=1, or remove the subnet", "no IPv6, and %s has an IPv6 subnet", files[i].path)
+	case strings.TrimSpace(string(value)) == "1":
+		add(inKernel, "sysctl -w net.ipv6.conf.all.disable_ipv6=0", "IPv6 is disabled, and %s has an IPv6 subnet", files[i].path)
+	}
 }
 
 // findForwardDrop finds chains of other programs whose policy drops forwarded packets, for each network:
 //   - to which the host routes,
 //   - whose list does not contain the plugin firewall, and
 //   - that no rule of the chain names.
-func (h host) findForwardDrop(files []*file) (found []Finding) {
+func (h host) findForwardDrop(files []*file, add addFunc) {
 	c, err := nft.Open(h.ns)
 	var chains []nft.ListedChain
 	if err == nil {
@@ -326,11 +298,10 @@ func (h host) findForwardDrop(files []*file) (found []Finding) {
 		for _, f := range files {
 			drops := slices.ContainsFunc(f.plugins, plugin.isRouted) && f.isList() && f.sees(chain.Table.Family)
 			if drops && !slices.Contains(f.types(), "firewall") && !slices.ContainsFunc(rules, f.isNamedIn) {
-				found = append(found, f.dropped(chain))
+				f.addDrop(chain, add)
 			}
 		}
 	}
-	return found
 }
 
 // sees reports whether a chain of a family sees packets of the network, as far as its subnets tell.
@@ -340,18 +311,17 @@ func (f *file) sees(family nft.Family) bool {
 	return len(subnets) == 0 || family == nft.Inet || slices.ContainsFunc(subnets, same)
 }
 
-// dropped returns the finding for a chain that drops the packets of a network. The plugin firewall can accept packets only in
+// addDrop adds the finding for a chain that drops the packets of a network. The plugin firewall can accept packets only in
 // the chain FORWARD of iptables.
-func (f *file) dropped(c nft.ListedChain) Finding {
-	found := Finding{Where: f.path, What: fmt.Sprintf(
-		"table %s, chain %s: its policy is drop, and no rule of it names the subnet or the bridge of network %q", c.Table, c.Name, f.name())}
-	found.Fix = edit + "let the program that owns the chain accept packets from the subnet or the bridge, " +
+func (f *file) addDrop(c nft.ListedChain, add addFunc) {
+	lacks, fix := "", edit+"let the program that owns the chain accept packets from the subnet or the bridge, "+
 		"and packets to it with ct state established,related or, for host ports, ct status dnat"
 	if c.Name == "FORWARD" && c.Table.Name == "filter" && c.Table.Family != nft.Inet {
-		found.What += ", whose list does not contain the plugin firewall"
-		found.Fix = edit + `add {"type": "firewall"} to plugins, after the plugin that creates the interface; then replace the running containers`
+		lacks = ", whose list does not contain the plugin firewall"
+		fix = edit + `add {"type": "firewall"} to plugins, after the plugin that creates the interface; then replace the running containers`
 	}
-	return found
+	add(f.path, fix, "table %s, chain %s: its policy is drop, and no rule of it names the subnet or the bridge of network %q%s",
+		c.Table, c.Name, f.name(), lacks)
 }
 
 // isNamedIn reports whether a rule names a subnet or the bridge of the network.

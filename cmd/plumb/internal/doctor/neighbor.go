@@ -25,7 +25,7 @@ const (
 )
 
 // solicit asks by neighbor solicitations which hosts on a link have the addresses, and adds the answers.
-func (h host) solicit(link nl.Link, addrs []netip.Addr, answers map[answer]bool) (err error) {
+func (h host) solicit(link nl.Link, addrs []netip.Addr, answers answers) (err error) {
 	from, err := h.linkLocal(link)
 	if err != nil {
 		return err

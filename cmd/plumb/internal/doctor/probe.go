@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/mdlayher/packet"
@@ -35,7 +34,7 @@ type claim struct {
 
 // findDuplicateAddresses asks on the bridges and masters of the host, by ARP and neighbor discovery, whether another host uses
 // the address of a container.
-func (h host) findDuplicateAddresses(attachments []*inventory.Attachment) (found []Finding) {
+func (h host) findDuplicateAddresses(attachments []*inventory.Attachment, add addFunc) {
 	claims := map[string][]claim{}                      // by bridge or master
 	containers := map[types.MAC]*inventory.Attachment{} // by hardware address
 	for _, a := range attachments {
@@ -52,10 +51,16 @@ func (h host) findDuplicateAddresses(attachments []*inventory.Attachment) (found
 	}
 	for _, l := range h.links {
 		if len(claims[l.Name]) > 0 {
-			found = append(found, h.probe(l, claims[l.Name], containers)...)
+			answers := h.probe(l, claims[l.Name])
+			for _, c := range claims[l.Name] {
+				for _, mac := range answers[c.addr] {
+					if mac != c.mac {
+						c.addConflict(fmt.Sprintf("hardware address %s on %s", mac, l.Name), containers[mac], add)
+					}
+				}
+			}
 		}
 	}
-	return found
 }
 
 // macsOf returns the hardware addresses of the interfaces in the container's namespace, by interface name.
@@ -79,8 +84,8 @@ func macsOf(a *inventory.Attachment) (map[string]types.MAC, error) {
 	return macs, err
 }
 
-// probe asks for the addresses on a link, and returns a finding for each other host that uses one of them.
-func (h host) probe(link nl.Link, claims []claim, containers map[types.MAC]*inventory.Attachment) (found []Finding) {
+// probe asks on a link which hosts use the addresses.
+func (h host) probe(link nl.Link, claims []claim) answers {
 	var v4, v6 []netip.Addr
 	for _, c := range claims {
 		if c.addr.Is4() {
@@ -89,48 +94,34 @@ func (h host) probe(link nl.Link, claims []claim, containers map[types.MAC]*inve
 			v6 = append(v6, c.addr)
 		}
 	}
-	answers := map[answer]bool{}
+	all := answers{}
 	if len(v4) > 0 {
-		h.report.failed("ARP on "+link.Name, arp(link, v4, answers))
+		h.report.failed("ARP on "+link.Name, arp(link, v4, all))
 	}
 	if len(v6) > 0 {
-		h.report.failed("neighbor discovery on "+link.Name, h.solicit(link, v6, answers))
+		h.report.failed("neighbor discovery on "+link.Name, h.solicit(link, v6, all))
 	}
-	for _, c := range claims {
-		for a := range answers {
-			if a.addr == c.addr && a.mac != c.mac {
-				found = append(found, conflict(link, c, a, containers[a.mac])...)
-			}
-		}
-	}
-	slices.SortFunc(found, func(a, b Finding) int { return strings.Compare(a.What, b.What) })
-	return found
+	return all
 }
 
-// conflict returns the finding for another host that uses the address of a container. other is the attachment of the answering
+// addConflict adds the finding for another host that uses the address of a container. other is the attachment of the answering
 // interface if that belongs to a container of this host. By default (arp_ignore = 0), the kernel answers on each interface for
 // all addresses. Therefore, an answer from another interface of the same container is not a conflict.
-func conflict(link nl.Link, c claim, a answer, other *inventory.Attachment) []Finding {
-	what := fmt.Sprintf("%s, an address of %s (%s), is also used by ", c.addr, c.attachment.ContainerID, c.mac)
+func (c claim) addConflict(answering string, other *inventory.Attachment, add addFunc) {
+	const format = "%s, an address of %s (%s), is also used by %s with %s"
 	switch {
 	case other == nil:
-		return []Finding{{Where: onHost, What: what + fmt.Sprintf("the host with hardware address %s on %s", a.mac, link.Name),
-			Fix: fmt.Sprintf("%sremove the address from that host, or add it to exclude of network %s; "+
-				"if the host is behind a port of a bridge, bridge fdb show prints the port", edit, c.attachment.Network)}}
-	case other.NetNS == c.attachment.NetNS:
-		return nil
+		add(onHost, fmt.Sprintf("%sremove the address from that host, or add it to exclude of network %s; "+
+			"if the host is behind a port of a bridge, bridge fdb show prints the port", edit, c.attachment.Network), format, c.addr, c.attachment.ContainerID, c.mac, "the host", answering)
+	case other.NetNS != c.attachment.NetNS:
+		show := types.Command("nsenter", "--net="+other.NetNS, "ip", "address", "show")
+		add(onHost, edit+"remove the address from that container: "+show+" prints the interface",
+			format, c.addr, c.attachment.ContainerID, c.mac, "container "+other.ContainerID, answering)
 	}
-	show := types.Command("nsenter", "--net="+other.NetNS, "ip", "address", "show")
-	return []Finding{{Where: onHost,
-		What: what + fmt.Sprintf("container %s with hardware address %s on %s", other.ContainerID, a.mac, link.Name),
-		Fix:  edit + "remove the address from that container: " + show + " prints the interface"}}
 }
 
-// An answer says that the host with a hardware address has an IP address.
-type answer struct {
-	addr netip.Addr
-	mac  types.MAC
-}
+// answers contains the hardware addresses of the hosts that have an IP address.
+type answers map[netip.Addr][]types.MAC
 
 // A prober asks on a link which hosts have some addresses.
 type prober struct {
@@ -141,7 +132,7 @@ type prober struct {
 }
 
 // probe sends all probes and adds the answers.
-func (p prober) probe(addrs []netip.Addr, answers map[answer]bool) error {
+func (p prober) probe(addrs []netip.Addr, answers answers) error {
 	for range probes {
 		for _, a := range addrs {
 			if err := p.ask(a); err != nil {
@@ -156,7 +147,7 @@ func (p prober) probe(addrs []netip.Addr, answers map[answer]bool) error {
 }
 
 // collect adds the answers that arrive within probeTime.
-func (p prober) collect(answers map[answer]bool) error {
+func (p prober) collect(answers answers) error {
 	if err := p.socket.SetReadDeadline(time.Now().Add(probeTime)); err != nil {
 		return err
 	}
@@ -169,14 +160,14 @@ func (p prober) collect(answers map[answer]bool) error {
 		if err != nil {
 			return err
 		}
-		if addr, mac, ok := p.parse(buf[:n]); ok {
-			answers[answer{addr, mac}] = true
+		if addr, mac, ok := p.parse(buf[:n]); ok && !slices.Contains(answers[addr], mac) {
+			answers[addr] = append(answers[addr], mac)
 		}
 	}
 }
 
 // arp asks by ARP probes (RFC 5227) which hosts on a link have the addresses, and adds the answers.
-func arp(link nl.Link, addrs []netip.Addr, answers map[answer]bool) (err error) {
+func arp(link nl.Link, addrs []netip.Addr, answers answers) (err error) {
 	s, err := packet.Listen(&net.Interface{Index: link.Index, Name: link.Name, HardwareAddr: net.HardwareAddr(link.MAC)}, packet.Datagram, unix.ETH_P_ARP, nil)
 	if err != nil {
 		return err

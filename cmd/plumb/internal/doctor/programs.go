@@ -22,32 +22,29 @@ type programs struct {
 
 func (s programs) checks(files []*file) []check {
 	return []check{
-		{"executable", func() []Finding { return s.findExecutables(files) }},
-		{"versions", func() []Finding { return s.findVersions(files) }},
+		{"executable", func(add addFunc) { s.findExecutables(files, add) }},
+		{"versions", func(add addFunc) { s.findVersions(files, add) }},
 		{"mixed-versions", s.findMixed},
 	}
 }
 
 // findExecutables finds plugins without an executable that can run.
-func (s programs) findExecutables(files []*file) (found []Finding) {
+func (s programs) findExecutables(files []*file, add addFunc) {
 	for _, f := range files {
 		for _, name := range f.types() {
 			s.caller.Find(s.ctx, name) // UsualVersion needs all executables
 		}
 	}
-	for _, f := range files {
-		for _, p := range f.plugins {
-			found = append(found, s.examine(f, p.at.Get("type"))...)
-			found = append(found, s.examine(f, p.at.Get("ipam").Get("type"))...)
-		}
+	for _, p := range pluginsOf(files) {
+		s.examine(p.file, p.at.Get("type"), add)
+		s.examine(p.file, p.at.Get("ipam").Get("type"), add)
 	}
-	return found
 }
 
-// examine returns the finding for the executable that the key type names, or nil.
-func (s programs) examine(f *file, typ *schema.Value) []Finding {
+// examine adds the finding for the executable that the key type names, if there is one.
+func (s programs) examine(f *file, typ *schema.Value, add addFunc) {
 	if typ.Text() == "" {
-		return nil
+		return
 	}
 	x := s.caller.Find(s.ctx, typ.Text())
 	what, fix := "", edit+"name the directory of the plugins with --cni-path"
@@ -60,7 +57,7 @@ func (s programs) examine(f *file, typ *schema.Value) []Finding {
 			fix = types.Command("chmod", "0755", x.Path)
 		}
 	case x.Path != "":
-		return nil
+		return
 	case len(s.caller.Path) == 0:
 		what = "CNI_PATH is empty"
 	default:
@@ -74,7 +71,7 @@ func (s programs) examine(f *file, typ *schema.Value) []Finding {
 		}
 	}
 	f.incomplete = true
-	return []Finding{{Where: f.where(typ), What: fmt.Sprintf("%s %q: %s", typ.Path, x.Name, what), Fix: fix}}
+	add(f.where(typ), fix, "%s %q: %s", typ.Path, x.Name, what)
 }
 
 // install returns how to install an executable at a path. This is a copy from a spare directory that contains the plugin in
@@ -96,7 +93,7 @@ func (s programs) install(name, path string) string {
 }
 
 // findVersions finds networks whose cniVersion one of their plugins does not support.
-func (s programs) findVersions(files []*file) (found []Finding) {
+func (s programs) findVersions(files []*file, add addFunc) {
 	for _, f := range usable(files) {
 		version := f.list.CNIVersion
 		if version == "" {
@@ -119,21 +116,16 @@ func (s programs) findVersions(files []*file) (found []Finding) {
 		if len(common) > 0 {
 			fix = fmt.Sprintf("%swrite \"cniVersion\": %q into %s", edit, common[len(common)-1], f.path)
 		}
-		what := fmt.Sprintf("cniVersion %q: not supported by %s", version, strings.Join(cannot, ", "))
-		found = append(found, Finding{Where: f.where(f.top.Get("cniVersion")), What: what, Fix: fix})
+		add(f.where(f.top.Get("cniVersion")), fix, "cniVersion %q: not supported by %s", version, strings.Join(cannot, ", "))
 	}
-	return found
 }
 
 // findMixed finds executables of plumb whose version differs from the version of most of them.
-func (s programs) findMixed() (found []Finding) {
+func (s programs) findMixed(add addFunc) {
 	usual := s.caller.UsualVersion()
 	for _, x := range s.caller.Executables() {
 		if x.Version != "" && x.Version != usual {
-			found = append(found, Finding{
-				Where: x.Path, What: fmt.Sprintf("version %s differs from %s, the version of most plugins of plumb", x.Version, usual), Fix: s.install(x.Name, x.Path),
-			})
+			add(x.Path, s.install(x.Name, x.Path), "version %s differs from %s, the version of most plugins of plumb", x.Version, usual)
 		}
 	}
-	return found
 }

@@ -50,28 +50,25 @@ func (s *state) checks(files []*file, h host, k asker) []check {
 	}
 	checks := []check{
 		{"leftover", s.findLeftovers},
-		{"no-network", func() []Finding { return s.findNoNetworks(files) }},
+		{"no-network", func(add addFunc) { s.findNoNetworks(files, add) }},
 		{"orphan", s.findOrphans},
 		{"reservation", s.findReservations},
-		{"forward-drop", func() []Finding { return h.findForwardDrop(usable(files)) }},
-		{"check", func() []Finding { return k.findDamaged(s.live(), files) }},
+		{"forward-drop", func(add addFunc) { h.findForwardDrop(usable(files), add) }},
+		{"check", func(add addFunc) { k.findDamaged(s.live(), files, add) }},
 	}
 	if s.Probe {
-		checks = append(checks, check{"probe", func() []Finding { return h.findDuplicateAddresses(s.live()) }})
+		checks = append(checks, check{"probe", func(add addFunc) { h.findDuplicateAddresses(s.live(), add) }})
 	}
 	return checks
 }
 
 // findNone finds a directory without a configuration. It ignores hosts with configurations in libcni's cache only, because
 // Nomad writes no files.
-func (s *state) findNone(files []*file) []Finding {
-	if len(files) > 0 || slices.ContainsFunc(s.inventory.Networks, func(n *inventory.Network) bool { return n.List() != nil }) {
-		return nil
+func (s *state) findNone(files []*file, add addFunc) {
+	if len(files) == 0 && !slices.ContainsFunc(s.inventory.Networks, func(n *inventory.Network) bool { return n.List() != nil }) {
+		add(s.ConfDir, edit+"write a file *.conflist into the directory, or name the runtime's directory with --conf-dir",
+			"no network configuration (*.conflist, *.conf, *.json)")
 	}
-	return []Finding{{
-		Where: s.ConfDir, What: "no network configuration (*.conflist, *.conf, *.json)",
-		Fix: edit + "write a file *.conflist into the directory, or name the runtime's directory with --conf-dir",
-	}}
 }
 
 // live returns the attachments with a namespace and a result in libcni's cache, except leftovers.
@@ -82,7 +79,7 @@ func (s *state) live() []*inventory.Attachment {
 }
 
 // findLeftovers finds attachments whose container no longer exists, or may no longer exist.
-func (s *state) findLeftovers() (found []Finding) {
+func (s *state) findLeftovers(add addFunc) {
 	for _, a := range s.suspects() {
 		s.left[a] = true
 		life, why := s.inventory.Judge(a, s.list)
@@ -97,10 +94,9 @@ func (s *state) findLeftovers() (found []Finding) {
 			fix = edit + "if the runtime no longer has the container: " + fix
 		}
 		what := strings.TrimSuffix(strings.Join(append(slices.Clone(a.Addresses), a.Summary()), ", "), ", ")
-		found = append(found, Finding{Where: onHost, Fix: fix, What: fmt.Sprintf("container %s, interface %s, network %s, has left %s: %s",
-			a.ContainerID, cmp.Or(a.IfName, "unknown"), a.Network, what, why)})
+		add(onHost, fix, "container %s, interface %s, network %s, has left %s: %s",
+			a.ContainerID, cmp.Or(a.IfName, "unknown"), a.Network, what, why)
 	}
-	return found
 }
 
 // suspects returns the attachments that may be leftovers, and counts in Skipped the attachments whose ADD may be running. With
@@ -165,9 +161,9 @@ func (s *state) removalCommand(a *inventory.Attachment) string {
 
 // findNoNetworks finds networks with attachments, but without a configuration, so that no runtime can call DEL. It finds
 // nothing if a file cannot be parsed, because that file may be the configuration of any network.
-func (s *state) findNoNetworks(files []*file) (found []Finding) {
+func (s *state) findNoNetworks(files []*file, add addFunc) {
 	if len(parsed(files)) < len(files) {
-		return nil
+		return
 	}
 	for _, n := range s.inventory.Networks {
 		if n.List() != nil || slices.ContainsFunc(files, func(f *file) bool { return f.name() == n.Name }) {
@@ -180,29 +176,25 @@ func (s *state) findNoNetworks(files []*file) (found []Finding) {
 			}
 		}
 		if len(names) > 0 {
-			found = append(found, Finding{Where: onHost,
-				What: fmt.Sprintf("network %s has no configuration, so that no runtime can call DEL, but the host holds resources for it: %s",
-					n.Name, strings.Join(names, "; ")),
-				Fix: fmt.Sprintf("%sif a container is gone, run plumb gc --live FILE%s, which prints the commands that remove its resources", edit, s.Flags)})
+			add(onHost, edit+"if a container is gone, run plumb gc --live FILE"+s.Flags+", which prints the commands that remove its resources",
+				"network %s has no configuration, so that no runtime can call DEL, but the host holds resources for it: %s",
+				n.Name, strings.Join(names, "; "))
 		}
 	}
-	return found
 }
 
 // findOrphans finds reservations and nftables elements that name no container, so that no DEL removes them. It skips files that
 // are younger than inventory.MaxAddTime, because the reference plugin creates the file before it writes the name, and files that a
 // plugin has removed since the inventory was read.
-func (s *state) findOrphans() (found []Finding) {
+func (s *state) findOrphans(add addFunc) {
 	for _, a := range s.inventory.Attachments {
 		for _, r := range a.Resources {
 			if a.ContainerID == "" && (r.Kind == inventory.Element || r.Kind == inventory.Reservation && isOld(r)) {
 				name := strings.TrimSuffix(r.Name+" ("+r.Value+")", " ()")
-				what := fmt.Sprintf("%s %s in %s names no container, and no DEL removes it", r.Kind, name, r.Where)
-				found = append(found, Finding{Where: onHost, What: what, Fix: r.Remove})
+				add(onHost, r.Remove, "%s %s in %s names no container, and no DEL removes it", r.Kind, name, r.Where)
 			}
 		}
 	}
-	return found
 }
 
 // isOld reports whether the file of a resource is still the same, and no ADD writes it now.
@@ -213,14 +205,12 @@ func isOld(r inventory.Resource) bool {
 
 // findReservations finds reservations of live containers whose address the ADD did not return. CHECK finds them only in the
 // ranges of the network.
-func (s *state) findReservations() (found []Finding) {
+func (s *state) findReservations(add addFunc) {
 	for _, a := range s.live() {
 		for _, r := range a.ResourcesOf(inventory.Reservation) {
 			if !slices.Contains(a.Addresses, r.Address) && isOld(r) {
-				what := fmt.Sprintf("%s is reserved for %s, whose ADD did not return it", r.Address, a.ContainerID)
-				found = append(found, Finding{Where: onHost, What: what, Fix: r.Remove})
+				add(onHost, r.Remove, "%s is reserved for %s, whose ADD did not return it", r.Address, a.ContainerID)
 			}
 		}
 	}
-	return found
 }

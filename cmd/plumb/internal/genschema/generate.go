@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -41,18 +42,18 @@ func generate(plugins string) (map[string][]byte, error) {
 		}
 	}
 	all[schema.ConfList] = list(all, pages)
-	files := map[string][]byte{}
+	texts := map[string][]byte{}
 	for name, s := range all {
 		s.Dialect, s.ID = dialect, baseURL+name+schema.Suffix
 		if s.Defs == nil {
 			s.Defs = map[string]*schema.Schema{}
 		}
 		maps.Copy(s.Defs, ipams)
-		if files[name+schema.Suffix], err = encode(s); err != nil {
+		if texts[name+schema.Suffix], err = encode(s); err != nil {
 			return nil, err
 		}
 	}
-	return files, nil
+	return texts, nil
 }
 
 // encode returns the text of a schema file.
@@ -210,75 +211,29 @@ func (p *page) ipamSchema() *schema.Schema {
 	return s
 }
 
-// common returns the schema of a key that all plugins share, or nil.
+// files contains common.json, which has the schemas of the keys that plugins share, and of the keys of lists.
+//
+//go:embed common.json
+var files embed.FS
+
+// common returns the schema of a key of common.json, or nil.
 func common(name string) *schema.Schema {
-	text := func(typ, description string) *schema.Schema {
-		return &schema.Schema{Type: typ, Description: description}
+	text, err := files.ReadFile("common.json")
+	var all map[string]*schema.Schema
+	if err = errors.Join(err, json.Unmarshal(text, &all)); err != nil {
+		panic(err)
 	}
-	list := func(description string) *schema.Schema {
-		return &schema.Schema{Type: "array", Items: &schema.Schema{Type: "string"}, Description: description}
-	}
-	switch name {
-	case "$schema":
-		return text("string", "the schema of this file, for editors. Plugins and runtimes ignore it")
+	switch s := all[name]; name {
 	case "cniVersion":
-		s := text("string", "the version of the specification")
 		s.Enum = types.VersionsSince(types.V010)
-		return s
-	case "cniVersions":
-		return list("versions of the specification, of which the runtime uses the newest that it knows")
-	case "name":
-		return text("string", "the name of the network, unique on the host: letters, digits, '.', '_' and '-'")
-	case "type":
-		s := text("string", "the name of the plugin: an executable in CNI_PATH")
-		s.MinLength = 1
-		return s
-	case "capabilities":
-		s := text("object", "what the runtime may pass in runtimeConfig, such as \"portMappings\": true")
-		s.Additional = &schema.Schema{Type: "boolean"}
-		return s
-	case "ipam":
-		return ipam()
 	case "dns":
-		s := object("dns", "dns")
-		s.Properties = map[string]*schema.Schema{
-			"nameservers": list("addresses of name servers"), "domain": text("string", "the local domain"),
-			"search": list("domains for short names"), "options": list("options of resolv.conf(5)"),
+		s.Additional = unknown(name)
+	case "ipam": // for each IPAM plugin's type, the schema of that plugin
+		for _, plugin := range ipamPlugins {
+			s.AllOf = append(s.AllOf, ifType(plugin, "#/$defs/ipam-"+plugin))
 		}
-		s.Description = "DNS of the result"
-		return s
-	case "args", "runtimeConfig":
-		s := object("", name)
-		s.Description = map[string]string{"args": "arguments for all plugins", "runtimeConfig": "what the runtime passes for the capabilities. A file need not have it"}[name]
-		return s
-	case "prevResult":
-		return text("object", "the result of the plugin before this one. The runtime sets it")
-	case "strict":
-		return text("boolean", "plumb: an unknown key is an error")
-	case "disableCheck":
-		return boolOrText("the runtime does not call CHECK")
-	case "disableGC":
-		return boolOrText("the runtime does not call GC")
-	case "cni.dev/valid-attachments", "cni.dev/attachments":
-		return text("array", "the attachments that GC keeps. The runtime sets it")
 	}
-	return nil
-}
-
-// boolOrText returns the schema of a key that libcni reads from a boolean or a string.
-func boolOrText(description string) *schema.Schema {
-	return &schema.Schema{Description: description, AnyOf: []*schema.Schema{{Type: "boolean"}, {Enum: []string{"true", "false"}}}}
-}
-
-// ipam returns the schema of the key ipam. For each IPAM plugin's type, it applies the schema of that plugin.
-func ipam() *schema.Schema {
-	s := &schema.Schema{Type: "object", Description: "the IPAM plugin and its configuration", Properties: map[string]*schema.Schema{
-		"type": {Type: "string", Description: "the name of the IPAM plugin: an executable in CNI_PATH"},
-	}}
-	for _, name := range ipamPlugins {
-		s.AllOf = append(s.AllOf, ifType(name, "#/$defs/ipam-"+name))
-	}
-	return s
+	return all[name]
 }
 
 // ipamPlugins lists the IPAM plugins. A test compares it with the pages.
@@ -298,11 +253,11 @@ func list(plugins map[string]*schema.Schema, pages map[string]*page) *schema.Sch
 	s.Title = "CNI network configuration list"
 	s.Description = "The content of a file *.conflist"
 	s.Required = []string{"name"}
-	for _, name := range []string{"$schema", "args", "cniVersion", "cniVersions", "name", "disableCheck", "disableGC"} {
+	for _, name := range []string{"$schema", "args", "cniVersion", "cniVersions", "name", "disableCheck", "disableGC", "loadOnlyInlinedPlugins", "plugins"} {
 		s.Properties[name] = common(name)
 	}
-	s.Properties["loadOnlyInlinedPlugins"] = boolOrText("true: the runtime does not read more plugins from the directory with the name of the network")
-	item := &schema.Schema{Type: "object", Required: []string{"type"}, Properties: map[string]*schema.Schema{"type": common("type")}}
+	item := s.Properties["plugins"].Items
+	item.Properties = map[string]*schema.Schema{"type": common("type")}
 	s.Defs = map[string]*schema.Schema{}
 	for _, name := range slices.Sorted(maps.Keys(plugins)) {
 		if pages[name] != nil && !pages[name].ipam {
@@ -311,6 +266,5 @@ func list(plugins map[string]*schema.Schema, pages map[string]*page) *schema.Sch
 			item.AllOf = append(item.AllOf, ifType(name, "#/$defs/"+name))
 		}
 	}
-	s.Properties["plugins"] = &schema.Schema{Type: "array", MinItems: 1, Items: item, Description: "the plugins, which ADD calls in this order, and DEL in the reverse order"}
 	return s
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"regexp"
-	"strconv"
 	"strings"
 
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/schema"
@@ -144,22 +143,14 @@ func listOf(items string) (*schema.Schema, error) {
 
 // integer returns the schema of an integer with the limits "A to B" or "A or more".
 func integer(limits string) (*schema.Schema, error) {
-	s := &schema.Schema{Type: "integer"}
-	low, high, bounded := strings.Cut(limits, " to ")
-	if bounded {
-		highest, err := strconv.ParseInt(high, 10, 64)
-		if err != nil {
-			return nil, fmt.Errorf("limits %q: %w", limits, err)
-		}
-		s.Maximum = &highest
-	} else {
-		low = strings.TrimSuffix(limits, " or more")
+	s := &schema.Schema{Type: "integer", Minimum: new(int64)}
+	if _, err := fmt.Sscanf(limits, "%d or more", s.Minimum); err == nil {
+		return s, nil
 	}
-	lowest, err := strconv.ParseInt(low, 10, 64)
-	if err != nil {
+	s.Maximum = new(int64)
+	if _, err := fmt.Sscanf(limits, "%d to %d", s.Minimum, s.Maximum); err != nil {
 		return nil, fmt.Errorf("limits %q: %w", limits, err)
 	}
-	s.Minimum = &lowest
 	return s, nil
 }
 

@@ -11,19 +11,17 @@ import (
 
 // A Value is one value of a JSON text, with its path and line.
 type Value struct {
-	Path   string // for example "plugins[0].ipam"; empty for the whole text
-	Key    string // the key of a member of an object
-	Line   int    // of the key or, without a key, of the value; the first line is 1
-	scalar any    // nil, bool, string or json.Number
-	kind   string // "object", "array", "string", "number", "boolean" or "null"
-	inner  []*Value
+	Path  string     // for example "plugins[0].ipam"; empty for the whole text
+	Key   string     // the key of a member of an object
+	Line  int        // of the key or, without a key, of the value; the first line is 1
+	token json.Token // the delimiter that begins an object or a list, or the scalar
+	inner []*Value
 }
 
 // Parse parses a JSON text. An error begins with the line.
 func Parse(text []byte) (*Value, error) {
 	p := &parser{text: text, d: json.NewDecoder(bytes.NewReader(text))}
-	if !json.Valid(text) {
-		err := json.Unmarshal(text, new(any))
+	if err := json.Unmarshal(text, new(json.RawMessage)); err != nil {
 		line := 1
 		if syntax := (*json.SyntaxError)(nil); errors.As(err, &syntax) {
 			line = p.line(syntax.Offset - 1)
@@ -31,9 +29,10 @@ func Parse(text []byte) (*Value, error) {
 		return nil, fmt.Errorf("line %d: %w", line, err)
 	}
 	p.d.UseNumber()
-	return p.value("", "")
+	return p.value("", ""), nil
 }
 
+// A parser reads a valid JSON text, so that no call of the decoder fails.
 type parser struct {
 	text []byte
 	d    *json.Decoder
@@ -45,69 +44,46 @@ func (p *parser) line(offset int64) int {
 }
 
 // value reads the next value, which gets this key and path.
-func (p *parser) value(key, path string) (*Value, error) {
-	token, err := p.d.Token()
-	if err != nil {
-		return nil, err
+func (p *parser) value(key, path string) *Value {
+	token, _ := p.d.Token()
+	v := &Value{Path: path, Key: key, Line: p.line(p.d.InputOffset()), token: token}
+	if _, nested := token.(json.Delim); !nested {
+		return v
 	}
-	v := &Value{Path: path, Key: key, Line: p.line(p.d.InputOffset()), scalar: token}
-	switch t := token.(type) {
-	case nil:
-		v.kind = "null"
-	case bool:
-		v.kind = "boolean"
-	case string:
-		v.kind = "string"
-	case json.Number:
-		v.kind = "number"
-	case json.Delim:
-		v.kind, v.scalar = "object", nil
-		if t == '[' {
-			v.kind = "array"
-		}
-		return v, p.children(v)
-	}
-	return v, nil
-}
-
-// children reads the members of an object or the items of an array, and the closing delimiter.
-func (p *parser) children(v *Value) error {
 	for p.d.More() {
-		inner, err := p.child(v)
-		if err != nil {
-			return err
-		}
-		v.inner = append(v.inner, inner)
+		v.inner = append(v.inner, p.child(v))
 	}
-	_, err := p.d.Token()
-	return err
+	_, _ = p.d.Token() // the closing delimiter
+	return v
 }
 
-func (p *parser) child(v *Value) (*Value, error) {
-	if v.kind == "array" {
+// child reads the next member of an object or item of a list.
+func (p *parser) child(v *Value) *Value {
+	if !v.IsObject() {
 		return p.value("", fmt.Sprintf("%s[%d]", v.Path, len(v.inner)))
 	}
-	token, err := p.d.Token()
-	if err != nil {
-		return nil, err
+	token, _ := p.d.Token()
+	key, line := token.(string), p.line(p.d.InputOffset())
+	inner := p.value(key, strings.TrimPrefix(v.Path+"."+key, "."))
+	inner.Line = line
+	return inner
+}
+
+// IsObject reports whether the value is an object. It is false for nil.
+func (v *Value) IsObject() bool { return v != nil && v.token == json.Delim('{') }
+
+// Members returns the members of an object.
+func (v *Value) Members() []*Value {
+	if !v.IsObject() {
+		return nil
 	}
-	key, _ := token.(string) // the decoder rejects keys of another type
-	line := p.line(p.d.InputOffset())
-	inner, err := p.value(key, strings.TrimPrefix(v.Path+"."+key, "."))
-	if inner != nil {
-		inner.Line = line
-	}
-	return inner, err
+	return v.inner
 }
 
 // Get returns the member of an object whose key equals key in any case, or nil. Like encoding/json, it returns the last one of
 // several.
-func (v *Value) Get(key string) *Value {
-	var found *Value
-	if v == nil || v.kind != "object" {
-		return nil
-	}
-	for _, m := range v.inner {
+func (v *Value) Get(key string) (found *Value) {
+	for _, m := range v.Members() {
 		if strings.EqualFold(m.Key, key) {
 			found = m
 		}
@@ -120,27 +96,8 @@ func (v *Value) Text() string {
 	if v == nil {
 		return ""
 	}
-	s, _ := v.scalar.(string)
+	s, _ := v.token.(string)
 	return s
-}
-
-// Kind returns "object", "array", "string", "number", "boolean" or "null".
-func (v *Value) Kind() string { return v.kind }
-
-// Members returns the members of an object.
-func (v *Value) Members() []*Value {
-	if v == nil || v.kind != "object" {
-		return nil
-	}
-	return v.inner
-}
-
-// PathOf returns the path of a value, or "" for nil.
-func (v *Value) PathOf() string {
-	if v == nil {
-		return ""
-	}
-	return v.Path
 }
 
 // Find returns the value within v whose path equals path in any case, or nil.
@@ -161,7 +118,7 @@ func (v *Value) Repeated() (all []*Value) {
 	for i, m := range v.inner {
 		all = append(all, m.Repeated()...)
 		same := func(o *Value) bool { return strings.EqualFold(o.Key, m.Key) }
-		if v.kind == "object" && slices.ContainsFunc(v.inner[:i], same) {
+		if v.IsObject() && slices.ContainsFunc(v.inner[:i], same) {
 			all = append(all, m)
 		}
 	}
