@@ -3,7 +3,6 @@ package dhcp_test
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"io/fs"
 	"net"
 	"net/netip"
@@ -134,19 +133,6 @@ var _ = Describe("an exchange", func() {
 		Expect(m.Options).NotTo(HaveKey(uint8(55)))
 	})
 
-	It("encodes a lease as JSON that decodes to the same lease", func() {
-		b := newTestbed()
-		b.start(nstest.DHCPLease{Address: clientAddr + "/24", Options: map[uint8][]byte{3: {10, 8, 0, 1}, 6: {8, 8, 8, 8}, 26: {5, 120}}})
-		l := b.obtain()
-		text, err := json.Marshal(l)
-		Expect(err).NotTo(HaveOccurred())
-		var again dhcp.Lease
-		Expect(json.Unmarshal(text, &again)).To(Succeed())
-		again.Age = l.Age
-		Expect(again).To(Equal(l))
-		Expect(string(text)).To(ContainSubstring(`"address":"10.8.0.5/24"`))
-	})
-
 	It("sends the message again until the server answers", func() {
 		b := newTestbed()
 		s := b.start(simple)
@@ -253,14 +239,6 @@ var _ = Describe("an exchange", func() {
 		_, err := b.client.Discover(ctx)
 		Expect(err).To(MatchError(And(ContainSubstring("no usable answer to DHCPDISCOVER within"), ContainSubstring("network is down"))))
 	})
-
-	It("leaves no thread in the namespace", func() {
-		b := newTestbed()
-		b.start(simple)
-		for range 20 {
-			b.obtain()
-		}
-	})
 })
 
 func second[T any](_ T, err error) error { return err }
@@ -336,31 +314,6 @@ var _ = Describe("a lease", func() {
 		Expect(m.Destination.String()).To(Equal("255.255.255.255"))
 		Expect(m.ClientIPAddr.String()).To(Equal(clientAddr))
 		Expect(m.Options).NotTo(Or(HaveKey(uint8(50)), HaveKey(uint8(54))))
-	})
-
-	It("is asked for again after a restart", func() {
-		b := newTestbed()
-		s := b.start(simple)
-		l := b.obtain()
-		s.Received()
-		_, err := b.client.Reboot(limit(), l.Address.Addr())
-		Expect(err).NotTo(HaveOccurred())
-		m := s.Await(GinkgoTB(), dhcpv4.MessageTypeRequest)
-		Expect(m.Source.Addr().String()).To(Equal("0.0.0.0"))
-		Expect(m.Options[50]).To(Equal([]byte{10, 8, 0, 5}))
-		Expect(m.Options).NotTo(HaveKey(uint8(54)))
-		Expect(m.ClientIPAddr.IsUnspecified()).To(BeTrue())
-	})
-
-	It("is declined by broadcast", func() {
-		b := newTestbed()
-		s := b.start(simple)
-		l := b.obtain()
-		Expect(b.client.Decline(limit(), l)).To(Succeed())
-		m := s.Await(GinkgoTB(), dhcpv4.MessageTypeDecline)
-		Expect(m.Source.Addr().String()).To(Equal("0.0.0.0"))
-		Expect(m.Options[50]).To(Equal([]byte{10, 8, 0, 5}))
-		Expect(m.Options[54]).To(Equal([]byte{10, 8, 0, 1}))
 	})
 
 	DescribeTable("is released by a message that reaches a socket of the server", func(hasAddress bool, prepare string) {

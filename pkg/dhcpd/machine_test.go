@@ -514,23 +514,13 @@ func TestWhatIsLogged(t *testing.T) {
 
 func TestAMarkedLeaseIsReleased(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
-		mark := func() {
-			if err := b.store.setMark(owner); err != nil {
-				t.Error(err)
-			}
-		}
 		b.mustAdd()
 		b.net.set(func() {})
-		mark() // the plugin had no answer, but the daemon runs
+		if err := b.store.setMark(owner); err != nil { // the plugin had no answer, but the daemon runs
+			t.Error(err)
+		}
 		time.Sleep(31 * time.Minute)
 		b.wantEvents("30m0s RELEASE 10.0.0.5")
-		b.wantFiles(0)
-		b.mustAdd()
-		b.net.set(func() {})
-		b.stop()
-		mark()
-		b.start(b.store.Dir)
-		b.wantEvents("31m0s RELEASE 10.0.0.5")
 		b.wantFiles(0)
 	})
 }
