@@ -8,8 +8,7 @@ import (
 // Args is the content of CNI_ARGS.
 type Args map[string]string
 
-// The keys of CNI_ARGS that the plugins read: those of CONVENTIONS.md and of the reference
-// plugins.
+// The keys of CNI_ARGS that the plugins read, which CONVENTIONS.md and the reference plugins define.
 const (
 	ArgIP            = "IP"
 	ArgGateway       = "GATEWAY"
@@ -17,8 +16,7 @@ const (
 	argIgnoreUnknown = "IgnoreUnknown"
 )
 
-// ParseArgs is ParseAnyArgs, but returns an error if it finds an unknown key, unless
-// IgnoreUnknown is 1 or true.
+// ParseArgs is ParseAnyArgs, but returns an error if it finds an unknown key, unless IgnoreUnknown is 1 or true.
 func ParseArgs(s string) (Args, error) {
 	args, err := ParseAnyArgs(s)
 	if err != nil {
@@ -67,5 +65,5 @@ func parseIgnoreUnknown(s string) (bool, error) {
 	case "1", "true":
 		return true, nil
 	}
-	return false, Errorf(CodeEnvironment, "CNI_ARGS: IgnoreUnknown wants 1, 0, true or false, has %q", s)
+	return false, Errorf(CodeEnvironment, "CNI_ARGS: IgnoreUnknown: want 1, 0, true or false, got %q", s)
 }

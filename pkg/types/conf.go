@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// Conf has the keys of a network configuration that every plugin reads (SPEC 1.1.0,
-// section 1). Keys match in any case, because containerd writes some with capitals.
+// Conf contains the keys that every plugin reads (SPEC 1.1.0, section 1). They match in any case, because containerd writes
+// some with capitals.
 type Conf struct {
 	CNIVersion string          `json:"cniVersion"`
 	Name       string          `json:"name"`
@@ -25,7 +25,7 @@ type Conf struct {
 	Plugins json.RawMessage `json:"plugins"`
 }
 
-// DelConf has the keys that DEL cannot do without.
+// DelConf contains the keys that DEL needs.
 type DelConf struct {
 	CNIVersion string          `json:"cniVersion"`
 	Name       string          `json:"name"`
@@ -33,22 +33,20 @@ type DelConf struct {
 	PrevResult json.RawMessage `json:"prevResult"`
 }
 
-// IPAMConf is the IPAM configuration of an interface plugin alone.
+// IPAMConf contains only the key ipam.
 type IPAMConf struct {
 	IPAM IPAM `json:"ipam"`
 }
 
-// GCConf has the keys that only GC reads. An invalid value in them must not fail other verbs.
+// GCConf contains the keys that only GC reads, so that an invalid value in them does not fail other verbs.
 type GCConf struct {
-	// Valid has the attachments of this network that GC must keep. Runtimes with libcni 1.1.0
-	// set ValidOld instead, which was the first name of the key in the specification
-	// (containernetworking/cni#1101).
+	// Valid lists the attachments of this network that GC must keep. Runtimes with libcni 1.1.0 set ValidOld instead, which was
+	// the first name of the key in the specification (containernetworking/cni#1101).
 	Valid    ValidAttachments `json:"cni.dev/valid-attachments"`
 	ValidOld ValidAttachments `json:"cni.dev/attachments"`
 }
 
-// IPAM has the keys of the IPAM configuration that an interface plugin reads. If Type is empty,
-// the network has no addresses, whatever other keys "ipam" has.
+// IPAM contains the key of ipam that an interface plugin reads. If Type is empty, the network has no addresses.
 type IPAM struct {
 	Type string `json:"type"`
 }
@@ -59,12 +57,10 @@ type ValidAttachment struct {
 	IfName      string `json:"ifname"`
 }
 
-// ValidAttachments is nil if the configuration does not have the key, and empty if GC must
-// keep no attachment.
+// ValidAttachments is nil if the configuration lacks the key, and empty if GC must keep no attachment.
 type ValidAttachments []ValidAttachment
 
-// UnmarshalJSON implements json.Unmarshaler. It reads null as an empty list, because libcni
-// writes an empty list as null.
+// UnmarshalJSON implements json.Unmarshaler. It reads null as an empty list, because libcni writes an empty list as null.
 func (v *ValidAttachments) UnmarshalJSON(data []byte) error {
 	var list []ValidAttachment
 	if err := json.Unmarshal(data, &list); err != nil {
@@ -79,8 +75,8 @@ func (v *ValidAttachments) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// An Attachment is one interface of one container in one network. Each object that a plugin
-// makes on the host belongs to one attachment. In JSON, it is part of files that plugins keep from ADD to DEL.
+// An Attachment is one interface of one container in one network. Each object that a plugin creates on the host belongs to one
+// attachment. In JSON, it is part of files that plugins keep from ADD to DEL.
 type Attachment struct {
 	Network     string `json:"network"`
 	ContainerID string `json:"containerID,omitempty"`
@@ -89,8 +85,7 @@ type Attachment struct {
 
 func (a Attachment) String() string { return a.Network + "/" + a.ContainerID + "/" + a.IfName }
 
-// ParseAttachment parses the text that String returns. ok is false if the text does not have
-// exactly three parts, separated by slashes.
+// ParseAttachment parses the text that String returns. ok is false for a text of fewer or more than three parts.
 func ParseAttachment(s string) (a Attachment, ok bool) {
 	parts := strings.Split(s, "/")
 	if len(parts) != 3 || slices.Contains(parts, "") {
@@ -102,9 +97,8 @@ func ParseAttachment(s string) (a Attachment, ok bool) {
 // A Set is a set of attachments.
 type Set map[Attachment]bool
 
-// Decode decodes a JSON object into conf. The error names each key whose value is refused. It
-// has CodeDecode if data is not JSON or a value has the wrong JSON type, and otherwise
-// CodeConfig: the Go type of a value does not accept the text.
+// Decode decodes a JSON object into conf. The error names each invalid key. Its code is CodeDecode if data is not JSON or a
+// value is of the wrong JSON type, and CodeConfig if the Go type of a value does not accept the text.
 func Decode(data []byte, conf any) error {
 	if string(bytes.TrimSpace(data)) == "null" {
 		return Errorf(CodeDecode, "decode configuration: want an object, got null") // json.Unmarshal accepts it
@@ -122,8 +116,8 @@ func Decode(data []byte, conf any) error {
 	return Errorf(CodeConfig, "invalid configuration: %w", err)
 }
 
-// explain describes err, which json.Unmarshal of data into out returned, in the words of JSON.
-// encoding/json reports one value that it refuses; explain names all of them.
+// explain describes err, which json.Unmarshal of data into out returned, in the words of JSON. It names all invalid values,
+// of which encoding/json reports one.
 func explain(err error, data []byte, out any) error {
 	var syntax *json.SyntaxError
 	if errors.As(err, &syntax) {

@@ -170,7 +170,7 @@ func TestParseArgs(t *testing.T) {
 		{"K8S_POD_NAME=a;IgnoreUnknown=TRUE", "map[IgnoreUnknown:TRUE K8S_POD_NAME:a]", ""},
 		{"ip=1", "", `ARGS: unknown args ["ip=1"]; add IgnoreUnknown=1 to accept them`},
 		{"Z=1;A=2;IgnoreUnknown=0", "", `ARGS: unknown args ["A=2" "Z=1"]; add IgnoreUnknown=1 to accept them`},
-		{"IgnoreUnknown=yes", "", `CNI_ARGS: IgnoreUnknown wants 1, 0, true or false, has "yes"`},
+		{"IgnoreUnknown=yes", "", `CNI_ARGS: IgnoreUnknown: want 1, 0, true or false, got "yes"`},
 		{"ignoreunknown=1", "", `ARGS: unknown args ["ignoreunknown=1"]; add IgnoreUnknown=1 to accept them`},
 		{"IP", "", `CNI_ARGS: "IP" is not KEY=VALUE`},
 		{"=1", "", `CNI_ARGS: "=1" is not KEY=VALUE`},

@@ -5,9 +5,9 @@ import (
 	"fmt"
 )
 
-// Error codes of the specification (SPEC 1.1.0, section 5, "Error"), which reserves 0 to 99 and
-// leaves all others to the plugins. The reference plugins use CodeInternal for each error that
-// has no other code. A plugin can have codes of its own from 101, which its README documents.
+// Error codes of the specification (SPEC 1.1.0, section 5, "Error"), which reserves 0 to 99 and leaves all others to the
+// plugins. The reference plugins use CodeInternal for each error without another code. The README of a plugin documents its
+// own codes, from 101.
 const (
 	CodeVersion      = 1   // incompatible CNI version
 	CodeUnsupported  = 2   // unsupported field: names key and value
@@ -20,7 +20,7 @@ const (
 	CodeTryAgain     = 11  // may succeed later: the pool is exhausted, a lock was not free in time
 	CodeNotAvailable = 50  // STATUS: the plugin cannot serve ADD
 	CodeLimited      = 51  // STATUS: containers would have limited connectivity
-	CodeChanged      = 100 // CHECK: something differs from what ADD made; plumb's, in each plugin
+	CodeChanged      = 100 // CHECK: something differs from what ADD created; plumb's, in each plugin
 	CodeInternal     = 999 // any other error
 )
 
@@ -29,7 +29,7 @@ type Error struct {
 	Code    uint   `json:"code"`
 	Msg     string `json:"msg"`               // what is wrong, and what to do
 	Details string `json:"details,omitempty"` // a value, a stack, or what a program printed
-	// Problems has the problems that a delegate reported. The plugin's own problems are in the cause: see ProblemsIn.
+	// Problems lists the problems that a delegate reported. The plugin's own problems are in the cause (see ProblemsIn).
 	Problems []Problem `json:"problems,omitempty"`
 	cause    error
 }
@@ -49,8 +49,7 @@ func Errorf(code uint, format string, args ...any) *Error {
 	return &Error{Code: code, Msg: err.Error(), cause: err}
 }
 
-// Coded returns err with the code, or err itself if it is nil or wraps an *Error, which has a
-// code already.
+// Coded returns err with the code, or err itself if it is nil or wraps an *Error, which already has a code.
 func Coded(code uint, err error) error {
 	var coded *Error
 	if err == nil || errors.As(err, &coded) {
@@ -59,8 +58,7 @@ func Coded(code uint, err error) error {
 	return &Error{Code: code, Msg: err.Error(), cause: err}
 }
 
-// NotAvailable returns err with CodeNotAvailable in place of its code, for STATUS. It returns nil
-// if err is nil.
+// NotAvailable returns err with CodeNotAvailable instead of its code, for STATUS. It returns nil if err is nil.
 func NotAvailable(err error) error {
 	if err == nil {
 		return nil
@@ -68,8 +66,7 @@ func NotAvailable(err error) error {
 	return Errorf(CodeNotAvailable, "%w", err)
 }
 
-// AsError returns err as an *Error: with the code of the *Error that it wraps, or else with
-// CodeInternal. Msg is the text of err.
+// AsError returns err as an *Error, with the code of the *Error that it wraps or else CodeInternal. Msg is the text of err.
 func AsError(err error) *Error {
 	var coded *Error
 	if !errors.As(err, &coded) {

@@ -7,11 +7,10 @@ import (
 	"unicode"
 )
 
-// MaxIfName is the largest length of an interface name, in bytes (IFNAMSIZ of the kernel
-// without the terminating zero).
+// MaxIfName is the largest length of an interface name in bytes (IFNAMSIZ of the kernel without the terminating zero).
 const MaxIfName = 15
 
-// CheckIfName returns an error that says why the name cannot be that of an interface, or nil.
+// CheckIfName returns an error that says why an interface cannot have the name, or nil.
 func CheckIfName(name string) error {
 	switch {
 	case name == "":
@@ -30,8 +29,8 @@ func CheckIfName(name string) error {
 	return nil
 }
 
-// IsID reports whether s is a valid container ID or network name: a letter or digit, then
-// letters, digits, '_', '.' and '-' (SPEC 1.1.0). So it can be used as the name of a file.
+// IsID reports whether s is a valid container ID or network name, which is a letter or digit, then letters, digits, '_', '.'
+// and '-' (SPEC 1.1.0). It can be used as the name of a file.
 func IsID(s string) bool {
 	for i, c := range []byte(s) {
 		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'

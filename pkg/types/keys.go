@@ -1,6 +1,7 @@
 package types
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -30,10 +31,9 @@ func (u UnknownKey) String() string {
 	return s
 }
 
-// Unknown returns the keys of a configuration that are neither read into conf, a pointer to
-// a struct with json tags, nor listed in shared, sorted by path. It looks into nested
-// objects and lists where conf has structs for them. Decode must have accepted data. Keys
-// match in any case, as encoding/json matches them.
+// Unknown returns the keys of a configuration that are neither read into conf, a pointer to a struct with json tags, nor
+// listed in shared, sorted by path. It looks into nested objects and lists that are structs in conf. Decode must have accepted
+// data. Keys match in any case, as encoding/json matches them.
 func Unknown(data []byte, conf any, shared ...string) []UnknownKey {
 	found := topValue(data, conf).unknown(shared)
 	slices.SortFunc(found, func(a, b UnknownKey) int { return strings.Compare(a.Path, b.Path) })
@@ -75,8 +75,8 @@ func (v *value) path() string {
 
 func (v *value) decode() error { return json.Unmarshal(v.data, reflect.New(v.typ).Interface()) }
 
-// refused returns the innermost values within v that encoding/json cannot decode, sorted by
-// path. If v is refused for another reason than a value within it, that is v itself.
+// refused returns the innermost values within v that encoding/json cannot decode, sorted by path. It returns v itself if the
+// values within v are valid.
 func (v *value) refused() []*value {
 	if v.typ == nil || v.decode() == nil {
 		return nil
@@ -112,9 +112,8 @@ func containsKey(keys []string, key string) bool {
 	return slices.ContainsFunc(keys, func(k string) bool { return strings.EqualFold(k, key) })
 }
 
-// children returns the values of the list or object that v is, the members of an object
-// sorted by key. It returns nil where the type of v is neither a list nor an object with
-// named members.
+// children returns the items of a list, or the members of an object, sorted by key. It returns nil if the type of v is neither
+// a list nor an object with named members.
 func (v *value) children() []*value {
 	switch v.typ.Kind() {
 	case reflect.Slice:
@@ -167,31 +166,18 @@ type field struct {
 	typ  reflect.Type
 }
 
-// fieldsOf returns the fields of a struct that encoding/json fills by name, including those
-// of embedded structs.
-func fieldsOf(t reflect.Type) []field {
-	if t = withoutPointer(t); t.Kind() != reflect.Struct {
-		return nil
-	}
-	var fields []field
-	for i := range t.NumField() {
-		f := t.Field(i)
+// fieldsOf returns the fields of a struct that encoding/json fills by name, including the fields of embedded structs.
+func fieldsOf(t reflect.Type) (fields []field) {
+	for _, f := range reflect.VisibleFields(t) {
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		switch {
-		case name == "-":
-		case f.Anonymous && name == "":
-			fields = append(fields, fieldsOf(f.Type)...)
-		case name != "":
-			fields = append(fields, field{name, f.Type})
-		case f.IsExported():
-			fields = append(fields, field{f.Name, f.Type})
+		if embedded := f.Anonymous && name == ""; !embedded && name != "-" && f.IsExported() {
+			fields = append(fields, field{cmp.Or(name, f.Name), f.Type})
 		}
 	}
 	return fields
 }
 
-// Nearest returns the known key that differs from key by at most two edits, or by one if
-// key is shorter than five bytes.
+// Nearest returns the known key that differs from key by at most two edits, or by one if key is shorter than five bytes.
 func Nearest(key string, known []string) string {
 	best, limit := "", 3
 	if len(key) < 5 {

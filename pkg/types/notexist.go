@@ -5,8 +5,7 @@ import (
 	"io/fs"
 )
 
-// IgnoreNotExist returns nil if err matches fs.ErrNotExist, and otherwise err. Code that
-// deletes something uses it: what is already gone need not be deleted.
+// IgnoreNotExist returns nil if err matches fs.ErrNotExist, and otherwise err. Code that deletes something uses it.
 func IgnoreNotExist(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

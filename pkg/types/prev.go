@@ -7,11 +7,10 @@ import (
 	"strings"
 )
 
-// ParsePrevResult decodes the result of an earlier plugin of the chain. Marshal prints what is not
-// changed in it as it came, including keys and values that plumb does not know: the earlier plugin may
-// read them in its DEL. ParsePrevResult therefore accepts two kinds of values that ParseResult refuses, because a
-// chained plugin does not need them. An IP whose interface index is not in the list gets
-// NoInterface, and Routes lacks invalid routes.
+// ParsePrevResult decodes the result of an earlier plugin of the chain. Marshal prints what is not changed in it as it came,
+// including keys and values that plumb does not know, because the earlier plugin may read them in its DEL. ParsePrevResult
+// accepts two kinds of values that ParseResult refuses, because a chained plugin does not need them. An IP whose interface
+// index is not in the list gets NoInterface, and Routes lacks invalid routes.
 func ParsePrevResult(v Version, data []byte) (*Result, error) {
 	r, _, err := parse(v, data, (*Result).checkPrev)
 	if err != nil {
@@ -42,8 +41,8 @@ func (r *Result) checkPrev() error {
 	return nil
 }
 
-// mergeIntoPrev returns the prevResult that r began as, in the form of version v, with what was changed
-// in r. after is r in that form. A conversion between 0.2.0 and 0.3.0 drops unknown keys.
+// mergeIntoPrev returns the prevResult that r began as, in the form of version v, with the changes to r. after is r in that
+// form. A conversion between 0.2.0 and 0.3.0 drops unknown keys.
 func (r *Result) mergeIntoPrev(v Version, after []byte) ([]byte, error) {
 	original, own, err := parse(v, r.prev, (*Result).checkPrev)
 	if err != nil {
@@ -66,8 +65,8 @@ type (
 	list   []json.RawMessage
 )
 
-// merge returns came with the differences between before and after applied. before is came without
-// what a Result cannot express. merge returns after if came is null, or of another type than after.
+// merge returns came with the differences between before and after applied. before is came without what a Result cannot
+// express. merge returns after if came is null, or of another type than after.
 func merge(came, before, after json.RawMessage) json.RawMessage {
 	var merged any
 	if o, ok := decodeAll[object](came, before, after); ok && o[0] != nil {
@@ -119,8 +118,8 @@ func (o object) match(key string) string {
 	return key
 }
 
-// mergeLists merges item by item. If before lacks items of came, mergeLists appends what after has
-// appended to before, or returns after if it has changed otherwise.
+// mergeLists merges item by item. If before lacks items of came, mergeLists appends the items by which after is longer than
+// before, or returns after if other items differ.
 func mergeLists(came, before, after list) list {
 	n := len(before)
 	switch {

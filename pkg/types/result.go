@@ -1,10 +1,9 @@
-// Package types has the values of the CNI protocol: results, errors, versions, and the
-// configuration keys that all plugins share (SPEC 1.1.0, sections 1, 2 and 5).
+// Package types contains the values of the CNI protocol, which are results, errors, versions, and the configuration keys that
+// all plugins share (SPEC 1.1.0, sections 1, 2 and 5).
 //
-// Plugins use one Result, in the form of the newest version. It is converted when JSON is
-// read or printed: wire020.go and wire030.go each contain the structs of some versions, and the
-// conversions from and to Result. What a plugin does not change in a prevResult is printed as
-// it came: see prev.go.
+// Plugins use one Result, in the form of the newest version. It is converted when JSON is read or printed. wire020.go and
+// wire030.go each contain the structs of some versions, and the conversions from and to Result. What a plugin does not change
+// in a prevResult is printed as it came (see prev.go).
 package types
 
 import (
@@ -29,8 +28,7 @@ type Result struct {
 	prev []byte // the JSON text of the prevResult that the result began as; nil: none
 }
 
-// An Interface is a network interface on the host, or in a container if Sandbox is set. MTU is
-// in bytes; zero: unknown.
+// An Interface is a network interface on the host, or in a container if Sandbox is set. MTU is in bytes, and zero if unknown.
 type Interface struct {
 	Name       string `json:"name"`
 	MAC        string `json:"mac,omitempty"` // any text: aws-cni writes a VLAN ID; ParseMAC returns the address
@@ -40,8 +38,8 @@ type Interface struct {
 	PciID      string `json:"pciID,omitempty"`
 }
 
-// An IP is an address with its prefix length. Gateway is zero if there is none. Interface is
-// an index into Result.Interfaces, or NoInterface.
+// An IP is an address with its prefix length. Gateway is zero if there is none. Interface is an index into Result.Interfaces,
+// or NoInterface.
 type IP struct {
 	Interface int
 	Address   netip.Prefix
@@ -51,9 +49,8 @@ type IP struct {
 // HasGateway reports whether the IP has a gateway. An unspecified one (0.0.0.0, ::) is none.
 func (ip IP) HasGateway() bool { return ip.Gateway.IsValid() && !ip.Gateway.IsUnspecified() }
 
-// A Route is a route in the container. If GW is zero, the route uses the gateway of the first
-// IP of its family. MTU and AdvMSS are in bytes. A number that is zero is not set. Scope is a
-// number of rtnetlink (0 global, 253 link, 254 host).
+// A Route is a route in the container. If GW is zero, the route uses the gateway of the first IP of its family. MTU and AdvMSS
+// are in bytes. A number that is zero is not set. Scope is a number of rtnetlink (0 global, 253 link, 254 host).
 type Route struct {
 	Dst      netip.Prefix `json:"dst"`
 	GW       netip.Addr   `json:"gw,omitzero"`
@@ -72,8 +69,7 @@ type DNS struct {
 	Options     []string `json:"options,omitempty"`
 }
 
-// IsZero reports whether no field is set. An empty list is set: it replaces the list of the
-// IPAM plugin.
+// IsZero reports whether no field is set. An empty list is set, because it replaces the list of the IPAM plugin.
 func (d DNS) IsZero() bool {
 	return d.Nameservers == nil && d.Domain == "" && d.Search == nil && d.Options == nil
 }
@@ -99,13 +95,12 @@ func (r *Result) Of(index int) []IP {
 	return ips
 }
 
-// A MAC is a hardware address as a string of bytes, so that MACs can be compared with ==. The
-// zero MAC is no address. In JSON a MAC is text, in lower case.
+// A MAC is a hardware address as a string of bytes, so that MACs can be compared with ==. The zero MAC is not an address. In
+// JSON, a MAC is text in lower case.
 type MAC string
 
-// ParseMAC parses 6, 8 or 20 bytes in hexadecimal, with a colon or a hyphen between bytes, a
-// dot between pairs of bytes, or no separator. It accepts the same texts as net.ParseMAC, which
-// is not used because it would link package net into each executable.
+// ParseMAC parses 6, 8 or 20 bytes in hexadecimal, with a colon or a hyphen between bytes, a dot between pairs of bytes, or no
+// separator. It accepts the same texts as net.ParseMAC, which would link package net into each executable.
 func ParseMAC(s string) (MAC, error) {
 	group, separator := len(s), ":"
 	switch { // group is the number of digits between separators
@@ -131,38 +126,24 @@ func ParseMAC(s string) (MAC, error) {
 }
 
 // String returns the address in lower case with colons, or "" for the zero MAC.
-func (m MAC) String() string {
-	const digits = "0123456789abcdef"
-	text := make([]byte, 0, 3*len(m))
-	for i := range len(m) {
-		if i > 0 {
-			text = append(text, ':')
-		}
-		text = append(text, digits[m[i]>>4], digits[m[i]&0xf])
-	}
-	return string(text)
-}
+func (m MAC) String() string { return strings.ReplaceAll(fmt.Sprintf("% x", string(m)), " ", ":") }
 
-// Bytes returns the address as the kernel has it.
+// Bytes returns the address as the kernel encodes it.
 func (m MAC) Bytes() []byte { return []byte(m) }
 
 // MarshalText implements encoding.TextMarshaler.
 func (m MAC) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
 
 // UnmarshalText implements encoding.TextUnmarshaler. An empty text is the zero MAC.
-func (m *MAC) UnmarshalText(text []byte) error {
-	if len(text) == 0 {
-		*m = ""
-		return nil
+func (m *MAC) UnmarshalText(text []byte) (err error) {
+	if *m = ""; len(text) > 0 {
+		*m, err = ParseMAC(string(text))
 	}
-	mac, err := ParseMAC(string(text))
-	*m = mac
 	return err
 }
 
-// Marshal returns the result as JSON in the form of version v, indented, with a newline at its
-// end. It returns ErrNoAddress if the version cannot express a result without addresses (0.1.0
-// and 0.2.0).
+// Marshal returns the result as JSON in the form of version v, indented, with a newline at its end. It returns ErrNoAddress if
+// the version cannot express a result without addresses (0.1.0 and 0.2.0).
 func (r *Result) Marshal(v Version) ([]byte, error) {
 	plain := *r
 	if v < V110 {
@@ -175,9 +156,8 @@ func (r *Result) Marshal(v Version) ([]byte, error) {
 	return r.mergeIntoPrev(v, text)
 }
 
-// MarshalLease is Marshal for the result of an IPAM plugin. Its routes have mtu, advmss,
-// priority, table and scope also in versions before 1.1.0, from 0.3.0 on: the interface plugin
-// sets these attributes, and has no other way to get them.
+// MarshalLease is Marshal for the result of an IPAM plugin. Its routes contain mtu, advmss, priority, table and scope in all
+// versions from 0.3.0 on, because the interface plugin sets these attributes and has no other way to get them.
 func (r *Result) MarshalLease(v Version) ([]byte, error) {
 	if v > V020 {
 		return encode(to030(r, v))
@@ -197,14 +177,14 @@ func encode(wire any) ([]byte, error) {
 	return append(b, '\n'), nil
 }
 
-// ParseResult decodes a result in the form of its cniVersion, or of v if it has none. It
-// ignores fields that the specification does not have.
+// ParseResult decodes a result in the form of its cniVersion, or of v if it has none. It ignores fields that the specification
+// does not define.
 func ParseResult(v Version, data []byte) (*Result, error) {
 	r, _, err := parse(v, data, (*Result).check)
 	return r, err
 }
 
-// parse decodes a result, which check then normalizes. It returns the version that the result has.
+// parse decodes a result, which check then normalizes, and returns the result's version.
 func parse(v Version, data []byte, check func(*Result) error) (*Result, Version, error) {
 	var head struct {
 		CNIVersion string `json:"cniVersion"`
@@ -219,7 +199,10 @@ func parse(v Version, data []byte, check func(*Result) error) (*Result, Version,
 		}
 		v = own
 	}
-	r, err := decodeVersion(v, data)
+	r, err := decode(data, from030)
+	if v <= V020 {
+		r, err = decode(data, from020)
+	}
 	if err == nil {
 		err = check(r)
 	}
@@ -227,13 +210,6 @@ func parse(v Version, data []byte, check func(*Result) error) (*Result, Version,
 		return nil, v, fmt.Errorf("decode result of version %s: %w", v, err)
 	}
 	return r, v, nil
-}
-
-func decodeVersion(v Version, data []byte) (*Result, error) {
-	if v <= V020 {
-		return decode(data, from020)
-	}
-	return decode(data, from030)
 }
 
 // decode decodes the form of one group of versions, and converts it to a Result.
@@ -267,8 +243,8 @@ func (r *Result) check() error {
 	return nil
 }
 
-// normalize checks an IP of a decoded result, and converts IPv4-mapped IPv6 to IPv4. netip decodes an
-// empty text as the zero prefix, which is an error here.
+// normalize checks an IP of a decoded result, and converts IPv4-mapped IPv6 to IPv4. netip decodes an empty text as the zero
+// prefix, which is an error here.
 func (ip *IP) normalize() error {
 	ip.Address, ip.Gateway = unmap(ip.Address), ip.Gateway.Unmap()
 	switch {
@@ -282,9 +258,8 @@ func (ip *IP) normalize() error {
 	return nil
 }
 
-// Normalize checks a route, masks its destination, and converts IPv4-mapped IPv6 to IPv4. It
-// returns an error if the gateway is not of the family of the destination, or a number is out
-// of range.
+// Normalize checks a route, masks its destination, and converts IPv4-mapped IPv6 to IPv4. It returns an error if the gateway
+// is of another family than the destination, or a number is out of range.
 func (r *Route) Normalize() error {
 	if r.Dst = unmap(r.Dst).Masked(); !r.Dst.IsValid() {
 		return errors.New("a route without a destination (dst)")
@@ -314,8 +289,7 @@ func unmap(p netip.Prefix) netip.Prefix {
 	return p
 }
 
-// withoutAttributes returns the routes with destination and gateway only, which is all that a
-// route has before 1.1.0.
+// withoutAttributes returns the routes with destination and gateway only, as in versions before 1.1.0.
 func withoutAttributes(routes []Route) []Route {
 	out := make([]Route, 0, len(routes))
 	for _, r := range routes {
@@ -324,9 +298,8 @@ func withoutAttributes(routes []Route) []Route {
 	return out
 }
 
-// FirstMAC parses the first text that is not empty, or returns the zero MAC if all are empty.
-// It returns an error for an address that no interface can have (multicast, all zero). Callers
-// pass the places that can set a MAC in order of precedence.
+// FirstMAC parses the first text that is not empty, or returns the zero MAC if all are empty. It returns an error for an
+// address that no interface can have (multicast, all zero). Callers pass the places that can set a MAC in order of precedence.
 func FirstMAC(texts ...string) (MAC, error) {
 	for _, text := range texts {
 		if text == "" {

@@ -14,8 +14,7 @@ func ParseAddr(s string) (netip.Addr, error) {
 	return ip.Unmap(), nil
 }
 
-// ParseCIDR parses an address with its prefix length. It keeps the host bits, and returns an
-// IPv4-mapped IPv6 prefix as IPv4.
+// ParseCIDR parses an address with its prefix length. It keeps the host bits, and returns an IPv4-mapped IPv6 prefix as IPv4.
 func ParseCIDR(s string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(s)
 	if err != nil || unmap(p).Addr().Is4In6() {
@@ -24,9 +23,8 @@ func ParseCIDR(s string) (netip.Prefix, error) {
 	return unmap(p), nil
 }
 
-// A RouteText is a Route of a configuration, with the addresses as text, so that the plugin can
-// report an invalid address together with the other problems of the configuration. MTU and
-// AdvMSS are in bytes.
+// A RouteText is a Route of a configuration, with the addresses as text, so that the plugin can report an invalid address
+// together with the other problems of the configuration. MTU and AdvMSS are in bytes.
 type RouteText struct {
 	Dst      string `json:"dst"`
 	GW       string `json:"gw"`
