@@ -185,7 +185,8 @@ var _ = Describe("plumb list", func() {
 		Expect(reply.Stderr).To(HavePrefix("plumb: read "+b.path("leases/pods")+": "), "a reservation that cannot be read seems to have no owner")
 		reply = b.runAs(65534, "doctor", b.path("conf/10-pods.conflist"))
 		Expect(reply.Exit).To(Equal(exitError))
-		Expect(reply.Stdout).To(MatchRegexp(`^not examined: .*\n(?s:.*)nothing found `), "without STATUS, which a plugin refuses without root")
+		Expect(reply.Stdout).To(MatchRegexp(`^not examined: STATUS of the plugins: run plumb as root\n(?s:.*)nothing found `))
+		Expect(reply.Stderr).To(HaveSuffix("plumb: not everything could be examined\n"))
 	})
 
 	It("refuses a directory that does not exist, as all commands that look at the host", func() {
