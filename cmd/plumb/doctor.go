@@ -60,7 +60,7 @@ wrong.`,
 		if err != nil {
 			return err
 		}
-		if format.isJSON() {
+		if *format == "json" {
 			err = printJSON(c.OutOrStdout(), report)
 		} else {
 			err = printReport(c.OutOrStdout(), report)

@@ -45,7 +45,7 @@ changes nothing itself, but host-local may release reservations from before a re
 			}
 			paths = append(paths, p)
 		}
-		if format.isJSON() {
+		if *format == "json" {
 			return printJSON(c.OutOrStdout(), paths)
 		}
 		return printPaths(c.OutOrStdout(), paths)

@@ -41,7 +41,7 @@ func addPlaces(flags *pflag.FlagSet) *inventory.Places {
 	return p
 }
 
-// checkFlags returns an error if a flag has an empty value or names a directory that does not exist. Most often, an empty
+// checkFlags returns an error if a flag has an empty value, is an unknown format, or names a directory that does not exist. Most often, an empty
 // value is an unset variable of a script. Ignoring it would be dangerous, because the command would then act on more than
 // intended, for example on all networks.
 func checkFlags(c *cobra.Command, _ []string) error {
@@ -66,6 +66,9 @@ func flagProblem(f *pflag.Flag) error {
 	values := valuesOf(f)
 	if len(values) == 0 || slices.Contains(values, "") {
 		return fmt.Errorf("%s: the value is empty; give one, or leave out the flag", name)
+	}
+	if f.Name == "output" && values[0] != "text" && values[0] != "json" {
+		return fmt.Errorf("%s: want text or json, got %q", name, values[0])
 	}
 	if i := slices.IndexFunc(values, isMissing); i >= 0 && f.Annotations[mustExist] != nil {
 		return fmt.Errorf("%s: there is no directory %s", name, values[i])
@@ -103,29 +106,10 @@ func (l *pathList) Set(s string) error {
 
 func (l *pathList) Type() string { return "directories" }
 
-// An outputFormat is the value of the flag --output.
-type outputFormat string
-
-// addOutput adds the flag --output. Parsing the flags fills in the returned format.
-func addOutput(flags *pflag.FlagSet) *outputFormat {
-	format := outputFormat("text")
-	flags.VarP(&format, "output", "o", "`format`: text or json")
-	return &format
+// addOutput adds the flag --output, whose value checkFlags checks.
+func addOutput(flags *pflag.FlagSet) *string {
+	return flags.StringP("output", "o", "text", "`format`: text or json")
 }
-
-func (f *outputFormat) String() string { return string(*f) }
-
-func (f *outputFormat) Set(s string) error {
-	if s != "text" && s != "json" {
-		return fmt.Errorf("want text or json, got %q", s)
-	}
-	*f = outputFormat(s)
-	return nil
-}
-
-func (f *outputFormat) Type() string { return "format" }
-
-func (f *outputFormat) isJSON() bool { return *f == "json" }
 
 // printJSON prints v as indented JSON. Unlike json.MarshalIndent, it does not escape <, > and &.
 func printJSON(w io.Writer, v any) error {

@@ -42,7 +42,7 @@ attachments of the given containers.`,
 type gc struct {
 	begin       time.Time
 	places      *inventory.Places
-	format      *outputFormat
+	format      *string
 	live        string
 	fromResults bool
 	noneLive    bool
@@ -128,7 +128,7 @@ func (g *gc) readLive(c *cobra.Command, inv *inventory.Inventory) (inventory.Liv
 
 // printPlan prints what would be removed.
 func (g *gc) printPlan(w io.Writer, p *inventory.Plan) error {
-	if g.format.isJSON() {
+	if *g.format == "json" {
 		return printJSON(w, p)
 	}
 	printAttachments(w, "would remove", p.Dead)
@@ -139,7 +139,7 @@ func (g *gc) printPlan(w io.Writer, p *inventory.Plan) error {
 // printReport prints what was removed and what is left. If something is left, it returns errFound.
 func (g *gc) printReport(c *cobra.Command, r *inventory.Report) error {
 	w := c.OutOrStdout()
-	if g.format.isJSON() {
+	if *g.format == "json" {
 		if err := printJSON(w, r); err != nil {
 			return err
 		}

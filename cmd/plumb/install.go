@@ -20,7 +20,7 @@ type installFlags struct {
 	install.Options
 	restore string
 	wait    bool
-	format  *outputFormat
+	format  *string
 }
 
 func newInstall() *cobra.Command {
@@ -33,7 +33,7 @@ func newInstall() *cobra.Command {
 		Long: `Install the plugins into a directory of a host in use. Each executable is replaced in one step, so that a runtime
 never finds an incomplete one. Files with other names are not touched, and containers are not changed. Nothing
 is replaced if one of the new plugins does not run on this machine. If dhcp is replaced and systemd runs its
-daemon, cni-dhcp.service, install restarts the daemon.
+daemon, cni-dhcp.service or plumb-dhcp.service, install restarts the daemon.
 
 --restore replaces the plugins with those in the backup. Plugins that were added stay, because a container may
 need them for its DEL; install prints the command that removes them.`,
@@ -89,7 +89,7 @@ func (f *installFlags) run(c *cobra.Command) error {
 		f.Backup, do = f.restore, install.Restore
 	}
 	report, err := do(ctx, f.Options)
-	if f.format.isJSON() {
+	if *f.format == "json" {
 		return errors.Join(err, printJSON(out, report))
 	}
 	return errors.Join(err, f.print(out, report, err == nil))

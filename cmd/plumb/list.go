@@ -34,7 +34,7 @@ nftables elements, and files. It changes nothing.`,
 		if err := inv.Select(network, container); err != nil {
 			return usageError{err}
 		}
-		if format.isJSON() {
+		if *format == "json" {
 			return printJSON(c.OutOrStdout(), inv)
 		}
 		return attachmentTable{inv.Attachments, inv.Time, noTrunc}.print(c.OutOrStdout())

@@ -27,7 +27,7 @@ type traceOptions struct {
 	limit     time.Duration
 	network   string
 	container string
-	format    *outputFormat
+	format    *string
 	steps     bool
 }
 
@@ -77,7 +77,7 @@ func (o traceOptions) run(c *cobra.Command) (err error) {
 	defer func() { err = cmp.Or(err, listener.Close()) }()
 	fmt.Fprintln(c.ErrOrStderr(), "plumb trace: waiting for calls of plugins; Ctrl-C ends it")
 	out := c.OutOrStdout()
-	if !o.format.isJSON() {
+	if *o.format != "json" {
 		fmt.Fprintf(out, traceColumns, "TIME", "NETWORK", "CONTAINER", "IF", "COMMAND", "PLUGIN", "DURATION", "OUTCOME")
 	}
 	lines := json.NewEncoder(out)
@@ -86,7 +86,7 @@ func (o traceOptions) run(c *cobra.Command) (err error) {
 		switch {
 		case o.network != "" && call.Network != o.network || !strings.HasPrefix(call.ContainerID, o.container):
 			return nil
-		case o.format.isJSON():
+		case *o.format == "json":
 			return lines.Encode(call)
 		}
 		_, err := io.WriteString(out, o.text(call, ""))

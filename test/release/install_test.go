@@ -220,8 +220,11 @@ func TestInstallRestartsTheDaemon(t *testing.T) {
 	from := t.TempDir()
 	writeExecutable(t, filepath.Join(from, "dhcp"), "#!/bin/sh\n")
 	for _, c := range []struct{ name, systemctl, want string }{
-		{"runs", "true", "is-active --quiet cni-dhcp.service\nrestart cni-dhcp.service\n"},
-		{"does not run", "[ $1 != is-active ]", "is-active --quiet cni-dhcp.service\n"},
+		{"runs", "[ $1$3 != is-activeplumb-dhcp.service ]",
+			"is-active --quiet cni-dhcp.service\nrestart cni-dhcp.service\nis-active --quiet plumb-dhcp.service\n"},
+		{"of a package runs", "[ $1$3 != is-activecni-dhcp.service ]",
+			"is-active --quiet cni-dhcp.service\nis-active --quiet plumb-dhcp.service\nrestart plumb-dhcp.service\n"},
+		{"does not run", "[ $1 != is-active ]", "is-active --quiet cni-dhcp.service\nis-active --quiet plumb-dhcp.service\n"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			writeExecutable(t, filepath.Join(bin, "systemctl"), "#!/bin/sh\necho \"$*\" >>\"$CALLS\"\n"+c.systemctl+"\n")

@@ -1,6 +1,7 @@
 package install
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os/exec"
@@ -9,8 +10,9 @@ import (
 	"strings"
 )
 
-// daemonUnit is the unit of the DHCP daemon, which must have the same version as the plugin dhcp.
-const daemonUnit = "cni-dhcp.service"
+// daemonUnits are the units of the DHCP daemon, in a release and in the packages. The daemon must have the same version as the
+// plugin dhcp.
+var daemonUnits = []string{"cni-dhcp.service", "plumb-dhcp.service"}
 
 // restartDaemon restarts the DHCP daemon if the installation changed the plugin dhcp and systemd runs the daemon.
 func (r *Report) restartDaemon(ctx context.Context) error {
@@ -19,16 +21,18 @@ func (r *Report) restartDaemon(ctx context.Context) error {
 		return nil
 	}
 	if _, err := exec.LookPath("systemctl"); err != nil {
-		r.Advice = append(r.Advice, fmt.Sprintf("There is no systemctl here. If %s runs on this host, restart it, because its daemon still has the former version.", daemonUnit))
+		r.Advice = append(r.Advice, fmt.Sprintf("There is no systemctl here. If %s runs on this host, restart it, "+
+			"because its daemon still has the former version.", strings.Join(daemonUnits, " or ")))
 		return nil
 	}
-	if exec.CommandContext(ctx, "systemctl", "is-active", "--quiet", daemonUnit).Run() != nil {
-		return nil
+	for _, unit := range daemonUnits {
+		if exec.CommandContext(ctx, "systemctl", "is-active", "--quiet", unit).Run() != nil {
+			continue
+		}
+		if out, err := exec.CommandContext(ctx, "systemctl", "restart", unit).CombinedOutput(); err != nil {
+			return fmt.Errorf("restart %s: %w %s; restart it, because its daemon still has the former version", unit, err, bytes.TrimSpace(out))
+		}
+		r.Restarted = append(r.Restarted, unit)
 	}
-	out, err := exec.CommandContext(ctx, "systemctl", "restart", daemonUnit).CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("restart %s: %w %s; restart it, because its daemon still has the former version", daemonUnit, err, strings.TrimSpace(string(out)))
-	}
-	r.Restarted = append(r.Restarted, daemonUnit)
 	return nil
 }

@@ -35,8 +35,10 @@ func (inv *Inventory) readFiles(p Places) {
 	for _, plugin := range []string{"tuning", "ipvlan", "host-device"} {
 		records[plugin] = &pathSet{filepath.Join(p.RunDir, plugin)}
 	}
-	inv.eachPlugin(func(_, plugin string, keys Keys, ipam ipamKeys) {
-		if set := records[plugin]; set != nil && keys.DataDir != "" {
+	for _, keys := range inv.allKeys() {
+		var ipam struct{ DataDir, DaemonSocketPath string }
+		_ = json.Unmarshal(keys.IPAM, &ipam) // a key of a wrong type, which the plugin rejects, is empty
+		if set := records[keys.Type]; set != nil && keys.DataDir != "" {
 			set.add(keys.DataDir)
 		}
 		if ipam.DataDir != "" && filepath.IsAbs(ipam.DataDir) {
@@ -45,7 +47,7 @@ func (inv *Inventory) readFiles(p Places) {
 		if ipam.DaemonSocketPath != "" {
 			leases.add(dhcpd.StoreOf(ipam.DaemonSocketPath).Dir)
 		}
-	})
+	}
 	for _, dir := range pools {
 		inv.readPools(dir)
 	}

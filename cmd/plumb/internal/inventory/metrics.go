@@ -1,7 +1,6 @@
 package inventory
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"math/big"
@@ -18,19 +17,20 @@ import (
 // A metric is a Prometheus metric of the type gauge.
 type metric struct {
 	name, help string
-	samples    []sample
+	samples    []string // lines
 }
 
-// A sample is one value of a metric.
-type sample struct {
-	labels []string // the name of a label, its value, the name of the next label, ...
-	value  string
-}
-
-// add adds a sample unless the metric already contains one with the same labels, because Prometheus rejects duplicates.
-func (m *metric) add(value string, labels ...string) {
-	if !slices.ContainsFunc(m.samples, func(s sample) bool { return slices.Equal(s.labels, labels) }) {
-		m.samples = append(m.samples, sample{labels, value})
+// add adds a sample unless the metric already contains one with the same labels, because Prometheus rejects duplicates. labels
+// are the name of a label, its value, the name of the next label, and so on.
+func (m *metric) add(value any, labels ...string) {
+	var parts []string
+	escape := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
+	for pair := range slices.Chunk(labels, 2) {
+		parts = append(parts, pair[0]+`="`+escape.Replace(pair[1])+`"`)
+	}
+	sample := strings.TrimSuffix(m.name+"{"+strings.Join(parts, ",")+"}", "{}") + " "
+	if !slices.ContainsFunc(m.samples, func(s string) bool { return strings.HasPrefix(s, sample) }) {
+		m.samples = append(m.samples, fmt.Sprintln(sample+fmt.Sprint(value)))
 	}
 }
 
@@ -40,29 +40,11 @@ func (inv *Inventory) WriteMetrics(w io.Writer) error {
 		if len(m.samples) == 0 {
 			continue
 		}
-		if _, err := fmt.Fprintf(w, "# HELP %s %s\n# TYPE %s gauge\n", m.name, m.help, m.name); err != nil {
+		if _, err := fmt.Fprintf(w, "# HELP %s %s\n# TYPE %s gauge\n%s", m.name, m.help, m.name, strings.Join(m.samples, "")); err != nil {
 			return err
-		}
-		for _, s := range m.samples {
-			if _, err := fmt.Fprintf(w, "%s%s %s\n", m.name, s.labelText(), s.value); err != nil {
-				return err
-			}
 		}
 	}
 	return nil
-}
-
-// labelText returns the labels in braces, with escaped values, or "" without labels.
-func (s sample) labelText() string {
-	var parts []string
-	escape := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
-	for i := 0; i < len(s.labels); i += 2 {
-		parts = append(parts, s.labels[i]+`="`+escape.Replace(s.labels[i+1])+`"`)
-	}
-	if parts == nil {
-		return ""
-	}
-	return "{" + strings.Join(parts, ",") + "}"
 }
 
 // attachmentMetrics returns the metrics of attachments, host ports, resources without an owner, and read errors.
@@ -88,17 +70,17 @@ func (inv *Inventory) attachmentMetrics() []*metric {
 				}
 			}
 		}
-		attachments.add(strconv.Itoa(count), "network", n.Name)
-		ports.add(strconv.Itoa(portCount), "network", n.Name)
+		attachments.add(count, "network", n.Name)
+		ports.add(portCount, "network", n.Name)
 		for _, reason := range reasons {
-			suspect.add(strconv.Itoa(byReason[reason]), "network", n.Name, "reason", reason)
+			suspect.add(byReason[reason], "network", n.Name, "reason", reason)
 		}
 		for _, k := range kinds() {
-			orphaned.add(strconv.Itoa(resources[k]), "network", n.Name, "kind", string(k))
+			orphaned.add(resources[k], "network", n.Name, "kind", string(k))
 		}
 	}
 	readErrors := &metric{name: "plumb_read_errors", help: "Parts of the host that could not be read, so that other numbers may be too low."}
-	readErrors.add(strconv.Itoa(len(inv.Errors)))
+	readErrors.add(len(inv.Errors))
 	return []*metric{attachments, suspect, ports, orphaned, readErrors}
 }
 
@@ -108,46 +90,34 @@ func (inv *Inventory) addressMetrics() []*metric {
 	reserved := &metric{name: "plumb_addresses_reserved", help: "Addresses of a range set that are reserved for an attachment on this host."}
 	free := &metric{name: "plumb_addresses_free", help: "Addresses of a range set that are not reserved; with cluster-local, those that no node owned when this node last asked its datastore."}
 	owned := &metric{name: "plumb_addresses_owned", help: "Addresses that this node owns, with cluster-local."}
-	inv.eachConfiguredIPAM(func(network, plugin string, ipam json.RawMessage) {
-		dataDir, sets, err := pool.ParseIPAM(ipam)
-		if err != nil {
-			return // plumb doctor reports the error
-		}
-		state := readClusterLocalState(dataDir, network)
-		if plugin == clusterLocal {
-			owned.add(strconv.Itoa(state.owned), "network", network)
-		}
-		for _, set := range sets {
-			labels := []string{"network", network, "range", rangeText(set)}
-			total, taken := sizeOf(set), inv.reservedIn(network, dataDir, set)
-			size.add(total.String(), labels...)
-			reserved.add(strconv.Itoa(taken), labels...)
-			switch n, known := state.free[set.Ranges[0].First]; {
-			case plugin != clusterLocal:
-				free.add(total.Sub(total, big.NewInt(int64(taken))).String(), labels...)
-			case known:
-				free.add(strconv.FormatUint(n, 10), labels...)
+	for _, n := range inv.Networks {
+		for _, keys := range keysOf(n.list) {
+			dataDir, sets, err := pool.ParseIPAM(keys.IPAM)
+			if keys.IPAMType != "host-local" && keys.IPAMType != clusterLocal || err != nil { // plumb doctor reports the error
+				continue
+			}
+			state := readClusterLocalState(dataDir, n.Name)
+			if keys.IPAMType == clusterLocal {
+				owned.add(state.owned, "network", n.Name)
+			}
+			for _, set := range sets {
+				labels := []string{"network", n.Name, "range", rangeText(set)}
+				total, taken := sizeOf(set), inv.reservedIn(n.Name, dataDir, set)
+				size.add(total, labels...)
+				reserved.add(taken, labels...)
+				switch n, known := state.free[set.Ranges[0].First]; {
+				case keys.IPAMType != clusterLocal:
+					free.add(total.Sub(total, big.NewInt(int64(taken))), labels...)
+				case known:
+					free.add(n, labels...)
+				}
 			}
 		}
-	})
+	}
 	return []*metric{size, reserved, free, owned}
 }
 
 const clusterLocal = "cluster-local"
-
-// eachConfiguredIPAM calls f with the key ipam of each plugin whose IPAM plugin is host-local or cluster-local.
-func (inv *Inventory) eachConfiguredIPAM(f func(network, plugin string, ipam json.RawMessage)) {
-	for _, n := range inv.Networks {
-		if n.list == nil {
-			continue
-		}
-		for _, p := range n.list.Plugins {
-			if keys := KeysOf(p); keys.IPAMType == "host-local" || keys.IPAMType == clusterLocal {
-				f(n.Name, keys.IPAMType, keys.IPAM)
-			}
-		}
-	}
-}
 
 // reservedIn returns the number of addresses of the set that are reserved for the network in dataDir.
 func (inv *Inventory) reservedIn(network, dataDir string, set pool.Set) int {

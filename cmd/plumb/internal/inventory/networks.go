@@ -149,12 +149,9 @@ func (k Keys) HasMaster() bool {
 // zero if libcni's cache does not contain the configuration of the ADD.
 func (a *Attachment) interfaceKeys() Keys {
 	list, _ := a.Added()
-	if list == nil {
-		return Keys{}
-	}
-	for _, p := range list.Plugins {
-		if p.Network.Type != "loopback" {
-			return KeysOf(p)
+	for _, k := range keysOf(list) {
+		if k.Type != "loopback" {
+			return k
 		}
 	}
 	return Keys{}
@@ -169,30 +166,25 @@ func (a *Attachment) Uplink() string {
 	return k.BridgeName()
 }
 
-// ipamKeys are the keys of ipam that determine the directories of an IPAM plugin.
-type ipamKeys struct {
-	DataDir          string `json:"dataDir"`
-	DaemonSocketPath string `json:"daemonSocketPath"`
+// keysOf returns the keys of each plugin of a list, which may be nil.
+func keysOf(list *libcni.NetworkConfigList) (all []Keys) {
+	if list == nil {
+		return nil
+	}
+	for _, p := range list.Plugins {
+		all = append(all, KeysOf(p))
+	}
+	return all
 }
 
-// eachPlugin calls f with the keys of each plugin of each configuration, in the directory and in libcni's cache.
-func (inv *Inventory) eachPlugin(f func(network, plugin string, keys Keys, ipam ipamKeys)) {
-	each := func(list *libcni.NetworkConfigList) {
-		for _, p := range list.Plugins {
-			keys := KeysOf(p)
-			var ipam ipamKeys
-			_ = json.Unmarshal(keys.IPAM, &ipam)
-			f(list.Name, p.Network.Type, keys, ipam)
-		}
-	}
+// allKeys returns the keys of each plugin of each configuration, in the directory and in libcni's cache.
+func (inv *Inventory) allKeys() (all []Keys) {
 	for _, n := range inv.Networks {
-		if n.list != nil {
-			each(n.list)
-		}
+		all = append(all, keysOf(n.list)...)
 	}
 	for _, a := range inv.Attachments {
-		if a.cached != nil && a.cached.list != nil {
-			each(a.cached.list)
-		}
+		list, _ := a.Added()
+		all = append(all, keysOf(list)...)
 	}
+	return all
 }
