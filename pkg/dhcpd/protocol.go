@@ -149,34 +149,19 @@ func readLine(r io.Reader) ([]byte, error) {
 	return line, err
 }
 
-// parseRequest decodes and checks a request. Errors have a code of the specification.
-func parseRequest(line []byte) (Request, error) {
+// parseRequest decodes a request. The plugin has checked its values. Errors have a code of the specification.
+func parseRequest(line []byte) (req Request, err error) {
 	if bytes.HasPrefix(line, []byte("CONNECT ")) {
-		return Request{}, errReferenceClient
+		return req, errReferenceClient
 	}
-	var req Request
 	if err := json.Unmarshal(line, &req); err != nil {
-		return Request{}, types.Errorf(types.CodeDecode, "decode request: %w", err)
+		return req, types.Errorf(types.CodeDecode, "decode request: %w", err)
 	}
-	needsOwner := true
 	switch req.Method {
-	case MethodAdd, MethodCheck, MethodDel:
-	case MethodGC, MethodStatus:
-		needsOwner = false
-	default:
-		return Request{}, types.Errorf(types.CodeDecode, "unknown method %q; install the same version of plugin and daemon", req.Method)
+	case MethodAdd, MethodCheck, MethodDel, MethodGC, MethodStatus:
+		return req, nil
 	}
-	switch {
-	case needsOwner && (req.Network == "" || req.ContainerID == "" || req.IfName == ""):
-		return Request{}, types.Errorf(types.CodeDecode, "a request without network, containerID or ifName")
-	case req.Method == MethodGC && req.Network == "":
-		return Request{}, types.Errorf(types.CodeDecode, "a request without network")
-	case req.Method == MethodAdd && !filepath.IsAbs(req.NetNS):
-		return Request{}, types.Errorf(types.CodeNamespace, "netns %q is not an absolute path", req.NetNS)
-	case req.Timeout < 0:
-		return Request{}, types.Errorf(types.CodeDecode, "timeout %s is negative", req.Timeout)
-	}
-	return req, nil
+	return req, types.Errorf(types.CodeDecode, "unknown method %q; install the same version of plugin and daemon", req.Method)
 }
 
 // errReferenceClient is the error for requests of the reference plugin, which uses HTTP.

@@ -1,7 +1,6 @@
 package pool
 
 import (
-	"fmt"
 	"os"
 	"time"
 
@@ -37,19 +36,5 @@ var _ = Describe("reading from outside", func() {
 		Expect(Networks(dir)).To(BeEmpty())
 		Expect(Reservations(dir, "net")).To(BeEmpty())
 		Expect(dir).NotTo(BeADirectory())
-	})
-
-	It("returns the range sets of a configuration", func() {
-		dir, sets, err := ParseIPAM([]byte(`{"type": "host-local", "dataDir": "/x", "ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "fd00::/64"}]]}`))
-		Expect(err).NotTo(HaveOccurred())
-		Expect(dir).To(Equal("/x"))
-		Expect(fmt.Sprint(sets)).To(Equal("[{[10.1.2.1-10.1.2.254] [10.1.2.1/32]} {[fd00::1-fd00::ffff:ffff:ffff:ffff] [fd00::1/128]}]"))
-	})
-
-	It("returns the problems of invalid ranges", func() {
-		_, _, err := ParseIPAM([]byte(`{"subnet": "10.1.2.3/24"}`))
-		Expect(err).To(MatchError(ContainSubstring("Network has host bits set")))
-		_, _, err = ParseIPAM([]byte(`[]`))
-		Expect(err).To(HaveOccurred())
 	})
 })

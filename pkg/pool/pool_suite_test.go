@@ -20,7 +20,7 @@ func TestPool(t *testing.T) {
 // No call may leave a descriptor, a goroutine, a child process or a thread in another network namespace.
 var _ = BeforeEach(func() { nstest.LeakCheck(GinkgoTB()) })
 
-// A testNode is a host with the plugin of newPlugin.
+// A testHost is a host with the plugin of newPlugin.
 type testHost struct{ *nstest.PoolHost }
 
 type variant = nstest.PoolCall
@@ -43,18 +43,20 @@ func (host *testHost) store() Store {
 	return Store{machine: host.machine(), dir: host.Net(""), privateDir: filepath.Join(host.DataDir, ".plumb", "net")}
 }
 
-// newPlugin returns a plugin whose verbs are those of this package. It allocates all addresses.
-func newPlugin(m Machine) skel.Plugin {
-	parse := func(r *skel.Request) (*Pool, error) {
-		var raw struct {
-			IPAM *Keys `json:"ipam"`
-			RuntimeKeys
-		}
-		if err := r.Decode(&raw); err != nil {
-			return nil, err
-		}
-		return m.NewPool(r, raw.IPAM, raw.RuntimeKeys)
+// parse returns the pool of a request, as plugins do.
+func parse(m Machine, r *skel.Request) (*Pool, error) {
+	var raw struct {
+		IPAM *Keys `json:"ipam"`
+		RuntimeKeys
 	}
+	if err := r.Decode(&raw); err != nil {
+		return nil, err
+	}
+	return m.NewPool(r, raw.IPAM, raw.RuntimeKeys)
+}
+
+// newPlugin returns a plugin with the verbs of this package. It allocates all addresses.
+func newPlugin(m Machine) skel.Plugin {
 	release := func(r *skel.Request, f func(Store, *skel.Request) error) error {
 		s, err := m.NewStore(r)
 		if err == nil {
@@ -64,7 +66,7 @@ func newPlugin(m Machine) skel.Plugin {
 	}
 	with := func(f func(*Pool, *skel.Request) error) func(*skel.Request) error {
 		return func(r *skel.Request) error {
-			p, err := parse(r)
+			p, err := parse(m, r)
 			if err != nil {
 				return err
 			}
@@ -74,7 +76,7 @@ func newPlugin(m Machine) skel.Plugin {
 	return skel.Plugin{
 		Name: "pool", IPAM: true,
 		Add: func(r *skel.Request) (*types.Result, error) {
-			p, err := parse(r)
+			p, err := parse(m, r)
 			if err != nil {
 				return nil, err
 			}

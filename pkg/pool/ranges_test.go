@@ -169,16 +169,3 @@ func FuzzParseOwner(f *testing.F) {
 		}
 	})
 }
-
-func TestParseName(t *testing.T) {
-	for _, name := range []string{"10.1.2.3", "fd00::2"} {
-		if _, ok := parseName(name); !ok {
-			t.Errorf("%s is not taken as the name of a reservation", name)
-		}
-	}
-	for _, name := range []string{"lock", "last_reserved_ip.0", "10.1.2", "10.1.2.3.new", "fd00:0::2", "FD00::2", "::ffff:10.1.2.3", "fe80::1%eth0"} {
-		if _, ok := parseName(name); ok {
-			t.Errorf("%s is taken as the name of a reservation", name)
-		}
-	}
-}

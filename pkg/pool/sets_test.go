@@ -3,7 +3,6 @@ package pool
 import (
 	"fmt"
 	"net/netip"
-	"strings"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -19,14 +18,7 @@ var _ = Describe("a plugin that gets addresses from elsewhere", func() {
 		GinkgoHelper()
 		p := host.Plugin()
 		p.Add = func(r *skel.Request) (*types.Result, error) {
-			var raw struct {
-				IPAM *Keys `json:"ipam"`
-				RuntimeKeys
-			}
-			if err := r.Decode(&raw); err != nil {
-				return nil, err
-			}
-			pool, err := host.machine().NewPool(r, raw.IPAM, raw.RuntimeKeys)
+			pool, err := parse(host.machine(), r)
 			if err == nil {
 				f(r, pool)
 			}
@@ -68,21 +60,6 @@ var _ = Describe("a plugin that gets addresses from elsewhere", func() {
 			})).To(Succeed())
 		})
 	})
-
-	DescribeTable("knows what is left of a range without what is excluded", func(exclude, want string) {
-		s := Set{Ranges: []Range{{ip("255.255.255.0"), ip("255.255.255.255")}}}
-		for _, p := range strings.Fields(exclude) {
-			s.Exclude = append(s.Exclude, netip.MustParsePrefix(p))
-		}
-		Expect(fmt.Sprint(s.Usable())).To(Equal(want))
-	},
-		Entry("nothing", "", "[255.255.255.0-255.255.255.255]"),
-		Entry("the end of all addresses", "255.255.255.128/25", "[255.255.255.0-255.255.255.127]"),
-		Entry("a prefix within another, and one twice", "255.255.255.16/28 255.255.255.20/32 255.255.255.64/32 255.255.255.64/32",
-			"[255.255.255.0-255.255.255.15 255.255.255.32-255.255.255.63 255.255.255.65-255.255.255.255]"),
-		Entry("neighbors, and the other family", "255.255.255.0/25 255.255.255.128/26 fd00::/8", "[255.255.255.192-255.255.255.255]"),
-		Entry("everything", "255.0.0.0/8", "[]"),
-	)
 
 	It("has no sets in GC if only the runtime knows the ranges", func() {
 		p := host.Plugin()
