@@ -252,15 +252,6 @@ var _ = Describe("plumb doctor on configurations", func() {
 			what:   "the host has a route to 10.88.3.0/24 on up0",
 			byHand: func(n *testHost) { n.Must(GinkgoTB(), "ip", "route", "delete", "10.88.3.0/24", "dev", "up0") },
 		}),
-		Entry("a bridge that was renamed", "bridge", mistake{
-			create: func(n *testHost) {
-				n.Batch(GinkgoTB(), "link add br9 type bridge", "link set br9 up", "link add v1 type veth peer name v2",
-					"link set v1 master br9", "link set v1 alias plumb:pods/d1/eth0")
-			}, what: `the bridge of network "pods" is cni0, but its containers are on br9`,
-			byHand: func(n *testHost) {
-				n.Batch(GinkgoTB(), "link set br9 down", "link set br9 name cni0", "link set cni0 up")
-			},
-		}),
 		Entry("a master that the host does not have", "status", second("20-m.conflist",
 			`{"cniVersion": "1.1.0", "name": "m", "plugins": [{"type": "macvlan", "master": "nosuch0"}]}`, `nosuch0`)),
 		Entry("IPv6 that is disabled", "ipv6", mistake{

@@ -112,14 +112,6 @@ func commandIn(f doctor.Finding) string {
 }
 
 var _ = Describe("plumb doctor on what the host holds", func() {
-	It("finds nothing on a host with containers", func() {
-		n, _ := newUsedHost()
-		n.age()
-		report := n.doctor()
-		Expect(report.Findings).To(BeEmpty())
-		Expect(report.Attachments).To(Equal(1))
-	})
-
 	It("does not take an attachment that is being made for a leftover", func() {
 		n, _ := newUsedHost()
 		n.add("d2")
@@ -236,14 +228,6 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 			Expect(n.doctor().Findings).To(BeEmpty())
 		})
 
-		It("names the missing result, and removes all", func() {
-			leave()
-			Expect(os.Remove(n.result("d2"))).To(Succeed())
-			finding := n.find("leftover", "libcni's cache has no readable result of it")
-			n.requireFixed(finding, func() { n.sh(commandIn(finding)) })
-			Expect(filepath.Join(n.pools(), "pods", "10.88.0.3")).NotTo(BeAnExistingFile())
-		})
-
 		It("removes the container that it names, and no other one without a result", func() {
 			leave()
 			n.add("d3")
@@ -272,26 +256,12 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 			n.requireFixed(n.find("leftover", "container d2"), nil)
 			Expect(n.sh("nft list table inet plumb")).NotTo(ContainSubstring("d2"))
 		})
-
-		It("finds a container that is not in the list of live containers", func() {
-			leave()
-			n.args = []string{"--live", live("d1\n")}
-			n.requireFixed(n.find("leftover", "container d2, interface eth0, network pods, has left 10.88.0.3"), nil)
-		})
-
 	})
 
 	It("makes no checks of the state if files are given", func() {
 		n, _ := newUsedHost()
 		n.Must(GinkgoTB(), "nft", "flush", "ruleset")
 		Expect(n.doctor(filepath.Join(n.confDir(), "10-pods.conflist")).Checks).NotTo(ContainElement("check"))
-	})
-
-	It("finds a container that has no address that is reserved for it, and adds the address", func() {
-		n, d1 := newUsedHost()
-		d1.Must(GinkgoTB(), "ip", "address", "flush", "dev", "eth0")
-		n.requireFixed(n.find("check", "interface eth0 has no address 10.88.0.2/16"), nil)
-		Expect(d1.Must(GinkgoTB(), "ip", "-4", "address", "show", "dev", "eth0")).To(ContainSubstring("10.88.0.2/16"))
 	})
 
 	It("finds reservations that name no container", func() {

@@ -1,6 +1,7 @@
 package traces
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -119,34 +120,30 @@ func (o *openCalls) finish(c *Call) *Call {
 // removeKilled removes and returns the calls whose processes did not exist at this check and at the previous one. One check is
 // not enough, because the last records of a process may still be in the pipe when it has ended.
 func (o *openCalls) removeKilled() []*Call {
-	var killed []*Call
-	for _, c := range o.byID {
-		isGone := c.pidVisible && o.gone(c.PID)
-		if isGone && c.wasGone {
-			c.Outcome = OutcomeKilled
-			killed = append(killed, c)
-		}
-		c.wasGone = isGone
-	}
-	return o.finishAll(killed)
+	return o.remove(OutcomeKilled, func(c *Call) bool {
+		before := c.wasGone
+		c.wasGone = c.pidVisible && o.gone(c.PID)
+		return before && c.wasGone
+	})
 }
 
 // removeRunning removes and returns all calls, at the end of the trace.
 func (o *openCalls) removeRunning(now time.Time) []*Call {
-	var running []*Call
-	for _, c := range o.byID {
-		c.Outcome, c.DurationMS = OutcomeRunning, ms(now.Sub(c.Time))
-		running = append(running, c)
-	}
-	return o.finishAll(running)
+	return o.remove(OutcomeRunning, func(c *Call) bool {
+		c.DurationMS = ms(now.Sub(c.Time))
+		return true
+	})
 }
 
-// finishAll calls finish for each call, and returns the calls that finish returned, in the order in which they
-// began. It finishes the latest call first, so that the call of an IPAM plugin comes before its caller.
-func (o *openCalls) finishAll(calls []*Call) []*Call {
-	slices.SortFunc(calls, func(x, y *Call) int { return y.Time.Compare(x.Time) })
-	var finished []*Call
+// remove finishes the calls that have ended with an outcome, and returns the calls that finish returned, in the order in which
+// they began. It finishes the latest call first, so that the call of an IPAM plugin comes before its caller.
+func (o *openCalls) remove(outcome string, ended func(*Call) bool) (finished []*Call) {
+	calls := slices.SortedFunc(maps.Values(o.byID), func(x, y *Call) int { return y.Time.Compare(x.Time) })
 	for _, c := range calls {
+		if !ended(c) {
+			continue
+		}
+		c.Outcome = outcome
 		if f := o.finish(c); f != nil {
 			finished = append(finished, f)
 		}
