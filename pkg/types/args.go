@@ -22,14 +22,14 @@ func ParseArgs(s string) (Args, error) {
 	if err != nil {
 		return nil, err
 	}
-	ignore, err := parseIgnoreUnknown(args[argIgnoreUnknown])
-	if err != nil {
-		return nil, err
-	}
-	if ignore {
-		return args, nil
-	}
 	var unknown []string
+	switch strings.ToLower(args[argIgnoreUnknown]) {
+	case "1", "true":
+		return args, nil
+	case "", "0", "false":
+	default:
+		return nil, Errorf(CodeEnvironment, "CNI_ARGS: IgnoreUnknown: want 1, 0, true or false, got %q", args[argIgnoreUnknown])
+	}
 	for key := range args {
 		if !slices.Contains([]string{ArgIP, ArgGateway, ArgMAC, argIgnoreUnknown}, key) {
 			unknown = append(unknown, key+"="+args[key])
@@ -56,14 +56,4 @@ func ParseAnyArgs(s string) (Args, error) {
 		args[key] = value
 	}
 	return args, nil
-}
-
-func parseIgnoreUnknown(s string) (bool, error) {
-	switch strings.ToLower(s) {
-	case "", "0", "false":
-		return false, nil
-	case "1", "true":
-		return true, nil
-	}
-	return false, Errorf(CodeEnvironment, "CNI_ARGS: IgnoreUnknown: want 1, 0, true or false, got %q", s)
 }

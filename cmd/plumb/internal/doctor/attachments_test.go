@@ -103,7 +103,7 @@ var _ = Describe("plumb doctor on attachments", func() {
 		n.write("nerdctl-bridge.conflist", strings.ReplaceAll(strings.ReplaceAll(complete, "10.88.", "10.89."), "fd00:88:", "fd00:89:"))
 		Expect(n.doctor().Findings).To(BeEmpty(), "namespaces may have networks of the same name")
 		n.write("default/nerdctl-pods.conflist", strings.Replace(complete, "ipMasq", "ipMask", 1))
-		Expect(n.find("status", "default/nerdctl-pods.conflist:6: plugins[0].ipMask: unknown key").IsCommand()).To(BeFalse())
+		Expect(isCommand(n.find("status", "default/nerdctl-pods.conflist:6: plugins[0].ipMask: unknown key"))).To(BeFalse())
 	})
 
 	DescribeTable("finds by CHECK what the host has lost of an attachment, and has a command for what is obvious", func(command, want, fix string) {
@@ -115,7 +115,7 @@ var _ = Describe("plumb doctor on attachments", func() {
 		finding := n.find("check", "container d1, interface eth0, network pods: CHECK of ")
 		Expect(finding.What).To(ContainSubstring(strings.ReplaceAll(want, "HOST", host)))
 		Expect(finding.Fix).To(Equal(strings.NewReplacer("HOST", host, "IN ", netns).Replace(fix)))
-		if finding.IsCommand() {
+		if isCommand(finding) {
 			n.requireFixed(finding, nil)
 		} else {
 			n.requireFixed(finding, func() { n.replace(runtime) })
@@ -176,7 +176,7 @@ var _ = Describe("plumb doctor on attachments", func() {
 		container.Batch(GinkgoTB(), "address del 10.88.0.2/16 dev eth0")
 		for range 5 { // a finding can appear when another one is fixed
 			for _, f := range n.doctor().Findings {
-				Expect(f.IsCommand()).To(BeTrue(), "%s: %s", f.What, f.Fix)
+				Expect(isCommand(f)).To(BeTrue(), "%s: %s", f.What, f.Fix)
 				n.sh(f.Fix)
 			}
 		}

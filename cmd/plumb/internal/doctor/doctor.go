@@ -33,9 +33,6 @@ const (
 	inKernel = "kernel"
 )
 
-// IsCommand reports whether Fix is a command.
-func (f Finding) IsCommand() bool { return !strings.HasPrefix(f.Fix, edit) }
-
 // Options contains the inputs of an examination.
 type Options struct {
 	inventory.Places

@@ -192,7 +192,7 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 			n.age()
 			finding := n.find("leftover", "container d2, interface eth0, network pods, has left 10.88.0.3")
 			Expect(finding.What).To(MatchRegexp(what))
-			if finding.IsCommand() {
+			if isCommand(finding) {
 				n.requireFixed(finding, nil)
 			} else {
 				n.requireFixed(finding, func() { n.sh(commandIn(finding)) })
@@ -246,7 +246,7 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 			Expect(filepath.Join(n.pools(), "pods", "10.88.0.4")).To(BeAnExistingFile())
 			Expect(other.What).To(ContainSubstring("container d3, interface eth0, network pods, has left 10.88.0.4, veth"))
 			Expect(other.What).To(HaveSuffix("libcni's cache has no readable result of it, so its ADD or its DEL failed, or the result was lost; its namespace exists"))
-			Expect(other.IsCommand()).To(BeFalse(), other.Fix)
+			Expect(isCommand(other)).To(BeFalse(), other.Fix)
 			n.requireFixed(other, func() { n.sh(commandIn(other)) })
 		})
 

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/plumb-cni/plumb/pkg/nft"
 	"github.com/plumb-cni/plumb/pkg/ns"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
@@ -128,7 +129,10 @@ func (p Places) Read() (*Inventory, error) {
 	inv.readNetworks(p)
 	inv.readResults(p, h)
 	inv.readFiles(p)
-	inv.readKernel(h)
+	inv.unread("links", inv.readLinks(h))
+	if err := inv.readElements(h); !errors.Is(err, nft.ErrUnavailable) {
+		inv.unread("nftables", err)
+	}
 	inv.unread("processes", inv.findContainers(h))
 	if err := errors.Join(h.Close(), inv.denied); err != nil {
 		return nil, err
@@ -222,19 +226,21 @@ func (a *Attachment) setAddresses() {
 	slices.SortFunc(a.Addresses, compareAddresses)
 }
 
-// The values of Attachment.Reason.
+// The values of Attachment.Reason, besides "" and the values of onlyOfKind.
 const (
-	ownerUnknown  = "owner not known"
-	noNamespace   = "namespace gone"
-	noResult      = "no result" // although the runtime uses libcni's cache, which contains results of other attachments
-	onlyElements  = "elements only"
-	onlyAddresses = "reservation only"
-	onlyRecord    = "record only"
-	onlyLease     = "lease only"
+	ownerUnknown = "owner not known"
+	noNamespace  = "namespace gone"
+	noResult     = "no result" // although the runtime uses libcni's cache, which contains results of other attachments
 )
 
-// reasons lists all values of Attachment.Reason but "".
-var reasons = []string{ownerUnknown, noNamespace, noResult, onlyAddresses, onlyElements, onlyRecord, onlyLease}
+// onlyOfKind contains the Reason of an attachment whose resources are all of one kind.
+var onlyOfKind = map[Kind]string{Reservation: "reservation only", Element: "elements only", Record: "record only", Lease: "lease only"}
+
+// reasons returns all values of Attachment.Reason but "".
+func reasons() []string {
+	only := onlyOfKind
+	return []string{ownerUnknown, noNamespace, noResult, only[Reservation], only[Element], only[Record], only[Lease]}
+}
 
 // MaxAddTime is the longest expected duration of an ADD. The ADD of an attachment with younger files may still be running,
 // and libcni writes the result when the ADD has ended.
@@ -242,27 +248,15 @@ const MaxAddTime = time.Minute
 
 // suspicion returns why the attachment may be a leftover, judged by its own resources, or "".
 func (a *Attachment) suspicion() string {
-	kinds := map[Kind]bool{}
-	for _, t := range a.Resources {
-		kinds[t.Kind] = true
-	}
 	switch {
 	case a.Incomplete:
 		return ownerUnknown
 	case a.namespaces == namespaceGone, a.namespaces == namespaceReused:
 		return noNamespace
-	case len(kinds) != 1:
+	case len(a.Resources) == 0, slices.ContainsFunc(a.Resources, func(t Resource) bool { return t.Kind != a.Resources[0].Kind }):
 		return ""
-	case kinds[Reservation]:
-		return onlyAddresses
-	case kinds[Element]:
-		return onlyElements
-	case kinds[Record]:
-		return onlyRecord
-	case kinds[Lease]:
-		return onlyLease
 	}
-	return ""
+	return onlyOfKind[a.Resources[0].Kind]
 }
 
 // Select keeps one network, and the attachments of containers whose ID begins with prefix. It keeps all networks if network

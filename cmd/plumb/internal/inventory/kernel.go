@@ -2,7 +2,6 @@ package inventory
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,15 +14,6 @@ import (
 	"github.com/plumb-cni/plumb/pkg/tables"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
-
-// readKernel reads the links of the host and the elements of nftables.
-func (inv *Inventory) readKernel(host *ns.Handle) {
-	inv.unread("links", inv.readLinks(host))
-	err := inv.readElements(host)
-	if !errors.Is(err, nft.ErrUnavailable) {
-		inv.unread("nftables", err)
-	}
-}
 
 // readLinks reads the links that plumb created, and the host ends that libcni's results name.
 func (inv *Inventory) readLinks(host *ns.Handle) error {

@@ -72,7 +72,7 @@ func (inv *Inventory) attachmentMetrics() []*metric {
 		}
 		attachments.add(count, "network", n.Name)
 		ports.add(portCount, "network", n.Name)
-		for _, reason := range reasons {
+		for _, reason := range reasons() {
 			suspect.add(byReason[reason], "network", n.Name, "reason", reason)
 		}
 		for _, k := range kinds() {
@@ -101,7 +101,8 @@ func (inv *Inventory) addressMetrics() []*metric {
 				owned.add(state.owned, "network", n.Name)
 			}
 			for _, set := range sets {
-				labels := []string{"network", n.Name, "range", rangeText(set)}
+				ranges := strings.Trim(fmt.Sprint(set.Ranges), "[]") // FIRST-LAST FIRST-LAST
+				labels := []string{"network", n.Name, "range", strings.ReplaceAll(ranges, " ", ",")}
 				total, taken := sizeOf(set), inv.reservedIn(n.Name, dataDir, set)
 				size.add(total, labels...)
 				reserved.add(taken, labels...)
@@ -160,15 +161,6 @@ func readClusterLocalState(dataDir, network string) clusterLocalState {
 		}
 	}
 	return s
-}
-
-// rangeText returns the ranges of a set as FIRST-LAST, separated by commas.
-func rangeText(s pool.Set) string {
-	var parts []string
-	for _, r := range s.Ranges {
-		parts = append(parts, r.String())
-	}
-	return strings.Join(parts, ",")
 }
 
 // sizeOf returns the number of addresses that can be allocated from the set.
