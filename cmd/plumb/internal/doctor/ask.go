@@ -22,10 +22,6 @@ type asker struct {
 	report *Report
 }
 
-func (k asker) checks(files []*file) []check {
-	return []check{{"status", func(add addFunc) { k.findStatus(files, add) }}}
-}
-
 // findStatus calls STATUS of each plugin that can run.
 func (k asker) findStatus(files []*file, add addFunc) {
 	if os.Geteuid() != 0 {

@@ -135,20 +135,6 @@ func parsed(files []*file) []*file {
 	return slices.DeleteFunc(slices.Clone(files), func(f *file) bool { return f.top == nil })
 }
 
-// fileChecks returns the checks of the files themselves. held is nil if Files is not empty.
-func (o Options) fileChecks(files []*file, held *state) []check {
-	checks := []check{{"syntax", func(add addFunc) { findSyntax(files, add) }}}
-	if held != nil {
-		checks = append(checks, check{"no-configuration", func(add addFunc) { held.findNone(files, add) }})
-	}
-	return append(checks,
-		check{"file-kind", func(add addFunc) { o.findFileKind(files, add) }},
-		check{"duplicate-name", func(add addFunc) { o.findDuplicates(files, add) }},
-		check{"order", func(add addFunc) { o.findOrder(files, add) }},
-		check{"keys", func(add addFunc) { findKeys(files, add) }},
-	)
-}
-
 // findSyntax finds files that cannot be read or are not JSON objects.
 func findSyntax(files []*file, add addFunc) {
 	for _, f := range files {

@@ -64,7 +64,7 @@ type Report struct {
 // A check finds one kind of problem.
 type check struct {
 	name string
-	find func(addFunc)
+	find func([]*file, addFunc)
 }
 
 // An addFunc adds a Finding. It formats the text as fmt.Sprintf does.
@@ -97,15 +97,13 @@ func (o Options) Examine(ctx context.Context, progress func(check string)) (*Rep
 		}
 	}
 	caller := plugins.NewCaller(o.PluginPath, o.Timeout)
-	a := asker{ctx, caller, r}
-	executables := programs{ctx, caller, o.Spare}.checks(files)
-	for _, c := range slices.Concat(o.fileChecks(files, held), executables, a.checks(files), host.checks(files), held.checks(files, host, a)) {
+	for _, c := range o.checks(programs{ctx, caller, o.Spare}, asker{ctx, caller, r}, host, held) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
 		progress(c.name)
 		r.Checks = append(r.Checks, c.name)
-		c.find(func(where, fix, format string, args ...any) {
+		c.find(files, func(where, fix, format string, args ...any) {
 			r.Findings = append(r.Findings, Finding{c.name, where, fmt.Sprintf(format, args...), fix})
 		})
 	}
@@ -117,6 +115,32 @@ func (o Options) Examine(ctx context.Context, progress func(check string)) (*Rep
 	}
 	slices.SortStableFunc(r.Findings, func(a, b Finding) int { return cmp.Compare(fileOf(a.Where), fileOf(b.Where)) })
 	return r, nil
+}
+
+// checks returns the checks in the order in which they run. held is nil if only files are examined.
+func (o Options) checks(p programs, a asker, h host, held *state) []check {
+	all := []check{{"syntax", findSyntax}}
+	if held != nil {
+		all = append(all, check{"no-configuration", held.findNone})
+	}
+	all = append(all, []check{
+		{"file-kind", o.findFileKind}, {"duplicate-name", o.findDuplicates}, {"order", o.findOrder}, {"keys", findKeys},
+		{"executable", p.findExecutables}, {"versions", p.findVersions}, {"mixed-versions", p.findMixed}, {"status", a.findStatus},
+		{"overlap", findOverlaps}, {"route", h.findRoutes}, {"bridge", h.findBridges}, {"master", h.findMasters},
+		{"link-kind", h.findLinkKinds}, {"sysctl", h.findSysctls}, {"ipv6", findIPv6},
+	}...)
+	if held == nil {
+		return all
+	}
+	all = append(all, []check{
+		{"leftover", held.findLeftovers}, {"no-network", held.findNoNetworks}, {"orphan", held.findOrphans},
+		{"reservation", held.findReservations}, {"forward-drop", h.findForwardDrop},
+		{"check", func(files []*file, add addFunc) { a.findDamaged(held.live(), files, add) }},
+	}...)
+	if o.Probe {
+		all = append(all, check{"probe", func(_ []*file, add addFunc) { h.findDuplicateAddresses(held.live(), add) }})
+	}
+	return all
 }
 
 // fileOf returns the file of a Where, so that findings stay in the order of their lines.

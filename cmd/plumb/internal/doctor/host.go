@@ -43,18 +43,6 @@ func openHost(h *ns.Handle, r *Report) (host, error) {
 	return host{h, c, links, r}, err
 }
 
-func (h host) checks(files []*file) []check {
-	return []check{
-		{"overlap", func(add addFunc) { findOverlaps(usable(files), add) }},
-		{"route", func(add addFunc) { h.findRoutes(usable(files), add) }},
-		{"bridge", func(add addFunc) { h.findBridges(usable(files), add) }},
-		{"master", func(add addFunc) { h.findMasters(files, add) }},
-		{"link-kind", func(add addFunc) { h.findLinkKinds(files, add) }},
-		{"sysctl", func(add addFunc) { h.findSysctls(files, add) }},
-		{"ipv6", func(add addFunc) { findIPv6(files, add) }},
-	}
-}
-
 // sets returns the range sets of the plugin if its IPAM plugin is host-local or cluster-local. It ignores errors, which STATUS
 // reports.
 func (p plugin) sets() []pool.Set {
@@ -111,7 +99,7 @@ func findOverlaps(files []*file, add addFunc) {
 		plugin
 	}
 	var all []span
-	for _, p := range pluginsOf(files) {
+	for _, p := range pluginsOf(usable(files)) {
 		for _, set := range p.sets() {
 			for _, r := range set.Ranges {
 				i := slices.IndexFunc(all, func(o span) bool {
@@ -135,7 +123,7 @@ func (h host) findRoutes(files []*file, add addFunc) {
 		routes, err := h.conn.Routes(l)
 		h.report.failed("routes of "+l.Name, types.IgnoreNotExist(err))
 		for _, r := range routes {
-			for _, p := range pluginsOf(files) {
+			for _, p := range pluginsOf(usable(files)) {
 				into := func(s netip.Prefix) bool { return s.Overlaps(r.Dst) && r.Dst.Bits() >= s.Bits() }
 				i := slices.IndexFunc(p.subnets(), into)
 				if i < 0 || r.Table != 0 && r.Table != unix.RT_TABLE_MAIN || p.Type != "bridge" && p.Type != "ptp" || h.leadsTo(p, l) {
@@ -172,7 +160,7 @@ func (h host) bridgeOf(network string) string {
 
 // findBridges finds networks whose containers are on another bridge than the configuration names.
 func (h host) findBridges(files []*file, add addFunc) {
-	for _, p := range pluginsOf(files) {
+	for _, p := range pluginsOf(usable(files)) {
 		name, other := p.BridgeName(), h.bridgeOf(p.file.name())
 		if name == "" || other == "" || other == name {
 			continue
@@ -295,7 +283,7 @@ func (h host) findForwardDrop(files []*file, add addFunc) {
 		}
 		rules, err := c.Rules(chain.Table, chain.Name)
 		h.report.failed("rules of nftables", types.IgnoreNotExist(err))
-		for _, f := range files {
+		for _, f := range usable(files) {
 			drops := slices.ContainsFunc(f.plugins, plugin.isRouted) && f.isList() && f.sees(chain.Table.Family)
 			if drops && !slices.Contains(f.types(), "firewall") && !slices.ContainsFunc(rules, f.isNamedIn) {
 				f.addDrop(chain, add)

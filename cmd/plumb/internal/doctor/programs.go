@@ -20,14 +20,6 @@ type programs struct {
 	spare  []string // Options.Spare
 }
 
-func (s programs) checks(files []*file) []check {
-	return []check{
-		{"executable", func(add addFunc) { s.findExecutables(files, add) }},
-		{"versions", func(add addFunc) { s.findVersions(files, add) }},
-		{"mixed-versions", s.findMixed},
-	}
-}
-
 // findExecutables finds plugins without an executable that can run.
 func (s programs) findExecutables(files []*file, add addFunc) {
 	for _, f := range files {
@@ -121,7 +113,7 @@ func (s programs) findVersions(files []*file, add addFunc) {
 }
 
 // findMixed finds executables of plumb whose version differs from the version of most of them.
-func (s programs) findMixed(add addFunc) {
+func (s programs) findMixed(_ []*file, add addFunc) {
 	usual := s.caller.UsualVersion()
 	for _, x := range s.caller.Executables() {
 		if x.Version != "" && x.Version != usual {

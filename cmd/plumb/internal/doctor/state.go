@@ -43,25 +43,6 @@ func (o Options) readState(r *Report) (s *state, err error) {
 	return s, err
 }
 
-// checks returns the checks of the state. It returns nil if s is nil.
-func (s *state) checks(files []*file, h host, k asker) []check {
-	if s == nil {
-		return nil
-	}
-	checks := []check{
-		{"leftover", s.findLeftovers},
-		{"no-network", func(add addFunc) { s.findNoNetworks(files, add) }},
-		{"orphan", s.findOrphans},
-		{"reservation", s.findReservations},
-		{"forward-drop", func(add addFunc) { h.findForwardDrop(usable(files), add) }},
-		{"check", func(add addFunc) { k.findDamaged(s.live(), files, add) }},
-	}
-	if s.Probe {
-		checks = append(checks, check{"probe", func(add addFunc) { h.findDuplicateAddresses(s.live(), add) }})
-	}
-	return checks
-}
-
 // findNone finds a directory without a configuration. It ignores hosts with configurations in libcni's cache only, because
 // Nomad writes no files.
 func (s *state) findNone(files []*file, add addFunc) {
@@ -79,7 +60,7 @@ func (s *state) live() []*inventory.Attachment {
 }
 
 // findLeftovers finds attachments whose container no longer exists, or may no longer exist.
-func (s *state) findLeftovers(add addFunc) {
+func (s *state) findLeftovers(_ []*file, add addFunc) {
 	for _, a := range s.suspects() {
 		s.left[a] = true
 		life, why := s.inventory.Judge(a, s.list)
@@ -186,7 +167,7 @@ func (s *state) findNoNetworks(files []*file, add addFunc) {
 // findOrphans finds reservations and nftables elements that name no container, so that no DEL removes them. It skips files that
 // are younger than inventory.MaxAddTime, because the reference plugin creates the file before it writes the name, and files that a
 // plugin has removed since the inventory was read.
-func (s *state) findOrphans(add addFunc) {
+func (s *state) findOrphans(_ []*file, add addFunc) {
 	for _, a := range s.inventory.Attachments {
 		for _, r := range a.Resources {
 			if a.ContainerID == "" && (r.Kind == inventory.Element || r.Kind == inventory.Reservation && isOld(r)) {
@@ -205,7 +186,7 @@ func isOld(r inventory.Resource) bool {
 
 // findReservations finds reservations of live containers whose address the ADD did not return. CHECK finds them only in the
 // ranges of the network.
-func (s *state) findReservations(add addFunc) {
+func (s *state) findReservations(_ []*file, add addFunc) {
 	for _, a := range s.live() {
 		for _, r := range a.ResourcesOf(inventory.Reservation) {
 			if !slices.Contains(a.Addresses, r.Address) && isOld(r) {
