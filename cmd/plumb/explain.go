@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -83,7 +84,7 @@ func printPaths(out io.Writer, paths []*inventory.Path) error {
 		if i > 0 {
 			fmt.Fprintln(w)
 		}
-		fmt.Fprintf(w, "network %s, container %s, interface %s\n", p.Network, p.ContainerID, orUnknown(p.IfName))
+		fmt.Fprintf(w, "network %s, container %s, interface %s\n", p.Network, p.ContainerID, cmp.Or(p.IfName, "?"))
 		for _, direction := range []struct {
 			name string
 			hops []inventory.Hop

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -166,7 +167,7 @@ func (g *gc) printReport(c *cobra.Command, r *inventory.Report) error {
 func printAttachments(out io.Writer, what string, all []*inventory.Attachment) {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	for _, a := range all {
-		fmt.Fprintf(w, "%s %s %s %s\n", what, orUnknown(a.Network), orUnknown(a.ContainerID), orUnknown(a.IfName))
+		fmt.Fprintf(w, "%s %s %s %s\n", what, cmp.Or(a.Network, "?"), cmp.Or(a.ContainerID, "?"), cmp.Or(a.IfName, "?"))
 		for _, t := range a.Resources {
 			fmt.Fprintf(w, "  %s\t%s\t%s\n", t.Kind, t.Name, t.Where)
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -61,7 +62,7 @@ func (t attachmentTable) print(out io.Writer) error {
 		if a.Reason != "" {
 			suspect++
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", orUnknown(a.Network), orUnknown(t.id(a)), orUnknown(a.IfName),
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", cmp.Or(a.Network, "?"), cmp.Or(t.id(a), "?"), cmp.Or(a.IfName, "?"),
 			strings.Join(a.Addresses, " "), a.Summary(), age(t.now, a.Since()))
 	}
 	if err := w.Flush(); err != nil {
@@ -81,14 +82,6 @@ func (t attachmentTable) id(a *inventory.Attachment) string {
 		return a.ContainerID
 	}
 	return inventory.ShortID(a.ContainerID)
-}
-
-// orUnknown returns name, or a question mark if it is empty.
-func orUnknown(name string) string {
-	if name == "" {
-		return "?"
-	}
-	return name
 }
 
 // count returns "1 network", "2 networks".

@@ -117,9 +117,7 @@ func (x *exchange) await(ctx context.Context, until time.Time) (Lease, error) {
 
 // pause waits as long as before a first retransmission, but not longer than until.
 func (c *Client) pause(ctx context.Context, until time.Time) {
-	ctx, cancel := context.WithDeadline(ctx, until)
-	defer cancel()
-	ctx, cancel = context.WithTimeout(ctx, c.first())
+	ctx, cancel := context.WithTimeout(ctx, min(time.Until(until), c.first()))
 	defer cancel()
 	<-ctx.Done()
 }
@@ -188,9 +186,7 @@ func (c *Client) tellUDP(ctx context.Context, q *request) error {
 	if err := c.sendUDP(s, q); err != nil {
 		return err
 	}
-	limit := time.Now().Add(arpLimit)
-	if end, ok := ctx.Deadline(); ok && end.Before(limit) {
-		limit = end
-	}
-	return awaitSent(ctx, s, limit)
+	ctx, cancel := context.WithTimeout(ctx, arpLimit)
+	defer cancel()
+	return awaitSent(ctx, s)
 }

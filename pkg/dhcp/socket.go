@@ -105,14 +105,11 @@ func (c *Client) sendUDP(s *net.UDPConn, q *request) error {
 // hardware returns the address of a packet socket.
 func hardware(mac types.MAC) *packet.Addr { return &packet.Addr{HardwareAddr: mac.Bytes()} }
 
-// awaitSent waits until the kernel has given the packet of s to the interface, and no longer than
-// limit. Until then the packet waits for the hardware address of its receiver, and is lost if the
-// interface is deleted. The kernel reports the time of the packet as an error of the socket.
-func awaitSent(ctx context.Context, s *net.UDPConn, limit time.Time) error {
+// awaitSent waits until the kernel has given the packet of s to the interface, or ctx ends. Until then, the packet waits for the
+// hardware address of its receiver, and is lost if the interface is deleted. The kernel reports the time of the packet as an
+// error of the socket.
+func awaitSent(ctx context.Context, s *net.UDPConn) error {
 	raw, err := s.SyscallConn()
-	if err == nil {
-		err = s.SetReadDeadline(limit)
-	}
 	if err != nil {
 		return err
 	}
