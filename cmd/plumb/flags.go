@@ -41,9 +41,9 @@ func addPlaces(flags *pflag.FlagSet) *inventory.Places {
 	return p
 }
 
-// checkFlags returns an error if a flag has an empty value, is an unknown format, or names a directory that does not exist. Most often, an empty
-// value is an unset variable of a script. Ignoring it would be dangerous, because the command would then act on more than
-// intended, for example on all networks.
+// checkFlags returns an error if a flag has an empty value or an unknown format, or names a directory that does not exist. Most
+// often, an empty value is an unset variable of a script, with which the command would act on more than intended, for example
+// on all networks.
 func checkFlags(c *cobra.Command, _ []string) error {
 	var problems []error
 	c.Flags().VisitAll(func(f *pflag.Flag) { problems = append(problems, flagProblem(f)) })

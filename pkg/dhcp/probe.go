@@ -20,9 +20,8 @@ import (
 // probes is the number of probes that Probe sends (PROBE_NUM in RFC 5227, section 1.1).
 const probes = 3
 
-// Probe asks the hosts of the segment, by ARP, whether one of them uses the address (RFC 5227,
-// section 2.1.1). If nobody answers, it takes four to seven seconds. The error matches ErrInUse
-// if a host uses the address.
+// Probe asks the hosts of the segment, by ARP, whether one of them uses the address (RFC 5227, section 2.1.1). Without an answer,
+// it takes four to seven seconds. The error matches ErrInUse if a host uses the address.
 func (c *Client) Probe(ctx context.Context, addr netip.Addr) error {
 	if !isHost(addr) || len(c.MAC) != 6 {
 		return fmt.Errorf("probe address %s from hardware address %q: not for IPv4 on Ethernet", addr, c.MAC)
@@ -93,8 +92,8 @@ func ARPProbe(from types.MAC, addr netip.Addr) []byte {
 	return append(p, addr.AsSlice()...)
 }
 
-// conflict returns the hardware address of the host that uses the address, or that probes it itself,
-// according to an ARP packet. It returns "" for any other packet.
+// conflict returns the hardware address of the host that uses or probes the address, according to an ARP packet. It returns ""
+// for any other packet.
 func conflict(p []byte, addr netip.Addr) types.MAC {
 	source, sender := ARPSender(p)
 	probed := sender != "" && binary.BigEndian.Uint16(p[6:]) == 1 && source.IsUnspecified() && [4]byte(p[24:28]) == addr.As4()

@@ -23,8 +23,8 @@ const (
 	maxPacket = 9216
 )
 
-// listen opens a packet socket for packets of the protocol, without their link header. The socket
-// is closed by stop. It receives nothing after the end of ctx, which ends a running receive.
+// listen opens a packet socket for packets of the protocol, without their link header. stop closes the socket. When ctx ends,
+// a running receive ends, and the socket receives nothing more.
 func (c *Client) listen(ctx context.Context, protocol int, filter []bpf.Instruction) (s *packet.Conn, stop func(), err error) {
 	raw, err := bpf.Assemble(filter)
 	if err != nil {
@@ -58,13 +58,13 @@ func (c *Client) step(what string, f func() error) error {
 	return nil
 }
 
-// listenUDP opens a UDP socket that is bound to the client's port of addr and to the interface. It
-// fails if the namespace has other addresses, but not this one.
+// listenUDP opens a UDP socket that is bound to the client's port of addr and to the interface. It fails if the namespace has
+// other addresses, but not this one.
 func (c *Client) listenUDP(addr netip.Addr) (s *net.UDPConn, err error) {
 	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
 		return raw.Control(func(fd uintptr) {
-			// An old kernel may lack these options. Then the packet takes the way that the routes of the
-			// container say, and Release sends it a second time by a packet socket.
+			// Without these options, on an old kernel, the routes of the container decide where the packet goes, and Release
+			// sends it a second time by a packet socket.
 			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_BINDTOIFINDEX, c.Link)
 			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_TIMESTAMPING,
 				unix.SOF_TIMESTAMPING_TX_SCHED|unix.SOF_TIMESTAMPING_SOFTWARE|unix.SOF_TIMESTAMPING_OPT_TSONLY)
@@ -90,10 +90,9 @@ func (c *Client) sendPacket(s *packet.Conn, q *request) error {
 	})
 }
 
-// sendUDP sends q by a UDP socket. It fails if the namespace does not have the address. To be bound
-// to the address does not prove that: in a namespace that never had an IPv4 address the kernel binds to
-// any address, and would send from 0.0.0.0 (__inet_dev_addr_type in net/ipv4/fib_frontend.c). If the
-// message names its source, the kernel checks it.
+// sendUDP sends q by a UDP socket. It fails if the namespace lacks the address. The message names its source, so that the kernel
+// checks the address. In a namespace that never had an IPv4 address, the kernel binds to any address, and would otherwise send
+// from 0.0.0.0 (__inet_dev_addr_type in net/ipv4/fib_frontend.c).
 func (c *Client) sendUDP(s *net.UDPConn, q *request) error {
 	source := unix.PktInfo4(&unix.Inet4Pktinfo{Spec_dst: q.from.As4()})
 	return c.step("send "+q.name(), func() error {

@@ -46,7 +46,7 @@ type rawRequest struct {
 // config is the checked configuration.
 type config struct {
 	socket   string
-	timeout  time.Duration // of ADD; zero: that of the daemon
+	timeout  time.Duration // of ADD; zero: the daemon's limit
 	settings dhcpd.Settings
 }
 
@@ -64,8 +64,8 @@ var optionNames = map[string]uint8{
 	"dhcp-client-identifier": optionClientID, "user-class": 77,
 }
 
-// ownOptions are the options that the client itself sets in its messages: requested address,
-// overload, message type, server, and the list of requested options.
+// ownOptions are the options that the client itself sets, which are the requested address, overload, the message type, the
+// server, and the list of requested options.
 var ownOptions = []uint8{50, 52, 53, 54, 55}
 
 // maxTimeout is what ADD may take, in seconds. The interface plugins of this bundle wait for 240 s.
@@ -74,7 +74,7 @@ const maxTimeout = 200
 // maxValue is the most bytes of an option's value.
 const maxValue = 255
 
-// An input has what determines a config.
+// An input contains what determines a config.
 type input struct {
 	raw   *rawIPAM
 	args  types.Args // CNI_ARGS
@@ -95,7 +95,7 @@ func parse(r *skel.Request) (*config, error) {
 	return conf, types.Coded(types.CodeConfig, err)
 }
 
-// parseSocket returns the path of the socket, which is all that DEL and GC need.
+// parseSocket returns the path of the socket. DEL and GC need no other key.
 func parseSocket(r *skel.Request) (string, error) {
 	var raw struct {
 		IPAM struct {
@@ -140,8 +140,8 @@ func (in input) config() (*config, error) {
 	return conf, errors.Join(append(errs, socketErr, optionsErr, askedErr)...)
 }
 
-// clientID returns the content of option 61, or nil for the MAC of the interface: a zero, which
-// says that no hardware address follows (RFC 2132, section 9.14), and at most 254 bytes of text.
+// clientID returns the content of option 61, or nil for the MAC of the interface. The content is a zero, which says that no
+// hardware address follows (RFC 2132, section 9.14), and at most 254 bytes of text.
 func (in input) clientID() []byte {
 	text := in.raw.ClientID
 	switch namespace, pod := in.args["K8S_POD_NAMESPACE"], in.args["K8S_POD_NAME"]; {
@@ -157,8 +157,7 @@ func (in input) clientID() []byte {
 	return append([]byte{0}, text[:min(len(text), maxValue-1)]...)
 }
 
-// provided returns the options to send. An option whose argument is not in CNI_ARGS, and that has
-// no value, is not sent.
+// provided returns the options to send. It omits an option without a value whose argument is not in CNI_ARGS.
 func (in input) provided() ([]dhcp.Option, error) {
 	var options []dhcp.Option
 	var errs []error
@@ -180,7 +179,7 @@ func (in input) provided() ([]dhcp.Option, error) {
 	return options, errors.Join(errs...)
 }
 
-// asked returns the codes of the options to ask for, without duplicates. There is at least the mask.
+// asked returns the codes of the options to request, without duplicates. They include at least the mask.
 func (in input) asked() ([]byte, error) {
 	var errs []error
 	var asked []byte
@@ -198,7 +197,7 @@ func (in input) asked() ([]byte, error) {
 			asked = append(asked, code)
 		}
 	}
-	if len(asked) == 0 { // no list would be that of the client
+	if len(asked) == 0 { // without a list, the client would request its default
 		asked = []byte{optionMask}
 	}
 	return asked, errors.Join(errs...)

@@ -13,7 +13,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// The limits of time for a daemon that does not answer. The daemon itself limits an ADD.
+// The limits for a daemon that does not answer. The daemon itself limits an ADD.
 const (
 	addLimit    = 220 * time.Second
 	delLimit    = 15 * time.Second
@@ -100,8 +100,8 @@ func releaseLease(r *skel.Request, socket string) error {
 	return nil
 }
 
-// release asks the daemon to release leases. If it does not answer, release sends DHCPRELEASE for the attachments
-// that list returns itself, or marks their leases, and warns.
+// release asks the daemon to release leases. If it does not answer, release itself sends DHCPRELEASE for the attachments that
+// list returns, or marks their leases, and warns.
 func release(r *skel.Request, socket string, req dhcpd.Request, list func(dhcpd.Store) ([]types.Attachment, error)) error {
 	answer, noAnswer := call(r, socket, req, delLimit)
 	if noAnswer = cmp.Or(noAnswer, answer.Err()); noAnswer == nil {
@@ -143,8 +143,7 @@ func gc(r *skel.Request) error {
 	})
 }
 
-// status returns an error if an ADD would fail because of its configuration, or because the daemon
-// does not answer.
+// status returns an error if an ADD would fail because of its configuration, or because the daemon does not answer.
 func status(r *skel.Request) error {
 	conf, err := parse(r)
 	if err == nil {
