@@ -108,15 +108,15 @@ func (h host) probe(link nl.Link, claims []claim) answers {
 // interface if that belongs to a container of this host. By default (arp_ignore = 0), the kernel answers on each interface for
 // all addresses. Therefore, an answer from another interface of the same container is not a conflict.
 func (c claim) addConflict(answering string, other *inventory.Attachment, add addFunc) {
-	const format = "%s, an address of %s (%s), is also used by %s with %s"
-	switch {
-	case other == nil:
-		add(onHost, fmt.Sprintf("%sremove the address from that host, or add it to exclude of network %s; "+
-			"if the host is behind a port of a bridge, bridge fdb show prints the port", edit, c.attachment.Network), format, c.addr, c.attachment.ContainerID, c.mac, "the host", answering)
-	case other.NetNS != c.attachment.NetNS:
-		show := types.Command("nsenter", "--net="+other.NetNS, "ip", "address", "show")
-		add(onHost, edit+"remove the address from that container: "+show+" prints the interface",
-			format, c.addr, c.attachment.ContainerID, c.mac, "container "+other.ContainerID, answering)
+	user, fix := "the host", fmt.Sprintf("remove the address from that host, or add it to exclude of network %s; "+
+		"if the host is behind a port of a bridge, bridge fdb show prints the port", c.attachment.Network)
+	if other != nil {
+		user = "container " + other.ContainerID
+		fix = "remove the address from that container: " +
+			types.Command("nsenter", "--net="+other.NetNS, "ip", "address", "show") + " prints the interface"
+	}
+	if other == nil || other.NetNS != c.attachment.NetNS {
+		add(onHost, edit+fix, "%s, an address of %s (%s), is also used by %s with %s", c.addr, c.attachment.ContainerID, c.mac, user, answering)
 	}
 }
 

@@ -253,7 +253,7 @@ func list(plugins map[string]*schema.Schema, pages map[string]*page) *schema.Sch
 	s.Title = "CNI network configuration list"
 	s.Description = "The content of a file *.conflist"
 	s.Required = []string{"name"}
-	for _, name := range []string{"$schema", "args", "cniVersion", "cniVersions", "name", "disableCheck", "disableGC", "loadOnlyInlinedPlugins", "plugins"} {
+	for _, name := range strings.Fields("$schema args cniVersion cniVersions name disableCheck disableGC loadOnlyInlinedPlugins plugins") {
 		s.Properties[name] = common(name)
 	}
 	item := s.Properties["plugins"].Items
