@@ -36,7 +36,7 @@ import (
 // namesInCode lists sections of docs/interface.golden: the expressions that find their lines in the Go files of the matching
 // directories. A section about several packages names the directory on each line.
 var namesInCode = []struct{ title, dirs, expressions string }{
-	{"Checks of plumb doctor", "internal/doctor$", `(?:check|\t|\{)\{"([\w-]+)", `},
+	{"Checks of plumb doctor", "internal/doctor$", `[\t {k]\{"([\w-]+)", [a-z]`},
 	{"Environment variables", "", `"((?:CNI|PLUMB)_[A-Z_]+|NETCONFPATH|TRACE[A-Z]+|LISTEN_[A-Z]+)=?"`},
 	{"Error codes", "", `\bCode([A-Z]\w+ += \d+)`},
 	{"Exit statuses of plumb", "cmd/plumb$", `\texit(\w+ += \d+)`},
