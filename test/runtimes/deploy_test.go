@@ -177,7 +177,7 @@ var _ = Describe("deploy", func() {
 	})
 
 	It("has a pod that runs plumb doctor on the node", func() {
-		c := newContainerd(newNode(), podNetwork)
+		c := newContainerd(newHost(), podNetwork)
 		c.mustRun(podConfig("web"))
 		c.Host.Must(GinkgoTB(), "nft", "add table inet other; add chain inet other forward { type filter hook forward priority 0; policy drop; }; flush chain inet plumb postrouting")
 		onHost := c.Host.Must(GinkgoTB(), "sh", "-c", filepath.Join(os.Getenv("PLUMB_BIN"), "plumb")+" doctor --conf-dir "+filepath.Join(c.dir, "net.d")+
