@@ -61,6 +61,7 @@ func linkRules() []mutationRule {
 		{pattern: `link \S+ ifalias=`, exempt: "CHECK takes a link without alias for one of the reference plugin, and checks it too"},
 		{pattern: `link \S+ mtu=1400`, exempt: "MTU of the ifb: copied from the interface, not configured"},
 		{pattern: `link \S+ (promiscuity|allmulti|qdisc|txqlen|operstate)=`, exempt: "follows from other properties"},
+		{pattern: `link \S+ num_[rt]x_queues=`, exempt: "nothing can change it"},
 		{pattern: `link \S+ linkinfo.info_(slave_)?data\.\S*(_id|root_port|designated_port|no)=`, exempt: "the bridge chooses these numbers"},
 	}
 }
