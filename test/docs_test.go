@@ -1,6 +1,7 @@
 package test
 
 import (
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"go/ast"
@@ -300,6 +301,29 @@ func pages(t *testing.T) []string {
 		t.Fatal(err)
 	}
 	return pages
+}
+
+// TestPictures: each picture is drawn from the current source, and a page shows it.
+func TestPictures(t *testing.T) {
+	sources, err := filepath.Glob("../docs/pictures/*.dot")
+	if err != nil || len(sources) == 0 {
+		t.Fatalf("no sources: %v", err)
+	}
+	var text strings.Builder
+	for _, page := range pages(t) {
+		text.WriteString(read(t, page))
+	}
+	for _, source := range sources {
+		name := filepath.Base(source)
+		drawing := strings.TrimSuffix(name, ".dot") + ".svg"
+		sum := sha256.Sum256([]byte(read(t, "docs/pictures/"+name)))
+		if !strings.Contains(read(t, "docs/pictures/"+drawing), fmt.Sprintf("<!-- %s: %x -->", name, sum)) {
+			t.Errorf("docs/pictures/%s is of another %s; run scripts/pictures.sh", drawing, name)
+		}
+		if !strings.Contains(text.String(), "pictures/"+drawing+")") {
+			t.Errorf("no page shows docs/pictures/%s", drawing)
+		}
+	}
 }
 
 // TestWording: pages use the field's words, and tables have short cells.
