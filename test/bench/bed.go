@@ -10,8 +10,7 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// A bed is what a scenario runs on: it stands in for a test towards nstest, and what
-// is made through it is removed when the scenario ends.
+// A bed implements nstest.TB for a scenario. What nstest creates for it is removed when the scenario ends.
 type bed struct {
 	root     string
 	temps    int
@@ -19,7 +18,7 @@ type bed struct {
 	errs     []error
 }
 
-// A failure is what Fatalf panics with; guard makes it an error again.
+// A failure is the value with which Fatalf panics. guard returns it as an error.
 type failure struct{ error }
 
 func (b *bed) Helper()                   {}
@@ -31,7 +30,7 @@ func (b *bed) Errorf(f string, a ...any) { b.errs = append(b.errs, fmt.Errorf(f,
 func (b *bed) Fatalf(f string, a ...any) { panic(failure{fmt.Errorf(f, a...)}) }
 func (b *bed) Skipf(f string, a ...any)  { b.Fatalf(f, a...) }
 
-// TempDir makes a directory that is gone with the bed.
+// TempDir creates a directory that is removed with the bed.
 func (b *bed) TempDir() string {
 	b.temps++
 	dir := filepath.Join(b.root, fmt.Sprint(b.temps))
@@ -47,7 +46,7 @@ func (b *bed) must(err error) {
 	}
 }
 
-// withBed runs f on a bed of its own and removes all that was made.
+// withBed runs f on a new bed, and removes what f created.
 func withBed(f func(*bed) error) (err error) {
 	root, err := os.MkdirTemp("", "plumb-bench-")
 	if err != nil {
@@ -74,8 +73,7 @@ func guard(f func() error) (err error) {
 	return f()
 }
 
-// A side is one of those compared in a scenario: a set of executables, with a host, a
-// container and a directory for state of its own.
+// A side is a set of executables to compare, with its own host, containers and state directory.
 type side struct {
 	*bed
 	role
@@ -85,12 +83,12 @@ type side struct {
 	dir        string
 }
 
-// A role says what is different about a side.
+// A role describes how a side differs from the others.
 type role struct {
 	name      string
 	reference bool
-	fill      int    // reservations or mappings that are there before
-	backend   string // ipMasqBackend, backend: what of the two the plugin is told
+	fill      int    // number of reservations or mappings of other containers
+	backend   string // the key ipMasqBackend or backend
 }
 
 func newSide(b *bed, r role, bins bins) *side {
@@ -102,13 +100,12 @@ func newSide(b *bed, r role, bins bins) *side {
 	return s
 }
 
-// bins are the directories of the executables.
+// bins contains the directories of the executables.
 type bins struct{ plumb, reference string }
 
-// installed copies the executables of both sides into root, as an installation does. The kernel
-// maps a file from the page cache in pieces as large as it came in there: an executable
-// as the linker wrote it, page by page, takes a sixth longer to start than its copy, and
-// so does one that was read in bit by bit.
+// installed copies the executables of both sides into root. A process starts a sixth faster from such a copy than from a file
+// that the linker wrote, or that was read, page by page, because the kernel maps a file in the pieces in which it entered the
+// page cache.
 func (b bins) installed(root string) (copies bins, err error) {
 	copies = bins{filepath.Join(root, "plumb"), filepath.Join(root, "reference")}
 	for _, way := range [][2]string{{b.plumb, copies.plumb}, {b.reference, copies.reference}} {

@@ -36,8 +36,7 @@ func TestSummaryOf(t *testing.T) {
 	}
 }
 
-// TestOrderFavoursNobody: each has each place as often as the others, and comes before
-// another as often as after it.
+// TestOrderFavoursNobody checks that each side has each position equally often, and runs before another side as often as after it.
 func TestOrderFavoursNobody(t *testing.T) {
 	if a, b := order(2, 0), order(2, 1); !slices.Equal(a, []int{0, 1}) || !slices.Equal(b, []int{1, 0}) {
 		t.Errorf("of two: %v, %v", a, b)
@@ -122,7 +121,7 @@ COMMIT
 	}
 }
 
-// TestFiguresInTheTable: what each kind of row says.
+// TestFiguresInTheTable checks each kind of row.
 func TestFiguresInTheTable(t *testing.T) {
 	ours := summarize([]sample{{2 * time.Millisecond, time.Millisecond}})
 	theirs := summarize([]sample{{8 * time.Millisecond, 4 * time.Millisecond}})
@@ -192,7 +191,7 @@ func TestPagesHaveTheFigures(t *testing.T) {
 	}
 }
 
-// TestReportFillsTheREADME: --report measures what the README shows.
+// TestReportFillsTheREADME checks that --report measures every scenario of the README's table.
 func TestStepsOfALog(t *testing.T) {
 	const log = `bridge ADD     0.100ms     0.250ms open netlink socket
 bridge ADD     0.350ms     0.500ms open nftables
@@ -230,7 +229,7 @@ func TestReportFillsTheREADME(t *testing.T) {
 	}
 }
 
-// TestSizesOfAnotherBuild: a release refuses pages with the sizes of another build by the same Go.
+// TestSizesOfAnotherBuild checks that a release rejects pages with the sizes of another build by the same version of Go.
 func TestSizesOfAnotherBuild(t *testing.T) {
 	top, built := t.TempDir(), t.TempDir()
 	program, err := os.Executable()
@@ -260,7 +259,7 @@ func TestSizesOfAnotherBuild(t *testing.T) {
 	}
 }
 
-// TestPeakIsThatOfThePlugin: not of this process, which is larger.
+// TestPeakIsThatOfThePlugin checks that peak does not return the memory of this process, which is larger.
 func TestPeakIsThatOfThePlugin(t *testing.T) {
 	ballast := make([]byte, 64<<20)
 	for i := range ballast {
@@ -277,7 +276,7 @@ func TestPeakIsThatOfThePlugin(t *testing.T) {
 	}
 }
 
-// TestWarmUpsAreNotKept: the first calls fill caches and make what the host shares.
+// TestWarmUpsAreNotKept checks that the samples do not include the first calls, which fill caches and create shared objects.
 func TestWarmUpsAreNotKept(t *testing.T) {
 	calls, bin := filepath.Join(t.TempDir(), "calls"), t.TempDir()
 	script := "#!/bin/sh\n[ \"$CNI_COMMAND\" != CHECK ] || exit 1\necho \"$CNI_COMMAND $CNI_CONTAINERID\" >>" + calls + "\n"
@@ -302,7 +301,7 @@ func TestWarmUpsAreNotKept(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := strings.Count(string(text), "ADD container-"); n != 2*(2+warmups+1) { // the last is for the memory
+	if n := strings.Count(string(text), "ADD container-"); n != 2*(2+warmups+1) { // one more iteration measures the memory
 		t.Errorf("%d ADDs", n)
 	}
 	if n := strings.Count(string(text), "DEL unknown"); n != 2*(2+warmups+1) {

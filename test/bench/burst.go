@@ -9,8 +9,8 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// bursts adds many containers, some at a time, and deletes them, one side after the
-// other. A sample is the time of all; its processor time is that of one container.
+// bursts adds many containers, some at a time, and deletes them, one side after the other. A sample contains the time for all
+// containers, and the processor time per container.
 func (r *runner) bursts() error {
 	for _, s := range r.sides {
 		for len(s.containers) < r.containers {
@@ -41,10 +41,10 @@ func (r *runner) bursts() error {
 	return nil
 }
 
-// rounds is how many bursts there are, because one takes as long as many iterations.
+// rounds returns the number of bursts. A burst takes as long as many iterations.
 func rounds(iterations int) int { return max(1, iterations/20) }
 
-// together does a verb for all, so many at a time.
+// together calls a verb for all attachments, with atATime calls in parallel.
 func together(all []*attachment, verb string, atATime int) (sample, error) {
 	work := make(chan *attachment)
 	var wg sync.WaitGroup

@@ -16,7 +16,7 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// A sample is what one call took. A sample of a chain is the sum over its plugins.
+// A sample is the time and the processor time of a call. The sample of a chain is the sum of its plugins' samples.
 type sample struct{ wall, cpu time.Duration }
 
 func (s sample) plus(t sample) sample { return sample{s.wall + t.wall, s.cpu + t.cpu} }
@@ -24,14 +24,14 @@ func (s sample) plus(t sample) sample { return sample{s.wall + t.wall, s.cpu + t
 // conf is a plugin's configuration.
 type conf map[string]any
 
-// cniVersion is one that both sides know.
+// cniVersion is a version that both sides support.
 const (
 	cniVersion = "1.0.0"
 	network    = "bench"
 	ifName     = "eth0"
 )
 
-// stdin is the configuration as a runtime passes it.
+// stdin returns the configuration as a runtime passes it.
 func (c conf) stdin(prev json.RawMessage) []byte {
 	all := maps.Clone(c)
 	all["cniVersion"], all["name"] = cniVersion, network
@@ -40,23 +40,23 @@ func (c conf) stdin(prev json.RawMessage) []byte {
 	}
 	b, err := json.Marshal(all)
 	if err != nil {
-		panic(err) // of maps, strings and numbers
+		panic(err) // cannot happen: c contains only maps, lists, strings and numbers
 	}
 	return b
 }
 
-// An attachment is one container at a side, with the chain of plugins that serve it.
+// An attachment is a container of a side, with the chain of plugins that the side calls for it.
 type attachment struct {
 	*side
 	chain     []conf
 	id        string
 	container string // CNI_NETNS
 	ifn       string
-	base      json.RawMessage // what the first plugin of the chain gets as prevResult
+	base      json.RawMessage // prevResult for the first plugin of the chain
 	prev      json.RawMessage // the chain's result
 }
 
-// A call is one start of one plugin.
+// A call is one execution of a plugin.
 type call struct {
 	plugin, command string
 	environ         []string
@@ -78,7 +78,7 @@ func (a *attachment) call(c conf, command string) call {
 	}, c.stdin(prev)}
 }
 
-// do runs a verb over the chain, as a runtime does, by way of f.
+// do calls f for each plugin of the chain, in the order of a runtime.
 func (a *attachment) do(command string, f func(*side, call) (sample, []byte, error)) (total sample, err error) {
 	chain := slices.Clone(a.chain)
 	switch command {
@@ -102,15 +102,14 @@ func (a *attachment) do(command string, f func(*side, call) (sample, []byte, err
 	return total, errors.Join(errs...)
 }
 
-// execute starts a plugin from a thread on the host, as a runtime does: the time is
-// from the fork to the exit, what is written and read included; the processor time is
-// that of the process and of all that it waited for.
+// execute runs a plugin in the host's namespace, as a runtime does. The time is measured from fork to exit, including input and
+// output. The processor time includes the child processes for which the plugin waited.
 func execute(s *side, c call) (took sample, out []byte, err error) {
 	took, out, _, err = runPlugin(s, c)
 	return took, out, err
 }
 
-// runPlugin is execute, and returns what the plugin wrote to stderr, too.
+// runPlugin does the same as execute, and also returns what the plugin wrote to stderr.
 func runPlugin(s *side, c call) (took sample, out []byte, log string, err error) {
 	var stdout, stderr bytes.Buffer
 	path := filepath.Join(s.bin, c.plugin)
@@ -131,7 +130,7 @@ func runPlugin(s *side, c call) (took sample, out []byte, log string, err error)
 	return took, stdout.Bytes(), stderr.String(), err
 }
 
-// explain gives the error what the plugin said.
+// explain adds the plugin's error message to err.
 func (c call) explain(err error, stdout []byte, stderr string) error {
 	var said struct{ Msg, Details string }
 	if json.Unmarshal(stdout, &said) != nil || said.Msg == "" {
@@ -140,7 +139,7 @@ func (c call) explain(err error, stdout []byte, stderr string) error {
 	return fmt.Errorf("%s %s: %w: %s", c.plugin, c.command, err, strings.TrimSpace(said.Msg+" "+said.Details))
 }
 
-// peak gives the most memory that the plugin's process had resident, in KiB.
+// peak runs a plugin and returns the peak resident memory of its process in KiB.
 func peak(s *side, c call) (kib int, out []byte, err error) {
 	err = s.host.Do(func() (err error) {
 		kib, out, err = nstest.PeakMemory(c.environ, c.stdin, filepath.Join(s.bin, c.plugin))

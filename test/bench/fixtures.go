@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// A family says which addresses a container gets.
+// A family specifies which addresses a container gets.
 type family int
 
 const (
@@ -31,7 +31,7 @@ func bridge(s *side, f family) conf {
 	return conf{"type": "bridge", "bridge": "cni0", "isGateway": true, "ipam": ipam(s, f)}
 }
 
-// masq is the configuration with masquerade; the reference has what it has.
+// masq enables masquerade in c and returns c. The side's role may select the backend.
 func (c conf) masq(s *side) conf {
 	c["ipMasq"] = true
 	if s.backend != "" {
@@ -53,7 +53,7 @@ func bandwidth(*side) conf {
 	}}}
 }
 
-// portmap maps n host ports, from the first on. Foreign ones are above 40000.
+// portmap returns a configuration that maps n host ports, starting with firstPort+first.
 func portmap(first, n int) conf {
 	mappings := make([]conf, n)
 	for i := range mappings {
@@ -67,7 +67,7 @@ const (
 	firstForeign = 40000
 )
 
-// veth gives the container an eth0 whose other end is host0, both new.
+// veth creates a new veth pair. The container's end is eth0, and the host end is host0.
 func veth(s *side) {
 	_, _ = s.host.Exec("ip", "link", "delete", "host0")
 	s.host.Batch(s.bed,
@@ -77,7 +77,7 @@ func veth(s *side) {
 	s.host.SetSysctl(s.bed, "net/ipv4/ip_forward", "1")
 }
 
-// attached is the result of the plugin that would have made what veth made.
+// attached returns the result of a plugin that created the interfaces of veth.
 func attached(s *side) json.RawMessage {
 	return fmt.Appendf(nil, `{"cniVersion": %q, "interfaces": [{"name": "host0", "mac": %q}, {"name": "eth0", "mac": %q, "sandbox": %q}],
 		"ips": [{"address": "10.88.0.2/16", "gateway": "10.88.0.1", "interface": 1}], "routes": [{"dst": "0.0.0.0/0"}], "dns": {}}`,
@@ -92,20 +92,20 @@ func (s *side) mac(run func(string, ...string) (string, error), link string) str
 	return links[0].Address
 }
 
-// uplink gives the host what macvlan has for its master. Not every kernel has dummy.
+// uplink creates the master for macvlan on the host. It is a veth pair, because not every kernel supports dummy.
 func uplink(s *side) {
 	s.host.Batch(s.bed, "link add up0 type veth peer name up1", "link set up1 up", "link set up0 up")
 }
 
-// The addresses of host-local alone. The first is the one after the gateway's.
+// pool is the subnet for host-local without an interface plugin. Its first container address follows the gateway's address.
 const pool = "10.64.0.0/10"
 
 func nth(i int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, 64 + byte((i+2)>>16), byte((i + 2) >> 8), byte(i + 2)})
 }
 
-// ipamOnly is a configuration of host-local alone, whose range has so many addresses
-// (0: millions).
+// ipamOnly returns a configuration of host-local without an interface plugin. Its range contains the given number of addresses,
+// or all addresses of pool if the number is 0.
 func ipamOnly(s *side, addresses int) conf {
 	r := conf{"subnet": pool}
 	if addresses > 0 {
@@ -114,7 +114,7 @@ func ipamOnly(s *side, addresses int) conf {
 	return conf{"ipam": conf{"type": "host-local", "dataDir": s.dir, "ranges": [][]conf{{r}}}}
 }
 
-// clusterOnly is ipamOnly with cluster-local.
+// clusterOnly returns the configuration of ipamOnly for cluster-local.
 func clusterOnly(s *side, addresses int) conf {
 	c := ipamOnly(s, addresses)
 	ipam := c["ipam"].(conf)
@@ -124,8 +124,8 @@ func clusterOnly(s *side, addresses int) conf {
 
 func (s *side) datastoreFile() string { return filepath.Join(s.bin, "bench-datastore") }
 
-// warmPoolDatastore writes a datastore that gives its addresses in the first ADD. That is not timed, and each DEL leaves
-// them to the host.
+// warmPoolDatastore writes a datastore that gives the host its addresses in the first ADD, which is not timed. The host keeps
+// them after each DEL.
 func warmPoolDatastore(s *side) {
 	s.must(os.WriteFile(s.datastoreFile(), []byte(`#!/bin/sh
 case $(cat) in
@@ -136,7 +136,7 @@ esac
 `), 0o755))
 }
 
-// reserve writes the reservations of others, as both sides write them.
+// reserve writes the reservations of other containers in the format of both sides.
 func reserve(s *side) {
 	dir := filepath.Join(s.dir, network)
 	s.must(os.MkdirAll(dir, 0o755))
@@ -148,7 +148,7 @@ func reserve(s *side) {
 	}
 }
 
-// rewind sets the cursor before the first of the reservations.
+// rewind sets the cursor before the first reservation.
 func rewind(s *side) {
 	if s.fill > 0 {
 		s.setCursor(nth(-1))
@@ -159,9 +159,8 @@ func (s *side) setCursor(addr netip.Addr) {
 	s.must(os.WriteFile(filepath.Join(s.dir, network, "last_reserved_ip.0"), []byte(addr.String()), 0o600))
 }
 
-// mapForeign makes one mapping of each of so many other containers. It lets the plugin
-// map the first. Of the reference's, which take long, the others are copies of the
-// first by iptables-restore, under names and ports of their own.
+// mapForeign maps a host port for each of s.fill other containers. Because the reference plugin takes long, it maps only the
+// first one. iptables-restore adds copies of its rules for the others, with other names and ports.
 func mapForeign(s *side) {
 	if s.fill == 0 {
 		return
@@ -189,7 +188,7 @@ func mapForeign(s *side) {
 	s.must(err)
 }
 
-// copies gives n-1 copies of the rules of the container that has the first foreign port.
+// copies returns n-1 copies of the rules for the first foreign port, as input of iptables-restore.
 func copies(saved string, n int) string {
 	port := fmt.Sprint(firstForeign)
 	var chain string

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A machine is what has to be known of where figures were taken.
+// A machine describes the system on which the figures were measured.
 type machine struct {
 	CPU          string   `json:"cpu"`
 	CPUs         int      `json:"cpus"`
@@ -25,9 +25,9 @@ type machine struct {
 	State        string   `json:"stateOn"` // file system of dataDir
 	Plumb        string   `json:"plumb"`
 	Reference    string   `json:"reference"`
-	Go           string   `json:"go"` // that built plumb, with the architecture
+	Go           string   `json:"go"` // version that built plumb, and the architecture
 	Programs     []string `json:"programs"`
-	Load         string   `json:"load"` // when it began
+	Load         string   `json:"load"` // at the start of the run
 }
 
 func thisMachine(b bins) machine {
@@ -53,7 +53,7 @@ func thisMachine(b bins) machine {
 	return m
 }
 
-// field is the value after the first "key:" or "key=" of a file.
+// field returns the value after the first "key:" or "key=" in a file.
 func field(path, key string) string {
 	text, _ := os.ReadFile(path)
 	for line := range strings.Lines(string(text)) {
@@ -80,7 +80,7 @@ func fileSystem(dir string) string {
 	return fmt.Sprintf("%#x", magic)
 }
 
-// about is what a plugin says of itself when it is called without CNI variables.
+// about returns the first line that a plugin prints when it is called without CNI variables.
 func about(path string) string {
 	cmd := exec.Command(path)
 	cmd.Env = []string{}
@@ -89,7 +89,7 @@ func about(path string) string {
 	return line
 }
 
-// toolchain is the version of Go that built an executable, and the architecture it is for.
+// toolchain returns the version of Go that built an executable, and the executable's architecture.
 func toolchain(path string) string {
 	info, err := buildinfo.ReadFile(path)
 	if err != nil {
@@ -112,7 +112,7 @@ func firstLine(name string, args ...string) string {
 	return strings.TrimSpace(line)
 }
 
-// sizes are those of the executables of a directory, in bytes.
+// sizes returns the sizes of the named files in dir, in bytes.
 func sizes(dir string, names []string) map[string]int64 {
 	all := map[string]int64{}
 	for _, name := range names {
@@ -123,7 +123,7 @@ func sizes(dir string, names []string) map[string]int64 {
 	return all
 }
 
-// executables are those of plumb.
+// executables returns the names of the files in dir.
 func executables(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -141,8 +141,7 @@ func executables(dir string) ([]string, error) {
 	return names, nil
 }
 
-// A usage is what others than this process and its children have had of the
-// processors up to a time.
+// A usage is the processor time that other processes have used until a given time, apart from this process and its children.
 type usage struct {
 	at     time.Time
 	others time.Duration
@@ -162,7 +161,7 @@ func startUsage() usage {
 	return u
 }
 
-// since is the part of all processors that others have had since.
+// since returns the share of all processors that other processes have used since u.
 func (u usage) since() float64 {
 	now := startUsage()
 	return max(0, float64(now.others-u.others)/float64(now.at.Sub(u.at))/float64(runtime.NumCPU()))

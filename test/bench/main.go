@@ -1,5 +1,5 @@
-// bench measures the plugins beside the reference plugins, in one interleaved run, in
-// namespaces of its own. scripts/bench.sh builds and starts it.
+// Command bench measures plumb's plugins and the reference plugins alternately, in its own namespaces. scripts/bench.sh builds and
+// starts it.
 package main
 
 import (
@@ -17,7 +17,7 @@ import (
 
 const warmups = 3
 
-// options are the command line.
+// options contains the values of the command-line flags.
 type options struct {
 	bins
 	only, json, sizes   string
@@ -39,27 +39,27 @@ func parse(stderr io.Writer, args []string) (o options, err error) {
 	f.SetOutput(stderr)
 	f.StringVar(&o.plumb, "plumb", "", "`directory` of plumb's executables")
 	f.StringVar(&o.reference, "peer", "/usr/lib/cni", "`directory` of the executables to compare with")
-	f.StringVar(&o.only, "only", "", "`names` of scenarios, or of what is above them (bridge, host-local/1000), separated by commas")
+	f.StringVar(&o.only, "only", "", "`names` of scenarios or groups of scenarios (bridge, host-local/1000), separated by commas")
 	f.BoolVar(&o.list, "list", false, "print the scenarios' names, and do nothing")
-	f.BoolVar(&o.quick, "quick", false, "the short form: few iterations, and none of the long scenarios that --only does not name")
+	f.BoolVar(&o.quick, "quick", false, "run few iterations, and skip long scenarios that --only does not name")
 	f.StringVar(&o.json, "json", "", "`file` for the figures")
-	f.BoolVar(&o.report, "report", false, "without --only: the scenarios that the pages show")
+	f.BoolVar(&o.report, "report", false, "measure the scenarios that the pages show, unless --only is set")
 	f.BoolVar(&o.pages, "pages", false, "write the tables and plots of the pages from the newest file in docs/benchmarks, and measure nothing")
 	f.StringVar(&o.sizes, "sizes", "", "compare the sizes in docs/performance.md with the executables in `directory`, and measure nothing")
-	f.IntVar(&o.iterations, "n", 0, "how many `iterations` (100; with --quick 10, with --report 20)")
+	f.IntVar(&o.iterations, "n", 0, "number of `iterations` (default 100; with --quick 10, with --report 20)")
 	f.StringVar(&o.command, "as", strings.Join(os.Args, " "), "`command` to name in the report")
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}
 	if f.NArg() > 0 {
-		return o, fmt.Errorf("unknown argument %q (--help tells more)", f.Arg(0))
+		return o, fmt.Errorf("unknown argument %q; see --help", f.Arg(0))
 	}
 	if o.report && o.only == "" {
 		o.only = reported
 	}
 	switch {
 	case o.iterations < 0:
-		return o, errors.New("-n has to be 1 or more")
+		return o, errors.New("-n must be 1 or more")
 	case o.iterations > 0:
 	case o.quick:
 		o.iterations = 10
@@ -71,7 +71,7 @@ func parse(stderr io.Writer, args []string) (o options, err error) {
 	return o, nil
 }
 
-// chosen returns the scenarios that the options name.
+// chosen returns the scenarios that the options select.
 func (o options) chosen() (all []scenario, err error) {
 	names := strings.FieldsFunc(o.only, func(r rune) bool { return r == ',' })
 	used := map[string]bool{}
@@ -88,7 +88,7 @@ func (o options) chosen() (all []scenario, err error) {
 	}
 	for _, n := range names {
 		if !used[n] {
-			return nil, fmt.Errorf("no scenario is %q or below it (--list tells which there are)", n)
+			return nil, fmt.Errorf("unknown scenario %q; --list prints the scenarios", n)
 		}
 	}
 	return all, nil
@@ -118,7 +118,7 @@ func run(stdout, stderr io.Writer, args []string) error {
 	return o.measure(stdout, list)
 }
 
-// measure measures the scenarios, and prints and writes what there is.
+// measure measures the scenarios, prints the report, and writes it to a file if --json is set.
 func (o options) measure(stdout io.Writer, list []scenario) error {
 	names, err := executables(o.plumb)
 	if err != nil {
@@ -155,8 +155,8 @@ func (o options) measure(stdout io.Writer, list []scenario) error {
 	return errors.Join(err, failed)
 }
 
-// measure runs the scenarios, and prints each as it is done. An interrupt ends it after
-// the scenario that is running: namespaces are removed, and what there is is reported.
+// measure runs the scenarios, and prints the results of each. After an interrupt, it finishes the current scenario and returns an
+// error. The results until then are kept.
 func (r *report) measure(stdout io.Writer, o options, list []scenario) error {
 	interrupted := make(chan os.Signal, 1)
 	signal.Notify(interrupted, os.Interrupt)
@@ -187,7 +187,7 @@ func (r *report) measure(stdout io.Writer, o options, list []scenario) error {
 	return errors.Join(errs...)
 }
 
-// titles are the headings of families whose name does not say it.
+// titles contains the headings of families of scenarios whose name is not clear enough.
 var titles = map[string]string{
 	"start":         "start of a process",
 	"host-local":    "host-local alone, by reservations of others",

@@ -71,7 +71,7 @@ func writePages(top string) error {
 	return err
 }
 
-// rows are the rows of the README's table. Each consists of a title and of calls of scenarios.
+// rows contains the rows of the README's table. A row is a title, followed by the scenarios and verbs.
 var rows = [][]string{
 	{"`bridge` with `host-local`: ADD, DEL", "bridge/v4 ADD", "bridge/v4 DEL"},
 	{"the same with `ipMasq`: ADD, DEL", "bridge/v4/masq ADD", "bridge/v4/masq DEL"},
@@ -113,7 +113,7 @@ func (r *report) summary(w io.Writer, name string) {
 	}
 }
 
-// results prints a row for each scenario and pair of sides, with what its calls gave.
+// results prints a row for each scenario and pair of sides, with the results of its verbs.
 func (r *report) results(w io.Writer) {
 	fmt.Fprint(w, "\n| scenario | calls | plumb | reference | ratio | goal |\n|---|---|---|---|---|---|\n")
 	others := 0.0
@@ -141,7 +141,7 @@ func (r *report) results(w io.Writer) {
 	fmt.Fprintf(w, "\nOther programs used at most %.0f%% of the processors during a scenario.\n", 100*others)
 }
 
-// median is a cell of the pages, with half the spread of the middle half if spread is set.
+// median returns a table cell with the median and, if spread is set, half the distance between the quartiles.
 func (s summary) median(spread bool) string {
 	switch {
 	case s.N == 0:

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// A plot is of cost against fill: both axes are logarithmic, and an empty host stands
-// where 100 would be.
+// A plot shows the time of a call by the number of objects of other containers. Both axes are logarithmic. The position of 0 is
+// emptyAt.
 type plot struct {
 	title, unit string
 	curves      []curve
@@ -26,7 +26,7 @@ type point struct {
 	median float64
 }
 
-// plots returns the plots for which the run has figures, by name of the file.
+// plots returns the plots for which the report contains figures, by file name.
 func (r *report) plots() map[string]string {
 	all := map[string]string{}
 	for name, p := range map[string]plot{
@@ -51,7 +51,8 @@ func (r *report) plots() map[string]string {
 	return all
 }
 
-// curves are one a side and verb, over the scenarios for which fill knows how full.
+// curves returns a curve for each side and verb. fill returns the number of objects in a scenario, or false if the scenario does
+// not belong to the plot.
 func (r *report) curves(fill func(string) (int, bool)) (all []curve) {
 	for _, side := range []struct{ name, colour string }{{reference, "#c0392b"}, {plumb, "#1f6fb2"}} {
 		for _, verb := range []struct{ name, dash string }{{"ADD", ""}, {"CHECK", "2 4"}, {"DEL", "8 4"}} {
@@ -76,7 +77,7 @@ func (r *report) curves(fill func(string) (int, bool)) (all []curve) {
 const (
 	width, height          = 720, 420
 	left, right, up, below = 70, 180, 50, 60
-	emptyAt                = 100.0 // where zero stands on the axis
+	emptyAt                = 100.0 // position of 0 on the horizontal axis
 )
 
 func (p plot) svg() string {
@@ -115,7 +116,7 @@ func (p plot) svg() string {
 	return b.String()
 }
 
-// extent gives the powers of ten around all medians, and the fills in order.
+// extent returns the powers of ten around all medians, and the sorted numbers of objects.
 func (p plot) extent() (low, high float64, fills []int) {
 	low, high = math.Inf(1), 0
 	for _, c := range p.curves {

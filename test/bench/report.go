@@ -11,12 +11,12 @@ import (
 	"strings"
 )
 
-// A report is all that a run gave: what is printed, and what --json writes.
+// A report contains all results of a run. --json writes it to a file.
 type report struct {
 	Date       string                        `json:"date"`
 	Command    string                        `json:"command"`
 	Iterations int                           `json:"iterations"`
-	Containers int                           `json:"containers"` // of a burst
+	Containers int                           `json:"containers"` // containers in a burst
 	Quick      bool                          `json:"quick"`
 	Machine    machine                       `json:"machine"`
 	Scenarios  []*outcome                    `json:"scenarios"`
@@ -24,7 +24,7 @@ type report struct {
 	Memory     map[string]map[string]*memory `json:"memory"` // by side and executable
 }
 
-// conditions prints how and on what the figures were measured.
+// conditions prints how and on which machine the figures were measured.
 func (r *report) conditions(w io.Writer) {
 	m := r.Machine
 	fmt.Fprintf(w, "- %s; `%s`: %d iterations after %d to warm up; %d bursts of %d containers.\n", r.Date, r.Command, r.Iterations, warmups, rounds(r.Iterations), r.Containers)
@@ -60,7 +60,7 @@ func (o *outcome) rows(w io.Writer) {
 	}
 }
 
-// title is the name of the scenario, with the sides if they are not plumb and the reference.
+// title returns the name of the scenario. If the sides are not plumb and the reference, it names the one that differs.
 func (o *outcome) title(p [2]string) string {
 	switch {
 	case p[1] == empty:
@@ -110,7 +110,7 @@ func (o *outcome) budget(v verbOutcome, row int, p [2]string) (text string, miss
 	return "", false
 }
 
-// figure has three digits.
+// figure formats a number with three significant digits.
 func figure(f float64) string {
 	switch {
 	case f >= 100:
@@ -123,7 +123,7 @@ func figure(f float64) string {
 	return fmt.Sprintf("%.4f", f)
 }
 
-// oneLine is a text that a cell can hold.
+// oneLine shortens a text, and escapes it for a table cell.
 func oneLine(text string) string {
 	text = strings.ReplaceAll(strings.Join(strings.Fields(text), " "), "|", "\\|")
 	if r := []rune(text); len(r) > 160 {
@@ -132,7 +132,7 @@ func oneLine(text string) string {
 	return text
 }
 
-// executables prints sizes and memory.
+// executables prints the table of sizes and peak memory.
 func (r *report) executables(w io.Writer) {
 	fmt.Fprint(w, "\n| executable | plumb, MB (goal for a plugin: 5) | reference, MB | plumb, peak memory in MiB (goal: 12) | reference, peak memory in MiB |\n|---|---|---|---|---|\n")
 	for _, name := range slices.Sorted(maps.Keys(r.Sizes[plumb])) {
@@ -160,6 +160,6 @@ func (r *report) write(path string) error {
 	if err != nil {
 		return err
 	}
-	b = bytes.ReplaceAll(b, []byte(`{"scenario":`), []byte("\n"+`{"scenario":`)) // a line for each
+	b = bytes.ReplaceAll(b, []byte(`{"scenario":`), []byte("\n"+`{"scenario":`)) // one line per scenario
 	return os.WriteFile(path, append(b, '\n'), 0o644)
 }

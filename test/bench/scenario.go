@@ -7,71 +7,70 @@ import (
 	"time"
 )
 
-// A scenario is one thing that is done by each side, over and over.
+// A scenario is a chain of plugins and the calls that each side repeats and measures.
 type scenario struct {
 	name  string
 	roles []role // nil: plumb and the reference
 	verbs []verb
-	// chain gives the configurations for the i-th container of a side.
+	// chain returns the configurations for the i-th container of a side.
 	chain func(s *side, i int) []conf
-	// prepare readies a side, before ADD readies it for the next iteration; neither is timed.
+	// Each side calls prepare once, and before at the start of each iteration. Neither is timed.
 	prepare, before func(*side)
-	base            func(*side) json.RawMessage // what a chained plugin gets as prevResult
+	base            func(*side) json.RawMessage // prevResult for the first plugin of the chain
 	ifn             string                      // CNI_IFNAME; empty: eth0
-	burst           int                         // > 0: many containers, so many at a time
-	breakdown       bool                        // measure the parts of ADD, too
-	long            bool                        // left out by --quick
+	burst           int                         // if not 0, add many containers, and call this many plugins in parallel
+	breakdown       bool                        // also measure the parts of each ADD
+	long            bool                        // skipped with --quick and --report unless --only names it
 }
 
-// A verb is what is timed of a scenario, and what is aimed at. The aims are told
-// beside the figures, and judge nothing.
+// A verb is a call that a scenario measures, with its goal. The tables show the goals. A missed goal is not an error.
 type verb struct {
-	name    string // as in the table
-	command string // CNI_COMMAND; empty: the name
-	unknown bool   // of a container that was never added
-	fails   bool   // a call that fails is the right answer
+	name    string // in the table
+	command string // CNI_COMMAND; if empty, name
+	unknown bool   // call it for a container that was never added
+	fails   bool   // the call must fail
 	aim     aim
 }
 
-// An aim is a budget; zero is none.
+// An aim contains the goals of a verb. 0 means no goal.
 type aim struct {
-	Median float64 `json:"median,omitempty"` // of the reference's median
-	P99    float64 `json:"p99,omitempty"`    // of the reference's p99
-	Own    float64 `json:"own,omitempty"`    // of plumb's own median on an empty host
-	Above  float64 `json:"above,omitempty"`  // milliseconds more than VERSION
+	Median float64 `json:"median,omitempty"` // limit of plumb's median divided by the reference's
+	P99    float64 `json:"p99,omitempty"`    // limit of plumb's p99 divided by the reference's
+	Own    float64 `json:"own,omitempty"`    // limit of plumb's median divided by its median on an empty host
+	Above  float64 `json:"above,omitempty"`  // limit of plumb's median minus the median of VERSION, in milliseconds
 }
 
-// The sides. Which come after these two is a scenario's own.
+// both contains the roles of a scenario that does not list its own.
 var both = []role{{name: plumb}, {name: reference, reference: true}}
 
 const (
 	plumb     = "plumb"
 	reference = "reference"
-	empty     = "plumb, empty" // what cost at a fill is compared with
+	empty     = "plumb, empty" // the baseline for hosts with objects of other containers
 )
 
 // A bench runs scenarios.
 type bench struct {
 	bins
 	iterations int
-	limit      time.Duration // a scenario begins no iteration later; 0: none
-	containers int           // of a burst
+	limit      time.Duration // time after which a scenario starts no iteration; 0 means no limit
+	containers int           // containers in a burst
 	memory     map[string]map[string]*memory
 }
 
-// memory is the most that an executable took, and where.
+// memory is the peak memory of an executable, and the scenario and verb in which it occurred.
 type memory struct {
 	KiB   int    `json:"kib"`
 	Where string `json:"where"`
 }
 
-// An outcome is what one scenario gave.
+// An outcome contains the results of a scenario.
 type outcome struct {
 	Scenario string        `json:"scenario"`
 	Verbs    []verbOutcome `json:"verbs"`
-	// Breakdown has an entry for each plugin of the chain.
+	// Breakdown contains an entry for each plugin of the chain.
 	Breakdown []breakdown         `json:"breakdown,omitempty"`
-	Others    float64             `json:"othersCPU"` // part of all processors that others used
+	Others    float64             `json:"othersCPU"` // share of all processors that other processes used
 	Error     string              `json:"error,omitempty"`
 	samples   map[string][]sample // by verb and side
 	reasons   map[string]string
@@ -81,7 +80,7 @@ type verbOutcome struct {
 	Verb  string             `json:"verb"`
 	Aim   aim                `json:"budget"`
 	Sides map[string]summary `json:"sides"`
-	Ratio map[string]float64 `json:"ratios,omitempty"` // of medians, by what is compared
+	Ratio map[string]float64 `json:"ratios,omitempty"` // ratios of medians, by the names of the sides
 }
 
 func (b *bench) run(sc scenario) *outcome {
@@ -115,7 +114,7 @@ func (b *bench) run(sc scenario) *outcome {
 	return o
 }
 
-// A runner is a scenario on its sides.
+// A runner runs a scenario on its sides.
 type runner struct {
 	*bench
 	scenario
@@ -123,7 +122,7 @@ type runner struct {
 	sides []*side
 }
 
-// turns lets the sides do each verb in turn, and then once more for their memory.
+// turns runs the iterations, and then one more that measures peak memory.
 func (r *runner) turns() error {
 	begin := time.Now()
 	for i := range r.iterations + warmups {
@@ -142,7 +141,7 @@ func (r *runner) turns() error {
 	})
 }
 
-// iteration does each verb of the scenario once at each side.
+// iteration calls each verb of the scenario once on each side.
 func (r *runner) iteration(i int, keep bool, by func(string, *side, call) (sample, []byte, error)) error {
 	at := map[*side]*attachment{}
 	for _, s := range r.sides {
@@ -151,7 +150,7 @@ func (r *runner) iteration(i int, keep bool, by func(string, *side, call) (sampl
 		}
 		at[s] = r.attach(s, 0, fmt.Sprintf("container-%d", i))
 	}
-	runtime.GC() // ours, not while theirs is timed
+	runtime.GC() // so that no collection of this process runs during a timed call
 	for _, v := range r.verbs {
 		for _, k := range order(len(r.sides), i) {
 			s := r.sides[k]
@@ -167,7 +166,7 @@ func (r *runner) iteration(i int, keep bool, by func(string, *side, call) (sampl
 			at[s].prev = a.prev
 			switch {
 			case v.fails && err == nil:
-				return fmt.Errorf("%s: %s: this ought to have failed", s.name, v.name)
+				return fmt.Errorf("%s: %s: want an error, got success", s.name, v.name)
 			case !v.fails && err != nil && s.reference:
 				r.reasons[key] = err.Error()
 			case !v.fails && err != nil:
@@ -230,9 +229,9 @@ func (o *outcome) summarize(sc scenario) []verbOutcome {
 	return all
 }
 
-// pairs are the sides to compare: plumb with the reference, and with itself on an empty
-// node; what else there is with the reference. cluster-local, which the reference does not have, is
-// compared with our host-local.
+// pairs returns the pairs of sides to compare. plumb is compared with the reference and, if these sides exist, with itself on an
+// empty host. plumb with iptables is compared with the reference. cluster-local, which the reference plugins do not include, is
+// compared with plumb's host-local.
 func pairs(sides map[string]summary) [][2]string {
 	all := [][2]string{{plumb, reference}}
 	if _, ok := sides[empty]; ok {

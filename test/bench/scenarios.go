@@ -7,7 +7,7 @@ const (
 	withHostLocal = "plumb, host-local"
 )
 
-// The budgets of a process that only starts, and of a plugin that does little more.
+// The goals for a process that only starts, and for a plugin that does little more.
 var (
 	startAim = aim{Median: 0.90}
 	smallAim = aim{Median: 0.85}
@@ -65,7 +65,7 @@ func small() []scenario {
 	}
 }
 
-// hostLocal returns scenarios that call the IPAM plugin alone, beside reservations of other containers.
+// hostLocal returns scenarios that call the IPAM plugin alone, with reservations of other containers.
 func hostLocal() []scenario {
 	withUnknown := func(a, unknown aim) []verb {
 		return append(verbs(a, a, a), verb{name: "DEL, unknown", command: "DEL", unknown: true, aim: unknown})
@@ -142,7 +142,7 @@ func interfaces() []scenario {
 		return one(func(s *side) conf {
 			c := conf{"type": "macvlan", "master": "up0", "mode": "bridge", "ipam": ipam(s, f)}
 			if f == dualStack && !s.reference {
-				c["optimisticDAD"] = true // the reference has no such key, and waits
+				c["optimisticDAD"] = true // the reference does not support this key, and waits for DAD
 			}
 			return c
 		})

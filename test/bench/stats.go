@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// A summary is what is told of many samples, in milliseconds.
+// A summary contains the statistics of many samples, in milliseconds.
 type summary struct {
 	N        int     `json:"n"`
 	Median   float64 `json:"median"`
@@ -17,8 +17,8 @@ type summary struct {
 		Lower float64 `json:"lower"`
 		Upper float64 `json:"upper"`
 	} `json:"quartiles"`
-	CPU    float64 `json:"cpu"`              // median
-	Reason string  `json:"reason,omitempty"` // why there are no samples, or not all
+	CPU    float64 `json:"cpu"`              // median of the processor time
+	Reason string  `json:"reason,omitempty"` // the error that ended the measurement, or empty
 }
 
 func summarize(samples []sample) summary {
@@ -37,8 +37,8 @@ func summarize(samples []sample) summary {
 	return s
 }
 
-// quantile is that of sorted values: the mean of the two in the middle for the median
-// of an even number, else the smallest that q of the values do not exceed.
+// quantile returns the q-quantile of sorted values by nearest rank. The median of an even number of values is the mean of the two
+// middle values.
 func quantile(sorted []float64, q float64) float64 {
 	n := len(sorted)
 	if q == 0.5 && n%2 == 0 {
@@ -49,9 +49,8 @@ func quantile(sorted []float64, q float64) float64 {
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// order gives in which order the sides have their turn: it rotates from iteration to
-// iteration, and runs backwards in every other, so that nobody always comes first, and
-// nobody always comes after the same one: A B, B A, A B …; A B C, A C B, B C A, …
+// order returns the order of the sides in an iteration. It rotates, and every other iteration reverses it, so that each side has
+// each position and each predecessor equally often. For example: A B, B A, A B; or A B C, C B A, B C A.
 func order(sides, iteration int) []int {
 	all := make([]int, sides)
 	for i := range all {

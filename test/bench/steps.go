@@ -14,7 +14,7 @@ type breakdown struct {
 	Parts  map[string]float64 `json:"parts"`
 }
 
-// The parts of an ADD. The steps that a plugin logs are of the last three kinds.
+// The parts of an ADD. The last three are the kinds of the steps that a plugin logs.
 const (
 	whole     = "whole call"
 	start     = "start"
