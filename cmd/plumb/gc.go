@@ -104,7 +104,7 @@ func (g *gc) run(c *cobra.Command, _ []string) error {
 func (g *gc) readLive(c *cobra.Command, inv *inventory.Inventory) (inventory.LiveList, error) {
 	switch {
 	case g.fromResults:
-		return inv.LiveFromResults(), nil
+		return inv.LiveFromCache(), nil
 	case len(g.dead) > 0:
 		return inv.NewDead(g.dead), nil
 	case g.noneLive:

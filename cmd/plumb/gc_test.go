@@ -135,7 +135,7 @@ var _ = Describe("plumb gc", func() {
 		Expect(reply.Exit).To(Equal(0), reply.Stderr)
 		Expect(reply.Stdout).To(And(
 			MatchRegexp(`(?m)^kept pods runs eth0: process \d+ runs in its namespace$`), MatchRegexp(`(?m)^kept pods lost eth0: process \d+ runs in its namespace$`),
-			MatchRegexp(`(?m)^kept pods mounted eth0: its namespace /\S+, in which no process runs, exists: the runtime has to delete the container$`),
+			MatchRegexp(`(?m)^kept pods mounted eth0: its namespace /\S+ still exists, but no process runs in it; the runtime must delete the container$`),
 			HaveSuffix("kept 3, left 0\nsuspect: 1; if no runtime knows these containers, use --force\n")))
 		reply = b.gc("live", "--live", "-", "--force")
 		Expect(reply.Stdout).To(And(ContainSubstring("removed pods mounted eth0\n"), HaveSuffix("kept 2, left 0\n")))
@@ -220,9 +220,9 @@ var _ = Describe("plumb gc", func() {
 			{" \n", "the list is empty", exitError, []string{"--live", "-"}},
 			{id("a1")[:13], "which is the beginning of the container ID " + id("a1") + "; give whole IDs (--no-trunc)", exitError, []string{"--live", "-"}},
 			{id("a1") + "\n" + id("d1")[:12], "give whole IDs", exitError, []string{"--live", "-"}},
-			{id("a1") + "\n" + strings.ToUpper(id("d1")), "which is the container ID " + id("d1") + " in other case", exitError, []string{"--live", "-"}},
-			{strings.ToUpper(id("a1")), "which is the container ID " + id("a1") + " in other case", exitError, []string{"--live", "-"}},
-			{id("b1"), "none of the 1 IDs in the list has an attachment; Kubernetes needs the IDs of pods (crictl pods -q --no-trunc), not of their containers\n", exitError, []string{"--live", "-"}},
+			{id("a1") + "\n" + strings.ToUpper(id("d1")), "which differs from the container ID " + id("d1") + " only in upper and lower case", exitError, []string{"--live", "-"}},
+			{strings.ToUpper(id("a1")), "which differs from the container ID " + id("a1") + " only in upper and lower case", exitError, []string{"--live", "-"}},
+			{id("b1"), "none of the 1 IDs in the list belongs to an attachment; for Kubernetes, give the IDs of pods (crictl pods -q --no-trunc), not of their containers\n", exitError, []string{"--live", "-"}},
 			{"a1 5/6", `contains "5/6", which is not a container ID`, exitError, []string{"--live", "-"}},
 			{"", "no such file", exitError, []string{"--live", b.path("none")}},
 			{"", "gc must know which containers live", exitUsage, nil},
@@ -297,7 +297,7 @@ var _ = Describe("plumb gc", func() {
 		reply := b.gc("", "--live-from-cache")
 		Expect(reply.Exit).To(Equal(0), reply.Stderr)
 		Expect(reply.Stdout).To(ContainSubstring("removed pods failed eth0\n"))
-		Expect(reply.Stdout).To(MatchRegexp(`kept pods lost eth0: veth\w+ is still there, so the container's namespace exists; ` +
+		Expect(reply.Stdout).To(MatchRegexp(`kept pods lost eth0: the container's namespace exists, because veth\w+ still exists; ` +
 			"if the runtime no longer has the container: plumb gc --dead lost\n"))
 		Expect(b.inventory().Attachments).To(HaveLen(2))
 		Expect(b.gc("", "--dead", "lost").Stdout).To(ContainSubstring("removed pods lost eth0\n"))
@@ -317,7 +317,7 @@ var _ = Describe("plumb gc", func() {
 		b.age()
 		reply := b.gc("", "--live-from-cache")
 		Expect(reply.Exit).To(Equal(0), reply.Stderr)
-		Expect(reply.Stdout).To(MatchRegexp(`^kept flat lost net1: veth\w+ is still there, so the container's namespace exists; .*\nkept pods lost eth0: `))
+		Expect(reply.Stdout).To(MatchRegexp(`^kept flat lost net1: the container's namespace exists, because veth\w+ still exists; .*\nkept pods lost eth0: `))
 		Expect(b.path("leases/flat/10.9.9.2")).To(BeAnExistingFile())
 		Expect(b.inventory().Attachments).To(HaveLen(3))
 	})
@@ -337,7 +337,7 @@ var _ = Describe("plumb gc", func() {
 		reply := b.gc("", "--dead", "gone,a1")
 		Expect(reply.Exit).To(Equal(0), reply.Stderr)
 		Expect(reply.Stdout).To(And(ContainSubstring("removed pods gone eth0\n"), Not(ContainSubstring("removed pods other")),
-			MatchRegexp("kept pods a1 eth0: its namespace .* exists: the runtime has to delete the container\n")))
+			MatchRegexp("kept pods a1 eth0: its namespace .* exists, but no process runs in it; the runtime must delete the container\n")))
 		Expect(b.check(list, "a1")).To(Succeed())
 		for _, id := range []string{"half", "other"} {
 			Expect(b.gc("", "--dead", id).Exit).To(Equal(0))

@@ -50,8 +50,8 @@ func (o *output) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// untilSignal returns a context that is cancelled by SIGINT or SIGTERM. A command calls it when it starts work that must end
-// in order. Before that, and after the first signal, a signal ends the process at once.
+// untilSignal returns a context that is cancelled by SIGINT or SIGTERM. A command calls it before work that must
+// not be interrupted. Before that call, and after the first signal, a signal ends the process at once.
 func untilSignal(ctx context.Context) context.Context {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, unix.SIGTERM)
 	context.AfterFunc(ctx, stop)

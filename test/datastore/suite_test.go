@@ -1,5 +1,5 @@
-// Package datastore tests the datastores of cluster-local with their stores, which is cluster-local-etcd with etcd members
-// in network namespaces.
+// Package datastore tests cluster-local-etcd, the datastore of cluster-local for etcd. The members of the etcd clusters run in
+// network namespaces.
 package datastore
 
 import (
@@ -24,7 +24,7 @@ func TestDatastore(t *testing.T) {
 	RunSpecs(t, "test/datastore")
 }
 
-// The executables of etcd and of the datastore.
+// The paths of the executables of etcd and of the datastore.
 var etcdPath, datastorePath string
 
 var _ = BeforeSuite(func() {

@@ -201,7 +201,7 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 			Entry("that has ended", nil, `its namespace /proc/\d+/ns/net does not exist$`),
 			Entry("whose number a process of the host has", func() *nstest.NS { return n.NS }, `its namespace /proc/\d+/ns/net does not exist$`),
 			Entry("whose number a process of another container has", func() *nstest.NS { return nstest.New(GinkgoTB()) },
-				`the process of /proc/\d+/ns/net started after its ADD, and is probably another one$`),
+				`the process of /proc/\d+/ns/net started after the container's ADD, and probably belongs to another container$`),
 		)
 
 		It("names a container whose namespace has no process, and removes it with --force only", func() {
@@ -209,7 +209,7 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 			n.age()
 			n.args = []string{"--live", live("d1\n")}
 			finding := n.find("leftover", "container d3, interface eth0, network pods, has left 10.88.0.3, veth")
-			Expect(finding.What).To(MatchRegexp(`its namespace \S+, in which no process runs, exists: the runtime has to delete the container$`))
+			Expect(finding.What).To(MatchRegexp(`its namespace \S+ still exists, but no process runs in it; the runtime must delete the container$`))
 			n.requireFixed(finding, func() { n.sh(commandIn(finding)) })
 		})
 

@@ -88,17 +88,17 @@ func (inv *Inventory) Judge(a *Attachment, live LiveList) (Life, string) {
 	case !live.isGiven() && (a.namespaces == namespaceExists || a.namespaces == namespaceUnknown && a.cached != nil):
 		return Alive, ""
 	case c.netns != "":
-		return Suspect, "its namespace " + c.netns + ", in which no process runs, exists: the runtime has to delete the container"
+		return Suspect, "its namespace " + c.netns + " still exists, but no process runs in it; the runtime must delete the container"
 	case c.hostEnd != "" && live.Dead == nil:
-		return Suspect, c.hostEnd + " is still there, so the container's namespace exists"
+		return Suspect, "the container's namespace exists, because " + c.hostEnd + " still exists"
 	case live.isGiven():
 		return Dead, "the container is not in the list of live containers"
 	case a.namespaces == namespaceReused:
-		return Suspect, "the process of " + a.NetNS + " started after its ADD, and is probably another one"
+		return Suspect, "the process of " + a.NetNS + " started after the container's ADD, and probably belongs to another container"
 	case a.namespaces == namespaceGone && c.hostEnd == "":
 		return Dead, "its namespace " + a.NetNS + " does not exist"
 	}
-	return Suspect, "libcni's cache has no result of it"
+	return Suspect, "libcni's cache contains no result of its ADD"
 }
 
 // ErrNoneLive means that a list contains no container of the host, most often because the program that should print the list
@@ -122,8 +122,8 @@ func ReadLive(file *os.File, begin time.Time) (LiveList, error) {
 	return list, err
 }
 
-// LiveFromResults returns the list of the containers of which libcni's cache contains a result.
-func (inv *Inventory) LiveFromResults() LiveList {
+// LiveFromCache returns the list of the containers with a result in libcni's cache.
+func (inv *Inventory) LiveFromCache() LiveList {
 	list := LiveList{IDs: map[string]bool{}, Created: inv.Time}
 	for _, a := range inv.Attachments {
 		if a.cached != nil {
@@ -158,7 +158,8 @@ func (l LiveList) Check(inv *Inventory) error {
 		}
 		for id := range l.IDs {
 			if strings.EqualFold(a.ContainerID, id) {
-				return fmt.Errorf("the list contains %s, which is the container ID %s in other case; give the IDs as the runtime prints them", id, a.ContainerID)
+				return fmt.Errorf("the list contains %s, which differs from the container ID %s only in upper and lower case; "+
+					"give the IDs as the runtime prints them", id, a.ContainerID)
 			}
 			if strings.HasPrefix(a.ContainerID, id) || strings.HasPrefix(runtimeID(a.ContainerID), id) {
 				return fmt.Errorf("the list contains %s, which is the beginning of the container ID %s; give whole IDs (--no-trunc)", id, a.ContainerID)
@@ -166,7 +167,8 @@ func (l LiveList) Check(inv *Inventory) error {
 		}
 	}
 	if known > 0 && matches == 0 {
-		return fmt.Errorf("%w: none of the %d IDs in the list has an attachment; Kubernetes needs the IDs of pods (crictl pods -q --no-trunc), not of their containers",
+		return fmt.Errorf("%w: none of the %d IDs in the list belongs to an attachment; for Kubernetes, give the IDs of pods "+
+			"(crictl pods -q --no-trunc), not of their containers",
 			ErrNoneLive, len(l.IDs))
 	}
 	return nil

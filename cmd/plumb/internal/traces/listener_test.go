@@ -41,17 +41,18 @@ func TestListenTakesOverThePipeOfAKilledListener(t *testing.T) {
 	}
 	l := listen(t, path)
 	if info, err := os.Lstat(path); err != nil || info.Mode() != fs.ModeNamedPipe|0o600 {
-		t.Errorf("%v, %v", info, err)
+		t.Errorf("want a named pipe with mode 0600, got %v, %v", info, err)
 	}
 	if err := l.Close(); err != nil {
 		t.Error(err)
 	}
 	if list, err := os.ReadDir(dir); err != nil || len(list) != 1 {
-		t.Errorf("after Close: %v, %v", list, err)
+		t.Errorf("after Close: want only the file other, got %v, %v", list, err)
 	}
 }
 
-// TestListenFailsIfTheDirectoryIsADanglingLink: mkdir says that it exists, and mkfifo that it does not.
+// TestListenFailsIfTheDirectoryIsADanglingLink tests that Listen does not repeat mkdir and mkfifo forever. For a dangling link,
+// mkdir returns EEXIST and mkfifo ENOENT.
 func TestListenFailsIfTheDirectoryIsADanglingLink(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.Symlink(dir+"/missing", dir+"/link"); err != nil {
@@ -72,7 +73,7 @@ func TestListenFailsIfTheDirectoryIsADanglingLink(t *testing.T) {
 	}
 }
 
-// TestManyListenersOneAtATime: at each time one of them has the pipe, and at the end nothing is left.
+// TestManyListenersOneAtATime tests that only one listener at a time owns the pipe, and that the last one removes the directory.
 func TestManyListenersOneAtATime(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "plumb", "trace")
 	results := make(chan error)
@@ -84,7 +85,7 @@ func TestManyListenersOneAtATime(t *testing.T) {
 					continue
 				}
 				if err == nil {
-					err = errors.Join(hasPipe(l), l.Close())
+					err = errors.Join(checkPipe(l), l.Close())
 				}
 				if err != nil {
 					results <- err
@@ -104,14 +105,14 @@ func TestManyListenersOneAtATime(t *testing.T) {
 	}
 }
 
-// hasPipe returns an error if the pipe at the listener's path is not the one that it reads.
-func hasPipe(l *Listener) error {
+// checkPipe returns an error if the listener does not read the pipe at its path.
+func checkPipe(l *Listener) error {
 	opened, err := l.file.Stat()
 	if err != nil {
 		return err
 	}
-	there, err := os.Lstat(l.path)
-	if err == nil && !os.SameFile(opened, there) {
+	current, err := os.Lstat(l.path)
+	if err == nil && !os.SameFile(opened, current) {
 		return errors.New("the listener reads a pipe that was removed")
 	}
 	return err
@@ -149,8 +150,8 @@ func TestFollowReportsCallsUntilItsContextIsDone(t *testing.T) {
 	err := l.Follow(ctx, func(c *Call) error {
 		got = append(got, c.Plugin+" "+c.Outcome)
 		switch c.Outcome {
-		case OutcomeOK: // the begin of the other calls has been read
-			return errors.Join(killed.Process.Kill(), waited(killed))
+		case OutcomeOK: // the begin records of the other calls have been read
+			return errors.Join(killed.Process.Kill(), waitKilled(killed))
 		case OutcomeKilled:
 			cancel()
 		}
@@ -161,8 +162,8 @@ func TestFollowReportsCallsUntilItsContextIsDone(t *testing.T) {
 	}
 }
 
-// waited waits for a process that was killed.
-func waited(cmd *exec.Cmd) error {
+// waitKilled waits for a process that was killed.
+func waitKilled(cmd *exec.Cmd) error {
 	if err := cmd.Wait(); err != nil && !errors.As(err, new(*exec.ExitError)) {
 		return err
 	}
