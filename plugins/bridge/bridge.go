@@ -10,16 +10,14 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// All containers on the bridge share the objects that the functions of this file make: the
-// bridge, and the interfaces and addresses for the gateway. ADD makes them if they do not
-// exist. DEL does not delete them.
+// All containers on the bridge share the bridge, and the interfaces and addresses for the gateway. ADD creates
+// them if they do not exist. DEL does not delete them.
 
-// ensureBridge makes the bridge, sets it up and returns it. If the bridge exists, ensureBridge
-// adapts it, but makes no change that interrupts traffic. A new bridge gets a random MAC.
-// Otherwise the kernel gives the bridge the lowest MAC of its ports. The MAC then changes when
-// that port is removed, and the containers have a wrong neighbor entry for their gateway.
+// ensureBridge creates the bridge, sets it up and returns it. If the bridge exists, ensureBridge adapts it without
+// interrupting traffic. A new bridge gets a random MAC. Without it, the bridge would use the lowest MAC of its ports.
+// When that port was removed, the MAC would change, and the containers' neighbor entries for the gateway would be wrong.
 func ensureBridge(host *nl.Conn, conf *config) (nl.Link, error) {
-	br, made, err := host.EnsureBridge(nl.Bridge{
+	br, created, err := host.EnsureBridge(nl.Bridge{
 		Name: conf.bridge, MAC: nl.RandomMAC(), MTU: conf.mtu, VLANFiltering: conf.filtering,
 	})
 	if err != nil {
@@ -29,8 +27,8 @@ func ensureBridge(host *nl.Conn, conf *config) (nl.Link, error) {
 		return nl.Link{}, err
 	}
 	settings := conf.newSysctls(br.Name)
-	if !made && br.Up { // a bridge that is down may have been created by a plugin that was killed afterwards
-		settings, err = sysctlsOf(host, br)
+	if !created && br.Up { // a bridge that is down may have been created by a plugin that was killed afterwards
+		settings, err = existingSysctls(host, br)
 	}
 	if err == nil {
 		err = sysctl.Ensure(host.NS(), settings...)
@@ -38,7 +36,7 @@ func ensureBridge(host *nl.Conn, conf *config) (nl.Link, error) {
 	if err != nil {
 		return nl.Link{}, err
 	}
-	if !made {
+	if !created {
 		if br, err = adaptBridge(host, br, conf); err != nil {
 			return nl.Link{}, err
 		}
@@ -54,10 +52,10 @@ func ensureBridge(host *nl.Conn, conf *config) (nl.Link, error) {
 	return br, host.SetUp(br)
 }
 
-// sysctlsOf returns the sysctls of a bridge that exists. If the bridge has an IPv6 default route from a router
-// advertisement, these are none: it is the host's uplink. Any other bridge must ignore router advertisements,
-// which containers can send.
-func sysctlsOf(host *nl.Conn, br nl.Link) ([]sysctl.Setting, error) {
+// existingSysctls returns the sysctls to set on an existing bridge. It returns none if a router advertisement added an
+// IPv6 default route on the bridge, because the bridge is then the host's uplink. Other bridges must ignore router
+// advertisements, which containers can send.
+func existingSysctls(host *nl.Conn, br nl.Link) ([]sysctl.Setting, error) {
 	acceptRA, err := sysctl.Get(host.NS(), sysctl.IPv6(br.Name, "accept_ra"))
 	if err != nil || acceptRA == "0" {
 		return nil, types.IgnoreNotExist(err) // without IPv6 there is no such sysctl
@@ -78,12 +76,12 @@ func (c *config) newSysctls(name string) []sysctl.Setting {
 	return settings
 }
 
-// checkIsBridge returns an error if the link that has the name of the bridge is no bridge.
+// checkIsBridge returns an error if the link is not a bridge.
 func checkIsBridge(l nl.Link) error {
 	if l.Kind == "bridge" {
 		return nil
 	}
-	return types.Errorf(types.CodeConfig, "interface %q exists and is no bridge; set another name with the key \"bridge\"", l.Name)
+	return types.Errorf(types.CodeConfig, "interface %q exists and is not a bridge; set another name with the key \"bridge\"", l.Name)
 }
 
 // explainUnsupported adds an explanation to the error of a kernel without VLAN filtering.
@@ -128,23 +126,23 @@ func adaptBridge(host *nl.Conn, br nl.Link, conf *config) (nl.Link, error) {
 	return br, nil
 }
 
-// checkNoPorts returns an error if the bridge has ports. VLAN filtering cannot be turned on
-// then: the kernel would put all ports into the default VLAN of the bridge, and nobody has
-// configured that.
+// checkNoPorts returns an error if the bridge has ports. If ADD enabled VLAN filtering on such a bridge, the kernel would
+// add all ports to the bridge's default VLAN, which the configuration does not request.
 func checkNoPorts(br nl.Link, ports []nl.Link) error {
 	if len(ports) == 0 {
 		return nil
 	}
 	return types.Errorf(types.CodeConfig,
-		"bridge %s does not filter VLANs and has %d ports in use: run \"ip link set %s type bridge vlan_filtering 1\", or use another bridge for vlan and vlanTrunk",
+		"bridge %s does not filter VLANs and is in use (ports: %d); run \"ip link set %s type bridge vlan_filtering 1\", "+
+			"or use another bridge for vlan and vlanTrunk",
 		br.Name, len(ports), br.Name)
 }
 
 // zeroMAC is the MAC of a bridge that has lost its last port.
 const zeroMAC = types.MAC("\x00\x00\x00\x00\x00\x00")
 
-// makePort makes the link host a port of the bridge and sets it up.
-func makePort(host *nl.Conn, hostEnd, br nl.Link, conf *config) error {
+// configurePort attaches hostEnd to the bridge, configures it as a port, and sets it up.
+func configurePort(host *nl.Conn, hostEnd, br nl.Link, conf *config) error {
 	if err := pinMAC(host, hostEnd, br); err != nil {
 		return err
 	}
@@ -183,7 +181,7 @@ func pinMAC(host *nl.Conn, port, br nl.Link) error {
 // setVLANs moves a new port from the default VLAN of the bridge to the VLANs of the
 // configuration.
 func setVLANs(host *nl.Conn, port, br nl.Link, conf *config) error {
-	vlans := vlansOf(conf)
+	vlans := portVLANs(conf)
 	if len(vlans) == 0 {
 		return nil
 	}
@@ -197,9 +195,9 @@ func setVLANs(host *nl.Conn, port, br nl.Link, conf *config) error {
 	return host.AddVLANs(port, vlans...)
 }
 
-// vlansOf returns the VLANs of a container's port. The VLAN of the key "vlan" is untagged, and
-// those of "vlanTrunk" are tagged. If only "vlanTrunk" is set, VLAN 1 is untagged.
-func vlansOf(conf *config) []nl.VLAN {
+// portVLANs returns the VLANs of a container's port. The VLAN of the key "vlan" is untagged, and the VLANs of "vlanTrunk" are
+// tagged. If only "vlanTrunk" is set, VLAN 1 is untagged.
+func portVLANs(conf *config) []nl.VLAN {
 	var vlans []nl.VLAN
 	untagged := conf.vlan
 	if untagged == 0 && len(conf.trunk) > 0 {
@@ -219,9 +217,9 @@ func vlansOf(conf *config) []nl.VLAN {
 // defaultUntagged is the untagged VLAN if only "vlanTrunk" is set.
 const defaultUntagged = 1
 
-// readBridge reads the MAC and the MTU of the bridge after it has got the port, because the kernel changes
-// them with the ports if they were never set. It warns if the bridge runs the spanning tree protocol,
-// and if its MTU is smaller than the configured MTU.
+// readBridge reads the MAC and the MTU of the bridge. Call it after the port is attached, because the kernel derives
+// both from the ports unless they were set. It warns if the bridge runs the spanning tree protocol, and if its MTU is
+// smaller than the configured MTU.
 func (a *attachment) readBridge() error {
 	now, err := a.host.BridgeState(a.bridge)
 	if err != nil {
@@ -233,14 +231,15 @@ func (a *attachment) readBridge() error {
 			"\"ip link set %[1]s type bridge stp_state 0\" turns STP off", a.bridge.Name)
 	}
 	if a.conf.mtu > a.bridge.MTU {
-		a.r.Warn("mtu %d is larger than %d, the mtu of bridge %s: larger packets do not reach the gateway and the other ports", a.conf.mtu, a.bridge.MTU, a.bridge.Name)
+		a.r.Warn("mtu %d is larger than the mtu %d of bridge %s; larger packets do not reach the gateway and the other ports",
+			a.conf.mtu, a.bridge.MTU, a.bridge.Name)
 	}
 	return nil
 }
 
-// addPort makes the host end a port of the bridge.
+// addPort attaches the host end to the bridge, and reads the bridge's MAC and MTU.
 func (a *attachment) addPort() error {
-	if err := makePort(a.host, a.hostEnd, a.bridge, a.conf); err != nil {
+	if err := configurePort(a.host, a.hostEnd, a.bridge, a.conf); err != nil {
 		return err
 	}
 	return a.readBridge()

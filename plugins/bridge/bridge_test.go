@@ -269,7 +269,7 @@ var _ = Describe("bridge", func() {
 
 		It("an mtu larger than the bridge's", func() {
 			b.Add(b.Call("other", newContainer(), b.conf("1.1.0", "", v4range)))
-			Expect(warnings(b.conf("1.1.0", `"mtu":9000,`, v4range))).To(ContainSubstring("mtu 9000 is larger than 1500, the mtu of bridge cni0"))
+			Expect(warnings(b.conf("1.1.0", `"mtu":9000,`, v4range))).To(ContainSubstring("mtu 9000 is larger than the mtu 1500 of bridge cni0"))
 		})
 
 		It("a network that is on another interface of the host as well", func() {
@@ -365,7 +365,7 @@ var _ = Describe("bridge", func() {
 			Entry("route", func() *nstest.NS { return c.Container }, "ip route del default", "interface eth0 has no route 0.0.0.0/0 via 10.9.0.1"),
 			Entry("gateway of a route", func() *nstest.NS { return c.Container }, "ip route replace default via 10.9.0.77", "has no route 0.0.0.0/0 via 10.9.0.1"),
 			Entry("container's link", func() *nstest.NS { return c.Container }, "ip link set eth0 down", "interface eth0 is down"),
-			Entry("master", func() *nstest.NS { return b.Host }, "ip link set HOST nomaster", "interface HOST is no port of bridge cni0"),
+			Entry("master", func() *nstest.NS { return b.Host }, "ip link set HOST nomaster", "interface HOST is not a port of bridge cni0"),
 			Entry("port", func() *nstest.NS { return b.Host }, "ip link set HOST down", "port HOST is down"),
 			Entry("hairpin", func() *nstest.NS { return b.Host }, "ip link set HOST type bridge_slave hairpin off", "port HOST has hairpin false, not true"),
 			Entry("isolation", func() *nstest.NS { return b.Host }, "ip link set HOST type bridge_slave isolated on", "port HOST has isolated true, not false"),
@@ -437,7 +437,7 @@ var _ = Describe("bridge", func() {
 
 	It("STATUS succeeds, and fails if the name is that of another interface", func() {
 		b.RequireStatus(b.conf("1.1.0", gatewayed+`"ipMasq":true,`, v4range), "")
-		b.RequireStatus(strings.Replace(b.conf("1.1.0", "", v4range), `"cni0"`, `"`+nstest.Uplink+`"`, 1), "is no bridge")
+		b.RequireStatus(strings.Replace(b.conf("1.1.0", "", v4range), `"cni0"`, `"`+nstest.Uplink+`"`, 1), "is not a bridge")
 	})
 
 	Describe("with bad input", func() {
@@ -452,7 +452,7 @@ var _ = Describe("bridge", func() {
 			restored()
 		},
 			Entry("a subnet without a prefix length", func(c *nstest.Call) { c.Config = strings.Replace(c.Config, "10.9.0.0/24", "10.9.0.0", 1) }, types.CodeConfig, "10.9.0.0"),
-			Entry("the name of an interface that is no bridge", func(c *nstest.Call) { c.Config = strings.Replace(c.Config, `"cni0"`, `"uplink0"`, 1) }, types.CodeConfig, "is no bridge"),
+			Entry("the name of an interface that is not a bridge", func(c *nstest.Call) { c.Config = strings.Replace(c.Config, `"cni0"`, `"uplink0"`, 1) }, types.CodeConfig, "is not a bridge"),
 			Entry("an MTU too small for IPv6", func(c *nstest.Call) {
 				c.Config = b.conf("1.1.0", gatewayed+`"mtu":1279,`, v6range)
 			}, types.CodeConfig, "mtu 1279 of eth0 is too small for address fd00:9::2/64: IPv6 needs 1280"),

@@ -114,7 +114,7 @@ func (c *checker) findHost() (nl.Link, error) {
 func (c *checker) diffPort(br nl.Link) error {
 	hostEnd, want := c.hostEnd, c.conf.port
 	if hostEnd.Master != br.Index {
-		return attach.LinkProblem(c.host, hostEnd, "master "+br.Name, "").Errorf("interface %s is no port of bridge %s", hostEnd.Name, br.Name)
+		return attach.LinkProblem(c.host, hostEnd, "master "+br.Name, "").Errorf("interface %s is not a port of bridge %s", hostEnd.Name, br.Name)
 	}
 	have, err := c.host.Port(hostEnd)
 	if err != nil {
@@ -138,7 +138,7 @@ func (c *checker) diffFlag(flag string, want, got bool) error {
 
 // diffVLANs compares the VLANs of the container's port.
 func (c *checker) diffVLANs(br nl.Link) error {
-	want := vlansOf(c.conf)
+	want := portVLANs(c.conf)
 	if len(want) == 0 {
 		return nil
 	}
@@ -241,7 +241,7 @@ func (c *checker) diffGatewayPort(dev, br nl.Link) error {
 		return err
 	}
 	if port.Master != br.Index {
-		return attach.LinkProblem(c.host, port, "master "+br.Name, "").Errorf("interface %s is no port of bridge %s", port.Name, br.Name)
+		return attach.LinkProblem(c.host, port, "master "+br.Name, "").Errorf("interface %s is not a port of bridge %s", port.Name, br.Name)
 	}
 	var errs []error
 	reportIf := types.ProblemsInto(&errs)
@@ -249,13 +249,13 @@ func (c *checker) diffGatewayPort(dev, br nl.Link) error {
 		reportIf(!l.Up, "%w", attach.LinkProblem(c.host, l, "up", "down").Errorf("interface %s is down", l.Name))
 	}
 	have, err := c.host.VLANs(port)
-	return errors.Join(append(errs, err, missingVLANs(port, vlansOf(c.conf.gatewayPort()), have))...)
+	return errors.Join(append(errs, err, missingVLANs(port, portVLANs(c.conf.gatewayPort()), have))...)
 }
 
 // diffRules compares what only plumb makes on the host for the attachment: sysctls,
 // masquerade and MAC spoof check.
 func (c *checker) diffRules(br nl.Link) error {
-	settings, err := sysctlsOf(c.host, br)
+	settings, err := existingSysctls(c.host, br)
 	errs := []error{err, sysctl.Diff(c.r.HostNS, append(attach.HostSysctls(c.hostEnd.Name), settings...)...)}
 	if c.conf.masquerade {
 		errs = append(errs, masq.Check(c.conf.masq(c.r), attach.Prefixes(c.ips())))

@@ -202,7 +202,7 @@ func (a *attachment) configureVLANDevice(dev, port nl.Link) error {
 	if err := sysctl.Set(a.host.NS(), settings...); err != nil {
 		return err
 	}
-	if err := makePort(a.host, port, a.bridge, a.conf.gatewayPort()); err != nil {
+	if err := configurePort(a.host, port, a.bridge, a.conf.gatewayPort()); err != nil {
 		return err
 	}
 	if err := a.host.SetUp(dev); err != nil {

@@ -216,7 +216,7 @@ var _ = Describe("VLANs", Label(nstest.Kernel), func() {
 			// The kernel updates the state of a bridge some time after that of its ports.
 			Eventually(b.Host.IP).WithArguments("-br link show cni0").Should(MatchRegexp(`^cni0 +UP `))
 			restored := b.Restored(b.Host, c.Container)
-			b.Fails("ADD", c, types.CodeConfig, "bridge cni0 does not filter VLANs and has 1 ports in use")
+			b.Fails("ADD", c, types.CodeConfig, "bridge cni0 does not filter VLANs and is in use (ports: 1); run")
 			restored()
 			b.RequireStatus(conf, "does not filter VLANs")
 		})
@@ -247,7 +247,7 @@ var _ = Describe("VLANs", Label(nstest.Kernel), func() {
 			Entry("gateway's address", "ip addr del 10.9.0.1/24 dev cni0.100", "interface cni0.100 has no gateway address 10.9.0.1/24"),
 			Entry("gateway's interface", "ip link del cni0.100", "find link cni0.100"),
 			Entry("gateway down", "ip link set cni0.100 down", "interface cni0.100 is down"),
-			Entry("gateway's port", "ip link set FAR nomaster", "interface FAR is no port of bridge cni0"),
+			Entry("gateway's port", "ip link set FAR nomaster", "interface FAR is not a port of bridge cni0"),
 			Entry("gateway's VLAN", "bridge vlan del vid 100 dev FAR", "port FAR is not in vlan 100 pvid untagged"),
 		)
 

@@ -45,7 +45,7 @@ func linkRules() []mutationRule {
 		{pattern: `qdisc dev=lo `, exempt: "the kernel sets it when lo is up"},
 		{pattern: `link (\S+) flags=\[.*\bUP\b`, command: "ip link set $1 down", want: "$1 is down"},
 		{pattern: `link (cni0) promiscuity=1`, command: "ip link set $1 promisc off", want: "$1 is not in promiscuous mode"},
-		{pattern: `link (\S+) master=(\S+)`, command: "ip link set $1 nomaster", want: "$1 is no port of bridge $2"},
+		{pattern: `link (\S+) master=(\S+)`, command: "ip link set $1 nomaster", want: "$1 is not a port of bridge $2"},
 		{pattern: `link (\S+) linkinfo.info_slave_data.hairpin=true`, command: "bridge link set dev $1 hairpin off", want: "$1 has hairpin false"},
 		{pattern: `link (\S+) linkinfo.info_slave_data.isolated=true`, command: "bridge link set dev $1 isolated off", want: "$1 has isolated false"},
 		{pattern: `link (\S+) linkinfo.info_data.mode=vepa`, command: "ip link set $1 type macvlan mode private", want: "$1 has mode private"},
