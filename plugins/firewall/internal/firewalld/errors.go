@@ -10,7 +10,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// Errors for errors.Is. The code of an error that matches one of them is types.CodeConfig.
+// The errors that the operator must resolve, for errors.Is. Errors that match them have the code types.CodeConfig.
 var (
 	ErrNotRunning    = errors.New("firewalld is not running")
 	ErrNotAuthorized = errors.New("not authorized")
@@ -23,19 +23,19 @@ func conflict(source, zone string) error {
 		"source %s is in firewalld's zone %q; remove the source there (firewall-cmd --zone=%[2]s --remove-source=%[1]s), or configure that zone", source, zone)
 }
 
-// Codes of errors, which are the prefixes of firewalld's error texts, or the error names on the bus.
+// Error codes. A code is the prefix of firewalld's error text, or the D-Bus error name or a part of it.
 const (
-	alreadyInZone  = "ZONE_ALREADY_SET"
-	alreadyInOther = "ZONE_CONFLICT"
-	inNoZone       = "UNKNOWN_SOURCE"
+	zoneAlreadySet = "ZONE_ALREADY_SET"
+	zoneConflict   = "ZONE_CONFLICT"
+	unknownSource  = "UNKNOWN_SOURCE"
 	invalidZone    = "INVALID_ZONE"
 	lockdown       = "ACCESS_DENIED"                             // firewalld.lockdown-whitelist(5)
-	notAuthorized  = "NotAuthorizedException"                    // a part of the name, if polkit refuses, or if the user is not root
+	notAuthorized  = "NotAuthorizedException"                    // part of the name; polkit denies the request, or the user is not root
 	accessDenied   = "org.freedesktop.DBus.Error.AccessDenied"   // a policy of the bus
 	limitExceeded  = "org.freedesktop.DBus.Error.LimitsExceeded" // this user has too many connections
 	noReply        = "org.freedesktop.DBus.Error.NoReply"        // firewalld ended during the call
-	noOwner        = "org.freedesktop.DBus.Error.NameHasNoOwner" // firewalld ended before the call;
-	noService      = "org.freedesktop.DBus.Error.ServiceUnknown" // buses differ in the name
+	noOwner        = "org.freedesktop.DBus.Error.NameHasNoOwner" // firewalld does not run; some buses return NameHasNoOwner,
+	noService      = "org.freedesktop.DBus.Error.ServiceUnknown" // and others ServiceUnknown
 )
 
 // code returns the code of an error, or "" for an error that the bus did not return.
@@ -58,8 +58,8 @@ func isAny(err error, codes ...string) bool {
 	return err != nil && slices.Contains(codes, code(err))
 }
 
-// kinds lists the errors that the operator must resolve.
-var kinds = []struct {
+// operatorErrors lists the errors that the operator must resolve, with their codes and with advice.
+var operatorErrors = []struct {
 	err    error
 	codes  []string
 	advice string
@@ -75,7 +75,7 @@ func explain(step string, err error) error {
 	if err == nil {
 		return nil
 	}
-	for _, k := range kinds {
+	for _, k := range operatorErrors {
 		if isAny(err, k.codes...) {
 			err = fmt.Errorf("%w: %w", k.err, err)
 		}

@@ -115,7 +115,7 @@ func (c *Conn) AddSource(zone string, p netip.Prefix) (added bool, err error) {
 	current, err := c.zoneOf(source)
 	if err == nil && current == "" {
 		_, err = ask[string](c, "add source "+source+" to zone "+zone, "addSource", zone, source)
-		if !isAny(err, alreadyInZone, alreadyInOther) {
+		if !isAny(err, zoneAlreadySet, zoneConflict) {
 			return err == nil || types.AsError(err).Code == types.CodeTryAgain, err
 		}
 		// Another process has added the source in the meantime.
@@ -134,7 +134,7 @@ func (c *Conn) AddSource(zone string, p netip.Prefix) (added bool, err error) {
 func (c *Conn) RemoveSource(zone string, p netip.Prefix) error {
 	source := p.Masked().String()
 	_, err := ask[string](c, "remove source "+source+" from zone "+zone, "removeSource", zone, source)
-	if isAny(err, inNoZone, alreadyInOther, invalidZone) {
+	if isAny(err, unknownSource, zoneConflict, invalidZone) {
 		return nil
 	}
 	return err
