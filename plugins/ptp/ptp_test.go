@@ -75,7 +75,7 @@ var _ = Describe("ptp", func() {
 			}
 		})
 
-		It("lets the host reach a container at once whose MAC a later plugin changed", func() {
+		It("keeps a container reachable from the host without a delay after a later plugin changed its MAC", func() {
 			container := newContainer()
 			b.Add(b.Call("one", container, b.conf("1.1.0", "", v4range, v6range)))
 			for _, addr := range []string{"10.1.2.2:80", "[fd00:1::2]:80"} {
@@ -88,7 +88,7 @@ var _ = Describe("ptp", func() {
 			Expect(retransmissions(b.Host)).To(Equal("0"))
 		})
 
-		It("returns what it made", func() {
+		It("returns the interfaces, addresses and routes that it created", func() {
 			conf := strings.TrimSuffix(b.conf("1.1.0", `"mtu":1400,`, v4range, v6range), "}") + `,"dns":{"nameservers":["10.1.2.1"],"search":["a.example"]}}`
 			container := newContainer()
 			result := b.Add(b.Call("one", container, conf))
@@ -124,7 +124,7 @@ var _ = Describe("ptp", func() {
 			} {
 				Expect(b.Host.Sysctl(GinkgoTB(), key)).To(Equal(want), key)
 			}
-			By("telling each end of the other")
+			By("adding a neighbor entry for the other end to each end")
 			for _, gw := range []string{"10.1.2.1", "fd00:1::1"} {
 				Expect(container.IP("neigh show " + gw)).To(ContainSubstring("dev eth0 lladdr " + result.Interfaces[0].MAC))
 			}
@@ -144,7 +144,7 @@ var _ = Describe("ptp", func() {
 			nstest.MustDial(GinkgoTB(), peer, "[fd00:1::2]:80", "fd00:1::3")
 		})
 
-		// state is the addresses and routes of both ends: what a person would look at.
+		// state returns the addresses and routes of both ends, as ip prints them.
 		state := func(container *nstest.NS, host string) string {
 			GinkgoHelper()
 			out := ""
@@ -160,7 +160,7 @@ var _ = Describe("ptp", func() {
 					out += "$ " + line + "\n" + end.n.MustLine(GinkgoTB(), line)
 				}
 			}
-			// The index of the other end differs between runs; the kernel pads.
+			// The index of the other end differs between runs, and ip pads the columns.
 			var lines []string
 			for line := range strings.SplitSeq(out, "\n") {
 				words := strings.Fields(line)
@@ -215,7 +215,7 @@ var _ = Describe("ptp", func() {
 			}
 		})
 
-		It("makes a route with an unspecified gateway a route on the link", func() {
+		It("adds a route with an unspecified gateway as a route with scope link", func() {
 			container := newContainer()
 			c := b.Call("one", container, static(`{"address":"10.1.2.2/24","gateway":"10.1.2.1"},{"address":"fd00:1::2/64","gateway":"fd00:1::1"}`,
 				`,"routes":[{"dst":"0.0.0.0/0","gw":"0.0.0.0"},{"dst":"::/0","gw":"::"}]`))
@@ -231,7 +231,7 @@ var _ = Describe("ptp", func() {
 			Expect(b.Run("ADD", b.Call("one", newContainer(), conf)).Failure(GinkgoTB()).Msg).To(ContainSubstring("has no gateway"))
 		})
 
-		It("uses the gateway of a route for addresses of the runtime, which have none", func() {
+		It("uses the gateway of a route for addresses from the runtime, which come without a gateway", func() {
 			container := newContainer()
 			c := b.Call("one", container, withIPAM("1.1.0", `"runtimeConfig":{"ips":["10.1.2.77/24"]},`,
 				`"type":"static","routes":[{"dst":"0.0.0.0/0","gw":"10.1.2.1"}]`))
@@ -242,7 +242,7 @@ var _ = Describe("ptp", func() {
 			b.OK("CHECK", c)
 		})
 
-		It("passes traffic to each of several addresses, also with /32 and /128", func() {
+		It("passes traffic to each of several addresses, including /32 and /128", func() {
 			container, peer := newContainer(), newContainer()
 			b.Add(b.Call("one", container, static(`{"address":"10.1.2.5/32","gateway":"169.254.1.1"},{"address":"10.1.3.5/24","gateway":"10.1.3.1"},`+
 				`{"address":"fd00:1::5/128","gateway":"fe80::1"}`, defaults)))
@@ -322,7 +322,7 @@ var _ = Describe("ptp", func() {
 	})
 
 	Describe("DEL", func() {
-		It("leaves host, container and reservations as before, also when it is repeated", func() {
+		It("restores the state of the host, the container and the reservations, even if it is repeated", func() {
 			conf := b.conf("1.1.0", `"ipMasq":true,`, v4range, v6range)
 			b.Add(b.Call("warm", newContainer(), conf))
 			b.RequireDelRestores(b.Call("one", newContainer(), conf))

@@ -21,8 +21,8 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// prevResult is the result of the earlier plugins. It has interfaces of the same name on the host and
-// in another container.
+// prevResult is the result of the earlier plugins. It lists interfaces of the same name on the host and in another
+// container.
 const prevResult = `{"cniVersion": "1.1.0", "interfaces": [
 	{"name": "eth0", "mac": "02:00:00:00:00:aa", "mtu": 9000},
 	{"name": "eth0", "mac": "02:00:00:00:00:01", "mtu": 1500, "sandbox": "SANDBOX"},
@@ -34,8 +34,8 @@ const prevResult = `{"cniVersion": "1.1.0", "interfaces": [
 const everything = `"mac": "C2:B0:57:49:47:F1", "mtu": 1454, "promisc": true, "allmulti": true, "txQLen": 20000,
 	"sysctl": {"net.ipv4.conf.IFNAME.arp_notify": "1", "net/ipv4/conf/IFNAME/arp_announce": "2", "net.ipv4.ping_group_range": "0 2147483647"}`
 
-// withEth0 returns a function that makes the interface eth0, with a carrier, in a container. eth0 has no
-// link-local address, because the kernel would add and remove it at any time.
+// withEth0 returns a function that creates the interface eth0, with a carrier, in a container. The kernel does not add a
+// link-local address, because it could appear and disappear during a test.
 func withEth0(tb nstest.TB) func(*nstest.NS) {
 	return func(container *nstest.NS) {
 		tb.Helper()
@@ -105,7 +105,7 @@ var _ = Describe("tuning", func() {
 	get := func(key string) string { return container.Sysctl(GinkgoTB(), key) }
 
 	Describe("ADD", func() {
-		It("makes every setting, and DEL restores it", func() {
+		It("configures every setting, and DEL restores it", func() {
 			before := nstest.WaitStable(state)
 			run("ADD", everything).OK(GinkgoTB())
 			Expect(link()).To(And(ContainSubstring("c2:b0:57:49:47:f1"), ContainSubstring("mtu 1454"), ContainSubstring("PROMISC"),
@@ -166,7 +166,7 @@ var _ = Describe("tuning", func() {
 			Expect(nstest.Compare(before, state())).To(BeEmpty())
 		})
 
-		It("sets sysctls if the interface does not exist", func() {
+		It("sets sysctls even if the interface does not exist", func() {
 			call.IfName = "none"
 			run("ADD", `"sysctl": {"net.ipv4.ip_forward": "1"}`).OK(GinkgoTB())
 			Expect(get("net/ipv4/ip_forward")).To(Equal("1"))
@@ -208,7 +208,7 @@ var _ = Describe("tuning", func() {
 			Entry("dots and slashes, as in the reference plugin", "eth0.100", "net.ipv4/conf/IFNAME/arp_notify"),
 		)
 
-		It("writes the sysctl of an interface after that of \"all\", which overwrites it", func() {
+		It("writes the sysctl of an interface after the sysctl of \"all\", which overwrites it", func() {
 			keys := `"sysctl": {"net.ipv4.conf.eth0.forwarding": "0", "net.ipv4.conf.all.forwarding": "1"}`
 			before := nstest.WaitStable(state)
 			run("ADD", keys).OK(GinkgoTB())
@@ -218,7 +218,7 @@ var _ = Describe("tuning", func() {
 			Expect(nstest.WaitEqual(before, state)).To(BeEmpty())
 		})
 
-		It("sets a sysctl without a value to read, and restores an empty list", func() {
+		It("sets a sysctl that cannot be read, and restores an empty list", func() {
 			keys := `"sysctl": {"net.ipv4.route.flush": "1", "net.ipv6.conf.IFNAME.stable_secret": "fd00::1", "net.ipv4.ip_local_reserved_ports": "8080,9000-9010"}`
 			run("ADD", keys).OK(GinkgoTB())
 			Expect(get("net/ipv4/ip_local_reserved_ports")).To(Equal("8080,9000-9010"))
@@ -244,7 +244,7 @@ var _ = Describe("tuning", func() {
 			Expect(link()).To(ContainSubstring("ALLMULTI"))
 		})
 
-		It("keeps the original state if ADD is called twice, as with the plugin twice in a chain", func() {
+		It("keeps the original state if ADD is called twice, for example because a chain lists tuning twice", func() {
 			before := nstest.WaitStable(state)
 			run("ADD", `"mtu": 1400, "sysctl": {"net.ipv4.conf.IFNAME.arp_notify": "1"}`).OK(GinkgoTB())
 			run("ADD", `"mtu": 1300, "txQLen": 5, "sysctl": {"net.ipv4.conf.IFNAME.arp_notify": "0", "net.ipv4.ip_forward": "1"}`).OK(GinkgoTB())
@@ -366,7 +366,7 @@ var _ = Describe("tuning", func() {
 			Entry("a sysctl that only the host can set", types.CodeConfig, `"sysctl": {"net.core.rmem_max": "4096"}`, "rmem_max"),
 			Entry("a sysctl outside of net.", types.CodeConfig, `"sysctl": {"kernel.nosuch": "1"}`, "invalid net sysctl key"),
 			Entry("a value that the kernel refuses, after other changes", types.CodeConfig, everything[:len(everything)-1]+`, "net.ipv4.ip_forward": "nonsense"}`, "invalid argument"),
-			Entry("an MTU that the device cannot have, after other changes", types.CodeConfig, strings.Replace(everything, "1454", "65536", 1), "mtu"),
+			Entry("an MTU that the device does not support, after other changes", types.CodeConfig, strings.Replace(everything, "1454", "65536", 1), "mtu"),
 			Entry("a dataDir that is a file", types.CodeIO, `"mtu": 1400, "dataDir": "/etc/passwd"`, "/etc/passwd"),
 		)
 
@@ -631,7 +631,7 @@ var _ = Describe("tuning", func() {
 			stop()
 		})
 
-		It("succeeds if the reference plugin did the ADD, which saves no sysctls", func() {
+		It("succeeds after an ADD of the reference plugin, which saves no sysctls", func() {
 			container.SetSysctl(GinkgoTB(), "net/ipv4/conf/eth0/arp_notify", "1")
 			keys := `"sysctl": {"net.ipv4.conf.IFNAME.arp_notify": "1"}`
 			Expect(run("CHECK", keys).OK(GinkgoTB())).To(Equal(nstest.Reply{}))

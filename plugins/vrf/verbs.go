@@ -104,7 +104,7 @@ func makeVRF(r *skel.Request, container *nl.Conn, conf *config) (nl.Link, error)
 	}
 	vrf, err := container.AddVRF(&r.Undo, nl.NewLink{Name: conf.name}, table)
 	if errors.Is(err, errors.ErrUnsupported) {
-		return nl.Link{}, types.Errorf(types.CodeConfig, "this kernel has no VRFs (CONFIG_NET_VRF): %w", err)
+		return nl.Link{}, types.Errorf(types.CodeConfig, "this kernel does not support VRFs (CONFIG_NET_VRF): %w", err)
 	}
 	if err != nil {
 		return nl.Link{}, err

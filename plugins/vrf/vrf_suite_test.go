@@ -73,7 +73,7 @@ func newTestbed() *testbed {
 	return b
 }
 
-// requireVRF ends the test if the kernel has no VRFs. The first VRF of a namespace makes the kernel add a rule, which stays.
+// requireVRF ends the test if the kernel does not support VRFs. The first VRF of a namespace makes the kernel add a rule, which stays.
 func requireVRF(container *nstest.NS) {
 	GinkgoHelper()
 	_, err := container.Exec("ip", "link", "add", "first", "type", "vrf", "table", "9")

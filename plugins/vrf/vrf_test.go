@@ -31,7 +31,7 @@ var _ = Describe("ADD", Label(nstest.Kernel), func() {
 
 		again := b.Restored(b.container)
 		b.Add(c)
-		again() // "a second ADD changes nothing"
+		again() // a second ADD changes nothing
 		b.OK("CHECK", c)
 		b.OK("DEL", c)
 		restored()
@@ -107,7 +107,7 @@ var _ = Describe("ADD", Label(nstest.Kernel), func() {
 		b.OK("CHECK", c)
 	})
 
-	It("takes an existing VRF, and the configured table", func() {
+	It("uses an existing VRF with the configured table", func() {
 		b.container.Batch(GinkgoTB(), "link add blue type vrf table 5", "link set blue alias somebody", "route add default via 10.1.0.1 dev eth0 table 1000")
 		c := b.call("net1", conf(blue+`,"table":5`))
 		b.Add(c)
@@ -116,7 +116,7 @@ var _ = Describe("ADD", Label(nstest.Kernel), func() {
 		Expect(b.Run("CHECK", other).Failure(GinkgoTB()).Msg).To(ContainSubstring("different routing table: 5, not 6"))
 		b.OK("DEL", c)
 		Expect(b.container.IP("link show blue")).To(ContainSubstring("alias somebody"), "DEL does not delete the VRF of another program")
-		By("and a free one where none is configured")
+		By("choosing a free table if none is configured")
 		red := b.call("net1", conf(`"vrfname":"red"`))
 		b.Add(red)
 		Expect(b.container.IP("-d link show red")).To(ContainSubstring("vrf table 1001"))
@@ -180,13 +180,13 @@ var _ = Describe("DEL", Label(nstest.Kernel), func() {
 		Expect(b.container.IP("-br link")).NotTo(ContainSubstring("blue"))
 	})
 
-	It("leaves an interface alone that is in another VRF, or of another attachment", func() {
+	It("does not change an interface that is in another VRF or belongs to another attachment", func() {
 		b.container.Batch(GinkgoTB(), "link add red type vrf table 6", "link set red up", "link set net1 master red")
 		restored := b.Restored(b.container)
 		b.OK("DEL", b.call("net1", conf(blue)))
 		b.OK("DEL", b.call("net1", `{"cniVersion":"1.1.0","name":"net1","type":"vrf"}`))
 		restored()
-		By("also if the container has the VRF of the name, with another interface")
+		By("even if another interface is in the configured VRF")
 		b.Add(b.call("eth0", conf(blue)))
 		restored = b.Restored(b.container)
 		b.OK("DEL", b.call("net1", conf(blue)))
@@ -229,7 +229,7 @@ var _ = It("leaves nothing behind if a step fails", Label(nstest.Kernel), func()
 const reference = "/usr/lib/cni/vrf"
 
 var _ = Describe("beside the reference plugin", Label(nstest.Kernel), func() {
-	It("checks and deletes what that made, and the reverse", func() {
+	It("checks and deletes what the reference plugin created, and the reference plugin does the reverse", func() {
 		if _, err := os.Stat(reference); err != nil {
 			Skip("containernetworking-plugins is not installed: " + err.Error())
 		}
@@ -288,12 +288,12 @@ var _ = Describe("without a VRF in the kernel or in the container", func() {
 	var b *testbed
 	BeforeEach(func() { b = newEmptyTestbed() })
 
-	It("ADD fails if the kernel has no VRFs", func() {
+	It("ADD fails if the kernel does not support VRFs", func() {
 		if _, err := b.container.Exec("ip", "link", "add", "test", "type", "vrf", "table", "9"); err == nil {
-			return // this kernel has them
+			return // this kernel supports VRFs
 		}
 		b.container.Batch(GinkgoTB(), "link add net1 up type veth peer name peer1")
-		b.Refuse(b.call("net1", conf(blue)), 7, "this kernel has no VRFs (CONFIG_NET_VRF)")
+		b.Refuse(b.call("net1", conf(blue)), 7, "this kernel does not support VRFs (CONFIG_NET_VRF)")
 	})
 
 	DescribeTable("ADD refuses a configuration", func(config string, code int, texts ...string) {

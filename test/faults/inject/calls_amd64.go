@@ -2,12 +2,12 @@ package inject
 
 import "golang.org/x/sys/unix"
 
-// legacyCalls returns the mutating calls that newer architectures do not have.
+// legacyCalls returns the system calls that change something and that newer architectures do not support.
 func legacyCalls() []Syscall {
 	return append(legacyFileCalls(), Syscall{"fork", unix.SYS_FORK, nil}, Syscall{"vfork", unix.SYS_VFORK, nil})
 }
 
-// legacyFileCalls returns those of legacyCalls that change files.
+// legacyFileCalls returns the calls of legacyCalls that change files.
 func legacyFileCalls() []Syscall {
 	return []Syscall{
 		{"open", unix.SYS_OPEN, func(c *Call) bool { return c.creates(c.args[1]) }},
