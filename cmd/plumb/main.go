@@ -1,5 +1,5 @@
-// Command plumb is the operator's tool. It shows what the container networks of a host hold, finds and explains
-// what is wrong with them, removes what dead containers left, and installs the plugins.
+// Command plumb is the operator's tool. It shows the resources that the container networks of a host use, finds and
+// explains what is wrong with them, removes what dead containers left, and installs the plugins.
 package main
 
 import (
@@ -62,7 +62,7 @@ func untilSignal(ctx context.Context) context.Context {
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:               "plumb",
-		Short:             "Show what the container networks of this host hold, and what is wrong with them",
+		Short:             "Show the resources that the container networks of this host use, and what is wrong with them",
 		Version:           version,
 		SilenceUsage:      true,
 		SilenceErrors:     true,

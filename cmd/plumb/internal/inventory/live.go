@@ -47,7 +47,7 @@ func (l LiveList) lives(containerID string) bool {
 func (l LiveList) isGiven() bool { return l.IDs != nil || l.Dead != nil || l.None }
 
 // runtimeID returns the ID that a runtime prints for a container. nerdctl gives plugins the ID <namespace>-<id>, where
-// <id> has 64 hexadecimal digits, and prints <id>.
+// <id> consists of 64 hexadecimal digits, and prints <id>.
 func runtimeID(containerID string) string {
 	id := containerID[strings.LastIndex(containerID, "-")+1:]
 	if _, err := hex.DecodeString(id); err != nil || len(id) != 64 {

@@ -53,7 +53,7 @@ func code(err error) string {
 	return e.Name
 }
 
-// isAny reports whether err has one of the codes.
+// isAny reports whether the code of err is one of codes.
 func isAny(err error, codes ...string) bool {
 	return err != nil && slices.Contains(codes, code(err))
 }
