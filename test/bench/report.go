@@ -27,7 +27,7 @@ type report struct {
 // conditions prints how and on which machine the figures were measured.
 func (r *report) conditions(w io.Writer) {
 	m := r.Machine
-	fmt.Fprintf(w, "- %s; `%s`: %d iterations after %d to warm up; %d bursts of %d containers.\n", r.Date, r.Command, r.Iterations, warmups, rounds(r.Iterations), r.Containers)
+	fmt.Fprintf(w, "- %s; `%s`: %d iterations after %d to warm up; bursts of containers: %d of %d.\n", r.Date, r.Command, r.Iterations, warmups, rounds(r.Iterations), r.Containers)
 	fmt.Fprintf(w, "- %s, %d CPUs, %d MiB; Linux %s; %s; state on %s; load at the start %s.\n", m.CPU, m.CPUs, m.MemoryMiB, m.Kernel, m.Distribution, m.State, m.Load)
 	fmt.Fprintf(w, "- plumb: %s, %s.\n- reference: %s; %s.\n", m.Plumb, m.Go, m.Reference, strings.Join(m.Programs, "; "))
 	if r.Quick {

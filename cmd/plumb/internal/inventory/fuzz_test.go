@@ -30,7 +30,7 @@ func FuzzResult(f *testing.F) {
 }
 
 func TestNamespaceOfAnOlderCache(t *testing.T) {
-	const result = `"result":{"interfaces":[{"name":"eth0"},{"name":"eth0","sandbox":"/run/netns/one"},{"name":"net1","sandbox":"/run/netns/two"}]}}`
+	const result = `"result":{"interfaces":[{"name":"eth0"},{"name":"eth0","sandbox":"/run/netns/one"},{"name":"net1","sandbox":"/run/netns/two"},{"name":"net3","sandbox":"an-id"}]}}`
 	for text, want := range map[string]string{
 		`{"ifName":"eth0",` + result:                           "/run/netns/one",
 		`{"ifName":"net1",` + result:                           "/run/netns/two",

@@ -116,8 +116,9 @@ func (f cachedFile) attachment() *cachedAttachment {
 	}
 	_ = json.Unmarshal(f.Result, &result) // results before 0.3.0 have another format, and no interfaces
 	c.interfaces = result.Interfaces
+	// Older versions of libcni, for example in containerd 1.6, do not write netns.
 	for _, i := range result.Interfaces {
-		if f.NetNS == "" && i.Name == f.IfName && i.Sandbox != "" { // older versions of libcni, for example in containerd 1.6, do not write netns
+		if f.NetNS == "" && i.Name == f.IfName && filepath.IsAbs(i.Sandbox) {
 			c.runtime.NetNS = i.Sandbox
 		}
 	}
