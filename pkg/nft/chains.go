@@ -18,17 +18,8 @@ type ListedChain struct {
 
 // Chains lists the chains of a table or, if t is the zero Table, the chains of all tables that see IPv4
 // or IPv6 packets.
-func (c *Conn) Chains(t Table) (chains []ListedChain, err error) {
-	err = c.step("nft list chains", func() error {
-		return c.listConsistently(func() (err error) {
-			chains, err = c.listChains(t)
-			return err
-		})
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list chains: %w", err)
-	}
-	return chains, nil
+func (c *Conn) Chains(t Table) ([]ListedChain, error) {
+	return list(c, "list chains", func() ([]ListedChain, error) { return c.listChains(t) })
 }
 
 // listChains is Chains without a step of the tracer.

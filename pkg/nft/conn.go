@@ -129,29 +129,35 @@ func (c *Conn) generation() (id uint32, err error) {
 	return gen.ID, nil
 }
 
-// listConsistently calls list until the generation of the ruleset is the same before and after
+// list calls read, as one step, until the generation of the ruleset is the same before and after
 // the call. The kernel marks a list that was interrupted by a change (NLM_F_DUMP_INTR), but the
 // library does not report the mark.
 //
-// After ten attempts, listConsistently accepts the last list. Callers that delete listed objects
+// After ten attempts, list accepts the last result. Callers that delete listed objects
 // commit in the generation in which they listed them (Atomically).
-func (c *Conn) listConsistently(list func() error) error {
+func list[T any](c *Conn, what string, read func() ([]T, error)) (listed []T, err error) {
 	const attempts = 10
-	before, err := c.generation()
-	for range attempts {
-		if err != nil {
-			return err
+	err = c.step("nft "+what, func() error {
+		before, err := c.generation()
+		for range attempts {
+			if err != nil {
+				return err
+			}
+			if listed, err = read(); err != nil {
+				return err
+			}
+			var after uint32
+			if after, err = c.generation(); after == before {
+				break
+			}
+			before = after
 		}
-		if err := list(); err != nil {
-			return err
-		}
-		var after uint32
-		if after, err = c.generation(); after == before {
-			break
-		}
-		before = after
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
 	}
-	return err
+	return listed, nil
 }
 
 // Atomically calls f, which reads the ruleset and adds changes to tx, and commits tx. If the ruleset

@@ -219,16 +219,14 @@ func (r ElementRef) encode(t Table) ([]byte, error) {
 	ae.String(unix.NFTA_SET_ELEM_LIST_TABLE, t.Name)
 	ae.String(unix.NFTA_SET_ELEM_LIST_SET, r.Set)
 	if r.Key != "" {
-		ae.Nested(unix.NFTA_SET_ELEM_LIST_ELEMENTS, func(ae *netlink.AttributeEncoder) error {
-			ae.Nested(unix.NFTA_LIST_ELEM, func(ae *netlink.AttributeEncoder) error {
-				ae.Nested(unix.NFTA_SET_ELEM_KEY, func(ae *netlink.AttributeEncoder) error {
-					ae.Bytes(unix.NFTA_DATA_VALUE, []byte(r.Key))
-					return nil
-				})
-				return nil
-			})
-			return nil
-		})
+		attribute := []byte(r.Key)
+		for _, kind := range []uint16{unix.NFTA_DATA_VALUE, unix.NLA_F_NESTED | unix.NFTA_SET_ELEM_KEY, unix.NLA_F_NESTED | unix.NFTA_LIST_ELEM} {
+			var err error
+			if attribute, err = netlink.MarshalAttributes([]netlink.Attribute{{Type: kind, Data: attribute}}); err != nil {
+				return nil, err
+			}
+		}
+		ae.Bytes(unix.NLA_F_NESTED|unix.NFTA_SET_ELEM_LIST_ELEMENTS, attribute)
 	}
 	return ae.Encode()
 }
@@ -245,17 +243,8 @@ func (c *Conn) ElementsOf(t Table, set, comment string) ([]Element, error) {
 }
 
 // elements returns the elements in those kernel messages that contain text.
-func (c *Conn) elements(t Table, set, text string) (elements []Element, err error) {
-	err = c.step("nft list "+set+" of "+t.String(), func() error {
-		return c.listConsistently(func() (err error) {
-			elements, err = c.listElements(t, set, []byte(text))
-			return err
-		})
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list %s of table %s: %w", set, t, err)
-	}
-	return elements, nil
+func (c *Conn) elements(t Table, set, text string) ([]Element, error) {
+	return list(c, "list "+set+" of table "+t.String(), func() ([]Element, error) { return c.listElements(t, set, []byte(text)) })
 }
 
 func (c *Conn) listElements(t Table, set string, text []byte) (elements []Element, err error) {
@@ -277,57 +266,39 @@ func (c *Conn) listElements(t Table, set string, text []byte) (elements []Elemen
 // decodeElements returns the elements in an answer.
 func decodeElements(answer netlink.Message) (elements []Element, err error) {
 	err = eachAttribute(answer, func(ad *netlink.AttributeDecoder) {
-		if ad.Type() != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
-			return
-		}
-		ad.Nested(func(ad *netlink.AttributeDecoder) error {
-			for ad.Next() {
+		if ad.Type() == unix.NFTA_SET_ELEM_LIST_ELEMENTS {
+			eachNested(ad, func(ad *netlink.AttributeDecoder) {
 				var e Element
-				ad.Nested(e.decode)
+				eachNested(ad, e.decode)
 				elements = append(elements, e)
-			}
-			return nil
-		})
+			})
+		}
 	})
 	return elements, err
 }
 
-// decode sets e from the attributes of an element.
-func (e *Element) decode(ad *netlink.AttributeDecoder) error {
-	for ad.Next() {
-		switch ad.Type() {
-		case unix.NFTA_SET_ELEM_KEY:
-			ad.Nested(func(ad *netlink.AttributeDecoder) error {
-				for ad.Next() {
-					e.Key = Key(ad.Bytes())
-				}
-				return nil
-			})
-		case unix.NFTA_SET_ELEM_DATA:
-			ad.Nested(e.decodeData)
-		case unix.NFTA_SET_ELEM_USERDATA:
-			e.Comment = parseComment(ad.Bytes())
-		}
+// decode sets the field of e that an attribute of the element contains.
+func (e *Element) decode(ad *netlink.AttributeDecoder) {
+	switch ad.Type() {
+	case unix.NFTA_SET_ELEM_KEY:
+		eachNested(ad, func(ad *netlink.AttributeDecoder) { e.Key = Key(ad.Bytes()) })
+	case unix.NFTA_SET_ELEM_DATA:
+		eachNested(ad, e.decodeData)
+	case unix.NFTA_SET_ELEM_USERDATA:
+		e.Comment = parseComment(ad.Bytes())
 	}
-	return nil
 }
 
-// decodeData sets e.Data if the attributes are a value, and e.Jump if they are a verdict.
-func (e *Element) decodeData(ad *netlink.AttributeDecoder) error {
-	for ad.Next() {
-		switch ad.Type() {
-		case unix.NFTA_DATA_VALUE:
-			e.Data = Key(ad.Bytes())
-		case unix.NFTA_DATA_VERDICT:
-			ad.Nested(func(ad *netlink.AttributeDecoder) error {
-				for ad.Next() {
-					if ad.Type() == unix.NFTA_VERDICT_CHAIN {
-						e.Jump = ad.String()
-					}
-				}
-				return nil
-			})
-		}
+// decodeData sets e.Data if the attribute is a value, and e.Jump if it is a verdict.
+func (e *Element) decodeData(ad *netlink.AttributeDecoder) {
+	switch ad.Type() {
+	case unix.NFTA_DATA_VALUE:
+		e.Data = Key(ad.Bytes())
+	case unix.NFTA_DATA_VERDICT:
+		eachNested(ad, func(ad *netlink.AttributeDecoder) {
+			if ad.Type() == unix.NFTA_VERDICT_CHAIN {
+				e.Jump = ad.String()
+			}
+		})
 	}
-	return nil
 }

@@ -308,26 +308,19 @@ func (c *Conn) damagedChains(l Layout) (damaged []Chain, exists bool, err error)
 	if err != nil {
 		return nil, false, err
 	}
-	what := "list rules of " + l.Table.String()
-	err = c.step("nft "+what, func() error {
-		return c.listConsistently(func() error {
-			damaged = nil
-			for _, ch := range l.Chains {
-				rules, err := c.chainRules(l.Table, ch.Name)
-				if err != nil {
-					return err
-				}
-				if !l.intact(ch, rules) {
-					damaged = append(damaged, ch)
-				}
+	damaged, err = list(c, "list rules of "+l.Table.String(), func() (damaged []Chain, err error) {
+		for _, ch := range l.Chains {
+			rules, err := c.chainRules(l.Table, ch.Name)
+			if err != nil {
+				return nil, err
 			}
-			return nil
-		})
+			if !l.intact(ch, rules) {
+				damaged = append(damaged, ch)
+			}
+		}
+		return damaged, nil
 	})
-	if err != nil {
-		return nil, true, fmt.Errorf("%s: %w", what, err)
-	}
-	return damaged, true, nil
+	return damaged, true, err
 }
 
 // CheckSupport returns nil if Ensure would succeed. The error is ErrUnavailable if the kernel

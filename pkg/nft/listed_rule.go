@@ -3,7 +3,6 @@ package nft
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"io/fs"
 	mathbits "math/bits"
 	"net"
@@ -38,25 +37,11 @@ func (r ListedRule) Mentions(a netip.Addr) bool {
 
 // Rules returns the rules of a chain or, if chain is empty, of all chains of the table. If the
 // table or the chain does not exist, it returns no rules and no error.
-func (c *Conn) Rules(t Table, chain string) (rules []ListedRule, err error) {
-	request := "list rules of " + t.String()
-	if chain != "" {
-		request += " " + chain
+func (c *Conn) Rules(t Table, chain string) ([]ListedRule, error) {
+	if chain == "" {
+		return list(c, "list rules of "+t.String(), func() ([]ListedRule, error) { return c.tableRules(t) })
 	}
-	err = c.step("nft "+request, func() error {
-		return c.listConsistently(func() (err error) {
-			if chain == "" {
-				rules, err = c.tableRules(t)
-			} else {
-				rules, err = c.chainRules(t, chain)
-			}
-			return err
-		})
-	})
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", request, err)
-	}
-	return rules, nil
+	return list(c, "list rules of "+t.String()+" "+chain, func() ([]ListedRule, error) { return c.chainRules(t, chain) })
 }
 
 // tableRules returns the rules of all chains of the table. It lists them chain by chain, because

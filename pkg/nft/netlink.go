@@ -34,6 +34,16 @@ func eachAttribute(answer netlink.Message, f func(*netlink.AttributeDecoder)) er
 	return ad.Err()
 }
 
+// eachNested calls f for each attribute in the current attribute of ad.
+func eachNested(ad *netlink.AttributeDecoder, f func(*netlink.AttributeDecoder)) {
+	ad.Nested(func(ad *netlink.AttributeDecoder) error {
+		for ad.Next() {
+			f(ad)
+		}
+		return nil
+	})
+}
+
 // errNoAnswer is the error of receive when the kernel has not answered all requests.
 var errNoAnswer = errors.New("the kernel did not answer")
 
