@@ -1,6 +1,7 @@
 package skel
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -61,7 +62,7 @@ type wantedLock struct {
 
 // lock waits for a lock. See lockAttachment for its errors.
 func (r *Request) lock(w wantedLock) error {
-	err := r.lockIn(r.env.lock(), w)
+	err := r.lockIn(cmp.Or(r.env.Lock, LockFile), w)
 	switch {
 	case err == nil, errors.Is(err, unix.EROFS), errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
 		return nil
@@ -90,16 +91,4 @@ func (r *Request) lockIn(path string, w wantedLock) error {
 	return r.Trace.Do(w.step, func() error { return key.Lock(r.env.lockWait()) })
 }
 
-func (e Env) lock() string {
-	if e.Lock == "" {
-		return LockFile
-	}
-	return e.Lock
-}
-
-func (e Env) lockWait() time.Duration {
-	if e.LockWait == 0 {
-		return lockWait
-	}
-	return e.LockWait
-}
+func (e Env) lockWait() time.Duration { return cmp.Or(e.LockWait, lockWait) }

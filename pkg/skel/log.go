@@ -1,6 +1,7 @@
 package skel
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -36,7 +37,7 @@ func (r *Request) openTrace() {
 	if r.Command == cmdVersion {
 		return
 	}
-	if f, err := openLogFile(r.env.pipe(), unix.O_NOFOLLOW, unix.S_IFIFO); err == nil {
+	if f, err := openLogFile(cmp.Or(r.env.Pipe, trace.Pipe), unix.O_NOFOLLOW, unix.S_IFIFO); err == nil {
 		r.logs = append(r.logs, f)
 		r.Trace.Pipe = f
 	}
@@ -67,7 +68,7 @@ func (r *Request) beginTrace() {
 // endTrace logs the end of the call, and closes all logs. The call may have failed before it began to
 // be logged.
 func (r *Request) endTrace(err error) {
-	defer r.logs.close()
+	defer r.closeLogs()
 	if !r.traced && r.Command != cmdVersion {
 		r.beginTrace()
 	}
@@ -92,13 +93,6 @@ func (r *Request) logTo(variable string) logFile {
 	}
 	r.logs = append(r.logs, f)
 	return f
-}
-
-func (e Env) pipe() string {
-	if e.Pipe == "" {
-		return trace.Pipe
-	}
-	return e.Pipe
 }
 
 // A logFile is the descriptor of a log. Write never waits: what does not fit into a pipe is lost.
@@ -137,11 +131,8 @@ func openLogFile(path string, flags int, kinds ...uint32) (logFile, error) {
 
 func (f logFile) Write(b []byte) (int, error) { return unix.Write(int(f), b) }
 
-// logFiles are the logs of a call.
-type logFiles []logFile
-
-func (l logFiles) close() {
-	for _, f := range l {
+func (r *Request) closeLogs() {
+	for _, f := range r.logs {
 		_ = unix.Close(int(f)) // what a log lacks does not fail the call
 	}
 }

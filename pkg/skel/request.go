@@ -40,7 +40,7 @@ type Request struct {
 	plugin Plugin
 	env    Env
 	locks  []*lock.Key // in the order of their locking
-	logs   logFiles
+	logs   []logFile
 	traced bool // beginTrace was called
 	prev   *types.Result
 	valid  types.ValidAttachments // in GC
@@ -104,9 +104,7 @@ func (r *Request) ValidAttachments() types.Set {
 
 // Args returns CNI_ARGS. It returns an error if the text is malformed, except in DEL, which
 // must succeed: there it returns no arguments then.
-func (r *Request) Args() (types.Args, error) {
-	return r.parseArgs(types.ParseArgs)
-}
+func (r *Request) Args() (types.Args, error) { return r.parseArgs(types.ParseArgs) }
 
 // AnyArgs is Args for a plugin whose configuration can name any key of CNI_ARGS.
 func (r *Request) AnyArgs() (types.Args, error) { return r.parseArgs(types.ParseAnyArgs) }

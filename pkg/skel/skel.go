@@ -113,7 +113,7 @@ func (r *Request) runCommand() int {
 // command opens the host's namespace and calls the command.
 func (r *Request) command() (err error) {
 	r.openLog()
-	defer r.logs.close()
+	defer r.closeLogs()
 	defer func() { err = r.cleanUp(recover(), err) }()
 	if err := r.openNamespaces(verb{}); err != nil {
 		return err

@@ -40,13 +40,16 @@ func IPv6(ifName, name string) string { return "net/ipv6/conf/" + ifName + "/" +
 // Get returns the value of a key, without the newline at its end. The error matches
 // fs.ErrNotExist if the kernel has no such key.
 func Get(h *ns.Handle, key string) (value string, err error) {
-	err = h.Step("read sysctl "+key, func() error {
-		return h.Do(func() error {
-			value, err = read(key)
-			return err
-		})
+	err = stepIn(h, "read sysctl "+key, func() (err error) {
+		value, err = read(key)
+		return err
 	})
 	return value, err
+}
+
+// stepIn runs f in the namespace, as one step.
+func stepIn(h *ns.Handle, step string, f func() error) error {
+	return h.Step(step, func() error { return h.Do(f) })
 }
 
 // Set writes the settings in their order. Errors match fs.ErrNotExist if the kernel has no
@@ -55,9 +58,7 @@ func Set(h *ns.Handle, settings ...Setting) error {
 	if len(settings) == 0 {
 		return nil
 	}
-	return h.Step("write sysctls "+names(settings), func() error {
-		return h.Do(func() error { return set(h, settings) })
-	})
+	return stepIn(h, "write sysctls "+names(settings), func() error { return set(h, settings) })
 }
 
 // Ensure is Set for the settings that have another value. It is for settings that
@@ -66,8 +67,8 @@ func Ensure(h *ns.Handle, settings ...Setting) error {
 	if len(settings) == 0 {
 		return nil
 	}
-	return h.Step("ensure sysctls "+names(settings), func() error {
-		return h.Do(func() error { return ensure(h, settings) })
+	return stepIn(h, "ensure sysctls "+names(settings), func() error {
+		return set(h, slices.DeleteFunc(slices.Clone(settings), Setting.isSet))
 	})
 }
 
@@ -91,12 +92,10 @@ func set(h *ns.Handle, settings []Setting) error {
 	return nil
 }
 
-// ensure writes the settings that have another value, from a thread that is in the namespace.
-func ensure(h *ns.Handle, settings []Setting) error {
-	return set(h, slices.DeleteFunc(slices.Clone(settings), func(s Setting) bool {
-		now, err := read(s.Key)
-		return err == nil && now == s.Value
-	}))
+// isSet reports whether the key has the value, in the namespace of the thread.
+func (s Setting) isSet() bool {
+	now, err := read(s.Key)
+	return err == nil && now == s.Value
 }
 
 // Diff returns an error that names each setting that has another value, except for optional
@@ -147,13 +146,8 @@ func (s Setting) write() error {
 		return err
 	}
 	err = writeFile(file, s.Value)
-	switch {
-	case err == nil, s.Optional && errors.Is(err, fs.ErrNotExist):
+	if err == nil || s.Optional && errors.Is(err, fs.ErrNotExist) || isRefused(err) && s.isSet() {
 		return nil
-	case isRefused(err):
-		if now, rerr := read(s.Key); rerr == nil && now == s.Value {
-			return nil
-		}
 	}
 	return s.explain(file, fmt.Errorf("write sysctl %s = %q: %w", s.Key, s.Value, cause(err)))
 }
@@ -240,12 +234,9 @@ func file(key string) (string, error) {
 
 // names returns the settings as text: "net/ipv4/ip_forward=1 …".
 func names(settings []Setting) string {
-	var b strings.Builder
+	texts := make([]string, len(settings))
 	for i, s := range settings {
-		if i > 0 {
-			b.WriteByte(' ')
-		}
-		b.WriteString(s.Key + "=" + s.Value)
+		texts[i] = s.Key + "=" + s.Value
 	}
-	return b.String()
+	return strings.Join(texts, " ")
 }
