@@ -18,24 +18,15 @@ import (
 // The host end of an attachment's veth pair can be found without prevResult and without the
 // container. Its name is hostPrefix and 8 hex digits, as with the reference plugins, but the
 // digits are a hash of the attachment. The alias of the link names the attachment and
-// proves that plumb made the link for it. An attachment has maxHostNames possible names. If
-// another link has the first name, AddVeth tries the next one.
-const (
-	hostPrefix   = "veth"
-	maxHostNames = 4
-)
+// proves that plumb made the link for it.
+const hostPrefix = "veth"
 
-// hostName returns the i-th possible name of the host end. i must be less than maxHostNames.
-func hostName(owner types.Attachment, i int) string {
-	sum := sha256.Sum256([]byte(owner.String()))
-	return hostPrefix + hex.EncodeToString(sum[4*i:4*i+4])
-}
-
-// hostNames returns all possible names of the host end.
+// hostNames returns the four possible names of the host end. If another link has one of them, AddVeth tries the next one.
 func hostNames(owner types.Attachment) []string {
+	sum := sha256.Sum256([]byte(owner.String()))
 	var names []string
-	for i := range maxHostNames {
-		names = append(names, hostName(owner, i))
+	for part := range slices.Chunk(sum[:16], 4) {
+		names = append(names, hostPrefix+hex.EncodeToString(part))
 	}
 	return names
 }
@@ -64,15 +55,15 @@ func EnsureNameFree(container *nl.Conn, ifName string) error {
 // AddVeth makes the pair and pushes its removal to u. Both ends are down. The caller first
 // makes the host end a bridge port or adds addresses to it, and then sets it up.
 func AddVeth(u *undo.Stack, p Pair) (hostEnd, container nl.Link, err error) {
-	for i := range maxHostNames {
+	for _, name := range hostNames(p.Owner) {
 		hostEnd, container, err = p.Host.AddVeth(u, nl.Veth{
-			Name: hostName(p.Owner, i), Peer: p.Owner.IfName, PeerIn: p.Container, PeerMAC: p.MAC, MTU: p.MTU,
+			Name: name, Peer: p.Owner.IfName, PeerIn: p.Container, PeerMAC: p.MAC, MTU: p.MTU,
 			Group: UnfinishedGroup(p.Owner.Network), // until SetOwner has set the alias
 		})
 		if !errors.Is(err, fs.ErrExist) {
 			break
 		}
-		if err := p.explainExists(hostName(p.Owner, i)); err != nil {
+		if err := p.explainExists(name); err != nil {
 			return nl.Link{}, nl.Link{}, err
 		}
 	}
