@@ -12,6 +12,7 @@
 package nl
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -19,6 +20,7 @@ import (
 	"sync"
 
 	"github.com/plumb-cni/plumb/pkg/ns"
+	"github.com/plumb-cni/plumb/pkg/undo"
 	"github.com/vishvananda/netlink"
 	rawnl "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -82,9 +84,6 @@ func openSocket(h *ns.Handle, protocol int, groups ...uint) (*rawnl.NetlinkSocke
 		s, err = rawnl.Subscribe(protocol, groups...)
 		return err
 	})
-	if err != nil && s != nil {
-		err = errors.Join(err, s.Close())
-	}
 	if err != nil {
 		return nil, fmt.Errorf("open netlink socket in %s: %w", h.Path(), err)
 	}
@@ -196,25 +195,32 @@ func isSocketErrno(errno unix.Errno) bool {
 // withStep adds the name of the step to an error that has none. The error comes from the
 // library or from a test's hook.
 func withStep(step string, err error) error {
-	if err == nil {
-		return nil
+	var failed *requestError
+	if err != nil && !errors.As(err, &failed) {
+		return &requestError{step: step, err: err}
 	}
-	if e, ok := err.(*requestError); ok && e.step == "" {
-		return &requestError{step: step, err: e.err, kernelText: e.kernelText, refused: e.refused}
+	if failed != nil {
+		failed.step = cmp.Or(failed.step, step)
 	}
-	if errors.As(err, new(*requestError)) {
-		return err
-	}
-	return &requestError{step: step, err: err}
-}
-
-// runStep runs f, which makes requests, as one step.
-func runStep(h *ns.Handle, step string, f func() error) error {
-	return withStep(step, h.Step(step, func() error { return asKernelError(f()) }))
+	return err
 }
 
 // step runs f, which makes requests, as one step.
-func (c *Conn) step(step string, f func() error) error { return runStep(c.h, step, f) }
+func (c *Conn) step(step string, f func() error) error {
+	return withStep(step, c.h.Step(step, func() error { return asKernelError(f()) }))
+}
+
+// ensure calls add as one step, unless the same object exists. It pushes the removal to u if add added the object.
+func (c *Conn) ensure(u *undo.Stack, object string, add, remove func() error) error {
+	err := c.step("add "+object, add)
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	if !isRefusal(err) {
+		u.Push("delete "+object, remove)
+	}
+	return err
+}
 
 // query runs f, which requests information from the kernel, as one step.
 func query[T any](c *Conn, step string, f func() (T, error)) (T, error) {

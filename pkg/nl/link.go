@@ -72,7 +72,8 @@ func newLink(l netlink.Link) Link {
 	case *netlink.Device:
 		out.Kind = ""
 	case *netlink.Tuntap: // the library's name is "tuntap"
-		out.Kind, out.Tun = "tun", tunState(l)
+		out.Kind = "tun"
+		out.Tun = Tun{l.Mode == netlink.TUNTAP_MODE_TAP, l.Flags&netlink.TUNTAP_MULTI_QUEUE != 0, l.Owner, l.Group}
 	case *netlink.Bridge:
 		out.VLANFiltering = l.VlanFiltering != nil && *l.VlanFiltering
 		if l.VlanDefaultPVID != nil {

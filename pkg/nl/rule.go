@@ -3,7 +3,6 @@ package nl
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/netip"
 
 	"github.com/plumb-cni/plumb/pkg/types"
@@ -28,14 +27,7 @@ func (r Rule) String() string { return fmt.Sprintf("from %s lookup %d", r.Source
 // EnsureRule adds a rule, unless the same rule exists. It pushes its removal to u if it added the
 // rule. The kernel does not compare the protocol.
 func (c *Conn) EnsureRule(u *undo.Stack, r Rule) error {
-	err := c.step("add rule "+r.String(), func() error { return c.lib.RuleAdd(r.lib()) })
-	if errors.Is(err, fs.ErrExist) {
-		return nil
-	}
-	if !isRefusal(err) {
-		u.Push("delete rule "+r.String(), func() error { return c.DeleteRule(r) })
-	}
-	return err
+	return c.ensure(u, "rule "+r.String(), func() error { return c.lib.RuleAdd(r.lib()) }, func() error { return c.DeleteRule(r) })
 }
 
 // DeleteRule deletes a rule. If the rule does not exist, DeleteRule returns nil.
@@ -227,14 +219,7 @@ func newFullRoute(r netlink.Route, hop *netlink.NexthopInfo) FullRoute {
 // EnsureFullRoute adds a route, behind those with the same destination and metric, unless the
 // same route exists. It pushes its removal to u if it added the route.
 func (c *Conn) EnsureFullRoute(u *undo.Stack, r FullRoute) error {
-	err := c.step("add route "+r.String(), func() error { return c.lib.RouteAppend(&r.lib) })
-	if errors.Is(err, fs.ErrExist) {
-		return nil
-	}
-	if !isRefusal(err) {
-		u.Push("delete route "+r.String(), func() error { return c.DeleteFullRoute(r) })
-	}
-	return err
+	return c.ensure(u, "route "+r.String(), func() error { return c.lib.RouteAppend(&r.lib) }, func() error { return c.DeleteFullRoute(r) })
 }
 
 // DeleteFullRoute deletes a route. If it does not exist, DeleteFullRoute returns nil.

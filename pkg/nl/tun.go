@@ -7,7 +7,6 @@ import (
 
 	"github.com/plumb-cni/plumb/pkg/ns"
 	"github.com/plumb-cni/plumb/pkg/undo"
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -23,14 +22,6 @@ type Tun struct {
 	MultiQueue bool   // as Tap.MultiQueue
 	Owner      uint32 // zero: root, or none
 	Group      uint32 // zero: root, or none
-}
-
-// tunState converts a device of the library into a Tun.
-func tunState(l *netlink.Tuntap) Tun {
-	return Tun{
-		Tap: l.Mode == netlink.TUNTAP_MODE_TAP, MultiQueue: l.Flags&netlink.TUNTAP_MULTI_QUEUE != 0,
-		Owner: l.Owner, Group: l.Group,
-	}
 }
 
 // A Tap describes a tap device that AddTap makes.
@@ -86,9 +77,6 @@ func openTun(h *ns.Handle) (*os.File, error) {
 		tun, err = os.OpenFile(TunPath, os.O_RDWR, 0)
 		return err
 	})
-	if err != nil && tun != nil {
-		err = errors.Join(err, tun.Close())
-	}
 	return tun, err
 }
 
@@ -114,13 +102,11 @@ func (t Tap) make(fd int) error {
 		}
 		return err
 	}
-	if t.Owner != nil {
-		if err := unix.IoctlSetInt(fd, unix.TUNSETOWNER, int(*t.Owner)); err != nil {
-			return err
+	for command, id := range map[uint]*uint32{unix.TUNSETOWNER: t.Owner, unix.TUNSETGROUP: t.Group} {
+		if id == nil {
+			continue
 		}
-	}
-	if t.Group != nil {
-		if err := unix.IoctlSetInt(fd, unix.TUNSETGROUP, int(*t.Group)); err != nil {
+		if err := unix.IoctlSetInt(fd, command, int(*id)); err != nil {
 			return err
 		}
 	}
