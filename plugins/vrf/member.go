@@ -63,13 +63,14 @@ func (m *member) state(table int) (*state, error) {
 	if len(s.addrs) == 0 {
 		return s, nil
 	}
-	for _, setting := range m.keepAddrsSysctls() {
-		if setting.Value, err = sysctl.Get(m.container.NS(), setting.Key); err != nil {
-			return nil, err
+	s.sysctls = m.keepAddrsSysctls()
+	return s, m.container.NS().Do(func() (err error) {
+		for i, setting := range s.sysctls {
+			value, getErr := sysctl.Get(m.container.NS(), setting.Key)
+			s.sysctls[i].Value, err = value, errors.Join(err, getErr)
 		}
-		s.sysctls = append(s.sysctls, setting)
-	}
-	return s, nil
+		return err
+	})
 }
 
 // enter puts the interface into the VRF. It moves the routes of the interface from the main table to the
