@@ -232,29 +232,21 @@ var _ = Describe("bridge", func() {
 		})
 	})
 
-	Describe("with a bridge that has another address", func() {
-		BeforeEach(func() {
-			b.Host.IP("link add cni0 up type bridge")
-			b.Host.IP("addr add 10.77.0.1/24 dev cni0")
-		})
-
-		DescribeTable("ADD fails and keeps the address; with forceAddress it replaces the address", func(others bool) {
-			if others {
-				b.OK("ADD", b.Call("l2", newContainer(), b.conf("1.1.0", "")))
-			}
-			container := newContainer()
-			f := b.Run("ADD", b.Call("one", container, b.conf("1.1.0", gatewayed, v4range))).Failure(GinkgoTB())
-			Expect(f.Code).To(BeEquivalentTo(types.CodeConfig))
-			Expect(f.Msg).To(And(ContainSubstring(`"cni0" already has an IP address different from 10.9.0.1/24`),
-				ContainSubstring("10.77.0.1/24"), ContainSubstring("forceAddress")))
-			Expect(b.Host.IP("-4 addr show cni0")).To(And(ContainSubstring("10.77.0.1/24"), Not(ContainSubstring("10.9.0.1"))))
-			b.Add(b.Call("one", container, b.conf("1.1.0", gatewayed+`"forceAddress":true,`, v4range)))
-			Expect(b.Host.IP("-4 addr show cni0")).To(And(ContainSubstring("10.9.0.1/24"), Not(ContainSubstring("10.77"))))
-		},
-			Entry("while the bridge has ports", true),
-			Entry("while the bridge has no ports", false),
-		)
-	})
+	DescribeTable("ADD keeps another address of the bridge and fails; with forceAddress it replaces the address", func(others bool) {
+		b.Host.Batch(GinkgoTB(), "link add cni0 up type bridge", "addr add 10.77.0.1/24 dev cni0")
+		if others {
+			b.OK("ADD", b.Call("l2", newContainer(), b.conf("1.1.0", "")))
+		}
+		container := newContainer()
+		b.Fails("ADD", b.Call("one", container, b.conf("1.1.0", gatewayed, v4range)), types.CodeConfig,
+			`"cni0" already has an IP address different from 10.9.0.1/24`, "10.77.0.1/24", "forceAddress")
+		Expect(b.Host.IP("-4 addr show cni0")).To(And(ContainSubstring("10.77.0.1/24"), Not(ContainSubstring("10.9.0.1"))))
+		b.Add(b.Call("one", container, b.conf("1.1.0", gatewayed+`"forceAddress":true,`, v4range)))
+		Expect(b.Host.IP("-4 addr show cni0")).To(And(ContainSubstring("10.9.0.1/24"), Not(ContainSubstring("10.77"))))
+	},
+		Entry("while the bridge has ports", true),
+		Entry("while the bridge has no ports", false),
+	)
 
 	Describe("ADD warns of", func() {
 		warnings := func(conf string) string {
@@ -423,16 +415,14 @@ var _ = Describe("bridge", func() {
 		b.RequireGCOfNetwork(conf, strings.NewReplacer(`"net1"`, `"net2"`, "10.9.0", "10.19.0", "cni0", "cni1").Replace(conf))
 	})
 
-	Describe("with a container ID of 260 bytes", func() {
-		It("ADD and DEL succeed and leave nothing", func() {
-			id := strings.Repeat("y", 260)
-			conf := b.conf("1.1.0", gatewayed+`"ipMasq":true,"macspoofchk":true,`, v4range)
-			b.Add(b.Call("warm", newContainer(), conf))
-			restored := b.Restored(b.Host)
-			b.Add(b.Call(id, newContainer(), conf))
-			b.OK("DEL", b.Call(id, nil, conf))
-			restored()
-		})
+	It("ADD and DEL succeed with a container ID of 260 bytes, and leave nothing", func() {
+		id := strings.Repeat("y", 260)
+		conf := b.conf("1.1.0", gatewayed+`"ipMasq":true,"macspoofchk":true,`, v4range)
+		b.Add(b.Call("warm", newContainer(), conf))
+		restored := b.Restored(b.Host)
+		b.Add(b.Call(id, newContainer(), conf))
+		b.OK("DEL", b.Call(id, nil, conf))
+		restored()
 	})
 
 	It("STATUS succeeds, and fails if the name is that of another interface", func() {
