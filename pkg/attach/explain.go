@@ -77,7 +77,7 @@ func explainGateway(l nl.Link, s Spec, err error) error {
 		if !r.GW.IsValid() || r.OnLink || reachable(s, r.GW) {
 			continue
 		}
-		return types.Errorf(types.CodeConfig, "%s, the gateway of the route to %s, is in none of the networks of %s %s: %w", r.GW, r.Dst, l.Name, addrPrefixes(s.Addrs), err)
+		return types.Errorf(types.CodeConfig, "%s, the gateway of the route to %s, is in none of the networks of %s %s: %w", r.GW, r.Dst, l.Name, s.Addrs, err)
 	}
 	return err
 }
@@ -88,12 +88,4 @@ func reachable(s Spec, gw netip.Addr) bool {
 	return gw.IsLinkLocalUnicast() ||
 		slices.ContainsFunc(s.Addrs, func(a nl.Addr) bool { return a.Prefix.Contains(gw) }) ||
 		slices.ContainsFunc(s.Routes, func(r nl.Route) bool { return !r.GW.IsValid() && r.Dst.Contains(gw) })
-}
-
-func addrPrefixes(addrs []nl.Addr) []netip.Prefix {
-	var prefixes []netip.Prefix
-	for _, a := range addrs {
-		prefixes = append(prefixes, a.Prefix)
-	}
-	return prefixes
 }

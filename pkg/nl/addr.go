@@ -34,6 +34,8 @@ type Addr struct {
 	Permanent bool
 }
 
+func (a Addr) String() string { return a.Prefix.String() }
+
 // AddAddr adds an address to a link. If the link already has the address, the error matches
 // fs.ErrExist.
 func (c *Conn) AddAddr(l Link, a Addr) error {

@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 	"sync"
 
@@ -185,11 +186,7 @@ func asKernelError(err error) error {
 // isSocketErrno reports whether sending or receiving on a socket can fail with the errno.
 // The library does not distinguish such an error from an answer of the kernel.
 func isSocketErrno(errno unix.Errno) bool {
-	switch errno {
-	case unix.ENOBUFS, unix.ENOMEM, unix.EAGAIN, unix.EBADF, unix.EINTR:
-		return true
-	}
-	return false
+	return slices.Contains([]unix.Errno{unix.ENOBUFS, unix.ENOMEM, unix.EAGAIN, unix.EBADF, unix.EINTR}, errno)
 }
 
 // withStep adds the name of the step to an error that has none. The error comes from the

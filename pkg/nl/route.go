@@ -1,6 +1,7 @@
 package nl
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -36,7 +37,7 @@ func (r Route) String() string {
 	if r.GW.IsValid() {
 		s += " via " + r.GW.String()
 	}
-	if r.Table != 0 && r.Table != unix.RT_TABLE_MAIN {
+	if r.table() != MainTable {
 		s += fmt.Sprintf(" table %d", r.Table)
 	}
 	if r.Priority != 0 {
@@ -61,12 +62,7 @@ func (r Route) Matches(have Route) bool {
 		(r.MTU == 0 || r.MTU == have.MTU) && (r.AdvMSS == 0 || r.AdvMSS == have.AdvMSS)
 }
 
-func (r Route) table() int {
-	if r.Table == 0 {
-		return unix.RT_TABLE_MAIN
-	}
-	return r.Table
-}
+func (r Route) table() int { return cmp.Or(r.Table, MainTable) }
 
 // metric returns the metric that the kernel uses. Its default for IPv6 is IP6_RT_PRIO_USER.
 func (r Route) metric() int {
