@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/google/nftables"
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -50,8 +51,22 @@ func (c *Conn) ChainUse(t Table, chain string) (count int, err error) {
 	if len(chain) >= unix.NFT_CHAIN_MAXNAMELEN {
 		return 0, fmt.Errorf("%s: %w: the name is too long", what, fs.ErrNotExist)
 	}
-	err = c.step("nft "+what, func() (err error) {
-		count, err = c.chainUse(t, chain)
+	// nftables.Conn.ListChain does not return the count.
+	attributes, err := netlink.MarshalAttributes([]netlink.Attribute{
+		{Type: unix.NFTA_CHAIN_TABLE, Data: []byte(t.Name + "\x00")}, {Type: unix.NFTA_CHAIN_NAME, Data: []byte(chain + "\x00")},
+	})
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", what, err)
+	}
+	err = c.step("nft "+what, func() error {
+		answers, err := c.socket.Execute(newRequest(t, netlink.Header{Type: unix.NFT_MSG_GETCHAIN}, attributes))
+		for _, answer := range answers {
+			err = eachAttribute(answer, func(ad *netlink.AttributeDecoder) {
+				if ad.Type() == unix.NFTA_CHAIN_USE {
+					count = int(ad.Uint32())
+				}
+			})
+		}
 		return err
 	})
 	if err != nil {

@@ -121,26 +121,6 @@ func refusal(m netlink.Message) error {
 	return nil
 }
 
-// chainUse returns the use count of a chain. nftables.Conn.ListChain does not return it.
-func (c *Conn) chainUse(t Table, chain string) (count int, err error) {
-	ae := netlink.NewAttributeEncoder()
-	ae.String(unix.NFTA_CHAIN_TABLE, t.Name)
-	ae.String(unix.NFTA_CHAIN_NAME, chain)
-	attributes, err := ae.Encode()
-	if err != nil {
-		return 0, err
-	}
-	answers, err := c.socket.Execute(newRequest(t, netlink.Header{Type: unix.NFT_MSG_GETCHAIN}, attributes))
-	for _, answer := range answers {
-		err = eachAttribute(answer, func(ad *netlink.AttributeDecoder) {
-			if ad.Type() == unix.NFTA_CHAIN_USE {
-				count = int(ad.Uint32())
-			}
-		})
-	}
-	return count, err
-}
-
 // nextSequence sends a request and returns its sequence number, which is one more than the sequence
 // number of the message before it.
 func (c *Conn) nextSequence() (uint32, error) {

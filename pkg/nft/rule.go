@@ -167,13 +167,9 @@ func SaddrIn(p netip.Prefix) Part { return inPrefix(p, Saddr) }
 // inPrefix matches packets whose field, an address, is in the prefix.
 func inPrefix(p netip.Prefix, field func(Family) Field) Part {
 	p = p.Masked()
-	f, size := IPv4, 4
-	if p.Addr().Is6() {
-		f, size = IPv6, 16
-	}
-	part := loadFields([]Field{field(f)})
-	if p.Bits() < 8*size {
-		part = part.with(bitwise(net.CIDRMask(p.Bits(), 8*size), make([]byte, size)))
+	part, bits := loadFields([]Field{field(FamilyOf(p.Addr()))}), p.Addr().BitLen()
+	if p.Bits() < bits {
+		part = part.with(bitwise(net.CIDRMask(p.Bits(), bits), make([]byte, bits/8)))
 	}
 	return part.with(equal(p.Addr().AsSlice()))
 }
