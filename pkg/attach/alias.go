@@ -23,10 +23,10 @@ func LinkAlias(a types.Attachment) string {
 	return networkAlias(a.Network) + shortened(a.ContainerID) + "/" + a.IfName
 }
 
-// MadeByPlumb reports whether the alias of the link says that plumb made it.
+// MadeByPlumb reports whether the alias of the link says that plumb created it.
 func MadeByPlumb(l nl.Link) bool { return strings.HasPrefix(l.Alias, aliasPrefix) }
 
-// OwnerOf returns the attachment of a link that plumb made for the network. It reports false for
+// OwnerOf returns the attachment of a link that plumb created for the network. It reports false for
 // any other link, and if the alias has only a hash of the container ID, which is too long.
 func OwnerOf(l nl.Link, network string) (owner types.Attachment, ok bool) {
 	rest, ok := strings.CutPrefix(l.Alias, networkAlias(network))
@@ -44,7 +44,7 @@ func ParseAlias(l nl.Link) (owner types.Attachment, made, complete bool) {
 }
 
 // NamesOther reports whether the alias of the link names another attachment: then another
-// namespace is at the path. A link without an alias of plumb's was made by another program.
+// namespace is at the path. A link without an alias of plumb's was created by another program.
 func NamesOther(l nl.Link, owner types.Attachment) bool {
 	return MadeByPlumb(l) && l.Alias != LinkAlias(owner)
 }
@@ -67,14 +67,14 @@ func HasOtherAltName(l nl.Link, own types.Attachment) bool {
 }
 
 // UnfinishedGroup returns the group of a link of the network that has no alias yet. The
-// kernel sets the group when it makes the link, but the alias only later. If the plugin is
+// kernel sets the group when it creates the link, but the alias only later. If the plugin is
 // killed between the two, GC finds the link by its group.
 func UnfinishedGroup(network string) uint32 {
 	sum := sha256.Sum256([]byte(networkAlias(network)))
 	return binary.BigEndian.Uint32(sum[:]) | 1<<31
 }
 
-// SetOwner sets the alias of a link that was made for the attachment in its UnfinishedGroup,
+// SetOwner sets the alias of a link that was created for the attachment in its UnfinishedGroup,
 // and then clears the group.
 func SetOwner(c *nl.Conn, l nl.Link, owner types.Attachment) error {
 	if err := c.SetAlias(l, LinkAlias(owner)); err != nil {
@@ -95,12 +95,12 @@ func shortened(s string) string {
 	return "#" + hex.EncodeToString(sum[:16])
 }
 
-// VethGC returns the LinkGC of the host ends that plumb made for the network.
+// VethGC returns the LinkGC of the host ends that plumb created for the network.
 func VethGC(host *nl.Conn, network string) LinkGC {
 	return LinkGC{Host: host, Kind: "veth", Network: network, Names: hostNames}
 }
 
-// A LinkGC finds the links of one kind that plumb made on the host for a network.
+// A LinkGC finds the links of one kind that plumb created on the host for a network.
 type LinkGC struct {
 	Host    *nl.Conn
 	Kind    string // "veth", "ifb"

@@ -3,7 +3,7 @@
 //
 // There are two kinds of attachments. One has a veth pair with an end on the host: AddVeth,
 // HostEnd and DelVeth make, find and delete it. The other has an interface in the container only:
-// the plugin makes it, for example on a Master, and a ContainerLink, CheckContainerLink and DelContainerLink do the
+// the plugin creates it, for example on a Master, and a ContainerLink, CheckContainerLink and DelContainerLink do the
 // rest of ADD, CHECK and DEL.
 //
 // Only AddVeth pushes an undo. Everything else that is added to an interface disappears
@@ -216,7 +216,7 @@ func SpecFromResult(r *skel.Request, prev *types.Result, made nl.Link) (Spec, er
 }
 
 // PrevRoutes returns the routes of prev as ADD set them. made is the link of the attachment
-// that has its alias. If plumb did not make it, the routes have no mtu and no advmss, because
+// that has its alias. If plumb did not create it, the routes have no mtu and no advmss, because
 // the reference plugins do not set these.
 func PrevRoutes(prev *types.Result, made nl.Link) []types.Route {
 	if MadeByPlumb(made) {

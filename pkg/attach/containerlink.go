@@ -15,7 +15,7 @@ import (
 // A ContainerLink is an interface that is in the container only: it has no host end.
 type ContainerLink struct {
 	Container *nl.Conn // to the container
-	Link      nl.Link  // as the kernel made it; it is down
+	Link      nl.Link  // as the kernel created it; it is down
 	DAD       DADMode
 	// NoCarrier says that the interface has no carrier: the kernel then starts duplicate
 	// address detection later, and Configure does not wait for it.

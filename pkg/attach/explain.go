@@ -17,7 +17,7 @@ import (
 // return an error that names the cause instead. They return every other error as it is.
 
 // ExplainRemoved explains the error of an ADD whose link was deleted while ADD was
-// running. made is the link as ADD made it, or the zero Link.
+// running. made is the link as ADD created it, or the zero Link.
 func ExplainRemoved(c *nl.Conn, made nl.Link, ifName string, err error) error {
 	if err == nil || made.Index == 0 || !errors.Is(err, fs.ErrNotExist) {
 		return err

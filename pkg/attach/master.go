@@ -10,7 +10,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// A Master says on which interface a plugin makes the interface of the container.
+// A Master says on which interface a plugin creates the interface of the container.
 type Master struct {
 	Name        string // empty: the device of the first default route, IPv4 before IPv6
 	InContainer bool   // the master is in the container; otherwise it is on the host
@@ -72,7 +72,7 @@ func (m Master) link(c *nl.Conn) (nl.Link, error) {
 	return c.LinkByIndex(index)
 }
 
-// A MasterSetup is what an ADD needs to make the container's interface on a master. Prepare returns it.
+// A MasterSetup is what an ADD needs to create the container's interface on a master. Prepare returns it.
 type MasterSetup struct {
 	MasterConn *nl.Conn // the namespace of the master: that of the host or, with InContainer, that of the container
 	Container  *nl.Conn
@@ -83,7 +83,7 @@ type MasterSetup struct {
 	pending *ipam.Pending
 }
 
-// Prepare does what comes before the interface is made: it starts the IPAM plugin, finds the
+// Prepare does what comes before the interface is created: it starts the IPAM plugin, finds the
 // master, checks that the container has no interface of that name, and lets the IPAM plugin
 // allocate addresses. mtu is as for Find.
 func (m Master) Prepare(r *skel.Request, mtu int) (*MasterSetup, error) {

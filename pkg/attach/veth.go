@@ -18,7 +18,7 @@ import (
 // The host end of an attachment's veth pair can be found without prevResult and without the
 // container. Its name is hostPrefix and 8 hex digits, as with the reference plugins, but the
 // digits are a hash of the attachment. The alias of the link names the attachment and
-// proves that plumb made the link for it.
+// proves that plumb created the link for it.
 const hostPrefix = "veth"
 
 // hostNames returns the four possible names of the host end. If another link has one of them, AddVeth tries the next one.
@@ -52,7 +52,7 @@ func EnsureNameFree(container *nl.Conn, ifName string) error {
 	return types.Errorf(types.CodeConfig, "interface %q already exists in container %s: either this attachment was already added, or CNI_IFNAME must be another name", ifName, container.NS().Path())
 }
 
-// AddVeth makes the pair and pushes its removal to u. Both ends are down. The caller first
+// AddVeth creates the pair and pushes its removal to u. Both ends are down. The caller first
 // makes the host end a bridge port or adds addresses to it, and then sets it up.
 func AddVeth(u *undo.Stack, p Pair) (hostEnd, container nl.Link, err error) {
 	for _, name := range hostNames(p.Owner) {
@@ -90,7 +90,7 @@ func NoDAD(name string) sysctl.Setting {
 	return sysctl.Setting{Key: sysctl.IPv6(name, "accept_dad"), Value: "0", Optional: true}
 }
 
-// explainExists returns an error that says why the kernel made no pair (EEXIST). It returns nil
+// explainExists returns an error that says why the kernel created no pair (EEXIST). It returns nil
 // if the link that has the name belongs to another attachment or to an unknown owner. The caller
 // then tries the next name.
 func (p Pair) explainExists(name string) error {
@@ -108,8 +108,8 @@ func (p Pair) explainExists(name string) error {
 
 // HostEnd returns the host end of the attachment's pair. It looks for links with the
 // possible names of the attachment's host end, and then for links with the names in prev, which
-// may be nil. It returns a link that plumb made for the attachment, or a link without an alias
-// whose name is in prev: the reference plugins made it, and they set no alias. If no link is
+// may be nil. It returns a link that plumb created for the attachment, or a link without an alias
+// whose name is in prev: the reference plugins created it, and they set no alias. If no link is
 // found, the error matches fs.ErrNotExist.
 func HostEnd(host *nl.Conn, owner types.Attachment, prev *types.Result) (nl.Link, error) {
 	inPrev := hostEndNames(prev)
@@ -135,7 +135,7 @@ func (e noHostEnd) Error() string {
 
 func (noHostEnd) Is(target error) bool { return target == fs.ErrNotExist }
 
-// madeFor reports whether plumb made the host end for the attachment. It compares the alias
+// madeFor reports whether plumb created the host end for the attachment. It compares the alias
 // of the link or, if the link has no alias yet, its group. It ignores the name, because any
 // program may use that name.
 func madeFor(hostEnd nl.Link, owner types.Attachment) bool {
@@ -199,7 +199,7 @@ func DelVeth(host, container *nl.Conn, owner types.Attachment, prev *types.Resul
 //     has IP addresses.
 //
 // If prev is nil and l has no alias, the owner is unknown and BelongsToOther returns false:
-// the reference plugins made l, or an ADD that was killed.
+// the reference plugins created l, or an ADD that was killed.
 func BelongsToOther(container *nl.Conn, l nl.Link, owner types.Attachment, prev *types.Result) (bool, error) {
 	if HasOtherAltName(l, owner) {
 		return true, nil
@@ -234,7 +234,7 @@ func BelongsToOther(container *nl.Conn, l nl.Link, owner types.Attachment, prev 
 }
 
 // hasPlumbHostEnd reports whether l, an interface of the container, has a host end that
-// plumb made. DelVeth calls it after it found no host end of its own attachment: such a host
+// plumb created. DelVeth calls it after it found no host end of its own attachment: such a host
 // end then belongs to another attachment.
 func hasPlumbHostEnd(host, container *nl.Conn, l nl.Link) bool {
 	hostEnd, err := container.VethPeer(l, host)

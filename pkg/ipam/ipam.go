@@ -29,7 +29,7 @@
 //
 // A network has no addresses if its configuration has no "ipam", or one whose "type" is missing
 // or empty. Start then returns nil, and the other functions do nothing. The reference plugins
-// that make a link without addresses (bridge, macvlan) read the configuration in the same way.
+// that create a link without addresses (bridge, macvlan) read the configuration in the same way.
 package ipam
 
 import (

@@ -40,7 +40,7 @@ type Key struct {
 	length int64 // 1; zero: all keys of the file
 }
 
-// NewKey opens the lock file at path, and makes the file and its directory if they do not
+// NewKey opens the lock file at path, and creates the file and its directory if they do not
 // exist. It does not lock the key. The caller must close the key, which also unlocks it.
 func NewKey(path, key string) (*Key, error) {
 	file, err := openFile(path)
@@ -63,7 +63,7 @@ func NewAll(path string) (*Key, error) {
 	return &Key{file: file}, nil
 }
 
-// openFile opens the lock file, and makes it if it does not exist.
+// openFile opens the lock file, and creates it if it does not exist.
 func openFile(path string) (*os.File, error) {
 	const flags = os.O_RDWR | unix.O_NOFOLLOW
 	file, err := os.OpenFile(path, flags, 0)

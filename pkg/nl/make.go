@@ -32,7 +32,7 @@ type Veth struct {
 	PeerIn  *Conn
 	PeerMAC types.MAC // of the far end; zero: random
 	MTU     int       // of both ends, in bytes; zero: the kernel's default
-	// Group is the group of the near end. The request that makes a link can set a group, but
+	// Group is the group of the near end. The request that creates a link can set a group, but
 	// no alias. The group identifies the network of the link until the caller sets the alias
 	// and clears the group.
 	Group uint32
@@ -69,7 +69,7 @@ type Bridge struct {
 	VLANFiltering bool
 }
 
-// EnsureBridge makes the bridge, unless a link of that name exists: then it returns that
+// EnsureBridge creates the bridge, unless a link of that name exists: then it returns that
 // link, of whatever kind, and made is false. It pushes no undo, because attachments share the
 // bridge.
 func (c *Conn) EnsureBridge(b Bridge) (l Link, made bool, err error) {
@@ -178,7 +178,7 @@ func (c *Conn) add(u *undo.Stack, n NewLink, l netlink.Link) (Link, error) {
 }
 
 // addBy calls request, which asks the kernel for a new link of that name in the namespace of the
-// connection. It pushes the removal of the link to u, and returns the link as the kernel made it.
+// connection. It pushes the removal of the link to u, and returns the link as the kernel created it.
 func (c *Conn) addBy(u *undo.Stack, name string, request func() error) (Link, error) {
 	err := c.step("add link "+name, request)
 	// If the kernel refused the request, a link of that name belongs to another owner.

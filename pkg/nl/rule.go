@@ -17,7 +17,7 @@ type Rule struct {
 	Source   netip.Addr
 	Table    int
 	Priority int // the kernel evaluates the rules in the order of their priorities
-	// Protocol says who made the rule (FRA_PROTOCOL, Linux 4.17). The kernel ignores it. Zero:
+	// Protocol says who created the rule (FRA_PROTOCOL, Linux 4.17). The kernel ignores it. Zero:
 	// the maker did not say.
 	Protocol int
 }
@@ -126,8 +126,8 @@ func (c *Conn) usedTables() (map[int]bool, error) {
 // moved to another table and back without change.
 type FullRoute struct {
 	Route
-	Protocol int // who made the route: 2 the kernel, 3 a program that does not say who it is, …
-	// Advertised: the kernel made the route because of a router advertisement, and maintains it.
+	Protocol int // who created the route: 2 the kernel, 3 a program that does not say who it is, …
+	// Advertised: the kernel created the route because of a router advertisement, and maintains it.
 	Advertised bool
 
 	lib netlink.Route

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TunPath is the path of the device file with which tap devices are made.
+// TunPath is the path of the device file with which tap devices are created.
 const TunPath = "/dev/net/tun"
 
 // MaxTapMTU is the largest MTU of a tap device: 65535 less the Ethernet header (tun_net_init).
@@ -32,12 +32,12 @@ type Tap struct {
 	Group      *uint32 // ID of the group whose members may attach to it; nil: any
 }
 
-// AddTap makes a persistent tap device in the namespace of the connection, and pushes its removal
+// AddTap creates a persistent tap device in the namespace of the connection, and pushes its removal
 // to u. The device is down. If the name exists, the error matches fs.ErrExist. If /dev/net/tun
 // cannot be opened, the error is an *fs.PathError with TunPath.
 //
-// Neither rtnetlink nor the library is used. The kernel makes no tap by rtnetlink (tun_validate).
-// The library makes the device in the namespace of the thread, uses a device that exists already,
+// Neither rtnetlink nor the library is used. The kernel creates no tap by rtnetlink (tun_validate).
+// The library creates the device in the namespace of the thread, uses a device that exists already,
 // and makes root the owner if there should be none.
 func (c *Conn) AddTap(u *undo.Stack, t Tap) (Link, error) {
 	tun, err := openTun(c.h)
@@ -70,7 +70,7 @@ func CheckTun(h *ns.Handle) error {
 	return tun.Close()
 }
 
-// openTun opens /dev/net/tun. Devices that are made with the file are in the namespace of h.
+// openTun opens /dev/net/tun. Devices that are created with the file are in the namespace of h.
 func openTun(h *ns.Handle) (*os.File, error) {
 	var tun *os.File
 	err := runIn(h, "open "+TunPath, func() (err error) {
@@ -80,7 +80,7 @@ func openTun(h *ns.Handle) (*os.File, error) {
 	return tun, err
 }
 
-// make makes the device with the file descriptor of /dev/net/tun. The device becomes persistent
+// make creates the device with the file descriptor of /dev/net/tun. The device becomes persistent
 // last: before that, the kernel deletes it when the descriptor is closed, so that nothing remains
 // if the kernel refuses a setting.
 //

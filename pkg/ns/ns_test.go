@@ -22,7 +22,7 @@ import (
 // threads end with the goroutine that is locked to them; the first one would stay in its namespace.
 func init() { runtime.LockOSThread() }
 
-// newNS makes a network namespace that exists until the test ends, and returns its path.
+// newNS creates a network namespace that exists until the test ends, and returns its path.
 func newNS(t *testing.T) string {
 	t.Helper()
 	var file *os.File

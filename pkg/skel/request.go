@@ -27,7 +27,7 @@ type Request struct {
 	Conf        types.Conf
 	Version     types.Version
 
-	// Undo has the inverse of each change that this ADD made. If ADD fails, skel runs them.
+	// Undo has the inverse of each change of this ADD. If ADD fails, skel runs them.
 	Undo undo.Stack
 	// HostNS is the namespace that the plugin runs in; nil in IPAM plugins. skel closes it.
 	HostNS *ns.Handle

@@ -146,7 +146,7 @@ func (f File) Write(text []byte) error {
 	}))
 }
 
-// writeTemp makes the temporary file, which only root can read. It makes the directory if it does not
+// writeTemp creates the temporary file, which only root can read. It creates the directory if it does not
 // exist, and removes the temporary file of an ADD that was killed.
 func (f File) writeTemp(text []byte) error {
 	if err := os.MkdirAll(f.Dir, 0o700); err != nil {

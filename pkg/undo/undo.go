@@ -3,7 +3,7 @@
 //
 // Only changes that belong to one attachment are undone: its link, its lease, its rules.
 // What attachments share on the host (a bridge, its gateway address, base chains, IP
-// forwarding) is made if it is missing and never undone, because another attachment may
+// forwarding) is created if it is missing and never undone, because another attachment may
 // need it.
 package undo
 

@@ -47,7 +47,7 @@ type attachment struct {
 	pending         *ipam.Pending // nil: the configuration has no IPAM plugin
 }
 
-// connectNewPair makes a veth pair, while the IPAM plugin works, and connects the container
+// connectNewPair creates a veth pair, while the IPAM plugin works, and connects the container
 // to the bridge with it.
 func (a *attachment) connectNewPair() (*types.Result, error) {
 	if err := attach.EnsureNameFree(a.container, a.r.IfName); err != nil {

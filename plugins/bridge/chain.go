@@ -80,7 +80,7 @@ func hostInterface(prev *types.Result, bridge string) (name string, found bool) 
 }
 
 // removeExistingPorts undoes connectExisting in DEL: the interfaces of prev are no longer
-// ports of the bridge. It does not delete them, because they belong to the plugin that made
+// ports of the bridge. It does not delete them, because they belong to the plugin that created
 // them. It leaves veth interfaces to attach.DelVeth.
 func removeExistingPorts(host *nl.Conn, prev *types.Result, bridge string) error {
 	if prev == nil {

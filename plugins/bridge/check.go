@@ -16,9 +16,9 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// check compares the present state with what ADD made, and names every difference in one
+// check compares the present state with what ADD created, and names every difference in one
 // error. It does not compare what a later plugin of the chain may change: MAC, MTU and the
-// sysctls of the container. If the reference plugin made the pair, it does not compare what
+// sysctls of the container. If the reference plugin created the pair, it does not compare what
 // only plumb makes.
 func check(r *skel.Request) error {
 	conf, err := parse(r)
@@ -97,7 +97,7 @@ func (c *checker) diffHost(missing error) error {
 }
 
 // findHost returns the container's port: the host end of the attachment's pair, or the
-// interface that an earlier plugin made.
+// interface that an earlier plugin created.
 func (c *checker) findHost() (nl.Link, error) {
 	hostEnd, err := attach.HostEnd(c.host, c.r.Attachment(), c.prev)
 	if err == nil {

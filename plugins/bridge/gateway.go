@@ -164,7 +164,7 @@ func (c *config) checkMayReplace(dev nl.Link, stale []netip.Prefix, gw netip.Pre
 
 // gatewayDevice returns the interface for the gateway addresses. Without a VLAN, that is the
 // bridge. With a VLAN, it is one end of a veth pair whose other end is a port of the bridge in
-// the VLAN. gatewayDevice makes the pair if it does not exist. All containers in the VLAN share
+// the VLAN. gatewayDevice creates the pair if it does not exist. All containers in the VLAN share
 // the pair, so a failed ADD does not delete it.
 func (a *attachment) gatewayDevice() (nl.Link, error) {
 	if a.conf.vlan == 0 {

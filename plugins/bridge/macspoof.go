@@ -117,7 +117,7 @@ func openSpoofTable(s macSpoofCheck) (*nft.Conn, error) {
 	return c, err
 }
 
-// delete adds the deletion of the check to tx, even if the reference plugin made it. Without a port, it
+// delete adds the deletion of the check to tx, even if the reference plugin created it. Without a port, it
 // finds the check by its owner.
 func (s macSpoofCheck) delete(c *nft.Conn, tx *nft.Tx) error {
 	if _, err := s.store(c).Delete(tx); err != nil {
@@ -127,7 +127,7 @@ func (s macSpoofCheck) delete(c *nft.Conn, tx *nft.Tx) error {
 }
 
 // checkMACSpoofCheck returns an error that names what is missing of the check. A check that
-// the reference plugin made for the attachment is sufficient, too: the host may have been
+// the reference plugin created for the attachment is sufficient, too: the host may have been
 // upgraded since.
 func checkMACSpoofCheck(s macSpoofCheck) error {
 	c, err := openSpoofTable(s)

@@ -1,4 +1,4 @@
-// bridge connects a container to a Linux bridge on the host. It makes a veth pair whose host
+// bridge connects a container to a Linux bridge on the host. It creates a veth pair whose host
 // end is a port of the bridge. The addresses come from an IPAM plugin; without one the
 // connection is on layer 2 only. See README.md.
 package main

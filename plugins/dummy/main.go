@@ -1,4 +1,4 @@
-// dummy makes a dummy interface for a container: one that has addresses, and drops all packets
+// dummy creates a dummy interface for a container: one that has addresses, and drops all packets
 // that are sent to other hosts. The addresses come from an IPAM plugin. See README.md.
 package main
 

@@ -12,7 +12,7 @@ import (
 
 const kind = "dummy"
 
-// add makes the dummy interface while the IPAM plugin runs, and then configures it for the lease. No
+// add creates the dummy interface while the IPAM plugin runs, and then configures it for the lease. No
 // other host is on the link, so there is no duplicate address detection.
 func add(r *skel.Request) (*types.Result, error) {
 	conf, err := parse(r)
@@ -41,7 +41,7 @@ func add(r *skel.Request) (*types.Result, error) {
 	return attach.ContainerLink{Container: container, Link: eth, DAD: attach.DADOff}.Configure(r, pending)
 }
 
-// check compares the present state with what ADD made, and names every difference in one
+// check compares the present state with what ADD created, and names every difference in one
 // error. It does not compare what a later plugin of the chain may change: MAC, MTU, sysctls.
 func check(r *skel.Request) error {
 	if _, err := parse(r); err != nil {
@@ -58,7 +58,7 @@ func check(r *skel.Request) error {
 func del(r *skel.Request) error { return attach.DelContainerLink(r, kind) }
 
 // status returns an error if an ADD would fail. It cannot find out whether the kernel has dummy
-// interfaces: the kernel loads the module when the first one is made.
+// interfaces: the kernel loads the module when the first one is created.
 func status(r *skel.Request) error {
 	if _, err := parse(r); err != nil {
 		return types.NotAvailable(err)

@@ -54,14 +54,14 @@ func newTestbedOn(host *nstest.NS, sys sysfs) *testbed {
 	return b
 }
 
-// addDevice makes a veth interface on the host, and its other end, of the same name, outside.
+// addDevice creates a veth interface on the host, and its other end, of the same name, outside.
 func (b *testbed) addDevice(name, mac string) {
 	GinkgoHelper()
 	b.devices++
 	addDevice(GinkgoTB(), b.Host, b.Outside, fmt.Sprintf("%s address %s index %d", name, mac, 100+b.devices))
 }
 
-// addDevice makes a veth interface with the properties, which begin with its name. The index must not
+// addDevice creates a veth interface with the properties, which begin with its name. The index must not
 // be that of the other end: the kernel takes such an interface for one without a lower one, and
 // reports its carrier up to one second late (linkwatch_urgent_event).
 func addDevice(tb nstest.TB, host, outside *nstest.NS, properties string) {

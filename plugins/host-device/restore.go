@@ -192,7 +192,7 @@ func (m *mover) isDevice(l nl.Link) (bool, error) {
 
 // isFormerPeer reports whether the link of that index on the host can be the other end of the device, which was in
 // another namespace when ADD moved the device, and whose DEL has returned it. The host end of an interface of the
-// container is none: plumb made it, or it is a port.
+// container is none: plumb created it, or it is a port.
 func (m *mover) isFormerPeer(index int) (bool, error) {
 	peer, err := m.host.LinkByIndex(index)
 	return err == nil && !attach.MadeByPlumb(peer) && peer.Master == 0, types.IgnoreNotExist(err)

@@ -13,7 +13,7 @@ import (
 
 const kind = "ipvlan"
 
-// add makes the ipvlan while the IPAM plugin runs, and then configures it for the lease.
+// add creates the ipvlan while the IPAM plugin runs, and then configures it for the lease.
 func add(r *skel.Request) (*types.Result, error) {
 	conf, err := parse(r)
 	if err != nil {
@@ -49,7 +49,7 @@ func claimMode(r *skel.Request, setup *attach.MasterSetup, conf *config) error {
 	if err != nil {
 		return err
 	}
-	if setup.Master.Kind == kind { // the kernel makes the new ipvlan on the parent of the master
+	if setup.Master.Kind == kind { // the kernel creates the new ipvlan on the parent of the master
 		visible = append(visible, setup.Master)
 	}
 	for _, l := range visible {
@@ -68,7 +68,7 @@ func claimMode(r *skel.Request, setup *attach.MasterSetup, conf *config) error {
 	return rec.checkConflict(r, conf.dataDir)
 }
 
-// explainRefusal explains why the kernel did not make the ipvlan (ipvlan_port_create). EBUSY means
+// explainRefusal explains why the kernel did not create the ipvlan (ipvlan_port_create). EBUSY means
 // that another device receives the master's packets.
 func explainRefusal(err error, master nl.Link) error {
 	switch {

@@ -1,4 +1,4 @@
-// ipvlan makes an ipvlan interface for a container on an interface of the host, its master. The
+// ipvlan creates an ipvlan interface for a container on an interface of the host, its master. The
 // addresses come from an IPAM plugin or from prevResult; without either of
 // them, the connection is on layer 2 only. See README.md.
 package main

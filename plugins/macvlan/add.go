@@ -14,7 +14,7 @@ const (
 	modePassthru = "passthru"
 )
 
-// add makes the macvlan, while the IPAM plugin works, and configures it for the lease.
+// add creates the macvlan, while the IPAM plugin works, and configures it for the lease.
 func add(r *skel.Request) (*types.Result, error) {
 	conf, err := parse(r)
 	if err != nil {
@@ -42,7 +42,7 @@ func add(r *skel.Request) (*types.Result, error) {
 	return result, explainSameMAC(err, eth, setup.Master)
 }
 
-// explainRefusal explains the error of a kernel that makes no macvlan on the master
+// explainRefusal explains the error of a kernel that creates no macvlan on the master
 // (drivers/net/macvlan.c): EBUSY means that another device receives the master's packets,
 // EINVAL that a macvlan of mode passthru would have to share the master.
 func explainRefusal(err error, master nl.Link, mode string) error {

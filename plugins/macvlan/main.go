@@ -1,4 +1,4 @@
-// macvlan makes a macvlan interface for a container on an interface of the host, its
+// macvlan creates a macvlan interface for a container on an interface of the host, its
 // master. The addresses come from an IPAM plugin; without one the connection is on layer 2
 // only. See README.md.
 package main

@@ -20,7 +20,7 @@ type attachment struct {
 	hostEnd, eth    nl.Link // the host end and the container end of the pair
 }
 
-// add makes the pair, while the IPAM plugin works, and configures both ends for the lease.
+// add creates the pair, while the IPAM plugin works, and configures both ends for the lease.
 func add(r *skel.Request) (*types.Result, error) {
 	conf, err := parse(r)
 	if err != nil {
@@ -42,7 +42,7 @@ func add(r *skel.Request) (*types.Result, error) {
 	return result, attach.ExplainRemoved(host, a.hostEnd, r.IfName, err)
 }
 
-// connectPair makes the pair and sets both ends up, while the IPAM plugin works, waits for the lease, and
+// connectPair creates the pair and sets both ends up, while the IPAM plugin works, waits for the lease, and
 // configures both ends.
 func (a *attachment) connectPair(pending *ipam.Pending) (*types.Result, error) {
 	pending.AllowAllocation()

@@ -11,9 +11,9 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// check compares the present state with what ADD made, and names every difference in one
+// check compares the present state with what ADD created, and names every difference in one
 // error. It does not compare what a later plugin of the chain may change: MAC, MTU and the
-// sysctls of the container. If the reference plugin made the pair, it does not compare what
+// sysctls of the container. If the reference plugin created the pair, it does not compare what
 // only plumb makes.
 func check(r *skel.Request) error {
 	conf, err := parse(r)

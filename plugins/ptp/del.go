@@ -11,7 +11,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// del deletes what ADD made. It finds that by the attachment: the container and prevResult
+// del deletes what ADD created. It finds that by the attachment: the container and prevResult
 // may be missing, and the configuration may have changed. It tries every step.
 //
 // The link is deleted before the rules. An ADD of the attachment may still be running after

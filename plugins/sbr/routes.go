@@ -36,7 +36,7 @@ func (t *target) routesFor(ip types.IP, table int) []nl.FullRoute {
 // the IP. Its preferred source and its gateway must not be addresses that are only in the subnet of
 // another IP. Some routes stay where they are: those for link-local and multicast addresses, because
 // these addresses are the same on all interfaces; those from router advertisements, because the kernel
-// would add them again; and those that an earlier ADD made.
+// would add them again; and those that an earlier ADD created.
 func (t *target) belongs(r nl.FullRoute, ip types.IP) bool {
 	dst := r.Dst.Addr()
 	return dst.Is4() == ip.Address.Addr().Is4() && !r.Advertised && !isMarked(r.Protocol) &&

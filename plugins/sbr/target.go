@@ -16,7 +16,7 @@ import (
 // The protocol numbers of our rules and routes. iproute2's list of protocols (rt_protos) assigns them to
 // no other program.
 const (
-	// protocolOurs is that of routes that the plugin made, and of rules to the configured table.
+	// protocolOurs is that of routes that the plugin created, and of rules to the configured table.
 	protocolOurs = 112
 	// protocolTable is that of rules to a table of our own, and of the record in this table: a route to
 	// the IP. The record has no effect, because the kernel looks its own addresses up in the table
@@ -47,7 +47,7 @@ type target struct {
 	routes    []nl.FullRoute // through the interface, of all tables
 	rules     []nl.Rule      // of the interface
 	missing   []nl.Rule      // those whose table has a record, but which somebody deleted
-	orphaned  []nl.Rule      // that plumb made for addresses that no interface has any more
+	orphaned  []nl.Rule      // that plumb created for addresses that no interface has any more
 }
 
 // newTarget reads the configuration and the state for ADD and CHECK. If the interface is not as prevResult
@@ -148,7 +148,7 @@ func newRule(source netip.Addr, table, protocol int) nl.Rule {
 	return nl.Rule{Source: source, Table: table, Priority: rulePriority, Protocol: protocol}
 }
 
-// isMarked reports whether a protocol is that of a rule or route that plumb made.
+// isMarked reports whether a protocol is that of a rule or route that plumb created.
 func isMarked(protocol int) bool { return protocol == protocolOurs || protocol == protocolTable }
 
 // isReferenceMade reports whether the rule of an address looks like one of the reference plugin, which

@@ -12,7 +12,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/undo"
 )
 
-// add makes a rule for each IP of the interface. If no table is configured, each rule leads to a table of
+// add creates a rule for each IP of the interface. If no table is configured, each rule leads to a table of
 // its own, and add moves the routes of the interface there.
 func add(r *skel.Request) (*types.Result, error) {
 	t, err := newTarget(r, types.CodeConfig)
@@ -31,7 +31,7 @@ func add(r *skel.Request) (*types.Result, error) {
 }
 
 // moveRoutes gives each IP a table with its routes, and then removes the routes from the main table. It
-// makes the record of a table first, because DEL finds the table by it, and the rule last, so that no
+// creates the record of a table first, because DEL finds the table by it, and the rule last, so that no
 // packet meets an incomplete table.
 func (t *target) moveRoutes(r *skel.Request) error {
 	if err := t.checkGateways(); err != nil {

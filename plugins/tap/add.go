@@ -11,7 +11,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// add makes the tap while the IPAM plugin runs, and then configures it for the lease. The tap has no
+// add creates the tap while the IPAM plugin runs, and then configures it for the lease. The tap has no
 // carrier until a program attaches to it, so add does not wait for duplicate address detection.
 func add(r *skel.Request) (*types.Result, error) {
 	conf, err := parse(r)
@@ -46,8 +46,8 @@ func add(r *skel.Request) (*types.Result, error) {
 	return attach.ContainerLink{Container: container, Link: eth, DAD: attach.DADOn, NoCarrier: true}.Configure(r, pending)
 }
 
-// addTap makes the tap and sets its MAC and MTU, which the kernel does not take with the request
-// that makes a tap.
+// addTap creates the tap and sets its MAC and MTU, which the kernel does not take with the request
+// that creates a tap.
 func (conf *config) addTap(r *skel.Request, container *nl.Conn) (eth nl.Link, err error) {
 	if conf.context == "" {
 		eth, err = container.AddTap(&r.Undo, conf.tap)

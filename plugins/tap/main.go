@@ -1,4 +1,4 @@
-// tap makes a tap device in a container. A program, such as a virtual machine monitor, attaches to the
+// tap creates a tap device in a container. A program, such as a virtual machine monitor, attaches to the
 // device. The addresses come from an IPAM plugin; without one the connection is on layer 2 only.
 // See README.md.
 package main

@@ -15,7 +15,7 @@ import (
 
 // SELinux gives a tap the context of the process that makes it (selinux_tun_dev_alloc_security).
 // The plugin cannot change its own context, because it has several threads. So it starts a program
-// in that context, which makes the tap: ip, as the reference plugin does.
+// in that context, which creates the tap: ip, as the reference plugin does.
 
 // execContextPath is the file with the SELinux context of the program that the calling thread starts
 // next.
@@ -24,7 +24,7 @@ const execContextPath = "/proc/thread-self/attr/exec"
 // ipLimit is how long ip may run.
 const ipLimit = 10 * time.Second
 
-// ipArgs returns the arguments with which ip makes the tap.
+// ipArgs returns the arguments with which ip creates the tap.
 func ipArgs(t nl.Tap) []string {
 	args := []string{"tuntap", "add", "mode", "tap", "name", t.Name}
 	if t.MultiQueue {

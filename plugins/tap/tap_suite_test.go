@@ -109,7 +109,7 @@ func attachAs(n *nstest.NS, user, group uintptr) error {
 	return <-result
 }
 
-// newGuest makes a namespace whose eth0 is connected to the tap eth0 of the container, as in a
+// newGuest creates a namespace whose eth0 is connected to the tap eth0 of the container, as in a
 // virtual machine: what one end sends, the other receives.
 func newGuest(container *nstest.NS, addrs ...string) *nstest.NS {
 	GinkgoHelper()

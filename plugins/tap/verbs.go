@@ -14,7 +14,7 @@ import (
 // kind is the kernel's name for tun and tap devices.
 const kind = "tun"
 
-// check compares the present state with what ADD made, and names every difference in one
+// check compares the present state with what ADD created, and names every difference in one
 // error. It does not compare what a later plugin of the chain may change: MAC, MTU, sysctls.
 func check(r *skel.Request) error {
 	conf, err := parse(r)

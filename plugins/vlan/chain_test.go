@@ -12,7 +12,7 @@ var _ = Describe("in a chain, without a master", Label(nstest.Kernel), func() {
 	const prev = `{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"/x"}],"ips":[{"address":"192.0.2.5/24","interface":0}]}`
 	var b *testbed
 	BeforeEach(func() { b = newTaggedTestbed() })
-	// newContainerWithEth0 makes a container whose interface eth0 is on the segment of a host outside.
+	// newContainerWithEth0 creates a container whose interface eth0 is on the segment of a host outside.
 	newContainerWithEth0 := func() *nstest.NS {
 		GinkgoHelper()
 		container := b.NewContainer()

@@ -10,7 +10,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// check compares the present state with what ADD made, and names every difference in one
+// check compares the present state with what ADD created, and names every difference in one
 // error. It does not compare what a later plugin of the chain may change: MAC, MTU, sysctls. The
 // kernel also lowers the MTU when the master's MTU is lowered.
 func check(r *skel.Request) error {

@@ -39,7 +39,7 @@ func newMember(r *skel.Request, code uint) (*member, error) {
 	return &member{conf: conf, container: container, link: link, vrf: vrf}, types.Coded(code, err)
 }
 
-// add makes the VRF, unless it exists, and puts the interface into it. If the interface is in it already,
+// add creates the VRF, unless it exists, and puts the interface into it. If the interface is in it already,
 // add only sets the VRF up.
 func add(r *skel.Request) (*types.Result, error) {
 	m, err := newMember(r, types.CodeConfig)
@@ -83,7 +83,7 @@ func findVRF(container *nl.Conn, conf *config) (nl.Link, error) {
 	return vrf, nil
 }
 
-// makeVRF makes the VRF. Its alias tells DEL that plumb made it.
+// makeVRF creates the VRF. Its alias tells DEL that plumb created it.
 func makeVRF(r *skel.Request, container *nl.Conn, conf *config) (nl.Link, error) {
 	table := conf.table
 	if table == 0 {
@@ -149,7 +149,7 @@ func del(r *skel.Request) error {
 }
 
 // vrfOf returns the VRF of that name. If the name is empty, because the configuration cannot be read, it
-// returns the master of the interface, if plumb made it.
+// returns the master of the interface, if plumb created it.
 func vrfOf(container *nl.Conn, name string, link nl.Link) (nl.Link, error) {
 	if name != "" {
 		return container.Link(name)

@@ -81,7 +81,7 @@ func connect(host, container *nstest.NS, ips []any) {
 }
 
 // withOwnChanges returns a result with what the plugin adds to it: tuning sets the MAC of the container's
-// interface, and bandwidth appends the ifb that it made.
+// interface, and bandwidth appends the ifb that it created.
 func withOwnChanges(plugin, sandbox string, prev, result map[string]any) map[string]any {
 	prev = maps.Clone(prev)
 	interfaces, _ := prev["interfaces"].([]any)

@@ -173,11 +173,11 @@ type swapCase struct {
 	name             string
 	network          string
 	check            string   // text of the error of their CHECK; empty: CHECK succeeds
-	checkOwn         string   // the same, for attachments that they made
+	checkOwn         string   // the same, for attachments that they created
 	del              string   // text of the error of their first DEL; the second DEL succeeds
 	left             []string // texts in the lines of the state that their DEL leaves
 	leftWithoutNetns []string // the same, for a DEL without namespace
-	leftByPlumb      []string // what plumb's DEL without prevResult leaves of attachments that they made
+	leftByPlumb      []string // what plumb's DEL without prevResult leaves of attachments that they created
 }
 
 const (
@@ -197,12 +197,12 @@ var (
 	// deletes them, as does deleting the table (docs/migration.md, "Go back").
 	nftElements = []string{"nft element "}
 	// masqChains are the iptables chains of ipMasq. The reference plugins find them by the addresses
-	// in the container. Without a namespace they also leave those that they made.
+	// in the container. Without a namespace they also leave those that they created.
 	masqChains = []string{"CNI-", "nft }", "nft \n", "nft ip saddr", "nft ip daddr", "nft ip6 saddr", "nft ip6 daddr"}
 	// firewallRules are the rules of a container. The reference plugin does not know the one that names
-	// the container, and finds the others by prevResult. Those that it made can be found in no other way.
+	// the container, and finds the others by prevResult. Those that it created can be found in no other way.
 	firewallRules = []string{"CNI-FORWARD", "nft ip saddr", "nft ip daddr", "nft ip6 saddr", "nft ip6 daddr"}
-	// tuningFiles are tuning's state files. They also leave those that they made.
+	// tuningFiles are tuning's state files. They also leave those that they created.
 	tuningFiles = []string{"_eth0.json"}
 )
 

@@ -20,7 +20,7 @@ import (
 // changes the object of the line, after which CHECK must fail, or the reason why CHECK may
 // ignore it. A line without a rule fails the test.
 
-// A mutationRule says how to delete or change an object that an ADD made. The first rule whose
+// A mutationRule says how to delete or change an object that an ADD created. The first rule whose
 // pattern matches a line applies to it.
 type mutationRule struct {
 	pattern string // of the start of the line
@@ -121,7 +121,7 @@ func fileRules() []mutationRule {
 	}
 }
 
-// A mutation deletes or changes one object that an ADD made.
+// A mutation deletes or changes one object that an ADD created.
 type mutation struct {
 	object  string // the line that describes it
 	netns   string // "host", or the name of the container
@@ -129,7 +129,7 @@ type mutation struct {
 	want    string
 }
 
-// mutations calls ADD. It returns a mutation for each object that ADD made, and the lines
+// mutations calls ADD. It returns a mutation for each object that ADD created, and the lines
 // without a rule.
 func (checked checkedNetwork) mutations(network *testNetwork, c *cnitest.Container) (all []mutation, withoutRule []string) {
 	GinkgoHelper()
@@ -167,7 +167,7 @@ func (checked checkedNetwork) mutations(network *testNetwork, c *cnitest.Contain
 	return slices.DeleteFunc(all, checked.mayIgnore), withoutRule
 }
 
-// mayIgnore reports whether CHECK may ignore the mutation of a rule. The chain localnet, which is made with
+// mayIgnore reports whether CHECK may ignore the mutation of a rule. The chain localnet, which is created with
 // the table, drops packets that only a host port at 127.0.0.1 lets in (pkg/tables, WithGuard): only portmap needs it.
 func (checked checkedNetwork) mayIgnore(m mutation) bool {
 	return strings.HasPrefix(m.object, "nft rule of localnet:") && !strings.Contains(checked.plugins, `"portmap"`)
@@ -226,7 +226,7 @@ func changeVariants(all []mutation) []mutation {
 // kernelDefaults are the properties of new interfaces, each with the kind of the interface.
 type kernelDefaults map[string]bool
 
-// newKernelDefaults makes an interface of each kind and sets it up, as the plugins do.
+// newKernelDefaults creates an interface of each kind and sets it up, as the plugins do.
 func newKernelDefaults() kernelDefaults {
 	GinkgoHelper()
 	tb := GinkgoTB()
@@ -472,7 +472,7 @@ var _ = Describe("CHECK", func() {
 	}
 })
 
-// laterPlugins change what an interface plugin made: tuning changes MAC, MTU, flags, queue length
+// laterPlugins change what an interface plugin created: tuning changes MAC, MTU, flags, queue length
 // and sysctls.
 const laterPlugins = `, {"type": "tuning", "dataDir": "DIR/tuning", "mac": "02:00:00:00:00:09", "mtu": 1400, "promisc": true, "allmulti": true, "txQLen": 77,
 		"sysctl": {"net.ipv4.conf.IFNAME.arp_notify": "0", "net.ipv6.conf.IFNAME.accept_ra": "2", "net.ipv6.conf.IFNAME.accept_dad": "1"}},

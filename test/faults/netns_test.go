@@ -65,7 +65,7 @@ func replaceNetns(c, other *cnitest.Container) {
 	DeferCleanup(func() { Expect(unix.Unmount(path, unix.MNT_DETACH)).To(Succeed()) })
 }
 
-// createSharedObjects makes the objects that all containers share: it adds and deletes one.
+// createSharedObjects creates the objects that all containers share: it adds and deletes one.
 func (network *testNetwork) createSharedObjects() {
 	GinkgoHelper()
 	Expect(network.Del(network.addContainer("first", 7000))).To(Succeed())

@@ -99,8 +99,8 @@ func (n *testHost) replaceContainer() {
 	n.before = nstest.WaitStable(n.fullState)
 }
 
-// requireKind skips the spec if the kernel has no links of the kind. It makes one in the container, and
-// deletes it, because with the first VRF of a namespace the kernel makes a rule that stays.
+// requireKind skips the spec if the kernel has no links of the kind. It creates one in the container, and
+// deletes it, because with the first VRF of a namespace the kernel creates a rule that stays.
 func (n *testHost) requireKind(container *nstest.NS) {
 	GinkgoHelper()
 	if n.kind == "" {

@@ -72,7 +72,7 @@ var _ = Describe("an iptables program that still runs after its plugin was kille
 		s := newStressHost()
 		n := s.networkIndex("iptables")
 		first, c := s.newContainer("first", n), s.newContainer("killed", n)
-		s.runContainer(first) // makes the objects that containers share
+		s.runContainer(first) // creates the objects that containers share
 		before := nstest.WaitStable(s.state)
 
 		p := newBlockedProgram("iptables-restore", findProgram("iptables-restore"))

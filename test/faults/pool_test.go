@@ -205,7 +205,7 @@ func (p *pool) addContainers(n int) map[string]netip.Addr {
 	return all
 }
 
-// mountLimitedTmpfs makes the directory dir and mounts a tmpfs with these options there.
+// mountLimitedTmpfs creates the directory dir and mounts a tmpfs with these options there.
 func mountLimitedTmpfs(dir, options string) {
 	GinkgoHelper()
 	Expect(os.MkdirAll(dir, 0o755)).To(Succeed())
@@ -274,7 +274,7 @@ func newMachine() *machine {
 	return m
 }
 
-// reboot changes the boot ID only. The test must make new network namespaces.
+// reboot changes the boot ID only. The test must create new network namespaces.
 func (m *machine) reboot() {
 	GinkgoHelper()
 	m.boots++

@@ -345,7 +345,7 @@ func newSmallPool() *pool {
 // noneValid is the key of a GC without valid attachments.
 const noneValid = `"cni.dev/valid-attachments": []`
 
-// linkPaths are the paths at which the test makes a symbolic link to a foreign file that does not exist. They are
+// linkPaths are the paths at which the test creates a symbolic link to a foreign file that does not exist. They are
 // in the directory of reservations and in the directory .plumb.
 var linkPaths = []string{
 	"net1/10.1.0.2", "net1/10.1.0.3", "net1/last_reserved_ip.0", "net1/lock",
@@ -450,7 +450,7 @@ var _ = Describe("invalid names and paths", func() {
 			state := func() string {
 				return nstest.Snapshot(GinkgoTB(), site.Host, container) + "\n" + nstest.SnapshotDir(GinkgoTB(), top)
 			}
-			// An earlier container makes the objects that containers share.
+			// An earlier container creates the objects that containers share.
 			nstest.Exec(GinkgoTB(), filepath.Join(bin, plugin), nstest.Call{Command: "ADD", Host: site.Host, Container: nstest.New(GinkgoTB()), Path: bin, Config: fmt.Sprintf(
 				`{"cniVersion": "1.1.0", "name": "earlier", "type": %q, "master": "uplink0", "ipam": {"type": "host-local", "subnet": "10.2.0.0/24", "dataDir": %q}}`, plugin, dir)}).OK(GinkgoTB())
 			before := nstest.WaitStable(state)

@@ -526,7 +526,7 @@ var _ = Describe("stress: concurrent calls and kills", func() {
 
 			s := newStressHost()
 			s.run(uint64(GinkgoRandomSeed()+n), pairs, atOnce)
-			s.runOnePerNetwork() // makes the nftables chains again that a GC may have deleted
+			s.runOnePerNetwork() // creates the nftables chains again that a GC may have deleted
 			Expect(s.errorText()).To(BeEmpty())
 			left := nstest.WaitEqual(want, s.comparableState)
 			record("stress: nothing left at the end", left == "")

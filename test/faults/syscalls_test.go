@@ -335,7 +335,7 @@ func (n *testHost) addAndDel(f *fault) error {
 	return waitUnchanged(n.before, n.fullState)
 }
 
-// addFailsThenDel is addFails for a lost netlink reply. The plugin does not know that the kernel made
+// addFailsThenDel is addFails for a lost netlink reply. The plugin does not know that the kernel created
 // the change, so the change may remain until the DEL.
 func (n *testHost) addFailsThenDel(f *fault) error {
 	r := n.runTreeWithFault(n.addCall(), f)

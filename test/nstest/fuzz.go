@@ -31,7 +31,7 @@ func FuzzConfig[C any](f *testing.F, parse func(*skel.Request) (C, error), check
 
 // FuzzCheck fuzzes the prevResult that CHECK is given. Each answer has to have the form
 // of the specification, and none may be a panic. The seeds are the result of an ADD of c
-// with each part of it in turn removed or replaced. Host and container are made if c has none.
+// with each part of it in turn removed or replaced. Host and container are created if c has none.
 func FuzzCheck(f *testing.F, p skel.Plugin, c Call) {
 	f.Helper()
 	if c.Host == nil {
@@ -43,7 +43,7 @@ func FuzzCheck(f *testing.F, p skel.Plugin, c Call) {
 }
 
 // FuzzChainedCheck is FuzzCheck for a chained plugin, which gets the result of a plugin
-// that made a veth pair with the addresses 10.9.0.2 and fd00::2.
+// that created a veth pair with the addresses 10.9.0.2 and fd00::2.
 func FuzzChainedCheck(f *testing.F, p skel.Plugin, c Call) {
 	f.Helper()
 	c.Host, c.Container = NewHostAndContainer(f)

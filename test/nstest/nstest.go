@@ -54,7 +54,7 @@ type NS struct {
 	tb   TB
 }
 
-// New makes a network namespace for a container, as a runtime does: the namespace has a
+// New creates a network namespace for a container, as a runtime does: the namespace has a
 // path (a bind mount in the test's temporary directory), and its loopback is down.
 func New(tb TB) *NS {
 	tb.Helper()
@@ -71,7 +71,7 @@ func New(tb TB) *NS {
 	return n
 }
 
-// NewHost makes a network namespace that serves as a host: its loopback is up.
+// NewHost creates a network namespace that serves as a host: its loopback is up.
 func NewHost(tb TB) *NS {
 	tb.Helper()
 	n := New(tb)
@@ -80,7 +80,7 @@ func NewHost(tb TB) *NS {
 	return n
 }
 
-// NewHostAndContainer makes a host and a container.
+// NewHostAndContainer creates a host and a container.
 func NewHostAndContainer(tb TB) (host, container *NS) {
 	tb.Helper()
 	host, container = NewHost(tb), New(tb)
@@ -88,7 +88,7 @@ func NewHostAndContainer(tb TB) (host, container *NS) {
 	return host, container
 }
 
-// create makes a namespace on a separate thread and bind-mounts it to a file in dir.
+// create creates a namespace on a separate thread and bind-mounts it to a file in dir.
 func create(dir, name string) (*NS, error) {
 	path := filepath.Join(dir, "netns")
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDONLY, 0o444)
@@ -273,7 +273,7 @@ func (n *NS) SetForwarding(tb TB, value string) {
 }
 
 // SkipDAD makes duplicate address detection end at once, without sending a packet, on the interfaces
-// that are made in the namespace, or moved into it, from now on.
+// that are created in the namespace, or moved into it, from now on.
 func (n *NS) SkipDAD(tb TB) {
 	tb.Helper()
 	n.SetSysctl(tb, "net/ipv6/conf/default/dad_transmits", "0")

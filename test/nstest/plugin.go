@@ -284,7 +284,7 @@ func Build(tb TB, plugins ...string) string {
 	return builds.dir
 }
 
-// buildDir makes the directory for the executables of this process. It removes those of processes that
+// buildDir creates the directory for the executables of this process. It removes those of processes that
 // have ended, because no test knows that it is the last one of its process.
 func buildDir(tb TB) string {
 	tb.Helper()

@@ -28,7 +28,7 @@ type PoolHost struct {
 	tb      TB
 }
 
-// NewPoolHost makes a host without reservations. The caller sets Plugin.
+// NewPoolHost creates a host without reservations. The caller sets Plugin.
 func NewPoolHost(tb TB) *PoolHost {
 	tb.Helper()
 	dir := tb.TempDir()

@@ -394,7 +394,7 @@ func (n *NS) netfilter() ([]string, error) {
 
 // iptables returns the tables of iptables. Those of the nft variant are tables of the families
 // ip and ip6 in the ruleset. Those of the legacy variant are only read if there are any: reading a
-// table makes it.
+// table creates it.
 func (n *NS) iptables(ruleset []string) ([]string, error) {
 	var programs []string
 	for _, variant := range []struct{ table, program string }{

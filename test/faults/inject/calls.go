@@ -38,7 +38,7 @@ func Mutating() []Syscall {
 }
 
 // NetlinkRequests returns the calls that send requests to the kernel: those that write to
-// netlink sockets, those with which legacy iptables replaces a table, and those that make a tap.
+// netlink sockets, those with which legacy iptables replaces a table, and those that create a tap.
 func NetlinkRequests() []Syscall {
 	return append(sendCalls((*Call).isNetlink),
 		Syscall{"setsockopt", unix.SYS_SETSOCKOPT, (*Call).replacesTable}, Syscall{"ioctl", unix.SYS_IOCTL, (*Call).isTun})
@@ -163,7 +163,7 @@ func (c *Call) replacesTable() bool {
 	return (level == unix.SOL_IP || level == unix.SOL_IPV6) && c.args[2] == replace
 }
 
-// isTun reports whether the descriptor is the device file with which taps are made.
+// isTun reports whether the descriptor is the device file with which taps are created.
 func (c *Call) isTun() bool { return c.file() == "/dev/net/tun" }
 
 // isNetlink reports whether the descriptor is a netlink socket.
