@@ -110,7 +110,8 @@ func Restore(ctx context.Context, o Options) (Report, error) {
 }
 
 // closeLocalnet is the advice for the removal of plumb's nftables tables, which guard 127/8.
-const closeLocalnet = "Before you delete the nftables tables of plumb, run this, so that no other host can connect to 127.0.0.1: " +
+const closeLocalnet = "Before you delete the nftables tables of plumb, run this, so that no other host can connect to 127.0.0.1. " +
+	"Host ports of containers that the restored plugins attached then no longer answer there, until you set the value of their bridge to 1: " +
 	"for f in /proc/sys/net/ipv4/conf/*/route_localnet; do case $f in */all/*|*/default/*) ;; *) echo 0 >$f;; esac; done"
 
 func newReport() Report {
