@@ -149,13 +149,17 @@ func readLine(r io.Reader) ([]byte, error) {
 	return line, err
 }
 
-// parseRequest decodes a request. The plugin has checked its values. Errors have a code of the specification.
+// parseRequest decodes a request and checks the path of the namespace, which would otherwise be relative to the
+// working directory of the daemon. The plugin has checked the other values. Errors have a code of the specification.
 func parseRequest(line []byte) (req Request, err error) {
 	if bytes.HasPrefix(line, []byte("CONNECT ")) {
 		return req, errReferenceClient
 	}
 	if err := json.Unmarshal(line, &req); err != nil {
 		return req, types.Errorf(types.CodeDecode, "decode request: %w", err)
+	}
+	if req.Method == MethodAdd && !filepath.IsAbs(req.NetNS) {
+		return req, types.Errorf(types.CodeNamespace, "netns %q is not an absolute path", req.NetNS)
 	}
 	switch req.Method {
 	case MethodAdd, MethodCheck, MethodDel, MethodGC, MethodStatus:

@@ -189,6 +189,7 @@ func TestTheDaemonRefusesRequestsWithAnError(t *testing.T) {
 		{"{", types.CodeDecode, "decode request"},
 		{"null", types.CodeDecode, `unknown method ""`},
 		{`{"method": "renew"}`, types.CodeDecode, `unknown method "renew"`},
+		{`{"method": "add", "network": "n", "containerID": "c", "ifName": "eth0", "netns": "ns"}`, types.CodeNamespace, `netns "ns" is not an absolute path`},
 		{`{"method": "add", "network": "n", "containerID": "c", "ifName": "eth0", "netns": "/nonexistent"}`, types.CodeNamespace, "it must also exist at this path for the DHCP daemon"},
 		{`{"method": "add", "network": "n", "containerID": "c", "ifName": "eth9", "netns": "/proc/self/ns/net"}`, types.CodeConfig, "interface eth9 of the container does not exist"},
 		{`{"method": "add", "network": "n", "containerID": "c", "ifName": "lo", "netns": "/proc/self/ns/net", "timeout": 1000000000}`, types.CodeConfig, "interface lo of the container does not exist or cannot reach a DHCP server"},
