@@ -97,9 +97,10 @@ func (f *firewall) allow() error {
 func (f *firewall) toolsToAllow() (tools []xt.Tool, err error) {
 	if f.conf.backend == iptables {
 		for _, fam := range f.families() {
-			tools = append(tools, xt.Tool{HostNS: f.r.HostNS, Family: fam})
+			tool := xt.Tool{HostNS: f.r.HostNS, Family: fam}
+			tools, err = append(tools, tool), cmp.Or(err, tool.CheckInstalled())
 		}
-		return tools, nil
+		return tools, err // before the first change
 	}
 	if done, err := f.addSources(); done || err != nil {
 		return nil, err

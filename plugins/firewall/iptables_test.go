@@ -1,11 +1,15 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	"golang.org/x/sys/unix"
 
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/test/nstest"
@@ -170,4 +174,31 @@ var _ = Describe("the backend iptables", func() {
 		b.OK("ADD", c)
 		Expect(b.saved()).To(And(Not(ContainSubstring("10.9.0.2")), ContainSubstring("10.9.0.4")))
 	})
+
+	DescribeTable("needs the programs of both families before the first change", func(missing string, installed ...string) {
+		bin := GinkgoT().TempDir()
+		for _, name := range installed {
+			Expect(os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\necho $0 >> "+bin+"/ran\n"), 0o755)).To(Succeed())
+		}
+		GinkgoT().Setenv("PATH", bin)
+		replies := make(chan nstest.Reply)
+		go func() {
+			defer GinkgoRecover()
+			defer close(replies)
+			runtime.LockOSThread() // the thread with the empty directories ends with the goroutine
+			Expect(unix.Unshare(unix.CLONE_NEWNS)).To(Succeed())
+			Expect(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")).To(Succeed())
+			for _, dir := range []string{"/usr/sbin", "/usr/local/sbin"} {
+				Expect(unix.Mount("none", dir, "tmpfs", 0, "")).To(Succeed())
+			}
+			replies <- b.Run("ADD", b.call(byIPTables, 0))
+		}()
+		failure := (<-replies).Failure(GinkgoTB())
+		Expect(failure).To(And(HaveField("Code", BeEquivalentTo(types.CodeConfig)), HaveField("Details", BeEmpty())))
+		Expect(failure.Msg).To(ContainSubstring("program " + missing + ": "))
+		Expect(filepath.Join(bin, "ran")).NotTo(BeAnExistingFile())
+	},
+		Entry("no program", "iptables-restore"),
+		Entry("the programs of IPv4", "ip6tables-restore", "iptables-save", "iptables-restore"),
+	)
 })
