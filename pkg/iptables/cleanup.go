@@ -47,9 +47,15 @@ func Where(rules []Rule, match func(r Rule) bool) (matching []Rule) {
 }
 
 // SelectStale returns a function for Select that selects the chains of containers without an attachment in
-// keep, and the jumps to them. nameOf returns the name of a container's chain, which starts with prefix.
-// The comments of the rules in the chain, or of the jumps to it, start with comment.
+// keep, and the jumps to them. nameOf returns the name of a container's chain: prefix, and a fixed number of
+// hexadecimal digits. The comments of the rules in the chain, or of the jumps to it, start with comment.
+// A chain with another name belongs to an administrator, who has copied a comment.
 func SelectStale(keep types.Set, nameOf func(types.Attachment) string, prefix, comment string) func(rules []Rule) Selection {
+	length := len(nameOf(types.Attachment{}))
+	isName := func(chain string) bool {
+		digits, found := strings.CutPrefix(chain, prefix)
+		return found && len(chain) == length && strings.Trim(digits, "0123456789abcdef") == ""
+	}
 	return func(rules []Rule) (stale Selection) {
 		seen := map[string]bool{} // chains
 		for a := range keep {
@@ -57,7 +63,7 @@ func SelectStale(keep types.Set, nameOf func(types.Attachment) string, prefix, c
 		}
 		for _, r := range rules {
 			for _, name := range []string{r.Chain, r.Jump} {
-				if !seen[name] && strings.HasPrefix(name, prefix) && strings.HasPrefix(r.Comment, comment) {
+				if !seen[name] && isName(name) && strings.HasPrefix(r.Comment, comment) {
 					seen[name] = true
 					stale.Chains = append(stale.Chains, name)
 				}
