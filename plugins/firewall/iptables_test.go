@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strconv"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	. "github.com/onsi/gomega"
 	"golang.org/x/sys/unix"
 
+	xt "github.com/plumb-cni/plumb/pkg/iptables"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
@@ -112,13 +114,27 @@ var _ = Describe("the backend iptables", func() {
 		c := b.call(byIPTables+key("ingressPolicy", isolated)+`"publishedPorts":true,`, 0)
 		b.OK("ADD", c)
 		whole := b.saved()
-		inserted := "-i cni1 ! -o cni1 -j " + stage2
-		b.Host.Must(GinkgoTB(), "iptables", append([]string{"-I", stage1, "1"}, strings.Fields(inserted)...)...)
+		inserted := "-i cni1 ! -o cni1 " + policyComment(isolated) + " -j " + stage2
+		b.Host.Must(GinkgoTB(), "iptables", append([]string{"-I", stage1, "1"}, xt.Words(inserted)...)...)
 		b.OK("CHECK", c)
 		b.OK("ADD", c)
-		Expect(b.saved()).To(MatchRegexp(`(?s)--ctstate DNAT --ctdir ORIGINAL .*--ctstate DNAT --ctdir REPLY .*` + inserted))
-		b.Host.Must(GinkgoTB(), "iptables", append([]string{"-D", stage1}, strings.Fields(inserted)...)...)
+		Expect(b.saved()).To(MatchRegexp(`(?s)--ctstate DNAT --ctdir ORIGINAL .*--ctstate DNAT --ctdir REPLY .*` + regexp.QuoteMeta(inserted)))
+		b.Host.Must(GinkgoTB(), "iptables", append([]string{"-D", stage1}, xt.Words(inserted)...)...)
 		Expect(b.saved()).To(Equal(whole))
+	})
+
+	It("leaves the rules of other programs in the stages where they are", func() {
+		b.OK("ADD", b.call(byIPTables+key("ingressPolicy", isolated), 0))
+		b.Host.MustLine(GinkgoTB(), "iptables -I "+stage1+" -s 10.9.5.5 -j RETURN")
+		b.Host.MustLine(GinkgoTB(), "iptables -A "+stage1+" -s 10.9.6.6 -j DROP")
+		const stage = "-A " + stage1 + " "
+		for _, c := range []nstest.Call{b.call(byIPTables+key("ingressPolicy", isolated), 2), b.call(byIPTables+key("ingressPolicy", sameBridge), 0)} {
+			b.OK("ADD", c)
+			rules := strings.Split(strings.TrimSpace(b.Host.Must(GinkgoTB(), "iptables", "-S", stage1)), "\n")[1:]
+			Expect(len(rules)).To(BeNumerically(">", 4))
+			Expect(rules[0]).To(Equal(stage + "-s 10.9.5.5/32 -j RETURN"))
+			Expect(rules[len(rules)-2:]).To(Equal([]string{stage + policyComment(bothPolicies) + " -j RETURN", stage + "-s 10.9.6.6/32 -j DROP"}))
+		}
 	})
 
 	It("knows its rules by network, container and interface", func() {

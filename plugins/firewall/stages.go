@@ -87,9 +87,7 @@ func (f *firewall) stageLines(table xt.Table) (lines []string) {
 	missing, stale := f.differences(rules, isSame)
 	for _, chain := range []string{stage1, stage2} {
 		got := rulesIn(chain, rules)
-		// New rules come first, as with the reference plugin.
-		want := append(rulesIn(chain, missing), xt.Where(got, func(r xt.Rule) bool { return !slices.Contains(stale, r) })...)
-		slices.SortStableFunc(want, func(a, b xt.Rule) int { return rank(a) - rank(b) })
+		want := placed(xt.Where(got, func(r xt.Rule) bool { return !slices.Contains(stale, r) }), rulesIn(chain, missing))
 		if slices.Equal(got, want) {
 			continue
 		}
@@ -102,12 +100,34 @@ func (f *firewall) stageLines(table xt.Table) (lines []string) {
 	return lines
 }
 
+// placed returns the rules of a stage with the missing rules of policies. These come before the other rules of
+// policies, as with the reference plugin. The rules of policies are in the order of rank, and all other rules
+// keep their places.
+func placed(rules, missing []xt.Rule) []xt.Rule {
+	first := slices.IndexFunc(rules, isOfPolicy)
+	if first < 0 {
+		first = len(rules)
+	}
+	all := slices.Concat(rules[:first], missing, rules[first:])
+	sorted := xt.Where(all, isOfPolicy)
+	slices.SortStableFunc(sorted, func(a, b xt.Rule) int { return rank(a) - rank(b) })
+	for i, r := range all {
+		if isOfPolicy(r) {
+			all[i], sorted = sorted[0], sorted[1:]
+		}
+	}
+	return all
+}
+
+// isOfPolicy reports whether plumb or the reference plugin has added a rule of a stage.
+func isOfPolicy(r xt.Rule) bool { return strings.HasPrefix(r.Comment, policyPrefix) }
+
 // rulesIn returns the rules in the chain.
 func rulesIn(chain string, rules []xt.Rule) []xt.Rule {
 	return xt.Where(rules, func(r xt.Rule) bool { return r.Chain == chain })
 }
 
-// rank is the order of the rules in a stage. The rules for published ports come first, even if the
+// rank is the order of the rules of policies in a stage. The rules for published ports come first, even if the
 // reference plugin has inserted a rule before them.
 func rank(r xt.Rule) int {
 	switch {
@@ -130,7 +150,7 @@ func doesSame(a, b xt.Rule) bool {
 
 // bridgesOf returns the bridges that a rule names if it is a rule of a policy.
 func bridgesOf(r xt.Rule) []string {
-	if r.Chain != stage1 && r.Chain != stage2 || !strings.HasPrefix(r.Comment, policyPrefix) {
+	if r.Chain != stage1 && r.Chain != stage2 || !isOfPolicy(r) {
 		return nil
 	}
 	return slices.DeleteFunc([]string{r.Option("-i"), r.Option("-o")}, func(name string) bool { return name == "" })
