@@ -371,6 +371,10 @@ var _ = Describe("what drops on the host", func() {
 		c.Config = bare("")
 		b.OK("DEL", c)
 		Expect(b.saved("-legacy")).NotTo(ContainSubstring("10.9.0.2"))
+		By("and DEL with prevResult deletes rules of the reference plugin, which have no marker")
+		b.Host.MustLine(GinkgoTB(), "iptables-legacy -A CNI-FORWARD -s 10.9.0.2 -j ACCEPT")
+		b.OK("DEL", b.call("", 0))
+		Expect(b.saved("-legacy")).NotTo(ContainSubstring("10.9.0.2"))
 	})
 
 	It("is a chain of nftables: ADD warns, and STATUS is 51", func() {
