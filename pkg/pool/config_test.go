@@ -69,6 +69,10 @@ func TestInvalidConfig(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := parseConfig(`{"ipam": {`+c.ipam+`}}`, types.V110)
 			expectError(t, err, types.CodeConfig, c.want...)
+			_, _, fromOutside := ParseIPAM([]byte("{" + c.ipam + "}"))
+			if c.want[0] != "no IP ranges specified" && fmt.Sprint(fromOutside) != err.Error() {
+				t.Errorf("want %v, got %v from ParseIPAM", err, fromOutside)
+			}
 		})
 	}
 }
