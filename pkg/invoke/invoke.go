@@ -112,7 +112,11 @@ func (t timing) launch(r *skel.Request, verb, plugin string) (*Call, error) {
 		return nil, err
 	}
 	c := &Call{config: r.Stdin, pidfd: -1, stdin: -1, stdout: stream{fd: -1}, stderr: stream{fd: -1}, stderrTo: r.Stderr(), endStep: endStep}
-	if err := t.startProcess(c, file, environ(r, verb)); err != nil {
+	inHost := func(f func() error) error { return f() }
+	if r.HostNS != nil {
+		inHost = r.HostNS.Do // this thread is in another namespace if an earlier Do could not return
+	}
+	if err := inHost(func() error { return t.startProcess(c, file, environ(r, verb)) }); err != nil {
 		c.end(err)
 		return nil, c.err
 	}

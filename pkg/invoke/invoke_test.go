@@ -15,10 +15,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/plumb-cni/plumb/pkg/ns"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"golang.org/x/sys/unix"
 )
+
+// init locks the main goroutine to the process's first thread, so that no test runs on it. Other
+// threads end with the goroutine that is locked to them; the first one would stay in its namespace.
+func init() { runtime.LockOSThread() }
 
 // TestMain runs the test binary as a plugin that calls a delegate, for
 // TestDelegateIsKilledWithItsCaller.
@@ -184,6 +189,35 @@ func TestDelegateSeesTheCallOfItsCaller(t *testing.T) {
 
 // TestDelegateDoesNothingBeforeSendConfig tests also that a configuration arrives that is
 // larger than a pipe.
+func TestDelegateStartsInTheNamespaceOfTheHost(t *testing.T) {
+	b := newTestCaller(t, "readlink /proc/self/ns/net")
+	host, err := os.Readlink("/proc/self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			t.Error(err)
+			return
+		}
+		b.add(t, func(r *skel.Request) {
+			handle, err := ns.Open("/proc/self/ns/net", nil)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			r.HostNS = handle // skel closes it
+			if out, err := shortTiming().run(r, "ADD"); err != nil || strings.TrimSpace(string(out)) != host {
+				t.Errorf("want %s, got %q, %v", host, out, err)
+			}
+		})
+	}()
+	<-done
+}
+
 func TestDelegateDoesNothingBeforeSendConfig(t *testing.T) {
 	b := newTestCaller(t, `[ -n "$(head -c 1)" ] || exit 1; echo "told $(($(wc -c) + 1))"; echo >> $DIR/done`)
 	b.add(t, func(r *skel.Request) {
