@@ -211,6 +211,33 @@ func TestRestoreOfFirstInstallation(t *testing.T) {
 	}
 }
 
+// TestInstallModes checks that installed plugins are executable whatever the mode of the file before, and that a plugin that is
+// not executable is named.
+func TestInstallModes(t *testing.T) {
+	dir, from := t.TempDir(), t.TempDir()
+	for name, content := range map[string]string{"bridge": "#!/bin/sh\n", "ptp": "another"} {
+		writeExecutable(t, filepath.Join(from, name), "#!/bin/sh\n")
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(from, "tap"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	output := mustInstall(t, "--to", dir, "--from", from)
+	if want := filepath.Join(from, "tap") + " was skipped, because it is not executable. "; !strings.Contains(output, "installed in "+dir+": 2\n"+want) {
+		t.Errorf("the output does not contain %q: %s", want, output)
+	}
+	if output := mustInstall(t, "--to", dir, "--from", from); !strings.Contains(output, ": 0, unchanged: 2\n") {
+		t.Errorf("the second installation: %s", output)
+	}
+	for _, name := range []string{"bridge", "ptp"} {
+		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Mode() != 0o755 {
+			t.Errorf("%s is %v (%v), want mode 755", name, info.Mode(), err)
+		}
+	}
+}
+
 // TestInstallRestartsTheDaemon checks that the daemon of dhcp is restarted if dhcp is installed or restored
 // and systemd runs the daemon. A script stands for systemctl.
 func TestInstallRestartsTheDaemon(t *testing.T) {

@@ -16,6 +16,8 @@ import (
 
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/inventory"
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/plugins"
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/schema"
+	"github.com/plumb-cni/plumb/pkg/types"
 )
 
 // tool is the name of the operator's tool, which is in the directory of a release's plugins.
@@ -98,6 +100,19 @@ func executables(dir string) ([]string, error) {
 		}
 	}
 	return names, nil
+}
+
+// skipped returns an advice for each plugin in From that is not installed, because its file is not executable.
+func (o Options) skipped() []string {
+	advice := []string{}
+	for _, name := range schema.Names() {
+		path := filepath.Join(o.From, name)
+		if info, err := os.Stat(path); len(o.Only) == 0 && err == nil && info.Mode().IsRegular() && info.Mode()&0o100 == 0 {
+			advice = append(advice, fmt.Sprintf("%s was skipped, because it is not executable. To install it, run this and install again: %s",
+				path, types.Command("chmod", "0755", path)))
+		}
+	}
+	return advice
 }
 
 // run runs the executable without CNI variables, so that a plugin prints its version. It fails if the executable is for another

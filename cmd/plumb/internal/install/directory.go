@@ -270,7 +270,16 @@ func (s source) copyTo(path string) error {
 	if err != nil {
 		return err
 	}
-	return renameio.WriteFile(path, content, s.mode, renameio.WithTempDir(filepath.Dir(path)), renameio.WithStaticPermissions(s.mode))
+	// renameio.WriteFile would keep the mode of the file that it replaces.
+	file, err := renameio.NewPendingFile(path, renameio.WithTempDir(filepath.Dir(path)), renameio.WithStaticPermissions(s.mode))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = file.Cleanup() }() // does nothing after the rename
+	if _, err := file.Write(content); err != nil {
+		return err
+	}
+	return file.CloseAtomicallyReplace()
 }
 
 // syncDirectory writes the entries of the directory to the disk.

@@ -70,6 +70,7 @@ func Install(ctx context.Context, o Options) (Report, error) {
 	if err != nil {
 		return report, err
 	}
+	report.Advice = o.skipped()
 	confs, err := o.configurations()
 	if err != nil {
 		return report, err
