@@ -337,15 +337,20 @@ var _ = Describe("plumb doctor on configurations", func() {
 		Expect(n.doctor().Findings).To(BeEmpty())
 	})
 
-	It("finds a plugin that makes links of a kind that the kernel lacks", func() {
-		n := newTestHost("vrf", "bridge")
-		_, err := n.Exec("ip", "link", "add", "probe", "type", "vrf", "table", "10")
-		if err == nil {
-			Skip("the kernel has VRFs")
+	DescribeTable("finds a plugin that makes links of a kind that the kernel lacks", func(kind, plugins, fix string, parameters ...string) {
+		n := newTestHost("bridge", kind)
+		n.Must(GinkgoTB(), "ip", "link", "add", "parent0", "up", "type", "veth", "peer", "parent1")
+		command := append([]string{"link", "add", "link", "parent0", "name", "probe", "type", kind}, parameters...)
+		if _, err := n.Exec("ip", command...); err == nil {
+			Skip("the kernel has links of this kind")
 		}
-		n.write("10-pods.conflist", `{"cniVersion": "1.1.0", "name": "pods", "plugins": [{"type": "bridge"}, {"type": "vrf", "vrfname": "red"}]}`)
-		Expect(n.find("link-kind", "no links of kind vrf").Fix).To(Equal("modprobe vrf"))
-	})
+		n.write("10-pods.conflist", `{"cniVersion": "1.1.0", "name": "pods", "plugins": [`+plugins+`]}`)
+		Expect(n.find("link-kind", "no links of kind "+kind).Fix).To(Equal(fix))
+	},
+		Entry("vrf", "vrf", `{"type": "bridge"}, {"type": "vrf", "vrfname": "red"}`, "modprobe vrf", "table", "10"),
+		Entry("ipvlan", "ipvlan", `{"type": "ipvlan", "master": "parent0"}`, "modprobe ipvlan"),
+		Entry("vlan", "vlan", `{"type": "vlan", "master": "parent0", "vlanId": 5}`, "modprobe 8021q", "id", "5"),
+	)
 
 	It("prints lists in JSON, never null", func() {
 		n := newTestHost("bridge", "host-local")

@@ -190,7 +190,7 @@ var linkKinds = map[string][]string{
 	"dummy": {"dummy"}, "vrf": {"vrf"}, "bandwidth": {"ifb"},
 }
 
-// findLinkKinds finds plugins that create links of a kind that the kernel lacks. It tries to create such links without their
+// findLinkKinds finds plugins that create links of a kind that the kernel lacks. It tries to create such links on lo without their
 // parameters, which fails with EOPNOTSUPP if the kernel does not know the kind.
 func (h host) findLinkKinds(files []*file, add addFunc) {
 	users := map[string]string{} // from a kind to the first user
@@ -202,9 +202,10 @@ func (h host) findLinkKinds(files []*file, add addFunc) {
 	h.report.failed("kinds of links", inNewNamespace(func() {
 		for _, kind := range slices.Sorted(maps.Keys(users)) {
 			attrs := netlink.NewLinkAttrs()
-			attrs.Name = "probe-" + kind
+			attrs.Name, attrs.ParentIndex = "probe-"+kind, 1 // netlink refuses an ipvlan without a parent
 			if errors.Is(netlink.LinkAdd(&netlink.GenericLink{LinkAttrs: attrs, LinkType: kind}), unix.EOPNOTSUPP) {
-				add(inKernel, "modprobe "+kind, "the kernel has no links of kind %s: %s", kind, users[kind])
+				module := cmp.Or(map[string]string{"vlan": "8021q"}[kind], kind)
+				add(inKernel, "modprobe "+module, "the kernel has no links of kind %s: %s", kind, users[kind])
 			}
 		}
 	}))
