@@ -45,6 +45,17 @@ in   host       host port tcp 8080 of IP version 4 is forwarded to 10.1.2.2 port
 		Expect(paths[0].Out[0]).To(Equal(inventory.Hop{Where: "container", What: "eth0 (veth), MTU 1400, 10.1.2.2/24, fd00:1:2::2/64"}))
 	})
 
+	It("shows each rate limit only where packets meet it", func() {
+		b := newTestbed()
+		b.add(b.network("10-pods.conflist", strings.Replace(chain, `{"type": "tuning",`,
+			`{"type": "bandwidth", "ingressRate": 8000000, "ingressBurst": 800000, "egressRate": 8000000, "egressBurst": 800000}, {"type": "tuning",`, 1)),
+			newContainer("c1"))
+		out, in, _ := strings.Cut(b.plumb("explain", "c1"), "\nin ")
+		Expect(out).To(MatchRegexp(`veth\w+ \(veth\), MTU 1500, port of cni0.*\n.* (bwp\w+) \(ifb\), MTU 1500, limits the rate \(tbf; tc -s qdisc show dev .*\n.* cni0 `))
+		Expect(in).To(MatchRegexp(`cni0 .*\n.* veth\w+ \(veth\), MTU 1500, limits the rate \(tbf; tc -s qdisc show dev .*, port of cni0.*\n.* eth0 `))
+		Expect(in).NotTo(ContainSubstring("(ifb)"))
+	})
+
 	It("shows host ports in the order of their numbers", func() {
 		b := newTestbed()
 		b.add(b.network("10-pods.conflist", chain), newContainer("c1", 8443, 443, 9000, 80, 8080, 22))

@@ -79,12 +79,12 @@ func (inv *Inventory) Explain(a *Attachment) (p *Path, err error) {
 	}
 	e := &explainer{inv: inv, a: a, host: c, path: &Path{a.Network, a.ContainerID, a.IfName, []Hop{}, []Hop{}}}
 	container := e.containerHops() // before interfaceHops, because it sets e.master
-	interfaces := e.interfaceHops()
-	e.out(append(container, interfaces...)...)
+	out, in := e.interfaceHops()
+	e.out(append(container, out...)...)
 	e.outgoing()
 	e.incoming()
-	slices.Reverse(interfaces)
-	e.in(interfaces...)
+	slices.Reverse(in)
+	e.in(in...)
 	if len(container) > 0 {
 		e.in(container[0])
 	}
@@ -196,37 +196,57 @@ func addrsText(addrs []nl.Addr) string {
 }
 
 // interfaceHops returns hops for the interfaces of the attachment on the host, in the order in which packets from the
-// container pass them. They are the host end with its rate limit and its bridge, or the master.
-func (e *explainer) interfaceHops() (hops []Hop) {
+// container pass them. They are the host end with its bridge, or the master. out contains the ifb, to which bandwidth redirects
+// what the host end receives from the container, and in contains the rate limit of what the host end sends to the container.
+func (e *explainer) interfaceHops() (out, in []Hop) {
 	onOff := map[bool]string{false: "off", true: "on"}
 	for _, t := range e.a.ResourcesOf(Link) {
 		l, err := e.host.Link(t.Name)
-		if !e.exists(err) {
+		if t.sub == "ifb" || !e.exists(err) {
 			continue
 		}
-		text := linkText(l)
-		if q, err := e.host.Qdisc(l, nl.Root); err == nil && (q.Kind == "tbf" || q.Kind == "htb") {
-			text += ", limits the rate (" + q.Kind + "; tc -s qdisc show dev " + l.Name + ")"
-		}
-		if t.Where == "" {
-			hops = append(hops, hop(onHost, "%s", text))
-			continue
-		}
-		port, portErr := e.host.Port(l)
-		bridge, err := e.host.Link(t.Where)
-		if e.exists(errors.Join(portErr, err)) {
+		var ofPort string
+		var behind []Hop
+		if t.Where != "" {
+			port, portErr := e.host.Port(l)
+			bridge, err := e.host.Link(t.Where)
+			if !e.exists(errors.Join(portErr, err)) {
+				continue
+			}
 			addrs, err := e.host.Addrs(bridge)
 			e.exists(err)
-			hops = append(hops, hop(onHost, "%s, port of %s: hairpin %s, isolated %s", text, t.Where, onOff[port.Hairpin], onOff[port.Isolated]),
-				hop(onHost, "%s%s", linkText(bridge), addrsText(addrs)))
+			ofPort = fmt.Sprintf(", port of %s: hairpin %s, isolated %s", t.Where, onOff[port.Hairpin], onOff[port.Isolated])
+			behind = []Hop{hop(onHost, "%s%s", linkText(bridge), addrsText(addrs))}
 		}
+		out = slices.Concat(out, []Hop{hop(onHost, "%s%s", linkText(l), ofPort)}, e.ifbHops(), behind)
+		in = slices.Concat(in, []Hop{hop(onHost, "%s%s%s", linkText(l), e.limitText(l), ofPort)}, behind)
 	}
 	if e.a.interfaceKeys().HasMaster() && e.master != 0 {
 		if l, err := e.host.LinkByIndex(e.master); e.exists(err) {
-			hops = append(hops, hop(onHost, "%s, master of %s", linkText(l), e.a.IfName))
+			master := hop(onHost, "%s, master of %s", linkText(l), e.a.IfName)
+			out, in = append(out, master), append(in, master)
+		}
+	}
+	return out, in
+}
+
+// ifbHops returns hops for the ifbs of the attachment.
+func (e *explainer) ifbHops() (hops []Hop) {
+	for _, t := range e.a.ResourcesOf(Link) {
+		if l, err := e.host.Link(t.Name); t.sub == "ifb" && e.exists(err) {
+			hops = append(hops, hop(onHost, "%s%s", linkText(l), e.limitText(l)))
 		}
 	}
 	return hops
+}
+
+// limitText returns the text for the limit of what a link sends, or "".
+func (e *explainer) limitText(l nl.Link) string {
+	q, err := e.host.Qdisc(l, nl.Root)
+	if err != nil || q.Kind != "tbf" && q.Kind != "htb" {
+		return ""
+	}
+	return ", limits the rate (" + q.Kind + "; tc -s qdisc show dev " + l.Name + ")"
 }
 
 // outgoing adds hops for the checks and the masquerade of packets from the container.
