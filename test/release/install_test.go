@@ -304,6 +304,7 @@ func TestInstallRefuses(t *testing.T) {
 		{"a source that does not exist", []string{"--to", "DIR", "--from", "/nope"}, "no directory /nope"},
 		{"another architecture", []string{"--to", "DIR", "--from", foreign}, "does not run on this machine"},
 		{"an empty backup", []string{"--to", "DIR", "--restore", empty}, "no executables to restore in"},
+		{"a backup that does not exist", []string{"--to", "DIR", "--restore", "/nope"}, "no directory /nope; name the directory of the backup with --restore"},
 		{"a backup in the directory itself", []string{"--to", "DIR", "--from", good, "--backup", "DIR"}, "--backup must not be"},
 		{"a configuration that is no JSON", []string{"--to", "DIR", "--from", good, "--conf-dir", "DIR", "--conf", bad}, "error parsing configuration"},
 		{"a configuration that no runtime would read", []string{"--to", "DIR", "--from", good, "--conf-dir", "DIR", "--conf", filepath.Join(good, "loopback")}, "runtimes read only files *.conflist, *.conf and *.json"},

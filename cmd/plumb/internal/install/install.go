@@ -6,6 +6,7 @@ package install
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"time"
@@ -128,8 +129,11 @@ func (o Options) confDirectory() directory {
 	return directory{o.ConfDir, filepath.Join(o.Backup, confBackup)}
 }
 
-// requireBackup returns an error if the backup is empty.
+// requireBackup returns an error if the backup is empty or does not exist.
 func requireBackup(o Options) error {
+	if _, err := os.Stat(o.Backup); errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("no directory %s; name the directory of the backup with --restore", o.Backup)
+	}
 	for _, f := range []directory{o.pluginDirectory(), o.confDirectory()} {
 		files, added, err := f.backedUp()
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
