@@ -146,8 +146,11 @@ func printReport(w io.Writer, r *doctor.Report) error {
 	if n := len(r.Findings); n > 0 {
 		found = count(n, "problem")
 	}
-	if r.Skipped > 0 {
-		fmt.Fprintf(w, "%s not judged: younger than a minute, or of unknown age; run doctor again in a minute\n", count(r.Skipped, "attachment"))
+	if young := r.Skipped - r.Unchecked; young > 0 {
+		fmt.Fprintf(w, "%s not judged: younger than a minute, or of unknown age; run doctor again in a minute\n", count(young, "attachment"))
+	}
+	if r.Unchecked > 0 {
+		fmt.Fprintf(w, "%s not checked: libcni's cache contains no result of ADD\n", count(r.Unchecked, "attachment"))
 	}
 	_, err := fmt.Fprintf(w, "%s (%s, %s, %s, %s)\n", found, count(len(r.Files), "configuration"),
 		count(len(r.Executables), "executable"), count(r.Attachments, "attachment"), count(len(r.Checks), "check"))

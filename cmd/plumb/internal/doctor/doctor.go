@@ -54,9 +54,10 @@ type Report struct {
 	Executables []string  `json:"executables"` // of the plugins that they name
 	Attachments int       `json:"attachments"` // how many the host has
 	// Skipped is the number of attachments that may be leftovers, but whose ADD may still be running, because they are younger
-	// than a minute or their age is unknown.
-	Skipped int      `json:"skipped"`
-	Checks  []string `json:"checks"` // the names of the checks that ran
+	// than a minute or their age is unknown. It includes Unchecked.
+	Skipped   int      `json:"skipped"`
+	Unchecked int      `json:"unchecked"` // the number of older attachments without the result in libcni's cache that CHECK needs
+	Checks    []string `json:"checks"`    // the names of the checks that ran
 	// Errors says what could not be examined, and why.
 	Errors []string `json:"errors"`
 }

@@ -20,11 +20,12 @@ type state struct {
 	plan      *inventory.Plan    // nil if there is no list
 	report    *Report
 	left      map[*inventory.Attachment]bool // the leftovers, which findLeftovers sets
+	young     map[*inventory.Attachment]bool // what suspects leaves out because its ADD may be running
 }
 
 // readState reads what the host holds, and then the list of live containers.
 func (o Options) readState(r *Report) (s *state, err error) {
-	s = &state{Options: o, report: r, left: map[*inventory.Attachment]bool{}}
+	s = &state{Options: o, report: r, left: map[*inventory.Attachment]bool{}, young: map[*inventory.Attachment]bool{}}
 	if s.inventory, err = o.Read(); err != nil {
 		return nil, err
 	}
@@ -78,9 +79,20 @@ func (s *state) findLeftovers(_ []*file, add addFunc) {
 		add(onHost, fix, "container %s, interface %s, network %s, has left %s: %s",
 			a.ContainerID, cmp.Or(a.IfName, "unknown"), a.Network, what, why)
 	}
+	s.countSkipped()
 }
 
-// suspects returns the attachments that may be leftovers, and counts in Skipped the attachments whose ADD may be running. With
+// countSkipped counts the attachments that no check examines.
+func (s *state) countSkipped() {
+	for _, a := range s.inventory.Attachments {
+		if a.ResultPath() == "" && !a.Incomplete && !s.left[a] && !s.young[a] {
+			s.report.Unchecked++
+		}
+	}
+	s.report.Skipped = len(s.young) + s.report.Unchecked
+}
+
+// suspects returns the attachments that may be leftovers, and adds to young the attachments whose ADD may be running. With
 // a list of live containers, it returns the attachments of all other containers without a process. Without a list, it returns
 // the attachments whose namespace does not exist, and the attachments without a result in libcni's cache, if the cache contains
 // results of other attachments in the network. A cache without results proves nothing, because the runtime may not use it.
@@ -88,7 +100,7 @@ func (s *state) suspects() (all []*inventory.Attachment) {
 	if s.plan != nil {
 		for _, kept := range s.plan.Kept {
 			if kept.Life != inventory.Alive && addMayRun(kept.Attachment) {
-				s.report.Skipped++
+				s.young[kept.Attachment] = true
 			}
 		}
 		return s.plan.Dead
@@ -104,8 +116,8 @@ func (s *state) suspects() (all []*inventory.Attachment) {
 		switch hasResult := a.ResultPath() != ""; {
 		case !a.CanDelete():
 		case addMayRun(a):
-			if a.Reason != "" {
-				s.report.Skipped++
+			if a.Reason != "" || !hasResult {
+				s.young[a] = true
 			}
 		case a.IfName == "" && slices.Contains(results[a.Network], a.ContainerID):
 		case life == inventory.Alive || !hasResult && len(results[a.Network]) == 0:

@@ -116,7 +116,19 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 		n, _ := newUsedHost()
 		n.add("d2")
 		Expect(os.Remove(n.result("d2"))).To(Succeed())
-		Expect(n.doctor().Findings).To(BeEmpty())
+		report := n.doctor()
+		Expect(report.Findings).To(BeEmpty())
+		Expect([]int{report.Skipped, report.Unchecked}).To(Equal([]int{1, 0}))
+	})
+
+	It("says how many attachments it cannot check because they have no result", func() {
+		n, _ := newUsedHost()
+		n.age()
+		Expect(os.Remove(n.result("d1"))).To(Succeed())
+		report := n.doctor()
+		Expect([]int{report.Skipped, report.Unchecked}).To(Equal([]int{1, 1}))
+		out, _ := n.plumb(append([]string{"doctor"}, n.directories()...)...)
+		Expect(out).To(HavePrefix("1 attachment not checked: libcni's cache contains no result of ADD\nnothing found ("))
 	})
 
 	It("says how many attachments it leaves out because their ADD may be under way", func() {
