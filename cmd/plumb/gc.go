@@ -83,6 +83,8 @@ func (g *gc) run(c *cobra.Command, _ []string) error {
 	switch {
 	case err != nil && len(g.dead) > 0:
 		return usageError{err}
+	case errors.Is(err, inventory.ErrNoneLive):
+		return fmt.Errorf("%w; if no container with an attachment lives, use --no-live", err)
 	case err != nil:
 		return err
 	}

@@ -158,6 +158,7 @@ var _ = Describe("plumb doctor on attachments", func() {
 		Expect(n.doctor().Findings).To(BeEmpty(), "libcni's cache has the configuration")
 		Expect(os.Remove(n.result("d1"))).To(Succeed())
 		finding := n.find("no-network", "network pods has no configuration, so that no runtime can call DEL, but the host holds resources for it: container d1, interface eth0")
+		Expect(finding.Fix).To(ContainSubstring("run plumb gc --live FILE --force "), "the namespace exists")
 		n.requireFixed(finding, func() {
 			n.write("10-pods.conflist", complete)
 			n.replace(runtime)

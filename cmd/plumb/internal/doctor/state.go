@@ -163,13 +163,17 @@ func (s *state) findNoNetworks(files []*file, add addFunc) {
 			continue
 		}
 		var names []string
+		force := ""
 		for _, a := range s.inventory.Attachments {
 			if a.Network == n.Name && !a.Incomplete && !s.left[a] && !addMayRun(a) {
+				if a.HasNamespace() || s.inventory.HostEnd(a.ContainerID) != "" {
+					force = " --force"
+				}
 				names = append(names, fmt.Sprintf("container %s, interface %s", a.ContainerID, a.IfName))
 			}
 		}
 		if len(names) > 0 {
-			add(onHost, edit+"if a container is gone, run plumb gc --live FILE"+s.Flags+", which prints the commands that remove its resources",
+			add(onHost, edit+"if a container is gone, run plumb gc --live FILE"+force+s.Flags+", which prints the commands that remove its resources",
 				"network %s has no configuration, so that no runtime can call DEL, but the host holds resources for it: %s",
 				n.Name, strings.Join(names, "; "))
 		}

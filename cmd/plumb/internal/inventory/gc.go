@@ -76,8 +76,6 @@ func (s Selection) judge(inv *Inventory, a *Attachment, live LiveList) (Life, st
 		return life, why
 	case kept != "" || life == Dead || s.Force:
 		return life, kept
-	case inv.containers[a.ContainerID].netns == "":
-		why += "; if the runtime no longer has the container: plumb gc --dead " + a.ContainerID
 	}
 	return life, why
 }
