@@ -134,9 +134,16 @@ in   host       host port tcp 8080 of IP version 4 is forwarded to 10.1.2.2 port
 	})
 
 	It("says which rules of iptables it does not show", func() {
+		const chainOfC1 = "CNI-DN-48c5963fc74ef84afd142" // the beginning of the SHA-512 of "podsc1"
+		const hint = "iptables rules of the container are not shown; to list them: { iptables-save; ip6tables-save; } | grep -e c1 -e " + chainOfC1 + "\n"
 		b := newTestbed()
-		b.add(b.network("10-pods.conflist", strings.Replace(chain, `"ipMasq": true`, `"ipMasq": true, "ipMasqBackend": "iptables"`, 1)), newContainer("c1"))
-		Expect(b.plumb("explain", "c1")).To(ContainSubstring("the configuration asks for iptables rules, which are not shown; to list them: iptables-save | grep -e c1\n"))
+		b.add(b.network("10-pods.conflist", chain), newContainer("c1"))
+		Expect(b.plumb("explain", "c1")).NotTo(ContainSubstring("iptables"))
+		b.host.Must(GinkgoTB(), "nft", "add table ip6 nat; add chain ip6 nat "+chainOfC1)
+		Expect(b.plumb("explain", "c1")).To(ContainSubstring(hint), "the chain of the reference plugin")
+		b.host.Must(GinkgoTB(), "nft", "delete table ip6 nat")
+		b.add(b.network("10-pods.conflist", strings.Replace(chain, `"ipMasq": true`, `"ipMasq": true, "ipMasqBackend": "iptables"`, 1)), newContainer("c2"))
+		Expect(b.plumb("explain", "c2")).To(ContainSubstring("{ iptables-save; ip6tables-save; } | grep -e c2 -e CNI-DN-"))
 	})
 
 	DescribeTable("refuses a container that is not the only one", func(want string, args ...string) {

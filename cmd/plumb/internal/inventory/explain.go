@@ -2,12 +2,15 @@ package inventory
 
 import (
 	"cmp"
+	"crypto/sha512"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 
+	"github.com/plumb-cni/plumb/pkg/nft"
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/ns"
 	"github.com/plumb-cni/plumb/pkg/tables"
@@ -77,7 +80,7 @@ func (inv *Inventory) Explain(a *Attachment) (p *Path, err error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &explainer{inv: inv, a: a, host: c, path: &Path{a.Network, a.ContainerID, a.IfName, []Hop{}, []Hop{}}}
+	e := &explainer{inv: inv, a: a, ns: host, host: c, path: &Path{a.Network, a.ContainerID, a.IfName, []Hop{}, []Hop{}}}
 	container := e.containerHops() // before interfaceHops, because it sets e.master
 	out, in := e.interfaceHops()
 	e.out(append(container, out...)...)
@@ -95,6 +98,7 @@ func (inv *Inventory) Explain(a *Attachment) (p *Path, err error) {
 type explainer struct {
 	inv    *Inventory
 	a      *Attachment
+	ns     *ns.Handle // of the host
 	host   *nl.Conn
 	path   *Path
 	master int   // the index of the master of the container's interface, or 0
@@ -267,15 +271,33 @@ func (e *explainer) outgoing() {
 	e.out(e.iptablesHops()...)
 }
 
-// iptablesHops returns a hop with the command that lists the iptables rules, if the configuration asks for iptables.
+// iptablesHops returns a hop with the command that lists the iptables rules, if the configuration asks for iptables, or if
+// portmap's chain of the container exists in the tables of iptables-nft.
 func (e *explainer) iptablesHops() []Hop {
+	// The reference plugin computes the name of the chain in the same way.
+	sum := sha512.Sum512([]byte(e.a.Network + e.a.ContainerID))
+	chain := "CNI-DN-" + hex.EncodeToString(sum[:])[:21]
 	added, _ := e.a.Added()
 	list := cmp.Or(added, e.inv.network(e.a.Network).list)
-	if list == nil || !strings.Contains(string(list.Bytes), `"iptables"`) {
+	if (list == nil || !strings.Contains(string(list.Bytes), `"iptables"`)) && !e.hasNATChain(chain) {
 		return nil
 	}
-	return []Hop{hop(onHost, "the configuration asks for iptables rules, which are not shown; to list them: iptables-save | grep -e %s",
-		types.Command(e.a.ContainerID))}
+	return []Hop{hop(onHost, "iptables rules of the container are not shown; to list them: { iptables-save; ip6tables-save; } | grep -e %s -e %s",
+		types.Command(e.a.ContainerID), chain)}
+}
+
+// hasNATChain reports whether the table nat of iptables-nft or ip6tables-nft contains the chain.
+func (e *explainer) hasNATChain(chain string) bool {
+	c, err := nft.Open(e.ns)
+	if err != nil {
+		if !errors.Is(err, nft.ErrUnavailable) {
+			e.exists(err)
+		}
+		return false
+	}
+	return slices.ContainsFunc(nft.Families(), func(f nft.Family) bool {
+		return e.exists(c.CheckChain(nft.Table{Family: f, Name: "nat"}, chain))
+	})
 }
 
 // incoming adds hops for the host ports and the route of packets to the container.
