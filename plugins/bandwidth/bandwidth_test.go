@@ -288,7 +288,7 @@ var _ = Describe("bandwidth", func() {
 		Entry("no qdisc", ptp, bothLimits, "interface veth0: want tbf 1: at root with rate 125000 byte/s, burst 12500000 ticks, limit 103125 bytes, got no qdisc", "tc qdisc del dev veth0 root"),
 		Entry("another rate", ptp, bothLimits, "got tbf 1: at root with rate 250000 byte/s", "tc qdisc replace dev veth0 root handle 1: tbf rate 2mbit burst 100000 limit 103125"),
 		Entry("another kind", ptp, bothLimits, "got htb 1:", "tc qdisc del dev veth0 root", "tc qdisc add dev veth0 root handle 1: htb"),
-		Entry("no ifb", ptp, bothLimits, "find ifb "+ifbX+" of bwn/cidX/eth0", "ip link del "+ifbX),
+		Entry("no ifb", ptp, bothLimits, "interface "+ifbX+" of bwn/cidX/eth0 does not exist", "ip link del "+ifbX),
 		Entry("ifb down", ptp, bothLimits, "interface "+ifbX+" is down", "ip link set "+ifbX+" down"),
 		Entry("no qdisc on the ifb", ptp, bothLimits, "interface "+ifbX+": want tbf", "tc qdisc del dev "+ifbX+" root"),
 		Entry("no ingress qdisc", ptp, bothLimits, "interface veth0 has no ingress qdisc", "tc qdisc del dev veth0 ingress"),

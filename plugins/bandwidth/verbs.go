@@ -146,7 +146,7 @@ func (d device) diffReceived() error {
 		return err
 	}
 	if len(links) == 0 {
-		return fmt.Errorf("find ifb %s of %s: %w", ifbNames(d.owner)[0], d.owner, fs.ErrNotExist)
+		return fmt.Errorf("interface %s of %s does not exist", ifbNames(d.owner)[0], d.owner)
 	}
 	ifb := links[0]
 	errs := []error{d.receive.on(ifb).diff(d.conn)}
