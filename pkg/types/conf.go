@@ -161,6 +161,8 @@ func kindName(t reflect.Type) string {
 		return "a list"
 	case reflect.Struct, reflect.Map:
 		return "an object"
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		return "an integer of at least 0"
 	}
 	return "a number (" + t.String() + ")"
 }

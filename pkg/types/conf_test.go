@@ -15,6 +15,7 @@ type pluginConf struct {
 	Bridge    string `json:"bridge"`
 	IsGateway bool   `json:"isGateway"`
 	MTU       int    `json:"mtu"`
+	Rate      uint64 `json:"rate"`
 	VLANTrunk []struct {
 		MinID int `json:"minID"`
 	} `json:"vlanTrunk"`
@@ -58,6 +59,7 @@ func TestErrorsOfDecodeNameEachKey(t *testing.T) {
 		{`"x"`, CodeDecode, `decode configuration: want an object, got string`},
 		{`{"mtu":"x"}`, CodeDecode, `decode configuration: key "mtu": want a number (int), got string`},
 		{`{"mtu":1.5}`, CodeDecode, `decode configuration: key "mtu": want a number (int), got number 1.5`},
+		{`{"rate":-1}`, CodeDecode, `decode configuration: key "rate": want an integer of at least 0, got number -1`},
 		{`{"isGateway":"true"}`, CodeDecode, `decode configuration: key "isGateway": want true or false, got string`},
 		{`{"bridge":1}`, CodeDecode, `decode configuration: key "bridge": want a string, got number`},
 		{`{"ipam":"host-local"}`, CodeDecode, `decode configuration: key "ipam": want an object, got string`},
