@@ -337,6 +337,12 @@ var _ = Describe("plumb doctor on configurations", func() {
 		Expect(n.doctor().Findings).To(BeEmpty())
 	})
 
+	It("offers only the name that was probably meant", func() {
+		n := newTestHost("bridge", "host-local")
+		n.write("10-pods.conflist", strings.Replace(good, `"type": "bridge"`, `"type": "brigde"`, 1))
+		Expect(n.find("executable", "bridge was probably meant").Fix).To(HaveSuffix(`write "bridge" in its place in ` + filepath.Join(n.confDir(), "10-pods.conflist")))
+	})
+
 	DescribeTable("finds a plugin that makes links of a kind that the kernel lacks", func(kind, plugins, fix string, parameters ...string) {
 		n := newTestHost("bridge", kind)
 		n.Must(GinkgoTB(), "ip", "link", "add", "parent0", "up", "type", "veth", "peer", "parent1")

@@ -59,7 +59,7 @@ func (s programs) examine(f *file, typ *schema.Value, add addFunc) {
 			what, fix = path+" is a directory", edit+"rename the directory, then "+strings.TrimPrefix(fix, edit)
 		} else if likely := types.Nearest(x.Name, schema.Names()); likely != "" && likely != x.Name {
 			what += "; " + likely + " was probably meant"
-			fix = edit + fmt.Sprintf("write %q in its place in %s, or install %s", likely, f.path, x.Name)
+			fix = edit + fmt.Sprintf("write %q in its place in %s", likely, f.path)
 		}
 	}
 	f.incomplete = true
