@@ -31,11 +31,11 @@ func main() {
 	root, out := newRoot(), &output{file: os.Stdout}
 	root.SetOut(out)
 	addCompletion(root)
-	err := root.Execute()
+	c, err := root.ExecuteC()
 	if out.err != nil && !errors.Is(out.err, unix.EPIPE) && (err == nil || errors.Is(err, errFound)) {
 		err = out.err
 	}
-	os.Exit(exitStatus(err))
+	os.Exit(exitStatus(c, err))
 }
 
 // An output writes to a file and keeps the first error, because cobra ignores errors when it writes help texts.
@@ -116,8 +116,8 @@ func usage(args cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// exitStatus prints err and returns the exit status for it.
-func exitStatus(err error) int {
+// exitStatus prints the error of a command and returns the exit status for it.
+func exitStatus(c *cobra.Command, err error) int {
 	switch {
 	case err == nil:
 		return 0
@@ -126,7 +126,7 @@ func exitStatus(err error) int {
 	}
 	fmt.Fprintln(os.Stderr, "plumb:", err)
 	if errors.As(err, new(usageError)) {
-		fmt.Fprintln(os.Stderr, "See plumb --help.")
+		fmt.Fprintf(os.Stderr, "See %s --help.\n", c.CommandPath())
 		return exitUsage
 	}
 	return exitError

@@ -39,7 +39,7 @@ var _ = Describe("plumb completion", func() {
 			reply := b.run("", args...)
 			Expect(reply.Exit).To(Equal(exitUsage), "%q", args)
 			Expect(reply.Stdout).To(BeEmpty(), "%q", args)
-			Expect(reply.Stderr).To(HaveSuffix("\nSee plumb --help.\n"), "%q", args)
+			Expect(reply.Stderr).To(HaveSuffix("\nSee plumb completion"+map[bool]string{true: " bash"}[len(args) > 2]+" --help.\n"), "%q", args)
 		}
 		Expect(b.run("", "completion").Stderr).To(HavePrefix("plumb: the shell is required: bash, fish, powershell or zsh\n"))
 		Expect(b.run("", "completion", "zsh").Exit).To(Equal(0))

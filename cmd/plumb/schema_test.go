@@ -20,7 +20,7 @@ var _ = Describe("plumb schema", func() {
 		root.SetOut(&out)
 		root.SetArgs(append([]string{"schema"}, args...))
 		err := root.Execute()
-		return out.String(), exitStatus(err)
+		return out.String(), exitStatus(newSchema(), err)
 	}
 
 	It("lists a schema for each plugin, and conflist", func() {
