@@ -178,7 +178,7 @@ func (t timing) startProcess(c *Call, file string, env []string) error {
 	return nil
 }
 
-// pipe makes a pipe whose ends are close-on-exec.
+// pipe creates a pipe whose ends are close-on-exec.
 func pipe() (read, write int, err error) {
 	fds := [2]int{-1, -1}
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {

@@ -28,7 +28,7 @@ const (
 	containerV6 = "fd77::2"
 )
 
-// A testbed has a host and a container with an interface that another plugin made.
+// A testbed has a host and a container with an interface that another plugin created.
 type testbed struct {
 	*nstest.Bed
 	host      *nstest.NS // with which the container exchanges packets: the host, or a host outside

@@ -378,7 +378,7 @@ func ipAt(h *ns.Handle) ip {
 	return func(args ...string) error { return h.Do(exec.Command("ip", args...).Run) }
 }
 
-// pairFor makes the container's veth pair, and macvlanFor its macvlan, unless it exists. The links
+// pairFor creates the container's veth pair, and macvlanFor its macvlan, unless it exists. The links
 // stay down, because the state of a link that is set up changes for up to a second.
 func pairFor(host, container ip, containerPath string) error {
 	if container("link", "show", "eth0") == nil {
@@ -397,7 +397,7 @@ func macvlanFor(host, container ip, containerPath string) error {
 	)
 }
 
-// after returns the plugin with an ADD that first calls makes, which makes the interface. The sweep
+// after returns the plugin with an ADD that first calls makes, which creates the interface. The sweep
 // refuses only the steps of bandwidth, and the interface stays, so that the sweep sees what is left.
 func after(makes func(*skel.Request) error) skel.Plugin {
 	p := plugin()

@@ -71,7 +71,7 @@ func ifbName(identity string) string {
 
 const kindIFB = "ifb"
 
-// addIFB makes the attachment's ifb and pushes its removal to u. The ifb is down. addIFB
+// addIFB creates the attachment's ifb and pushes its removal to u. The ifb is down. addIFB
 // disables IPv6 on the ifb, so that the kernel sends no router solicitations on it.
 func (d device) addIFB(u *undo.Stack) (nl.Link, error) {
 	var ifb nl.Link
@@ -118,7 +118,7 @@ func redirectFilter(to nl.Link) nl.Filter {
 }
 
 // ifbs returns the ifbs of an attachment: those with its alias or, if there are none, those
-// without an alias, which the reference plugin made.
+// without an alias, which the reference plugin created.
 func ifbs(c *nl.Conn, owner types.Attachment) ([]nl.Link, error) {
 	var withAlias, withoutAlias []nl.Link
 	for _, name := range ifbNames(owner) {

@@ -42,7 +42,7 @@ func add(r *skel.Request) (*types.Result, error) {
 	return &result, nil
 }
 
-// shapeReceived makes the ifb, and then redirects what the device receives to it, so that no packet is
+// shapeReceived creates the ifb, and then redirects what the device receives to it, so that no packet is
 // lost. It adds the qdisc to the ifb before it sets the ifb up: if the link is up, the kernel waits
 // until the former qdisc is not in use any more (dev_deactivate_many in net/sched/sch_generic.c).
 func (d device) shapeReceived(u *undo.Stack) (nl.Link, error) {
@@ -65,7 +65,7 @@ func (d device) shapeReceived(u *undo.Stack) (nl.Link, error) {
 	return ifb, d.conn.AddFilter(d.link, redirectFilter(ifb))
 }
 
-// del removes what ADD made. It needs neither the container nor prevResult nor the limits of the
+// del removes what ADD created. It needs neither the container nor prevResult nor the limits of the
 // configuration. It tries every step and joins the errors.
 func del(r *skel.Request) error {
 	host, container, err := nl.OpenBoth(r.HostNS, r.ContainerNS)
@@ -175,8 +175,8 @@ func status(r *skel.Request) error {
 }
 
 // gc removes the ifbs of attachments that are not to be kept, and the qdiscs on the host ends of their
-// veth pairs, if plumb made the pairs: the pairs of other plugins have no alias with an owner. Usually
-// the pairs are gone, or the GC of the plugin that made them removes them.
+// veth pairs, if plumb created the pairs: the pairs of other plugins have no alias with an owner. Usually
+// the pairs are gone, or the GC of the plugin that created them removes them.
 func gc(r *skel.Request) error {
 	host, err := nl.Open(r.HostNS)
 	if err != nil {
