@@ -57,7 +57,7 @@ func (t dhcpTest) start(cniVersion string) *dhcpNetwork {
 	return network
 }
 
-// startDaemon starts the executable, and waits until it answers.
+// startDaemon starts the executable, and waits until it listens. libcni calls STATUS only since version 1.1.0.
 func (network *dhcpNetwork) startDaemon() {
 	GinkgoHelper()
 	cmd := exec.Command(filepath.Join(network.CNI.Path[0], "dhcp"), "daemon", "-socketpath", network.socket, "-resendmax", "200ms")
@@ -67,7 +67,8 @@ func (network *dhcpNetwork) startDaemon() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
-	Eventually(network.Status).Should(Succeed())
+	Eventually(network.socket).Should(BeAnExistingFile())
+	Expect(network.Status()).To(Succeed())
 }
 
 // addLeased returns a new container after an ADD, which must succeed. Its host port is 8000 + nth.
