@@ -22,7 +22,7 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// headings are those of every plugin's page, in this order, and no others of their
+// headings are the headings of every plugin's page, in this order, and no others of their
 // level.
 var headings = []string{"What it does", "Example", "Keys", "What it leaves on the host", "Errors", "Requirements"}
 

@@ -71,7 +71,7 @@ type pageHost struct {
 	pods    *libcni.NetworkConfigList
 	live    *container
 	replace map[string]func() string // what runs instead of a command, and returns its output
-	actual  *strings.Replacer        // from the directories of a usual host to those of the testbed, and from short IDs to whole ones
+	actual  *strings.Replacer        // from the directories of a usual host to the testbed's, and from short IDs to whole ones
 	usual   *strings.Replacer        // the reverse
 }
 

@@ -30,7 +30,7 @@ func (m Master) Validate() error {
 	return nil
 }
 
-// Open connects to the namespace of the master and to that of the container. If the master is in
+// Open connects to the namespaces of the master and of the container. If the master is in
 // the container, both are the same connection. They are closed with the namespaces of r.
 func (m Master) Open(r *skel.Request) (masterConn, container *nl.Conn, err error) {
 	if m.InContainer {
@@ -53,7 +53,7 @@ func (m Master) Find(c *nl.Conn, mtu int) (nl.Link, error) {
 	return master, nil
 }
 
-// link returns the configured interface, or that of the default route.
+// link returns the configured interface, or the interface of the default route.
 func (m Master) link(c *nl.Conn) (nl.Link, error) {
 	if m.Name != "" {
 		return c.Link(m.Name)
@@ -74,7 +74,7 @@ func (m Master) link(c *nl.Conn) (nl.Link, error) {
 
 // A MasterSetup is what an ADD needs to create the container's interface on a master. Prepare returns it.
 type MasterSetup struct {
-	MasterConn *nl.Conn // the namespace of the master: that of the host or, with InContainer, that of the container
+	MasterConn *nl.Conn // the namespace of the master: the host or, with InContainer, the container
 	Container  *nl.Conn
 	Master     nl.Link
 	// AnyGateway is passed on to ContainerLink.

@@ -195,7 +195,7 @@ func DelVeth(host, container *nl.Conn, owner types.Attachment, prev *types.Resul
 //     deleted, and l is not its container end.
 //   - l has neither the MAC nor an IP address of prev. The IP address alone is enough to
 //     recognize l, because tuning may have changed the MAC. The MAC of a vlan or ipvlan is
-//     that of its master, which all others on the master have too: it proves nothing if prev
+//     its master's MAC, which all others on the master have too: it proves nothing if prev
 //     has IP addresses.
 //
 // If prev is nil and l has no alias, the owner is unknown and BelongsToOther returns false:

@@ -53,7 +53,7 @@ func (c *Client) newMessage(t dhcpv4.MessageType) *request {
 	return q
 }
 
-// newRequest returns a message with the options of all messages, and those of DISCOVER and REQUEST.
+// newRequest returns a message with the options of all messages, and the options of DISCOVER and REQUEST.
 func (c *Client) newRequest(t dhcpv4.MessageType) *request {
 	q := c.newMessage(t)
 	q.msg.Options[dhcpv4.OptionParameterRequestList.Code()] = c.Request

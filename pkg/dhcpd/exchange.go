@@ -20,7 +20,7 @@ type iface interface {
 	Decline(context.Context, dhcp.Lease) error
 	Probe(context.Context, netip.Addr) error
 
-	// configure replaces the address, routes and MTU of one lease with those of another. nil stands for no lease.
+	// configure replaces the address, routes and MTU of one lease with another lease's. nil stands for no lease.
 	configure(from, to *dhcp.Lease) error
 	// restore adds the address and the routes of a lease again if the interface has lost the address, and reports whether it
 	// had lost it.

@@ -65,7 +65,7 @@ func (l *Lease) AddTo(result *types.Result, index int) {
 }
 
 // A Pending is an IPAM ADD that has been started. A network without addresses has a nil
-// *Pending. The state of the IPAM ADD is that of its call (invoke.State): in state Launched it
+// *Pending. The state of the IPAM ADD is its call's (invoke.State): in state Launched it
 // has allocated nothing, and only in state Ended it is known whether it succeeded.
 type Pending struct {
 	r     *skel.Request

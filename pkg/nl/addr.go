@@ -96,7 +96,7 @@ func (c *Conn) LocalAddrs(a netip.Addr) ([]netip.Addr, error) {
 }
 
 // addrs returns the addresses of a link or, if link is nil, of all links. If family is
-// AF_UNSPEC, it returns those of all families, in the order of the families' numbers.
+// AF_UNSPEC, it returns the addresses of all families, in the order of the families' numbers.
 func (c *Conn) addrs(step string, link netlink.Link, family int) ([]Addr, error) {
 	return query(c, step, func() (addrs []Addr, err error) {
 		list, err := c.lib.AddrList(link, family)
@@ -108,7 +108,7 @@ func (c *Conn) addrs(step string, link netlink.Link, family int) ([]Addr, error)
 }
 
 // newAddr converts an address of the library into an Addr. If the address has a peer, the
-// prefix length is that of the peer, as in the output of `ip`.
+// prefix length is the peer's, as in the output of `ip`.
 func newAddr(a netlink.Addr) Addr {
 	network := a.IPNet
 	if a.Peer != nil {

@@ -25,7 +25,7 @@ func RandomMAC() types.MAC {
 func portMAC() types.MAC { return "\xfe" + RandomMAC()[1:] }
 
 // A Veth describes a veth pair that AddVeth makes. The near end is in the namespace of the
-// connection, the far end in that of PeerIn.
+// connection, the far end in PeerIn's namespace.
 type Veth struct {
 	Name    string // of the near end
 	Peer    string // name of the far end
@@ -140,7 +140,7 @@ func nameOf[N comparable](names map[string]N, number N) string {
 type NewLink struct {
 	Name  string
 	MAC   types.MAC // zero: the kernel's choice
-	MTU   int       // in bytes; zero: the kernel's default, or that of the parent
+	MTU   int       // in bytes; zero: the kernel's default, or the parent's
 	Group uint32    // as Veth.Group
 	// Queues is the number of transmit queues, and of receive queues; zero: the kernel's choice.
 	Queues int

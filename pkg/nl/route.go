@@ -25,7 +25,7 @@ type Route struct {
 	OnLink   bool       // the gateway is on the link, even if no route leads to it (RTNH_F_ONLINK)
 }
 
-// The scopes of a route. Their numbers are those of rtnetlink.
+// The scopes of a route. The numbers are rtnetlink's.
 const (
 	ScopeGlobal = unix.RT_SCOPE_UNIVERSE
 	ScopeLink   = unix.RT_SCOPE_LINK

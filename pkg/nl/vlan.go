@@ -80,7 +80,7 @@ func vlanRanges(vlans []VLAN) []vlanRange {
 }
 
 // VLANs returns the VLANs of a bridge port. It is for CHECK, not for ADD, because it lists the VLANs
-// of all ports of the namespace. Since Linux 5.6 the kernel can list those of one port
+// of all ports of the namespace. Since Linux 5.6 the kernel can list one port's
 // (RTM_GETVLAN), but the library has no such request.
 func (c *Conn) VLANs(l Link) ([]VLAN, error) {
 	return query(c, "list VLANs of port "+l.Name, func() (vlans []VLAN, err error) {

@@ -113,7 +113,7 @@ func TestSame(t *testing.T) {
 }
 
 // TestDoRunsInTheNamespace: f sees the other namespace, also in /proc/thread-self/net. No
-// goroutine but that of f runs on a thread that is in the other namespace.
+// goroutine except f's runs on a thread that is in the other namespace.
 func TestDoRunsInTheNamespace(t *testing.T) {
 	h := open(t, newNS(t))
 	home := here(t)

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Machine contains what a store needs from the machine. Tests use other values than those of ThisMachine.
+// A Machine contains what a store needs from the machine. Tests use other values than ThisMachine's.
 type Machine struct {
 	BootID string               // path of the file with the ID of the running boot
 	Wait   time.Duration        // how long a call waits for the lock

@@ -285,7 +285,7 @@ func gone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, ns.ErrNotNamespace)
 }
 
-// openHost opens the namespace of the process, or that of a test.
+// openHost opens the namespace of the process or of a test.
 func (r *Request) openHost() (*ns.Handle, error) {
 	if r.env.HostNS != "" {
 		return ns.Open(r.env.HostNS, r.Trace)

@@ -66,7 +66,7 @@ func Decode(text []byte, s State) error {
 	return s.Validate()
 }
 
-// Load reads the file, as one step, and decodes it into s. The errors are those of the function Read.
+// Load reads the file, as one step, and decodes it into s. The errors are the errors of Read.
 // If the content is not a valid state, the error matches ErrUnreadable.
 func (f File) Load(s State) error {
 	var text []byte
@@ -83,7 +83,7 @@ func (f File) Load(s State) error {
 	return nil
 }
 
-// Save writes the state, as JSON. The errors are those of Write.
+// Save writes the state, as JSON. The errors are the errors of Write.
 func (f File) Save(s State) error {
 	text, err := json.MarshalIndent(s, "", " ")
 	if err != nil {

@@ -50,7 +50,7 @@ type scope int
 
 const (
 	everything scope = iota
-	allBut           // all packets except those of the subnets
+	allBut           // all packets except the subnets' packets
 	only             // only packets of the subnets
 )
 
@@ -89,7 +89,7 @@ func (raw *rawConfig) config() (*config, error) {
 }
 
 // chosen returns the limits that apply: the four numbers of the configuration if one of
-// them is not zero, otherwise those of the runtime. Subnets of the configuration apply to
+// them is not zero, otherwise the runtime's. Subnets of the configuration apply to
 // the runtime's limits as well, unless the runtime passes its own.
 func (raw *rawConfig) chosen() rawLimits {
 	own, runtime := raw.rawLimits, raw.RuntimeConfig.Bandwidth

@@ -111,7 +111,7 @@ const (
 	max32bits = 1<<32 - 1
 )
 
-// buffer returns the time that the bucket takes at the rate, in ticks, but at least that of a frame.
+// buffer returns the time that the bucket takes at the rate, in ticks, but at least the time for a frame.
 func (s shaper) buffer() uint32 {
 	return uint32(min(max(ticks(s.bucket(), s.rate), minTicks(s.frame(), s.rate)), maxTicks))
 }

@@ -135,7 +135,7 @@ func hasAddr(addrs []nl.Addr, p netip.Prefix) bool {
 
 // conflicting returns the existing addresses that must not be on the same interface as the
 // gateway address gw: for IPv4, every address that is not a gateway of this network; for IPv6,
-// every such address whose prefix overlaps with that of gw.
+// every such address whose prefix overlaps with gw's.
 func conflicting(existing []nl.Addr, gateways []netip.Prefix, gw netip.Prefix) []netip.Prefix {
 	var stale []netip.Prefix
 	for _, h := range existing {

@@ -213,7 +213,7 @@ var _ = Describe("VLANs", Label(nstest.Kernel), func() {
 			b.Add(b.Call("other", newContainer(), b.conf("1.1.0", "")))
 			conf := b.conf("1.1.0", gatewayed+vlan100, v4range)
 			c := b.Call("one", newContainer(), conf)
-			// The kernel updates the state of a bridge some time after that of its ports.
+			// The kernel updates the state of a bridge some time after the state of its ports.
 			Eventually(b.Host.IP).WithArguments("-br link show cni0").Should(MatchRegexp(`^cni0 +UP `))
 			restored := b.Restored(b.Host, c.Container)
 			b.Fails("ADD", c, types.CodeConfig, "bridge cni0 does not filter VLANs and is in use (ports: 1); run")

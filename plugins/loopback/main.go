@@ -93,7 +93,7 @@ func describe(r *skel.Request, link nl.Link, addrs []nl.Addr) (*types.Result, er
 }
 
 // del sets lo down, as the reference plugin does, if the alias of lo names this attachment. If it does
-// not, the namespace at the path may be that of another container, and del changes nothing. So lo
+// not, the namespace at the path may belong to another container, and del changes nothing. So lo
 // stays up if the reference plugin did the ADD, because that sets no alias.
 func del(r *skel.Request) error {
 	if r.ContainerNS == nil {

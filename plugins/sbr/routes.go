@@ -43,7 +43,7 @@ func (t *target) belongs(r nl.FullRoute, ip types.IP) bool {
 		!dst.IsLinkLocalUnicast() && !dst.IsMulticast() && !t.isOfOther(r.Src, ip) && !t.isOfOther(r.GW, ip)
 }
 
-// isOfOther reports whether an address is in the subnet of another IP, and not in that of ip.
+// isOfOther reports whether an address is in the subnet of another IP, and not in ip's.
 func (t *target) isOfOther(a netip.Addr, ip types.IP) bool {
 	return a.IsValid() && !ip.Address.Contains(a) &&
 		slices.ContainsFunc(t.ips, func(other types.IP) bool { return other.Address.Contains(a) })

@@ -171,7 +171,7 @@ var _ = Describe("ADD", func() {
 	It("serves interfaces with overlapping subnets, and DELs in any order restore the main table", func() {
 		for _, second := range []string{"eth0", "net1"} {
 			b := newTestbed()
-			b.Sorted = true // the order of the routes is that of the DELs
+			b.Sorted = true // the routes are in the order of the DELs
 			b.container.Batch(GinkgoTB(), "addr add 10.66.0.3/24 dev eth0")
 			restored := b.Restored(b.container)
 			calls := map[string]nstest.Call{"net1": b.call(conf("", net1Prev)), "eth0": b.callFor("eth0", confOf("1.1.0", "eth0", "", eth0Prev+`,{"address":"10.66.0.3/24"}`))}

@@ -16,9 +16,9 @@ import (
 // The protocol numbers of our rules and routes. iproute2's list of protocols (rt_protos) assigns them to
 // no other program.
 const (
-	// protocolOurs is that of routes that the plugin created, and of rules to the configured table.
+	// protocolOurs is the protocol of routes that the plugin created, and of rules to the configured table.
 	protocolOurs = 112
-	// protocolTable is that of rules to a table of our own, and of the record in this table: a route to
+	// protocolTable is the protocol of rules to a table of our own, and of the record in this table: a route to
 	// the IP. The record has no effect, because the kernel looks its own addresses up in the table
 	// "local" first. DEL finds the table by it if the rule or the address is gone.
 	protocolTable = 113
@@ -41,7 +41,7 @@ type target struct {
 
 	container *nl.Conn
 	link      nl.Link // zero in DEL if the interface is gone
-	// baseTable has the routes of the interface without sbr: it is the main table, or that of its VRF.
+	// baseTable has the routes of the interface without sbr: the main table, or the table of its VRF.
 	baseTable int
 	addrs     []nl.Addr
 	routes    []nl.FullRoute // through the interface, of all tables
@@ -148,7 +148,7 @@ func newRule(source netip.Addr, table, protocol int) nl.Rule {
 	return nl.Rule{Source: source, Table: table, Priority: rulePriority, Protocol: protocol}
 }
 
-// isMarked reports whether a protocol is that of a rule or route that plumb created.
+// isMarked reports whether a rule or route with this protocol was created by plumb.
 func isMarked(protocol int) bool { return protocol == protocolOurs || protocol == protocolTable }
 
 // isReferenceMade reports whether the rule of an address looks like one of the reference plugin, which

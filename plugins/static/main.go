@@ -34,7 +34,7 @@ func add(r *skel.Request) (*types.Result, error) {
 	return &types.Result{IPs: conf.ips, Routes: conf.routes, DNS: conf.dns}, nil
 }
 
-// check compares the addresses with those of prevResult. It is no difference if the interface
+// check compares the addresses with the addresses in prevResult. It is no difference if the interface
 // plugin has added a gateway to an address without one.
 func check(r *skel.Request) error {
 	conf, err := parse(r)

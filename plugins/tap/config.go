@@ -29,7 +29,7 @@ type config struct {
 	tap     nl.Tap
 	mtu     int       // bytes; zero: the kernel's default
 	mac     types.MAC // zero: random
-	context string    // SELinux context of the device; empty: that of the plugin
+	context string    // SELinux context of the device; empty: the plugin's
 	bridge  string    // name of a bridge in the container; empty: none
 }
 

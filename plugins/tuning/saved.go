@@ -50,7 +50,7 @@ func (s *saved) withOriginals(earlier *saved) *saved {
 	return &original
 }
 
-// isOfLink reports whether the saved settings are those of the interface with that index. It
+// isOfLink reports whether the saved settings belong to the interface with that index. It
 // returns true if one of the indexes is not known.
 func (s *saved) isOfLink(index int) bool { return s.IfIndex == 0 || index == 0 || s.IfIndex == index }
 

@@ -12,7 +12,7 @@ import (
 
 // In a chain, with linkInContainer and without master, the master is the interface CNI_IFNAME of the
 // container, which an earlier plugin created, and the VLAN interface has a name of its own. It has no
-// addresses: an IPAM plugin would take them for those of CNI_IFNAME.
+// addresses: an IPAM plugin would take them for CNI_IFNAME's addresses.
 
 // isInChain reports whether the VLAN is one of the interface CNI_IFNAME.
 func (raw *rawConfig) isInChain() bool { return raw.LinkInContainer && raw.Master == "" }

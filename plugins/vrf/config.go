@@ -17,7 +17,7 @@ type rawConfig struct {
 // config is the checked configuration.
 type config struct {
 	name  string
-	table int // zero: that of an existing VRF, or a free one
+	table int // zero: the table of an existing VRF, or a free one
 }
 
 const kind = "vrf"

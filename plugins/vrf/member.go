@@ -24,10 +24,10 @@ type member struct {
 
 // A state has the settings that an interface loses when it enters or leaves a VRF.
 type state struct {
-	table   int       // the table to which the kernel adds a route with each address: that of the VRF, or main
+	table   int       // the table to which the kernel adds a route with each address: the VRF's, or main
 	addrs   []nl.Addr // IPv6, without link-local ones
 	routes  []nl.FullRoute
-	sysctls []sysctl.Setting // those of keepAddrsSysctls, with their values before
+	sysctls []sysctl.Setting // the settings of keepAddrsSysctls, with their values before
 }
 
 // usableLimit limits how long ADD waits for IPv6 addresses.

@@ -1,7 +1,7 @@
 // image writes the container image of a release as a tar archive in the OCI image layout: for each
 // architecture an image with one layer, which has the executables, and nothing else.
 //
-//	image NAME OUT ARCH=DIRECTORY…      NAME is that of the image, with its tag; DIRECTORY has the executables
+//	image NAME OUT ARCH=DIRECTORY…      NAME is the name of the image, with its tag; DIRECTORY has the executables
 package main
 
 import (

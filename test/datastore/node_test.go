@@ -220,7 +220,7 @@ func (r *reference) settle(iter.Seq[string]) error {
 	return r.registerNow()
 }
 
-// registerNow registers, and replaces the owned addresses with those of the answer.
+// registerNow registers, and replaces the owned addresses with the addresses in the answer.
 func (r *reference) registerNow() error {
 	answer, err := r.registered()
 	if err != nil {

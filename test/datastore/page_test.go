@@ -38,7 +38,7 @@ var _ = Describe("datastore/README.md", func() {
 		cmd := exec.Command("bash", "-c", script)
 		cmd.Stdout, cmd.Stderr = &got, GinkgoWriter
 		Expect(c.clients.Start(cmd)).To(Succeed())
-		_ = cmd.Wait() // the status is that of the last call, which fails
+		_ = cmd.Wait() // the status of the last call, which fails
 		Expect(withoutRandom(got.String())).To(Equal(withoutRandom(want)))
 	})
 

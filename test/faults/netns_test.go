@@ -56,7 +56,7 @@ var replacements = map[string]func(network *testNetwork) *cnitest.Container{
 	"a container of the same network": func(network *testNetwork) *cnitest.Container { return network.addContainer("replacement", 9000) },
 }
 
-// replaceNetns deletes the namespace of c, and mounts that of other at its path.
+// replaceNetns deletes the namespace of c, and mounts other's namespace at its path.
 func replaceNetns(c, other *cnitest.Container) {
 	GinkgoHelper()
 	path := c.Path()

@@ -116,7 +116,7 @@ func (s *DHCPServer) Next(behaviours ...DHCPBehaviour) {
 	s.next = behaviours
 }
 
-// Always sets the behaviour for all messages, after those of Next; nil: the server answers.
+// Always sets the behaviour for all messages after Next's; nil: the server answers.
 func (s *DHCPServer) Always(b DHCPBehaviour) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

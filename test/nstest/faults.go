@@ -155,7 +155,7 @@ func newTestbed(tb TB, s Sweep) *testbed {
 	return b
 }
 
-// close deletes the other container: the directories are also those of the next testbed.
+// close deletes the other container: the next testbed has the same directories.
 func (b *testbed) close() {
 	b.tb.Helper()
 	Run(b.sweep.Plugin, b.warm.With("DEL")).OK(b.tb)

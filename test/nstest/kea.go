@@ -23,7 +23,7 @@ func StartKea(tb TB, e End, pool string, renew int) *LoggingDaemon {
 	must(tb, err)
 	text, err := os.ReadFile(program)
 	must(tb, err)
-	// AppArmor limits the files of Debian's executable, but not those of a copy.
+	// AppArmor limits the files of Debian's executable, but not of a copy.
 	program = filepath.Join(dir, "kea-dhcp4")
 	must(tb, os.WriteFile(program, text, 0o700))
 	k := &LoggingDaemon{}

@@ -34,7 +34,7 @@ type Call struct {
 	Config      string // stdin
 	Env         []string
 	Host        *NS // the plugin runs here; nil: where the test runs
-	// Before and After are those of trace.Tracer. Only Run uses them.
+	// Before and After are the fields of trace.Tracer. Only Run uses them.
 	Before, After func(step string) error
 }
 
@@ -90,7 +90,7 @@ func (c Call) environ() []string {
 	}, c.Env)
 }
 
-// override returns env with the settings, which replace those of the same names. If a name
+// override returns env with the settings, which replace the settings of the same names. If a name
 // stood twice, some programs would read the first value, and others the second.
 func override(env, settings []string) []string {
 	for _, s := range settings {

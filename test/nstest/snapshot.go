@@ -335,7 +335,7 @@ func (n *NS) shaping() ([]string, error) {
 // it was asked about was removed meanwhile.
 func interfaceGone(err error) bool { return strings.Contains(err.Error(), "Cannot find device") }
 
-// nft returns the nftables ruleset. It sorts the elements of each set, because their order is that of
+// nft returns the nftables ruleset. It sorts the elements of each set, because they are in the order of
 // a hash table.
 func (n *NS) nft() ([]string, error) {
 	out, err := n.Exec("nft", "-s", "list", "ruleset")

@@ -32,7 +32,7 @@ const (
 	epoch   = 1700000000
 )
 
-// architectures are the architectures that the test packs: that of most hosts, and a 32-bit one, in
+// architectures are the architectures that the test packs: the one of most hosts, and a 32-bit one, in
 // which a constant may overflow.
 var architectures = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm": elf.EM_ARM}
 

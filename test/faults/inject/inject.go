@@ -74,7 +74,7 @@ type process struct {
 	pid       int
 	pidfd     int
 	number    int
-	program   string // base name of the executable; until the first execve, that of the parent
+	program   string // base name of the executable; until the first execve, the parent's
 	callsSeen int    // number of calls that stopped so far
 }
 

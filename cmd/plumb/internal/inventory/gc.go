@@ -172,7 +172,7 @@ func (c *Collector) delete(ctx context.Context, n *Network, p *Plan) error {
 	return errors.Join(errs...)
 }
 
-// delArguments returns the configuration and the arguments of a DEL, which are those of the ADD if libcni's cache contains
+// delArguments returns the configuration and the arguments of a DEL. They are the ADD's if libcni's cache contains
 // them. The configuration is nil if there is none.
 func (a *Attachment) delArguments(n *Network) (*libcni.NetworkConfigList, *libcni.RuntimeConf) {
 	if a.cached != nil {
