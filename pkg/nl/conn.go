@@ -85,6 +85,9 @@ func openSocket(h *ns.Handle, protocol int, groups ...uint) (*rawnl.NetlinkSocke
 		s, err = rawnl.Subscribe(protocol, groups...)
 		return err
 	})
+	if err != nil && s != nil {
+		err = errors.Join(err, s.Close())
+	}
 	if err != nil {
 		return nil, fmt.Errorf("open netlink socket in %s: %w", h.Path(), err)
 	}

@@ -77,6 +77,9 @@ func openTun(h *ns.Handle) (*os.File, error) {
 		tun, err = os.OpenFile(TunPath, os.O_RDWR, 0)
 		return err
 	})
+	if err != nil && tun != nil {
+		err = errors.Join(err, tun.Close())
+	}
 	return tun, err
 }
 
