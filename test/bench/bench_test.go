@@ -246,6 +246,7 @@ func TestSizesOfAnotherBuild(t *testing.T) {
 		want   string
 	}{
 		{size, toolchain, ""},
+		{size + 40_000, toolchain, ""},
 		{size + 200_000, "go1.1 amd64", ""},
 		{size + 200_000, toolchain, "bridge: want " + mb(size+200_000) + " MB, got " + mb(size)},
 	} {
