@@ -1,9 +1,10 @@
 package iptables
 
 import (
+	"crypto/sha512"
+	"encoding/hex"
 	"errors"
 	"io/fs"
-	"slices"
 	"strings"
 
 	"github.com/plumb-cni/plumb/pkg/nft"
@@ -46,30 +47,40 @@ func Where(rules []Rule, match func(r Rule) bool) (matching []Rule) {
 	return matching
 }
 
+// chainNameLength is the longest name of a chain (XT_EXTENSION_MAXNAMELEN without the NUL).
+const chainNameLength = 28
+
+// ContainerChain returns the name of a container's chain, which consists of the prefix and hexadecimal digits. The
+// reference plugins use the same names.
+func ContainerChain(prefix string, container types.Attachment) string {
+	sum := sha512.Sum512([]byte(container.Network + container.ContainerID))
+	return (prefix + hex.EncodeToString(sum[:]))[:chainNameLength]
+}
+
+// isContainerChain reports whether ContainerChain can return the name for the prefix.
+func isContainerChain(prefix, name string) bool {
+	digits, found := strings.CutPrefix(name, prefix)
+	return found && len(name) == chainNameLength && strings.Trim(digits, "0123456789abcdef") == ""
+}
+
 // SelectStale returns a function for Select that selects the chains of containers without an attachment in
-// keep, and the jumps to them. nameOf returns the name of a container's chain: prefix, and a fixed number of
-// hexadecimal digits. The comments of the rules in the chain, or of the jumps to it, start with comment.
-// A chain with another name belongs to an administrator, who has copied a comment.
-func SelectStale(keep types.Set, nameOf func(types.Attachment) string, prefix, comment string) func(rules []Rule) Selection {
-	length := len(nameOf(types.Attachment{}))
-	isName := func(chain string) bool {
-		digits, found := strings.CutPrefix(chain, prefix)
-		return found && len(chain) == length && strings.Trim(digits, "0123456789abcdef") == ""
-	}
+// keep, and the jumps to them. The chains are named by ContainerChain. The comments of the rules in the chain, or of
+// the jumps to it, start with comment. A chain with another name belongs to an administrator, who has copied a comment.
+func SelectStale(keep types.Set, prefix, comment string) func(rules []Rule) Selection {
 	return func(rules []Rule) (stale Selection) {
-		seen := map[string]bool{} // chains
+		isStale := map[string]bool{} // chains; false: of a container in keep
 		for a := range keep {
-			seen[nameOf(a)] = true
+			isStale[ContainerChain(prefix, a)] = false
 		}
 		for _, r := range rules {
 			for _, name := range []string{r.Chain, r.Jump} {
-				if !seen[name] && isName(name) && strings.HasPrefix(r.Comment, comment) {
-					seen[name] = true
+				if _, seen := isStale[name]; !seen && isContainerChain(prefix, name) && strings.HasPrefix(r.Comment, comment) {
+					isStale[name] = true
 					stale.Chains = append(stale.Chains, name)
 				}
 			}
 		}
-		stale.Rules = Where(rules, func(r Rule) bool { return slices.Contains(stale.Chains, r.Jump) })
+		stale.Rules = Where(rules, func(r Rule) bool { return isStale[r.Jump] })
 		return stale
 	}
 }

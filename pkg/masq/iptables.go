@@ -25,7 +25,7 @@ func multicast(f nft.Family) string {
 // runs iptables-restore once per family.
 func addIPTables(u *undo.Stack, m Masq, ips []netip.Prefix) error {
 	for _, f := range nft.Families() {
-		familyIPs := slices.DeleteFunc(slices.Clone(ips), func(ip netip.Prefix) bool { return nft.FamilyOf(ip.Addr()) != f })
+		familyIPs := ofFamily(f, ips)
 		if len(familyIPs) == 0 {
 			continue
 		}
@@ -73,27 +73,34 @@ func addition(owner types.Attachment, ips []netip.Prefix, table iptables.Table) 
 	return lines
 }
 
-// isCovered reports whether iptables rules or the nftables rules of the reference plugin masquerade the
-// address. Such rules exist on a host that was upgraded to plumb while containers ran. c is nil if the
-// kernel lacks nf_tables.
-func (m Masq) isCovered(c *nft.Conn, ip netip.Prefix) (bool, error) {
-	f := nft.FamilyOf(ip.Addr())
-	legacy, found, err := iptables.LegacyTool(m.HostNS, f, iptables.NAT)
+// uncovered returns the addresses, which are of one family, that neither iptables rules nor the nftables rules of the
+// reference plugin masquerade. Such rules exist on a host that was upgraded to plumb while containers ran. c is nil
+// if the kernel lacks nf_tables.
+func (m Masq) uncovered(c *nft.Conn, f nft.Family, ips []netip.Prefix) (missing []netip.Prefix, err error) {
+	tool, found, err := iptables.LegacyTool(m.HostNS, f, iptables.NAT)
+	saved := ""
 	if found {
-		saved, saveErr := legacy.Save(iptables.NAT)
-		if err = saveErr; covers(iptables.Parse(saved).Rules, m.Owner, ip) {
-			return true, nil
-		}
+		saved, err = tool.Save(iptables.NAT)
 	}
-	if c == nil {
-		return false, err
+	rules := iptables.Parse(saved).Rules
+	missing = slices.DeleteFunc(slices.Clone(ips), func(ip netip.Prefix) bool { return covers(rules, m.Owner, ip) })
+	if len(missing) == 0 || c == nil {
+		return missing, err
 	}
 	rules, rulesErr := iptables.ReadNFT(c, nft.Table{Family: f, Name: iptables.NAT}, ownChains(m.Owner)...)
 	reference, referenceErr := iptables.ReadNFT(c, referenceTable(), referenceChain)
-	byReference := slices.ContainsFunc(reference, func(r iptables.Rule) bool {
-		return strings.HasPrefix(r.Comment, referenceOwner(m.Owner)) && r.Source.Contains(ip.Addr())
+	prefix := referenceOwner(m.Owner)
+	missing = slices.DeleteFunc(missing, func(ip netip.Prefix) bool {
+		return covers(rules, m.Owner, ip) || slices.ContainsFunc(reference, func(r iptables.Rule) bool {
+			return strings.HasPrefix(r.Comment, prefix) && r.Source.Contains(ip.Addr())
+		})
 	})
-	return byReference || covers(rules, m.Owner, ip), errors.Join(err, rulesErr, referenceErr)
+	return missing, errors.Join(err, rulesErr, referenceErr)
+}
+
+// ofFamily returns the addresses of one family.
+func ofFamily(f nft.Family, ips []netip.Prefix) []netip.Prefix {
+	return slices.DeleteFunc(slices.Clone(ips), func(ip netip.Prefix) bool { return nft.FamilyOf(ip.Addr()) != f })
 }
 
 // missingRules returns the error of Check for an address that the iptables backend does not

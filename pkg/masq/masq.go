@@ -103,9 +103,14 @@ func Check(m Masq, ips []netip.Prefix) error {
 		}
 	}
 	var errs, uncovered []error
-	for _, ip := range ips {
-		covered, err := m.isCovered(c, ip)
-		if errs = append(errs, err); !covered {
+	for _, f := range nft.Families() {
+		familyIPs := ofFamily(f, ips)
+		if len(familyIPs) == 0 {
+			continue
+		}
+		lacking, err := m.uncovered(c, f, familyIPs)
+		errs = append(errs, err)
+		for _, ip := range lacking {
 			uncovered = append(uncovered, missingRules(m, ip))
 		}
 	}

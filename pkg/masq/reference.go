@@ -1,6 +1,8 @@
 package masq
 
 import (
+	"crypto/sha512"
+	"encoding/hex"
 	"strings"
 
 	"github.com/plumb-cni/plumb/pkg/iptables"
@@ -19,12 +21,17 @@ func referenceTable() nft.Table {
 
 const referenceChain = "masq_checks"
 
+func digest(s string) string {
+	sum := sha512.Sum512([]byte(s))
+	return hex.EncodeToString(sum[:8])
+}
+
 // referenceNetwork returns the prefix of the comments of the network's rules.
-func referenceNetwork(network string) string { return digest(network)[:16] + "-" }
+func referenceNetwork(network string) string { return digest(network) + "-" }
 
 // referenceOwner returns the prefix of the comments of the attachment's rules.
 func referenceOwner(a types.Attachment) string {
-	return referenceNetwork(a.Network) + digest(a.IfName + ":" + a.ContainerID)[:16]
+	return referenceNetwork(a.Network) + digest(a.IfName+":"+a.ContainerID)
 }
 
 // ownReference returns the Cleanup for the reference plugin's rules for the owner.

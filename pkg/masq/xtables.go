@@ -1,8 +1,6 @@
 package masq
 
 import (
-	"crypto/sha512"
-	"encoding/hex"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -30,14 +28,9 @@ const (
 	chainPrefix = "CNI-" // the prefix of the containers' chains
 )
 
-func digest(s string) string {
-	sum := sha512.Sum512([]byte(s))
-	return hex.EncodeToString(sum[:])
-}
-
 // chain returns the name of the container's chain.
 func chain(container types.Attachment) string {
-	return chainPrefix + digest(container.Network + container.ContainerID)[:24]
+	return iptables.ContainerChain(chainPrefix, container)
 }
 
 // ownChains returns the chains that can contain rules of the owner.
@@ -71,7 +64,7 @@ func ownCleanup(owner types.Attachment, ips []netip.Prefix) iptables.Cleanup {
 // staleCleanup returns the Cleanup for the chains of the network's containers without an attachment in
 // keep.
 func staleCleanup(network string, keep types.Set) iptables.Cleanup {
-	return iptables.Cleanup{Select: iptables.SelectStale(keep, chain, chainPrefix, fmt.Sprintf("name: %q id: ", network))}
+	return iptables.Cleanup{Select: iptables.SelectStale(keep, chainPrefix, fmt.Sprintf("name: %q id: ", network))}
 }
 
 // ownRules selects the owner's rules of a table with the container's chain. It also selects the

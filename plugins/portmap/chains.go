@@ -1,8 +1,6 @@
 package main
 
 import (
-	"crypto/sha512"
-	"encoding/hex"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -36,8 +34,7 @@ const (
 
 // chainName returns the name of the container's chain.
 func chainName(container types.Attachment) string {
-	sum := sha512.Sum512([]byte(container.Network + container.ContainerID))
-	return chainPrefix + hex.EncodeToString(sum[:])[:21]
+	return iptables.ContainerChain(chainPrefix, container)
 }
 
 // entryComment returns the comment of the container's entries.

@@ -2,14 +2,13 @@ package inventory
 
 import (
 	"cmp"
-	"crypto/sha512"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 
+	"github.com/plumb-cni/plumb/pkg/iptables"
 	"github.com/plumb-cni/plumb/pkg/nft"
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/ns"
@@ -205,8 +204,11 @@ func addrsText(addrs []nl.Addr) string {
 func (e *explainer) interfaceHops() (out, in []Hop) {
 	onOff := map[bool]string{false: "off", true: "on"}
 	for _, t := range e.a.ResourcesOf(Link) {
+		if t.sub == "ifb" {
+			continue
+		}
 		l, err := e.host.Link(t.Name)
-		if t.sub == "ifb" || !e.exists(err) {
+		if !e.exists(err) {
 			continue
 		}
 		var ofPort string
@@ -237,7 +239,10 @@ func (e *explainer) interfaceHops() (out, in []Hop) {
 // ifbHops returns hops for the ifbs of the attachment.
 func (e *explainer) ifbHops() (hops []Hop) {
 	for _, t := range e.a.ResourcesOf(Link) {
-		if l, err := e.host.Link(t.Name); t.sub == "ifb" && e.exists(err) {
+		if t.sub != "ifb" {
+			continue
+		}
+		if l, err := e.host.Link(t.Name); e.exists(err) {
 			hops = append(hops, hop(onHost, "%s%s", linkText(l), e.limitText(l)))
 		}
 	}
@@ -274,9 +279,7 @@ func (e *explainer) outgoing() {
 // iptablesHops returns a hop with the command that lists the iptables rules, if the configuration asks for iptables, or if
 // portmap's chain of the container exists in the tables of iptables-nft.
 func (e *explainer) iptablesHops() []Hop {
-	// The reference plugin computes the name of the chain in the same way.
-	sum := sha512.Sum512([]byte(e.a.Network + e.a.ContainerID))
-	chain := "CNI-DN-" + hex.EncodeToString(sum[:])[:21]
+	chain := iptables.ContainerChain("CNI-DN-", types.Attachment{Network: e.a.Network, ContainerID: e.a.ContainerID})
 	added, _ := e.a.Added()
 	list := cmp.Or(added, e.inv.network(e.a.Network).list)
 	if (list == nil || !strings.Contains(string(list.Bytes), `"iptables"`)) && !e.hasNATChain(chain) {
