@@ -164,9 +164,10 @@ func checkTable(tool xt.Tool, checks ...tableCheck) error {
 	if err != nil {
 		return err
 	}
+	table := xt.Parse(saved)
 	var errs []error
 	for _, check := range checks {
-		errs = append(errs, check(tool, xt.Parse(saved)))
+		errs = append(errs, check(tool, table))
 	}
 	return errors.Join(errs...)
 }

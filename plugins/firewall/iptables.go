@@ -63,22 +63,31 @@ func (f *firewall) addrsOf(fam nft.Family) []netip.Addr {
 	return slices.DeleteFunc(slices.Clone(f.addrs), func(a netip.Addr) bool { return nft.FamilyOf(a) != fam })
 }
 
-// additions returns the lines that add the missing rules for the addresses.
+// additions returns the lines that add the missing rules and markers for the addresses, and delete the
+// attachment's rules for other addresses.
 func (f *firewall) additions(table xt.Table, addrs []netip.Addr) []string {
-	lines, rules := f.jumps(table), table.Rules
+	lines, rules := f.missing(table, addrs), table.Rules
 	isMarkerOf := func(r xt.Rule, a netip.Addr) bool { return f.isOwn(r.Comment) && r.Source == host(a) }
 	former := xt.Where(rules, func(r xt.Rule) bool {
 		return !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return isMarkerOf(r, a) })
 	})
 	lines = append(lines, deletions(former, f.isOwn, nil)...)
 	for _, a := range addrs {
-		for _, line := range accepts(a) {
-			if !hasLine(rules, line) {
-				lines = append(lines, line)
-			}
-		}
 		if !slices.ContainsFunc(rules, func(r xt.Rule) bool { return isMarkerOf(r, a) }) {
 			lines = append(lines, fmt.Sprintf("-A %s -s %s %s", forwardChain, host(a), comment(marker(f.r.Attachment()))))
+		}
+	}
+	return lines
+}
+
+// missing returns the lines that add the missing chains, jumps, and rules for the addresses, without markers.
+func (f *firewall) missing(table xt.Table, addrs []netip.Addr) []string {
+	lines := f.jumps(table)
+	for _, a := range addrs {
+		for _, line := range accepts(a) {
+			if !hasLine(table.Rules, line) {
+				lines = append(lines, line)
+			}
 		}
 	}
 	return lines
@@ -215,13 +224,11 @@ func (f *firewall) gcRules(keep types.Set) error {
 	})
 }
 
-// checkRules returns an error that lists what ADD would add. The reference plugin adds no markers.
+// checkRules returns an error that lists what ADD would add, except markers, which the reference plugin does not add.
 func (f *firewall) checkRules(tool xt.Tool, table xt.Table) error {
 	var errs []error
-	for _, line := range f.additions(table, f.addrsOf(tool.Family)) {
-		if !strings.HasPrefix(line, "-D") && !strings.Contains(line, markerPrefix) {
-			errs = append(errs, fmt.Errorf("table %s of %s differs from the table after ADD: want %s", filter, tool.Name(), line))
-		}
+	for _, line := range f.missing(table, f.addrsOf(tool.Family)) {
+		errs = append(errs, fmt.Errorf("table %s of %s differs from the table after ADD: want %s", filter, tool.Name(), line))
 	}
 	at, isolation := jumpAt(table.Rules, "FORWARD", forwardChain), jumpAt(table.Rules, "FORWARD", stage1)
 	if f.conf.policy != open && f.byStages() && at > 0 && at < isolation {

@@ -58,13 +58,11 @@ func (f *firewall) policyRules(rules []xt.Rule) []xt.Rule {
 	return xt.Parse(strings.Join(lines, "\n")).Rules
 }
 
-// differences returns the rules of the bridge's policy that the table lacks, and the rules of its former
-// policy.
-func (f *firewall) differences(rules []xt.Rule, same func(a, b xt.Rule) bool) (missing, stale []xt.Rule) {
+// differences returns the policyRules that the table lacks, and the rules of the bridge's former policy.
+func (f *firewall) differences(want, rules []xt.Rule, same func(a, b xt.Rule) bool) (missing, stale []xt.Rule) {
 	isIn := func(rules []xt.Rule, r xt.Rule) bool {
 		return slices.ContainsFunc(rules, func(other xt.Rule) bool { return same(other, r) })
 	}
-	want := f.policyRules(rules)
 	missing = xt.Where(want, func(r xt.Rule) bool { return !isIn(rules, r) })
 	return missing, xt.Where(rules, func(r xt.Rule) bool { return f.isAboutDevice(r) && !isIn(want, r) })
 }
@@ -72,7 +70,8 @@ func (f *firewall) differences(rules []xt.Rule, same func(a, b xt.Rule) bool) (m
 // stageLines returns the lines that add the bridge's policy, and delete its former policy.
 func (f *firewall) stageLines(table xt.Table) (lines []string) {
 	rules := table.Rules
-	if len(f.policyRules(rules)) > 0 {
+	policy := f.policyRules(rules)
+	if len(policy) > 0 {
 		lines = table.NewChains(stage1, stage2)
 		// The jump must come first, because an ACCEPT in CNI-FORWARD ends the evaluation of the rules.
 		at, accepts := jumpAt(rules, "FORWARD", stage1), jumpAt(rules, "FORWARD", forwardChain)
@@ -84,7 +83,7 @@ func (f *firewall) stageLines(table xt.Table) (lines []string) {
 			lines = append(lines, fmt.Sprintf("-I FORWARD 1 %s -j %s", policyComment(bothPolicies), stage1))
 		}
 	}
-	missing, stale := f.differences(rules, isSame)
+	missing, stale := f.differences(policy, rules, isSame)
 	for _, chain := range []string{stage1, stage2} {
 		got := rulesIn(chain, rules)
 		want := placed(xt.Where(got, func(r xt.Rule) bool { return !slices.Contains(stale, r) }), rulesIn(chain, missing))
@@ -187,7 +186,7 @@ func (f *firewall) gonePolicies(rules []xt.Rule) ([]string, error) {
 // checkStages returns an error that lists the lines that would correct the rules of the bridge's policy.
 func (f *firewall) checkStages(tool xt.Tool, table xt.Table) error {
 	var errs []error
-	missing, stale := f.differences(table.Rules, doesSame)
+	missing, stale := f.differences(f.policyRules(table.Rules), table.Rules, doesSame)
 	lines := xt.Deletions(stale)
 	for _, r := range missing {
 		lines = append(lines, r.Line)
