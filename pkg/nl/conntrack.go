@@ -273,10 +273,18 @@ func (f *Flow) set(path flowPath, value []byte) {
 	case flowPath{reply, ip, rawnl.CTA_IP_V4_SRC}, flowPath{reply, ip, rawnl.CTA_IP_V6_SRC}:
 		f.ReplySrc = ipAddr(value)
 	case flowPath{orig, proto, rawnl.CTA_PROTO_NUM}:
-		f.Proto = value[0]
+		if len(value) == 1 {
+			f.Proto = value[0]
+		}
 	case flowPath{orig, proto, rawnl.CTA_PROTO_DST_PORT}:
-		f.OrigPort = binary.BigEndian.Uint16(value)
+		setPort(&f.OrigPort, value)
 	case flowPath{reply, proto, rawnl.CTA_PROTO_SRC_PORT}:
-		f.ReplyPort = binary.BigEndian.Uint16(value)
+		setPort(&f.ReplyPort, value)
+	}
+}
+
+func setPort(port *uint16, value []byte) {
+	if len(value) == 2 {
+		*port = binary.BigEndian.Uint16(value)
 	}
 }

@@ -105,11 +105,13 @@ func (t Tap) make(fd int) error {
 		}
 		return err
 	}
-	for command, id := range map[uint]*uint32{unix.TUNSETOWNER: t.Owner, unix.TUNSETGROUP: t.Group} {
-		if id == nil {
-			continue
+	if t.Owner != nil {
+		if err := unix.IoctlSetInt(fd, unix.TUNSETOWNER, int(*t.Owner)); err != nil {
+			return err
 		}
-		if err := unix.IoctlSetInt(fd, command, int(*id)); err != nil {
+	}
+	if t.Group != nil {
+		if err := unix.IoctlSetInt(fd, unix.TUNSETGROUP, int(*t.Group)); err != nil {
 			return err
 		}
 	}
