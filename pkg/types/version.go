@@ -20,7 +20,7 @@ const (
 	Newest = V110
 )
 
-// versionNames contains the text of each version. The zero Version has no text.
+// versionNames contains the text of each version. The zero Version has none.
 var versionNames = [...]string{"", "0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"}
 
 // ParseVersion parses the cniVersion of a configuration. An empty text is 0.1.0, which had no such key. All other texts must
@@ -33,7 +33,12 @@ func ParseVersion(s string) (Version, error) {
 	return v, nil
 }
 
-func (v Version) String() string { return versionNames[v] }
+func (v Version) String() string {
+	if v < V010 || v > Newest {
+		return fmt.Sprintf("Version(%d)", int(v))
+	}
+	return versionNames[v]
+}
 
 // VersionsSince returns v and all later versions, the oldest first.
 func VersionsSince(v Version) []string { return slices.Clone(versionNames[v:]) }
