@@ -68,7 +68,15 @@ const (
 )
 
 func (p protocol) String() string {
-	return map[protocol]string{tcp: "tcp", udp: "udp", sctp: "sctp"}[p]
+	switch p {
+	case tcp:
+		return "tcp"
+	case udp:
+		return "udp"
+	case sctp:
+		return "sctp"
+	}
+	return fmt.Sprintf("protocol %d", uint8(p))
 }
 
 func parseProtocol(s string) (protocol, error) {
