@@ -19,7 +19,6 @@ const (
 	maxRanges    = 100      // ranges and exclusions
 	maxWant      = 256
 	maxRequested = 16
-	maxName      = 253
 )
 
 // A request is a checked request.
@@ -72,12 +71,12 @@ var needsNode = []string{datastore.Claim, datastore.Release, datastore.Register,
 func (r *request) check(problem func(wrong bool, format string, args ...any)) {
 	_, known := verbs[r.Verb]
 	problem(!known, "verb %q is unknown", r.Verb)
-	problem(!isName(r.Segment), "segment %q must consist of letters, digits, '.', '_' and '-', and begin with a letter or digit", r.Segment)
+	problem(!datastore.IsName(r.Segment), "segment %q must consist of letters, digits, '.', '_' and '-', and begin with a letter or digit", r.Segment)
 	acts, removeNode := slices.Contains(needsNode, r.Verb), r.Verb == datastore.RemoveNode
 	problem((acts || r.Node != "") && !isNode(r.Node), "node %q must be a name, or two names with ':' between them; names consist of letters, digits, '.', '_' and '-', and begin with a letter or digit", r.Node)
 	for _, f := range []struct{ key, value string }{{"machine", r.Machine}, {"boot", r.Boot}} {
 		problem(removeNode && f.value == "", "%s is missing; set it to what verb list prints for node %s", f.key, r.Target)
-		problem((acts || removeNode && f.value != "") && !isWord(f.value), "%s %q must be 1 to %d characters without white space", f.key, f.value, maxName)
+		problem((acts || removeNode && f.value != "") && !isWord(f.value), "%s %q must be 1 to %d characters without white space", f.key, f.value, datastore.MaxName)
 	}
 	problem((removeNode || r.Target != "") && !isNode(r.Target), "target %q must be the name of a node", r.Target)
 	problem(r.LastRevision < 0, "lastRevision %d must not be negative", r.LastRevision)
@@ -86,7 +85,7 @@ func (r *request) check(problem func(wrong bool, format string, args ...any)) {
 	}
 	for a, claim := range r.Addresses {
 		problem(!isAddress(a), "addresses: %q must be an address, not IPv4-mapped and without a zone", a)
-		problem(r.Verb == datastore.Release && !isWord(claim), "addresses: claim %q of %v must be 1 to %d characters without white space", claim, a, maxName)
+		problem(r.Verb == datastore.Release && !isWord(claim), "addresses: claim %q of %v must be 1 to %d characters without white space", claim, a, datastore.MaxName)
 	}
 }
 
@@ -104,18 +103,15 @@ func (r *request) checkClaim(problem func(wrong bool, format string, args ...any
 // isAddress reports whether a is an address with one text form only.
 func isAddress(a netip.Addr) bool { return a.IsValid() && a.Zone() == "" && !a.Is4In6() }
 
-// isName reports whether s can be a part of a key, as names of networks (SPEC 1.1.0, section 1) and hosts can.
-func isName(s string) bool { return types.IsID(s) && len(s) <= maxName }
-
 // isNode reports whether s can be the name of a node, which is a name, or two names with a colon between them.
 func isNode(s string) bool {
 	first, second, two := strings.Cut(s, ":")
-	return isName(first) && (!two || isName(second)) && len(s) <= maxName
+	return datastore.IsName(first) && (!two || datastore.IsName(second)) && len(s) <= datastore.MaxName
 }
 
 // isWord reports whether s consists of printable ASCII characters without white space.
 func isWord(s string) bool {
-	return s != "" && len(s) <= maxName && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
+	return s != "" && len(s) <= datastore.MaxName && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
 }
 
 // identity returns the value of the registration with the machine and boot of the request.

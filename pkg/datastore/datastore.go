@@ -7,7 +7,15 @@ package datastore
 import (
 	"encoding/json"
 	"net/netip"
+
+	"github.com/plumb-cni/plumb/pkg/types"
 )
+
+// MaxName is the largest length of a name in bytes.
+const MaxName = 253
+
+// IsName reports whether s can be the name of a segment, or of a node in one network.
+func IsName(s string) bool { return types.IsID(s) && len(s) <= MaxName }
 
 // The verbs of a request.
 const (

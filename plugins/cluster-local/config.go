@@ -19,7 +19,6 @@ const (
 	maxWarmPool     = 256
 	defaultTimeout  = 3   // seconds
 	maxTimeout      = 60  // seconds
-	maxName         = 253 // bytes: of segments and nodes, as datastore/README.md says
 	separator       = ":" // between node and network; no name contains it
 )
 
@@ -102,7 +101,7 @@ func (n *network) setKeys(raw *rawIPAM) error {
 	if n.segment == "" {
 		n.segment = n.request.Conf.Name
 	}
-	problem(!isName(n.segment), "segment %q must consist of letters, digits, '.', '_' and '-', and begin with a letter or digit", n.segment)
+	problem(!datastore.IsName(n.segment), "segment %q must consist of letters, digits, '.', '_' and '-', and begin with a letter or digit", n.segment)
 	if raw.WarmPool != nil {
 		n.warmPool = *raw.WarmPool
 	}
@@ -135,7 +134,7 @@ func (n *network) nodeName(configured string) (string, error) {
 	if n.segment != n.request.Conf.Name {
 		full += separator + n.request.Conf.Name
 	}
-	if !isName(node) || len(full) > maxName {
+	if !datastore.IsName(node) || len(full) > datastore.MaxName {
 		return "", fmt.Errorf("node %q must consist of letters, digits, '.', '_' and '-', and begin with a letter or digit; the default of the key node is the host name", node)
 	}
 	return full, nil
@@ -157,13 +156,10 @@ func (n *network) setDatastore() (prefix string, err error) {
 	var errs []error
 	problem := types.ProblemsInto(&errs)
 	problem(seconds < 1 || seconds > maxTimeout, "datastore.timeout %d is not between 1 and %d seconds", seconds, maxTimeout)
-	problem(!isName(raw.Type), "datastore.type %q must be the name of an executable in CNI_PATH, such as cluster-local-etcd", raw.Type)
+	problem(!datastore.IsName(raw.Type), "datastore.type %q must be the name of an executable in CNI_PATH, such as cluster-local-etcd", raw.Type)
 	n.program, n.timeout = raw.Type, time.Duration(seconds)*time.Second
 	return raw.Prefix, errors.Join(errs...)
 }
-
-// isName reports whether s can be the name of a segment, a node or a datastore.
-func isName(s string) bool { return types.IsID(s) && len(s) <= maxName }
 
 // isOnRequestOnly reports whether only an ADD that requests the address may allocate it.
 func (n *network) isOnRequestOnly(ip netip.Addr) bool {

@@ -131,7 +131,7 @@ func FuzzConfig(f *testing.F) {
 
 func checkNetwork(t *testing.T, n *network) {
 	t.Helper()
-	if !isName(n.segment) || !isName(strings.Replace(n.node, separator, "", 1)) || !isName(n.program) || strings.Contains(n.scope, "\n") {
+	if !datastore.IsName(n.segment) || !datastore.IsName(strings.Replace(n.node, separator, "", 1)) || !datastore.IsName(n.program) || strings.Contains(n.scope, "\n") {
 		t.Errorf("segment %q, node %q, datastore %q, scope %q", n.segment, n.node, n.program, n.scope)
 	}
 	if n.warmPool < 0 || n.warmPool > maxWarmPool || n.timeout < time.Second || n.timeout > maxTimeout*time.Second {
