@@ -97,15 +97,15 @@ func (r *runner) breakDown() error {
 
 // breakdown prints the table of the parts of an ADD.
 func (r *report) breakdown(w io.Writer) {
-	columns := []string{whole, start, rtnetlink, nfTables, sysctls}
-	fmt.Fprintf(w, "\n| plugin | %s | rest |\n|%s\n", strings.Join(columns, " | "), strings.Repeat("---|", len(columns)+2))
+	parts := []string{start, rtnetlink, nfTables, sysctls}
+	fmt.Fprintf(w, "\n| plugin | %s | %s | rest |\n|%s\n", whole, strings.Join(parts, " | "), strings.Repeat("---|", len(parts)+3))
 	for _, o := range r.Scenarios {
 		for _, b := range o.Breakdown {
-			fmt.Fprintf(w, "| `%s` |", b.Plugin)
-			rest := 2 * b.Parts[whole]
-			for _, column := range columns {
-				rest -= b.Parts[column]
-				fmt.Fprintf(w, " %s |", figure(b.Parts[column]))
+			rest := b.Parts[whole]
+			fmt.Fprintf(w, "| `%s` | %s |", b.Plugin, figure(rest))
+			for _, part := range parts {
+				rest -= b.Parts[part]
+				fmt.Fprintf(w, " %s |", figure(b.Parts[part]))
 			}
 			fmt.Fprintf(w, " %s |\n", figure(rest))
 		}
