@@ -9,6 +9,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"io/fs"
 	"maps"
 	"os"
 	"os/exec"
@@ -729,5 +730,30 @@ func TestChecksBite(t *testing.T) {
 		if c.want == "" && got != "" || !strings.Contains(got, c.want) {
 			t.Errorf("%s of %q in %s: %q, want %q", c.check, c.text, c.name, got, c.want)
 		}
+	}
+}
+
+// TestNoBuiltExecutables finds executables in the tree, which "git add" would take for sources.
+func TestNoBuiltExecutables(t *testing.T) {
+	ignored := []string{".git", "bin", "release", ".patched"} // see .gitignore
+	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() && slices.Contains(ignored, d.Name()) {
+			return cmp.Or(err, filepath.SkipDir)
+		}
+		if !d.Type().IsRegular() || strings.HasSuffix(path, ".test") {
+			return nil
+		}
+		f, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		start := make([]byte, 4)
+		if n, _ := f.Read(start); string(start[:n]) == "\x7fELF" {
+			t.Errorf("%s is a built executable; build into bin/", path)
+		}
+		return f.Close()
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }
