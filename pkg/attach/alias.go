@@ -15,19 +15,19 @@ import (
 
 const (
 	aliasPrefix  = "plumb:"
-	maxAliasPart = 110 // bytes of a part of an alias; the kernel allows 255 in all
+	maxAliasPart = 110 // the largest length of a name or ID in an alias, in bytes; the kernel allows 255 for the whole alias
 )
 
-// LinkAlias returns the alias of the links of the attachment. `ip link` shows it.
+// LinkAlias returns the alias of the attachment's links, which `ip link` prints.
 func LinkAlias(a types.Attachment) string {
 	return networkAlias(a.Network) + shortened(a.ContainerID) + "/" + a.IfName
 }
 
-// MadeByPlumb reports whether the alias of the link says that plumb created it.
+// MadeByPlumb reports whether the link's alias says that plumb created the link.
 func MadeByPlumb(l nl.Link) bool { return strings.HasPrefix(l.Alias, aliasPrefix) }
 
-// OwnerOf returns the attachment of a link that plumb created for the network. It reports false for
-// any other link, and if the alias has only a hash of the container ID, which is too long.
+// OwnerOf returns the attachment of a link that plumb created for the network. ok is false for any other
+// link, and for a link whose alias contains a hash in place of a long container ID.
 func OwnerOf(l nl.Link, network string) (owner types.Attachment, ok bool) {
 	rest, ok := strings.CutPrefix(l.Alias, networkAlias(network))
 	containerID, ifName, found := strings.Cut(rest, "/")
@@ -35,40 +35,40 @@ func OwnerOf(l nl.Link, network string) (owner types.Attachment, ok bool) {
 	return owner, ok && found && !strings.HasPrefix(containerID, "#")
 }
 
-// ParseAlias returns the attachment that the alias of a link names. made is false if plumb did not make the
-// link. complete is false if the alias has a hash in place of a name that is too long.
+// ParseAlias returns the attachment that the link's alias names. made is false if plumb did not create the
+// link. complete is false if the alias contains a hash in place of a long name.
 func ParseAlias(l nl.Link) (owner types.Attachment, made, complete bool) {
 	text, made := strings.CutPrefix(l.Alias, aliasPrefix)
 	owner, ok := types.ParseAttachment(text)
 	return owner, made && ok, ok && !strings.HasPrefix(owner.Network, "#") && !strings.HasPrefix(owner.ContainerID, "#")
 }
 
-// NamesOther reports whether the alias of the link names another attachment: then another
-// namespace is at the path. A link without an alias of plumb's was created by another program.
+// NamesOther reports whether the link's alias names another attachment than owner, which means that owner's
+// namespace path now belongs to another container. It returns false if another program created the link.
 func NamesOther(l nl.Link, owner types.Attachment) bool {
 	return MadeByPlumb(l) && l.Alias != LinkAlias(owner)
 }
 
-// altNamePrefix is what the AltNames of all attachments begin with.
+// altNamePrefix is the prefix of every AltName.
 const altNamePrefix = "plumb-"
 
-// AltName returns the alternative name that marks a link of the attachment. It is for a link whose
-// alias has something else.
+// AltName returns the alternative name that marks a link as the attachment's. It is for a link whose alias
+// contains something else.
 func AltName(a types.Attachment) string { return altNamePrefix + statefile.ShortHash(a.String()) }
 
 // HasAltName reports whether the link has the AltName of the attachment.
 func HasAltName(l nl.Link, a types.Attachment) bool { return slices.Contains(l.AltNames, AltName(a)) }
 
-// HasOtherAltName reports whether the link has the AltName of another attachment.
+// HasOtherAltName reports whether the link has the AltName of another attachment than own.
 func HasOtherAltName(l nl.Link, own types.Attachment) bool {
 	return slices.ContainsFunc(l.AltNames, func(name string) bool {
 		return strings.HasPrefix(name, altNamePrefix) && name != AltName(own)
 	})
 }
 
-// UnfinishedGroup returns the group of a link of the network that has no alias yet. The
-// kernel sets the group when it creates the link, but the alias only later. If the plugin is
-// killed between the two, GC finds the link by its group.
+// UnfinishedGroup returns the group of the network's links that have no alias yet. The kernel sets the
+// group when it creates a link, but the alias only in a later request. If the plugin is killed between the
+// two, GC finds the link by its group.
 func UnfinishedGroup(network string) uint32 {
 	sum := sha256.Sum256([]byte(networkAlias(network)))
 	return binary.BigEndian.Uint32(sum[:]) | 1<<31
@@ -83,10 +83,10 @@ func SetOwner(c *nl.Conn, l nl.Link, owner types.Attachment) error {
 	return c.ClearGroup(l)
 }
 
-// networkAlias returns what the aliases of all links of the network begin with.
+// networkAlias returns the prefix of the aliases of all the network's links.
 func networkAlias(network string) string { return aliasPrefix + shortened(network) + "/" }
 
-// shortened returns s or, if s is too long for an alias, its hash.
+// shortened returns s or, if s is longer than maxAliasPart, a hash of s.
 func shortened(s string) string {
 	if len(s) <= maxAliasPart {
 		return s
@@ -105,10 +105,10 @@ type LinkGC struct {
 	Host    *nl.Conn
 	Kind    string // "veth", "ifb"
 	Network string
-	Names   func(types.Attachment) []string // the names that a link of the attachment can have
+	Names   func(types.Attachment) []string // returns the names that a link of the attachment can have
 }
 
-// Run deletes the links whose attachment is not in keep.
+// Run deletes the links that Stale returns.
 func (g LinkGC) Run(keep types.Set) error {
 	stale, err := g.Stale(keep)
 	errs := []error{err}
@@ -118,9 +118,9 @@ func (g LinkGC) Run(keep types.Set) error {
 	return errors.Join(errs...)
 }
 
-// Stale returns the links whose attachment is not in keep. A link without an alias is
-// compared by its name: an ADD may still be making it. SPEC 1.1.0 (section 3) forbids
-// runtimes to call GC during an ADD. Some do, but their list contains that attachment.
+// Stale returns the links of attachments that are not in keep. It compares a link without an alias by its
+// name, because an ADD may still be creating the link. SPEC 1.1.0 (section 3) forbids runtimes to call GC
+// during an ADD. Some runtimes do, but they list the attachment of that ADD as valid.
 func (g LinkGC) Stale(keep types.Set) ([]nl.Link, error) {
 	links, err := g.Host.LinksOfKind(g.Kind)
 	if err != nil {

@@ -1,13 +1,12 @@
-// Package attach has what the interface plugins share. A Spec describes the state of a
-// container's interface once; ADD applies it and CHECK compares it.
+// Package attach provides what the interface plugins share. A Spec describes the state of a container's interface. ADD
+// applies the Spec, and CHECK compares the interface with it.
 //
-// There are two kinds of attachments. One has a veth pair with an end on the host: AddVeth,
-// HostEnd and DelVeth make, find and delete it. The other has an interface in the container only:
-// the plugin creates it, for example on a Master, and a ContainerLink, CheckContainerLink and DelContainerLink do the
-// rest of ADD, CHECK and DEL.
+// There are two kinds of attachments. The first kind is a veth pair with one end on the host, which AddVeth creates,
+// HostEnd finds and DelVeth deletes. The second kind is an interface that exists only in the container. The plugin
+// creates it, for example on a Master, and a ContainerLink, CheckContainerLink and DelContainerLink do the rest of ADD,
+// CHECK and DEL.
 //
-// Only AddVeth pushes an undo. Everything else that is added to an interface disappears
-// with the interface.
+// Only AddVeth pushes an undo. Everything else that is added to an interface disappears with the interface.
 package attach
 
 import (
@@ -23,7 +22,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// A Spec is the state that one interface should have.
+// A Spec is the wanted state of an interface.
 type Spec struct {
 	Kind    string           // "veth", "macvlan"; empty: any kind
 	Sysctls []sysctl.Setting // ADD writes them before it adds the addresses
@@ -31,10 +30,9 @@ type Spec struct {
 	Routes  []nl.Route
 }
 
-// ContainerSpec returns the Spec of the container's interface for the answer of an IPAM plugin.
-// It does not contain the ContainerSysctls, which Prepare writes earlier. A route without a
-// gateway uses the first gateway of its family, as with the reference plugins. A route
-// that is given twice is added once.
+// ContainerSpec returns the Spec of the container's interface for the addresses and routes of an IPAM plugin. It does
+// not contain the ContainerSysctls, which Prepare has written by then. A route without a gateway uses the first gateway
+// of its family, as with the reference plugins. A route that is listed twice is added once.
 func ContainerSpec(ifName string, dad DADMode, ips []types.IP, routes []types.Route) Spec {
 	s := Spec{Sysctls: ipv6Sysctls(ifName, ips)}
 	for _, ip := range ips {
@@ -48,9 +46,8 @@ func ContainerSpec(ifName string, dad DADMode, ips []types.IP, routes []types.Ro
 	return s
 }
 
-// Prepare writes sysctls of an interface and sets it up. The plugins call it as soon as
-// the link exists, while the IPAM plugin still works: to set a link up takes as long as
-// to add all its addresses.
+// Prepare writes sysctls of an interface and sets it up. A plugin calls Prepare as soon as the link exists, while the
+// IPAM plugin still runs, because setting a link up takes as long as adding all its addresses.
 func Prepare(c *nl.Conn, l nl.Link, settings ...sysctl.Setting) error {
 	if err := sysctl.Set(c.NS(), settings...); err != nil {
 		return err
@@ -58,9 +55,9 @@ func Prepare(c *nl.Conn, l nl.Link, settings ...sysctl.Setting) error {
 	return c.SetUp(l)
 }
 
-// ContainerSysctls returns the sysctls that a container's interface has with any addresses. The
-// interface never configures itself by router advertisements (CVE-2020-10749), and Announce
-// makes it tell its neighbors of its addresses.
+// ContainerSysctls returns the sysctls of a container's interface that do not depend on its addresses. With them, the
+// interface never configures itself by router advertisements (CVE-2020-10749), and Announce tells the neighbors its
+// addresses.
 func ContainerSysctls(ifName string, dad DADMode) []sysctl.Setting {
 	settings := []sysctl.Setting{{Key: sysctl.IPv4(ifName, "arp_notify"), Value: "1", Optional: true}}
 	add := func(name, value string) {
@@ -73,9 +70,9 @@ func ContainerSysctls(ifName string, dad DADMode) []sysctl.Setting {
 		return settings
 	}
 	add("accept_dad", "1")
-	// The kernel delays the detection by a random time up to this one, so that hosts that
-	// boot together do not send together (addrconf_dad_kick). ADD waits for the detection,
-	// and the interface sends no router solicitations.
+	// The kernel delays the detection by a random time up to this delay, so that hosts that boot at the same time do
+	// not all send at once (addrconf_dad_kick). ADD waits for the detection. A delay is not needed, because the
+	// interface sends no router solicitations.
 	add("router_solicitation_delay", "0")
 	if dad == DADOptimistic {
 		add("optimistic_dad", "1")
@@ -83,9 +80,9 @@ func ContainerSysctls(ifName string, dad DADMode) []sysctl.Setting {
 	return settings
 }
 
-// ipv6Sysctls returns the sysctls that an interface with IPv6 addresses needs: IPv6 is
-// enabled, also if the namespace disables it by default, and the interface keeps its addresses
-// when it is set down. Without an IPv6 address it returns nil.
+// ipv6Sysctls returns the sysctls of an interface with IPv6 addresses. They enable IPv6, even if the namespace disables
+// it by default, and keep the addresses when the interface is set down. Without an IPv6 address, ipv6Sysctls returns
+// nil.
 func ipv6Sysctls(ifName string, ips []types.IP) []sysctl.Setting {
 	if !slices.ContainsFunc(ips, is6) {
 		return nil
@@ -99,10 +96,9 @@ func ipv6Sysctls(ifName string, ips []types.IP) []sysctl.Setting {
 
 func is6(ip types.IP) bool { return ip.Address.Addr().Is6() }
 
-// Routes returns the routes of a result, each with its gateway: the given one, or the
-// first gateway of the same family among the IPs. The destination is on the link if there is no
-// gateway, if the given one is unspecified (0.0.0.0, ::), or if none is given and the scope is
-// ScopeLink or ScopeHost.
+// Routes converts the routes of a result. A route without a gateway gets the first gateway of its family among the IPs,
+// unless its scope is ScopeLink or ScopeHost. If there is no such gateway, or if the route's gateway is unspecified
+// (0.0.0.0, ::), the destination is on the link.
 func Routes(ips []types.IP, routes []types.Route) []nl.Route {
 	var out []nl.Route
 	for _, r := range routes {
@@ -137,13 +133,13 @@ func FirstGateway(ips []types.IP, dst netip.Prefix) netip.Addr {
 	return netip.Addr{}
 }
 
-// Interface returns the entry of a link in the result. sandbox is CNI_NETNS for a link of the
-// container, and empty for a link of the host.
+// Interface returns the entry of a link in the result. sandbox is CNI_NETNS for a link in the container, and empty for
+// a link on the host.
 func Interface(l nl.Link, sandbox string) types.Interface {
 	return types.Interface{Name: l.Name, MAC: l.MAC.String(), MTU: l.MTU, Sandbox: sandbox}
 }
 
-// IPsOf returns the IPs that prev has for the container's interface. prev may be nil.
+// IPsOf returns the IPs of the container's interface in prev, which may be nil.
 func IPsOf(prev *types.Result, ifName string) []types.IP {
 	if prev == nil {
 		return nil
@@ -161,8 +157,8 @@ func Prefixes(ips []types.IP) []netip.Prefix {
 	return out
 }
 
-// Apply writes the sysctls, adds the addresses, sets the interface up, and then adds the
-// routes, for which the kernel needs an interface that is up.
+// Apply writes the sysctls, adds the addresses and sets the interface up. It adds the routes last, because the kernel
+// rejects routes over an interface that is down.
 func Apply(c *nl.Conn, l nl.Link, s Spec) error {
 	if err := checkMTUForIPv6(l, s.Addrs); err != nil {
 		return err
@@ -190,14 +186,14 @@ func (s Spec) addTo(c *nl.Conn, l nl.Link) error {
 	return nil
 }
 
-// Announce makes the interface tell its neighbors of its addresses, by gratuitous ARP and
-// unsolicited neighbor advertisements. With arp_notify and ndisc_notify the kernel sends
-// them when the hardware address is set, even to the value that it already has.
+// Announce makes the interface tell its neighbors its addresses by gratuitous ARP and unsolicited neighbor
+// advertisements. With arp_notify and ndisc_notify the kernel sends them whenever the hardware address is set, even to
+// the same value.
 func Announce(c *nl.Conn, l nl.Link) error { return c.SetMAC(l, l.MAC) }
 
-// SpecFromResult returns the Spec that CHECK expects of the container's interface: the
-// addresses and routes of prev. It has no MAC and no MTU, because a later plugin of the chain
-// may have set them without changing the result. made is as for PrevRoutes.
+// SpecFromResult returns the Spec that CHECK expects of the container's interface, which contains the addresses and
+// routes of prev. It contains no MAC and no MTU, because a later plugin of the chain may have set these without
+// changing the result. made is as for PrevRoutes.
 func SpecFromResult(r *skel.Request, prev *types.Result, made nl.Link) (Spec, error) {
 	i, found := prev.ContainerInterface(r.IfName)
 	if !found {
@@ -215,9 +211,8 @@ func SpecFromResult(r *skel.Request, prev *types.Result, made nl.Link) (Spec, er
 	return s, nil
 }
 
-// PrevRoutes returns the routes of prev as ADD set them. made is the link of the attachment
-// that has its alias. If plumb did not create it, the routes have no mtu and no advmss, because
-// the reference plugins do not set these.
+// PrevRoutes returns the routes of prev as ADD set them. made is the attachment's link with its alias. If plumb did not
+// create the link, the routes lack mtu and advmss, because the reference plugins do not set these.
 func PrevRoutes(prev *types.Result, made nl.Link) []types.Route {
 	if MadeByPlumb(made) {
 		return prev.Routes
@@ -229,8 +224,8 @@ func PrevRoutes(prev *types.Result, made nl.Link) []types.Route {
 	return routes
 }
 
-// Diff returns an error that names every difference between the interface and the Spec,
-// or nil if there is none. Additional addresses and routes are no difference.
+// Diff returns an error that names every difference between the interface and the Spec, or nil. Additional addresses
+// and routes are not differences.
 func Diff(c *nl.Conn, ifName string, s Spec) error {
 	l, err := c.Link(ifName)
 	if err != nil {
@@ -243,7 +238,8 @@ func Diff(c *nl.Conn, ifName string, s Spec) error {
 	return errors.Join(append(errs, diffAddrs(c, l, s.Addrs), diffRoutes(c, l, s.Routes))...)
 }
 
-// LinkProblem returns the problem that a link has the state or setting got instead of want, which are words of ip link set.
+// LinkProblem returns the problem that a link has the state or setting got instead of want. want is text for ip link
+// set.
 func LinkProblem(c *nl.Conn, l nl.Link, want, got string) types.Problem {
 	fix := c.NS().Command(append([]string{"ip", "link", "set", "dev", l.Name}, strings.Fields(want)...)...)
 	return types.Problem{Object: "interface " + l.Name, Kind: types.ProblemDiffers, Want: want, Got: got, Fix: fix}
@@ -263,15 +259,15 @@ func MissingAddr(c *nl.Conn, l nl.Link, a nl.Addr) types.Problem {
 	return p
 }
 
-// MissingRoute returns the problem that a link lacks a route. The command keeps a route of another attachment to the same
-// destination, as ADD does.
+// MissingRoute returns the problem that a link lacks a route. Like ADD, the command in Fix keeps another attachment's
+// route to the same destination.
 func MissingRoute(c *nl.Conn, l nl.Link, r nl.Route) types.Problem {
 	p := types.Problem{Object: "interface " + l.Name, Kind: types.ProblemMissing, Want: "route " + r.String() + metrics(r)}
 	words := []string{"ip", "route", "prepend", r.Dst.String()}
 	if r.GW.IsValid() {
 		words = append(words, "via", r.GW.String())
 	}
-	if p.Want == "route "+strings.Join(words[3:], " ") { // without attributes that the command would need
+	if p.Want == "route "+strings.Join(words[3:], " ") { // the command expresses all attributes of the route
 		p.Fix = c.NS().Command(append(words, "dev", l.Name)...)
 	}
 	return p

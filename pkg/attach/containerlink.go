@@ -12,32 +12,31 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// A ContainerLink is an interface that is in the container only: it has no host end.
+// A ContainerLink is an interface that exists only in the container.
 type ContainerLink struct {
 	Container *nl.Conn // to the container
 	Link      nl.Link  // as the kernel created it; it is down
 	DAD       DADMode
-	// NoCarrier says that the interface has no carrier: the kernel then starts duplicate
-	// address detection later, and Configure does not wait for it.
+	// NoCarrier means that the interface has no carrier. In that case the kernel starts duplicate address
+	// detection later, and Configure does not wait for it.
 	NoCarrier bool
-	// FixedMAC says that the MAC cannot be set, so that Announce is impossible. The kernel announces the
-	// addresses that the interface has when it is set up (arp_notify, ndisc_notify).
+	// FixedMAC means that the MAC cannot be set, so that Announce is impossible. Instead, the kernel announces
+	// the addresses that the interface has when it is set up (arp_notify, ndisc_notify).
 	FixedMAC bool
-	// AnyGateway says that a gateway need not be in the networks of the interface: a route through it
-	// gets the flag onlink. This is for interfaces that resolve no neighbors, so that the gateway does
-	// not decide where their packets go.
+	// AnyGateway adds the flag onlink to each route whose gateway is not in the networks of the interface. It is
+	// for interfaces that resolve no neighbors, on which the gateway does not decide where packets go.
 	AnyGateway bool
-	// Marked says that the plugin has marked the interface as the attachment's, so that Configure sets no alias.
+	// Marked means that the plugin has marked the interface as the attachment's, so that Configure sets no
+	// alias.
 	Marked bool
 }
 
-// Configure marks the interface as the attachment's by its alias, sets it up, waits for the
-// lease, and adds its addresses and routes. It returns the result of ADD. Without an IPAM
-// plugin, pending is nil, and the interface gets no addresses.
+// Configure marks the interface as the attachment's by its alias, sets it up, waits for the lease, and adds its
+// addresses and routes. It returns the result of ADD. Without an IPAM plugin, pending is nil, and the interface
+// gets no addresses.
 //
-// If another host has an IPv6 address of the lease, the error has CodeDuplicate. If duplicate
-// address detection does not end in time, or if the interface was deleted meanwhile, it has
-// types.CodeTryAgain.
+// If another host has an IPv6 address of the lease, the error has CodeDuplicate. If duplicate address detection
+// does not end in time, or if the interface was deleted meanwhile, the error has types.CodeTryAgain.
 func (p ContainerLink) Configure(r *skel.Request, pending *ipam.Pending) (*types.Result, error) {
 	result, err := p.configure(r, pending)
 	return result, ExplainRemoved(p.Container, p.Link, r.IfName, err)
@@ -87,8 +86,8 @@ func (p ContainerLink) configure(r *skel.Request, pending *ipam.Pending) (*types
 	return result, Announce(p.Container, p.Link)
 }
 
-// RefreshMTU reads the MTU of the container's interface again, into l and into i, if the IPAM plugin
-// works over the interface: it may have set the MTU.
+// RefreshMTU reads the MTU of the container's interface again, into l and i, if the IPAM plugin works over the
+// interface and may therefore have set the MTU.
 func RefreshMTU(r *skel.Request, container *nl.Conn, l *nl.Link, i *types.Interface) error {
 	if !ipam.NeedsLink(r) {
 		return nil
@@ -98,8 +97,8 @@ func RefreshMTU(r *skel.Request, container *nl.Conn, l *nl.Link, i *types.Interf
 	return err
 }
 
-// prepare writes the sysctls and sets the interface up. With FixedMAC, the interface stays down until
-// it has its addresses, unless the IPAM plugin works over it.
+// prepare writes the sysctls and sets the interface up. With FixedMAC, the interface stays down until it has its
+// addresses, unless the IPAM plugin works over it.
 func (p ContainerLink) prepare(r *skel.Request) error {
 	settings := ContainerSysctls(p.Link.Name, p.DAD)
 	if p.FixedMAC && !ipam.NeedsLink(r) {
@@ -108,8 +107,7 @@ func (p ContainerLink) prepare(r *skel.Request) error {
 	return Prepare(p.Container, p.Link, settings...)
 }
 
-// awaitDAD is AwaitDAD, but returns nil after a warning if the interface has had no carrier: then
-// the kernel has not started the detection.
+// awaitDAD is AwaitDAD, but only warns if the detection has not ended because the interface has no carrier.
 func (p ContainerLink) awaitDAD(r *skel.Request) error {
 	err := AwaitDAD(p.Container, p.Link)
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -122,9 +120,9 @@ func (p ContainerLink) awaitDAD(r *skel.Request) error {
 	return nil
 }
 
-// CheckContainerLink is CHECK of an interface that is in the container only. It compares the interface
-// with prevResult and calls CHECK of the IPAM plugin. diff compares what only the plugin knows;
-// CheckContainerLink calls it with the interface, if that is of the kind.
+// CheckContainerLink is CHECK of an interface that exists only in the container. It compares the interface with
+// prevResult and calls CHECK of the IPAM plugin. If the interface is of the kind, it also calls diff, which
+// compares what only the plugin knows.
 func CheckContainerLink(r *skel.Request, container *nl.Conn, kind string, diff func(nl.Link) error) error {
 	prev, err := r.RequirePrev()
 	if err != nil {
@@ -141,9 +139,9 @@ func CheckContainerLink(r *skel.Request, container *nl.Conn, kind string, diff f
 	return types.Coded(types.CodeChanged, errors.Join(waitIPAM(), changed))
 }
 
-// DelContainerLink is DEL of an interface that is in the container only. It deletes the interface, if
-// the container exists, and releases the addresses. It does not delete an interface of another
-// kind or of another attachment: the namespace path was reused.
+// DelContainerLink is DEL of an interface that exists only in the container. It deletes the interface, if the
+// container exists, and releases the addresses. It does not delete an interface of another kind or attachment,
+// which the container has if the namespace path was reused.
 func DelContainerLink(r *skel.Request, kind string) error {
 	return ipam.DelWithLink(r, func() (wait func() error, err error) {
 		noWait := func() error { return nil }

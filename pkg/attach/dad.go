@@ -9,23 +9,23 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// A DADMode says whether the kernel does duplicate address detection (DAD) for the IPv6
-// addresses of an interface.
+// A DADMode is a mode of the kernel's duplicate address detection (DAD) for the IPv6 addresses of
+// an interface.
 type DADMode int
 
 const (
-	// DADOff: no detection, and addresses are usable at once. It is for links on which
+	// DADOff disables the detection, so that addresses are usable at once. It is for links on which
 	// the IPAM plugin assigns every address.
 	DADOff DADMode = iota
-	// DADOn: an address is usable after the detection (RFC 4862). It is for links with
-	// hosts that the IPAM plugin does not know.
+	// DADOn makes an address usable after the detection (RFC 4862). It is for links with hosts that
+	// the IPAM plugin does not know.
 	DADOn
-	// DADOptimistic: an address is usable during the detection (RFC 4429).
+	// DADOptimistic makes an address usable during the detection (RFC 4429).
 	DADOptimistic
 )
 
-// DADKeys is the key with which a configuration chooses between DADOn and DADOptimistic. A plugin
-// embeds it in the struct of its configuration.
+// DADKeys contains the key that selects DADOn or DADOptimistic. A plugin embeds it in its
+// configuration struct.
 type DADKeys struct {
 	OptimisticDAD bool `json:"optimisticDAD"`
 }
@@ -38,16 +38,16 @@ func (k DADKeys) Mode() DADMode {
 	return DADOn
 }
 
-// CodeDuplicate is the code of an ADD that found another host with an address of the container.
+// CodeDuplicate is the error code of an ADD that found an address of the container on another host.
 const CodeDuplicate = 101
 
 // dadTimeout limits how long ADD waits for duplicate address detection. The detection takes one
-// second for each probe; the sysctl dad_transmits is the number of probes.
+// second per probe, and the sysctl dad_transmits sets the number of probes.
 const dadTimeout = 10 * time.Second
 
-// AwaitDAD waits until duplicate address detection has ended for all addresses of the interface.
-// If another host has one of the addresses, the error has CodeDuplicate. If the detection does not
-// end in time, the error has types.CodeTryAgain.
+// AwaitDAD waits until duplicate address detection has ended for all addresses of the interface. If
+// another host has one of the addresses, the error has CodeDuplicate. If the detection does not end
+// in time, the error has types.CodeTryAgain and matches os.ErrDeadlineExceeded.
 func AwaitDAD(c *nl.Conn, l nl.Link) error {
 	err := c.AwaitUsable(l, dadTimeout)
 	switch {

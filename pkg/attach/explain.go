@@ -13,11 +13,11 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// Some errors of the kernel have an errno that does not tell the cause. The functions of this file
-// return an error that names the cause instead. They return every other error as it is.
+// The errno of some kernel errors does not tell the cause. The functions in this file return an error
+// that names the cause instead. They return every other error unchanged.
 
-// ExplainRemoved explains the error of an ADD whose link was deleted while ADD was
-// running. made is the link as ADD created it, or the zero Link.
+// ExplainRemoved explains the error of an ADD during which the link was deleted. made is the link as
+// ADD created it, or the zero Link.
 func ExplainRemoved(c *nl.Conn, made nl.Link, ifName string, err error) error {
 	if err == nil || made.Index == 0 || !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -32,8 +32,8 @@ func ExplainRemoved(c *nl.Conn, made nl.Link, ifName string, err error) error {
 	}
 }
 
-// ExplainMove explains the error of a kernel that does not give a link of the host another alternative
-// name, or does not move it into the container.
+// ExplainMove explains the error of a kernel that cannot add an alternative name to a link of the
+// host, or cannot move the link into the container.
 func ExplainMove(l nl.Link, err error) error {
 	switch {
 	case errors.Is(err, syscall.EINVAL):
@@ -46,8 +46,8 @@ func ExplainMove(l nl.Link, err error) error {
 	return err
 }
 
-// ExplainIPv6Off explains the error of a request that adds addresses to an interface on
-// which the sysctl disable_ipv6 is 1 (EACCES from ipv6_add_addr).
+// ExplainIPv6Off explains the error of a request that adds addresses to an interface whose sysctl
+// disable_ipv6 is 1 (EACCES from ipv6_add_addr).
 func ExplainIPv6Off(c *nl.Conn, ifName string, err error) error {
 	if !errors.Is(err, syscall.EACCES) {
 		return err
@@ -59,7 +59,7 @@ func ExplainIPv6Off(c *nl.Conn, ifName string, err error) error {
 	return types.Errorf(types.CodeConfig, "sysctl %s is 1: enable IPv6 there, or remove the IPv6 range from ipam: %w", key, err)
 }
 
-// explainNoIPv6 explains the error of an IPv6 sysctl that does not exist.
+// explainNoIPv6 explains the error for an IPv6 sysctl that does not exist.
 func explainNoIPv6(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return types.Errorf(types.CodeConfig, "the network has IPv6 addresses, but IPv6 is disabled in this kernel: %w", err)
@@ -67,8 +67,8 @@ func explainNoIPv6(err error) error {
 	return err
 }
 
-// explainGateway explains the error of a request that adds routes: it names the gateway
-// that is in none of the networks of the interface.
+// explainGateway explains the error of a request that adds routes. It names the gateway that is in
+// none of the interface's networks.
 func explainGateway(l nl.Link, s Spec, err error) error {
 	if !nl.IsInvalidRoute(err) {
 		return err
@@ -82,7 +82,7 @@ func explainGateway(l nl.Link, s Spec, err error) error {
 	return err
 }
 
-// reachable reports whether a gateway is in the network of an address, or in the
+// reachable reports whether a gateway is link-local, in the network of an address, or in the
 // destination of a route without a gateway.
 func reachable(s Spec, gw netip.Addr) bool {
 	return gw.IsLinkLocalUnicast() ||

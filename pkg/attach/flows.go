@@ -8,9 +8,9 @@ import (
 	"github.com/plumb-cni/plumb/pkg/sysctl"
 )
 
-// DeleteAddressFlows deletes the connection tracking entries of addresses that are about
-// to be released. Otherwise the host could translate a packet of the next container that
-// has the address by an entry of the former one.
+// DeleteAddressFlows deletes the connection tracking entries of addresses that are about to be
+// released. Otherwise the host could translate packets of the next container with the address by an
+// entry of the previous container.
 func DeleteAddressFlows(host *ns.Handle, addrs []netip.Prefix) error {
 	var flows []nl.Flow
 	for _, a := range addrs {
@@ -19,8 +19,7 @@ func DeleteAddressFlows(host *ns.Handle, addrs []netip.Prefix) error {
 	return DeleteFlows(host, flows...)
 }
 
-// DeleteFlows deletes connection tracking entries. It does nothing on a host that has no
-// entries.
+// DeleteFlows deletes connection tracking entries. It does nothing if the host has none.
 func DeleteFlows(host *ns.Handle, flows ...nl.Flow) error {
 	if len(flows) == 0 {
 		return nil

@@ -8,9 +8,8 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// EnsureForwarding makes the host forward IPv4 packets, IPv6 packets or both, according to the address
-// families of ips. All containers share this setting: it is written only if it is off, and is not
-// undone.
+// EnsureForwarding makes the host forward packets of the address families of ips. All containers share
+// the sysctls, so EnsureForwarding writes only those that are off and does not undo the change.
 func EnsureForwarding(host *nl.Conn, ips []types.IP) error {
 	for _, s := range forwardingSysctls(ips) {
 		current, err := sysctl.Get(host.NS(), s.Key)
@@ -32,8 +31,8 @@ func EnsureForwarding(host *nl.Conn, ips []types.IP) error {
 	return nil
 }
 
-// DiffForwarding returns an error if the host does not forward the packets of an address family of
-// ips. The error names each sysctl that is off.
+// DiffForwarding returns an error if the host does not forward packets of an address family of ips.
+// The error names each sysctl that is off.
 func DiffForwarding(host *nl.Conn, ips []types.IP) error {
 	return sysctl.Diff(host.NS(), forwardingSysctls(ips)...)
 }
@@ -55,10 +54,9 @@ func forwardingSysctls(ips []types.IP) []sysctl.Setting {
 	return settings
 }
 
-// keepAdvertisedRoutes sets accept_ra to 2 on the interfaces of the host that have an
-// IPv6 default route from a router advertisement. A host that forwards IPv6 processes
-// router advertisements only with that value (Documentation/networking/ip-sysctl.rst), and
-// would lose the route.
+// keepAdvertisedRoutes sets accept_ra to 2 on the host's interfaces whose IPv6 default route comes
+// from a router advertisement. A host that forwards IPv6 processes router advertisements only with
+// that value (Documentation/networking/ip-sysctl.rst), and would lose the route otherwise.
 func keepAdvertisedRoutes(host *nl.Conn) error {
 	uplinks, err := host.AdvertisedUplinks()
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// MACKeys are the keys of a configuration that can set the MAC of the container's interface. A
-// plugin embeds them in the struct of its configuration.
+// MACKeys contains the keys that can set the MAC of the container's interface. A plugin embeds it
+// in its configuration struct.
 type MACKeys struct {
 	MAC           string `json:"mac"`
 	RuntimeConfig struct {
@@ -21,21 +21,21 @@ type MACKeys struct {
 	} `json:"args"`
 }
 
-// Parse returns the MAC of the first key that is set: runtimeConfig.mac, args.cni.mac, MAC in
-// CNI_ARGS (args), mac. If none is set, it returns the zero MAC.
+// Parse returns the MAC of the first key that is set, in the order runtimeConfig.mac, args.cni.mac,
+// MAC in CNI_ARGS (args), mac. If none is set, it returns the zero MAC.
 func (k MACKeys) Parse(args types.Args) (types.MAC, error) {
 	return types.FirstMAC(k.RuntimeConfig.MAC, k.Args.CNI.MAC, args[types.ArgMAC], k.MAC)
 }
 
-// The limits of an MTU, in bytes.
+// Limits of an MTU, in bytes.
 const (
-	MinMTU   = 68    // of a configuration (RFC 791)
-	MinMTUv6 = 1280  // at which the kernel keeps IPv6 on an interface (RFC 8200, section 5)
-	MaxMTU   = 65535 // of an interface that plumb makes (ETH_MAX_MTU)
+	MinMTU   = 68    // smallest MTU of a configuration (RFC 791)
+	MinMTUv6 = 1280  // smallest MTU with which the kernel keeps IPv6 on an interface (RFC 8200, section 5)
+	MaxMTU   = 65535 // largest MTU of an interface that plumb creates (ETH_MAX_MTU)
 )
 
-// CheckMTU returns an error if the key mtu has a value that no interface can have. Zero stands
-// for the kernel's default.
+// CheckMTU returns an error if the key mtu has a value that no interface can have. Zero means the
+// kernel's default.
 func CheckMTU(mtu int) error {
 	if mtu != 0 && (mtu < MinMTU || mtu > MaxMTU) {
 		return fmt.Errorf("mtu %d is not between %d and %d", mtu, MinMTU, MaxMTU)
@@ -43,8 +43,7 @@ func CheckMTU(mtu int) error {
 	return nil
 }
 
-// checkMTUForIPv6 returns an error if an address is IPv6 and the MTU of its interface is
-// too small for that.
+// checkMTUForIPv6 returns an error if an address is IPv6 and the interface's MTU is below MinMTUv6.
 func checkMTUForIPv6(l nl.Link, addrs []nl.Addr) error {
 	if l.MTU == 0 || l.MTU >= MinMTUv6 {
 		return nil

@@ -10,7 +10,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// A Master says on which interface a plugin creates the interface of the container.
+// A Master is the configured interface on which a plugin creates the container's interface.
 type Master struct {
 	Name        string // empty: the device of the first default route, IPv4 before IPv6
 	InContainer bool   // the master is in the container; otherwise it is on the host
@@ -30,8 +30,8 @@ func (m Master) Validate() error {
 	return nil
 }
 
-// Open connects to the namespaces of the master and of the container. If the master is in
-// the container, both are the same connection. They are closed with the namespaces of r.
+// Open connects to the namespaces of the master and of the container, which share one connection if the
+// master is in the container. The connections are closed with the namespaces of r.
 func (m Master) Open(r *skel.Request) (masterConn, container *nl.Conn, err error) {
 	if m.InContainer {
 		container, err = nl.Open(r.ContainerNS)
@@ -40,8 +40,8 @@ func (m Master) Open(r *skel.Request) (masterConn, container *nl.Conn, err error
 	return nl.OpenBoth(r.HostNS, r.ContainerNS)
 }
 
-// Find returns the master. c is the connection to its namespace. It is an error if mtu, the
-// configured MTU of the container's interface in bytes, is larger than the master's.
+// Find returns the master. c is the connection to the master's namespace. Find returns an error if mtu, the
+// configured MTU of the container's interface in bytes, is larger than the master's MTU.
 func (m Master) Find(c *nl.Conn, mtu int) (nl.Link, error) {
 	master, err := m.link(c)
 	if err != nil {
@@ -53,7 +53,6 @@ func (m Master) Find(c *nl.Conn, mtu int) (nl.Link, error) {
 	return master, nil
 }
 
-// link returns the configured interface, or the interface of the default route.
 func (m Master) link(c *nl.Conn) (nl.Link, error) {
 	if m.Name != "" {
 		return c.Link(m.Name)
@@ -72,20 +71,21 @@ func (m Master) link(c *nl.Conn) (nl.Link, error) {
 	return c.LinkByIndex(index)
 }
 
-// A MasterSetup is what an ADD needs to create the container's interface on a master. Prepare returns it.
+// A MasterSetup is the return value of Prepare, with which an ADD creates the container's interface on a
+// master.
 type MasterSetup struct {
-	MasterConn *nl.Conn // the namespace of the master: the host or, with InContainer, the container
+	MasterConn *nl.Conn // to the master's namespace, which is the container's with InContainer
 	Container  *nl.Conn
 	Master     nl.Link
-	// AnyGateway is passed on to ContainerLink.
+	// AnyGateway is ContainerLink.AnyGateway.
 	AnyGateway bool
 
 	pending *ipam.Pending
 }
 
-// Prepare does what comes before the interface is created: it starts the IPAM plugin, finds the
-// master, checks that the container has no interface of that name, and lets the IPAM plugin
-// allocate addresses. mtu is as for Find.
+// Prepare does what comes before the interface is created. It starts the IPAM plugin, finds the master,
+// checks that the container has no interface with the wanted name, and lets the IPAM plugin allocate
+// addresses. mtu is as for Find.
 func (m Master) Prepare(r *skel.Request, mtu int) (*MasterSetup, error) {
 	pending, err := ipam.Start(r)
 	if err != nil {
@@ -106,8 +106,8 @@ func (m Master) Prepare(r *skel.Request, mtu int) (*MasterSetup, error) {
 	return &MasterSetup{MasterConn: masterConn, Container: container, Master: master, pending: pending}, nil
 }
 
-// Configure configures the interface l for the lease (ContainerLink.Configure). If the master has no
-// carrier, Configure warns, and ADD does not wait for one.
+// Configure calls ContainerLink.Configure for the interface l and the lease. If the master has no carrier,
+// Configure warns, and ADD does not wait for one.
 func (s *MasterSetup) Configure(r *skel.Request, l nl.Link, dad DADMode) (*types.Result, error) {
 	if !s.Master.Carrier {
 		r.Warn("master %s is down or has no carrier: until it has one, the container reaches no other host, and IPv6 addresses are not checked for duplicates", s.Master.Name)
@@ -117,12 +117,12 @@ func (s *MasterSetup) Configure(r *skel.Request, l nl.Link, dad DADMode) (*types
 	}.Configure(r, s.pending)
 }
 
-// UseLease makes Configure use the lease, instead of one from an IPAM plugin. It is for an interface
-// that takes over the addresses of prevResult.
+// UseLease makes Configure use l instead of a lease from an IPAM plugin. It is for an interface that takes
+// over the addresses of prevResult.
 func (s *MasterSetup) UseLease(l *ipam.Lease) { s.pending = ipam.NewPending(l) }
 
-// Status returns an error if Find would return one. It cannot find a master in the container,
-// because STATUS concerns no container.
+// Status returns the error that Find would return. It does not look for a master in the container, because
+// STATUS is not called for a container.
 func (m Master) Status(r *skel.Request, mtu int) error {
 	if m.InContainer {
 		return nil
@@ -135,8 +135,8 @@ func (m Master) Status(r *skel.Request, mtu int) error {
 	return err
 }
 
-// Check is CHECK of an interface of the kind on the master (CheckContainerLink). diff compares what only the
-// plugin knows. It gets the connection to the container.
+// Check is CHECK of an interface of the kind on the master (see CheckContainerLink). diff compares what only
+// the plugin knows, over the connection to the container.
 func (m Master) Check(r *skel.Request, kind string, diff func(container *nl.Conn, l nl.Link) error) error {
 	masterConn, container, err := m.Open(r)
 	if err != nil {
@@ -147,9 +147,9 @@ func (m Master) Check(r *skel.Request, kind string, diff func(container *nl.Conn
 	})
 }
 
-// Diff returns an error if l, an interface of the container, is not on the configured master. c
-// is the connection to the master's namespace. Without a configured master, Diff returns nil:
-// the default route may have changed since ADD.
+// Diff returns an error if l, an interface of the container, is not on the configured master. c is the
+// connection to the master's namespace. Without a configured master, Diff returns nil, because the default
+// route may have changed since ADD.
 func (m Master) Diff(c *nl.Conn, l nl.Link) error {
 	if m.Name == "" {
 		return nil

@@ -15,13 +15,12 @@ import (
 	"github.com/plumb-cni/plumb/pkg/undo"
 )
 
-// The host end of an attachment's veth pair can be found without prevResult and without the
-// container. Its name is hostPrefix and 8 hex digits, as with the reference plugins, but the
-// digits are a hash of the attachment. The alias of the link names the attachment and
-// proves that plumb created the link for it.
+// The host end of an attachment's veth pair can be found without prevResult and without the container. Its name is
+// hostPrefix and 8 hexadecimal digits, as with the reference plugins, but the digits are a hash of the attachment. The
+// link's alias names the attachment and proves that plumb created the link for it.
 const hostPrefix = "veth"
 
-// hostNames returns the four possible names of the host end. If another link has one of them, AddVeth tries the next one.
+// hostNames returns the four possible names of the host end. AddVeth uses the first one that no other link has.
 func hostNames(owner types.Attachment) []string {
 	sum := sha256.Sum256([]byte(owner.String()))
 	var names []string
@@ -31,7 +30,7 @@ func hostNames(owner types.Attachment) []string {
 	return names
 }
 
-// A Pair describes a veth pair that AddVeth makes for a container.
+// A Pair describes a veth pair that AddVeth creates for a container.
 type Pair struct {
 	Host, Container *nl.Conn
 	Owner           types.Attachment
@@ -39,8 +38,8 @@ type Pair struct {
 	MTU             int       // of both ends, in bytes; zero: the kernel's default
 }
 
-// EnsureNameFree returns an error if the container already has an interface of that name.
-// The error says what to do. Plugins call EnsureNameFree before they call the IPAM plugin.
+// EnsureNameFree returns an error if the container already has an interface with that name. Plugins call EnsureNameFree
+// before they call the IPAM plugin.
 func EnsureNameFree(container *nl.Conn, ifName string) error {
 	_, err := container.Link(ifName)
 	switch {
@@ -52,8 +51,8 @@ func EnsureNameFree(container *nl.Conn, ifName string) error {
 	return types.Errorf(types.CodeConfig, "interface %q already exists in container %s: either this attachment was already added, or CNI_IFNAME must be another name", ifName, container.NS().Path())
 }
 
-// AddVeth creates the pair and pushes its removal to u. Both ends are down. The caller first
-// makes the host end a bridge port or adds addresses to it, and then sets it up.
+// AddVeth creates the pair and pushes its removal to u. Both ends are down. The caller first attaches the host end to a
+// bridge or adds addresses to it, and then sets it up.
 func AddVeth(u *undo.Stack, p Pair) (hostEnd, container nl.Link, err error) {
 	for _, name := range hostNames(p.Owner) {
 		hostEnd, container, err = p.Host.AddVeth(u, nl.Veth{
@@ -70,7 +69,7 @@ func AddVeth(u *undo.Stack, p Pair) (hostEnd, container nl.Link, err error) {
 	if err != nil {
 		return nl.Link{}, nl.Link{}, err
 	}
-	// While the link is down it cannot receive a router advertisement of the container.
+	// While the link is down, it cannot receive a router advertisement from the container.
 	if err := sysctl.Set(p.Host.NS(), HostSysctls(hostEnd.Name)...); err != nil {
 		return nl.Link{}, nl.Link{}, err
 	}
@@ -78,21 +77,20 @@ func AddVeth(u *undo.Stack, p Pair) (hostEnd, container nl.Link, err error) {
 	return hostEnd, container, SetOwner(p.Host, hostEnd, p.Owner)
 }
 
-// HostSysctls returns the sysctls that the host end of a pair must have.
+// HostSysctls returns the sysctls of a pair's host end.
 func HostSysctls(name string) []sysctl.Setting {
 	return []sysctl.Setting{{Key: sysctl.IPv6(name, "accept_ra"), Value: "0", Optional: true}}
 }
 
-// NoDAD returns the sysctl that makes the link-local address of an interface of the host
-// usable at once. The host sends neighbor solicitations for containers from that address. With
-// duplicate address detection, the host could send none for the first one or two seconds.
+// NoDAD returns the sysctl that makes the link-local address of an interface of the host usable at once. The host sends
+// neighbor solicitations for containers from that address. With duplicate address detection, it could send none for one
+// or two seconds.
 func NoDAD(name string) sysctl.Setting {
 	return sysctl.Setting{Key: sysctl.IPv6(name, "accept_dad"), Value: "0", Optional: true}
 }
 
-// explainExists returns an error that says why the kernel created no pair (EEXIST). It returns nil
-// if the link that has the name belongs to another attachment or to an unknown owner. The caller
-// then tries the next name.
+// explainExists explains why the kernel created no pair (EEXIST). It returns nil if the link with the name belongs to
+// another attachment or an unknown owner, so that the caller tries the next name.
 func (p Pair) explainExists(name string) error {
 	l, err := p.Host.Link(name)
 	switch {
@@ -106,11 +104,10 @@ func (p Pair) explainExists(name string) error {
 	return nil
 }
 
-// HostEnd returns the host end of the attachment's pair. It looks for links with the
-// possible names of the attachment's host end, and then for links with the names in prev, which
-// may be nil. It returns a link that plumb created for the attachment, or a link without an alias
-// whose name is in prev: the reference plugins created it, and they set no alias. If no link is
-// found, the error matches fs.ErrNotExist.
+// HostEnd returns the host end of the attachment's pair. It looks for links with the possible names of the attachment's
+// host end, and then for links with the names in prev, which may be nil. It returns a link that plumb created for the
+// attachment, or a link without an alias whose name is in prev, because the reference plugins set no alias. If no link
+// is found, the error matches fs.ErrNotExist.
 func HostEnd(host *nl.Conn, owner types.Attachment, prev *types.Result) (nl.Link, error) {
 	inPrev := hostEndNames(prev)
 	for _, name := range append(hostNames(owner), inPrev...) {
@@ -135,9 +132,8 @@ func (e noHostEnd) Error() string {
 
 func (noHostEnd) Is(target error) bool { return target == fs.ErrNotExist }
 
-// madeFor reports whether plumb created the host end for the attachment. It compares the alias
-// of the link or, if the link has no alias yet, its group. It ignores the name, because any
-// program may use that name.
+// madeFor reports whether plumb created the host end for the attachment. It compares the link's alias or, if the link
+// has no alias yet, its group. It ignores the name, which any program may use.
 func madeFor(hostEnd nl.Link, owner types.Attachment) bool {
 	return hostEnd.Alias == LinkAlias(owner) || hostEnd.Alias == "" && hostEnd.Group == UnfinishedGroup(owner.Network)
 }
@@ -156,13 +152,12 @@ func hostEndNames(prev *types.Result) []string {
 	return names
 }
 
-// DelVeth deletes the attachment's pair by its host end or, if the host end is not found, by
-// its container end. It returns when no process can reach the container through the pair.
-// The caller must call wait before it uses the connections again: wait returns when the kernel
-// has cleaned up (see nl.Conn.DeleteLinkAsync). container and prev may be nil.
+// DelVeth deletes the attachment's pair by its host end or, if the host end is not found, by its container end. When it
+// returns, no process can reach the container through the pair. The caller must call wait before it uses the
+// connections again. wait returns when the kernel has cleaned up (see nl.Conn.DeleteLinkAsync). container and prev may
+// be nil.
 //
-// DelVeth does not delete an interface of another attachment. The container may have such an
-// interface if the namespace path was reused.
+// DelVeth does not delete an interface of another attachment, which the container has if the namespace path was reused.
 func DelVeth(host, container *nl.Conn, owner types.Attachment, prev *types.Result) (wait func() error, err error) {
 	hostEnd, err := HostEnd(host, owner, prev)
 	if err == nil {
@@ -185,21 +180,19 @@ func DelVeth(host, container *nl.Conn, owner types.Attachment, prev *types.Resul
 	return container.DeleteLinkAsync(l)
 }
 
-// BelongsToOther reports whether the interface l of the container is known to belong to
-// another attachment: the namespace path was reused. The caller must have found no host end
-// of the attachment on the host.
+// BelongsToOther reports whether the interface l of the container is known to belong to another attachment because the
+// namespace path was reused. The caller must have found no host end of the attachment on the host.
 //
-// If l has the AltName of another attachment, it belongs to that one. If l has an alias, the alias
-// decides. Without an alias, l belongs to another attachment in two cases:
-//   - prev lists a host end. Because the host no longer has that host end, the pair was
-//     deleted, and l is not its container end.
-//   - l has neither the MAC nor an IP address of prev. The IP address alone is enough to
-//     recognize l, because tuning may have changed the MAC. The MAC of a vlan or ipvlan is
-//     its master's MAC, which all others on the master have too: it proves nothing if prev
-//     has IP addresses.
+// If l has another attachment's AltName, l belongs to that attachment. If l has an alias, the alias decides. Without an
+// alias, l belongs to another attachment in two cases:
+//   - prev lists a host end. The host no longer has that host end. Therefore the pair was deleted, and l is not its container
+//     end.
+//   - l has neither the MAC nor an IP address of prev. The IP address alone is enough to recognize l, because tuning may have
+//     changed the MAC. If prev has IP addresses, the MAC of a vlan or ipvlan proves nothing, because all interfaces on one
+//     master have the master's MAC.
 //
-// If prev is nil and l has no alias, the owner is unknown and BelongsToOther returns false:
-// the reference plugins created l, or an ADD that was killed.
+// If prev is nil and l has no alias, BelongsToOther returns false, because the owner is unknown: either the reference
+// plugins or an ADD that was killed created l.
 func BelongsToOther(container *nl.Conn, l nl.Link, owner types.Attachment, prev *types.Result) (bool, error) {
 	if HasOtherAltName(l, owner) {
 		return true, nil
@@ -218,7 +211,7 @@ func BelongsToOther(container *nl.Conn, l nl.Link, owner types.Attachment, prev 
 		return false, nil
 	}
 	mac, err := types.ParseMAC(prev.Interfaces[index].MAC)
-	if err != nil { // prev does not tell the address
+	if err != nil { // prev contains no valid MAC
 		return false, nil
 	}
 	inPrev := Prefixes(prev.Of(index))
@@ -233,9 +226,8 @@ func BelongsToOther(container *nl.Conn, l nl.Link, owner types.Attachment, prev 
 	return !slices.ContainsFunc(addrs, func(a nl.Addr) bool { return slices.Contains(inPrev, a.Prefix) }), nil
 }
 
-// hasPlumbHostEnd reports whether l, an interface of the container, has a host end that
-// plumb created. DelVeth calls it after it found no host end of its own attachment: such a host
-// end then belongs to another attachment.
+// hasPlumbHostEnd reports whether l, an interface of the container, has a host end that plumb created. DelVeth calls it
+// after it found no host end of its own attachment, so that the host end belongs to another attachment.
 func hasPlumbHostEnd(host, container *nl.Conn, l nl.Link) bool {
 	hostEnd, err := container.VethPeer(l, host)
 	return err == nil && MadeByPlumb(hostEnd)
