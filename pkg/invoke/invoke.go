@@ -1,14 +1,12 @@
-// Package invoke runs delegates: plugins that another plugin calls for a part of its work
-// (SPEC 1.1.0, section 4). A delegate is an executable in CNI_PATH. It gets the
-// configuration and the environment of its caller, except for CNI_COMMAND,
-// skel.CalledForIPAM and GOMAXPROCS.
+// Package invoke runs delegates, which are plugins that another plugin calls for a part of its work (SPEC 1.1.0,
+// section 4). A delegate is an executable in CNI_PATH. It gets the configuration and the environment of its caller,
+// except for CNI_COMMAND, skel.CalledForIPAM and GOMAXPROCS.
 //
-// The kernel kills a delegate when its caller ends (PR_SET_PDEATHSIG). A delegate that
-// lived longer than its caller could reserve an address after the DEL that follows. What
-// the delegate did before it was killed belongs to the attachment, and that DEL releases
-// it. The kernel does not kill programs that the delegate started.
+// The kernel kills a delegate when its caller ends (PR_SET_PDEATHSIG). Otherwise a delegate that outlives its caller
+// could reserve an address after the next DEL. That DEL releases what the delegate reserved before it was killed. The
+// kernel does not kill programs that the delegate started.
 //
-// RunProgram runs an executable of CNI_PATH that is no plugin.
+// RunProgram runs an executable in CNI_PATH that is not a plugin.
 package invoke
 
 import (
@@ -33,35 +31,34 @@ type State int
 
 // The states of a Call.
 const (
-	Launched State = iota // the process waits for its configuration; it has done nothing
-	Running               // the process has its configuration; it may have printed its result
-	Ended                 // the process has ended; only now it is known whether it succeeded
+	Launched State = iota // the process waits for its configuration, and has done nothing
+	Running               // the process has its configuration, and may have printed its result
+	Ended                 // the process has ended, and Wait knows whether it succeeded
 )
 
-// A Call is one run of a delegate. The process of a delegate takes longer to start than to
-// do its work, so a caller can start it early: Launch starts the process, which does nothing
-// until SendConfig has sent it the configuration.
+// A Call is one run of a delegate. The process of a delegate takes longer to start than to do its work. Therefore a
+// caller can start it early. Launch starts the process, which does nothing until SendConfig has sent it the
+// configuration.
 //
-// The goroutine that calls Launch is locked to its thread until the call has ended. All
-// methods must be called from that goroutine: the kernel kills the delegate when the thread
-// that forked it ends.
+// Launch locks the calling goroutine to its thread until the call has ended, because the kernel kills the delegate when
+// the thread that forked it ends. All methods must be called from that goroutine.
 //
-// Call does not use os/exec, which first starts another process to find out whether the
-// kernel has pidfds, and then runs a goroutine per stream: a tenth of the time of a call.
-// What the delegate prints stays in its pipes until ReadAnswer or Wait reads it.
+// Call does not use os/exec, which first starts another process to find out whether the kernel supports pidfds, and
+// runs one goroutine per stream. Both together take a tenth of the time of a call. The output of the delegate stays in
+// its pipes until ReadAnswer or Wait reads it.
 type Call struct {
 	state    State
-	err      error // the error of the call, in state Ended
+	err      error // the error of the call in state Ended
 	pid      int
-	pidfd    int    // readable when the process has exited; -1: the kernel has no pidfds (before 5.3)
+	pidfd    int    // readable when the process has exited; -1: the kernel does not support pidfds (before 5.3)
 	exited   bool   // pidfd was readable
-	config   []byte // the part of the configuration that has not been sent yet
+	config   []byte // the part of the configuration that has not been sent
 	stdin    int    // -1: closed
 	stdout   stream
 	stderr   stream
 	deadline time.Time
 	timedOut bool              // the delegate was killed at the deadline
-	stderrTo io.Writer         // receives what the delegate printed to stderr
+	stderrTo io.Writer         // receives the delegate's stderr
 	endStep  func(error) error // see trace.Tracer.Start
 }
 
@@ -71,10 +68,10 @@ type stream struct {
 	data []byte // what has been read
 }
 
-// timing has the durations that tests shorten.
+// timing contains the durations that tests shorten.
 type timing struct {
 	limit      time.Duration // how long a delegate may run before it is killed
-	retryPause time.Duration // before the second attempt to start a busy file; n times that before attempt n+1
+	retryPause time.Duration // pause before the second attempt to start a busy file; the pause before attempt n+1 is n times as long
 }
 
 func defaultTiming() timing {
@@ -85,10 +82,9 @@ func defaultTiming() timing {
 	}
 }
 
-// Launch starts the process of a plugin for a verb. The plugin does nothing before it has
-// the configuration, which it reads from its stdin (SPEC 1.1.0, section 2). The caller must
-// call SendConfig and Wait, or Kill. If CNI_PATH has no such plugin, the error matches
-// fs.ErrNotExist and has types.CodeConfig.
+// Launch starts the process of a plugin for a verb. The plugin does nothing until it has read the configuration from
+// its stdin (SPEC 1.1.0, section 2). The caller must call SendConfig and Wait, or Kill. If CNI_PATH contains no such
+// plugin, the error matches fs.ErrNotExist and has types.CodeConfig.
 func Launch(r *skel.Request, verb, plugin string) (*Call, error) {
 	return defaultTiming().launch(r, verb, plugin)
 }
@@ -114,7 +110,7 @@ func (t timing) launch(r *skel.Request, verb, plugin string) (*Call, error) {
 	c := &Call{config: r.Stdin, pidfd: -1, stdin: -1, stdout: stream{fd: -1}, stderr: stream{fd: -1}, stderrTo: r.Stderr(), endStep: endStep}
 	inHost := func(f func() error) error { return f() }
 	if r.HostNS != nil {
-		inHost = r.HostNS.Do // this thread is in another namespace if an earlier Do could not return
+		inHost = r.HostNS.Do // an earlier Do that could not return left this thread in another namespace
 	}
 	if err := inHost(func() error { return t.startProcess(c, file, environ(r, verb)) }); err != nil {
 		c.end(err)
@@ -124,10 +120,10 @@ func (t timing) launch(r *skel.Request, verb, plugin string) (*Call, error) {
 	return c, nil
 }
 
-// environ returns the caller's environment with another CNI_COMMAND. The old setting is
-// removed: if a variable is set twice, a Go program uses the first setting, and bash the
-// last one. If the caller has no GOMAXPROCS, the delegate gets GOMAXPROCS=1: a Go program
-// then starts fewer threads, which is a tenth of the time of host-local.
+// environ returns the caller's environment with another CNI_COMMAND. It removes the caller's setting, because a Go
+// program uses the first of two settings of a variable, and bash the last one. If the caller's environment lacks
+// GOMAXPROCS, environ adds GOMAXPROCS=1. With it, a Go program starts fewer threads, which saves a tenth of the time of
+// host-local.
 func environ(r *skel.Request, verb string) []string {
 	caller := r.Environ()
 	env := make([]string, 0, len(caller)+3)
@@ -178,7 +174,7 @@ func (t timing) startProcess(c *Call, file string, env []string) error {
 	return nil
 }
 
-// pipe creates a pipe whose ends are close-on-exec.
+// pipe creates a pipe with close-on-exec ends.
 func pipe() (read, write int, err error) {
 	fds := [2]int{-1, -1}
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
@@ -187,12 +183,12 @@ func pipe() (read, write int, err error) {
 	return fds[0], fds[1], nil
 }
 
-// maxAttempts is how often fork tries to start a file that another process still writes,
-// because the plugins are being updated in place: about a second in all.
+// maxAttempts is how often fork tries to start a file that another process is writing because the plugins are being
+// updated in place. All attempts together take about a second.
 const maxAttempts = 12
 
-// fork starts the process. It sleeps between attempts, because the kernel sends no event when a
-// file is no longer open for writing.
+// fork starts the process. It sleeps between attempts, because the kernel does not report when a file is no longer open
+// for writing.
 func (t timing) fork(file string, attr *syscall.ProcAttr) (pid int, err error) {
 	for attempt := 1; ; attempt++ {
 		pid, err = syscall.ForkExec(file, []string{file}, attr)
@@ -211,9 +207,9 @@ func (t timing) fork(file string, attr *syscall.ProcAttr) (pid int, err error) {
 // State returns the state of the call.
 func (c *Call) State() State { return c.state }
 
-// SendConfig sends the configuration to the delegate, which then does its work. SendConfig
-// does not block: ReadAnswer and Wait send the part that does not fit into the pipe. A
-// delegate may close its stdin without reading it; that is no error here.
+// SendConfig sends the configuration to the delegate, which then does its work. SendConfig does not block, because
+// ReadAnswer and Wait send the part that does not fit into the pipe. A delegate may close its stdin without reading it,
+// which is not an error.
 func (c *Call) SendConfig() {
 	c.state = max(c.state, Running)
 	for c.stdin >= 0 {
@@ -231,8 +227,8 @@ func (c *Call) SendConfig() {
 	}
 }
 
-// Kill ends a delegate that has no configuration yet, and so has done nothing. In other states
-// than Launched it does nothing.
+// Kill ends a delegate that has no configuration yet, and therefore has done nothing. It does nothing in states other
+// than Launched.
 func (c *Call) Kill() {
 	if c.state == Launched {
 		_ = unix.Kill(c.pid, unix.SIGKILL)
@@ -240,16 +236,15 @@ func (c *Call) Kill() {
 	}
 }
 
-// ReadAnswer returns what the delegate has printed to stdout, as soon as that is a JSON
-// document or the delegate has ended. Wait tells whether the delegate succeeded.
+// ReadAnswer returns the delegate's stdout as soon as it is a JSON document or the delegate has ended. Wait tells
+// whether the delegate succeeded.
 func (c *Call) ReadAnswer() ([]byte, error) {
 	err := c.readUntil(func() bool { return json.Valid(c.stdout.data) })
 	return c.stdout.data, err
 }
 
-// Wait waits until the delegate has ended, and returns all that it printed to stdout. If the
-// delegate failed, the error is a *types.Error with the code, msg and details of its error
-// result. Later calls of Wait return the same.
+// Wait waits until the delegate has ended, and returns its stdout. If the delegate failed, the error is a *types.Error
+// with the code, msg and details of the delegate's error result. Later calls return the same values.
 func (c *Call) Wait() ([]byte, error) {
 	if c.state != Ended {
 		c.end(c.failure(c.waitForEnd()))
@@ -260,7 +255,7 @@ func (c *Call) Wait() ([]byte, error) {
 	return c.stdout.data, nil
 }
 
-// waitForEnd waits until the process has ended, and copies what it printed to stderr.
+// waitForEnd waits until the process has ended, and copies its stderr.
 func (c *Call) waitForEnd() error {
 	err := c.readUntil(func() bool { return false })
 	if err != nil {
@@ -279,9 +274,8 @@ func (c *Call) end(err error) {
 	c.close()
 }
 
-// readUntil reads both streams until done returns true or the process has exited. If the
-// kernel has no pidfds, it reads until every process has closed the streams. It kills the
-// delegate at its deadline.
+// readUntil reads both streams until done returns true or the process has exited. If the kernel does not support
+// pidfds, it reads until every process has closed the streams. It kills the delegate at the deadline.
 func (c *Call) readUntil(done func() bool) error {
 	for !c.exited && !done() && (c.stdout.fd >= 0 || c.stderr.fd >= 0 || c.pidfd >= 0) {
 		fds := []unix.PollFd{
@@ -312,13 +306,12 @@ func (c *Call) readUntil(done func() bool) error {
 	return nil
 }
 
-// maxOutput is how many bytes are read from each stream of a delegate. A result is far
-// smaller.
+// maxOutput limits how many bytes are read from each stream of a delegate. Results are far smaller.
 const maxOutput = 8 << 20
 
 var errTooMuch = errors.New("it printed more than 8 MiB")
 
-// pollTimeout returns the time until the deadline in milliseconds, for poll(2); -1: no limit.
+// pollTimeout returns the time until the deadline in milliseconds for poll(2), or -1 for no limit.
 func (c *Call) pollTimeout() int {
 	if c.timedOut {
 		return -1
@@ -326,7 +319,7 @@ func (c *Call) pollTimeout() int {
 	return int(max(0, time.Until(c.deadline)+time.Millisecond-1) / time.Millisecond)
 }
 
-// read reads what is in the pipe, and does not wait for more.
+// read reads the content of the pipe, and does not wait for more.
 func (s *stream) read() error {
 	for s.fd >= 0 && len(s.data) <= maxOutput {
 		s.data = slices.Grow(s.data, 4096)
@@ -346,14 +339,13 @@ func (s *stream) read() error {
 	return nil
 }
 
-// close closes all descriptors.
 func (c *Call) close() {
 	for _, fd := range []*int{&c.stdin, &c.stdout.fd, &c.stderr.fd, &c.pidfd} {
 		closeFD(fd)
 	}
 }
 
-// closeFD closes a descriptor that is open, and marks it as closed.
+// closeFD closes *fd if it is open, and sets it to -1.
 func closeFD(fd *int) {
 	if *fd >= 0 {
 		_ = unix.Close(*fd)
@@ -381,12 +373,11 @@ func (c *Call) reap() error {
 	return nil
 }
 
-// ErrKilled matches the error of a delegate that a signal ended, for example because it
-// exceeded its time limit. Such a delegate could not undo what it had begun.
+// ErrKilled matches the error of a delegate that was ended by a signal, for example because it exceeded its time limit.
+// Such a delegate could not undo its changes.
 var ErrKilled = errors.New("killed")
 
-// A signalError is the number of the signal that ended a process, as an error that matches
-// ErrKilled.
+// A signalError is the number of the signal that ended a process. It is an error that matches ErrKilled.
 type signalError syscall.Signal
 
 func (e signalError) Error() string {
@@ -411,8 +402,8 @@ func (c *Call) failure(err error) error {
 	return c.failureWithoutResult(err)
 }
 
-// failureWithoutResult returns the error of a delegate that failed without an error result.
-// Its code is types.CodeInternal: no code that SPEC 1.1.0 reserves (0 to 99) means that.
+// failureWithoutResult returns the error of a delegate that failed without an error result. The code is
+// types.CodeInternal, because none of the codes that SPEC 1.1.0 reserves (0 to 99) has that meaning.
 func (c *Call) failureWithoutResult(err error) error {
 	stdout, stderr := beginning(c.stdout.data), ending(c.stderr.data)
 	msg := "it failed without an error result: %w"
@@ -435,8 +426,8 @@ func (c *Call) failureWithoutResult(err error) error {
 	return failure
 }
 
-// ParseError returns the error result (SPEC 1.1.0, section 5) that a delegate printed, or nil
-// if the output is not an error result. It ignores the key "problems" of another project's plugin, which may have another type.
+// ParseError returns the error result (SPEC 1.1.0, section 5) that a delegate printed, or nil if the output is not an
+// error result. It ignores a key "problems" of another type, which a plugin of another project may print.
 func ParseError(output []byte) *types.Error {
 	e := new(types.Error)
 	err := json.Unmarshal(output, e)
@@ -452,18 +443,18 @@ func ParseError(output []byte) *types.Error {
 	return e
 }
 
-// How many bytes of the output of a delegate an error shows.
+// The number of output bytes that an error quotes.
 const (
 	maxShownStdout = 200
 	maxShownStderr = 1024
 )
 
-// beginning returns the first bytes of a delegate's stdout as text.
+// beginning returns the first bytes of a delegate's stdout.
 func beginning(stdout []byte) string {
 	return strings.TrimSpace(strings.ToValidUTF8(string(stdout[:min(len(stdout), maxShownStdout)]), ""))
 }
 
-// ending returns the last bytes of a delegate's stderr as text.
+// ending returns the last bytes of a delegate's stderr.
 func ending(stderr []byte) string {
 	return strings.TrimSpace(strings.ToValidUTF8(string(stderr[max(0, len(stderr)-maxShownStderr):]), ""))
 }

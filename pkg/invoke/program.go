@@ -10,14 +10,14 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// ErrNotStarted matches the errors of RunProgram after which the program has not run.
+// ErrNotStarted matches the errors of RunProgram if the program has not run.
 var ErrNotStarted = errors.New("not started")
 
-// RunProgram runs an executable of CNI_PATH that is no plugin: it reads input from its stdin, and of the
-// variables CNI_* it gets CNI_PATH only. RunProgram kills it after the limit. It returns what the
-// program printed to stdout, also with an error: if the program failed, was killed, or printed too much.
-// If the program has not run at all, the error matches ErrNotStarted; if CNI_PATH has no such
-// executable, it also matches fs.ErrNotExist and has types.CodeConfig.
+// RunProgram runs an executable in CNI_PATH that is not a plugin. The program reads input from its
+// stdin, and its environment contains no CNI variable except CNI_PATH. RunProgram kills it after the
+// limit. It returns the program's stdout even if the program failed, was killed, or printed too much. If
+// the program has not run, the error matches ErrNotStarted. If CNI_PATH contains no such executable, the
+// error also matches fs.ErrNotExist and has types.CodeConfig.
 func RunProgram(r *skel.Request, name string, input []byte, limit time.Duration) ([]byte, error) {
 	file, err := Find(name, r.Path)
 	if err != nil {
@@ -38,7 +38,7 @@ func RunProgram(r *skel.Request, name string, input []byte, limit time.Duration)
 	return c.stdout.data, c.err
 }
 
-// notStarted returns err as an error that matches ErrNotStarted. It keeps the text and the code.
+// notStarted returns err as an error that matches ErrNotStarted, with the same text and code.
 func notStarted(err error) error { return unstarted{err} }
 
 type unstarted struct{ error }
@@ -46,8 +46,8 @@ type unstarted struct{ error }
 func (e unstarted) Is(target error) bool { return target == ErrNotStarted }
 func (e unstarted) Unwrap() error        { return e.error }
 
-// programEnviron returns the caller's environment without the variables of CNI except CNI_PATH, and with
-// GOMAXPROCS=1 as environ does.
+// programEnviron returns the caller's environment without the CNI variables except CNI_PATH, and with
+// GOMAXPROCS=1 (see environ).
 func programEnviron(r *skel.Request) []string {
 	env := []string{"GOMAXPROCS=1"}
 	for _, v := range r.Environ() {
