@@ -1,6 +1,6 @@
-// Package dhcp is a DHCPv4 client for one interface in one network namespace (RFC 2131). Each
-// exchange of messages is a method of Client, which ends with its context. The package keeps no state between exchanges. The
-// caller keeps the Lease, and decides when to renew it.
+// Package dhcp is a DHCPv4 client for one interface in one network namespace (RFC 2131). Each exchange of messages is a
+// method of Client, which ends with its context. The package keeps no state between exchanges. The caller stores the
+// Lease, and decides when to renew it.
 //
 // A socket is open only during an exchange, and no thread stays in the namespace. The interface
 // must be up, and must be an Ethernet interface. If it does not exist, the error of an exchange
@@ -83,9 +83,9 @@ func (c *Client) Discover(ctx context.Context) (Offer, error) {
 	return Offer{Lease: l, xid: q.msg.TransactionID, secs: q.msg.NumSeconds}, err
 }
 
-// Accept requests the offered address until its server acknowledges it. The error matches
-// ErrNAK if the server refuses. If the server does not answer several times, the caller should discover again, because
-// servers keep an offer for a short time only.
+// Accept requests the offered address until the server acknowledges it. The error matches ErrNAK if the server refuses.
+// If the server repeatedly does not answer, the caller should discover again, because servers keep an offer for a short
+// time only.
 func (c *Client) Accept(ctx context.Context, o Offer) (Lease, error) {
 	q := c.newRequest(dhcpv4.MessageTypeRequest)
 	if o.xid != (dhcpv4.TransactionID{}) {
@@ -121,9 +121,9 @@ func (c *Client) Rebind(ctx context.Context, l Lease) (Lease, error) {
 	return c.ask(ctx, q)
 }
 
-// Release gives the address back. It sends RELEASE to the server, which does not answer, and
-// returns when the message has left the interface. The message goes through the IP stack or, if
-// the interface no longer has the address, to the hardware address that the lease came from.
+// Release returns the address to the server. It sends RELEASE, which the server does not answer, and returns when the
+// message has left the interface. The message passes through the IP stack or, if the interface no longer has the
+// address, goes directly to the hardware address from which the lease came.
 func (c *Client) Release(ctx context.Context, l Lease) error {
 	q := c.newMessage(dhcpv4.MessageTypeRelease)
 	q.sendTo(l)
@@ -131,7 +131,7 @@ func (c *Client) Release(ctx context.Context, l Lease) error {
 	return c.tell(ctx, q)
 }
 
-// Decline tells the server, which does not answer, that another host uses the address.
+// Decline tells the server, which does not answer, that another host uses the leased address.
 func (c *Client) Decline(ctx context.Context, l Lease) error {
 	q := c.newMessage(dhcpv4.MessageTypeDecline)
 	q.set(dhcpv4.OptionRequestedIPAddress, l.Address.Addr())

@@ -26,7 +26,7 @@ type exchange struct {
 	raw     *packet.Conn
 	udp     *net.UDPConn // sends the request; if it is nil or cannot, raw sends it
 	began   time.Time
-	problem error // why the last transmission failed, or the last answer was not usable
+	problem error // why the last transmission failed, or why the last answer was not usable
 }
 
 // ask sends a request until an answer comes, and returns the lease in it.
@@ -78,8 +78,8 @@ func (x *exchange) send() {
 	}
 }
 
-// await returns the lease of the first usable answer. The error matches os.ErrDeadlineExceeded if
-// none came until the time, or if ctx ended.
+// await returns the lease of the first usable answer. The error matches os.ErrDeadlineExceeded if no usable answer came
+// before the time until, or if ctx ended.
 func (x *exchange) await(ctx context.Context, until time.Time) (Lease, error) {
 	buf := make([]byte, maxPacket)
 	for {
@@ -115,7 +115,7 @@ func (x *exchange) await(ctx context.Context, until time.Time) (Lease, error) {
 	}
 }
 
-// pause waits as long as before a first retransmission, but not longer than until.
+// pause waits for the time before a first retransmission, but not past the time until.
 func (c *Client) pause(ctx context.Context, until time.Time) {
 	ctx, cancel := context.WithTimeout(ctx, min(time.Until(until), c.first()))
 	defer cancel()

@@ -103,7 +103,7 @@ func maskBits(mask []byte) (int, error) {
 	return 0, fmt.Errorf("its subnet mask (option %d) is %v", dhcpv4.OptionSubnetMask, mask)
 }
 
-// setTimes sets the times. If the server's times are not in order, T1 and T2 are the defaults.
+// setTimes sets Duration, RenewAfter and RebindAfter. If the server's T1 and T2 are not in order, it uses the defaults.
 func (l *Lease) setTimes(o dhcpv4.Options) error {
 	seconds := func(option dhcpv4.OptionCode, otherwise time.Duration) time.Duration {
 		v := o.Get(option)
@@ -169,9 +169,9 @@ func (l *Lease) setRoutes(o dhcpv4.Options) {
 	}
 }
 
-// addRoute adds a route, unless there is one to that destination. If the gateway is 0.0.0.0, the
-// destination is on the link, and the route keeps this gateway, as with the reference plugin. Without a
-// gateway, an interface plugin could use the router instead.
+// addRoute adds a route, unless l already contains a route to that destination. If the gateway is 0.0.0.0, the
+// destination is on the link, and the route keeps this gateway, as with the reference plugin. Otherwise an interface
+// plugin could use the router instead.
 func (l *Lease) addRoute(option dhcpv4.OptionCode, dst netip.Prefix, gw netip.Addr) {
 	r := types.Route{Dst: dst.Masked(), GW: gw}
 	switch {

@@ -81,7 +81,7 @@ func (q *request) set(option dhcpv4.OptionCode, addr netip.Addr) {
 	q.msg.Options[option.Code()] = addr.AsSlice()
 }
 
-// setFrom makes addr the client's address, and the source of the packet.
+// setFrom sets addr as the client's address and as the source of the packet.
 func (q *request) setFrom(addr netip.Addr) {
 	q.require(addr)
 	q.from = addr

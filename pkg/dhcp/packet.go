@@ -73,9 +73,9 @@ func sum(data []byte) uint16 {
 	return uint16(n)
 }
 
-// payload returns the content of an IPv4 packet with a UDP datagram to the client's port, or nil for
-// any other packet. It does not verify the checksums, because a sender on the same machine leaves the UDP checksum to the
-// network card, and the packet may never pass one.
+// payload returns the content of an IPv4 packet with a UDP datagram to the client's port, or nil for any other packet.
+// It does not verify the checksums, because a sender on the same machine leaves the UDP checksum to the network card,
+// and the packet may never pass through a network card.
 func payload(p []byte) []byte {
 	if len(p) < ipHeader || p[0]>>4 != 4 || p[9] != unix.IPPROTO_UDP {
 		return nil

@@ -54,8 +54,8 @@ func (c *Client) Probe(ctx context.Context, addr netip.Addr) error {
 	return nil
 }
 
-// awaitConflict returns an error if another host uses or probes the address, or if ctx ends, within
-// that time.
+// awaitConflict waits for the time wait. It returns an error if another host uses or probes the address in that time,
+// or if ctx ends.
 func (c *Client) awaitConflict(ctx context.Context, s *packet.Conn, addr netip.Addr, wait time.Duration) error {
 	until := time.Now().Add(wait)
 	buf := make([]byte, maxPacket)

@@ -58,8 +58,8 @@ func (c *Client) step(what string, f func() error) error {
 	return nil
 }
 
-// listenUDP opens a UDP socket that is bound to the client's port of addr and to the interface. It fails if the namespace has
-// other addresses, but not this one.
+// listenUDP opens a UDP socket that is bound to the client's port of addr and to the interface. It fails if the
+// namespace has addresses, but not addr.
 func (c *Client) listenUDP(addr netip.Addr) (s *net.UDPConn, err error) {
 	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
 		return raw.Control(func(fd uintptr) {
@@ -101,7 +101,7 @@ func (c *Client) sendUDP(s *net.UDPConn, q *request) error {
 	})
 }
 
-// hardware returns the address of a packet socket.
+// hardware returns the packet socket address of a hardware address.
 func hardware(mac types.MAC) *packet.Addr { return &packet.Addr{HardwareAddr: mac.Bytes()} }
 
 // awaitSent waits until the kernel has given the packet of s to the interface, or ctx ends. Until then, the packet waits for the

@@ -1,9 +1,8 @@
-// Package lock provides locks that processes share. A process waits for a lock only for a
-// limited time. It waits in the kernel, which gives the lock to waiting processes in the order
-// of their requests.
+// Package lock provides locks that processes share. A process waits for a lock for a limited time only. The
+// kernel gives a lock to waiting processes in the order of their requests.
 //
-// The kernel releases a lock when its process ends, also when the process is killed. Programs that the
-// process starts do not inherit the lock: the descriptors are close-on-exec.
+// The kernel releases a lock when its process ends, even if the process is killed. Programs that the process
+// starts do not inherit the lock, because its descriptors are close-on-exec.
 package lock
 
 import (
@@ -19,9 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Flock takes an exclusive flock(2) of an open file, which the kernel releases when the file is
-// closed. If another open file still holds the lock after the limit, Flock returns
-// os.ErrDeadlineExceeded.
+// Flock takes an exclusive flock(2) of an open file. The kernel releases the lock when the file is closed.
+// If the lock is not free within the limit, Flock returns os.ErrDeadlineExceeded.
 func Flock(fd int, limit time.Duration) error {
 	err := types.RetryEINTR(func() error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) })
 	if !errors.Is(err, unix.EWOULDBLOCK) {
@@ -30,18 +28,17 @@ func Flock(fd int, limit time.Duration) error {
 	return withLimit(limit, fd, func(fd int) error { return unix.Flock(fd, unix.LOCK_EX) })
 }
 
-// A Key is one of the locks that share a lock file. It locks one byte, whose offset is a hash of
-// the key, while the file stays empty: a lock may be beyond the end of its file (fcntl_locking(2),
-// open file description locks, Linux 3.15). So no key needs a file of its own, and no file needs
-// to be removed.
+// A Key is one of the locks in a lock file. It locks one byte, whose offset is a hash of the key. The file
+// stays empty, because a lock may be beyond the end of its file (fcntl_locking(2), open file description
+// locks, Linux 3.15). Therefore all keys share one file, which is never removed.
 type Key struct {
 	file   *os.File
 	offset int64
-	length int64 // 1; zero: all keys of the file
+	length int64 // 1, or zero for all keys of the file
 }
 
-// NewKey opens the lock file at path, and creates the file and its directory if they do not
-// exist. It does not lock the key. The caller must close the key, which also unlocks it.
+// NewKey opens the lock file at path, and creates the file and its directory if they do not exist. It does
+// not lock the key. The caller must call Close, which also unlocks the key.
 func NewKey(path, key string) (*Key, error) {
 	file, err := openFile(path)
 	if err != nil {
@@ -53,8 +50,8 @@ func NewKey(path, key string) (*Key, error) {
 	return &Key{file: file, offset: offset, length: 1}, nil
 }
 
-// NewAll is NewKey for all keys of the file: it can be locked while no Key of the file is locked, and no Key
-// can be locked meanwhile.
+// NewAll is NewKey for all keys of the file. It can be locked only while no Key of the file is locked, and
+// no Key can be locked while it is.
 func NewAll(path string) (*Key, error) {
 	file, err := openFile(path)
 	if err != nil {
@@ -63,7 +60,6 @@ func NewAll(path string) (*Key, error) {
 	return &Key{file: file}, nil
 }
 
-// openFile opens the lock file, and creates it if it does not exist.
 func openFile(path string) (*os.File, error) {
 	const flags = os.O_RDWR | unix.O_NOFOLLOW
 	file, err := os.OpenFile(path, flags, 0)
@@ -76,7 +72,7 @@ func openFile(path string) (*os.File, error) {
 	return file, err
 }
 
-// TryLock locks the key if no other Key has locked it, and reports whether it did.
+// TryLock locks the key unless another Key has locked it, and reports whether it did.
 func (k *Key) TryLock() (bool, error) {
 	err := types.RetryEINTR(func() error { return k.fcntl(int(k.file.Fd()), unix.F_OFD_SETLK) })
 	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
@@ -85,18 +81,18 @@ func (k *Key) TryLock() (bool, error) {
 	return err == nil, err
 }
 
-// Lock waits until the key is free, and locks it. If the key is still locked after the limit,
-// Lock returns os.ErrDeadlineExceeded.
+// Lock waits until the key is free, and locks it. If the key is not free within the limit, Lock returns
+// os.ErrDeadlineExceeded.
 func (k *Key) Lock(limit time.Duration) error {
 	return withLimit(limit, int(k.file.Fd()), func(fd int) error { return k.fcntl(fd, unix.F_OFD_SETLKW) })
 }
 
-// fcntl runs a lock command of fcntl(2) for the byte of the key, or for all bytes (a length of zero).
+// fcntl runs a lock command of fcntl(2) for the bytes of the key.
 func (k *Key) fcntl(fd, command int) error {
 	return unix.FcntlFlock(uintptr(fd), command, &unix.Flock_t{Type: unix.F_WRLCK, Whence: unix.SEEK_SET, Start: k.offset, Len: k.length})
 }
 
-// Close unlocks the key. A nil Key has nothing to close.
+// Close unlocks the key and closes its file. A nil Key is valid.
 func (k *Key) Close() error {
 	if k == nil {
 		return nil
@@ -104,11 +100,11 @@ func (k *Key) Close() error {
 	return k.file.Close()
 }
 
-// withLimit calls acquire, which blocks until it has the lock. If acquire has not returned after
-// the limit, withLimit returns os.ErrDeadlineExceeded, and acquire goes on in the background. By
-// then, the caller may have closed fd, and another file may have the same number. Therefore
-// acquire gets a duplicate of fd, which withLimit closes when acquire returns. If acquire gets
-// the lock after the limit, the lock is released when the caller has closed fd, too.
+// withLimit calls acquire, which blocks until it has the lock. If acquire has not returned after the limit,
+// withLimit returns os.ErrDeadlineExceeded, and acquire continues in the background. By that time, the
+// caller may have closed fd, and the number may belong to another file. Therefore acquire gets a duplicate
+// of fd, which withLimit closes when acquire returns. If acquire gets the lock after the limit, the lock is
+// released when both descriptors are closed.
 func withLimit(limit time.Duration, fd int, acquire func(fd int) error) error {
 	duplicate, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {

@@ -77,10 +77,10 @@ func Add(u *undo.Stack, m Masq, ips []netip.Prefix) error {
 // A Change adds changes to a transaction of nf_tables.
 type Change = iptables.Change
 
-// Del deletes the masquerade of the addresses in all backends, and applies the changes of the caller in
-// the same transaction. If ips is empty, Del reads all elements and deletes the owner's. It is not an
-// error if there is nothing to delete. Del keeps the element of another attachment that has taken an
-// address over.
+// Del deletes the masquerade of the addresses in all backends, and applies the caller's changes in the
+// same transaction. If ips is empty, Del reads all elements and deletes the owner's. It returns no error
+// if there is nothing to delete. If another attachment has taken an address over, Del keeps the element
+// of that attachment.
 func Del(m Masq, ips []netip.Prefix, also ...Change) error {
 	return iptables.Delete(m.HostNS, "delete "+m.String(), []iptables.Cleanup{ownReference(m.Owner), ownCleanup(m.Owner, ips)},
 		append([]Change{func(c *nft.Conn, tx *nft.Tx) error {

@@ -10,7 +10,8 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// The nftables backend of the reference plugins adds one rule per address to one chain:
+// referenceTable returns the table of the reference plugins' nftables backend, which adds one rule
+// per address to one chain:
 //
 //	ip saddr 10.88.0.2 ip daddr != 10.88.0.0/16 masquerade comment "<network>-<attachment>, net: …"
 //

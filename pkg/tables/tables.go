@@ -1,6 +1,6 @@
-// Package tables describes plumb's nftables tables, inet plumb and bridge plumb, with their sets and
-// maps, and the chain that guards 127/8. Each plugin adds its own chains to the tables. The tool plumb
-// reads all sets.
+// Package tables describes plumb's nftables tables, inet plumb and bridge plumb, with their sets and maps,
+// and the chain that guards 127/8. Each plugin adds its own chains to the tables. The command plumb reads
+// all sets.
 package tables
 
 import (
@@ -11,34 +11,33 @@ import (
 	"github.com/plumb-cni/plumb/pkg/nft"
 )
 
-// The sets of the plugin firewall in table inet plumb.
+// The firewall plugin's sets in table inet plumb.
 const (
-	IsolatedBridges = "isolated_bridges" // the names of bridges with an ingress policy
-	SameBridge      = "same_bridge"      // the name of a bridge twice, if its containers can reach each other
-	Published       = "published"        // the names of bridges whose host ports other bridges can reach
+	IsolatedBridges = "isolated_bridges" // names of bridges with an ingress policy
+	SameBridge      = "same_bridge"      // pairs of the same bridge name, for bridges whose containers can reach each other
+	Published       = "published"        // names of bridges whose host ports are reachable from other bridges
 )
 
 // The sets of table bridge plumb.
 const (
-	IsolatedPorts = "isolated_ports" // ports of bridges that cannot reach each other
+	IsolatedPorts = "isolated_ports" // bridge ports that cannot reach each other
 	CheckedPorts  = "checked"        // ports with a MAC spoof check
-	AllowedMACs   = "allowed"        // these ports and the source MACs that may pass
+	AllowedMACs   = "allowed"        // pairs of a checked port and a source MAC that may pass
 )
 
-// Masquerade returns the name of the map whose keys are the addresses to masquerade. The value of
-// an address is a jump to the chain of its subnet.
+// Masquerade returns the name of the map from an address to masquerade to the chain of its subnet.
 func Masquerade(f nft.Family) string { return "masq" + f.Version() }
 
-// HostPort returns the name of the map from protocol and port of the host to address and port of
-// the container.
+// HostPort returns the name of the map from the host's protocol and port to the container's address and
+// port.
 func HostPort(f nft.Family) string { return "hostport" + f.Version() }
 
-// HostPortIP returns the name of the map from address, protocol and port of the host to address
-// and port of the container.
+// HostPortIP returns the name of the map from the host's address, protocol and port to the container's
+// address and port.
 func HostPortIP(f nft.Family) string { return HostPort(f) + "ip" }
 
-// HostPortChain returns the name of the map from a key of HostPort to the chain that the packet
-// goes through before it is translated.
+// HostPortChain returns the name of the map from a key of HostPort to the chain through which a packet
+// passes before its address is translated.
 func HostPortChain(f nft.Family) string { return HostPort(f) + "_chain" }
 
 // HostPortIPChain is HostPortChain for the keys of HostPortIP.
@@ -47,14 +46,14 @@ func HostPortIPChain(f nft.Family) string { return HostPort(f) + "_addr" }
 // Source returns the name of the map from an address to the two parts of the name of its zone in firewalld.
 func Source(f nft.Family) string { return "source" + f.Version() }
 
-// MasqueradeSets returns the maps of masquerade, which each plugin creates together with the table.
+// MasqueradeSets returns the masquerade maps, which every plugin creates together with the table.
 func MasqueradeSets() []nft.Set {
 	return perFamily(func(f nft.Family, addr nft.Type) []nft.Set {
 		return []nft.Set{{Name: Masquerade(f), Key: []nft.Type{addr}, Data: []nft.Type{nft.Verdict}}}
 	})
 }
 
-// HostPortSets returns the maps of host ports.
+// HostPortSets returns the host port maps.
 func HostPortSets() []nft.Set {
 	return perFamily(func(f nft.Family, addr nft.Type) []nft.Set {
 		withAddress, withoutAddress := []nft.Type{addr, nft.InetProto, nft.InetService}, []nft.Type{nft.InetProto, nft.InetService}
@@ -67,7 +66,7 @@ func HostPortSets() []nft.Set {
 	})
 }
 
-// FirewallSets returns the sets and maps of the plugin firewall in table inet plumb.
+// FirewallSets returns the firewall plugin's sets and maps in table inet plumb.
 func FirewallSets() []nft.Set {
 	bridges := []nft.Set{
 		{Name: IsolatedBridges, Key: []nft.Type{nft.IfName}},
@@ -79,7 +78,7 @@ func FirewallSets() []nft.Set {
 	})...)
 }
 
-// perFamily returns the sets for IPv4 and those for IPv6.
+// perFamily returns the sets for IPv4 and the sets for IPv6.
 func perFamily(sets func(f nft.Family, addr nft.Type) []nft.Set) []nft.Set {
 	return append(sets(nft.IPv4, nft.IPv4Addr), sets(nft.IPv6, nft.IPv6Addr)...)
 }
@@ -92,7 +91,7 @@ func SpoofCheckSets() []nft.Set {
 	}
 }
 
-// IsolatedPortSets returns the set of the policy isolated in table bridge plumb.
+// IsolatedPortSets returns the set of isolated ports in table bridge plumb.
 func IsolatedPortSets() []nft.Set {
 	return []nft.Set{{Name: IsolatedPorts, Key: []nft.Type{nft.IfName}}}
 }
@@ -112,11 +111,10 @@ func All() []nft.Layout {
 	return all
 }
 
-// layoutVersion is the version of both tables.
 const layoutVersion = 2
 
-// Inet returns table inet plumb with these sets. Every plugin that creates the table creates the
-// guard of 127/8 as well, because route_localnet stays 1 when the ruleset is flushed.
+// Inet returns table inet plumb with these sets. Every plugin that creates the table also creates the guard
+// of 127/8, because route_localnet stays 1 when the ruleset is flushed.
 func Inet(sets ...nft.Set) nft.Layout {
 	return nft.Layout{
 		Table: nft.Table{Family: nft.Inet, Name: "plumb"}, Version: layoutVersion, Sets: sets, InitialChains: []nft.Chain{localnetGuard()},
@@ -136,11 +134,11 @@ func WithGuard(l nft.Layout) nft.Layout {
 	return l
 }
 
-// localnetGuard returns the chain that drops packets to 127/8 from virtual interfaces. The kernel
-// accepts such packets where route_localnet is set (CVE-2020-8558). The chain does not drop the
-// answers of containers, because at this hook the destination of an answer is still the address with
-// which the request was masqueraded. It does not drop packets from a VRF, because a VRF has its own
-// loopback address, or packets from lo and network cards, which have no kind (see nft.IifKindNot).
+// localnetGuard returns the chain that drops packets to 127/8 from virtual interfaces. The kernel accepts
+// such packets where route_localnet is set (CVE-2020-8558). The chain does not drop answers from
+// containers, because at this hook the destination of an answer is still the address with which the request
+// was masqueraded. It does not drop packets from a VRF, which has its own loopback address, or packets from
+// lo and network cards, which have no kind (see nft.IifKindNot).
 func localnetGuard() nft.Chain {
 	return nft.Chain{
 		Name:  "localnet",

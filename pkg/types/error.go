@@ -18,9 +18,9 @@ const (
 	CodeConfig       = 7   // a configuration that cannot work
 	CodeNamespace    = 8   // CNI_NETNS does not exist (ADD, CHECK), or is the host's own namespace
 	CodeTryAgain     = 11  // may succeed later: the pool is exhausted, a lock was not free in time
-	CodeNotAvailable = 50  // STATUS: the plugin cannot serve ADD
+	CodeNotAvailable = 50  // STATUS: ADD cannot succeed
 	CodeLimited      = 51  // STATUS: containers would have limited connectivity
-	CodeChanged      = 100 // CHECK: something differs from what ADD created; plumb's, in each plugin
+	CodeChanged      = 100 // CHECK: a difference from what ADD created; the same code in all plumb plugins
 	CodeInternal     = 999 // any other error
 )
 

@@ -10,7 +10,7 @@ import (
 // MaxIfName is the largest length of an interface name in bytes (IFNAMSIZ of the kernel without the terminating zero).
 const MaxIfName = 15
 
-// CheckIfName returns an error that says why an interface cannot have the name, or nil.
+// CheckIfName returns nil if an interface can have the name, and otherwise an error that says why not.
 func CheckIfName(name string) error {
 	switch {
 	case name == "":

@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// ParsePrevResult decodes the result of an earlier plugin of the chain. Marshal prints what is not changed in it as it came,
-// including keys and values that plumb does not know, because the earlier plugin may read them in its DEL. ParsePrevResult
-// accepts two kinds of values that ParseResult refuses, because a chained plugin does not need them. An IP whose interface
-// index is not in the list gets NoInterface, and Routes lacks invalid routes.
+// ParsePrevResult decodes the result of an earlier plugin of the chain. Marshal prints the unchanged parts as they
+// came, including keys and values that plumb does not know, because the earlier plugin may read them in its DEL.
+// ParsePrevResult accepts two kinds of values that ParseResult rejects, because a chained plugin does not need them. An
+// IP whose interface index is not in the list gets NoInterface, and Routes lacks invalid routes.
 func ParsePrevResult(v Version, data []byte) (*Result, error) {
 	r, _, err := parse(v, data, (*Result).checkPrev)
 	if err != nil {
@@ -80,7 +80,7 @@ func merge(came, before, after json.RawMessage) json.RawMessage {
 	return text
 }
 
-// decodeAll decodes texts. An empty text becomes nil. ok is false if one has another type than T.
+// decodeAll decodes texts. An empty text becomes nil. ok is false if the type of a text is not T.
 func decodeAll[T any](texts ...json.RawMessage) (all [3]T, ok bool) {
 	for i, text := range texts {
 		if len(text) > 0 && json.Unmarshal(text, &all[i]) != nil {

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// ProblemsInto returns a function that appends an error, formatted as by fmt.Errorf, to errs if something is wrong, so that
-// the check of a configuration, and CHECK, report all problems at once.
+// ProblemsInto returns a function that appends an error, formatted as by fmt.Errorf, to errs if wrong is true. With it,
+// CHECK and the validation of a configuration report all problems at once.
 func ProblemsInto(errs *[]error) func(wrong bool, format string, args ...any) {
 	return func(wrong bool, format string, args ...any) {
 		if wrong {
@@ -17,8 +17,8 @@ func ProblemsInto(errs *[]error) func(wrong bool, format string, args ...any) {
 	}
 }
 
-// A Problem is one thing that a plugin finds wrong, which is an object on the host that differs from what ADD created (CHECK),
-// or a key of the configuration. It is an error. The error result lists all problems in its key "problems", for programs.
+// A Problem is an object on the host that differs from what ADD created (CHECK), or an invalid key of the
+// configuration. It is an error. The error result lists all problems in its key "problems", for programs.
 type Problem struct {
 	Object string `json:"object,omitempty"` // "interface eth0", "sysctl net/ipv4/ip_forward", or the path of a key
 	Kind   string `json:"kind"`

@@ -46,7 +46,7 @@ type IP struct {
 	Gateway   netip.Addr
 }
 
-// HasGateway reports whether the IP has a gateway. An unspecified one (0.0.0.0, ::) is none.
+// HasGateway reports whether the IP has a gateway. An unspecified address (0.0.0.0, ::) is not a gateway.
 func (ip IP) HasGateway() bool { return ip.Gateway.IsValid() && !ip.Gateway.IsUnspecified() }
 
 // A Route is a route in the container. If GW is zero, the route uses the gateway of the first IP of its family. MTU and AdvMSS

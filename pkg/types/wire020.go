@@ -23,8 +23,8 @@ type ip020 struct {
 // express.
 var ErrNoAddress = errors.New("cannot convert: no valid IP addresses; a network without addresses needs cniVersion 0.3.0 or later")
 
-// to020 converts a result. Of each family it keeps the first address, and the routes if there is
-// an address.
+// to020 converts a result. It keeps the first address of each family, and the routes of the
+// families that have an address.
 func to020(r *Result, v Version) (*result020, error) {
 	w := &result020{CNIVersion: v.String(), DNS: r.DNS}
 	for _, ip := range r.IPs {

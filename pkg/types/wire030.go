@@ -15,14 +15,14 @@ type result030 struct {
 }
 
 type ip030 struct {
-	Version   any          `json:"version,omitempty"` // "4" or "6" before 1.0.0; Address tells the same
+	Version   any          `json:"version,omitempty"` // "4" or "6" before 1.0.0; redundant, because Address contains the family
 	Interface *int         `json:"interface,omitempty"`
 	Address   netip.Prefix `json:"address"`
 	Gateway   netip.Addr   `json:"gateway,omitzero"`
 }
 
-// to030 converts a result. Before 1.0.0, each IP has its family, and dns is always printed. The
-// MTU, SocketPath and PciID of an interface came with 1.1.0.
+// to030 converts a result. Versions before 1.0.0 contain the family of each IP, and always dns.
+// Versions before 1.1.0 lack the MTU, SocketPath and PciID of an interface.
 func to030(r *Result, v Version) *result030 {
 	w := &result030{CNIVersion: v.String(), Interfaces: slices.Clone(r.Interfaces), Routes: r.Routes}
 	for i := range w.Interfaces {

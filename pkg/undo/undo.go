@@ -1,10 +1,9 @@
-// Package undo collects the inverse of each change that an ADD makes, so that an ADD that
-// fails leaves host and container as they were.
+// Package undo collects the inverse of each change of an ADD, so that an ADD that fails leaves the
+// host and the container unchanged.
 //
-// Only changes that belong to one attachment are undone: its link, its lease, its rules.
-// What attachments share on the host (a bridge, its gateway address, base chains, IP
-// forwarding) is created if it is missing and never undone, because another attachment may
-// need it.
+// Only changes that belong to one attachment are undone, such as its link, its lease and its rules.
+// What attachments share on the host (a bridge, its gateway address, base chains, IP forwarding) is
+// created if it is missing. It is never undone, because another attachment may need it.
 package undo
 
 import (
@@ -13,7 +12,7 @@ import (
 	"slices"
 )
 
-// A Stack holds the inverses of changes. The zero Stack is empty and ready to use. It is
+// A Stack contains the inverses of changes. The zero Stack is empty and ready to use. A Stack is
 // not safe for concurrent use.
 type Stack struct {
 	inverses []inverse
@@ -21,19 +20,19 @@ type Stack struct {
 
 // An inverse is a function that undoes one change.
 type inverse struct {
-	what string // what the function does, for errors
+	what string // describes undo in errors
 	undo func() error
 }
 
-// Push adds the inverse of a change that has just been made. what describes the inverse in
-// errors: "delete link veth0a1b2c3d". An inverse may wait, for example until a process that is
+// Push adds the inverse of a change that has just been made. what describes the inverse in errors,
+// for example "delete link veth0a1b2c3d". An inverse may wait, for example until a process that is
 // part of the change has ended.
 func (s *Stack) Push(what string, undo func() error) {
 	s.inverses = append(s.inverses, inverse{what, undo})
 }
 
-// Rollback runs the inverses, the newest first, and empties the stack. If one fails or
-// panics, Rollback still runs the others. It returns all errors, joined.
+// Rollback runs the inverses, the newest first, and empties the stack. If an inverse fails or
+// panics, Rollback still runs the others. It joins all errors.
 func (s *Stack) Rollback() error {
 	var errs []error
 	for _, inverse := range slices.Backward(s.inverses) {
@@ -45,7 +44,7 @@ func (s *Stack) Rollback() error {
 	return errors.Join(errs...)
 }
 
-// run runs the inverse, and returns a panic as an error.
+// run runs the inverse, and converts a panic to an error.
 func (i inverse) run() (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -55,7 +54,7 @@ func (i inverse) run() (err error) {
 	return i.undo()
 }
 
-// Commit empties the stack without running the inverses: the changes stay.
+// Commit empties the stack without running the inverses, so that the changes stay.
 func (s *Stack) Commit() { s.inverses = nil }
 
 // Len returns the number of inverses that Rollback would run.
