@@ -7,7 +7,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// add answers with the lease of an interface, and gets one if there is none.
+// add answers with the lease of an interface, and requests a lease if there is none.
 func (m *machine) add(r record, c *call) {
 	l := m.leases[r.Attachment]
 	if l != nil && !l.sameLink(r) {
@@ -15,7 +15,7 @@ func (m *machine) add(r record, c *call) {
 		l = nil
 	}
 	switch {
-	case m.ctx.Err() != nil: // submit answers
+	case m.ctx.Err() != nil: // submit answers the call
 	case l == nil:
 		l = &lease{record: r, adds: []*call{c}}
 		m.leases[r.Attachment] = l
@@ -45,7 +45,7 @@ func (m *machine) check(o types.Attachment, c *call) {
 	c.answer <- Answer{Lease: l.Lease}
 }
 
-// del releases the leases that match, and answers when they are forgotten.
+// del releases the matching leases, and answers when the machine has forgotten them.
 func (m *machine) del(match func(types.Attachment) bool, c *call) {
 	c.left = 1
 	for _, l := range m.leases {
@@ -58,8 +58,8 @@ func (m *machine) del(match func(types.Attachment) bool, c *call) {
 	c.done()
 }
 
-// awaitForgotten answers when the attachment no longer has a lease. It answers with an error if there is a lease that is not
-// being released.
+// awaitForgotten answers when the machine has no lease of the attachment. It answers with an error if there is a lease
+// that is not being released.
 func (m *machine) awaitForgotten(o types.Attachment, c *call) {
 	switch l := m.leases[o]; {
 	case l == nil:
@@ -72,7 +72,8 @@ func (m *machine) awaitForgotten(o types.Attachment, c *call) {
 	}
 }
 
-// abandon answers a call whose caller no longer waits. It releases the lease of an ADD if no other ADD waits for it.
+// abandon answers a call whose caller does not wait any longer. It releases the lease of an ADD unless another ADD
+// waits for it.
 func (m *machine) abandon(c *call, cause error) {
 	for _, l := range m.leases {
 		i := slices.Index(l.adds, c)
@@ -94,7 +95,7 @@ func (m *machine) abandon(c *call, cause error) {
 	}
 }
 
-// progress returns, in brackets, what the lease waits for.
+// progress describes, in brackets, what the lease is waiting for.
 func (l *lease) progress() string {
 	switch {
 	case l.lastErr != nil:

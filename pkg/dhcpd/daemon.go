@@ -76,8 +76,8 @@ func Command(r *skel.Request, args []string) error {
 	return o.Run(ctx, l, r.Stderr())
 }
 
-// Run runs the daemon until ctx ends, and writes a line to log for each event. If l is nil, it listens at the socket's path.
-// Otherwise it closes l.
+// Run runs the daemon until ctx ends, and writes one line per event to log. It serves l and closes it. If l is nil, it
+// listens at the socket's path.
 func (o Options) Run(ctx context.Context, l net.Listener, log io.Writer) (err error) {
 	if o.Socket == "" {
 		o.Socket = DefaultSocket
@@ -169,7 +169,7 @@ func lockStore(s Store, limit time.Duration) (unlock func(), err error) {
 	return func() { _ = f.Close() }, err
 }
 
-// listen creates the socket, which only root can use. It replaces a socket that a killed daemon has left.
+// listen creates the socket, which only root can use. It replaces a socket that was left by a killed daemon.
 func listen(path string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, err

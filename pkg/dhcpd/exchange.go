@@ -20,7 +20,7 @@ type iface interface {
 	Decline(context.Context, dhcp.Lease) error
 	Probe(context.Context, netip.Addr) error
 
-	// configure replaces the address, routes and MTU of one lease with another lease's. nil stands for no lease.
+	// configure replaces the address, routes and MTU of one lease with another lease's. nil means no lease.
 	configure(from, to *dhcp.Lease) error
 	// restore adds the address and the routes of a lease again if the interface has lost the address, and reports whether it
 	// had lost it.
@@ -28,13 +28,13 @@ type iface interface {
 	close()
 }
 
-// An exchange is the work for a lease in one state.
+// An exchange is the work for a lease in one state, with a copy of the lease's record.
 type exchange struct {
 	record
 	offer dhcp.Offer
 }
 
-// An outcome is the outcome of an exchange. It contains the offer in state selecting, no lease in state releasing, and the
+// An outcome is the outcome of an exchange. It contains an offer in state selecting, nothing in state releasing, and a
 // lease in all other states.
 type outcome struct {
 	offer    dhcp.Offer

@@ -14,8 +14,8 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// A link is the interface of a container, whose namespace is open. The daemon opens it again for each exchange, because an open
-// namespace, and thus the interface, would exist until the daemon closes it.
+// A link is the interface of a container with an open namespace. The daemon opens the namespace for each exchange,
+// because an open namespace keeps the interface alive.
 type link struct {
 	dhcp.Client
 	record
@@ -23,8 +23,8 @@ type link struct {
 	link      nl.Link
 }
 
-// findLink returns the record of the interface of an ADD, and sets the interface up. It reports
-// whether the interface was down.
+// findLink returns the record of an ADD's interface, and sets the interface up. wasDown is true if the interface was
+// down.
 func findLink(req Request, broadcast bool) (r record, wasDown bool, err error) {
 	container, err := ns.Open(req.NetNS, nil)
 	if err != nil {
@@ -114,8 +114,8 @@ func (l *link) configure(from, to *dhcp.Lease) error {
 		errs = append(errs, l.deleteRoutes(from))
 	}
 	if from != nil && (to == nil || from.Address != to.Address) {
-		// Delete the address before adding another of the same subnet, which would otherwise be its secondary address and
-		// which the kernel would delete with it.
+		// Delete the address before adding another one of the same subnet. Otherwise the new address would be a
+		// secondary address, which the kernel deletes together with the first one.
 		errs = append(errs, types.IgnoreNotExist(l.container.DeleteAddr(l.link, from.Address)))
 	}
 	if to != nil && (from == nil || from.Address != to.Address) {
@@ -154,7 +154,7 @@ func (l *link) routes(lease *dhcp.Lease) []nl.Route {
 		}
 		routes = append(routes, route)
 	}
-	// Routes without a gateway come first, because their destinations may contain the gateways of others.
+	// Routes without a gateway come first, because their destinations may contain the gateways of other routes.
 	slices.SortStableFunc(routes, func(a, b nl.Route) int { return a.GW.Compare(b.GW) })
 	return routes
 }

@@ -35,26 +35,26 @@ func (s state) hasAddress() bool {
 
 const (
 	never = time.Duration(math.MaxInt64)
-	// releaseTimeout limits a RELEASE, which is one message, with an exchange of ARP before it.
+	// releaseTimeout limits a RELEASE, which is one message after an exchange of ARP.
 	releaseTimeout = 2 * time.Second
 	// probeTime is more than the probe of an address takes (RFC 5227, section 2.1.1).
 	probeTime = 10 * time.Second
 	// minWait is the shortest time between two attempts to renew a lease (RFC 2131, section 4.4.5).
 	minWait = time.Minute
-	// minRenewAfter keeps a server with very short leases from making the daemon busy.
+	// minRenewAfter limits how often the daemon renews a very short lease.
 	minRenewAfter = time.Second
 	// maxPause is the longest time between two attempts to get an address.
 	maxPause = 5 * time.Minute
-	// declines is how many offered addresses may be in use before an ADD fails.
+	// declines is the number of offered addresses in use after which an ADD fails.
 	declines = 3
-	// maxReboots is how many leases ask at once for their address after a restart.
+	// maxReboots is how many leases are confirmed at the same time after a restart.
 	maxReboots = 32
 )
 
 // errGone is the error for a namespace or interface that no longer exists.
 var errGone = errors.New("the interface is gone")
 
-// A clock measures the time since boot, including the time in which the machine is suspended.
+// A clock measures the time since boot, including the time during which the machine is suspended.
 type clock interface {
 	now() time.Duration
 	set(at time.Duration) // sets the alarm; never: no alarm
@@ -64,14 +64,14 @@ type clock interface {
 // A lease is the lease of one attachment. Only the loop of the machine uses it.
 type lease struct {
 	record
-	due      time.Duration      // when the machine ends the running exchange or, without one, begins the next
-	cancel   context.CancelFunc // ends the running exchange; nil: none runs
-	exchange int                // the number of the running exchange; outcomes of others are ignored
+	due      time.Duration      // when the machine ends the running exchange or, without one, begins the next one
+	cancel   context.CancelFunc // ends the running exchange; nil: none is running
+	exchange int                // the number of the running exchange; outcomes of other exchanges are ignored
 	begun    time.Duration      // when the exchange began
-	offer    dhcp.Offer         // the requested offer; the server has not answered yet
-	failures int                // attempts without an address since the last lease
+	offer    dhcp.Offer         // the requested offer, until the server answers
+	failures int                // failed attempts since the interface last had a lease
 	declined int
-	lastErr  error   // of the last exchange that failed
+	lastErr  error   // of the last failed exchange
 	adds     []*call // calls that wait for the lease
 	dels     []*call // calls that wait until the lease is forgotten
 }
@@ -79,7 +79,7 @@ type lease struct {
 // A call is a request that waits for its answer.
 type call struct {
 	answer chan Answer // has room for one answer
-	left   int         // MethodDel, MethodGC: the number of leases that are not forgotten yet
+	left   int         // MethodDel, MethodGC: the number of leases that the machine has not forgotten
 }
 
 // A machine keeps all leases. Only its loop calls its methods, except init, run, submit and do.
@@ -88,7 +88,7 @@ type machine struct {
 	clock   clock
 	open    func(record) (iface, error) // opens the interface of a container
 	boot    string                      // boot ID
-	timeout time.Duration               // limit of an exchange that no ADD waits for
+	timeout time.Duration               // limit of an exchange for which no ADD waits
 	log     func(format string, args ...any)
 
 	leases   map[types.Attachment]*lease
@@ -96,7 +96,7 @@ type machine struct {
 	ended    chan struct{}
 	ctx      context.Context // of all exchanges
 	exchange int             // number of the last exchange
-	running  int             // exchanges under way
+	running  int             // number of running exchanges
 }
 
 // init creates the fields that a machine needs before run.
@@ -105,7 +105,7 @@ func (m *machine) init() {
 	m.work, m.ended = make(chan func()), make(chan struct{})
 }
 
-// run is the loop. It ends with ctx, when all exchanges have ended. The files of the leases stay.
+// run is the loop. When ctx ends, it waits for all exchanges and returns. The lease files stay.
 func (m *machine) run(ctx context.Context) error {
 	defer close(m.ended)
 	m.ctx = ctx
@@ -132,8 +132,7 @@ func (m *machine) run(ctx context.Context) error {
 	}
 }
 
-// submit calls f in the loop and waits for the answer to its call. If ctx ends first, the call is
-// abandoned.
+// submit calls f in the loop and waits for the answer to its call. If ctx ends first, submit abandons the call.
 func (m *machine) submit(ctx context.Context, f func(*call)) Answer {
 	c := &call{answer: make(chan Answer, 1)}
 	m.do(func() { f(c) })
@@ -160,7 +159,7 @@ func (m *machine) do(f func()) {
 	}
 }
 
-// load takes over the leases of an earlier daemon.
+// load loads the leases of an earlier daemon.
 func (m *machine) load() error {
 	records, err := m.store.load(func(path string, err error) { m.log("%s: removed the lease file: %v", path, err) })
 	if len(records) > 0 {
@@ -187,7 +186,7 @@ func (m *machine) load() error {
 	return err
 }
 
-// reboot begins the exchange of leases in state rebooting that have none.
+// reboot begins exchanges of leases in state rebooting, up to maxReboots at the same time.
 func (m *machine) reboot() {
 	n := 0
 	for _, l := range m.leases {
@@ -214,7 +213,7 @@ func (m *machine) wakeDue() {
 	for _, l := range m.leases {
 		switch {
 		case l.due > now:
-		case l.cancel != nil: // the time of the exchange is over; its outcome follows
+		case l.cancel != nil: // the time for the exchange is over, and its outcome follows
 			l.due = never
 			l.cancel()
 		case l.State == bound && m.store.isMarked(l.Attachment):
@@ -227,8 +226,8 @@ func (m *machine) wakeDue() {
 	}
 }
 
-// resume puts a lease with an address into the state for the present time. In state bound it waits, and otherwise it begins
-// an exchange.
+// resume puts a lease with an address into the state for the present time. It begins an exchange unless that state is
+// bound.
 func (m *machine) resume(l *lease) {
 	t1, t2, end := l.times()
 	switch now := m.clock.now(); {
@@ -244,7 +243,7 @@ func (m *machine) resume(l *lease) {
 	}
 }
 
-// times returns when to renew and to rebind the lease, and when it ends.
+// times returns when T1 and T2 of the lease pass, and when the lease ends.
 func (l *lease) times() (t1, t2, end time.Duration) {
 	t1 = max(l.Lease.RenewAfter, minRenewAfter)
 	t2 = max(l.Lease.RebindAfter, t1)
@@ -266,7 +265,7 @@ func (m *machine) begin(l *lease, s state) {
 	go func() {
 		done := x.run(ctx, m.open)
 		cancel()
-		m.work <- func() { // the loop takes it, even if it ends
+		m.work <- func() { // the loop receives it even while it ends
 			m.running--
 			if l.exchange == number && m.ctx.Err() == nil {
 				l.cancel = nil
@@ -300,7 +299,7 @@ func (m *machine) limit(l *lease, s state) time.Duration {
 	return now + m.timeout
 }
 
-// finish takes over the outcome of an exchange.
+// finish processes the outcome of an exchange.
 func (m *machine) finish(l *lease, done outcome) {
 	s := l.State
 	if done.restored {
@@ -333,8 +332,8 @@ func (m *machine) finish(l *lease, done outcome) {
 	}
 }
 
-// isLeased reports whether a server keeps an address for the lease, or may do so because it has not answered
-// a REQUEST.
+// isLeased reports whether a server keeps an address for the lease, or may keep one because it has not answered a
+// REQUEST.
 func (l *lease) isLeased() bool {
 	return l.mustBeReleased() || l.Lease != nil && l.offer.Address.IsValid()
 }
@@ -347,7 +346,8 @@ func (l *lease) whyGone() string {
 	return fmt.Sprintf("its interface is gone; the server keeps %s until the lease runs out", l.Lease.Address)
 }
 
-// request saves the offered address before it requests it, so that the file contains the address if the daemon is killed.
+// request saves the offered address before it requests it, so that a later daemon finds the address if this one is
+// killed.
 func (m *machine) request(l *lease, o dhcp.Offer) {
 	l.State, l.offer, l.Lease, l.Start = requesting, o, &o.Lease, l.begun
 	if err := m.store.save(l.record); err != nil {
@@ -360,7 +360,7 @@ func (m *machine) request(l *lease, o dhcp.Offer) {
 	m.begin(l, requesting)
 }
 
-// bind takes over a lease that a server has acknowledged, and answers the ADDs that wait.
+// bind stores a lease that a server has acknowledged, and answers the waiting ADDs.
 func (m *machine) bind(l *lease, done outcome) {
 	for _, ignored := range done.lease.Ignored {
 		m.log("%s: ignored in the answer of %s: %v", l.Attachment, done.lease.Server, ignored)
@@ -387,7 +387,7 @@ func (m *machine) bind(l *lease, done outcome) {
 	m.resume(l)
 }
 
-// answer answers all ADDs that wait.
+// answer answers all waiting ADDs.
 func (l *lease) answer(a Answer) {
 	for _, c := range l.adds {
 		c.answer <- a
@@ -395,7 +395,7 @@ func (l *lease) answer(a Answer) {
 	l.adds = nil
 }
 
-// retry waits before the next attempt to renew a lease, for half of the time that is left and at least a minute (RFC 2131,
+// retry waits before the next attempt to renew a lease, for half of the remaining time but at least a minute (RFC 2131,
 // section 4.4.5).
 func (m *machine) retry(l *lease, err error) {
 	m.log("%s: the lease of %s is not renewed: %v", l.Attachment, l.Lease.Address, err)
@@ -411,7 +411,7 @@ func (m *machine) retry(l *lease, err error) {
 	l.due = min(next, now+max((next-now)/2, minWait))
 }
 
-// pause waits before the next search for an offer. After the first failure it does not wait.
+// pause waits before the next DISCOVER, except after the first failure.
 func (m *machine) pause(l *lease, err error) {
 	inUse := errors.Is(err, dhcp.ErrInUse)
 	if errors.Is(err, dhcp.ErrNAK) || inUse {

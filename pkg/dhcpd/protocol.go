@@ -1,11 +1,12 @@
-// Package dhcpd is the daemon of the IPAM plugin dhcp. It gets DHCP leases for the interfaces of containers, and renews
-// them. Its parts are
+// Package dhcpd is the daemon of the IPAM plugin dhcp. It requests DHCP leases for the interfaces of containers, and
+// renews them. Its parts are:
 //
-//   - protocol.go: the messages between plugin and daemon, and the plugin's call;
-//   - machine.go and exchange.go: the leases, all in one loop, in the states of RFC 2131;
-//   - store.go: the lease files, with which leases survive the daemon;
-//   - link.go: the interface of a container;
-//   - server.go: the socket; daemon.go: the command line.
+//   - protocol.go: the messages between plugin and daemon, and the plugin's call
+//   - machine.go and exchange.go: the leases in the states of RFC 2131, all in one loop
+//   - store.go: the lease files, from which the daemon reads its leases after a restart
+//   - link.go: the interface of a container
+//   - server.go: the socket
+//   - daemon.go: the command line
 package dhcpd
 
 import (
@@ -30,14 +31,14 @@ const DefaultSocket = "/run/cni/dhcp.sock"
 
 // The methods of a Request.
 const (
-	MethodAdd    = "add"    // answers with a lease, after an exchange with a server if there is none
+	MethodAdd    = "add"    // answers with a lease, which it requests from a server if there is none
 	MethodCheck  = "check"  // answers with the existing lease of the attachment
 	MethodDel    = "del"    // releases the lease of the attachment
 	MethodGC     = "gc"     // releases the leases of the network whose attachments are not in Valid
 	MethodStatus = "status" // answers, and does nothing
 )
 
-// CodeInUse is the code of an ADD whose offered addresses are in use by hosts of the segment (RFC 5227).
+// CodeInUse is the error code of an ADD if all addresses that servers offered are in use on the segment (RFC 5227).
 const CodeInUse = 101
 
 // Settings describes how to request and use a lease.
@@ -46,8 +47,8 @@ type Settings struct {
 	Options  []dhcp.Option `json:"options,omitempty"` // further options to send
 	Ask      []byte        `json:"ask,omitempty"`     // codes of the options to request
 	Priority int           `json:"priority,omitempty"`
-	SetMTU   bool          `json:"setMTU,omitempty"` // whether to set the MTU of the lease on the interface
-	Probe    bool          `json:"probe,omitempty"`  // whether to probe an address by ARP before it is used
+	SetMTU   bool          `json:"setMTU,omitempty"` // set the lease's MTU on the interface
+	Probe    bool          `json:"probe,omitempty"`  // probe an address by ARP before it is used
 }
 
 // A Request is one line of JSON that the plugin writes to the socket. The daemon ignores unknown fields.
@@ -83,7 +84,8 @@ func failure(err error) Answer {
 	return Answer{Code: coded.Code, Msg: coded.Error()}
 }
 
-// StoreOf returns the store of the daemon with that socket. For /run/cni/dhcp.sock it is the directory /run/cni/dhcp.
+// StoreOf returns the store of the daemon with that socket, which for /run/cni/dhcp.sock is the directory
+// /run/cni/dhcp.
 func StoreOf(socket string) Store {
 	dir, isSock := strings.CutSuffix(filepath.Clean(socket), ".sock")
 	if !isSock {
@@ -92,8 +94,8 @@ func StoreOf(socket string) Store {
 	return Store{Dir: dir}
 }
 
-// Call sends a request to the daemon and returns its answer. If there is no answer before ctx ends, it returns an error with
-// types.CodeIO, and the daemon ends an ADD.
+// Call sends a request to the daemon and returns its answer. If no answer comes before ctx ends, Call returns an error
+// with types.CodeIO, and the daemon ends the ADD.
 func Call(ctx context.Context, socket string, req Request) (Answer, error) {
 	answer, err := roundTrip(ctx, socket, req)
 	if ended := ctx.Err(); err != nil && ended != nil {
@@ -134,7 +136,7 @@ func roundTrip(ctx context.Context, socket string, req Request) (Answer, error) 
 // maxLine limits a request and an answer. GC of a large host sends some hundred KiB.
 const maxLine = 8 << 20
 
-// readLine reads up to the end of a line, or of the stream.
+// readLine reads until the end of a line or of the stream.
 func readLine(r io.Reader) ([]byte, error) {
 	limited := &io.LimitedReader{R: r, N: maxLine}
 	line, err := bufio.NewReader(limited).ReadBytes('\n')
@@ -149,8 +151,8 @@ func readLine(r io.Reader) ([]byte, error) {
 	return line, err
 }
 
-// parseRequest decodes a request and checks the path of the namespace, which would otherwise be relative to the
-// working directory of the daemon. The plugin has checked the other values. Errors have a code of the specification.
+// parseRequest decodes a request. It checks the path of the namespace, because a relative path would refer to the
+// daemon's working directory. The plugin has checked the other values. Errors have a code of the specification.
 func parseRequest(line []byte) (req Request, err error) {
 	if bytes.HasPrefix(line, []byte("CONNECT ")) {
 		return req, errReferenceClient

@@ -12,19 +12,19 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// Released is the outcome for leases that the plugin handled without the daemon.
+// Released counts the leases that the plugin processed without the daemon.
 type Released struct {
-	Sent   int   // number of leases that were released and whose files were removed
-	Marked int   // number of leases that the daemon must release
+	Sent   int   // leases that were released, and whose files were removed
+	Marked int   // leases that the daemon must release
 	Why    error // why the last marked lease could not be released
 }
 
-// Found reports whether there was any lease.
+// Found reports whether there was at least one lease.
 func (done Released) Found() bool { return done.Sent+done.Marked > 0 }
 
-// Release releases the leases of the attachments when no daemon answers. It sends RELEASE itself, and removes the file. It
-// only marks the lease if a daemon that does not answer holds the directory, if the file cannot be read, or if the interface
-// is gone.
+// Release releases the leases of the attachments when no daemon answers. It sends RELEASE itself, and removes the lease
+// file. It only marks a lease if a daemon that does not answer has locked the directory, if the file cannot be read, or
+// if the interface is gone.
 func (s Store) Release(attachments ...types.Attachment) (done Released, err error) {
 	var errs []error
 	for _, o := range attachments {
@@ -48,10 +48,10 @@ func (s Store) Attachments() (all []types.Attachment, err error) {
 	return all, types.Coded(types.CodeIO, types.IgnoreNotExist(err))
 }
 
-// releaseOrMark releases or marks a lease, and counts it in done.
+// releaseOrMark releases or marks a lease, and increments the count in done.
 func (s Store) releaseOrMark(o types.Attachment, done *Released) error {
 	err := done.Why
-	if !errors.Is(err, os.ErrDeadlineExceeded) { // a daemon that holds the directory keeps it
+	if !errors.Is(err, os.ErrDeadlineExceeded) { // a daemon that has locked the directory keeps the lock
 		err = s.Trace.Do("release the lease of "+s.file(o).Path(), func() error { return s.send(o) })
 	}
 	if err == nil {
@@ -63,7 +63,7 @@ func (s Store) releaseOrMark(o types.Attachment, done *Released) error {
 	return s.setMark(o)
 }
 
-// send releases a lease, and removes its file. No daemon can start meanwhile.
+// send releases a lease, and removes its file. Meanwhile no daemon can start.
 func (s Store) send(o types.Attachment) error {
 	unlock, err := lockStore(s, releaseTimeout) // another call of the plugin may hold the lock
 	if errors.Is(err, os.ErrDeadlineExceeded) {

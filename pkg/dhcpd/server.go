@@ -23,7 +23,7 @@ type server struct {
 // requestTimeout limits how long a caller may take to send its request.
 const requestTimeout = 10 * time.Second
 
-// serve answers all connections until ctx ends, and returns after the last one has ended.
+// serve answers all connections until ctx ends, and returns when the last one is closed.
 func (s *server) serve(ctx context.Context, l net.Listener) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -50,7 +50,7 @@ func (s *server) serve(ctx context.Context, l net.Listener) error {
 	}
 }
 
-// handle answers one connection. If the caller hangs up or the daemon ends, the request ends.
+// handle answers one connection. It cancels the request if the caller hangs up or the daemon ends.
 func (s *server) handle(ctx context.Context, conn net.Conn) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -76,13 +76,13 @@ func (s *server) handle(ctx context.Context, conn net.Conn) {
 	} else if err != nil {
 		s.write(conn, failure(err))
 	} else if !s.write(conn, s.answer(ctx, req)) && req.Method == MethodAdd {
-		s.del(context.WithoutCancel(ctx), req.Attachment) // the caller does not know its lease
+		s.del(context.WithoutCancel(ctx), req.Attachment) // the caller does not know that it has a lease
 	}
 	_ = conn.Close()
 	<-ended
 }
 
-// write writes an answer, and reports whether that succeeded.
+// write writes an answer, and reports whether it succeeded.
 func (s *server) write(conn net.Conn, a Answer) bool {
 	text, err := json.Marshal(a)
 	if err == nil {
@@ -91,7 +91,7 @@ func (s *server) write(conn net.Conn, a Answer) bool {
 	return err == nil
 }
 
-// answer serves a request.
+// answer processes a request.
 func (s *server) answer(ctx context.Context, req Request) Answer {
 	m := s.machine
 	switch req.Method {

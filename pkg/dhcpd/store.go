@@ -19,7 +19,7 @@ type record struct {
 	types.Attachment
 	Settings
 	State state  `json:"state"`
-	Boot  string `json:"boot"` // boot ID; no namespace survives a reboot
+	Boot  string `json:"boot"` // boot ID; network namespaces do not survive a reboot
 
 	NetNS     string    `json:"netns"`
 	Cookie    uint64    `json:"cookie,omitempty"` // of the namespace (ns.Handle.Cookie)
@@ -27,14 +27,14 @@ type record struct {
 	MAC       types.MAC `json:"mac"`
 	Broadcast bool      `json:"broadcast,omitempty"`
 
-	// Added is true if an ADD has returned a lease, so that the interface has or had its address. In this case the daemon
-	// looks for another address if it loses this one.
+	// Added is true if an ADD has returned a lease, so that the interface has or had its address. If such an interface
+	// loses its lease, the daemon requests another one.
 	Added bool          `json:"added"`
 	Lease *dhcp.Lease   `json:"lease,omitempty"` // in state requesting: the offer of a server
 	Start time.Duration `json:"start"`           // when the lease was requested, since boot
 }
 
-// sameLink reports whether both records are of one interface.
+// sameLink reports whether both records belong to the same interface.
 func (r record) sameLink(o record) bool { return r.Cookie == o.Cookie && r.Link == o.Link }
 
 // mustBeReleased reports whether a server keeps an address for the lease.
@@ -60,8 +60,8 @@ func (r record) Validate() error {
 	return nil
 }
 
-// A Store is the directory of the lease files. Each lease has a file. A plugin that wants to release the lease while no daemon
-// answers adds a second file, the mark.
+// A Store is the directory of the lease files. Each lease has a file. If a plugin wants to release a lease while no
+// daemon answers, it adds a second file, the mark.
 type Store struct {
 	Dir   string
 	Trace *trace.Tracer // logs the steps; may be nil
@@ -85,7 +85,7 @@ func (s Store) save(r record) error {
 	return s.file(r.Attachment).Save(r)
 }
 
-// setMark marks a lease. The daemon releases it when it starts, or when it would renew it.
+// setMark marks a lease. The daemon releases the lease when it starts, or instead of renewing it.
 func (s Store) setMark(o types.Attachment) error {
 	return s.Trace.Do("mark "+s.file(o).Path()+" as released", func() error { return os.WriteFile(s.mark(o), nil, 0o600) })
 }
@@ -101,8 +101,8 @@ func (s Store) isMarked(o types.Attachment) bool {
 	return err == nil
 }
 
-// load reads all lease files. It removes files that cannot be a lease file in spite of their names, and calls report for each.
-// It also removes old marks and temporary files.
+// load reads all lease files. It calls report for each file that has the name of a lease file but not its content, and
+// removes the file. It also removes stale marks and temporary files.
 func (s Store) load(report func(path string, err error)) ([]record, error) {
 	entries, err := os.ReadDir(s.Dir)
 	if types.IgnoreNotExist(err) != nil {
@@ -124,7 +124,7 @@ func (s Store) load(report func(path string, err error)) ([]record, error) {
 	return all, s.removeRest(entries)
 }
 
-// removeRest removes marks without a lease, and the temporary files of a daemon that was killed.
+// removeRest removes marks without a lease, and temporary files of a killed daemon.
 func (s Store) removeRest(entries []os.DirEntry) error {
 	var errs []error
 	for _, e := range entries {
