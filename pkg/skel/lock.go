@@ -13,22 +13,21 @@ import (
 )
 
 const (
-	// LockFile is the lock file (see lock.NewKey), with one key per plugin and attachment, and one
-	// per container for LockContainer.
+	// LockFile is the lock file (see lock.NewKey). It contains one key for each plugin and attachment,
+	// and one for each container (see LockContainer).
 	LockFile = "/run/cni/plumb.lock"
-	// lockWait is how long a call waits for another call for the same attachment. Runtimes
-	// let a call run for some minutes.
+	// lockWait is how long a call waits for another call for the same attachment. Runtimes allow a call
+	// some minutes.
 	lockWait = time.Minute
 )
 
-// lockAttachment waits until no other call of this plugin for the same attachment runs, and
-// locks the attachment until this call ends. If a runtime is killed during ADD, the plugin
-// still runs, and the restarted runtime calls DEL. Without the lock, that DEL would not delete
-// what the ADD makes after it.
+// lockAttachment waits until this plugin has no other call for the same attachment, and locks the
+// attachment until this call ends. If a runtime is killed during ADD, the plugin still runs, and the
+// restarted runtime calls DEL. Without the lock, what the ADD creates after that DEL would remain.
 //
-// After lockWait, ADD and CHECK return an error with types.CodeTryAgain. DEL must succeed, so
-// it prints a warning and goes on. If the lock file cannot be made, all verbs go on without the
-// lock. IPAM plugins take no lock, because the plugin that calls them has it.
+// After lockWait, ADD and CHECK return an error with types.CodeTryAgain. DEL must succeed, and therefore
+// only warns and continues. If the lock file cannot be created, all verbs continue without the lock.
+// IPAM plugins take no lock, because the plugin that calls them holds it.
 func (r *Request) lockAttachment(v verb) error {
 	if v.netns == netnsNone || r.plugin.IPAM {
 		return nil
@@ -41,10 +40,10 @@ func (r *Request) lockAttachment(v verb) error {
 	})
 }
 
-// LockContainer waits until no other call that has called LockContainer for the same container runs, and
-// locks the container until this call ends. A plugin calls it if it looks for a free number in
-// the container, such as that of a routing table: the attachments of one container can be made
-// at the same time. LockContainer fails as the lock of the attachment does (see lockAttachment).
+// LockContainer waits until no other call holds this lock for the same container, and locks the
+// container until this call ends. A plugin calls it before it looks for a free number in the container,
+// such as the number of a routing table, because runtimes can add several attachments of one container
+// at the same time. LockContainer fails in the same way as lockAttachment.
 func (r *Request) LockContainer() error {
 	return r.lock(wantedLock{
 		key:    fmt.Sprintf("container %d", r.ContainerNS.Cookie()),
@@ -55,12 +54,12 @@ func (r *Request) LockContainer() error {
 
 // A wantedLock is a lock that a call waits for.
 type wantedLock struct {
-	key    string // see lock.NewKey
+	key    string // the key of the lock (see lock.NewKey)
 	step   string // the name of the step that waits
-	holder string // the call that has the lock, for errors
+	holder string // describes the call that holds the lock, in errors
 }
 
-// lock waits for a lock. See lockAttachment for its errors.
+// lock waits for a lock. lockAttachment describes its errors.
 func (r *Request) lock(w wantedLock) error {
 	err := r.lockIn(cmp.Or(r.env.Lock, LockFile), w)
 	switch {
@@ -77,7 +76,6 @@ func (r *Request) lock(w wantedLock) error {
 	return nil
 }
 
-// lockIn locks with the lock file at path.
 func (r *Request) lockIn(path string, w wantedLock) error {
 	key, err := lock.NewKey(path, w.key)
 	if err != nil {

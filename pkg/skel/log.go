@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openLog sets up the tracer as CNI_LOG_LEVEL and CNI_LOG_FILE say.
+// openLog sets up the tracer according to CNI_LOG_LEVEL and CNI_LOG_FILE.
 func (r *Request) openLog() {
 	if r.Command == cmdVersion {
 		return
@@ -32,7 +32,7 @@ func (r *Request) openLog() {
 }
 
 // openTrace sets up the tracer for "plumb trace" and for a distributed trace (W3C Trace Context). It
-// warns only of CNI_TRACE_FILE: the call must not depend on "plumb trace".
+// warns only about CNI_TRACE_FILE, because a call must not depend on "plumb trace".
 func (r *Request) openTrace() {
 	if r.Command == cmdVersion {
 		return
@@ -51,8 +51,8 @@ func (r *Request) openTrace() {
 	}
 }
 
-// beginTrace logs the begin of the call, as soon as its network is known. From then on, delegates get
-// the span of this call as their parent.
+// beginTrace logs the start of the call as soon as the network is known. From then on, the span of
+// this call is the parent of the delegates' spans.
 func (r *Request) beginTrace() {
 	r.traced = true
 	r.Trace.BeginCall(trace.Call{
@@ -65,8 +65,7 @@ func (r *Request) beginTrace() {
 	}
 }
 
-// endTrace logs the end of the call, and closes all logs. The call may have failed before it began to
-// be logged.
+// endTrace logs the end of the call, unless it failed before beginTrace, and closes all logs.
 func (r *Request) endTrace(err error) {
 	defer r.closeLogs()
 	if !r.traced && r.Command != cmdVersion {
@@ -79,8 +78,8 @@ func (r *Request) endTrace(err error) {
 	r.Trace.EndCall(code, err)
 }
 
-// logTo opens the file that an environment variable names. It returns noLog, after a warning, if it
-// cannot open the file, or if the variable is not set.
+// logTo opens the file that an environment variable names. It returns noLog if the variable is not
+// set, or, after a warning, if it cannot open the file.
 func (r *Request) logTo(variable string) logFile {
 	path := r.getenv(variable)
 	if path == "" {
@@ -95,12 +94,12 @@ func (r *Request) logTo(variable string) logFile {
 	return f
 }
 
-// A logFile is the descriptor of a log. Write never waits: what does not fit into a pipe is lost.
+// A logFile is the descriptor of a log. Write never blocks, and drops what does not fit into a pipe.
 type logFile int
 
 const noLog logFile = -1
 
-// openLogFile opens a file of one of the kinds. A named pipe must have a process that reads it.
+// openLogFile opens a file of one of the kinds. It fails for a named pipe without a reader.
 func openLogFile(path string, flags int, kinds ...uint32) (logFile, error) {
 	flags |= unix.O_WRONLY | unix.O_APPEND | unix.O_NONBLOCK | unix.O_CLOEXEC
 	var fd int
@@ -133,6 +132,6 @@ func (f logFile) Write(b []byte) (int, error) { return unix.Write(int(f), b) }
 
 func (r *Request) closeLogs() {
 	for _, f := range r.logs {
-		_ = unix.Close(int(f)) // what a log lacks does not fail the call
+		_ = unix.Close(int(f)) // an incomplete log does not fail the call
 	}
 }

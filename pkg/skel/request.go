@@ -16,7 +16,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/undo"
 )
 
-// A Request is one call of a plugin. skel has checked all that the specification requires.
+// A Request is one call of a plugin. skel has validated it as the specification requires.
 type Request struct {
 	Command     string
 	ContainerID string
@@ -27,26 +27,26 @@ type Request struct {
 	Conf        types.Conf
 	Version     types.Version
 
-	// Undo has the inverse of each change of this ADD. If ADD fails, skel runs them.
+	// Undo contains the inverse of each change of this ADD. If ADD fails, skel runs them.
 	Undo undo.Stack
-	// HostNS is the namespace that the plugin runs in; nil in IPAM plugins. skel closes it.
+	// HostNS is the namespace in which the plugin runs. It is nil in IPAM plugins. skel closes it.
 	HostNS *ns.Handle
-	// ContainerNS is the container's namespace. It is never nil in ADD and CHECK, except in IPAM
-	// plugins; it is nil in DEL if the namespace is gone. skel closes it.
+	// ContainerNS is the container's namespace. It is nil in IPAM plugins, in DEL if the namespace is gone, and
+	// in verbs that do not use it. skel closes it.
 	ContainerNS *ns.Handle
 	// Trace logs each step.
 	Trace *trace.Tracer
 
 	plugin Plugin
 	env    Env
-	locks  []*lock.Key // in the order of their locking
+	locks  []*lock.Key // in the order in which they were locked
 	logs   []logFile
 	traced bool // beginTrace was called
 	prev   *types.Result
 	valid  types.ValidAttachments // in GC
-	// unreleased is the error for an "ipam" with which DEL cannot release addresses.
+	// unreleased is the error of a DEL whose "ipam" is invalid, so that DEL cannot release addresses.
 	unreleased error
-	// beforeResult has the functions that BeforeResult registered.
+	// beforeResult contains the functions that BeforeResult registered.
 	beforeResult []func() error
 }
 
@@ -63,8 +63,8 @@ func newRequest(p Plugin, env Env) *Request {
 	return r
 }
 
-// getenv returns the value of a variable, or "" if it is not set. If it is set twice, the
-// first setting counts, as with os.Getenv.
+// getenv returns the value of a variable, or "" if it is not set. Like os.Getenv, it returns the first of
+// several settings.
 func (r *Request) getenv(key string) string {
 	for _, setting := range r.env.Environ {
 		if k, v, ok := strings.Cut(setting, "="); ok && k == key {
@@ -74,21 +74,21 @@ func (r *Request) getenv(key string) string {
 	return ""
 }
 
-// Environ returns the environment of this call, for delegates. Its TRACEPARENT names this call if the
-// call is recorded for CNI_TRACE_FILE.
+// Environ returns the environment of this call, for delegates. If the call is recorded for CNI_TRACE_FILE,
+// TRACEPARENT in it identifies this call.
 func (r *Request) Environ() []string { return r.env.Environ }
 
-// Plugin returns the name of the plugin that is called.
+// Plugin returns the plugin's name.
 func (r *Request) Plugin() string { return r.plugin.Name }
 
-// Stderr returns the writer for the messages of a delegate. It is safe for concurrent use.
+// Stderr returns the writer for a delegate's messages. It is safe for concurrent use.
 func (r *Request) Stderr() io.Writer { return r.env.Stderr }
 
-// BeforeResult registers wait, which skel calls after the handler of ADD and before it prints
-// the result. If wait returns an error, ADD fails with it.
+// BeforeResult registers wait, which skel calls after the handler of ADD and before it prints the result. If
+// wait returns an error, ADD fails with that error.
 func (r *Request) BeforeResult(wait func() error) { r.beforeResult = append(r.beforeResult, wait) }
 
-// Attachment returns the attachment of this call, which owns what the call makes on the host.
+// Attachment returns the attachment of this call, which owns what the call creates on the host.
 func (r *Request) Attachment() types.Attachment {
 	return types.Attachment{Network: r.Conf.Name, ContainerID: r.ContainerID, IfName: r.IfName}
 }
@@ -102,8 +102,8 @@ func (r *Request) ValidAttachments() types.Set {
 	return set
 }
 
-// Args returns CNI_ARGS. It returns an error if the text is malformed, except in DEL, which
-// must succeed: there it returns no arguments then.
+// Args returns CNI_ARGS. It returns an error if the text is malformed, except in DEL, which must succeed and
+// gets no arguments.
 func (r *Request) Args() (types.Args, error) { return r.parseArgs(types.ParseArgs) }
 
 // AnyArgs is Args for a plugin whose configuration can name any key of CNI_ARGS.
@@ -117,12 +117,11 @@ func (r *Request) parseArgs(parse func(string) (types.Args, error)) (types.Args,
 	return args, err
 }
 
-// Prev returns prevResult, the result of the plugin before this one in the chain, in the form
-// of the newest version, or nil if the configuration has none, or null. An empty object is a
-// result without interfaces and addresses. The reference plugins accept it, too. If ADD returns
-// it, or a copy with changes, skel prints the rest as it came: see types.ParsePrevResult. Errors
-// have types.CodeDecode. DEL must succeed, so it gets nil and a warning if prevResult cannot be
-// decoded.
+// Prev returns prevResult, which is the result of the previous plugin in the chain, in the form of the newest
+// version. It returns nil if the configuration lacks prevResult, or contains null. An empty object is a result
+// without interfaces and addresses, as in the reference plugins. If ADD returns the value of Prev, or a changed
+// copy, skel prints the unchanged parts as they came (see types.ParsePrevResult). Errors have types.CodeDecode.
+// DEL must succeed, and therefore gets nil, after a warning, if prevResult cannot be decoded.
 func (r *Request) Prev() (*types.Result, error) {
 	raw := string(r.Conf.PrevResult)
 	if r.prev != nil || raw == "" || raw == "null" {
@@ -141,8 +140,8 @@ func (r *Request) Prev() (*types.Result, error) {
 	return prev, nil
 }
 
-// RequirePrev is Prev for calls that need a prevResult: CHECK, and ADD of a chained plugin. It
-// returns an error if there is none.
+// RequirePrev is Prev for CHECK and for ADD of a chained plugin, which need a prevResult. It returns an error if
+// there is none.
 func (r *Request) RequirePrev() (*types.Result, error) {
 	why := "must be called as chained plugin, after the one that made the interface"
 	if r.Command == "CHECK" {
@@ -155,9 +154,9 @@ func (r *Request) RequirePrev() (*types.Result, error) {
 	return prev, err
 }
 
-// Decode reads the plugin's own keys into conf, a pointer to a struct with json tags. In ADD
-// it warns of each unknown key that is similar to a known one. If the configuration has
-// "strict": true, any unknown key is an error, except in DEL, which must succeed.
+// Decode reads the plugin's own keys into conf, a pointer to a struct with json tags. ADD warns about each
+// unknown key that is similar to a known key. If the configuration contains "strict": true, any unknown key is
+// an error, except in DEL, which must succeed.
 func (r *Request) Decode(conf any) error {
 	if err := types.Decode(r.Stdin, conf); err != nil {
 		return err
@@ -190,10 +189,10 @@ func (r *Request) DecodeWithArgs(conf any) (types.Args, error) {
 	return r.Args()
 }
 
-// ownsKey reports whether this plugin is responsible for an unknown key. An IPAM plugin gets
-// the configuration of the interface plugin and is responsible for "ipam" only; the interface
-// plugin is responsible for all other keys. No plugin is responsible for the keys within args,
-// runtimeConfig and prevResult, which runtimes set for all plugins of a chain.
+// ownsKey reports whether this plugin is responsible for an unknown key. An IPAM plugin, which gets the
+// configuration of the interface plugin, is responsible for the keys in "ipam" only. The interface plugin is
+// responsible for all other keys. No plugin is responsible for the keys in args, runtimeConfig and prevResult,
+// which runtimes set for all plugins of a chain.
 func (r *Request) ownsKey(key types.UnknownKey) bool {
 	if !key.Nested {
 		return !r.plugin.IPAM
@@ -211,8 +210,8 @@ func (r *Request) ownsKey(key types.UnknownKey) bool {
 // SharedKeys returns the top-level keys that are known in the configuration of every plugin.
 func SharedKeys() []string { return slices.Clone(sharedKeys) }
 
-// sharedKeys are the top-level keys that the specification, libcni or skel defines. With "$schema", editors find
-// the JSON Schema of a configuration.
+// sharedKeys are the top-level keys that the specification, libcni or skel defines. Editors find the JSON Schema
+// of a configuration by the key "$schema".
 var sharedKeys = []string{
 	"$schema", "cniVersion", "cniVersions", "name", "type", "capabilities", "ipam", "dns", "args", "runtimeConfig",
 	"prevResult", "strict", "disableCheck", "disableGC", "cni.dev/valid-attachments", "cni.dev/attachments",
@@ -223,8 +222,8 @@ func (r *Request) Warn(format string, args ...any) {
 	fmt.Fprintf(r.env.Stderr, "%s: warning: %s\n", r.plugin.Name, fmt.Sprintf(format, args...))
 }
 
-// A lockedWriter does one Write at a time. Warnings, steps of the trace and messages of a
-// delegate can be written at the same time.
+// A lockedWriter runs one Write at a time, because warnings, steps of the trace and messages of a delegate can
+// be written concurrently.
 type lockedWriter struct {
 	mu sync.Mutex
 	to io.Writer
@@ -236,8 +235,7 @@ func (l *lockedWriter) Write(b []byte) (int, error) {
 	return l.to.Write(b)
 }
 
-// openNamespaces sets r.Host and r.Container. If both would be the same namespace, the plugin would
-// change the host instead of the container: see containerIsHost. IPAM plugins need no namespace.
+// openNamespaces sets r.HostNS and r.ContainerNS. IPAM plugins need no namespace.
 func (r *Request) openNamespaces(v verb) error {
 	if r.plugin.IPAM {
 		return nil
@@ -266,10 +264,10 @@ func (r *Request) openNamespaces(v verb) error {
 	return types.Errorf(types.CodeNamespace, "container namespace: %w", err)
 }
 
-// containerIsHost returns the error if CNI_NETNS is the namespace of the host. In DEL that is a
-// warning. It means that the container is gone: the path can be /proc/<pid>/ns/net, and a
-// process of the host has the pid now. DEL then has no container, and deletes only what the host has
-// for the container.
+// containerIsHost is called if CNI_NETNS is the host's namespace, because the plugin would change the host
+// instead of the container. It returns an error, except in DEL. In DEL, the container counts as gone, because
+// the pid in a path /proc/<pid>/ns/net may now belong to a process of the host. containerIsHost then warns, and
+// DEL deletes only the container's objects on the host.
 func (r *Request) containerIsHost(v verb, closeErr error) error {
 	if v.netns == netnsOptional {
 		r.Warn("CNI_NETNS %s is the namespace that the plugin itself runs in; DEL goes on as if the container's namespace were gone", r.NetNS)
@@ -279,13 +277,13 @@ func (r *Request) containerIsHost(v verb, closeErr error) error {
 		"CNI_NETNS %s is the namespace that the plugin itself runs in; set CNI_NETNS_OVERRIDE=1 if that is meant", r.NetNS)
 }
 
-// gone reports whether err says that the path has no namespace any more: there is no file, or
-// the regular file that remains when a namespace is unmounted.
+// gone reports whether err means that no namespace is at the path, because there is no file, or only the regular
+// file that remains when a namespace is unmounted.
 func gone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, ns.ErrNotNamespace)
 }
 
-// openHost opens the namespace of the process or of a test.
+// openHost opens the namespace of the process, or the one that a test chose.
 func (r *Request) openHost() (*ns.Handle, error) {
 	if r.env.HostNS != "" {
 		return ns.Open(r.env.HostNS, r.Trace)
@@ -293,15 +291,15 @@ func (r *Request) openHost() (*ns.Handle, error) {
 	return ns.Self(r.Trace)
 }
 
-// overridden reports whether CNI_NETNS_OVERRIDE permits that the container is the
-// host, as for the plugins that use containernetworking/cni/pkg/skel.
+// overridden reports whether CNI_NETNS_OVERRIDE allows the host's namespace as the container's, as in plugins
+// that use containernetworking/cni/pkg/skel.
 func (r *Request) overridden() bool {
 	v := r.getenv("CNI_NETNS_OVERRIDE")
 	return v == "1" || strings.EqualFold(v, "true")
 }
 
-// close closes what the request has opened. The locks are last, because the next call for the
-// attachment may begin when they are free.
+// close closes what the request has opened. It closes the locks last, because the next call for the attachment
+// may begin when they are free.
 func (r *Request) close() error {
 	errs := []error{r.ContainerNS.Close(), r.HostNS.Close()}
 	for _, key := range slices.Backward(r.locks) {

@@ -1,7 +1,7 @@
-// Package skel implements the part of the CNI protocol that all plugins share (SPEC 1.1.0,
-// sections 2 and 5). It reads the environment and stdin, checks versions and names, opens the
-// namespaces, calls the handler, and prints the result or the error. If ADD fails, skel undoes
-// what the handler did. Handlers return their result: no other package prints or exits.
+// Package skel implements the part of the CNI protocol that all plugins share (SPEC 1.1.0, sections 2
+// and 5). It reads the environment and stdin, checks versions and names, opens the namespaces, calls the
+// handler, and prints the result or the error. If ADD fails, skel undoes the handler's changes. Handlers
+// return their result, and no other package prints or exits.
 package skel
 
 import (
@@ -23,13 +23,13 @@ import (
 // version is set by the linker: -X github.com/plumb-cni/plumb/pkg/skel.version=…
 var version = "v2.0.0+dev"
 
-// A Plugin is a name and one handler per verb. A verb without a handler does nothing and
-// succeeds, except ADD, which fails.
+// A Plugin is a name and one handler per verb. A verb without a handler succeeds and does nothing,
+// except ADD, which fails.
 type Plugin struct {
 	Name  string
 	Since types.Version // the oldest supported cniVersion; zero: 0.1.0
 	IPAM  bool          // an IPAM plugin, which needs no container namespace
-	// Chained says that the plugin needs the result of an earlier plugin of the chain.
+	// Chained means that the plugin needs the result of an earlier plugin in the chain.
 	Chained bool
 	Add     func(*Request) (*types.Result, error)
 	Del     func(*Request) error
@@ -38,13 +38,13 @@ type Plugin struct {
 	// types.CodeLimited if ADD can succeed only in part.
 	Status func(*Request) error
 	GC     func(*Request) error
-	// Commands has what operators and service managers call without CNI_COMMAND, by name:
-	// NAME COMMAND ARGUMENT… Each gets the arguments after its name. It has no configuration, unless it
+	// Commands contains what operators and service managers call without CNI_COMMAND, by name: NAME
+	// COMMAND ARGUMENT… A command gets the arguments after its name. It gets a configuration only if it
 	// calls Request.ReadConfig.
 	Commands map[string]func(r *Request, args []string) error
 }
 
-// Env is the input and output of one call: the environment variables, the streams, and the
+// Env is the input and output of one call, which are the environment variables, the streams, and the
 // paths, times and hooks that tests replace.
 type Env struct {
 	Environ []string // KEY=VALUE
@@ -52,21 +52,21 @@ type Env struct {
 	Stdin   io.Reader
 	Stdout  io.Writer
 	Stderr  io.Writer
-	HostNS  string // path of the namespace that is used as the host; empty: the process's own
+	HostNS  string // path of the host's namespace; empty: the process's own
 	Lock    string // path of the lock file; empty: LockFile
-	Pipe    string // path of the pipe that "plumb trace" reads; empty: trace.Pipe
+	Pipe    string // path of the pipe of "plumb trace"; empty: trace.Pipe
 	// LockWait is how long a call waits for a lock; zero: lockWait.
 	LockWait time.Duration
-	Before   func(step string) error // see trace.Tracer; tests only
+	Before   func(step string) error // see trace.Tracer; for tests only
 	After    func(step string) error
 }
 
-// Main handles one call with the environment and the streams of the process, and exits.
+// Main runs one call with the environment and the streams of the process, and exits.
 func Main(p Plugin) {
 	os.Exit(Run(p, Env{Environ: os.Environ(), Args: os.Args[min(1, len(os.Args)):], Stdin: os.Stdin, Stdout: stdout(), Stderr: outputStream(2, "stderr")}))
 }
 
-// Run handles one call and returns the exit status.
+// Run runs one call and returns the exit status.
 func Run(p Plugin, env Env) int {
 	r := newRequest(p, env)
 	if r.Command == "" {
@@ -90,17 +90,16 @@ func Run(p Plugin, env Env) int {
 	return 0
 }
 
-// printBanner prints the name and version of the plugin. Run calls it if CNI_COMMAND is not
-// set. The first line must begin with the name and the version, because runtimes read the
-// version from there.
+// printBanner prints the name and version of the plugin. Run calls it if CNI_COMMAND is not set. The
+// first line must begin with the name and the version, because runtimes read the version there.
 func (r *Request) printBanner() int {
 	fmt.Fprintf(r.env.Stderr, "CNI %s plugin %s\nCNI protocol versions supported: %s\n",
 		r.plugin.Name, version, strings.Join(types.VersionsSince(r.plugin.since()), ", "))
 	return 0
 }
 
-// runCommand calls the command that the arguments name. It prints an error to stderr, because its
-// caller is not a runtime.
+// runCommand calls the command that the arguments name. It prints errors to stderr, because its caller
+// is not a runtime.
 func (r *Request) runCommand() int {
 	r.Trace.Who = r.plugin.Name + " " + r.env.Args[0]
 	if err := r.command(); err != nil {
@@ -124,8 +123,8 @@ func (r *Request) command() (err error) {
 // since returns Since or its default.
 func (p Plugin) since() types.Version { return max(p.Since, types.V010) }
 
-// printError prints err to stdout as an error result of the specification, or to stderr if
-// stdout cannot be written.
+// printError prints err as an error result of the specification to stdout, or to stderr if writing to
+// stdout fails.
 func (r *Request) printError(err error) {
 	coded := *types.AsError(err)
 	coded.Problems = types.ProblemsIn(err)
@@ -146,15 +145,15 @@ func (r *Request) printError(err error) {
 	}
 }
 
-// ReadConfig reads the configuration of one plugin from stdin, for Commands. For verbs, skel has read it
-// already.
+// ReadConfig reads the configuration of one plugin from stdin. Only Commands call it, because skel reads
+// the configuration for verbs.
 func (r *Request) ReadConfig() error { return r.readStdin() }
 
-// maxStdin is how many bytes a configuration may have, with its prevResult.
+// maxStdin limits the size of a configuration with its prevResult, in bytes.
 const maxStdin = 16 << 20
 
-// readStdin reads the configuration from stdin and checks the keys that the specification
-// defines for all plugins.
+// readStdin reads the configuration from stdin and checks the keys that the specification defines for
+// all plugins.
 func (r *Request) readStdin() error {
 	var in bytes.Buffer
 	if _, err := in.ReadFrom(io.LimitReader(r.env.Stdin, maxStdin+1)); err != nil {
@@ -182,12 +181,12 @@ func (r *Request) readStdin() error {
 	return r.checkVersion()
 }
 
-// decodeConf decodes the keys that skel reads. In DEL, which must succeed, a value of the wrong
-// type is an error only if DEL cannot do without its key (types.DelConf); any other one is a
-// warning, and the key counts as missing. If the value is in "ipam", an interface plugin cannot
-// know which IPAM plugin has to release the addresses: del then returns an error at its end.
+// decodeConf decodes the keys that skel reads. In DEL, which must succeed, a value of the wrong type is
+// an error only for a key that DEL needs (types.DelConf). For any other key, DEL warns and treats the
+// key as missing. If the value is in "ipam", an interface plugin cannot know which IPAM plugin must
+// release the addresses. In that case, del returns an error at its end.
 func (r *Request) decodeConf() error {
-	err := types.Decode(r.Stdin, &r.Conf) // decodes the other keys if it refuses some
+	err := types.Decode(r.Stdin, &r.Conf) // decodes the other keys even if it rejects some
 	if err == nil || r.Command != "DEL" || types.Decode(r.Stdin, new(types.DelConf)) != nil {
 		return err
 	}
@@ -198,8 +197,8 @@ func (r *Request) decodeConf() error {
 	return nil
 }
 
-// checkVersion returns an error if the plugin or the verb does not support the cniVersion of
-// the configuration. DEL must succeed, so it treats an unknown version as the newest one.
+// checkVersion returns an error if the plugin or the verb does not support the configuration's
+// cniVersion. DEL must succeed, and therefore treats an unknown version as the newest version.
 func (r *Request) checkVersion() error {
 	v, err := types.ParseVersion(r.Conf.CNIVersion)
 	if err != nil && r.Command == "DEL" {
@@ -224,8 +223,8 @@ func (r *Request) checkVersion() error {
 	return nil
 }
 
-// serve handles the verb of one call. If an ADD fails or panics, the deferred call of cleanUp
-// undoes what the ADD did.
+// serve runs the verb of one call. If an ADD fails or panics, the deferred call of cleanUp undoes the
+// changes.
 func (r *Request) serve() (err error) {
 	verb, known := verbs[r.Command]
 	if !known {
@@ -255,9 +254,8 @@ func (r *Request) serve() (err error) {
 	return nil
 }
 
-// cleanUp undoes an ADD that has failed, and closes the namespaces and files of the request. It
-// returns err or, if the handler panicked, an error with the value of the panic. It adds errors
-// of the undo to the details.
+// cleanUp undoes a failed ADD, and closes the namespaces and files of the request. It returns err or, if
+// the handler panicked, an error with the value of the panic. It adds errors of the undo to the details.
 func (r *Request) cleanUp(panicked any, err error) error {
 	if panicked != nil {
 		err = &types.Error{Code: types.CodeInternal, Msg: fmt.Sprint("panic: ", panicked), Details: string(debug.Stack())}
@@ -273,7 +271,6 @@ func (r *Request) cleanUp(panicked any, err error) error {
 	return err
 }
 
-// printVersions prints the result of VERSION.
 func (r *Request) printVersions() error {
 	b, err := json.Marshal(struct {
 		CNIVersion        string   `json:"cniVersion"`
@@ -285,7 +282,6 @@ func (r *Request) printVersions() error {
 	return r.write(append(b, '\n'))
 }
 
-// write writes a result to stdout.
 func (r *Request) write(b []byte) error {
 	if _, err := r.env.Stdout.Write(b); err != nil {
 		return types.Errorf(types.CodeIO, "write result to stdout: %w", err)
@@ -293,7 +289,7 @@ func (r *Request) write(b []byte) error {
 	return nil
 }
 
-// add calls the handler and prints its result. If the result cannot be printed, ADD fails.
+// add calls the handler and prints its result. ADD fails if the result cannot be printed.
 func add(r *Request) error {
 	if r.plugin.Add == nil {
 		return types.Errorf(types.CodeInternal, "plugin %s has no ADD", r.plugin.Name)
@@ -322,9 +318,9 @@ func add(r *Request) error {
 	return r.write(b)
 }
 
-// gc calls the handler only if the configuration has the list of valid attachments. Without
-// the list, which cnitool gc does not pass, the handler would delete all attachments. Only a
-// plugin that is not chained warns of a missing list, so that there is one warning per chain.
+// gc calls the handler only if the configuration contains the list of valid attachments. Without the
+// list, which cnitool gc does not pass, the handler would delete all attachments. Only a plugin that is
+// not chained warns about a missing list, so that a chain warns once.
 func gc(r *Request) error {
 	var conf types.GCConf
 	if err := types.Decode(r.Stdin, &conf); err != nil {
@@ -342,13 +338,13 @@ func gc(r *Request) error {
 	return r.handle(r.plugin.GC)
 }
 
-// del calls the handler. If the configuration does not tell which IPAM plugin has to release
-// the addresses, that is the error, after everything else is deleted.
+// del calls the handler. If the configuration does not tell which IPAM plugin must release the
+// addresses, del returns that error after everything else is deleted.
 func del(r *Request) error {
 	return errors.Join(r.handle(r.plugin.Del), r.unreleased)
 }
 
-// handle calls a handler that returns no result. It succeeds if the plugin has no such handler.
+// handle calls a handler that returns no result. It returns nil if the plugin has no such handler.
 func (r *Request) handle(handler func(*Request) error) error {
 	if handler == nil {
 		return nil

@@ -12,9 +12,8 @@ import (
 )
 
 // outputStream returns a writer to a duplicate of the descriptor fd, which is 1 or 2. If the
-// runtime has exited, the write of the result must return an error, so that ADD is undone.
-// os.Stdout and os.Stderr end the process by SIGPIPE instead: package os does that for the
-// descriptors 1 and 2 (see os/signal), but not for others.
+// runtime has exited, writing the result must return an error, so that ADD is undone. Package os
+// would end the process by SIGPIPE instead, but only for the descriptors 1 and 2 (see os/signal).
 func outputStream(fd int, name string) io.Writer {
 	duplicate, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
 	if err != nil {
@@ -23,10 +22,10 @@ func outputStream(fd int, name string) io.Writer {
 	return os.NewFile(uintptr(duplicate), name)
 }
 
-// stdout returns the standard output. If it was closed when the process started, each write
-// returns errClosed. The Go runtime opens /dev/null for reading and writing in its place
-// (runtime.checkfds), and the result would be lost without an error. Programs that redirect
-// to /dev/null open it for writing only.
+// stdout returns the standard output. If it was closed when the process started, each write returns
+// errClosed. In that case, the Go runtime has opened /dev/null for reading and writing in its place
+// (runtime.checkfds), and the result would be lost without an error. Programs that redirect to
+// /dev/null open it for writing only.
 func stdout() io.Writer {
 	var st unix.Stat_t
 	flags, err := unix.FcntlInt(1, unix.F_GETFL, 0)
@@ -37,7 +36,7 @@ func stdout() io.Writer {
 	return outputStream(1, "stdout")
 }
 
-// A brokenStream returns its error from each write.
+// A brokenStream returns err from each write.
 type brokenStream struct{ err error }
 
 func (s brokenStream) Write([]byte) (int, error) { return 0, s.err }
@@ -48,9 +47,9 @@ var errClosed = errors.New("closed, or /dev/null opened for reading and writing"
 const versionWait = time.Second
 
 // versionAsked returns the cniVersion that the caller of VERSION wrote to stdin (SPEC 1.1.0,
-// section 2), or the newest version if the caller wrote none or an unknown one. A caller
-// need not write anything, nor close the stream: versionAsked does not read from a
-// terminal, and waits versionWait for anything else.
+// section 2), or the newest version if the caller wrote none or an unknown one. Because a caller
+// need not write anything or close the stream, versionAsked does not read from a terminal, and
+// waits at most versionWait for other input.
 func (r *Request) versionAsked() types.Version {
 	in := r.env.Stdin
 	if in == io.Reader(os.Stdin) {
@@ -72,8 +71,8 @@ func (r *Request) versionAsked() types.Version {
 	return v
 }
 
-// A timedReader reads from the standard input, and returns io.EOF if nothing can be read
-// before the deadline. File.SetReadDeadline does not support a pipe that blocks.
+// A timedReader reads from the standard input, and returns io.EOF if there is nothing to read
+// before the deadline. File.SetReadDeadline does not support pipes in blocking mode.
 type timedReader struct{ deadline time.Time }
 
 func (t timedReader) Read(b []byte) (int, error) {

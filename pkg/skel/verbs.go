@@ -20,8 +20,8 @@ type verb struct {
 type netnsUse int
 
 const (
-	netnsNone     netnsUse = iota // the verb does not use it
-	netnsOptional                 // DEL: the namespace may be gone
+	netnsNone     netnsUse = iota
+	netnsOptional          // the namespace may be gone (DEL)
 	netnsRequired
 )
 
@@ -54,12 +54,12 @@ var verbs = map[string]verb{
 }
 
 // CalledForIPAM is the environment variable in which pkg/invoke passes the name of the calling
-// plugin to the IPAM plugin. A plugin that is no IPAM plugin returns an error if the variable is
-// set. Otherwise an interface plugin whose "ipam.type" names itself would call itself for ever.
+// plugin to the IPAM plugin. Any plugin except an IPAM plugin returns an error if the variable is
+// set. Otherwise an interface plugin whose "ipam.type" is its own name would call itself forever.
 const CalledForIPAM = "PLUMB_CALLED_FOR_IPAM_BY"
 
-// checkEnvironment returns an error that names all missing variables, or one for a malformed
-// variable. It checks only what the verb needs.
+// checkEnvironment returns an error that names all missing variables, or an error for the first
+// malformed variable. It checks only the variables that the verb needs.
 func (r *Request) checkEnvironment(v verb) error {
 	if caller := r.getenv(CalledForIPAM); caller != "" && !r.plugin.IPAM && r.Command != cmdVersion {
 		return types.Errorf(types.CodeConfig, "%s is no IPAM plugin, but \"ipam.type\" in a configuration for %s names it", r.plugin.Name, caller)
