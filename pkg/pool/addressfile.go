@@ -23,10 +23,10 @@ import (
 //
 //	<dataDir>/.plumb/<network>/<boot ID>
 //
-// The name of the file is a hash of the attachment. The file may be missing, outdated or damaged, because the plugin uses it
-// only as far as the reservations themselves name the attachment. After a reboot, the plugin uses it only if the reservation's
-// file is the one that this plugin wrote, because the reference plugin may have reserved the address for the same attachment
-// again. Nothing is synced to disk, because the boot ID is another one after a power loss.
+// The name of the file is a hash of the attachment. The file may be missing, outdated or damaged. The plugin uses a
+// line only if the reservation itself names the attachment. After a reboot, the plugin also compares the time of the
+// reservation's file, because the reference plugin may have reserved the address for the same attachment again. Nothing
+// is synced to disk, because after a power loss the boot ID differs.
 
 // addressFileName returns the name of the owner's address file. It is a hash, because a container ID can be longer than a
 // file name.
@@ -38,9 +38,9 @@ type addressLine struct {
 	written string     // the timestamp of the reservation
 }
 
-// timestamp returns the modification time of a reservation in nanoseconds. It distinguishes the file from a later file with
-// the same name, even if a clock went back. Unlike the inode number, it is the same in a copy that keeps the times, such as
-// a restored backup, whose reservations belong to containers that no longer run.
+// timestamp returns the modification time of a reservation in nanoseconds. It distinguishes the file from a later file
+// with the same name, even if a clock was set back. Unlike the inode number, it is the same in a copy with the original
+// times, such as a restored backup, whose reservations belong to containers that no longer run.
 func timestamp(written time.Time) string { return strconv.FormatInt(written.UnixNano(), 10) }
 
 // named returns the addresses that the owner's address file names. An address of a damaged line is invalid.
@@ -53,7 +53,7 @@ func (se *Session) named(o owner) (addrs []netip.Addr) {
 
 // readAddressFile returns the lines of an address file.
 func (d directory) readAddressFile(name string) (lines []addressLine) {
-	text, _, _ := d.read(name) // an address file that cannot be read counts as missing
+	text, _, _ := d.read(name) // an unreadable address file counts as missing
 	for line := range strings.Lines(string(text)) {
 		addr, written, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
 		ip, ok := parseName(addr)
@@ -65,9 +65,9 @@ func (d directory) readAddressFile(name string) (lines []addressLine) {
 	return lines
 }
 
-// addAddress adds an address, whose reservation was written at that time, to the owner's address file. If that fails, for
-// example because the disk is full, the owner gets no address file at all in this session, because DEL would not find an
-// address that is missing in it.
+// addAddress adds an address to the owner's address file. written is the time at which its reservation was written. If
+// the addition fails, for example because the disk is full, the owner gets no address file at all in this session.
+// Otherwise DEL would not find an address that the file lacks.
 func (se *Session) addAddress(o owner, ip netip.Addr, written time.Time) error {
 	f, err := se.addressFiles.open(o.addressFileName(), unix.O_WRONLY|unix.O_APPEND|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_NONBLOCK)
 	if err == nil {
@@ -87,7 +87,8 @@ func (se *Session) addAddress(o owner, ip netip.Addr, written time.Time) error {
 	return nil
 }
 
-// removeAddressFilesExcept removes the address files of all other owners. A killed ADD can leave one without a reservation.
+// removeAddressFilesExcept removes the address files of all other owners. A killed ADD can leave an address file
+// without a reservation.
 func (se *Session) removeAddressFilesExcept(owners map[owner]bool) error {
 	if se.addressFiles == noDirectory {
 		return nil
@@ -113,8 +114,9 @@ func (se *Session) removeAddressFile(o owner) error {
 	return se.addressFiles.remove(o.addressFileName())
 }
 
-// openAddressFiles opens the directory of the address files, and removes the file that a crash of write left. The first session
-// of a boot releases the reservations of earlier boots, because no container survives a reboot, and then creates the directory.
+// openAddressFiles opens the directory of the address files, and removes a file that a crash during write left. The
+// first session of a boot releases the reservations of earlier boots, because no container survives a reboot, and then
+// creates the directory.
 func (se *Session) openAddressFiles() {
 	_ = workingDir.remove(se.store.newPath())
 	se.boot = readBootID(se.store.machine.BootID)
@@ -133,9 +135,9 @@ func (se *Session) openAddressFiles() {
 	}
 }
 
-// releaseEarlierBoots releases the reservations that the address files of earlier boots name, and removes these files.
-// It also removes any other file in their place. There is no cooldown, because no
-// process of an earlier boot is left that could mistake the new owner for the former one.
+// releaseEarlierBoots releases the reservations that the address files of earlier boots name, and removes these files
+// and any other file beside them. There is no cooldown, because no process of an earlier boot is left that could
+// confuse the new owner of an address with the former one.
 func (se *Session) releaseEarlierBoots() {
 	cooldown := se.store.cooldown
 	se.store.cooldown = 0

@@ -132,8 +132,8 @@ type allocation struct {
 	choice  Choice
 }
 
-// allocate reserves one address of each set. A cursor is the address after which the next search begins. allocate writes the
-// cursors after the last reservation, so that a failed ADD does not move them.
+// allocate reserves one address of each set. It writes the cursors after the last reservation, so that a failed ADD
+// does not move them.
 func (a allocation) allocate(sets []rangeSet, wanted []netip.Addr) ([]types.IP, error) {
 	if err := a.checkDuplicate(ownerOf(a.request), sets); err != nil {
 		return nil, err
@@ -160,9 +160,9 @@ func (a allocation) allocate(sets []rangeSet, wanted []netip.Addr) ([]types.IP, 
 	return ips, nil
 }
 
-// checkDuplicate returns an error if the attachment already has an address in the network, in these ranges or not, because
-// the runtime must call DEL before it calls ADD again. It reads only the addresses that the attachment's address file names, and
-// removes an address file that names none of the attachment's addresses.
+// checkDuplicate returns an error if the attachment already has an address in the network, even outside these ranges,
+// because the runtime must call DEL before it calls ADD again. It reads only the addresses in the attachment's address
+// file, and removes the file if none of them belongs to the attachment.
 func (se *Session) checkDuplicate(o owner, sets []rangeSet) error {
 	named := se.named(o)
 	held, _, err := se.confirm(o, named)
@@ -205,7 +205,7 @@ func (a allocation) reserveFree(n int, set rangeSet) (netip.Addr, error) {
 		}
 	}
 	before := len(a.released)
-	if a.choice.all { // a plugin that chooses its addresses gets other ones instead
+	if a.choice.all { // OnlyAddresses: the plugin gets other addresses instead
 		if err := a.readAll(func(reservation, error) {}); err != nil {
 			return netip.Addr{}, err
 		}

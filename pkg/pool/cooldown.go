@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The first line of the file of releases is the ID of the running boot. Each other line consists of a released address and
-// the time of its release since boot. The line is written before the reservation is removed, so that no crash ends a
-// cooldown too early.
+// The first line of the file of releases is the ID of the running boot. Each other line consists of a released address
+// and the time of its release since boot. The line is written before the reservation is removed, so that a crash does
+// not shorten a cooldown.
 const (
 	releasesName    = "releases"
 	maxReleasesSize = 64 << 10 // from this size in bytes, recordRelease drops releases whose cooldown has ended
@@ -63,13 +63,12 @@ func (se *Session) prepareReleases() error {
 	return statefile.File{Dir: se.store.privateDir, Name: releasesName, Trace: se.store.trace}.Write(text)
 }
 
-// readCooling returns the addresses that cool down, with the time since boot at which each was
-// released last.
+// readCooling returns the addresses that cool down, each with the time since boot of its last release.
 func (se *Session) readCooling() map[netip.Addr]time.Duration {
 	if se.store.cooldown == 0 {
 		return nil
 	}
-	// If the file cannot be read, no address cools down, because that is no reason for ADD to fail.
+	// If the file cannot be read, no address cools down, because ADD must not fail for that reason.
 	text, _, _ := workingDir.read(se.store.releasesPath())
 	return se.parseReleases(string(text))
 }

@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A directory is an open directory. Its methods take names of files relative to the descriptor, so that they still access the
-// same directory if another process moves it and creates another one at the path. The methods
-// repeat a system call that a signal interrupted (EINTR), which happens on FUSE and NFS. Their errors are
-// *fs.PathError with the path of the file.
+// A directory is an open directory. Its methods take names of files relative to the descriptor, so that they still
+// access the same directory if another process moves it and creates another one at the path. The methods repeat a
+// system call that a signal interrupted (EINTR), which happens on FUSE and NFS. Their errors are *fs.PathError with the
+// path of the file.
 type directory struct {
 	fd   int // -1: no directory is open
 	path string

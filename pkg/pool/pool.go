@@ -77,14 +77,13 @@ func (p *Pool) Check(r *skel.Request) error {
 const statusWait = 2 * time.Second
 
 // Status returns an error with types.CodeNotAvailable if ADD could not write a reservation. If the key
-// failStatusWhenFull is set, it also returns an error if a range set has no free address among those that
-// choose returns. By default, an exhausted pool is not an error, because containerd reports a network whose STATUS fails as
-// not ready, and Kubernetes then evicts the pods of the node, although they run well.
+// failStatusWhenFull is set, it also returns an error if a range set has no free address among the addresses that
+// choose returns. By default, an exhausted pool is not an error, because containerd reports a network whose STATUS
+// fails as not ready, and Kubernetes then evicts running pods from the node.
 func (p *Pool) Status(choose func(*Session) (Choice, error)) error {
 	return types.NotAvailable(p.checkAvailable(choose))
 }
 
-// checkAvailable does the checks of Status.
 func (p *Pool) checkAvailable(choose func(*Session) (Choice, error)) error {
 	if err := p.checkUsable(); err != nil {
 		return err

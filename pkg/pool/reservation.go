@@ -70,9 +70,9 @@ type reservation struct {
 	incomplete bool      // the file names no owner because of a crash, and readAll releases it
 }
 
-// reservation reads the reservation of ip. If there is none, the error matches fs.ErrNotExist. After any
-// other error, the address counts as reserved by an unknown owner. The same holds, without an error, if the file is not
-// regular or too large.
+// reservation reads the reservation of ip. If there is none, the error matches fs.ErrNotExist. After any other error,
+// the address counts as reserved by an unknown owner. A file that is not regular or is too large is a reservation of an
+// unknown owner as well, without an error.
 func (d directory) reservation(ip netip.Addr) (reservation, error) {
 	res := reservation{addr: ip}
 	content, st, err := d.read(ip.String())
@@ -130,7 +130,7 @@ func (se *Session) write(ip netip.Addr, o owner) error {
 			return err
 		}
 		err := se.dir.link(path, ip.String())
-		_ = workingDir.remove(path) // now, because the disk may have space for only one of both
+		_ = workingDir.remove(path) // before further writes, because the disk may have space for only one of both
 		if err == nil || errors.Is(err, fs.ErrExist) {
 			return err
 		}

@@ -33,9 +33,9 @@ type Store struct {
 	trace      *trace.Tracer
 }
 
-// PrivatePath returns <dataDir>/.plumb/.<name>/<network>, the path of a file in which a plugin keeps what it needs to know
-// about the network besides the reservations. This package neither creates the file's directory nor reads or removes the
-// file. Change the file only while the network's directory is locked (Lock, Allocate).
+// PrivatePath returns <dataDir>/.plumb/.<name>/<network>, the path of a file in which a plugin stores other data about
+// the network. This package neither creates the file's directory nor reads or removes the file. Change the file only
+// while the network's directory is locked (Lock, Allocate).
 func (s Store) PrivatePath(name string) string {
 	return filepath.Join(filepath.Dir(s.privateDir), "."+name, filepath.Base(s.privateDir))
 }
@@ -68,10 +68,10 @@ func (s Store) Release(r *skel.Request) (released []netip.Addr, err error) {
 	return released, err
 }
 
-// ReleaseInvalid removes the reservations of attachments that are not valid (GC), and incomplete ones. A
-// legacy reservation stays if any interface of its container is valid. Files that are not regular or
-// too large stay. Reservations that cannot be read stay as well; ReleaseInvalid returns the first of their
-// errors after it has handled all others.
+// ReleaseInvalid removes the reservations of attachments that are not valid (GC), and incomplete reservations. A legacy
+// reservation stays if any interface of its container is valid. Files that are not regular or too large stay.
+// Reservations that cannot be read stay as well. ReleaseInvalid returns the first error of such a file after it has
+// processed all others.
 func (s Store) ReleaseInvalid(r *skel.Request) error {
 	valid := map[owner]bool{{}: true} // a reservation of an unknown owner stays
 	for a := range r.ValidAttachments() {
@@ -250,9 +250,9 @@ func (se *Session) readAll(f func(res reservation, err error)) error {
 // maxLookups is the number of addresses that free looks up one by one, before it lists the directory.
 const maxLookups = 64
 
-// free returns the candidates that are neither reserved nor cooling down, in the same order. The time to find one
-// depends on how many before it are reserved or cool down, not on the number of
-// candidates. If the directory cannot be listed, the error is the last element.
+// free returns the candidates that are neither reserved nor cooling down, in the same order. The time until it finds
+// one depends on how many candidates before it are reserved or cool down, not on the number of candidates. If the
+// directory cannot be listed, the error is the last element.
 func (se *Session) free(candidates iter.Seq[netip.Addr]) iter.Seq2[netip.Addr, error] {
 	return func(yield func(netip.Addr, error) bool) {
 		cooling, lookups := se.readCooling(), 0
@@ -322,10 +322,10 @@ func (se *Session) Held(r *skel.Request) (addrs []netip.Addr, err error) {
 	return addrs, err
 }
 
-// held returns the reservations of an owner or, if there are none, the legacy reservations of the same
-// container. It looks at the addresses that the owner's address file names, then at the addresses that prev returns, if prev is not
-// nil, and then at all reservations. If it finds none and a reservation could not be read, it returns the error of that
-// reservation, which may belong to the owner.
+// held returns the reservations of an owner or, if there are none, the legacy reservations of the same container. It
+// looks at the addresses in the owner's address file, then at the addresses that prev returns, if prev is not nil, and
+// then at all reservations. If it finds none, and a reservation that may belong to the owner could not be read, it
+// returns the error of that reservation.
 func (se *Session) held(o owner, prev func() []netip.Addr) ([]reservation, error) {
 	found, all, err := se.confirm(o, se.named(o))
 	if !all && err == nil && prev != nil {
@@ -380,9 +380,9 @@ func (se *Session) cursor(n int) netip.Addr {
 
 func cursorName(n int) string { return "last_reserved_ip." + strconv.Itoa(n) }
 
-// setCursor records the address that was allocated last from range set n. It removes an old file and does not write
-// to it, because the file could be a symbolic link, or have other hard links. After a crash, the file may be missing.
-// This does no harm, because only the next search begins there.
+// setCursor records the address that was allocated last from range set n. It removes an old file instead of writing to
+// it, because the file could be a symbolic link, or have other hard links. After a crash, the file may be missing,
+// which is harmless because it only determines where the next search begins.
 func (se *Session) setCursor(n int, ip netip.Addr) error {
 	return se.store.trace.Do("advance "+cursorName(n), func() error {
 		err := se.dir.remove(cursorName(n))
@@ -393,5 +393,5 @@ func (se *Session) setCursor(n int, ip netip.Addr) error {
 	})
 }
 
-// isDiskFull reports whether err says that the disk or the disk quota is full.
+// isDiskFull reports whether err means that the disk or the disk quota is full.
 func isDiskFull(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
