@@ -1,10 +1,9 @@
 // Package ns opens network namespaces and runs functions in them.
 //
-// A namespace is passed as a Handle; no function relies on the namespace of the thread
-// that it runs on. A netlink socket is opened in a namespace once and is then used from
-// any thread (pkg/nl, pkg/nft). Do is needed for /proc/sys/net, which shows the
-// namespace of the thread that opens a file there, and for programs, which inherit the
-// namespace of the thread that starts them.
+// A namespace is passed as a Handle. No function relies on the namespace of its thread. A netlink socket is
+// opened in a namespace once, and can be used from any thread (pkg/nl, pkg/nft). Do is needed for /proc/sys/net,
+// which shows the namespace of the thread that opens a file there, and for programs, which inherit the namespace
+// of the thread that starts them.
 package ns
 
 import (
@@ -20,27 +19,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNotNamespace is the error for a path that exists but is not a network namespace,
-// for example a plain file that was left when the namespace was unmounted.
+// ErrNotNamespace is the error for a path that exists but is not a network namespace, for example a regular file
+// that remained when the namespace was unmounted.
 var ErrNotNamespace = errors.New("not a network namespace")
 
-// A Handle is an open network namespace. A package that opens a socket in the namespace calls
-// OnClose, so that Close closes the socket, too. A Handle is not safe for concurrent use, except
-// for Do, Step and the methods that return a property.
+// A Handle is an open network namespace. A package that opens a socket in the namespace calls OnClose, so that
+// Close also closes the socket. A Handle is not safe for concurrent use, except for Do, Step and the methods
+// that return a property.
 type Handle struct {
 	fd      netns.NsHandle
 	id      identity
 	path    string
 	self    bool // opened by Self
 	trace   *trace.Tracer
-	onClose []func() error // the functions that Close calls, see OnClose
+	onClose []func() error // the functions that OnClose registered
 }
 
-// Open opens the namespace at path. Its steps are logged by t, which may be nil. The error
-// matches fs.ErrNotExist if there is no file at path, and ErrNotNamespace if the file is not a
-// network namespace. The caller must close the handle.
+// Open opens the namespace at path. t, which may be nil, logs the steps of the handle. The error matches
+// fs.ErrNotExist if there is no file at path, and ErrNotNamespace if the file is not a network namespace. The
+// caller must close the handle.
 func Open(path string, t *trace.Tracer) (*Handle, error) {
-	// netns.GetFromPath would wait at a FIFO until a process opens it for writing.
+	// netns.GetFromPath would block at a FIFO until a process opens it for writing.
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if errors.Is(err, unix.ENOTDIR) {
 		err = fs.ErrNotExist
@@ -69,7 +68,7 @@ func Self(t *trace.Tracer) (*Handle, error) {
 	return h, nil
 }
 
-// An identity tells namespaces apart while a file descriptor of each is open.
+// An identity distinguishes namespaces as long as a file descriptor of each is open.
 type identity struct{ device, inode uint64 }
 
 // identify returns the identity of the namespace whose file stat describes.
@@ -79,9 +78,8 @@ func identify[File any](stat func(File, *unix.Stat_t) error, file File) (identit
 	return identity{uint64(st.Dev), st.Ino}, err
 }
 
-// check sets the identity. It returns ErrNotNamespace for a file that is not a network namespace: its file
-// system is not nsfs (Linux 3.19), or its type is another one (ioctl NS_GET_NSTYPE,
-// Linux 4.11).
+// check sets the identity. It returns ErrNotNamespace for a file that is not in nsfs (Linux 3.19), or that is a
+// namespace of another type (ioctl NS_GET_NSTYPE, Linux 4.11).
 func (h *Handle) check() (err error) {
 	if h.id, err = identify(unix.Fstat, h.FD()); err != nil {
 		return fmt.Errorf("stat netns %s: %w", h.path, err)
@@ -106,14 +104,14 @@ func (h *Handle) check() (err error) {
 // Same reports whether both handles refer to the same namespace.
 func (h *Handle) Same(o *Handle) bool { return h.id == o.id }
 
-// Self reports whether the handle was opened by the function Self.
+// Self reports whether the function Self opened the handle.
 func (h *Handle) Self() bool { return h.self }
 
-// Path returns the path that the namespace was opened at.
+// Path returns the path of Open.
 func (h *Handle) Path() string { return h.path }
 
-// Command returns the words as a command for sh, quoted where necessary. If the handle was not
-// opened by Self, the command begins with nsenter and runs in the namespace.
+// Command returns the words as a command for sh, quoted where necessary. Unless the function Self opened the
+// handle, the command begins with nsenter and runs in the namespace.
 func (h *Handle) Command(words ...string) string {
 	if !h.self {
 		words = append([]string{"nsenter", "--net=" + h.path}, words...)
@@ -130,11 +128,10 @@ func (h *Handle) Trace() *trace.Tracer { return h.trace }
 // Step runs f as one step of the tracer.
 func (h *Handle) Step(step string, f func() error) error { return h.trace.Do(step, f) }
 
-// OnClose registers f to be called by Close. Close calls the newest function first.
+// OnClose registers f to be called by Close, which calls the newest function first.
 func (h *Handle) OnClose(f func() error) { h.onClose = append(h.onClose, f) }
 
-// Close calls the functions that were registered by OnClose and closes the handle. Close of
-// a nil handle does nothing.
+// Close calls the functions that OnClose registered, and closes the handle. Close of a nil handle does nothing.
 func (h *Handle) Close() error {
 	if h == nil {
 		return nil
@@ -147,9 +144,8 @@ func (h *Handle) Close() error {
 	return errors.Join(append(errs, h.fd.Close())...)
 }
 
-// Cookie returns the number of the namespace. Until the next boot no other namespace has that
-// number, while an inode number is used again. Zero means that the kernel has no cookies (before
-// Linux 5.14).
+// Cookie returns the number of the namespace. Unlike an inode number, it is not reused before the next boot.
+// Zero means that the kernel does not support cookies (before Linux 5.14).
 func (h *Handle) Cookie() (cookie uint64) {
 	_ = h.Do(func() error {
 		fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
@@ -163,18 +159,19 @@ func (h *Handle) Cookie() (cookie uint64) {
 	return cookie
 }
 
-// CanHaveCookie reports whether the namespace can be the one that had the cookie: another one may be at
-// its path now. It returns true if the cookie is zero, or if the kernel has no cookies.
+// CanHaveCookie reports whether the namespace can be the one that had the cookie, rather than a newer one at the
+// same path. It returns true if the cookie is zero, or if the kernel does not support cookies.
 func (h *Handle) CanHaveCookie(cookie uint64) bool {
 	now := h.Cookie()
 	return cookie == 0 || now == 0 || cookie == now
 }
 
-// Do runs f in the namespace and returns its error. The calling goroutine is locked to its thread, enters the
-// namespace, and returns to the namespace that it came from, also if f panics. f may call Do of any handle. If
-// the goroutine is in the namespace already, Do only calls f: a caller with several steps in a namespace enters
-// it once. If the thread cannot return, Do returns an error as well, and the goroutine stays in the namespace,
-// locked to the thread. No other goroutine ever runs in the namespace, and Do of all handles works as before.
+// Do runs f in the namespace and returns its error. It locks the calling goroutine to its thread, enters the
+// namespace, and returns to the previous namespace, even if f panics. f may call Do of any handle. If the
+// goroutine is already in the namespace, Do only calls f, so that a caller can enter a namespace once for
+// several steps. If the thread cannot return, Do also returns an error, and the goroutine stays in the
+// namespace, locked to its thread. No other goroutine ever runs on that thread, and Do of all handles still
+// works.
 func (h *Handle) Do(f func() error) error {
 	// A thread in another namespace runs only the goroutine that has locked it. Therefore a goroutine that
 	// changes threads after this call stays in its namespace.
@@ -186,16 +183,15 @@ func (h *Handle) Do(f func() error) error {
 	return h.visit(f)
 }
 
-// visit enters the namespace, runs f, and returns to the namespace that the thread was in. The calling goroutine
-// must be locked to its thread.
+// visit enters the namespace, runs f, and returns to the thread's previous namespace. The calling goroutine must
+// be locked to its thread.
 func (h *Handle) visit(f func() error) (err error) {
 	own, err := netns.GetFromPath(ownPath)
 	if err != nil {
 		return explain(&fs.PathError{Op: "open netns", Path: ownPath, Err: err})
 	}
 	defer func() { _ = own.Close() }()
-	// First the thread's own namespace: if that is not permitted, the thread could never
-	// come back.
+	// First enter the thread's own namespace. If that is not permitted, the thread could never return to it.
 	for _, fd := range []netns.NsHandle{own, h.fd} {
 		if err := netns.Set(fd); err != nil {
 			return explain(&fs.PathError{Op: "enter", Path: h.path, Err: err})

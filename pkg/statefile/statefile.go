@@ -1,6 +1,6 @@
-// Package statefile reads and writes the files in which a plugin keeps, from ADD to DEL, what
-// it must know of an attachment. Each attachment has a file of its own, which is always
-// complete: it is written under a temporary name and then renamed.
+// Package statefile reads and writes the files in which a plugin saves the state of an attachment from ADD to DEL. Each
+// attachment has its own file. A file is always complete, because it is written under a temporary name and then
+// renamed.
 package statefile
 
 import (
@@ -20,14 +20,13 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// ErrUnreadable is the error for a file from which no state can be read: the file is not a regular file,
-// or its content is not a saved state.
+// ErrUnreadable is the error for a file that is not a regular file, or whose content is not a saved state.
 var ErrUnreadable = errors.New("no saved state can be read from it")
 
 // A File is the file of one attachment.
 type File struct {
 	Dir   string
-	Name  string // of the file in Dir
+	Name  string // of the file, without Dir
 	Owner types.Attachment
 	Trace *trace.Tracer // logs the steps; may be nil
 }
@@ -35,15 +34,15 @@ type File struct {
 // Path returns the path of the file.
 func (f File) Path() string { return filepath.Join(f.Dir, f.Name) }
 
-// temp returns the path of the temporary file, which Write renames. An ADD that is killed leaves
-// the temporary file; DEL and GC remove it.
+// temp returns the path of the temporary file, which Write renames. If an ADD is killed, the temporary file remains
+// until DEL or GC removes it.
 func (f File) temp() string { return filepath.Join(f.Dir, TempName(f.Owner)) }
 
-// TempName returns the name of an attachment's temporary file. RemoveTemp finds the network of the
-// file by its name. The name consists of hashes, because a file name has at most 255 bytes.
+// TempName returns the name of an attachment's temporary file. RemoveTemp recognizes the network by that name. The name
+// consists of hashes, because a file name is limited to 255 bytes.
 func TempName(a types.Attachment) string { return tempPrefix(a.Network) + ShortHash(a.String()) }
 
-// tempPrefix returns what the names of all temporary files of a network begin with.
+// tempPrefix returns the prefix of the names of a network's temporary files.
 func tempPrefix(network string) string { return "." + ShortHash(network) + "~" }
 
 // ShortHash returns 24 hexadecimal digits of the SHA-256 hash of s.
@@ -52,13 +51,13 @@ func ShortHash(s string) string {
 	return hex.EncodeToString(sum[:12])
 }
 
-// A State is what a plugin saves of an attachment, as JSON.
+// A State is what a plugin saves about an attachment, as JSON.
 type State interface {
-	// Validate returns an error if no plugin can have saved this state.
+	// Validate returns an error if no plugin can have saved the state.
 	Validate() error
 }
 
-// Decode decodes the content of a file into s, a pointer, and validates it.
+// Decode decodes the content of a file into s, a pointer, and validates s.
 func Decode(text []byte, s State) error {
 	if err := json.Unmarshal(text, s); err != nil {
 		return err
@@ -66,8 +65,8 @@ func Decode(text []byte, s State) error {
 	return s.Validate()
 }
 
-// Load reads the file, as one step, and decodes it into s. The errors are the errors of Read.
-// If the content is not a valid state, the error matches ErrUnreadable.
+// Load reads the file, as one step, and decodes it into s. It returns the errors of Read, and an error that matches
+// ErrUnreadable if the content is not a valid state.
 func (f File) Load(s State) error {
 	var text []byte
 	err := f.Trace.Do("read saved state "+f.Path(), func() (err error) {
@@ -83,7 +82,7 @@ func (f File) Load(s State) error {
 	return nil
 }
 
-// Save writes the state, as JSON. The errors are the errors of Write.
+// Save writes the state as JSON. It returns the errors of Write.
 func (f File) Save(s State) error {
 	text, err := json.MarshalIndent(s, "", " ")
 	if err != nil {
@@ -92,9 +91,8 @@ func (f File) Save(s State) error {
 	return f.Write(text)
 }
 
-// Read returns the content of the file at path. It does not follow a symbolic link, and does not
-// wait at a named pipe. The error matches fs.ErrNotExist if the file does not exist, and
-// ErrUnreadable if it is no regular file.
+// Read returns the content of the file at path. It does not follow a symbolic link or wait for a writer of a named
+// pipe. The error matches fs.ErrNotExist if the file does not exist, and ErrUnreadable if it is not a regular file.
 func Read(path string) ([]byte, error) {
 	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	switch {
@@ -112,9 +110,8 @@ func Read(path string) ([]byte, error) {
 	return io.ReadAll(file)
 }
 
-// ReadAll calls use with the path and the content of each file in dir whose name ends in ".json", in the
-// order of the names. It leaves out files that cannot be read. Errors have types.CodeIO; a directory that
-// does not exist is no error.
+// ReadAll calls use with the path and the content of each file in dir whose name ends in ".json", sorted by name. It
+// skips files that cannot be read. A missing directory is not an error. Errors have types.CodeIO.
 func ReadAll(t *trace.Tracer, dir string, use func(path string, text []byte)) error {
 	return types.Coded(types.CodeIO, t.Do("read saved states in "+dir, func() error {
 		files, err := os.ReadDir(dir)
@@ -131,8 +128,8 @@ func ReadAll(t *trace.Tracer, dir string, use func(path string, text []byte)) er
 	}))
 }
 
-// Write writes a temporary file and renames it. It replaces any file at the path, even a symbolic
-// link. Errors have types.CodeIO.
+// Write writes a temporary file and renames it to Path. It replaces any file at that path, including a symbolic link.
+// Errors have types.CodeIO.
 func (f File) Write(text []byte) error {
 	return types.Coded(types.CodeIO, f.Trace.Do("save state "+f.Path(), func() error {
 		err := f.writeTemp(text)
@@ -146,8 +143,8 @@ func (f File) Write(text []byte) error {
 	}))
 }
 
-// writeTemp creates the temporary file, which only root can read. It creates the directory if it does not
-// exist, and removes the temporary file of an ADD that was killed.
+// writeTemp creates the temporary file, which only root can read. It creates the directory if necessary, and removes
+// the temporary file of a killed ADD.
 func (f File) writeTemp(text []byte) error {
 	if err := os.MkdirAll(f.Dir, 0o700); err != nil {
 		return err
@@ -163,7 +160,7 @@ func (f File) writeTemp(text []byte) error {
 	return errors.Join(err, file.Close())
 }
 
-// Remove removes the file, and the temporary file of an ADD that was killed.
+// Remove removes the file, and the temporary file of a killed ADD.
 func (f File) Remove() error {
 	return errors.Join(Remove(f.Trace, f.Path()), Remove(f.Trace, f.temp()))
 }
@@ -184,8 +181,8 @@ func RemoveTemp(t *trace.Tracer, dir, network string, keep types.Set) error {
 	return errors.Join(errs...)
 }
 
-// Remove removes a file if it exists. It first looks whether the file exists, because on a
-// read-only file system os.Remove fails even for a file that does not exist.
+// Remove removes a file if it exists. It checks that the file exists, because on a read-only file system os.Remove
+// fails even for a missing file.
 func Remove(t *trace.Tracer, path string) error {
 	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ENAMETOOLONG) {
 		return nil
@@ -195,12 +192,12 @@ func Remove(t *trace.Tracer, path string) error {
 	}))
 }
 
-// CheckWritable returns an error if the process cannot make files in dir, or if its file system
-// has no free block, not even one that is reserved for root, or no free inode. If dir does not exist, CheckWritable tests the nearest
-// parent directory that exists.
+// CheckWritable returns an error if the process cannot create files in dir, or if the file system has no free inode or
+// no free block, not even a block that is reserved for root. If dir does not exist, CheckWritable checks the nearest
+// existing parent directory.
 func CheckWritable(dir string) error {
 	const writeAndSearch = 2 | 1 // W_OK|X_OK
-	// With "/." at its end, the path of a file gives ENOTDIR.
+	// With "/." at its end, the path of a regular file causes ENOTDIR.
 	err := syscall.Access(dir+"/.", writeAndSearch)
 	for errors.Is(err, fs.ErrNotExist) && dir != "/" {
 		dir = filepath.Dir(dir)

@@ -1,6 +1,6 @@
-// Package sysctl reads and writes the kernel settings of a network namespace. No other
-// package opens files in /proc/sys, because /proc/sys/net shows the namespace of the
-// thread that opens a file there.
+// Package sysctl reads and writes the kernel settings of a network namespace. No other package
+// opens files in /proc/sys, because /proc/sys/net shows the namespace of the thread that opens a
+// file there.
 package sysctl
 
 import (
@@ -20,25 +20,25 @@ import (
 
 const root = "/proc/sys/"
 
-// A Setting is a value for a key. Key is a path below /proc/sys, with '/' between its parts,
-// because the name of an interface can have a dot in it.
+// A Setting is a value for a key. Key is a path below /proc/sys with '/' between its parts, because
+// the name of an interface can contain a dot.
 type Setting struct {
 	Key   string
 	Value string
-	// Optional says that an attachment works without the setting, which makes it only safer or
-	// faster. If the kernel has no such key, the setting is ignored. If the key cannot be
-	// written, it keeps its value, and the user is warned.
+	// Optional means that an attachment works without the setting, which only improves security or
+	// speed. If the kernel has no such key, the setting is ignored. If the key cannot be written,
+	// it keeps its value, and the user gets a warning.
 	Optional bool
 }
 
-// IPv4 returns the key of an IPv4 setting of an interface, or of "all" or "default".
+// IPv4 returns the key of an IPv4 setting. ifName is an interface, "all" or "default".
 func IPv4(ifName, name string) string { return "net/ipv4/conf/" + ifName + "/" + name }
 
-// IPv6 returns the key of an IPv6 setting of an interface, or of "all" or "default".
+// IPv6 returns the key of an IPv6 setting. ifName is an interface, "all" or "default".
 func IPv6(ifName, name string) string { return "net/ipv6/conf/" + ifName + "/" + name }
 
-// Get returns the value of a key, without the newline at its end. The error matches
-// fs.ErrNotExist if the kernel has no such key.
+// Get returns the value of a key, without the final newline. The error matches fs.ErrNotExist if
+// the kernel has no such key.
 func Get(h *ns.Handle, key string) (value string, err error) {
 	err = stepIn(h, "read sysctl "+key, func() (err error) {
 		value, err = read(key)
@@ -47,13 +47,12 @@ func Get(h *ns.Handle, key string) (value string, err error) {
 	return value, err
 }
 
-// stepIn runs f in the namespace, as one step.
 func stepIn(h *ns.Handle, step string, f func() error) error {
 	return h.Step(step, func() error { return h.Do(f) })
 }
 
-// Set writes the settings in their order. Errors match fs.ErrNotExist if the kernel has no
-// such key, and unix.EROFS if /proc/sys is mounted read-only.
+// Set writes the settings in their order. Errors match fs.ErrNotExist if the kernel has no such
+// key, and unix.EROFS if /proc/sys is mounted read-only.
 func Set(h *ns.Handle, settings ...Setting) error {
 	if len(settings) == 0 {
 		return nil
@@ -61,7 +60,7 @@ func Set(h *ns.Handle, settings ...Setting) error {
 	return stepIn(h, "write sysctls "+names(settings), func() error { return set(h, settings) })
 }
 
-// Ensure is Set for the settings that have another value. It is for settings that
+// Ensure is Set, but does not write a setting that already has its value. It is for settings that
 // attachments share on the host.
 func Ensure(h *ns.Handle, settings ...Setting) error {
 	if len(settings) == 0 {
@@ -72,7 +71,7 @@ func Ensure(h *ns.Handle, settings ...Setting) error {
 	})
 }
 
-// set writes the settings, from a thread that is in the namespace. It writes one warning for all
+// set writes the settings from a thread that is in the namespace. It prints one warning for all
 // optional settings that cannot be written.
 func set(h *ns.Handle, settings []Setting) error {
 	var refused []Setting
@@ -92,14 +91,14 @@ func set(h *ns.Handle, settings []Setting) error {
 	return nil
 }
 
-// isSet reports whether the key has the value, in the namespace of the thread.
+// isSet reports whether the key has the value in the thread's namespace.
 func (s Setting) isSet() bool {
 	now, err := read(s.Key)
 	return err == nil && now == s.Value
 }
 
-// Diff returns an error that names each setting that has another value, except for optional
-// settings whose key cannot be written or does not exist.
+// Diff returns an error that names each setting that differs, except optional settings whose key
+// cannot be written or does not exist.
 func Diff(h *ns.Handle, settings ...Setting) error {
 	var errs []error
 	for _, s := range settings {
@@ -115,7 +114,7 @@ func Diff(h *ns.Handle, settings ...Setting) error {
 	return errors.Join(errs...)
 }
 
-// Differs returns the problem that the setting has another value.
+// Differs returns the problem that the key has the value now.
 func (s Setting) Differs(h *ns.Handle, now string) types.Problem {
 	fix := h.Command("sysctl", "-w", s.Key+"="+s.Value)
 	return types.Problem{Object: "sysctl " + s.Key, Kind: types.ProblemDiffers, Want: s.Value, Got: now, Fix: fix}
@@ -132,14 +131,14 @@ func writable(h *ns.Handle, key string) bool {
 	}))
 }
 
-// isRefused reports whether an error says that a key that exists cannot be written:
-// /proc/sys is mounted read-only, or the process lacks the permission.
+// isRefused reports whether an error means that an existing key cannot be written, because
+// /proc/sys is mounted read-only or the process lacks the permission.
 func isRefused(err error) bool {
 	return errors.Is(err, unix.EROFS) || errors.Is(err, fs.ErrPermission)
 }
 
-// write writes one setting. It is no error that the key cannot be written if it has the
-// value already.
+// write writes one setting. If the key cannot be written but already has the value, write returns
+// nil.
 func (s Setting) write() error {
 	file, err := file(s.Key)
 	if err != nil {
@@ -152,7 +151,7 @@ func (s Setting) write() error {
 	return s.explain(file, fmt.Errorf("write sysctl %s = %q: %w", s.Key, s.Value, cause(err)))
 }
 
-// explain adds to the error of a write what can be done about it.
+// explain adds advice to the error of a write.
 func (s Setting) explain(file string, err error) error {
 	switch info, statErr := os.Stat(file); {
 	case errors.Is(err, unix.EROFS):
@@ -163,10 +162,10 @@ func (s Setting) explain(file string, err error) error {
 	return err
 }
 
-// writeFile writes a value. If a list is longer than a page, the kernel takes the entries that
+// writeFile writes a value. If a list is longer than a page, the kernel accepts the entries that
 // fit, and adds the entries of the next write to them (proc_do_large_bitmap). WriteString writes
-// until all is written. An empty value, which empties a list, is written as a newline, because
-// the kernel ignores a write of zero bytes.
+// until everything is written. An empty value, which empties a list, is written as a newline,
+// because the kernel ignores a write of zero bytes.
 func writeFile(file, value string) error {
 	if value == "" {
 		value = "\n"
@@ -191,10 +190,9 @@ func read(key string) (string, error) {
 	return strings.TrimSuffix(value, "\n"), nil
 }
 
-// readFile reads a value by one read. If a long list (ip_local_reserved_ports) does not fit into
-// the buffer, a second read does not return the rest (proc_do_large_bitmap, proc_dointvec). So
-// readFile reads from the beginning again, with a larger buffer, until it does not fill the
-// buffer.
+// readFile reads a value with one read. If a long list (ip_local_reserved_ports) does not fit into
+// the buffer, a second read does not return the rest (proc_do_large_bitmap, proc_dointvec).
+// Therefore readFile starts again with a larger buffer until the value does not fill the buffer.
 func readFile(file string) (string, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -213,8 +211,8 @@ func readFile(file string) (string, error) {
 	}
 }
 
-// cause returns the kernel's error number, if the error has one, without the path: the
-// text of the error names the key.
+// cause returns the kernel's error number, if err wraps one. It drops the path, because the
+// caller's error names the key.
 func cause(err error) error {
 	var errno unix.Errno
 	if errors.As(err, &errno) {
@@ -223,7 +221,6 @@ func cause(err error) error {
 	return err
 }
 
-// file returns the path of a key, or an error if the path is not below /proc/sys.
 func file(key string) (string, error) {
 	file := path.Join(root, key)
 	if !strings.HasPrefix(file, root) {
@@ -232,7 +229,7 @@ func file(key string) (string, error) {
 	return file, nil
 }
 
-// names returns the settings as text: "net/ipv4/ip_forward=1 …".
+// names returns the settings as text for errors, for example "net/ipv4/ip_forward=1 …".
 func names(settings []Setting) string {
 	texts := make([]string, len(settings))
 	for i, s := range settings {

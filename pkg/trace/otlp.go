@@ -15,9 +15,9 @@ type SpanContext struct {
 	State   string // the value of tracestate, unchanged
 }
 
-// ParseTraceParent parses a traceparent (W3C Trace Context, section 3.2.2): VERSION-TRACE-PARENT-FLAGS. It
-// also reports whether the text is valid: callers must ignore a malformed traceparent. If the version is
-// later than 00, ParseTraceParent reads the fields of version 00.
+// ParseTraceParent parses a traceparent (W3C Trace Context, section 3.2.2), which is
+// VERSION-TRACE-PARENT-FLAGS, and reports whether it is valid. Callers must ignore a malformed traceparent. If
+// the version is later than 00, ParseTraceParent reads the fields of version 00.
 func ParseTraceParent(text string) (SpanContext, bool) {
 	const size = len("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 	if len(text) < size || len(text) > size && (text[:2] == "00" || text[size] != '-') {
@@ -32,7 +32,7 @@ func ParseTraceParent(text string) (SpanContext, bool) {
 	return SpanContext{TraceID: parts[1], SpanID: parts[2], Sampled: flags&1 != 0}, err == nil
 }
 
-// isHex reports whether text has n lower-case hexadecimal digits, and nothing else.
+// isHex reports whether text consists of n lower-case hexadecimal digits.
 func isHex(text string, n int) bool {
 	return len(text) == n && strings.Trim(text, "0123456789abcdef") == ""
 }

@@ -1,15 +1,14 @@
-// Package trace logs the call of a plugin and its steps: each netlink request, sysctl write, ruleset
-// change and started program.
+// Package trace logs a plugin's call and its steps, which are netlink requests, sysctl writes, ruleset changes
+// and started programs.
 //
-// A plugin has four logs. With CNI_LOG_LEVEL=debug, it prints each step with its begin and duration to
-// stderr. With CNI_LOG_FILE, it appends one line of JSON per step, and one for the begin and the end of
-// the call, to a file. While "plumb trace" runs, it writes the same lines to Pipe. With CNI_TRACE_FILE, and
-// if the runtime records the call in a distributed trace, it appends the whole call as one line of OTLP to a
-// file. Tests also use the tracer to make a chosen step fail.
+// A plugin has four logs. With CNI_LOG_LEVEL=debug, it prints the start and duration of each step to stderr.
+// With CNI_LOG_FILE, it appends one line of JSON per step, and one for the start and the end of the call, to a
+// file. While "plumb trace" runs, the plugin writes the same lines to Pipe. With CNI_TRACE_FILE, it appends the
+// whole call as one line of OTLP to a file, if the runtime records the call in a distributed trace. Tests also
+// use the tracer to let a chosen step fail.
 //
-// Do runs a step. A step that runs in the background begins with Start, and ends when the caller calls
-// the function that Start returned. That function does not wait for the step: the caller does, and then
-// calls the function with the error of the step.
+// Do runs a step. A step that runs in the background begins with Start. When it has ended, the caller calls the
+// function that Start returned with the error of the step.
 package trace
 
 import (
@@ -27,8 +26,8 @@ type Tracer struct {
 	Text io.Writer
 	// JSON receives one Record per line. If it is nil, no records are written.
 	JSON io.Writer
-	// Pipe receives the same records as JSON, in lines of at most MaxPipeLine bytes: a longer Step or Error
-	// is shortened. If it is nil, no records are written.
+	// Pipe receives the same records as JSON, in lines of at most MaxPipeLine bytes. A long Step or Error is
+	// shortened. If Pipe is nil, no records are written.
 	Pipe io.Writer
 	// OTLP receives one line when the call ends. If it is nil, no line is written.
 	OTLP io.Writer
@@ -36,13 +35,13 @@ type Tracer struct {
 	Parent SpanContext
 	// Warnings is called with the text of each Warn. If it is nil, warnings are dropped.
 	Warnings func(text string)
-	// Who is the plugin and the verb, such as "bridge ADD". Each line of Text begins with it.
+	// Who is the plugin and the verb, for example "bridge ADD". Each line of Text begins with Who.
 	Who string
-	// Before is called before each step. If it returns an error, the step is not run and
-	// fails with it. For tests only.
+	// Before is called before each step. If it returns an error, the step does not run and fails with that
+	// error. For tests only.
 	Before func(step string) error
-	// After is called after each step that succeeded. If it returns an error, the step
-	// fails with it, as if the kernel's answer had been lost. For tests only.
+	// After is called after each step that succeeded. If it returns an error, the step fails with that error,
+	// as if the kernel's answer had been lost. For tests only.
 	After func(step string) error
 
 	mu            sync.Mutex // guards the fields below, and writing to Text, JSON, Pipe and OTLP
@@ -63,9 +62,9 @@ func (t *Tracer) Do(step string, f func() error) error {
 	return end(f())
 }
 
-// Start begins a step that runs in the background. When the step has ended, the caller must call
-// end once with the error of the step, and use the error that end returns instead. If Before
-// returns an error, Start returns that error, and the caller must not run the step.
+// Start begins a step that runs in the background. When the step has ended, the caller must call end once with
+// the step's error, and use the return value of end instead. If Before returns an error, Start returns that
+// error, and the caller must not run the step.
 func (t *Tracer) Start(step string) (end func(error) error, err error) {
 	if t == nil {
 		return func(err error) error { return err }, nil
