@@ -11,33 +11,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An Addr is an address of a link.
+// An Addr is an address on a link.
 type Addr struct {
 	Prefix netip.Prefix // the address with its prefix length, not masked
-	// NoDAD makes the address usable at once, without duplicate address detection. It is
-	// for segments on which the IPAM plugin assigns every address.
+	// NoDAD makes the address usable at once, without duplicate address detection. It is for segments on
+	// which the IPAM plugin assigns every address.
 	NoDAD bool
 	// Optimistic makes the address usable during duplicate address detection (RFC 4429).
 	Optimistic bool
-	// Broadcast is the broadcast address of an IPv4 address. 0.0.0.0: none. Zero: AddAddr sets the last
-	// address of the network, if the prefix length is at most 30. Addrs returns it for each IPv4 address.
+	// Broadcast is the broadcast address of an IPv4 address. 0.0.0.0 means none. If Broadcast is zero,
+	// AddAddr sets the last address of the network, provided that the prefix length is at most 30. Addrs
+	// sets Broadcast for each IPv4 address.
 	Broadcast netip.Addr
-	// NoPrefixRoute: the kernel adds no route to the prefix (IFA_F_NOPREFIXROUTE, for IPv4
+	// NoPrefixRoute keeps the kernel from adding a route to the prefix (IFA_F_NOPREFIXROUTE, for IPv4
 	// since Linux 4.18).
 	NoPrefixRoute bool
-	// The kernel sets Tentative and Duplicate; AddAddr ignores them. Tentative: the kernel
-	// still looks for a duplicate. Duplicate: it has found one.
+	// Tentative means that duplicate address detection has not ended, and Duplicate that it has found a
+	// duplicate. The kernel sets them, and AddAddr ignores them.
 	Tentative bool
 	Duplicate bool
-	// The kernel sets Permanent; AddAddr ignores it. An address that is not permanent has a limited
-	// lifetime: DHCP or router advertisements gave it.
+	// Permanent means that the lifetime of the address is not limited, in contrast to an address from
+	// DHCP or a router advertisement. The kernel sets it, and AddAddr ignores it.
 	Permanent bool
 }
 
 func (a Addr) String() string { return a.Prefix.String() }
 
-// AddAddr adds an address to a link. If the link already has the address, the error matches
-// fs.ErrExist.
+// AddAddr adds an address to a link. If the link already has the address, the error matches fs.ErrExist.
 func (c *Conn) AddAddr(l Link, a Addr) error {
 	flags := 0
 	if a.NoDAD {
@@ -54,17 +54,17 @@ func (c *Conn) AddAddr(l Link, a Addr) error {
 	})
 }
 
-// DeleteAddr deletes an address of a link. If the link does not have the address, the error
-// matches fs.ErrNotExist.
+// DeleteAddr deletes an address from a link. If the link lacks the address, the error matches
+// fs.ErrNotExist.
 func (c *Conn) DeleteAddr(l Link, p netip.Prefix) error {
 	return c.step(fmt.Sprintf("delete address %s from %s", p, l.Name), func() error {
 		return c.lib.AddrDel(l.device(), &netlink.Addr{IPNet: ipNet(p)})
 	})
 }
 
-// AddNeighbor adds or replaces the neighbor entry of an address. The entry is STALE: the
-// kernel uses the hardware address at once, and soon verifies it. The link must be running,
-// because the kernel deletes the neighbor entries of a link that is not.
+// AddNeighbor adds or replaces the neighbor entry of an address. The state of the entry is STALE, with
+// which the kernel uses the hardware address at once and verifies it soon. The link must be running,
+// because the kernel deletes the neighbor entries of links that are not running.
 func (c *Conn) AddNeighbor(l Link, neighbor netip.Addr, mac types.MAC) error {
 	return c.step(fmt.Sprintf("add neighbor %s to %s", neighbor, l.Name), func() error {
 		return c.lib.NeighSet(&netlink.Neigh{
@@ -78,8 +78,8 @@ func (c *Conn) Addrs(l Link) ([]Addr, error) {
 	return c.addrs("list addresses of "+l.Name, l.device(), unix.AF_UNSPEC)
 }
 
-// LocalAddrs returns the addresses of all links of the namespace that have the family of a or, if a
-// is the zero Addr, of both families. It returns an address once, even if several links have it.
+// LocalAddrs returns the addresses of all links of the namespace in the family of a or, if a is the zero
+// Addr, in both families. It returns an address once, even if several links have it.
 func (c *Conn) LocalAddrs(a netip.Addr) ([]netip.Addr, error) {
 	family := unix.AF_UNSPEC
 	if a.IsValid() {
@@ -95,8 +95,8 @@ func (c *Conn) LocalAddrs(a netip.Addr) ([]netip.Addr, error) {
 	return addrs, err
 }
 
-// addrs returns the addresses of a link or, if link is nil, of all links. If family is
-// AF_UNSPEC, it returns the addresses of all families, in the order of the families' numbers.
+// addrs returns the addresses of a link or, if link is nil, of all links. If family is AF_UNSPEC, it
+// returns the addresses of all families, sorted by the number of the family.
 func (c *Conn) addrs(step string, link netlink.Link, family int) ([]Addr, error) {
 	return query(c, step, func() (addrs []Addr, err error) {
 		list, err := c.lib.AddrList(link, family)
@@ -107,8 +107,8 @@ func (c *Conn) addrs(step string, link netlink.Link, family int) ([]Addr, error)
 	})
 }
 
-// newAddr converts an address of the library into an Addr. If the address has a peer, the
-// prefix length is the peer's, as in the output of `ip`.
+// newAddr converts an address of the library into an Addr. If the address has a peer, the prefix length
+// is the peer's, as in the output of `ip`.
 func newAddr(a netlink.Addr) Addr {
 	network := a.IPNet
 	if a.Peer != nil {
@@ -130,7 +130,7 @@ func newAddr(a netlink.Addr) Addr {
 	}
 }
 
-// families are the address families, in the order of lists.
+// families contains the address families in the order in which lists contain them.
 var families = []int{unix.AF_INET, unix.AF_INET6}
 
 func familyOf(a netip.Addr) int {
@@ -145,8 +145,7 @@ func ipNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// prefix converts a network of the library into a prefix. If n is nil, prefix returns the
-// zero Prefix.
+// prefix converts a network of the library into a prefix. If n is nil, prefix returns the zero Prefix.
 func prefix(n *net.IPNet) netip.Prefix {
 	if n == nil {
 		return netip.Prefix{}
@@ -159,8 +158,8 @@ func prefix(n *net.IPNet) netip.Prefix {
 	return netip.PrefixFrom(ipAddr(ip), bits)
 }
 
-// ipAddr converts an address of the library into a netip.Addr. If ip is nil, ipAddr returns
-// the zero Addr.
+// ipAddr converts an address of the library into a netip.Addr. If ip is nil, ipAddr returns the zero
+// Addr.
 func ipAddr(ip net.IP) netip.Addr {
 	a, _ := netip.AddrFromSlice(ip)
 	return a

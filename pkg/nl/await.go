@@ -13,16 +13,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrDuplicate is the error for an address that another host in the network segment uses.
 var ErrDuplicate = errors.New("the address is in use on the segment (duplicate address detection)")
 
-// maxEventWait limits how long await waits for one notification before it reads the state
-// again. A notification can get lost: the kernel drops it if the buffer of the socket is full.
+// maxEventWait limits how long await waits for one notification before it reads the state again. The
+// kernel drops notifications if the buffer of the socket is full.
 const maxEventWait = time.Second
 
-// AwaitRunning waits until the operational state of the link is up (RFC 2863). A bridge
-// port reaches that state when the bridge forwards packets to it. If the link does not reach
-// it within the given time, the error matches os.ErrDeadlineExceeded.
+// AwaitRunning waits until the operational state of the link is up (RFC 2863). A bridge port reaches
+// that state when the bridge forwards packets to it. If the link does not reach it within the given
+// time, the error matches os.ErrDeadlineExceeded.
 func (c *Conn) AwaitRunning(l Link, within time.Duration) error {
 	state := "unknown"
 	return c.await(within, awaited{
@@ -37,9 +36,9 @@ func (c *Conn) AwaitRunning(l Link, within time.Duration) error {
 	})
 }
 
-// AwaitUsable waits until duplicate address detection has finished for all addresses of the
-// link except optimistic ones, which are usable during the detection. If it found a duplicate,
-// the error names the address and matches ErrDuplicate. If it has not finished within the given
+// AwaitUsable waits until duplicate address detection has ended for all addresses of the link except
+// optimistic addresses, which are usable during the detection. If the detection finds a duplicate, the
+// error names the address and matches ErrDuplicate. If the detection does not end within the given
 // time, the error matches os.ErrDeadlineExceeded.
 func (c *Conn) AwaitUsable(l Link, within time.Duration) error {
 	var waiting netip.Prefix
@@ -57,12 +56,11 @@ func (c *Conn) AwaitUsable(l Link, within time.Duration) error {
 	})
 }
 
-// DeleteLinkAsync deletes a link and returns when the kernel has announced the deletion
-// (RTM_DELLINK). The request then still waits in the kernel for tens of milliseconds
-// (netdev_run_todo), but does not block requests of other connections. The function wait
-// is never nil. It waits until the request has finished and returns its error. The caller
-// must not use the connection before wait has returned. If the link does not exist,
-// DeleteLinkAsync returns no error.
+// DeleteLinkAsync deletes a link and returns when the kernel has announced the deletion (RTM_DELLINK).
+// At that time, the request still waits in the kernel for tens of milliseconds (netdev_run_todo), but
+// does not block requests of other connections. wait, which is never nil, waits until the request has
+// ended and returns its error. The caller must not use the connection before wait has returned. If the
+// link does not exist, DeleteLinkAsync returns no error.
 func (c *Conn) DeleteLinkAsync(l Link) (wait func() error, err error) {
 	noWait := func() error { return nil }
 	events, err := openSocket(c.h, unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
@@ -80,8 +78,8 @@ func (c *Conn) DeleteLinkAsync(l Link) (wait func() error, err error) {
 	return noWait, <-answer
 }
 
-// awaitDeleted reads notifications until one announces that the link was deleted, and then
-// returns true. It returns false when the socket is closed.
+// awaitDeleted reads notifications until one of them announces that the link was deleted, and returns
+// true. It returns false when the socket is closed.
 func awaitDeleted(events *rawnl.NetlinkSocket, index int) bool {
 	for {
 		msgs, from, err := events.Receive()
@@ -100,9 +98,9 @@ func awaitDeleted(events *rawnl.NetlinkSocket, index int) bool {
 	}
 }
 
-// anyTentative returns one of the addresses that are not usable before duplicate address
-// detection has finished, or the zero Prefix if there is none. It returns an error if one of
-// the addresses is a duplicate.
+// anyTentative returns an address that is not usable because duplicate address detection has not
+// ended, or the zero Prefix if there is none. It returns an error if one of the addresses is a
+// duplicate.
 func anyTentative(addrs []Addr) (waiting netip.Prefix, err error) {
 	for _, a := range addrs {
 		if a.Duplicate {
@@ -115,12 +113,12 @@ func anyTentative(addrs []Addr) (waiting netip.Prefix, err error) {
 	return waiting, nil
 }
 
-// AwaitDelivery waits until the local routes of the addresses exist: from then on the kernel
-// delivers packets for these addresses to the namespace. For IPv4 the kernel adds the route
-// before it answers the request that adds the address. For IPv6 it adds the route, and joins
-// the multicast group of neighbor solicitations for the address, some time after its answer
-// (addrconf_dad_work), even without duplicate address detection. If a route does not exist
-// within the given time, the error names the address and matches os.ErrDeadlineExceeded.
+// AwaitDelivery waits until the local routes of the addresses exist, with which the kernel delivers
+// packets for the addresses to the namespace. For IPv4, the kernel adds the route before it answers
+// the request that adds the address. For IPv6, it adds the route, and joins the multicast group of
+// neighbor solicitations for the address, some time after its answer (addrconf_dad_work), even without
+// duplicate address detection. If a route does not exist within the given time, the error names the
+// address and matches os.ErrDeadlineExceeded.
 func (c *Conn) AwaitDelivery(l Link, addrs []netip.Addr, within time.Duration) error {
 	waiting := slices.DeleteFunc(slices.Clone(addrs), netip.Addr.Is4)
 	return c.await(within, awaited{
@@ -139,16 +137,16 @@ func (c *Conn) AwaitDelivery(l Link, addrs []netip.Addr, within time.Duration) e
 	})
 }
 
-// awaited is a state of the kernel that await waits for.
+// awaited describes a state of the kernel for which await waits.
 type awaited struct {
 	step  string
-	group uint                 // the multicast group of the notifications of a change
-	done  func() (bool, error) // reads the state, and reports whether it is the awaited one
-	state func() string        // describes the state that done read; for the error of a timeout
+	group uint                 // the multicast group of the notifications about changes
+	done  func() (bool, error) // reads the state, and reports whether it is reached
+	state func() string        // describes the state that done has read, for the error after a timeout
 }
 
-// await reads the state, and reads it again after each notification, until it is the awaited
-// one. If it is not within the given time, the error matches os.ErrDeadlineExceeded.
+// await reads the state until it is reached, again after each notification. If the state is not
+// reached within the given time, the error matches os.ErrDeadlineExceeded.
 func (c *Conn) await(within time.Duration, a awaited) error {
 	if ok, err := a.done(); ok || err != nil {
 		return withStep(a.step, err)
@@ -160,7 +158,7 @@ func (c *Conn) await(within time.Duration, a awaited) error {
 	defer func() { _ = events.Close() }()
 	deadline := time.Now().Add(within)
 	for {
-		// The socket joined the group before the state is read, so await misses no change.
+		// The socket joined the group before the state is read. Therefore await misses no change.
 		if ok, err := a.done(); ok || err != nil {
 			return withStep(a.step, err)
 		}
@@ -174,8 +172,8 @@ func (c *Conn) await(within time.Duration, a awaited) error {
 	}
 }
 
-// nextEvent waits for any notification. If the time is over, or if notifications were lost,
-// nextEvent returns nil, because the caller then reads the state again.
+// nextEvent waits for any notification. It also returns nil if the time within is over or
+// notifications were lost, because the caller reads the state again in any case.
 func nextEvent(events *rawnl.NetlinkSocket, within time.Duration) error {
 	limit := unix.NsecToTimeval(max(within, time.Millisecond).Nanoseconds()) // zero means no limit
 	if err := events.SetReceiveTimeout(&limit); err != nil {
@@ -188,9 +186,9 @@ func nextEvent(events *rawnl.NetlinkSocket, within time.Duration) error {
 	return err
 }
 
-// AwaitLink calls find, and again after each change of a link of the namespace, until find returns a
-// link, or an error that does not match fs.ErrNotExist. what describes the link. After the given time,
-// AwaitLink returns the last error of find.
+// AwaitLink calls find, and calls it again after each change of a link of the namespace, until find
+// returns a link, or an error that does not match fs.ErrNotExist. what describes the link. If the time
+// within is over, AwaitLink returns the last error of find.
 func (c *Conn) AwaitLink(what string, within time.Duration, find func() (Link, error)) (found Link, err error) {
 	waitErr := c.await(within, awaited{
 		step:  "await " + what,

@@ -1,14 +1,14 @@
-// Package nl configures links, addresses, routes, rules, neighbors, bridge ports, traffic
-// control and connection tracking of a network namespace by netlink. It uses the library
-// github.com/vishvananda/netlink, which no other package uses.
+// Package nl configures links, addresses, routes, rules, neighbors, bridge ports, traffic control and connection
+// tracking of a network namespace over netlink. It uses the library github.com/vishvananda/netlink, which no other
+// package uses.
 //
-// Every request is made within a step of the namespace's tracer. The error of a request matches
-// fs.ErrNotExist if the object does not exist, fs.ErrExist if the object already exists, and
-// errors.ErrUnsupported if the kernel lacks the feature.
+// Every request is a step of the namespace's tracer. The error of a request matches fs.ErrNotExist if the object
+// does not exist, fs.ErrExist if the object already exists, and errors.ErrUnsupported if the kernel lacks the
+// feature.
 //
-// A request asks for one object, or for a list that the kernel filters, because a list of all
-// links of a host grows with the number of containers. If the library has no suitable request,
-// package nl builds the request from the library's messages and attributes.
+// A request asks for one object, or for a list that the kernel filters, because a list of all links of a host
+// grows with the number of containers. If the library has no suitable request, package nl builds the request from
+// the library's messages and attributes.
 package nl
 
 import (
@@ -27,19 +27,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Conn is a netlink connection to one namespace. It is not safe for concurrent
-// use. Closing the ns.Handle that was passed to Open also closes the Conn.
+// A Conn is a netlink connection to one namespace. It is not safe for concurrent use. Closing the ns.Handle that
+// was passed to Open also closes the Conn.
 type Conn struct {
 	h   *ns.Handle
 	lib *netlink.Handle
-	// raw has the socket for the requests that package nl builds. The key is the
-	// netlink protocol, as the library requires. The socket of lib cannot be used,
-	// because the library does not export it. raw is nil until the first such request.
+	// raw contains the socket for the requests that package nl builds, because the library does not export the
+	// socket of lib. The key is the netlink protocol, as the library requires. raw is nil until the first such
+	// request.
 	raw map[int]*rawnl.SocketHandle
 }
 
-// enableExtAck makes the library request the kernel's error messages (NETLINK_EXT_ACK) on
-// all sockets that it opens afterwards. The library has only a package variable for this.
+// enableExtAck lets the library request the kernel's error messages (NETLINK_EXT_ACK) on all sockets that it opens
+// afterwards. The library offers only a package variable for this purpose.
 var enableExtAck sync.Once
 
 // Open returns a connection to the namespace.
@@ -57,8 +57,8 @@ func Open(h *ns.Handle) (*Conn, error) {
 		return nil, fmt.Errorf("open netlink socket in %s: %w", h.Path(), err)
 	}
 	c.lib.DisableVFInfoCollection().RetryInterrupted()
-	// The kernel filters lists since Linux 4.20. An older kernel sends complete lists,
-	// so package nl filters them again.
+	// The kernel filters lists since Linux 4.20. An older kernel sends complete lists. Therefore package nl
+	// filters all lists again.
 	_ = c.lib.SetStrictCheck(true)
 	return c, nil
 }
@@ -77,8 +77,8 @@ func runIn(h *ns.Handle, step string, f func() error) error {
 	return h.Step(step, func() error { return h.Do(f) })
 }
 
-// openSocket opens a netlink socket in the namespace. The socket receives the
-// notifications of the multicast groups.
+// openSocket opens a netlink socket in the namespace. The socket receives the notifications of the multicast
+// groups.
 func openSocket(h *ns.Handle, protocol int, groups ...uint) (*rawnl.NetlinkSocket, error) {
 	var s *rawnl.NetlinkSocket
 	err := runIn(h, "open netlink socket", func() (err error) {
@@ -113,8 +113,7 @@ func (c *Conn) openRaw() error {
 	return nil
 }
 
-// execute sends a request that package nl built, and returns the answers of that message
-// type.
+// execute sends a request that package nl built, and returns the answers of the given message type.
 func (c *Conn) execute(req *rawnl.NetlinkRequest, messageType uint16) ([][]byte, error) {
 	if err := c.openRaw(); err != nil {
 		return nil, err
@@ -123,13 +122,13 @@ func (c *Conn) execute(req *rawnl.NetlinkRequest, messageType uint16) ([][]byte,
 	return req.Execute(unix.NETLINK_ROUTE, messageType)
 }
 
-// A requestError is the error of a request that failed.
+// A requestError is the error of a failed request.
 type requestError struct {
 	step       string
 	err        error
 	kernelText string // the kernel's error message (NLMSGERR_ATTR_MSG); empty: none
-	// refused reports that the kernel answered that it did not carry out the request.
-	// If refused is false, the answer was lost and the result is unknown.
+	// refused means that the kernel answered that it did not execute the request. If it is false, the answer was
+	// lost and the result is unknown.
 	refused bool
 }
 
@@ -149,8 +148,8 @@ func (e *requestError) Error() string {
 
 func (e *requestError) Unwrap() error { return e.err }
 
-// Is reports whether the errno corresponds to target. It has the errnos of netlink that
-// syscall.Errno.Is lacks for fs.ErrNotExist and errors.ErrUnsupported.
+// Is reports whether the errno corresponds to target. For fs.ErrNotExist and errors.ErrUnsupported, it adds the
+// errnos of netlink that syscall.Errno.Is lacks.
 func (e *requestError) Is(target error) bool {
 	switch target {
 	case fs.ErrNotExist:
@@ -161,21 +160,21 @@ func (e *requestError) Is(target error) bool {
 	return false
 }
 
-// isRefusal reports whether err says that the kernel did not carry out the request. After any
-// other error the answer was lost, and the kernel may have carried out the request.
+// isRefusal reports whether err means that the kernel did not execute the request. After any other error, the
+// answer was lost, and the kernel may have executed the request.
 func isRefusal(err error) bool {
 	var failed *requestError
 	return errors.As(err, &failed) && failed.refused
 }
 
-// asKernelError converts an error of the library into a requestError without a step, if the error
-// is an answer of the kernel. It returns any other error unchanged.
+// asKernelError converts an error of the library into a requestError without a step, if the error is an answer of
+// the kernel. It returns any other error unchanged.
 func asKernelError(err error) error {
 	if _, converted := err.(*requestError); err == nil || converted {
 		return err
 	}
 	var errno unix.Errno
-	if errors.As(err, new(netlink.LinkNotFoundError)) { // this type does not wrap the errno
+	if errors.As(err, new(netlink.LinkNotFoundError)) { // LinkNotFoundError does not wrap the errno
 		return &requestError{err: unix.ENODEV, refused: true}
 	}
 	if !errors.As(err, &errno) || isSocketErrno(errno) {
@@ -186,14 +185,13 @@ func asKernelError(err error) error {
 	return &requestError{err: errno, kernelText: message, refused: true}
 }
 
-// isSocketErrno reports whether sending or receiving on a socket can fail with the errno.
-// The library does not distinguish such an error from an answer of the kernel.
+// isSocketErrno reports whether sending or receiving on a socket can fail with the errno. The library does not
+// distinguish this case from an answer of the kernel.
 func isSocketErrno(errno unix.Errno) bool {
 	return slices.Contains([]unix.Errno{unix.ENOBUFS, unix.ENOMEM, unix.EAGAIN, unix.EBADF, unix.EINTR}, errno)
 }
 
-// withStep adds the name of the step to an error that has none. The error comes from the
-// library or from a test's hook.
+// withStep adds the name of the step to an error without one, which comes from the library or from a test's hook.
 func withStep(step string, err error) error {
 	var failed *requestError
 	if err != nil && !errors.As(err, &failed) {
@@ -205,12 +203,13 @@ func withStep(step string, err error) error {
 	return err
 }
 
-// step runs f, which makes requests, as one step.
+// step runs f, which sends requests, as one step.
 func (c *Conn) step(step string, f func() error) error {
 	return withStep(step, c.h.Step(step, func() error { return asKernelError(f()) }))
 }
 
-// ensure calls add as one step, unless the same object exists. It pushes the removal to u if add added the object.
+// ensure calls add as one step. If add created the object, ensure pushes the removal to u. If the same object
+// exists, it returns nil.
 func (c *Conn) ensure(u *undo.Stack, object string, add, remove func() error) error {
 	err := c.step("add "+object, add)
 	if errors.Is(err, fs.ErrExist) {

@@ -22,7 +22,7 @@ type Flow struct {
 	ReplyPort uint16     // source port of the replies, as the replying host sends them
 }
 
-// text returns the flow as text, for the name of a step.
+// text describes the flow in the name of a step.
 func (f Flow) text() string {
 	s := "proto " + fmt.Sprint(f.Proto)
 	for _, side := range []struct {
@@ -40,8 +40,8 @@ func (f Flow) text() string {
 	return s
 }
 
-// family returns the family of the flow's addresses, or zero if the flow has no address: then it
-// matches connections of both families.
+// family returns the family of the flow's addresses. It returns zero for a flow without an address,
+// which matches connections of both families.
 func (f Flow) family() int {
 	for _, a := range []netip.Addr{f.OrigSrc, f.OrigDst, f.ReplySrc} {
 		if a.IsValid() {
@@ -51,7 +51,7 @@ func (f Flow) family() int {
 	return 0
 }
 
-// matches reports whether the flow selects the connection c, which has all fields.
+// matches reports whether the flow selects the connection c, all fields of which are set.
 func (f Flow) matches(c Flow) bool {
 	return (f.OrigPort == 0 || f.OrigPort == c.OrigPort) &&
 		(f.ReplyPort == 0 || f.ReplyPort == c.ReplyPort) &&
@@ -61,13 +61,13 @@ func (f Flow) matches(c Flow) bool {
 		(!f.ReplySrc.IsValid() || f.ReplySrc == c.ReplySrc)
 }
 
-// maxFilteredFlows is the number of flows of a family up to which DeleteFlows sends one filtered
-// deletion per flow. For each of these, the kernel walks through the whole table, which takes 20 ms with
-// 60,000 connections. For a list it walks through the table once, but the list takes 260 ms.
+// maxFilteredFlows is the largest number of flows of a family for which DeleteFlows sends one filtered
+// deletion per flow. For each filtered deletion, the kernel walks the whole table, which takes 20 ms
+// with 60,000 connections. For a list, it walks the table once, but listing takes 260 ms.
 const maxFilteredFlows = 4
 
-// DeleteFlows deletes the tracked connections of the flows. If there are none, or if the kernel
-// has no connection tracking, DeleteFlows returns nil.
+// DeleteFlows deletes the tracked connections that one of the flows selects. It returns nil if there are
+// none, or if the kernel does not support connection tracking.
 func DeleteFlows(h *ns.Handle, flows ...Flow) error {
 	if len(flows) == 0 {
 		return nil
@@ -105,16 +105,15 @@ func (c *Conn) deleteFlow(req *rawnl.NetlinkRequest) error {
 	return err
 }
 
-// canFilter reports whether a filter in the kernel (CTA_FILTER) is reliable for the flow. With
-// IPv6 it is not: the kernel then matches the addresses that differ
-// (ctnetlink_filter_match_tuple, since cb8aa9a3affb, Linux 5.8, still in 6.18). A filter needs
-// an address, and can match only the ports of TCP and UDP.
+// canFilter reports whether a filter in the kernel (CTA_FILTER) is reliable for the flow. For IPv6, the
+// kernel matches the addresses that differ (ctnetlink_filter_match_tuple, since cb8aa9a3affb, Linux 5.8,
+// still in 6.18). A filter requires an address, and can match only the ports of TCP and UDP.
 func (f Flow) canFilter() bool {
 	return f.family() == unix.AF_INET && (f.Proto == 0 || f.Proto == unix.IPPROTO_TCP || f.Proto == unix.IPPROTO_UDP)
 }
 
-// deleteFiltered sends one filtered deletion per flow. If the kernel cannot filter deletions
-// (before Linux 6.11), supported is false.
+// deleteFiltered sends one filtered deletion per flow. supported is false if the kernel cannot filter
+// deletions (before Linux 6.11).
 func (c *Conn) deleteFiltered(flows []Flow) (supported bool, err error) {
 	supported = true
 	var errs []error
@@ -160,15 +159,15 @@ func (f Flow) deleteRequest() *rawnl.NetlinkRequest {
 	return req
 }
 
-// A tuple is one direction of a connection. If the protocol has no ports, they are zero.
+// A tuple is one direction of a connection. The ports are zero if the protocol has none.
 type tuple struct {
 	proto            uint8
 	src, dst         netip.Addr
 	srcPort, dstPort uint16
 }
 
-// filter returns an attribute with the fields of the tuple that are not zero, and the flags that
-// make a filter compare these fields.
+// filter returns an attribute with the nonzero fields of the tuple, and the flags with which a filter
+// compares these fields.
 func (t tuple) filter(kind int) (attr *rawnl.RtAttr, flags uint32) {
 	attr = rawnl.NewRtAttr(kind|unix.NLA_F_NESTED, nil)
 	ip, proto := rawnl.NewRtAttr(rawnl.CTA_TUPLE_IP|unix.NLA_F_NESTED, nil), rawnl.NewRtAttr(rawnl.CTA_TUPLE_PROTO|unix.NLA_F_NESTED, nil)
@@ -199,9 +198,9 @@ func (t tuple) filter(kind int) (attr *rawnl.RtAttr, flags uint32) {
 	return attr, flags
 }
 
-// deleteListed lists the connections of one family, and deletes those that one of the flows
-// selects. The library's ConntrackDeleteFilters does not decode the ports of SCTP, keeps
-// the whole list in memory, and takes 420 ms of CPU time for 60,000 connections instead of 260 ms.
+// deleteListed lists the connections of one family, and deletes the connections that one of the flows
+// selects. The library's ConntrackDeleteFilters does not decode the ports of SCTP, keeps the whole list
+// in memory, and takes 420 ms of CPU time for 60,000 connections instead of 260 ms.
 func (c *Conn) deleteListed(family int, flows []Flow) error {
 	var found [][]byte
 	var errs []error
@@ -227,14 +226,14 @@ func (c *Conn) deleteListed(family int, flows []Flow) error {
 	return errors.Join(errs...)
 }
 
-// ctRequest returns a request to connection tracking without attributes.
+// ctRequest returns a request to connection tracking, without attributes.
 func ctRequest(family, kind, flags int) *rawnl.NetlinkRequest {
 	req := rawnl.NewNetlinkRequest(unix.NFNL_SUBSYS_CTNETLINK<<8|kind, flags)
 	req.AddData(&rawnl.Nfgenmsg{NfgenFamily: uint8(family), Version: rawnl.NFNETLINK_V0})
 	return req
 }
 
-// decodeFlow returns a connection of a list as a Flow with all fields.
+// decodeFlow returns a connection of a list as a Flow in which all fields are set.
 func decodeFlow(m []byte) (f Flow, err error) {
 	err = eachAttr(m[rawnl.SizeofNfgenmsg:], func(direction uint16, tuple []byte) error {
 		if direction != rawnl.CTA_TUPLE_ORIG && direction != rawnl.CTA_TUPLE_REPLY {
@@ -259,7 +258,7 @@ func eachAttr(b []byte, f func(kind uint16, value []byte) error) error {
 	return err
 }
 
-// A flowPath has the types of the attributes in which a field of a connection is.
+// A flowPath contains the types of the nested attributes around a field of a connection.
 type flowPath [3]uint16
 
 // set sets the field of f at that path.

@@ -15,8 +15,8 @@ var (
 	ipvlanFlags = map[string]netlink.IPVlanFlag{"bridge": netlink.IPVLAN_FLAG_BRIDGE, "private": netlink.IPVLAN_FLAG_PRIVATE, "vepa": netlink.IPVLAN_FLAG_VEPA}
 )
 
-// An IPVlanMode is how the ipvlans of a parent work. All ipvlans of a parent have the same: to make
-// one with another mode or flag changes those that exist (ipvlan_set_port_mode).
+// An IPVlanMode is the mode and flag of an ipvlan. All ipvlans of a parent share them. Creating an ipvlan with another
+// mode or flag changes the existing ipvlans of the parent (ipvlan_set_port_mode).
 type IPVlanMode struct {
 	Mode string // "l2", "l3" or "l3s"
 	Flag string // "bridge", "private" or "vepa"
@@ -36,25 +36,25 @@ func (m IPVlanMode) HasKnownFlag() bool {
 	return known
 }
 
-// AddIPVlan creates an ipvlan and pushes its removal to u. The kernel gives it the MAC of the parent, which cannot be changed.
+// AddIPVlan creates an ipvlan and pushes its removal to u. The ipvlan has the MAC of the parent, which cannot be
+// changed.
 func (c *Conn) AddIPVlan(u *undo.Stack, n NewLink, m IPVlanMode) (Link, error) {
 	return c.add(u, n, &netlink.IPVlan{Mode: ipvlanModes[m.Mode], Flag: ipvlanFlags[m.Flag]})
 }
 
-// IPVlanMode returns the mode and flag of an ipvlan. The library's decoder is not used: it takes
-// the 16 bits of each for 32, which is wrong on big-endian processors.
+// IPVlanMode returns the mode and flag of an ipvlan. It does not use the library's decoder, which reads the 16 bits of
+// each value as 32 bits, with a wrong result on big-endian processors.
 func (c *Conn) IPVlanMode(l Link) (IPVlanMode, error) {
 	return queryLink(c, "find mode of ipvlan "+l.Name, l, decodeIPVlanMode)
 }
 
-// IPVlansOn returns the ipvlans of the parent that are in the namespace of c, which is that of the
-// parent.
+// IPVlansOn returns the ipvlans of the parent in the namespace of c, which must be the parent's namespace.
 func (c *Conn) IPVlansOn(parent Link) ([]Link, error) {
 	links, err := c.LinksOfKind("ipvlan")
 	return slices.DeleteFunc(links, func(l Link) bool { return l.Peer != parent.Index || l.PeerNS != 0 }), err
 }
 
-// decodeIPVlanMode returns the mode and flag of an ipvlan from an RTM_NEWLINK message.
+// decodeIPVlanMode decodes the mode and flag of an ipvlan from an RTM_NEWLINK message.
 func decodeIPVlanMode(m []byte) (IPVlanMode, error) {
 	data, err := linkInfo(m, rawnl.IFLA_INFO_DATA)
 	if err != nil {

@@ -16,11 +16,11 @@ import (
 type Link struct {
 	Index    int
 	Name     string
-	Kind     string // "veth", "bridge", "macvlan", …, as in the output of ip -d link; empty: none (lo, hardware)
+	Kind     string // "veth", "bridge", "macvlan", …, as in the output of ip -d link; empty: hardware, or lo
 	MAC      types.MAC
 	MTU      int // in bytes
 	Alias    string
-	Group    uint32 // device group; tools can select links by it
+	Group    uint32 // device group, by which tools can select links
 	Up       bool   // administratively up
 	Running  bool   // operationally up
 	Carrier  bool   // up, and the cable is plugged in (IFF_LOWER_UP)
@@ -29,26 +29,26 @@ type Link struct {
 	TxQueue  int    // length of the transmit queue, in packets
 	Master   int    // index; zero: none
 	Peer     int    // index of the other end (veth) or of the parent (macvlan, vlan), which may be in another namespace
-	// PeerNS is 1 + the nsid of Peer's namespace (IFLA_LINK_NETNSID): the number by
-	// which the link's namespace knows it. It is zero if Peer is in the link's namespace.
+	// PeerNS is 1 + the nsid of Peer's namespace (IFLA_LINK_NETNSID), which is the number of that namespace in the
+	// link's namespace. It is zero if Peer is in the link's namespace.
 	PeerNS int
 
 	AltNames []string  // the alternative names (Linux 5.5)
-	PermMAC  types.MAC // the address in the hardware (Linux 5.6); zero: none, or not known
-	Parent   string    // bus and name of the device in sysfs, "pci/0000:00:02.0" (Linux 5.14); empty: none, or not known
+	PermMAC  types.MAC // the hardware's permanent address (Linux 5.6); zero: none, or not known
+	Parent   string    // bus and name of the device in sysfs, for example "pci/0000:00:02.0" (Linux 5.14); empty: none, or not known
 
 	VLANFiltering bool   // of a bridge
 	DefaultPVID   int    // of a bridge: the VLAN to which the kernel adds new ports; zero: none
 	MacvlanMode   string // of a macvlan: "bridge", "private", "vepa" or "passthru"
 	VLANID        int    // of a VLAN interface
 	VLANProtocol  string // of a VLAN interface: "802.1Q" or "802.1ad"
-	Tun           Tun    // of a tun or tap device, which has Kind "tun"
-	VRFTable      int    // of a vrf: its routing table
+	Tun           Tun    // of a tun or tap device, both of which have the Kind "tun"
+	VRFTable      int    // of a vrf: the number of its routing table
 
 	state netlink.LinkOperState
 }
 
-// A Port is the state of a link as a port of a bridge.
+// A Port contains the settings of a link as a bridge port.
 type Port struct {
 	Hairpin  bool
 	Isolated bool
@@ -89,7 +89,7 @@ func newLink(l netlink.Link) Link {
 	return out
 }
 
-// parentOf returns the bus and the name of a link's device in sysfs, or "" if it has none.
+// parentOf returns the bus and name of a link's device in sysfs, or "" if there is none.
 func parentOf(a *netlink.LinkAttrs) string {
 	if a.ParentDev == "" {
 		return ""
@@ -97,8 +97,8 @@ func parentOf(a *netlink.LinkAttrs) string {
 	return a.ParentDevBus + "/" + a.ParentDev
 }
 
-// hardwareAddr returns the hardware address of a link. The library drops an address of zeros,
-// which lo has, and a bridge after its last port was removed. hardwareAddr returns the zeros.
+// hardwareAddr returns the hardware address of a link. It restores an address of zeros, which the library drops. lo has
+// this address, and a bridge after its last port was removed.
 func hardwareAddr(a *netlink.LinkAttrs) types.MAC {
 	if a.HardwareAddr == nil && (a.EncapType == "loopback" || a.EncapType == "ether") {
 		return types.MAC(make([]byte, 6))
@@ -106,23 +106,22 @@ func hardwareAddr(a *netlink.LinkAttrs) types.MAC {
 	return types.MAC(a.HardwareAddr)
 }
 
-// IsHardware reports whether the link is hardware, or lo. When a namespace ends, the kernel moves its
-// hardware to the first namespace, and deletes its other links.
+// IsHardware reports whether the link is hardware, or lo. When a namespace ends, the kernel moves the hardware to the
+// initial namespace, and deletes all other links.
 func (l Link) IsHardware() bool { return l.Kind == "" }
 
-// device returns the link in the library's type, for calls of its methods.
+// device returns the link in the library's type.
 func (l Link) device() *netlink.Device {
 	return &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: l.Index, Name: l.Name}}
 }
 
-// Link returns the link that has the name, also as an alternative name (Linux 5.5). If it does
-// not exist, the error matches fs.ErrNotExist.
+// Link returns the link with that name or alternative name (Linux 5.5). If it does not exist, the error matches
+// fs.ErrNotExist.
 func (c *Conn) Link(name string) (Link, error) {
 	return c.findLink("find link "+name, func() (netlink.Link, error) { return c.lib.LinkByName(name) })
 }
 
-// LinkByIndex returns the link of that index. If it does not exist, the error matches
-// fs.ErrNotExist.
+// LinkByIndex returns the link with that index. If it does not exist, the error matches fs.ErrNotExist.
 func (c *Conn) LinkByIndex(index int) (Link, error) {
 	return c.findLink(fmt.Sprintf("find link %d", index), func() (netlink.Link, error) { return c.lib.LinkByIndex(index) })
 }
@@ -138,8 +137,8 @@ func (c *Conn) findLink(step string, get func() (netlink.Link, error)) (Link, er
 	})
 }
 
-// LinkIn returns the link of that index in the namespace of other. Its PeerNS is relative to the namespace of c, as if
-// the link was there. If the namespace of c has no nsid for the other one, or if the link does not exist, the error matches
+// LinkIn returns the link with that index in the namespace of other. PeerNS in the result is relative to the namespace
+// of c. If the link does not exist, or if the namespace of c has no nsid for the namespace of other, the error matches
 // fs.ErrNotExist.
 func (c *Conn) LinkIn(other *Conn, index int) (Link, error) {
 	step := fmt.Sprintf("find link %d of %s", index, other.h.Path())
@@ -172,14 +171,13 @@ func (c *Conn) LinkIn(other *Conn, index int) (Link, error) {
 	return l, err
 }
 
-// NSID returns the number by which the namespace of c knows another one, or -1 if there is none.
+// NSID returns the number of the namespace other in the namespace of c, or -1 if there is none.
 func (c *Conn) NSID(other *ns.Handle) (int, error) {
 	return query(c, "find nsid of "+other.Path(), func() (int, error) { return c.lib.GetNetNsIdByFd(other.FD()) })
 }
 
-// VethPeer returns the other end of the veth pair of l. l must be in the namespace of c. The
-// other end must be in the namespace of other: if it is not, or if l is no veth, the error
-// matches fs.ErrNotExist.
+// VethPeer returns the other end of the veth pair of l, a link in the namespace of c. If l is not a veth, or if the
+// other end is not in the namespace of other, the error matches fs.ErrNotExist.
 func (c *Conn) VethPeer(l Link, other *Conn) (Link, error) {
 	absent := &requestError{step: "find the other end of " + l.Name, err: unix.ENODEV}
 	if l.Kind != "veth" {
@@ -195,14 +193,13 @@ func (c *Conn) VethPeer(l Link, other *Conn) (Link, error) {
 	if err != nil {
 		return Link{}, err
 	}
-	if nsid < 0 || l.PeerNS != 1+nsid { // negative: the namespace of c has no nsid for the other one
+	if nsid < 0 || l.PeerNS != 1+nsid { // -1: the namespace of c has no nsid for the namespace of other
 		return Link{}, absent
 	}
 	return other.LinkByIndex(l.Peer)
 }
 
-// skipStatistics makes the kernel leave out the counters of links
-// (RTEXT_FILTER_SKIP_STATS, Linux 4.4).
+// skipStatistics is the flag with which the kernel omits the counters of links (RTEXT_FILTER_SKIP_STATS, Linux 4.4).
 const skipStatistics = 1 << 3
 
 // Links returns all links of the namespace.
@@ -210,9 +207,8 @@ func (c *Conn) Links() ([]Link, error) {
 	return c.listLinks("list links", nil, func(Link) bool { return true })
 }
 
-// LinksOfKind returns the links of one kind, such as "macvlan". The kernel filters them, unless
-// it does not know the kind, for example because the module is not loaded: then it sends all
-// links.
+// LinksOfKind returns the links of one kind, for example "macvlan". The kernel filters them, unless it does not know
+// the kind, for example because the module is not loaded. In that case, it sends all links.
 func (c *Conn) LinksOfKind(kind string) ([]Link, error) {
 	return c.listLinks("list links of kind "+kind, kindFilter(kind), func(l Link) bool { return l.Kind == kind })
 }
@@ -234,9 +230,9 @@ func masterFilter(index int) *rawnl.RtAttr {
 	return rawnl.NewRtAttr(unix.IFLA_MASTER, rawnl.Uint32Attr(uint32(index)))
 }
 
-// listLinksRequest returns a request for the links that match a filter, or for all if it is nil. The kernel filters
-// links since Linux 4.6. The library's LinkList takes no filter: with 1,000 links it takes 15 ms of CPU time, more than a whole
-// ADD, and the filtered list 0.4 ms.
+// listLinksRequest returns a request for the links that match a filter, or for all links if it is nil. The kernel
+// filters links since Linux 4.6. The library's LinkList takes no filter. With 1,000 links, it takes 15 ms of CPU time,
+// more than a whole ADD, and the filtered list 0.4 ms.
 func listLinksRequest(filter *rawnl.RtAttr) *rawnl.NetlinkRequest {
 	req := rawnl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP)
 	req.AddData(rawnl.NewIfInfomsg(unix.AF_UNSPEC))
@@ -247,8 +243,8 @@ func listLinksRequest(filter *rawnl.RtAttr) *rawnl.NetlinkRequest {
 	return req
 }
 
-// listLinks returns the links that match. filter makes the kernel send these links only;
-// match filters again, because an old kernel ignores filter.
+// listLinks returns the links that match. The kernel sends only the links that pass filter. match filters again,
+// because an old kernel ignores filter.
 func (c *Conn) listLinks(step string, filter *rawnl.RtAttr, match func(Link) bool) ([]Link, error) {
 	return query(c, step, func() (links []Link, err error) {
 		msgs, err := c.execute(listLinksRequest(filter), unix.RTM_NEWLINK)
@@ -268,27 +264,25 @@ func (c *Conn) listLinks(step string, filter *rawnl.RtAttr, match func(Link) boo
 	})
 }
 
-// Port returns the state of a link as a port of its bridge, or the zero Port if the link is
-// no port. The library's LinkGetProtinfo is not used: it lists the ports of all bridges of
-// the host, which takes 2 ms with 500 ports. This request takes 0.03 ms.
+// Port returns the state of a link as a bridge port, or the zero Port if the link is not a bridge port. It takes 0.03
+// ms. The library's LinkGetProtinfo lists the ports of all bridges of the host, which takes 2 ms with 500 ports.
 func (c *Conn) Port(l Link) (Port, error) {
 	return queryLink(c, "find port "+l.Name, l, decodePort)
 }
 
-// A BridgeState is the state of a bridge that changes when ports are added.
+// A BridgeState is the state of a bridge that can change when ports are added.
 type BridgeState struct {
 	MAC types.MAC
 	MTU int  // in bytes
-	STP bool // the spanning tree protocol decides which ports forward
+	STP bool // whether the bridge runs the spanning tree protocol
 }
 
-// BridgeState returns the present state of a bridge. The library does not decode whether it runs STP.
+// BridgeState returns the current state of a bridge. The library does not decode STP.
 func (c *Conn) BridgeState(bridge Link) (BridgeState, error) {
 	return queryLink(c, "find state of "+bridge.Name, bridge, decodeBridgeState)
 }
 
-// queryLink requests a link, as one step, and returns what decode finds in the RTM_NEWLINK
-// message.
+// queryLink requests a link, as one step, and returns what decode reads in the RTM_NEWLINK message.
 func queryLink[T any](c *Conn, step string, l Link, decode func([]byte) (T, error)) (T, error) {
 	return query(c, step, func() (found T, err error) {
 		msgs, err := c.execute(getLinkRequest(l.Index), unix.RTM_NEWLINK)
@@ -309,7 +303,7 @@ func getLinkRequest(index int) *rawnl.NetlinkRequest {
 	return req
 }
 
-// decodePort returns the state of a bridge port from an RTM_NEWLINK message.
+// decodePort decodes the state of a bridge port from an RTM_NEWLINK message.
 func decodePort(m []byte) (Port, error) {
 	data, err := linkInfo(m, rawnl.IFLA_INFO_SLAVE_DATA)
 	isSet := func(attr uint16) bool { v := data[attr].Value; return len(v) > 0 && v[0] != 0 }
@@ -342,7 +336,7 @@ func linkInfo(m []byte, attr uint16) (map[uint16]syscall.NetlinkRouteAttr, error
 	return rawnl.ParseRouteAttrAsMap(info[attr].Value)
 }
 
-// set changes the link by a function of the library, as one step.
+// set changes the link with a function of the library, as one step.
 func (c *Conn) set(l Link, what string, set func(netlink.Link) error) error {
 	return c.step("set link "+l.Name+" "+what, func() error { return set(l.device()) })
 }
@@ -368,36 +362,36 @@ func (c *Conn) SetTxQueue(l Link, n int) error {
 	return c.set(l, fmt.Sprintf("txqueuelen %d", n), func(d netlink.Link) error { return c.lib.LinkSetTxQLen(d, n) })
 }
 
-// SetAlias sets the alias, a text of at most 255 bytes that `ip link` shows.
+// SetAlias sets the alias, a text of at most 255 bytes that `ip link` prints.
 func (c *Conn) SetAlias(l Link, alias string) error {
 	return c.set(l, "alias", func(d netlink.Link) error { return c.lib.LinkSetAlias(d, alias) })
 }
 
-// ClearGroup puts the link into group 0, the kernel's default.
+// ClearGroup moves the link to group 0, the kernel's default.
 func (c *Conn) ClearGroup(l Link) error {
 	return c.set(l, "group 0", func(d netlink.Link) error { return c.lib.LinkSetGroup(d, 0) })
 }
 
-// SetMaster makes the link a port of the master.
+// SetMaster attaches the link to the master as a port.
 func (c *Conn) SetMaster(l, master Link) error {
 	return c.set(l, "master "+master.Name, func(d netlink.Link) error { return c.lib.LinkSetMasterByIndex(d, master.Index) })
 }
 
-// ClearMaster removes the link from its master, such as a bridge.
+// ClearMaster detaches the link from its master, for example a bridge.
 func (c *Conn) ClearMaster(l Link) error { return c.set(l, "nomaster", c.lib.LinkSetNoMaster) }
 
-// SetPromisc turns promiscuous mode on.
+// SetPromisc enables promiscuous mode.
 func (c *Conn) SetPromisc(l Link) error { return c.set(l, "promisc on", c.lib.SetPromiscOn) }
 
-// ClearPromisc turns promiscuous mode off.
+// ClearPromisc disables promiscuous mode.
 func (c *Conn) ClearPromisc(l Link) error { return c.set(l, "promisc off", c.lib.SetPromiscOff) }
 
-// SetAllMulti makes the link receive all multicast packets.
+// SetAllMulti lets the link receive all multicast packets.
 func (c *Conn) SetAllMulti(l Link) error {
 	return c.set(l, "allmulticast on", c.lib.LinkSetAllmulticastOn)
 }
 
-// ClearAllMulti makes the link receive only the multicast packets of the groups that it has joined.
+// ClearAllMulti lets the link receive only packets to the multicast groups that it has joined.
 func (c *Conn) ClearAllMulti(l Link) error {
 	return c.set(l, "allmulticast off", c.lib.LinkSetAllmulticastOff)
 }
@@ -412,9 +406,8 @@ func (c *Conn) SetPort(l Link, p Port) error {
 	})
 }
 
-// SetVLANFiltering turns on the VLAN filtering of a bridge. The library sends the name. It must
-// not send the index too: before Linux 6.2 the kernel takes that for a change of the name, and
-// refuses it for a link that is up (EBUSY).
+// SetVLANFiltering enables VLAN filtering on a bridge. It sends only the name of the bridge. If a request also contains
+// the index, kernels before Linux 6.2 try to change the name, which fails for a link that is up (EBUSY).
 func (c *Conn) SetVLANFiltering(bridge Link) error {
 	return c.step("set bridge "+bridge.Name+" vlan_filtering on", func() error {
 		attrs := netlink.NewLinkAttrs()
@@ -423,8 +416,8 @@ func (c *Conn) SetVLANFiltering(bridge Link) error {
 	})
 }
 
-// DeleteLink deletes the link. With one end of a veth pair, the kernel deletes the other end
-// too. If the link does not exist, DeleteLink returns nil.
+// DeleteLink deletes the link. If the link is one end of a veth pair, the kernel also deletes the other end. If the
+// link does not exist, DeleteLink returns nil.
 func (c *Conn) DeleteLink(l Link) error {
 	return types.IgnoreNotExist(c.step("delete link "+l.Name, func() error { return c.lib.LinkDel(l.device()) }))
 }

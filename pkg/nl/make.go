@@ -13,37 +13,36 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// RandomMAC returns a random unicast address that is locally administered (IEEE 802, 8.2).
+// RandomMAC returns a random, locally administered unicast address (IEEE 802, 8.2).
 func RandomMAC() types.MAC {
 	b := binary.BigEndian.AppendUint64(nil, rand.Uint64())[:6]
 	b[0] = b[0]&^1 | 2
 	return types.MAC(b)
 }
 
-// portMAC returns a RandomMAC that begins with fe. A bridge whose MAC was never set uses the lowest MAC of its
-// ports (br_stp_recalculate_bridge_id), which such a port hardly ever has. libvirt does the same.
+// portMAC returns a RandomMAC that begins with fe. A bridge whose MAC was never set uses the lowest MAC of its ports
+// (br_stp_recalculate_bridge_id), which is almost never a MAC that begins with fe. libvirt uses the same prefix.
 func portMAC() types.MAC { return "\xfe" + RandomMAC()[1:] }
 
-// A Veth describes a veth pair that AddVeth makes. The near end is in the namespace of the
-// connection, the far end in PeerIn's namespace.
+// A Veth describes a veth pair that AddVeth creates. The near end is in the namespace of the connection, and the far
+// end in the namespace of PeerIn.
 type Veth struct {
 	Name    string // of the near end
-	Peer    string // name of the far end
+	Peer    string // of the far end
 	PeerIn  *Conn
 	PeerMAC types.MAC // of the far end; zero: random
 	MTU     int       // of both ends, in bytes; zero: the kernel's default
-	// Group is the group of the near end. The request that creates a link can set a group, but
-	// no alias. The group identifies the network of the link until the caller sets the alias
-	// and clears the group.
+	// Group is the group of the near end. The request that creates a link can contain a group, but not an alias. The
+	// group identifies the network of the link until the caller sets the alias and clears the group.
 	Group uint32
 }
 
-// AddVeth creates a veth pair in one request, each end in its namespace and with its final
-// name, and pushes its removal to u. If one of the names exists, the error matches
-// fs.ErrExist. Of far, only Index, Name, Kind, MAC, MTU and Peer are set.
+// AddVeth creates a veth pair and pushes its removal to u. One request creates both ends in their namespaces, with
+// their final names. If one of the names exists, the error matches fs.ErrExist. In far, only Index, Name, Kind, MAC,
+// MTU and Peer are set.
 //
-// Each end has one queue in each direction. By default, the kernel allocates a queue for each possible processor
-// and then disables all but one, for which it waits for two RCU grace periods while it holds the rtnl mutex
+// Each end has one queue in each direction. By default, the kernel allocates a queue for each possible processor and
+// disables all queues except one, for which it waits for two RCU grace periods while it holds the rtnl mutex
 // (veth_init_queues in drivers/net/veth.c, since Linux 5.15).
 func (c *Conn) AddVeth(u *undo.Stack, v Veth) (near, far Link, err error) {
 	if v.PeerMAC == "" {
@@ -59,19 +58,18 @@ func (c *Conn) AddVeth(u *undo.Stack, v Veth) (near, far Link, err error) {
 	return near, far, nil
 }
 
-// A Bridge describes a bridge that EnsureBridge makes.
+// A Bridge describes a bridge that EnsureBridge creates.
 type Bridge struct {
 	Name string
-	// MAC must be set. Otherwise the kernel gives the bridge the lowest MAC of its ports, and
-	// changes it when ports are added and removed.
+	// MAC must be set. Otherwise the bridge has the lowest MAC of its ports, which changes when ports are added and
+	// removed.
 	MAC           types.MAC
 	MTU           int // in bytes; zero: the kernel's default
 	VLANFiltering bool
 }
 
-// EnsureBridge creates the bridge, unless a link of that name exists: then it returns that
-// link, of whatever kind, and made is false. It pushes no undo, because attachments share the
-// bridge.
+// EnsureBridge creates the bridge. If a link with that name exists, it returns that link, whatever its kind is, and
+// made is false. EnsureBridge pushes no undo, because attachments share the bridge.
 func (c *Conn) EnsureBridge(b Bridge) (l Link, made bool, err error) {
 	l, err = c.Link(b.Name)
 	if err == nil || !errors.Is(err, fs.ErrNotExist) {
@@ -83,14 +81,14 @@ func (c *Conn) EnsureBridge(b Bridge) (l Link, made bool, err error) {
 	}
 	var shared undo.Stack
 	l, err = c.add(&shared, NewLink{Name: b.Name, MAC: b.MAC, MTU: b.MTU}, bridge)
-	if errors.Is(err, fs.ErrExist) { // another process was first
+	if errors.Is(err, fs.ErrExist) { // another process created it first
 		l, err = c.Link(b.Name)
 		return l, false, err
 	}
 	return l, err == nil, err
 }
 
-// macvlanModes are the modes of a macvlan by name.
+// macvlanModes contains the modes of a macvlan by name.
 var macvlanModes = map[string]netlink.MacvlanMode{
 	"private": netlink.MACVLAN_MODE_PRIVATE, "vepa": netlink.MACVLAN_MODE_VEPA,
 	"bridge": netlink.MACVLAN_MODE_BRIDGE, "passthru": netlink.MACVLAN_MODE_PASSTHRU,
@@ -104,7 +102,7 @@ func IsMacvlanMode(name string) bool { return macvlanModes[name] != 0 }
 type Macvlan struct {
 	NewLink
 	Mode     string // see IsMacvlanMode
-	QueueLen uint32 // broadcast queue in packets (Linux 5.11); zero: the kernel's default
+	QueueLen uint32 // length of the broadcast queue in packets (Linux 5.11); zero: the kernel's default
 }
 
 // AddMacvlan creates a macvlan and pushes its removal to u.
@@ -115,17 +113,17 @@ func (c *Conn) AddMacvlan(u *undo.Stack, m Macvlan) (Link, error) {
 // AddIFB creates an intermediate functional block device and pushes its removal to u.
 func (c *Conn) AddIFB(u *undo.Stack, n NewLink) (Link, error) { return c.add(u, n, &netlink.Ifb{}) }
 
-// AddDummy creates a dummy interface, which drops all packets that are sent to it, and pushes its removal to u. If the kernel
-// has no dummy interfaces, the error matches errors.ErrUnsupported.
+// AddDummy creates a dummy interface, which drops all packets that are sent through it, and pushes its removal to u. If
+// the kernel does not support dummy interfaces, the error matches errors.ErrUnsupported.
 func (c *Conn) AddDummy(u *undo.Stack, n NewLink) (Link, error) { return c.add(u, n, &netlink.Dummy{}) }
 
-// AddVRF creates a VRF with a routing table, and pushes its removal to u. Several VRFs can have the same table, unless the
+// AddVRF creates a VRF with a routing table, and pushes its removal to u. Several VRFs can share a table, unless the
 // sysctl net.vrf.strict_mode is 1 (Linux 5.9).
 func (c *Conn) AddVRF(u *undo.Stack, n NewLink, table int) (Link, error) {
 	return c.add(u, n, &netlink.Vrf{Table: uint32(table)})
 }
 
-// nameOf returns the name of one of the kernel's numbers, or its digits if it has no name.
+// nameOf returns the name of one of the kernel's numbers, or its digits if no name is known.
 func nameOf[N comparable](names map[string]N, number N) string {
 	for name, n := range names {
 		if n == number {
@@ -135,28 +133,28 @@ func nameOf[N comparable](names map[string]N, number N) string {
 	return fmt.Sprint(number)
 }
 
-// A NewLink describes a link to create. The new link is down. If its name exists, the error of the function that creates it
-// matches fs.ErrExist.
+// A NewLink describes a link to create. The new link is down. If a link with the name exists, the function that creates
+// the link returns an error that matches fs.ErrExist.
 type NewLink struct {
 	Name  string
 	MAC   types.MAC // zero: the kernel's choice
 	MTU   int       // in bytes; zero: the kernel's default, or the parent's
-	Group uint32    // as Veth.Group
-	// Queues is the number of transmit queues, and of receive queues; zero: the kernel's choice.
+	Group uint32    // see Veth.Group
+	// Queues is the number of transmit queues and of receive queues. Zero means the kernel's choice.
 	Queues int
-	// Parent is a link in the namespace of the connection, and In the namespace of the new link. A link without a parent needs
-	// neither of them, and is created in the namespace of the connection.
+	// Parent is a link in the namespace of the connection, and In is the namespace of the new link. Both are zero for a
+	// link without a parent, which is created in the namespace of the connection.
 	Parent Link
 	In     *Conn
 }
 
 // attrs returns the attributes of the link.
 //
-// Those of a link with a parent include an index. For a request without an index, kernels without commit ec061546c6cf
-// (Linux 6.15) look for the name in the namespace of the parent, and refuse a name that exists there (EEXIST).
-// For a request with an index, they look for the index instead, and check the name only in the namespace of
-// the new link. The index must be free in both namespaces. It is random and at least 1<<30, because the
-// kernel counts up from 1 when it chooses an index.
+// The attributes of a link with a parent include an index. For a request without an index, kernels without commit
+// ec061546c6cf (Linux 6.15) look for the name in the namespace of the parent, and reject a name that exists there
+// (EEXIST). For a request with an index, they look for the index instead, and check the name only in the namespace of
+// the new link. The index must be free in both namespaces. It is random and at least 1<<30, because the kernel counts
+// up from 1 when it chooses an index.
 func (n NewLink) attrs() netlink.LinkAttrs {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU, attrs.Group = n.Name, n.MTU, n.Group
@@ -171,17 +169,18 @@ func (n NewLink) attrs() netlink.LinkAttrs {
 	return attrs
 }
 
-// add creates the link, pushes its removal to u, and returns the link as the kernel created it. l holds the attributes of its kind.
+// add creates the link, pushes its removal to u, and returns the link as the kernel created it. l contains the
+// attributes of the link's kind.
 func (c *Conn) add(u *undo.Stack, n NewLink, l netlink.Link) (Link, error) {
 	*l.Attrs() = n.attrs()
 	return cmp.Or(n.In, c).addBy(u, n.Name, func() error { return c.lib.LinkAdd(l) })
 }
 
-// addBy calls request, which asks the kernel for a new link of that name in the namespace of the
-// connection. It pushes the removal of the link to u, and returns the link as the kernel created it.
+// addBy calls request, which asks the kernel for a new link with that name in the namespace of the connection. It
+// pushes the removal of the link to u, and returns the link as the kernel created it.
 func (c *Conn) addBy(u *undo.Stack, name string, request func() error) (Link, error) {
 	err := c.step("add link "+name, request)
-	// If the kernel refused the request, a link of that name belongs to another owner.
+	// If the kernel refused the request, a link with that name belongs to another owner.
 	if !isRefusal(err) {
 		u.Push("delete link "+name, func() error { return c.deleteByName(name) })
 	}

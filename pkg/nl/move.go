@@ -7,25 +7,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Move says where MoveLink moves a link, and what the link is called there.
+// A Move describes where MoveLink moves a link, and the name of the link there.
 type Move struct {
 	To    *Conn
 	Name  string
 	Alias string // empty: none
 }
 
-// MoveLink moves a link into the namespace of m.To and sets its name and its alias there, in one
-// request, and returns the link as it is there. The kernel sets the link down, and deletes its
-// addresses and routes. The link keeps its MAC, its MTU and its alternative names, but kernels
-// without commit 8e15aee62161 (Linux 6.6) do not find it by these there.
+// MoveLink moves a link into the namespace of m.To, sets its name and alias there, and returns the
+// link in its new state. The kernel sets the link down, and deletes its addresses and routes. The
+// link keeps its MAC, its MTU and its alternative names. Kernels without commit 8e15aee62161 (Linux
+// 6.6) do not find it by its alternative names in the new namespace.
 //
-// If the namespace has a link of that name, the error matches fs.ErrExist, and the link may have
-// been moved all the same, under its old name: the kernel first moves it and then renames it. If
-// the namespace of c no longer has the link, the error matches fs.ErrNotExist. If the kernel does
-// not move links of this kind, the error matches syscall.EINVAL.
+// If the new namespace contains a link with the name, the error matches fs.ErrExist. The kernel
+// first moves a link and then renames it. Therefore the link may have been moved, under its old
+// name, despite the error. If the link is no longer in the namespace of c, the error matches
+// fs.ErrNotExist. If the kernel cannot move links of this kind, the error matches syscall.EINVAL.
 //
-// The library has one request for each of the three. With these, a link whose name exists in
-// the namespace of m.To could not be moved.
+// MoveLink sends one request. The library's three requests for moving, renaming and setting the
+// alias cannot move a link whose old name exists in the namespace of m.To.
 func (c *Conn) MoveLink(l Link, m Move) (Link, error) {
 	req := rawnl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
 	msg := rawnl.NewIfInfomsg(unix.AF_UNSPEC)
@@ -44,15 +44,15 @@ func (c *Conn) MoveLink(l Link, m Move) (Link, error) {
 	return m.To.Link(m.Name)
 }
 
-// AddAltName adds an alternative name, of at most 127 bytes, by which Link finds the link (Linux
-// 5.5). If a link of the namespace has the name, the error matches fs.ErrExist. If the kernel
-// has no alternative names, the error matches errors.ErrUnsupported.
+// AddAltName adds an alternative name of at most 127 bytes, by which Link finds the link (Linux
+// 5.5). If another link of the namespace has the name, the error matches fs.ErrExist. If the kernel
+// does not support alternative names, the error matches errors.ErrUnsupported.
 func (c *Conn) AddAltName(l Link, name string) error {
 	return c.step("add altname "+name+" to "+l.Name, func() error { return c.lib.LinkAddAltName(l.device(), name) })
 }
 
-// DeleteAltName deletes an alternative name of the link. If no link of the namespace has the
-// name, the error matches fs.ErrNotExist.
+// DeleteAltName deletes an alternative name of the link. If no link of the namespace has the name,
+// the error matches fs.ErrNotExist.
 func (c *Conn) DeleteAltName(l Link, name string) error {
 	return c.step("delete altname "+name+" from "+l.Name, func() error { return c.lib.LinkDelAltName(l.device(), name) })
 }

@@ -19,13 +19,13 @@ type Route struct {
 	Src      netip.Addr // preferred source; zero: the kernel's choice
 	Priority int        // metric; zero: the kernel's default (IPv4 0, IPv6 1024)
 	Table    int        // zero: the main table
-	Scope    int        // of IPv4 routes; see ScopeGlobal
+	Scope    int        // of an IPv4 route, such as ScopeGlobal
 	MTU      int        // in bytes; zero: not set
 	AdvMSS   int        // in bytes; zero: not set
-	OnLink   bool       // the gateway is on the link, even if no route leads to it (RTNH_F_ONLINK)
+	OnLink   bool       // the gateway is on the link, even if there is no route to it (RTNH_F_ONLINK)
 }
 
-// The scopes of a route. The numbers are rtnetlink's.
+// The scopes of a route, with rtnetlink's numbers.
 const (
 	ScopeGlobal = unix.RT_SCOPE_UNIVERSE
 	ScopeLink   = unix.RT_SCOPE_LINK
@@ -46,15 +46,14 @@ func (r Route) String() string {
 	return s
 }
 
-// Same reports whether r and o have the same destination, gateway, table and metric: the
-// kernel refuses to add both.
+// Same reports whether r and o have the same destination, gateway, table and metric. The kernel refuses to add two such
+// routes.
 func (r Route) Same(o Route) bool {
 	return r.Dst == o.Dst && r.GW == o.GW && r.table() == o.table() && r.metric() == o.metric()
 }
 
-// Matches reports whether have is the wanted route r. If the table, the metric, the MTU or the
-// AdvMSS of r is zero, Matches does not compare it: results before version 1.1.0 do not
-// contain them.
+// Matches reports whether have is the wanted route r. Matches does not compare the table, the metric, the MTU or the
+// AdvMSS if it is zero in r, because results before version 1.1.0 do not contain these.
 func (r Route) Matches(have Route) bool {
 	return r.Dst == have.Dst && r.GW == have.GW &&
 		(r.Table == 0 || r.table() == have.table()) &&
@@ -64,7 +63,7 @@ func (r Route) Matches(have Route) bool {
 
 func (r Route) table() int { return cmp.Or(r.Table, MainTable) }
 
-// metric returns the metric that the kernel uses. Its default for IPv6 is IP6_RT_PRIO_USER.
+// metric returns the metric that the kernel uses. The default metric for IPv6 is IP6_RT_PRIO_USER.
 func (r Route) metric() int {
 	if r.Priority == 0 && r.Dst.Addr().Is6() {
 		return 1024
@@ -75,8 +74,8 @@ func (r Route) metric() int {
 // MainTable is the number of the routing table "main".
 const MainTable = unix.RT_TABLE_MAIN
 
-// TableOf returns the table to which the kernel adds a route with each address of a link: the table
-// of its VRF, or the main table.
+// TableOf returns the table to which the kernel adds the routes of a link's addresses, which is the table of its VRF or
+// the main table.
 func (c *Conn) TableOf(l Link) (int, error) {
 	if l.Master == 0 {
 		return MainTable, nil
@@ -88,18 +87,17 @@ func (c *Conn) TableOf(l Link) (int, error) {
 	return master.VRFTable, nil
 }
 
-// AddRoute adds a route through the link. If the same route exists (Route.Same), the error matches
-// fs.ErrExist. There may be a route with the same destination and metric through another gateway.
-// As with the reference plugins, an IPv4 route then has precedence over the existing one, and an
-// IPv6 route shares the load with it.
+// AddRoute adds a route through the link. If the same route exists (Route.Same), the error matches fs.ErrExist. A route
+// with the same destination and metric through another gateway may exist. As with the reference plugins, a new IPv4
+// route has precedence over such a route, and a new IPv6 route shares the load with it.
 func (c *Conn) AddRoute(l Link, r Route) error {
 	return c.step(fmt.Sprintf("add route %s to %s", r, l.Name), func() error {
-		return c.lib.RouteAddEcmp(newLibRoute(l, r)) // RouteAdd would send NLM_F_EXCL too
+		return c.lib.RouteAddEcmp(newLibRoute(l, r)) // RouteAdd would also send NLM_F_EXCL
 	})
 }
 
-// IsInvalidRoute reports whether the kernel refused a route because it has no route to its gateway,
-// or does not have its preferred source.
+// IsInvalidRoute reports whether the kernel refused a route because there is no route to its gateway, or because its
+// preferred source is not a local address.
 func IsInvalidRoute(err error) bool {
 	return errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.EINVAL)
 }
@@ -116,8 +114,7 @@ func newLibRoute(l Link, r Route) *netlink.Route {
 	return route
 }
 
-// Routes returns the unicast routes through a link of all tables except the local table, IPv4
-// first.
+// Routes returns the unicast routes through a link in all tables except the local table, IPv4 first.
 func (c *Conn) Routes(l Link) ([]Route, error) {
 	list, err := c.unicastRoutes(l)
 	var routes []Route
@@ -131,8 +128,8 @@ func (c *Conn) Routes(l Link) ([]Route, error) {
 	return routes, err
 }
 
-// unicastRoutes is Routes in the library's type. The kernel filters by the link. RT_FILTER_OIF would make the library filter too,
-// and drop routes with several next hops.
+// unicastRoutes is Routes in the library's type. The kernel filters by the link. With RT_FILTER_OIF, the library would
+// filter as well, and drop routes with several next hops.
 func (c *Conn) unicastRoutes(l Link) ([]netlink.Route, error) {
 	var all []netlink.Route
 	for _, family := range families {
@@ -145,22 +142,21 @@ func (c *Conn) unicastRoutes(l Link) ([]netlink.Route, error) {
 	return slices.DeleteFunc(all, func(r netlink.Route) bool { return r.Table == unix.RT_TABLE_LOCAL || r.Type != unix.RTN_UNICAST }), nil
 }
 
-// routes returns the routes of a family that have the LinkIndex, the Table and the Protocol of
-// filter, if these are not zero.
+// routes returns the routes of a family with the LinkIndex, Table and Protocol of filter, if these are not zero.
 func (c *Conn) routes(step string, family int, filter *netlink.Route) ([]netlink.Route, error) {
-	mask := uint64(netlink.RT_FILTER_TABLE) // if the table of filter is zero: all tables
+	mask := uint64(netlink.RT_FILTER_TABLE) // all tables if the table of filter is zero
 	if filter.Protocol != 0 {
 		mask |= netlink.RT_FILTER_PROTOCOL
 	}
 	return query(c, step, func() (list []netlink.Route, err error) {
-		// The library repeats interrupted lists, but not this one.
+		// The library repeats other interrupted lists, but not this one.
 		for range maxListTries {
 			list, err = c.lib.RouteListFiltered(family, filter, mask)
 			if !errors.Is(err, netlink.ErrDumpInterrupted) {
 				break
 			}
 		}
-		if errors.Is(err, unix.ENOENT) { // the table does not exist, so it has no routes
+		if errors.Is(err, unix.ENOENT) { // the table does not exist
 			return nil, nil
 		}
 		return list, err
@@ -170,8 +166,7 @@ func (c *Conn) routes(step string, family int, filter *netlink.Route) ([]netlink
 // maxListTries limits how often routes requests a list that changes while the kernel sends it.
 const maxListTries = 10
 
-// nextHops returns the next hops of a route. It has several if routes to one destination
-// share the load.
+// nextHops returns the next hops of a route. There are several if routes to one destination share the load.
 func nextHops(r netlink.Route) []*netlink.NexthopInfo {
 	if len(r.MultiPath) > 0 {
 		return r.MultiPath
@@ -179,7 +174,7 @@ func nextHops(r netlink.Route) []*netlink.NexthopInfo {
 	return []*netlink.NexthopInfo{{LinkIndex: r.LinkIndex, Gw: r.Gw}}
 }
 
-// newRoute converts a route of the library, through one of its next hops, into a Route.
+// newRoute converts a route of the library through the next hop into a Route.
 func newRoute(r netlink.Route, hop *netlink.NexthopInfo) Route {
 	return Route{
 		Dst: prefix(r.Dst), GW: ipAddr(hop.Gw), Src: ipAddr(r.Src), Priority: r.Priority, Table: r.Table,
@@ -187,8 +182,8 @@ func newRoute(r netlink.Route, hop *netlink.NexthopInfo) Route {
 	}
 }
 
-// DefaultDevice returns the index of the link of the first default route in the main table,
-// IPv4 before IPv6, or zero if there is no default route.
+// DefaultDevice returns the index of the link of the first default route in the main table, IPv4 before IPv6, or zero
+// if there is none.
 func (c *Conn) DefaultDevice() (int, error) {
 	for _, probe := range []netip.Addr{unrouted4, unrouted6} {
 		_, main, err := c.defaultRoutes(probe)
@@ -199,8 +194,9 @@ func (c *Conn) DefaultDevice() (int, error) {
 	return 0, nil
 }
 
-// defaultRoutes returns the route to an address that only default routes lead to, and the first default route of the main
-// table. Each is the zero Route if there is none. They are the same on most hosts: then this takes one request.
+// defaultRoutes returns the route to an address that usually only default routes match, and the first default route of
+// the main table. Each is the zero Route if there is none. On most hosts both are the same route, for which
+// defaultRoutes sends one request.
 func (c *Conn) defaultRoutes(probe netip.Addr) (selected, main netlink.Route, err error) {
 	selected, err = c.selectedRoute(probe)
 	if err != nil || isMainDefault(selected) {
@@ -210,26 +206,26 @@ func (c *Conn) defaultRoutes(probe netip.Addr) (selected, main netlink.Route, er
 	return selected, main, err
 }
 
-// These addresses are in reserved blocks (RFC 1112, section 4; RFC 4291, section 2.4, and
-// IANA's registry), so that usually only the default route of a host leads to them.
+// The addresses are in reserved blocks (RFC 1112, section 4; RFC 4291, section 2.4, and IANA's registry), so that
+// usually only a host's default route matches them.
 var (
 	unrouted4 = netip.MustParseAddr("240.0.0.1")
 	unrouted6 = netip.MustParseAddr("4000::")
 )
 
-// selectedRoute asks the kernel for the route to an address (RTM_F_FIB_MATCH, Linux 4.13), and returns
-// the zero Route if there is none. Policy rules or a VPN may select a route that is not the default
-// route of the main table. A list of all routes would take 70 ms on a host with 100,000 routes.
+// selectedRoute asks the kernel for the route to an address (RTM_F_FIB_MATCH, Linux 4.13), and returns the zero Route
+// if there is none. Policy rules or a VPN may select a route that is not the default route of the main table. Listing
+// all routes would take 70 ms on a host with 100,000 routes.
 func (c *Conn) selectedRoute(probe netip.Addr) (netlink.Route, error) {
 	route, err := c.lookup(probe, &netlink.RouteGetOptions{FIBMatch: true})
-	if errors.Is(err, fs.ErrNotExist) || isRefusal(err) { // no route, or one of type prohibit
+	if errors.Is(err, fs.ErrNotExist) || isRefusal(err) { // no route, or a route of type prohibit
 		return netlink.Route{}, nil
 	}
 	return route, err
 }
 
-// mainDefaultRoute lists the routes of the main table and returns the first default route, or the
-// zero Route if there is none.
+// mainDefaultRoute lists the routes of the main table and returns the first default route, or the zero Route if there
+// is none.
 func (c *Conn) mainDefaultRoute(family int) (netlink.Route, error) {
 	list, err := c.routes("list default routes", family, &netlink.Route{Table: unix.RT_TABLE_MAIN})
 	for _, r := range list {
@@ -245,8 +241,8 @@ func isMainDefault(r netlink.Route) bool {
 	return prefix(r.Dst).Bits() == 0 && r.Table == unix.RT_TABLE_MAIN && nextHops(r)[0].LinkIndex != 0
 }
 
-// AdvertisedUplinks returns the links with an IPv6 default route from a router advertisement.
-// The kernel filters the routes by their protocol.
+// AdvertisedUplinks returns the links with an IPv6 default route from a router advertisement. The kernel filters the
+// routes by protocol.
 func (c *Conn) AdvertisedUplinks() ([]Link, error) {
 	list, err := c.routes("list advertised default routes", unix.AF_INET6, &netlink.Route{Protocol: unix.RTPROT_RA})
 	if err != nil {
@@ -266,8 +262,8 @@ func (c *Conn) AdvertisedUplinks() ([]Link, error) {
 	return links, nil
 }
 
-// LinkTo returns the link through which the namespace sends packets to the address. If there is
-// no route, the error matches fs.ErrNotExist.
+// LinkTo returns the link through which the namespace sends packets to the address. If there is no route, the error
+// matches fs.ErrNotExist.
 func (c *Conn) LinkTo(a netip.Addr) (Link, error) {
 	route, err := c.lookup(a, nil)
 	if err != nil {
@@ -276,8 +272,8 @@ func (c *Conn) LinkTo(a netip.Addr) (Link, error) {
 	return c.LinkByIndex(route.LinkIndex)
 }
 
-// hasLocalRoute reports whether the route to an address of the link is local: the kernel then
-// delivers packets for that address to the namespace.
+// hasLocalRoute reports whether the route to an address of the link is local, which means that the kernel delivers
+// packets for the address to the namespace.
 func (c *Conn) hasLocalRoute(l Link, a netip.Addr) (bool, error) {
 	route, err := c.lookup(a, &netlink.RouteGetOptions{OifIndex: l.Index})
 	if errors.Is(err, fs.ErrNotExist) {
@@ -289,8 +285,8 @@ func (c *Conn) hasLocalRoute(l Link, a netip.Addr) (bool, error) {
 // lookup returns the route to the address. If there is none, the error matches fs.ErrNotExist.
 func (c *Conn) lookup(a netip.Addr, options *netlink.RouteGetOptions) (netlink.Route, error) {
 	return query(c, "find route to "+a.String(), func() (netlink.Route, error) {
-		// The library sets RTM_F_LOOKUP_TABLE. With strict checks the kernel refuses that flag
-		// for IPv6 (inet6_rtm_valid_getroute_req).
+		// The library sets RTM_F_LOOKUP_TABLE, which the kernel rejects for IPv6 under strict checks
+		// (inet6_rtm_valid_getroute_req).
 		_ = c.lib.SetStrictCheck(false)
 		defer func() { _ = c.lib.SetStrictCheck(true) }()
 		routes, err := c.lib.RouteGetWithOptions(a.AsSlice(), options)

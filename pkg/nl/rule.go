@@ -11,21 +11,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Rule is a policy rule that selects packets with one source address and looks up their
-// route in a table.
+// A Rule is a policy rule that selects packets with one source address and looks up their route in
+// a table.
 type Rule struct {
 	Source   netip.Addr
 	Table    int
 	Priority int // the kernel evaluates the rules in the order of their priorities
-	// Protocol says who created the rule (FRA_PROTOCOL, Linux 4.17). The kernel ignores it. Zero:
-	// the maker did not say.
+	// Protocol identifies the program that created the rule (FRA_PROTOCOL, Linux 4.17), or is zero.
+	// The kernel ignores it.
 	Protocol int
 }
 
 func (r Rule) String() string { return fmt.Sprintf("from %s lookup %d", r.Source, r.Table) }
 
-// EnsureRule adds a rule, unless the same rule exists. It pushes its removal to u if it added the
-// rule. The kernel does not compare the protocol.
+// EnsureRule adds a rule, and pushes its removal to u, unless the same rule exists. The kernel does
+// not compare the protocol.
 func (c *Conn) EnsureRule(u *undo.Stack, r Rule) error {
 	return c.ensure(u, "rule "+r.String(), func() error { return c.lib.RuleAdd(r.lib()) }, func() error { return c.DeleteRule(r) })
 }
@@ -43,8 +43,8 @@ func (r Rule) lib() *netlink.Rule {
 	return rule
 }
 
-// SourceRules returns the rules of both families that select packets by nothing but one source
-// address, IPv4 first.
+// SourceRules returns the rules of both families that select packets by one source address and
+// nothing else, IPv4 first.
 func (c *Conn) SourceRules() ([]Rule, error) {
 	list, err := c.rules()
 	var rules []Rule
@@ -56,8 +56,8 @@ func (c *Conn) SourceRules() ([]Rule, error) {
 	return rules, err
 }
 
-// selectsMore reports whether a rule selects packets by more than the source address, or does
-// more than a lookup in a table.
+// selectsMore reports whether a rule selects packets by more than the source address, or does more
+// than look up a route in a table.
 func selectsMore(r netlink.Rule) bool {
 	return r.Dst != nil || r.Mark != 0 || r.Mask != nil || r.Tos != 0 || r.TunID != 0 || r.IifName != "" || r.OifName != "" ||
 		r.Invert || r.Dport != nil || r.Sport != nil || r.IPProto != 0 || r.UIDRange != nil || r.Goto >= 0 ||
@@ -69,8 +69,8 @@ func (c *Conn) rules() ([]netlink.Rule, error) {
 	var all []netlink.Rule
 	for _, family := range families {
 		list, err := query(c, "list rules", func() ([]netlink.Rule, error) {
-			// The library's request has a header of another type, which is four bytes too long.
-			// With strict checks the kernel refuses it (fib_valid_dumprule_req).
+			// The library's request contains a header of another type, which is four bytes too
+			// long. The kernel rejects it under strict checks (fib_valid_dumprule_req).
 			_ = c.lib.SetStrictCheck(false)
 			defer func() { _ = c.lib.SetStrictCheck(true) }()
 			return c.lib.RuleList(family)
@@ -83,8 +83,8 @@ func (c *Conn) rules() ([]netlink.Rule, error) {
 	return all, nil
 }
 
-// FreeTables returns n numbers of routing tables, the lowest from lowest on that no rule, no
-// route and no VRF of the namespace uses.
+// FreeTables returns the n lowest numbers of routing tables, starting at lowest, that no rule,
+// route or VRF of the namespace uses.
 func (c *Conn) FreeTables(n, lowest int) ([]int, error) {
 	used, err := c.usedTables()
 	var free []int
@@ -96,7 +96,7 @@ func (c *Conn) FreeTables(n, lowest int) ([]int, error) {
 	return free, err
 }
 
-// usedTables returns the tables of all rules, routes and VRFs, and those that Linux reserves.
+// usedTables returns the tables of all rules, routes and VRFs, and the tables that Linux reserves.
 func (c *Conn) usedTables() (map[int]bool, error) {
 	used := map[int]bool{unix.RT_TABLE_DEFAULT: true, unix.RT_TABLE_MAIN: true, unix.RT_TABLE_LOCAL: true}
 	rules, err := c.rules()
@@ -122,12 +122,13 @@ func (c *Conn) usedTables() (map[int]bool, error) {
 	return used, err
 }
 
-// A FullRoute is a Route with all other attributes that the library knows, so that it can be
-// moved to another table and back without change.
+// A FullRoute is a Route with all other attributes that the library knows, so that it can be moved
+// to another table and back without change.
 type FullRoute struct {
 	Route
-	Protocol int // who created the route: 2 the kernel, 3 a program that does not say who it is, …
-	// Advertised: the kernel created the route because of a router advertisement, and maintains it.
+	Protocol int // the creator of the route: 2 is the kernel, 3 a program that does not identify itself, …
+	// Advertised means that the kernel created the route because of a router advertisement, and
+	// maintains it.
 	Advertised bool
 
 	lib netlink.Route
@@ -136,8 +137,8 @@ type FullRoute struct {
 // ProtocolKernel is the Protocol of the routes that the kernel adds with an address.
 const ProtocolKernel = unix.RTPROT_KERNEL
 
-// NewFullRoute returns the route through the link with that protocol. An IPv4 route without a
-// gateway gets the scope link, as `ip route add` sets it.
+// NewFullRoute returns the route through the link with that protocol. Like `ip route add`, it sets
+// the scope link for an IPv4 route without a gateway.
 func NewFullRoute(l Link, r Route, protocol int) FullRoute {
 	if !r.GW.IsValid() && r.Dst.Addr().Is4() {
 		r.Scope = ScopeLink
@@ -160,11 +161,11 @@ func (r FullRoute) WithoutSource() FullRoute {
 	return r
 }
 
-// FullRoutes returns the unicast routes through a link of all tables except the local table.
-// Routes without a gateway are first: the gateways of others may be in their destinations. Of an
-// IPv6 route with several next hops it returns one route for each that is through the link, as
-// the kernel adds and deletes them one by one. It leaves out an IPv4 route with a next hop
-// through another link, because the kernel changes that only as a whole.
+// FullRoutes returns the unicast routes through a link in all tables except the local table. Routes
+// without a gateway come first, because their destinations may contain the gateways of other
+// routes. An IPv6 route with several next hops becomes one route for each next hop through the
+// link, because the kernel adds and deletes these one by one. FullRoutes omits an IPv4 route with a
+// next hop through another link, because the kernel changes such a route only as a whole.
 func (c *Conn) FullRoutes(l Link) ([]FullRoute, error) {
 	list, err := c.unicastRoutes(l)
 	var direct, others []FullRoute
@@ -180,9 +181,9 @@ func (c *Conn) FullRoutes(l Link) ([]FullRoute, error) {
 	return append(direct, others...), err
 }
 
-// fullRoutes converts a route of the library. See FullRoutes.
+// fullRoutes converts a route of the library for FullRoutes.
 func fullRoutes(l Link, found netlink.Route) []FullRoute {
-	found.NHID = 0 // the route has the next hop itself, too, and the kernel refuses both
+	found.NHID = 0 // the route also contains the next hop itself, and the kernel rejects both together
 	hops := nextHops(found)
 	if found.Family == unix.AF_INET && len(hops) > 1 {
 		for _, hop := range hops {
@@ -207,17 +208,17 @@ func fullRoutes(l Link, found netlink.Route) []FullRoute {
 	return routes
 }
 
-// newFullRoute converts a route of the library, through one of its next hops.
+// newFullRoute converts a route of the library through the next hop.
 func newFullRoute(r netlink.Route, hop *netlink.NexthopInfo) FullRoute {
 	full := FullRoute{Route: newRoute(r, hop), Protocol: int(r.Protocol)}
 	full.Advertised = r.Protocol == unix.RTPROT_RA || r.CacheInfo != nil && r.CacheInfo.Expires != 0
-	r.Flags &= int(netlink.FLAG_ONLINK) // the others are states, which the kernel refuses
+	r.Flags &= int(netlink.FLAG_ONLINK) // the other flags are states, which the kernel rejects
 	full.lib = r
 	return full
 }
 
-// EnsureFullRoute adds a route, behind those with the same destination and metric, unless the
-// same route exists. It pushes its removal to u if it added the route.
+// EnsureFullRoute adds a route after the routes with the same destination and metric, and pushes
+// its removal to u, unless the same route exists.
 func (c *Conn) EnsureFullRoute(u *undo.Stack, r FullRoute) error {
 	return c.ensure(u, "route "+r.String(), func() error { return c.lib.RouteAppend(&r.lib) }, func() error { return c.DeleteFullRoute(r) })
 }

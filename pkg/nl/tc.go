@@ -12,20 +12,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Handle identifies a qdisc ("1:") or a class ("1:30"), with hexadecimal numbers. As the
-// parent of a qdisc, it can also be Root or Ingress.
+// A Handle identifies a qdisc ("1:") or a class ("1:30") with hexadecimal numbers. Root and Ingress are the parents of
+// a link's qdiscs.
 type Handle uint32
 
-// The parents of the qdiscs of a link.
+// The parents of a link's qdiscs.
 const (
-	Root    Handle = 0xFFFFFFFF // TC_H_ROOT: of the qdisc for packets that the link sends
-	Ingress Handle = 0xFFFFFFF1 // TC_H_INGRESS: of the qdisc for packets that the link receives
+	Root    Handle = 0xFFFFFFFF // TC_H_ROOT, the parent of the qdisc for packets that the link sends
+	Ingress Handle = 0xFFFFFFF1 // TC_H_INGRESS, the parent of the qdisc for packets that the link receives
 )
 
 // IngressHandle is the handle of every ingress qdisc.
 const IngressHandle Handle = 0xFFFF0000
 
-// Class returns the handle of the class with that minor number, of the qdisc with handle h.
+// Class returns the handle of the class with that minor number in the qdisc with handle h.
 func (h Handle) Class(minor uint16) Handle { return h&0xFFFF0000 | Handle(minor) }
 
 func (h Handle) String() string {
@@ -42,7 +42,7 @@ func (h Handle) String() string {
 
 // A Qdisc is a queueing discipline of a link. Qdiscs can be compared with ==.
 type Qdisc struct {
-	Kind   string // "tbf", "htb", "bfifo", "ingress"; empty: none, or the kernel's default
+	Kind   string // "tbf", "htb", "bfifo", "ingress"; empty: no qdisc, or the kernel's default
 	Handle Handle
 	Parent Handle // Root, Ingress or a class
 	TBF    TBF    // if Kind is "tbf"
@@ -50,7 +50,7 @@ type Qdisc struct {
 	Limit  uint32 // in bytes, if Kind is "bfifo"
 }
 
-// A TBF has the parameters of a token bucket filter, tc-tbf(8).
+// A TBF contains the parameters of a token bucket filter, tc-tbf(8).
 type TBF struct {
 	Rate   uint64 // in bytes per second
 	Buffer uint32 // the time that the burst takes at the rate, in ticks
@@ -61,10 +61,10 @@ type TBF struct {
 // since Linux 2.6.31; see /proc/net/psched).
 const TickNanoseconds = 64
 
-// An HTB has the parameters of a hierarchical token bucket, tc-htb(8).
+// An HTB contains the parameters of a hierarchical token bucket, tc-htb(8).
 type HTB struct {
-	// Default is the minor number of the class of packets that no filter matches. If it is
-	// zero, the kernel sends these packets directly, without a class.
+	// Default is the minor number of the class for packets that no filter matches. If it is zero, the kernel sends
+	// these packets directly, without a class.
 	Default uint16
 	Direct  uint32 // length of the queue for packets without a class, in packets
 }
@@ -74,22 +74,21 @@ type Class struct {
 	ID      Handle
 	Parent  Handle
 	Rate    uint64 // in bytes per second
-	Buffer  uint32 // as TBF.Buffer
+	Buffer  uint32 // see TBF.Buffer
 	Quantum uint32 // in bytes per round
 }
 
-// A Filter is a u32 filter, tc-u32(8). It matches packets that match all of its keys.
-// Without keys it matches every packet.
+// A Filter is a u32 filter, tc-u32(8). It matches packets that match all keys. A filter without keys matches every
+// packet.
 type Filter struct {
-	Parent   Handle // of the qdisc
+	Parent   Handle // the handle of a qdisc
 	Priority uint16 // filters of different protocols must have different priorities
 	Protocol uint16 // an EtherType, such as unix.ETH_P_IP or unix.ETH_P_ALL
 	Class    Handle
 	Keys     []Key
-	Redirect int // index of the link that the packets are redirected to; zero: none
+	Redirect int // index of the link to which the packets are redirected; zero: none
 }
 
-// Same reports whether f and g are equal.
 func (f Filter) Same(g Filter) bool {
 	return f.Parent == g.Parent && f.Priority == g.Priority && f.Protocol == g.Protocol && f.Class == g.Class &&
 		f.Redirect == g.Redirect && slices.Equal(f.Keys, g.Keys)
@@ -103,7 +102,8 @@ func (f Filter) String() string {
 	return s
 }
 
-// A Key matches Val in those 32 bits of a packet that are Off bytes behind the beginning of the network header, under Mask.
+// A Key matches a packet whose 32 bits at the offset Off, in bytes from the start of the network header, are Val under
+// Mask.
 type Key = netlink.TcU32Key
 
 // AddQdisc adds a qdisc to a link and pushes its removal to u. If the parent already has a
@@ -113,7 +113,7 @@ func (c *Conn) AddQdisc(u *undo.Stack, l Link, q Qdisc) error {
 	err := c.step(step, func() error { return c.addQdisc(l, q) })
 	if !isRefusal(err) {
 		u.Push("delete qdisc "+q.Kind+" of "+l.Name, func() error {
-			if have, err := c.Qdisc(l, q.Parent); err != nil || have.Kind != q.Kind { // ingress and clsact have the same handle
+			if have, err := c.Qdisc(l, q.Parent); err != nil || have.Kind != q.Kind { // ingress and clsact qdiscs have the same handle
 				return types.IgnoreNotExist(err)
 			}
 			return c.DeleteQdisc(l, q)
@@ -142,7 +142,7 @@ func (q Qdisc) attrs(l Link) netlink.QdiscAttrs {
 	return netlink.QdiscAttrs{LinkIndex: l.Index, Handle: uint32(q.Handle), Parent: uint32(q.Parent)}
 }
 
-// addBfifoRequest returns a request that adds a bfifo. The library has no such qdisc.
+// addBfifoRequest returns a request that adds a bfifo, which the library does not support.
 func addBfifoRequest(l Link, q Qdisc) *rawnl.NetlinkRequest {
 	req := tcRequest(unix.RTM_NEWQDISC, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK, q.attrs(l))
 	req.AddData(rawnl.NewRtAttr(unix.TCA_KIND, rawnl.ZeroTerminated("bfifo")))
@@ -156,8 +156,8 @@ func tcRequest(kind, flags int, at netlink.QdiscAttrs) *rawnl.NetlinkRequest {
 	return req
 }
 
-// DeleteQdisc deletes the qdisc. If the parent of q has no qdisc, or one with another handle, DeleteQdisc changes nothing and
-// returns nil: the kernel compares the handles (tc_get_qdisc).
+// DeleteQdisc deletes the qdisc. If the parent of q has no qdisc, or a qdisc with another handle, DeleteQdisc changes
+// nothing and returns nil, because the kernel compares the handles (tc_get_qdisc).
 func (c *Conn) DeleteQdisc(l Link, q Qdisc) error {
 	err := c.step(fmt.Sprintf("delete qdisc %s %s of %s", q.Kind, q.Handle, l.Name), func() error {
 		return c.lib.QdiscDel(&netlink.GenericQdisc{QdiscAttrs: q.attrs(l)})
@@ -184,17 +184,16 @@ func (c *Conn) Qdisc(l Link, parent Handle) (Qdisc, error) {
 	})
 }
 
-// getQdiscRequest returns a request for the qdisc of one parent. The library's QdiscList lists
-// the qdiscs of all links of the namespace, which takes 0.9 ms with 1,000 links instead of 0.01 ms, and
-// it does not decode the limit of a bfifo. Older kernels answer only with NLM_F_ECHO. If the
-// link has only the kernel's default qdisc, the kernel may send only the acknowledgement.
+// getQdiscRequest returns a request for the qdisc of one parent. The library's QdiscList lists the qdiscs of all links
+// of the namespace, which takes 0.9 ms with 1,000 links instead of 0.01 ms, and does not decode the limit of a bfifo.
+// Older kernels answer only with NLM_F_ECHO. If the link has only the kernel's default qdisc, the kernel may send only
+// the acknowledgement.
 func getQdiscRequest(l Link, parent Handle) *rawnl.NetlinkRequest {
 	at := netlink.QdiscAttrs{LinkIndex: l.Index, Parent: uint32(parent)}
 	return tcRequest(unix.RTM_GETQDISC, unix.NLM_F_ACK|unix.NLM_F_ECHO, at)
 }
 
-// decodeQdisc returns the qdisc in an RTM_NEWQDISC message, or the zero Qdisc if it is the
-// kernel's default, which has no handle.
+// decodeQdisc decodes an RTM_NEWQDISC message. It returns the zero Qdisc for the kernel's default, which has no handle.
 func decodeQdisc(m []byte) (Qdisc, error) {
 	msg := rawnl.DeserializeTcMsg(m)
 	attrs, err := rawnl.ParseRouteAttrAsMap(m[msg.Len():])
@@ -226,8 +225,8 @@ func decodeQdisc(m []byte) (Qdisc, error) {
 	return q, err
 }
 
-// AddClass adds a class to the HTB of a link. The kernel deletes the class with the HTB. AddClass accepts no rate that is a
-// multiple of 1<<32, because the library also sends the low 32 bits of the rate, and they must not be zero.
+// AddClass adds a class to the HTB of a link. The kernel deletes the class with the HTB. AddClass fails for a rate that
+// is a multiple of 1<<32, because the library also sends the low 32 bits of the rate, which must not be zero.
 func (c *Conn) AddClass(l Link, cl Class) error {
 	return c.step(fmt.Sprintf("add class %s to %s", cl.ID, l.Name), func() error {
 		return c.lib.ClassAdd(&netlink.HtbClass{
@@ -280,8 +279,8 @@ func (c *Conn) Filters(l Link, parent Handle) ([]Filter, error) {
 	})
 }
 
-// newFilter converts a filter of the library into a Filter. Redirect is the link of the first
-// redirection, because the kernel does not execute later actions.
+// newFilter converts a filter of the library into a Filter. Redirect is the link of the first redirection, because the
+// kernel does not execute later actions.
 func newFilter(u32 *netlink.U32) Filter {
 	f := Filter{
 		Parent: Handle(u32.Parent), Priority: u32.Priority, Protocol: u32.Protocol, Class: Handle(u32.ClassId),

@@ -10,48 +10,49 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TunPath is the path of the device file with which tap devices are created.
+// TunPath is the path of the device file that creates tap devices.
 const TunPath = "/dev/net/tun"
 
-// MaxTapMTU is the largest MTU of a tap device: 65535 less the Ethernet header (tun_net_init).
+// MaxTapMTU is the largest MTU of a tap device, which is 65535 less the Ethernet header
+// (tun_net_init).
 const MaxTapMTU = 65535 - 14
 
 // A Tun is the state of a tun or tap device.
 type Tun struct {
-	Tap        bool   // the device carries Ethernet frames; otherwise it is a tun device, with IP packets
-	MultiQueue bool   // as Tap.MultiQueue
+	Tap        bool   // the device carries Ethernet frames; otherwise it is a tun device, which carries IP packets
+	MultiQueue bool   // see Tap.MultiQueue
 	Owner      uint32 // zero: root, or none
 	Group      uint32 // zero: root, or none
 }
 
-// A Tap describes a tap device that AddTap makes.
+// A Tap describes a tap device that AddTap creates.
 type Tap struct {
 	Name       string
-	MultiQueue bool    // programs attach to it with IFF_MULTI_QUEUE, several times; otherwise once, without it
-	Owner      *uint32 // ID of the user who may attach to it; nil: any
-	Group      *uint32 // ID of the group whose members may attach to it; nil: any
+	MultiQueue bool    // programs attach to the device several times, with IFF_MULTI_QUEUE; otherwise once, without the flag
+	Owner      *uint32 // ID of the user who may attach to the device; nil: any
+	Group      *uint32 // ID of the group whose members may attach to the device; nil: any
 }
 
 // AddTap creates a persistent tap device in the namespace of the connection, and pushes its removal
 // to u. The device is down. If the name exists, the error matches fs.ErrExist. If /dev/net/tun
 // cannot be opened, the error is an *fs.PathError with TunPath.
 //
-// Neither rtnetlink nor the library is used. The kernel creates no tap by rtnetlink (tun_validate).
-// The library creates the device in the namespace of the thread, uses a device that exists already,
-// and makes root the owner if there should be none.
+// AddTap uses neither rtnetlink, by which the kernel creates no tap device (tun_validate), nor the
+// library. The library creates the device in the namespace of the thread, accepts an existing
+// device, and sets root as the owner instead of none.
 func (c *Conn) AddTap(u *undo.Stack, t Tap) (Link, error) {
 	tun, err := openTun(c.h)
 	if err != nil {
 		return Link{}, err
 	}
-	// Without a program that is attached, the device has no carrier.
+	// Without an attached program, the device has no carrier.
 	defer func() { _ = tun.Close() }()
 	return c.addBy(u, t.Name, func() error { return t.make(int(tun.Fd())) })
 }
 
-// AddTapBy is AddTap for a device that run makes. run is called in the namespace of the connection,
-// as one step. The name must be free: if run fails, it may have made the device nevertheless, and
-// the undo deletes the link of that name.
+// AddTapBy is AddTap for a device that run creates. It calls run in the namespace of the
+// connection, as one step. The name must be free, because the undo deletes the link with that name
+// even if run fails. run may fail after it has created the device.
 func (c *Conn) AddTapBy(u *undo.Stack, name string, run func() error) (Link, error) {
 	err := runIn(c.h, "add link "+name, run)
 	u.Push("delete link "+name, func() error { return c.deleteByName(name) })
@@ -61,7 +62,7 @@ func (c *Conn) AddTapBy(u *undo.Stack, name string, run func() error) (Link, err
 	return c.Link(name)
 }
 
-// CheckTun returns an error if AddTap could not open /dev/net/tun: an *fs.PathError with TunPath.
+// CheckTun returns the *fs.PathError of AddTap if AddTap could not open /dev/net/tun.
 func CheckTun(h *ns.Handle) error {
 	tun, err := openTun(h)
 	if err != nil {
@@ -70,7 +71,8 @@ func CheckTun(h *ns.Handle) error {
 	return tun.Close()
 }
 
-// openTun opens /dev/net/tun. Devices that are created with the file are in the namespace of h.
+// openTun opens /dev/net/tun in the namespace of h, so that the file creates devices in that
+// namespace.
 func openTun(h *ns.Handle) (*os.File, error) {
 	var tun *os.File
 	err := runIn(h, "open "+TunPath, func() (err error) {
@@ -83,12 +85,12 @@ func openTun(h *ns.Handle) (*os.File, error) {
 	return tun, err
 }
 
-// make creates the device with the file descriptor of /dev/net/tun. The device becomes persistent
-// last: before that, the kernel deletes it when the descriptor is closed, so that nothing remains
-// if the kernel refuses a setting.
+// make creates the device with the file descriptor of /dev/net/tun. It makes the device persistent
+// last. Before that, the kernel deletes the device when the descriptor is closed, so that nothing
+// remains if the kernel refuses a setting.
 //
-// IFF_NO_PI only sets what `ip -d link` shows: a program that attaches to the device sets it, and
-// IFF_VNET_HDR, as it likes.
+// IFF_NO_PI only determines what `ip -d link` prints. A program that attaches to the device chooses
+// IFF_NO_PI and IFF_VNET_HDR itself.
 func (t Tap) make(fd int) error {
 	request, err := unix.NewIfreq(t.Name)
 	if err != nil {

@@ -7,11 +7,12 @@ import (
 	"slices"
 )
 
-// Uplinks returns the links that the default routes of the namespace need, for IPv4 and for IPv6: the
-// links of the default routes, and the links below these, such as the parent of a VLAN and the ports
-// of a bridge. A default route is the first one of the main table, and the one that the policy rules
-// select for a packet that has neither a source address nor a mark. That may be in another table, and
-// it may be one of two routes that replace the default route together, such as 0.0.0.0/1 and 128.0.0.0/1.
+// Uplinks returns the links that the default routes of the namespace need, for IPv4 and for IPv6. These
+// are the links of the default routes, and the links below these, such as the parent of a VLAN and the
+// ports of a bridge. The default routes are the first default route of the main table, and the route that
+// the policy rules select for a packet with neither a source address nor a mark. The selected route may
+// be in another table, and may be one of two routes that replace the default route together, such as
+// 0.0.0.0/1 and 128.0.0.0/1.
 func (c *Conn) Uplinks() ([]Link, error) {
 	indexes, err := c.defaultDevices()
 	if err != nil {
@@ -23,7 +24,7 @@ func (c *Conn) Uplinks() ([]Link, error) {
 			continue
 		}
 		l, err := c.LinkByIndex(indexes[0])
-		if errors.Is(err, fs.ErrNotExist) { // deleted since
+		if errors.Is(err, fs.ErrNotExist) { // deleted in the meantime
 			continue
 		}
 		if err != nil {
@@ -57,8 +58,8 @@ func (c *Conn) defaultDevices() ([]int, error) {
 	return slices.DeleteFunc(indexes, func(index int) bool { return index == 0 }), nil
 }
 
-// below returns the indexes of the links through which l sends its packets: the parent of a VLAN or a
-// macvlan, and the ports of a bridge or a bond.
+// below returns the indexes of the links through which l sends its packets, which are the parent of a
+// VLAN or macvlan, and the ports of a bridge or bond.
 func (c *Conn) below(l Link) ([]int, error) {
 	if l.Kind == "" || l.Kind == "veth" { // the Peer of a veth is its other end
 		return nil, nil

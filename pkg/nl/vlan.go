@@ -16,13 +16,13 @@ type VLAN struct {
 
 func (v VLAN) String() string { return vlanRange{VLAN: v, last: v.ID}.String() }
 
-// AddVLANs adds a bridge port to VLANs, with one request for VLANs with consecutive IDs and the
+// AddVLANs adds a bridge port to VLANs. It sends one request for VLANs with consecutive IDs and the
 // same flags.
 func (c *Conn) AddVLANs(l Link, vlans ...VLAN) error {
 	for _, r := range vlanRanges(vlans) {
 		last := uint16(r.last)
 		if r.last == r.ID {
-			last = 0 // for the library, this is no range
+			last = 0 // otherwise the library would send a range
 		}
 		err := c.step("add port "+l.Name+" to "+r.String(), func() error {
 			return c.lib.BridgeVlanAddRange(l.device(), uint16(r.ID), last, r.PVID, r.Untagged, false, false)
@@ -47,7 +47,7 @@ type vlanRange struct {
 	last int // the ID of the last VLAN
 }
 
-// String returns the range as text, such as "vlan 100 pvid untagged" or "vlan 300-310".
+// String returns the range as text, for example "vlan 100 pvid untagged" or "vlan 300-310".
 func (r vlanRange) String() string {
 	s := fmt.Sprintf("vlan %d", r.ID)
 	if r.last != r.ID {
@@ -62,8 +62,8 @@ func (r vlanRange) String() string {
 	return s
 }
 
-// vlanRanges joins VLANs with consecutive IDs and the same flags. A PVID is a range of its
-// own, because the kernel accepts no range of PVIDs.
+// vlanRanges joins VLANs with consecutive IDs and the same flags. A PVID is not joined, because the
+// kernel rejects ranges of PVIDs.
 func vlanRanges(vlans []VLAN) []vlanRange {
 	var ranges []vlanRange
 	for _, v := range vlans {
@@ -80,8 +80,8 @@ func vlanRanges(vlans []VLAN) []vlanRange {
 }
 
 // VLANs returns the VLANs of a bridge port. It is for CHECK, not for ADD, because it lists the VLANs
-// of all ports of the namespace. Since Linux 5.6 the kernel can list one port's
-// (RTM_GETVLAN), but the library has no such request.
+// of all ports of the namespace. Since Linux 5.6, the kernel can list the VLANs of one port
+// (RTM_GETVLAN), but the library does not support that request.
 func (c *Conn) VLANs(l Link) ([]VLAN, error) {
 	return query(c, "list VLANs of port "+l.Name, func() (vlans []VLAN, err error) {
 		msgs, err := c.execute(listVLANsRequest(), unix.RTM_NEWLINK)
@@ -103,8 +103,8 @@ func (c *Conn) VLANs(l Link) ([]VLAN, error) {
 }
 
 // listVLANsRequest returns a request for the VLANs of all ports, as ranges. The library's
-// BridgeVlanList requests no ranges: its list fails if a port is in all VLANs, because these
-// do not fit in a message of 32 KiB.
+// BridgeVlanList does not request ranges. Therefore it fails if a port is in all VLANs, which do not
+// fit in a message of 32 KiB.
 func listVLANsRequest() *rawnl.NetlinkRequest {
 	req := rawnl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP)
 	req.AddData(rawnl.NewIfInfomsg(unix.AF_BRIDGE))
@@ -112,7 +112,7 @@ func listVLANsRequest() *rawnl.NetlinkRequest {
 	return req
 }
 
-// decodeVLANs returns the VLANs in an RTM_NEWLINK message of AF_BRIDGE.
+// decodeVLANs decodes the VLANs in an RTM_NEWLINK message of AF_BRIDGE.
 func decodeVLANs(m []byte) ([]VLAN, error) {
 	attrs, err := rawnl.ParseRouteAttrAsMap(m[unix.SizeofIfInfomsg:])
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// vlanProtocols are the protocols of a VLAN interface by name, with the EtherType of their tags.
+// vlanProtocols contains the protocols of a VLAN interface by name, with the EtherType of their tags.
 var vlanProtocols = map[string]netlink.VlanProtocol{
 	"802.1Q": netlink.VLAN_PROTOCOL_8021Q, "802.1ad": netlink.VLAN_PROTOCOL_8021AD,
 }
@@ -23,19 +23,19 @@ type VLANLink struct {
 	Protocol string // see IsVLANProtocol
 }
 
-// AddVLANLink creates a VLAN interface and pushes its removal to u. If the parent already has an interface for that VLAN, in
-// whatever namespace, the error matches fs.ErrExist too.
+// AddVLANLink creates a VLAN interface and pushes its removal to u. If the parent already has an interface for that
+// VLAN, in any namespace, the error also matches fs.ErrExist.
 //
-// The interface can be up while its parent is down (VLAN_FLAG_LOOSE_BINDING). Without that, the
-// kernel sets the interface down together with its parent, which removes its routes, and does not
-// restore them when the parent comes up (vlan_device_event).
+// The interface can be up while its parent is down (VLAN_FLAG_LOOSE_BINDING). Otherwise the kernel would set the
+// interface down together with its parent, which removes the routes of the interface, and would not restore them when
+// the parent comes up (vlan_device_event).
 func (c *Conn) AddVLANLink(u *undo.Stack, v VLANLink) (Link, error) {
 	loose := true
 	return c.add(u, v.NewLink, &netlink.Vlan{VlanId: v.ID, VlanProtocol: vlanProtocols[v.Protocol], LooseBinding: &loose})
 }
 
-// FindVLANLink returns the interface for a VLAN of the parent. If the namespace of c, which is that of
-// the parent, does not have it, the error matches fs.ErrNotExist: another namespace may have it.
+// FindVLANLink returns the interface for a VLAN of the parent in the namespace of c, which must be the parent's
+// namespace. If there is none, the error matches fs.ErrNotExist. The interface may be in another namespace.
 func (c *Conn) FindVLANLink(parent Link, protocol string, id int) (Link, error) {
 	links, err := c.LinksOfKind("vlan")
 	if err != nil {
