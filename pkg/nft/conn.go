@@ -120,7 +120,7 @@ func refused(err error) bool {
 	return errors.As(err, &answer) && answer.Sequence != 0
 }
 
-// generation returns the generation ID of the ruleset. Each commit changes it.
+// generation returns the generation ID of the ruleset, which each commit changes.
 func (c *Conn) generation() (id uint32, err error) {
 	gen, err := c.nft.GetGen()
 	if err != nil {

@@ -254,7 +254,7 @@ func AddAdvice(t Table, err error) error {
 	return err
 }
 
-// An unusableError says why plumb cannot use an existing table, and what to do.
+// An unusableError describes why plumb cannot use an existing table, and what to do.
 type unusableError string
 
 func (e unusableError) Error() string { return string(e) }

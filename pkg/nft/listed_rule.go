@@ -18,7 +18,7 @@ import (
 // A ListedRule is a rule that was read from the kernel. Any program may have added it, for example
 // nft or iptables-nft.
 type ListedRule struct {
-	Chain   string       // the chain that the rule is in
+	Chain   string       // the chain that contains the rule
 	Comment string       // the comment in nft, or the text of the iptables match "comment"
 	Jump    string       // the chain of a jump or goto
 	Target  string       // the name of the iptables target, such as ACCEPT or MASQUERADE, if it is known

@@ -186,9 +186,9 @@ func ToLocal() Part {
 	)
 }
 
-// IifKindNot matches packets whose input interface is of another kind than this one, such as "veth" or
-// "bridge" (Linux 5.1, commit 0fb4d21956f4). It matches no packets from an interface without a kind,
-// such as lo or a network card, because the kernel has no kind to compare there.
+// IifKindNot matches packets whose input interface has another kind than kind, such as "veth" or
+// "bridge" (Linux 5.1, commit 0fb4d21956f4). It does not match packets from an interface without a
+// kind, such as lo or a network card, because the kernel has nothing to compare.
 func IifKindNot(kind string) Part {
 	const iifKind expr.MetaKey = 26  // NFT_META_IIFKIND, which the library and x/sys/unix lack
 	value := []byte(IfNameKey(kind)) // a kind takes 16 bytes, like an interface name

@@ -10,8 +10,8 @@ import (
 	"github.com/mdlayher/netlink"
 )
 
-// A Tx is a transaction, which is a list of changes of which the kernel applies all or none. The zero
-// Tx is empty and ready to use.
+// A Tx is a transaction, which is a list of changes that the kernel applies together or not at all. The
+// zero Tx is empty and ready to use.
 type Tx struct {
 	changes    []change
 	generation uint32 // the generation ID that the ruleset must have, or zero for any

@@ -130,7 +130,7 @@ func (se *Session) write(ip netip.Addr, o owner) error {
 			return err
 		}
 		err := se.dir.link(path, ip.String())
-		_ = workingDir.remove(path) // before further writes, because the disk may have space for only one of both
+		_ = workingDir.remove(path) // first, because the disk may have space for only one more file
 		if err == nil || errors.Is(err, fs.ErrExist) {
 			return err
 		}
