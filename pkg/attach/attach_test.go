@@ -135,7 +135,7 @@ func (b testbed) add(t *testing.T, id string) nl.Link {
 	return hostEnd
 }
 
-// hostName returns the name that the host end of the attachment will have.
+// hostName returns the first name that AddVeth tries for the host end of the attachment.
 func (b testbed) hostName(t *testing.T, id string) string {
 	t.Helper()
 	host, container := connect(t, nstest.New(t)), connect(t, nstest.New(t))
@@ -268,8 +268,8 @@ func TestAForeignLinkWithTheNameOfAnAttachmentStays(t *testing.T) {
 	}
 }
 
-// TestDelVethLeavesAnInterfaceOfAnotherAttachment has a pair in the container whose host
-// end has no alias, as the pairs of the reference plugins and of other programs.
+// TestDelVethLeavesAnInterfaceOfAnotherAttachment uses a pair whose host end has no alias, like the
+// pairs of the reference plugins and of other programs.
 func TestDelVethLeavesAnInterfaceOfAnotherAttachment(t *testing.T) {
 	own := types.Interface{Name: "eth0", Sandbox: "/x", MAC: "02:00:00:00:00:01"}
 	other := own
@@ -302,7 +302,7 @@ func TestDelVethLeavesAnInterfaceOfAnotherAttachment(t *testing.T) {
 	}
 }
 
-// The interfaces of these kinds have the MAC of their master, and so the same as all others on it.
+// Interfaces of these kinds have the MAC of their master, like all other interfaces on that master.
 func TestAMACDoesNotIdentifyAnInterfaceThatHasItFromItsMaster(t *testing.T) {
 	b := newTestbed(t)
 	b.containerNS.Batch(t, "link add eth0 type veth peer name eth1", "address add 192.0.2.7/24 dev eth0")

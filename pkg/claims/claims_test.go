@@ -80,8 +80,8 @@ func portKey(port uint16) nft.Key {
 	return nft.Concat(nft.ProtoKey(syscall.IPPROTO_TCP), nft.PortKey(port))
 }
 
-// target returns the port of the container. It depends on owner and port, so that elements
-// of different claims differ. An odd one has no chain.
+// target returns the container's port, which depends on owner and port, so that elements of
+// different claims differ. A claim with an odd target has no chain.
 func target(owner string, port uint16) uint16 {
 	return uint16(len(owner))*100 + uint16(owner[len(owner)-6])%50 + port
 }

@@ -26,14 +26,15 @@ const (
 	identifier = "\x00c1/net/eth0"
 )
 
-// A testbed is a client's namespace, container, that is connected to a server's namespace.
+// A testbed consists of a client's namespace, container, and the namespace of a server on the same
+// segment.
 type testbed struct {
 	server, container *nstest.NS
 	client            *dhcp.Client
 	serverMAC         types.MAC
 }
 
-// newTestbed makes a testbed. Only the server has an address.
+// newTestbed returns a testbed in which only the server has an address.
 func newTestbed() testbed {
 	nstest.LeakCheck(GinkgoTB())
 	server, container := nstest.NewHostAndContainer(GinkgoTB())
@@ -58,24 +59,22 @@ func linkOf(n *nstest.NS, name string) (types.MAC, int) {
 	return l.MAC, l.Index
 }
 
-// start starts the server of nstest.
 func (b testbed) start(l nstest.DHCPLease) *nstest.DHCPServer {
 	return nstest.StartDHCPServer(GinkgoTB(), nstest.End{In: b.server, Name: "lan0", Addrs: []string{serverAddr + "/24"}}, l)
 }
 
-// setAddress gives the container the address of a lease.
+// setAddress adds the address of a lease to the container.
 func (b testbed) setAddress(l dhcp.Lease) {
 	b.container.MustLine(GinkgoTB(), "ip addr add "+l.Address.String()+" dev eth0")
 }
 
-// limit returns a context for an exchange that should succeed.
+// limit returns the context of an exchange that should succeed.
 func limit() context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	DeferCleanup(cancel)
 	return ctx
 }
 
-// obtain gets a lease.
 func (b testbed) obtain() dhcp.Lease {
 	GinkgoHelper()
 	offer, err := b.client.Discover(limit())
@@ -88,7 +87,7 @@ func (b testbed) obtain() dhcp.Lease {
 var simple = nstest.DHCPLease{Address: clientAddr + "/24", Duration: 100 * time.Second}
 
 var _ = Describe("an exchange", func() {
-	It("gets a lease, with two messages that have the right options", func() {
+	It("obtains a lease with two messages that contain the right options", func() {
 		b := newTestbed()
 		s := b.start(simple)
 		b.client.Options = []dhcp.Option{{Code: 12, Value: []byte("host")}, {Code: 53, Value: []byte("?")}}
@@ -114,7 +113,7 @@ var _ = Describe("an exchange", func() {
 		Expect(discover.Options).NotTo(Or(HaveKey(uint8(50)), HaveKey(uint8(54))))
 	})
 
-	It("asks for broadcast answers, for other options, and with another identifier", func() {
+	It("requests broadcast answers and other options, and sends another identifier", func() {
 		b := newTestbed()
 		s := b.start(simple)
 		b.client.Broadcast, b.client.Request = true, []uint8{121, 3, 6}
@@ -161,7 +160,8 @@ var _ = Describe("an exchange", func() {
 		defer cancel()
 		_, err := b.client.Discover(ctx)
 		Expect(err).To(MatchError(dhcp.ErrNoAnswer))
-		// 10 ms four times, then 20, 40, 80, 160, 320: without the doubling there would be 50.
+		// 10 ms four times, then 20, 40, 80, 160, 320. If the time did not double, there would be
+		// 50 transmissions.
 		Expect(len(s.Received())).To(And(BeNumerically(">", 0), BeNumerically("<=", 10)))
 	})
 
@@ -218,7 +218,7 @@ var _ = Describe("an exchange", func() {
 		}
 	})
 
-	It("goes on when the interface was down for a time", func() {
+	It("continues after the interface was down for a time", func() {
 		b := newTestbed()
 		s := b.start(simple)
 		s.Always(nstest.DHCPSilence)
@@ -273,7 +273,7 @@ var _ = Describe("a lease", func() {
 		Expect(s.Await(GinkgoTB(), dhcpv4.MessageTypeRequest).Source.Addr().String()).To(Equal(clientAddr))
 	})
 
-	It("is renewed although a client of another interface has the port", func() {
+	It("is renewed although a client of another interface uses the port", func() {
 		b := newTestbed()
 		b.start(simple)
 		l := b.obtain()
@@ -298,7 +298,7 @@ var _ = Describe("a lease", func() {
 		}
 	})
 
-	It("is rebound by broadcast from its address, maybe to another address", func() {
+	It("is rebound by broadcast from its address, possibly to another address", func() {
 		b := newTestbed()
 		s := b.start(simple)
 		l := b.obtain()
@@ -344,11 +344,11 @@ var _ = Describe("a lease", func() {
 		}))))
 	},
 		Entry("by UDP", true, ""),
-		Entry("by a packet socket, when the interface does not have the address any more", false, "ip link set lo up"),
+		Entry("by a packet socket, when the interface no longer has the address", false, "ip link set lo up"),
 		Entry("by a packet socket, when the namespace never had an address", false, ""),
 	)
 
-	It("is released by a packet socket when the server answers no ARP", func() {
+	It("is released by a packet socket when the server does not answer ARP requests", func() {
 		b := newTestbed()
 		s := b.start(simple)
 		l := b.obtain()
@@ -431,7 +431,7 @@ var _ = Describe("an answer", func() {
 		Expect(err).To(MatchError(ContainSubstring("ignored DHCPOFFER from " + b.serverMAC.String() + ": it contains no subnet mask (option 1)")))
 	})
 
-	It("is received although the kernel left its UDP checksum to the hardware", func() {
+	It("is received although the kernel has left the UDP checksum to the hardware", func() {
 		b := newTestbed()
 		b.start(simple)
 		frames := capture(b.container, b.client.Link)
@@ -480,7 +480,7 @@ func validUDP(ip []byte) bool {
 }
 
 var _ = Describe("Probe", func() {
-	It("finds a host that has the address, and none that does not exist", func() {
+	It("finds a host that uses the address, and succeeds if there is none", func() {
 		b := newTestbed()
 		b.client.Retry.Probe = 20 * time.Millisecond
 		Expect(b.client.Probe(limit(), netip.MustParseAddr(clientAddr))).To(Succeed())

@@ -49,7 +49,7 @@ var _ = Describe("with dnsmasq", func() {
 		Eventually(d.HasLease).WithArguments(addr).Should(BeFalse())
 	})
 
-	It("a lease is asked for again after a restart, and a wrong one is refused", func() {
+	It("a lease is requested again after a restart, and a wrong lease is refused", func() {
 		b := newTestbed()
 		d := b.startDnsmasq("--dhcp-authoritative")
 		l := b.obtain()
@@ -63,7 +63,7 @@ var _ = Describe("with dnsmasq", func() {
 		d.AwaitLog(GinkgoTB(), "DHCPNAK(lan0)", "10.77.0.1")
 	})
 
-	It("an address that is declined is not offered again", func() {
+	It("a declined address is not offered again", func() {
 		b := newTestbed()
 		d := b.startDnsmasq()
 		l := b.obtain()

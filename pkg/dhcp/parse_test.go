@@ -21,7 +21,7 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// ack returns an ACK for 10.0.0.5/24 of 10.0.0.1 with these options. A nil value removes an option.
+// ack returns an ACK for 10.0.0.5/24 from 10.0.0.1 with these options. A nil value removes an option.
 func ack(options map[uint8][]byte) *dhcpv4.DHCPv4 {
 	m := &dhcpv4.DHCPv4{OpCode: dhcpv4.OpcodeBootReply, HWType: etherHardware, ClientHWAddr: []byte{2, 0, 0, 0, 0, 5},
 		TransactionID: dhcpv4.TransactionID{1, 2, 3, 4}, YourIPAddr: net.IP{10, 0, 0, 5},
@@ -35,7 +35,7 @@ func ack(options map[uint8][]byte) *dhcpv4.DHCPv4 {
 	return m
 }
 
-// onWire returns the message as a client decodes it.
+// onWire encodes the message, and decodes it as a client does.
 func onWire(t testing.TB, m *dhcpv4.DHCPv4) *dhcpv4.DHCPv4 {
 	t.Helper()
 	decoded, err := parse(m.ToBytes())
@@ -55,7 +55,7 @@ func route(dst, gw string) types.Route {
 	return r
 }
 
-// TestDecode: what becomes of each option of an answer.
+// TestDecode decodes each option of an answer.
 func TestDecode(t *testing.T) {
 	router := []byte{10, 0, 0, 1}
 	for name, c := range map[string]struct {
@@ -117,7 +117,7 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// TestDecodeOverload: options in the fields file and sname count if option 52 says so.
+// TestDecodeOverload decodes options in the fields file and sname, which option 52 announces.
 func TestDecodeOverload(t *testing.T) {
 	for overload, want := range map[byte]types.DNS{1: {Domain: "file"}, 2: {Nameservers: []string{"1.2.3.4"}}, 3: {Domain: "file", Nameservers: []string{"1.2.3.4"}}, 4: {}} {
 		data := ack(map[uint8][]byte{52: {overload}}).ToBytes()
@@ -138,7 +138,6 @@ func TestDecodeOverload(t *testing.T) {
 	}
 }
 
-// TestDecodeUseless: an answer that has no usable lease.
 func TestDecodeUseless(t *testing.T) {
 	for want, m := range map[string]*dhcpv4.DHCPv4{
 		"it contains no subnet mask (option 1)":                   ack(map[uint8][]byte{1: nil}),
@@ -164,7 +163,7 @@ func TestDecodeUseless(t *testing.T) {
 	}
 }
 
-// TestEncode: a packet and an ARP probe, byte for byte.
+// TestEncode compares a packet and an ARP probe byte for byte.
 func TestEncode(t *testing.T) {
 	p := newPacket(netip.MustParseAddr("10.0.0.5"), netip.MustParseAddr("10.0.0.1"), []byte("abc"))
 	if got, want := hex.EncodeToString(p), "4500001f00000000401166c90a0000050a000001"+"00440043000b26e9616263"; got != want {
@@ -183,8 +182,8 @@ func answerPacket(content []byte) []byte {
 	return p
 }
 
-// TestDecodePacket: the filter of the kernel and payload take the same packets, except those whose
-// lengths are wrong, which the filter takes, too.
+// TestDecodePacket checks that the kernel's filter and payload accept the same packets. Only the filter accepts packets
+// with wrong lengths.
 func TestDecodePacket(t *testing.T) {
 	change := func(offset int, value byte) []byte {
 		p := answerPacket([]byte("abc"))
@@ -227,7 +226,7 @@ func TestDecodePacket(t *testing.T) {
 	}
 }
 
-// TestFilter: the kernel does not copy other traffic of the container to the socket.
+// TestFilter checks that the kernel does not copy the container's other traffic to the socket.
 func TestFilter(t *testing.T) {
 	server, container := nstest.NewHostAndContainer(t)
 	nstest.Join(t, nstest.End{In: server, Name: "lan0", Addrs: []string{"10.8.0.1/24"}}, nstest.End{In: container, Name: "eth0", Addrs: []string{"10.8.0.5/24"}})
@@ -255,7 +254,7 @@ func TestFilter(t *testing.T) {
 	}
 }
 
-// TestDecodeARP: which ARP packets say that another host has an address.
+// TestDecodeARP decodes ARP packets, some of which show that another host has an address.
 func TestDecodeARP(t *testing.T) {
 	addr := netip.MustParseAddr("10.0.0.9")
 	const mac = types.MAC("\x02\x00\x00\x00\x00\x07")
@@ -283,9 +282,9 @@ func TestDecodeARP(t *testing.T) {
 	}
 }
 
-// FuzzLease: no packet, and no message in a packet, makes the client panic. A lease that is taken has a valid address, times in order,
-// valid routes, an MTU in range and clean domain names, and the message that it is released with can be
-// decoded.
+// FuzzLease checks that no packet, and no message in a packet, causes a panic in the client. An accepted lease contains
+// a valid address, times in order, valid routes, an MTU in range and clean domain names. The message that releases it
+// can be decoded.
 func FuzzLease(f *testing.F) {
 	for _, options := range []map[uint8][]byte{
 		nil, {3: {10, 0, 0, 1}, 33: {10, 1, 0, 0, 10, 0, 0, 2}, 6: {8, 8, 8, 8}, 15: []byte("a.example"), 26: {5, 220}},
@@ -322,7 +321,7 @@ func FuzzLease(f *testing.F) {
 	})
 }
 
-// problem says what is wrong with a lease that was taken.
+// problem describes what is wrong with an accepted lease.
 func (l Lease) problem() string {
 	switch {
 	case !l.Address.IsValid() || !isHost(l.Address.Addr()) || l.Address.Bits() < 1:

@@ -12,8 +12,8 @@ import (
 	"github.com/plumb-cni/plumb/pkg/statefile"
 )
 
-// FuzzConnection tests that the daemon answers every request with one line, or hangs up, and never
-// panics. Namespaces do not exist.
+// FuzzConnection checks that the daemon answers every request with one line, or hangs up, and never
+// panics. The namespaces in the requests do not exist.
 func FuzzConnection(f *testing.F) {
 	for _, line := range []string{
 		"CONNECT /_goRPC_ HTTP/1.0\n\n", `{"method":"status"}`, `{"method":"gc","network":"n","valid":null}`, "\x00\xff", "", `[]`, `{"method":"add"`,
@@ -53,8 +53,8 @@ func FuzzConnection(f *testing.F) {
 	})
 }
 
-// FuzzRecord tests that every lease file that is accepted has what the machine needs: an owner, a
-// known state, and times in their order.
+// FuzzRecord checks that every accepted lease file contains what the machine needs, which is an
+// owner, a known state, and times in order.
 func FuzzRecord(f *testing.F) {
 	f.Add(`{"network":"n","containerID":"c","ifName":"e","state":"bound","netns":"/x","link":2,"lease":{"address":"10.0.0.5/24","duration":3,"renewAfter":1,"rebindAfter":2},"start":1}`)
 	f.Add(`{"network":"n","containerID":"c","ifName":"e","state":"bound","netns":"/x","link":2}`)

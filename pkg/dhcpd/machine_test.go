@@ -19,9 +19,9 @@ import (
 )
 
 // The tests of the machine run in bubbles of synctest, whose clock jumps to the next timer as soon as all
-// goroutines wait: a lease of an hour runs out in a millisecond.
+// goroutines wait. A lease of an hour therefore runs out in a millisecond.
 
-// A fakeClock is a clock with the time of the bubble. boot is when it began.
+// A fakeClock is a clock with the time of the bubble. boot is the time at which the bubble began.
 type fakeClock struct {
 	boot  time.Time
 	timer *time.Timer
@@ -51,16 +51,16 @@ type fakeNet struct {
 	boot   time.Time
 	mu     sync.Mutex
 	events []string // "30m0s RENEW 10.0.0.5"
-	// What the server does: it gives this address, is silent, or refuses REQUESTs.
+	// The server gives the address addr, is silent, or refuses REQUESTs.
 	addr   string
 	silent bool
 	nak    bool
-	inUse  map[string]bool // addresses that another host has
-	gone   bool            // there is no interface
+	inUse  map[string]bool // addresses that another host uses
+	gone   bool            // the interface does not exist
 	lease  time.Duration   // zero: an hour
 }
 
-// set changes the segment, and forgets the events.
+// set changes the segment, and clears the events.
 func (f *fakeNet) set(change func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -178,12 +178,12 @@ func (f *fakeNet) restore(*dhcp.Lease) (bool, error) { return false, nil }
 
 func (f *fakeNet) close() {}
 
-// A bed is a machine at work.
+// A bed is a running machine on a fakeNet.
 type bed struct {
 	*machine
 	t    *testing.T
 	net  *fakeNet
-	logs []string // the loop appends to it
+	logs []string // only the loop appends to it
 	stop func()
 }
 
@@ -384,7 +384,7 @@ func TestALeaseSurvivesARestart(t *testing.T) {
 		b.restart(10 * time.Minute)
 		b.wantEvents("10m0s REBOOT 10.0.0.5")
 		b.net.set(func() { b.net.silent = true })
-		b.restart(5 * time.Minute) // no answer: the lease goes on
+		b.restart(5 * time.Minute) // without an answer, the lease continues
 		time.Sleep(30 * time.Minute)
 		b.wantEvents("15m0s REBOOT 10.0.0.5", "40m0s RENEW 10.0.0.5")
 		b.net.set(func() { b.net.silent, b.net.nak = false, true })
@@ -516,7 +516,7 @@ func TestAMarkedLeaseIsReleased(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		b.mustAdd()
 		b.net.set(func() {})
-		if err := b.store.setMark(owner); err != nil { // the plugin had no answer, but the daemon runs
+		if err := b.store.setMark(owner); err != nil { // the plugin got no answer, but the daemon runs
 			t.Error(err)
 		}
 		time.Sleep(31 * time.Minute)
@@ -535,9 +535,9 @@ func TestTwoADDsGetOneLease(t *testing.T) {
 		if a := <-answers; a.Code != types.CodeTryAgain || a.Msg != "no lease from a DHCP server: too late (no answer to DHCPDISCOVER)" {
 			t.Errorf("%+v", a)
 		}
-		b.wantEvents("0s DISCOVER") // goes on for the others
+		b.wantEvents("0s DISCOVER") // continues for the other ADDs
 		b.net.set(func() { b.net.silent = false })
-		b.stop() // ends the silence, and the others
+		b.stop() // ends the silence, and the other ADDs
 		for range 2 {
 			if a := <-answers; a.Code != types.CodeTryAgain {
 				t.Errorf("%+v", a)

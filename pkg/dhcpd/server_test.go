@@ -119,10 +119,10 @@ func TestTheEndOfTheDaemonEndsIdleConnectionsAtOnce(t *testing.T) {
 			defer close(ended)
 			(&server{}).handle(ctx, conn)
 		}()
-		synctest.Wait() // it reads
+		synctest.Wait() // the connection reads
 		cancel()
 		<-ended
-		if waited := time.Since(began); waited != 0 { // by the clock of the bubble
+		if waited := time.Since(began); waited != 0 { // by the bubble's clock
 			t.Errorf("the connection has ended after %s", waited)
 		}
 	})
@@ -144,7 +144,7 @@ func TestADaemonThatDoesNotStartLeavesNothing(t *testing.T) {
 	wantError(t, o.Run(t.Context(), nil, io.Discard), "want a path of at most 107 bytes")
 	o = Options{Socket: filepath.Join(dir, "run", "dhcp.sock"), PIDFile: filepath.Join(dir, "none", "pid")}
 	wantError(t, o.Run(t.Context(), nil, io.Discard), "write pid file")
-	l, err := net.Listen("unix", filepath.Join(dir, "x.sock")) // as the reference's daemon does, which has no directory
+	l, err := net.Listen("unix", filepath.Join(dir, "x.sock")) // like the reference plugin's daemon, which has no directory
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -288,7 +288,7 @@ func TestTheStoreKeepsOnlyLeases(t *testing.T) {
 	s := Store{Dir: t.TempDir()}
 	good := recordOf(owner)
 	good.State = selecting
-	for _, r := range []record{good, recordOf(attachment("net1", "bad"))} { // the second has no state
+	for _, r := range []record{good, recordOf(attachment("net1", "bad"))} { // the second record lacks a state
 		if err := s.save(r); err != nil {
 			t.Fatal(err)
 		}
@@ -299,7 +299,7 @@ func TestTheStoreKeepsOnlyLeases(t *testing.T) {
 		}
 	}
 	text, err := os.ReadFile(s.file(owner).Path())
-	if err == nil { // a lease under the name of another one
+	if err == nil { // a lease under the name of another lease
 		err = os.WriteFile(filepath.Join(s.Dir, "y"+leaseSuffix), text, 0o600)
 	}
 	if err != nil {

@@ -22,7 +22,8 @@ import (
 )
 
 // init locks the main goroutine to the process's first thread, so that no test runs on it. Other
-// threads end with the goroutine that is locked to them; the first one would stay in its namespace.
+// threads end with the goroutine that is locked to them, but the first thread would stay in its
+// namespace.
 func init() { runtime.LockOSThread() }
 
 // TestMain runs the test binary as a plugin that calls a delegate, for
@@ -39,8 +40,8 @@ func TestMain(m *testing.M) {
 
 const conf = `{"cniVersion":"1.1.0", "name":"net",  "unknown":["kept","verbatim"]}` + "\n"
 
-// A testCaller is a plugin that calls the delegate "fake", with a CNI_PATH of its own, and
-// what it printed.
+// A testCaller is a plugin that calls the delegate "fake" with its own CNI_PATH, and the output of
+// that plugin.
 type testCaller struct {
 	dir    string
 	env    []string
@@ -116,7 +117,7 @@ func TestFind(t *testing.T) {
 	path := first + "::" + second + ":"
 	missing := "[" + first + " " + second + "]"
 	for _, tc := range []struct{ why, name, path, want, err string }{
-		{"in the second directory; the link in the first one leads to no file", "a", path, second + "/a", ""},
+		{"in the second directory; a dangling link in the first directory", "a", path, second + "/a", ""},
 		{"in both directories", "b", path, first + "/b", ""},
 		{"a directory in the first directory, a file in the second one", "dir", path, second + "/dir", ""},
 		{"a symbolic link", "link", path, first + "/link", ""},
@@ -146,7 +147,7 @@ func TestFind(t *testing.T) {
 	}
 }
 
-func TestRelativeFolderIsNotLookedUpInPATH(t *testing.T) {
+func TestRelativeDirectoryIsNotLookedUpInPATH(t *testing.T) {
 	b := newTestCaller(t, "echo here")
 	t.Chdir(b.dir)
 	b.env = []string{"CNI_PATH=."}
@@ -187,8 +188,6 @@ func TestDelegateSeesTheCallOfItsCaller(t *testing.T) {
 	}
 }
 
-// TestDelegateDoesNothingBeforeSendConfig tests also that a configuration arrives that is
-// larger than a pipe.
 func TestDelegateStartsInTheNamespaceOfTheHost(t *testing.T) {
 	b := newTestCaller(t, "readlink /proc/self/ns/net")
 	host, err := os.Readlink("/proc/self/ns/net")
@@ -218,6 +217,8 @@ func TestDelegateStartsInTheNamespaceOfTheHost(t *testing.T) {
 	<-done
 }
 
+// TestDelegateDoesNothingBeforeSendConfig also checks that a configuration arrives that is larger
+// than a pipe.
 func TestDelegateDoesNothingBeforeSendConfig(t *testing.T) {
 	b := newTestCaller(t, `[ -n "$(head -c 1)" ] || exit 1; echo "told $(($(wc -c) + 1))"; echo >> $DIR/done`)
 	b.add(t, func(r *skel.Request) {
@@ -237,7 +238,8 @@ func TestDelegateDoesNothingBeforeSendConfig(t *testing.T) {
 	})
 }
 
-// TestReadAnswerReturnsBeforeTheDelegateEnds: as soon as the output is a JSON document.
+// TestReadAnswerReturnsBeforeTheDelegateEnds checks that ReadAnswer returns as soon as the output
+// is a JSON document.
 func TestReadAnswerReturnsBeforeTheDelegateEnds(t *testing.T) {
 	b := newTestCaller(t, `printf '{"a":'; sleep 0.05; echo '1}'; while [ ! -e $DIR/taken ]; do sleep 0.01; done; echo more`)
 	b.add(t, func(r *skel.Request) {
@@ -257,8 +259,8 @@ func TestReadAnswerReturnsBeforeTheDelegateEnds(t *testing.T) {
 	})
 }
 
-// TestStatesOfACall: Kill ends only a delegate that has no configuration, and each Wait returns
-// the same.
+// TestStatesOfACall checks that Kill ends only a delegate without a configuration, and that each
+// Wait returns the same values.
 func TestStatesOfACall(t *testing.T) {
 	b := newTestCaller(t, `echo >> $DIR/runs; echo '{"code":11,"msg":"full"}'; exit 1`)
 	b.add(t, func(r *skel.Request) {
@@ -281,8 +283,8 @@ func TestStatesOfACall(t *testing.T) {
 	}
 }
 
-// TestDelegateThatReadsNothing: EPIPE on its stdin is no error. The configuration is larger
-// than a pipe.
+// TestDelegateThatReadsNothing checks that EPIPE on the delegate's stdin is not an error. The
+// configuration is larger than a pipe.
 func TestDelegateThatReadsNothing(t *testing.T) {
 	b := newTestCaller(t, "echo answer")
 	b.add(t, func(r *skel.Request) {
@@ -395,8 +397,8 @@ func TestDeadlineKills(t *testing.T) {
 	}
 }
 
-// TestDelegateIsKilledWithItsCaller: otherwise it could reserve an address after the DEL
-// that follows.
+// TestDelegateIsKilledWithItsCaller checks that no delegate survives to reserve an address after
+// the next DEL.
 func TestDelegateIsKilledWithItsCaller(t *testing.T) {
 	b := newTestCaller(t, `echo $$ > $DIR/started; exec sleep 1000`)
 	if err := syscall.Mkfifo(b.dir+"/started", 0o600); err != nil {
@@ -428,8 +430,8 @@ func TestDelegateIsKilledWithItsCaller(t *testing.T) {
 	}
 }
 
-// TestChildOfDelegateKeepsStdoutOpen: Wait returns when the delegate has ended, even if a
-// process that it started keeps its stdout open.
+// TestChildOfDelegateKeepsStdoutOpen checks that Wait returns when the delegate has ended, even if
+// a process that the delegate started keeps the delegate's stdout open.
 func TestChildOfDelegateKeepsStdoutOpen(t *testing.T) {
 	b := newTestCaller(t, `echo answer; sleep 20 & echo $! > $DIR/pid`)
 	b.add(t, func(r *skel.Request) {
@@ -540,7 +542,7 @@ func TestNoDescriptorsOrGoroutinesAreLeft(t *testing.T) {
 			_, _ = Run(r, "ADD", "fake")
 			_, _ = Run(r, "ADD", "missing")
 		}
-		use() // what the runtime opens once: the poller
+		use() // lets the runtime open its poller
 		fds, goroutines := count()
 		for range 20 {
 			use()

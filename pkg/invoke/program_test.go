@@ -13,7 +13,6 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// runProgram runs the program "fake" with an input, and returns what RunProgram returns.
 func (b *testCaller) runProgram(t *testing.T, limit time.Duration) (out []byte, err error) {
 	t.Helper()
 	b.add(t, func(r *skel.Request) { out, err = RunProgram(r, "fake", []byte("input"), limit) })

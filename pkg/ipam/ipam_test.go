@@ -18,14 +18,14 @@ import (
 const lease = `{"cniVersion":"1.1.0","interfaces":[{"name":"x"}],"ips":[{"address":"10.1.2.3/24","gateway":"10.1.2.1","interface":0},
 	{"address":"fd00::3/64","gateway":"fd00::1"}],"routes":[{"dst":"0.0.0.0/0","mtu":1400}],"dns":{"domain":"x"}}`
 
-// A fakePlugin is a directory with an IPAM plugin, which logs its calls in the file log. It has the
-// name "fake", and the name "dhcp", with which it works over the link.
+// A fakePlugin is a directory with an IPAM plugin, which logs its calls in the file log. The plugin
+// has the names "fake" and "dhcp". Under the name "dhcp", it works over the link.
 type fakePlugin struct {
 	dir    string
 	stderr bytes.Buffer
 }
 
-// newFakePlugin writes the plugin: a shell script that reads its configuration, logs the
+// newFakePlugin writes the plugin, which is a shell script that reads its configuration, logs the
 // verb, and runs body.
 func newFakePlugin(t *testing.T, body string) *fakePlugin {
 	t.Helper()
@@ -48,8 +48,7 @@ func (s *fakePlugin) log(t *testing.T) string {
 	return strings.Join(strings.Fields(string(b)), " ")
 }
 
-// call runs f as the ADD of a plugin with that ipam.type, and returns the error that was
-// printed, or nil.
+// call runs f as the ADD of a plugin with that ipam.type, and returns the printed error, or nil.
 func (s *fakePlugin) call(t *testing.T, ipamType string, f func(r *skel.Request) error) *types.Error {
 	t.Helper()
 	add := func(r *skel.Request) (*types.Result, error) { return &types.Result{}, f(r) }
@@ -84,7 +83,7 @@ func startAndSend(r *skel.Request) error {
 	return err
 }
 
-// getLease does all steps of an IPAM ADD, one after the other.
+// getLease does all steps of an IPAM ADD.
 func getLease(r *skel.Request) (*Lease, error) {
 	p, err := Start(r)
 	if err != nil {
@@ -148,8 +147,8 @@ func TestOverLink(t *testing.T) {
 	}
 }
 
-// TestFailedAddReleasesItsOwnAddressOnly: an ADD that fails after Start releases the address
-// that this ADD allocated, and no other one.
+// TestFailedAddReleasesItsOwnAddressOnly checks that an ADD that fails after Start releases the
+// address that it allocated, and no other address.
 func TestFailedAddReleasesItsOwnAddressOnly(t *testing.T) {
 	stop := errors.New("something else")
 	addFails := func(r *skel.Request) error { _, err := getLease(r); return err }
@@ -200,7 +199,7 @@ func TestFailedAddReleasesItsOwnAddressOnly(t *testing.T) {
 	}
 }
 
-// TestAddFailsIfIPAMFailsAfterItsAnswer: a lease is used as soon as it was printed, but ADD
+// TestAddFailsIfIPAMFailsAfterItsAnswer checks that ADD uses a lease as soon as it is printed, but
 // succeeds only if the IPAM plugin then exits with 0 and prints nothing else.
 func TestAddFailsIfIPAMFailsAfterItsAnswer(t *testing.T) {
 	for _, tc := range []struct {
@@ -227,8 +226,8 @@ func TestAddFailsIfIPAMFailsAfterItsAnswer(t *testing.T) {
 	}
 }
 
-// TestPluginOverLinkAllocatesInWait: AllowAllocation of a plugin that works over the link sends
-// no configuration, and an ADD that fails releases the address before the link is deleted.
+// TestPluginOverLinkAllocatesInWait checks that AllowAllocation sends no configuration to a plugin
+// that works over the link, and that a failed ADD releases the address before the link is deleted.
 func TestPluginOverLinkAllocatesInWait(t *testing.T) {
 	s := newFakePlugin(t, printOnAdd(lease))
 	err := s.call(t, "dhcp", func(r *skel.Request) error {
@@ -262,8 +261,8 @@ func TestErrorOfIPAMDelDuringUndoIsInDetails(t *testing.T) {
 	}
 }
 
-// TestDelWithLink: DEL and the deletion of the link have the order that the IPAM plugin needs.
-// The address stays reserved if the link could not be deleted.
+// TestDelWithLink checks that DEL and the deletion of the link run in the order that the IPAM plugin
+// needs, and that the address stays reserved if the link could not be deleted.
 func TestDelWithLink(t *testing.T) {
 	const succeeds, fails = "true", `echo '{"code":5,"msg":"disk"}'; exit 1`
 	busy, slow := errors.New("link is busy"), errors.New("no answer")
@@ -299,8 +298,8 @@ func TestDelWithLink(t *testing.T) {
 	}
 }
 
-// TestGCWithLinks: GC and the deletion of the links have the order that the IPAM plugin needs, and the
-// second is called although the first fails.
+// TestGCWithLinks checks that GC and the deletion of the links run in the order that the IPAM plugin
+// needs, and that the second one runs even if the first one fails.
 func TestGCWithLinks(t *testing.T) {
 	const fails = `echo '{"code":5,"msg":"disk"}'; exit 1`
 	for _, tc := range []struct{ kind, script, calls, msg string }{

@@ -74,8 +74,8 @@ func TestWaitersGetTheKey(t *testing.T) {
 	}
 }
 
-// TestWaitThatExceedsItsLimit: a late wait holds no lock in the end, and does not lock another
-// file whose descriptor has the same number.
+// TestWaitThatExceedsItsLimit checks that a late wait does not keep the lock, and does not lock
+// another file with the same descriptor number.
 func TestWaitThatExceedsItsLimit(t *testing.T) {
 	dir := t.TempDir()
 	holder := key(t, dir+"/locks", "a")
@@ -106,7 +106,7 @@ func TestWaitThatExceedsItsLimit(t *testing.T) {
 	try(t, key(t, dir+"/others", "a"), true)
 }
 
-// TestProgramsDoNotInheritTheLock: nor do they inherit a wait for it.
+// TestProgramsDoNotInheritTheLock also checks that programs do not inherit a wait for the lock.
 func TestProgramsDoNotInheritTheLock(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "locks")
 	holder, err := NewKey(path, "a")
@@ -123,7 +123,7 @@ func TestProgramsDoNotInheritTheLock(t *testing.T) {
 	try(t, key(t, path, "a"), true)
 }
 
-func TestFileThatCannotBeMade(t *testing.T) {
+func TestFileThatCannotBeCreated(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.Symlink(dir+"/elsewhere", dir+"/link"); err != nil {
 		t.Fatal(err)
@@ -134,7 +134,7 @@ func TestFileThatCannotBeMade(t *testing.T) {
 		}
 	}
 	if _, err := os.Stat(dir + "/elsewhere"); err == nil {
-		t.Error("what the link leads to was made")
+		t.Error("the target of the link was created")
 	}
 }
 
@@ -178,7 +178,8 @@ func BenchmarkKey(b *testing.B) {
 	}
 }
 
-// TestAllExcludesEachKey: with NewAll, a process waits for all keys, and keeps new ones out.
+// TestAllExcludesEachKey checks that NewAll waits for all keys, and that no key can be locked
+// meanwhile.
 func TestAllExcludesEachKey(t *testing.T) {
 	path := t.TempDir() + "/locks"
 	holder := key(t, path, "a")

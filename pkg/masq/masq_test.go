@@ -186,7 +186,7 @@ var _ = Describe("masquerade", func() {
 			Expect(masq.Check(m, dual)).To(Succeed())
 		})
 
-		It("GC deletes elements of attachments that are not in the list, of its network only, and unused chains", func() {
+		It("GC deletes, in its network only, unused chains and elements of attachments that are not in the list", func() {
 			stale, other := ownedBy("net1", "cid2", "eth0"), ownedBy("net10", "cid3", "eth0")
 			Expect(masq.Add(&u, m, dual[:1])).To(Succeed())
 			Expect(masq.Add(&u, stale, prefixes("10.88.0.3/16", "10.77.0.3/16"))).To(Succeed())
@@ -331,7 +331,7 @@ var _ = Describe("masquerade", func() {
 	})
 
 	// To simulate a killed plugin, all later steps fail, and the undo does not run.
-	DescribeTable("Del deletes everything that an Add left which was killed at any step", func(backend masq.Backend, lost bool) {
+	DescribeTable("Del deletes everything that remains of an Add that was killed at any step", func(backend masq.Backend, lost bool) {
 		m.Backend = backend
 		Expect(masq.Add(&u, ownedBy("net1", "warm", "eth0"), append(prefixes("10.88.0.9/16"), netip.MustParsePrefix("fd00:9::9/64")))).To(Succeed())
 		state := func() string { return ruleset() + saved("iptables-save") + saved("ip6tables-save") }

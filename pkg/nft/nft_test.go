@@ -81,7 +81,7 @@ var _ = Describe("nf_tables", func() {
 		Expect(err).NotTo(HaveOccurred(), "nft cannot load a saved ruleset")
 	})
 
-	It("adds and looks up more elements than fit into one message, including the elements after a missing one", func() {
+	It("adds and looks up more elements than fit into one message, including elements after a missing one", func() {
 		Expect(c.Ensure(layout)).To(Succeed())
 		const many = 1000 // more than fit into one message
 		var refs []nft.ElementRef

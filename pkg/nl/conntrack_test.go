@@ -13,7 +13,7 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// TestDeleteFlowsDeletesOnlySelectedConnections: the filter of the kernel, and the list, which
+// TestDeleteFlowsDeletesOnlySelectedConnections checks that the kernel's filter and the list, which
 // kernels before 6.11 always need, select the same connections by each field of a flow.
 func TestDeleteFlowsDeletesOnlySelectedConnections(t *testing.T) {
 	site := nstest.NewSite(t)
@@ -72,14 +72,14 @@ func TestDeleteFlowsDeletesOnlySelectedConnections(t *testing.T) {
 	}
 }
 
-// TestDeleteFlowsWithManyFlows: DeleteFlows deletes the connections of each of many flows and no
-// others, and the number of its requests does not grow with the number of flows.
+// TestDeleteFlowsWithManyFlows checks that DeleteFlows deletes the connections of each of many flows
+// and no others, and that the number of its requests does not grow with the number of flows.
 func TestDeleteFlowsWithManyFlows(t *testing.T) {
 	host := nstest.NewHost(t)
 	var steps []string
 	h := host.Open(t, &trace.Tracer{Before: func(step string) error { steps = append(steps, step); return nil }})
 	const ports = 12
-	var v4, v6 []Flow // flows with every other port; v4 by the first packet, v6 by the reply
+	var v4, v6 []Flow // flows with every other port: v4 by the first packet, v6 by the reply
 	for i := range ports {
 		of := Flow{Proto: unix.IPPROTO_UDP, OrigDst: addr(nstest.HostV4), OrigPort: uint16(9000 + i)}
 		answered := Flow{Proto: unix.IPPROTO_UDP, ReplySrc: addr(nstest.HostV6), ReplyPort: uint16(9000 + i)}
@@ -116,7 +116,7 @@ func TestDeleteFlowsWithManyFlows(t *testing.T) {
 			t.Errorf("%s: %v", tc.name, err)
 		}
 		lists, filtered := count(steps, list), count(steps, filter)
-		old := tc.filtered > 0 && filtered == 1 && lists == tc.lists+1 // before Linux 6.11: one filter that fails, and a list instead
+		old := tc.filtered > 0 && filtered == 1 && lists == tc.lists+1 // before Linux 6.11: one failed filter, and then a list
 		if !old && (filtered != tc.filtered || lists != tc.lists) {
 			t.Errorf("%s: %d lists and %d filters, want %d and %d: %q", tc.name, lists, filtered, tc.lists, tc.filtered, steps)
 		}
@@ -134,7 +134,8 @@ func TestDeleteFlowsWithManyFlows(t *testing.T) {
 	}
 }
 
-// TestDeleteFlowsWithoutConnectionTracking: a kernel without nfnetlink has no connections to delete.
+// TestDeleteFlowsWithoutConnectionTracking simulates a kernel without nfnetlink, which has no
+// connections to delete.
 func TestDeleteFlowsWithoutConnectionTracking(t *testing.T) {
 	h := nstest.NewHost(t).Open(t, &trace.Tracer{Before: func(step string) error {
 		if step == "open netlink socket" {

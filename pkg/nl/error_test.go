@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestErrorNamesTheMissingCapability: an error names CAP_NET_ADMIN if the kernel refused the
-// request with EPERM.
+// TestErrorNamesTheMissingCapability checks that an error names CAP_NET_ADMIN if the kernel refused
+// the request with EPERM.
 func TestErrorNamesTheMissingCapability(t *testing.T) {
 	for _, c := range []struct {
 		err  requestError

@@ -34,7 +34,7 @@ var _ = Describe("MoveLink", func() {
 		Expect(moved.MAC).To(Equal(device.MAC))
 	})
 
-	It("returns fs.ErrExist if the new name exists, and has moved the link all the same", func() {
+	It("returns fs.ErrExist if the new name exists, although it has moved the link", func() {
 		containerNS.Batch(GinkgoTB(), "link add eth0 type veth peer name other0")
 		_, err := host.MoveLink(device, nl.Move{To: container, Name: "eth0", Alias: "hd0"})
 		Expect(err).To(MatchError(fs.ErrExist))

@@ -19,7 +19,7 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// connect opens a connection to a namespace of the test. The tracer can make steps fail.
+// connect opens a connection to a namespace of the test. The tracer can let steps fail.
 func connect(n *nstest.NS, t *trace.Tracer) *nl.Conn {
 	GinkgoHelper()
 	c, err := nl.Open(n.Open(GinkgoTB(), t))
@@ -87,7 +87,7 @@ var _ = Describe("rtnetlink", func() {
 		tracer.Before = nil
 	})
 
-	It("returns fs.ErrExist for an existing name, and does not delete the link that has it", func() {
+	It("returns fs.ErrExist for an existing name, and does not delete the link with that name", func() {
 		pair()
 		var second undo.Stack
 		_, _, err := host.AddVeth(&second, nl.Veth{Name: "veth1", Peer: "eth0", PeerIn: container})
@@ -133,7 +133,7 @@ var _ = Describe("rtnetlink", func() {
 		Expect(index).To(Equal(far.Index))
 	})
 
-	It("adds the broadcast address that Addrs has returned, or none", func() {
+	It("adds the broadcast address that Addrs returned, or none", func() {
 		_, far := pair()
 		for _, args := range []string{"10.1.2.3/24", "10.1.2.3/24 brd 10.1.2.0", "10.1.2.3/24 brd +", "10.1.2.3/32"} {
 			containerNS.Batch(GinkgoTB(), "addr add "+args+" dev eth0")
@@ -173,10 +173,10 @@ var _ = Describe("rtnetlink", func() {
 			Entry("by one request, IPv4 first", false, "-6 route add default dev other metric 1", "route add default via 10.1.2.2"),
 			Entry("that has the lowest metric", false, "route add default dev other metric 200", "route add default via 10.1.2.2 metric 100"),
 			Entry("of several next hops", false, "route add default nexthop via 10.1.2.2 nexthop via 10.3.0.2"),
-			Entry("of IPv6, where IPv4 has none", true, "-6 route add default via fd00::2"),
-			Entry("where a policy rule selects another table", true, "route add default via 10.1.2.2", "route add default dev other table 100", "rule add to 240.0.0.0/4 table 100"),
-			Entry("where a route with a longer prefix exists", true, "route add default via 10.1.2.2", "route add 240.0.0.0/4 dev other"),
-			Entry("where a rule prohibits the address", true, "route add default via 10.1.2.2", "rule add prohibit to 240.0.0.0/4"),
+			Entry("of IPv6, if there is none of IPv4", true, "-6 route add default via fd00::2"),
+			Entry("if a policy rule selects another table", true, "route add default via 10.1.2.2", "route add default dev other table 100", "rule add to 240.0.0.0/4 table 100"),
+			Entry("if a route with a longer prefix exists", true, "route add default via 10.1.2.2", "route add 240.0.0.0/4 dev other"),
+			Entry("if a rule prohibits the address", true, "route add default via 10.1.2.2", "rule add prohibit to 240.0.0.0/4"),
 		)
 
 		It("does not exist without a default route in the main table", func() {
@@ -200,9 +200,9 @@ var _ = Describe("rtnetlink", func() {
 			Entry("of the first route of the main table", []string{"veth0"}, "route add default via 10.1.2.2", "route add default dev other metric 200"),
 			Entry("of each family", []string{"veth0", "other"}, "route add default via 10.1.2.2", "route add ::/0 dev other"),
 			Entry("of each next hop", []string{"veth0", "other"}, "route add default nexthop via 10.1.2.2 nexthop via 10.3.0.2"),
-			Entry("of another table, to which a policy rule leads", []string{"veth0"}, "route add default via 10.1.2.2 table 100", "rule add table 100"),
-			Entry("of the main table and of another one", []string{"veth0", "other"}, "route add default via 10.1.2.2", "route add default dev other table 100", "rule add not fwmark 5 table 100"),
-			Entry("but not of a table that is only for one source address", []string{"veth0"}, "route add default via 10.1.2.2", "route add default dev other table 100", "rule add from 10.3.0.1 table 100"),
+			Entry("of another table, which a policy rule selects", []string{"veth0"}, "route add default via 10.1.2.2 table 100", "rule add table 100"),
+			Entry("of the main table and of another table", []string{"veth0", "other"}, "route add default via 10.1.2.2", "route add default dev other table 100", "rule add not fwmark 5 table 100"),
+			Entry("but not of a table for only one source address", []string{"veth0"}, "route add default via 10.1.2.2", "route add default dev other table 100", "rule add from 10.3.0.1 table 100"),
 			Entry("of two routes that replace the default route", []string{"veth0", "other"}, "route add default via 10.1.2.2", "route add 0.0.0.0/1 dev other", "route add 128.0.0.0/1 dev other"),
 			Entry("but not of a longer prefix", []string{"veth0"}, "route add default via 10.1.2.2", "route add 240.0.0.0/4 dev other"),
 			Entry("that is a macvlan", []string{"mv0", "veth0"}, "link add mv0 link veth0 type macvlan", "link set mv0 up", "route add default dev mv0"),
@@ -286,7 +286,7 @@ var _ = Describe("rtnetlink", func() {
 		Expect(u.Rollback()).To(Succeed())
 	})
 
-	It("makes a bridge with a MAC that does not change with its ports", func() {
+	It("creates a bridge with a MAC that does not change with its ports", func() {
 		mac := nl.RandomMAC()
 		br, made, err := host.EnsureBridge(nl.Bridge{Name: "br0", MAC: mac, MTU: 1450})
 		Expect(err).NotTo(HaveOccurred())

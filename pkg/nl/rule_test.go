@@ -61,7 +61,7 @@ var _ = Describe("rules and tables", func() {
 	It("moves routes to another table and back without change", func() {
 		container.Batch(GinkgoTB(), "route add 192.0.2.0/24 via 10.1.0.3 mtu lock 1300 proto static metric 7 initcwnd 20", "route add 198.51.100.0/24 nexthop via 10.1.0.4 weight 3 nexthop via 10.1.0.5",
 			"route add 203.0.113.0/24 via 192.0.2.77 dev eth0 onlink", "route add default via 10.1.0.1 table 400",
-			"route add 198.51.100.0/25 nexthop via 10.1.0.4 nexthop via 10.2.0.4") // through another link, too: it stays
+			"route add 198.51.100.0/25 nexthop via 10.1.0.4 nexthop via 10.2.0.4") // also through another link, so that it stays
 		for _, via := range []string{"fd01::3", "fd01::4", "fd02::3"} {
 			container.Must(GinkgoTB(), "ip", "-6", "route", "append", "default", "via", via)
 		}

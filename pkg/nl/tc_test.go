@@ -33,7 +33,7 @@ var _ = Describe("traffic control", Label(nstest.Kernel), func() {
 		Expect(container.SetUp(far)).To(Succeed())
 	})
 
-	It("returns nothing if the link has no qdiscs, classes and filters", func() {
+	It("returns nothing for a link without qdiscs, classes and filters", func() {
 		Expect(host.Qdisc(near, nl.Root)).To(BeZero())
 		Expect(host.Qdisc(near, nl.Ingress)).To(BeZero())
 		Expect(host.SetDown(ifb)).To(Succeed())
@@ -50,7 +50,8 @@ var _ = Describe("traffic control", Label(nstest.Kernel), func() {
 		eth, err := container.Link("eth0")
 		Expect(err).NotTo(HaveOccurred())
 		Expect(container.VethPeer(eth, host)).To(HaveField("Name", "veth0"))
-		// A pair in another namespace has the same two indexes: these do not identify a link.
+		// A pair in another namespace has the same two indexes, which therefore do not identify a
+		// link.
 		other := connect(nstest.New(GinkgoTB()), tracer)
 		var second undo.Stack
 		_, _, err = other.AddVeth(&second, nl.Veth{Name: "veth0", Peer: "eth1", PeerIn: container})
@@ -68,7 +69,7 @@ var _ = Describe("traffic control", Label(nstest.Kernel), func() {
 		inner, _, err := lone.AddVeth(&u, nl.Veth{Name: "in0", Peer: "in1", PeerIn: lone})
 		Expect(err).NotTo(HaveOccurred())
 		Expect(lone.VethPeer(inner, lone)).To(HaveField("Name", "in1"))
-		// No link connects the two namespaces, so neither has an nsid for the other.
+		// No link connects the two namespaces. Therefore neither has an nsid for the other.
 		_, err = lone.VethPeer(inner, host)
 		Expect(err).To(MatchError(fs.ErrNotExist))
 		Expect(err).To(MatchError(ContainSubstring("find the other end of in0")))

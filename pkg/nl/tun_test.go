@@ -26,7 +26,7 @@ var _ = Describe("a tap device", func() {
 		c = connect(container, tracer)
 	})
 
-	It("is not made if a link has the name, which the undo leaves alone", func() {
+	It("is not created if a link has the name, and the undo keeps that link", func() {
 		for _, kind := range []string{"tuntap add mode tap tap0", "link add tap0 type bridge"} {
 			container.Batch(GinkgoTB(), kind)
 			_, err := c.AddTap(&u, nl.Tap{Name: "tap0"})
@@ -44,7 +44,7 @@ var _ = Describe("a tap device", func() {
 		Expect(err).To(MatchError(fs.ErrNotExist))
 	})
 
-	It("may be made by a function, which runs in the namespace", func() {
+	It("can be created by a function that runs in the namespace", func() {
 		l, err := c.AddTapBy(&u, "tap0", func() error {
 			_, err := container.Exec("ip", "tuntap", "add", "mode", "tap", "name", "tap0")
 			return err
@@ -56,7 +56,7 @@ var _ = Describe("a tap device", func() {
 		Expect(err).To(MatchError(fs.ErrNotExist))
 	})
 
-	It("is deleted by the undo if the function failed after it made the device", func() {
+	It("is deleted by the undo if the function failed after it had created the device", func() {
 		_, err := c.AddTapBy(&u, "tap0", func() error {
 			_, err := container.Exec("ip", "tuntap", "add", "mode", "tap", "name", "tap0")
 			return errors.Join(err, unix.EINVAL)

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestVLANRanges: VLANs with consecutive IDs and the same flags are one range, except PVIDs.
+// TestVLANRanges checks that VLANs with consecutive IDs and the same flags are one range, except
+// PVIDs.
 func TestVLANRanges(t *testing.T) {
 	for _, c := range []struct {
 		vlans []VLAN

@@ -18,8 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// init locks the main goroutine to the process's first thread, so that no test runs on it. Other
-// threads end with the goroutine that is locked to them; the first one would stay in its namespace.
+// init locks the main goroutine to the process's first thread, so that no test runs on it. Other threads end with
+// the goroutine that is locked to them, but the first thread would stay in its namespace.
 func init() { runtime.LockOSThread() }
 
 // newNS creates a network namespace that exists until the test ends, and returns its path.
@@ -59,7 +59,7 @@ func inode(h *Handle) uint64 {
 	return st.Ino
 }
 
-// here returns the inode number of the namespace that the calling thread is in.
+// here returns the inode number of the calling thread's namespace.
 func here(t *testing.T) uint64 {
 	t.Helper()
 	var st unix.Stat_t
@@ -112,8 +112,8 @@ func TestSame(t *testing.T) {
 	}
 }
 
-// TestDoRunsInTheNamespace: f sees the other namespace, also in /proc/thread-self/net. No
-// goroutine except f's runs on a thread that is in the other namespace.
+// TestDoRunsInTheNamespace checks that f sees the other namespace, including in /proc/thread-self/net, and that no
+// other goroutine runs on a thread in the other namespace.
 func TestDoRunsInTheNamespace(t *testing.T) {
 	h := open(t, newNS(t))
 	home := here(t)
@@ -147,8 +147,8 @@ func TestDoRunsInTheNamespace(t *testing.T) {
 	awaitThreadsIn(t, home)
 }
 
-// TestNestedDoStaysOnTheThread: Do within Do of the same handle runs on the thread that is in the namespace already,
-// and Do of another goroutine on another thread.
+// TestNestedDoStaysOnTheThread checks that Do within Do of the same handle runs on the thread that is already in the
+// namespace, and that Do of another goroutine runs on another thread.
 func TestNestedDoStaysOnTheThread(t *testing.T) {
 	h := open(t, newNS(t))
 	home := here(t)
@@ -173,8 +173,8 @@ func TestNestedDoStaysOnTheThread(t *testing.T) {
 	}
 }
 
-// awaitThreadsIn waits until all threads are in the namespace with that inode number. A thread in
-// another namespace ends some time after its goroutine.
+// awaitThreadsIn waits until all threads are in the namespace with that inode number. A thread in another namespace
+// ends some time after its goroutine.
 func awaitThreadsIn(t *testing.T, home uint64) {
 	t.Helper()
 	deadline := time.Now().Add(time.Minute)
@@ -195,7 +195,7 @@ func threadsAway(t *testing.T, home uint64) (away []string) {
 	}
 	for _, path := range threads {
 		var st unix.Stat_t
-		if err := unix.Stat(path, &st); err == nil && st.Ino != home { // it may have ended since
+		if err := unix.Stat(path, &st); err == nil && st.Ino != home { // the thread may have ended
 			away = append(away, path)
 		}
 	}
@@ -225,7 +225,7 @@ func TestDoInTheOwnNamespace(t *testing.T) {
 	}
 }
 
-// TestDoReturnsToItsNamespace: also if f does not return.
+// TestDoReturnsToItsNamespace checks that the thread returns even if f does not.
 func TestDoReturnsToItsNamespace(t *testing.T) {
 	h := open(t, newNS(t))
 	home := here(t)
@@ -252,8 +252,7 @@ func TestDoReturnsToItsNamespace(t *testing.T) {
 	}
 }
 
-// TestDoWithinDo: Do of the process's own namespace, or of a third one, called while
-// f runs in another namespace, does not run in that one.
+// TestDoWithinDo calls Do of the process's own namespace, and of a third one, while f runs in another namespace.
 func TestDoWithinDo(t *testing.T) {
 	self, err := Self(nil)
 	if err != nil {
@@ -274,9 +273,9 @@ func TestDoWithinDo(t *testing.T) {
 	}
 }
 
-// TestDoThatCannotReturn: if the kernel does not permit that the thread returns to its namespace, Do returns an
-// error. The caller stays in the other namespace, and does nothing there that belongs into its own. Other
-// goroutines do not notice, and the thread ends with the goroutine.
+// TestDoThatCannotReturn checks Do if the kernel does not permit the thread to return to its namespace. Do returns
+// an error. The caller stays in the other namespace, and does nothing there that belongs in its own namespace. Other
+// goroutines are not affected, and the thread ends with the goroutine.
 func TestDoThatCannotReturn(t *testing.T) {
 	h, boom := open(t, newNS(t)), errors.New("boom")
 	self, err := Self(nil)
@@ -312,7 +311,7 @@ func TestDoThatCannotReturn(t *testing.T) {
 	awaitThreadsIn(t, home)
 }
 
-// dropCapabilities removes all capabilities of the calling thread. It cannot get them back.
+// dropCapabilities removes all capabilities of the calling thread for good.
 func dropCapabilities(t *testing.T) {
 	t.Helper()
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
@@ -322,9 +321,8 @@ func dropCapabilities(t *testing.T) {
 	}
 }
 
-// TestDoWithoutPrivilege: if the process may not enter the namespace, f does not run, and the
-// error says which privilege is missing. The test runs itself in a user namespace of its own, as
-// a rootless runtime does.
+// TestDoWithoutPrivilege checks that f does not run if the process may not enter the namespace, and that the error
+// names the missing privilege. The test runs itself in a user namespace, as a rootless runtime does.
 func TestDoWithoutPrivilege(t *testing.T) {
 	if path := os.Getenv("TEST_DO_IN"); path != "" {
 		h := open(t, path)
@@ -379,7 +377,7 @@ func TestDoInAClosedNamespace(t *testing.T) {
 	}
 }
 
-func TestCloseClosesWhatIsKept(t *testing.T) {
+func TestCloseCallsTheFunctionsOfOnClose(t *testing.T) {
 	h := open(t, newNS(t))
 	var closed []string
 	boom := errors.New("boom")

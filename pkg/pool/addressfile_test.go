@@ -51,7 +51,7 @@ func (host *testHost) addressFile(id string) (addrs string) {
 	return addrs
 }
 
-// fillOther reserves so many addresses, outside of the subnet, for other containers.
+// fillOther reserves n addresses outside of the subnet for other containers.
 func (host *testHost) fillOther(n int) {
 	GinkgoHelper()
 	for i := range n {
@@ -117,7 +117,7 @@ var _ = Describe("an address file", func() {
 		Expect(host.Reserved()).To(Equal([]string{"10.1.2.9 theirs/eth0"}))
 	})
 
-	It("does not exist for a reservation of the reference plugin, nor for a legacy reservation: CHECK and DEL read all", func() {
+	It("does not exist for a reservation of the reference plugin or a legacy reservation, so that CHECK and DEL read all reservations", func() {
 		host.ReferenceAdd("10.1.2.9", "theirs")
 		host.Put("10.1.2.10", "old")
 		for _, c := range []string{"CHECK", "DEL"} {
@@ -129,7 +129,7 @@ var _ = Describe("an address file", func() {
 		Expect(host.Reserved()).To(BeEmpty())
 	})
 
-	It("is dropped by an ADD after the reference plugin removed the reservation", func() {
+	It("is removed by an ADD after the reference plugin has removed the reservation", func() {
 		host.Add("c1", two)
 		host.WithReferenceLock(func() {
 			Expect(os.Remove(host.Net("10.1.2.2"))).To(Succeed())
@@ -150,7 +150,7 @@ var _ = Describe("an address file", func() {
 		Expect(host.Reserved()).To(BeEmpty())
 	})
 
-	DescribeTable("is believed only as far as the reservations name the attachment", func(damage func()) {
+	DescribeTable("is used only if the reservations name the attachment", func(damage func()) {
 		host.Add("c0", variant{})
 		host.Add("c1", variant{})
 		host.OK("DEL", "c0", variant{})
@@ -172,12 +172,12 @@ var _ = Describe("an address file", func() {
 		Entry("an address file of an attachment without an address", func() {
 			Expect(os.WriteFile(host.addressFilePath("c2"), []byte("10.1.2.3\n"), 0o600)).To(Succeed())
 		}),
-		Entry("it has the address of another attachment", func() {
+		Entry("it contains the address of another attachment", func() {
 			Expect(os.WriteFile(host.addressFilePath("c1"), []byte("10.1.2.2\n"), 0o600)).To(Succeed())
 		}),
 		Entry("it is empty", func() { Expect(os.Truncate(host.addressFilePath("c1"), 0)).To(Succeed()) }),
 		Entry("it is truncated", func() { Expect(os.Truncate(host.addressFilePath("c1"), 6)).To(Succeed()) }),
-		Entry("it has other content", func() {
+		Entry("it contains other text", func() {
 			Expect(os.WriteFile(host.addressFilePath("c1"), []byte(strings.Repeat("noise", 3000)), 0o600)).To(Succeed())
 		}),
 		Entry("a directory in its place", func() {
@@ -205,7 +205,7 @@ var _ = Describe("an address file", func() {
 		Expect(host.Reserved()).To(Equal([]string{"10.1.2.2 c1/eth0"}))
 	})
 
-	It("of an earlier boot is removed with all other files but the releases", func() {
+	It("of an earlier boot is removed with all other files except the releases", func() {
 		host.Add("c1", variant{})
 		host.OK("DEL", "c1", variant{IPAM: subnet + `, "cooldown": 60`})
 		host.Add("c2", variant{})
@@ -229,7 +229,7 @@ var _ = Describe("a free address", func() {
 		Expect(host.Add("c1", wide)).To(Equal(fmt.Sprintf("fd00::%x/64", 0x100+2*maxLookups+1)), "the released address cools down")
 	})
 
-	It("may have had an incomplete reservation, which a DEL that reads all reservations releases", func() {
+	It("may come from an incomplete reservation, which a DEL that reads all reservations releases", func() {
 		host := newTestHost()
 		host.Add("c1", variant{})
 		host.fillOther(600)

@@ -35,11 +35,11 @@ var _ = Describe("Allocate", func() {
 		Expect(host.Reserved()).To(BeEmpty())
 	},
 		Entry("the zero Choice", Choice{}),
-		Entry("among a nil slice", OnlyAddresses(nil)),
-		Entry("among the gateway, and addresses in no range", OnlyAddresses([]netip.Addr{ip("10.1.2.1"), ip("10.1.3.5"), ip("fd00::5")})),
+		Entry("OnlyAddresses of a nil slice", OnlyAddresses(nil)),
+		Entry("OnlyAddresses of the gateway and of addresses in no range", OnlyAddresses([]netip.Addr{ip("10.1.2.1"), ip("10.1.3.5"), ip("fd00::5")})),
 	)
 
-	It("returns the error of the function that chooses, with code 5 if it has none, and reserves nothing", func() {
+	It("returns the error of the function that chooses, with code 5 if it lacks a code, and reserves nothing", func() {
 		f := allocate(func(*Session) (Choice, error) { return Choice{all: true}, fs.ErrPermission }).Failure(GinkgoTB())
 		Expect(f.Code).To(Equal(uint(types.CodeIO)))
 		Expect(f.Msg).To(Equal("permission denied"))
@@ -88,7 +88,7 @@ var _ = Describe("a release", func() {
 		Expect(released).To(BeEmpty())
 	})
 
-	It("returns incomplete reservations, too, and those of an earlier boot", func() {
+	It("also returns incomplete reservations and reservations of an earlier boot", func() {
 		host.Put("10.1.2.77", "")
 		host.OK("DEL", "unknown", variant{})
 		Expect(released).To(ConsistOf(ip("10.1.2.77")))
@@ -97,7 +97,7 @@ var _ = Describe("a release", func() {
 		Expect(released).To(ConsistOf(ip("10.1.2.2"), ip("10.1.2.3"), ip("10.1.2.4")))
 	})
 
-	It("makes the address free, or with a cooldown free after it", func() {
+	It("frees the address, at once or after a cooldown", func() {
 		free := func(cooldown string) (free []netip.Addr) {
 			GinkgoHelper()
 			p := host.Plugin()
@@ -120,7 +120,7 @@ var _ = Describe("a release", func() {
 })
 
 var _ = Describe("Lock", func() {
-	It("returns an error that matches ErrNotExist, and makes no directory, before the first ADD", func() {
+	It("returns an error that matches ErrNotExist, and creates no directory, before the first ADD", func() {
 		host := newTestHost()
 		err := host.store().Lock(func(*Session) error { panic("called") })
 		Expect(err).To(MatchError(fs.ErrNotExist))

@@ -51,7 +51,7 @@ func FuzzResolvConf(f *testing.F) {
 		dns := parseResolvConf(text)
 		for _, word := range append(append(append(dns.Nameservers, dns.Search...), dns.Options...), dns.Domain) {
 			if strings.ContainsAny(word, " \t\n") || !strings.Contains(text, word) {
-				t.Errorf("%q has %q", text, word)
+				t.Errorf("%q is not a word of %q", word, text)
 			}
 		}
 	})

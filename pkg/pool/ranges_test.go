@@ -26,7 +26,7 @@ func newRangeSet(t testing.TB, exclude []string, ranges ...Range) rangeSet {
 	return s
 }
 
-// rangesOf returns the addresses with consecutive ones as one range.
+// rangesOf returns the addresses as ranges of consecutive addresses.
 func rangesOf(addresses iter.Seq[netip.Addr]) []Range {
 	var all []Range
 	for a := range addresses {
@@ -73,7 +73,7 @@ func TestUsableAfter(t *testing.T) {
 }
 
 // FuzzUsableAfter checks that usableAfter returns each address that is not excluded once, and the last
-// allocated one at the end, and that usableAmong returns some of them in the same order.
+// allocated address at the end, and that usableAmong returns some of them in the same order.
 func FuzzUsableAfter(f *testing.F) {
 	f.Add(uint64(1), byte(3))
 	f.Add(uint64(2), byte(250))

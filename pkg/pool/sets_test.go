@@ -13,7 +13,7 @@ import (
 
 var _ = Describe("a plugin that gets addresses from elsewhere", func() {
 	var host *testHost
-	// with calls f in the ADD of a plugin with this configuration.
+	// with calls f in the ADD of a plugin with these keys.
 	with := func(id, keys string, f func(*skel.Request, *Pool)) {
 		GinkgoHelper()
 		p := host.Plugin()
@@ -29,7 +29,7 @@ var _ = Describe("a plugin that gets addresses from elsewhere", func() {
 	}
 	BeforeEach(func() { host = newTestHost() })
 
-	It("knows the ranges of each set, what is excluded from them, and what is requested", func() {
+	It("knows the ranges of each set, the excluded and the requested addresses", func() {
 		with("c1", `"ranges": [[{"subnet": "10.1.2.0/24", "rangeEnd": "10.1.2.99"}, {"subnet": "10.1.3.0/24", "gateway": "10.1.2.1"}], [{"subnet": "fd00::/64"}]],
 			"exclude": ["10.1.2.7", "10.1.2.64/28", "10.9.0.0/16", "fd00::2"], "failStatusWhenFull": true`, func(_ *skel.Request, p *Pool) {
 			sets := p.Sets()
@@ -47,7 +47,7 @@ var _ = Describe("a plugin that gets addresses from elsewhere", func() {
 		})
 	})
 
-	It("knows what is reserved, for whom, and for the attachment", func() {
+	It("knows the reserved addresses, their containers, and the addresses of the attachment", func() {
 		host.Add("c1", variant{})
 		host.Add("c2", variant{})
 		with("c2", subnet, func(r *skel.Request, p *Pool) {

@@ -43,7 +43,7 @@ var _ = Describe("the reservations", func() {
 		host.OK("DEL", "theirs", variant{})
 		Expect(host.Reserved()).To(HaveLen(1), "the reservation of the reference plugin was not found")
 		host.WithReferenceLock(func() { Expect(os.Remove(host.Net("10.1.2.2"))).To(Succeed()) })
-		Expect(host.Add("mine", variant{})).NotTo(BeEmpty()) // no duplicate: the reservation was removed
+		Expect(host.Add("mine", variant{})).NotTo(BeEmpty()) // a free address, because the reference plugin has removed the reservation
 		host.OK("DEL", "mine", variant{})
 		Expect(host.Reserved()).To(BeEmpty())
 	})
@@ -134,7 +134,7 @@ var _ = Describe("a reboot", func() {
 	var host *testHost
 	BeforeEach(func() { host = newTestHost() })
 
-	It("lets the first call of any verb release the reservations that this plugin made before it", func() {
+	It("lets the first call of any verb release the earlier reservations of this plugin", func() {
 		for n, c := range []string{"ADD", "DEL", "STATUS"} {
 			host.Add("c1", variant{})
 			host.Boot(fmt.Sprint("boot-", n))
@@ -144,7 +144,7 @@ var _ = Describe("a reboot", func() {
 		}
 	})
 
-	DescribeTable("does not release a reservation that was made after it, even for the same owner and address, nor any of the reference plugin",
+	DescribeTable("does not release a later reservation, even for the same owner and address, or a reservation of the reference plugin",
 		func(replace func(), clock time.Duration) {
 			host.Add("c1", variant{})
 			host.Add("c2", variant{})
@@ -163,7 +163,7 @@ var _ = Describe("a reboot", func() {
 			Expect(host.Reserved()).To(HaveLen(2))
 		},
 		Entry("later", func() { Expect(os.Remove(host.Net("10.1.2.2"))).To(Succeed()) }, time.Second),
-		Entry("with a clock that went back", func() { Expect(os.Remove(host.Net("10.1.2.2"))).To(Succeed()) }, -time.Hour),
+		Entry("with a clock that was set back", func() { Expect(os.Remove(host.Net("10.1.2.2"))).To(Succeed()) }, -time.Hour),
 	)
 
 	It("releases the reservations in a copy of the directory that keeps the times, such as a restored backup", func() {
@@ -209,7 +209,7 @@ var _ = Describe("a reboot", func() {
 })
 
 var _ = Describe("the lock", func() {
-	It("is waited for until the limit, and the error names the process that holds it", func() {
+	It("is awaited until the limit, and the error names the process that holds it", func() {
 		host := newTestHost()
 		host.Wait = 50 * time.Millisecond
 		host.Add("c1", variant{})
@@ -262,7 +262,7 @@ var _ = Describe("the lock", func() {
 })
 
 var _ = Describe("a long container ID", func() {
-	// The sizes are close to 4096 bytes, for the ID and for the file, which also has the interface.
+	// The sizes are close to 4096 bytes, for the ID and for the file, which also contains the interface.
 	for _, size := range []int{4089, 4090, 4091, 4095, 4096, 4097, 100_000} {
 		It(fmt.Sprint("works with every verb: ", size, " bytes"), func() {
 			host, id := newTestHost(), strings.Repeat("x", size-2)+"-1"
@@ -306,7 +306,7 @@ var _ = Describe("a file that is not regular or too large", func() {
 		}
 	})
 
-	It("is not read if its size is 0 as that of all files in /proc", func() {
+	It("is not read if its size is 0, as for all files in /proc", func() {
 		_, _, err := workingDir.read("/proc/kallsyms") // one line per symbol of the kernel
 		Expect(err).To(MatchError(errUnreadable))
 	})
@@ -374,7 +374,7 @@ var _ = Describe("an unreadable reservation", func() {
 		host.OK("DEL", "unknown", variant{})
 	})
 
-	It("is an error of GC after it released the others", func() {
+	It("is an error of GC, which first releases all others", func() {
 		withoutFileCapabilities(func() {
 			for range 2 {
 				expectUnreadable("GC", "", gc)
@@ -390,7 +390,8 @@ var _ = Describe("an unreadable reservation", func() {
 })
 
 var _ = Describe("a full disk", func() {
-	// onFullDisk runs f with a file system for inodes files on the data directory, which is the first of them.
+	// onFullDisk runs f after it has mounted a file system for a number of files on the data directory, which
+	// is the first of the files.
 	onFullDisk := func(host *testHost, inodes int, f func()) {
 		Expect(os.MkdirAll(host.DataDir, 0o755)).To(Succeed())
 		onFilesystem("tmpfs", fmt.Sprint("nr_inodes=", inodes), host.DataDir, f)
@@ -415,7 +416,7 @@ var _ = Describe("a full disk", func() {
 		})
 	})
 
-	It("does not prevent a release, also if it has no space for the time of the release", func() {
+	It("does not prevent a release, even if it has no space for the time of the release", func() {
 		host := newTestHost()
 		cool := variant{IPAM: subnet + `, "cooldown": 30`}
 		onFullDisk(host, 9, func() { // directory of data, of the network, lock, cursor, reservation; 3 directories and an address file in .plumb

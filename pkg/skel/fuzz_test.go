@@ -11,8 +11,8 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// FuzzCall: each call succeeds or prints one error result, and handlers get only names that
-// can be used as names of files.
+// FuzzCall checks that each call succeeds or prints one error result, and that handlers get only
+// names that are valid file names.
 func FuzzCall(f *testing.F) {
 	conf := `{"cniVersion":"1.1.0","name":"net","type":"test","prevResult":{"cniVersion":"1.1.0","ips":[{"address":"10.0.0.1/8"}]}}`
 	f.Add("ADD", "c1", "eth0", "IgnoreUnknown=1;K=V", []byte(conf))

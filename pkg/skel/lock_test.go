@@ -15,7 +15,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// A testNode has what calls for an attachment share: the file of locks, and a container.
+// A testHost contains what calls for an attachment share, which is the lock file and a container.
 type testHost struct {
 	lock, container string
 	wait            time.Duration
@@ -55,8 +55,7 @@ func pluginThatRuns(name string, f func()) skel.Plugin {
 	}}
 }
 
-// startAdd starts an ADD that runs until the returned function is called. That function
-// waits until the ADD has ended.
+// startAdd starts an ADD that runs until the caller calls end. end waits until the ADD has ended.
 func (s *testHost) startAdd(t *testing.T, name string) (end func()) {
 	t.Helper()
 	begun, goOn, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
@@ -100,8 +99,8 @@ func TestCallsForOneAttachmentWaitForEachOther(t *testing.T) {
 	}
 }
 
-// TestOtherCallsDoNotWait: calls for another attachment, of another plugin and without an
-// attachment do not wait. Nor do IPAM plugins, because their caller has the lock.
+// TestOtherCallsDoNotWait checks calls for another attachment, calls of another plugin, calls
+// without an attachment, and IPAM plugins, whose caller holds the lock.
 func TestOtherCallsDoNotWait(t *testing.T) {
 	s := newTestHost(t)
 	defer s.startAdd(t, "test")()
@@ -148,7 +147,7 @@ func TestWaitForAnotherCallIsLimited(t *testing.T) {
 	}
 }
 
-func TestCallsGoOnIfTheLockFileCannotBeMade(t *testing.T) {
+func TestCallsContinueIfTheLockFileCannotBeCreated(t *testing.T) {
 	s := newTestHost(t)
 	dir := t.TempDir()
 	if err := unix.Mount("none", dir, "tmpfs", unix.MS_RDONLY, ""); err != nil {

@@ -35,19 +35,19 @@ func TestMain(m *testing.M) {
 // newNS returns the path of a network namespace that exists until the test ends.
 func newNS(t *testing.T) string { return nstest.New(t).Path() }
 
-// A call is one call of a plugin. An empty field means the default that run sets.
+// A call is one call of a plugin. run replaces an empty field with its default.
 type call struct {
 	env   []string // in addition to the variables of an ADD; the first setting counts
 	conf  string
 	stdin io.Reader // instead of conf
 	out   io.Writer // stdout; nil: a buffer
-	pipe  string    // the pipe that "plumb trace" reads; empty: none
+	pipe  string    // the pipe of "plumb trace"; empty: none
 }
 
 type outcome struct {
 	code           int
 	stdout, stderr string
-	err            *failure // when code is not 0
+	err            *failure // set if code is not 0
 }
 
 type failure struct {
@@ -93,8 +93,8 @@ func run(t *testing.T, p skel.Plugin, c call) outcome {
 	return o
 }
 
-// plugin returns a plugin that adds each verb to calls. It is an IPAM plugin, so that it
-// needs no namespace.
+// plugin returns a plugin that adds each verb to calls. It is an IPAM plugin, and therefore needs
+// no namespace.
 func plugin(calls *[]string) skel.Plugin {
 	note := func(verb string) func(*skel.Request) error {
 		return func(r *skel.Request) error {
@@ -112,7 +112,7 @@ func plugin(calls *[]string) skel.Plugin {
 	}
 }
 
-// pluginWithAdd returns an IPAM plugin that has only ADD.
+// pluginWithAdd returns an IPAM plugin without handlers except ADD.
 func pluginWithAdd(add func(r *skel.Request) (*types.Result, error)) skel.Plugin {
 	return skel.Plugin{Name: "test", IPAM: true, Add: add}
 }
@@ -132,7 +132,7 @@ func TestVerbs(t *testing.T) {
 		verb := "CNI_COMMAND=" + tc.verb
 		conf := `{"cniVersion":"1.1.0","name":"net","cni.dev/valid-attachments":[]}`
 
-		exact := []string{verb} // only what the verb needs is set
+		exact := []string{verb} // only the variables that the verb needs are set
 		for _, key := range strings.Split(all, ",") {
 			if !slices.Contains(needs, key) {
 				exact = append(exact, key+"=")
@@ -156,7 +156,7 @@ func TestVerbs(t *testing.T) {
 			allowed, _ := types.ParseVersion(tc.since)
 			asked, _ := types.ParseVersion(v)
 			switch {
-			case asked >= allowed && tc.verb == "ADD" && asked <= types.V020: // no form without an address
+			case asked >= allowed && tc.verb == "ADD" && asked <= types.V020: // a version that requires an address
 			case asked >= allowed && (o.code != 0 || len(calls) != 1):
 				t.Errorf("%s under %s: %s", tc.verb, v, o.stdout)
 			case asked < allowed && (o.err == nil || o.err.Code != 1 || o.err.Msg != "config version does not allow "+tc.verb || calls != nil):
@@ -308,7 +308,7 @@ func TestMalformedEnvironment(t *testing.T) {
 			t.Errorf("STATUS, which does not need it, %q: %s", tc.env, o.stdout)
 		}
 	}
-	// Malformed comes before missing.
+	// An error about a malformed variable precedes an error about missing ones.
 	o := run(t, plugin(new([]string)), call{env: []string{"CNI_CONTAINERID=-", "CNI_PATH="}})
 	if o.err == nil || o.err.Msg != "invalid characters in containerID" {
 		t.Errorf("%s", o.stdout)
@@ -366,7 +366,7 @@ func TestConfiguration(t *testing.T) {
 	}
 }
 
-// TestDELAcceptsEachVersion: DEL must succeed, also with a version that the plugin does not
+// TestDELAcceptsEachVersion checks that DEL succeeds even with a version that the plugin does not
 // know, or no longer supports.
 func TestDELAcceptsEachVersion(t *testing.T) {
 	for version, warns := range map[string]bool{"1.1.0": false, "0.2.0": false, "": false, "1.2.0": true, "x": true} {
@@ -384,8 +384,8 @@ func TestDELAcceptsEachVersion(t *testing.T) {
 	}
 }
 
-// TestDELGoesOnAfterValuesOfAWrongType: only an IPAM plugin that cannot be named makes DEL of
-// an interface plugin fail, at its end.
+// TestDELGoesOnAfterValuesOfAWrongType checks that DEL of an interface plugin fails only if the
+// IPAM plugin cannot be named, and only at its end.
 func TestDELGoesOnAfterValuesOfAWrongType(t *testing.T) {
 	for keys, code := range map[string]uint{
 		`"dns":[],"ipam":{"type":"host-local"}`: 0,
@@ -527,7 +527,7 @@ func TestAddThatSucceedsIsNotUndone(t *testing.T) {
 		r.Undo.Push("a", func() error { t.Error("undone"); return nil })
 		return &types.Result{Routes: []types.Route{{MTU: 1}}}, nil
 	}), call{conf: `{"cniVersion":"1.0.0","name":"net"}`})
-	if o.code != 0 || !strings.Contains(o.stdout, `"mtu": 1`) { // the answer of an IPAM plugin keeps it
+	if o.code != 0 || !strings.Contains(o.stdout, `"mtu": 1`) { // results of IPAM plugins contain mtu
 		t.Errorf("%+v", o)
 	}
 }
@@ -542,7 +542,8 @@ func interfacePlugin(seen *skel.Request) skel.Plugin {
 	}
 }
 
-// TestInterfacePluginRefusesToBeCalledForIPAM: it would call itself for ever.
+// TestInterfacePluginRefusesToBeCalledForIPAM checks that an interface plugin cannot call itself
+// forever.
 func TestInterfacePluginRefusesToBeCalledForIPAM(t *testing.T) {
 	container := newNS(t)
 	for verb, refused := range map[string]bool{"ADD": true, "CHECK": true, "DEL": true, "GC": true, "STATUS": true, "VERSION": false} {
@@ -626,8 +627,8 @@ func TestNamespaces(t *testing.T) {
 	}
 }
 
-// TestEnvHostIsTheHost: a test can set the namespace of the host, also for the comparison with
-// CNI_NETNS.
+// TestEnvHostIsTheHost checks that a test can set the host's namespace, including for the
+// comparison with CNI_NETNS.
 func TestEnvHostIsTheHost(t *testing.T) {
 	host := newNS(t)
 	var seen skel.Request
@@ -700,7 +701,7 @@ func TestPrev(t *testing.T) {
 	}
 }
 
-// code is 0 for no error.
+// code returns the error's code, or 0 for nil.
 func code(err error) uint {
 	if err == nil {
 		return 0
@@ -741,7 +742,7 @@ func TestGCGetsTheValidAttachments(t *testing.T) {
 	}
 }
 
-// TestMalformedValidAttachments: only GC reads the list, so only GC fails.
+// TestMalformedValidAttachments checks that only GC, which reads the list, fails.
 func TestMalformedValidAttachments(t *testing.T) {
 	for list, code := range map[string]uint{`7`: 6, `[{"containerID":1}]`: 6, `[{"containerID":"c"}]`: 7, `[null]`: 7} {
 		for _, key := range []string{"cni.dev/valid-attachments", "cni.dev/attachments"} {
@@ -760,7 +761,7 @@ func TestMalformedValidAttachments(t *testing.T) {
 	}
 }
 
-// TestOnePluginOfAChainWarns: chained plugins do not warn of GC without a list.
+// TestOnePluginOfAChainWarns checks that chained plugins do not warn about a GC without a list.
 func TestOnePluginOfAChainWarns(t *testing.T) {
 	for chained, want := range map[bool]string{false: "test: warning: GC without cni.dev/valid-attachments: nothing is collected\n", true: ""} {
 		var calls []string
@@ -802,7 +803,7 @@ func TestArgs(t *testing.T) {
 func TestAttachmentAndEnvironment(t *testing.T) {
 	env := []string{"CNI_IFNAME=eth2", "CNI_IFNAME=eth1", "OTHER=x=y"}
 	o := run(t, pluginWithAdd(func(r *skel.Request) (*types.Result, error) {
-		if a := r.Attachment().String(); a != "net/c1/eth2" { // as os.Getenv has it
+		if a := r.Attachment().String(); a != "net/c1/eth2" { // as os.Getenv returns it
 			t.Error(a)
 		}
 		if string(r.Stdin) != plain || r.Path != "/bin" || r.NetNS != gone || !slices.Contains(r.Environ(), "OTHER=x=y") {
@@ -930,7 +931,7 @@ func TestLogs(t *testing.T) {
 	}
 }
 
-// TestLogFileThatIsNoRegularFile: a call does not wait for the reader of its log.
+// TestLogFileThatIsNoRegularFile checks that a call does not wait for the reader of its log.
 func TestLogFileThatIsNoRegularFile(t *testing.T) {
 	dir := t.TempDir()
 	pipe := dir + "/pipe"
@@ -938,7 +939,7 @@ func TestLogFileThatIsNoRegularFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	steps := pluginWithAdd(func(r *skel.Request) (*types.Result, error) {
-		for range 10_000 { // far more than a pipe has room for
+		for range 10_000 { // far more than fits into a pipe
 			if err := r.Trace.Do("add link x", func() error { return nil }); err != nil {
 				return nil, err
 			}

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// program returns a command that runs the test binary as a plugin, with redirections of the
-// shell. undone reports whether its ADD was undone.
+// program returns a command that runs the test binary as a plugin, with redirections of the shell. undone
+// reports whether the plugin's ADD was undone.
 func program(t *testing.T, redirections string, env ...string) (cmd *exec.Cmd, undone func() bool) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "undone")
@@ -30,7 +30,8 @@ func program(t *testing.T, redirections string, env ...string) (cmd *exec.Cmd, u
 	}
 }
 
-// TestAddIsUndoneIfItsResultCannotBeWritten: SIGPIPE, too, must not end the plugin before its ADD is undone.
+// TestAddIsUndoneIfItsResultCannotBeWritten also checks that SIGPIPE does not end the plugin before its ADD
+// is undone.
 func TestAddIsUndoneIfItsResultCannotBeWritten(t *testing.T) {
 	exited, in, err := os.Pipe()
 	if err := errors.Join(err, exited.Close()); err != nil {
@@ -56,7 +57,7 @@ func TestAddIsUndoneIfItsResultCannotBeWritten(t *testing.T) {
 	}
 }
 
-// TestVersionDoesNotWaitForInput: a caller of VERSION need not write anything, nor close the
+// TestVersionDoesNotWaitForInput checks that a caller of VERSION need not write anything or close the
 // stream.
 func TestVersionDoesNotWaitForInput(t *testing.T) {
 	for input, want := range map[string]string{"": "1.1.0", `{"cniVersion":"0.4.0"}`: "0.4.0"} {

@@ -45,7 +45,8 @@ func newPipe(t *testing.T) (string, *os.File) {
 	return path, reader
 }
 
-// records returns what calls have written to a pipe. No call may still have it open.
+// records returns the records that calls have written to a pipe. No call may still have the pipe
+// open.
 func records(t *testing.T, reader *os.File) (all []trace.Record) {
 	t.Helper()
 	lines := bufio.NewScanner(reader)
@@ -82,7 +83,7 @@ func TestPipeGetsBeginStepsAndEndOfACall(t *testing.T) {
 	}
 }
 
-// TestPipeGetsCallsThatFail: also calls that fail before the configuration is known.
+// TestPipeGetsCallsThatFail includes calls that fail before the configuration is known.
 func TestPipeGetsCallsThatFail(t *testing.T) {
 	path, reader := newPipe(t)
 	fails := pluginWithAdd(func(*skel.Request) (*types.Result, error) {
@@ -112,7 +113,8 @@ func TestPipeGetsCallsThatFail(t *testing.T) {
 	}
 }
 
-// TestCallsDoNotDependOnThePipe: what is at its path, and what its reader does, is of no consequence.
+// TestCallsDoNotDependOnThePipe checks that neither the file at the path nor its reader affects a
+// call.
 func TestCallsDoNotDependOnThePipe(t *testing.T) {
 	check := func(why, path string) {
 		t.Helper()
@@ -155,12 +157,13 @@ func TestReaderOfThePipeEndsDuringACall(t *testing.T) {
 	}
 }
 
-// TestFullPipe: the call does not wait, and its last line says how many lines are lost.
+// TestFullPipe checks that the call does not wait, and that its last line contains the number of lost
+// lines.
 func TestFullPipe(t *testing.T) {
 	path, reader := newPipe(t)
 	buffer := make([]byte, 1<<20)
 	o := run(t, pluginWithAdd(func(r *skel.Request) (*types.Result, error) {
-		for range 10_000 { // far more than a pipe has room for
+		for range 10_000 { // far more than fits into a pipe
 			_ = r.Trace.Do("add link x", func() error { return nil })
 		}
 		_, err := reader.Read(buffer)
@@ -183,7 +186,7 @@ func TestVersionIsNotTraced(t *testing.T) {
 	}
 }
 
-// TestTraceFile: which environment records a span, and what delegates get as their parent.
+// TestTraceFile checks in which environments a span is recorded, and which parent delegates get.
 func TestTraceFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "spans")
 	for _, tc := range []struct {

@@ -12,7 +12,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// newFile returns the file of an attachment in a directory that does not exist yet.
+// newFile returns the file of an attachment in a directory that does not exist.
 func newFile(t *testing.T) File {
 	return File{Dir: filepath.Join(t.TempDir(), "a", "b"), Name: "state.json", Owner: types.Attachment{Network: "net", ContainerID: "c", IfName: "eth0"}}
 }

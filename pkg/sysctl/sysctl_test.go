@@ -52,7 +52,7 @@ func TestSettingsBelongToTheNamespace(t *testing.T) {
 	}
 }
 
-// TestLongLists: the kernel reads and writes a list that is longer than a page in parts.
+// TestLongLists sets a list that is longer than a page, which the kernel reads and writes in parts.
 func TestLongLists(t *testing.T) {
 	_, h := open(t)
 	ports := sysctl.Setting{Key: "net/ipv4/ip_local_reserved_ports"}
@@ -112,8 +112,8 @@ func TestInvalidValueNamesKeyAndValue(t *testing.T) {
 	}
 }
 
-// TestReadOnly: if /proc/sys cannot be written, an optional setting is a warning, and another one
-// is an error, unless it already has its value.
+// TestReadOnly checks that, if /proc/sys cannot be written, an optional setting causes a warning,
+// and any other setting an error unless it already has its value.
 func TestReadOnly(t *testing.T) {
 	_, h := open(t)
 	var warned []string
@@ -136,7 +136,7 @@ func TestReadOnly(t *testing.T) {
 	}
 }
 
-// TestKeyThatIsNotPerNamespace: only the initial namespace can write it.
+// TestKeyThatIsNotPerNamespace sets a key that only the initial namespace can write.
 func TestKeyThatIsNotPerNamespace(t *testing.T) {
 	_, h := open(t)
 	setting := sysctl.Setting{Key: "net/core/rmem_max", Value: "4096"}
@@ -149,7 +149,7 @@ func TestKeyThatIsNotPerNamespace(t *testing.T) {
 	}
 }
 
-// TestInterruptedWrite: a write that a signal interrupts is done again.
+// TestInterruptedWrite checks that a write that a signal interrupts is repeated.
 func TestInterruptedWrite(t *testing.T) {
 	if path := os.Getenv("TEST_WRITE_IN"); path != "" {
 		h, err := ns.Open(path, nil)

@@ -59,7 +59,8 @@ func TestNilTracerLogsNothing(t *testing.T) {
 	tr.EndCall(0, nil)
 }
 
-// TestTraceParentDuringOtherMethods: the race detector fails it if TraceParent reads without the lock.
+// TestTraceParentDuringOtherMethods lets the race detector find a TraceParent that reads without the
+// lock.
 func TestTraceParentDuringOtherMethods(t *testing.T) {
 	tr := &Tracer{OTLP: &bytes.Buffer{}}
 	done := make(chan string)

@@ -59,8 +59,8 @@ func FuzzTraceParent(f *testing.F) {
 	})
 }
 
-// A request has the fields of ExportTraceServiceRequest that plugins write, in the types of the JSON
-// encoding of OTLP. It is decoded without unknown fields.
+// A request contains the fields of ExportTraceServiceRequest that plugins write, in the types of
+// OTLP's JSON encoding. It is decoded without unknown fields.
 type request struct {
 	ResourceSpans []struct {
 		Resource   struct{ Attributes []keyValue }

@@ -5,7 +5,6 @@ import (
 	"testing"
 )
 
-// BenchmarkMarshal prints a result with addresses of both families.
 func BenchmarkMarshal(b *testing.B) {
 	result := goldenResults(b)["dual"]
 	for _, v := range []Version{V020, V040, V100, V110} {

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// pluginConf has each kind of field that the configuration of a plugin has.
+// pluginConf contains each kind of field that a plugin's configuration can contain.
 type pluginConf struct {
 	Conf
 	Bridge    string `json:"bridge"`
@@ -120,7 +120,7 @@ func TestUnknown(t *testing.T) {
 		{`{"bridge":"b","BRIDGE":"b","untagged":"x","ipam":{"type":"t"},"sysctl":{"any.thing":"1"},"raw":{"a":[1]}}`, ""},
 		{`{"isGatway":true}`, `unknown key "isGatway" with value true; did you mean "isGateway"?`},
 		{`{"ISGATWAY":true}`, `unknown key "ISGATWAY" with value true; did you mean "isGateway"?`},
-		{`{"mut":1}`, `unknown key "mut" with value 1`}, // with fewer than five letters, one edit at most
+		{`{"mut":1}`, `unknown key "mut" with value 1`}, // a key with fewer than five letters may differ by one edit only
 		{`{"mtuu":1}`, `unknown key "mtuu" with value 1; did you mean "mtu"?`},
 		{`{"com.example/x":{"y":1}}`, `unknown key "com.example/x" with value {"y":1}`},
 		{`{"Hidden":"x"}`, `unknown key "Hidden" with value "x"`},

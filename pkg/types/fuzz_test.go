@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// FuzzText: an address, prefix or version that was parsed is printed as a text that parses to
-// the same value, IPv4 is never IPv4-mapped IPv6, and ParseMAC accepts what net.ParseMAC accepts.
+// FuzzText checks that a parsed address, prefix or version is printed as a text that parses to the same value, that
+// IPv4 is never IPv4-mapped IPv6, and that ParseMAC accepts what net.ParseMAC accepts.
 func FuzzText(f *testing.F) {
 	for _, s := range []string{"10.0.0.1", "::ffff:10.0.0.1", "fe80::1%eth0", "10.0.0.1/08", "::ffff:0.0.0.0/95", "02:00:00:00:00:01", "02-00-00-00-00-01", "0200.0000.0001", "02-00-5E-10-00-00-00-01", "02:00-00:00:00:01", "02:00:00:00:00:1", "020000000001", "1.1.0", "0.3.1", ""} {
 		f.Add(s)
@@ -36,7 +36,7 @@ func FuzzText(f *testing.F) {
 	})
 }
 
-// FuzzAttachment: String is the inverse of ParseAttachment.
+// FuzzAttachment checks that String is the inverse of ParseAttachment.
 func FuzzAttachment(f *testing.F) {
 	f.Add("net/c1/eth0")
 	f.Add("a//b")
@@ -47,8 +47,8 @@ func FuzzAttachment(f *testing.F) {
 	})
 }
 
-// FuzzResultOfVersion: a result that was parsed in a version and printed in that version, or as a lease of the newest one,
-// parses again, to a result that is printed as the same text.
+// FuzzResultOfVersion checks that a result that was parsed in a version, and printed in that version or as a lease of
+// the newest version, can be parsed again, and is then printed as the same text.
 func FuzzResultOfVersion(f *testing.F) {
 	addGoldenResults(f)
 	f.Add(int(V040), []byte(`{"ips": [{"version": "4", "address": "10.0.0.1/8", "interface": 7}], "routes": [{"dst": "::/0"}]}`))

@@ -32,7 +32,7 @@ func TestPrevResultIsPrintedAsItCame(t *testing.T) {
 		{`{"cniVersion":"1.1.0","routes":[{"gw":"10.0.0.1"}]}`, V110, addAll,
 			`{"cniVersion":"1.1.0","interfaces":[{"name":"ifb0"}],"ips":[{"interface":1,"address":"10.0.0.9/8"}],` +
 				`"routes":[{"gw":"10.0.0.1"},{"dst":"10.9.0.0/16"}],"dns":{"domain":"x.test"}}`},
-		// to another version: keys that it does not have are removed
+		// to another version: keys that the version lacks are removed
 		{`{"cniVersion":"1.1.0","x":1,"interfaces":[{"name":"a","mac":"7","mtu":1400,"x":1}],"ips":[{"address":"10.0.0.1/8","interface":7,"x":1}],"routes":[{"dst":"10.1.2.3/16","mtu":1}]}`, V040, nil,
 			`{"cniVersion":"0.4.0","x":1,"interfaces":[{"name":"a","mac":"7","x":1}],"ips":[{"version":"4","address":"10.0.0.1/8","interface":7,"x":1}],"routes":[{"dst":"10.1.2.3/16"}],"dns":{}}`},
 		{`{"cniVersion":"0.3.1","x":1,"ips":[{"version":"6","address":"fd00::1/64","interface":-1}],"dns":{}}`, V100, nil,
@@ -57,8 +57,8 @@ func TestPrevResultIsPrintedAsItCame(t *testing.T) {
 	}
 }
 
-// FuzzPrevResult: a prevResult that was parsed and not changed is printed with equal JSON values, and it
-// parses again. In another version it is a result of that version.
+// FuzzPrevResult checks that an unchanged prevResult is printed with equal JSON values and can be parsed
+// again, and that in another version it is a result of that version.
 func FuzzPrevResult(f *testing.F) {
 	addGoldenResults(f)
 	f.Add(int(V110), []byte(`{"cniVersion":"1.1.0","x":1,"interfaces":[null,{"mac":"0"}],"ips":[{"address":"::ffff:1.2.3.4/120","interface":-1}],"routes":[null,{"dst":"10.1.2.3/8","x":{}}]}`))

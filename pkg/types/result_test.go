@@ -99,7 +99,7 @@ func TestParseResultIsTheInverseOfMarshal(t *testing.T) {
 				if errors.Is(err, ErrNoAddress) && v <= V020 && len(r.IPs) == 0 {
 					continue
 				}
-				parsed, parseErr := ParseResult(Newest, text) // its own cniVersion decides
+				parsed, parseErr := ParseResult(Newest, text) // the text's own cniVersion decides
 				if err := errors.Join(err, parseErr); err != nil {
 					t.Errorf("%s %s as %s: %v", shape, v, form, err)
 				} else if again, err := marshal(parsed, v); err != nil || !bytes.Equal(again, text) {
@@ -110,7 +110,7 @@ func TestParseResultIsTheInverseOfMarshal(t *testing.T) {
 	}
 }
 
-// same compares results, and an empty list equals nil.
+// same compares results. An empty list equals nil.
 func same(a, b *Result) bool {
 	return slices.Equal(a.Interfaces, b.Interfaces) && slices.Equal(a.IPs, b.IPs) && slices.Equal(a.Routes, b.Routes) &&
 		reflect.DeepEqual(a.DNS, b.DNS)
@@ -146,8 +146,8 @@ func TestParseResultOfAnyVersion(t *testing.T) {
 	}
 }
 
-// TestParseResultChecksKeys: a key that is missing or null is not set if the specification
-// makes it optional. Any other wrong value is an error, which names the key.
+// TestParseResultChecksKeys checks that a key that is missing or null is not set if it is optional
+// in the specification. Any other wrong value is an error that names the key.
 func TestParseResultChecksKeys(t *testing.T) {
 	for _, tc := range []struct {
 		v         Version
@@ -201,11 +201,11 @@ func TestParseResultChecksKeys(t *testing.T) {
 	}
 }
 
-// TestAddressesAreNormalized: texts that netip and net.IP of the reference plugins parse
+// TestAddressesAreNormalized checks that texts that netip and the reference plugins' net.IP parse
 // differently become the same address.
 func TestAddressesAreNormalized(t *testing.T) {
-	for _, tc := range []struct{ address, gateway, want string }{ // want empty: refused
-		{"10.0.0.5/24", "10.0.0.1", "10.0.0.5/24 10.0.0.1"}, // the host part stays
+	for _, tc := range []struct{ address, gateway, want string }{ // an empty want means an error
+		{"10.0.0.5/24", "10.0.0.1", "10.0.0.5/24 10.0.0.1"}, // the host part is kept
 		{"::ffff:10.0.0.1/120", "::ffff:10.0.0.9", "10.0.0.1/24 10.0.0.9"},
 		{"::ffff:10.0.0.1/96", "", "10.0.0.1/0 invalid IP"},
 		{"::ffff:10.0.0.1/64", "", ""},
@@ -282,7 +282,7 @@ func TestMAC(t *testing.T) {
 	}
 }
 
-// TestAllocationsOfMarshal fails if a result is encoded twice.
+// TestAllocationsOfMarshal fails if Marshal encodes a result twice.
 func TestAllocationsOfMarshal(t *testing.T) {
 	r := goldenResults(t)["dual"]
 	for _, v := range allVersions() {
