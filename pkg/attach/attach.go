@@ -277,17 +277,17 @@ func diffAddrs(c *nl.Conn, l nl.Link, want []nl.Addr) error {
 	if len(want) == 0 {
 		return nil
 	}
-	have, err := c.Addrs(l)
+	got, err := c.Addrs(l)
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for _, w := range want {
-		i := slices.IndexFunc(have, func(h nl.Addr) bool { return h.Prefix == w.Prefix })
+		i := slices.IndexFunc(got, func(h nl.Addr) bool { return h.Prefix == w.Prefix })
 		switch {
 		case i < 0:
 			errs = append(errs, MissingAddr(c, l, w).Errorf("interface %s has no address %s", l.Name, w.Prefix))
-		case have[i].Duplicate:
+		case got[i].Duplicate:
 			errs = append(errs, fmt.Errorf("address %s of interface %s: %w", w.Prefix, l.Name, nl.ErrDuplicate))
 		}
 	}
@@ -298,13 +298,13 @@ func diffRoutes(c *nl.Conn, l nl.Link, want []nl.Route) error {
 	if len(want) == 0 {
 		return nil
 	}
-	have, err := c.Routes(l)
+	got, err := c.Routes(l)
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for _, w := range want {
-		if !slices.ContainsFunc(have, w.Matches) {
+		if !slices.ContainsFunc(got, w.Matches) {
 			errs = append(errs, MissingRoute(c, l, w).Errorf("interface %s has no route %s%s", l.Name, w, metrics(w)))
 		}
 	}

@@ -81,13 +81,13 @@ func TestDeleteFlowsWithManyFlows(t *testing.T) {
 	const ports = 12
 	var v4, v6 []Flow // flows with every other port: v4 by the first packet, v6 by the reply
 	for i := range ports {
-		of := Flow{Proto: unix.IPPROTO_UDP, OrigDst: addr(nstest.HostV4), OrigPort: uint16(9000 + i)}
+		asked := Flow{Proto: unix.IPPROTO_UDP, OrigDst: addr(nstest.HostV4), OrigPort: uint16(9000 + i)}
 		answered := Flow{Proto: unix.IPPROTO_UDP, ReplySrc: addr(nstest.HostV6), ReplyPort: uint16(9000 + i)}
 		if i%4 == 0 {
-			v4, v6 = append(v4, of), append(v6, answered)
+			v4, v6 = append(v4, asked), append(v6, answered)
 		}
 		if i%4 == 2 {
-			v4, v6 = append(v4, Flow{Proto: of.Proto, OrigPort: of.OrigPort, ReplySrc: of.OrigDst}), append(v6, Flow{OrigDst: answered.ReplySrc, OrigPort: answered.ReplyPort})
+			v4, v6 = append(v4, Flow{Proto: asked.Proto, OrigPort: asked.OrigPort, ReplySrc: asked.OrigDst}), append(v6, Flow{OrigDst: answered.ReplySrc, OrigPort: answered.ReplyPort})
 		}
 	}
 	const list, filter = "list conntrack and delete", "delete conntrack "

@@ -52,13 +52,13 @@ func (r Route) Same(o Route) bool {
 	return r.Dst == o.Dst && r.GW == o.GW && r.table() == o.table() && r.metric() == o.metric()
 }
 
-// Matches reports whether have is the wanted route r. Matches does not compare the table, the metric, the MTU or the
+// Matches reports whether got is the wanted route r. Matches does not compare the table, the metric, the MTU or the
 // AdvMSS if it is zero in r, because results before version 1.1.0 do not contain these.
-func (r Route) Matches(have Route) bool {
-	return r.Dst == have.Dst && r.GW == have.GW &&
-		(r.Table == 0 || r.table() == have.table()) &&
-		(r.Priority == 0 || r.Priority == have.Priority) &&
-		(r.MTU == 0 || r.MTU == have.MTU) && (r.AdvMSS == 0 || r.AdvMSS == have.AdvMSS)
+func (r Route) Matches(got Route) bool {
+	return r.Dst == got.Dst && r.GW == got.GW &&
+		(r.Table == 0 || r.table() == got.table()) &&
+		(r.Priority == 0 || r.Priority == got.Priority) &&
+		(r.MTU == 0 || r.MTU == got.MTU) && (r.AdvMSS == 0 || r.AdvMSS == got.AdvMSS)
 }
 
 func (r Route) table() int { return cmp.Or(r.Table, MainTable) }

@@ -113,7 +113,7 @@ func (c *Conn) AddQdisc(u *undo.Stack, l Link, q Qdisc) error {
 	err := c.step(step, func() error { return c.addQdisc(l, q) })
 	if !isRefusal(err) {
 		u.Push("delete qdisc "+q.Kind+" of "+l.Name, func() error {
-			if have, err := c.Qdisc(l, q.Parent); err != nil || have.Kind != q.Kind { // ingress and clsact qdiscs have the same handle
+			if got, err := c.Qdisc(l, q.Parent); err != nil || got.Kind != q.Kind { // ingress and clsact qdiscs have the same handle
 				return types.IgnoreNotExist(err)
 			}
 			return c.DeleteQdisc(l, q)
