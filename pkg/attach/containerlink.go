@@ -64,7 +64,7 @@ func (p ContainerLink) configure(r *skel.Request, pending *ipam.Pending) (*types
 	}
 	for _, ip := range lease.IPs {
 		if ip.Gateway == ip.Address.Addr() {
-			return nil, types.Errorf(types.CodeConfig, "address %s is its own gateway: the gateway is another host on the segment, set its address as \"gateway\" in \"ipam\"", ip.Address)
+			return nil, types.Errorf(types.CodeConfig, "address %s is its own gateway; set \"gateway\" in \"ipam\" to the address of another host on the segment", ip.Address)
 		}
 	}
 	lease.AddTo(result, 0)
@@ -116,7 +116,7 @@ func (p ContainerLink) awaitDAD(r *skel.Request) error {
 	if now, lookupErr := p.Container.LinkByIndex(p.Link.Index); lookupErr != nil || now.Carrier {
 		return err
 	}
-	r.Warn("interface %s has no carrier: until it has one, the container reaches no other host, and IPv6 addresses are not checked for duplicates", p.Link.Name)
+	r.Warn("interface %s has no carrier; until it has a carrier, the container reaches no other host, and IPv6 addresses are not checked for duplicates", p.Link.Name)
 	return nil
 }
 

@@ -56,7 +56,7 @@ func ExplainIPv6Off(c *nl.Conn, ifName string, err error) error {
 	if value, unknown := sysctl.Get(c.NS(), key); unknown != nil || value != "1" {
 		return err
 	}
-	return types.Errorf(types.CodeConfig, "sysctl %s is 1: enable IPv6 there, or remove the IPv6 range from ipam: %w", key, err)
+	return types.Errorf(types.CodeConfig, "%w: sysctl %s is 1; enable IPv6 there, or remove the IPv6 range from ipam", err, key)
 }
 
 // explainNoIPv6 explains the error for an IPv6 sysctl that does not exist.

@@ -110,7 +110,7 @@ func (m Master) Prepare(r *skel.Request, mtu int) (*MasterSetup, error) {
 // Configure warns, and ADD does not wait for one.
 func (s *MasterSetup) Configure(r *skel.Request, l nl.Link, dad DADMode) (*types.Result, error) {
 	if !s.Master.Carrier {
-		r.Warn("master %s is down or has no carrier: until it has one, the container reaches no other host, and IPv6 addresses are not checked for duplicates", s.Master.Name)
+		r.Warn("master %s is down or has no carrier; until it has a carrier, the container reaches no other host, and IPv6 addresses are not checked for duplicates", s.Master.Name)
 	}
 	return ContainerLink{
 		Container: s.Container, Link: l, DAD: dad, NoCarrier: !s.Master.Carrier, FixedMAC: l.Kind == "ipvlan", AnyGateway: s.AnyGateway,

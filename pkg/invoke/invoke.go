@@ -178,7 +178,7 @@ func (t timing) startProcess(c *Call, file string, env []string) error {
 func pipe() (read, write int, err error) {
 	fds := [2]int{-1, -1}
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
-		return -1, -1, fmt.Errorf("make pipe: %w", err)
+		return -1, -1, fmt.Errorf("create pipe: %w", err)
 	}
 	return fds[0], fds[1], nil
 }

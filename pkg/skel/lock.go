@@ -66,9 +66,9 @@ func (r *Request) lock(w wantedLock) error {
 	case err == nil, errors.Is(err, unix.EROFS), errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
 		return nil
 	case !errors.Is(err, os.ErrDeadlineExceeded):
-		r.Warn("lock the attachment: %v; the call goes on without the lock", err)
+		r.Warn("lock the attachment: %v; the call continues without the lock", err)
 	case r.Command == "DEL":
-		r.Warn("another %s has run for over %s; DEL goes on, and does not delete what that call makes from now on", w.holder, r.env.lockWait())
+		r.Warn("another %s has run for over %s; DEL continues, and does not delete what that call creates from now on", w.holder, r.env.lockWait())
 	default:
 		return types.Errorf(types.CodeTryAgain, "another %s has run for over %s: %w; try again when it has ended",
 			w.holder, r.env.lockWait(), err)

@@ -51,7 +51,7 @@ func TestLockContainer(t *testing.T) {
 	}
 	s.wait = time.Millisecond
 	_, _ = call(s.container, "eth0", nil, func() {
-		if code, out := call(s.container, "eth1", nil, func() {}); code != 0 || !strings.Contains(out, "another call for the container of net/c1/eth1 has run for over 1ms; DEL goes on") {
+		if code, out := call(s.container, "eth1", nil, func() {}); code != 0 || !strings.Contains(out, "another call for the container of net/c1/eth1 has run for over 1ms; DEL continues") {
 			t.Errorf("DEL behind a call that does not end: %d, %s", code, out)
 		}
 	})

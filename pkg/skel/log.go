@@ -24,7 +24,7 @@ func (r *Request) openLog() {
 	case "debug":
 		r.Trace.Text = r.env.Stderr
 	default:
-		r.Warn("CNI_LOG_LEVEL: unknown level %q: the only one is debug", level)
+		r.Warn("CNI_LOG_LEVEL: want debug, got %q", level)
 	}
 	if f := r.logTo("CNI_LOG_FILE"); f != noLog {
 		r.Trace.JSON = f

@@ -143,7 +143,7 @@ func (r *Request) Prev() (*types.Result, error) {
 // RequirePrev is Prev for CHECK and for ADD of a chained plugin, which need a prevResult. It returns an error if
 // there is none.
 func (r *Request) RequirePrev() (*types.Result, error) {
-	why := "must be called as chained plugin, after the one that made the interface"
+	why := "must be called as chained plugin, after the plugin that created the interface"
 	if r.Command == "CHECK" {
 		why = "the result of the ADD, as the runtime keeps it"
 	}
@@ -270,7 +270,7 @@ func (r *Request) openNamespaces(v verb) error {
 // DEL deletes only the container's objects on the host.
 func (r *Request) containerIsHost(v verb, closeErr error) error {
 	if v.netns == netnsOptional {
-		r.Warn("CNI_NETNS %s is the namespace that the plugin itself runs in; DEL goes on as if the container's namespace were gone", r.NetNS)
+		r.Warn("CNI_NETNS %s is the namespace that the plugin itself runs in; DEL continues as if the container's namespace were gone", r.NetNS)
 		return closeErr
 	}
 	return types.Errorf(types.CodeNamespace,

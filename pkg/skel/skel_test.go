@@ -926,7 +926,7 @@ func TestLogs(t *testing.T) {
 		t.Errorf("%+v", o)
 	}
 	o = run(t, steps, call{env: []string{"CNI_LOG_LEVEL=nonsense"}})
-	if o.code != 0 || o.stderr != "test: warning: CNI_LOG_LEVEL: unknown level \"nonsense\": the only one is debug\n" {
+	if o.code != 0 || o.stderr != "test: warning: CNI_LOG_LEVEL: want debug, got \"nonsense\"\n" {
 		t.Errorf("%+v", o)
 	}
 }

@@ -62,7 +62,7 @@ const CalledForIPAM = "PLUMB_CALLED_FOR_IPAM_BY"
 // malformed variable. It checks only the variables that the verb needs.
 func (r *Request) checkEnvironment(v verb) error {
 	if caller := r.getenv(CalledForIPAM); caller != "" && !r.plugin.IPAM && r.Command != cmdVersion {
-		return types.Errorf(types.CodeConfig, "%s is no IPAM plugin, but \"ipam.type\" in a configuration for %s names it", r.plugin.Name, caller)
+		return types.Errorf(types.CodeConfig, "%s is not an IPAM plugin, but \"ipam.type\" in a configuration for %s names it", r.plugin.Name, caller)
 	}
 	var missing []string
 	for _, key := range v.needs {

@@ -105,7 +105,7 @@ func Read(path string) ([]byte, error) {
 	}
 	defer func() { _ = file.Close() }()
 	if info, err := file.Stat(); err == nil && !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s: %w: it is no regular file", path, ErrUnreadable)
+		return nil, fmt.Errorf("%s: %w: it is not a regular file", path, ErrUnreadable)
 	}
 	return io.ReadAll(file)
 }

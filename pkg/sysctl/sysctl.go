@@ -224,7 +224,7 @@ func cause(err error) error {
 func file(key string) (string, error) {
 	file := path.Join(root, key)
 	if !strings.HasPrefix(file, root) {
-		return "", fmt.Errorf("sysctl %q leads out of %s", key, root)
+		return "", fmt.Errorf("sysctl %q is not below %s", key, root)
 	}
 	return file, nil
 }

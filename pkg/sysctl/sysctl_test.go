@@ -84,7 +84,7 @@ func TestKeysCannotLeaveProcSys(t *testing.T) {
 	_, h := open(t)
 	for _, key := range []string{"../self/comm", "net/../../self/comm", "net/ipv4/../../../../tmp/x"} {
 		err := sysctl.Set(h, sysctl.Setting{Key: key, Value: "1"})
-		if err == nil || !strings.Contains(err.Error(), "leads out of /proc/sys/") {
+		if err == nil || !strings.Contains(err.Error(), "is not below /proc/sys/") {
 			t.Errorf("%s: %v", key, err)
 		}
 	}

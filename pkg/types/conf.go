@@ -66,9 +66,9 @@ func (v *ValidAttachments) UnmarshalJSON(data []byte) error {
 	if err := json.Unmarshal(data, &list); err != nil {
 		return err
 	}
-	for _, a := range list {
+	for i, a := range list {
 		if a.ContainerID == "" || a.IfName == "" {
-			return fmt.Errorf("an entry of cni.dev/valid-attachments has no containerID or no ifname: the attachment that it means is unknown, and nothing is collected")
+			return fmt.Errorf("entry [%d]: containerID or ifname is missing; nothing is collected", i)
 		}
 	}
 	*v = append(ValidAttachments{}, list...)

@@ -107,7 +107,7 @@ func TestMalformedValidAttachments(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"cni.dev/valid-attachments":[{"containerID":1}]}`: `decode configuration: key "cni.dev/valid-attachments[0].containerID": want a string, got number`,
 		`{"cni.dev/attachments":[{"containerID":"c"}]}`: `invalid configuration: key "cni.dev/attachments": ` +
-			`an entry of cni.dev/valid-attachments has no containerID or no ifname: the attachment that it means is unknown, and nothing is collected`,
+			`entry [0]: containerID or ifname is missing; nothing is collected`,
 	} {
 		if err := Decode([]byte(text), new(GCConf)); err == nil || err.Error() != want {
 			t.Errorf("%s: %v, want %q", text, err, want)

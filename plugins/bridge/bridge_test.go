@@ -457,7 +457,7 @@ var _ = Describe("bridge", func() {
 			Entry("a bridge without IPv6", func(c *nstest.Call) {
 				b.Host.SetSysctl(GinkgoTB(), "net/ipv6/conf/default/disable_ipv6", "1")
 				c.Config = b.conf("1.1.0", gatewayed, v6range)
-			}, types.CodeConfig, "net/ipv6/conf/cni0/disable_ipv6 is 1: enable IPv6 there, or remove the IPv6 range from ipam"),
+			}, types.CodeConfig, "net/ipv6/conf/cni0/disable_ipv6 is 1; enable IPv6 there, or remove the IPv6 range from ipam"),
 			Entry("a gateway in none of the container's networks", func(c *nstest.Call) {
 				c.Config = strings.TrimSuffix(b.conf("1.1.0", "", v4range), "}}") + `,"routes":[{"dst":"0.0.0.0/0","gw":"10.99.0.1"}]}}`
 			}, types.CodeConfig, "10.99.0.1, the gateway of the route to 0.0.0.0/0, is in none of the networks of eth0 [10.9.0.2/24]"),
