@@ -14,8 +14,8 @@ import (
 
 // A ContainerLink is an interface that exists only in the container.
 type ContainerLink struct {
-	Container *nl.Conn // to the container
-	Link      nl.Link  // as the kernel created it; it is down
+	Container *nl.Conn // connection to the container's namespace
+	Link      nl.Link  // the interface as the kernel created it, which is down
 	DAD       DADMode
 	// NoCarrier means that the interface has no carrier. In that case the kernel starts duplicate address
 	// detection later, and Configure does not wait for it.
@@ -156,7 +156,7 @@ func DelContainerLink(r *skel.Request, kind string) error {
 		if err != nil || l.Kind != kind {
 			return noWait, types.IgnoreNotExist(err)
 		}
-		prev, _ := r.Prev() // nil if it cannot be read: DEL does not depend on it
+		prev, _ := r.Prev() // nil if prevResult cannot be read, because DEL must succeed without it
 		if other, err := BelongsToOther(container, l, r.Attachment(), prev); other || err != nil {
 			return noWait, err
 		}

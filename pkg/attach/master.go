@@ -12,7 +12,7 @@ import (
 
 // A Master is the configured interface on which a plugin creates the container's interface.
 type Master struct {
-	Name        string // empty: the device of the first default route, IPv4 before IPv6
+	Name        string // name of the master; empty: the device of the first default route, IPv4 before IPv6
 	InContainer bool   // the master is in the container; otherwise it is on the host
 }
 
@@ -74,7 +74,7 @@ func (m Master) link(c *nl.Conn) (nl.Link, error) {
 // A MasterSetup is the return value of Prepare, with which an ADD creates the container's interface on a
 // master.
 type MasterSetup struct {
-	MasterConn *nl.Conn // to the master's namespace, which is the container's with InContainer
+	MasterConn *nl.Conn // connection to the master's namespace, which is the container's with InContainer
 	Container  *nl.Conn
 	Master     nl.Link
 	// AnyGateway is ContainerLink.AnyGateway.

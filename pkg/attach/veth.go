@@ -34,8 +34,8 @@ func hostNames(owner types.Attachment) []string {
 type Pair struct {
 	Host, Container *nl.Conn
 	Owner           types.Attachment
-	MAC             types.MAC // of the container end; zero: random
-	MTU             int       // of both ends, in bytes; zero: the kernel's default
+	MAC             types.MAC // MAC of the container end; zero: random
+	MTU             int       // MTU of both ends, in bytes; zero: the kernel's default
 }
 
 // EnsureNameFree returns an error if the container already has an interface with that name. Plugins call EnsureNameFree
@@ -57,7 +57,7 @@ func AddVeth(u *undo.Stack, p Pair) (hostEnd, container nl.Link, err error) {
 	for _, name := range hostNames(p.Owner) {
 		hostEnd, container, err = p.Host.AddVeth(u, nl.Veth{
 			Name: name, Peer: p.Owner.IfName, PeerIn: p.Container, PeerMAC: p.MAC, MTU: p.MTU,
-			Group: UnfinishedGroup(p.Owner.Network), // until SetOwner has set the alias
+			Group: UnfinishedGroup(p.Owner.Network), // marks the link until SetOwner has set the alias
 		})
 		if !errors.Is(err, fs.ErrExist) {
 			break

@@ -15,8 +15,8 @@ import (
 // adds the differences to a transaction. The zero Element stands for an element that does not exist.
 type edit struct {
 	store  *Store
-	before map[nft.ElementRef]nft.Element // as they were read
-	after  map[nft.ElementRef]nft.Element // as they must be after the transaction
+	before map[nft.ElementRef]nft.Element // the elements as they were read
+	after  map[nft.ElementRef]nft.Element // the elements as they must be after the transaction
 	order  []nft.ElementRef               // all refs, in the order in which they were read or put
 }
 

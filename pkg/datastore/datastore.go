@@ -61,7 +61,7 @@ type Range struct {
 
 // An Answer is what a datastore prints to stdout. An answer with an error contains no addresses.
 type Answer struct {
-	Addresses map[netip.Addr]string `json:"addresses,omitempty"` // with their claims; see the verbs in datastore/README.md
+	Addresses map[netip.Addr]string `json:"addresses,omitempty"` // addresses with their claims; see the verbs in datastore/README.md
 	Conflicts map[netip.Addr]string `json:"conflicts,omitempty"` // resync: addresses that another node owns, with its name
 	Free      uint64                `json:"free"`                // free addresses in the ranges of the request
 	Revision  int64                 `json:"revision,omitempty"`  // the revision of the store, which grows with each change

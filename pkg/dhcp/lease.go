@@ -30,7 +30,7 @@ const minMTU = 68
 
 // A Lease is what a server has acknowledged. It can be encoded as JSON, without Age and Ignored.
 type Lease struct {
-	Address   netip.Prefix  `json:"address"`         // with the mask of option 1
+	Address   netip.Prefix  `json:"address"`         // the address with the mask of option 1
 	Server    netip.Addr    `json:"server"`          // option 54
 	ServerMAC types.MAC     `json:"serverMAC"`       // sender of the frame: the server or a router
 	Router    netip.Addr    `json:"router,omitzero"` // the first address of option 3; zero: none

@@ -24,7 +24,7 @@ var broadcastAddr = netip.MustParseAddr("255.255.255.255")
 // A request is a message of the client, with its destination and the server that may answer it.
 type request struct {
 	msg    *dhcpv4.DHCPv4
-	from   netip.Addr // zero: the client has no address
+	from   netip.Addr // address of the client; zero: none
 	to     netip.Addr
 	mac    types.MAC  // destination of the frame, if the message does not go through the IP stack
 	server netip.Addr // only this server can answer; zero: any

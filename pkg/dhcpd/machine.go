@@ -67,11 +67,11 @@ type lease struct {
 	due      time.Duration      // when the machine ends the running exchange or, without one, begins the next one
 	cancel   context.CancelFunc // ends the running exchange; nil: none is running
 	exchange int                // the number of the running exchange; outcomes of other exchanges are ignored
-	begun    time.Duration      // when the exchange began
+	begun    time.Duration      // the time since boot at which the exchange began
 	offer    dhcp.Offer         // the requested offer, until the server answers
 	failures int                // failed attempts since the interface last had a lease
 	declined int
-	lastErr  error   // of the last failed exchange
+	lastErr  error   // the error of the last failed exchange
 	adds     []*call // calls that wait for the lease
 	dels     []*call // calls that wait until the lease is forgotten
 }
@@ -94,7 +94,7 @@ type machine struct {
 	leases   map[types.Attachment]*lease
 	work     chan func() // functions to be called in the loop
 	ended    chan struct{}
-	ctx      context.Context // of all exchanges
+	ctx      context.Context // the context of all exchanges
 	exchange int             // number of the last exchange
 	running  int             // number of running exchanges
 }

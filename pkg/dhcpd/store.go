@@ -22,7 +22,7 @@ type record struct {
 	Boot  string `json:"boot"` // boot ID; network namespaces do not survive a reboot
 
 	NetNS     string    `json:"netns"`
-	Cookie    uint64    `json:"cookie,omitempty"` // of the namespace (ns.Handle.Cookie)
+	Cookie    uint64    `json:"cookie,omitempty"` // cookie of the namespace (ns.Handle.Cookie)
 	Link      int       `json:"link"`             // index of the interface
 	MAC       types.MAC `json:"mac"`
 	Broadcast bool      `json:"broadcast,omitempty"`
@@ -30,8 +30,8 @@ type record struct {
 	// Added is true if an ADD has returned a lease, so that the interface has or had its address. If such an interface
 	// loses its lease, the daemon requests another one.
 	Added bool          `json:"added"`
-	Lease *dhcp.Lease   `json:"lease,omitempty"` // in state requesting: the offer of a server
-	Start time.Duration `json:"start"`           // when the lease was requested, since boot
+	Lease *dhcp.Lease   `json:"lease,omitempty"` // the lease; in state requesting: a server's offer
+	Start time.Duration `json:"start"`           // the time since boot at which the lease was requested
 }
 
 // sameLink reports whether both records belong to the same interface.

@@ -53,13 +53,13 @@ type Call struct {
 	pidfd    int    // readable when the process has exited; -1: the kernel does not support pidfds (before 5.3)
 	exited   bool   // pidfd was readable
 	config   []byte // the part of the configuration that has not been sent
-	stdin    int    // -1: closed
+	stdin    int    // the end of the pipe to write to; -1: closed
 	stdout   stream
 	stderr   stream
 	deadline time.Time
 	timedOut bool              // the delegate was killed at the deadline
 	stderrTo io.Writer         // receives the delegate's stderr
-	endStep  func(error) error // see trace.Tracer.Start
+	endStep  func(error) error // ends the step of the tracer (see trace.Tracer.Start)
 }
 
 // A stream is stdout or stderr of the delegate.

@@ -34,7 +34,7 @@ type Cleanup struct {
 // A Selection lists the rules and chains that a Cleanup deletes from a table.
 type Selection struct {
 	Rules  []Rule
-	Chains []string // to delete together with their rules
+	Chains []string // chains to delete together with their rules
 }
 
 // Where returns the rules for which match returns true.

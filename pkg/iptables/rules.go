@@ -20,7 +20,7 @@ type Rule struct {
 	Matches string       // the matches without the comment, set by Parse only
 	Line    string       // the whole line, set by Parse only
 
-	found *nft.ListedRule // set by ReadNFT only
+	found *nft.ListedRule // the rule in nf_tables; set by ReadNFT only
 }
 
 // A Table is the content of a table.

@@ -78,7 +78,7 @@ func ownRules(rules []iptables.Rule, owner types.Attachment, ips []netip.Prefix)
 	mine, others := map[netip.Prefix]bool{}, map[netip.Prefix]bool{}
 	for _, ip := range ips {
 		mine[netip.PrefixFrom(ip.Addr(), ip.Addr().BitLen())] = true
-		mine[ip.Masked()] = true // as in early releases of the reference plugins
+		mine[ip.Masked()] = true // early releases of the reference plugins used this form
 	}
 	prefix := comment(owner) + " if: "
 	for _, r := range rules {

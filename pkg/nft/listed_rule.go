@@ -98,7 +98,7 @@ func parseComment(data []byte) string {
 // A ruleParser reads the expressions of a rule into a ListedRule, from the first to the last.
 type ruleParser struct {
 	rule     ListedRule
-	family   Family // of the table
+	family   Family // family of the table
 	loaded   loadedField
 	addrSize int    // the size of the loaded source address in bytes
 	mask     []byte // the mask of the loaded field, or nil

@@ -43,7 +43,7 @@ func shorten(s string, limit int) string {
 	if len(s) <= limit && strings.Map(replaceForbidden, s) == s {
 		return s
 	}
-	digits := min(limit-5, 32) // of the hash
+	digits := min(limit-5, 32) // length of the hash
 	sum := sha512.Sum512([]byte(s))
 	beginning := strings.Map(replaceForbidden, s[:min(len(s), limit-digits-1)])
 	return beginning + "~" + hex.EncodeToString(sum[:digits/2])

@@ -36,7 +36,7 @@ func (r Rule) expressions(table Family) []expr.Any {
 
 // A Field is a property of a packet that a rule can look up in a set or map.
 type Field struct {
-	family   Family // as in Part
+	family   Family // see Part.family
 	dataType Type
 	load     func(register uint32) expr.Any
 }

@@ -18,7 +18,7 @@ type Link struct {
 	Name     string
 	Kind     string // "veth", "bridge", "macvlan", …, as in the output of ip -d link; empty: hardware, or lo
 	MAC      types.MAC
-	MTU      int // in bytes
+	MTU      int // MTU in bytes
 	Alias    string
 	Group    uint32 // device group, by which tools can select links
 	Up       bool   // administratively up
@@ -27,7 +27,7 @@ type Link struct {
 	Promisc  bool   // IFF_PROMISC is set; packet sockets in promiscuous mode do not count
 	AllMulti bool   // the link receives all multicast packets
 	TxQueue  int    // length of the transmit queue, in packets
-	Master   int    // index; zero: none
+	Master   int    // index of the master; zero: none
 	Peer     int    // index of the other end (veth) or of the parent (macvlan, vlan), which may be in another namespace
 	// PeerNS is 1 + the nsid of Peer's namespace (IFLA_LINK_NETNSID), which is the number of that namespace in the
 	// link's namespace. It is zero if Peer is in the link's namespace.
@@ -37,13 +37,13 @@ type Link struct {
 	PermMAC  types.MAC // the hardware's permanent address (Linux 5.6); zero: none, or not known
 	Parent   string    // bus and name of the device in sysfs, for example "pci/0000:00:02.0" (Linux 5.14); empty: none, or not known
 
-	VLANFiltering bool   // of a bridge
-	DefaultPVID   int    // of a bridge: the VLAN to which the kernel adds new ports; zero: none
-	MacvlanMode   string // of a macvlan: "bridge", "private", "vepa" or "passthru"
-	VLANID        int    // of a VLAN interface
-	VLANProtocol  string // of a VLAN interface: "802.1Q" or "802.1ad"
-	Tun           Tun    // of a tun or tap device, both of which have the Kind "tun"
-	VRFTable      int    // of a vrf: the number of its routing table
+	VLANFiltering bool   // a bridge filters VLANs
+	DefaultPVID   int    // the VLAN to which a bridge adds new ports; zero: none
+	MacvlanMode   string // the mode of a macvlan: "bridge", "private", "vepa" or "passthru"
+	VLANID        int    // the ID of a VLAN interface
+	VLANProtocol  string // the protocol of a VLAN interface: "802.1Q" or "802.1ad"
+	Tun           Tun    // the state of a tun or tap device, both of which have the Kind "tun"
+	VRFTable      int    // the number of a VRF's routing table
 
 	state netlink.LinkOperState
 }
@@ -273,7 +273,7 @@ func (c *Conn) Port(l Link) (Port, error) {
 // A BridgeState is the state of a bridge that can change when ports are added.
 type BridgeState struct {
 	MAC types.MAC
-	MTU int  // in bytes
+	MTU int  // MTU in bytes
 	STP bool // whether the bridge runs the spanning tree protocol
 }
 

@@ -27,11 +27,11 @@ func portMAC() types.MAC { return "\xfe" + RandomMAC()[1:] }
 // A Veth describes a veth pair that AddVeth creates. The near end is in the namespace of the connection, and the far
 // end in the namespace of PeerIn.
 type Veth struct {
-	Name    string // of the near end
-	Peer    string // of the far end
+	Name    string // name of the near end
+	Peer    string // name of the far end
 	PeerIn  *Conn
-	PeerMAC types.MAC // of the far end; zero: random
-	MTU     int       // of both ends, in bytes; zero: the kernel's default
+	PeerMAC types.MAC // MAC of the far end; zero: random
+	MTU     int       // MTU of both ends, in bytes; zero: the kernel's default
 	// Group is the group of the near end. The request that creates a link can contain a group, but not an alias. The
 	// group identifies the network of the link until the caller sets the alias and clears the group.
 	Group uint32
@@ -64,7 +64,7 @@ type Bridge struct {
 	// MAC must be set. Otherwise the bridge has the lowest MAC of its ports, which changes when ports are added and
 	// removed.
 	MAC           types.MAC
-	MTU           int // in bytes; zero: the kernel's default
+	MTU           int // MTU in bytes; zero: the kernel's default
 	VLANFiltering bool
 }
 
@@ -101,7 +101,7 @@ func IsMacvlanMode(name string) bool { return macvlanModes[name] != 0 }
 // A Macvlan describes a macvlan that AddMacvlan creates.
 type Macvlan struct {
 	NewLink
-	Mode     string // see IsMacvlanMode
+	Mode     string // a mode that IsMacvlanMode accepts
 	QueueLen uint32 // length of the broadcast queue in packets (Linux 5.11); zero: the kernel's default
 }
 
@@ -137,9 +137,9 @@ func nameOf[N comparable](names map[string]N, number N) string {
 // the link returns an error that matches fs.ErrExist.
 type NewLink struct {
 	Name  string
-	MAC   types.MAC // zero: the kernel's choice
-	MTU   int       // in bytes; zero: the kernel's default, or the parent's
-	Group uint32    // see Veth.Group
+	MAC   types.MAC // MAC of the link; zero: the kernel's choice
+	MTU   int       // MTU in bytes; zero: the kernel's default, or the parent's MTU
+	Group uint32    // device group (see Veth.Group)
 	// Queues is the number of transmit queues and of receive queues. Zero means the kernel's choice.
 	Queues int
 	// Parent is a link in the namespace of the connection, and In is the namespace of the new link. Both are zero for a

@@ -11,7 +11,7 @@ import (
 type Move struct {
 	To    *Conn
 	Name  string
-	Alias string // empty: none
+	Alias string // the new alias; empty: none
 }
 
 // MoveLink moves a link into the namespace of m.To, sets its name and alias there, and returns the

@@ -15,13 +15,13 @@ import (
 // A Route is a unicast route through one link.
 type Route struct {
 	Dst      netip.Prefix
-	GW       netip.Addr // zero: the destination is on the link
+	GW       netip.Addr // gateway; zero: the destination is on the link
 	Src      netip.Addr // preferred source; zero: the kernel's choice
 	Priority int        // metric; zero: the kernel's default (IPv4 0, IPv6 1024)
-	Table    int        // zero: the main table
-	Scope    int        // of an IPv4 route, such as ScopeGlobal
-	MTU      int        // in bytes; zero: not set
-	AdvMSS   int        // in bytes; zero: not set
+	Table    int        // number of the routing table; zero: the main table
+	Scope    int        // scope of an IPv4 route, for example ScopeGlobal
+	MTU      int        // MTU in bytes; zero: not set
+	AdvMSS   int        // advertised MSS in bytes; zero: not set
 	OnLink   bool       // the gateway is on the link, even if there is no route to it (RTNH_F_ONLINK)
 }
 

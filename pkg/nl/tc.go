@@ -45,14 +45,14 @@ type Qdisc struct {
 	Kind   string // "tbf", "htb", "bfifo", "ingress"; empty: no qdisc, or the kernel's default
 	Handle Handle
 	Parent Handle // Root, Ingress or a class
-	TBF    TBF    // if Kind is "tbf"
-	HTB    HTB    // if Kind is "htb"
-	Limit  uint32 // in bytes, if Kind is "bfifo"
+	TBF    TBF    // the parameters if Kind is "tbf"
+	HTB    HTB    // the parameters if Kind is "htb"
+	Limit  uint32 // size of the queue in bytes, if Kind is "bfifo"
 }
 
 // A TBF contains the parameters of a token bucket filter, tc-tbf(8).
 type TBF struct {
-	Rate   uint64 // in bytes per second
+	Rate   uint64 // rate in bytes per second
 	Buffer uint32 // the time that the burst takes at the rate, in ticks
 	Limit  uint32 // size of the queue, in bytes
 }
@@ -73,9 +73,9 @@ type HTB struct {
 type Class struct {
 	ID      Handle
 	Parent  Handle
-	Rate    uint64 // in bytes per second
-	Buffer  uint32 // see TBF.Buffer
-	Quantum uint32 // in bytes per round
+	Rate    uint64 // rate in bytes per second
+	Buffer  uint32 // burst in the unit of TBF.Buffer
+	Quantum uint32 // bytes that the class sends per round
 }
 
 // A Filter is a u32 filter, tc-u32(8). It matches packets that match all keys. A filter without keys matches every

@@ -20,9 +20,9 @@ const MaxTapMTU = 65535 - 14
 // A Tun is the state of a tun or tap device.
 type Tun struct {
 	Tap        bool   // the device carries Ethernet frames; otherwise it is a tun device, which carries IP packets
-	MultiQueue bool   // see Tap.MultiQueue
-	Owner      uint32 // zero: root, or none
-	Group      uint32 // zero: root, or none
+	MultiQueue bool   // several programs can attach (see Tap.MultiQueue)
+	Owner      uint32 // ID of the user who may attach; zero: root, or none
+	Group      uint32 // ID of the group whose members may attach; zero: root, or none
 }
 
 // A Tap describes a tap device that AddTap creates.
@@ -102,7 +102,7 @@ func (t Tap) make(fd int) error {
 	}
 	request.SetUint16(flags)
 	if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, request); err != nil {
-		if errors.Is(err, unix.EBUSY) { // with IFF_TUN_EXCL: a link has the name (tun_set_iff)
+		if errors.Is(err, unix.EBUSY) { // IFF_TUN_EXCL: a link with the name exists (tun_set_iff)
 			return fmt.Errorf("%w: %w", unix.EEXIST, err)
 		}
 		return err

@@ -20,7 +20,7 @@ func IsVLANProtocol(name string) bool { return vlanProtocols[name] != 0 }
 type VLANLink struct {
 	NewLink
 	ID       int    // 0 to 4094
-	Protocol string // see IsVLANProtocol
+	Protocol string // a protocol that IsVLANProtocol accepts
 }
 
 // AddVLANLink creates a VLAN interface and pushes its removal to u. If the parent already has an interface for that

@@ -199,7 +199,7 @@ func (h *Handle) visit(f func() error) (err error) {
 	}
 	defer func() {
 		if left := netns.Set(own); left != nil {
-			runtime.LockOSThread() // and never unlocked
+			runtime.LockOSThread() // never unlocked, so that the thread ends with the goroutine
 			err = errors.Join(err, &fs.PathError{Op: "leave", Path: h.path, Err: left})
 		}
 	}()

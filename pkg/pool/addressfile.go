@@ -34,7 +34,7 @@ func (o owner) addressFileName() string { return statefile.ShortHash(o.text()) }
 
 // An addressLine is a line of an address file.
 type addressLine struct {
-	addr    netip.Addr // invalid: the line is damaged
+	addr    netip.Addr // the address; invalid: the line is damaged
 	written string     // the timestamp of the reservation
 }
 

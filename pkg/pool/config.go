@@ -23,7 +23,7 @@ const maxNetworkName = 255 // bytes, because the network has a directory of its 
 // An input is everything that determines a Pool.
 type input struct {
 	network string
-	keys    *Keys // nil: the configuration contains no ipam
+	keys    *Keys // the keys in ipam; nil: the configuration lacks ipam
 	runtime RuntimeKeys
 	argIP   string // the value of IP in CNI_ARGS; empty: no address is requested
 	version types.Version

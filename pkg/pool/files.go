@@ -17,7 +17,7 @@ import (
 // system call that a signal interrupted (EINTR), which happens on FUSE and NFS. Their errors are *fs.PathError with the
 // path of the file.
 type directory struct {
-	fd   int // -1: no directory is open
+	fd   int // descriptor; -1: no directory is open
 	path string
 }
 

@@ -30,7 +30,7 @@ type Pool struct {
 	// ADD allocates one address from each range set, and returns the addresses in the order of sets. The index of a set is
 	// the N of its file last_reserved_ip.N.
 	sets       []rangeSet
-	setNames   []string // for messages
+	setNames   []string // names of the range sets in messages
 	routes     []types.Route
 	resolvConf string // path; empty: the result has no dns
 }

@@ -138,7 +138,7 @@ type Session struct {
 	boot         string    // ID of the running boot; empty: not known
 	released     []netip.Addr
 
-	releasesReady bool // see prepareReleases
+	releasesReady bool // prepareReleases has run
 
 	// names contains the names of the files in dir; nil: free has not listed them yet.
 	names map[string]bool

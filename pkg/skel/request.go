@@ -39,11 +39,11 @@ type Request struct {
 
 	plugin Plugin
 	env    Env
-	locks  []*lock.Key // in the order in which they were locked
+	locks  []*lock.Key // the locks of this call, in the order in which they were locked
 	logs   []logFile
 	traced bool // beginTrace was called
 	prev   *types.Result
-	valid  types.ValidAttachments // in GC
+	valid  types.ValidAttachments // the attachments that GC must keep
 	// unreleased is the error of a DEL whose "ipam" is invalid, so that DEL cannot release addresses.
 	unreleased error
 	// beforeResult contains the functions that BeforeResult registered.

@@ -26,7 +26,7 @@ var ErrUnreadable = errors.New("no saved state can be read from it")
 // A File is the file of one attachment.
 type File struct {
 	Dir   string
-	Name  string // of the file, without Dir
+	Name  string // name of the file in Dir
 	Owner types.Attachment
 	Trace *trace.Tracer // logs the steps; may be nil
 }

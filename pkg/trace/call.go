@@ -39,16 +39,16 @@ const (
 // A Record is one line of CNI_LOG_FILE or Pipe. It records the start of a call, a step that has ended, or the end
 // of a call.
 type Record struct {
-	Time       time.Time `json:"time"` // when the call or the step started
+	Time       time.Time `json:"time"` // the time at which the call or the step started
 	Event      string    `json:"event"`
 	Call       string    `json:"call,omitempty"` // the ID that all records of a call share
 	Who        string    `json:"plugin"`         // the plugin and the verb: "bridge ADD"
 	Step       string    `json:"step,omitempty"`
-	OffsetMS   float64   `json:"offsetMs"`   // of a step: milliseconds from the start of the first step to the start of this step
-	DurationMS float64   `json:"durationMs"` // of a step, or of a call that has ended: the duration in milliseconds
+	OffsetMS   float64   `json:"offsetMs"`   // milliseconds from the start of the first step to the start of this step
+	DurationMS float64   `json:"durationMs"` // duration of a step, or of a call that has ended, in milliseconds
 	Error      string    `json:"error,omitempty"`
 	Code       uint      `json:"code,omitempty"` // the error code of a call that failed
-	Lost       int       `json:"lost,omitempty"` // at the end of a call: the number of its records that are not in the pipe
+	Lost       int       `json:"lost,omitempty"` // the number of the call's records that are not in the pipe, in its last record
 	// About is the call that starts or ends. It is nil in the record of a step.
 	About *Call `json:"about,omitempty"`
 }

@@ -45,9 +45,9 @@ type Tracer struct {
 	After func(step string) error
 
 	mu            sync.Mutex // guards the fields below, and writing to Text, JSON, Pipe and OTLP
-	firstStepTime time.Time  // when the first step began
-	call          Call       // see BeginCall
-	began         time.Time  // when the call began
+	firstStepTime time.Time  // the time at which the first step began
+	call          Call       // the call that BeginCall logged
+	began         time.Time  // the time at which the call began
 	id            string     // the ID of the call; empty: no call is logged
 	spans         []span     // the steps of the call that have ended, for OTLP
 	lost          int        // the number of records that could not be written to Pipe

@@ -42,7 +42,7 @@ func Unknown(data []byte, conf any, shared ...string) []UnknownKey {
 
 // A value is one JSON value of a configuration.
 type value struct {
-	parent *value // nil: the whole configuration
+	parent *value // the enclosing value; nil: v is the whole configuration
 	key    string // its key, if the parent is an object
 	index  int    // its index, if the parent is a list
 	data   json.RawMessage

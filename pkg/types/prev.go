@@ -48,7 +48,7 @@ func (r *Result) mergeIntoPrev(v Version, after []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	before, _ := original.Marshal(own) // nil if its version cannot express it: then all is a change
+	before, _ := original.Marshal(own) // nil if the version cannot express original, so that everything counts as a change
 	all, ok := decodeAll[object](r.prev, before, after)
 	switch {
 	case !ok, all[0] == nil, (own <= V020) != (v <= V020): // an unknown key of one form can be known in the other
