@@ -43,7 +43,7 @@ func ParseAlias(l nl.Link) (owner types.Attachment, made, complete bool) {
 	return owner, made && ok, ok && !strings.HasPrefix(owner.Network, "#") && !strings.HasPrefix(owner.ContainerID, "#")
 }
 
-// NamesOther reports whether the link's alias names another attachment than owner, which means that owner's
+// NamesOther reports whether the link's alias names a different attachment, which means that owner's
 // namespace path now belongs to another container. It returns false if another program created the link.
 func NamesOther(l nl.Link, owner types.Attachment) bool {
 	return MadeByPlumb(l) && l.Alias != LinkAlias(owner)
@@ -59,7 +59,7 @@ func AltName(a types.Attachment) string { return altNamePrefix + statefile.Short
 // HasAltName reports whether the link has the AltName of the attachment.
 func HasAltName(l nl.Link, a types.Attachment) bool { return slices.Contains(l.AltNames, AltName(a)) }
 
-// HasOtherAltName reports whether the link has the AltName of another attachment than own.
+// HasOtherAltName reports whether the link has the AltName of a different attachment.
 func HasOtherAltName(l nl.Link, own types.Attachment) bool {
 	return slices.ContainsFunc(l.AltNames, func(name string) bool {
 		return strings.HasPrefix(name, altNamePrefix) && name != AltName(own)
@@ -103,7 +103,7 @@ func VethGC(host *nl.Conn, network string) LinkGC {
 // A LinkGC finds the links of one kind that plumb created on the host for a network.
 type LinkGC struct {
 	Host    *nl.Conn
-	Kind    string // "veth", "ifb"
+	Kind    string // kind of the links, "veth" or "ifb"
 	Network string
 	Names   func(types.Attachment) []string // returns the names that a link of the attachment can have
 }

@@ -24,7 +24,7 @@ import (
 
 // A Spec is the wanted state of an interface.
 type Spec struct {
-	Kind    string           // "veth", "macvlan"; empty: any kind
+	Kind    string           // kind of the link, for example "macvlan"; empty: any kind
 	Sysctls []sysctl.Setting // ADD writes them before it adds the addresses
 	Addrs   []nl.Addr
 	Routes  []nl.Route
@@ -70,9 +70,9 @@ func ContainerSysctls(ifName string, dad DADMode) []sysctl.Setting {
 		return settings
 	}
 	add("accept_dad", "1")
-	// The kernel delays the detection by a random time up to this delay, so that hosts that boot at the same time do
-	// not all send at once (addrconf_dad_kick). ADD waits for the detection. A delay is not needed, because the
-	// interface sends no router solicitations.
+	// The kernel delays the detection by a random time up to this value (addrconf_dad_kick), so that hosts that boot at
+	// the same time do not all send at once. Zero shortens ADD, which waits for the detection. It has no other effect,
+	// because the interface sends no router solicitations.
 	add("router_solicitation_delay", "0")
 	if dad == DADOptimistic {
 		add("optimistic_dad", "1")

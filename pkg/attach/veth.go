@@ -191,8 +191,8 @@ func DelVeth(host, container *nl.Conn, owner types.Attachment, prev *types.Resul
 //     changed the MAC. If prev has IP addresses, the MAC of a vlan or ipvlan proves nothing, because all interfaces on one
 //     master have the master's MAC.
 //
-// If prev is nil and l has no alias, BelongsToOther returns false, because the owner is unknown: either the reference
-// plugins or an ADD that was killed created l.
+// If prev is nil and l has no alias, BelongsToOther returns false, because the owner is unknown. In that case, either
+// the reference plugins or an ADD that was killed created l.
 func BelongsToOther(container *nl.Conn, l nl.Link, owner types.Attachment, prev *types.Result) (bool, error) {
 	if HasOtherAltName(l, owner) {
 		return true, nil

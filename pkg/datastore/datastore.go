@@ -36,13 +36,13 @@ type Request struct {
 	Verb         string                `json:"verb"`
 	Segment      string                `json:"segment"`                // the nodes of one L2 segment, between which addresses are unique
 	Node         string                `json:"node,omitempty"`         // the node of the caller
-	Machine      string                `json:"machine,omitempty"`      // the machine of the caller; remove-node: of the target, as list printed it
-	Boot         string                `json:"boot,omitempty"`         // the boot of the caller; remove-node: of the target, as list printed it
-	Registered   bool                  `json:"registered,omitempty"`   // register: this boot has registered before, so that a registration with another boot is an error
+	Machine      string                `json:"machine,omitempty"`      // machine of the caller; remove-node: of the target, from list
+	Boot         string                `json:"boot,omitempty"`         // boot of the caller; remove-node: of the target, from list
+	Registered   bool                  `json:"registered,omitempty"`   // register: whether this boot has registered before
 	Ranges       []Range               `json:"ranges,omitempty"`       // the pool of claim; what "free" counts
-	Exclude      []netip.Prefix        `json:"exclude,omitempty"`      // addresses that belong to no range
-	Want         int                   `json:"want,omitempty"`         // claim: the largest number of addresses
-	Requested    []netip.Addr          `json:"requested,omitempty"`    // claim: all of these addresses or none, instead of Want
+	Exclude      []netip.Prefix        `json:"exclude,omitempty"`      // addresses to leave out of the ranges
+	Want         int                   `json:"want,omitempty"`         // claim: the largest number of addresses to claim
+	Requested    []netip.Addr          `json:"requested,omitempty"`    // claim: addresses to claim together instead of Want
 	Addresses    map[netip.Addr]string `json:"addresses,omitempty"`    // release, resync: addresses with their claims
 	Target       string                `json:"target,omitempty"`       // remove-node: the node to remove; list: the only node to list
 	LastRevision int64                 `json:"lastRevision,omitempty"` // the highest Answer.Revision that the node has seen
@@ -66,9 +66,9 @@ type Answer struct {
 	Free      uint64                `json:"free"`                // free addresses in the ranges of the request
 	Revision  int64                 `json:"revision,omitempty"`  // the revision of the store, which grows with each change
 	Store     string                `json:"store,omitempty"`     // the ID of the segment's data, which differs between stores
-	Frozen    string                `json:"frozen,omitempty"`    // the time of Freeze and the node that called it; empty if the segment is not frozen
+	Frozen    string                `json:"frozen,omitempty"`    // time and node of Freeze; empty if the segment is not frozen
 	Nodes     map[string]Node       `json:"nodes,omitempty"`     // list: all nodes; remove-node: a new registration of the target
-	Owners    map[netip.Addr]Owner  `json:"owners,omitempty"`    // list
+	Owners    map[netip.Addr]Owner  `json:"owners,omitempty"`    // list: the owners of the addresses
 	Error     *Error                `json:"error,omitempty"`
 }
 
@@ -76,14 +76,14 @@ type Answer struct {
 type Node struct {
 	Machine  string `json:"machine"`
 	Boot     string `json:"boot"`
-	LastCall string `json:"lastCall,omitempty"` // RFC 3339
+	LastCall string `json:"lastCall,omitempty"` // time of the last call (RFC 3339)
 }
 
 // An Owner is the node that an address belongs to. It does not contain the claim, so that a caller cannot take over an
 // address by reading.
 type Owner struct {
 	Node  string `json:"node"`
-	Since string `json:"since,omitempty"` // RFC 3339
+	Since string `json:"since,omitempty"` // time since which the node owns the address (RFC 3339)
 }
 
 // An Error describes why a call failed. Code is a code of package types for the runtime, Reason is for the caller, and Msg
@@ -100,15 +100,15 @@ func (e *Error) Error() string { return e.Msg }
 const (
 	ReasonRequest      = "request"      // the request or the datastore's configuration is wrong
 	ReasonUnreachable  = "unreachable"  // the store did not answer in time
-	ReasonUnknown      = "unknown"      // the store did not confirm a change, which may happen later. Register
+	ReasonUnknown      = "unknown"      // the store did not confirm a change, which may happen later; call Register
 	ReasonDenied       = "denied"       // the store rejects this client
 	ReasonFull         = "full"         // no address is free
 	ReasonTaken        = "taken"        // a requested address belongs to another node
-	ReasonOwn          = "own"          // a requested address belongs to this node, which did not know it. Register
-	ReasonUnregistered = "unregistered" // the node was never registered, or was removed. Register
-	ReasonBoot         = "boot"         // the node is registered with another boot. Register, unless this boot has registered before
-	ReasonMachine      = "machine"      // another machine is registered with the name of this node; remove-node: of the target
+	ReasonOwn          = "own"          // a requested address belongs to this node, which did not know it; call Register
+	ReasonUnregistered = "unregistered" // the node was never registered, or was removed; call Register
+	ReasonBoot         = "boot"         // the node is registered with another boot; call Register, unless this boot has registered before
+	ReasonMachine      = "machine"      // another machine is registered with the node's name or, in remove-node, with the target's name
 	ReasonFrozen       = "frozen"       // the segment is frozen; see Freeze
-	ReasonBehind       = "behind"       // the store's revision is below LastRevision, or its ID is not Store, because another state was restored. Resync
+	ReasonBehind       = "behind"       // the store was restored to another state (see LastRevision and Store); call Resync
 	ReasonInternal     = "internal"     // any other error
 )

@@ -55,13 +55,13 @@ type Option struct {
 	Value []byte `json:"value"`
 }
 
-// Retry contains the times of retransmissions. A time that is zero means the default.
+// Retry contains the times of retransmissions. A zero time means the default.
 type Retry struct {
-	// First is the time before each of the first four retransmissions. Then the time doubles. Each time varies at random by
-	// an eighth. Default: 2 s.
+	// First is the time before each of the first four retransmissions. Before each later one, the time doubles. Each
+	// time varies at random by an eighth. Default: 2 s.
 	First time.Duration
-	// Max is the longest time. Default: 64 s. Renew and Rebind may wait longer, for half of the time until the deadline of
-	// their context (RFC 2131, section 4.4.5).
+	// Max is the longest time between retransmissions. Default: 64 s. Renew and Rebind may wait longer, for half of the
+	// time until the deadline of their context (RFC 2131, section 4.4.5).
 	Max time.Duration
 	// Probe is the unit of time of Client.Probe, which takes four to seven units. Default: 1 s (RFC 5227).
 	Probe time.Duration

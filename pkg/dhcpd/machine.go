@@ -15,13 +15,13 @@ import (
 type state string
 
 const (
-	selecting  state = "selecting"  // the lease has no address; DISCOVER
-	requesting state = "requesting" // an address was offered; REQUEST
-	bound      state = "bound"      // the interface uses the lease before T1
-	renewing   state = "renewing"   // after T1; REQUEST to the server
-	rebinding  state = "rebinding"  // after T2; REQUEST to all servers
-	rebooting  state = "rebooting"  // an earlier daemon got the lease; REQUEST for the same address
-	releasing  state = "releasing"  // RELEASE
+	selecting  state = "selecting"  // the lease has no address, and the daemon sends DISCOVER
+	requesting state = "requesting" // an address was offered, and the daemon sends REQUEST
+	bound      state = "bound"      // the interface uses the lease, and T1 has not passed
+	renewing   state = "renewing"   // T1 has passed, and the daemon sends REQUEST to the server
+	rebinding  state = "rebinding"  // T2 has passed, and the daemon sends REQUEST to all servers
+	rebooting  state = "rebooting"  // an earlier daemon obtained the lease, and the daemon sends REQUEST for the same address
+	releasing  state = "releasing"  // the daemon sends RELEASE
 )
 
 var states = map[state]bool{
@@ -57,14 +57,14 @@ var errGone = errors.New("the interface is gone")
 // A clock measures the time since boot, including the time during which the machine is suspended.
 type clock interface {
 	now() time.Duration
-	set(at time.Duration) // sets the alarm; never: no alarm
+	set(at time.Duration) // sets the alarm, or turns it off if at is never
 	alarm() <-chan struct{}
 }
 
 // A lease is the lease of one attachment. Only the loop of the machine uses it.
 type lease struct {
 	record
-	due      time.Duration      // when the machine ends the running exchange or, without one, begins the next one
+	due      time.Duration      // time since boot at which the machine ends the running exchange or, without one, begins the next one
 	cancel   context.CancelFunc // ends the running exchange; nil: none is running
 	exchange int                // the number of the running exchange; outcomes of other exchanges are ignored
 	begun    time.Duration      // the time since boot at which the exchange began
@@ -87,7 +87,7 @@ type machine struct {
 	store   Store
 	clock   clock
 	open    func(record) (iface, error) // opens the interface of a container
-	boot    string                      // boot ID
+	boot    string                      // ID of the running boot
 	timeout time.Duration               // limit of an exchange for which no ADD waits
 	log     func(format string, args ...any)
 

@@ -227,8 +227,8 @@ func (c *Call) SendConfig() {
 	}
 }
 
-// Kill ends a delegate that has no configuration yet, and therefore has done nothing. It does nothing in states other
-// than Launched.
+// Kill ends a delegate in the state Launched, which has no configuration and has done nothing. In the other states,
+// Kill does nothing.
 func (c *Call) Kill() {
 	if c.state == Launched {
 		_ = unix.Kill(c.pid, unix.SIGKILL)

@@ -63,9 +63,10 @@ func isContainerChain(prefix, name string) bool {
 	return found && len(name) == chainNameLength && strings.Trim(digits, "0123456789abcdef") == ""
 }
 
-// SelectStale returns a function for Select that selects the chains of containers without an attachment in
-// keep, and the jumps to them. The chains are named by ContainerChain. The comments of the rules in the chain, or of
-// the jumps to it, start with comment. A chain with another name belongs to an administrator, who has copied a comment.
+// SelectStale returns a function for Select that selects the chains of containers without an attachment in keep, and
+// the jumps to them. It selects only chains with names from ContainerChain. The comments of the rules in such a chain,
+// or of the jumps to it, start with comment. A chain with another name belongs to an administrator, who has copied a
+// comment.
 func SelectStale(keep types.Set, prefix, comment string) func(rules []Rule) Selection {
 	return func(rules []Rule) (stale Selection) {
 		isStale := map[string]bool{} // chains; false: of a container in keep
@@ -88,8 +89,8 @@ func SelectStale(keep types.Set, prefix, comment string) func(rules []Rule) Sele
 // A Change adds changes to a transaction of nf_tables.
 type Change func(c *nft.Conn, tx *nft.Tx) error
 
-// Delete runs the cleanups. It commits those in nf_tables and the other changes as one transaction, without
-// running a program. Then it deletes the rules in legacy tables (see LegacyTool). The parameter description
+// Delete runs the cleanups. It commits the deletions in nf_tables and the other changes as one transaction, without
+// running a program. Afterwards, it deletes the rules in legacy tables (see LegacyTool). The parameter description
 // describes the deletion in errors and in the trace.
 func Delete(host *ns.Handle, description string, cleanups []Cleanup, changes ...Change) error {
 	var errs []error

@@ -23,7 +23,7 @@ type Program struct {
 	Limit time.Duration // the time after which Run kills the program
 }
 
-// An ExitError says that a program failed.
+// An ExitError is the error of a program that failed.
 type ExitError = exec.ExitError
 
 // Run runs the program in the namespace and returns its stdout. The parameter step describes the run

@@ -208,9 +208,9 @@ func (c *Conn) getElements(t Table, refs []ElementRef, elements []Element) error
 	})
 }
 
-// isMissing reports whether err means that an element, its set or its table does not exist. The
-// kernel returns EINVAL if the keys of the set are of another type. Another program created such a
-// set, so it contains no element of plumb.
+// isMissing reports whether err means that an element, its set or its table does not exist. The kernel returns
+// EINVAL if the keys of the set are of another type. Such a set contains none of plumb's elements, because
+// another program created it.
 func isMissing(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EINVAL) }
 
 // encode returns the attributes of the request for the element or, without a key, for all elements of the set.

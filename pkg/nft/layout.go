@@ -143,7 +143,7 @@ type Chain struct {
 	Rules []Rule
 }
 
-// A Hook says which packets a base chain gets. The policy of the chain is accept.
+// A Hook determines which packets reach a base chain. The policy of the chain is accept.
 type Hook struct {
 	Type     HookType
 	At       HookPoint
@@ -376,6 +376,7 @@ func asUnavailable(err error) error {
 	return err
 }
 
-// A textOnly prints the text of an error that errors.Is and errors.As do not find in it. For a caller,
-// fs.ErrNotExist means a missing table, chain or element, and not a missing kernel module.
+// A textOnly is an error with the text of another error, which errors.Is and errors.As do not find in
+// it. For a caller, fs.ErrNotExist means a missing table, chain or element, and not a missing kernel
+// module.
 type textOnly struct{ error }

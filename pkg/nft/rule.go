@@ -186,8 +186,8 @@ func ToLocal() Part {
 	)
 }
 
-// IifKindNot matches packets whose input interface has another kind than kind, such as "veth" or
-// "bridge" (Linux 5.1, commit 0fb4d21956f4). It does not match packets from an interface without a
+// IifKindNot matches packets whose input interface has a kind that differs from kind, for example
+// from "veth" (Linux 5.1, commit 0fb4d21956f4). It does not match packets from an interface without a
 // kind, such as lo or a network card, because the kernel has nothing to compare.
 func IifKindNot(kind string) Part {
 	const iifKind expr.MetaKey = 26  // NFT_META_IIFKIND, which the library and x/sys/unix lack

@@ -62,7 +62,7 @@ func (c *Conn) DeleteAddr(l Link, p netip.Prefix) error {
 	})
 }
 
-// AddNeighbor adds or replaces the neighbor entry of an address. The state of the entry is STALE, with
+// AddNeighbor adds or replaces the neighbor entry of an address. The entry is in the state STALE, in
 // which the kernel uses the hardware address at once and verifies it soon. The link must be running,
 // because the kernel deletes the neighbor entries of links that are not running.
 func (c *Conn) AddNeighbor(l Link, neighbor netip.Addr, mac types.MAC) error {

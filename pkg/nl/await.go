@@ -113,12 +113,12 @@ func anyTentative(addrs []Addr) (waiting netip.Prefix, err error) {
 	return waiting, nil
 }
 
-// AwaitDelivery waits until the local routes of the addresses exist, with which the kernel delivers
-// packets for the addresses to the namespace. For IPv4, the kernel adds the route before it answers
-// the request that adds the address. For IPv6, it adds the route, and joins the multicast group of
-// neighbor solicitations for the address, some time after its answer (addrconf_dad_work), even without
-// duplicate address detection. If a route does not exist within the given time, the error names the
-// address and matches os.ErrDeadlineExceeded.
+// AwaitDelivery waits until the addresses have local routes, so that the kernel delivers packets for
+// them to the namespace. For IPv4, the kernel adds the route before it answers the request that adds
+// the address. For IPv6, it adds the route, and joins the multicast group of neighbor solicitations
+// for the address, some time after its answer (addrconf_dad_work), even without duplicate address
+// detection. If a route does not exist within the given time, the error names the address and matches
+// os.ErrDeadlineExceeded.
 func (c *Conn) AwaitDelivery(l Link, addrs []netip.Addr, within time.Duration) error {
 	waiting := slices.DeleteFunc(slices.Clone(addrs), netip.Addr.Is4)
 	return c.await(within, awaited{

@@ -14,7 +14,7 @@ import (
 
 // A Flow selects tracked connections. A field with the zero value matches every connection.
 type Flow struct {
-	Proto     uint8      // such as unix.IPPROTO_UDP; it must be set if a port is set
+	Proto     uint8      // IP protocol, for example unix.IPPROTO_UDP; must be set if a port is set
 	OrigSrc   netip.Addr // source address of the first packet
 	OrigDst   netip.Addr // destination address of the first packet, before any translation
 	OrigPort  uint16     // destination port of the first packet, before any translation

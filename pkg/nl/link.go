@@ -21,9 +21,9 @@ type Link struct {
 	MTU      int // MTU in bytes
 	Alias    string
 	Group    uint32 // device group, by which tools can select links
-	Up       bool   // administratively up
-	Running  bool   // operationally up
-	Carrier  bool   // up, and the cable is plugged in (IFF_LOWER_UP)
+	Up       bool   // the link is administratively up
+	Running  bool   // the link is operationally up
+	Carrier  bool   // the link is up, and the cable is plugged in (IFF_LOWER_UP)
 	Promisc  bool   // IFF_PROMISC is set; packet sockets in promiscuous mode do not count
 	AllMulti bool   // the link receives all multicast packets
 	TxQueue  int    // length of the transmit queue, in packets
@@ -37,7 +37,7 @@ type Link struct {
 	PermMAC  types.MAC // the hardware's permanent address (Linux 5.6); zero: none, or not known
 	Parent   string    // bus and name of the device in sysfs, for example "pci/0000:00:02.0" (Linux 5.14); empty: none, or not known
 
-	VLANFiltering bool   // a bridge filters VLANs
+	VLANFiltering bool   // whether a bridge filters VLANs
 	DefaultPVID   int    // the VLAN to which a bridge adds new ports; zero: none
 	MacvlanMode   string // the mode of a macvlan: "bridge", "private", "vepa" or "passthru"
 	VLANID        int    // the ID of a VLAN interface
@@ -98,7 +98,7 @@ func parentOf(a *netlink.LinkAttrs) string {
 }
 
 // hardwareAddr returns the hardware address of a link. It restores an address of zeros, which the library drops. lo has
-// this address, and a bridge after its last port was removed.
+// such an address, and so does a bridge after its last port was removed.
 func hardwareAddr(a *netlink.LinkAttrs) types.MAC {
 	if a.HardwareAddr == nil && (a.EncapType == "loopback" || a.EncapType == "ether") {
 		return types.MAC(make([]byte, 6))

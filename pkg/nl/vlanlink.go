@@ -19,7 +19,7 @@ func IsVLANProtocol(name string) bool { return vlanProtocols[name] != 0 }
 // A VLANLink describes a VLAN interface that AddVLANLink creates.
 type VLANLink struct {
 	NewLink
-	ID       int    // 0 to 4094
+	ID       int    // VLAN ID from 0 to 4094
 	Protocol string // a protocol that IsVLANProtocol accepts
 }
 

@@ -17,8 +17,8 @@ import (
 // CodeDuplicate is the code of the error of an ADD for an attachment that already has an address.
 const CodeDuplicate = 101
 
-// A NoneFreeError says that a range set has no free address that may be allocated, or that the requested
-// address of the set may not be allocated. In errors of this package, it has types.CodeTryAgain.
+// A NoneFreeError is the error for a range set without a free address that may be allocated, and for a requested
+// address of the set that may not be allocated. In errors of this package, it has types.CodeTryAgain.
 type NoneFreeError struct {
 	Set  int        // the index of the range set, from 0
 	Addr netip.Addr // the requested address; invalid: none was requested from the set
@@ -50,9 +50,9 @@ func (c Choice) usableAfter(set rangeSet, last netip.Addr) iter.Seq[netip.Addr] 
 // contains reports whether an address may be allocated.
 func (c Choice) contains(ip netip.Addr) bool { return c.all || slices.Contains(c.addresses, ip) }
 
-// Allocate reserves the addresses of an ADD and returns its result. It creates the directory of the network and
-// locks it, calls choose, reserves one address of each range set, and pushes the releases to r.Undo. The
-// requested address of a set is reserved, or else the first free one of the choice after the address that
+// Allocate reserves the addresses of an ADD and returns its result. It creates the directory of the network and locks
+// it, calls choose, reserves one address of each range set, and pushes the releases to r.Undo. From each set, it
+// reserves the requested address or, without a request, the first free address of the choice after the address that
 // was allocated last. choose must not do anything slow, because it runs while the directory is locked.
 //
 // If no address of the choice is free, the error matches *NoneFreeError. After an error, Allocate may have reserved

@@ -18,7 +18,7 @@ import (
 // DefaultDataDir is the directory of the reservations if a configuration does not name another one.
 const DefaultDataDir = "/var/lib/cni/networks"
 
-const maxNetworkName = 255 // bytes, because the network has a directory of its name (NAME_MAX, linux/limits.h)
+const maxNetworkName = 255 // in bytes; the network has a directory of its name (NAME_MAX, linux/limits.h)
 
 // An input is everything that determines a Pool.
 type input struct {
@@ -198,7 +198,7 @@ func (s rangeSet) overlaps(o rangeSet) bool {
 	})
 }
 
-// parse returns the valid ranges of a set, and an error for the others.
+// parse returns the valid ranges of a set, and an error for the invalid ones.
 func (raw rawSet) parse() (rangeSet, error) {
 	var set rangeSet
 	var errs []error

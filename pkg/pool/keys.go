@@ -14,7 +14,7 @@ type Keys struct {
 	DataDir    string            `json:"dataDir"`
 	ResolvConf string            `json:"resolvConf"`
 	Exclude    []string          `json:"exclude"`
-	Cooldown   int64             `json:"cooldown"` // seconds
+	Cooldown   int64             `json:"cooldown"` // cooldown in seconds
 	StatusFull bool              `json:"failStatusWhenFull"`
 }
 

@@ -45,7 +45,7 @@ func parseOwner(content []byte) (o owner, ok bool) {
 	return owner{id, ifName}, true
 }
 
-// validIfName reports whether s can be the name of an interface: 1 to 15 bytes, without '/', ':',
+// validIfName reports whether s can be the name of an interface, which consists of 1 to 15 bytes without '/', ':',
 // white space and control characters.
 func validIfName(s string) bool {
 	return s != "" && len(s) <= types.MaxIfName && !strings.ContainsFunc(s, func(c rune) bool {
@@ -145,7 +145,7 @@ func (se *Session) write(ip netip.Addr, o owner) error {
 	return nil
 }
 
-// release undoes reserve: it removes the reservation of ip if it belongs to o, and the address file of o. Any other
+// release undoes reserve. It removes the reservation of ip if it belongs to o, and the address file of o. Any other
 // reservation of o has its own undo, because an ADD fails for an attachment that already has a reservation.
 func (se *Session) release(ip netip.Addr, o owner) error {
 	_ = se.removeAddressFile(o)

@@ -43,11 +43,11 @@ func (s Store) PrivatePath(name string) string {
 // Path returns the path of the file with the reservation of an address.
 func (s Store) Path(ip netip.Addr) string { return filepath.Join(s.dir, ip.String()) }
 
-// Release removes the reservations of the attachment of the request or, if there are none, the legacy
-// reservations of its container. It finds them by the attachment's address file, or by prevResult, or else it reads all
-// reservations. Without a directory, it does nothing. The result lists all addresses whose reservations were
-// removed, even if there is an error. Besides the attachment's addresses, these can be addresses of incomplete
-// reservations and, at the first call after a reboot, of reservations of earlier boots.
+// Release removes the reservations of the attachment of the request or, if there are none, the legacy reservations of
+// its container. It finds them by the attachment's address file or by prevResult, and otherwise reads all reservations.
+// Without a directory, it does nothing. The result lists all addresses whose reservations were removed, even if there
+// is an error. Besides the attachment's addresses, these can be addresses of incomplete reservations and, at the first
+// call after a reboot, of reservations of earlier boots.
 func (s Store) Release(r *skel.Request) (released []netip.Addr, err error) {
 	err = s.lockIfReserved(func(se *Session) error {
 		held, err := se.held(ownerOf(r), func() []netip.Addr {
@@ -128,8 +128,8 @@ func (s Store) lockIfReserved(f func(*Session) error) error {
 	return err
 }
 
-// A Session is the time in which this process holds the lock of a store. Lock and Allocate pass it to functions;
-// it is not valid after they return.
+// A Session is the time in which this process holds the lock of a store. Lock and Allocate pass it to functions. It is
+// not valid after they return.
 type Session struct {
 	store        Store
 	dir          directory // the reservations
@@ -140,7 +140,7 @@ type Session struct {
 
 	releasesReady bool // prepareReleases has run
 
-	// names contains the names of the files in dir; nil: free has not listed them yet.
+	// names contains the names of the files in dir. It is nil until free lists them.
 	names map[string]bool
 }
 
@@ -188,8 +188,7 @@ func (se *Session) openDir() error {
 
 var errNotRegular = errors.New("not a regular file; remove it")
 
-// openLock opens the lock file. It returns an error if the file is not regular; it does not
-// block on a named pipe.
+// openLock opens the lock file. It returns an error if the file is not regular, and does not block on a named pipe.
 func (d directory) openLock(flags int) (int, error) {
 	fd, err := d.openFD("lock", flags|unix.O_RDONLY|unix.O_NONBLOCK, 0o750)
 	if errors.Is(err, unix.ENXIO) { // a socket

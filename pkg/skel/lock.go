@@ -21,7 +21,7 @@ const (
 	lockWait = time.Minute
 )
 
-// lockAttachment waits until this plugin has no other call for the same attachment, and locks the
+// lockAttachment waits until no other call of this plugin for the same attachment runs, and locks the
 // attachment until this call ends. If a runtime is killed during ADD, the plugin still runs, and the
 // restarted runtime calls DEL. Without the lock, what the ADD creates after that DEL would remain.
 //

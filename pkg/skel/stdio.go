@@ -12,8 +12,9 @@ import (
 )
 
 // outputStream returns a writer to a duplicate of the descriptor fd, which is 1 or 2. If the
-// runtime has exited, writing the result must return an error, so that ADD is undone. Package os
-// would end the process by SIGPIPE instead, but only for the descriptors 1 and 2 (see os/signal).
+// runtime has exited, writing the result must return an error, so that ADD is undone. If os.Stdout
+// or os.Stderr were used, package os would end the process by SIGPIPE instead, because it does so
+// for the descriptors 1 and 2 (see os/signal).
 func outputStream(fd int, name string) io.Writer {
 	duplicate, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
 	if err != nil {

@@ -114,7 +114,7 @@ func Diff(h *ns.Handle, settings ...Setting) error {
 	return errors.Join(errs...)
 }
 
-// Differs returns the problem that the key has the value now.
+// Differs returns the problem that the setting has the value now instead of s.Value.
 func (s Setting) Differs(h *ns.Handle, now string) types.Problem {
 	fix := h.Command("sysctl", "-w", s.Key+"="+s.Value)
 	return types.Problem{Object: "sysctl " + s.Key, Kind: types.ProblemDiffers, Want: s.Value, Got: now, Fix: fix}

@@ -12,7 +12,7 @@ import (
 // each plugin writes its records to it.
 const Pipe = "/run/plumb/trace"
 
-// MaxPipeLine is the size in bytes of the longest line that Tracer.Pipe receives. It is PIPE_BUF: the kernel
+// MaxPipeLine is the size in bytes of the longest line that Tracer.Pipe receives. It is PIPE_BUF, because the kernel
 // never mixes a write of at most this size with writes of other processes (pipe(7)).
 const MaxPipeLine = 4096
 
@@ -20,7 +20,7 @@ const MaxPipeLine = 4096
 type Call struct {
 	Command     string `json:"command"`
 	Plugin      string `json:"plugin"`
-	Version     string `json:"-"` // the plugin's, for OTLP
+	Version     string `json:"-"` // version of the plugin, for OTLP only
 	Network     string `json:"network,omitempty"`
 	ContainerID string `json:"containerID,omitempty"`
 	IfName      string `json:"ifName,omitempty"`
@@ -69,8 +69,8 @@ func (t *Tracer) BeginCall(c Call) {
 	t.write(Record{Event: EventBegin, Time: t.began.UTC(), Call: t.id, Who: t.Who, About: &t.call})
 }
 
-// EndCall logs that the call has ended. err is the error of the call and code its code; if the call succeeded,
-// they are nil and 0. If BeginCall was not called before, EndCall does nothing.
+// EndCall logs that the call has ended. err is the error of the call and code its code, or nil and 0 if the call
+// succeeded. If BeginCall was not called before, EndCall does nothing.
 func (t *Tracer) EndCall(code uint, err error) {
 	if t == nil {
 		return

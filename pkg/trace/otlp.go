@@ -138,8 +138,8 @@ func numberAttribute(key string, n int) attribute {
 	return attribute{key, value{Int: &text}}
 }
 
-// traceLine returns the spans of the call and of its steps as one line: the message TracesData in JSON, which
-// the receiver otlpjsonfile of the OpenTelemetry Collector reads.
+// traceLine returns the spans of the call and of its steps as one line, which is the message TracesData in
+// JSON. The receiver otlpjsonfile of the OpenTelemetry Collector reads it.
 func (t *Tracer) traceLine(call span) []byte {
 	call.SpanID, call.ParentID = t.id, t.Parent.SpanID
 	spans := []span{call}

@@ -7,8 +7,8 @@
 // whole call as one line of OTLP to a file, if the runtime records the call in a distributed trace. Tests also
 // use the tracer to let a chosen step fail.
 //
-// Do runs a step. A step that runs in the background begins with Start. When it has ended, the caller calls the
-// function that Start returned with the error of the step.
+// Do runs a step. A step that runs in the background begins with Start, which returns a function. When the step
+// has ended, the caller calls that function with the error of the step.
 package trace
 
 import (

@@ -116,8 +116,8 @@ func Decode(data []byte, conf any) error {
 	return Errorf(CodeConfig, "invalid configuration: %w", err)
 }
 
-// explain describes err, which json.Unmarshal of data into out returned, in the words of JSON. It names all invalid values,
-// of which encoding/json reports one.
+// explain describes err, which json.Unmarshal of data into out returned, in the words of JSON. It names all invalid
+// values, although encoding/json reports only one of them.
 func explain(err error, data []byte, out any) error {
 	var syntax *json.SyntaxError
 	if errors.As(err, &syntax) {

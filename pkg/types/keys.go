@@ -43,10 +43,10 @@ func Unknown(data []byte, conf any, shared ...string) []UnknownKey {
 // A value is one JSON value of a configuration.
 type value struct {
 	parent *value // the enclosing value; nil: v is the whole configuration
-	key    string // its key, if the parent is an object
-	index  int    // its index, if the parent is a list
+	key    string // key of the value, if the parent is an object
+	index  int    // index of the value, if the parent is a list
 	data   json.RawMessage
-	typ    reflect.Type // what encoding/json reads it into, not a pointer; nil: nothing reads it
+	typ    reflect.Type // type into which encoding/json reads the value, not a pointer; nil: nothing reads it
 }
 
 func topValue(data []byte, out any) *value {

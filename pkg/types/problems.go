@@ -49,8 +49,8 @@ func (p *Problem) Error() string { return p.err.Error() }
 
 func (p *Problem) Unwrap() error { return p.err }
 
-// ProblemsIn returns the problems in the tree of err, and a problem of the kind ProblemOther for each
-// other error that is joined with one. It returns nil if there is no Problem in the tree.
+// ProblemsIn returns the problems in the tree of err, and a problem of the kind ProblemOther for each other error that
+// is joined with a Problem. It returns nil if there is no Problem in the tree.
 func ProblemsIn(err error) []Problem {
 	all := problemsIn(err)
 	if !slices.ContainsFunc(all, func(p Problem) bool { return p.Kind != ProblemOther }) {

@@ -221,7 +221,7 @@ func decode[Wire any](data []byte, from func(*Wire) *Result) (*Result, error) {
 	return from(&wire), nil
 }
 
-// check normalizes the IPs and routes. It returns an error for the first one that is invalid.
+// check normalizes the IPs and routes. It returns an error for the first invalid IP or route.
 func (r *Result) check() error {
 	for i := range r.IPs {
 		ip := &r.IPs[i]
