@@ -1,5 +1,5 @@
 // Package dhcp is a DHCPv4 client for one interface in one network namespace (RFC 2131). Each exchange of messages is a
-// method of Client, which ends with its context. The package keeps no state between exchanges. The caller stores the
+// method of Client, and ends when its context ends. The package keeps no state between exchanges. The caller stores the
 // Lease, and decides when to renew it.
 //
 // A socket is open only during an exchange, and no thread stays in the namespace. The interface
@@ -36,8 +36,8 @@ var DefaultRequest = []uint8{
 	dhcpv4.OptionRenewTimeValue.Code(), dhcpv4.OptionRebindingTimeValue.Code(),
 }
 
-// A Client exchanges DHCPv4 messages for one interface. Its methods do not change it and may be
-// called concurrently.
+// A Client exchanges DHCPv4 messages for one interface. Its methods do not change it and may be called concurrently. If
+// the context of an exchange ends before a usable answer comes, the error matches ErrNoAnswer.
 type Client struct {
 	NS        *ns.Handle
 	Link      int       // index of the interface in NS

@@ -24,7 +24,7 @@ type exchange struct {
 	client  *Client
 	request *request
 	raw     *packet.Conn
-	udp     *net.UDPConn // sends the request; if it is nil or cannot, raw sends it
+	udp     *net.UDPConn // sends the request; raw sends it if udp is nil or fails
 	began   time.Time
 	problem error // why the last transmission failed, or why the last answer was not usable
 }
@@ -79,7 +79,7 @@ func (x *exchange) send() {
 }
 
 // await returns the lease of the first usable answer. The error matches os.ErrDeadlineExceeded if no usable answer came
-// before the time until, or if ctx ended.
+// before the given time, or if ctx ended.
 func (x *exchange) await(ctx context.Context, until time.Time) (Lease, error) {
 	buf := make([]byte, maxPacket)
 	for {
@@ -115,7 +115,7 @@ func (x *exchange) await(ctx context.Context, until time.Time) (Lease, error) {
 	}
 }
 
-// pause waits for the time before a first retransmission, but not past the time until.
+// pause waits as long as before a first retransmission, but at most until the given time.
 func (c *Client) pause(ctx context.Context, until time.Time) {
 	ctx, cancel := context.WithTimeout(ctx, min(time.Until(until), c.first()))
 	defer cancel()
@@ -149,7 +149,7 @@ func (c *Client) interval(ctx context.Context, q *request, n int) time.Duration 
 	if end, ok := ctx.Deadline(); ok && q.from.IsValid() {
 		longest = max(longest, time.Until(end)/2)
 	}
-	const short = 4 // intervals of the first length
+	const short = 4 // number of intervals before the first doubling
 	wait := min(c.first(), longest)
 	for ; n >= short && wait < longest; n-- {
 		wait = min(2*wait, longest)
@@ -157,7 +157,7 @@ func (c *Client) interval(ctx context.Context, q *request, n int) time.Duration 
 	return wait - wait/8 + rand.N(wait/4+1)
 }
 
-// tell sends a message that has no answer.
+// tell sends a message that the server does not answer.
 func (c *Client) tell(ctx context.Context, q *request) error {
 	if q.err != nil {
 		return fmt.Errorf("send %s: %w", q.name(), q.err)
@@ -176,7 +176,7 @@ func (c *Client) tell(ctx context.Context, q *request) error {
 // arpLimit is how long Release waits until the kernel knows the hardware address of the server.
 const arpLimit = time.Second
 
-// tellUDP sends a message by UDP and waits until it has left.
+// tellUDP sends a message by UDP and waits until it has left the interface.
 func (c *Client) tellUDP(ctx context.Context, q *request) error {
 	s, err := c.listenUDP(q.from)
 	if err != nil {

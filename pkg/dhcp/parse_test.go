@@ -88,7 +88,7 @@ func TestDecode(t *testing.T) {
 
 		"name servers":                {map[uint8][]byte{6: {8, 8, 8, 8, 0, 0, 0, 0, 127, 0, 0, 1, 9}}, Lease{DNS: types.DNS{Nameservers: []string{"8.8.8.8", "127.0.0.1"}}}, 1},
 		"domain with a zero byte":     {map[uint8][]byte{15: []byte("a_b.Example.\x00")}, Lease{DNS: types.DNS{Domain: "a_b.Example"}}, 0},
-		"domain with a line":          {map[uint8][]byte{15: []byte("a.example\nnameserver 6.6.6.6")}, Lease{}, 1},
+		"domain with a line break":    {map[uint8][]byte{15: []byte("a.example\nnameserver 6.6.6.6")}, Lease{}, 1},
 		"domain with a long label":    {map[uint8][]byte{15: []byte(strings.Repeat("a", 64))}, Lease{}, 1},
 		"search list, one invalid":    {map[uint8][]byte{119: []byte("\x01a\x00\x01b\xc0\x00\x02a \x00\x01a\x00")}, Lease{DNS: types.DNS{Search: []string{"a", "b.a"}}}, 1},
 		"search list with a loop":     {map[uint8][]byte{119: []byte("\x01a\xc0\x00")}, Lease{}, 1},
@@ -182,8 +182,8 @@ func answerPacket(content []byte) []byte {
 	return p
 }
 
-// TestDecodePacket checks that the kernel's filter and payload accept the same packets. Only the filter accepts packets
-// with wrong lengths.
+// TestDecodePacket checks which packets the kernel's filter and payload accept. The filter leaves first fragments, other
+// IP versions and wrong lengths to payload.
 func TestDecodePacket(t *testing.T) {
 	change := func(offset int, value byte) []byte {
 		p := answerPacket([]byte("abc"))
@@ -209,8 +209,8 @@ func TestDecodePacket(t *testing.T) {
 		"the first fragment":     {change(6, 0x20), true, false},
 		"IPv6":                   {change(0, 0x65), true, false},
 		"a short header":         {change(0, 0x44), false, false},
-		"longer than it is":      {change(3, 40), true, false},
-		"shorter than UDP":       {change(3, 27), true, false},
+		"total length too long":  {change(3, 40), true, false},
+		"total length too short": {change(3, 27), true, false},
 		"UDP too long":           {change(25, 12), true, false},
 		"UDP too short":          {change(25, 7), true, false},
 		"no UDP header":          {answerPacket(nil)[:20], false, false},
@@ -270,9 +270,9 @@ func TestDecodeARP(t *testing.T) {
 		"a probe":                {packet(func([]byte) {}), mac},
 		"a reply":                {packet(func(p []byte) { p[7] = 2; copy(p[14:], addr.AsSlice()) }), mac},
 		"an announcement":        {packet(func(p []byte) { copy(p[14:], addr.AsSlice()) }), mac},
-		"a question of others":   {packet(func(p []byte) { p[14] = 10 }), ""},
+		"a request of others":    {packet(func(p []byte) { p[14] = 10 }), ""},
 		"a reply to a probe":     {packet(func(p []byte) { p[7] = 2 }), ""},
-		"a probe of another":     {packet(func(p []byte) { p[27]++ }), ""},
+		"a probe for another":    {packet(func(p []byte) { p[27]++ }), ""},
 		"another kind of link":   {packet(func(p []byte) { p[1] = 6 }), ""},
 		"a packet that is short": {packet(func([]byte) {})[:27], ""},
 	} {

@@ -589,7 +589,7 @@ func TestAReplacedContainerGetsALeaseOfItsOwn(t *testing.T) {
 	})
 }
 
-func TestManyLeasesAskNotAllAtOnceAfterARestart(t *testing.T) {
+func TestNotAllLeasesAskAtOnceAfterARestart(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		const n = 100
 		for i := range n {

@@ -211,7 +211,7 @@ func TestAddFailsIfIPAMFailsAfterItsAnswer(t *testing.T) {
 		{"is killed", "kill -9 $$", "ADD used DEL", `IPAM plugin "fake": it was killed (SIGKILL) before it exited`, 999},
 		{"prints more", "echo '{}'", "ADD used DEL", `IPAM plugin "fake": it printed more than one result`, 6},
 	} {
-		// It exits only after its lease was used.
+		// The plugin exits only after ADD has used its lease.
 		s := newFakePlugin(t, printOnAdd(lease)+"\n[ $CNI_COMMAND = DEL ] && exit\nuntil grep -q used $DIR/log; do sleep 0.01; done; "+tc.after)
 		err := s.call(t, "fake", func(r *skel.Request) error {
 			_, err := getLease(r)

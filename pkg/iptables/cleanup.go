@@ -64,12 +64,12 @@ func isContainerChain(prefix, name string) bool {
 }
 
 // SelectStale returns a function for Select that selects the chains of containers without an attachment in keep, and
-// the jumps to them. It selects only chains with names from ContainerChain. The comments of the rules in such a chain,
-// or of the jumps to it, start with comment. A chain with another name belongs to an administrator, who has copied a
+// the jumps to them. It selects a chain only if ContainerChain can return its name, and if the comment of one of its rules,
+// or of a jump to it, starts with comment. A chain with another name belongs to an administrator who has copied a
 // comment.
 func SelectStale(keep types.Set, prefix, comment string) func(rules []Rule) Selection {
 	return func(rules []Rule) (stale Selection) {
-		isStale := map[string]bool{} // chains; false: of a container in keep
+		isStale := map[string]bool{} // by the name of a chain; false: the container is in keep
 		for a := range keep {
 			isStale[ContainerChain(prefix, a)] = false
 		}

@@ -143,7 +143,7 @@ func (d directory) stat(name string) (unix.Stat_t, error) {
 	return st, d.pathError("stat", name, err)
 }
 
-// names returns the names of all files in the directory, in no order.
+// names returns the names of all files in the directory, in no particular order.
 func (d directory) names() ([]string, error) {
 	f, err := d.open(".", unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {

@@ -66,7 +66,7 @@ func parseName(name string) (ip netip.Addr, ok bool) {
 type reservation struct {
 	addr       netip.Addr
 	written    time.Time // modification time of the file
-	owner      owner     // the zero owner: unknown, or none
+	owner      owner     // owner of the address; zero: unknown, or none
 	incomplete bool      // the file names no owner because of a crash, and readAll releases it
 }
 
@@ -87,7 +87,7 @@ func (d directory) reservation(ip netip.Addr) (reservation, error) {
 	return res, nil
 }
 
-// eachReservation calls f with all reservations in the directory, in no order, and with the errors of reservation.
+// eachReservation calls f with all reservations in the directory, in no particular order, and with the errors of reservation.
 func (d directory) eachReservation(f func(reservation, error)) error {
 	names, err := d.names()
 	for _, name := range names {
@@ -130,7 +130,7 @@ func (se *Session) write(ip netip.Addr, o owner) error {
 			return err
 		}
 		err := se.dir.link(path, ip.String())
-		_ = workingDir.remove(path) // first, because the disk may have space for only one more file
+		_ = workingDir.remove(path) // before create, because the disk may have space for one file only
 		if err == nil || errors.Is(err, fs.ErrExist) {
 			return err
 		}
