@@ -34,7 +34,7 @@ var _ = Describe("the reservations", func() {
 		host.Fails("STATUS", "", t)
 		Expect(host.ReadAll()).To(BeFalse())
 		host.Fails("ADD", "c2", t)
-		Expect(host.ReadAll()).To(BeTrue(), "one may be incomplete")
+		Expect(host.ReadAll()).To(BeTrue(), "a reservation may be incomplete")
 	})
 
 	It("may be added and removed by the reference plugin between two calls", func() {
@@ -408,7 +408,7 @@ var _ = Describe("a full disk", func() {
 
 	It("does not prevent an ADD if it has space for the reservation, but not for a second link to the file", func() {
 		host := newTestHost()
-		onFullDisk(host, 11, func() { // as below, with two reservations and two address files
+		onFullDisk(host, 11, func() { // as in the next spec, with one reservation and one address file more
 			host.Add("c1", variant{})
 			host.Add("c2", variant{})
 			Expect(host.Reserved()).To(HaveLen(2))
@@ -419,12 +419,12 @@ var _ = Describe("a full disk", func() {
 	It("does not prevent a release, even if it has no space for the time of the release", func() {
 		host := newTestHost()
 		cool := variant{IPAM: subnet + `, "cooldown": 30`}
-		onFullDisk(host, 9, func() { // directory of data, of the network, lock, cursor, reservation; 3 directories and an address file in .plumb
+		onFullDisk(host, 9, func() { // 5 for data, network, lock, cursor and reservation, 4 for 3 directories and an address file in .plumb
 			host.Add("c1", cool)
 			host.Fails("ADD", "c2", cool)
 			host.OK("DEL", "c1", cool)
 			Expect(host.Reserved()).To(BeEmpty())
-			Expect(filepath.Join(host.DataDir, ".plumb", "net", "releases")).To(BeAnExistingFile(), "in the space that the release made free")
+			Expect(filepath.Join(host.DataDir, ".plumb", "net", "releases")).To(BeAnExistingFile(), "in the space that the release freed")
 		})
 	})
 

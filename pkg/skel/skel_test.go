@@ -305,7 +305,7 @@ func TestMalformedEnvironment(t *testing.T) {
 			}
 		}
 		if o := run(t, plugin(&calls), call{env: []string{tc.env, "CNI_COMMAND=STATUS"}}); o.code != 0 {
-			t.Errorf("STATUS, which does not need it, %q: %s", tc.env, o.stdout)
+			t.Errorf("STATUS, which does not need the variable, %q: %s", tc.env, o.stdout)
 		}
 	}
 	// An error about a malformed variable precedes an error about missing ones.
@@ -570,13 +570,13 @@ func TestNamespaces(t *testing.T) {
 	const self = "/proc/self/ns/net"
 	container := newNS(t)
 	type want struct {
-		code      uint // 0: the handler is called
-		container bool // with a container
+		code      uint // error code; 0: the handler is called
+		container bool // the request has a container
 	}
 	for _, tc := range []struct {
 		why, netns, env string
 		ipam            bool
-		add, del        want // ADD and CHECK; DEL
+		add, del        want // of ADD and CHECK, and of DEL
 	}{
 		{why: "a container", netns: container, add: want{container: true}, del: want{container: true}},
 		{why: "none", netns: "", add: want{code: 4}, del: want{}},
@@ -655,8 +655,8 @@ func TestPrev(t *testing.T) {
 	const ips = `"ips":[{"version":"4","address":"10.1.2.3/24"}]`
 	for _, tc := range []struct {
 		verb, prev string
-		code       uint // of Prev
-		must       uint // of RequirePrev
+		code       uint // error code of Prev
+		must       uint // error code of RequirePrev
 	}{
 		{"ADD", `"prevResult":{"cniVersion":"0.3.1",` + ips + `}`, 0, 0},
 		{"ADD", `"PrevResult":{` + ips + `}`, 0, 0},
@@ -838,7 +838,7 @@ func TestUnknownKeys(t *testing.T) {
 	for _, tc := range []struct {
 		why, verb, keys string
 		ipam            bool
-		refused, warned string // in the error; on stderr
+		refused, warned string // text in the error, and on stderr
 	}{
 		{why: "similar to a known key", keys: `"isGatway":true`, warned: `unknown key "isGatway" with value true; did you mean "isGateway"?`},
 		{why: "similar to no known key", keys: `"com.example":true`},
@@ -931,8 +931,8 @@ func TestLogs(t *testing.T) {
 	}
 }
 
-// TestLogFileThatIsNoRegularFile checks that a call does not wait for the reader of its log.
-func TestLogFileThatIsNoRegularFile(t *testing.T) {
+// TestLogFileThatIsNotRegular checks that a call does not wait for the reader of its log.
+func TestLogFileThatIsNotRegular(t *testing.T) {
 	dir := t.TempDir()
 	pipe := dir + "/pipe"
 	if err := unix.Mkfifo(pipe, 0o600); err != nil {

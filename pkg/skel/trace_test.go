@@ -131,7 +131,7 @@ func TestCallsDoNotDependOnThePipe(t *testing.T) {
 	}
 	check("a file", dir+"/file")
 	if text, err := os.ReadFile(dir + "/file"); err != nil || len(text) > 0 {
-		t.Errorf("the call wrote %q to a file that is no pipe, %v", text, err)
+		t.Errorf("the call wrote %q to a file that is not a pipe, %v", text, err)
 	}
 	path, reader := newPipe(t)
 	if err := os.Symlink(path, dir+"/link"); err != nil {

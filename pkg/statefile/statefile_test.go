@@ -85,7 +85,7 @@ func TestWriteReplacesWhatIsThere(t *testing.T) {
 	}
 }
 
-func TestReadOfWhatIsNoRegularFile(t *testing.T) {
+func TestReadOfAFileThatIsNotRegular(t *testing.T) {
 	f := newFile(t)
 	if err := os.MkdirAll(f.Path(), 0o700); err != nil {
 		t.Fatal(err)
