@@ -23,8 +23,8 @@ func LinkAlias(a types.Attachment) string {
 	return networkAlias(a.Network) + shortened(a.ContainerID) + "/" + a.IfName
 }
 
-// MadeByPlumb reports whether the link's alias says that plumb created the link.
-func MadeByPlumb(l nl.Link) bool { return strings.HasPrefix(l.Alias, aliasPrefix) }
+// CreatedByPlumb reports whether the link's alias says that plumb created the link.
+func CreatedByPlumb(l nl.Link) bool { return strings.HasPrefix(l.Alias, aliasPrefix) }
 
 // OwnerOf returns the attachment of a link that plumb created for the network. ok is false for any other
 // link, and for a link whose alias contains a hash in place of a long container ID.
@@ -35,18 +35,18 @@ func OwnerOf(l nl.Link, network string) (owner types.Attachment, ok bool) {
 	return owner, ok && found && !strings.HasPrefix(containerID, "#")
 }
 
-// ParseAlias returns the attachment that the link's alias names. made is false if plumb did not create the
+// ParseAlias returns the attachment that the link's alias names. created is false if plumb did not create the
 // link. complete is false if the alias contains a hash in place of a long name.
-func ParseAlias(l nl.Link) (owner types.Attachment, made, complete bool) {
-	text, made := strings.CutPrefix(l.Alias, aliasPrefix)
+func ParseAlias(l nl.Link) (owner types.Attachment, created, complete bool) {
+	text, created := strings.CutPrefix(l.Alias, aliasPrefix)
 	owner, ok := types.ParseAttachment(text)
-	return owner, made && ok, ok && !strings.HasPrefix(owner.Network, "#") && !strings.HasPrefix(owner.ContainerID, "#")
+	return owner, created && ok, ok && !strings.HasPrefix(owner.Network, "#") && !strings.HasPrefix(owner.ContainerID, "#")
 }
 
-// NamesOther reports whether the link's alias names a different attachment, which means that owner's
+// HasOtherAlias reports whether the link's alias names a different attachment, which means that owner's
 // namespace path now belongs to another container. It returns false if another program created the link.
-func NamesOther(l nl.Link, owner types.Attachment) bool {
-	return MadeByPlumb(l) && l.Alias != LinkAlias(owner)
+func HasOtherAlias(l nl.Link, owner types.Attachment) bool {
+	return CreatedByPlumb(l) && l.Alias != LinkAlias(owner)
 }
 
 // altNamePrefix is the prefix of every AltName.

@@ -193,8 +193,8 @@ func Announce(c *nl.Conn, l nl.Link) error { return c.SetMAC(l, l.MAC) }
 
 // SpecFromResult returns the Spec that CHECK expects of the container's interface, which contains the addresses and
 // routes of prev. It contains no MAC and no MTU, because a later plugin of the chain may have set these without
-// changing the result. made is as for PrevRoutes.
-func SpecFromResult(r *skel.Request, prev *types.Result, made nl.Link) (Spec, error) {
+// changing the result. link is as for PrevRoutes.
+func SpecFromResult(r *skel.Request, prev *types.Result, link nl.Link) (Spec, error) {
 	i, found := prev.ContainerInterface(r.IfName)
 	if !found {
 		return Spec{}, fmt.Errorf("prevResult has no interface %q in a sandbox", r.IfName)
@@ -207,14 +207,14 @@ func SpecFromResult(r *skel.Request, prev *types.Result, made nl.Link) (Spec, er
 	for _, ip := range ips {
 		s.Addrs = append(s.Addrs, nl.Addr{Prefix: ip.Address})
 	}
-	s.Routes = Routes(ips, PrevRoutes(prev, made))
+	s.Routes = Routes(ips, PrevRoutes(prev, link))
 	return s, nil
 }
 
-// PrevRoutes returns the routes of prev as ADD set them. made is the attachment's link with its alias. If plumb did not
+// PrevRoutes returns the routes of prev as ADD set them. link is the attachment's link with its alias. If plumb did not
 // create the link, the routes lack mtu and advmss, because the reference plugins do not set these.
-func PrevRoutes(prev *types.Result, made nl.Link) []types.Route {
-	if MadeByPlumb(made) {
+func PrevRoutes(prev *types.Result, link nl.Link) []types.Route {
+	if CreatedByPlumb(link) {
 		return prev.Routes
 	}
 	routes := slices.Clone(prev.Routes)

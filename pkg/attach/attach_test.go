@@ -156,23 +156,23 @@ func (b testbed) del(t *testing.T, id string) {
 func TestParseAliasReadsTheAttachmentOfAnyNetwork(t *testing.T) {
 	long := strings.Repeat("x", 200)
 	for _, c := range []struct {
-		alias          string
-		owner          types.Attachment
-		made, complete bool
+		alias             string
+		owner             types.Attachment
+		created, complete bool
 	}{
 		{attach.LinkAlias(types.Attachment{Network: "n", ContainerID: "c", IfName: "e"}), types.Attachment{Network: "n", ContainerID: "c", IfName: "e"}, true, true},
 		{"", types.Attachment{}, false, false},
 		{"uplink", types.Attachment{}, false, false},
 		{"plumb:n", types.Attachment{}, false, false},
 	} {
-		owner, made, complete := attach.ParseAlias(nl.Link{Alias: c.alias})
-		if owner != c.owner || made != c.made || complete != c.complete {
-			t.Errorf("ParseAlias(%q) = %v, %t, %t", c.alias, owner, made, complete)
+		owner, created, complete := attach.ParseAlias(nl.Link{Alias: c.alias})
+		if owner != c.owner || created != c.created || complete != c.complete {
+			t.Errorf("ParseAlias(%q) = %v, %t, %t", c.alias, owner, created, complete)
 		}
 	}
 	for _, id := range []types.Attachment{{Network: long, ContainerID: "c", IfName: "e"}, {Network: "n", ContainerID: long, IfName: "e"}} {
-		if _, made, complete := attach.ParseAlias(nl.Link{Alias: attach.LinkAlias(id)}); !made || complete {
-			t.Errorf("%v: made %t, complete %t", id, made, complete)
+		if _, created, complete := attach.ParseAlias(nl.Link{Alias: attach.LinkAlias(id)}); !created || complete {
+			t.Errorf("%v: created %t, complete %t", id, created, complete)
 		}
 	}
 }
@@ -199,7 +199,7 @@ func TestHostEndFindsThePairOfTheAttachment(t *testing.T) {
 	b := newTestbed(t)
 	hostEnd := b.add(t, "one")
 	found, err := attach.HostEnd(b.host, attachment("one"), nil)
-	if err != nil || found.Index != hostEnd.Index || !attach.MadeByPlumb(found) {
+	if err != nil || found.Index != hostEnd.Index || !attach.CreatedByPlumb(found) {
 		t.Errorf("got %+v, %v", found, err)
 	}
 	if got := b.hostNS.Sysctl(t, sysctl.IPv6(hostEnd.Name, "accept_ra")); got != "0" {

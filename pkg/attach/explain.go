@@ -16,13 +16,13 @@ import (
 // The errno of some kernel errors does not tell the cause. The functions in this file return an error
 // that names the cause instead. They return every other error unchanged.
 
-// ExplainRemoved explains the error of an ADD during which the link was deleted. made is the link as
+// ExplainRemoved explains the error of an ADD during which the link was deleted. created is the link as
 // ADD created it, or the zero Link.
-func ExplainRemoved(c *nl.Conn, made nl.Link, ifName string, err error) error {
-	if err == nil || made.Index == 0 || !errors.Is(err, fs.ErrNotExist) {
+func ExplainRemoved(c *nl.Conn, created nl.Link, ifName string, err error) error {
+	if err == nil || created.Index == 0 || !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if _, lost := c.LinkByIndex(made.Index); !errors.Is(lost, fs.ErrNotExist) {
+	if _, lost := c.LinkByIndex(created.Index); !errors.Is(lost, fs.ErrNotExist) {
 		return err
 	}
 	return &types.Error{

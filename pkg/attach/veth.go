@@ -185,11 +185,11 @@ func DelVeth(host, container *nl.Conn, owner types.Attachment, prev *types.Resul
 //
 // If l has another attachment's AltName, l belongs to that attachment. If l has an alias, the alias decides. Without an
 // alias, l belongs to another attachment in two cases:
-//   - prev lists a host end. The host no longer has that host end. Therefore the pair was deleted, and l is not its container
-//     end.
-//   - l has neither the MAC nor an IP address of prev. The IP address alone is enough to recognize l, because tuning may have
-//     changed the MAC. If prev has IP addresses, the MAC of a vlan or ipvlan proves nothing, because all interfaces on one
-//     master have the master's MAC.
+//   - prev lists a host end. The host no longer has that host end. Therefore the pair was deleted, and l is not its
+//     container end.
+//   - l has neither the MAC nor an IP address of prev. The IP address alone is enough to recognize l, because tuning may
+//     have changed the MAC. If prev has IP addresses, the MAC of a vlan or ipvlan proves nothing, because all interfaces
+//     on one master have the master's MAC.
 //
 // If prev is nil and l has no alias, BelongsToOther returns false, because the owner is unknown. In that case, either
 // the reference plugins or an ADD that was killed created l.
@@ -230,5 +230,5 @@ func BelongsToOther(container *nl.Conn, l nl.Link, owner types.Attachment, prev 
 // after it found no host end of its own attachment, so that the host end belongs to another attachment.
 func hasPlumbHostEnd(host, container *nl.Conn, l nl.Link) bool {
 	hostEnd, err := container.VethPeer(l, host)
-	return err == nil && MadeByPlumb(hostEnd)
+	return err == nil && CreatedByPlumb(hostEnd)
 }

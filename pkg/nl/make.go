@@ -69,8 +69,8 @@ type Bridge struct {
 }
 
 // EnsureBridge creates the bridge. If a link with that name exists, it returns that link, whatever its kind is, and
-// made is false. EnsureBridge pushes no undo, because attachments share the bridge.
-func (c *Conn) EnsureBridge(b Bridge) (l Link, made bool, err error) {
+// created is false. EnsureBridge pushes no undo, because attachments share the bridge.
+func (c *Conn) EnsureBridge(b Bridge) (l Link, created bool, err error) {
 	l, err = c.Link(b.Name)
 	if err == nil || !errors.Is(err, fs.ErrNotExist) {
 		return l, false, err

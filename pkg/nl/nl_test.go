@@ -288,13 +288,13 @@ var _ = Describe("rtnetlink", func() {
 
 	It("creates a bridge with a MAC that does not change with its ports", func() {
 		mac := nl.RandomMAC()
-		br, made, err := host.EnsureBridge(nl.Bridge{Name: "br0", MAC: mac, MTU: 1450})
+		br, created, err := host.EnsureBridge(nl.Bridge{Name: "br0", MAC: mac, MTU: 1450})
 		Expect(err).NotTo(HaveOccurred())
-		Expect(made).To(BeTrue())
+		Expect(created).To(BeTrue())
 		Expect(br.Kind).To(Equal("bridge"))
-		_, made, err = host.EnsureBridge(nl.Bridge{Name: "br0", MAC: nl.RandomMAC()})
+		_, created, err = host.EnsureBridge(nl.Bridge{Name: "br0", MAC: nl.RandomMAC()})
 		Expect(err).NotTo(HaveOccurred())
-		Expect(made).To(BeFalse())
+		Expect(created).To(BeFalse())
 		near, far := pair()
 		Expect(host.SetAlias(near, "net/cid/eth0")).To(Succeed())
 		Expect(host.SetMaster(near, br)).To(Succeed())

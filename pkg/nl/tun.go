@@ -47,13 +47,13 @@ func (c *Conn) AddTap(u *undo.Stack, t Tap) (Link, error) {
 	}
 	// Without an attached program, the device has no carrier.
 	defer func() { _ = tun.Close() }()
-	return c.addBy(u, t.Name, func() error { return t.make(int(tun.Fd())) })
+	return c.addBy(u, t.Name, func() error { return t.create(int(tun.Fd())) })
 }
 
-// AddTapBy is AddTap for a device that run creates. It calls run in the namespace of the
+// AddTapFunc is AddTap for a device that run creates. It calls run in the namespace of the
 // connection, as one step. The name must be free, because the undo deletes the link with that name
 // even if run fails. run may fail after it has created the device.
-func (c *Conn) AddTapBy(u *undo.Stack, name string, run func() error) (Link, error) {
+func (c *Conn) AddTapFunc(u *undo.Stack, name string, run func() error) (Link, error) {
 	err := runIn(c.h, "add link "+name, run)
 	u.Push("delete link "+name, func() error { return c.deleteByName(name) })
 	if err != nil {
@@ -85,13 +85,13 @@ func openTun(h *ns.Handle) (*os.File, error) {
 	return tun, err
 }
 
-// make creates the device with the file descriptor of /dev/net/tun. It makes the device persistent
+// create creates the device with the file descriptor of /dev/net/tun. It makes the device persistent
 // last. Before that, the kernel deletes the device when the descriptor is closed, so that nothing
 // remains if the kernel refuses a setting.
 //
 // IFF_NO_PI only determines what `ip -d link` prints. A program that attaches to the device chooses
 // IFF_NO_PI and IFF_VNET_HDR itself.
-func (t Tap) make(fd int) error {
+func (t Tap) create(fd int) error {
 	request, err := unix.NewIfreq(t.Name)
 	if err != nil {
 		return err

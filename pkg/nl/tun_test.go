@@ -45,7 +45,7 @@ var _ = Describe("a tap device", func() {
 	})
 
 	It("can be created by a function that runs in the namespace", func() {
-		l, err := c.AddTapBy(&u, "tap0", func() error {
+		l, err := c.AddTapFunc(&u, "tap0", func() error {
 			_, err := container.Exec("ip", "tuntap", "add", "mode", "tap", "name", "tap0")
 			return err
 		})
@@ -57,7 +57,7 @@ var _ = Describe("a tap device", func() {
 	})
 
 	It("is deleted by the undo if the function failed after it had created the device", func() {
-		_, err := c.AddTapBy(&u, "tap0", func() error {
+		_, err := c.AddTapFunc(&u, "tap0", func() error {
 			_, err := container.Exec("ip", "tuntap", "add", "mode", "tap", "name", "tap0")
 			return errors.Join(err, unix.EINVAL)
 		})

@@ -102,7 +102,7 @@ func unshapeDevice(host, container *nl.Conn, owner types.Attachment, prev *types
 		return removeQdiscs(container, eth)
 	}
 	hostEnd, err = container.VethPeer(eth, host)
-	ofOther := attach.MadeByPlumb(hostEnd) && hostEnd.Alias != attach.LinkAlias(owner) // the namespace path was reused
+	ofOther := attach.CreatedByPlumb(hostEnd) && hostEnd.Alias != attach.LinkAlias(owner) // the namespace path was reused
 	if err != nil || ofOther {
 		return types.IgnoreNotExist(err)
 	}

@@ -90,7 +90,7 @@ func (c *checker) diffHost(missing error) error {
 		return errors.Join(append(errs, missing)...)
 	}
 	errs = append(errs, c.diffPort(br), c.diffGateway(br))
-	if attach.MadeByPlumb(c.hostEnd) {
+	if attach.CreatedByPlumb(c.hostEnd) {
 		errs = append(errs, c.diffRules(br))
 	}
 	return errors.Join(errs...)

@@ -195,7 +195,7 @@ func (m *mover) isDevice(l nl.Link) (bool, error) {
 // container is none: plumb created it, or it is a port.
 func (m *mover) isFormerPeer(index int) (bool, error) {
 	peer, err := m.host.LinkByIndex(index)
-	return err == nil && !attach.MadeByPlumb(peer) && peer.Master == 0, types.IgnoreNotExist(err)
+	return err == nil && !attach.CreatedByPlumb(peer) && peer.Master == 0, types.IgnoreNotExist(err)
 }
 
 // hasPeerInOtherContainer reports whether the other end of l, a veth, is in the container to which a later ADD moved

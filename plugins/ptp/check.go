@@ -58,11 +58,11 @@ func (e *endCheck) diff(ips []types.IP) error {
 	hostEnd := e.hostEnd
 	spec := hostSpec(hostEnd.Name, ips)
 	spec.Sysctls = nil // the reference plugin does not write them
-	if attach.MadeByPlumb(hostEnd) {
+	if attach.CreatedByPlumb(hostEnd) {
 		spec.Sysctls = attach.HostSysctls(hostEnd.Name)
 	}
 	errs := []error{attach.Diff(e.host, hostEnd.Name, spec), attach.DiffForwarding(e.host, ips)}
-	if attach.MadeByPlumb(hostEnd) && e.conf.masquerade {
+	if attach.CreatedByPlumb(hostEnd) && e.conf.masquerade {
 		errs = append(errs, masq.Check(e.conf.masq(e.r), attach.Prefixes(ips)))
 	}
 	return errors.Join(errs...)

@@ -169,11 +169,11 @@ func del(r *skel.Request) error {
 // interface has rules, but no IP of prevResult, that is possible, and mayBelongToOther warns.
 func (t *target) mayBelongToOther(r *skel.Request) (bool, error) {
 	own := r.Attachment()
-	if attach.NamesOther(t.link, own) || attach.HasOtherAltName(t.link, own) {
+	if attach.HasOtherAlias(t.link, own) || attach.HasOtherAltName(t.link, own) {
 		return true, nil
 	}
 	rules := slices.Concat(t.rules, t.missing)
-	if attach.MadeByPlumb(t.link) || attach.HasAltName(t.link, own) || len(rules) == 0 || len(t.ips) == 0 || slices.ContainsFunc(rules, t.isOfIP) {
+	if attach.CreatedByPlumb(t.link) || attach.HasAltName(t.link, own) || len(rules) == 0 || len(t.ips) == 0 || slices.ContainsFunc(rules, t.isOfIP) {
 		return false, nil
 	}
 	host, err := nl.Open(r.HostNS)
@@ -184,8 +184,8 @@ func (t *target) mayBelongToOther(r *skel.Request) (bool, error) {
 	if types.IgnoreNotExist(err) != nil {
 		return false, err
 	}
-	if attach.MadeByPlumb(hostEnd) {
-		return attach.NamesOther(hostEnd, own), nil
+	if attach.CreatedByPlumb(hostEnd) {
+		return attach.HasOtherAlias(hostEnd, own), nil
 	}
 	r.Warn("interface %s keeps its rules and routes: it has none of the addresses that prevResult has for it, so it may be of another attachment; DEL without prevResult deletes them", r.IfName)
 	return true, nil

@@ -52,7 +52,7 @@ func (conf *config) addTap(r *skel.Request, container *nl.Conn) (eth nl.Link, er
 	if conf.context == "" {
 		eth, err = container.AddTap(&r.Undo, conf.tap)
 	} else {
-		eth, err = container.AddTapBy(&r.Undo, r.IfName, func() error { return runInContext(execContextPath, conf.context, ipArgs(conf.tap)) })
+		eth, err = container.AddTapFunc(&r.Undo, r.IfName, func() error { return runInContext(execContextPath, conf.context, ipArgs(conf.tap)) })
 	}
 	if err == nil && conf.mac != "" {
 		eth.MAC = conf.mac

@@ -135,14 +135,14 @@ func del(r *skel.Request) error {
 	if err != nil || vrf.Kind != kind {
 		return types.IgnoreNotExist(err)
 	}
-	if link.Master == vrf.Index && !attach.NamesOther(link, r.Attachment()) {
+	if link.Master == vrf.Index && !attach.HasOtherAlias(link, r.Attachment()) {
 		if err := (&member{container: container, link: link, vrf: vrf}).leave(); err != nil {
 			return err
 		}
 	}
 	ports, err := container.Ports(vrf)
 	// A VRF without an alias is taken for one of the reference plugin, and deleted as well.
-	if err != nil || len(ports) > 0 || vrf.Alias != "" && !attach.MadeByPlumb(vrf) {
+	if err != nil || len(ports) > 0 || vrf.Alias != "" && !attach.CreatedByPlumb(vrf) {
 		return err
 	}
 	return container.DeleteLink(vrf)
@@ -158,7 +158,7 @@ func vrfOf(container *nl.Conn, name string, link nl.Link) (nl.Link, error) {
 		return nl.Link{}, nil
 	}
 	master, err := container.LinkByIndex(link.Master)
-	if err != nil || !attach.MadeByPlumb(master) {
+	if err != nil || !attach.CreatedByPlumb(master) {
 		return nl.Link{}, err
 	}
 	return master, nil

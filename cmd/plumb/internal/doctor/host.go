@@ -142,7 +142,7 @@ func (h host) findRoutes(files []*file, add addFunc) {
 // interface of the bridge, or a renamed bridge.
 func (h host) leadsTo(p plugin, l nl.Link) bool {
 	bridge := p.BridgeName()
-	return attach.MadeByPlumb(l) || l.Name == h.bridgeOf(p.file.name()) ||
+	return attach.CreatedByPlumb(l) || l.Name == h.bridgeOf(p.file.name()) ||
 		bridge != "" && (l.Name == bridge || strings.HasPrefix(l.Name, bridge+"."))
 }
 
