@@ -24,7 +24,6 @@ func (s *Store) newEdit() *edit {
 	return &edit{store: s, before: map[nft.ElementRef]nft.Element{}, after: map[nft.ElementRef]nft.Element{}}
 }
 
-// read reads the elements at refs.
 func (e *edit) read(refs ...nft.ElementRef) error {
 	elements, err := e.store.Conn.Lookup(e.store.Layout.Table, refs)
 	for i, element := range elements {
@@ -173,7 +172,6 @@ func (e *edit) deleteOwners(match func(owner string) bool) (deleted []nft.SetEle
 	return deleted
 }
 
-// putAll sets the elements.
 func (e *edit) putAll(elements []nft.SetElement) {
 	for _, element := range elements {
 		e.put(element.Ref(), element.Element)

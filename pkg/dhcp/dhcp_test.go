@@ -44,7 +44,6 @@ func newTestbed() testbed {
 	return testbed{server: server, container: container, client: c, serverMAC: mac}
 }
 
-// newClient returns a client for the interface eth0.
 func newClient(container *nstest.NS) *dhcp.Client {
 	mac, index := linkOf(container, "eth0")
 	return &dhcp.Client{NS: container.Open(GinkgoTB(), nil), Link: index, MAC: mac, ID: []byte(identifier),
@@ -63,7 +62,6 @@ func (b testbed) start(l nstest.DHCPLease) *nstest.DHCPServer {
 	return nstest.StartDHCPServer(GinkgoTB(), nstest.End{In: b.server, Name: "lan0", Addrs: []string{serverAddr + "/24"}}, l)
 }
 
-// setAddress adds the address of a lease to the container.
 func (b testbed) setAddress(l dhcp.Lease) {
 	b.container.MustLine(GinkgoTB(), "ip addr add "+l.Address.String()+" dev eth0")
 }

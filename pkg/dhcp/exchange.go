@@ -131,7 +131,6 @@ func (x *exchange) refusal(nak *dhcpv4.DHCPv4) error {
 	return err
 }
 
-// noAnswer returns the error for an exchange whose context has ended.
 func (x *exchange) noAnswer() error {
 	err := fmt.Errorf("%w to %s within %s", ErrNoAnswer, x.request.name(), time.Since(x.began).Round(10*time.Millisecond))
 	if x.problem != nil {

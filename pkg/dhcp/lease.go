@@ -186,7 +186,6 @@ func (l *Lease) addRoute(option dhcpv4.OptionCode, dst netip.Prefix, gw netip.Ad
 	}
 }
 
-// setDNS sets the name servers and the domains.
 func (l *Lease) setDNS(o dhcpv4.Options) {
 	for _, a := range addresses(o.Get(dhcpv4.OptionDomainNameServer)) {
 		if a.IsUnspecified() || a.IsMulticast() || a == broadcastAddr {

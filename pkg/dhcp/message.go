@@ -108,7 +108,6 @@ func (q *request) sendTo(l Lease) {
 // unicast reports whether the message goes to one server.
 func (q *request) unicast() bool { return q.to != broadcastAddr }
 
-// name returns the name of the message, for errors and steps.
 func (q *request) name() string { return "DHCP" + q.msg.MessageType().String() }
 
 // isAnsweredBy reports whether m is an answer to q from a server that may answer.

@@ -82,7 +82,6 @@ func (c *Client) listenUDP(addr netip.Addr) (s *net.UDPConn, err error) {
 	return s, err
 }
 
-// sendPacket sends q by a packet socket.
 func (c *Client) sendPacket(s *packet.Conn, q *request) error {
 	return c.step("send "+q.name(), func() error {
 		_, err := s.WriteTo(newPacket(q.from, q.to, q.msg.ToBytes()), hardware(q.mac))

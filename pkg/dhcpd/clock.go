@@ -59,7 +59,6 @@ func (c *bootClock) set(at time.Duration) {
 	}
 }
 
-// readBootID returns the ID of this boot.
 func readBootID() (string, error) {
 	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return strings.TrimSpace(string(id)), err

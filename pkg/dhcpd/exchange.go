@@ -44,7 +44,6 @@ type outcome struct {
 	err      error
 }
 
-// run runs the exchange.
 func (x exchange) run(ctx context.Context, open func(record) (iface, error)) (done outcome) {
 	i, err := open(x.record)
 	if err != nil {

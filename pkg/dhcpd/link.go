@@ -51,7 +51,6 @@ func findLink(req Request, broadcast bool) (r record, wasDown bool, err error) {
 	}, !l.Up, err
 }
 
-// setDown sets the interface of a record down.
 func setDown(r record) error {
 	i, err := openLink(r, dhcp.Retry{})
 	if err != nil {
@@ -159,7 +158,6 @@ func (l *link) routes(lease *dhcp.Lease) []nl.Route {
 	return routes
 }
 
-// deleteRoutes deletes the routes of a lease from the interface.
 func (l *link) deleteRoutes(lease *dhcp.Lease) error {
 	routes, err := l.container.FullRoutes(l.link)
 	errs := []error{err}

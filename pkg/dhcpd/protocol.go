@@ -104,7 +104,6 @@ func Call(ctx context.Context, socket string, req Request) (Answer, error) {
 	return answer, types.Coded(types.CodeIO, err)
 }
 
-// roundTrip sends a request and reads the answer.
 func roundTrip(ctx context.Context, socket string, req Request) (Answer, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
 	if err != nil {

@@ -91,7 +91,6 @@ func (s *server) write(conn net.Conn, a Answer) bool {
 	return err == nil
 }
 
-// answer processes a request.
 func (s *server) answer(ctx context.Context, req Request) Answer {
 	m := s.machine
 	switch req.Method {
@@ -117,12 +116,10 @@ func (s *server) answer(ctx context.Context, req Request) Answer {
 	return Answer{}
 }
 
-// del releases the lease of an attachment.
 func (s *server) del(ctx context.Context, owner types.Attachment) Answer {
 	return s.machine.submit(ctx, func(c *call) { s.machine.del(func(o types.Attachment) bool { return o == owner }, c) })
 }
 
-// add answers with a lease.
 func (s *server) add(ctx context.Context, req Request) Answer {
 	limit := s.options.AddTimeout
 	if req.Timeout > 0 {

@@ -80,7 +80,6 @@ func (s Store) mark(o types.Attachment) string {
 	return strings.TrimSuffix(s.file(o).Path(), leaseSuffix) + markSuffix
 }
 
-// save writes a lease file.
 func (s Store) save(r record) error {
 	return s.file(r.Attachment).Save(r)
 }
@@ -138,7 +137,6 @@ func (s Store) removeRest(entries []os.DirEntry) error {
 	return errors.Join(errs...)
 }
 
-// read reads the lease file at path.
 func (s Store) read(path string) (record, error) {
 	text, err := statefile.Read(path)
 	if err != nil {

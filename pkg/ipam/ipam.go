@@ -164,7 +164,6 @@ func (p *Pending) confirm(lease []byte) error {
 	return nil
 }
 
-// parse parses the lease that the IPAM plugin printed.
 func (p *Pending) parse(output []byte) (*Lease, error) {
 	if len(bytes.TrimSpace(output)) == 0 {
 		return nil, withPluginName(p.r, types.Errorf(types.CodeDecode, "it printed no result"))

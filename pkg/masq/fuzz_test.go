@@ -17,7 +17,8 @@ func FuzzStale(f *testing.F) {
 	isName := regexp.MustCompile(`^CNI-[0-9a-f]{24}$`).MatchString
 	f.Add(":" + name + " - [0:0]\n-A POSTROUTING -s 10.88.0.2/32 -m comment --comment \"name: \\\"net1\\\" id: \\\"cid1\\\"\" -j " + name + "\n-A " + name + " -d 10.88.0.0/16 -j ACCEPT\n")
 	f.Add("-A POSTROUTING -s x -j " + name + "\n-A " + name + " -s 10.0.0.1 -m comment --comment \"name: \\\"net1\\\" id: \\\"cid1\\\" if: \\\"eth1\\\"\" -j ACCEPT\n-A -s -j")
-	f.Add("-A POSTROUTING -j CNI-ADMINX\n-A CNI-ADMINX -m comment --comment \"name: \\\"net1\\\" id: \\\"cid2\\\"\" -j ACCEPT\n") // copied comment
+	// An administrator has copied a comment.
+	f.Add("-A POSTROUTING -j CNI-ADMINX\n-A CNI-ADMINX -m comment --comment \"name: \\\"net1\\\" id: \\\"cid2\\\"\" -j ACCEPT\n")
 	f.Fuzz(func(t *testing.T, saved string) {
 		rules := iptables.Parse(saved).Rules
 		for _, r := range ownRules(rules, owner, nil).Rules {

@@ -263,7 +263,6 @@ func (c *Conn) listElements(t Table, set string, text []byte) (elements []Elemen
 	return elements, err
 }
 
-// decodeElements returns the elements in an answer.
 func decodeElements(answer netlink.Message) (elements []Element, err error) {
 	err = eachAttribute(answer, func(ad *netlink.AttributeDecoder) {
 		if ad.Type() == unix.NFTA_SET_ELEM_LIST_ELEMENTS {

@@ -128,7 +128,6 @@ func (t *Tx) ensureChain(tab Table, ch Chain) {
 	t.add("add chain "+ch.Name+" to table "+tab.String(), func(c *nftables.Conn) { c.AddChain(ch.library(tab)) })
 }
 
-// addRule appends a rule to a chain.
 func (t *Tx) addRule(tab Table, chain string, r Rule, comment string) {
 	t.add("add rule to chain "+chain+" of table "+tab.String(), func(c *nftables.Conn) {
 		c.AddRule(&nftables.Rule{
@@ -140,7 +139,6 @@ func (t *Tx) addRule(tab Table, chain string, r Rule, comment string) {
 	})
 }
 
-// flushChain deletes the rules of a chain.
 func (t *Tx) flushChain(tab Table, chain string) {
 	t.add("flush chain "+chain+" of table "+tab.String(), func(c *nftables.Conn) {
 		c.FlushChain(Chain{Name: chain}.library(tab))

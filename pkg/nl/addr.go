@@ -140,7 +140,6 @@ func familyOf(a netip.Addr) int {
 	return unix.AF_INET6
 }
 
-// ipNet converts a prefix into the library's type.
 func ipNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }

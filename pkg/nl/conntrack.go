@@ -98,7 +98,6 @@ func (c *Conn) deleteFlows(family int, flows []Flow) error {
 	return c.step("list conntrack and delete", func() error { return c.deleteListed(family, flows) })
 }
 
-// deleteFlow sends a request that deletes connections.
 func (c *Conn) deleteFlow(req *rawnl.NetlinkRequest) error {
 	req.Sockets = c.raw
 	_, err := req.Execute(unix.NETLINK_NETFILTER, 0)

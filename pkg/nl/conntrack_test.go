@@ -148,7 +148,6 @@ func TestDeleteFlowsWithoutConnectionTracking(t *testing.T) {
 	}
 }
 
-// count returns the number of steps that begin with prefix.
 func count(steps []string, prefix string) (n int) {
 	for _, step := range steps {
 		if strings.HasPrefix(step, prefix) {

@@ -54,7 +54,6 @@ func (c *Conn) IPVlansOn(parent Link) ([]Link, error) {
 	return slices.DeleteFunc(links, func(l Link) bool { return l.Peer != parent.Index || l.PeerNS != 0 }), err
 }
 
-// decodeIPVlanMode decodes the mode and flag of an ipvlan from an RTM_NEWLINK message.
 func decodeIPVlanMode(m []byte) (IPVlanMode, error) {
 	data, err := linkInfo(m, rawnl.IFLA_INFO_DATA)
 	if err != nil {

@@ -218,14 +218,12 @@ func (c *Conn) Ports(bridge Link) ([]Link, error) {
 	return c.listLinks("list ports of "+bridge.Name, masterFilter(bridge.Index), func(l Link) bool { return l.Master == bridge.Index })
 }
 
-// kindFilter returns the attribute that filters links by kind.
 func kindFilter(kind string) *rawnl.RtAttr {
 	filter := rawnl.NewRtAttr(unix.IFLA_LINKINFO|unix.NLA_F_NESTED, nil)
 	filter.AddRtAttr(rawnl.IFLA_INFO_KIND, rawnl.ZeroTerminated(kind))
 	return filter
 }
 
-// masterFilter returns the attribute that filters links by the index of their master.
 func masterFilter(index int) *rawnl.RtAttr {
 	return rawnl.NewRtAttr(unix.IFLA_MASTER, rawnl.Uint32Attr(uint32(index)))
 }
@@ -293,7 +291,6 @@ func queryLink[T any](c *Conn, step string, l Link, decode func([]byte) (T, erro
 	})
 }
 
-// getLinkRequest returns a request for one link.
 func getLinkRequest(index int) *rawnl.NetlinkRequest {
 	req := rawnl.NewNetlinkRequest(unix.RTM_GETLINK, 0)
 	msg := rawnl.NewIfInfomsg(unix.AF_UNSPEC)
@@ -303,14 +300,12 @@ func getLinkRequest(index int) *rawnl.NetlinkRequest {
 	return req
 }
 
-// decodePort decodes the state of a bridge port from an RTM_NEWLINK message.
 func decodePort(m []byte) (Port, error) {
 	data, err := linkInfo(m, rawnl.IFLA_INFO_SLAVE_DATA)
 	isSet := func(attr uint16) bool { v := data[attr].Value; return len(v) > 0 && v[0] != 0 }
 	return Port{Hairpin: isSet(rawnl.IFLA_BRPORT_MODE), Isolated: isSet(rawnl.IFLA_BRPORT_ISOLATED)}, err
 }
 
-// decodeBridgeState decodes the state of a bridge from an RTM_NEWLINK message.
 func decodeBridgeState(m []byte) (BridgeState, error) {
 	decoded, err := netlink.LinkDeserialize(nil, m)
 	if err != nil {

@@ -102,7 +102,6 @@ func IsInvalidRoute(err error) bool {
 	return errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.EINVAL)
 }
 
-// newLibRoute converts a route through the link into the library's type.
 func newLibRoute(l Link, r Route) *netlink.Route {
 	route := &netlink.Route{
 		LinkIndex: l.Index, Dst: ipNet(r.Dst.Masked()), Gw: r.GW.AsSlice(), Src: r.Src.AsSlice(),

@@ -35,7 +35,6 @@ func (c *Conn) DeleteRule(r Rule) error {
 	return types.IgnoreNotExist(c.step("delete rule "+r.String(), func() error { return c.lib.RuleDel(r.lib()) }))
 }
 
-// lib returns the rule in the library's type.
 func (r Rule) lib() *netlink.Rule {
 	rule := netlink.NewRule()
 	rule.Src, rule.Family = ipNet(netip.PrefixFrom(r.Source, r.Source.BitLen())), familyOf(r.Source)
@@ -64,7 +63,6 @@ func selectsMore(r netlink.Rule) bool {
 		r.SuppressPrefixlen >= 0 || r.SuppressIfgroup >= 0
 }
 
-// rules returns all rules of the namespace.
 func (c *Conn) rules() ([]netlink.Rule, error) {
 	var all []netlink.Rule
 	for _, family := range families {

@@ -112,7 +112,6 @@ func listVLANsRequest() *rawnl.NetlinkRequest {
 	return req
 }
 
-// decodeVLANs decodes the VLANs in an RTM_NEWLINK message of AF_BRIDGE.
 func decodeVLANs(m []byte) ([]VLAN, error) {
 	attrs, err := rawnl.ParseRouteAttrAsMap(m[unix.SizeofIfInfomsg:])
 	if err != nil {

@@ -51,7 +51,6 @@ func (se *Session) named(o owner) (addrs []netip.Addr) {
 	return slices.Compact(addrs) // an address has two lines if write could not create a hard link
 }
 
-// readAddressFile returns the lines of an address file.
 func (d directory) readAddressFile(name string) (lines []addressLine) {
 	text, _, _ := d.read(name) // an unreadable address file counts as missing
 	for line := range strings.Lines(string(text)) {
@@ -106,7 +105,6 @@ func (se *Session) removeAddressFilesExcept(owners map[owner]bool) error {
 	return err
 }
 
-// removeAddressFile removes the owner's address file, if there is one.
 func (se *Session) removeAddressFile(o owner) error {
 	if se.addressFiles == noDirectory {
 		return nil

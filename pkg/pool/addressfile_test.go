@@ -24,7 +24,6 @@ func TestLocalType(t *testing.T) {
 	}
 }
 
-// addressFiles returns the path of the directory of the address files.
 func (host *testHost) addressFiles() string {
 	GinkgoHelper()
 	boot, err := os.ReadFile(host.BootID)

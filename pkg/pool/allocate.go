@@ -47,7 +47,6 @@ func (c Choice) usableAfter(set rangeSet, last netip.Addr) iter.Seq[netip.Addr] 
 	return slices.Values(set.usableAmong(c.addresses, last))
 }
 
-// contains reports whether an address may be allocated.
 func (c Choice) contains(ip netip.Addr) bool { return c.all || slices.Contains(c.addresses, ip) }
 
 // Allocate reserves the addresses of an ADD and returns its result. It creates the directory of the network and locks
@@ -176,7 +175,6 @@ func (se *Session) checkDuplicate(o owner, sets []rangeSet) error {
 	return err
 }
 
-// reserveRequested reserves the requested address of range set n.
 func (a allocation) reserveRequested(n int, set rangeSet, ip netip.Addr) error {
 	if !a.choice.contains(ip) {
 		return types.Coded(types.CodeTryAgain, &NoneFreeError{n, ip, fmt.Sprintf(

@@ -191,7 +191,6 @@ func checkFamilies(sets []rangeSet, v types.Version) error {
 	return nil
 }
 
-// overlaps reports whether both sets contain an address.
 func (s rangeSet) overlaps(o rangeSet) bool {
 	return slices.ContainsFunc(s, func(a ipRange) bool {
 		return slices.ContainsFunc(o, func(b ipRange) bool { return a.Overlaps(b.Range) })
@@ -321,7 +320,6 @@ func ParsePrefixes(key string, raw []string) ([]netip.Prefix, error) {
 	return all, errors.Join(errs...)
 }
 
-// parseRoutes returns the routes in raw.
 func parseRoutes(raw []types.RouteText) ([]types.Route, error) {
 	var routes []types.Route
 	var errs []error

@@ -21,7 +21,6 @@ const (
 	maxReleasesSize = 64 << 10 // from this size in bytes, recordRelease drops releases whose cooldown has ended
 )
 
-// releasesPath returns the path of the file of releases.
 func (s Store) releasesPath() string { return filepath.Join(s.privateDir, releasesName) }
 
 // recordRelease writes the release of ip, at the present time, to the file of releases. Without a

@@ -41,7 +41,6 @@ func openDirectory(path string, flags int) (directory, error) {
 	return directory{fd: fd, path: path}, err
 }
 
-// close closes the descriptor, if there is one.
 func (d directory) close() {
 	if d.fd >= 0 {
 		_ = unix.Close(d.fd)

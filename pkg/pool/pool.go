@@ -111,7 +111,6 @@ func (p *Pool) checkAvailable(choose func(*Session) (Choice, error)) error {
 	}))
 }
 
-// checkFree returns an error if range set n has no free address.
 func (se *Session) checkFree(n int, set rangeSet, choice Choice) error {
 	for _, err := range se.free(choice.usableAfter(set, se.cursor(n))) {
 		return err // nil: the first element is a free address

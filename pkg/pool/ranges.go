@@ -138,7 +138,6 @@ func (s rangeSet) hasUsable() bool {
 // excludes reports whether ip is never allocated.
 func (r ipRange) excludes(ip netip.Addr) bool { return containsAddr(r.excluded, ip) }
 
-// containsAddr reports whether one of the prefixes contains ip.
 func containsAddr(prefixes []netip.Prefix, ip netip.Addr) bool {
 	return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(ip) })
 }

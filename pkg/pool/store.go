@@ -214,7 +214,6 @@ func (se *Session) isLockCurrent() bool {
 	return err == nil && unix.Fstat(se.lock, &locked) == nil && locked.Ino == now.Ino && locked.Dev == now.Dev
 }
 
-// close releases the lock and closes the directories.
 func (se *Session) close() {
 	se.addressFiles.close()
 	if se.lock >= 0 {
@@ -287,7 +286,6 @@ func (se *Session) Free(addrs []netip.Addr) ([]netip.Addr, error) {
 // Boot returns the ID of the running boot, or an empty text if it cannot be read. A file of an earlier boot may be outdated.
 func (se *Session) Boot() string { return se.boot }
 
-// isTaken reports whether an address has a reservation.
 func (se *Session) isTaken(ip netip.Addr) bool {
 	if se.names != nil {
 		var name [64]byte
@@ -297,7 +295,6 @@ func (se *Session) isTaken(ip netip.Addr) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// listNames sets names.
 func (se *Session) listNames() error {
 	return se.store.trace.Do("list reservations in "+se.dir.path, func() error {
 		list, err := se.dir.names()

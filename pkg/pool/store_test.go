@@ -105,7 +105,6 @@ var _ = Describe("a symbolic link", func() {
 		Entry(nil, "../.plumb/net/new"), Entry(nil, "../.plumb/net/releases"), Entry(nil, "../.plumb/net/releases.new"))
 })
 
-// onRamfs runs f with a ramfs on dir.
 func onRamfs(dir string, f func()) { onFilesystem("ramfs", "mode=0755", dir, f) }
 
 // onFilesystem mounts a new file system on dir, which only the thread of f sees, and runs f.

@@ -46,7 +46,6 @@ func (s *testHost) call(p skel.Plugin, before func(step string) error, env ...st
 	return code, out.String(), log.String()
 }
 
-// pluginThatRuns returns a plugin whose handlers run f.
 func pluginThatRuns(name string, f func()) skel.Plugin {
 	handler := func(*skel.Request) error { f(); return nil }
 	return skel.Plugin{Name: name, Del: handler, Check: handler, GC: handler, Status: handler, Add: func(*skel.Request) (*types.Result, error) {

@@ -120,7 +120,6 @@ func (r *Request) command() (err error) {
 	return r.plugin.Commands[r.env.Args[0]](r, r.env.Args[1:])
 }
 
-// since returns Since or its default.
 func (p Plugin) since() types.Version { return max(p.Since, types.V010) }
 
 // printError prints err as an error result of the specification to stdout, or to stderr if writing to

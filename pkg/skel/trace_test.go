@@ -23,7 +23,6 @@ const (
 	sampled  = "TRACEPARENT=00-" + traceID + "-" + callerID + "-01"
 )
 
-// oneStep is a plugin whose ADD has one step.
 func oneStep() skel.Plugin {
 	return pluginWithAdd(func(r *skel.Request) (*types.Result, error) {
 		return &types.Result{}, r.Trace.Do("add link x", func() error { return nil })

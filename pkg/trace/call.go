@@ -116,7 +116,6 @@ func (t *Tracer) write(r Record) {
 	}
 }
 
-// line returns the record as a line of JSON.
 func (r Record) line() []byte {
 	b, err := json.Marshal(r)
 	if err != nil { // cannot happen: offsetMs and durationMs are finite numbers, and the year has four digits
