@@ -56,8 +56,8 @@ func Prepare(c *nl.Conn, l nl.Link, settings ...sysctl.Setting) error {
 }
 
 // ContainerSysctls returns the sysctls of a container's interface that do not depend on its addresses. With them, the
-// interface never configures itself by router advertisements (CVE-2020-10749), and Announce tells the neighbors its
-// addresses.
+// interface never configures itself by router advertisements (CVE-2020-10749), and announces its addresses when
+// Announce is called.
 func ContainerSysctls(ifName string, dad DADMode) []sysctl.Setting {
 	settings := []sysctl.Setting{{Key: sysctl.IPv4(ifName, "arp_notify"), Value: "1", Optional: true}}
 	add := func(name, value string) {
@@ -186,7 +186,7 @@ func (s Spec) addTo(c *nl.Conn, l nl.Link) error {
 	return nil
 }
 
-// Announce makes the interface tell its neighbors its addresses by gratuitous ARP and unsolicited neighbor
+// Announce lets the interface announce its addresses to its neighbors by gratuitous ARP and unsolicited neighbor
 // advertisements. With arp_notify and ndisc_notify the kernel sends them whenever the hardware address is set, even to
 // the same value.
 func Announce(c *nl.Conn, l nl.Link) error { return c.SetMAC(l, l.MAC) }

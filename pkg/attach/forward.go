@@ -8,7 +8,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// EnsureForwarding makes the host forward packets of the address families of ips. All containers share
+// EnsureForwarding enables forwarding on the host for the address families of ips. All containers share
 // the sysctls, so EnsureForwarding writes only those that are off and does not undo the change.
 func EnsureForwarding(host *nl.Conn, ips []types.IP) error {
 	for _, s := range forwardingSysctls(ips) {

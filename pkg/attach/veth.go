@@ -82,7 +82,7 @@ func HostSysctls(name string) []sysctl.Setting {
 	return []sysctl.Setting{{Key: sysctl.IPv6(name, "accept_ra"), Value: "0", Optional: true}}
 }
 
-// NoDAD returns the sysctl that makes the link-local address of an interface of the host usable at once. The host sends
+// NoDAD returns the sysctl that makes the link-local address of a host interface usable at once. The host sends
 // neighbor solicitations for containers from that address. With duplicate address detection, it could send none for one
 // or two seconds.
 func NoDAD(name string) sysctl.Setting {

@@ -181,7 +181,7 @@ func (s *Store) Delete(tx *nft.Tx) (deleted []nft.SetElement, err error) {
 	return deleted, e.deleteUnusedChains(tx)
 }
 
-// ownRefs returns the refs of the elements of the claims, and the refs under which the first sets of
+// ownRefs returns the refs of the claims' elements, and the refs under which the first sets of
 // the groups may contain elements of former owners. Without claims, it finds the owner's elements by
 // their comments.
 func (s *Store) ownRefs() (refs []nft.ElementRef, err error) {

@@ -70,7 +70,7 @@ func (e *edit) put(r nft.ElementRef, element nft.Element) {
 	e.after[r] = element
 }
 
-// FormerSuffix is the suffix of the name of a set with the elements of former owners.
+// FormerSuffix ends the name of a set that contains former owners' elements.
 const FormerSuffix = "-former"
 
 // formerRef returns the ref at which the element at r is kept for its former owner.

@@ -19,15 +19,15 @@ func IsName(s string) bool { return types.IsID(s) && len(s) <= MaxName }
 
 // The verbs of a request.
 const (
-	Claim      = "claim"       // makes the node the owner of free addresses
+	Claim      = "claim"       // assigns free addresses to the node
 	Release    = "release"     // frees addresses of the node
 	Register   = "register"    // registers the node, and gives new claims for all addresses that it owns
 	List       = "list"        // answers with nodes and owners
 	RemoveNode = "remove-node" // removes the registration of another node, and frees its addresses
 	Status     = "status"      // answers with the number of free addresses, and whether the segment is frozen
-	Freeze     = "freeze"      // makes Claim and Register fail until Thaw
+	Freeze     = "freeze"      // lets Claim and Register fail until Thaw
 	Thaw       = "thaw"        // ends Freeze
-	Resync     = "resync"      // makes the store agree with what the node owns, after a restore from a backup
+	Resync     = "resync"      // updates the store to what the node owns, after a restore from a backup
 )
 
 // A Request is what a datastore reads from stdin. Machine and Boot are texts without white space that differ between

@@ -44,7 +44,7 @@ type Lease struct {
 	RenewAfter  time.Duration `json:"renewAfter"`  // T1: option 58, or half of Duration
 	RebindAfter time.Duration `json:"rebindAfter"` // T2: option 59, or 85 % of Duration
 
-	// Age is the time from the sending of the request to the end of the exchange.
+	// Age is the time from sending the request to the end of the exchange.
 	Age time.Duration `json:"-"`
 	// Ignored lists the invalid parts of the answer.
 	Ignored []error `json:"-"`

@@ -88,7 +88,7 @@ func (q *request) setFrom(addr netip.Addr) {
 	q.msg.ClientIPAddr = addr.AsSlice()
 }
 
-// require makes the request invalid if addr is not the IPv4 address of a host.
+// require marks the request as invalid if addr is not the IPv4 address of a host.
 func (q *request) require(addr netip.Addr) {
 	if !isHost(addr) {
 		q.err = fmt.Errorf("invalid address of a client or server: %s", addr)

@@ -103,7 +103,7 @@ func conflict(p []byte, addr netip.Addr) types.MAC {
 	return ""
 }
 
-// ARPSender returns the address and the hardware address of the sender of an ARP packet. A probe has the address 0.0.0.0.
+// ARPSender returns the sender's address and hardware address in an ARP packet. A probe has the address 0.0.0.0.
 // The hardware address is empty for any other packet.
 func ARPSender(p []byte) (netip.Addr, types.MAC) {
 	if len(p) < 28 || !bytes.HasPrefix(p, arpHeader) {

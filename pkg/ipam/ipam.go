@@ -1,20 +1,19 @@
-// Package ipam calls the IPAM plugin of a network, which allocates and releases addresses
-// (SPEC 1.1.0, section 4).
+// Package ipam calls the IPAM plugin of a network, which allocates and releases addresses (SPEC 1.1.0, section 4).
 //
-// The IPAM plugin is a separate process, which runs at the same time as its caller. The caller's ADD
-// calls ADD of the IPAM plugin (the IPAM ADD) in three steps:
+// The IPAM plugin is a separate process, which runs at the same time as its caller. The caller's ADD calls ADD of the
+// IPAM plugin (the IPAM ADD) in three steps:
 //
 //  1. Start starts the process. Meanwhile the caller checks the container.
 //  2. AllowAllocation lets the IPAM plugin allocate addresses. Meanwhile the caller creates its links.
 //  3. Wait returns the lease. An IPAM plugin that works over the link (NeedsLink) allocates addresses only in this step, when
 //     the links are up.
 //
-// The caller's DEL calls DelWithLink, or Del if it deletes no link. Its GC calls GCWithLinks or GC, and
-// its CHECK calls StartCheck.
+// The caller's DEL calls DelWithLink, or Del if it deletes no link. Its GC calls GCWithLinks or GC, and its CHECK calls
+// StartCheck.
 //
-// Here and in pkg/nl, the caller waits for work in the background by a method Wait, or by a function
-// wait that it must call once. skel waits for the work that must end before the result is printed
-// (skel.Request.BeforeResult). The undo of a change waits until the change has ended.
+// Here and in pkg/nl, the caller waits for work in the background by a method Wait, or by a function wait that it must
+// call once. skel waits for the work that must end before the result is printed (skel.Request.BeforeResult). The undo
+// of a change waits until the change has ended.
 //
 // Two rules protect the addresses of other attachments:
 //
@@ -24,9 +23,9 @@
 //     allocated an address. If the IPAM ADD failed, the caller does not call DEL, although SPEC 1.1.0 (section 4) recommends it.
 //     The IPAM plugin has already cleaned up, and DEL would release an address that the attachment had before.
 //
-// A network has no addresses if its configuration lacks "ipam", or if "type" in it is missing or empty.
-// In that case Start returns nil, and the other functions do nothing. The reference plugins that can
-// create a link without addresses (bridge, macvlan) read the configuration in the same way.
+// A network has no addresses if its configuration lacks "ipam", or if "type" in it is missing or empty. In that case
+// Start returns nil, and the other functions do nothing. The reference plugins that can create a link without addresses
+// (bridge, macvlan) read the configuration in the same way.
 package ipam
 
 import (
@@ -40,16 +39,16 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// A Lease is the result of an IPAM ADD. It contains at least one IP. The IPs do not belong to an
-// interface yet (types.NoInterface).
+// A Lease is the result of an IPAM ADD. It contains at least one IP. The IPs do not belong to an interface yet
+// (types.NoInterface).
 type Lease struct {
 	IPs    []types.IP
 	Routes []types.Route
 	DNS    types.DNS
 }
 
-// AddTo adds the lease to the result of the caller's ADD. index is the index of the interface to which
-// the IPs belong in the result. AddTo sets DNS only if the result has none.
+// AddTo adds the lease to the result of the caller's ADD. index is the index of the interface to which the IPs belong
+// in the result. AddTo sets DNS only if the result has none.
 func (l *Lease) AddTo(result *types.Result, index int) {
 	for _, ip := range l.IPs {
 		ip.Interface = index
@@ -61,20 +60,19 @@ func (l *Lease) AddTo(result *types.Result, index int) {
 	}
 }
 
-// A Pending is an IPAM ADD that has been started. A network without addresses has a nil *Pending. The
-// state of the IPAM ADD is the state of its call (invoke.State).
+// A Pending is an IPAM ADD that has been started. A network without addresses has a nil *Pending. The state of the IPAM
+// ADD is the state of its call (invoke.State).
 type Pending struct {
 	r     *skel.Request
 	call  *invoke.Call
 	lease *Lease // the lease of Wait or NewPending; nil: none yet
 }
 
-// NewPending returns a Pending for a lease that does not come from an IPAM plugin. Only Wait may be
-// called.
+// NewPending returns a Pending for a lease that does not come from an IPAM plugin. Only Wait may be called.
 func NewPending(l *Lease) *Pending { return &Pending{lease: l} }
 
-// CheckLayer2 returns types.ErrNoAddress if the network has no IPAM plugin, but its version is below
-// 0.3.0. Results of these versions must contain an IP address.
+// CheckLayer2 returns types.ErrNoAddress if the network has no IPAM plugin, but its version is below 0.3.0. Results of
+// these versions must contain an IP address.
 func CheckLayer2(r *skel.Request) error {
 	if r.Conf.IPAM.Type == "" && r.Version < types.V030 {
 		return types.ErrNoAddress
@@ -118,10 +116,9 @@ func (p *Pending) sendConfig() {
 	p.r.Undo.Push("IPAM DEL", p.undoAllocation)
 }
 
-// Wait returns the lease as soon as the IPAM plugin has printed it, even if the process has not ended.
-// skel prints the result of the caller's ADD only after the process has ended without an error. After
-// Wait has returned a lease, it returns the same lease again. After an error, it must not be called
-// again. It must not be called for a nil *Pending.
+// Wait returns the lease as soon as the IPAM plugin has printed it, even if the process has not ended. skel prints the
+// result of the caller's ADD only after the process has ended without an error. After Wait has returned a lease, it
+// returns the same lease again. After an error, it must not be called again. It must not be called for a nil *Pending.
 func (p *Pending) Wait() (lease *Lease, err error) {
 	if p.lease == nil {
 		p.lease, err = p.wait()
@@ -141,8 +138,8 @@ func (p *Pending) wait() (*Lease, error) {
 			return lease, nil
 		}
 	}
-	// The output is an error result, an incomplete lease, or not a lease at all. Only the whole output
-	// and the exit status tell which.
+	// The output is an error result, an incomplete lease, or not a lease at all. Only the whole output and the exit
+	// status tell which.
 	out, err = p.call.Wait()
 	if err != nil {
 		return nil, withPluginName(p.r, err)
@@ -150,9 +147,8 @@ func (p *Pending) wait() (*Lease, error) {
 	return p.parse(out)
 }
 
-// confirm waits until the process has ended. It returns an error if the IPAM plugin failed after it had
-// printed the lease, or printed something else after the lease. lease is the output that Wait has
-// parsed.
+// confirm waits until the process has ended. It returns an error if the IPAM plugin failed after it had printed the
+// lease, or printed something else after the lease. lease is the output that Wait has parsed.
 func (p *Pending) confirm(lease []byte) error {
 	out, err := p.call.Wait()
 	if err != nil {
@@ -189,9 +185,8 @@ func (p *Pending) parse(output []byte) (*Lease, error) {
 	return &Lease{IPs: result.IPs, Routes: result.Routes, DNS: result.DNS}, nil
 }
 
-// undoAllocation waits until the process has ended, and releases the addresses that the IPAM ADD
-// allocated. If the IPAM ADD failed, there is nothing to release, unless the IPAM plugin was killed
-// after it had allocated an address.
+// undoAllocation waits until the process has ended, and releases the addresses that the IPAM ADD allocated. If the IPAM
+// ADD failed, there is nothing to release, unless the IPAM plugin was killed after it had allocated an address.
 func (p *Pending) undoAllocation() error {
 	if _, err := p.call.Wait(); err != nil && !errors.Is(err, invoke.ErrKilled) {
 		return nil
@@ -199,22 +194,21 @@ func (p *Pending) undoAllocation() error {
 	return Del(p.r)
 }
 
-// NeedsLink reports whether the IPAM plugin works over the container's interface, as a DHCP client
-// does. Such a plugin allocates addresses after the link has been set up (see Wait), and releases them
-// before the link is deleted (see DelWithLink).
+// NeedsLink reports whether the IPAM plugin works over the container's interface, as a DHCP client does. Such a plugin
+// allocates addresses after the link has been set up (see Wait), and releases them before the link is deleted (see
+// DelWithLink).
 func NeedsLink(r *skel.Request) bool { return r.Conf.IPAM.Type == "dhcp" }
 
 // DelWithLink releases the addresses of the attachment and deletes its link.
 //
-// If the IPAM plugin works over the link, DelWithLink releases the addresses first, because the plugin
-// sends DHCPRELEASE over the link. A DHCP server probes an address before it leases the address again
-// (RFC 2131, section 2.2). With any other IPAM plugin, DelWithLink first deletes the link, and releases
-// the addresses only if deleteLink returned no error. While the link exists, the container answers for
-// its addresses, and no other attachment may get them.
+// If the IPAM plugin works over the link, DelWithLink releases the addresses first, because the plugin sends
+// DHCPRELEASE over the link. A DHCP server probes an address before it leases the address again (RFC 2131, section
+// 2.2). With any other IPAM plugin, DelWithLink first deletes the link, and releases the addresses only if deleteLink
+// returned no error. While the link exists, the container answers for its addresses, and no other attachment may get
+// them.
 //
-// deleteLink returns an error if the link may still exist. Its function wait, which is never nil,
-// returns when the kernel has cleaned up. DelWithLink calls wait last, so that the kernel cleans up
-// while the IPAM plugin runs.
+// deleteLink returns an error if the link may still exist. Its function wait, which is never nil, returns when the
+// kernel has cleaned up. DelWithLink calls wait last, so that the kernel cleans up while the IPAM plugin runs.
 func DelWithLink(r *skel.Request, deleteLink func() (wait func() error, err error)) error {
 	if NeedsLink(r) {
 		releaseErr := Del(r)
@@ -228,12 +222,12 @@ func DelWithLink(r *skel.Request, deleteLink func() (wait func() error, err erro
 	return errors.Join(err, wait())
 }
 
-// Del calls DEL of the IPAM plugin, which releases the attachment's addresses. If CNI_PATH contains no
-// such IPAM plugin, Del returns an error, because the addresses would never be released.
+// Del calls DEL of the IPAM plugin, which releases the attachment's addresses. If CNI_PATH contains no such IPAM
+// plugin, Del returns an error, because the addresses would never be released.
 func Del(r *skel.Request) error { return run(r, "DEL") }
 
-// StartCheck starts CHECK of the IPAM plugin, which runs during the caller's own checks. The caller
-// must call wait, which is never nil, once. wait waits until CHECK has ended and returns its error.
+// StartCheck starts CHECK of the IPAM plugin, which runs during the caller's own checks. The caller must call wait,
+// which is never nil, once. wait waits until CHECK has ended and returns its error.
 func StartCheck(r *skel.Request) (wait func() error) {
 	if r.Conf.IPAM.Type == "" {
 		return func() error { return nil }
@@ -252,9 +246,8 @@ func StartCheck(r *skel.Request) (wait func() error) {
 // which is new in CNI 1.1.0.
 func GC(r *skel.Request) error { return ignoreUnknownVerb(run(r, "GC")) }
 
-// GCWithLinks calls GC of the IPAM plugin, and deleteLinks, which deletes the links of the attachments
-// that are not valid. It calls them in the order of DelWithLink, and calls the second one even if the
-// first one fails.
+// GCWithLinks calls GC of the IPAM plugin, and deleteLinks, which deletes the links of the attachments that are not
+// valid. It calls them in the order of DelWithLink, and calls the second one even if the first one fails.
 func GCWithLinks(r *skel.Request, deleteLinks func() error) error {
 	if NeedsLink(r) {
 		releaseErr := GC(r)
@@ -265,8 +258,8 @@ func GCWithLinks(r *skel.Request, deleteLinks func() error) error {
 }
 
 // Status calls STATUS of the IPAM plugin. If CNI_PATH contains no such IPAM plugin, the error has
-// types.CodeNotAvailable, because ADD cannot succeed. Status returns nil if the IPAM plugin does not
-// know the verb STATUS, which is new in CNI 1.1.0.
+// types.CodeNotAvailable, because ADD cannot succeed. Status returns nil if the IPAM plugin does not know the verb
+// STATUS, which is new in CNI 1.1.0.
 func Status(r *skel.Request) error {
 	err := ignoreUnknownVerb(run(r, "STATUS"))
 	if errors.Is(err, fs.ErrNotExist) {

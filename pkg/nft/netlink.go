@@ -97,7 +97,7 @@ func readAnswers(socket syscall.RawConn, buf []byte) ([]netlink.Message, error) 
 	}
 	parsed, err := syscall.ParseNetlinkMessage(buf[:min((n+3)&^3, len(buf))])
 	if err != nil {
-		return nil, errors.New("the kernel's answer is malformed") // err is EINVAL, which says nothing else
+		return nil, errors.New("the kernel's answer is malformed") // err is only EINVAL
 	}
 	answers := make([]netlink.Message, len(parsed))
 	for i, m := range parsed {

@@ -116,14 +116,14 @@ func (t *Tx) createTable(tab Table) {
 	t.add("add table "+tab.String(), func(c *nftables.Conn) { c.CreateTable(tab.library()) })
 }
 
-// EnsureSet adds a set or map unless the same one exists.
+// EnsureSet adds a set or map unless the same set or map exists.
 func (t *Tx) EnsureSet(tab Table, s Set) {
 	t.add("add set "+s.Name+" to table "+tab.String(), func(c *nftables.Conn) {
 		_ = c.AddSet(s.library(tab), nil) // fails only for anonymous sets
 	})
 }
 
-// ensureChain adds a chain without its rules unless the same one exists.
+// ensureChain adds a chain without its rules unless the same chain exists.
 func (t *Tx) ensureChain(tab Table, ch Chain) {
 	t.add("add chain "+ch.Name+" to table "+tab.String(), func(c *nftables.Conn) { c.AddChain(ch.library(tab)) })
 }

@@ -186,7 +186,7 @@ func nextEvent(events *rawnl.NetlinkSocket, within time.Duration) error {
 	return err
 }
 
-// AwaitLink calls find, and calls it again after each change of a link of the namespace, until find
+// AwaitLink calls find, and calls it again after each change of a link in the namespace, until find
 // returns a link, or an error that does not match fs.ErrNotExist. what describes the link. If the time
 // within is over, AwaitLink returns the last error of find.
 func (c *Conn) AwaitLink(what string, within time.Duration, find func() (Link, error)) (found Link, err error) {

@@ -181,7 +181,7 @@ func newRoute(r netlink.Route, hop *netlink.NexthopInfo) Route {
 	}
 }
 
-// DefaultDevice returns the index of the link of the first default route in the main table, IPv4 before IPv6, or zero
+// DefaultDevice returns the link index of the first default route in the main table, IPv4 before IPv6, or zero
 // if there is none.
 func (c *Conn) DefaultDevice() (int, error) {
 	for _, probe := range []netip.Addr{unrouted4, unrouted6} {

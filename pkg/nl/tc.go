@@ -236,7 +236,7 @@ func (c *Conn) AddClass(l Link, cl Class) error {
 	})
 }
 
-// Classes returns the classes of the HTB of a link.
+// Classes returns the classes of a link's HTB.
 func (c *Conn) Classes(l Link) ([]Class, error) {
 	return query(c, "list classes of "+l.Name, func() (classes []Class, err error) {
 		list, err := c.lib.ClassList(l.device(), 0)
@@ -266,7 +266,7 @@ func (c *Conn) AddFilter(l Link, f Filter) error {
 	return c.step("add "+f.String()+" to "+l.Name, func() error { return c.lib.FilterAdd(u32) })
 }
 
-// Filters returns the u32 filters of a qdisc of a link.
+// Filters returns the u32 filters of a link's qdisc.
 func (c *Conn) Filters(l Link, parent Handle) ([]Filter, error) {
 	return query(c, fmt.Sprintf("list filters of %s %s", l.Name, parent), func() (filters []Filter, err error) {
 		list, err := c.lib.FilterList(l.device(), uint32(parent))

@@ -39,7 +39,7 @@ func (c *Conn) Uplinks() ([]Link, error) {
 	return uplinks, nil
 }
 
-// defaultDevices returns the indexes of the links of the default routes, with all next hops.
+// defaultDevices returns the link indexes of the default routes, including all next hops.
 func (c *Conn) defaultDevices() ([]int, error) {
 	var indexes []int
 	for _, probe := range []netip.Addr{unrouted4, unrouted6} {

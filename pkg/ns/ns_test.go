@@ -186,7 +186,7 @@ func awaitThreadsIn(t *testing.T, home uint64) {
 	}
 }
 
-// threadsAway returns the paths of the namespaces of the threads that are in another namespace.
+// threadsAway returns the namespace paths of the threads that are in another namespace.
 func threadsAway(t *testing.T, home uint64) (away []string) {
 	t.Helper()
 	threads, err := filepath.Glob("/proc/self/task/*/ns/net")

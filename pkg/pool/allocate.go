@@ -14,7 +14,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// CodeDuplicate is the code of the error of an ADD for an attachment that already has an address.
+// CodeDuplicate is the error code of an ADD for an attachment that already has an address.
 const CodeDuplicate = 101
 
 // A NoneFreeError is the error for a range set without a free address that may be allocated, and for a requested

@@ -68,8 +68,8 @@ func (p *Pool) warnOutsideGateways(r *skel.Request) {
 	}
 }
 
-// NewStore returns the store of the network of the request. It reads only dataDir and cooldown, and
-// ignores an invalid cooldown. An error has types.CodeConfig or types.CodeDecode.
+// NewStore returns the store of the request's network. It reads only dataDir and cooldown, and ignores an invalid
+// cooldown. An error has types.CodeConfig or types.CodeDecode.
 func (m Machine) NewStore(r *skel.Request) (Store, error) {
 	var raw struct {
 		IPAM struct {

@@ -213,7 +213,7 @@ func TestLockerPID(t *testing.T) {
 	}
 }
 
-// FuzzConfig checks that no configuration makes the parser panic, and that the ranges of a valid one are in
+// FuzzConfig checks that no configuration causes a panic in the parser, and that the ranges of a valid one are in
 // their subnets and usableAfter returns no gateway.
 func FuzzConfig(f *testing.F) {
 	for _, seed := range []string{

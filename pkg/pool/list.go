@@ -37,7 +37,7 @@ func Networks(dataDir string) ([]string, error) {
 	return names, types.IgnoreNotExist(err)
 }
 
-// Reservations returns the reservations of a network in the order of the addresses. It takes no lock, so that a plugin that
+// Reservations returns the reservations of a network, sorted by address. It takes no lock, so that a plugin that
 // runs at the same time may add or remove some, and it does not remove reservations of an earlier boot. If the directory
 // does not exist, there are none. If this process may not read a file, the error matches fs.ErrPermission.
 func Reservations(dataDir, network string) ([]Reservation, error) {

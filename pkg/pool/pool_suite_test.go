@@ -33,7 +33,7 @@ func newTestHost() *testHost {
 	return host
 }
 
-// machine returns the boot ID, the clock and the limit of the lock of the host.
+// machine returns the host's boot ID, clock and lock limit.
 func (host *testHost) machine() Machine {
 	return Machine{BootID: host.BootID, Wait: host.Wait, Now: func() time.Duration { return host.Clock }}
 }

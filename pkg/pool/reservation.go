@@ -22,10 +22,10 @@ type owner struct{ containerID, ifName string }
 // ownerOf returns the attachment of the request as an owner.
 func ownerOf(r *skel.Request) owner { return owner{r.ContainerID, r.IfName} }
 
-// legacy returns the owner of the legacy reservations of the same container.
+// legacy returns the owner of the container's legacy reservations.
 func (o owner) legacy() owner { return owner{containerID: o.containerID} }
 
-// text returns the content of a reservation file of the owner.
+// text returns the content of the owner's reservation files.
 func (o owner) text() string {
 	if o.ifName == "" {
 		return o.containerID

@@ -40,10 +40,10 @@ func (s Store) PrivatePath(name string) string {
 	return filepath.Join(filepath.Dir(s.privateDir), "."+name, filepath.Base(s.privateDir))
 }
 
-// Path returns the path of the file with the reservation of an address.
+// Path returns the path of an address's reservation file.
 func (s Store) Path(ip netip.Addr) string { return filepath.Join(s.dir, ip.String()) }
 
-// Release removes the reservations of the attachment of the request or, if there are none, the legacy reservations of
+// Release removes the reservations of the request's attachment or, if there are none, the legacy reservations of
 // its container. It finds them by the attachment's address file or by prevResult, and otherwise reads all reservations.
 // Without a directory, it does nothing. The result lists all addresses whose reservations were removed, even if there
 // is an error. Besides the attachment's addresses, these can be addresses of incomplete reservations and, at the first

@@ -16,7 +16,7 @@ type verb struct {
 	call  func(*Request) error // calls the handler
 }
 
-// A netnsUse says whether a verb uses the container's namespace.
+// A netnsUse describes whether a verb uses the container's namespace.
 type netnsUse int
 
 const (

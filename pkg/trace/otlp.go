@@ -115,7 +115,7 @@ func newSpan(name string, begin time.Time, took time.Duration, err error) span {
 	return s
 }
 
-// addCallAttributes adds the attributes of the span of a call. The code is the code of the call's error.
+// addCallAttributes adds the attributes of a call's span. code is the code of the call's error.
 func (s *span) addCallAttributes(c Call, code uint) {
 	for _, a := range []struct{ key, value string }{
 		{"cni.plugin", c.Plugin}, {"cni.command", c.Command}, {"cni.network", c.Network},

@@ -10,7 +10,7 @@ import (
 // MaxIfName is the largest length of an interface name in bytes (IFNAMSIZ of the kernel without the terminating zero).
 const MaxIfName = 15
 
-// CheckIfName returns nil if an interface can have the name, and otherwise an error that says why not.
+// CheckIfName returns nil if an interface can have the name, and otherwise an error that gives the reason.
 func CheckIfName(name string) error {
 	switch {
 	case name == "":
