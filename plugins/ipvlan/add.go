@@ -27,7 +27,7 @@ func add(r *skel.Request) (*types.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	setup.AnyGateway = conf.mode.Mode != "l2" // l3 and l3s look up the destination, and do not use the gateway (ipvlan_xmit_mode_l3)
+	setup.AnyGateway = conf.mode.Mode != "l2" // in l3 and l3s the kernel routes by destination only (ipvlan_xmit_mode_l3)
 	if prev != nil {
 		setup.UseLease(&ipam.Lease{IPs: prev.IPs, Routes: prev.Routes, DNS: prev.DNS})
 	}
@@ -42,8 +42,7 @@ func add(r *skel.Request) (*types.Result, error) {
 	return result, explainSameAddress(err, setup.Master)
 }
 
-// claimMode returns an error if the master has ipvlans of another mode. It records the mode of the
-// attachment.
+// claimMode records the mode of the attachment, and returns an error if the master has ipvlans of another mode.
 func claimMode(r *skel.Request, setup *attach.MasterSetup, conf *config) error {
 	visible, err := setup.MasterConn.IPVlansOn(setup.Master)
 	if err != nil {
@@ -68,20 +67,20 @@ func claimMode(r *skel.Request, setup *attach.MasterSetup, conf *config) error {
 	return rec.checkConflict(r, conf.dataDir)
 }
 
-// explainRefusal explains why the kernel did not create the ipvlan (ipvlan_port_create). EBUSY means
-// that another device receives the master's packets.
+// explainRefusal explains why the kernel did not create the ipvlan. EBUSY means that another device receives
+// the master's packets (ipvlan_port_create).
 func explainRefusal(err error, master nl.Link) error {
 	switch {
 	case errors.Is(err, syscall.EBUSY):
-		return types.Errorf(types.CodeConfig, "master %s has macvlans, or is a port of a bridge or a bond; ipvlans need a master without: %w", master.Name, err)
+		return types.Errorf(types.CodeConfig, "master %s has macvlans, or is a port of a bridge or a bond; ipvlans need a master without either: %w", master.Name, err)
 	case errors.Is(err, errors.ErrUnsupported):
 		return types.Errorf(types.CodeConfig, "the kernel has no ipvlan interfaces (CONFIG_IPVLAN): %w", err)
 	}
 	return err
 }
 
-// explainSameAddress explains why the kernel did not add an address: another ipvlan of the master has
-// it already (ipvlan_addr4_validator_event).
+// explainSameAddress explains EADDRINUSE, with which the kernel rejects an address of another ipvlan on the
+// same master (ipvlan_addr4_validator_event).
 func explainSameAddress(err error, master nl.Link) error {
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return types.Errorf(attach.CodeDuplicate, "another ipvlan of master %s, in this or another container of the host, has the address: %w", master.Name, err)

@@ -27,12 +27,12 @@ type rawConfig struct {
 type config struct {
 	master  attach.Master
 	mode    nl.IPVlanMode
-	mtu     int // bytes; zero: the master's
+	mtu     int // in bytes, or 0 for the master's
 	dad     attach.DADMode
 	dataDir string
 }
 
-// defaultDataDir is in /run, because records are useless after a reboot: the interfaces are gone.
+// defaultDataDir is in /run, because records are useless after a reboot, when the interfaces are gone.
 const defaultDataDir = "/run/cni/ipvlan"
 
 // parse reads the configuration of the request and checks it.
@@ -69,9 +69,9 @@ func (raw *rawConfig) toConfig(r *skel.Request) (*config, error) {
 	return conf, errors.Join(errs...)
 }
 
-// usePrevResult completes the configuration in an ADD that follows another plugin. If "master" is not
-// set, the master is the only interface of prevResult. If there is no "ipam", usePrevResult returns
-// prevResult: the new interface gets the addresses, routes and DNS from it. Otherwise it returns nil.
+// usePrevResult completes the configuration in an ADD that follows another plugin. If "master" is not set,
+// the master is the only interface of prevResult. If there is no "ipam", usePrevResult returns prevResult,
+// whose addresses, routes and DNS apply to the new interface. Otherwise it returns nil.
 func (c *config) usePrevResult(r *skel.Request) (*types.Result, error) {
 	prev, err := r.Prev()
 	if err != nil || prev == nil {
@@ -89,7 +89,7 @@ func (c *config) usePrevResult(r *skel.Request) (*types.Result, error) {
 	if r.Conf.IPAM.Type != "" || len(prev.IPs) == 0 {
 		return nil, nil
 	}
-	lease, err := types.ParseResult(r.Version, r.Conf.PrevResult) // which accepts only what ADD can apply
+	lease, err := types.ParseResult(r.Version, r.Conf.PrevResult) // accepts only what ADD can apply
 	if err != nil {
 		return nil, types.Errorf(types.CodeDecode, "prevResult: %w", err)
 	}

@@ -10,10 +10,10 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// A record is the file of one attachment that says which mode and flag its ipvlan has. All ipvlans of
-// a master share one mode and one flag. If a new ipvlan has another mode or flag, the kernel silently
-// changes the ones that exist, also in running containers. The records are needed because the kernel
-// does not tell the mode of a master, and ipvlans in other namespaces cannot be listed.
+// A record is the content of an attachment's file, which contains the mode and flag of the attachment's
+// ipvlan. All ipvlans on a master share one mode and one flag. If a new ipvlan has another mode or flag, the
+// kernel silently applies it to all existing ones, even in running containers. The records are needed because
+// the kernel does not report the mode of a master, and ipvlans in other namespaces cannot be listed.
 type record struct {
 	types.Attachment
 	Parent string `json:"parent"` // see parentID
@@ -23,7 +23,7 @@ type record struct {
 
 func (rec *record) mode() nl.IPVlanMode { return nl.IPVlanMode{Mode: rec.Mode, Flag: rec.Flag} }
 
-// Validate returns an error if the record has no mode and flag that AddIPVlan accepts.
+// Validate returns an error if AddIPVlan would not accept the mode or the flag.
 func (rec *record) Validate() error {
 	if !rec.mode().HasKnownMode() || !rec.mode().HasKnownFlag() {
 		return fmt.Errorf("unknown %s", rec.mode())
@@ -31,9 +31,9 @@ func (rec *record) Validate() error {
 	return nil
 }
 
-// parentID returns a text that identifies a master until the next boot: the cookie of its namespace
-// and its index. On kernels without cookies (before Linux 5.14), the path of the container's
-// namespace takes the place of the cookie if the master is in the container.
+// parentID returns a string that identifies a master until the next boot. It consists of the namespace's
+// cookie and the master's index. On kernels without cookies (before Linux 5.14), it contains the path of the
+// container's namespace instead if the master is in the container.
 func parentID(r *skel.Request, c *nl.Conn, master nl.Link) string {
 	cookie := c.NS().Cookie()
 	if cookie == 0 && c.NS().Same(r.ContainerNS) {
@@ -42,7 +42,6 @@ func parentID(r *skel.Request, c *nl.Conn, master nl.Link) string {
 	return fmt.Sprintf("%d/%d", cookie, master.Index)
 }
 
-// recordFile returns the file of the attachment's record.
 func recordFile(r *skel.Request, dir string, a types.Attachment) statefile.File {
 	return statefile.File{Dir: dir, Name: statefile.ShortHash(a.String()) + ".json", Owner: a, Trace: r.Trace}
 }
@@ -54,9 +53,9 @@ func (rec record) write(r *skel.Request, dir string) error {
 	return file.Save(&rec)
 }
 
-// checkConflict returns an error if another attachment has a record with the same master, and with
-// another mode or flag. The caller must have written rec before. Then, if two ADDs run at the same
-// time, at least one of them finds the record of the other.
+// checkConflict returns an error if the record of another attachment contains the same master, but another
+// mode or flag. The caller must write rec first, so that at least one of two concurrent ADDs finds the
+// other's record.
 func (rec record) checkConflict(r *skel.Request, dir string) error {
 	others, err := records(r, dir)
 	if err != nil {
@@ -71,7 +70,7 @@ func (rec record) checkConflict(r *skel.Request, dir string) error {
 	return nil
 }
 
-// records returns the records in dir. It leaves out files that are not records.
+// records returns the records in dir. It skips other files.
 func records(r *skel.Request, dir string) (all []record, err error) {
 	err = statefile.ReadAll(r.Trace, dir, func(path string, text []byte) {
 		var rec record
@@ -82,7 +81,7 @@ func records(r *skel.Request, dir string) (all []record, err error) {
 	return all, err
 }
 
-// collectRecords removes the records of the network's attachments that GC need not keep.
+// collectRecords removes the records of the network's attachments that are no longer valid.
 func collectRecords(r *skel.Request) error {
 	dir, keep := dataDir(r), r.ValidAttachments()
 	all, err := records(r, dir)

@@ -12,8 +12,8 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// check compares the present state with what ADD created, and names every difference in one
-// error. It does not compare what a later plugin of the chain may change: MTU, sysctls.
+// check compares the interface with what ADD created, and returns an error that names every difference. It
+// ignores the MTU and the sysctls, which a later plugin of the chain may change.
 func check(r *skel.Request) error {
 	conf, err := parse(r)
 	if err != nil {
@@ -28,7 +28,7 @@ func check(r *skel.Request) error {
 	})
 }
 
-// del reads no key of the plugin but dataDir: the master may have been deleted since ADD, and the
+// del reads no key of the plugin but dataDir, because the master may have been deleted since ADD, and the
 // configuration may have changed.
 func del(r *skel.Request) error {
 	if err := attach.DelContainerLink(r, kind); err != nil {
@@ -37,12 +37,12 @@ func del(r *skel.Request) error {
 	return recordFile(r, dataDir(r), r.Attachment()).Remove()
 }
 
-// gc deletes no links: they are in containers, whose paths GC does not get, and are deleted with
-// them.
+// gc deletes no links, because runtimes do not pass it the paths of the containers. The links are deleted
+// with the containers.
 func gc(r *skel.Request) error { return errors.Join(ipam.GC(r), collectRecords(r)) }
 
-// status returns an error if an ADD would fail. If neither "master" nor "ipam" is set, status does not
-// look for a master: ADD may get it from the result of an earlier plugin in the chain.
+// status returns an error if an ADD would fail. If neither "master" nor "ipam" is set, status does not look
+// for a master, because ADD may find it in the result of an earlier plugin.
 func status(r *skel.Request) error {
 	conf, err := parse(r)
 	if err == nil {

@@ -1,4 +1,4 @@
-// loopback sets the interface lo of a container up. See README.md.
+// loopback sets up the interface lo of a container. See README.md.
 package main
 
 import (
@@ -16,10 +16,10 @@ func plugin() skel.Plugin {
 	return skel.Plugin{Name: "loopback", Add: add, Del: del, Check: check, Status: status}
 }
 
-// lo is the name of the interface, whatever CNI_IFNAME is.
+// lo is the name of the interface. loopback ignores CNI_IFNAME.
 const lo = "lo"
 
-// add sets lo up. It returns prevResult if there is one, and otherwise the addresses of lo.
+// add sets up lo. It returns prevResult if there is one, and otherwise the addresses of lo.
 func add(r *skel.Request) (*types.Result, error) {
 	prev, err := r.Prev()
 	if err != nil {
@@ -29,8 +29,8 @@ func add(r *skel.Request) (*types.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The undo is pushed before the first change: a change whose answer was lost may have been made.
-	// If nothing was changed, the undo changes nothing.
+	// Push the undo before the first change, because the kernel may apply a change whose answer is lost. If
+	// nothing was changed, the undo changes nothing.
 	r.Undo.Push("restore lo", func() error {
 		if err := container.SetAlias(link, link.Alias); err != nil || link.Up {
 			return err
@@ -54,13 +54,13 @@ func add(r *skel.Request) (*types.Result, error) {
 	return prev, nil
 }
 
-// parse checks the configuration, which has only the keys that all plugins have.
+// parse checks the configuration, which contains only the keys of all plugins.
 func parse(r *skel.Request) error { return r.Decode(&types.Conf{}) }
 
 // status returns an error if the configuration is invalid.
 func status(r *skel.Request) error { return types.NotAvailable(parse(r)) }
 
-// open checks the configuration, and returns a connection to the container's namespace and lo.
+// open checks the configuration, and returns lo with a connection to the container's namespace.
 func open(r *skel.Request) (*nl.Conn, nl.Link, error) {
 	if err := parse(r); err != nil {
 		return nil, nl.Link{}, err
@@ -73,9 +73,8 @@ func open(r *skel.Request) (*nl.Conn, nl.Link, error) {
 	return container, link, err
 }
 
-// describe returns the result: lo with its first address of each family. It returns an error if lo has
-// an address that is not a loopback address, because packets of the container to the host with that
-// address would not leave the container.
+// describe returns the result, which contains lo and its first address of each family. It returns an error if lo has
+// an address that is not a loopback address, because the container could not reach another host with that address.
 func describe(r *skel.Request, link nl.Link, addrs []nl.Addr) (*types.Result, error) {
 	result := &types.Result{Interfaces: []types.Interface{attach.Interface(link, r.NetNS)}}
 	for _, a := range addrs {
@@ -92,9 +91,9 @@ func describe(r *skel.Request, link nl.Link, addrs []nl.Addr) (*types.Result, er
 	return result, nil
 }
 
-// del sets lo down, as the reference plugin does, if the alias of lo names this attachment. If it does
-// not, the namespace at the path may belong to another container, and del changes nothing. So lo
-// stays up if the reference plugin did the ADD, because that sets no alias.
+// del sets lo down, as the reference plugin does, if the alias of lo names this attachment. Otherwise the
+// namespace at the path may belong to another container, and del changes nothing. Therefore lo stays up after
+// an ADD of the reference plugin, which sets no alias.
 func del(r *skel.Request) error {
 	if r.ContainerNS == nil {
 		return nil

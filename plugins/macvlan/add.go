@@ -14,7 +14,7 @@ const (
 	modePassthru = "passthru"
 )
 
-// add creates the macvlan, while the IPAM plugin works, and configures it for the lease.
+// add creates the macvlan while the IPAM plugin runs, and then configures it for the lease.
 func add(r *skel.Request) (*types.Result, error) {
 	conf, err := parse(r)
 	if err != nil {
@@ -31,8 +31,8 @@ func add(r *skel.Request) (*types.Result, error) {
 		return nil, explainRefusal(err, setup.Master, conf.mode)
 	}
 	if conf.mac != "" && eth.MAC != conf.mac {
-		// In mode passthru the kernel ignores the configured MAC and uses the master's. If the MAC
-		// is set afterwards, the master has it too, until the macvlan is deleted.
+		// In mode passthru the kernel ignores the configured MAC and uses the master's. Setting the MAC
+		// afterwards also changes the master's, until the macvlan is deleted.
 		eth.MAC = conf.mac
 		if err := setup.Container.SetMAC(eth, conf.mac); err != nil {
 			return nil, err
@@ -42,23 +42,23 @@ func add(r *skel.Request) (*types.Result, error) {
 	return result, explainSameMAC(err, eth, setup.Master)
 }
 
-// explainRefusal explains the error of a kernel that creates no macvlan on the master
-// (drivers/net/macvlan.c): EBUSY means that another device receives the master's packets,
-// EINVAL that a macvlan of mode passthru would have to share the master.
+// explainRefusal explains why the kernel did not create the macvlan (drivers/net/macvlan.c). EBUSY means that
+// another device receives the master's packets. EINVAL means that a macvlan of mode passthru would have to
+// share the master.
 func explainRefusal(err error, master nl.Link, mode string) error {
 	switch {
 	case errors.Is(err, syscall.EBUSY):
-		return types.Errorf(types.CodeConfig, "master %s is already a port, for example of a bridge or a bond; name that as the master: %w", master.Name, err)
+		return types.Errorf(types.CodeConfig, "master %s is already a port, for example of a bridge or a bond; use that interface as the master: %w", master.Name, err)
 	case errors.Is(err, syscall.EINVAL) && mode == modePassthru:
 		return types.Errorf(types.CodeConfig, "mode passthru needs master %s for itself, but it has another macvlan: %w", master.Name, err)
 	case errors.Is(err, syscall.EINVAL):
-		return types.Errorf(types.CodeConfig, "master %s can carry no macvlan of mode %s; one of mode passthru may have it for itself: %w", master.Name, mode, err)
+		return types.Errorf(types.CodeConfig, "master %s cannot carry a macvlan of mode %s, perhaps because a macvlan of mode passthru uses it alone: %w", master.Name, mode, err)
 	}
 	return err
 }
 
-// explainSameMAC explains the error of a macvlan that cannot be set up: the master or another
-// macvlan on it has the same MAC (macvlan_open).
+// explainSameMAC explains EADDRINUSE, which means that the master or another macvlan on it has the same MAC
+// (macvlan_open).
 func explainSameMAC(err error, eth, master nl.Link) error {
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return types.Errorf(types.CodeConfig, "the MAC address %s is that of master %s, or of another macvlan on it: %w", eth.MAC, master.Name, err)

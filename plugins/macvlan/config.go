@@ -23,14 +23,13 @@ type rawConfig struct {
 	attach.MACKeys
 }
 
-// config is the checked configuration, with all defaults set that do not depend on the
-// host.
+// config is the checked configuration.
 type config struct {
 	master   attach.Master
 	mode     string    // see nl.IsMacvlanMode
-	mtu      int       // bytes; zero: the master's
-	mac      types.MAC // zero: the kernel's choice
-	queueLen uint32    // packets; zero: the kernel's default
+	mtu      int       // in bytes, or 0 for the master's
+	mac      types.MAC // empty for the kernel's choice
+	queueLen uint32    // in packets, or 0 for the kernel's default
 	dad      attach.DADMode
 }
 

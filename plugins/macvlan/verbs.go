@@ -10,8 +10,8 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// check compares the present state with what ADD created, and names every difference in one
-// error. It does not compare what a later plugin of the chain may change: MAC, MTU, sysctls.
+// check compares the interface with what ADD created, and returns an error that names every difference. It
+// ignores the MAC, the MTU and the sysctls, which a later plugin of the chain may change.
 func check(r *skel.Request) error {
 	conf, err := parse(r)
 	if err != nil {
@@ -25,8 +25,8 @@ func check(r *skel.Request) error {
 	})
 }
 
-// del does not read the configuration of the plugin: the master may have been deleted since
-// ADD, and the configuration may have changed.
+// del does not read the configuration of the plugin, because the master may have been deleted since ADD, and
+// the configuration may have changed.
 func del(r *skel.Request) error { return attach.DelContainerLink(r, kind) }
 
 // status returns an error if an ADD would fail.

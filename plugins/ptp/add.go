@@ -20,7 +20,6 @@ type attachment struct {
 	hostEnd, eth    nl.Link // the host end and the container end of the pair
 }
 
-// add creates the pair, while the IPAM plugin works, and configures both ends for the lease.
 func add(r *skel.Request) (*types.Result, error) {
 	conf, err := parse(r)
 	if err != nil {
@@ -42,8 +41,8 @@ func add(r *skel.Request) (*types.Result, error) {
 	return result, attach.ExplainRemoved(host, a.hostEnd, r.IfName, err)
 }
 
-// connectPair creates the pair and sets both ends up, while the IPAM plugin works, waits for the lease, and
-// configures both ends.
+// connectPair creates the pair and sets both ends up while the IPAM plugin runs. Then it waits for the lease,
+// and configures both ends for it.
 func (a *attachment) connectPair(pending *ipam.Pending) (*types.Result, error) {
 	pending.AllowAllocation()
 	var err error
@@ -66,7 +65,6 @@ func (a *attachment) connectPair(pending *ipam.Pending) (*types.Result, error) {
 	return result, a.configure(result)
 }
 
-// prepare sets both ends up.
 func (a *attachment) prepare() error {
 	if err := attach.Prepare(a.host, a.hostEnd, attach.NoDAD(a.hostEnd.Name)); err != nil {
 		return err
@@ -74,7 +72,6 @@ func (a *attachment) prepare() error {
 	return attach.Prepare(a.container, a.eth, attach.ContainerSysctls(a.eth.Name, attach.DADOff)...)
 }
 
-// result returns a result with both ends.
 func (a *attachment) result() *types.Result {
 	return &types.Result{
 		Interfaces: []types.Interface{
@@ -85,8 +82,7 @@ func (a *attachment) result() *types.Result {
 	}
 }
 
-// configure adds addresses and routes to both ends, and forwarding and masquerade to the
-// host.
+// configure adds the addresses, routes and neighbor entries to both ends, enables forwarding, and adds the masquerade.
 func (a *attachment) configure(result *types.Result) error {
 	if err := attach.Apply(a.container, a.eth, containerSpec(a.eth.Name, result.IPs, result.Routes)); err != nil {
 		return err

@@ -11,10 +11,9 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// check compares the present state with what ADD created, and names every difference in one
-// error. It does not compare what a later plugin of the chain may change: MAC, MTU and the
-// sysctls of the container. If the reference plugin created the pair, it does not compare what
-// only plumb makes.
+// check compares both ends with what ADD configured, and returns an error that names every difference. It
+// ignores the MAC, the MTU and the container's sysctls, which a later plugin of the chain may change. If the
+// reference plugin created the pair, check also ignores what only plumb configures.
 func check(r *skel.Request) error {
 	conf, err := parse(r)
 	if err != nil {
@@ -36,7 +35,7 @@ func check(r *skel.Request) error {
 	ips := attach.IPsOf(prev, r.IfName)
 	spec.Kind, spec.Routes = "veth", containerRoutes(ips, attach.PrevRoutes(prev, hostEnd))
 	for i := range spec.Addrs {
-		spec.Addrs[i].NoPrefixRoute = true // as containerSpec, for the command of a missing address
+		spec.Addrs[i].NoPrefixRoute = true // as in containerSpec, for the command in the error for a missing address
 	}
 	reserved := ipam.StartCheck(r)
 	if changed == nil {

@@ -11,19 +11,18 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// del deletes what ADD created. It finds that by the attachment: the container and prevResult
-// may be missing, and the configuration may have changed. It tries every step.
+// del deletes what ADD created. It finds the link and the rules by the attachment alone, because the
+// container and prevResult may be missing, and the configuration may have changed. It tries every step.
 //
-// The link is deleted before the rules. An ADD of the attachment may still be running after
-// its runtime was killed: without the link it fails, and undoes the rules that it has added
-// in the meantime. DelVeth does not wait for the grace period of the kernel (RCU), so that
-// the link and the rules have one grace period together.
+// del deletes the link before the rules. An ADD of the attachment may still be running after its runtime was
+// killed. Without the link it fails, and undoes the rules that it has added in the meantime. DelVeth does not
+// wait for the kernel's RCU grace period, so that the link and the rules share one.
 func del(r *skel.Request) error {
 	host, container, err := nl.OpenBoth(r.HostNS, r.ContainerNS)
 	if err != nil {
 		return err
 	}
-	prev, _ := r.Prev() // nil if it cannot be read: DEL does not depend on it
+	prev, _ := r.Prev() // nil if it cannot be read, because DEL does not need it
 	ips := attach.Prefixes(attach.IPsOf(prev, r.IfName))
 	var masqErr, flowsErr error
 	err = ipam.DelWithLink(r, func() (func() error, error) {

@@ -1,5 +1,5 @@
-// ptp connects a container to the host by a veth pair of its own. The host is the gateway of
-// the container, and has a route to each of its addresses. See README.md.
+// ptp connects a container to the host by a veth pair of its own. The host is the container's gateway, and
+// gets a route to each of the container's addresses. See README.md.
 package main
 
 import (

@@ -8,13 +8,12 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// kernelDeadline is how long ADD waits at most for an event of the kernel.
+// kernelDeadline limits how long ADD waits for an event of the kernel.
 const kernelDeadline = 10 * time.Second
 
-// addNeighbors waits until both ends are running and receive packets for their addresses, and
-// adds a neighbor entry for the other end to each. So the first packet needs no neighbor
-// solicitation. The host end would send that from its link-local address, which the kernel
-// adds later.
+// addNeighbors waits until both ends are running and receive packets for their addresses, and adds a neighbor
+// entry for the other end to each, because the first packet should need no neighbor solicitation. The host
+// end would send the solicitation from its link-local address, which the kernel adds later.
 func (a *attachment) addNeighbors(ips []types.IP) error {
 	host, container := end{c: a.host, link: a.hostEnd}, end{c: a.container, link: a.eth}
 	for _, ip := range ips {
@@ -33,8 +32,7 @@ type end struct {
 	addrs []netip.Addr
 }
 
-// addNeighbor waits until the end e receives packets, and adds neighbor entries for the
-// addresses of the other end to it.
+// addNeighbor waits until e receives packets, and adds neighbor entries for the other end's addresses to it.
 func (e end) addNeighbor(other end) error {
 	if err := e.c.AwaitRunning(e.link, kernelDeadline); err != nil {
 		return err

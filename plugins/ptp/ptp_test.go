@@ -293,9 +293,9 @@ var _ = Describe("ptp", func() {
 		Expect(f.CNIVersion).NotTo(BeEmpty())
 		restored()
 	},
-		Entry("no IPAM", func(c *nstest.Call) { c.Config = `{"cniVersion":"1.1.0","name":"net1","type":"ptp"}` }, types.CodeConfig, `ptp needs addresses: set "ipam"`),
-		Entry("an IPAM without a type", func(c *nstest.Call) { c.Config = withIPAM("1.1.0", "", `"subnet":"10.1.2.0/24"`) }, types.CodeConfig, `ptp needs addresses: set "ipam"`),
-		Entry("dhcp", func(c *nstest.Call) { c.Config = withIPAM("1.1.0", `"mtu":67,`, `"type":"dhcp"`) }, types.CodeConfig, "reaches the host only, and no DHCP server: use another IPAM plugin than dhcp", "mtu 67"),
+		Entry("no IPAM", func(c *nstest.Call) { c.Config = `{"cniVersion":"1.1.0","name":"net1","type":"ptp"}` }, types.CodeConfig, `ptp needs addresses; set "ipam"`),
+		Entry("an IPAM without a type", func(c *nstest.Call) { c.Config = withIPAM("1.1.0", "", `"subnet":"10.1.2.0/24"`) }, types.CodeConfig, `ptp needs addresses; set "ipam"`),
+		Entry("dhcp", func(c *nstest.Call) { c.Config = withIPAM("1.1.0", `"mtu":67,`, `"type":"dhcp"`) }, types.CodeConfig, "only to the host, and not to a DHCP server; use another IPAM plugin than dhcp", "mtu 67"),
 		Entry("an MTU too small", func(c *nstest.Call) { c.Config = b.conf("1.1.0", `"mtu":67,`, v4range) }, types.CodeConfig, "mtu 67 is not between 68 and 65535"),
 		Entry("a negative MTU", func(c *nstest.Call) { c.Config = b.conf("1.1.0", `"mtu":-1500,`, v4range) }, types.CodeConfig, "mtu -1500 is not between"),
 		Entry("an MTU too small for IPv6", func(c *nstest.Call) { c.Config = b.conf("1.1.0", `"mtu":1279,`, v6range) }, types.CodeConfig, "mtu 1279 of eth0 is too small for address fd00:1::2/64"),
@@ -420,7 +420,7 @@ var _ = Describe("ptp", func() {
 		b.RequireStatus(b.conf("1.1.0", `"ipMasq":true,`, v4range), "")
 		b.RequireStatus(`{"cniVersion":"1.1.0","name":"net1","type":"ptp"}`, "ptp needs addresses")
 		b.RequireStatus(b.conf("1.1.0", `"mtu":5,`, v4range), "mtu 5")
-		b.RequireStatus(withIPAM("1.1.0", "", `"type":"dhcp"`), "no DHCP server")
+		b.RequireStatus(withIPAM("1.1.0", "", `"type":"dhcp"`), "not to a DHCP server")
 		b.RequireStatus(withIPAM("1.1.0", "", `"type":"no-such-ipam"`), "no-such-ipam")
 	})
 

@@ -15,8 +15,7 @@ import (
 // The functions of this file compute the state of both ends from a lease. ADD applies it and
 // CHECK compares it.
 
-// withGateways returns the IPs of the lease, each with a gateway. The error joins all
-// problems.
+// withGateways returns the IPs of the lease, each with a gateway. The error names all problems.
 func withGateways(lease *ipam.Lease) ([]types.IP, error) {
 	var errs []error
 	refuseIf := types.ProblemsInto(&errs)
@@ -25,16 +24,15 @@ func withGateways(lease *ipam.Lease) ([]types.IP, error) {
 		ip := &ips[i]
 		ip.Gateway = gatewayOf(*ip, lease)
 		addr, gw := ip.Address.Addr(), ip.Gateway
-		refuseIf(!gw.IsValid(), "address %s has no gateway, which ptp needs for the host end: set \"gateway\" in \"ipam\", or \"gw\" of a route (169.254.1.1 and fe80::1 work for every network)", ip.Address)
+		refuseIf(!gw.IsValid(), "address %s has no gateway, which ptp needs for the host end; set \"gateway\" in \"ipam\", or \"gw\" of a route (169.254.1.1 and fe80::1 work for every network)", ip.Address)
 		refuseIf(gw.IsValid() && gw.Is4() != addr.Is4(), "address %s has the gateway %s of the other family", ip.Address, gw)
-		refuseIf(gw == addr, "address %s is its own gateway: the gateway is the host end, which needs another address", ip.Address)
+		refuseIf(gw == addr, "address %s is its own gateway; the gateway is the host end, which needs another address", ip.Address)
 	}
 	return ips, types.Coded(types.CodeConfig, errors.Join(errs...))
 }
 
-// gatewayOf returns the gateway of an IP: its own or, without one, the first gateway of its
-// family among the IPs, and then among the routes. Addresses from the runtime have no
-// gateway of their own.
+// gatewayOf returns the gateway of an IP. If it has none, as addresses from the runtime, gatewayOf returns
+// the first gateway of its family among the other IPs, or else among the routes.
 func gatewayOf(ip types.IP, lease *ipam.Lease) netip.Addr {
 	if ip.HasGateway() {
 		return ip.Gateway
@@ -50,8 +48,8 @@ func gatewayOf(ip types.IP, lease *ipam.Lease) netip.Addr {
 	return netip.Addr{}
 }
 
-// containerSpec returns the Spec of the container end. Its addresses get no route to their networks
-// from the kernel, because only the host is on the link. All routes go through the host.
+// containerSpec returns the Spec of the container end. The kernel adds no routes to the networks of its
+// addresses, because only the host is on the link. All routes go through the host.
 func containerSpec(eth string, ips []types.IP, routes []types.Route) attach.Spec {
 	s := attach.ContainerSpec(eth, attach.DADOff, ips, nil)
 	for i := range s.Addrs {
@@ -61,9 +59,9 @@ func containerSpec(eth string, ips []types.IP, routes []types.Route) attach.Spec
 	return s
 }
 
-// containerRoutes returns the routes to the gateways, then the routes to the networks of the
-// addresses through the gateways, and then the routes of the result. The order matters: the
-// kernel accepts a gateway only if it has a route to it.
+// containerRoutes returns the routes to the gateways, then the routes to the networks of the addresses
+// through the gateways, and then the routes of the result. The order matters, because the kernel accepts a
+// gateway only if there is a route to it.
 func containerRoutes(ips []types.IP, routes []types.Route) []nl.Route {
 	var out []nl.Route
 	for _, ip := range ips {
@@ -85,8 +83,8 @@ func containerRoutes(ips []types.IP, routes []types.Route) []nl.Route {
 	return out
 }
 
-// addIfNew appends the route if there is none to the same destination: two addresses of one
-// network need one route to it.
+// addIfNew appends the route if there is none to the same destination, because two addresses of one network
+// need one route to it.
 func addIfNew(routes []nl.Route, route nl.Route) []nl.Route {
 	if slices.ContainsFunc(routes, func(r nl.Route) bool { return r.Dst == route.Dst }) {
 		return routes
@@ -94,9 +92,9 @@ func addIfNew(routes []nl.Route, route nl.Route) []nl.Route {
 	return append(routes, route)
 }
 
-// hostSpec returns the Spec of the host end: the gateway addresses, and a route to each
-// address of the container. The scope of the routes is host, as with the reference plugin:
-// other programs may look for such routes.
+// hostSpec returns the Spec of the host end, which contains the gateway addresses and a route to each address
+// of the container. The scope of the routes is host, as in the reference plugin, because other programs may
+// look for such routes.
 func hostSpec(host string, ips []types.IP) attach.Spec {
 	var s attach.Spec
 	for _, ip := range ips {

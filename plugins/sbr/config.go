@@ -20,7 +20,7 @@ type rawConfig struct {
 
 // config is the checked configuration.
 type config struct {
-	table    int          // zero: a free table per address
+	table    int          // zero for a free table per address
 	gateways []netip.Addr // at most one per family
 	keep     string       // keepNone, keepSubnet or keepAll
 }
@@ -32,7 +32,7 @@ const (
 	keepAll    = "all"
 )
 
-// parse reads and checks the configuration. Invalid values have types.CodeConfig.
+// parse reads and checks the configuration. The code of errors for invalid values is types.CodeConfig.
 func parse(r *skel.Request) (*config, error) {
 	var raw rawConfig
 	if err := r.Decode(&raw); err != nil {
@@ -40,7 +40,7 @@ func parse(r *skel.Request) (*config, error) {
 	}
 	conf, err := raw.config()
 	if r.Command == "ADD" && raw.Table != nil && (len(raw.Gateways) > 0 || raw.AddSourceHints || raw.KeepMain != "") {
-		r.Warn("with \"table\" only rules are made: gateways, addSourceHints and keepMain have no effect")
+		r.Warn("gateways, addSourceHints and keepMain have no effect, because with \"table\" sbr only adds rules")
 	}
 	return conf, types.Coded(types.CodeConfig, err)
 }
@@ -53,7 +53,7 @@ func (raw *rawConfig) config() (*config, error) {
 	if raw.Table != nil {
 		conf.table = *raw.Table
 		refuseIf(conf.table < 1 || int64(conf.table) > math.MaxUint32,
-			"table %d is not between 1 and %d; leave \"table\" out for tables that sbr chooses", conf.table, int64(math.MaxUint32))
+			"table %d is not between 1 and %d; omit \"table\" to let sbr choose the tables", conf.table, int64(math.MaxUint32))
 	}
 	if raw.AddSourceHints && raw.KeepMain == "" {
 		conf.keep = keepSubnet
@@ -61,13 +61,13 @@ func (raw *rawConfig) config() (*config, error) {
 	refuseIf(conf.keep != keepNone && conf.keep != keepSubnet && conf.keep != keepAll,
 		"unknown keepMain: %q; want %s, %s or %s", raw.KeepMain, keepNone, keepSubnet, keepAll)
 	refuseIf(raw.AddSourceHints && conf.keep != keepSubnet,
-		"addSourceHints and keepMain %q exclude each other: addSourceHints means keepMain %q", raw.KeepMain, keepSubnet)
-	refuseIf(len(raw.Gateways) > 2, "gateways list cannot contain more than 2 entries: it has %d", len(raw.Gateways))
+		"addSourceHints and keepMain %q cannot be combined, because addSourceHints implies keepMain %q", raw.KeepMain, keepSubnet)
+	refuseIf(len(raw.Gateways) > 2, "gateways list cannot contain more than 2 entries, got %d", len(raw.Gateways))
 	for _, text := range raw.Gateways {
 		gateway, err := netip.ParseAddr(text)
 		gateway = gateway.Unmap()
 		if err != nil || gateway.Zone() != "" || gateway.IsUnspecified() || gateway.IsMulticast() {
-			refuseIf(true, "gateways: %q is not the address of a gateway", text)
+			refuseIf(true, "gateways: %q cannot be the address of a gateway", text)
 			continue
 		}
 		for _, other := range conf.gateways {

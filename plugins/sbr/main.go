@@ -1,5 +1,5 @@
-// sbr is a chained plugin that routes the packets from the addresses of the container's interface
-// through that interface (source based routing). See README.md.
+// sbr is a chained plugin that routes the packets from the addresses of the container's interface through
+// that interface (source-based routing). See README.md.
 package main
 
 import (
@@ -9,8 +9,8 @@ import (
 
 func main() { skel.Main(plugin()) }
 
-// plugin describes the plugin. It has no GC: rules and routes are in containers, whose paths GC does
-// not get, and are deleted with them.
+// plugin describes the plugin. It does not support GC, because runtimes do not pass GC the paths of the
+// containers. The rules and routes are deleted with the containers.
 func plugin() skel.Plugin {
 	return skel.Plugin{Name: "sbr", Chained: true, Add: add, Del: del, Check: check, Status: status}
 }

@@ -8,9 +8,9 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// routesFor returns the routes that ADD adds to the table of an IP: the base routes that belong there, and
-// those of lacking. These are behind the routes that lead to gateways, and before other default routes,
-// because of two IPv4 routes with the same metric the kernel prefers the first.
+// routesFor returns the routes that ADD adds to the table of an IP, which are the base routes that belong
+// there, and the lacking routes. The lacking routes come before the first route with a gateway and the first
+// default route, because the kernel prefers the first of two IPv4 routes with the same metric.
 func (t *target) routesFor(ip types.IP, table int) []nl.FullRoute {
 	var routes []nl.FullRoute
 	for _, r := range t.routesIn(t.baseTable) {
@@ -32,18 +32,18 @@ func (t *target) routesFor(ip types.IP, table int) []nl.FullRoute {
 	return slices.Insert(routes, i, lacking...)
 }
 
-// belongs reports whether the table of an IP gets a base route. The route must be of the same family as
-// the IP. Its preferred source and its gateway must not be addresses that are only in the subnet of
-// another IP. Some routes stay where they are: those for link-local and multicast addresses, because
-// these addresses are the same on all interfaces; those from router advertisements, because the kernel
-// would add them again; and those that an earlier ADD created.
+// belongs reports whether the table of an IP gets a base route. The route must be of the same family as the
+// IP. Its preferred source and its gateway must not be addresses that are only in the subnet of another IP.
+// The table gets no routes for link-local and multicast addresses, because these addresses are the same on
+// all interfaces. It gets no routes from router advertisements, because the kernel would add them to the main
+// table again, and no routes that an earlier ADD created.
 func (t *target) belongs(r nl.FullRoute, ip types.IP) bool {
 	dst := r.Dst.Addr()
 	return dst.Is4() == ip.Address.Addr().Is4() && !r.Advertised && !isMarked(r.Protocol) &&
 		!dst.IsLinkLocalUnicast() && !dst.IsMulticast() && !t.isOfOther(r.Src, ip) && !t.isOfOther(r.GW, ip)
 }
 
-// isOfOther reports whether an address is in the subnet of another IP, and not in ip's.
+// isOfOther reports whether an address is in the subnet of another IP, and not in the subnet of ip.
 func (t *target) isOfOther(a netip.Addr, ip types.IP) bool {
 	return a.IsValid() && !ip.Address.Contains(a) &&
 		slices.ContainsFunc(t.ips, func(other types.IP) bool { return other.Address.Contains(a) })
@@ -56,9 +56,9 @@ func (t *target) moved() []nl.FullRoute {
 	})
 }
 
-// lacking returns the routes that the table of an IP must have, and that are not among present: a route
-// to its subnet, unless the address has none (noprefixroute), and a default route. The default
-// route must be through the configured gateway, if there is one.
+// lacking returns the routes that the table of an IP must contain, and that are not in present. These are a
+// route to the IP's subnet, unless the address was added with noprefixroute, and a default route. If a
+// gateway is configured, the default route must use it.
 func (t *target) lacking(ip types.IP, table int, present []nl.FullRoute) []nl.FullRoute {
 	var lacking []nl.FullRoute
 	hasPrefixRoute := slices.ContainsFunc(t.addrs, func(a nl.Addr) bool { return a.Prefix == ip.Address && !a.NoPrefixRoute })
@@ -76,12 +76,12 @@ func (t *target) lacking(ip types.IP, table int, present []nl.FullRoute) []nl.Fu
 	}
 	route := nl.Route{Dst: defaultOf(ip), GW: gateway, Table: table}
 	if len(defaults) > 0 && gateway.Is6() {
-		route.Priority = 1 // with the same metric the two would share the load
+		route.Priority = 1 // with the same metric, the kernel would use both routes (multipath)
 	}
 	return append(lacking, nl.NewFullRoute(t.link, route, protocolOurs))
 }
 
-// usable returns the first of the gateways that an IP can use, or the zero Addr.
+// usable returns the first gateway that an IP can use, or the zero Addr.
 func (t *target) usable(ip types.IP, gateways []netip.Addr) netip.Addr {
 	for _, a := range gateways {
 		if a.IsValid() && !a.IsUnspecified() && a.Is4() == ip.Address.Addr().Is4() && !t.isOfOther(a, ip) {
@@ -91,8 +91,9 @@ func (t *target) usable(ip types.IP, gateways []netip.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// knownGateways returns the gateways for an IP that the configuration does not have: that of the IP in
-// prevResult, those of default routes of prevResult, and those of router advertisements.
+// knownGateways returns the gateways for an IP from other sources than the configuration. These are the IP's
+// gateway in prevResult, the gateways of default routes in prevResult, and the gateways from router
+// advertisements.
 func (t *target) knownGateways(ip types.IP) []netip.Addr {
 	gateways := []netip.Addr{ip.Gateway}
 	for _, r := range t.prev.Routes {
@@ -108,13 +109,13 @@ func (t *target) knownGateways(ip types.IP) []netip.Addr {
 	return gateways
 }
 
-// best returns the route that the kernel uses if there are several routes for the same destination: the
-// first one with the lowest metric.
+// best returns the route that the kernel prefers among routes for the same destination, which is the first
+// route with the lowest metric.
 func best(routes []nl.FullRoute) nl.FullRoute {
 	return slices.MinFunc(routes, func(a, b nl.FullRoute) int { return a.Priority - b.Priority })
 }
 
-// defaultOf returns the destination of default routes of the family of an IP.
+// defaultOf returns the destination of default routes in the family of an IP.
 func defaultOf(ip types.IP) netip.Prefix { return netip.PrefixFrom(ip.Address.Addr(), 0).Masked() }
 
 // newRecord returns the record of the table of an address. See protocolTable.

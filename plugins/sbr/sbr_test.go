@@ -153,7 +153,7 @@ var _ = Describe("ADD", func() {
 		b.OK("CHECK", c)
 		other := c
 		other.Config = conf(`"table":5001`, net1Prev)
-		Expect(b.Run("CHECK", other).Failure(GinkgoTB()).Msg).To(ContainSubstring("the rule from 10.66.0.2 leads to table 5000, not 5001"))
+		Expect(b.Run("CHECK", other).Failure(GinkgoTB()).Msg).To(ContainSubstring("the rule from 10.66.0.2 looks up table 5000, not 5001"))
 		By("which DEL recognises without the key")
 		c.Config = conf("", net1Prev)
 		b.OK("DEL", c)
@@ -249,7 +249,7 @@ var _ = Describe("ADD", func() {
 		Entry("without IPs", conf("", ""), 7, "no IP addresses supplied on interface: net1"),
 		Entry("with IPs of another interface only", confOf("1.1.0", "eth0", "", eth0Prev), 7, "no IP addresses supplied on interface: net1"),
 		Entry("with an IP that the interface does not have", conf("", net1Prev+`,{"address":"10.99.99.3/24"}`), 7,
-			"10.99.99.3/24", "net1 does not have", "list sbr after the plugin that assigns addresses"),
+			"10.99.99.3/24", "10.99.99.3/24 from prevResult is not an address of net1", "list sbr after the plugin that assigns addresses"),
 		Entry("with a gateway that is in no subnet", conf(`"gateways":["192.0.2.1"]`, `{"address":"10.66.0.2/24"}`), 7, "192.0.2.1, the gateway for 10.66.0.2/24, is not reachable"),
 		Entry("with the IPv6 address of the interface as the gateway", conf(`"gateways":["fd66::2"]`, net1Prev), 7, "gateways: fd66::2 is an address of the interface itself"),
 		Entry("with the IPv4 address of the interface as the gateway", conf(`"gateways":["10.66.0.2"]`, net1Prev), 7, "gateways: 10.66.0.2 is an address of the interface itself"),
@@ -258,11 +258,11 @@ var _ = Describe("ADD", func() {
 		Entry("with an IPv6 gateway in no subnet", conf(`"gateways":["2001:db8::1"]`, net1Prev), 7, "2001:db8::1, the gateway for fd66::2/64, is not reachable"),
 		Entry("with a loopback address as the gateway", conf(`"gateways":["127.0.0.1"]`, net1Prev), 7, "127.0.0.1, the gateway for 10.66.0.2/24, is not reachable"),
 		Entry("with the broadcast address", conf(`"gateways":["255.255.255.255"]`, net1Prev), 7, "255.255.255.255, the gateway for 10.66.0.2/24, is not reachable"),
-		Entry("with unspecified and multicast gateways", conf(`"gateways":["0.0.0.0","ff02::1"]`, net1Prev), 7, `"0.0.0.0" is not the address of a gateway`, `"ff02::1" is not`),
+		Entry("with unspecified and multicast gateways", conf(`"gateways":["0.0.0.0","ff02::1"]`, net1Prev), 7, `"0.0.0.0" cannot be the address of a gateway`, `"ff02::1" cannot`),
 		Entry("with several problems", conf(`"table":0,"keepMain":"some","gateways":["x","10.0.0.1","10.0.0.2"]`, net1Prev), 7,
-			"table 0 is not between", `leave "table" out`, `unknown keepMain: "some"`, `"x" is not the address of a gateway`,
+			"table 0 is not between", `omit "table"`, `unknown keepMain: "some"`, `"x" cannot be the address of a gateway`,
 			"gateways list cannot contain more than 2 entries", "gateways list contains multiple IPv4 addresses: 10.0.0.1 and 10.0.0.2"),
-		Entry("with addSourceHints and another keepMain", conf(`"addSourceHints":true,"keepMain":"all"`, net1Prev), 7, "exclude each other"),
+		Entry("with addSourceHints and another keepMain", conf(`"addSourceHints":true,"keepMain":"all"`, net1Prev), 7, "cannot be combined"),
 		Entry("with a value of the wrong type", conf(`"gateways":"10.0.0.1"`, net1Prev), 6, "gateways"),
 		Entry("with an unknown key if strict", conf(`"gatways":[],"strict":true`, net1Prev), 2, "gatways"),
 	)
@@ -430,7 +430,7 @@ var _ = Describe("DEL", func() {
 		b.Add(b.call(conf(`"keepMain":"subnet"`, net1Prev)))
 		restored := b.Restored(b.container)
 		reply := b.OK("DEL", b.call(conf("", `{"address":"10.66.0.9/24"}`)))
-		Expect(reply.Stderr).To(ContainSubstring("net1 keeps its rules and routes: it has none of the addresses that prevResult has for it"))
+		Expect(reply.Stderr).To(ContainSubstring("net1 keeps its rules and routes, because it has none of its addresses in prevResult"))
 		restored()
 	})
 
@@ -485,7 +485,7 @@ var _ = Describe("CHECK", func() {
 		Entry(nil, "route del 10.66.0.0/24 table 100", "table 100 has no route 10.66.0.0/24 through net1"),
 		Entry(nil, "route del default via 10.66.0.254 table 100", "table 100 has no route 0.0.0.0/0 via 10.66.0.254 through net1"),
 		Entry(nil, "route del default via fd66::1 table 101", "table 101 has no route ::/0 via fd66::1 through net1"),
-		Entry(nil, "addr del 10.66.0.2/24 dev net1", "prevResult has 10.66.0.2/24, which net1 does not have"),
+		Entry(nil, "addr del 10.66.0.2/24 dev net1", "10.66.0.2/24 from prevResult is not an address of net1"),
 		Entry(nil, "link del net1", "the container has no interface net1"),
 	)
 })

@@ -13,45 +13,45 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// The protocol numbers of our rules and routes. iproute2's list of protocols (rt_protos) assigns them to
-// no other program.
+// The protocol numbers of the rules and routes that sbr creates. iproute2's list of protocols (rt_protos)
+// assigns them to no other program.
 const (
-	// protocolOurs is the protocol of routes that the plugin created, and of rules to the configured table.
+	// protocolOurs is the protocol of added routes, and of rules that look up the configured table.
 	protocolOurs = 112
-	// protocolTable is the protocol of rules to a table of our own, and of the record in this table: a route to
-	// the IP. The record has no effect, because the kernel looks its own addresses up in the table
-	// "local" first. DEL finds the table by it if the rule or the address is gone.
+	// protocolTable is the protocol of rules that look up a table that sbr chose, and of the record in this
+	// table. The record is a route to the IP, which lets DEL find the table if the rule or the address is
+	// gone. It has no effect on packets, because the kernel finds local addresses in the table "local" first.
 	protocolTable = 113
 )
 
 const (
-	// firstTable is the lowest table that the plugin uses, as with the reference plugin.
+	// firstTable is the lowest table that sbr chooses, as in the reference plugin.
 	firstTable = 100
-	// rulePriority is the priority of our rules. The kernel looks them up after its rule for VRFs (priority
+	// rulePriority is the priority of the rules. The kernel evaluates them after its rule for VRFs (priority
 	// 1000), and just before its rule for the main table (32766).
 	rulePriority = 32765
 )
 
-// A target is the interface of an attachment, with the state that its container had when the call
-// began.
+// A target is the interface of an attachment, with its container's state at the start of the call.
 type target struct {
 	conf *config
 	prev *types.Result
-	ips  []types.IP // of the interface in prevResult
+	ips  []types.IP // the interface's IPs in prevResult
 
 	container *nl.Conn
 	link      nl.Link // zero in DEL if the interface is gone
-	// baseTable has the routes of the interface without sbr: the main table, or the table of its VRF.
+	// baseTable is the table that contains the interface's routes without sbr, which is the main table or the
+	// table of its VRF.
 	baseTable int
 	addrs     []nl.Addr
-	routes    []nl.FullRoute // through the interface, of all tables
-	rules     []nl.Rule      // of the interface
-	missing   []nl.Rule      // those whose table has a record, but which somebody deleted
-	orphaned  []nl.Rule      // that plumb created for addresses that no interface has any more
+	routes    []nl.FullRoute // routes through the interface, in all tables
+	rules     []nl.Rule      // the existing rules for the interface's addresses
+	missing   []nl.Rule      // deleted rules whose tables still contain a record
+	orphaned  []nl.Rule      // rules of plumb for addresses that no interface has any more
 }
 
-// newTarget reads the configuration and the state for ADD and CHECK. If the interface is not as prevResult
-// says, the error has the code.
+// newTarget reads the configuration and the state for ADD and CHECK. The code applies to the errors for an
+// interface that differs from prevResult.
 func newTarget(r *skel.Request, code uint) (*target, error) {
 	conf, err := parse(r)
 	if err != nil {
@@ -71,27 +71,26 @@ func newTarget(r *skel.Request, code uint) (*target, error) {
 	return t, types.Coded(code, t.requireAddrs(r.IfName))
 }
 
-// requireAddrs returns an error that names the IPs of prevResult that the interface does not have.
+// requireAddrs returns an error that names the IPs of prevResult that the interface lacks.
 func (t *target) requireAddrs(ifName string) error {
 	if t.link.Index == 0 {
-		return fmt.Errorf("the container has no interface %s; list sbr after the plugin that makes it", ifName)
+		return fmt.Errorf("the container has no interface %s; list sbr after the plugin that creates it", ifName)
 	}
 	var errs []error
 	for _, ip := range t.ips {
 		if !t.hasAddr(ip.Address.Addr()) {
-			errs = append(errs, fmt.Errorf("prevResult has %s, which %s does not have; list sbr after the plugin that assigns addresses, and correct the plugin that changed prevResult or the addresses",
+			errs = append(errs, fmt.Errorf("%s from prevResult is not an address of %s; list sbr after the plugin that assigns addresses, and correct the plugin that changed prevResult or the addresses",
 				ip.Address, ifName))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// hasAddr reports whether the interface has an address.
 func (t *target) hasAddr(a netip.Addr) bool {
 	return slices.ContainsFunc(t.addrs, func(has nl.Addr) bool { return has.Prefix.Addr() == a })
 }
 
-// read locks the container and reads its state. It is no error if the container has no such interface.
+// read locks the container and reads its state. The interface may be missing.
 func (t *target) read(r *skel.Request) error {
 	if err := r.LockContainer(); err != nil {
 		return err
@@ -119,7 +118,7 @@ func (t *target) read(r *skel.Request) error {
 	return t.readRules()
 }
 
-// readRules finds the rules of the interface, and the orphaned ones.
+// readRules sets t.rules, t.missing and t.orphaned.
 func (t *target) readRules() error {
 	local, err := t.container.LocalAddrs(netip.Addr{})
 	if err != nil {
@@ -148,11 +147,11 @@ func newRule(source netip.Addr, table, protocol int) nl.Rule {
 	return nl.Rule{Source: source, Table: table, Priority: rulePriority, Protocol: protocol}
 }
 
-// isMarked reports whether a rule or route with this protocol was created by plumb.
+// isMarked reports whether plumb created a rule or route with this protocol.
 func isMarked(protocol int) bool { return protocol == protocolOurs || protocol == protocolTable }
 
-// isReferenceMade reports whether the rule of an address looks like one of the reference plugin, which
-// sets no protocol: it leads to the configured table or, if none is configured, to one with routes through
+// isReferenceMade reports whether the reference plugin may have created the rule of an address. It sets no
+// protocol, and its rules look up the configured table or, if none is configured, a table with routes through
 // the interface.
 func (t *target) isReferenceMade(rule nl.Rule) bool {
 	if rule.Protocol != 0 || t.conf.table != 0 {
@@ -161,7 +160,7 @@ func (t *target) isReferenceMade(rule nl.Rule) bool {
 	return rule.Table >= firstTable && rule.Table != nl.MainTable && len(t.routesIn(rule.Table)) > 0
 }
 
-// hasOwnTable reports whether a rule of the attachment leads to a table that sbr has chosen.
+// hasOwnTable reports whether a rule of the attachment looks up a table that sbr chose.
 func (t *target) hasOwnTable(rule nl.Rule) bool {
 	return rule.Protocol == protocolTable || rule.Protocol == 0 && t.conf.table == 0
 }

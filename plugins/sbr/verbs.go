@@ -12,7 +12,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/undo"
 )
 
-// add creates a rule for each IP of the interface. If no table is configured, each rule leads to a table of
+// add creates a rule for each IP of the interface. If no table is configured, each rule looks up a table of
 // its own, and add moves the routes of the interface there.
 func add(r *skel.Request) (*types.Result, error) {
 	t, err := newTarget(r, types.CodeConfig)
@@ -30,9 +30,9 @@ func add(r *skel.Request) (*types.Result, error) {
 	return t.prev, nil
 }
 
-// moveRoutes gives each IP a table with its routes, and then removes the routes from the main table. It
-// creates the record of a table first, because DEL finds the table by it, and the rule last, so that no
-// packet meets an incomplete table.
+// moveRoutes adds the routes of each IP to the IP's table, and then deletes them from the main table. It adds
+// the record first, because DEL finds the table by it, and the rule last, so that the table is complete when
+// the kernel starts to use it.
 func (t *target) moveRoutes(r *skel.Request) error {
 	if err := t.checkGateways(); err != nil {
 		return err
@@ -60,15 +60,15 @@ func (t *target) moveRoutes(r *skel.Request) error {
 	return t.removeMoved(r)
 }
 
-// checkGateways returns an error for gateways that cannot be another host: the kernel accepts some of
-// them, but packets to them do not leave the container.
+// checkGateways returns an error for gateways that cannot be another host. The kernel accepts some of them,
+// but packets to them do not leave the container.
 func (t *target) checkGateways() error {
 	var errs []error
 	refuseIf := types.ProblemsInto(&errs)
 	for _, gw := range t.conf.gateways {
 		refuseIf(t.hasAddr(gw), "gateways: %s is an address of the interface itself", gw)
 		for _, a := range t.addrs {
-			if !gw.Is4() || !a.Prefix.Contains(gw) || a.Prefix.Bits() > 30 { // a /31 has neither of the two (RFC 3021)
+			if !gw.Is4() || !a.Prefix.Contains(gw) || a.Prefix.Bits() > 30 { // a /31 has no network or broadcast address (RFC 3021)
 				continue
 			}
 			subnet := a.Prefix.Masked()
@@ -79,7 +79,7 @@ func (t *target) checkGateways() error {
 	return types.Coded(types.CodeConfig, errors.Join(errs...))
 }
 
-// tables returns a table for each IP: the one that it has already, or a free one.
+// tables returns a table for each IP, which is the IP's existing table or a free one.
 func (t *target) tables() ([]int, error) {
 	tables, err := t.container.FreeTables(len(t.ips), firstTable)
 	if err != nil {
@@ -95,9 +95,8 @@ func (t *target) tables() ([]int, error) {
 	return tables, nil
 }
 
-// removeMoved removes from the main table the routes that the tables of the IPs have now. If the
-// interface is in a VRF, the routes stay in the table of the VRF, because programs that are bound to
-// the VRF use them.
+// removeMoved deletes the routes from the main table that are now in the tables of the IPs. If the interface
+// is in a VRF, the routes stay in the table of the VRF, because programs that are bound to the VRF use them.
 func (t *target) removeMoved(r *skel.Request) error {
 	if t.conf.keep == keepAll || t.baseTable != nl.MainTable {
 		return nil
@@ -122,7 +121,7 @@ func (t *target) removeMoved(r *skel.Request) error {
 	return nil
 }
 
-// explainGateway explains why the kernel refuses a route: no route leads to its gateway.
+// explainGateway explains that the kernel rejects a route because it cannot reach the gateway.
 func explainGateway(err error, route nl.FullRoute, ip types.IP) error {
 	if !route.GW.IsValid() || !nl.IsInvalidRoute(err) {
 		return err
@@ -164,9 +163,10 @@ func del(r *skel.Request) error {
 	return errors.Join(errs...)
 }
 
-// mayBelongToOther reports whether the interface belongs to another attachment, because another
-// namespace is at the path now. If neither the interface nor its host end names its attachment, and the
-// interface has rules, but no IP of prevResult, that is possible, and mayBelongToOther warns.
+// mayBelongToOther reports whether the interface may belong to another attachment, because CNI_NETNS now
+// refers to another namespace. The interface's alias or altname, or its host end's alias, names the
+// attachment. If all are missing, and the interface's rules are not for IPs of prevResult, mayBelongToOther
+// returns true and prints a warning.
 func (t *target) mayBelongToOther(r *skel.Request) (bool, error) {
 	own := r.Attachment()
 	if attach.HasOtherAlias(t.link, own) || attach.HasOtherAltName(t.link, own) {
@@ -187,7 +187,7 @@ func (t *target) mayBelongToOther(r *skel.Request) (bool, error) {
 	if attach.CreatedByPlumb(hostEnd) {
 		return attach.HasOtherAlias(hostEnd, own), nil
 	}
-	r.Warn("interface %s keeps its rules and routes: it has none of the addresses that prevResult has for it, so it may be of another attachment; DEL without prevResult deletes them", r.IfName)
+	r.Warn("interface %s keeps its rules and routes, because it has none of its addresses in prevResult and may belong to another attachment; DEL without prevResult deletes them", r.IfName)
 	return true, nil
 }
 
@@ -196,9 +196,9 @@ func (t *target) isOfIP(rule nl.Rule) bool {
 	return slices.ContainsFunc(t.ips, func(ip types.IP) bool { return ip.Address.Addr() == rule.Source })
 }
 
-// release deletes a rule. If it leads to a table of our own, release first moves the routes of that table
-// back. If the interface is in a VRF, release only deletes them, because the table of the VRF still
-// has them. It deletes the record last: a later DEL finds by it what this one did not delete.
+// release deletes a rule. If the rule looks up a table that sbr chose, release first moves the routes of that
+// table back. If the interface is in a VRF, release only deletes them, because the table of the VRF still
+// contains them. It deletes the record last, so that a later DEL finds what this one did not delete.
 func (t *target) release(r *skel.Request, rule nl.Rule) error {
 	if !t.hasOwnTable(rule) {
 		return t.container.DeleteRule(rule)
@@ -222,14 +222,14 @@ func (t *target) release(r *skel.Request, rule nl.Rule) error {
 	return t.container.DeleteFullRoute(t.newRecord(rule.Source, rule.Table))
 }
 
-// lostAddr reports whether the kernel would have deleted a route of the main table with its address.
+// lostAddr reports whether the address for which the kernel added the route no longer exists.
 func (t *target) lostAddr(route nl.FullRoute) bool {
 	return route.Protocol == nl.ProtocolKernel &&
 		!slices.ContainsFunc(t.addrs, func(a nl.Addr) bool { return a.Prefix.Masked() == route.Dst })
 }
 
-// restore adds a route, unless it exists. It warns if the kernel refuses the route: somebody deleted its
-// preferred source, or the address in whose subnet its gateway is.
+// restore adds a route, unless it exists. It prints a warning if the kernel rejects the route because its
+// preferred source, or the address for its gateway's subnet, no longer exists.
 func (t *target) restore(r *skel.Request, route nl.FullRoute) error {
 	err := t.container.EnsureFullRoute(&undo.Stack{}, route) // without an undo, because restored routes stay
 	if nl.IsInvalidRoute(err) {
@@ -239,8 +239,8 @@ func (t *target) restore(r *skel.Request, route nl.FullRoute) error {
 	return err
 }
 
-// check looks for the rule of each IP and for the routes that its table must have. It does not look at the
-// main table: the kernel adds routes there when the interface is set up again.
+// check looks for the rule of each IP and for the routes that its table must have. It does not check the main
+// table, because the kernel adds routes there when the interface is set up again.
 func check(r *skel.Request) error {
 	t, err := newTarget(r, types.CodeChanged)
 	if err != nil {
@@ -256,7 +256,7 @@ func check(r *skel.Request) error {
 		}
 		table := t.rules[i].Table
 		if t.conf.table != 0 && t.conf.table != table {
-			errs = append(errs, fmt.Errorf("the rule from %s leads to table %d, not %d", source, table, t.conf.table))
+			errs = append(errs, fmt.Errorf("the rule from %s looks up table %d, not %d", source, table, t.conf.table))
 		}
 		if t.conf.table == 0 {
 			for _, route := range t.lacking(ip, table, t.routesIn(table)) {

@@ -12,8 +12,8 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// rawConfig is the configuration as the user writes it. README.md explains each key. The
-// lists have values, not pointers, so that a null in a list is an empty item.
+// rawConfig is the configuration as the user writes it. README.md explains each key. The lists contain values
+// and no pointers, so that a null in a list is an empty item.
 type rawConfig struct {
 	IPAM          *rawIPAM `json:"ipam"`
 	RuntimeConfig struct {
@@ -45,10 +45,11 @@ type config struct {
 	ips    []types.IP // without duplicate addresses
 	routes []types.Route
 	dns    types.DNS
-	unused []netip.Addr // gateways of CNI_ARGS that are in the subnet of no address
+	unused []netip.Addr // gateways of CNI_ARGS that no address can use
 }
 
-// parse reads and checks the configuration and CNI_ARGS. Invalid values have types.CodeConfig.
+// parse reads and checks the configuration and CNI_ARGS. The code of errors for invalid values is
+// types.CodeConfig.
 func parse(r *skel.Request) (*config, error) {
 	var raw rawConfig
 	if err := r.Decode(&raw); err != nil {
@@ -71,8 +72,8 @@ func (raw *rawConfig) config(args types.Args, v types.Version) (*config, error) 
 	return conf, errors.Join(conf.addAddresses(raw, args), conf.checkFamilies(v), conf.parseRoutes(raw.IPAM.Routes))
 }
 
-// addAddresses adds the addresses of the first source that has any: runtimeConfig, then args,
-// then the configuration followed by CNI_ARGS. It ignores the other sources.
+// addAddresses adds the addresses of the first source that contains any, and ignores the other sources. The
+// sources are runtimeConfig, then args, then the configuration together with CNI_ARGS.
 func (c *config) addAddresses(raw *rawConfig, args types.Args) error {
 	for _, ips := range [][]string{raw.RuntimeConfig.IPs, raw.Args.CNI.IPs} {
 		if len(ips) > 0 {
@@ -91,7 +92,7 @@ func (c *config) addAddresses(raw *rawConfig, args types.Args) error {
 	return errors.Join(errs...)
 }
 
-// splitList returns the items of a list with commas.
+// splitList returns the items of a comma-separated list.
 func splitList(s string) []string {
 	if s == "" {
 		return nil
@@ -106,7 +107,7 @@ func (c *config) addConfigured(raw rawAddress) error {
 	if err != nil || gwErr != nil {
 		return errors.Join(err, gwErr)
 	}
-	// A gateway outside the subnet is correct with ptp, which reaches it over the link.
+	// A gateway outside the subnet is valid, because ptp reaches it over the link.
 	if gateway.IsValid() && gateway.Is4() != address.Addr().Is4() {
 		return fmt.Errorf("address %s has a gateway of the other family: %s", address, gateway)
 	}
@@ -114,7 +115,7 @@ func (c *config) addConfigured(raw rawAddress) error {
 	return nil
 }
 
-// addAll adds addresses without a gateway. problem begins the error for a text that is not an address.
+// addAll adds addresses without a gateway. An error for a string that is not an address begins with problem.
 func (c *config) addAll(ips []string, problem string) error {
 	var errs []error
 	for _, s := range ips {
@@ -128,17 +129,16 @@ func (c *config) addAll(ips []string, problem string) error {
 	return errors.Join(errs...)
 }
 
-// add adds an IP, unless its address was already added: no interface can have an address
-// twice.
+// add adds an IP, unless its address was already added. No interface can have an address twice.
 func (c *config) add(ip types.IP) {
 	if !slices.ContainsFunc(c.ips, func(o types.IP) bool { return o.Address == ip.Address }) {
 		c.ips = append(c.ips, ip)
 	}
 }
 
-// addGateway sets a gateway of CNI_ARGS for the addresses whose subnet contains it. configured is the
-// number of addresses at the beginning of c.ips that come from the configuration. addGateway does not
-// change the gateway of such an address, if it has one.
+// addGateway sets a gateway of CNI_ARGS for the addresses whose subnet contains it. The first addresses of
+// c.ips come from the configuration, and configured is their number. addGateway does not replace a gateway
+// that one of them has.
 func (c *config) addGateway(s string, configured int) error {
 	gateway, err := parseGateway(strings.TrimSpace(s))
 	if err != nil || !gateway.IsValid() {
@@ -157,8 +157,8 @@ func (c *config) addGateway(s string, configured int) error {
 	return nil
 }
 
-// parseAddress parses an address with its prefix length. It returns an error if no interface can have
-// the address. problem begins the error for a text that is not an address.
+// parseAddress parses an address with its prefix length. It returns an error if no interface can have the
+// address. The error for a string that is not an address begins with problem.
 func parseAddress(s, problem string) (netip.Prefix, error) {
 	p, err := types.ParseCIDR(strings.TrimSpace(s))
 	switch {
@@ -170,7 +170,7 @@ func parseAddress(s, problem string) (netip.Prefix, error) {
 	return p, nil
 }
 
-// parseGateway parses a gateway. It returns the zero Addr for an empty text.
+// parseGateway parses a gateway. It returns the zero Addr for an empty string.
 func parseGateway(s string) (netip.Addr, error) {
 	if s == "" {
 		return netip.Addr{}, nil
@@ -182,8 +182,8 @@ func parseGateway(s string) (netip.Addr, error) {
 	return ip, nil
 }
 
-// checkFamilies returns an error if the result of this version cannot contain the addresses:
-// before 0.3.0 it can contain one address per family.
+// checkFamilies returns an error if the result of this version cannot contain the addresses. Before 0.3.0 it
+// can contain one address per family.
 func (c *config) checkFamilies(v types.Version) error {
 	perFamily := map[bool]int{}
 	for _, ip := range c.ips {
@@ -195,7 +195,6 @@ func (c *config) checkFamilies(v types.Version) error {
 	return nil
 }
 
-// parseRoutes parses the routes and adds them.
 func (c *config) parseRoutes(texts []types.RouteText) error {
 	var errs []error
 	for i, text := range texts {

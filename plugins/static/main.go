@@ -1,5 +1,5 @@
-// static is an IPAM plugin that returns the addresses of the configuration or of the runtime.
-// It keeps no record of them. See README.md.
+// static is an IPAM plugin that returns the addresses that the configuration or the runtime specifies. It
+// does not reserve them. See README.md.
 package main
 
 import (
@@ -26,16 +26,16 @@ func add(r *skel.Request) (*types.Result, error) {
 		return nil, err
 	}
 	if len(conf.ips) == 0 {
-		r.Warn("no address: neither ipam.addresses, nor IP in CNI_ARGS, nor ips in args.cni or runtimeConfig has one")
+		r.Warn("the result contains no address; set ipam.addresses, IP in CNI_ARGS, or ips in args.cni or runtimeConfig")
 	}
 	for _, gw := range conf.unused {
-		r.Warn("CNI_ARGS: GATEWAY %s is not used: it is in the subnet of no address that lacks a gateway", gw)
+		r.Warn("CNI_ARGS: GATEWAY %s is not used, because no address without a gateway is in its subnet", gw)
 	}
 	return &types.Result{IPs: conf.ips, Routes: conf.routes, DNS: conf.dns}, nil
 }
 
-// check compares the addresses with the addresses in prevResult. It is no difference if the interface
-// plugin has added a gateway to an address without one.
+// check compares the addresses with the addresses in prevResult. It accepts a gateway that the interface
+// plugin has added to an address without one.
 func check(r *skel.Request) error {
 	conf, err := parse(r)
 	if err != nil {
@@ -52,7 +52,7 @@ func check(r *skel.Request) error {
 	return types.Coded(types.CodeChanged, errors.Join(errs...))
 }
 
-// compare returns the difference between an address and prevResult.
+// compare returns an error if an address is not in prevResult, or has another gateway there.
 func compare(want types.IP, have []types.IP) error {
 	i := slices.IndexFunc(have, func(ip types.IP) bool { return ip.Address == want.Address })
 	switch {

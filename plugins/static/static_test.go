@@ -73,7 +73,7 @@ var _ = Describe("static", func() {
 	It("ADD succeeds with a warning without any address", func() {
 		r := run(call(conf("1.0.0", "", ""), ""), "ADD").OK(GinkgoTB())
 		Expect(r.Stdout).To(MatchJSON(`{"cniVersion":"1.0.0"}`))
-		Expect(r.Stderr).To(ContainSubstring("static: warning: no address"))
+		Expect(r.Stderr).To(ContainSubstring("static: warning: the result contains no address"))
 		run(call(conf("0.2.0", "", ""), ""), "ADD").RequireFailure(GinkgoTB(), types.CodeConfig, "cannot convert: no valid IP addresses")
 	})
 

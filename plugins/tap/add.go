@@ -46,8 +46,7 @@ func add(r *skel.Request) (*types.Result, error) {
 	return attach.ContainerLink{Container: container, Link: eth, DAD: attach.DADOn, NoCarrier: true}.Configure(r, pending)
 }
 
-// addTap creates the tap and sets its MAC and MTU, which the kernel does not take with the request
-// that creates a tap.
+// addTap creates the tap and sets its MAC and MTU, which the request that creates a tap cannot contain.
 func (conf *config) addTap(r *skel.Request, container *nl.Conn) (eth nl.Link, err error) {
 	if conf.context == "" {
 		eth, err = container.AddTap(&r.Undo, conf.tap)
@@ -83,7 +82,7 @@ func (conf *config) findBridge(container *nl.Conn) (nl.Link, error) {
 	return bridge, nil
 }
 
-// explainNoTun explains the error of a host on which the device file of taps cannot be opened.
+// explainNoTun explains an error to open the device file of taps.
 func explainNoTun(err error) error {
 	var failed *fs.PathError
 	if errors.As(err, &failed) && failed.Path == nl.TunPath {

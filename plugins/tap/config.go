@@ -27,10 +27,10 @@ type rawConfig struct {
 // config is the checked configuration.
 type config struct {
 	tap     nl.Tap
-	mtu     int       // bytes; zero: the kernel's default
-	mac     types.MAC // zero: random
-	context string    // SELinux context of the device; empty: the plugin's
-	bridge  string    // name of a bridge in the container; empty: none
+	mtu     int       // in bytes, or 0 for the kernel's default
+	mac     types.MAC // empty for a random one
+	context string    // SELinux context of the device, or empty for the plugin's
+	bridge  string    // name of a bridge in the container, or empty for none
 }
 
 // parse reads the configuration of the request and checks it.
@@ -54,15 +54,15 @@ func (raw *rawConfig) toConfig(r *skel.Request, args types.Args) (*config, error
 	errs := []error{macErr, checkBridge(raw.Bridge)}
 	refuseIf := types.ProblemsInto(&errs)
 	refuseIf(raw.MTU != 0 && (raw.MTU < attach.MinMTU || raw.MTU > nl.MaxTapMTU), "mtu %d is not between %d and %d", raw.MTU, attach.MinMTU, nl.MaxTapMTU)
-	refuseIf(isNoID(raw.Owner), "owner %d is no user ID", uint32(math.MaxUint32))
-	refuseIf(isNoID(raw.Group), "group %d is no group ID", uint32(math.MaxUint32))
-	refuseIf(strings.ContainsAny(raw.SELinuxContext, "\x00\n"), "selinuxContext %q has a line feed or a NUL", raw.SELinuxContext)
-	refuseIf(ipam.NeedsLink(r), "no program is attached to a tap during ADD, so that it reaches no DHCP server: use another IPAM plugin than %s", r.Conf.IPAM.Type)
+	refuseIf(isNoID(raw.Owner), "owner %d is not a user ID", uint32(math.MaxUint32))
+	refuseIf(isNoID(raw.Group), "group %d is not a group ID", uint32(math.MaxUint32))
+	refuseIf(strings.ContainsAny(raw.SELinuxContext, "\x00\n"), "selinuxContext %q contains a line feed or a NUL", raw.SELinuxContext)
+	refuseIf(ipam.NeedsLink(r), "a tap cannot reach a DHCP server during ADD, because no program is attached to it yet; use another IPAM plugin than %s", r.Conf.IPAM.Type)
 	errs = append(errs, ipam.CheckLayer2(r))
 	return conf, errors.Join(errs...)
 }
 
-// checkBridge returns an error if no bridge can have the name. An empty name stands for none.
+// checkBridge returns an error if no bridge can have the name. The name may be empty.
 func checkBridge(name string) error {
 	if name == "" {
 		return nil
@@ -73,6 +73,5 @@ func checkBridge(name string) error {
 	return nil
 }
 
-// isNoID reports whether id is the number that the kernel uses for no user and no group
-// (INVALID_UID).
+// isNoID reports whether id is the number that stands for no user or group in the kernel (INVALID_UID).
 func isNoID(id *uint32) bool { return id != nil && *id == math.MaxUint32 }

@@ -13,15 +13,14 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// SELinux gives a tap the context of the process that makes it (selinux_tun_dev_alloc_security).
-// The plugin cannot change its own context, because it has several threads. So it starts a program
-// in that context, which creates the tap: ip, as the reference plugin does.
+// SELinux gives a tap the context of the process that creates it (selinux_tun_dev_alloc_security). The plugin
+// cannot change its own context, because it has several threads. Therefore it runs ip in the configured
+// context to create the tap, as the reference plugin does.
 
-// execContextPath is the file with the SELinux context of the program that the calling thread starts
-// next.
+// execContextPath is the file that contains the SELinux context for the next program that the calling thread starts.
 const execContextPath = "/proc/thread-self/attr/exec"
 
-// ipLimit is how long ip may run.
+// ipLimit is the time after which plumb kills ip.
 const ipLimit = 10 * time.Second
 
 // ipArgs returns the arguments with which ip creates the tap.

@@ -14,8 +14,8 @@ import (
 // kind is the kernel's name for tun and tap devices.
 const kind = "tun"
 
-// check compares the present state with what ADD created, and names every difference in one
-// error. It does not compare what a later plugin of the chain may change: MAC, MTU, sysctls.
+// check compares the device with what ADD created, and returns an error that names every difference. It
+// ignores the MAC, the MTU and the sysctls, which a later plugin of the chain may change.
 func check(r *skel.Request) error {
 	conf, err := parse(r)
 	if err != nil {
@@ -30,8 +30,8 @@ func check(r *skel.Request) error {
 	})
 }
 
-// diffTap returns an error that names each difference between the settings of the device and the
-// configuration. Without a configured owner or group, it does not compare them.
+// diffTap returns an error that names each difference between the device and the configuration. It compares
+// the owner and the group only if they are configured.
 func (conf *config) diffTap(eth nl.Link) error {
 	var errs []error
 	differs := types.ProblemsInto(&errs)

@@ -92,7 +92,7 @@ var _ = Describe("GC and STATUS", func() {
 		Entry("success", "", static, ""),
 		Entry("success on layer 2 with a bridge, which STATUS does not look for", `"bridge":"br0"`, noIPAM, ""),
 		Entry("the configuration is invalid", `"mtu":1`, static, "mtu 1 is not between"),
-		Entry("the IPAM plugin is dhcp", "", `{"type":"dhcp"}`, "it reaches no DHCP server"),
+		Entry("the IPAM plugin is dhcp", "", `{"type":"dhcp"}`, "a tap cannot reach a DHCP server"),
 		Entry("STATUS of the IPAM plugin fails", "", nstest.Static("x"), `IPAM plugin "static"`),
 	)
 

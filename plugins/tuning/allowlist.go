@@ -12,10 +12,10 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// checkAllowlist returns an error that names each sysctl that the allowlist does not allow. The
-// allowlist is the file in which an administrator lists the sysctls that a configuration may
-// set: one regular expression per line, which has to match a part of the key as it is written in
-// the configuration. If the file does not exist, every sysctl is allowed.
+// checkAllowlist returns an error that names each sysctl that the allowlist does not allow. The allowlist is
+// the file in which an administrator lists the sysctls that a configuration may set. Each line is a regular
+// expression, which must match a part of the key as it is written in the configuration. If the file does not
+// exist, every sysctl is allowed.
 func checkAllowlist(path string, sysctls []assignment) error {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -37,7 +37,7 @@ func checkAllowlist(path string, sysctls []assignment) error {
 	return types.Coded(types.CodeConfig, errors.Join(errs...))
 }
 
-// compileLines compiles the expressions of a text. It ignores blank lines.
+// compileLines compiles the regular expression in each line of a text. It ignores blank lines.
 func compileLines(text string) ([]*regexp.Regexp, error) {
 	var all []*regexp.Regexp
 	for i, line := range strings.Split(text, "\n") {

@@ -26,8 +26,8 @@ type rawConfig struct {
 	} `json:"args"`
 }
 
-// rawSettings has the keys that both the configuration and args.cni can set. A nil value means that
-// the key is absent.
+// rawSettings contains the keys that both the configuration and args.cni can set. A nil value means that the
+// key is absent.
 type rawSettings struct {
 	Sysctl   rawSysctls `json:"sysctl"`
 	MAC      string     `json:"mac"`
@@ -78,10 +78,11 @@ type config struct {
 
 const (
 	defaultDataDir = "/run/cni/tuning"
-	maxMTU         = 65536 // of lo, which no other interface reaches (attach.MaxMTU)
+	maxMTU         = 65536 // the MTU of lo; other interfaces allow at most attach.MaxMTU
 )
 
-// parse reads and checks the configuration and CNI_ARGS. Invalid values have types.CodeConfig.
+// parse reads and checks the configuration and CNI_ARGS. The code of errors for invalid values is
+// types.CodeConfig.
 func parse(r *skel.Request) (*config, error) {
 	raw := rawConfig{}
 	args, err := r.DecodeWithArgs(&raw)
@@ -115,7 +116,7 @@ func (raw *rawConfig) config(ifName string, args types.Args) (*config, error) {
 	return conf, errors.Join(macErr, sysctlErr, conf.validate())
 }
 
-// validate returns an error for values that are invalid for every container.
+// validate returns an error that names each value that no container could use.
 func (c *config) validate() error {
 	var errs []error
 	if mtu := c.link.MTU; mtu != nil && (*mtu < attach.MinMTU || *mtu > maxMTU) {
@@ -133,8 +134,8 @@ func (c *config) validate() error {
 // idle reports whether the configuration sets nothing.
 func (c *config) idle() bool { return len(c.sysctls) == 0 && c.link == (settings{}) }
 
-// dataDir returns the directory of saved states. It reads no other key, because DEL and GC
-// must work with any configuration.
+// dataDir returns the directory of the saved states. It reads no other key, because DEL and GC must work with
+// any configuration.
 func dataDir(r *skel.Request) string {
 	var raw struct {
 		DataDir string `json:"dataDir"`

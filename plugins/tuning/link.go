@@ -8,8 +8,8 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// settings are settings of an interface: the configured ones, or those that the interface had before
-// ADD. A nil value means that the setting is not configured, or was not saved.
+// settings are either the configured settings of an interface, or its settings before ADD. A nil value means
+// that the setting is not configured, or was not saved.
 type settings struct {
 	MAC      *types.MAC `json:"mac,omitempty"`
 	Promisc  *bool      `json:"promisc,omitempty"`
@@ -18,15 +18,14 @@ type settings struct {
 	TxQLen   *int       `json:"txQLen,omitempty"`
 }
 
-// A difference is a setting that has another value on the link than in the settings.
+// A difference is a setting whose value on the link is not the one in the settings.
 type difference struct {
 	name       string
 	have, want any
 	set        func(*nl.Conn, nl.Link) error // sets the link to want
 }
 
-// differences lists the settings for which the link has another value, in the order in which ADD
-// and DEL set them.
+// differences returns the settings that differ on the link, in the order in which ADD and DEL set them.
 func (s settings) differences(l nl.Link) []difference {
 	return slices.Concat(
 		compare("mtu", s.MTU, l.MTU, (*nl.Conn).SetMTU),
@@ -37,8 +36,8 @@ func (s settings) differences(l nl.Link) []difference {
 	)
 }
 
-// compare returns the difference between the wanted and the present value of one setting. It
-// returns nothing if they are equal, or if want is nil.
+// compare returns the difference between the wanted and the current value of one setting. It returns nil if
+// they are equal, or if want is nil.
 func compare[T comparable](name string, want *T, have T, set func(*nl.Conn, nl.Link, T) error) []difference {
 	if want == nil || *want == have {
 		return nil
@@ -56,7 +55,7 @@ func onOff(turnOn, turnOff func(*nl.Conn, nl.Link) error) func(*nl.Conn, nl.Link
 	}
 }
 
-// currentOf returns the values that the link has for the settings that s has values for.
+// currentOf returns the current values of the settings that s contains.
 func (s settings) currentOf(l nl.Link) settings {
 	return settings{
 		MAC:      currentOf(s.MAC, l.MAC),
@@ -67,7 +66,7 @@ func (s settings) currentOf(l nl.Link) settings {
 	}
 }
 
-// currentOf returns the present value of one setting, or nil if want is nil.
+// currentOf returns the current value of one setting, or nil if want is nil.
 func currentOf[T any](want *T, have T) *T {
 	if want == nil {
 		return nil
@@ -75,8 +74,8 @@ func currentOf[T any](want *T, have T) *T {
 	return &have
 }
 
-// or returns s, with the values of other for the settings that s has no values for.
-func (s settings) or(other settings) settings {
+// withDefaults returns s, completed with the values of other for the settings that s does not contain.
+func (s settings) withDefaults(other settings) settings {
 	return settings{
 		MAC:      cmp.Or(s.MAC, other.MAC),
 		Promisc:  cmp.Or(s.Promisc, other.Promisc),

@@ -10,9 +10,9 @@ func plugin() skel.Plugin {
 	return machine{allowlist: "/etc/cni/tuning/allowlist.conf"}.plugin()
 }
 
-// A machine has the path of a file on the host. Tests use another path.
+// A machine contains the path of a file on the host. Tests use another path.
 type machine struct {
-	allowlist string // path of the file that says which sysctls may be set
+	allowlist string // path of the file that lists the sysctls that may be set
 }
 
 func (h machine) plugin() skel.Plugin {

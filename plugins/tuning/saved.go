@@ -12,19 +12,19 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// saved is the state before ADD, which DEL restores. The reference plugin has a file of the same
-// name with the same keys for the settings of the interface, and ignores the other keys. So each of
-// the two plugins can restore what the other saved.
+// saved is the state before ADD, which DEL restores. The reference plugin writes a file of the same name with
+// the same keys for the interface's settings, and ignores the other keys. Therefore each of the two plugins
+// can restore the settings that the other saved.
 type saved struct {
 	settings
-	Sysctl  map[string]string `json:"sysctl,omitempty"` // path below /proc/sys: value
+	Sysctl  map[string]string `json:"sysctl,omitempty"` // values by the path below /proc/sys
 	Network string            `json:"network,omitempty"`
-	NetNS   uint64            `json:"netns,omitempty"`   // cookie of the namespace; zero: not known
-	IfIndex int               `json:"ifindex,omitempty"` // of the interface; zero: not known
+	NetNS   uint64            `json:"netns,omitempty"`   // cookie of the namespace, or 0 if it is not known
+	IfIndex int               `json:"ifindex,omitempty"` // index of the interface, or 0 if it is not known
 }
 
-// Validate refuses sysctls that no ADD can have saved: otherwise a user who can write to dataDir could
-// make DEL write to other files.
+// Validate returns an error for a sysctl that no ADD can have saved, because otherwise a user who can write
+// to dataDir could cause DEL to write to other files.
 func (s *saved) Validate() error {
 	for key := range s.Sysctl {
 		if paths, err := pathsOf(key, ""); err != nil || paths[0] != key {
@@ -34,15 +34,15 @@ func (s *saved) Validate() error {
 	return nil
 }
 
-// withOriginals returns s with the values of earlier, as far as earlier has any: an earlier ADD saved
-// them before it changed the settings. earlier may be nil.
+// withOriginals returns s with each value that earlier contains, because an earlier ADD saved it before it
+// changed the setting. earlier may be nil.
 func (s *saved) withOriginals(earlier *saved) *saved {
 	if earlier == nil {
 		return s
 	}
 	original := *s
 	if earlier.isOfLink(s.IfIndex) {
-		original.settings = earlier.settings.or(s.settings)
+		original.settings = earlier.settings.withDefaults(s.settings)
 		original.IfIndex = cmp.Or(s.IfIndex, earlier.IfIndex)
 	}
 	original.Sysctl = maps.Clone(s.Sysctl)
@@ -54,7 +54,6 @@ func (s *saved) withOriginals(earlier *saved) *saved {
 // returns true if one of the indexes is not known.
 func (s *saved) isOfLink(index int) bool { return s.IfIndex == 0 || index == 0 || s.IfIndex == index }
 
-// savedFile returns the file with the saved state of the attachment.
 func savedFile(r *skel.Request, dir string) statefile.File {
 	return statefile.File{Dir: dir, Name: fileName(r.Attachment()), Owner: r.Attachment(), Trace: r.Trace}
 }
@@ -62,9 +61,9 @@ func savedFile(r *skel.Request, dir string) statefile.File {
 // fileName returns the name of an attachment's file, which is the same as in the reference plugin.
 func fileName(a types.Attachment) string { return a.ContainerID + "_" + a.IfName + ".json" }
 
-// gc removes the saved states of the attachments of this network that are not to be kept. It
-// restores nothing, because the containers are gone. It does not remove files that the reference
-// plugin wrote, because these do not name their network.
+// gc removes the saved states of this network's attachments that are no longer valid. It restores nothing,
+// because the containers are gone. It keeps the files that the reference plugin wrote, because these do not
+// name their network.
 func gc(r *skel.Request) error {
 	dir, valid := dataDir(r), r.ValidAttachments()
 	keep := map[string]bool{}

@@ -14,16 +14,16 @@ import (
 	"github.com/plumb-cni/plumb/pkg/sysctl"
 )
 
-// An assignment is an entry of "sysctl": a key and the value to write.
+// An assignment is an entry of "sysctl", which assigns a value to a key.
 type assignment struct {
-	written string   // the key as the configuration has it
-	paths   []string // the paths below /proc/sys that the key can mean, the more likely first; never empty
+	written string   // the key as it is written in the configuration
+	paths   []string // the paths below /proc/sys that the key can mean, the more likely one first; never empty
 	value   string
 }
 
-// assignments returns the entries of the configuration and of args.cni. An entry of args.cni
-// replaces the entry of the configuration for the same sysctl. The result is sorted, so that every
-// ADD writes in the same order: "all" before an interface, whose value it overwrites.
+// assignments returns the entries of the configuration and of args.cni. An entry of args.cni replaces the
+// entry of the configuration for the same sysctl. The result is sorted, so that every ADD writes in the same
+// order, and writes "all" before the interfaces whose values it overwrites.
 func assignments(configured, fromArgs rawSysctls, ifName string) ([]assignment, error) {
 	all, err := parseSysctls(configured, ifName)
 	replacing, argsErr := parseSysctls(fromArgs, ifName)
@@ -33,7 +33,7 @@ func assignments(configured, fromArgs rawSysctls, ifName string) ([]assignment, 
 	return all, errors.Join(err, argsErr)
 }
 
-// parseSysctls returns the entries of one object. It is an error if two keys mean the same sysctl.
+// parseSysctls returns the entries of one object, and an error if two keys mean the same sysctl.
 func parseSysctls(object rawSysctls, ifName string) ([]assignment, error) {
 	var all []assignment
 	var errs []error
@@ -57,7 +57,6 @@ func (a assignment) same(b assignment) bool {
 	return slices.ContainsFunc(a.paths, func(p string) bool { return slices.Contains(b.paths, p) })
 }
 
-// swapSeparator returns a slash for a dot, and a dot for a slash.
 func swapSeparator(r rune) rune {
 	switch r {
 	case '.':
@@ -71,12 +70,11 @@ func swapSeparator(r rune) rune {
 // interfaceName is the placeholder in keys for the name of the container's interface.
 const interfaceName = "IFNAME"
 
-// pathsOf returns the paths below /proc/sys that a key can mean. The first path is the meaning in
-// sysctl(8): if a dot comes before any slash, dots are separators and a slash stands for a dot in a
-// name, so net.ipv4.conf.eth0/100.arp_notify and net/ipv4/conf/eth0.100/arp_notify are the same.
-// Otherwise slashes are separators. The second path is the meaning in the reference plugin, for
-// which every dot and every slash is a separator. pathsOf replaces the placeholder, unless ifName
-// is empty.
+// pathsOf returns the paths below /proc/sys that a key can mean. The first path is the meaning in sysctl(8).
+// If a dot comes before any slash, dots are separators, and a slash stands for a dot in a name. For example,
+// net.ipv4.conf.eth0/100.arp_notify means net/ipv4/conf/eth0.100/arp_notify. Otherwise slashes are
+// separators. The second path is the meaning in the reference plugin, for which every dot and every slash is
+// a separator. pathsOf replaces the placeholder, unless ifName is empty.
 func pathsOf(key, ifName string) ([]string, error) {
 	meanings := []string{key, strings.ReplaceAll(key, ".", "/")}
 	if i := strings.IndexAny(key, "./"); i >= 0 && key[i] == '.' {
@@ -98,14 +96,14 @@ func pathsOf(key, ifName string) ([]string, error) {
 	return paths, nil
 }
 
-// A currentSysctl is a configured sysctl (Setting) and its present value in the container.
+// A currentSysctl is a configured sysctl with its current value in the container.
 type currentSysctl struct {
 	sysctl.Setting
 	now     string
-	noValue bool // the sysctl can be written, but not read
+	noValue bool // the sysctl cannot be read now, see hasNoValue
 }
 
-// readSysctls reads the sysctls of the assignments. It tries all and joins the errors.
+// readSysctls reads the sysctls of the assignments. It tries all, and joins the errors.
 func readSysctls(container *ns.Handle, assignments []assignment) ([]currentSysctl, error) {
 	if len(assignments) == 0 {
 		return nil, nil
@@ -122,8 +120,7 @@ func readSysctls(container *ns.Handle, assignments []assignment) ([]currentSysct
 	return all, err
 }
 
-// readFirst reads the sysctl of an assignment: the first of its paths that exists in the
-// container.
+// readFirst reads the first path of an assignment that exists in the container.
 func readFirst(container *ns.Handle, a assignment) (currentSysctl, error) {
 	var err error
 	for _, path := range a.paths {
@@ -140,14 +137,14 @@ func readFirst(container *ns.Handle, a assignment) (currentSysctl, error) {
 	return currentSysctl{}, fmt.Errorf("sysctl %q does not exist in the container; check the spelling, load its kernel module, or remove it if it is not per namespace: %w", a.written, err)
 }
 
-// hasNoValue reports whether err is the error of reading a sysctl that has no value:
-// net.ipv4.route.flush can only be written, and stable_secret may never have been set.
+// hasNoValue reports whether err means that a sysctl cannot be read now. For example, net.ipv4.route.flush
+// can only be written, and stable_secret cannot be read before it is set.
 func hasNoValue(err error) bool {
 	return errors.Is(err, syscall.EIO) || errors.Is(err, syscall.EINVAL) || errors.Is(err, fs.ErrPermission)
 }
 
-// diff returns an error if the present value is not the configured one. It ignores differences
-// in white space: the kernel prints lists with tabs.
+// diff returns an error if the current value is not the configured one. It ignores differences in white
+// space, because the kernel separates the items of lists with tabs.
 func (s currentSysctl) diff(container *ns.Handle) error {
 	if s.noValue || slices.Equal(strings.Fields(s.now), strings.Fields(s.Value)) {
 		return nil

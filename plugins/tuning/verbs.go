@@ -17,8 +17,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/undo"
 )
 
-// add saves the present settings and applies the configured ones. The result is prevResult with the new
-// MAC and MTU.
+// add saves the current settings and applies the configured ones. The result is prevResult with the new MAC and MTU.
 func (h machine) add(r *skel.Request) (*types.Result, error) {
 	conf, err := parse(r)
 	if err != nil {
@@ -49,20 +48,18 @@ func (h machine) add(r *skel.Request) (*types.Result, error) {
 	return result, nil
 }
 
-// A target has the interface and the sysctls of the container that the configuration sets, with
-// their present values.
+// A target is what one call tunes, which is the container's interface and sysctls, with their current values.
 type target struct {
 	r         *skel.Request
 	conf      *config
-	file      statefile.File // with the saved state
+	file      statefile.File // the file of the saved state
 	container *nl.Conn       // nil if only sysctls are configured
 	link      nl.Link        // zero if only sysctls are configured
 	sysctls   []currentSysctl
 }
 
-// newTarget looks up the interface, if link settings are configured, and reads the configured
-// sysctls. If only sysctls are configured, it opens no netlink socket: that would take as long
-// as setting the sysctls.
+// newTarget looks up the interface, if link settings are configured, and reads the configured sysctls. If
+// only sysctls are configured, it opens no netlink socket, which would take as long as setting the sysctls.
 func newTarget(r *skel.Request, conf *config) (*target, error) {
 	t := &target{r: r, conf: conf, file: savedFile(r, conf.dataDir)}
 	var err error
@@ -71,7 +68,7 @@ func newTarget(r *skel.Request, conf *config) (*target, error) {
 			return nil, err
 		}
 		if t.link, err = t.container.Link(r.IfName); errors.Is(err, fs.ErrNotExist) {
-			err = fmt.Errorf("no interface %q in container: list tuning after the plugin that makes the interface: %w", r.IfName, err)
+			err = fmt.Errorf("no interface %q in container; list tuning after the plugin that creates the interface: %w", r.IfName, err)
 		}
 		if err != nil {
 			return nil, err
@@ -81,11 +78,10 @@ func newTarget(r *skel.Request, conf *config) (*target, error) {
 	return t, err
 }
 
-// tune saves the present settings and then applies the configured ones. It saves before the
-// first change, so that DEL can restore the settings after an ADD that was killed. It also
-// pushes the undo before the first change: a change whose answer was lost may have been made,
-// and restoring an unchanged setting does no harm. If the undo fails, the saved state stays
-// for DEL.
+// tune saves the current settings and then applies the configured ones. It saves before the first change, so
+// that DEL can restore the settings after an ADD that was killed. It also pushes the undo before the first
+// change, because the kernel may apply a change whose answer is lost, and restoring an unchanged setting does
+// no harm. If the undo fails, the saved state stays for DEL.
 func (t *target) tune(u *undo.Stack) error {
 	before := t.currentState()
 	earlier, err := t.loadEarlier()
@@ -115,9 +111,9 @@ func (t *target) tune(u *undo.Stack) error {
 	return nil
 }
 
-// withCode returns err with types.CodeConfig if a sysctl or the interface does not exist in the
-// container, or if the kernel refuses a value: for example a MAC that another macvlan of the same
-// master has. It returns other errors unchanged.
+// withCode returns err with types.CodeConfig if a sysctl or the interface does not exist in the container, or
+// if the kernel rejects a value, for example the MAC of another macvlan on the same master. It returns other
+// errors unchanged.
 func withCode(err error) error {
 	for _, cause := range []error{fs.ErrNotExist, syscall.EINVAL, syscall.ERANGE, syscall.EADDRINUSE} {
 		if errors.Is(err, cause) {
@@ -127,7 +123,7 @@ func withCode(err error) error {
 	return err
 }
 
-// currentState returns the present values of all configured settings.
+// currentState returns the current values of all configured settings.
 func (t *target) currentState() *saved {
 	s := &saved{
 		settings: t.conf.link.currentOf(t.link), Sysctl: map[string]string{},
@@ -141,9 +137,9 @@ func (t *target) currentState() *saved {
 	return s
 }
 
-// loadEarlier returns the state that an earlier ADD of this attachment saved in the same namespace, or
-// nil if there is none. There is one if the chain lists the plugin twice. The settings that the second
-// call finds are then not the original ones.
+// loadEarlier returns the state that an earlier ADD of this attachment saved in the same namespace, or nil if
+// there is none. There is one if the chain lists the plugin twice. Without it, the second call would save the
+// first call's values as the original ones.
 func (t *target) loadEarlier() (*saved, error) {
 	state := &saved{}
 	err := t.file.Load(state)
@@ -151,7 +147,7 @@ func (t *target) loadEarlier() (*saved, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil
 	case errors.Is(err, statefile.ErrUnreadable):
-		t.r.Warn("%v; it is replaced", err)
+		t.r.Warn("replacing the saved state: %v", err)
 		return nil, nil
 	case err != nil:
 		return nil, types.Coded(types.CodeIO, err)
@@ -161,7 +157,6 @@ func (t *target) loadEarlier() (*saved, error) {
 	return state, nil
 }
 
-// configuredSysctls returns the sysctls with the configured values.
 func (t *target) configuredSysctls() []sysctl.Setting {
 	all := make([]sysctl.Setting, 0, len(t.sysctls))
 	for _, s := range t.sysctls {
@@ -170,10 +165,9 @@ func (t *target) configuredSysctls() []sysctl.Setting {
 	return all
 }
 
-// updateResult records the configured MAC and MTU in the result of the chain. It changes the
-// interfaces named CNI_IFNAME whose sandbox is CNI_NETNS. If the result has no such interface,
-// because the earlier plugin wrote another sandbox or no sandbox, it changes every interface of that
-// name, as the reference plugin does.
+// updateResult records the configured MAC and MTU in the result of the chain. It changes the interfaces named
+// CNI_IFNAME whose sandbox is CNI_NETNS. If there are none, because the earlier plugin wrote another sandbox
+// or none, it changes every interface of that name, as the reference plugin does.
 func (t *target) updateResult(result *types.Result) {
 	hasSandbox := slices.ContainsFunc(result.Interfaces, t.isInSandbox)
 	for i := range result.Interfaces {
@@ -190,21 +184,20 @@ func (t *target) updateResult(result *types.Result) {
 	}
 }
 
-// isInSandbox reports whether in has the name CNI_IFNAME and the sandbox CNI_NETNS.
 func (t *target) isInSandbox(in types.Interface) bool {
 	return in.Name == t.r.IfName && in.Sandbox == t.r.NetNS
 }
 
-// del restores the saved state, if the container still exists, and removes the file with the
-// state. It does not use the configured settings, because they may have changed since ADD.
+// del restores the saved state if the container still exists, and removes its file. It does not use the
+// configured settings, because they may have changed since ADD.
 func del(r *skel.Request) error {
 	file, state := savedFile(r, dataDir(r)), &saved{}
 	err := file.Load(state)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		warnOfSysctls(r, file.Path())
+		warnAboutKeptSysctls(r, file.Path())
 	case errors.Is(err, statefile.ErrUnreadable):
-		r.Warn("%v; nothing is restored", err)
+		r.Warn("nothing is restored: %v", err)
 	case err != nil:
 		return types.Coded(types.CodeIO, err)
 	case r.ContainerNS != nil:
@@ -215,9 +208,9 @@ func del(r *skel.Request) error {
 	return file.Remove()
 }
 
-// warnOfSysctls warns of the sysctls that DEL leaves at the configured values, because no state
-// was saved. That happens after an ADD of the reference plugin, which saves no sysctls.
-func warnOfSysctls(r *skel.Request, missingFile string) {
+// warnAboutKeptSysctls prints a warning that lists the sysctls that keep the configured values because no
+// state was saved. The reference plugin's ADD saves no sysctls.
+func warnAboutKeptSysctls(r *skel.Request, missingFile string) {
 	conf, err := parse(r)
 	if err != nil || r.ContainerNS == nil {
 		return
@@ -237,9 +230,9 @@ func warnOfSysctls(r *skel.Request, missingFile string) {
 	}
 }
 
-// restore restores all saved settings and joins the errors. It does nothing if the namespace is
-// not the one in which the state was saved. It restores the sysctls last, because the kernel removes
-// IPv6 and its sysctls from an interface with an MTU below 1280.
+// restore restores all saved settings, and joins the errors. It does nothing if the state was saved in
+// another namespace. It restores the sysctls last, because an interface with an MTU below 1280 has no IPv6
+// sysctls until restore raises the MTU.
 func restore(r *skel.Request, state *saved) error {
 	return r.ContainerNS.Do(func() error {
 		if !r.ContainerNS.CanHaveCookie(state.NetNS) {
@@ -253,8 +246,7 @@ func restore(r *skel.Request, state *saved) error {
 	})
 }
 
-// restoreLink restores the saved link settings. It does nothing if the interface of that name
-// is not the one whose settings were saved.
+// restoreLink restores the saved link settings. It does nothing if they were saved for another interface of that name.
 func restoreLink(r *skel.Request, state *saved) error {
 	if state.settings == (settings{}) {
 		return nil
@@ -274,9 +266,9 @@ func restoreLink(r *skel.Request, state *saved) error {
 	return errors.Join(errs...)
 }
 
-// ignoreUnrestorable drops errors that a retry cannot fix, so that DEL can succeed. If the
-// interface or the sysctl does not exist, there is nothing to restore. If the kernel rejects the
-// saved value, because the container has changed its interface since, ignoreUnrestorable warns.
+// ignoreUnrestorable drops errors that a retry cannot fix, so that DEL can succeed. If the interface or the
+// sysctl does not exist, there is nothing to restore. If the kernel rejects the saved value, because the
+// container has changed its interface since ADD, ignoreUnrestorable prints a warning.
 func ignoreUnrestorable(r *skel.Request, err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -290,7 +282,7 @@ func ignoreUnrestorable(r *skel.Request, err error) error {
 	return err
 }
 
-// check compares the configured settings, and no others, with the present state.
+// check compares only the configured settings with the current ones.
 func check(r *skel.Request) error {
 	conf, err := parse(r)
 	if err != nil {
@@ -316,9 +308,8 @@ func check(r *skel.Request) error {
 	return types.Coded(types.CodeChanged, errors.Join(append(errs, t.checkSaved())...))
 }
 
-// checkSaved returns an error if the saved state cannot be read: DEL could not restore
-// anything. If only sysctls are configured, a missing state is no error, because the reference
-// plugin saves no sysctls. DEL then warns.
+// checkSaved returns an error if the saved state cannot be read, because DEL could not restore anything. If
+// only sysctls are configured, the state may be missing, because the reference plugin saves no sysctls.
 func (t *target) checkSaved() error {
 	err := t.file.Load(&saved{})
 	if errors.Is(err, fs.ErrNotExist) && t.conf.link == (settings{}) {

@@ -13,7 +13,7 @@ import (
 
 const kind = "vlan"
 
-// add makes the VLAN interface while the IPAM plugin runs, and then configures it for the lease.
+// add creates the VLAN interface while the IPAM plugin runs, and then configures it for the lease.
 func add(r *skel.Request) (*types.Result, error) {
 	conf, err := parse(r)
 	if err != nil {
@@ -33,7 +33,6 @@ func add(r *skel.Request) (*types.Result, error) {
 	return setup.Configure(r, eth, conf.dad)
 }
 
-// addLink makes the VLAN interface.
 func (conf *config) addLink(r *skel.Request, setup *attach.MasterSetup) (nl.Link, error) {
 	eth, err := setup.MasterConn.AddVLANLink(&r.Undo, nl.VLANLink{
 		NewLink: nl.NewLink{Name: conf.name, In: setup.Container, Parent: setup.Master, MAC: conf.mac, MTU: conf.mtu}, ID: conf.id, Protocol: conf.protocol,
@@ -41,21 +40,21 @@ func (conf *config) addLink(r *skel.Request, setup *attach.MasterSetup) (nl.Link
 	return eth, explainRefusal(err, setup, conf)
 }
 
-// explainRefusal explains why the kernel did not make the VLAN interface (vlan_check_real_dev). EEXIST
-// means that the master already has an interface for the VLAN. EOPNOTSUPP means that the kernel has
-// no VLAN interfaces, or that the master cannot carry VLANs.
+// explainRefusal explains why the kernel did not create the VLAN interface (vlan_check_real_dev). EEXIST
+// means that the master already has an interface for the VLAN. EOPNOTSUPP means that the kernel does not
+// support VLAN interfaces, or that the master cannot carry them.
 func explainRefusal(err error, setup *attach.MasterSetup, conf *config) error {
 	switch {
 	case errors.Is(err, fs.ErrExist):
-		return types.Errorf(types.CodeConfig, "VLAN %d (%s) of master %s already has an interface, %s; the kernel makes only one: %w", conf.id, conf.protocol, setup.Master.Name, describeExisting(setup, conf), err)
+		return types.Errorf(types.CodeConfig, "VLAN %d (%s) of master %s already has an interface, %s; the kernel allows only one: %w", conf.id, conf.protocol, setup.Master.Name, describeExisting(setup, conf), err)
 	case errors.Is(err, errors.ErrUnsupported):
-		return types.Errorf(types.CodeConfig, "the kernel has no VLAN interfaces (CONFIG_VLAN_8021Q), or master %s can carry none: %w", setup.Master.Name, err)
+		return types.Errorf(types.CodeConfig, "the kernel does not support VLAN interfaces (CONFIG_VLAN_8021Q), or master %s cannot carry them: %w", setup.Master.Name, err)
 	}
 	return err
 }
 
-// describeExisting describes the interface that the master already has for the VLAN: its name and
-// alias if it is in the namespace of the master.
+// describeExisting returns the name and the alias of the interface that the master already has for the VLAN,
+// if that interface is in the namespace of the master.
 func describeExisting(setup *attach.MasterSetup, conf *config) string {
 	l, err := setup.MasterConn.FindVLANLink(setup.Master, conf.protocol, conf.id)
 	switch {

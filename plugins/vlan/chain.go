@@ -10,14 +10,13 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// In a chain, with linkInContainer and without master, the master is the interface CNI_IFNAME of the
-// container, which an earlier plugin created, and the VLAN interface has a name of its own. It has no
-// addresses: an IPAM plugin would take them for CNI_IFNAME's addresses.
+// In a chain, with linkInContainer and without master, the master is the container's interface CNI_IFNAME,
+// which an earlier plugin created. The VLAN interface has a name of its own, and no addresses, because an
+// IPAM plugin would reserve them for CNI_IFNAME.
 
-// isInChain reports whether the VLAN is one of the interface CNI_IFNAME.
+// isInChain reports whether CNI_IFNAME is the master.
 func (raw *rawConfig) isInChain() bool { return raw.LinkInContainer && raw.Master == "" }
 
-// linkName returns the name of the VLAN interface.
 func (raw *rawConfig) linkName(r *skel.Request) string {
 	switch {
 	case !raw.isInChain():
@@ -28,17 +27,17 @@ func (raw *rawConfig) linkName(r *skel.Request) string {
 	return fmt.Sprintf("%s.%d", r.IfName, *raw.VLANID)
 }
 
-// validateChain returns an error for each key that does not fit a VLAN of CNI_IFNAME, if it is one, or
-// else for a key that is only for such a VLAN.
+// validateChain returns an error for each key that is not allowed in a chain or, outside of a chain, is
+// allowed only there.
 func (raw *rawConfig) validateChain(r *skel.Request) error {
 	var errs []error
 	refuseIf := types.ProblemsInto(&errs)
 	if !raw.isInChain() {
-		refuseIf(raw.Master == "", `"master" field is required: it names the interface on which the VLAN is`)
-		refuseIf(raw.IfName != "", `"ifName" is only for a VLAN of CNI_IFNAME in a chain: with "linkInContainer" and without "master"`)
+		refuseIf(raw.Master == "", `"master" field is required: the interface that carries the VLAN`)
+		refuseIf(raw.IfName != "", `"ifName" is only allowed in a chain, with "linkInContainer" and without "master"`)
 		return errors.Join(errs...)
 	}
-	refuseIf(r.Conf.IPAM.Type != "", `a VLAN of CNI_IFNAME in a chain has no addresses: remove "ipam", or make a network of its own with "master"`)
+	refuseIf(r.Conf.IPAM.Type != "", `a VLAN interface in a chain gets no addresses; remove "ipam", or configure a network with "master"`)
 	if name := raw.linkName(r); raw.IfName != "" || r.Command == "ADD" && raw.VLANID != nil {
 		err := types.CheckIfName(name)
 		refuseIf(err != nil, `%q cannot be the name of the VLAN interface; set "ifName": %w`, name, err)
@@ -51,14 +50,14 @@ func linkOwner(r *skel.Request, name string) types.Attachment {
 	return types.Attachment{Network: r.Conf.Name, ContainerID: r.ContainerID, IfName: name}
 }
 
-// addInChain makes the VLAN interface, and appends it to prevResult.
+// addInChain creates the VLAN interface, and appends it to prevResult.
 func addInChain(r *skel.Request, conf *config) (*types.Result, error) {
 	result, err := r.RequirePrev()
 	if err != nil {
 		return nil, err
 	}
 	if _, found := result.ContainerInterface(r.IfName); !found {
-		return nil, types.Errorf(types.CodeConfig, "prevResult has no interface %s in the container, which would be the master; name one by the key \"master\"", r.IfName)
+		return nil, types.Errorf(types.CodeConfig, "prevResult lacks the interface %s in the container, which would be the master; set \"master\"", r.IfName)
 	}
 	container, err := nl.Open(r.ContainerNS)
 	if err != nil {
@@ -102,7 +101,7 @@ func checkInChain(r *skel.Request, conf *config) error {
 	return types.Coded(types.CodeChanged, changed)
 }
 
-// delInChain deletes the VLAN interface, if the container has it.
+// delInChain deletes the VLAN interface if it exists and belongs to the attachment.
 func delInChain(r *skel.Request, name string) error {
 	if r.ContainerNS == nil {
 		return nil

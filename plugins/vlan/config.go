@@ -27,15 +27,15 @@ type rawConfig struct {
 type config struct {
 	master   attach.Master
 	inChain  bool   // the master is the interface CNI_IFNAME of the container
-	name     string // of the VLAN interface
+	name     string // the name of the VLAN interface
 	id       int    // 0 to maxVLANID
 	protocol string // see nl.IsVLANProtocol
-	mtu      int    // bytes; zero: the master's
+	mtu      int    // in bytes, or 0 for the master's
 	mac      types.MAC
 	dad      attach.DADMode
 }
 
-// maxVLANID is the largest ID of a VLAN; 4095 is reserved (IEEE 802.1Q, table 9-2).
+// maxVLANID is the largest ID of a VLAN, because 4095 is reserved (IEEE 802.1Q, table 9-2).
 const maxVLANID = 4094
 
 // parse reads the configuration of the request and checks it.

@@ -23,12 +23,12 @@ var _ = Describe("without a VLAN interface", func() {
 			b.Refuse(c, code, texts...)
 		},
 		Entry("no master", conf("1.0.0", `"vlanId":100`, static4), "", types.CodeConfig, `"master" field is required`),
-		Entry("no master, with a name of the interface", conf("1.0.0", `"vlanId":100,"ifName":"x"`, static4), "", types.CodeConfig, `"master" field is required`, `"ifName" is only for a VLAN of CNI_IFNAME in a chain`),
+		Entry("no master, with a name of the interface", conf("1.0.0", `"vlanId":100,"ifName":"x"`, static4), "", types.CodeConfig, `"master" field is required`, `"ifName" is only allowed in a chain`),
 		Entry("in a chain, a name that no interface can have", conf("1.0.0", inChain+`,"ifName":"a/b"`, noIPAM), "", types.CodeConfig, `"a/b" cannot be the name of the VLAN interface`),
-		Entry("in a chain, addresses", conf("1.0.0", inChain, static4), "", types.CodeConfig, `a VLAN of CNI_IFNAME in a chain has no addresses: remove "ipam"`),
+		Entry("in a chain, addresses", conf("1.0.0", inChain, static4), "", types.CodeConfig, `a VLAN interface in a chain gets no addresses; remove "ipam"`),
 		Entry("in a chain, no prevResult", conf("1.0.0", inChain, noIPAM), "", types.CodeConfig, "ADD of vlan needs a prevResult"),
 		Entry("in a chain, a prevResult without the interface", conf("1.0.0", inChain+`,"prevResult":{"cniVersion":"1.0.0","interfaces":[{"name":"eth1","sandbox":"/x"}]}`, noIPAM), "",
-			types.CodeConfig, "prevResult has no interface eth0 in the container"),
+			types.CodeConfig, "prevResult lacks the interface eth0 in the container"),
 		Entry("no ID", conf("1.0.0", `"master":"uplink0"`, static4), "", types.CodeConfig, `"vlanId" is required`),
 		Entry("an ID below zero", conf("1.0.0", `"master":"uplink0","vlanId":-1`, static4), "", types.CodeConfig, "invalid VLAN ID -1 (must be between 0 and 4094)"),
 		Entry("the reserved ID", conf("1.0.0", `"master":"uplink0","vlanId":4095`, static4), "", types.CodeConfig, "invalid VLAN ID 4095"),
@@ -49,7 +49,7 @@ var _ = Describe("without a VLAN interface", func() {
 
 	It("ADD says that the kernel or the master has no VLANs, and releases the addresses", func() {
 		c := b.NewCall(conf("1.0.0", in100, b.HostLocal())).FailAt("add link eth0", syscall.EOPNOTSUPP)
-		b.Refuse(c, types.CodeConfig, "the kernel has no VLAN interfaces (CONFIG_VLAN_8021Q), or master uplink0 can carry none")
+		b.Refuse(c, types.CodeConfig, "the kernel does not support VLAN interfaces (CONFIG_VLAN_8021Q), or master uplink0 cannot carry them")
 	})
 
 	It("GC calls the IPAM plugin", func() { b.RequireGC(conf("1.1.0", in100+","+nstest.OnlyTwoValid, b.HostLocal())) })

@@ -1,6 +1,5 @@
-// vlan makes a VLAN interface for a container on an interface of the host, its master. The
-// addresses come from an IPAM plugin; without one the connection is on layer 2 only. See
-// README.md.
+// vlan creates a VLAN interface for a container on an interface of the host, its master. The addresses come
+// from an IPAM plugin. Without one the connection is on layer 2 only. See README.md.
 package main
 
 import (
@@ -10,8 +9,8 @@ import (
 
 func main() { skel.Main(plugin()) }
 
-// plugin describes the plugin. GC only calls the IPAM plugin: the links are in containers,
-// whose paths GC does not get, and are deleted with them.
+// plugin describes the plugin. GC only calls the IPAM plugin, because runtimes do not pass it the paths of
+// the containers. The links are deleted with the containers.
 func plugin() skel.Plugin {
 	return skel.Plugin{Name: "vlan", Add: add, Del: del, Check: check, Status: status, GC: ipam.GC}
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// check compares the present state with what ADD created, and names every difference in one
-// error. It does not compare what a later plugin of the chain may change: MAC, MTU, sysctls. The
-// kernel also lowers the MTU when the master's MTU is lowered.
+// check compares the interface with what ADD created, and returns an error that names every difference. It
+// ignores the MAC, the MTU and the sysctls, which a later plugin of the chain may change. The kernel also
+// lowers the MTU when the master's MTU is lowered.
 func check(r *skel.Request) error {
 	conf, err := parse(r)
 	if err != nil {
@@ -24,7 +24,7 @@ func check(r *skel.Request) error {
 	return conf.master.Check(r, kind, func(_ *nl.Conn, eth nl.Link) error { return conf.diff(eth) })
 }
 
-// diff returns an error if the interface has another VLAN than the configuration.
+// diff returns an error if the interface belongs to another VLAN than the configured one.
 func (conf *config) diff(eth nl.Link) error {
 	if eth.VLANID != conf.id || eth.VLANProtocol != conf.protocol {
 		return fmt.Errorf("interface %s has VLAN %d (%s), not %d (%s)", eth.Name, eth.VLANID, eth.VLANProtocol, conf.id, conf.protocol)
@@ -32,8 +32,8 @@ func (conf *config) diff(eth nl.Link) error {
 	return nil
 }
 
-// del reads only the keys that name an interface in a chain, and no errors of them: the master may have
-// been deleted since ADD, and the configuration may have changed.
+// del reads only the keys that name an interface in a chain, and ignores errors in them, because the
+// configuration may have changed since ADD.
 func del(r *skel.Request) error {
 	var raw rawConfig
 	if _ = types.Decode(r.Stdin, &raw); raw.isInChain() {

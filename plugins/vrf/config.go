@@ -17,15 +17,15 @@ type rawConfig struct {
 // config is the checked configuration.
 type config struct {
 	name  string
-	table int // zero: the table of an existing VRF, or a free one
+	table int // zero for the table of an existing VRF, or a free one
 }
 
 const kind = "vrf"
 
-// firstTable is the lowest table that a VRF gets if the configuration has none. sbr uses tables from 100 on.
+// firstTable is the lowest table that a VRF gets if none is configured. sbr uses tables from 100 on.
 const firstTable = 1000
 
-// parse reads and checks the configuration. Invalid values have types.CodeConfig.
+// parse reads and checks the configuration. The code of errors for invalid values is types.CodeConfig.
 func parse(r *skel.Request) (*config, error) {
 	var raw rawConfig
 	if err := r.Decode(&raw); err != nil {

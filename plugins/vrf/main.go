@@ -1,5 +1,5 @@
-// vrf is a chained plugin that puts the container's interface into a VRF of the container (virtual
-// routing and forwarding). See README.md.
+// vrf is a chained plugin that puts the container's interface into a VRF (virtual routing and forwarding).
+// See README.md.
 package main
 
 import (
@@ -9,8 +9,8 @@ import (
 
 func main() { skel.Main(plugin()) }
 
-// plugin describes the plugin. It has no GC: VRFs are in containers, whose paths GC does not get, and are
-// deleted with them.
+// plugin describes the plugin. It does not support GC, because runtimes do not pass GC the paths of the
+// containers. The VRFs are deleted with the containers.
 func plugin() skel.Plugin {
 	return skel.Plugin{Name: "vrf", Chained: true, Since: types.V031, Add: add, Del: del, Check: check, Status: status}
 }

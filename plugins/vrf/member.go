@@ -12,30 +12,30 @@ import (
 	"github.com/plumb-cni/plumb/pkg/undo"
 )
 
-// A member is an interface that enters or leaves a VRF. The kernel then sets the interface down and up
-// again (cycle_netdev in drivers/net/vrf.c). That deletes the routes of the interface in all tables; the
-// kernel then adds back only the routes that it adds with each address. It also deletes the IPv6
-// addresses of the interface, unless the sysctl keep_addr_on_down is 1.
+// A member is an interface that enters or leaves a VRF. The kernel sets such an interface down and up again
+// (cycle_netdev in drivers/net/vrf.c). This deletes the routes of the interface in all tables, and the kernel
+// adds back only the routes that it adds with each address. It also deletes the IPv6 addresses of the
+// interface, unless the sysctl keep_addr_on_down is 1.
 type member struct {
 	conf      *config // nil in DEL
 	container *nl.Conn
 	link, vrf nl.Link
 }
 
-// A state has the settings that an interface loses when it enters or leaves a VRF.
+// A state contains what an interface loses when it enters or leaves a VRF.
 type state struct {
-	table   int       // the table to which the kernel adds a route with each address: the VRF's, or main
+	table   int       // the VRF's table or main, to which the kernel adds a route with each address
 	addrs   []nl.Addr // IPv6, without link-local ones
 	routes  []nl.FullRoute
-	sysctls []sysctl.Setting // the settings of keepAddrsSysctls, with their values before
+	sysctls []sysctl.Setting // the sysctls of keepAddrsSysctls, with their original values
 }
 
 // usableLimit limits how long ADD waits for IPv6 addresses.
 const usableLimit = 10 * time.Second
 
-// keepAddrsSysctls returns the sysctls with which the interface keeps its IPv6 addresses. accept_dad is
-// 0 because duplicate address detection has already checked the addresses, and another check would
-// make them unusable for one second.
+// keepAddrsSysctls returns the sysctls that let the interface keep its IPv6 addresses. accept_dad is 0
+// because duplicate address detection has already checked the addresses, and another check would make them
+// unusable for one second.
 func (m *member) keepAddrsSysctls() []sysctl.Setting {
 	return []sysctl.Setting{
 		{Key: sysctl.IPv6(m.link.Name, "keep_addr_on_down"), Value: "1", Optional: true},
@@ -43,8 +43,8 @@ func (m *member) keepAddrsSysctls() []sysctl.Setting {
 	}
 }
 
-// state reads the state of the interface. table is the table of the VRF that the interface is in, or the
-// main table. The state does not include the routes that the kernel adds again by itself.
+// state reads the state of the interface. table is the table of the interface's VRF, or the main table. The
+// state does not contain the routes that the kernel adds again by itself.
 func (m *member) state(table int) (*state, error) {
 	addrs, err := m.container.Addrs(m.link)
 	if err != nil {
@@ -126,7 +126,7 @@ func (m *member) isInVRF() (bool, error) {
 	return link.Master == m.vrf.Index, err
 }
 
-// moved returns a copy of the state with the routes of s.table moved to table, which becomes its table.
+// moved returns a copy of the state, in which the routes of s.table are in table.
 func (s *state) moved(table int) *state {
 	moved := &state{table: table, addrs: s.addrs, sysctls: s.sysctls}
 	for _, r := range s.routes {
@@ -138,7 +138,7 @@ func (s *state) moved(table int) *state {
 	return moved
 }
 
-// keepAddrs makes the interface keep its IPv6 addresses, if it has any.
+// keepAddrs lets the interface keep its IPv6 addresses, if it has any.
 func (m *member) keepAddrs(s *state) error {
 	if len(s.addrs) == 0 {
 		return nil
@@ -149,10 +149,10 @@ func (m *member) keepAddrs(s *state) error {
 // restore adds the addresses and routes that are missing, waits until the addresses are usable, and
 // then restores the sysctls. It tries every step.
 //
-// The table former had the routes until now. restore deletes them there, because the kernel does not
-// always do so. If an IPv6 route has several next hops, the kernel keeps a next hop whose interface is
-// set down until the interfaces of all next hops are down (fib6_ifdown in net/ipv6/route.c). It uses
-// the next hop again when its interface is up.
+// The routes were in the table former until now. restore deletes them there, because the kernel does not
+// always do so. If an IPv6 route has several next hops, the kernel keeps a next hop whose interface is set
+// down until the interfaces of all next hops are down (fib6_ifdown in net/ipv6/route.c). It uses the next hop
+// again when its interface is up.
 func (m *member) restore(s *state, former int) error {
 	errs := []error{m.restoreAddrs(s)}
 	for _, r := range s.routes {
@@ -160,7 +160,7 @@ func (m *member) restore(s *state, former int) error {
 			errs = append(errs, m.container.DeleteFullRoute(r.In(former)))
 		}
 	}
-	for _, r := range s.routes { // the undo of enter takes the interface out of the VRF, which deletes them
+	for _, r := range s.routes { // without an undo, because the undo of enter deletes them
 		errs = append(errs, m.container.EnsureFullRoute(&undo.Stack{}, r))
 	}
 	return errors.Join(append(errs, sysctl.Ensure(m.container.NS(), s.sysctls...))...)
@@ -183,7 +183,7 @@ func (m *member) restoreAddrs(s *state) error {
 			errs = append(errs, m.container.AddAddr(m.link, a))
 		}
 	}
-	if m.link.Carrier { // without a carrier the kernel does not begin to check addresses
+	if m.link.Carrier { // without a carrier, the kernel does not start duplicate address detection
 		err = m.container.AwaitUsable(m.link, usableLimit)
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {

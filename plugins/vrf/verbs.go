@@ -11,8 +11,8 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// newMember returns the interface and the configured VRF, whose Link is zero if it does not exist. If one
-// of them cannot be used, the error has the code.
+// newMember returns the interface and the configured VRF. The Link of a VRF that does not exist is zero. The
+// code applies to the errors for an interface or a VRF that cannot be used.
 func newMember(r *skel.Request, code uint) (*member, error) {
 	conf, err := parse(r)
 	if err != nil {
@@ -39,8 +39,7 @@ func newMember(r *skel.Request, code uint) (*member, error) {
 	return &member{conf: conf, container: container, link: link, vrf: vrf}, types.Coded(code, err)
 }
 
-// add creates the VRF, unless it exists, and puts the interface into it. If the interface is in it already,
-// add only sets the VRF up.
+// add creates the VRF, unless it exists, sets it up, and puts the interface into it.
 func add(r *skel.Request) (*types.Result, error) {
 	m, err := newMember(r, types.CodeConfig)
 	if err != nil {
@@ -51,7 +50,7 @@ func add(r *skel.Request) (*types.Result, error) {
 		return nil, types.Errorf(types.CodeConfig, "interface %s has already a master set: link %d; an interface can be in one VRF or bridge only", m.link.Name, m.link.Master)
 	}
 	if m.vrf.Index == 0 {
-		if m.vrf, err = makeVRF(r, m.container, m.conf); err != nil {
+		if m.vrf, err = createVRF(r, m.container, m.conf); err != nil {
 			return nil, err
 		}
 	}
@@ -66,8 +65,8 @@ func add(r *skel.Request) (*types.Result, error) {
 	return r.Prev()
 }
 
-// findVRF returns the configured VRF, or the zero Link if there is none. It returns an error if the
-// interface of that name is no VRF, or a VRF with another table.
+// findVRF returns the configured VRF, or the zero Link if there is none. It returns an error if the interface
+// of that name is not a VRF, or is a VRF with another table.
 func findVRF(container *nl.Conn, conf *config) (nl.Link, error) {
 	vrf, err := container.Link(conf.name)
 	switch {
@@ -83,8 +82,8 @@ func findVRF(container *nl.Conn, conf *config) (nl.Link, error) {
 	return vrf, nil
 }
 
-// makeVRF creates the VRF. Its alias tells DEL that plumb created it.
-func makeVRF(r *skel.Request, container *nl.Conn, conf *config) (nl.Link, error) {
+// createVRF creates the VRF. Its alias tells DEL that plumb created it.
+func createVRF(r *skel.Request, container *nl.Conn, conf *config) (nl.Link, error) {
 	table := conf.table
 	if table == 0 {
 		free, err := container.FreeTables(1, firstTable)
@@ -99,7 +98,7 @@ func makeVRF(r *skel.Request, container *nl.Conn, conf *config) (nl.Link, error)
 	}
 	for _, other := range others {
 		if other.VRFTable == table {
-			r.Warn("VRF %s: VRF %s has table %d as well, so that both use the same routes; choose another table, or leave \"table\" out", conf.name, other.Name, table)
+			r.Warn("VRF %s: VRF %s uses table %d as well, and therefore the same routes; choose another table, or omit \"table\"", conf.name, other.Name, table)
 		}
 	}
 	vrf, err := container.AddVRF(&r.Undo, nl.NewLink{Name: conf.name}, table)
@@ -112,8 +111,8 @@ func makeVRF(r *skel.Request, container *nl.Conn, conf *config) (nl.Link, error)
 	return vrf, container.SetAlias(vrf, attach.LinkAlias(r.Attachment()))
 }
 
-// del takes the interface out of the VRF, and deletes the VRF if it is empty then. It needs neither
-// prevResult nor a valid configuration. It leaves an interface in another VRF alone.
+// del takes the interface out of the VRF, and deletes the VRF if it is empty afterwards. It needs neither
+// prevResult nor a valid configuration. It does not change an interface in another VRF.
 func del(r *skel.Request) error {
 	if r.ContainerNS == nil {
 		return nil
@@ -141,7 +140,7 @@ func del(r *skel.Request) error {
 		}
 	}
 	ports, err := container.Ports(vrf)
-	// A VRF without an alias is taken for one of the reference plugin, and deleted as well.
+	// Delete a VRF without an alias as well, because the reference plugin may have created it.
 	if err != nil || len(ports) > 0 || vrf.Alias != "" && !attach.CreatedByPlumb(vrf) {
 		return err
 	}
@@ -164,7 +163,7 @@ func vrfOf(container *nl.Conn, name string, link nl.Link) (nl.Link, error) {
 	return master, nil
 }
 
-// check looks whether the interface is in the VRF, and the VRF is up.
+// check returns an error if the interface is not in the VRF, or the VRF is down.
 func check(r *skel.Request) error {
 	m, err := newMember(r, types.CodeChanged)
 	if err != nil {

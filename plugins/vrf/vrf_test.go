@@ -127,7 +127,7 @@ var _ = Describe("ADD", Label(nstest.Kernel), func() {
 		b.container.Batch(GinkgoTB(), "link add other type vrf table 6")
 		restored := b.Restored(b.container)
 		c := b.call("net1", conf(blue+`,"table":6`))
-		Expect(b.OK("ADD", c).Stderr).To(ContainSubstring("VRF blue: VRF other has table 6 as well, so that both use the same routes"))
+		Expect(b.OK("ADD", c).Stderr).To(ContainSubstring("VRF blue: VRF other uses table 6 as well, and therefore the same routes"))
 		Expect(b.container.IP("-4 route show table 6 default")).To(Equal("default via 10.1.0.1 dev net1"))
 		b.OK("CHECK", c)
 		b.OK("DEL", c)
