@@ -12,7 +12,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// valid is a request that is taken.
+// valid is a valid request.
 const valid = `{"verb":"claim","segment":"vlan7","node":"n1","machine":"m","boot":"b","want":8,"lastRevision":5,
 	"ranges":[{"first":"10.7.0.10","last":"10.7.0.250"},{"first":"fd00::","last":"fd00::ffff:ffff:ffff:ffff"}],"exclude":["10.7.0.64/28"],
 	"datastore":{"type":"cluster-local-etcd","endpoints":["http://127.0.0.1:1"],"timeout":1}}`
@@ -64,7 +64,7 @@ func TestDecode(t *testing.T) {
 		_, err := decode([]byte(text))
 		e := asError(err)
 		if e.Code != test.code || e.Reason != datastore.ReasonRequest {
-			t.Errorf("%s: %+v, want code %d", test.new, e, test.code)
+			t.Errorf("%s: got %+v, want code %d", test.new, e, test.code)
 		}
 		for _, want := range test.texts {
 			if !strings.Contains(e.Msg, want) {
@@ -74,8 +74,8 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// FuzzDecode: what is taken has keys below the segment's prefix only, and ranges whose windows can be
-// read.
+// FuzzDecode checks that the names in an accepted request cannot leave the segment's prefix, that addresses
+// survive a round trip through keys, and that the windows of its ranges can be read.
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte(valid))
 	f.Add([]byte(`{"verb":"release","segment":"s","node":"n","machine":"m","boot":"b","addresses":{"10.0.0.1":"c"},"datastore":{"endpoints":["http://[::1]:2"]}}`))
@@ -131,15 +131,15 @@ func TestPool(t *testing.T) {
 	}
 	want := 6 + 256 + 4 + 4 // 10.0.0.250-, 10.0.2.0/24, 10.0.3.0-3, fd00::fe-101
 	if len(all) != want || windows != 4+2 || p.free(make([]int64, len(p.counted()))) != uint64(want) {
-		t.Errorf("%d addresses, %d free, %d windows; want %d, %d, 6", len(all), p.free(make([]int64, len(p.counted()))), windows, want, want)
+		t.Errorf("got %d addresses, %d free, %d windows, want %d, %d, 6", len(all), p.free(make([]int64, len(p.counted()))), windows, want, want)
 	}
 	for a, n := range all {
 		if n != 1 || p.count(map[netip.Addr]string{a: ""}) != 1 {
-			t.Errorf("%v is there %d times", a, n)
+			t.Errorf("got %v %d times, want once", a, n)
 		}
 	}
 	if n := p.count(map[netip.Addr]string{at("10.0.1.1"): "", at("10.0.9.1"): "", at("fd00::100"): ""}); n != 1 {
-		t.Errorf("%d addresses count, want 1", n)
+		t.Errorf("count: got %d, want 1", n)
 	}
 	wide, err := newPool([]datastore.Range{{First: at("fd00:0:0:1::"), Last: at("fd00:0:0:1:ffff:ffff:ffff:ffff")}}, []netip.Prefix{netip.MustParsePrefix("fd00::/56")})
 	if err != nil || wide.free([]int64{0, 0}) != 0 {

@@ -159,7 +159,7 @@ func (b block) window(n uint64) block {
 	return block{b.v4, b.high, max(b.first, w), min(b.last, w+windowSize-1)}
 }
 
-// counted returns the blocks whose owners the method free needs the number of.
+// counted returns the blocks whose numbers of owners free needs.
 func (p pool) counted() []block { return slices.Concat(p.blocks, p.excluded) }
 
 // free returns the number of free addresses. used contains the number of owners in each block of counted.
@@ -283,7 +283,7 @@ func (p pool) candidates(w block, taken map[netip.Addr]bool) (free []netip.Addr)
 	return free
 }
 
-// count returns how many of the addresses free counts.
+// count returns how many of the addresses are in the pool and not excluded.
 func (p pool) count(addresses map[netip.Addr]string) (n int) {
 	for a := range addresses {
 		for i, b := range p.counted() {

@@ -7,8 +7,8 @@ import (
 	"github.com/plumb-cni/plumb/pkg/datastore"
 )
 
-// TestWindows wants each window once, in an order in which few that are neighbors follow each other: where a range
-// has been made larger, all addresses of a half may have owners.
+// TestWindows checks that each window comes once, and that neighboring windows rarely follow each other.
+// After a range was enlarged, all addresses of one half may have owners.
 func TestWindows(t *testing.T) {
 	for _, last := range []string{"10.0.0.1", "10.0.1.0", "10.7.255.255", "10.4.90.3"} {
 		p, err := newPool([]datastore.Range{{First: netip.MustParseAddr("10.0.0.1"), Last: netip.MustParseAddr(last)}}, nil)
@@ -40,8 +40,8 @@ func TestWindows(t *testing.T) {
 	}
 }
 
-// TestEstimate compares estimates with the number of free addresses: exact ones of a small pool, and the mean of
-// those of a large one.
+// TestEstimate compares estimates with the number of free addresses. In a large pool, it compares the mean of
+// the estimates.
 func TestEstimate(t *testing.T) {
 	for name, c := range map[string]struct {
 		first, last string
@@ -63,7 +63,8 @@ func TestEstimate(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// count returns what etcd would say of the blocks. Blocks of more than 2^20 addresses have no owner.
+		// count returns the number of owners in each block, as etcd counts them. Blocks of more than 2^20
+		// addresses have none.
 		count := func(blocks []block) (used []int64) {
 			for _, b := range blocks {
 				var n int64

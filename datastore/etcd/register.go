@@ -51,9 +51,10 @@ func (s *session) busy() error {
 	return failf(types.CodeTryAgain, datastore.ReasonUnreachable, "other calls for node %s of segment %s run at the same time; try again", s.Node, s.Segment)
 }
 
-// commitRegistration writes the node's registration and runs the operations in more, and reports whether its conditions
-// held: nothing has written the registration since this call first read it; nothing has written the keys frozen and store
-// since the view was read; and the node owns no newer address, which a claim of the previous registration can add.
+// commitRegistration writes the node's registration and runs the operations in more, and reports whether its
+// conditions held. They do not hold if the registration was written after this call first read it, or if the
+// keys frozen or store were written after the view was read. They also do not hold if the node owns a newer
+// address, which a claim of the previous registration can add.
 func (s *session) commitRegistration(ctx context.Context, v view, more ...clientv3.Op) (bool, error) {
 	if v.node.revision != s.registration {
 		return false, s.busy()

@@ -10,8 +10,8 @@ import (
 
 var socket = flag.String("serve", "", "serve requests on this unix socket, one for each connection, until the process is killed")
 
-// TestServe is the datastore for the simulation of test/datastore: in one process, so that a simulated node
-// need not start one for each call.
+// TestServe is the datastore for the simulation of test/datastore. It is one process, so that a simulated
+// node need not start a process for each call.
 func TestServe(t *testing.T) {
 	if *socket == "" {
 		t.Skip("-serve is not set")

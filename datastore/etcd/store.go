@@ -29,8 +29,8 @@ const (
 	retryRead = 100 * time.Millisecond
 )
 
-// keys returns the keys of a segment. An address is "4/" or "6/" and a fixed number of hexadecimal digits, so that keys
-// and addresses have the same order.
+// keys builds the keys of a segment. An address is "4/" or "6/" and a fixed number of hexadecimal digits, so
+// that keys and addresses have the same order.
 //
 //	<root>a/4/0a070029         "<node> <claim>"    the owner of an address
 //	<root>n/<node>/4/0a070029  "<claim> <time>"    the same, by node

@@ -7,7 +7,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// TestFirstOf wants the client of one attempt open, when several succeed at the same time.
+// TestFirstOf checks that the returned client is open if several attempts succeed at the same time.
 func TestFirstOf(t *testing.T) {
 	const attempts = 30 // so that one is interrupted now and then
 	for range 300 {

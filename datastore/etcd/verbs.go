@@ -118,7 +118,7 @@ func (s *session) owns(node string, a netip.Addr, claim string) clientv3.Cmp {
 
 func absent(key string) clientv3.Cmp { return clientv3.Compare(clientv3.CreateRevision(key), "=", 0) }
 
-// give makes the node the owner of an address.
+// give assigns an address to the node.
 func (s *session) give(a netip.Addr, claim, since string) []clientv3.Op {
 	return []clientv3.Op{
 		clientv3.OpPut(s.owner(a), s.Node+" "+claim), clientv3.OpPut(s.own(s.Node, a), claim+" "+since),
@@ -133,7 +133,8 @@ func (s *session) take(node string, a netip.Addr) []clientv3.Op {
 // touch records the time of the call.
 func (s *session) touch() clientv3.Op { return clientv3.OpPut(s.last(s.Node), now()) }
 
-// nested is a part of a transaction. It runs then if the condition holds, and otherwise the other operations.
+// nested returns a nested transaction, which runs the operations in then if the condition holds, and those in
+// otherwise if not.
 func nested(condition clientv3.Cmp, then []clientv3.Op, otherwise ...clientv3.Op) clientv3.Op {
 	return clientv3.OpTxn([]clientv3.Cmp{condition}, then, otherwise)
 }
@@ -241,7 +242,7 @@ func (s *session) list(ctx context.Context, answer *datastore.Answer) error {
 	return s.checkStore()
 }
 
-// freeze makes claim and register fail until thaw.
+// freeze blocks claim and register until thaw.
 func (s *session) freeze(ctx context.Context, answer *datastore.Answer) error {
 	return s.setFrozen(ctx, answer, func(v view) []clientv3.Op {
 		if v.frozen.value != "" {

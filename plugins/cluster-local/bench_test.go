@@ -10,8 +10,8 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// BenchmarkWithoutDatastore runs the built executables of host-local and cluster-local by turns, as a runtime
-// does, and compares the medians of ADD and DEL when the node has a free address, so that no datastore is called:
+// BenchmarkWithoutDatastore runs the executables of host-local and cluster-local alternately, as a runtime does. It
+// compares the medians of ADD and DEL on a node that owns a free address, so that no datastore is called:
 //
 //	go test ./plugins/cluster-local -run '^$' -bench WithoutDatastore -benchtime 500x
 func BenchmarkWithoutDatastore(b *testing.B) {

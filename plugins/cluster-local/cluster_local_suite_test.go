@@ -16,7 +16,8 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// TestMain runs the fake datastore, or a plugin that kills itself, instead of the tests if the environment says so.
+// TestMain runs the fake datastore if FAKE_DATASTORE is set, a plugin that kills itself if KILL_AT_STEP is
+// set, and otherwise the tests.
 func TestMain(m *testing.M) {
 	if dir := os.Getenv("FAKE_DATASTORE"); dir != "" {
 		os.Exit(runFakeDatastore(dir))

@@ -19,7 +19,7 @@ const (
 	maxWarmPool     = 256
 	defaultTimeout  = 3   // seconds
 	maxTimeout      = 60  // seconds
-	separator       = ":" // between node and network; no name contains it
+	separator       = ":" // separates node and network, because no name contains it
 )
 
 // rawConf is the configuration before it is checked.

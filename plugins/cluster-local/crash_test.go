@@ -38,8 +38,8 @@ var _ = Describe("a kill at each step", func() {
 	var n *testNode
 	BeforeEach(func() { n = newNode(newCluster(GinkgoTB()), "n1") })
 
-	// eachStep runs a call again and again, and kills it before or after the next step of a sample (nstest.SweepStride), until
-	// the call has no more steps. It calls prepare before each call, and check after it.
+	// eachStep runs a call repeatedly, and kills it before or after the next step of a sample (nstest.SweepStride),
+	// until the call has no more steps. It calls prepare before each call, and check after it.
 	eachStep := func(command string, prepare, check func()) {
 		GinkgoHelper()
 		for _, sign := range []int{1, -1} {
@@ -125,7 +125,7 @@ func TestFaults(t *testing.T) {
 			}
 			for ip := range st.claims {
 				if _, owned := c.owned("n1")[ip]; !owned {
-					t.Errorf("the node may give %s, which it does not own", ip)
+					t.Errorf("the node may allocate %s, which it does not own", ip)
 				}
 			}
 		})
@@ -213,7 +213,7 @@ func (s *storm) idsOn(n *testNode) (ids []string) {
 	return ids
 }
 
-// step does one random thing on a random node.
+// step runs one random operation on a random node.
 func (s *storm) step() {
 	GinkgoHelper()
 	n := s.nodes[s.IntN(len(s.nodes))]

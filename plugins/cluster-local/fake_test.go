@@ -25,7 +25,7 @@ import (
 )
 
 // A cluster is a directory in which the fake datastore keeps the owners of addresses, and the script of its
-// misbehaviour. The fake datastore is this test binary (TestMain), so that it is a process as a real one.
+// misbehavior. The fake datastore is this test binary (TestMain), so that it runs as a process of its own.
 type cluster struct{ dir, segment string }
 
 // newCluster creates a cluster without nodes. The directory is also the CNI_PATH with the datastore.
@@ -42,8 +42,8 @@ func newCluster(tb nstest.TB) cluster {
 	return c
 }
 
-// helper returns the path of a copy of this test binary without the race detector, with which a process takes
-// far longer to start.
+// helper returns the path of a copy of this test binary without the race detector, because a process takes
+// far longer to start with it.
 var helper = sync.OnceValues(func() (string, error) {
 	if !slices.Contains(buildSettings(), "-race=true") {
 		return os.Executable()
@@ -74,7 +74,7 @@ type fakeState struct {
 	Nodes    map[string]string // "machine boot" by node
 	Owners   map[netip.Addr]fakeOwner
 	Script   []fakeStep
-	Late     []datastore.Request // releases that will be done later
+	Late     []datastore.Request // releases that applyLate applies
 	Calls    []datastore.Request
 }
 
@@ -111,12 +111,12 @@ func (c cluster) change(f func(*fakeState)) {
 	}
 }
 
-// script makes the next call with the verb misbehave: see misbehave.
+// script sets how the next call with the verb misbehaves (see runFakeDatastore, misbehave and printAnswer).
 func (c cluster) script(verb, does string) {
 	c.change(func(st *fakeState) { st.Script = append(st.Script, fakeStep{verb, does}) })
 }
 
-// calls returns the verbs of all calls since the last time, and removes them.
+// calls returns and removes the verbs of all recorded calls.
 func (c cluster) calls() (verbs []string) {
 	c.change(func(st *fakeState) {
 		for _, r := range st.Calls {
@@ -150,7 +150,7 @@ func (c cluster) applyLate() {
 	})
 }
 
-// give makes a node the owner of the addresses.
+// give assigns the addresses to a node.
 func (c cluster) give(node string, ips ...string) {
 	c.change(func(st *fakeState) {
 		for _, ip := range ips {
@@ -362,7 +362,7 @@ type testNode struct {
 	name    string
 	timeout int               // the key datastore.timeout
 	inUse   map[string]string // the container of each address in use in the cluster, as node/container
-	stderr  string            // of the last ADD that succeeded
+	stderr  string            // the warnings of the last successful ADD
 }
 
 // newNode returns a node of the cluster with its own data directory, boot ID, clock and name.
@@ -457,7 +457,7 @@ func (n *testNode) expectAgreement() {
 	n.expectNoForeign()
 }
 
-// expectNoForeign checks that the node owns all addresses that it may allocate or has reserved, as the datastore sees it.
+// expectNoForeign checks that the node owns all addresses that it may allocate or has reserved.
 func (n *testNode) expectNoForeign() {
 	GinkgoHelper()
 	owned := n.cluster.owned(n.name)

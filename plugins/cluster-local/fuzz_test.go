@@ -63,7 +63,7 @@ func FuzzAnswer(f *testing.F) {
 		maps.Copy(st.claims, a.Addresses)
 		again, ok := parseState(st.text())
 		if !ok || !maps.Equal(again.claims, st.claims) {
-			t.Errorf("%s: the state cannot hold it: %s", output, st.text())
+			t.Errorf("%s: the state cannot contain it: %s", output, st.text())
 		}
 	})
 }
@@ -180,19 +180,19 @@ func TestTargetShrinksAsThePoolFills(t *testing.T) {
 	}
 	st := newState("b", "s", 0)
 	if got := n.target(st, 0); got != 8 {
-		t.Errorf("target %d before the number of free addresses is known", got)
+		t.Errorf("got target %d before the number of free addresses is known, want 8", got)
 	}
 	for free, want := range map[uint64]int{992: 8, 298: 8, 297: 4, 149: 4, 148: 1, 80: 1, 79: 0, 0: 0} {
 		n.setFree(st, 0, free)
 		if got := n.target(st, 0); got != want {
-			t.Errorf("target %d with %d free, want %d", got, free, want)
+			t.Errorf("got target %d with %d free, want %d", got, free, want)
 		}
 	}
 	small := pool.Set{Ranges: []pool.Range{{First: netip.MustParseAddr("10.9.0.1"), Last: netip.MustParseAddr("10.9.0.14")}}}
 	n.sets[0] = small
 	n.setFree(st, 0, 14)
 	if got := n.target(st, 0); got != 1 {
-		t.Errorf("target %d of 14 free addresses, want an eighth", got)
+		t.Errorf("got target %d of 14 free addresses, want 1", got)
 	}
 }
 
@@ -211,7 +211,7 @@ func TestSizeOf(t *testing.T) {
 		{"all excluded", pool.Set{Ranges: []pool.Range{{First: addr("10.0.0.1"), Last: addr("10.0.0.9")}}, Exclude: []netip.Prefix{prefix("10.0.0.0/8")}}, 0},
 	} {
 		if got := sizeOf(c.set); got != c.want {
-			t.Errorf("%s: %d, want %d", c.name, got, c.want)
+			t.Errorf("%s: got %d, want %d", c.name, got, c.want)
 		}
 	}
 }

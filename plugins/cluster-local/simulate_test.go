@@ -29,7 +29,7 @@ var simulate = struct {
 	socket, config    *string
 }{
 	flag.Int("simulate", 0, "how many nodes to simulate"),
-	flag.Int("containers", 100, "how many containers a simulated node has when the pool is 97 % full"),
+	flag.Int("containers", 100, "how many containers a simulated node runs when the pool is 97 % full"),
 	flag.String("datastore-socket", "", "unix socket of a datastore"),
 	flag.String("datastore-config", "", "the object datastore of the configuration"),
 }
@@ -38,8 +38,8 @@ var simulate = struct {
 type simulation struct {
 	*testing.T
 	nodes []*simulatedNode
-	last  netip.Addr // of the pool
-	size  int        // of the pool
+	last  netip.Addr // the last address of the pool
+	size  int        // the number of addresses of the pool
 	sync.Mutex
 	inUse map[netip.Addr]string // the container of each address in use, as node/container
 	row   row
@@ -50,7 +50,7 @@ type simulatedNode struct {
 	*simulation
 	plugin     skel.Plugin
 	name, dir  string
-	calls      int // of the datastore
+	calls      int // number of datastore calls
 	next       int
 	containers []container
 }
@@ -60,12 +60,12 @@ type container struct {
 	addr netip.Addr
 }
 
-// A row is what a phase measured.
+// A row contains the measurements of a phase.
 type row struct {
-	without, with []time.Duration // ADDs without and with a call of the datastore
-	calls         int             // of the datastore
-	failed        int             // ADDs
-	cause         string          // of the last failure
+	without, with []time.Duration // durations of ADDs without and with a call of the datastore
+	calls         int             // number of datastore calls
+	failed        int             // number of failed ADDs
+	cause         string          // the reply of the last failed ADD
 }
 
 // newSimulation creates the nodes.
@@ -282,7 +282,7 @@ func (s *simulation) operate(verb string, r datastore.Request) (a datastore.Answ
 	return a
 }
 
-// TestSimulate is the simulation. test/datastore starts it, with a datastore and etcd.
+// TestSimulate runs the simulation. test/datastore starts it with a datastore and etcd.
 func TestSimulate(t *testing.T) {
 	if *simulate.nodes == 0 {
 		t.Skip("-simulate is not set")

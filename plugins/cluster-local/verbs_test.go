@@ -295,7 +295,7 @@ var _ = Describe("DEL", func() {
 		Entry("at its repetition, if it was killed", "none", "DEL"),
 	)
 
-	It("works without a datastore, and with a configuration that ADD refuses", func() {
+	It("works without a datastore, and with a configuration that ADD rejects", func() {
 		n.add("c1", variant{})
 		n.Run("DEL", "c1", variant{IPAM: `"subnet": "x", "warmPool": -1`}).OK(GinkgoTB())
 		Expect(n.Reserved()).To(BeEmpty())
@@ -399,7 +399,7 @@ var _ = Describe("a second machine with the identity and name of a node", func()
 })
 
 var _ = Describe("a datastore that fails during ADD", func() {
-	DescribeTable("makes ADD fail with code 11, and the next ADD succeeds and agrees with the datastore", func(verb, does, text string) {
+	DescribeTable("causes ADD to fail with code 11, and the next ADD succeeds and agrees with the datastore", func(verb, does, text string) {
 		n := newNode(newCluster(GinkgoTB()), "n1")
 		if verb == "claim" {
 			n.add("c0", variant{IPAM: `"subnet": "10.1.2.0/24", "warmPool": 1`})
@@ -429,7 +429,7 @@ var _ = Describe("a datastore that fails during ADD", func() {
 	)
 })
 
-// prev50 is a call of a container that was given the address 10.1.2.50.
+// prev50 adds a prevResult with the address 10.1.2.50.
 var prev50 = variant{More: `"prevResult": {"cniVersion": "1.1.0", "ips": [{"address": "10.1.2.50/24"}]}`}
 
 var _ = Describe("a removed node", func() {
@@ -472,7 +472,7 @@ var _ = Describe("a removed node", func() {
 		n.expectAgreement()
 	})
 
-	It("passes CHECK until it has asked the datastore what it owns", func() {
+	It("passes CHECK until the datastore has told it what it owns", func() {
 		n.cluster.script("register", "refuse unreachable")
 		n.Fails("ADD", "c2", variant{Args: "IP=10.1.2.60"})
 		Expect(n.state().claims).To(BeEmpty())
@@ -497,7 +497,7 @@ var _ = Describe("a store that was restored from a backup", func() {
 	}
 	thaw := func() { n.cluster.change(func(st *fakeState) { st.Frozen = "" }) }
 
-	It("is told what the nodes own when they notice it, and gives nothing until it is thawed", func() {
+	It("receives the nodes' addresses when the nodes notice it, and assigns none until the segment is thawed", func() {
 		restore(1)
 		n.cluster.calls()
 		n.Run("ADD", "c2", variant{}).RequireFailure(GinkgoTB(), types.CodeTryAgain, "is frozen since")
@@ -523,7 +523,7 @@ var _ = Describe("a store that was restored from a backup", func() {
 		n.expectAgreement()
 	})
 
-	It("and that an operator has frozen is told by GC, and by the command resync", func() {
+	It("receives the nodes' addresses from GC and from the command resync if the segment is frozen", func() {
 		restore(1000)
 		n.cluster.change(func(st *fakeState) { st.Frozen = "today by hand" })
 		for _, node := range []*testNode{n, n2} {
@@ -539,7 +539,7 @@ var _ = Describe("a store that was restored from a backup", func() {
 		n2.add("c2", variant{})
 	})
 
-	It("leads to an error that names the other node if both own an address", func() {
+	It("causes an error that names the other node if both own an address", func() {
 		restore(1000)
 		n.cluster.change(func(st *fakeState) { st.Frozen = "today by hand" })
 		n.cluster.give("n7", "10.1.2.50")
@@ -644,7 +644,7 @@ var _ = Describe("STATUS", func() {
 })
 
 var _ = Describe("the configuration", func() {
-	DescribeTable("that exceeds the limits of a request makes STATUS fail", func(ipam, text string) {
+	DescribeTable("that exceeds the limits of a request causes STATUS to fail", func(ipam, text string) {
 		n := newNode(newCluster(GinkgoTB()), "n1")
 		n.Run("STATUS", "", variant{IPAM: ipam}).RequireFailure(GinkgoTB(), types.CodeNotAvailable, text)
 	},
@@ -653,7 +653,7 @@ var _ = Describe("the configuration", func() {
 			"range set 1: want 100 ranges and exclusions at most, got 101"),
 	)
 
-	DescribeTable("with an error makes ADD fail with code 7", func(ipam string, texts ...string) {
+	DescribeTable("with an error causes ADD to fail with code 7", func(ipam string, texts ...string) {
 		n := newNode(newCluster(GinkgoTB()), "n1")
 		n.Keys = nil
 		n.Run("ADD", "c1", variant{IPAM: ipam}).RequireFailure(GinkgoTB(), types.CodeConfig, texts...)
@@ -667,13 +667,13 @@ var _ = Describe("the configuration", func() {
 		Entry("a datastore that is not an object", `"subnet": "10.1.2.0/24", "datastore": "etcd"`, "datastore: json"),
 	)
 
-	It("with a datastore that is not in CNI_PATH makes ADD fail with code 7", func() {
+	It("with a datastore that is not in CNI_PATH causes ADD to fail with code 7", func() {
 		n := newNode(newCluster(GinkgoTB()), "n1")
 		Expect(os.Remove(n.cluster.dir + "/fake-datastore")).To(Succeed())
 		n.Run("ADD", "c1", variant{}).RequireFailure(GinkgoTB(), types.CodeConfig, "fake-datastore")
 	})
 
-	It("may change to another segment: the node claims the addresses of its containers there", func() {
+	It("may change to another segment, where the node claims the addresses of its containers", func() {
 		n := newNode(newCluster(GinkgoTB()), "n1")
 		ip := n.add("c1", variant{})
 		lan := cluster{n.cluster.dir, "lan"}

@@ -29,9 +29,10 @@ func (n *network) target(st *state, set int) int {
 	return 0
 }
 
-// want returns how many addresses of a set a claim asks for: the target, but at most as many as the node's
-// containers have, or a 64th of the free ones if that is more. Without this limit, the first of many nodes that boot
-// at the same time would fill its warm pool with a small range, and return addresses only when containers end.
+// want returns how many addresses of a set to claim. It is the target, but at most the number that the node's
+// containers use, or a 64th of the free ones if that is more. Without this limit, the first of many nodes
+// that boot at the same time would fill its warm pool with a small range, and return addresses only when
+// containers end.
 func (s *session) want(set int) (n int, err error) {
 	err = s.Lock(func(se *pool.Session) error {
 		reserved, err := se.Reserved()

@@ -13,14 +13,14 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// What ipvlan shares with the other plugins whose interface is on a master is tested with macvlan. These specs need no
-// ipvlan, and so no kernel that has them.
+// The specs of macvlan test what all plugins with a master share. The following specs run on kernels that do
+// not support ipvlans.
 
 var _ = Describe("without an ipvlan", func() {
 	var b *testbed
 	BeforeEach(func() { b = newTestbed() })
 
-	DescribeTable("ADD refuses an invalid configuration",
+	DescribeTable("ADD rejects an invalid configuration",
 		func(version, keys, ipam string, code int, texts ...string) {
 			b.Refuse(b.NewCall(b.conf(version, keys, ipam)), code, texts...)
 		},
@@ -28,7 +28,7 @@ var _ = Describe("without an ipvlan", func() {
 		Entry("an unknown flag", "1.0.0", `"flag":"x"`, nstest.StaticV4, types.CodeConfig, `unknown ipvlan flag: "x"; want bridge, private or vepa`),
 		Entry("a relative dataDir", "1.0.0", `"dataDir":"x"`, nstest.StaticV4, types.CodeConfig, `dataDir "x" is not an absolute path`),
 		Entry("an MTU larger than the master's", "1.0.0", onUplink+`,"mtu":1501`, nstest.StaticV4, types.CodeConfig, "invalid MTU 1501, must be [0, master MTU(1500)]"),
-		Entry("several problems, which the error names all", "1.0.0", `"mode":"x","flag":"y","mtu":-1`, nstest.StaticV4, types.CodeConfig, `"x"`, `"y"`, "mtu -1"),
+		Entry("several problems, all of which the error names", "1.0.0", `"mode":"x","flag":"y","mtu":-1`, nstest.StaticV4, types.CodeConfig, `"x"`, `"y"`, "mtu -1"),
 		Entry("a value of the wrong type", "1.0.0", `"mtu":"100"`, nstest.StaticV4, types.CodeDecode, `key "mtu": want a number`),
 		Entry("an unknown key with strict", "1.0.0", onUplink+`,"strict":true,"flags":"vepa"`, nstest.StaticV4, types.CodeUnsupported, `"flags"`),
 		Entry("a prevResult without exactly one interface", "1.0.0", `"prevResult":{"cniVersion":"1.0.0","interfaces":[{"name":"a"},{"name":"b"}]}`, noIPAM,
@@ -38,13 +38,13 @@ var _ = Describe("without an ipvlan", func() {
 		Entry("a prevResult with lo", "1.0.0", `"prevResult":{"cniVersion":"1.0.0","interfaces":[{"name":"lo"}]}`, noIPAM, types.CodeConfig, "prevResult: master lo is the loopback"),
 	)
 
-	It("ADD refuses an interface name that exists in the container, and reserves no address", func() {
+	It("ADD rejects an interface name that exists in the container, and reserves no address", func() {
 		container := b.NewContainer()
 		container.IP("link add eth0 type veth peer name eth1")
 		b.Refuse(b.Call("one", container, b.conf("1.0.0", onUplink, b.HostLocal())), types.CodeConfig, `interface "eth0" already exists`)
 	})
 
-	It("ADD explains why the kernel makes no ipvlan, and leaves nothing", func() {
+	It("ADD explains why the kernel did not create the ipvlan, and leaves nothing", func() {
 		c := b.NewCall(b.conf("1.0.0", onUplink, b.HostLocal()))
 		b.Refuse(c.FailAt("add link eth0", syscall.EOPNOTSUPP), types.CodeConfig, "the kernel has no ipvlan interfaces (CONFIG_IPVLAN)")
 		b.Refuse(c.FailAt("add link eth0", syscall.EBUSY), types.CodeConfig, "master uplink0 has macvlans, or is a port of a bridge or a bond")
@@ -56,7 +56,7 @@ var _ = Describe("without an ipvlan", func() {
 		Expect(b.Run("ADD", c).Stderr).To(ContainSubstring("MAC in CNI_ARGS is ignored"))
 	})
 
-	It("ADD refuses a mode that another attachment of the master does not have, and ignores damaged records", func() {
+	It("ADD rejects another mode or flag than another attachment of the master uses, and ignores damaged records", func() {
 		Expect(os.MkdirAll(b.records, 0o700)).To(Succeed())
 		for name, text := range map[string]string{"empty.json": "", "cut.json": `{"Network":"net1"`, "list.json": "[]"} {
 			Expect(os.WriteFile(filepath.Join(b.records, name), []byte(text), 0o600)).To(Succeed())
@@ -75,7 +75,7 @@ var _ = Describe("without an ipvlan", func() {
 		b.Refuse(first, types.CodeConfig, "master uplink0 has macvlans")
 	})
 
-	It("ADD takes the device of the default route, or the interface of prevResult, as the master", func() {
+	It("ADD uses the interface of the default route, or of prevResult, as the master", func() {
 		c := b.NewCall(b.conf("1.0.0", "", nstest.StaticV4))
 		b.Refuse(c.FailAt("add link eth0", syscall.EBUSY), types.CodeConfig, "master uplink0 has")
 		nstest.Join(GinkgoTB(), nstest.End{In: b.Host, Name: "uplink1"}, nstest.End{In: b.Outside, Name: "uplink1"})
@@ -83,7 +83,7 @@ var _ = Describe("without an ipvlan", func() {
 		b.Refuse(c.FailAt("add link eth0", syscall.EBUSY), types.CodeConfig, "master uplink1 has")
 	})
 
-	It("GC removes the temporary files of ADDs that were killed, and leaves those of valid attachments and of other networks", func() {
+	It("GC removes the temporary files of killed ADDs, but not for valid attachments and other networks", func() {
 		Expect(os.MkdirAll(b.records, 0o700)).To(Succeed())
 		var temps []string
 		for _, a := range []types.Attachment{{Network: "net1", ContainerID: "killed"}, {Network: "net1", ContainerID: "running", IfName: "eth0"}, {Network: "net2", ContainerID: "killed"}} {
@@ -102,9 +102,9 @@ var _ = Describe("without an ipvlan", func() {
 	DescribeTable("STATUS fails if an ADD would fail",
 		func(keys, ipam, text string) { b.RequireStatus(b.conf("1.1.0", keys, ipam), text) },
 		Entry("success", onUplink, nstest.StaticV4, ""),
-		Entry("success without master and ipam, which prevResult may have", `"mtu":9000`, noIPAM, ""),
-		Entry("success with a master in the container, which STATUS does not look for", `"master":"net0","linkInContainer":true`, noIPAM, ""),
-		Entry("the MTU is larger than that of the default route's device", `"mtu":9000`, nstest.StaticV4, "invalid MTU 9000"),
+		Entry("success without master and ipam, which prevResult may contain", `"mtu":9000`, noIPAM, ""),
+		Entry("success with a master in the container, which STATUS does not check", `"master":"net0","linkInContainer":true`, noIPAM, ""),
+		Entry("the MTU is larger than the MTU of the default route's interface", `"mtu":9000`, nstest.StaticV4, "invalid MTU 9000"),
 		Entry("the configuration is invalid", onUplink+`,"mode":"x"`, nstest.StaticV4, "unknown ipvlan mode"),
 		Entry("STATUS of the IPAM plugin fails", onUplink, nstest.Static("x"), `IPAM plugin "static"`),
 	)

@@ -11,8 +11,8 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// FuzzConfig tests that an accepted configuration is valid, and that none makes the parser
-// panic, also with a prevResult.
+// FuzzConfig tests that every accepted configuration is valid, and that the parser does not panic, even with a
+// prevResult.
 func FuzzConfig(f *testing.F) {
 	nstest.FuzzConfig(f, parse, func(t *testing.T, r *skel.Request, conf *config) {
 		if _, err := conf.usePrevResult(r); err != nil {
@@ -32,7 +32,7 @@ func FuzzConfig(f *testing.F) {
 	)
 }
 
-// TestRecord compares a record with a golden file: other versions read it.
+// TestRecord compares a record with a golden file, because other versions of plumb read records.
 func TestRecord(t *testing.T) {
 	owner := types.Attachment{Network: "net1", ContainerID: "c1", IfName: "eth0"}
 	text, err := json.MarshalIndent(record{Attachment: owner, Parent: "5/7", Mode: "l3s", Flag: "vepa"}, "", " ")

@@ -21,7 +21,7 @@ func TestREADMEExamples(t *testing.T) {
 	nstest.Examples(t, plugin(), func(r *skel.Request) error { _, err := parse(r); return err })
 }
 
-// A testbed has a directory for the records of modes, too.
+// A testbed is a Bed with a directory for records.
 type testbed struct {
 	*nstest.Bed
 	records string // dataDir
@@ -33,7 +33,7 @@ func newTestbed() *testbed {
 	return b
 }
 
-// newIPVlanTestbed is newTestbed. The spec is skipped if the kernel has no ipvlans.
+// newIPVlanTestbed returns a testbed, and ends the spec if the kernel does not support ipvlans.
 func newIPVlanTestbed() *testbed {
 	GinkgoHelper()
 	b := newTestbed()
@@ -56,7 +56,7 @@ func (b *testbed) conf(version, keys, ipam string) string {
 	return nstest.Conf("ipvlan", version, dir, ipam)
 }
 
-// recordFiles returns the names of the records of modes.
+// recordFiles returns the paths of the records.
 func (b *testbed) recordFiles() []string {
 	GinkgoHelper()
 	files, err := filepath.Glob(filepath.Join(b.records, "*"))

@@ -29,7 +29,7 @@ var _ = Describe("ADD", Label(nstest.Kernel), func() {
 		b.Add(b.Call("two", other, b.conf("1.1.0", onUplink, static)))
 		nstest.MustDial(GinkgoTB(), other, nstest.ContainerV4+":80", other4)
 
-		By("returning what it made")
+		By("returning what it created")
 		Expect(result.Interfaces).To(HaveLen(1))
 		Expect(result.Interfaces[0]).To(And(HaveField("Name", "eth0"), HaveField("MTU", 1400), HaveField("Sandbox", container.Path())))
 		Expect(b.Host.IP("link show uplink0")).To(ContainSubstring(result.Interfaces[0].MAC))
@@ -61,7 +61,7 @@ var _ = Describe("ADD", Label(nstest.Kernel), func() {
 				c := b.Attach(b.Call("one", container, b.conf("1.0.0", onUplink+`,"mode":"`+mode+`","flag":"`+flag+`"`, nstest.StaticDual)))
 				Expect(details(container)).To(ContainSubstring("ipvlan mode " + mode + " " + flag))
 				nstest.ServeTCP(GinkgoTB(), container, nstest.ContainerV4+":80")
-				if mode != "l2" { // no ARP: the host outside needs a route
+				if mode != "l2" { // without ARP, the host outside needs a route
 					b.Outside.Batch(GinkgoTB(), "route replace "+nstest.ContainerV4+" via "+nstest.HostV4)
 				}
 				Eventually(func() error { _, err := nstest.Dial(b.Outside, nstest.ContainerV4+":80"); return err }, "1m").Should(Succeed(), mode+flag)
@@ -73,13 +73,13 @@ var _ = Describe("ADD", Label(nstest.Kernel), func() {
 		}
 	})
 
-	It("refuses to change the mode or the flag of other ipvlans of the master", func() {
+	It("does not change the mode or the flag of other ipvlans on the master", func() {
 		first := b.Attach(b.NewCall(b.conf("1.1.0", onUplink, nstest.StaticV4)))
 		second := b.Call("two", b.NewContainer(), b.conf("1.1.0", onUplink+`,"mode":"l3"`, b.HostLocal()))
 		b.Refuse(second, types.CodeConfig, "the master has mode l2, flag bridge for the attachment net1/one/eth0", "a new ipvlan with mode l3, flag bridge would change those of that attachment")
 		b.Refuse(b.Call("two", second.Container, b.conf("1.1.0", onUplink+`,"flag":"private"`, static)), types.CodeConfig, "the master has mode l2, flag bridge")
 		b.OK("CHECK", first)
-		By("but not those of another master, nor after DEL or GC")
+		By("accepting another mode on another master, and after DEL or GC")
 		nstest.Join(GinkgoTB(), nstest.End{In: b.Host, Name: "uplink1"}, nstest.End{In: b.Outside, Name: "uplink1"})
 		other := b.Call("three", b.NewContainer(), b.conf("1.1.0", `"master":"uplink1","mode":"l3s"`, static))
 		b.Add(other)
@@ -91,7 +91,7 @@ var _ = Describe("ADD", Label(nstest.Kernel), func() {
 		second.Container.IP("link del eth0")
 		b.OK("GC", b.Call("", nil, b.conf("1.1.0", onUplink+`,"cni.dev/valid-attachments":[{"containerID":"three","ifname":"eth0"}]`, noIPAM)))
 		Expect(b.recordFiles()).To(HaveLen(1))
-		By("including those that others made on the host")
+		By("comparing ipvlans that other programs created on the host")
 		b.Host.IP("link add link uplink0 name ipv0 type ipvlan mode l3s")
 		b.Refuse(b.Call("four", b.NewContainer(), b.conf("1.1.0", onUplink, nstest.StaticV4)), types.CodeConfig, "the master has mode l3s, flag bridge for the interface ipv0")
 		b.Refuse(b.Call("four", b.NewContainer(), b.conf("1.1.0", `"master":"ipv0"`, nstest.StaticV4)), types.CodeConfig, "the master has mode l3s, flag bridge for the interface ipv0")
@@ -115,7 +115,7 @@ var _ = Describe("ADD", Label(nstest.Kernel), func() {
 		Expect(container.IP("-br link")).NotTo(ContainSubstring("eth0"))
 	})
 
-	It("works on a master that is down, and the container is connected when that comes up", func() {
+	It("works on a master that is down, and the container is connected when the master comes up", func() {
 		b.Host.IP("link set uplink0 down")
 		container := b.NewContainer()
 		reply := b.OK("ADD", b.Call("one", container, b.conf("1.0.0", onUplink, nstest.StaticDual)))
@@ -153,7 +153,7 @@ var _ = Describe("ADD", Label(nstest.Kernel), func() {
 		}
 	})
 
-	It("accepts a gateway that is in no subnet of the container in the modes without neighbors", func() {
+	It("accepts a gateway outside the container's subnets in modes without neighbors", func() {
 		ipam := `{"type":"static","addresses":[{"address":"198.18.0.50/32","gateway":"192.0.2.1"},{"address":"2001:db8:18::50/128"}],
 			"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0","gw":"2001:db8:19::1"}]}`
 		b.Refuse(b.NewCall(b.conf("1.0.0", onUplink, ipam)), types.CodeConfig, "192.0.2.1, the gateway of the route to 0.0.0.0/0, is in none of the networks of eth0")
@@ -207,7 +207,7 @@ var _ = Describe("DEL", Label(nstest.Kernel), func() {
 	var b *testbed
 	BeforeEach(func() { b = newIPVlanTestbed() })
 
-	It("leaves host, container and files as before, whatever has changed since ADD", func() {
+	It("restores the host, the container and the files, whatever has changed since ADD", func() {
 		container := b.NewContainer()
 		restored := b.Restored(b.Host, container)
 		for name, change := range map[string]func(*nstest.Call){

@@ -9,7 +9,7 @@ import (
 )
 
 var _ = Describe("beside the reference plugin", Label(nstest.Kernel), func() {
-	DescribeTable("checks and deletes what that made, and the other way round", func(mode string) {
+	DescribeTable("checks and deletes the reference plugin's attachments, and the reference plugin plumb's", func(mode string) {
 		b := newIPVlanTestbed()
 		b.Dirs = nil // the reference plugin leaves plumb's record
 		ipam := strings.TrimSuffix(b.HostLocal(), "}") + `,"routes":[{"dst":"0.0.0.0/0"}]}`

@@ -36,7 +36,7 @@ func config(version string) string {
 	return fmt.Sprintf(`{"cniVersion": %q, "name": "lo-net", "type": "loopback"}`, version)
 }
 
-// The results of an ADD, one per form of results. SANDBOX stands for CNI_NETNS.
+// The results of an ADD in each form. SANDBOX stands for CNI_NETNS.
 const (
 	result020 = `{"cniVersion": "0.2.0", "ip4": {"ip": "127.0.0.1/8"}, "ip6": {"ip": "::1/128"}, "dns": {}}`
 	result031 = `{"cniVersion": "0.3.1",
@@ -86,7 +86,7 @@ var _ = Describe("loopback", func() {
 		Entry("1.1.0", "1.1.0", result110, "1.1.0"),
 	)
 
-	It("succeeds with the calls of containerd: ADD, then DEL twice, the second without a namespace", func() {
+	It("succeeds with containerd's calls, which are ADD, DEL, and DEL without a namespace", func() {
 		call.Config = containerd
 		call.Args = "K8S_POD_NAMESPACE=default;K8S_POD_NAME=p;K8S_POD_INFRA_CONTAINER_ID=test;K8S_POD_UID=u;IgnoreUnknown=1"
 		Expect(run("ADD").OK(GinkgoTB()).Stdout).To(MatchJSON(strings.Replace(result031, "SANDBOX", container.Path(), 1)))
@@ -96,13 +96,13 @@ var _ = Describe("loopback", func() {
 		Expect(run("DEL").OK(GinkgoTB())).To(Equal(nstest.Reply{}))
 	})
 
-	It("sets lo up, whatever CNI_IFNAME is", func() {
+	It("sets up lo, whatever CNI_IFNAME is", func() {
 		call.IfName = "eth7"
 		result := run("ADD").Result(GinkgoTB())
 		Expect(result.Interfaces[0].Name).To(Equal("lo"))
 	})
 
-	It("returns no address of a family that the container does not have", func() {
+	It("returns no address of a family that the container does not support", func() {
 		container.SetSysctl(GinkgoTB(), "net/ipv6/conf/lo/disable_ipv6", "1")
 		result := run("ADD").Result(GinkgoTB())
 		Expect(result.IPs).To(HaveLen(1))
@@ -118,7 +118,7 @@ var _ = Describe("loopback", func() {
 		Expect(group()).To(ContainSubstring("group 42"))
 	})
 
-	It("ADD returns the first address of each family, also in a second call", func() {
+	It("ADD returns the first address of each family, even in a second call", func() {
 		run("ADD").OK(GinkgoTB())
 		container.IP("addr add 127.0.0.53/8 dev lo")
 		first := run("ADD").OK(GinkgoTB())
@@ -191,7 +191,7 @@ var _ = Describe("loopback", func() {
 		})
 	})
 
-	It("STATUS returns code 50 for an unknown key, strictly", func() {
+	It("STATUS returns code 50 for an unknown key with strict", func() {
 		run("STATUS").OK(GinkgoTB())
 		call.Config = `{"cniVersion": "1.1.0", "name": "n", "type": "loopback", "strict": true, "mtu": 5}`
 		run("STATUS").RequireFailure(GinkgoTB(), types.CodeNotAvailable, "mtu")

@@ -15,16 +15,16 @@ var _ = Describe("ADD", func() {
 	var b *nstest.Bed
 	BeforeEach(func() { b = newBed() })
 
-	It("makes static addresses of both families usable on the segment", func() {
+	It("adds static addresses of both families, which are usable on the segment", func() {
 		container := nstest.New(GinkgoTB())
 		result := b.Add(b.Call("one", container, conf("1.1.0", onUplink+`,"mtu":1400,"bcqueuelen":2000`, nstest.StaticDual)))
 
-		By("connecting to the host outside, and being connected to")
+		By("exchanging packets with the host outside")
 		Expect(container.IP("-6 address show dev eth0 tentative")).To(BeEmpty())
 		nstest.RequireTraffic(GinkgoTB(), container, b.Outside, nstest.ContainerV4, nstest.OutsideV4)
 		nstest.RequireTraffic(GinkgoTB(), container, b.Outside, nstest.ContainerV6, nstest.OutsideV6)
 
-		By("returning what it made")
+		By("returning what it created")
 		Expect(result.Interfaces).To(HaveLen(1))
 		Expect(result.Interfaces[0]).To(And(HaveField("Name", "eth0"), HaveField("MTU", 1400), HaveField("Sandbox", container.Path())))
 		Expect(result.IPs).To(HaveEach(HaveField("Interface", 0)))
@@ -32,7 +32,7 @@ var _ = Describe("ADD", func() {
 			ContainSubstring("macvlan mode bridge bcqueuelen 2000"), ContainSubstring("mtu 1400"),
 			ContainSubstring("alias plumb:net1/one/eth0"), ContainSubstring(result.Interfaces[0].MAC)))
 
-		By("making the same routes and sysctls as the reference plugin")
+		By("setting the same routes and sysctls as the reference plugin")
 		Expect(container.IP("-4 route")).To(Equal("default via 198.18.0.2 dev eth0\n198.18.0.0/24 dev eth0 proto kernel scope link src 198.18.0.50"))
 		Expect(container.IP("-6 route show default")).To(ContainSubstring("default via 2001:db8:18::2 dev eth0 metric 1024"))
 		for key, want := range map[string]string{
@@ -49,7 +49,7 @@ var _ = Describe("ADD", func() {
 		})
 	})
 
-	It("succeeds with a warning if /proc/sys is read-only; CHECK and DEL succeed", func() {
+	It("succeeds with a warning if /proc/sys is read-only, and CHECK and DEL succeed", func() {
 		nstest.RequireAddOnReadOnlySysctls(GinkgoTB(), plugin(), b.NewCall(conf("1.1.0", onUplink, nstest.StaticDual)))
 	})
 
@@ -85,7 +85,7 @@ var _ = Describe("ADD", func() {
 		}
 	})
 
-	DescribeTable("makes a link of each mode",
+	DescribeTable("creates a link of each mode",
 		func(mode, want string) {
 			container := b.NewContainer()
 			b.Add(b.Call("one", container, conf("1.0.0", onUplink+`,"mode":"`+mode+`"`, nstest.StaticV4)))
@@ -96,7 +96,7 @@ var _ = Describe("ADD", func() {
 		Entry(nil, "vepa", "vepa"), Entry(nil, "passthru", "passthru"),
 	)
 
-	It("makes one link per passthru master, with the configured MAC", func() {
+	It("creates one link per passthru master, with the configured MAC", func() {
 		was := macOf(b.Host, "uplink0")
 		one, two := b.NewContainer(), b.NewContainer()
 		config := conf("1.1.0", onUplink+`,"mode":"passthru","mac":"02:00:00:00:00:77"`, nstest.StaticV4)
@@ -117,12 +117,12 @@ var _ = Describe("ADD", func() {
 			index, _, _ := strings.Cut(b.Host.IP("-o link show "+master), ":")
 			Expect(container.IP("link show eth0")).To(ContainSubstring("eth0@if" + index))
 		}
-		It("is the link of the default route if none is configured", func() {
+		It("is the interface of the default route if none is configured", func() {
 			container := b.NewContainer()
 			b.Add(b.Call("one", container, conf("1.0.0", "", nstest.StaticV4)))
 			expectOn(container, "uplink0")
 		})
-		It("is the link of the IPv6 default route if there is no IPv4 default route", func() {
+		It("is the interface of the IPv6 default route if there is no IPv4 default route", func() {
 			b.Host.IP("-4 route del default")
 			container := b.NewContainer()
 			b.Add(b.Call("one", container, conf("1.0.0", `"master":""`, nstest.StaticV4)))
@@ -178,7 +178,7 @@ var _ = Describe("ADD", func() {
 			b.Add(b.Call("one", container, conf("1.0.0", onUplink+`,"mtu":1500`, nstest.StaticV4)))
 			Expect(container.IP("link show eth0")).To(ContainSubstring("mtu 1500"))
 		})
-		It("may be down: ADD warns and does not wait, and the container is connected when it comes up", func() {
+		It("may be down, so that ADD warns and does not wait, and the container is connected when it comes up", func() {
 			b.Host.IP("link set uplink0 down")
 			container := nstest.New(GinkgoTB())
 			reply := b.OK("ADD", b.Call("one", container, conf("1.0.0", onUplink, nstest.StaticDual)))
@@ -207,7 +207,7 @@ var _ = Describe("ADD", func() {
 			"MAC=02:00:00:00:00:02", "02:00:00:00:00:04"),
 	)
 
-	It("fails if another link of the master has the MAC, and names it", func() {
+	It("fails if another link of the master has the MAC, and names the MAC", func() {
 		keys := onUplink + `,"mac":"02:00:00:00:00:01"`
 		b.Add(b.NewCall(conf("1.0.0", keys, nstest.StaticV4)))
 		for _, ipam := range []string{nstest.Static(nstest.ContainerV6 + "/64"), noIPAM} {
@@ -231,7 +231,7 @@ var _ = Describe("ADD", func() {
 			c := b.Call("one", nstest.New(GinkgoTB()), conf("1.0.0", onUplink, b.HostLocal()))
 			b.Refuse(c, attach.CodeDuplicate, "2001:db8:18::100/64")
 			Expect(b.Reservations()).To(BeEmpty())
-			Expect(b.Add(c).IPs[1].Address.String()).To(Equal("2001:db8:18::101/64")) // the next ADD goes on
+			Expect(b.Add(c).IPs[1].Address.String()).To(Equal("2001:db8:18::101/64")) // the next ADD gets the next address
 		})
 		It("does not wait with optimisticDAD, and the address is usable at once", func() {
 			container := nstest.New(GinkgoTB())
@@ -247,7 +247,7 @@ var _ = Describe("ADD", func() {
 		})
 	})
 
-	It("makes a layer 2 link without IPAM, and leaves the kernel's autoconfiguration enabled", func() {
+	It("creates a layer 2 link without IPAM, and leaves the kernel's autoconfiguration enabled", func() {
 		container := b.NewContainer()
 		result := b.Add(b.Call("one", container, conf("0.3.1", onUplink+`,"dns":{"nameservers":["192.0.2.1"]}`, noIPAM)))
 		Expect(result.IPs).To(BeEmpty())
@@ -270,12 +270,12 @@ var _ = Describe("ADD", func() {
 			ContainSubstring("mtu 1300"), ContainSubstring("advmss 1200")))
 	})
 
-	Describe("IPAM of another kind", func() {
+	Describe("another IPAM plugin", func() {
 		It("calls ADD of an IPAM plugin that works over the link when the link is up, and its DEL before the link is deleted", func() {
 			c := b.NewCall(conf("1.1.0", onUplink, `{"type":"dhcp"}`))
 			nstest.LinkForIPAM{Plugin: plugin(), Call: c}.Require(GinkgoTB(), "DEL")
 		})
-		It("may work over the link: dhcp", func() {
+		It("may use the link, as dhcp does", func() {
 			dir, log := nstest.NewIPAMScript(GinkgoTB(), "dhcp", `
 				[ $CNI_COMMAND = ADD ] || exit 0
 				nsenter --net=$CNI_NETNS cat /proc/sys/net/ipv6/conf/$CNI_IFNAME/accept_ra >>$LOG
@@ -304,7 +304,7 @@ var _ = Describe("ADD", func() {
 			b.Refuse(c, types.CodeTryAgain, "no address today") // and not "file exists"
 			Expect(nstest.ReadFile(GinkgoTB(), log)).To(MatchRegexp(`^(ADD: (no )?link\n){2}$`))
 		})
-		It("leaves nothing beside a master in the container either", func() {
+		It("leaves nothing in a container with the master when it fails", func() {
 			container := b.NewContainer()
 			nstest.Join(GinkgoTB(), nstest.End{In: container, Name: "net0"}, nstest.End{In: b.Outside, Name: "peer0"})
 			Eventually(func() string { return container.IP("link show net0") }).Should(ContainSubstring("state UP"))
@@ -326,7 +326,7 @@ var _ = Describe("ADD", func() {
 		})
 	})
 
-	It("refuses an interface name that exists in the container, and keeps that attachment", func() {
+	It("rejects an interface name that exists in the container, and keeps the existing attachment", func() {
 		c := b.NewCall(conf("1.0.0", onUplink, b.HostLocal()))
 		b.Add(c)
 		b.Refuse(c, types.CodeConfig, `interface "eth0" already exists`)
@@ -343,7 +343,7 @@ var _ = Describe("ADD", func() {
 		Entry("at the last step", "set link eth0 address"),
 	)
 
-	DescribeTable("refuses an invalid configuration",
+	DescribeTable("rejects an invalid configuration",
 		func(config, args string, code int, texts ...string) {
 			c := b.NewCall(config)
 			c.Args = args
@@ -358,7 +358,7 @@ var _ = Describe("ADD", func() {
 		Entry("a queue length that is too large", conf("1.0.0", `"bcqueuelen":4294967296`, nstest.StaticV4), "", types.CodeConfig, "bcqueuelen 4294967296"),
 		Entry("the loopback interface as master", conf("1.0.0", `"master":"lo"`, nstest.StaticV4), "", types.CodeConfig, "master lo is the loopback"),
 		Entry("a master whose name is too long", conf("1.0.0", `"master":"a-very-long-master"`, nstest.StaticV4), "", types.CodeConfig, "is not an interface name"),
-		Entry("several problems, which the error names all", conf("1.0.0", `"mode":"x","mtu":-1,"mac":"y","bcqueuelen":-1`, nstest.StaticV4), "", types.CodeConfig, `"x"`, "mtu -1", `"y"`, "bcqueuelen -1"),
+		Entry("several problems, all of which the error names", conf("1.0.0", `"mode":"x","mtu":-1,"mac":"y","bcqueuelen":-1`, nstest.StaticV4), "", types.CodeConfig, `"x"`, "mtu -1", `"y"`, "bcqueuelen -1"),
 		Entry("layer 2 before 0.3.0", conf("0.2.0", onUplink, noIPAM), "", types.CodeConfig, "cannot convert: no valid IP addresses"),
 		Entry("a value of the wrong type", conf("1.0.0", `"mtu":"1400"`, nstest.StaticV4), "", types.CodeDecode, `key "mtu": want a number`),
 		Entry("an address that is its own gateway", conf("1.0.0", onUplink, `{"type":"static","addresses":[{"address":"10.68.0.5/24","gateway":"10.68.0.5"}]}`), "",

@@ -33,7 +33,7 @@ var _ = Describe("CHECK", func() {
 		Entry("with an additional address", onUplink, nstest.StaticDual, "address add 192.0.2.9/24 dev eth0"),
 	)
 
-	It("passes if the default route of the host has another link now", func() {
+	It("passes if the default route of the host now uses another link", func() {
 		c := b.Attach(b.NewCall(conf("1.0.0", "", nstest.StaticDual)))
 		nstest.Join(GinkgoTB(), nstest.End{In: b.Host, Name: "uplink1", Addrs: []string{"203.0.113.1/24"}}, nstest.End{In: b.Outside, Name: "uplink1"})
 		b.Host.IP("route replace default via 203.0.113.2")
@@ -81,7 +81,7 @@ var _ = Describe("CHECK", func() {
 		Expect(b.Run("CHECK", c).Failure(GinkgoTB()).Msg).To(ContainSubstring(`IPAM plugin "host-local"`))
 	})
 
-	It("fails without a prevResult that has the interface", func() {
+	It("fails without a prevResult that contains the interface", func() {
 		c := b.NewCall(conf("1.0.0", onUplink, nstest.StaticV4))
 		b.Add(c)
 		b.Fails("CHECK", c, types.CodeConfig)

@@ -13,7 +13,7 @@ var _ = Describe("DEL", func() {
 	var b *nstest.Bed
 	BeforeEach(func() { b = newBed() })
 
-	It("leaves host, container and reservations as before, also when it is repeated", func() {
+	It("restores the host, the container and the reservations, even when it is repeated", func() {
 		container := b.NewContainer()
 		restored := b.Restored(b.Host, container)
 		c := b.Attach(b.Call("one", container, conf("1.0.0", onUplink, b.HostLocal())))
@@ -40,14 +40,14 @@ var _ = Describe("DEL", func() {
 		Entry("with a regular file at CNI_NETNS", func(_ *nstest.Bed, c *nstest.Call) { c.Container.Remove(GinkgoTB()) }),
 		Entry("after the link was deleted", func(_ *nstest.Bed, c *nstest.Call) { c.Container.IP("link del eth0") }),
 		Entry("after the master was deleted", func(b *nstest.Bed, _ *nstest.Call) { b.Host.IP("link del uplink0") }),
-		Entry("with a configuration that ADD refuses", func(b *nstest.Bed, c *nstest.Call) {
+		Entry("with a configuration that ADD rejects", func(b *nstest.Bed, c *nstest.Call) {
 			c.Config = conf("1.0.0", `"master":"nope0","mode":"x","mtu":-5,"mac":"y"`, b.HostLocal())
 		}),
 		Entry("with malformed CNI_ARGS", func(_ *nstest.Bed, c *nstest.Call) { c.Args = "X=1;;Y" }),
 		Entry("with a prevResult that cannot be read", func(_ *nstest.Bed, c *nstest.Call) {
 			c.Config = nstest.WithPrevResult(c.Config, `{"cniVersion":"9.9.9"}`)
 		}),
-		Entry("with a link without an alias, as the reference plugin makes it", func(_ *nstest.Bed, c *nstest.Call) {
+		Entry("with a link without an alias, as the reference plugin creates it", func(_ *nstest.Bed, c *nstest.Call) {
 			c.Container.Must(GinkgoTB(), "ip", "link", "set", "eth0", "alias", "")
 		}),
 	)
@@ -62,7 +62,7 @@ var _ = Describe("DEL", func() {
 		Expect(nstest.ReadFile(GinkgoTB(), log)).To(MatchRegexp(`^ADD: (no )?link\nDEL: no link\n$`))
 	})
 
-	DescribeTable("leaves the interface of another attachment whose namespace has the same path",
+	DescribeTable("does not change the interface of another attachment with a namespace at the same path",
 		func(lines ...string) {
 			c := b.NewCall(conf("1.0.0", onUplink, b.HostLocal()))
 			b.Add(c)
@@ -84,7 +84,7 @@ var _ = Describe("DEL", func() {
 		Entry("a link of another kind", "link add eth0 type veth peer name eth1"),
 	)
 
-	It("leaves a macvlan without an alias if prevResult has another MAC and other IPs", func() {
+	It("does not delete a macvlan without an alias if prevResult contains another MAC and other IPs", func() {
 		c := b.Attach(b.NewCall(conf("1.0.0", onUplink, b.HostLocal())))
 		c.Container.IP("link del eth0")
 		b.Host.IP("link add link uplink0 name eth0 netns " + c.Container.Path() + " type macvlan mode bridge")
@@ -113,8 +113,8 @@ var _ = Describe("GC and STATUS", func() {
 	DescribeTable("STATUS fails if an ADD would fail",
 		func(keys, ipam, text string) { b.RequireStatus(conf("1.1.0", keys, ipam), text) },
 		Entry("success", onUplink, nstest.StaticV4, ""),
-		Entry("success with the link of the default route, layer 2", "", noIPAM, ""),
-		Entry("success with a master in the container, which STATUS does not look for", `"master":"net0","linkInContainer":true`, noIPAM, ""),
+		Entry("success with the interface of the default route, layer 2", "", noIPAM, ""),
+		Entry("success with a master in the container, which STATUS does not check", `"master":"net0","linkInContainer":true`, noIPAM, ""),
 		Entry("the master does not exist", `"master":"nope0"`, nstest.StaticV4, "find link nope0"),
 		Entry("the MTU is larger than the master's", onUplink+`,"mtu":9000`, nstest.StaticV4, "invalid MTU 9000"),
 		Entry("the configuration is invalid", onUplink+`,"mode":"x"`, nstest.StaticV4, "unknown macvlan mode"),
@@ -135,7 +135,7 @@ var _ = It("adds and deletes many containers at once, several times", func() {
 	b.RequireManyAtOnce(config, nstest.FullOrShort(32, 8), nstest.FullOrShort(6, 2))
 })
 
-var _ = DescribeTable("any step of ADD or DEL that fails leaves nothing",
+var _ = DescribeTable("leaves nothing if any step of ADD or DEL fails",
 	func(version, keys string, ipam func(b *nstest.Bed) string) {
 		b := newBed()
 		b.FaultSweep(nstest.Sweep{

@@ -10,8 +10,7 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// FuzzConfig tests that an accepted configuration is valid, and that none makes the parser
-// panic.
+// FuzzConfig tests that every accepted configuration is valid, and that the parser does not panic.
 func FuzzConfig(f *testing.F) {
 	nstest.FuzzConfig(f, parse, func(t *testing.T, r *skel.Request, conf *config) {
 		if len(conf.master.Name) > types.MaxIfName || conf.mtu != 0 && conf.mtu < attach.MinMTU || !nl.IsMacvlanMode(conf.mode) {
@@ -28,7 +27,7 @@ func FuzzConfig(f *testing.F) {
 	)
 }
 
-// FuzzCheck tests that CHECK answers as the specification says, whatever prevResult is.
+// FuzzCheck tests that CHECK answers every prevResult as the specification requires.
 func FuzzCheck(f *testing.F) {
 	host, container := nstest.NewHostAndContainer(f)
 	host.Must(f, "ip", "link", "add", "master0", "up", "type", "veth", "peer", "name", "other0")

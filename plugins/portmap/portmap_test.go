@@ -104,7 +104,7 @@ var _ = Describe("portmap", func() {
 		}
 	})
 
-	It("ADD without mappings only reads route_localnet: it takes no lock, opens no socket and runs no program", func() {
+	It("ADD without mappings only reads route_localnet, and takes no lock, opens no socket and runs no program", func() {
 		c, steps := b.call("one", conf("")).RecordSteps()
 		Expect(b.OK("ADD", c).Result(GinkgoTB()).IPs).To(HaveLen(2))
 		b.OK("CHECK", c)
@@ -170,7 +170,7 @@ var _ = Describe("portmap", func() {
 	twice := func(version string) string {
 		return "portmap: warning: host port 8080/tcp of IP version " + version + " is mapped twice: it is forwarded to container port 80, not 81\n"
 	}
-	DescribeTable("ADD warns of a port that is mapped twice in a family", func(ips []string, warning, target4, target6 string, mappings ...string) {
+	DescribeTable("ADD warns about a port that is mapped twice in a family", func(ips []string, warning, target4, target6 string, mappings ...string) {
 		reply := b.OK("ADD", b.call("one", confFor(`"name":"net1",`, ips, mappings...)))
 		Expect(reply.Stderr).To(Equal(warning))
 		Expect(b.elements()).To(And(ContainSubstring(target4), ContainSubstring(target6)))
@@ -402,7 +402,7 @@ var _ = Describe("portmap", func() {
 		Expect(b.elements()).NotTo(Or(ContainSubstring("/one/"), ContainSubstring("/two/")))
 	})
 
-	DescribeTable("DEL deletes the rules of one network and one interface of a container only", func(backend string) {
+	DescribeTable("DEL deletes only the rules of one network and one interface of a container", func(backend string) {
 		keys := withBackend(backend)
 		eth0 := b.call("one", confFor(keys+`"name":"net1",`, []string{addr4 + "/24"}, all[0], all[1]))
 		eth1 := b.call("one", strings.ReplaceAll(confFor(keys+`"name":"net1",`, []string{peer4 + "/24"}, portMapping(9080, 80, overTCP)), `"interface":1`, `"interface":2`))
@@ -544,7 +544,7 @@ var _ = Describe("portmap", func() {
 		Entry(nil, backendIPTables, "ip6tables -t nat -F CNI-HOSTPORT-MASQ", "has no rule -A CNI-HOSTPORT-MASQ"),
 	)
 
-	It("CHECK names the route to the container that leads through another interface, and not its route_localnet", func() {
+	It("CHECK names a route to the container through another interface, and not its route_localnet", func() {
 		c := b.call("one", conf("", portMapping(8080, 80, overTCP)))
 		b.OK("ADD", c)
 		b.Host.Batch(GinkgoTB(), "link add br9 type bridge", "link set br9 up", "route replace 10.9.0.0/24 dev br9")

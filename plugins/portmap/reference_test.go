@@ -73,7 +73,7 @@ var _ = Describe("rules of the reference plugin", func() {
 	BeforeEach(func() {
 		b = newTestbed()
 		c = b.call("cid1", v4only(""))
-		b.Host.SetSysctl(GinkgoTB(), "net/ipv4/conf/cni0/route_localnet", "1") // the reference plugin sets it, too
+		b.Host.SetSysctl(GinkgoTB(), "net/ipv4/conf/cni0/route_localnet", "1") // as the reference plugin does
 	})
 
 	for _, program := range []string{"iptables-nft", "iptables-legacy"} {

@@ -39,8 +39,8 @@ func (b *testbed) serve() {
 	}
 }
 
-// expectAnswer expects an answer of the first container. The container must have seen the connection come from peer; if
-// peer is empty, from any address.
+// expectAnswer expects an answer of the first container. If peer is not empty, the answer must name peer as
+// the source of the connection.
 func expectAnswer(dial dialFunc, from *nstest.NS, addr, peer string) {
 	GinkgoHelper()
 	reply, err := dial(from, addr)
@@ -91,7 +91,7 @@ var _ = Describe("traffic", func() {
 		nstest.MustNotAnswer(GinkgoTB(), b.Outside, nstest.HostV4+":8080")
 	}, backends())
 
-	DescribeTable("between two containers is masqueraded also if netfilter sees bridged frames", Label(nstest.Kernel), func(backend string) {
+	DescribeTable("between two containers is masqueraded even if netfilter sees bridged frames", Label(nstest.Kernel), func(backend string) {
 		nstest.RequireFeature(GinkgoTB(), "br_netfilter", b.Host.SetBridgeNetfilter(GinkgoTB(), "1"))
 		b.OK("ADD", b.call("one", conf(withBackend(backend), both...)))
 		expectAnswer(nstest.Dial, b.containers[1], nstest.HostV4+":8080", gateway4)
@@ -167,7 +167,7 @@ var _ = Describe("traffic", func() {
 		neighbor.Batch(GinkgoTB(), "addr del 127.0.0.1/8 dev lo", "route replace 127.0.0.1/32 via "+gateway4+" dev eth0 src "+peer4)
 		nstest.MustNotAnswer(GinkgoTB(), neighbor, "127.0.0.1:9999")
 
-		By("but without the rule it does")
+		By("reaching it without the rule")
 		words := strings.Fields(open)
 		b.Host.Must(GinkgoTB(), words[0], words[1:]...)
 		_, err := nstest.Dial(neighbor, "127.0.0.1:9999")

@@ -11,8 +11,7 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// FuzzConfig tests that an accepted configuration is valid, and that none makes the parser
-// panic.
+// FuzzConfig tests that every accepted configuration is valid, and that the parser does not panic.
 func FuzzConfig(f *testing.F) {
 	f.Add(`{"name": "n", "ipMasq": true, "ipMasqBackend": "nftables", "mtu": 1400, "ipam": {"type": "host-local"}}`)
 	f.Add(`{"name": "n", "mtu": 1e9, "ipam": null}`)
@@ -29,8 +28,8 @@ func FuzzConfig(f *testing.F) {
 	})
 }
 
-// FuzzLease tests that every accepted answer of an IPAM plugin gives a gateway for each
-// address, and routes that the kernel does not regard as duplicates.
+// FuzzLease tests that each address of an accepted IPAM result gets a gateway, and that the kernel would not
+// reject a route as a duplicate.
 func FuzzLease(f *testing.F) {
 	f.Add(`{"ips": [{"address": "10.1.0.2/24", "gateway": "10.1.0.1"}, {"address": "fd00::2/64"}], "routes": [{"dst": "::/0", "gw": "fe80::1"}]}`)
 	f.Add(`{"ips": [{"address": "10.1.0.2/32", "gateway": "169.254.1.1"}, {"address": "10.2.0.2/0"}], "routes": [{"dst": "0.0.0.0/0"}, {"dst": "0.0.0.0/0"}]}`)
@@ -59,14 +58,14 @@ func FuzzLease(f *testing.F) {
 		for i, route := range container.Routes {
 			for _, other := range container.Routes[:i] {
 				if route.Same(other) {
-					t.Errorf("%s: route %s is duplicate", answer, route)
+					t.Errorf("%s: route %s is a duplicate", answer, route)
 				}
 			}
 		}
 	})
 }
 
-// FuzzCheck tests that CHECK answers as the specification says, whatever prevResult is.
+// FuzzCheck tests that CHECK answers every prevResult as the specification requires.
 func FuzzCheck(f *testing.F) {
 	nstest.FuzzCheck(f, plugin(), nstest.Call{Path: nstest.Build(f, "static"), Config: `{"cniVersion":"1.1.0","name":"net1","type":"ptp","ipMasq":true,` +
 		`"ipam":{"type":"static","addresses":[{"address":"10.9.0.2/24","gateway":"10.9.0.1"},{"address":"fd00::2/64","gateway":"fd00::1"}],"routes":[{"dst":"0.0.0.0/0"}]}}`})

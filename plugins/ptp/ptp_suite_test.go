@@ -32,8 +32,7 @@ const (
 	defaults = `,"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"}]`
 )
 
-// conf returns a configuration with host-local. keys is JSON text that ends in a comma, or
-// empty.
+// conf returns a configuration with host-local. keys is JSON text that ends with a comma, or empty.
 func (b *testbed) conf(version, keys string, ranges ...string) string {
 	routes := ""
 	if len(ranges) > 1 {

@@ -133,7 +133,7 @@ var _ = Describe("ptp", func() {
 			}
 		})
 
-		It("works where IPv6 is off by default on the host and in the container", func() {
+		It("works if IPv6 is disabled by default on the host and in the container", func() {
 			container, peer := newContainer(), newContainer()
 			for _, n := range []*nstest.NS{b.Host, container} {
 				n.SetSysctl(GinkgoTB(), "net/ipv6/conf/default/disable_ipv6", "1")
@@ -231,7 +231,7 @@ var _ = Describe("ptp", func() {
 			Expect(b.Run("ADD", b.Call("one", newContainer(), conf)).Failure(GinkgoTB()).Msg).To(ContainSubstring("has no gateway"))
 		})
 
-		It("uses the gateway of a route for addresses from the runtime, which come without a gateway", func() {
+		It("uses the gateway of a route for addresses from the runtime, which have no gateway", func() {
 			container := newContainer()
 			c := b.Call("one", container, withIPAM("1.1.0", `"runtimeConfig":{"ips":["10.1.2.77/24"]},`,
 				`"type":"static","routes":[{"dst":"0.0.0.0/0","gw":"10.1.2.1"}]`))
@@ -411,7 +411,7 @@ var _ = Describe("ptp", func() {
 		})
 	})
 
-	It("GC deletes what belongs to no valid attachment of this network, and nothing else", func() {
+	It("GC deletes only what invalid attachments of this network left", func() {
 		conf := b.conf("1.1.0", `"ipMasq":true,`, v4range)
 		b.RequireGCOfNetwork(conf, strings.NewReplacer(`"net1"`, `"net2"`, "10.1.2", "10.1.9").Replace(conf))
 	})
@@ -431,7 +431,7 @@ var _ = Describe("ptp", func() {
 	})
 })
 
-var _ = DescribeTable("any step of ADD or DEL that fails leaves nothing", func(keys string, ranges ...string) {
+var _ = DescribeTable("leaves nothing if any step of ADD or DEL fails", func(keys string, ranges ...string) {
 	b := &testbed{nstest.NewBedOn(GinkgoTB(), plugin(), nil, "host-local")}
 	b.FaultSweep(nstest.Sweep{Config: b.conf("1.1.0", keys, ranges...)})
 },
@@ -446,7 +446,7 @@ var _ = Describe("with a read-only /proc/sys", func() {
 		c = b.Call("c1", newContainer(), b.conf("1.1.0", "", v4range, v6range))
 	})
 
-	It("ADD succeeds with a warning if the host already forwards; CHECK and DEL succeed", func() {
+	It("ADD succeeds with a warning if the host already forwards, and CHECK and DEL succeed", func() {
 		c.Host.SetForwarding(GinkgoTB(), "1")
 		nstest.RequireAddOnReadOnlySysctls(GinkgoTB(), plugin(), c, "/accept_ra=0")
 	})

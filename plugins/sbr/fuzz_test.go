@@ -8,7 +8,7 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// FuzzConfig tests that every accepted configuration can work, and that none makes the parser panic.
+// FuzzConfig tests that every accepted configuration is valid, and that the parser does not panic.
 func FuzzConfig(f *testing.F) {
 	nstest.FuzzConfig(f, parse, func(t *testing.T, r *skel.Request, conf *config) {
 		if conf.table < 0 || int64(conf.table) > math.MaxUint32 || conf.keep != keepNone && conf.keep != keepSubnet && conf.keep != keepAll {
@@ -26,7 +26,7 @@ func FuzzConfig(f *testing.F) {
 	)
 }
 
-// FuzzCheck tests that CHECK replies as the specification says, for every prevResult.
+// FuzzCheck tests that CHECK answers every prevResult as the specification requires.
 func FuzzCheck(f *testing.F) {
 	nstest.FuzzChainedCheck(f, plugin(), nstest.Call{Config: `{"cniVersion":"1.1.0","name":"net1","type":"sbr","gateways":["10.9.0.9"]}`})
 }

@@ -17,7 +17,7 @@ var _ = Describe("beside the reference plugin", func() {
 	var b *testbed
 	var c nstest.Call
 
-	runReference := func(command string) { // it knows cniVersions up to 1.0.0
+	runReference := func(command string) { // supports cniVersion up to 1.0.0
 		GinkgoHelper()
 		nstest.Exec(GinkgoTB(), reference, c.With(command)).OK(GinkgoTB())
 	}
@@ -31,7 +31,7 @@ var _ = Describe("beside the reference plugin", func() {
 		c = b.call(confOf("1.0.0", "net1", "", net1Prev))
 	})
 
-	It("makes the same rules and tables, but for protocol numbers and link-local routes", func() {
+	It("creates the same rules and tables, except for protocol numbers and link-local routes", func() {
 		tables := func() []string {
 			GinkgoHelper()
 			var lines []string
@@ -46,15 +46,15 @@ var _ = Describe("beside the reference plugin", func() {
 			return lines
 		}
 		runReference("ADD")
-		made := tables()
+		want := tables()
 		b = newTestbed()
 		b.container.Batch(GinkgoTB(), "route del default via 10.66.0.1 metric 100", "route prepend default via 10.66.0.1")
 		c.Container = b.container
 		b.OK("ADD", c)
-		Expect(tables()).To(ConsistOf(made))
+		Expect(tables()).To(ConsistOf(want))
 	})
 
-	It("makes attachments that plumb checks and deletes", func() {
+	It("creates attachments that plumb checks and deletes", func() {
 		before := b.container.IP("-4 route")
 		runReference("ADD")
 		b.OK("CHECK", c)
@@ -64,7 +64,7 @@ var _ = Describe("beside the reference plugin", func() {
 		Expect(b.container.IP("-6 route show table 101")).To(BeEmpty())
 	})
 
-	It("deletes the rules of attachments that plumb made", func() {
+	It("deletes the rules of attachments that plumb created", func() {
 		b.OK("ADD", c)
 		runReference("CHECK")
 		runReference("DEL")

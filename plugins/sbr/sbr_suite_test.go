@@ -22,8 +22,8 @@ func TestREADMEExamples(t *testing.T) {
 	nstest.Examples(t, plugin(), func(r *skel.Request) error { _, err := parse(r); return err })
 }
 
-// A testbed is a container with the interfaces eth0 and net1, each with a router at the other end. The
-// default routes of the container lead through net1, as its network was attached last.
+// A testbed is a container with the interfaces eth0 and net1, each with a router at the other end. The IPv4
+// default routes go through eth0 and, with a higher metric, net1. The IPv6 default route goes through net1.
 type testbed struct {
 	*nstest.Bed
 	container, first, second *nstest.NS
@@ -46,7 +46,7 @@ func newTestbed() *testbed {
 	return b
 }
 
-// conf returns a configuration. keys is JSON text, or empty; ips is the list of prevResult.
+// conf returns a configuration. keys is JSON text or empty, and ips is the list of IPs in prevResult.
 func conf(keys, ips string) string { return confOf("1.1.0", "net1", keys, ips) }
 
 func confOf(version, ifName, keys, ips string) string {

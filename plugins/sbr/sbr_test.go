@@ -30,7 +30,7 @@ var _ = Describe("ADD", func() {
 		Expect(b.container.IP("-6 route show table 101")).To(Equal("fd66::2 dev net1 proto 113 metric 1024 pref medium\nfd66::/64 dev net1 proto kernel metric 256 pref medium\ndefault via fd66::1 dev net1 metric 1024 pref medium"))
 		Expect(b.container.IP("-4 route show table all")).NotTo(ContainSubstring("table 101"))
 		Expect(b.container.IP("-6 route show table all")).NotTo(ContainSubstring("table 100"))
-		By("leaving other interfaces and link-local routes alone")
+		By("not changing other interfaces and link-local routes")
 		Expect(b.container.IP("-4 route")).To(Equal("default via 10.77.0.1 dev eth0\n10.77.0.0/24 dev eth0 proto kernel scope link src 10.77.0.2"))
 		Expect(b.container.IP("-6 route show dev net1")).To(Equal("fe80::/64 proto kernel metric 256 pref medium"))
 
@@ -41,7 +41,7 @@ var _ = Describe("ADD", func() {
 		restored()
 	})
 
-	It("returns packets through the interface whose address they have, and others by the main table", func() {
+	It("sends packets from an IP through its interface, and other packets by the main table", func() {
 		b.container.Batch(GinkgoTB(), "route del default via 10.66.0.1")
 		b.second.Batch(GinkgoTB(), "addr add 203.0.113.5/32 dev lo", "route replace 10.66.0.0/24 dev r1 src 203.0.113.5")
 		b.first.Batch(GinkgoTB(), "addr add 203.0.113.9/32 dev lo")
@@ -76,7 +76,7 @@ var _ = Describe("ADD", func() {
 		})
 	})
 
-	DescribeTable("finds the gateway where the main table has no default route",
+	DescribeTable("finds the gateway if the main table has no default route",
 		func(prev string, routes string, want string) {
 			b.container.Batch(GinkgoTB(), "route del default via 10.66.0.1", "route del default via fd66::1")
 			b.Add(b.call(strings.Replace(conf("", prev), `"ips":`, `"routes":[`+routes+`],"ips":`, 1)))
@@ -97,7 +97,7 @@ var _ = Describe("ADD", func() {
 		})
 	})
 
-	It("serves addresses without a route to their subnet, as ptp makes them", func() {
+	It("supports addresses without a route to their subnet, as ptp adds them", func() {
 		b.container.Batch(GinkgoTB(), "addr flush dev net1", "addr add 10.66.0.2/24 dev net1 noprefixroute", "route add 10.66.0.1 dev net1", "route add 10.66.0.0/24 via 10.66.0.1")
 		b.Lifecycle(b.call(conf("", `{"address":"10.66.0.2/24","gateway":"10.66.0.1"}`)), func() {
 			Expect(b.table("-4", 100)).To(Equal("default via 10.66.0.1 dev net1 proto 112\n10.66.0.0/24 via 10.66.0.1 dev net1\n10.66.0.1 dev net1 scope link"))
@@ -126,22 +126,22 @@ var _ = Describe("ADD", func() {
 		Expect(b.table("-4", 100)).To(ContainSubstring("172.31.0.0/16 via 10.66.0.9"))
 		again := b.Restored(b.container)
 		b.Add(c)
-		again() // "a second ADD changes nothing"
+		again() // a second ADD changes nothing
 		b.OK("CHECK", c)
 		b.OK("DEL", c)
 		restored()
 	},
 		Entry("with gateways", `"gateways":["10.66.0.254","fd66::254"]`, "", "fe80::/64 proto kernel metric 256 pref medium"),
 		Entry("none", `"keepMain":"none"`, "", "fe80::/64 proto kernel metric 256 pref medium"),
-		Entry("those to the subnets", `"keepMain":"subnet"`, "10.66.0.0/24 proto 112 scope link src 10.66.0.2",
+		Entry("the routes to the subnets", `"keepMain":"subnet"`, "10.66.0.0/24 proto 112 scope link src 10.66.0.2",
 			"fd66::/64 proto 112 src fd66::2 metric 1024 pref medium\nfe80::/64 proto kernel metric 256 pref medium"),
-		Entry("as the reference plugin calls that", `"addSourceHints":true`, "10.66.0.0/24 proto 112 scope link src 10.66.0.2",
+		Entry("the routes to the subnets, with the reference plugin's key", `"addSourceHints":true`, "10.66.0.0/24 proto 112 scope link src 10.66.0.2",
 			"fd66::/64 proto 112 src fd66::2 metric 1024 pref medium\nfe80::/64 proto kernel metric 256 pref medium"),
 		Entry("all", `"keepMain":"all"`, "default via 10.66.0.1 metric 100\n10.66.0.0/24 proto kernel scope link src 10.66.0.2\n172.31.0.0/16 via 10.66.0.9",
 			"fd66::/64 proto kernel metric 256 pref medium\nfe80::/64 proto kernel metric 256 pref medium\ndefault via fd66::1 metric 1024 pref medium"),
 	)
 
-	It("with table makes rules only", func() {
+	It("adds only rules if table is configured", func() {
 		b.container.Batch(GinkgoTB(), "route add default via 10.66.0.254 table 5000")
 		restored := b.Restored(b.container)
 		c := b.call(conf(`"table":5000`, net1Prev))
@@ -154,13 +154,13 @@ var _ = Describe("ADD", func() {
 		other := c
 		other.Config = conf(`"table":5001`, net1Prev)
 		Expect(b.Run("CHECK", other).Failure(GinkgoTB()).Msg).To(ContainSubstring("the rule from 10.66.0.2 looks up table 5000, not 5001"))
-		By("which DEL recognises without the key")
+		By("which DEL deletes without the key")
 		c.Config = conf("", net1Prev)
 		b.OK("DEL", c)
 		restored()
 	})
 
-	It("avoids the tables of others", func() {
+	It("does not choose a table that is in use", func() {
 		b.container.Batch(GinkgoTB(), "rule add from 192.0.2.9 lookup 100", "route add 192.0.2.0/24 via 10.77.0.9 table 101")
 		b.Add(b.call(conf("", net1Prev)))
 		Expect(b.rules("-4")).To(ContainElement(ContainSubstring("from 10.66.0.2 lookup 102")))
@@ -168,10 +168,10 @@ var _ = Describe("ADD", func() {
 		Expect(b.rules("-4")).To(ContainElement(ContainSubstring("from 10.77.0.2 lookup 104")))
 	})
 
-	It("serves interfaces with overlapping subnets, and DELs in any order restore the main table", func() {
+	It("supports interfaces with overlapping subnets, and DELs in any order restore the main table", func() {
 		for _, second := range []string{"eth0", "net1"} {
 			b := newTestbed()
-			b.Sorted = true // the routes are in the order of the DELs
+			b.Sorted = true // because the DELs add the routes in their order
 			b.container.Batch(GinkgoTB(), "addr add 10.66.0.3/24 dev eth0")
 			restored := b.Restored(b.container)
 			calls := map[string]nstest.Call{"net1": b.call(conf("", net1Prev)), "eth0": b.callFor("eth0", confOf("1.1.0", "eth0", "", eth0Prev+`,{"address":"10.66.0.3/24"}`))}
@@ -191,10 +191,10 @@ var _ = Describe("ADD", func() {
 		}
 	})
 
-	It("gives interfaces that are attached at the same time different tables", func() {
+	It("chooses different tables for interfaces that are attached at the same time", func() {
 		b.container.Batch(GinkgoTB(), "addr add 10.78.0.2/24 dev eth0")
 		calls := []nstest.Call{b.call(conf("", net1Prev)), b.callFor("eth0", confOf("1.1.0", "eth0", "", eth0Prev+`,{"address":"10.78.0.2/24"}`))}
-		By("calling the second ADD when the first has chosen its tables")
+		By("starting the second ADD after the first one has chosen its tables")
 		waits, done := make(chan struct{}), make(chan nstest.Reply, 1)
 		calls[1].Before = func(step string) error {
 			if strings.HasPrefix(step, "wait for another call for the container") {
@@ -271,11 +271,11 @@ var _ = Describe("ADD", func() {
 		b.Refuse(b.callFor("net2", confOf("1.1.0", "net2", "", net1Prev)), 7, "the container has no interface net2")
 	})
 
-	It("warns of keys that have no effect beside table", func() {
+	It("warns about keys that have no effect with table", func() {
 		Expect(b.OK("ADD", b.call(conf(`"table":9,"keepMain":"all"`, net1Prev))).Stderr).To(ContainSubstring("keepMain have no effect"))
 	})
 
-	It("makes no route to an IP without a subnet, and keeps none in the main table", func() {
+	It("adds no route to an IP without a subnet, and keeps none in the main table", func() {
 		b.container.Batch(GinkgoTB(), "addr add 10.66.0.7/32 dev net1")
 		c := b.call(conf(`"keepMain":"subnet"`, `{"address":"10.66.0.7/32"}`))
 		b.Add(c)
@@ -284,7 +284,7 @@ var _ = Describe("ADD", func() {
 		b.OK("CHECK", c)
 	})
 
-	It("makes the route to a subnet that has none", func() {
+	It("adds a missing route to a subnet", func() {
 		b.container.Batch(GinkgoTB(), "route del 10.66.0.0/24 dev net1")
 		c := b.call(conf("", `{"address":"10.66.0.2/24"}`))
 		b.Add(c)
@@ -294,13 +294,13 @@ var _ = Describe("ADD", func() {
 		Expect(b.table("-4", 100)).To(BeEmpty())
 	})
 
-	It("warns of a gateway of a family without an IP", func() {
+	It("warns about a gateway of a family without an IP", func() {
 		reply := b.OK("ADD", b.call(conf(`"gateways":["10.66.0.254","fd66::254"]`, `{"address":"10.66.0.2/24"}`)))
 		Expect(reply.Stderr).To(ContainSubstring("gateways: fd66::254 has no effect, because the interface has no IPv6 address"))
 		Expect(reply.Stderr).NotTo(ContainSubstring("10.66.0.254"))
 	})
 
-	It("accepts the kernel's tables, as the reference plugin does, and DEL leaves their routes alone", func() {
+	It("accepts the kernel's tables, as the reference plugin does, and DEL does not change their routes", func() {
 		restored := b.Restored(b.container)
 		for _, table := range []string{"253", "254", "255"} {
 			c := b.call(conf(`"table":`+table, net1Prev))
@@ -336,13 +336,13 @@ var _ = Describe("DEL", func() {
 		restored()
 	},
 		Entry("without prevResult", func(c *nstest.Call) { c.Config = `{"cniVersion":"1.1.0","name":"net1","type":"sbr"}` }),
-		Entry("with a configuration that ADD refuses", func(c *nstest.Call) {
+		Entry("with a configuration that ADD rejects", func(c *nstest.Call) {
 			c.Config = `{"cniVersion":"9","name":"net1","type":"sbr","table":"x","gateways":7,"keepMain":[],"prevResult":3}`
 		}),
-		Entry("with a table that was configured since", func(c *nstest.Call) { c.Config = conf(`"table":77`, net1Prev) }),
+		Entry("with a table that was configured after ADD", func(c *nstest.Call) { c.Config = conf(`"table":77`, net1Prev) }),
 	)
 
-	It("succeeds without the container, and makes no file at the path", func() {
+	It("succeeds without the container, and creates no file at the path", func() {
 		path := GinkgoT().TempDir() + "/netns"
 		for _, netns := range []string{"", path} {
 			b.OK("DEL", nstest.Call{Host: b.Host, NetNS: netns, IfName: "net1", Config: conf("", net1Prev)})
@@ -350,7 +350,7 @@ var _ = Describe("DEL", func() {
 		Expect(path).NotTo(BeAnExistingFile())
 	})
 
-	DescribeTable("restores the main table if somebody deleted rules", func(changes ...string) {
+	DescribeTable("restores the main table if rules were deleted", func(changes ...string) {
 		restored := b.Restored(b.container)
 		c := b.call(conf("", net1Prev))
 		b.Add(c)
@@ -364,7 +364,7 @@ var _ = Describe("DEL", func() {
 		Entry("of both families", "rule del from 10.66.0.2", "-6 rule del from fd66::2"),
 	)
 
-	DescribeTable("deletes everything if somebody deleted an address, and warns of routes that the kernel refuses", func(address, warning string) {
+	DescribeTable("deletes everything if an address was deleted, and warns about routes that the kernel rejects", func(address, warning string) {
 		b.container.Batch(GinkgoTB(), "addr add 10.67.0.2/24 dev net1") // with the last IPv4 address, the kernel deletes all IPv4 routes
 		c := b.call(conf("", net1Prev))
 		b.Add(c)
@@ -390,7 +390,7 @@ var _ = Describe("DEL", func() {
 				}
 			}
 			killed, count := c, 0
-			killed.Before = func(string) error { // it refuses the undo, too
+			killed.Before = func(string) error { // the undo fails as well
 				if count++; count > steps {
 					return syscall.EPERM
 				}
@@ -403,7 +403,7 @@ var _ = Describe("DEL", func() {
 		}
 	},
 		Entry("in a new container"),
-		Entry("in a container with an ADD restored it, whose rules somebody deleted", "rule del from 10.66.0.2", "-6 rule del from fd66::2"),
+		Entry("in a container whose rules were deleted after an earlier ADD", "rule del from 10.66.0.2", "-6 rule del from fd66::2"),
 	)
 
 	It("deletes the rules if the interface is gone", func() {
@@ -414,7 +414,7 @@ var _ = Describe("DEL", func() {
 		Expect(append(b.rules("-4"), b.rules("-6")...)).To(BeEmpty())
 	})
 
-	It("leaves the rules of other interfaces and of other programs alone", func() {
+	It("does not change the rules of other interfaces and other programs", func() {
 		other := b.callFor("eth0", confOf("1.1.0", "eth0", "", eth0Prev))
 		b.Add(other)
 		b.container.Batch(GinkgoTB(), "rule add from 10.66.0.2 lookup 33", "rule add from 10.66.0.2 to 192.0.2.0/24 lookup 33")
@@ -426,7 +426,7 @@ var _ = Describe("DEL", func() {
 		b.OK("CHECK", other)
 	})
 
-	It("leaves an interface that may be of another attachment alone, and warns", func() {
+	It("does not change an interface that may belong to another attachment, and warns", func() {
 		b.Add(b.call(conf(`"keepMain":"subnet"`, net1Prev)))
 		restored := b.Restored(b.container)
 		reply := b.OK("DEL", b.call(conf("", `{"address":"10.66.0.9/24"}`)))
@@ -434,7 +434,7 @@ var _ = Describe("DEL", func() {
 		restored()
 	})
 
-	DescribeTable("deletes everything of the interface, whatever prevResult has", func(ips string, mark func(alias string)) {
+	DescribeTable("deletes all rules and routes of the interface, whatever prevResult contains", func(ips string, mark func(alias string)) {
 		restored := b.Restored(b.container)
 		b.Add(b.call(conf(`"keepMain":"subnet"`, net1Prev)))
 		c := b.call(conf("", ips))
@@ -448,7 +448,7 @@ var _ = Describe("DEL", func() {
 		Entry("if the alias of the interface names the attachment", `{"address":"10.66.0.9/24"}`, func(alias string) { b.container.Must(GinkgoTB(), "ip", "link", "set", "net1", "alias", alias) }),
 	)
 
-	It("deletes everything of a veth whose host end names the attachment, whatever prevResult has", func() {
+	It("deletes all rules and routes of a veth whose host end names the attachment, whatever prevResult contains", func() {
 		nstest.Join(GinkgoTB(), nstest.End{In: b.container, Name: "net2", Addrs: []string{"10.55.0.2/24"}}, nstest.End{In: b.Host, Name: "veth2", Addrs: []string{"10.55.0.1/24"}})
 		b.Host.IP("link set veth2 alias plumb:net1/one/net2")
 		restored := b.Restored(b.container)
@@ -460,7 +460,7 @@ var _ = Describe("DEL", func() {
 		restored()
 	})
 
-	It("leaves an interface of another attachment at the same path alone", func() {
+	It("does not change an interface of another attachment at the same path", func() {
 		b.Add(b.call(conf("", net1Prev)))
 		b.container.Batch(GinkgoTB(), "link set net1 alias plumb:net1/other/net1")
 		restored := b.Restored(b.container)
@@ -473,7 +473,7 @@ var _ = Describe("CHECK", func() {
 	var b *testbed
 	BeforeEach(func() { b = newTestbed() })
 
-	DescribeTable("names what is missing", func(change, want string) { // change is a command of ip
+	DescribeTable("names what is missing", func(change, want string) { // change contains the arguments of ip
 		c := b.call(conf(`"gateways":["10.66.0.254"]`, net1Prev))
 		b.Add(c)
 		b.OK("CHECK", c)
@@ -510,7 +510,7 @@ var _ = DescribeTable("leaves nothing behind if a step fails", func(keys string)
 	Entry("with table", `"table":5000`),
 )
 
-var _ = It("the error of a failed ADD names its cause", func() {
+var _ = It("names the cause in the error of a failed ADD", func() {
 	b := newTestbed()
 	c := b.call(conf("", net1Prev)).FailAt("add rule", fmt.Errorf("injected: %w", syscall.EPERM))
 	Expect(b.Run("ADD", c).Failure(GinkgoTB()).Msg).To(ContainSubstring("add rule from 10.66.0.2 lookup 100: injected"))

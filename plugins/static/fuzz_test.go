@@ -6,8 +6,8 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// FuzzConfig tests that every accepted configuration gives addresses that an interface can
-// have, without duplicates, and with gateways of their family.
+// FuzzConfig tests that the addresses of every accepted configuration are valid for an interface, are not
+// duplicates, and have gateways of their family.
 func FuzzConfig(f *testing.F) {
 	f.Add(`{"ipam": {"addresses": [{"address": "10.0.0.5/24", "gateway": "10.0.0.1"}], "routes": [{"dst": "::/0", "gw": "fe80::1"}]}}`, "IP=10.0.0.9/24,fd00::9/64;GATEWAY=10.0.0.1,fd00::1")
 	f.Add(`{"ipam": {"addresses": [null, {"address": "0.0.0.0/0", "version": 4}]}, "runtimeConfig": {"ips": ["::ffff:10.0.0.5/120"]}}`, "IP=,")
@@ -29,7 +29,7 @@ func FuzzConfig(f *testing.F) {
 			}
 			for _, other := range conf.ips[:i] {
 				if other.Address == ip.Address {
-					t.Errorf("%s, %s: address %s is duplicate", text, args, ip.Address)
+					t.Errorf("%s, %s: address %s is a duplicate", text, args, ip.Address)
 				}
 			}
 		}

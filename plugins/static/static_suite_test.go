@@ -20,8 +20,8 @@ func TestREADMEExamples(t *testing.T) {
 	nstest.Examples(t, plugin(), func(r *skel.Request) error { _, err := parse(r); return err })
 }
 
-// conf returns a configuration. ipam is added to the object "ipam", and rest to the
-// configuration; both begin with a comma or are empty.
+// conf returns a configuration with the text ipam in the object "ipam", and the text rest beside it. Both
+// begin with a comma or are empty.
 func conf(version, ipam, rest string) string {
 	return fmt.Sprintf(`{"cniVersion":%q,"name":"net1","type":"macvlan"%s,"ipam":{"type":"static"%s}}`, version, rest, ipam)
 }

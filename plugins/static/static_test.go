@@ -47,7 +47,7 @@ var _ = Describe("static", func() {
 			Expect(addedIPs(call(conf("1.1.0", ipam, rest), args))).To(Equal(want))
 		},
 		Entry("the addresses of the configuration", two, "", "", "10.10.0.5/24 10.10.0.254, 3ffe:ffff:0:1ff::1/64 3ffe:ffff::1"),
-		Entry("a gateway outside the subnet, as ptp may have", `,"addresses":[{"address":"10.0.0.5/32","gateway":"169.254.1.1"}]`, "", "",
+		Entry("a gateway outside the subnet, which ptp accepts", `,"addresses":[{"address":"10.0.0.5/32","gateway":"169.254.1.1"}]`, "", "",
 			"10.0.0.5/32 169.254.1.1"),
 		Entry("the old key version", `,"addresses":[{"version":"4","address":"10.0.0.5/24"},{"version":6,"address":"fd00::5/64"}]`, "", "",
 			"10.0.0.5/24 -, fd00::5/64 -"),
@@ -77,7 +77,7 @@ var _ = Describe("static", func() {
 		run(call(conf("0.2.0", "", ""), ""), "ADD").RequireFailure(GinkgoTB(), types.CodeConfig, "cannot convert: no valid IP addresses")
 	})
 
-	It("ADD warns of a gateway of CNI_ARGS that is in the subnet of no address", func() {
+	It("ADD warns about a gateway of CNI_ARGS that no address can use", func() {
 		r := run(call(conf("1.0.0", two, ""), "GATEWAY=10.77.0.1"), "ADD").OK(GinkgoTB())
 		Expect(r.Stderr).To(ContainSubstring("GATEWAY 10.77.0.1 is not used"))
 	})
@@ -153,7 +153,7 @@ var _ = Describe("static", func() {
 			Entry("a missing gateway", two, result(`{"address":"10.10.0.5/24"},`+v6), "10.10.0.5/24 without a gateway, not with 10.10.0.254"),
 			Entry("a gateway that bridge added", `,"addresses":[{"address":"10.10.0.5/24"}]`, result(v4)),
 		)
-		It("fails without prevResult, and with a version that has no CHECK", func() {
+		It("fails without prevResult, and with a version without CHECK", func() {
 			run(call(conf("1.0.0", two, ""), ""), "CHECK").RequireFailure(GinkgoTB(), types.CodeConfig)
 			run(call(conf("0.3.1", two, ""), ""), "CHECK").RequireFailure(GinkgoTB(), types.CodeVersion)
 		})
@@ -188,8 +188,7 @@ var _ = Describe("static", func() {
 	)
 })
 
-// TestDependencies tests that static does not contain the netlink packages, which it does not
-// need.
+// TestDependencies tests that static does not contain the netlink packages.
 func TestDependencies(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", ".").Output()
 	if err != nil {
@@ -213,7 +212,7 @@ func FuzzAddress(f *testing.F) {
 			return
 		}
 		if again, err := parseAddress(p.String(), "want CIDR"); err != nil || again != p {
-			t.Errorf("%q gives %s, and that gives %s, %v", s, p, again, err)
+			t.Errorf("%q is parsed as %s, which is parsed as %s, %v", s, p, again, err)
 		}
 	})
 }

@@ -19,7 +19,7 @@ var _ = Describe("ADD", func() {
 	var b *testbed
 	BeforeEach(func() { b = newTestbed() })
 
-	It("makes a tap that is up and has the configured settings", func() {
+	It("creates a tap that is up and has the configured settings", func() {
 		result := b.Add(b.call(conf("1.1.0", `"mtu":1400,"mac":"02:00:00:00:00:05","multiQueue":true,"owner":0,"group":4321`, static)))
 		Expect(b.container.IP("-d link show eth0")).To(And(ContainSubstring("<NO-CARRIER,BROADCAST,MULTICAST,UP>"), ContainSubstring("mtu 1400"),
 			ContainSubstring("02:00:00:00:00:05"), ContainSubstring("alias plumb:net1/one/eth0"),
@@ -41,13 +41,13 @@ var _ = Describe("ADD", func() {
 		b.Add(b.call(conf("1.1.0", "", static)))
 		guest := newGuest(b.container, "10.1.0.1/24", "fd00:1::1/64")
 		for _, c := range []struct{ container, guest string }{{"10.1.0.2", "10.1.0.1"}, {"fd00:1::2", "fd00:1::1"}} {
-			// The kernel finds out a moment later that the tap has a carrier.
+			// The kernel notices the carrier of the tap with a delay.
 			Eventually(func() error { _, err := guest.Exec("ping", "-c", "1", "-W", "1", c.container); return err }).Should(Succeed())
 			nstest.RequireTraffic(GinkgoTB(), guest, b.container, c.guest, c.container)
 		}
 	})
 
-	It("does not wait for duplicate address detection, which the kernel does when a program attaches", func() {
+	It("does not wait for duplicate address detection, which starts when a program attaches", func() {
 		b.container.SetSysctl(GinkgoTB(), "net/ipv6/conf/default/dad_transmits", "1")
 		b.Add(b.call(conf("1.1.0", "", static)))
 		Expect(b.container.IP("-6 address show dev eth0 tentative")).To(ContainSubstring("fd00:1::2"))
@@ -73,7 +73,7 @@ var _ = Describe("ADD", func() {
 			mustAttach(b.container, unix.IFF_MULTI_QUEUE)
 			Expect(b.container.IP("-d link show eth0")).To(ContainSubstring("numqueues 2"))
 		})
-		DescribeTable("must be that of the owner, and of a member of the group",
+		DescribeTable("must run as the owner and as a member of the group",
 			func(keys string, othersUser, othersGroup error) {
 				b.Add(b.call(conf("1.1.0", keys, noIPAM)))
 				Expect([]error{attachAs(b.container, 1235, 4321), attachAs(b.container, 1234, 4322), attachAs(b.container, 1234, 4321)}).
@@ -108,7 +108,7 @@ var _ = Describe("ADD", func() {
 		})
 	})
 
-	DescribeTable("fails if the container has an interface of that name, which it leaves alone",
+	DescribeTable("fails if the container has an interface of that name, and does not change it",
 		func(line string) {
 			b.container.Batch(GinkgoTB(), line)
 			b.Refuse(b.call(conf("1.1.0", "", b.HostLocal())), types.CodeConfig, `interface "eth0" already exists in container`)
@@ -117,7 +117,7 @@ var _ = Describe("ADD", func() {
 		Entry("a tap", "tuntap add mode tap eth0"),
 	)
 
-	DescribeTable("refuses an invalid configuration and names all problems",
+	DescribeTable("rejects an invalid configuration and names all problems",
 		func(version, keys, ipam string, texts ...string) {
 			b.Refuse(b.call(conf(version, keys, ipam)), types.CodeConfig, texts...)
 		},
@@ -130,12 +130,12 @@ var _ = Describe("ADD", func() {
 		Entry("dhcp", "1.1.0", `"mtu":67`, `{"type":"dhcp"}`, "a tap cannot reach a DHCP server during ADD, because no program is attached to it yet; use another IPAM plugin than dhcp", "mtu 67"),
 	)
 
-	It("makes a tap with the largest MTU", func() {
+	It("creates a tap with the largest MTU", func() {
 		b.Add(b.call(conf("1.1.0", `"mtu":65521`, noIPAM)))
 		Expect(b.container.IP("link show eth0")).To(ContainSubstring("mtu 65521"))
 	})
 
-	It("says so and reserves nothing if the host has no /dev/net/tun", func() {
+	It("names the missing /dev/net/tun in the error, and reserves nothing", func() {
 		c := b.call(conf("1.1.0", "", b.HostLocal())).FailAt("open /dev/net/tun", &fs.PathError{Op: "open", Path: nl.TunPath, Err: syscall.ENOENT})
 		b.Refuse(c, types.CodeIO, "open /dev/net/tun: no such file or directory: taps need this device file and the module tun")
 	})
@@ -143,8 +143,8 @@ var _ = Describe("ADD", func() {
 
 var _ = Describe("selinuxContext", func() {
 	const label = "system_u:system_r:container_t:s0"
-	// newIP puts a program ip before the real one into PATH, which logs its arguments and the
-	// content of the file label. The real one runs then.
+	// newIP puts a program ip in front of PATH that logs the content of the label file and its arguments, and
+	// runs the real ip.
 	newIP := func() (labelPath, log string) {
 		GinkgoHelper()
 		dir := GinkgoTB().TempDir()
@@ -157,7 +157,7 @@ var _ = Describe("selinuxContext", func() {
 	}
 	id := func(n uint32) *uint32 { return &n }
 
-	It("is set for the program ip, which makes the same tap, and not for later programs", func() {
+	It("is set for the program ip, which creates the same tap, and not for later programs", func() {
 		labelPath, log := newIP()
 		container := nstest.New(GinkgoTB())
 		tap := nl.Tap{Name: "eth0", MultiQueue: true, Owner: id(1234), Group: id(0)}
@@ -167,7 +167,7 @@ var _ = Describe("selinuxContext", func() {
 		Expect(nstest.ReadFile(GinkgoTB(), labelPath)).To(BeEmpty())
 	})
 
-	It("is not set for later programs if ip fails, and the error has the text of ip", func() {
+	It("is not set for later programs if ip fails, and the error contains the text of ip", func() {
 		labelPath, _ := newIP()
 		container := nstest.New(GinkgoTB())
 		container.Batch(GinkgoTB(), "link add eth0 type bridge")
@@ -176,7 +176,7 @@ var _ = Describe("selinuxContext", func() {
 		Expect(nstest.ReadFile(GinkgoTB(), labelPath)).To(BeEmpty())
 	})
 
-	It("makes ADD fail on a host without SELinux, and leaves nothing", func() {
+	It("causes ADD to fail on a host without SELinux, and to leave nothing", func() {
 		if _, err := os.Stat("/sys/fs/selinux/enforce"); err == nil {
 			Skip("this host has SELinux")
 		}

@@ -11,8 +11,7 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// FuzzConfig tests that an accepted configuration is valid, and that none makes the parser
-// panic.
+// FuzzConfig tests that every accepted configuration is valid, and that the parser does not panic.
 func FuzzConfig(f *testing.F) {
 	nstest.FuzzConfig(f, parse, func(t *testing.T, r *skel.Request, conf *config) {
 		if conf.mtu != 0 && (conf.mtu < attach.MinMTU || conf.mtu > nl.MaxTapMTU) || len(conf.bridge) > types.MaxIfName {
@@ -33,7 +32,7 @@ func FuzzConfig(f *testing.F) {
 	)
 }
 
-// FuzzCheck tests that CHECK answers as the specification says, whatever prevResult is.
+// FuzzCheck tests that CHECK answers every prevResult as the specification requires.
 func FuzzCheck(f *testing.F) {
 	nstest.FuzzCheck(f, plugin(), nstest.Call{Path: nstest.Build(f, "static"),
 		Config: `{"cniVersion":"1.1.0","name":"net1","type":"tap",` +

@@ -89,8 +89,8 @@ func mustAttach(n *nstest.NS, flags int) *os.File {
 	return file
 }
 
-// attachAs attaches to the tap eth0 of the namespace as a user who has no other group than that
-// one, and returns the error of the kernel. The thread that became this user ends.
+// attachAs attaches to the tap eth0 of the namespace as a user with only this group, and returns the kernel's
+// error. The thread that became this user ends.
 func attachAs(n *nstest.NS, user, group uintptr) error {
 	GinkgoHelper()
 	fd := openTun(n)
@@ -109,8 +109,8 @@ func attachAs(n *nstest.NS, user, group uintptr) error {
 	return <-result
 }
 
-// newGuest creates a namespace whose eth0 is connected to the tap eth0 of the container, as in a
-// virtual machine: what one end sends, the other receives.
+// newGuest creates a namespace whose eth0 is connected to the tap eth0 of the container, as in a virtual
+// machine. It copies the frames that one end sends to the other.
 func newGuest(container *nstest.NS, addrs ...string) *nstest.NS {
 	GinkgoHelper()
 	guest := nstest.New(GinkgoTB()).Named("guest")

@@ -13,8 +13,8 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// bridgeWithPort are the ip commands that make a bridge with a port. A bridge that gets its first
-// port has other properties afterwards, also when the port is gone.
+// bridgeWithPort are the ip commands that create a bridge with a port. The first port permanently changes
+// some properties of a bridge, so a bridge without a port could not be compared.
 var bridgeWithPort = []string{
 	"link add br0 address 02:00:00:00:00:b0 type bridge", "link set br0 up",
 	"link add port0 type veth peer name port1", "link set port0 master br0 up", "link set port1 up",
@@ -67,7 +67,7 @@ var _ = Describe("DEL", func() {
 	var b *testbed
 	BeforeEach(func() { b = newTestbed() })
 
-	It("leaves host, container and reservations as before, also when a program is attached", func() {
+	It("restores the host, the container and the reservations, even when a program is attached", func() {
 		b.container.Batch(GinkgoTB(), bridgeWithPort...)
 		restored := b.Restored(b.Host, b.container)
 		c := b.Attach(b.call(conf("1.1.0", `"bridge":"br0"`, b.HostLocal())))
@@ -90,7 +90,7 @@ var _ = Describe("GC and STATUS", func() {
 	DescribeTable("STATUS fails if an ADD would fail",
 		func(keys, ipam, text string) { b.RequireStatus(conf("1.1.0", keys, ipam), text) },
 		Entry("success", "", static, ""),
-		Entry("success on layer 2 with a bridge, which STATUS does not look for", `"bridge":"br0"`, noIPAM, ""),
+		Entry("success on layer 2 with a bridge, which STATUS does not check", `"bridge":"br0"`, noIPAM, ""),
 		Entry("the configuration is invalid", `"mtu":1`, static, "mtu 1 is not between"),
 		Entry("the IPAM plugin is dhcp", "", `{"type":"dhcp"}`, "a tap cannot reach a DHCP server"),
 		Entry("STATUS of the IPAM plugin fails", "", nstest.Static("x"), `IPAM plugin "static"`),
@@ -102,7 +102,7 @@ var _ = Describe("GC and STATUS", func() {
 	})
 })
 
-var _ = DescribeTable("any step of ADD or DEL that fails leaves nothing",
+var _ = DescribeTable("leaves nothing if any step of ADD or DEL fails",
 	func(config func(b *testbed) string) {
 		b := newTestbed()
 		b.FaultSweep(nstest.Sweep{

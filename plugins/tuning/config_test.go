@@ -28,8 +28,8 @@ func TestPathsOf(t *testing.T) {
 		{"net.ipv4.conf.IFNAME.arp_notify", "eth0.100", "net/ipv4/conf/eth0.100/arp_notify"},
 		{"net/ipv4/conf/IFNAME/arp_notify", "eth0.100", "net/ipv4/conf/eth0.100/arp_notify"},
 		{"net.ipv4.conf.IFNAME.arp_notify", "", "net/ipv4/conf/IFNAME/arp_notify"}, // STATUS
-		{"net/ipv4/conf/IFNAME/IFNAME", "eth0", "net/ipv4/conf/eth0/IFNAME"},       // replaces the first one, as the reference plugin
-		// With both separators: the meaning in sysctl(8), then in the reference plugin.
+		{"net/ipv4/conf/IFNAME/IFNAME", "eth0", "net/ipv4/conf/eth0/IFNAME"},       // only the first one, as in the reference plugin
+		// A key with both separators can mean one path in sysctl(8), and another one in the reference plugin.
 		{"net/ipv4/conf/eth0.100/arp_notify", "x", "net/ipv4/conf/eth0.100/arp_notify net/ipv4/conf/eth0/100/arp_notify"},
 		{"net.ipv4.conf.eth0/100.arp_notify", "x", "net/ipv4/conf/eth0.100/arp_notify net/ipv4/conf/eth0/100/arp_notify"},
 		{"net.ipv4/conf/eth0/arp_notify", "x", "net/ipv4.conf.eth0.arp_notify net/ipv4/conf/eth0/arp_notify"},
@@ -44,7 +44,7 @@ func TestPathsOf(t *testing.T) {
 		got, err := pathsOf(tc.key, tc.ifName)
 		want := slices.Compact(strings.Fields(tc.want))
 		if !slices.Equal(got, want) || (err != nil) != (tc.want == "") {
-			t.Errorf("%q for %q: %q, %v, want %q", tc.key, tc.ifName, got, err, want)
+			t.Errorf("%q for %q: got %q, %v, want %q", tc.key, tc.ifName, got, err, want)
 		}
 		if err != nil && !strings.Contains(err.Error(), "invalid net sysctl key") {
 			t.Errorf("%q: %v", tc.key, err)
@@ -52,7 +52,7 @@ func TestPathsOf(t *testing.T) {
 	}
 }
 
-// decode calls parse in an ADD.
+// decode returns what parse returns in an ADD.
 func decode(t *testing.T, text, args string) (*config, error) {
 	t.Helper()
 	var conf *config
@@ -89,7 +89,7 @@ func TestParse(t *testing.T) {
 		{"allmulti false and txQLen 0 are values", `, "allmulti": false, "txQLen": 0`, "", `{"allmulti":false,"txQLen":0} /run/cni/tuning`},
 		{"keys in any case", `, "SYSCTL": {"net.a": "1"}, "MTU": 1400, "AllMulti": false, "RuntimeConfig": {"Mac": "02:00:00:00:00:01"}`, "",
 			`net/a=1 {"mac":"02:00:00:00:00:01","mtu":1400,"allmulti":false} /run/cni/tuning`},
-		{"args.cni.sysctl without sysctl, with which the reference plugin panics", `, "args": {"cni": {"sysctl": {"net.a": "1"}}}`, "", `net/a=1 {} /run/cni/tuning`},
+		{"args.cni.sysctl without sysctl, which makes the reference plugin panic", `, "args": {"cni": {"sysctl": {"net.a": "1"}}}`, "", `net/a=1 {} /run/cni/tuning`},
 		{"args.cni replaces the keys of the configuration", `, "sysctl": {"net.a": "1", "net.b": "2"}, "promisc": true, "mtu": 1400, "allmulti": true, "txQLen": 5,
 			"args": {"cni": {"sysctl": {"net/b": "3"}, "promisc": false, "mtu": 1300, "allmulti": false, "txQLen": 6}}`, "",
 			`net/a=1 net/b=3 {"mtu":1300,"allmulti":false,"txQLen":6} /run/cni/tuning`},
@@ -102,7 +102,7 @@ func TestParse(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			conf, err := decode(t, head+tc.body+"}", tc.args)
 			if err != nil || describe(conf) != tc.want {
-				t.Errorf("%v, %v, want %s", describe(conf), err, tc.want)
+				t.Errorf("got %v, %v, want %s", describe(conf), err, tc.want)
 			}
 		})
 	}
@@ -142,7 +142,7 @@ func TestParseReturnsErrors(t *testing.T) {
 		t.Run(tc.body+tc.args, func(t *testing.T) {
 			_, err := decode(t, head+tc.body+"}", tc.args)
 			if err == nil || types.AsError(err).Code != tc.code || !strings.Contains(err.Error(), tc.want) {
-				t.Errorf("%v, want code %d: %s", err, tc.code, tc.want)
+				t.Errorf("got %v, want code %d: %s", err, tc.code, tc.want)
 			}
 		})
 	}
@@ -165,7 +165,7 @@ func TestAllowlist(t *testing.T) {
 		{"^net.a$\n^net.b$\n", "net.a net.c net.d", "net.c net.d"},
 		{"^net\\.(a|b)", "net.bc", ""},
 		{"", "net.a", "net.a"}, {"\n\n", "net.a", "net.a"},
-		{" ^net.a$", "net.a", "net.a"}, // nothing is trimmed
+		{" ^net.a$", "net.a", "net.a"}, // white space is not trimmed
 	} {
 		if err := os.WriteFile(path, []byte(tc.text), 0o600); err != nil {
 			t.Fatal(err)
@@ -180,7 +180,7 @@ func TestAllowlist(t *testing.T) {
 			}
 		}
 		if got := strings.Join(refused, " "); got != tc.want {
-			t.Errorf("%q of %s: refuses %q, want %q", tc.text, tc.keys, got, tc.want)
+			t.Errorf("%q with the keys %s: got %q, want %q", tc.text, tc.keys, got, tc.want)
 		}
 	}
 
@@ -188,7 +188,7 @@ func TestAllowlist(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := checkAllowlist(path, nil); err == nil || types.AsError(err).Code != types.CodeConfig || !strings.Contains(err.Error(), path+", line 2: ") {
-		t.Errorf("a line that is no expression: %v", err)
+		t.Errorf("an invalid expression: %v", err)
 	}
 	if err := checkAllowlist(filepath.Dir(path), nil); err == nil || types.AsError(err).Code != types.CodeIO {
 		t.Errorf("a directory: %v", err)
@@ -198,7 +198,7 @@ func TestAllowlist(t *testing.T) {
 	}
 }
 
-// FuzzRead tests that Load returns a state or statefile.ErrUnreadable for every content of a file.
+// FuzzRead tests that Load returns nil or statefile.ErrUnreadable for every content of a file.
 func FuzzRead(f *testing.F) {
 	f.Add([]byte(`{"mac": "02:00:00:00:00:01", "promisc": false, "mtu": 1500, "allmulti": false, "txQLen": 1000}`))
 	f.Add([]byte(`{"sysctl": {"net/x": "1"}, "network": "n", "netns": 5}`))

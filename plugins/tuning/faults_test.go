@@ -55,7 +55,7 @@ func requireEmpty(t *testing.T, dir string) {
 	}
 }
 
-// setPromiscuous makes an interface promiscuous as tcpdump does (PACKET_MR_PROMISC).
+// setPromiscuous requests promiscuous mode for an interface as tcpdump does (PACKET_MR_PROMISC).
 func setPromiscuous(fd int, ifName string) error {
 	in, err := net.InterfaceByName(ifName)
 	if err != nil {

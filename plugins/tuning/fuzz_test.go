@@ -10,14 +10,14 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// FuzzConfig tests that every accepted configuration has only sysctls below net, an absolute
-// dataDir, and an MTU in the range.
+// FuzzConfig tests that every accepted configuration contains only sysctls below net, an absolute dataDir,
+// and an MTU in the range.
 func FuzzConfig(f *testing.F) {
 	nstest.FuzzConfig(f, parse, func(t *testing.T, r *skel.Request, conf *config) {
 		for _, a := range conf.sysctls {
 			for _, p := range a.paths {
 				if file := filepath.Join("/proc/sys", p); file != "/proc/sys/"+p || !strings.HasPrefix(file, "/proc/sys/net/") {
-					t.Errorf("%s: %q leads to %s", r.Stdin, a.written, file)
+					t.Errorf("%s: %q means %s", r.Stdin, a.written, file)
 				}
 			}
 		}
@@ -31,7 +31,7 @@ func FuzzConfig(f *testing.F) {
 	)
 }
 
-// FuzzCheck tests that CHECK replies as the specification says, for every prevResult.
+// FuzzCheck tests that CHECK answers every prevResult as the specification requires.
 func FuzzCheck(f *testing.F) {
 	nstest.FuzzChainedCheck(f, plugin(), nstest.Call{Config: `{"cniVersion":"1.1.0","name":"net1","type":"tuning","mtu":1400,"mac":"02:00:00:00:00:07","sysctl":{"net.ipv4.conf.IFNAME.arp_filter":"1"},"dataDir":"` + f.TempDir() + `"}`})
 }

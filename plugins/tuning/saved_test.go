@@ -10,7 +10,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// FuzzSaved tests that a state that was encoded is decoded to the same state.
+// FuzzSaved tests that decoding an encoded state returns the same state.
 func FuzzSaved(f *testing.F) {
 	f.Add("net/a", "1", "net", "02:00:00:00:00:01", uint64(1)<<63, 5, uint8(255))
 	f.Add("net/b", "0\t2147483647", "n\x00<\"\xff", "", uint64(0), 0, uint8(0))

@@ -34,8 +34,8 @@ const prevResult = `{"cniVersion": "1.1.0", "interfaces": [
 const everything = `"mac": "C2:B0:57:49:47:F1", "mtu": 1454, "promisc": true, "allmulti": true, "txQLen": 20000,
 	"sysctl": {"net.ipv4.conf.IFNAME.arp_notify": "1", "net/ipv4/conf/IFNAME/arp_announce": "2", "net.ipv4.ping_group_range": "0 2147483647"}`
 
-// withEth0 returns a function that creates the interface eth0, with a carrier, in a container. The kernel does not add a
-// link-local address, because it could appear and disappear during a test.
+// withEth0 returns a function that creates the interface eth0, with a carrier, in a container. It prevents
+// link-local addresses, which could appear and disappear during a test.
 func withEth0(tb nstest.TB) func(*nstest.NS) {
 	return func(container *nstest.NS) {
 		tb.Helper()
@@ -121,7 +121,7 @@ var _ = Describe("tuning", func() {
 			run("DEL", everything).OK(GinkgoTB())
 		})
 
-		It("writes the saved state in the reference plugin's form, followed by its own keys", func() {
+		It("writes the saved state in the reference plugin's form, followed by plumb's own keys", func() {
 			run("ADD", everything).OK(GinkgoTB())
 			text, err := os.ReadFile(file())
 			Expect(err).NotTo(HaveOccurred())
@@ -244,7 +244,7 @@ var _ = Describe("tuning", func() {
 			Expect(link()).To(ContainSubstring("ALLMULTI"))
 		})
 
-		It("keeps the original state if ADD is called twice, for example because a chain lists tuning twice", func() {
+		It("keeps the original state if a chain lists tuning twice", func() {
 			before := nstest.WaitStable(state)
 			run("ADD", `"mtu": 1400, "sysctl": {"net.ipv4.conf.IFNAME.arp_notify": "1"}`).OK(GinkgoTB())
 			run("ADD", `"mtu": 1300, "txQLen": 5, "sysctl": {"net.ipv4.conf.IFNAME.arp_notify": "0", "net.ipv4.ip_forward": "1"}`).OK(GinkgoTB())
@@ -365,7 +365,7 @@ var _ = Describe("tuning", func() {
 			Entry("a sysctl that does not exist", types.CodeConfig, `"sysctl": {"net.ipv4.conf.nosuch.arp_notify": "1"}`, `sysctl "net.ipv4.conf.nosuch.arp_notify" does not exist in the container`),
 			Entry("a sysctl that only the host can set", types.CodeConfig, `"sysctl": {"net.core.rmem_max": "4096"}`, "rmem_max"),
 			Entry("a sysctl outside of net.", types.CodeConfig, `"sysctl": {"kernel.nosuch": "1"}`, "invalid net sysctl key"),
-			Entry("a value that the kernel refuses, after other changes", types.CodeConfig, everything[:len(everything)-1]+`, "net.ipv4.ip_forward": "nonsense"}`, "invalid argument"),
+			Entry("a value that the kernel rejects, after other changes", types.CodeConfig, everything[:len(everything)-1]+`, "net.ipv4.ip_forward": "nonsense"}`, "invalid argument"),
 			Entry("an MTU that the device does not support, after other changes", types.CodeConfig, strings.Replace(everything, "1454", "65536", 1), "mtu"),
 			Entry("a dataDir that is a file", types.CodeIO, `"mtu": 1400, "dataDir": "/etc/passwd"`, "/etc/passwd"),
 		)
@@ -447,7 +447,7 @@ var _ = Describe("tuning", func() {
 				nstest.Run(plugin(), c).OK(GinkgoTB())
 				Expect(file()).NotTo(BeAnExistingFile())
 			},
-			Entry("no CNI_NETNS, as containerd's second DEL", func() string { return "" }),
+			Entry("no CNI_NETNS, as in containerd's second DEL", func() string { return "" }),
 			Entry("a path that does not exist", func() string { return "/nonexistent/ns" }),
 			Entry("a plain file", func() string { container.Remove(GinkgoTB()); return container.Path() }),
 			Entry("the host's own namespace", func() string { return host.Path() }),
@@ -473,7 +473,7 @@ var _ = Describe("tuning", func() {
 			Expect(file()).NotTo(BeAnExistingFile())
 		})
 
-		It("returns an error for what it cannot restore, restores the others, and keeps the file", func() {
+		It("returns an error for each setting that it cannot restore, restores the others, and keeps the file", func() {
 			run("ADD", everything).OK(GinkgoTB())
 			call.Before = func(step string) error {
 				if strings.Contains(step, "mtu") || strings.Contains(step, "arp_announce") {
@@ -490,7 +490,7 @@ var _ = Describe("tuning", func() {
 			Expect(link()).To(ContainSubstring("mtu 1500"))
 		})
 
-		It("changes nothing of another interface with the same name", func() {
+		It("does not change another interface with the same name", func() {
 			run("ADD", everything).OK(GinkgoTB())
 			container.Batch(GinkgoTB(), "link set eth0 down", "link set eth0 name old", "link add eth0 type bridge")
 			before := link()
@@ -500,7 +500,7 @@ var _ = Describe("tuning", func() {
 			Expect(file()).NotTo(BeAnExistingFile())
 		})
 
-		It("succeeds with a warning if the kernel refuses a value because of a change in the container", func() {
+		It("succeeds with a warning if the kernel rejects a value because of a change in the container", func() {
 			container.Batch(GinkgoTB(), "link add base type veth peer name far2", "link set base up",
 				"link add eth5 link base address 02:00:00:00:00:05 type macvlan", "link set eth5 up")
 			call.IfName = "eth5"
@@ -522,7 +522,7 @@ var _ = Describe("tuning", func() {
 			Expect(file()).NotTo(BeAnExistingFile())
 		})
 
-		DescribeTable("warns about a file that holds no saved state, and removes it",
+		DescribeTable("warns about a file that contains no saved state, and removes it",
 			func(writeFile func()) {
 				Expect(os.Mkdir(dir, 0o700)).To(Succeed())
 				writeFile()
@@ -612,7 +612,7 @@ var _ = Describe("tuning", func() {
 			run("CHECK", keys).RequireFailure(GinkgoTB(), types.CodeChanged, "net.ipv4.conf.IFNAME.arp_notify")
 		})
 
-		It("ignores what is not configured, white space and case", func() {
+		It("ignores settings that are not configured, white space and case", func() {
 			run("ADD", everything).OK(GinkgoTB())
 			container.IP("link set eth0 txqueuelen 7 mtu 1333")
 			run("CHECK", `"mac": "c2:B0:57:49:47:f1", "sysctl": {"net.ipv4.ping_group_range": " 0   2147483647\n"}`).OK(GinkgoTB())
@@ -714,12 +714,12 @@ var _ = Describe("tuning", func() {
 			Entry("the allowlist does not allow it", func() { Expect(os.WriteFile(allow, []byte("nothing\n"), 0o600)).To(Succeed()) }, everything, "is not allowed"),
 			Entry("dataDir is a file", func() { Expect(os.WriteFile(dir, nil, 0o600)).To(Succeed()) }, "", "not a directory"),
 			Entry("dataDir is below a file", func() {}, `"dataDir": "/etc/passwd/x"`, "not a directory"),
-			Entry("the configuration cannot work", func() {}, `"mtu": 1`, "mtu 1 is not between"),
+			Entry("the configuration is invalid", func() {}, `"mtu": 1`, "mtu 1 is not between"),
 		)
 	})
 })
 
-// listen makes the interface promiscuous as tcpdump does, with a packet socket, until stop is called.
+// listen opens a packet socket in promiscuous mode, as tcpdump does. stop closes it.
 func listen(container *nstest.NS, ifName string) (stop func()) {
 	GinkgoHelper()
 	var fd int

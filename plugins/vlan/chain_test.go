@@ -22,7 +22,7 @@ var _ = Describe("in a chain, without a master", Label(nstest.Kernel), func() {
 		return container
 	}
 
-	It("ADD makes VLANs of the interface CNI_IFNAME and appends them to the result; CHECK and DEL find them", func() {
+	It("ADD creates VLAN interfaces on CNI_IFNAME and appends them to the result, and CHECK and DEL find them", func() {
 		container := newContainerWithEth0()
 		restored := b.Restored(container)
 		first := b.Call("one", container, nstest.WithPrevResult(conf("1.1.0", inChain+`,"mac":"02:00:00:00:00:64"`, noIPAM), prev))
@@ -43,7 +43,7 @@ var _ = Describe("in a chain, without a master", Label(nstest.Kernel), func() {
 		nstest.MustDial(GinkgoTB(), container, outside4+":80", container4)
 		container.Batch(GinkgoTB(), "address del "+container4+"/24 dev eth0.100")
 
-		By("refusing a VLAN that exists")
+		By("rejecting a VLAN that exists")
 		b.Refuse(b.Call("one", container, nstest.WithPrevResult(conf("1.1.0", inChain+`,"ifName":"other"`, noIPAM), added.Stdout)), types.CodeConfig,
 			"VLAN 100 (802.1Q) of master eth0 already has an interface, eth0.100 with the alias")
 		b.Refuse(b.Call("one", container, nstest.WithPrevResult(conf("1.1.0", `"linkInContainer":true,"vlanId":5,"ifName":"storage"`, noIPAM), added.Stdout)), types.CodeConfig,
@@ -64,7 +64,7 @@ var _ = Describe("in a chain, without a master", Label(nstest.Kernel), func() {
 		b.Fails("CHECK", first, types.CodeChanged, "find link eth0.100")
 	})
 
-	It("DEL leaves interfaces that the plugin did not make, and succeeds without the container", func() {
+	It("DEL does not delete interfaces that the plugin did not create, and succeeds without the container", func() {
 		container := newContainerWithEth0()
 		container.IP("link add link eth0 name eth0.100 type vlan id 100")
 		c := b.Call("one", container, nstest.WithPrevResult(conf("1.1.0", inChain, noIPAM), prev))

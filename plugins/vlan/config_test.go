@@ -9,14 +9,14 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// What vlan shares with the other plugins whose interface is on a master is tested with macvlan. These specs need no VLAN
-// interface, and so no kernel that has them.
+// The specs of macvlan test what all plugins with a master share. The following specs run on kernels that do
+// not support VLAN interfaces.
 
 var _ = Describe("without a VLAN interface", func() {
 	var b *testbed
 	BeforeEach(func() { b = newTestbed() })
 
-	DescribeTable("ADD refuses an invalid configuration",
+	DescribeTable("ADD rejects an invalid configuration",
 		func(config, args string, code int, texts ...string) {
 			c := b.NewCall(config)
 			c.Args = args
@@ -35,19 +35,19 @@ var _ = Describe("without a VLAN interface", func() {
 		Entry("an unknown protocol", conf("1.0.0", in100+`,"protocol":"802.1x"`, static4), "", types.CodeConfig, `unknown protocol: "802.1x"; want 802.1Q or 802.1ad`),
 		Entry("an MTU larger than the master's", conf("1.0.0", in100+`,"mtu":1501`, static4), "", types.CodeConfig, "invalid MTU 1501, must be [0, master MTU(1500)]"),
 		Entry("a master that is not in the container", conf("1.0.0", in100+`,"linkInContainer":true`, static4), "", types.CodeConfig, "master: find link uplink0"),
-		Entry("several problems, which the error names all", conf("1.0.0", `"vlanId":5000,"mtu":-1,"mac":"y","protocol":"x"`, static4), "", types.CodeConfig,
+		Entry("several problems, all of which the error names", conf("1.0.0", `"vlanId":5000,"mtu":-1,"mac":"y","protocol":"x"`, static4), "", types.CodeConfig,
 			`"master" field is required`, "5000", "mtu -1", `"y"`, `"x"`),
 		Entry("a value of the wrong type", conf("1.0.0", `"master":"uplink0","vlanId":"100"`, static4), "", types.CodeDecode, `key "vlanId": want a number`),
 		Entry("an unknown key with strict", conf("1.0.0", in100+`,"strict":true,"vlanID2":5`, static4), "", types.CodeUnsupported, `"vlanID2"`),
 	)
 
-	It("ADD refuses an interface name that exists in the container, and reserves no address", func() {
+	It("ADD rejects an interface name that exists in the container, and reserves no address", func() {
 		container := b.NewContainer()
 		container.IP("link add eth0 type veth peer name eth1")
 		b.Refuse(b.Call("one", container, conf("1.0.0", in100, b.HostLocal())), types.CodeConfig, `interface "eth0" already exists`)
 	})
 
-	It("ADD says that the kernel or the master has no VLANs, and releases the addresses", func() {
+	It("ADD names a kernel or a master without support for VLANs in the error, and releases the addresses", func() {
 		c := b.NewCall(conf("1.0.0", in100, b.HostLocal())).FailAt("add link eth0", syscall.EOPNOTSUPP)
 		b.Refuse(c, types.CodeConfig, "the kernel does not support VLAN interfaces (CONFIG_VLAN_8021Q), or master uplink0 cannot carry them")
 	})
@@ -58,7 +58,7 @@ var _ = Describe("without a VLAN interface", func() {
 		func(keys, ipam, text string) { b.RequireStatus(conf("1.1.0", keys, ipam), text) },
 		Entry("success", in100, static4, ""),
 		Entry("success without IPAM", in100, noIPAM, ""),
-		Entry("success with a master in the container, which STATUS does not look for", `"master":"net0","vlanId":1,"linkInContainer":true`, noIPAM, ""),
+		Entry("success with a master in the container, which STATUS does not check", `"master":"net0","vlanId":1,"linkInContainer":true`, noIPAM, ""),
 		Entry("success in a chain", inChain, noIPAM, ""),
 		Entry("the MTU is larger than the master's", in100+`,"mtu":9000`, static4, "invalid MTU 9000"),
 		Entry("the configuration is invalid", `"master":"uplink0"`, static4, `"vlanId" is required`),

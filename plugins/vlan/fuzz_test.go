@@ -10,8 +10,7 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// FuzzConfig tests that an accepted configuration is valid, and that none makes the parser
-// panic.
+// FuzzConfig tests that every accepted configuration is valid, and that the parser does not panic.
 func FuzzConfig(f *testing.F) {
 	nstest.FuzzConfig(f, parse, func(t *testing.T, r *skel.Request, conf *config) {
 		if name := conf.master.Name; name == "" && !conf.inChain || len(name) > types.MaxIfName || conf.mtu != 0 && conf.mtu < attach.MinMTU {

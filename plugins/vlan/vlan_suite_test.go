@@ -24,8 +24,8 @@ type testbed struct{ *nstest.Bed }
 
 func newTestbed() *testbed { return &testbed{nstest.NewBed(GinkgoTB(), plugin())} }
 
-// newTaggedTestbed is newTestbed with an interface of the outside host in VLAN 100. The spec is
-// skipped if the kernel has no VLAN interfaces.
+// newTaggedTestbed returns a testbed whose outside host has an interface in VLAN 100. It ends the spec if the
+// kernel does not support VLAN interfaces.
 func newTaggedTestbed() *testbed {
 	GinkgoHelper()
 	b := newTestbed()
@@ -33,7 +33,7 @@ func newTaggedTestbed() *testbed {
 	return b
 }
 
-// tagOutside makes a VLAN interface of the outside host with the addresses.
+// tagOutside creates a VLAN interface with these addresses on the outside host.
 func (b *testbed) tagOutside(name, options string, addrs ...string) {
 	GinkgoHelper()
 	_, err := b.Outside.Exec("ip", strings.Fields("link add link "+nstest.Uplink+" name "+name+" type vlan "+options)...)

@@ -16,14 +16,14 @@ var _ = Describe("ADD", Label(nstest.Kernel), func() {
 	var b *testbed
 	BeforeEach(func() { b = newTaggedTestbed() })
 
-	It("connects the container with the VLAN, and with that only", func() {
+	It("connects the container only with the VLAN", func() {
 		container := nstest.New(GinkgoTB()).Named("container") // with duplicate address detection
 		result := b.Add(b.Call("one", container, conf("1.1.0", in100+`,"mtu":1400`, staticDual)))
 		Expect(container.IP("-6 address show dev eth0 tentative")).To(BeEmpty())
 		nstest.RequireTraffic(GinkgoTB(), container, b.Outside, container4, outside4)
 		nstest.RequireTraffic(GinkgoTB(), container, b.Outside, container6, outside6)
 
-		By("returning what it made")
+		By("returning what it created")
 		Expect(result.Interfaces).To(HaveLen(1))
 		Expect(result.Interfaces[0]).To(And(HaveField("Name", "eth0"), HaveField("MTU", 1400), HaveField("Sandbox", container.Path())))
 		Expect(result.IPs).To(HaveEach(HaveField("Interface", 0)))
@@ -34,7 +34,7 @@ var _ = Describe("ADD", Label(nstest.Kernel), func() {
 		Expect(container.IP("-4 route")).To(Equal("default via 198.18.100.2 dev eth0\n198.18.100.0/24 dev eth0 proto kernel scope link src 198.18.100.50"))
 		Expect(container.IP("-6 route show default")).To(ContainSubstring("default via 2001:db8:100::2 dev eth0 metric 1024"))
 
-		By("sending all frames with the tag: a neighbor without it gets none")
+		By("sending all frames with the tag, so that a neighbor without a VLAN interface gets none")
 		b.Outside.Batch(GinkgoTB(), "link del tagged", "address add "+outside4+"/24 dev uplink0")
 		nstest.ServeTCP(GinkgoTB(), b.Outside, outside4+":81")
 		container.IP("neigh flush dev eth0")
@@ -60,7 +60,7 @@ var _ = Describe("ADD", Label(nstest.Kernel), func() {
 		}
 	})
 
-	It("works on a master that is down, and the container is connected when that comes up", func() {
+	It("works on a master that is down, and the container is connected when the master comes up", func() {
 		b.Host.IP("link set uplink0 down")
 		container := b.NewContainer()
 		reply := b.OK("ADD", b.Call("one", container, conf("1.0.0", in100, staticDual)))
@@ -69,21 +69,21 @@ var _ = Describe("ADD", Label(nstest.Kernel), func() {
 		nstest.ServeTCP(GinkgoTB(), container, container4+":80")
 		Eventually(func() error { _, err := nstest.Dial(b.Outside, container4+":80"); return err }, "1m").Should(Succeed())
 
-		By("and keeps its routes when the master goes down and comes up again")
+		By("keeping the routes when the master goes down and comes up again")
 		routes := container.IP("-4 route")
 		Expect(routes).To(ContainSubstring("default via"))
 		b.Host.Batch(GinkgoTB(), "link set uplink0 down", "link set uplink0 up")
 		Eventually(func() string { return container.IP("-4 route") }, "1m").Should(Equal(routes))
 	})
 
-	It("makes links on a master in the container, and DEL deletes them", func() {
+	It("creates links on a master in the container, and DEL deletes them", func() {
 		container := b.NewContainer()
 		nstest.Join(GinkgoTB(), nstest.End{In: container, Name: "net0"}, nstest.End{In: b.Outside, Name: "peer0"})
 		b.Outside.Batch(GinkgoTB(), "link add link peer0 name peer9 type vlan id 9", "link set peer9 up", "address add 203.0.113.2/24 dev peer9")
 		c := b.Attach(b.Call("one", container, conf("1.0.0", `"master":"net0","linkInContainer":true,"vlanId":9`, nstest.Static("203.0.113.50/24"))))
 		nstest.ServeTCP(GinkgoTB(), b.Outside, "203.0.113.2:80")
 		nstest.MustDial(GinkgoTB(), container, "203.0.113.2:80", "")
-		By("naming the interface that has the VLAN")
+		By("naming the existing interface of the VLAN")
 		again := b.Call("one", container, conf("1.0.0", `"master":"net0","linkInContainer":true,"vlanId":9`, noIPAM))
 		again.IfName = "eth1"
 		b.Refuse(again, types.CodeConfig, "VLAN 9 (802.1Q) of master net0 already has an interface, eth0 with the alias", "plumb:net1/one/eth0")
@@ -92,7 +92,7 @@ var _ = Describe("ADD", Label(nstest.Kernel), func() {
 		Expect(container.IP("-br link")).To(And(ContainSubstring("net0"), Not(ContainSubstring("eth0"))))
 	})
 
-	It("says who has the VLAN if the master already has an interface for it, and leaves nothing", func() {
+	It("names the existing interface if the master already has one for the VLAN, and leaves nothing", func() {
 		first := b.NewCall(conf("1.0.0", in100, static4))
 		b.Add(first)
 		second := b.Call("two", b.NewContainer(), conf("1.0.0", in100, b.HostLocal()))
@@ -118,7 +118,7 @@ var _ = Describe("ADD", Label(nstest.Kernel), func() {
 	})
 })
 
-// attachedTo returns the call with a prevResult that has the outside host's address.
+// attachedTo returns the call with a prevResult that contains the outside host's address.
 func attachedTo(c nstest.Call) nstest.Call {
 	c.Config = nstest.WithPrevResult(c.Config, `{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","sandbox":"`+c.Container.Path()+`"}],"ips":[{"interface":0,"address":"`+outside6+`/64"}]}`)
 	return c
@@ -129,7 +129,7 @@ var _ = Describe("CHECK", Label(nstest.Kernel), func() {
 		b := newTaggedTestbed()
 		c := b.Attach(b.NewCall(conf("1.0.0", in100, staticDual)))
 		b.OK("CHECK", c)
-		By("passing after a later plugin changed MAC and MTU, and after the MTU of the master sank")
+		By("passing after a later plugin changed MAC and MTU, and after the MTU of the master was lowered")
 		c.Container.Batch(GinkgoTB(), "link set eth0 address 02:00:00:00:00:99 mtu 1300")
 		b.Host.IP("link set uplink0 mtu 1290")
 		b.OK("CHECK", c)
@@ -158,7 +158,7 @@ var _ = Describe("DEL", Label(nstest.Kernel), func() {
 	var b *testbed
 	BeforeEach(func() { b = newTaggedTestbed() })
 
-	It("leaves host, container and reservations as before, whatever has changed since ADD", func() {
+	It("restores the host, the container and the reservations, whatever has changed since ADD", func() {
 		container := b.NewContainer()
 		restored := b.Restored(b.Host, container)
 		for name, change := range map[string]func(*nstest.Call){
@@ -177,7 +177,7 @@ var _ = Describe("DEL", Label(nstest.Kernel), func() {
 	})
 
 	It("leaves nothing if any step of ADD or DEL fails", func() {
-		// Two containers of a host cannot have the same VLAN of one master, so each has its master.
+		// Two containers cannot use the same VLAN of one master, so each container contains a master of its own.
 		b.FaultSweep(nstest.Sweep{
 			Config: conf("1.1.0", `"master":"net0","linkInContainer":true,"vlanId":100,"mtu":1400`, b.HostLocal()),
 			PrepareContainer: func(container *nstest.NS) {

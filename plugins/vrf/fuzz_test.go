@@ -11,7 +11,7 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// FuzzConfig tests that every accepted configuration can work, and that none makes the parser panic.
+// FuzzConfig tests that every accepted configuration is valid, and that the parser does not panic.
 func FuzzConfig(f *testing.F) {
 	nstest.FuzzConfig(f, parse, func(t *testing.T, r *skel.Request, conf *config) {
 		if conf.name == "" || len(conf.name) > types.MaxIfName || strings.ContainsAny(conf.name, "/: %") || conf.name == "eth0" ||
@@ -25,8 +25,8 @@ func FuzzConfig(f *testing.F) {
 	)
 }
 
-// FuzzCheck tests that CHECK replies as the specification says, for every prevResult. There is no VRF,
-// which not every kernel has.
+// FuzzCheck tests that CHECK answers every prevResult as the specification requires. It uses no VRF, because
+// not every kernel supports VRFs.
 func FuzzCheck(f *testing.F) {
 	host, container := nstest.NewHostAndContainer(f)
 	f.Add(`{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"x"}],"ips":[{"interface":0,"address":"10.9.0.2/24"}]}`)

@@ -40,15 +40,15 @@ func ipOf(version string) string {
 
 const blue = `"vrfname":"blue"`
 
-// A testbed is a container with the interfaces eth0 and net1. Both have the same subnets, and a router at the
-// other end. The default routes of the container are those through net1 and, for IPv6, both.
+// A testbed is a container with the interfaces eth0 and net1, which have the same subnets and a router each at the
+// other end. The IPv4 default route goes through net1. There is an IPv6 default route through each interface.
 type testbed struct {
 	*nstest.Bed
 	container *nstest.NS
 }
 
-// newEmptyTestbed returns a testbed whose container has no interfaces. Where two interfaces have a route to the same
-// destination, the order of the routes is that in which the interfaces were set up: a state is compared without it.
+// newEmptyTestbed returns a testbed without interfaces. It compares states without the order of routes,
+// because the kernel orders routes of two interfaces to one destination by when the interfaces were set up.
 func newEmptyTestbed() *testbed {
 	GinkgoHelper()
 	host, container := nstest.NewHostAndContainer(GinkgoTB())
@@ -73,7 +73,8 @@ func newTestbed() *testbed {
 	return b
 }
 
-// requireVRF ends the test if the kernel does not support VRFs. The first VRF of a namespace makes the kernel add a rule, which stays.
+// requireVRF ends the test if the kernel does not support VRFs. It also causes the kernel to add the rule
+// that the first VRF of a namespace needs, and that stays.
 func requireVRF(container *nstest.NS) {
 	GinkgoHelper()
 	_, err := container.Exec("ip", "link", "add", "first", "type", "vrf", "table", "9")

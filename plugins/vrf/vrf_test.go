@@ -83,7 +83,7 @@ var _ = Describe("ADD", Label(nstest.Kernel), func() {
 		restored()
 	})
 
-	It("adds the IPv6 addresses again where it may not write sysctls, and they are usable at once", func() {
+	It("adds the IPv6 addresses again, usable at once, if /proc/sys is read-only", func() {
 		b.container.SetSysctl(GinkgoTB(), "net/ipv6/conf/net1/keep_addr_on_down", "0")
 		b.container.SetSysctl(GinkgoTB(), "net/ipv6/conf/net1/accept_dad", "1")
 		c := b.call("net1", conf(blue))
@@ -134,7 +134,7 @@ var _ = Describe("ADD", Label(nstest.Kernel), func() {
 		restored()
 	})
 
-	It("fails and changes nothing where it cannot work", func() {
+	It("fails and changes nothing if the interface or the VRF cannot be used", func() {
 		b.container.Batch(GinkgoTB(), "link add br0 type bridge", "link add other type vrf table 6")
 		b.Refuse(b.call("net1", conf(`"vrfname":"br0"`)), 7, `interface br0 is not a VRF, but of kind "bridge"`)
 		b.Refuse(b.call("net1", conf(`"vrfname":"other","table":7`)), 7, "VRF other already exists with a different routing table: 6, not 7")
@@ -166,7 +166,7 @@ var _ = Describe("DEL", Label(nstest.Kernel), func() {
 		restored()
 	},
 		Entry("without prevResult", func(c *nstest.Call) { c.Config = `{"cniVersion":"1.1.0","name":"net1","type":"vrf","vrfname":"blue"}` }),
-		Entry("with a configuration that ADD refuses", func(c *nstest.Call) {
+		Entry("with a configuration that ADD rejects", func(c *nstest.Call) {
 			c.Config = `{"cniVersion":"9","name":"net1","type":"vrf","vrfname":7,"table":"x","prevResult":3}`
 		}),
 		Entry("without a name", func(c *nstest.Call) { c.Config = `{"cniVersion":"1.1.0","name":"net1","type":"vrf"}` }),
@@ -199,7 +199,7 @@ var _ = Describe("DEL", Label(nstest.Kernel), func() {
 })
 
 var _ = Describe("CHECK", Label(nstest.Kernel), func() {
-	DescribeTable("names what differs", func(change, want string) { // change is a command of ip
+	DescribeTable("names what differs", func(change, want string) { // change contains the arguments of ip
 		b := newTestbed()
 		c := b.call("net1", conf(blue+`,"table":1000`))
 		b.Add(c)
@@ -229,7 +229,7 @@ var _ = It("leaves nothing behind if a step fails", Label(nstest.Kernel), func()
 const reference = "/usr/lib/cni/vrf"
 
 var _ = Describe("beside the reference plugin", Label(nstest.Kernel), func() {
-	It("checks and deletes what the reference plugin created, and the reference plugin does the reverse", func() {
+	It("checks and deletes what the reference plugin created, and the reference plugin what plumb created", func() {
 		if _, err := os.Stat(reference); err != nil {
 			Skip("containernetworking-plugins is not installed: " + err.Error())
 		}
@@ -296,7 +296,7 @@ var _ = Describe("without a VRF in the kernel or in the container", func() {
 		b.Refuse(b.call("net1", conf(blue)), 7, "this kernel does not support VRFs (CONFIG_NET_VRF)")
 	})
 
-	DescribeTable("ADD refuses a configuration", func(config string, code int, texts ...string) {
+	DescribeTable("ADD rejects a configuration", func(config string, code int, texts ...string) {
 		b.Refuse(b.call("net1", config), code, texts...)
 	},
 		Entry("without a name", conf(`"table":5`), 7, `configuration is expected to have a valid vrf name: the key "vrfname" is missing or empty`),
