@@ -16,7 +16,7 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// deadProxy is the environment of a runtime whose proxy does not answer. etcd is never behind a proxy.
+// deadProxy is a variable of a runtime whose proxy does not answer. The datastore must ignore it.
 const deadProxy = "HTTPS_PROXY=http://127.0.0.1:1"
 
 // run runs the datastore in a namespace, calls started with its process, and returns its output.

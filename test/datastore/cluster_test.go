@@ -31,7 +31,7 @@ type cluster struct {
 	bridge  *nstest.NS
 	clients *nstest.NS
 	members []*member
-	flags   []string // of each member
+	flags   []string // etcd flags of each member
 }
 
 // A member is an etcd member in its own namespace.
@@ -39,7 +39,7 @@ type member struct {
 	*cluster
 	name, addr string
 	ns         *nstest.NS
-	dir        string    // of its data
+	dir        string    // directory of its data
 	log        string    // path of the log
 	cmd        *exec.Cmd // nil if the member does not run
 }
@@ -160,7 +160,7 @@ func (c *cluster) connect(user string, members ...*member) *clientv3.Client {
 	return client
 }
 
-// do calls f with a context that ends after a minute or more.
+// do calls f with a context that ends after a minute.
 func do(f func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

@@ -127,7 +127,7 @@ var _ = Describe("cluster-local-etcd, when etcd refuses", func() {
 		requireError(c.clients, n1.request(datastore.Claim, want(1)), types.CodeTryAgain, datastore.ReasonUnknown, "register")
 	})
 
-	It("reports a change that etcd applied and then had no space for as unknown", func() {
+	It("reports a change as unknown if etcd applies it and then reports that it has no space", func() {
 		c := newCluster(1)
 		n1 := c.newCaller("unknown", "n1", "10.7.0.1-10.7.0.40")
 		n1.succeed(datastore.Register)

@@ -28,7 +28,7 @@ func (l *ledger) added(container string, addrs ...netip.Addr) {
 	defer l.Unlock()
 	for _, a := range addrs {
 		if other, taken := l.containers[a]; taken {
-			l.duplicates = append(l.duplicates, fmt.Sprintf("%v is given to %s while %s has it", a, container, other))
+			l.duplicates = append(l.duplicates, fmt.Sprintf("%v is given to %s while %s uses it", a, container, other))
 			l.onDuplicate()
 		}
 		l.containers[a] = container

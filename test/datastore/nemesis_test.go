@@ -57,7 +57,7 @@ func limited(d time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), d)
 }
 
-// A nemesis consists of nodes that add and delete containers all the time, and of disturbances of the members.
+// A nemesis runs nodes that constantly add and delete containers, and disturbs the members meanwhile.
 type nemesis struct {
 	*cluster
 	caller            caller
@@ -225,9 +225,9 @@ func (n *nemesis) load(ctx context.Context, group *sync.WaitGroup) {
 	})
 }
 
-// removeNodeReplaced removes the machines that others have replaced, as an operator does, while a last claim of each of
-// them is still on its way.
-func (n *nemesis) removeNodeReplaced(from *nstest.NS, config json.RawMessage) {
+// removeReplaced removes the machines that others have replaced, as an operator does, while a last claim of
+// each of them is still on its way.
+func (n *nemesis) removeReplaced(from *nstest.NS, config json.RawMessage) {
 	GinkgoHelper()
 	ask := func(verb string, changes ...func(*datastore.Request)) datastore.Answer {
 		request := n.caller.request(verb, changes...)
@@ -334,7 +334,7 @@ func (n *nemesis) settle() {
 	n.killRate.Store(0.0)
 	n.awaitReady()
 	if n.replaces {
-		n.removeNodeReplaced(n.operator, n.operatorDatastore)
+		n.removeReplaced(n.operator, n.operatorDatastore)
 	}
 	for _, m := range n.nodes {
 		if m.plugin.isSettled() {
@@ -374,7 +374,7 @@ func (c *cluster) owners(segment string) map[netip.Addr]string {
 	return owners
 }
 
-// settleNodes makes all nodes register, and compares their addresses with etcd. Enough members must be ready.
+// settleNodes calls settle on all nodes, and compares their addresses with etcd. Enough members must be ready.
 func (n *nemesis) settleNodes() {
 	GinkgoHelper()
 	for _, m := range n.nodes {
@@ -426,7 +426,7 @@ func (n *nemesis) runFor(ctx context.Context) {
 	group.Go(func() {
 		defer GinkgoRecover()
 		for n.replaces && running.Err() == nil {
-			n.removeNodeReplaced(n.clients, n.farDatastore)
+			n.removeReplaced(n.clients, n.farDatastore)
 			pause(running, 200*time.Millisecond)
 		}
 	})
@@ -455,7 +455,7 @@ var _ = Describe("The nemesis", func() {
 	})
 
 	for _, m := range []mutation{registerByReading, etcdBeforeFile, timeoutIsClaim} {
-		It("finds duplicates with the mutation: "+string(m), func() {
+		It("finds duplicates with the mutation "+string(m), func() {
 			n := newReferenceNemesis(m)
 			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 			defer cancel()

@@ -28,7 +28,7 @@ type plugin interface {
 	del(container string) error
 	reboot()                                  // boots the node, which ends its containers
 	resync() error                            // the operator's call after a restore
-	settle(containers iter.Seq[string]) error // makes the node, which runs these containers, agree with the store
+	settle(containers iter.Seq[string]) error // brings the node, which runs these containers, into agreement with the store
 	owned() map[netip.Addr]string             // with claims
 	isSettled() bool                          // whether the node knows what it owns
 }
@@ -53,12 +53,12 @@ type reference struct {
 	sync.Mutex
 	boot    int
 	files   files
-	process atomic.Pointer[os.Process] // of the datastore, while it runs
+	process atomic.Pointer[os.Process] // the datastore, while it runs
 }
 
 // files is what a node keeps on disk.
 type files struct {
-	boot         int                   // of owned
+	boot         int                   // the boot in which owned was written
 	owned        map[netip.Addr]string // with claims
 	reservations map[netip.Addr]string // with containers
 	mustRegister bool
@@ -70,7 +70,7 @@ func newReference(n *nemesis, name string) *reference {
 	return &reference{nemesis: n, name: name, boot: 1, files: files{owned: map[netip.Addr]string{}, reservations: map[netip.Addr]string{}}}
 }
 
-// kill returns errKilled now and then, as if the process were killed here.
+// kill sometimes returns errKilled, as if the process were killed here.
 func (r *reference) kill() error {
 	if rand.Float64() < r.killRate.Load().(float64) {
 		r.kills.Add(1)
@@ -92,7 +92,7 @@ func (r *reference) warmPool() int {
 	return 0
 }
 
-// call runs the datastore, and kills it now and then.
+// call runs the datastore, and sometimes kills it.
 func (r *reference) call(verb string, changes ...func(*datastore.Request)) (datastore.Answer, error) {
 	request := r.caller.request(verb, append(changes, boot(fmt.Sprintf("boot%d", r.boot)), seen(r.files.seen))...)
 	request.Node, request.Machine = r.name, "machine-of-"+r.name
@@ -154,7 +154,7 @@ func (r *reference) add(container string) ([]netip.Addr, error) {
 	return []netip.Addr{a}, r.kill()
 }
 
-// fill makes an address available.
+// fill ensures that an address is available.
 func (r *reference) fill() error {
 	if r.files.boot != r.boot {
 		if err := r.registerNow(); err != nil {
@@ -202,7 +202,7 @@ func (r *reference) note(err error) {
 	}
 }
 
-// claimWithoutAnswer is the mutation timeoutIsClaim.
+// claimWithoutAnswer implements the mutation timeoutIsClaim.
 func (r *reference) claimWithoutAnswer() error {
 	a := poolAddr(rand.IntN(poolSize))
 	answer, err := r.call(datastore.Claim, requested(a.String()))
@@ -262,7 +262,7 @@ func (r *reference) replace(owned map[netip.Addr]string) error {
 	}
 	for a, container := range r.files.reservations {
 		if _, ok := owned[a]; !ok && r.mutation == none && r.ledger.uses(a, container) {
-			r.fail("%s has lost %v, which container %s has", r.name, a, container)
+			r.fail("%s has lost %v, which container %s uses", r.name, a, container)
 		}
 	}
 	r.files.owned, r.files.boot, r.files.mustRegister = maps.Clone(owned), r.boot, false

@@ -59,7 +59,7 @@ func (x *executable) requireFailure(container string, texts ...string) {
 }
 
 var _ = Describe("an operator of cluster-local", func() {
-	It("freezes a segment: nodes allocate what they own, and claim nothing until thaw", func() {
+	It("freezes a segment, whose nodes allocate what they own and claim nothing until thaw", func() {
 		n, n1, n2 := newNodes()
 		n1.mustAdd("c1")
 		n.operate(datastore.Freeze)
@@ -72,7 +72,7 @@ var _ = Describe("an operator of cluster-local", func() {
 		n.settleNodes()
 	})
 
-	It("restores a backup: a node notices it, and ADDs succeed after a resync of each node, and a thaw", func() {
+	It("restores a backup, which a node notices, and ADDs succeed after a resync of each node and a thaw", func() {
 		n, n1, n2 := newNodes()
 		n1.mustAdd("c1")
 		moved := n2.mustAdd("d1")
@@ -100,7 +100,7 @@ var _ = Describe("an operator of cluster-local", func() {
 		n.settleNodes()
 	})
 
-	It("renames a node: its containers keep their addresses", func() {
+	It("renames a node, whose containers keep their addresses", func() {
 		n, n1, n2 := newNodes()
 		a := n1.mustAdd("c1")
 		n2.mustAdd("d1")
@@ -118,7 +118,7 @@ var _ = Describe("an operator of cluster-local", func() {
 		Expect(n1.del("c1")).To(Succeed())
 	})
 
-	It("copies a disk: a copy with another identity allocates addresses, and the first node notices a copy with the same identity", func() {
+	It("copies a disk to a node with another identity, which allocates addresses, or with the same identity, which the first node notices", func() {
 		_, n1, n2 := newNodes()
 		a := n1.mustAdd("c1")
 		n2.copyDisk(n1)
@@ -141,12 +141,13 @@ var _ = Describe("an operator of cluster-local", func() {
 	})
 })
 
-// While a call for a machine runs, another machine takes its place, in turn before each part that the call sends.
+// During a call, another machine replaces the caller's machine. The specs repeat the call with the
+// replacement before each part of the request.
 var _ = Describe("cluster-local-etcd, when a machine is replaced", Ordered, ContinueOnFailure, func() {
 	var c *cluster
 	BeforeAll(func() { c = newCluster(1) })
 
-	DescribeTable("keeps what it answers the successor, although a part is late", func(late string, change func(first map[netip.Addr]string) func(*datastore.Request)) {
+	DescribeTable("keeps what it answered to the successor, although a part is late", func(late string, change func(first map[netip.Addr]string) func(*datastore.Request)) {
 		for at, reached := 1, true; reached; at++ {
 			old := c.newCaller(fmt.Sprint(late, at), "n1", "10.7.0.1-10.7.0.99")
 			next := old

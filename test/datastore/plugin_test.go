@@ -43,7 +43,7 @@ func pluginPath() string {
 type setting struct {
 	name          string
 	ipam          string // keys of ipam, except type, node, dataDir and datastore
-	onRequestOnly bool   // ADD requests an address of requestOnlyPrefix now and then
+	onRequestOnly bool   // ADD sometimes requests an address of requestOnlyPrefix
 	empty         bool   // no node keeps a warm pool
 }
 
@@ -266,7 +266,7 @@ func runSetting(s setting, d time.Duration) {
 	n.requireNoDuplicates()
 	for _, m := range n.nodes {
 		for a := range m.free() {
-			Expect(s.empty || s.onRequestOnly && requestOnlyPrefix.Contains(a)).To(BeFalse(), "%s keeps %v, which no container has", m.name, a)
+			Expect(s.empty || s.onRequestOnly && requestOnlyPrefix.Contains(a)).To(BeFalse(), "%s keeps %v, which no container uses", m.name, a)
 		}
 	}
 }
@@ -277,7 +277,7 @@ var _ = Describe("cluster-local with etcd", func() {
 		It("in the nemesis with "+s.name+" gives no address to two containers", func() { runSetting(s, *settings) })
 	}
 
-	It("allocates, releases and registers; names a clone, a removed node and the owner of an address", func() {
+	It("allocates, releases and registers, and names a clone, a removed node and the owner of an address", func() {
 		n := newPluginNemesis(2, defaultSetting)
 		n.killRate.Store(0.0)
 		n.caller.base.Datastore = n.operatorDatastore
@@ -303,7 +303,7 @@ var _ = Describe("cluster-local with etcd", func() {
 		_, err = n1.add("c3")
 		Expect(err).NotTo(HaveOccurred())
 
-		By("stopping etcd: the node gives its warm pool")
+		By("allocating the warm pool while etcd is stopped")
 		for _, m := range n.members {
 			m.signal(syscall.SIGSTOP)
 		}

@@ -94,8 +94,8 @@ func (m *member) fullEndpoint(full int) string {
 // A delay returns how long a proxy waits before it forwards a part of what a client sent, and whether that part is the last.
 type delay func(part []byte) (wait time.Duration, last bool)
 
-// someLate delays some releases, and one of 25 other parts, until the client has given up or was killed. Thus changes with
-// an unknown outcome happen late.
+// someLate delays some releases, and one of 25 other parts, until the client has given up or was killed.
+// Therefore changes with an unknown outcome happen late.
 func someLate(releases int) delay {
 	return func(part []byte) (wait time.Duration, last bool) {
 		late := isRelease(part) && rand.IntN(releases) == 0

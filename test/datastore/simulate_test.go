@@ -17,9 +17,9 @@ import (
 )
 
 var (
-	simulated  = flag.Int("simulate", 50, "how many nodes the simulation has")
-	containers = flag.Int("containers", 100, "how many containers a node of the simulation has when the pool is 97 % full")
-	members    = flag.Int("members", 3, "how many members of etcd the simulation has")
+	simulated  = flag.Int("simulate", 50, "how many nodes the simulation runs")
+	containers = flag.Int("containers", 100, "how many containers a simulated node runs when the pool is 97 % full")
+	members    = flag.Int("members", 3, "how many etcd members the simulation starts")
 )
 
 // buildTest builds the test binary of a package of a module.

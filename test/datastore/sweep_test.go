@@ -30,7 +30,7 @@ type sweptNode struct {
 	existing  netip.Addr
 }
 
-// sweptSegment has 13 addresses.
+// sweptSegment is the name of a segment with 13 addresses.
 const sweptSegment = "swept"
 
 // newNeighbor returns another node of the segment.

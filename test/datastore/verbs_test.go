@@ -40,7 +40,7 @@ func dumpFrom(client *clientv3.Client, segment string) map[string]string {
 	return all
 }
 
-// own makes a node the owner of n IPv4 addresses, beginning with first.
+// own assigns n IPv4 addresses, beginning with first, to a node.
 func (c *cluster) own(segment, node string, first netip.Addr, n int) {
 	GinkgoHelper()
 	client := c.connect("root", c.members...)
@@ -123,7 +123,7 @@ var _ = Describe("cluster-local-etcd", Ordered, func() {
 		Expect(a.Free).To(BeZero())
 		requireError(c.clients, n1.request(datastore.Claim, want(1)), types.CodeTryAgain, datastore.ReasonFull)
 		Expect(n1.succeed(datastore.Release, addresses(a.Addresses)).Free).To(BeEquivalentTo(1))
-		Expect(n1.succeed(datastore.Status).Free).To(BeElementOf(uint64(1), uint64(8)), "8 if the sample, an eighth of the pool, has the address")
+		Expect(n1.succeed(datastore.Status).Free).To(BeElementOf(uint64(1), uint64(8)), "8 if the sample, an eighth of the pool, contains the address")
 	})
 
 	It("claims from a /64", func() {
@@ -199,7 +199,7 @@ var _ = Describe("cluster-local-etcd", Ordered, func() {
 		Expect(n1.succeed(datastore.Claim, want(8)).Addresses).To(HaveLen(8))
 	})
 
-	It("also registers what a claim of the last boot gets meanwhile", func() {
+	It("registers what a claim of the last boot gets meanwhile as well", func() {
 		n1 := c.newCaller("meanwhile", "n1", "10.7.0.1-10.7.0.8")
 		n1.succeed(datastore.Register)
 		n1.succeed(datastore.Claim, want(2))
@@ -326,7 +326,7 @@ var _ = Describe("cluster-local-etcd", Ordered, func() {
 		n1.succeed(datastore.Claim, want(1))
 	})
 
-	It("gives an address to one of many callers at the same time", func() {
+	It("gives each address to only one of many concurrent callers", func() {
 		const nodes, pool = 12, 30
 		taken := make(chan netip.Addr, nodes*pool)
 		Expect(inParallel(nodes, func(i int) error {
