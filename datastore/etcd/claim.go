@@ -13,7 +13,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// claim makes the node the owner of the requested addresses, or else of at most Want free addresses. It succeeds if the
+// claim assigns the requested addresses to the node, or else at most Want free addresses. It succeeds if the
 // node gets at least one.
 func (s *session) claim(ctx context.Context, answer *datastore.Answer) error {
 	got := map[netip.Addr]string{}

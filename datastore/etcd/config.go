@@ -85,7 +85,6 @@ func checkEndpoint(endpoint string) (scheme string, err error) {
 	return u.Scheme, nil
 }
 
-// loadTLS reads the three files.
 func (c *config) loadTLS() (*tls.Config, error) {
 	if c.CAFile == "" || c.CertFile == "" || c.KeyFile == "" {
 		return nil, fmt.Errorf("an https endpoint needs datastore.caFile, datastore.certFile and datastore.keyFile")

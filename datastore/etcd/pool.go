@@ -26,11 +26,11 @@ const maxFree = 1 << 53
 // A block is the addresses from first to last, including both. IPv6 addresses of a block share their upper 64 bits.
 type block struct {
 	v4          bool
-	high        uint64 // upper 64 bits of IPv6; 0 for IPv4
+	high        uint64 // upper 64 bits of IPv6, or 0 for IPv4
 	first, last uint64
 }
 
-// A pool is a list of blocks that do not overlap, and the addresses in them that must not be given.
+// A pool is a list of blocks that do not overlap, and the addresses in them that must not be assigned.
 type pool struct {
 	blocks   []block
 	excluded []block // parts of blocks that do not overlap
@@ -72,7 +72,6 @@ func newPool(ranges []datastore.Range, exclude []netip.Prefix) (pool, error) {
 	return p, errors.Join(errs...)
 }
 
-// newBlock returns the block of a range.
 func newBlock(first, last netip.Addr) (block, error) {
 	switch {
 	case !isAddress(first) || !isAddress(last) || first.Is4() != last.Is4():
@@ -159,7 +158,7 @@ func (b block) window(n uint64) block {
 	return block{b.v4, b.high, max(b.first, w), min(b.last, w+windowSize-1)}
 }
 
-// counted returns the blocks whose numbers of owners free needs.
+// counted returns the blocks in which etcd counts the owners, for free.
 func (p pool) counted() []block { return slices.Concat(p.blocks, p.excluded) }
 
 // free returns the number of free addresses. used contains the number of owners in each block of counted.

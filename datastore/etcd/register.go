@@ -12,9 +12,9 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// register registers the node, and answers with all addresses that it owns, each with a new claim. Merely reading would
-// be unsafe, because an earlier release with an unknown outcome may still be applied. That release compares the old
-// claim, so that the new claim makes it fail.
+// register registers the node, and answers with all addresses that it owns, each with a new claim. Merely
+// reading would be unsafe, because an earlier release with an unknown outcome may still be applied. That
+// release compares the old claim, and therefore fails after the node has got a new claim.
 func (s *session) register(ctx context.Context, answer *datastore.Answer) error {
 	for range maxRounds {
 		v, owned, err := s.ownedBy(ctx, s.Node)
@@ -95,10 +95,11 @@ func (s *session) renew(ctx context.Context, owned map[netip.Addr]ownership) (ma
 	return renewed, nil
 }
 
-// resync makes etcd agree with the addresses of the request, which are all addresses that the node owns. It gives them to
-// the node with new claims, and removes the node as the owner of all others. It freezes the segment if etcd is behind
-// what the node has seen. An address that another node owns stays with that node, and resync answers with a conflict,
-// because that node may really use the address, or may not have resynced yet.
+// resync brings etcd into agreement with the addresses of the request, which are all addresses that the node
+// owns. It assigns them to the node with new claims, and removes the node as the owner of all others. It
+// freezes the segment if etcd is behind what the node has seen. An address that another node owns stays with
+// that node, and resync answers with a conflict, because that node may really use the address, or may not
+// have resynced yet.
 func (s *session) resync(ctx context.Context, answer *datastore.Answer) error {
 	for range maxRounds {
 		v, owned, err := s.ownedBy(ctx, s.Node)
@@ -130,7 +131,6 @@ func (s *session) resync(ctx context.Context, answer *datastore.Answer) error {
 	return s.busy()
 }
 
-// resynced fills in the answer of a resync.
 func (s *session) resynced(ctx context.Context, answer *datastore.Answer, r resync) error {
 	v, err := s.look(ctx)
 	answer.Addresses, answer.Conflicts, answer.Free, answer.Frozen = r.given, r.conflicts, v.free, frozenText(v)
@@ -145,7 +145,7 @@ type resync struct {
 	changed   bool                  // another call has changed an owner since owned was read
 }
 
-// apply gives and takes the addresses of a resync.
+// apply writes and removes the owners of the addresses of a resync.
 func (s *session) apply(ctx context.Context, r *resync) error {
 	all := map[netip.Addr]bool{}
 	for a := range r.owned {
@@ -263,7 +263,6 @@ func (s *session) takeAll(ctx context.Context, owned map[netip.Addr]ownership, v
 	return nil
 }
 
-// addRegistration adds the registration of the target to the answer.
 func (s *session) addRegistration(answer *datastore.Answer, identity string) {
 	machine, boot, _ := strings.Cut(identity, " ")
 	answer.Nodes = map[string]datastore.Node{s.Target: {Machine: machine, Boot: boot}}

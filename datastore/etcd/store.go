@@ -116,7 +116,7 @@ type view struct {
 	node   entry // the registration of the request's node
 	frozen entry
 	store  entry
-	free   uint64                  // the number of free addresses; an estimate in a large pool, and 0 only if none is free
+	free   uint64                  // the number of free addresses, which is estimated in a large pool, and 0 only if none is free
 	extra  []*clientv3.GetResponse // the results of the operations that the caller passed
 }
 
@@ -227,7 +227,6 @@ func firstOf(n int, try func(i int) attempt) (attempt, error) {
 	return attempt{}, errors.Join(errs...)
 }
 
-// closeAll closes the clients of the next n attempts.
 func closeAll(results <-chan attempt, n int) {
 	for range n {
 		(<-results).close()
@@ -241,7 +240,6 @@ type attempt struct {
 	err    error
 }
 
-// close closes the client, if there is one.
 func (a attempt) close() {
 	if a.client != nil {
 		_ = a.client.Close()
@@ -272,8 +270,8 @@ func (c config) try(ctx context.Context, endpoint string, delay time.Duration, o
 	return a
 }
 
-// recordError stores the text of each error in last, because at the deadline the client replaces the error that says why it
-// could not connect.
+// recordError stores the text of each error in last, because at the deadline the client replaces the error
+// that contains the cause.
 func recordError(last *atomic.Pointer[string]) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		err := invoke(ctx, method, req, reply, cc, opts...)

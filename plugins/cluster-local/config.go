@@ -57,7 +57,7 @@ type network struct {
 	datastore     json.RawMessage
 	program       string // the datastore's executable, from the key datastore.type
 	timeout       time.Duration
-	scope         string // what the owned addresses depend on; see state
+	scope         string // what the owned addresses depend on (see state)
 }
 
 // parse returns the network that the configuration describes. The error names all invalid values.

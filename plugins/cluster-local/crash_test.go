@@ -203,7 +203,6 @@ var _ = Describe("with random faults", func() {
 	})
 })
 
-// idsOn returns the containers of a node.
 func (s *storm) idsOn(n *testNode) (ids []string) {
 	for name, node := range s.live {
 		if node == n {

@@ -376,7 +376,6 @@ func newNode(c cluster, name string) *testNode {
 	return n
 }
 
-// peer returns another node of the same cluster.
 func (n *testNode) peer(name string) *testNode {
 	GinkgoHelper()
 	other := newNode(n.cluster, name)

@@ -18,10 +18,10 @@ func thisHost() host {
 	return host{pool.ThisMachine(), []string{"/sys/class/dmi/id/product_uuid", "/etc/machine-id"}, os.Hostname, invoke.RunProgram}
 }
 
-// machine returns a text that distinguishes this machine from all others, and one data directory from another. It
-// consists of the UUID of the hardware or virtual machine, the machine ID of the system, and the path of the directory.
-// One ID is enough. Both are used if both exist, because a copied disk contains the same machine ID, and containers
-// that are nodes see the UUID of their host.
+// machine returns a string that distinguishes this machine from all others, and one data directory from
+// another. It consists of the UUID of the hardware or virtual machine, the machine ID of the system, and the
+// path of the directory. One ID is enough. Both are used if both exist, because a copied disk contains the
+// same machine ID, and containers that are nodes see the UUID of their host.
 func (n *network) machine() (string, error) {
 	id, err := n.host.machineID()
 	dir := strconv.QuoteToASCII(filepath.Join(n.ownedPath(), "../../.."))
@@ -49,7 +49,7 @@ func (h host) machineID() (string, error) {
 	return strings.Join(parts, "/"), nil
 }
 
-// bogus lists the IDs that vendors and images give to many machines, in lower case and without '-'.
+// bogus lists the IDs that vendors and images assign to many machines, in lower case and without '-'.
 var bogus = []string{
 	"", "uninitialized", // machine-id(5)
 	"notsettable", "notpresent", "notspecified", "none", "tobefilledbyo.e.m.",

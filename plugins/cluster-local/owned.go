@@ -25,7 +25,7 @@ import (
 // "datastore".
 type state struct {
 	boot         string
-	id           uint64 // random; distinguishes two nodes with the same boot ID
+	id           uint64 // random, to distinguish two nodes with the same boot ID
 	scope        string // segment, node and datastore
 	lastRevision int64  // the highest revision in an answer of the datastore
 	store        string // the ID of the store in the last answer of the datastore
@@ -34,7 +34,7 @@ type state struct {
 	registered, second bool
 	// unsettled is true if a change has been requested from the datastore and its outcome is not known.
 	unsettled bool
-	failed    time.Duration         // when the last return of a surplus failed, since boot; zero if it did not fail
+	failed    time.Duration         // when the last return of a surplus failed, since boot, or zero if it did not fail
 	free      map[netip.Addr]uint64 // the free addresses of the segment in a range set, by the first address of the set
 	claims    map[netip.Addr]string // the owned addresses
 }
@@ -71,7 +71,6 @@ func newState(boot, scope string, lastRevision int64) *state {
 // bootID returns the boot in a request to the datastore.
 func (st *state) bootID() string { return fmt.Sprintf("%s/%016x", st.boot, st.id) }
 
-// write replaces the file.
 func (n *network) write(st *state) error {
 	path := n.ownedPath()
 	file := statefile.File{
@@ -167,7 +166,6 @@ func isClaim(s string) bool {
 	return len(s) >= minClaim && len(s) <= maxClaim && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
 }
 
-// addrs returns the owned addresses in order.
 func (st *state) addrs() []netip.Addr {
 	return slices.SortedFunc(maps.Keys(st.claims), netip.Addr.Compare)
 }
@@ -189,7 +187,7 @@ func (n *network) choose(se *pool.Session) (pool.Choice, error) {
 }
 
 // checkOwned returns an error if the node does not own an address that is reserved for the attachment, because another
-// node may give that address to a container. While the node does not know what it owns, checkOwned returns nil.
+// node may allocate that address. While the node does not know what it owns, checkOwned returns nil.
 func (n *network) checkOwned(r *skel.Request) error {
 	var errs []error
 	err := n.Lock(func(se *pool.Session) error {

@@ -22,7 +22,7 @@ type session struct {
 	*network
 	key   *lock.Key
 	st    *state
-	valid bool // st was valid when it was read; see network.read
+	valid bool // st was valid when it was read (see network.read)
 	// wasUnsettled is the value of st.unsettled before begin set it, and true if the state was not valid.
 	wasUnsettled bool
 	recovered    bool  // refill has settled what an earlier call of this boot left, which may be a surplus
@@ -49,7 +49,6 @@ func (n *network) open(limit time.Duration) (*session, error) {
 
 func (s *session) close() { _ = s.key.Close() }
 
-// load reads the state.
 func (s *session) load() error {
 	return s.Lock(func(se *pool.Session) (err error) {
 		s.st, s.valid, err = s.read(se)
@@ -85,8 +84,8 @@ type change struct {
 	apply   func(*datastore.Answer) // changes the state according to the answer
 }
 
-// run sends the request of a change to the datastore, and writes the new state. The caller has called begin. The state
-// stays unsettled unless the datastore has made the whole change, or none of it.
+// run sends the request of a change to the datastore, and writes the new state. The caller has called begin.
+// The state stays unsettled unless the datastore has applied the whole change, or none of it.
 func (s *session) run(c change) error {
 	c.request.LastRevision, c.request.Store, c.request.Boot = s.st.lastRevision, s.st.store, s.st.bootID()
 	answer, err := s.call(c.request, s.timeout+killAfter)
@@ -243,10 +242,10 @@ func (s *session) settleRemoved(set int) error {
 	return err
 }
 
-// settle makes the state agree with the store. It registers the node, which gives all of its addresses new claims, so
-// that earlier changes that arrive late have no effect. Then it claims the addresses that are reserved although the
-// node does not own them. While the segment is frozen, or if the store contains an older state than the node has
-// seen, settle resyncs instead.
+// settle brings the state and the store into agreement. It registers the node, which replaces the claims of
+// all its addresses, so that earlier changes that arrive late have no effect. Then it claims the addresses
+// that are reserved although the node does not own them. While the segment is frozen, or if the store
+// contains an older state than the node has seen, settle resyncs instead.
 func (s *session) settle(set int) error {
 	err := s.register(set)
 	switch reasonOf(err) {

@@ -68,7 +68,6 @@ type row struct {
 	cause         string          // the reply of the last failed ADD
 }
 
-// newSimulation creates the nodes.
 func newSimulation(t *testing.T) *simulation {
 	s := &simulation{T: t, inUse: map[netip.Addr]string{}}
 	s.size = *simulate.nodes**simulate.containers*100/97 + 1
@@ -122,7 +121,6 @@ func callDatastore(input []byte) ([]byte, error) {
 	return io.ReadAll(conn)
 }
 
-// call calls a verb in this process.
 func (n *simulatedNode) call(verb, id string) (reply nstest.Reply, calls int, took time.Duration) {
 	before, start := n.calls, time.Now()
 	reply = nstest.Run(n.plugin, nstest.Call{Command: verb, ContainerID: id, NetNS: "/dev/null", Config: fmt.Sprintf(

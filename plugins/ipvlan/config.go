@@ -35,7 +35,6 @@ type config struct {
 // defaultDataDir is in /run, because records are useless after a reboot, when the interfaces are gone.
 const defaultDataDir = "/run/cni/ipvlan"
 
-// parse reads the configuration of the request and checks it.
 func parse(r *skel.Request) (*config, error) {
 	var raw rawConfig
 	args, err := r.DecodeWithArgs(&raw)

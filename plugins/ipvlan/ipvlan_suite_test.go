@@ -56,7 +56,6 @@ func (b *testbed) conf(version, keys, ipam string) string {
 	return nstest.Conf("ipvlan", version, dir, ipam)
 }
 
-// recordFiles returns the paths of the records.
 func (b *testbed) recordFiles() []string {
 	GinkgoHelper()
 	files, err := filepath.Glob(filepath.Join(b.records, "*"))

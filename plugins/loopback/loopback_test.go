@@ -31,7 +31,6 @@ func setUpAndDown(tb nstest.TB, container *nstest.NS) {
 // containerd is the configuration that containerd sends for each container.
 const containerd = `{"cniVersion":"0.3.1","name":"cni-loopback","type":"loopback"}`
 
-// config returns a configuration of a version.
 func config(version string) string {
 	return fmt.Sprintf(`{"cniVersion": %q, "name": "lo-net", "type": "loopback"}`, version)
 }

@@ -57,7 +57,6 @@ func add(r *skel.Request) (*types.Result, error) {
 // parse checks the configuration, which contains only the keys of all plugins.
 func parse(r *skel.Request) error { return r.Decode(&types.Conf{}) }
 
-// status returns an error if the configuration is invalid.
 func status(r *skel.Request) error { return types.NotAvailable(parse(r)) }
 
 // open checks the configuration, and returns lo with a connection to the container's namespace.

@@ -105,7 +105,8 @@ var _ = Describe("ADD", func() {
 		nstest.ServeTCP(GinkgoTB(), one, nstest.ContainerV4+":80")
 		nstest.MustDial(GinkgoTB(), b.Outside, nstest.ContainerV4+":80", "")
 		b.Refuse(b.Call("two", two, config), types.CodeConfig, "mode passthru needs master uplink0 for itself, but it has another macvlan")
-		b.Refuse(b.Call("two", two, conf("1.1.0", onUplink, nstest.StaticV4)), types.CodeConfig, "perhaps because a macvlan of mode passthru uses it alone")
+		b.Refuse(b.Call("two", two, conf("1.1.0", onUplink, nstest.StaticV4)), types.CodeConfig,
+			"perhaps because a macvlan of mode passthru uses it alone")
 		b.OK("DEL", b.Call("one", one, config))
 		Expect(macOf(b.Host, "uplink0")).To(Equal(was))
 		b.Add(b.Call("two", two, config))

@@ -35,7 +35,6 @@ type config struct {
 
 const maxQueueLen = int64(math.MaxUint32)
 
-// parse reads the configuration of the request and checks it.
 func parse(r *skel.Request) (*config, error) {
 	var raw rawConfig
 	args, err := r.DecodeWithArgs(&raw)

@@ -32,12 +32,10 @@ const (
 	maxComment    = 255
 )
 
-// chainName returns the name of the container's chain.
 func chainName(container types.Attachment) string {
 	return iptables.ContainerChain(chainPrefix, container)
 }
 
-// entryComment returns the comment of the container's entries.
 func entryComment(container types.Attachment) string {
 	text := fmt.Sprintf("dnat name: %q id: %q", container.Network, container.ContainerID)
 	if len(text) > maxComment {

@@ -48,9 +48,8 @@ func (c conditionsChain) script() string {
 		chain, chain, chain, c.text, verdict, comment, chain, comment)
 }
 
-// ensure runs nft to create the chain if it is missing or damaged. The table must exist. If the chain
-// next is missing, ensure creates it without rules. The code of the error is types.CodeConfig if nft
-// refuses the conditions.
+// ensure runs nft to create the chain if it is missing or damaged. The table must exist. If the chain next is missing,
+// ensure creates it without rules. The code of the error is types.CodeConfig if nft rejects the conditions.
 func (c conditionsChain) ensure(conn *nft.Conn, host *ns.Handle) error {
 	damaged, err := conn.DamagedChains(c.layout())
 	if err != nil || len(damaged) == 0 {

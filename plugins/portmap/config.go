@@ -150,8 +150,7 @@ func (raw *rawConfig) config() (*config, error) {
 	return conf, errors.Join(errs...)
 }
 
-// check returns the checked mapping. The error joins all problems; each problem names the index i of
-// the mapping.
+// check returns the checked mapping. The error joins all problems, each with the index i of the mapping.
 func (raw *rawMapping) check(i int) (mapping, error) {
 	if raw == nil {
 		return mapping{}, fmt.Errorf("portMappings[%d] is null: want an object", i)
@@ -198,7 +197,6 @@ func (c *config) checkConditions() error {
 	return errors.Join(errs...)
 }
 
-// conditionsKey returns the key of the conditions for a family.
 func conditionsKey(f nft.Family) string {
 	if f == nft.IPv6 {
 		return "conditionsV6"

@@ -23,7 +23,6 @@ type endpoint struct {
 	port   uint16
 }
 
-// endpoint returns the endpoint of the mapping in a family.
 func (m mapping) endpoint(f nft.Family) endpoint {
 	e := endpoint{f, m.hostIP, m.proto, m.hostPort}
 	if m.anyAddress() {
@@ -32,7 +31,6 @@ func (m mapping) endpoint(f nft.Family) endpoint {
 	return e
 }
 
-// unspecified returns the unspecified address of a family.
 func unspecified(f nft.Family) netip.Addr {
 	if f == nft.IPv6 {
 		return netip.IPv6Unspecified()
@@ -50,7 +48,6 @@ func endpointAt(f nft.Family, set string, key nft.Key) endpoint {
 	return endpoint{f, hostIP, protocol(key[0]), uint16(key[4])<<8 | uint16(key[5])}
 }
 
-// claims returns the claims of the attachment.
 func (p *portMap) claims() []claims.Claim {
 	var all []claims.Claim
 	for _, ip := range p.ips {

@@ -12,7 +12,6 @@ import (
 	"github.com/plumb-cni/plumb/pkg/nft"
 )
 
-// tool returns the programs of a family.
 func (p *portMap) tool(f nft.Family) iptables.Tool {
 	return iptables.Tool{HostNS: p.r.HostNS, Family: f}
 }
@@ -28,9 +27,9 @@ func (p *portMap) addIPTables() error {
 	return p.ensureLocalnet()
 }
 
-// addFamily adds the missing rules for one address. iptables-restore refuses the script if guardRule is
-// missing, and in that case the next attempt adds guardRule first. The undo restores the replaced rules
-// of the container.
+// addFamily adds the missing rules for one address. iptables-restore rejects the script if guardRule is
+// missing, and in that case the next attempt adds guardRule first. The undo restores the replaced rules of
+// the container.
 func (p *portMap) addFamily(tool iptables.Tool, ip netip.Prefix) error {
 	var before iptables.Table
 	attempt := 0
@@ -72,7 +71,7 @@ func (p *portMap) guardRule() string {
 	return fmt.Sprintf("PREROUTING -d 127.0.0.0/8 -i %s -m comment --comment %s -j DROP", iptables.Quote(dev), iptables.Quote(guardComment))
 }
 
-// guardTest returns a script that iptables-restore refuses if guardRule is missing, or "" if the address
+// guardTest returns a script that iptables-restore rejects if guardRule is missing, or "" if the address
 // needs no such rule.
 func (p *portMap) guardTest(ip netip.Prefix) string {
 	rule := p.guardRule()
@@ -87,7 +86,6 @@ func (p *portMap) lookForGuard(tool iptables.Tool) error {
 	return tool.Restore("look for the guard of localhost", iptables.Script("raw", "-C "+p.guardRule()))
 }
 
-// addGuard adds guardRule if it is missing.
 func (p *portMap) addGuard(tool iptables.Tool) error {
 	err := p.lookForGuard(tool)
 	if errors.Is(err, iptables.ErrRefused) {

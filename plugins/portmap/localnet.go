@@ -57,12 +57,10 @@ func (p *portMap) findLocalnetDevice() error {
 	return nil
 }
 
-// routeLocalnet returns the sysctl of an interface.
 func routeLocalnet(device, value string) sysctl.Setting {
 	return sysctl.Setting{Key: sysctl.IPv4(device, "route_localnet"), Value: value}
 }
 
-// ensureLocalnet sets route_localnet to 1.
 func (p *portMap) ensureLocalnet() error {
 	if p.localnetDevice == "" {
 		return nil

@@ -67,7 +67,6 @@ type translation struct {
 	target netip.AddrPort
 }
 
-// translations returns the translations of all mappings.
 func (p *portMap) translations() (all []translation) {
 	for _, ip := range p.ips {
 		f := nft.FamilyOf(ip.Addr())

@@ -68,7 +68,7 @@ const (
 )
 
 // conf returns a configuration of network net1 whose container has the addresses of the first container. keys
-// is empty, or JSON text that ends with a comma.
+// is JSON text that ends with a comma, or empty.
 func conf(keys string, mappings ...string) string {
 	return confFor(fmt.Sprintf(`%s"name":"net1",`, keys), []string{addr4 + "/24", addr6 + "/64"}, mappings...)
 }
@@ -88,7 +88,6 @@ func confFor(keys string, ips []string, mappings ...string) string {
 // call returns a call for the first container with that container ID.
 func (b *testbed) call(id, conf string) nstest.Call { return b.Call(id, b.containers[0], conf) }
 
-// ruleset returns the ruleset of the host, as nft lists it.
 func (b *testbed) ruleset() string {
 	GinkgoHelper()
 	return b.Host.Must(GinkgoTB(), "nft", "list", "ruleset")
@@ -119,7 +118,7 @@ func (b *testbed) saved(programs ...string) string {
 	return strings.Join(lines, "")
 }
 
-// load gives the rules to nft or to iptables-restore.
+// load loads the rules with nft or iptables-restore.
 func (b *testbed) load(program, rules string) {
 	GinkgoHelper()
 	args := []string{"--noflush"}

@@ -668,7 +668,7 @@ var _ = DescribeTable("a failed ADD or DEL leaves nothing, whichever step fails"
 		Prepare: func(host, _ *nstest.NS) {
 			addBridge(GinkgoTB(), host)
 		},
-		// ADD and DEL succeed without this number, which only tells whether there are connections.
+		// ADD and DEL succeed without this number, which only shows whether there are connections.
 		MayFail: []string{"read sysctl net/netfilter/nf_conntrack_count"},
 	})
 },

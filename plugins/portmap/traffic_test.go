@@ -24,7 +24,6 @@ func backends(more ...any) []TableEntry {
 	return entries
 }
 
-// withBackend returns the key backend for conf.
 func withBackend(backend string) string { return fmt.Sprintf(`"backend":%q,`, backend) }
 
 // A dialFunc connects over one protocol and returns the answer of the server.

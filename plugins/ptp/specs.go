@@ -31,8 +31,8 @@ func withGateways(lease *ipam.Lease) ([]types.IP, error) {
 	return ips, types.Coded(types.CodeConfig, errors.Join(errs...))
 }
 
-// gatewayOf returns the gateway of an IP. If it has none, as addresses from the runtime, gatewayOf returns
-// the first gateway of its family among the other IPs, or else among the routes.
+// gatewayOf returns the gateway of an IP. For an IP without one, such as an address from the runtime, it
+// returns the first gateway of the same family among the other IPs, or else among the routes.
 func gatewayOf(ip types.IP, lease *ipam.Lease) netip.Addr {
 	if ip.HasGateway() {
 		return ip.Gateway

@@ -15,7 +15,6 @@ func plugin() skel.Plugin {
 	return skel.Plugin{Name: "sbr", Chained: true, Add: add, Del: del, Check: check, Status: status}
 }
 
-// status returns an error if the configuration is invalid.
 func status(r *skel.Request) error {
 	_, err := parse(r)
 	return types.NotAvailable(err)

@@ -8,9 +8,9 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// routesFor returns the routes that ADD adds to the table of an IP, which are the base routes that belong
-// there, and the lacking routes. The lacking routes come before the first route with a gateway and the first
-// default route, because the kernel prefers the first of two IPv4 routes with the same metric.
+// routesFor returns the routes that ADD adds to the table of an IP, which are the base routes that belong there, and
+// the lacking routes. The lacking routes follow the base routes that make their gateway reachable. They precede all
+// other base routes, because the kernel prefers the first of two IPv4 routes with the same metric.
 func (t *target) routesFor(ip types.IP, table int) []nl.FullRoute {
 	var routes []nl.FullRoute
 	for _, r := range t.routesIn(t.baseTable) {

@@ -54,7 +54,6 @@ func confOf(version, ifName, keys, ips string) string {
 		`{"cniVersion":"`+version+`","interfaces":[{"name":"`+ifName+`","sandbox":"/any"}],"ips":[`+ips+`]}`)
 }
 
-// call returns a call for net1.
 func (b *testbed) call(config string) nstest.Call { return b.callFor("net1", config) }
 
 func (b *testbed) callFor(ifName, config string) nstest.Call {

@@ -364,7 +364,7 @@ var _ = Describe("DEL", func() {
 		Entry("of both families", "rule del from 10.66.0.2", "-6 rule del from fd66::2"),
 	)
 
-	DescribeTable("deletes everything if an address was deleted, and warns about routes that the kernel rejects", func(address, warning string) {
+	DescribeTable("deletes everything and warns about rejected routes if an address was deleted", func(address, warning string) {
 		b.container.Batch(GinkgoTB(), "addr add 10.67.0.2/24 dev net1") // with the last IPv4 address, the kernel deletes all IPv4 routes
 		c := b.call(conf("", net1Prev))
 		b.Add(c)

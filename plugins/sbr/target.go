@@ -45,7 +45,7 @@ type target struct {
 	baseTable int
 	addrs     []nl.Addr
 	routes    []nl.FullRoute // routes through the interface, in all tables
-	rules     []nl.Rule      // the existing rules for the interface's addresses
+	rules     []nl.Rule      // the existing rules for the interface
 	missing   []nl.Rule      // deleted rules whose tables still contain a record
 	orphaned  []nl.Rule      // rules of plumb for addresses that no interface has any more
 }

@@ -13,12 +13,12 @@ import (
 
 func main() { skel.Main(plugin()) }
 
-// plugin describes the plugin. There is no DEL and no GC, because nothing is reserved.
+// plugin describes the plugin. It needs no DEL and no GC, because nothing is reserved.
 func plugin() skel.Plugin {
 	return skel.Plugin{Name: "static", IPAM: true, Add: add, Check: check, Status: status}
 }
 
-// add returns the addresses. It succeeds without addresses, as the reference plugin does: the
+// add returns the addresses. It succeeds without addresses, as the reference plugin does, because the
 // interface plugin decides whether the network needs addresses.
 func add(r *skel.Request) (*types.Result, error) {
 	conf, err := parse(r)
@@ -53,17 +53,17 @@ func check(r *skel.Request) error {
 }
 
 // compare returns an error if an address is not in prevResult, or has another gateway there.
-func compare(want types.IP, have []types.IP) error {
-	i := slices.IndexFunc(have, func(ip types.IP) bool { return ip.Address == want.Address })
+func compare(want types.IP, prev []types.IP) error {
+	i := slices.IndexFunc(prev, func(ip types.IP) bool { return ip.Address == want.Address })
 	switch {
 	case i < 0:
 		return fmt.Errorf("prevResult has no address %s", want.Address)
-	case !want.Gateway.IsValid(), have[i].Gateway == want.Gateway:
+	case !want.Gateway.IsValid(), prev[i].Gateway == want.Gateway:
 		return nil
-	case !have[i].Gateway.IsValid():
+	case !prev[i].Gateway.IsValid():
 		return fmt.Errorf("prevResult has address %s without a gateway, not with %s", want.Address, want.Gateway)
 	}
-	return fmt.Errorf("prevResult has address %s with gateway %s, not %s", want.Address, have[i].Gateway, want.Gateway)
+	return fmt.Errorf("prevResult has address %s with gateway %s, not %s", want.Address, prev[i].Gateway, want.Gateway)
 }
 
 // status returns an error if an ADD with this configuration would fail.

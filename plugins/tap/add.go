@@ -82,7 +82,7 @@ func (conf *config) findBridge(container *nl.Conn) (nl.Link, error) {
 	return bridge, nil
 }
 
-// explainNoTun explains an error to open the device file of taps.
+// explainNoTun adds advice to the error of a host where the device file of taps cannot be opened.
 func explainNoTun(err error) error {
 	var failed *fs.PathError
 	if errors.As(err, &failed) && failed.Path == nl.TunPath {

@@ -127,7 +127,8 @@ var _ = Describe("ADD", func() {
 		Entry("an MTU that no tap can have", "1.1.0", `"mtu":65535`, static, "mtu 65535 is not between 68 and 65521"),
 		Entry("an MTU that is too small for IPv6", "1.1.0", `"mtu":1279`, static, "too small for address fd00:1::2/64"),
 		Entry("no address before 0.3.0", "0.2.0", "", noIPAM, types.ErrNoAddress.Error()),
-		Entry("dhcp", "1.1.0", `"mtu":67`, `{"type":"dhcp"}`, "a tap cannot reach a DHCP server during ADD, because no program is attached to it yet; use another IPAM plugin than dhcp", "mtu 67"),
+		Entry("dhcp", "1.1.0", `"mtu":67`, `{"type":"dhcp"}`,
+			"a tap cannot reach a DHCP server during ADD, because no program is attached to it yet; use another IPAM plugin than dhcp", "mtu 67"),
 	)
 
 	It("creates a tap with the largest MTU", func() {

@@ -33,7 +33,6 @@ type config struct {
 	bridge  string    // name of a bridge in the container, or empty for none
 }
 
-// parse reads the configuration of the request and checks it.
 func parse(r *skel.Request) (*config, error) {
 	var raw rawConfig
 	args, err := r.DecodeWithArgs(&raw)

@@ -46,10 +46,8 @@ const (
 
 func conf(version, keys, ipam string) string { return nstest.Conf("tap", version, keys, ipam) }
 
-// call returns a call for the container.
 func (b *testbed) call(conf string) nstest.Call { return b.Call("one", b.container, conf) }
 
-// openTun opens the device file of taps in the namespace.
 func openTun(n *nstest.NS) (fd int) {
 	GinkgoHelper()
 	Expect(n.Do(func() (err error) {

@@ -78,7 +78,7 @@ type config struct {
 
 const (
 	defaultDataDir = "/run/cni/tuning"
-	maxMTU         = 65536 // the MTU of lo; other interfaces allow at most attach.MaxMTU
+	maxMTU         = 65536 // the MTU of lo, while other interfaces allow at most attach.MaxMTU
 )
 
 // parse reads and checks the configuration and CNI_ARGS. The code of errors for invalid values is

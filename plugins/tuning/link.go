@@ -20,9 +20,9 @@ type settings struct {
 
 // A difference is a setting whose value on the link is not the one in the settings.
 type difference struct {
-	name       string
-	have, want any
-	set        func(*nl.Conn, nl.Link) error // sets the link to want
+	name          string
+	current, want any
+	set           func(*nl.Conn, nl.Link) error // sets the link to want
 }
 
 // differences returns the settings that differ on the link, in the order in which ADD and DEL set them.
@@ -38,11 +38,11 @@ func (s settings) differences(l nl.Link) []difference {
 
 // compare returns the difference between the wanted and the current value of one setting. It returns nil if
 // they are equal, or if want is nil.
-func compare[T comparable](name string, want *T, have T, set func(*nl.Conn, nl.Link, T) error) []difference {
-	if want == nil || *want == have {
+func compare[T comparable](name string, want *T, current T, set func(*nl.Conn, nl.Link, T) error) []difference {
+	if want == nil || *want == current {
 		return nil
 	}
-	return []difference{{name, have, *want, func(c *nl.Conn, l nl.Link) error { return set(c, l, *want) }}}
+	return []difference{{name, current, *want, func(c *nl.Conn, l nl.Link) error { return set(c, l, *want) }}}
 }
 
 // onOff returns a function that calls turnOn or turnOff.
@@ -67,11 +67,11 @@ func (s settings) currentOf(l nl.Link) settings {
 }
 
 // currentOf returns the current value of one setting, or nil if want is nil.
-func currentOf[T any](want *T, have T) *T {
+func currentOf[T any](want *T, current T) *T {
 	if want == nil {
 		return nil
 	}
-	return &have
+	return &current
 }
 
 // withDefaults returns s, completed with the values of other for the settings that s does not contain.

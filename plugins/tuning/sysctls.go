@@ -17,7 +17,7 @@ import (
 // An assignment is an entry of "sysctl", which assigns a value to a key.
 type assignment struct {
 	written string   // the key as it is written in the configuration
-	paths   []string // the paths below /proc/sys that the key can mean, the more likely one first; never empty
+	paths   []string // the paths below /proc/sys that the key can mean, at least one, the more likely one first
 	value   string
 }
 

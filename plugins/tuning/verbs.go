@@ -300,7 +300,7 @@ func check(r *skel.Request) error {
 	}
 	var errs []error
 	for _, d := range conf.link.differences(t.link) {
-		errs = append(errs, fmt.Errorf("%s of interface %s is %v, not %v", d.name, r.IfName, d.have, d.want))
+		errs = append(errs, fmt.Errorf("%s of interface %s is %v, not %v", d.name, r.IfName, d.current, d.want))
 	}
 	for _, s := range t.sysctls {
 		errs = append(errs, s.diff(r.ContainerNS))

@@ -53,8 +53,8 @@ func explainRefusal(err error, setup *attach.MasterSetup, conf *config) error {
 	return err
 }
 
-// describeExisting returns the name and the alias of the interface that the master already has for the VLAN,
-// if that interface is in the namespace of the master.
+// describeExisting returns the name and the alias of the master's existing interface for the VLAN, or a text
+// without them if that interface is in another namespace.
 func describeExisting(setup *attach.MasterSetup, conf *config) string {
 	l, err := setup.MasterConn.FindVLANLink(setup.Master, conf.protocol, conf.id)
 	switch {

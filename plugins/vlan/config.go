@@ -38,7 +38,6 @@ type config struct {
 // maxVLANID is the largest ID of a VLAN, because 4095 is reserved (IEEE 802.1Q, table 9-2).
 const maxVLANID = 4094
 
-// parse reads the configuration of the request and checks it.
 func parse(r *skel.Request) (*config, error) {
 	var raw rawConfig
 	args, err := r.DecodeWithArgs(&raw)

@@ -34,8 +34,8 @@ type state struct {
 const usableLimit = 10 * time.Second
 
 // keepAddrsSysctls returns the sysctls that let the interface keep its IPv6 addresses. accept_dad is 0
-// because duplicate address detection has already checked the addresses, and another check would make them
-// unusable for one second.
+// because duplicate address detection has already checked the addresses, and they would be unusable for one
+// second during another check.
 func (m *member) keepAddrsSysctls() []sysctl.Setting {
 	return []sysctl.Setting{
 		{Key: sysctl.IPv6(m.link.Name, "keep_addr_on_down"), Value: "1", Optional: true},
@@ -138,7 +138,7 @@ func (s *state) moved(table int) *state {
 	return moved
 }
 
-// keepAddrs lets the interface keep its IPv6 addresses, if it has any.
+// keepAddrs lets the interface keep its IPv6 addresses, if there are any.
 func (m *member) keepAddrs(s *state) error {
 	if len(s.addrs) == 0 {
 		return nil

@@ -82,7 +82,7 @@ func findVRF(container *nl.Conn, conf *config) (nl.Link, error) {
 	return vrf, nil
 }
 
-// createVRF creates the VRF. Its alias tells DEL that plumb created it.
+// createVRF creates the VRF. Its alias shows DEL that plumb created it.
 func createVRF(r *skel.Request, container *nl.Conn, conf *config) (nl.Link, error) {
 	table := conf.table
 	if table == 0 {

@@ -82,7 +82,6 @@ func requireVRF(container *nstest.NS) {
 	container.IP("link del first")
 }
 
-// call returns a call for an interface.
 func (b *testbed) call(ifName, config string) nstest.Call {
 	c := b.Call("test", b.container, config)
 	c.IfName = ifName
