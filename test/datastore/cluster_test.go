@@ -118,7 +118,6 @@ func (m *member) start() {
 	Expect(m.ns.Start(m.cmd)).To(Succeed())
 }
 
-// kill kills the member if it runs.
 func (m *member) kill() {
 	if m.cmd == nil {
 		return
@@ -231,7 +230,6 @@ func (c *cluster) datastoreConfig(user string, more map[string]any) json.RawMess
 	return text
 }
 
-// signal sends a signal to the member.
 func (m *member) signal(s syscall.Signal) {
 	GinkgoHelper()
 	Expect(m.cmd.Process.Signal(s)).To(Succeed())

@@ -79,14 +79,12 @@ type nemesis struct {
 	noClaim   time.Duration // the longest time without a claim
 }
 
-// fail records a failure.
 func (n *nemesis) fail(format string, args ...any) {
 	n.Lock()
 	defer n.Unlock()
 	n.failures = append(n.failures, fmt.Sprintf(format, args...))
 }
 
-// claimed records a successful claim.
 func (n *nemesis) claimed(addresses int) {
 	n.Lock()
 	defer n.Unlock()

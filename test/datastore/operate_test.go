@@ -39,7 +39,6 @@ func newNodes() (n *nemesis, n1, n2 *executable) {
 	return n, n.nodes[0].plugin.(*executable), n.nodes[1].plugin.(*executable)
 }
 
-// mustAdd adds a container, and returns its address.
 func (x *executable) mustAdd(container string) netip.Addr {
 	GinkgoHelper()
 	addrs, err := x.add(container)
@@ -118,7 +117,7 @@ var _ = Describe("an operator of cluster-local", func() {
 		Expect(n1.del("c1")).To(Succeed())
 	})
 
-	It("copies a disk to a node with another identity, which allocates addresses, or with the same identity, which the first node notices", func() {
+	It("copies a disk to another node, and the first node notices a copy with its identity", func() {
 		_, n1, n2 := newNodes()
 		a := n1.mustAdd("c1")
 		n2.copyDisk(n1)

@@ -93,7 +93,6 @@ func (x *executable) copyDisk(from *executable) {
 	_ = os.MkdirAll(x.networks(), 0o755)
 }
 
-// machineID returns the machine ID of the node.
 func (x *executable) machineID() string {
 	x.running.RLock()
 	defer x.running.RUnlock()
@@ -159,7 +158,6 @@ func (x *executable) add(container string) ([]netip.Addr, error) {
 	return addressesOf(out)
 }
 
-// addressesOf returns the addresses of a result.
 func addressesOf(out string) (addrs []netip.Addr, err error) {
 	var result struct {
 		IPs []struct{ Address netip.Prefix }

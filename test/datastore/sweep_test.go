@@ -158,7 +158,6 @@ type sweep struct {
 	step    int // the sweep injects a fault at every step-th system call, unless CNI_TEST_FAULTS is all
 }
 
-// sweeps returns all sweeps.
 func sweeps() (all []sweep) {
 	const plugin, datastore = "cluster-local", "cluster-local-etcd"
 	killed := []inject.Verdict{inject.Kill()}
@@ -224,8 +223,8 @@ func (n *sweptNode) tryAt(s sweep, at int) bool {
 	return faulty != "" || (r.exit > 0 || strings.Contains(r.stderr, "etcd did not")) && n.tryAt(s, at)
 }
 
-// reaches is tryAt, but reports false only if three calls in a row made fewer system calls, because the number of system
-// calls of a call depends on when earlier calls and the etcd members end.
+// reaches is tryAt, but reports false only if three consecutive calls did not reach the fault, because the
+// number of system calls depends on when earlier calls and the etcd members end.
 func (n *sweptNode) reaches(s sweep, at int) bool {
 	GinkgoHelper()
 	for range 3 {

@@ -123,7 +123,7 @@ var _ = Describe("cluster-local-etcd", Ordered, func() {
 		Expect(a.Free).To(BeZero())
 		requireError(c.clients, n1.request(datastore.Claim, want(1)), types.CodeTryAgain, datastore.ReasonFull)
 		Expect(n1.succeed(datastore.Release, addresses(a.Addresses)).Free).To(BeEquivalentTo(1))
-		Expect(n1.succeed(datastore.Status).Free).To(BeElementOf(uint64(1), uint64(8)), "8 if the sample, an eighth of the pool, contains the address")
+		Expect(n1.succeed(datastore.Status).Free).To(BeElementOf(uint64(1), uint64(8)), "8 if the sample (1/8 of the pool) contains it")
 	})
 
 	It("claims from a /64", func() {

@@ -1,5 +1,5 @@
-// etcd is the server of etcd, as its module has it. `go install go.etcd.io/etcd/server/v3@VERSION` refuses
-// a module whose go.mod has replace lines, so the tests build this program instead.
+// etcd runs the etcd server from etcd's module. The tests build this program, because `go install
+// go.etcd.io/etcd/server/v3@VERSION` rejects a module whose go.mod contains replace lines.
 package main
 
 import (
