@@ -205,7 +205,7 @@ func runFakeDatastore(dir string) int {
 	return printAnswer(does, answer)
 }
 
-// misbehave does what the script says, and reports whether that replaces the call.
+// misbehave runs the step of the script, and reports whether the step replaces the call.
 func misbehave(st *fakeState, r datastore.Request, does string, answer *datastore.Answer) bool {
 	switch {
 	case does == "later":
@@ -219,7 +219,7 @@ func misbehave(st *fakeState, r datastore.Request, does string, answer *datastor
 	return false
 }
 
-// printAnswer prints the answer, or misbehaves as the script says, and returns the exit status.
+// printAnswer prints the answer or, as the script says, something else, and returns the exit status.
 func printAnswer(does string, answer datastore.Answer) int {
 	switch does {
 	case "done, die":

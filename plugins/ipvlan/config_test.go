@@ -99,7 +99,7 @@ var _ = Describe("without an ipvlan", func() {
 		b.RequireStatus(b.conf("1.1.0", onUplink, nstest.StaticV4), "write to "+b.records)
 	})
 
-	DescribeTable("STATUS fails if an ADD would fail",
+	DescribeTable("STATUS reports whether an ADD would succeed:",
 		func(keys, ipam, text string) { b.RequireStatus(b.conf("1.1.0", keys, ipam), text) },
 		Entry("success", onUplink, nstest.StaticV4, ""),
 		Entry("success without master and ipam, which prevResult may contain", `"mtu":9000`, noIPAM, ""),

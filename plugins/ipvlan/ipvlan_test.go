@@ -165,7 +165,7 @@ var _ = Describe("ADD", Label(nstest.Kernel), func() {
 		b.OK("CHECK", c)
 	})
 
-	It("calls ADD of an IPAM plugin that works over the link when the link is up, and its DEL before the link is deleted", func() {
+	It("calls the ADD of an IPAM plugin that uses the link after it is up, and its DEL before the link is deleted", func() {
 		c := b.NewCall(b.conf("1.1.0", onUplink, `{"type":"dhcp"}`))
 		nstest.LinkForIPAM{Plugin: plugin(), Call: c}.Require(GinkgoTB(), "DEL")
 	})

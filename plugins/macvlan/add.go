@@ -61,7 +61,7 @@ func explainRefusal(err error, master nl.Link, mode string) error {
 // (macvlan_open).
 func explainSameMAC(err error, eth, master nl.Link) error {
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return types.Errorf(types.CodeConfig, "the MAC address %s is that of master %s, or of another macvlan on it: %w", eth.MAC, master.Name, err)
+		return types.Errorf(types.CodeConfig, "master %s, or another macvlan on it, already uses the MAC address %s: %w", master.Name, eth.MAC, err)
 	}
 	return err
 }

@@ -173,13 +173,13 @@ var _ = Describe("ADD", func() {
 			b.Host.Batch(GinkgoTB(), "link add br0 type bridge", "link set uplink0 master br0")
 			b.Refuse(b.NewCall(conf("1.0.0", onUplink, nstest.StaticV4)), types.CodeConfig, "master uplink0 is already a port")
 		})
-		It("has an MTU that the configured one must not exceed", func() {
+		It("limits the configured MTU", func() {
 			b.Refuse(b.NewCall(conf("1.0.0", onUplink+`,"mtu":1501`, nstest.StaticV4)), types.CodeConfig, "invalid MTU 1501, must be [0, master MTU(1500)]")
 			container := b.NewContainer()
 			b.Add(b.Call("one", container, conf("1.0.0", onUplink+`,"mtu":1500`, nstest.StaticV4)))
 			Expect(container.IP("link show eth0")).To(ContainSubstring("mtu 1500"))
 		})
-		It("may be down, so that ADD warns and does not wait, and the container is connected when it comes up", func() {
+		It("may be down, which ADD warns about without waiting, and the container is connected when it comes up", func() {
 			b.Host.IP("link set uplink0 down")
 			container := nstest.New(GinkgoTB())
 			reply := b.OK("ADD", b.Call("one", container, conf("1.0.0", onUplink, nstest.StaticDual)))
@@ -212,9 +212,9 @@ var _ = Describe("ADD", func() {
 		keys := onUplink + `,"mac":"02:00:00:00:00:01"`
 		b.Add(b.NewCall(conf("1.0.0", keys, nstest.StaticV4)))
 		for _, ipam := range []string{nstest.Static(nstest.ContainerV6 + "/64"), noIPAM} {
-			b.Refuse(b.Call("two", b.NewContainer(), conf("1.0.0", keys, ipam)), types.CodeConfig, "the MAC address 02:00:00:00:00:01 is that of master uplink0, or of another macvlan on it")
+			b.Refuse(b.Call("two", b.NewContainer(), conf("1.0.0", keys, ipam)), types.CodeConfig, "master uplink0, or another macvlan on it, already uses the MAC address 02:00:00:00:00:01")
 		}
-		b.Refuse(b.Call("two", b.NewContainer(), conf("1.0.0", onUplink+`,"mac":"`+macOf(b.Host, "uplink0")+`"`, noIPAM)), types.CodeConfig, "is that of master uplink0")
+		b.Refuse(b.Call("two", b.NewContainer(), conf("1.0.0", onUplink+`,"mac":"`+macOf(b.Host, "uplink0")+`"`, noIPAM)), types.CodeConfig, "master uplink0, or another macvlan on it, already uses the MAC address")
 	})
 
 	Describe("duplicate address detection", func() {
@@ -272,7 +272,7 @@ var _ = Describe("ADD", func() {
 	})
 
 	Describe("another IPAM plugin", func() {
-		It("calls ADD of an IPAM plugin that works over the link when the link is up, and its DEL before the link is deleted", func() {
+		It("calls the ADD of an IPAM plugin that uses the link after it is up, and its DEL before the link is deleted", func() {
 			c := b.NewCall(conf("1.1.0", onUplink, `{"type":"dhcp"}`))
 			nstest.LinkForIPAM{Plugin: plugin(), Call: c}.Require(GinkgoTB(), "DEL")
 		})
@@ -305,7 +305,7 @@ var _ = Describe("ADD", func() {
 			b.Refuse(c, types.CodeTryAgain, "no address today") // and not "file exists"
 			Expect(nstest.ReadFile(GinkgoTB(), log)).To(MatchRegexp(`^(ADD: (no )?link\n){2}$`))
 		})
-		It("leaves nothing in a container with the master when it fails", func() {
+		It("leaves nothing when it fails and the master is in the container", func() {
 			container := b.NewContainer()
 			nstest.Join(GinkgoTB(), nstest.End{In: container, Name: "net0"}, nstest.End{In: b.Outside, Name: "peer0"})
 			Eventually(func() string { return container.IP("link show net0") }).Should(ContainSubstring("state UP"))

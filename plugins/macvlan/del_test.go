@@ -110,7 +110,7 @@ var _ = Describe("GC and STATUS", func() {
 		b.OK("GC", b.Call("", nil, conf("1.1.0", onUplink+`,"cni.dev/valid-attachments":[]`, noIPAM)))
 	})
 
-	DescribeTable("STATUS fails if an ADD would fail",
+	DescribeTable("STATUS reports whether an ADD would succeed:",
 		func(keys, ipam, text string) { b.RequireStatus(conf("1.1.0", keys, ipam), text) },
 		Entry("success", onUplink, nstest.StaticV4, ""),
 		Entry("success with the interface of the default route, layer 2", "", noIPAM, ""),

@@ -173,7 +173,7 @@ var _ = Describe("static", func() {
 		run(call(conf("1.1.0", two, `,"cni.dev/valid-attachments":[]`), ""), "GC").OK(GinkgoTB())
 	})
 
-	DescribeTable("STATUS fails if an ADD would fail:",
+	DescribeTable("STATUS reports whether an ADD would succeed:",
 		func(ipam string, code int) {
 			r := run(call(conf("1.1.0", ipam, ""), ""), "STATUS")
 			if code == 0 {

@@ -87,7 +87,7 @@ var _ = Describe("GC and STATUS", func() {
 
 	It("GC calls the IPAM plugin", func() { b.RequireGC(conf("1.1.0", nstest.OnlyTwoValid, b.HostLocal())) })
 
-	DescribeTable("STATUS fails if an ADD would fail",
+	DescribeTable("STATUS reports whether an ADD would succeed:",
 		func(keys, ipam, text string) { b.RequireStatus(conf("1.1.0", keys, ipam), text) },
 		Entry("success", "", static, ""),
 		Entry("success on layer 2 with a bridge, which STATUS does not check", `"bridge":"br0"`, noIPAM, ""),

@@ -54,7 +54,7 @@ var _ = Describe("without a VLAN interface", func() {
 
 	It("GC calls the IPAM plugin", func() { b.RequireGC(conf("1.1.0", in100+","+nstest.OnlyTwoValid, b.HostLocal())) })
 
-	DescribeTable("STATUS fails if an ADD would fail",
+	DescribeTable("STATUS reports whether an ADD would succeed:",
 		func(keys, ipam, text string) { b.RequireStatus(conf("1.1.0", keys, ipam), text) },
 		Entry("success", in100, static4, ""),
 		Entry("success without IPAM", in100, noIPAM, ""),

@@ -112,7 +112,7 @@ var _ = Describe("ADD", Label(nstest.Kernel), func() {
 		Eventually(func() string { return b.Run("CHECK", attachedTo(c)).Stdout }, "1m").Should(ContainSubstring("the address is in use on the segment"))
 	})
 
-	It("calls ADD of an IPAM plugin that works over the link when the link is up, and its DEL before the link is deleted", func() {
+	It("calls the ADD of an IPAM plugin that uses the link after it is up, and its DEL before the link is deleted", func() {
 		c := b.NewCall(conf("1.1.0", in100, `{"type":"dhcp"}`))
 		nstest.LinkForIPAM{Plugin: plugin(), Call: c}.Require(GinkgoTB(), "DEL")
 	})
