@@ -72,7 +72,7 @@ func claimMode(r *skel.Request, setup *attach.MasterSetup, conf *config) error {
 func explainRefusal(err error, master nl.Link) error {
 	switch {
 	case errors.Is(err, syscall.EBUSY):
-		return types.Errorf(types.CodeConfig, "master %s has macvlans, or is a port of a bridge or a bond; ipvlans need a master without either: %w", master.Name, err)
+		return types.Errorf(types.CodeConfig, "master %s has macvlans, or is a port of a bridge or a bond: %w; use another master", master.Name, err)
 	case errors.Is(err, errors.ErrUnsupported):
 		return types.Errorf(types.CodeConfig, "the kernel has no ipvlan interfaces (CONFIG_IPVLAN): %w", err)
 	}

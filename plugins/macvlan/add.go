@@ -48,7 +48,7 @@ func add(r *skel.Request) (*types.Result, error) {
 func explainRefusal(err error, master nl.Link, mode string) error {
 	switch {
 	case errors.Is(err, syscall.EBUSY):
-		return types.Errorf(types.CodeConfig, "master %s is already a port, for example of a bridge or a bond; use that interface as the master: %w", master.Name, err)
+		return types.Errorf(types.CodeConfig, "master %s is already a port, for example of a bridge or a bond: %w; use that bridge or bond as the master", master.Name, err)
 	case errors.Is(err, syscall.EINVAL) && mode == modePassthru:
 		return types.Errorf(types.CodeConfig, "mode passthru needs master %s for itself, but it has another macvlan: %w", master.Name, err)
 	case errors.Is(err, syscall.EINVAL):

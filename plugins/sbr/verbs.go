@@ -126,7 +126,7 @@ func explainGateway(err error, route nl.FullRoute, ip types.IP) error {
 	if !route.GW.IsValid() || !nl.IsInvalidRoute(err) {
 		return err
 	}
-	return types.Errorf(types.CodeConfig, "%s, the gateway for %s, is not reachable through the interface; it has to be the address of a router in a subnet of the interface: %w",
+	return types.Errorf(types.CodeConfig, "%s, the gateway for %s, is not reachable through the interface: %w; it must be the address of a router in a subnet of the interface",
 		route.GW, ip.Address, err)
 }
 

@@ -86,7 +86,7 @@ func (conf *config) findBridge(container *nl.Conn) (nl.Link, error) {
 func explainNoTun(err error) error {
 	var failed *fs.PathError
 	if errors.As(err, &failed) && failed.Path == nl.TunPath {
-		return types.Errorf(types.CodeIO, "%w: taps need this device file and the module tun (CONFIG_TUN)", err)
+		return types.Errorf(types.CodeIO, "%w; taps need this device file and the module tun (CONFIG_TUN)", err)
 	}
 	return err
 }

@@ -138,7 +138,7 @@ var _ = Describe("ADD", func() {
 
 	It("names the missing /dev/net/tun in the error, and reserves nothing", func() {
 		c := b.call(conf("1.1.0", "", b.HostLocal())).FailAt("open /dev/net/tun", &fs.PathError{Op: "open", Path: nl.TunPath, Err: syscall.ENOENT})
-		b.Refuse(c, types.CodeIO, "open /dev/net/tun: no such file or directory: taps need this device file and the module tun")
+		b.Refuse(c, types.CodeIO, "open /dev/net/tun: no such file or directory; taps need this device file and the module tun")
 	})
 })
 

@@ -134,7 +134,7 @@ func readFirst(container *ns.Handle, a assignment) (currentSysctl, error) {
 		}
 		return s, err
 	}
-	return currentSysctl{}, fmt.Errorf("sysctl %q does not exist in the container; check the spelling, load its kernel module, or remove it if it is not per namespace: %w", a.written, err)
+	return currentSysctl{}, fmt.Errorf("sysctl %q does not exist in the container: %w; check the spelling, load its kernel module, or remove it if it is not per namespace", a.written, err)
 }
 
 // hasNoValue reports whether err means that a sysctl cannot be read now. For example, net.ipv4.route.flush

@@ -68,7 +68,7 @@ func newTarget(r *skel.Request, conf *config) (*target, error) {
 			return nil, err
 		}
 		if t.link, err = t.container.Link(r.IfName); errors.Is(err, fs.ErrNotExist) {
-			err = fmt.Errorf("no interface %q in container; list tuning after the plugin that creates the interface: %w", r.IfName, err)
+			err = fmt.Errorf("no interface %q in container: %w; list tuning after the plugin that creates the interface", r.IfName, err)
 		}
 		if err != nil {
 			return nil, err

@@ -46,7 +46,7 @@ func (conf *config) addLink(r *skel.Request, setup *attach.MasterSetup) (nl.Link
 func explainRefusal(err error, setup *attach.MasterSetup, conf *config) error {
 	switch {
 	case errors.Is(err, fs.ErrExist):
-		return types.Errorf(types.CodeConfig, "VLAN %d (%s) of master %s already has an interface, %s; the kernel allows only one: %w", conf.id, conf.protocol, setup.Master.Name, describeExisting(setup, conf), err)
+		return types.Errorf(types.CodeConfig, "VLAN %d (%s) of master %s already has an interface, %s: %w; the kernel allows only one", conf.id, conf.protocol, setup.Master.Name, describeExisting(setup, conf), err)
 	case errors.Is(err, errors.ErrUnsupported):
 		return types.Errorf(types.CodeConfig, "the kernel does not support VLAN interfaces (CONFIG_VLAN_8021Q), or master %s cannot carry them: %w", setup.Master.Name, err)
 	}
