@@ -44,7 +44,7 @@ func (s *session) check(v view) error {
 	}
 	if v.node.value == "" {
 		return failf(types.CodeTryAgain, datastore.ReasonUnregistered,
-			"node %s is not registered in segment %s: it is new, or it has been removed; register", s.Node, s.Segment)
+			"node %s is not registered in segment %s: it is new, or it was removed; register", s.Node, s.Segment)
 	}
 	if err := s.checkBoot(v); err != nil {
 		return err
@@ -62,7 +62,7 @@ func (s *session) checkBoot(v view) error {
 		return nil
 	}
 	return failf(types.CodeTryAgain, datastore.ReasonBoot,
-		"node %s is registered with another boot (%s): register; if boot %s has registered before, a second machine has the identity of this one, or an older state was restored",
+		"node %s is registered with another boot (%s); register, but if boot %s has registered before, a second machine has the identity of this one, or an older state was restored",
 		s.Node, v.node.value, s.Boot)
 }
 
@@ -70,7 +70,7 @@ func (s *session) checkBoot(v view) error {
 func (s *session) checkMachine(v view) error {
 	if machine, _, _ := strings.Cut(v.node.value, " "); v.node.value != "" && machine != s.Machine {
 		return failf(types.CodeConfig, datastore.ReasonMachine,
-			"node %s of segment %s is registered by machine %s; this is machine %s: give each machine a name of its own, or, if the other machine is gone, remove the node with remove-node",
+			"node %s of segment %s is registered by machine %s, and this is machine %s; give each machine a name of its own, or remove the node with remove-node if the other machine is gone",
 			s.Node, s.Segment, machine, s.Machine)
 	}
 	return nil
@@ -80,7 +80,7 @@ func (s *session) checkFrozen(v view) error {
 	if v.frozen.value == "" {
 		return nil
 	}
-	return failf(types.CodeTryAgain, datastore.ReasonFrozen, "segment %s is frozen since %s: resync on each node, then thaw", s.Segment, frozenText(v))
+	return failf(types.CodeTryAgain, datastore.ReasonFrozen, "segment %s has been frozen since %s; resync on each node, then thaw", s.Segment, frozenText(v))
 }
 
 // frozenText returns when the segment was frozen and by which node, or "" if it is not frozen.

@@ -277,7 +277,7 @@ func (st *fakeState) claim(r datastore.Request, a *datastore.Answer) {
 	}
 	switch {
 	case st.Frozen != "":
-		refuse(datastore.ReasonFrozen, "segment %s is frozen since %s", r.Segment, st.Frozen)
+		refuse(datastore.ReasonFrozen, "segment %s has been frozen since %s", r.Segment, st.Frozen)
 		return
 	case st.Nodes[r.Node] == "":
 		refuse(datastore.ReasonUnregistered, "node %s is not registered", r.Node)
@@ -322,7 +322,7 @@ func (st *fakeState) release(r datastore.Request, a *datastore.Answer) {
 
 func (st *fakeState) register(r datastore.Request, a *datastore.Answer) {
 	if st.Frozen != "" {
-		a.Error = &datastore.Error{Code: 11, Reason: datastore.ReasonFrozen, Msg: "the segment is frozen since " + st.Frozen}
+		a.Error = &datastore.Error{Code: 11, Reason: datastore.ReasonFrozen, Msg: "the segment has been frozen since " + st.Frozen}
 		return
 	}
 	st.Nodes[r.Node], a.Addresses = r.Machine+" "+r.Boot, map[netip.Addr]string{}

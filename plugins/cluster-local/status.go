@@ -106,7 +106,7 @@ func (n *network) checkDatastore(set int, known state) error {
 	case err != nil:
 		return err
 	case a.Frozen != "":
-		return fmt.Errorf("segment %s is frozen since %s", n.segment, a.Frozen)
+		return fmt.Errorf("segment %s has been frozen since %s", n.segment, a.Frozen)
 	case a.Free == 0:
 		return fmt.Errorf("no address of range set %d is free in segment %s", set+1, n.segment)
 	}

@@ -500,7 +500,7 @@ var _ = Describe("a store that was restored from a backup", func() {
 	It("receives the nodes' addresses when the nodes notice it, and assigns none until the segment is thawed", func() {
 		restore(1)
 		n.cluster.calls()
-		n.Run("ADD", "c2", variant{}).RequireFailure(GinkgoTB(), types.CodeTryAgain, "is frozen since")
+		n.Run("ADD", "c2", variant{}).RequireFailure(GinkgoTB(), types.CodeTryAgain, "has been frozen since")
 		Expect(n.cluster.calls()).To(ContainElement("resync"))
 		n.expectAgreement()
 		n2.gc("c1").OK(GinkgoTB())
@@ -514,7 +514,7 @@ var _ = Describe("a store that was restored from a backup", func() {
 	It("is noticed by its ID, whatever its revision is", func() {
 		restore(1000)
 		n.cluster.change(func(st *fakeState) { st.Store = "another-store-than-before" })
-		Expect(n.Fails("ADD", "c2", variant{IPAM: `"subnet": "10.1.2.0/24", "warmPool": 0`, Args: "IP=10.1.2.99"}).Msg).To(ContainSubstring("is frozen since"))
+		Expect(n.Fails("ADD", "c2", variant{IPAM: `"subnet": "10.1.2.0/24", "warmPool": 0`, Args: "IP=10.1.2.99"}).Msg).To(ContainSubstring("has been frozen since"))
 		n.expectAgreement()
 		n2.gc("c1").OK(GinkgoTB())
 		n2.expectAgreement()

@@ -62,7 +62,7 @@ var _ = Describe("an operator of cluster-local", func() {
 		n, n1, n2 := newNodes()
 		n1.mustAdd("c1")
 		n.operate(datastore.Freeze)
-		n1.requireFailure("c2", "segment nemesis is frozen since ", " by operator", "thaw")
+		n1.requireFailure("c2", "segment nemesis has been frozen since ", " by operator", "thaw")
 		n2.requireFailure("d1", "frozen") // n2 has never registered
 		Expect(n1.del("c1")).To(Succeed())
 		n.operate(datastore.Thaw)

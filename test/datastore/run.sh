@@ -7,7 +7,7 @@
 #   test/datastore/run.sh --simulate [NODES]         a simulation of many nodes (5000), each with 100 containers; it prints figures
 #   test/datastore/run.sh -nemesis 15m -settings 15m -ginkgo.focus nemesis
 #
-# It tests the executable in $PLUMB_BIN, or builds it. It builds etcd from its Go module: the first build
+# It tests the executable in $PLUMB_BIN, or builds it. It builds etcd from its Go module, and the first build
 # takes a minute of CPU time.
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -27,5 +27,5 @@ fi
 if [ "${1:-}" = --simulate ]; then
 	set -- -v -ginkgo.v -ginkgo.focus 'a simulation' -simulate "${2:-5000}" "${@:3}" -timeout 12h -ginkgo.timeout 12h
 fi
-# With a PID namespace, all members of etcd end with the tests, also if these are killed.
+# In a PID namespace, all etcd members end with the tests, even if the tests are killed.
 go test -count=1 -timeout 3h -exec "$PWD/../../scripts/sandbox.sh unshare --pid --fork --kill-child --mount-proc" . -ginkgo.timeout 3h "$@"
