@@ -74,7 +74,7 @@ func explainRefusal(err error, master nl.Link) error {
 	case errors.Is(err, syscall.EBUSY):
 		return types.Errorf(types.CodeConfig, "master %s has macvlans, or is a port of a bridge or a bond: %w; use another master", master.Name, err)
 	case errors.Is(err, errors.ErrUnsupported):
-		return types.Errorf(types.CodeConfig, "the kernel has no ipvlan interfaces (CONFIG_IPVLAN): %w", err)
+		return types.Errorf(types.CodeConfig, "the kernel does not support ipvlan interfaces (CONFIG_IPVLAN): %w", err)
 	}
 	return err
 }
@@ -83,7 +83,7 @@ func explainRefusal(err error, master nl.Link) error {
 // same master (ipvlan_addr4_validator_event).
 func explainSameAddress(err error, master nl.Link) error {
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return types.Errorf(attach.CodeDuplicate, "another ipvlan of master %s, in this or another container of the host, has the address: %w", master.Name, err)
+		return types.Errorf(attach.CodeDuplicate, "another ipvlan of master %s, in this or another container of the host, already uses the address: %w", master.Name, err)
 	}
 	return err
 }

@@ -46,7 +46,7 @@ var _ = Describe("without an ipvlan", func() {
 
 	It("ADD explains why the kernel did not create the ipvlan, and leaves nothing", func() {
 		c := b.NewCall(b.conf("1.0.0", onUplink, b.HostLocal()))
-		b.Refuse(c.FailAt("add link eth0", syscall.EOPNOTSUPP), types.CodeConfig, "the kernel has no ipvlan interfaces (CONFIG_IPVLAN)")
+		b.Refuse(c.FailAt("add link eth0", syscall.EOPNOTSUPP), types.CodeConfig, "the kernel does not support ipvlan interfaces (CONFIG_IPVLAN)")
 		b.Refuse(c.FailAt("add link eth0", syscall.EBUSY), types.CodeConfig, "master uplink0 has macvlans, or is a port of a bridge or a bond")
 	})
 

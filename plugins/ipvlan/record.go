@@ -63,7 +63,7 @@ func (rec record) checkConflict(r *skel.Request, dir string) error {
 	}
 	for _, other := range others {
 		if other.Parent == rec.Parent && other.mode() != rec.mode() {
-			return types.Errorf(types.CodeConfig, "the master has %s for the attachment %s; all ipvlans of a master have the same mode and flag, so a new ipvlan with %s would change those of that attachment (if that attachment does not exist any more, remove %s)",
+			return types.Errorf(types.CodeConfig, "the master has %s for the attachment %s; all ipvlans of a master have the same mode and flag, so a new ipvlan with %s would change those of that attachment; if that attachment no longer exists, remove %s",
 				other.mode(), other.Attachment, rec.mode(), recordFile(r, dir, other.Attachment).Path())
 		}
 	}

@@ -57,13 +57,13 @@ func compare(want types.IP, prev []types.IP) error {
 	i := slices.IndexFunc(prev, func(ip types.IP) bool { return ip.Address == want.Address })
 	switch {
 	case i < 0:
-		return fmt.Errorf("prevResult has no address %s", want.Address)
+		return fmt.Errorf("prevResult lacks address %s", want.Address)
 	case !want.Gateway.IsValid(), prev[i].Gateway == want.Gateway:
 		return nil
 	case !prev[i].Gateway.IsValid():
-		return fmt.Errorf("prevResult has address %s without a gateway, not with %s", want.Address, want.Gateway)
+		return fmt.Errorf("address %s in prevResult: want gateway %s, got none", want.Address, want.Gateway)
 	}
-	return fmt.Errorf("prevResult has address %s with gateway %s, not %s", want.Address, prev[i].Gateway, want.Gateway)
+	return fmt.Errorf("address %s in prevResult: want gateway %s, got %s", want.Address, want.Gateway, prev[i].Gateway)
 }
 
 // status returns an error if an ADD with this configuration would fail.

@@ -146,11 +146,11 @@ var _ = Describe("static", func() {
 			},
 			Entry("no difference", two, result(v4+","+v6)),
 			Entry("an additional address of another plugin", two, result(v4+","+v6+`,{"address":"10.99.0.1/24"}`)),
-			Entry("one missing address, which the reference plugin does not report", two, result(v4), "prevResult has no address 3ffe:ffff:0:1ff::1/64"),
-			Entry("all addresses missing", two, result(""), "prevResult has no address 10.10.0.5/24", "prevResult has no address 3ffe:ffff:0:1ff::1/64"),
-			Entry("another prefix length", two, result(`{"address":"10.10.0.5/25","gateway":"10.10.0.254"},`+v6), "no address 10.10.0.5/24"),
-			Entry("another gateway", two, result(`{"address":"10.10.0.5/24","gateway":"10.10.0.1"},`+v6), "10.10.0.5/24 with gateway 10.10.0.1, not 10.10.0.254"),
-			Entry("a missing gateway", two, result(`{"address":"10.10.0.5/24"},`+v6), "10.10.0.5/24 without a gateway, not with 10.10.0.254"),
+			Entry("one missing address, which the reference plugin does not report", two, result(v4), "prevResult lacks address 3ffe:ffff:0:1ff::1/64"),
+			Entry("all addresses missing", two, result(""), "prevResult lacks address 10.10.0.5/24", "prevResult lacks address 3ffe:ffff:0:1ff::1/64"),
+			Entry("another prefix length", two, result(`{"address":"10.10.0.5/25","gateway":"10.10.0.254"},`+v6), "prevResult lacks address 10.10.0.5/24"),
+			Entry("another gateway", two, result(`{"address":"10.10.0.5/24","gateway":"10.10.0.1"},`+v6), "address 10.10.0.5/24 in prevResult: want gateway 10.10.0.254, got 10.10.0.1"),
+			Entry("a missing gateway", two, result(`{"address":"10.10.0.5/24"},`+v6), "address 10.10.0.5/24 in prevResult: want gateway 10.10.0.254, got none"),
 			Entry("a gateway that bridge added", `,"addresses":[{"address":"10.10.0.5/24"}]`, result(v4)),
 		)
 		It("fails without prevResult, and with a version without CHECK", func() {
