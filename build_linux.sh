@@ -1,6 +1,6 @@
 #!/bin/sh
-# build_linux.sh builds one static executable per plugin, the datastore of cluster-local for etcd, and the tool
-# plumb, in bin/ or in the given directory, for the architecture in GOARCH or for that of this machine.
+# build_linux.sh builds static executables (one per plugin, the datastore of cluster-local for etcd, and the tool
+# plumb) into bin/ or the given directory. The architecture is GOARCH, or this machine's by default.
 #
 #   ./build_linux.sh
 #   GOARCH=arm64 ./build_linux.sh release/arm64

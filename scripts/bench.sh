@@ -3,13 +3,13 @@
 # in Markdown.
 #
 #   scripts/bench.sh                      all scenarios: some hours, on an idle machine
-#   scripts/bench.sh --quick              a short run, in two minutes, that only shows that the script works
+#   scripts/bench.sh --quick              a run of two minutes that only shows that the script works
 #   scripts/bench.sh --only bridge,ptp    these scenarios (--list prints all names)
-#   scripts/bench.sh --peer DIR           compare with the executables in DIR, not with Debian's
+#   scripts/bench.sh --peer DIR           compare with the executables in DIR instead of Debian's
 #   scripts/bench.sh --json FILE          write all figures as JSON
 #   scripts/bench.sh -n N                 N iterations (100)
-#   scripts/bench.sh --report             measure this commit, in a quarter of an hour, and replace the file in
-#                                         docs/benchmarks and the tables and plots of README.md and docs/performance.md
+#   scripts/bench.sh --report             measure this commit for a quarter of an hour, and replace the file in
+#                                         docs/benchmarks and the tables and plots in README.md and docs/performance.md
 #
 # It installs missing Debian packages (as root). It measures the executables in $PLUMB_BIN, or builds
 # them. Everything runs in separate namespaces.
@@ -33,7 +33,7 @@ done
 "$top/scripts/need.sh" "${needed[@]}"
 if [ -n "$report" ]; then
 	[ -z "$(git -C "$top" status --porcelain -- '*.go' '*go.mod' '*go.sum')" ] || {
-		echo "bench.sh: the sources differ from the commit; commit them, because the report names the commit" >&2
+		echo "bench.sh: the sources differ from the commit that the report names; commit them" >&2
 		exit 1
 	}
 	report=$top/docs/benchmarks/$(date -u +%F)-$(git -C "$top" rev-parse --short HEAD).json

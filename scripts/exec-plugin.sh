@@ -8,9 +8,9 @@ usage() {
 	cat <<USAGE
 usage: scripts/exec-plugin.sh [flags] PLUGIN COMMAND [CONFIG]
 
-  PLUGIN    bridge, host-local, …: an executable in the directory of --bin
+  PLUGIN    the name of an executable in the directory of --bin, such as bridge
   COMMAND   add, del, check, gc, status or version
-  CONFIG    a file with the plugin's configuration; without it, or with -: stdin
+  CONFIG    a file with the plugin's configuration (default, and with -: stdin)
 
   -c, --container ID   CNI_CONTAINERID (by-hand)
   -n, --netns NETNS    CNI_NETNS: a path, or a name of "ip netns"
@@ -20,10 +20,10 @@ usage: scripts/exec-plugin.sh [flags] PLUGIN COMMAND [CONFIG]
       --bin DIR        the directory of the executables, and CNI_PATH (bin/)
       --debug          print each step of the plugin, with start and duration
       --strace         run the plugin under strace -f
-      --count          count the plugin's instructions with valgrind: "I refs", without those of the kernel
+      --count          count the plugin's instructions in user space with valgrind ("I refs")
   -h, --help           print this text
 
-It prints the output of the plugin, and the exit code on stderr. Its own exit code is the same.
+It prints the plugin's output, and the plugin's exit code to stderr. It exits with the same code.
 
   echo '{"cniVersion":"1.1.0","name":"n","type":"loopback"}' |
       scripts/exec-plugin.sh --netns demo --ifname lo --debug loopback add
@@ -84,7 +84,7 @@ fi
 
 set -- "$bin/$plugin"
 [ -z "$strace" ] || set -- strace -f "$@"
-# The number of threads of the Go runtime changes the count: use one processor.
+# Use one processor, because the number of the Go runtime's threads changes the count.
 [ -z "$count" ] || set -- env GOMAXPROCS=1 valgrind --tool=cachegrind --cache-sim=no --cachegrind-out-file=/dev/null "$@"
 [ -z "$host" ] || set -- nsenter --net="$host" "$@"
 

@@ -1,8 +1,8 @@
 #!/bin/bash
-# fuzz.sh searches with each Fuzz… target of this checkout for the given time, a minute by default. It fails if a target
-# does, and prints the inputs that it found.
+# fuzz.sh runs each Fuzz… target in the directories (by default in this checkout) for the given time. It fails if a
+# target fails, and prints the inputs that it found.
 #
-#   scripts/fuzz.sh [TIME] [DIR…]     TIME as in -fuzztime: 30s, 1000x; without DIR: all targets
+#   scripts/fuzz.sh [TIME] [DIR…]     TIME has the form of -fuzztime, such as 30s or 1000x (1m)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

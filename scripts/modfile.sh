@@ -1,8 +1,8 @@
 #!/bin/sh
-# modfile.sh prints the flag that `go build` needs for the processor in GOARCH. It is
-# empty for 64-bit processors.
+# modfile.sh prints the flag that `go build` needs for the architecture GOARCH. For 64-bit
+# processors, it prints nothing.
 #
-# google/nftables does not compile for 32-bit processors. For those, modfile.sh copies the
+# google/nftables does not compile for 32-bit processors. For these, modfile.sh copies the
 # library to .patched/, applies docs/upstream/google-nftables-32-bit.patch, and prints
 # -modfile= with a go.mod that names the copy. Remove this script and the patch when go.mod
 # names a version that compiles.
@@ -23,14 +23,14 @@ work=$(mktemp -d .patched/work.XXXXXX)
 trap 'rm -rf "$work"' EXIT
 cp -r "$from" "$work/new"
 chmod -R u+w "$work/new"
-# Without the ceiling, git would take the paths for those of this repository.
+# Without the ceiling, git would look for the paths in this repository.
 GIT_CEILING_DIRECTORIES=$PWD git -C "$work/new" apply "$PWD/docs/upstream/google-nftables-32-bit.patch" || {
-	echo "modfile.sh: the patch does not apply to this version of $module: see whether it compiles for $(go env GOARCH) as it is" >&2
+	echo "modfile.sh: the patch does not apply to this version of $module; check whether the version compiles for $(go env GOARCH) without it" >&2
 	exit 1
 }
 cp go.mod go.sum "$work"
 go mod edit -replace="$module=$copy" "$work/go.mod"
-# Another build may be using a copy that was made before; it has the same content.
+# Keep an earlier copy with the same content, because another build may be using it.
 [ -d "$copy" ] || mv -T "$work/new" "$copy" 2>/dev/null || [ -d "$copy" ]
 mv "$work/go.mod" "$work/go.sum" .patched/
 echo "-modfile=.patched/go.mod"

@@ -18,15 +18,15 @@ if [ "$(id -u)" != 0 ] || [ ! -e /etc/debian_version ]; then
 	exit 1
 fi
 echo "installing:$missing"
-# These packages start services, now and at each boot: firewalld replaces this machine's firewall, and
-# Kea gives addresses to its networks. The tests need the programs only.
+# Mask the services that these packages start, now and at each boot. firewalld would replace this machine's
+# firewall, and Kea would assign addresses in its networks. The tests need only the programs.
 for service in firewalld kea-dhcp4-server; do
 	case " $missing " in
 	*" $service "*)
 		unit=/etc/systemd/system/$service.service
 		mkdir -p "${unit%/*}"
 		[ -e "$unit" ] || ln -s /dev/null "$unit"
-		echo "the service $service is masked; systemctl unmask $service permits it again"
+		echo "masked the service $service; to undo this: systemctl unmask $service"
 		;;
 	esac
 done

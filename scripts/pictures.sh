@@ -1,6 +1,6 @@
 #!/bin/sh
-# pictures.sh draws docs/pictures/*.svg from the files *.dot beside them. A test compares the checksum of the
-# source, which each drawing contains.
+# pictures.sh draws docs/pictures/*.svg from the files *.dot beside them. Each drawing contains the checksum of its
+# source, which a test compares.
 set -eu
 cd "$(dirname "$0")/../docs/pictures"
 ../../scripts/need.sh dot:graphviz

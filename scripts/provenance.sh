@@ -1,7 +1,7 @@
 #!/bin/sh
-# provenance.sh prints how a workflow of GitHub built a release: a predicate of SLSA's build provenance, version 1
-# (https://slsa.dev/spec/v1.0/provenance), from the variables that the runner sets. The signature on it names the workflow and
-# the commit, too, in the certificate.
+# provenance.sh prints how a GitHub workflow built a release, as a predicate of SLSA build provenance, version 1
+# (https://slsa.dev/spec/v1.0/provenance), from the variables that the runner sets. The certificate of its signature names
+# the workflow and the commit as well.
 set -eu
 
 jq --null-input '

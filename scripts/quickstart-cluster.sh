@@ -1,14 +1,14 @@
 #!/bin/bash
-# quickstart-cluster.sh demonstrates cluster-local. It builds the plugins and etcd, makes network
-# namespaces for three nodes on one L2 segment, starts a member of etcd on each, attaches containers, shows
-# which node and container has which address, kills a member of etcd, attaches more, and removes
+# quickstart-cluster.sh demonstrates cluster-local. It builds the plugins and etcd, creates network
+# namespaces for three nodes on one L2 segment, starts an etcd member on each, attaches containers, shows
+# the node and the container of each address, kills an etcd member, attaches more containers, and removes
 # everything.
 #
 #   scripts/quickstart-cluster.sh           run the demonstration
 #   scripts/quickstart-cluster.sh --keep    run it, and keep namespaces and etcd
 #   scripts/quickstart-cluster.sh --clean   remove what --keep left
 #
-# It does not change the machine's own network namespace, /var/lib/cni, /etc/cni and /opt/cni: all
+# It does not change the machine's own network namespace, /var/lib/cni, /etc/cni or /opt/cni. All
 # files are in /run/plumb-quickstart-cluster. The first build of etcd takes a minute or two.
 set -euo pipefail
 
@@ -32,8 +32,8 @@ die() {
 # on NODE COMMAND… runs a command in the network namespace of a node or container.
 on() { nsenter --net="/run/netns/plumb-$1" "${@:2}"; }
 
-# cnitool COMMAND CONTAINER NODE runs cnitool on the node. cnitool always caches in /var/lib/cni. Therefore
-# it runs in a mount namespace with another /var/lib.
+# cnitool COMMAND CONTAINER NODE runs cnitool on the node, in a mount namespace with another /var/lib, because
+# cnitool always caches in /var/lib/cni.
 # shellcheck disable=SC2016 # expanded by the inner shell
 cnitool() {
 	on "$3" unshare --mount sh -c '
@@ -52,8 +52,8 @@ build() {
 	go -C "$top/test/datastore" build -buildvcs=false -o "$state/etcd" ./etcd
 }
 
-make_namespaces() {
-	step "Make network namespaces for three nodes, a switch, and the containers"
+create_namespaces() {
+	step "Create network namespaces for three nodes, a switch, and the containers"
 	local node c
 	for c in "${nodes[@]}" switch "${containers[@]%:*}"; do
 		ip netns add "plumb-$c"
@@ -69,11 +69,11 @@ make_namespaces() {
 		ip -n plumb-switch link set "$node" master switch0 up
 		ip -n "plumb-$node" address add "$(address_of "$node")/24" dev lan0
 		ip -n "plumb-$node" link set lan0 up
-		say "$node $(address_of "$node"): its bridge lan0 has the port eth0 to the switch"
+		say "$node $(address_of "$node"): the port eth0 connects its bridge lan0 to the switch"
 	done
 }
 
-# certificate NAME ADDRESS… makes a certificate with these addresses, signed by the authority.
+# certificate NAME ADDRESS… creates a certificate with these addresses, signed by the authority.
 certificate() {
 	local name=$1 alternatives='subjectAltName=IP:127.0.0.1' a
 	for a in "${@:2}"; do alternatives+=",IP:$a"; done
@@ -83,7 +83,7 @@ certificate() {
 }
 
 start_etcd() {
-	step "Start a member of etcd on each node"
+	step "Start an etcd member on each node"
 	mkdir -m 700 "$state/pki"
 	openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=ca -keyout "$state/pki/ca.key" -out "$state/pki/ca.pem" 2>/dev/null
 	certificate server 10.77.0.1 10.77.0.2 10.77.0.3
@@ -123,7 +123,7 @@ datastore() {
 }
 
 write_networks() {
-	step "The network of $1; the files of the others differ in the key node and the directory"
+	step "Write the configurations: $1's file follows; the others differ in the key node and the directory"
 	local node
 	for node in "${nodes[@]}"; do
 		cat >"$state/$node/conf/demo.conflist" <<-JSON
@@ -149,21 +149,21 @@ write_networks() {
 	indent <"$state/$1/conf/demo.conflist"
 }
 
-# attach CONTAINER:NODE
+# attach CONTAINER:NODE attaches a container on a node.
 attach() {
 	local c=${1%:*} node=${1#*:}
 	cnitool add "$c" "$node" >"$state/$c.json" || {
 		indent <"$state/$c.json" >&2
 		die "attaching $c failed"
 	}
-	say "$c on $node has $(container_address "$c")"
+	say "$c on $node: $(container_address "$c")"
 }
 
 container_address() { jq -r '.ips[0].address | split("/")[0]' "$state/$1.json"; }
 
 # show prints the owner of each address, and its container.
 show() {
-	step "Which node owns which address (verb list of the datastore), and which container has it"
+	step "Show the node and the container of each address (verb list of the datastore)"
 	local list ip node c held
 	list=$(datastore list) || die "the datastore failed: $list"
 	while read -r ip node; do
@@ -183,11 +183,11 @@ reach() {
 }
 
 kill_member() {
-	step "Kill the member of etcd on $1 (kill -9)"
+	step "Kill the etcd member on $1 (kill -9)"
 	kill -9 "$(cat "$state/$1/etcd.pid")"
 	wait "$(cat "$state/$1/etcd.pid")" 2>/dev/null || :
 	rm "$state/$1/etcd.pid"
-	say "The other two go on. Attach more containers, on the node without its member, too:"
+	say "The other two continue. Attach more containers, including one on $1:"
 }
 
 detach() {
@@ -202,7 +202,7 @@ detach() {
 explain() {
 	cat <<-TEXT
 
-		The namespaces are kept, and etcd runs. The namespaces are plumb-n1, plumb-n2, plumb-n3 and those of the containers:
+		The script keeps etcd running, and keeps the namespaces plumb-n1, plumb-n2, plumb-n3 and the containers'. Try these commands:
 
 		    ip netns exec plumb-red ping $(container_address green)
 		    find $state/n1/leases -type f          # reservations and owned addresses of a node
@@ -218,7 +218,7 @@ clean() {
 	for pid in "$state"/*/etcd.pid; do
 		[ ! -e "$pid" ] || kill -9 "$(cat "$pid")" 2>/dev/null || :
 	done
-	wait 2>/dev/null # which tells of each that was killed
+	wait 2>/dev/null # without the shell's message about each killed process
 	for ns in "${containers[@]%:*}" "${nodes[@]}" switch; do
 		[ ! -e "/run/netns/plumb-$ns" ] || ip netns delete "plumb-$ns"
 	done
@@ -233,20 +233,20 @@ case ${1:-} in
 -h | --help) usage && exit ;;
 *) die "unknown argument $1 (see --help)" ;;
 esac
-[ "$(id -u)" = 0 ] || die "root is needed to make network namespaces: sudo $0 $*"
+[ "$(id -u)" = 0 ] || die "only root can create network namespaces: sudo $0 $*"
 if [ "${1:-}" = --clean ]; then
 	clean
-	echo "All namespaces and files of the quickstart are removed."
+	echo "Removed all namespaces and files of the quickstart."
 	exit
 fi
 [ ! -e "$state" ] || die "an earlier run kept its namespaces; scripts/quickstart-cluster.sh --clean removes them"
 
 kept=''
-trap '[ -n "$kept" ] || { clean && echo && echo "All namespaces and files are removed."; }' EXIT
+trap '[ -n "$kept" ] || { clean && echo && echo "Removed all namespaces and files."; }' EXIT
 mkdir -p "$state/bin"
 "$top/scripts/need.sh" ip:iproute2 ping:iputils-ping openssl:openssl jq:jq | indent
 build
-make_namespaces
+create_namespaces
 start_etcd
 write_networks n1
 step "cnitool add demo: attach a container on each node"
@@ -268,6 +268,6 @@ if [ -n "$keep" ]; then
 else
 	detach
 	show
-	say "A node keeps a few free addresses, and gives them to its next containers without a call of the datastore."
+	say "A node keeps a few free addresses, and assigns them to its next containers without a call of the datastore."
 fi
 printf '\n%scluster-local works on this machine.%s\n' "$bold" "$plain"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# quickstart.sh demonstrates plumb. It builds the plugins, makes network namespaces for a host, two
+# quickstart.sh demonstrates plumb. It builds the plugins, creates network namespaces for a host, two
 # containers and an outside host, attaches the containers to a bridge with cnitool, tests the
 # connections between all of them, and removes everything.
 #
@@ -7,7 +7,7 @@
 #   scripts/quickstart.sh --keep    run it, and keep the namespaces
 #   scripts/quickstart.sh --clean   remove what --keep left
 #
-# It does not change the machine's own network namespace, /var/lib/cni, /etc/cni and /opt/cni: all
+# It does not change the machine's own network namespace, /var/lib/cni, /etc/cni or /opt/cni. All
 # files are in /run/plumb-quickstart.
 set -euo pipefail
 
@@ -27,8 +27,8 @@ die() {
 	exit 1
 }
 
-# cnitool COMMAND CONTAINER runs cnitool on the host. cnitool always caches in /var/lib/cni. Therefore
-# it runs in a mount namespace with another /var/lib.
+# cnitool COMMAND CONTAINER runs cnitool on the host, in a mount namespace with another /var/lib, because
+# cnitool always caches in /var/lib/cni.
 # shellcheck disable=SC2016 # expanded by the inner shell
 cnitool() {
 	nsenter --net="/run/netns/$host" unshare --mount sh -c '
@@ -52,8 +52,8 @@ build() {
 	(cd "$top" && go build -o "$state/cnitool" github.com/containernetworking/cni/cnitool)
 }
 
-make_namespaces() {
-	step "Make network namespaces for a host, two containers and an outside host"
+create_namespaces() {
+	step "Create network namespaces for a host, two containers and an outside host"
 	for ns in "$host" "$outside" "${containers[@]/#/plumb-}"; do
 		ip netns add "$ns"
 	done
@@ -71,7 +71,7 @@ make_namespaces() {
 }
 
 write_network() {
-	step "The network: $state/conf/demo.conflist"
+	step "Write the configuration $state/conf/demo.conflist"
 	cat >"$state/conf/demo.conflist" <<-JSON
 		{
 		  "cniVersion": "1.1.0",
@@ -111,8 +111,8 @@ attach() {
 	say "CHECK succeeds. The result of ADD is in $state/$1.json."
 }
 
-show_node() {
-	step "Interfaces on the host"
+show_host() {
+	step "Show the interfaces on the host"
 	{
 		ip -n "$host" -brief link show master cni0
 		ip -n "$host" -brief address show dev cni0
@@ -129,7 +129,7 @@ reach() {
 }
 
 show_reach() {
-	step "Connections (ping, one packet each)"
+	step "Test the connections (ping, one packet each)"
 	failed=''
 	local family
 	for family in '\.' ':'; do
@@ -139,7 +139,7 @@ show_reach() {
 		reach red outside "$(address "$outside" uplink0 "$family")"
 	done
 	[ -z "$failed" ] || die "some addresses did not answer"
-	say "The outside host can answer because the host masquerades: it sees 198.18.0.1 and 2001:db8:18::1."
+	say "The outside host can answer because the host masquerades the packets as 198.18.0.1 and 2001:db8:18::1."
 }
 
 detach() {
@@ -152,13 +152,13 @@ detach() {
 	ports=$(ip -n "$host" -brief link show master cni0 | wc -l)
 	leases=$(find "$state/leases" -name .plumb -prune -o -type f -name '[0-9a-f]*[.:]*' -print | wc -l) # files named as addresses
 	[ "$ports$leases" = 00 ] || die "left: $ports ports on cni0, $leases reservations"
-	say "No port is left on cni0, and no reservation."
+	say "No port of cni0 and no reservation are left."
 }
 
 explain() {
 	cat <<-TEXT
 
-		The network namespaces are kept. They are ${containers[*]/#/plumb-}, $host and $outside:
+		The script keeps the network namespaces ${containers[*]/#/plumb-}, $host and $outside. Try these commands:
 
 		    ip netns exec plumb-red ip address
 		    ip netns exec plumb-red ping $(address plumb-blue eth0 '\.')
@@ -187,27 +187,27 @@ case ${1:-} in
 -h | --help) usage && exit ;;
 *) die "unknown argument $1 (see --help)" ;;
 esac
-[ "$(id -u)" = 0 ] || die "root is needed to make network namespaces: sudo $0 $*"
+[ "$(id -u)" = 0 ] || die "only root can create network namespaces: sudo $0 $*"
 if [ "${1:-}" = --clean ]; then
 	clean
-	echo "All namespaces and files of the quickstart are removed."
+	echo "Removed all namespaces and files of the quickstart."
 	exit
 fi
 [ ! -e "$state" ] || die "an earlier run kept its namespaces; scripts/quickstart.sh --clean removes them"
 
-[ -n "$keep" ] || trap 'clean && echo && echo "All namespaces and files are removed."' EXIT
+[ -n "$keep" ] || trap 'clean && echo && echo "Removed all namespaces and files."' EXIT
 mkdir -p "$state/conf" "$state/var-lib/cni" "$state/bin"
 "$top/scripts/need.sh" ip:iproute2 ping:iputils-ping | indent
 build
-make_namespaces
+create_namespaces
 write_network
-step "cnitool status demo: can the network be used?"
+step "cnitool status demo: check that the network can be used"
 cnitool status red || die "STATUS failed"
 say "STATUS succeeds."
 for c in "${containers[@]}"; do
 	attach "$c"
 done
-show_node
+show_host
 show_reach
 if [ -n "$keep" ]; then
 	explain

@@ -1,5 +1,5 @@
 #!/bin/bash
-# release.sh makes the files of a release in release/, or in the directory of --out:
+# release.sh creates the files of a release in release/, or in the directory of --out:
 #
 #   cni-plugins-linux-ARCH-VERSION.tgz     one archive per architecture
 #   cni-plugins-VERSION.schemas.tgz        the JSON Schemas of the plugins' configurations
@@ -8,17 +8,17 @@
 #   plumb-image-VERSION.tar                a container image for all architectures, in the OCI image layout
 #   plumb-daemonset-VERSION.yaml           a DaemonSet that installs the plugins
 #   plumb-chart-VERSION.tgz                the same as a Helm chart
-#   ….sha256, ….sha512                     the checksums of each of them but the SBOM, for sha256sum -c and
+#   ….sha256, ….sha512                     the checksums of each file except the SBOM, for sha256sum -c and
 #                                          sha512sum -c
 #
-#   scripts/release.sh [--once] [--out DIR] [ARCH…]    without ARCH: all architectures
+#   scripts/release.sh [--once] [--out DIR] [ARCH…]    builds for the architectures, or for all of them
 #
-# The same sources, Go, tar and gzip give the same bytes on every machine. The script therefore builds everything a second
-# time, from a copy of the sources in another directory, with an empty build cache (or with the cache SECOND_GOCACHE), and fails
-# if a file differs. --once leaves that out. At the end it prints how another person repeats the build. The environment variable
-# VERSION is the version of the release, as for build_linux.sh. SOURCE_DATE_EPOCH is the time of the
-# files; without it they have the time of the commit. The script does not replace the files of a
-# version that exists already.
+# The same sources, Go, tar and gzip produce the same bytes on every machine. To check this, the script builds everything
+# a second time, from a copy of the sources in another directory, with an empty build cache (or with the cache
+# SECOND_GOCACHE), and fails if a file differs. --once skips the second build. At the end, the script prints how another
+# person repeats the build. The environment variable VERSION is the version of the release, as for build_linux.sh.
+# SOURCE_DATE_EPOCH is the time of the files, by default the time of the commit. The script does not replace the files
+# of a version that exists already.
 set -euo pipefail
 
 top=$(cd "$(dirname "$0")/.." && pwd)
@@ -37,12 +37,12 @@ die() {
 
 # commit_time prints the time of the commit.
 commit_time() {
-	git -C "$top" log -1 --format=%ct 2>/dev/null || die "this is no git checkout: set SOURCE_DATE_EPOCH"
+	git -C "$top" log -1 --format=%ct 2>/dev/null || die "this is not a git checkout; set SOURCE_DATE_EPOCH"
 }
 
 # archive DIR MEMBER… prints a tar archive of members of a directory, sorted, without user names, and with the time of
-# the release. Without a MEMBER it contains all files as ./NAME. The directory itself is not a member, so that unpacking does
-# not change owner or mode of a directory in use.
+# the release. Without a MEMBER, it contains all files as ./NAME. The directory itself is not a member, so that unpacking
+# does not change the owner or mode of a directory in use.
 archive() {
 	local dir=$1 members=("${@:2}")
 	[ $# -gt 1 ] || mapfile -t members < <(cd "$dir" && printf './%s\n' *)
@@ -50,14 +50,14 @@ archive() {
 		--owner=0 --group=0 --numeric-owner --sort=name "${members[@]}"
 }
 
-# The units of systemd that an archive has.
+# units are the systemd units that an archive contains.
 units=("$top/plugins/firewall/plumb-firewalld.service" "$top"/plugins/dhcp/cni-dhcp.{service,socket})
 
-# pack ARCH makes the archive and the packages of an architecture.
+# pack ARCH creates the archive and the packages of an architecture.
 pack() {
 	local name=cni-plugins-linux-$1-$version.tgz
 	GOARCH=$1 "$top/build_linux.sh" "$work/$1" >"$work/log" || die "cannot build for $1"
-	# The pages of a release, whose version has no hyphen and no plus sign, give the sizes of its executables.
+	# A version without a hyphen and a plus sign is a release. Its pages must contain the sizes of its executables.
 	if [[ $1 = amd64 && $version != *[-+]* ]]; then
 		tool . ./test/bench bench
 		(cd "$top" && "$work/bench" -sizes "$work/amd64") || exit
@@ -71,11 +71,11 @@ pack() {
 	[ "$arch" != arm ] || arch=arm6 # nfpm's name for GOARM=6
 	for format in deb rpm; do
 		(cd "$top/scripts/packages" && VERSION=$packaged ARCH=$arch TREE="$work/tree-$1" "$work/nfpm" package --packager "$format" --target "$work/made") \
-			>"$work/log" 2>&1 || die "cannot make the $format for $1: $(cat "$work/log")"
+			>"$work/log" 2>&1 || die "cannot create the $format for $1: $(cat "$work/log")"
 	done
 }
 
-# schemas makes the archive of the JSON Schemas, which is the same for all architectures.
+# schemas creates the archive of the JSON Schemas, which is the same for all architectures.
 schemas() {
 	mkdir "$work/schemas"
 	cp "$top"/cmd/plumb/internal/schema/*.schema.json "$work/schemas"
@@ -86,8 +86,8 @@ schemas() {
 # tool MODULE PACKAGE OUT builds a program that runs on this machine.
 tool() { env -u GOARCH -u GOOS CGO_ENABLED=0 go -C "$top/$1" build -o "$work/$3" "$2" || die "cannot build $2"; }
 
-# package_tree ARCH DIRECTORY makes the files of the packages of an architecture. The units have other names than
-# those of the distributions' packages of the reference plugins.
+# package_tree ARCH DIRECTORY creates the files of the packages of an architecture. It renames the units, because
+# the distributions' packages of the reference plugins contain units with the same names.
 package_tree() {
 	local cni=$2/usr/lib/plumb/cni doc=$2/usr/share/doc/plumb-cni system=$2/usr/lib/systemd/system unit name
 	mkdir -p "$cni" "$doc" "$system" "$2/usr/share/lintian/overrides"
@@ -118,19 +118,19 @@ sbom() {
 	for arch in "$@"; do
 		args+=("$work/made/cni-plugins-linux-$arch-$version.tgz=$work/$arch")
 	done
-	(cd "$top" && "$work/sbom" "$version" "${args[@]}") || die "cannot make the SBOM"
+	(cd "$top" && "$work/sbom" "$version" "${args[@]}") || die "cannot create the SBOM"
 }
 
-# image ARCH… makes the container image.
+# image ARCH… creates the container image.
 image() {
 	local arch args=()
 	for arch in "$@"; do
 		args+=("$arch=$work/$arch")
 	done
-	"$work/image" "registry.example/plumb:$tag" "$work/made/plumb-image-$version.tar" "${args[@]}" || die "cannot make the image"
+	"$work/image" "registry.example/plumb:$tag" "$work/made/plumb-image-$version.tar" "${args[@]}" || die "cannot create the image"
 }
 
-# manifests makes the DaemonSet and the Helm chart with the version of the release, and the image's tag. Helm expects a
+# manifests creates the DaemonSet and the Helm chart with the version of the release and the image's tag. Helm expects a
 # directory with the name of the chart in the archive.
 manifests() {
 	sed "s|plumb:v2\.0\.0_dev|plumb:$tag|" "$top/deploy/daemonset.yaml" >"$work/made/plumb-daemonset-$version.yaml"
@@ -141,7 +141,7 @@ manifests() {
 	archive "$work/chart" plumb | gzip -n -6 >"$work/made/plumb-chart-$version.tgz"
 }
 
-# checksums makes the checksum files.
+# checksums creates the checksum files.
 checksums() (
 	cd "$work/made"
 	for name in *.tgz *.deb *.rpm *.tar *.yaml; do
@@ -160,14 +160,14 @@ again() {
 		TZ=Asia/Tokyo GOCACHE=${SECOND_GOCACHE:-$work/cache} "$copy/scripts/release.sh" --once --out "$work/again" "$@" >"$work/log"
 	) || die "the second build fails: $(cat "$work/log")"
 	chmod 0644 "$work/made"/*
-	diff --recursive --brief "$work/made" "$work/again" >&2 || die "the second build gives other bytes"
+	diff --recursive --brief "$work/made" "$work/again" >&2 || die "the second build produced other bytes"
 	echo "built twice, with the same bytes"
 }
 
 # repeat prints how another person repeats the build.
 repeat() {
 	cat <<-END
-		To repeat this build, with $(tar --version | head -n 1) and $(gzip --version | head -n 1), and to compare it with published checksums in DIR:
+		To repeat this build with $(tar --version | head -n 1) and $(gzip --version | head -n 1), and compare it with published checksums in DIR:
 		  git clone https://github.com/plumb-cni/plumb && cd plumb && git checkout $(git -C "$top" rev-parse HEAD 2>/dev/null || echo COMMIT)
 		  GOTOOLCHAIN=$(go env GOVERSION) VERSION=$version SOURCE_DATE_EPOCH=$SOURCE_DATE_EPOCH scripts/release.sh --once --out DIR $*
 		  cd DIR && sha256sum --check *.sha256
@@ -217,7 +217,7 @@ export SOURCE_DATE_EPOCH VERSION=$version
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
 ! compgen -G "$out/cni-plugins-*$version.*" >/dev/null ||
-	die "$out has files of $version, which are not replaced: name another directory with --out"
+	die "$out contains files of $version, which the script does not replace; name another directory with --out"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/made"

@@ -1,7 +1,7 @@
 #!/bin/sh
-# sandbox.sh runs a command in new network and mount namespaces, with an empty /run, so that all its
-# changes to network and mounts end with it. If the user is not root, the command is root in a new
-# user namespace.
+# sandbox.sh runs a command in new network and mount namespaces, with an empty /run, so that all of the
+# command's changes to network and mounts end with it. If the user is not root, the command runs as root in
+# a new user namespace.
 #
 #   scripts/sandbox.sh COMMAND…
 #   go test -exec "$PWD/scripts/sandbox.sh" ./pkg/nl
@@ -11,8 +11,8 @@ set -eu
 	echo "usage: scripts/sandbox.sh COMMAND…" >&2
 	exit 2
 }
-# The default timeout of Gomega's Eventually. Gomega's own default of a second is too short on a busy
-# machine. Tests that succeed at once are not slower.
+# The default timeout of Gomega's Eventually, because Gomega's own default of a second is too short on a
+# busy machine. Tests that succeed at once do not become slower.
 export GOMEGA_DEFAULT_EVENTUALLY_TIMEOUT="${GOMEGA_DEFAULT_EVENTUALLY_TIMEOUT:-1m}"
 user=''
 [ "$(id -u)" = 0 ] || user=--map-root-user

@@ -1,17 +1,17 @@
 #!/bin/bash
 # test.sh runs the checks and tests of plumb, in one of three tiers.
 #
-#   scripts/test.sh                                 ten minutes on two cores: every suite that runs on this kernel alone,
-#                                                   with a sample of each fault sweep
-#   scripts/test.sh --all                           what each change must pass: also the race detector, static checks,
+#   scripts/test.sh                                 every suite that needs only this kernel, with a sample of each fault
+#                                                   sweep, in ten minutes on two cores
+#   scripts/test.sh --all                           what each change must pass, which adds the race detector, static checks,
 #                                                   releases, other runtimes, datastores, a virtual machine and the benchmark
-#   scripts/test.sh --nightly                       everything, with complete fault sweeps: hours
+#   scripts/test.sh --nightly                       everything, with complete fault sweeps, in some hours
 #   scripts/test.sh ./pkg/nl -ginkgo.focus veth     go test with these arguments
 #
 # It installs missing Debian packages (as root). Each test binary runs in its own network and mount
 # namespaces (scripts/sandbox.sh), and creates more network namespaces, so that it does not change this
-# machine. A test is skipped if this kernel lacks a feature. With --all it must then run on Debian's
-# kernel (test/vm/run.sh). With CNI_TEST_REQUIRE=all it fails instead.
+# machine. If this kernel lacks a feature, the tests of the feature are skipped. With --all, a test must use the
+# feature on Debian's kernel (test/vm/run.sh). With CNI_TEST_REQUIRE=all, the tests fail instead.
 set -euo pipefail
 command -v go >/dev/null || PATH=$PATH:/usr/local/go/bin # not in the PATH that sudo gives
 cd "$(dirname "$0")/.."
@@ -51,11 +51,12 @@ build() {
 	./build_linux.sh "$PLUMB_BIN"
 }
 
-# tests runs four packages at a time, because they wait more than they compute. The timeout is for tests that
-# hang: a package takes minutes, and more on a slow machine.
+# tests runs four packages at a time, because they wait more than they compute. The timeout is only for tests that
+# hang. A package takes minutes, and longer on a slow machine.
 tests() { go test -vet=all -count=1 -p 4 -timeout 60m -exec "$PWD/scripts/sandbox.sh" "$@"; }
 
-# progress numbers the packages that go test reports. awk would hold the lines back: mawk reads whole blocks.
+# progress numbers the packages that go test reports. It does not use awk, because mawk reads whole blocks and would
+# delay the lines.
 progress() {
 	local line ended=0
 	while IFS= read -r line || [ -n "$line" ]; do
@@ -64,23 +65,23 @@ progress() {
 	done
 }
 
-# packages prints the packages of this module whose paths match a pattern, or do not match it with -v. It begins with
-# the packages that take longest, so that no processor waits for them in the end.
+# packages prints the packages of this module whose paths match a pattern, or do not match it with -v. The packages
+# that take longest come first, so that no processor waits for them at the end.
 packages() {
 	local long='/(test/(bigendian|e2e|faults|release)|plugins/(cluster-local|firewall|portmap)|doctor)$'
 	go list ./... | awk -v long="$long" '$0 ~ long {print; next} {rest = rest $0 "\n"} END {printf "%s", rest}' | grep -E "$@"
 }
 
-# sample runs the suites that need no other kernel and no other processor. Without cgo, go test uses what the build
-# of the executables has compiled.
+# sample runs the suites that need no other kernel and no other processor. Without cgo, go test can use the packages
+# that the build of the executables has compiled.
 sample() {
 	local list
 	mapfile -t list < <(packages -v '/test/(bigendian|release)$')
 	CGO_ENABLED=0 tests -short -trimpath "${list[@]}" 2>&1 | progress ${#list[@]}
 }
 
-# suites are the tests of packages with the race detector, and then those in test/ without it: these
-# start executables, and the race detector would double the time of the rest.
+# suites runs the tests of packages with the race detector, and then the tests in test/ without it, because they
+# start executables, and the race detector would double the time of everything else.
 suites() {
 	local list status=0
 	mapfile -t list < <(packages -v /plumb/test)
@@ -98,7 +99,7 @@ silent() {
 	return 1
 }
 
-# bench runs some scenarios, to check that bench.sh works. The figures do not matter.
+# bench checks with some scenarios that bench.sh works. The figures do not matter.
 bench() {
 	scripts/bench.sh --quick -n 3 --only start/bridge,loopback,tuning,cluster-local,host-local/0,host-local/1000,bridge/v4,ptp/v4,macvlan/v4,bandwidth,portmap/1,firewall/iptables,chain,burst/bridge/x8
 }
@@ -169,8 +170,8 @@ if [ $# -gt 0 ] && [ -z "$tier" ]; then
 elif [ -z "$tier" ]; then
 	run "gofmt" format
 	run "go test" sample
-	echo "left to --all: the race detector, staticcheck, shellcheck, releases, a big-endian processor, other runtimes," \
-		"datastores, Debian's kernel, the benchmark; left to --nightly: complete fault sweeps, the long nemesis, fuzzing"
+	echo "only with --all: the race detector, staticcheck, shellcheck, releases, a big-endian processor, other runtimes," \
+		"datastores, Debian's kernel, the benchmark; only with --nightly: complete fault sweeps, the long nemesis, fuzzing"
 else
 	run "gofmt" format
 	run "staticcheck" go tool staticcheck -checks all ./...

@@ -1,8 +1,8 @@
 #!/bin/sh
-# version.sh prints the version of this checkout: the environment variable VERSION, or else the last
-# tag. Later commits and changes are build metadata (v2.1.0+3.gabcdef0.dirty). It always begins with
-# v2, because runtimes read it, and consider versions below 1.9.1 as old. It is a pre-release only if the
-# tag is one, because Nomad calls CHECK only if bridge has a version that satisfies ">= 1.3.0", which no
+# version.sh prints the version of this checkout, which is the environment variable VERSION or, by default,
+# the last tag. Build metadata names later commits and changes (v2.1.0+3.gabcdef0.dirty). The version always
+# begins with v2, because runtimes read it and consider versions below 1.9.1 as old. It is a pre-release only
+# if the tag is one, because Nomad calls CHECK only if the version of bridge satisfies ">= 1.3.0", which no
 # pre-release does (hashicorp/go-version).
 set -eu
 
@@ -18,5 +18,5 @@ v2.*)
 	exit
 	;;
 esac
-echo "version.sh: VERSION is $VERSION; it must be a semantic version that begins with v2." >&2
+echo "version.sh: VERSION must be a semantic version that begins with v2., got $VERSION" >&2
 exit 1

@@ -1,11 +1,11 @@
 #!/bin/bash
 # vuln.sh looks for known vulnerabilities in the modules and the standard library that the executables contain. It
-# fails if an executable calls vulnerable code. It needs the database at vuln.go.dev, or a copy of it, whose URL
-# is in the environment variable VULNDB.
+# fails if an executable calls vulnerable code. It needs the database at vuln.go.dev, or a copy of it at the URL in
+# the environment variable VULNDB.
 #
 #   scripts/vuln.sh               prints a report
-#   scripts/vuln.sh --openvex     prints an OpenVEX document, with the version of this checkout as the product. It also
-#                                 lists the vulnerabilities in code that no executable calls
+#   scripts/vuln.sh --openvex     prints an OpenVEX document for the version of this checkout, which also lists
+#                                 the vulnerabilities in code that no executable calls
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# A removal, but no upgrade, stops and disables the units of this package. dpkg calls this script with the
+# preremove.sh stops and disables the units of this package at a removal, but not at an upgrade. dpkg calls it with the
 # argument remove, and rpm with the number of packages that remain.
 set -e
 

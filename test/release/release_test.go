@@ -170,7 +170,7 @@ func TestReleaseBuildsTwice(t *testing.T) {
 	checkout(t, dir)
 	for bytes, want := range map[string]string{
 		"the same": "scripts/release.sh --once --out DIR amd64\n",
-		"`pwd`":    "the second build gives other bytes\n",
+		"`pwd`":    "the second build produced other bytes\n",
 	} {
 		writeExecutable(t, filepath.Join(dir, "build_linux.sh"), "#!/bin/sh\nmkdir -p $1 && cp $LOOPBACK $1 && cd ${0%/*} && echo "+bytes+" >>$1/loopback\n")
 		cmd := exec.Command(filepath.Join(dir, "scripts/release.sh"), "--out", t.TempDir(), "amd64")
@@ -503,7 +503,7 @@ func checkNotReplaced(t *testing.T, checkout, out string) {
 	before := digests(t, out)
 	cmd := exec.Command(filepath.Join(checkout, "scripts/release.sh"), "--once", "--out", out, "amd64")
 	cmd.Env = append(os.Environ(), "VERSION="+version, fmt.Sprintf("SOURCE_DATE_EPOCH=%d", epoch+1))
-	if output, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(output), "not replaced") {
+	if output, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(output), "does not replace") {
 		t.Errorf("second release with the same version: %v\n%s", err, output)
 	}
 	if diff := nstest.Compare(before, digests(t, out)); diff != "" {
