@@ -1,14 +1,14 @@
 #!/bin/bash
-# run.sh tests the datastores of cluster-local with their stores, in namespaces of their own.
+# run.sh tests the datastores of cluster-local with their stores, in separate namespaces.
 #
-#   test/datastore/run.sh                            all tests, scripts/quickstart-cluster.sh, and static checks of both modules;
-#                                                 with CNI_TEST_FAULTS=all, complete fault sweeps and a nemesis of half an hour
-#   test/datastore/run.sh -short                     go test with these arguments
-#   test/datastore/run.sh --simulate [NODES]         a simulation of many nodes (5000), each with 100 containers; it prints figures
+#   test/datastore/run.sh                       all tests, scripts/quickstart-cluster.sh, and static checks of both modules;
+#                                               with CNI_TEST_FAULTS=all, complete fault sweeps and a nemesis of half an hour
+#   test/datastore/run.sh -short                go test with these arguments
+#   test/datastore/run.sh --simulate [NODES]    a simulation of many nodes (5000), each with 100 containers; it prints figures
 #   test/datastore/run.sh -nemesis 15m -settings 15m -ginkgo.focus nemesis
 #
-# It tests the executable in $PLUMB_BIN, or builds it. It builds etcd from its Go module, and the first build
-# takes a minute of CPU time.
+# It tests the executable in $PLUMB_BIN, or builds it. It builds etcd from etcd's Go module, which takes a
+# minute of CPU time once.
 set -euo pipefail
 cd "$(dirname "$0")"
 

@@ -3,15 +3,15 @@
 # of HEAD. Run it before a release.
 #
 #   test/fresh/run.sh                    scripts/quickstart.sh, then scripts/test.sh
-#   test/fresh/run.sh --all              the same; these are arguments of scripts/test.sh
+#   test/fresh/run.sh --all              the same, with the arguments for scripts/test.sh
 #   test/fresh/run.sh ./pkg/nl           the same for one package
 #   test/fresh/run.sh --exec COMMAND…    the command, in the clone
 #
 # It needs root, debootstrap (which it installs on Debian) and some GB in /var/tmp. The new Debian is a
 # directory, which is the root in new mount and PID namespaces, so that all mounts and processes end with
 # the run. The script removes the directory at the end. The new Debian uses this machine's Go toolchain
-# (read-only), address of apt's mirror (or, on Ubuntu, $DEBIAN_MIRROR), Acquire settings of apt, certificate authorities, resolver and
-# settings of the Go module proxy. The caches of Go are empty.
+# (read-only), apt mirror (or, on Ubuntu, $DEBIAN_MIRROR), apt's Acquire settings, certificate authorities,
+# resolver and Go module proxy settings. The Go caches are empty.
 set -euo pipefail
 
 top=$(cd "$(dirname "$0")/../.." && pwd)
@@ -34,13 +34,13 @@ mirror() {
 		awk -v release="$(. /etc/os-release && echo "$VERSION_CODENAME")" '$1 == release && $2 == "main" && !seen++ {print $3}'
 }
 
-# make_debian installs the new Debian in $root.
-make_debian() {
+# install_debian installs the new Debian in $root.
+install_debian() {
 	local from proxy=''
 	from=$(mirror)
 	[ -n "$from" ] || die "apt has no Debian mirror here"
 	eval "$(apt-config shell proxy Acquire::http::Proxy)"
-	echo "==> making a Debian $suite with git and iproute2 in $root"
+	echo "==> installing Debian $suite with git and iproute2 in $root"
 	env ${proxy:+"http_proxy=$proxy"} debootstrap --variant=minbase --include=git,iproute2 "$suite" "$root" "$from" >"$work/debootstrap.log" || {
 		tail -n 5 "$work/debootstrap.log" >&2
 		die "debootstrap failed"
@@ -62,8 +62,8 @@ inside() {
 	for name in http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY; do
 		[ -z "${!name:-}" ] || settings+=("$name=${!name}")
 	done
-	# This uses pivot_root, not chroot: in a chroot, the kernel refuses user namespaces, and the
-	# pivot_root with which runc makes containers.
+	# This uses pivot_root, because in a chroot the kernel refuses user namespaces, and the pivot_root with
+	# which runc creates containers.
 	# shellcheck disable=SC2016 # expanded by the inner shells
 	unshare --mount --pid --fork --kill-child --propagation private sh -ec '
 		root=$1 && shift
@@ -95,13 +95,13 @@ report() {
 case ${1:-} in
 -h | --help) usage && exit ;;
 esac
-[ "$(id -u)" = 0 ] || die "this needs root"
+[ "$(id -u)" = 0 ] || die "run this as root"
 "$top/scripts/need.sh" debootstrap:debootstrap git:git /usr/share/keyrings/debian-archive-keyring.gpg:debian-archive-keyring
 work=$(mktemp -d /var/tmp/plumb-fresh.XXXXXX)
 root=$work/root
-# There are no mounts in the directory: they were in the mount namespace of inside.
+# The directory contains no mounts, because inside mounts only in its own mount namespace.
 trap 'rm -rf --one-file-system "$work"' EXIT
-make_debian
+install_debian
 if [ "${1:-}" = --exec ]; then
 	shift
 	report "$*" "$@"

@@ -4,7 +4,7 @@
 #
 #   test/runtimes/run.sh                      all tests, and static checks of this module
 #   test/runtimes/run.sh -ginkgo.focus podman go test with these arguments
-#   NERDCTL=FILE test/runtimes/run.sh         the tests of this nerdctl too
+#   NERDCTL=FILE test/runtimes/run.sh         all tests, including the tests with this nerdctl
 #
 # It installs missing Debian packages (as root). It tests the executables in $PLUMB_BIN, or builds
 # them.

@@ -1,7 +1,7 @@
 #!/bin/sh
-# sandbox.sh runs a command in the namespaces of scripts/sandbox.sh, and also in a PID namespace, so
+# sandbox.sh runs a command in the namespaces of scripts/sandbox.sh and in a PID namespace, so
 # that all daemons, shims and containers end with the command. /run, /var/lib and /dev/shm are empty
-# file systems, because runtimes and plugins always write there. It needs root.
+# file systems, because runtimes and plugins always write there. The script needs root.
 #
 #   go test -exec "$PWD/sandbox.sh" .
 #
@@ -26,6 +26,6 @@ export PLUMB_CGROUP
 trap 'kill -KILL $! || :' INT TERM QUIT HUP
 status=0
 wait $! || status=$?
-# The control groups are empty now: all processes end with their PID namespace.
+# The control groups are empty now, because all processes end with their PID namespace.
 find /sys/fs/cgroup -depth -type d -path "*/$PLUMB_CGROUP*" -exec rmdir {} + 2>/dev/null || :
 exit $status

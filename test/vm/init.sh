@@ -1,9 +1,9 @@
 #!/bin/sh
-# init.sh is the first program in the virtual machine of run.sh. It is in the initramfs. It mounts the
+# init.sh is the first program in the virtual machine of run.sh, started from the initramfs. It mounts the
 # host's files read-only, with an overlay in memory as the root, and executes the job.
 #
-# Its parameters are on the kernel's command line: vm.dir is a directory that is shared for writing, and
-# vm.kernel is the host's directory with the kernel's modules.
+# Its parameters are on the kernel command line. vm.dir is a directory that is shared for writing, and
+# vm.kernel is the host's directory that contains the kernel modules.
 export PATH=/bin
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys

@@ -1,25 +1,24 @@
 #!/bin/bash
-# run.sh runs tests on Debian's kernel, in a virtual machine with this machine's files. It is for tests
+# run.sh runs tests on Debian's kernel, in a virtual machine with this machine's files. Use it for tests
 # of features that this machine's kernel may lack.
 #
-#   test/vm/run.sh                       all specs that are labelled nstest.Kernel, in one boot
+#   test/vm/run.sh                       all specs with the label nstest.Kernel, in one boot
 #   test/vm/run.sh ./pkg/nl -run TestNL  go test with these arguments, one boot per package
 #   test/vm/run.sh --exec COMMAND…       the command
-#   test/vm/run.sh --kernel bookworm-backports …   any of these on that suite's kernel
+#   test/vm/run.sh --kernel bookworm-backports …   any of these on the kernel of this suite
 #
 # It emulates the processor (TCG), which does not need /dev/kvm and is ten to twenty times slower. It
 # installs missing Debian packages (as root). It does not install the kernel, but unpacks it in
 # ${XDG_CACHE_HOME:-/var/cache}/plumb-vm, and downloads it again if it is missing there. The virtual
-# machine has this machine's / read-only, with an overlay in memory, and two network cards (e1000e and
-# virtio), which are connected with each other and with nothing else. There, no test may be skipped:
-# CNI_TEST_REQUIRE=all.
+# machine mounts this machine's / read-only, with an overlay in memory. Its two network cards (e1000e and
+# virtio) are connected only with each other. With CNI_TEST_REQUIRE=all, no test may be skipped in it.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
 root=${here%/test/vm}
 suite=bookworm
 cache=${XDG_CACHE_HOME:-/var/cache}/plumb-vm
-seconds=7200 # limit per boot, for a machine that hangs
+seconds=7200 # limit per boot, for a virtual machine that hangs
 memory=2048 # MiB, including the files of the overlay
 cpus=2
 
@@ -88,9 +87,9 @@ boot() {
 		printf 'cd %q; ( %s ); echo $? >%q\n' "$PWD" "$(printf '%q ' "$@")" "$dir/status"
 		echo 'sync; exec busybox poweroff -f'
 	} >"$dir/job"
-	# norandmaps: a program starts in half the time if its addresses are the same each time, because
+	# norandmaps gives a program the same addresses each time. It then starts in half the time, because
 	# qemu can use the translated code again.
-	# no_timer_check: on a busy machine, the timer interrupts that the kernel counts at its start come too late.
+	# no_timer_check skips the kernel's test of timer interrupts, which come too late on a busy machine.
 	# shellcheck disable=SC2054 # the commas are part of qemu's arguments
 	local machine=(-accel tcg,thread=multi -cpu max -machine q35 -m "$memory" -smp "$cpus"
 		-nodefaults -no-user-config -display none -no-reboot -device virtio-rng-pci
@@ -121,7 +120,7 @@ plugins() {
 }
 
 # suites builds the test binaries of all packages with labelled specs, and runs these specs in one boot, one package per
-# processor at a time. It begins with the packages that take longest.
+# processor at a time. The packages that take longest come first.
 suites() {
 	local package list=$work/packages long='/(bridge|faults|firewall|ipvlan|vlan|vrf)$'
 	grep -rl --include='*_test.go' 'Label(nstest\.Kernel)' pkg plugins test/faults | xargs -n 1 dirname | sort -u |
@@ -146,8 +145,8 @@ suites() {
 	return $status
 }
 
-# check_skipped fails if a test was skipped on this machine because a feature is missing, and no test
-# used that feature in the virtual machine.
+# check_skipped fails if this machine skipped a test because its kernel lacks a feature, and no test used that
+# feature in the virtual machine.
 check_skipped() {
 	local missing
 	missing=$(comm -23 <(sed -n 's/^lacks //p' "$1" | sort -u) <(sed -n 's/^has //p' "$2" | sort -u))

@@ -1,8 +1,8 @@
 #!/bin/sh
-# wrapper.sh replaces the plugins in a host's CNI directory: each plugin is a link to it. It appends
+# wrapper.sh replaces the plugins in a host's CNI directory, which contains links to it. It appends
 # each call to the file "calls" in the directory, and then runs the plugin in $PLUMB_BIN. If the
-# directory has a FIFO before-PLUGIN or after-PLUGIN, an ADD writes its PID there, and waits until the
-# FIFO "go" in the directory is opened for writing. If it has a file fail-PLUGIN, ADD and DEL fail, and do nothing.
+# directory contains a FIFO before-PLUGIN or after-PLUGIN, an ADD writes its PID there, and waits until the
+# FIFO "go" in the directory is opened for writing. With a file fail-PLUGIN, ADD and DEL fail, and do nothing.
 dir=${0%/*} plugin=${0##*/}
 stdin=$(cat)
 printf '%s\t%s\t%s\t%s\t%s\t%s\n' "$plugin" "$CNI_COMMAND" "$CNI_CONTAINERID" "$CNI_IFNAME" "$CNI_NETNS" \
