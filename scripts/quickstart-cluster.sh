@@ -161,7 +161,7 @@ attach() {
 
 container_address() { jq -r '.ips[0].address | split("/")[0]' "$state/$1.json"; }
 
-# show prints the owner of each address, and its container.
+# show prints the owner and the container of each address.
 show() {
 	step "Show the node and the container of each address (verb list of the datastore)"
 	local list ip node c held

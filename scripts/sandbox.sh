@@ -11,8 +11,8 @@ set -eu
 	echo "usage: scripts/sandbox.sh COMMAND…" >&2
 	exit 2
 }
-# The default timeout of Gomega's Eventually, because Gomega's own default of a second is too short on a
-# busy machine. Tests that succeed at once do not become slower.
+# Raise the default timeout of Gomega's Eventually, because a second is too short on a busy machine. Tests
+# that succeed at once do not become slower.
 export GOMEGA_DEFAULT_EVENTUALLY_TIMEOUT="${GOMEGA_DEFAULT_EVENTUALLY_TIMEOUT:-1m}"
 user=''
 [ "$(id -u)" = 0 ] || user=--map-root-user

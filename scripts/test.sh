@@ -16,17 +16,17 @@ set -euo pipefail
 command -v go >/dev/null || PATH=$PATH:/usr/local/go/bin # not in the PATH that sudo gives
 cd "$(dirname "$0")/.."
 
-# Programs and files that the tests need and that a Debian with Go and git may lack, each with its package.
-# test/programs_test.go checks that the lists are complete.
+# needed lists the programs and files that the tests need and that a Debian with Go and git may lack, each with its
+# package. test/programs_test.go checks that the lists are complete.
 needed=(
 	ip:iproute2 nft:nftables iptables:iptables conntrack:conntrack ping:iputils-ping openssl:openssl jq:jq sysctl:procps
 	git:git dbus-daemon:dbus firewalld:firewalld dnsmasq:dnsmasq-base kea-dhcp4:kea-dhcp4-server
 	/usr/lib/cni/bridge:containernetworking-plugins
 )
-# The same for --all and --nightly. The race detector needs a C compiler and the headers of the C library.
+# needed_by_all lists the same for --all and --nightly. The race detector needs a C compiler and the C library's headers.
 needed_by_all=(gcc:gcc /usr/include/stdio.h:libc6-dev shellcheck:shellcheck qemu-s390x-static:qemu-user-static lintian:lintian rpm:rpm)
 
-# The Go modules of this checkout that the executables are built from, and the modules that only --all tests.
+# modules are the Go modules of the executables, and modules_of_all are the modules that only --all tests.
 modules=(. datastore/etcd)
 modules_of_all=(scripts/checks scripts/packages test/datastore test/runtimes)
 
@@ -143,9 +143,9 @@ run() {
 
 tier=''
 case ${1:-} in
-'') echo "test.sh: ten minutes on two cores, with installing and compiling" ;;
---all) tier=all && echo "test.sh --all: 25 minutes on two cores" ;;
---nightly) tier=nightly && echo "test.sh --nightly: hours" && export CNI_TEST_FAULTS=all ;;
+'') echo "test.sh takes ten minutes on two cores, including installation and compilation" ;;
+--all) tier=all && echo "test.sh --all takes 25 minutes on two cores" ;;
+--nightly) tier=nightly && echo "test.sh --nightly takes hours" && export CNI_TEST_FAULTS=all ;;
 -h | --help) sed -n '2,/^set/s/^# \{0,1\}//p' "$0" && exit ;;
 --*) echo "test.sh: unknown flag $1; see test.sh --help" >&2 && exit 2 ;;
 esac
