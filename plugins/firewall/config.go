@@ -11,7 +11,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// rawConfig contains the keys of the configuration as they are written. README.md explains each key.
+// rawConfig is the configuration as the user writes it. README.md explains each key.
 type rawConfig struct {
 	Backend        string `json:"backend"`
 	AdminChain     string `json:"iptablesAdminChainName"`
@@ -20,9 +20,9 @@ type rawConfig struct {
 	PublishedPorts bool   `json:"publishedPorts"`
 }
 
-// config is the checked configuration, with the defaults.
+// config is the validated configuration with all defaults set.
 type config struct {
-	backend    string // empty to choose it by the program that drops forwarded packets
+	backend    string // if empty, ADD chooses the backend by the program that drops forwarded packets
 	adminChain string
 	zone       string
 	policy     string
@@ -74,7 +74,8 @@ func parse(r *skel.Request) (*config, error) {
 	return conf, types.Coded(types.CodeConfig, errors.Join(errs...))
 }
 
-// lenient is parse for DEL and GC, which must finish. They use the default of an invalid key.
+// lenient is parse for DEL and GC, which ignore invalid keys. If it cannot decode the configuration at
+// all, lenient returns only the default zone.
 func lenient(r *skel.Request) *config {
 	conf, _ := parse(r)
 	if conf == nil {
@@ -83,8 +84,8 @@ func lenient(r *skel.Request) *config {
 	return conf
 }
 
-// isChainName reports whether an administrator can create a chain of that name with iptables. It rejects
-// the names of the kernel's and the plugin's chains and targets.
+// isChainName reports whether an administrator can create a chain named s with iptables. It rejects the
+// names of built-in chains, of targets and of the plugin's own chains.
 func isChainName(s string) bool {
 	const maxLength = 28 // XT_EXTENSION_MAXNAMELEN less its NUL
 	taken := []string{

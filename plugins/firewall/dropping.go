@@ -14,16 +14,16 @@ import (
 )
 
 // A packet that one base chain accepts still passes through the other base chains at the same hook, and
-// any of them can drop it. Therefore a chain of plumb cannot admit the packets of a container. Only the
-// chain that drops can accept them, by a source of a zone in firewalld, or by a rule in the chain FORWARD
-// of iptables. The plugin does not change the nftables chains of other programs.
+// any of them can drop it. Therefore an accept rule in plumb's own table would not help. The chain that
+// would drop a container's packets must accept them itself, because of a source in a firewalld zone or a
+// rule in the iptables chain FORWARD. The plugin does not change the nftables chains of other programs.
 
-// A filterTable is a table filter of iptables, in nf_tables or in the legacy tables.
+// A filterTable describes the iptables table filter of one family, in nf_tables or in the legacy tables.
 type filterTable struct {
 	tool  xt.Tool
 	drops bool // whether the policy of FORWARD is DROP
 	ours  bool // whether it contains chains of this plugin or of the reference plugin
-	busy  bool // whether it contains such chains, or chains of Docker
+	busy  bool // whether ours is set, or the table contains Docker's chains
 }
 
 // note updates t for a chain of the table.
@@ -33,8 +33,8 @@ func (t *filterTable) note(chain string, drops bool) {
 	t.busy = t.busy || t.ours || strings.HasPrefix(chain, "DOCKER")
 }
 
-// filterTables returns the existing tables of one family. It runs a program only for a legacy table,
-// which it omits if the program is missing.
+// filterTables returns the existing tables of one family. It runs a program only for a legacy table, and
+// omits that table if the program is missing.
 func (f *firewall) filterTables(fam nft.Family) (all []filterTable, err error) {
 	t := filterTable{tool: f.nftTool(fam)}
 	found := false
@@ -62,8 +62,8 @@ func (f *firewall) filterTables(fam nft.Family) (all []filterTable, err error) {
 	return append(all, t), nil
 }
 
-// closedChains describes the nftables chains of other programs that drop forwarded packets of the
-// families unless one of their rules accepts them.
+// closedChains describes the nftables chains of other programs whose policy drops forwarded packets of
+// the families.
 func (f *firewall) closedChains(fams []nft.Family) (names []string) {
 	for _, ch := range f.chains {
 		byIPTables := ch.Name == "FORWARD" && ch.Table.Name == filter && ch.Table.Family != nft.Inet
@@ -100,7 +100,7 @@ func (f *firewall) toolsToAllow() (tools []xt.Tool, err error) {
 			tool := xt.Tool{HostNS: f.r.HostNS, Family: fam}
 			tools, err = append(tools, tool), cmp.Or(err, tool.CheckInstalled())
 		}
-		return tools, err // before the first change
+		return tools, err // a missing program is reported before the first change
 	}
 	if done, err := f.addSources(); done || err != nil {
 		return nil, err
@@ -202,7 +202,7 @@ func (f *firewall) canAdd() error {
 		return types.NotAvailable(cmp.Or(err, xt.Tool{HostNS: f.r.HostNS, Family: nft.IPv4}.CheckInstalled()))
 	}
 	z, err := bus.Open(f.r.HostNS)
-	if err == nil { // the sources of containers are listed in table inet plumb
+	if err == nil { // with firewalld, ADD lists the sources in table inet plumb
 		return types.NotAvailable(errors.Join(z.Close(), f.checkLayout(isolationLayout())))
 	}
 	if f.isOptional(err) {
@@ -234,7 +234,7 @@ func (f *firewall) checkLayouts() error {
 	return f.checkLayout(privateLayout())
 }
 
-// checkLayout returns an error if the table cannot be created. A kernel without nf_tables needs no table.
+// checkLayout returns an error if the table cannot be created. Without nf_tables, ADD creates no table.
 func (f *firewall) checkLayout(l nft.Layout) error {
 	if f.c == nil {
 		return nil

@@ -19,8 +19,8 @@ import (
 //
 //	map source4 { 10.88.0.2 comment "net1/cid1/eth0" : "trusted" . "" }
 const (
-	maxIfName = 15            // the most bytes of text in an ifname
-	maxZone   = 2 * maxIfName // the most bytes of the name of a zone in a value
+	maxIfName = 15            // largest length of an ifname, in bytes
+	maxZone   = 2 * maxIfName // largest length of a zone name, in bytes
 )
 
 // sources returns the attachment's addresses as sources of the configured zone.
@@ -41,7 +41,7 @@ func zone(source nft.SetElement) string { return strings.ReplaceAll(string(sourc
 // prefix returns the prefix that contains only the address of a source.
 func prefix(source nft.SetElement) netip.Prefix { return host(source.Key.Addr()) }
 
-// sourceStore returns the store of the attachment's list.
+// sourceStore returns the store of the attachment's sources in table inet plumb.
 func (f *firewall) sourceStore() *claims.Store {
 	s := &claims.Store{
 		Conn:        f.c,
@@ -56,7 +56,7 @@ func (f *firewall) sourceStore() *claims.Store {
 	return s
 }
 
-// addSources adds the addresses to the zone as sources. It returns false if the configuration does not
+// addSources adds the addresses to the zone as sources. done is false if the configuration does not
 // require firewalld, and firewalld does not run or does not authorize the plugin.
 func (f *firewall) addSources() (done bool, err error) {
 	z, err := bus.Open(f.r.HostNS)
@@ -73,8 +73,8 @@ func (f *firewall) addSources() (done bool, err error) {
 	return false, f.sourceStore().Remove()
 }
 
-// isOptional reports whether the configuration does not require firewalld, and the error means that the
-// plugin cannot use it.
+// isOptional reports whether err means that the plugin cannot use firewalld, and the configuration does
+// not require it.
 func (f *firewall) isOptional(err error) bool {
 	return f.conf.backend != firewalld && (errors.Is(err, bus.ErrNotRunning) || errors.Is(err, bus.ErrNotAuthorized))
 }
@@ -98,9 +98,9 @@ func (f *firewall) addSourcesTo(z *bus.Conn) error {
 	return nil
 }
 
-// removeSources removes from their zones the sources of the deleted elements, and the other sources that
-// the list does not contain for another attachment. It is not an error if firewalld does not run,
-// because firewalld forgets its sources when it ends.
+// removeSources removes from their zones the sources of the deleted elements, and those of the others
+// that no other attachment owns in table inet plumb. It returns nil if firewalld does not run, because
+// firewalld forgets its sources when it ends.
 func (f *firewall) removeSources(deleted []nft.SetElement, others ...nft.SetElement) error {
 	if len(deleted)+len(others) == 0 {
 		return nil
@@ -121,8 +121,7 @@ func (f *firewall) removeSources(deleted []nft.SetElement, others ...nft.SetElem
 	return errors.Join(errs...)
 }
 
-// withoutOtherOwners returns the sources whose addresses the list does not contain for another
-// attachment.
+// withoutOtherOwners returns the sources that no other attachment owns in table inet plumb.
 func (f *firewall) withoutOtherOwners(sources []nft.SetElement) (own []nft.SetElement, err error) {
 	if f.c == nil {
 		return sources, nil
@@ -143,8 +142,7 @@ func (f *firewall) withoutOtherOwners(sources []nft.SetElement) (own []nft.SetEl
 	return own, nil
 }
 
-// checkSources returns an error that lists the sources that firewalld lacks. done is false if the plugin
-// cannot use firewalld, and the configuration does not require it.
+// checkSources returns an error that lists the sources that firewalld lacks. done is as in addSources.
 func (f *firewall) checkSources() (done bool, err error) {
 	z, err := bus.Open(f.r.HostNS)
 	if err == nil {
@@ -185,7 +183,8 @@ func (f *firewall) sourcesInPrev() []nft.SetElement {
 	return nil
 }
 
-// restore adds all listed sources to their zones again. It is the command "restore" of the plugin.
+// restore implements the plugin's command "restore": it adds the sources in table inet plumb to their
+// firewalld zones again.
 func restore(r *skel.Request, args []string) error {
 	if len(args) > 0 {
 		return fmt.Errorf("unexpected argument %q: restore takes no arguments", args[0])

@@ -12,23 +12,23 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// The rules in table filter are the same as the reference plugin's, so that either plugin can check and
-// delete the rules of the other:
+// The rules in table filter are the same as the reference plugin's. Therefore either plugin can check and
+// delete the other's rules:
 //
 //	-A FORWARD -m comment --comment "CNI firewall plugin rules" -j CNI-FORWARD
 //	-A CNI-FORWARD -m comment --comment "CNI firewall plugin admin overrides" -j CNI-ADMIN
 //	-A CNI-FORWARD -d 10.88.0.2/32 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
 //	-A CNI-FORWARD -s 10.88.0.2/32 -j ACCEPT
 //
-// These rules do not name their owner. Therefore a marker follows the two rules of an address. It is a
-// rule without a target, whose comment names the attachment.
+// These rules do not name their owner. Therefore plumb adds a marker behind the two rules of an address,
+// which is a rule without a target. The marker's comment names the attachment.
 const (
 	filter       = "filter"
 	forwardChain = "CNI-FORWARD"
 	markerPrefix = "firewall: "
 )
 
-// nftTool returns the tool for the tables in nf_tables. iptables before 1.8 comes without variants.
+// nftTool returns the tool for the tables in nf_tables. iptables before version 1.8 has no variants.
 func (f *firewall) nftTool(fam nft.Family) xt.Tool {
 	t := xt.Tool{HostNS: f.r.HostNS, Family: fam, Variant: xt.NFT}
 	if t.CheckInstalled() != nil {
@@ -80,7 +80,7 @@ func (f *firewall) additions(table xt.Table, addrs []netip.Addr) []string {
 	return lines
 }
 
-// missing returns the lines that add the missing chains, jumps, and rules for the addresses, without markers.
+// missing returns the lines that add the missing chains, jumps, and rules for the addresses, but no markers.
 func (f *firewall) missing(table xt.Table, addrs []netip.Addr) []string {
 	lines := f.jumps(table)
 	for _, a := range addrs {
@@ -144,17 +144,17 @@ func accepts(a netip.Addr) []string {
 // marker returns the comment of the attachment's markers.
 func marker(a types.Attachment) string { return markerPrefix + nft.Owner(a) }
 
-// isOwn reports whether the comment is the comment of the attachment's markers.
+// isOwn reports whether a marker with the comment belongs to the attachment.
 func (f *firewall) isOwn(comment string) bool { return comment == marker(f.r.Attachment()) }
 
-// isMarker reports whether the rule is a marker, whoever owns it. Its source is the address.
+// isMarker reports whether the rule is a marker of any attachment. The source of a marker is the address.
 func isMarker(r xt.Rule) bool {
 	return r.Chain == forwardChain && r.Jump == "" && r.Source.IsValid() && strings.HasPrefix(r.Comment, markerPrefix)
 }
 
-// deletions returns the lines that delete the markers for which match returns true, the rules of their
-// addresses, and the rules of the unmarked addresses. They keep the rules of an address with a marker of
-// another attachment.
+// deletions returns the lines that delete the markers for which match returns true, the rules of the
+// markers' addresses, and the rules of the unmarked addresses. The rules of an address stay if a marker
+// for which match returns false names the address as well.
 func deletions(rules []xt.Rule, match func(comment string) bool, unmarked []netip.Addr) []string {
 	isOwn := func(r xt.Rule) bool { return isMarker(r) && match(r.Comment) }
 	isOther := func(r xt.Rule) bool { return isMarker(r) && !match(r.Comment) }
@@ -207,7 +207,7 @@ func (f *firewall) delRules() error {
 }
 
 // gcRules deletes the rules of the network's attachments that are not in keep, and the policies of
-// bridges that do not exist anymore.
+// bridges that no longer exist.
 func (f *firewall) gcRules(keep types.Set) error {
 	kept := map[string]bool{}
 	for a := range keep {

@@ -24,7 +24,7 @@ import (
 //	set same_bridge      { "cni0" . "cni0" comment "net1/" }
 //	set published        { "cni0" comment "net1/" }
 //
-// The policy isolated also needs table bridge plumb, because most frames between two containers of one
+// The policy isolated also needs table bridge plumb, because most frames between two containers on one
 // bridge do not reach the inet family. A set in that table contains the host ends of the containers:
 //
 //	set isolated_ports { "veth1" comment "net1/cid1/eth0" }
@@ -86,12 +86,12 @@ func (f *firewall) elements() []nft.SetElement {
 }
 
 // setPolicy adds the elements of the bridge's policy, and deletes the elements of its former policy. Two
-// bridges are isolated from each other only if nf_tables contains the policies of both, or iptables does.
-// Therefore setPolicy adds a policy of the backend iptables to nf_tables as well if nf_tables contains
-// another bridge. See policyRules for the opposite direction.
+// bridges are isolated from each other only if the same backend, nf_tables or iptables, contains both
+// policies. Therefore setPolicy adds a policy that is in iptables to nf_tables as well if nf_tables
+// contains another bridge. policyRules does the reverse.
 //
-// Each ADD adds its policy with its own backend before it reads the policies of the other backend.
-// Therefore, of two ADDs at the same time, at least one sees the policy of the other.
+// Each ADD adds its policy with its own backend before it reads the policies in the other backend.
+// Therefore at least one of two concurrent ADDs sees the other's policy.
 func (f *firewall) setPolicy() error {
 	if f.c == nil {
 		return nil
@@ -123,13 +123,13 @@ func (f *firewall) setPolicy() error {
 			return true, nil
 		})
 		if err == nil && f.conf.policy != isolated {
-			_, err = f.private().GC(tx, f.r.Conf.Name, nil) // keep no container of the network
+			_, err = f.private().GC(tx, f.r.Conf.Name, nil) // delete the elements of all containers of the network
 		}
 		return err
 	})
 }
 
-// elementsIn returns the elements of sets and maps of isolationLayout, which need not exist.
+// elementsIn returns the elements of the sets and maps of isolationLayout that exist.
 func (f *firewall) elementsIn(sets ...string) (all []nft.SetElement, err error) {
 	for _, set := range sets {
 		elements, err := f.c.Elements(isolationLayout().Table, set)
@@ -179,7 +179,7 @@ func bridgeOf(k nft.Key) string {
 	return name
 }
 
-// isGone reports whether the host has no link of that name anymore.
+// isGone reports whether no link with that name exists on the host.
 func (f *firewall) isGone(name string) (bool, error) {
 	_, err := f.links.Link(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -188,7 +188,7 @@ func (f *firewall) isGone(name string) (bool, error) {
 	return false, err
 }
 
-// isUnused reports whether the host has no link of that name anymore, or only a bridge without ports.
+// isUnused reports whether the link does not exist on the host, or is a bridge without ports.
 func (f *firewall) isUnused(name string) (bool, error) {
 	l, err := f.links.Link(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -224,8 +224,8 @@ func (f *firewall) privateOf(owner types.Attachment, ports []string) *claims.Sto
 }
 
 // addPrivate adds the host ends of the attachment to the set isolated_ports. If the bridge had another
-// policy before, it first adds the host ends of the network's other attachments, which a failed ADD
-// leaves in the set.
+// policy before, addPrivate first adds the host ends of the network's other attachments. If ADD fails
+// later, these stay in the set.
 func (f *firewall) addPrivate() error {
 	was, err := f.wasIsolated()
 	if err != nil {
@@ -239,8 +239,8 @@ func (f *firewall) addPrivate() error {
 	return f.private().Add(&f.r.Undo)
 }
 
-// addOthersPrivate adds the host ends of the network's other attachments to the set isolated_ports. Their
-// aliases name the attachments.
+// addOthersPrivate adds the host ends of the network's other attachments to the set isolated_ports. It
+// finds them by their aliases.
 func (f *firewall) addOthersPrivate() error {
 	links, err := f.links.Ports(f.bridge)
 	if err != nil {
@@ -265,8 +265,8 @@ func (f *firewall) wasIsolated() (bool, error) {
 	return err == nil && found[0].Key != "" && found[1].Key == "", err
 }
 
-// delElements deletes the attachment's elements in nf_tables and its sources in firewalld, and the
-// elements of bridges that do not exist anymore.
+// delElements deletes the attachment's elements in nf_tables, its sources in firewalld, and the elements
+// of bridges that no longer exist.
 func (f *firewall) delElements() error {
 	if f.c == nil {
 		return f.removeSources(nil, f.sourcesInPrev()...)
@@ -279,8 +279,8 @@ func (f *firewall) delElements() error {
 	return errors.Join(err, f.c.Atomically("nft delete sources of "+attachment, f.delSources))
 }
 
-// gcElements deletes the elements and sources of the network's attachments that are not in keep, and the
-// elements of bridges that do not exist anymore, and of the network's bridges without ports.
+// gcElements deletes the elements and sources of the network's attachments that are not in keep. It also
+// deletes the elements of bridges that no longer exist, and of the network's bridges without ports.
 func (f *firewall) gcElements(keep types.Set) error {
 	if f.c == nil {
 		return nil
@@ -301,13 +301,13 @@ func (f *firewall) gcElements(keep types.Set) error {
 	}))
 }
 
-// checkPolicy returns an error that lists the differences of nf_tables from the policy.
+// checkPolicy returns an error that lists how the elements in nf_tables differ from the policy.
 func (f *firewall) checkPolicy() error {
 	if f.c == nil {
 		return nil
 	}
 	if f.byStages() && f.conf.policy != open {
-		return nil // in this case, elements are optional
+		return nil // setPolicy adds the elements only if nf_tables contains another bridge
 	}
 	found, err := f.elementsIn(bridgeSets()...)
 	if err != nil {
@@ -340,7 +340,7 @@ func (f *firewall) checkPrivate() error {
 	return errors.Join(f.private().Check(), f.c.CheckChains(privateLayout()))
 }
 
-// checkPrivateOfRules is checkPrivate if this plugin added the attachment's rules in iptables. The
+// checkPrivateOfRules calls checkPrivate if the table contains a marker, which only this plugin adds. The
 // reference plugin adds no elements.
 func (f *firewall) checkPrivateOfRules(_ xt.Tool, table xt.Table) error {
 	if !slices.ContainsFunc(table.Rules, func(r xt.Rule) bool { return f.isOwn(r.Comment) }) {

@@ -1,5 +1,5 @@
-// firewall lets the host forward the packets of a container, and isolates bridges from each other. The
-// runtime calls it after the plugin that created the interface. See README.md.
+// firewall is a chained plugin that lets the host forward a container's packets, and isolates bridges from
+// each other. See README.md.
 package main
 
 import (

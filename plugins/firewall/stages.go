@@ -9,8 +9,8 @@ import (
 	xt "github.com/plumb-cni/plumb/pkg/iptables"
 )
 
-// With iptables, the policies consist of the reference plugin's rules. The first chain sends a packet
-// from a bridge with a policy to the second chain, which drops it if it leaves through such a bridge:
+// With iptables, the policies consist of the reference plugin's rules. The first chain passes each packet
+// from a bridge with a policy to the second chain, which drops packets to such bridges:
 //
 //	-A FORWARD -j CNI-ISOLATION-STAGE-1
 //	-A CNI-ISOLATION-STAGE-1 -i cni0 -o cni0 -j DROP                            isolated only
@@ -26,7 +26,6 @@ const (
 	stage2 = "CNI-ISOLATION-STAGE-2"
 )
 
-// policyComment returns the match with the comment of a policy's rules.
 func policyComment(policy string) string {
 	return comment(fmt.Sprintf("%s (ingressPolicy: %s)", policyPrefix, policy))
 }
@@ -35,8 +34,8 @@ const policyPrefix = "CNI firewall plugin rules"
 
 const bothPolicies = sameBridge + "|" + isolated
 
-// policyRules returns the rules of the bridge's policy. If nf_tables contains the policy, iptables needs
-// them only while the policy of another bridge is in iptables only.
+// policyRules returns the rules of the bridge's policy. If nf_tables contains that policy, policyRules
+// returns rules only if the policy of another bridge is in iptables but not in nf_tables. See setPolicy.
 func (f *firewall) policyRules(rules []xt.Rule) []xt.Rule {
 	inIPTablesOnly := func(r xt.Rule) bool {
 		return slices.ContainsFunc(bridgesOf(r), func(name string) bool { return name != f.device && !slices.Contains(f.inNFT, name) })
@@ -67,7 +66,7 @@ func (f *firewall) differences(want, rules []xt.Rule, same func(a, b xt.Rule) bo
 	return missing, xt.Where(rules, func(r xt.Rule) bool { return f.isAboutDevice(r) && !isIn(want, r) })
 }
 
-// stageLines returns the lines that add the bridge's policy, and delete its former policy.
+// stageLines returns the lines that add the bridge's policy and delete its former policy.
 func (f *firewall) stageLines(table xt.Table) (lines []string) {
 	rules := table.Rules
 	policy := f.policyRules(rules)
@@ -99,9 +98,9 @@ func (f *firewall) stageLines(table xt.Table) (lines []string) {
 	return lines
 }
 
-// placed returns the rules of a stage with the missing rules of policies. These come before the other rules of
-// policies, as with the reference plugin. The rules of policies are in the order of rank, and all other rules
-// keep their places.
+// placed returns the rules of a stage together with the missing policy rules. It inserts the missing rules
+// before the existing policy rules, as the reference plugin does, and sorts all policy rules by rank. The
+// rules of other programs keep their places.
 func placed(rules, missing []xt.Rule) []xt.Rule {
 	first := slices.IndexFunc(rules, isOfPolicy)
 	if first < 0 {
@@ -118,7 +117,7 @@ func placed(rules, missing []xt.Rule) []xt.Rule {
 	return all
 }
 
-// isOfPolicy reports whether plumb or the reference plugin has added a rule of a stage.
+// isOfPolicy reports whether plumb or the reference plugin added the rule to a stage.
 func isOfPolicy(r xt.Rule) bool { return strings.HasPrefix(r.Comment, policyPrefix) }
 
 // rulesIn returns the rules in the chain.
@@ -126,8 +125,8 @@ func rulesIn(chain string, rules []xt.Rule) []xt.Rule {
 	return xt.Where(rules, func(r xt.Rule) bool { return r.Chain == chain })
 }
 
-// rank is the order of the rules of policies in a stage. The rules for published ports come first, even if the
-// reference plugin has inserted a rule before them.
+// rank returns the position of a policy rule in its stage. The rules for published ports come first, even
+// if the reference plugin has inserted a rule before them.
 func rank(r xt.Rule) int {
 	switch {
 	case strings.Contains(r.Matches, "--ctstate DNAT"):
@@ -155,10 +154,10 @@ func bridgesOf(r xt.Rule) []string {
 	return slices.DeleteFunc([]string{r.Option("-i"), r.Option("-o")}, func(name string) bool { return name == "" })
 }
 
-// isAboutDevice reports whether the rule belongs to the policy of the device.
 func (f *firewall) isAboutDevice(r xt.Rule) bool { return slices.Contains(bridgesOf(r), f.device) }
 
-// clearStages deletes the bridge's policy from iptables if nf_tables contains it, except its policyRules.
+// clearStages deletes the bridge's policy from iptables if the policy is in nf_tables, except the rules
+// that policyRules returns.
 func (f *firewall) clearStages() error {
 	if f.device == "" || f.byStages() {
 		return nil
@@ -170,7 +169,7 @@ func (f *firewall) clearStages() error {
 	})
 }
 
-// gonePolicies returns the lines that delete the policies of bridges that do not exist anymore.
+// gonePolicies returns the lines that delete the policies of bridges that no longer exist.
 func (f *firewall) gonePolicies(rules []xt.Rule) ([]string, error) {
 	var errs []error
 	stale := xt.Where(rules, func(r xt.Rule) bool {

@@ -15,23 +15,23 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// A firewall is the call of a verb for one attachment.
+// A firewall is the state of one call.
 type firewall struct {
 	r      *skel.Request
 	conf   *config
-	addrs  []netip.Addr // the addresses in prevResult, of any interface
-	bridge nl.Link      // the bridge of the attachment, or the host end of ptp, or zero
+	addrs  []netip.Addr // the addresses of all interfaces in prevResult
+	bridge nl.Link      // the interface that findBridge found, or zero
 	device string       // the interface to which the policy applies (see findDevice), or empty
 	ports  []string     // the host ends of the attachment that are ports of the bridge
 	links  *nl.Conn
 	c      *nft.Conn         // nil if the kernel lacks nf_tables
-	chains []nft.ListedChain // the chains of the host at the start of the call
+	chains []nft.ListedChain // the host's chains at the start of the call
 
 	inNFT               []string // other bridges whose policies are in nf_tables
 	wasIsolatedByStages bool     // whether iptables isolated the containers of device before ADD changed its rules
 }
 
-// add lets the host forward the container's packets, and sets the policy of the bridge. It returns
+// add lets the host forward the container's packets, sets the policy of the bridge, and returns
 // prevResult.
 func add(r *skel.Request) (*types.Result, error) {
 	f, prev, err := prepare(r)
@@ -63,8 +63,8 @@ func (f *firewall) isolate() error {
 	return f.clearStages()
 }
 
-// del deletes the rules, elements and sources that ADD added for the attachment. It finds them by the
-// attachment in all backends, with or without prevResult.
+// del deletes the rules, elements and sources that ADD added for the attachment. It searches all backends
+// for the attachment's name, and does not need prevResult.
 func del(r *skel.Request) error {
 	f := &firewall{r: r, conf: lenient(r)}
 	if prev, _ := r.Prev(); prev != nil {
@@ -89,7 +89,7 @@ func check(r *skel.Request) error {
 	return nil
 }
 
-// status returns an error if an ADD would fail now, or if the container would not be reachable.
+// status returns an error if an ADD would fail now, or if other programs might drop a container's packets.
 func status(r *skel.Request) error {
 	conf, err := parse(r)
 	if err != nil {
@@ -113,8 +113,8 @@ func gc(r *skel.Request) error {
 	return errors.Join(f.gcRules(keep), f.gcElements(keep))
 }
 
-// prepare reads the configuration and prevResult, and finds the chains, the bridge and the ports of the
-// host that ADD and CHECK need.
+// prepare reads the configuration and prevResult, and finds the host's chains, the bridge and its ports
+// for ADD and CHECK.
 func prepare(r *skel.Request) (*firewall, *types.Result, error) {
 	conf, err := parse(r)
 	if err != nil {
@@ -158,8 +158,8 @@ func (f *firewall) ready() error {
 	return nil
 }
 
-// addresses returns the addresses in prevResult without duplicates, and without loopback addresses, whose
-// packets the kernel never forwards.
+// addresses returns the addresses in prevResult without duplicates. It omits loopback addresses, because
+// the kernel never forwards their packets.
 func addresses(prev *types.Result) (addrs []netip.Addr) {
 	for _, ip := range prev.IPs {
 		if a := ip.Address.Addr(); !a.IsLoopback() && !slices.Contains(addrs, a) {
@@ -169,7 +169,6 @@ func addresses(prev *types.Result) (addrs []netip.Addr) {
 	return addrs
 }
 
-// interfacesOnHost returns the names of the interfaces of prev that are not in the container.
 func interfacesOnHost(prev *types.Result) (names []string) {
 	for _, in := range prev.Interfaces {
 		if in.Sandbox == "" {
@@ -179,9 +178,8 @@ func interfacesOnHost(prev *types.Result) (names []string) {
 	return names
 }
 
-// findBridge finds the bridge to which the policy applies. It is the first bridge among the interfaces
-// of prevResult on the host or, without a bridge, the first such interface, for example the host end of
-// ptp.
+// findBridge sets f.bridge to the first bridge among the host's interfaces in prevResult. Without a
+// bridge, it chooses the first of these interfaces, for example the host end of ptp.
 func (f *firewall) findBridge(prev *types.Result) error {
 	var onHost []nl.Link
 	for _, name := range interfacesOnHost(prev) {
@@ -216,8 +214,8 @@ func (f *firewall) findBridge(prev *types.Result) error {
 	return types.IgnoreNotExist(err)
 }
 
-// findDevice finds the interface to which the policy applies, which has the gateway address. It is the
-// bridge or, for a VLAN of the bridge, one end of a veth pair whose other end is a port of the bridge.
+// findDevice sets f.device to the interface with the gateway address. It is the bridge or, for a VLAN of
+// the bridge, the end of a veth pair whose peer is a port of the bridge.
 func (f *firewall) findDevice(onHost []nl.Link) error {
 	f.device = f.bridge.Name
 	for _, l := range onHost {
@@ -238,12 +236,12 @@ func (f *firewall) findDevice(onHost []nl.Link) error {
 // byStages reports whether the policy is in iptables.
 func (f *firewall) byStages() bool { return f.conf.backend == iptables || f.c == nil }
 
-// checkIsolation returns an error that lists the differences from the policy. It accepts a policy in
-// iptables, where the reference plugin keeps it, even if plumb would keep it in nf_tables.
+// checkIsolation returns an error that lists the differences from the policy. It also accepts the
+// reference plugin's policy, which is in iptables, where plumb would keep the policy in nf_tables.
 func (f *firewall) checkIsolation() error {
 	missing := f.checkPolicy()
 	if f.byStages() {
-		return missing // checkByIPTables looks for the rules
+		return missing // checkByIPTables checks the rules
 	}
 	if f.conf.policy == open {
 		return errors.Join(missing, f.eachTable(stage1, func(tool xt.Tool) error { return checkTable(tool, f.checkStages) }))

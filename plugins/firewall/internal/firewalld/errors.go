@@ -10,7 +10,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// The errors that the operator must resolve, for errors.Is. Errors that match them have the code types.CodeConfig.
+// Errors that the operator must resolve. An error that matches one of them (errors.Is) has the code types.CodeConfig.
 var (
 	ErrNotRunning    = errors.New("firewalld is not running")
 	ErrNotAuthorized = errors.New("not authorized")
@@ -23,19 +23,19 @@ func conflict(source, zone string) error {
 		"source %s is in firewalld's zone %q; remove the source there (firewall-cmd --zone=%[2]s --remove-source=%[1]s), or configure that zone", source, zone)
 }
 
-// Error codes. A code is the prefix of firewalld's error text, or the D-Bus error name or a part of it.
+// Error codes. A code is the beginning of firewalld's error text, the D-Bus error name, or a part of that name.
 const (
 	zoneAlreadySet = "ZONE_ALREADY_SET"
 	zoneConflict   = "ZONE_CONFLICT"
 	unknownSource  = "UNKNOWN_SOURCE"
 	invalidZone    = "INVALID_ZONE"
 	lockdown       = "ACCESS_DENIED"                             // firewalld.lockdown-whitelist(5)
-	notAuthorized  = "NotAuthorizedException"                    // part of the name; polkit denies the request, or the user is not root
-	accessDenied   = "org.freedesktop.DBus.Error.AccessDenied"   // a policy of the bus
+	notAuthorized  = "NotAuthorizedException"                    // part of the name: polkit denied the request, or the user is not root
+	accessDenied   = "org.freedesktop.DBus.Error.AccessDenied"   // the bus policy denied the request
 	limitExceeded  = "org.freedesktop.DBus.Error.LimitsExceeded" // this user has too many connections
 	noReply        = "org.freedesktop.DBus.Error.NoReply"        // firewalld ended during the call
-	noOwner        = "org.freedesktop.DBus.Error.NameHasNoOwner" // firewalld does not run; some buses return NameHasNoOwner,
-	noService      = "org.freedesktop.DBus.Error.ServiceUnknown" // and others ServiceUnknown
+	noOwner        = "org.freedesktop.DBus.Error.NameHasNoOwner" // firewalld does not run; some buses return this error,
+	noService      = "org.freedesktop.DBus.Error.ServiceUnknown" // and others return ServiceUnknown
 )
 
 // code returns the code of an error, or "" for an error that the bus did not return.
@@ -53,12 +53,11 @@ func code(err error) string {
 	return e.Name
 }
 
-// isAny reports whether the code of err is one of codes.
 func isAny(err error, codes ...string) bool {
 	return err != nil && slices.Contains(codes, code(err))
 }
 
-// operatorErrors lists the errors that the operator must resolve, with their codes and with advice.
+// operatorErrors lists the errors that the operator must resolve, with their codes and advice.
 var operatorErrors = []struct {
 	err    error
 	codes  []string
@@ -70,7 +69,7 @@ var operatorErrors = []struct {
 	{ErrInvalidZone, []string{invalidZone}, "create it (firewall-cmd --permanent --new-zone=NAME, then firewall-cmd --reload), or configure another zone"},
 }
 
-// explain returns the error of a step with its CNI code and with advice.
+// explain adds the step, the CNI error code and, if there is any, advice to err.
 func explain(step string, err error) error {
 	if err == nil {
 		return nil

@@ -1,9 +1,9 @@
-// Package firewalld binds addresses to zones of firewalld, over the D-Bus system bus.
+// Package firewalld binds addresses to firewalld zones over the D-Bus system bus.
 //
-// A source is an address range that is bound to a zone, whose rules apply to its packets. For example,
-// the zone trusted accepts all packets. A source belongs to one zone at most. All calls change only
-// firewalld's runtime configuration. Therefore firewalld forgets the sources when it reloads
-// (firewall-cmd --reload) or restarts.
+// A source is an address range that is bound to a zone. The zone's rules apply to the packets from that
+// range. For example, the zone trusted accepts all packets. A source belongs to at most one zone. All
+// calls change only firewalld's runtime configuration. Therefore firewalld forgets the sources when it
+// reloads (firewall-cmd --reload) or restarts.
 package firewalld
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// callLimit is the timeout of a call, and of connecting to the bus.
+// callLimit is the timeout for connecting to the bus and for each call.
 const callLimit = 10 * time.Second
 
 // busName is the name of firewalld on the bus (firewalld.dbus(5)).
@@ -31,15 +31,15 @@ const busName = "org.fedoraproject.FirewallD1"
 type Conn struct {
 	host  *ns.Handle // runs the steps
 	bus   *dbus.Conn
-	limit time.Duration // the timeout of one call
+	limit time.Duration // timeout of one call
 }
 
 // Open connects to the system bus and checks that firewalld is on it. It does not start
 // firewalld (D-Bus activation). The caller closes the connection.
 //
-// The address of the bus is in the environment variable DBUS_SYSTEM_BUS_ADDRESS. The default is
-// /run/dbus/system_bus_socket, a file, so that the mount namespace of the process determines the bus.
-// Open uses the handle for the tracer only.
+// The environment variable DBUS_SYSTEM_BUS_ADDRESS contains the address of the bus. The default is the
+// socket /run/dbus/system_bus_socket, which belongs to the mount namespace of the process. Open uses h
+// only for its tracer.
 //
 // The error matches ErrNotRunning if there is no bus, or no firewalld on it, and
 // ErrNotAuthorized if the bus refuses this user. Its code is types.CodeTryAgain if the bus does not
@@ -59,7 +59,7 @@ func open(h *ns.Handle, limit time.Duration) (*Conn, error) {
 // connect connects to the bus and checks that firewalld is on it.
 func (c *Conn) connect() error {
 	ctx, cancel := context.WithCancelCause(context.Background())
-	timer := time.AfterFunc(c.limit, func() { cancel(context.DeadlineExceeded) }) // closes the connection
+	timer := time.AfterFunc(c.limit, func() { cancel(context.DeadlineExceeded) }) // cancel closes the connection
 	defer timer.Stop()
 	var err error
 	c.bus, err = dbus.SystemBusPrivate(dbus.WithContext(ctx))
@@ -71,7 +71,7 @@ func (c *Conn) connect() error {
 	case err != nil:
 		return fmt.Errorf("%w: %w", ErrNotRunning, err)
 	}
-	if err = c.bus.Auth(nil); err != nil && err.Error() == "dbus: authentication failed" { // the library exports no value for it
+	if err = c.bus.Auth(nil); err != nil && err.Error() == "dbus: authentication failed" { // the library exports no such error
 		return fmt.Errorf("%w: %w", ErrNotAuthorized, err)
 	}
 	var running bool
@@ -104,9 +104,9 @@ func (c *Conn) Close() error {
 // AddSource binds a source to a zone. It does nothing if the source is in that zone already. If
 // the source is in another zone, the error names that zone.
 //
-// added reports whether this call has added the source, so that the caller must remove it if a later
-// step fails. If firewalld did not answer in time (types.CodeTryAgain), added is true if firewalld may
-// have added the source.
+// added reports whether this call has added the source. In that case the caller must remove the source if
+// a later step fails. added is also true if firewalld did not answer the request in time
+// (types.CodeTryAgain), because it may have added the source.
 //
 // The error matches ErrInvalidZone if there is no such zone, ErrNotAuthorized if firewalld
 // refuses this user, and ErrNotRunning if firewalld has ended.
@@ -129,8 +129,8 @@ func (c *Conn) AddSource(zone string, p netip.Prefix) (added bool, err error) {
 	return false, err
 }
 
-// RemoveSource removes a source from a zone. It does nothing if the source is not in that zone,
-// or if there is no such zone. It returns the same errors as AddSource.
+// RemoveSource removes a source from a zone. It does nothing if the source is not in that zone, or if
+// the zone does not exist. It returns the same errors as AddSource.
 func (c *Conn) RemoveSource(zone string, p netip.Prefix) error {
 	source := p.Masked().String()
 	_, err := ask[string](c, "remove source "+source+" from zone "+zone, "removeSource", zone, source)
@@ -151,8 +151,8 @@ func (c *Conn) zoneOf(source string) (string, error) {
 	return ask[string](c, "find the zone of source "+source, "getZoneOfSource", source)
 }
 
-// ask calls a method of firewalld's interface for zones and returns the answer. It rejects an empty
-// zone name, which means the default zone to addSource and querySource, but any zone to removeSource.
+// ask calls a method of firewalld's zone interface and returns the answer. It rejects an empty zone name,
+// because addSource and querySource would use the default zone, and removeSource any zone.
 func ask[T string | bool](c *Conn, step, method string, args ...any) (answer T, err error) {
 	step = "firewalld: " + step
 	if slices.Contains(args, any("")) {
