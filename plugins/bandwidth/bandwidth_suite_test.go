@@ -21,20 +21,20 @@ func TestBandwidth(t *testing.T) {
 const (
 	network     = "bwn"
 	cid         = "cidX"
-	ifbX        = "bwp365d6baf39d2" // the name of the ifb of network and cid
+	ifbX        = "bwp365d6baf39d2" // name of the ifb for network and cid
 	hostV4      = "10.77.0.1"
 	containerV4 = "10.77.0.2"
 	hostV6      = "fd77::1"
 	containerV6 = "fd77::2"
 )
 
-// A testbed has a host and a container with an interface that another plugin created.
+// A testbed consists of a host, and a container with an interface that another plugin created.
 type testbed struct {
 	*nstest.Bed
-	host      *nstest.NS // with which the container exchanges packets: the host, or a host outside
+	host      *nstest.NS // the host or an outside host, with which the container exchanges packets
 	container *nstest.NS
 	call      nstest.Call // without Command and Config
-	prev      string      // result of that plugin
+	prev      string      // result of the plugin that created the interface
 }
 
 // newTestbed returns a testbed without an interface.
@@ -80,7 +80,7 @@ func macvlan() *testbed {
 	return bed
 }
 
-// result returns a result with other interfaces and then the container's interface.
+// result returns a result that lists the other interfaces before the container's interface.
 func (bed *testbed) result(others string) string {
 	return fmt.Sprintf(`{"cniVersion": "1.0.0", "interfaces": [%s{"name": "eth0", "mac": "02:00:00:00:00:02", "sandbox": %q}],
 		"ips": [{"address": "%s/24", "interface": %d}], "dns": {}}`, others, bed.container.Path(), containerV4, strings.Count(others, "name"))
@@ -114,7 +114,7 @@ func (bed *testbed) gc(valid string) {
 	bed.OK("GC", bed.Call("", nil, `{"cniVersion": "1.1.0", "name": "bwn", "type": "bandwidth", "cni.dev/valid-attachments": `+valid+`}`))
 }
 
-// shape returns the links with their qdiscs, classes and filters as text.
+// shape returns the names of the links, and their qdiscs, classes and filters.
 func (bed *testbed) shape() string {
 	GinkgoHelper()
 	names := regexp.MustCompile(`(?m)^\d+: \S+`)

@@ -28,8 +28,8 @@ const fromContainerd = `"runtimeConfig": {"bandwidth": {"IngressRate": 10000000,
 var _ = Describe("bandwidth", func() {
 	var bed *testbed
 
-	DescribeTable("ADD makes what the golden file has, and DEL removes all of it", func(golden string, on func() *testbed, keys string) {
-		bed := on()
+	DescribeTable("ADD creates what the golden file lists, and DEL removes it", func(golden string, newBed func() *testbed, keys string) {
+		bed := newBed()
 		shaped := func() string {
 			return "on the host:\n" + tcText(bed.call.Host) + "in the container:\n" + tcText(bed.container)
 		}
@@ -93,18 +93,18 @@ var _ = Describe("bandwidth", func() {
 		}
 	})
 
-	It("applies the runtime's limits if those of the configuration are zero", func() {
+	It("applies the runtime's limits if the configured limits are zero", func() {
 		bed = ptp()
 		bed.run("ADD", `"ingressRate": 0, "egressRate": 0, `+fromContainerd).OK(GinkgoTB())
 		Expect(tcText(bed.host)).To(ContainSubstring("rate 10Mbit"))
 	})
 
-	DescribeTable("ADD returns an error for an invalid configuration, and changes nothing", func(on func() *testbed, keys string, code int, text string) {
-		bed = on()
+	DescribeTable("ADD returns an error for an invalid configuration, and changes nothing", func(newBed func() *testbed, keys string, code int, text string) {
+		bed = newBed()
 		before := bed.shape()
 		bed.run("ADD", keys).RequireFailure(GinkgoTB(), code, text)
 		Expect(bed.shape()).To(Equal(before))
-		bed.run("DEL", keys).OK(GinkgoTB()) // whatever the configuration
+		bed.run("DEL", keys).OK(GinkgoTB()) // DEL ignores invalid keys
 	},
 		Entry(nil, ptp, `"ingressRate": 8`, 7, "if rate is set, burst must also be set"),
 		Entry(nil, ptp, `"egressBurst": 8`, 7, "if burst is set, rate must also be set"),
@@ -125,7 +125,7 @@ var _ = Describe("bandwidth", func() {
 		Entry(nil, `"ingressRate": -1`), Entry(nil, `"ingressRate": 1.5`), Entry(nil, `"ingressRate": "8M"`),
 		Entry(nil, `"ingressRate": 18446744073709551616`), Entry(nil, `"shapedSubnets": "10.0.0.0/8"`), Entry(nil, `"runtimeConfig": {"bandwidth": 8}`))
 
-	It("a second ADD fails, and what the first made stays", func() {
+	It("a second ADD fails, and does not change what the first ADD created", func() {
 		for _, keys := range []string{bothLimits, `"ingressRate": 1000000, "ingressBurst": 800000`, `"egressRate": 1000000, "egressBurst": 800000`} {
 			bed = ptp()
 			bed.run("ADD", keys).OK(GinkgoTB())
@@ -147,7 +147,7 @@ var _ = Describe("bandwidth", func() {
 		}
 		before := tcText(bed.host)
 		for _, keys := range []string{`"ingressRate": 1000000, "ingressBurst": 800000`, `"egressRate": 1000000, "egressBurst": 800000`} {
-			Expect(bed.run("ADD", keys).Failure(GinkgoTB()).Msg).To(ContainSubstring("another program made the qdisc"))
+			Expect(bed.run("ADD", keys).Failure(GinkgoTB()).Msg).To(ContainSubstring("another program created the qdisc"))
 			bed.run("DEL", keys).OK(GinkgoTB())
 			Expect(tcText(bed.host)).To(Equal(before))
 		}
@@ -174,16 +174,16 @@ var _ = Describe("bandwidth", func() {
 		Expect(bed.host.IP("-br link")).NotTo(ContainSubstring("bwp"))
 	})
 
-	It("does not delete the ifb without an alias of another interface", func() {
+	It("does not delete another interface's ifb that has no alias", func() {
 		bed = ptp()
-		bed.host.Must(GinkgoTB(), "ip", "link", "add", ifbX, "type", "ifb") // as the reference plugin makes it for the container's eth1
+		bed.host.Must(GinkgoTB(), "ip", "link", "add", ifbX, "type", "ifb") // as the reference plugin creates it for the container's eth1
 		bed.run("ADD", bothLimits).OK(GinkgoTB())
 		bed.run("CHECK", bothLimits).OK(GinkgoTB())
 		bed.run("DEL", bothLimits).OK(GinkgoTB())
 		Expect(bed.host.IP("-br link")).To(And(ContainSubstring(ifbX), Not(ContainSubstring(ifbNames(types.Attachment{Network: network, ContainerID: cid, IfName: "eth0"})[1]))))
 	})
 
-	It("ADD names the interfaces that have the names of the ifb, and changes nothing", func() {
+	It("ADD lists existing interfaces with the ifb's names, and changes nothing", func() {
 		bed = ptp()
 		for _, name := range ifbNames(types.Attachment{Network: network, ContainerID: cid, IfName: "eth0"}) {
 			bed.host.Must(GinkgoTB(), "ip", "link", "add", name, "type", "ifb")
@@ -195,22 +195,22 @@ var _ = Describe("bandwidth", func() {
 		Expect(bed.shape()).To(Equal(before))
 	})
 
-	It("puts a new ifb into the network's group until it has an alias, so that GC finds it", func() {
+	It("puts a new ifb into the network's group, by which GC finds it, until the alias is set", func() {
 		bed = ptp()
-		made := ""
+		created := ""
 		c := bed.call.With("ADD")
 		c.Config = bed.config(bothLimits)
 		c.Before = func(step string) error {
 			if step == "set link "+ifbX+" alias" {
-				made = bed.host.Must(GinkgoTB(), "ip", "-o", "link", "show", ifbX)
+				created = bed.host.Must(GinkgoTB(), "ip", "-o", "link", "show", ifbX)
 			}
 			return nil
 		}
 		nstest.Run(plugin(), c).OK(GinkgoTB())
-		Expect(made).To(ContainSubstring(fmt.Sprint("group ", int32(attach.UnfinishedGroup(network)))))
+		Expect(created).To(ContainSubstring(fmt.Sprint("group ", int32(attach.UnfinishedGroup(network)))))
 	})
 
-	It("adds the qdisc of the ifb before it sets it up", func() {
+	It("adds the ifb's qdisc before it sets the ifb up", func() {
 		bed = ptp()
 		shape := ""
 		c := bed.call.With("ADD")
@@ -225,7 +225,7 @@ var _ = Describe("bandwidth", func() {
 		Expect(shape).To(ContainSubstring("tbf 1: root"))
 	})
 
-	DescribeTable("DEL needs neither container, prevResult nor limits", func(change func(c *nstest.Call)) {
+	DescribeTable("DEL needs neither the container nor prevResult nor limits", func(change func(c *nstest.Call)) {
 		bed = ptp()
 		bed.run("ADD", bothLimits).OK(GinkgoTB())
 		c := bed.call.With("DEL")
@@ -275,8 +275,8 @@ var _ = Describe("bandwidth", func() {
 		Expect(bed.host.Must(GinkgoTB(), "tc", "qdisc", "show", "dev", "other0")).To(ContainSubstring("tbf"))
 	})
 
-	DescribeTable("CHECK fails if something is missing or changed", func(on func() *testbed, keys, text string, commands ...string) {
-		bed = on()
+	DescribeTable("CHECK fails if something is missing or changed", func(newBed func() *testbed, keys, text string, commands ...string) {
+		bed = newBed()
 		bed.run("ADD", keys).OK(GinkgoTB())
 		bed.run("CHECK", keys).OK(GinkgoTB())
 		for _, command := range commands {
@@ -312,7 +312,7 @@ var _ = Describe("bandwidth", func() {
 		var killed undo.Stack
 		host, err := nl.Open(bed.host.Open(GinkgoTB(), nil))
 		Expect(err).NotTo(HaveOccurred())
-		_, err = host.AddIFB(&killed, nl.NewLink{Name: "i4", Group: attach.UnfinishedGroup(network)}) // as if the plugin was killed then
+		_, err = host.AddIFB(&killed, nl.NewLink{Name: "i4", Group: attach.UnfinishedGroup(network)}) // as if the plugin was killed at this point
 		Expect(err).NotTo(HaveOccurred())
 		gc := func(valid string) string {
 			bed.gc(valid)
@@ -323,7 +323,7 @@ var _ = Describe("bandwidth", func() {
 		Expect(gc(`[]`)).To(And(Not(ContainSubstring(ifbX)), ContainSubstring("i2"), ContainSubstring("i3")))
 	})
 
-	It("GC removes the limits of a host end whose attachment, by its alias, is not listed", func() {
+	It("GC removes the limits of a host end whose alias names an attachment that is not listed", func() {
 		bed = ptp()
 		before := bed.shape()
 		bed.run("ADD", bothLimits).OK(GinkgoTB())
@@ -349,7 +349,7 @@ func ptpResult(container *nstest.NS) string {
 	return bed.result(`{"name": "veth0"}, `)
 }
 
-// withoutInterface returns a testbed whose prevResult has an interface that does not exist.
+// withoutInterface returns a testbed whose prevResult lists an interface that does not exist.
 func withoutInterface() *testbed {
 	bed := newTestbed()
 	bed.prev = ptpResult(bed.container)
@@ -378,8 +378,8 @@ func ipAt(h *ns.Handle) ip {
 	return func(args ...string) error { return h.Do(exec.Command("ip", args...).Run) }
 }
 
-// pairFor creates the container's veth pair, and macvlanFor its macvlan, unless it exists. The links
-// stay down, because the state of a link that is set up changes for up to a second.
+// pairFor creates the container's veth pair unless it exists, and macvlanFor its macvlan. The links stay
+// down, because the state of a link that is set up changes for up to a second.
 func pairFor(host, container ip, containerPath string) error {
 	if container("link", "show", "eth0") == nil {
 		return nil
@@ -397,12 +397,13 @@ func macvlanFor(host, container ip, containerPath string) error {
 	)
 }
 
-// after returns the plugin with an ADD that first calls makes, which creates the interface. The sweep
-// refuses only the steps of bandwidth, and the interface stays, so that the sweep sees what is left.
-func after(makes func(*skel.Request) error) skel.Plugin {
+// withInterface returns the plugin with an ADD that first calls create, which creates the interface. The
+// sweep injects faults only into bandwidth's own steps. The interface stays, because the sweep could not
+// find the remaining qdiscs without it.
+func withInterface(create func(*skel.Request) error) skel.Plugin {
 	p := plugin()
 	p.Add = func(r *skel.Request) (*types.Result, error) {
-		if err := makes(r); err != nil {
+		if err := create(r); err != nil {
 			return nil, err
 		}
 		return add(r)
@@ -413,7 +414,7 @@ func after(makes func(*skel.Request) error) skel.Plugin {
 const emptyPrevResult = `{"cniVersion": "1.0.0", "interfaces": []}`
 
 func TestFaultsWithVeth(t *testing.T) {
-	p := after(func(r *skel.Request) error { return pairFor(ipAt(r.HostNS), ipAt(r.ContainerNS), r.NetNS) })
+	p := withInterface(func(r *skel.Request) error { return pairFor(ipAt(r.HostNS), ipAt(r.ContainerNS), r.NetNS) })
 	for name, keys := range map[string]string{"tbf": bothLimits, "htb": bothLimits + `, "unshapedSubnets": ["10.0.0.0/8", "fd00::/8"]`} {
 		t.Run(name, func(t *testing.T) {
 			nstest.LeakCheck(t)
@@ -428,7 +429,7 @@ func TestFaultsWithVeth(t *testing.T) {
 
 func TestFaultsWithMacvlan(t *testing.T) {
 	nstest.LeakCheck(t)
-	p := after(func(r *skel.Request) error { return macvlanFor(ipAt(r.HostNS), ipAt(r.ContainerNS), r.NetNS) })
+	p := withInterface(func(r *skel.Request) error { return macvlanFor(ipAt(r.HostNS), ipAt(r.ContainerNS), r.NetNS) })
 	nstest.FaultSweep(t, nstest.Sweep{Plugin: p, Config: configOf(network, bothLimits, emptyPrevResult), Prepare: func(host, container *nstest.NS) {
 		host.Batch(t, "link add up0 type veth peer name up1")
 		if err := macvlanFor(ipIn(host), ipIn(container), container.Path()); err != nil {

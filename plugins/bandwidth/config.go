@@ -19,8 +19,8 @@ type rawConfig struct {
 	} `json:"runtimeConfig"`
 }
 
-// rawLimits has the keys that both the configuration and the runtime can set. Ingress is what the
-// container receives, egress what it sends.
+// rawLimits contains the keys that both the configuration and the runtime can set. Ingress is what the
+// container receives, and egress is what it sends.
 type rawLimits struct {
 	IngressRate     uint64   `json:"ingressRate"`
 	IngressBurst    uint64   `json:"ingressBurst"`
@@ -30,7 +30,7 @@ type rawLimits struct {
 	ShapedSubnets   []string `json:"shapedSubnets"`
 }
 
-// config is the checked configuration, with all defaults set.
+// config is the validated configuration with all defaults set.
 type config struct {
 	ingress, egress limit
 	latency         time.Duration
@@ -40,7 +40,7 @@ type config struct {
 // A limit is a rate in bits per second (zero means no limit) and a burst in bits.
 type limit struct{ rate, burst uint64 }
 
-// traffic selects the packets that are shaped, by the address outside of the container.
+// traffic selects the packets to shape by the address that is not the container's.
 type traffic struct {
 	scope   scope
 	subnets []netip.Prefix
@@ -50,21 +50,20 @@ type scope int
 
 const (
 	everything scope = iota
-	allBut           // all packets except the subnets' packets
-	only             // only packets of the subnets
+	allBut           // all packets, except packets from or to the subnets
+	only             // only packets from or to the subnets
 )
 
 const (
 	defaultLatency = 25 * time.Millisecond
 	maxLatency     = 60_000    // ms
-	minRate        = 8         // bit/s: the kernel counts bytes
-	maxBurst       = 1<<32 - 1 // bytes, as with the reference plugin
+	minRate        = 8         // bit/s, because the kernel counts bytes
+	maxBurst       = 1<<32 - 1 // bytes, as in the reference plugin
 )
 
-// limits reports whether the configuration limits any rate.
 func (c *config) limits() bool { return c.ingress.rate != 0 || c.egress.rate != 0 }
 
-// parse reads and checks the configuration. Invalid values have types.CodeConfig.
+// parse reads and validates the configuration. Errors for invalid values carry types.CodeConfig.
 func parse(r *skel.Request) (*config, error) {
 	var raw rawConfig
 	if err := r.Decode(&raw); err != nil {
@@ -74,7 +73,7 @@ func parse(r *skel.Request) (*config, error) {
 	return conf, types.Coded(types.CodeConfig, err)
 }
 
-// config checks the configuration and returns all problems in one error.
+// config validates the configuration and returns all problems in one error.
 func (raw *rawConfig) config() (*config, error) {
 	chosen := raw.chosen()
 	traffic, trafficErr := chosen.traffic()
@@ -88,9 +87,9 @@ func (raw *rawConfig) config() (*config, error) {
 	return conf, errors.Join(conf.ingress.validate("ingress"), conf.egress.validate("egress"), trafficErr, latencyErr)
 }
 
-// chosen returns the limits that apply: the four numbers of the configuration if one of
-// them is not zero, otherwise the runtime's. Subnets of the configuration apply to
-// the runtime's limits as well, unless the runtime passes its own.
+// chosen returns the configuration's limits if one of its four numbers is not zero, and otherwise
+// the runtime's limits. The configuration's subnets apply to the runtime's limits as well, unless
+// the runtime passes subnets.
 func (raw *rawConfig) chosen() rawLimits {
 	own, runtime := raw.rawLimits, raw.RuntimeConfig.Bandwidth
 	if own.IngressRate|own.IngressBurst|own.EgressRate|own.EgressBurst != 0 {
@@ -122,7 +121,6 @@ func (l limit) validate(direction string) error {
 	return errors.Join(errs...)
 }
 
-// traffic returns the packets that are shaped.
 func (raw *rawLimits) traffic() (traffic, error) {
 	unshaped, unshapedErr := parseSubnets("unshapedSubnets", raw.UnshapedSubnets)
 	shaped, shapedErr := parseSubnets("shapedSubnets", raw.ShapedSubnets)
@@ -138,7 +136,6 @@ func (raw *rawLimits) traffic() (traffic, error) {
 	return traffic{}, err
 }
 
-// parseSubnets parses the value of a key.
 func parseSubnets(key string, texts []string) ([]netip.Prefix, error) {
 	var subnets []netip.Prefix
 	var errs []error
@@ -153,7 +150,6 @@ func parseSubnets(key string, texts []string) ([]netip.Prefix, error) {
 	return subnets, errors.Join(errs...)
 }
 
-// latency returns the configured latency or the default.
 func (raw *rawConfig) latency() (time.Duration, error) {
 	if raw.Latency == nil {
 		return defaultLatency, nil

@@ -43,8 +43,8 @@ func TestLimitsOfConfigurationOrRuntime(t *testing.T) {
 		{"the configuration's", `{"ingressRate": 8000, "ingressBurst": 800, "egressRate": 16000, "egressBurst": 1600}`, both},
 		{"the runtime's", `{` + runtime + `}`, both},
 		{"containerd's spelling", `{"runtimeConfig": {"bandwidth": {"IngressRate": 8000, "IngressBurst": 800, "EgressRate": 16000, "EgressBurst": 1600}}}`, both},
-		{"one limit of the configuration replaces all of the runtime's", `{"ingressRate": 8000, "ingressBurst": 800, ` + runtime + `}`, in},
-		{"zeros are no limits", `{"ingressRate": 0, "ingressBurst": 0, "egressRate": 0, "egressBurst": 0, ` + runtime + `}`, both},
+		{"one configured limit replaces all of the runtime's limits", `{"ingressRate": 8000, "ingressBurst": 800, ` + runtime + `}`, in},
+		{"zero means no limit", `{"ingressRate": 0, "ingressBurst": 0, "egressRate": 0, "egressBurst": 0, ` + runtime + `}`, both},
 		{"latency", `{"latency": 100}`, &config{latency: 100 * time.Millisecond}},
 		{"the configuration's subnets with the runtime's limits", `{"unshapedSubnets": ["10.1.2.3/8"], ` + runtime + `}`, &config{
 			ingress: both.ingress, egress: both.egress, latency: defaultLatency,
@@ -119,13 +119,13 @@ func TestBucket(t *testing.T) {
 	} {
 		s := shaperOf(c.rate, c.burst)
 		if got := s.bucket(); got != c.want {
-			t.Errorf("rate %d burst %d: a bucket of %d bytes, want %d", c.rate, c.burst, got, c.want)
+			t.Errorf("rate %d burst %d: got a bucket of %d bytes, want %d", c.rate, c.burst, got, c.want)
 		}
 	}
 }
 
-// TestNumbersFit tests that the numbers for the kernel let a frame pass, are not above the configured
-// ones, and do not overflow.
+// TestNumbersFit tests that a frame passes with the numbers for the kernel, and that these numbers do not
+// exceed the configured ones and do not overflow.
 func TestNumbersFit(t *testing.T) {
 	rates := []uint64{48, 64, 1e3, 56e3, 1e6, 10e6, 1e9, 10e9, 34_359_738_368, 100e9, 400e9, 1e15, math.MaxUint64}
 	bursts := []uint64{8, 12_000, 1e6, kubelet, containerd, crio}
@@ -138,19 +138,19 @@ func TestNumbersFit(t *testing.T) {
 			ns := float64(s.buffer()) * nl.TickNanoseconds
 			passes := ns * float64(s.rate) / 1e9
 			if passes < float64(s.frame()) {
-				t.Errorf("rate %d burst %d: %d ticks pass %.0f bytes, less than a frame", rate, burst, s.buffer(), passes)
+				t.Errorf("rate %d burst %d: %.0f bytes pass in %d ticks, want at least a frame", rate, burst, passes, s.buffer())
 			}
 			// minTicks adds one tick to the time of a frame.
 			if most := float64(max(s.burst, s.frame())) + 2*nl.TickNanoseconds*float64(s.rate)/1e9; passes > most {
-				t.Errorf("rate %d burst %d: %d ticks pass %.0f bytes, configured are %.0f", rate, burst, s.buffer(), passes, most)
+				t.Errorf("rate %d burst %d: %.0f bytes pass in %d ticks, want at most %.0f", rate, burst, passes, s.buffer(), most)
 			}
 			s.latency = maxLatency * time.Millisecond
 			if uint64(s.queueLimit()) < min(min(s.rate, 1<<40)*60, max32bits) {
-				t.Errorf("rate %d burst %d: a queue of %d bytes, a minute's worth is wanted", rate, burst, s.queueLimit())
+				t.Errorf("rate %d burst %d: got a queue of %d bytes, want at least the bytes of a minute", rate, burst, s.queueLimit())
 			}
 			s.latency = time.Millisecond
 			if uint64(s.queueLimit()) < s.frame() {
-				t.Errorf("rate %d burst %d: a queue of %d bytes", rate, burst, s.queueLimit())
+				t.Errorf("rate %d burst %d: got a queue of %d bytes, want at least a frame", rate, burst, s.queueLimit())
 			}
 		}
 	}

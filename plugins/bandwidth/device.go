@@ -15,21 +15,21 @@ import (
 	"github.com/plumb-cni/plumb/pkg/undo"
 )
 
-// A device is the link on which the traffic of an attachment is shaped. For a veth pair it is
-// the host end, which sends the packets that the container receives. For any other kind it is
-// the container's interface. Packets that the link sends are shaped on the link. Packets that
-// it receives are redirected to an ifb and shaped there.
+// A device is the link on which an attachment's traffic is shaped. For a veth pair it is the
+// host end, which sends the packets that the container receives. For any other kind it is the
+// container's interface. The plugin shapes the packets that the link sends on the link itself,
+// and redirects the packets that the link receives to an ifb, where it shapes them.
 type device struct {
 	conn    *nl.Conn
 	link    nl.Link
-	sandbox string // netns path of the container; empty if the link is on the host
+	sandbox string // path of the container's network namespace; empty if the link is on the host
 	owner   types.Attachment
-	send    shaper // of the packets that the link sends
-	receive shaper // of the packets that the link receives; the ifb has the link's MTU
+	send    shaper // shapes the packets that the link sends
+	receive shaper // shapes the packets that the link receives, on an ifb with the link's MTU
 }
 
-// findDevice returns the device of an attachment. It asks the kernel for the host end, because
-// some plugins do not list the host end in prevResult.
+// findDevice returns the attachment's device. It asks the kernel for the host end, because some
+// plugins do not list the host end in prevResult.
 func findDevice(r *skel.Request, conf *config) (device, error) {
 	host, container, err := nl.OpenBoth(r.HostNS, r.ContainerNS)
 	if err != nil {
@@ -38,7 +38,7 @@ func findDevice(r *skel.Request, conf *config) (device, error) {
 	eth, err := container.Link(r.IfName)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return device{}, types.Errorf(types.CodeConfig, "no interface %q in container: list bandwidth after the plugin that makes the interface: %w", r.IfName, err)
+		return device{}, types.Errorf(types.CodeConfig, "no interface %q in container: %w; list bandwidth after the plugin that creates the interface", r.IfName, err)
 	case err != nil:
 		return device{}, err
 	case eth.Kind != "veth":
@@ -55,15 +55,13 @@ func findDevice(r *skel.Request, conf *config) (device, error) {
 	return d, err
 }
 
-// ifbNames returns the two names that the ifb of an attachment can have. The first is the reference
+// ifbNames returns the two names that an attachment's ifb can have. The first is the reference
 // plugin's name, which is the same for all interfaces of a container in one network. The second is
-// unique to the attachment. ADD uses it if an interface with the first name exists. The alias of an
-// ifb names its owner.
+// unique to the attachment. ADD uses the second name if an interface with the first name exists.
 func ifbNames(a types.Attachment) []string {
 	return []string{ifbName(a.Network + a.ContainerID), ifbName(a.String())}
 }
 
-// ifbName returns the name of an ifb with a hash of a text.
 func ifbName(identity string) string {
 	sum := sha512.Sum512([]byte(identity))
 	return "bwp" + hex.EncodeToString(sum[:6])
@@ -71,8 +69,8 @@ func ifbName(identity string) string {
 
 const kindIFB = "ifb"
 
-// addIFB creates the attachment's ifb and pushes its removal to u. The ifb is down. addIFB
-// disables IPv6 on the ifb, so that the kernel sends no router solicitations on it.
+// addIFB creates the attachment's ifb, which is down, and pushes its removal to u. It disables IPv6
+// on the ifb, because the kernel would send router solicitations there.
 func (d device) addIFB(u *undo.Stack) (nl.Link, error) {
 	var ifb nl.Link
 	var err error
@@ -85,7 +83,7 @@ func (d device) addIFB(u *undo.Stack) (nl.Link, error) {
 	}
 	switch {
 	case errors.Is(err, fs.ErrExist):
-		return nl.Link{}, types.Errorf(types.CodeConfig, "interfaces %q already exist: an earlier ADD was not followed by a DEL, or another program made them; call DEL, or remove one of them: %w", names, err)
+		return nl.Link{}, types.Errorf(types.CodeConfig, "interfaces %q already exist: an earlier ADD was not followed by a DEL, or another program created them: %w; call DEL, or delete one of them", names, err)
 	case err != nil:
 		return nl.Link{}, err
 	}
@@ -93,23 +91,22 @@ func (d device) addIFB(u *undo.Stack) (nl.Link, error) {
 	return ifb, sysctl.Set(d.conn.NS(), noIPv6)
 }
 
-// addQdisc adds a qdisc and pushes its removal to u. If the interface already has one, the error
-// says what to do.
+// addQdisc adds a qdisc and pushes its removal to u. If the interface already has a qdisc there, the
+// error gives advice.
 func addQdisc(c *nl.Conn, u *undo.Stack, l nl.Link, q nl.Qdisc) error {
 	err := c.AddQdisc(u, l, q)
 	if errors.Is(err, fs.ErrExist) {
-		return types.Errorf(types.CodeConfig, "interface %s already has a qdisc: an earlier ADD was not followed by a DEL, or another program made the qdisc; remove it: %w", l.Name, err)
+		return types.Errorf(types.CodeConfig, "interface %s already has a qdisc: an earlier ADD was not followed by a DEL, or another program created the qdisc: %w; delete the qdisc", l.Name, err)
 	}
 	return err
 }
 
-// ingressQdisc returns the qdisc that the redirecting filter is attached to.
+// ingressQdisc returns the qdisc to which redirectFilter is attached.
 func ingressQdisc() nl.Qdisc {
 	return nl.Qdisc{Kind: "ingress", Handle: nl.IngressHandle, Parent: nl.Ingress}
 }
 
-// redirectFilter returns the filter that redirects the packets that a device receives to the
-// ifb.
+// redirectFilter returns the filter that redirects each received packet to the ifb.
 func redirectFilter(to nl.Link) nl.Filter {
 	return nl.Filter{
 		Parent: nl.IngressHandle, Priority: redirectPriority, Protocol: syscall.ETH_P_ALL,
@@ -117,7 +114,7 @@ func redirectFilter(to nl.Link) nl.Filter {
 	}
 }
 
-// ifbs returns the ifbs of an attachment: those with its alias or, if there are none, those
+// ifbs returns the ifbs whose alias names the attachment. If there are none, it returns the ifbs
 // without an alias, which the reference plugin created.
 func ifbs(c *nl.Conn, owner types.Attachment) ([]nl.Link, error) {
 	var withAlias, withoutAlias []nl.Link
@@ -144,7 +141,7 @@ func removeQdiscs(c *nl.Conn, dev nl.Link) error {
 	return errors.Join(removeRootQdisc(c, dev), removeIngressQdisc(c, dev))
 }
 
-// removeRootQdisc removes the root qdisc if it has the handle and a kind that this plugin uses.
+// removeRootQdisc removes the root qdisc if this plugin uses its handle and kind.
 func removeRootQdisc(c *nl.Conn, dev nl.Link) error {
 	q, err := c.Qdisc(dev, nl.Root)
 	if err != nil {
@@ -156,7 +153,7 @@ func removeRootQdisc(c *nl.Conn, dev nl.Link) error {
 	return c.DeleteQdisc(dev, q)
 }
 
-// removeIngressQdisc removes the ingress qdisc, unless it has filters of another program.
+// removeIngressQdisc removes the ingress qdisc, unless another program's filters are attached to it.
 func removeIngressQdisc(c *nl.Conn, dev nl.Link) error {
 	q, err := c.Qdisc(dev, nl.Ingress)
 	if err != nil || q != ingressQdisc() {

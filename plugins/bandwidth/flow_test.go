@@ -20,7 +20,7 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// A flow is a number of TCP connections that send as fast as they can. One connection alone would
+// A flow consists of several TCP connections that send as fast as they can. A single connection would
 // measure how TCP recovers from a loss.
 type flow struct {
 	from, to *nstest.NS
@@ -30,8 +30,8 @@ type flow struct {
 
 const connections = 4
 
-// A measure has the amount that was received, and the time that it took. The tests assert only that a
-// flow is not faster than its limit, because a busy machine makes it slower.
+// A measure contains the amount of received data, and the time that it took. The tests assert only that a
+// flow is not faster than its limit, because a flow is slower on a busy machine.
 type measure struct {
 	bits float64
 	took time.Duration
@@ -41,17 +41,17 @@ func (m measure) String() string {
 	return fmt.Sprintf("%.2f Mbit in %s: %.2f Mbit/s", m.bits/mbit, m.took, m.bits/mbit/m.took.Seconds())
 }
 
-// limitedTo asserts that not more was received than a limit to the rate lets pass. Burst and queue add
-// what passes in half a second, and headers 10 %.
+// limitedTo asserts that the flow was not faster than the rate. It allows half a second more for burst and
+// queue, and 10 % more for headers.
 func (m measure) limitedTo(rate float64, what ...any) {
 	GinkgoHelper()
 	GinkgoTB().Logf("%v %s", what, m)
 	Expect(m.bits).To(BeNumerically("<", rate*(1.1*m.took.Seconds()+0.5)), "%v: %s", what, m)
 }
 
-// received returns the number of bytes on the wire that IPv4 and IPv6 have received in the namespace.
-// Of the 1514 bytes of a segment the kernel counts 1500, or little more than 1448 if it has merged
-// segments; received assumes 1474.
+// received returns the number of bytes on the wire that IPv4 and IPv6 have received in the namespace. The
+// kernel counts 1500 of a segment's 1514 bytes, or little more than 1448 if it has merged segments.
+// received assumes 1474.
 func received(n *nstest.NS) float64 {
 	GinkgoHelper()
 	var octets float64
@@ -79,7 +79,7 @@ func number(s string) float64 {
 	return n
 }
 
-// run sends the volume and measures it.
+// run sends data until the receiver has got the volume, and measures it.
 func (f flow) run() measure {
 	GinkgoHelper()
 	var total atomic.Int64
@@ -127,7 +127,7 @@ func (f flow) connect() (sender, receiver net.Conn, err error) {
 	return sender, receiver, err
 }
 
-// A counter counts what is written to it.
+// A counter counts the bytes that are written to it.
 type counter struct{ n *atomic.Int64 }
 
 func (c counter) Write(b []byte) (int, error) { c.n.Add(int64(len(b))); return len(b), nil }
@@ -144,13 +144,13 @@ func seconds(n, rate float64) int64 { return int64(n * rate / 8) }
 var _ = Describe("a flow", Serial, func() {
 	BeforeEach(func() {
 		if testing.Short() {
-			Skip("a flow takes seconds: not with -short")
+			Skip("-short omits flows, because each takes seconds")
 		}
 		nstest.LeakCheck(GinkgoTB())
 	})
 
-	DescribeTable("is limited to the configured rate in both directions", func(on func() *testbed, keys string) {
-		bed := on()
+	DescribeTable("is limited to the configured rate in both directions", func(newBed func() *testbed, keys string) {
+		bed := newBed()
 		bed.run("ADD", keys).OK(GinkgoTB())
 		flow{from: bed.host, to: bed.container, src: hostV4, dst: containerV4, volume: seconds(3, 8*mbit)}.run().limitedTo(8*mbit, "ingress")
 		flow{from: bed.container, to: bed.host, src: containerV4, dst: hostV4, volume: seconds(3, 16*mbit)}.run().limitedTo(16*mbit, "egress")
@@ -158,16 +158,16 @@ var _ = Describe("a flow", Serial, func() {
 		Entry("ptp", ptp, rates(8*mbit, 16*mbit, mbit)),
 		Entry("bridge", bridge, rates(8*mbit, 16*mbit, mbit)),
 		Entry("macvlan", macvlan, rates(8*mbit, 16*mbit, mbit)),
-		Entry("any burst, as containerd calls", ptp, `"runtimeConfig": {"bandwidth": {"IngressRate": 8000000, "IngressBurst": 4294967295, "EgressRate": 16000000, "EgressBurst": 4294967295}}`),
+		Entry("the burst that containerd passes", ptp, `"runtimeConfig": {"bandwidth": {"IngressRate": 8000000, "IngressBurst": 4294967295, "EgressRate": 16000000, "EgressBurst": 4294967295}}`),
 		Entry("a burst smaller than a frame", ptp, rates(8*mbit, 16*mbit, 800)),
 	)
 
-	DescribeTable("is limited or not by its subnet, in both families and directions", func(keys string, shaped, free []string) {
+	DescribeTable("is limited or not according to its subnet, in both families and directions", func(keys string, shaped, free []string) {
 		bed := ptp()
 		bed.host.Batch(GinkgoTB(), "addr add 10.78.0.1/32 dev veth0", "addr add fd78::1/128 dev veth0 nodad")
 		bed.container.Batch(GinkgoTB(), "route add 10.78.0.1 dev eth0", "route add fd78::1 dev eth0")
 		bed.run("ADD", rates(8*mbit, 8*mbit, mbit)+keys).OK(GinkgoTB())
-		of := func(host string, volume int64) []flow {
+		flowsWith := func(host string, volume int64) []flow {
 			container := containerV4
 			if netip.MustParseAddr(host).Is6() {
 				container = containerV6
@@ -175,14 +175,14 @@ var _ = Describe("a flow", Serial, func() {
 			return []flow{{bed.host, bed.container, host, container, volume}, {bed.container, bed.host, container, host, volume}}
 		}
 		for _, host := range shaped {
-			for i, f := range of(host, seconds(3, 8*mbit)) {
+			for i, f := range flowsWith(host, seconds(3, 8*mbit)) {
 				before := bed.queued()
 				f.run().limitedTo(8*mbit, "shaped", host, "direction", i)
 				Expect(bed.queued()-before).To(BeNumerically(">", f.volume/2), "%s, direction %d: bytes that were limited", host, i)
 			}
 		}
 		for _, host := range free {
-			for i, f := range of(host, 30e6) {
+			for i, f := range flowsWith(host, 30e6) {
 				before := bed.queued()
 				m := f.run()
 				GinkgoTB().Logf("unshaped, %s, direction %d: %s", host, i, m)
@@ -196,8 +196,8 @@ var _ = Describe("a flow", Serial, func() {
 	)
 })
 
-// queued returns the number of bytes that have passed the queues (bfifo) of the limits on the host.
-// Packets that are not limited do not pass these queues.
+// queued returns the number of bytes that have passed the bfifo qdiscs on the host. Only limited packets
+// pass these qdiscs.
 func (bed *testbed) queued() int64 {
 	GinkgoHelper()
 	var qdiscs []struct {

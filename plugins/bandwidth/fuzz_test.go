@@ -10,8 +10,8 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// FuzzConfig tests that with every accepted configuration a frame fits into the bucket and the queue,
-// and that filters match a subnet of their family.
+// FuzzConfig tests that a frame fits into the bucket and the queue with every accepted configuration, and
+// that each filter matches a subnet of its family.
 func FuzzConfig(f *testing.F) {
 	f.Add(`{"name": "n", "ingressRate": 1000000, "ingressBurst": 8000, "latency": 5, "unshapedSubnets": ["10.0.0.0/8", "fd00::/8"]}`, 1500)
 	f.Add(`{"name": "n", "runtimeConfig": {"bandwidth": {"egressRate": 18446744073709551615, "egressBurst": 34359738359, "shapedSubnets": ["::ffff:10.0.0.0/104"]}}}`, 65535)
@@ -46,7 +46,7 @@ func FuzzConfig(f *testing.F) {
 	})
 }
 
-// FuzzCheck tests that CHECK replies as the specification says, for every prevResult.
+// FuzzCheck tests that CHECK replies as the CNI specification requires, for any prevResult.
 func FuzzCheck(f *testing.F) {
 	nstest.FuzzChainedCheck(f, plugin(), nstest.Call{Config: `{"cniVersion":"1.1.0","name":"net1","type":"bandwidth","ingressRate":1000000,"ingressBurst":1000000,"egressRate":1000000,"egressBurst":1000000}`})
 }

@@ -10,7 +10,7 @@ import (
 )
 
 var _ = Describe("an interface of another kind", Label(nstest.Kernel), func() {
-	DescribeTable("is shaped in the container, and DEL removes all of it", func(link string) {
+	DescribeTable("is shaped in the container, and DEL restores it", func(link string) {
 		bed := newTestbed()
 		outside := nstest.NewHost(GinkgoTB()).Named("outside")
 		nstest.Join(GinkgoTB(), nstest.End{In: bed.host, Name: "up0"}, nstest.End{In: outside, Name: "up0"})

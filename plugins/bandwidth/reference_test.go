@@ -19,7 +19,7 @@ func withoutSecondAction(text string) string {
 	return regexp.MustCompile(`\n\n\taction order 2: .*\n\s+index 2.*`).ReplaceAllString(text, "")
 }
 
-var _ = Describe("beside the reference plugin", func() {
+var _ = Describe("the reference plugin", func() {
 	var bed *testbed
 
 	run := func(command, keys string) nstest.Reply {
@@ -37,12 +37,12 @@ var _ = Describe("beside the reference plugin", func() {
 		bed = ptp()
 	})
 
-	DescribeTable("makes the same as plumb for the same configuration", func(keys string) {
+	DescribeTable("creates the same qdiscs and filters as plumb", func(keys string) {
 		run("ADD", keys).OK(GinkgoTB())
-		made := withoutSecondAction(tcText(bed.host))
+		want := withoutSecondAction(tcText(bed.host))
 		bed = ptp()
 		bed.run("ADD", keys).OK(GinkgoTB())
-		Expect(tcText(bed.host)).To(Equal(made))
+		Expect(tcText(bed.host)).To(Equal(want))
 	},
 		Entry("both limits", bothLimits),
 		Entry("ingress", `"ingressRate": 1234567, "ingressBurst": 7654321`),
@@ -52,19 +52,19 @@ var _ = Describe("beside the reference plugin", func() {
 		Entry("low rate", rates(1000, 2000, 20000)),
 	)
 
-	DescribeTable("makes attachments that plumb checks and deletes", func(keys string) {
+	DescribeTable("creates attachments that plumb checks and deletes", func(keys string) {
 		before := bed.shape()
 		run("ADD", keys).OK(GinkgoTB())
 		bed.run("CHECK", keys).OK(GinkgoTB())
 		bed.run("DEL", keys).OK(GinkgoTB())
 		Expect(bed.shape()).To(Equal(before))
 		run("DEL", keys).OK(GinkgoTB())
-		run("ADD", keys).OK(GinkgoTB()) // nothing is left that an ADD would refuse
+		run("ADD", keys).OK(GinkgoTB()) // an ADD fails if something is left
 	},
 		Entry("both limits", bothLimits), Entry("as containerd calls", fromContainerd), Entry("as CRI-O calls", rates(10e6, 20e6, crio)),
 		Entry("as kubelet calls", rates(10e6, 20e6, kubelet)), Entry("less than a frame", rates(10e6, 20e6, 456)))
 
-	It("makes attachments for which a second ADD by plumb fails", func() {
+	It("creates attachments for which plumb's ADD fails", func() {
 		run("ADD", bothLimits).OK(GinkgoTB())
 		f := bed.run("ADD", bothLimits).Failure(GinkgoTB())
 		Expect(f.Msg).To(ContainSubstring("an earlier ADD was not followed by a DEL"))

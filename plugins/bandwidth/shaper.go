@@ -14,16 +14,16 @@ import (
 	"github.com/plumb-cni/plumb/pkg/undo"
 )
 
-// A shaper limits the packets that a device sends. Without subnets it is a token bucket filter (tbf)
-// with the same numbers as in the reference plugin. With subnets it is an HTB with one class, and
-// filters that send packets to the class or directly to the device.
+// A shaper limits the packets that a device sends. Without subnets, it is a token bucket filter (tbf)
+// with the reference plugin's numbers. With subnets, it is an HTB qdisc with one class, and filters
+// that pass packets to the class or directly to the device.
 type shaper struct {
 	dev     nl.Link
 	rate    uint64 // bytes per second; zero: no limit
 	burst   uint64 // bytes, as configured
 	latency time.Duration
 	traffic traffic
-	remote  side // the address of the sent packets that is outside of the container
+	remote  side // which address of a packet is not the container's
 }
 
 // A side is one of the addresses of a packet.
@@ -41,22 +41,23 @@ const (
 	kindTBF              = "tbf"
 	kindHTB              = "htb"
 	directQLen           = 1000     // length of the queue for packets without a class, in packets
-	framing              = 14 + 4   // bytes of an Ethernet header with one VLAN tag
-	gsoMax               = 64 << 10 // bytes of the largest segment that TCP passes to a device (GSO_LEGACY_MAX_SIZE)
+	framing              = 14 + 4   // size of an Ethernet header with one VLAN tag, in bytes
+	gsoMax               = 64 << 10 // size of the largest segment that TCP passes to a device, in bytes (GSO_LEGACY_MAX_SIZE)
 )
 
-// Priorities of filters, one per protocol. Those for subnets are the same as in version 1.5 of the
-// reference plugin.
+// Filter priorities, one per protocol. The priorities of the subnet filters are the same as in version
+// 1.5 of the reference plugin.
 const (
 	redirectPriority = 1
 	ipv6Priority     = 15
 	ipv4Priority     = 16
 )
 
-// Runtimes that know a rate but no burst pass a very large burst: kubelet 2³¹−1, containerd 2³²−1,
-// CRI-O 8·(2³²−1)−1 bits. With such a burst hundreds of megabytes pass before the limit applies
-// (kubernetes/kubernetes#90838). So a burst of anyBurst or more is replaced by what passes in
-// defaultBurst at the rate, but at least by the ten segments of TCP's initial window (RFC 6928).
+// Runtimes that know a rate but no burst pass a very large burst. kubelet passes 2³¹−1, containerd
+// 2³²−1 and CRI-O 8·(2³²−1)−1 bits. With such a burst, hundreds of megabytes pass before the limit
+// applies (kubernetes/kubernetes#90838). Therefore the plugin reduces a burst of anyBurst or more to
+// the bytes that pass in defaultBurst at the rate, but at least to the ten segments of TCP's initial
+// window (RFC 6928).
 const (
 	anyBurst      = (1<<31 - 1) / 8 // bytes
 	defaultBurst  = 50 * time.Millisecond
@@ -73,13 +74,12 @@ func (c *config) shapers(dev nl.Link) (ingress, egress shaper) {
 	return ingress, egress
 }
 
-// on returns the shaper for another device.
-func (s shaper) on(dev nl.Link) shaper {
+func (s shaper) withDevice(dev nl.Link) shaper {
 	s.dev = dev
 	return s
 }
 
-// frame returns the size of the largest frame, in bytes.
+// frame returns the size of the device's largest frame, in bytes.
 func (s shaper) frame() uint64 { return uint64(s.dev.MTU) + framing }
 
 // bucket returns the number of bytes that can be sent at once. It is at least one frame, because the
@@ -92,9 +92,9 @@ func (s shaper) bucket() uint64 {
 	return max(burst, s.frame())
 }
 
-// bytesIn returns the number of bytes that pass in d, at most maxLatency, at a rate in bytes per second.
-// It takes a rate above 2⁴⁸ as 2⁴⁸, so that the product has less than 64 bits; the results are above
-// what the kernel's numbers of 32 bits can hold anyway.
+// bytesIn returns the number of bytes that pass in d at a rate in bytes per second. d is at most
+// maxLatency. bytesIn reduces a rate above 2⁴⁸ to 2⁴⁸, because the product must not overflow 64 bits.
+// Such results exceed the kernel's 32-bit numbers anyway.
 func bytesIn(d time.Duration, rate uint64) uint64 {
 	return min(rate, 1<<48) * uint64(d.Milliseconds()) / 1000
 }
@@ -111,13 +111,14 @@ const (
 	max32bits = 1<<32 - 1
 )
 
-// buffer returns the time that the bucket takes at the rate, in ticks, but at least the time for a frame.
+// buffer returns the time in which the bucket passes at the rate, in ticks. It is at least the time for
+// one frame.
 func (s shaper) buffer() uint32 {
 	return uint32(min(max(ticks(s.bucket(), s.rate), minTicks(s.frame(), s.rate)), maxTicks))
 }
 
-// queueLimit returns the length of the queue in bytes: the bucket, and what passes in the latency at the
-// rate.
+// queueLimit returns the length of the queue in bytes. It is the sum of the bucket and of the bytes that
+// pass in the latency at the rate.
 func (s shaper) queueLimit() uint32 {
 	return uint32(min(bytesIn(s.latency, s.rate)+s.bucket(), max32bits))
 }
@@ -132,7 +133,7 @@ func (s shaper) checkRate() error {
 		s.frame(), s.dev.Name, s.rate*8, least*8)
 }
 
-// qdisc returns the qdisc at the root of the device.
+// qdisc returns the root qdisc of the device.
 func (s shaper) qdisc() nl.Qdisc {
 	q := nl.Qdisc{Kind: kindTBF, Handle: rootHandle, Parent: nl.Root}
 	if s.traffic.scope == everything {
@@ -146,8 +147,9 @@ func (s shaper) qdisc() nl.Qdisc {
 	return q
 }
 
-// referenceQdisc returns the token bucket filter that the reference plugin makes for the same
-// configuration. It does not replace a large burst, and its 32-bit numbers can overflow.
+// referenceQdisc returns the token bucket filter that the reference plugin creates for the same
+// configuration. The reference plugin does not reduce a large burst, and its 32-bit numbers can
+// overflow.
 func (s shaper) referenceQdisc() nl.Qdisc {
 	q := nl.Qdisc{Kind: kindTBF, Handle: rootHandle, Parent: nl.Root}
 	q.TBF = nl.TBF{
@@ -158,7 +160,8 @@ func (s shaper) referenceQdisc() nl.Qdisc {
 	return q
 }
 
-// class returns the HTB class of the packets that are limited. Its rate is no multiple of 1<<32, which nl.AddClass refuses.
+// class returns the HTB class of the limited packets. Its rate is never a multiple of 1<<32, because
+// nl.AddClass refuses such a rate.
 func (s shaper) class() nl.Class {
 	rate := s.rate
 	if uint32(rate) == 0 {
@@ -167,14 +170,14 @@ func (s shaper) class() nl.Class {
 	return nl.Class{ID: rootHandle.Class(leafClass), Parent: nl.Root, Rate: rate, Buffer: s.buffer(), Quantum: uint32(s.frame())}
 }
 
-// leaf returns the qdisc with the queue of the class. Unlike a token bucket filter, an HTB does not
-// split the segments that TCP passes to it, so the queue must hold at least one of them.
+// leaf returns the qdisc with the class's queue. Unlike a token bucket filter, an HTB qdisc does not
+// split the segments that TCP passes to it. Therefore the queue must hold at least one such segment.
 func (s shaper) leaf() nl.Qdisc {
 	return nl.Qdisc{Kind: "bfifo", Handle: leafHandle, Parent: rootHandle.Class(leafClass), Limit: max(s.queueLimit(), gsoMax+framing)}
 }
 
-// filters returns the filters that send the packets of the subnets to the class, or directly to the
-// device (class 1:0).
+// filters returns the filters that pass the subnets' packets to the class, or directly to the device
+// (class 1:0).
 func (s shaper) filters() []nl.Filter {
 	to := rootHandle.Class(leafClass)
 	if s.traffic.scope == allBut {
@@ -191,14 +194,15 @@ func (s shaper) filters() []nl.Filter {
 	return filters
 }
 
-// keys returns the u32 keys that match one address of a packet against a subnet, 32 bits each.
+// keys returns the u32 keys that match one address of a packet against a subnet. Each key matches 32
+// bits.
 func keys(p netip.Prefix, s side) []nl.Key {
-	offset := int32(8) // of the source in an IPv6 header (RFC 8200, section 3)
+	offset := int32(8) // offset of the source address in an IPv6 header (RFC 8200, section 3)
 	if p.Addr().Is4() {
-		offset = 12 // RFC 791, section 3.1
+		offset = 12 // in an IPv4 header (RFC 791, section 3.1)
 	}
 	addr := p.Addr().AsSlice()
-	if s == destination { // it follows the source
+	if s == destination { // the destination follows the source
 		offset += int32(len(addr))
 	}
 	var all []nl.Key
@@ -209,8 +213,8 @@ func keys(p netip.Prefix, s side) []nl.Key {
 	return all
 }
 
-// apply adds the qdisc, and with subnets the class and the filters, to the device. Without a
-// limit it changes nothing.
+// apply adds the qdisc to the device and, with subnets, the class and the filters. Without a limit,
+// it changes nothing.
 func (s shaper) apply(c *nl.Conn, u *undo.Stack) error {
 	if s.rate == 0 {
 		return nil
@@ -232,19 +236,19 @@ func (s shaper) apply(c *nl.Conn, u *undo.Stack) error {
 	return nil
 }
 
-// diff returns an error if the device is shaped in another way. It accepts what the reference
-// plugin makes for the same configuration. Without a limit it compares nothing.
+// diff returns an error if the device's shaping differs from s. It accepts the qdisc that the
+// reference plugin creates for the same configuration. Without a limit, it compares nothing.
 func (s shaper) diff(c *nl.Conn) error {
 	if s.rate == 0 {
 		return nil
 	}
-	have, err := c.Qdisc(s.dev, nl.Root)
+	got, err := c.Qdisc(s.dev, nl.Root)
 	if err != nil {
 		return err
 	}
 	want := s.qdisc()
-	if have != want && (want.Kind != kindTBF || have != s.referenceQdisc()) {
-		return fmt.Errorf("interface %s: want %s, got %s", s.dev.Name, describe(want), describe(have))
+	if got != want && (want.Kind != kindTBF || got != s.referenceQdisc()) {
+		return fmt.Errorf("interface %s: want %s, got %s", s.dev.Name, describe(want), describe(got))
 	}
 	if want.Kind == kindTBF {
 		return nil
@@ -252,7 +256,7 @@ func (s shaper) diff(c *nl.Conn) error {
 	return errors.Join(s.diffClass(c), s.diffFilters(c))
 }
 
-// diffClass returns an error if the class or its queue is missing or has other numbers.
+// diffClass returns an error if the class or its queue is missing or has different parameters.
 func (s shaper) diffClass(c *nl.Conn) error {
 	classes, err := c.Classes(s.dev)
 	if err != nil {
@@ -272,20 +276,20 @@ func (s shaper) diffClass(c *nl.Conn) error {
 
 // diffFilters returns an error that names each missing filter.
 func (s shaper) diffFilters(c *nl.Conn) error {
-	have, err := c.Filters(s.dev, rootHandle)
+	got, err := c.Filters(s.dev, rootHandle)
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for _, want := range s.filters() {
-		if !slices.ContainsFunc(have, want.Same) {
+		if !slices.ContainsFunc(got, want.Same) {
 			errs = append(errs, fmt.Errorf("interface %s has no %s", s.dev.Name, want))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// describe returns a qdisc as text, in the kernel's units.
+// describe returns a description of a qdisc in the kernel's units.
 func describe(q nl.Qdisc) string {
 	switch q.Kind {
 	case "":

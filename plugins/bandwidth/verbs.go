@@ -13,7 +13,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/undo"
 )
 
-// add shapes the packets that the device of the attachment sends, and then those that it receives.
+// add shapes the packets that the attachment's device sends, and then the packets that it receives.
 func add(r *skel.Request) (*types.Result, error) {
 	conf, err := parse(r)
 	if err != nil {
@@ -42,15 +42,16 @@ func add(r *skel.Request) (*types.Result, error) {
 	return &result, nil
 }
 
-// shapeReceived creates the ifb, and then redirects what the device receives to it, so that no packet is
-// lost. It adds the qdisc to the ifb before it sets the ifb up: if the link is up, the kernel waits
-// until the former qdisc is not in use any more (dev_deactivate_many in net/sched/sch_generic.c).
+// shapeReceived creates the ifb, and redirects the packets that the device receives to it. The redirection
+// comes last, because packets would be lost while the ifb is not ready. The qdisc is added before the ifb is
+// set up, because on a link that is up the kernel would wait until the former qdisc is no longer in use
+// (dev_deactivate_many in net/sched/sch_generic.c).
 func (d device) shapeReceived(u *undo.Stack) (nl.Link, error) {
 	ifb, err := d.addIFB(u)
 	if err != nil {
 		return nl.Link{}, err
 	}
-	if err := d.receive.on(ifb).apply(d.conn, u); err != nil {
+	if err := d.receive.withDevice(ifb).apply(d.conn, u); err != nil {
 		return nl.Link{}, err
 	}
 	if err := attach.SetOwner(d.conn, ifb, d.owner); err != nil {
@@ -65,8 +66,8 @@ func (d device) shapeReceived(u *undo.Stack) (nl.Link, error) {
 	return ifb, d.conn.AddFilter(d.link, redirectFilter(ifb))
 }
 
-// del removes what ADD created. It needs neither the container nor prevResult nor the limits of the
-// configuration. It tries every step and joins the errors.
+// del removes what ADD created. It needs neither the container nor prevResult nor the configured limits. It
+// runs every step, even if one fails, and joins the errors.
 func del(r *skel.Request) error {
 	host, container, err := nl.OpenBoth(r.HostNS, r.ContainerNS)
 	if err != nil {
@@ -80,9 +81,9 @@ func del(r *skel.Request) error {
 	return errors.Join(errs...)
 }
 
-// unshapeDevice removes the qdiscs of the device of an attachment. It looks for the host end by its
-// names and by prevResult, and then for the container's interface and the other end of that. container and
-// prev may be nil.
+// unshapeDevice removes the qdiscs of an attachment's device. It looks for the host end by its names and in
+// prevResult. If that fails, it looks for the container's interface and its peer. container and prev may be
+// nil.
 func unshapeDevice(host, container *nl.Conn, owner types.Attachment, prev *types.Result) error {
 	hostEnd, err := attach.HostEnd(host, owner, prev)
 	if err == nil {
@@ -119,7 +120,7 @@ func delIFBs(c *nl.Conn, owner types.Attachment) error {
 	return errors.Join(errs...)
 }
 
-// check compares what ADD makes with the present state. The error names every difference.
+// check compares the current state with what ADD creates. The error names every difference.
 func check(r *skel.Request) error {
 	conf, err := parse(r)
 	if err != nil {
@@ -135,8 +136,8 @@ func check(r *skel.Request) error {
 	return types.Coded(types.CodeChanged, errors.Join(d.send.diff(d.conn), d.diffReceived()))
 }
 
-// diffReceived compares the ifb, its shaper, and the redirection to it. If the packets that the
-// device receives have no limit, it compares nothing.
+// diffReceived compares the ifb, its shaper, and the redirection to the ifb. If the packets that the
+// device receives are not limited, it compares nothing.
 func (d device) diffReceived() error {
 	if d.receive.rate == 0 {
 		return nil
@@ -149,7 +150,7 @@ func (d device) diffReceived() error {
 		return fmt.Errorf("interface %s of %s does not exist", ifbNames(d.owner)[0], d.owner)
 	}
 	ifb := links[0]
-	errs := []error{d.receive.on(ifb).diff(d.conn)}
+	errs := []error{d.receive.withDevice(ifb).diff(d.conn)}
 	if !ifb.Up {
 		errs = append(errs, attach.LinkProblem(d.conn, ifb, "up", "down").Errorf("interface %s is down", ifb.Name))
 	}
@@ -174,9 +175,9 @@ func status(r *skel.Request) error {
 	return types.NotAvailable(err)
 }
 
-// gc removes the ifbs of attachments that are not to be kept, and the qdiscs on the host ends of their
-// veth pairs, if plumb created the pairs: the pairs of other plugins have no alias with an owner. Usually
-// the pairs are gone, or the GC of the plugin that created them removes them.
+// gc removes the ifbs of attachments that are no longer valid. It also removes the qdiscs on the host ends
+// of their veth pairs if plumb created the pairs, because other plugins' pairs have no alias that names an
+// attachment. Usually the pairs are gone already, or the GC of the plugin that created them removes them.
 func gc(r *skel.Request) error {
 	host, err := nl.Open(r.HostNS)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// sweptPlugin is the plugin whose container "warm", which comes before, has an address and a host
-// end of its own.
+// sweptPlugin returns the plugin for a sweep. The container "warm", which the sweep adds first, gets its own
+// addresses and host end.
 func sweptPlugin() skel.Plugin {
 	p := plugin()
 	add := p.Add

@@ -21,21 +21,20 @@ func TestREADMEExamples(t *testing.T) {
 	nstest.Examples(t, plugin(), func(r *skel.Request) error { _, err := parse(r); return err })
 }
 
-// TestREADMERules checks that the lines of each listing in README.md are lines of its golden file, in the same
-// order.
+// TestREADMERules checks that the golden files contain the lines of the listings in README.md, in the same order.
 func TestREADMERules(t *testing.T) {
 	withoutProgram := func(golden string) string { return strings.ReplaceAll(golden, "\niptables -A", "\n-A") }
 	nstest.Listings(t, withoutProgram, "isolated", "nftables")
 }
 
-// A testbed is a host with the bridges cni0, with two containers, cni1 and cni2, with one each, and a
-// host outside that has routes to all of them. Each bridge belongs to one network.
+// A testbed is a host with three bridges, cni0 with two containers, and cni1 and cni2 with one container each. An
+// outside host has routes to all of them. Each bridge belongs to one network.
 type testbed struct {
 	*nstest.Bed
-	containers []*nstest.NS // of cni0, cni0, cni1 and cni2
+	containers []*nstest.NS // two on cni0, one on cni1, and one on cni2
 }
 
-// A place is where the container of that index is.
+// A place describes where one container is attached.
 type place struct{ network, bridge, port, v4, v6, gateway4, gateway6 string }
 
 func places() []place {
@@ -50,7 +49,7 @@ func places() []place {
 	return all
 }
 
-// addBridges gives a host the bridges that prevResults name.
+// addBridges creates the bridges that the prevResults name.
 func addBridges(tb nstest.TB, host *nstest.NS) {
 	host.SetForwarding(tb, "1")
 	for i := range 3 {
@@ -75,7 +74,7 @@ func newTestbed() *testbed {
 	return b
 }
 
-// conf writes a configuration for a container. keys is JSON text that ends in a comma, or nothing.
+// conf returns the configuration for the container with this index. keys is empty, or JSON text that ends in a comma.
 func conf(keys string, container int) string {
 	p := places()[container]
 	text := confFor(keys, fmt.Sprintf(`{"cniVersion":"1.1.0","interfaces":[{"name":%q},{"name":%q},{"name":"eth0","sandbox":"/container"}],`+
@@ -87,12 +86,12 @@ func confFor(keys, prev string) string {
 	return fmt.Sprintf(`{"cniVersion":"1.1.0","name":"net1",%s"type":"firewall","prevResult":%s}`, keys, prev)
 }
 
-// bare is a configuration without prevResult.
+// bare returns a configuration without prevResult.
 func bare(keys string) string {
 	return fmt.Sprintf(`{"cniVersion":"1.1.0","name":"net1",%s"type":"firewall"}`, keys)
 }
 
-// kept is the configuration of a GC that keeps these containers' eth0.
+// kept returns the configuration of a GC that keeps eth0 of these containers.
 func kept(ids ...string) string {
 	valid := make([]string, len(ids))
 	for i, id := range ids {
@@ -103,12 +102,12 @@ func kept(ids ...string) string {
 
 func key(name, value string) string { return fmt.Sprintf("%q:%q,", name, value) }
 
-// call is a call for the container with this index, whose ID is c0, c1 and so on.
+// call returns a call for the container with this index, whose ID is c0, c1 and so on.
 func (b *testbed) call(keys string, container int) nstest.Call {
 	return b.Call(fmt.Sprint("c", container), b.containers[container], conf(keys, container))
 }
 
-// saved is table filter of both families without counters and comments of the program.
+// saved returns the rules and the CNI chains in table filter of both families, without counters.
 func (b *testbed) saved(variant ...string) string {
 	GinkgoHelper()
 	var lines []string
@@ -123,7 +122,7 @@ func (b *testbed) saved(variant ...string) string {
 	return strings.Join(lines, "")
 }
 
-// ruleset is what nft lists of plumb's tables.
+// ruleset returns plumb's tables as nft lists them.
 func (b *testbed) ruleset() string {
 	GinkgoHelper()
 	var all string
@@ -136,7 +135,7 @@ func (b *testbed) ruleset() string {
 	return all
 }
 
-// elements is the lines of the ruleset with elements.
+// elements returns the lines of the ruleset that contain elements.
 func (b *testbed) elements() string {
 	GinkgoHelper()
 	return nstest.ElementLines(b.ruleset())

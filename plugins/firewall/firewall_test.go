@@ -38,7 +38,7 @@ var _ = Describe("the configuration", func() {
 			types.CodeConfig, `interface needs to be set for ingress policy "isolated"`),
 	)
 
-	It("may have an unknown backend, which ADD warns of", func() {
+	It("may contain an unknown backend, of which ADD warns", func() {
 		Expect(b.OK("ADD", b.call(key("backend", "ebpf"), 0)).Stderr).To(ContainSubstring(`unknown backend "ebpf"`))
 	})
 })
@@ -48,18 +48,18 @@ var _ = Describe("the policies in nftables", func() {
 	BeforeEach(func() { b = newTestbed() })
 	byNFT := key("backend", nftables)
 
-	It("are elements with an owner", func() {
+	It("are set elements whose comments name the owner", func() {
 		b.OK("ADD", b.call(byNFT+key("ingressPolicy", isolated)+`"publishedPorts":true,`, 0))
 		b.OK("ADD", b.call(byNFT+key("ingressPolicy", sameBridge), 2))
 		nstest.Golden(GinkgoTB(), "nftables", b.ruleset())
-		By("and a second ADD reads them once, and changes nothing")
+		By("a second ADD reads them once, and changes nothing")
 		c, steps := b.call(byNFT+key("ingressPolicy", isolated)+`"publishedPorts":true,`, 0).RecordSteps()
 		b.OK("ADD", c)
 		Expect(strings.Count(strings.Join(*steps, "\n"), "nft list isolated_bridges ")).To(Equal(1))
 		nstest.Golden(GinkgoTB(), "nftables", b.ruleset())
 	})
 
-	DescribeTable("of the attachment go with DEL and GC", func(command string, config string) {
+	DescribeTable("lose an attachment's elements in DEL and GC", func(command string, config string) {
 		for container := range 2 {
 			b.OK("ADD", b.call(byNFT+key("ingressPolicy", isolated), container))
 		}
@@ -78,7 +78,7 @@ var _ = Describe("the policies in nftables", func() {
 		Entry(nil, "GC", kept("c1")),
 	)
 
-	It("stay while another network has a port of the bridge", func() {
+	It("stay while another network's container is on the bridge", func() {
 		c := b.call(byNFT+key("ingressPolicy", sameBridge), 1)
 		c.Config = strings.Replace(c.Config, "net1", "net9", 1)
 		b.OK("ADD", b.call(byNFT+key("ingressPolicy", sameBridge), 0))
@@ -92,7 +92,7 @@ var _ = Describe("the policies in nftables", func() {
 		Expect(b.elements()).To(BeEmpty())
 	})
 
-	It("go with the bridge", func() {
+	It("are deleted after the bridge was deleted", func() {
 		b.OK("ADD", b.call(byNFT+key("ingressPolicy", sameBridge), 0))
 		b.OK("ADD", b.call(byIPTables+key("ingressPolicy", sameBridge), 2))
 		b.Host.Batch(GinkgoTB(), "link del cni0", "link del cni1")
@@ -104,7 +104,7 @@ var _ = Describe("the policies in nftables", func() {
 		Expect(b.saved()).NotTo(ContainSubstring("cni1"))
 	})
 
-	It("are missed by CHECK", func() {
+	It("are compared by CHECK", func() {
 		c := b.call(byNFT+key("ingressPolicy", isolated), 0)
 		for _, broken := range []string{
 			"flush set inet plumb isolated_bridges", "add element inet plumb same_bridge { cni0 . cni0 }", "add element inet plumb published { cni0 }",
@@ -120,7 +120,7 @@ var _ = Describe("the policies in nftables", func() {
 		b.OK("CHECK", c)
 	})
 
-	It("are for the host end of ptp too", func() {
+	It("also apply to the host end of ptp", func() {
 		b.serve()
 		prev := `{"cniVersion":"1.1.0","interfaces":[{"name":"veth9"},{"name":"eth0","sandbox":"/container"}],"ips":[{"address":"10.8.0.2/32","interface":1}]}`
 		container := nstest.New(GinkgoTB()).Named("routed")
@@ -132,7 +132,7 @@ var _ = Describe("the policies in nftables", func() {
 		b.OK("ADD", b.call(byNFT+key("ingressPolicy", sameBridge), 0))
 		nstest.MustDial(GinkgoTB(), container, "10.9.2.2:80", "10.8.0.2")
 		nstest.MustNotAnswer(GinkgoTB(), container, "10.9.0.2:80")
-		By("until the host end is gone")
+		By("until the host end is deleted")
 		b.OK("GC", b.Call("", nil, kept()))
 		Expect(b.elements()).To(ContainSubstring("veth9"))
 		b.Host.Batch(GinkgoTB(), "link del veth9")
@@ -140,7 +140,7 @@ var _ = Describe("the policies in nftables", func() {
 		Expect(b.elements()).NotTo(ContainSubstring("veth9"))
 	})
 
-	DescribeTable("cannot be kept in a table of another program, as STATUS says", func(keys, commands string) {
+	DescribeTable("cannot be added to another program's table, which STATUS reports", func(keys, commands string) {
 		b.Host.Must(GinkgoTB(), "nft", commands)
 		before := b.Host.Must(GinkgoTB(), "nft", "list", "ruleset")
 		b.Fails("STATUS", b.Call("", nil, bare(keys)), types.CodeNotAvailable, "differs from the table that plumb creates")
@@ -153,7 +153,7 @@ var _ = Describe("the policies in nftables", func() {
 		Entry(nil, byIPTables+key("ingressPolicy", isolated), "add table bridge plumb; add map bridge plumb isolated_ports { type ipv4_addr : ipv4_addr; }"),
 	)
 
-	It("need no more than STATUS says", func() {
+	It("are tested by STATUS, which creates no table", func() {
 		for _, policy := range []string{open, sameBridge, isolated} {
 			c := b.Call("", nil, bare(byNFT+key("ingressPolicy", policy)))
 			b.OK("STATUS", c)

@@ -37,7 +37,7 @@ var _ = Describe("the backend firewalld", func() {
 		expect(probe{b.containers[0], nstest.OutsideV4, nstest.OutsideV6, true}, toContainer(b.containers[0], 2, policy == open))
 		Expect(zoneOf("fd00:1::2/128")).To(Equal("trusted"))
 		Expect(b.saved()).NotTo(ContainSubstring("CNI"))
-		By("CHECK sees that a source is gone")
+		By("CHECK reports a missing source")
 		d.Call(GinkgoTB(), "zone.removeSource", "trusted", "10.9.0.2/32")
 		b.Fails("CHECK", b.call(keys, 0), types.CodeChanged, "zone trusted lacks the source 10.9.0.2/32")
 		By("DEL finds the sources without prevResult")
@@ -45,7 +45,7 @@ var _ = Describe("the backend firewalld", func() {
 		c.Config = bare("")
 		b.OK("DEL", c)
 		Expect(zoneOf("fd00:1::2/128")).To(Equal(""))
-		By("and so does GC")
+		By("GC deletes the sources that are not valid")
 		for _, keeps := range []string{kept(), strings.Replace(kept("c2"), "net1", "net2", 1)} {
 			b.OK("GC", b.Call("", nil, keeps))
 			Expect(zoneOf("10.9.1.2/32")).To(Equal("trusted"))
@@ -90,7 +90,7 @@ var _ = Describe("the backend firewalld", func() {
 			Expect([]any{zoneOf("10.9.1.2/32"), zoneOf("fd00:2::2/128")}).To(HaveEach("internal"))
 			Expect(zoneOf("10.9.0.3/32")).To(Equal(""))
 		}
-		By("and DEL removes a source from the zone of its ADD")
+		By("DEL removes a source from the zone of its ADD")
 		c := b.call("", 2)
 		c.Config = strings.Replace(bare(""), "net1", "net2", 1)
 		b.OK("DEL", c)
@@ -102,7 +102,7 @@ var _ = Describe("the backend firewalld", func() {
 		Expect(stderr).To(ContainSubstring("firewall restore: connect to firewalld: firewalld is not running"))
 	})
 
-	It("keeps the source of the container that has the address now when a former one is deleted again", func() {
+	It("keeps the source of an address's new container when the former container is deleted again", func() {
 		former, newer := b.call("", 0), b.call("", 0)
 		newer.ContainerID = "newer"
 		for _, command := range []string{"ADD", "DEL"} {
@@ -125,7 +125,7 @@ var _ = Describe("the backend firewalld", func() {
 		}
 	})
 
-	It("leaves nothing of an ADD that fails", func() {
+	It("removes what a failed ADD added", func() {
 		d.Call(GinkgoTB(), "zone.addSource", "internal", "fd00:1::2/128")
 		b.Fails("ADD", b.call("", 0), types.CodeConfig, `zone "internal"`)
 		Expect(zoneOf("10.9.0.2/32")).To(Equal(""))
@@ -144,7 +144,7 @@ var _ = Describe("the backend firewalld", func() {
 		b.Fails("ADD", c, types.CodeConfig, "not authorized")
 	})
 
-	It("needs table inet plumb for the list, as STATUS says", func() {
+	It("needs table inet plumb, and STATUS reports a foreign table", func() {
 		b.Host.Must(GinkgoTB(), "nft", "add table inet plumb; add map inet plumb source4 { type ether_addr : ipv4_addr; }")
 		c := b.call("", 0)
 		b.Fails("ADD", c, types.CodeConfig, "differs from the table that plumb creates")
@@ -152,7 +152,7 @@ var _ = Describe("the backend firewalld", func() {
 		b.Fails("STATUS", c, types.CodeNotAvailable, "differs from the table that plumb creates")
 	})
 
-	It("says that firewalld is not running", func() {
+	It("reports that firewalld is not running", func() {
 		GinkgoT().Setenv("DBUS_SYSTEM_BUS_ADDRESS", "unix:path=/nonexistent")
 		c := b.call(key("backend", firewalld), 0)
 		b.Fails("ADD", c, types.CodeConfig, "not running")

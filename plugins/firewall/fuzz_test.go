@@ -11,8 +11,8 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// FuzzConfig checks that each rule is one line that is read as it was written, and that a marker belongs
-// to its attachment only, for any configuration.
+// FuzzConfig checks that, for any configuration, each rule is one line, and each marker is parsed as a marker of
+// its attachment only.
 func FuzzConfig(f *testing.F) {
 	f.Add(`{"name":"n","ingressPolicy":"isolated","publishedPorts":true,"iptablesAdminChainName":"NOMAD-ADMIN"}`, "eth0", "cni0")
 	f.Add(`{"name":"n","backend":"nftables","ingressPolicy":"bogus","firewalldZone":"a\nb"}`, `e"h`, "br+")
@@ -40,7 +40,7 @@ func FuzzConfig(f *testing.F) {
 		}
 		rules := xt.Parse(strings.Join(lines, "\n")).Rules
 		if got := deletions(rules, func(string) bool { return false }, nil); len(got) != 0 {
-			t.Errorf("want no deletion of rules of others, got %q", got)
+			t.Errorf("want no deletion of other attachments' rules, got %q", got)
 		}
 	})
 }
@@ -49,12 +49,11 @@ func checkMarker(t *testing.T, w *firewall, a netip.Addr, line string) {
 	t.Helper()
 	rule := xt.Parse(line).Rules[0]
 	if !isMarker(rule) || rule.Source != host(a) || !w.isOwn(rule.Comment) || len(rule.Comment) > 255 {
-		t.Errorf("%s is read as the marker %q of %s", line, rule.Comment, rule.Source)
+		t.Errorf("%s is parsed as the marker %q of %s", line, rule.Comment, rule.Source)
 	}
 }
 
-// FuzzCheck checks that CHECK answers in the form of the specification, whatever the runtime passes
-// as prevResult.
+// FuzzCheck checks that CHECK replies as the CNI specification requires, for any prevResult.
 func FuzzCheck(f *testing.F) {
 	nstest.FuzzChainedCheck(f, plugin(), nstest.Call{Config: `{"cniVersion":"1.1.0","name":"net1","type":"firewall","ingressPolicy":"isolated"}`})
 }

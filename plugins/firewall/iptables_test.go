@@ -23,17 +23,17 @@ var _ = Describe("the backend iptables", func() {
 	var b *testbed
 	BeforeEach(func() { b = newTestbed() })
 
-	DescribeTable("has the rules of the reference plugin, and one marker for each address", func(name, keys string) {
+	DescribeTable("adds the reference plugin's rules, and one marker for each address", func(name, keys string) {
 		c := b.call(byIPTables+keys, 0)
 		b.OK("ADD", c)
 		nstest.Golden(GinkgoTB(), name, b.saved())
-		By("which a second ADD leaves as they are")
+		By("a second ADD changes nothing")
 		b.OK("ADD", c)
 		nstest.Golden(GinkgoTB(), name, b.saved())
 		before := nstest.Snapshot(GinkgoTB(), b.Host)
 		b.OK("CHECK", c)
 		Expect(nstest.Compare(before, nstest.Snapshot(GinkgoTB(), b.Host))).To(BeEmpty())
-		By("and of which DEL leaves what containers share, with and without prevResult")
+		By("DEL leaves only the shared chains and rules, with and without prevResult")
 		b.OK("DEL", c)
 		after := b.saved()
 		nstest.Golden(GinkgoTB(), name+"-deleted", after)
@@ -50,7 +50,7 @@ var _ = Describe("the backend iptables", func() {
 		Entry(nil, "admin", key("iptablesAdminChainName", "NOMAD-ADMIN")),
 	)
 
-	It("has no rules for the addresses of lo, which loopback returns", func() {
+	It("adds no rules for loopback addresses, which the plugin loopback returns", func() {
 		c := b.call(byIPTables, 0)
 		c.Config = strings.Replace(c.Config, `"ips":[`, `"ips":[{"address":"127.0.0.1/8"},{"address":"::1/128"},`, 1)
 		b.OK("ADD", c)
@@ -58,7 +58,7 @@ var _ = Describe("the backend iptables", func() {
 		b.OK("CHECK", c)
 	})
 
-	It("names what CHECK misses", func() {
+	It("reports each missing rule in CHECK", func() {
 		c := b.call(byIPTables+key("ingressPolicy", isolated), 0)
 		for _, broken := range []struct{ command, names string }{
 			{"-D CNI-FORWARD -s 10.9.0.2 -j ACCEPT", "want -A CNI-FORWARD -s 10.9.0.2/32 -j ACCEPT"},
@@ -78,7 +78,7 @@ var _ = Describe("the backend iptables", func() {
 		}
 	})
 
-	It("has elements for isolated, which CHECK misses", func() {
+	It("reports missing elements for isolated in CHECK", func() {
 		c := b.call(byIPTables+key("ingressPolicy", isolated), 0)
 		for _, broken := range []string{"flush set bridge plumb isolated_ports", "flush chain bridge plumb forward", "delete table bridge plumb"} {
 			b.OK("ADD", c)
@@ -87,13 +87,13 @@ var _ = Describe("the backend iptables", func() {
 			By(broken)
 			b.Fails("CHECK", c, types.CodeChanged, "table bridge plumb")
 		}
-		By("but not if the reference plugin added the rules")
+		By("except if the reference plugin added the rules")
 		b.Host.Must(GinkgoTB(), "iptables", "-D", forwardChain, "-s", "10.9.0.2/32", "-m", "comment", "--comment", "firewall: net1/c0/eth0")
 		b.Host.Must(GinkgoTB(), "ip6tables", "-D", forwardChain, "-s", "fd00:1::2/128", "-m", "comment", "--comment", "firewall: net1/c0/eth0")
 		b.OK("CHECK", c)
 	})
 
-	It("creates no table to CHECK", func() {
+	It("creates no table in CHECK", func() {
 		b.Fails("CHECK", b.call(byIPTables, 0), types.CodeChanged, "has no chain CNI-FORWARD")
 		Expect(b.Host.Must(GinkgoTB(), "nft", "list", "ruleset")).To(BeEmpty())
 	})
@@ -123,7 +123,7 @@ var _ = Describe("the backend iptables", func() {
 		Expect(b.saved()).To(Equal(whole))
 	})
 
-	It("leaves the rules of other programs in the stages where they are", func() {
+	It("does not move other programs' rules in the stages", func() {
 		b.OK("ADD", b.call(byIPTables+key("ingressPolicy", isolated), 0))
 		b.Host.MustLine(GinkgoTB(), "iptables -I "+stage1+" -s 10.9.5.5 -j RETURN")
 		b.Host.MustLine(GinkgoTB(), "iptables -A "+stage1+" -s 10.9.6.6 -j DROP")
@@ -137,22 +137,22 @@ var _ = Describe("the backend iptables", func() {
 		}
 	})
 
-	It("knows its rules by network, container and interface", func() {
+	It("finds its rules by network, container and interface", func() {
 		c, other := b.call(byIPTables, 0), b.call(byIPTables, 1)
-		sister := c
-		sister.IfName = "eth1"
-		sister.Config = strings.ReplaceAll(c.Config, "10.9.0.2", "10.9.0.4")
-		foreign := other
-		foreign.Config = strings.ReplaceAll(strings.ReplaceAll(other.Config, "net1", "net10"), "10.9.0.3", "10.9.0.5")
-		for _, c := range []nstest.Call{c, other, sister, foreign} {
+		otherInterface := c
+		otherInterface.IfName = "eth1"
+		otherInterface.Config = strings.ReplaceAll(c.Config, "10.9.0.2", "10.9.0.4")
+		otherNetwork := other
+		otherNetwork.Config = strings.ReplaceAll(strings.ReplaceAll(other.Config, "net1", "net10"), "10.9.0.3", "10.9.0.5")
+		for _, c := range []nstest.Call{c, other, otherInterface, otherNetwork} {
 			b.OK("ADD", c)
 		}
 		c.Config = bare("")
 		b.OK("DEL", c)
 		Expect(b.saved()).To(And(Not(ContainSubstring("10.9.0.2")), ContainSubstring("10.9.0.4"), ContainSubstring("10.9.0.3")))
-		By("the address that both interfaces have stays with the other one")
+		By("the rules of an address stay while another interface has the address")
 		Expect(b.saved()).To(ContainSubstring("-A CNI-FORWARD -s fd00:1::2/128 -j ACCEPT"))
-		By("GC keeps what is listed, and other networks")
+		By("GC keeps valid attachments and other networks")
 		b.OK("GC", b.Call("", nil, kept("c1")))
 		Expect(b.saved()).To(And(Not(ContainSubstring("10.9.0.4")), ContainSubstring("10.9.0.3"), ContainSubstring("10.9.0.5")))
 		b.OK("GC", b.Call("", nil, kept()))
@@ -183,7 +183,7 @@ var _ = Describe("the backend iptables", func() {
 		Entry(nil, `cni'0`, isolated),
 	)
 
-	It("replaces the rules of an attachment that has another address now", func() {
+	It("replaces an attachment's rules if its address has changed", func() {
 		c := b.call(byIPTables, 0)
 		b.OK("ADD", c)
 		c.Config = strings.ReplaceAll(c.Config, "10.9.0.2", "10.9.0.4")
@@ -191,7 +191,7 @@ var _ = Describe("the backend iptables", func() {
 		Expect(b.saved()).To(And(Not(ContainSubstring("10.9.0.2")), ContainSubstring("10.9.0.4")))
 	})
 
-	DescribeTable("needs the programs of both families before the first change", func(missing string, installed ...string) {
+	DescribeTable("looks for the programs of both families before the first change", func(missing string, installed ...string) {
 		bin := GinkgoT().TempDir()
 		for _, name := range installed {
 			Expect(os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\necho $0 >> "+bin+"/ran\n"), 0o755)).To(Succeed())
@@ -201,7 +201,7 @@ var _ = Describe("the backend iptables", func() {
 		go func() {
 			defer GinkgoRecover()
 			defer close(replies)
-			runtime.LockOSThread() // the thread with the empty directories ends with the goroutine
+			runtime.LockOSThread() // the thread ends with the goroutine, because only it may see the empty directories
 			Expect(unix.Unshare(unix.CLONE_NEWNS)).To(Succeed())
 			Expect(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")).To(Succeed())
 			for _, dir := range []string{"/usr/sbin", "/usr/local/sbin"} {
@@ -214,7 +214,7 @@ var _ = Describe("the backend iptables", func() {
 		Expect(failure.Msg).To(ContainSubstring("program " + missing + ": "))
 		Expect(filepath.Join(bin, "ran")).NotTo(BeAnExistingFile())
 	},
-		Entry("no program", "iptables-restore"),
-		Entry("the programs of IPv4", "ip6tables-restore", "iptables-save", "iptables-restore"),
+		Entry("no programs", "iptables-restore"),
+		Entry("only the programs of IPv4", "ip6tables-restore", "iptables-save", "iptables-restore"),
 	)
 })

@@ -24,7 +24,7 @@ var _ = Describe("beside the reference plugin", func() {
 		c.Config = strings.ReplaceAll(c.Config, `"cniVersion":"1.1.0"`, `"cniVersion":"1.0.0"`)
 		return nstest.Exec(GinkgoTB(), path, c.With(command)).OK(GinkgoTB())
 	}
-	// withoutMarkers is what iptables has but for the markers, in which the two plugins differ.
+	// withoutMarkers returns saved without the markers, which only plumb adds.
 	withoutMarkers := func() string {
 		GinkgoHelper()
 		var lines []string
@@ -39,20 +39,20 @@ var _ = Describe("beside the reference plugin", func() {
 	It("adds the same rules", func() {
 		c := b.call(byIPTables, 0)
 		reference(c, "ADD")
-		made := b.saved()
-		By("and takes over the reference plugin's")
+		added := b.saved()
+		By("and takes over the reference plugin's rules")
 		b.OK("CHECK", c)
 		b.OK("ADD", c)
-		Expect(withoutMarkers()).To(Equal(made))
+		Expect(withoutMarkers()).To(Equal(added))
 		b.OK("DEL", c)
 		Expect(b.saved()).NotTo(ContainSubstring("10.9.0.2"))
 		b.OK("ADD", c)
-		Expect(withoutMarkers()).To(Equal(made))
-		By("which the reference plugin checks and deletes")
+		Expect(withoutMarkers()).To(Equal(added))
+		By("the reference plugin checks and deletes plumb's rules")
 		reference(c, "CHECK")
 		reference(c, "DEL")
 		Expect(withoutMarkers()).NotTo(ContainSubstring("10.9.0.2"))
-		By("and GC deletes what that leaves")
+		By("GC deletes the markers that stay")
 		b.OK("GC", b.Call("", nil, kept()))
 		Expect(b.saved()).NotTo(ContainSubstring("10.9.0.2"))
 	})
@@ -63,7 +63,7 @@ var _ = Describe("beside the reference plugin", func() {
 		b.OK("CHECK", c)
 		b.OK("DEL", c)
 		Expect(b.saved()).NotTo(ContainSubstring("10.9.0.2"))
-		By("and moves the policy to its own backend at the next ADD")
+		By("the next ADD moves the policy to its own backend")
 		b.OK("ADD", c)
 		b.OK("CHECK", c)
 		if backend != iptables {

@@ -13,7 +13,7 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// serve has each container and the host outside answer at port 80 of both families.
+// serve starts a server on port 80 of both families in each container and on the outside host.
 func (b *testbed) serve() {
 	GinkgoHelper()
 	for i, p := range places() {
@@ -24,21 +24,22 @@ func (b *testbed) serve() {
 	nstest.ServeTCP(GinkgoTB(), b.Outside, "["+nstest.OutsideV6+"]:80")
 }
 
-// A probe is a connection to both families of a place, which has to be answered or not.
+// A probe is a connection to port 80 of an IPv4 address and of an IPv6 address. answers says whether both must
+// succeed or fail.
 type probe struct {
 	from    *nstest.NS
 	v4, v6  string
 	answers bool
 }
 
-// toContainer probes the container of that index.
+// toContainer returns the probe of the container with this index.
 func toContainer(from *nstest.NS, to int, answers bool) probe {
 	return probe{from, places()[to].v4, places()[to].v6, answers}
 }
 
-// answered opens one connection. If no answer is expected, it waits for a second only, or with -short for a
-// quarter of it. That is enough to see a packet that should have been dropped, and a slow machine does not
-// fail the test.
+// answered opens one connection. If the connection must fail, answered waits for only one second, or with -short
+// for a quarter of a second. That is enough to detect a packet that should have been dropped, and cannot fail
+// the test on a slow machine.
 func (p probe) answered(addr string) (err error) {
 	if p.answers {
 		_, err = nstest.Dial(p.from, addr)
@@ -53,7 +54,7 @@ func (p probe) answered(addr string) (err error) {
 	})
 }
 
-// expect sends all probes at once.
+// expect runs all probes concurrently.
 func expect(probes ...probe) {
 	GinkgoHelper()
 	var wrong sync.Map
@@ -75,16 +76,15 @@ func expect(probes ...probe) {
 	wrong.Range(func(what, _ any) bool { Fail(what.(string)); return true })
 }
 
-// dropForwarded gives both FORWARD chains a policy.
-func (b *testbed) dropForwarded(policy string) {
+func (b *testbed) setForwardPolicy(policy string) {
 	GinkgoHelper()
 	for _, program := range []string{"iptables", "ip6tables"} {
 		b.Host.Must(GinkgoTB(), program, "-P", "FORWARD", policy)
 	}
 }
 
-// publish translates connections to port 80 of the host to the container of that index, as portmap does. The
-// containers of its own bridge appear with an address of the host, so that the answers come back through it.
+// publish maps port 80 of the host to the container with this index, as portmap does. It masquerades connections
+// from the container's own bridge, because the answers must return through the host.
 func (b *testbed) publish(container int) {
 	GinkgoHelper()
 	p := places()[container]
@@ -97,7 +97,7 @@ func (b *testbed) publish(container int) {
 	}
 }
 
-// referencePolicy is what the reference plugin adds to table filter for cni1 with the policy same-bridge.
+// referencePolicy contains the rules that the reference plugin adds for cni1 with the policy same-bridge.
 const referencePolicy = `*filter
 -N CNI-FORWARD
 -N CNI-ISOLATION-STAGE-1
@@ -118,8 +118,8 @@ var _ = Describe("traffic", func() {
 		b.serve()
 	})
 
-	// With the backend nftables, a DROP of iptables is an error, and firewalld drops by itself. The short
-	// run leaves out the backends that do the same as one of the others, and DROP.
+	// The policy DROP is an error with the backend nftables, and firewalld drops packets itself. With -short, the
+	// table omits DROP and each backend that does the same as another.
 	backends := []string{iptables, nftables, "", firewalld}[:nstest.FullOrShort(4, 2)]
 	forwards := []string{"ACCEPT", "DROP"}[:nstest.FullOrShort(2, 1)]
 	var entries []TableEntry
@@ -137,14 +137,14 @@ var _ = Describe("traffic", func() {
 			}
 		}
 	}
-	DescribeTable("passes as the policy says, also where netfilter sees bridged frames", func(backend, policy, forward string) {
+	DescribeTable("passes as the policy says, with and without br_netfilter", func(backend, policy, forward string) {
 		outside := forward == "ACCEPT"
 		if backend == firewalld {
 			d := nstest.StartFirewalld(GinkgoTB(), b.Host)
 			GinkgoT().Setenv("DBUS_SYSTEM_BUS_ADDRESS", d.Address)
-			outside = false // firewalld rejects what no zone of source and destination accepts
+			outside = false // firewalld rejects packets that neither the source's nor the destination's zone accepts
 		}
-		b.dropForwarded(forward)
+		b.setForwardPolicy(forward)
 		b.publish(0)
 		for container := range places() {
 			keys := key("backend", backend) + key("ingressPolicy", policy)
@@ -157,10 +157,10 @@ var _ = Describe("traffic", func() {
 			b.OK("CHECK", b.call(keys, container))
 		}
 		probes := []probe{
-			toContainer(b.containers[0], 1, policy != isolated), // of the same bridge
-			toContainer(b.containers[0], 2, policy == open),     // of another bridge with a policy
-			toContainer(b.containers[0], 3, true),               // of a bridge without one
-			toContainer(b.containers[3], 0, true),               // and from there
+			toContainer(b.containers[0], 1, policy != isolated), // on the same bridge
+			toContainer(b.containers[0], 2, policy == open),     // on another bridge with a policy
+			toContainer(b.containers[0], 3, true),               // on a bridge without a policy
+			toContainer(b.containers[3], 0, true),               // from a bridge without a policy
 			toContainer(b.Outside, 0, outside),
 			{b.containers[0], nstest.OutsideV4, nstest.OutsideV6, true},
 			toContainer(b.Host, 0, true),
@@ -168,25 +168,25 @@ var _ = Describe("traffic", func() {
 		}
 		fromSameBridge := probe{b.containers[1], places()[1].gateway4, places()[1].gateway6, true}
 		expect(append(probes, fromSameBridge)...)
-		By("and where netfilter sees bridged frames too")
+		By("with br_netfilter")
 		nstest.RequireFeature(GinkgoTB(), "br_netfilter", b.Host.SetBridgeNetfilter(GinkgoTB(), "1"))
-		if policy != isolated { // there it depends on the kernel: Linux 6.1 forwards the packets, 6.18 drops them
+		if policy != isolated { // with isolated, Linux 6.1 forwards the packets, and Linux 6.18 drops them
 			probes = append(probes, fromSameBridge)
 		}
 		expect(probes...)
 	}, entries)
 
-	DescribeTable("to a published port passes between bridges with publishedPorts only", func(backend, policy string) {
+	DescribeTable("to a published port passes between bridges only with publishedPorts", func(backend, policy string) {
 		b.publish(0)
 		common := key("backend", backend) + key("ingressPolicy", policy)
 		published := func(answers bool) probe {
 			return probe{b.containers[2], places()[2].gateway4, places()[2].gateway6, answers}
 		}
 		b.OK("ADD", b.call(common+`"publishedPorts":true,`, 0))
-		b.OK("ADD", b.call(common, 2)) // later, and its rules do not go before
+		b.OK("ADD", b.call(common, 2)) // a later ADD inserts no rule before the rules for published ports
 		b.OK("CHECK", b.call(common+`"publishedPorts":true,`, 0))
 		expect(published(true), toContainer(b.containers[2], 0, false), toContainer(b.containers[0], 2, false))
-		By("and without the key it does not")
+		By("without the key it does not pass")
 		b.Fails("CHECK", b.call(common, 0), types.CodeChanged)
 		b.OK("ADD", b.call(common, 0))
 		expect(published(false))
@@ -208,7 +208,7 @@ var _ = Describe("traffic", func() {
 		Entry(nil, iptables, nftables, sameBridge), Entry(nil, nftables, iptables, isolated),
 	)
 
-	It("is dropped between a bridge in nftables and one of the reference plugin, which only iptables contains", func() {
+	It("is dropped between a bridge in nftables and the reference plugin's bridge, which is only in iptables", func() {
 		for _, program := range []string{"iptables-restore", "ip6tables-restore"} {
 			_, err := b.Host.ExecInput(referencePolicy, program, "--noflush")
 			Expect(err).NotTo(HaveOccurred())
@@ -219,7 +219,7 @@ var _ = Describe("traffic", func() {
 		expect(toContainer(b.containers[0], 2, false), toContainer(b.containers[2], 0, false), toContainer(b.containers[0], 3, true), toContainer(b.containers[3], 2, true))
 	})
 
-	It("is dropped between bridges whose policies have different backends, and were added at the same time", func() {
+	It("is dropped between bridges whose policies two concurrent ADDs add to different backends", func() {
 		byIPTables, byNFT := b.call(key("backend", iptables)+key("ingressPolicy", sameBridge), 2), b.call(key("backend", nftables)+key("ingressPolicy", sameBridge), 0)
 		added := false
 		byNFT.Before = func(step string) error {
@@ -234,7 +234,7 @@ var _ = Describe("traffic", func() {
 		expect(toContainer(b.containers[0], 2, false), toContainer(b.containers[2], 0, false), toContainer(b.containers[0], 3, true))
 	})
 
-	It("of a bridge in nftables has rules of iptables only while another bridge is in iptables alone", func() {
+	It("of a bridge in nftables has iptables rules only while another bridge is only in iptables", func() {
 		first, second := b.call(key("backend", iptables)+key("ingressPolicy", sameBridge), 2), b.call(key("backend", nftables)+key("ingressPolicy", sameBridge), 0)
 		b.OK("ADD", first)
 		b.OK("ADD", second)
@@ -247,10 +247,10 @@ var _ = Describe("traffic", func() {
 		Expect(b.saved()).NotTo(Or(ContainSubstring("cni0"), ContainSubstring("cni1")))
 	})
 
-	DescribeTable("between containers that run already is dropped after a change to isolated", func(backend, policy string) {
+	DescribeTable("between running containers is dropped after a change to isolated", func(backend, policy string) {
 		keys := key("backend", backend) + key("ingressPolicy", isolated)
 		b.Host.Batch(GinkgoTB(), "link add veth9 type veth peer name veth8", "link set veth9 master cni0 alias plumb:net9/c9/eth0",
-			"link add veth7 type veth peer name veth6", "link set veth7 master cni0") // of another network, and of an unknown owner
+			"link add veth7 type veth peer name veth6", "link set veth7 master cni0") // veth9 belongs to another network, and veth7 to an unknown owner
 		for container := range 2 {
 			b.Host.Batch(GinkgoTB(), fmt.Sprintf("link set veth%d alias plumb:net1/c%[1]d/eth0", container))
 			b.OK("ADD", b.call(key("backend", backend)+key("ingressPolicy", policy), container))
@@ -260,11 +260,11 @@ var _ = Describe("traffic", func() {
 		expect(toContainer(b.containers[0], 1, false), toContainer(b.containers[1], 0, false), toContainer(b.Host, 1, true))
 		b.OK("CHECK", b.call(keys, 1))
 		Expect(b.elements()).NotTo(Or(ContainSubstring("veth9"), ContainSubstring("veth7")))
-		By("and only the ADD that changes the policy lists the ports")
+		By("only the ADD that changes the policy lists the ports")
 		c, steps := b.call(keys, 1).RecordSteps()
 		b.OK("ADD", c)
 		Expect(*steps).NotTo(ContainElement("list ports of cni0"))
-		By("until the DEL or GC of each container")
+		By("DEL and GC delete the elements of their containers")
 		c.Config = bare("")
 		b.OK("DEL", c)
 		Expect(b.elements()).To(And(Not(ContainSubstring("veth1")), ContainSubstring("veth0")))
@@ -275,7 +275,7 @@ var _ = Describe("traffic", func() {
 	)
 
 	DescribeTable("through the gateway of a VLAN passes as the policy says", func(backend string) {
-		// The plugin bridge with "vlan": the gateway is one end of a veth pair, the other end is a port of the bridge.
+		// With "vlan", the plugin bridge puts the gateway on one end of a veth pair, whose other end is a port of the bridge.
 		b.Host.Batch(GinkgoTB(), "link add vbr type bridge", "link set vbr up", "link add vbr.100 type veth peer name vgate", "link set vgate master vbr up",
 			"addr add 10.7.0.1/24 dev vbr.100", "addr add fd07::1/64 dev vbr.100 nodad", "link set vbr.100 up")
 		var containers []*nstest.NS
@@ -296,10 +296,10 @@ var _ = Describe("traffic", func() {
 		}
 		b.OK("ADD", b.call(key("backend", backend)+key("ingressPolicy", sameBridge), 2))
 		expect(
-			probe{b.containers[2], "10.7.0.2", "fd07::2", false}, // another bridge with a policy
+			probe{b.containers[2], "10.7.0.2", "fd07::2", false}, // from another bridge with a policy
 			toContainer(containers[0], 2, false),
-			probe{b.containers[3], "10.7.0.2", "fd07::2", true}, // a bridge without one
-			probe{containers[0], "10.7.0.3", "fd07::3", true},   // of the same VLAN
+			probe{b.containers[3], "10.7.0.2", "fd07::2", true}, // from a bridge without a policy
+			probe{containers[0], "10.7.0.3", "fd07::3", true},   // in the same VLAN
 		)
 	}, Entry(nil, iptables), Entry(nil, nftables))
 
@@ -310,7 +310,7 @@ var _ = Describe("traffic", func() {
 			}
 			for container := range 3 {
 				c := b.call(key("backend", after)+key("ingressPolicy", policies[1]), container)
-				if container != 1 { // the ADD of the first has changed the bridge
+				if container != 1 { // the first container's ADD has already changed the bridge's policy
 					Expect(b.Run("CHECK", c).Failure(GinkgoTB()).Code).To(BeEquivalentTo(types.CodeChanged), fmt.Sprint(policies))
 				}
 				b.OK("ADD", c)
@@ -320,7 +320,7 @@ var _ = Describe("traffic", func() {
 			}
 			expect(toContainer(b.containers[0], 1, policies[1] != isolated), toContainer(b.containers[0], 2, policies[1] == open))
 		}
-		By("and leaves nothing of the former one")
+		By("nothing of the former policy is left")
 		Expect(b.elements()).To(BeEmpty())
 		Expect(b.saved()).NotTo(ContainSubstring("cni0"))
 	},
@@ -329,11 +329,11 @@ var _ = Describe("traffic", func() {
 	)
 })
 
-var _ = Describe("what drops on the host", func() {
+var _ = Describe("a host", func() {
 	var b *testbed
 	BeforeEach(func() { b = newTestbed() })
 
-	It("is nothing: no program is run", func() {
+	It("that drops no packets runs no program", func() {
 		c, steps := b.call("", 0).RecordSteps()
 		for _, command := range []string{"ADD", "CHECK", "DEL"} {
 			b.OK(command, c)
@@ -342,7 +342,7 @@ var _ = Describe("what drops on the host", func() {
 		Expect(b.Host.Must(GinkgoTB(), "nft", "list", "ruleset")).To(BeEmpty())
 	})
 
-	It("is iptables: only where it does", func() {
+	It("whose iptables drops packets gets rules for that family only", func() {
 		b.Host.Must(GinkgoTB(), "ip6tables", "-P", "FORWARD", "DROP")
 		c := b.call("", 0)
 		b.OK("ADD", c)
@@ -352,15 +352,15 @@ var _ = Describe("what drops on the host", func() {
 		Expect(b.saved()).NotTo(ContainSubstring("fd00:1::2"))
 	})
 
-	It("is iptables: an error for the backend nftables", func() {
-		b.dropForwarded("DROP")
+	It("whose iptables drops packets is an error for the backend nftables", func() {
+		b.setForwardPolicy("DROP")
 		b.Fails("ADD", b.call(key("backend", nftables), 0), types.CodeConfig, "use the backend iptables")
 		c := b.call("", 0)
 		c.Config = bare(key("backend", nftables))
 		b.Fails("STATUS", c, types.CodeNotAvailable)
 	})
 
-	It("is iptables-legacy", func() {
+	It("whose iptables-legacy drops packets gets rules there", func() {
 		b.serve()
 		b.Host.Must(GinkgoTB(), "iptables-legacy", "-P", "FORWARD", "DROP")
 		c := b.call("", 0)
@@ -371,13 +371,13 @@ var _ = Describe("what drops on the host", func() {
 		c.Config = bare("")
 		b.OK("DEL", c)
 		Expect(b.saved("-legacy")).NotTo(ContainSubstring("10.9.0.2"))
-		By("and DEL with prevResult deletes rules of the reference plugin, which have no marker")
+		By("DEL with prevResult deletes the reference plugin's rules, which have no marker")
 		b.Host.MustLine(GinkgoTB(), "iptables-legacy -A CNI-FORWARD -s 10.9.0.2 -j ACCEPT")
 		b.OK("DEL", b.call("", 0))
 		Expect(b.saved("-legacy")).NotTo(ContainSubstring("10.9.0.2"))
 	})
 
-	It("is a chain of nftables: ADD warns, and STATUS is 51", func() {
+	It("whose nftables chain drops packets gets a warning from ADD and code 51 from STATUS", func() {
 		b.Host.Must(GinkgoTB(), "nft", "add table inet fw; add chain inet fw forwarded { type filter hook forward priority 0; policy drop; }")
 		Expect(b.OK("ADD", b.call("", 0)).Stderr).To(ContainSubstring("chain forwarded of table inet fw"))
 		c := b.call("", 0)

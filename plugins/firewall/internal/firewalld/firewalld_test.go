@@ -28,11 +28,11 @@ var (
 )
 
 const (
-	hour  = time.Hour // a limit that no test reaches
+	hour  = time.Hour // a timeout that no test reaches
 	short = 50 * time.Millisecond
 )
 
-// start starts firewalld and points the process at its bus.
+// start starts firewalld and sets the environment variable with the address of its bus.
 func start(t *testing.T) (*nstest.Firewalld, *ns.Handle) {
 	t.Helper()
 	host := nstest.NewHost(t)
@@ -51,7 +51,7 @@ func handle(t *testing.T, path string, tr *trace.Tracer) *ns.Handle {
 	return h
 }
 
-// dial returns an open connection whose calls may take the time limit.
+// dial opens a connection whose calls have the timeout limit.
 func dial(t *testing.T, h *ns.Handle, limit time.Duration) *Conn {
 	t.Helper()
 	c, err := Open(h)
@@ -134,7 +134,7 @@ func expectConflict(t *testing.T, added bool, err error) {
 	expectCode(t, err, types.CodeConfig)
 }
 
-// before returns a tracer that calls f once, before the step that contains the text.
+// before returns a tracer that calls f once, before the first step whose description contains the text step.
 func before(step string, f func()) *trace.Tracer {
 	done := false
 	return &trace.Tracer{Before: func(s string) error {
@@ -164,7 +164,7 @@ func TestInvalidZone(t *testing.T) {
 	if added, err := c.AddSource("trusted", v4); !added || err != nil {
 		t.Fatal(added, err)
 	}
-	expect(t, c.RemoveSource("", v4), ErrInvalidZone) // firewalld removes it from any zone then
+	expect(t, c.RemoveSource("", v4), ErrInvalidZone) // firewalld would remove the source from any zone
 	if in, err := c.HasSource("trusted", v4); !in || err != nil {
 		t.Errorf("%t, %v", in, err)
 	}
@@ -214,8 +214,8 @@ func TestNotAuthorized(t *testing.T) {
 	})
 }
 
-// asNobody runs f on a thread of the user nobody, which ends afterwards. A bus knows the user
-// of the thread that connects.
+// asNobody runs f as the user nobody, on a thread that ends afterwards. The bus authenticates the user of
+// the thread that connects.
 func asNobody(t *testing.T, f func()) {
 	t.Helper()
 	done := make(chan syscall.Errno)
@@ -276,7 +276,7 @@ func TestFirewalldEndsBetweenCalls(t *testing.T) {
 			t.Error("added")
 		}
 		expect(t, err, ErrNotRunning)
-		f.Activate(t) // the bus could start firewalld now
+		f.Activate(t) // from now on, the bus can start firewalld
 	}
 }
 
@@ -350,7 +350,7 @@ func TestBusHangs(t *testing.T) {
 
 func TestOpenClosesTheConnectionIfItFails(t *testing.T) {
 	_, h := start(t)
-	nstest.LeakCheck(t) // while the bus runs, because its end would close the connection
+	nstest.LeakCheck(t) // checks while the bus runs, because the end of the bus would close the connection
 	lost := errors.New("lost")
 	_, err := Open(handle(t, h.Path(), &trace.Tracer{After: func(string) error { return lost }}))
 	if !errors.Is(err, lost) {
@@ -380,7 +380,7 @@ func TestDescriptorsAreClosedOnExec(t *testing.T) {
 	}
 }
 
-// TestExplain has errors that Debian's firewalld and bus do not return here.
+// TestExplain tests errors that Debian's firewalld and bus do not return in the other tests.
 func TestExplain(t *testing.T) {
 	for _, c := range []struct {
 		name, text string
@@ -411,14 +411,14 @@ func descriptors(t *testing.T) map[uintptr]bool {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil { // not the one that read the directory
+		if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil { // the descriptor that read the directory is closed
 			all[uintptr(fd)] = true
 		}
 	}
 	return all
 }
 
-// serve answers the first line of each connection with the text, and returns the address.
+// serve starts a server that answers the first line of each connection with text, and returns its address.
 func serve(t *testing.T, text string) string {
 	t.Helper()
 	path := t.TempDir() + "/s"
@@ -449,7 +449,7 @@ func signal(t *testing.T, p nstest.Daemon, s os.Signal) {
 	}
 }
 
-// expect wants an error that says what to do.
+// expect tests that err matches want, contains advice, and has types.CodeConfig.
 func expect(t *testing.T, err, want error) {
 	t.Helper()
 	if !errors.Is(err, want) || !strings.Contains(err.Error(), "configure another ") {
