@@ -8,8 +8,8 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// containerIndex is the index of the container end in the result, after the bridge and the host
-// end.
+// containerIndex is the index of the container end in the result, which lists the bridge and the
+// host end first.
 const containerIndex = 2
 
 func add(r *skel.Request) (*types.Result, error) {
@@ -44,11 +44,11 @@ type attachment struct {
 	host, container *nl.Conn
 	bridge          nl.Link
 	hostEnd, eth    nl.Link       // the host end and the container end of the pair
-	pending         *ipam.Pending // nil: the configuration has no IPAM plugin
+	pending         *ipam.Pending // nil without an IPAM plugin
 }
 
-// connectNewPair creates a veth pair, while the IPAM plugin works, and connects the container
-// to the bridge with it.
+// connectNewPair creates a veth pair while the IPAM plugin runs, and connects the container to
+// the bridge with the pair.
 func (a *attachment) connectNewPair() (*types.Result, error) {
 	if err := attach.EnsureNameFree(a.container, a.r.IfName); err != nil {
 		return nil, err
@@ -85,7 +85,6 @@ func (a *attachment) connectNewPair() (*types.Result, error) {
 	return result, a.awaitReachable(result.IPs)
 }
 
-// result returns a result with the bridge, the host end and the container end.
 func (a *attachment) result() *types.Result {
 	return &types.Result{
 		Interfaces: []types.Interface{

@@ -10,12 +10,12 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// All containers on the bridge share the bridge, and the interfaces and addresses for the gateway. ADD creates
-// them if they do not exist. DEL does not delete them.
+// The bridge, and the gateway's interface and addresses, belong to all containers on the bridge. ADD creates them if
+// they do not exist. DEL does not delete them.
 
 // ensureBridge creates the bridge, sets it up and returns it. If the bridge exists, ensureBridge adapts it without
-// interrupting traffic. A new bridge gets a random MAC. Without it, the bridge would use the lowest MAC of its ports.
-// When that port was removed, the MAC would change, and the containers' neighbor entries for the gateway would be wrong.
+// interrupting traffic. A new bridge gets a random MAC, because it would otherwise use the lowest MAC of its ports. When
+// that port was removed, the bridge's MAC would change, and the containers' neighbor entries for the gateway would be wrong.
 func ensureBridge(host *nl.Conn, conf *config) (nl.Link, error) {
 	br, created, err := host.EnsureBridge(nl.Bridge{
 		Name: conf.bridge, MAC: nl.RandomMAC(), MTU: conf.mtu, VLANFiltering: conf.filtering,
@@ -27,7 +27,7 @@ func ensureBridge(host *nl.Conn, conf *config) (nl.Link, error) {
 		return nl.Link{}, err
 	}
 	settings := conf.newSysctls(br.Name)
-	if !created && br.Up { // a bridge that is down may have been created by a plugin that was killed afterwards
+	if !created && br.Up { // an ADD that was killed may have created a bridge that is down
 		settings, err = existingSysctls(host, br)
 	}
 	if err == nil {
@@ -52,13 +52,13 @@ func ensureBridge(host *nl.Conn, conf *config) (nl.Link, error) {
 	return br, host.SetUp(br)
 }
 
-// existingSysctls returns the sysctls to set on an existing bridge. It returns none if a router advertisement added an
-// IPv6 default route on the bridge, because the bridge is then the host's uplink. Other bridges must ignore router
-// advertisements, which containers can send.
+// existingSysctls returns the sysctls to set on an existing bridge. It returns none if the host got an IPv6 default route
+// from a router advertisement on the bridge, because such a bridge is the host's uplink. Other bridges must ignore router
+// advertisements, because containers can send them.
 func existingSysctls(host *nl.Conn, br nl.Link) ([]sysctl.Setting, error) {
 	acceptRA, err := sysctl.Get(host.NS(), sysctl.IPv6(br.Name, "accept_ra"))
 	if err != nil || acceptRA == "0" {
-		return nil, types.IgnoreNotExist(err) // without IPv6 there is no such sysctl
+		return nil, types.IgnoreNotExist(err) // without IPv6, the sysctl does not exist
 	}
 	uplinks, err := host.AdvertisedUplinks()
 	if slices.ContainsFunc(uplinks, func(l nl.Link) bool { return l.Index == br.Index }) {
@@ -67,7 +67,7 @@ func existingSysctls(host *nl.Conn, br nl.Link) ([]sysctl.Setting, error) {
 	return attach.HostSysctls(br.Name), err
 }
 
-// newSysctls returns the sysctls of the bridge or of the gateway's interface that ADD creates.
+// newSysctls returns the sysctls of a bridge or a gateway's interface that ADD creates.
 func (c *config) newSysctls(name string) []sysctl.Setting {
 	settings := attach.HostSysctls(name)
 	if !c.awaitDAD {
@@ -76,7 +76,6 @@ func (c *config) newSysctls(name string) []sysctl.Setting {
 	return settings
 }
 
-// checkIsBridge returns an error if the link is not a bridge.
 func checkIsBridge(l nl.Link) error {
 	if l.Kind == "bridge" {
 		return nil
@@ -84,7 +83,7 @@ func checkIsBridge(l nl.Link) error {
 	return types.Errorf(types.CodeConfig, "interface %q exists and is not a bridge; set another name with the key \"bridge\"", l.Name)
 }
 
-// explainUnsupported adds an explanation to the error of a kernel without VLAN filtering.
+// explainUnsupported explains the error that a kernel without VLAN filtering returns.
 func explainUnsupported(err error, conf *config) error {
 	if conf.filtering && errors.Is(err, errors.ErrUnsupported) {
 		return types.Errorf(types.CodeConfig, "vlan and vlanTrunk need a kernel with CONFIG_BRIDGE_VLAN_FILTERING: %w", err)
@@ -127,7 +126,7 @@ func adaptBridge(host *nl.Conn, br nl.Link, conf *config) (nl.Link, error) {
 }
 
 // checkNoPorts returns an error if the bridge has ports. If ADD enabled VLAN filtering on such a bridge, the kernel would
-// add all ports to the bridge's default VLAN, which the configuration does not request.
+// add all ports to the bridge's default VLAN, although the configuration does not request that.
 func checkNoPorts(br nl.Link, ports []nl.Link) error {
 	if len(ports) == 0 {
 		return nil
@@ -160,12 +159,12 @@ func configurePort(host *nl.Conn, hostEnd, br nl.Link, conf *config) error {
 	return host.SetUp(hostEnd)
 }
 
-// pinMAC sets the MAC of the bridge to its present value if the new port could change it. If the MAC was never
-// set, the kernel replaces it with the MAC of the first port, and then with each lower one. Otherwise pinMAC does
-// nothing, because the kernel deletes the neighbor entries of the bridge when the MAC is set.
+// pinMAC sets the bridge's MAC to its current value if the new port could change it. If the MAC was never set, the
+// kernel replaces it with the MAC of the first port, and later with the MAC of each port whose MAC is lower. In all
+// other cases pinMAC does nothing, because the kernel deletes the bridge's neighbor entries when the MAC is set.
 func pinMAC(host *nl.Conn, port, br nl.Link) error {
 	changes := port.MAC < br.MAC
-	if !changes && !br.Running { // a bridge that is running has a port
+	if !changes && !br.Running { // a bridge runs only if it has a port
 		ports, err := host.Ports(br)
 		if err != nil {
 			return err
@@ -178,8 +177,7 @@ func pinMAC(host *nl.Conn, port, br nl.Link) error {
 	return host.SetMAC(br, br.MAC)
 }
 
-// setVLANs moves a new port from the default VLAN of the bridge to the VLANs of the
-// configuration.
+// setVLANs moves a new port from the bridge's default VLAN to the configured VLANs.
 func setVLANs(host *nl.Conn, port, br nl.Link, conf *config) error {
 	vlans := portVLANs(conf)
 	if len(vlans) == 0 {
@@ -195,8 +193,8 @@ func setVLANs(host *nl.Conn, port, br nl.Link, conf *config) error {
 	return host.AddVLANs(port, vlans...)
 }
 
-// portVLANs returns the VLANs of a container's port. The VLAN of the key "vlan" is untagged, and the VLANs of "vlanTrunk" are
-// tagged. If only "vlanTrunk" is set, VLAN 1 is untagged.
+// portVLANs returns the VLANs of a container's port. The VLAN in the key "vlan" is untagged, and the VLANs in "vlanTrunk" are
+// tagged.
 func portVLANs(conf *config) []nl.VLAN {
 	var vlans []nl.VLAN
 	untagged := conf.vlan
@@ -217,16 +215,16 @@ func portVLANs(conf *config) []nl.VLAN {
 // defaultUntagged is the untagged VLAN if only "vlanTrunk" is set.
 const defaultUntagged = 1
 
-// readBridge reads the MAC and the MTU of the bridge. Call it after the port is attached, because the kernel derives
-// both from the ports unless they were set. It warns if the bridge runs the spanning tree protocol, and if its MTU is
-// smaller than the configured MTU.
+// readBridge reads the bridge's MAC and MTU. Call it after the port is attached, because the kernel derives both from
+// the ports unless they were set. readBridge warns if the bridge runs the spanning tree protocol, and if the bridge's
+// MTU is smaller than the configured MTU.
 func (a *attachment) readBridge() error {
-	now, err := a.host.BridgeState(a.bridge)
+	current, err := a.host.BridgeState(a.bridge)
 	if err != nil {
 		return err
 	}
-	a.bridge.MAC, a.bridge.MTU = now.MAC, now.MTU
-	if now.STP {
+	a.bridge.MAC, a.bridge.MTU = current.MAC, current.MTU
+	if current.STP {
 		a.r.Warn("bridge %[1]s runs STP: the container cannot send or receive until its port forwards, after twice the forward delay of the bridge; "+
 			"\"ip link set %[1]s type bridge stp_state 0\" turns STP off", a.bridge.Name)
 	}

@@ -24,19 +24,19 @@ type testbed struct{ *nstest.Bed }
 
 func newTestbed() *testbed { return &testbed{nstest.NewBed(GinkgoTB(), plugin())} }
 
-// newTestbedOn returns a testbed without a host outside.
+// newTestbedOn returns a testbed without an outside host.
 func newTestbedOn(host *nstest.NS) *testbed {
 	return &testbed{nstest.NewBedOn(GinkgoTB(), plugin(), host, "host-local")}
 }
 
-// The ranges of the IPAM configurations.
+// Range sets for the IPAM configuration.
 const (
 	v4range = `[{"subnet":"10.9.0.0/24"}]`
 	v6range = `[{"subnet":"fd00:9::/64"}]`
 )
 
-// conf returns a configuration. keys is JSON text that ends in a comma, or empty. Without
-// ranges there is no IPAM plugin.
+// conf returns a configuration. keys is empty, or JSON text that ends in a comma. Without
+// ranges, the configuration contains no IPAM plugin.
 func (b *testbed) conf(version, keys string, ranges ...string) string {
 	ipam := ""
 	if len(ranges) > 0 {

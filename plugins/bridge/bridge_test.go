@@ -38,7 +38,7 @@ var _ = Describe("bridge", func() {
 			nstest.MustDial(GinkgoTB(), b.Host, "10.9.0.2:80", "10.9.0.1")
 			nstest.MustDial(GinkgoTB(), b.Host, "[fd00:9::2]:80", "fd00:9::1")
 
-			By("returning what it made")
+			By("returning what it created")
 			Expect(result.Interfaces).To(HaveLen(3))
 			Expect(result.Interfaces[0]).To(And(HaveField("Name", "cni0"), HaveField("MTU", 1400), HaveField("MAC", Not(BeEmpty()))))
 			Expect(result.Interfaces[1].Name).To(MatchRegexp("^veth[0-9a-f]{8}$"))
@@ -50,7 +50,7 @@ var _ = Describe("bridge", func() {
 			Expect(b.Host.IP("link show " + result.Interfaces[1].Name)).To(And(
 				ContainSubstring(result.Interfaces[1].MAC), ContainSubstring("alias plumb:net1/one/eth0")))
 
-			By("making the same routes, sysctls and forwarding as the reference plugin")
+			By("setting the same routes, sysctls and forwarding as the reference plugin")
 			Expect(one.IP("-4 route")).To(Equal("default via 10.9.0.1 dev eth0\n10.9.0.0/24 dev eth0 proto kernel scope link src 10.9.0.2"))
 			Expect(one.IP("-6 route show default")).To(ContainSubstring("default via fd00:9::1 dev eth0 metric 1024"))
 			for key, want := range map[string]string{
@@ -106,13 +106,13 @@ var _ = Describe("bridge", func() {
 			b.OK("CHECK", b.Call("one", container, nstest.WithPrevResult(conf, reply.Stdout)))
 		})
 
-		It("leaves the container's end down with disableContainerInterface", func() {
+		It("leaves the container end down with disableContainerInterface", func() {
 			container := newContainer()
 			b.Add(b.Call("one", container, b.conf("1.1.0", `"disableContainerInterface":true,`)))
 			Expect(container.IP("link show eth0")).NotTo(ContainSubstring(",UP"))
 		})
 
-		It("uses the MAC of CNI_ARGS", func() {
+		It("uses the MAC in CNI_ARGS", func() {
 			container := newContainer()
 			c := b.Call("one", container, b.conf("1.1.0", ""))
 			c.Args = "IgnoreUnknown=1;K8S_POD_NAME=a=b;MAC=c2:b0:57:49:47:f1"
@@ -120,7 +120,7 @@ var _ = Describe("bridge", func() {
 			Expect(container.IP("link show eth0")).To(ContainSubstring("c2:b0:57:49:47:f1"))
 		})
 
-		It("sets hairpin mode and port isolation, if they are configured", func() {
+		It("sets hairpin mode and port isolation if they are configured", func() {
 			result := b.Add(b.Call("one", newContainer(), b.conf("1.1.0", `"hairpinMode":true,"portIsolation":true,`)))
 			port := b.Host.IP("-d link show " + result.Interfaces[1].Name)
 			Expect(port).To(And(ContainSubstring("hairpin on"), ContainSubstring("isolated on")))
@@ -159,7 +159,7 @@ var _ = Describe("bridge", func() {
 			Expect(b.Host.IP("link show cni0")).To(ContainSubstring(first))
 		})
 
-		DescribeTable("keeps the MAC of a bridge that it did not make",
+		DescribeTable("keeps the MAC of a bridge that it did not create",
 			func(lines ...string) {
 				for _, conf := range []string{b.conf("1.1.0", ""), b.conf("1.1.0", gatewayed, v4range)} {
 					b.Host.Batch(GinkgoTB(), append([]string{"link add cni0 type bridge"}, lines...)...)
@@ -192,7 +192,7 @@ var _ = Describe("bridge", func() {
 			Expect(b.Host.IP("link show cni0")).To(ContainSubstring(first))
 		})
 
-		It("sets accept_ra of an existing bridge unless it is an uplink, and accept_dad only if it is down, as after a killed ADD", func() {
+		It("sets accept_ra of an existing bridge that is not an uplink, and accept_dad of one that is down, as after a killed ADD", func() {
 			sysctls := func() string {
 				return b.Host.Sysctl(GinkgoTB(), "net/ipv6/conf/cni0/accept_ra") + b.Host.Sysctl(GinkgoTB(), "net/ipv6/conf/cni0/accept_dad")
 			}
@@ -205,7 +205,7 @@ var _ = Describe("bridge", func() {
 			b.Add(b.Call("one", newContainer(), b.conf("1.1.0", gatewayed, v6range)))
 			Expect(sysctls()).To(Equal("01"))
 
-			By("and keeps both on an uplink")
+			By("keeping both on an uplink")
 			b.OK("DEL", b.Call("one", nil, b.conf("1.1.0", gatewayed, v6range)))
 			b.Host.IP("link del cni0")
 			b.Host.IP("link add cni0 up type bridge")
@@ -232,7 +232,7 @@ var _ = Describe("bridge", func() {
 		})
 	})
 
-	DescribeTable("ADD keeps another address of the bridge and fails; with forceAddress it replaces the address", func(others bool) {
+	DescribeTable("ADD fails if the bridge has another address, and replaces the address with forceAddress", func(others bool) {
 		b.Host.Batch(GinkgoTB(), "link add cni0 up type bridge", "addr add 10.77.0.1/24 dev cni0")
 		if others {
 			b.OK("ADD", b.Call("l2", newContainer(), b.conf("1.1.0", "")))
@@ -264,7 +264,7 @@ var _ = Describe("bridge", func() {
 			Expect(warnings(b.conf("1.1.0", `"mtu":9000,`, v4range))).To(ContainSubstring("mtu 9000 is larger than the mtu 1500 of bridge cni0"))
 		})
 
-		It("a network that is on another interface of the host as well", func() {
+		It("a network that is also on another interface of the host", func() {
 			b.Host.IP("link add old0 up type bridge")
 			b.Host.IP("addr add 10.9.0.1/24 dev old0")
 			b.Host.IP("addr add fd00:9::1/64 dev old0 nodad")
@@ -280,7 +280,7 @@ var _ = Describe("bridge", func() {
 			Expect(b.Host.IP("-4 addr show cni0")).To(ContainSubstring("10.99.0.1/24"))
 		})
 
-		It("nothing if the host reaches the network by its default route or not at all", func() {
+		It("nothing if the host reaches the network through its default route or not at all", func() {
 			Expect(warnings(b.conf("1.1.0", gatewayed+`"mtu":1500,`, v4range, v6range))).To(BeEmpty())
 			b.OK("DEL", b.Call("one", nil, b.conf("1.1.0", gatewayed, v4range, v6range)))
 			b.Host.IP("link del cni0")
@@ -299,7 +299,7 @@ var _ = Describe("bridge", func() {
 		container := newContainer()
 		b.Add(b.Call("one", container, conf))
 		b.Refuse(b.Call("one", container, conf), types.CodeConfig, `"eth0" already exists`)
-		By("also when it is repeated in another namespace")
+		By("including in another namespace")
 		b.Refuse(b.Call("one", newContainer(), conf), types.CodeConfig, "not followed by a DEL")
 		nstest.ServeTCP(GinkgoTB(), container, "10.9.0.2:80")
 		nstest.MustDial(GinkgoTB(), b.Host, "10.9.0.2:80", "10.9.0.1")
@@ -319,7 +319,7 @@ var _ = Describe("bridge", func() {
 	)
 
 	Describe("DEL", func() {
-		It("leaves host, container and reservations as before, also when it is repeated", func() {
+		It("restores host, container and reservations, even if it is repeated", func() {
 			conf := b.conf("1.1.0", gatewayed+`"ipMasq":true,"macspoofchk":true,`, v4range, v6range)
 			b.Add(b.Call("warm", newContainer(), conf))
 			b.RequireDelRestores(b.Call("one", newContainer(), conf))
@@ -359,8 +359,8 @@ var _ = Describe("bridge", func() {
 			Entry("container's link", func() *nstest.NS { return c.Container }, "ip link set eth0 down", "interface eth0 is down"),
 			Entry("master", func() *nstest.NS { return b.Host }, "ip link set HOST nomaster", "interface HOST is not a port of bridge cni0"),
 			Entry("port", func() *nstest.NS { return b.Host }, "ip link set HOST down", "port HOST is down"),
-			Entry("hairpin", func() *nstest.NS { return b.Host }, "ip link set HOST type bridge_slave hairpin off", "port HOST has hairpin false, not true"),
-			Entry("isolation", func() *nstest.NS { return b.Host }, "ip link set HOST type bridge_slave isolated on", "port HOST has isolated true, not false"),
+			Entry("hairpin", func() *nstest.NS { return b.Host }, "ip link set HOST type bridge_slave hairpin off", "port HOST has hairpin false, want true"),
+			Entry("isolation", func() *nstest.NS { return b.Host }, "ip link set HOST type bridge_slave isolated on", "port HOST has isolated true, want false"),
 			Entry("gateway", func() *nstest.NS { return b.Host }, "ip addr del 10.9.0.1/24 dev cni0", "interface cni0 has no gateway address 10.9.0.1/24"),
 			Entry("route of the host", func() *nstest.NS { return b.Host }, "ip route del 10.9.0.0/24 dev cni0", "interface cni0 has no route 10.9.0.0/24: packets for 10.9.0.2 leave through "),
 			Entry("IPv6 route of the host", func() *nstest.NS { return b.Host }, "ip route del fd00:9::/64 dev cni0", "interface cni0 has no route fd00:9::/64: packets for fd00:9::2 leave through "),
@@ -384,7 +384,7 @@ var _ = Describe("bridge", func() {
 			b.OK("CHECK", c)
 		})
 
-		It("does not compare mtu and advmss of routes if the reference plugin made the pair", func() {
+		It("does not compare mtu and advmss of routes if the reference plugin created the pair", func() {
 			container := newContainer()
 			conf := strings.TrimSuffix(b.conf("1.0.0", "", v4range), "}}") +
 				`,"routes":[{"dst":"10.50.0.0/16","mtu":1300,"advmss":1200},{"dst":"10.60.0.0/16","gw":"0.0.0.0"}]}}`
@@ -392,7 +392,7 @@ var _ = Describe("bridge", func() {
 			reply := b.OK("ADD", c)
 			c.Config = nstest.WithPrevResult(conf, reply.Stdout)
 			b.OK("CHECK", c)
-			// Make the pair look like one of the reference plugin: without alias and attributes.
+			// Change the pair to look like the reference plugin's, which has no alias and no attributes.
 			host := reply.Result(GinkgoTB()).Interfaces[1].Name
 			b.Host.IP("link set " + host + " down")
 			b.Host.IP("link set " + host + " name vethreference up")
@@ -410,7 +410,7 @@ var _ = Describe("bridge", func() {
 		})
 	})
 
-	It("GC deletes what belongs to no valid attachment of this network, and nothing else", func() {
+	It("GC deletes what belongs to invalid attachments of this network, and nothing else", func() {
 		conf := b.conf("1.1.0", gatewayed+`"ipMasq":true,"macspoofchk":true,`, v4range)
 		b.RequireGCOfNetwork(conf, strings.NewReplacer(`"net1"`, `"net2"`, "10.9.0", "10.19.0", "cni0", "cni1").Replace(conf))
 	})
@@ -425,7 +425,7 @@ var _ = Describe("bridge", func() {
 		restored()
 	})
 
-	It("STATUS succeeds, and fails if the name is that of another interface", func() {
+	It("STATUS succeeds, but fails if the name belongs to another interface", func() {
 		b.RequireStatus(b.conf("1.1.0", gatewayed+`"ipMasq":true,`, v4range), "")
 		b.RequireStatus(strings.Replace(b.conf("1.1.0", "", v4range), `"cni0"`, `"`+nstest.Uplink+`"`, 1), "is not a bridge")
 	})
@@ -468,14 +468,14 @@ var _ = Describe("bridge", func() {
 	})
 
 	Describe("in a chain", func() {
-		It("makes the tap device of an earlier plugin a port of the bridge", func() {
+		It("attaches an earlier plugin's tap device to the bridge", func() {
 			b.Host.IP("tuntap add tap0 mode tap")
 			container := newContainer()
 			prev := fmt.Sprintf(`,"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"tap0"},{"name":"eth0","sandbox":%q}],"ips":[{"interface":1,"address":"10.9.0.5/24","gateway":"10.9.0.1"}]}}`, container.Path())
 			conf := strings.TrimSuffix(b.conf("1.1.0", `"isGateway":true,"hairpinMode":true,`), "}") + prev
 			up := b.Call("one", container, conf)
 			done := make(chan struct{})
-			go func() { // a tap device has a carrier while a process has it open
+			go func() { // a tap device has a carrier only while a process holds it open
 				defer close(done)
 				defer GinkgoRecover()
 				holdTap(b.Host, "tap0", func() {
@@ -492,7 +492,7 @@ var _ = Describe("bridge", func() {
 			Expect(b.Host.IP("link show tap0")).NotTo(ContainSubstring("master"))
 		})
 
-		It("masquerades the addresses of its interface only, as DEL finds them", func() {
+		It("masquerades only its own interface's addresses, because DEL deletes only these", func() {
 			b.Host.Batch(GinkgoTB(), "link add port0 type veth peer name port1", "link set port1 up")
 			container := newContainer()
 			prev := fmt.Sprintf(`,"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"port0"},{"name":"eth0","sandbox":%q},{"name":"eth1","sandbox":%[1]q}],`+
@@ -514,7 +514,6 @@ var _ = DescribeTable("any step of ADD or DEL that fails leaves nothing",
 	Entry("masquerade and spoof check", gatewayed+`"ipMasq":true,"macspoofchk":true,`, v4range),
 )
 
-// sweep runs the fault sweep with a configuration.
 func sweep(keys string, ranges ...string) {
 	b := newTestbedOn(nil)
 	b.FaultSweep(nstest.Sweep{Config: b.conf("1.1.0", keys, ranges...)})
@@ -527,12 +526,12 @@ var _ = Describe("with a read-only /proc/sys", func() {
 		c = b.Call("c1", newContainer(), b.conf("1.1.0", `"isGateway": true,`, v4range, v6range))
 	})
 
-	It("ADD succeeds with a warning if the host already forwards; CHECK and DEL succeed", func() {
+	It("ADD succeeds with a warning if the host already forwards, and CHECK and DEL succeed", func() {
 		c.Host.SetForwarding(GinkgoTB(), "1")
 		nstest.RequireAddOnReadOnlySysctls(GinkgoTB(), plugin(), c, "/accept_ra=0")
 	})
 
-	It("ADD fails if the host does not forward, says what to do, and leaves nothing", func() {
+	It("ADD fails with advice if the host does not forward, and leaves nothing", func() {
 		nstest.RequireRefusalOnReadOnlySysctls(GinkgoTB(), plugin(), c)
 	})
 })
@@ -545,6 +544,6 @@ var _ = Describe("with an IPAM plugin that works over the link", func() {
 			Host: host, Container: container, Config: `{"cniVersion":"1.1.0","name":"net1","type":"bridge","ipam":{"type":"dhcp"}}`,
 		}}
 	})
-	It("calls its ADD when the port is up, and its DEL before the link is deleted", func() { l.Require(GinkgoTB(), "DEL") })
-	It("calls its GC before the link is deleted", func() { l.Require(GinkgoTB(), "GC") })
+	It("calls the IPAM plugin's ADD when the port is up, and its DEL before the link is deleted", func() { l.Require(GinkgoTB(), "DEL") })
+	It("calls the IPAM plugin's GC before the link is deleted", func() { l.Require(GinkgoTB(), "GC") })
 })

@@ -9,10 +9,10 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// connectExisting makes an interface of the host a port of the bridge: an earlier plugin of the
-// chain made that interface, such as a tap device, and prev lists it under that name
+// connectExisting attaches an interface of the host to the bridge, for example a tap device. An
+// earlier plugin in the chain created the interface and listed it in prev under this name
 // (CONVENTIONS.md, "Chained Plugins"). The interface in the container belongs to that plugin.
-// It gets addresses here only if this configuration has an IPAM plugin.
+// connectExisting adds addresses to it only if this configuration contains an IPAM plugin.
 func (a *attachment) connectExisting(prev *types.Result, name string) (*types.Result, error) {
 	var err error
 	if a.hostEnd, err = a.host.Link(name); err != nil {
@@ -22,7 +22,7 @@ func (a *attachment) connectExisting(prev *types.Result, name string) (*types.Re
 		return nil, err
 	}
 	if a.hostEnd.Master != 0 && a.hostEnd.Master != a.bridge.Index {
-		return nil, types.Errorf(types.CodeConfig, "interface %q already has a master, so that it cannot be a port of %s", a.hostEnd.Name, a.bridge.Name)
+		return nil, types.Errorf(types.CodeConfig, "interface %q cannot become a port of %s: it is already a port of another interface; remove it there", a.hostEnd.Name, a.bridge.Name)
 	}
 	a.pending.AllowAllocation()
 	if a.hostEnd.Master == 0 {
@@ -42,8 +42,8 @@ func (a *attachment) connectExisting(prev *types.Result, name string) (*types.Re
 	return &result, a.host.AwaitRunning(a.hostEnd, portDeadline)
 }
 
-// configureExisting configures the interface of the container for the lease, if there is an
-// IPAM plugin, and the host for all addresses of the result.
+// configureExisting configures the container's interface for the lease, if there is an IPAM
+// plugin, and configures the host for all addresses in the result.
 func (a *attachment) configureExisting(result *types.Result) (err error) {
 	index, inContainer := result.ContainerInterface(a.r.IfName)
 	if inContainer && (a.pending != nil || a.conf.macSpoofCheck) {
@@ -64,9 +64,10 @@ func (a *attachment) configureExisting(result *types.Result) (err error) {
 	return a.configureHost(result)
 }
 
-// hostInterface returns the first interface of prev that is on the host and is not the
-// bridge: it becomes a port of the bridge. prev may be nil. A prev of loopback, which is the
-// first plugin in the chain of Nomad, has interfaces in the container only.
+// hostInterface returns the first interface in prev that is on the host and is not the bridge.
+// ADD attaches that interface to the bridge. found is false if all interfaces are in the
+// container, as in the result of loopback, which is the first plugin in Nomad's chain. prev may
+// be nil.
 func hostInterface(prev *types.Result, bridge string) (name string, found bool) {
 	if prev == nil {
 		return "", false
@@ -79,9 +80,9 @@ func hostInterface(prev *types.Result, bridge string) (name string, found bool) 
 	return "", false
 }
 
-// removeExistingPorts undoes connectExisting in DEL: the interfaces of prev are no longer
-// ports of the bridge. It does not delete them, because they belong to the plugin that created
-// them. It leaves veth interfaces to attach.DelVeth.
+// removeExistingPorts undoes connectExisting in DEL. It detaches the interfaces in prev from the
+// bridge, but does not delete them, because they belong to the plugin that created them.
+// attach.DelVeth deletes veth interfaces.
 func removeExistingPorts(host *nl.Conn, prev *types.Result, bridge string) error {
 	if prev == nil {
 		return nil

@@ -10,12 +10,12 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-var _ = Describe("bridge after a plugin whose result has interfaces in the container only", func() {
+var _ = Describe("bridge after a plugin whose result lists only interfaces in the container", func() {
 	var b *testbed
 	BeforeEach(func() { b = newTestbed() })
 
 	// afterLoopback returns the configuration with the result of loopback as prevResult, as in
-	// the chain of Nomad.
+	// Nomad's chain.
 	afterLoopback := func(conf string, container *nstest.NS) string {
 		prev := fmt.Sprintf(`{"cniVersion":"0.4.0","interfaces":[{"name":"lo","mac":"00:00:00:00:00:00","sandbox":%q}],`+
 			`"ips":[{"version":"4","interface":0,"address":"127.0.0.1/8"},{"version":"6","interface":0,"address":"::1/128"}],`+
@@ -23,7 +23,7 @@ var _ = Describe("bridge after a plugin whose result has interfaces in the conta
 		return strings.TrimSuffix(conf, "}") + `,"prevResult":` + prev + "}"
 	}
 
-	It("makes a pair, and returns nothing of prevResult", func() {
+	It("creates a pair, and returns nothing from prevResult", func() {
 		conf := b.conf("0.4.0", gatewayed+`"ipMasq":true,`, v4range)
 		container := newContainer()
 		reply := b.OK("ADD", b.Call("one", container, afterLoopback(conf, container)))

@@ -16,10 +16,10 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// check compares the present state with what ADD created, and names every difference in one
-// error. It does not compare what a later plugin of the chain may change: MAC, MTU and the
-// sysctls of the container. If the reference plugin created the pair, it does not compare what
-// only plumb makes.
+// check compares the current state with what ADD created, and names every difference in one
+// error. It does not compare the container's MAC, MTU and sysctls, because a later plugin in the
+// chain may change them. If the reference plugin created the pair, check does not compare what
+// only plumb creates.
 func check(r *skel.Request) error {
 	conf, err := parse(r)
 	if err != nil {
@@ -47,14 +47,13 @@ type checker struct {
 	conf            *config
 	host, container *nl.Conn
 	prev            *types.Result
-	hostEnd         nl.Link // the container's port; zero: not found
+	hostEnd         nl.Link // the container's port, or zero if it was not found
 }
 
 func (c *checker) ips() []types.IP {
 	return attach.IPsOf(c.prev, c.r.IfName)
 }
 
-// diffContainer compares the interface of the container.
 func (c *checker) diffContainer() error {
 	if c.conf.containerDown {
 		_, err := c.container.Link(c.r.IfName)
@@ -116,39 +115,37 @@ func (c *checker) diffPort(br nl.Link) error {
 	if hostEnd.Master != br.Index {
 		return attach.LinkProblem(c.host, hostEnd, "master "+br.Name, "").Errorf("interface %s is not a port of bridge %s", hostEnd.Name, br.Name)
 	}
-	have, err := c.host.Port(hostEnd)
+	got, err := c.host.Port(hostEnd)
 	if err != nil {
 		return err
 	}
 	var errs []error
 	reportIf := types.ProblemsInto(&errs)
 	reportIf(!hostEnd.Up, "%w", attach.LinkProblem(c.host, hostEnd, "up", "down").Errorf("port %s is down", hostEnd.Name))
-	errs = append(errs, c.diffFlag("hairpin", want.Hairpin, have.Hairpin), c.diffFlag("isolated", want.Isolated, have.Isolated))
+	errs = append(errs, c.diffFlag("hairpin", want.Hairpin, got.Hairpin), c.diffFlag("isolated", want.Isolated, got.Isolated))
 	return errors.Join(append(errs, c.diffVLANs(br))...)
 }
 
-// diffFlag compares a flag of the container's port.
 func (c *checker) diffFlag(flag string, want, got bool) error {
 	if want == got {
 		return nil
 	}
 	words := map[bool]string{true: "type bridge_slave " + flag + " on", false: "type bridge_slave " + flag + " off"}
-	return attach.LinkProblem(c.host, c.hostEnd, words[want], words[got]).Errorf("port %s has %s %t, not %t", c.hostEnd.Name, flag, got, want)
+	return attach.LinkProblem(c.host, c.hostEnd, words[want], words[got]).Errorf("port %s has %s %t, want %t", c.hostEnd.Name, flag, got, want)
 }
 
-// diffVLANs compares the VLANs of the container's port.
 func (c *checker) diffVLANs(br nl.Link) error {
 	want := portVLANs(c.conf)
 	if len(want) == 0 {
 		return nil
 	}
-	have, err := c.host.VLANs(c.hostEnd)
+	got, err := c.host.VLANs(c.hostEnd)
 	if err != nil {
 		return err
 	}
-	errs := []error{missingVLANs(c.hostEnd, want, have)}
+	errs := []error{missingVLANs(c.hostEnd, want, got)}
 	reportIf := types.ProblemsInto(&errs)
-	for _, v := range have {
+	for _, v := range got {
 		wanted := slices.ContainsFunc(want, func(w nl.VLAN) bool { return w.ID == v.ID })
 		kept := c.conf.keepDefaultVLAN && v.ID == br.DefaultPVID
 		reportIf(!wanted && !kept, "port %s is in %s", c.hostEnd.Name, v)
@@ -156,17 +153,17 @@ func (c *checker) diffVLANs(br nl.Link) error {
 	return errors.Join(errs...)
 }
 
-// missingVLANs returns an error that names each VLAN of want that is not in have.
-func missingVLANs(port nl.Link, want, have []nl.VLAN) error {
+// missingVLANs returns an error that names each VLAN of want that is not in got.
+func missingVLANs(port nl.Link, want, got []nl.VLAN) error {
 	var errs []error
 	reportIf := types.ProblemsInto(&errs)
 	for _, v := range want {
-		reportIf(!slices.Contains(have, v), "port %s is not in %s", port.Name, v)
+		reportIf(!slices.Contains(got, v), "port %s is not in %s", port.Name, v)
 	}
 	return errors.Join(errs...)
 }
 
-// diffGateway compares the gateway addresses and the forwarding of the host.
+// diffGateway compares the gateway addresses, the host's forwarding and its routes to the container.
 func (c *checker) diffGateway(br nl.Link) error {
 	if !c.conf.isGateway {
 		return nil
@@ -178,7 +175,7 @@ func (c *checker) diffGateway(br nl.Link) error {
 			return err
 		}
 	}
-	have, err := c.host.Addrs(dev)
+	got, err := c.host.Addrs(dev)
 	if err != nil {
 		return err
 	}
@@ -186,16 +183,16 @@ func (c *checker) diffGateway(br nl.Link) error {
 	reportIf := types.ProblemsInto(&errs)
 	for _, gw := range gatewaysOf(c.ips()) {
 		missing := attach.MissingAddr(c.host, dev, nl.Addr{Prefix: gw})
-		reportIf(!hasAddr(have, gw), "%w", missing.Errorf("interface %s has no gateway address %s", dev.Name, gw))
+		reportIf(!hasAddr(got, gw), "%w", missing.Errorf("interface %s has no gateway address %s", dev.Name, gw))
 	}
-	if dev.Up && br.Up && errors.Join(errs...) == nil { // otherwise the kernel has no route yet
+	if dev.Up && br.Up && errors.Join(errs...) == nil { // otherwise the kernel has deleted the routes as well
 		errs = append(errs, c.diffHostRoutes(dev))
 	}
 	return errors.Join(errs...)
 }
 
-// diffHostRoutes compares the routes that the kernel made of the gateway addresses. It looks up no route to an interface
-// that has a master: the routes of a VRF are in another table.
+// diffHostRoutes compares the routes that the kernel added for the gateway addresses. It compares nothing if the gateway's
+// interface belongs to a VRF, whose routes are in another table.
 func (c *checker) diffHostRoutes(dev nl.Link) error {
 	var errs []error
 	for _, ip := range c.ips() {
@@ -208,7 +205,7 @@ func (c *checker) diffHostRoutes(dev nl.Link) error {
 	return errors.Join(errs...)
 }
 
-// diffHostRoute returns an error if packets of the host for an address in the subnet do not leave through the gateway's
+// diffHostRoute returns an error if the host's packets to an address in the subnet do not leave through the gateway's
 // interface.
 func (c *checker) diffHostRoute(dev nl.Link, subnet netip.Prefix, addr netip.Addr) error {
 	through, err := c.host.LinkTo(addr)
@@ -230,8 +227,8 @@ func (c *checker) diffHostRoute(dev nl.Link, subnet netip.Prefix, addr netip.Add
 	return missing.Errorf("interface %s has no route %s: packets for %s %s", dev.Name, subnet, addr, where)
 }
 
-// diffGatewayPort compares the gateway's port, if the gateway is in a VLAN. Additional VLANs
-// are no difference: another network that shares the port may have added them.
+// diffGatewayPort compares the gateway's port if the gateway is in a VLAN. It ignores additional
+// VLANs, because another network that shares the port may have added them.
 func (c *checker) diffGatewayPort(dev, br nl.Link) error {
 	if c.conf.vlan == 0 {
 		return nil
@@ -248,19 +245,19 @@ func (c *checker) diffGatewayPort(dev, br nl.Link) error {
 	for _, l := range []nl.Link{dev, port} {
 		reportIf(!l.Up, "%w", attach.LinkProblem(c.host, l, "up", "down").Errorf("interface %s is down", l.Name))
 	}
-	have, err := c.host.VLANs(port)
-	return errors.Join(append(errs, err, missingVLANs(port, portVLANs(c.conf.gatewayPort()), have))...)
+	got, err := c.host.VLANs(port)
+	return errors.Join(append(errs, err, missingVLANs(port, portVLANs(c.conf.gatewayPort()), got))...)
 }
 
-// diffRules compares what only plumb makes on the host for the attachment: sysctls,
-// masquerade and MAC spoof check.
+// diffRules compares the sysctls, the masquerade and the MAC spoof check on the host, which only
+// plumb creates in this form.
 func (c *checker) diffRules(br nl.Link) error {
 	settings, err := existingSysctls(c.host, br)
 	errs := []error{err, sysctl.Diff(c.r.HostNS, append(attach.HostSysctls(c.hostEnd.Name), settings...)...)}
 	if c.conf.masquerade {
 		errs = append(errs, masq.Check(c.conf.masq(c.r), attach.Prefixes(c.ips())))
 	}
-	// diffContainer has reported it if prevResult lacks the interface of the container.
+	// If prevResult lacks the container's interface, diffContainer has reported that already.
 	if index, found := c.prev.ContainerInterface(c.r.IfName); found && c.conf.macSpoofCheck {
 		mac, err := types.FirstMAC(c.prev.Interfaces[index].MAC)
 		errs = append(errs, err, checkMACSpoofCheck(macSpoofCheck{

@@ -33,15 +33,15 @@ type rawConfig struct {
 	attach.MACKeys
 }
 
-// A rawTrunk is an item of vlanTrunk: one VLAN (ID), a range of VLANs (MinID to MaxID), or both.
-// A key that the item does not have is nil.
+// A rawTrunk is an item of vlanTrunk. It contains one VLAN (ID), a range of VLANs (MinID to
+// MaxID), or both. A missing key is nil.
 type rawTrunk struct {
 	MinID *int `json:"minID"`
 	MaxID *int `json:"maxID"`
 	ID    *int `json:"id"`
 }
 
-// config is the checked configuration, with all defaults set.
+// config is the validated configuration with all defaults set.
 type config struct {
 	bridge           string
 	isGateway        bool
@@ -49,16 +49,16 @@ type config struct {
 	forceAddress     bool
 	masquerade       bool
 	masqBackend      masq.Backend
-	mtu              int // bytes; zero: the kernel's default
+	mtu              int // bytes, or zero for the kernel's default
 	port             nl.Port
 	promisc          bool
-	vlan             int   // ID; zero: no VLAN
+	vlan             int   // VLAN ID, or zero for no VLAN
 	trunk            []int // VLAN IDs, sorted, without duplicates
-	filtering        bool  // the bridge must filter VLANs
+	filtering        bool  // whether the bridge must filter VLANs
 	keepDefaultVLAN  bool
 	macSpoofCheck    bool
 	awaitDAD         bool
-	containerDown    bool // the container end stays down
+	containerDown    bool // whether the container end stays down
 	mac              types.MAC
 }
 
@@ -67,7 +67,7 @@ const (
 	maxVLAN       = 4094
 )
 
-// parse reads the configuration of the request and checks it.
+// parse reads and validates the configuration. Errors for invalid values carry types.CodeConfig.
 func parse(r *skel.Request) (*config, error) {
 	raw := rawConfig{Bridge: defaultBridge}
 	args, err := r.DecodeWithArgs(&raw)
@@ -78,7 +78,7 @@ func parse(r *skel.Request) (*config, error) {
 	return conf, types.Coded(types.CodeConfig, err)
 }
 
-// toConfig converts raw to a config and checks it. The error joins all problems.
+// toConfig converts raw to a config and validates it. The error joins all problems.
 func (raw *rawConfig) toConfig(r *skel.Request, args types.Args) (*config, error) {
 	mac, macErr := raw.MACKeys.Parse(args)
 	trunk, trunkErr := trunkIDs(raw.VLANTrunk)
@@ -105,8 +105,8 @@ func (raw *rawConfig) toConfig(r *skel.Request, args types.Args) (*config, error
 	return conf, errors.Join(macErr, trunkErr, backendErr, conf.validate(r.Conf.IPAM.Type != "", r.Version))
 }
 
-// validate checks the configuration as far as this is possible without the host. The error
-// joins all problems.
+// validate checks everything that does not depend on the host's state. The error joins all
+// problems.
 func (c *config) validate(hasIPAM bool, v types.Version) error {
 	errs := []error{attach.CheckMTU(c.mtu)}
 	refuseIf := types.ProblemsInto(&errs)
@@ -116,14 +116,14 @@ func (c *config) validate(hasIPAM bool, v types.Version) error {
 	refuseIf(c.port.Hairpin && c.promisc, "cannot set hairpin mode and promiscuous mode at the same time")
 	refuseIf(c.containerDown && hasIPAM, "cannot use IPAM when disableContainerInterface is set to true")
 	refuseIf(c.vlan != 0 && c.isGateway && len(c.gatewayName()) > types.MaxIfName,
-		"the gateway's interface name %q is longer than %d bytes: use a shorter bridge name", c.gatewayName(), types.MaxIfName)
-	// Before version 0.3.0, a result must have an IP address.
+		"the gateway's interface name %q is longer than %d bytes; use a shorter bridge name", c.gatewayName(), types.MaxIfName)
+	// Before version 0.3.0, a result must contain an IP address.
 	refuseIf(!hasIPAM && v < types.V030, "%w", types.ErrNoAddress)
 	return errors.Join(errs...)
 }
 
-// gatewayName returns the name of the interface that has the gateway addresses: the bridge or,
-// with a VLAN, an interface of its own.
+// gatewayName returns the name of the interface with the gateway addresses. It is the bridge or,
+// with a VLAN, a separate interface.
 func (c *config) gatewayName() string {
 	if c.vlan == 0 {
 		return c.bridge
@@ -135,16 +135,17 @@ func (c *config) gatewayName() string {
 func trunkIDs(items []rawTrunk) ([]int, error) {
 	var ids []int
 	var errs []error
-	for _, item := range items {
+	for i, item := range items {
 		more, err := item.ids()
-		errs = append(errs, err)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("vlanTrunk[%d]: %w", i, err))
+		}
 		ids = append(ids, more...)
 	}
 	slices.Sort(ids)
 	return slices.Compact(ids), errors.Join(errs...)
 }
 
-// ids returns the VLAN IDs of the item.
 func (t rawTrunk) ids() ([]int, error) {
 	valid := func(id *int) bool { return *id >= 1 && *id <= maxVLAN }
 	switch {
@@ -173,7 +174,7 @@ func (t rawTrunk) ids() ([]int, error) {
 	return ids, nil
 }
 
-// dadMode returns the mode of duplicate address detection that enabledad asks for.
+// dadMode returns the mode of duplicate address detection that the key enabledad selects.
 func (c *config) dadMode() attach.DADMode {
 	if c.awaitDAD {
 		return attach.DADOn
@@ -181,7 +182,6 @@ func (c *config) dadMode() attach.DADMode {
 	return attach.DADOff
 }
 
-// masq returns the masquerade of the attachment.
 func (c *config) masq(r *skel.Request) masq.Masq {
 	return masq.Masq{HostNS: r.HostNS, Owner: r.Attachment(), Backend: c.masqBackend, Warn: r.Warn}
 }

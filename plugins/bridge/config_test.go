@@ -12,7 +12,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// parsed returns what parse returns for a configuration.
+// parsed calls parse for a configuration.
 func parsed(t *testing.T, conf string) (*config, error) {
 	t.Helper()
 	r := &skel.Request{Command: "CHECK", Stdin: []byte(conf), Version: types.Newest}
@@ -59,7 +59,7 @@ func TestRefusedConfigurations(t *testing.T) {
 		{`"vlanTrunk":[{"maxID":5}]`, "minID and maxID should be configured simultaneously, minID is missing", types.CodeConfig},
 		{`"vlanTrunk":[{"minID":5}]`, "minID and maxID should be configured simultaneously, maxID is missing", types.CodeConfig},
 		{`"vlanTrunk":[{"id":4095}]`, "incorrect trunk id parameter", types.CodeConfig},
-		{`"vlanTrunk":[null,{"id":0}]`, "incorrect trunk id parameter", types.CodeConfig},
+		{`"vlanTrunk":[null,{"id":0}]`, "vlanTrunk[1]: incorrect trunk id parameter", types.CodeConfig},
 		{`"vlanTrunk":5`, `key "vlanTrunk": want a list`, types.CodeDecode},
 		{`"mtu":"1500"`, `key "mtu": want a number`, types.CodeDecode},
 		{`"isGateway":"yes"`, `key "isGateway": want true or false`, types.CodeDecode},
@@ -84,7 +84,7 @@ func TestTrunkIsTheSortedUnion(t *testing.T) {
 		t.Errorf("got %v, want %v", got.trunk, want)
 	}
 	if !got.filtering {
-		t.Error("a trunk needs a bridge that filters VLANs")
+		t.Error("got filtering false with a trunk, want true")
 	}
 }
 
@@ -120,7 +120,7 @@ func TestGatewaysHaveThePrefixLengthsOfTheirIPs(t *testing.T) {
 		{[]types.IP{ip("fd00::2/64", "fd00::1"), ip("fd00::3/64", "fd00::1")}, "[fd00::1/64]"},
 	} {
 		if got := fmt.Sprint(gatewaysOf(tc.ips)); got != tc.gateways {
-			t.Errorf("%v: gateways %s, want %s", tc.ips, got, tc.gateways)
+			t.Errorf("%v: got gateways %s, want %s", tc.ips, got, tc.gateways)
 		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// portDeadline is how long ADD waits at most for an event of the kernel.
+// portDeadline is the longest time for which ADD waits for one kernel event.
 const portDeadline = 10 * time.Second
 
 // configure configures the container and the host for the lease.
@@ -21,9 +21,9 @@ func (a *attachment) configure(result *types.Result) error {
 	return a.configureHost(result)
 }
 
-// configureContainer waits for the lease, adds it to the result, and configures the interface of the
-// container for it. index is the index of that interface in the result, or types.NoInterface
-// if the container has none.
+// configureContainer waits for the lease, adds it to the result, and configures the container's
+// interface for it. index is the index of that interface in the result, or types.NoInterface if
+// the result does not list one.
 func (a *attachment) configureContainer(result *types.Result, index int) error {
 	if index != types.NoInterface {
 		if err := attach.Prepare(a.container, a.eth, attach.ContainerSysctls(a.eth.Name, a.conf.dadMode())...); err != nil {
@@ -50,8 +50,8 @@ func (a *attachment) configureContainer(result *types.Result, index int) error {
 	return attach.Apply(a.container, a.eth, attach.ContainerSpec(a.eth.Name, a.conf.dadMode(), lease.IPs, lease.Routes))
 }
 
-// awaitLease waits for the lease. Both ends are up now. Before an IPAM plugin that works over
-// the link (dhcp) allocates addresses, awaitLease waits until the port forwards.
+// awaitLease waits for the lease. Both ends of the pair must be up. If the IPAM plugin works over
+// the link, as dhcp does, awaitLease first waits until the port forwards.
 func (a *attachment) awaitLease() (*ipam.Lease, error) {
 	if ipam.NeedsLink(a.r) {
 		if err := a.host.AwaitRunning(a.hostEnd, portDeadline); err != nil {
@@ -61,8 +61,8 @@ func (a *attachment) awaitLease() (*ipam.Lease, error) {
 	return a.pending.Wait()
 }
 
-// configureHost adds to the host what the addresses of the container need: the gateway
-// addresses, forwarding and masquerade, as far as they are configured.
+// configureHost adds the gateway addresses to the host, enables forwarding, and adds the
+// masquerade, if they are configured.
 func (a *attachment) configureHost(result *types.Result) error {
 	if a.conf.isGateway {
 		dev, err := a.ensureGateway(result.IPs)
@@ -83,7 +83,7 @@ func (a *attachment) configureHost(result *types.Result) error {
 }
 
 // awaitReachable waits until the port forwards and the container receives packets for its
-// addresses, and then announces the addresses to the hosts on the bridge.
+// addresses, and announces the addresses to the hosts on the bridge.
 func (a *attachment) awaitReachable(ips []types.IP) error {
 	if a.conf.containerDown {
 		return nil

@@ -11,20 +11,20 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// del deletes what ADD created. It finds that by the attachment: the container and prevResult
-// may be missing, and the configuration may have changed. It tries every step, but releases the
-// addresses only if the link is deleted.
+// del deletes what ADD created. It needs only the attachment, because the container and
+// prevResult may be missing, and the configuration may have changed. It runs every step even if
+// one fails, but releases the addresses only if the link is deleted.
 //
-// The link is deleted before the rules. An ADD of the attachment may still be running after
-// its runtime was killed: without the link it fails, and undoes the rules that it has added
-// in the meantime. DelVeth does not wait for the grace period of the kernel (RCU), so that
-// the link and the rules have one grace period together.
+// del deletes the link before the rules. An ADD of the attachment may still be running after its
+// runtime was killed. It fails without the link, and undoes the rules that it has added in the
+// meantime. DelVeth does not wait for the kernel's grace period (RCU). Therefore deleting the
+// link and the rules costs one grace period instead of two.
 func del(r *skel.Request) error {
 	host, container, err := nl.OpenBoth(r.HostNS, r.ContainerNS)
 	if err != nil {
 		return err
 	}
-	prev, _ := r.Prev() // nil if it cannot be read: DEL does not depend on it
+	prev, _ := r.Prev() // nil if prevResult cannot be read, because DEL does not need it
 	ips := attach.Prefixes(attach.IPsOf(prev, r.IfName))
 	var rulesErr, flowsErr error
 	err = ipam.DelWithLink(r, func() (func() error, error) {
@@ -40,8 +40,8 @@ func del(r *skel.Request) error {
 	return errors.Join(rulesErr, flowsErr, err)
 }
 
-// bridgeName returns the name of the bridge. It reads nothing else of the configuration, so
-// that DEL succeeds with a configuration that ADD would refuse.
+// bridgeName returns the bridge's name. It reads no other key, because DEL must succeed with a
+// configuration that ADD would reject.
 func bridgeName(r *skel.Request) string {
 	raw := struct {
 		Bridge string `json:"bridge"`
@@ -64,7 +64,6 @@ func gc(r *skel.Request) error {
 	})
 }
 
-// status returns an error if an ADD would fail.
 func status(r *skel.Request) error {
 	conf, err := parse(r)
 	if err == nil {
@@ -79,7 +78,7 @@ func status(r *skel.Request) error {
 	return ipam.Status(r)
 }
 
-// bridgeStatus returns an error if ADD could not use the existing bridge.
+// bridgeStatus returns an error if the bridge exists but ADD could not use it.
 func bridgeStatus(r *skel.Request, conf *config) error {
 	host, err := nl.Open(r.HostNS)
 	if err != nil {

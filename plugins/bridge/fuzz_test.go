@@ -7,7 +7,7 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// FuzzConfig tests that every accepted configuration has valid VLANs, and that none makes the parser panic.
+// FuzzConfig tests that the VLANs of every accepted configuration are valid, and that the parser never panics.
 func FuzzConfig(f *testing.F) {
 	nstest.FuzzConfig(f, parse, func(t *testing.T, r *skel.Request, conf *config) {
 		if conf.vlan < 0 || conf.vlan > maxVLAN || len(conf.trunk) > maxVLAN {
@@ -20,7 +20,7 @@ func FuzzConfig(f *testing.F) {
 	)
 }
 
-// FuzzCheck tests that CHECK answers as the specification says, whatever prevResult is.
+// FuzzCheck tests that CHECK replies as the CNI specification requires, for any prevResult.
 func FuzzCheck(f *testing.F) {
 	nstest.FuzzCheck(f, plugin(), nstest.Call{Path: nstest.Build(f, "static"), Config: `{"cniVersion":"1.1.0","name":"net1","type":"bridge",` +
 		`"isDefaultGateway":true,"ipMasq":true,"macspoofchk":true,"ipam":{"type":"static","addresses":[{"address":"10.9.0.2/24"},{"address":"fd00::2/64"}]}}`})

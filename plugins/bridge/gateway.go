@@ -16,9 +16,9 @@ import (
 	"github.com/plumb-cni/plumb/pkg/undo"
 )
 
-// setGateways gives each IP without a gateway the first address of its network as gateway, if
-// the bridge is the gateway. It is an error if a gateway has the other family, or is also an
-// address of the container.
+// setGateways sets the first address of the network as the gateway of each IP without a gateway,
+// if the bridge is the gateway. It returns an error if a gateway is of the other family, or is an
+// address of the container as well.
 func (c *config) setGateways(ips []types.IP) error {
 	if !c.isGateway {
 		return nil
@@ -34,15 +34,15 @@ func (c *config) setGateways(ips []types.IP) error {
 		}
 		isGateway := func(other types.IP) bool { return other.Address.Addr() == ip.Gateway }
 		if slices.ContainsFunc(ips, isGateway) {
-			return types.Errorf(types.CodeConfig, "%s is the address of the container and of its gateway, bridge %s: "+
-				"change one of the two (\"gateway\" in \"ipam\")", ip.Gateway, c.bridge)
+			return types.Errorf(types.CodeConfig, "%s is the address of the container and of its gateway, bridge %s; "+
+				"change one of them (\"gateway\" in \"ipam\")", ip.Gateway, c.bridge)
 		}
 	}
 	return nil
 }
 
-// withDefaultRoutes adds the default routes that isDefaultGateway asks for. It adds none for
-// a family for which the IPAM plugin has returned a default route.
+// withDefaultRoutes adds the default routes that isDefaultGateway requires. It adds none for a
+// family for which the IPAM plugin has returned a default route.
 func (c *config) withDefaultRoutes(ips []types.IP, routes []types.Route) []types.Route {
 	if !c.isDefaultGateway {
 		return routes
@@ -58,8 +58,8 @@ func (c *config) withDefaultRoutes(ips []types.IP, routes []types.Route) []types
 	return routes
 }
 
-// gatewaysOf returns the gateways of the IPs without duplicates. Each has the prefix length of
-// its IP, as the gateway's interface needs it for its own address.
+// gatewaysOf returns the gateways of the IPs without duplicates, as addresses for the gateway's
+// interface. Each gateway gets the prefix length of its IP.
 func gatewaysOf(ips []types.IP) []netip.Prefix {
 	var gateways []netip.Prefix
 	for _, ip := range ips {
@@ -123,7 +123,7 @@ func replaceAddrs(host *nl.Conn, dev nl.Link, stale, missing []netip.Prefix) err
 			return err
 		}
 	}
-	// Once the MAC was set, even to its present value, the kernel no longer changes it when
+	// After the MAC was set, even to its current value, the kernel no longer changes it when
 	// ports are added and removed.
 	return host.SetMAC(dev, dev.MAC)
 }
@@ -134,8 +134,8 @@ func hasAddr(addrs []nl.Addr, p netip.Prefix) bool {
 }
 
 // conflicting returns the existing addresses that must not be on the same interface as the
-// gateway address gw: for IPv4, every address that is not a gateway of this network; for IPv6,
-// every such address whose prefix overlaps with gw's.
+// gateway address gw. For IPv4, these are all addresses that are not gateways of this network.
+// For IPv6, these are only the addresses among them whose prefix overlaps with gw's prefix.
 func conflicting(existing []nl.Addr, gateways []netip.Prefix, gw netip.Prefix) []netip.Prefix {
 	var stale []netip.Prefix
 	for _, h := range existing {
@@ -151,8 +151,8 @@ func conflicting(existing []nl.Addr, gateways []netip.Prefix, gw netip.Prefix) [
 }
 
 // checkMayReplace returns an error if stale is not empty and forceAddress is not set. The stale
-// addresses may come from an earlier network of this bridge, but an administrator may also have
-// added them.
+// addresses may come from a former configuration of this bridge, but an administrator may have
+// added them as well.
 func (c *config) checkMayReplace(dev nl.Link, stale []netip.Prefix, gw netip.Prefix) error {
 	if len(stale) == 0 || c.forceAddress {
 		return nil
@@ -162,10 +162,10 @@ func (c *config) checkMayReplace(dev nl.Link, stale []netip.Prefix, gw netip.Pre
 		dev.Name, gw, stale, stale[0], dev.Name)
 }
 
-// gatewayDevice returns the interface for the gateway addresses. Without a VLAN, that is the
+// gatewayDevice returns the interface for the gateway addresses. Without a VLAN, it is the
 // bridge. With a VLAN, it is one end of a veth pair whose other end is a port of the bridge in
-// the VLAN. gatewayDevice creates the pair if it does not exist. All containers in the VLAN share
-// the pair, so a failed ADD does not delete it.
+// the VLAN. gatewayDevice creates the pair if it does not exist. A failed ADD does not delete the
+// pair, because all containers in the VLAN share it.
 func (a *attachment) gatewayDevice() (nl.Link, error) {
 	if a.conf.vlan == 0 {
 		return a.bridge, nil
@@ -178,14 +178,14 @@ func (a *attachment) gatewayDevice() (nl.Link, error) {
 			Name: name, Peer: vlanPortName(name), PeerIn: a.host, MTU: a.bridge.MTU,
 		})
 	}
-	if errors.Is(err, fs.ErrExist) { // another ADD has just made it
+	if errors.Is(err, fs.ErrExist) { // another ADD has just created the pair
 		dev, err = a.host.Link(name)
 	}
 	if err != nil {
 		return nl.Link{}, err
 	}
 	if dev.Kind != "veth" {
-		return nl.Link{}, types.Errorf(types.CodeConfig, "interface %q exists, but is not the veth that plumb makes for the gateway of VLAN %d; use another bridge name", name, a.conf.vlan)
+		return nl.Link{}, types.Errorf(types.CodeConfig, "interface %q exists, but is not the veth that plumb creates for the gateway of VLAN %d; use another bridge name", name, a.conf.vlan)
 	}
 	port, err := a.host.VethPeer(dev, a.host)
 	if err != nil || port.Master == a.bridge.Index && port.Running && dev.Up {
@@ -194,8 +194,8 @@ func (a *attachment) gatewayDevice() (nl.Link, error) {
 	return dev, a.configureVLANDevice(dev, port)
 }
 
-// configureVLANDevice makes port, the other end of dev, a port of the bridge, and waits until
-// the port forwards. It can run several times for the same pair: an earlier ADD may have been
+// configureVLANDevice attaches port, the other end of dev, to the bridge, and waits until the
+// port forwards. It can run several times for the same pair, because an earlier ADD may have been
 // killed before it finished, and another ADD may run at the same time.
 func (a *attachment) configureVLANDevice(dev, port nl.Link) error {
 	settings := append(a.conf.newSysctls(dev.Name), attach.HostSysctls(port.Name)...)
@@ -216,15 +216,15 @@ func (c *config) gatewayPort() *config {
 	return &config{vlan: c.vlan, keepDefaultVLAN: c.keepDefaultVLAN}
 }
 
-// vlanPortName returns the name of the gateway's port. It is a hash of the name of the
+// vlanPortName returns the name of the gateway's port, which contains a hash of the name of the
 // gateway's interface.
 func vlanPortName(dev string) string {
 	sum := sha256.Sum256([]byte(dev))
 	return "veth" + hex.EncodeToString(sum[:4])
 }
 
-// warnOfUnreachable warns of IPs that are in the network of no gateway: the gateway addresses
-// give the host no route to them. The reference plugin accepts such gateways, too.
+// warnOfUnreachable warns of IPs that are not in the network of any gateway, because the gateway
+// addresses give the host no route to them. The reference plugin accepts such gateways as well.
 func (a *attachment) warnOfUnreachable(ips []types.IP, gateways []netip.Prefix) {
 	for _, ip := range ips {
 		if ip.HasGateway() && !slices.ContainsFunc(gateways, func(gw netip.Prefix) bool { return gw.Contains(ip.Address.Addr()) }) {
@@ -235,8 +235,8 @@ func (a *attachment) warnOfUnreachable(ips []types.IP, gateways []netip.Prefix) 
 }
 
 // warnOfOverlap warns if another interface of the host has an address in the container's
-// network, such as the uplink, or the bridge that the configuration named before. The host
-// then sends the packets for the containers to one of the two interfaces only.
+// network, for example the uplink, or the bridge that the configuration named before. In that
+// case the host sends packets for the containers to only one of the two interfaces.
 func (a *attachment) warnOfOverlap(dev nl.Link, ip types.IP) error {
 	other, err := a.host.LinkTo(ip.Address.Addr())
 	var refused syscall.Errno // for example, the kernel found a blackhole route

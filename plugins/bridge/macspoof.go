@@ -18,14 +18,14 @@ import (
 	"github.com/plumb-cni/plumb/pkg/undo"
 )
 
-// spoofLayout returns the table with the rule of macspoofchk. The host drops the frames of a container
-// whose source MAC is not the container's. One rule is for all containers of the host:
+// spoofLayout returns the table with the rule for macspoofchk. The host drops a container's frames
+// whose source MAC is not the container's. One rule serves all containers on the host:
 //
 //	set checked { "veth1" comment "net1/cid1/eth0" }
 //	set allowed { "veth1" . 02:00:00:00:00:01 comment "net1/cid1/eth0" }
 //	iifname @checked iifname . ether saddr != @allowed drop
 //
-// The rules of the reference plugin have the priority -300, too (dstnat in the bridge family).
+// The priority -300 (dstnat in the bridge family) is the same as in the reference plugin.
 func spoofLayout() nft.Layout {
 	return tables.Bridge(tables.SpoofCheckSets()...).WithChains(nft.Chain{
 		Name: "prerouting",
@@ -42,22 +42,20 @@ func spoofLayout() nft.Layout {
 type macSpoofCheck struct {
 	host  *ns.Handle
 	owner types.Attachment
-	port  string // the host end of the pair; empty: not known
+	port  string // the host end of the pair, or empty if it is not known
 	mac   types.MAC
-	// warn gets a warning if the check of the port belonged to another attachment; nil: no
-	// warning.
+	// warn is called if the port's check belonged to another attachment. It may be nil.
 	warn func(format string, args ...any)
 }
 
 func (s macSpoofCheck) String() string { return "MAC spoof check of " + s.owner.String() }
 
-// spoofCheck returns the check of this ADD.
 func (a *attachment) spoofCheck() macSpoofCheck {
 	return macSpoofCheck{host: a.r.HostNS, owner: a.r.Attachment(), port: a.hostEnd.Name, mac: a.eth.MAC, warn: a.r.Warn}
 }
 
-// formerSpoofCheck returns the check of the ADD whose result is prev. Its port is empty if prev does not say which
-// port and MAC the check has.
+// formerSpoofCheck returns the check of the ADD whose result is prev. The port is empty if prev does not contain the
+// port and the MAC of the check.
 func formerSpoofCheck(r *skel.Request, prev *types.Result) macSpoofCheck {
 	s := macSpoofCheck{host: r.HostNS, owner: r.Attachment()}
 	port, found := hostInterface(prev, bridgeName(r))
@@ -96,7 +94,8 @@ func (s macSpoofCheck) store(c *nft.Conn) *claims.Store {
 	return store
 }
 
-// addMACSpoofCheck adds the check and pushes its removal. The check works when it returns.
+// addMACSpoofCheck adds the check and pushes its removal to u. The check is in effect when
+// addMACSpoofCheck returns.
 func addMACSpoofCheck(u *undo.Stack, s macSpoofCheck) error {
 	c, err := openSpoofTable(s)
 	if err != nil {
@@ -108,7 +107,7 @@ func addMACSpoofCheck(u *undo.Stack, s macSpoofCheck) error {
 	return nil
 }
 
-// openSpoofTable connects to nf_tables. A kernel without nf_tables is an error.
+// openSpoofTable connects to nf_tables. It returns an error if the kernel lacks nf_tables.
 func openSpoofTable(s macSpoofCheck) (*nft.Conn, error) {
 	c, err := nft.Open(s.host)
 	if errors.Is(err, nft.ErrUnavailable) {
@@ -117,8 +116,8 @@ func openSpoofTable(s macSpoofCheck) (*nft.Conn, error) {
 	return c, err
 }
 
-// delete adds the deletion of the check to tx, even if the reference plugin created it. Without a port, it
-// finds the check by its owner.
+// delete adds the deletion of the check to tx, and of the reference plugin's check for the attachment.
+// Without a port, it finds the check by its owner.
 func (s macSpoofCheck) delete(c *nft.Conn, tx *nft.Tx) error {
 	if _, err := s.store(c).Delete(tx); err != nil {
 		return err
@@ -126,9 +125,9 @@ func (s macSpoofCheck) delete(c *nft.Conn, tx *nft.Tx) error {
 	return deleteReferenceCheck(c, tx, referenceSpoofChain(s.owner))
 }
 
-// checkMACSpoofCheck returns an error that names what is missing of the check. A check that
-// the reference plugin created for the attachment is sufficient, too: the host may have been
-// upgraded since.
+// checkMACSpoofCheck returns an error that names the missing parts of the check. It also accepts
+// a check that the reference plugin created for the attachment, because plumb may have replaced
+// the reference plugin since.
 func checkMACSpoofCheck(s macSpoofCheck) error {
 	c, err := openSpoofTable(s)
 	if err != nil {
@@ -147,7 +146,7 @@ func checkMACSpoofCheck(s macSpoofCheck) error {
 	return errors.Join(fmt.Errorf("%s is missing: %w", s, missing), err)
 }
 
-// gcMACSpoofChecks returns the deletion of the checks of the network whose attachment is not in keep.
+// gcMACSpoofChecks returns a change that deletes the checks of the network's attachments that are not in keep.
 func gcMACSpoofChecks(host *nl.Conn, network string, keep types.Set) masq.Change {
 	return func(c *nft.Conn, tx *nft.Tx) error {
 		if _, err := (macSpoofCheck{}).store(c).GC(tx, network, keep); err != nil {
@@ -157,15 +156,15 @@ func gcMACSpoofChecks(host *nl.Conn, network string, keep types.Set) masq.Change
 	}
 }
 
-// The reference plugin has one jump and two chains per attachment. Their names contain the
-// container ID and the interface name:
+// The reference plugin creates one jump and two chains for each attachment. Their names contain
+// the container ID and the interface name:
 //
 //	chain PREROUTING { iifname "veth1" jump cni-br-iface-cid1-eth0 }
 //	chain cni-br-iface-cid1-eth0 { jump cni-br-iface-cid1-eth0-mac }
 //	chain cni-br-iface-cid1-eth0-mac { ether saddr 02:… return; drop }
 //
-// They do not contain the network, to which a GC is limited. So GC deletes those whose
-// interface no longer exists on the host.
+// The names do not contain the network, although a GC is limited to one network. Therefore GC
+// deletes only the chains whose interface no longer exists on the host.
 func referenceSpoofTable() nft.Table { return nft.Table{Family: nft.Bridge, Name: "nat"} }
 
 const referenceSpoofHook = "PREROUTING"
@@ -176,7 +175,7 @@ func referenceSpoofChain(a types.Attachment) string {
 	return referenceSpoofPrefix + a.ContainerID + "-" + a.IfName
 }
 
-// gcReferenceChecks deletes the checks of the reference plugin whose port does not exist.
+// gcReferenceChecks deletes the reference plugin's checks whose port does not exist.
 func gcReferenceChecks(c *nft.Conn, tx *nft.Tx, links *nl.Conn) error {
 	rules, err := c.Rules(referenceSpoofTable(), referenceSpoofHook)
 	if err != nil {
@@ -197,8 +196,7 @@ func gcReferenceChecks(c *nft.Conn, tx *nft.Tx, links *nl.Conn) error {
 	return nil
 }
 
-// deleteReferenceCheck deletes the jumps to the chain, the chain, and the chain that it
-// jumps to.
+// deleteReferenceCheck deletes the chain, the jumps to it, and the chain to which it jumps.
 func deleteReferenceCheck(c *nft.Conn, tx *nft.Tx, chain string) error {
 	table := referenceSpoofTable()
 	err := c.CheckChain(table, chain)

@@ -15,7 +15,7 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// referenceSpoofRules are the rules of the reference plugin for cid1/eth0 behind veth1.
+// referenceSpoofRules contains the reference plugin's rules for cid1/eth0 behind veth1.
 const referenceSpoofRules = `
 table bridge nat {
 	chain PREROUTING {
@@ -54,7 +54,6 @@ var _ = Describe("macspoofchk", func() {
 		GinkgoHelper()
 		return host.Must(GinkgoTB(), "nft", "list", "ruleset")
 	}
-	// delCheck deletes the check, as DEL does.
 	delCheck := func(s macSpoofCheck) error {
 		c, err := openSpoofTable(s)
 		Expect(err).NotTo(HaveOccurred())
@@ -68,10 +67,10 @@ var _ = Describe("macspoofchk", func() {
 		Expect(err).NotTo(HaveOccurred())
 		return c.Atomically("GC", func(tx *nft.Tx) error { return gcMACSpoofChecks(links, "net1", keep)(c, tx) })
 	}
-	// unknown returns the check without port and MAC.
-	unknown := func(s macSpoofCheck) macSpoofCheck { return macSpoofCheck{host: s.host, owner: s.owner} }
+	// withoutPort returns the check without port and MAC.
+	withoutPort := func(s macSpoofCheck) macSpoofCheck { return macSpoofCheck{host: s.host, owner: s.owner} }
 
-	It("adds elements, and deletes them by the port or by the owner alone", func() {
+	It("adds elements, and deletes them by port, or only by owner", func() {
 		s := checkOf(1)
 		Expect(addMACSpoofCheck(&u, s)).To(Succeed())
 		nstest.Golden(GinkgoTB(), "macspoof", ruleset())
@@ -79,12 +78,12 @@ var _ = Describe("macspoofchk", func() {
 		Expect(delCheck(s)).To(Succeed())
 		nstest.Golden(GinkgoTB(), "macspoof-cleaned", ruleset())
 		Expect(checkMACSpoofCheck(s)).To(MatchError(ContainSubstring("no element for the MAC spoof check of veth1")))
-		Expect(delCheck(s)).To(Succeed(), "it was deleted already")
+		Expect(delCheck(s)).To(Succeed(), "the check was deleted already")
 		Expect(addMACSpoofCheck(&u, s)).To(Succeed())
-		Expect(delCheck(unknown(s))).To(Succeed())
+		Expect(delCheck(withoutPort(s))).To(Succeed())
 		nstest.Golden(GinkgoTB(), "macspoof-cleaned", ruleset())
 		Expect(addMACSpoofCheck(&u, s)).To(Succeed())
-		s.mac = checkOf(2).mac // of prevResult, after tuning changed it
+		s.mac = checkOf(2).mac // the MAC in prevResult after tuning changed it
 		Expect(delCheck(s)).To(Succeed())
 		nstest.Golden(GinkgoTB(), "macspoof-cleaned", ruleset())
 	})
@@ -113,7 +112,7 @@ var _ = Describe("macspoofchk", func() {
 		nstest.MustDial(GinkgoTB(), containers[1], server, "")
 	})
 
-	It("returns the port to the former attachment when the newer one is deleted", func() {
+	It("returns the port to the former attachment when the ADD of the newer one is undone", func() {
 		first, second := checkOf(1), checkOf(2)
 		second.port = first.port
 		Expect(addMACSpoofCheck(&u, first)).To(Succeed())
@@ -143,7 +142,7 @@ var _ = Describe("macspoofchk", func() {
 		Expect(checkMACSpoofCheck(s)).To(Succeed())
 	})
 
-	It("adds 60 checks at once on a host without the table", func() {
+	It("adds 60 checks concurrently on a host without the table", func() {
 		var wg sync.WaitGroup
 		errs := make([]error, 60)
 		for n := range errs {
@@ -156,18 +155,18 @@ var _ = Describe("macspoofchk", func() {
 		nstest.Golden(GinkgoTB(), "macspoof-cleaned", ruleset())
 	})
 
-	It("accepts and deletes the check of the reference plugin", func() {
+	It("accepts and deletes the reference plugin's check", func() {
 		s := checkOf(1)
 		_, err := host.ExecInput(referenceSpoofRules, "nft", "-f", "-")
 		Expect(err).NotTo(HaveOccurred())
-		Expect(checkMACSpoofCheck(s)).To(Succeed(), "the check of the reference plugin is sufficient")
+		Expect(checkMACSpoofCheck(s)).To(Succeed(), "the reference plugin's check is sufficient")
 		Expect(delCheck(macSpoofCheck{host: s.host, owner: types.Attachment{Network: "net1", ContainerID: "cid1", IfName: "eth1"}})).To(Succeed())
 		Expect(ruleset()).To(ContainSubstring("cni-br-iface-cid1-eth0"))
-		Expect(delCheck(unknown(s))).To(Succeed())
+		Expect(delCheck(withoutPort(s))).To(Succeed())
 		Expect(ruleset()).NotTo(ContainSubstring("cid1"))
 	})
 
-	It("GC deletes checks that are not kept, and those of the reference plugin whose port does not exist", func() {
+	It("GC deletes checks that are not kept, and the reference plugin's checks whose port does not exist", func() {
 		kept, stale, other := checkOf(1), checkOf(2), checkOf(3)
 		other.owner.Network = "net10"
 		for _, s := range []macSpoofCheck{kept, stale, other} {
@@ -178,7 +177,7 @@ var _ = Describe("macspoofchk", func() {
 		host.Batch(GinkgoTB(), "link add veth1 type bridge")
 		gc := func() { Expect(gcChecks(types.Set{kept.owner: true})).To(Succeed()) }
 		gc()
-		Expect(ruleset()).To(ContainSubstring("cni-br-iface-cid1-eth0"), "its port exists")
+		Expect(ruleset()).To(ContainSubstring("cni-br-iface-cid1-eth0"), "the port of the check exists")
 		host.Batch(GinkgoTB(), "link del veth1")
 		gc()
 		Expect(ruleset()).To(And(Not(ContainSubstring("cni-br-iface")), Not(ContainSubstring("cid2"))))

@@ -1,6 +1,6 @@
 // bridge connects a container to a Linux bridge on the host. It creates a veth pair whose host
-// end is a port of the bridge. The addresses come from an IPAM plugin; without one the
-// connection is on layer 2 only. See README.md.
+// end is a port of the bridge. An IPAM plugin provides the addresses. Without an IPAM plugin,
+// the connection is on layer 2 only. See README.md.
 package main
 
 import (

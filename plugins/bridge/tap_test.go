@@ -10,7 +10,7 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// holdTap runs f while this process has the tap device open, as a virtual machine would.
+// holdTap runs f while this process holds the tap device open, as a virtual machine would.
 func holdTap(n *nstest.NS, name string, f func()) {
 	GinkgoHelper()
 	var file *os.File

@@ -28,13 +28,12 @@ var _ = Describe("VLANs", Label(nstest.Kernel), func() {
 		_, lines, _ := strings.Cut(b.Host.MustLine(GinkgoTB(), "bridge -compressvlans vlan show dev "+port), port)
 		return strings.Join(strings.Fields(strings.ReplaceAll(strings.TrimSpace(lines), "\n", " , ")), " ")
 	}
-	// gatewayPort returns the name of the gateway's port.
 	gatewayPort := func() string {
 		GinkgoHelper()
 		return regexp.MustCompile(`cni0\.100@(\S+):`).FindStringSubmatch(b.Host.IP("link show cni0.100"))[1]
 	}
 
-	DescribeTable("makes the port a member of", func(keys, want string) {
+	DescribeTable("the port is a member of", func(keys, want string) {
 		conf := b.conf("1.1.0", keys)
 		c := b.Call("one", newContainer(), conf)
 		reply := b.OK("ADD", c)
@@ -56,7 +55,7 @@ var _ = Describe("VLANs", Label(nstest.Kernel), func() {
 		Entry("the default VLAN with an empty trunk, which only enables filtering", `"vlanTrunk":[],`, "1 PVID Egress Untagged"),
 	)
 
-	It("removes the port from the default VLAN of the bridge, also if that is not 1", func() {
+	It("removes the port from the bridge's default VLAN, even if that is not VLAN 1", func() {
 		b.Host.IP("link add cni0 type bridge vlan_filtering 1 vlan_default_pvid 5")
 		one := b.Add(b.Call("one", newContainer(), b.conf("1.1.0", vlan100)))
 		Expect(vlansOfPort(one.Interfaces[1].Name)).To(Equal("100 PVID Egress Untagged"))
@@ -66,7 +65,7 @@ var _ = Describe("VLANs", Label(nstest.Kernel), func() {
 		Expect(vlansOfPort(three.Interfaces[1].Name)).To(Equal("5 PVID Egress Untagged"))
 	})
 
-	It("passes the frames of the trunk tagged, and the others untagged", func() {
+	It("passes the trunk's frames tagged, and all other frames untagged", func() {
 		trunk, untagged, native := newContainer(), newContainer(), newContainer()
 		b.Add(b.Call("trunk", trunk, b.conf("1.1.0", vlan100+`"vlanTrunk":[{"id":200}],`)))
 		b.Add(b.Call("untagged", untagged, b.conf("1.1.0", `"vlan":200,`)))
@@ -93,12 +92,12 @@ var _ = Describe("VLANs", Label(nstest.Kernel), func() {
 			nstest.MustDial(GinkgoTB(), one, "10.9.0.1:80", "10.9.0.2")
 			nstest.MustDial(GinkgoTB(), one, "[fd00:9::1]:80", "fd00:9::2")
 
-			By("listing it in the result")
+			By("listing the gateway's interface in the result")
 			Expect(first.Interfaces).To(HaveLen(4))
 			Expect(first.Interfaces[3]).To(And(HaveField("Name", "cni0.100"), HaveField("MTU", 1400), HaveField("Sandbox", "")))
 			Expect(first.IPs).To(HaveEach(HaveField("Interface", containerIndex)))
 
-			By("making its port a member of the VLAN, and adding the addresses to it and not to the bridge")
+			By("adding its port to the VLAN, and the addresses to the interface and not to the bridge")
 			Expect(vlansOfPort(gatewayPort())).To(Equal("100 PVID Egress Untagged"))
 			shown := b.Host.IP("addr show cni0.100")
 			Expect(shown).To(And(ContainSubstring("inet 10.9.0.1/24"), ContainSubstring("inet6 fd00:9::1/64"), ContainSubstring("mtu 1400"),
@@ -109,7 +108,7 @@ var _ = Describe("VLANs", Label(nstest.Kernel), func() {
 				Expect(b.Host.Sysctl(GinkgoTB(), "net/ipv6/conf/"+name+"/accept_ra")).To(Equal("0"), name)
 			}
 
-			By("sharing it with the next container, but not with a container in another VLAN")
+			By("sharing the interface with the next container, but not with a container in another VLAN")
 			links := b.Host.IP("-br link")
 			second := b.Add(b.Call("two", two, conf))
 			Expect(second.Interfaces[3]).To(Equal(first.Interfaces[3]))
@@ -128,7 +127,7 @@ var _ = Describe("VLANs", Label(nstest.Kernel), func() {
 			}
 		})
 
-		It("is made once by concurrent ADDs, and each container reaches it", func() {
+		It("is created once by concurrent ADDs, and each container reaches it", func() {
 			nstest.ServeTCP(GinkgoTB(), b.Host, "0.0.0.0:80")
 			conf := b.conf("1.1.0", gatewayed+vlan100, v4range)
 			for round := range 3 {
@@ -161,7 +160,7 @@ var _ = Describe("VLANs", Label(nstest.Kernel), func() {
 			}
 		})
 
-		It("is completed by the next ADD, at whatever step the first ADD stopped", func() {
+		It("is completed by the next ADD, regardless of the step at which the first ADD stopped", func() {
 			nstest.ServeTCP(GinkgoTB(), b.Host, "0.0.0.0:80")
 			conf := b.conf("1.1.0", gatewayed+vlan100, v4range)
 			b.Add(b.Call("warm", newContainer(), conf))
@@ -287,8 +286,8 @@ var _ = Describe("fault sweep over VLANs", Label(nstest.Kernel), func() {
 	})
 })
 
-// vlanFiltering returns an error if the kernel has no VLAN filtering. Such a kernel accepts
-// vlan_filtering, but not the first VLAN.
+// vlanFiltering returns an error if the kernel lacks VLAN filtering. Such a kernel accepts
+// vlan_filtering, but rejects the first VLAN.
 func vlanFiltering() error {
 	host := newContainer()
 	_, err := host.Exec("ip", "link", "add", "br0", "type", "bridge", "vlan_filtering", "1")
