@@ -20,9 +20,9 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// BenchmarkLeases measures a daemon with 500 leases, each of a namespace of its own, behind a bridge with a
-// server. It reports the memory of the daemon, and its processor time for each lease, in user mode and in the
-// kernel. The kernel copies each broadcast to all ports of the bridge in the sender's time.
+// BenchmarkLeases measures a daemon with 500 leases, each in its own namespace, behind a bridge with a server. It
+// reports the daemon's memory, and its processor time per lease in user mode and in the kernel. The time in the
+// kernel includes the copies of each broadcast to all ports of the bridge.
 //
 //	go test -exec "$PWD/scripts/sandbox.sh" -run '^$' -bench Leases -benchtime 1x -count 5 ./plugins/dhcp
 func BenchmarkLeases(b *testing.B) {
@@ -57,7 +57,7 @@ func BenchmarkLeases(b *testing.B) {
 	}
 }
 
-// renewal and reboot tell REQUESTs apart (RFC 2131, table 4).
+// renewal and reboot report whether a REQUEST renews a lease, or follows a restart (RFC 2131, table 4).
 func renewal(m nstest.DHCPMessage) bool { return !m.ClientIPAddr.IsUnspecified() }
 func reboot(m nstest.DHCPMessage) bool {
 	return m.ClientIPAddr.IsUnspecified() && m.ServerIdentifier() == nil
@@ -93,7 +93,7 @@ func newFleet(b *testing.B, n int) *fleet {
 	return f
 }
 
-// lease makes the server give leases that are renewed after that time.
+// lease configures the server for leases that the daemon renews after that time.
 func (f *fleet) lease(renew time.Duration) {
 	f.server.Received()
 	f.server.Lease(nstest.DHCPLease{Address: "10.50.1.0/16", Duration: time.Hour, Renew: renew, Rebind: 50 * time.Minute})
@@ -136,7 +136,7 @@ func (f *fleet) addAll(b *testing.B) {
 	wg.Wait()
 }
 
-// awaitRequests waits until each container has sent a REQUEST of a kind, and returns how many came.
+// awaitRequests waits until each container has sent a REQUEST of a kind, and returns the number of these REQUESTs.
 func (f *fleet) awaitRequests(b *testing.B, kind func(nstest.DHCPMessage) bool) (n int) {
 	b.Helper()
 	seen := map[string]bool{}
@@ -149,7 +149,7 @@ func (f *fleet) awaitRequests(b *testing.B, kind func(nstest.DHCPMessage) bool) 
 	return n
 }
 
-// A daemonProcess is the executable.
+// A daemonProcess is a running daemon.
 type daemonProcess struct {
 	cmd  *exec.Cmd
 	stop func()
@@ -177,10 +177,10 @@ func (f *fleet) start(b *testing.B) daemonProcess {
 	}
 }
 
-// usage is what a process has used.
+// A usage is the processor time and the memory that a process has used.
 type usage struct {
 	user, system time.Duration
-	rss          int // in KiB, now
+	rss          int // current, in KiB
 }
 
 func (d daemonProcess) usage(b *testing.B) (u usage) {

@@ -14,18 +14,17 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// served are dnsmasq's addresses and options.
+// served contains dnsmasq's flags for addresses and options.
 var served = []string{"--dhcp-range=10.50.0.10,10.50.0.50,255.255.255.0,2m", "--dhcp-option=option:mtu,1400",
 	"--dhcp-option=option:domain-name,example.org", "--dhcp-option=option:dns-server,10.50.0.1"}
 
 // An interfacePlugin is an interface plugin that calls dhcp.
 type interfacePlugin struct {
 	name, keys string
-	prepare    func(b *testbed, router *nstest.NS) // nil: nothing
+	prepare    func(b *testbed, router *nstest.NS) // may be nil
 	serve      string                              // the router's interface that reaches the container
 }
 
-// call returns a call of the plugin.
 func (p interfacePlugin) call(b *testbed) nstest.Call {
 	c := b.call("")
 	c.Config = fmt.Sprintf(`{"cniVersion":"1.1.0","name":"d","type":%q,%s,"ipam":{"type":"dhcp","daemonSocketPath":%q,"mtu":true}}`, p.name, p.keys, b.socket)
@@ -38,8 +37,8 @@ func (p interfacePlugin) exec(command string, c nstest.Call) nstest.Reply {
 	return nstest.Exec(GinkgoTB(), filepath.Join(c.Path, p.name), c.With(command))
 }
 
-// newRouterSegment returns a testbed whose host has the interface up0. Its other end is lan0 of the router. The testbed's
-// Path contains the executables of dhcp and of the interface plugin.
+// newRouterSegment returns a testbed whose host is connected to a router. The host's end is up0, and the router's end is
+// lan0. The testbed's Path contains the executables of dhcp and of the interface plugin.
 func newRouterSegment(p interfacePlugin) (b *testbed, router *nstest.NS) {
 	GinkgoHelper()
 	b, router = newBed("dhcp", p.name), nstest.New(GinkgoTB()).Named("router")
@@ -50,7 +49,7 @@ func newRouterSegment(p interfacePlugin) (b *testbed, router *nstest.NS) {
 	return b, router
 }
 
-// requireKind skips the spec if the kernel has no links of the kind, of which it makes one.
+// requireKind skips the spec if the kernel cannot create a link of the kind.
 func requireKind(b *testbed, feature, kind string) {
 	GinkgoHelper()
 	_, err := b.Host.Exec("ip", strings.Fields("link add link up0 name try0 type "+kind)...)
@@ -117,7 +116,7 @@ var _ = Describe("behind an interface plugin, with the executables and dnsmasq",
 		Entry("ipvlan", Label(nstest.Kernel), behindIPVlan),
 	)
 
-	DescribeTable("after the server gave another address, CHECK names both and says what to do, and a new ADD reports the new one, with",
+	DescribeTable("after the server assigned another address, CHECK names both and gives advice, and a new ADD returns the new address, with",
 		func(p interfacePlugin) {
 			b, router := newRouterSegment(p)
 			short := nstest.DHCPLease{Address: "10.50.0.5/24", Duration: 60 * time.Second, Renew: time.Second, Rebind: 50 * time.Second}
@@ -134,7 +133,7 @@ var _ = Describe("behind an interface plugin, with the executables and dnsmasq",
 			Eventually(func() string { return b.container.MustLine(GinkgoTB(), "ip -4 -br addr show eth0") }).Should(ContainSubstring("10.50.0.6/24"))
 			Eventually(b.record).Should(ContainSubstring(`"10.50.0.6/24"`))
 			call("CHECK").RequireFailure(GinkgoTB(), types.CodeChanged,
-				"prevResult has no address 10.50.0.6/24, which the lease has now: the DHCP server has changed it; delete the attachment and add it again",
+				"prevResult lacks the lease's address 10.50.0.6/24: the DHCP server has changed the address; delete the attachment and add it again",
 				"eth0 has no address 10.50.0.5/24")
 			call("DEL").OK(GinkgoTB())
 			c.Config = config
@@ -145,7 +144,7 @@ var _ = Describe("behind an interface plugin, with the executables and dnsmasq",
 		Entry("macvlan", behindMacvlan),
 	)
 
-	DescribeTable("a route on the link leads to the router of an address without a network, with",
+	DescribeTable("an address with prefix length 32 reaches its router by a route on the link, with",
 		func(p interfacePlugin) {
 			b, router := newRouterSegment(p)
 			router.Batch(GinkgoTB(), "addr add 10.60.0.1/24 dev lan0")
@@ -165,7 +164,7 @@ var _ = Describe("behind an interface plugin, with the executables and dnsmasq",
 		Entry("macvlan", behindMacvlan),
 	)
 
-	It("two ipvlans of one master, which have one MAC, get different addresses and renew them", Label(nstest.Kernel), func() {
+	It("two ipvlans on one master, which share a MAC, get different addresses and renew them", Label(nstest.Kernel), func() {
 		b, router := newRouterSegment(behindIPVlan)
 		server := nstest.StartDnsmasq(GinkgoTB(), nstest.End{In: router, Name: "lan0"}, append(served, "--dhcp-option=option:T1,5")...)
 		b.startDaemon()

@@ -43,14 +43,14 @@ type rawRequest struct {
 	SkipDefault bool   `json:"skipDefault"`
 }
 
-// config is the checked configuration.
+// config is the validated configuration.
 type config struct {
 	socket   string
-	timeout  time.Duration // of ADD; zero: the daemon's limit
+	timeout  time.Duration // limit of ADD, or zero for the daemon's limit
 	settings dhcpd.Settings
 }
 
-// The codes of DHCP options that have a name here (RFC 2132, RFC 3004).
+// Codes of DHCP options (RFC 2132).
 const (
 	optionPad      = 0
 	optionMask     = 1
@@ -58,20 +58,20 @@ const (
 	optionEnd      = 255
 )
 
-// optionNames are the names that the reference plugin knows.
+// optionNames maps the names that the reference plugin accepts to codes (RFC 2132, RFC 3004).
 var optionNames = map[string]uint8{
 	"subnet-mask": optionMask, "routers": 3, "host-name": 12, "vendor-class-identifier": 60,
 	"dhcp-client-identifier": optionClientID, "user-class": 77,
 }
 
-// ownOptions are the options that the client itself sets, which are the requested address, overload, the message type, the
-// server, and the list of requested options.
+// ownOptions lists the options that the client itself sets, which are the requested address, overload, the message type,
+// the server identifier, and the list of requested options.
 var ownOptions = []uint8{50, 52, 53, 54, 55}
 
-// maxTimeout is what ADD may take, in seconds. The interface plugins of this bundle wait for 240 s.
+// maxTimeout is the largest timeout of ADD, in seconds. plumb's interface plugins wait for at most 240 s.
 const maxTimeout = 200
 
-// maxValue is the most bytes of an option's value.
+// maxValue is the largest length of an option's value, in bytes.
 const maxValue = 255
 
 // An input contains what determines a config.
@@ -81,7 +81,7 @@ type input struct {
 	owner types.Attachment
 }
 
-// parse reads and checks the configuration and CNI_ARGS. Invalid values have types.CodeConfig.
+// parse reads and validates the configuration and CNI_ARGS. Errors for invalid values carry types.CodeConfig.
 func parse(r *skel.Request) (*config, error) {
 	var raw rawConfig
 	if err := r.Decode(&raw); err != nil {
@@ -95,7 +95,7 @@ func parse(r *skel.Request) (*config, error) {
 	return conf, types.Coded(types.CodeConfig, err)
 }
 
-// parseSocket returns the path of the socket. DEL and GC need no other key.
+// parseSocket reads the path of the socket, which is the only key that DEL and GC need.
 func parseSocket(r *skel.Request) (string, error) {
 	var raw struct {
 		IPAM struct {
@@ -109,7 +109,7 @@ func parseSocket(r *skel.Request) (string, error) {
 	return socket, types.Coded(types.CodeConfig, err)
 }
 
-// socketPath returns the path of the socket, or the default for an empty one.
+// socketPath returns the path, or the default path if it is empty.
 func socketPath(path string) (string, error) {
 	path = cmp.Or(path, dhcpd.DefaultSocket)
 	if !filepath.IsAbs(path) {
@@ -118,7 +118,7 @@ func socketPath(path string) (string, error) {
 	return path, nil
 }
 
-// config checks the input and returns all problems in one error.
+// config validates the input and returns all problems in one error.
 func (in input) config() (*config, error) {
 	if in.raw == nil {
 		return nil, errors.New("IPAM config missing 'ipam' key")
@@ -140,8 +140,8 @@ func (in input) config() (*config, error) {
 	return conf, errors.Join(append(errs, socketErr, optionsErr, askedErr)...)
 }
 
-// clientID returns the content of option 61, or nil for the MAC of the interface. The content is a zero, which says that no
-// hardware address follows (RFC 2132, section 9.14), and at most 254 bytes of text.
+// clientID returns the content of option 61, or nil if the interface's MAC identifies the client. The content is a zero byte,
+// which means that no hardware address follows (RFC 2132, section 9.14), and at most 254 bytes of text.
 func (in input) clientID() []byte {
 	text := in.raw.ClientID
 	switch namespace, pod := in.args["K8S_POD_NAMESPACE"], in.args["K8S_POD_NAME"]; {
@@ -151,13 +151,13 @@ func (in input) clientID() []byte {
 		text = namespace + "/" + pod
 	case text == "name":
 		text = in.owner.ContainerID
-	case text == "": // as the reference plugin
+	case text == "": // the reference plugin's identifier
 		text = in.owner.ContainerID + "/" + in.owner.Network + "/" + in.owner.IfName
 	}
 	return append([]byte{0}, text[:min(len(text), maxValue-1)]...)
 }
 
-// provided returns the options to send. It omits an option without a value whose argument is not in CNI_ARGS.
+// provided returns the options to send. It omits an option that has no value in the configuration and in CNI_ARGS.
 func (in input) provided() ([]dhcp.Option, error) {
 	var options []dhcp.Option
 	var errs []error
@@ -171,7 +171,7 @@ func (in input) provided() ([]dhcp.Option, error) {
 		problem(slices.Contains(ownOptions, code), "provide[%d]: option %d is set by the client itself", i, code)
 		problem(p.Value == "" && p.FromArg == "", "provide[%d]: neither value nor fromArg is set", i)
 		problem(len(value) > maxValue, "provide[%d]: value too long for option %s: %d bytes, at most %d", i, p.Option, len(value), maxValue)
-		problem(slices.ContainsFunc(options, func(o dhcp.Option) bool { return o.Code == code }), "provide[%d]: option %s is there twice", i, p.Option)
+		problem(slices.ContainsFunc(options, func(o dhcp.Option) bool { return o.Code == code }), "provide[%d]: option %s is listed twice", i, p.Option)
 		if value != "" {
 			options = append(options, dhcp.Option{Code: code, Value: []byte(value)})
 		}
@@ -179,7 +179,7 @@ func (in input) provided() ([]dhcp.Option, error) {
 	return options, errors.Join(errs...)
 }
 
-// asked returns the codes of the options to request, without duplicates. They include at least the mask.
+// asked returns the codes of the options to request, without duplicates. There is at least one code.
 func (in input) asked() ([]byte, error) {
 	var errs []error
 	var asked []byte
@@ -197,13 +197,12 @@ func (in input) asked() ([]byte, error) {
 			asked = append(asked, code)
 		}
 	}
-	if len(asked) == 0 { // without a list, the client would request its default
+	if len(asked) == 0 { // with an empty list, the client would request its defaults
 		asked = []byte{optionMask}
 	}
 	return asked, errors.Join(errs...)
 }
 
-// parseOption parses the name or number of an option.
 func parseOption(s string) (uint8, error) {
 	if code, known := optionNames[s]; known {
 		return code, nil

@@ -12,8 +12,8 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// No daemon listens at the socket: a configuration that is accepted fails with types.CodeIO.
-var _ = DescribeTable("ADD refuses",
+// No daemon listens at the socket. Therefore ADD fails with types.CodeIO if it accepts the configuration.
+var _ = DescribeTable("ADD fails for",
 	func(ipam, rest, args string, code int, texts ...string) {
 		nstest.LeakCheck(GinkgoTB())
 		bed := nstest.Bed{Plugin: plugin()}
@@ -25,23 +25,23 @@ var _ = DescribeTable("ADD refuses",
 		}
 		bed.Run("DEL", c)
 	},
-	Entry("nothing without a reason", "", "", "A=b;C=", types.CodeIO, "/nonexistent/dhcp.sock"),
+	Entry("a valid configuration only because no daemon runs", "", "", "A=b;C=", types.CodeIO, "/nonexistent/dhcp.sock"),
 	Entry("all problems at once",
 		`,"priority":-1,"timeout":201,"provide":[{"option":"nosuch","value":"x"},{"option":"53","value":"x"},{"option":"12"},
 		{"option":"60","value":"`+strings.Repeat("x", 256)+`"},{"option":"15","value":"a"},{"option":"15","value":"b"}],"request":[{"option":"256"},{"option":"0"},{}]`, "", "",
 		types.CodeConfig, "priority -1", "timeout 201", `provide[0]: option "nosuch" is neither`, "provide[1]: option 53 is set by the client itself",
-		"provide[2]: neither value nor fromArg", "provide[3]: value too long for option 60: 256 bytes", "provide[5]: option 15 is there twice",
+		"provide[2]: neither value nor fromArg", "provide[3]: value too long for option 60: 256 bytes", "provide[5]: option 15 is listed twice",
 		`request[0]: option "256"`, `request[1]: option "0"`, `request[2]: option ""`),
-	Entry("a value of CNI_ARGS that is too long", `,"provide":[{"option":"host-name","fromArg":"K"}]`, "", "K="+strings.Repeat("x", 256),
+	Entry("a value in CNI_ARGS that is too long", `,"provide":[{"option":"host-name","fromArg":"K"}]`, "", "K="+strings.Repeat("x", 256),
 		types.CodeConfig, "value too long for option host-name"),
-	Entry("a socket that is not absolute", `,"daemonSocketPath":"run/dhcp.sock"`, "", "", types.CodeConfig, `daemonSocketPath "run/dhcp.sock" is not an absolute path`),
+	Entry("a socket path that is not absolute", `,"daemonSocketPath":"run/dhcp.sock"`, "", "", types.CodeConfig, `daemonSocketPath "run/dhcp.sock" is not an absolute path`),
 	Entry("values of the wrong type", `,"mtu":1400,"provide":{}`, "", "", types.CodeDecode, `key "ipam.mtu"`, `key "ipam.provide"`),
 	Entry("malformed CNI_ARGS", "", "", "A", types.CodeEnvironment, `"A" is not KEY=VALUE`),
-	Entry("an unknown key, strictly", `,"clientId2":""`, `,"strict":true`, "", types.CodeUnsupported, `"ipam.clientId2"`),
+	Entry("an unknown key with strict", `,"clientId2":""`, `,"strict":true`, "", types.CodeUnsupported, `"ipam.clientId2"`),
 )
 
-// FuzzConfig tests that every accepted configuration gives a client identifier and options that fit
-// into a DHCP message, without duplicates.
+// FuzzConfig tests that the client identifier and the options of every accepted configuration fit into
+// a DHCP message, and that there are no duplicates.
 func FuzzConfig(f *testing.F) {
 	f.Add(`{"ipam":{"provide":[{"option":"12","fromArg":"K8S_POD_NAME","value":"x"}],"request":[{"option":"42"},{"skipDefault":true}],"clientID":"name"}}`, "K8S_POD_NAMESPACE=a;K8S_POD_NAME=b")
 	f.Add(`{"ipam":{"provide":[{"option":"61","value":"x"},{"option":"dhcp-client-identifier","value":"y"}],"clientID":"mac","timeout":200,"priority":4294967295}}`, "")

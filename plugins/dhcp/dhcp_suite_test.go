@@ -31,12 +31,12 @@ func TestREADMEExamples(t *testing.T) {
 
 const serverAddr = "10.50.0.1"
 
-// lease is what the server gives, with the options 3, 6, 15 and 26.
+// lease is the server's lease, with the options 3 (routers), 6 (DNS servers), 15 (domain) and 26 (MTU).
 var lease = nstest.DHCPLease{Address: "10.50.0.5/24", Duration: time.Hour, Options: map[uint8][]byte{
 	3: {10, 50, 0, 1}, 6: {10, 50, 0, 1, 10, 50, 0, 2}, 15: []byte("example.org"), 26: {1400 >> 8, 1400 & 0xff},
 }}
 
-// A testbed is a Bed with a container, whose interface eth0 is up, on a segment with a DHCP server.
+// A testbed is a Bed with a container on a segment with a DHCP server. The container's eth0 is up.
 type testbed struct {
 	*nstest.Bed
 	container *nstest.NS
@@ -44,13 +44,13 @@ type testbed struct {
 	socket    string
 }
 
-// newBed returns a testbed without a segment, whose container is not connected. Its Path contains these executables.
+// newBed returns a testbed without a segment and a server. Its Path contains these executables.
 func newBed(executables ...string) *testbed {
 	bed := nstest.NewBedOn(GinkgoTB(), plugin(), nstest.NewHost(GinkgoTB()), executables...)
 	return &testbed{Bed: bed, container: bed.NewContainer(), socket: filepath.Join(GinkgoTB().TempDir(), "dhcp.sock")}
 }
 
-// newSegment returns a testbed with a segment, without a server and without a daemon.
+// newSegment returns a testbed with a segment, but without a server and a daemon.
 func newSegment() *testbed {
 	b := newBed()
 	b.join(b.container, "lan0")
@@ -65,12 +65,12 @@ func newTestbed() *testbed {
 	return b
 }
 
-// end returns the interface of the server.
+// end returns the server's interface.
 func (b *testbed) end() nstest.End {
 	return nstest.End{In: b.Host, Name: "lan0", Addrs: []string{serverAddr + "/24"}}
 }
 
-// join gives a container the interface eth0, on a cable to the segment.
+// join connects a container's eth0 with the host's interface name.
 func (b *testbed) join(container *nstest.NS, name string) {
 	nstest.Join(GinkgoTB(), nstest.End{In: b.Host, Name: name}, nstest.End{In: container, Name: "eth0"})
 }
@@ -101,7 +101,7 @@ func (b *testbed) awaitDaemon() {
 	}).Should(Succeed())
 }
 
-// startDaemon starts the executable, and returns a function that ends it by a signal.
+// startDaemon starts the executable, and returns a function that ends it with a signal.
 func (b *testbed) startDaemon(args ...string) (end func(syscall.Signal) error) {
 	GinkgoHelper()
 	cmd := exec.Command(filepath.Join(nstest.Build(GinkgoTB(), "dhcp"), "dhcp"), append([]string{"daemon", "-resendmax", "200ms"}, args...)...)
@@ -127,8 +127,8 @@ func (b *testbed) start(cmd *exec.Cmd) (end func(syscall.Signal) error) {
 	return end
 }
 
-// conf returns a configuration. ipam is added to the object "ipam", and begins with a comma or is
-// empty.
+// conf returns a configuration. ipam contains additional keys for the object "ipam". It begins with a
+// comma or is empty.
 func (b *testbed) conf(version, ipam string) string {
 	return fmt.Sprintf(`{"cniVersion":%q,"name":"d","type":"macvlan","ipam":{"type":"dhcp","daemonSocketPath":%q%s}}`, version, b.socket, ipam)
 }
@@ -137,13 +137,13 @@ func (b *testbed) call(ipam string) nstest.Call {
 	return b.Call("m1", b.container, b.conf("1.1.0", ipam))
 }
 
-// address returns the address of an ADD.
+// address runs an ADD and returns its address.
 func (b *testbed) address(c nstest.Call) string {
 	GinkgoHelper()
 	return b.Add(c).IPs[0].Address.String()
 }
 
-// files returns the files of the daemon.
+// files returns the daemon's lease files and marks.
 func (b *testbed) files() []string {
 	all, _ := filepath.Glob(strings.TrimSuffix(b.socket, ".sock") + "/[^.]*")
 	return all

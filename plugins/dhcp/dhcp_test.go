@@ -24,8 +24,7 @@ const (
 	released  = dhcpv4.MessageTypeRelease
 )
 
-// id returns the client identifier of a message.
-func id(m nstest.DHCPMessage) string {
+func clientID(m nstest.DHCPMessage) string {
 	return string(m.Options.Get(dhcpv4.OptionClientIdentifier))
 }
 
@@ -33,7 +32,7 @@ var _ = Describe("dhcp", func() {
 	var b *testbed
 	BeforeEach(func() { b = newTestbed() })
 
-	It("returns the lease in the form of each version", func() {
+	It("returns the lease in each version's format", func() {
 		b.runDaemon()
 		for _, version := range types.VersionsSince(types.V010) {
 			c := b.call("")
@@ -43,14 +42,14 @@ var _ = Describe("dhcp", func() {
 		}
 	})
 
-	It("sends what the configuration says, and the identifier of the reference plugin", func() {
+	It("sends the configured options, and the reference plugin's client identifier", func() {
 		b.runDaemon()
 		c := b.call(`,"provide":[{"option":"host-name","fromArg":"K8S_POD_NAME"},{"option":"60","value":"k8s"},{"option":"77","fromArg":"NONE"}],"request":[{"option":"42"}]`)
 		c.Args = "IgnoreUnknown=1;K8S_POD_NAME=container-1"
 		Expect(b.address(c)).To(Equal("10.50.0.5/24"))
 		for _, t := range []dhcpv4.MessageType{discover, requested} {
 			m := b.server.Await(GinkgoTB(), t)
-			Expect(id(m)).To(Equal("\x00m1/d/eth0"))
+			Expect(clientID(m)).To(Equal("\x00m1/d/eth0"))
 			Expect(m.HostName()).To(Equal("container-1"))
 			Expect(m.ClassIdentifier()).To(Equal("k8s"))
 			Expect(m.Options.Has(dhcpv4.OptionUserClassInformation)).To(BeFalse())
@@ -59,19 +58,19 @@ var _ = Describe("dhcp", func() {
 		}
 	})
 
-	DescribeTable("uses the client identifier",
+	DescribeTable("uses as client identifier",
 		func(key, args, want string) {
 			b.runDaemon()
 			c := b.call(`,"clientID":"` + key + `"`)
 			c.Args = args
 			b.address(c)
-			Expect(id(b.server.Await(GinkgoTB(), discover))).To(Equal(want))
+			Expect(clientID(b.server.Await(GinkgoTB(), discover))).To(Equal(want))
 			b.OK("DEL", c)
-			Expect(id(b.server.Await(GinkgoTB(), released))).To(Equal(want), "of the RELEASE")
+			Expect(clientID(b.server.Await(GinkgoTB(), released))).To(Equal(want), "in the RELEASE")
 		},
-		Entry("of the pod", "name", "K8S_POD_NAMESPACE=default;K8S_POD_NAME=web-0", "\x00default/web-0"),
-		Entry("of the container ID without a pod", "name", "", "\x00m1"),
-		Entry("of the configuration", "kitchen", "", "\x00kitchen"),
+		Entry("the name of the pod", "name", "K8S_POD_NAMESPACE=default;K8S_POD_NAME=web-0", "\x00default/web-0"),
+		Entry("the container ID without a pod", "name", "", "\x00m1"),
+		Entry("the configured text", "kitchen", "", "\x00kitchen"),
 	)
 
 	It("releases a lease once, by unicast from its address", func() {
@@ -97,7 +96,7 @@ var _ = Describe("dhcp", func() {
 		Expect(b.container.MustLine(GinkgoTB(), "ip link show eth0")).To(And(ContainSubstring("mtu 1400"), ContainSubstring("UP")))
 	})
 
-	It("sets the interface down again after a failed ADD, when the lease is released", func() {
+	It("sets the interface down again after a failed ADD and the release of its lease", func() {
 		b.runDaemon()
 		b.container.MustLine(GinkgoTB(), "ip link set eth0 down")
 		b.server.Always(nstest.DHCPSilence)
@@ -109,7 +108,7 @@ var _ = Describe("dhcp", func() {
 		Expect(b.container.MustLine(GinkgoTB(), "ip link show eth0")).NotTo(ContainSubstring("UP"))
 	})
 
-	It("releases the lease of an ADD whose caller hangs up", func() {
+	It("releases the lease of an ADD whose caller disconnects", func() {
 		b.runDaemon()
 		b.server.Always(toRequests(nstest.DHCPSilence))
 		ctx, cancel := context.WithCancel(context.Background())
@@ -129,7 +128,7 @@ var _ = Describe("dhcp", func() {
 		Eventually(b.files).Should(BeEmpty())
 	})
 
-	It("says what an ADD waited for", func() {
+	It("names what a failed ADD waited for", func() {
 		b.runDaemon()
 		b.server.Always(nstest.DHCPSilence)
 		b.Fails("ADD", b.call(`,"timeout":1`), types.CodeTryAgain, "no lease from a DHCP server: none within 1s (no answer to DHCPDISCOVER)")
@@ -138,7 +137,7 @@ var _ = Describe("dhcp", func() {
 		b.Fails("ADD", b.call(`,"timeout":1`), types.CodeTryAgain, "DHCPNAK")
 	})
 
-	It("declines an address that another host has", func() {
+	It("declines an address that another host uses", func() {
 		b.runDaemon()
 		b.Host.MustLine(GinkgoTB(), "ip addr add 10.50.0.5/24 dev lan0")
 		second := lease
@@ -152,7 +151,7 @@ var _ = Describe("dhcp", func() {
 		Eventually(done).Should(Receive(WithTransform(func(r nstest.Reply) string { return r.Stdout }, ContainSubstring("10.50.0.6/24"))))
 	})
 
-	It("CHECK fails without a lease, with another address, and sends nothing", func() {
+	It("CHECK fails without a lease or with another address, and sends nothing", func() {
 		b.runDaemon()
 		c := b.call("")
 		b.Fails("CHECK", c, types.CodeChanged, "d/m1/eth0 has no lease")
@@ -163,11 +162,11 @@ var _ = Describe("dhcp", func() {
 		c.Config = nstest.WithPrevResult(config, added.Stdout)
 		b.OK("CHECK", c)
 		c.Config = nstest.WithPrevResult(config, strings.ReplaceAll(added.Stdout, "10.50.0.5", "10.50.0.77"))
-		b.Fails("CHECK", c, types.CodeChanged, "prevResult has no address 10.50.0.5/24")
+		b.Fails("CHECK", c, types.CodeChanged, "prevResult lacks the lease's address 10.50.0.5/24")
 		Expect(b.server.Received()).To(BeEmpty())
 	})
 
-	It("GC releases the leases of the network that are not valid", func() {
+	It("GC releases the network's leases whose attachments are not valid", func() {
 		b.runDaemon()
 		c := b.call("")
 		b.address(c)
@@ -206,13 +205,13 @@ var _ = Describe("dhcp", func() {
 				Expect(b.OK(command, c).Stderr).To(ContainSubstring("leases that the plugin has released itself: 1"))
 				Expect(b.files()).To(BeEmpty())
 				m := b.server.Await(GinkgoTB(), released)
-				Expect(m.ClientIPAddr.String() + " " + id(m)).To(Equal("10.50.0.5 \x00m1/d/eth0"))
+				Expect(m.ClientIPAddr.String() + " " + clientID(m)).To(Equal("10.50.0.5 \x00m1/d/eth0"))
 			},
 			Entry("DEL", "DEL", ""),
 			Entry("GC", "GC", `,"cni.dev/valid-attachments":[]`),
 		)
 
-		DescribeTable("a lease is released when the daemon runs again, if its namespace was not at its path in",
+		DescribeTable("the next daemon releases the lease if the namespace was not at its path in",
 			func(command, rest string) {
 				stop := b.runDaemon()
 				c := b.call("")
@@ -223,7 +222,7 @@ var _ = Describe("dhcp", func() {
 				stop()
 				Expect(os.Remove(path)).To(Succeed())
 				c.Config = strings.TrimSuffix(c.Config, "}") + rest + "}"
-				Expect(b.OK(command, c).Stderr).To(ContainSubstring("leases that the daemon releases when it runs, if their interfaces still exist: 1"))
+				Expect(b.OK(command, c).Stderr).To(ContainSubstring("leases marked for release by the daemon: 1"))
 				Expect(b.files()).To(HaveLen(2), "the lease and its mark")
 				b.server.Await(GinkgoTB(), requested)
 				Expect(b.server.Received()).To(BeEmpty())
@@ -236,7 +235,7 @@ var _ = Describe("dhcp", func() {
 			Entry("GC", "GC", `,"cni.dev/valid-attachments":[]`),
 		)
 
-		It("a lease is marked if a daemon that does not answer has the directory", func() {
+		It("the plugin marks a lease if a daemon that does not answer uses the directory", func() {
 			kill := b.startDaemon()
 			c := b.call("")
 			b.address(c)
@@ -250,15 +249,15 @@ var _ = Describe("dhcp", func() {
 		})
 	})
 
-	It("STATUS succeeds with a daemon, and fails with a bad configuration", func() {
+	It("STATUS succeeds with a daemon, and fails with an invalid configuration", func() {
 		b.runDaemon()
 		b.OK("STATUS", b.call(""))
 		b.Fails("STATUS", b.call(`,"timeout":-1`), types.CodeNotAvailable, "timeout -1")
 	})
 
 	Describe("on the interface", func() {
-		// addConfigured makes an ADD of a lease that is renewed in two seconds, and configures the
-		// interface as an interface plugin does.
+		// addConfigured runs an ADD for a lease that the daemon renews after two seconds, and configures
+		// the interface as an interface plugin does.
 		addConfigured := func() {
 			short := lease
 			short.Duration, short.Renew, short.Rebind = 6*time.Second, 2*time.Second, 4*time.Second
@@ -269,7 +268,7 @@ var _ = Describe("dhcp", func() {
 		}
 		addresses := func() string { return b.container.MustLine(GinkgoTB(), "ip -4 -br addr show eth0") }
 
-		It("puts a lost address and its routes back before it renews the lease", func() {
+		It("restores a lost address and its routes before it renews the lease", func() {
 			b.runDaemon()
 			addConfigured()
 			b.container.MustLine(GinkgoTB(), "ip addr flush dev eth0")
@@ -278,7 +277,7 @@ var _ = Describe("dhcp", func() {
 			Expect(b.container.MustLine(GinkgoTB(), "ip route show default")).To(MatchRegexp(`^default via 10.50.0.1 dev eth0 metric 9\s*$`))
 		})
 
-		It("replaces the address and the routes if the server gives another one", func() {
+		It("replaces the address and the routes if the server assigns another address", func() {
 			b.runDaemon()
 			addConfigured()
 			other := lease
@@ -289,7 +288,7 @@ var _ = Describe("dhcp", func() {
 			Eventually(func() string { return b.container.MustLine(GinkgoTB(), "ip route show default") }).Should(MatchRegexp(`^default via 10.50.0.2 dev eth0 metric 9\s*$`))
 		})
 
-		It("takes the address off if the server refuses it, or if the lease runs out, and looks for another", func() {
+		It("removes the address if the server rejects it or the lease expires, and requests another", func() {
 			b.runDaemon()
 			addConfigured()
 			b.server.Always(nstest.DHCPNAK)
@@ -302,7 +301,7 @@ var _ = Describe("dhcp", func() {
 			Expect(b.container.MustLine(GinkgoTB(), "ip route show default")).To(BeEmpty())
 		})
 
-		It("forgets the lease of a namespace that is gone", func() {
+		It("drops the lease of a namespace that no longer exists", func() {
 			b.runDaemon()
 			addConfigured()
 			b.container.Remove(GinkgoTB())
@@ -326,7 +325,7 @@ var _ = Describe("dhcp", func() {
 			Expect(m.RequestedIPAddress().String()).To(Equal("10.50.0.5"))
 			Expect(m.ServerIdentifier()).To(BeNil())
 			Expect(m.Source.Addr().String() + " " + m.ClientIPAddr.String()).To(Equal("0.0.0.0 0.0.0.0"))
-			Expect(id(m)).To(Equal("\x00m1/d/eth0"))
+			Expect(clientID(m)).To(Equal("\x00m1/d/eth0"))
 			b.OK("CHECK", c)
 			Expect(end(syscall.SIGTERM)).To(Succeed())
 			Expect(b.socket).NotTo(BeAnExistingFile())
@@ -336,7 +335,7 @@ var _ = Describe("dhcp", func() {
 			b.server.Await(GinkgoTB(), released)
 		})
 
-		It("uses the socket of systemd, and leaves it", func() {
+		It("uses systemd's socket, and does not delete it", func() {
 			bin := nstest.Build(GinkgoTB(), "dhcp")
 			l, err := listenAt(b.socket)
 			Expect(err).NotTo(HaveOccurred())
@@ -353,7 +352,7 @@ var _ = Describe("dhcp", func() {
 			Expect(pid).NotTo(BeAnExistingFile())
 		})
 
-		It("prints its flags, and refuses what it cannot use", func() {
+		It("prints its flags, and rejects invalid arguments", func() {
 			bin := filepath.Join(nstest.Build(GinkgoTB(), "dhcp"), "dhcp")
 			out, err := exec.Command(bin, "daemon", "-h").CombinedOutput()
 			Expect(err).NotTo(HaveOccurred())
@@ -368,7 +367,7 @@ var _ = Describe("dhcp", func() {
 	})
 })
 
-// toRequests is a behaviour for REQUEST. A DISCOVER is answered.
+// toRequests returns a behaviour that applies only to REQUESTs, and answers all other messages.
 func toRequests(behaviour nstest.DHCPBehaviour) nstest.DHCPBehaviour {
 	return func(m nstest.DHCPMessage, answer *dhcpv4.DHCPv4) [][]byte {
 		if m.MessageType() == requested {
@@ -378,7 +377,7 @@ func toRequests(behaviour nstest.DHCPBehaviour) nstest.DHCPBehaviour {
 	}
 }
 
-// listenAt returns the file of a socket that listens.
+// listenAt returns the file of a socket that listens at path.
 func listenAt(path string) (*os.File, error) {
 	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err == nil {

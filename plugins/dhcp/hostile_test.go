@@ -13,8 +13,8 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// hostile returns n datagrams: some are random, and most are the answer with changes. Ginkgo prints the seed
-// of a run, and -ginkgo.seed repeats it.
+// hostile returns n datagrams. Some are random, and most are modified copies of the answer. Ginkgo prints the
+// seed of a run, and -ginkgo.seed repeats the run.
 func hostile(rng *rand.Rand, answer []byte, n int) [][]byte {
 	random := func(length int) []byte {
 		data := make([]byte, length)
@@ -30,7 +30,7 @@ func hostile(rng *rand.Rand, answer []byte, n int) [][]byte {
 		switch rng.IntN(6) {
 		case 0:
 			d = random(rng.IntN(1400))
-		case 1: // it ends early
+		case 1: // truncated
 			d = d[:rng.IntN(len(d))]
 		case 2: // other bytes anywhere
 			for range 1 + rng.IntN(8) {
@@ -40,9 +40,9 @@ func hostile(rng *rand.Rand, answer []byte, n int) [][]byte {
 			for range 1 + rng.IntN(8) {
 				d[options+rng.IntN(len(d)-options)] = byte(rng.Uint32())
 			}
-		case 4: // random options after the first one, the type of the message
+		case 4: // random options after the first option, which is the message type
 			d = append(d[:options+3], random(rng.IntN(1000))...)
-		case 5: // one option more, of any code and length
+		case 5: // one additional option with any code and length
 			value := random(rng.IntN(256))
 			d = slices.Concat(d[:options+3], []byte{byte(1 + rng.IntN(254)), byte(len(value))}, value, d[options+3:])
 		}
@@ -51,7 +51,7 @@ func hostile(rng *rand.Rand, answer []byte, n int) [][]byte {
 	return all
 }
 
-var _ = It("gets, renews and releases its lease among random and changed answers", func() {
+var _ = It("gets, renews and releases its lease among random and modified answers", func() {
 	seed := uint64(GinkgoRandomSeed())
 	rng := rand.New(rand.NewPCG(seed, seed))
 	b := newTestbed()
@@ -61,7 +61,7 @@ var _ = It("gets, renews and releases its lease among random and changed answers
 	end := b.startDaemon()
 	c := b.call(`,"mtu":true`)
 
-	// Before the answer come others, of which the client may take some.
+	// The server sends other answers before the right one. The client may accept some of them.
 	attack := func(_ nstest.DHCPMessage, answer *dhcpv4.DHCPv4) [][]byte {
 		return append(hostile(rng, answer.ToBytes(), 50), answer.ToBytes())
 	}
@@ -72,8 +72,8 @@ var _ = It("gets, renews and releases its lease among random and changed answers
 		b.OK("DEL", c)
 		Expect(b.files()).To(BeEmpty())
 	}
-	// Instead of the answer to a renewal come some with another transaction ID and another address. The client may
-	// take none of them.
+	// Instead of the answer to a renewal, the server sends answers with another transaction ID and another address. The
+	// client must accept none of them.
 	Expect(b.address(c)).To(Equal(lease.Address))
 	b.server.Next(slices.Repeat([]nstest.DHCPBehaviour{func(_ nstest.DHCPMessage, answer *dhcpv4.DHCPv4) [][]byte {
 		answer.TransactionID = dhcpv4.TransactionID{^answer.TransactionID[0], ^answer.TransactionID[1], ^answer.TransactionID[2], ^answer.TransactionID[3]}
@@ -82,9 +82,9 @@ var _ = It("gets, renews and releases its lease among random and changed answers
 	}}, 3)...)
 	b.container.MustLine(GinkgoTB(), "ip addr add "+lease.Address+" dev eth0")
 	before, _ := b.leaseInFile()
-	Eventually(func() time.Duration { now, _ := b.leaseInFile(); return now }).Should(BeNumerically(">", before), "renewed")
-	_, same := b.leaseInFile()
-	Expect(same).To(BeTrue(), "the lease after the renewal: %s", b.record())
+	Eventually(func() time.Duration { start, _ := b.leaseInFile(); return start }).Should(BeNumerically(">", before), "renewed")
+	_, ok := b.leaseInFile()
+	Expect(ok).To(BeTrue(), "the lease after the renewal: %s", b.record())
 	Expect(b.address(c)).To(Equal(lease.Address), "a second ADD")
 	b.OK("CHECK", c)
 	b.server.Received()

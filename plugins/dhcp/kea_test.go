@@ -10,7 +10,7 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-var _ = It("gets, renews, keeps over a restart and releases a lease of Kea, with a client identifier of the configuration", func() {
+var _ = It("gets a lease from Kea with a configured client identifier, renews it, keeps it over a restart, and releases it", func() {
 	b := newSegment()
 	kea := nstest.StartKea(GinkgoTB(), b.end(), "10.50.0.10-10.50.0.19", 2)
 	kill := b.startDaemon()
@@ -23,7 +23,7 @@ var _ = It("gets, renews, keeps over a restart and releases a lease of Kea, with
 	kea.AwaitLog(GinkgoTB(), "DHCP4_PACKET_RECEIVED", id, "DHCPREQUEST", "from "+addr+" to "+serverAddr)
 	kea.AwaitLog(GinkgoTB(), "DHCP4_LEASE_ALLOC", id, addr)
 
-	other := b.call("") // has the MAC of the first, and the default identifier
+	other := b.call("") // same MAC, but the default identifier
 	other.ContainerID = "m2"
 	Expect(b.address(other)).NotTo(Equal(cidr))
 	b.OK("DEL", other)

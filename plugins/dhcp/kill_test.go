@@ -26,12 +26,12 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// A killer kills a daemon at one of the calls after it is armed.
+// A killer kills a daemon at one of its system calls after arm.
 type killer struct {
 	mu    sync.Mutex
 	armed bool
-	left  int    // calls until the kill
-	at    string // the call at which the daemon was killed; empty: it was not killed
+	left  int    // number of calls until the kill
+	at    string // the call at which it killed the daemon, or empty
 }
 
 func (k *killer) decide(c *inject.Call) inject.Verdict {
@@ -67,7 +67,7 @@ type killedDaemon struct {
 	ended chan struct{}
 }
 
-// startKilled starts the executable, which the killer kills.
+// startKilled starts a daemon that k kills.
 func (b *testbed) startKilled(k *killer) *killedDaemon {
 	GinkgoHelper()
 	cmd := exec.Command(filepath.Join(nstest.Build(GinkgoTB(), "dhcp"), "dhcp"), "daemon", "-socketpath", b.socket, "-resendmax", "200ms")
@@ -80,7 +80,7 @@ func (b *testbed) startKilled(k *killer) *killedDaemon {
 	return d
 }
 
-// end ends the daemon, and returns the call at which it was killed before.
+// end ends the daemon, and returns the call at which the killer killed it, or "".
 func (d *killedDaemon) end() string {
 	GinkgoHelper()
 	at := d.killedAt()
@@ -103,7 +103,8 @@ func (d *killedDaemon) await(condition func() bool) {
 	}).Should(BeTrue())
 }
 
-// atEachCall calls f with 1, 1 + nstest.SweepStride() and so on, until f returns the name of no call.
+// atEachCall calls f with 1, 1 + nstest.SweepStride() and so on, until f returns "". It fails if the last number is
+// not above atLeast.
 func atEachCall(atLeast int, f func(n int) (killedAt string)) {
 	GinkgoHelper()
 	for n := 1; ; n += nstest.SweepStride() {
@@ -116,7 +117,7 @@ func atEachCall(atLeast int, f func(n int) (killedAt string)) {
 	}
 }
 
-// leaseInFile reports whether the lease is in a file, and when it was requested.
+// leaseInFile returns the time at which the lease in the file was requested. ok reports whether the file contains lease.
 func (b *testbed) leaseInFile() (start time.Duration, ok bool) {
 	var r struct {
 		State string
@@ -132,29 +133,29 @@ func (b *testbed) leaseInFile() (start time.Duration, ok bool) {
 	return r.Start, err == nil && r.Lease != nil && r.Lease.Address == lease.Address
 }
 
-// has reports whether one of the messages is of the type.
-func has(messages []nstest.DHCPMessage, t dhcpv4.MessageType) bool {
+func containsType(messages []nstest.DHCPMessage, t dhcpv4.MessageType) bool {
 	return slices.ContainsFunc(messages, func(m nstest.DHCPMessage) bool { return m.MessageType() == t })
 }
 
-// requireReleased runs DEL until nothing is left, by the running daemon. The server must get a RELEASE, unless that
-// is in messages, which it got since the lease was requested, and no DISCOVER: that would take a second address.
+// requireReleased runs DEL, and waits until the running daemon has deleted its files. messages contains what the server
+// has received since the lease was requested. There and after DEL, the server must have received a RELEASE. It must not
+// have received a DISCOVER, because that would allocate a second address.
 func (b *testbed) requireReleased(c nstest.Call, messages []nstest.DHCPMessage) {
 	GinkgoHelper()
 	b.OK("DEL", c)
 	Eventually(b.files).Should(BeEmpty())
 	messages = append(messages, b.server.Received()...)
-	if !has(messages, released) {
+	if !containsType(messages, released) {
 		b.server.Await(GinkgoTB(), released)
 	}
-	Expect(has(messages, discover)).To(BeFalse(), "DISCOVER while the lease is held")
+	Expect(containsType(messages, discover)).To(BeFalse(), "DISCOVER while the lease is held")
 }
 
 var _ = Describe("a daemon that is killed at any system call", func() {
 	var b *testbed
 	BeforeEach(func() { b = newTestbed() })
 
-	// hold makes an ADD, and configures the interface as an interface plugin does.
+	// hold runs an ADD, and configures the interface as an interface plugin does.
 	hold := func(l nstest.DHCPLease) nstest.Call {
 		GinkgoHelper()
 		b.server.Lease(l)
@@ -165,7 +166,7 @@ var _ = Describe("a daemon that is killed at any system call", func() {
 		return c
 	}
 
-	It("of an ADD leaves no address with the server", func() {
+	It("during an ADD leaves no address reserved at the server", func() {
 		atEachCall(5, func(n int) string {
 			d := b.startKilled(&killer{left: n})
 			b.awaitDaemon()
@@ -176,7 +177,7 @@ var _ = Describe("a daemon that is killed at any system call", func() {
 			if at == "" {
 				r.OK(GinkgoTB())
 			}
-			// The runtime calls DEL after a failed ADD: before or after the daemon runs again.
+			// The runtime calls DEL after a failed ADD, either before or after the daemon is started again.
 			if n%2 == 0 {
 				b.OK("DEL", c)
 			}
@@ -184,7 +185,7 @@ var _ = Describe("a daemon that is killed at any system call", func() {
 			b.OK("DEL", c)
 			Eventually(b.files).Should(BeEmpty())
 			messages := b.server.Received()
-			if has(messages, requested) && !has(messages, released) {
+			if containsType(messages, requested) && !containsType(messages, released) {
 				b.server.Await(GinkgoTB(), released)
 			}
 			Expect(end(syscall.SIGTERM)).To(Succeed())
@@ -193,7 +194,7 @@ var _ = Describe("a daemon that is killed at any system call", func() {
 		})
 	})
 
-	DescribeTable("of a DEL or GC leaves no address with the server",
+	DescribeTable("during a DEL or GC leaves no address reserved at the server",
 		func(command, rest string) {
 			atEachCall(2, func(n int) string {
 				d := b.startKilled(&killer{left: n})
@@ -205,13 +206,13 @@ var _ = Describe("a daemon that is killed at any system call", func() {
 				b.OK(command, del)
 				at := d.end()
 				messages := b.server.Received()
-				if _, ok := b.leaseInFile(); !ok && !has(messages, released) {
+				if _, ok := b.leaseInFile(); !ok && !containsType(messages, released) {
 					messages = append(messages, b.server.Await(GinkgoTB(), released))
 				}
 				end := b.startDaemon()
 				b.OK(command, del)
 				b.requireReleased(c, messages)
-				b.address(c) // the next attachment of the same name
+				b.address(c) // the next attachment with the same name
 				b.OK("DEL", c)
 				Expect(end(syscall.SIGTERM)).To(Succeed())
 				b.server.Await(GinkgoTB(), released)
@@ -222,7 +223,7 @@ var _ = Describe("a daemon that is killed at any system call", func() {
 		Entry("GC", "GC", `,"cni.dev/valid-attachments":[]`),
 	)
 
-	It("of a renewal loses no lease", func() {
+	It("during a renewal loses no lease", func() {
 		short := lease
 		short.Duration, short.Renew, short.Rebind = time.Minute, time.Second, 50*time.Second
 		atEachCall(2, func(n int) string {
@@ -238,7 +239,7 @@ var _ = Describe("a daemon that is killed at any system call", func() {
 		})
 	})
 
-	It("of a renewal that the server refuses loses neither address", func() {
+	It("during a renewal that the server rejects loses neither address", func() {
 		short, other := lease, lease
 		short.Duration, short.Renew, short.Rebind = time.Minute, time.Second, 50*time.Second
 		other.Address = "10.50.0.6/24"
@@ -263,7 +264,7 @@ var _ = Describe("a daemon that is killed at any system call", func() {
 				return strings.Contains(b.record(), "10.50.0.6") && strings.Contains(b.record(), `"bound"`)
 			})
 			at := d.end()
-			if n%2 == 0 { // DEL comes before an answer of the server
+			if n%2 == 0 { // DEL precedes any answer of the server
 				b.server.Always(nstest.DHCPSilence)
 			}
 			end := b.startDaemon()
@@ -281,7 +282,7 @@ var _ = Describe("a daemon that is killed at any system call", func() {
 		})
 	})
 
-	It("of its start loses no lease", func() {
+	It("during its start loses no lease", func() {
 		atEachCall(5, func(n int) string {
 			end := b.startDaemon()
 			c := hold(lease)
@@ -305,7 +306,7 @@ func (b *testbed) requireHeld(c nstest.Call) {
 	end := b.startDaemon()
 	b.OK("CHECK", c)
 	Expect(b.address(c)).To(Equal(lease.Address), "a second ADD")
-	Expect(has(messages, released)).To(BeFalse(), "RELEASE before DEL")
+	Expect(containsType(messages, released)).To(BeFalse(), "RELEASE before DEL")
 	b.requireReleased(c, messages)
 	Expect(end(syscall.SIGTERM)).To(Succeed())
 	b.server.Received()

@@ -18,7 +18,7 @@ var _ = Describe("with the reference plugin", func() {
 	var b *testbed
 	BeforeEach(func() { b = newTestbed() })
 
-	It("the daemon tells its ADD, CHECK and DEL what is wrong, and serves the next call", func() {
+	It("the daemon rejects the reference plugin's ADD, CHECK and DEL with an explanation, and serves the next call", func() {
 		b.runDaemon()
 		c := b.call("")
 		c.Config = b.conf("1.0.0", "")
@@ -31,17 +31,17 @@ var _ = Describe("with the reference plugin", func() {
 		b.address(c)
 	})
 
-	It("ADD, CHECK and STATUS tell that its daemon listens, and DEL succeeds", func() {
+	It("ADD, CHECK and STATUS report the reference plugin's daemon, and DEL succeeds", func() {
 		cmd := exec.Command(reference, "daemon", "-socketpath", b.socket)
 		cmd.Stderr = GinkgoWriter
 		Expect(b.Host.Start(cmd)).To(Succeed())
 		DeferCleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 		Eventually(b.socket).Should(BeAnExistingFile())
-		const sentence = "stop it, and start the daemon of this plugin"
+		const advice = "stop it, and start the daemon of this plugin"
 		c := b.call("")
-		b.Fails("ADD", c, types.CodeIO, "the daemon of the reference plugin listens at "+b.socket, sentence)
-		b.Fails("CHECK", c, types.CodeIO, sentence)
-		b.Fails("STATUS", c, types.CodeNotAvailable, sentence)
+		b.Fails("ADD", c, types.CodeIO, "the daemon of the reference plugin listens at "+b.socket, advice)
+		b.Fails("CHECK", c, types.CodeIO, advice)
+		b.Fails("STATUS", c, types.CodeNotAvailable, advice)
 		b.OK("DEL", c)
 		Expect(b.server.Received()).To(BeEmpty())
 	})

@@ -13,14 +13,14 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// The limits for a daemon that does not answer. The daemon itself limits an ADD.
+// Timeouts for a daemon that does not answer. The daemon itself limits the time of an ADD.
 const (
 	addLimit    = 220 * time.Second
 	delLimit    = 15 * time.Second
 	statusLimit = 5 * time.Second
 )
 
-// call sends a request to the daemon, as one step. It returns an error if there is no answer.
+// call sends a request to the daemon, as one step, and returns the answer. The caller examines answer.Err.
 func call(r *skel.Request, socket string, req dhcpd.Request, limit time.Duration) (answer dhcpd.Answer, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
@@ -31,7 +31,7 @@ func call(r *skel.Request, socket string, req dhcpd.Request, limit time.Duration
 	return answer, err
 }
 
-// add returns the lease that the daemon gets.
+// add returns the lease that the daemon obtains.
 func add(r *skel.Request) (*types.Result, error) {
 	conf, err := parse(r)
 	if err != nil {
@@ -77,10 +77,9 @@ func check(r *skel.Request) error {
 			return nil
 		}
 	}
-	return types.Errorf(types.CodeChanged, "prevResult has no address %s, which the lease has now: the DHCP server has changed it; delete the attachment and add it again", answer.Lease.Address)
+	return types.Errorf(types.CodeChanged, "prevResult lacks the lease's address %s: the DHCP server has changed the address; delete the attachment and add it again", answer.Lease.Address)
 }
 
-// del releases the lease.
 func del(r *skel.Request) error {
 	socket, err := parseSocket(r)
 	if err != nil {
@@ -100,8 +99,8 @@ func releaseLease(r *skel.Request, socket string) error {
 	return nil
 }
 
-// release asks the daemon to release leases. If it does not answer, release itself sends DHCPRELEASE for the attachments that
-// list returns, or marks their leases, and warns.
+// release asks the daemon to release leases. If the daemon does not answer, or returns an error, release itself sends
+// DHCPRELEASE for the attachments that list returns, or marks their leases for the daemon, and warns.
 func release(r *skel.Request, socket string, req dhcpd.Request, list func(dhcpd.Store) ([]types.Attachment, error)) error {
 	answer, noAnswer := call(r, socket, req, delLimit)
 	if noAnswer = cmp.Or(noAnswer, answer.Err()); noAnswer == nil {
@@ -112,7 +111,7 @@ func release(r *skel.Request, socket string, req dhcpd.Request, list func(dhcpd.
 	attachments, listErr := list(s)
 	done, err := s.Release(attachments...)
 	if err = errors.Join(listErr, err); err != nil {
-		return fmt.Errorf("%v; the lease cannot be marked, and stays until it runs out: %w", noAnswer, err)
+		return fmt.Errorf("%v; the lease cannot be marked for release, and stays until it expires: %w", noAnswer, err)
 	}
 	if !done.Found() {
 		r.Warn("%v; there is no lease file in %s to release", noAnswer, s.Dir)
@@ -121,12 +120,12 @@ func release(r *skel.Request, socket string, req dhcpd.Request, list func(dhcpd.
 		r.Warn("%v; leases that the plugin has released itself: %d", noAnswer, done.Sent)
 	}
 	if done.Marked > 0 {
-		r.Warn("%v; leases that the daemon releases when it runs, if their interfaces still exist: %d; otherwise they stay until they run out (%v)", noAnswer, done.Marked, done.Why)
+		r.Warn("%v; leases marked for release by the daemon: %d; if an interface is gone by then, its lease stays until it expires (%v)", noAnswer, done.Marked, done.Why)
 	}
 	return nil
 }
 
-// gc releases the leases of the network whose attachments are not valid.
+// gc releases the network's leases whose attachments are not valid.
 func gc(r *skel.Request) error {
 	socket, err := parseSocket(r)
 	if err != nil {
@@ -143,7 +142,7 @@ func gc(r *skel.Request) error {
 	})
 }
 
-// status returns an error if an ADD would fail because of its configuration, or because the daemon does not answer.
+// status returns an error if the configuration is invalid, or if the daemon does not answer.
 func status(r *skel.Request) error {
 	conf, err := parse(r)
 	if err == nil {

@@ -15,13 +15,13 @@ type rawConfig struct {
 	attach.MACKeys
 }
 
-// config is the checked configuration.
+// config is the validated configuration.
 type config struct {
-	mtu int       // bytes; zero: the kernel's default
-	mac types.MAC // zero: random
+	mtu int       // bytes, or zero for the kernel's default
+	mac types.MAC // zero for a random MAC
 }
 
-// parse reads the configuration of the request and checks it.
+// parse reads and validates the configuration.
 func parse(r *skel.Request) (*config, error) {
 	var raw rawConfig
 	args, err := r.DecodeWithArgs(&raw)
@@ -32,6 +32,6 @@ func parse(r *skel.Request) (*config, error) {
 	errs := []error{macErr, attach.CheckMTU(raw.MTU)}
 	refuseIf := types.ProblemsInto(&errs)
 	errs = append(errs, ipam.CheckLayer2(r))
-	refuseIf(ipam.NeedsLink(r), "a dummy interface reaches no DHCP server: use another IPAM plugin than %s", r.Conf.IPAM.Type)
+	refuseIf(ipam.NeedsLink(r), "a dummy interface cannot reach a DHCP server; use an IPAM plugin other than %s", r.Conf.IPAM.Type)
 	return &config{mtu: raw.MTU, mac: mac}, types.Coded(types.CodeConfig, errors.Join(errs...))
 }

@@ -31,7 +31,7 @@ func newTestbed() *testbed {
 	return &testbed{nstest.NewBedOn(GinkgoTB(), plugin(), host, "host-local", "static"), container}
 }
 
-// requireDummy skips the test if the kernel has no dummy interfaces.
+// requireDummy skips the test if the kernel does not support dummy interfaces.
 func requireDummy() {
 	GinkgoHelper()
 	_, err := nstest.New(GinkgoTB()).Exec("ip", "link", "add", "dummy0", "type", "dummy")
@@ -47,5 +47,4 @@ const (
 
 func conf(version, keys, ipam string) string { return nstest.Conf("dummy", version, keys, ipam) }
 
-// call returns a call for the container.
 func (b *testbed) call(conf string) nstest.Call { return b.Call("one", b.container, conf) }

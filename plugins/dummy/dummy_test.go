@@ -11,30 +11,30 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// What dummy shares with the other plugins whose interface is in the container only (attach.ContainerLink) is tested with macvlan.
+// The tests of macvlan cover what all plugins share whose interface is only in the container (attach.ContainerLink).
 
-// The specs of this container need no dummy interface, so they run on any kernel.
+// These specs need no dummy interface, and therefore run on any kernel.
 var _ = Describe("without a dummy interface", func() {
 	var b *testbed
 	BeforeEach(func() { b = newTestbed() })
 
-	DescribeTable("ADD refuses an invalid configuration and names all problems",
+	DescribeTable("ADD rejects an invalid configuration and names all problems",
 		func(version, keys, ipam string, texts ...string) {
 			b.Refuse(b.call(conf(version, keys, ipam)), types.CodeConfig, texts...)
 		},
 		Entry("two values", "1.1.0", `"mtu":67,"mac":"x"`, metadata, "mtu 67 is not between 68 and 65535", `invalid MAC address "x"`),
 		Entry("no address before 0.3.0", "0.2.0", "", noIPAM, types.ErrNoAddress.Error()),
-		Entry("dhcp", "1.1.0", "", `{"type":"dhcp"}`, "a dummy interface reaches no DHCP server"),
+		Entry("dhcp", "1.1.0", "", `{"type":"dhcp"}`, "a dummy interface cannot reach a DHCP server"),
 	)
 
-	It("ADD fails if the container has an interface of that name, and reserves nothing", func() {
+	It("ADD fails if an interface with that name exists in the container, and reserves nothing", func() {
 		b.container.IP("link add eth0 type veth peer name eth1")
 		b.Refuse(b.call(conf("1.1.0", "", b.HostLocal())), types.CodeConfig, `interface "eth0" already exists in container`)
 	})
 
-	It("ADD says so and releases the addresses if the kernel has no dummy interfaces", func() {
+	It("ADD fails and releases the addresses if the kernel does not support dummy interfaces", func() {
 		c := b.call(conf("1.1.0", "", b.HostLocal())).FailAt("add link eth0", syscall.EOPNOTSUPP)
-		b.Refuse(c, types.CodeConfig, "this kernel has no dummy interfaces", "CONFIG_DUMMY")
+		b.Refuse(c, types.CodeConfig, "this kernel does not support dummy interfaces", "CONFIG_DUMMY")
 	})
 
 	It("GC calls the IPAM plugin", func() { b.RequireGC(conf("1.1.0", nstest.OnlyTwoValid, b.HostLocal())) })
@@ -55,7 +55,7 @@ var _ = Describe("a dummy interface", Label(nstest.Kernel), func() {
 		b = newTestbed()
 	})
 
-	It("makes addresses of both families usable at once, for a server in the container", func() {
+	It("gets addresses of both families, which a server in the container can use at once", func() {
 		result := b.Add(b.call(conf("1.1.0", `"mtu":1400,"mac":"02:00:00:00:00:01"`, metadata)))
 		Expect(b.container.IP("-6 address show dev eth0 tentative")).To(BeEmpty())
 		Expect(b.container.IP("-d link show eth0")).To(And(ContainSubstring("<BROADCAST,NOARP,UP,LOWER_UP>"), ContainSubstring("dummy"),
@@ -69,11 +69,11 @@ var _ = Describe("a dummy interface", Label(nstest.Kernel), func() {
 		}
 	})
 
-	It("returns the result in the form of each version", func() {
+	It("is returned in each version's result format", func() {
 		b.RequireResults(func(version string) string { return conf(version, `"mac":"02:00:00:00:00:01"`, static) })
 	})
 
-	It("is up and has no addresses without ipam", func() {
+	It("is up, but gets no addresses, without ipam", func() {
 		c := b.Attach(b.call(conf("0.3.1", "", noIPAM)))
 		Expect(b.container.IP("-o link show eth0")).To(ContainSubstring("UP,LOWER_UP"))
 		Expect(b.container.IP("-4 -br address show eth0")).NotTo(ContainSubstring("."))
@@ -82,7 +82,7 @@ var _ = Describe("a dummy interface", Label(nstest.Kernel), func() {
 		b.OK("DEL", c)
 	})
 
-	It("passes CHECK after ADD and after changes of MAC and MTU, and not if it is of another kind", func() {
+	It("passes CHECK after ADD and after changes of MAC and MTU, but not if it is of another kind", func() {
 		c := b.Attach(b.call(conf("1.0.0", "", static)))
 		b.container.IP("link set eth0 address 02:00:00:00:00:99 mtu 1300")
 		b.OK("CHECK", c)
@@ -92,7 +92,7 @@ var _ = Describe("a dummy interface", Label(nstest.Kernel), func() {
 		b.Fails("CHECK", c, types.CodeChanged, `of kind "veth", not "dummy"`)
 	})
 
-	It("is deleted by DEL, and host, container and reservations are as before", func() {
+	It("is deleted by DEL, which restores host, container and reservations", func() {
 		restored := b.Restored(b.Host, b.container)
 		c := b.Attach(b.call(conf("1.1.0", "", b.HostLocal())))
 		b.OK("DEL", c)
@@ -100,7 +100,7 @@ var _ = Describe("a dummy interface", Label(nstest.Kernel), func() {
 		restored()
 	})
 
-	It("is left alone by DEL if it is of another kind", func() {
+	It("is not deleted by DEL if it is of another kind", func() {
 		b.container.IP("link add eth0 type veth peer name eth1")
 		b.OK("DEL", b.call(conf("1.1.0", "", noIPAM)))
 		b.container.IP("link show eth0")

@@ -9,14 +9,13 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// FuzzConfig tests that an accepted configuration is valid, and that none makes the parser
-// panic.
+// FuzzConfig tests that an accepted configuration is valid, and that the parser never panics.
 func FuzzConfig(f *testing.F) {
 	nstest.FuzzConfig(f, parse, func(t *testing.T, r *skel.Request, conf *config) {
 		if conf.mtu != 0 && (conf.mtu < attach.MinMTU || conf.mtu > attach.MaxMTU) {
 			t.Errorf("%s: accepted as %+v", r.Stdin, conf)
 		}
-		if again, err := types.ParseMAC(conf.mac.String()); conf.mac != "" && (err != nil || again != conf.mac) {
+		if parsed, err := types.ParseMAC(conf.mac.String()); conf.mac != "" && (err != nil || parsed != conf.mac) {
 			t.Errorf("%s: MAC %s", r.Stdin, conf.mac)
 		}
 	},

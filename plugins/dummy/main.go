@@ -1,5 +1,5 @@
-// dummy creates a dummy interface for a container: one that has addresses, and drops all packets
-// that are sent to other hosts. The addresses come from an IPAM plugin. See README.md.
+// dummy creates a dummy interface in a container, with addresses from an IPAM plugin. The kernel
+// drops all packets that are routed to the interface. See README.md.
 package main
 
 import (
@@ -9,8 +9,8 @@ import (
 
 func main() { skel.Main(plugin()) }
 
-// plugin describes the plugin. GC only calls the IPAM plugin: the links are in containers,
-// whose paths GC does not get, and are deleted with them.
+// plugin describes the plugin. GC only calls the IPAM plugin, because GC does not get the paths of
+// the containers. The kernel deletes the links together with the containers' namespaces.
 func plugin() skel.Plugin {
 	return skel.Plugin{Name: "dummy", Add: add, Del: del, Check: check, Status: status, GC: ipam.GC}
 }

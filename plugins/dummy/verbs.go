@@ -12,8 +12,8 @@ import (
 
 const kind = "dummy"
 
-// add creates the dummy interface while the IPAM plugin runs, and then configures it for the lease. No
-// other host is on the link, so there is no duplicate address detection.
+// add creates the dummy interface while the IPAM plugin runs, and configures it for the lease. Duplicate
+// address detection is off, because there is no other host on the link.
 func add(r *skel.Request) (*types.Result, error) {
 	conf, err := parse(r)
 	if err != nil {
@@ -33,7 +33,7 @@ func add(r *skel.Request) (*types.Result, error) {
 	pending.AllowAllocation()
 	eth, err := container.AddDummy(&r.Undo, nl.NewLink{Name: r.IfName, MAC: conf.mac, MTU: conf.mtu})
 	if errors.Is(err, errors.ErrUnsupported) {
-		return nil, types.Errorf(types.CodeConfig, "this kernel has no dummy interfaces; it needs the module dummy (CONFIG_DUMMY): %w", err)
+		return nil, types.Errorf(types.CodeConfig, "this kernel does not support dummy interfaces: %w; load the module dummy (CONFIG_DUMMY)", err)
 	}
 	if err != nil {
 		return nil, err
@@ -41,8 +41,9 @@ func add(r *skel.Request) (*types.Result, error) {
 	return attach.ContainerLink{Container: container, Link: eth, DAD: attach.DADOff}.Configure(r, pending)
 }
 
-// check compares the present state with what ADD created, and names every difference in one
-// error. It does not compare what a later plugin of the chain may change: MAC, MTU, sysctls.
+// check compares the current state with what ADD created, and names every difference in one
+// error. It does not compare MAC, MTU and sysctls, because a later plugin in the chain may change
+// them.
 func check(r *skel.Request) error {
 	if _, err := parse(r); err != nil {
 		return err
@@ -54,11 +55,12 @@ func check(r *skel.Request) error {
 	return attach.CheckContainerLink(r, container, kind, func(nl.Link) error { return nil })
 }
 
-// del does not read the configuration of the plugin, which may have changed since ADD.
+// del deletes the interface. It does not read the plugin's configuration, which may have changed
+// since ADD.
 func del(r *skel.Request) error { return attach.DelContainerLink(r, kind) }
 
-// status returns an error if an ADD would fail. It cannot find out whether the kernel has dummy
-// interfaces: the kernel loads the module when the first one is created.
+// status returns an error if an ADD would fail. It does not test whether the kernel supports dummy
+// interfaces, because the kernel loads the module only when the first interface is created.
 func status(r *skel.Request) error {
 	if _, err := parse(r); err != nil {
 		return types.NotAvailable(err)
