@@ -5,7 +5,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/skel"
 )
 
-// rawConf is the configuration before it is checked.
+// rawConf is the configuration as the user writes it.
 type rawConf struct {
 	IPAM *pool.Keys `json:"ipam"`
 	pool.RuntimeKeys

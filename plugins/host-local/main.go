@@ -1,5 +1,5 @@
-// host-local allocates addresses from the ranges in its configuration, and keeps the reservations in
-// files on the host. README.md explains the configuration.
+// host-local is an IPAM plugin that allocates addresses from configured ranges, and stores the
+// reservations in files on the host. See README.md.
 package main
 
 import (
@@ -12,7 +12,7 @@ func main() { skel.Main(plugin()) }
 
 func plugin() skel.Plugin { return machine{pool.ThisMachine()}.plugin() }
 
-// A machine has the verbs of the plugin.
+// A machine implements the plugin's verbs.
 type machine struct{ pool.Machine }
 
 func (h machine) plugin() skel.Plugin {
@@ -28,8 +28,8 @@ func (h machine) add(r *skel.Request) (*types.Result, error) {
 	return p.Allocate(r, pool.All)
 }
 
-// del releases the addresses of the attachment. It ignores errors in the parts of the configuration
-// that it does not need.
+// del releases the attachment's addresses. It ignores errors in the parts of the configuration that
+// it does not need.
 func (h machine) del(r *skel.Request) error {
 	store, err := h.NewStore(r)
 	if err != nil {
@@ -39,7 +39,7 @@ func (h machine) del(r *skel.Request) error {
 	return err
 }
 
-// check compares the reservations of the attachment with the addresses of prevResult.
+// check compares the attachment's reservations with the addresses in prevResult.
 func (h machine) check(r *skel.Request) error {
 	p, err := h.parse(r)
 	if err != nil {
