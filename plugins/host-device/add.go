@@ -13,8 +13,8 @@ import (
 )
 
 // add moves the device into the container and configures it for the lease. It waits for the lease before
-// it moves the device, so that an ADD that gets no address leaves the device as it is. An IPAM plugin
-// that needs the link, such as dhcp, gets the link first.
+// it moves the device, because an ADD that gets no address must not change the device. If the IPAM plugin
+// needs the link, as dhcp does, add moves the device first.
 func (h machine) add(r *skel.Request) (*types.Result, error) {
 	conf, err := parse(r)
 	if err != nil {
@@ -60,8 +60,8 @@ func (h machine) add(r *skel.Request) (*types.Result, error) {
 	return result, err
 }
 
-// addDPDK returns the result for a device that the container uses without its network interface. It
-// reports the lease and sets no address.
+// addDPDK returns the result for a device that the container uses without its network interface. The
+// result contains the lease, but addDPDK configures no address.
 func addDPDK(r *skel.Request, conf *config, pending *ipam.Pending) (*types.Result, error) {
 	result := &types.Result{
 		Interfaces: []types.Interface{{Name: r.IfName, Sandbox: r.NetNS, PciID: conf.selector.pciID()}},
@@ -79,8 +79,9 @@ func addDPDK(r *skel.Request, conf *config, pending *ipam.Pending) (*types.Resul
 	return result, nil
 }
 
-// findFree returns the selected interface of the host, if it may be moved. If the kernel has
-// returned it from a container that ended without a DEL, findFree first restores it.
+// findFree returns the selected interface of the host if it may be moved. If the container of a
+// former attachment ended without a DEL, and the kernel has returned the device, findFree first
+// restores the device.
 func (h machine) findFree(r *skel.Request, host *nl.Conn, conf *config) (nl.Link, error) {
 	states, err := h.loadAll(r.Trace)
 	if err != nil {
@@ -101,8 +102,8 @@ func (h machine) findFree(r *skel.Request, host *nl.Conn, conf *config) (nl.Link
 	return h.available(host, conf, states)
 }
 
-// available returns the selected interface of the host, if it may be moved. If the device of one of the
-// states is selected and not on the host, the error has types.CodeTryAgain.
+// available returns the selected interface of the host if it may be moved. If the interface is not on the
+// host, and one of the states has the same selector, the error carries types.CodeTryAgain.
 func (h machine) available(host *nl.Conn, conf *config, states []*state) (nl.Link, error) {
 	l, err := h.find(host, conf.selector)
 	i := slices.IndexFunc(states, func(s *state) bool { return s.Selector == conf.selector.String() })
@@ -115,8 +116,8 @@ func (h machine) available(host *nl.Conn, conf *config, states []*state) (nl.Lin
 	return l, checkDispensable(host, l, conf)
 }
 
-// checkContainer returns an error if the container has an interface named CNI_IFNAME. It also returns an error
-// if an earlier ADD of the attachment moved a device there, whatever its name is now.
+// checkContainer returns an error if an interface named CNI_IFNAME exists in the container. It also returns an
+// error if an earlier ADD of the attachment moved a device there, even if that device was renamed.
 func checkContainer(container *nl.Conn, own types.Attachment) error {
 	if err := attach.EnsureNameFree(container, own.IfName); err != nil {
 		return err
@@ -130,9 +131,9 @@ func checkContainer(container *nl.Conn, own types.Attachment) error {
 	return err
 }
 
-// take saves the state of the device, marks it with the attachment, and moves it into the
-// container, as CNI_IFNAME. The undo, which is pushed before the first change, also restores the
-// device's addresses, which DEL does only if the configuration says so.
+// take saves the state of the device, marks the device with the attachment, and moves it into the
+// container as CNI_IFNAME. Before the first change, take pushes an undo. The undo always restores
+// the device's addresses, but DEL restores them only with restoreAddresses.
 func (m *mover) take(conf *config, device nl.Link) (nl.Link, error) {
 	addrs, err := m.host.Addrs(device)
 	if err != nil {

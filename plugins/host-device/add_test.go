@@ -15,11 +15,11 @@ var _ = Describe("ADD", func() {
 	var b *testbed
 	BeforeEach(func() { b = newTestbed() })
 
-	It("moves the device, and makes static addresses of both families usable on the segment", func() {
+	It("moves the device, and adds static addresses of both families, which are usable on the segment", func() {
 		container := nstest.New(GinkgoTB())
 		result := b.Add(b.Call("one", container, conf("1.1.0", byDevice, nstest.StaticDual)))
 
-		By("connecting to the host outside, and being connected to")
+		By("connecting to the outside host, and accepting connections from it")
 		Expect(container.IP("-6 address show dev eth0 tentative")).To(BeEmpty())
 		nstest.RequireTraffic(GinkgoTB(), container, b.Outside, nstest.ContainerV4, nstest.OutsideV4)
 		nstest.RequireTraffic(GinkgoTB(), container, b.Outside, nstest.ContainerV6, nstest.OutsideV6)
@@ -37,11 +37,11 @@ var _ = Describe("ADD", func() {
 		Expect(container.IP("-4 route")).To(Equal("default via 198.18.0.2 dev eth0\n198.18.0.0/24 dev eth0 proto kernel scope link src 198.18.0.50"))
 	})
 
-	It("returns the result in the form of each version", func() {
+	It("returns the result in each version's format", func() {
 		b.RequireResults(func(version string) string { return conf(version, byDevice, nstest.StaticDual) })
 	})
 
-	It("succeeds with a warning if /proc/sys is read-only; CHECK and DEL succeed", func() {
+	It("succeeds with a warning if /proc/sys is read-only, and CHECK and DEL succeed", func() {
 		nstest.RequireAddOnReadOnlySysctls(GinkgoTB(), b.plugin(), b.NewCall(conf("1.1.0", byDevice, nstest.StaticDual)))
 	})
 
@@ -88,7 +88,7 @@ var _ = Describe("ADD", func() {
 		Expect(container.IP("link show eth0")).To(ContainSubstring("alias hd0"))
 	})
 
-	It("names what it cannot choose between if several interfaces have the MAC", func() {
+	It("lists the interfaces if several have the MAC", func() {
 		b.addDevice("hd1", deviceMAC)
 		b.Refuse(b.NewCall(conf("1.1.0", `"hwaddr":"`+deviceMAC+`"`, nstest.StaticV4)), types.CodeConfig, "the host has several network interfaces with hwaddr "+deviceMAC+": hd0, hd1; name one")
 	})
@@ -141,9 +141,9 @@ var _ = Describe("ADD", func() {
 				"link add br0 type bridge", "link add mv0 link hd0 type macvlan", "link set mv0 master br0", "link set br0 up", "route add default dev br0"),
 			Entry("with several next hops", true, "route add default nexthop via 198.19.0.2 nexthop via 198.18.0.2"),
 			Entry("in another table", true, "route add default via 198.18.0.2 table 100", "rule add table 100"),
-			Entry("that consists of two routes", true, "route add 0.0.0.0/1 dev hd0", "route add 128.0.0.0/1 dev hd0"),
-			Entry("but not by one that another route replaces", false, "route add default via 198.18.0.2 metric 200", "route add default via 198.19.0.2 metric 100"),
-			Entry("but not by one for packets from a single address", false, "route add default via 198.19.0.2", "route add default via 198.18.0.2 table 100", "rule add from 198.18.0.1 table 100"),
+			Entry("that two routes replace", true, "route add 0.0.0.0/1 dev hd0", "route add 128.0.0.0/1 dev hd0"),
+			Entry("but not by a route with a higher metric", false, "route add default via 198.18.0.2 metric 200", "route add default via 198.19.0.2 metric 100"),
+			Entry("but not by a route for packets from a single address", false, "route add default via 198.19.0.2", "route add default via 198.18.0.2 table 100", "rule add from 198.18.0.1 table 100"),
 		)
 		It("may be in use by another attachment", func() {
 			for _, keys := range []string{byDevice, `"hwaddr":"` + deviceMAC + `"`} {
@@ -171,7 +171,7 @@ var _ = Describe("ADD", func() {
 	})
 
 	Describe("an ADD that fails", func() {
-		It("does not touch the device if IPAM gives no address", func() {
+		It("does not touch the device if the IPAM plugin returns no address", func() {
 			dir, _ := nstest.NewScriptPlugin(GinkgoTB(), "broken", `[ $CNI_COMMAND = ADD ] || exit 0
 				echo '{"cniVersion":"1.0.0","code":11,"msg":"no address today"}'; exit 1`)
 			c := b.NewCall(conf("1.0.0", byDevice, `{"type":"broken"}`))
@@ -199,7 +199,7 @@ var _ = Describe("ADD", func() {
 			b.Refuse(c, types.CodeConfig, "192.0.2.1")
 			Expect(nstest.ReadFile(GinkgoTB(), log)).To(Equal("ADD: no link\nDEL: no link\n"))
 		})
-		It("with duplicate address detection returns the device", func() {
+		It("because of duplicate address detection returns the device", func() {
 			b.Refuse(b.Call("one", nstest.New(GinkgoTB()), conf("1.0.0", byDevice, nstest.Static("2001:db8:18::2/64"))),
 				attach.CodeDuplicate, "2001:db8:18::2/64: the address is in use on the segment")
 		})
@@ -218,28 +218,28 @@ var _ = Describe("ADD", func() {
 			c := b.NewCall(conf("1.1.0", byDevice, `{"type":"dhcp"}`))
 			l = nstest.LinkForIPAM{Plugin: b.plugin(), Call: c, HostEnds: "ip -o link show type veth"}
 		})
-		It("gets its ADD when the device is in the container, and its DEL before the device leaves", func() { l.Require(GinkgoTB(), "DEL") })
-		It("gets its GC before the device leaves the container", func() { l.Require(GinkgoTB(), "GC") })
+		It("is called for ADD when the device is in the container, and for DEL before the device leaves", func() { l.Require(GinkgoTB(), "DEL") })
+		It("is called for GC before the device leaves the container", func() { l.Require(GinkgoTB(), "GC") })
 	})
 
-	It("refuses an interface name that exists in the container, and keeps that attachment", func() {
+	It("rejects an interface name that exists in the container, and keeps that attachment", func() {
 		b.addDevice("hd1", "02:00:00:00:00:1d")
 		container := b.NewContainer()
 		b.Add(b.Call("one", container, conf("1.0.0", byDevice, b.HostLocal())))
 		again := b.Call("one", container, conf("1.0.0", `"device":"hd1"`, b.HostLocal()))
 		b.Refuse(again, types.CodeConfig, `interface "eth0" already exists`)
-		By("also when it was renamed there")
+		By("including an interface that was renamed there")
 		container.Batch(GinkgoTB(), "link set eth0 down", "link set eth0 name other0", "link set other0 up")
 		b.Refuse(again, types.CodeConfig, "interface other0 in the container already serves net1/one/eth0")
 	})
 
-	DescribeTable("refuses an invalid configuration",
+	DescribeTable("rejects an invalid configuration",
 		func(config string, code int, texts ...string) {
 			b.Refuse(b.NewCall(config), code, texts...)
 		},
 		Entry("no selector", conf("1.0.0", "", nstest.StaticV4), types.CodeConfig, `specify either "device", "hwaddr", "kernelpath" or "pciBusID", or let the runtime set runtimeConfig.deviceID (capability deviceID)`),
 		Entry("lo", conf("1.0.0", `"device":"lo"`, nstest.StaticV4), types.CodeConfig, "lo is the loopback interface"),
-		Entry("a device that is no name", conf("1.0.0", `"device":"a/b"`, nstest.StaticV4), types.CodeConfig, `device "a/b" is not an interface name`),
+		Entry("a device that is not an interface name", conf("1.0.0", `"device":"a/b"`, nstest.StaticV4), types.CodeConfig, `device "a/b" is not an interface name`),
 		Entry("a MAC of five bytes", conf("1.0.0", `"hwaddr":"02:00:00:00:00"`, nstest.StaticV4), types.CodeConfig, `invalid MAC address "02:00:00:00:00"`),
 		Entry("a path outside /sys/devices", conf("1.0.0", `"kernelpath":"/sys/devices/../../etc"`, nstest.StaticV4), types.CodeConfig, `kernelpath "/sys/devices/../../etc" is not below /sys/devices/`),
 		Entry("a relative path", conf("1.0.0", `"kernelpath":"sys/devices/x"`, nstest.StaticV4), types.CodeConfig, "is not below /sys/devices/"),

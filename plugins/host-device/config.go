@@ -26,17 +26,17 @@ type rawConfig struct {
 	attach.DADKeys
 }
 
-// config is the checked configuration.
+// config is the validated configuration.
 type config struct {
-	selector         selector // the zero selector if none is configured, which ADD refuses
-	dpdk             bool     // the container uses the device without its network interface
-	force            bool     // also take a device that the host needs
+	selector         selector // zero if none is configured, which ADD rejects
+	dpdk             bool     // whether the container uses the device without its network interface
+	force            bool     // whether to take even a device that the host needs
 	restoreAddresses bool
 	dad              attach.DADMode
 }
 
-// parse reads the configuration of the request and checks it. The error joins all problems. Only ADD
-// needs a selector: runtimes set runtimeConfig.deviceID only for the verbs of a container.
+// parse reads and validates the configuration. The error joins all problems. parse requires a selector
+// only in ADD, because runtimes set runtimeConfig.deviceID only in calls for a container.
 func parse(r *skel.Request) (*config, error) {
 	var raw rawConfig
 	if err := r.Decode(&raw); err != nil {
@@ -50,7 +50,7 @@ func parse(r *skel.Request) (*config, error) {
 	return conf, types.Coded(types.CodeConfig, errors.Join(errs...))
 }
 
-// maxAltName is the largest length of an alternative name of an interface, in bytes.
+// maxAltName is the largest length of an interface's alternative name, in bytes.
 const maxAltName = 127
 
 // selector checks all keys that select a device, and returns the selector of the first one.
@@ -76,7 +76,7 @@ func (raw *rawConfig) selector() (selector, error) {
 		pci = id
 	} else if id != "" {
 		pci, auxiliary = "", id
-		refuseIf(!isFileName(id), "runtime config DeviceID %s not found or unsupported: it is no PCI ID and no name of an auxiliary device", id)
+		refuseIf(!isFileName(id), "runtime config DeviceID %s not found or unsupported: it is neither a PCI ID nor the name of an auxiliary device", id)
 	}
 	for _, s := range []selector{{byName, raw.Device}, {byMAC, mac.String()}, {byPath, kernelPath}, {byPCI, pci}, {byAuxiliary, auxiliary}} {
 		if s.value != "" {
@@ -97,5 +97,5 @@ func isPCIBusID(s string) bool {
 
 func isHex(s string) bool { return strings.Trim(s, "0123456789abcdefABCDEF") == "" }
 
-// isFileName reports whether s can be the name of a file in a directory.
+// isFileName reports whether s can be a file name without a path.
 func isFileName(s string) bool { return s != "." && s != ".." && !strings.ContainsAny(s, "/\x00") }

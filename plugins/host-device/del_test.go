@@ -22,7 +22,7 @@ var _ = Describe("DEL", func() {
 	var b *testbed
 	BeforeEach(func() { b = newTestbed() })
 
-	DescribeTable("returns the device as it was, and releases the addresses, also when it is repeated",
+	DescribeTable("restores the device and releases the addresses, even if it is repeated",
 		func(change func(c *nstest.Call)) {
 			b.Host.Batch(GinkgoTB(), "link set hd0 alias uplink")
 			container := b.NewContainer()
@@ -38,7 +38,7 @@ var _ = Describe("DEL", func() {
 		Entry("without CNI_NETNS, while the container still runs", func(c *nstest.Call) { c.Container = nil }),
 		Entry("with nothing at CNI_NETNS, while the container still runs", func(c *nstest.Call) { c.Container, c.NetNS = nil, "/run/netns/none" }),
 		Entry("with another namespace at CNI_NETNS", func(c *nstest.Call) { c.Container = b.NewContainer() }),
-		Entry("with a configuration that ADD refuses", func(c *nstest.Call) {
+		Entry("with a configuration that ADD rejects", func(c *nstest.Call) {
 			c.Config = strings.Replace(conf("1.0.0", `"device":"a/b","hwaddr":"y"`, nstest.StaticV4), nstest.StaticV4, b.HostLocal(), 1)
 			c.Args = "X=1;;Y"
 		}),
@@ -64,7 +64,7 @@ var _ = Describe("DEL", func() {
 		Expect(b.Host.IP("link show hd0")).NotTo(ContainSubstring("UP"))
 	})
 
-	It("makes a forced port a port again", func() {
+	It("attaches a forced port to its bridge again", func() {
 		b.Host.Batch(GinkgoTB(), "link add br0 type bridge", "link set hd0 master br0")
 		restored := b.Restored(b.Host)
 		c := b.NewCall(conf("1.0.0", byDevice+`,"force":true`, nstest.StaticV4))
@@ -73,7 +73,7 @@ var _ = Describe("DEL", func() {
 		restored()
 	})
 
-	DescribeTable("warns if a forced port cannot be a port again",
+	DescribeTable("warns if a forced port cannot be attached again",
 		func(warning string, changes ...string) {
 			b.Host.Batch(GinkgoTB(), "link add br0 type bridge", "link set hd0 master br0")
 			c := b.NewCall(conf("1.0.0", byDevice+`,"force":true`, nstest.StaticV4))
@@ -83,11 +83,11 @@ var _ = Describe("DEL", func() {
 			Expect(b.stateFiles()).To(BeEmpty())
 			Expect(b.Host.IP("link show hd0")).To(ContainSubstring(",UP"))
 		},
-		Entry("because the bridge is gone", "interface hd0 was a port of br0, which no longer exists", "link del br0"),
+		Entry("because the bridge no longer exists", "interface hd0 was a port of br0, which no longer exists", "link del br0"),
 		Entry("because another interface has the name of the bridge", "restore interface hd0: set link hd0 master br0", "link del br0", "link add br0 type veth peer name br1"),
 	)
 
-	It("restores addresses with restoreAddresses only", func() {
+	It("restores addresses only with restoreAddresses", func() {
 		for _, keys := range []string{byDevice + `,"restoreAddresses":true`, byDevice} {
 			b.Host.Batch(GinkgoTB(), "addr replace 192.0.2.1/24 brd + dev hd0", "addr replace 2001:db8::1/64 dev hd0 nodad")
 			c := b.NewCall(conf("1.0.0", keys, nstest.StaticV4))
@@ -102,7 +102,7 @@ var _ = Describe("DEL", func() {
 		}
 	})
 
-	It("restores an address without the broadcast address that it did not have", func() {
+	It("does not add a broadcast address to a restored address that had none", func() {
 		b.Host.Batch(GinkgoTB(), "addr add 192.0.2.1/24 dev hd0", "addr add 192.0.3.1/24 brd 192.0.3.0 dev hd0")
 		restored := b.Restored(b.Host)
 		c := b.NewCall(conf("1.0.0", byDevice+`,"restoreAddresses":true`, nstest.StaticV4))
@@ -119,7 +119,7 @@ var _ = Describe("DEL", func() {
 			c := b.NewCall(conf("1.0.0", `"device":"dev0"`, b.HostLocal()))
 			b.Add(c)
 			c.Container.IP("" + change)
-			Expect(b.OK("DEL", c).Stderr).To(ContainSubstring("interface dev0 of the host (device dev0) is neither in the container nor on the host: it was deleted there, or moved to another network namespace; it is not restored"))
+			Expect(b.OK("DEL", c).Stderr).To(ContainSubstring("interface dev0 of the host (device dev0) is neither in the container nor on the host: it was deleted, or moved to another network namespace; plumb cannot restore it"))
 			Expect(append(b.stateFiles(), b.Reservations()...)).To(BeEmpty())
 			Expect(b.OK("DEL", c).Stderr).To(BeEmpty())
 			if change != "link del eth0" {
@@ -148,7 +148,7 @@ var _ = Describe("DEL", func() {
 		Expect(b.Host.IP("-br link")).To(ContainSubstring("cable0@cable1"))
 	})
 
-	DescribeTable("leaves an interface that has the device's names, but is another one",
+	DescribeTable("does not move another interface that has the device's names",
 		func(returned bool, changes ...string) {
 			c := b.NewCall(conf("1.0.0", byDevice, b.HostLocal()))
 			peer := strings.Split(b.Outside.IP("-o link show hd0"), ":")[0]
@@ -190,7 +190,7 @@ var _ = Describe("DEL", func() {
 		Expect(b.stateFiles()).To(BeEmpty())
 	})
 
-	It("returns the device under another name if its own is taken, and says so", func() {
+	It("returns the device under another name with a warning if its own name is taken", func() {
 		b.Host.IP("link set hd0 alias uplink")
 		c := b.NewCall(conf("1.0.0", byDevice, nstest.StaticV4))
 		b.Add(c)
@@ -214,7 +214,7 @@ var _ = Describe("DEL", func() {
 		}
 	})
 
-	It("leaves the device of another attachment whose namespace has the same path", func() {
+	It("does not move the device of another attachment whose namespace has the same path", func() {
 		b.addDevice("hd1", "02:00:00:00:00:1d")
 		c := b.NewCall(conf("1.0.0", byDevice, b.HostLocal()))
 		b.Add(c)
@@ -226,7 +226,7 @@ var _ = Describe("DEL", func() {
 			b.OK("DEL", c)
 			Expect(nstest.Snapshot(GinkgoTB(), c.Container)).To(Equal(before))
 		}
-		By("also if the state was lost")
+		By("even if the state was lost")
 		Expect(os.RemoveAll(b.states)).To(Succeed())
 		b.OK("DEL", c)
 		Expect(nstest.Snapshot(GinkgoTB(), c.Container)).To(Equal(before))
@@ -234,7 +234,7 @@ var _ = Describe("DEL", func() {
 		Expect(b.Host.IP("-br link")).To(ContainSubstring("hd1"))
 	})
 
-	It("leaves an interface that host-device did not move", func() {
+	It("does not touch an interface that host-device did not move", func() {
 		container := b.NewContainer()
 		container.Batch(GinkgoTB(), "link add eth0 type veth peer name eth1", "link set eth1 alias plumb:net1/one/eth1")
 		for _, ifName := range []string{"eth0", "eth1"} {
@@ -245,7 +245,7 @@ var _ = Describe("DEL", func() {
 		Expect(container.IP("-br link")).To(And(ContainSubstring("eth0"), ContainSubstring("eth1")))
 	})
 
-	It("returns the device as its alias says if the state cannot be read", func() {
+	It("returns the device with its alias as its name if the state cannot be read", func() {
 		c := b.NewCall(conf("1.0.0", byDevice, nstest.StaticV4))
 		b.Add(c)
 		file := filepath.Join(b.states, b.stateFiles()[0])
@@ -255,7 +255,7 @@ var _ = Describe("DEL", func() {
 		Expect(b.stateFiles()).To(BeEmpty())
 	})
 
-	It("warns of a setting that the kernel refuses, and restores the others", func() {
+	It("warns of a setting that the kernel rejects, and restores the others", func() {
 		b.Host.IP("link set hd0 alias uplink")
 		c := b.NewCall(conf("1.0.0", byDevice, nstest.StaticV4))
 		b.Add(c)
@@ -305,7 +305,7 @@ var _ = Describe("CHECK", func() {
 		Entry("another default gateway", []string{"route replace default via 198.18.0.3"}, "no route 0.0.0.0/0 via 198.18.0.2"),
 	)
 
-	It("fails without a prevResult, and if the IPAM plugin has no reservation", func() {
+	It("fails without a prevResult, and without a reservation of the IPAM plugin", func() {
 		c := b.NewCall(conf("1.0.0", byDevice, b.HostLocal(nstest.RangeV4)))
 		added := b.OK("ADD", c)
 		b.Fails("CHECK", c, types.CodeConfig)
@@ -316,7 +316,7 @@ var _ = Describe("CHECK", func() {
 })
 
 var _ = Describe("GC", func() {
-	It("returns the devices of attachments of the network that are not listed, and releases their addresses", func() {
+	It("returns the devices of the network's attachments that are not valid, and releases their addresses", func() {
 		b := newTestbed()
 		var containers []*nstest.NS
 		for i, id := range []string{"one", "two", "three"} {
@@ -342,7 +342,7 @@ var _ = Describe("GC", func() {
 	})
 })
 
-// tempOf returns the name of a temporary file of the network.
+// tempOf returns the name of a temporary file that a killed ADD of the network left.
 func tempOf(network string) string {
 	return statefile.TempName(types.Attachment{Network: network, ContainerID: "killed", IfName: "eth0"})
 }
@@ -354,7 +354,7 @@ var _ = DescribeTable("STATUS fails if an ADD would fail",
 	},
 	Entry("success", func(b *testbed) string { return conf("1.1.0", byDevice, b.HostLocal(nstest.RangeV4)) }, ""),
 	Entry("success without IPAM", func(*testbed) string { return conf("1.1.0", byDevice, noIPAM) }, ""),
-	Entry("success without a selector, which the runtime gives in ADD", func(*testbed) string { return conf("1.1.0", "", noIPAM) }, ""),
+	Entry("success without a selector, which the runtime sets in ADD", func(*testbed) string { return conf("1.1.0", "", noIPAM) }, ""),
 	Entry("success while the device is in use", func(b *testbed) string {
 		config := conf("1.1.0", byDevice, nstest.StaticV4)
 		b.Add(b.NewCall(config))
@@ -396,8 +396,8 @@ var _ = DescribeTable("any step of ADD or DEL that fails leaves nothing",
 	Entry("static IPv4", "0.2.0", "", func(*testbed) string { return nstest.StaticV4 }),
 )
 
-// twoDevices returns the plugin for a fault sweep, which adds two containers with one configuration:
-// DEVICE in it stands for a device of each.
+// twoDevices returns the plugin for a fault sweep, which adds two containers with the same configuration.
+// The plugin replaces DEVICE in the configuration by a different device for each container.
 func twoDevices(h machine) skel.Plugin {
 	p := h.plugin()
 	p.Add = func(r *skel.Request) (*types.Result, error) {

@@ -15,8 +15,8 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// FuzzConfig tests that an accepted configuration is valid, that none makes the parser panic, and that
-// a selector names no file outside sysfs.
+// FuzzConfig tests that an accepted configuration is valid, that the parser never panics, and that a
+// selector names no file outside sysfs.
 func FuzzConfig(f *testing.F) {
 	nstest.FuzzConfig(f, parse, func(t *testing.T, r *skel.Request, conf *config) {
 		directory := sysfs("/sys").directory(conf.selector)
@@ -39,7 +39,7 @@ func FuzzConfig(f *testing.F) {
 	)
 }
 
-// TestState compares a state file with a golden file: other versions read it.
+// TestState compares a state file with a golden file, because other versions of the plugin read it.
 func TestState(t *testing.T) {
 	s := newState(types.Attachment{Network: "net1", ContainerID: "c1", IfName: "eth0"}, nl.Link{
 		Index: 7, Name: "eth1", Kind: "veth", MAC: "\x02\x00\x00\x00\x00\x01", PermMAC: "\x02\x00\x00\x00\x00\x02", Parent: "pci/0000:00:02.0",
@@ -54,12 +54,12 @@ func TestState(t *testing.T) {
 	nstest.Golden(t, "state", string(text))
 	back := &state{}
 	if err := statefile.Decode(text, back); err != nil || !reflect.DeepEqual(back, s) {
-		t.Errorf("read again: %v, %+v", err, back)
+		t.Errorf("decoded again: %v, %+v", err, back)
 	}
 }
 
-// FuzzState tests that any content of a state file is refused, or decoded to a state that is encoded
-// and decoded to the same.
+// FuzzState tests that Decode rejects a state file, or returns a state that encoding and decoding does
+// not change.
 func FuzzState(f *testing.F) {
 	f.Add(`{"name": "eth1", "mtu": 1500, "up": true, "mac": "02:00:00:00:00:01", "addresses": [{"prefix": "192.0.2.1/24", "nodad": true}]}`)
 	f.Add(`{"name": "../x"}`)
@@ -70,17 +70,17 @@ func FuzzState(f *testing.F) {
 		if statefile.Decode([]byte(text), s) != nil {
 			return
 		}
-		again, err := json.Marshal(s)
+		encoded, err := json.Marshal(s)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := statefile.Decode(again, back); err != nil || !reflect.DeepEqual(back, s) && len(s.Addresses) > 0 {
-			t.Errorf("%s: %s is decoded as %+v, %v", text, again, back, err)
+		if err := statefile.Decode(encoded, back); err != nil || !reflect.DeepEqual(back, s) && len(s.Addresses) > 0 {
+			t.Errorf("%s: %s is decoded as %+v, %v", text, encoded, back, err)
 		}
 	})
 }
 
-// FuzzCheck tests that CHECK answers as the specification says, whatever prevResult is.
+// FuzzCheck tests that CHECK replies as the CNI specification requires, for any prevResult.
 func FuzzCheck(f *testing.F) {
 	host, container := nstest.NewHostAndContainer(f)
 	host.Must(f, "ip", "link", "add", "hd0", "up", "type", "veth", "peer", "name", "other0")

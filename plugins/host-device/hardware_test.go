@@ -15,8 +15,8 @@ import (
 // A card is a network card of the virtual machine of test/vm.
 type card struct{ pci, path, name, mac string }
 
-// cards returns the two cards, which are connected with each other. The interface of the first is in
-// the directory net of its PCI device, that of the other below its virtio device.
+// cards returns the two cards, which are connected to each other. The first card's interface is in the
+// directory net of its PCI device. The second card's interface is below its virtio device.
 func cards() []card {
 	GinkgoHelper()
 	var found []card
@@ -45,7 +45,7 @@ var _ = Describe("a network card", Label(nstest.Kernel), func() {
 	links := func() string { return b.Host.IP("-o link") }
 	address := func(a string) string { return nstest.Static(a + "/24") }
 
-	It("is moved and returned, selected in each way, and keeps its name, MAC, MTU and state", func() {
+	It("is moved and returned with each selector, and keeps its name, MAC, MTU and state", func() {
 		both := cards()
 		b.Host.IP("link set " + both[0].name + " mtu 1400 up")
 		restored := b.Restored(b.Host)
@@ -77,7 +77,7 @@ var _ = Describe("a network card", Label(nstest.Kernel), func() {
 		b.Host.IP("link set " + both[0].name + " mtu 1500 down")
 	})
 
-	// attachedThenEnded adds a container with a card, and removes its namespace. change is called before.
+	// attachedThenEnded moves a card into a container, calls change, and removes the container's namespace.
 	attachedThenEnded := func(selector string, change func(c nstest.Call)) nstest.Call {
 		GinkgoHelper()
 		c := b.Call("one", nstest.New(GinkgoTB()), conf("1.1.0", selector, b.HostLocal(nstest.RangeV4)))
@@ -89,7 +89,7 @@ var _ = Describe("a network card", Label(nstest.Kernel), func() {
 	}
 	none := func(nstest.Call) {}
 
-	It("is restored by a DEL that comes when the container has ended, before the kernel has returned it", func() {
+	It("is restored by a DEL after the container has ended, but before the kernel has returned the card", func() {
 		for _, k := range cards() {
 			c := attachedThenEnded(`"device":"`+k.name+`"`, none)
 			b.OK("DEL", c)

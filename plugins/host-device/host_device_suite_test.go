@@ -24,11 +24,12 @@ func TestREADMEExamples(t *testing.T) {
 	nstest.Examples(t, plugin(), func(r *skel.Request) error { _, err := parse(r); return err })
 }
 
-// A testbed is a host with a veth interface, whose other end is on a host outside, and directories for states and sysfs.
+// A testbed is a host with a veth interface, whose other end is on an outside host. It has its own directories for states
+// and sysfs.
 type testbed struct {
 	*nstest.Bed
 	machine
-	devices int // how many addDevice has made
+	devices int // number of devices that addDevice has created
 }
 
 const (
@@ -46,7 +47,7 @@ func newTestbed() *testbed {
 	return b
 }
 
-// newTestbedOn returns a testbed on that host, without a device and without a host outside.
+// newTestbedOn returns a testbed on that host, without a device and without an outside host.
 func newTestbedOn(host *nstest.NS, sys sysfs) *testbed {
 	h := machine{sys: sys, states: filepath.Join(GinkgoTB().TempDir(), "states")}
 	b := &testbed{Bed: nstest.NewBedOn(GinkgoTB(), h.plugin(), host, "host-local", "static"), machine: h}
@@ -54,16 +55,16 @@ func newTestbedOn(host *nstest.NS, sys sysfs) *testbed {
 	return b
 }
 
-// addDevice creates a veth interface on the host, and its other end, of the same name, outside.
+// addDevice creates a veth interface on the host, whose other end has the same name on the outside host.
 func (b *testbed) addDevice(name, mac string) {
 	GinkgoHelper()
 	b.devices++
 	addDevice(GinkgoTB(), b.Host, b.Outside, fmt.Sprintf("%s address %s index %d", name, mac, 100+b.devices))
 }
 
-// addDevice creates a veth interface with the properties, which begin with its name. The index must not
-// be that of the other end: the kernel takes such an interface for one without a lower one, and
-// reports its carrier up to one second late (linkwatch_urgent_event).
+// addDevice creates a veth interface with the properties, which begin with its name. Its index must differ
+// from the other end's index. Otherwise the kernel treats the veth as an interface without a lower
+// interface, and reports its carrier up to one second late (linkwatch_urgent_event).
 func addDevice(tb nstest.TB, host, outside *nstest.NS, properties string) {
 	tb.Helper()
 	name, _, _ := strings.Cut(properties, " ")
@@ -73,7 +74,6 @@ func addDevice(tb nstest.TB, host, outside *nstest.NS, properties string) {
 
 func conf(version, keys, ipam string) string { return nstest.Conf("host-device", version, keys, ipam) }
 
-// stateFiles returns the names of the state files.
 func (b *testbed) stateFiles() []string {
 	GinkgoHelper()
 	files, err := os.ReadDir(b.states)

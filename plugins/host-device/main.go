@@ -1,4 +1,4 @@
-// host-device moves an interface of the host into a container, and back. See README.md.
+// host-device moves an interface of the host into a container, and back to the host. See README.md.
 package main
 
 import "github.com/plumb-cni/plumb/pkg/skel"
@@ -9,7 +9,7 @@ func plugin() skel.Plugin {
 	return machine{sys: "/sys", states: "/run/cni/host-device"}.plugin()
 }
 
-// A machine holds the paths of directories on the host. Tests use other paths.
+// A machine contains the paths of directories on the host. Tests use other paths.
 type machine struct {
 	sys    sysfs
 	states string // the directory of the state files

@@ -28,7 +28,7 @@ var _ = Describe("beside the reference plugin", func() {
 		return nstest.Exec(GinkgoTB(), reference, c.With(command)).OK(GinkgoTB())
 	}
 
-	It("returns what the reference plugin moved, in the same state", func() {
+	It("returns a device that the reference plugin moved, in the same state", func() {
 		added := byReference("ADD")
 		Expect(c.Container.IP("link show eth0")).To(And(ContainSubstring("UP"), ContainSubstring("alias hd0")))
 		c.Config = nstest.WithPrevResult(c.Config, added.Stdout)
@@ -40,7 +40,7 @@ var _ = Describe("beside the reference plugin", func() {
 		}
 	})
 
-	It("leaves to the reference plugin what that can return, and GC deletes the rest", func() {
+	It("lets the reference plugin return the device, and GC deletes the rest", func() {
 		added := b.OK("ADD", c)
 		c.Config = nstest.WithPrevResult(c.Config, added.Stdout)
 		byReference("CHECK")

@@ -24,15 +24,16 @@ type mover struct {
 	machine
 	r         *skel.Request
 	host      *nl.Conn
-	container *nl.Conn // the namespace of the container; nil: it no longer exists
+	container *nl.Conn // in the container's namespace, or nil if that no longer exists
 	state     *state
-	// imitated is set if the container has another interface with the names of the device.
+	// imitated reports whether another interface in the container has the device's names.
 	imitated bool
 }
 
 // restore returns the device to the host and restores its settings. It keeps the state file if it
-// returns an error, if it finds only an imitation of the device, or if the device is hardware that is not found: the
-// kernel may still return it to the host, and then GC, or an ADD that selects it, restores it.
+// returns an error, or if it finds only an imitation of the device. It also keeps the file if the
+// device is hardware and is not found, because the kernel may still return such a device to the
+// host, where GC, or an ADD that selects the device, restores it.
 func (m *mover) restore() error {
 	l, from, err := m.find()
 	if errors.Is(err, fs.ErrNotExist) {
@@ -62,9 +63,9 @@ func (m *mover) restore() error {
 	return m.removeState()
 }
 
-// restoreSettings makes l a port of the device's former master, and restores the MTU, the MAC and the state, up or down. It tries
-// all of them if the master is known. The master comes first, because a bond accepts no port that is up. restoreSettings only warns of what the kernel
-// or the driver refuses, because a retry would not help.
+// restoreSettings attaches l to the device's former master, and restores the MTU, the MAC and the state (up or down).
+// Unless it cannot look up the master, it tries every setting. The master comes first, because a bond accepts no port that
+// is up. restoreSettings only warns of a setting that the kernel or the driver rejects, because a retry would not help.
 func (m *mover) restoreSettings(l nl.Link) error {
 	master, err := m.master()
 	if err != nil {
@@ -91,17 +92,17 @@ func (m *mover) restoreSettings(l nl.Link) error {
 	return errors.Join(errs...)
 }
 
-// upRefusals returns the errors with which the kernel or a driver refuses to set a link up.
+// upRefusals returns the errors with which the kernel or a driver rejects setting a link up.
 func upRefusals() []error {
 	return []error{syscall.EINVAL, syscall.ERANGE, syscall.EOPNOTSUPP, syscall.EADDRINUSE, syscall.EADDRNOTAVAIL, syscall.EIO}
 }
 
-// valueRefusals returns the errors with which the kernel or a driver refuses an MTU, a MAC or a master. Some drivers have a fixed
-// MAC, and the host of a virtual function can fix the function's MAC (EBUSY, EPERM).
+// valueRefusals returns the errors with which the kernel or a driver rejects an MTU, a MAC or a master. Some drivers do not
+// permit another MAC, and the host of a virtual function can fix the function's MAC (EBUSY, EPERM).
 func valueRefusals() []error { return append(upRefusals(), syscall.EBUSY, syscall.EPERM) }
 
-// master returns the link of which the device was a port, or the zero Link. If that link no longer
-// exists, master warns.
+// master returns the bridge, bond or other link whose port the device was, or the zero Link. If that
+// link no longer exists, master warns.
 func (m *mover) master() (nl.Link, error) {
 	if m.state.Master == "" {
 		return nl.Link{}, nil
@@ -115,25 +116,24 @@ func (m *mover) master() (nl.Link, error) {
 }
 
 // giveUp warns that the device is not found. A virtual device that is neither in the container nor on
-// the host cannot come back: when the namespace that has it ends, the kernel deletes it.
+// the host cannot come back, because the kernel deletes it when its namespace ends.
 func (m *mover) giveUp() error {
 	device := fmt.Sprintf("interface %s of the host (%s)", m.state.Name, m.state.Selector)
 	if m.state.isHardware() {
-		m.r.Warn("%s is not found; it is restored when it is back on the host", device)
+		m.r.Warn("%s is not found; GC, or the next ADD that selects it, restores it when it is back on the host", device)
 		return nil
 	}
 	if m.imitated {
 		return nil
 	}
-	m.r.Warn("%s is neither in the container nor on the host: it was deleted there, or moved to another network namespace; it is not restored", device)
+	m.r.Warn("%s is neither in the container nor on the host: it was deleted, or moved to another network namespace; plumb cannot restore it", device)
 	return m.removeState()
 }
 
-// removeState removes the state file.
 func (m *mover) removeState() error { return m.file(m.r.Trace, m.state.Attachment).Remove() }
 
-// find returns the device, and the connection to the namespace that has it. If neither the container
-// nor the host has it, the error matches fs.ErrNotExist.
+// find returns the device, and the connection in its namespace. If the device is neither in the
+// container nor on the host, the error matches fs.ErrNotExist.
 func (m *mover) find() (l nl.Link, from *nl.Conn, err error) {
 	if m.container != nil {
 		l, err = m.findInContainer()
@@ -150,8 +150,8 @@ func (m *mover) find() (l nl.Link, from *nl.Conn, err error) {
 	return l, m.host, err
 }
 
-// findInContainer returns the candidate in the container that is the device. It warns of each other one. If none is the device,
-// the error matches fs.ErrNotExist.
+// findInContainer returns the candidate in the container that is the device, and warns of each candidate that is not. If
+// none is the device, the error matches fs.ErrNotExist.
 func (m *mover) findInContainer() (nl.Link, error) {
 	candidates, err := m.state.candidates(m.container)
 	if err != nil {
@@ -168,8 +168,8 @@ func (m *mover) findInContainer() (nl.Link, error) {
 }
 
 // isDevice reports whether l, a candidate in the container, is the device. The names do not prove that, because a
-// container with CAP_NET_ADMIN can give them to any of its interfaces. The kind, the hardware and the other end of the
-// device must be as they were on the host: the container cannot choose another end in a namespace of others.
+// container with CAP_NET_ADMIN can set them on any of its interfaces. The kind, the hardware and the other end must be
+// the same as on the host. A container cannot create an interface whose other end is in a namespace of others.
 func (m *mover) isDevice(l nl.Link) (bool, error) {
 	s := m.state
 	if l.Kind != s.Kind || l.PermMAC != s.PermMAC || l.Parent != s.Parent {
@@ -190,9 +190,9 @@ func (m *mover) isDevice(l nl.Link) (bool, error) {
 	return m.hasPeerInOtherContainer(l)
 }
 
-// isFormerPeer reports whether the link of that index on the host can be the other end of the device, which was in
-// another namespace when ADD moved the device, and whose DEL has returned it. The host end of an interface of the
-// container is none: plumb created it, or it is a port.
+// isFormerPeer reports whether the link with that index on the host can be the other end of the device. That end was in
+// another namespace when ADD moved the device, and its own DEL has returned it since. A link that plumb created, or a
+// port, cannot be that end, because it is the host end of another interface in the container.
 func (m *mover) isFormerPeer(index int) (bool, error) {
 	peer, err := m.host.LinkByIndex(index)
 	return err == nil && !attach.CreatedByPlumb(peer) && peer.Master == 0, types.IgnoreNotExist(err)
@@ -227,8 +227,8 @@ func (s *state) hasPeerOf(c *nl.Conn, l nl.Link) (bool, error) {
 	return found, errors.Join(types.IgnoreNotExist(err), h.Close())
 }
 
-// returnToHost moves the device to the host, unless it is there, and gives it the name and the alias of
-// nameOnHost.
+// returnToHost moves the device to the host, unless it is there, and sets the name and the alias that
+// nameOnHost returns.
 func (m *mover) returnToHost(from *nl.Conn, l nl.Link) (nl.Link, error) {
 	name, alias, err := m.nameOnHost(from, l)
 	if err != nil {
@@ -237,7 +237,7 @@ func (m *mover) returnToHost(from *nl.Conn, l nl.Link) (nl.Link, error) {
 	if from == m.host && l.Name == name && l.Alias == alias {
 		return l, nil
 	}
-	if from == m.host && l.Up { // before Linux 6.2 the kernel renames no link that is up
+	if from == m.host && l.Up { // before Linux 6.2, the kernel does not rename a link that is up
 		if err := m.host.SetDown(l); err != nil {
 			return nl.Link{}, err
 		}
@@ -245,9 +245,9 @@ func (m *mover) returnToHost(from *nl.Conn, l nl.Link) (nl.Link, error) {
 	return from.MoveLink(l, nl.Move{To: m.host, Name: name, Alias: alias})
 }
 
-// nameOnHost returns the name and the alias that the device gets on the host. They are the former ones,
-// unless another interface has the former name now. In that case the name is made from the attachment, and
-// the alias is the former name.
+// nameOnHost returns the name and the alias that the device gets on the host. They are the former name and
+// alias, unless another interface has the former name now. In that case the name contains a hash of the
+// attachment, and the alias is the former name.
 func (m *mover) nameOnHost(from *nl.Conn, l nl.Link) (name, alias string, err error) {
 	other, err := m.host.Link(m.state.Name)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && from == m.host && other.Index == l.Index {
@@ -275,9 +275,9 @@ func (m *mover) restoreReturned() error {
 	return m.restore()
 }
 
-// restoreSaved returns the device of a state to the host. The device is in the namespace of CNI_NETNS.
-// If CNI_NETNS is missing or leads to another namespace, it is in the namespace at the path that ADD
-// saved: DEL may be called without CNI_NETNS while the container still runs.
+// restoreSaved returns the device of a state to the host. It looks for the device in the namespace in
+// CNI_NETNS. If CNI_NETNS is missing or names another namespace, restoreSaved uses the path that ADD
+// saved, because a runtime may call DEL without CNI_NETNS while the container still runs.
 func (h machine) restoreSaved(r *skel.Request, host *nl.Conn, s *state) (err error) {
 	container := r.ContainerNS
 	if container == nil || !container.CanHaveCookie(s.NetNS) {
@@ -293,10 +293,10 @@ func (h machine) restoreSaved(r *skel.Request, host *nl.Conn, s *state) (err err
 	return m.restore()
 }
 
-// restoreUnsaved returns the device of an attachment that has no state: the reference plugin moved
-// it, or the state was lost. The alias of the interface is the device's name on the host. As
-// with the reference plugin, the device is then down. restoreUnsaved leaves the interface of another
-// attachment: the path of the namespace was reused.
+// restoreUnsaved returns the device of an attachment without a state. Either the reference plugin
+// moved the device, or the state was lost. The interface's alias is the device's name on the host.
+// As with the reference plugin, the device is down afterwards. restoreUnsaved does not move the
+// interface of another attachment, to which the path of the namespace may belong now.
 func (h machine) restoreUnsaved(r *skel.Request, host *nl.Conn) error {
 	if r.ContainerNS == nil {
 		return nil
@@ -311,9 +311,9 @@ func (h machine) restoreUnsaved(r *skel.Request, host *nl.Conn) error {
 	}
 	s := newState(r.Attachment(), l)
 	s.Name, s.Alias, s.Up = l.Alias, "", false
-	s.Peer, s.PeerNS = 0, 0 // not known as the host sees them
+	s.Peer, s.PeerNS = 0, 0 // the values that the host would see are not known
 	l.Alias = ""            // the alias does not name the attachment
-	prev, _ := r.Prev()     // nil if it cannot be read: DEL does not depend on it
+	prev, _ := r.Prev()     // nil if prevResult cannot be read, because DEL does not need it
 	if other, err := attach.BelongsToOther(container, l, r.Attachment(), prev); other || err != nil {
 		return err
 	}

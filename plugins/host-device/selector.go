@@ -17,7 +17,7 @@ import (
 
 // A selector says which device of the host ADD moves into the container.
 type selector struct {
-	by    string // what value is: byName, …
+	by    string // byName, byMAC and so on
 	value string
 }
 
@@ -31,7 +31,7 @@ const (
 
 func (s selector) String() string { return s.by + " " + s.value }
 
-// pciID returns the PCI ID of the selector, or "" if it selects by something else.
+// pciID returns the selector's PCI ID, or "" if it does not contain one.
 func (s selector) pciID() string {
 	if s.by == byPCI {
 		return s.value
@@ -42,7 +42,7 @@ func (s selector) pciID() string {
 // A sysfs is the directory at which sysfs is mounted: /sys.
 type sysfs string
 
-// directory returns the directory of the device of a selector.
+// directory returns the directory of the device that sel selects by PCI ID, auxiliary device or path.
 func (s sysfs) directory(sel selector) string {
 	switch sel.by {
 	case byPCI:
@@ -53,13 +53,13 @@ func (s sysfs) directory(sel selector) string {
 	return filepath.Join(string(s), strings.TrimPrefix(sel.value, "/sys"))
 }
 
-// userspaceDrivers are the drivers that give a PCI device to a program, for example one that uses
-// DPDK. Such a device has no network interface.
+// userspaceDrivers lists the drivers that give a PCI device to a program, for example a program that
+// uses DPDK. The kernel creates no network interface for such a device.
 var userspaceDrivers = []string{"vfio-pci", "uio_pci_generic", "igb_uio"}
 
 // usesDPDK reports whether the container uses the device without its network interface. For a PCI
-// device, that depends on the driver of the device; for another device, on the key DPDKMode. If a PCI
-// device has no driver, the error matches fs.ErrNotExist.
+// device, the driver decides that, and for any other device the key DPDKMode. If a PCI device has no
+// driver, the error matches fs.ErrNotExist.
 func (s sysfs) usesDPDK(t *trace.Tracer, conf *config) (dpdk bool, err error) {
 	if conf.selector.by != byPCI {
 		return conf.dpdk, nil
@@ -75,12 +75,12 @@ func (s sysfs) usesDPDK(t *trace.Tracer, conf *config) (dpdk bool, err error) {
 	return dpdk, err
 }
 
-// interfaces returns the names of the network interfaces of the device. An interface that is in
-// another namespace than the one in which sysfs was mounted does not count. A PCI device of virtio
-// has its interfaces below its virtio device.
+// interfaces returns the names of the device's network interfaces, except interfaces that are not in
+// the namespace in which sysfs was mounted. The interfaces of a virtio PCI device are below its
+// virtio device.
 func (s sysfs) interfaces(sel selector) (names []string, err error) {
 	directories := []string{filepath.Join(s.directory(sel), "net")}
-	if sel.by == byPCI { // the names of PCI IDs have no special characters
+	if sel.by == byPCI { // a PCI ID contains no special characters of Glob
 		virtio, err := filepath.Glob(filepath.Join(s.directory(sel), "virtio*/net"))
 		if err != nil {
 			return nil, err
@@ -120,7 +120,7 @@ func (h machine) find(host *nl.Conn, sel selector) (l nl.Link, err error) {
 	case len(names) == 0:
 		return nl.Link{}, notFoundError("the host has no network interface with " + sel.String())
 	case len(names) > 1:
-		return nl.Link{}, types.Errorf(types.CodeConfig, "the host has several network interfaces with %s: %s; name one by the key \"device\"", sel, strings.Join(names, ", "))
+		return nl.Link{}, types.Errorf(types.CodeConfig, "the host has several network interfaces with %s: %s; name one with the key \"device\"", sel, strings.Join(names, ", "))
 	}
 	return host.Link(names[0])
 }
@@ -133,9 +133,9 @@ func (e notFoundError) Error() string { return string(e) }
 // Is reports whether target is fs.ErrNotExist.
 func (notFoundError) Is(target error) bool { return target == fs.ErrNotExist }
 
-// interfacesWithMAC returns the names of the interfaces with the MAC. A virtual interface, such as a
-// VLAN, often has the MAC of the interface below it. So if hardware has the MAC, interfacesWithMAC
-// returns no virtual interfaces.
+// interfacesWithMAC returns the names of the interfaces with the MAC. If hardware has the MAC,
+// interfacesWithMAC returns no virtual interfaces, because a virtual interface, such as a VLAN, often
+// has the MAC of the interface below it.
 func interfacesWithMAC(host *nl.Conn, mac string) ([]string, error) {
 	links, err := host.Links()
 	var virtual, hardware []string
@@ -176,14 +176,14 @@ func checkDispensable(host *nl.Conn, l nl.Link, conf *config) error {
 	}
 	switch isUplink := slices.ContainsFunc(uplinks, func(up nl.Link) bool { return up.Index == l.Index }); {
 	case isUplink:
-		return types.Errorf(types.CodeConfig, "the default route of the host goes through interface %s%s: without %[1]s, the host loses its connection; set force if that is meant", l.Name, port)
+		return types.Errorf(types.CodeConfig, "the default route of the host goes through interface %s%s: without %[1]s, the host loses its connection; to move the interface anyway, set force", l.Name, port)
 	case master != "":
 		return types.Errorf(types.CodeConfig, "interface %s is a port of %s; remove it from there, or set force", l.Name, master)
 	}
 	return nil
 }
 
-// masterOf returns the name of the bridge, bond or other link of which l is a port, or "".
+// masterOf returns the name of the bridge, bond or other link whose port l is, or "".
 func masterOf(host *nl.Conn, l nl.Link) (string, error) {
 	if l.Master == 0 {
 		return "", nil

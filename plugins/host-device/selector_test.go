@@ -14,13 +14,13 @@ import (
 
 var _ = Describe("a selector by sysfs", func() {
 	const pciID, lowerPCIID = "0000:3B:02.1", "0000:3b:02.1"
-	const pciFolder = "devices/pci0000:3a/0000:3b:02.1"
+	const pciDirectory = "devices/pci0000:3a/0000:3b:02.1"
 	var b *testbed
 	BeforeEach(func() {
 		b = newTestbed()
 	})
 
-	// add makes directories below the root of sysfs.
+	// add creates directories below the root of sysfs.
 	add := func(directories ...string) {
 		GinkgoHelper()
 		for _, f := range directories {
@@ -33,14 +33,14 @@ var _ = Describe("a selector by sysfs", func() {
 		Expect(os.MkdirAll(filepath.Dir(path), 0o755)).To(Succeed())
 		Expect(os.Symlink(filepath.Join(string(b.sys), target), path)).To(Succeed())
 	}
-	// addPCI makes a PCI device with a driver and interfaces, which are in a directory of the device.
+	// addPCI creates a PCI device with a driver and with interfaces in a directory of the device.
 	addPCI := func(driver, directory string, interfaces ...string) {
 		GinkgoHelper()
-		add(pciFolder, "bus/pci/drivers/"+driver)
-		link("bus/pci/drivers/"+driver, pciFolder+"/driver")
-		link(pciFolder, "bus/pci/devices/"+lowerPCIID)
+		add(pciDirectory, "bus/pci/drivers/"+driver)
+		link("bus/pci/drivers/"+driver, pciDirectory+"/driver")
+		link(pciDirectory, "bus/pci/devices/"+lowerPCIID)
 		for _, i := range interfaces {
-			add(pciFolder + "/" + directory + "/" + i)
+			add(pciDirectory + "/" + directory + "/" + i)
 		}
 	}
 	const byPCIBusID, byDeviceID = `"pciBusID":"` + pciID + `"`, `"runtimeConfig":{"deviceID":"` + pciID + `"}`
@@ -55,25 +55,25 @@ var _ = Describe("a selector by sysfs", func() {
 			Expect([]string{eth.PciID, eth.MAC}).To(Equal([]string{pci, deviceMAC}))
 			c.Config = nstest.WithPrevResult(c.Config, added.Stdout)
 			b.OK("CHECK", c)
-			By("also after the device has left sysfs")
+			By("even after the device has left sysfs")
 			Expect(os.RemoveAll(string(b.sys))).To(Succeed())
 			b.OK("DEL", c)
 			b.Host.IP("link show hd0")
 		},
-		Entry("kernelpath", func() { add(pciFolder + "/net/hd0") }, `"kernelpath":"/sys/`+pciFolder+`"`, ""),
-		Entry("kernelpath that is not clean", func() { add(pciFolder + "/net/hd0") }, `"kernelpath":"/sys//devices/../`+pciFolder+`/"`, ""),
+		Entry("kernelpath", func() { add(pciDirectory + "/net/hd0") }, `"kernelpath":"/sys/`+pciDirectory+`"`, ""),
+		Entry("kernelpath that is not clean", func() { add(pciDirectory + "/net/hd0") }, `"kernelpath":"/sys//devices/../`+pciDirectory+`/"`, ""),
 		Entry("PCI ID", func() { addPCI("mlx5_core", "net", "hd0") }, byPCIBusID, pciID),
 		Entry("PCI ID of a virtio device", func() { addPCI("virtio-pci", "virtio3/net", "hd0") }, byPCIBusID, pciID),
-		Entry("PCI ID from the runtime, which replaces that of the configuration", func() { addPCI("mlx5_core", "net", "hd0") },
+		Entry("PCI ID from the runtime, which replaces the configured PCI ID", func() { addPCI("mlx5_core", "net", "hd0") },
 			`"pciBusID":"0000:00:00.0",`+byDeviceID, pciID),
 		Entry("auxiliary device from the runtime, which replaces the PCI ID", func() {
-			add(pciFolder + "/mlx5_core.sf.4/net/hd0")
-			link(pciFolder+"/mlx5_core.sf.4", "bus/auxiliary/devices/mlx5_core.sf.4")
+			add(pciDirectory + "/mlx5_core.sf.4/net/hd0")
+			link(pciDirectory+"/mlx5_core.sf.4", "bus/auxiliary/devices/mlx5_core.sf.4")
 		}, `"pciBusID":"0000:00:00.0","runtimeConfig":{"deviceID":"mlx5_core.sf.4"}`, ""),
 		Entry("device before all others", func() {}, byDevice+`,"hwaddr":"02:00:00:00:00:99",`+byDeviceID, ""),
 	)
 
-	DescribeTable("names the device that has no interface, or several",
+	DescribeTable("is an error that names a device without interfaces or with several",
 		func(prepare func(), keys string, texts ...string) {
 			prepare()
 			b.Refuse(b.NewCall(conf("1.1.0", keys, nstest.StaticV4)), types.CodeConfig, texts...)
@@ -83,20 +83,20 @@ var _ = Describe("a selector by sysfs", func() {
 		Entry("a PCI device without a driver", func() { add("bus/pci/devices/" + lowerPCIID) }, byPCIBusID, "has no driver"),
 		Entry("a PCI device without an interface", func() { addPCI("ahci", "ata") }, byPCIBusID, "the host has no network interface with PCI device "+pciID),
 		Entry("no auxiliary device", func() {}, `"runtimeConfig":{"deviceID":"mlx5_core.sf.4"}`, "the host has no network interface with auxiliary device mlx5_core.sf.4"),
-		Entry("no kernelpath", func() {}, `"kernelpath":"/sys/`+pciFolder+`"`, "the host has no network interface with kernelpath /sys/"+pciFolder),
+		Entry("no kernelpath", func() {}, `"kernelpath":"/sys/`+pciDirectory+`"`, "the host has no network interface with kernelpath /sys/"+pciDirectory),
 		Entry("a card with two ports", func() { addPCI("mlx4_core", "net", "hd0", "hd1") }, byPCIBusID, "the host has several network interfaces with PCI device "+pciID+": hd0, hd1; name one"),
 	)
 
-	It("names the attachment that has the PCI device", func() {
+	It("is an error that names the attachment that uses the PCI device", func() {
 		addPCI("mlx5_core", "net", "hd0")
 		config := conf("1.1.0", byPCIBusID, nstest.StaticV4)
 		b.Add(b.NewCall(config))
-		Expect(os.RemoveAll(filepath.Join(string(b.sys), pciFolder, "net/hd0"))).To(Succeed())
+		Expect(os.RemoveAll(filepath.Join(string(b.sys), pciDirectory, "net/hd0"))).To(Succeed())
 		b.Refuse(b.Call("two", b.NewContainer(), config), types.CodeTryAgain, "in use by net1/one/eth0")
 		b.OK("STATUS", b.Call("", nil, config))
 	})
 
-	DescribeTable("of a device that programs use moves nothing, and reports the addresses",
+	DescribeTable("of a device that a program uses moves nothing, and returns the addresses",
 		func(driver, keys, pci string) {
 			if driver != "" {
 				addPCI(driver, "none")
@@ -124,7 +124,7 @@ var _ = Describe("a selector by sysfs", func() {
 		Entry("DPDKMode, in any capitalisation", "", byDevice+`,"dpdkMode":true`, ""),
 	)
 
-	It("by PCI ID is decided by the driver, not by DPDKMode", func() {
+	It("with a PCI ID ignores DPDKMode, because the driver decides", func() {
 		addPCI("mlx5_core", "net", "hd0")
 		container := b.NewContainer()
 		b.Add(b.Call("one", container, conf("1.1.0", byPCIBusID+`,"DPDKMode":true`, noIPAM)))

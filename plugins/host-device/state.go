@@ -11,13 +11,13 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// A state is what ADD saves of a device, so that DEL finds it and restores it. DEL may be of a later version of the
-// plugin than ADD: testdata/state.golden contains every key.
+// A state describes a device as it was before ADD moved it. ADD saves the state, and DEL finds and restores the device
+// with it. The plugin's version may change between ADD and DEL, so TestState compares every key with a golden file.
 type state struct {
 	types.Attachment
-	Selector string `json:"selector"` // by which ADD found the device
+	Selector string `json:"selector"` // the selector that ADD used
 	Sandbox  string `json:"sandbox"`  // path of the container's namespace
-	NetNS    uint64 `json:"netns"`    // cookie of that namespace; zero: not known
+	NetNS    uint64 `json:"netns"`    // cookie of that namespace, or zero if it is not known
 
 	// The device as it was on the host. nl.Link explains the fields.
 	Name      string    `json:"name"`
@@ -31,8 +31,8 @@ type state struct {
 	Up        bool      `json:"up"`
 	Peer      int       `json:"peer"`
 	PeerNS    int       `json:"peerNS"`
-	Master    string    `json:"masterName,omitempty"` // of the bridge or bond that the device was a port of
-	Addresses []address `json:"addresses,omitempty"`  // the addresses that are restored
+	Master    string    `json:"masterName,omitempty"` // name of the bridge or bond whose port the device was
+	Addresses []address `json:"addresses,omitempty"`  // addresses to restore
 }
 
 // An address is an address of a device. nl.Addr explains the fields.
@@ -44,7 +44,7 @@ type address struct {
 	NoPrefixRoute bool         `json:"noPrefixRoute,omitempty"`
 }
 
-// newState returns the state of l, a device on the host.
+// newState returns the state of l.
 func newState(a types.Attachment, l nl.Link) *state {
 	return &state{
 		Attachment: a, Name: l.Name, Index: l.Index, Kind: l.Kind, MAC: l.MAC, PermMAC: l.PermMAC, Parent: l.Parent,
@@ -52,15 +52,14 @@ func newState(a types.Attachment, l nl.Link) *state {
 	}
 }
 
-// isHardware is nl.Link.IsHardware for the device.
 func (s *state) isHardware() bool { return nl.Link{Kind: s.Kind}.IsHardware() }
 
-// Validate returns an error if the device has no name.
+// Validate returns an error if the device's name is not valid. It implements statefile.State.
 func (s *state) Validate() error { return types.CheckIfName(s.Name) }
 
-// candidates returns the interfaces in the namespace of c that have the names of the device. The first ones have its
-// mark, even if another program has renamed them. The others have no mark, because the kernel has no
-// alternative names or ADD was killed: they have the name of the device on the host as their name or alias.
+// candidates returns the interfaces in the namespace of c that may be the device. The interfaces with the device's mark
+// come first, even if another program has renamed them. The interfaces without a mark follow, which isUnmarked accepts.
+// The mark is missing if the kernel does not support alternative names, or if ADD was killed.
 func (s *state) candidates(c *nl.Conn) ([]nl.Link, error) {
 	links, err := c.Links()
 	var marked, unmarked []nl.Link
@@ -86,8 +85,9 @@ func (s *state) findIn(c *nl.Conn) (nl.Link, error) {
 	return candidates[0], nil
 }
 
-// isUnmarked reports whether l is the device without its mark. A virtual device has the MAC that it
-// had on the host, or else the name and the alias that ADD set.
+// isUnmarked reports whether l may be the device without its mark. The name or the alias must be the
+// device's name on the host. A virtual device must have its former MAC as well, unless it has the name
+// and the alias that ADD set.
 func (s *state) isUnmarked(l nl.Link) bool {
 	if l.Kind != s.Kind || l.PermMAC != s.PermMAC || l.Parent != s.Parent || attach.HasOtherAltName(l, s.Attachment) {
 		return false
@@ -104,8 +104,8 @@ func (s *state) isSelectedBy(sel selector, l nl.Link) bool {
 	return s.Selector == sel.String() || attach.HasAltName(l, s.Attachment)
 }
 
-// savedNS returns the namespace of the container if it is still at the path that ADD saved, or else nil. If the cookie
-// of that namespace is not known, it is nil.
+// savedNS returns the container's namespace if it is still at the path that ADD saved. It returns nil if another namespace
+// is there, or if ADD did not save the namespace's cookie. The caller closes the namespace.
 func (s *state) savedNS(t *trace.Tracer) *ns.Handle {
 	saved, _ := ns.Open(s.Sandbox, t) // nil if there is no namespace at the path
 	if saved != nil && (s.NetNS == 0 || saved.Cookie() != s.NetNS) {
@@ -115,13 +115,12 @@ func (s *state) savedNS(t *trace.Tracer) *ns.Handle {
 	return saved
 }
 
-// file returns the state file of an attachment.
 func (h machine) file(t *trace.Tracer, a types.Attachment) statefile.File {
 	return statefile.File{Dir: h.states, Name: statefile.ShortHash(a.String()) + ".json", Owner: a, Trace: t}
 }
 
-// loadAll reads the state files of all attachments, also of other networks. It leaves out files
-// from which no state can be read.
+// loadAll reads the state files of all attachments, including other networks' attachments. It omits
+// files that contain no valid state.
 func (h machine) loadAll(t *trace.Tracer) (all []*state, err error) {
 	err = statefile.ReadAll(t, h.states, func(path string, text []byte) {
 		s := &state{}

@@ -12,8 +12,8 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// del does not read the configuration of the plugin: the device and the configuration may have
-// changed since ADD.
+// del returns the device to the host, and releases its addresses. It does not read the plugin's
+// configuration, which may have changed since ADD.
 func (h machine) del(r *skel.Request) error {
 	return ipam.DelWithLink(r, func() (wait func() error, err error) {
 		return func() error { return nil }, h.release(r)
@@ -42,8 +42,8 @@ func (h machine) release(r *skel.Request) error {
 	return file.Remove()
 }
 
-// check compares the interface with prevResult. It does not compare the MAC, which a later
-// plugin of the chain may have changed.
+// check compares the interface with prevResult. It does not compare the MAC, because a later plugin
+// in the chain may have changed it.
 func (h machine) check(r *skel.Request) error {
 	conf, err := parse(r)
 	if err != nil {
@@ -66,7 +66,7 @@ func (h machine) check(r *skel.Request) error {
 	return attach.CheckContainerLink(r, container, "", func(nl.Link) error { return nil })
 }
 
-// gc restores the devices of the attachments of this network that GC need not keep, and calls the IPAM
+// gc restores the devices of the network's attachments that are no longer valid, and calls the IPAM
 // plugin.
 func (h machine) gc(r *skel.Request) error {
 	return ipam.GCWithLinks(r, func() error { return h.gcDevices(r) })
@@ -88,7 +88,7 @@ func (h machine) gcDevices(r *skel.Request) error {
 	return errors.Join(errs...)
 }
 
-// status returns an error if an ADD would fail. A device that is in use is no error.
+// status returns an error if an ADD would fail. A device that is in use is not an error.
 func (h machine) status(r *skel.Request) error {
 	conf, err := parse(r)
 	if err == nil {

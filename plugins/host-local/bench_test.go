@@ -54,7 +54,7 @@ func address(n int) string {
 type benchPool struct {
 	bin, dir string
 	n        int
-	end      string // rangeEnd; empty: the default
+	end      string // rangeEnd, or empty for the default
 }
 
 // fill writes the reservations as the reference plugin does.

@@ -27,7 +27,7 @@ func TestExamples(t *testing.T) {
 	})
 }
 
-// newTestHost returns a host whose plugin has the data directory, the boot ID and the clock of the host.
+// newTestHost returns a host. Its plugin uses the host's data directory, boot ID and clock.
 func newTestHost() *nstest.PoolHost {
 	host := nstest.NewPoolHost(GinkgoTB())
 	host.Plugin = func() skel.Plugin {

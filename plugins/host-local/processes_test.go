@@ -18,7 +18,7 @@ import (
 )
 
 var _ = Describe("a read-only directory", func() {
-	It("lets DEL succeed for an unknown attachment, and returns code 5 for one with an address", func() {
+	It("lets DEL of an unknown attachment succeed, but not DEL of an attachment with an address", func() {
 		host := newTestHost()
 		host.Add("c1", variant{})
 		bin := filepath.Join(nstest.Build(GinkgoTB(), "host-local"), "host-local")
@@ -39,8 +39,8 @@ var _ = Describe("a read-only directory", func() {
 	})
 })
 
-var _ = Describe("many processes at a time", func() {
-	It("reserve a different address each, and release all", func() {
+var _ = Describe("many concurrent processes", func() {
+	It("each reserve a different address, and release all addresses", func() {
 		host := newTestHost()
 		bin := filepath.Join(nstest.Build(GinkgoTB(), "host-local"), "host-local")
 		count := nstest.FullOrShort(200, 50)
@@ -75,7 +75,7 @@ var _ = Describe("a crash", func() {
 		cool := variant{IPAM: subnet + `, "cooldown": 1`}
 		for i := range nstest.FullOrShort(300, 50) {
 			id := fmt.Sprint("c", i%20)
-			// A runtime calls DEL after a failed ADD. The DEL may be killed, too.
+			// A runtime calls DEL after a failed ADD. The DEL may be killed as well.
 			for _, c := range []string{"ADD", "DEL", "GC"} {
 				if r.IntN(2) == 0 {
 					continue

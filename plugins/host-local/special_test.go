@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A special file in the place of a regular one must not block a call.
+// A call must not block if it finds a special file in place of a regular file.
 var _ = Describe("a special file", func() {
 	var host *nstest.PoolHost
 	BeforeEach(func() {
@@ -62,7 +62,7 @@ var _ = Describe("a special file", func() {
 		DeferCleanup(both.Close)
 	}
 
-	DescribeTable("in the place of the lock file: the error has the path", func(replace func(string)) {
+	DescribeTable("in place of the lock file is an error that contains the path", func(replace func(string)) {
 		replace(host.Net("lock"))
 		for _, command := range []string{"ADD", "CHECK", "DEL"} {
 			f := runToEnd(command, "c0").Failure(GinkgoTB())
@@ -77,7 +77,7 @@ var _ = Describe("a special file", func() {
 	},
 		Entry("a named pipe", pipe), Entry("a named pipe with a writer", pipeWithWriter), Entry("a socket", socket))
 
-	DescribeTable("in the place of last_reserved_ip.0: ADD replaces it", func(replace func(string)) {
+	DescribeTable("in place of last_reserved_ip.0 is replaced by ADD", func(replace func(string)) {
 		replace(host.Net("last_reserved_ip.0"))
 		Expect(runToEnd("ADD", "c1").Result(GinkgoTB()).IPs[0].Address.String()).To(Equal("10.1.2.3/24"))
 		Expect(os.ReadFile(host.Net("last_reserved_ip.0"))).To(BeEquivalentTo("10.1.2.3"))
@@ -85,7 +85,7 @@ var _ = Describe("a special file", func() {
 		Entry("a named pipe", pipe), Entry("a named pipe with a reader", pipeWithReader),
 		Entry("a named pipe with a writer", pipeWithWriter), Entry("a socket", socket))
 
-	DescribeTable("as resolvConf: ADD returns code 5", func(replace func(string), problem string) {
+	DescribeTable("as resolvConf is an error with code 5 in ADD", func(replace func(string), problem string) {
 		path := fmt.Sprint(GinkgoT().TempDir(), "/resolv.conf")
 		Expect(os.WriteFile(path, nil, 0o600)).To(Succeed())
 		replace(path)
@@ -101,7 +101,7 @@ var _ = Describe("a special file", func() {
 		Entry("a named pipe", pipe, " is a named pipe"), Entry("a named pipe with a writer", pipeWithWriter, " is a named pipe"),
 		Entry("a socket", socket, " is a socket"), Entry("a file that is too large", largeFile, " is larger than 1048576 bytes"))
 
-	It("as resolvConf, /dev/null: the result has no dns", func() {
+	It("can be resolvConf if it is /dev/null, and the result contains no dns", func() {
 		call := host.Call("c1", variant{IPAM: subnet + `, "resolvConf": "/dev/null"`}).With("ADD")
 		Expect(nstest.Run(host.Plugin(), call).Result(GinkgoTB()).DNS).To(BeZero())
 	})

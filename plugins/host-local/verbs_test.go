@@ -18,7 +18,7 @@ var _ = Describe("ADD", func() {
 	var host *nstest.PoolHost
 	BeforeEach(func() { host = newTestHost() })
 
-	It("allocates addresses in order, and released ones after all others", func() {
+	It("allocates addresses in order, and released addresses after all others", func() {
 		Expect(host.Add("c1", variant{})).To(Equal("10.1.2.2/24"))
 		Expect(host.Add("c2", variant{})).To(Equal("10.1.2.3/24"))
 		host.OK("DEL", "c1", variant{})
@@ -48,7 +48,7 @@ var _ = Describe("ADD", func() {
 		Entry("of the last IPv4 subnet", `"subnet": "255.255.255.252/30", "rangeEnd": "255.255.255.255"`, "255.255.255.254/30 255.255.255.255/30"),
 	)
 
-	It("allocates one address per range set: ipRanges, the keys of ipam, ranges", func() {
+	It("allocates one address per range set, first from ipRanges, then from the keys in ipam, and then from ranges", func() {
 		Expect(host.Add("c1", variant{
 			IPAM: `"subnet": "10.2.0.0/24", "ranges": [[{"subnet": "10.3.0.0/24"}], [{"subnet": "fd00::/64"}]]`,
 			More: `"runtimeConfig": {"ipRanges": [[{"subnet": "10.9.0.0/24"}]]}`,
@@ -109,18 +109,18 @@ var _ = Describe("ADD", func() {
 		host.Add("c1", variant{Network: strings.Repeat("n", 255)})
 	})
 
-	It("returns a gateway outside of the subnet, and warns of it only in a strict configuration", func() {
-		slice := variant{IPAM: `"subnet": "10.1.2.64/26", "gateway": "10.1.2.1"`}
-		Expect(host.Run("ADD", "c1", slice).Result(GinkgoTB()).IPs[0].Gateway.String()).To(Equal("10.1.2.1"))
+	It("returns a gateway outside the subnet, and warns of it only in a strict configuration", func() {
+		outside := variant{IPAM: `"subnet": "10.1.2.64/26", "gateway": "10.1.2.1"`}
+		Expect(host.Run("ADD", "c1", outside).Result(GinkgoTB()).IPs[0].Gateway.String()).To(Equal("10.1.2.1"))
 		for _, verb := range []string{"ADD", "CHECK", "STATUS", "DEL"} {
-			r := host.Run(verb, map[string]string{"ADD": "c2", "CHECK": "c1", "DEL": "c1"}[verb], slice).OK(GinkgoTB())
+			r := host.Run(verb, map[string]string{"ADD": "c2", "CHECK": "c1", "DEL": "c1"}[verb], outside).OK(GinkgoTB())
 			Expect(r.Stderr).To(BeEmpty(), verb)
 		}
-		slice.More = `"strict": true`
-		Expect(host.Run("ADD", "c3", slice).OK(GinkgoTB()).Stderr).To(Equal("host-local: warning: gateway 10.1.2.1 is outside of the subnet 10.1.2.64/26\n"))
+		outside.More = `"strict": true`
+		Expect(host.Run("ADD", "c3", outside).OK(GinkgoTB()).Stderr).To(Equal("host-local: warning: gateway 10.1.2.1 is outside of the subnet 10.1.2.64/26\n"))
 	})
 
-	DescribeTable("returns an error if a request cannot be met, and reserves nothing", func(t variant, code int, want string) {
+	DescribeTable("returns an error if it cannot satisfy a request, and reserves nothing", func(t variant, code int, want string) {
 		host.Put("10.1.2.9", "other\r\neth0")
 		before := host.Reserved()
 		host.Run("ADD", "c1", t).RequireFailure(GinkgoTB(), code, want)
@@ -135,9 +135,9 @@ var _ = Describe("ADD", func() {
 		Entry("an excluded address", variant{IPAM: subnet + `, "exclude": ["10.1.2.8/30"]`, Args: "IP=10.1.2.10"}, 7, "10.1.2.10"),
 		Entry("a range set whose addresses are all excluded", variant{IPAM: subnet + `, "exclude": ["10.1.0.0/16"]`}, 7,
 			`range set 1 (10.1.2.0/24) has no usable address: all are excluded (the gateway always is); make the range larger or "exclude" smaller`),
-		Entry("a range set that has only the gateway", variant{IPAM: `"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "10.1.3.0/24", "rangeEnd": "10.1.3.1"}]]`}, 7,
+		Entry("a range set that contains only the gateway", variant{IPAM: `"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "10.1.3.0/24", "rangeEnd": "10.1.3.1"}]]`}, 7,
 			"range set 2 (10.1.3.0/24) has no usable address"),
-		Entry("an address outside of the ranges", variant{Args: "IP=10.1.9.9"}, 7, "failed to allocate all requested IPs: 10.1.9.9"),
+		Entry("an address outside the ranges", variant{Args: "IP=10.1.9.9"}, 7, "failed to allocate all requested IPs: 10.1.9.9"),
 		Entry("two addresses in one set", variant{More: `"runtimeConfig": {"ips": ["10.1.2.5", "10.1.2.6", "10.7.7.7"]}`}, 7, "failed to allocate all requested IPs: 10.1.2.6 10.7.7.7"),
 		Entry("not an address", variant{Args: "IP=x"}, 7, `CNI_ARGS: IP: invalid IP address: "x"`),
 		Entry("an unknown key in CNI_ARGS", variant{Args: "K8S_POD_NAME=a"}, 4, "unknown args"),
@@ -212,7 +212,7 @@ var _ = Describe("ADD", func() {
 		Expect(host.Fails("ADD", "c2", variant{Args: "IP=10.1.2.2"}).Msg).To(ContainSubstring("allocated to an unknown owner"))
 	})
 
-	It("begins at the start of the range if last_reserved_ip.0 has no usable address", func() {
+	It("begins at the start of the range if last_reserved_ip.0 contains no usable address", func() {
 		for _, text := range []string{"", "x", "10.7.7.7", "10.1.2.254", "10.7.7.7 or another\n", strings.Repeat("10.1.2.7 ", 1000)} {
 			host.Put("last_reserved_ip.0", text)
 			Expect(host.Add("c1", variant{})).To(Equal("10.1.2.2/24"))
@@ -221,7 +221,7 @@ var _ = Describe("ADD", func() {
 		}
 	})
 
-	It("returns code 5 if resolvConf does not exist, and makes no directory", func() {
+	It("returns code 5 if resolvConf does not exist, and creates no directory", func() {
 		f := host.Fails("ADD", "c1", variant{IPAM: subnet + `, "resolvConf": "/nowhere"`})
 		Expect(f.Code).To(Equal(uint(types.CodeIO)))
 		Expect(host.DataDir).NotTo(BeADirectory())
@@ -243,7 +243,7 @@ var _ = Describe("DEL", func() {
 		host.OK("DEL", "c1", variant{})
 	})
 
-	It("succeeds for an unknown attachment, and makes no directory", func() {
+	It("succeeds for an unknown attachment, and creates no directory", func() {
 		host.OK("DEL", "c1", variant{})
 		Expect(host.DataDir).NotTo(BeADirectory())
 		host.Add("c2", variant{})
@@ -269,7 +269,7 @@ var _ = Describe("DEL", func() {
 		host.OK("DEL", "c1", variant{})
 		Expect(host.Reserved()).To(Equal([]string{"10.1.2.2 c2/eth0"}))
 	},
-		Entry("that of the reference plugin", "c1\r\neth0"),
+		Entry("the reference plugin's format", "c1\r\neth0"),
 		Entry("with a newline at the end", "c1\r\neth0\n"),
 		Entry("the legacy format", "c1"),
 	)
@@ -323,7 +323,7 @@ var _ = Describe("CHECK", func() {
 	},
 		Entry("no reservation", "c3", "", "no address is reserved for net/c3/eth0"),
 		Entry("a reservation for another address", "c1", prev("10.1.2.9/24"), "address 10.1.2.9 is not reserved for net/c1/eth0"),
-		Entry("a reservation that prevResult does not have", "c2", prev("10.1.2.9/24"), "address 10.1.2.10 is reserved for net/c2/eth0 but not in its result"),
+		Entry("a reservation that prevResult lacks", "c2", prev("10.1.2.9/24"), "address 10.1.2.10 is reserved for net/c2/eth0 but not in its result"),
 	)
 
 	It("succeeds if the address is now excluded", func() {
@@ -331,7 +331,7 @@ var _ = Describe("CHECK", func() {
 		host.OK("CHECK", "c1", variant{IPAM: subnet + `, "exclude": ["10.1.2.0/24"]`})
 	})
 
-	It("returns code 100 if there is no directory, and makes none", func() {
+	It("returns code 100 if there is no directory, and creates none", func() {
 		Expect(host.Fails("CHECK", "c1", variant{}).Code).To(Equal(uint(types.CodeChanged)))
 		Expect(host.DataDir).NotTo(BeADirectory())
 	})
@@ -363,7 +363,7 @@ var _ = Describe("GC", func() {
 		Entry("no valid attachment", `[]`),
 	)
 
-	It("succeeds without a directory, and makes none", func() {
+	It("succeeds without a directory, and creates none", func() {
 		host.OK("GC", "", variant{More: `"cni.dev/valid-attachments": []`})
 		Expect(host.DataDir).NotTo(BeADirectory())
 	})
@@ -373,7 +373,7 @@ var _ = Describe("STATUS", func() {
 	var host *nstest.PoolHost
 	BeforeEach(func() { host = newTestHost() })
 
-	It("succeeds before the first ADD, and makes no directory", func() {
+	It("succeeds before the first ADD, and creates no directory", func() {
 		host.OK("STATUS", "", variant{})
 		Expect(host.DataDir).NotTo(BeADirectory())
 	})
@@ -440,7 +440,7 @@ var _ = Describe("cooldown", func() {
 		Expect(host.Add("c4", cool)).To(Equal("10.1.2.3/29"))
 	})
 
-	It("begins also if the private directory was removed", func() {
+	It("begins even if the private directory was removed", func() {
 		host.Add("c1", cool)
 		host.Add("c2", cool)
 		Expect(os.RemoveAll(filepath.Join(host.DataDir, ".plumb"))).To(Succeed())
@@ -448,18 +448,18 @@ var _ = Describe("cooldown", func() {
 		Expect(host.Fails("ADD", "c3", cool).Msg).To(ContainSubstring("(released addresses that cool down: 1;"))
 	})
 
-	It("does not apply to a requested address, nor to a configuration without cooldown", func() {
+	It("applies neither to a requested address nor to a configuration without cooldown", func() {
 		host.Add("c1", cool)
 		host.Add("c2", cool)
 		host.OK("DEL", "c1", cool)
 		host.OK("DEL", "c2", cool)
-		asks := cool
-		asks.Args = "IP=10.1.2.3"
-		Expect(host.Add("c3", asks)).To(Equal("10.1.2.3/29"))
+		request := cool
+		request.Args = "IP=10.1.2.3"
+		Expect(host.Add("c3", request)).To(Equal("10.1.2.3/29"))
 		Expect(host.Add("c4", variant{IPAM: `"subnet": "10.1.2.0/29", "rangeEnd": "10.1.2.3"`})).To(Equal("10.1.2.2/29"))
 	})
 
-	It("ends at a reboot", func() {
+	It("ends with a reboot", func() {
 		host.Add("c1", cool)
 		host.Add("c2", cool)
 		host.OK("DEL", "c1", cool)
