@@ -56,7 +56,7 @@ func TestLimitsOfConfigurationOrRuntime(t *testing.T) {
 		}},
 	} {
 		if got, err := decode(t, c.text); err != nil || !reflect.DeepEqual(got, c.want) {
-			t.Errorf("%s: %+v, %v; want %+v", c.name, got, err, c.want)
+			t.Errorf("%s: got %+v, %v, want %+v", c.name, got, err, c.want)
 		}
 	}
 }
@@ -77,7 +77,7 @@ func TestErrorNamesAllProblems(t *testing.T) {
 				"latency -1 is not between 1 and 60000 milliseconds"},
 	} {
 		if _, err := decode(t, c.text); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s:\n%v\nwant\n%s", c.text, err, c.want)
+			t.Errorf("%s: got\n%v\nwant\n%s", c.text, err, c.want)
 		}
 	}
 	// CRI-O passes the largest valid burst.
@@ -155,7 +155,7 @@ func TestNumbersFit(t *testing.T) {
 		}
 	}
 	if err := shaperOf(40, 8).checkRate(); err == nil || !strings.Contains(err.Error(), "the lowest rate for its MTU is 48 bit/s") {
-		t.Errorf("40 bit/s: %v", err)
+		t.Errorf("40 bit/s: got %v, want an error with the lowest rate", err)
 	}
 }
 
@@ -175,7 +175,7 @@ func TestKeys(t *testing.T) {
 		{"::1/128", source, []nl.Key{{Mask: 0xffffffff, Off: 8}, {Mask: 0xffffffff, Off: 12}, {Mask: 0xffffffff, Off: 16}, {Val: 1, Mask: 0xffffffff, Off: 20}}},
 	} {
 		if got := keys(netip.MustParsePrefix(c.subnet), c.side); !reflect.DeepEqual(got, c.want) {
-			t.Errorf("%s: %+v, want %+v", c.subnet, got, c.want)
+			t.Errorf("%s: got %+v, want %+v", c.subnet, got, c.want)
 		}
 	}
 }

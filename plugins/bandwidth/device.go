@@ -91,8 +91,8 @@ func (d device) addIFB(u *undo.Stack) (nl.Link, error) {
 	return ifb, sysctl.Set(d.conn.NS(), noIPv6)
 }
 
-// addQdisc adds a qdisc and pushes its removal to u. If the interface already has a qdisc there, the
-// error gives advice.
+// addQdisc adds a qdisc and pushes its removal to u. If another qdisc is there already, the error
+// contains advice.
 func addQdisc(c *nl.Conn, u *undo.Stack, l nl.Link, q nl.Qdisc) error {
 	err := c.AddQdisc(u, l, q)
 	if errors.Is(err, fs.ErrExist) {

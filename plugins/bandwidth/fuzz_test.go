@@ -31,15 +31,15 @@ func FuzzConfig(f *testing.F) {
 				continue
 			}
 			if s.bucket() < s.frame() || s.buffer() == 0 || uint64(s.queueLimit()) < s.frame() {
-				t.Errorf("%s: bucket %d, buffer %d, limit %d", text, s.bucket(), s.buffer(), s.queueLimit())
+				t.Errorf("%s: no frame fits into bucket %d, buffer %d or limit %d", text, s.bucket(), s.buffer(), s.queueLimit())
 			}
 			_, _, _ = s.qdisc(), s.class(), s.referenceQdisc()
 			if filters := s.filters(); len(filters) != len(conf.traffic.subnets) {
-				t.Errorf("%s: %d filters", text, len(filters))
+				t.Errorf("%s: got %d filters, want one per subnet", text, len(filters))
 			}
 			for _, filter := range s.filters() {
 				if v6 := filter.Protocol == syscall.ETH_P_IPV6; len(filter.Keys) > 4 || !v6 && len(filter.Keys) > 1 {
-					t.Errorf("%s: %+v", text, filter)
+					t.Errorf("%s: the filter does not match a subnet of its family: %+v", text, filter)
 				}
 			}
 		}

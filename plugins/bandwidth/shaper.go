@@ -19,7 +19,7 @@ import (
 // that pass packets to the class or directly to the device.
 type shaper struct {
 	dev     nl.Link
-	rate    uint64 // bytes per second; zero: no limit
+	rate    uint64 // bytes per second, or zero for no limit
 	burst   uint64 // bytes, as configured
 	latency time.Duration
 	traffic traffic

@@ -95,7 +95,7 @@ func explainUnsupported(err error, conf *config) error {
 // adaptBridge does not set the MTU, because the kernel uses the smallest MTU of the ports. If
 // the bridge has ports and lacks the configured VLAN filtering, adaptBridge returns an error.
 func adaptBridge(host *nl.Conn, br nl.Link, conf *config) (nl.Link, error) {
-	if br.MAC == zeroMAC { // the kernel sets it when a bridge loses its last port
+	if br.MAC == zeroMAC { // the kernel clears the MAC when a bridge loses its last port
 		br.MAC = nl.RandomMAC()
 		if err := host.SetMAC(br, br.MAC); err != nil {
 			return nl.Link{}, err
@@ -148,7 +148,7 @@ func configurePort(host *nl.Conn, hostEnd, br nl.Link, conf *config) error {
 	if err := host.SetMaster(hostEnd, br); err != nil {
 		return err
 	}
-	if conf.port != (nl.Port{}) || hostEnd.Master != 0 { // a new port has no flags
+	if conf.port != (nl.Port{}) || hostEnd.Master != 0 { // all flags of a new port are off
 		if err := host.SetPort(hostEnd, conf.port); err != nil {
 			return err
 		}

@@ -88,7 +88,7 @@ var _ = Describe("bridge", func() {
 			Expect(c.Container.IP("-6 addr show tentative")).To(BeEmpty())
 		})
 
-		It("fails with enabledad if another host on the bridge has the address, and names it", func() {
+		It("fails with enabledad if another host on the bridge uses the address, which the error names", func() {
 			other := newContainer()
 			b.Add(b.Call("other", other, b.conf("1.1.0", "")))
 			other.IP("addr add fd00:9::2/64 dev eth0 nodad")

@@ -95,7 +95,7 @@ func (c *checker) diffHost(missing error) error {
 	return errors.Join(errs...)
 }
 
-// findHost returns the container's port: the host end of the attachment's pair, or the
+// findHost returns the container's port, which is the host end of the attachment's pair or an
 // interface that an earlier plugin created.
 func (c *checker) findHost() (nl.Link, error) {
 	hostEnd, err := attach.HostEnd(c.host, c.r.Attachment(), c.prev)

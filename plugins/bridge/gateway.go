@@ -133,9 +133,9 @@ func hasAddr(addrs []nl.Addr, p netip.Prefix) bool {
 	return slices.ContainsFunc(addrs, func(a nl.Addr) bool { return a.Prefix == p })
 }
 
-// conflicting returns the existing addresses that must not be on the same interface as the
-// gateway address gw. For IPv4, these are all addresses that are not gateways of this network.
-// For IPv6, these are only the addresses among them whose prefix overlaps with gw's prefix.
+// conflicting returns the existing addresses of gw's family that must not be on the same interface
+// as the gateway address gw. These are the addresses that are not gateways of this network. IPv6
+// addresses conflict only if their prefix overlaps with gw's prefix.
 func conflicting(existing []nl.Addr, gateways []netip.Prefix, gw netip.Prefix) []netip.Prefix {
 	var stale []netip.Prefix
 	for _, h := range existing {

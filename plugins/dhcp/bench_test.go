@@ -191,7 +191,7 @@ func (d daemonProcess) usage(b *testing.B) (u usage) {
 	if err != nil || statusErr != nil {
 		b.Fatal(err, statusErr)
 	}
-	// proc(5): fields 14 and 15 of stat, in units of 10 ms. Field 2 is the name in brackets.
+	// Fields 14 and 15 of stat are in units of 10 ms (proc(5)). Field 2 is the name in brackets.
 	fields := strings.Fields(string(stat[strings.LastIndex(string(stat), ")"):]))
 	for i, sum := range []*time.Duration{&u.user, &u.system} {
 		ticks, _ := strconv.Atoi(fields[12+i])

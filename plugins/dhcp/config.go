@@ -157,7 +157,7 @@ func (in input) clientID() []byte {
 	return append([]byte{0}, text[:min(len(text), maxValue-1)]...)
 }
 
-// provided returns the options to send. It omits an option that has no value in the configuration and in CNI_ARGS.
+// provided returns the options to send. It omits an option if neither the configuration nor CNI_ARGS contains its value.
 func (in input) provided() ([]dhcp.Option, error) {
 	var options []dhcp.Option
 	var errs []error
@@ -179,7 +179,7 @@ func (in input) provided() ([]dhcp.Option, error) {
 	return options, errors.Join(errs...)
 }
 
-// asked returns the codes of the options to request, without duplicates. There is at least one code.
+// asked returns the codes of the options to request, without duplicates. It returns at least one code.
 func (in input) asked() ([]byte, error) {
 	var errs []error
 	var asked []byte

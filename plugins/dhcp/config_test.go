@@ -59,7 +59,7 @@ func FuzzConfig(f *testing.F) {
 		}
 		s := conf.settings
 		if len(s.ID) > maxValue || len(s.ID) == 0 && raw.IPAM.ClientID != "mac" || conf.timeout < 0 || s.Priority < 0 {
-			t.Errorf("%s: %+v", text, conf)
+			t.Errorf("%s: accepted as %+v", text, conf)
 		}
 		codes := slices.Clone(s.Ask)
 		slices.Sort(codes)

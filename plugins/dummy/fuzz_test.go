@@ -16,7 +16,7 @@ func FuzzConfig(f *testing.F) {
 			t.Errorf("%s: accepted as %+v", r.Stdin, conf)
 		}
 		if parsed, err := types.ParseMAC(conf.mac.String()); conf.mac != "" && (err != nil || parsed != conf.mac) {
-			t.Errorf("%s: MAC %s", r.Stdin, conf.mac)
+			t.Errorf("%s: accepted with MAC %s", r.Stdin, conf.mac)
 		}
 	},
 		`{"name": "n", "mtu": 1400, "mac": "02:00:00:00:00:01", "ipam": {"type": "static"}}`,

@@ -98,8 +98,8 @@ func (f *firewall) addSourcesTo(z *bus.Conn) error {
 	return nil
 }
 
-// removeSources removes from their zones the sources of the deleted elements, and those of the others
-// that no other attachment owns in table inet plumb. It returns nil if firewalld does not run, because
+// removeSources removes the deleted sources from their zones. It also removes the others, except sources
+// that another attachment owns in table inet plumb. It returns nil if firewalld does not run, because
 // firewalld forgets its sources when it ends.
 func (f *firewall) removeSources(deleted []nft.SetElement, others ...nft.SetElement) error {
 	if len(deleted)+len(others) == 0 {

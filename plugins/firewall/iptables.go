@@ -20,8 +20,8 @@ import (
 //	-A CNI-FORWARD -d 10.88.0.2/32 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
 //	-A CNI-FORWARD -s 10.88.0.2/32 -j ACCEPT
 //
-// These rules do not name their owner. Therefore plumb adds a marker behind the two rules of an address,
-// which is a rule without a target. The marker's comment names the attachment.
+// These rules do not name their owner. Therefore plumb adds a marker after the two rules of an address. A
+// marker is a rule without a target, whose comment names the attachment.
 const (
 	filter       = "filter"
 	forwardChain = "CNI-FORWARD"

@@ -16,9 +16,9 @@ import (
 	"github.com/plumb-cni/plumb/pkg/undo"
 )
 
-// Any chain can drop packets. Therefore the ingress policies are in nf_tables, unless the backend is
-// iptables. In table inet plumb, the set isolated_bridges contains the bridges with a policy, and the
-// set same_bridge contains the bridges with the policy same-bridge:
+// A chain can drop packets even if all other chains accept them. Therefore the ingress policies are in
+// nf_tables, unless the backend is iptables. In table inet plumb, the set isolated_bridges contains the
+// bridges with a policy, and the set same_bridge contains the bridges with the policy same-bridge:
 //
 //	set isolated_bridges { "cni0" comment "net1/" }
 //	set same_bridge      { "cni0" . "cni0" comment "net1/" }
@@ -69,7 +69,7 @@ func privateLayout() nft.Layout {
 	})
 }
 
-// elements returns the elements that the policy of the configuration needs.
+// elements returns the elements that the configured policy needs.
 func (f *firewall) elements() []nft.SetElement {
 	if f.conf.policy == open {
 		return nil

@@ -19,8 +19,7 @@ import (
 //	-A CNI-ISOLATION-STAGE-2 -o cni0 -j DROP
 //	-A CNI-ISOLATION-STAGE-2 -j RETURN
 //
-// For published ports, two additional rules of plumb come first. The comment of each rule names its
-// policy.
+// For published ports, plumb adds two rules before these rules. The comment of each rule names its policy.
 const (
 	stage1 = "CNI-ISOLATION-STAGE-1"
 	stage2 = "CNI-ISOLATION-STAGE-2"
@@ -125,8 +124,8 @@ func rulesIn(chain string, rules []xt.Rule) []xt.Rule {
 	return xt.Where(rules, func(r xt.Rule) bool { return r.Chain == chain })
 }
 
-// rank returns the position of a policy rule in its stage. The rules for published ports come first, even
-// if the reference plugin has inserted a rule before them.
+// rank returns the number by which placed sorts a policy rule. The rules for published ports come first,
+// even if the reference plugin has inserted a rule before them.
 func rank(r xt.Rule) int {
 	switch {
 	case strings.Contains(r.Matches, "--ctstate DNAT"):
@@ -146,7 +145,7 @@ func doesSame(a, b xt.Rule) bool {
 	return a.Chain == b.Chain && a.Matches == b.Matches && a.Jump == b.Jump
 }
 
-// bridgesOf returns the bridges that a rule names if it is a rule of a policy.
+// bridgesOf returns the names of the bridges in a policy rule, or nil for any other rule.
 func bridgesOf(r xt.Rule) []string {
 	if r.Chain != stage1 && r.Chain != stage2 || !isOfPolicy(r) {
 		return nil

@@ -169,7 +169,7 @@ func (m *mover) findInContainer() (nl.Link, error) {
 
 // isDevice reports whether l, a candidate in the container, is the device. The names do not prove that, because a
 // container with CAP_NET_ADMIN can set them on any of its interfaces. The kind, the hardware and the other end must be
-// the same as on the host. A container cannot create an interface whose other end is in a namespace of others.
+// the same as on the host. A container cannot create a veth whose other end is in another container's namespace.
 func (m *mover) isDevice(l nl.Link) (bool, error) {
 	s := m.state
 	if l.Kind != s.Kind || l.PermMAC != s.PermMAC || l.Parent != s.Parent {
@@ -213,7 +213,7 @@ func (m *mover) hasPeerInOtherContainer(l nl.Link) (bool, error) {
 	return false, err
 }
 
-// hasPeerOf reports whether the other end of l, a veth in the namespace of c, is in the container of the state.
+// hasPeerOf reports whether the other end of l, a veth in the namespace of c, is in the state's container.
 func (s *state) hasPeerOf(c *nl.Conn, l nl.Link) (bool, error) {
 	h := s.savedNS(c.NS().Trace())
 	if h == nil {
@@ -275,9 +275,9 @@ func (m *mover) restoreReturned() error {
 	return m.restore()
 }
 
-// restoreSaved returns the device of a state to the host. It looks for the device in the namespace in
-// CNI_NETNS. If CNI_NETNS is missing or names another namespace, restoreSaved uses the path that ADD
-// saved, because a runtime may call DEL without CNI_NETNS while the container still runs.
+// restoreSaved returns the device of a state to the host. It looks for the device in the namespace at
+// CNI_NETNS. If CNI_NETNS is missing or is the path of another namespace, restoreSaved uses the path
+// that ADD saved, because a runtime may call DEL without CNI_NETNS while the container still runs.
 func (h machine) restoreSaved(r *skel.Request, host *nl.Conn, s *state) (err error) {
 	container := r.ContainerNS
 	if container == nil || !container.CanHaveCookie(s.NetNS) {

@@ -30,7 +30,7 @@ const (
 	unknownSource  = "UNKNOWN_SOURCE"
 	invalidZone    = "INVALID_ZONE"
 	lockdown       = "ACCESS_DENIED"                             // firewalld.lockdown-whitelist(5)
-	notAuthorized  = "NotAuthorizedException"                    // part of the name: polkit denied the request, or the user is not root
+	notAuthorized  = "NotAuthorizedException"                    // part of the name; either polkit denied the request, or the user is not root
 	accessDenied   = "org.freedesktop.DBus.Error.AccessDenied"   // the bus policy denied the request
 	limitExceeded  = "org.freedesktop.DBus.Error.LimitsExceeded" // this user has too many connections
 	noReply        = "org.freedesktop.DBus.Error.NoReply"        // firewalld ended during the call

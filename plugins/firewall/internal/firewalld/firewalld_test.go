@@ -74,25 +74,25 @@ func TestSources(t *testing.T) {
 	for _, p := range []netip.Prefix{v4, v6} {
 		source := p.String()
 		if in, err := c.HasSource("trusted", p); in || err != nil {
-			t.Errorf("has %s before it was added: %t, %v", p, in, err)
+			t.Errorf("HasSource %s before it was added: got %t, %v, want false", p, in, err)
 		}
 		if added, err := c.AddSource("trusted", p); !added || err != nil {
-			t.Errorf("add %s: %t, %v", p, added, err)
+			t.Errorf("AddSource %s: got %t, %v, want true", p, added, err)
 		}
 		if added, err := c.AddSource("trusted", p); added || err != nil {
-			t.Errorf("add %s again: %t, %v", p, added, err)
+			t.Errorf("AddSource %s again: got %t, %v, want false", p, added, err)
 		}
 		if zone := f.Call(t, "zone.getZoneOfSource", source); zone != "trusted" {
-			t.Errorf("%s is in zone %v", p, zone)
+			t.Errorf("%s: got zone %v, want trusted", p, zone)
 		}
 		if in, err := c.HasSource("trusted", p); !in || err != nil {
-			t.Errorf("has %s: %t, %v", p, in, err)
+			t.Errorf("HasSource %s: got %t, %v, want true", p, in, err)
 		}
 		if err := c.RemoveSource("public", p); err != nil {
 			t.Errorf("remove %s from another zone: %v", p, err)
 		}
 		if in, err := c.HasSource("trusted", p); !in || err != nil {
-			t.Errorf("has %s after it was removed from another zone: %t, %v", p, in, err)
+			t.Errorf("HasSource %s after it was removed from another zone: got %t, %v, want true", p, in, err)
 		}
 		for range 2 {
 			if err := c.RemoveSource("trusted", p); err != nil {
@@ -100,7 +100,7 @@ func TestSources(t *testing.T) {
 			}
 		}
 		if zone := f.Call(t, "zone.getZoneOfSource", source); zone != "" {
-			t.Errorf("%s is in zone %v after it was removed", p, zone)
+			t.Errorf("%s after it was removed: got zone %v, want none", p, zone)
 		}
 	}
 }
@@ -111,7 +111,7 @@ func TestConflictNamesTheZone(t *testing.T) {
 	added, err := dial(t, h, hour).AddSource("trusted", v4)
 	expectConflict(t, added, err)
 	if want := "firewall-cmd --zone=internal --remove-source=10.9.0.2/32"; err != nil && !strings.Contains(err.Error(), want) {
-		t.Errorf("the error does not say what to do: %v", err)
+		t.Errorf("got %v, want advice with %q", err, want)
 	}
 	// Another process adds the source after AddSource has asked for its zone.
 	for _, zone := range []string{"internal", "trusted"} {
@@ -121,7 +121,7 @@ func TestConflictNamesTheZone(t *testing.T) {
 		if zone == "internal" {
 			expectConflict(t, added, err)
 		} else if added || err != nil {
-			t.Errorf("a source that another process added to the same zone: %t, %v", added, err)
+			t.Errorf("a source that another process added to the same zone: got %t, %v, want false", added, err)
 		}
 	}
 }
@@ -129,7 +129,7 @@ func TestConflictNamesTheZone(t *testing.T) {
 func expectConflict(t *testing.T, added bool, err error) {
 	t.Helper()
 	if added || err == nil || !strings.Contains(err.Error(), `source 10.9.0.2/32 is in firewalld's zone "internal"`) {
-		t.Errorf("%t, %v, want a conflict with the zone internal", added, err)
+		t.Errorf("got %t, %v, want a conflict with the zone internal", added, err)
 	}
 	expectCode(t, err, types.CodeConfig)
 }
@@ -152,7 +152,7 @@ func TestInvalidZone(t *testing.T) {
 	for _, zone := range []string{"nosuch", ""} {
 		added, err := c.AddSource(zone, v4)
 		if added {
-			t.Errorf("zone %q: added", zone)
+			t.Errorf("zone %q: got added true, want false", zone)
 		}
 		expect(t, err, ErrInvalidZone)
 		_, err = c.HasSource(zone, v4)
@@ -166,7 +166,7 @@ func TestInvalidZone(t *testing.T) {
 	}
 	expect(t, c.RemoveSource("", v4), ErrInvalidZone) // firewalld would remove the source from any zone
 	if in, err := c.HasSource("trusted", v4); !in || err != nil {
-		t.Errorf("%t, %v", in, err)
+		t.Errorf("HasSource: got %t, %v, want true", in, err)
 	}
 }
 
@@ -188,7 +188,7 @@ func TestNotAuthorized(t *testing.T) {
 		f.Deny(t, "zone.addSource")
 		added, err := dial(t, h, hour).AddSource("trusted", v4)
 		if added {
-			t.Error("added")
+			t.Error("got added true, want false")
 		}
 		expect(t, err, ErrNotAuthorized)
 	})
@@ -273,7 +273,7 @@ func TestFirewalldEndsBetweenCalls(t *testing.T) {
 	for range 2 {
 		added, err := c.AddSource("trusted", v4)
 		if added {
-			t.Error("added")
+			t.Error("got added true, want false")
 		}
 		expect(t, err, ErrNotRunning)
 		f.Activate(t) // from now on, the bus can start firewalld
@@ -304,7 +304,7 @@ func TestLostAnswerCanBeUndone(t *testing.T) {
 	added, err := hanging.AddSource("trusted", v4)
 	expectCode(t, err, types.CodeTryAgain)
 	if !added || err != nil && !strings.Contains(err.Error(), "add source 10.9.0.2/32 to zone trusted") {
-		t.Errorf("%t, %v", added, err)
+		t.Errorf("AddSource: got %t, %v, want true and the step", added, err)
 	}
 	signal(t, f.Daemon, syscall.SIGCONT)
 	hanging.limit = hour
@@ -312,7 +312,7 @@ func TestLostAnswerCanBeUndone(t *testing.T) {
 		t.Error(err)
 	}
 	if in, err := c.HasSource("trusted", v4); in || err != nil {
-		t.Errorf("has the source: %t, %v", in, err)
+		t.Errorf("HasSource: got %t, %v, want false", in, err)
 	}
 }
 
@@ -372,11 +372,11 @@ func TestDescriptorsAreClosedOnExec(t *testing.T) {
 		}
 		opened++
 		if flags, err := unix.FcntlInt(fd, unix.F_GETFD, 0); err != nil || flags&unix.FD_CLOEXEC == 0 {
-			t.Errorf("descriptor %d: flags %#x, %v", fd, flags, err)
+			t.Errorf("descriptor %d: got flags %#x, %v, want FD_CLOEXEC", fd, flags, err)
 		}
 	}
 	if opened != 1 {
-		t.Errorf("%d new descriptors, want the socket only", opened)
+		t.Errorf("got %d new descriptors, want only the socket", opened)
 	}
 }
 
@@ -394,7 +394,7 @@ func TestExplain(t *testing.T) {
 	} {
 		err := explain("add source", dbus.Error{Name: c.name, Body: []any{c.text}})
 		if c.want != nil && !errors.Is(err, c.want) || types.AsError(err).Code != c.code || !strings.Contains(err.Error(), c.text) {
-			t.Errorf("%s: %v, want %v with code %d", c.name, err, c.want, c.code)
+			t.Errorf("%s: got %v, want %v with code %d", c.name, err, c.want, c.code)
 		}
 	}
 }
@@ -453,7 +453,7 @@ func signal(t *testing.T, p nstest.Daemon, s os.Signal) {
 func expect(t *testing.T, err, want error) {
 	t.Helper()
 	if !errors.Is(err, want) || !strings.Contains(err.Error(), "configure another ") {
-		t.Errorf("%v, want %v with advice", err, want)
+		t.Errorf("got %v, want %v with advice", err, want)
 	}
 	expectCode(t, err, types.CodeConfig)
 }
@@ -462,6 +462,6 @@ func expectCode(t *testing.T, err error, code uint) {
 	t.Helper()
 	var coded *types.Error
 	if !errors.As(err, &coded) || coded.Code != code {
-		t.Errorf("%v, want an error with code %d", err, code)
+		t.Errorf("got %v, want an error with code %d", err, code)
 	}
 }
