@@ -333,7 +333,7 @@ var _ = Describe("a host", func() {
 	var b *testbed
 	BeforeEach(func() { b = newTestbed() })
 
-	It("that drops no packets runs no program", func() {
+	It("that drops no packets needs no external program", func() {
 		c, steps := b.call("", 0).RecordSteps()
 		for _, command := range []string{"ADD", "CHECK", "DEL"} {
 			b.OK(command, c)
