@@ -20,7 +20,6 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// newDoctor returns the command doctor.
 func newDoctor() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "doctor [FILE…]",
@@ -78,12 +77,12 @@ wrong.`,
 	return c
 }
 
-// addTimeout adds the flag --timeout.
 func addTimeout(flags *pflag.FlagSet) *time.Duration {
 	return flags.Duration("timeout", 30*time.Second, "how long one call of a plugin may take")
 }
 
-// examine examines the host. A signal ends it at once while it reads, and in order while it calls plugins.
+// examine examines the host. While it reads, a signal ends the process at once. While it calls plugins, a
+// signal cancels the examination.
 func examine(c *cobra.Command, o doctor.Options) (*doctor.Report, error) {
 	show := progress(c.ErrOrStderr())
 	defer show("")
@@ -128,13 +127,11 @@ func progress(w io.Writer) func(string) {
 	return func(check string) { fmt.Fprintf(w, "\r\x1b[K%s\r", check) }
 }
 
-// isTerminal reports whether a file is a terminal.
 func isTerminal(f *os.File) bool {
 	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
 	return err == nil
 }
 
-// printReport prints a report as text.
 func printReport(w io.Writer, r *doctor.Report) error {
 	for _, f := range r.Findings {
 		fmt.Fprintf(w, "%s: %s\n    %s\n", f.Where, strings.ReplaceAll(f.What, "\n", "\n  "), f.Fix)

@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// newExplain returns the command explain.
 func newExplain() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "explain CONTAINER [IFNAME]",
@@ -57,7 +56,7 @@ changes nothing itself, but host-local may release reservations from before a re
 	return c
 }
 
-// completeAttachment completes the container ID or, if args contains one, the interface.
+// completeAttachment completes the container ID or, if args contains one, the interface name.
 func completeAttachment(places *inventory.Places, args []string, prefix string) (names []string) {
 	inv, err := places.Read()
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 const mustExist = "must-exist"
 
 // addPlaces adds the flags for the directories that a command reads. Parsing the flags fills in the returned Places.
-// The defaults are the environment variables of cnitool and the usual directories of container runtimes.
+// The defaults come from cnitool's environment variables or are the usual directories of container runtimes.
 func addPlaces(flags *pflag.FlagSet) *inventory.Places {
 	p := &inventory.Places{
 		ConfDir:    cmp.Or(os.Getenv("NETCONFPATH"), "/etc/cni/net.d"),
@@ -41,9 +41,9 @@ func addPlaces(flags *pflag.FlagSet) *inventory.Places {
 	return p
 }
 
-// checkFlags returns an error if a flag has an empty value or an unknown format, or names a directory that does not exist. Most
-// often, an empty value is an unset variable of a script, with which the command would act on more than intended, for example
-// on all networks.
+// checkFlags returns an error if a flag has an empty value or an unknown format, or names a directory that does not
+// exist. An empty value usually comes from an unset variable in a script. The command would then act on more than
+// intended, for example on all networks.
 func checkFlags(c *cobra.Command, _ []string) error {
 	var problems []error
 	c.Flags().VisitAll(func(f *pflag.Flag) { problems = append(problems, flagProblem(f)) })
@@ -53,8 +53,8 @@ func checkFlags(c *cobra.Command, _ []string) error {
 	return nil
 }
 
-// flagProblem returns what is wrong with the value of a flag, or nil. It checks a default only if that comes from
-// $NETCONFPATH, because the default directories may be missing on a host without networks.
+// flagProblem returns what is wrong with the value of a flag, or nil. It checks a default value only if $NETCONFPATH
+// set it, because the default directories may be missing on a host without networks.
 func flagProblem(f *pflag.Flag) error {
 	name := "--" + f.Name
 	if !f.Changed {
@@ -76,7 +76,7 @@ func flagProblem(f *pflag.Flag) error {
 	return nil
 }
 
-// valuesOf returns the values of a flag, which are several if the flag may be repeated.
+// valuesOf returns the value of a flag, or all values of a flag that may be repeated.
 func valuesOf(f *pflag.Flag) []string {
 	if list, ok := f.Value.(pflag.SliceValue); ok {
 		return list.GetSlice()
@@ -106,7 +106,7 @@ func (l *pathList) Set(s string) error {
 
 func (l *pathList) Type() string { return "directories" }
 
-// addOutput adds the flag --output, whose value checkFlags checks.
+// addOutput adds the flag --output. checkFlags checks its value.
 func addOutput(flags *pflag.FlagSet) *string {
 	return flags.StringP("output", "o", "text", "`format`: text or json")
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// newGC returns the command gc.
 func newGC() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "gc (--live FILE | --live-from-cache | --no-live | --dead CONTAINER)",
@@ -52,7 +51,6 @@ type gc struct {
 	selection   inventory.Selection
 }
 
-// run is the RunE of the command.
 func (g *gc) run(c *cobra.Command, _ []string) error {
 	sources := 0
 	for _, given := range []bool{g.live != "", g.fromResults, g.noneLive, len(g.dead) > 0} {
@@ -177,7 +175,7 @@ func printAttachments(out io.Writer, what string, all []*inventory.Attachment) {
 	_ = w.Flush() // main returns the error of stdout
 }
 
-// printKept prints the attachments that are kept, with the reasons, then last, and then how to remove the suspect ones.
+// printKept prints the kept attachments with the reasons, the line last, and how to remove the suspect attachments.
 func (g *gc) printKept(w io.Writer, kept []inventory.WithReason, last string) {
 	suspect := 0
 	for _, k := range kept {

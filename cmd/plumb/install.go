@@ -95,7 +95,6 @@ func (f *installFlags) run(c *cobra.Command) error {
 	return errors.Join(err, f.print(out, report, err == nil))
 }
 
-// print prints the report as text.
 func (f *installFlags) print(out io.Writer, report install.Report, complete bool) error {
 	var b strings.Builder
 	participle := "installed"

@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// newList returns the command list.
 func newList() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "list",
@@ -50,7 +49,6 @@ type attachmentTable struct {
 	noTrunc     bool // whole container IDs
 }
 
-// print prints the table and a line with totals.
 func (t attachmentTable) print(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	networks, suspect := map[string]bool{}, 0

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The exit statuses of all commands, besides 0 for success.
+// These are the exit statuses of all commands, besides 0 for success.
 const (
 	exitFound = 1 // something is wrong (doctor) or left (gc)
 	exitUsage = 2 // wrong arguments
@@ -58,7 +58,6 @@ func untilSignal(ctx context.Context) context.Context {
 	return ctx
 }
 
-// newRoot returns the command line of plumb.
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:               "plumb",
@@ -76,8 +75,8 @@ func newRoot() *cobra.Command {
 	return root
 }
 
-// addCompletion adds the command completion, which rejects unknown shells, and completions that several commands share.
-// Call it after root.SetOut, because cobra's completion command keeps the writer.
+// addCompletion adds the command completion, which rejects unknown shells, and the argument and flag completions that
+// several commands share. Call it after root.SetOut, because cobra's completion command keeps the writer.
 func addCompletion(root *cobra.Command) {
 	for _, c := range root.Commands() {
 		if c.Flags().Lookup("output") != nil {

@@ -4,7 +4,6 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// newMetrics returns the command metrics.
 func newMetrics() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "metrics",

@@ -8,7 +8,6 @@ import (
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/schema"
 )
 
-// newSchema returns the command schema.
 func newSchema() *cobra.Command {
 	var list bool
 	c := &cobra.Command{

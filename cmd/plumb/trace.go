@@ -31,7 +31,6 @@ type traceOptions struct {
 	steps     bool
 }
 
-// newTrace returns the command trace.
 func newTrace() *cobra.Command {
 	var o traceOptions
 	c := &cobra.Command{
@@ -68,7 +67,8 @@ func (o traceOptions) run(c *cobra.Command) (err error) {
 		ctx, cancel = context.WithTimeout(ctx, o.limit)
 		defer cancel()
 	}
-	// With this, a write fails when nobody reads the output, and the pipe is removed. Otherwise SIGPIPE would end the process.
+	// Catch SIGPIPE, so that a write returns EPIPE when nobody reads the output. The signal would end the process
+	// before it removes the pipe.
 	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE)
 	listener, err := traces.Listen(trace.Pipe)
 	if err != nil {
@@ -115,7 +115,8 @@ func (o traceOptions) warnOfNetwork(w io.Writer) {
 // traceColumns is the format of a line. Lines are printed as the calls end, so the columns have fixed widths.
 const traceColumns = "%-12s  %-10s  %-12s  %-6s  %-7s  %-14s  %9s  %s\n"
 
-// text returns the lines of a call, its steps if the flag --steps is set, and the calls of its IPAM plugins, indented.
+// text returns the lines for a call, for its steps if the flag --steps is set, and, indented, for the calls of its IPAM
+// plugins.
 func (o traceOptions) text(c *traces.Call, indent string) string {
 	var b strings.Builder
 	took := fmt.Sprintf("%.1fms", c.DurationMS)
@@ -147,8 +148,8 @@ func (o traceOptions) text(c *traces.Call, indent string) string {
 	return b.String()
 }
 
-// oneLine replaces line breaks with "; " and other control characters with "?", because names and messages come from
-// configurations and from the kernel, and must not change the terminal.
+// oneLine replaces line breaks with "; " and other control characters with "?". Names and messages come from
+// configurations and from the kernel, and must not control the terminal.
 func oneLine(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {

@@ -41,9 +41,9 @@ func (k asker) findStatus(files []*file, add addFunc) {
 	}
 }
 
-// status calls STATUS of one plugin. For plumb's plugins, the first call has "strict": true, so that the error names unknown
-// keys and ignored values. Because this error may hide others, a second call has the configuration as it is. status omits the
-// second call unless complete is set, which means that the IPAM plugin can run.
+// status calls STATUS of one plugin. For plumb's plugins, the first call has "strict": true, so that the error names
+// unknown keys and ignored values. Because this error may hide others, a second call uses the unchanged configuration.
+// status omits the second call unless complete is set, which means that the IPAM plugin can run.
 func (k asker) status(p plugin, complete bool, add addFunc) {
 	var strictErr error
 	if k.caller.Find(k.ctx, p.Type).Version != "" {
@@ -70,7 +70,7 @@ func (k asker) status(p plugin, complete bool, add addFunc) {
 		// With CodeLimited, ADD succeeds with limitations, so CHECK can say more.
 		p.file.explained = p.file.explained || err != nil && (!errors.As(err, &failure) || failure.Code != types.CodeLimited)
 		if err == nil && len(keys) == 0 {
-			err = strictErr // which names a value that the plugin ignores
+			err = strictErr // strictErr names a value that the plugin ignores
 		}
 		p.addStatus(warnings, err, add)
 	}
@@ -116,8 +116,8 @@ func (k asker) findDamaged(attachments []*inventory.Attachment, files []*file, a
 	for _, f := range files {
 		skip[f.name()] = skip[f.name()] || f.list == nil || f.explained || f.incomplete
 	}
-	var texts []string                                              // of the damage
-	containers, fixes := map[string][]string{}, map[string]string{} // by text
+	var texts []string                                              // the descriptions of the damage, in the order of their discovery
+	containers, fixes := map[string][]string{}, map[string]string{} // by description
 	for _, a := range attachments {
 		if skip[a.Network] {
 			continue
@@ -139,7 +139,8 @@ func (k asker) findDamaged(attachments []*inventory.Attachment, files []*file, a
 	}
 }
 
-// fixOf returns how to fix an error of CHECK: the commands, if the plugin reports one for each problem, or else an advice.
+// fixOf returns how to fix an error of CHECK. It returns the commands if the plugin reports one for each problem, and
+// an advice otherwise.
 func fixOf(err error) string {
 	var fixes []string
 	failure := new(types.Error)

@@ -25,7 +25,7 @@ type file struct {
 	top     *schema.Value             // the content; nil if err is set
 	list    *libcni.NetworkConfigList // nil if libcni rejects it with listErr
 	listErr error
-	plugins []plugin // of the list
+	plugins []plugin // the list's plugins
 	// explained means that a finding may explain what later checks would find.
 	explained bool
 	// incomplete means that an executable is missing or cannot run.
@@ -36,7 +36,7 @@ type file struct {
 type plugin struct {
 	*libcni.PluginConfig
 	inventory.Keys
-	file *file         // which contains the list
+	file *file         // the file that contains the list
 	at   *schema.Value // nil if the plugin is configured in another file
 }
 
@@ -51,7 +51,6 @@ func pluginsOf(files []*file) (all []plugin) {
 	return all
 }
 
-// name returns the name of the network.
 func (f *file) name() string { return f.top.Get("name").Text() }
 
 // isList reports whether the content is a configuration list.
@@ -76,7 +75,7 @@ func (f *file) types() (all []string) {
 	return all
 }
 
-// readFiles reads the files of the options, or those that libcni reads in the directory.
+// readFiles reads o.Files or, if there are none, the files in ConfDir that libcni reads and nerdctl's lists below it.
 func (o Options) readFiles() (files []*file, err error) {
 	paths := o.Files
 	if len(paths) == 0 {
@@ -88,7 +87,7 @@ func (o Options) readFiles() (files []*file, err error) {
 	}
 	for _, path := range paths {
 		if strings.HasPrefix(path, "-") {
-			path = "./" + path // so that it is not a flag in a command
+			path = "./" + path // a command must not read the path as a flag
 		}
 		f := &file{path: path}
 		f.read()
@@ -100,7 +99,6 @@ func (o Options) readFiles() (files []*file, err error) {
 	return files, nil
 }
 
-// read reads the file.
 func (f *file) read() {
 	text, err := inventory.ReadFile(f.path)
 	if err != nil {

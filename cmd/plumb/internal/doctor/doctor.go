@@ -15,19 +15,19 @@ import (
 	"github.com/plumb-cni/plumb/pkg/ns"
 )
 
-// A Finding is one thing that is wrong.
+// A Finding is one problem.
 type Finding struct {
 	Check string `json:"check"` // the name of the check
 	Where string `json:"where"` // FILE:LINE, FILE, "host" or "kernel"
 	What  string `json:"what"`
-	// Fix is a command for sh that fixes the problem or, after "edit: ", what a person has to do.
+	// Fix is a command for sh that fixes the problem or, after "edit: ", what the operator must do.
 	Fix string `json:"fix"`
 }
 
 // edit is the prefix of a Fix that is not a command.
 const edit = "edit: "
 
-// The values of Finding.Where that are not files.
+// These are the values of Finding.Where that are not files.
 const (
 	onHost   = "host"
 	inKernel = "kernel"
@@ -42,7 +42,7 @@ type Options struct {
 	Probe   bool // ask other hosts whether they use the addresses of containers
 	// Live returns the list of live containers. It is called once, after the inventory is read. It is nil if there is no list.
 	Live  func(*inventory.Inventory) (inventory.LiveList, error)
-	Flags string // the flags that make plumb gc use the same Places, with a space before each
+	Flags string // the flags that give plumb gc the same Places, each after a space
 	// Spare lists the directories from which a missing executable can be copied.
 	Spare []string
 }
@@ -51,8 +51,8 @@ type Options struct {
 type Report struct {
 	Findings    []Finding `json:"findings"`    // sorted by Where
 	Files       []string  `json:"files"`       // the configurations that were read
-	Executables []string  `json:"executables"` // of the plugins that they name
-	Attachments int       `json:"attachments"` // how many the host has
+	Executables []string  `json:"executables"` // the executables of the plugins that the files name
+	Attachments int       `json:"attachments"` // the number of attachments on the host
 	// Skipped is the number of attachments that may be leftovers, but whose ADD may still be running, because they are younger
 	// than a minute or their age is unknown. It includes Unchecked.
 	Skipped   int      `json:"skipped"`
@@ -71,8 +71,8 @@ type check struct {
 // An addFunc adds a Finding. It formats the text as fmt.Sprintf does.
 type addFunc func(where, fix, format string, args ...any)
 
-// Examine examines the host of this process. It calls progress with the name of each check before it runs the check, for the
-// first time after it has read what the host holds, and before it calls plugins.
+// Examine examines the host of this process. It calls progress with the name of each check before it runs the check.
+// The first of these calls comes after Examine has read what the host holds, and before it calls a plugin.
 func (o Options) Examine(ctx context.Context, progress func(check string)) (*Report, error) {
 	r := &Report{Findings: []Finding{}, Files: []string{}, Executables: []string{}, Checks: []string{}, Errors: []string{}}
 	h, err := ns.Self(nil)
@@ -144,7 +144,7 @@ func (o Options) checks(p programs, a asker, h host, held *state) []check {
 	return all
 }
 
-// fileOf returns the file of a Where, so that findings stay in the order of their lines.
+// fileOf returns the file of a Where. The findings are sorted only by file, to keep the order of their lines.
 func fileOf(where string) string {
 	file, _, _ := strings.Cut(where, ":")
 	return file

@@ -33,7 +33,6 @@ type host struct {
 	report *Report
 }
 
-// openHost returns the host of a namespace.
 func openHost(h *ns.Handle, r *Report) (host, error) {
 	c, err := nl.Open(h)
 	if err != nil {
@@ -71,7 +70,6 @@ func (p plugin) subnets() (all []netip.Prefix) {
 	return all
 }
 
-// subnets returns the subnets of all plugins.
 func (f *file) subnets() (all []netip.Prefix) {
 	for _, p := range f.plugins {
 		all = append(all, p.subnets()...)
@@ -84,7 +82,7 @@ func (p plugin) isRouted() bool {
 	return p.Type == "ptp" || p.Type == "bridge" && (p.IsGateway || p.IsDefaultGateway)
 }
 
-// segment returns a name of the L2 segment of the plugin's containers.
+// segment returns a name for the L2 segment of the plugin's containers.
 func (p plugin) segment() string {
 	if p.Type == "bridge" {
 		return fmt.Sprintf("bridge %s vlan %d", p.BridgeName(), p.VLAN)
@@ -193,7 +191,7 @@ var linkKinds = map[string][]string{
 // findLinkKinds finds plugins that create links of a kind that the kernel lacks. It tries to create such links on lo without their
 // parameters, which fails with EOPNOTSUPP if the kernel does not know the kind.
 func (h host) findLinkKinds(files []*file, add addFunc) {
-	users := map[string]string{} // from a kind to the first user
+	users := map[string]string{} // from each kind to its first user
 	for _, p := range pluginsOf(files) {
 		for _, kind := range linkKinds[p.Type] {
 			users[kind] = cmp.Or(users[kind], fmt.Sprintf("%s needs it (%s)", p.Type, p.file.where(p.at)))
@@ -216,7 +214,7 @@ func inNewNamespace(f func()) (err error) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		runtime.LockOSThread() // never unlocked, so that the thread ends with the goroutine
 		if err = unix.Unshare(unix.CLONE_NEWNET); err == nil {
 			f()
 		}
@@ -225,8 +223,8 @@ func inNewNamespace(f func()) (err error) {
 	return err
 }
 
-// findSysctls finds sysctls of the plugin tuning that do not exist in a new network namespace, so that ADD fails. For a key that
-// names an interface, it looks at lo.
+// findSysctls finds sysctls of the plugin tuning that do not exist in a new network namespace, where its ADD fails. For
+// a key that names an interface, it looks at lo.
 func (h host) findSysctls(files []*file, add addFunc) {
 	for _, p := range pluginsOf(files) {
 		keys := p.at.Get("sysctl").Members()
@@ -248,7 +246,7 @@ func (h host) findSysctls(files []*file, add addFunc) {
 	}
 }
 
-// findIPv6 finds IPv6 subnets on a host that has IPv6 disabled.
+// findIPv6 finds IPv6 subnets although IPv6 is disabled on the host.
 func findIPv6(files []*file, add addFunc) {
 	i := slices.IndexFunc(files, func(f *file) bool {
 		return slices.ContainsFunc(f.subnets(), func(s netip.Prefix) bool { return s.Addr().Is6() })
@@ -293,7 +291,8 @@ func (h host) findForwardDrop(files []*file, add addFunc) {
 	}
 }
 
-// sees reports whether a chain of a family sees packets of the network, as far as its subnets tell.
+// sees reports whether chains of the family process packets of the network. It is true if no subnet of the network is
+// known.
 func (f *file) sees(family nft.Family) bool {
 	subnets := f.subnets()
 	same := func(s netip.Prefix) bool { return nft.FamilyOf(s.Addr()) == family }

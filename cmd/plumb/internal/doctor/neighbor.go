@@ -14,7 +14,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// The parts of messages of neighbor discovery (RFC 4861, section 4).
+// These constants describe neighbor discovery messages (RFC 4861, section 4).
 const (
 	hopLimit       = 255 // receivers drop messages with another hop limit
 	headerLen      = 24  // the length of a solicitation or an advertisement without options
@@ -24,7 +24,8 @@ const (
 	linkAddressLen = 8   // the length of an option with an Ethernet address
 )
 
-// solicit asks by neighbor solicitations which hosts on a link have the addresses, and adds the answers.
+// solicit sends neighbor solicitations to find the hosts on a link that use the addresses, and adds the
+// answers.
 func (h host) solicit(link nl.Link, addrs []netip.Addr, answers answers) (err error) {
 	from, err := h.linkLocal(link)
 	if err != nil {
@@ -56,7 +57,6 @@ func (h host) solicit(link nl.Link, addrs []netip.Addr, answers answers) (err er
 	}.probe(addrs, answers)
 }
 
-// linkLocal returns the link-local address of a link.
 func (h host) linkLocal(link nl.Link) (netip.Addr, error) {
 	addrs, err := h.conn.Addrs(link)
 	i := slices.IndexFunc(addrs, func(a nl.Addr) bool { return a.Prefix.Addr().Is6() && a.Prefix.Addr().IsLinkLocalUnicast() })

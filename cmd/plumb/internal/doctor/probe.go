@@ -19,21 +19,21 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// The number and the interval of probes.
+// These constants define how many probes are sent, and how often.
 const (
-	probes    = 3                      // for each address
-	probeTime = 500 * time.Millisecond // the wait for answers after each probe
+	probes    = 3                      // the number of probes for each address
+	probeTime = 500 * time.Millisecond // how long to wait for answers after each probe
 )
 
 // A claim is an address of a container on an L2 segment of the host.
 type claim struct {
 	attachment *inventory.Attachment
 	addr       netip.Addr
-	mac        types.MAC // of the container's interface
+	mac        types.MAC // the hardware address of the container's interface
 }
 
-// findDuplicateAddresses asks on the bridges and masters of the host, by ARP and neighbor discovery, whether another host uses
-// the address of a container.
+// findDuplicateAddresses finds other hosts that use the address of a container. It sends ARP and neighbor discovery
+// probes on the bridges and masters of the host.
 func (h host) findDuplicateAddresses(attachments []*inventory.Attachment, add addFunc) {
 	claims := map[string][]claim{}                      // by bridge or master
 	containers := map[types.MAC]*inventory.Attachment{} // by hardware address
@@ -84,7 +84,7 @@ func macsOf(a *inventory.Attachment) (map[string]types.MAC, error) {
 	return macs, err
 }
 
-// probe asks on a link which hosts use the addresses.
+// probe finds the hosts on a link that use the addresses of the claims.
 func (h host) probe(link nl.Link, claims []claim) answers {
 	var v4, v6 []netip.Addr
 	for _, c := range claims {
@@ -120,10 +120,10 @@ func (c claim) addConflict(answering string, other *inventory.Attachment, add ad
 	}
 }
 
-// answers contains the hardware addresses of the hosts that have an IP address.
+// answers contains the hardware addresses of the hosts that use each IP address.
 type answers map[netip.Addr][]types.MAC
 
-// A prober asks on a link which hosts have some addresses.
+// A prober finds the hosts on a link that use some addresses.
 type prober struct {
 	socket interface{ SetReadDeadline(time.Time) error }
 	ask    func(netip.Addr) error
@@ -166,7 +166,7 @@ func (p prober) collect(answers answers) error {
 	}
 }
 
-// arp asks by ARP probes (RFC 5227) which hosts on a link have the addresses, and adds the answers.
+// arp sends ARP probes (RFC 5227) to find the hosts on a link that use the addresses, and adds the answers.
 func arp(link nl.Link, addrs []netip.Addr, answers answers) (err error) {
 	s, err := packet.Listen(&net.Interface{Index: link.Index, Name: link.Name, HardwareAddr: net.HardwareAddr(link.MAC)}, packet.Datagram, unix.ETH_P_ARP, nil)
 	if err != nil {

@@ -24,7 +24,7 @@ type programs struct {
 func (s programs) findExecutables(files []*file, add addFunc) {
 	for _, f := range files {
 		for _, name := range f.types() {
-			s.caller.Find(s.ctx, name) // UsualVersion needs all executables
+			s.caller.Find(s.ctx, name) // all executables must be found before findMixed calls UsualVersion
 		}
 	}
 	for _, p := range pluginsOf(files) {
@@ -66,9 +66,9 @@ func (s programs) examine(f *file, typ *schema.Value, add addFunc) {
 	add(f.where(typ), fix, "%s %q: %s", typ.Path, x.Name, what)
 }
 
-// install returns how to install an executable at a path. This is a copy from a spare directory that contains the plugin in
-// the version of plumb's other plugins. An executable of another project may support fewer versions of the specification, and
-// other keys.
+// install returns how to install an executable at a path. It chooses a spare directory that contains the plugin in the
+// version of plumb's other plugins, because an executable of another project may support fewer versions of the
+// specification, and other keys.
 func (s programs) install(name, path string) string {
 	version := s.caller.UsualVersion()
 	for _, dir := range s.spare {
@@ -84,7 +84,7 @@ func (s programs) install(name, path string) string {
 		types.Command("plumb", "install", "--from", "DIR", "--to", filepath.Dir(path), "--only", name), strings.TrimSpace("plumb "+version))
 }
 
-// findVersions finds networks whose cniVersion one of their plugins does not support.
+// findVersions finds networks with a cniVersion that at least one of their plugins does not support.
 func (s programs) findVersions(files []*file, add addFunc) {
 	for _, f := range usable(files) {
 		version := f.list.CNIVersion

@@ -16,11 +16,11 @@ import (
 type state struct {
 	Options
 	inventory *inventory.Inventory
-	list      inventory.LiveList // of live containers
+	list      inventory.LiveList // the live containers
 	plan      *inventory.Plan    // nil if there is no list
 	report    *Report
 	left      map[*inventory.Attachment]bool // the leftovers, which findLeftovers sets
-	young     map[*inventory.Attachment]bool // what suspects leaves out because its ADD may be running
+	young     map[*inventory.Attachment]bool // attachments that suspects omits because their ADD may be running
 }
 
 // readState reads what the host holds, and then the list of live containers.
@@ -32,7 +32,7 @@ func (o Options) readState(r *Report) (s *state, err error) {
 	r.Attachments = len(s.inventory.Attachments)
 	for _, problem := range s.inventory.Errors {
 		if !slices.ContainsFunc(r.Files, func(f string) bool { return strings.HasPrefix(problem, f+":") }) {
-			r.Errors = append(r.Errors, problem) // what is wrong with a file is a finding
+			r.Errors = append(r.Errors, problem) // an unreadable file of a configuration is a finding
 		}
 	}
 	if o.Live == nil {
@@ -44,8 +44,8 @@ func (o Options) readState(r *Report) (s *state, err error) {
 	return s, err
 }
 
-// findNone finds a directory without a configuration. It ignores hosts with configurations in libcni's cache only, because
-// Nomad writes no files.
+// findNone finds a directory without a configuration. It ignores hosts on which only libcni's cache contains
+// configurations, because Nomad writes no files.
 func (s *state) findNone(files []*file, add addFunc) {
 	if len(files) == 0 && !slices.ContainsFunc(s.inventory.Networks, func(n *inventory.Network) bool { return n.List() != nil }) {
 		add(s.ConfDir, edit+"write a file *.conflist into the directory, or name the runtime's directory with --conf-dir",
@@ -129,14 +129,14 @@ func (s *state) suspects() (all []*inventory.Attachment) {
 	return all
 }
 
-// addMayRun reports whether the ADD of an attachment may still be running. This is possible if the host holds an interface,
-// but no file of the attachment, because the age is then unknown.
+// addMayRun reports whether the ADD of an attachment may still be running. If the host holds only an interface of the
+// attachment and no file, the age is unknown, and the ADD may be running.
 func addMayRun(a *inventory.Attachment) bool {
 	return a.Since().IsZero() && len(a.ResourcesOf(inventory.Link)) > 0 || time.Since(a.Since()) < inventory.MaxAddTime
 }
 
-// removalCommand returns the command that removes only the resources of an attachment. This is plumb gc or, if the network has
-// no configuration, one command for each resource.
+// removalCommand returns the command that removes only the resources of an attachment. The command is plumb gc. If the
+// network has no configuration, the text is one command for each resource.
 func (s *state) removalCommand(a *inventory.Attachment) string {
 	if n, err := s.inventory.Network(a.Network); err == nil && n.List() != nil {
 		words := []string{"plumb", "gc", "--dead", a.ContainerID, "--network", a.Network}
@@ -152,8 +152,8 @@ func (s *state) removalCommand(a *inventory.Attachment) string {
 	return strings.Join(commands, "; ")
 }
 
-// findNoNetworks finds networks with attachments, but without a configuration, so that no runtime can call DEL. It finds
-// nothing if a file cannot be parsed, because that file may be the configuration of any network.
+// findNoNetworks finds networks with attachments, but without a configuration, which a runtime needs to call DEL. It
+// skips the check if a file cannot be parsed, because that file may be the configuration of any network.
 func (s *state) findNoNetworks(files []*file, add addFunc) {
 	if len(parsed(files)) < len(files) {
 		return
@@ -180,9 +180,9 @@ func (s *state) findNoNetworks(files []*file, add addFunc) {
 	}
 }
 
-// findOrphans finds reservations and nftables elements that name no container, so that no DEL removes them. It skips files that
-// are younger than inventory.MaxAddTime, because the reference plugin creates the file before it writes the name, and files that a
-// plugin has removed since the inventory was read.
+// findOrphans finds reservations and nftables elements that name no container, and that therefore no DEL removes. It
+// skips files that are younger than inventory.MaxAddTime, because the reference plugin creates the file before it
+// writes the name, and files that a plugin has removed since the inventory was read.
 func (s *state) findOrphans(_ []*file, add addFunc) {
 	for _, a := range s.inventory.Attachments {
 		for _, r := range a.Resources {
@@ -194,14 +194,14 @@ func (s *state) findOrphans(_ []*file, add addFunc) {
 	}
 }
 
-// isOld reports whether the file of a resource is still the same, and no ADD writes it now.
+// isOld reports whether the file of a resource is still the same and is too old to be written by a running ADD.
 func isOld(r inventory.Resource) bool {
 	info, err := os.Lstat(r.Where)
 	return err == nil && r.Since != nil && info.ModTime().Equal(*r.Since) && time.Since(*r.Since) >= inventory.MaxAddTime
 }
 
-// findReservations finds reservations of live containers whose address the ADD did not return. CHECK finds them only in the
-// ranges of the network.
+// findReservations finds reservations of live containers for addresses that the ADD did not return. CHECK finds such
+// reservations only in the ranges of the network.
 func (s *state) findReservations(_ []*file, add addFunc) {
 	for _, a := range s.live() {
 		for _, r := range a.ResourcesOf(inventory.Reservation) {

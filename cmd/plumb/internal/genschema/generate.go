@@ -56,7 +56,6 @@ func generate(plugins string) (map[string][]byte, error) {
 	return texts, nil
 }
 
-// encode returns the text of a schema file.
 func encode(s *schema.Schema) ([]byte, error) {
 	var text bytes.Buffer
 	e := json.NewEncoder(&text)
@@ -90,8 +89,8 @@ func readPages(plugins string) (map[string]*page, error) {
 // open lists the paths of the objects that may contain keys of other programs.
 var open = []string{"args", "args.cni", "runtimeConfig", "ipam.datastore"}
 
-// object returns the schema of an object without keys, to which insert adds keys. who is the plugin that reads the object.
-// Unless the path is open, the schema warns about other keys.
+// object returns the schema of an object without keys, to which insert adds keys. The parameter who is the plugin that
+// reads the object. Unless the path is open, the schema warns about other keys.
 func object(who, path string) *schema.Schema {
 	s := &schema.Schema{Type: "object", Properties: map[string]*schema.Schema{}}
 	if !slices.Contains(open, path) {
@@ -105,7 +104,7 @@ func unknown(who string) *schema.Schema {
 	return &schema.Schema{Warning: who + ` does not know this key. It is ignored or, if "strict" is true, an error.`}
 }
 
-// insert adds a key, and the missing objects of its path, to the schema of the object at the path at.
+// insert adds a key and the missing objects of its path to the schema in, which describes the object at the path at.
 func insert(in *schema.Schema, k key, who, at string) error {
 	name := k.path[0]
 	if name == "[]" {
@@ -211,7 +210,7 @@ func (p *page) ipamSchema() *schema.Schema {
 	return s
 }
 
-// files contains common.json, which has the schemas of the keys that plugins share, and of the keys of lists.
+// files contains common.json with the schemas of the keys that plugins share, and of the keys of lists.
 //
 //go:embed common.json
 var files embed.FS
@@ -228,7 +227,7 @@ func common(name string) *schema.Schema {
 		s.Enum = types.VersionsSince(types.V010)
 	case "dns":
 		s.Additional = unknown(name)
-	case "ipam": // for each IPAM plugin's type, the schema of that plugin
+	case "ipam": // one condition per IPAM plugin, which applies that plugin's schema
 		for _, plugin := range ipamPlugins {
 			s.AllOf = append(s.AllOf, ifType(plugin, "#/$defs/ipam-"+plugin))
 		}

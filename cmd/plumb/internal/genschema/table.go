@@ -94,7 +94,7 @@ var jsonTypes = map[string]string{
 	"strings": "string", "addresses": "string", "prefixes": "string", "addresses and prefixes": "string", "objects": "object",
 }
 
-// typeOf returns the schema for the text in the column "type" of the key at path.
+// typeOf returns the schema for the key at path whose column "type" contains the text.
 func (p *page) typeOf(text string, path []string, others map[string]*page) (*schema.Schema, error) {
 	if typ := jsonTypes[text]; typ != "" {
 		return &schema.Schema{Type: typ}, nil

@@ -20,11 +20,11 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// tool is the name of the operator's tool, which is in the directory of a release's plugins.
+// tool is the name of the operator's tool. A release contains it in the directory of the plugins.
 const tool = "plumb"
 
-// setFrom sets From, if it is empty, to the directory of plumb's own executable. It returns an error if that directory, for
-// example /usr/local/bin, does not contain the plugins.
+// If From is empty, setFrom sets it to the directory of plumb's own executable. It returns an error if that directory,
+// for example /usr/local/bin, does not contain the plugins.
 func (o *Options) setFrom() error {
 	if o.From != "" {
 		return nil
@@ -115,8 +115,8 @@ func (o Options) skipped() []string {
 	return advice
 }
 
-// run runs the executable without CNI variables, so that a plugin prints its version. It fails if the executable is for another
-// architecture.
+// run runs the executable without CNI variables, which makes a plugin print its version. It fails if the executable is
+// for another architecture.
 func (o Options) run(ctx context.Context, path string) error {
 	stdout, stderr, err := plugins.NewCaller(nil, o.Timeout).Run(ctx, path, nil, []string{})
 	if text := bytes.TrimSpace(append(stdout, stderr...)); err != nil && len(text) > 0 {

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// daemonUnits are the units of the DHCP daemon, in a release and in the packages. The daemon must have the same version as the
-// plugin dhcp.
+// daemonUnits are the units of the DHCP daemon in a release and in the packages. The daemon must have the same version
+// as the plugin dhcp.
 var daemonUnits = []string{"cni-dhcp.service", "plumb-dhcp.service"}
 
 // restartDaemon restarts the DHCP daemon if the installation changed the plugin dhcp and systemd runs the daemon.

@@ -20,23 +20,23 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// addedNames is the file in a backup that lists the files that were added.
+// addedNames is the name of the file in a backup that lists the added files.
 const addedNames = ".new"
 
-// A directory is a directory in use, and the directory of its backup. backup is empty if there is none.
+// A directory is a directory in use, with the directory for its backup. backup is empty if there is no backup.
 type directory struct{ path, backup string }
 
 // A source is a file that is copied.
 type source struct {
 	path string
-	name string // in the target directory
+	name string // the file name in the target directory
 	mode fs.FileMode
 }
 
 // lockWait is how long an installation waits for another one.
 const lockWait = time.Minute
 
-// begin locks the directory, after it has waited for other installations. It removes the temporary files for these names that a
+// begin waits for other installations and locks the directory. It removes the temporary files for these names that a
 // killed installation left there and in the backup. The caller must close the returned file, which ends the lock.
 func (f directory) begin(names []string) (io.Closer, error) {
 	dir, err := os.Open(f.path)
@@ -143,8 +143,8 @@ func (f directory) plan(sources []source) ([]File, error) {
 	return all, nil
 }
 
-// backUp copies the files that replace will replace to the backup, and lists the files that it will add. It keeps existing
-// files of the backup, so that the backup contains the files from before the first installation.
+// backUp copies the files that replace will replace to the backup, and lists the files that it will add. It keeps
+// existing files of the backup, so that the backup preserves the files from before the first installation.
 func (f directory) backUp(plan []File) error {
 	if err := os.MkdirAll(f.backup, 0o755); err != nil {
 		return err
@@ -197,7 +197,7 @@ func (f directory) backedUp() (files, added []string, err error) {
 	return files, strings.Fields(string(list)), nil
 }
 
-// restore replaces the files with those in the backup.
+// restore replaces the files with the files in the backup.
 func (f directory) restore(ctx context.Context) ([]File, error) {
 	done := []File{}
 	names, added, err := f.backedUp()
@@ -235,7 +235,7 @@ func (f directory) restore(ctx context.Context) ([]File, error) {
 	return done, err
 }
 
-// newSource returns a file as a source with the file's own mode.
+// newSource returns a file as a source that keeps the file's mode.
 func newSource(dir, name string) (source, error) {
 	path := filepath.Join(dir, name)
 	info, err := os.Lstat(path)

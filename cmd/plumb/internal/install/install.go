@@ -1,6 +1,5 @@
-// Package install installs plugins and configurations into directories of a host in use, and restores what was
-// there before. It replaces each file with a rename, so that a complete file exists at any time. It does not
-// change containers.
+// Package install installs plugins and configurations into directories of a host in use, and restores what was there
+// before. It replaces each file by a rename, so that the file is complete at any time. It does not change containers.
 package install
 
 import (
@@ -45,12 +44,12 @@ type File struct {
 // An Action is what was done with a file.
 type Action string
 
-// The actions.
+// These are the actions.
 const (
 	Added     Action = "added"     // no file with this name existed
 	Replaced  Action = "replaced"  // another file with this name existed
 	Unchanged Action = "unchanged" // an equal file existed
-	Restored  Action = "restored"  // the file is the one from the backup again
+	Restored  Action = "restored"  // the file in the backup replaced this file
 	Stays     Action = "stays"     // an installation added the file, and a restore does not remove it
 )
 

@@ -21,8 +21,8 @@ type Path struct {
 	Network     string `json:"network"`
 	ContainerID string `json:"container"`
 	IfName      string `json:"ifName"`
-	Out         []Hop  `json:"out"` // from the container
-	In          []Hop  `json:"in"`  // to the container
+	Out         []Hop  `json:"out"` // packets from the container
+	In          []Hop  `json:"in"`  // packets to the container
 }
 
 // A Hop is one object that processes packets, for example an interface, a route or a rule, or the reason why they are lost.
@@ -31,7 +31,7 @@ type Hop struct {
 	What  string `json:"what"`
 }
 
-// The values of Hop.Where.
+// These are the values of Hop.Where.
 const (
 	inContainer = "container"
 	onHost      = "host"
@@ -97,14 +97,14 @@ func (inv *Inventory) Explain(a *Attachment) (p *Path, err error) {
 type explainer struct {
 	inv    *Inventory
 	a      *Attachment
-	ns     *ns.Handle // of the host
+	ns     *ns.Handle // the host's namespace
 	host   *nl.Conn
 	path   *Path
 	master int   // the index of the master of the container's interface, or 0
 	err    error // the errors of objects that exist, but cannot be read
 }
 
-// exists reports whether err is nil. It records the error unless that only says that an object does not exist.
+// exists reports whether err is nil. It records the error, unless the error only says that an object does not exist.
 func (e *explainer) exists(err error) bool {
 	e.err = errors.Join(e.err, types.IgnoreNotExist(err))
 	return err == nil
@@ -199,8 +199,8 @@ func addrsText(addrs []nl.Addr) string {
 }
 
 // interfaceHops returns hops for the interfaces of the attachment on the host, in the order in which packets from the
-// container pass them. They are the host end with its bridge, or the master. out contains the ifb, to which bandwidth redirects
-// what the host end receives from the container, and in contains the rate limit of what the host end sends to the container.
+// container pass them. They are the host end with its bridge, or the master. out also contains the ifb to which
+// bandwidth redirects packets from the container. in also contains the rate limit for packets to the container.
 func (e *explainer) interfaceHops() (out, in []Hop) {
 	onOff := map[bool]string{false: "off", true: "on"}
 	for _, t := range e.a.ResourcesOf(Link) {
@@ -249,7 +249,7 @@ func (e *explainer) ifbHops() (hops []Hop) {
 	return hops
 }
 
-// limitText returns the text for the limit of what a link sends, or "".
+// limitText describes the rate limit of a link that sends packets, or returns "".
 func (e *explainer) limitText(l nl.Link) string {
 	q, err := e.host.Qdisc(l, nl.Root)
 	if err != nil || q.Kind != "tbf" && q.Kind != "htb" {
@@ -276,8 +276,8 @@ func (e *explainer) outgoing() {
 	e.out(e.iptablesHops()...)
 }
 
-// iptablesHops returns a hop with the command that lists the iptables rules, if the configuration asks for iptables, or if
-// portmap's chain of the container exists in the tables of iptables-nft.
+// iptablesHops returns a hop with the command that lists the iptables rules, if the configuration selects iptables, or
+// if portmap's chain of the container exists in the tables of iptables-nft.
 func (e *explainer) iptablesHops() []Hop {
 	chain := iptables.ContainerChain("CNI-DN-", types.Attachment{Network: e.a.Network, ContainerID: e.a.ContainerID})
 	added, _ := e.a.Added()

@@ -44,9 +44,9 @@ type Selection struct {
 // NewPlan returns the plan for an inventory and a list. Read the inventory before the list. A container that starts in
 // between may be missing from the list, but it is not in the inventory either.
 //
-// A container in the inventory can also be newer than the list, for example a list in a file. NewPlan therefore keeps an
-// attachment if one of its files was written later than MinAge before the list, or if it has a link but no file, so that
-// its age is unknown. With a MinAge of zero, NewPlan keeps only attachments that are newer than the list.
+// A container in the inventory can also be newer than the list, for example a list in a file. NewPlan therefore keeps
+// an attachment if one of its files was written later than MinAge before the list, or if it has a link but no file, and
+// therefore no known age. With a MinAge of zero, NewPlan keeps only attachments that are newer than the list.
 func NewPlan(inv *Inventory, live LiveList, s Selection) (*Plan, error) {
 	if err := live.Check(inv); err != nil {
 		return nil, err
@@ -66,7 +66,7 @@ func NewPlan(inv *Inventory, live LiveList, s Selection) (*Plan, error) {
 	return p, nil
 }
 
-// judge returns whether the container of an attachment lives although the list lacks it, and why gc keeps the attachment. The
+// judge returns whether the container of an attachment that the list lacks lives, and why gc keeps the attachment. The
 // reason is "" if gc deletes the attachment.
 func (s Selection) judge(inv *Inventory, a *Attachment, live LiveList) (Life, string) {
 	life, why := inv.Judge(a, live)
@@ -80,7 +80,7 @@ func (s Selection) judge(inv *Inventory, a *Attachment, live LiveList) (Life, st
 	return life, why
 }
 
-// keepReason returns why an attachment is kept although its container may not live.
+// keepReason returns why an attachment is kept even if its container does not live.
 func (s Selection) keepReason(n *Network, a *Attachment, live LiveList) string {
 	young := a.youngest.After(live.Created.Add(-s.MinAge))
 	switch {
@@ -102,7 +102,7 @@ func (s Selection) keepReason(n *Network, a *Attachment, live LiveList) string {
 
 // A Report says what a Collector did.
 type Report struct {
-	Removed []*Attachment `json:"removed"` // with the resources that were removed
+	Removed []*Attachment `json:"removed"` // with the removed resources
 	Left    []WithReason  `json:"left"`    // with the remaining resources of dead containers
 	Kept    []WithReason  `json:"kept"`
 	Errors  []string      `json:"errors"`
@@ -111,17 +111,17 @@ type Report struct {
 // A Collector carries out a Plan.
 type Collector struct {
 	Places   Places
-	Network  string                           // the only network to collect; empty selects all
+	Network  string                           // the only network to collect; empty for all networks
 	Log      func(format string, args ...any) // prints a line for each network
 	Progress func(text string)                // shows a text before each DEL, and "" after the last
 }
 
-// Run calls DEL for the attachments of the plan, and then GC for each network, so that the plugins remove what names no
-// attachment. It reports the difference between the inventories before and after. An error means that Run could not read
-// the inventory after.
+// Run calls DEL for the attachments of the plan, and then GC for each network, with which the plugins remove what names
+// no attachment. It reports the difference between the inventories from before and after these calls. It returns an
+// error only if it cannot read the second inventory.
 //
-// A DEL for each attachment works with all versions of the specification, and does not touch an attachment that is added
-// meanwhile.
+// A DEL for each attachment works with all versions of the specification, and does not touch an attachment that is
+// added during Run.
 func (c *Collector) Run(ctx context.Context, p *Plan) (*Report, error) {
 	r := &Report{Removed: []*Attachment{}, Left: []WithReason{}, Kept: p.Kept, Errors: []string{}}
 	for _, n := range p.before.Networks {
@@ -158,7 +158,7 @@ func (c *Collector) delete(ctx context.Context, n *Network, p *Plan) error {
 		return nil
 	}
 	c.Log("network %s: DEL of dead attachments: %d", n.Name, len(dead))
-	cni := libcni.NewCNIConfig(c.Places.PluginPath, nil) // each attachment names its cache
+	cni := libcni.NewCNIConfig(c.Places.PluginPath, nil) // each attachment names its cache directory
 	var errs []error
 	for i, a := range dead {
 		c.Progress(fmt.Sprintf("network %s: DEL %d of %d", n.Name, i+1, len(dead)))
@@ -172,8 +172,8 @@ func (c *Collector) delete(ctx context.Context, n *Network, p *Plan) error {
 	return errors.Join(errs...)
 }
 
-// delArguments returns the configuration and the arguments of a DEL. They are the ADD's if libcni's cache contains
-// them. The configuration is nil if there is none.
+// delArguments returns the configuration and the arguments of a DEL. It takes them from the ADD in libcni's cache, if
+// possible. The configuration is nil if no configuration is known.
 func (a *Attachment) delArguments(n *Network) (*libcni.NetworkConfigList, *libcni.RuntimeConf) {
 	if a.cached != nil {
 		list, _ := a.Added()
@@ -189,9 +189,9 @@ func (a *Attachment) delArguments(n *Network) (*libcni.NetworkConfigList, *libcn
 // lockWait is how long sweep waits for running plugins.
 const lockWait = time.Minute
 
-// sweep calls GC for a network. The valid attachments are all except the dead ones of the plan. Meanwhile, plumb's plugins
-// wait before they add or delete attachments, because GC would delete an attachment that is added after sweep has read the
-// valid ones.
+// sweep calls GC for a network. All attachments are valid, except the dead ones of the plan. During GC, plumb's plugins
+// wait before they add or delete attachments, because GC would delete an attachment that is added after sweep has read
+// the valid ones.
 func (c *Collector) sweep(ctx context.Context, n *Network, p *Plan) (err error) {
 	if n.list == nil || n.DisableGC {
 		return nil
@@ -215,7 +215,7 @@ func (c *Collector) sweep(ctx context.Context, n *Network, p *Plan) (err error) 
 	if now.partial {
 		return fmt.Errorf("no GC, because not all attachments can be read: %v", now.Errors)
 	}
-	// With its cache, libcni would also call DEL for attachments that are not valid, because their DEL has just failed. This
+	// With its cache, libcni would repeat the DEL of the dead attachments whose DEL has just failed, and the repeated
 	// DEL would wait for the lock.
 	noCache, err := os.MkdirTemp("", "plumb-gc-")
 	if err != nil {
@@ -231,7 +231,7 @@ func (c *Collector) sweep(ctx context.Context, n *Network, p *Plan) (err error) 
 // ones. It adds each live container with each interface name of the network, because the name of an owner may be shortened.
 func (p *Plan) valid(now *Inventory, network string) []cnitypes.GCAttachment {
 	dead, valid, ifNames := types.Set{}, types.Set{}, map[string]bool{"eth0": true}
-	namespaces := map[string]bool{"": true} // of nerdctl, see runtimeID
+	namespaces := map[string]bool{"": true} // nerdctl's namespaces, see runtimeID
 	for _, a := range p.Dead {
 		dead[a.ID()] = true
 	}

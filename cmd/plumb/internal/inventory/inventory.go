@@ -1,9 +1,8 @@
-// Package inventory reads what the container networks of this host hold: the resources that plugins created for
-// attachments, the configurations of networks, and the results in libcni's cache. It also removes the
-// resources of containers that no longer exist (Collector).
+// Package inventory reads the resources that plugins created for attachments on this host, the configurations of
+// networks, and the results in libcni's cache. It also removes the resources of containers that no longer exist
+// (Collector).
 //
-// Reading changes nothing and takes no lock. A plugin that runs at the same time may add or remove
-// resources meanwhile.
+// Reading changes nothing and takes no lock. A plugin that runs at the same time may therefore add or remove resources.
 package inventory
 
 import (
@@ -22,17 +21,17 @@ import (
 
 // Places contains the directories to read.
 type Places struct {
-	ConfDir    string   // of the network configurations
+	ConfDir    string   // the directory of the network configurations
 	PluginPath []string // CNI_PATH
 	CacheDirs  []string // libcni's caches: directories that contain a directory results, directly or one level below
 	DataDir    string   // the default directory of reservations
-	RunDir     string   // of the files that plugins lose at a reboot: /run/cni
+	RunDir     string   // the directory of files that do not survive a reboot, /run/cni
 }
 
 // A Kind is a kind of Resource.
 type Kind string
 
-// The kinds of resources.
+// These are the kinds of resources.
 const (
 	Reservation Kind = "reservation" // a file of host-local or cluster-local that reserves one address
 	Link        Kind = "link"        // an interface on the host, such as the host end of a veth pair
@@ -51,10 +50,10 @@ type Resource struct {
 	Address string `json:"address,omitempty"`
 	// Value is the value of a map element, or "jump" and a chain.
 	Value  string     `json:"value,omitempty"`
-	Since  *time.Time `json:"since,omitempty"` // when the file was written; nil if the resource is not a file
+	Since  *time.Time `json:"since,omitempty"` // the time at which the file was written; nil if the resource is not a file
 	Remove string     `json:"remove"`          // the command that removes only this resource, as a last resort
 
-	sub string // the set of an element, or the kind of a link
+	sub string // an element's set, or a link's kind
 }
 
 // An Attachment is one interface of one container in one network, and what the host holds for it.
@@ -62,7 +61,7 @@ type Attachment struct {
 	Network     string `json:"network"`   // empty if unknown
 	ContainerID string `json:"container"` // empty if unknown
 	IfName      string `json:"ifName"`    // empty if unknown
-	// Incomplete says that one of the names is missing or shortened, because the resources do not contain the whole name.
+	// Incomplete is true if one of the names is missing or shortened because no resource contains the whole name.
 	Incomplete bool       `json:"incomplete,omitempty"`
 	Addresses  []string   `json:"addresses"`       // from libcni's result or, without a result, from the resources
 	NetNS      string     `json:"netns,omitempty"` // the path of the container's namespace, from libcni's cache
@@ -171,7 +170,6 @@ func (inv *Inventory) attachment(id types.Attachment) *Attachment {
 	return a
 }
 
-// add adds a resource to the attachment.
 func (a *Attachment) add(t Resource) {
 	a.Resources = append(a.Resources, t)
 	if t.Since == nil {
@@ -209,7 +207,7 @@ func (inv *Inventory) finish() {
 	slices.SortFunc(inv.Networks, func(x, y *Network) int { return cmp.Compare(x.Name, y.Name) })
 }
 
-// kinds returns all kinds, in the order in which the resources of an attachment are listed.
+// kinds returns all kinds in the order in which an attachment lists its resources.
 func kinds() []Kind { return []Kind{Reservation, Lease, Link, Element, Record, Result} }
 
 // setAddresses sets the addresses, from libcni's result or, without addresses there, from the resources.
@@ -226,11 +224,11 @@ func (a *Attachment) setAddresses() {
 	slices.SortFunc(a.Addresses, compareAddresses)
 }
 
-// The values of Attachment.Reason, besides "" and the values of onlyOfKind.
+// These are the values of Attachment.Reason, besides "" and the values of onlyOfKind.
 const (
 	ownerUnknown = "owner not known"
 	noNamespace  = "namespace gone"
-	noResult     = "no result" // although the runtime uses libcni's cache, which contains results of other attachments
+	noResult     = "no result" // the runtime uses libcni's cache, which contains results of other attachments, but no result of this one
 )
 
 // onlyOfKind contains the Reason of an attachment whose resources are all of one kind.
@@ -246,7 +244,7 @@ func reasons() []string {
 // and libcni writes the result when the ADD has ended.
 const MaxAddTime = time.Minute
 
-// suspicion returns why the attachment may be a leftover, judged by its own resources, or "".
+// suspicion returns why the attachment may be a leftover according to its own resources, or "".
 func (a *Attachment) suspicion() string {
 	switch {
 	case a.Incomplete:
@@ -275,7 +273,7 @@ func (inv *Inventory) Select(network, prefix string) error {
 	return nil
 }
 
-// network returns the network with this name. If it is missing, network adds it, without a configuration.
+// network returns the network with this name. If it is missing, network adds it without a configuration.
 func (inv *Inventory) network(name string) *Network {
 	i := slices.IndexFunc(inv.Networks, func(n *Network) bool { return n.Name == name })
 	if i < 0 {

@@ -15,7 +15,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// readLinks reads the links that plumb created, and the host ends that libcni's results name.
+// readLinks reads the links that plumb created and the host ends that libcni's results name.
 func (inv *Inventory) readLinks(host *ns.Handle) error {
 	c, err := nl.Open(host)
 	if err != nil {
@@ -43,7 +43,7 @@ func (inv *Inventory) readLinks(host *ns.Handle) error {
 	return nil
 }
 
-// ownerOfLink returns the attachment of a link, or nil if it has none.
+// ownerOfLink returns the attachment of a link, or nil if the link has no owner.
 func (inv *Inventory) ownerOfLink(l nl.Link) *Attachment {
 	owner, byPlumb, complete := attach.ParseAlias(l)
 	if byPlumb {
@@ -116,7 +116,6 @@ func (inv *Inventory) ownerOfElement(owners map[string]*Attachment, comment stri
 	return a
 }
 
-// elementResource returns an element as a resource.
 func elementResource(table nft.Table, set nft.Set, e nft.Element) Resource {
 	key := e.Key.Text(set.Key)
 	what := "set"
@@ -153,7 +152,7 @@ func isMasqueradeMap(set string) bool {
 	return slices.ContainsFunc(nft.Families(), func(f nft.Family) bool { return set == tables.Masquerade(f) })
 }
 
-// isHostPortMap reports whether the elements of the map are host ports with the containers' addresses.
+// isHostPortMap reports whether the map maps host ports to container addresses.
 func isHostPortMap(set string) bool {
 	return slices.ContainsFunc(nft.Families(), func(f nft.Family) bool { return set == tables.HostPort(f) || set == tables.HostPortIP(f) })
 }

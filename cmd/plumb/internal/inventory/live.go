@@ -21,8 +21,8 @@ type LiveList struct {
 	Created time.Time
 	// None means that the operator has confirmed that no container with an attachment lives.
 	None bool
-	// Dead contains the containers that the operator named as dead. If Dead is not nil, all other containers live, and lives
-	// ignores IDs.
+	// Dead contains the containers that the operator named as dead. If Dead is not nil, all other containers live, and
+	// IDs is ignored.
 	Dead map[string]bool
 }
 
@@ -63,10 +63,10 @@ func ShortID(containerID string) string {
 	return containerID[:min(namespace+12, len(containerID))]
 }
 
-// A Life is the verdict whether a container lives.
+// A Life says whether a container lives.
 type Life string
 
-// The values of Life.
+// These are the values of Life.
 const (
 	Alive   Life = "alive"
 	Suspect Life = "suspect" // nothing proves that the container lives or is dead
@@ -105,8 +105,8 @@ func (inv *Inventory) Judge(a *Attachment, live LiveList) (Life, string) {
 // failed.
 var ErrNoneLive = errors.New("no container with an attachment lives")
 
-// ReadLive reads a list of whole container IDs, separated by white space. The list in a regular file was created when the
-// file was written, and a list from a pipe after begin.
+// ReadLive reads a list of whole container IDs, separated by white space. The creation time of a list in a regular file
+// is the file's modification time. A list from a pipe was created after begin.
 func ReadLive(file *os.File, begin time.Time) (LiveList, error) {
 	list := LiveList{IDs: map[string]bool{}, Created: begin}
 	if info, err := file.Stat(); err == nil && info.Mode().IsRegular() {
@@ -133,9 +133,9 @@ func (inv *Inventory) LiveFromCache() LiveList {
 	return list
 }
 
-// Check returns an error if the list cannot be a list of the live containers of this host, because an ID is shortened or
-// differs in case, or because no ID belongs to a container with an attachment. It returns nil if None is set. If Dead is set,
-// it returns an error for a dead container for which the host holds nothing.
+// Check returns an error if the list cannot contain the live containers of this host. An ID may be shortened or differ
+// in case, or no ID may belong to a container with an attachment. It returns nil if None is set. If Dead is set, it
+// returns an error for a dead container for which the host holds nothing.
 func (l LiveList) Check(inv *Inventory) error {
 	if l.None {
 		return nil

@@ -17,11 +17,11 @@ import (
 // A metric is a Prometheus metric of the type gauge.
 type metric struct {
 	name, help string
-	samples    []string // lines
+	samples    []string // in the text format, one line each
 }
 
-// add adds a sample unless the metric already contains one with the same labels, because Prometheus rejects duplicates. labels
-// are the name of a label, its value, the name of the next label, and so on.
+// add adds a sample unless the metric already contains one with the same labels, because Prometheus rejects duplicates.
+// labels alternates between the names and the values of the labels.
 func (m *metric) add(value any, labels ...string) {
 	var parts []string
 	escape := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
@@ -169,7 +169,7 @@ func sizeOf(s pool.Set) *big.Int {
 	for _, r := range s.Usable() {
 		first, last := new(big.Int).SetBytes(r.First.AsSlice()), new(big.Int).SetBytes(r.Last.AsSlice())
 		total.Add(total, last.Sub(last, first))
-		total.Add(total, big.NewInt(1)) // with both first and last
+		total.Add(total, big.NewInt(1)) // first and last are both included
 	}
 	return total
 }

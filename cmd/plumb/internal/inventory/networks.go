@@ -9,11 +9,11 @@ import (
 	"github.com/containernetworking/cni/libcni"
 )
 
-// A Network is a network that has a configuration, or for which the host holds something.
+// A Network is a network with a configuration, or for which the host holds resources.
 type Network struct {
 	Name       string   `json:"name"`
-	File       string   `json:"file,omitempty"`       // of the configuration; empty if the configuration is in libcni's cache or does not exist
-	CNIVersion string   `json:"cniVersion,omitempty"` // of the configuration
+	File       string   `json:"file,omitempty"`       // of the configuration; empty if libcni's cache contains it or none exists
+	CNIVersion string   `json:"cniVersion,omitempty"` // the configuration's cniVersion
 	Plugins    []string `json:"plugins"`              // the types of the plugins, in order
 	DisableGC  bool     `json:"disableGC,omitempty"`  // other nodes or runtimes share the network
 
@@ -23,7 +23,7 @@ type Network struct {
 // List returns the configuration from the file or else from libcni's cache, or nil.
 func (n *Network) List() *libcni.NetworkConfigList { return n.list }
 
-// readNetworks reads the configurations. Like libcni, it uses the first one of those with the same name.
+// readNetworks reads the configurations. If several have the same name, it uses the first one, as libcni does.
 func (inv *Inventory) readNetworks(p Places) {
 	files, err := configurationFiles(p.ConfDir)
 	inv.unreadFile(p.ConfDir, err)
@@ -55,10 +55,10 @@ func (inv *Inventory) setCachedLists() {
 	}
 }
 
-// ListsBelow returns the files *.conflist in the directories below a directory of configurations. nerdctl has such a directory
-// for each of its namespaces. libcni reads only files of single plugins there, as parts of lists.
+// ListsBelow returns the files *.conflist in the directories below a directory of configurations. nerdctl uses such a
+// directory for each of its namespaces. libcni reads only files of single plugins there, as parts of lists.
 func ListsBelow(dir string) []string {
-	files, _ := filepath.Glob(filepath.Join(dir, "*", "*.conflist")) // the only error is a wrong pattern
+	files, _ := filepath.Glob(filepath.Join(dir, "*", "*.conflist")) // Glob fails only for a wrong pattern
 	return files
 }
 
@@ -157,7 +157,7 @@ func (a *Attachment) interfaceKeys() Keys {
 	return Keys{}
 }
 
-// Uplink returns the bridge or the master of the attachment, which is on the attachment's L2 segment, or "".
+// Uplink returns the attachment's bridge or master, which is on its L2 segment, or "".
 func (a *Attachment) Uplink() string {
 	k := a.interfaceKeys()
 	if k.HasMaster() {

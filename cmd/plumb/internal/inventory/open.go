@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ReadFile reads a regular file. It follows symbolic links. Use it for all files that plumb finds in a directory, because it
-// does not block on a named pipe.
+// ReadFile reads a regular file. It follows symbolic links. Unlike os.ReadFile, it does not block on a named pipe. Use
+// it for all files that plumb finds in a directory.
 func ReadFile(path string) ([]byte, error) {
 	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {

@@ -24,15 +24,15 @@ const (
 	namespaceUnknown namespaceState = iota
 	namespaceExists
 	namespaceGone
-	namespaceReused // the path is /proc/PID/ns/net, and a process that started after the ADD has the PID
+	namespaceReused // the path is /proc/PID/ns/net, and PID belongs to a process that started after the ADD
 )
 
-// stateOf returns whether the namespace of an ADD still exists. added is the time of the ADD. The state is unknown without a
-// path, or if this process does not see the directory of the path, for example in a container.
+// stateOf returns whether the namespace of an ADD at the time added still exists. The state is unknown without a path,
+// or if the directory of the path is invisible to this process, for example in a container.
 //
-// A path below /proc disappears with its process, and another process can get the PID. stateOf recognizes the container's
-// process, because that is not in the host's namespace and started before the ADD. If the clock was set forward since, a
-// process seems to have started later than it did.
+// A path below /proc disappears with its process, and another process can get the PID. stateOf recognizes the
+// container's process, because this process is not in the host's namespace and started before the ADD. If the clock was
+// set forward after a process started, its start seems later than it was.
 func stateOf(netns string, added time.Time, host *ns.Handle) namespaceState {
 	if netns == "" {
 		return namespaceUnknown
@@ -67,8 +67,9 @@ func pidIn(path string) int {
 	return pid
 }
 
-// seesAllProcesses reports whether this process is in the initial PID namespace, whose inode number is the kernel's
-// PROC_PID_INIT_INO. In another one, for example in a container, /proc lacks processes of the host.
+// seesAllProcesses reports whether this process is in the initial PID namespace, which has the inode number
+// PROC_PID_INIT_INO of the kernel. In another PID namespace, for example in a container, /proc lacks processes of the
+// host.
 func seesAllProcesses() bool {
 	own, err := os.Readlink("/proc/self/ns/pid")
 	return err == nil && own == "pid:[4026531836]"
@@ -90,7 +91,7 @@ func startOf(pid int) time.Time {
 	return time.Now().Add(time.Duration(ticks)*time.Second/100 - time.Duration(up.Nano()))
 }
 
-// A container is what the host shows of a container, by all its attachments.
+// A container combines what the host shows about a container through all its attachments.
 type container struct {
 	netns   string // the path of a namespace that exists
 	hostEnd string // the host end of a veth pair, which exists as long as the namespace of the container
@@ -107,8 +108,9 @@ func namespaceAt(path string) (namespaceID, bool) {
 	return namespaceID{uint64(st.Dev), st.Ino}, err == nil
 }
 
-// processes returns one process for each network namespace, except the host's. If this process is not in the host's PID
-// namespace, /proc shows only some processes. A namespace without a process therefore does not prove that its container is gone.
+// processes returns one process for each network namespace except the host's. If this process is not in the host's PID
+// namespace, /proc shows only some processes. A namespace without a process therefore does not prove that its container
+// is gone.
 func processes() (map[namespaceID]int, error) {
 	entries, err := os.ReadDir("/proc")
 	all := map[namespaceID]int{}
@@ -143,9 +145,9 @@ func (inv *Inventory) findContainers(host *ns.Handle) error {
 	return errors.Join(err, inv.findByLinks(host, all))
 }
 
-// findByLinks sets the processes of containers whose namespace is unknown. They are in the namespace of the host end's peer,
-// or of an interface whose alias or alternative name names the attachment. findByLinks opens each namespace once and one
-// at a time, because a host may have hundreds of containers.
+// findByLinks sets the processes of containers whose namespace is unknown. Their namespace contains the host end's
+// peer, or an interface with an alias or alternative name that names the attachment. findByLinks opens each namespace
+// once, and only one at a time, because a host may have hundreds of containers.
 func (inv *Inventory) findByLinks(host *ns.Handle, processes map[namespaceID]int) error {
 	c, err := nl.Open(host)
 	if err != nil {

@@ -43,7 +43,7 @@ type cachedInterface struct {
 	Sandbox string `json:"sandbox"`
 }
 
-// cachedFile is the part of a file of libcni's cache that this package reads.
+// cachedFile contains the fields of a libcni cache file that this package reads.
 type cachedFile struct {
 	Kind           string          `json:"kind"`
 	ContainerID    string          `json:"containerId"`
@@ -62,7 +62,7 @@ func (inv *Inventory) readResults(p Places, host *ns.Handle) {
 	var dirs pathSet
 	for _, cache := range p.CacheDirs {
 		dirs.add(filepath.Join(cache, "results"))
-		below, _ := filepath.Glob(filepath.Join(cache, "*", "results")) // the only error is a wrong pattern
+		below, _ := filepath.Glob(filepath.Join(cache, "*", "results")) // Glob fails only for a wrong pattern
 		for _, dir := range below {
 			dirs.add(dir)
 		}
@@ -114,7 +114,7 @@ func (f cachedFile) attachment() *cachedAttachment {
 			Address string `json:"address"`
 		} `json:"ips"`
 	}
-	_ = json.Unmarshal(f.Result, &result) // results before 0.3.0 have another format, and no interfaces
+	_ = json.Unmarshal(f.Result, &result) // results before 0.3.0 use another format, without interfaces
 	c.interfaces = result.Interfaces
 	// Older versions of libcni, for example in containerd 1.6, do not write netns.
 	for _, i := range result.Interfaces {
@@ -123,8 +123,8 @@ func (f cachedFile) attachment() *cachedAttachment {
 		}
 	}
 	for _, ip := range result.IPs {
-		// The list may contain loopback addresses from a plugin earlier in the chain, and an address twice if a later plugin
-		// returned it again for a virtual machine.
+		// The list may contain loopback addresses from a plugin earlier in the chain, and the same address twice if a
+		// later plugin returned it again for a virtual machine.
 		prefix, err := netip.ParsePrefix(ip.Address)
 		if text := prefix.Addr().String(); err == nil && !prefix.Addr().IsLoopback() && !slices.Contains(c.addresses, text) {
 			c.addresses = append(c.addresses, text)

@@ -54,8 +54,8 @@ func (a *Attachment) hostPorts() string {
 	return fmt.Sprintf("%d host ports", len(ports))
 }
 
-// inContainer describes an interface that exists only in the container, by the plugin that created it, or says that bridge's
-// or ptp's host end is missing. It returns "" if the container is gone.
+// inContainer names the plugin that created an interface without a host end in the container, or says that bridge's or
+// ptp's host end is missing. It returns "" if the container is gone.
 func (a *Attachment) inContainer() string {
 	made := a.interfaceKeys().Type
 	switch {

@@ -21,8 +21,8 @@ type Executable struct {
 	Serves  []string // the supported versions of the specification
 }
 
-// Find returns the executable of a plugin, which is the first regular file in CNI_PATH, as for libcni. It reads each
-// executable once.
+// Find returns the executable of a plugin, the first regular file with its name in CNI_PATH, as libcni does. It reads
+// each executable once.
 func (c *Caller) Find(ctx context.Context, name string) *Executable {
 	if c.found[name] == nil {
 		c.found[name] = &Executable{Name: name}
@@ -79,7 +79,7 @@ func (c *Caller) VersionOf(ctx context.Context, path string) string {
 	if err != nil || !strings.HasPrefix(built.Path, "github.com/plumb-cni/plumb/plugins/") {
 		return ""
 	}
-	_, banner, _ := c.Run(ctx, path, nil, []string{"PATH=/usr/bin:/bin"}) // without output there is no version
+	_, banner, _ := c.Run(ctx, path, nil, []string{"PATH=/usr/bin:/bin"}) // a failed run prints no version
 	line, _, _ := strings.Cut(string(banner), "\n")
 	words := strings.Fields(line)
 	if len(words) < 4 {

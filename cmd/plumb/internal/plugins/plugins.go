@@ -29,7 +29,7 @@ type Caller struct {
 	Path    []string // CNI_PATH
 	Timeout time.Duration
 	found   map[string]*Executable
-	stderr  []byte // of the last plugin
+	stderr  []byte // the stderr of the last plugin
 }
 
 // NewCaller returns a Caller.
@@ -107,9 +107,9 @@ type Damage struct {
 	Err    error
 }
 
-// Check calls CHECK of the plugins in the attachment's chain, with the configuration and the result from libcni's cache. It
-// calls only plumb's plugins, because others can fail although nothing is wrong. For example, the reference plugin portmap
-// fails for containers without IPv6. Check ends at a plugin that does not answer.
+// Check calls CHECK of the plugins in the attachment's chain, with the configuration and the result from libcni's
+// cache. It calls only plumb's plugins, because CHECK of others can fail without a reason. For example, the reference
+// plugin portmap fails for containers without IPv6. Check ends at a plugin that does not answer.
 func (c *Caller) Check(ctx context.Context, a *inventory.Attachment) (found []Damage) {
 	list, runtime := a.Added()
 	if list == nil || !slices.Contains([]string{"0.4.0", "1.0.0", "1.1.0"}, list.CNIVersion) {

@@ -48,7 +48,7 @@ type Schema struct {
 	If         *Schema            `json:"if,omitempty"`
 	Then       *Schema            `json:"then,omitempty"`
 	Defs       map[string]*Schema `json:"$defs,omitempty"`
-	// Warning is the text that editors with the JSON language service of VS Code show at a value that matches the schema.
+	// Warning is the text that editors with VS Code's JSON language service show for a value that matches the schema.
 	// Validators ignore the keyword.
 	Warning string `json:"deprecationMessage,omitempty"`
 }

@@ -13,7 +13,7 @@ import (
 type Value struct {
 	Path  string     // for example "plugins[0].ipam"; empty for the whole text
 	Key   string     // the key of a member of an object
-	Line  int        // of the key or, without a key, of the value; the first line is 1
+	Line  int        // the line of the key or, without a key, of the value; the first line is 1
 	token json.Token // the delimiter that begins an object or a list, or the scalar
 	inner []*Value
 }
@@ -43,7 +43,7 @@ func (p *parser) line(offset int64) int {
 	return 1 + bytes.Count(p.text[:min(max(int(offset), 0), len(p.text))], []byte("\n"))
 }
 
-// value reads the next value, which gets this key and path.
+// value reads the next value and gives it this key and path.
 func (p *parser) value(key, path string) *Value {
 	token, _ := p.d.Token()
 	v := &Value{Path: path, Key: key, Line: p.line(p.d.InputOffset()), token: token}
@@ -80,8 +80,8 @@ func (v *Value) Members() []*Value {
 	return v.inner
 }
 
-// Get returns the member of an object whose key equals key in any case, or nil. Like encoding/json, it returns the last one of
-// several.
+// Get returns the member of an object with this key, regardless of case, or nil. Like encoding/json, it prefers the
+// last match.
 func (v *Value) Get(key string) (found *Value) {
 	for _, m := range v.Members() {
 		if strings.EqualFold(m.Key, key) {
@@ -100,7 +100,7 @@ func (v *Value) Text() string {
 	return s
 }
 
-// Find returns the value within v whose path equals path in any case, or nil.
+// Find returns the value within v with this path, regardless of case, or nil.
 func (v *Value) Find(path string) *Value {
 	for _, m := range v.inner {
 		if found := m.Find(path); found != nil {

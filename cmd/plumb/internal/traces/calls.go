@@ -8,7 +8,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/trace"
 )
 
-// The values of Call.Outcome.
+// These are the values of Call.Outcome.
 const (
 	OutcomeOK      = "ok"
 	OutcomeFailed  = "failed"
@@ -30,10 +30,10 @@ type Call struct {
 	// is running. It is 0 if the outcome is killed, because the end is unknown.
 	DurationMS float64 `json:"durationMs"`
 	Error      *Error  `json:"error,omitempty"` // set if the outcome is failed
-	// LostLines is the number of records of the call that the pipe had no room for. Steps lacks their steps.
+	// LostLines is the number of records of the call that were lost because the pipe was full. Steps lacks their steps.
 	LostLines int     `json:"lostLines,omitempty"`
 	Steps     []Step  `json:"steps"` // in the order of their ends
-	Calls     []*Call `json:"calls"` // of IPAM plugins that the plugin called
+	Calls     []*Call `json:"calls"` // the calls of IPAM plugins by this plugin
 
 	id         string
 	parentPID  int
@@ -48,7 +48,7 @@ type Error struct {
 	Message string `json:"message"`
 }
 
-// A Step is one operation of a call outside the plugin's process.
+// A Step is one operation of a call that accesses something outside the plugin's process.
 type Step struct {
 	Step       string  `json:"step"`
 	OffsetMS   float64 `json:"offsetMs"`   // milliseconds from the start of the call to the start of the step
@@ -56,7 +56,7 @@ type Step struct {
 	Error      string  `json:"error,omitempty"`
 }
 
-// openCalls contains the calls that have begun and not ended.
+// openCalls contains the calls that have begun, but not ended.
 type openCalls struct {
 	byID map[string]*Call
 	gone func(pid int) bool // reports whether no process has this PID
@@ -87,7 +87,7 @@ func (o *openCalls) add(r trace.Record) *Call {
 	return nil
 }
 
-// begin adds the call of a record. The event of the record is begin, or end if the record of the begin was lost.
+// begin adds the call of a record. The record's event is begin or, if the record of the begin was lost, end.
 func (o *openCalls) begin(r trace.Record) *Call {
 	about := r.About
 	c := &Call{
@@ -135,8 +135,9 @@ func (o *openCalls) removeRunning(now time.Time) []*Call {
 	})
 }
 
-// remove finishes the calls that have ended with an outcome, and returns the calls that finish returned, in the order in which
-// they began. It finishes the latest call first, so that the call of an IPAM plugin comes before its caller.
+// remove finishes the calls for which ended returns true, with this outcome. It returns what finish returned, in the
+// order in which the calls began. It finishes the latest call first, so that the call of an IPAM plugin comes before
+// its caller.
 func (o *openCalls) remove(outcome string, ended func(*Call) bool) (finished []*Call) {
 	calls := slices.SortedFunc(maps.Values(o.byID), func(x, y *Call) int { return y.Time.Compare(x.Time) })
 	for _, c := range calls {

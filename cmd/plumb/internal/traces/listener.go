@@ -1,9 +1,9 @@
 // Package traces receives the records that plugins log of their calls, and combines the records of each call
 // into a Call.
 //
-// The plugins write the records to a named pipe (trace.Pipe), which each plugin tries to open once per call.
-// A plugin cannot open a pipe that no process reads, so no data accumulates after a listener was killed. A
-// plugin never waits for the listener, and drops records if the pipe is full.
+// The plugins write the records to a named pipe (trace.Pipe), which each plugin tries to open once per call. A plugin
+// cannot open a pipe that no process reads, so that no data accumulates after a listener is killed. A plugin never
+// waits for the listener, and drops records if the pipe is full.
 package traces
 
 import (
@@ -21,19 +21,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrBusy is the error of Listen if another Listener is reading the pipe.
+// ErrBusy is returned by Listen if another Listener is reading the pipe.
 var ErrBusy = errors.New("another plumb trace runs on this host; end it first")
 
-// errNotPipe is the error of Listen if the file at the path is not a named pipe.
+// errNotPipe is returned by Listen if the file at the path is not a named pipe.
 var errNotPipe = errors.New("the file is not a named pipe; remove it")
 
 const (
-	// pipeSize is the size of the pipe in bytes, which holds the records of some hundred calls. It is the default of
+	// pipeSize is the size of the pipe in bytes, enough for the records of some hundred calls. It is the default of
 	// fs.pipe-max-size, the largest size that a process without CAP_SYS_RESOURCE can set (pipe(7)).
 	pipeSize = 1 << 20
 	// checkInterval is the time between two checks for killed processes.
 	checkInterval = time.Second
-	// maxAttempts is how often Listen tries to create and open the pipe. Each attempt can fail because another
+	// maxAttempts is how many times Listen tries to create and open the pipe. Each attempt can fail because another
 	// listener removes its pipe at the same time.
 	maxAttempts = 1000
 )
@@ -67,12 +67,12 @@ func Listen(path string) (*Listener, error) {
 // its directory meanwhile.
 func (l *Listener) open() error {
 	if err := os.Mkdir(filepath.Dir(l.path), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("create directory: %v", err) // without %w: Listen must not try again if the parent directory is missing
+		return fmt.Errorf("create directory: %v", err) // without %w, because Listen must not try again if the parent directory is missing
 	}
 	if err := unix.Mkfifo(l.path, 0o600); err != nil && !errors.Is(err, unix.EEXIST) {
 		return err
 	}
-	// O_RDWR: the listener is also a writer, so that Read does not return io.EOF when the last plugin has ended.
+	// O_RDWR makes the listener a writer as well, so that Read does not return io.EOF when the last plugin has ended.
 	fd, err := unix.Open(l.path, unix.O_RDWR|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	switch {
 	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.EISDIR), errors.Is(err, unix.ENXIO): // a symbolic link, a directory, a socket
@@ -115,7 +115,7 @@ func (l *Listener) lock(fd int) error {
 
 // Close removes the pipe, and its directory if that is empty. Running plugins drop their records.
 func (l *Listener) Close() error {
-	err := os.Remove(l.path)            // while the lock is held, because the pipe may be another listener's afterwards
+	err := os.Remove(l.path)            // before the lock is released, because another listener may own the pipe afterwards
 	_ = os.Remove(filepath.Dir(l.path)) // fails if the directory is not empty
 	return errors.Join(err, l.file.Close())
 }
@@ -127,7 +127,7 @@ func (l *Listener) Follow(ctx context.Context, report func(*Call) error) error {
 	stop := context.AfterFunc(ctx, func() { _ = l.file.SetReadDeadline(time.Now()) })
 	defer stop()
 	calls := newOpenCalls(processGone)
-	check := time.Now().Add(checkInterval) // when to look for killed processes
+	check := time.Now().Add(checkInterval) // the time of the next check for killed processes
 	var rest []byte
 	buffer := make([]byte, pipeSize)
 	for {
@@ -153,8 +153,8 @@ func (l *Listener) Follow(ctx context.Context, report func(*Call) error) error {
 	}
 }
 
-// addLines adds the records in text, one per line, and skips other lines. It returns the calls that these records end, and the
-// incomplete last line, which it drops if that is longer than any record.
+// addLines adds the records in text, one per line, and skips other lines. It returns the calls that these records end,
+// and the incomplete last line. It drops the last line if it is longer than any record.
 func (o *openCalls) addLines(text []byte) (ended []*Call, rest []byte) {
 	for {
 		line, more, complete := bytes.Cut(text, []byte("\n"))
