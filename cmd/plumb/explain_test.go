@@ -66,7 +66,7 @@ in   host       host port tcp 8080 of IP version 4 is forwarded to 10.1.2.2 port
 		Expect(ports).To(Equal([]string{"22", "80", "443", "8080", "8443", "9000"}))
 	})
 
-	It("names what stops packets", func() {
+	It("names the cause of lost packets", func() {
 		b := newTestbed()
 		list := b.network("10-pods.conflist", chain)
 		p := newContainer("c1", 8080)
@@ -103,7 +103,7 @@ in   host       host port tcp 8080 of IP version 4 is forwarded to 10.1.2.2 port
 		Expect(out + b.plumb("explain", "c2")).To(MatchRegexp(`interface veth\w+ is not a port of bridge cni0\n`))
 	})
 
-	It("shows the master of a macvlan, and no route of the host", func() {
+	It("shows the master of a macvlan, and no route on the host", func() {
 		b := newTestbed()
 		b.host.Batch(GinkgoTB(), "link add eth1 type veth peer name switch1", "link set eth1 up", "link set switch1 up")
 		b.add(b.network("20-lan.conflist", pageLAN), newContainer("c1"))
@@ -114,7 +114,7 @@ in   host       host port tcp 8080 of IP version 4 is forwarded to 10.1.2.2 port
 		Expect(b.plumb("explain", "c1")).To(ContainSubstring("eth1 (veth) is down, MTU 1500, master of eth0"))
 	})
 
-	It("shows the part of the host if the container's namespace is gone or unknown", func() {
+	It("shows the hops on the host if the container's namespace is gone or unknown", func() {
 		b := newTestbed()
 		list := b.network("10-pods.conflist", chain)
 		p := newContainer("c1")
@@ -125,7 +125,7 @@ in   host       host port tcp 8080 of IP version 4 is forwarded to 10.1.2.2 port
 		Expect(b.plumb("explain", "d1")).To(And(ContainSubstring("container  not shown: libcni's cache does not contain"), ContainSubstring("port of cni0")))
 	})
 
-	It("prefers the container that has the whole ID", func() {
+	It("prefers the container whose ID equals the argument", func() {
 		b := newTestbed()
 		list := b.network("10-pods.conflist", chain)
 		b.add(list, newContainer("c1"))
@@ -133,7 +133,7 @@ in   host       host port tcp 8080 of IP version 4 is forwarded to 10.1.2.2 port
 		Expect(b.plumb("explain", "c1")).To(ContainSubstring("container c1, "))
 	})
 
-	It("says which rules of iptables it does not show", func() {
+	It("prints the command that lists the iptables rules", func() {
 		const chainOfC1 = "CNI-DN-48c5963fc74ef84afd142" // the beginning of the SHA-512 of "podsc1"
 		const hint = "iptables rules of the container are not shown; to list them: { iptables-save; ip6tables-save; } | grep -e c1 -e " + chainOfC1 + "\n"
 		b := newTestbed()
@@ -146,7 +146,7 @@ in   host       host port tcp 8080 of IP version 4 is forwarded to 10.1.2.2 port
 		Expect(b.plumb("explain", "c2")).To(ContainSubstring("{ iptables-save; ip6tables-save; } | grep -e c2 -e CNI-DN-"))
 	})
 
-	DescribeTable("refuses a container that is not the only one", func(want string, args ...string) {
+	DescribeTable("rejects an argument that does not select exactly one container", func(want string, args ...string) {
 		b := newTestbed()
 		list := b.network("10-pods.conflist", chain)
 		b.add(list, newContainer("c1"))
@@ -155,9 +155,9 @@ in   host       host port tcp 8080 of IP version 4 is forwarded to 10.1.2.2 port
 		Expect(reply.Exit).To(Equal(exitUsage))
 		Expect(reply.Stderr).To(ContainSubstring(want))
 	},
-		Entry("with two", `the IDs of 2 containers begin with "c"; give more of the ID`, "c"),
-		Entry("with none", `no container whose ID begins with "x" is attached to a network of this host; plumb list shows all attachments`, "x"),
-		Entry("without the interface", `has an interface "eth1"`, "c1", "eth1"),
-		Entry("without an argument", `accepts between 1 and 2 arg(s), received 0`),
+		Entry("a prefix of two IDs", `the IDs of 2 containers begin with "c"; give more of the ID`, "c"),
+		Entry("a prefix of no ID", `no container whose ID begins with "x" is attached to a network of this host; plumb list shows all attachments`, "x"),
+		Entry("an interface that the container lacks", `has an interface "eth1"`, "c1", "eth1"),
+		Entry("no argument", `accepts between 1 and 2 arg(s), received 0`),
 	)
 })

@@ -42,7 +42,8 @@ func (b *testbed) ageBy(d time.Duration) {
 	})).To(Succeed())
 }
 
-// holdings returns the state of the host and of what plugins keep there, without what all attachments share.
+// holdings returns the state of the host and of the plugins' files there, without objects that all attachments
+// share.
 func (b *testbed) holdings() string {
 	GinkgoHelper()
 	state := nstest.Snapshot(GinkgoTB(), b.host)
@@ -64,7 +65,7 @@ func failing() string {
 	return strings.Replace(chain, `"mtu": 1400}`, `"mtu": 1400}, {"type": "fails"}`, 1)
 }
 
-// addHalf attaches a container to the network with the configuration failing, so that libcni has no result.
+// addHalf attaches a container to a network whose chain fails, so that libcni caches no result.
 func (b *testbed) addHalf(p *container) {
 	GinkgoHelper()
 	list, err := libcni.NetworkConfFromBytes([]byte(strings.ReplaceAll(failing(), "DIR", b.dir)))
@@ -81,10 +82,10 @@ var _ = Describe("plumb gc", func() {
 		list = b.network("10-pods.conflist", chain)
 	})
 
-	DescribeTable("leaves nothing of a chain that failed half way, and does not touch a live container", func(namespace string) {
+	DescribeTable("removes everything that a failed chain left, and does not touch a live container", func(namespace string) {
 		b.add(list, newContainer(id("a1"), 8080))
 		first := newContainer(id("f0"))
-		b.add(list, first) // so that what all attachments of the network share is there before
+		b.add(list, first) // creates what all attachments of the network share
 		Expect(b.cni.DelNetworkList(context.Background(), list, first.RT)).To(Succeed())
 		before := nstest.WaitStable(b.holdings)
 		dead := newContainer(id("d1"), 9090)
@@ -102,11 +103,11 @@ var _ = Describe("plumb gc", func() {
 		Expect(reply.Stdout).NotTo(ContainSubstring(id("a1")))
 		Expect(reply.Stderr).To(And(ContainSubstring("network pods: DEL of dead attachments: 1"), ContainSubstring("network pods: GC")))
 		Expect(nstest.WaitEqual(before, b.holdings)).To(BeEmpty())
-	}, Entry("whose namespace exists", "exists"), Entry("whose namespace is gone", "gone"))
+	}, Entry("if the namespace exists", "exists"), Entry("if the namespace is gone", "gone"))
 
-	It("finds the containers of nerdctl in its list, which has their IDs without the namespace", func() {
+	It("finds nerdctl's containers in a list of IDs without namespaces", func() {
 		b.add(list, newContainer("default-"+id("a1")))
-		b.add(list, newContainer(id("b1"))) // of another runtime
+		b.add(list, newContainer(id("b1"))) // a container of another runtime
 		dead := newContainer("default-" + id("d1"))
 		b.add(list, dead)
 		dead.Remove(GinkgoTB())
@@ -121,7 +122,7 @@ var _ = Describe("plumb gc", func() {
 		Expect(b.check(list, "default-"+id("a1"))).To(Succeed())
 	})
 
-	It("does not touch a namespace with a process, and only with --force one that nothing but a mount holds", func() {
+	It("does not touch a namespace with a process, and touches a namespace that only a mount keeps only with --force", func() {
 		for _, id := range []string{"live", "runs", "lost", "mounted"} {
 			p := newContainer(id)
 			b.add(list, p)
@@ -144,7 +145,7 @@ var _ = Describe("plumb gc", func() {
 		Expect(b.check(list, "runs")).To(Succeed())
 	})
 
-	It("finds a process in a namespace of which only an interface in it tells", func() {
+	It("finds a process in a namespace that only an interface identifies", func() {
 		list := b.network("20-flat.conflist", strings.ReplaceAll(`{"cniVersion": "1.1.0", "name": "flat", "plugins": [{"type": "macvlan", "master": "up0",
 			"ipam": {"type": "host-local", "dataDir": "DIR/leases", "subnet": "10.9.9.0/24"}}]}`, "DIR", b.dir))
 		b.host.Batch(GinkgoTB(), "link add up0 type veth peer name up1", "link set up0 up")
@@ -163,7 +164,7 @@ var _ = Describe("plumb gc", func() {
 			MatchRegexp(`(?m)^kept flat unmounted eth0: process \d+ runs`), HaveSuffix("kept 2, left 0\n")))
 	})
 
-	It("serves a network of a version without GC", func() {
+	It("removes dead attachments of a network whose version lacks GC", func() {
 		list := b.network("10-pods.conflist", strings.Replace(chain, "1.1.0", "0.4.0", 1))
 		b.add(list, newContainer("live"))
 		b.add(list, newContainer("dead", 9090))
@@ -177,7 +178,7 @@ var _ = Describe("plumb gc", func() {
 		Expect(filepath.Glob(b.path("cache/results/*"))).To(HaveLen(1))
 	})
 
-	It("collects by GC what names no attachment", func() {
+	It("removes what names no attachment by GC", func() {
 		b.add(list, newContainer("live"))
 		Expect(os.WriteFile(b.path("leases/pods/10.1.2.99"), nil, 0o600)).To(Succeed())
 		b.age()
@@ -206,7 +207,7 @@ var _ = Describe("plumb gc", func() {
 		Expect(nstest.Compare(before, b.state())).To(BeEmpty())
 	})
 
-	It("refuses a list that cannot be one of the host's containers, and changes nothing", func() {
+	It("rejects a list that cannot contain the host's live containers, and changes nothing", func() {
 		b.add(list, newContainer(id("a1")))
 		b.addHalf(newContainer(id("d1")))
 		b.age()
@@ -237,7 +238,7 @@ var _ = Describe("plumb gc", func() {
 		Expect(nstest.Compare(before, b.state())).To(BeEmpty())
 	})
 
-	It("refuses an empty name, which an unset variable of a script leaves, and changes nothing", func() {
+	It("rejects an empty flag value, as from an unset variable in a script, and changes nothing", func() {
 		b.addHalf(newContainer(id("d1")))
 		b.age()
 		before := nstest.WaitStable(b.state)
@@ -255,7 +256,7 @@ var _ = Describe("plumb gc", func() {
 		Expect(nstest.Compare(before, b.state())).To(BeEmpty())
 	})
 
-	It("is not called by the command of the page if one of the runtimes does not answer", func() {
+	It("is not called by the page's command if one of the runtimes does not answer", func() {
 		page, err := os.ReadFile(filepath.Join(nstest.Root(GinkgoTB()), "docs/plumb/gc.md"))
 		Expect(err).NotTo(HaveOccurred())
 		command := regexp.MustCompile("[^`]*\\bcrictl pods -q [^`]*podman ps -aq [^`]*plumb gc --live [^`]*").FindString(string(page))
@@ -285,7 +286,7 @@ var _ = Describe("plumb gc", func() {
 		}
 	})
 
-	It("takes the containers of which libcni has a result for live ones with --live-from-cache, and keeps one whose result is lost but whose namespace exists", func() {
+	It("with --live-from-cache, keeps containers with a result in the cache and containers whose namespace exists", func() {
 		b.add(list, newContainer("a1", 8080))
 		b.add(list, newContainer("lost"))
 		Expect(os.Remove(b.path("cache/results/pods-lost-eth0"))).To(Succeed())
@@ -303,7 +304,7 @@ var _ = Describe("plumb gc", func() {
 		Expect(b.inventory().Attachments).To(HaveLen(1))
 	})
 
-	It("keeps all attachments of a container that lives by one of them with --live-from-cache", func() {
+	It("keeps all attachments of a container with --live-from-cache if one of them proves that it lives", func() {
 		b.add(list, newContainer("a1"))
 		lost := newContainer("lost")
 		b.add(list, lost)
@@ -321,8 +322,8 @@ var _ = Describe("plumb gc", func() {
 		Expect(b.inventory().Attachments).To(HaveLen(3))
 	})
 
-	It("removes exactly the containers that --dead names", func() {
-		b.add(list, newContainer("a1", 8080)) // with a port, so that what all attachments share is there before
+	It("removes only the containers that --dead names", func() {
+		b.add(list, newContainer("a1", 8080)) // with a port, to create what all attachments share
 		before := nstest.WaitStable(b.holdings)
 		gone := newContainer("gone", 9090)
 		b.add(list, gone)
@@ -347,7 +348,7 @@ var _ = Describe("plumb gc", func() {
 		Expect(reply.Stderr).To(ContainSubstring(`container "a": this host holds nothing for it; give the whole ID`))
 	})
 
-	DescribeTable("releases a reservation that names no interface, but not while its container lives", func(args ...string) {
+	DescribeTable("releases a reservation that names no interface only after its container died", func(args ...string) {
 		list := b.network("10-pods.conflist", strings.Replace(chain, "1.1.0", "1.0.0", 1)) // without GC
 		first := newContainer("a1")
 		b.add(list, first)
@@ -363,7 +364,7 @@ var _ = Describe("plumb gc", func() {
 		Expect(b.path("leases/pods/10.1.2.78")).NotTo(BeAnExistingFile())
 		Expect(b.path("leases/pods/10.1.2.79")).To(BeAnExistingFile())
 		Expect(b.check(list, "a1")).To(Succeed())
-	}, Entry("by a list", "--live", "-"), Entry("by its name", "--dead", "gone,a1"), Entry("by results", "--live-from-cache"))
+	}, Entry("with --live", "--live", "-"), Entry("with --dead", "--dead", "gone,a1"), Entry("with --live-from-cache", "--live-from-cache"))
 
 	It("keeps what may be newer than the list", func() {
 		b.add(list, newContainer("live"))
@@ -375,7 +376,7 @@ var _ = Describe("plumb gc", func() {
 		Expect(b.inventory().Attachments).To(HaveLen(2))
 
 		b.age()
-		file := b.path("live") // an old list: what is newer than the file is kept
+		file := b.path("live") // in an old list, which keeps attachments newer than the file
 		Expect(os.WriteFile(file, []byte("live"), 0o600)).To(Succeed())
 		then := time.Now().Add(-2 * time.Hour)
 		Expect(os.Chtimes(file, then, then)).To(Succeed())
@@ -383,14 +384,14 @@ var _ = Describe("plumb gc", func() {
 		Expect(b.gc("live", "--live", "-", "--min-age", "0", "--force").Stdout).To(ContainSubstring("removed pods young eth0"))
 	})
 
-	It("keeps what is younger than --min-age, also without a list", func() {
+	It("keeps attachments younger than --min-age, even without a list", func() {
 		b.addHalf(newContainer("young"))
 		reply := b.gc("", "--no-live")
 		Expect(reply.Exit).To(Equal(0), reply.Stderr)
 		Expect(reply.Stdout).To(HavePrefix("kept pods young eth0: it may be newer than the answer that no container lives (--min-age)\n"))
 	})
 
-	It("keeps an interface whose age nobody knows, unless --min-age is 0", func() {
+	It("keeps an interface of unknown age unless --min-age is 0", func() {
 		list := b.network("20-flat.conflist", `{"cniVersion": "1.1.0", "name": "flat", "plugins": [{"type": "bridge", "bridge": "br7"}]}`)
 		b.add(list, newContainer("live"))
 		b.add(list, newContainer("old"))
@@ -401,7 +402,7 @@ var _ = Describe("plumb gc", func() {
 		Expect(b.inventory().Attachments).To(HaveLen(1))
 	})
 
-	It("does not touch a container that is attached after the inventory, whatever the list says", func() {
+	It("does not touch a container that is attached after the inventory was read", func() {
 		b.add(list, newContainer("live"))
 		b.add(list, newContainer("dead"))
 		b.age()
@@ -424,7 +425,7 @@ var _ = Describe("plumb gc", func() {
 		Expect(b.check(list, "late")).To(Succeed())
 	})
 
-	DescribeTable("ends with a signal, as doctor does, while it waits for the list", func(signal os.Signal, args ...string) {
+	DescribeTable("is ended by a signal, like doctor, while it waits for the list", func(signal os.Signal, args ...string) {
 		fifo := b.path("fifo")
 		b.host.Must(GinkgoTB(), "mkfifo", fifo)
 		cmd := exec.Command(filepath.Join(b.bin, "plumb"), append(append(args, "--live", fifo, "--conf-dir", b.path("conf")), b.directories()...)...)
@@ -437,11 +438,11 @@ var _ = Describe("plumb gc", func() {
 		Expect(cmd.Process.Signal(signal)).To(Succeed())
 		Eventually(ended).Should(Receive(MatchError("signal: " + signal.String())))
 	},
-		Entry("gc", unix.SIGTERM, "gc"), Entry("gc, with Ctrl-C", unix.SIGINT, "gc"),
-		Entry("doctor", unix.SIGTERM, "doctor"), Entry("doctor, with Ctrl-C", unix.SIGINT, "doctor"),
+		Entry("gc", unix.SIGTERM, "gc"), Entry("gc with Ctrl-C", unix.SIGINT, "gc"),
+		Entry("doctor", unix.SIGTERM, "doctor"), Entry("doctor with Ctrl-C", unix.SIGINT, "doctor"),
 	)
 
-	It("waits for the calls of plugins that run before it calls GC", func() {
+	It("waits for running plugin calls before it calls GC", func() {
 		b.add(list, newContainer("live"))
 		b.age()
 		key, err := lock.NewKey(skel.LockFile, "a call that runs")
@@ -460,7 +461,7 @@ var _ = Describe("plumb gc", func() {
 		Expect(b.check(list, "late")).To(Succeed())
 	})
 
-	It("makes calls of plugins wait during GC", func() {
+	It("blocks plugin calls during GC", func() {
 		fifo := b.path("fifo")
 		b.host.Must(GinkgoTB(), "mkfifo", fifo)
 		dir, _ := nstest.NewScriptPlugin(GinkgoTB(), "slow", `[ "$CNI_COMMAND" != GC ] || cat `+fifo+` >&2`)
@@ -485,7 +486,7 @@ var _ = Describe("plumb gc", func() {
 		Expect(b.check(list, "late")).To(Succeed())
 	})
 
-	It("says what to do with a network that has no configuration any more", func() {
+	It("prints the commands that clean up a network without a configuration", func() {
 		b.add(list, newContainer("live"))
 		b.addHalf(newContainer("half", 9090))
 		b.add(list, newContainer("whole", 9091))
@@ -499,7 +500,7 @@ var _ = Describe("plumb gc", func() {
 
 		b.addHalf(newContainer("half", 9090))
 		b.age()
-		reply = b.gc("", "--no-live", "--force", "--min-age", "0") // without a configuration, the directories of files are not known
+		reply = b.gc("", "--no-live", "--force", "--min-age", "0") // without a configuration, the age is unknown
 		Expect(reply.Exit).To(Equal(exitFound))
 		Expect(reply.Stdout).To(ContainSubstring("left pods half eth0: network pods has no configuration; run these commands:\n  ip link delete veth"))
 		_, commands, _ := strings.Cut(reply.Stdout, "these commands:\n")
@@ -522,7 +523,7 @@ var _ = Describe("plumb gc", func() {
 		Expect(b.inventory().Attachments).To(HaveLen(2))
 	})
 
-	It("reports a plugin that is missing, and removes the rest", func() {
+	It("reports a missing plugin, and removes the rest", func() {
 		b.network("05-gone.conflist", `{"cniVersion": "1.1.0", "name": "gone", "plugins": [{"type": "gone"}]}`)
 		b.add(list, newContainer("live"))
 		b.addHalf(newContainer("half"))
@@ -547,14 +548,15 @@ func openForWriting(fifo string) *os.File {
 	return w
 }
 
-// awaitWaiterForLock waits until a process waits for a lock of bytes of the plugins' lock file: "FIRST LAST".
+// awaitWaiterForLock waits until a process waits to lock bytes of the plugins' lock file. The format of bytes is
+// "FIRST LAST".
 func awaitWaiterForLock(bytes string) {
 	GinkgoHelper()
 	Eventually(nstest.LockWaiters).WithArguments(skel.LockFile).Should(ContainElement(MatchRegexp(" OFDLCK +ADVISORY +WRITE .* " + bytes + "$")))
 }
 
-// awaitPorts waits until the bridge cni0 has only so many ports: the kernel deletes the veth pair of a namespace
-// that is gone some time later.
+// awaitPorts waits until the bridge cni0 has n ports, because the kernel deletes the veth pairs of a namespace
+// some time after the namespace.
 func (b *testbed) awaitPorts(n int) {
 	GinkgoHelper()
 	Eventually(func() string { return b.host.Must(GinkgoTB(), "ip", "-o", "link", "show", "master", "cni0") }, time.Minute).

@@ -33,8 +33,8 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// namesInCode lists sections of docs/interface.golden: the expressions that find their lines in the Go files of the matching
-// directories. A section about several packages names the directory on each line.
+// namesInCode lists sections of docs/interface.golden, each with the regular expressions that find its lines in the Go
+// files of the directories that match dirs. A section about several packages names the directory on each line.
 var namesInCode = []struct{ title, dirs, expressions string }{
 	{"Checks of plumb doctor", "internal/doctor$", `[\t {k]\{"([\w-]+)", [a-z]`},
 	{"Environment variables", "", `"((?:CNI|PLUMB)_[A-Z_]+|NETCONFPATH|TRACE[A-Z]+|LISTEN_[A-Z]+)=?"`},
@@ -55,7 +55,7 @@ var namesInCode = []struct{ title, dirs, expressions string }{
 var _ = Describe("docs/interface.golden", func() {
 	It("lists the names that operators, configurations and programs rely on", func() {
 		for _, variable := range []string{"NETCONFPATH", "CNI_PATH"} {
-			GinkgoT().Setenv(variable, "") // they change the defaults of flags
+			GinkgoT().Setenv(variable, "") // these variables change the defaults of flags
 		}
 		root, owner := newRoot(), types.Attachment{Network: "NETWORK", ContainerID: "CONTAINER", IfName: "IFNAME"}
 		addCompletion(root)
@@ -83,7 +83,7 @@ var _ = Describe("docs/interface.golden", func() {
 	})
 })
 
-// flagsOf returns the command, its flags with their arguments and defaults, and the same of its commands.
+// flagsOf returns the command and its flags with their arguments and defaults, and the same for its subcommands.
 func flagsOf(c *cobra.Command) []string {
 	lines := []string{c.UseLine()}
 	c.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
@@ -97,8 +97,8 @@ func flagsOf(c *cobra.Command) []string {
 	return lines
 }
 
-// jsonKeys returns the paths of the keys in the JSON that plumb, the plugins and the datastores print, with their types. A
-// type that occurs several times is listed once.
+// jsonKeys returns the paths of the keys in the JSON that plumb, the plugins and the datastores print, with their
+// types. It lists a type that occurs several times only once.
 func jsonKeys() (lines []string) {
 	seen, suffixes := map[reflect.Type]string{}, map[reflect.Kind]string{reflect.Pointer: "", reflect.Slice: "[]", reflect.Map: "{}"}
 	var add func(path string, t reflect.Type)
@@ -179,7 +179,6 @@ func schemaKeys(path string, s *schema.Schema, defs map[string]*schema.Schema) (
 	return []string{strings.Join(strings.Fields(line), " ")}
 }
 
-// addNamesInCode adds the sections of namesInCode.
 func addNamesInCode(sections map[string][]string) {
 	GinkgoHelper()
 	root, comments := nstest.Root(GinkgoTB()), regexp.MustCompile(`(?m)//.*$`)

@@ -23,7 +23,7 @@ var _ = Describe("plumb list", func() {
 		b := newTestbed()
 		list := b.network("10-pods.conflist", chain)
 		b.add(list, newContainer(id("8c1f0a77e1d2"), 8080, 8443))
-		b.add(list, newContainer("default-"+id("b2bf"))) // of nerdctl
+		b.add(list, newContainer("default-"+id("b2bf"))) // a container of nerdctl
 		Expect(os.WriteFile(filepath.Join(b.path("leases/pods"), "10.1.2.77"), []byte(id("e5")+"\r\neth0"), 0o600)).To(Succeed())
 		out := regexp.MustCompile(`veth\w+`).ReplaceAllString(b.plumb("list"), "VETH")
 		out = regexp.MustCompile(`\d+s\n`).ReplaceAllString(out, "0s\n")
@@ -35,7 +35,7 @@ var _ = Describe("plumb list", func() {
 			`1 network, 3 attachments, 1 suspect: plumb doctor\n$`))
 	})
 
-	It("reads the caches of multus and of further directories, with the configurations of single plugins", func() {
+	It("reads the caches of Multus and further directories, including configurations of single plugins", func() {
 		b := newTestbed()
 		conf, err := libcni.NetworkPluginConfFromBytes([]byte(`{"cniVersion": "1.0.0", "name": "nad", "type": "bridge", "bridge": "br7", "ipam": {
 			"type": "host-local", "dataDir": "` + b.path("leases") + `", "subnet": "10.9.9.0/24"}}`))
@@ -60,10 +60,11 @@ var _ = Describe("plumb list", func() {
 		Expect(b.path("other/results/nad-c3-eth0")).NotTo(BeAnExistingFile())
 	})
 
-	It("shows no address of loopback, and each address once", func() {
+	It("omits addresses of loopback, and shows each address once", func() {
 		b := newTestbed()
 		b.add(b.network("10-pods.conflist", chain), newContainer("c1"))
-		// The results of bridge after loopback, as plumb once made it, and of a plugin that gives the address to a virtual machine.
+		// The result contains loopback's addresses, and one address twice, as from a plugin that passes the address to
+		// a virtual machine.
 		text, err := os.ReadFile(b.path("cache/results/pods-c1-eth0"))
 		Expect(err).NotTo(HaveOccurred())
 		changed := strings.Replace(string(text), `"ips":[`, `"ips":[{"address":"127.0.0.1/8"},{"address":"::1/128"},{"address":"10.1.2.2/24"},`, 1)
@@ -73,7 +74,7 @@ var _ = Describe("plumb list", func() {
 		Expect(b.plumb("explain", "c1")).To(Not(MatchRegexp(`route to (127|::1)`)))
 	})
 
-	It("says if the namespace of a container is gone", func() {
+	It("shows that a container's namespace is gone", func() {
 		b := newTestbed()
 		p := newContainer("c1")
 		b.add(b.network("10-pods.conflist", chain), p)
@@ -84,14 +85,14 @@ var _ = Describe("plumb list", func() {
 		Expect(b.plumb("list")).NotTo(ContainSubstring("in the container"), "the container is gone")
 	})
 
-	It("says if an attachment of bridge has no host end", func() {
+	It("shows that the host end of a bridge attachment is missing", func() {
 		b := newTestbed()
 		b.add(b.network("10-pods.conflist", chain), newContainer("c1"))
 		b.host.MustLine(GinkgoTB(), "ip link del "+b.inventory().Attachments[0].Resources[2].Name)
 		Expect(b.plumb("list")).To(MatchRegexp(`c1 .* no host end, masq4`))
 	})
 
-	It("says if an attachment has no result although others have, once its ADD must have ended", func() {
+	It("shows that an attachment lacks a result after its ADD must have ended, if others have one", func() {
 		b := newTestbed()
 		b.addHalf(newContainer("half"))
 		b.age()
@@ -102,7 +103,7 @@ var _ = Describe("plumb list", func() {
 		Expect(b.plumb("list")).To(And(MatchRegexp(`half .*, no result +1h0m\n`), HaveSuffix(", 1 suspect: plumb doctor\n")))
 	})
 
-	It("prints JSON with every thing, its place and the command that removes it", func() {
+	It("prints each resource as JSON, with its place and the command that removes it", func() {
 		b := newTestbed()
 		b.add(b.network("10-pods.conflist", chain), newContainer("c1", 8080))
 		inv := b.inventory()
@@ -113,7 +114,7 @@ var _ = Describe("plumb list", func() {
 		a := inv.Attachments[0]
 		Expect(a.ID().String()).To(Equal("pods/c1/eth0"))
 		Expect(a.Addresses).To(Equal([]string{"10.1.2.2", "fd00:1:2::2"}))
-		Expect(a.Resources[len(a.Resources)-1]).To(HaveField("Name", "libcni"), "the record of libcni, not once more its path")
+		Expect(a.Resources[len(a.Resources)-1]).To(HaveField("Name", "libcni"), "libcni is the name, not the path")
 		removals := map[string]bool{}
 		for _, t := range a.Resources {
 			removals[t.Remove] = true
@@ -131,7 +132,7 @@ var _ = Describe("plumb list", func() {
 		Expect(b.inventory().Attachments).To(BeEmpty())
 	})
 
-	It("joins the parts of an owner whose names are too long for an alias or a comment", func() {
+	It("combines the resources of an owner whose name is too long for an alias or a comment", func() {
 		b := newTestbed()
 		long := id("ab") + id("cd")
 		b.add(b.network("10-pods.conflist", chain), newContainer(long))
@@ -142,7 +143,7 @@ var _ = Describe("plumb list", func() {
 		Expect(inv.Attachments[0].Summary()).To(ContainSubstring("@cni0"))
 	})
 
-	It("changes nothing on the host, and makes no directory or lock file", func() {
+	It("changes nothing on the host, and creates no directory or lock file", func() {
 		b := newTestbed()
 		Expect(b.plumb("list")).To(Equal("0 networks, 0 attachments\n"))
 		Expect(os.ReadDir(b.path("cache"))).To(BeEmpty())
@@ -154,7 +155,7 @@ var _ = Describe("plumb list", func() {
 		Expect(nstest.Compare(before, b.state())).To(BeEmpty())
 	})
 
-	It("selects by network and by the beginning of a container ID", func() {
+	It("selects attachments by network and container ID prefix", func() {
 		b := newTestbed()
 		list := b.network("10-pods.conflist", chain)
 		b.add(list, newContainer("c1"))
@@ -165,10 +166,10 @@ var _ = Describe("plumb list", func() {
 		Expect(reply.Stderr).To(ContainSubstring(`network "pod": no such network on this host, which has pods`))
 	})
 
-	It("fails without root, as all commands that look at the host, and finds nothing wrong", func() {
+	It("fails without root and finds nothing wrong, like all commands that read the host", func() {
 		b := newTestbed()
 		b.add(b.network("10-pods.conflist", chain), newContainer("c1", 8080))
-		// Another user than root may have no access to the directory of the executables under test.
+		// A user other than root may lack access to the directory of the executables under test.
 		Expect(os.CopyFS(b.path("bin"), os.DirFS(b.bin))).To(Succeed())
 		Expect(errors.Join(os.Chmod(b.dir, 0o755), os.Chmod(b.path("bin"), 0o755))).To(Succeed())
 		b.bin = b.path("bin")
@@ -182,14 +183,14 @@ var _ = Describe("plumb list", func() {
 		}
 		Expect(os.RemoveAll(b.path("cache/results"))).To(Succeed())
 		reply := b.runAs(65534, append([]string{"list"}, b.directories()...)...)
-		Expect(reply.Stderr).To(HavePrefix("plumb: read "+b.path("leases/pods")+": "), "a reservation that cannot be read seems to have no owner")
+		Expect(reply.Stderr).To(HavePrefix("plumb: read "+b.path("leases/pods")+": "), "an unreadable reservation seems to lack an owner")
 		reply = b.runAs(65534, "doctor", b.path("conf/10-pods.conflist"))
 		Expect(reply.Exit).To(Equal(exitError))
 		Expect(reply.Stdout).To(MatchRegexp(`^not examined: STATUS of the plugins: run plumb as root\n(?s:.*)nothing found `))
 		Expect(reply.Stderr).To(HaveSuffix("plumb: not everything could be examined\n"))
 	})
 
-	It("refuses a directory that does not exist, as all commands that look at the host", func() {
+	It("rejects a directory that does not exist, like all commands that read the host", func() {
 		b := newTestbed()
 		none := b.path("none")
 		for _, args := range [][]string{
@@ -208,10 +209,10 @@ var _ = Describe("plumb list", func() {
 		Expect(reply.Stderr).To(HavePrefix("plumb: $NETCONFPATH: there is no directory " + none + "\n"))
 		cmd = exec.Command(filepath.Join(b.bin, "plumb"), append([]string{"list", "--conf-dir", b.path("conf")}, b.directories()...)...)
 		cmd.Env = append(os.Environ(), "NETCONFPATH="+none)
-		Expect(b.wait(cmd).Exit).To(Equal(0), "the flag is above the environment")
+		Expect(b.wait(cmd).Exit).To(Equal(0), "the flag overrides the environment")
 	})
 
-	DescribeTable("fails, as other commands, if stdout cannot be written", func(args ...string) {
+	DescribeTable("fails if it cannot write to stdout, like other commands", func(args ...string) {
 		b := newTestbed()
 		b.add(b.network("10-pods.conflist", chain), newContainer("c1"))
 		full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
@@ -231,7 +232,7 @@ var _ = Describe("plumb list", func() {
 		Entry("gc that changes nothing", "gc", "--no-live", "--dry-run", "--min-age", "0"),
 	)
 
-	It("does not wait at named pipes, as all commands that look at the host", func() {
+	It("does not block on named pipes, like all commands that read the host", func() {
 		b := newTestbed()
 		b.add(b.network("10-pods.conflist", chain), newContainer("c1"))
 		pipes := []string{b.path("conf/00-x.conflist"), b.path("conf/20-x.conf"), b.path("cache/results/zz")}

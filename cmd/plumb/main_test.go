@@ -13,7 +13,7 @@ var _ = Describe("plumb", func() {
 		none := b.path("none")
 		for status, commands := range map[int][][]string{
 			0:         {{"list"}, {"metrics"}, {"gc", "--no-live"}, {"schema", "bridge"}},
-			exitFound: {{"doctor"}}, // there is no configuration
+			exitFound: {{"doctor"}}, // the configuration directory is empty
 			exitUsage: {
 				{"list", "x"}, {"metrics", "x"}, {"gc"}, {"gc", "--dead", "x"}, {"doctor", "--timeout", "0"}, {"explain"}, {"explain", "x"},
 				{"schema", "x"}, {"install"}, {"trace", "--for", "0"}, {"x"},
@@ -33,7 +33,7 @@ var _ = Describe("plumb", func() {
 })
 
 var _ = Describe("plumb completion", func() {
-	It("refuses a shell that it does not know, and none", func() {
+	It("rejects an unknown or missing shell", func() {
 		b := newTestbed()
 		for _, args := range [][]string{{"completion"}, {"completion", "tcsh"}, {"completion", "bash", "more"}} {
 			reply := b.run("", args...)
@@ -45,7 +45,7 @@ var _ = Describe("plumb completion", func() {
 		Expect(b.run("", "completion", "zsh").Exit).To(Equal(0))
 	})
 
-	It("completes formats, containers and interfaces, and no names of files where none can be", func() {
+	It("completes formats, containers and interfaces, and file names only where files are allowed", func() {
 		b := newTestbed()
 		b.add(b.network("10-pods.conflist", chain), newContainer("c1"))
 		const noFiles, files = ":4\n", ":0\n"

@@ -38,7 +38,7 @@ var _ = Describe("plumb metrics", func() {
 		requireExposition(out)
 	})
 
-	It("has what cluster-local knows of the node and the segment", func() {
+	It("prints cluster-local's numbers for the node and the segment", func() {
 		b := newTestbed()
 		b.network("10-flat.conflist", `{"cniVersion": "1.1.0", "name": "fl\"at\\", "plugins": [{"type": "macvlan", "ipam": {
 			"type": "cluster-local", "dataDir": "DIR/leases", "subnet": "10.1.2.0/24", "exclude": ["10.1.2.0/28", "10.1.2.4/30", "10.1.2.255"],
@@ -53,7 +53,7 @@ var _ = Describe("plumb metrics", func() {
 		requireExposition(out)
 	})
 
-	It("prints each number once if two plugins of a list have the same range", func() {
+	It("prints each number once if two plugins of a list use the same range", func() {
 		b := newTestbed()
 		const plugin = `{"type": "macvlan", "ipam": {"type": "cluster-local", "dataDir": "DIR/leases", "subnet": "10.1.2.0/24", "datastore": {"type": "cluster-local-etcd"}}}`
 		b.network("10-two.conflist", `{"cniVersion": "1.1.0", "name": "two", "plugins": [`+plugin+`, `+plugin+`]}`)
@@ -62,7 +62,7 @@ var _ = Describe("plumb metrics", func() {
 		requireExposition(out)
 	})
 
-	It("prints no range of a configuration that is invalid, and counts what it cannot read", func() {
+	It("omits ranges of an invalid configuration, and counts what it cannot read", func() {
 		b := newTestbed()
 		b.network("10-pods.conflist", strings.Replace(chain, "10.1.2.0/24", "10.1.2.3/24", 1))
 		Expect(os.WriteFile(filepath.Join(b.path("conf"), "20-x.conflist"), []byte("{"), 0o600)).To(Succeed())
@@ -72,8 +72,8 @@ var _ = Describe("plumb metrics", func() {
 	})
 })
 
-// requireExposition fails the test unless the text has the format of Prometheus: for each metric one HELP, one TYPE,
-// and then its samples, each of which occurs once.
+// requireExposition fails the test unless the text has the format of Prometheus, which is HELP, TYPE and distinct
+// samples for each metric.
 func requireExposition(text string) {
 	GinkgoHelper()
 	const label = `[a-z_]+="(?:[^"\\\n]|\\["\\n])*"`

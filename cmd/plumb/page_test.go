@@ -64,18 +64,17 @@ const (
 `
 )
 
-// A pageHost is the host on which the commands of docs/plumb.md and docs/plumb run. It has the networks pods and lan, and two
-// containers: pageLive on both, and pageDead, whose namespace is gone, on pods.
+// A pageHost is the host on which the commands of docs/plumb.md and docs/plumb run. It contains the networks pods and
+// lan. The container pageLive is on both networks, and the container pageDead, whose namespace is gone, on pods.
 type pageHost struct {
 	*testbed
 	pods    *libcni.NetworkConfigList
 	live    *container
-	replace map[string]func() string // what runs instead of a command, and returns its output
+	replace map[string]func() string // functions that run instead of a command, and return its output
 	actual  *strings.Replacer        // from the directories of a usual host to the testbed's, and from short IDs to whole ones
 	usual   *strings.Replacer        // the reverse
 }
 
-// newPageTools returns a host with the plugins and the tools of the pages, but without networks.
 func newPageTools() *pageHost {
 	GinkgoHelper()
 	tb := GinkgoTB()
@@ -102,7 +101,6 @@ func newPageTools() *pageHost {
 	return p
 }
 
-// newPageHost returns the host. Its files are 3 days and 4 hours old.
 func newPageHost() *pageHost {
 	GinkgoHelper()
 	p, tb := newPageTools(), GinkgoTB()
@@ -140,15 +138,15 @@ func (p *pageHost) output(command string) string {
 	cmd.Env = append(os.Environ(), "PATH="+p.path("tools")+":"+os.Getenv("PATH"), "NETCONFPATH="+p.path("conf"), "CNI_PATH="+p.path("opt/bin"))
 	cmd.Stdout, cmd.Stderr = &out, &out
 	Expect(p.host.Start(cmd)).To(Succeed())
-	if err := cmd.Wait(); err != nil { // doctor has the exit status 1 if it found something
+	if err := cmd.Wait(); err != nil { // doctor exits with 1 if it found something
 		var status *exec.ExitError
 		Expect(errors.As(err, &status) && status.ExitCode() == exitFound).To(BeTrue(), "%s: %v\n%s", command, err, &out)
 	}
 	return p.usual.Replace(out.String())
 }
 
-// checkPage runs the commands in the console blocks of a page, after the heading, in their order, and compares what they
-// print with the page. It returns the blocks. `go test -update` writes the page anew.
+// checkPage runs the commands in the console blocks of a page, after the heading, in their order, and compares the
+// output with the page. It returns the blocks. With `go test -update`, it writes the output to the page.
 func (p *pageHost) checkPage(name, heading string) (blocks string) {
 	GinkgoHelper()
 	file := filepath.Join(nstest.Root(GinkgoTB()), name)
@@ -190,7 +188,7 @@ func masked(screen string) string {
 }
 
 var _ = Describe("docs/plumb.md", func() {
-	It("has a tour of a broken host whose screens are what the commands print", func() {
+	It("shows the commands' real output in the tour of a broken host", func() {
 		p := newPageHost()
 		p.network("10-pods.conflist", strings.Replace(pagePods, "isGateway", "isGatway", 1))
 		Expect(os.Remove(p.path("opt/bin/tuning"))).To(Succeed())
@@ -208,7 +206,7 @@ var _ = Describe("docs/plumb.md", func() {
 		}
 	})
 
-	It("has examples that are what the commands print", func() {
+	It("shows the commands' real output in the examples", func() {
 		p := newPageHost()
 		check := func(command string) { p.checkPage("docs/plumb/"+command+".md", "plumb "+command) }
 		for _, command := range []string{"list", "gc", "explain", "metrics", "schema"} {
@@ -235,7 +233,7 @@ var _ = Describe("docs/plumb.md", func() {
 	})
 })
 
-// refuse adds the container to the network, which must fail, and deletes it, as a runtime does.
+// refuse adds the container to the network, which must fail, and then deletes it as a runtime does.
 func (p *pageHost) refuse(list *libcni.NetworkConfigList, failed *container) {
 	GinkgoHelper()
 	_, err := p.cni.AddNetworkList(context.Background(), list, failed.RT)

@@ -27,12 +27,12 @@ func TestPlumb(t *testing.T) {
 	RunSpecs(t, "cmd/plumb")
 }
 
-// A testbed is a host with directories of its own, a runtime that uses libcni as containerd does, and the
-// executable of the tool.
+// A testbed is a host with its own directories, a runtime that uses libcni as containerd does, and the
+// executable plumb.
 type testbed struct {
 	host *nstest.NS
-	dir  string // has conf, cache, data and state
-	bin  string // has plumb and the plugins
+	dir  string // contains conf, cache, data and state
+	bin  string // contains plumb and the plugins
 	cni  *libcni.CNIConfig
 }
 
@@ -49,7 +49,6 @@ func newTestbed() *testbed {
 	return b
 }
 
-// path returns the path of a file in the directory of the testbed.
 func (b *testbed) path(name string) string { return filepath.Join(b.dir, name) }
 
 // run runs the tool on the host, with its directories and this stdin.
@@ -90,7 +89,7 @@ func (b *testbed) wait(cmd *exec.Cmd) nstest.Reply {
 	return nstest.Reply{Stdout: stdout.String(), Stderr: stderr.String(), Exit: cmd.ProcessState.ExitCode()}
 }
 
-// plumb is run for a command that looks at the host, which must succeed. It returns stdout.
+// plumb runs a command that reads the host and must succeed. It returns stdout.
 func (b *testbed) plumb(args ...string) string {
 	GinkgoHelper()
 	reply := b.run("", append(args, b.directories()...)...)
@@ -103,7 +102,7 @@ func (b *testbed) directories() []string {
 	return []string{"--cache-dir", b.path("cache"), "--data-dir", b.path("data")}
 }
 
-// inventory returns the output of list as JSON.
+// inventory returns the output of list as an Inventory.
 func (b *testbed) inventory() *inventory.Inventory {
 	GinkgoHelper()
 	inv := &inventory.Inventory{}
@@ -111,7 +110,7 @@ func (b *testbed) inventory() *inventory.Inventory {
 	return inv
 }
 
-// chain is the configuration of a network as on a host with containerd.
+// chain is a network configuration for containerd.
 const chain = `{
 	"cniVersion": "1.1.0",
 	"name": "pods",
@@ -150,14 +149,12 @@ func newContainer(id string, ports ...int) *container {
 	return p
 }
 
-// add attaches the container to the network.
 func (b *testbed) add(list *libcni.NetworkConfigList, p *container) {
 	GinkgoHelper()
 	_, err := b.cni.AddNetworkList(context.Background(), list, p.RT)
 	Expect(err).NotTo(HaveOccurred())
 }
 
-// startProcess starts a process in the container's namespace.
 func startProcess(p *container) {
 	GinkgoHelper()
 	cmd := exec.Command("sleep", "infinity")
@@ -174,5 +171,5 @@ func (b *testbed) state() string {
 	return nstest.Snapshot(GinkgoTB(), b.host) + nstest.SnapshotDir(GinkgoTB(), b.dir) + nstest.SnapshotDir(GinkgoTB(), "/run/cni")
 }
 
-// An id is an ID as containerd's are: 64 hexadecimal digits.
+// id returns an ID like containerd's, with 64 hexadecimal digits.
 func id(first string) string { return first + strings.Repeat("0", 64-len(first)) }

@@ -35,7 +35,7 @@ var _ = Describe("plumb schema", func() {
 		Expect(strings.Fields(out)).To(ConsistOf(want))
 	})
 
-	It("prints the file of a schema", func() {
+	It("prints the text of a schema file", func() {
 		want, err := os.ReadFile("internal/schema/bridge.schema.json")
 		Expect(err).NotTo(HaveOccurred())
 		out, status := call("bridge")

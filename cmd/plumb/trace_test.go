@@ -19,7 +19,7 @@ import (
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/traces"
 )
 
-// startTrace starts plumb trace, and returns it when it listens.
+// startTrace starts plumb trace and waits until it listens.
 func (b *testbed) startTrace(args ...string) *gexec.Session {
 	GinkgoHelper()
 	session, err := gexec.Start(exec.Command(filepath.Join(b.bin, "plumb"), append([]string{"trace"}, args...)...), GinkgoWriter, GinkgoWriter)
@@ -98,7 +98,7 @@ var _ = Describe("plumb trace", func() {
 		Expect(calls[0].Calls[0].Plugin).To(Equal("host-local"))
 	})
 
-	It("shows one network or some containers only", func() {
+	It("shows only one network or some containers", func() {
 		b := newTestbed()
 		pods, other := b.network("10-pods.conflist", chain), b.network("20-small.conf", small)
 		byNetwork := b.startTrace("--network", "small", "-o", "json")
@@ -135,7 +135,7 @@ var _ = Describe("plumb trace", func() {
 		stopTrace(session)
 	})
 
-	It("runs once per host, ends after its time, and takes over from a trace that was killed", func() {
+	It("runs once per host, ends after its time, and takes over from a killed trace", func() {
 		b := newTestbed()
 		first := b.startTrace()
 		second := b.run("", "trace")
@@ -143,13 +143,13 @@ var _ = Describe("plumb trace", func() {
 		Expect(second.Stderr).To(Equal("plumb: another plumb trace runs on this host; end it first\n"))
 		Eventually(first.Kill()).Should(gexec.Exit())
 
-		b.add(b.network("10-small.conf", small), newContainer("c1")) // with a pipe that nobody reads
+		b.add(b.network("10-small.conf", small), newContainer("c1")) // no process reads the pipe
 		reply := b.run("", "trace", "--for", "1ms")
 		Expect(reply.Exit).To(Equal(0))
 		Expect("/run/plumb").NotTo(BeADirectory())
 	})
 
-	It("says that a network does not exist, and waits for it", func() {
+	It("reports a network that does not exist, and waits for it", func() {
 		b := newTestbed()
 		b.network("10-small.conf", small)
 		reply := b.run("", "trace", "--for", "1ms", "--network", "smal")
@@ -158,7 +158,7 @@ var _ = Describe("plumb trace", func() {
 		Expect(b.run("", "trace", "--for", "1ms", "--network", "small").Stderr).To(HavePrefix("plumb trace: waiting "))
 	})
 
-	It("ends, and removes its pipe, when nobody reads its output any more", func() {
+	It("ends, and removes its pipe, when its output has no reader", func() {
 		b := newTestbed()
 		list := b.network("10-small.conf", small)
 		r, w, err := os.Pipe()
@@ -177,7 +177,7 @@ var _ = Describe("plumb trace", func() {
 		Expect("/run/plumb").NotTo(BeADirectory())
 	})
 
-	It("refuses a time that is not positive", func() {
+	It("rejects a time that is not positive", func() {
 		b := newTestbed()
 		for _, limit := range []string{"-1s", "0s"} {
 			cmd := exec.Command("timeout", "20", filepath.Join(b.bin, "plumb"), "trace", "--for", limit)
@@ -187,7 +187,7 @@ var _ = Describe("plumb trace", func() {
 		}
 	})
 
-	DescribeTable("says what to do if the file at the path is not a named pipe", func(occupy func(path string) error) {
+	DescribeTable("says what to do if the path is not a named pipe", func(occupy func(path string) error) {
 		b := newTestbed()
 		Expect(os.Mkdir("/run/plumb", 0o755)).To(Succeed())
 		DeferCleanup(os.RemoveAll, "/run/plumb")
@@ -196,9 +196,9 @@ var _ = Describe("plumb trace", func() {
 		Expect(reply.Exit).To(Equal(exitError))
 		Expect(reply.Stderr).To(Equal("plumb: create pipe /run/plumb/trace: the file is not a named pipe; remove it\n"))
 	},
-		Entry("but a file", func(path string) error { return os.WriteFile(path, nil, 0o600) }),
-		Entry("but a symbolic link", func(path string) error { return os.Symlink("/run/elsewhere", path) }),
-		Entry("but a socket", func(path string) error { return unix.Mknod(path, unix.S_IFSOCK|0o600, 0) }),
-		Entry("but a directory", func(path string) error { return os.Mkdir(path, 0o755) }),
+		Entry("a file", func(path string) error { return os.WriteFile(path, nil, 0o600) }),
+		Entry("a symbolic link", func(path string) error { return os.Symlink("/run/elsewhere", path) }),
+		Entry("a socket", func(path string) error { return unix.Mknod(path, unix.S_IFSOCK|0o600, 0) }),
+		Entry("a directory", func(path string) error { return os.Mkdir(path, 0o755) }),
 	)
 })

@@ -26,7 +26,7 @@ const complete = `{
 }
 `
 
-// onUplink is a network of macvlan on up0.
+// onUplink is a macvlan network on up0.
 const onUplink = `{
     "cniVersion": "1.1.0",
     "name": "pods",
@@ -58,11 +58,11 @@ func (n *usedHost) replace(runtime *libcni.RuntimeConf) {
 	n.attach(runtime)
 }
 
-// findOut is the advice where no command is obvious.
+// findOut is doctor's advice if no command fixes the problem.
 const findOut = "edit: follow the text or, if it gives no advice, find out which program changed this, then let the runtime replace the container"
 
 var _ = Describe("plumb doctor on attachments", func() {
-	It("finds two containers with one host port", func() {
+	It("finds two containers with the same host port", func() {
 		n, runtime := newCompleteHost()
 		second := runtimeOf("d2", nstest.New(GinkgoTB()).Named("d2"))
 		second.CapabilityArgs = runtime.CapabilityArgs
@@ -74,7 +74,7 @@ var _ = Describe("plumb doctor on attachments", func() {
 		})
 	})
 
-	It("finds nothing wrong with a container that has one host port in two networks", func() {
+	It("finds nothing wrong with a container that uses one host port in two networks", func() {
 		n, runtime := newCompleteHost()
 		second := strings.NewReplacer(`"pods"`, `"more"`, `"type": "bridge"`, `"type": "bridge", "bridge": "cni1"`, "10.88.", "10.89.", "fd00:88:", "fd00:89:").Replace(complete)
 		n.write("20-more.conflist", second)
@@ -87,26 +87,26 @@ var _ = Describe("plumb doctor on attachments", func() {
 		Expect(n.doctor().Findings).To(BeEmpty())
 	})
 
-	It("finds nothing wrong with a chain that begins with loopback, as Nomad's", func() {
+	It("finds nothing wrong with a chain that begins with loopback, such as Nomad's", func() {
 		n := &usedHost{testHost: newTestHost("loopback", "bridge", "host-local", "portmap")}
 		n.attachBy(strings.Replace(complete, `"plugins": [`, `"plugins": [{"type": "loopback"},`, 1))
 		n.add("d1")
 		Expect(n.doctor().Findings).To(BeEmpty())
 	})
 
-	It("takes the configuration in libcni's cache for that of a network, and reads the directories of nerdctl's namespaces", func() {
+	It("uses the configurations in libcni's cache, and reads the directories of nerdctl's namespaces", func() {
 		n, _ := newCompleteHost()
 		Expect(os.Remove(n.confDir() + "/10-pods.conflist")).To(Succeed())
-		Expect(n.doctor().Findings).To(BeEmpty(), "as with Nomad, whose networks have no file")
+		Expect(n.doctor().Findings).To(BeEmpty(), "Nomad writes no file for its networks")
 		Expect(os.Mkdir(n.confDir()+"/default", 0o755)).To(Succeed())
 		n.write("default/nerdctl-pods.conflist", complete)
 		n.write("nerdctl-bridge.conflist", strings.ReplaceAll(strings.ReplaceAll(complete, "10.88.", "10.89."), "fd00:88:", "fd00:89:"))
-		Expect(n.doctor().Findings).To(BeEmpty(), "namespaces may have networks of the same name")
+		Expect(n.doctor().Findings).To(BeEmpty(), "namespaces may contain networks with the same name")
 		n.write("default/nerdctl-pods.conflist", strings.Replace(complete, "ipMasq", "ipMask", 1))
 		Expect(isCommand(n.find("status", "default/nerdctl-pods.conflist:6: plugins[0].ipMask: unknown key"))).To(BeFalse())
 	})
 
-	DescribeTable("finds by CHECK what the host has lost of an attachment, and has a command for what is obvious", func(command, want, fix string) {
+	DescribeTable("finds missing parts of an attachment by CHECK, and the command that fixes them", func(command, want, fix string) {
 		n, runtime := newCompleteHost()
 		Expect(n.doctor().Findings).To(BeEmpty())
 		host := strings.TrimSpace(n.sh("ip -o link show master cni0 | cut -d: -f2 | cut -d@ -f1"))
@@ -121,22 +121,22 @@ var _ = Describe("plumb doctor on attachments", func() {
 			n.requireFixed(finding, func() { n.replace(runtime) })
 		}
 	},
-		Entry("an element of the IPv4 host ports", "nft delete element inet plumb hostport4 '{ tcp . 8080 }'", "hostport4", findOut),
+		Entry("an IPv4 host-port element", "nft delete element inet plumb hostport4 '{ tcp . 8080 }'", "hostport4", findOut),
 		Entry("forwarding", "sysctl -q -w net.ipv4.ip_forward=0", "ip_forward", "sysctl -w net/ipv4/ip_forward=1"),
 		Entry("a bridge that is down", "ip link set cni0 down", "cni0", "ip link set dev cni0 up && ip address add fd00:88::1/64 dev cni0 nodad"),
 		Entry("the gateway's address", "ip address flush dev cni0 scope global", "cni0",
 			"ip address add 10.88.0.1/16 dev cni0 && ip address add fd00:88::1/64 dev cni0 nodad"),
-		Entry("the host's route", "ip route del 10.88.0.0/16 dev cni0", "interface cni0 has no route 10.88.0.0/16: packets for 10.88.0.2 have no other route",
+		Entry("the host's route to the containers", "ip route del 10.88.0.0/16 dev cni0", "interface cni0 has no route 10.88.0.0/16: packets for 10.88.0.2 have no other route",
 			"ip route prepend 10.88.0.0/16 dev cni0"),
 		Entry("a host end without its bridge", "ip link set HOST nomaster", "HOST", "ip link set dev HOST master cni0"),
 		Entry("a host end that is down", "ip link set HOST down", "HOST", "ip link set dev HOST up"),
 		Entry("a flag of the port", "ip link set HOST type bridge_slave hairpin on", "hairpin", "ip link set dev HOST type bridge_slave hairpin off"),
 		Entry("a route of the container", "IN ip route del default", "eth0 has no route", "IN ip route prepend 0.0.0.0/0 via 10.88.0.1 dev eth0"),
 		Entry("the IPv6 route of the container", "IN ip -6 route del default", "eth0 has no route", "IN ip route prepend ::/0 via fd00:88::1 dev eth0"),
-		Entry("damage that has a command in part only", "ip link set HOST down; nft flush chain inet plumb masq/pods/10.88.0.0/16", "HOST", findOut),
+		Entry("two problems of which a command fixes only one", "ip link set HOST down; nft flush chain inet plumb masq/pods/10.88.0.0/16", "HOST", findOut),
 	)
 
-	It("calls CHECK of no attachment of a network with a missing executable", func() {
+	It("does not call CHECK for a network with a missing executable", func() {
 		n, _ := newCompleteHost()
 		n.sh("rm " + n.bin() + "/portmap; ip link set cni0 down")
 		n.sh(n.find("executable", "portmap").Fix)
@@ -150,7 +150,7 @@ var _ = Describe("plumb doctor on attachments", func() {
 		n.requireFixed(n.find("check", "container d1, interface eth0; container d2, interface eth0, network pods: CHECK of "), nil)
 	})
 
-	It("finds attachments of a network that has no configuration, neither in a file nor in libcni's cache", func() {
+	It("finds attachments of a network without a configuration in a file or in libcni's cache", func() {
 		n, runtime := newCompleteHost()
 		other := `{"cniVersion": "1.1.0", "name": "other", "plugins": [{"type": "bridge", "bridge": "other"}]}`
 		n.write("10-pods.conflist", other)
@@ -165,7 +165,7 @@ var _ = Describe("plumb doctor on attachments", func() {
 		})
 	})
 
-	It("fixes by commands what a container of ptp has lost", func() {
+	It("prints the commands that fix a damaged ptp container", func() {
 		n := &usedHost{testHost: newTestHost("ptp", "host-local")}
 		n.attachBy(strings.NewReplacer(`"type": "bridge", "isDefaultGateway": true, "ipMasq": true`, `"type": "ptp"`,
 			`"ranges"`, `"routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}], "ranges"`,
@@ -175,7 +175,7 @@ var _ = Describe("plumb doctor on attachments", func() {
 		before := routes()
 		n.sh("ip route del 10.88.0.2 && ip link set $(ip -o link show type veth | cut -d: -f2 | cut -d@ -f1) down")
 		container.Batch(GinkgoTB(), "address del 10.88.0.2/16 dev eth0")
-		for range 5 { // a finding can appear when another one is fixed
+		for range 5 { // one fix can reveal the next finding
 			for _, f := range n.doctor().Findings {
 				Expect(isCommand(f)).To(BeTrue(), "%s: %s", f.What, f.Fix)
 				n.sh(f.Fix)

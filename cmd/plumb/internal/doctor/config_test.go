@@ -35,7 +35,7 @@ const good = `{
 }
 `
 
-// A mistake is one that plumb doctor must find on a host with the configuration good.
+// A mistake is a problem that plumb doctor must find. Without it, the host is correct and uses the configuration good.
 type mistake struct {
 	create func(n *testHost)
 	what   string // a part of the finding's place and text
@@ -43,7 +43,7 @@ type mistake struct {
 	byHand func(n *testHost)
 }
 
-// change returns the mistake that the configuration contains the text to instead of from. byHand changes it back.
+// change returns a mistake that replaces from with to in the configuration. byHand changes it back.
 func change(from, to, what string) mistake {
 	return mistake{
 		create: func(n *testHost) { n.change("10-pods.conflist", from, to) },
@@ -52,7 +52,7 @@ func change(from, to, what string) mistake {
 	}
 }
 
-// more returns the mistake that the configuration contains a second plugin with a mistake. byHand replaces from by to.
+// more returns a mistake that adds a plugin to the configuration. byHand fixes it by replacing from with to.
 func more(plugin, from, to, what string) mistake {
 	m := change(from, to, what)
 	m.create = func(n *testHost) {
@@ -62,7 +62,7 @@ func more(plugin, from, to, what string) mistake {
 	return m
 }
 
-// second returns the mistake that there is a second file with this text. byHand removes the file.
+// second returns a mistake that adds a second file with this text. byHand removes the file.
 func second(name, text, what string) mistake {
 	return mistake{
 		create: func(n *testHost) { n.write(name, text) },
@@ -72,7 +72,7 @@ func second(name, text, what string) mistake {
 }
 
 var _ = Describe("plumb doctor on configurations", func() {
-	It("finds nothing on a good host, and says what it looked at", func() {
+	It("finds nothing wrong on a good host, and says what it examined", func() {
 		n := newTestHost("bridge", "host-local")
 		n.write("10-pods.conflist", good)
 		out, status := n.plumb(append([]string{"doctor"}, n.directories()...)...)
@@ -99,13 +99,13 @@ var _ = Describe("plumb doctor on configurations", func() {
 		Expect(report.Files).To(Equal([]string{other}))
 	})
 
-	It("refuses files together with --probe", func() {
+	It("rejects FILE together with --probe", func() {
 		n := newTestHost("bridge", "host-local")
 		_, err := n.Exec(filepath.Join(n.built, "plumb"), "doctor", "--probe", "x.conflist")
 		Expect(err).To(MatchError(ContainSubstring("exit status 2: plumb: --live and --probe cannot be combined with FILE")))
 	})
 
-	DescribeTable("finds nothing in a configuration as runtimes write it", func(text string) {
+	DescribeTable("finds nothing wrong in configurations that other programs write", func(text string) {
 		n := newTestHost("bridge", "host-local", "ptp", "portmap", "firewall", "tuning")
 		n.write("10-a.conflist", text)
 		Expect(n.doctor().Findings).To(BeEmpty())
@@ -124,7 +124,7 @@ var _ = Describe("plumb doctor on configurations", func() {
 		Entry("a key of another program", `{"cniVersion": "1.1.0", "name": "a", "plugins": [{"type": "bridge", "com.example.owner": "me"}]}`),
 	)
 
-	DescribeTable("finds a mistake whose advice, followed literally, fixes it",
+	DescribeTable("finds a mistake, and prints advice that fixes it if followed literally",
 		func(check string, m mistake) {
 			n := newTestHost("bridge", "host-local", "ptp", "macvlan", "portmap", "firewall", "tuning")
 			n.write("10-pods.conflist", good)
@@ -146,22 +146,22 @@ var _ = Describe("plumb doctor on configurations", func() {
 			create: func(n *testHost) { n.sh("ln -s /nonexist " + n.confDir() + "/06-l.conflist") },
 			what:   "06-l.conflist: cannot be read: link to /nonexist: no such file or directory",
 		}),
-		Entry("a named pipe", "syntax", mistake{
+		Entry("a named pipe instead of a file", "syntax", mistake{
 			create: func(n *testHost) { n.sh("mkfifo " + n.confDir() + "/06-p.conflist") },
 			what:   "06-p.conflist: cannot be read: not a regular file",
 			byHand: func(n *testHost) { n.sh("rm " + n.confDir() + "/06-p.conflist") },
 		}),
-		Entry("a directory with the name of a configuration", "file-kind", mistake{
+		Entry("a directory with the extension of a configuration", "file-kind", mistake{
 			create: func(n *testHost) { n.sh("mkdir " + n.confDir() + "/06-d.conflist") },
 			what:   "06-d.conflist: is a directory, and libcni does not read the configurations in it",
 			byHand: func(n *testHost) { n.sh("rmdir " + n.confDir() + "/06-d.conflist") },
 		}),
-		Entry("a list in a file for one plugin", "file-kind", mistake{
+		Entry("a list in a file *.conf", "file-kind", mistake{
 			create: func(n *testHost) {
 				n.sh("mv " + n.confDir() + "/10-pods.conflist " + n.confDir() + "/10-pods.conf")
 			}, what: "contains a list of plugins",
 		}),
-		Entry("one plugin in a file for a list", "file-kind", mistake{
+		Entry("one plugin in a file *.conflist", "file-kind", mistake{
 			create: func(n *testHost) {
 				n.write("10-pods.conflist", `{"cniVersion": "1.1.0", "name": "pods", "type": "bridge"}`)
 			}, what: "the file contains the configuration of one plugin",
@@ -171,15 +171,15 @@ var _ = Describe("plumb doctor on configurations", func() {
 			what:   "no network configuration",
 			byHand: func(n *testHost) { n.write("10-pods.conflist", good) },
 		}),
-		Entry("two files with one number", "order", mistake{
+		Entry("two files with the same number", "order", mistake{
 			create: func(n *testHost) {
 				n.write("10-z.conflist", `{"cniVersion": "1.1.0", "name": "z", "plugins": [{"type": "bridge", "bridge": "z"}]}`)
 			}, what: "10-z.conflist: begins with 10, like 10-pods.conflist",
 		}),
-		Entry("two files with one network", "duplicate-name", mistake{
+		Entry("two files for the same network", "duplicate-name", mistake{
 			create: func(n *testHost) { n.write("20-copy.conflist", good) }, what: `another file configures the network "pods"`,
 		}),
-		Entry("two files with one number and one network", "duplicate-name", mistake{
+		Entry("two files with the same number and network", "duplicate-name", mistake{
 			create: func(n *testHost) { n.write("10-zzz.conflist", good) }, what: `10-zzz.conflist: another file configures the network "pods"`,
 		}),
 		Entry("a key that is nearly right", "status",
@@ -187,7 +187,7 @@ var _ = Describe("plumb doctor on configurations", func() {
 		Entry("a key of ipam that is nearly right", "status",
 			change(`"subnet": "10.88.0.0/16",`, `"subnet": "10.88.0.0/16", "rangeStrat": "10.88.0.5",`, "10-pods.conflist:12: plugins[0].ipam.rangeStrat: unknown key; rangeStart")),
 		Entry("a key that no plugin knows", "status", change(`"isGateway"`, `"colour": "red", "isGateway"`, "plugins[0].colour: unknown key")),
-		Entry("a number as a text", "status", change(`"isGateway"`, `"mtu": "1500", "isGateway"`, `10-pods.conflist:8: plugins[0].mtu: want a number (int), got string`)),
+		Entry("a string instead of a number", "status", change(`"isGateway"`, `"mtu": "1500", "isGateway"`, `10-pods.conflist:8: plugins[0].mtu: want a number (int), got string`)),
 		Entry("a value that is nearly right", "status", change(`"isGateway"`, `"ipMasqBackend": "nftable", "isGateway"`, `"nftable"`)),
 		Entry("a key twice", "keys", change(`"isGateway"`, `"ISGATEWAY": false, "isGateway"`, "10-pods.conflist:8: plugins[0].isGateway: the key occurs twice")),
 		Entry("a directory with the name of an executable", "executable", mistake{
@@ -197,18 +197,18 @@ var _ = Describe("plumb doctor on configurations", func() {
 				n.sh(fmt.Sprintf("rmdir %s/host-local && install -m 0755 %s/host-local %[1]s", n.bin(), n.built))
 			},
 		}),
-		Entry("a type that is a path", "executable", change(`"type": "bridge"`, `"type": "/opt/cni/bin/bridge"`, `plugins[0].type "/opt/cni/bin/bridge": want a name without /`)),
+		Entry("a path in the key type", "executable", change(`"type": "bridge"`, `"type": "/opt/cni/bin/bridge"`, `plugins[0].type "/opt/cni/bin/bridge": want a name without /`)),
 		Entry("no key plugins", "keys", change(`"plugins"`, `"plugin"`, "10-pods.conflist: libcni rejects it: ")),
 		Entry("no name", "keys", change(`"name"`, `"nname"`, "10-pods.conflist: libcni rejects it: error parsing configuration list: no name")),
 		Entry("an empty type", "keys", second("20-b.conflist", `{"name": "b", "plugins": [{"type": ""}]}`, "20-b.conflist: libcni rejects it: ")),
 		Entry("a capability of another plugin", "keys", more(`{"type": "portmap", "capabilities": {"bandwidth": true}}`, `"bandwidth": true`, "",
 			"10-pods.conflist:16: plugins[1].capabilities.bandwidth: portmap does not support this capability")),
-		Entry("a backend that is ignored", "status", more(`{"type": "firewall", "backend": "foo"}`, `, "backend": "foo"`, "", `unknown backend "foo"`)),
-		Entry("a sysctl that containers do not have", "sysctl", more(
+		Entry("an ignored backend", "status", more(`{"type": "firewall", "backend": "foo"}`, `, "backend": "foo"`, "", `unknown backend "foo"`)),
+		Entry("a sysctl that does not exist in containers", "sysctl", more(
 			`{"type": "tuning", "sysctl": {"net/core/netdev_budget": "1", "net.ipv4.conf.eth0/7.arp_notify": "1", "net/core/somaxconn": "9"}}`, `"net/core/netdev_budget": "1", `, "",
 			"10-pods.conflist:16: plugins[1].sysctl.net/core/netdev_budget: no such sysctl in a container")),
-		Entry("a name of a bridge that is too long", "status", change(`"cni0"`, `"a-very-long-bridge"`, "a-very-long-bridge")),
-		Entry("a subnet that is none", "status", change(`"10.88.0.0/16"`, `"10.88.0.0/33"`, `"10.88.0.0/33"`)),
+		Entry("a bridge name that is too long", "status", change(`"cni0"`, `"a-very-long-bridge"`, "a-very-long-bridge")),
+		Entry("an invalid subnet", "status", change(`"10.88.0.0/16"`, `"10.88.0.0/33"`, `"10.88.0.0/33"`)),
 		Entry("a range that ends before it begins", "status", change(`"gateway": `, `"rangeStart": "10.88.0.9", "rangeEnd": "10.88.0.5", "gateway": `,
 			"rangeStart 10.88.0.9 is above rangeEnd 10.88.0.5")),
 		Entry("a missing executable", "executable", mistake{
@@ -220,7 +220,7 @@ var _ = Describe("plumb doctor on configurations", func() {
 			create: func(n *testHost) { n.sh("chmod 0644 " + n.bin() + "/bridge") }, what: "not executable (mode 0644)",
 		}),
 		Entry("an executable for another processor", "executable", mistake{
-			// The field e_machine of the ELF header: IBM S/390.
+			// At the offset 18 of the ELF header is e_machine.
 			create: func(n *testHost) {
 				f, err := os.OpenFile(filepath.Join(n.bin(), "bridge"), os.O_WRONLY, 0)
 				Expect(err).NotTo(HaveOccurred())
@@ -242,7 +242,7 @@ var _ = Describe("plumb doctor on configurations", func() {
 				n.write("20-ptp.conflist", `{"cniVersion": "1.1.0", "name": "ptp", "plugins": [{"type": "ptp", "ipam": {"type": "host-local", "dataDir": "POOLS", "subnet": "10.89.0.0/16"}}]}`)
 			}, what: "bin/ptp: version v1.9.9 differs",
 		}),
-		Entry("ranges of two networks that overlap", "overlap", second("20-b.conflist",
+		Entry("overlapping ranges of two networks", "overlap", second("20-b.conflist",
 			`{"cniVersion": "1.1.0", "name": "b", "plugins": [{"type": "bridge", "bridge": "b", "isGateway": true, "ipam": {"type": "host-local", "dataDir": "POOLS", "subnet": "10.88.77.0/24"}}]}`,
 			`the range 10.88.77.1 to 10.88.77.254 of the network "b" overlaps with 10.88.0.1 to 10.88.255.254 of "pods"`)),
 		Entry("a route of the host into the subnet", "route", mistake{
@@ -252,15 +252,15 @@ var _ = Describe("plumb doctor on configurations", func() {
 			what:   "the host has a route to 10.88.3.0/24 on up0",
 			byHand: func(n *testHost) { n.Must(GinkgoTB(), "ip", "route", "delete", "10.88.3.0/24", "dev", "up0") },
 		}),
-		Entry("a master that the host does not have", "status", second("20-m.conflist",
+		Entry("a master that does not exist", "status", second("20-m.conflist",
 			`{"cniVersion": "1.1.0", "name": "m", "plugins": [{"type": "macvlan", "master": "nosuch0"}]}`, `nosuch0`)),
-		Entry("IPv6 that is disabled", "ipv6", mistake{
+		Entry("an IPv6 subnet although IPv6 is disabled", "ipv6", mistake{
 			create: func(n *testHost) {
 				n.SetSysctl(GinkgoTB(), "net/ipv6/conf/all/disable_ipv6", "1")
 				n.change("10-pods.conflist", `"subnet": "10.88.0.0/16",`, `"ranges": [[{"subnet": "fd00:88::/64"}]], "subnet": "10.88.0.0/16",`)
 			}, what: "kernel: IPv6 is disabled",
 		}),
-		Entry("a configuration that STATUS refuses", "status", mistake{
+		Entry("a configuration that STATUS rejects", "status", mistake{
 			create: func(n *testHost) { n.change("10-pods.conflist", `"10.88.0.0/16"`, `"10.88.0.1/16"`) },
 			what:   `STATUS of bridge in network "pods": code 50`,
 			byHand: func(n *testHost) { n.change("10-pods.conflist", `"10.88.0.1/16"`, `"10.88.0.0/16"`) },
@@ -278,7 +278,7 @@ var _ = Describe("plumb doctor on configurations", func() {
 		n.sh(doctor + "-x.conflist")
 	})
 
-	It("finds nothing in a list whose plugins are in a directory", func() {
+	It("finds nothing wrong in a list whose plugins are in a directory", func() {
 		n := newTestHost("loopback")
 		n.write("10-pods.conflist", `{"cniVersion": "1.1.0", "name": "pods"}`)
 		Expect(os.Mkdir(filepath.Join(n.confDir(), "pods"), 0o755)).To(Succeed())
@@ -286,10 +286,10 @@ var _ = Describe("plumb doctor on configurations", func() {
 		Expect(n.doctor().Findings).To(BeEmpty())
 	})
 
-	DescribeTable("copies no executable of another project or release in place of a missing one", func(candidate func(n *testHost, path string)) {
+	DescribeTable("does not offer to replace a missing executable with a foreign one", func(candidate func(n *testHost, path string)) {
 		n := newTestHost("bridge", "host-local")
 		n.write("10-pods.conflist", good)
-		spare := filepath.Join(n.dir, "spare") // beside plumb
+		spare := filepath.Join(n.dir, "spare") // the directory beside plumb's
 		Expect(os.Mkdir(spare, 0o755)).To(Succeed())
 		n.sh("cp " + n.built + "/plumb " + spare)
 		n.built = spare
@@ -305,7 +305,7 @@ var _ = Describe("plumb doctor on configurations", func() {
 		Entry("of another release", func(n *testHost, path string) { n.buildOld("host-local", path) }),
 	)
 
-	It("ends soon after the limit of a call if a child of the plugin holds its pipes", func() {
+	It("ends soon after a call's time limit if a child of the plugin holds the pipes open", func() {
 		n := newTestHost()
 		n.writeScript("hangs", "sleep 1000 &\necho $! > "+n.dir+"/pid\nwait")
 		n.write("10-pods.conflist", `{"cniVersion": "1.1.0", "name": "pods", "plugins": [{"type": "hangs"}]}`)
@@ -316,13 +316,13 @@ var _ = Describe("plumb doctor on configurations", func() {
 		pid, err := os.ReadFile(filepath.Join(n.dir, "pid"))
 		Expect(err).NotTo(HaveOccurred())
 		child := filepath.Join("/proc", strings.TrimSpace(string(pid)), "stat")
-		Eventually(func() string { // a zombie, if nobody has reaped it
+		Eventually(func() string { // the process stays a zombie if its parent has not reaped it
 			stat, _ := os.ReadFile(child)
 			return string(stat)
 		}).Should(Or(BeEmpty(), ContainSubstring(") Z ")), "the child")
 	})
 
-	It("says that STATUS of a plugin has not answered", func() {
+	It("reports a plugin whose STATUS does not answer", func() {
 		n := newTestHost()
 		n.writeScript("slow", `case $CNI_COMMAND in VERSION) echo '{"cniVersion": "1.1.0", "supportedVersions": ["1.1.0"]}' ;; *) sleep 1000 ;; esac`)
 		n.write("10-pods.conflist", `{"cniVersion": "1.1.0", "name": "pods", "plugins": [{"type": "slow"}]}`)
@@ -330,20 +330,20 @@ var _ = Describe("plumb doctor on configurations", func() {
 		Expect(n.find("status", `STATUS of slow in network "pods": no answer in 2s`).Fix).To(HavePrefix("edit: "))
 	})
 
-	It("finds no overlap between networks on different wires", func() {
+	It("finds no overlap between networks on different L2 segments", func() {
 		n := newTestHost("bridge", "host-local")
 		n.write("10-pods.conflist", good)
 		n.write("20-b.conflist", `{"cniVersion": "1.1.0", "name": "b", "plugins": [{"type": "bridge", "bridge": "b", "ipam": {"type": "host-local", "dataDir": "POOLS", "subnet": "10.88.0.0/16"}}]}`)
 		Expect(n.doctor().Findings).To(BeEmpty())
 	})
 
-	It("offers only the name that was probably meant", func() {
+	It("suggests only the name that was probably meant", func() {
 		n := newTestHost("bridge", "host-local")
 		n.write("10-pods.conflist", strings.Replace(good, `"type": "bridge"`, `"type": "brigde"`, 1))
 		Expect(n.find("executable", "bridge was probably meant").Fix).To(HaveSuffix(`write "bridge" in its place in ` + filepath.Join(n.confDir(), "10-pods.conflist")))
 	})
 
-	DescribeTable("finds a plugin that makes links of a kind that the kernel lacks", func(kind, plugins, fix string, parameters ...string) {
+	DescribeTable("finds a plugin that needs a kind of links that the kernel lacks", func(kind, plugins, fix string, parameters ...string) {
 		n := newTestHost("bridge", kind)
 		n.Must(GinkgoTB(), "ip", "link", "add", "parent0", "up", "type", "veth", "peer", "parent1")
 		command := append([]string{"link", "add", "link", "parent0", "name", "probe", "type", kind}, parameters...)

@@ -22,15 +22,15 @@ func TestDoctor(t *testing.T) {
 	RunSpecs(t, "cmd/plumb/internal/doctor")
 }
 
-// A testHost is a host with directories of its own, on which the built plumb runs.
+// A testHost is a host with its own directories, on which the built plumb runs.
 type testHost struct {
 	*nstest.NS
 	dir   string
 	built string   // the directory of the built executables
-	args  []string // more arguments of plumb doctor
+	args  []string // further arguments of plumb doctor
 }
 
-// newTestHost returns a host whose directory of plugins has these, and no configuration.
+// newTestHost returns a host with these plugins and without a configuration.
 func newTestHost(plugins ...string) *testHost {
 	GinkgoHelper()
 	tb := GinkgoTB()
@@ -48,14 +48,14 @@ func (n *testHost) confDir() string { return filepath.Join(n.dir, "net.d") }
 func (n *testHost) bin() string     { return filepath.Join(n.dir, "bin") }
 func (n *testHost) pools() string   { return filepath.Join(n.dir, "networks") }
 
-// write writes a file into the directory of configurations. POOLS stands for the directory of reservations.
+// write writes a configuration file. In text, POOLS stands for the directory of reservations.
 func (n *testHost) write(name, text string) {
 	GinkgoHelper()
 	text = strings.ReplaceAll(text, "POOLS", n.pools())
 	Expect(os.WriteFile(filepath.Join(n.confDir(), name), []byte(text), 0o644)).To(Succeed())
 }
 
-// change replaces a text in a file of the directory of configurations.
+// change replaces a text in a configuration file.
 func (n *testHost) change(name, from, to string) {
 	GinkgoHelper()
 	text, err := os.ReadFile(filepath.Join(n.confDir(), name))
@@ -70,7 +70,7 @@ func (n *testHost) writeVendor() {
 	n.writeScript("vendor", `cat >/dev/null; echo '{"cniVersion": "1.0.0", "supportedVersions": ["0.4.0", "1.0.0"]}'`)
 }
 
-// writeScript writes a plugin that is a script of sh.
+// writeScript writes a plugin that is a shell script.
 func (n *testHost) writeScript(name, text string) {
 	GinkgoHelper()
 	Expect(os.WriteFile(filepath.Join(n.bin(), name), []byte("#!/bin/sh\n"+text+"\n"), 0o755)).To(Succeed())
@@ -85,7 +85,7 @@ func (n *testHost) buildOld(plugin, path string) {
 	Expect(err).NotTo(HaveOccurred(), "%s", out)
 }
 
-// sh runs a command on the host. The built plumb is in PATH.
+// sh runs a command on the host. PATH contains the built plumb.
 func (n *testHost) sh(command string) string {
 	GinkgoHelper()
 	cmd := exec.Command("sh", "-c", command)
@@ -117,7 +117,6 @@ func (n *testHost) directories() []string {
 	return append([]string{"--conf-dir", n.confDir(), "--cni-path", n.bin(), "--cache-dir", filepath.Join(n.dir, "cache"), "--data-dir", n.pools()}, n.args...)
 }
 
-// doctor runs plumb doctor, and returns its report.
 func (n *testHost) doctor(files ...string) doctor.Report {
 	GinkgoHelper()
 	out, status := n.plumb(append(append([]string{"doctor", "-o", "json"}, n.directories()...), files...)...)
@@ -128,8 +127,8 @@ func (n *testHost) doctor(files ...string) doctor.Report {
 	return report
 }
 
-// find returns the finding of a check whose text and place have what is wanted. There must be no finding of another
-// check.
+// find returns the finding of a check that contains what in its place and text. It fails the test if another check
+// found something.
 func (n *testHost) find(check, what string) doctor.Finding {
 	GinkgoHelper()
 	var found []doctor.Finding
@@ -143,18 +142,17 @@ func (n *testHost) find(check, what string) doctor.Finding {
 	return found[0]
 }
 
-// isCommand reports whether the advice of a finding is a command.
 func isCommand(f doctor.Finding) bool { return !strings.HasPrefix(f.Fix, "edit: ") }
 
-// requireFixed follows the advice of a finding, or calls byHand if it is no command. Then the doctor must find
-// nothing.
+// requireFixed follows the advice of a finding, or calls byHand if the advice is not a command. Afterwards, doctor
+// must find nothing.
 func (n *testHost) requireFixed(f doctor.Finding, byHand func()) {
 	GinkgoHelper()
 	if isCommand(f) {
 		Expect(byHand).To(BeNil(), "the advice is a command: %s", f.Fix)
 		n.sh(f.Fix)
 	} else {
-		Expect(byHand).NotTo(BeNil(), "the advice is no command: %s", f.Fix)
+		Expect(byHand).NotTo(BeNil(), "the advice is not a command: %s", f.Fix)
 		byHand()
 	}
 	Expect(n.doctor().Findings).To(BeEmpty(), "after %s", f.Fix)

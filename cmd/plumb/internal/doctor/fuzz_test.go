@@ -9,8 +9,8 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// FuzzWire checks that each packet from another host is either refused, or yields an IPv6 address and a hardware address of
-// 6 bytes.
+// FuzzWire checks that each packet from another host is either rejected, or yields an IPv6 address and a hardware
+// address of 6 bytes.
 func FuzzWire(f *testing.F) {
 	mac, target := types.MAC("\x02\x00\x00\x00\x00\x99"), netip.MustParseAddr("fd00:88::2")
 	solicited := solicitation(mac, target)

@@ -40,7 +40,7 @@ type usedHost struct {
 	cni *libcni.CNIConfig
 }
 
-// newUsedHost returns a host with the network of the configuration masqueraded, and the namespace of its container d1.
+// newUsedHost returns a host with the network masqueraded, and the namespace of the container d1 in this network.
 func newUsedHost() (n *usedHost, d1 *nstest.NS) {
 	GinkgoHelper()
 	n = &usedHost{testHost: newTestHost("bridge", "host-local", "portmap", "firewall")}
@@ -48,7 +48,7 @@ func newUsedHost() (n *usedHost, d1 *nstest.NS) {
 	return n, n.add("d1")
 }
 
-// attachBy writes the configuration of the network to which add attaches containers, and from which del detaches them.
+// attachBy writes the configuration with which add attaches containers, and del detaches them.
 func (n *usedHost) attachBy(configuration string) {
 	GinkgoHelper()
 	n.cni = cnitest.New(n.NS, filepath.Join(n.dir, "cache"), n.bin())
@@ -66,7 +66,6 @@ func runtimeOf(id string, container *nstest.NS) *libcni.RuntimeConf {
 	return &libcni.RuntimeConf{ContainerID: id, NetNS: container.Path(), IfName: "eth0"}
 }
 
-// add adds a container.
 func (n *usedHost) add(id string) *nstest.NS {
 	GinkgoHelper()
 	container := nstest.New(GinkgoTB()).Named(id)
@@ -85,13 +84,12 @@ func (n *usedHost) result(id string) string {
 	return filepath.Join(n.dir, "cache", "results", "pods-"+id+"-eth0")
 }
 
-// age sets the age of all files of the host to two hours.
+// age makes all files of the host two hours old.
 func (n *usedHost) age() {
 	GinkgoHelper()
 	n.ageBy(2 * time.Hour)
 }
 
-// ageBy sets the age of all files of the host.
 func (n *usedHost) ageBy(d time.Duration) {
 	GinkgoHelper()
 	old := time.Now().Add(-d)
@@ -103,7 +101,7 @@ func (n *usedHost) ageBy(d time.Duration) {
 	})).To(Succeed())
 }
 
-// commandIn returns the command that follows "no longer has the container: " in an advice for a person.
+// commandIn returns the command that follows "no longer has the container: " in an advice.
 func commandIn(f doctor.Finding) string {
 	GinkgoHelper()
 	_, command, found := strings.Cut(f.Fix, "no longer has the container: ")
@@ -112,7 +110,7 @@ func commandIn(f doctor.Finding) string {
 }
 
 var _ = Describe("plumb doctor on what the host holds", func() {
-	It("does not take an attachment that is being made for a leftover", func() {
+	It("does not report an attachment whose ADD may be running as a leftover", func() {
 		n, _ := newUsedHost()
 		n.add("d2")
 		Expect(os.Remove(n.result("d2"))).To(Succeed())
@@ -121,7 +119,7 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 		Expect([]int{report.Skipped, report.Unchecked}).To(Equal([]int{1, 0}))
 	})
 
-	It("says how many attachments it cannot check because they have no result", func() {
+	It("counts the attachments that it cannot check because they lack a result", func() {
 		n, _ := newUsedHost()
 		n.age()
 		Expect(os.Remove(n.result("d1"))).To(Succeed())
@@ -131,7 +129,7 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 		Expect(out).To(HavePrefix("1 attachment not checked: libcni's cache contains no result of ADD\nnothing found ("))
 	})
 
-	It("says how many attachments it leaves out because their ADD may be under way", func() {
+	It("counts the attachments that it skips because their ADD may be running", func() {
 		n, _ := newUsedHost()
 		report := func() string {
 			out, _ := n.plumb(append([]string{"doctor"}, n.directories()...)...)
@@ -139,9 +137,9 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 		}
 		Expect(report()).NotTo(ContainSubstring("not judged"))
 		n.add("d2").Remove(GinkgoTB())
-		n.ageBy(-time.Hour) // so that the test can take more than a minute
+		n.ageBy(-time.Hour) // the test may take more than a minute
 		const leftOut = "1 attachment not judged: younger than a minute, or of unknown age; run doctor again in a minute\nnothing found ("
-		Eventually(report).Should(HavePrefix(leftOut)) // the host end goes after the namespace
+		Eventually(report).Should(HavePrefix(leftOut)) // the kernel deletes the host end after the namespace
 		list := filepath.Join(n.dir, "live")
 		Expect(os.WriteFile(list, []byte("d1\n"), 0o644)).To(Succeed())
 		n.args = []string{"--live", list}
@@ -155,7 +153,6 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 		BeforeEach(func() {
 			n, _ = newUsedHost()
 		})
-		// leave adds a container d2 and removes its namespace without a DEL.
 		leave := func() {
 			n.add("d2").Remove(GinkgoTB())
 			Eventually(func() string { return n.sh("ip -o link show type veth | wc -l") }).Should(Equal("1\n"))
@@ -167,7 +164,7 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 			return path
 		}
 
-		It("names the namespace that does not exist, and removes all", func() {
+		It("names the missing namespace, and removes everything", func() {
 			leave()
 			finding := n.find("leftover", "container d2, interface eth0, network pods, has left 10.88.0.3, masq4, namespace gone: its namespace ")
 			Expect(finding.What).To(MatchRegexp("its namespace .* does not exist$"))
@@ -184,7 +181,7 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 			return fmt.Sprintf("/proc/%d/ns/net", cmd.Process.Pid), end
 		}
 
-		DescribeTable("knows by its process a namespace whose path is in /proc", func(reuse func() *nstest.NS, what string) {
+		DescribeTable("recognizes a namespace with a path in /proc by its process", func(reuse func() *nstest.NS, what string) {
 			if own, err := os.Readlink("/proc/self/ns/pid"); err != nil || own != "pid:[4026531836]" {
 				Skip("this is not the first PID namespace, so plumb cannot know whether a process is gone")
 			}
@@ -197,7 +194,7 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 			Expect(n.doctor().Findings).To(BeEmpty())
 			end()
 			Eventually(func() string { return n.sh("ip -o link show type veth | wc -l") }).Should(Equal("1\n"))
-			if reuse != nil { // as if the number of the process were used again
+			if reuse != nil { // as if the PID were used again
 				other, _ := start(reuse())
 				n.sh(fmt.Sprintf("sed -i s,%s,%s, %s", path, other, n.result("d2")))
 			}
@@ -210,13 +207,13 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 				n.requireFixed(finding, func() { n.sh(commandIn(finding)) })
 			}
 		},
-			Entry("that has ended", nil, `its namespace /proc/\d+/ns/net does not exist$`),
-			Entry("whose number a process of the host has", func() *nstest.NS { return n.NS }, `its namespace /proc/\d+/ns/net does not exist$`),
-			Entry("whose number a process of another container has", func() *nstest.NS { return nstest.New(GinkgoTB()) },
+			Entry("a process that ended", nil, `its namespace /proc/\d+/ns/net does not exist$`),
+			Entry("a PID that the host reused", func() *nstest.NS { return n.NS }, `its namespace /proc/\d+/ns/net does not exist$`),
+			Entry("a PID that another container reused", func() *nstest.NS { return nstest.New(GinkgoTB()) },
 				`the process of /proc/\d+/ns/net started after the container's ADD, and probably belongs to another container$`),
 		)
 
-		It("names a container whose namespace has no process, and removes it with --force only", func() {
+		It("names a container whose namespace contains no process, and removes it only with --force", func() {
 			n.add("d3")
 			n.age()
 			n.args = []string{"--live", live("d1\n")}
@@ -225,7 +222,7 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 			n.requireFixed(finding, func() { n.sh(commandIn(finding)) })
 		})
 
-		It("takes no missing directory of namespaces for evidence", func() {
+		It("does not treat a missing directory of namespaces as evidence", func() {
 			d2 := n.add("d2")
 			d2.Remove(GinkgoTB())
 			Eventually(func() string { return n.sh("ip -o link show type veth | wc -l") }).Should(Equal("1\n"))
@@ -234,13 +231,13 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 			Expect(n.doctor().Findings).To(BeEmpty())
 		})
 
-		It("takes no missing result for evidence in a network without any result", func() {
+		It("does not treat a missing result as evidence in a network without any results", func() {
 			Expect(os.Remove(n.result("d1"))).To(Succeed())
 			n.age()
 			Expect(n.doctor().Findings).To(BeEmpty())
 		})
 
-		It("removes the container that it names, and no other one without a result", func() {
+		It("removes only the container that it names, and no other container without a result", func() {
 			leave()
 			n.add("d3")
 			Expect(os.Remove(n.result("d3"))).To(Succeed())
@@ -262,7 +259,7 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 			n.requireFixed(other, func() { n.sh(commandIn(other)) })
 		})
 
-		It("removes the resources of a network of which only libcni's cache contains the configuration", func() {
+		It("removes the resources of a network whose configuration is only in libcni's cache", func() {
 			leave()
 			n.write("10-pods.conflist", `{"cniVersion": "1.1.0", "name": "other", "plugins": [{"type": "bridge", "bridge": "other"}]}`)
 			n.requireFixed(n.find("leftover", "container d2"), nil)
@@ -270,7 +267,7 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 		})
 	})
 
-	It("makes no checks of the state if files are given", func() {
+	It("does not check the state if files are given", func() {
 		n, _ := newUsedHost()
 		n.Must(GinkgoTB(), "nft", "flush", "ruleset")
 		Expect(n.doctor(filepath.Join(n.confDir(), "10-pods.conflist")).Checks).NotTo(ContainElement("check"))
@@ -304,7 +301,7 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 		n.requireFixed(n.find("orphan", "element tcp . 9090 (10.88.0.9 . 80) in table inet plumb, map hostport4 names no container, and no DEL removes it"), nil)
 	})
 
-	It("does not take an answer of another interface of the same container for another host", func() {
+	It("does not report an answer from another interface of the same container as another host", func() {
 		n, d1 := newUsedHost()
 		second := runtimeOf("d1", d1)
 		second.IfName = "net1"
@@ -313,7 +310,7 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 		Expect(n.doctor().Findings).To(BeEmpty())
 	})
 
-	It("names the container of this host that answers for the address of another one", func() {
+	It("names the container of this host that answers for another container's address", func() {
 		n, _ := newUsedHost()
 		d2 := n.add("d2")
 		d2.Batch(GinkgoTB(), "link add br7 type bridge", "address add 10.88.0.2/32 dev br7", "link set br7 up")
@@ -323,7 +320,7 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 		n.requireFixed(finding, func() { d2.Batch(GinkgoTB(), "link delete br7") })
 	})
 
-	It("says that a result cannot be read", func() {
+	It("reports an unreadable result", func() {
 		n, _ := newUsedHost()
 		n.add("d2")
 		Expect(os.WriteFile(n.result("d2"), []byte("{garbage"), 0o600)).To(Succeed())
@@ -331,7 +328,7 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 		Expect(n.find("leftover", "container d2").What).To(ContainSubstring("libcni's cache has no readable result of it"))
 	})
 
-	It("finds a reservation that names no interface, of a container that is gone", func() {
+	It("finds a reservation without an interface name whose container is gone", func() {
 		n, _ := newUsedHost()
 		Expect(os.WriteFile(filepath.Join(n.pools(), "pods", "10.88.0.78"), []byte("deadbeef2"), 0o600)).To(Succeed())
 		Expect(n.doctor().Skipped).To(Equal(1))
@@ -340,10 +337,10 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 		n.requireFixed(finding, func() { n.sh(commandIn(finding)) })
 	})
 
-	It("finds a reservation of a container for an address outside of the ranges, which the container does not have", func() {
+	It("finds a reservation outside the ranges for an address that the container does not use", func() {
 		n, _ := newUsedHost()
 		Expect(os.WriteFile(filepath.Join(n.pools(), "pods", "10.99.0.5"), []byte("d1"), 0o600)).To(Succeed())
-		Expect(n.doctor().Findings).To(BeEmpty(), "it is new")
+		Expect(n.doctor().Findings).To(BeEmpty(), "the reservation is new")
 		n.age()
 		n.requireFixed(n.find("reservation", "10.99.0.5 is reserved for d1, whose ADD did not return it"), nil)
 	})
@@ -356,20 +353,20 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 		})
 	})
 
-	It("finds a native chain of nftables that drops what containers send", func() {
+	It("finds a native nftables chain that drops what containers send", func() {
 		n, _ := newUsedHost()
 		n.sh("nft 'add table inet f; add chain inet f forw { type filter hook forward priority 0; policy drop; }'")
 		finding := n.find("forward-drop", `table inet f, chain forw: its policy is drop, and no rule of it names the subnet or the bridge of network "pods"`)
 		n.requireFixed(finding, func() { n.sh("nft add rule inet f forw ip saddr 10.88.0.0/16 accept") })
 	})
 
-	It("finds no chain that drops packets of an IP version that the network does not have", func() {
+	It("ignores a chain that drops packets of an IP version that the network does not use", func() {
 		n, _ := newUsedHost()
 		n.sh("nft 'add table ip6 filter; add chain ip6 filter FORWARD { type filter hook forward priority 0; policy drop; }'")
 		Expect(n.doctor().Findings).To(BeEmpty())
 	})
 
-	It("finds that the bridge of an edited configuration is another one than the bridge of the containers", func() {
+	It("finds an edited configuration that names another bridge than the containers use", func() {
 		n, _ := newUsedHost()
 		n.change("10-pods.conflist", `"isGateway"`, `"bridge": "cni1", "isGateway"`)
 		n.requireFixed(n.find("bridge", `the bridge of network "pods" is cni1, but its containers are on cni0`), func() {
@@ -377,7 +374,7 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 		})
 	})
 
-	It("finds no chain that drops if a rule of it names the subnet or the bridge", func() {
+	It("ignores a chain that drops packets if one of its rules names the subnet or the bridge", func() {
 		n, _ := newUsedHost()
 		n.Must(GinkgoTB(), "iptables", "-P", "FORWARD", "DROP")
 		n.Must(GinkgoTB(), "iptables", "-A", "FORWARD", "-s", "10.88.0.0/16", "-j", "ACCEPT")
@@ -402,7 +399,7 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 		n.Batch(GinkgoTB(), "link set v9 master cni0", "link set v9 up")
 		other.Batch(GinkgoTB(), "link set eth9 up", "address add "+address+" dev eth9 nodad")
 		var finding doctor.Finding
-		Eventually(func() int { // until the bridge forwards on the new port
+		Eventually(func() int { // the bridge forwards on the new port after a while
 			found := n.doctor().Findings
 			if len(found) > 0 {
 				finding = found[0]

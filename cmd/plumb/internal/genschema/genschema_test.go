@@ -24,11 +24,11 @@ func TestSchemasAreWhatTheGeneratorMakes(t *testing.T) {
 	}
 	for name, want := range files {
 		if got, err := os.ReadFile(filepath.Join("..", "schema", name)); err != nil || !bytes.Equal(got, want) {
-			t.Errorf("%s is not what genschema makes (%v): run go generate ./cmd/plumb/...", name, err)
+			t.Errorf("%s differs from genschema's output (%v); run go generate ./cmd/plumb/...", name, err)
 		}
 	}
 	if len(schema.Names()) != len(files) {
-		t.Errorf("the directory has schemas of %v, and genschema makes %d", schema.Names(), len(files))
+		t.Errorf("want %[2]d schemas, got %[1]v", schema.Names(), len(files))
 	}
 }
 
@@ -39,12 +39,12 @@ func TestIPAMPluginsAreThoseWithKeysInIPAM(t *testing.T) {
 	}
 	for name, p := range pages {
 		if p.ipam != slices.Contains(ipamPlugins, name) {
-			t.Errorf("%s: the page says that this is an IPAM plugin: %v", name, p.ipam)
+			t.Errorf("%s: want an IPAM plugin: %v, got %v", name, !p.ipam, p.ipam)
 		}
 	}
 }
 
-// validate compares a text with a schema by the library.
+// validate checks a text against a schema with the library.
 func validate(t *testing.T, name, text string) error {
 	t.Helper()
 	raw, err := schema.Text(name)
@@ -98,7 +98,7 @@ func TestExamplesOfThePagesMatchTheirSchemas(t *testing.T) {
 		}
 	}
 	if found < 18 {
-		t.Errorf("the pages have %d examples", found)
+		t.Errorf("got %d examples in the pages", found)
 	}
 }
 
@@ -147,7 +147,7 @@ func TestSchemasFindMistakes(t *testing.T) {
 	} {
 		t.Run(c.name+c.text, func(t *testing.T) {
 			if err := validate(t, c.name, c.text); (err == nil) != c.valid {
-				t.Errorf("the library says %v", err)
+				t.Errorf("the library returned %v", err)
 			}
 		})
 	}

@@ -9,7 +9,8 @@ import (
 	"github.com/plumb-cni/plumb/pkg/ns"
 )
 
-// In another PID namespace, a process of the host's network namespace can have the PID of a container that runs.
+// TestStateIsUnknownInOtherPIDNamespace covers a process of the host's network namespace that has, in another
+// PID namespace, the PID of a running container.
 func TestStateIsUnknownInOtherPIDNamespace(t *testing.T) {
 	if os.Getpid() != 1 {
 		out, err := exec.Command("unshare", "--pid", "--fork", "--mount-proc", os.Args[0], "-test.run", "^"+t.Name()+"$").CombinedOutput()

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// FuzzParse checks that Parse accepts exactly what is JSON, that each value has a line of the text, and that
-// Find finds what Repeated returns.
+// FuzzParse checks that Parse accepts exactly the valid JSON texts, that the line of each value exists, and
+// that Find finds the values that Repeated returns.
 func FuzzParse(f *testing.F) {
 	for _, seed := range []string{
 		`{"name": "n", "plugins": [{"type": "bridge", "mtu": "1500", "ipam": {"type": "host-local", "ranges": [[{}]]}}]}`,

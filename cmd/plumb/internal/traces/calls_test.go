@@ -27,7 +27,7 @@ func record(event, call string, at int) trace.Record {
 	return r
 }
 
-// none says that no process is gone.
+// none reports that no process is gone.
 func none(int) bool { return false }
 
 // addAll adds records, and returns the calls that end.
@@ -70,8 +70,8 @@ func TestCallOfAnIPAMPluginIsWithinThatOfItsCaller(t *testing.T) {
 	}
 }
 
-// TestKilledCalls: a process counts as killed when it was gone twice, because its last lines can be unread
-// the first time.
+// TestKilledCalls checks that a call counts as killed only when its process was gone at two checks, because the last
+// records of the process may be unread at the first one.
 func TestKilledCalls(t *testing.T) {
 	o := newOpenCalls(none)
 	addAll(o, record(trace.EventBegin, "bridge", 0), record(trace.EventBegin, "host-local", 2))
@@ -116,9 +116,9 @@ func TestEndOfTheTraceReportsWhatIsUnderWay(t *testing.T) {
 	}
 }
 
-// TestCallerIsTheLatestCallOfTheProcess: a process ID is used again after the process of an earlier call was killed.
+// TestCallerIsTheLatestCallOfTheProcess covers a PID that is reused after the process of an earlier call was killed.
 func TestCallerIsTheLatestCallOfTheProcess(t *testing.T) {
-	for range 50 { // the order of a map is random
+	for range 50 { // the iteration order of a map is random
 		o := newOpenCalls(none)
 		killed := record(trace.EventBegin, "bridge", 0)
 		killed.Call = "killed"
@@ -134,7 +134,7 @@ func TestIncompleteLineThatIsTooLongIsDropped(t *testing.T) {
 	o := newOpenCalls(none)
 	_, rest := o.addLines(bytes.Repeat([]byte("x"), trace.MaxPipeLine+1))
 	if len(rest) > 0 {
-		t.Errorf("%d bytes are kept", len(rest))
+		t.Errorf("%d bytes remain", len(rest))
 	}
 }
 
@@ -166,7 +166,7 @@ func FuzzLines(f *testing.F) {
 		o := newOpenCalls(none)
 		done, rest := o.addLines(text)
 		if bytes.ContainsRune(rest, '\n') {
-			t.Errorf("the rest %q has a whole line", rest)
+			t.Errorf("the rest %q contains a whole line", rest)
 		}
 		for _, c := range append(done, o.removeRunning(noon)...) {
 			if c.Outcome == "" || c.Steps == nil || c.Calls == nil {

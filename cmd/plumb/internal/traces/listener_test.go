@@ -51,8 +51,8 @@ func TestListenTakesOverThePipeOfAKilledListener(t *testing.T) {
 	}
 }
 
-// TestListenFailsIfTheDirectoryIsADanglingLink tests that Listen does not repeat mkdir and mkfifo forever. For a dangling link,
-// mkdir returns EEXIST and mkfifo ENOENT.
+// TestListenFailsIfTheDirectoryIsADanglingLink tests that Listen does not repeat mkdir and mkfifo forever, because for
+// a dangling link mkdir returns EEXIST and mkfifo ENOENT.
 func TestListenFailsIfTheDirectoryIsADanglingLink(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.Symlink(dir+"/missing", dir+"/link"); err != nil {
@@ -150,7 +150,7 @@ func TestFollowReportsCallsUntilItsContextIsDone(t *testing.T) {
 	err := l.Follow(ctx, func(c *Call) error {
 		got = append(got, c.Plugin+" "+c.Outcome)
 		switch c.Outcome {
-		case OutcomeOK: // the begin records of the other calls have been read
+		case OutcomeOK: // the listener has read the begin records of the other calls
 			return errors.Join(killed.Process.Kill(), waitKilled(killed))
 		case OutcomeKilled:
 			cancel()
@@ -162,7 +162,6 @@ func TestFollowReportsCallsUntilItsContextIsDone(t *testing.T) {
 	}
 }
 
-// waitKilled waits for a process that was killed.
 func waitKilled(cmd *exec.Cmd) error {
 	if err := cmd.Wait(); err != nil && !errors.As(err, new(*exec.ExitError)) {
 		return err
