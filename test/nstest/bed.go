@@ -12,17 +12,17 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// A Bed is what the specs of an interface plugin share: the plugin, a host, the IPAM plugins host-local and static, and a
-// directory for the reservations of host-local. Its methods call the plugin in this process.
+// A Bed contains what the specs of an interface plugin share. This is the plugin, a host, the IPAM plugins host-local
+// and static, and a directory for the reservations of host-local. Its methods call the plugin in this process.
 type Bed struct {
 	Plugin  skel.Plugin
 	Host    *NS
-	Outside *NS      // a host on the segment of the uplink; nil: none
-	Path    string   // CNI_PATH with the executables of the IPAM plugins
-	DataDir string   // of host-local
-	Watch   []*NS    // namespaces that an ADD with an error leaves as before, besides the container
-	Dirs    []string // directories whose files it leaves as before, besides the reservations
-	Sorted  bool     // whether to compare states without the order of their lines
+	Outside *NS      // a host on the uplink's segment, or nil
+	Path    string   // CNI_PATH, which contains the IPAM plugins
+	DataDir string   // host-local's directory of reservations
+	Watch   []*NS    // namespaces, besides the container, that a failed ADD must leave unchanged
+	Dirs    []string // directories, besides the reservations, whose files a failed ADD must leave unchanged
+	Sorted  bool     // compare states without regard to the order of their lines
 	tb      TB
 }
 
@@ -43,7 +43,7 @@ func NewBedOn(tb TB, p skel.Plugin, host *NS, ipams ...string) *Bed {
 	return b
 }
 
-// NewContainer creates a container in which duplicate address detection ends at once, without a packet.
+// NewContainer creates a container in which duplicate address detection ends at once and sends no packet.
 func (b *Bed) NewContainer() *NS {
 	b.tb.Helper()
 	n := New(b.tb).Named("container")
@@ -63,7 +63,7 @@ func Conf(plugin, version, keys, ipam string) string {
 	return fmt.Sprintf(`{"cniVersion":%q,"name":"net1","type":%q%s%s}`, version, plugin, keys, ipam)
 }
 
-// IPAM configurations with addresses on the segment of a Site, and ranges of it for host-local.
+// These are IPAM configurations with addresses on the segment of a Site, and host-local ranges on it.
 const (
 	ContainerV4, ContainerV6 = "198.18.0.50", "2001:db8:18::50"
 	RangeV4                  = `[{"subnet":"198.18.0.0/24","rangeStart":"198.18.0.100"}]`
@@ -73,7 +73,7 @@ const (
 		`{"address":"2001:db8:18::50/64","gateway":"2001:db8:18::2"}],"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"}],"dns":{"nameservers":["198.18.0.53"]}}`
 )
 
-// Static returns the IPAM configuration of static with these addresses ("10.0.0.2/24").
+// Static returns the IPAM configuration of static with these addresses, for example "10.0.0.2/24".
 func Static(addresses ...string) string {
 	return `{"type":"static","addresses":[{"address":"` + strings.Join(addresses, `"},{"address":"`) + `"}]}`
 }
@@ -86,7 +86,7 @@ func (b *Bed) HostLocal(ranges ...string) string {
 	return fmt.Sprintf(`{"type":"host-local","dataDir":%q,"ranges":[%s]}`, b.DataDir, strings.Join(ranges, ","))
 }
 
-// Call returns a call for the container with that ID.
+// Call returns a call for the container with this ID.
 func (b *Bed) Call(id string, container *NS, conf string) Call {
 	return Call{ContainerID: id, Host: b.Host, Container: container, Path: b.Path, Config: conf}
 }
@@ -136,7 +136,7 @@ func (b *Bed) Attach(c Call) Call {
 	return c
 }
 
-// Lifecycle calls ADD, attached, CHECK and DEL, which must leave the container and the reservations as before.
+// Lifecycle calls ADD, the function attached, CHECK and DEL. DEL must restore the container and the reservations.
 func (b *Bed) Lifecycle(c Call, attached func()) {
 	b.tb.Helper()
 	restored := b.Restored(c.Container)
@@ -147,8 +147,8 @@ func (b *Bed) Lifecycle(c Call, attached func()) {
 	restored()
 }
 
-// Refuse calls ADD, which must fail with the code and with all texts in its error, and must leave the container, the
-// reservations, Watch and Dirs as before.
+// Refuse calls ADD, which must fail with the code and with all texts in its error. ADD must not change the container,
+// the reservations, Watch and Dirs.
 func (b *Bed) Refuse(c Call, code int, texts ...string) {
 	b.tb.Helper()
 	restored := b.Restored(append(b.Watch, c.Container)...)
@@ -156,7 +156,7 @@ func (b *Bed) Refuse(c Call, code int, texts ...string) {
 	restored()
 }
 
-// Restored returns a function that fails the test unless the namespaces, the reservations and Dirs are as they are now.
+// Restored returns a function that fails the test if the namespaces, the reservations or Dirs have changed since.
 func (b *Bed) Restored(namespaces ...*NS) (restored func()) {
 	b.tb.Helper()
 	state := func() string { return b.state(namespaces) }
@@ -192,8 +192,9 @@ func (b *Bed) Reservations() []string {
 	return Reservations(b.tb, b.DataDir, "net1")
 }
 
-// RequireResults compares the result of ADD in each version with testdata/add-VERSION.golden. The path of the container is
-// SANDBOX there; replace has more pairs of a text in the result and the text in the file.
+// RequireResults compares the result of ADD in each version with testdata/add-VERSION.golden. The files contain SANDBOX
+// instead of the container's path. replace lists further pairs of a text in the result and its replacement in the
+// files.
 func (b *Bed) RequireResults(conf func(version string) string, replace ...string) {
 	b.tb.Helper()
 	for _, version := range types.VersionsSince(types.V010) {
@@ -215,11 +216,11 @@ func (b *Bed) RequireStatus(conf, text string) {
 	b.Fails("STATUS", c, types.CodeNotAvailable, text)
 }
 
-// OnlyTwoValid is the key of a GC for which the container "two" alone is valid.
+// OnlyTwoValid is a key for GC that makes only the attachment of the container "two" valid.
 const OnlyTwoValid = `"cni.dev/valid-attachments":[{"containerID":"two","ifname":"eth0"}]`
 
-// RequireGC checks that GC makes the IPAM plugin release the addresses of other containers than "two". The configuration must
-// have OnlyTwoValid and HostLocal.
+// RequireGC checks that GC makes the IPAM plugin release the addresses of all containers except "two". The
+// configuration must contain OnlyTwoValid and HostLocal.
 func (b *Bed) RequireGC(conf string) {
 	b.tb.Helper()
 	for _, id := range []string{"one", "two"} {
@@ -231,8 +232,9 @@ func (b *Bed) RequireGC(conf string) {
 	}
 }
 
-// RequireManyAtOnce adds and deletes many containers at the same time, in several rounds. The configuration must have
-// HostLocal. No address may be on two containers, and each round must leave the host, Dirs and the containers as before.
+// RequireManyAtOnce adds and deletes many containers at the same time, in several rounds. The configuration must
+// contain HostLocal. Two containers must never get the same address, and each round must leave the host, Dirs and the
+// containers unchanged.
 func (b *Bed) RequireManyAtOnce(conf string, containers, rounds int) {
 	b.tb.Helper()
 	calls, namespaces := make([]Call, containers), []*NS{b.Host}
@@ -258,7 +260,7 @@ func (b *Bed) RequireManyAtOnce(conf string, containers, rounds int) {
 	}
 }
 
-// FaultSweep runs a FaultSweep of the bed's plugin. s has neither Plugin, Path nor Dirs.
+// FaultSweep runs a FaultSweep of the bed's plugin. It sets s.Plugin, s.Path and s.Dirs.
 func (b *Bed) FaultSweep(s Sweep) {
 	b.tb.Helper()
 	s.Plugin, s.Path, s.Dirs, s.Ignore = b.Plugin, b.Path, append(b.Dirs, b.DataDir), KeptByHostLocal

@@ -14,10 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A DHCPLease is what a DHCPServer gives to its clients. Times that are zero are not sent. Options
-// are further options; they replace those that the other fields set.
+// A DHCPLease contains what a DHCPServer assigns to its clients. The server does not send times that
+// are zero. Options contains further options, which replace the options that the other fields set.
 type DHCPLease struct {
-	Address                 string // with a prefix length: "10.0.0.5/24"
+	Address                 string // with a prefix length, for example "10.0.0.5/24"
 	Duration, Renew, Rebind time.Duration
 	Options                 map[uint8][]byte
 }
@@ -26,17 +26,17 @@ type DHCPLease struct {
 type DHCPMessage struct {
 	*dhcpv4.DHCPv4
 	Source      netip.AddrPort
-	Destination netip.Addr // of the packet: the server's address, or 255.255.255.255
+	Destination netip.Addr // the destination of the packet, which is the server's address or 255.255.255.255
 }
 
-// A DHCPBehaviour returns the datagrams that a DHCPServer sends to a client, instead of the answer
-// that it would give. It may change the answer.
+// A DHCPBehaviour returns the datagrams that a DHCPServer sends to a client, instead of its usual
+// answer. It may change answer.
 type DHCPBehaviour func(request DHCPMessage, answer *dhcpv4.DHCPv4) [][]byte
 
 // DHCPSilence is the behaviour of a server that does not answer.
 func DHCPSilence(DHCPMessage, *dhcpv4.DHCPv4) [][]byte { return nil }
 
-// DHCPNAK is the behaviour of a server that refuses a REQUEST, and ignores other messages.
+// DHCPNAK is the behaviour of a server that rejects a REQUEST, and ignores other messages.
 func DHCPNAK(request DHCPMessage, answer *dhcpv4.DHCPv4) [][]byte {
 	if request.MessageType() != dhcpv4.MessageTypeRequest {
 		return nil
@@ -62,10 +62,9 @@ func DHCPChange(change func(answer *dhcpv4.DHCPv4)) DHCPBehaviour {
 	}
 }
 
-// A DHCPServer is a DHCP server for one interface. It answers every DISCOVER and REQUEST with one
-// and the same lease, unless it is told to behave in another way, and keeps no record of leases. It
-// sends its answers through the IP stack: to the address that the client says it has, or to all
-// hosts.
+// A DHCPServer is a DHCP server for one interface. Unless Next or Always sets another behaviour, it
+// answers every DISCOVER and REQUEST with the same lease. It keeps no record of leases. It sends its
+// answers through the IP stack to the address in the client's message, or to all hosts.
 type DHCPServer struct {
 	address  netip.Addr
 	conn     *net.UDPConn
@@ -77,8 +76,8 @@ type DHCPServer struct {
 	always DHCPBehaviour
 }
 
-// StartDHCPServer starts a DHCP server on an interface, which must have the address. It ends with
-// the test.
+// StartDHCPServer starts a DHCP server on an interface, whose first address becomes the server's
+// address. The server ends with the test.
 func StartDHCPServer(tb TB, e End, lease DHCPLease) *DHCPServer {
 	tb.Helper()
 	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) (err error) {
@@ -101,30 +100,31 @@ func StartDHCPServer(tb TB, e End, lease DHCPLease) *DHCPServer {
 	return s
 }
 
-// Lease replaces the lease.
+// Lease replaces the lease that the server assigns.
 func (s *DHCPServer) Lease(l DHCPLease) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.lease = l
 }
 
-// Next sets the behaviours for the next messages that have an answer, one for each. After them the
-// server behaves as before.
+// Next sets one behaviour for each of the next messages that need an answer. Later messages get the
+// previous behaviour.
 func (s *DHCPServer) Next(behaviours ...DHCPBehaviour) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.next = behaviours
 }
 
-// Always sets the behaviour for all messages after Next's; nil: the server answers.
+// Always sets the behaviour for all messages after Next's messages. If it is nil, the server
+// answers.
 func (s *DHCPServer) Always(b DHCPBehaviour) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.always = b
 }
 
-// Await waits for a message of that type, and returns it. Each message is returned once. Messages of
-// other types that came before are dropped.
+// Await waits for a message of this type, and returns it. It returns each message once, and drops
+// earlier messages of other types.
 func (s *DHCPServer) Await(tb TB, t dhcpv4.MessageType) DHCPMessage {
 	tb.Helper()
 	limit := time.After(waitLimit)

@@ -13,11 +13,11 @@ import (
 // A Dnsmasq is Debian's dnsmasq as the DHCP server of an interface.
 type Dnsmasq struct {
 	LoggingDaemon
-	Leases string // path of the file with the leases
+	Leases string // the path of the file of leases
 }
 
-// StartDnsmasq starts dnsmasq for DHCP on an interface, with more arguments, such as
-// "--dhcp-range=10.0.0.2,10.0.0.9,120s". dnsmasq makes every lease last 120 seconds at least. It ends with
+// StartDnsmasq starts dnsmasq for DHCP on an interface, with further arguments, such as
+// "--dhcp-range=10.0.0.2,10.0.0.9,120s". A lease of dnsmasq lasts at least 120 seconds. dnsmasq ends with
 // the test.
 func StartDnsmasq(tb TB, e End, args ...string) *Dnsmasq {
 	tb.Helper()
@@ -32,23 +32,22 @@ func StartDnsmasq(tb TB, e End, args ...string) *Dnsmasq {
 	return d
 }
 
-// HasLease reports whether dnsmasq has a lease of the address in its file.
+// HasLease reports whether dnsmasq's file contains a lease of the address.
 func (d *Dnsmasq) HasLease(addr string) bool {
 	text, _ := os.ReadFile(d.Leases)
 	return strings.Contains(string(text), " "+addr+" ")
 }
 
-// A LoggingDaemon is a Daemon whose log the test reads.
+// A LoggingDaemon is a Daemon with a log that the test reads.
 type LoggingDaemon struct {
 	Daemon
 	log lineLog
 }
 
-// A lineLog keeps the lines that a program writes.
 type lineLog struct {
 	mu   sync.Mutex
 	text strings.Builder
-	seen int // lines that AwaitLog has returned or passed
+	seen int // the number of lines that AwaitLog has returned or passed
 }
 
 func (l *lineLog) Write(p []byte) (int, error) {
@@ -57,8 +56,8 @@ func (l *lineLog) Write(p []byte) (int, error) {
 	return l.text.Write(p)
 }
 
-// AwaitLog waits for a line of the log that contains all texts, and returns it. The next call looks at
-// the lines after it.
+// AwaitLog waits for a line of the log that contains all texts, and returns it. The next call searches the
+// following lines.
 func (d *LoggingDaemon) AwaitLog(tb TB, texts ...string) string {
 	tb.Helper()
 	deadline := time.Now().Add(waitLimit)
@@ -82,7 +81,7 @@ func (d *LoggingDaemon) AwaitLog(tb TB, texts ...string) string {
 	}
 }
 
-// complete returns all lines that have their end.
+// complete returns all lines that end with a newline.
 func (l *lineLog) complete() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -34,8 +34,8 @@ func JSONBlocks(markdown string) []string {
 
 // Examples checks that parse, the plugin's own parser, accepts each configuration of the plugin in the ```json blocks
 // of README.md in the directory of the test, of the project's README.md and of docs/*.md. An unknown key is an error.
-// From a list, Examples creates the configuration of the plugin as libcni does. test/docs_test.go checks that every
-// plugin has a test that calls Examples.
+// Examples creates the plugin's configuration from a list as libcni does. test/docs_test.go checks that every plugin
+// has a test that calls Examples.
 func Examples(tb TB, p skel.Plugin, parse func(*skel.Request) error) {
 	tb.Helper()
 	pages, err := filepath.Glob("../../docs/*.md")
@@ -58,7 +58,7 @@ func Examples(tb TB, p skel.Plugin, parse func(*skel.Request) error) {
 			for _, conf := range confs {
 				found++
 				if r := Run(p, Call{Command: "ADD", Host: host, Container: container, Config: conf}); r.Exit != 0 {
-					tb.Errorf("%s: JSON block %d is refused: %s\n%s", page, i+1, r.Stdout, conf)
+					tb.Errorf("%s: JSON block %d is rejected: %s\n%s", page, i+1, r.Stdout, conf)
 				}
 			}
 		}
@@ -68,8 +68,8 @@ func Examples(tb TB, p skel.Plugin, parse func(*skel.Request) error) {
 	}
 }
 
-// configurations returns the configurations in a block that name the plugin as plugin or as IPAM
-// plugin. The block is one configuration or a list.
+// configurations returns the configurations in a block that use the plugin, directly or for IPAM. The block contains
+// one configuration or a list.
 func configurations(block, plugin string) ([]string, error) {
 	var top map[string]any
 	if err := json.Unmarshal([]byte(block), &top); err != nil {
@@ -102,9 +102,8 @@ func configurations(block, plugin string) ([]string, error) {
 	return all, nil
 }
 
-// Listings compares the blocks of text in README.md, from the first on, with golden files in testdata:
-// the lines of a block must be lines of its golden file, in the same order. edit, if it is not nil,
-// changes the text of a golden file before.
+// Listings compares the first blocks of text in README.md with golden files in testdata. The golden file must contain
+// the lines of its block, in the same order. If edit is not nil, Listings applies it to the golden files first.
 func Listings(tb TB, edit func(golden string) string, goldens ...string) {
 	tb.Helper()
 	page, err := os.ReadFile("README.md")

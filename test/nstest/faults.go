@@ -13,46 +13,46 @@ import (
 	"github.com/plumb-cni/plumb/pkg/skel"
 )
 
-// A Sweep has the parameters of FaultSweep.
+// A Sweep contains the parameters of FaultSweep.
 type Sweep struct {
 	Plugin skel.Plugin
 	Config string
 	Args   string   // CNI_ARGS
 	Path   string   // CNI_PATH
-	Dirs   []string // directories whose content must be restored too
+	Dirs   []string // directories whose content must be restored as well
 	// Prepare, if not nil, prepares a new host and container before the plugin is called.
 	Prepare func(host, container *NS)
-	// PrepareContainer, if not nil, makes in each of the two containers what an earlier plugin of the
-	// chain makes there.
+	// PrepareContainer, if not nil, creates in each of the two containers what an earlier plugin of the
+	// chain creates there.
 	PrepareContainer func(container *NS)
-	// MayFail has the beginnings of the steps ("announce ") that may fail in an ADD that
-	// succeeds. The caller gives the reason for each.
+	// MayFail lists prefixes of steps, for example "announce ", that may fail in an ADD that succeeds. The
+	// caller states the reason for each.
 	MayFail []string
 	// Ignore, if not nil, reports whether a line of a snapshot may change.
 	Ignore func(line string) bool
 
-	// For tests of the sweep itself.
-	settleTime time.Duration // 0: settleTime
-	everyStep  bool          // no sample
+	// The following fields are for tests of the sweep itself.
+	settleTime time.Duration // the limit for restoring the state; 0 for the constant settleTime
+	everyStep  bool          // try every step instead of a sample
 }
 
-// KeptByHostLocal reports whether a line of a snapshot is of a file that host-local keeps after DEL:
-// the address that it reserved last, and its own directory ".plumb". It serves as Sweep.Ignore.
+// KeptByHostLocal reports whether a line of a snapshot describes a file that host-local keeps after DEL. These
+// are the file with the last reserved address and the directory ".plumb". Use the function as Sweep.Ignore.
 func KeptByHostLocal(line string) bool {
 	return strings.Contains(line, "last_reserved_ip") || strings.Contains(line, " .plumb")
 }
 
-// FaultSweep makes each step of a plugin fail in turn, and checks that nothing is left behind:
+// FaultSweep lets each step k = 1, 2, 3, … of a plugin fail in turn, and checks that nothing remains:
 //
-//   - an ADD whose k-th step is refused fails, and restores host, container and directories;
-//   - an ADD whose k-th step is done, but seems to have failed, fails, and a DEL restores them;
-//   - after a DEL whose k-th step is refused, or is done but seems to have failed, a second DEL
-//     restores them;
+//   - If the k-th step of an ADD is refused, ADD fails and restores host, container and directories.
+//   - If the k-th step of an ADD is done, but seems to fail, ADD fails, and a DEL restores them.
+//   - If the k-th step of a DEL is refused, or is done but seems to fail, a second DEL
+//     restores them.
 //
-// for k = 1, 2, 3 … until there is no k-th step. Before that, FaultSweep adds another container, so
-// that what the containers of a host share exists already, and the state must be exactly the same.
+// Before that, FaultSweep adds another container to create what the containers of a host share. Each call must
+// restore exactly this state.
 //
-// FaultSweep tries a sample of the steps, as SweepStride says, beginning with a random one.
+// FaultSweep tries a sample of the steps. It begins with a random step, and SweepStride returns the distance.
 func FaultSweep(tb TB, s Sweep) {
 	tb.Helper()
 	stride := SweepStride()
@@ -84,12 +84,12 @@ func FaultSweep(tb TB, s Sweep) {
 	b.close()
 }
 
-// AllFaults reports whether tests inject all faults, and make all calls of which they make a sample by default.
+// AllFaults reports whether tests inject all faults, and execute all calls instead of a sample.
 func AllFaults() bool { return os.Getenv("CNI_TEST_FAULTS") == "all" }
 
-// SweepStride returns the distance between the steps at which a sweep injects a fault: every step with
-// CNI_TEST_FAULTS=all, which scripts/test.sh --nightly sets, every fifth one by default, and every eighth one
-// with -short or in the virtual machine of test/vm, which is slow.
+// SweepStride returns the distance between the steps at which a sweep injects a fault. It is 1 with
+// CNI_TEST_FAULTS=all, which scripts/test.sh --nightly sets, and 8 with -short or in the slow virtual machine
+// of test/vm. The default is 5.
 func SweepStride() int {
 	switch {
 	case AllFaults():
@@ -105,13 +105,13 @@ type mode struct {
 	run  func(*testbed, *fault) error
 }
 
-// A fault makes one step fail. Its method inject serves as Call.Before or Call.After, and may be
-// called by several goroutines.
+// A fault lets one step fail. Its method inject is a Call.Before or Call.After, and several goroutines may call
+// it.
 type fault struct {
 	mu   sync.Mutex
 	at   int    // the number of the step, from 1
 	seen int    // the number of steps so far
-	step string // the step that failed; empty: none so far
+	step string // the step that failed, or "" before that
 }
 
 func (f *fault) inject(step string) error {
@@ -129,9 +129,9 @@ func (f *fault) inject(step string) error {
 type testbed struct {
 	tb     TB
 	sweep  Sweep
-	call   Call   // of the container that the sweep adds and deletes
+	call   Call   // for the container that the sweep adds and deletes
 	before string // the state without that container
-	warm   Call   // of the other container
+	warm   Call   // for the other container
 }
 
 func newTestbed(tb TB, s Sweep) *testbed {
@@ -155,13 +155,12 @@ func newTestbed(tb TB, s Sweep) *testbed {
 	return b
 }
 
-// close deletes the other container: the next testbed has the same directories.
+// close deletes the other container, because the next testbed uses the same directories.
 func (b *testbed) close() {
 	b.tb.Helper()
 	Run(b.sweep.Plugin, b.warm.With("DEL")).OK(b.tb)
 }
 
-// state returns the state of host, container and directories, without the lines to ignore.
 func (b *testbed) state() string {
 	all := []string{Snapshot(b.tb, b.call.Host, b.call.Container)}
 	for _, dir := range b.sweep.Dirs {
@@ -179,8 +178,7 @@ func (b *testbed) state() string {
 	return strings.Join(kept, "\n")
 }
 
-// requireRestored returns an error that shows the difference if the state does not become as it was
-// before.
+// requireRestored returns an error with the difference unless the state becomes b.before again.
 func (b *testbed) requireRestored() error {
 	if diff := waitEqual(b.before, b.state, cmp.Or(b.sweep.settleTime, settleTime)); diff != "" {
 		return fmt.Errorf("not as before:\n%s", diff)
@@ -190,8 +188,8 @@ func (b *testbed) requireRestored() error {
 
 func (b *testbed) run(c Call) Reply { return Run(b.sweep.Plugin, c) }
 
-// checkReply returns an error unless the call failed with the error of the fault. If there was no
-// fault, or the call may succeed without the step, it must have succeeded.
+// checkReply returns an error unless the call failed with the error of the fault. Without a fault, the call
+// must have succeeded. It may also succeed if MayFail contains the step.
 func (b *testbed) checkReply(r Reply, f *fault) error {
 	if f.step == "" {
 		if r.Exit != 0 {
@@ -224,7 +222,7 @@ func (b *testbed) addRefused(f *fault) error {
 		return b.del()
 	}
 	if err := b.requireRestored(); err != nil {
-		return fmt.Errorf("%w\nthe plugin said: %s%s", err, r.Stdout, r.Stderr)
+		return fmt.Errorf("%w\nthe plugin printed: %s%s", err, r.Stdout, r.Stderr)
 	}
 	return nil
 }
@@ -250,7 +248,7 @@ func (b *testbed) delLost(f *fault) error {
 	return b.delTwice(c)
 }
 
-// delTwice runs an ADD, first, which is a DEL that may fail, and a DEL without a fault.
+// delTwice runs an ADD, the DEL first, which may fail, and a DEL without a fault.
 func (b *testbed) delTwice(first Call) error {
 	if r := b.run(b.call.With("ADD")); r.Exit != 0 {
 		return fmt.Errorf("ADD without a fault: %s", r.Stdout)

@@ -13,8 +13,9 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// toy returns a plugin with two steps: it adds a veth pair between host and container, and sets an alias.
-// forget names what the plugin does not do: "undo", "error" (to return it), "del", or nothing.
+// toy returns a plugin with two steps. It adds a veth pair between host and container, and sets an alias.
+// forget names what the plugin omits, which is "undo", "error" for returning errors, "del", or "" for
+// nothing.
 func toy(forget string) skel.Plugin {
 	run := func(h *ns.Handle, step string, args ...string) error {
 		return h.Step(step, func() error {
@@ -50,7 +51,7 @@ func toy(forget string) skel.Plugin {
 
 const toyConfig = `{"cniVersion": "1.1.0", "name": "n", "type": "toy"}`
 
-// A verdict is a test that collects errors instead of failing.
+// A verdict is a TB that collects errors instead of failing.
 type verdict struct {
 	*testing.T
 	errors []string
@@ -71,13 +72,13 @@ func TestFaultSweepFindsWhatAPluginForgets(t *testing.T) {
 		v := &verdict{T: t}
 		sweep := Sweep{Plugin: toy(forget), Config: toyConfig, everyStep: true}
 		if forget != "" {
-			sweep.settleTime = time.Millisecond // what is left does not go away
+			sweep.settleTime = time.Millisecond // leftovers never disappear
 		}
 		FaultSweep(v, sweep)
 		got := strings.Join(v.errors, "\n")
 		begin, rest, _ := strings.Cut(want, "…")
 		if _, after, found := strings.Cut(got, begin); want == "" && got != "" || !found || !strings.Contains(after, rest) {
-			t.Errorf("forgetting %q: the sweep reports %q, want %q", forget, got, want)
+			t.Errorf("forgetting %q: want the report %q, got %q", forget, want, got)
 		}
 	}
 }
@@ -105,7 +106,7 @@ func TestExecRunsOnTheHost(t *testing.T) {
 	home := host.Must(t, "readlink", "/proc/self/ns/net")
 	got := Exec(t, script, Call{Command: "ADD", Host: host, Container: container, Config: "config\n"})
 	if want := (Reply{"config\n" + home, container.Path() + "\n", 3}); got != want {
-		t.Errorf("got %+v, want %+v", got, want)
+		t.Errorf("want %+v, got %+v", want, got)
 	}
 }
 
@@ -126,6 +127,6 @@ func TestRequireFeatureRecordsFeatures(t *testing.T) {
 	t.Run("skipped", func(t *testing.T) { RequireFeature(t, "ether", os.ErrNotExist) })
 	want := "has test/nstest: TestRequireFeatureRecordsFeatures: air\nlacks test/nstest: TestRequireFeatureRecordsFeatures/skipped: ether\n"
 	if got, err := os.ReadFile(file); err != nil || string(got) != want {
-		t.Errorf("recorded %q, %v; want %q", got, err, want)
+		t.Errorf("want the record %q, got %q, %v", want, got, err)
 	}
 }

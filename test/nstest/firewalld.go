@@ -13,18 +13,18 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// Names of firewalld on the bus.
+// These are firewalld's names on the bus.
 const (
 	FirewalldName = "org.fedoraproject.FirewallD1"
 	firewalldPath = "/org/fedoraproject/FirewallD1"
 )
 
-// A Firewalld is firewalld on a host, with a bus and a configuration of its own. The
-// configuration is empty, so that the default zone is public.
+// A Firewalld is firewalld on a host, with its own bus and configuration. The configuration is
+// empty, and therefore the default zone is public.
 type Firewalld struct {
-	Address string // of the bus, for DBUS_SYSTEM_BUS_ADDRESS
-	Bus     Daemon // dbus-daemon
-	Daemon  Daemon // firewalld
+	Address string // the address of the bus, for DBUS_SYSTEM_BUS_ADDRESS
+	Bus     Daemon // the program dbus-daemon
+	Daemon  Daemon // the program firewalld
 
 	dir  string
 	conn *dbus.Conn
@@ -49,8 +49,8 @@ const busConfig = `<busconfig>
 </busconfig>
 `
 
-// StartFirewalld starts a bus, and firewalld on the host. It returns when firewalld answers
-// calls. Both end with the test.
+// StartFirewalld starts a bus, and firewalld on the host, and waits until firewalld answers calls.
+// Both end with the test.
 func StartFirewalld(tb TB, host *NS) *Firewalld {
 	tb.Helper()
 	f := StartBus(tb)
@@ -64,7 +64,7 @@ func StartFirewalld(tb TB, host *NS) *Firewalld {
 	defer timer.Stop()
 	select {
 	case <-owned:
-		f.Call(tb, "getDefaultZone") // firewalld has its name before it answers
+		f.Call(tb, "getDefaultZone") // firewalld owns its name before it answers calls
 	case <-f.Daemon.Ended:
 		tb.Fatalf("start firewalld: it has ended, or was killed after %s\n%s", waitLimit, log.String())
 	}
@@ -74,7 +74,7 @@ func StartFirewalld(tb TB, host *NS) *Firewalld {
 // StartBus starts a bus without firewalld.
 func StartBus(tb TB) *Firewalld {
 	tb.Helper()
-	dir, err := os.MkdirTemp("", "bus") // the path of a socket has at most 107 bytes
+	dir, err := os.MkdirTemp("", "bus") // a short path, because a socket's path is limited to 107 bytes
 	must(tb, err)
 	tb.Cleanup(func() { _ = os.RemoveAll(dir) })
 	must(tb, os.Chmod(dir, 0o755)) // for clients of other users
@@ -91,7 +91,7 @@ func StartBus(tb TB) *Firewalld {
 	cmd.ExtraFiles, cmd.Stderr = []*os.File{w}, &log
 	f := &Firewalld{Bus: startDaemon(tb, cmd, (*exec.Cmd).Start), dir: dir}
 	_ = w.Close()
-	address, err := bufio.NewReader(r).ReadString('\n') // printed when it listens
+	address, err := bufio.NewReader(r).ReadString('\n') // dbus-daemon prints the address when it listens
 	if err != nil {
 		<-f.Bus.Ended
 		tb.Fatalf("start dbus-daemon: %v\n%s", err, log.String())
@@ -103,7 +103,6 @@ func StartBus(tb TB) *Firewalld {
 	return f
 }
 
-// startDaemon starts a program.
 func startDaemon(tb TB, cmd *exec.Cmd, start func(*exec.Cmd) error) Daemon {
 	tb.Helper()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -132,7 +131,7 @@ func (f *Firewalld) Call(tb TB, method string, args ...any) any {
 	return call.Body[0]
 }
 
-// Deny makes the bus refuse calls of a method of firewalld, such as "zone.addSource".
+// Deny lets the bus refuse calls of a method of firewalld, such as "zone.addSource".
 func (f *Firewalld) Deny(tb TB, method string) {
 	tb.Helper()
 	method = FirewalldName + "." + method
@@ -142,22 +141,20 @@ func (f *Firewalld) Deny(tb TB, method string) {
 	f.configure(tb, "policies/deny.conf", policy)
 }
 
-// Activate lets the bus start firewalld for a client that does not forbid it, by a program that
-// fails.
+// Activate lets the bus start firewalld for clients that permit this, with a program that fails.
 func (f *Firewalld) Activate(tb TB) {
 	tb.Helper()
 	f.configure(tb, "services/firewalld.service", "[D-BUS Service]\nName="+FirewalldName+"\nExec=/bin/false\n")
 }
 
-// configure adds a file to the configuration of the bus.
 func (f *Firewalld) configure(tb TB, name, text string) {
 	tb.Helper()
 	must(tb, os.WriteFile(filepath.Join(f.dir, name), []byte(text), 0o644))
 	must(tb, f.conn.BusObject().Call("org.freedesktop.DBus.ReloadConfig", 0).Err)
 }
 
-// Await returns a function that waits until a message passed the bus since the call of Await: a
-// call or a signal with that name, and with that first argument.
+// Await returns a function that waits for a message that passes the bus after the call of Await.
+// The message is a call or a signal with this name and this first argument.
 func (f *Firewalld) Await(tb TB, member, argument string) (wait func()) {
 	tb.Helper()
 	seen := f.watch(tb, member, argument)
@@ -171,7 +168,7 @@ func (f *Firewalld) Await(tb TB, member, argument string) (wait func()) {
 	}
 }
 
-// watch returns a channel that is closed when such a message passes the bus.
+// watch returns a channel that is closed when a message that Await describes passes the bus.
 func (f *Firewalld) watch(tb TB, member, argument string) <-chan struct{} {
 	tb.Helper()
 	monitor, err := dbus.Connect(f.Address)
@@ -187,7 +184,7 @@ func (f *Firewalld) watch(tb TB, member, argument string) <-chan struct{} {
 				if !open { // the bus has ended
 					return
 				}
-				if m.Headers[dbus.FieldMember].Value() == member { // not what the bus tells the monitor itself
+				if m.Headers[dbus.FieldMember].Value() == member { // ignore the bus's own messages to the monitor
 					close(seen)
 					return
 				}
@@ -197,7 +194,7 @@ func (f *Firewalld) watch(tb TB, member, argument string) <-chan struct{} {
 		}
 	}()
 	tb.Cleanup(func() {
-		monitor.Eavesdrop(nil) // or Close would close messages while the connection still sends there
+		monitor.Eavesdrop(nil) // before Close, which would otherwise close messages while the connection still sends there
 		_ = monitor.Close()
 		close(done)
 	})

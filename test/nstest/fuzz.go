@@ -11,8 +11,8 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// FuzzConfig fuzzes the configuration that a plugin parses, beginning with the seeds. No configuration may be a panic, and
-// check is called for each one that parse accepts.
+// FuzzConfig fuzzes the configuration that a plugin parses, beginning with the seeds. parse must not panic, and
+// FuzzConfig calls check for each configuration that parse accepts.
 func FuzzConfig[C any](f *testing.F, parse func(*skel.Request) (C, error), check func(t *testing.T, r *skel.Request, conf C), seeds ...string) {
 	f.Helper()
 	for _, seed := range seeds {
@@ -29,9 +29,9 @@ func FuzzConfig[C any](f *testing.F, parse func(*skel.Request) (C, error), check
 	})
 }
 
-// FuzzCheck fuzzes the prevResult that CHECK is given. Each answer has to have the form
-// of the specification, and none may be a panic. The seeds are the result of an ADD of c
-// with each part of it in turn removed or replaced. Host and container are created if c has none.
+// FuzzCheck fuzzes the prevResult of CHECK. Each answer must have the form that the specification requires, and CHECK
+// must not panic. For the seeds, FuzzCheck calls ADD with c, and removes or replaces each part of the result in turn.
+// It creates a host and a container if c lacks them.
 func FuzzCheck(f *testing.F, p skel.Plugin, c Call) {
 	f.Helper()
 	if c.Host == nil {
@@ -68,12 +68,12 @@ func fuzzPrevResult(f *testing.F, p skel.Plugin, c Call, added Reply) {
 		if err != nil {
 			f.Fatalf("%v", err)
 		}
-		// The path differs between runs, a corpus that is kept does not.
+		// The path differs between runs, but a stored corpus does not change.
 		f.Add(strings.ReplaceAll(string(text), c.Container.Path(), "SANDBOX"))
 	}
 	f.Fuzz(func(t *testing.T, prev string) {
 		if !json.Valid([]byte(prev)) {
-			return // the configuration itself cannot be read then
+			return // the configuration itself is unreadable
 		}
 		check := c.With("CHECK")
 		check.Config = WithPrevResult(c.Config, strings.ReplaceAll(prev, "SANDBOX", c.Container.Path()))
@@ -87,8 +87,7 @@ func fuzzPrevResult(f *testing.F, p skel.Plugin, c Call, added Reply) {
 	})
 }
 
-// variants lists what becomes of a JSON value when one of its parts is removed, stands
-// twice, or has another value in its place.
+// variants returns the JSON values that result from v if one of its parts is removed, repeated or replaced.
 func variants(v any) []any {
 	all := []any{nil, "", -1.0, []any{}, map[string]any{}}
 	switch v := v.(type) {

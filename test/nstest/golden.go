@@ -6,11 +6,11 @@ import (
 	"path/filepath"
 )
 
-// update has its value once the flags are parsed, when a test runs.
+// update is set when the flags are parsed, before a test runs.
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// Updating reports whether tests rewrite golden files, and pages with real output, instead of comparing with them:
-// `go test -update`.
+// Updating reports whether tests rewrite golden files, and pages with real output, instead of comparing with them.
+// `go test -update` requests this.
 func Updating() bool { return *update }
 
 // Golden fails the test if got differs from the file testdata/<name>.golden of the package.

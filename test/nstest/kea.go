@@ -8,8 +8,8 @@ import (
 )
 
 // StartKea starts Debian's kea-dhcp4 for DHCP on an interface, with the addresses of pool, such as
-// "10.0.0.2-10.0.0.9". Leases last an hour, and are renewed after renew seconds. Kea recognizes a client
-// by its identifier only, unless that has no lease. It ends with the test.
+// "10.0.0.2-10.0.0.9". Leases last an hour, and clients renew them after renew seconds. Kea recognizes a
+// client by the identifier alone if the identifier has a lease. Kea ends with the test.
 func StartKea(tb TB, e End, pool string, renew int) *LoggingDaemon {
 	tb.Helper()
 	dir := tb.TempDir()
@@ -23,7 +23,7 @@ func StartKea(tb TB, e End, pool string, renew int) *LoggingDaemon {
 	must(tb, err)
 	text, err := os.ReadFile(program)
 	must(tb, err)
-	// AppArmor limits the files of Debian's executable, but not of a copy.
+	// AppArmor limits the file access of Debian's executable, but not of a copy.
 	program = filepath.Join(dir, "kea-dhcp4")
 	must(tb, os.WriteFile(program, text, 0o700))
 	k := &LoggingDaemon{}

@@ -11,12 +11,12 @@ import (
 	"time"
 )
 
-// LeakCheck fails the test if the test ends with file descriptors, goroutines, child processes or
-// threads in other network namespaces that did not exist when LeakCheck was called. It must be
-// called before any function that registers a Cleanup, and not in tests that run in parallel.
+// LeakCheck fails the test if the test leaks file descriptors, goroutines, child processes or threads in other
+// network namespaces, compared with the time of this call. Call it before any function that registers a
+// Cleanup, and not in tests that run in parallel.
 //
-// The garbage collector closes files that nothing refers to any more, and so would hide that they leaked. Until
-// the test ends it runs only if the heap gets large.
+// The garbage collector would hide leaked files, because it closes unreachable ones. Therefore it runs during
+// the test only if the heap becomes large.
 func LeakCheck(tb TB) {
 	tb.Helper()
 	warmRuntime()
@@ -34,7 +34,7 @@ func LeakCheck(tb TB) {
 			if len(leaked) == 0 {
 				return
 			}
-			if time.Now().After(deadline) { // goroutines may still be ending
+			if time.Now().After(deadline) { // goroutines may end late
 				tb.Errorf("leaked:\n%s", strings.Join(leaked, "\n"))
 				return
 			}
@@ -43,7 +43,7 @@ func LeakCheck(tb TB) {
 	})
 }
 
-// warmRuntime makes the runtime open the descriptors of its poller, which it never closes.
+// warmRuntime lets the runtime open the descriptors of its poller, which it never closes.
 func warmRuntime() {
 	r, w, err := os.Pipe()
 	if err == nil {
@@ -52,11 +52,11 @@ func warmRuntime() {
 	}
 }
 
-// inventory returns everything that may leak, as the keys of a map. The values are details.
+// inventory returns a map whose keys identify everything that may leak. The values are details.
 func inventory() map[string]string {
 	all := map[string]string{}
 	for _, fd := range entries("/proc/self/fd") {
-		if target, err := os.Readlink(fd); err == nil { // the descriptor that read the directory is closed already
+		if target, err := os.Readlink(fd); err == nil { // the descriptor with which Glob read the directory is already closed
 			all["fd "+filepath.Base(fd)+" "+target] = ""
 		}
 	}
@@ -80,11 +80,10 @@ func inventory() map[string]string {
 	return all
 }
 
-// ownGoroutines are functions in the stacks of the standard library's goroutines, and of the one that
+// ownGoroutines lists functions in the stacks of the standard library's goroutines and of the goroutine that
 // calls inventory.
 var ownGoroutines = []string{"nstest.inventory(", "os/signal.loop", "runtime.ensureSigM", "testing.(*M).startAlarm", "testing.tRunner.func"}
 
-// added returns the entries of after that are not in before.
 func added(before, after map[string]string) []string {
 	var leaked []string
 	for what, detail := range after {
@@ -96,7 +95,6 @@ func added(before, after map[string]string) []string {
 	return leaked
 }
 
-// entries returns the paths of a directory's entries.
 func entries(dir string) []string {
 	list, _ := os.ReadDir(dir)
 	var all []string

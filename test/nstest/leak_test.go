@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestInventorySeesLeaks tests that LeakCheck would find each kind of leak.
+// TestInventorySeesLeaks tests that inventory, which LeakCheck uses, finds each kind of leak.
 func TestInventorySeesLeaks(t *testing.T) {
 	n := New(t)
 	stop := make(chan struct{})
@@ -60,10 +60,10 @@ func TestLeakCheckKeepsLeakedFilesOpen(t *testing.T) {
 	t.Run("", func(t *testing.T) {
 		LeakCheck(t)
 		if percent := debug.SetGCPercent(-1); percent != -1 {
-			t.Errorf("the garbage collector runs at %d %%", percent)
+			t.Errorf("want no GC percentage, got %d", percent)
 		}
 	})
 	if percent := debug.SetGCPercent(100); percent != 100 {
-		t.Errorf("after the test the garbage collector runs at %d %%, want 100", percent)
+		t.Errorf("want the GC percentage 100 after the test, got %d", percent)
 	}
 }

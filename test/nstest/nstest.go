@@ -1,9 +1,9 @@
-// Package nstest makes network namespaces for tests: hosts, containers and outside hosts. It
-// also sends traffic between them, takes snapshots of the state that a plugin can change,
-// and makes each step of a plugin fail in turn.
+// Package nstest creates network namespaces for tests, such as hosts, containers and outside hosts. It also sends
+// traffic between them, takes snapshots of the state that a plugin can change, and lets each step of a plugin fail in
+// turn.
 //
-// No function changes the namespace in which the test binary was started. The Cleanup of
-// the test removes everything that a function made for the test.
+// No function changes the namespace in which the test binary was started. The Cleanup of the test removes everything
+// that a function created for the test.
 package nstest
 
 import (
@@ -23,8 +23,8 @@ import (
 	"github.com/plumb-cni/plumb/pkg/trace"
 )
 
-// TB has the methods of a test that the helpers use. *testing.T, *testing.B, *testing.F
-// and the result of ginkgo's GinkgoTB() implement it.
+// TB contains the methods of a test that the helpers use. *testing.T, *testing.B, *testing.F and the result of Ginkgo's
+// GinkgoTB implement it.
 type TB interface {
 	Helper()
 	Name() string
@@ -37,8 +37,7 @@ type TB interface {
 	Failed() bool
 }
 
-// FullOrShort returns full, or short if the tests run with -short. It is how often a test repeats
-// what takes long.
+// FullOrShort returns full, or short if the tests run with -short. Tests use it for the number of slow repetitions.
 func FullOrShort(full, short int) int {
 	if testing.Short() {
 		return short
@@ -54,13 +53,13 @@ type NS struct {
 	tb   TB
 }
 
-// New creates a network namespace for a container, as a runtime does: the namespace has a
-// path (a bind mount in the test's temporary directory), and its loopback is down.
+// New creates a network namespace for a container, as a runtime does. Its path is a bind mount in the test's temporary
+// directory, and its loopback interface is down.
 func New(tb TB) *NS {
 	tb.Helper()
 	n, err := create(tb.TempDir(), "ns")
 	if err != nil {
-		tb.Fatalf("make a network namespace (this needs root): %v", err)
+		tb.Fatalf("create a network namespace: %v; run the test as root", err)
 	}
 	n.tb = tb
 	tb.Cleanup(func() {
@@ -71,7 +70,7 @@ func New(tb TB) *NS {
 	return n
 }
 
-// NewHost creates a network namespace that serves as a host: its loopback is up.
+// NewHost creates a network namespace for a host, with its loopback interface up.
 func NewHost(tb TB) *NS {
 	tb.Helper()
 	n := New(tb)
@@ -117,9 +116,8 @@ func create(dir, name string) (*NS, error) {
 	return &NS{name: name, path: path, fd: fd}, nil
 }
 
-// onThread runs f on a separate, locked thread, which f may move to another namespace.
-// Afterwards the thread returns to its original namespace. If that fails, the thread ends
-// with its goroutine.
+// onThread runs f on a separate, locked thread, which f may move to another namespace. Afterwards, the thread returns
+// to its original namespace or, if this fails, ends with its goroutine.
 func onThread(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
@@ -129,8 +127,8 @@ func onThread(f func() error) error {
 			done <- err
 			return
 		}
-		// t.Fatal in f ends the goroutine (runtime.Goexit). The deferred function then
-		// also restores the namespace and lets the caller continue.
+		// t.Fatal in f ends the goroutine (runtime.Goexit). In this case as well, the deferred function restores the
+		// namespace and lets the caller continue.
 		result := errors.New("the function on the namespace's thread did not return")
 		defer func() {
 			if unix.Setns(original, unix.CLONE_NEWNET) == nil {
@@ -147,11 +145,11 @@ func onThread(f func() error) error {
 // Path returns the path of the namespace, as a runtime passes it in CNI_NETNS.
 func (n *NS) Path() string { return n.path }
 
-// FD returns an open file descriptor of the namespace. It is valid until the namespace is
-// removed.
+// FD returns an open file descriptor of the namespace. It is valid until Remove or the end of the test.
 func (n *NS) FD() int { return n.fd }
 
-// Open returns a handle of the namespace with that tracer, which may be nil. The handle is closed at the end of the test.
+// Open returns a handle of the namespace with this tracer, which may be nil. The handle is closed at the end of the
+// test.
 func (n *NS) Open(tb TB, t *trace.Tracer) *ns.Handle {
 	tb.Helper()
 	h, err := ns.Open(n.path, t)
@@ -172,8 +170,8 @@ func (n *NS) Named(name string) *NS {
 	return n
 }
 
-// Do runs f on a thread that is in the namespace. A socket opened there stays in
-// the namespace; goroutines started there do not.
+// Do runs f on a thread that is in the namespace. A socket that f opens stays in the namespace, but goroutines that f
+// starts run elsewhere.
 func (n *NS) Do(f func() error) error {
 	return onThread(func() error {
 		if err := unix.Setns(n.fd, unix.CLONE_NEWNET); err != nil {
@@ -203,8 +201,8 @@ func (n *NS) ExecInput(stdin, name string, args ...string) (string, error) {
 	return out.String(), nil
 }
 
-// Start starts cmd in the namespace. The caller must call cmd.Wait. A process is in the
-// namespace of the thread that forked it.
+// Start starts cmd in the namespace, because a process begins in the namespace of the thread that forked it. The caller
+// must call cmd.Wait.
 func (n *NS) Start(cmd *exec.Cmd) error { return n.Do(cmd.Start) }
 
 // Must is Exec, but ends the test if the program fails.
@@ -217,7 +215,7 @@ func (n *NS) Must(tb TB, name string, args ...string) string {
 	return out
 }
 
-// MustLine is Must for a line whose words, separated by white space, are the program and its arguments.
+// MustLine is Must for a line that contains the program and its arguments, separated by white space.
 func (n *NS) MustLine(tb TB, line string) string {
 	tb.Helper()
 	words := strings.Fields(line)
@@ -243,7 +241,7 @@ func (n *NS) Batch(tb TB, lines ...string) {
 	}
 }
 
-// Sysctl returns a sysctl of the namespace. The key has slashes: net/ipv4/ip_forward.
+// Sysctl returns a sysctl of the namespace. The key contains slashes, for example net/ipv4/ip_forward.
 func (n *NS) Sysctl(tb TB, key string) string {
 	tb.Helper()
 	var value []byte
@@ -272,16 +270,16 @@ func (n *NS) SetForwarding(tb TB, value string) {
 	n.SetSysctl(tb, "net/ipv6/conf/all/forwarding", value)
 }
 
-// SkipDAD makes duplicate address detection end at once, without sending a packet, on the interfaces
-// that are created in the namespace, or moved into it, from now on.
+// SkipDAD lets duplicate address detection end at once, without sending a packet, on interfaces that are later created
+// in the namespace or moved into it.
 func (n *NS) SkipDAD(tb TB) {
 	tb.Helper()
 	n.SetSysctl(tb, "net/ipv6/conf/default/dad_transmits", "0")
 	n.SetSysctl(tb, "net/ipv6/conf/default/router_solicitation_delay", "0")
 }
 
-// Remove removes the namespace before the end of the test, as a runtime does before a late
-// DEL. Its path is then a regular file.
+// Remove removes the namespace before the end of the test, as a runtime does before a late DEL. Its path becomes a
+// regular file.
 func (n *NS) Remove(tb TB) {
 	tb.Helper()
 	if err := n.close(); err != nil {
@@ -298,21 +296,19 @@ func (n *NS) close() error {
 	return err
 }
 
-// unsupportedErrors are the errors with which a kernel, or a program that uses it, reports
-// that it lacks a feature.
+// unsupportedErrors lists the errors with which the kernel, or a program that uses it, reports a missing feature.
 var unsupportedErrors = []error{
 	syscall.EOPNOTSUPP, syscall.EPROTONOSUPPORT, syscall.ESOCKTNOSUPPORT, syscall.EAFNOSUPPORT,
 	syscall.ENOSYS, os.ErrNotExist,
 }
 
-// Kernel is the label of specs that call RequireFeature, because a kernel may lack a feature that they
-// test. test/vm/run.sh runs these specs on a kernel that has the features.
+// Kernel is the label of specs that call RequireFeature, because some kernels lack a feature that they test.
+// test/vm/run.sh runs these specs on a kernel with all features.
 const Kernel = "kernel"
 
-// RequireFeature ends the test unless err, the result of using a kernel feature, is nil. It skips the
-// test if err says that the kernel lacks the feature, and fails the test on any other error.
-// With CNI_TEST_REQUIRE=all in the environment, a missing feature also fails the test. If
-// CNI_TEST_NEEDS names a file, RequireFeature appends a line to it that says whether the kernel has the
+// RequireFeature ends the test unless err, the result of using a kernel feature, is nil. If err means that the kernel
+// lacks the feature, RequireFeature skips the test, or fails it with CNI_TEST_REQUIRE=all. Any other error fails the
+// test. If CNI_TEST_NEEDS names a file, RequireFeature appends a line that says whether the kernel supports the
 // feature, so that the skipped tests can run on another kernel.
 func RequireFeature(tb TB, feature string, err error) {
 	tb.Helper()
@@ -329,8 +325,8 @@ func RequireFeature(tb TB, feature string, err error) {
 	}
 }
 
-// recordFeature appends a line to the file that CNI_TEST_NEEDS names:
-// "lacks plugins/bridge: <test>: <feature>".
+// recordFeature appends a line, for example "lacks plugins/bridge: <test>: <feature>", to the file that CNI_TEST_NEEDS
+// names.
 func recordFeature(tb TB, verb, feature string) {
 	tb.Helper()
 	file := os.Getenv("CNI_TEST_NEEDS")
@@ -354,7 +350,7 @@ func recordFeature(tb TB, verb, feature string) {
 	}
 }
 
-// isUnsupported reports whether err says that the kernel lacks a feature.
+// isUnsupported reports whether err means that the kernel lacks a feature.
 func isUnsupported(err error) bool {
 	for _, e := range unsupportedErrors {
 		if errors.Is(err, e) {

@@ -99,8 +99,7 @@ func TestSnapshotIsSteady(t *testing.T) {
 	}
 }
 
-// TestSnapshotWhileLinksComeAndGo: an interface that is removed while the snapshot is
-// taken is no failure.
+// TestSnapshotWhileLinksComeAndGo tests that Snapshot tolerates interfaces that are removed while it runs.
 func TestSnapshotWhileLinksComeAndGo(t *testing.T) {
 	LeakCheck(t)
 	n := NewHost(t)
@@ -142,12 +141,12 @@ func TestSnapshotDir(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, want := Compare(before, SnapshotDir(t, dir)), `+ -rw------- a "x\r\ny"`; got != want {
-		t.Errorf("difference %q, want %q", got, want)
+		t.Errorf("want the difference %q, got %q", want, got)
 	}
 }
 
-// TestSnapshotWaitsForTheKernel: what a call has set off is part of the snapshot that
-// follows it. A carrier that comes and goes is told late, from the second time on.
+// TestSnapshotWaitsForTheKernel tests that a snapshot contains the changes that earlier calls caused. From
+// the second change on, the kernel reports a carrier that comes and goes with a delay.
 func TestSnapshotWaitsForTheKernel(t *testing.T) {
 	n := NewHost(t)
 	n.Batch(t, "link add v0 type veth peer name v1", "link set v1 up")
@@ -160,7 +159,7 @@ func TestSnapshotWaitsForTheKernel(t *testing.T) {
 			}
 		}
 		if diff := Compare(up, WaitStable(func() string { return Snapshot(t, n) })); diff != "" {
-			t.Errorf("not steady after all:\n%s", diff)
+			t.Errorf("the snapshot still changes:\n%s", diff)
 		}
 		n.Batch(t, "link set v0 down")
 		if down := Snapshot(t, n); !strings.Contains(down, "link v1 operstate=LOWERLAYERDOWN") {
@@ -169,8 +168,8 @@ func TestSnapshotWaitsForTheKernel(t *testing.T) {
 	}
 }
 
-// TestSnapshotWaitsForABridge: a bridge learns late that it has a carrier, and gets its
-// link-local address then.
+// TestSnapshotWaitsForABridge tests that Snapshot waits until a bridge gets a carrier and a link-local
+// address.
 func TestSnapshotWaitsForABridge(t *testing.T) {
 	n := NewHost(t)
 	n.Batch(t, "link add v0 type veth peer name v1", "link set v0 up", "link set v1 up")
@@ -186,36 +185,35 @@ func TestSnapshotWaitsForABridge(t *testing.T) {
 	}
 	n.Batch(t, "link add br1 type bridge", "link set br1 up")
 	if lines, err := n.iproute(); err != nil || isChanging(lines) {
-		t.Errorf("a bridge without ports is waited for (%v)", err)
+		t.Errorf("Snapshot waits for a bridge without ports (%v)", err)
 	}
 }
 
-// TestSnapshotWaitsForAVLAN: a VLAN learns late that its master has a carrier (seen on
-// Linux 6.1).
+// TestSnapshotWaitsForAVLAN covers a VLAN that gets its carrier after its master, as on Linux 6.1.
 func TestSnapshotWaitsForAVLAN(t *testing.T) {
 	state := []string{"link base flags=[UP LOWER_UP]", "link eth0 flags=[UP LOWER_UP]", "link eth0 link=base"}
 	for operstate, waits := range map[string]bool{"UNKNOWN": true, "UP": false} {
 		if got := isChanging(append(state, "link eth0 operstate="+operstate)); got != waits {
-			t.Errorf("with operstate %s: is waited for: %v", operstate, got)
+			t.Errorf("with operstate %s: want waiting %v, got %v", operstate, waits, got)
 		}
 	}
 }
 
-// TestSnapshotHasNoUnknownState: whether the kernel has made a link with a carrier UP yet is no difference
-// between two snapshots (a veth interface in the virtual machine, Linux 6.1). That a link is down is one.
+// TestSnapshotHasNoUnknownState tests that snapshots do not show whether the kernel has already set a link
+// with a carrier UP, as for a veth interface on Linux 6.1, but show that a link is down.
 func TestSnapshotHasNoUnknownState(t *testing.T) {
 	for state, want := range map[string]string{
 		"link eth0 flags=[UP LOWER_UP]":  "link eth0 operstate=UP",
 		"link eth0 flags=[BROADCAST UP]": "link eth0 operstate=UNKNOWN",
 	} {
 		if got := withoutUnknown([]string{"link eth0 operstate=UNKNOWN", state}); got[0] != want {
-			t.Errorf("with %q: %q, want %q", state, got[0], want)
+			t.Errorf("with %q: want %q, got %q", state, want, got[0])
 		}
 	}
 }
 
-// TestSnapshotSortsRoutesOfEveryLink: two links have the same link-local and multicast routes, in
-// whichever order they came up. The order of other lines counts.
+// TestSnapshotSortsRoutesOfEveryLink tests that the order in which two links came up does not change the
+// order of their link-local and multicast routes. The order of other lines counts.
 func TestSnapshotSortsRoutesOfEveryLink(t *testing.T) {
 	var states []string
 	for _, order := range [][]string{{"v0", "v1"}, {"v1", "v0"}} {
@@ -230,6 +228,6 @@ func TestSnapshotSortsRoutesOfEveryLink(t *testing.T) {
 		t.Errorf("difference %q between\n%s\nand\n%s", diff, states[0], states[1])
 	}
 	if diff := Compare("a\nb\n", "b\na\n"); !strings.HasSuffix(diff, `"b" is now where "a" was`) {
-		t.Errorf("another order of other lines is %q", diff)
+		t.Errorf("want a difference in the order of other lines, got %q", diff)
 	}
 }

@@ -13,12 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PeakMemory runs a program with this environment and stdin. It returns the maximum of the program's resident memory in KiB, and
-// what the program printed to stdout and stderr. PeakMemory also returns an error if the program fails.
+// PeakMemory runs a program with this environment and stdin. It returns the program's peak resident memory in KiB, and
+// its stdout and stderr. A failure of the program is an error.
 //
-// The maximum in the program's rusage is not that of the program alone: it includes the time before
-// execve, when the process is a copy of this one (setmax_mm_hiwater_rss in the kernel's exec_mmap).
-// So PeakMemory stops the process at its exit, and reads its status.
+// ru_maxrss would also cover the time before execve, when the child is a copy of this process (setmax_mm_hiwater_rss in
+// the kernel's exec_mmap). Therefore PeakMemory stops the process at its exit, and reads its status.
 func PeakMemory(environ []string, stdin []byte, program ...string) (kib int, output []byte, err error) {
 	in, inErr := memoryFile(stdin)
 	out, outErr := memoryFile(nil)
@@ -76,7 +75,7 @@ func tracedPeak(environ []string, in, out *os.File, program []string) (kib int, 
 		case status.StopSignal() != syscall.SIGTRAP:
 			signal = int(status.StopSignal())
 		}
-		// ESRCH: another thread has ended the process meanwhile. Its exit is the next event.
+		// ESRCH means that another thread has ended the process in the meantime. The next event is its exit.
 		if cerr := syscall.PtraceCont(pid, signal); !errors.Is(cerr, syscall.ESRCH) {
 			err = errors.Join(err, cerr)
 		}
@@ -86,7 +85,7 @@ func tracedPeak(environ []string, in, out *os.File, program []string) (kib int, 
 	}
 }
 
-// awaitEnd waits until a traced process that was killed has ended. It may stop once more before.
+// awaitEnd waits until a killed traced process has ended. The process may stop once more before it exits.
 func awaitEnd(pid int) error {
 	for {
 		var status syscall.WaitStatus
@@ -97,7 +96,7 @@ func awaitEnd(pid int) error {
 	}
 }
 
-// highWater returns the maximum of the resident memory of a process in KiB.
+// highWater returns the peak resident memory of a process in KiB.
 func highWater(pid int) (int, error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

@@ -21,19 +21,19 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// A Call is one call of a plugin. An empty field has the value that most tests need. Env replaces
-// variables of the environment ("CNI_IFNAME=").
+// A Call is one call of a plugin. An empty field selects the value that most tests need. Env replaces
+// environment variables, for example with "CNI_IFNAME=".
 type Call struct {
 	Command     string
-	ContainerID string // empty: "test"
-	IfName      string // empty: "eth0"
+	ContainerID string // "" for "test"
+	IfName      string // "" for "eth0"
 	Args        string // CNI_ARGS
-	Path        string // CNI_PATH; empty: a directory that does not exist
+	Path        string // CNI_PATH; "" for a directory that does not exist
 	Container   *NS    // CNI_NETNS
-	NetNS       string // CNI_NETNS where Container is nil
+	NetNS       string // CNI_NETNS if Container is nil
 	Config      string // stdin
 	Env         []string
-	Host        *NS // the plugin runs here; nil: where the test runs
+	Host        *NS // the namespace in which the plugin runs; nil for the test's
 	// Before and After are the fields of trace.Tracer. Only Run uses them.
 	Before, After func(step string) error
 }
@@ -62,8 +62,8 @@ func (c Call) RecordSteps() (Call, *[]string) {
 	return c, steps
 }
 
-// WithPrevResult returns the configuration with the result as its prevResult. The configuration
-// must have none, and at least one other key.
+// WithPrevResult returns the configuration with the result as prevResult. The configuration must contain
+// another key, but no prevResult.
 func WithPrevResult(conf, result string) string {
 	return strings.TrimSuffix(conf, "}") + `,"prevResult":` + result + "}"
 }
@@ -90,8 +90,8 @@ func (c Call) environ() []string {
 	}, c.Env)
 }
 
-// override returns env with the settings, which replace the settings of the same names. If a name
-// stood twice, some programs would read the first value, and others the second.
+// override returns env with the settings, which replace variables with the same names. If a name occurred
+// twice, some programs would read the first value, and others the second.
 func override(env, settings []string) []string {
 	for _, s := range settings {
 		name, _, _ := strings.Cut(s, "=")
@@ -132,8 +132,8 @@ func RunAll(p skel.Plugin, command string, calls []Call) []Reply {
 	return replies
 }
 
-// Cmd returns the command that calls the executable at path, for tests that start it themselves.
-// They must also put it into Host.
+// Cmd returns the command that calls the executable at path, for tests that start it themselves. The test
+// must start it in the namespace Host.
 func (c Call) Cmd(path string) *exec.Cmd {
 	cmd := exec.Command(path)
 	cmd.Env, cmd.Stdin = c.environ(), strings.NewReader(c.Config)
@@ -189,12 +189,12 @@ type Failure struct {
 
 func (f Failure) String() string { return fmt.Sprintf("code %d: %s; %s", f.Code, f.Msg, f.Details) }
 
-// Failure returns the error of a call. It fails the test if the call succeeded, or if its error does
-// not have the form of the specification: one JSON document with version, code and message.
+// Failure returns the error of a call. It fails the test if the call succeeded, or if the error is not one
+// JSON document with version, code and message, as the specification requires.
 func (r Reply) Failure(tb TB) Failure {
 	tb.Helper()
 	if r.Exit == 0 {
-		tb.Fatalf("the call succeeded; want an error\nstdout: %s\nstderr: %s", r.Stdout, r.Stderr)
+		tb.Fatalf("want an error, got success\nstdout: %s\nstderr: %s", r.Stdout, r.Stderr)
 	}
 	var f Failure
 	dec := json.NewDecoder(strings.NewReader(r.Stdout))
@@ -210,16 +210,16 @@ func (r Reply) Failure(tb TB) Failure {
 	return f
 }
 
-// RequireFailure fails the test unless the call failed with the code, and its error has all texts.
+// RequireFailure fails the test unless the call failed with the code, and its error contains all texts.
 func (r Reply) RequireFailure(tb TB, code int, texts ...string) {
 	tb.Helper()
 	f := r.Failure(tb)
 	if f.Code != uint(code) {
-		tb.Fatalf("code %d, want %d: %s", f.Code, code, f)
+		tb.Fatalf("want code %d, got %d: %s", code, f.Code, f)
 	}
 	for _, text := range texts {
 		if !strings.Contains(f.String(), text) {
-			tb.Fatalf("the error has no %q: %s", text, f)
+			tb.Fatalf("want %q in the error, got %s", text, f)
 		}
 	}
 }
@@ -241,16 +241,17 @@ func Reservations(tb TB, dataDir, network string) []string {
 	return addrs
 }
 
-// builds has the executables that Build has made in this process.
+// builds contains the executables that Build has built in this process.
 var builds struct {
 	sync.Mutex
 	dir   string
 	built map[string]bool
 }
 
-// Build returns a directory with the executables of the plugins, which can serve as CNI_PATH. The operator's
-// tool plumb is built like a plugin. Build builds each once per process. If PLUMB_BIN names a directory, as
-// scripts/test.sh sets it, the executables must be there, and Build builds nothing.
+// Build returns a directory with the executables of the plugins, which can serve as CNI_PATH. It also
+// accepts the name of the operator's tool, plumb. Build builds each executable once per process. If
+// PLUMB_BIN names a directory, as with scripts/test.sh, the directory must contain the executables, and
+// Build builds nothing.
 func Build(tb TB, plugins ...string) string {
 	tb.Helper()
 	if dir := os.Getenv("PLUMB_BIN"); dir != "" {
@@ -284,8 +285,8 @@ func Build(tb TB, plugins ...string) string {
 	return builds.dir
 }
 
-// buildDir creates the directory for the executables of this process. It removes those of processes that
-// have ended, because no test knows that it is the last one of its process.
+// buildDir creates the directory for the executables of this process. It also removes the directories of
+// processes that have ended, because a test does not know whether it is the last one of its process.
 func buildDir(tb TB) string {
 	tb.Helper()
 	prefix := filepath.Join(os.TempDir(), "plumb-bin-")

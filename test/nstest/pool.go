@@ -14,17 +14,17 @@ import (
 	"github.com/plumb-cni/plumb/pkg/skel"
 )
 
-// A PoolHost has what an IPAM plugin that keeps reservations in a directory (pkg/pool) needs from a host: a
-// data directory, a boot ID and a clock. Its methods call the plugin in this process.
+// A PoolHost simulates a host for an IPAM plugin that keeps reservations in a directory (pkg/pool). It
+// provides a data directory, a boot ID and a clock. Its methods call the plugin in this process.
 type PoolHost struct {
-	Plugin  func() skel.Plugin // creates the plugin for each call
+	Plugin  func() skel.Plugin // returns the plugin for each call
 	DataDir string
 	Path    string        // CNI_PATH
-	Keys    func() string // further members of ipam in each configuration; nil: none
-	BootID  string        // path
+	Keys    func() string // returns further members of ipam in each configuration; may be nil
+	BootID  string        // the path of the file with the boot ID
 	Clock   time.Duration
-	Wait    time.Duration // for the lock
-	Steps   []string      // of the last call
+	Wait    time.Duration // how long the plugin waits for the lock
+	Steps   []string      // the steps of the last call
 	tb      TB
 }
 
@@ -37,7 +37,6 @@ func NewPoolHost(tb TB) *PoolHost {
 	return n
 }
 
-// require fails the test if there is an error.
 func (n *PoolHost) require(err error) {
 	n.tb.Helper()
 	if err != nil {
@@ -45,20 +44,20 @@ func (n *PoolHost) require(err error) {
 	}
 }
 
-// Boot sets the boot ID, as a reboot does.
+// Boot sets the boot ID as a reboot does.
 func (n *PoolHost) Boot(id string) {
 	n.tb.Helper()
 	n.require(os.WriteFile(n.BootID, []byte(id+"\n"), 0o600))
 }
 
-// A PoolCall has what differs from the default configuration and environment of a call.
+// A PoolCall lists differences from a call's default configuration and environment.
 type PoolCall struct {
-	IPAM    string // the members of ipam except type and dataDir; empty: the subnet 10.1.2.0/24
-	More    string // further members of the configuration: `"runtimeConfig": {…}`
+	IPAM    string // the members of ipam except type and dataDir; "" for the subnet 10.1.2.0/24
+	More    string // further members of the configuration, for example `"runtimeConfig": {…}`
 	Args    string // CNI_ARGS
 	IfName  string
-	Version string // empty: 1.1.0
-	Network string // empty: net
+	Version string // "" for 1.1.0
+	Network string // "" for net
 }
 
 // Config returns the configuration of a call.
@@ -112,7 +111,7 @@ func (n *PoolHost) Fails(command, id string, c PoolCall) Failure {
 // Net returns the path of a file in the directory of the network "net".
 func (n *PoolHost) Net(name string) string { return filepath.Join(n.DataDir, "net", name) }
 
-// Put writes a file in the directory of the network, without the plugin.
+// Put writes a file to the network's directory without the plugin.
 func (n *PoolHost) Put(name, content string) {
 	n.tb.Helper()
 	n.require(os.MkdirAll(n.Net(""), 0o755))
@@ -135,8 +134,8 @@ func (n *PoolHost) Reserved() []string {
 	return all
 }
 
-// WithReferenceLock calls f while it holds the lock of the network, as the reference plugin changes the
-// directory.
+// WithReferenceLock calls f while it holds the network's lock, as the reference plugin does for changes of
+// the directory.
 func (n *PoolHost) WithReferenceLock(f func()) {
 	n.tb.Helper()
 	n.require(os.MkdirAll(n.Net(""), 0o755))
@@ -147,7 +146,7 @@ func (n *PoolHost) WithReferenceLock(f func()) {
 	f()
 }
 
-// ReferenceAdd reserves ip as the reference plugin does: it creates the file first and then writes it.
+// ReferenceAdd reserves ip as the reference plugin does. It first creates the file and then writes to it.
 func (n *PoolHost) ReferenceAdd(ip, id string) {
 	n.tb.Helper()
 	n.WithReferenceLock(func() {

@@ -2,9 +2,9 @@ package nstest
 
 import "golang.org/x/sys/unix"
 
-// ReadOnlySysctls makes /proc/sys read-only in the test's mount namespace until the
-// returned function is called or the test ends. Tests that call it run in a mount
-// namespace of their own (scripts/sandbox.sh).
+// ReadOnlySysctls makes /proc/sys read-only in the test's mount namespace until the returned
+// function is called or the test ends. Tests that call it must run in their own mount namespace
+// (scripts/sandbox.sh).
 func ReadOnlySysctls(tb TB) (restore func()) {
 	tb.Helper()
 	const procSys = "/proc/sys"

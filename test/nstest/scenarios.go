@@ -17,12 +17,11 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// The functions in this file are specs of behaviour that several plugins have. Each fails the
-// test if the plugin behaves in another way.
+// The functions in this file specify behaviour that several plugins share. Each function fails the test if the plugin
+// behaves differently.
 
-// NewScriptPlugin writes a plugin that is a shell script to a new directory, and returns the
-// directory and the path of a log. The script reads its configuration, and then runs body, which
-// may append lines to "$LOG".
+// NewScriptPlugin writes a shell script as a plugin to a new directory. It returns the directory and the path of a log.
+// The script reads its configuration, and then runs body, which may append lines to "$LOG".
 func NewScriptPlugin(tb TB, name, body string) (dir, log string) {
 	tb.Helper()
 	dir = tb.TempDir()
@@ -42,18 +41,18 @@ func NewIPAMScript(tb TB, name, body string) (dir, log string) {
 		"echo $CNI_COMMAND: $state >>$LOG\n"+body)
 }
 
-// A LinkForIPAM tests when an interface plugin calls an IPAM plugin that works over the link: when the
-// container's interface has its name and is up, and before it is deleted. The type of the IPAM plugin in
-// the configuration must be "dhcp"; it gives the container the address 198.18.0.60.
+// A LinkForIPAM tests when an interface plugin calls an IPAM plugin that works over the link. The container's interface
+// must exist with its name and be up, for ADD and for DEL. The type of the IPAM plugin in the configuration must be
+// "dhcp". The test's IPAM plugin returns the address 198.18.0.60.
 type LinkForIPAM struct {
 	Plugin   skel.Plugin
 	Call     Call
-	HostEnds string // command that prints one line for each host end on the host; empty: there are none
-	Want     int    // lines that HostEnds prints while the attachment exists
+	HostEnds string // a command that prints one line for each host end on the host; "" if there are none
+	Want     int    // the number of lines that HostEnds prints while the attachment exists
 }
 
-// Require checks the order for ADD, and then for DEL or GC. GC gets CNI_NETNS too, which a runtime does not
-// pass.
+// Require checks the order for ADD, and then for DEL or GC. GC gets CNI_NETNS as well, although a runtime does not pass
+// it.
 func (l LinkForIPAM) Require(tb TB, command string) {
 	tb.Helper()
 	c := l.Call
@@ -64,7 +63,7 @@ echo "$CNI_COMMAND ${state:-down} $(nsenter --net=%s %s | wc -l)" >>$LOG
 	c.Before = func(step string) error {
 		for _, verb := range []string{"add link", "move link", "set link", "delete link"} {
 			if strings.HasPrefix(step, verb) {
-				time.Sleep(200 * time.Millisecond) // so that an IPAM plugin that is called too early has time to log it
+				time.Sleep(200 * time.Millisecond) // an IPAM plugin that is called too early needs time to log this
 			}
 		}
 		return nil
@@ -76,14 +75,13 @@ echo "$CNI_COMMAND ${state:-down} $(nsenter --net=%s %s | wc -l)" >>$LOG
 	Run(l.Plugin, c.With(command)).OK(tb)
 	logged, err := os.ReadFile(log)
 	if want := fmt.Sprintf("ADD UP,LOWER_UP %d\n%s UP,LOWER_UP %[1]d\n", l.Want, command); err != nil || string(logged) != want {
-		tb.Errorf("the IPAM plugin logged %q, %v; want %q", logged, err, want)
+		tb.Errorf("want the IPAM plugin's log %q, got %q, %v", want, logged, err)
 	}
 	requireNoInterface(tb, c.Container)
 }
 
-// RequireAddOnReadOnlySysctls checks that ADD with a read-only /proc/sys succeeds, and that CHECK
-// and DEL then succeed too. ADD must warn about the sysctls that it could not write; the warning
-// must contain the texts.
+// RequireAddOnReadOnlySysctls checks that ADD, CHECK and DEL succeed with a read-only /proc/sys. ADD must warn about
+// the sysctls that it could not write, and the warning must contain the texts.
 func RequireAddOnReadOnlySysctls(tb TB, p skel.Plugin, c Call, texts ...string) {
 	tb.Helper()
 	ReadOnlySysctls(tb)
@@ -99,22 +97,22 @@ func RequireAddOnReadOnlySysctls(tb TB, p skel.Plugin, c Call, texts ...string) 
 	Run(p, c.With("DEL")).OK(tb)
 }
 
-// RequireRefusalOnReadOnlySysctls checks that ADD with a read-only /proc/sys on a host that does
-// not forward fails, says what to do, and leaves no interface in the container.
+// RequireRefusalOnReadOnlySysctls checks ADD with a read-only /proc/sys on a host that does not forward. ADD must fail
+// with advice, and must leave no interface in the container.
 func RequireRefusalOnReadOnlySysctls(tb TB, p skel.Plugin, c Call) {
 	tb.Helper()
 	c.Host.SetForwarding(tb, "0")
 	restore := ReadOnlySysctls(tb)
 	f := Run(p, c.With("ADD")).Failure(tb)
 	if f.Code != types.CodeIO || !strings.Contains(f.Msg, "forward") || !strings.Contains(f.Msg, "mount /proc/sys writable") {
-		tb.Errorf("ADD failed with %s; want code %d and what to do", f, types.CodeIO)
+		tb.Errorf("want code %d with advice, got %s", types.CodeIO, f)
 	}
 	restore()
 	requireNoInterface(tb, c.Container)
 }
 
-// RequireRemovedInterfaceInError checks the error of an ADD during which the interface of the
-// container is removed, just before each step whose name begins with step.
+// RequireRemovedInterfaceInError checks the error of an ADD while the container's interface is removed. The removal
+// comes just before each step whose name begins with step.
 func RequireRemovedInterfaceInError(tb TB, p skel.Plugin, c Call, step string) {
 	tb.Helper()
 	c.Before = func(s string) error {
@@ -126,12 +124,12 @@ func RequireRemovedInterfaceInError(tb TB, p skel.Plugin, c Call, step string) {
 	f := Run(p, c.With("ADD")).Failure(tb)
 	const want = "interface eth0 was removed during ADD, probably by a DEL of the same attachment"
 	if f.Msg != want || f.Code != types.CodeTryAgain {
-		tb.Errorf("ADD failed with %s; want code %d: %s", f, types.CodeTryAgain, want)
+		tb.Errorf("want code %d: %s, got %s", types.CodeTryAgain, want, f)
 	}
 }
 
-// RequireDelRestores checks that DEL restores the host, the container and the reservations, and that a second DEL does not
-// change them, in each of the ways in which a runtime may call DEL. Before the call, the host must have served another container.
+// RequireDelRestores checks that DEL restores the host, the container and the reservations, and that a second DEL does
+// not change them, for each way in which a runtime may call DEL. The host must have served another container before.
 func (b *Bed) RequireDelRestores(c Call) {
 	b.tb.Helper()
 	restored := b.Restored(b.Host, c.Container)
@@ -163,7 +161,7 @@ func delVariants(tb TB) []delVariant {
 		{"with nothing at CNI_NETNS", func(c Call, _ Reply) Call { c.Container, c.NetNS = nil, regular+"x"; return c }},
 		{"with a regular file at CNI_NETNS", func(c Call, _ Reply) Call { c.Container, c.NetNS = nil, regular; return c }},
 		{"with another namespace at CNI_NETNS", func(c Call, _ Reply) Call { c.Container = New(tb); return c }},
-		{"with a configuration that ADD refuses", func(c Call, _ Reply) Call {
+		{"with a configuration that ADD rejects", func(c Call, _ Reply) Call {
 			c.Config = strings.Replace(c.Config, `"ipMasq":true,`, `"mtu":-4,"ipMasqBackend":"none",`, 1)
 			c.Args = "nonsense"
 			return c
@@ -171,8 +169,8 @@ func delVariants(tb TB) []delVariant {
 	}
 }
 
-// RequireDelAfterLateAdd checks that DEL restores the host if an ADD of the same attachment adds to the host just before
-// DEL deletes the link. add does what such an ADD does then.
+// RequireDelAfterLateAdd checks that DEL restores the host if an ADD of the same attachment adds objects to the host
+// just before DEL deletes the link. The function add simulates this ADD.
 func (b *Bed) RequireDelAfterLateAdd(c Call, add func(host *ns.Handle) error) {
 	b.tb.Helper()
 	restored := b.Restored(b.Host)
@@ -192,9 +190,8 @@ func (b *Bed) RequireDelAfterLateAdd(c Call, add func(host *ns.Handle) error) {
 	restored()
 }
 
-// RequireSwap checks that the plugin checks and deletes what the executable of the reference plugin at path added, and that this
-// executable does the same with what the plugin added. The host and the container must then be as before. It skips the test if the
-// executable is not installed.
+// RequireSwap checks that the plugin can check and delete what the reference plugin at path added, and vice versa. Each
+// DEL must restore the host and the container. RequireSwap skips the test if the reference plugin is not installed.
 func (b *Bed) RequireSwap(path string, c Call) {
 	b.tb.Helper()
 	if _, err := os.Stat(path); err != nil {
@@ -211,9 +208,9 @@ func (b *Bed) RequireSwap(path string, c Call) {
 	}
 }
 
-// RequireMasquerade checks that the host masquerades the packets of containers to the host outside, and not those between
-// containers, and that the DEL of a container that has ended leaves nothing with its addresses. one and two are the IPv4 and
-// IPv6 addresses that the first two containers get, and delConf is the configuration of DEL.
+// RequireMasquerade checks that the host masquerades packets from containers to the outside host, but not packets
+// between containers. The DEL of a container that has ended must remove everything with its addresses. one and two are
+// the IPv4 and IPv6 addresses that the first two containers get, and delConf is the configuration of DEL.
 func (b *Bed) RequireMasquerade(conf, delConf string, one, two [2]string) {
 	b.tb.Helper()
 	first, second := b.Call("one", New(b.tb), conf), b.Call("two", New(b.tb), conf)
@@ -230,19 +227,19 @@ func (b *Bed) RequireMasquerade(conf, delConf string, one, two [2]string) {
 		return regexp.MustCompile(regexp.QuoteMeta(addr) + `\b`).MatchString(Snapshot(b.tb, b.Host))
 	}
 	if !has(one[0]) || !has(one[1]) {
-		b.tb.Errorf("the host has nothing with the addresses %s after ADD", one)
+		b.tb.Errorf("want objects with the addresses %s on the host after ADD, got none", one)
 	}
 	first.Container.Remove(b.tb)
 	first.Container, first.NetNS, first.Config = nil, first.Container.Path(), delConf
 	b.OK("DEL", first)
 	if has(one[0]) || has(one[1]) {
-		b.tb.Errorf("the host has something with the addresses %s after DEL", one)
+		b.tb.Errorf("the host still holds objects with the addresses %s after DEL", one)
 	}
 	MustDial(b.tb, second.Container, servers[0], host[0])
 }
 
-// RequireGCOfNetwork checks that GC deletes what belongs to no valid attachment of its network, and nothing else. conf has
-// the network net1 and an IPv4 range, other has the network net2 and another range.
+// RequireGCOfNetwork checks that GC deletes only what belongs to its network, but not to a valid attachment. conf
+// contains the network net1 and an IPv4 range, and other contains the network net2 and another range.
 func (b *Bed) RequireGCOfNetwork(conf, other string) {
 	b.tb.Helper()
 	calls := []Call{b.Call("keep", New(b.tb), conf), b.Call("drop", New(b.tb), conf), b.Call("drop", New(b.tb), other)}
@@ -256,7 +253,7 @@ func (b *Bed) RequireGCOfNetwork(conf, other string) {
 	requireKept := func(kept ...bool) {
 		for i, c := range calls {
 			if got := strings.Contains(c.Container.IP("-br addr"), addrs[i]); got != kept[i] {
-				b.tb.Errorf("container %d has its address: %t, want %t", i, got, kept[i])
+				b.tb.Errorf("container %d: want its address to remain: %t, got %t", i, kept[i], got)
 			}
 		}
 	}
@@ -265,14 +262,13 @@ func (b *Bed) RequireGCOfNetwork(conf, other string) {
 	state := b.state([]*NS{b.Host})
 	for text, want := range map[string]bool{"net1/drop": false, strings.TrimSuffix(addrs[1], "/24"): false, "net1/keep": true, "net2/drop": true} {
 		if strings.Contains(state, text) != want {
-			b.tb.Errorf("the host has something with %s: %t, want %t", text, !want, want)
+			b.tb.Errorf("objects with %s on the host: want %t, got %t", text, want, !want)
 		}
 	}
 	b.OK("GC", gc(""))
 	requireKept(false, false, true)
 }
 
-// requireNoInterface checks that the container has no interface eth0.
 func requireNoInterface(tb TB, container *NS) {
 	tb.Helper()
 	if links := container.Must(tb, "ip", "-br", "link", "show"); strings.Contains(links, "eth0") {

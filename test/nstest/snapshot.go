@@ -19,11 +19,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Snapshot returns the state of the namespaces as lines of text: links with all their settings,
-// addresses, routes, rules, permanent neighbors and forwarding entries, VLANs, qdiscs, filters, the
-// nftables ruleset, both variants of iptables, and the settings of each interface under
-// /proc/sys/net. What changes by itself is left out: counters, timers, lifetimes, learned entries.
-// Two snapshots of the same state are equal.
+// Snapshot returns the state of the namespaces as lines of text. They describe links with all their settings,
+// addresses, routes, rules, permanent neighbors and forwarding entries, VLANs, qdiscs, filters, the nftables
+// ruleset, both variants of iptables, and the settings of each interface under /proc/sys/net. Snapshot omits
+// what changes without a call, such as counters, timers, lifetimes and learned entries. Two snapshots of the
+// same state are equal.
 func Snapshot(tb TB, namespaces ...*NS) string {
 	tb.Helper()
 	parts := make([][]string, len(namespaces))
@@ -62,8 +62,8 @@ func (n *NS) snapshot() ([]string, error) {
 	return append(all, slices.Concat(parts...)...), errors.Join(errs...)
 }
 
-// Compare returns the lines in which two snapshots differ: those of before alone begin with "-", those
-// of after alone with "+". The result is empty if the snapshots are equal.
+// Compare returns the lines in which two snapshots differ. Lines that only before contains begin with "-", and
+// lines that only after contains begin with "+". The result is empty if the snapshots are equal.
 func Compare(before, after string) string {
 	if before == after {
 		return ""
@@ -92,12 +92,12 @@ func Compare(before, after string) string {
 }
 
 // WaitEqual calls state until it returns want, because the kernel may still be working after a call has
-// returned. It returns the last difference (see Compare), which is empty if the state became want.
-// A test that expects a difference compares with WaitStable instead, which does not wait for so long.
+// returned. It returns the last difference (see Compare), which is empty if state returned want. A test that
+// expects a difference should use WaitStable, which does not wait as long.
 func WaitEqual(want string, state func() string) string { return waitEqual(want, state, settleTime) }
 
-// settleTime is the limit for a state to become as expected. It takes some milliseconds, and seconds
-// on a busy machine.
+// settleTime is how long WaitEqual waits. Usually the state is reached within milliseconds, or seconds on a
+// busy machine.
 const settleTime = 30 * time.Second
 
 func waitEqual(want string, state func() string, limit time.Duration) string {
@@ -110,8 +110,8 @@ func waitEqual(want string, state func() string, limit time.Duration) string {
 	}
 }
 
-// A pause is the time between two looks at something that is awaited. It grows, because each
-// look starts programs, and what takes long may take a second.
+// A pause is the time between two checks of a state. It grows, because each check starts programs, and slow
+// changes take up to a second.
 type pause struct{ next time.Duration }
 
 func newPause() *pause { return &pause{next: 10 * time.Millisecond} }
@@ -121,8 +121,8 @@ func (p *pause) sleep() {
 	p.next = min(p.next*3/2, 100*time.Millisecond)
 }
 
-// WaitStable calls state until it returns the same twice, and returns that. After a limit of time, it
-// returns the last state.
+// WaitStable calls state until it returns the same value twice, and returns this value. After settleTime, it
+// returns the last value.
 func WaitStable(state func() string) string {
 	last := state()
 	for deadline := time.Now().Add(settleTime); time.Now().Before(deadline); {
@@ -136,8 +136,8 @@ func WaitStable(state func() string) string {
 	return last
 }
 
-// SnapshotDir returns a line for the directory and for each file and directory below it: mode, path and
-// content. If the directory does not exist, the result is empty.
+// SnapshotDir returns a line with mode, path and content for the directory and for each file and directory
+// below it. The result is empty if the directory does not exist.
 func SnapshotDir(tb TB, dir string) string {
 	tb.Helper()
 	var lines []string
@@ -170,10 +170,10 @@ func SnapshotDir(tb TB, dir string) string {
 	return strings.Join(lines, "\n")
 }
 
-// stableIproute returns what iproute returns once the kernel has finished what a call began. The
-// kernel reports a change of carrier up to a second later (net/core/link_watch.c), and it processes
-// IPv6 addresses in a queue. After three seconds, stableIproute returns the state as it is: some
-// states look unfinished for ever, such as an address whose local route was deleted.
+// stableIproute returns what iproute returns once the kernel has finished what a call began. The kernel reports
+// a change of carrier up to a second later (net/core/link_watch.c), and it processes IPv6 addresses in a queue.
+// After three seconds, stableIproute returns the current state, because some states look unfinished forever,
+// for example an address whose local route was deleted.
 func (n *NS) stableIproute() ([]string, error) {
 	pause := newPause()
 	for deadline := time.Now().Add(3 * time.Second); ; pause.sleep() {
@@ -184,7 +184,7 @@ func (n *NS) stableIproute() ([]string, error) {
 	}
 }
 
-// firstMoved returns the first line that is at another place in the second snapshot, and what is there instead.
+// firstMoved describes the first line that the second snapshot contains at another place.
 func firstMoved(before, after string) string {
 	a, b := strings.Split(before, "\n"), strings.Split(after, "\n")
 	for i := range min(len(a), len(b)) {
@@ -195,9 +195,9 @@ func firstMoved(before, after string) string {
 	return ""
 }
 
-// isChanging reports whether the kernel has not finished a change of these lines: a link that is up
-// has a carrier that its operational state does not show yet, or a running link has a global IPv6
-// address without a local route. A bridge with a port, and a VLAN, have the state UNKNOWN first.
+// isChanging reports whether the kernel has not finished a change of these lines. In this case, the operational
+// state of a link that is up does not show its carrier yet, or a running link has a global IPv6 address without
+// a local route. The state of a bridge with a port, or of a VLAN, is UNKNOWN at first.
 func isChanging(lines []string) bool {
 	running := map[string]bool{}
 	for _, line := range lines {
@@ -211,7 +211,7 @@ func isChanging(lines []string) bool {
 	unknown := func(dev string) bool {
 		return running[dev] && slices.Contains(lines, "link "+dev+" operstate=UNKNOWN")
 	}
-	for _, line := range lines { // other links, such as a bridge without ports, may keep the state UNKNOWN
+	for _, line := range lines { // the state of other links, such as a bridge without ports, may remain UNKNOWN
 		if port, bridge, ok := property(line, "master="); ok && running[port] && unknown(bridge) {
 			return true
 		}
@@ -233,8 +233,8 @@ func isChanging(lines []string) bool {
 	return false
 }
 
-// withoutUnknown changes the operational state UNKNOWN of links with a carrier to UP. The kernel makes some
-// links UP late, such as a veth interface that was just made, and others never, such as a dummy.
+// withoutUnknown changes the operational state UNKNOWN of links with a carrier to UP. The kernel sets the state
+// of some links to UP late, for example of a new veth interface, and of others never, for example of a dummy.
 func withoutUnknown(lines []string) []string {
 	lines = slices.Clone(lines)
 	for _, line := range lines {
@@ -259,9 +259,8 @@ func property(line, key string) (dev, value string, ok bool) {
 
 func hasWord(s, word string) bool { return slices.Contains(strings.Fields(s), word) }
 
-// iproute returns links, addresses, routes of both families, IPv4 rules and permanent neighbors. It
-// leaves out the local routes of link-local addresses, which the kernel adds when duplicate address
-// detection has ended.
+// iproute returns links, addresses, routes of both families, IPv4 rules and permanent neighbors. It omits the
+// local routes of link-local addresses, which the kernel adds after duplicate address detection.
 func (n *NS) iproute() ([]string, error) {
 	lines, err := n.objects("addr show\nroute show table all\nrule show\nneigh show nud permanent\n",
 		"", "ip", "-d", "-j", "-batch", "-")
@@ -273,8 +272,8 @@ func (n *NS) iproute() ([]string, error) {
 	return lines, err
 }
 
-// sortPerLink sorts the lines of the IPv6 routes that every link has: those to link-local and multicast
-// addresses. Their order is that in which the links came up, and means nothing.
+// sortPerLink sorts the IPv6 routes to link-local and multicast addresses, which every link has. They are in
+// the order in which the links came up, which is irrelevant.
 func sortPerLink(lines []string) {
 	var places []int
 	var routes []string
@@ -293,18 +292,18 @@ func (n *NS) ip6rules() ([]string, error) {
 	return n.objects("", "rule6", "ip", "-6", "-j", "rule", "show")
 }
 
-// bridge returns VLANs and forwarding entries. It leaves out the entries that change by themselves,
-// such as those of multicast memberships, which follow the addresses of an interface.
+// bridge returns VLANs and forwarding entries. It omits entries that the kernel changes without a call, such as
+// multicast memberships, which follow the addresses of an interface.
 func (n *NS) bridge() ([]string, error) {
 	lines, err := n.objects("vlan show\nfdb show\n", "bridge", "bridge", "-j", "-batch", "-")
 	return slices.DeleteFunc(lines, func(line string) bool {
 		fdb := strings.Contains(line, " mac=")
-		learned := strings.Contains(line+" ", " state= ") // the bridge forgets it after some minutes
+		learned := strings.Contains(line+" ", " state= ") // the bridge forgets a learned entry after some minutes
 		return fdb && (learned || strings.Contains(line, "flags=[self]"))
 	}), err
 }
 
-// shaping returns the qdiscs, and the filters of those that can have filters.
+// shaping returns the qdiscs, and the filters of qdiscs that support filters.
 func (n *NS) shaping() ([]string, error) {
 	lines, err := n.objects("", "qdisc", "tc", "-j", "qdisc", "show")
 	if err != nil {
@@ -331,11 +330,10 @@ func (n *NS) shaping() ([]string, error) {
 	return lines, nil
 }
 
-// interfaceGone reports whether a program of iproute2 failed because the interface that
-// it was asked about was removed meanwhile.
+// interfaceGone reports whether a program of iproute2 failed because its interface was removed in the meantime.
 func interfaceGone(err error) bool { return strings.Contains(err.Error(), "Cannot find device") }
 
-// nft returns the nftables ruleset. It sorts the elements of each set, because they are in the order of
+// nft returns the nftables ruleset. It sorts the elements of each set, because nft prints them in the order of
 // a hash table.
 func (n *NS) nft() ([]string, error) {
 	out, err := n.Exec("nft", "-s", "list", "ruleset")
@@ -392,9 +390,9 @@ func (n *NS) netfilter() ([]string, error) {
 	return append(ruleset, tables...), err
 }
 
-// iptables returns the tables of iptables. Those of the nft variant are tables of the families
-// ip and ip6 in the ruleset. Those of the legacy variant are only read if there are any: reading a
-// table creates it.
+// iptables returns the tables of iptables. The tables of the nft variant are in the families ip and ip6 of the
+// ruleset. iptables reads tables of the legacy variant only if there are any, because reading a table creates
+// it.
 func (n *NS) iptables(ruleset []string) ([]string, error) {
 	var programs []string
 	for _, variant := range []struct{ table, program string }{
@@ -433,7 +431,7 @@ func (n *NS) iptables(ruleset []string) ([]string, error) {
 	return lines, nil
 }
 
-// sysctls returns the settings that CNI plugins change, among them those of each interface.
+// sysctls returns the settings that CNI plugins change, including the settings of each interface.
 func (n *NS) sysctls() ([]string, error) {
 	var lines []string
 	err := n.Do(func() error {
@@ -442,7 +440,7 @@ func (n *NS) sysctls() ([]string, error) {
 				if err != nil || d.IsDir() {
 					return ignoreGone(err)
 				}
-				if value, err := readSetting(path); err == nil { // stable_secret: EIO until set
+				if value, err := readSetting(path); err == nil { // stable_secret returns EIO until it is set
 					lines = append(lines, "sysctl "+strings.TrimPrefix(path, "/proc/sys/")+" "+strings.TrimSpace(value))
 				}
 				return nil
@@ -456,7 +454,7 @@ func (n *NS) sysctls() ([]string, error) {
 	return lines, err
 }
 
-// readSetting reads a file of /proc/sys with three system calls, fewer than os.ReadFile needs: a
+// readSetting reads a file of /proc/sys with three system calls, fewer than os.ReadFile needs, because a
 // namespace has a thousand settings.
 func readSetting(path string) (string, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -468,7 +466,6 @@ func readSetting(path string) (string, error) {
 	return string(buf[:max(n, 0)]), errors.Join(err, unix.Close(fd))
 }
 
-// ignoreGone returns err, or nil if it says that a file does not exist.
 func ignoreGone(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -496,7 +493,7 @@ func (n *NS) objects(stdin, what, name string, args ...string) ([]string, error)
 			return nil, fmt.Errorf("%s %s: %w", name, strings.Join(args, " "), err)
 		}
 		for _, object := range array {
-			if len(object) == 0 { // ip prints one for each address that a filter hid
+			if len(object) == 0 { // ip prints an empty object for each address that a filter excludes
 				continue
 			}
 			lines = append(lines, describe(what, object)...)
@@ -504,8 +501,8 @@ func (n *NS) objects(stdin, what, name string, args ...string) ([]string, error)
 	}
 }
 
-// describe returns the lines of an object. They begin with what, or with the kind of the object if
-// what is empty.
+// describe returns the lines of an object. The lines begin with what or, if what is empty, with the kind of the
+// object.
 func describe(what string, object map[string]any) []string {
 	properties := flatten("", object)
 	has := func(key string) bool { _, ok := object[key]; return ok }
@@ -527,7 +524,7 @@ func describe(what string, object map[string]any) []string {
 	return properties
 }
 
-// volatile are the properties that change by themselves.
+// volatile lists the properties that change without a call.
 var volatile = []string{
 	"valid_life_time", "preferred_life_time", "tentative", "expires", "refcnt", "used",
 	"bytes", "packets", "drops", "overlimits", "requeues", "backlog", "qlen", "rule_hit", "success", "stats", "direct_packets_stat",
@@ -556,7 +553,7 @@ func flatten(prefix string, v any) []string {
 				all = append(all, prefix+"={"+strings.Join(flatten("", item), " ")+"}")
 				continue
 			}
-			if item != "linkdown" { // a flag of a route that follows the carrier with a delay
+			if item != "linkdown" { // a flag of a route, which follows the carrier with a delay
 				plain = append(plain, fmt.Sprint(item))
 			}
 		}

@@ -14,17 +14,17 @@ import (
 )
 
 const (
-	// waitLimit is the limit for an event that must happen. It ends tests that hang, and is long
+	// waitLimit is the time limit for an event that must happen. It ends tests that hang, and is long
 	// enough for slow machines.
 	waitLimit = time.Minute
-	// answerLimit is how long Dial and DialUDP wait for an answer. A test that expects no answer
-	// calls MustNotAnswer, which can wait less.
+	// answerLimit is how long Dial and DialUDP wait for an answer. A test that expects no answer calls
+	// MustNotAnswer, which may wait for a shorter time.
 	answerLimit = 5 * time.Second
 )
 
 // ServeTCP serves TCP at addr ("10.0.0.2:80") in the namespace until the end of the test, and returns
-// the address. Port 0 means a free port. The server writes "peer=IP local=IP", the addresses of the
-// connection as it sees them, to each client.
+// the address. Port 0 selects a free port. To each client, the server writes "peer=IP local=IP" with
+// the addresses of the connection on its side.
 func ServeTCP(tb TB, n *NS, addr string) netip.AddrPort {
 	tb.Helper()
 	var l net.Listener
@@ -51,8 +51,8 @@ func ServeTCP(tb TB, n *NS, addr string) netip.AddrPort {
 	return l.Addr().(*net.TCPAddr).AddrPort()
 }
 
-// ServeUDP answers each datagram to addr with the text that ServeTCP writes. The local address in it
-// is right only if addr is not unspecified.
+// ServeUDP answers each datagram to addr with the text that ServeTCP writes. The local address in the
+// text is correct only if addr is not unspecified.
 func ServeUDP(tb TB, n *NS, addr string) netip.AddrPort {
 	tb.Helper()
 	var c net.PacketConn
@@ -90,8 +90,8 @@ func host(a net.Addr) string {
 	return netip.MustParseAddrPort(a.String()).Addr().Unmap().WithZone("").String()
 }
 
-// family returns the network with the family of addr ("tcp4"), so that a server for IPv4 does not
-// become one for mapped IPv6 addresses.
+// family returns the network with the IP version of addr, for example "tcp4", so that a server for IPv4
+// does not listen on mapped IPv6 addresses.
 func family(network, addr string) string {
 	if strings.HasPrefix(addr, "[") {
 		return network + "6"
@@ -129,8 +129,8 @@ func exchange(n *NS, network, addr string, limit time.Duration) (string, error) 
 	return string(buf[:read]), err
 }
 
-// MustNotAnswer fails the test if Dial gets an answer. It waits five seconds for one, or one second
-// with -short: a packet that is let through is answered within milliseconds.
+// MustNotAnswer fails the test if Dial gets an answer. It waits for five seconds, or for one second
+// with -short, because an answer arrives within milliseconds if the packet passes.
 func MustNotAnswer(tb TB, n *NS, addr string) {
 	tb.Helper()
 	if reply, err := exchange(n, "tcp", addr, time.Duration(FullOrShort(5, 1))*time.Second); err == nil {
@@ -138,8 +138,8 @@ func MustNotAnswer(tb TB, n *NS, addr string) {
 	}
 }
 
-// MustDial is Dial, but fails the test if there is no answer, or if the server saw another client
-// address than peer. An empty peer means any address.
+// MustDial is Dial, but fails the test if there is no answer, or if the client address that the server
+// saw differs from peer. An empty peer matches every address.
 func MustDial(tb TB, n *NS, addr, peer string) {
 	tb.Helper()
 	reply, err := Dial(n, addr)
@@ -147,28 +147,28 @@ func MustDial(tb TB, n *NS, addr, peer string) {
 		tb.Fatalf("dial %s from %s: %v", addr, n.name, err)
 	}
 	if peer != "" && !strings.HasPrefix(reply, "peer="+peer+" ") {
-		tb.Fatalf("dial %s from %s: the server saw %q, want peer %s", addr, n.name, reply, peer)
+		tb.Fatalf("dial %s from %s: want peer %s, got %q from the server", addr, n.name, peer, reply)
 	}
 }
 
-// A Site is a host, and an outside host that is connected to its uplink. The outside host has no route
-// to the containers of the host, so it can answer them only if their packets are masqueraded.
+// A Site is a host and an outside host that is connected to its uplink. The outside host can answer
+// containers of the host only if their packets are masqueraded, because it has no route to them.
 type Site struct {
 	Host    *NS
 	Outside *NS
 }
 
-// The addresses of a Site are from ranges for documentation and benchmarks.
+// The addresses of a Site are from the ranges that RFCs reserve for documentation and benchmarks.
 const (
 	HostV4    = "198.18.0.1"
 	HostV6    = "2001:db8:18::1"
 	OutsideV4 = "198.18.0.2"
 	OutsideV6 = "2001:db8:18::2"
-	Uplink    = "uplink0" // the host's interface
+	Uplink    = "uplink0" // the name of the host's interface
 )
 
-// NewSite makes a Site. The default route of the host is via the outside host. The name eth0, which the
-// interfaces of containers usually have, exists on the host too, as an alternative name of its uplink.
+// NewSite creates a Site. The default route of the host is via the outside host. The uplink has the
+// alternative name eth0, so that the usual name of a container's interface exists on the host as well.
 func NewSite(tb TB) Site {
 	tb.Helper()
 	s := Site{Host: NewHost(tb), Outside: NewHost(tb).Named("outside")}
@@ -182,11 +182,11 @@ func NewSite(tb TB) Site {
 type End struct {
 	In    *NS
 	Name  string
-	Addrs []string // prefixes
+	Addrs []string // addresses with prefix lengths
 }
 
-// Join connects two namespaces by a veth pair. Both ends are up. All addresses, also the link-local
-// ones, can be used when Join returns.
+// Join connects two namespaces by a veth pair. Both ends are up. All addresses, including link-local
+// ones, are usable when Join returns.
 func Join(tb TB, a, b End) {
 	tb.Helper()
 	a.In.Must(tb, "ip", "link", "add", a.Name, "type", "veth", "peer", "name", b.Name, "netns", b.In.Path())
@@ -203,8 +203,8 @@ func Join(tb TB, a, b End) {
 	b.awaitAddresses(tb)
 }
 
-// awaitAddresses waits until the local routes of the IPv6 addresses exist. A worker of the kernel adds
-// them some time after the addresses, even without duplicate address detection (addrconf_dad_work).
+// awaitAddresses waits until the local routes of the IPv6 addresses exist. A kernel worker adds them
+// some time after the addresses, even without duplicate address detection (addrconf_dad_work).
 func (e End) awaitAddresses(tb TB) {
 	tb.Helper()
 	wanted := []string{"local fe80:"}
@@ -218,7 +218,7 @@ func (e End) awaitAddresses(tb TB) {
 		routes := e.In.Must(tb, "ip", "-6", "route", "show", "table", "local", "dev", e.Name)
 		wanted = slices.DeleteFunc(wanted, func(w string) bool { return strings.Contains(routes, w) })
 		if time.Now().After(deadline) {
-			tb.Fatalf("%s in %s has no routes %q", e.Name, e.In.name, wanted)
+			tb.Fatalf("%s in %s: want the routes %q, which are missing", e.Name, e.In.name, wanted)
 		}
 	}
 }
@@ -236,7 +236,8 @@ func (n *NS) SetBridgeNetfilter(tb TB, value string) error {
 	return nil
 }
 
-// ElementLines returns the lines of a ruleset, as nft lists it, that have elements of plumb.
+// ElementLines returns the lines of a ruleset, in the form that nft prints, that contain plumb's
+// elements.
 func ElementLines(ruleset string) string {
 	var lines []string
 	for line := range strings.Lines(ruleset) {

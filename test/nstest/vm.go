@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// NewVMNode returns the initial network namespace of the virtual machine of test/vm/run.sh, which has
-// two network cards: when a namespace ends, the kernel returns its network cards to the initial one.
-// On any other machine it skips the test.
+// NewVMNode returns the initial network namespace of the virtual machine of test/vm/run.sh, which
+// contains two network cards, because the kernel returns network cards to the initial namespace when
+// their namespace ends. On any other machine, NewVMNode skips the test.
 func NewVMNode(tb TB) *NS {
 	tb.Helper()
 	var err error
