@@ -1,6 +1,5 @@
-// Package test holds the shape of the project as tests: what CONTRIBUTING.md says
-// of layers, doors, sizes and names. Every exception stands here by name, with its
-// reason beside it.
+// Package test checks the rules of CONTRIBUTING.md for layers, imports, sizes, names and pages. It lists each
+// exception by name, with the reason.
 package test
 
 import (
@@ -26,7 +25,8 @@ import (
 
 const module = "github.com/plumb-cni/plumb/"
 
-// layers returns the packages in the table of docs/architecture.md, from bottom to top, and what each of them imports.
+// layers returns the packages in the table of docs/architecture.md, from bottom to top, and the imports of each
+// package.
 var layers = sync.OnceValues(func() (names []string, imports map[string]string) {
 	page, err := os.ReadFile("../docs/architecture.md")
 	if err != nil {
@@ -39,12 +39,12 @@ var layers = sync.OnceValues(func() (names []string, imports map[string]string) 
 	return names, imports
 })
 
-// doors are the imports and symbols that only the packages named may use: one door
-// a kernel facility, one place that knows the process's environment.
-var doors = map[string][]string{
+// restricted maps imports and symbols to the packages that may use them. There is one package per kernel facility, and
+// one for the process's environment.
+var restricted = map[string][]string{
 	"github.com/vishvananda/netlink":     {"pkg/nl"},
 	"github.com/google/nftables":         {"pkg/nft"},
-	"github.com/mdlayher/netlink":        {"pkg/nft"}, // what nftables cannot say
+	"github.com/mdlayher/netlink":        {"pkg/nft"}, // for what google/nftables does not support
 	"github.com/godbus/dbus":             {"plugins/firewall/internal/firewalld"},
 	"github.com/insomniacslk/dhcp":       {"pkg/dhcp"},
 	"github.com/mdlayher/packet":         {"pkg/dhcp"},
@@ -65,36 +65,36 @@ var doors = map[string][]string{
 	"fmt.Printf":                         nil,
 	"fmt.Println":                        nil,
 	"time.Sleep":                         nil, // await the event instead
-	"github.com/onsi/ginkgo/v2":          nil, // tests only, as the next two
+	"github.com/onsi/ginkgo/v2":          nil, // only tests use this and the next two
 	"github.com/onsi/gomega":             nil,
 	"github.com/containernetworking/cni": nil,
-	"regexp":                             nil, // each of these costs more at start than a step
+	"regexp":                             nil, // each of these packages costs more at the start than a step
 	"net/http":                           nil,
 	"text/template":                      nil,
 	"log":                                nil,
-	"flag":                               {"pkg/dhcpd"}, // its daemon has the flags of the reference plugin's
+	"flag":                               {"pkg/dhcpd"}, // the DHCP daemon supports the reference daemon's flags
 	"testing":                            nil,
 }
 
-// doorExceptions are the uses that doors and layers do not cover: "file or package:
-// what", and why.
-var doorExceptions = map[string]string{
-	"pkg/invoke/invoke.go: time.Sleep":    "nothing tells when an executable is no longer open for writing (ETXTBSY)",
-	"pkg/pool/machine.go: /proc/sys":      "the boot's ID is no setting; it is only read",
-	"plugins/tap/selinux.go: os/exec":     "SELinux gives a tap the context of the process that makes it: only a new process can have another one",
-	"plugins/tuning/allowlist.go: regexp": "the allowlist's lines are regular expressions, as those of the reference plugin; compiled only where the file exists",
-	"pkg/dhcpd/clock.go: /proc/sys":       "the boot's ID is no setting; it is only read",
+// exceptions contains uses that restricted and the layers forbid, with the reasons. A key is "FILE: NAME" or "PACKAGE:
+// NAME".
+var exceptions = map[string]string{
+	"pkg/invoke/invoke.go: time.Sleep":    "no event says that an executable is no longer open for writing (ETXTBSY)",
+	"pkg/pool/machine.go: /proc/sys":      "the boot ID is not a setting, and is only read",
+	"plugins/tap/selinux.go: os/exec":     "SELinux gives a tap the context of the process that creates it, and only a new process can get another context",
+	"plugins/tuning/allowlist.go: regexp": "the lines of the allowlist are regular expressions, as for the reference plugin, and are compiled only if the file exists",
+	"pkg/dhcpd/clock.go: /proc/sys":       "the boot ID is not a setting, and is only read",
 }
 
-// knownTexts begin error texts that differ from our way because people, runtimes and
-// the tests of the reference plugins know them.
+// knownTexts lists prefixes of error texts that break our rules because people, runtimes and the tests of the
+// reference plugins know them.
 var knownTexts = []string{
 	"failed to find plugin ",        // libcni
-	"failed to allocate for range ", // host-local (pkg/pool), as the next three
+	"failed to allocate for range ", // host-local (pkg/pool), like the next three
 	"failed to allocate all requested IPs: ",
 	"Network has host bits set. For a subnet mask of ",
 	"Network %s too small to allocate from",
-	"Invalid host port number: ", // portmap, as the next one
+	"Invalid host port number: ", // portmap, like the next one
 	"Invalid container port number: ",
 }
 
@@ -102,9 +102,9 @@ func known(text string) bool {
 	return slices.ContainsFunc(knownTexts, func(k string) bool { return strings.HasPrefix(text, k) })
 }
 
-// dependencies are the modules that an executable may consist of, each for a reason.
+// dependencies lists the modules that executables may contain, with the reasons.
 var dependencies = map[string]string{
-	"github.com/godbus/dbus/v5":      "D-Bus, for plugins/firewall",
+	"github.com/godbus/dbus/v5":      "D-Bus for plugins/firewall",
 	"github.com/google/go-cmp":       "comes with github.com/mdlayher/netlink",
 	"github.com/google/nftables":     "nf_tables, for pkg/nft",
 	"github.com/insomniacslk/dhcp":   "DHCPv4 messages, for pkg/dhcp",
@@ -120,9 +120,8 @@ var dependencies = map[string]string{
 	"golang.org/x/sys":               "system calls and their constants",
 }
 
-// startCost are the packages that no executable may contain, directly or through a
-// module, and why: each costs a process that lives some milliseconds more than
-// everything else that is linked into it.
+// startCost lists packages that no executable may contain, directly or through a module, and why. At the start of a
+// process, each costs more time than everything else in the executable.
 var startCost = map[string]string{
 	"net/http":      "it initialises 60 packages more than net, and adds 2 MB",
 	"crypto/tls":    "it is most of net/http: 47 packages more than net, and 1.2 MB",
@@ -131,7 +130,7 @@ var startCost = map[string]string{
 	"testing":       "it is for tests",
 }
 
-// mutable are the package-level variables that are neither tables nor sentinels.
+// mutable lists the package-level variables that are neither tables nor sentinel errors.
 var mutable = map[string]string{
 	"pkg/nl.enableExtAck":    "a sync.Once, for a switch that the library has as a package variable",
 	"pkg/skel.version":       "set by the linker",
@@ -148,9 +147,9 @@ const (
 	maxParams = 4
 )
 
-// A source is one shipped Go file, no test.
+// A source is one shipped Go file that is not a test.
 type source struct {
-	pkg  string // "pkg/nl", "plugins/bridge"
+	pkg  string // for example "pkg/nl" or "plugins/bridge"
 	path string
 	set  *token.FileSet
 	file *ast.File
@@ -166,7 +165,7 @@ func shipped(t *testing.T) []source {
 	return sources(t, "pkg/*/*.go", "plugins/*/*.go", "plugins/*/internal/*/*.go")
 }
 
-// sources parses the Go files of the patterns, without tests.
+// sources parses the Go files that match the patterns, except tests.
 func sources(t *testing.T, patterns ...string) []source {
 	t.Helper()
 	var all []source
@@ -199,10 +198,10 @@ func parse(t *testing.T, name, text string) source {
 	return source{pkg: path.Dir(name), path: name, set: set, file: f}
 }
 
-// checks are the rules that hold for each file by itself.
+// checks contains the checks of single files.
 var checks = map[string]func(source) []string{
 	"layers":            checkLayers,
-	"doors":             checkDoors,
+	"restricted":        checkRestricted,
 	"proc/sys":          checkProcSys,
 	"no init":           checkInit,
 	"package variables": checkVars,
@@ -211,8 +210,8 @@ var checks = map[string]func(source) []string{
 	"main":              checkMain,
 }
 
-// TestDatastores checks the datastores. They are modules of their own, and no plugins: the rules about imports
-// do not hold for them.
+// TestDatastores checks the datastores. The rules about imports do not apply to them, because they are separate
+// modules and not plugins.
 func TestDatastores(t *testing.T) {
 	for _, s := range sources(t, "datastore/*/*.go") {
 		for _, violation := range slices.Concat(checkInit(s), checkVars(s), checkFuncs(s)) {
@@ -221,8 +220,8 @@ func TestDatastores(t *testing.T) {
 	}
 }
 
-// TestTool checks the operator's tool. It is no plugin: it may import every library, and no plugin may
-// import one of its packages.
+// TestTool checks the operator's tool. It is not a plugin and may import every library, but no plugin may import one
+// of its packages.
 func TestTool(t *testing.T) {
 	for _, s := range sources(t, "cmd/*/*.go", "cmd/*/*/*/*.go") {
 		for _, violation := range slices.Concat(checkInit(s), checkVars(s), checkFuncs(s)) {
@@ -263,12 +262,12 @@ func TestLayersAreThoseOfThePage(t *testing.T) {
 		if found[name] == nil {
 			t.Errorf("docs/architecture.md: there is no package pkg/%s", name)
 		} else if got := strings.Join(slices.Sorted(maps.Keys(found[name])), ", "); got != want[name] {
-			t.Errorf("docs/architecture.md: pkg/%s imports %q, the page says %q", name, got, want[name])
+			t.Errorf("docs/architecture.md: imports of pkg/%s: want %q as on the page, got %q", name, want[name], got)
 		}
 	}
 }
 
-// imports gives the local name of each import of the file.
+// imports maps the local names of a file's imports to their paths.
 func imports(s source) map[string]string {
 	names := map[string]string{}
 	for _, spec := range s.file.Imports {
@@ -289,32 +288,32 @@ func checkLayers(s source) (bad []string) {
 	layers, _ := layers()
 	own := slices.Index(layers, strings.TrimPrefix(s.pkg, "pkg/"))
 	if strings.HasPrefix(s.pkg, "pkg/") && own < 0 {
-		return []string{s.path + ": a package that has no place in the layers"}
+		return []string{s.path + ": the package is not in the layers of docs/architecture.md"}
 	}
 	for _, p := range imports(s) {
 		local, ours := strings.CutPrefix(p, module)
 		layer := slices.Index(layers, strings.TrimPrefix(local, "pkg/"))
 		switch {
 		case ours && layer < 0 && !strings.HasPrefix(local, s.pkg+"/internal/"):
-			bad = append(bad, fmt.Sprintf("%s imports %s: only packages under pkg/ are shared", s.path, local))
+			bad = append(bad, fmt.Sprintf("%s imports %s, which is neither under pkg/ nor internal", s.path, local))
 		case ours && own >= 0 && layer >= own:
-			bad = append(bad, fmt.Sprintf("%s imports %s, which is not below it", s.path, local))
-		case !ours && own < 0 && !strings.Contains(s.pkg, "/internal/") && strings.Contains(p, ".") && doorExceptions[s.pkg+": "+p] == "":
-			bad = append(bad, fmt.Sprintf("%s imports %s: plugins stand on pkg/ and the standard library", s.path, p))
+			bad = append(bad, fmt.Sprintf("%s imports %s, which is not in a lower layer", s.path, local))
+		case !ours && own < 0 && !strings.Contains(s.pkg, "/internal/") && strings.Contains(p, ".") && exceptions[s.pkg+": "+p] == "":
+			bad = append(bad, fmt.Sprintf("%s imports %s; plugins may import only pkg/ and the standard library", s.path, p))
 		}
 	}
 	return bad
 }
 
-func checkDoors(s source) (bad []string) {
+func checkRestricted(s source) (bad []string) {
 	names := imports(s)
 	use := func(what string, n ast.Node) {
-		for door, allowed := range doors {
-			sub, isSub := strings.CutPrefix(what, door)
-			if !isSub || sub != "" && sub[0] != '/' || slices.Contains(allowed, s.pkg) || doorExceptions[s.path+": "+door] != "" {
+		for name, allowed := range restricted {
+			sub, isSub := strings.CutPrefix(what, name)
+			if !isSub || sub != "" && sub[0] != '/' || slices.Contains(allowed, s.pkg) || exceptions[s.path+": "+name] != "" {
 				continue
 			}
-			bad = append(bad, fmt.Sprintf("%s uses %s: the door is %v", s.at(n), what, allowed))
+			bad = append(bad, fmt.Sprintf("%s uses %s, which only %v may use", s.at(n), what, allowed))
 		}
 	}
 	for _, spec := range s.file.Imports {
@@ -338,8 +337,8 @@ func checkProcSys(s source) (bad []string) {
 	}
 	ast.Inspect(s.file, func(n ast.Node) bool {
 		lit, ok := n.(*ast.BasicLit)
-		if ok && lit.Kind == token.STRING && strings.Contains(lit.Value, "/proc/sys/") && doorExceptions[s.path+": /proc/sys"] == "" {
-			bad = append(bad, s.at(lit)+" names /proc/sys: the door is pkg/sysctl")
+		if ok && lit.Kind == token.STRING && strings.Contains(lit.Value, "/proc/sys/") && exceptions[s.path+": /proc/sys"] == "" {
+			bad = append(bad, s.at(lit)+" names /proc/sys, which only pkg/sysctl may use")
 		}
 		return true
 	})
@@ -354,14 +353,13 @@ func checkInit(s source) (bad []string) {
 	}
 	for _, spec := range s.file.Imports {
 		if spec.Name != nil && (spec.Name.Name == "_" || spec.Name.Name == ".") {
-			bad = append(bad, s.at(spec)+": an import for its side effects, or without a name")
+			bad = append(bad, s.at(spec)+": want an import with a name, got _ or .")
 		}
 	}
 	return bad
 }
 
-// checkVars: what stands at package level is a table or a sentinel, and nobody
-// writes to it.
+// checkVars reports package-level variables that are neither tables nor sentinel errors, and writes to them.
 func checkVars(s source) (bad []string) {
 	tables := map[string]bool{}
 	for _, d := range s.file.Decls {
@@ -392,7 +390,7 @@ func checkVars(s source) (bad []string) {
 	return bad
 }
 
-// isTable: a composite literal, or errors.New.
+// isTable reports whether the expression is a composite literal, a sentinel error, or a netip value.
 func isTable(e ast.Expr) bool {
 	switch e := e.(type) {
 	case *ast.CompositeLit:
@@ -408,7 +406,7 @@ func isTable(e ast.Expr) bool {
 	return false
 }
 
-// written lists what a statement assigns to, deletes from or takes the address of.
+// written returns the operands that a statement assigns to, deletes from or takes the address of.
 func written(n ast.Node) []ast.Expr {
 	switch n := n.(type) {
 	case *ast.AssignStmt:
@@ -468,17 +466,17 @@ func checkFuncs(s source) (bad []string) {
 			continue
 		}
 		if n := lines(s, f); n > maxLines {
-			bad = append(bad, fmt.Sprintf("%s: %s has %d lines, at most %d", s.at(f), f.Name.Name, n, maxLines))
+			bad = append(bad, fmt.Sprintf("%s: %s: want at most %d lines, got %d", s.at(f), f.Name.Name, maxLines, n))
 		}
 		params := 0
 		for _, field := range f.Type.Params.List {
 			params += max(1, len(field.Names))
 			if id, ok := field.Type.(*ast.Ident); ok && id.Name == "bool" && f.Name.IsExported() {
-				bad = append(bad, fmt.Sprintf("%s: %s takes a bool, which says nothing at the call", s.at(f), f.Name.Name))
+				bad = append(bad, fmt.Sprintf("%s: %s takes a bool, whose meaning a call does not show", s.at(f), f.Name.Name))
 			}
 		}
 		if params > maxParams {
-			bad = append(bad, fmt.Sprintf("%s: %s has %d parameters, at most %d", s.at(f), f.Name.Name, params, maxParams))
+			bad = append(bad, fmt.Sprintf("%s: %s: want at most %d parameters, got %d", s.at(f), f.Name.Name, maxParams, params))
 		}
 	}
 	return bad
@@ -505,11 +503,11 @@ func TestFunctionsAreParagraphs(t *testing.T) {
 	p95 := all[len(all)*95/100]
 	t.Logf("%d functions, median %d lines, p95 %d, longest %d: %s", len(all), all[len(all)/2].n, p95.n, all[len(all)-1].n, all[len(all)-1].name)
 	if p95.n > p95Lines {
-		t.Errorf("the 95th percentile of function lengths is %d lines (%s), at most %d", p95.n, p95.name, p95Lines)
+		t.Errorf("95th percentile of function lengths: want at most %d lines, got %d (%s)", p95Lines, p95.n, p95.name)
 	}
 }
 
-// checkErrors: a cause is wrapped, and the text is "verb object: cause".
+// checkErrors reports errors that do not wrap their cause, or whose text does not name an operation first.
 func checkErrors(s source) (bad []string) {
 	ast.Inspect(s.file, func(n ast.Node) bool {
 		call, ok := n.(*ast.CallExpr)
@@ -522,14 +520,14 @@ func checkErrors(s source) (bad []string) {
 		}
 		lower := strings.ToLower(format)
 		if strings.HasPrefix(lower, "failed to") || strings.HasPrefix(lower, "could not") || strings.HasPrefix(lower, "unable to") {
-			bad = append(bad, fmt.Sprintf("%s: %q: say the verb and the object", s.at(call), format))
+			bad = append(bad, fmt.Sprintf("%s: %q: want the verb and the object", s.at(call), format))
 		}
 		if r := []rune(format); len(r) > 1 && unicode.IsUpper(r[0]) && unicode.IsLower(r[1]) {
-			bad = append(bad, fmt.Sprintf("%s: %q begins with a capital", s.at(call), format))
+			bad = append(bad, fmt.Sprintf("%s: %q begins with a capital letter", s.at(call), format))
 		}
 		for i, verb := range verbs(format) {
 			if i < len(args) && (verb == 'v' || verb == 's') && isError(args[i]) {
-				bad = append(bad, fmt.Sprintf("%s: %q hides an error from errors.Is: %%w", s.at(call), format))
+				bad = append(bad, fmt.Sprintf("%s: %q hides an error from errors.Is; use %%w", s.at(call), format))
 			}
 		}
 		return true
@@ -537,8 +535,7 @@ func checkErrors(s source) (bad []string) {
 	return bad
 }
 
-// errorFormat gives the text of fmt.Errorf, errors.New and types.Errorf, and what
-// is formatted into it.
+// errorFormat returns the format and the arguments of a call of fmt.Errorf, errors.New or types.Errorf.
 func errorFormat(call *ast.CallExpr) (string, []ast.Expr) {
 	name, pos := "", 0
 	switch f := call.Fun.(type) {
@@ -563,7 +560,7 @@ func errorFormat(call *ast.CallExpr) (string, []ast.Expr) {
 	return text, call.Args[pos+1:]
 }
 
-// verbs lists the verbs of a format, one an argument.
+// verbs returns the verbs of a format, one per argument.
 func verbs(format string) []rune {
 	var all []rune
 	inside := false
@@ -579,7 +576,7 @@ func verbs(format string) []rune {
 	return all
 }
 
-// isError guesses by the name, which is err or ends so, or by a call of Error.
+// isError guesses whether an expression is an error. It looks for names that end in "err", and for calls of Error.
 func isError(e ast.Expr) bool {
 	switch e := e.(type) {
 	case *ast.Ident:
@@ -591,7 +588,7 @@ func isError(e ast.Expr) bool {
 	return false
 }
 
-// checkMain: main is one line, and that is all that a plugin's main does.
+// checkMain reports a function main that is not one line in main.go.
 func checkMain(s source) (bad []string) {
 	for _, d := range s.file.Decls {
 		f, ok := d.(*ast.FuncDecl)
@@ -613,12 +610,12 @@ func TestEveryPackageSaysWhatItIs(t *testing.T) {
 	for pkg, text := range doc {
 		name := path.Base(pkg)
 		if !strings.HasPrefix(text, "Package "+name+" ") && (strings.HasPrefix(pkg, "pkg/") || !strings.HasPrefix(text, name+" ")) {
-			t.Errorf("%s has no package comment that begins with its name: %q", pkg, text)
+			t.Errorf("%s: want a package comment that begins with its name, got %q", pkg, text)
 		}
 	}
 }
 
-// TestExecutablesConsistOf: what is linked in, by whatever way.
+// TestExecutablesConsistOf checks that all modules in executables, including indirect ones, are in dependencies.
 func TestExecutablesConsistOf(t *testing.T) {
 	out, err := goList("-deps", "-f", "{{.ImportPath}} {{with .Module}}{{.Path}}{{end}}", "./pkg/...", "./plugins/...")
 	if err != nil {
@@ -627,12 +624,12 @@ func TestExecutablesConsistOf(t *testing.T) {
 	for line := range strings.Lines(out) {
 		pkg, mod, _ := strings.Cut(strings.TrimSpace(line), " ")
 		if mod != "" && mod+"/" != module && dependencies[mod] == "" {
-			t.Errorf("%s of %s is linked in, and no reason is given for it", pkg, mod)
+			t.Errorf("%s of %s is linked in; add a reason to dependencies", pkg, mod)
 		}
 	}
 }
 
-// TestStartCost: no executable contains a package of startCost.
+// TestStartCost checks that no executable contains a package of startCost.
 func TestStartCost(t *testing.T) {
 	out, err := goList("-f", `{{.ImportPath}} {{join .Deps " "}}`, "./pkg/...", "./plugins/...")
 	if err != nil {
@@ -649,8 +646,8 @@ func TestStartCost(t *testing.T) {
 	}
 }
 
-// TestClusterLocalIsSmall: cluster-local starts at every ADD, so it has neither what interface plugins need
-// nor what a datastore needs to reach its store.
+// TestClusterLocalIsSmall checks that cluster-local, which starts at every ADD, contains neither the packages of
+// interface plugins nor those with which a datastore reaches its store.
 func TestClusterLocalIsSmall(t *testing.T) {
 	out, err := goList("-deps", "./plugins/cluster-local")
 	if err != nil {
@@ -676,50 +673,50 @@ func goList(args ...string) (string, error) {
 	return string(out), nil
 }
 
-// TestChecksBite: each rule finds the breach of it.
+// TestChecksBite checks that each check finds a violation.
 func TestChecksBite(t *testing.T) {
 	for _, c := range []struct{ check, name, text, want string }{
-		{"layers", "pkg/ns/x.go", `import "github.com/plumb-cni/plumb/pkg/nl"`, "not below it"},
-		{"layers", "pkg/ns/x.go", `import "github.com/plumb-cni/plumb/pkg/ns"`, "not below it"},
+		{"layers", "pkg/ns/x.go", `import "github.com/plumb-cni/plumb/pkg/nl"`, "not in a lower layer"},
+		{"layers", "pkg/ns/x.go", `import "github.com/plumb-cni/plumb/pkg/ns"`, "not in a lower layer"},
 		{"layers", "pkg/ns/x.go", `import "github.com/plumb-cni/plumb/pkg/trace"`, ""},
-		{"layers", "pkg/util/x.go", ``, "no place in the layers"},
-		{"layers", "plugins/a/x.go", `import "github.com/plumb-cni/plumb/plugins/b"`, "only packages under pkg/"},
-		{"layers", "plugins/a/x.go", `import "github.com/plumb-cni/plumb/plugins/b/internal/c"`, "only packages under pkg/"},
+		{"layers", "pkg/util/x.go", ``, "not in the layers"},
+		{"layers", "plugins/a/x.go", `import "github.com/plumb-cni/plumb/plugins/b"`, "neither under pkg/"},
+		{"layers", "plugins/a/x.go", `import "github.com/plumb-cni/plumb/plugins/b/internal/c"`, "neither under pkg/"},
 		{"layers", "plugins/a/x.go", `import "github.com/plumb-cni/plumb/plugins/a/internal/c"`, ""},
-		{"layers", "plugins/a/x.go", `import "golang.org/x/sys/unix"`, "plugins stand on"},
-		{"doors", "pkg/attach/x.go", `import "github.com/vishvananda/netlink/nl"`, "the door is [pkg/nl]"},
-		{"doors", "pkg/nl/x.go", `import "github.com/vishvananda/netlink/nl"`, ""},
-		{"doors", "pkg/masq/x.go", `import "github.com/google/nftables/expr"`, "the door is [pkg/nft]"},
-		{"doors", "pkg/nft/x.go", `import "github.com/google/nftables/expr"`, ""},
-		{"doors", "plugins/a/x.go", `import "github.com/godbus/dbus/v5"`, "the door is [plugins/firewall/internal/firewalld]"},
-		{"doors", "plugins/firewall/internal/firewalld/x.go", `import "github.com/godbus/dbus/v5"`, ""},
-		{"doors", "plugins/a/x.go", `import "os/exec"`, "the door is"},
-		{"doors", "plugins/a/x.go", "import \"os\"\nfunc f() { os.Exit(1) }", "os.Exit"},
-		{"doors", "plugins/a/x.go", "import \"os\"\nfunc f() { os.Remove(\"a\") }", ""},
-		{"doors", "pkg/nl/x.go", "import \"golang.org/x/sys/unix\"\nfunc f() { unix.Setns(0, 0) }", "the door is []"},
-		{"doors", "pkg/nl/x.go", `import "github.com/vishvananda/netns"`, "the door is [pkg/ns]"},
-		{"doors", "pkg/ns/x.go", `import "github.com/vishvananda/netns"`, ""},
-		{"doors", "pkg/nl/x.go", "import \"fmt\"\nfunc f() { fmt.Println() }", "fmt.Println"},
-		{"doors", "pkg/nl/x.go", "import \"fmt\"\nfunc f() { fmt.Sprint() }", ""},
-		{"doors", "pkg/nl/x.go", "import q \"os\"\nvar x = q.Getenv(\"A\")", "os.Getenv"},
+		{"layers", "plugins/a/x.go", `import "golang.org/x/sys/unix"`, "plugins may import only"},
+		{"restricted", "pkg/attach/x.go", `import "github.com/vishvananda/netlink/nl"`, "only [pkg/nl] may use"},
+		{"restricted", "pkg/nl/x.go", `import "github.com/vishvananda/netlink/nl"`, ""},
+		{"restricted", "pkg/masq/x.go", `import "github.com/google/nftables/expr"`, "only [pkg/nft] may use"},
+		{"restricted", "pkg/nft/x.go", `import "github.com/google/nftables/expr"`, ""},
+		{"restricted", "plugins/a/x.go", `import "github.com/godbus/dbus/v5"`, "only [plugins/firewall/internal/firewalld] may use"},
+		{"restricted", "plugins/firewall/internal/firewalld/x.go", `import "github.com/godbus/dbus/v5"`, ""},
+		{"restricted", "plugins/a/x.go", `import "os/exec"`, "may use"},
+		{"restricted", "plugins/a/x.go", "import \"os\"\nfunc f() { os.Exit(1) }", "os.Exit"},
+		{"restricted", "plugins/a/x.go", "import \"os\"\nfunc f() { os.Remove(\"a\") }", ""},
+		{"restricted", "pkg/nl/x.go", "import \"golang.org/x/sys/unix\"\nfunc f() { unix.Setns(0, 0) }", "only [] may use"},
+		{"restricted", "pkg/nl/x.go", `import "github.com/vishvananda/netns"`, "only [pkg/ns] may use"},
+		{"restricted", "pkg/ns/x.go", `import "github.com/vishvananda/netns"`, ""},
+		{"restricted", "pkg/nl/x.go", "import \"fmt\"\nfunc f() { fmt.Println() }", "fmt.Println"},
+		{"restricted", "pkg/nl/x.go", "import \"fmt\"\nfunc f() { fmt.Sprint() }", ""},
+		{"restricted", "pkg/nl/x.go", "import q \"os\"\nvar x = q.Getenv(\"A\")", "os.Getenv"},
 		{"proc/sys", "pkg/nl/x.go", "const f = \"/proc/sys/net\"", "pkg/sysctl"},
 		{"proc/sys", "pkg/sysctl/x.go", "const f = \"/proc/sys/net\"", ""},
 		{"no init", "pkg/nl/x.go", "func init() {}", "init function"},
-		{"no init", "pkg/nl/x.go", "import _ \"embed\"", "side effects"},
+		{"no init", "pkg/nl/x.go", "import _ \"embed\"", "import with a name"},
 		{"package variables", "pkg/nl/x.go", "var x int", "x is a variable"},
 		{"package variables", "pkg/nl/x.go", "var x = f()", "x is a variable"},
 		{"package variables", "pkg/nl/x.go", "var x = map[int]int{1: 2}\nvar e = errors.New(\"a\")", ""},
 		{"package variables", "pkg/nl/x.go", "var x = map[int]int{1: 2}\nfunc f() { x[2] = 3 }", "writes to x"},
 		{"package variables", "pkg/nl/x.go", "var x = []int{1}\nfunc f() { x := 1; x = 2 }", ""},
 		{"package variables", "pkg/nl/x.go", "var x = map[int]int{}\nfunc f() { delete(x, 1) }", "writes to x"},
-		{"functions", "pkg/nl/x.go", "func f(a, b, c, d, e int) {}", "5 parameters"},
+		{"functions", "pkg/nl/x.go", "func f(a, b, c, d, e int) {}", "got 5"},
 		{"functions", "pkg/nl/x.go", "func F(a bool) {}", "takes a bool"},
-		{"functions", "pkg/nl/x.go", "func f() {" + strings.Repeat("\n", 60) + "}", "61 lines"},
+		{"functions", "pkg/nl/x.go", "func f() {" + strings.Repeat("\n", 60) + "}", "got 61"},
 		{"functions", "pkg/nl/x.go", "func f() {" + strings.Repeat("\n", 59) + "}", ""},
 		{"errors", "pkg/nl/x.go", "func f() { fmt.Errorf(\"read %s: %v\", name, err) }", "errors.Is"},
 		{"errors", "pkg/nl/x.go", "func f() { types.Errorf(7, \"read: %s\", err.Error()) }", "errors.Is"},
 		{"errors", "pkg/nl/x.go", "func f() { fmt.Errorf(\"read %v: %w\", name, err) }", ""},
-		{"errors", "pkg/nl/x.go", "func f() { errors.New(\"failed to read\") }", "say the verb"},
+		{"errors", "pkg/nl/x.go", "func f() { errors.New(\"failed to read\") }", "want the verb"},
 		{"errors", "pkg/nl/x.go", "func f() { fmt.Errorf(\"Read it\") }", "capital"},
 		{"errors", "pkg/nl/x.go", "func f() { fmt.Errorf(\"CNI_NETNS is\") }", ""},
 		{"main", "plugins/a/main.go", "func main() { skel.Main(plugin()) }", ""},
@@ -728,7 +725,7 @@ func TestChecksBite(t *testing.T) {
 		s := parse(t, c.name, "package x\n"+c.text)
 		got := strings.Join(checks[c.check](s), "\n")
 		if c.want == "" && got != "" || !strings.Contains(got, c.want) {
-			t.Errorf("%s of %q in %s: %q, want %q", c.check, c.text, c.name, got, c.want)
+			t.Errorf("%s of %q in %s: want %q, got %q", c.check, c.text, c.name, c.want, got)
 		}
 	}
 }

@@ -22,11 +22,10 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// headings are the headings of every plugin's page, in this order, and no others of their
-// level.
+// headings lists all second-level headings of a plugin's page, in order.
 var headings = []string{"What it does", "Example", "Keys", "What it leaves on the host", "Errors", "Requirements"}
 
-// plugins are the folders under plugins/.
+// plugins returns the names of the directories under plugins/.
 func plugins(t *testing.T) []string {
 	t.Helper()
 	dirs, err := filepath.Glob("../plugins/*/main.go")
@@ -55,22 +54,22 @@ func TestPluginPages(t *testing.T) {
 		t.Run(p, func(t *testing.T) {
 			page := read(t, "plugins/"+p+"/README.md")
 			if !strings.HasPrefix(page, "# "+p+"\n") {
-				t.Errorf("the page does not begin with %q", "# "+p)
+				t.Errorf("the page must begin with %q", "# "+p)
 			}
 			if got := sections(page); !slices.Equal(got, headings) {
-				t.Errorf("headings %q, want %q", got, headings)
+				t.Errorf("headings: want %q, got %q", headings, got)
 			}
 			for _, problem := range slices.Concat(checkBlocks(page, all), checkKeys(t, p, page)) {
 				t.Error(problem)
 			}
 			if !callsExamples(p) {
-				t.Errorf("no test of plugins/%s calls nstest.Examples, which holds the page's configurations against the plugin's parser", p)
+				t.Errorf("no test of plugins/%s calls nstest.Examples, which parses the page's configurations", p)
 			}
 		})
 	}
 }
 
-// sections are the headings of the second level, but for what is in code.
+// sections returns the second-level headings outside of code.
 func sections(page string) []string {
 	var got []string
 	for _, line := range prose(page) {
@@ -81,7 +80,7 @@ func sections(page string) []string {
 	return got
 }
 
-// prose is the lines of a page outside fenced code.
+// prose returns the lines of a page outside of fenced code.
 func prose(page string) []string {
 	var lines []string
 	code := false
@@ -97,7 +96,7 @@ func prose(page string) []string {
 	return lines
 }
 
-// checkBlocks: ```json is a configuration, valid and of plugins that exist.
+// checkBlocks checks that each ```json block is a valid configuration of existing plugins.
 func checkBlocks(page string, plugins []string) (bad []string) {
 	blocks := nstest.JSONBlocks(page)
 	if len(blocks) == 0 {
@@ -122,7 +121,7 @@ func checkBlocks(page string, plugins []string) (bad []string) {
 		}
 		named = slices.DeleteFunc(named, func(n string) bool { return n == "" })
 		if len(named) == 0 {
-			bad = append(bad, fmt.Sprintf("JSON block %d names no plugin: what is no configuration is no ```json", i+1))
+			bad = append(bad, fmt.Sprintf("JSON block %d names no plugin; use ```json only for configurations", i+1))
 		}
 		for _, n := range named {
 			if !slices.Contains(plugins, n) {
@@ -133,8 +132,8 @@ func checkBlocks(page string, plugins []string) (bad []string) {
 	return bad
 }
 
-// checkKeys compares the table under "Keys" with the json tags of config.go, and of
-// what every configuration has in common.
+// checkKeys compares the table under "Keys" with the JSON tags in config.go and in the types that all configurations
+// share.
 func checkKeys(t *testing.T, plugin, page string) (bad []string) {
 	t.Helper()
 	var tags map[string]bool
@@ -160,23 +159,23 @@ func checkKeys(t *testing.T, plugin, page string) (bad []string) {
 			mentioned[part] = true
 		}
 		if last := path[len(path)-1]; !tags[last] && !shared[last] {
-			bad = append(bad, fmt.Sprintf("the table has key %q, which config.go does not read", key))
+			bad = append(bad, fmt.Sprintf("the table contains the key %q, which config.go does not read", key))
 		}
 	}
 	for _, tag := range slices.Sorted(maps.Keys(tags)) {
 		if !mentioned[tag] && !shared[tag] {
-			bad = append(bad, fmt.Sprintf("config.go reads key %q, which the table does not have", tag))
+			bad = append(bad, fmt.Sprintf("config.go reads the key %q, which the table lacks", tag))
 		}
 	}
 	return bad
 }
 
-// usesType reports whether a struct in the text embeds a type, or has it as the type of a key that it points to.
+// usesType reports whether a struct in the text embeds the type, or contains a key that is a pointer to it.
 func usesType(text, name string) bool {
 	return strings.Contains(text, "\t"+name+"\n") || strings.Contains(text, " *"+name+" `")
 }
 
-// tableKeys are what stands in backquotes in the first column under "Keys".
+// tableKeys returns the texts in backquotes in the first column under "Keys".
 func tableKeys(page string) []string {
 	_, rest, _ := strings.Cut(page, "\n## Keys\n")
 	section, _, _ := strings.Cut(rest, "\n## ")
@@ -220,7 +219,8 @@ func callsExamples(plugin string) bool {
 	})
 }
 
-// TestFrontPage: the README has the two commands and every plugin, and CONTRIBUTING.md lists every script.
+// TestFrontPage checks that the README names the two commands and every plugin, and that CONTRIBUTING.md lists every
+// script.
 func TestFrontPage(t *testing.T) {
 	page := read(t, "README.md")
 	for _, want := range []string{"scripts/quickstart.sh", "scripts/test.sh", "./build_linux.sh", "/opt/cni/bin", "CONTRIBUTING.md"} {
@@ -244,7 +244,8 @@ func TestFrontPage(t *testing.T) {
 	}
 }
 
-// TestWorkflows: a workflow contains no action of others, gives a job only the permissions that it lists, and calls scripts that exist.
+// TestWorkflows checks that workflows use no actions, that each job gets only the permissions that it lists, and that
+// the scripts exist.
 func TestWorkflows(t *testing.T) {
 	files, err := filepath.Glob("../.github/workflows/*.yml")
 	if err != nil || len(files) == 0 {
@@ -259,7 +260,7 @@ func TestWorkflows(t *testing.T) {
 
 func checkWorkflow(text string) (bad []string) {
 	if strings.Contains(text, "uses:") {
-		bad = append(bad, "uses an action: write a command")
+		bad = append(bad, "uses an action; write a command")
 	}
 	if !strings.Contains(text, "\npermissions: {}\n") || strings.Contains(text, "write-all") {
 		bad = append(bad, "permissions: {} is missing, or a job has all permissions")
@@ -272,8 +273,7 @@ func checkWorkflow(text string) (bad []string) {
 	return bad
 }
 
-// TestLinks: what a page of ours links to within the repository is there, and so is
-// the heading.
+// TestLinks checks that the files and headings exist to which our pages link within the repository.
 func TestLinks(t *testing.T) {
 	for _, page := range pages(t) {
 		for _, target := range links(read(t, page)) {
@@ -284,7 +284,6 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// pages returns the paths of all pages.
 func pages(t *testing.T) []string {
 	t.Helper()
 	var pages []string
@@ -303,7 +302,7 @@ func pages(t *testing.T) []string {
 	return pages
 }
 
-// TestPictures: each picture is drawn from the current source, and a page shows it.
+// TestPictures checks that each picture is drawn from the current source, and that a page shows it.
 func TestPictures(t *testing.T) {
 	sources, err := filepath.Glob("../docs/pictures/*.dot")
 	if err != nil || len(sources) == 0 {
@@ -318,7 +317,7 @@ func TestPictures(t *testing.T) {
 		drawing := strings.TrimSuffix(name, ".dot") + ".svg"
 		sum := sha256.Sum256([]byte(read(t, "docs/pictures/"+name)))
 		if !strings.Contains(read(t, "docs/pictures/"+drawing), fmt.Sprintf("<!-- %s: %x -->", name, sum)) {
-			t.Errorf("docs/pictures/%s is of another %s; run scripts/pictures.sh", drawing, name)
+			t.Errorf("docs/pictures/%s does not match %s; run scripts/pictures.sh", drawing, name)
 		}
 		if !strings.Contains(text.String(), "pictures/"+drawing+")") {
 			t.Errorf("no page shows docs/pictures/%s", drawing)
@@ -326,7 +325,7 @@ func TestPictures(t *testing.T) {
 	}
 }
 
-// TestWording: pages use the field's words, and tables have short cells.
+// TestWording checks that pages use the field's words, and that the cells of tables are short.
 func TestWording(t *testing.T) {
 	for _, page := range pages(t) {
 		for _, problem := range checkWording(read(t, page)) {
@@ -335,7 +334,7 @@ func TestWording(t *testing.T) {
 	}
 }
 
-// rejected are patterns of expressions that pages do not use, and what to write instead.
+// rejected maps patterns of expressions that pages must not contain to advice.
 var rejected = map[string]string{
 	`\bfolders?\b`:                "write directory",
 	`\b(that|those) of\b`:         "repeat the noun, or use 's",
@@ -345,7 +344,7 @@ var rejected = map[string]string{
 	`\b(leads?|led|leading) to\b`: "write forward, map or cause",
 }
 
-// checkWording checks a page's text outside of code, and the tables that no program writes.
+// checkWording checks a page's text outside of code, except generated tables.
 func checkWording(page string) (bad []string) {
 	page = regexp.MustCompile(`(?s)<!-- benchmark: .*?<!-- end -->`).ReplaceAllString(page, "")
 	page = regexp.MustCompile(`\]\([^)\s]+\)`).ReplaceAllString(strings.Join(prose(page), "\n"), "]")
@@ -355,7 +354,7 @@ func checkWording(page string) (bad []string) {
 		}
 		for cell := range strings.SplitSeq(line, "|") {
 			if n := len(strings.Fields(cell)); n > maxCell {
-				bad = append(bad, fmt.Sprintf("a table cell has %d words, want at most %d: %.60s", n, maxCell, cell))
+				bad = append(bad, fmt.Sprintf("table cell %.60q: want at most %d words, got %d", cell, maxCell, n))
 			}
 		}
 	}
@@ -369,16 +368,16 @@ func checkWording(page string) (bad []string) {
 	return bad
 }
 
-// Limits of pages.
+// These are the limits for pages.
 const (
-	maxCell          = 25 // words
+	maxCell          = 25 // the number of words in a table cell
 	maxReadmeLines   = 130
 	maxReadmeColumns = 120
 	maxReadmeWords   = 1300
 )
 
-// TestReadme: the README is short, and what it shows of the tool's output is in the tool's pages, whose screens a test
-// compares with the commands.
+// TestReadme checks that the README is short, and that the pages of the tool, whose screens a test compares with the
+// commands, contain the README's output of the tool.
 func TestReadme(t *testing.T) {
 	page, reference := read(t, "README.md"), read(t, "docs/plumb.md")
 	for _, p := range pages(t) {
@@ -394,20 +393,20 @@ func TestReadme(t *testing.T) {
 func checkSize(page string) (bad []string) {
 	lines := strings.Split(strings.TrimSuffix(page, "\n"), "\n")
 	if len(lines) > maxReadmeLines {
-		bad = append(bad, fmt.Sprintf("%d lines, want at most %d", len(lines), maxReadmeLines))
+		bad = append(bad, fmt.Sprintf("want at most %d lines, got %d", maxReadmeLines, len(lines)))
 	}
 	if n := len(strings.Fields(page)); n > maxReadmeWords {
-		bad = append(bad, fmt.Sprintf("%d words, want at most %d", n, maxReadmeWords))
+		bad = append(bad, fmt.Sprintf("want at most %d words, got %d", maxReadmeWords, n))
 	}
 	for i, line := range lines {
 		if n := utf8.RuneCountInString(line); n > maxReadmeColumns {
-			bad = append(bad, fmt.Sprintf("line %d has %d columns, want at most %d", i+1, n, maxReadmeColumns))
+			bad = append(bad, fmt.Sprintf("line %d: want at most %d columns, got %d", i+1, maxReadmeColumns, n))
 		}
 	}
 	return bad
 }
 
-// checkOutputs compares the lines `plumb COMMAND  OUTPUT` of a page with the lines of another page.
+// checkOutputs checks that reference contains the output on each line `plumb COMMAND  OUTPUT` of a page.
 func checkOutputs(page, reference string) (bad []string) {
 	screens := strings.Join(strings.Fields(reference), " ")
 	found := regexp.MustCompile(`(?m)^plumb [a-z]+ {2,}(.*)$`).FindAllStringSubmatch(page, -1)
@@ -422,7 +421,7 @@ func checkOutputs(page, reference string) (bad []string) {
 	return bad
 }
 
-// links are the targets of a page's links into the repository.
+// links returns the targets of a page's links into the repository.
 func links(page string) []string {
 	link := regexp.MustCompile(`\]\(([^)\s]+)\)`)
 	var targets []string
@@ -436,7 +435,7 @@ func links(page string) []string {
 	return targets
 }
 
-// resolve says what is wrong with a link; empty: nothing.
+// resolve returns what is wrong with a link, or "".
 func resolve(page, target string) string {
 	file, anchor, hasAnchor := strings.Cut(target, "#")
 	to := page
@@ -451,7 +450,7 @@ func resolve(page, target string) string {
 		return ""
 	}
 	if line, ok := strings.CutPrefix(anchor, "L"); ok {
-		return "a line number (" + line + ") does not stay true"
+		return "a line number (" + line + ") becomes wrong"
 	}
 	text, err := os.ReadFile(to)
 	if err != nil {
@@ -465,7 +464,7 @@ func resolve(page, target string) string {
 	return "no such heading"
 }
 
-// slug is the anchor that GitHub gives a heading.
+// slug returns the anchor that GitHub assigns to a heading.
 func slug(heading string) string {
 	var b strings.Builder
 	for _, r := range strings.ToLower(heading) {
@@ -479,7 +478,7 @@ func slug(heading string) string {
 	return b.String()
 }
 
-// TestDocChecksBite: each check finds the breach of it.
+// TestDocChecksBite checks that each check finds a violation.
 func TestDocChecksBite(t *testing.T) {
 	const keys = "\n## Keys\n\n| key | type |\n|---|---|\n"
 	for _, c := range []struct {
@@ -493,8 +492,8 @@ func TestDocChecksBite(t *testing.T) {
 		{"no such IPAM plugin", checkBlocks("```json\n{\"plugins\": [{\"type\": \"a\", \"ipam\": {\"type\": \"b\"}}]}\n```\n", []string{"a"}), `plugin "b"`},
 		{"no configuration", checkBlocks("```json\n{}\n```\n", []string{"a"}), "names no plugin"},
 		{"good", checkBlocks("```json\n{\"type\": \"a\"}\n```\n", []string{"a"}), ""},
-		{"a key too many", checkKeys(t, "bridge", keys+"| `nosuch` | string |\n"), `key "nosuch", which config.go does not read`},
-		{"a key too few", checkKeys(t, "bridge", keys+"| `bridge` | string |\n"), `key "isGateway", which the table does not have`},
+		{"a key too many", checkKeys(t, "bridge", keys+"| `nosuch` | string |\n"), `the key "nosuch", which config.go does not read`},
+		{"a key too few", checkKeys(t, "bridge", keys+"| `bridge` | string |\n"), `the key "isGateway", which the table lacks`},
 		{"headings", sections("## A\n```\n## B\n```\n## C\n"), "A\nC"},
 		{"an action", checkWorkflow("permissions: {}\nuses: actions/checkout@v4\n"), "uses an action"},
 		{"no permissions", checkWorkflow("on: push\n"), "permissions: {} is missing"},
@@ -507,11 +506,11 @@ func TestDocChecksBite(t *testing.T) {
 		{"mend", checkWording("Mends it.\n"), "write fix"},
 		{"lead to", checkWording("A port leads to the container.\n"), "write forward"},
 		{"words in code, and there is no", checkWording("`folder` there is no way, it is no longer\n```\nfolder\n```\n"), ""},
-		{"a long cell", checkWording("| a | " + strings.Repeat("b ", 26) + "|\n"), "26 words"},
+		{"a long cell", checkWording("| a | " + strings.Repeat("b ", 26) + "|\n"), "got 26"},
 		{"a cell of a program", checkWording("<!-- benchmark: x -->\n| " + strings.Repeat("b ", 26) + "|\n<!-- end -->\n"), ""},
-		{"too many lines", checkSize(strings.Repeat("\n", 131)), "131 lines"},
-		{"too many words", checkSize(strings.Repeat("a\n", 1301)), "1301 words"},
-		{"too many columns", checkSize(strings.Repeat("é", 121)), "line 1 has 121 columns"},
+		{"too many lines", checkSize(strings.Repeat("\n", 131)), "got 131"},
+		{"too many words", checkSize(strings.Repeat("a\n", 1301)), "got 1301"},
+		{"too many columns", checkSize(strings.Repeat("é", 121)), "line 1: want at most 120 columns, got 121"},
 		{"a README", checkSize(strings.Repeat("é", 120) + strings.Repeat("\n", 130)), ""},
 		{"no such output", checkOutputs("plumb list  a   c\n", "a b c"), "do not show a c"},
 		{"an output", checkOutputs("plumb list  a   b\n", "a  b c"), ""},
@@ -520,7 +519,7 @@ func TestDocChecksBite(t *testing.T) {
 	} {
 		got := strings.Join(c.got, "\n")
 		if c.want == "" && got != "" || !strings.Contains(got, c.want) {
-			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+			t.Errorf("%s: want %q, got %q", c.name, c.want, got)
 		}
 	}
 	page := filepath.Join(t.TempDir(), "page.md")
@@ -528,10 +527,10 @@ func TestDocChecksBite(t *testing.T) {
 		t.Fatal(err)
 	}
 	for target, want := range map[string]string{
-		"none.md": "no such file", "#how-it-is-built": "", "page.md#no": "no such heading", "page.md#L3": "a line number (3) does not stay true",
+		"none.md": "no such file", "#how-it-is-built": "", "page.md#no": "no such heading", "page.md#L3": "a line number (3) becomes wrong",
 	} {
 		if got := resolve(page, target); got != want {
-			t.Errorf("link %s: %q, want %q", target, got, want)
+			t.Errorf("link %s: want %q, got %q", target, want, got)
 		}
 	}
 }

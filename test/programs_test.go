@@ -14,15 +14,15 @@ import (
 	"testing"
 )
 
-// everywhere are programs that tests run and need no package: those of packages that
-// are essential or required in Debian, the Go toolchain, and what tests build themselves.
+// everywhere lists programs that tests run without a package in a script's list. They come from
+// essential or required packages of Debian or from the Go toolchain, or tests build them.
 var everywhere = strings.Fields(`awk basename bash cat chmod chroot cp cut date dpkg dpkg-deb echo env false find flock grep
 	gzip head id install kill ln ls mkdir mktemp mount mv nsenter printf readlink rm rmdir sed sh sha256sum sha512sum
 	sleep sort stat sync tail tar timeout touch tr true umount uname unshare xargs go gofmt apt-get
 	/bin/sh /bin/true /proc/self/exe /nonexistent`)
 
-// packages are the Debian packages of the other programs that tests and scripts run, and
-// of some that they might.
+// packages maps other programs that tests and scripts run, or may run in the future, to their
+// Debian packages.
 var packages = map[string]string{
 	"ip": "iproute2", "bridge": "iproute2", "tc": "iproute2", "ss": "iproute2",
 	"iptables": "iptables", "iptables-nft": "iptables", "iptables-legacy": "iptables", "iptables-save": "iptables",
@@ -43,20 +43,18 @@ var packages = map[string]string{
 	"lintian": "lintian", "rpm": "rpm",
 }
 
-// optional are the uses of programs that a script installs nothing for: "file: program",
-// and why.
+// optional maps uses of programs ("FILE: PROGRAM") that no script installs to the reasons.
 var optional = map[string]string{
-	"scripts/exec-plugin.sh: strace":   "its flag --strace asks for it",
-	"scripts/exec-plugin.sh: valgrind": "its flag --count asks for it",
-	"test/vm/init.sh: insmod":          "busybox's, in the machine",
+	"scripts/exec-plugin.sh: strace":   "only the flag --strace needs it",
+	"scripts/exec-plugin.sh: valgrind": "only the flag --count needs it",
+	"test/vm/init.sh: insmod":          "an applet in the virtual machine",
 }
 
-// An installation is a script that installs packages, and the files that run programs
-// once it has.
+// An installation is a script that installs packages, and the files that need these packages.
 type installation struct {
 	script string
-	runs   []string // files, and directories with all Go tests and scripts below them
-	except []string // files in these directories that are not run
+	runs   []string // files, and directories of Go tests and scripts
+	except []string // files in these directories that the script does not run
 }
 
 var installations = []installation{
@@ -70,14 +68,14 @@ var installations = []installation{
 	{"test/fresh/run.sh", []string{"test/fresh"}, nil},
 }
 
-// daemons are the helpers that start daemons: only tests that scripts/test.sh runs call them.
+// daemons lists helpers that start daemons. Only tests that scripts/test.sh runs call them.
 var daemons = []string{"test/nstest/dnsmasq.go", "test/nstest/firewalld.go", "test/nstest/kea.go"}
 
-// own are the directories whose run.sh has an installation of its own.
+// own lists the directories whose run.sh installs packages itself.
 var own = []string{"test/datastore", "test/vm", "test/runtimes", "test/fresh"}
 
-// TestProgramsAreInstalled holds the programs that tests and scripts run against the
-// packages that the scripts install.
+// TestProgramsAreInstalled checks that the scripts install the packages of all programs that tests
+// and scripts run.
 func TestProgramsAreInstalled(t *testing.T) {
 	for _, i := range installations {
 		installed := listed(read(t, i.script))
@@ -92,7 +90,7 @@ func TestProgramsAreInstalled(t *testing.T) {
 	}
 }
 
-// files are the Go tests and scripts that the installation is for.
+// files returns the Go tests and scripts that need the installation.
 func (i installation) files(t *testing.T) []string {
 	t.Helper()
 	var files []string
@@ -116,14 +114,14 @@ func (i installation) files(t *testing.T) []string {
 	return files
 }
 
-// isTest reports whether a Go file is part of tests only.
+// isTest reports whether only tests contain a Go file.
 func isTest(path string) bool {
 	return strings.HasSuffix(path, "_test.go") || strings.HasPrefix(path, "test/") && strings.HasSuffix(path, ".go")
 }
 
 var pair = regexp.MustCompile(`(?:^|[\s("])[\w./-]+:([a-z0-9.+-]+)`)
 
-// listed are the packages of the pairs PROGRAM:PACKAGE in a script's code.
+// listed returns the packages in the pairs PROGRAM:PACKAGE in a script's code.
 func listed(script string) map[string]bool {
 	all := map[string]bool{}
 	for _, line := range strings.Split(script, "\n") {
@@ -137,22 +135,22 @@ func listed(script string) map[string]bool {
 	return all
 }
 
-// missing says of each program what is wrong with it, if there is.
+// missing returns a problem for each program without an installed package.
 func missing(file string, programs []string, installed map[string]bool) (bad []string) {
 	for _, p := range programs {
 		_, excused := optional[file+": "+p]
 		switch name, known := packages[p]; {
 		case excused || slices.Contains(everywhere, p):
 		case !known:
-			bad = append(bad, file+" runs "+p+", and test/programs_test.go does not know its Debian package")
+			bad = append(bad, file+" runs "+p+"; add its Debian package to packages in test/programs_test.go")
 		case !installed[name]:
-			bad = append(bad, file+" runs "+p+", and Debian package "+name+" is not installed")
+			bad = append(bad, file+" runs "+p+", but the script does not install the Debian package "+name)
 		}
 	}
 	return bad
 }
 
-// programsOf are the programs that a file runs, sorted.
+// programsOf returns the sorted names of the programs that a file runs.
 func programsOf(t *testing.T, file, text string) []string {
 	t.Helper()
 	found := map[string]bool{}
@@ -168,7 +166,7 @@ func programsOf(t *testing.T, file, text string) []string {
 			}
 		case *ast.BasicLit:
 			if n.Kind == token.STRING {
-				commands(literal(n), found) // the command lines of tables, and scripts for sh -c
+				commands(literal(n), found) // for command lines in tables and for scripts
 			}
 		}
 		return true
@@ -176,10 +174,10 @@ func programsOf(t *testing.T, file, text string) []string {
 	return slices.Sorted(maps.Keys(found))
 }
 
-// runners are the functions that run a program, and which argument names it.
+// runners maps functions that run a program to the index of the argument that names it.
 var runners = map[string]int{"Command": 0, "CommandContext": 1, "LookPath": 0, "Must": 1, "Exec": 0, "ExecInput": 1}
 
-// program gives the program that a call runs, if it is written there.
+// program returns the program that a call runs, if the call contains its name.
 func program(call *ast.CallExpr) (string, bool) {
 	f, ok := call.Fun.(*ast.SelectorExpr)
 	if !ok {
@@ -193,7 +191,7 @@ func program(call *ast.CallExpr) (string, bool) {
 	return p, p != ""
 }
 
-// literal is the text of a string literal, or nothing.
+// literal returns the text of a string literal, or "".
 func literal(e ast.Expr) string {
 	lit, ok := e.(*ast.BasicLit)
 	if !ok || lit.Kind != token.STRING {
@@ -205,7 +203,7 @@ func literal(e ast.Expr) string {
 
 var command = regexp.MustCompile(`(?m)(?:^|[;|&("'` + "`" + `])\s*(?:(?:exec|then|do|else|env|xargs|if|while|!)\s+)*([a-z0-9_.-]+)[ \t]+\S`)
 
-// commands adds the known programs that stand where a shell expects a command.
+// commands adds the known programs at the places where a shell expects a command.
 func commands(script string, found map[string]bool) {
 	for line := range strings.Lines(script) {
 		if strings.HasPrefix(strings.TrimSpace(line), "#") {
@@ -219,7 +217,7 @@ func commands(script string, found map[string]bool) {
 	}
 }
 
-// TestProgramChecksBite: a program that is not installed is found, however it is run.
+// TestProgramChecksBite checks that missing packages are found for each way to run a program.
 func TestProgramChecksBite(t *testing.T) {
 	script, err := os.ReadFile("../scripts/test.sh")
 	if err != nil {
@@ -237,7 +235,7 @@ func TestProgramChecksBite(t *testing.T) {
 		{"a_test.go", `var _ = n.Must(t, "conntrack", "-L")`, without, "package conntrack"},
 		{"a_test.go", `var _ = exec.Command("conntrack", "-L")`, without, "package conntrack"},
 		{"a_test.go", `var _ = Entry("a", "ip link; conntrack -L")`, without, "package conntrack"},
-		{"a_test.go", `var _ = exec.Command("nosuch")`, all, "does not know"},
+		{"a_test.go", `var _ = exec.Command("nosuch")`, all, "add its Debian package"},
 		{"a_test.go", `var _ = exec.Command("cp", "-a")`, all, ""},
 		{"a.sh", "# conntrack -L\nif x; then conntrack -L; fi", without, "package conntrack"},
 		{"a.sh", "# conntrack -L", without, ""},
@@ -247,7 +245,7 @@ func TestProgramChecksBite(t *testing.T) {
 		}
 		got := strings.Join(missing(c.file, programsOf(t, c.file, c.text), c.installed), "\n")
 		if c.want == "" && got != "" || !strings.Contains(got, c.want) {
-			t.Errorf("%s: %q, want %q", c.text, got, c.want)
+			t.Errorf("%s: want %q, got %q", c.text, c.want, got)
 		}
 	}
 }

@@ -10,7 +10,8 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// A bed implements nstest.TB for a scenario. What nstest creates for it is removed when the scenario ends.
+// A bed implements nstest.TB for a scenario. At the end of the scenario, it removes everything that nstest created for
+// it.
 type bed struct {
 	root     string
 	temps    int
@@ -18,7 +19,7 @@ type bed struct {
 	errs     []error
 }
 
-// A failure is the value with which Fatalf panics. guard returns it as an error.
+// A failure is the panic value of Fatalf. guard returns it as an error.
 type failure struct{ error }
 
 func (b *bed) Helper()                   {}
@@ -83,12 +84,12 @@ type side struct {
 	dir        string
 }
 
-// A role describes how a side differs from the others.
+// A role describes how a side differs from the other sides.
 type role struct {
 	name      string
 	reference bool
-	fill      int    // number of reservations or mappings of other containers
-	backend   string // the key ipMasqBackend or backend
+	fill      int    // the number of reservations or mappings of other containers
+	backend   string // the value of the key ipMasqBackend or backend
 }
 
 func newSide(b *bed, r role, bins bins) *side {
@@ -103,9 +104,9 @@ func newSide(b *bed, r role, bins bins) *side {
 // bins contains the directories of the executables.
 type bins struct{ plumb, reference string }
 
-// installed copies the executables of both sides into root. A process starts a sixth faster from such a copy than from a file
-// that the linker wrote, or that was read, page by page, because the kernel maps a file in the pieces in which it entered the
-// page cache.
+// installed copies the executables of both sides into root. A process starts a sixth faster from such a copy than from
+// a file that the linker wrote, or that was read page by page. The reason is that the kernel maps a file in the pieces
+// in which it entered the page cache.
 func (b bins) installed(root string) (copies bins, err error) {
 	copies = bins{filepath.Join(root, "plumb"), filepath.Join(root, "reference")}
 	for _, way := range [][2]string{{b.plumb, copies.plumb}, {b.reference, copies.reference}} {

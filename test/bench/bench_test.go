@@ -17,7 +17,7 @@ import (
 
 func TestSummaryOf(t *testing.T) {
 	var samples []sample
-	for i := range 200 { // 1 … 200 ms, not in order
+	for i := range 200 { // 1 … 200 ms, unordered
 		d := time.Duration((i*77)%200+1) * time.Millisecond
 		samples = append(samples, sample{d, d / 2})
 	}
@@ -29,17 +29,17 @@ func TestSummaryOf(t *testing.T) {
 		t.Errorf("quartiles %+v", s.Quartile)
 	}
 	if s := summarize(samples[:1]); s.Median != 1 || s.P99 != 1 {
-		t.Errorf("of one: %+v", s)
+		t.Errorf("one sample: %+v", s)
 	}
 	if s := summarize(nil); s.N != 0 || s.Median != 0 {
-		t.Errorf("of none: %+v", s)
+		t.Errorf("no samples: %+v", s)
 	}
 }
 
 // TestOrderFavoursNobody checks that each side has each position equally often, and runs before another side as often as after it.
 func TestOrderFavoursNobody(t *testing.T) {
 	if a, b := order(2, 0), order(2, 1); !slices.Equal(a, []int{0, 1}) || !slices.Equal(b, []int{1, 0}) {
-		t.Errorf("of two: %v, %v", a, b)
+		t.Errorf("two sides: %v, %v", a, b)
 	}
 	for sides := 1; sides <= 4; sides++ {
 		seen, before := map[[2]int]int{}, map[[2]int]int{}
@@ -54,12 +54,12 @@ func TestOrderFavoursNobody(t *testing.T) {
 		}
 		for who, n := range before {
 			if n != 2*sides {
-				t.Errorf("%d sides: %d is before %d %d times in %d", sides, who[0], who[1], n, 4*sides)
+				t.Errorf("%d sides: %d precedes %d %d times in %d", sides, who[0], who[1], n, 4*sides)
 			}
 		}
 		for where, n := range seen {
 			if n != 4 {
-				t.Errorf("%d sides: place %d has side %d %d times in %d", sides, where[0], where[1], n, 4*sides)
+				t.Errorf("%d sides: position %d contains side %d %d times in %d", sides, where[0], where[1], n, 4*sides)
 			}
 		}
 	}
@@ -86,11 +86,11 @@ func TestScenariosAreChosenBy(t *testing.T) {
 		{"ptp/dual,loopback", true, "loopback ptp/dual"},
 	} {
 		if got, err := names(c.only, c.quick); err != nil || got != c.want {
-			t.Errorf("--only %s: %q, %v; want %q", c.only, got, err, c.want)
+			t.Errorf("--only %s: want %q, got %q, %v", c.only, c.want, got, err)
 		}
 	}
 	if _, err := names("loopback,bridg", false); err == nil || !strings.Contains(err.Error(), "bridg") {
-		t.Errorf("of a scenario that is none: %v", err)
+		t.Errorf("unknown scenario: %v", err)
 	}
 	seen := map[string]bool{}
 	for _, sc := range scenarios() {
@@ -168,7 +168,7 @@ func TestPlotsAreXML(t *testing.T) {
 			}
 		}
 		if circles != 4 {
-			t.Errorf("%s has %d points, want 4", name, circles)
+			t.Errorf("%s: want 4 points, got %d", name, circles)
 		}
 	}
 }
@@ -181,12 +181,12 @@ func TestPagesHaveTheFigures(t *testing.T) {
 	}
 	for page, want := range all {
 		if got, err := os.ReadFile(filepath.Join("../..", page)); err != nil || string(got) != want {
-			t.Errorf("%s: other figures than docs/benchmarks (%v); run go generate ./test/bench", page, err)
+			t.Errorf("%s: figures differ from docs/benchmarks (%v); run go generate ./test/bench", page, err)
 		}
 	}
 	for page, n := range map[string]int{"README.md": 1, "docs/performance.md": 4} {
 		if got := strings.Count(all[page], "<!-- benchmark: "); got != n {
-			t.Errorf("%s has %d tables, want %d", page, got, n)
+			t.Errorf("%s: want %d tables, got %d", page, n, got)
 		}
 	}
 }
@@ -255,7 +255,7 @@ func TestSizesOfAnotherBuild(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := checkSizes(top, built); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%d bytes by %s: %v, want %q", c.size, c.goName, err, c.want)
+			t.Errorf("%d bytes by %s: want %q, got %v", c.size, c.goName, c.want, err)
 		}
 	}
 }
@@ -273,7 +273,7 @@ func TestPeakIsThatOfThePlugin(t *testing.T) {
 		t.Errorf("%d KiB, %q, %v (ballast %d)", kib, out, err, ballast[1])
 	}
 	if _, _, err := peak(s, call{plugin: "false"}); err == nil {
-		t.Error("a failure is not seen")
+		t.Error("want an error, got success")
 	}
 }
 
@@ -306,10 +306,10 @@ func TestWarmUpsAreNotKept(t *testing.T) {
 		t.Errorf("%d ADDs", n)
 	}
 	if n := strings.Count(string(text), "DEL unknown"); n != 2*(2+warmups+1) {
-		t.Errorf("%d DELs of the unknown", n)
+		t.Errorf("%d DELs of an unknown container", n)
 	}
 	toy.verbs[1].fails = false
 	if o := b.run(toy); !strings.Contains(o.Error, "toy CHECK: exit status 1") {
-		t.Errorf("of a plugin that fails: %q", o.Error)
+		t.Errorf("failing plugin: %q", o.Error)
 	}
 }

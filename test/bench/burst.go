@@ -9,8 +9,8 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// bursts adds many containers, some at a time, and deletes them, one side after the other. A sample contains the time for all
-// containers, and the processor time per container.
+// bursts adds many containers, a few at a time, and deletes them. The sides take turns. A sample contains the time for
+// all containers, and the processor time per container.
 func (r *runner) bursts() error {
 	for _, s := range r.sides {
 		for len(s.containers) < r.containers {
@@ -44,7 +44,7 @@ func (r *runner) bursts() error {
 // rounds returns the number of bursts. A burst takes as long as many iterations.
 func rounds(iterations int) int { return max(1, iterations/20) }
 
-// together calls a verb for all attachments, with atATime calls in parallel.
+// together calls a verb for all attachments, and runs atATime calls in parallel.
 func together(all []*attachment, verb string, atATime int) (sample, error) {
 	work := make(chan *attachment)
 	var wg sync.WaitGroup

@@ -24,7 +24,7 @@ func (s sample) plus(t sample) sample { return sample{s.wall + t.wall, s.cpu + t
 // conf is a plugin's configuration.
 type conf map[string]any
 
-// cniVersion is a version that both sides support.
+// cniVersion is the latest version of the specification that both sides support.
 const (
 	cniVersion = "1.0.0"
 	network    = "bench"
@@ -40,7 +40,7 @@ func (c conf) stdin(prev json.RawMessage) []byte {
 	}
 	b, err := json.Marshal(all)
 	if err != nil {
-		panic(err) // cannot happen: c contains only maps, lists, strings and numbers
+		panic(err) // cannot happen, because c contains only maps, lists, strings and numbers
 	}
 	return b
 }
@@ -50,7 +50,7 @@ type attachment struct {
 	*side
 	chain     []conf
 	id        string
-	container string // CNI_NETNS
+	container string // the value of CNI_NETNS
 	ifn       string
 	base      json.RawMessage // prevResult for the first plugin of the chain
 	prev      json.RawMessage // the chain's result
@@ -78,7 +78,7 @@ func (a *attachment) call(c conf, command string) call {
 	}, c.stdin(prev)}
 }
 
-// do calls f for each plugin of the chain, in the order of a runtime.
+// do calls f for each plugin of the chain, in the order in which a runtime calls them.
 func (a *attachment) do(command string, f func(*side, call) (sample, []byte, error)) (total sample, err error) {
 	chain := slices.Clone(a.chain)
 	switch command {
@@ -102,14 +102,14 @@ func (a *attachment) do(command string, f func(*side, call) (sample, []byte, err
 	return total, errors.Join(errs...)
 }
 
-// execute runs a plugin in the host's namespace, as a runtime does. The time is measured from fork to exit, including input and
-// output. The processor time includes the child processes for which the plugin waited.
+// execute runs a plugin in the host's namespace, as a runtime does. The sample's time is from fork to exit, including
+// input and output. Its processor time includes the child processes for which the plugin waited.
 func execute(s *side, c call) (took sample, out []byte, err error) {
 	took, out, _, err = runPlugin(s, c)
 	return took, out, err
 }
 
-// runPlugin does the same as execute, and also returns what the plugin wrote to stderr.
+// runPlugin is execute, but also returns what the plugin wrote to stderr.
 func runPlugin(s *side, c call) (took sample, out []byte, log string, err error) {
 	var stdout, stderr bytes.Buffer
 	path := filepath.Join(s.bin, c.plugin)

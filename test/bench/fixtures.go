@@ -97,7 +97,8 @@ func uplink(s *side) {
 	s.host.Batch(s.bed, "link add up0 type veth peer name up1", "link set up1 up", "link set up0 up")
 }
 
-// pool is the subnet for host-local without an interface plugin. Its first container address follows the gateway's address.
+// pool is the subnet for host-local without an interface plugin. The first address for a container follows the
+// gateway's address.
 const pool = "10.64.0.0/10"
 
 func nth(i int) netip.Addr {
@@ -124,8 +125,8 @@ func clusterOnly(s *side, addresses int) conf {
 
 func (s *side) datastoreFile() string { return filepath.Join(s.bin, "bench-datastore") }
 
-// warmPoolDatastore writes a datastore that gives the host its addresses in the first ADD, which is not timed. The host keeps
-// them after each DEL.
+// warmPoolDatastore writes a datastore that assigns addresses to the host in the first ADD, which is not timed. The
+// host keeps the addresses after each DEL.
 func warmPoolDatastore(s *side) {
 	s.must(os.WriteFile(s.datastoreFile(), []byte(`#!/bin/sh
 case $(cat) in
@@ -159,8 +160,8 @@ func (s *side) setCursor(addr netip.Addr) {
 	s.must(os.WriteFile(filepath.Join(s.dir, network, "last_reserved_ip.0"), []byte(addr.String()), 0o600))
 }
 
-// mapForeign maps a host port for each of s.fill other containers. Because the reference plugin takes long, it maps only the
-// first one. iptables-restore adds copies of its rules for the others, with other names and ports.
+// mapForeign maps a host port for each of s.fill other containers. Because the reference plugin is slow, it maps only
+// the first port. iptables-restore adds copies of its rules, with other names and ports, for the other containers.
 func mapForeign(s *side) {
 	if s.fill == 0 {
 		return

@@ -22,12 +22,12 @@ type machine struct {
 	MemoryMiB    uint64   `json:"memoryMiB"`
 	Kernel       string   `json:"kernel"`
 	Distribution string   `json:"distribution"`
-	State        string   `json:"stateOn"` // file system of dataDir
+	State        string   `json:"stateOn"` // the file system of dataDir
 	Plumb        string   `json:"plumb"`
 	Reference    string   `json:"reference"`
-	Go           string   `json:"go"` // version that built plumb, and the architecture
+	Go           string   `json:"go"` // the version of Go that built plumb, and the architecture
 	Programs     []string `json:"programs"`
-	Load         string   `json:"load"` // at the start of the run
+	Load         string   `json:"load"` // the load at the start of the run
 }
 
 func thisMachine(b bins) machine {
@@ -73,7 +73,7 @@ func fileSystem(dir string) string {
 		unix.EXT4_SUPER_MAGIC: "ext4", unix.TMPFS_MAGIC: "tmpfs", unix.XFS_SUPER_MAGIC: "xfs",
 		unix.BTRFS_SUPER_MAGIC: "btrfs", unix.OVERLAYFS_SUPER_MAGIC: "overlay",
 	}
-	magic := uint32(s.Type) // int32 on some processors: the magic of btrfs would be negative
+	magic := uint32(s.Type) // s.Type is int32 on some processors, where btrfs's magic number would be negative
 	if name := names[magic]; name != "" {
 		return name
 	}
@@ -141,7 +141,7 @@ func executables(dir string) ([]string, error) {
 	return names, nil
 }
 
-// A usage is the processor time that other processes have used until a given time, apart from this process and its children.
+// A usage is the processor time that all processes except this one and its children have used until a given time.
 type usage struct {
 	at     time.Time
 	others time.Duration

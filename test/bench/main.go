@@ -155,8 +155,8 @@ func (o options) measure(stdout io.Writer, list []scenario) error {
 	return errors.Join(err, failed)
 }
 
-// measure runs the scenarios, and prints the results of each. After an interrupt, it finishes the current scenario and returns an
-// error. The results until then are kept.
+// measure runs the scenarios, and prints the results of each. After an interrupt, it finishes the current scenario and
+// returns an error. It keeps the results of all finished scenarios.
 func (r *report) measure(stdout io.Writer, o options, list []scenario) error {
 	interrupted := make(chan os.Signal, 1)
 	signal.Notify(interrupted, os.Interrupt)
@@ -187,7 +187,7 @@ func (r *report) measure(stdout io.Writer, o options, list []scenario) error {
 	return errors.Join(errs...)
 }
 
-// titles contains the headings of families of scenarios whose name is not clear enough.
+// titles contains headings for families of scenarios with unclear names.
 var titles = map[string]string{
 	"start":         "start of a process",
 	"host-local":    "host-local alone, by reservations of others",

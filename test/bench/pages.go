@@ -14,7 +14,7 @@ import (
 
 //go:generate go -C ../.. run ./test/bench -pages
 
-// newest reads the newest file of docs/benchmarks. Its name, without .json, is the date and the measured commit.
+// newest reads the newest file of docs/benchmarks. The file's name, without .json, is the date and the measured commit.
 func newest(top string) (r report, name string, err error) {
 	files, _ := filepath.Glob(filepath.Join(top, "docs/benchmarks/*.json"))
 	if len(files) == 0 {
@@ -27,7 +27,7 @@ func newest(top string) (r report, name string, err error) {
 	return r, strings.TrimSuffix(filepath.Base(files[len(files)-1]), ".json"), err
 }
 
-// pages returns the plots, and the pages with the tables, of the newest file. The keys are paths below top.
+// pages returns the pages with their tables, and the plots, from the newest file. The keys are paths below top.
 func pages(top string) (map[string]string, error) {
 	r, name, err := newest(top)
 	if err != nil {
@@ -152,9 +152,9 @@ func (s summary) median(spread bool) string {
 	return figure(s.Median)
 }
 
-// checkSizes returns an error if the sizes in docs/performance.md are not the sizes of the executables in dir. It
-// accepts a difference of up to 50 kB, because a few bytes can change the rounded size. It does not compare executables that
-// another version of Go built, or executables for another architecture.
+// checkSizes returns an error if the sizes in docs/performance.md differ from the sizes of the executables in dir. It
+// accepts a difference of up to 50 kB, because a few bytes can change the rounded size. It does not compare executables
+// that another version of Go built, or executables for another architecture.
 func checkSizes(top, dir string) error {
 	r, name, err := newest(top)
 	if err != nil || toolchain(filepath.Join(dir, "bridge")) != r.Machine.Go {

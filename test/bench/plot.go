@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// A plot shows the time of a call by the number of objects of other containers. Both axes are logarithmic. The position of 0 is
-// emptyAt.
+// A plot shows the time of a call by the number of objects of other containers. Both axes are logarithmic, and emptyAt
+// is the horizontal position of 0.
 type plot struct {
 	title, unit string
 	curves      []curve
@@ -77,7 +77,7 @@ func (r *report) curves(fill func(string) (int, bool)) (all []curve) {
 const (
 	width, height          = 720, 420
 	left, right, up, below = 70, 180, 50, 60
-	emptyAt                = 100.0 // position of 0 on the horizontal axis
+	emptyAt                = 100.0 // the position of 0 on the horizontal axis
 )
 
 func (p plot) svg() string {

@@ -16,12 +16,12 @@ type report struct {
 	Date       string                        `json:"date"`
 	Command    string                        `json:"command"`
 	Iterations int                           `json:"iterations"`
-	Containers int                           `json:"containers"` // containers in a burst
+	Containers int                           `json:"containers"` // the number of containers in a burst
 	Quick      bool                          `json:"quick"`
 	Machine    machine                       `json:"machine"`
 	Scenarios  []*outcome                    `json:"scenarios"`
-	Sizes      map[string]map[string]int64   `json:"sizes"`  // bytes, by side and executable
-	Memory     map[string]map[string]*memory `json:"memory"` // by side and executable
+	Sizes      map[string]map[string]int64   `json:"sizes"`  // sizes in bytes, by side and executable
+	Memory     map[string]map[string]*memory `json:"memory"` // peak memory, by side and executable
 }
 
 // conditions prints how and on which machine the figures were measured.
@@ -60,7 +60,7 @@ func (o *outcome) rows(w io.Writer) {
 	}
 }
 
-// title returns the name of the scenario. If the sides are not plumb and the reference, it names the one that differs.
+// title returns the name of the scenario. If the second side is not the reference, the title names it.
 func (o *outcome) title(p [2]string) string {
 	switch {
 	case p[1] == empty:
@@ -91,7 +91,7 @@ func ratio(a, b summary) string {
 	return figure(a.Median/b.Median) + " (" + figure(a.P99/b.P99) + ")"
 }
 
-// budget returns the aim of a pair's row, and whether plumb misses it. Row 0 compares plumb with the reference.
+// budget returns the goal in a pair's row, and whether plumb misses the goal. Row 0 compares plumb with the reference.
 func (o *outcome) budget(v verbOutcome, row int, p [2]string) (text string, missed bool) {
 	a, b := v.Sides[p[0]], v.Sides[p[1]]
 	switch {

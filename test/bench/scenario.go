@@ -10,29 +10,29 @@ import (
 // A scenario is a chain of plugins and the calls that each side repeats and measures.
 type scenario struct {
 	name  string
-	roles []role // nil: plumb and the reference
+	roles []role // nil for plumb and the reference
 	verbs []verb
 	// chain returns the configurations for the i-th container of a side.
 	chain func(s *side, i int) []conf
 	// Each side calls prepare once, and before at the start of each iteration. Neither is timed.
 	prepare, before func(*side)
 	base            func(*side) json.RawMessage // prevResult for the first plugin of the chain
-	ifn             string                      // CNI_IFNAME; empty: eth0
-	burst           int                         // if not 0, add many containers, and call this many plugins in parallel
+	ifn             string                      // CNI_IFNAME; "" for eth0
+	burst           int                         // if not 0, the number of parallel plugin calls while many containers are added
 	breakdown       bool                        // also measure the parts of each ADD
 	long            bool                        // skipped with --quick and --report unless --only names it
 }
 
 // A verb is a call that a scenario measures, with its goal. The tables show the goals. A missed goal is not an error.
 type verb struct {
-	name    string // in the table
-	command string // CNI_COMMAND; if empty, name
+	name    string // the name in the table
+	command string // CNI_COMMAND; "" for name
 	unknown bool   // call it for a container that was never added
 	fails   bool   // the call must fail
 	aim     aim
 }
 
-// An aim contains the goals of a verb. 0 means no goal.
+// An aim contains the goals of a verb. A value of 0 means that there is no goal.
 type aim struct {
 	Median float64 `json:"median,omitempty"` // limit of plumb's median divided by the reference's
 	P99    float64 `json:"p99,omitempty"`    // limit of plumb's p99 divided by the reference's
@@ -54,7 +54,7 @@ type bench struct {
 	bins
 	iterations int
 	limit      time.Duration // time after which a scenario starts no iteration; 0 means no limit
-	containers int           // containers in a burst
+	containers int           // the number of containers in a burst
 	memory     map[string]map[string]*memory
 }
 
@@ -70,9 +70,9 @@ type outcome struct {
 	Verbs    []verbOutcome `json:"verbs"`
 	// Breakdown contains an entry for each plugin of the chain.
 	Breakdown []breakdown         `json:"breakdown,omitempty"`
-	Others    float64             `json:"othersCPU"` // share of all processors that other processes used
+	Others    float64             `json:"othersCPU"` // the share of all processors that other processes used
 	Error     string              `json:"error,omitempty"`
-	samples   map[string][]sample // by verb and side
+	samples   map[string][]sample // the samples by verb and side
 	reasons   map[string]string
 }
 
@@ -80,7 +80,7 @@ type verbOutcome struct {
 	Verb  string             `json:"verb"`
 	Aim   aim                `json:"budget"`
 	Sides map[string]summary `json:"sides"`
-	Ratio map[string]float64 `json:"ratios,omitempty"` // ratios of medians, by the names of the sides
+	Ratio map[string]float64 `json:"ratios,omitempty"` // the ratios of medians, by the names of the sides
 }
 
 func (b *bench) run(sc scenario) *outcome {
@@ -150,7 +150,7 @@ func (r *runner) iteration(i int, keep bool, by func(string, *side, call) (sampl
 		}
 		at[s] = r.attach(s, 0, fmt.Sprintf("container-%d", i))
 	}
-	runtime.GC() // so that no collection of this process runs during a timed call
+	runtime.GC() // before the timed calls, so that no garbage collection runs during them
 	for _, v := range r.verbs {
 		for _, k := range order(len(r.sides), i) {
 			s := r.sides[k]
@@ -229,9 +229,9 @@ func (o *outcome) summarize(sc scenario) []verbOutcome {
 	return all
 }
 
-// pairs returns the pairs of sides to compare. plumb is compared with the reference and, if these sides exist, with itself on an
-// empty host. plumb with iptables is compared with the reference. cluster-local, which the reference plugins do not include, is
-// compared with plumb's host-local.
+// pairs returns the pairs of sides to compare. It pairs plumb with the reference and, if these sides exist, with itself
+// on an empty host. It pairs plumb's iptables backend with the reference. The reference plugins do not include
+// cluster-local, which is therefore paired with plumb's host-local.
 func pairs(sides map[string]summary) [][2]string {
 	all := [][2]string{{plumb, reference}}
 	if _, ok := sides[empty]; ok {

@@ -7,7 +7,7 @@ const (
 	withHostLocal = "plumb, host-local"
 )
 
-// The goals for a process that only starts, and for a plugin that does little more.
+// These are the goals for a process that only starts, and for a plugin that does little more.
 var (
 	startAim = aim{Median: 0.90}
 	smallAim = aim{Median: 0.85}
@@ -36,7 +36,7 @@ func verbs(add, check, del aim) []verb {
 	return []verb{{name: "ADD", aim: add}, {name: "CHECK", aim: check}, {name: "DEL", aim: del}}
 }
 
-// one returns a chain of one plugin, the same for all sides and containers.
+// one returns a chain of one plugin that all sides and containers share.
 func one(c func(*side) conf) func(*side, int) []conf {
 	return func(s *side, _ int) []conf { return []conf{c(s)} }
 }
@@ -73,7 +73,7 @@ func hostLocal() []scenario {
 	free := one(func(s *side) conf { return ipamOnly(s, 0) })
 	all := []scenario{{name: "host-local/0", verbs: withUnknown(smallAim, smallAim), chain: free}}
 	flat := aim{Own: 1.3}
-	addDel := []verb{{name: "ADD"}, {name: "DEL", aim: flat}} // this ADD lists the directory
+	addDel := []verb{{name: "ADD"}, {name: "DEL", aim: flat}} // ADD lists the directory
 	for _, n := range []int{1000, 10000, 60000} {
 		sides := []role{{name: plumb, fill: n}, {name: reference, reference: true, fill: n}, {name: empty}}
 		name, long := fmt.Sprintf("host-local/%d", n), n > 1000
@@ -83,7 +83,7 @@ func hostLocal() []scenario {
 				name: name + "/cursor-before", verbs: addDel, roles: sides, chain: free,
 				prepare: reserve, before: rewind, long: long,
 			},
-			// The cursor is at the free address, from the second time on: all others are before it.
+			// From the second iteration on, the cursor is at the free address, after all reserved ones.
 			scenario{
 				name: name + "/last-free", verbs: addDel, roles: sides, prepare: reserve, long: long,
 				chain: one(func(s *side) conf { return ipamOnly(s, s.fill+1) }),
@@ -185,7 +185,7 @@ func portmaps() (all []scenario) {
 }
 
 // firewalls returns scenarios that call the plugin behind a veth pair. Without a backend, plumb keeps the policy in
-// nftables, and runs iptables only where iptables drops.
+// nftables, and runs iptables only if an iptables chain drops packets.
 func firewalls() []scenario {
 	return []scenario{
 		{
@@ -199,7 +199,7 @@ func firewalls() []scenario {
 	}
 }
 
-// chains returns scenarios of a whole chain of plugins, and of many containers at once.
+// chains returns scenarios of a whole chain of plugins, and of many containers at the same time.
 func chains() []scenario {
 	whole := func(s *side, i int) []conf {
 		c := bridge(s, v4).masq(s)

@@ -17,8 +17,8 @@ type summary struct {
 		Lower float64 `json:"lower"`
 		Upper float64 `json:"upper"`
 	} `json:"quartiles"`
-	CPU    float64 `json:"cpu"`              // median of the processor time
-	Reason string  `json:"reason,omitempty"` // the error that ended the measurement, or empty
+	CPU    float64 `json:"cpu"`              // the median of the processor time
+	Reason string  `json:"reason,omitempty"` // the error that ended the measurement, or ""
 }
 
 func summarize(samples []sample) summary {
@@ -49,8 +49,9 @@ func quantile(sorted []float64, q float64) float64 {
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// order returns the order of the sides in an iteration. It rotates, and every other iteration reverses it, so that each side has
-// each position and each predecessor equally often. For example: A B, B A, A B; or A B C, C B A, B C A.
+// order returns the order of the sides in an iteration. It rotates, and every other iteration reverses it, so that each
+// side gets each position and each predecessor equally often. For example, the orders are A B, B A, A B, or A B C, C B
+// A, B C A.
 func order(sides, iteration int) []int {
 	all := make([]int, sides)
 	for i := range all {

@@ -14,7 +14,7 @@ type breakdown struct {
 	Parts  map[string]float64 `json:"parts"`
 }
 
-// The parts of an ADD. The last three are the kinds of the steps that a plugin logs.
+// These are the parts of an ADD. The last three are kinds of steps that a plugin logs.
 const (
 	whole     = "whole call"
 	start     = "start"
@@ -23,7 +23,8 @@ const (
 	sysctls   = "sysctls"
 )
 
-// stepKinds maps the first words of a step's name to its kind. Other steps are of the kind rtnetlink. The kind "" is not measured.
+// stepKinds maps the first words of a step's name to its kind. The kind of other steps is rtnetlink. Steps of the kind
+// "" are not measured.
 var stepKinds = map[string]string{
 	"nft": nfTables, "open nftables": nfTables, "read sysctl": sysctls, "write sysctls": sysctls, "ensure sysctls": sysctls,
 	"read": "", "run": "",

@@ -1,5 +1,5 @@
-// Package cnitest calls the built executables as containerd and CRI-O do: with libcni, on a host that is a network
-// namespace. It is for suites of ginkgo.
+// Package cnitest calls the built executables with libcni, as containerd and CRI-O do, on a host that is a network
+// namespace. It is for Ginkgo suites.
 package cnitest
 
 import (
@@ -21,12 +21,12 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// onHost makes libcni start the plugins on a thread in the namespace of a host.
+// onHost lets libcni start the plugins on a thread in the namespace of a host.
 type onHost struct {
 	invoke.RawExec
 	version.PluginDecoder
 	host   *nstest.NS
-	script string // starts instead of each plugin, and finds the path of the plugin in PLUGIN; empty: none
+	script string // a script to start instead of each plugin, with the plugin's path in PLUGIN; "" for none
 }
 
 func (e *onHost) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) (out []byte, err error) {
@@ -62,12 +62,12 @@ type Network struct {
 	nstest.Site
 	CNI  *libcni.CNIConfig
 	List *libcni.NetworkConfigList
-	Dir  string // contains all files of the plugins
+	Dir  string // the directory of all files of the plugins
 	exec *onHost
 }
 
-// NewNetwork returns a network of version 1.1.0 on a new host. plugins are the elements of the list's "plugins", in which
-// DIR stands for Dir, and the executables are those that the calls start.
+// NewNetwork returns a network of version 1.1.0 on a new host. plugins is the content of the list's key "plugins", in
+// which DIR stands for Dir. executables names all plugins that the calls start.
 func NewNetwork(name, plugins string, executables ...string) *Network {
 	ginkgo.GinkgoHelper()
 	network := &Network{Site: nstest.NewSite(ginkgo.GinkgoTB()), Dir: filepath.Join(ginkgo.GinkgoTB().TempDir(), "state")}
@@ -85,14 +85,14 @@ func (network *Network) SetList(cniVersion, name, plugins string) {
 		cniVersion, name, strings.ReplaceAll(plugins, "DIR", network.Dir)))
 }
 
-// Use makes libcni call the plugins in the directory bin on the host of the Site, with this cache.
+// Use lets libcni call the plugins in the directory bin on the host of the Site, with this cache.
 func (network *Network) Use(bin, cache string) {
 	network.exec.host = network.Host
 	network.CNI = libcni.NewCNIConfigWithCacheDir([]string{bin}, cache, network.exec)
 }
 
-// ClearCache replaces the libcni by one with an empty cache. With its cache, libcni passes prevResult, and calls DEL in a
-// GC for the attachments that it knows.
+// ClearCache replaces CNI with a libcni whose cache is empty. Otherwise libcni passes prevResult to plugins, and calls DEL during GC for the
+// attachments in its cache.
 func (network *Network) ClearCache() {
 	network.CNI = libcni.NewCNIConfigWithCacheDir(network.CNI.Path, ginkgo.GinkgoTB().TempDir(), network.exec)
 }
@@ -105,14 +105,16 @@ func (network *Network) WithoutCache(f func() error) error {
 	return f()
 }
 
-// RunScript makes libcni start a shell script instead of the plugins. The script finds the path of the plugin in PLUGIN.
+// RunScript lets libcni start a shell script instead of the plugins. The variable PLUGIN contains the path of the
+// plugin.
 func (network *Network) RunScript(text string) {
 	ginkgo.GinkgoHelper()
 	network.exec.script = filepath.Join(ginkgo.GinkgoTB().TempDir(), "script")
 	gomega.Expect(os.WriteFile(network.exec.script, []byte("#!/bin/sh -e\n"+text), 0o755)).To(gomega.Succeed())
 }
 
-// HidePrograms makes libcni start the plugins in a mount namespace without iptables, nft and the other programs of /usr/sbin.
+// HidePrograms lets libcni start the plugins in a mount namespace without iptables, nft and the other programs of
+// /usr/sbin.
 func (network *Network) HidePrograms() {
 	ginkgo.GinkgoHelper()
 	network.RunScript(`exec unshare --mount /bin/sh -ec '
@@ -127,8 +129,8 @@ func (network *Network) HidePrograms() {
 type Container struct {
 	*nstest.NS
 	RT     *libcni.RuntimeConf
-	IPs    []netip.Addr // of the last ADD
-	V4, V6 netip.Addr   // the last of each family in IPs; the zero Addr: none
+	IPs    []netip.Addr // the addresses of the last ADD
+	V4, V6 netip.Addr   // the last address of each IP version in IPs, or the zero Addr
 }
 
 // NewContainer returns a container that is not attached.
@@ -138,7 +140,7 @@ func NewContainer(id string) *Container {
 	return &Container{NS: n, RT: &libcni.RuntimeConf{ContainerID: id, NetNS: n.Path(), IfName: "eth0"}}
 }
 
-// IDOnly returns the container as a runtime names it that knows its ID and the name of its interface only.
+// IDOnly returns the container without a namespace, for a runtime that knows only the ID and the interface name.
 func (c *Container) IDOnly() *Container {
 	return &Container{NS: c.NS, RT: &libcni.RuntimeConf{ContainerID: c.RT.ContainerID, IfName: c.RT.IfName}}
 }
@@ -175,7 +177,7 @@ func (network *Network) Add(c *Container) error {
 	return nil
 }
 
-// AddNew returns a new container after an ADD, which must succeed.
+// AddNew calls ADD for a new container, and fails the test if ADD fails.
 func (network *Network) AddNew(id string) *Container {
 	ginkgo.GinkgoHelper()
 	c := NewContainer(id)
@@ -198,7 +200,7 @@ func (network *Network) Status() error {
 	return network.CNI.GetStatusNetworkList(context.Background(), network.List)
 }
 
-// GC calls GC with the attachments of these containers as the valid ones.
+// GC calls GC, for which only the attachments of these containers are valid.
 func (network *Network) GC(valid ...*Container) error {
 	args := &libcni.GCArgs{}
 	for _, c := range valid {
