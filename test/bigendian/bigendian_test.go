@@ -17,9 +17,9 @@ const (
 	emulator = "qemu-s390x-static"
 )
 
-// rows are the tests that run in the emulator. Each row must run at least one test. The emulator
-// passes system calls to this machine's kernel, but does not support all of netlink. Therefore
-// FuzzCheck, which attaches containers, is skipped.
+// rows lists the tests that run in the emulator. Each row must match at least one test. The
+// emulator passes system calls to this machine's kernel, but does not support all of netlink.
+// Therefore it skips FuzzCheck, which attaches containers.
 var rows = []struct{ packages, tests, what string }{
 	{"./pkg/types", ".", "configurations, results, errors"},
 	{"./pkg/...", "^(Fuzz.*|Test(Encode|Decode|Reader|CommentOf|Owner|VLANRanges|Requests|Answers))$", "messages to the kernel"},

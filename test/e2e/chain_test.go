@@ -12,7 +12,7 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// containerdPlugins are the plugins of the list in containerd's documentation, and tuning.
+// containerdPlugins contains the plugins of the list in containerd's documentation, and tuning.
 const containerdPlugins = `
 	{"type": "bridge", "bridge": "cni0", "isDefaultGateway": true, "ipMasq": true, "ipMasqBackend": "BACKEND", "hairpinMode": true,
 		"ipam": {"type": "host-local", "dataDir": "DIR/leases", "ranges": [[{"subnet": "10.1.0.0/16"}], [{"subnet": "fd00:1::/64"}]]}},
@@ -20,8 +20,8 @@ const containerdPlugins = `
 	{"type": "bandwidth", "capabilities": {"bandwidth": true}},
 	{"type": "tuning", "dataDir": "DIR/tuning", "mtu": 1400, "sysctl": {"net.ipv4.conf.IFNAME.arp_filter": "1"}}`
 
-// The capability arguments as containerd passes them: its structs have no JSON tags, so that the
-// keys begin with a capital letter.
+// These are the capability arguments in containerd's form. The keys begin with a capital letter,
+// because containerd's structs have no JSON tags.
 type (
 	portMapping struct {
 		HostPort, ContainerPort int32
@@ -35,7 +35,7 @@ type (
 type chainNetwork struct {
 	*testNetwork
 	backend string
-	ports   int32 // number of allocated host ports
+	ports   int32 // the number of allocated host ports
 }
 
 const firstPort = 8000
@@ -45,7 +45,7 @@ func newChainNetwork(cniVersion, backend string) *chainNetwork {
 	return &chainNetwork{testNetwork: newNetwork(cniVersion, strings.ReplaceAll(containerdPlugins, "BACKEND", backend)), backend: backend}
 }
 
-// newContainer returns a new container that is not attached, and its host port, which leads to port 80.
+// newContainer returns a new container that is not attached, and its host port, which maps to port 80.
 func (network *chainNetwork) newContainer(id string) (*container, int32) {
 	GinkgoHelper()
 	p := cnitest.NewContainer(id)
@@ -65,8 +65,8 @@ func (network *chainNetwork) addContainer(id string) (*container, int32) {
 	return p, port
 }
 
-// expectHostPort connects to the host port from everywhere, over TCP and UDP, IPv4 and IPv6. The
-// connections must reach p.
+// expectHostPort connects to the host port from each kind of client, over TCP and UDP, IPv4 and IPv6.
+// The connections must reach p.
 func (network *chainNetwork) expectHostPort(p, other *container, port int32) {
 	GinkgoHelper()
 	const gateway4, gateway6 = "10.1.0.1", "fd00:1::1"
@@ -77,7 +77,7 @@ func (network *chainNetwork) expectHostPort(p, other *container, port int32) {
 	for _, client := range []struct {
 		name     string
 		from     *nstest.NS
-		at, seen string // host address, and client address that p sees; empty: any
+		at, seen string // the host address, and the client address that p sees; "" for any
 	}{
 		{"from outside", network.Outside, nstest.HostV4, nstest.OutsideV4},
 		{"from outside", network.Outside, nstest.HostV6, nstest.OutsideV6},
@@ -108,7 +108,7 @@ func (network *chainNetwork) expectHostPort(p, other *container, port int32) {
 func (network *chainNetwork) expectLimits(p *container) {
 	GinkgoHelper()
 	qdiscs := network.Host.Must(GinkgoTB(), "tc", "qdisc", "show")
-	Expect(qdiscs).To(ContainSubstring(" rate 80Mbit burst 500000b "), "burst of 50 ms, although containerd passes 4294967295")
+	Expect(qdiscs).To(ContainSubstring(" rate 80Mbit burst 500000b "), "want a burst of 50 ms, although containerd passes 4294967295")
 	Expect(qdiscs).To(ContainSubstring(" rate 40Mbit burst 250000b "))
 	Expect(p.Must(GinkgoTB(), "ip", "link", "show", "eth0")).To(ContainSubstring(" mtu 1400 "))
 	Expect(p.Sysctl(GinkgoTB(), "net/ipv4/conf/eth0/arp_filter")).To(Equal("1"))
@@ -135,7 +135,7 @@ func (network *chainNetwork) testContainers(cniVersion string) {
 	if cniVersion == "1.1.0" {
 		b.Remove(GinkgoTB())
 		Expect(network.WithoutCache(func() error { return network.GC(existing, a) })).To(Succeed())
-		Expect(nstest.WaitEqual(withA, network.state)).To(BeEmpty(), "left of b after a GC without it")
+		Expect(nstest.WaitEqual(withA, network.state)).To(BeEmpty(), "objects of b remain after GC without b")
 		expectCheck(network.testNetwork, cniVersion, a)
 	}
 
@@ -144,31 +144,31 @@ func (network *chainNetwork) testContainers(cniVersion string) {
 		Expect(network.Del(p)).To(Succeed())
 		Expect(network.WithoutCache(func() error { return network.Del(p.IDOnly()) })).To(Succeed())
 	}
-	Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty(), "left after DEL")
+	Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty(), "objects remain after DEL")
 	_, err := nstest.Dial(network.Outside, fmt.Sprintf("%s:%d", nstest.HostV4, port))
-	Expect(err).To(HaveOccurred(), "port of a deleted container")
+	Expect(err).To(HaveOccurred(), "the port of a deleted container must be closed")
 
-	By("DEL with container ID and interface name only")
+	By("DEL with only the container ID and the interface name")
 	lost, _ := network.addContainer("lost")
 	Expect(network.WithoutCache(func() error { return network.Del(lost.IDOnly()) })).To(Succeed())
-	Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty(), "left after DEL")
+	Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty(), "objects remain after DEL")
 }
 
 var _ = Describe("the plugin chain of containerd's documentation", func() {
-	DescribeTable("serves containers from ADD to DEL", func(cniVersion, backend string) {
+	DescribeTable("connects containers from ADD to DEL", func(cniVersion, backend string) {
 		nstest.LeakCheck(GinkgoTB())
 		newChainNetwork(cniVersion, backend).testContainers(cniVersion)
 	}, EntryDescription("version %s, %s"),
 		Entry(nil, "0.3.1", "nftables"), Entry(nil, "0.4.0", "iptables"), Entry(nil, "1.0.0", "nftables"), Entry(nil, "1.1.0", "iptables"))
 
-	It("needs no program with nftables, in version 1.1.0", func() {
+	It("needs no external program with nftables, in version 1.1.0", func() {
 		nstest.LeakCheck(GinkgoTB())
 		network := newChainNetwork("1.1.0", "nftables")
 		network.HidePrograms()
 		network.testContainers("1.1.0")
 	})
 
-	It("returns an error that names the program that the iptables backend needs", func() {
+	It("names the missing program of the iptables backend in an error", func() {
 		network := newChainNetwork("1.1.0", "iptables")
 		network.HidePrograms()
 		p, _ := network.newContainer("p")
@@ -188,12 +188,12 @@ var _ = Describe("the plugin chain of containerd's documentation", func() {
 			containers[i], _ = network.newContainer(fmt.Sprintf("container%d", i))
 		}
 		Expect(concurrently(16, containers, network.add)).To(BeEmpty())
-		Expect(nstest.Compare(sharedLines(before), sharedLines(network.state()))).To(BeEmpty(), "objects that containers share")
-		Expect(network.reservations()).To(HaveLen(2*61), "each address is reserved once")
+		Expect(nstest.Compare(sharedLines(before), sharedLines(network.state()))).To(BeEmpty(), "shared objects changed")
+		Expect(network.reservations()).To(HaveLen(2*61), "one reservation per address")
 		Expect(concurrently(16, containers, network.Check)).To(BeEmpty())
 		for i, p := range containers {
 			nstest.ServeTCP(GinkgoTB(), p.NS, p.V4.String()+":80")
-			reply, err := nstest.Dial(network.Outside, fmt.Sprintf("%s:%d", nstest.HostV4, firstPort+2+i)) // the container "existing" has the first port
+			reply, err := nstest.Dial(network.Outside, fmt.Sprintf("%s:%d", nstest.HostV4, firstPort+2+i)) // the container "existing" uses the first port
 			Expect(err).NotTo(HaveOccurred())
 			Expect(reply).To(Equal("peer=" + nstest.OutsideV4 + " local=" + p.V4.String()))
 		}
@@ -202,7 +202,7 @@ var _ = Describe("the plugin chain of containerd's documentation", func() {
 	})
 })
 
-// sharedLines returns the lines of a state that show objects which attachments share: tables,
+// sharedLines returns the lines of a state for objects that attachments share, which are tables,
 // chains, rules and the bridge.
 func sharedLines(state string) string {
 	var lines []string

@@ -10,7 +10,8 @@ import (
 	"github.com/plumb-cni/plumb/test/cnitest"
 )
 
-// datastoreScript is a datastore whose only free address is 10.9.0.7. test/datastore has the real one.
+// datastoreScript is a datastore whose only free address is 10.9.0.7. test/datastore tests the real
+// one.
 const datastoreScript = `#!/bin/sh
 claim=00000000000000000000000000000000
 case $(tee -a "${0%/*}/requests") in
@@ -22,7 +23,7 @@ esac
 `
 
 var _ = Describe("bridge with cluster-local", func() {
-	It("gives a container an address of the datastore, from ADD to DEL", func() {
+	It("assigns an address of the datastore to a container, from ADD to DEL", func() {
 		network := newNetwork("1.1.0", `{"type": "bridge", "bridge": "cni0", "ipam": {"type": "cluster-local", "node": "n1",
 			"dataDir": "DIR/leases", "subnet": "10.9.0.0/28", "datastore": {"type": "script"}}}`)
 		network.CNI.Path = append(network.CNI.Path, network.Dir)

@@ -13,7 +13,7 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// useDelegator replaces the network's plugin by the delegator, whose executable is in dir, and which calls the plugin.
+// useDelegator replaces the network's plugin with the delegator in dir, which calls the plugin.
 func useDelegator(network *testNetwork, dir string) {
 	GinkgoHelper()
 	network.CNI.Path = append([]string{dir}, network.CNI.Path...)
@@ -33,7 +33,7 @@ var _ = Describe("bridge and host-local called by a delegating plugin", Ordered,
 		Expect(err).NotTo(HaveOccurred(), string(out))
 	})
 
-	DescribeTable("serve containers from ADD to DEL",
+	DescribeTable("connect containers from ADD to DEL",
 		func(cniVersion string) {
 			network := newBridgeNetwork(cniVersion, "nftables")
 			useDelegator(network, dir)
@@ -47,7 +47,7 @@ var _ = Describe("bridge and host-local called by a delegating plugin", Ordered,
 			if v >= types.V040 {
 				Expect(network.Check(a)).To(Succeed())
 				a.Must(GinkgoTB(), "ip", "address", "delete", a.V4.String()+"/16", "dev", "eth0")
-				Expect(errorCode(network.Check(a))).To(BeEquivalentTo(100), "the code of bridge")
+				Expect(errorCode(network.Check(a))).To(BeEquivalentTo(100), "want the code of bridge")
 				a.Must(GinkgoTB(), "ip", "address", "add", a.V4.String()+"/16", "dev", "eth0")
 				a.Must(GinkgoTB(), "ip", "route", "replace", "default", "via", "10.1.0.1")
 			}
@@ -55,7 +55,7 @@ var _ = Describe("bridge and host-local called by a delegating plugin", Ordered,
 
 			Expect(network.Del(a)).To(Succeed())
 			a.RT.NetNS = ""
-			Expect(network.Del(a)).To(Succeed(), "second DEL, without namespace")
+			Expect(network.Del(a)).To(Succeed(), "second DEL, without a namespace")
 			b.Remove(GinkgoTB())
 			b.RT.NetNS = ""
 			if v >= types.V110 {

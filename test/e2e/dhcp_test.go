@@ -22,11 +22,11 @@ type dhcpNetwork struct {
 
 const dhcpIPAM = `"ipam": {"type": "dhcp", "daemonSocketPath": "DIR/dhcp.sock"}`
 
-// A dhcpTest is a list of plugins whose interface plugin uses dhcp.
+// A dhcpTest is a list of plugins in which the interface plugin uses dhcp.
 type dhcpTest struct {
 	plugins string
-	prepare func(network *dhcpNetwork) // nil: nothing
-	ports   bool                       // the list has portmap
+	prepare func(network *dhcpNetwork) // may be nil
+	ports   bool                       // the list contains portmap
 }
 
 var (
@@ -43,7 +43,6 @@ var (
 	dhcpBehindMacvlan = dhcpTest{plugins: `{"type": "macvlan", "master": "uplink0", ` + dhcpIPAM + `}, {"type": "tuning", "dataDir": "DIR/tuning", "mtu": 1400}`}
 )
 
-// start returns a new network.
 func (t dhcpTest) start(cniVersion string) *dhcpNetwork {
 	GinkgoHelper()
 	nstest.LeakCheck(GinkgoTB())
@@ -57,7 +56,7 @@ func (t dhcpTest) start(cniVersion string) *dhcpNetwork {
 	return network
 }
 
-// startDaemon starts the executable, and waits until it listens. libcni calls STATUS only since version 1.1.0.
+// startDaemon starts the executable and waits for its socket, because libcni calls STATUS only from version 1.1.0 on.
 func (network *dhcpNetwork) startDaemon() {
 	GinkgoHelper()
 	cmd := exec.Command(filepath.Join(network.CNI.Path[0], "dhcp"), "daemon", "-socketpath", network.socket, "-resendmax", "200ms")
@@ -71,7 +70,7 @@ func (network *dhcpNetwork) startDaemon() {
 	Expect(network.Status()).To(Succeed())
 }
 
-// addLeased returns a new container after an ADD, which must succeed. Its host port is 8000 + nth.
+// addLeased calls ADD for a new container, which must succeed. The container's host port is 8000 + nth.
 func (network *dhcpNetwork) addLeased(id string, nth int32) *container {
 	GinkgoHelper()
 	p := cnitest.NewContainer(id)
@@ -82,14 +81,13 @@ func (network *dhcpNetwork) addLeased(id string, nth int32) *container {
 	return p
 }
 
-// expectRelease waits until dnsmasq has got the RELEASE of the container.
+// expectRelease waits until dnsmasq has received the container's RELEASE.
 func (network *dhcpNetwork) expectRelease(p *container) {
 	GinkgoHelper()
 	network.server.AwaitLog(GinkgoTB(), "DHCPRELEASE("+nstest.Uplink+") "+p.V4.String())
 	Eventually(network.server.HasLease).WithArguments(p.V4.String()).Should(BeFalse())
 }
 
-// files returns the files of the daemon.
 func (network *dhcpNetwork) files() []string {
 	all, _ := filepath.Glob(filepath.Join(filepath.Dir(network.socket), "dhcp", "[^.]*"))
 	return all
@@ -108,7 +106,7 @@ func (network *dhcpNetwork) expectTraffic(containers ...*container) {
 	}
 }
 
-// expectChain checks what portmap and tuning of the list have done.
+// expectChain checks the effects of portmap and tuning.
 func (network *dhcpNetwork) expectChain(t dhcpTest, p *container, nth int32) {
 	GinkgoHelper()
 	Expect(p.MustLine(GinkgoTB(), "ip link show eth0")).To(ContainSubstring(" mtu 1400 "))
@@ -119,7 +117,7 @@ func (network *dhcpNetwork) expectChain(t dhcpTest, p *container, nth int32) {
 }
 
 var _ = Describe("dhcp", func() {
-	DescribeTable("serves containers from ADD to DEL", func(t dhcpTest, cniVersion string) {
+	DescribeTable("connects containers from ADD to DEL", func(t dhcpTest, cniVersion string) {
 		network := t.start(cniVersion)
 		existing := network.addLeased("existing", 0)
 		before := nstest.WaitStable(network.state)
@@ -136,7 +134,7 @@ var _ = Describe("dhcp", func() {
 			Expect(network.WithoutCache(func() error { return network.GC(existing, a) })).To(Succeed())
 			network.expectRelease(b)
 			c := network.addLeased("c", 3)
-			Expect(network.GC(existing, a)).To(Succeed()) // libcni has b and c in its cache, and calls DEL
+			Expect(network.GC(existing, a)).To(Succeed()) // libcni calls DEL for b and c, which its cache contains
 			network.expectRelease(c)
 			Expect(network.files()).To(HaveLen(2))
 			expectCheck(network.testNetwork, cniVersion, existing, a)
@@ -149,9 +147,9 @@ var _ = Describe("dhcp", func() {
 		Expect(network.WithoutCache(func() error { return network.Del(a.IDOnly()) })).To(Succeed())
 		Expect(network.Del(b)).To(Succeed())
 		Expect(network.files()).To(HaveLen(1))
-		Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty(), "left after DEL")
+		Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty(), "objects remain after DEL")
 
-		By("DEL after the namespace, with container ID and interface name only")
+		By("DEL after the end of the namespace, with only the container ID and the interface name")
 		existing.Remove(GinkgoTB())
 		Expect(network.WithoutCache(func() error { return network.Del(existing.IDOnly()) })).To(Succeed())
 		Expect(network.files()).To(BeEmpty())

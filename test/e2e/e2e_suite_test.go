@@ -1,5 +1,5 @@
-// Package e2e calls the built executables as a runtime does: with libcni, the library of containerd
-// and CRI-O. The host is a network namespace.
+// Package e2e calls the built executables with libcni, the library that containerd and CRI-O use.
+// The host is a network namespace.
 package e2e
 
 import (
@@ -25,13 +25,13 @@ func TestE2E(t *testing.T) {
 	RunSpecs(t, "test/e2e")
 }
 
-// A container is a container with one interface.
+// A container is a container with one interface, see cnitest.
 type container = cnitest.Container
 
 // A testNetwork is a network whose reservations are in DIR/leases.
 type testNetwork struct{ *cnitest.Network }
 
-// hostLocal has the subnets that expectTraffic expects.
+// hostLocal is an IPAM configuration with the subnets that expectTraffic expects.
 const hostLocal = `"ipam": {"type": "host-local", "dataDir": "DIR/leases",
 	"ranges": [[{"subnet": "10.1.0.0/16"}], [{"subnet": "fd00:1::/64"}]],
 	"routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]}`
@@ -51,7 +51,7 @@ func newBridgeNetwork(cniVersion, backend string) *testNetwork {
 	return newNetwork(cniVersion, fmt.Sprintf(`{"type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": true, "ipMasqBackend": %q, %s}`, backend, hostLocal))
 }
 
-// add calls ADD, whose result must have an IPv4 and an IPv6 address.
+// add calls ADD, which must return an IPv4 and an IPv6 address.
 func (network *testNetwork) add(p *container) error {
 	err := network.Add(p)
 	if addrs := p.Addrs(); err == nil && len(addrs) < 2 {
@@ -60,7 +60,7 @@ func (network *testNetwork) add(p *container) error {
 	return err
 }
 
-// addContainer returns a new container after an ADD, which must succeed.
+// addContainer calls ADD for a new container, which must succeed.
 func (network *testNetwork) addContainer(id string) *container {
 	GinkgoHelper()
 	p := cnitest.NewContainer(id)
@@ -68,13 +68,13 @@ func (network *testNetwork) addContainer(id string) *container {
 	return p
 }
 
-// state returns the state of the host, and the reservations and the files of tuning.
+// state returns the state of the host, the reservations and tuning's files.
 func (network *testNetwork) state() string {
 	return nstest.Snapshot(GinkgoTB(), network.Host) + "\n" + strings.Join(network.reservations(), "\n") + "\n" +
 		nstest.SnapshotDir(GinkgoTB(), filepath.Join(network.Dir, "tuning"))
 }
 
-// reservations returns "lease ADDRESS OWNER" for each reservation.
+// reservations returns a line "lease ADDRESS OWNER" for each reservation.
 func (network *testNetwork) reservations() []string {
 	files, err := filepath.Glob(filepath.Join(network.Dir, "leases", network.List.Name, "*"))
 	Expect(err).NotTo(HaveOccurred())

@@ -19,8 +19,8 @@ import (
 // An interfaceTest is a network, with the addresses that its containers request and the traffic that
 // must work.
 type interfaceTest struct {
-	plugins string                               // of the list; DIR and OPTIMISTIC are replaced
-	request func(p *container, nth int) []string // the addresses that the container requests; nil: any
+	plugins string                               // the plugins of the list, with placeholders DIR and OPTIMISTIC
+	request func(p *container, nth int) []string // returns the addresses that the container requests; nil for any
 	traffic func(network *testNetwork, a, b *container)
 }
 
@@ -52,11 +52,10 @@ var interfaceTests = map[string]interfaceTest{
 	},
 }
 
-// fromPool requests no address: host-local chooses them.
+// fromPool requests no addresses, and host-local chooses them.
 func fromPool(*container, int) []string { return nil }
 
-// requestAddresses requests addresses with the capability ips, as nerdctl --ip does, for every
-// other container, and with CNI_ARGS for the others.
+// requestAddresses requests addresses alternately with the capability ips, as nerdctl --ip does, and with CNI_ARGS.
 func requestAddresses(v4, v6 string) func(p *container, nth int) []string {
 	return func(p *container, nth int) []string {
 		ips := []string{fmt.Sprintf(v4, nth), fmt.Sprintf(v6, nth)}
@@ -69,11 +68,10 @@ func requestAddresses(v4, v6 string) func(p *container, nth int) []string {
 	}
 }
 
-// expectMacvlanTraffic connects between two macvlans of one master, and between them and a
-// neighbor of the master. Each must see the other's address. An optimistic IPv6 address sends no
-// neighbor solicitations during duplicate address detection (RFC 4429, section 3.3). Therefore
-// the neighbor connects first, and with IPv6 only version 1.1.0, which has no optimistic address,
-// connects between the macvlans.
+// expectMacvlanTraffic connects between two macvlans of one master, and between them and a neighbor of the master. Each
+// must see the other's address. An optimistic IPv6 address sends no neighbor solicitations during duplicate address
+// detection (RFC 4429, section 3.3). Therefore the neighbor connects first. Only version 1.1.0, whose addresses are not
+// optimistic, tests IPv6 between the macvlans.
 func expectMacvlanTraffic(network *testNetwork, a, b *container) {
 	GinkgoHelper()
 	tb := GinkgoTB()
@@ -99,7 +97,7 @@ func expectMacvlanTraffic(network *testNetwork, a, b *container) {
 	}
 }
 
-// expectCheck calls CHECK, which must succeed in the versions that have it.
+// expectCheck calls CHECK, which must succeed in the versions that support it.
 func expectCheck(network *testNetwork, cniVersion string, containers ...*container) {
 	GinkgoHelper()
 	v, err := types.ParseVersion(cniVersion)
@@ -113,8 +111,8 @@ func expectCheck(network *testNetwork, cniVersion string, containers ...*contain
 	}
 }
 
-// versionEntries returns an entry for the newest version, and for every third one of the others: together, the tests call
-// the executables in each version. With all faults, it returns an entry for each version.
+// versionEntries returns entries for the newest version and for every third one of the others, so that the tests
+// together call the executables in each version. With all faults, it returns an entry for each version.
 func versionEntries(test int) (all []TableEntry) {
 	versions := types.VersionsSince(types.V010)
 	for i, v := range versions {
@@ -125,9 +123,9 @@ func versionEntries(test int) (all []TableEntry) {
 	return all
 }
 
-var _ = Describe("interfaces of", func() {
+var _ = Describe("the interfaces of", func() {
 	for i, name := range slices.Sorted(maps.Keys(interfaceTests)) {
-		DescribeTable(name+" from ADD to DEL", func(cniVersion string) { interfaceTests[name].run(cniVersion) },
+		DescribeTable(name+" work from ADD to DEL", func(cniVersion string) { interfaceTests[name].run(cniVersion) },
 			EntryDescription("version %s"), versionEntries(i))
 	}
 })
@@ -153,8 +151,8 @@ func concurrently(n int, containers []*container, f func(*container) error) []er
 	return failed
 }
 
-// expectTraffic connects over IPv4 and IPv6 from a to b, to the gateway, and to the host outside.
-// The host outside must see the host's address: it has no route to the containers.
+// expectTraffic connects over IPv4 and IPv6 from a to b, to the gateway, and to the outside host. The outside host must
+// see the host's address, because it has no route to the containers.
 func expectTraffic(network *testNetwork, a, b *container) {
 	GinkgoHelper()
 	tb := GinkgoTB()
@@ -179,8 +177,8 @@ func withAnyPort(addr string) string { return net.JoinHostPort(addr, "0") }
 func (s interfaceTest) run(cniVersion string) {
 	GinkgoHelper()
 	nstest.LeakCheck(GinkgoTB())
-	// Duplicate address detection takes a second. It is the same in all versions, so that only one
-	// version waits for it.
+	// Duplicate address detection takes a second. Only one version waits for it, because it is the same in all
+	// versions.
 	network := newNetwork(cniVersion, strings.ReplaceAll(s.plugins, "OPTIMISTIC", fmt.Sprint(cniVersion != "1.1.0")))
 	containers := 0
 	addContainer := func(id string) *container {
@@ -195,7 +193,7 @@ func (s interfaceTest) run(cniVersion string) {
 		return p
 	}
 	Expect(network.Status()).To(Succeed())
-	existing := addContainer("existing") // the objects that containers share exist from here on
+	existing := addContainer("existing") // from here on, the objects that containers share exist
 	before := nstest.WaitStable(network.state)
 
 	a := addContainer("a")
@@ -210,7 +208,7 @@ func (s interfaceTest) run(cniVersion string) {
 	s.traffic(network, a, b)
 	if cniVersion == "1.1.0" {
 		Expect(network.WithoutCache(func() error { return network.GC(existing, a) })).To(Succeed())
-		Expect(nstest.WaitEqual(withA, network.state)).To(BeEmpty(), "left of b after a GC without it")
+		Expect(nstest.WaitEqual(withA, network.state)).To(BeEmpty(), "objects of b remain after GC without b")
 		expectCheck(network, cniVersion, a)
 	}
 
@@ -220,11 +218,11 @@ func (s interfaceTest) run(cniVersion string) {
 		Expect(p.Exec("ip", "link", "show", "eth0")).Error().To(HaveOccurred())
 		Expect(network.WithoutCache(func() error { return network.Del(p.IDOnly()) })).To(Succeed())
 	}
-	Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty(), "left after DEL")
+	Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty(), "objects remain after DEL")
 
-	By("DEL without a namespace, with container ID and interface name only")
+	By("DEL without a namespace, with only the container ID and the interface name")
 	deleted := addContainer("deleted")
 	deleted.Remove(GinkgoTB())
 	Expect(network.WithoutCache(func() error { return network.Del(deleted.IDOnly()) })).To(Succeed())
-	Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty(), "left after DEL")
+	Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty(), "objects remain after DEL")
 }

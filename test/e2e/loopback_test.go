@@ -13,7 +13,7 @@ import (
 )
 
 var _ = Describe("loopback", func() {
-	DescribeTable("sets lo up at ADD, and down at DEL",
+	DescribeTable("sets lo up in ADD, and down in DEL",
 		func(cniVersion string) {
 			network := newBridgeNetwork("1.1.0", "nftables")
 			lo := cnitest.ParseList(`{"cniVersion": "` + cniVersion + `", "name": "cni-loopback", "plugins": [{"type": "loopback"}]}`)

@@ -12,10 +12,10 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// nomadPlugins are the plugins of Nomad's built-in bridge network (nomadCNIConfigTemplate in its
-// client/allocrunner/networking_bridge_linux.go), with two changes: a directory for the reservations,
-// and a portmap that does not need Nomad's iptables chain. FIREWALL is replaced by a plugin or by
-// nothing.
+// nomadPlugins contains the plugins of Nomad's built-in bridge network (nomadCNIConfigTemplate in
+// client/allocrunner/networking_bridge_linux.go). Unlike Nomad's list, it names a directory for the
+// reservations, and its portmap does not need Nomad's iptables chain. The test replaces FIREWALL with
+// a plugin or with "".
 const nomadPlugins = `
 	{"type": "loopback"},
 	{"type": "bridge", "bridge": "nomad", "ipMasq": true, "isGateway": true, "forceAddress": true, "hairpinMode": false,
@@ -29,7 +29,7 @@ var _ = Describe("the plugin chain of Nomad's bridge network", func() {
 	DescribeTable("works from ADD to DEL", func(firewall string) {
 		nstest.LeakCheck(GinkgoTB())
 		network := newNetwork("0.4.0", strings.Replace(nomadPlugins, "FIREWALL", firewall, 1))
-		if firewall != "" { // what the host drops else, and the chain that Nomad makes for what it lets through
+		if firewall != "" { // the host drops packets, except for the chain that Nomad creates
 			for _, args := range []string{"-P FORWARD DROP", "-N NOMAD-ADMIN", "-A NOMAD-ADMIN -o nomad -d 172.26.64.0/20 -j ACCEPT"} {
 				network.Host.Must(GinkgoTB(), "iptables", strings.Fields(args)...)
 			}
@@ -39,7 +39,7 @@ var _ = Describe("the plugin chain of Nomad's bridge network", func() {
 		result, err := network.CNI.AddNetworkList(context.Background(), network.List, p.RT)
 		Expect(err).NotTo(HaveOccurred())
 
-		By("result with the addresses of eth0 alone")
+		By("the result contains only the addresses of eth0")
 		parsed, err := current.NewResultFromResult(result)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(addressesOf(parsed, "eth0", p.Path())).To(Equal([]string{"172.26.64.2/20"}))
@@ -58,11 +58,11 @@ var _ = Describe("the plugin chain of Nomad's bridge network", func() {
 		Expect(nstest.Snapshot(GinkgoTB(), network.Host)).NotTo(Or(ContainSubstring("e2e/alloc/eth0"), ContainSubstring("172.26.64.2")))
 	},
 		Entry("without firewall", ""),
-		Entry("with firewall, where the host drops what nobody accepts", nomadFirewall),
+		Entry("with firewall, on a host that drops forwarded packets", nomadFirewall),
 	)
 })
 
-// addressesOf lists the addresses of an interface in a sandbox, as go-cni reads them.
+// addressesOf lists the addresses of an interface in a sandbox, in the way go-cni reads them.
 func addressesOf(result *current.Result, name, sandbox string) []string {
 	var all []string
 	for _, ip := range result.IPs {

@@ -14,7 +14,7 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// chained are the keys of the plugins that follow a plugin of another project.
+// chained maps plugins that follow a plugin of another project to their keys.
 var chained = map[string]string{
 	"portmap":   `"runtimeConfig": {"portMappings": [{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}]}`,
 	"bandwidth": `"ingressRate": 1000000, "ingressBurst": 80000, "egressRate": 1000000, "egressBurst": 80000`,
@@ -23,14 +23,15 @@ var chained = map[string]string{
 	"sbr":       `"keepMain": "all"`,
 }
 
-// testdata/results has a result of each project, in the form in which its plugin prints it.
+// testdata/results contains a result of each project, in the form in which the project's plugin prints
+// it.
 var _ = Describe("the result of a plugin of another project", func() {
 	files, err := filepath.Glob("testdata/results/*.json")
 	if err != nil || len(files) == 0 {
 		panic(fmt.Sprint("testdata/results: ", err))
 	}
 	for _, file := range files {
-		It("passes through each chained plugin unchanged: "+strings.TrimSuffix(filepath.Base(file), ".json"), func() {
+		It("passes unchanged through each chained plugin, for "+strings.TrimSuffix(filepath.Base(file), ".json"), func() {
 			text, err := os.ReadFile(file)
 			Expect(err).NotTo(HaveOccurred())
 			host, container := nstest.NewHostAndContainer(GinkgoTB())
@@ -39,7 +40,7 @@ var _ = Describe("the result of a plugin of another project", func() {
 			version := parse(prev)["cniVersion"].(string)
 			for plugin, keys := range chained {
 				if plugin == "firewall" && version < "0.4.0" {
-					continue // as with the reference plugin
+					continue // the reference plugin fails as well
 				}
 				By(plugin)
 				conf := fmt.Sprintf(`{"cniVersion": %q, "name": "e2e", "type": %q, %s}`, version, plugin,
@@ -51,7 +52,7 @@ var _ = Describe("the result of a plugin of another project", func() {
 				Expect(err).NotTo(HaveOccurred())
 				Expect(result).To(MatchJSON(want))
 				call.Config = nstest.WithPrevResult(conf, result)
-				if version >= "0.4.0" { // which added CHECK
+				if version >= "0.4.0" { // CHECK exists since 0.4.0
 					nstest.Exec(GinkgoTB(), path, call.With("CHECK")).OK(GinkgoTB())
 				}
 				Expect(nstest.Exec(GinkgoTB(), path, call.With("DEL")).OK(GinkgoTB()).Stderr).To(BeEmpty())
@@ -68,7 +69,7 @@ func parse(text string) (tree map[string]any) {
 	return tree
 }
 
-// connect gives the container the interface eth0 with the addresses, and the host routes to them.
+// connect creates the container's interface eth0 with the addresses, and the host's routes to them.
 func connect(host, container *nstest.NS, ips []any) {
 	host.Must(GinkgoTB(), "ip", "link", "add", "host0", "up", "type", "veth", "peer", "name", "eth0", "netns", container.Path())
 	container.Batch(GinkgoTB(), "link set eth0 up", "route add default dev eth0", "route add ::/0 dev eth0")
@@ -80,8 +81,8 @@ func connect(host, container *nstest.NS, ips []any) {
 	}
 }
 
-// withOwnChanges returns a result with what the plugin adds to it: tuning sets the MAC of the container's
-// interface, and bandwidth appends the ifb that it created.
+// withOwnChanges returns prev with the plugin's own changes in result. tuning sets the MAC address of the
+// container's interface, and bandwidth appends the ifb that it created.
 func withOwnChanges(plugin, sandbox string, prev, result map[string]any) map[string]any {
 	prev = maps.Clone(prev)
 	interfaces, _ := prev["interfaces"].([]any)

@@ -16,17 +16,18 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// rootlessPlugins is the list that nerdctl writes, with a main plugin and backends to choose.
+// rootlessPlugins contains the plugins of nerdctl's list, with placeholders for the main plugin and
+// the backends.
 const rootlessPlugins = `
 	{"type": "MAIN", "isGateway": true, "ipMasq": true, "ipMasqBackend": "BACKEND",
 		"ipam": {"type": "host-local", "ranges": [[{"subnet": "10.1.0.0/16"}], [{"subnet": "fd00:1::/64"}]], "routes": [{"dst": "0.0.0.0/0"}]}},
 	{"type": "portmap", "backend": "BACKEND", "snat": true, "capabilities": {"portMappings": true}},
 	{"type": "firewall", FIREWALL}`
 
-// startRootless starts a process as root of a user namespace, in which one user is mapped. The process
-// has a network namespace and a mount namespace that were created in the same step, before the uid_map
-// was written, as rootlesskit 1.x and "unshare -Urnm" do it. startRootless returns the process ID.
-// The containers existing, a and b have network namespaces.
+// startRootless starts a process as root of a user namespace that maps one user, and returns the
+// process ID. Like rootlesskit 1.x and "unshare -Urnm", it creates the process's network and mount
+// namespaces in the same step, before it writes the uid_map. It also creates network namespaces for
+// the containers existing, a and b.
 func startRootless() int {
 	GinkgoHelper()
 	if uidMap, err := os.ReadFile("/proc/self/uid_map"); err != nil || !strings.HasSuffix(string(uidMap), " 4294967295\n") {
@@ -61,7 +62,7 @@ func startRootless() int {
 	return cmd.Process.Pid
 }
 
-// copyForUsers returns a new directory with the executables, which every user can read.
+// copyForUsers copies the executables to a new directory that every user can read.
 func copyForUsers(plugins ...string) string {
 	GinkgoHelper()
 	bin, dir := nstest.Build(GinkgoTB(), plugins...), GinkgoTB().TempDir()
@@ -75,7 +76,7 @@ func copyForUsers(plugins ...string) string {
 	return dir
 }
 
-var _ = DescribeTable("rootless, in a network namespace older than the uid_map", func(main, backend, firewall string) {
+var _ = DescribeTable("in a rootless network namespace older than the uid_map, containers work with", func(main, backend, firewall string) {
 	network := newNetwork("1.1.0", strings.NewReplacer("MAIN", main, "BACKEND", backend, "FIREWALL", firewall).Replace(rootlessPlugins))
 	enter := fmt.Sprintf("nsenter --target %d --user --mount --net ", startRootless())
 	network.RunScript("exec " + enter + `"$PLUGIN"`)
@@ -97,11 +98,11 @@ var _ = DescribeTable("rootless, in a network namespace older than the uid_map",
 	existing := add("existing", 8000)
 	before := nstest.WaitStable(state)
 	Expect(network.Del(add("a", 8001))).To(Succeed())
-	Expect(nstest.WaitEqual(before, state)).To(BeEmpty(), "left after DEL")
+	Expect(nstest.WaitEqual(before, state)).To(BeEmpty(), "objects remain after DEL")
 	add("b", 8002)
 	network.ClearCache()
 	Expect(network.GC(existing)).To(Succeed())
-	Expect(nstest.WaitEqual(before, state)).To(BeEmpty(), "left after GC")
+	Expect(nstest.WaitEqual(before, state)).To(BeEmpty(), "objects remain after GC")
 },
 	Entry("bridge", "bridge", "nftables", `"ingressPolicy": "same-bridge"`),
 	Entry("bridge, iptables", "bridge", "iptables", `"backend": "iptables", "ingressPolicy": "same-bridge"`),

@@ -10,8 +10,8 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// sbrNetworks are the plugins of the networks of one container, by its interface: a default network, and two others with source
-// based routing.
+// sbrNetworks lists the networks of one container, with its interfaces and their plugins. They are a default network
+// and two networks with source-based routing.
 var sbrNetworks = []struct{ ifName, plugins string }{
 	{"eth0", `{"type": "bridge", "bridge": "cni0", "isDefaultGateway": true,
 		"ipam": {"type": "host-local", "dataDir": "DIR/leases", "ranges": [[{"subnet": "10.1.0.0/16"}], [{"subnet": "fd00:1::/64"}]]}}`},
@@ -44,7 +44,7 @@ func newSBRAttachments() (all []sbrAttachment) {
 	return all
 }
 
-var _ = DescribeTable("a container with three networks, two of them with sbr, works, and DELs leave nothing", func(order ...int) {
+var _ = DescribeTable("a container with three networks, two of them with sbr, works, and each DEL removes everything", func(order ...int) {
 	nstest.LeakCheck(GinkgoTB())
 	attachments := newSBRAttachments()
 	state := func() string { return nstest.Snapshot(GinkgoTB(), attachments[0].container.NS) }
@@ -65,8 +65,8 @@ var _ = DescribeTable("a container with three networks, two of them with sbr, wo
 	Entry(nil, 0, 1, 2), Entry(nil, 0, 2, 1), Entry(nil, 1, 0, 2), Entry(nil, 1, 2, 0), Entry(nil, 2, 0, 1), Entry(nil, 2, 1, 0),
 )
 
-// expectSBRTraffic connects to the container through the macvlan from an address behind the router of that
-// segment, and from the container to others through the default network.
+// expectSBRTraffic connects to the container through the macvlan from an address behind the router of that segment, and
+// from the container to other hosts through the default network.
 func (a *sbrAttachment) expectSBRTraffic() {
 	GinkgoHelper()
 	tb := GinkgoTB()

@@ -15,8 +15,8 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// debian is the directory of Debian 12's containernetworking-plugins: the reference plugins in version
-// 1.1.1 of July 2022, for CNI 1.0.0, without STATUS, GC and nftables.
+// debian is the directory of Debian 12's package containernetworking-plugins. It contains the reference
+// plugins in version 1.1.1 of July 2022, for CNI 1.0.0, without STATUS, GC and nftables.
 const debian = "/usr/lib/cni"
 
 // A bundle is a set of plugins.
@@ -34,7 +34,7 @@ func (b bundle) directory() string {
 		return nstest.Build(GinkgoTB(), "bridge", "ptp", "macvlan", "host-local", "portmap", "bandwidth", "tuning", "firewall")
 	}
 	if _, err := os.Stat(filepath.Join(debian, "bridge")); err != nil {
-		Fail(fmt.Sprintf("%v: scripts/test.sh installs the package containernetworking-plugins", err))
+		Fail(fmt.Sprintf("%v; scripts/test.sh installs the package containernetworking-plugins", err))
 	}
 	return debian
 }
@@ -43,27 +43,28 @@ func (b bundle) directory() string {
 // reservations, libcni and its cache remain.
 type swapHost struct {
 	*testNetwork
-	plugins      string // of the list
+	plugins      string // the plugins of the list
 	hasHostPorts bool
-	ports        int // number of allocated host ports
+	ports        int // the number of allocated host ports
 }
 
-// newSwapHost returns a new host with the network, of version 1.0.0, the newest that both bundles know.
+// newSwapHost returns a new host with the network. Its version is 1.0.0, the newest version that both bundles
+// support.
 func newSwapHost(plugins string) *swapHost {
 	GinkgoHelper()
 	return &swapHost{testNetwork: newNetwork("1.0.0", plugins), plugins: plugins, hasHostPorts: strings.Contains(plugins, "portMappings")}
 }
 
-// use makes libcni use the plugins of the bundle.
+// use lets libcni use the plugins of the bundle.
 func (s *swapHost) use(b bundle) {
 	GinkgoHelper()
-	s.useFolder(b.directory())
+	s.useDirectory(b.directory())
 }
 
-// useFolder makes libcni use the plugins in a directory.
-func (s *swapHost) useFolder(directory string) { s.Use(directory, filepath.Join(s.Dir, "cache")) }
+// useDirectory lets libcni use the plugins in a directory.
+func (s *swapHost) useDirectory(directory string) { s.Use(directory, filepath.Join(s.Dir, "cache")) }
 
-// addContainer returns a new container after an ADD. Its capability arguments are a host port of its own and
+// addContainer calls ADD for a new container. The capability arguments contain a separate host port and
 // bandwidth limits.
 func (s *swapHost) addContainer(id string) *container {
 	GinkgoHelper()
@@ -80,8 +81,8 @@ func (s *swapHost) addContainer(id string) *container {
 	return p
 }
 
-// addContainerOfEachBundle adds a container with each bundle, after it has added and deleted another one. From
-// then on, the objects that containers share exist, of both bundles.
+// addContainerOfEachBundle adds a container with each bundle, after it has added and deleted another one. It
+// thus creates the objects that the containers of each bundle share.
 func (s *swapHost) addContainerOfEachBundle() []*container {
 	GinkgoHelper()
 	var existing []*container
@@ -90,7 +91,7 @@ func (s *swapHost) addContainerOfEachBundle() []*container {
 		Expect(s.deleteContainer(s.addContainer("first"), withEverything)).To(Succeed())
 		existing = append(existing, s.addContainer("existing-"+strings.TrimSuffix(string(b), "'s")))
 	}
-	// The reference plugins do not wait until IPv6 addresses can be used.
+	// The reference plugins do not wait for duplicate address detection.
 	for _, n := range []*nstest.NS{s.Host, existing[0].NS, existing[1].NS} {
 		Eventually(func() string { return n.Must(GinkgoTB(), "ip", "-6", "address", "show", "tentative") }).Should(BeEmpty())
 	}
@@ -112,7 +113,7 @@ func (s *swapHost) dial(from *container, addr string) {
 	nstest.MustDial(GinkgoTB(), from.NS, addr, "")
 }
 
-// serveHostPort starts servers at port 80 of the container, to which its host port leads.
+// serveHostPort starts servers at port 80 of the container, to which its host port maps.
 func (s *swapHost) serveHostPort(p *container) {
 	for _, addr := range p.Addrs() {
 		nstest.ServeTCP(GinkgoTB(), p.NS, strings.TrimSuffix(withAnyPort(addr), ":0")+":80")
@@ -126,21 +127,21 @@ func (s *swapHost) dialHostPort(p *container) {
 	nstest.MustDial(GinkgoTB(), s.Outside, fmt.Sprintf("%s:%d", nstest.HostV4, mapping["hostPort"]), nstest.OutsideV4)
 }
 
-// deleteContainer calls DEL in one of the ways in which runtimes do.
+// deleteContainer calls DEL in one of the ways that runtimes use.
 func (s *swapHost) deleteContainer(p *container, way string) error {
 	GinkgoHelper()
 	rt := *p.RT
 	switch way {
-	case withoutNetns: // the namespace was deleted, as after a reboot
+	case withoutNetns: // without the namespace, as after a reboot
 		p.Remove(GinkgoTB())
 		rt.NetNS = ""
-	case withoutPrevResult: // the runtime has lost its cache
+	case withoutPrevResult: // as if the runtime lost its cache
 		Expect(os.RemoveAll(filepath.Join(s.Dir, "cache"))).To(Succeed())
 	}
 	return s.Del(&container{NS: p.NS, RT: &rt})
 }
 
-// The ways to call DEL.
+// These are the ways to call DEL.
 const (
 	withEverything    = "with namespace and prevResult"
 	withoutNetns      = "without namespace"
@@ -167,49 +168,48 @@ const (
 // listOf returns the plugins of a list.
 func listOf(plugins ...string) string { return strings.Join(plugins, ", ") }
 
-// A swapCase is a network, and the known errors of Debian's plugins with attachments that plumb
-// made.
+// A swapCase is a network, and the known errors of Debian's plugins with attachments that plumb created.
 type swapCase struct {
 	name             string
 	network          string
-	check            string   // text of the error of their CHECK; empty: CHECK succeeds
-	checkOwn         string   // the same, for attachments that they created
-	del              string   // text of the error of their first DEL; the second DEL succeeds
-	left             []string // texts in the lines of the state that their DEL leaves
-	leftWithoutNetns []string // the same, for a DEL without namespace
-	leftByPlumb      []string // what plumb's DEL without prevResult leaves of attachments that they created
+	check            string   // a text in the error of Debian's CHECK; "" if CHECK succeeds
+	checkOwn         string   // the same for attachments that Debian's plugins created
+	del              string   // a text in the error of Debian's first DEL; the second DEL succeeds
+	left             []string // texts in the lines of the state that Debian's DEL leaves
+	leftWithoutNetns []string // the same for a DEL without a namespace
+	leftByPlumb      []string // the same for plumb's DEL without prevResult of attachments that Debian's plugins created
 }
 
 const (
-	// noChain is their error at DEL of an attachment without ipMasq's iptables chain.
+	// noChain is the error of Debian's DEL for an attachment without ipMasq's iptables chain.
 	noChain = "Chain 'CNI-"
-	// wrongFamily is an error of CHECK of portmap 1.1.1: it looks for the IPv4 rules in ip6tables.
+	// wrongFamily is an error of CHECK of portmap 1.1.1, which looks for the IPv4 rules in ip6tables.
 	wrongFamily = "could not check ipv6 dnat"
-	// noIfName is an error of CHECK of tuning 1.1.1: it does not replace IFNAME.
+	// noIfName is an error of CHECK of tuning 1.1.1, which does not replace IFNAME.
 	noIfName = "conf/IFNAME/arp_filter"
-	// noIPAM is an error of CHECK of bridge, in all versions so far: it calls an IPAM plugin although
-	// none is configured.
+	// noIPAM is an error of CHECK of the reference plugin bridge, which in all versions so far calls an IPAM
+	// plugin even if none is configured.
 	noIPAM = "no plugin name provided"
 )
 
 var (
-	// nftElements are elements of table inet plumb, which they do not know. plumb's DEL or GC
-	// deletes them, as does deleting the table (docs/migration.md, "Go back").
+	// nftElements matches elements of table inet plumb, which Debian's plugins do not know. plumb's DEL or GC
+	// deletes the elements. Another way is to delete the table (docs/migration.md, "Go back").
 	nftElements = []string{"nft element "}
-	// masqChains are the iptables chains of ipMasq. The reference plugins find them by the addresses
-	// in the container. Without a namespace they also leave those that they created.
+	// masqChains matches the iptables chains of ipMasq. The reference plugins find them by the addresses in
+	// the container. Without a namespace, they leave even the chains that they created themselves.
 	masqChains = []string{"CNI-", "nft }", "nft \n", "nft ip saddr", "nft ip daddr", "nft ip6 saddr", "nft ip6 daddr"}
-	// firewallRules are the rules of a container. The reference plugin does not know the one that names
-	// the container, and finds the others by prevResult. Those that it created can be found in no other way.
+	// firewallRules matches a container's rules. The reference plugin does not know the rule that names the
+	// container, and finds the other rules only by prevResult, even the rules that it created itself.
 	firewallRules = []string{"CNI-FORWARD", "nft ip saddr", "nft ip daddr", "nft ip6 saddr", "nft ip6 daddr"}
-	// tuningFiles are tuning's state files. They also leave those that they created.
+	// tuningFiles matches tuning's state files. Debian's tuning leaves even the files that it created itself.
 	tuningFiles = []string{"_eth0.json"}
 )
 
 var swapCases = []swapCase{
 	{name: "bridge", network: listOf(bridgeMasq), del: noChain, left: nftElements, leftWithoutNetns: nftElements},
 	{name: "bridge, iptables", network: listOf(bridgeMasqIPTables), leftWithoutNetns: masqChains},
-	{name: "bridge, no IPAM", network: listOf(`{"type": "bridge", "bridge": "cni0"}`), check: noIPAM, checkOwn: noIPAM},
+	{name: "bridge without IPAM", network: listOf(`{"type": "bridge", "bridge": "cni0"}`), check: noIPAM, checkOwn: noIPAM},
 	{name: "ptp", network: listOf(`{"type": "ptp", "ipMasq": true, ` + ipamDualStack + `}`), del: noChain, left: nftElements, leftWithoutNetns: nftElements},
 	{name: "macvlan", network: listOf(`{"type": "macvlan", "master": "uplink0", ` + ipamIPv4 + `}`)},
 	{name: "portmap", network: listOf(bridgeWithoutMasq, portmap), check: "chain CNI-DN-", checkOwn: wrongFamily, left: nftElements, leftWithoutNetns: nftElements},
@@ -218,7 +218,7 @@ var swapCases = []swapCase{
 	{name: "bandwidth", network: listOf(bridgeWithoutMasq, bandwidthPlugin)},
 	{name: "tuning", network: listOf(bridgeWithoutMasq, tuning), check: noIfName, checkOwn: noIfName, leftWithoutNetns: tuningFiles},
 	{name: "firewall, iptables", network: listOf(bridgeWithoutMasq, firewallIPTables), left: firewallRules, leftWithoutNetns: firewallRules, leftByPlumb: firewallRules},
-	{name: "all of it", network: fullList, check: wrongFamily, checkOwn: wrongFamily, leftWithoutNetns: slices.Concat(masqChains, tuningFiles)},
+	{name: "the whole chain", network: fullList, check: wrongFamily, checkOwn: wrongFamily, leftWithoutNetns: slices.Concat(masqChains, tuningFiles)},
 }
 
 var fullList = listOf(bridgeMasqIPTables, portmapIPTables, tuning, bandwidthPlugin)
@@ -231,15 +231,15 @@ func swapEntries() []TableEntry {
 	return all
 }
 
-var _ = Describe("a host whose plugins are replaced", func() {
-	DescribeTable("each bundle checks and deletes attachments that the other one made, except for known errors of Debian's", func(e swapCase) {
+var _ = Describe("on a host whose plugins are replaced", func() {
+	DescribeTable("each bundle checks and deletes attachments of the other one, except for known errors of Debian's", func(e swapCase) {
 		s := newSwapHost(e.network)
 		existing := s.addContainerOfEachBundle()
 		before := nstest.WaitStable(s.state)
 		s.use(reference)
 		expectError(s.Check(existing[0]), e.checkOwn)
 		for id, way := range ways {
-			By("Debian's plugins and a container that is deleted " + way)
+			By("Debian's plugins delete a container " + way)
 			s.use(plumb)
 			p := s.addContainer(fmt.Sprint("plumbs", id))
 			s.use(reference)
@@ -249,15 +249,15 @@ var _ = Describe("a host whose plugins are replaced", func() {
 				s.expectLeft(before, e.leftWithoutNetns)
 			} else {
 				expectError(s.deleteContainer(p, way), e.del)
-				Expect(s.Del(p)).To(Succeed(), "second DEL, as all runtimes call it")
+				Expect(s.Del(p)).To(Succeed(), "second DEL, which all runtimes call")
 				s.expectLeft(before, e.left)
 			}
 			s.use(plumb)
 			Expect(s.Del(p)).To(Succeed())
-			Expect(nstest.WaitEqual(before, s.state)).To(BeEmpty(), "left after plumb's DEL")
+			Expect(nstest.WaitEqual(before, s.state)).To(BeEmpty(), "objects remain after plumb's DEL")
 		}
 		for id, way := range ways {
-			By("plumb and a container that is deleted " + way)
+			By("plumb deletes a container " + way)
 			s.use(reference)
 			p := s.addContainer(fmt.Sprint("debians", id))
 			s.use(plumb)
@@ -276,13 +276,13 @@ var _ = Describe("a host whose plugins are replaced", func() {
 		Expect(s.reservations()).To(BeEmpty())
 	}, swapEntries())
 
-	It("works while plumb install replaces and restores the plugins", func() {
+	It("containers can be added and deleted while plumb install replaces and restores the plugins", func() {
 		s := newSwapHost(fullList)
 		bin, backup := filepath.Join(s.Dir, "bin"), filepath.Join(s.Dir, "backup")
 		Expect(os.CopyFS(bin, os.DirFS(reference.directory()))).To(Succeed())
 		existing := s.addContainerOfEachBundle()
 		before := nstest.WaitStable(s.state)
-		s.useFolder(bin)
+		s.useDirectory(bin)
 
 		old := s.addContainer("old")
 		installed := s.install("--to", bin, "--from", plumb.directory(), "--backup", backup)
@@ -292,7 +292,7 @@ var _ = Describe("a host whose plugins are replaced", func() {
 		s.dial(added, nstest.ServeTCP(GinkgoTB(), old.NS, withAnyPort(old.V4.String())).String())
 
 		restored := s.install("--to", bin, "--restore", backup)
-		for _, name := range strings.Fields("cluster-local cluster-local-etcd dummy tap") { // which Debian's version does not have
+		for _, name := range strings.Fields("cluster-local cluster-local-etcd dummy tap") { // Debian's version lacks these
 			if os.Remove(filepath.Join(bin, name)) == nil {
 				Expect(restored).To(MatchRegexp(`(?m)^  %s +stays$`, name))
 			}
@@ -308,7 +308,7 @@ var _ = Describe("a host whose plugins are replaced", func() {
 		Expect(s.reservations()).To(BeEmpty())
 	})
 
-	It("has none of plumb's elements left after plumb's GC", func() {
+	It("plumb's GC removes all of plumb's elements", func() {
 		s := newSwapHost(listOf(bridgeMasq, portmap))
 		existing := s.addContainerOfEachBundle()
 		before := nstest.WaitStable(s.state)
@@ -333,8 +333,8 @@ func (s *swapHost) install(args ...string) string {
 	return string(out)
 }
 
-// expectError expects an error with this text, or none if text is empty. A known error that does
-// not occur is also a failure, because the README describes it.
+// expectError expects an error with this text, or no error if text is empty. If a known error does not occur,
+// the test fails, because a page describes the error.
 func expectError(err error, text string) {
 	GinkgoHelper()
 	if text == "" {
@@ -344,7 +344,7 @@ func expectError(err error, text string) {
 	Expect(err).To(MatchError(ContainSubstring(text)))
 }
 
-// expectLeft expects that the state has new lines, and that each contains one of the known texts.
+// expectLeft expects new lines in the state, each with one of the known texts.
 func (s *swapHost) expectLeft(before string, known []string) {
 	GinkgoHelper()
 	if len(known) == 0 {

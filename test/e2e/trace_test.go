@@ -15,13 +15,14 @@ import (
 	"github.com/plumb-cni/plumb/test/cnitest"
 )
 
-// A recordedSpan has the part of an OTLP span that says where it belongs.
+// A recordedSpan contains the fields that identify an OTLP span and its parent.
 type recordedSpan struct {
 	TraceID, SpanID, ParentSpanID, Name string
 	Status                              struct{ Code int }
 }
 
-// recordedSpans returns the spans in the file, by name, and the names of the calls in the order of their end.
+// recordedSpans returns the spans in the file, by name, and the names of the calls in the order in which they
+// ended.
 func recordedSpans(file string) (spans map[string]recordedSpan, calls []string) {
 	GinkgoHelper()
 	text, err := os.ReadFile(file)
@@ -43,8 +44,8 @@ func recordedSpans(file string) (spans map[string]recordedSpan, calls []string) 
 	return spans, calls
 }
 
-var _ = Describe("CNI_TRACE_FILE", func() {
-	It("gets the spans of bridge and host-local, with the span of the runtime as parent of the first", func() {
+var _ = Describe("the file CNI_TRACE_FILE", func() {
+	It("contains the spans of bridge and host-local, below the span of the runtime", func() {
 		network := newBridgeNetwork("1.1.0", "nftables")
 		file := filepath.Join(GinkgoTB().TempDir(), "spans")
 		GinkgoTB().Setenv("CNI_TRACE_FILE", file)

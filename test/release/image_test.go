@@ -20,7 +20,7 @@ import (
 type imageLayout struct {
 	files     map[string][]byte
 	index     oci.Descriptor           // the index of the architectures
-	manifests map[string]digest.Digest // by architecture
+	manifests map[string]digest.Digest // the manifests' digests, by architecture
 }
 
 // readImage reads the image of the release.
@@ -75,22 +75,22 @@ func decode(t *testing.T, text []byte, v any) {
 	}
 }
 
-// blob returns the content of a blob, which has the size and the digest of the descriptor.
+// blob returns the content of a blob, and checks its size and digest against the descriptor.
 func (i imageLayout) blob(t *testing.T, d oci.Descriptor) []byte {
 	t.Helper()
 	content, ok := i.files["blobs/sha256/"+d.Digest.Encoded()]
 	if !ok || int64(len(content)) != d.Size || digest.FromBytes(content) != d.Digest {
-		t.Fatalf("the blob of %v has %d bytes and the digest %s", d, len(content), digest.FromBytes(content))
+		t.Fatalf("blob: want %v, got %d bytes with the digest %s", d, len(content), digest.FromBytes(content))
 	}
 	return content
 }
 
-// checkImage checks that the image of each architecture has one layer with the executables of its archive,
-// and nothing else.
+// checkImage checks that the image of each architecture contains one layer, with nothing but the
+// executables of its archive.
 func checkImage(t *testing.T, out string) {
 	image := readImage(t, out)
 	if name := image.index.Annotations[oci.AnnotationRefName]; name != "registry.example/plumb:"+tag {
-		t.Errorf("the image has the name %q", name)
+		t.Errorf("the name of the image is %q", name)
 	}
 	if len(image.manifests) != len(architectures) {
 		t.Errorf("the image is for %v", image.manifests)
@@ -100,7 +100,7 @@ func checkImage(t *testing.T, out string) {
 	}
 	blobs := 1 + 3*len(architectures)
 	if files := blobs + 2; len(image.files) != files {
-		t.Errorf("the archive has %d files, want %d", len(image.files), files)
+		t.Errorf("want %d files in the archive, got %d", files, len(image.files))
 	}
 }
 
@@ -121,7 +121,7 @@ func checkPlatform(t *testing.T, image imageLayout, arch, archive string) {
 	}
 	layer, err := io.ReadAll(z)
 	if err != nil || digest.FromBytes(layer) != config.RootFS.DiffIDs[0] {
-		t.Fatalf("%s: the layer has the digest %s, want %s (%v)", arch, digest.FromBytes(layer), config.RootFS.DiffIDs[0], err)
+		t.Fatalf("%s: want the digest %s of the layer, got %s (%v)", arch, config.RootFS.DiffIDs[0], digest.FromBytes(layer), err)
 	}
 	files := readTar(t, bytes.NewReader(layer))
 	readArchive(t, archive, func(h *tar.Header, r io.Reader) {
@@ -132,11 +132,11 @@ func checkPlatform(t *testing.T, image imageLayout, arch, archive string) {
 		name := strings.TrimPrefix(h.Name, "./")
 		f := files[name]
 		if err != nil || !bytes.Equal(f.content, want) || f.header.Mode != 0o755 || f.header.Uid != 0 || f.header.ModTime.Unix() != epoch {
-			t.Errorf("%s: %s in the layer differs from that of the archive: %+v (%v)", arch, name, f.header, err)
+			t.Errorf("%s: %s in the layer differs from the archive's file: %+v (%v)", arch, name, f.header, err)
 		}
 		delete(files, name)
 	})
 	if len(files) > 0 {
-		t.Errorf("%s: the layer has %d more files", arch, len(files))
+		t.Errorf("%s: the layer contains %d more files", arch, len(files))
 	}
 }

@@ -40,7 +40,7 @@ func mustInstall(t *testing.T, args ...string) string {
 	return out
 }
 
-// buildTwo returns two directories with two different loopback executables, which both work.
+// buildTwo returns two directories with different executables loopback that both work.
 func buildTwo(t *testing.T) (one, other string) {
 	t.Helper()
 	one, other = t.TempDir(), t.TempDir()
@@ -49,11 +49,10 @@ func buildTwo(t *testing.T) (one, other string) {
 		t.Fatal(err)
 	}
 	writeExecutable(t, filepath.Join(one, "loopback"), string(content))
-	writeExecutable(t, filepath.Join(other, "loopback"), string(content)+"the other") // bytes after the sections of an ELF file are ignored
+	writeExecutable(t, filepath.Join(other, "loopback"), string(content)+"the other") // the kernel ignores bytes after the sections of an ELF file
 	return one, other
 }
 
-// writeExecutable writes an executable file.
 func writeExecutable(t *testing.T, path, content string) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(content), 0o755); err != nil {
@@ -61,8 +60,8 @@ func writeExecutable(t *testing.T, path, content string) {
 	}
 }
 
-// TestInstallInUse checks that a plugin can be run while it is replaced 50 times, and that its file
-// is always one of the two complete executables.
+// TestInstallInUse checks that a plugin can run while it is replaced 50 times, and that its file always contains one of
+// the two complete executables.
 func TestInstallInUse(t *testing.T) {
 	dir := t.TempDir()
 	one, other := buildTwo(t)
@@ -78,7 +77,7 @@ func TestInstallInUse(t *testing.T) {
 		users.Go(func() {
 			for ; ctx.Err() == nil; runs[i]++ {
 				if output, err := exec.Command(path).CombinedOutput(); err != nil || !strings.HasPrefix(string(output), "CNI loopback plugin ") {
-					t.Errorf("run %d of user %d: %v: %q", runs[i], i, err, output)
+					t.Errorf("run %d of goroutine %d: %v: %q", runs[i], i, err, output)
 					return
 				}
 			}
@@ -88,7 +87,7 @@ func TestInstallInUse(t *testing.T) {
 		for ctx.Err() == nil {
 			content, err := os.ReadFile(path)
 			if sum := sha256.Sum256(content); err != nil || !want[sum] {
-				t.Errorf("a file of %d bytes is neither of the two executables: %v", len(content), err)
+				t.Errorf("a file of %d bytes differs from both executables: %v", len(content), err)
 				return
 			} else {
 				seen[sum] = true
@@ -101,15 +100,14 @@ func TestInstallInUse(t *testing.T) {
 	cancel()
 	users.Wait()
 	if runs[0]*runs[1] == 0 || len(seen) != 2 {
-		t.Errorf("the plugin ran %v times, and %d of the two executables were seen: the test shows nothing", runs, len(seen))
+		t.Errorf("the plugin ran %v times, and %d of the two executables were seen, which proves nothing", runs, len(seen))
 	}
 	t.Logf("the plugin ran %v times while it was replaced 50 times", runs)
 	if left := fileNames(t, dir); left != "loopback" {
-		t.Errorf("the directory has %q", left)
+		t.Errorf("the directory contains %q", left)
 	}
 }
 
-// sha256Of returns the checksum of a file.
 func sha256Of(t *testing.T, path string) [sha256.Size]byte {
 	t.Helper()
 	content, err := os.ReadFile(path)
@@ -119,7 +117,6 @@ func sha256Of(t *testing.T, path string) [sha256.Size]byte {
 	return sha256.Sum256(content)
 }
 
-// fileNames returns the names of the files in a directory.
 func fileNames(t *testing.T, dir string) string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -160,15 +157,15 @@ func TestInstallAndRestore(t *testing.T) {
 	}
 	mustInstall(t, "--to", dir, "--from", other, "--backup", backup)
 	if got := fileNames(t, dir); got != "bridge cni loopback ptp" {
-		t.Errorf("the directory has %q", got)
+		t.Errorf("the directory contains %q", got)
 	}
 	for _, name := range []string{"bridge", "loopback", "ptp"} {
 		if sha256Of(t, filepath.Join(dir, name)) != sha256Of(t, filepath.Join(other, name)) {
-			t.Errorf("%s is not that of the second installation", name)
+			t.Errorf("%s is not from the second installation", name)
 		}
 	}
 	if info, err := os.Lstat(filepath.Join(dir, "bridge")); err != nil || info.Mode() != 0o755 {
-		t.Errorf("bridge is %v (%v), want a file of mode 755", info.Mode(), err)
+		t.Errorf("want a file of mode 755, got %v (%v) for bridge", info.Mode(), err)
 	}
 
 	output = mustInstall(t, "--to", dir, "--restore", backup)
@@ -192,7 +189,7 @@ func TestRestoreOfFirstInstallation(t *testing.T) {
 	}
 	output := mustInstall(t, "--to", dir, "--create", "--from", from, "--backup", backup)
 	if strings.Contains(output, "To restore") {
-		t.Errorf("the output says that files can be restored, but all were added: %s", output)
+		t.Errorf("want no command to restore files, because all were added, got %s", output)
 	}
 	output = mustInstall(t, "--to", dir, "--restore", backup)
 	if !strings.Contains(output, "ptp                stays") || !strings.Contains(output, "restored in "+dir+": 0") {
@@ -203,7 +200,7 @@ func TestRestoreOfFirstInstallation(t *testing.T) {
 		t.Errorf("%q: %v: %s", command, err, out)
 	}
 	if left := fileNames(t, dir); left != "" {
-		t.Errorf("the directory still has %q", left)
+		t.Errorf("the directory still contains %q", left)
 	}
 	mustInstall(t, "--to", dir, "--restore", backup)
 	if out, err := install(t, "--to", dir, "--restore", t.TempDir()); err == nil || !strings.Contains(out, "no executables to restore") {
@@ -211,8 +208,8 @@ func TestRestoreOfFirstInstallation(t *testing.T) {
 	}
 }
 
-// TestInstallModes checks that installed plugins are executable whatever the mode of the file before, and that a plugin that is
-// not executable is named.
+// TestInstallModes checks that installed plugins are executable even if the replaced files were not, and that install
+// names a plugin that is not executable.
 func TestInstallModes(t *testing.T) {
 	dir, from := t.TempDir(), t.TempDir()
 	for name, content := range map[string]string{"bridge": "#!/bin/sh\n", "ptp": "another"} {
@@ -233,13 +230,13 @@ func TestInstallModes(t *testing.T) {
 	}
 	for _, name := range []string{"bridge", "ptp"} {
 		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Mode() != 0o755 {
-			t.Errorf("%s is %v (%v), want mode 755", name, info.Mode(), err)
+			t.Errorf("%s: want mode 755, got %v (%v)", name, info.Mode(), err)
 		}
 	}
 }
 
-// TestInstallRestartsTheDaemon checks that the daemon of dhcp is restarted if dhcp is installed or restored
-// and systemd runs the daemon. A script stands for systemctl.
+// TestInstallRestartsTheDaemon checks that an installation or a restore of dhcp restarts the daemon if systemd runs it.
+// A script replaces systemctl.
 func TestInstallRestartsTheDaemon(t *testing.T) {
 	bin, calls := t.TempDir(), filepath.Join(t.TempDir(), "calls")
 	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
@@ -249,7 +246,7 @@ func TestInstallRestartsTheDaemon(t *testing.T) {
 	for _, c := range []struct{ name, systemctl, want string }{
 		{"runs", "[ $1$3 != is-activeplumb-dhcp.service ]",
 			"is-active --quiet cni-dhcp.service\nrestart cni-dhcp.service\nis-active --quiet plumb-dhcp.service\n"},
-		{"of a package runs", "[ $1$3 != is-activecni-dhcp.service ]",
+		{"runs from a package", "[ $1$3 != is-activecni-dhcp.service ]",
 			"is-active --quiet cni-dhcp.service\nis-active --quiet plumb-dhcp.service\nrestart plumb-dhcp.service\n"},
 		{"does not run", "[ $1 != is-active ]", "is-active --quiet cni-dhcp.service\nis-active --quiet plumb-dhcp.service\n"},
 	} {
@@ -261,7 +258,7 @@ func TestInstallRestartsTheDaemon(t *testing.T) {
 				mustInstall(t, args...)
 				got, err := os.ReadFile(calls)
 				if err != nil || string(got) != c.want {
-					t.Errorf("%q: systemctl was called with %q, %v; want %q", args, got, err, c.want)
+					t.Errorf("%q: want the calls of systemctl %q, got %q, %v", args, c.want, got, err)
 				}
 				if err := os.Remove(calls); err != nil {
 					t.Fatal(err)
@@ -276,11 +273,11 @@ func TestInstallRestartsTheDaemon(t *testing.T) {
 	}
 	writeExecutable(t, filepath.Join(bin, "systemctl"), "#!/bin/sh\n[ $1 != restart ]\n")
 	if out, err := install(t, "--to", t.TempDir(), "--from", from); err == nil || !strings.Contains(out, "restart cni-dhcp.service: ") {
-		t.Errorf("a restart that fails: %v\n%s", err, out)
+		t.Errorf("want an error of the restart, got %v\n%s", err, out)
 	}
 }
 
-// TestInstallRefuses checks that invalid arguments are refused before a file is replaced.
+// TestInstallRefuses checks that plumb rejects invalid arguments before it replaces a file.
 func TestInstallRefuses(t *testing.T) {
 	good, _ := buildTwo(t)
 	foreign, empty := t.TempDir(), t.TempDir()
@@ -306,7 +303,7 @@ func TestInstallRefuses(t *testing.T) {
 		{"an empty backup", []string{"--to", "DIR", "--restore", empty}, "no executables to restore in"},
 		{"a backup that does not exist", []string{"--to", "DIR", "--restore", "/nope"}, "no directory /nope; name the directory of the backup with --restore"},
 		{"a backup in the directory itself", []string{"--to", "DIR", "--from", good, "--backup", "DIR"}, "--backup must not be"},
-		{"a configuration that is no JSON", []string{"--to", "DIR", "--from", good, "--conf-dir", "DIR", "--conf", bad}, "error parsing configuration"},
+		{"a configuration that is not JSON", []string{"--to", "DIR", "--from", good, "--conf-dir", "DIR", "--conf", bad}, "error parsing configuration"},
 		{"a configuration that no runtime would read", []string{"--to", "DIR", "--from", good, "--conf-dir", "DIR", "--conf", filepath.Join(good, "loopback")}, "runtimes read only files *.conflist, *.conf and *.json"},
 		{"a configuration that is a pipe", []string{"--to", "DIR", "--from", good, "--conf-dir", "DIR", "--conf", pipe}, "not a regular file"},
 		{"no time for a plugin", []string{"--to", "DIR", "--from", good, "--timeout", "0s"}, "--timeout must be positive"},
@@ -327,7 +324,7 @@ func TestInstallRefuses(t *testing.T) {
 				}
 			}
 			if output, err := install(t, c.args...); err == nil || !strings.Contains(output, c.want) {
-				t.Errorf("%v: %s; want %q", err, output, c.want)
+				t.Errorf("want %q, got %v: %s", c.want, err, output)
 			}
 			if diff := nstest.Compare(before, nstest.SnapshotDir(t, dir)); diff != "" {
 				t.Error(diff)
@@ -337,7 +334,7 @@ func TestInstallRefuses(t *testing.T) {
 	created := filepath.Join(t.TempDir(), "opt/cni/bin")
 	mustInstall(t, "--to", created, "--from", good, "--create")
 	if got := fileNames(t, created); got != "loopback" {
-		t.Errorf("the directory of --create has %q", got)
+		t.Errorf("the directory of --create contains %q", got)
 	}
 }
 
@@ -357,8 +354,8 @@ func foreignELF(t *testing.T, path string) string {
 	return string(content)
 }
 
-// TestInstallLeavesEqualFilesAlone checks that a second installation changes no file, and that only the
-// executables are installed that --only names. plumb itself is installed only if it is named.
+// TestInstallLeavesEqualFilesAlone checks that a second installation changes no file, and that --only restricts the
+// installation to the named executables. plumb itself is installed only if --only names it.
 func TestInstallLeavesEqualFilesAlone(t *testing.T) {
 	from, dir := t.TempDir(), t.TempDir()
 	for _, name := range []string{"bridge", "dhcp", "plumb", "ptp"} {
@@ -366,7 +363,7 @@ func TestInstallLeavesEqualFilesAlone(t *testing.T) {
 	}
 	mustInstall(t, "--to", dir, "--from", from, "--only", "bridge,plumb")
 	if got := fileNames(t, dir); got != "bridge plumb" {
-		t.Errorf("--only bridge,plumb installed %q", got)
+		t.Errorf("got %q from --only bridge,plumb", got)
 	}
 	before := modificationTime(t, filepath.Join(dir, "bridge"))
 	output := mustInstall(t, "--to", dir, "--from", from, "-o", "json")
@@ -388,7 +385,7 @@ func TestInstallLeavesEqualFilesAlone(t *testing.T) {
 		t.Errorf("--only nosuch: %v: %s", err, output)
 	}
 	if after := modificationTime(t, filepath.Join(dir, "bridge")); !after.Equal(before) {
-		t.Error("bridge was written again")
+		t.Error("bridge was replaced again")
 	}
 }
 
@@ -401,7 +398,8 @@ func modificationTime(t *testing.T, path string) time.Time {
 	return info.ModTime()
 }
 
-// TestInstallTakesThePluginsBesidePlumb checks the default of --from: the directory of plumb, if it has plugins.
+// TestInstallTakesThePluginsBesidePlumb checks the default of --from, which is the directory of plumb if it contains
+// plugins.
 func TestInstallTakesThePluginsBesidePlumb(t *testing.T) {
 	from, dir := t.TempDir(), t.TempDir()
 	plumb := filepath.Join(from, "plumb")
@@ -413,11 +411,10 @@ func TestInstallTakesThePluginsBesidePlumb(t *testing.T) {
 	writeExecutable(t, filepath.Join(from, "loopback"), "#!/bin/sh\n")
 	run(t, dir, nil, plumb, "install", "--to", dir)
 	if got := fileNames(t, dir); got != "loopback reboot" {
-		t.Errorf("the directory has %q", got)
+		t.Errorf("the directory contains %q", got)
 	}
 }
 
-// writeConf writes a configuration of the plugin.
 func writeConf(t *testing.T, path, plugin string) {
 	t.Helper()
 	conf := fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "containers", "plugins": [{"type": %q}]}`, plugin)
@@ -426,8 +423,8 @@ func writeConf(t *testing.T, path, plugin string) {
 	}
 }
 
-// TestInstallConfigurations checks that configurations are installed, also through the symbolic links of a
-// ConfigMap, and restored.
+// TestInstallConfigurations checks that configurations are installed and restored, even if they are the symbolic links
+// of a ConfigMap.
 func TestInstallConfigurations(t *testing.T) {
 	one, _ := buildTwo(t)
 	dir, confDir, backup, from := t.TempDir(), t.TempDir(), filepath.Join(t.TempDir(), "backup"), t.TempDir()
@@ -444,7 +441,7 @@ func TestInstallConfigurations(t *testing.T) {
 	for _, name := range []string{"10-containers.conflist", "20-added.conflist"} {
 		info, err := os.Lstat(filepath.Join(confDir, name))
 		if err != nil || info.Mode() != 0o640 || sha256Of(t, filepath.Join(confDir, name)) != sha256Of(t, filepath.Join(from, "content")) {
-			t.Errorf("%s is %v (%v), want a copy of mode 640", name, info, err)
+			t.Errorf("%s: want a copy of mode 640, got %v (%v)", name, info, err)
 		}
 	}
 	_, command, _ := strings.Cut(strings.TrimSpace(output), "To restore what was replaced: plumb ")
@@ -455,13 +452,12 @@ func TestInstallConfigurations(t *testing.T) {
 		t.Error(diff)
 	}
 	if got := fileNames(t, dir); got != "" {
-		t.Errorf("the directory of the plugins has %q", got)
+		t.Errorf("the directory of the plugins contains %q", got)
 	}
 }
 
-// TestInstallOnAFullDisk checks that a copy that fails leaves each file complete and no temporary file, that
-// the configurations, which come after the plugins, are not installed, and that the installation can be
-// repeated when there is room.
+// TestInstallOnAFullDisk checks that a failed copy leaves complete files and no temporary file. plumb must not install
+// the configurations, which come after the plugins. With more space, the installation must succeed.
 func TestInstallOnAFullDisk(t *testing.T) {
 	from, dir, confDir := t.TempDir(), t.TempDir(), t.TempDir()
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=128k"); err != nil {
@@ -480,7 +476,7 @@ func TestInstallOnAFullDisk(t *testing.T) {
 		t.Errorf("%v: %s", err, out)
 	}
 	if content, err := os.ReadFile(filepath.Join(dir, "ptp")); err != nil || string(content) != "old" {
-		t.Errorf("ptp has %d bytes (%v), want the old file", len(content), err)
+		t.Errorf("want the old file ptp, got %d bytes (%v)", len(content), err)
 	}
 	if got := fileNames(t, dir) + fileNames(t, confDir); got != "bridge ptp" {
 		t.Errorf("the directories contain %q", got)
@@ -494,8 +490,8 @@ func TestInstallOnAFullDisk(t *testing.T) {
 	}
 }
 
-// TestInstallAfterAKill checks that an installation and a restore remove the temporary files that a killed
-// installation has left in the directory and in the backup, and no others.
+// TestInstallAfterAKill checks that an installation and a restore remove only the temporary files that a killed
+// installation left in the directory and in the backup.
 func TestInstallAfterAKill(t *testing.T) {
 	dir, backup, from := t.TempDir(), t.TempDir(), t.TempDir()
 	writeExecutable(t, filepath.Join(from, "bridge"), "#!/bin/sh\n")
@@ -521,7 +517,7 @@ func TestInstallAfterAKill(t *testing.T) {
 	}
 }
 
-// TestInstallAtTheSameTime checks that an installation waits while another one works in the directory.
+// TestInstallAtTheSameTime checks that an installation waits while another one uses the directory.
 func TestInstallAtTheSameTime(t *testing.T) {
 	dir, from := t.TempDir(), t.TempDir()
 	writeExecutable(t, filepath.Join(from, "bridge"), "#!/bin/sh\n")
@@ -552,15 +548,15 @@ func TestInstallAtTheSameTime(t *testing.T) {
 	}
 }
 
-// TestInstallOfAPluginThatHangs checks that a plugin that does not answer is refused, and that a signal ends the
-// installation meanwhile.
+// TestInstallOfAPluginThatHangs checks that install rejects a plugin that does not answer, and that a signal ends
+// install while it waits.
 func TestInstallOfAPluginThatHangs(t *testing.T) {
 	dir, from := t.TempDir(), t.TempDir()
 	called := filepath.Join(dir, "called")
 	writeExecutable(t, filepath.Join(from, "static"), "#!/bin/sh\n: > "+called+"\nsleep 600\n")
 	output, err := install(t, "--to", dir, "--from", from, "--timeout", "10ms")
 	if want := "static does not run on this machine (" + runtime.GOARCH + "): no answer in 10ms; nothing was replaced"; err == nil || !strings.Contains(output, want) {
-		t.Errorf("%v: %s; want %q", err, output, want)
+		t.Errorf("want %q, got %v: %s", want, err, output)
 	}
 	if err := os.RemoveAll(called); err != nil {
 		t.Fatal(err)
@@ -582,7 +578,7 @@ func TestInstallOfAPluginThatHangs(t *testing.T) {
 	}
 }
 
-// TestInstallWaits checks that --wait restores only when the process gets SIGTERM, and then exits with 0.
+// TestInstallWaits checks that --wait restores only after SIGTERM, and that the exit status is 0.
 func TestInstallWaits(t *testing.T) {
 	dir, backup, from := t.TempDir(), filepath.Join(t.TempDir(), "backup"), t.TempDir()
 	writeExecutable(t, filepath.Join(from, "bridge"), "#!/bin/sh\n")

@@ -9,8 +9,9 @@ import (
 	"testing"
 )
 
-// checkLintian checks that lintian finds no error and no warning that scripts/packages/lintian-overrides does
-// not explain. It leaves out the spelling of the text in the executables, which takes half of the time.
+// checkLintian checks that lintian finds no errors or warnings except those in
+// scripts/packages/lintian-overrides. It skips the spelling check of the executables, which takes half of the
+// time.
 func checkLintian(t *testing.T, deb string) {
 	out, err := exec.Command("lintian", "--allow-root", "-X", "binaries/spelling", "--fail-on", "error,warning", deb).CombinedOutput()
 	if err != nil {
@@ -18,17 +19,17 @@ func checkLintian(t *testing.T, deb string) {
 	}
 }
 
-// A debian is this machine's Debian in a directory, with all changes in another one.
+// A debian is this machine's Debian, mounted at a directory. All changes go to another directory.
 type debian struct {
 	t           *testing.T
 	root, upper string
 }
 
-// newDebian mounts an overlay over the file system of this machine. Its systemctl is a script that writes its
-// arguments to /run/systemctl, and its directory /mnt/release has the files of the release.
+// newDebian mounts an overlay over the file system of this machine. In the overlay, systemctl is a script that
+// writes its arguments to /run/systemctl, and /mnt/release contains the files of the release.
 func newDebian(t *testing.T, release string) debian {
 	t.Helper()
-	dir, err := os.MkdirTemp("/run", "debian") // a tmpfs: an overlay cannot be the upper layer of another one
+	dir, err := os.MkdirTemp("/run", "debian") // on a tmpfs, because the upper layer of an overlay cannot be on another overlay
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,12 +52,12 @@ func newDebian(t *testing.T, release string) debian {
 	}
 	d.mount(release, "mnt/release", "", syscall.MS_BIND, "")
 	systemctl := filepath.Join(d.root, "usr/bin/systemctl")
-	_ = os.Remove(systemctl) // a symbolic link on some systems
+	_ = os.Remove(systemctl) // systemctl is a symbolic link on some systems
 	writeExecutable(t, systemctl, "#!/bin/sh\necho \"$*\" >>/run/systemctl\n")
 	return d
 }
 
-// mount mounts something in the root, until the test ends.
+// mount mounts source in the root until the test ends.
 func (d debian) mount(source, path, fsType string, flags uintptr, data string) {
 	d.t.Helper()
 	target := filepath.Join(d.root, path)
@@ -70,24 +71,23 @@ func (d debian) mount(source, path, fsType string, flags uintptr, data string) {
 	})
 }
 
-// run runs a command in the root and returns its output.
 func (d debian) run(args ...string) string {
 	d.t.Helper()
 	return run(d.t, "/", []string{"DPKG_FORCE=unsafe-io"}, "chroot", append([]string{d.root}, args...)...)
 }
 
-// expectCalls checks the arguments of systemctl since the last call.
+// expectCalls checks the arguments with which systemctl was called since the previous expectCalls.
 func (d debian) expectCalls(want ...string) {
 	d.t.Helper()
 	calls := filepath.Join(d.root, "run/systemctl")
 	got, _ := os.ReadFile(calls)
 	_ = os.Remove(calls)
 	if text := strings.Join(want, ""); string(got) != text {
-		d.t.Errorf("systemctl was called with %q, want %q", got, text)
+		d.t.Errorf("want the calls of systemctl %q, got %q", text, got)
 	}
 }
 
-// changes returns the files that are not in the lower layer, except for those of dpkg and rpm themselves.
+// changes returns the files in the upper layer, except for the files of dpkg and rpm themselves.
 func (d debian) changes() string {
 	d.t.Helper()
 	return run(d.t, d.upper, nil, "find", ".", "!", "-type", "d", "!", "-path", "./var/*", "!", "-path", "./usr/bin/systemctl")
@@ -116,15 +116,15 @@ func (d debian) checkInstalled() {
 	}
 }
 
-// checkRemoved checks that no file of the package is left.
+// checkRemoved checks that no file of the package remains.
 func (d debian) checkRemoved() {
 	d.t.Helper()
 	if left := d.changes(); left != "" {
-		d.t.Errorf("left or changed: %s", left)
+		d.t.Errorf("files remain or were changed: %s", left)
 	}
 	for _, dir := range []string{"usr/lib/plumb", "usr/share/doc/plumb-cni", "usr/share/licenses/plumb-cni"} {
 		if _, err := os.Stat(filepath.Join(d.root, dir)); err == nil {
-			d.t.Errorf("left: %s", dir)
+			d.t.Errorf("%s remains", dir)
 		}
 	}
 }
@@ -134,12 +134,12 @@ const (
 	disabled  = "disable --now --quiet plumb-dhcp.service\ndisable --now --quiet plumb-dhcp.socket\ndisable --now --quiet plumb-firewalld.service\n"
 )
 
-// checkDeb checks that dpkg installs, upgrades and removes the package on this machine's Debian, beside the
-// distribution's package of the reference plugins.
+// checkDeb checks that dpkg installs, upgrades and removes the package on this machine's Debian, in addition
+// to the distribution's package of the reference plugins.
 func checkDeb(t *testing.T, deb string) {
 	d := newDebian(t, filepath.Dir(deb))
 	path := "/mnt/release/" + filepath.Base(deb)
-	for range 2 { // the second one is an upgrade
+	for range 2 { // the second run is an upgrade
 		d.run("dpkg", "--install", path)
 		d.expectCalls(restarted)
 	}
@@ -152,8 +152,8 @@ func checkDeb(t *testing.T, deb string) {
 	d.checkRemoved()
 }
 
-// checkRPM checks that rpm installs, upgrades and removes the package. The dependencies of the package are not
-// checked, because the database of rpm is empty on Debian.
+// checkRPM checks that rpm installs, upgrades and removes the package. It ignores the package's dependencies,
+// because the rpm database is empty on Debian.
 func checkRPM(t *testing.T, path string) {
 	d := newDebian(t, filepath.Dir(path))
 	rpm := func(args ...string) {

@@ -1,5 +1,4 @@
-// Package release tests the files that scripts/release.sh makes, and plumb install with a directory in
-// use.
+// Package release tests the files that scripts/release.sh creates, and plumb install with a directory in use.
 package release
 
 import (
@@ -25,20 +24,20 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// version has a pre-release and build metadata, which file names, packages, registries and Helm write differently.
+// version contains a pre-release and build metadata, which file names, packages, registries and Helm write differently.
 const (
 	version = "v2.99.0-rc.1+test"
 	tag     = "v2.99.0-rc.1_test"
 	epoch   = 1700000000
 )
 
-// architectures are the architectures that the test packs: the one of most hosts, and a 32-bit one, in
-// which a constant may overflow.
+// architectures lists the architectures that the test packs. They are the architecture of most hosts, and a 32-bit
+// architecture, on which constants may overflow.
 var architectures = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm": elf.EM_ARM}
 
 func archiveName(arch string) string { return "cni-plugins-linux-" + arch + "-" + version + ".tgz" }
 
-// The names of the other files. nfpm writes the version as dpkg and rpm sort it.
+// These are the names of the other files. nfpm writes the version in the form that dpkg and rpm sort.
 const (
 	sbomName  = "cni-plugins-linux-" + version + ".spdx.json"
 	imageName = "plumb-image-" + version + ".tar"
@@ -68,7 +67,6 @@ func checkout(t *testing.T, dir string) {
 	}
 }
 
-// run runs a program in dir and returns its stdout.
 func run(t *testing.T, dir string, environ []string, name string, args ...string) string {
 	t.Helper()
 	cmd := exec.Command(name, args...)
@@ -87,7 +85,7 @@ func run(t *testing.T, dir string, environ []string, name string, args ...string
 	return string(out)
 }
 
-// release makes a release for the architectures from the checkout.
+// release creates a release for the architectures from the checkout.
 func release(t *testing.T, checkout, out string, architectures []string, environ ...string) {
 	t.Helper()
 	environ = append(environ, "VERSION="+version, fmt.Sprintf("SOURCE_DATE_EPOCH=%d", epoch))
@@ -105,7 +103,7 @@ func TestRelease(t *testing.T) {
 		t.Fatal(err)
 	}
 	release(t, here, out, slices.Sorted(maps.Keys(architectures)), "HOST=here", "UMASK=022")
-	t.Run("has its files and no others", func(t *testing.T) { checkNames(t, out) })
+	t.Run("contains only the expected files", func(t *testing.T) { checkNames(t, out) })
 	t.Run("has checksums", func(t *testing.T) { checkSums(t, out) })
 	for arch, machine := range architectures {
 		t.Run("has an archive for "+arch, func(t *testing.T) {
@@ -114,27 +112,27 @@ func TestRelease(t *testing.T) {
 		})
 	}
 	t.Run("unpacks over a directory in use", func(t *testing.T) { checkUnpack(t, filepath.Join(out, archiveName("amd64"))) })
-	t.Run("has an SBOM with all modules", func(t *testing.T) { checkSBOM(t, out) })
-	t.Run("has an image with the executables of the archives", func(t *testing.T) { checkImage(t, out) })
-	t.Run("has manifests with its version", func(t *testing.T) { checkManifests(t, out) })
-	t.Run("has a deb that lintian accepts", func(t *testing.T) { checkLintian(t, filepath.Join(out, debName)) })
-	t.Run("has a deb that can be installed, upgraded and removed", func(t *testing.T) { checkDeb(t, filepath.Join(out, debName)) })
-	t.Run("has an rpm that can be installed and removed", func(t *testing.T) { checkRPM(t, filepath.Join(out, rpmName)) })
+	t.Run("contains an SBOM with all modules", func(t *testing.T) { checkSBOM(t, out) })
+	t.Run("contains an image with the archives' executables", func(t *testing.T) { checkImage(t, out) })
+	t.Run("contains manifests with its version", func(t *testing.T) { checkManifests(t, out) })
+	t.Run("contains a deb that lintian accepts", func(t *testing.T) { checkLintian(t, filepath.Join(out, debName)) })
+	t.Run("contains a deb that can be installed, upgraded and removed", func(t *testing.T) { checkDeb(t, filepath.Join(out, debName)) })
+	t.Run("contains an rpm that can be installed and removed", func(t *testing.T) { checkRPM(t, filepath.Join(out, rpmName)) })
 	t.Run("is never replaced", func(t *testing.T) { checkNotReplaced(t, here, out) })
-	t.Run("has the same bytes if it is made elsewhere", func(t *testing.T) {
+	t.Run("contains the same bytes if it is created elsewhere", func(t *testing.T) {
 		release(t, there, again, []string{"amd64"}, "HOST=there", "UMASK=077", "TZ=Asia/Tokyo", "LC_ALL=C.UTF-8", "GOAMD64=v3", "GOARM=7", "GOFLAGS=-ldflags=-w")
 		files := []string{archiveName("amd64"), chartName, debName, rpmName, schemasName}
 		if diff := nstest.Compare(digests(t, out, files...), digests(t, again, files...)); diff != "" {
 			t.Error(diff)
 		}
 		if one, other := readImage(t, out).manifests["amd64"], readImage(t, again).manifests["amd64"]; one != other {
-			t.Errorf("the images have the manifests %s and %s", one, other)
+			t.Errorf("the manifests of the images are %s and %s", one, other)
 		}
 	})
 }
 
-// TestVersion checks that a build which is not a release has no pre-release version: Nomad compares the version that
-// bridge prints with ">= 1.3.0", which no pre-release satisfies for github.com/hashicorp/go-version, and otherwise skips CHECK.
+// TestVersion checks that only a build of a tagged pre-release gets a pre-release version. Nomad requires ">= 1.3.0" of the
+// version that bridge prints, and otherwise skips CHECK. In github.com/hashicorp/go-version, no pre-release satisfies this.
 func TestVersion(t *testing.T) {
 	dir := t.TempDir()
 	script := filepath.Join(dir, "scripts/version.sh")
@@ -158,13 +156,13 @@ func TestVersion(t *testing.T) {
 		git(step.git...)
 		got := strings.TrimSpace(run(t, dir, []string{"VERSION="}, script))
 		if !regexp.MustCompile("^" + step.want + "$").MatchString(got) {
-			t.Errorf("after git %s: %s, want %s", step.git, got, step.want)
+			t.Errorf("after git %s: want %s, got %s", step.git, step.want, got)
 		}
 	}
 }
 
-// TestReleaseBuildsTwice checks that release.sh compares two builds, and prints how to repeat them. A script stands for
-// build_linux.sh: it copies one executable, and appends bytes that the kernel ignores.
+// TestReleaseBuildsTwice checks that release.sh compares two builds, and prints how to repeat them. A script replaces
+// build_linux.sh. It copies one executable, and appends bytes that the kernel ignores.
 func TestReleaseBuildsTwice(t *testing.T) {
 	dir, cache := t.TempDir(), strings.TrimSpace(run(t, ".", nil, "go", "env", "GOCACHE"))
 	checkout(t, dir)
@@ -177,14 +175,14 @@ func TestReleaseBuildsTwice(t *testing.T) {
 		cmd.Env = append(os.Environ(), "VERSION="+version, "SOURCE_DATE_EPOCH=1700000000", "SECOND_GOCACHE="+cache,
 			"LOOPBACK="+filepath.Join(nstest.Build(t, "loopback"), "loopback"))
 		if out, err := cmd.CombinedOutput(); !strings.Contains(string(out), want) || (err == nil) != (bytes == "the same") {
-			t.Errorf("with executables that contain %s: %v, want %q:\n%s", bytes, err, want, out)
+			t.Errorf("with executables that contain %s: want %q, got %v:\n%s", bytes, want, err, out)
 		}
 	}
 }
 
-// TestArchitectures checks the types of all packages for each architecture of a release that TestRelease does
-// not pack: code that only some architectures compile, and constants that overflow. Compiling all of them
-// would take ten times as long.
+// TestArchitectures checks the types of all packages for each architecture of a release that TestRelease does not pack.
+// It finds errors in code for some architectures only, and constants that overflow. A compilation would take ten times
+// as long.
 func TestArchitectures(t *testing.T) {
 	root := nstest.Root(t)
 	script, err := os.ReadFile(filepath.Join(root, "scripts/release.sh"))
@@ -195,7 +193,7 @@ func TestArchitectures(t *testing.T) {
 	list, _, _ := strings.Cut(rest, ")")
 	all := strings.Fields(list)
 	if len(all) < len(architectures) {
-		t.Fatalf("scripts/release.sh has the architectures %q", all)
+		t.Fatalf("the architectures of scripts/release.sh are %q", all)
 	}
 	typecheck := filepath.Join(t.TempDir(), "typecheck")
 	run(t, root, nil, "go", "build", "-o", typecheck, "./test/release/typecheck")
@@ -207,7 +205,7 @@ func TestArchitectures(t *testing.T) {
 	}
 }
 
-// digests returns mode, name and checksum of each file, or of those with these names.
+// digests returns the mode, name and checksum of each file or, if names is not empty, of the named files.
 func digests(t *testing.T, dir string, names ...string) string {
 	t.Helper()
 	return run(t, dir, nil, "sh", append([]string{"-c", `[ $# -gt 0 ] || set -- *; stat -c '%a %n' "$@" && sha256sum "$@"`, "sh"}, names...)...)
@@ -228,7 +226,7 @@ func checkNames(t *testing.T, out string) {
 		got = append(got, e.Name())
 	}
 	if !slices.Equal(got, want) {
-		t.Errorf("%q, want %q", got, want)
+		t.Errorf("want %q, got %q", want, got)
 	}
 }
 
@@ -246,12 +244,12 @@ func checkManifests(t *testing.T, out string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(out, daemonSetName))
 	if got := strings.Count(string(text), "image: registry.example/plumb:"+tag+"\n"); err != nil || got != 2 {
-		t.Errorf("%s has the image of the release %d times (%v), want 2:\n%s", daemonSetName, got, err, text)
+		t.Errorf("%s: want the image of the release twice, got it %d times (%v):\n%s", daemonSetName, got, err, text)
 	}
 	chart := run(t, out, nil, "tar", "--extract", "--to-stdout", "--file", chartName, "plumb/Chart.yaml")
 	for _, want := range []string{"\nversion: " + strings.TrimPrefix(version, "v") + "\n", "\nappVersion: " + tag + "\n"} {
 		if !strings.Contains(chart, want) {
-			t.Errorf("Chart.yaml has no %q:\n%s", want, chart)
+			t.Errorf("want %q in Chart.yaml, got\n%s", want, chart)
 		}
 	}
 	readArchive(t, filepath.Join(out, chartName), func(h *tar.Header, _ io.Reader) {
@@ -283,7 +281,7 @@ func readArchive(t *testing.T, path string, visit func(*tar.Header, io.Reader)) 
 		t.Fatal(err)
 	}
 	if !z.ModTime.IsZero() || z.Name != "" {
-		t.Errorf("the gzip header has name %q and time %v", z.Name, z.ModTime)
+		t.Errorf("the gzip header contains the name %q and the time %v", z.Name, z.ModTime)
 	}
 	visitTar(t, z, visit)
 }
@@ -303,11 +301,10 @@ func visitTar(t *testing.T, r io.Reader, visit func(*tar.Header, io.Reader)) {
 	}
 }
 
-// texts are the files of an archive that are no executables.
+// texts lists the files of an archive that are not executables.
 var texts = []string{"./LICENSE", "./README.md", "./cni-dhcp.service", "./cni-dhcp.socket", "./plumb-firewalld.service"}
 
-// checkArchive checks that an archive has only files "./name", owned by root, and no entry for the
-// directory.
+// checkArchive checks that an archive contains only files "./name", owned by root, and no entry for the directory.
 func checkArchive(t *testing.T, path string) {
 	var names []string
 	readArchive(t, path, func(h *tar.Header, _ io.Reader) {
@@ -320,7 +317,7 @@ func checkArchive(t *testing.T, path string) {
 			t.Errorf("%s: type %q, %d:%d %q:%q, %v; want a file, 0:0, %v", h.Name, h.Typeflag, h.Uid, h.Gid, h.Uname, h.Gname, h.FileInfo().Mode(), mode)
 		}
 		if h.ModTime.Unix() != epoch {
-			t.Errorf("%s has time %v", h.Name, h.ModTime)
+			t.Errorf("the time of %s is %v", h.Name, h.ModTime)
 		}
 	})
 	want := append(slices.Clone(texts), "./cluster-local-etcd", "./plumb")
@@ -330,11 +327,11 @@ func checkArchive(t *testing.T, path string) {
 	}
 	slices.Sort(want)
 	if !slices.Equal(names, want) {
-		t.Errorf("%q, want %q", names, want)
+		t.Errorf("want %q, got %q", want, names)
 	}
 }
 
-// checkExecutables checks that each executable is static, for this architecture, and has its version.
+// checkExecutables checks that each executable is static, is for this architecture, and contains the version.
 func checkExecutables(t *testing.T, path string, machine elf.Machine) {
 	dir := t.TempDir()
 	unpack(t, path, dir)
@@ -349,7 +346,7 @@ func checkExecutables(t *testing.T, path string, machine elf.Machine) {
 		}
 		dynamic := slices.ContainsFunc(e.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP || p.Type == elf.PT_DYNAMIC })
 		if e.Machine != machine || dynamic {
-			t.Errorf("%s: for %v, dynamic %v; want %v, static", file, e.Machine, dynamic, machine)
+			t.Errorf("%s: want a static executable for %v, got %v, dynamic %v", file, machine, e.Machine, dynamic)
 		}
 		_ = e.Close()
 		if content, err := os.ReadFile(file); err != nil || !strings.Contains(string(content), version) {
@@ -363,9 +360,9 @@ func unpack(t *testing.T, path, dir string) {
 	run(t, dir, nil, "tar", "--extract", "--gzip", "--file", path)
 }
 
-// checkUnpack checks that unpacking replaces the plugins, keeps other files, and keeps owner and mode
-// of the directory (an entry "./" in the archive would change them: containernetworking/plugins#1053).
-// It also unpacks "./loopback" alone.
+// checkUnpack checks that unpacking replaces the plugins, keeps other files, and keeps the directory's owner and mode,
+// which an entry "./" in the archive would change (containernetworking/plugins#1053). It also unpacks only
+// "./loopback".
 func checkUnpack(t *testing.T, path string) {
 	dir := t.TempDir()
 	for name, content := range map[string]string{"bridge": "old", "other": "mine"} {
@@ -383,7 +380,7 @@ func checkUnpack(t *testing.T, path string) {
 		t.Fatal(err)
 	}
 	if got.Uid != 12345 || got.Gid != 23456 || got.Mode&0o7777 != 0o711 {
-		t.Errorf("owner and mode of the directory are %d:%d %o, want 12345:23456 711", got.Uid, got.Gid, got.Mode&0o7777)
+		t.Errorf("owner and mode of the directory: want 12345:23456 711, got %d:%d %o", got.Uid, got.Gid, got.Mode&0o7777)
 	}
 	if other, err := os.ReadFile(filepath.Join(dir, "other")); err != nil || string(other) != "mine" {
 		t.Errorf("another file was changed: %q, %v", other, err)
@@ -393,7 +390,7 @@ func checkUnpack(t *testing.T, path string) {
 	}
 }
 
-// sbom has the fields of an SPDX document that the test reads.
+// sbom contains the fields of an SPDX document that the test reads.
 type sbom struct {
 	SPDXVersion       string
 	DocumentNamespace string
@@ -429,12 +426,12 @@ func checkSBOM(t *testing.T, out string) {
 		}
 		ids[p.SPDXID], listed[p.Name+" "+p.VersionInfo+" "+p.Comment] = true, true
 		if p.LicenseDeclared == "NOASSERTION" {
-			t.Errorf("%s has no known licence", p.Name)
+			t.Errorf("the licence of %s is unknown", p.Name)
 		}
 		for _, sum := range p.Checksums {
 			program := strings.ToLower(sum.Algorithm) + "sum"
 			if got := run(t, out, nil, program, p.Name); !strings.HasPrefix(got, sum.ChecksumValue+" ") {
-				t.Errorf("%s %s, want %s", program, got, sum.ChecksumValue)
+				t.Errorf("%s: want %s, got %s", program, sum.ChecksumValue, got)
 			}
 		}
 	}
@@ -448,7 +445,7 @@ func checkSBOM(t *testing.T, out string) {
 	}
 }
 
-// checkListed checks that listed has the archive and the modules of its executables.
+// checkListed checks that listed contains the archive and the modules of its executables.
 func checkListed(t *testing.T, archive string, listed map[string]bool) {
 	dir := t.TempDir()
 	unpack(t, archive, dir)
@@ -465,11 +462,11 @@ func checkListed(t *testing.T, archive string, listed map[string]bool) {
 	for _, file := range files {
 		info, err := buildinfo.ReadFile(file)
 		if err != nil {
-			continue // no executable
+			continue // not an executable
 		}
 		for _, m := range info.Deps {
 			if m.Path == "github.com/plumb-cni/plumb" {
-				continue // the datastore's module names the directory above it
+				continue // the datastore's module replaces plumb's with the directory above it
 			}
 			if m.Replace != nil {
 				if m.Replace.Path != "./.patched/nftables-"+m.Version {

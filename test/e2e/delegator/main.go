@@ -1,6 +1,7 @@
-// delegator is a test plugin that delegates all calls to another plugin, as multus and flannel do.
-// It finds the other plugin in CNI_PATH with libcni's package invoke, and passes it its own name,
-// version and prevResult. The environment has the CNI variables only.
+// Command delegator is a test plugin that delegates all calls to another plugin, as Multus and
+// flannel do. It finds the other plugin in CNI_PATH with libcni's package invoke, and adds its own
+// network name, version and prevResult to the configuration. It passes only the CNI variables in
+// the environment.
 package main
 
 import (
@@ -61,8 +62,8 @@ func serve(command string) error {
 	return fmt.Errorf("unknown command %q", command)
 }
 
-// delegate returns the type of the other plugin, and its configuration: the object of the key
-// "delegate", with the other keys of this plugin.
+// delegate returns the type and the configuration of the other plugin. The configuration is the
+// value of the key "delegate", with this plugin's other keys added.
 func delegate(stdin []byte) (kind string, text []byte, err error) {
 	var own, conf map[string]json.RawMessage
 	if err := json.Unmarshal(stdin, &own); err != nil {

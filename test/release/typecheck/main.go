@@ -1,8 +1,8 @@
-// Command typecheck checks that packages compile for an architecture, without compiling them:
+// Command typecheck checks that packages would compile for an architecture:
 //
 //	typecheck ARCH DIR PATTERN…
 //
-// It is a program of its own because the race detector, with which the tests run, makes it ten times slower.
+// It is a separate program because the race detector, with which the tests run, makes it ten times slower.
 package main
 
 import (
@@ -23,7 +23,7 @@ func main() {
 	}
 }
 
-// check prints the errors of the packages and of all that they import, and returns an error if there are any.
+// check prints the errors of the packages and of their imports, and returns an error if there are any.
 func check(arch, dir string, patterns []string) error {
 	config := packages.Config{
 		Mode: packages.NeedName | packages.NeedCompiledGoFiles | packages.NeedImports | packages.NeedDeps | packages.NeedTypes | packages.NeedSyntax | packages.NeedTypesSizes,
