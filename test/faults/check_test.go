@@ -15,18 +15,17 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// The tests of CHECK compare the state of host, container and files before and after an ADD.
-// For each line of the difference there is a mutationRule: either a command that deletes or
-// changes the object of the line, after which CHECK must fail, or the reason why CHECK may
-// ignore it. A line without a rule fails the test.
+// The tests of CHECK compare the state of host, container and files before and after an ADD. Each line of the
+// difference needs a mutationRule. The rule contains either a command that deletes or changes the object of the line,
+// after which CHECK must fail, or the reason why CHECK may ignore the object. A line without a rule fails the test.
 
 // A mutationRule says how to delete or change an object that an ADD created. The first rule whose
 // pattern matches a line applies to it.
 type mutationRule struct {
-	pattern string // of the start of the line
-	command string // shell command that deletes or changes the object, run in its namespace; may contain $1 … for groups of the pattern
-	want    string // text that the error of CHECK contains; may contain groups
-	exempt  string // reason why CHECK may ignore the object; command and want are empty then
+	pattern string // a regular expression for the start of the line
+	command string // a shell command that deletes or changes the object, run in its namespace; may contain $1 … for groups of the pattern
+	want    string // a text in the error of CHECK; may contain groups
+	exempt  string // the reason why CHECK may ignore the object; command and want are then empty
 }
 
 // mutationRules returns the rules for the lines of nstest.Snapshot, tc and the files.
@@ -58,8 +57,8 @@ func linkRules() []mutationRule {
 		{pattern: `link \S+ addr_info=.*scope=link`, exempt: "the kernel adds link-local addresses"},
 		{pattern: `link (\S+) addr_info=.* local=(\S+) .*prefixlen=(\d+)`, command: "ip addr del $2/$3 dev $1", want: "$2/$3"},
 		{pattern: `link \S+ (address=|ifindex=|link_index=|link_netnsid=|link=)`, exempt: "the kernel chooses names and numbers"},
-		{pattern: `link \S+ ifalias=`, exempt: "CHECK takes a link without alias for one of the reference plugin, and checks it too"},
-		{pattern: `link \S+ mtu=1400`, exempt: "MTU of the ifb: copied from the interface, not configured"},
+		{pattern: `link \S+ ifalias=`, exempt: "CHECK treats a link without an alias as the reference plugin's, and checks it as well"},
+		{pattern: `link \S+ mtu=1400`, exempt: "the MTU of the ifb is not configured, but copied from the interface"},
 		{pattern: `link \S+ (promiscuity|allmulti|qdisc|txqlen|operstate)=`, exempt: "follows from other properties"},
 		{pattern: `link \S+ num_[rt]x_queues=`, exempt: "nothing can change it"},
 		{pattern: `link \S+ linkinfo.info_(slave_)?data\.\S*(_id|root_port|designated_port|no)=`, exempt: "the bridge chooses these numbers"},
@@ -71,7 +70,7 @@ func routeRules() []mutationRule {
 		{pattern: `rule .*protocol=\S+ src=(\S+) table=`, command: "ip rule del from $1", want: "the rule from $1 is missing"},
 		{pattern: `rule6 .*protocol=\S+ src=(\S+) table=`, command: "ip -6 rule del from $1", want: "the rule from $1 is missing"},
 		{pattern: `route dev=\S+ dst=default gateway=(\S+) .*table=(10[01]) `, command: "ip route del default via $1 table $2", want: "via $1"},
-		{pattern: `route .*protocol=113`, exempt: "sbr's record of its table: DEL finds the table by the rule, too"},
+		{pattern: `route .*protocol=113`, exempt: "sbr's record of its table, which DEL can also find by the rule"},
 		{pattern: `route .*protocol=kernel`, exempt: "the kernel adds it with an address; a later plugin may move it (the reference plugin sbr does)"},
 		{pattern: `route dev=(\S+) dst=default gateway=(\S*:\S*) `, command: "ip -6 route del default via $2 dev $1", want: "::/0 via $2"},
 		{pattern: `route dev=(\S+) dst=default gateway=(\S+) `, command: "ip route del default via $2 dev $1", want: "0.0.0.0/0 via $2"},
@@ -91,9 +90,9 @@ func shapingRules() []mutationRule {
 		{pattern: `class dev=(\S+) classid=(\S+) `, command: "tc class change dev $1 classid $2 htb rate 1mbit", want: "$1 has no class $2"},
 		{pattern: `filter (\S+) .*to_dev=.* pref=(\d+) protocol=(\S+)`, command: "tc filter del dev $1 parent ffff: pref $2", want: "$1 has no filter"},
 		{pattern: `filter (\S+) .*options.flowid=.* pref=(\d+) protocol=(\S+)`, command: "tc filter del dev $1 parent 1: pref $2", want: "$1 has no"},
-		{pattern: `filter .*`, exempt: "the head of a filter list"},
+		{pattern: `filter .*`, exempt: "it is the head of a filter list"},
 		{pattern: `bridge ifname=(\S+) .*vlans?=`, exempt: "VLANs have their own tests (plugins/bridge/vlan_test.go), for kernels with VLAN filtering"},
-		{pattern: `bridge ifname=\S+ mac=`, exempt: "the addresses of the interface itself"},
+		{pattern: `bridge ifname=\S+ mac=`, exempt: "these are the addresses of the interface itself"},
 	}
 }
 
@@ -116,15 +115,15 @@ func fileRules() []mutationRule {
 	return []mutationRule{
 		{pattern: `file \S+ (leases/net1/([0-9a-f.:]+)) `, command: "rm $DIR/$1", want: "$2 is not reserved"},
 		{pattern: `file \S+ (tuning/\S+\.json) `, command: "rm $DIR/$1", want: "$1"},
-		{pattern: `file \S+ leases/(net1/(lock|last_reserved_ip\.\d+)|\.plumb/\S+)`, exempt: "host-local makes these files again"},
+		{pattern: `file \S+ leases/(net1/(lock|last_reserved_ip\.\d+)|\.plumb/\S+)`, exempt: "host-local creates these files again"},
 		{pattern: `file d`, exempt: "a directory"},
 	}
 }
 
 // A mutation deletes or changes one object that an ADD created.
 type mutation struct {
-	object  string // the line that describes it
-	netns   string // "host", or the name of the container
+	object  string // the line that describes the object
+	netns   string // "host", or the name of the container's namespace
 	command string
 	want    string
 }
@@ -152,7 +151,7 @@ func (checked checkedNetwork) mutations(network *testNetwork, c *cnitest.Contain
 	}
 	for _, line := range lines {
 		where, rest, _ := strings.Cut(line, ": ")
-		if strings.HasPrefix(rest, "nft ") || strings.Contains(rest, "tables-nft ") { // nftMutations and iptablesMutations find these
+		if strings.HasPrefix(rest, "nft ") || strings.Contains(rest, "tables-nft ") { // see nftMutations and iptablesMutations
 			continue
 		}
 		m, found := matchRule(checked.rules(), where, rest)
@@ -167,8 +166,9 @@ func (checked checkedNetwork) mutations(network *testNetwork, c *cnitest.Contain
 	return slices.DeleteFunc(all, checked.mayIgnore), withoutRule
 }
 
-// mayIgnore reports whether CHECK may ignore the mutation of a rule. The chain localnet, which is created with
-// the table, drops packets that only a host port at 127.0.0.1 lets in (pkg/tables, WithGuard): only portmap needs it.
+// mayIgnore reports whether CHECK may ignore the mutation of a rule. Only portmap needs the chain localnet, which plumb
+// creates with the table. The chain drops packets that only a host port at 127.0.0.1 would let in (pkg/tables,
+// WithGuard).
 func (checked checkedNetwork) mayIgnore(m mutation) bool {
 	return strings.HasPrefix(m.object, "nft rule of localnet:") && !strings.Contains(checked.plugins, `"portmap"`)
 }
@@ -188,8 +188,7 @@ func matchRule(rules []mutationRule, where, line string) (mutation, bool) {
 	return mutation{}, false
 }
 
-// changeVariants returns mutations that change the objects which some of the given mutations
-// delete.
+// changeVariants returns variants of some mutations that change the object instead of deleting it.
 func changeVariants(all []mutation) []mutation {
 	var more []mutation
 	for _, m := range all {
@@ -223,7 +222,7 @@ func changeVariants(all []mutation) []mutation {
 	return more
 }
 
-// kernelDefaults are the properties of new interfaces, each with the kind of the interface.
+// kernelDefaults contains the properties of new interfaces, each with the kind of the interface.
 type kernelDefaults map[string]bool
 
 // newKernelDefaults creates an interface of each kind and sets it up, as the plugins do.
@@ -265,7 +264,7 @@ func linkKind(line, dev, snapshot string) string {
 	return kind
 }
 
-// has reports whether a line shows a property that each new interface of its kind has.
+// has reports whether a line shows a property with which each interface of its kind starts.
 func (b kernelDefaults) has(line, snapshot string) bool {
 	dev, property, ok := linkLine(line)
 	return ok && !strings.HasPrefix(property, "flags=") && b[linkKind(line, dev, snapshot)+" "+property]
@@ -280,7 +279,7 @@ func hasDefaultValue(line, snapshot string) bool {
 		return false
 	}
 	other := "default"
-	if strings.HasSuffix(m[1], "/neigh") { // only the first namespace has net/ipv4/neigh/default
+	if strings.HasSuffix(m[1], "/neigh") { // only the first namespace contains net/ipv4/neigh/default
 		other = "lo"
 	}
 	return strings.Contains(snapshot+"\n", where+": sysctl "+m[1]+"/"+other+"/"+m[2]+"\n")
@@ -301,8 +300,8 @@ func (network *testNetwork) classes() []string {
 	return all
 }
 
-// nftMutations returns mutations for the elements and rules of plumb's tables: each is
-// deleted, and each element is also replaced by one of another owner.
+// nftMutations returns mutations that delete each element and rule of plumb's tables, and mutations that replace each
+// element with an element of another owner.
 func (network *testNetwork) nftMutations() []mutation {
 	GinkgoHelper()
 	var all []mutation
@@ -364,8 +363,8 @@ func (network *testNetwork) iptablesMutations() []mutation {
 			if name, ok := strings.CutPrefix(line, "*"); ok {
 				table = name
 			}
-			// A rule without a target only says that plumb has added others. CHECK does
-			// not require it, because the reference plugin makes none.
+			// A rule without a target only marks that plumb has added other rules. CHECK does not require it, because
+			// the reference plugin does not create such rules.
 			if rule, ok := strings.CutPrefix(line, "-A "); ok && strings.Contains(line, " -j ") {
 				chain, _, _ := strings.Cut(rule, " ")
 				all = append(all, mutation{object: program + " " + line, netns: "host", command: program + " -t " + table + " -D " + rule, want: chain})
@@ -385,7 +384,6 @@ func (network *testNetwork) mutate(c *cnitest.Container, m mutation) error {
 	return err
 }
 
-// A checkedNetwork is a network whose CHECK is tested.
 type checkedNetwork struct {
 	name              string
 	plugins           string
@@ -403,7 +401,6 @@ func (checked checkedNetwork) rules() []mutationRule {
 const dualStack = `"ipam": {"type": "host-local", "dataDir": "DIR/leases", "ranges": [[{"subnet": "10.1.0.0/16"}], [{"subnet": "fd00:1::/64"}]],
 	"routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}, {"dst": "192.0.2.0/24", "table": 77}]}`
 
-// checkedNetworks returns the networks whose CHECK is tested.
 func checkedNetworks() []checkedNetwork {
 	ptp := `{"type": "ptp", ` + dualStack + `}, `
 	return []checkedNetwork{
@@ -426,8 +423,8 @@ func checkedNetworks() []checkedNetwork {
 	}
 }
 
-// checkDetects runs one mutation on a new attachment. It returns an error unless CHECK then
-// fails with the expected text.
+// checkDetects runs one mutation on a new attachment. It returns an error unless CHECK detects the mutation with the
+// expected text.
 func (checked checkedNetwork) checkDetects(m mutation) error {
 	GinkgoHelper()
 	network := newTestNetwork(checked.plugins)
@@ -446,12 +443,13 @@ func (checked checkedNetwork) checkDetects(m mutation) error {
 	return nil
 }
 
-// mutationStep is the distance between the mutations that the tests run by default. With -short it is three times as long.
+// mutationStep is the distance between the mutations that the tests run by default. With -short, the distance is three
+// times as long.
 const mutationStep = 10
 
 var _ = Describe("CHECK", func() {
 	for _, checked := range checkedNetworks() {
-		It("fails if an object that ADD made is deleted or changed, and names it: "+checked.name, func() {
+		It("fails if an object that ADD created is deleted or changed, and names the object: "+checked.name, func() {
 			network := newTestNetwork(checked.plugins)
 			mutations, withoutRule := checked.mutations(network, newContainer("a", 8001))
 			Expect(strings.Join(withoutRule, "\n")).To(BeEmpty(), "lines without a mutationRule")
@@ -472,8 +470,8 @@ var _ = Describe("CHECK", func() {
 	}
 })
 
-// laterPlugins change what an interface plugin created: tuning changes MAC, MTU, flags, queue length
-// and sysctls.
+// laterPlugins lists plugins that change what an interface plugin created. For example, tuning changes the MAC address,
+// MTU, flags, queue length and sysctls.
 const laterPlugins = `, {"type": "tuning", "dataDir": "DIR/tuning", "mac": "02:00:00:00:00:09", "mtu": 1400, "promisc": true, "allmulti": true, "txQLen": 77,
 		"sysctl": {"net.ipv4.conf.IFNAME.arp_notify": "0", "net.ipv6.conf.IFNAME.accept_ra": "2", "net.ipv6.conf.IFNAME.accept_dad": "1"}},
 	{"type": "portmap", "snat": true, "capabilities": {"portMappings": true}},
@@ -485,7 +483,7 @@ var _ = Describe("CHECK succeeds after changes by later plugins", func() {
 		`{"type": "macvlan", "master": "uplink0", "mode": "bridge", "optimisticDAD": true, ` + dualStack + `}`,
 	} {
 		name, _, _ := strings.Cut(strings.TrimPrefix(first, `{"type": `), `, "ipam"`)
-		It("to "+name, func() {
+		It("of "+name, func() {
 			network := newTestNetwork(first + laterPlugins)
 			wrong := network.Check(network.addContainer("a", 8001))
 			record("CHECK: changes by later plugins", wrong == nil)
@@ -493,7 +491,7 @@ var _ = Describe("CHECK succeeds after changes by later plugins", func() {
 		})
 	}
 
-	It("except with macspoofchk, which drops the frames with the MAC that tuning set", func() {
+	It("except with macspoofchk, which drops frames with the MAC address from tuning", func() {
 		network := newTestNetwork(`{"type": "bridge", "bridge": "cni0", "isGateway": true, "macspoofchk": true, ` + dualStack + `}` + laterPlugins)
 		a := network.addContainer("a", 8001)
 		_, unreachable := a.Exec("ping", "-c", "1", "-W", "1", "10.1.0.1")
@@ -504,8 +502,8 @@ var _ = Describe("CHECK succeeds after changes by later plugins", func() {
 	})
 })
 
-// A hostCondition is a condition of the host with which ADD fails, and a part of the error of STATUS, which must fail with
-// code 50.
+// A hostCondition is a condition of the host under which ADD fails. STATUS must fail with code 50 and an error that
+// contains text.
 type hostCondition struct {
 	name    string
 	plugins string
@@ -513,7 +511,8 @@ type hostCondition struct {
 	text    string
 }
 
-// hostConditions returns the conditions to test. The suites of the plugins test others, and that STATUS and ADD succeed.
+// hostConditions returns the conditions to test. The plugins' suites test other conditions, and that STATUS and ADD
+// succeed.
 func hostConditions() []hostCondition {
 	const small = `"ipam": {"type": "host-local", "dataDir": "DIR/leases", "failStatusWhenFull": true, "subnet": "10.1.0.0/30"}}`
 	none := func(*testNetwork) {}
@@ -543,7 +542,7 @@ func hostConditions() []hostCondition {
 	}
 }
 
-var _ = Describe("STATUS fails if ADD fails", func() {
+var _ = Describe("STATUS fails if ADD would fail", func() {
 	for _, c := range hostConditions() {
 		It("on a host where "+c.name, func() {
 			network := newTestNetwork(c.plugins)

@@ -13,8 +13,8 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// A runtime that is killed during an ADD leaves the plugin running. After its restart, it calls
-// DEL for the same attachment.
+// If a runtime is killed during an ADD, the plugin continues to run. After its restart, the runtime
+// calls DEL for the same attachment.
 var _ = Describe("a DEL during the ADD of the same attachment", func() {
 	for _, config := range pluginConfigs() {
 		if !callsIPAM(config) {
@@ -38,19 +38,18 @@ var _ = Describe("a DEL during the ADD of the same attachment", func() {
 			err := waitUnchanged(n.before, n.fullState)
 			record("a DEL during the ADD of the same attachment", err == nil)
 			Expect(err).NotTo(HaveOccurred())
-			Expect(delEndedFirst).To(BeFalse(), "DEL ended before ADD")
+			Expect(delEndedFirst).To(BeFalse(), "DEL must not end before ADD")
 		})
 	}
 })
 
-// A runningCall is a plugin call that was started.
 type runningCall struct {
 	cmd            *exec.Cmd
 	stdout, stderr bytes.Buffer
 	ended          chan struct{}
 }
 
-// startCall starts a plugin call and does not wait for its end.
+// startCall starts a plugin call without waiting for its end.
 func (n *testHost) startCall(c nstest.Call) *runningCall {
 	GinkgoHelper()
 	r := &runningCall{cmd: c.Cmd(n.program()), ended: make(chan struct{})}
@@ -63,7 +62,6 @@ func (n *testHost) startCall(c nstest.Call) *runningCall {
 	return r
 }
 
-// hasEnded reports whether the call has ended.
 func (r *runningCall) hasEnded() bool {
 	select {
 	case <-r.ended:

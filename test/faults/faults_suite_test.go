@@ -1,10 +1,9 @@
-// Package faults tests how the built executables handle faults: a kill at any system call,
-// refused kernel requests, full and damaged file systems, reboots, many concurrent calls and
-// malicious containers. The tests inject all faults from outside: the executables contain no
-// code for them.
+// Package faults tests the built executables under faults, such as a kill at any system call, refused kernel requests,
+// full and damaged file systems, reboots, many concurrent calls and malicious containers. The tests inject all faults
+// from outside, because the executables contain no code for them.
 //
-// By default, the tests inject an evenly spread part of the faults, and with -short a smaller one. With CNI_TEST_FAULTS=all
-// (scripts/test.sh --nightly), they inject all of them.
+// By default, the tests inject an evenly spread sample of the faults, and with -short a smaller sample. With
+// CNI_TEST_FAULTS=all (scripts/test.sh --nightly), they inject all faults.
 package faults
 
 import (
@@ -23,21 +22,19 @@ func TestFaults(t *testing.T) {
 	RunSpecs(t, "test/faults")
 }
 
-// A reportRow counts the faults of one kind, and how many of them the plugins handled as
-// expected.
+// A reportRow counts the faults of one kind, and how many of them led to the expected behaviour.
 type reportRow struct {
 	name          string
 	tried, passed int
 }
 
-// report has the rows in the order in which record added them.
+// report contains the rows in the order in which record added them.
 var report struct {
 	sync.Mutex
 	rows []*reportRow
 }
 
-// record counts a fault in the report's row with this name, and whether the plugins handled
-// the fault as expected.
+// record counts a fault in the report's row with this name. passed means that the plugins behaved as expected.
 func record(name string, passed bool) {
 	report.Lock()
 	defer report.Unlock()

@@ -22,12 +22,11 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// bridgeAndTuning is a chain in which two plugins write files: host-local and tuning.
+// bridgeAndTuning is a chain in which the plugins host-local and tuning write files.
 const bridgeAndTuning = `
 	{"type": "bridge", "isGateway": true, "ipMasq": true, "ipam": {"type": "host-local", "dataDir": "DIR/leases", "subnet": "10.1.0.0/16"}},
 	{"type": "tuning", "dataDir": "DIR/tuning", "mtu": 1400, "sysctl": {"net.ipv4.conf.IFNAME.arp_filter": "1"}}`
 
-// newContainers returns n new containers that are not attached.
 func newContainers(n int) []*cnitest.Container {
 	GinkgoHelper()
 	all := make([]*cnitest.Container, n)
@@ -40,7 +39,7 @@ func newContainers(n int) []*cnitest.Container {
 // concurrentADDs is the number of concurrent ADDs during a fault.
 const concurrentADDs = 16
 
-// A fileSystemFault makes all writes to a tmpfs fail with an error with the text, from begin to end.
+// A fileSystemFault lets all writes to a tmpfs fail from begin to end. The error contains the text.
 type fileSystemFault struct {
 	text       string
 	begin, end func(dir string)
@@ -55,7 +54,7 @@ var fileSystemFaults = map[string]fileSystemFault{
 var _ = Describe("a file system", func() {
 	for _, what := range sortedKeys(fileSystemFaults) {
 		fault := fileSystemFaults[what]
-		It("with "+what+": ADD fails and leaves nothing, CHECK and DEL work as far as they can, and ADD works again afterwards", func() {
+		It("with "+what+": ADD fails and leaves nothing, CHECK and DEL do all that is possible, and later ADDs succeed", func() {
 			network := newTestNetwork(bridgeAndTuning)
 			mountLimitedTmpfs(network.Dir, "nr_blocks=1000,nr_inodes=1000")
 			existing := network.addContainer("existing", 7000)
@@ -90,9 +89,10 @@ var _ = Describe("a file system", func() {
 		})
 	}
 
-	// The first ADD makes directory, lock, reservation, cursor and the files in .plumb.
+	// The first ADD creates the directory, the lock, the reservation, the cursor and the files in
+	// .plumb.
 	for _, resource := range sortedKeys(shortages) {
-		It("that has no more free "+resource+" during an ADD: the ADD leaves nothing", func() {
+		It("without free "+resource+" during an ADD: the ADD leaves nothing", func() {
 			s, p := shortages[resource], newPool()
 			p.ipam += `, "cooldown": 30`
 			mountLimitedTmpfs(p.dataDir, "nr_blocks=1000,nr_inodes=1000")
@@ -130,7 +130,7 @@ func checkNoTemporaryFiles(dir string) error {
 	})
 }
 
-// checkEmpty checks that the directory has no files except those named.
+// checkEmpty checks that the directory contains no files except the named ones.
 func checkEmpty(dir string, except ...string) error {
 	files, err := os.ReadDir(dir)
 	for _, f := range files {
@@ -144,12 +144,12 @@ func checkEmpty(dir string, except ...string) error {
 // checkEqual returns an error if got is not want.
 func checkEqual[T comparable](got, want T) error {
 	if got != want {
-		return fmt.Errorf("got %v, want %v", got, want)
+		return fmt.Errorf("want %v, got %v", want, got)
 	}
 	return nil
 }
 
-// checkDistinctAddresses checks that no address was allocated to two containers.
+// checkDistinctAddresses checks that no two containers got the same address.
 func checkDistinctAddresses(containers []*cnitest.Container) error {
 	var errs []error
 	owner := map[string]string{}
@@ -169,17 +169,17 @@ func (network *testNetwork) hostState() string {
 	return emptyFormerSet.ReplaceAllString(nstest.Snapshot(GinkgoTB(), network.Host), "")
 }
 
-// emptyFormerSet matches an empty nftables set of former owners. All attachments share the
-// set, and no DEL deletes it.
+// emptyFormerSet matches an empty nftables set of former owners, which all attachments share and no
+// DEL deletes.
 var emptyFormerSet = regexp.MustCompile(`(?m)^.*nft *\n.*nft (map|set) \S+-former \{\n.*nft type .*\n.*nft \}\n`)
 
-// incompleteReservations are contents that a crash or a power failure can leave in a reservation.
+// incompleteReservations lists contents that a crash or a power failure can leave in a reservation.
 var incompleteReservations = []string{
 	"", "\x00", strings.Repeat("\x00", 12), strings.Repeat("\x00", 4096), "\r\n", "live0\r\neth0\x00\x00\x00", "\xff\xfe\x00l", "live0\r\neth0\r\neth1",
 }
 
 var _ = Describe("incomplete reservations", func() {
-	It("are released by ADD, or by DEL and GC if they name a container, and no others", func() {
+	It("are released by ADD or, if they name a container, by DEL and GC, but complete reservations are not", func() {
 		p := newPool()
 		existing := p.addContainers(3)
 		write := func(contents []string) {
@@ -218,8 +218,8 @@ var _ = Describe("incomplete reservations", func() {
 	})
 })
 
-var _ = Describe("a directory of reservations that is deleted", func() {
-	It("during 16 concurrent ADDs: DEL restores the host, whether or not ADD succeeded", func() {
+var _ = Describe("the directory of reservations", func() {
+	It("is deleted during 16 concurrent ADDs: DEL restores the host, whether or not ADD succeeded", func() {
 		network := newTestNetwork(bridgeAndTuning)
 		existing := network.addContainer("existing", 7000)
 		Expect(network.Del(existing)).To(Succeed())
@@ -261,7 +261,7 @@ func repeatInBackground(f func()) (stop func()) {
 	return func() { close(done); all.Wait() }
 }
 
-// damages are the ways to damage a directory of address files in .plumb.
+// damages maps names to ways to damage a directory of address files in .plumb.
 var damages = map[string]func(dir string){
 	"deleted":                 func(dir string) { _ = os.RemoveAll(dir) },
 	"deleted with its parent": func(dir string) { _ = os.RemoveAll(filepath.Dir(dir)) },
@@ -315,8 +315,9 @@ var _ = Describe("damaged address files in .plumb", func() {
 	}
 })
 
-// A restoredState says which reservations and address files exist after a power failure or
-// the restore of a backup: "old", "new", "empty" (files without content) or "deleted" (none).
+// A restoredState says which reservations and address files exist after a power failure or the
+// restore of a backup. The values are "old", "new", "empty" for files without content, and "deleted"
+// for no files.
 type restoredState struct{ reservations, plumbFiles string }
 
 var _ = Describe("files after a power failure or the restore of a backup", func() {
@@ -338,10 +339,10 @@ var _ = Describe("files after a power failure or the restore of a backup", func(
 	}
 })
 
-// checkAfterRestore restores reservations and address files of different times, and checks
-// that each address is allocated once. In the same boot (a backup was restored), the containers
-// with a reservation still run. After another boot, no container runs, and GC releases the
-// reservations without an address file.
+// checkAfterRestore restores reservations and address files of different times, and checks that each
+// address is allocated once. In the same boot, after the restore of a backup, the containers with a
+// reservation still run. After another boot, no container runs, and GC releases the reservations
+// without an address file.
 func checkAfterRestore(p *pool, m *machine, state restoredState, boot string) {
 	GinkgoHelper()
 	p.addContainers(5)
@@ -369,7 +370,7 @@ func checkAfterRestore(p *pool, m *machine, state restoredState, boot string) {
 }
 
 // addConcurrently checks that concurrent ADDs allocate different addresses, and that each
-// container still has its reservation after the last ADD.
+// reservation still exists after the last ADD.
 func (p *pool) addConcurrently() error {
 	const n = 8
 	got := make([]netip.Addr, n)
@@ -384,7 +385,6 @@ func (p *pool) addConcurrently() error {
 	return errors.Join(errs...)
 }
 
-// copyOf returns the path of a copy of the directory.
 func copyOf(dir string) string {
 	GinkgoHelper()
 	to := filepath.Join(GinkgoTB().TempDir(), "copy")
@@ -393,7 +393,7 @@ func copyOf(dir string) string {
 	return to
 }
 
-// restoreDir replaces a directory by its old or new copy, with or without content, or deletes it.
+// restoreDir replaces a directory with its old or new copy, empties its files, or deletes it.
 func restoreDir(dir, state, old, now string) {
 	GinkgoHelper()
 	Expect(os.RemoveAll(dir)).To(Succeed())
@@ -416,7 +416,7 @@ func restoreDir(dir, state, old, now string) {
 	}
 }
 
-// damagedStates are contents of a damaged state file of tuning.
+// damagedStates maps kinds of damage to the content of tuning's state file.
 var damagedStates = map[string]string{
 	"deleted": "", "empty": "", "cut off": `{"mtu": 15`, "zeros": strings.Repeat("\x00", 80), "not an object": "[1]", "with wrong types": `{"mtu": "x", "sysctl": 7}`,
 	"with an invalid sysctl": `{"sysctl": {"net/../kernel/hostname": "x"}}`,
@@ -432,7 +432,7 @@ var _ = Describe("the state files of tuning", func() {
 		network = newTestNetwork(bridgeAndTuning)
 		mountLimitedTmpfs(network.Dir+"/tuning", "nr_blocks=1000,nr_inodes=1000")
 		existing = network.addContainer("existing", 7000)
-		Expect(network.Del(existing)).To(Succeed()) // the objects that containers share exist from here on
+		Expect(network.Del(existing)).To(Succeed()) // creates the objects that containers share
 		before = nstest.WaitStable(network.hostState)
 		existing = network.addContainer("existing", 7000)
 	})
@@ -442,7 +442,7 @@ var _ = Describe("the state files of tuning", func() {
 
 	It("on a full or read-only file system: ADD fails and leaves nothing", func() {
 		containers := newContainers(4)
-		for _, what := range sortedKeys(fileSystemFaults) { // read-only is the last one
+		for _, what := range sortedKeys(fileSystemFaults) { // read-only is the last fault
 			fault := fileSystemFaults[what]
 			fault.begin(network.Dir + "/tuning")
 			expectAllOK("tuning: "+what+": concurrent ADDs", len(containers), func(i int) error {

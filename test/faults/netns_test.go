@@ -20,7 +20,7 @@ const (
 	tuningConfig    = `{"type": "tuning", "dataDir": "DIR/tuning", "mtu": 1400, "sysctl": {"net.ipv4.conf.IFNAME.arp_filter": "1"}}`
 )
 
-// networks are the plugin lists: each interface plugin alone, and chains.
+// networks maps names to plugin lists, which are single interface plugins and chains.
 var networks = map[string]string{
 	"loopback":                           `{"type": "loopback"}`,
 	"bridge":                             `{"type": "bridge", "isDefaultGateway": true, "ipMasq": true, "macspoofchk": true, ` + dualStackIPAM + `}`,
@@ -34,10 +34,11 @@ var networks = map[string]string{
 		"ipam": {"type": "host-local", "dataDir": "DIR/leases", "subnet": "198.18.0.0/24", "rangeStart": "198.18.0.100"}}, ` + bandwidthConfig + `, ` + tuningConfig,
 }
 
-// replacements return a container with another namespace, which the test mounts at the path of
-// a deleted one. The first two are not attached by plumb.
+// replacements contains functions that return a container. The test mounts the container's
+// namespace at the path of a deleted namespace. plumb attaches only the last one of these
+// containers.
 var replacements = map[string]func(network *testNetwork) *cnitest.Container{
-	"a namespace with a veth that plumb did not make": func(network *testNetwork) *cnitest.Container {
+	"a namespace with a veth that plumb did not create": func(network *testNetwork) *cnitest.Container {
 		c := newContainer("replacement", 9000)
 		network.Host.Must(GinkgoTB(), "ip", "link", "add", "vethother", "type", "veth", "peer", "name", "eth0", "netns", c.Path())
 		network.Host.Batch(GinkgoTB(), "link set vethother up", "addr add 192.0.2.1/24 dev vethother")
@@ -46,7 +47,7 @@ var replacements = map[string]func(network *testNetwork) *cnitest.Container{
 		c.SetSysctl(GinkgoTB(), "net/ipv4/conf/eth0/arp_filter", "1")
 		return c
 	},
-	"a namespace with a macvlan that plumb did not make": func(network *testNetwork) *cnitest.Container {
+	"a namespace with a macvlan that plumb did not create": func(network *testNetwork) *cnitest.Container {
 		c := newContainer("replacement", 9000)
 		network.Host.Must(GinkgoTB(), "ip", "link", "add", "link", "uplink0", "name", "eth0", "netns", c.Path(), "type", "macvlan", "mode", "bridge")
 		c.Batch(GinkgoTB(), "link set lo up", "link set eth0 up mtu 1300", "addr add 192.0.2.7/24 dev eth0")
@@ -65,7 +66,8 @@ func replaceNetns(c, other *cnitest.Container) {
 	DeferCleanup(func() { Expect(unix.Unmount(path, unix.MNT_DETACH)).To(Succeed()) })
 }
 
-// createSharedObjects creates the objects that all containers share: it adds and deletes one.
+// createSharedObjects adds and deletes a container, to create the objects that all containers
+// share.
 func (network *testNetwork) createSharedObjects() {
 	GinkgoHelper()
 	Expect(network.Del(network.addContainer("first", 7000))).To(Succeed())
@@ -84,11 +86,11 @@ var _ = Describe("CNI_NETNS", func() {
 				network.createSharedObjects()
 			})
 
-			It("of a deleted namespace: DEL succeeds, and the host is as before", func() {
+			It("names a deleted namespace: DEL succeeds and restores the host", func() {
 				before := nstest.WaitStable(network.stableState)
 				for _, with := range []string{"with", "without"} {
 					c := network.addContainer("deleted", 8000)
-					c.Remove(GinkgoTB()) // leaves a regular file
+					c.Remove(GinkgoTB()) // leaves a regular file at the path
 					if with == "without" {
 						network.ClearCache()
 						Expect(os.Remove(c.Path())).To(Succeed())
@@ -99,7 +101,7 @@ var _ = Describe("CNI_NETNS", func() {
 				}
 			})
 
-			It("of another container's namespace: DEL does not change that container, and the host is as before", func() {
+			It("names another container's namespace: DEL does not change that container, and restores the host", func() {
 				for kind, newReplacement := range replacements {
 					n := newReplacement(network)
 					both := func() string { return nstest.Snapshot(GinkgoTB(), n.NS) + "\n" + network.stableState() }
@@ -109,8 +111,8 @@ var _ = Describe("CNI_NETNS", func() {
 					expectOK(name+": netns replaced: DEL", func() error {
 						return inCase(kind, network.Del(c), waitUnchanged(before, both))
 					})
-					// Without prevResult, DEL may delete an interface without alias: the reference
-					// plugin might have made it.
+					// Without prevResult, DEL may delete an interface without an alias, because the
+					// reference plugin may have created it.
 					if kind == "a container of the same network" {
 						expectOK(name+": netns replaced: DEL without prevResult", func() error {
 							return errors.Join(network.Del(c), waitUnchanged(before, both), network.Check(n), network.Del(n))
@@ -125,7 +127,7 @@ var _ = Describe("CNI_NETNS", func() {
 	}
 })
 
-// inCase joins the errors and adds the name of the case.
+// inCase joins the errors and adds the case's name.
 func inCase(name string, errs ...error) error {
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("%s: %w", name, err)

@@ -10,17 +10,17 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// A testNetwork is the network "net1" on a host of its own.
+// A testNetwork is the network "net1" on its own host.
 type testNetwork struct{ *cnitest.Network }
 
-// newTestNetwork returns a new host with a network of these plugins.
 func newTestNetwork(plugins string) *testNetwork {
 	GinkgoHelper()
 	return &testNetwork{cnitest.NewNetwork("net1", plugins, "bridge", "ptp", "macvlan", "ipvlan", "vlan", "loopback", "host-local", "static",
 		"portmap", "bandwidth", "tuning", "tap", "sbr")}
 }
 
-// capabilityArgs map a host port to port 80 of the container, and limit its bandwidth.
+// capabilityArgs returns capability arguments that map a host port to port 80 of the container, and
+// limit the container's bandwidth.
 func capabilityArgs(port int) map[string]any {
 	return map[string]any{
 		"portMappings": []map[string]any{{"hostPort": port, "containerPort": 80, "protocol": "tcp"}},
@@ -36,7 +36,7 @@ func newContainer(id string, port int) *cnitest.Container {
 	return c
 }
 
-// addContainer returns a new container after an ADD, which must succeed.
+// addContainer calls ADD for a new container, which must succeed.
 func (network *testNetwork) addContainer(id string, port int) *cnitest.Container {
 	GinkgoHelper()
 	c := newContainer(id, port)

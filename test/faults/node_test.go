@@ -26,38 +26,37 @@ func TestMain(m *testing.M) {
 type pluginConfig struct {
 	name   string
 	plugin string
-	// keys are the keys of the configuration except cniVersion, name, type and prevResult.
-	// DIR is replaced by a directory for the plugin's files. PORT, VLAN, ADDRESS and DEVICE are replaced by a
-	// port number, a VLAN, an address and an interface of the host that differ between the two containers.
+	// keys contains the keys of the configuration except cniVersion, name, type and prevResult. DIR stands for a
+	// directory for the plugin's files. PORT, VLAN, ADDRESS and DEVICE stand for a port number, a VLAN, an address and
+	// an interface of the host that differ between the two containers.
 	keys string
-	// bridgeKeys are the keys of the bridge plugin that runs before a chained plugin. They
-	// are empty if the plugin is not chained.
+	// bridgeKeys contains the keys of the bridge plugin that runs before a chained plugin. It is empty if the plugin is
+	// not chained.
 	bridgeKeys string
-	// needsNamespace is true if the plugin can undo its changes in the container only with
-	// CNI_NETNS. A DEL without CNI_NETNS and a GC need not undo them.
+	// needsNamespace means that the plugin can undo its changes in the container only with CNI_NETNS. DEL without
+	// CNI_NETNS, and GC, need not undo them.
 	needsNamespace bool
-	// takesDevice is true if the plugin moves DEVICE into the container. The device is virtual, so
-	// the kernel deletes it with the container's namespace.
+	// takesDevice means that the plugin moves DEVICE into the container. The kernel deletes the device with the
+	// container's namespace, because the device is virtual.
 	takesDevice bool
-	// filesOnly is true if the plugin changes files only, and nothing in a namespace.
+	// filesOnly means that the plugin changes only files, and nothing in a namespace.
 	filesOnly bool
-	// kind is the kind of link that the plugin makes, with its options, if a kernel may lack it. The
-	// specs are skipped then, and run in test/vm.
+	// kind is the kind of link that the plugin creates, with its options, if some kernels lack it. The specs are
+	// skipped on such a kernel, and run in test/vm.
 	kind string
 }
 
-// A testNode is a host with a container, "tested", for which the tests call one plugin.
-// Another container, "existing", is already attached, so that the objects that all containers
-// share exist.
+// A testHost is a host with a container, "tested", for which the tests call one plugin. Another container, "existing",
+// is already attached, so that the objects that all containers share exist.
 type testHost struct {
 	nstest.TB
 	pluginConfig
 	dir             string
 	bin             string
 	host, container *nstest.NS
-	prevResult      string // result of the bridge plugin; empty if the plugin is not chained
-	hostBefore      string // state of the host before the container "tested" exists
-	before          string // state of host, container and files before the plugin is called
+	prevResult      string // the result of the bridge plugin; empty if the plugin is not chained
+	hostBefore      string // the state of the host before the container "tested" exists
+	before          string // the state of host, container and files before the plugin is called
 }
 
 // newTestHost returns a host with an existing container. replaceContainer adds a container that is not attached.
@@ -70,7 +69,7 @@ func newTestHost(config pluginConfig) *testHost {
 		nstest.End{In: n.host, Name: "uplink0", Addrs: []string{"198.18.0.1/24", "fd00:18::1/64"}},
 		nstest.End{In: outside, Name: "uplink0", Addrs: []string{"198.18.0.2/24", "fd00:18::2/64"}})
 	if config.takesDevice {
-		for _, key := range []string{"accept_dad", "accept_ra"} { // Join sets these of an interface, and the kernel those of one that is moved
+		for _, key := range []string{"accept_dad", "accept_ra"} { // for the interfaces that Join creates, and for moved ones
 			n.host.SetSysctl(tb, "net/ipv6/conf/default/"+key, "0")
 		}
 		for i, device := range []string{"device1", "device2"} {
@@ -86,11 +85,12 @@ func newTestHost(config pluginConfig) *testHost {
 	return n
 }
 
-// replaceContainer replaces the container "tested" by a new one that is not attached, and that exists until the end of the spec.
+// replaceContainer replaces the container "tested" with a new one that is not attached. The new container exists until
+// the end of the spec.
 func (n *testHost) replaceContainer() {
 	GinkgoHelper()
 	if n.container != nil {
-		n.delBridge("tested", n.container) // the kernel deletes a namespace asynchronously
+		n.delBridge("tested", n.container) // delete the interface first, because the kernel deletes a namespace asynchronously
 		n.container.Remove(n)
 	}
 	n.container = nstest.New(n).Named("container")
@@ -99,8 +99,8 @@ func (n *testHost) replaceContainer() {
 	n.before = nstest.WaitStable(n.fullState)
 }
 
-// requireKind skips the spec if the kernel has no links of the kind. It creates one in the container, and
-// deletes it, because with the first VRF of a namespace the kernel creates a rule that stays.
+// requireKind skips the spec if the kernel lacks links of the kind. It creates such a link in the container, where the
+// rule that the kernel adds with the first VRF of a namespace and keeps does no harm, and deletes the link.
 func (n *testHost) requireKind(container *nstest.NS) {
 	GinkgoHelper()
 	if n.kind == "" {
@@ -113,7 +113,7 @@ func (n *testHost) requireKind(container *nstest.NS) {
 	container.Must(n, "ip", "link", "del", "first")
 }
 
-// addBridge calls ADD of the bridge plugin, if the plugin is chained, and returns its result.
+// If the plugin is chained, addBridge calls ADD of the bridge plugin and returns the result.
 func (n *testHost) addBridge(id string, container *nstest.NS) string {
 	GinkgoHelper()
 	if n.bridgeKeys == "" {
@@ -122,7 +122,7 @@ func (n *testHost) addBridge(id string, container *nstest.NS) string {
 	return n.callBridge("ADD", id, container).Stdout
 }
 
-// delBridge calls DEL of the bridge plugin, if the plugin is chained.
+// If the plugin is chained, delBridge calls DEL of the bridge plugin.
 func (n *testHost) delBridge(id string, container *nstest.NS) {
 	GinkgoHelper()
 	if n.bridgeKeys != "" {
@@ -161,8 +161,7 @@ func (n *testHost) call(verb, id string, container *nstest.NS, prevResult string
 
 func (n *testHost) addCall() nstest.Call { return n.call("ADD", "tested", n.container, n.prevResult) }
 
-// delCall returns the DEL after an ADD with this result. An empty result means that the ADD
-// returned none.
+// delCall returns the DEL after an ADD with this result. result is empty if the ADD returned no result.
 func (n *testHost) delCall(result string) nstest.Call {
 	if result == "" {
 		result = n.prevResult
@@ -170,7 +169,7 @@ func (n *testHost) delCall(result string) nstest.Call {
 	return n.call("DEL", "tested", n.container, result)
 }
 
-// gcCall returns a GC with the existing container as the only valid attachment.
+// gcCall returns a GC for which only the existing container's attachment is valid.
 func (n *testHost) gcCall() nstest.Call {
 	c := n.call("GC", "", nil, "")
 	c.Config = strings.Replace(c.Config, "{", `{"cni.dev/valid-attachments": [{"containerID": "existing", "ifname": "eth0"}], `, 1)
@@ -178,8 +177,8 @@ func (n *testHost) gcCall() nstest.Call {
 	return c
 }
 
-// state returns the state of the namespaces and of the plugin's files. It leaves out
-// host-local's cursor and the contents of the files in .plumb, which may change.
+// state returns the state of the namespaces and of the plugin's files. It omits host-local's cursor and the contents of
+// the files in .plumb, which may change.
 func (n *testHost) state(namespaces ...*nstest.NS) string {
 	var parts []string
 	if !n.filesOnly {
@@ -200,7 +199,7 @@ func (n *testHost) state(namespaces ...*nstest.NS) string {
 func (n *testHost) fullState() string { return n.state(n.host, n.container) }
 func (n *testHost) hostState() string { return n.state(n.host) }
 
-// waitUnchanged waits until state returns want, or returns an error with the difference.
+// waitUnchanged waits until state returns want. After a time limit, it returns an error with the difference.
 func waitUnchanged(want string, state func() string) error {
 	if diff := nstest.WaitEqual(want, state); diff != "" {
 		return fmt.Errorf("not as before:\n%s", diff)
@@ -221,8 +220,8 @@ func (n *testHost) run(c nstest.Call) (nstest.Reply, error) {
 type processes int
 
 const (
-	// pluginAndIPAM selects the plugin and its IPAM plugin, not the iptables programs: if
-	// a request is refused, iptables-save prints a part of a table and exits with 0.
+	// pluginAndIPAM selects the plugin and its IPAM plugin. It excludes the iptables programs, because iptables-save
+	// prints a part of a table and exits with 0 if a request is refused.
 	pluginAndIPAM processes = iota
 	pluginOnly
 	childrenOnly // the IPAM plugin and the iptables programs
@@ -242,16 +241,16 @@ func (p processes) includes(c *inject.Call) bool {
 type fault struct {
 	calls      []inject.Syscall
 	processes  processes
-	callNumber int // number of the system call, from 1
+	callNumber int // the number of the system call, from 1
 	verdict    inject.Verdict
-	// allowLock, if not nil, delays an IPAM plugin that still runs after the fault: it
-	// takes its lock only after allowLock is closed.
+	// allowLock, if not nil, delays an IPAM plugin that still runs after the fault. The IPAM plugin takes its lock only
+	// after allowLock is closed.
 	allowLock  chan struct{}
 	callsSeen  int
-	faultyCall string // description of the system call; empty if there were fewer calls
+	faultyCall string // a description of the system call; empty if there were fewer calls
 }
 
-// decide refuses or kills the call with the number callNumber, and lets all others pass.
+// decide refuses or kills the call with the number callNumber, and lets all other calls pass.
 func (f *fault) decide(c *inject.Call) inject.Verdict {
 	if f.allowLock != nil && f.faultyCall != "" && c.Process > 0 && strings.HasSuffix(c.String(), " lock") {
 		<-f.allowLock
@@ -266,7 +265,7 @@ func (f *fault) decide(c *inject.Call) inject.Verdict {
 	return f.verdict
 }
 
-// callTimeout is the time that a plugin may take. It is long, because the machine may be busy.
+// callTimeout is the time limit for a plugin. It is long, because the machine may be busy.
 const callTimeout = time.Minute
 
 // runWithFault calls the plugin with the fault. The caller must wait for the process tree.

@@ -24,7 +24,7 @@ func adoptOrphans() {
 }
 
 // A blockedProgram is a directory with a script that waits for unblock and then executes the real
-// program. Only the first process waits; later ones execute the real program at once.
+// program. Only the first process waits. Later processes execute the real program at once.
 type blockedProgram struct{ dir string }
 
 // newBlockedProgram returns a script with the name program. real is the path of the real program.
@@ -44,7 +44,6 @@ exec %[2]s "$@"
 	return p
 }
 
-// waitStarted waits until the first process has started.
 func (p blockedProgram) waitStarted() {
 	GinkgoHelper()
 	_, err := os.ReadFile(filepath.Join(p.dir, "started"))
@@ -63,10 +62,10 @@ func (p blockedProgram) unblock() {
 	Expect(errors.Join(err, f.Close())).To(Succeed())
 }
 
-// A program that a plugin started may run on after the plugin was killed, and even after the
-// next DEL. The faults at system calls test the same for the IPAM plugin.
+// A program that a plugin started may still run after the plugin was killed, and even after the
+// next DEL. For the IPAM plugin, syscalls_test.go tests the same.
 var _ = Describe("an iptables program that still runs after its plugin was killed", func() {
-	It("leaves nothing after DEL", func() {
+	It("leaves nothing behind after DEL", func() {
 		nstest.LeakCheck(GinkgoTB())
 		adoptOrphans()
 		s := newStressHost()

@@ -18,8 +18,8 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// expectOK calls f, records the outcome in the row of the report, and fails the test if f
-// returns an error.
+// expectOK calls f and records the outcome in the report's row. If f returns an error, expectOK
+// fails the test.
 func expectOK(row string, f func() error) {
 	GinkgoHelper()
 	err := f()
@@ -37,7 +37,7 @@ func expectAllOK(row string, n int, f func(i int) error) {
 	Expect(errors.Join(errs...)).NotTo(HaveOccurred(), row)
 }
 
-// concurrently calls f(0) … f(n-1) concurrently, and returns their errors.
+// concurrently calls f(0) … f(n-1) at the same time, and returns their errors.
 func concurrently(n int, f func(i int) error) []error {
 	errs := make([]error, n)
 	var all sync.WaitGroup
@@ -57,7 +57,7 @@ func concurrently(n int, f func(i int) error) []error {
 func checkError(err error, code uint, texts ...string) error {
 	var pluginErr *cnitypes.Error
 	if !errors.As(err, &pluginErr) {
-		return fmt.Errorf("want a plugin's error with code %d, got: %w", code, err)
+		return fmt.Errorf("want a plugin's error with code %d, got %w", code, err)
 	}
 	if pluginErr.Code != code {
 		return fmt.Errorf("want code %d, got code %d: %w", code, pluginErr.Code, err)
@@ -70,13 +70,12 @@ func checkError(err error, code uint, texts ...string) error {
 	return nil
 }
 
-// A pool is the address pool of one network. The tests call host-local as an interface plugin
 // does.
 type pool struct {
 	bin     string
 	dataDir string
-	name    string // of the network
-	ipam    string // keys of ipam except type and dataDir
+	name    string // the name of the network
+	ipam    string // the keys of ipam except type and dataDir
 }
 
 // newPool returns a pool of 13 addresses, or of 29 with all faults.
@@ -89,7 +88,7 @@ func newPool() *pool {
 	}
 }
 
-// call calls a verb for a container. more are additional keys of the configuration.
+// call calls a verb for a container. more contains further keys of the configuration.
 func (p *pool) call(verb, id string, more ...string) nstest.Reply {
 	GinkgoHelper()
 	return nstest.Exec(GinkgoTB(), p.bin, nstest.Call{
@@ -105,7 +104,7 @@ func (p *pool) do(verb, id string, more ...string) error {
 	return errorOf(p.call(verb, id, more...))
 }
 
-// errorOf returns the error of a reply as the type that libcni returns.
+// errorOf returns the error of a reply with the type that libcni uses.
 func errorOf(r nstest.Reply) error {
 	if r.Exit == 0 {
 		return nil
@@ -127,7 +126,7 @@ func (p *pool) add(id string) (netip.Addr, error) {
 	return r.Result(GinkgoTB()).IPs[0].Address.Addr(), nil
 }
 
-// gc calls GC with these containers as the valid attachments.
+// gc calls GC, for which only the attachments of these containers are valid.
 func (p *pool) gc(valid ...string) error {
 	list := []string{}
 	for _, id := range valid {
@@ -163,8 +162,9 @@ func readReservations(dir string) map[netip.Addr]string {
 	return all
 }
 
-// checkAllocation checks that concurrent ADDs allocate each address of the pool that no
-// existing container has, exactly once. It then releases the allocated addresses.
+// checkAllocation checks that concurrent ADDs allocate each free address of the pool exactly once.
+// Free are all addresses that no existing container uses. At the end, checkAllocation releases the
+// allocated addresses.
 func (p *pool) checkAllocation(existing map[string]netip.Addr) error {
 	got := map[netip.Addr]string{}
 	for id, ip := range existing {
@@ -181,13 +181,13 @@ func (p *pool) checkAllocation(existing map[string]netip.Addr) error {
 		mu.Lock()
 		defer mu.Unlock()
 		if got[ip] != "" {
-			return fmt.Errorf("%s was allocated to %s, but %s has it", ip, id, got[ip])
+			return fmt.Errorf("%s was allocated to %s, but belongs to %s", ip, id, got[ip])
 		}
 		got[ip] = id
 		return nil
 	})
 	if _, err := p.add("one-too-many"); err == nil {
-		errs = append(errs, errors.New("more addresses were allocated than the pool has"))
+		errs = append(errs, errors.New("more addresses were allocated than the pool contains"))
 	}
 	return errors.Join(append(errs, concurrently(left, func(i int) error { return p.do("DEL", fmt.Sprint("fresh", i)) })...)...)
 }
@@ -205,17 +205,17 @@ func (p *pool) addContainers(n int) map[string]netip.Addr {
 	return all
 }
 
-// mountLimitedTmpfs creates the directory dir and mounts a tmpfs with these options there.
+// mountLimitedTmpfs creates the directory dir, and mounts a tmpfs with these options at dir.
 func mountLimitedTmpfs(dir, options string) {
 	GinkgoHelper()
 	Expect(os.MkdirAll(dir, 0o755)).To(Succeed())
 	Expect(unix.Mount("tmpfs", dir, "tmpfs", 0, options)).To(Succeed())
 	DeferCleanup(func() { Expect(unix.Unmount(dir, unix.MNT_DETACH)).To(Succeed()) })
-	// Without a file, limit could set nr_blocks to 0, which means no limit.
+	// This file prevents limit from setting nr_blocks to 0, which would mean no limit.
 	Expect(os.WriteFile(filepath.Join(dir, ".used"), []byte("x"), 0o600)).To(Succeed())
 }
 
-// remount changes the options of a tmpfs, or makes it read-only ("ro").
+// remount changes the options of a tmpfs, for example to read-only ("ro").
 func remount(dir, options string) {
 	GinkgoHelper()
 	flags := uintptr(unix.MS_REMOUNT)
@@ -227,17 +227,17 @@ func remount(dir, options string) {
 
 // A shortage is a resource that a file system can run out of.
 type shortage struct {
-	option string // of tmpfs
+	option string // the option of tmpfs
 	used   func(unix.Statfs_t) uint64
 }
 
-// shortages are the resources that a tmpfs can limit.
+// shortages lists the resources that a tmpfs can limit.
 var shortages = map[string]shortage{
 	"blocks": {"nr_blocks", func(st unix.Statfs_t) uint64 { return st.Blocks - st.Bfree }},
 	"inodes": {"nr_inodes", func(st unix.Statfs_t) uint64 { return st.Files - st.Ffree }},
 }
 
-// limit leaves so many units free on the tmpfs at dir.
+// limit leaves this number of units free on the tmpfs at dir.
 func (s shortage) limit(dir string, free int) {
 	GinkgoHelper()
 	var st unix.Statfs_t
@@ -251,7 +251,7 @@ func (s shortage) lift(dir string) {
 	remount(dir, s.option+"=100000")
 }
 
-// fullOrCI returns full if the tests inject all faults, else ci.
+// fullOrCI returns full if the tests inject all faults, and ci otherwise.
 func fullOrCI(full, ci int) int {
 	if nstest.AllFaults() {
 		return full
@@ -259,8 +259,8 @@ func fullOrCI(full, ci int) int {
 	return ci
 }
 
-// A machine has a boot ID of its own, in dir/boot_id. Its programs run in mount namespaces in
-// which this file is mounted at /proc/sys/kernel/random/boot_id.
+// A machine simulates a host with its own boot ID. Its programs run in mount namespaces in which
+// the file dir/boot_id is mounted at /proc/sys/kernel/random/boot_id.
 type machine struct {
 	dir   string
 	boots int
@@ -274,7 +274,7 @@ func newMachine() *machine {
 	return m
 }
 
-// reboot changes the boot ID only. The test must create new network namespaces.
+// reboot changes only the boot ID. The test must create new network namespaces.
 func (m *machine) reboot() {
 	GinkgoHelper()
 	m.boots++
@@ -282,8 +282,8 @@ func (m *machine) reboot() {
 	Expect(os.WriteFile(filepath.Join(m.dir, "boot_id"), []byte(id), 0o600)).To(Succeed())
 }
 
-// program returns the path of a script that runs a plugin, and the plugins that it calls, with
-// the machine's boot ID.
+// program returns the path of a script. The script runs a plugin, and the plugins that this plugin
+// calls, with the machine's boot ID.
 func (m *machine) program(plugin string) string {
 	GinkgoHelper()
 	path := filepath.Join(m.dir, plugin)

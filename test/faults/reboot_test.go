@@ -13,13 +13,13 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// smallNetwork is a bridge network. BRIDGE and SUBNET are replaced; a /29 has five addresses
-// for containers.
+// smallNetwork is a bridge network with placeholders BRIDGE and SUBNET. A /29 contains five
+// addresses for containers.
 const smallNetwork = `{"type": "bridge", "bridge": "BRIDGE", "isGateway": true, "ipMasq": true,
 	"ipam": {"type": "host-local", "dataDir": "DIR/leases", "subnet": "SUBNET"}}`
 
-// withNetwork returns another network on the same host. The networks keep their
-// files in the same directory.
+// withNetwork returns another network on the same host. The networks store their files in the same
+// directory.
 func (network *testNetwork) withNetwork(name, plugins string) *testNetwork {
 	GinkgoHelper()
 	other := *network.Network
@@ -40,7 +40,7 @@ func (network *testNetwork) attachAll(row, prefix string, n int) []*cnitest.Cont
 }
 
 var _ = Describe("a reboot", func() {
-	It("releases the reservations made before it, one network at a time, and none made after it", func() {
+	It("releases earlier reservations, one network at a time, but no later ones", func() {
 		m := newMachine()
 		m.program("host-local")
 		one := newTestNetwork(strings.NewReplacer("BRIDGE", "cni0", "SUBNET", "10.1.0.0/29").Replace(smallNetwork))
@@ -49,12 +49,13 @@ var _ = Describe("a reboot", func() {
 		two := one.withNetwork("two", strings.NewReplacer("BRIDGE", "cni1", "SUBNET", "10.2.0.0/29").Replace(smallNetwork))
 		for boot := range fullOrCI(10, 1) {
 			old := append(one.attachAll("reboot: ADDs before the reboot", fmt.Sprint("one-", boot, "-"), 5), two.attachAll("reboot: ADDs before the reboot", fmt.Sprint("two-", boot, "-"), 4)...)
-			// A reservation of the reference plugin that plumb has not read before the reboot.
+			// This is a reservation of the reference plugin that plumb has not read before the
+			// reboot.
 			theirs := filepath.Join(one.Dir, "leases", "two", "10.2.0.6")
 			Expect(os.WriteFile(theirs, []byte("theirs\r\neth0"), 0o600)).To(Succeed())
 
 			m.reboot()
-			one.Site = nstest.NewSite(GinkgoTB()) // a new host: a reboot removes all interfaces
+			one.Site = nstest.NewSite(GinkgoTB()) // a new host, because a reboot removes all interfaces
 			one.Use(filepath.Dir(m.program("bridge")), cache)
 			two.Site, two.CNI = one.Site, one.CNI
 			for _, c := range old {
@@ -78,7 +79,7 @@ var _ = Describe("a reboot", func() {
 		}
 	})
 
-	It("frees space on a full disk: each container that is added again gets an address and keeps it", func() {
+	It("frees space on a full disk, so that each container gets and keeps an address when it is added again", func() {
 		for what, s := range shortages {
 			m, p := newMachine(), newPool()
 			p.bin = m.program("host-local")

@@ -23,12 +23,12 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// maxMemoryKiB returns the maximum resident memory of a plugin, in KiB, beside this many
-// reservations of others. GC, and the first call after the reference plugin has made
-// reservations, hold the attachments of all of them in memory.
+// maxMemoryKiB returns the limit for the resident memory of a plugin, in KiB, with this number of reservations
+// for other containers. GC, and the first call after reservations by the reference plugin, hold the attachments
+// of all reservations in memory.
 func maxMemoryKiB(reserved int) int { return 16<<10 + reserved*300/1024 }
 
-// otherNetworks has a network for each plugin that is in no list of stressNetworks.
+// otherNetworks contains a network for each plugin that is missing from stressNetworks.
 var otherNetworks = []struct{ name, plugins string }{
 	{"loopback", `{"type": "loopback"}`},
 	{"host-local", `{"type": "host-local", "ipam": {"type": "host-local", "dataDir": "DIR/large", "ranges": [[{"subnet": "10.8.0.0/16"}], [{"subnet": "fd00:8::/64"}]]}}`},
@@ -46,7 +46,7 @@ func newStressHostWithAllPlugins() *stressHost {
 	return s
 }
 
-// runAllVerbs calls every verb for one attachment of a network. e starts the plugins.
+// runAllVerbs calls every verb for one attachment of a network. The plugins are started with e.
 func (s *stressHost) runAllVerbs(e invoke.Exec, network int) error {
 	GinkgoHelper()
 	ctx, list, c := context.Background(), s.lists[network], s.newContainer("all", network)
@@ -85,13 +85,13 @@ func (s *stressHost) fillPool(network string, n int) {
 	}
 }
 
-// A meter makes libcni start the plugins on the host, with at most 64 open files, and records their peak resident
-// memory. It returns an error if a plugin leaves a process running.
+// A meter lets libcni start the plugins on the host, with at most 64 open files. It records their peak resident
+// memory, and returns an error if a plugin leaves a process running.
 type meter struct {
 	invoke.RawExec
 	version.PluginDecoder
 	host  *nstest.NS
-	peaks map[string]int // "bridge ADD" → KiB
+	peaks map[string]int // from a call, for example "bridge ADD", to KiB
 }
 
 func (m *meter) ExecPlugin(_ context.Context, path string, stdin []byte, environ []string) (output []byte, err error) {
@@ -105,13 +105,12 @@ func (m *meter) ExecPlugin(_ context.Context, path string, stdin []byte, environ
 		return nil, fmt.Errorf("%s: %w: %s", call, err, output)
 	}
 	if left := childPIDs(); len(left) > 0 {
-		return nil, fmt.Errorf("%s left processes: %v", call, left)
+		return nil, fmt.Errorf("%s left running processes: %v", call, left)
 	}
 	m.peaks[call] = max(m.peaks[call], kib)
 	return output, nil
 }
 
-// commandOf returns the value of CNI_COMMAND.
 func commandOf(environ []string) string {
 	for _, v := range slices.Backward(environ) {
 		if value, ok := strings.CutPrefix(v, "CNI_COMMAND="); ok {
@@ -122,7 +121,7 @@ func commandOf(environ []string) string {
 }
 
 var _ = Describe("a plugin call", func() {
-	It("needs fewer than 64 open files, less than 16 MiB of memory, and 300 bytes more for each reservation of others, and leaves no process running", func() {
+	It("needs few open files, less than 16 MiB of memory plus 300 bytes per reservation, and leaves no process running", func() {
 		nstest.LeakCheck(GinkgoTB())
 		adoptOrphans()
 		reserved := fullOrCI(60_000, 5_000)
@@ -137,7 +136,7 @@ var _ = Describe("a plugin call", func() {
 		calls := slices.SortedFunc(maps.Keys(m.peaks), func(a, b string) int { return m.peaks[b] - m.peaks[a] })
 		Expect(len(calls)).To(BeNumerically(">=", 5*8), "%v", calls)
 		limit := maxMemoryKiB(reserved)
-		row := fmt.Sprintf("memory below %.1f MiB beside %d reservations (maximum: %.1f MiB, %s)",
+		row := fmt.Sprintf("memory below %.1f MiB with %d other reservations (maximum: %.1f MiB, %s)",
 			float64(limit)/1024, reserved, float64(m.peaks[calls[0]])/1024, calls[0])
 		for _, call := range calls {
 			GinkgoWriter.Printf("%6d KiB  %s\n", m.peaks[call], call)
@@ -158,7 +157,7 @@ var _ = Describe("a plugin call", func() {
 				c.Env[i] = variable + "=" + dir + ":" + value
 			}
 		}
-		// The plugin does not close the files that the runtime passes to it.
+		// The programs inherit the runtime's descriptors, because the plugin does not close them.
 		null, err := os.Open(os.DevNull)
 		Expect(err).NotTo(HaveOccurred())
 		defer null.Close()
@@ -181,7 +180,7 @@ var _ = Describe("a plugin call", func() {
 		Entry("iptables", "iptables", "iptables-restore", func(string) string { return findProgram("iptables-restore") }, "PATH"),
 	)
 
-	It("leaves nothing if its environment makes it fail", func() {
+	It("leaves nothing behind if its environment causes a failure", func() {
 		adoptOrphans()
 		s := newStressHost()
 		s.runOnePerNetwork()
@@ -203,7 +202,7 @@ var _ = Describe("a plugin call", func() {
 	})
 })
 
-// failureCauses change the environment of a call so that it fails.
+// failureCauses maps names to changes of a call's environment with which the call fails.
 var failureCauses = map[string]func(c *exec.Cmd){
 	"stdout is a closed pipe":            func(c *exec.Cmd) { c.Stdout = closedPipe() },
 	"stdout and stderr are closed pipes": func(c *exec.Cmd) { c.Stdout, c.Stderr = closedPipe(), closedPipe() },
@@ -226,8 +225,8 @@ var failureCauses = map[string]func(c *exec.Cmd){
 	"the IPAM plugin prints an invalid result": replaceIPAM(`echo '{"ips": 5}'`),
 }
 
-// parseDescriptors returns the descriptors in a listing of /proc/self/fd, without duplicates,
-// the standard streams and the directory itself.
+// parseDescriptors returns the distinct descriptors in a listing of /proc/self/fd, except the standard streams
+// and the directory itself.
 func parseDescriptors(list []byte) []string {
 	var all []string
 	for line := range strings.Lines(string(list)) {
@@ -249,7 +248,7 @@ func closedPipe() *os.File {
 	return w
 }
 
-// replaceIPAM makes the plugin run a script instead of host-local's ADD.
+// replaceIPAM returns a cause with which the plugin runs a script instead of host-local's ADD.
 func replaceIPAM(script string) func(c *exec.Cmd) {
 	return func(c *exec.Cmd) {
 		dir := GinkgoTB().TempDir()
@@ -259,7 +258,7 @@ func replaceIPAM(script string) func(c *exec.Cmd) {
 	}
 }
 
-// firstPluginADD returns an ADD of the network's first plugin that is not started.
+// firstPluginADD returns an ADD of the network's first plugin without starting it.
 func (s *stressHost) firstPluginADD(network int, c *stressContainer) *exec.Cmd {
 	GinkgoHelper()
 	cmd := exec.Command(filepath.Join(s.bin, s.lists[network].Plugins[0].Network.Type))

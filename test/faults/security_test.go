@@ -23,11 +23,11 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// advisories lists security advisories of other CNI plugins, and for each one the file and the
+// advisories lists security advisories of other CNI plugins. For each advisory, it names the file and a part of the
 // name of the test that shows that plumb is not affected.
 //
-// plumb is affected by one: packets of a container that conntrack considers invalid are not
-// masqueraded, and show the container's address (cni issue 816, plugins issue 816).
+// One advisory affects plumb (cni issue 816, plugins issue 816). Packets of a container that conntrack considers
+// invalid are not masqueraded, and contain the container's address.
 const advisories = `
 CVE-2025-67499 GHSA-jv3w-x3r3-g6rm GO-2025-4222  plugins/portmap/traffic_test.go    that the host forwards is not translated (CVE-2025-67499)
 CVE-2019-9946                                    plugins/portmap/traffic_test.go    to a port of a Service goes to the Service (CVE-2019-9946)
@@ -35,7 +35,7 @@ CVE-2020-8558                                    plugins/portmap/traffic_test.go
 CVE-2020-10749 GHSA-fx6x-h9g4-56f8 GHSA-pf59-j7c2-rh6x CVE-2020-13401 CVE-2020-13597  test/faults/security_test.go  change no route or address of the host
 CVE-2021-20206                                   test/faults/security_test.go        runs no program outside of CNI_PATH
 plugins#798                                      plugins/tuning/config_test.go      TestPathsOf
-commit-33ccedc6                                  test/faults/security_test.go        can be written by no other user
+commit-33ccedc6                                  test/faults/security_test.go        cannot be written by other users
 plugins#714                                      test/faults/security_test.go        does not change the host's own interfaces
 vpc-cni#3634                                     plugins/host-local/verbs_test.go   ends after the configured time, and until then ADD does not allocate the address
 vpc-cni#3634                                     pkg/attach/attach_test.go          TestDeleteAddressFlowsDeletesTheFlowsOfTheAddressOnly
@@ -56,10 +56,10 @@ func TestAdvisoriesHaveATest(t *testing.T) {
 		if err != nil {
 			t.Errorf("%s: %v", line, err)
 		}
-		// In this file the table above has the name, too.
+		// In this file, the table above contains the name as well.
 		found := strings.Count(string(text), name)
 		if found == 0 || strings.HasSuffix(file, "security_test.go") && found < 2 {
-			t.Errorf("%s has no test %q", file, name)
+			t.Errorf("%s contains no test %q", file, name)
 		}
 	}
 }
@@ -96,15 +96,15 @@ func attacks() map[string]string {
 	}
 }
 
-// removals returns the ways in which the runtime removes the malicious container, evil. stays is
-// a container that remains attached.
+// removals returns the ways in which the runtime removes the malicious container. The functions get this container,
+// and another container that remains attached.
 func removals() map[string]func(*testNetwork, *cnitest.Container, *cnitest.Container) error {
 	return map[string]func(network *testNetwork, evil, stays *cnitest.Container) error{
 		"DEL": func(network *testNetwork, evil, _ *cnitest.Container) error { return network.Del(evil) },
-		"DEL without cache": func(network *testNetwork, evil, _ *cnitest.Container) error {
+		"DEL without a cache": func(network *testNetwork, evil, _ *cnitest.Container) error {
 			return network.WithoutCache(func() error { return network.Del(evil.IDOnly()) })
 		},
-		"DEL without namespace": func(network *testNetwork, evil, _ *cnitest.Container) error {
+		"DEL without a namespace": func(network *testNetwork, evil, _ *cnitest.Container) error {
 			evil.Remove(GinkgoTB())
 			return network.Del(evil)
 		},
@@ -137,9 +137,9 @@ var _ = Describe("a container that", func() {
 					before := nstest.WaitStable(network.stableState)
 					evil, elsewhere := network.addContainer("evil", 8002), nstest.New(GinkgoTB())
 					_, err := evil.Exec("sh", "-c", "ELSEWHERE="+elsewhere.Path()+"\n"+attacks()[attack])
-					_ = err // some commands fail in some networks
+					_ = err // commands may fail, because not every network supports them
 					wrong := removals()[removal](network, evil, stays)
-					if chain == "macvlan" { // a macvlan that was moved is deleted with its namespace
+					if chain == "macvlan" { // the kernel deletes a moved macvlan with its namespace
 						evil.Remove(GinkgoTB())
 						elsewhere.Remove(GinkgoTB())
 					}
@@ -155,13 +155,13 @@ var _ = Describe("a container that", func() {
 	}
 })
 
-// sortedKeys returns the keys of a map in order.
+// sortedKeys returns the sorted keys of a map.
 func sortedKeys[V any](m map[string]V) []string {
 	return slices.Sorted(maps.Keys(m))
 }
 
-// A flood sends router advertisements from an interface of a namespace, whenever the interface
-// exists and is up, until end is called.
+// A flood sends router advertisements from an interface of a namespace until end is called. It pauses while the
+// interface is missing or down.
 type flood struct {
 	stop, done chan struct{}
 	sent       atomic.Int64
@@ -222,8 +222,8 @@ func (f *flood) run(ifName string) error {
 
 func htons(n uint16) uint16 { return n<<8 | n>>8 }
 
-// advertisement returns an Ethernet frame with a router advertisement (RFC 4861, section 4.2):
-// a default router for half an hour, and a prefix for address autoconfiguration.
+// advertisement returns an Ethernet frame with a router advertisement (RFC 4861, section 4.2). It announces a
+// default router for half an hour, and a prefix for address autoconfiguration.
 func advertisement() []byte {
 	from, to := net.ParseIP("fe80::bad"), net.ParseIP("ff02::1")
 	ra := []byte{134, 0, 0, 0, 64, 0, 1800 >> 8, 1800 & 0xff, 0, 0, 0, 0, 0, 0, 0, 0}
@@ -261,8 +261,8 @@ func learnedFromRA(n *nstest.NS) string {
 	return routes
 }
 
-// acceptRAs makes a host accept router advertisements on each new interface for which no plugin
-// sets accept_ra. With the value 2, the host accepts them even if it forwards.
+// acceptRAs lets a host accept router advertisements on each new interface for which no plugin sets accept_ra. With
+// the value 2, the host accepts them even if it forwards.
 func acceptRAs(n *nstest.NS) {
 	n.SetSysctl(GinkgoTB(), "net/ipv6/conf/default/accept_ra", "2")
 	n.SetSysctl(GinkgoTB(), "net/ipv6/conf/all/accept_ra", "2")
@@ -294,7 +294,7 @@ func (m *monitor) end() string {
 }
 
 var _ = Describe("router advertisements of a container", func() {
-	It("are accepted by a host without plumb's settings", func() {
+	It("are accepted without plumb's settings", func() {
 		host, container := nstest.NewHostAndContainer(GinkgoTB())
 		acceptRAs(host)
 		f := startFlood(container, "eth0")
@@ -310,7 +310,7 @@ var _ = Describe("router advertisements of a container", func() {
 			acceptRAs(network.Host)
 			seen := startMonitor(network.Host)
 			early := newContainer("early", 8001)
-			first := startFlood(early.NS, "eth0") // sends as soon as ADD has made eth0
+			first := startFlood(early.NS, "eth0") // sends as soon as ADD has created eth0
 			Expect(network.Add(early)).To(Succeed())
 			victim := network.addContainer("victim", 8002)
 			first.await(200)
@@ -334,7 +334,7 @@ var _ = Describe("router advertisements of a container", func() {
 	}
 })
 
-// newSmallPool returns a pool whose network has the name net1.
+// newSmallPool returns a pool for the network net1.
 func newSmallPool() *pool {
 	GinkgoHelper()
 	p := newPool()
@@ -342,11 +342,11 @@ func newSmallPool() *pool {
 	return p
 }
 
-// noneValid is the key of a GC without valid attachments.
+// noneValid is a key for a GC without valid attachments.
 const noneValid = `"cni.dev/valid-attachments": []`
 
-// linkPaths are the paths at which the test creates a symbolic link to a foreign file that does not exist. They are
-// in the directory of reservations and in the directory .plumb.
+// linkPaths lists the paths at which the test creates a symbolic link to a missing foreign file. They are below the
+// data directory, in the directory of reservations and in .plumb.
 var linkPaths = []string{
 	"net1/10.1.0.2", "net1/10.1.0.3", "net1/last_reserved_ip.0", "net1/lock",
 	".plumb/net1/new", ".plumb/net1/releases", ".plumb/net1/releases.new",
@@ -355,7 +355,7 @@ var linkPaths = []string{
 
 var _ = Describe("symbolic links in the directory of reservations", func() {
 	for _, at := range linkPaths {
-		It("are not followed to create a foreign file: "+at, func() { // pkg/pool tests that none is overwritten
+		It("are not followed to create a foreign file: "+at, func() { // pkg/pool tests that no foreign file is overwritten
 			p := newSmallPool()
 			p.call("ADD", "earlier").OK(GinkgoTB())
 			foreign := GinkgoTB().TempDir()
@@ -374,7 +374,7 @@ var _ = Describe("symbolic links in the directory of reservations", func() {
 			}
 			created := checkEmpty(foreign)
 			expected := len(failures) == 0
-			if at == "net1/lock" { // the lock cannot be opened: every verb fails
+			if at == "net1/lock" { // every verb fails, because it cannot open the lock
 				expected = len(failures) == 7 && strings.Count(strings.Join(failures, ""), "net1/lock: too many levels of symbolic links") == 7
 			}
 			record("security: symbolic links", created == nil && expected)
@@ -383,7 +383,7 @@ var _ = Describe("symbolic links in the directory of reservations", func() {
 		})
 	}
 
-	It("are followed at the network's directory, but no file of the target directory is overwritten", func() {
+	It("are followed at the network's directory, but the target directory's files are not overwritten", func() {
 		p, foreign := newSmallPool(), GinkgoTB().TempDir()
 		Expect(os.MkdirAll(p.dataDir, 0o755)).To(Succeed())
 		for _, name := range []string{"10.1.0.2", "10.1.0.3", "passwd", "releases", "new"} {
@@ -399,22 +399,22 @@ var _ = Describe("symbolic links in the directory of reservations", func() {
 				lost = append(lost, line)
 			}
 		}
-		// host-local may delete a file that is named like an address and names no owner: it
-		// takes the file for a reservation that a crash left incomplete.
+		// host-local may delete a file that is named like an address and names no owner, because the file may be an
+		// incomplete reservation from a crash.
 		lost = slices.DeleteFunc(lost, func(line string) bool { return strings.Contains(line, " 10.1.0.") })
 		record("security: symbolic links", len(lost) == 0)
 		Expect(lost).To(BeEmpty())
 	})
 })
 
-// A badName is an invalid name that a plugin must refuse.
+// A badName is an invalid name that a plugin must reject.
 type badName struct {
 	description string
 	set         func(*nstest.Call) // puts the name into the call
-	code        uint               // of the error
+	code        uint               // the code of the error
 }
 
-// badNames returns names and paths that would lead outside of a directory.
+// badNames returns names and paths that would point outside of a directory.
 func badNames() []badName {
 	keys := func(old, new string) func(*nstest.Call) {
 		return func(c *nstest.Call) { c.Config = strings.Replace(c.Config, old, new, 1) }
@@ -425,7 +425,7 @@ func badNames() []badName {
 		{"ipam.type, a path", keys(`"host-local"`, `"DIR/evil"`), 7},
 		{"ipam.type, the directory above", keys(`"host-local"`, `".."`), 7},
 	}
-	for _, bad := range []string{"net1/../../net1", ".plumb", `net1\u0000`} { // pkg/skel tests more of them
+	for _, bad := range []string{"net1/../../net1", ".plumb", `net1\u0000`} { // pkg/skel tests more names
 		all = append(all, badName{"name " + bad, keys(`"net1"`, `"`+bad+`"`), 7})
 	}
 	return append(all,
@@ -435,7 +435,7 @@ func badNames() []badName {
 
 var _ = Describe("invalid names and paths", func() {
 	for _, plugin := range []string{"bridge", "ptp", "macvlan"} {
-		It("are refused and change nothing: the plugin runs no program outside of CNI_PATH (CVE-2021-20206): "+plugin, func() {
+		It("are rejected without changes, and the plugin runs no program outside of CNI_PATH (CVE-2021-20206): "+plugin, func() {
 			site := nstest.NewSite(GinkgoTB())
 			top := GinkgoTB().TempDir()
 			dir := filepath.Join(top, "a", "b", "leases")
@@ -450,7 +450,7 @@ var _ = Describe("invalid names and paths", func() {
 			state := func() string {
 				return nstest.Snapshot(GinkgoTB(), site.Host, container) + "\n" + nstest.SnapshotDir(GinkgoTB(), top)
 			}
-			// An earlier container creates the objects that containers share.
+			// This container creates the objects that containers share.
 			nstest.Exec(GinkgoTB(), filepath.Join(bin, plugin), nstest.Call{Command: "ADD", Host: site.Host, Container: nstest.New(GinkgoTB()), Path: bin, Config: fmt.Sprintf(
 				`{"cniVersion": "1.1.0", "name": "earlier", "type": %q, "master": "uplink0", "ipam": {"type": "host-local", "subnet": "10.2.0.0/24", "dataDir": %q}}`, plugin, dir)}).OK(GinkgoTB())
 			before := nstest.WaitStable(state)
@@ -473,7 +473,7 @@ var _ = Describe("invalid names and paths", func() {
 })
 
 var _ = Describe("reservations", func() {
-	It("can be written by no other user, whatever the umask (commit-33ccedc6)", func() {
+	It("cannot be written by other users, whatever the umask (commit-33ccedc6)", func() {
 		p := newSmallPool()
 		wrapper := filepath.Join(GinkgoTB().TempDir(), "umask0")
 		Expect(os.WriteFile(wrapper, []byte("#!/bin/sh\numask 0\nexec "+p.bin+"\n"), 0o755)).To(Succeed())
@@ -495,7 +495,7 @@ var _ = Describe("reservations", func() {
 })
 
 var _ = Describe("a CNI_NETNS that is the host's namespace", func() {
-	It("makes ADD and CHECK fail, and DEL does not change the host's own interfaces (plugins#714)", func() {
+	It("is rejected by ADD and CHECK, and DEL does not change the host's own interfaces (plugins#714)", func() {
 		bin := nstest.Build(GinkgoTB(), "bridge", "ptp", "macvlan", "ipvlan", "vlan", "loopback", "host-local", "portmap", "bandwidth", "tuning")
 		site := nstest.NewSite(GinkgoTB())
 		site.Host.Must(GinkgoTB(), "ip", "link", "add", "link", "uplink0", "name", "mac0", "type", "macvlan")

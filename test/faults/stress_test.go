@@ -30,8 +30,8 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// stressNetworks are the networks of a stressHost. The first two share a bridge and a dataDir.
-// The pool of "ptp" is so small that its addresses are used again.
+// stressNetworks lists the networks of a stressHost. The first two share a bridge and a dataDir.
+// The pool of "ptp" is small, so that addresses are reused.
 var stressNetworks = []struct{ name, plugins string }{
 	{"bridge", `{"type": "bridge", "bridge": "shared0", "isGateway": true, "ipMasq": true, "ipMasqBackend": "nftables", "macspoofchk": true,
 		"ipam": {"type": "host-local", "dataDir": "DIR/shared", "ranges": [[{"subnet": "10.1.0.0/16"}], [{"subnet": "fd00:1::/64"}]],
@@ -51,27 +51,27 @@ var stressNetworks = []struct{ name, plugins string }{
 		{"type": "portmap", "backend": "iptables", "snat": true, "capabilities": {"portMappings": true}}`},
 }
 
-// networksWithoutRoutes is the number of networks without a default route. They follow the
-// first network. Only they can be a container's second network, because two default routes
+// networksWithoutRoutes is the number of networks without a default route. These networks follow
+// the first one. Only they can be a container's second network, because two default routes
 // conflict.
 const networksWithoutRoutes = 2
 
-// A stressContainer is a container, with all random decisions about it.
+// A stressContainer is a container with all random decisions about it.
 type stressContainer struct {
 	id              string
 	port            int
 	attachments     []*stressAttachment
 	check           bool
-	removeNetns     bool // before DEL
-	delWithoutNetns bool // and without capability arguments
+	removeNetns     bool // remove the namespace before DEL
+	delWithoutNetns bool // call DEL without CNI_NETNS and capability arguments
 	container       *nstest.NS
 }
 
 // A stressAttachment is an attachment of a stressContainer.
 type stressAttachment struct {
-	network  int // index into stressHost.lists
+	network  int // the index into stressHost.lists
 	ifName   string
-	killADD  *plannedKill // nil: no kill
+	killADD  *plannedKill // nil for no kill
 	killDEL  *plannedKill
 	delTwice bool
 	failed   bool
@@ -79,20 +79,20 @@ type stressAttachment struct {
 
 // A plannedKill kills one plugin of a network's list during ADD or DEL.
 type plannedKill struct {
-	plugin          int           // index of the plugin among those that the call starts
-	after           time.Duration // from the start of the plugin
-	waitForChildren bool          // before the next call for the container
+	plugin          int           // the index of the plugin among the plugins that the call starts
+	after           time.Duration // the time from the start of the plugin
+	waitForChildren bool          // wait for the plugin's children before the next call for the container
 	happened        bool
 }
 
-// An extraCall is a call other than ADD, CHECK and DEL.
+// An extraCall is STATUS or GC, which are not calls for one container.
 type extraCall int
 
 const (
 	statusCall     extraCall = iota
-	gcExclusive              // no other call runs, as SPEC 1.1.0 section 3 (Lifecycle & Ordering) demands
-	gcConcurrent             // other calls run, as some runtimes allow
-	extraCallKinds           // number of kinds
+	gcExclusive              // GC while no other call runs, as SPEC 1.1.0 section 3 (Lifecycle & Ordering) demands
+	gcConcurrent             // GC while other calls run, as some runtimes allow
+	extraCallKinds           // the number of kinds
 )
 
 // newStressContainer returns a container with random decisions.
@@ -102,7 +102,8 @@ func newStressContainer(r *rand.Rand, n int) *stressContainer {
 	if r.IntN(4) == 0 {
 		c.attachments = append(c.attachments, newStressAttachment(r, 1+r.IntN(networksWithoutRoutes), "eth1"))
 	}
-	// DEL without CNI_NETNS cannot delete a macvlan interface: it exists until its namespace ends.
+	// DEL without CNI_NETNS cannot delete a macvlan interface, which exists until its namespace
+	// ends.
 	c.removeNetns = c.removeNetns || c.delWithoutNetns && slices.ContainsFunc(c.attachments, func(a *stressAttachment) bool { return stressNetworks[a.network].name == "macvlan" })
 	return c
 }
@@ -112,12 +113,12 @@ func newStressAttachment(r *rand.Rand, network int, ifName string) *stressAttach
 	return &stressAttachment{network: network, ifName: ifName, killADD: newPlannedKill(r, 3), killDEL: newPlannedKill(r, 4), delTwice: r.IntN(5) == 0}
 }
 
-// newPlannedKill returns a kill for one in oneIn calls, else nil. A call takes from two to some
-// hundred milliseconds. Therefore the logarithm of the time is evenly distributed.
+// newPlannedKill returns a kill for one in oneIn calls, and nil for the other calls. The logarithm
+// of the time is evenly distributed, because calls take from two to some hundred milliseconds.
 func newPlannedKill(r *rand.Rand, oneIn int) *plannedKill {
 	after := time.Duration(float64(300*time.Microsecond) * math.Exp(r.Float64()*math.Log(1000)))
 	kill := &plannedKill{plugin: r.IntN(4), after: after, waitForChildren: r.IntN(2) == 0}
-	if kill.plugin == 3 { // more often the first plugin: most lists have only one
+	if kill.plugin == 3 { // most lists contain only one plugin, so the first one is chosen more often
 		kill.plugin = 0
 	}
 	if r.IntN(oneIn) != 0 {
@@ -132,14 +133,13 @@ type stressHost struct {
 	dir, bin, cache string
 	lists           []*libcni.NetworkConfigList
 
-	// calls is locked for writing by a GC that must run alone, and for reading by all other
-	// calls.
+	// A GC that must run alone locks calls for writing, and all other calls lock it for reading.
 	calls sync.RWMutex
 
 	mu         sync.Mutex
-	owners     map[string]string // network and address → attachment key
-	live       map[string]bool   // keys of the attachments between ADD and DEL
-	unfinished map[string]bool   // keys of the attachments whose DEL has not ended
+	owners     map[string]string // from a network and address to the key of the attachment
+	live       map[string]bool   // the keys of the attachments between ADD and DEL
+	unfinished map[string]bool   // the keys of the attachments whose DEL has not ended
 	errs       []error
 }
 
@@ -164,12 +164,12 @@ func (s *stressHost) addNetwork(name, plugins string) {
 		name, strings.ReplaceAll(plugins, "DIR", s.dir))))
 }
 
-// runtime returns a libcni that kills one plugin as planned. If kill is nil, it kills none.
+// runtime returns a libcni that kills one plugin as planned, or no plugin if kill is nil.
 func (s *stressHost) runtime(kill *plannedKill) *libcni.CNIConfig {
 	return libcni.NewCNIConfigWithCacheDir([]string{s.bin}, s.cache, &execWithKill{host: s.Host, kill: kill})
 }
 
-// execWithKill makes libcni start plugins on the host. It kills one of them as planned.
+// execWithKill lets libcni start plugins on the host, and kills one of them as planned.
 type execWithKill struct {
 	invoke.RawExec
 	version.PluginDecoder
@@ -207,7 +207,7 @@ func (s *stressHost) attachmentKey(c *stressContainer, a *stressAttachment) stri
 	return s.lists[a.network].Name + "/" + c.id + "/" + a.ifName
 }
 
-// runContainer makes all calls for a container, from its first ADD to its last DEL.
+// runContainer runs all calls for a container, from its first ADD to its last DEL.
 func (s *stressHost) runContainer(c *stressContainer) {
 	for _, a := range c.attachments {
 		ok := s.add(c, a)
@@ -239,8 +239,8 @@ func (s *stressHost) add(c *stressContainer, a *stressAttachment) bool {
 	return s.recordAddresses(c, a, result)
 }
 
-// recordAddresses records the addresses of an attachment. It is an error if another attachment
-// has one of them.
+// recordAddresses records the addresses of an attachment. It adds an error if another attachment
+// uses one of them.
 func (s *stressHost) recordAddresses(c *stressContainer, a *stressAttachment, result cnitypes.Result) bool {
 	r, err := current.NewResultFromResult(result)
 	if err != nil || len(r.IPs) == 0 {
@@ -253,7 +253,7 @@ func (s *stressHost) recordAddresses(c *stressContainer, a *stressAttachment, re
 	for _, ip := range r.IPs {
 		addr := s.lists[a.network].Name + " " + ip.Address.IP.String()
 		if other := s.owners[addr]; other != "" {
-			s.errs = append(s.errs, fmt.Errorf("%s was allocated to %s, but %s still has it", addr, s.attachmentKey(c, a), other))
+			s.errs = append(s.errs, fmt.Errorf("%s was allocated to %s, but still belongs to %s", addr, s.attachmentKey(c, a), other))
 			a.failed = true
 		}
 		s.owners[addr] = s.attachmentKey(c, a)
@@ -312,8 +312,8 @@ func (s *stressHost) del(c *stressContainer, a *stressAttachment) {
 	delete(s.unfinished, s.attachmentKey(c, a))
 }
 
-// waitForChildren waits until the processes that a killed plugin of the container started have
-// ended, if that is planned. No other plugin of the container runs at this time.
+// If planned, waitForChildren waits until all processes have ended that a killed plugin of the
+// container started. No other plugin of the container runs at this time.
 func (s *stressHost) waitForChildren(c *stressContainer, kill *plannedKill) {
 	if !kill.waitForChildren {
 		return
@@ -345,7 +345,7 @@ func (s *stressHost) errorText() string {
 	return text.String()
 }
 
-// makeCall makes an extra call for one network.
+// makeCall runs an extra call for one network.
 func (s *stressHost) makeCall(extra extraCall, network int) {
 	var err error
 	switch extra {
@@ -383,7 +383,7 @@ func (s *stressHost) gc(network int, keep map[string]bool) error {
 	return s.runtime(nil).GCNetworkList(context.Background(), s.lists[network], args)
 }
 
-// run adds and deletes so many attachments, with atOnce containers at a time. The seed
+// run adds and deletes about pairs attachments, with atOnce containers at a time. The seed
 // determines all random decisions.
 func (s *stressHost) run(seed uint64, pairs, atOnce int) {
 	GinkgoHelper()
@@ -453,8 +453,8 @@ func (s *stressHost) firstPluginConfig(network int) io.Reader {
 	return bytes.NewReader(conf.Bytes)
 }
 
-// state returns the state of the host, and modes and paths of the plugins' files without their
-// contents: host-local's cursor and attachment files may differ.
+// state returns the state of the host, and the modes and paths of the plugins' files. It omits the
+// contents, because host-local's cursor and attachment files may differ.
 func (s *stressHost) state() string {
 	return nstest.Snapshot(GinkgoTB(), s.Host) + "\n" + withoutContents(nstest.SnapshotDir(GinkgoTB(), s.dir))
 }
@@ -509,7 +509,7 @@ func waitPID(pid int) {
 	}
 }
 
-var _ = Describe("stress: concurrent calls and kills", func() {
+var _ = Describe("under stress, concurrent calls and kills", func() {
 	seeds := []int64{0}
 	pairs, atOnce := 60, 16
 	if nstest.AllFaults() {
@@ -526,7 +526,7 @@ var _ = Describe("stress: concurrent calls and kills", func() {
 
 			s := newStressHost()
 			s.run(uint64(GinkgoRandomSeed()+n), pairs, atOnce)
-			s.runOnePerNetwork() // creates the nftables chains again that a GC may have deleted
+			s.runOnePerNetwork() // recreates the nftables chains that a GC may have deleted
 			Expect(s.errorText()).To(BeEmpty())
 			left := nstest.WaitEqual(want, s.comparableState)
 			record("stress: nothing left at the end", left == "")

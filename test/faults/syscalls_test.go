@@ -19,8 +19,7 @@ const (
 	bridgeConfig = `"bridge": "br0", "isGateway": true, "ipam": {"type": "static", "addresses": [{"address": "ADDRESS/24"}]}`
 )
 
-// pluginConfigs returns one configuration of each plugin, and more of them if the tests inject
-// all faults.
+// pluginConfigs returns one configuration of each plugin, or several if the tests inject all faults.
 func pluginConfigs() []pluginConfig {
 	some := []pluginConfig{
 		{name: "bridge", plugin: "bridge", keys: `"bridge": "br0", "isGateway": true, "ipMasq": true, "ipMasqBackend": "nftables", "macspoofchk": true, ` + dualStackIPAM},
@@ -58,9 +57,9 @@ func pluginConfigs() []pluginConfig {
 	})
 }
 
-var _ = Describe("after a fault at any system call nothing is left", func() {
+var _ = Describe("nothing remains after a fault at any system call", func() {
 	for _, config := range pluginConfigs() {
-		Describe(config.name, Ordered, func() { // because all specs share the host
+		Describe(config.name, Ordered, func() { // all specs share the host
 			var n *testHost
 			BeforeAll(func() { n = newTestHost(config) })
 			for i, kind := range faultKinds() {
@@ -75,12 +74,12 @@ var _ = Describe("after a fault at any system call nothing is left", func() {
 	}
 })
 
-// kindsInVM are the kinds of faults that the tests inject by default if a kernel may lack the link that
-// the plugin makes: the virtual machine of test/vm is too slow for all kinds.
+// kindsInVM lists the kinds of faults that the tests inject by default if some kernels lack the plugin's kind
+// of link, because the virtual machine of test/vm is too slow for all kinds of faults.
 var kindsInVM = []string{"ADD killed, then DEL", "kernel request refused in ADD"}
 
-// injects reports whether the tests inject this kind of faults into the plugin, and returns the labels of
-// the spec.
+// injects returns the labels of the spec for this kind of faults, and whether the tests inject such faults into
+// the plugin.
 func (config pluginConfig) injects(kind faultKind) (Labels, bool) {
 	if kind.appliesTo != nil && !kind.appliesTo(config) {
 		return nil, false
@@ -88,7 +87,7 @@ func (config pluginConfig) injects(kind faultKind) (Labels, bool) {
 	return config.labels(), config.kind == "" || nstest.AllFaults() || slices.Contains(kindsInVM, kind.name)
 }
 
-// labels returns the labels of a spec with the plugin: Kernel if a kernel may lack the link that it makes.
+// labels returns the label Kernel if some kernels lack the kind of link that the plugin creates.
 func (config pluginConfig) labels() Labels {
 	if config.kind == "" {
 		return nil
@@ -100,12 +99,12 @@ func (config pluginConfig) labels() Labels {
 // afterwards.
 type faultKind struct {
 	name      string
-	appliesTo func(pluginConfig) bool // nil: every plugin
+	appliesTo func(pluginConfig) bool // nil for every plugin
 	calls     []inject.Syscall
 	processes processes
 	verdicts  []inject.Verdict
-	// ciStep is the distance between the faults that the tests inject by default: 5 means
-	// every fifth.
+	// ciStep is the distance between the faults that the tests inject by default. For example, 5 means every
+	// fifth fault.
 	ciStep int
 	try    func(*testHost, *fault) error
 }
@@ -121,10 +120,9 @@ func hasFiles(config pluginConfig) bool { return strings.Contains(config.keys, "
 // usesNetlink reports whether the plugin sends netlink requests.
 func usesNetlink(config pluginConfig) bool { return !config.filesOnly }
 
-// keepsHost reports whether the host has all its interfaces after a container has ended.
+// keepsHost reports whether all of the host's interfaces exist after a container has ended.
 func keepsHost(config pluginConfig) bool { return usesNetlink(config) && !config.takesDevice }
 
-// faultKinds returns the kinds of faults.
 func faultKinds() []faultKind {
 	killed := []inject.Verdict{inject.Kill()}
 	refused := []inject.Verdict{inject.Refuse(unix.ENOBUFS), inject.Refuse(unix.EBUSY), inject.Refuse(unix.ENOMEM), inject.Refuse(unix.EPERM)}
@@ -154,10 +152,9 @@ func faultKinds() []faultKind {
 	}
 }
 
-// injectAtEachCall runs kind.try once per system call, and injects the fault at that call. It
-// ends with the first run that makes fewer calls: no fault was injected in that run. By default,
-// it injects at every ciStep-th call only, with -short at every fourth one of these, with one verdict per call;
-// offset determines the first call.
+// injectAtEachCall runs kind.try once per system call, and injects the fault at that call. It ends with the
+// first run with too few calls for the fault. By default, it injects one verdict at every ciStep-th call, and
+// with -short at every fourth one of these calls. offset determines the first call.
 func injectAtEachCall(n *testHost, kind faultKind, offset int) {
 	GinkgoHelper()
 	step := kind.ciStep * nstest.FullOrShort(1, 4)
@@ -199,7 +196,7 @@ func resultOf(r nstest.Reply) string {
 	return r.Stdout
 }
 
-// addThenDel checks that DEL removes what a killed ADD left.
+// addThenDel checks that DEL removes everything that a killed ADD left.
 func (n *testHost) addThenDel(f *fault) error {
 	if _, err := n.run(n.delCall(n.addWithFault(f))); err != nil {
 		return err
@@ -207,8 +204,7 @@ func (n *testHost) addThenDel(f *fault) error {
 	return waitUnchanged(n.before, n.fullState)
 }
 
-// addThenDelAtOnce is addThenDel, but runs DEL while the IPAM plugin of the killed ADD may
-// still run.
+// addThenDelAtOnce is addThenDel, but runs DEL while the IPAM plugin of the killed ADD may still be running.
 func (n *testHost) addThenDelAtOnce(f *fault) error {
 	r, tree := n.runWithFault(n.addCall(), f)
 	_, err := n.run(n.delCall(resultOf(r)))
@@ -231,8 +227,8 @@ func (n *testHost) addThenDelBeforeIPAM(f *fault) error {
 	return n.addThenDelAtOnce(f)
 }
 
-// addThenDelWithoutNetns is addThenDel, but DEL has no namespace. In every other run, DEL also has
-// no prevResult if the ADD returned no result.
+// addThenDelWithoutNetns is addThenDel with a DEL without a namespace. In every other run, if the ADD returned
+// no result, DEL also gets no prevResult.
 func (n *testHost) addThenDelWithoutNetns(f *fault) error {
 	result := n.addWithFault(f)
 	c := n.delCall(result)
@@ -246,8 +242,8 @@ func (n *testHost) addThenDelWithoutNetns(f *fault) error {
 	return n.checkRestored()
 }
 
-// checkRestored returns an error if the state is not as before. For a plugin with
-// needsNamespace, it compares the host's part of the state only.
+// checkRestored returns an error if the state is not as before. For a plugin with needsNamespace, it compares
+// only the host's part of the state.
 func (n *testHost) checkRestored() error {
 	if !n.needsNamespace {
 		return waitUnchanged(n.before, n.fullState)
@@ -270,7 +266,7 @@ func (n *testHost) addThenDelAfterContainer(f *fault) error {
 	return err
 }
 
-// addThenGC checks that GC removes what a killed ADD left.
+// addThenGC checks that GC removes everything that a killed ADD left.
 func (n *testHost) addThenGC(f *fault) error {
 	n.addWithFault(f)
 	if _, err := n.run(n.gcCall()); err != nil {
@@ -279,8 +275,8 @@ func (n *testHost) addThenGC(f *fault) error {
 	return n.checkRestored()
 }
 
-// addFails checks that ADD returns an error that names the cause, and that the state is as
-// before. If ADD succeeds although the request was refused, CHECK and DEL must succeed too.
+// addFails checks that ADD returns an error that names the cause, and that the state is as before. If ADD
+// succeeds although the request was refused, CHECK and DEL must succeed as well.
 func (n *testHost) addFails(f *fault) error {
 	r := n.runTreeWithFault(n.addCall(), f)
 	if r.Exit == 0 {
@@ -303,8 +299,8 @@ func (n *testHost) checkRefused(f *fault, r nstest.Reply) error {
 	return nil
 }
 
-// addFailsOrWarns is addFails for a write of a sysctl. An ADD that succeeds without a setting must name it in a
-// warning. CHECK, which can write /proc, may then fail because of that setting.
+// addFailsOrWarns is addFails for a refused write of a sysctl. If ADD succeeds nevertheless, it must name the
+// setting in a warning, and CHECK may fail because of the setting.
 func (n *testHost) addFailsOrWarns(f *fault) error {
 	r := n.runTreeWithFault(n.addCall(), f)
 	if r.Exit != 0 {
@@ -322,8 +318,8 @@ func (n *testHost) addFailsOrWarns(f *fault) error {
 	return waitUnchanged(n.before, n.fullState)
 }
 
-// addAndDel checks that ADD and DEL succeed: a call that a signal interrupted must be
-// repeated. The fault is at a call of ADD or of DEL.
+// addAndDel checks that ADD and DEL succeed, because they must repeat a call that a signal interrupted. The
+// fault is at a call of ADD or of DEL.
 func (n *testHost) addAndDel(f *fault) error {
 	r := n.runTreeWithFault(n.addCall(), f)
 	if r.Exit != 0 {
@@ -335,8 +331,8 @@ func (n *testHost) addAndDel(f *fault) error {
 	return waitUnchanged(n.before, n.fullState)
 }
 
-// addFailsThenDel is addFails for a lost netlink reply. The plugin does not know that the kernel created
-// the change, so the change may remain until the DEL.
+// addFailsThenDel is addFails for a lost netlink reply. The change may remain until the DEL, because the plugin
+// does not know that the kernel applied it.
 func (n *testHost) addFailsThenDel(f *fault) error {
 	r := n.runTreeWithFault(n.addCall(), f)
 	if r.Exit == 0 {
@@ -362,8 +358,8 @@ func (n *testHost) checkThenDel(r nstest.Reply) error {
 	return waitUnchanged(n.before, n.fullState)
 }
 
-// delTwice checks that a second DEL completes a DEL with a fault. In every other run, the
-// second DEL has no namespace.
+// delTwice checks that a second DEL completes a DEL with a fault. In every other run, the second DEL gets no
+// namespace.
 func (n *testHost) delTwice(f *fault) error {
 	r, err := n.run(n.addCall())
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 type Syscall struct {
 	Name   string
 	number int
-	only   func(*Call) bool // nil: always
+	only   func(*Call) bool // a further condition, or nil
 }
 
 // matches reports whether the program stops at this call.
@@ -37,8 +37,8 @@ func Mutating() []Syscall {
 	}, legacyCalls())
 }
 
-// NetlinkRequests returns the calls that send requests to the kernel: those that write to
-// netlink sockets, those with which legacy iptables replaces a table, and those that create a tap.
+// NetlinkRequests returns the calls that send requests to the kernel. They write to netlink sockets,
+// replace a table of legacy iptables, or create a tap.
 func NetlinkRequests() []Syscall {
 	return append(sendCalls((*Call).isNetlink),
 		Syscall{"setsockopt", unix.SYS_SETSOCKOPT, (*Call).replacesTable}, Syscall{"ioctl", unix.SYS_IOCTL, (*Call).isTun})
@@ -55,8 +55,8 @@ func ProcWrites() []Syscall {
 	return []Syscall{{"write", unix.SYS_WRITE, (*Call).isProcFile}}
 }
 
-// TCPCalls returns the calls with which a program connects, sends and receives over TCP. If a call that
-// receives is refused, the peer has already got the request.
+// TCPCalls returns the calls with which a program connects, sends and receives over TCP. When a receive
+// call is refused, the peer has already received the request.
 func TCPCalls() []Syscall {
 	return []Syscall{{"connect", unix.SYS_CONNECT, (*Call).isTCP}, {"write", unix.SYS_WRITE, (*Call).isTCP}, {"read", unix.SYS_READ, (*Call).isTCP}}
 }
@@ -72,7 +72,7 @@ func FileChanges() []Syscall {
 	return append(all, legacyFileCalls()...)
 }
 
-// sendCalls returns the calls that send a message, if only returns true for them.
+// sendCalls returns the calls that send a message and for which only returns true.
 func sendCalls(only func(*Call) bool) []Syscall {
 	return []Syscall{{"sendto", unix.SYS_SENDTO, only}, {"sendmsg", unix.SYS_SENDMSG, only}, {"sendmmsg", unix.SYS_SENDMMSG, only}}
 }
@@ -100,15 +100,14 @@ func fileCalls() []Syscall {
 // A Call is a system call that stopped. Its arguments can be read until Decide returns.
 type Call struct {
 	Name    string
-	Process int    // number of the process, in the order of their first calls; 0: the program itself
-	Program string // base name of the executable
-	N       int    // number of the call in its process, from 1
+	Process int    // the number of the process, in the order of the processes' first calls; 0 for the program itself
+	Program string // the base name of the executable
+	N       int    // the number of the call in its process, from 1
 
 	args    [6]uint64
 	process *process
 }
 
-// String describes the call.
 func (c *Call) String() string {
 	return fmt.Sprintf("%s, call %d: %s %s", c.Program, c.N, c.Name, c.object())
 }
@@ -138,7 +137,7 @@ func (c *Call) target() string {
 	return c.file()
 }
 
-// isFork reports whether the call makes a process, not a thread.
+// isFork reports whether the call creates a process and not a thread.
 func (c *Call) isFork() bool { return c.args[0]&unix.CLONE_THREAD == 0 }
 
 // creates reports whether flags of open(2) create or truncate the file.
@@ -147,7 +146,7 @@ func (c *Call) creates(flags uint64) bool { return flags&(unix.O_CREAT|unix.O_TR
 // isExternal reports whether the file is not an eventfd or epoll descriptor of Go's runtime.
 func (c *Call) isExternal() bool { return !strings.HasPrefix(c.file(), "anon_inode:") }
 
-// isRegular reports whether the file is in a file system, and is no pipe, memfd or file in /proc.
+// isRegular reports whether the file is in a file system, and not a pipe, a memfd or a file in /proc.
 func (c *Call) isRegular() bool {
 	name := c.file()
 	return strings.HasPrefix(name, "/") && !c.isProcFile() && !strings.HasPrefix(name, "/memfd:")
@@ -163,7 +162,7 @@ func (c *Call) replacesTable() bool {
 	return (level == unix.SOL_IP || level == unix.SOL_IPV6) && c.args[2] == replace
 }
 
-// isTun reports whether the descriptor is the device file with which taps are created.
+// isTun reports whether the descriptor is the device file that creates taps.
 func (c *Call) isTun() bool { return c.file() == "/dev/net/tun" }
 
 // isNetlink reports whether the descriptor is a netlink socket.
@@ -184,7 +183,6 @@ func (c *Call) file() string {
 	return name
 }
 
-// socket returns address family and protocol of the socket in the first argument.
 func (c *Call) socket() (domain, protocol int, ok bool) {
 	fd, err := unix.PidfdGetfd(c.process.pidfd, int(int32(c.args[0])), 0)
 	if err != nil {
@@ -205,7 +203,7 @@ func (c *Call) messageType(at uint64) string {
 
 // firstBuffer returns the address of the first buffer of a struct msghdr.
 func (c *Call) firstBuffer(header uint64) uint64 {
-	const iov = 16 // offset of msg_iov
+	const iov = 16 // the offset of msg_iov
 	if b := c.memory(header+iov, 8); len(b) == 8 {
 		if b := c.memory(binary.NativeEndian.Uint64(b), 8); len(b) == 8 {
 			return binary.NativeEndian.Uint64(b)
@@ -226,7 +224,7 @@ func (c *Call) cString(at uint64) string {
 	return string(append(b, c.memory(at+uint64(len(b)), 256)...))
 }
 
-// memory reads n bytes of the process. It returns nil on an error.
+// memory reads n bytes of the process's memory. It returns nil on an error.
 func (c *Call) memory(at uint64, n int) []byte {
 	b := make([]byte, n)
 	local := []unix.Iovec{{Base: &b[0]}}

@@ -1,8 +1,8 @@
-// Package inject injects faults into a program at chosen system calls. The program and its
-// children run with a seccomp filter that asks this process what to do with a call
-// (SECCOMP_RET_USER_NOTIF, seccomp_unotify(2)): it lets the call pass, refuses it with an errno,
-// or kills the process before the kernel runs the call. This is faster than ptrace, because only
-// the listed calls stop, and the calls of all threads of a process have common numbers.
+// Package inject injects faults into a program at chosen system calls. The program and its children
+// run with a seccomp filter that asks this process about a call (SECCOMP_RET_USER_NOTIF,
+// seccomp_unotify(2)). This process lets the call pass, refuses it with an errno, or kills the
+// caller before the kernel runs the call. This is faster than ptrace, because only the listed calls
+// stop. Another advantage is that the calls of all threads of a process are numbered together.
 //
 // A copy of the test binary installs the filter and then executes the program. Therefore the
 // TestMain of the test binary must first call Launch.
@@ -29,13 +29,13 @@ type Verdict struct {
 // Pass lets the kernel run the call.
 func Pass() Verdict { return Verdict{} }
 
-// Refuse makes the call return an error. The kernel does not run it.
+// Refuse lets the call return an error, and the kernel does not run the call.
 func Refuse(errno unix.Errno) Verdict { return Verdict{errno: errno} }
 
 // Kill kills the process with SIGKILL before the kernel runs the call.
 func Kill() Verdict { return Verdict{kill: true} }
 
-// Cause returns the text of the errno of Refuse, else "".
+// Cause returns the text of Refuse's errno, or "" for other verdicts.
 func (v Verdict) Cause() string {
 	if v.errno == 0 {
 		return ""
@@ -50,19 +50,19 @@ func (v Verdict) String() string {
 	return v.Cause()
 }
 
-// A Session says at which system calls a program stops, and decides about each.
+// A Session says at which system calls a program stops, and decides about each of them.
 type Session struct {
 	Calls []Syscall
 	// Decide is called for one system call at a time, for all processes.
 	Decide func(*Call) Verdict
-	Start  func(*exec.Cmd) error // starts the program; nil: (*exec.Cmd).Start
+	Start  func(*exec.Cmd) error // starts the program; nil for (*exec.Cmd).Start
 }
 
 // A ProcessTree is a program and all its descendants, including orphans.
 type ProcessTree struct {
 	session   Session
 	listener  int
-	calls     map[int]Syscall  // by number
+	calls     map[int]Syscall  // the calls that stop, by number
 	threads   map[int]*process // by thread ID
 	processes map[int]*process // by process ID
 	done      chan struct{}
@@ -74,11 +74,11 @@ type process struct {
 	pid       int
 	pidfd     int
 	number    int
-	program   string // base name of the executable; until the first execve, the parent's
-	callsSeen int    // number of calls that stopped so far
+	program   string // the base name of the executable or, until the first execve, of the parent's
+	callsSeen int    // the number of calls that have stopped so far
 }
 
-// Run starts cmd, which must have no ExtraFiles. The caller must wait for cmd, and then for the
+// Run starts cmd. cmd.ExtraFiles must be empty. The caller must wait for cmd, and then for the
 // ProcessTree.
 func (s Session) Run(cmd *exec.Cmd) (*ProcessTree, error) {
 	r, w, err := os.Pipe()
@@ -142,7 +142,8 @@ func takeListener(pid int, r io.Reader) (int, error) {
 	return fd, errors.Join(err, unix.Close(pidfd))
 }
 
-// Wait returns when every process of the tree has ended.
+// Wait waits until every process of the tree has ended. After limit, it returns
+// os.ErrDeadlineExceeded.
 func (t *ProcessTree) Wait(limit time.Duration) error {
 	select {
 	case <-t.done:
@@ -180,7 +181,6 @@ func (t *ProcessTree) close() error {
 	return errors.Join(errs...)
 }
 
-// serve answers one call.
 func (t *ProcessTree) serve() error {
 	n, err := receive(t.listener)
 	if err != nil {
@@ -207,7 +207,6 @@ func (t *ProcessTree) serve() error {
 	return ignoreEnded(n.answer(t.listener, v))
 }
 
-// process returns the process of a thread.
 func (t *ProcessTree) process(tid int) (*process, error) {
 	if p := t.threads[tid]; p != nil {
 		return p, nil

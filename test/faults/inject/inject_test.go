@@ -21,14 +21,14 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// timeout is the time that a program may take. It is long, because the machine may be busy.
+// timeout is the time limit for a program. It is long, because the machine may be busy.
 const timeout = time.Minute
 
 // A shellRun is the outcome of a shell script that ran in a Session.
 type shellRun struct {
 	stdout string
-	err    error    // of the shell
-	calls  []string // that stopped
+	err    error    // the error of the shell
+	calls  []string // the calls that stopped
 }
 
 // shell runs a script in a Session.
@@ -69,10 +69,10 @@ func TestCount(t *testing.T) {
 	program := filepath.Base(cat)
 	own := slices.DeleteFunc(slices.Clone(r.calls), func(c string) bool { return !strings.HasPrefix(c, "0 ") })
 	if want := []string{"0 sh 1 openat", "0 sh 2 write", "0 sh 3 write"}; !slices.Equal(own[:3], want) || len(own) > 4 {
-		t.Errorf("the shell's calls are %q, want %q and a fork", own, want)
+		t.Errorf("want the shell's calls %q and a fork, got %q", want, own)
 	}
 	if !slices.ContainsFunc(r.calls, func(c string) bool { return strings.HasPrefix(c, "1 "+program+" ") && strings.HasSuffix(c, " write") }) {
-		t.Errorf("no write of %s among %q", program, r.calls)
+		t.Errorf("want a write of %s, got %q", program, r.calls)
 	}
 }
 
@@ -112,7 +112,7 @@ func TestKillTheProgram(t *testing.T) {
 	}
 }
 
-// TestKillAChild checks that the parent of a killed process runs on.
+// TestKillAChild checks that the parent of a killed process continues.
 func TestKillAChild(t *testing.T) {
 	dir := t.TempDir()
 	r := shell(t, "mkdir "+dir+"/a; echo $?; ls "+dir, Mutating(), func(c *Call) Verdict {
@@ -126,7 +126,8 @@ func TestKillAChild(t *testing.T) {
 	}
 }
 
-// TestOrphan checks that the ProcessTree ends with its last process, not with the program.
+// TestOrphan checks that Wait waits for the last process of the ProcessTree, and not only for the
+// program.
 func TestOrphan(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {

@@ -13,12 +13,12 @@ import (
 )
 
 const (
-	launcher   = "plumb-inject" // argv[0] of a launcher
+	launcher   = "plumb-inject" // argv[0] of a launcher process
 	reportFD   = 3
 	listenerFD = 100
 )
 
-// Launch executes the program if Session.Run started this process. Else it does nothing.
+// Launch executes the program if Session.Run started this process. Otherwise, it does nothing.
 func Launch() {
 	if len(os.Args) < 4 || os.Args[0] != launcher {
 		return
@@ -28,8 +28,8 @@ func Launch() {
 	os.Exit(127)
 }
 
-// launch installs the filter for this thread, and executes the program. Between both, it must
-// not make a call that stops, because no process answers yet.
+// launch installs the filter for this thread, and executes the program. Between these two steps, it must
+// not run a call that stops, because no process answers yet.
 func launch(path, numbers string, args []string) error {
 	var calls []uint32
 	for _, text := range strings.Split(numbers, ",") {
@@ -54,8 +54,8 @@ func launch(path, numbers string, args []string) error {
 	return syscall.Exec(path, args, env)
 }
 
-// numbers returns the numbers of the calls that stop. They include execve: the launcher must
-// stop there until this process has copied the filter's file descriptor.
+// numbers returns the numbers of the calls that stop. They include execve, where the launcher must stop
+// until this process has copied the filter's file descriptor.
 func (s Session) numbers() string {
 	all := []string{strconv.Itoa(unix.SYS_EXECVE)}
 	for _, c := range s.Calls {
@@ -77,8 +77,8 @@ func filter(calls []uint32) []unix.SockFilter {
 }
 
 // install installs the filter and returns the file descriptor for its notifications. Go's runtime
-// interrupts threads with signals. WAIT_KILLABLE_RECV (kernel 5.19) prevents each signal from
-// restarting a call that waits for a decision.
+// interrupts threads with signals. Without WAIT_KILLABLE_RECV (kernel 5.19), each signal would restart a
+// call that waits for a decision.
 func install(prog []unix.SockFilter) (int, error) {
 	fprog := unix.SockFprog{Len: uint16(len(prog)), Filter: &prog[0]}
 	const flags = unix.SECCOMP_FILTER_FLAG_NEW_LISTENER | unix.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV
@@ -123,7 +123,7 @@ func (n notification) answer(listener int, v Verdict) error {
 	return ioctl(listener, unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(&r))
 }
 
-// ioctl repeats an ioctl until no signal interrupts it.
+// ioctl repeats an ioctl that a signal interrupts.
 func ioctl(fd int, request uintptr, arg unsafe.Pointer) error {
 	for {
 		_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), request, uintptr(arg))
