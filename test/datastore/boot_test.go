@@ -8,8 +8,8 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// startContainers starts perNode containers on each node, all at the same time. If an ADD fails, it calls DEL and tries
-// again, as a runtime does. It returns the number of failed ADDs.
+// startContainers starts perNode containers on each node, all at the same time. Like a runtime, it calls DEL and tries
+// again if an ADD fails. It returns the number of failed ADDs.
 func (n *nemesis) startContainers(perNode int) (failed int) {
 	GinkgoHelper()
 	limit := time.Now().Add(5 * time.Minute)
@@ -39,7 +39,7 @@ func (n *nemesis) startContainers(perNode int) (failed int) {
 }
 
 var _ = Describe("30 nodes", func() {
-	It("that boot at the same time give all their containers different addresses", func() {
+	It("that boot at the same time assign different addresses to all their containers", func() {
 		const booting, perNode = 30, 3
 		n := newPluginNemesis(booting, defaultSetting)
 		n.killRate.Store(0.0)

@@ -19,7 +19,7 @@ import (
 // deadProxy is a variable of a runtime whose proxy does not answer. The datastore must ignore it.
 const deadProxy = "HTTPS_PROXY=http://127.0.0.1:1"
 
-// run runs the datastore in a namespace, calls started with its process, and returns its output.
+// run runs the datastore in a namespace, calls started with the datastore's process, and returns the output.
 func run(ns *nstest.NS, request []byte, started func(*exec.Cmd)) (stdout []byte, exit int, err error) {
 	cmd := exec.Command(datastorePath)
 	var out, errOut bytes.Buffer
@@ -39,7 +39,7 @@ func run(ns *nstest.NS, request []byte, started func(*exec.Cmd)) (stdout []byte,
 	return out.Bytes(), cmd.ProcessState.ExitCode(), err
 }
 
-// call runs the datastore, and returns its answer. It checks the form of the answer.
+// call runs the datastore, checks the form of the answer, and returns the answer.
 func call(ns *nstest.NS, request datastore.Request) datastore.Answer {
 	GinkgoHelper()
 	text, err := json.Marshal(request)
@@ -100,7 +100,7 @@ type caller struct {
 	base datastore.Request
 }
 
-// newCaller returns a node of a segment with a pool.
+// newCaller returns a node of a segment. The pool consists of the ranges.
 func (c *cluster) newCaller(segment, node string, ranges ...string) caller {
 	GinkgoHelper()
 	base := datastore.Request{Segment: segment, Node: node, Machine: "machine-of-" + node, Boot: "boot1", Datastore: c.datastoreConfig("node", nil)}
@@ -110,7 +110,7 @@ func (c *cluster) newCaller(segment, node string, ranges ...string) caller {
 	return caller{c, base}
 }
 
-// request returns a request with the verb, after the functions have changed it.
+// request returns a request with the verb and these changes.
 func (c caller) request(verb string, changes ...func(*datastore.Request)) datastore.Request {
 	r := c.base
 	r.Verb = verb

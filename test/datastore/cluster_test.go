@@ -31,7 +31,7 @@ type cluster struct {
 	bridge  *nstest.NS
 	clients *nstest.NS
 	members []*member
-	flags   []string // etcd flags of each member
+	flags   []string // further flags of each member
 }
 
 // A member is an etcd member in its own namespace.
@@ -39,8 +39,8 @@ type member struct {
 	*cluster
 	name, addr string
 	ns         *nstest.NS
-	dir        string    // directory of its data
-	log        string    // path of the log
+	dir        string    // the data directory
+	log        string    // the path of the log
 	cmd        *exec.Cmd // nil if the member does not run
 }
 
@@ -76,7 +76,7 @@ func (c *cluster) plug(ns *nstest.NS, port, addr string) {
 	c.bridge.MustLine(GinkgoTB(), "ip link set "+port+" master br0")
 }
 
-// stop kills all members. If the spec failed, the report contains the last lines of their logs.
+// stop kills all members. If the spec failed, stop adds the last lines of their logs to the report.
 func (c *cluster) stop() {
 	for _, m := range c.members {
 		m.kill()
@@ -99,8 +99,8 @@ func (c *cluster) peers() string {
 func (m *member) peerURL() string   { return "http://" + m.addr + ":2380" }
 func (m *member) clientURL() string { return "https://" + m.addr + ":2379" }
 
-// start starts the member with its existing data. --unsafe-no-fsync loses nothing when a process is killed, because the
-// kernel keeps the data.
+// start starts the member with its existing data. With --unsafe-no-fsync, the kill of a process loses no data, because
+// the kernel keeps the written data.
 func (m *member) start() {
 	GinkgoHelper()
 	args := append([]string{
@@ -155,11 +155,11 @@ func (c *cluster) connect(user string, members ...*member) *clientv3.Client {
 	client, err := clientv3.New(clientv3.Config{Endpoints: endpoints, Logger: zap.NewNop(), TLS: c.tlsConfig(user),
 		DialOptions: []grpc.DialOption{grpc.WithContextDialer(c.dial)}})
 	Expect(err).NotTo(HaveOccurred())
-	DeferCleanup(func() { _ = client.Close() }) // the spec may have closed it already
+	DeferCleanup(func() { _ = client.Close() }) // an error means that the spec has closed the client already
 	return client
 }
 
-// do calls f with a context that ends after a minute.
+// do calls f with a context that ends after at least a minute.
 func do(f func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -213,7 +213,7 @@ func (c *cluster) restore(file string) {
 	}
 }
 
-// datastoreConfig returns the datastore's configuration with the user's certificate and more keys.
+// datastoreConfig returns the datastore's configuration with the user's certificate and further keys.
 func (c *cluster) datastoreConfig(user string, more map[string]any) json.RawMessage {
 	GinkgoHelper()
 	conf := map[string]any{"type": "cluster-local-etcd", "caFile": c.certFile("ca"), "certFile": c.certFile(user), "keyFile": c.keyFile(user), "timeout": 30}
@@ -253,7 +253,7 @@ func (c *cluster) leader() *member {
 	return nil
 }
 
-// setLink sets the link of a port of the bridge "up" or "down".
+// setLink sets the link of a bridge port to "up" or "down".
 func (c *cluster) setLink(port, state string) {
 	GinkgoHelper()
 	c.bridge.MustLine(GinkgoTB(), "ip link set "+port+" "+state)

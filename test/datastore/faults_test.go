@@ -17,7 +17,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// inParallel calls f with 0 to n-1 at the same time, and joins the errors.
+// inParallel calls f(0) … f(n-1) at the same time, and joins the errors.
 func inParallel(n int, f func(i int) error) error {
 	errs := make([]error, n)
 	var group sync.WaitGroup
@@ -49,7 +49,7 @@ func (c *cluster) withRoles() {
 	})).To(Succeed())
 }
 
-var _ = Describe("cluster-local-etcd, when etcd refuses", func() {
+var _ = Describe("cluster-local-etcd, when etcd rejects requests", func() {
 	It("serves a segment with a role for its prefix, and no other segment", func() {
 		c := newCluster(1)
 		c.withRoles()
@@ -86,7 +86,7 @@ var _ = Describe("cluster-local-etcd, when etcd refuses", func() {
 				}
 			}
 		})).To(MatchError(ContainSubstring("database space exceeded")))
-		// etcd answers so even if it has applied the change
+		// etcd returns this error even if it has applied the change
 		requireError(c.clients, n1.request(datastore.Claim, want(1)), types.CodeTryAgain, datastore.ReasonUnknown, "NOSPACE", "compact", "register")
 		requireError(c.clients, n1.request(datastore.Register), types.CodeTryAgain, datastore.ReasonUnknown, "NOSPACE")
 		Expect(n1.succeed(datastore.List).Owners).To(HaveLen(4))
@@ -102,7 +102,7 @@ var _ = Describe("cluster-local-etcd, when etcd refuses", func() {
 			GinkgoHelper()
 			keys["timeout"] = 1
 			n1.base.Datastore = c.datastoreConfig("node", keys)
-			// On a busy machine, the time may be over before the datastore knows the cause.
+			// On a busy machine, the time may expire before the datastore knows the cause.
 			Eventually(func() *datastore.Error { return call(c.clients, n1.request(datastore.Status)).Error }, "1m").Should(
 				HaveValue(And(HaveField("Code", uint(types.CodeTryAgain)), HaveField("Reason", datastore.ReasonUnreachable), HaveField("Msg", MatchRegexp(pattern)))))
 		}
@@ -127,7 +127,7 @@ var _ = Describe("cluster-local-etcd, when etcd refuses", func() {
 		requireError(c.clients, n1.request(datastore.Claim, want(1)), types.CodeTryAgain, datastore.ReasonUnknown, "register")
 	})
 
-	It("reports a change as unknown if etcd applies it and then reports that it has no space", func() {
+	It("reports a change that etcd applied without space as unknown", func() {
 		c := newCluster(1)
 		n1 := c.newCaller("unknown", "n1", "10.7.0.1-10.7.0.40")
 		n1.succeed(datastore.Register)
@@ -138,7 +138,7 @@ var _ = Describe("cluster-local-etcd, when etcd refuses", func() {
 })
 
 var _ = Describe("cluster-local-etcd, after a restore from a snapshot", func() {
-	It("reports a lower revision, and agrees with the nodes after a resync of each", func() {
+	It("reports a lower revision, and agrees with the nodes after each of them has called resync", func() {
 		c := newCluster(3)
 		n1, n2 := c.newCaller("restores", "n1", "10.7.0.1-10.7.0.40"), c.newCaller("restores", "n2", "10.7.0.1-10.7.0.40")
 		n1.succeed(datastore.Register)

@@ -28,7 +28,7 @@ func (l *ledger) added(container string, addrs ...netip.Addr) {
 	defer l.Unlock()
 	for _, a := range addrs {
 		if other, taken := l.containers[a]; taken {
-			l.duplicates = append(l.duplicates, fmt.Sprintf("%v is given to %s while %s uses it", a, container, other))
+			l.duplicates = append(l.duplicates, fmt.Sprintf("%v was allocated to %s, but %s uses it", a, container, other))
 			l.onDuplicate()
 		}
 		l.containers[a] = container
@@ -37,7 +37,7 @@ func (l *ledger) added(container string, addrs ...netip.Addr) {
 	l.longest, l.lastAdd = max(l.longest, time.Since(l.lastAdd)), time.Now()
 }
 
-// removed records that DEL is about to be called, or that the container's node stopped.
+// removed records that a call of DEL will follow, or that the container's node stopped.
 func (l *ledger) removed(container string, addrs ...netip.Addr) {
 	l.Lock()
 	defer l.Unlock()

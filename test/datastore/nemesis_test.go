@@ -29,13 +29,13 @@ import (
 
 var (
 	duration = flag.Duration("nemesis", 45*time.Second, "how long the nemesis runs; 8 s with -short")
-	settings = flag.Duration("settings", 10*time.Second, "how long the nemesis of the executables runs with each of the other settings; 8 s with -short")
+	settings = flag.Duration("settings", 10*time.Second, "how long the nemesis runs the executables with each of the other settings; 8 s with -short")
 )
 
-// The load of the nemesis fills nine tenths of the pool.
+// With these values, the containers of the nemesis use nine tenths of the pool.
 const (
 	nodes         = 12
-	maxContainers = 9 // the largest number per node
+	maxContainers = 9 // the largest number of containers per node
 	poolSize      = 120
 	segment       = "nemesis"
 )
@@ -49,7 +49,7 @@ func keyAddr(key string) netip.Addr {
 	return a
 }
 
-// limited returns a context with the time limit of a run.
+// limited returns a context that limits the time of a run.
 func limited(d time.Duration) (context.Context, context.CancelFunc) {
 	if testing.Short() {
 		d = 8 * time.Second
@@ -57,19 +57,19 @@ func limited(d time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), d)
 }
 
-// A nemesis runs nodes that constantly add and delete containers, and disturbs the members meanwhile.
+// A nemesis consists of nodes that continuously add and delete containers, and of disturbances of the members.
 type nemesis struct {
 	*cluster
 	caller            caller
-	operator          *nstest.NS // reaches the members when the nodes do not
+	operator          *nstest.NS // a namespace that reaches the members even if the nodes do not
 	operatorDatastore json.RawMessage
-	farDatastore      json.RawMessage // as operatorDatastore, with long round trips
+	farDatastore      json.RawMessage // operatorDatastore with long round trips
 	direct            *clientv3.Client
 	mutation          mutation
 	ledger            *ledger
 	nodes             []*machineNode
 
-	killRate                                 atomic.Value // float64: the share of calls of datastore and plugin that are killed
+	killRate                                 atomic.Value // a float64, the share of killed calls of datastore and plugin
 	calls, kills, unknown, reboots, replaced atomic.Int64
 	replaces                                 bool // a node may be another machine after a boot
 	sync.Mutex
@@ -92,7 +92,7 @@ func (n *nemesis) claimed(addresses int) {
 	n.noClaim, n.lastClaim = max(n.noClaim, time.Since(n.lastClaim)), time.Now()
 }
 
-// A machineNode is a node and its containers, as its runtime knows them.
+// A machineNode is a node, with the containers that its runtime knows.
 type machineNode struct {
 	*nemesis
 	plugin
@@ -101,7 +101,7 @@ type machineNode struct {
 	boots      int
 	next       int
 	containers map[string][]netip.Addr
-	calls      sync.RWMutex // locked during GC, because a runtime calls no ADD meanwhile
+	calls      sync.RWMutex // locked during GC, because a runtime does not call ADD then
 }
 
 // newNemesis starts a cluster without nodes.
@@ -112,7 +112,7 @@ func newNemesis(m mutation) *nemesis {
 		direct: c.connect("root", c.members...), caller: c.newCaller(segment, "", "10.7.0.1-"+poolAddr(poolSize-1).String())}
 	c.plug(n.operator, "operator", "10.9.0.101")
 	lateReleases := 10
-	if m == registerByReading { // this mutation only matters with a release that etcd applies after the next register
+	if m == registerByReading { // this mutation matters only if etcd applies a release after the next register
 		lateReleases = 2
 	}
 	endpoints, far := []string{c.members[0].fullEndpoint(8)}, []string{}
@@ -126,7 +126,7 @@ func newNemesis(m mutation) *nemesis {
 	return n
 }
 
-// addNodes creates nodes, which do nothing yet.
+// addNodes creates nodes without starting them.
 func (n *nemesis) addNodes(count int, newPlugin func(name string) plugin) {
 	for i := range count {
 		name := fmt.Sprintf("n%d", i+1)
@@ -163,7 +163,8 @@ func (m *machineNode) step() {
 	_ = m.del(container) // a runtime also calls DEL after a failed ADD
 }
 
-// addContainer reports whether the container got an address, on a node that has not booted meanwhile.
+// addContainer adds a container. It reports whether the container got an address and the node did not boot in the
+// meantime.
 func (m *machineNode) addContainer(container string, boots int) bool {
 	m.calls.RLock()
 	defer m.calls.RUnlock()
@@ -178,8 +179,8 @@ func (m *machineNode) addContainer(container string, boots int) bool {
 	return true
 }
 
-// collect calls GC, as the error of resync advises, because the disk may be a copy of another node's disk, with
-// reservations of containers that never ran on this node.
+// collect calls GC, as the error of resync advises. The disk may be a copy of another node's disk, and contain
+// reservations for containers that never ran on this node.
 func (m *machineNode) collect() {
 	m.calls.Lock()
 	defer m.calls.Unlock()
@@ -223,8 +224,8 @@ func (n *nemesis) load(ctx context.Context, group *sync.WaitGroup) {
 	})
 }
 
-// removeReplaced removes the machines that others have replaced, as an operator does, while a last claim of
-// each of them is still on its way.
+// removeReplaced calls remove-node for the replaced machines, as an operator does. Meanwhile, the last claim of
+// each of these machines is still on its way.
 func (n *nemesis) removeReplaced(from *nstest.NS, config json.RawMessage) {
 	GinkgoHelper()
 	ask := func(verb string, changes ...func(*datastore.Request)) datastore.Answer {
@@ -270,7 +271,7 @@ var disturbances = []disturbance{
 	{"cut off from all", func(m *member) { m.setLink(m.name, "down") }, func(m *member) { m.setLink(m.name, "up") }},
 }
 
-// disturb breaks one member after the other, mostly the leader, until the context ends.
+// Until the context ends, disturb breaks one member after the other, mostly the leader.
 func (n *nemesis) disturb(ctx context.Context) {
 	GinkgoHelper()
 	for i := 0; ctx.Err() == nil; i++ {
@@ -310,8 +311,8 @@ func (n *nemesis) restoreSnapshot(ctx context.Context) {
 	n.lastClaim = time.Now() // no node could claim during the restore
 }
 
-// resyncAll calls resync on each node until it succeeds there. It fails while a container uses an address that another
-// node owns, if the call is killed, and if etcd does not answer in time.
+// resyncAll calls resync on each node until the call succeeds. resync fails while a container uses another node's
+// address, if the call is killed, and if etcd does not answer in time.
 func (n *nemesis) resyncAll() {
 	GinkgoHelper()
 	Expect(inParallel(len(n.nodes), func(i int) error {
@@ -326,7 +327,7 @@ func (n *nemesis) resyncAll() {
 	})).To(Succeed())
 }
 
-// settle compares the addresses of the nodes with etcd, before and after all nodes have settled.
+// settle compares the nodes' addresses with etcd before and after settleNodes.
 func (n *nemesis) settle() {
 	GinkgoHelper()
 	n.killRate.Store(0.0)
@@ -336,7 +337,7 @@ func (n *nemesis) settle() {
 	}
 	for _, m := range n.nodes {
 		if m.plugin.isSettled() {
-			Expect(m.plugin.owned()).To(Equal(n.owned(segment, m.name)), "what %s knows, which need not register", m.name)
+			Expect(m.plugin.owned()).To(Equal(n.owned(segment, m.name)), "%s, which need not register", m.name)
 		}
 	}
 	n.settleNodes()
@@ -372,7 +373,7 @@ func (c *cluster) owners(segment string) map[netip.Addr]string {
 	return owners
 }
 
-// settleNodes calls settle on all nodes, and compares their addresses with etcd. Enough members must be ready.
+// settleNodes lets all nodes register, and compares their addresses with etcd. A majority of the members must be ready.
 func (n *nemesis) settleNodes() {
 	GinkgoHelper()
 	for _, m := range n.nodes {
@@ -382,7 +383,7 @@ func (n *nemesis) settleNodes() {
 	for _, m := range n.nodes {
 		for a := range m.plugin.owned() {
 			node, _, _ := strings.Cut(owners[a], " ")
-			Expect(node).To(Equal(m.name), "owner of %v", a)
+			Expect(node).To(Equal(m.name), "the owner of %v", a)
 			delete(owners, a)
 		}
 		for container, addrs := range m.containers {
@@ -391,14 +392,14 @@ func (n *nemesis) settleNodes() {
 			}
 		}
 	}
-	Expect(owners).To(BeEmpty(), "addresses that no node knows")
+	Expect(owners).To(BeEmpty(), "no node knows these addresses")
 }
 
 // report prints the figures of a run.
 func (n *nemesis) report(took time.Duration) {
 	n.Lock()
 	defer n.Unlock()
-	datastoreCalls := "" // the executables call the datastore themselves
+	datastoreCalls := "" // empty for the executables, which call the datastore themselves
 	if n.calls.Load() > 0 {
 		datastoreCalls = fmt.Sprintf("%d addresses claimed, %d calls of the datastore, %d unknown outcomes, longest time without a claim %v, ",
 			n.claims, n.calls.Load(), n.unknown.Load(), n.noClaim.Round(10*time.Millisecond))
@@ -443,7 +444,7 @@ func (m *machineNode) free() map[netip.Addr]string {
 	return all
 }
 
-var _ = Describe("The nemesis", func() {
+var _ = Describe("the nemesis", func() {
 	It("finds no address in use by two containers", func() {
 		n := newReferenceNemesis(none)
 		ctx, cancel := limited(*duration)

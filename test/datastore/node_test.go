@@ -21,16 +21,16 @@ import (
 	"github.com/plumb-cni/plumb/pkg/datastore"
 )
 
-// A plugin is cluster-local on one node. Calls for different containers run at the same time, as from a runtime. A call may
-// be killed at any time, and then returns errKilled.
+// A plugin is cluster-local on one node. As with a runtime, calls for different containers run at the same time. A call
+// that is killed, which is possible at any time, returns errKilled.
 type plugin interface {
 	add(container string) ([]netip.Addr, error)
 	del(container string) error
 	reboot()                                  // boots the node, which ends its containers
 	resync() error                            // the operator's call after a restore
-	settle(containers iter.Seq[string]) error // brings the node, which runs these containers, into agreement with the store
-	owned() map[netip.Addr]string             // with claims
-	isSettled() bool                          // whether the node knows what it owns
+	settle(containers iter.Seq[string]) error // makes the addresses of the node, which runs these containers, agree with the store
+	owned() map[netip.Addr]string             // the owned addresses with their claims
+	isSettled() bool                          // reports whether the node knows what it owns
 }
 
 // A mutation breaks one of the invariants of datastore/README.md, so that the test must find duplicates.
@@ -45,22 +45,22 @@ const (
 
 var errKilled = errors.New("killed")
 
-// A reference is another implementation of cluster-local, with the real datastore. It keeps the files of a node in memory,
-// and a kill loses nothing that was written before.
+// A reference is a second implementation of cluster-local, with the real datastore. It keeps a node's files in memory.
+// A simulated kill does not lose what was written earlier.
 type reference struct {
 	*nemesis
 	name string
 	sync.Mutex
 	boot    int
 	files   files
-	process atomic.Pointer[os.Process] // the datastore, while it runs
+	process atomic.Pointer[os.Process] // the running datastore's process, or nil
 }
 
-// files is what a node keeps on disk.
+// files contains what a node keeps on disk.
 type files struct {
 	boot         int                   // the boot in which owned was written
-	owned        map[netip.Addr]string // with claims
-	reservations map[netip.Addr]string // with containers
+	owned        map[netip.Addr]string // the owned addresses with their claims
+	reservations map[netip.Addr]string // the reserved addresses with their containers
 	mustRegister bool
 	seen         int64
 	free         uint64
@@ -70,7 +70,7 @@ func newReference(n *nemesis, name string) *reference {
 	return &reference{nemesis: n, name: name, boot: 1, files: files{owned: map[netip.Addr]string{}, reservations: map[netip.Addr]string{}}}
 }
 
-// kill sometimes returns errKilled, as if the process were killed here.
+// kill sometimes returns errKilled, as if the process were killed at this point.
 func (r *reference) kill() error {
 	if rand.Float64() < r.killRate.Load().(float64) {
 		r.kills.Add(1)
@@ -79,7 +79,7 @@ func (r *reference) kill() error {
 	return nil
 }
 
-// warmPool is the number of addresses that the node keeps without a container.
+// warmPool is the number of unused addresses that the node keeps.
 func (r *reference) warmPool() int {
 	switch {
 	case r.files.free*100 >= 30*poolSize:
@@ -127,7 +127,7 @@ func (r *reference) call(verb string, changes ...func(*datastore.Request)) (data
 	return answer, nil
 }
 
-// available returns an address of the node without a reservation.
+// available returns an owned address without a reservation.
 func (r *reference) available() (netip.Addr, bool) {
 	for a := range r.files.owned {
 		if r.files.reservations[a] == "" {
@@ -154,7 +154,7 @@ func (r *reference) add(container string) ([]netip.Addr, error) {
 	return []netip.Addr{a}, r.kill()
 }
 
-// fill ensures that an address is available.
+// fill gets addresses until available returns one.
 func (r *reference) fill() error {
 	if r.files.boot != r.boot {
 		if err := r.registerNow(); err != nil {
@@ -164,7 +164,7 @@ func (r *reference) fill() error {
 	if _, ok := r.available(); ok && !(r.files.mustRegister && r.mutation == registerByReading) {
 		return nil
 	}
-	if r.files.mustRegister { // with the mutation at once, so that the test finds a duplicate sooner
+	if r.files.mustRegister { // with the mutation, register at once to find a duplicate sooner
 		if err := r.registerNow(); err != nil {
 			return err
 		}
@@ -176,7 +176,7 @@ func (r *reference) fill() error {
 }
 
 func (r *reference) claim() error {
-	r.files.mustRegister = true // until the outcome is known
+	r.files.mustRegister = true // true until the outcome is known
 	if r.mutation == timeoutIsClaim {
 		return r.claimWithoutAnswer()
 	}
@@ -255,7 +255,7 @@ func (r *reference) registered() (map[netip.Addr]string, error) {
 	return all, nil
 }
 
-// replace writes the owned file. It reports reservations whose address the node has lost.
+// replace writes the owned file. It reports reservations for addresses that the node has lost.
 func (r *reference) replace(owned map[netip.Addr]string) error {
 	if r.files.boot != r.boot {
 		r.files.reservations = map[netip.Addr]string{}
@@ -304,7 +304,7 @@ func (r *reference) del(container string) error {
 	return r.giveBack()
 }
 
-// giveBack releases what exceeds the warm pool, until half of it is left.
+// giveBack releases unused addresses down to half of the warm pool, if there are more than the whole warm pool.
 func (r *reference) giveBack() error {
 	if r.files.boot != r.boot {
 		return nil

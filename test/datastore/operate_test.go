@@ -13,7 +13,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/datastore"
 )
 
-// operate calls a verb of the datastore as an operator.
+// operate calls a verb of the datastore as an operator does.
 func (n *nemesis) operate(verb string, changes ...func(*datastore.Request)) {
 	GinkgoHelper()
 	request := n.caller.request(verb, changes...)
@@ -21,7 +21,7 @@ func (n *nemesis) operate(verb string, changes ...func(*datastore.Request)) {
 	Expect(call(n.operator, request).Error).To(BeNil(), verb)
 }
 
-// removeNode calls the verb remove-node with the machine and boot that the verb list prints.
+// removeNode calls remove-node with the machine and boot that list prints.
 func (n *nemesis) removeNode(node string) {
 	GinkgoHelper()
 	request := n.caller.request(datastore.List, target(node))
@@ -46,7 +46,7 @@ func (x *executable) mustAdd(container string) netip.Addr {
 	return addrs[0]
 }
 
-// requireFailure adds a container, which must fail with code 11 and these texts, and deletes it.
+// requireFailure calls ADD, which must fail with code 11 and these texts, and then DEL.
 func (x *executable) requireFailure(container string, texts ...string) {
 	GinkgoHelper()
 	_, err := x.add(container)
@@ -58,7 +58,7 @@ func (x *executable) requireFailure(container string, texts ...string) {
 }
 
 var _ = Describe("an operator of cluster-local", func() {
-	It("freezes a segment, whose nodes allocate what they own and claim nothing until thaw", func() {
+	It("freezes a segment, and until thaw, nodes allocate only what they own", func() {
 		n, n1, n2 := newNodes()
 		n1.mustAdd("c1")
 		n.operate(datastore.Freeze)
@@ -99,7 +99,7 @@ var _ = Describe("an operator of cluster-local", func() {
 		n.settleNodes()
 	})
 
-	It("renames a node, whose containers keep their addresses", func() {
+	It("renames a node, and its containers keep their addresses", func() {
 		n, n1, n2 := newNodes()
 		a := n1.mustAdd("c1")
 		n2.mustAdd("d1")
@@ -107,7 +107,7 @@ var _ = Describe("an operator of cluster-local", func() {
 		n1.name = "n9"
 		n1.requireFailure("c2", "address "+a.String()+" of container c1 also belongs to node n1", "remove that node with remove-node if it is off")
 		n.removeNode("n1")
-		n1.requireFailure("c2", "frozen") // the runtime continues
+		n1.requireFailure("c2", "frozen") // the runtime continues to call ADD
 		Expect(n1.resync()).To(Succeed())
 		n.operate(datastore.Thaw)
 		Expect(n1.owned()).To(And(HaveLen(1), HaveKey(a)))
@@ -117,7 +117,7 @@ var _ = Describe("an operator of cluster-local", func() {
 		Expect(n1.del("c1")).To(Succeed())
 	})
 
-	It("copies a disk to another node, and the first node notices a copy with its identity", func() {
+	It("copies a disk, and the copy works with another identity, but is noticed with the same identity", func() {
 		_, n1, n2 := newNodes()
 		a := n1.mustAdd("c1")
 		n2.copyDisk(n1)
@@ -125,7 +125,7 @@ var _ = Describe("an operator of cluster-local", func() {
 
 		n2.name = n1.name
 		n2.setMachine(n1.machine)
-		given := map[netip.Addr]bool{n2.mustAdd("d2"): true} // this may be the address of c1, because nothing has noticed the copy yet
+		given := map[netip.Addr]bool{n2.mustAdd("d2"): true} // possibly the address of c1, because no node has noticed the copy yet
 		for range 2 {
 			_, err := n1.add("c2")
 			Expect(err).To(MatchError(And(ContainSubstring(`"code": 7`), ContainSubstring("a second machine"))))
@@ -140,13 +140,13 @@ var _ = Describe("an operator of cluster-local", func() {
 	})
 })
 
-// During a call, another machine replaces the caller's machine. The specs repeat the call with the
-// replacement before each part of the request.
+// While a call for a machine runs, another machine replaces the first one. The test does this in turn before each
+// part that the call sends.
 var _ = Describe("cluster-local-etcd, when a machine is replaced", Ordered, ContinueOnFailure, func() {
 	var c *cluster
 	BeforeAll(func() { c = newCluster(1) })
 
-	DescribeTable("keeps what it answered to the successor, although a part is late", func(late string, change func(first map[netip.Addr]string) func(*datastore.Request)) {
+	DescribeTable("keeps the promises to the successor if a part is late", func(late string, change func(first map[netip.Addr]string) func(*datastore.Request)) {
 		for at, reached := 1, true; reached; at++ {
 			old := c.newCaller(fmt.Sprint(late, at), "n1", "10.7.0.1-10.7.0.99")
 			next := old
@@ -155,7 +155,7 @@ var _ = Describe("cluster-local-etcd, when a machine is replaced", Ordered, Cont
 			first := old.succeed(datastore.Claim, want(70)).Addresses
 			told := map[netip.Addr]string{}
 			var mu sync.Mutex
-			over := false // the client may send a last part after its call has ended
+			over := false // the client may send a last part after the call has ended
 			reached = false
 			succeed := func() { // the datastore rejects the successor until its predecessor has been removed
 				mu.Lock()
@@ -179,7 +179,7 @@ var _ = Describe("cluster-local-etcd, when a machine is replaced", Ordered, Cont
 			over = true
 			mu.Unlock()
 			if reached {
-				Expect(c.owned(old.base.Segment, "n1")).To(Equal(told), "after part %d of %s was late", at, late)
+				Expect(c.owned(old.base.Segment, "n1")).To(Equal(told), "after the late part %d of %s", at, late)
 			}
 		}
 	},

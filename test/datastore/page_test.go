@@ -15,7 +15,7 @@ import (
 )
 
 var _ = Describe("datastore/README.md", func() {
-	It("shows what its commands print", func() {
+	It("shows the real output of its commands", func() {
 		c := newCluster(1)
 		page, err := os.ReadFile("../../datastore/README.md")
 		Expect(err).NotTo(HaveOccurred())
@@ -38,7 +38,7 @@ var _ = Describe("datastore/README.md", func() {
 		cmd := exec.Command("bash", "-c", script)
 		cmd.Stdout, cmd.Stderr = &got, GinkgoWriter
 		Expect(c.clients.Start(cmd)).To(Succeed())
-		_ = cmd.Wait() // the status of the last call, which fails
+		_ = cmd.Wait() // the last call fails
 		Expect(withoutRandom(got.String())).To(Equal(withoutRandom(want)))
 	})
 
@@ -62,7 +62,7 @@ var _ = Describe("datastore/README.md", func() {
 	})
 })
 
-// withoutRandom returns answers without the times, the claims and the IDs of stores, which differ from run to run.
+// withoutRandom returns answers without times, claims and store IDs, which differ between runs.
 func withoutRandom(answers string) string {
 	return regexp.MustCompile(`[0-9a-f]{32}|\d{4}-[0-9:T-]+Z`).ReplaceAllString(answers, "…")
 }

@@ -17,19 +17,19 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// A pki is a certification authority with a directory for its certificates and keys.
+// A pki is a certificate authority with a directory for its certificates and keys.
 type pki struct {
 	dir  string
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 }
 
-// newPKI creates an authority, with the certificate "server" for the members of a cluster.
+// newPKI creates an authority and the certificate "server" for the members of a cluster.
 func newPKI() *pki {
 	GinkgoHelper()
 	p := &pki{dir: GinkgoT().TempDir()}
 	p.cert, p.key = p.issue("ca", &x509.Certificate{IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign})
-	addrs := []net.IP{net.IPv4(10, 9, 0, 100)} // of slowEndpoint
+	addrs := []net.IP{net.IPv4(10, 9, 0, 100)} // the address of slowEndpoint
 	for i := range byte(9) {
 		addrs = append(addrs, net.IPv4(10, 9, 0, i))
 	}
@@ -37,7 +37,7 @@ func newPKI() *pki {
 	return p
 }
 
-// client creates a client certificate, whose name is the name of an etcd user.
+// client creates a client certificate with the name of an etcd user.
 func (p *pki) client(name string) {
 	GinkgoHelper()
 	p.issue(name, &x509.Certificate{ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
@@ -46,7 +46,7 @@ func (p *pki) client(name string) {
 func (p *pki) certFile(name string) string { return filepath.Join(p.dir, name+".crt") }
 func (p *pki) keyFile(name string) string  { return filepath.Join(p.dir, name+".key") }
 
-// issue creates a certificate and its key, signed by the authority, or by itself if there is none yet.
+// issue creates a certificate and its key. The authority signs the certificate, except its own, which is self-signed.
 func (p *pki) issue(name string, template *x509.Certificate) (*x509.Certificate, *ecdsa.PrivateKey) {
 	GinkgoHelper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

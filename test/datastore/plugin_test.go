@@ -20,16 +20,16 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// An executable is cluster-local with cluster-local-etcd on one node with its own boot ID, machine ID and files.
+// An executable runs cluster-local and cluster-local-etcd on one node with its own boot ID, machine ID and files.
 type executable struct {
 	*nemesis
 	setting
 	name, dir, machine string
 	running            sync.RWMutex // locked while the node boots
-	processes          sync.Map     // *os.Process of each running call
+	processes          sync.Map     // the *os.Process of each running call
 }
 
-// pluginPath returns the path of cluster-local, in a directory with cluster-local-etcd.
+// pluginPath returns the path of cluster-local. Its directory also contains cluster-local-etcd.
 func pluginPath() string {
 	GinkgoHelper()
 	path := filepath.Join(filepath.Dir(datastorePath), "cluster-local")
@@ -42,12 +42,12 @@ func pluginPath() string {
 // A setting is a configuration of cluster-local.
 type setting struct {
 	name          string
-	ipam          string // keys of ipam, except type, node, dataDir and datastore
-	onRequestOnly bool   // ADD sometimes requests an address of requestOnlyPrefix
-	empty         bool   // no node keeps a warm pool
+	ipam          string // the keys of ipam, except type, node, dataDir and datastore
+	onRequestOnly bool   // some ADDs request an address of requestOnlyPrefix
+	empty         bool   // nodes keep no warm pool
 }
 
-// The gateways are outside of the ranges, so that the pool consists of the whole ranges.
+// The gateways are outside of the ranges, so that the pool contains all addresses of the ranges.
 var (
 	rangeOf4          = fmt.Sprintf(`{"subnet": "10.7.0.0/24", "rangeStart": "10.7.0.1", "rangeEnd": %q, "gateway": "10.7.0.254"}`, poolAddr(poolSize-1))
 	rangeOf6          = fmt.Sprintf(`{"subnet": "fd00:7::/64", "rangeStart": "fd00:7::1", "rangeEnd": "fd00:7::%x", "gateway": "fd00:7::ffff"}`, poolSize)
@@ -61,8 +61,8 @@ var (
 	}
 )
 
-// newExecutable returns a node that has not booted yet. Its program runs in a mount namespace with the node's boot ID,
-// machine ID and data directory.
+// newExecutable returns a node that has not booted yet. The node's program runs in a mount namespace with the node's
+// boot ID, machine ID and data directory.
 func newExecutable(n *nemesis, name string, s setting) *executable {
 	GinkgoHelper()
 	x := &executable{nemesis: n, setting: s, name: name, dir: GinkgoT().TempDir()}
@@ -75,7 +75,8 @@ func newExecutable(n *nemesis, name string, s setting) *executable {
 	return x
 }
 
-// dataDir is the path of the data directory on all nodes. networks returns the path of the node's directory on the host.
+// dataDir returns the path of the data directory on all nodes. networks returns the path on the host at which a node's
+// data directory is stored.
 func dataDir() string                  { return filepath.Join(filepath.Dir(datastorePath), "networks") }
 func (x *executable) networks() string { return filepath.Join(x.dir, "networks") }
 
@@ -86,10 +87,10 @@ func (x *executable) setMachine(id string) {
 	x.write("machine-id", id+"\n")
 }
 
-// copyDisk replaces the data directory with a copy of another node's, as a copied disk does.
+// copyDisk replaces the data directory with a copy of another node's data directory.
 func (x *executable) copyDisk(from *executable) {
 	_ = os.RemoveAll(x.networks())
-	_ = exec.Command("cp", "-a", from.networks(), x.networks()).Run() // cp fails if files appear or vanish meanwhile
+	_ = exec.Command("cp", "-a", from.networks(), x.networks()).Run() // cp fails if files appear or vanish while it runs
 	_ = os.MkdirAll(x.networks(), 0o755)
 }
 
@@ -104,7 +105,7 @@ func (x *executable) write(file, text string) {
 	Expect(os.WriteFile(filepath.Join(x.dir, file), []byte(text), 0o600)).To(Succeed())
 }
 
-// config returns the network configuration, with more keys.
+// config returns the network configuration with further keys.
 func (x *executable) config(more string) string {
 	return fmt.Sprintf(`{"cniVersion": "1.1.0", "name": %q, "type": "macvlan", "ipam": {"type": "cluster-local", "node": %q, "dataDir": %q, %s, "datastore": %s}%s}`,
 		segment, x.name, dataDir(), x.ipam, x.caller.base.Datastore, more)
@@ -198,7 +199,8 @@ func (x *executable) gc(containers iter.Seq[string]) error {
 
 func (x *executable) settle(containers iter.Seq[string]) error { return x.gc(containers) }
 
-// reboot kills all calls of the node. The file of the owned addresses may be lost, and the node may be another machine.
+// reboot kills all calls of the node, and boots it. Sometimes it deletes the file of owned addresses or replaces the
+// machine.
 func (x *executable) reboot() {
 	x.processes.Range(func(p, _ any) bool {
 		_ = p.(*os.Process).Kill()
@@ -211,7 +213,7 @@ func (x *executable) reboot() {
 	case x.replaces && rand.IntN(4) == 0:
 		x.replaced.Add(1)
 		x.setMachine(fmt.Sprintf("machine-%d-of-%s", x.replaced.Load(), x.name))
-		x.copyDisk(x.nodes[rand.IntN(len(x.nodes))].plugin.(*executable)) // the node has lost its own data directory
+		x.copyDisk(x.nodes[rand.IntN(len(x.nodes))].plugin.(*executable)) // the machine has lost its own data directory
 	case rand.IntN(2) == 0:
 		_ = os.Remove(x.ownedFile())
 	}
@@ -229,7 +231,7 @@ func (x *executable) isSettled() bool {
 	return bytes.HasPrefix(text, boot) && !bytes.Contains(text, []byte("\nunsettled\n"))
 }
 
-// readOwned returns the addresses in a file of owned addresses, with their claims.
+// readOwned returns the addresses and claims in a file of owned addresses.
 func readOwned(file string) map[netip.Addr]string {
 	all := map[netip.Addr]string{}
 	text, err := os.ReadFile(file)
@@ -270,9 +272,9 @@ func runSetting(s setting, d time.Duration) {
 }
 
 var _ = Describe("cluster-local with etcd", func() {
-	It("in the nemesis gives no address to two containers", func() { runSetting(defaultSetting, *duration) })
+	It("never assigns an address to two containers in the nemesis", func() { runSetting(defaultSetting, *duration) })
 	for _, s := range otherSettings {
-		It("in the nemesis with "+s.name+" gives no address to two containers", func() { runSetting(s, *settings) })
+		It("never assigns an address to two containers in the nemesis with "+s.name, func() { runSetting(s, *settings) })
 	}
 
 	It("allocates, releases and registers, and names a clone, a removed node and the owner of an address", func() {
@@ -301,7 +303,7 @@ var _ = Describe("cluster-local with etcd", func() {
 		_, err = n1.add("c3")
 		Expect(err).NotTo(HaveOccurred())
 
-		By("allocating the warm pool while etcd is stopped")
+		By("stopping etcd, after which the node allocates its warm pool")
 		for _, m := range n.members {
 			m.signal(syscall.SIGSTOP)
 		}

@@ -18,17 +18,17 @@ import (
 	"google.golang.org/grpc"
 )
 
-// An interruption delays the first part of a client's requests that contains text, until f returns. If f returns true, the
-// client gets no more answers.
+// An interruption delays the first part of a client's requests that contains text until f returns. If f returns true,
+// the client gets no further answers.
 type interruption struct {
 	text string
 	f    func() (loseAnswer bool)
 }
 
-// blackhole drops the answer to each change that writes the time of a node.
+// blackhole drops the answer to each change that writes a node's time.
 var blackhole = interruption{"/last/", func() bool { return true }}
 
-// interrupted returns a configuration of the datastore whose endpoint is a proxy before the first member. The client
+// interrupted returns a configuration of the datastore with a proxy for the first member as its endpoint. The client
 // connects to the proxy without encryption, and the proxy connects to the member with TLS.
 func (c *cluster) interrupted(i interruption) json.RawMessage {
 	GinkgoHelper()
@@ -40,7 +40,7 @@ func (c *cluster) interrupted(i interruption) json.RawMessage {
 func (c *cluster) listen(addr string) (listener net.Listener) {
 	GinkgoHelper()
 	Expect(c.clients.Do(func() (err error) { listener, err = net.Listen("tcp", addr); return err })).To(Succeed())
-	DeferCleanup(func() { _ = listener.Close() }) // the spec may have closed it already
+	DeferCleanup(func() { _ = listener.Close() }) // an error means that the spec has closed the listener already
 	return listener
 }
 
@@ -60,9 +60,9 @@ func (c *cluster) serve(addr string, f func(net.Conn)) string {
 	return listener.Addr().String()
 }
 
-// A fullMember is a member that answers one of many transactions that put a key as if its database were full, although it
-// applies the transaction. etcd checks the quota before it proposes a transaction and again when it applies it, and in the
-// second case the transaction takes effect (server/etcdserver/apply, quotaApplierV3).
+// A fullMember is a member that applies all transactions, but answers one of many that put a key as if its database
+// were full. etcd checks the quota before it proposes a transaction and again when it applies it, and in the second
+// case the transaction takes effect (server/etcdserver/apply, quotaApplierV3).
 type fullMember struct {
 	pb.UnimplementedKVServer
 	member pb.KVClient
@@ -81,7 +81,7 @@ func (f fullMember) Txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse,
 	return resp, err
 }
 
-// fullEndpoint returns an endpoint of the member, without encryption, that is a fullMember.
+// fullEndpoint returns an unencrypted endpoint that turns the member into a fullMember.
 func (m *member) fullEndpoint(full int) string {
 	GinkgoHelper()
 	server, listener := grpc.NewServer(), m.listen("127.0.0.1:0")
@@ -91,11 +91,12 @@ func (m *member) fullEndpoint(full int) string {
 	return "http://" + listener.Addr().String()
 }
 
-// A delay returns how long a proxy waits before it forwards a part of what a client sent, and whether that part is the last.
+// A delay returns how long a proxy waits before it forwards a part of a client's data, and whether it then stops
+// forwarding.
 type delay func(part []byte) (wait time.Duration, last bool)
 
-// someLate delays some releases, and one of 25 other parts, until the client has given up or was killed.
-// Therefore changes with an unknown outcome happen late.
+// someLate delays one of this number of releases, and one of 25 other parts, by up to 1.5 s. Meanwhile, the client may
+// give up or be killed, and a change with an unknown outcome may happen later.
 func someLate(releases int) delay {
 	return func(part []byte) (wait time.Duration, last bool) {
 		late := isRelease(part) && rand.IntN(releases) == 0
@@ -111,7 +112,7 @@ func farAway([]byte) (time.Duration, bool) {
 	return time.Duration(100+rand.IntN(150)) * time.Millisecond, false
 }
 
-// atPart calls f before it forwards the part with this number. The first part has the number 1.
+// atPart calls f before it forwards the part with this number. The number of the first part is 1.
 func atPart(part int, f func()) delay {
 	return func([]byte) (time.Duration, bool) {
 		defer GinkgoRecover()
@@ -122,7 +123,7 @@ func atPart(part int, f func()) delay {
 	}
 }
 
-// slowEndpoint returns an endpoint of the member, without encryption, that forwards with a delay.
+// slowEndpoint returns an unencrypted endpoint that forwards to the member with a delay.
 func (m *member) slowEndpoint(d delay) string {
 	GinkgoHelper()
 	config := m.tlsConfig("node")
@@ -151,9 +152,9 @@ func (m *member) dialTLS(config *tls.Config) (net.Conn, error) {
 	return tls.Client(conn, config), nil
 }
 
-// forwardSlowly copies from the client to the server. It keeps the connection to the server for some time after the client
-// has closed its own, because a member drops requests that it has not begun when a connection ends. The member also drops
-// requests that the client cancels, and therefore a late release is the last part of its connection.
+// forwardSlowly copies from the client to the server. It closes the connection to the server some time after the
+// client's connection, because a member drops requests that it has not begun when a connection ends. The member also
+// drops requests that the client cancels. Therefore a late release is the last part that forwardSlowly forwards.
 func forwardSlowly(server, client net.Conn, d delay) {
 	buf := make([]byte, 64<<10)
 	for last := false; !last; {
@@ -170,8 +171,8 @@ func forwardSlowly(server, client net.Conn, d delay) {
 	time.AfterFunc(time.Second, func() { _ = server.Close() })
 }
 
-// isRelease reports whether a client sent a transaction that releases addresses. Unlike all others, it reads and compares
-// neither the registration nor the key frozen.
+// isRelease reports whether a client sent a transaction that releases addresses. Unlike all other transactions, a
+// release neither reads nor compares the registration and the key frozen.
 func isRelease(part []byte) bool {
 	return bytes.Contains(part, []byte("/a/")) && !bytes.Contains(part, []byte("/node/")) && !bytes.Contains(part, []byte("/frozen"))
 }

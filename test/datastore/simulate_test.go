@@ -17,9 +17,9 @@ import (
 )
 
 var (
-	simulated  = flag.Int("simulate", 50, "how many nodes the simulation runs")
-	containers = flag.Int("containers", 100, "how many containers a simulated node runs when the pool is 97 % full")
-	members    = flag.Int("members", 3, "how many etcd members the simulation starts")
+	simulated  = flag.Int("simulate", 50, "how many nodes the simulation contains")
+	containers = flag.Int("containers", 100, "how many containers run on each node of the simulation when the pool is 97 % full")
+	members    = flag.Int("members", 3, "how many etcd members the simulation contains")
 )
 
 // buildTest builds the test binary of a package of a module.
@@ -47,14 +47,14 @@ func (c *cluster) databaseSize() (file, used float64) {
 }
 
 var _ = Describe("a simulation", func() {
-	It("of many nodes with the code of cluster-local and its datastore gives no address twice", func() {
+	It("of many nodes with the code of cluster-local and its datastore never assigns an address twice", func() {
 		nodes := *simulated
 		if testing.Short() {
 			nodes = min(nodes, 10)
 		}
 		c := newCluster(*members, "--quota-backend-bytes=8589934592")
 		dir := GinkgoT().TempDir()
-		Expect(os.MkdirAll("/run/simulation", 0o755)).To(Succeed()) // a tmpfs
+		Expect(os.MkdirAll("/run/simulation", 0o755)).To(Succeed()) // on a tmpfs
 		node, datastore, socket := filepath.Join(dir, "node"), filepath.Join(dir, "datastore"), filepath.Join(dir, "socket")
 		buildTest("../..", "./plugins/cluster-local", node)
 		buildTest("../../datastore/etcd", ".", datastore)

@@ -24,7 +24,7 @@ func TestDatastore(t *testing.T) {
 	RunSpecs(t, "test/datastore")
 }
 
-// The paths of the executables of etcd and of the datastore.
+// etcdPath and datastorePath are the paths of the executables of etcd and the datastore.
 var etcdPath, datastorePath string
 
 var _ = BeforeSuite(func() {
@@ -38,8 +38,8 @@ var _ = BeforeSuite(func() {
 	}
 })
 
-// build builds an executable of a module. It uses the flags and the environment of this test binary, which contains a large
-// part of etcd, so that Go's build cache keeps the packages of etcd from run to run.
+// build builds an executable of a module. It uses the flags and the environment of this test binary, so that Go's build
+// cache contains the packages of etcd that the test binary imports.
 func build(module, out string, args ...string) {
 	GinkgoHelper()
 	cmd := exec.Command("go", append([]string{"build", "-buildvcs=false", "-o", out}, args...)...)

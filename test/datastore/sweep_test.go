@@ -22,7 +22,7 @@ import (
 )
 
 // A sweptNode is a node that calls cluster-local with an etcd of one member, and without a warm pool. The container
-// "existing" has an address.
+// "existing" is attached.
 type sweptNode struct {
 	*cluster
 	dir, name string
@@ -30,7 +30,7 @@ type sweptNode struct {
 	existing  netip.Addr
 }
 
-// sweptSegment is the name of a segment with 13 addresses.
+// sweptSegment is a segment with 13 addresses.
 const sweptSegment = "swept"
 
 // newNeighbor returns another node of the segment.
@@ -61,7 +61,7 @@ func (n *sweptNode) command(verb, container string, timeout int) *exec.Cmd {
 	return cmd
 }
 
-// A reply is what a call printed. It was killed if exit is negative.
+// A reply contains what a call printed. exit is negative if the call was killed.
 type reply struct {
 	stdout, stderr string
 	exit           int
@@ -115,8 +115,8 @@ func (n *sweptNode) reservations() map[netip.Addr]string {
 	return all
 }
 
-// requireOnlyOwn fails the spec unless "existing" has the only reservation, and etcd names the node as the owner of every
-// address in the node's file.
+// requireOnlyOwn fails the spec unless the only reservation belongs to "existing", and etcd names the node as the owner
+// of every address in the node's file.
 func (n *sweptNode) requireOnlyOwn(after string) {
 	GinkgoHelper()
 	Expect(n.reservations()).To(Equal(map[netip.Addr]string{n.existing: "existing"}), after)
@@ -138,8 +138,8 @@ func (n *sweptNode) owners() map[netip.Addr]string {
 	return all
 }
 
-// requireNothingLeft fails the spec unless the address of "existing" is the only one with an owner in etcd, and the
-// node's file contains it with the same claim.
+// requireNothingLeft fails the spec unless etcd names an owner only for the address of "existing", and the node's file
+// contains this address with the same claim.
 func (n *sweptNode) requireNothingLeft(after string) {
 	GinkgoHelper()
 	n.requireOnlyOwn(after)
@@ -151,11 +151,11 @@ func (n *sweptNode) requireNothingLeft(after string) {
 // A sweep injects one fault at a time, at each of these system calls of a program during a call of the plugin.
 type sweep struct {
 	name    string
-	verb    string // of the plugin
+	verb    string // the verb of the plugin
 	program string
 	calls   []inject.Syscall
 	verdict []inject.Verdict
-	step    int // the sweep injects a fault at every step-th system call, unless CNI_TEST_FAULTS is all
+	step    int // the sweep injects a fault at every step-th system call, or with CNI_TEST_FAULTS=all at each one
 }
 
 func sweeps() (all []sweep) {
@@ -173,12 +173,12 @@ func sweeps() (all []sweep) {
 	return all
 }
 
-// tryAt calls the verb with a fault at a system call, and then calls what a runtime calls after a fault. It reports whether
-// the program reached that system call.
+// tryAt calls the verb with a fault at a system call, and then calls the verbs that a runtime calls after a fault. It
+// reports whether the program reached that system call.
 func (n *sweptNode) tryAt(s sweep, at int) bool {
 	GinkgoHelper()
 	switch s.verb {
-	case "ADD": // the ADD registers, as after a boot, and then claims
+	case "ADD": // ADD registers, as after a boot, and then claims
 		Expect(os.RemoveAll(n.ownedFile())).To(Succeed())
 	default:
 		n.mustAdd("tested")
@@ -199,17 +199,17 @@ func (n *sweptNode) tryAt(s sweep, at int) bool {
 		}}.Run(cmd)
 		return err
 	})
-	if at%2 == 0 { // otherwise the next call comes while the datastore may still run
+	if at%2 == 0 { // otherwise, the next call may come while the datastore still runs
 		Expect(tree.Wait(2 * time.Minute)).To(Succeed())
 	}
-	after := fmt.Sprintf("%s at %s (%v); the plugin said: %v", s.name, faulty, verdict, r)
+	after := fmt.Sprintf("%s at %s (%v); the plugin printed: %v", s.name, faulty, verdict, r)
 	n.requireReply(s, r, after)
 	if s.verb != "GC" {
 		n.must("DEL", "tested")
 		n.requireOnlyOwn(after + "; after the DEL")
 	}
 	Expect(tree.Wait(2 * time.Minute)).To(Succeed())
-	if s.verb == "ADD" && at%4 < 2 { // the next ADD registers as well, and its DEL returns what the node does not need
+	if s.verb == "ADD" && at%4 < 2 { // the next ADD registers as well, and DEL releases what the node does not need
 		n.mustAdd("other")
 		n.must("DEL", "other")
 	} else {
@@ -223,8 +223,8 @@ func (n *sweptNode) tryAt(s sweep, at int) bool {
 	return faulty != "" || (r.exit > 0 || strings.Contains(r.stderr, "etcd did not")) && n.tryAt(s, at)
 }
 
-// reaches is tryAt, but reports false only if three consecutive calls did not reach the fault, because the
-// number of system calls depends on when earlier calls and the etcd members end.
+// reaches is tryAt, but reports false only if three runs in a row did not reach the system call. The number of system
+// calls depends on the timing of earlier calls and of the etcd members.
 func (n *sweptNode) reaches(s sweep, at int) bool {
 	GinkgoHelper()
 	for range 3 {

@@ -59,7 +59,7 @@ func (c *cluster) own(segment, node string, first netip.Addr, n int) {
 	}
 }
 
-// addrs returns the addresses of an answer, sorted.
+// addrs returns the sorted addresses of an answer.
 func addrs(answer datastore.Answer) []netip.Addr {
 	return slices.SortedFunc(maps.Keys(answer.Addresses), netip.Addr.Compare)
 }
@@ -68,7 +68,7 @@ var _ = Describe("cluster-local-etcd", Ordered, func() {
 	var c *cluster
 	BeforeAll(func() { c = newCluster(3) })
 
-	It("claims addresses, counts the free ones, and releases", func() {
+	It("claims, counts and releases addresses", func() {
 		n1 := c.newCaller("claims", "n1", "10.7.0.1-10.7.0.10", "fd00::1-fd00::2")
 		n1.base.Exclude = []netip.Prefix{netip.MustParsePrefix("10.7.0.8/30")} // .8, .9, .10
 		Expect(n1.succeed(datastore.Register).Addresses).To(BeEmpty())
@@ -95,7 +95,7 @@ var _ = Describe("cluster-local-etcd", Ordered, func() {
 		Expect(c.dump("claims")).To(And(HaveLen(3), HaveKey("node/n1"), HaveKey("last/n1"), HaveKey("store")))
 	})
 
-	It("claims addresses of all windows before it answers that none is free", func() {
+	It("claims the addresses of all windows before it returns that the pool is full", func() {
 		n1 := c.newCaller("windows", "n1", "10.7.0.200-10.7.4.20")
 		n1.succeed(datastore.Register)
 		size := 1024 + 20 - 200 + 1
@@ -112,7 +112,7 @@ var _ = Describe("cluster-local-etcd", Ordered, func() {
 		Expect(n1.succeed(datastore.Release, addresses(all)).Addresses).To(HaveLen(size))
 	})
 
-	It("estimates how many addresses of a large pool are free, and finds the last one", func() {
+	It("estimates the number of free addresses in a large pool, and finds the last one", func() {
 		n1 := c.newCaller("large", "n1", "10.8.0.0-10.8.255.255")
 		n1.succeed(datastore.Register)
 		c.own("large", "n2", netip.MustParseAddr("10.8.0.0"), 52428)
@@ -123,7 +123,7 @@ var _ = Describe("cluster-local-etcd", Ordered, func() {
 		Expect(a.Free).To(BeZero())
 		requireError(c.clients, n1.request(datastore.Claim, want(1)), types.CodeTryAgain, datastore.ReasonFull)
 		Expect(n1.succeed(datastore.Release, addresses(a.Addresses)).Free).To(BeEquivalentTo(1))
-		Expect(n1.succeed(datastore.Status).Free).To(BeElementOf(uint64(1), uint64(8)), "8 if the sample (1/8 of the pool) contains it")
+		Expect(n1.succeed(datastore.Status).Free).To(BeElementOf(uint64(1), uint64(8)), "want 8 if the sample, an eighth of the pool, contains the address")
 	})
 
 	It("claims from a /64", func() {
@@ -141,7 +141,7 @@ var _ = Describe("cluster-local-etcd", Ordered, func() {
 		Expect(n1.succeed(datastore.Status).Free).To(BeEquivalentTo(256))
 	})
 
-	It("claims all requested addresses or none, and names the owner", func() {
+	It("claims either all requested addresses or none, and names the owner", func() {
 		n1, n2 := c.newCaller("requested", "n1"), c.newCaller("requested", "n2")
 		n1.succeed(datastore.Register)
 		n2.succeed(datastore.Register)
@@ -152,7 +152,7 @@ var _ = Describe("cluster-local-etcd", Ordered, func() {
 		requireError(c.clients, n1.request(datastore.Claim, requested("10.7.0.5")), types.CodeTryAgain, datastore.ReasonOwn, "register")
 	})
 
-	It("registers with new claims, so that a late release does nothing", func() {
+	It("registers with new claims, with which a late release does nothing", func() {
 		n1 := c.newCaller("registers", "n1", "10.7.0.1-10.7.0.100")
 		n1.succeed(datastore.Register)
 		before := n1.succeed(datastore.Claim, want(70))
@@ -199,7 +199,7 @@ var _ = Describe("cluster-local-etcd", Ordered, func() {
 		Expect(n1.succeed(datastore.Claim, want(8)).Addresses).To(HaveLen(8))
 	})
 
-	It("registers what a claim of the last boot gets meanwhile as well", func() {
+	It("registers even what a claim of the last boot gets during the register", func() {
 		n1 := c.newCaller("meanwhile", "n1", "10.7.0.1-10.7.0.8")
 		n1.succeed(datastore.Register)
 		n1.succeed(datastore.Claim, want(2))
@@ -224,7 +224,7 @@ var _ = Describe("cluster-local-etcd", Ordered, func() {
 		Expect(fence.succeed(datastore.Thaw).Store).To(Equal(id))
 	})
 
-	It("notices another store by its ID, whatever its revision is", func() {
+	It("recognizes another store by its ID, at any revision", func() {
 		n1 := c.newCaller("others", "n1", "10.7.0.1-10.7.0.8")
 		first := n1.succeed(datastore.Register)
 		known := []func(*datastore.Request){store(first.Store), seen(first.Revision)}
@@ -269,9 +269,9 @@ var _ = Describe("cluster-local-etcd", Ordered, func() {
 		Expect(n2.succeed(datastore.List).Owners).To(HaveLen(len(other.Addresses)))
 	})
 
-	It("removes only the machine and boot that the caller names, and no address of a successor", func() {
+	It("removes only the machine and boot that the caller names, and keeps a successor's addresses", func() {
 		n1, n2 := c.newCaller("replaced", "n1", "10.7.0.1-10.7.0.40"), c.newCaller("replaced", "n2")
-		for _, text := range []string{"/a/4", "/last/"} { // before the addresses are taken; before the registration is removed
+		for _, text := range []string{"/a/4", "/last/"} { // before the addresses are taken, and before the registration is removed
 			n1.succeed(datastore.Register)
 			n1.succeed(datastore.Claim, want(3))
 			before := n1.succeed(datastore.List).Owners
@@ -296,7 +296,7 @@ var _ = Describe("cluster-local-etcd", Ordered, func() {
 		requireError(c.clients, n2.request(datastore.RemoveNode, target("n1"), machine("")), types.CodeConfig, datastore.ReasonRequest, "machine is missing", "list")
 	})
 
-	It("lists nodes and owners, without claims", func() {
+	It("lists nodes and owners without claims", func() {
 		n1, n2 := c.newCaller("lists", "n1"), c.newCaller("lists", "n2")
 		n1.succeed(datastore.Register)
 		n2.succeed(datastore.Register)
@@ -326,7 +326,7 @@ var _ = Describe("cluster-local-etcd", Ordered, func() {
 		n1.succeed(datastore.Claim, want(1))
 	})
 
-	It("gives each address to only one of many concurrent callers", func() {
+	It("assigns an address to only one of many concurrent callers", func() {
 		const nodes, pool = 12, 30
 		taken := make(chan netip.Addr, nodes*pool)
 		Expect(inParallel(nodes, func(i int) error {

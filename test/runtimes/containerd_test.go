@@ -18,9 +18,9 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// containerdConfig is the format of containerd's configuration. The arguments are a directory for
-// containerd's state, and the directory of the plugins. restrict_oom_score_adj is set because runc
-// cannot lower oom_score_adj without CAP_SYS_RESOURCE.
+// containerdConfig is the format string of containerd's configuration. The arguments are a
+// directory for containerd's state, and the directory of the plugins. restrict_oom_score_adj is set
+// because runc cannot lower oom_score_adj without CAP_SYS_RESOURCE.
 const containerdConfig = `
 version = 2
 root = "%[1]s/root"
@@ -43,7 +43,7 @@ bin_dir = "%[2]s"
 conf_dir = "%[1]s/net.d"
 `
 
-// A containerd is a running containerd daemon on a host, with a client of its CRI.
+// A containerd is a running containerd daemon on a host, with a CRI client.
 type containerd struct {
 	*host
 	cri.RuntimeServiceClient
@@ -83,7 +83,7 @@ func (h *host) write(name, text string) {
 	Expect(os.WriteFile(filepath.Join(h.dir, name), []byte(text), 0o644)).To(Succeed())
 }
 
-// start starts the daemon, and waits until its status says that runtime and network are ready.
+// start starts the daemon, and waits until its status reports that runtime and network are ready.
 func (c *containerd) start() {
 	GinkgoHelper()
 	c.daemon = exec.Command("containerd", "-c", filepath.Join(c.dir, "config.toml"))
@@ -98,17 +98,17 @@ func (c *containerd) start() {
 	}).Should(Succeed())
 }
 
-// ctx is the context of all calls. withTimeout limits the time of each.
+// ctx is the context of all calls. withTimeout limits the time of each call.
 var ctx = context.Background()
 
-// withTimeout ends a call after 10 minutes, so that a call that hangs does not block the spec.
+// withTimeout ends a call after 10 minutes, so that a hanging call does not block the spec.
 func withTimeout(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
 	return invoke(ctx, method, req, reply, conn, opts...)
 }
 
-// kill kills the daemon. Its shims and containers run on.
+// kill kills the daemon, but not its shims and containers.
 func (c *containerd) kill() {
 	GinkgoHelper()
 	Expect(c.daemon.Process.Kill()).To(Succeed())
@@ -158,11 +158,11 @@ func podConfig(name string) *cri.PodSandboxConfig {
 	}
 }
 
-// run creates the pod, which gets an address of each family.
+// run creates the pod, and returns an error unless the pod gets an address of each IP version.
 func (c *containerd) run(config *cri.PodSandboxConfig) (*pod, error) {
 	p, err := c.create(config)
 	if err == nil && p.v6 == "" {
-		err = fmt.Errorf("pod %s has one address: %s", p.id, p.v4)
+		err = fmt.Errorf("pod %s: want two addresses, got only %s", p.id, p.v4)
 	}
 	return p, err
 }
@@ -201,7 +201,7 @@ func (c *containerd) pods() []*pod {
 	return all
 }
 
-// mustRun creates the pod, which must succeed.
+// mustRun is run, but fails the spec on an error.
 func (c *containerd) mustRun(config *cri.PodSandboxConfig) *pod {
 	GinkgoHelper()
 	p, err := c.run(config)
@@ -209,13 +209,13 @@ func (c *containerd) mustRun(config *cri.PodSandboxConfig) *pod {
 	return p
 }
 
-// stop calls StopPodSandbox. containerd stops the containers and calls DEL.
+// stop calls StopPodSandbox. With it, containerd stops the containers and calls DEL.
 func (p *pod) stop() error {
 	_, err := p.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: p.id})
 	return err
 }
 
-// remove calls RemovePodSandbox. containerd calls DEL again.
+// remove calls RemovePodSandbox. With it, containerd calls DEL again.
 func (p *pod) remove() error {
 	_, err := p.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: p.id})
 	return err

@@ -44,7 +44,7 @@ const podNetwork = `{
 	}]
 }`
 
-// Addresses of the bridge.
+// These are the addresses of the bridge.
 const (
 	gatewayV4 = "10.88.0.1"
 	gatewayV6 = "fd00:88::1"
@@ -61,9 +61,9 @@ func webPod(name string, port int32) *cri.PodSandboxConfig {
 }
 
 var _ = Describe("containerd", func() {
-	It("runs pods with working traffic, and leaves nothing after their removal", func() {
+	It("runs pods with working traffic, and leaves nothing behind after their removal", func() {
 		c := newContainerd(newHost(), podNetwork)
-		existing := c.mustRun(webPod("existing", 8079)) // the objects that pods share exist from here on
+		existing := c.mustRun(webPod("existing", 8079)) // creates the objects that pods share
 		client := existing.container()
 		before := nstest.WaitStable(c.state)
 
@@ -103,8 +103,9 @@ var _ = Describe("containerd", func() {
 		Expect(c.calls("bandwidth", p.id)[0].Stdin).To(ContainSubstring(`"IngressBurst":4294967295`))
 	})
 
-	// The kubelet removes a sandbox whose creation was interrupted. containerd then calls DEL
-	// without prevResult, because libcni caches a result only after the last plugin. test/faults kills the plugins at every call.
+	// If the creation of a sandbox was interrupted, the kubelet removes the sandbox, and containerd calls DEL. This DEL
+	// gets no prevResult, because libcni caches a result only after the last plugin. test/faults kills the plugins at
+	// every call.
 	DescribeTable("is killed during an ADD, and after its restart removes the pod completely",
 		func(point string, plugins pluginOutcome) {
 			c := newContainerd(newHost().withWrappers(), podNetwork)
@@ -113,7 +114,7 @@ var _ = Describe("containerd", func() {
 
 			c.killDuringADD(point, plugins)
 			c.start()
-			Expect(c.pods()).To(HaveLen(2), "pods that containerd knows")
+			Expect(c.pods()).To(HaveLen(2), "the pods that containerd knows")
 			for _, p := range c.pods() {
 				if p.name == "web" {
 					Expect(p.stop()).To(Succeed())
@@ -124,14 +125,14 @@ var _ = Describe("containerd", func() {
 			c.mustRun(webPod("web", 8080))
 		},
 		EntryDescription("%s, and the plugins %s"),
-		Entry(nil, "before-host-local", areKilled), // the bridge plugin runs
+		Entry(nil, "before-host-local", areKilled), // while the plugin bridge runs
 		Entry(nil, "after-host-local", runOn),
 		Entry(nil, "after-bridge", areKilled),
 		Entry(nil, "after-tuning", runOn),
 	)
 
-	// A runtime that lost its record of a pod never calls DEL again.
-	DescribeTable("does not know a pod of which half of the chain was added, and plumb gc leaves nothing of it",
+	// After a runtime has lost its record of a pod, it never calls DEL for the pod.
+	DescribeTable("does not know a pod whose ADD ended half way, and plumb gc removes everything of the pod",
 		func(interrupt func(*containerd)) {
 			c := newContainerd(newHost().withWrappers(), podNetwork)
 			live := c.mustRun(webPod("live", 8079))
@@ -139,13 +140,13 @@ var _ = Describe("containerd", func() {
 			before, known := nstest.WaitStable(c.state), namespaces()
 			interrupt(c)
 			dead := c.forget("web")
-			Expect(nstest.Compare(before, nstest.WaitStable(c.state))).NotTo(BeEmpty(), "the pod has left nothing")
+			Expect(nstest.Compare(before, nstest.WaitStable(c.state))).NotTo(BeEmpty(), "want objects of the pod, got none")
 			Expect(reservations("pods")).To(HaveLen(4))
 
 			Expect(c.gc()).To(And(ContainSubstring("removed pods "+dead+" eth0\n"), Not(ContainSubstring(live.id)),
 				HaveSuffix(", kept 0, left 0\n")))
 			for _, name := range slices.DeleteFunc(namespaces(), func(name string) bool { return slices.Contains(known, name) }) {
-				c.Host.Must(GinkgoTB(), "ip", "netns", "delete", name) // gc removes what plugins and libcni made
+				c.Host.Must(GinkgoTB(), "ip", "netns", "delete", name) // plumb gc keeps the namespaces, which containerd created
 			}
 			Expect(nstest.WaitEqual(before, c.state)).To(BeEmpty())
 			nstest.MustDial(GinkgoTB(), c.Outside, net.JoinHostPort(nstest.HostV4, "8079"), nstest.OutsideV4)
@@ -156,7 +157,7 @@ var _ = Describe("containerd", func() {
 			Expect(os.WriteFile(fail, nil, 0o600)).To(Succeed())
 			_, err := c.run(webPod("web", 8080))
 			Expect(err).To(MatchError(ContainSubstring("the test makes this plugin fail")))
-			c.kill() // with its retries of DEL
+			c.kill() // also ends containerd's retries of DEL
 			Expect(os.Remove(fail)).To(Succeed())
 			c.start()
 		}),
@@ -167,16 +168,16 @@ var _ = Describe("containerd", func() {
 	)
 })
 
-// A pluginOutcome says what happens to the running plugins of a daemon that is killed.
+// A pluginOutcome says what happens to the running plugins of a killed daemon.
 type pluginOutcome string
 
 const (
 	areKilled pluginOutcome = "are killed"
-	runOn     pluginOutcome = "run on" // as with KillMode=process in the systemd unit
+	runOn     pluginOutcome = "run on" // like KillMode=process in the systemd unit
 )
 
-// killDuringADD kills the daemon when the ADD of a pod has reached the point, which is the name of
-// a FIFO of wrapper.sh. It waits until the plugins have ended.
+// killDuringADD kills the daemon when the ADD of a pod reaches point, the name of a FIFO of wrapper.sh. It waits until
+// the plugins have ended.
 func (c *containerd) killDuringADD(point string, plugins pluginOutcome) {
 	GinkgoHelper()
 	fifo, leave := filepath.Join(c.bin, point), filepath.Join(c.bin, "go")
@@ -215,7 +216,6 @@ func (c *containerd) killDuringADD(point string, plugins pluginOutcome) {
 	}
 }
 
-// namespaces returns the names of the named network namespaces.
 func namespaces() (names []string) {
 	GinkgoHelper()
 	entries, err := os.ReadDir("/run/netns")
@@ -237,11 +237,11 @@ func (c *containerd) forget(name string) string {
 	Expect(err).NotTo(HaveOccurred(), "%s", out)
 	c.kill()
 	c.start()
-	Expect(c.pods()).To(HaveLen(len(all)-1), "pods that containerd knows")
+	Expect(c.pods()).To(HaveLen(len(all)-1), "the pods that containerd knows")
 	return id
 }
 
-// gc calls plumb gc with the list of all pods that containerd knows, and returns its output.
+// gc calls plumb gc with the list of all pods that containerd knows, and returns plumb's output.
 func (c *containerd) gc() string {
 	GinkgoHelper()
 	var ids []string
@@ -253,7 +253,6 @@ func (c *containerd) gc() string {
 		"--min-age", "0", "--force", "--conf-dir", filepath.Join(c.dir, "net.d"), "--cni-path", c.bin)
 }
 
-// signal sends a signal to a process.
 func signal(pid string, s syscall.Signal) error {
 	n, err := strconv.Atoi(pid)
 	if err != nil {
@@ -280,8 +279,8 @@ func descendants(pid int) []string {
 	return all
 }
 
-// expectReachable connects to the pod and to its host port from everywhere, and checks the
-// addresses of the connections.
+// expectReachable connects to the pod and to its host port from each kind of client, and checks the addresses of the
+// connections.
 func expectReachable(c *containerd, p *pod, client string) {
 	GinkgoHelper()
 	nstest.MustDial(GinkgoTB(), c.Outside, net.JoinHostPort(nstest.HostV4, "8080"), nstest.OutsideV4)
@@ -295,8 +294,8 @@ func expectReachable(c *containerd, p *pod, client string) {
 	}
 }
 
-// expectConnects connects from the pod to its own host port (hairpin) and to the host outside,
-// which must see the host's address: it has no route to the pod.
+// expectConnects connects from the pod to its own host port (hairpin) and to the outside host. The outside host must
+// see the host's address, because it has no route to the pod.
 func expectConnects(c *containerd, p *pod, server string) {
 	GinkgoHelper()
 	for _, f := range []struct{ host, outside, gateway string }{

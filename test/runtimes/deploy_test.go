@@ -27,8 +27,8 @@ func readYAML(path string, v any) {
 	Expect(yaml.UnmarshalStrict(text, v)).To(Succeed())
 }
 
-// render returns the DaemonSet of the chart with other values than its own. The template uses only functions
-// of text/template, which Helm has, too.
+// render returns the DaemonSet of the chart with these values. The template uses only functions of
+// text/template, which Helm supports as well.
 func render(values map[string]any) string {
 	GinkgoHelper()
 	var chart struct{ AppVersion, Version, Name, APIVersion, Description, Type, Home string }
@@ -57,7 +57,7 @@ func parseDaemonSet(text string) *apps.DaemonSet {
 	return &d
 }
 
-// hostDirectories returns the directories of the host by the volumes of the pod, as directories below dir.
+// hostDirectories creates the host directories of the pod's volumes below dir, and returns them by volume.
 func hostDirectories(d *apps.DaemonSet, dir string) map[string]string {
 	GinkgoHelper()
 	directories := map[string]string{}
@@ -68,8 +68,8 @@ func hostDirectories(d *apps.DaemonSet, dir string) map[string]string {
 	return directories
 }
 
-// start starts a container of the DaemonSet in the pod, with these directories of the host, and returns its ID.
-// Its log is the file NAME.log in the directory of the runtime.
+// start starts a container of the DaemonSet in the pod, with these directories of the host, and returns the
+// container's ID. The container writes its log to NAME.log in the runtime's directory.
 func (p *pod) start(c core.Container, directories map[string]string) string {
 	GinkgoHelper()
 	config := &cri.ContainerConfig{
@@ -100,7 +100,7 @@ func (p *pod) start(c core.Container, directories map[string]string) string {
 	return created.ContainerId
 }
 
-// waitForExit waits until the container has ended, with exit status 0.
+// waitForExit waits until the container has ended. It fails the spec unless the exit status is 0.
 func (p *pod) waitForExit(container, name string) {
 	GinkgoHelper()
 	var status *cri.ContainerStatus
@@ -113,13 +113,12 @@ func (p *pod) waitForExit(container, name string) {
 	Expect(status.ExitCode).To(BeZero(), p.log(name))
 }
 
-// log returns the log of a container.
 func (p *pod) log(name string) string {
 	text, _ := os.ReadFile(filepath.Join(p.dir, name+".log"))
 	return string(text)
 }
 
-// importRelease makes the image of the release from the executables under test, and imports it.
+// importRelease creates the image of a release with the executables under test, and imports it.
 func (c *containerd) importRelease(image string) {
 	GinkgoHelper()
 	archive := filepath.Join(c.dir, "plumb.tar")
@@ -131,15 +130,15 @@ func (c *containerd) importRelease(image string) {
 	Expect(err).NotTo(HaveOccurred(), "%s", out)
 }
 
-var _ = Describe("deploy", func() {
-	It("has a DaemonSet that is equal to that of the chart", func() {
+var _ = Describe("the directory deploy", func() {
+	It("contains the same DaemonSet as the chart", func() {
 		text, err := os.ReadFile("../../deploy/daemonset.yaml")
 		Expect(err).NotTo(HaveOccurred())
 		Expect(string(text)).To(Equal(render(nil)))
 		parseDaemonSet(string(text))
 	})
 
-	It("has a chart whose values reach the DaemonSet", func() {
+	It("contains a chart that applies its values to the DaemonSet", func() {
 		d := parseDaemonSet(render(map[string]any{
 			"image": "registry.test/plumb", "tag": "v2.9.0", "binDir": "/var/lib/rancher/k3s/data/cni", "only": []any{"bridge", "portmap"},
 			"restore": true, "seLinuxOptions": map[string]any{"type": "spc_t"},
@@ -152,7 +151,7 @@ var _ = Describe("deploy", func() {
 		Expect(spec.SecurityContext.SELinuxOptions.Type).To(Equal("spc_t"))
 	})
 
-	It("becomes the DaemonSet that restores the former plugins by the patch of docs/install.md", func() {
+	It("contains a DaemonSet that restores the former plugins with the patch of docs/install.md", func() {
 		page, err := os.ReadFile("../../docs/install.md")
 		Expect(err).NotTo(HaveOccurred())
 		_, rest, _ := strings.Cut(string(page), "--type=json -p='")
@@ -176,7 +175,7 @@ var _ = Describe("deploy", func() {
 		}
 	})
 
-	It("has a pod that runs plumb doctor on the node", func() {
+	It("contains a pod that runs plumb doctor on the node", func() {
 		c := newContainerd(newHost(), podNetwork)
 		c.mustRun(podConfig("web"))
 		c.Host.Must(GinkgoTB(), "nft", "add table inet other; add chain inet other forward { type filter hook forward priority 0; policy drop; }; flush chain inet plumb postrouting")
@@ -189,7 +188,7 @@ var _ = Describe("deploy", func() {
 		for _, v := range d.Spec.Volumes {
 			directories[v.Name] = v.HostPath.Path
 		}
-		directories["configurations"], directories["plugins"], directories["bus"] = c.dir, c.bin, c.dir // which this containerd uses
+		directories["configurations"], directories["plugins"], directories["bus"] = c.dir, c.bin, c.dir // of this containerd
 		c.importRelease(main.Image)
 		config := podConfig("doctor")
 		config.LogDirectory, config.Hostname = c.dir, ""
@@ -205,7 +204,7 @@ var _ = Describe("deploy", func() {
 			Should(Equal(strings.NewReplacer(c.dir, "/etc/cni", c.bin, "/opt/cni/bin").Replace(onHost)))
 	})
 
-	It("installs the plugins in an init container, and restores the former ones at the end of the pod", func() {
+	It("contains a DaemonSet that installs the plugins in an init container, and restores the former ones at its end", func() {
 		c := newContainerd(newHost(), podNetwork)
 		d := parseDaemonSet(render(map[string]any{"restore": true}))
 		spec := d.Spec.Template.Spec

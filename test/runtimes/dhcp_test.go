@@ -14,7 +14,8 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// dhcpNetwork is a network whose bridge has the uplink as a port. The daemon has its default socket.
+// dhcpNetwork is a network on a bridge with the uplink as a port. The DHCP daemon uses its default
+// socket.
 const dhcpNetwork = `{
 	"cniVersion": "1.0.0",
 	"name": "pods",
@@ -24,8 +25,8 @@ const dhcpNetwork = `{
 	]
 }`
 
-// startDHCP puts the uplink of the host into a bridge, and starts dnsmasq on the outside host and the
-// daemon of dhcp on the host.
+// startDHCP connects the host's uplink to a bridge, and starts dnsmasq on the outside host and the
+// DHCP daemon on the host.
 func (h *host) startDHCP() *nstest.Dnsmasq {
 	GinkgoHelper()
 	h.Host.Batch(GinkgoTB(), "link add cni0 up type bridge", "link set "+nstest.Uplink+" master cni0",
@@ -43,7 +44,7 @@ func (h *host) startDHCP() *nstest.Dnsmasq {
 }
 
 var _ = Describe("containerd with dhcp", func() {
-	It("runs pods with leases of a DHCP server, and releases them", func() {
+	It("runs pods with leases of a DHCP server, and releases the leases", func() {
 		h := newHost()
 		server := h.startDHCP()
 		c := newContainerd(h, dhcpNetwork)
@@ -57,7 +58,7 @@ var _ = Describe("containerd with dhcp", func() {
 		server.AwaitLog(GinkgoTB(), "DHCPACK", p.v4)
 		leases, err := os.ReadFile(server.Leases)
 		Expect(err).NotTo(HaveOccurred())
-		Expect(string(leases)).To(ContainSubstring(" "+strings.ReplaceAll(fmt.Sprintf("% x", "\x00default/web"), " ", ":")), "the client identifier of the pod's name")
+		Expect(string(leases)).To(ContainSubstring(" "+strings.ReplaceAll(fmt.Sprintf("% x", "\x00default/web"), " ", ":")), "want the client identifier with the pod's name")
 		p.container("serve", ":80")
 		Eventually(func() error { _, err := nstest.Dial(c.Outside, p.v4+":80"); return err }).Should(Succeed())
 		nstest.MustDial(GinkgoTB(), c.Host, nstest.HostV4+":8080", "")

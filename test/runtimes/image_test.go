@@ -30,7 +30,7 @@ func writeImage(dir string) string {
 	return path
 }
 
-// buildImage compiles the program workload, once, and returns the image as a tar archive.
+// buildImage compiles the program workload once, and returns the image as a tar archive.
 var buildImage = sync.OnceValues(func() ([]byte, error) {
 	dir, err := os.MkdirTemp("", "workload")
 	if err != nil {
@@ -49,8 +49,8 @@ var buildImage = sync.OnceValues(func() ([]byte, error) {
 	return ociImage(program)
 })
 
-// ociImage returns a tar archive in the OCI image layout. The image has one layer, which has the
-// program and the directories that a runtime mounts to.
+// ociImage returns a tar archive in the OCI image layout. The image's only layer contains the
+// program and the directories at which a runtime mounts file systems.
 func ociImage(program []byte) ([]byte, error) {
 	var layer archive
 	for _, d := range []string{"dev/", "etc/", "proc/", "sys/", "tmp/"} {
@@ -87,7 +87,6 @@ func ociImage(program []byte) ([]byte, error) {
 	return out.close()
 }
 
-// mustMarshal returns v as JSON.
 func mustMarshal(v any) []byte {
 	text, err := json.Marshal(v)
 	Expect(err).NotTo(HaveOccurred())

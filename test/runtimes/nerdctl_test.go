@@ -11,7 +11,7 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// A nerdctl runs the program nerdctl, with a containerd on a host.
+// A nerdctl runs the program nerdctl with a containerd on a host.
 type nerdctl struct{ *containerd }
 
 // newNerdctl starts containerd, and loads the image into nerdctl's namespace.
@@ -39,8 +39,8 @@ func (c *nerdctl) command(args ...string) string {
 		"--data-root", path("nerdctl"), "--cgroup-manager", "cgroupfs", "--snapshotter", "native"}, args...)...))
 }
 
-// run starts a container of the image in the background. options are options of nerdctl run, args are the
-// arguments of the container.
+// run starts a container of the image in the background. options contains options of nerdctl run, and
+// args the arguments of the container.
 func (c *nerdctl) run(name string, options []string, args ...string) {
 	GinkgoHelper()
 	all := append([]string{"run", "--detach", "--name", name, "--security-opt", "apparmor=unconfined",
@@ -60,9 +60,9 @@ func (c *nerdctl) exec(name string, args ...string) string {
 	return c.command(append([]string{"exec", name, "/workload"}, args...)...)
 }
 
-// Debian has no package of nerdctl. The specs exist only if NERDCTL is the path of a nerdctl.
+// Debian does not package nerdctl. The specs exist only if NERDCTL contains the path of a nerdctl.
 var _ = os.Getenv("NERDCTL") == "" || Describe("nerdctl", func() {
-	It("publishes a port in its default network, and leaves no state after the removal", func() {
+	It("publishes a port in its default network, and leaves no state after the container's removal", func() {
 		c := newNerdctl(newHost())
 		c.run("existing", []string{"--publish", "8079:80"})
 		before := nstest.WaitStable(c.state)

@@ -30,9 +30,9 @@ cni_plugin_dirs = ["%s"]
 network_config_dir = "%s"
 `
 
-// bridgeNetwork is the format string of a network configuration like those that podman creates, but
-// with IPv4 and IPv6 and without the firewall plugin. %[1]s is the network's name, %[2]d a number
-// for its subnets.
+// bridgeNetwork is the format string of a network configuration. Unlike podman's configurations, it contains
+// IPv4 and IPv6, but not the plugin firewall. %[1]s is the network's name, and %[2]d is a number for its
+// subnets.
 const bridgeNetwork = `{
 	"cniVersion": "0.4.0",
 	"name": "%[1]s",
@@ -83,8 +83,8 @@ func (p *podman) command(args ...string) string {
 		"podman", "--root", path("root"), "--runroot", path("run"), "--tmpdir", path("tmp"), "--storage-driver", "overlay"}, args...)...))
 }
 
-// run starts a container of the image in the background. options are options of podman run, args are
-// the arguments of the container.
+// run starts a container of the image in the background. options contains options of podman run, and args the
+// arguments of the container.
 func (p *podman) run(name string, options []string, args ...string) {
 	GinkgoHelper()
 	all := append([]string{"run", "--detach", "--name", name, "--cgroup-parent", "/" + os.Getenv("PLUMB_CGROUP")}, options...)
@@ -141,12 +141,12 @@ var _ = Describe("podman", func() {
 		second := p.inspect("connected", "two", "IPAddress")
 		Expect(p.exec("existing", "dial", second+":80")).To(HaveSuffix("local=" + second))
 		p.command("network", "disconnect", "two", "connected")
-		Expect(nstest.WaitEqual(before, p.state)).To(BeEmpty(), "after network disconnect")
+		Expect(nstest.WaitEqual(before, p.state)).To(BeEmpty(), "objects remain after network disconnect")
 		first := p.inspect("connected", "one", "IPAddress")
 		Expect(p.exec("existing", "dial", first+":80")).To(HaveSuffix("local=" + first))
 	})
 
-	It("leaves no state after a container that exits by itself", func() {
+	It("leaves no state after a container exits on its own", func() {
 		p := newPodman(newHost())
 		p.run("existing", []string{"--network", "one"})
 		before := nstest.WaitStable(p.state)
@@ -156,7 +156,7 @@ var _ = Describe("podman", func() {
 		Expect(nstest.WaitEqual(before, p.state)).To(BeEmpty())
 	})
 
-	It("publishes a port in a bridge network that podman created, which has the plugin firewall", func() {
+	It("publishes a port in a bridge network that podman created with the plugin firewall", func() {
 		p := newPodman(newHost())
 		p.command("network", "create", "--subnet", "10.93.0.0/24", "--ipv6", "--subnet", "fd00:93::/64", "created")
 		p.run("existing", []string{"--network", "created", "--publish", "8079:80"})
@@ -184,9 +184,9 @@ var _ = Describe("podman", func() {
 	})
 })
 
-// checkPublished checks that the host, the outside host and the container itself reach port 80
-// of the container at port 8080 of the host. It also checks that the outside host sees the
-// host's address in connections from the container.
+// checkPublished checks that the host, the outside host and the container itself reach the container's port 80
+// through the host's port 8080. It also checks that the outside host sees the host's address in connections
+// from the container.
 func checkPublished(p *podman, name, gatewayV4, gatewayV6 string) {
 	GinkgoHelper()
 	nstest.MustDial(GinkgoTB(), p.Host, "127.0.0.1:8080", gatewayV4)

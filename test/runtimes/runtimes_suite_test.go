@@ -1,6 +1,6 @@
-// Package runtimes runs the built executables with real runtimes: containerd with runc through
-// the CRI, and podman with its CNI backend. Each spec has a host of its own, which is a network
-// namespace, and starts a runtime there.
+// Package runtimes runs the built executables with real runtimes, which are containerd with runc
+// through the CRI, and podman with its CNI backend. Each spec creates its own host, which is a
+// network namespace, and starts a runtime there.
 package runtimes
 
 import (
@@ -18,7 +18,7 @@ import (
 )
 
 func TestRuntimes(t *testing.T) {
-	// Runtimes and plugins write to /run and /var/lib, whatever their configuration is.
+	// Runtimes and plugins write to /run and /var/lib with any configuration.
 	if _, err := os.Stat("/run/plumb-sandbox"); err != nil {
 		t.Fatal("run test/runtimes/run.sh: the tests need test/runtimes/sandbox.sh")
 	}
@@ -26,8 +26,8 @@ func TestRuntimes(t *testing.T) {
 	RunSpecs(t, "test/runtimes")
 }
 
-// The default directories of the plugins and of libcni. The tests use them, because the sandbox has
-// its own /run and /var/lib.
+// These are the default directories of the plugins and of libcni. The tests use them, because the
+// sandbox mounts its own /run and /var/lib.
 const (
 	stateDir   = "/var/lib/cni"
 	leaseDir   = stateDir + "/networks"
@@ -35,11 +35,11 @@ const (
 	runDir     = "/run/cni"
 )
 
-// A host is the host's network namespace, another host outside, and a directory of plugins.
+// A host consists of the host's network namespace, an outside host, and a directory of plugins.
 type host struct {
 	nstest.Site
-	dir string // directory of the runtime's files
-	bin string // directory of the plugins
+	dir string // the directory of the runtime's files
+	bin string // the directory of the plugins
 }
 
 // newHost returns a new host with the built executables as plugins, and deletes the default
@@ -50,11 +50,11 @@ func newHost() *host {
 		Expect(os.RemoveAll(dir)).To(Succeed())
 	}
 	bin := os.Getenv("PLUMB_BIN")
-	Expect(bin).NotTo(BeEmpty(), "PLUMB_BIN: a directory with the executables")
+	Expect(bin).NotTo(BeEmpty(), "PLUMB_BIN must name a directory with the executables")
 	return &host{Site: nstest.NewSite(GinkgoTB()), dir: GinkgoT().TempDir(), bin: bin}
 }
 
-// withWrappers makes the runtime call wrapper.sh instead of each plugin.
+// withWrappers lets the runtime call wrapper.sh instead of each plugin.
 func (h *host) withWrappers() *host {
 	GinkgoHelper()
 	wrapper, err := filepath.Abs("testdata/wrapper.sh")
@@ -87,8 +87,8 @@ func (h *host) calls(plugin, container string) []call {
 	return all
 }
 
-// state returns everything that plugins, libcni and the runtime may leave of a container: the
-// state of the host, reservations, tuning's state files, libcni's cache, and named namespaces.
+// state returns everything that plugins, libcni and the runtime may leave of a container. This is
+// the state of the host, reservations, tuning's state files, libcni's cache, and named namespaces.
 func (h *host) state() string {
 	all := []string{nstest.Snapshot(GinkgoTB(), h.Host)}
 	for _, dir := range []string{leaseDir + "/*", resultsDir, runDir + "/*", "/run/netns"} {
@@ -103,8 +103,8 @@ func (h *host) state() string {
 	return strings.Join(all, "\n")
 }
 
-// waitForProcesses waits until no process has the runtime's directory in its command line. Runtimes
-// start processes that clean up after the removal of a container.
+// waitForProcesses waits until no command line of a process contains the runtime's directory,
+// because runtimes start processes that clean up after the removal of a container.
 func (h *host) waitForProcesses() {
 	GinkgoHelper()
 	Eventually(func() (all []string) {

@@ -1,4 +1,4 @@
-// workload is the program in the containers of this suite.
+// Command workload is the program in the containers of this suite.
 //
 //	workload                  waits for a signal
 //	workload serve ADDR…      waits for a signal, and answers each TCP connection with "peer=IP local=IP", as nstest.ServeTCP does
@@ -47,8 +47,8 @@ func run(args []string) error {
 	return nil
 }
 
-// wait returns after SIGINT or SIGTERM. The program is the first process of its PID namespace, and
-// therefore waits for ended processes.
+// wait returns after SIGINT or SIGTERM. Because the program is the first process of its PID namespace, wait also reaps
+// ended processes.
 func wait() {
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGCHLD)
