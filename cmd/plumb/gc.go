@@ -64,7 +64,7 @@ func (g *gc) run(c *cobra.Command, _ []string) error {
 	if g.selection.MinAge < 0 {
 		return usageError{fmt.Errorf("--min-age must not be negative, got %s", g.selection.MinAge)}
 	}
-	inv, err := readHost(c, g.places) // before the list: see inventory.NewPlan
+	inv, err := readHost(c, g.places) // read before the list, see inventory.NewPlan
 	if err != nil {
 		return err
 	}

@@ -21,7 +21,7 @@ const (
 	exitError = 3 // the command could not do its work
 )
 
-// errFound makes plumb exit with exitFound. The command has already printed what is wrong or left.
+// errFound is the error of a command that has printed what is wrong or left. plumb then exits with exitFound.
 var errFound = errors.New("something is wrong or left")
 
 // version is set by the linker.

@@ -72,8 +72,8 @@ var _ = Describe("plumb metrics", func() {
 	})
 })
 
-// requireExposition fails the test unless the text has the format of Prometheus, which is HELP, TYPE and distinct
-// samples for each metric.
+// requireExposition fails the test unless the text follows the format of Prometheus, which is HELP, TYPE and
+// distinct samples for each metric.
 func requireExposition(text string) {
 	GinkgoHelper()
 	const label = `[a-z_]+="(?:[^"\\\n]|\\["\\n])*"`

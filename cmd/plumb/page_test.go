@@ -180,7 +180,7 @@ func (p *pageHost) checkPage(name, heading string) (blocks string) {
 	return blocks
 }
 
-// masked replaces what differs between two runs: times of the clock, durations and the names of host veths.
+// masked replaces what differs between two runs, which is times, durations and the names of host veths.
 func masked(screen string) string {
 	screen = regexp.MustCompile(`(?m)^\d\d:\d\d:\d\d\.\d{3} `).ReplaceAllString(screen, "00:00:00.000 ")
 	screen = regexp.MustCompile(` +\d+\.\dms `).ReplaceAllString(screen, " 0.0ms ")

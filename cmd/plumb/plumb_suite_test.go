@@ -67,7 +67,8 @@ func (b *testbed) runAs(user uint32, args ...string) nstest.Reply {
 	return b.wait(cmd)
 }
 
-// wait runs a command on the host, with the directories of the testbed unless it has an environment.
+// wait runs a command on the host. If cmd.Env is empty, wait sets variables that name the testbed's
+// directories.
 func (b *testbed) wait(cmd *exec.Cmd) nstest.Reply {
 	GinkgoHelper()
 	if cmd.Env == nil {

@@ -98,7 +98,7 @@ func (o traceOptions) run(c *cobra.Command) (err error) {
 	return err
 }
 
-// warnOfNetwork prints a warning if the host does not have the network of the flag --network.
+// warnOfNetwork prints a warning if the host lacks the network of the flag --network.
 func (o traceOptions) warnOfNetwork(w io.Writer) {
 	if o.network == "" {
 		return

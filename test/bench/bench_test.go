@@ -36,7 +36,8 @@ func TestSummaryOf(t *testing.T) {
 	}
 }
 
-// TestOrderFavoursNobody checks that each side has each position equally often, and runs before another side as often as after it.
+// TestOrderFavoursNobody checks that each side gets each position equally often, and runs before another side as often
+// as after it.
 func TestOrderFavoursNobody(t *testing.T) {
 	if a, b := order(2, 0), order(2, 1); !slices.Equal(a, []int{0, 1}) || !slices.Equal(b, []int{1, 0}) {
 		t.Errorf("two sides: %v, %v", a, b)
@@ -205,7 +206,7 @@ bridge ADD     0.000ms     7.000ms run host-local ADD
 `
 	want := map[string]time.Duration{rtnetlink: time.Millisecond, nfTables: 1500 * time.Microsecond, sysctls: 125 * time.Microsecond, "": 7025 * time.Microsecond}
 	if got := stepsOf("bridge", log); !maps.Equal(got, want) {
-		t.Errorf("got %v, want %v", got, want)
+		t.Errorf("want %v, got %v", want, got)
 	}
 }
 

@@ -30,7 +30,7 @@ type (
 	bandwidth struct{ IngressRate, IngressBurst, EgressRate, EgressBurst uint64 }
 )
 
-// A chainNetwork is a network with containerdPlugins. Its containers have host ports and bandwidth
+// A chainNetwork is a network with containerdPlugins. Its containers get host ports and bandwidth
 // limits.
 type chainNetwork struct {
 	*testNetwork

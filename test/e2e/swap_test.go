@@ -81,8 +81,8 @@ func (s *swapHost) addContainer(id string) *container {
 	return p
 }
 
-// addContainerOfEachBundle adds a container with each bundle, after it has added and deleted another one. It
-// thus creates the objects that the containers of each bundle share.
+// addContainerOfEachBundle adds a container with each bundle, after it has added and deleted a first one.
+// This creates the objects that the containers of each bundle share.
 func (s *swapHost) addContainerOfEachBundle() []*container {
 	GinkgoHelper()
 	var existing []*container

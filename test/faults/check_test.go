@@ -511,7 +511,7 @@ type hostCondition struct {
 	text    string
 }
 
-// hostConditions returns the conditions to test. The plugins' suites test other conditions, and that STATUS and ADD
+// hostConditions returns the conditions to test. The plugins' suites test further conditions, and that STATUS and ADD
 // succeed.
 func hostConditions() []hostCondition {
 	const small = `"ipam": {"type": "host-local", "dataDir": "DIR/leases", "failStatusWhenFull": true, "subnet": "10.1.0.0/30"}}`

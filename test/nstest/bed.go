@@ -26,7 +26,7 @@ type Bed struct {
 	tb      TB
 }
 
-// NewBed returns a bed whose host has an uplink to a host outside, as in a Site. The test fails if it leaks (LeakCheck).
+// NewBed returns a bed whose host is connected to an outside host, as in a Site. It calls LeakCheck.
 func NewBed(tb TB, p skel.Plugin) *Bed {
 	tb.Helper()
 	site := NewSite(tb)
@@ -97,7 +97,7 @@ func (b *Bed) NewCall(conf string) Call {
 	return b.Call("one", b.NewContainer(), conf)
 }
 
-// RequireTraffic checks that two hosts with these addresses reach each other by TCP, and see each other's address.
+// RequireTraffic checks that two hosts with these addresses reach each other over TCP, and see each other's address.
 func RequireTraffic(tb TB, a, b *NS, addrA, addrB string) {
 	tb.Helper()
 	from, to := a, b
@@ -251,7 +251,7 @@ func (b *Bed) RequireManyAtOnce(conf string, containers, rounds int) {
 			}
 		}
 		if len(given) != 2*containers {
-			b.tb.Fatalf("%d containers have %d addresses", containers, len(given))
+			b.tb.Fatalf("want %d addresses, got %d", containers, len(given))
 		}
 		for _, r := range RunAll(b.Plugin, "DEL", calls) {
 			r.OK(b.tb)

@@ -31,13 +31,14 @@ func TestExamplesTakesOnlyWhatTheParserTakes(t *testing.T) {
 			v := &verdict{T: t}
 			Examples(v, toy(""), parse)
 			if got := strings.Join(v.errors, "\n"); want == "" && got != "" || !strings.Contains(got, want) {
-				t.Errorf("said %q, want %q", got, want)
+				t.Errorf("want %q, got %q", want, got)
 			}
 		})
 	}
 }
 
-// newProject creates a project with one plugin, whose page has this text, and returns the plugin's directory.
+// newProject creates a project with one plugin, whose page contains this text, and returns the plugin's
+// directory.
 func newProject(t *testing.T, text string) string {
 	t.Helper()
 	root := t.TempDir()

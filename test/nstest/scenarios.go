@@ -223,16 +223,16 @@ func (b *Bed) RequireMasquerade(conf, delConf string, one, two [2]string) {
 		MustDial(b.tb, first.Container, servers[i], host[i])
 		MustDial(b.tb, first.Container, ServeTCP(b.tb, second.Container, net.JoinHostPort(two[i], "80")).String(), one[i])
 	}
-	has := func(addr string) bool {
+	hostContains := func(addr string) bool {
 		return regexp.MustCompile(regexp.QuoteMeta(addr) + `\b`).MatchString(Snapshot(b.tb, b.Host))
 	}
-	if !has(one[0]) || !has(one[1]) {
+	if !hostContains(one[0]) || !hostContains(one[1]) {
 		b.tb.Errorf("want objects with the addresses %s on the host after ADD, got none", one)
 	}
 	first.Container.Remove(b.tb)
 	first.Container, first.NetNS, first.Config = nil, first.Container.Path(), delConf
 	b.OK("DEL", first)
-	if has(one[0]) || has(one[1]) {
+	if hostContains(one[0]) || hostContains(one[1]) {
 		b.tb.Errorf("the host still holds objects with the addresses %s after DEL", one)
 	}
 	MustDial(b.tb, second.Container, servers[0], host[0])

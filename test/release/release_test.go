@@ -230,7 +230,7 @@ func checkNames(t *testing.T, out string) {
 	}
 }
 
-// summed returns the names of the files that have checksums.
+// summed returns the names of the files with checksums.
 func summed() []string {
 	return []string{
 		archiveName("amd64"), archiveName("arm"), schemasName, imageName, debName, rpmName,
@@ -254,7 +254,7 @@ func checkManifests(t *testing.T, out string) {
 	}
 	readArchive(t, filepath.Join(out, chartName), func(h *tar.Header, _ io.Reader) {
 		if !strings.HasPrefix(h.Name, "plumb/") {
-			t.Errorf("%s contains %s, want a single directory plumb/", chartName, h.Name)
+			t.Errorf("%s: want only the directory plumb/, got %s", chartName, h.Name)
 		}
 	})
 }

@@ -116,8 +116,8 @@ func (c *containerd) kill() {
 	c.daemon = nil
 }
 
-// shutDown removes all pods and stops the daemon. If the spec has failed, it adds the daemon's
-// warnings to the report.
+// shutDown removes all pods and stops the daemon. If the spec failed, it adds the daemon's warnings
+// to the report.
 func (c *containerd) shutDown() {
 	if CurrentSpecReport().Failed() {
 		text, _ := os.ReadFile(c.log.Name())

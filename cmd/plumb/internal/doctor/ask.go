@@ -58,7 +58,7 @@ func (k asker) status(p plugin, complete bool, add addFunc) {
 		}
 	}
 	failure := new(types.Error)
-	_ = errors.As(strictErr, &failure) // other errors name no keys
+	_ = errors.As(strictErr, &failure) // only a types.Error names keys
 	keys := failure.Problems
 	for _, problem := range keys {
 		p.addKey(problem, add)
@@ -67,7 +67,7 @@ func (k asker) status(p plugin, complete bool, add addFunc) {
 	p.file.explained = p.file.explained || wrongType
 	if complete && !wrongType {
 		warnings, err := k.caller.Status(k.ctx, p.file.list, p.PluginConfig)
-		// With CodeLimited, ADD succeeds with limitations, so CHECK can say more.
+		// With CodeLimited, ADD succeeds with limitations, so that CHECK can find more.
 		p.file.explained = p.file.explained || err != nil && (!errors.As(err, &failure) || failure.Code != types.CodeLimited)
 		if err == nil && len(keys) == 0 {
 			err = strictErr // strictErr names a value that the plugin ignores

@@ -34,7 +34,8 @@ const onUplink = `{
 }
 `
 
-// newCompleteHost returns a host with the network complete and a container d1 that has the host port 8080.
+// newCompleteHost returns a host with the network complete and the container d1, which uses the host port
+// 8080.
 func newCompleteHost() (n *usedHost, runtime *libcni.RuntimeConf) {
 	GinkgoHelper()
 	n = &usedHost{testHost: newTestHost("bridge", "host-local", "portmap", "macvlan")}

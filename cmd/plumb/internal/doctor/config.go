@@ -40,7 +40,6 @@ type plugin struct {
 	at   *schema.Value // nil if the plugin is configured in another file
 }
 
-// where returns the Where of a key of the plugin or, if the plugin lacks the key, of the file.
 func (p plugin) where(key string) string { return p.file.where(p.at.Get(key)) }
 
 // pluginsOf returns the plugins of all files.
@@ -185,7 +184,7 @@ func (f *file) rename(to string, add addFunc, format string, args ...any) {
 
 // findOrder finds that the first two files begin with the same number.
 func (o Options) findOrder(files []*file, add addFunc) {
-	if len(o.Files) > 0 || len(files) < 2 || files[1].explained { // files[1] gets another name anyway
+	if len(o.Files) > 0 || len(files) < 2 || files[1].explained { // files[1].explained means that files[1] gets another name anyway
 		return
 	}
 	number := regexp.MustCompile(`^[0-9]+`)
@@ -194,7 +193,7 @@ func (o Options) findOrder(files []*file, add addFunc) {
 	if filepath.Dir(files[0].path) != filepath.Dir(files[1].path) || n == "" || n != number.FindString(second) {
 		return
 	}
-	next, _ := strconv.Atoi(n) // digits only
+	next, _ := strconv.Atoi(n) // n contains only digits
 	to := filepath.Join(filepath.Dir(files[1].path), fmt.Sprintf("%0*d%s", len(n), next+1, second[len(n):]))
 	add(files[1].path, types.Command("mv", "-n", files[1].path, to), "begins with %s, like %s. A Kubernetes runtime uses only the first file "+
 		"of the directory, and the rest of the names decides which file is first", n, first)
@@ -217,8 +216,8 @@ func (o Options) findDuplicates(files []*file, add addFunc) {
 	}
 }
 
-// findKeys finds what a plugin cannot see in its own configuration: a list that libcni rejects, keys that occur twice, and
-// capabilities that the plugin does not support.
+// findKeys finds lists that libcni rejects, keys that occur twice, and capabilities that the plugin does not support. A
+// plugin cannot see these problems in its own configuration.
 func findKeys(files []*file, add addFunc) {
 	for _, f := range parsed(files) {
 		if f.listErr != nil && !f.explained {

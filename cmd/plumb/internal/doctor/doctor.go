@@ -40,9 +40,10 @@ type Options struct {
 	// Timeout limits the time of one call of a plugin.
 	Timeout time.Duration
 	Probe   bool // ask other hosts whether they use the addresses of containers
-	// Live returns the list of live containers. It is called once, after the inventory is read. It is nil if there is no list.
+	// Live returns the list of live containers. Examine calls it once, after it has read the inventory. It is nil if
+	// there is no list.
 	Live  func(*inventory.Inventory) (inventory.LiveList, error)
-	Flags string // the flags that give plumb gc the same Places, each after a space
+	Flags string // the flags that select the same Places for plumb gc, each after a space
 	// Spare lists the directories from which a missing executable can be copied.
 	Spare []string
 }
@@ -53,8 +54,8 @@ type Report struct {
 	Files       []string  `json:"files"`       // the configurations that were read
 	Executables []string  `json:"executables"` // the executables of the plugins that the files name
 	Attachments int       `json:"attachments"` // the number of attachments on the host
-	// Skipped is the number of attachments that may be leftovers, but whose ADD may still be running, because they are younger
-	// than a minute or their age is unknown. It includes Unchecked.
+	// Skipped is the number of possible leftovers whose ADD may still be running, because they are younger than a
+	// minute or of unknown age. It includes Unchecked.
 	Skipped   int      `json:"skipped"`
 	Unchecked int      `json:"unchecked"` // the number of older attachments without the result in libcni's cache that CHECK needs
 	Checks    []string `json:"checks"`    // the names of the checks that ran
@@ -108,7 +109,7 @@ func (o Options) Examine(ctx context.Context, progress func(check string)) (*Rep
 			r.Findings = append(r.Findings, Finding{c.name, where, fmt.Sprintf(format, args...), fix})
 		})
 	}
-	if err := ctx.Err(); err != nil { // the calls of the last check were cancelled
+	if err := ctx.Err(); err != nil { // the context was cancelled during the last check
 		return nil, err
 	}
 	for _, x := range caller.Executables() {

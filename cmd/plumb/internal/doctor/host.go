@@ -42,8 +42,8 @@ func openHost(h *ns.Handle, r *Report) (host, error) {
 	return host{h, c, links, r}, err
 }
 
-// sets returns the range sets of the plugin if its IPAM plugin is host-local or cluster-local. It ignores errors, which STATUS
-// reports.
+// sets returns the range sets of the plugin if its IPAM plugin is host-local or cluster-local. It ignores errors,
+// because STATUS reports them.
 func (p plugin) sets() []pool.Set {
 	if p.IPAMType != "host-local" && p.IPAMType != "cluster-local" {
 		return nil
@@ -115,7 +115,7 @@ func findOverlaps(files []*file, add addFunc) {
 	}
 }
 
-// findRoutes finds routes of the main table into subnets of bridge and ptp, through other interfaces.
+// findRoutes finds routes of the main table through foreign interfaces to addresses in subnets of bridge and ptp.
 func (h host) findRoutes(files []*file, add addFunc) {
 	for _, l := range h.links {
 		routes, err := h.conn.Routes(l)
@@ -124,7 +124,7 @@ func (h host) findRoutes(files []*file, add addFunc) {
 			for _, p := range pluginsOf(usable(files)) {
 				into := func(s netip.Prefix) bool { return s.Overlaps(r.Dst) && r.Dst.Bits() >= s.Bits() }
 				i := slices.IndexFunc(p.subnets(), into)
-				if i < 0 || r.Table != 0 && r.Table != unix.RT_TABLE_MAIN || p.Type != "bridge" && p.Type != "ptp" || h.leadsTo(p, l) {
+				if i < 0 || r.Table != 0 && r.Table != unix.RT_TABLE_MAIN || p.Type != "bridge" && p.Type != "ptp" || h.forwardsTo(p, l) {
 					continue
 				}
 				fix := edit + "choose another subnet or, if the route is not needed, delete it: " +
@@ -136,9 +136,9 @@ func (h host) findRoutes(files []*file, add addFunc) {
 	}
 }
 
-// leadsTo reports whether packets to a link reach containers of the network. Such a link is a host end, the bridge, a VLAN
-// interface of the bridge, or a renamed bridge.
-func (h host) leadsTo(p plugin, l nl.Link) bool {
+// forwardsTo reports whether a link forwards packets to containers of the network. This is the case for host ends, the
+// bridge, VLAN interfaces of the bridge, and a renamed bridge.
+func (h host) forwardsTo(p plugin, l nl.Link) bool {
 	bridge := p.BridgeName()
 	return attach.CreatedByPlumb(l) || l.Name == h.bridgeOf(p.file.name()) ||
 		bridge != "" && (l.Name == bridge || strings.HasPrefix(l.Name, bridge+"."))
@@ -156,7 +156,7 @@ func (h host) bridgeOf(network string) string {
 	return ""
 }
 
-// findBridges finds networks whose containers are on another bridge than the configuration names.
+// findBridges finds networks whose containers are not on the bridge that the configuration names.
 func (h host) findBridges(files []*file, add addFunc) {
 	for _, p := range pluginsOf(usable(files)) {
 		name, other := p.BridgeName(), h.bridgeOf(p.file.name())
@@ -200,7 +200,7 @@ func (h host) findLinkKinds(files []*file, add addFunc) {
 	h.report.failed("kinds of links", inNewNamespace(func() {
 		for _, kind := range slices.Sorted(maps.Keys(users)) {
 			attrs := netlink.NewLinkAttrs()
-			attrs.Name, attrs.ParentIndex = "probe-"+kind, 1 // netlink refuses an ipvlan without a parent
+			attrs.Name, attrs.ParentIndex = "probe-"+kind, 1 // netlink rejects an ipvlan without a parent
 			if errors.Is(netlink.LinkAdd(&netlink.GenericLink{LinkAttrs: attrs, LinkType: kind}), unix.EOPNOTSUPP) {
 				module := cmp.Or(map[string]string{"vlan": "8021q"}[kind], kind)
 				add(inKernel, "modprobe "+module, "the kernel has no links of kind %s: %s", kind, users[kind])
@@ -263,7 +263,8 @@ func findIPv6(files []*file, add addFunc) {
 	}
 }
 
-// findForwardDrop finds chains of other programs whose policy drops forwarded packets, for each network:
+// findForwardDrop finds chains of other programs whose policy drops forwarded packets. It reports them for each
+// network:
 //   - to which the host routes,
 //   - whose list does not contain the plugin firewall, and
 //   - that no rule of the chain names.

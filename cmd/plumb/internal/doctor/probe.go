@@ -35,8 +35,8 @@ type claim struct {
 // findDuplicateAddresses finds other hosts that use the address of a container. It sends ARP and neighbor discovery
 // probes on the bridges and masters of the host.
 func (h host) findDuplicateAddresses(attachments []*inventory.Attachment, add addFunc) {
-	claims := map[string][]claim{}                      // by bridge or master
-	containers := map[types.MAC]*inventory.Attachment{} // by hardware address
+	claims := map[string][]claim{}                      // the claims by bridge or master
+	containers := map[types.MAC]*inventory.Attachment{} // the attachments by hardware address
 	for _, a := range attachments {
 		macs, err := macsOf(a)
 		h.report.failed("hardware address of "+a.ContainerID, err)
@@ -104,9 +104,9 @@ func (h host) probe(link nl.Link, claims []claim) answers {
 	return all
 }
 
-// addConflict adds the finding for another host that uses the address of a container. other is the attachment of the answering
-// interface if that belongs to a container of this host. By default (arp_ignore = 0), the kernel answers on each interface for
-// all addresses. Therefore, an answer from another interface of the same container is not a conflict.
+// addConflict adds the finding for another host that uses the address of a container. If the answering interface
+// belongs to a container of this host, other is its attachment. By default (arp_ignore = 0), the kernel answers on each
+// interface for all addresses. Therefore, an answer from another interface of the same container is not a conflict.
 func (c claim) addConflict(answering string, other *inventory.Attachment, add addFunc) {
 	user, fix := "the host", fmt.Sprintf("remove the address from that host, or add it to exclude of network %s; "+
 		"if the host is behind a port of a bridge, bridge fdb show prints the port", c.attachment.Network)

@@ -32,7 +32,7 @@ func (o Options) readState(r *Report) (s *state, err error) {
 	r.Attachments = len(s.inventory.Attachments)
 	for _, problem := range s.inventory.Errors {
 		if !slices.ContainsFunc(r.Files, func(f string) bool { return strings.HasPrefix(problem, f+":") }) {
-			r.Errors = append(r.Errors, problem) // an unreadable file of a configuration is a finding
+			r.Errors = append(r.Errors, problem) // findSyntax reports unreadable configuration files as findings
 		}
 	}
 	if o.Live == nil {
@@ -92,10 +92,10 @@ func (s *state) countSkipped() {
 	s.report.Skipped = len(s.young) + s.report.Unchecked
 }
 
-// suspects returns the attachments that may be leftovers, and adds to young the attachments whose ADD may be running. With
-// a list of live containers, it returns the attachments of all other containers without a process. Without a list, it returns
-// the attachments whose namespace does not exist, and the attachments without a result in libcni's cache, if the cache contains
-// results of other attachments in the network. A cache without results proves nothing, because the runtime may not use it.
+// suspects returns the attachments that may be leftovers, and adds to young the attachments whose ADD may be running.
+// With a list of live containers, these are the attachments of all other containers without a process. Without a list,
+// these are attachments whose namespace does not exist, and attachments without a result in libcni's cache in a network
+// with other results. A cache without results proves nothing, because the runtime may not use it.
 func (s *state) suspects() (all []*inventory.Attachment) {
 	if s.plan != nil {
 		for _, kept := range s.plan.Kept {
@@ -105,7 +105,7 @@ func (s *state) suspects() (all []*inventory.Attachment) {
 		}
 		return s.plan.Dead
 	}
-	results := map[string][]string{} // the containers of each network that have a result
+	results := map[string][]string{} // the containers with a result, by network
 	for _, a := range s.inventory.Attachments {
 		if a.ResultPath() != "" {
 			results[a.Network] = append(results[a.Network], a.ContainerID)

@@ -175,8 +175,8 @@ func find(p *page, path []string) (*schema.Schema, error) {
 	return nil, fmt.Errorf("the table of %s has no key %q before this row", p.name, strings.Join(path, "."))
 }
 
-// describe returns the description of a key: the columns "meaning" and "default" without Markdown or, if the row refers to
-// another key, that key's description and the meaning.
+// describe returns the description of a key. It consists of the columns "meaning" and "default" without Markdown. If
+// the row refers to another key, it consists of that key's description and the meaning.
 func describe(meaning, fallback, referred string) string {
 	text := withoutMarkdown(meaning)
 	switch {

@@ -180,7 +180,7 @@ func linkText(l nl.Link) string {
 	return fmt.Sprintf("%s, MTU %d", text, l.MTU)
 }
 
-// addrsText returns the addresses except link-local ones, and says which of them the kernel does not use.
+// addrsText returns the addresses except link-local ones, with a note at each address that the kernel does not use.
 func addrsText(addrs []nl.Addr) string {
 	text := ""
 	for _, a := range addrs {
@@ -249,7 +249,7 @@ func (e *explainer) ifbHops() (hops []Hop) {
 	return hops
 }
 
-// limitText describes the rate limit of a link that sends packets, or returns "".
+// limitText describes the rate limit for packets that a link sends. It returns "" if there is none.
 func (e *explainer) limitText(l nl.Link) string {
 	q, err := e.host.Qdisc(l, nl.Root)
 	if err != nil || q.Kind != "tbf" && q.Kind != "htb" {
@@ -317,7 +317,7 @@ func (e *explainer) incoming() {
 		e.in(hop(onHost, "Services of Kubernetes see these packets first (kube-proxy has the priority dstnat, host ports dstnat + 1)"))
 	}
 	if e.a.interfaceKeys().HasMaster() {
-		return // packets arrive at the master, without a route of the host
+		return // packets arrive at the master, and the host does not route them
 	}
 	for _, text := range e.a.Addresses {
 		ip, err := netip.ParseAddr(text)

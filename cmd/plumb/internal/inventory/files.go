@@ -37,7 +37,7 @@ func (inv *Inventory) readFiles(p Places) {
 	}
 	for _, keys := range inv.allKeys() {
 		var ipam struct{ DataDir, DaemonSocketPath string }
-		_ = json.Unmarshal(keys.IPAM, &ipam) // a key of a wrong type, which the plugin rejects, is empty
+		_ = json.Unmarshal(keys.IPAM, &ipam) // ipam is empty if the key ipam has a wrong type, which the plugin rejects
 		if set := records[keys.Type]; set != nil && keys.DataDir != "" {
 			set.add(keys.DataDir)
 		}
@@ -59,7 +59,7 @@ func (inv *Inventory) readFiles(p Places) {
 			inv.readRecords(plugin, dir, func(id types.Attachment, _ string) types.Attachment { return id })
 		}
 	}
-	ownerOfTuning := inv.tuningOwners() // must run after all other files are read
+	ownerOfTuning := inv.tuningOwners() // after all other files were read
 	for _, dir := range *records["tuning"] {
 		inv.readRecords("tuning", dir, ownerOfTuning)
 	}
@@ -133,8 +133,9 @@ func (inv *Inventory) readRecords(plugin, dir string, owner func(content types.A
 	})
 }
 
-// tuningOwners returns the function owner for the files of tuning, whose names are "<container>_<interface>". Because both
-// may contain underscores, owner tries known attachments first. Files of the reference plugin do not contain the network.
+// tuningOwners returns the function owner for tuning's files, whose names are "<container>_<interface>". Because both
+// may contain underscores, owner tries known attachments first. Files of the reference plugin do not contain the
+// network.
 func (inv *Inventory) tuningOwners() func(content types.Attachment, name string) types.Attachment {
 	known := map[string][]types.Attachment{}
 	for id := range inv.byID {

@@ -68,7 +68,7 @@ func FuzzLive(f *testing.F) {
 		}
 		for id := range list.IDs {
 			if !types.IsID(id) {
-				t.Errorf("%q", id)
+				t.Errorf("want a valid ID, got %q", id)
 			}
 		}
 	})

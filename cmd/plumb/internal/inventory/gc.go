@@ -27,7 +27,7 @@ type Plan struct {
 	live   LiveList
 }
 
-// A WithReason is an attachment that is kept or left although the list lacks its container, and the reason.
+// A WithReason is an attachment that is kept or left although the list lacks its container, with the reason.
 type WithReason struct {
 	*Attachment
 	Reason string `json:"reason"`
@@ -37,8 +37,8 @@ type WithReason struct {
 // A Selection says which attachments of dead containers are deleted.
 type Selection struct {
 	Network string        // empty selects all networks
-	MinAge  time.Duration // attachments that are younger than this, at the time of the list, are kept
-	Force   bool          // suspect containers count as dead
+	MinAge  time.Duration // keep attachments that are younger than this at the time of the list
+	Force   bool          // treat suspect containers as dead
 }
 
 // NewPlan returns the plan for an inventory and a list. Read the inventory before the list. A container that starts in
@@ -102,8 +102,8 @@ func (s Selection) keepReason(n *Network, a *Attachment, live LiveList) string {
 
 // A Report says what a Collector did.
 type Report struct {
-	Removed []*Attachment `json:"removed"` // with the removed resources
-	Left    []WithReason  `json:"left"`    // with the remaining resources of dead containers
+	Removed []*Attachment `json:"removed"` // the attachments, with the removed resources
+	Left    []WithReason  `json:"left"`    // the attachments of dead containers, with the remaining resources
 	Kept    []WithReason  `json:"kept"`
 	Errors  []string      `json:"errors"`
 }
@@ -227,8 +227,9 @@ func (c *Collector) sweep(ctx context.Context, n *Network, p *Plan) (err error) 
 	return cni.GCNetworkList(ctx, n.list, &libcni.GCArgs{ValidAttachments: p.valid(now, n.Name)})
 }
 
-// valid returns the attachments of a network that GC must keep: the attachments that the host holds now, except the dead
-// ones. It adds each live container with each interface name of the network, because the name of an owner may be shortened.
+// valid returns the attachments of a network that GC must keep. These are the current attachments of the host, except
+// the dead ones. Because the name of an owner may be shortened, valid adds each live container with each interface name
+// of the network.
 func (p *Plan) valid(now *Inventory, network string) []cnitypes.GCAttachment {
 	dead, valid, ifNames := types.Set{}, types.Set{}, map[string]bool{"eth0": true}
 	namespaces := map[string]bool{"": true} // nerdctl's namespaces, see runtimeID
@@ -278,7 +279,7 @@ func (r *Report) compare(p *Plan, after *Inventory) {
 	}
 }
 
-// leftReason returns why a dead attachment of the network is left.
+// leftReason returns why gc could not remove a dead attachment of the network, and what to do.
 func leftReason(n *Network) string {
 	if n.list == nil {
 		return fmt.Sprintf("network %s has no configuration; run these commands:", n.Name)

@@ -23,7 +23,7 @@ import (
 type Places struct {
 	ConfDir    string   // the directory of the network configurations
 	PluginPath []string // CNI_PATH
-	CacheDirs  []string // libcni's caches: directories that contain a directory results, directly or one level below
+	CacheDirs  []string // the directories of libcni's caches, which contain a directory results, directly or one level below
 	DataDir    string   // the default directory of reservations
 	RunDir     string   // the directory of files that do not survive a reboot, /run/cni
 }
@@ -63,7 +63,7 @@ type Attachment struct {
 	IfName      string `json:"ifName"`    // empty if unknown
 	// Incomplete is true if one of the names is missing or shortened because no resource contains the whole name.
 	Incomplete bool       `json:"incomplete,omitempty"`
-	Addresses  []string   `json:"addresses"`       // from libcni's result or, without a result, from the resources
+	Addresses  []string   `json:"addresses"`       // the addresses from libcni's result or, without a result, from the resources
 	NetNS      string     `json:"netns,omitempty"` // the path of the container's namespace, from libcni's cache
 	Resources  []Resource `json:"resources"`
 	Reason     string     `json:"reason,omitempty"` // why the attachment may be a leftover; empty if it is not suspect
@@ -85,7 +85,7 @@ func (a *Attachment) CanDelete() bool {
 	return !a.Incomplete || a.Network != "" && a.ContainerID != "" && a.IfName == "" && len(a.ResourcesOf(Reservation)) == len(a.Resources)
 }
 
-// Since returns when the oldest file of the attachment was written, or the zero time if it has no file.
+// Since returns when the oldest file of the attachment was written, or the zero time if there is no file.
 func (a *Attachment) Since() time.Time { return a.oldest }
 
 // ResourcesOf returns the resources of a kind.
@@ -109,7 +109,7 @@ type Inventory struct {
 	Errors []string `json:"errors"`
 
 	byID       map[types.Attachment]*Attachment
-	containers map[string]container // by ID
+	containers map[string]container // the containers by ID
 	partial    bool                 // a part that can contain attachments could not be read
 	denied     error                // the first error that matches fs.ErrPermission
 }

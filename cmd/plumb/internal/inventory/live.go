@@ -17,7 +17,7 @@ import (
 // A LiveList says which containers of the host live.
 type LiveList struct {
 	IDs map[string]bool
-	// Created is the earliest time at which the list can have been created. The list may lack a container that started later.
+	// Created is the earliest possible creation time of the list. The list may lack a container that started later.
 	Created time.Time
 	// None means that the operator has confirmed that no container with an attachment lives.
 	None bool
@@ -46,8 +46,8 @@ func (l LiveList) lives(containerID string) bool {
 // isGiven reports whether the operator gave a list. It is false for the zero LiveList.
 func (l LiveList) isGiven() bool { return l.IDs != nil || l.Dead != nil || l.None }
 
-// runtimeID returns the ID that a runtime prints for a container. nerdctl gives plugins the ID <namespace>-<id>, where
-// <id> consists of 64 hexadecimal digits, and prints <id>.
+// runtimeID returns the ID that a runtime prints for a container. nerdctl passes the ID <namespace>-<id> to plugins,
+// but prints only <id>, which consists of 64 hexadecimal digits.
 func runtimeID(containerID string) string {
 	id := containerID[strings.LastIndex(containerID, "-")+1:]
 	if _, err := hex.DecodeString(id); err != nil || len(id) != 64 {

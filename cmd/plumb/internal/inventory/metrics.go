@@ -101,7 +101,7 @@ func (inv *Inventory) addressMetrics() []*metric {
 				owned.add(state.owned, "network", n.Name)
 			}
 			for _, set := range sets {
-				ranges := strings.Trim(fmt.Sprint(set.Ranges), "[]") // FIRST-LAST FIRST-LAST
+				ranges := strings.Trim(fmt.Sprint(set.Ranges), "[]") // the format is FIRST-LAST FIRST-LAST
 				labels := []string{"network", n.Name, "range", strings.ReplaceAll(ranges, " ", ",")}
 				total, taken := sizeOf(set), inv.reservedIn(n.Name, dataDir, set)
 				size.add(total, labels...)
@@ -140,8 +140,8 @@ type clusterLocalState struct {
 	free  map[netip.Addr]uint64 // the number of addresses that no node owns, by the first address of the range set
 }
 
-// readClusterLocalState reads the file in which cluster-local records the addresses of this node, which the page of
-// cluster-local describes. All numbers are 0 if the file does not exist or cannot be read.
+// readClusterLocalState reads the file in which cluster-local records this node's addresses. The page of cluster-local
+// describes the file. All numbers are 0 if the file is missing or unreadable.
 func readClusterLocalState(dataDir, network string) clusterLocalState {
 	s := clusterLocalState{free: map[netip.Addr]uint64{}}
 	text, _ := statefile.Read(filepath.Join(dataDir, ".plumb", ".owned", network))

@@ -40,7 +40,7 @@ func (inv *Inventory) readNetworks(p Places) {
 	}
 }
 
-// setCachedLists gives each network without a file the configuration of its youngest attachment in libcni's cache.
+// setCachedLists sets the configuration of each network without a file from its youngest attachment in libcni's cache.
 func (inv *Inventory) setCachedLists() {
 	youngest := map[*Network]*Attachment{}
 	for _, a := range inv.Attachments {
@@ -70,8 +70,8 @@ func (n *Network) setList(list *libcni.NetworkConfigList) {
 	}
 }
 
-// configurationFiles returns the files that libcni reads, in the order in which it looks for a network: first lists, then
-// configurations of single plugins. It returns no files if the directory does not exist.
+// configurationFiles returns the files in which libcni looks for a network. In the same order as libcni, it returns
+// first lists, and then configurations of single plugins. It returns no files if the directory does not exist.
 func configurationFiles(dir string) ([]string, error) {
 	lists, err := libcni.ConfFiles(dir, []string{".conflist"})
 	if err != nil {
@@ -90,7 +90,7 @@ func ReadConfiguration(file string) (*libcni.NetworkConfigList, error) {
 		return nil, err
 	}
 	if filepath.Ext(file) == ".conflist" {
-		return libcni.NetworkConfFromFile(file) // this also reads the directory with the name of the network
+		return libcni.NetworkConfFromFile(file) // NetworkConfFromFile also reads the directory with the name of the network
 	}
 	return listOf(text)
 }
@@ -145,8 +145,8 @@ func (k Keys) HasMaster() bool {
 	return slices.Contains([]string{"macvlan", "ipvlan", "vlan"}, k.Type) && !k.LinkInContainer
 }
 
-// interfaceKeys returns the keys of the plugin that created the interface, which is the first one except loopback. They are
-// zero if libcni's cache does not contain the configuration of the ADD.
+// interfaceKeys returns the keys of the plugin that created the interface, which is the first one except loopback. It
+// returns zero Keys if libcni's cache does not contain the configuration of the ADD.
 func (a *Attachment) interfaceKeys() Keys {
 	list, _ := a.Added()
 	for _, k := range keysOf(list) {

@@ -32,7 +32,7 @@ const (
 //
 // A path below /proc disappears with its process, and another process can get the PID. stateOf recognizes the
 // container's process, because this process is not in the host's namespace and started before the ADD. If the clock was
-// set forward after a process started, its start seems later than it was.
+// set forward later, the start of a process seems later than it was.
 func stateOf(netns string, added time.Time, host *ns.Handle) namespaceState {
 	if netns == "" {
 		return namespaceUnknown
@@ -63,7 +63,7 @@ func stateOf(netns string, added time.Time, host *ns.Handle) namespaceState {
 func pidIn(path string) int {
 	rest, _ := strings.CutPrefix(filepath.Clean(path), "/proc/")
 	number, _, _ := strings.Cut(rest, "/")
-	pid, _ := strconv.Atoi(number) // 0 for /proc/self
+	pid, _ := strconv.Atoi(number) // pid is 0 for /proc/self
 	return pid
 }
 
@@ -79,7 +79,7 @@ func seesAllProcesses() bool {
 func startOf(pid int) time.Time {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	_, rest, _ := strings.Cut(string(text[max(strings.LastIndexByte(string(text), ')'), 0):]), ") ")
-	fields := strings.Fields(rest) // from the third field on, see proc_pid_stat(5)
+	fields := strings.Fields(rest) // the fields from the third one on, see proc_pid_stat(5)
 	var up unix.Timespec
 	if err != nil || len(fields) < 20 || unix.ClockGettime(unix.CLOCK_BOOTTIME, &up) != nil {
 		return time.Time{}

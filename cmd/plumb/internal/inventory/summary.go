@@ -8,8 +8,8 @@ import (
 	"github.com/plumb-cni/plumb/pkg/tables"
 )
 
-// Summary returns in one line what the host holds for the attachment: links with their bridge, masquerade, the number of
-// host ports, records, and the reason why the attachment is suspect.
+// Summary describes in one line what the host holds for the attachment. The line contains links with their bridge,
+// masquerade, the number of host ports, records, and the reason why the attachment is suspect.
 func (a *Attachment) Summary() string {
 	var parts []string
 	add := func(part string) {
@@ -57,14 +57,14 @@ func (a *Attachment) hostPorts() string {
 // inContainer names the plugin that created an interface without a host end in the container, or says that bridge's or
 // ptp's host end is missing. It returns "" if the container is gone.
 func (a *Attachment) inContainer() string {
-	made := a.interfaceKeys().Type
+	plugin := a.interfaceKeys().Type
 	switch {
-	case a.namespaces == namespaceGone || a.namespaces == namespaceReused || made == "":
+	case a.namespaces == namespaceGone || a.namespaces == namespaceReused || plugin == "":
 		return ""
-	case made == "bridge" || made == "ptp":
+	case plugin == "bridge" || plugin == "ptp":
 		return "no host end"
 	}
-	return "(" + made + " in the container)"
+	return "(" + plugin + " in the container)"
 }
 
 // summaryOfSet returns the word for the elements of a set, or "" if another set already shows the same feature.

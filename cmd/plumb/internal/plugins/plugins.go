@@ -108,8 +108,8 @@ type Damage struct {
 }
 
 // Check calls CHECK of the plugins in the attachment's chain, with the configuration and the result from libcni's
-// cache. It calls only plumb's plugins, because CHECK of others can fail without a reason. For example, the reference
-// plugin portmap fails for containers without IPv6. Check ends at a plugin that does not answer.
+// cache. It calls only plumb's plugins, because CHECK of other plugins can fail without a reason. For example, the
+// reference plugin portmap fails for containers without IPv6. Check ends at a plugin that does not answer.
 func (c *Caller) Check(ctx context.Context, a *inventory.Attachment) (found []Damage) {
 	list, runtime := a.Added()
 	if list == nil || !slices.Contains([]string{"0.4.0", "1.0.0", "1.1.0"}, list.CNIVersion) {

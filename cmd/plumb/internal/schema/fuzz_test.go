@@ -54,7 +54,7 @@ func TestParseNamesTheLine(t *testing.T) {
 		"{}\n{}":                 "line 2: invalid character '{' after top-level value",
 	} {
 		if _, err := Parse([]byte(text)); err == nil || err.Error() != want {
-			t.Errorf("%q: error %v, want %s", text, err, want)
+			t.Errorf("%q: want the error %s, got %v", text, want, err)
 		}
 	}
 }

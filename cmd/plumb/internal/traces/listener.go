@@ -183,5 +183,4 @@ func reportAll(calls []*Call, report func(*Call) error) error {
 	return nil
 }
 
-// processGone reports whether no process has this ID.
 func processGone(pid int) bool { return errors.Is(unix.Kill(pid, 0), unix.ESRCH) }
