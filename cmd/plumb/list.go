@@ -82,7 +82,7 @@ func (t attachmentTable) id(a *inventory.Attachment) string {
 	return inventory.ShortID(a.ContainerID)
 }
 
-// count returns "1 network", "2 networks".
+// count returns n and the singular or plural of what, for example "1 network" or "2 networks".
 func count(n int, what string) string {
 	if n != 1 {
 		what += "s"

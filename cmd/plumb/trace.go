@@ -58,7 +58,7 @@ process, and the outcome. The runtime needs no change and no restart. Ctrl-C end
 	return c
 }
 
-// run shows the calls until the context is done, or the time is over.
+// run shows the calls until a signal arrives or the time limit is reached.
 func (o traceOptions) run(c *cobra.Command) (err error) {
 	o.warnOfNetwork(c.ErrOrStderr())
 	ctx := untilSignal(c.Context())

@@ -23,16 +23,16 @@ func TestSummaryOf(t *testing.T) {
 	}
 	s := summarize(samples)
 	if s.N != 200 || s.Median != 100.5 || s.P99 != 198 || s.Min != 1 || s.Max != 200 || s.CPU != 50.25 {
-		t.Errorf("%+v", s)
+		t.Errorf("unexpected summary %+v", s)
 	}
 	if s.Quartile.Lower != 50 || s.Quartile.Upper != 150 {
-		t.Errorf("quartiles %+v", s.Quartile)
+		t.Errorf("want the quartiles 50 and 150, got %+v", s.Quartile)
 	}
 	if s := summarize(samples[:1]); s.Median != 1 || s.P99 != 1 {
-		t.Errorf("one sample: %+v", s)
+		t.Errorf("unexpected summary of one sample: %+v", s)
 	}
 	if s := summarize(nil); s.N != 0 || s.Median != 0 {
-		t.Errorf("no samples: %+v", s)
+		t.Errorf("unexpected summary of no samples: %+v", s)
 	}
 }
 
@@ -40,7 +40,7 @@ func TestSummaryOf(t *testing.T) {
 // as after it.
 func TestOrderFavoursNobody(t *testing.T) {
 	if a, b := order(2, 0), order(2, 1); !slices.Equal(a, []int{0, 1}) || !slices.Equal(b, []int{1, 0}) {
-		t.Errorf("two sides: %v, %v", a, b)
+		t.Errorf("two sides: want [0 1] and [1 0], got %v and %v", a, b)
 	}
 	for sides := 1; sides <= 4; sides++ {
 		seen, before := map[[2]int]int{}, map[[2]int]int{}
@@ -55,12 +55,12 @@ func TestOrderFavoursNobody(t *testing.T) {
 		}
 		for who, n := range before {
 			if n != 2*sides {
-				t.Errorf("%d sides: %d precedes %d %d times in %d", sides, who[0], who[1], n, 4*sides)
+				t.Errorf("%d sides: %d precedes %d in %d of %d iterations", sides, who[0], who[1], n, 4*sides)
 			}
 		}
 		for where, n := range seen {
 			if n != 4 {
-				t.Errorf("%d sides: position %d contains side %d %d times in %d", sides, where[0], where[1], n, 4*sides)
+				t.Errorf("%d sides: position %d contains side %d in %d of %d iterations", sides, where[0], where[1], n, 4*sides)
 			}
 		}
 	}
@@ -91,7 +91,7 @@ func TestScenariosAreChosenBy(t *testing.T) {
 		}
 	}
 	if _, err := names("loopback,bridg", false); err == nil || !strings.Contains(err.Error(), "bridg") {
-		t.Errorf("unknown scenario: %v", err)
+		t.Errorf("want an error for an unknown scenario, got %v", err)
 	}
 	seen := map[string]bool{}
 	for _, sc := range scenarios() {
@@ -271,7 +271,7 @@ func TestPeakIsThatOfThePlugin(t *testing.T) {
 	s := &side{bed: b, bin: "/bin", host: nstest.NewHost(t)}
 	kib, out, err := peak(s, call{plugin: "cat", stdin: []byte("hello")})
 	if err != nil || string(out) != "hello" || kib < 100 || kib > 32<<10 {
-		t.Errorf("%d KiB, %q, %v (ballast %d)", kib, out, err, ballast[1])
+		t.Errorf("want hello and 100 KiB to 32 MiB, got %q and %d KiB, %v (ballast %d)", out, kib, err, ballast[1])
 	}
 	if _, _, err := peak(s, call{plugin: "false"}); err == nil {
 		t.Error("want an error, got success")
@@ -296,7 +296,7 @@ func TestWarmUpsAreNotKept(t *testing.T) {
 	}
 	for _, v := range o.Verbs {
 		if v.Sides[plumb].N != 2 || v.Sides[reference].N != 2 {
-			t.Errorf("%s: %+v", v.Verb, v.Sides)
+			t.Errorf("%s: want 2 samples per side, got %+v", v.Verb, v.Sides)
 		}
 	}
 	text, err := os.ReadFile(calls)
@@ -304,13 +304,13 @@ func TestWarmUpsAreNotKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := strings.Count(string(text), "ADD container-"); n != 2*(2+warmups+1) { // one more iteration measures the memory
-		t.Errorf("%d ADDs", n)
+		t.Errorf("unexpected number of ADDs: %d", n)
 	}
 	if n := strings.Count(string(text), "DEL unknown"); n != 2*(2+warmups+1) {
-		t.Errorf("%d DELs of an unknown container", n)
+		t.Errorf("unexpected number of DELs of an unknown container: %d", n)
 	}
 	toy.verbs[1].fails = false
 	if o := b.run(toy); !strings.Contains(o.Error, "toy CHECK: exit status 1") {
-		t.Errorf("failing plugin: %q", o.Error)
+		t.Errorf("want the error of the failing plugin, got %q", o.Error)
 	}
 }

@@ -228,7 +228,7 @@ func (b *Bed) RequireGC(conf string) {
 	}
 	b.OK("GC", b.Call("", nil, conf))
 	if left := b.Reservations(); !slices.Equal(left, []string{"198.18.0.101", "2001:db8:18::101"}) {
-		b.tb.Errorf("the reservations are %q after GC", left)
+		b.tb.Errorf("unexpected reservations after GC: %q", left)
 	}
 }
 

@@ -75,7 +75,7 @@ func (d *LoggingDaemon) AwaitLog(tb TB, texts ...string) string {
 		default:
 		}
 		if time.Now().After(deadline) {
-			tb.Fatalf("the server has not logged %q:\n%s", texts, strings.Join(lines[d.log.seen:], "\n"))
+			tb.Fatalf("want the log line %q, got\n%s", texts, strings.Join(lines[d.log.seen:], "\n"))
 		}
 		time.Sleep(5 * time.Millisecond)
 	}

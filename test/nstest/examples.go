@@ -63,7 +63,7 @@ func Examples(tb TB, p skel.Plugin, parse func(*skel.Request) error) {
 			}
 		}
 		if found == 0 && page == "README.md" {
-			tb.Errorf("README.md has no ```json block with a configuration of %s", p.Name)
+			tb.Errorf("README.md contains no ```json block with a configuration of %s", p.Name)
 		}
 	}
 }
@@ -124,7 +124,7 @@ func Listings(tb TB, edit func(golden string) string, goldens ...string) {
 		for line := range strings.Lines(listing) {
 			_, after, found := strings.Cut(rest, line)
 			if !found {
-				tb.Errorf("%s has no line, in this order, that says %s", golden, line)
+				tb.Errorf("%s lacks the line, or contains it in another order: %s", golden, line)
 				break
 			}
 			rest = after

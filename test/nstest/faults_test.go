@@ -88,11 +88,11 @@ func TestRunParsesResultsAndErrors(t *testing.T) {
 	c := Call{Command: "ADD", Host: host, Container: container, Config: toyConfig}
 	Run(toy(""), c).Result(t)
 	if f := Run(toy(""), Call{Command: "ADD", Host: host, Config: toyConfig}).Failure(t); f.Code != types.CodeEnvironment {
-		t.Errorf("without a netns: %s", f)
+		t.Errorf("want code %d without CNI_NETNS, got %s", types.CodeEnvironment, f)
 	}
 	c.Env = []string{"CNI_IFNAME="}
 	if f := Run(toy(""), c).Failure(t); !strings.Contains(f.Msg, "CNI_IFNAME") {
-		t.Errorf("without an interface name: %s", f)
+		t.Errorf("want an error about CNI_IFNAME, got %s", f)
 	}
 }
 
@@ -115,7 +115,7 @@ func TestErrorsOfUnsupportedFeatures(t *testing.T) {
 		t.Error("an error of an unsupported feature is not recognized")
 	}
 	if isUnsupported(os.ErrPermission) {
-		t.Error("EPERM is taken for an error of an unsupported feature")
+		t.Error("EPERM is treated as an error of an unsupported feature")
 	}
 }
 

@@ -318,10 +318,10 @@ func RequireFeature(tb TB, feature string, err error) {
 	case !isUnsupported(err):
 		tb.Fatalf("%s: %v", feature, err)
 	case os.Getenv("CNI_TEST_REQUIRE") == "all":
-		tb.Fatalf("CNI_TEST_REQUIRE=all, and this kernel has no %s: %v", feature, err)
+		tb.Fatalf("CNI_TEST_REQUIRE=all, but this kernel lacks %s: %v", feature, err)
 	default:
 		recordFeature(tb, "lacks", feature)
-		tb.Skipf("this kernel has no %s: %v", feature, err)
+		tb.Skipf("this kernel lacks %s: %v", feature, err)
 	}
 }
 

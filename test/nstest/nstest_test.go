@@ -24,14 +24,14 @@ func TestNewIsAnotherNamespaceWithAPath(t *testing.T) {
 		t.Fatal("Do ran in the test's own namespace")
 	}
 	if got := strings.TrimSpace(n.Must(t, "readlink", "/proc/self/ns/net")); got != inside {
-		t.Errorf("Exec ran in %s, Do in %s", got, inside)
+		t.Errorf("want Exec to run in %s like Do, got %s", inside, got)
 	}
 	if got := n.Must(t, "nsenter", "--net="+n.Path(), "ip", "-o", "link"); strings.Count(got, "\n") != 1 {
-		t.Errorf("a fresh namespace has links %q", got)
+		t.Errorf("want only lo in a new namespace, got %q", got)
 	}
 	n.Remove(t)
 	if st, err := os.Stat(n.Path()); err != nil || !st.Mode().IsRegular() {
-		t.Errorf("after Remove, the path is %v, %v", st, err)
+		t.Errorf("want a regular file after Remove, got %v, %v", st, err)
 	}
 }
 
@@ -46,7 +46,7 @@ func TestTrafficBetweenNamespaces(t *testing.T) {
 		udp := ServeUDP(t, s.Outside, addr.listen)
 		reply, err := DialUDP(s.Host, udp.String())
 		if want := "peer=" + addr.peer + " local=" + udp.Addr().String(); err != nil || reply != want {
-			t.Errorf("udp: %q, %v; want %q", reply, err, want)
+			t.Errorf("udp: want %q, got %q, %v", want, reply, err)
 		}
 	}
 	if _, err := Dial(s.Host, OutsideV4+":9"); err == nil {
@@ -79,7 +79,7 @@ func TestSnapshotSeesWhatPluginsTouch(t *testing.T) {
 		n.Must(t, "sh", "-c", change)
 		after := WaitStable(state)
 		if Compare(before, after) == "" {
-			t.Errorf("not seen: %s", change)
+			t.Errorf("the snapshot does not show the change by %s", change)
 		}
 		before = after
 	}
@@ -134,7 +134,7 @@ func TestSnapshotWhileLinksComeAndGo(t *testing.T) {
 func TestSnapshotDir(t *testing.T) {
 	dir := t.TempDir()
 	if got := SnapshotDir(t, dir+"/none"); got != "" {
-		t.Errorf("a missing directory is %q", got)
+		t.Errorf("want \"\" for a missing directory, got %q", got)
 	}
 	before := SnapshotDir(t, dir)
 	if err := os.WriteFile(dir+"/a", []byte("x\r\ny"), 0o600); err != nil {
@@ -225,7 +225,7 @@ func TestSnapshotSortsRoutesOfEveryLink(t *testing.T) {
 		states = append(states, WaitStable(func() string { return Snapshot(t, n) }))
 	}
 	if diff := Compare(states[0], states[1]); diff != "" || !strings.Contains(states[0], "dst=ff00::/8") {
-		t.Errorf("difference %q between\n%s\nand\n%s", diff, states[0], states[1])
+		t.Errorf("want no difference, got %q between\n%s\nand\n%s", diff, states[0], states[1])
 	}
 	if diff := Compare("a\nb\n", "b\na\n"); !strings.HasSuffix(diff, `"b" is now where "a" was`) {
 		t.Errorf("want a difference in the order of other lines, got %q", diff)

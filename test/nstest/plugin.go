@@ -164,7 +164,7 @@ func Exec(tb TB, path string, c Call) Reply {
 func (r Reply) OK(tb TB) Reply {
 	tb.Helper()
 	if r.Exit != 0 {
-		tb.Fatalf("exit %d\nstdout: %s\nstderr: %s", r.Exit, r.Stdout, r.Stderr)
+		tb.Fatalf("want success, got exit status %d\nstdout: %s\nstderr: %s", r.Exit, r.Stdout, r.Stderr)
 	}
 	return r
 }
@@ -199,13 +199,13 @@ func (r Reply) Failure(tb TB) Failure {
 	var f Failure
 	dec := json.NewDecoder(strings.NewReader(r.Stdout))
 	if err := dec.Decode(&f); err != nil {
-		tb.Fatalf("no error on stdout: %v\nstdout: %s\nstderr: %s", err, r.Stdout, r.Stderr)
+		tb.Fatalf("want an error on stdout, got %v\nstdout: %s\nstderr: %s", err, r.Stdout, r.Stderr)
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		tb.Fatalf("more than one document on stdout: %s", r.Stdout)
+		tb.Fatalf("want one document on stdout, got %s", r.Stdout)
 	}
 	if f.CNIVersion == "" || f.Code == 0 || f.Msg == "" {
-		tb.Fatalf("an error without cniVersion, code or msg: %s", r.Stdout)
+		tb.Fatalf("want an error with cniVersion, code and msg, got %s", r.Stdout)
 	}
 	return f
 }

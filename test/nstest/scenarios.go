@@ -89,7 +89,7 @@ func RequireAddOnReadOnlySysctls(tb TB, p skel.Plugin, c Call, texts ...string) 
 	texts = append(texts, "warning: sysctls that cannot be written keep their values (read-only file system): ")
 	for _, text := range texts {
 		if !strings.Contains(added.Stderr, text) {
-			tb.Errorf("ADD printed no %q on stderr: %q", text, added.Stderr)
+			tb.Errorf("want %q on stderr of ADD, got %q", text, added.Stderr)
 		}
 	}
 	c.Config = WithPrevResult(c.Config, added.Stdout)
@@ -272,6 +272,6 @@ func (b *Bed) RequireGCOfNetwork(conf, other string) {
 func requireNoInterface(tb TB, container *NS) {
 	tb.Helper()
 	if links := container.Must(tb, "ip", "-br", "link", "show"); strings.Contains(links, "eth0") {
-		tb.Errorf("the container has links\n%s", links)
+		tb.Errorf("want no interface eth0, got the links\n%s", links)
 	}
 }

@@ -134,7 +134,7 @@ func exchange(n *NS, network, addr string, limit time.Duration) (string, error) 
 func MustNotAnswer(tb TB, n *NS, addr string) {
 	tb.Helper()
 	if reply, err := exchange(n, "tcp", addr, time.Duration(FullOrShort(5, 1))*time.Second); err == nil {
-		tb.Fatalf("%s in %s answers: %s", addr, n.name, reply)
+		tb.Fatalf("%s: want no answer in %s, got %s", addr, n.name, reply)
 	}
 }
 

@@ -38,7 +38,7 @@ func readImage(t *testing.T, out string) imageLayout {
 	var top, index oci.Index
 	decode(t, i.files[oci.ImageIndexFile], &top)
 	if len(top.Manifests) != 1 {
-		t.Fatalf("index.json has %d entries", len(top.Manifests))
+		t.Fatalf("want one entry in index.json, got %d", len(top.Manifests))
 	}
 	i.index = top.Manifests[0]
 	decode(t, i.blob(t, i.index), &index)
@@ -90,10 +90,10 @@ func (i imageLayout) blob(t *testing.T, d oci.Descriptor) []byte {
 func checkImage(t *testing.T, out string) {
 	image := readImage(t, out)
 	if name := image.index.Annotations[oci.AnnotationRefName]; name != "registry.example/plumb:"+tag {
-		t.Errorf("the name of the image is %q", name)
+		t.Errorf("unexpected name of the image: %q", name)
 	}
 	if len(image.manifests) != len(architectures) {
-		t.Errorf("the image is for %v", image.manifests)
+		t.Errorf("unexpected architectures of the image: %v", image.manifests)
 	}
 	for arch := range architectures {
 		checkPlatform(t, image, arch, filepath.Join(out, archiveName(arch)))
@@ -110,10 +110,10 @@ func checkPlatform(t *testing.T, image imageLayout, arch, archive string) {
 	var config oci.Image
 	decode(t, image.blob(t, manifest.Config), &config)
 	if config.Architecture != arch || config.OS != "linux" || !slices.Equal(config.Config.Entrypoint, []string{"/plumb"}) {
-		t.Errorf("%s: the configuration is %+v", arch, config)
+		t.Errorf("%s: unexpected configuration %+v", arch, config)
 	}
 	if len(manifest.Layers) != 1 || len(config.RootFS.DiffIDs) != 1 {
-		t.Fatalf("%s: %d layers, %d in the configuration", arch, len(manifest.Layers), len(config.RootFS.DiffIDs))
+		t.Fatalf("%s: want one layer, got %d, and %d in the configuration", arch, len(manifest.Layers), len(config.RootFS.DiffIDs))
 	}
 	z, err := gzip.NewReader(bytes.NewReader(image.blob(t, manifest.Layers[0])))
 	if err != nil {

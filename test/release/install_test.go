@@ -104,7 +104,7 @@ func TestInstallInUse(t *testing.T) {
 	}
 	t.Logf("the plugin ran %v times while it was replaced 50 times", runs)
 	if left := fileNames(t, dir); left != "loopback" {
-		t.Errorf("the directory contains %q", left)
+		t.Errorf("want only loopback, got %q", left)
 	}
 }
 
@@ -157,7 +157,7 @@ func TestInstallAndRestore(t *testing.T) {
 	}
 	mustInstall(t, "--to", dir, "--from", other, "--backup", backup)
 	if got := fileNames(t, dir); got != "bridge cni loopback ptp" {
-		t.Errorf("the directory contains %q", got)
+		t.Errorf("want %q, got %q", "bridge cni loopback ptp", got)
 	}
 	for _, name := range []string{"bridge", "loopback", "ptp"} {
 		if sha256Of(t, filepath.Join(dir, name)) != sha256Of(t, filepath.Join(other, name)) {
@@ -334,7 +334,7 @@ func TestInstallRefuses(t *testing.T) {
 	created := filepath.Join(t.TempDir(), "opt/cni/bin")
 	mustInstall(t, "--to", created, "--from", good, "--create")
 	if got := fileNames(t, created); got != "loopback" {
-		t.Errorf("the directory of --create contains %q", got)
+		t.Errorf("directory of --create: want loopback, got %q", got)
 	}
 }
 
@@ -363,7 +363,7 @@ func TestInstallLeavesEqualFilesAlone(t *testing.T) {
 	}
 	mustInstall(t, "--to", dir, "--from", from, "--only", "bridge,plumb")
 	if got := fileNames(t, dir); got != "bridge plumb" {
-		t.Errorf("got %q from --only bridge,plumb", got)
+		t.Errorf("want bridge and plumb, got %q", got)
 	}
 	before := modificationTime(t, filepath.Join(dir, "bridge"))
 	output := mustInstall(t, "--to", dir, "--from", from, "-o", "json")
@@ -376,13 +376,13 @@ func TestInstallLeavesEqualFilesAlone(t *testing.T) {
 	}
 	want := []struct{ Path, Action string }{{dir + "/bridge", "unchanged"}, {dir + "/dhcp", "added"}, {dir + "/ptp", "added"}}
 	if !slices.Equal(report.Executables, want) || report.Configurations == nil || report.Restarted == nil || report.Advice == nil {
-		t.Errorf("the report is %s", output)
+		t.Errorf("unexpected report %s", output)
 	}
 	if output := mustInstall(t, "--to", dir, "--from", from); !strings.HasSuffix(output, "\nExecutables installed in "+dir+": 0, unchanged: 3\n") {
-		t.Errorf("an installation that changes nothing prints %q", output)
+		t.Errorf("unexpected output of an installation without changes: %q", output)
 	}
 	if output, err := install(t, "--to", dir, "--from", from, "--only", "nosuch"); err == nil || !strings.Contains(output, `--only nosuch: no such executable in `) || !strings.Contains(output, "which contains bridge, dhcp, ptp\n") {
-		t.Errorf("--only nosuch: %v: %s", err, output)
+		t.Errorf("--only nosuch: want an error with the existing plugins, got %v: %s", err, output)
 	}
 	if after := modificationTime(t, filepath.Join(dir, "bridge")); !after.Equal(before) {
 		t.Error("bridge was replaced again")
@@ -406,12 +406,12 @@ func TestInstallTakesThePluginsBesidePlumb(t *testing.T) {
 	run(t, from, nil, "cp", filepath.Join(nstest.Build(t, "plumb"), "plumb"), plumb)
 	writeExecutable(t, filepath.Join(from, "reboot"), "#!/bin/sh\n")
 	if out, err := exec.Command(plumb, "install", "--to", dir).CombinedOutput(); err == nil || !strings.Contains(string(out), "no plugins in "+from) {
-		t.Errorf("without plugins beside plumb: %v: %s", err, out)
+		t.Errorf("want an error without plugins in plumb's directory, got %v: %s", err, out)
 	}
 	writeExecutable(t, filepath.Join(from, "loopback"), "#!/bin/sh\n")
 	run(t, dir, nil, plumb, "install", "--to", dir)
 	if got := fileNames(t, dir); got != "loopback reboot" {
-		t.Errorf("the directory contains %q", got)
+		t.Errorf("want %q, got %q", "loopback reboot", got)
 	}
 }
 
@@ -479,14 +479,14 @@ func TestInstallOnAFullDisk(t *testing.T) {
 		t.Errorf("want the old file ptp, got %d bytes (%v)", len(content), err)
 	}
 	if got := fileNames(t, dir) + fileNames(t, confDir); got != "bridge ptp" {
-		t.Errorf("the directories contain %q", got)
+		t.Errorf("want %q, got %q", "bridge ptp", got)
 	}
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", syscall.MS_REMOUNT, "size=1m"); err != nil {
 		t.Fatal(err)
 	}
 	mustInstall(t, args...)
 	if got := fileNames(t, dir) + " " + fileNames(t, confDir); got != "bridge ptp 10-containers.conflist" {
-		t.Errorf("the directories contain %q", got)
+		t.Errorf("want %q, got %q", "bridge ptp 10-containers.conflist", got)
 	}
 }
 
@@ -508,12 +508,12 @@ func TestInstallAfterAKill(t *testing.T) {
 	writeExecutable(t, filepath.Join(dir, ".bridge-2"), "another program's")
 	mustInstall(t, "--to", dir, "--from", from, "--backup", backup)
 	if got := fileNames(t, dir) + ", " + fileNames(t, backup); got != ".bridge-2 bridge static, .new bridge" {
-		t.Errorf("the directories contain %s", got)
+		t.Errorf("want %q, got %q", ".bridge-2 bridge static, .new bridge", got)
 	}
 	kill()
 	mustInstall(t, "--to", dir, "--restore", backup)
 	if got := fileNames(t, dir) + ", " + fileNames(t, backup); got != ".bridge-2 bridge static, .new bridge" {
-		t.Errorf("the directories contain %s", got)
+		t.Errorf("want %q, got %q", ".bridge-2 bridge static, .new bridge", got)
 	}
 }
 

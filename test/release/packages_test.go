@@ -97,14 +97,14 @@ func (d debian) changes() string {
 func (d debian) checkInstalled() {
 	d.t.Helper()
 	if out := d.run("/usr/bin/plumb", "--version"); out != "plumb "+version+"\n" {
-		d.t.Errorf("plumb --version prints %q", out)
+		d.t.Errorf("unexpected output of plumb --version: %q", out)
 	}
 	if out := d.run("sh", "-c", "/usr/lib/plumb/cni/bridge 2>&1"); !strings.HasPrefix(out, "CNI bridge plugin "+version) {
-		d.t.Errorf("bridge prints %q", out)
+		d.t.Errorf("unexpected output of bridge: %q", out)
 	}
 	d.run("plumb", "install", "--to", "/run/bin", "--create", "--only", "bridge,loopback")
 	if got := fileNames(d.t, filepath.Join(d.root, "run/bin")); got != "bridge loopback" {
-		d.t.Errorf("plumb install installed %q", got)
+		d.t.Errorf("want bridge and loopback, got %q", got)
 	}
 	for _, unit := range []string{"plumb-dhcp.service", "plumb-firewalld.service"} {
 		text, err := os.ReadFile(filepath.Join(d.root, "usr/lib/systemd/system", unit))
@@ -145,7 +145,7 @@ func checkDeb(t *testing.T, deb string) {
 	}
 	d.checkInstalled()
 	if out := d.run("dpkg", "--verify", "plumb-cni", "containernetworking-plugins"); out != "" {
-		t.Errorf("dpkg --verify: %s", out)
+		t.Errorf("want no changed files, got %s", out)
 	}
 	d.run("dpkg", "--purge", "plumb-cni")
 	d.expectCalls(disabled)

@@ -126,7 +126,7 @@ func TestRelease(t *testing.T) {
 			t.Error(diff)
 		}
 		if one, other := readImage(t, out).manifests["amd64"], readImage(t, again).manifests["amd64"]; one != other {
-			t.Errorf("the manifests of the images are %s and %s", one, other)
+			t.Errorf("want equal manifests of the images, got %s and %s", one, other)
 		}
 	})
 }
@@ -193,7 +193,7 @@ func TestArchitectures(t *testing.T) {
 	list, _, _ := strings.Cut(rest, ")")
 	all := strings.Fields(list)
 	if len(all) < len(architectures) {
-		t.Fatalf("the architectures of scripts/release.sh are %q", all)
+		t.Fatalf("unexpected architectures in scripts/release.sh: %q", all)
 	}
 	typecheck := filepath.Join(t.TempDir(), "typecheck")
 	run(t, root, nil, "go", "build", "-o", typecheck, "./test/release/typecheck")
@@ -281,7 +281,7 @@ func readArchive(t *testing.T, path string, visit func(*tar.Header, io.Reader)) 
 		t.Fatal(err)
 	}
 	if !z.ModTime.IsZero() || z.Name != "" {
-		t.Errorf("the gzip header contains the name %q and the time %v", z.Name, z.ModTime)
+		t.Errorf("want a gzip header without name and time, got %q, %v", z.Name, z.ModTime)
 	}
 	visitTar(t, z, visit)
 }
@@ -317,7 +317,7 @@ func checkArchive(t *testing.T, path string) {
 			t.Errorf("%s: type %q, %d:%d %q:%q, %v; want a file, 0:0, %v", h.Name, h.Typeflag, h.Uid, h.Gid, h.Uname, h.Gname, h.FileInfo().Mode(), mode)
 		}
 		if h.ModTime.Unix() != epoch {
-			t.Errorf("the time of %s is %v", h.Name, h.ModTime)
+			t.Errorf("%s: unexpected time %v", h.Name, h.ModTime)
 		}
 	})
 	want := append(slices.Clone(texts), "./cluster-local-etcd", "./plumb")
@@ -414,7 +414,7 @@ func checkSBOM(t *testing.T, out string) {
 		t.Fatal(err)
 	}
 	if b.SPDXVersion != "SPDX-2.3" || b.CreationInfo.Created != "2023-11-14T22:13:20Z" || b.DocumentNamespace == "" {
-		t.Errorf("version %q, created %q, namespace %q", b.SPDXVersion, b.CreationInfo.Created, b.DocumentNamespace)
+		t.Errorf("unexpected version %q, creation time %q or namespace %q", b.SPDXVersion, b.CreationInfo.Created, b.DocumentNamespace)
 	}
 	if purl := "pkg:golang/github.com/plumb-cni/plumb@" + strings.ReplaceAll(version, "+", "%2B"); !strings.Contains(string(text), purl+`"`) {
 		t.Errorf("the SBOM does not contain the package URL %s", purl)
@@ -483,7 +483,7 @@ func checkListed(t *testing.T, archive string, listed map[string]bool) {
 		modules["Go standard library "+strings.TrimPrefix(info.GoVersion, "go")+" "] = true
 	}
 	if len(modules) < 2 {
-		t.Errorf("found only %v in %s", modules, archive)
+		t.Errorf("%s: unexpected modules %v", archive, modules)
 	}
 	for m := range modules {
 		if !listed[m] {
@@ -501,7 +501,7 @@ func checkNotReplaced(t *testing.T, checkout, out string) {
 	cmd := exec.Command(filepath.Join(checkout, "scripts/release.sh"), "--once", "--out", out, "amd64")
 	cmd.Env = append(os.Environ(), "VERSION="+version, fmt.Sprintf("SOURCE_DATE_EPOCH=%d", epoch+1))
 	if output, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(output), "does not replace") {
-		t.Errorf("second release with the same version: %v\n%s", err, output)
+		t.Errorf("want an error for a second release with the same version, got %v\n%s", err, output)
 	}
 	if diff := nstest.Compare(before, digests(t, out)); diff != "" {
 		t.Error(diff)

@@ -60,7 +60,7 @@ func TestCount(t *testing.T) {
 	r := shell(t, "echo 1 > "+a+"; echo 2; cat "+a+"; exit 3", Mutating(), pass)
 	var status *exec.ExitError
 	if !errors.As(r.err, &status) || status.ExitCode() != 3 || r.stdout != "2\n1\n" {
-		t.Errorf("%q, %v", r.stdout, r.err)
+		t.Errorf("want 2, 1 and the exit status 3, got %q, %v", r.stdout, r.err)
 	}
 	cat, err := filepath.EvalSymlinks("/bin/cat")
 	if err != nil {
@@ -85,7 +85,7 @@ func TestRefuse(t *testing.T) {
 		return Pass()
 	})
 	if !strings.Contains(r.stdout, "No space left on device") || !strings.HasSuffix(r.stdout, "\nb\n") {
-		t.Errorf("%q", r.stdout)
+		t.Errorf("want ENOSPC for a, and only b, got %q", r.stdout)
 	}
 }
 
@@ -100,14 +100,14 @@ func TestKillTheProgram(t *testing.T) {
 		})
 		var status *exec.ExitError
 		if !errors.As(r.err, &status) || status.Sys().(syscall.WaitStatus).Signal() != unix.SIGKILL {
-			t.Fatalf("killed at call %d: %v", n, r.err)
+			t.Fatalf("want SIGKILL at call %d, got %v", n, r.err)
 		}
 		content, err := os.ReadFile(a)
 		if missing := errors.Is(err, os.ErrNotExist); missing != (n == 1) || string(content) != []string{"", "", "1\n"}[n-1] {
-			t.Errorf("killed at call %d: the file contains %q, %v", n, content, err)
+			t.Errorf("killed at call %d: unexpected content %q, %v", n, content, err)
 		}
 		if len(r.calls) != n {
-			t.Errorf("killed at call %d: the calls are %q", n, r.calls)
+			t.Errorf("killed at call %d: want %[1]d calls, got %[2]q", n, r.calls)
 		}
 	}
 }
@@ -122,7 +122,7 @@ func TestKillAChild(t *testing.T) {
 		return Pass()
 	})
 	if r.stdout != "137\n" || r.err != nil {
-		t.Errorf("%q, %v", r.stdout, r.err)
+		t.Errorf("want 137, got %q, %v", r.stdout, r.err)
 	}
 }
 
@@ -145,7 +145,7 @@ func TestOrphan(t *testing.T) {
 	}
 	select {
 	case <-tree.done:
-		t.Fatal("ended before its last process")
+		t.Fatal("the tree ended before its last process")
 	default:
 	}
 	_, err = w.WriteString("late\n")
@@ -153,7 +153,7 @@ func TestOrphan(t *testing.T) {
 		t.Fatal(err)
 	}
 	if content, err := os.ReadFile(file); string(content) != "late\n" {
-		t.Errorf("%q, %v", content, err)
+		t.Errorf("want late, got %q, %v", content, err)
 	}
 }
 
@@ -177,7 +177,7 @@ func TestNetlinkRequests(t *testing.T) {
 		t.Fatal(err)
 	}
 	if ended == nil || refused == 0 || !strings.Contains(stderr.String(), "No buffer space") {
-		t.Errorf("%d requests refused, %v: %s", refused, ended, &stderr)
+		t.Errorf("want refused requests and ENOBUFS, got %d refused, %v: %s", refused, ended, &stderr)
 	}
 }
 
@@ -192,7 +192,7 @@ func TestProgramDoesNotExist(t *testing.T) {
 	}
 	var status *exec.ExitError
 	if err := cmd.Wait(); !errors.As(err, &status) || status.ExitCode() != 127 {
-		t.Errorf("%v", err)
+		t.Errorf("want the exit status 127, got %v", err)
 	}
 	if err := tree.Wait(timeout); err != nil {
 		t.Fatal(err)

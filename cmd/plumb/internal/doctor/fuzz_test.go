@@ -9,9 +9,9 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// FuzzWire checks that each packet from another host is either rejected, or yields an IPv6 address and a hardware
-// address of 6 bytes.
-func FuzzWire(f *testing.F) {
+// FuzzParseAdvertisement checks that parseAdvertisement either rejects a packet, or returns an IPv6 address and a
+// hardware address of 6 bytes.
+func FuzzParseAdvertisement(f *testing.F) {
 	mac, target := types.MAC("\x02\x00\x00\x00\x00\x99"), netip.MustParseAddr("fd00:88::2")
 	solicited := solicitation(mac, target)
 	advertisement := append([]byte{}, solicited...)
@@ -19,11 +19,11 @@ func FuzzWire(f *testing.F) {
 	f.Add(solicited)
 	f.Add(advertisement)
 	if addr, got, ok := parseAdvertisement(advertisement); !ok || addr != target || got != mac {
-		f.Fatalf("advertised %v %v %v", addr, got, ok)
+		f.Fatalf("want %v, %q, got %v, %q, %v", target, mac, addr, got, ok)
 	}
 	f.Fuzz(func(t *testing.T, p []byte) {
 		if addr, mac, ok := parseAdvertisement(p); ok && (!addr.Is6() || len(mac) != 6) {
-			t.Fatalf("advertisement: %v %q", addr, mac)
+			t.Fatalf("want an IPv6 address and 6 bytes, got %v, %q", addr, mac)
 		}
 	})
 }

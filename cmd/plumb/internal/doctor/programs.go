@@ -17,7 +17,7 @@ import (
 type programs struct {
 	ctx    context.Context
 	caller *plugins.Caller
-	spare  []string // Options.Spare
+	spare  []string // Options.Spare, the directories of possible replacements
 }
 
 // findExecutables finds plugins without an executable that can run.
@@ -66,8 +66,8 @@ func (s programs) examine(f *file, typ *schema.Value, add addFunc) {
 	add(f.where(typ), fix, "%s %q: %s", typ.Path, x.Name, what)
 }
 
-// install returns how to install an executable at a path. It chooses a spare directory that contains the plugin in the
-// version of plumb's other plugins, because an executable of another project may support fewer versions of the
+// install returns how to install an executable at a path. It returns a command if a spare directory contains the
+// plugin in the version of plumb's other plugins. An executable of another project may support fewer versions of the
 // specification, and other keys.
 func (s programs) install(name, path string) string {
 	version := s.caller.UsualVersion()
@@ -89,30 +89,30 @@ func (s programs) findVersions(files []*file, add addFunc) {
 	for _, f := range usable(files) {
 		version := f.list.CNIVersion
 		if version == "" {
-			version = "0.1.0" // like libcni
+			version = "0.1.0" // as libcni assumes
 		}
-		var cannot []string
+		var unsupported []string
 		common := types.VersionsSince(types.V010)
 		for _, name := range f.types() {
 			serves := s.caller.Find(s.ctx, name).Serves
 			if !slices.Contains(serves, version) {
-				cannot = append(cannot, fmt.Sprintf("%s (%s)", name, strings.Join(serves, ", ")))
+				unsupported = append(unsupported, fmt.Sprintf("%s (%s)", name, strings.Join(serves, ", ")))
 			}
 			common = slices.DeleteFunc(common, func(v string) bool { return !slices.Contains(serves, v) })
 		}
-		if len(cannot) == 0 {
+		if len(unsupported) == 0 {
 			continue
 		}
 		f.explained = true
-		fix := edit + "install newer plugins: they have no version in common"
+		fix := edit + "install newer plugins, because these have no version in common"
 		if len(common) > 0 {
 			fix = fmt.Sprintf("%swrite \"cniVersion\": %q into %s", edit, common[len(common)-1], f.path)
 		}
-		add(f.where(f.top.Get("cniVersion")), fix, "cniVersion %q: not supported by %s", version, strings.Join(cannot, ", "))
+		add(f.where(f.top.Get("cniVersion")), fix, "cniVersion %q: not supported by %s", version, strings.Join(unsupported, ", "))
 	}
 }
 
-// findMixed finds executables of plumb whose version differs from the version of most of them.
+// findMixed finds plumb's executables whose version differs from the most frequent version.
 func (s programs) findMixed(_ []*file, add addFunc) {
 	usual := s.caller.UsualVersion()
 	for _, x := range s.caller.Executables() {

@@ -98,7 +98,7 @@ func TestExamplesOfThePagesMatchTheirSchemas(t *testing.T) {
 		}
 	}
 	if found < 18 {
-		t.Errorf("got %d examples in the pages", found)
+		t.Errorf("want at least 18 examples in the pages, got %d", found)
 	}
 }
 
@@ -147,13 +147,13 @@ func TestSchemasFindMistakes(t *testing.T) {
 	} {
 		t.Run(c.name+c.text, func(t *testing.T) {
 			if err := validate(t, c.name, c.text); (err == nil) != c.valid {
-				t.Errorf("the library returned %v", err)
+				t.Errorf("want valid %v, got the error %v", c.valid, err)
 			}
 		})
 	}
 }
 
-func TestGeneratorRefusesAPageThatItCannotRead(t *testing.T) {
+func TestReadPageRejectsInvalidPages(t *testing.T) {
 	const keys = "# x\n\n## Keys\n\n| key | type | default | meaning |\n|---|---|---|---|\n"
 	for _, c := range []struct{ text, want string }{
 		{keys + "| `a` | number of things | | text |\n", `type "number of things"`},
@@ -167,7 +167,7 @@ func TestGeneratorRefusesAPageThatItCannotRead(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := readPage(file, "x", nil); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%q: error %v", c.text, err)
+			t.Errorf("%q: want the error %s, got %v", c.text, c.want, err)
 		}
 	}
 }
@@ -180,7 +180,7 @@ func TestDescriptionsHaveNoMarkdown(t *testing.T) {
 	for name, text := range files {
 		for line := range strings.Lines(string(text)) {
 			if strings.Contains(line, `"description": `) && strings.ContainsAny(line, "`") {
-				t.Errorf("%s: %s", name, strings.TrimSpace(line))
+				t.Errorf("%s: want no Markdown, got %s", name, strings.TrimSpace(line))
 			}
 		}
 	}

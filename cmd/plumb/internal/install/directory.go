@@ -26,7 +26,7 @@ const addedNames = ".new"
 // A directory is a directory in use, with the directory for its backup. backup is empty if there is no backup.
 type directory struct{ path, backup string }
 
-// A source is a file that is copied.
+// A source is a file to copy.
 type source struct {
 	path string
 	name string // the file name in the target directory

@@ -29,9 +29,9 @@ const confBackup = "net.d"
 
 // A Report says what was done.
 type Report struct {
-	Executables    []File   `json:"executables"` // never null, as are the other lists
+	Executables    []File   `json:"executables"` // this list and the others are never null
 	Configurations []File   `json:"configurations"`
-	Restarted      []string `json:"restarted"` // units of systemd
+	Restarted      []string `json:"restarted"` // the restarted systemd units
 	Advice         []string `json:"advice"`    // what the operator must do, in whole sentences
 }
 

@@ -122,7 +122,7 @@ func (c *Caller) Check(ctx context.Context, a *inventory.Attachment) (found []Da
 		one := *list
 		one.Plugins = []*libcni.PluginConfig{p}
 		err := libcni.NewCNIConfig(c.Path, c).CheckNetworkList(ctx, &one, runtime)
-		if _, gone := os.Stat(a.ResultPath()); err == nil || gone != nil { // if the result is gone, a runtime has called DEL meanwhile
+		if _, gone := os.Stat(a.ResultPath()); err == nil || gone != nil { // without the result, a runtime has called DEL
 			continue
 		}
 		if found = append(found, Damage{p.Network.Type, err}); errors.Is(err, ErrNoAnswer) {

@@ -17,7 +17,7 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		v, err := Parse(text)
 		if (err == nil) != json.Valid(text) {
-			t.Fatalf("JSON: %v, error %v", json.Valid(text), err)
+			t.Fatalf("want valid %v as from json.Valid, got the error %v", json.Valid(text), err)
 		}
 		if err != nil {
 			return
@@ -31,7 +31,7 @@ func FuzzParse(f *testing.F) {
 		var walk func(v *Value)
 		walk = func(v *Value) {
 			if v.Line < 1 || v.Line > lines {
-				t.Fatalf("%s is in line %d of %d", v.Path, v.Line, lines)
+				t.Fatalf("%s: want a line from 1 to %d, got %d", v.Path, lines, v.Line)
 			}
 			for _, inner := range v.inner {
 				walk(inner)
@@ -40,7 +40,7 @@ func FuzzParse(f *testing.F) {
 		walk(v)
 		for _, repeated := range v.Repeated() {
 			if v.Find(repeated.Path) == nil {
-				t.Fatalf("%s is not found", repeated.Path)
+				t.Fatalf("%s: Find returns nil", repeated.Path)
 			}
 		}
 	})

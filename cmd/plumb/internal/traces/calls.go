@@ -26,19 +26,20 @@ type Call struct {
 	Plugin      string    `json:"plugin"`
 	PID         int       `json:"pid"`
 	Outcome     string    `json:"outcome"`
-	// DurationMS is the duration in milliseconds, without the start of the process. It ends with the trace if the outcome
-	// is running. It is 0 if the outcome is killed, because the end is unknown.
+	// DurationMS is the duration in milliseconds, without the start of the process. If the outcome is running, it is
+	// the time until the end of the trace. If the outcome is killed, it is 0, because the end is unknown.
 	DurationMS float64 `json:"durationMs"`
 	Error      *Error  `json:"error,omitempty"` // set if the outcome is failed
-	// LostLines is the number of records of the call that were lost because the pipe was full. Steps lacks their steps.
+	// LostLines is the number of records of the call that were lost because the pipe was full. Steps does not contain
+	// the steps in these records.
 	LostLines int     `json:"lostLines,omitempty"`
-	Steps     []Step  `json:"steps"` // in the order of their ends
+	Steps     []Step  `json:"steps"` // the recorded steps, in the order in which they ended
 	Calls     []*Call `json:"calls"` // the calls of IPAM plugins by this plugin
 
 	id         string
 	parentPID  int
 	caller     *Call // nil if the caller is not a plugin
-	pidVisible bool  // a process had this PID when the call began, so the call is in this PID namespace
+	pidVisible bool  // a process had this PID when the call began, which means that the call is in this PID namespace
 	wasGone    bool  // the process did not exist at the last check
 }
 
@@ -51,8 +52,8 @@ type Error struct {
 // A Step is one operation of a call that accesses something outside the plugin's process.
 type Step struct {
 	Step       string  `json:"step"`
-	OffsetMS   float64 `json:"offsetMs"`   // milliseconds from the start of the call to the start of the step
-	DurationMS float64 `json:"durationMs"` // milliseconds
+	OffsetMS   float64 `json:"offsetMs"`   // the milliseconds from the start of the call to the start of the step
+	DurationMS float64 `json:"durationMs"` // the duration in milliseconds
 	Error      string  `json:"error,omitempty"`
 }
 
@@ -117,8 +118,8 @@ func (o *openCalls) finish(c *Call) *Call {
 	return c
 }
 
-// removeKilled removes and returns the calls whose processes did not exist at this check and at the previous one. One check is
-// not enough, because the last records of a process may still be in the pipe when it has ended.
+// removeKilled removes and returns the calls whose processes did not exist at this check and at the previous one. One
+// check is not enough, because the last records of a process may still be in the pipe after it has ended.
 func (o *openCalls) removeKilled() []*Call {
 	return o.remove(OutcomeKilled, func(c *Call) bool {
 		before := c.wasGone

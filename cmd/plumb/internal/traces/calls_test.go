@@ -63,10 +63,10 @@ func TestCallOfAnIPAMPluginIsWithinThatOfItsCaller(t *testing.T) {
 		`{"time":"2026-01-02T12:00:00.002Z","network":"pods","container":"c1","ifName":"eth0","command":"ADD","plugin":"host-local","pid":11,` +
 		`"outcome":"failed","durationMs":3,"error":{"code":11,"message":"exhausted"},"steps":[{"step":"step of host-local","offsetMs":1,"durationMs":0}],"calls":[]}]}]`
 	if got := asJSON(t, done); got != want {
-		t.Errorf("got  %s\nwant %s", got, want)
+		t.Errorf("want %s\ngot  %s", want, got)
 	}
 	if len(o.byID) > 0 {
-		t.Errorf("still open: %v", o.byID)
+		t.Errorf("want no open calls, got %v", o.byID)
 	}
 }
 
@@ -81,18 +81,18 @@ func TestKilledCalls(t *testing.T) {
 	}
 	for i, gone := range [][]int{{}, {11}, {11}} {
 		if done := killed(gone...); len(done) > 0 {
-			t.Errorf("check %d: %s", i, asJSON(t, done))
+			t.Errorf("check %d: want no killed calls, got %s", i, asJSON(t, done))
 		}
 	}
 	if _, open := o.byID["host-local"]; open {
-		t.Error("host-local, whose process is gone, is open")
+		t.Error("the call of host-local, whose process is gone, is still open")
 	}
 	if done := killed(10, 11); len(done) > 0 {
-		t.Errorf("at its first check: %s", asJSON(t, done))
+		t.Errorf("first check of bridge: want no killed calls, got %s", asJSON(t, done))
 	}
 	done := killed(10, 11)
 	if len(done) != 1 || done[0].Outcome != OutcomeKilled || done[0].DurationMS != 0 || len(done[0].Calls) != 1 || done[0].Calls[0].Outcome != OutcomeKilled {
-		t.Errorf("%s", asJSON(t, done))
+		t.Errorf("want bridge and host-local as killed, got %s", asJSON(t, done))
 	}
 }
 
@@ -101,18 +101,18 @@ func TestProcessesOfOtherPIDNamespacesAreNotKilled(t *testing.T) {
 	addAll(o, record(trace.EventBegin, "bridge", 0))
 	for range 3 {
 		if done := o.removeKilled(); len(done) > 0 {
-			t.Errorf("%s", asJSON(t, done))
+			t.Errorf("want no killed calls, got %s", asJSON(t, done))
 		}
 	}
 }
 
-func TestEndOfTheTraceReportsWhatIsUnderWay(t *testing.T) {
+func TestEndOfTheTraceReportsRunningCalls(t *testing.T) {
 	o := newOpenCalls(none)
 	addAll(o, record(trace.EventBegin, "bridge", 0), record(trace.EventBegin, "host-local", 2), record(trace.EventBegin, "loopback", 1))
 	done := o.removeRunning(noon.Add(10 * time.Millisecond))
 	if len(done) != 2 || done[0].Plugin != "bridge" || done[0].DurationMS != 10 || done[0].Outcome != OutcomeRunning ||
 		len(done[0].Calls) != 1 || done[0].Calls[0].DurationMS != 8 || done[1].Plugin != "loopback" {
-		t.Errorf("%s", asJSON(t, done))
+		t.Errorf("want running calls of bridge and loopback, got %s", asJSON(t, done))
 	}
 }
 
@@ -125,7 +125,7 @@ func TestCallerIsTheLatestCallOfTheProcess(t *testing.T) {
 		addAll(o, killed, record(trace.EventBegin, "bridge", 2), record(trace.EventBegin, "host-local", 3))
 		done := addAll(o, record(trace.EventEnd, "host-local", 3), record(trace.EventEnd, "bridge", 2))
 		if len(done) != 1 || len(done[0].Calls) != 1 {
-			t.Fatalf("%s", asJSON(t, done))
+			t.Fatalf("want one call with one inner call, got %s", asJSON(t, done))
 		}
 	}
 }
@@ -134,11 +134,11 @@ func TestIncompleteLineThatIsTooLongIsDropped(t *testing.T) {
 	o := newOpenCalls(none)
 	_, rest := o.addLines(bytes.Repeat([]byte("x"), trace.MaxPipeLine+1))
 	if len(rest) > 0 {
-		t.Errorf("%d bytes remain", len(rest))
+		t.Errorf("want no rest, got %d bytes", len(rest))
 	}
 }
 
-func TestLinesThatAreSplitOrNoRecords(t *testing.T) {
+func TestSplitAndInvalidLines(t *testing.T) {
 	line, err := json.Marshal(record(trace.EventEnd, "bridge", 0))
 	if err != nil {
 		t.Fatal(err)
@@ -149,7 +149,7 @@ func TestLinesThatAreSplitOrNoRecords(t *testing.T) {
 		first, rest := o.addLines([]byte(text[:cut]))
 		second, rest := o.addLines(append(rest, text[cut:]...))
 		if len(first)+len(second) != 1 || len(rest) > 0 || len(o.byID) > 0 {
-			t.Fatalf("cut at %d: %s, %s, rest %q, open %v", cut, asJSON(t, first), asJSON(t, second), rest, o.byID)
+			t.Fatalf("cut at %d: want one call, got %s and %s, rest %q, open %v", cut, asJSON(t, first), asJSON(t, second), rest, o.byID)
 		}
 	}
 }
@@ -170,7 +170,7 @@ func FuzzLines(f *testing.F) {
 		}
 		for _, c := range append(done, o.removeRunning(noon)...) {
 			if c.Outcome == "" || c.Steps == nil || c.Calls == nil {
-				t.Errorf("%+v", c)
+				t.Errorf("want an outcome and no nil list, got %+v", c)
 			}
 		}
 	})

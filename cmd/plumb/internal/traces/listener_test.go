@@ -69,7 +69,7 @@ func TestListenFailsIfTheDirectoryIsADanglingLink(t *testing.T) {
 			t.Error(err)
 		}
 	case <-time.After(time.Minute):
-		t.Error("Listen does not return")
+		t.Error("Listen did not return within a minute")
 	}
 }
 
@@ -101,7 +101,7 @@ func TestManyListenersOneAtATime(t *testing.T) {
 		}
 	}
 	if _, err := os.Lstat(filepath.Dir(path)); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("left: %v", err)
+		t.Errorf("want no directory, got %v", err)
 	}
 }
 
@@ -158,7 +158,7 @@ func TestFollowReportsCallsUntilItsContextIsDone(t *testing.T) {
 		return nil
 	})
 	if err != nil || strings.Join(got, ", ") != "ended ok, killed killed, running running" {
-		t.Errorf("%v: %q", err, got)
+		t.Errorf("want the calls in this order, got %q, %v", got, err)
 	}
 }
 
