@@ -21,7 +21,7 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// onHost lets libcni start the plugins on a thread in the namespace of a host.
+// onHost starts libcni's plugins on a thread in the namespace of a host.
 type onHost struct {
 	invoke.RawExec
 	version.PluginDecoder
@@ -85,7 +85,7 @@ func (network *Network) SetList(cniVersion, name, plugins string) {
 		cniVersion, name, strings.ReplaceAll(plugins, "DIR", network.Dir)))
 }
 
-// Use lets libcni call the plugins in the directory bin on the host of the Site, with this cache.
+// Use sets CNI to a libcni that calls the plugins in the directory bin on the host of the Site, with this cache.
 func (network *Network) Use(bin, cache string) {
 	network.exec.host = network.Host
 	network.CNI = libcni.NewCNIConfigWithCacheDir([]string{bin}, cache, network.exec)
@@ -105,7 +105,7 @@ func (network *Network) WithoutCache(f func() error) error {
 	return f()
 }
 
-// RunScript lets libcni start a shell script instead of the plugins. The variable PLUGIN contains the path of the
+// RunScript configures libcni to start a shell script instead of the plugins. The variable PLUGIN contains the path of the
 // plugin.
 func (network *Network) RunScript(text string) {
 	ginkgo.GinkgoHelper()
@@ -113,7 +113,7 @@ func (network *Network) RunScript(text string) {
 	gomega.Expect(os.WriteFile(network.exec.script, []byte("#!/bin/sh -e\n"+text), 0o755)).To(gomega.Succeed())
 }
 
-// HidePrograms lets libcni start the plugins in a mount namespace without iptables, nft and the other programs of
+// HidePrograms configures libcni to start the plugins in a mount namespace without iptables, nft and the other programs of
 // /usr/sbin.
 func (network *Network) HidePrograms() {
 	ginkgo.GinkgoHelper()

@@ -373,7 +373,8 @@ func (c *cluster) owners(segment string) map[netip.Addr]string {
 	return owners
 }
 
-// settleNodes lets all nodes register, and compares their addresses with etcd. A majority of the members must be ready.
+// settleNodes calls settle on each node until the node has registered, and then compares the addresses with etcd. A
+// majority of the members must be ready.
 func (n *nemesis) settleNodes() {
 	GinkgoHelper()
 	for _, m := range n.nodes {

@@ -55,13 +55,13 @@ func newSwapHost(plugins string) *swapHost {
 	return &swapHost{testNetwork: newNetwork("1.0.0", plugins), plugins: plugins, hasHostPorts: strings.Contains(plugins, "portMappings")}
 }
 
-// use lets libcni use the plugins of the bundle.
+// use configures libcni to call the plugins of the bundle.
 func (s *swapHost) use(b bundle) {
 	GinkgoHelper()
 	s.useDirectory(b.directory())
 }
 
-// useDirectory lets libcni use the plugins in a directory.
+// useDirectory configures libcni to call the plugins in a directory.
 func (s *swapHost) useDirectory(directory string) { s.Use(directory, filepath.Join(s.Dir, "cache")) }
 
 // addContainer calls ADD for a new container. The capability arguments contain a separate host port and

@@ -39,7 +39,7 @@ func newContainers(n int) []*cnitest.Container {
 // concurrentADDs is the number of concurrent ADDs during a fault.
 const concurrentADDs = 16
 
-// A fileSystemFault lets all writes to a tmpfs fail from begin to end. The error contains the text.
+// A fileSystemFault causes an error with the text for all writes to a tmpfs, from begin to end.
 type fileSystemFault struct {
 	text       string
 	begin, end func(dir string)
@@ -51,10 +51,10 @@ var fileSystemFaults = map[string]fileSystemFault{
 	"read-only":      {"read-only file system", func(dir string) { remount(dir, "ro") }, func(dir string) { remount(dir, "nr_blocks=1000") }},
 }
 
-var _ = Describe("a file system", func() {
+var _ = Describe("on a file system", func() {
 	for _, what := range sortedKeys(fileSystemFaults) {
 		fault := fileSystemFaults[what]
-		It("with "+what+": ADD fails and leaves nothing, CHECK and DEL do all that is possible, and later ADDs succeed", func() {
+		It("with "+what+", a failed ADD leaves nothing, CHECK and DEL do all that is possible, and later ADDs succeed", func() {
 			network := newTestNetwork(bridgeAndTuning)
 			mountLimitedTmpfs(network.Dir, "nr_blocks=1000,nr_inodes=1000")
 			existing := network.addContainer("existing", 7000)
@@ -92,7 +92,7 @@ var _ = Describe("a file system", func() {
 	// The first ADD creates the directory, the lock, the reservation, the cursor and the files in
 	// .plumb.
 	for _, resource := range sortedKeys(shortages) {
-		It("without free "+resource+" during an ADD: the ADD leaves nothing", func() {
+		It("without free "+resource+" during an ADD, the ADD leaves nothing", func() {
 			s, p := shortages[resource], newPool()
 			p.ipam += `, "cooldown": 30`
 			mountLimitedTmpfs(p.dataDir, "nr_blocks=1000,nr_inodes=1000")
@@ -218,8 +218,8 @@ var _ = Describe("incomplete reservations", func() {
 	})
 })
 
-var _ = Describe("the directory of reservations", func() {
-	It("is deleted during 16 concurrent ADDs: DEL restores the host, whether or not ADD succeeded", func() {
+var _ = Describe("after the deletion of the directory of reservations", func() {
+	It("during 16 concurrent ADDs, DEL restores the host, whether or not ADD succeeded", func() {
 		network := newTestNetwork(bridgeAndTuning)
 		existing := network.addContainer("existing", 7000)
 		Expect(network.Del(existing)).To(Succeed())
@@ -289,10 +289,10 @@ func eachFile(dir string, f func(path string)) {
 	}
 }
 
-var _ = Describe("damaged address files in .plumb", func() {
+var _ = Describe("with address files in .plumb", func() {
 	for _, name := range sortedKeys(damages) {
 		f := damages[name]
-		It(name+", before and during ADDs: each address is allocated once", func() {
+		It(name+" before and during ADDs, each address is allocated once", func() {
 			p := newPool()
 			Expect(p.add("early")).Error().NotTo(HaveOccurred())
 			dirs, err := filepath.Glob(filepath.Join(p.plumbDir(), "*-*"))
@@ -320,7 +320,7 @@ var _ = Describe("damaged address files in .plumb", func() {
 // for no files.
 type restoredState struct{ reservations, plumbFiles string }
 
-var _ = Describe("files after a power failure or the restore of a backup", func() {
+var _ = Describe("after a power failure or the restore of a backup", func() {
 	states := []string{"old", "new", "empty", "deleted"}
 	for b, boot := range []string{"the same boot", "another boot"} {
 		for i, reservations := range states {
@@ -328,7 +328,7 @@ var _ = Describe("files after a power failure or the restore of a backup", func(
 				if !nstest.AllFaults() && (i+j+b)%4 != 1 {
 					continue
 				}
-				It(fmt.Sprintf("reservations %s, address files %s, %s: each address is allocated once", reservations, plumbFiles, boot), func() {
+				It(fmt.Sprintf("with reservations %s and address files %s in %s, each address is allocated once", reservations, plumbFiles, boot), func() {
 					p := newPool()
 					m := newMachine()
 					p.bin = m.program("host-local")
@@ -422,7 +422,7 @@ var damagedStates = map[string]string{
 	"with an invalid sysctl": `{"sysctl": {"net/../kernel/hostname": "x"}}`,
 }
 
-var _ = Describe("the state files of tuning", func() {
+var _ = Describe("with tuning's state files", func() {
 	var (
 		network  *testNetwork
 		existing *cnitest.Container
@@ -440,7 +440,7 @@ var _ = Describe("the state files of tuning", func() {
 		return errors.Join(waitUnchanged(before, network.hostState), checkEmpty(network.Dir+"/tuning", ".used"), checkEqual(len(readReservations(network.Dir+"/leases/net1")), 0))
 	}
 
-	It("on a full or read-only file system: ADD fails and leaves nothing", func() {
+	It("on a full or read-only file system, ADD fails and leaves nothing", func() {
 		containers := newContainers(4)
 		for _, what := range sortedKeys(fileSystemFaults) { // read-only is the last fault
 			fault := fileSystemFaults[what]
@@ -459,12 +459,12 @@ var _ = Describe("the state files of tuning", func() {
 		expectOK("tuning: read-only: DEL after it is writable, nothing left", func() error { return errors.Join(network.Del(existing), checkClean()) })
 	})
 
-	It("on a full file system: DEL restores the settings and deletes the file", func() {
+	It("on a full file system, DEL restores the settings and deletes the file", func() {
 		shortages["blocks"].limit(network.Dir+"/tuning", 0)
 		expectOK("tuning: no free blocks: DEL of an attached container", func() error { return errors.Join(network.Del(existing), checkClean()) })
 	})
 
-	It("damaged or deleted: CHECK fails, DEL succeeds", func() {
+	It("damaged or deleted, CHECK fails and DEL succeeds", func() {
 		for what, content := range damagedStates {
 			path := network.Dir + "/tuning/existing_eth0.json"
 			Expect(os.Remove(path)).To(Succeed())

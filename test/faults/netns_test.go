@@ -73,7 +73,7 @@ func (network *testNetwork) createSharedObjects() {
 	Expect(network.Del(network.addContainer("first", 7000))).To(Succeed())
 }
 
-var _ = Describe("CNI_NETNS", func() {
+var _ = Describe("with the plugins", func() {
 	for _, name := range sortedKeys(networks) {
 		if inPart := strings.Contains(name, "tuning") || name == "loopback"; !inPart && !nstest.AllFaults() {
 			continue
@@ -86,7 +86,7 @@ var _ = Describe("CNI_NETNS", func() {
 				network.createSharedObjects()
 			})
 
-			It("names a deleted namespace: DEL succeeds and restores the host", func() {
+			It("DEL succeeds and restores the host if CNI_NETNS names a deleted namespace", func() {
 				before := nstest.WaitStable(network.stableState)
 				for _, with := range []string{"with", "without"} {
 					c := network.addContainer("deleted", 8000)
@@ -101,7 +101,7 @@ var _ = Describe("CNI_NETNS", func() {
 				}
 			})
 
-			It("names another container's namespace: DEL does not change that container, and restores the host", func() {
+			It("DEL restores the host without a change of the container if CNI_NETNS names another container's namespace", func() {
 				for kind, newReplacement := range replacements {
 					n := newReplacement(network)
 					both := func() string { return nstest.Snapshot(GinkgoTB(), n.NS) + "\n" + network.stableState() }

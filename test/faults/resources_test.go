@@ -85,7 +85,7 @@ func (s *stressHost) fillPool(network string, n int) {
 	}
 }
 
-// A meter lets libcni start the plugins on the host, with at most 64 open files. It records their peak resident
+// A meter starts libcni's plugins on the host, with at most 64 open files. It records their peak resident
 // memory, and returns an error if a plugin leaves a process running.
 type meter struct {
 	invoke.RawExec

@@ -261,7 +261,7 @@ func learnedFromRA(n *nstest.NS) string {
 	return routes
 }
 
-// acceptRAs lets a host accept router advertisements on each new interface for which no plugin sets accept_ra. With
+// acceptRAs configures a host to accept router advertisements on each new interface for which no plugin sets accept_ra. With
 // the value 2, the host accepts them even if it forwards.
 func acceptRAs(n *nstest.NS) {
 	n.SetSysctl(GinkgoTB(), "net/ipv6/conf/default/accept_ra", "2")

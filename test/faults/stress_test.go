@@ -169,7 +169,7 @@ func (s *stressHost) runtime(kill *plannedKill) *libcni.CNIConfig {
 	return libcni.NewCNIConfigWithCacheDir([]string{s.bin}, s.cache, &execWithKill{host: s.Host, kill: kill})
 }
 
-// execWithKill lets libcni start plugins on the host, and kills one of them as planned.
+// execWithKill starts libcni's plugins on the host, and kills one of them as planned.
 type execWithKill struct {
 	invoke.RawExec
 	version.PluginDecoder

@@ -42,7 +42,7 @@ func KeptByHostLocal(line string) bool {
 	return strings.Contains(line, "last_reserved_ip") || strings.Contains(line, " .plumb")
 }
 
-// FaultSweep lets each step k = 1, 2, 3, … of a plugin fail in turn, and checks that nothing remains:
+// FaultSweep injects a fault into each step k = 1, 2, 3, … of a plugin in turn, and checks that nothing remains:
 //
 //   - If the k-th step of an ADD is refused, ADD fails and restores host, container and directories.
 //   - If the k-th step of an ADD is done, but seems to fail, ADD fails, and a DEL restores them.
@@ -105,7 +105,7 @@ type mode struct {
 	run  func(*testbed, *fault) error
 }
 
-// A fault lets one step fail. Its method inject is a Call.Before or Call.After, and several goroutines may call
+// A fault causes one step to fail. Its method inject is a Call.Before or Call.After, and several goroutines may call
 // it.
 type fault struct {
 	mu   sync.Mutex

@@ -131,7 +131,7 @@ func (f *Firewalld) Call(tb TB, method string, args ...any) any {
 	return call.Body[0]
 }
 
-// Deny lets the bus refuse calls of a method of firewalld, such as "zone.addSource".
+// Deny configures the bus to reject calls of a method of firewalld, such as "zone.addSource".
 func (f *Firewalld) Deny(tb TB, method string) {
 	tb.Helper()
 	method = FirewalldName + "." + method
@@ -141,7 +141,7 @@ func (f *Firewalld) Deny(tb TB, method string) {
 	f.configure(tb, "policies/deny.conf", policy)
 }
 
-// Activate lets the bus start firewalld for clients that permit this, with a program that fails.
+// Activate configures the bus to start firewalld for clients that permit this, with a program that fails.
 func (f *Firewalld) Activate(tb TB) {
 	tb.Helper()
 	f.configure(tb, "services/firewalld.service", "[D-BUS Service]\nName="+FirewalldName+"\nExec=/bin/false\n")

@@ -12,7 +12,7 @@ import (
 )
 
 // LeakCheck fails the test if the test leaks file descriptors, goroutines, child processes or threads in other
-// network namespaces, compared with the time of this call. Call it before any function that registers a
+// network namespaces that did not exist at this call. Call it before any function that registers a
 // Cleanup, and not in tests that run in parallel.
 //
 // The garbage collector would hide leaked files, because it closes unreachable ones. Therefore it runs during
@@ -43,7 +43,7 @@ func LeakCheck(tb TB) {
 	})
 }
 
-// warmRuntime lets the runtime open the descriptors of its poller, which it never closes.
+// warmRuntime causes the runtime to open the descriptors of its poller, which it never closes.
 func warmRuntime() {
 	r, w, err := os.Pipe()
 	if err == nil {
@@ -56,7 +56,7 @@ func warmRuntime() {
 func inventory() map[string]string {
 	all := map[string]string{}
 	for _, fd := range entries("/proc/self/fd") {
-		if target, err := os.Readlink(fd); err == nil { // the descriptor with which Glob read the directory is already closed
+		if target, err := os.Readlink(fd); err == nil { // the descriptor that read the directory is already closed
 			all["fd "+filepath.Base(fd)+" "+target] = ""
 		}
 	}

@@ -1,5 +1,5 @@
 // Package nstest creates network namespaces for tests, such as hosts, containers and outside hosts. It also sends
-// traffic between them, takes snapshots of the state that a plugin can change, and lets each step of a plugin fail in
+// traffic between them, takes snapshots of the state that a plugin can change, and injects a fault into each step of a plugin in
 // turn.
 //
 // No function changes the namespace in which the test binary was started. The Cleanup of the test removes everything
@@ -270,7 +270,7 @@ func (n *NS) SetForwarding(tb TB, value string) {
 	n.SetSysctl(tb, "net/ipv6/conf/all/forwarding", value)
 }
 
-// SkipDAD lets duplicate address detection end at once, without sending a packet, on interfaces that are later created
+// SkipDAD shortens duplicate address detection, which then ends at once without a packet, on interfaces that are later created
 // in the namespace or moved into it.
 func (n *NS) SkipDAD(tb TB) {
 	tb.Helper()

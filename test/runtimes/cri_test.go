@@ -173,7 +173,7 @@ type pluginOutcome string
 
 const (
 	areKilled pluginOutcome = "are killed"
-	runOn     pluginOutcome = "run on" // like KillMode=process in the systemd unit
+	runOn     pluginOutcome = "continue" // like KillMode=process in the systemd unit
 )
 
 // killDuringADD kills the daemon when the ADD of a pod reaches point, the name of a FIFO of wrapper.sh. It waits until

@@ -54,7 +54,7 @@ func newHost() *host {
 	return &host{Site: nstest.NewSite(GinkgoTB()), dir: GinkgoT().TempDir(), bin: bin}
 }
 
-// withWrappers lets the runtime call wrapper.sh instead of each plugin.
+// withWrappers replaces each plugin with wrapper.sh.
 func (h *host) withWrappers() *host {
 	GinkgoHelper()
 	wrapper, err := filepath.Abs("testdata/wrapper.sh")

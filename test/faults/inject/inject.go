@@ -29,7 +29,7 @@ type Verdict struct {
 // Pass lets the kernel run the call.
 func Pass() Verdict { return Verdict{} }
 
-// Refuse lets the call return an error, and the kernel does not run the call.
+// Refuse returns an error from the call, which the kernel does not run.
 func Refuse(errno unix.Errno) Verdict { return Verdict{errno: errno} }
 
 // Kill kills the process with SIGKILL before the kernel runs the call.

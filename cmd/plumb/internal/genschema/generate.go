@@ -28,16 +28,16 @@ func generate(plugins string) (map[string][]byte, error) {
 		return nil, err
 	}
 	ipams := map[string]*schema.Schema{}
-	var ofIPAM []string
+	var ipamCapabilities []string
 	for name, p := range pages {
 		if p.ipam {
 			ipams["ipam-"+name] = p.ipamSchema()
-			ofIPAM = append(ofIPAM, p.ownCapabilities()...)
+			ipamCapabilities = append(ipamCapabilities, p.ownCapabilities()...)
 		}
 	}
 	all := map[string]*schema.Schema{}
 	for name, p := range pages {
-		if all[name], err = p.schema(ofIPAM); err != nil {
+		if all[name], err = p.schema(ipamCapabilities); err != nil {
 			return nil, err
 		}
 	}
@@ -155,18 +155,18 @@ func (p *page) ownCapabilities() (names []string) {
 
 // capabilities returns the schema of the key capabilities. It includes the capabilities of all IPAM plugins, because the IPAM
 // plugin gets the same configuration.
-func (p *page) capabilities(ofIPAM []string) *schema.Schema {
+func (p *page) capabilities(ipamCapabilities []string) *schema.Schema {
 	s := common("capabilities")
 	s.Properties = map[string]*schema.Schema{}
-	for _, name := range append(p.ownCapabilities(), ofIPAM...) {
+	for _, name := range append(p.ownCapabilities(), ipamCapabilities...) {
 		s.Properties[name] = &schema.Schema{Type: "boolean", Description: "the runtime passes runtimeConfig." + name}
 	}
-	s.Additional = &schema.Schema{Type: "boolean", Warning: p.name + " has no such capability, so that it gets nothing for it."}
+	s.Additional = &schema.Schema{Type: "boolean", Warning: p.name + " does not support this capability. The runtime passes nothing for it."}
 	return s
 }
 
-// schema returns the schema of the plugin's configuration. ofIPAM lists the capabilities of the IPAM plugins.
-func (p *page) schema(ofIPAM []string) (*schema.Schema, error) {
+// schema returns the schema of the plugin's configuration. ipamCapabilities lists the capabilities of the IPAM plugins.
+func (p *page) schema(ipamCapabilities []string) (*schema.Schema, error) {
 	s := object(p.name, "")
 	s.Title = "Configuration of the CNI plugin " + p.name
 	s.Required = []string{"type"}
@@ -177,7 +177,7 @@ func (p *page) schema(ofIPAM []string) (*schema.Schema, error) {
 	}
 	if !p.ipam {
 		s.Properties["type"] = &schema.Schema{Type: "string", Const: p.name, Description: "the name of the plugin"}
-		s.Properties["capabilities"] = p.capabilities(ofIPAM)
+		s.Properties["capabilities"] = p.capabilities(ipamCapabilities)
 	}
 	for _, k := range p.keys {
 		shared := k.path[0] == "args" || k.path[0] == "runtimeConfig"

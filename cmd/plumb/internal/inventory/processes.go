@@ -52,7 +52,7 @@ func stateOf(netns string, added time.Time, host *ns.Handle) namespaceState {
 		return namespaceReused
 	case err == nil:
 		return namespaceExists
-	case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, ns.ErrNotNamespace), // the file of a mount point remains after the unmount
+	case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, ns.ErrNotNamespace), // a file that is not a namespace remains after an unmount
 		pid == 0 && dirErr != nil, pid != 0 && !seesAllProcesses():
 		return namespaceUnknown
 	}

@@ -21,7 +21,7 @@ type Executable struct {
 	Serves  []string // the supported versions of the specification
 }
 
-// Find returns the executable of a plugin, the first regular file with its name in CNI_PATH, as libcni does. It reads
+// Find returns the executable of a plugin. Like libcni, it uses the first regular file with this name in CNI_PATH. It reads
 // each executable once.
 func (c *Caller) Find(ctx context.Context, name string) *Executable {
 	if c.found[name] == nil {
