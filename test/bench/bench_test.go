@@ -15,7 +15,7 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-func TestSummaryOf(t *testing.T) {
+func TestSummarize(t *testing.T) {
 	var samples []sample
 	for i := range 200 { // 1 … 200 ms, unordered
 		d := time.Duration((i*77)%200+1) * time.Millisecond
@@ -66,7 +66,7 @@ func TestOrderFavoursNobody(t *testing.T) {
 	}
 }
 
-func TestScenariosAreChosenBy(t *testing.T) {
+func TestChosenScenarios(t *testing.T) {
 	names := func(only string, quick bool) (string, error) {
 		list, err := options{only: only, quick: quick}.chosen()
 		var all []string
@@ -118,7 +118,7 @@ COMMIT
 COMMIT
 `
 	if got := copies(saved, 2); got != want {
-		t.Errorf("got\n%swant\n%s", got, want)
+		t.Errorf("want\n%sgot\n%s", want, got)
 	}
 }
 
@@ -140,7 +140,7 @@ func TestFiguresInTheTable(t *testing.T) {
 		"| toy (second: plumb with none) | DEL | 2.00 ± 0.00 / 2.00 / 2.00 (1.00) | 2.00 ± 0.00 / 2.00 / 2.00 (1.00) | 1.00 (1.00) | ≤ 1.3 × with none |",
 	} {
 		if !strings.Contains(b.String(), want) {
-			t.Errorf("no %q in\n%s", want, b.String())
+			t.Errorf("want %q in\n%s", want, b.String())
 		}
 	}
 }
@@ -192,7 +192,6 @@ func TestPagesHaveTheFigures(t *testing.T) {
 	}
 }
 
-// TestReportFillsTheREADME checks that --report measures every scenario of the README's table.
 func TestStepsOfALog(t *testing.T) {
 	const log = `bridge ADD     0.100ms     0.250ms open netlink socket
 bridge ADD     0.350ms     0.500ms open nftables
@@ -210,6 +209,7 @@ bridge ADD     0.000ms     7.000ms run host-local ADD
 	}
 }
 
+// TestReportFillsTheREADME checks that --report measures every scenario of the README's table.
 func TestReportFillsTheREADME(t *testing.T) {
 	list, err := options{report: true, only: reported}.chosen()
 	if err != nil {

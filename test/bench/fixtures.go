@@ -189,7 +189,7 @@ func mapForeign(s *side) {
 	s.must(err)
 }
 
-// copies returns n-1 copies of the rules for the first foreign port, as input of iptables-restore.
+// copies returns n-1 copies of the rules for the first foreign port, as input for iptables-restore.
 func copies(saved string, n int) string {
 	port := fmt.Sprint(firstForeign)
 	var chain string

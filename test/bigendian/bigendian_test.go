@@ -34,7 +34,7 @@ func TestBigEndian(t *testing.T) {
 		t.Skip("this processor is big-endian")
 	}
 	if _, err := exec.LookPath(emulator); err != nil {
-		t.Skipf("%v: install qemu-user-static", err)
+		t.Skipf("%v; install qemu-user-static", err)
 	}
 	for _, row := range rows {
 		t.Run(row.what, func(t *testing.T) {
@@ -44,7 +44,7 @@ func TestBigEndian(t *testing.T) {
 			passed := strings.Count("\n"+string(out), "\n--- PASS: ")
 			t.Logf("%d tests", passed)
 			if err != nil || passed == 0 {
-				t.Errorf("%v, %d tests passed: %v\n%s", cmd.Args, passed, err, out)
+				t.Errorf("%v: want success with at least one test, got %d tests, %v\n%s", cmd.Args, passed, err, out)
 			}
 		})
 	}

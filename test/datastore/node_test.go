@@ -79,7 +79,7 @@ func (r *reference) kill() error {
 	return nil
 }
 
-// warmPool is the number of unused addresses that the node keeps.
+// warmPool returns the number of unused addresses that the node keeps.
 func (r *reference) warmPool() int {
 	switch {
 	case r.files.free*100 >= 30*poolSize:
@@ -194,7 +194,7 @@ func (r *reference) claim() error {
 	return nil
 }
 
-// note records what is certain after an error.
+// note records whether the node must register after this error of a claim.
 func (r *reference) note(err error) {
 	var e *datastore.Error
 	if errors.As(err, &e) && e.Reason != datastore.ReasonUnknown {
@@ -202,7 +202,7 @@ func (r *reference) note(err error) {
 	}
 }
 
-// claimWithoutAnswer implements the mutation timeoutIsClaim.
+// claimWithoutAnswer claims an address and treats a missing answer as success, which is the mutation timeoutIsClaim.
 func (r *reference) claimWithoutAnswer() error {
 	a := poolAddr(rand.IntN(poolSize))
 	answer, err := r.call(datastore.Claim, requested(a.String()))

@@ -43,7 +43,7 @@ func concurrently(n int, f func(i int) error) []error {
 	var all sync.WaitGroup
 	for i := range n {
 		all.Go(func() {
-			errs[i] = errors.New("the test has failed here")
+			errs[i] = errors.New("the test failed in this goroutine")
 			defer GinkgoRecover()
 			errs[i] = f(i)
 		})
@@ -70,7 +70,7 @@ func checkError(err error, code uint, texts ...string) error {
 	return nil
 }
 
-// does.
+// A pool is the address pool of one network.
 type pool struct {
 	bin     string
 	dataDir string
@@ -163,7 +163,7 @@ func readReservations(dir string) map[netip.Addr]string {
 }
 
 // checkAllocation checks that concurrent ADDs allocate each free address of the pool exactly once.
-// Free are all addresses that no existing container uses. At the end, checkAllocation releases the
+// An address is free if no existing container uses it. At the end, checkAllocation releases the
 // allocated addresses.
 func (p *pool) checkAllocation(existing map[string]netip.Addr) error {
 	got := map[netip.Addr]string{}
@@ -176,7 +176,7 @@ func (p *pool) checkAllocation(existing map[string]netip.Addr) error {
 		id := fmt.Sprint("fresh", i)
 		ip, err := p.add(id)
 		if err != nil {
-			return fmt.Errorf("an address is not allocated: %w", err)
+			return fmt.Errorf("want an address for %s, got %w", id, err)
 		}
 		mu.Lock()
 		defer mu.Unlock()
