@@ -30,13 +30,13 @@ func newInstall() *cobra.Command {
 		Example: `  plumb install --to /opt/cni/bin --create --backup /opt/cni/before-plumb
   plumb install --to /opt/cni/bin --restore /opt/cni/before-plumb`,
 		Short: "Install the plugins into a directory in use, or restore what was there before",
-		Long: `Install the plugins into a directory of a host in use. Each executable is replaced in one step, so that a runtime
-never finds an incomplete one. Files with other names are not touched, and containers are not changed. Nothing
-is replaced if one of the new plugins does not run on this machine. If dhcp is replaced and systemd runs its
-daemon, cni-dhcp.service or plumb-dhcp.service, install restarts the daemon.
+		Long: `install copies the plugins into a directory of a host in use. It replaces each executable in one step, so that a
+runtime never finds an incomplete one. It keeps files with other names, and does not change containers. It replaces
+nothing if one of the new plugins does not run on this machine. If it replaces dhcp and systemd runs the daemon,
+cni-dhcp.service or plumb-dhcp.service, install restarts the daemon.
 
---restore replaces the plugins with those in the backup. Plugins that were added stay, because a container may
-need them for its DEL; install prints the command that removes them.`,
+--restore replaces the plugins with the files in the backup. It keeps plugins that were added, because a container
+may need them for its DEL, and prints the command that removes them.`,
 		Args: usage(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error { return f.run(c) },
 	}
@@ -122,7 +122,7 @@ func (f *installFlags) print(out io.Writer, report install.Report, complete bool
 		}
 	}
 	for _, unit := range report.Restarted {
-		fmt.Fprintf(&b, "%s is restarted.\n", unit)
+		fmt.Fprintf(&b, "Restarted: %s\n", unit)
 	}
 	for _, advice := range report.Advice {
 		fmt.Fprintln(&b, advice)

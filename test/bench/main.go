@@ -190,10 +190,10 @@ func (r *report) measure(stdout io.Writer, o options, list []scenario) error {
 // titles contains headings for families of scenarios with unclear names.
 var titles = map[string]string{
 	"start":         "start of a process",
-	"host-local":    "host-local alone, by reservations of others",
+	"host-local":    "host-local alone, by reservations of other containers",
 	"cluster-local": "cluster-local alone, without a call of the datastore, and plumb's host-local",
-	"portmap":       "portmap, by its mappings and those of others",
+	"portmap":       "portmap, by its mappings and the mappings of other containers",
 	"firewall":      "firewall, by iptables, and with a policy",
 	"chain":         "the whole chain: bridge with masquerade, portmap, bandwidth, tuning",
-	"burst":         "many containers, some at a time: time of all together, and CPU of each",
+	"burst":         "many containers, a few at a time, with the time of all and the CPU time of each",
 }

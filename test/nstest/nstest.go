@@ -1,6 +1,6 @@
 // Package nstest creates network namespaces for tests, such as hosts, containers and outside hosts. It also sends
-// traffic between them, takes snapshots of the state that a plugin can change, and injects a fault into each step of a plugin in
-// turn.
+// traffic between them, takes snapshots of the state that a plugin can change, and injects a fault into each step of a
+// plugin, one after the other.
 //
 // No function changes the namespace in which the test binary was started. The Cleanup of the test removes everything
 // that a function created for the test.
@@ -222,8 +222,8 @@ func (n *NS) MustLine(tb TB, line string) string {
 	return n.Must(tb, words[0], words[1:]...)
 }
 
-// IP runs the program ip with the words of the line as arguments, and returns the lines of its stdout, without white space at
-// their ends. It ends the test if ip fails.
+// IP runs the program ip with the words of the line as arguments. It returns the lines of stdout without white space at
+// their ends, and ends the test if ip fails.
 func (n *NS) IP(line string) string {
 	n.tb.Helper()
 	var lines []string
@@ -263,15 +263,15 @@ func (n *NS) SetSysctl(tb TB, key, value string) {
 	}
 }
 
-// SetForwarding sets the sysctls of forwarding, for both families, to "1" or "0".
+// SetForwarding sets the forwarding sysctls of both IP versions to "1" or "0".
 func (n *NS) SetForwarding(tb TB, value string) {
 	tb.Helper()
 	n.SetSysctl(tb, "net/ipv4/ip_forward", value)
 	n.SetSysctl(tb, "net/ipv6/conf/all/forwarding", value)
 }
 
-// SkipDAD shortens duplicate address detection, which then ends at once without a packet, on interfaces that are later created
-// in the namespace or moved into it.
+// SkipDAD makes duplicate address detection end at once, without a packet, on interfaces that are later created in the
+// namespace or moved into it.
 func (n *NS) SkipDAD(tb TB) {
 	tb.Helper()
 	n.SetSysctl(tb, "net/ipv6/conf/default/dad_transmits", "0")

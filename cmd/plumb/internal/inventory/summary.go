@@ -67,7 +67,7 @@ func (a *Attachment) inContainer() string {
 	return "(" + plugin + " in the container)"
 }
 
-// summaryOfSet returns the word for the elements of a set, or "" if another set already shows the same feature.
+// summaryOfSet returns what Summary prints for the elements of a set. It returns "" if Summary shows them otherwise.
 func summaryOfSet(set string) string {
 	switch {
 	case isMasqueradeMap(set):
