@@ -127,7 +127,6 @@ func (g *gc) readLive(c *cobra.Command, inv *inventory.Inventory) (inventory.Liv
 	return list, errors.Join(err, file.Close())
 }
 
-// printPlan prints what would be removed.
 func (g *gc) printPlan(w io.Writer, p *inventory.Plan) error {
 	if *g.format == "json" {
 		return printJSON(w, p)
@@ -163,7 +162,6 @@ func (g *gc) printReport(c *cobra.Command, r *inventory.Report) error {
 	return nil
 }
 
-// printAttachments prints attachments with their resources.
 func printAttachments(out io.Writer, what string, all []*inventory.Attachment) {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	for _, a := range all {

@@ -563,7 +563,6 @@ func (b *testbed) awaitPorts(n int) {
 		Should(WithTransform(func(s string) int { return strings.Count(s, "\n") }, Equal(n)))
 }
 
-// check calls CHECK for an attachment of eth0.
 func (b *testbed) check(list *libcni.NetworkConfigList, containerID string) error {
 	GinkgoHelper()
 	_, rt, err := b.cni.GetNetworkListCachedConfig(list, &libcni.RuntimeConf{ContainerID: containerID, IfName: "eth0"})

@@ -137,7 +137,6 @@ func (f *installFlags) print(out io.Writer, report install.Report, complete bool
 	return err
 }
 
-// restoreCommand returns the command that undoes the installation.
 func (f *installFlags) restoreCommand() string {
 	words := []string{"plumb", "install", "--to", f.To, "--restore", f.Backup}
 	if f.ConfDir != "" {
@@ -146,7 +145,6 @@ func (f *installFlags) restoreCommand() string {
 	return types.Command(words...)
 }
 
-// countFiles returns the number of files with this action.
 func countFiles(files []install.File, action install.Action) (n int) {
 	for _, file := range files {
 		if file.Action == action {

@@ -105,7 +105,6 @@ func addCompletion(root *cobra.Command) {
 // A usageError reports wrong arguments.
 type usageError struct{ error }
 
-// usage wraps the errors of args in usageError.
 func usage(args cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(c *cobra.Command, given []string) error {
 		if err := args(c, given); err != nil {

@@ -120,7 +120,6 @@ func newPageHost() *pageHost {
 	return p
 }
 
-// writeProgram writes a shell script.
 func (p *pageHost) writeProgram(name, text string) {
 	GinkgoHelper()
 	Expect(os.MkdirAll(filepath.Dir(p.path(name)), 0o755)).To(Succeed())

@@ -130,7 +130,6 @@ func runPlugin(s *side, c call) (took sample, out []byte, log string, err error)
 	return took, stdout.Bytes(), stderr.String(), err
 }
 
-// explain adds the plugin's error message to err.
 func (c call) explain(err error, stdout []byte, stderr string) error {
 	var said struct{ Msg, Details string }
 	if json.Unmarshal(stdout, &said) != nil || said.Msg == "" {

@@ -123,7 +123,6 @@ func sizes(dir string, names []string) map[string]int64 {
 	return all
 }
 
-// executables returns the names of the files in dir.
 func executables(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

@@ -71,7 +71,6 @@ func parse(stderr io.Writer, args []string) (o options, err error) {
 	return o, nil
 }
 
-// chosen returns the scenarios that the options select.
 func (o options) chosen() (all []scenario, err error) {
 	names := strings.FieldsFunc(o.only, func(r rune) bool { return r == ',' })
 	used := map[string]bool{}

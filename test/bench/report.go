@@ -39,7 +39,6 @@ const short = "This was a short run (`--quick`), which shows that the script wor
 
 const columns = "\n| scenario | verb | plumb | reference | ratio | budget |\n|---|---|---|---|---|---|\n"
 
-// rows prints a scenario's part of the table.
 func (o *outcome) rows(w io.Writer) {
 	if o.Error != "" {
 		fmt.Fprintf(w, "| %s | | **failed** | | | %s |\n", o.Scenario, oneLine(o.Error))
@@ -132,7 +131,6 @@ func oneLine(text string) string {
 	return text
 }
 
-// executables prints the table of sizes and peak memory.
 func (r *report) executables(w io.Writer) {
 	fmt.Fprint(w, "\n| executable | plumb, MB (goal for a plugin: 5) | reference, MB | plumb, peak memory in MiB (goal: 12) | reference, peak memory in MiB |\n|---|---|---|---|---|\n")
 	for _, name := range slices.Sorted(maps.Keys(r.Sizes[plumb])) {

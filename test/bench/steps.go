@@ -96,7 +96,6 @@ func (r *runner) breakDown() error {
 	return nil
 }
 
-// breakdown prints the table of the parts of an ADD.
 func (r *report) breakdown(w io.Writer) {
 	parts := []string{start, rtnetlink, nfTables, sysctls}
 	fmt.Fprintf(w, "\n| plugin | %s | %s | rest |\n|%s\n", whole, strings.Join(parts, " | "), strings.Repeat("---|", len(parts)+3))

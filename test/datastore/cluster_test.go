@@ -44,7 +44,6 @@ type member struct {
 	cmd        *exec.Cmd // nil if the member does not run
 }
 
-// newCluster starts a cluster with this number of members.
 func newCluster(size int, flags ...string) *cluster {
 	GinkgoHelper()
 	tb := GinkgoTB()
@@ -69,7 +68,6 @@ func newCluster(size int, flags ...string) *cluster {
 	return c
 }
 
-// plug connects a namespace to a port of the bridge.
 func (c *cluster) plug(ns *nstest.NS, port, addr string) {
 	GinkgoHelper()
 	nstest.Join(GinkgoTB(), nstest.End{In: c.bridge, Name: port}, nstest.End{In: ns, Name: "eth0", Addrs: []string{addr + "/24"}})

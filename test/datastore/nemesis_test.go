@@ -142,7 +142,6 @@ func newReferenceNemesis(m mutation) *nemesis {
 	return n
 }
 
-// step adds or deletes one container.
 func (m *machineNode) step() {
 	m.Lock()
 	boots, add := m.boots, len(m.containers) == 0 || len(m.containers) < maxContainers && rand.IntN(100) < 55
@@ -410,7 +409,6 @@ func (n *nemesis) report(took time.Duration) {
 		n.ledger.longest.Round(10*time.Millisecond), len(n.ledger.duplicates)))
 }
 
-// runFor runs load and disturbances.
 func (n *nemesis) runFor(ctx context.Context) {
 	GinkgoHelper()
 	start := time.Now()

@@ -90,7 +90,6 @@ func (network *testNetwork) reservations() []string {
 	return all
 }
 
-// errorCode returns the code of a plugin's error, or 0.
 func errorCode(err error) uint {
 	var e *cnitypes.Error
 	if !errors.As(err, &e) {

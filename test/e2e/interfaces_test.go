@@ -170,7 +170,6 @@ func expectTraffic(network *testNetwork, a, b *container) {
 	}
 }
 
-// withAnyPort returns the address with port 0.
 func withAnyPort(addr string) string { return net.JoinHostPort(addr, "0") }
 
 // run calls all verbs for several containers, and checks their traffic and the state.

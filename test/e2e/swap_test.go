@@ -27,7 +27,6 @@ const (
 	plumb     bundle = "plumb's"
 )
 
-// directory returns the directory of the executables.
 func (b bundle) directory() string {
 	GinkgoHelper()
 	if b == plumb {
@@ -107,7 +106,6 @@ func (s *swapHost) addContainerOfEachBundle() []*container {
 	return existing
 }
 
-// dial connects from a container to an address.
 func (s *swapHost) dial(from *container, addr string) {
 	GinkgoHelper()
 	nstest.MustDial(GinkgoTB(), from.NS, addr, "")
@@ -324,7 +322,6 @@ var _ = Describe("on a host whose plugins are replaced", func() {
 	})
 })
 
-// install runs plumb install.
 func (s *swapHost) install(args ...string) string {
 	GinkgoHelper()
 	tool := filepath.Join(nstest.Build(GinkgoTB(), "plumb"), "plumb")

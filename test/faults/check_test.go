@@ -285,7 +285,6 @@ func hasDefaultValue(line, snapshot string) bool {
 	return strings.Contains(snapshot+"\n", where+": sysctl "+m[1]+"/"+other+"/"+m[2]+"\n")
 }
 
-// classes returns the classes of the host's qdiscs.
 func (network *testNetwork) classes() []string {
 	GinkgoHelper()
 	var all []string
@@ -374,7 +373,6 @@ func (network *testNetwork) iptablesMutations() []mutation {
 	return all
 }
 
-// mutate runs the command of a mutation.
 func (network *testNetwork) mutate(c *cnitest.Container, m mutation) error {
 	in := network.Host
 	if m.netns != "host" {

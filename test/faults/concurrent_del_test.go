@@ -49,7 +49,6 @@ type runningCall struct {
 	ended          chan struct{}
 }
 
-// startCall starts a plugin call without waiting for its end.
 func (n *testHost) startCall(c nstest.Call) *runningCall {
 	GinkgoHelper()
 	r := &runningCall{cmd: c.Cmd(n.program()), ended: make(chan struct{})}

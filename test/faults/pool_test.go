@@ -116,7 +116,6 @@ func errorOf(r nstest.Reply) error {
 	return e
 }
 
-// add calls ADD and returns the address.
 func (p *pool) add(id string) (netip.Addr, error) {
 	GinkgoHelper()
 	r := p.call("ADD", id)
@@ -135,7 +134,6 @@ func (p *pool) gc(valid ...string) error {
 	return p.do("GC", "", `"cni.dev/valid-attachments": [`+strings.Join(list, ", ")+"]")
 }
 
-// reservationDir returns the directory of the network's reservations.
 func (p *pool) reservationDir() string { return filepath.Join(p.dataDir, p.name) }
 
 // plumbDir returns the network's directory in .plumb, which contains the address files.

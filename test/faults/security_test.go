@@ -155,7 +155,6 @@ var _ = Describe("a container that", func() {
 	}
 })
 
-// sortedKeys returns the sorted keys of a map.
 func sortedKeys[V any](m map[string]V) []string {
 	return slices.Sorted(maps.Keys(m))
 }
@@ -274,7 +273,6 @@ type monitor struct {
 	out strings.Builder
 }
 
-// startMonitor starts `ip monitor` in the namespace.
 func startMonitor(n *nstest.NS) *monitor {
 	GinkgoHelper()
 	m := &monitor{cmd: exec.Command("ip", "-6", "monitor", "route", "address")}

@@ -345,7 +345,6 @@ func (s *stressHost) errorText() string {
 	return text.String()
 }
 
-// makeCall runs an extra call for one network.
 func (s *stressHost) makeCall(extra extraCall, network int) {
 	var err error
 	switch extra {
@@ -439,12 +438,10 @@ func (s *stressHost) newContainer(id string, network int) *stressContainer {
 	return &stressContainer{id: id, port: 20000, container: nstest.New(GinkgoTB()), check: true, attachments: []*stressAttachment{{network: network, ifName: "eth0"}}}
 }
 
-// networkIndex returns the index of a network in lists.
 func (s *stressHost) networkIndex(name string) int {
 	return slices.IndexFunc(s.lists, func(l *libcni.NetworkConfigList) bool { return l.Name == name })
 }
 
-// firstPluginConfig returns the configuration of the network's first plugin.
 func (s *stressHost) firstPluginConfig(network int) io.Reader {
 	GinkgoHelper()
 	list := s.lists[network]
@@ -500,7 +497,6 @@ func childPIDs() []int {
 	return pids
 }
 
-// waitPID waits until a child process has ended.
 func waitPID(pid int) {
 	for {
 		if _, err := syscall.Wait4(pid, nil, 0, nil); !errors.Is(err, syscall.EINTR) {

@@ -109,7 +109,6 @@ type faultKind struct {
 	try    func(*testHost, *fault) error
 }
 
-// callsIPAM reports whether the plugin calls host-local.
 func callsIPAM(config pluginConfig) bool {
 	return strings.Contains(config.keys, "host-local") && !config.filesOnly
 }
@@ -117,7 +116,6 @@ func callsIPAM(config pluginConfig) bool {
 // hasFiles reports whether the plugin, or its IPAM plugin, writes files.
 func hasFiles(config pluginConfig) bool { return strings.Contains(config.keys, "DIR/") }
 
-// usesNetlink reports whether the plugin sends netlink requests.
 func usesNetlink(config pluginConfig) bool { return !config.filesOnly }
 
 // keepsHost reports whether all of the host's interfaces exist after a container has ended.

@@ -218,7 +218,6 @@ func (s *DHCPServer) answer(m DHCPMessage) [][]byte {
 	return behaviour(m, answer)
 }
 
-// message returns a message with the lease.
 func (l DHCPLease) message(request DHCPMessage, t dhcpv4.MessageType, server netip.Addr) (*dhcpv4.DHCPv4, error) {
 	p := netip.MustParsePrefix(l.Address)
 	m, err := dhcpv4.NewReplyFromRequest(request.DHCPv4, dhcpv4.WithMessageType(t),

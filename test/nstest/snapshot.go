@@ -380,7 +380,6 @@ func outsideQuotes(s string, sep rune) []string {
 	return parts
 }
 
-// netfilter returns the nftables ruleset and the tables of iptables.
 func (n *NS) netfilter() ([]string, error) {
 	ruleset, err := n.nft()
 	if err != nil {

@@ -23,7 +23,6 @@ type imageLayout struct {
 	manifests map[string]digest.Digest // the manifests' digests, by architecture
 }
 
-// readImage reads the image of the release.
 func readImage(t *testing.T, out string) imageLayout {
 	t.Helper()
 	f, err := os.Open(filepath.Join(out, imageName))

@@ -22,7 +22,6 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// install runs plumb install and returns its output.
 func install(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	plumb := filepath.Join(nstest.Build(t, "plumb"), "plumb")
@@ -30,7 +29,6 @@ func install(t *testing.T, args ...string) (string, error) {
 	return string(out), err
 }
 
-// mustInstall runs plumb install, which must succeed.
 func mustInstall(t *testing.T, args ...string) string {
 	t.Helper()
 	out, err := install(t, args...)

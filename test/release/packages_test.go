@@ -116,7 +116,6 @@ func (d debian) checkInstalled() {
 	}
 }
 
-// checkRemoved checks that no file of the package remains.
 func (d debian) checkRemoved() {
 	d.t.Helper()
 	if left := d.changes(); left != "" {

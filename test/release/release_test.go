@@ -286,7 +286,6 @@ func readArchive(t *testing.T, path string, visit func(*tar.Header, io.Reader)) 
 	visitTar(t, z, visit)
 }
 
-// visitTar calls visit for each member of a tar archive.
 func visitTar(t *testing.T, r io.Reader, visit func(*tar.Header, io.Reader)) {
 	t.Helper()
 	for archive := tar.NewReader(r); ; {

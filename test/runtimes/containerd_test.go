@@ -77,7 +77,6 @@ func newContainerd(h *host, conflist string) *containerd {
 	return c
 }
 
-// write writes a file in the runtime's directory.
 func (h *host) write(name, text string) {
 	GinkgoHelper()
 	Expect(os.WriteFile(filepath.Join(h.dir, name), []byte(text), 0o644)).To(Succeed())
@@ -149,7 +148,6 @@ type pod struct {
 	v4, v6 string
 }
 
-// podConfig returns the configuration of a pod.
 func podConfig(name string) *cri.PodSandboxConfig {
 	return &cri.PodSandboxConfig{
 		Metadata: &cri.PodSandboxMetadata{Name: name, Uid: name + "-uid", Namespace: "default"},

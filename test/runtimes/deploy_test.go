@@ -19,7 +19,6 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// readYAML reads a YAML file below deploy/ into v.
 func readYAML(path string, v any) {
 	GinkgoHelper()
 	text, err := os.ReadFile(filepath.Join("../../deploy", path))

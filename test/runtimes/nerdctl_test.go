@@ -30,7 +30,6 @@ func newNerdctl(h *host) *nerdctl {
 // cniConflist is the network of the CRI, which these specs do not use.
 const cniConflist = `{"cniVersion": "1.1.0", "name": "pods", "plugins": [{"type": "loopback"}]}`
 
-// command runs nerdctl on the host and returns its output.
 func (c *nerdctl) command(args ...string) string {
 	GinkgoHelper()
 	path := func(name string) string { return filepath.Join(c.dir, name) }
@@ -48,7 +47,6 @@ func (c *nerdctl) run(name string, options []string, args ...string) {
 	c.command(append(append(all, image), args...)...)
 }
 
-// address returns the container's IPv4 address.
 func (c *nerdctl) address(name string) string {
 	GinkgoHelper()
 	return c.command("inspect", name, "--format", "{{.NetworkSettings.IPAddress}}")

@@ -75,7 +75,6 @@ func newPodman(h *host) *podman {
 	return p
 }
 
-// command runs podman and returns its output.
 func (p *podman) command(args ...string) string {
 	GinkgoHelper()
 	path := func(name string) string { return filepath.Join(p.dir, name) }
@@ -91,7 +90,6 @@ func (p *podman) run(name string, options []string, args ...string) {
 	p.command(append(append(all, image), args...)...)
 }
 
-// remove stops the container and removes it.
 func (p *podman) remove(name string) {
 	GinkgoHelper()
 	p.command("rm", "--force", "--time", "0", name)

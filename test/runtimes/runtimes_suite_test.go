@@ -119,7 +119,6 @@ func (h *host) waitForProcesses() {
 	}).Should(BeEmpty())
 }
 
-// reservations returns the reserved addresses of a network.
 func reservations(network string) []string {
 	GinkgoHelper()
 	files, err := filepath.Glob(filepath.Join(leaseDir, network, "*"))

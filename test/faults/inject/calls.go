@@ -152,7 +152,6 @@ func (c *Call) isRegular() bool {
 	return strings.HasPrefix(name, "/") && !c.isProcFile() && !strings.HasPrefix(name, "/memfd:")
 }
 
-// isProcFile reports whether the file is in /proc.
 func (c *Call) isProcFile() bool { return strings.HasPrefix(c.file(), "/proc/") }
 
 // replacesTable reports whether legacy iptables replaces a table with this socket option.
@@ -165,13 +164,11 @@ func (c *Call) replacesTable() bool {
 // isTun reports whether the descriptor is the device file that creates taps.
 func (c *Call) isTun() bool { return c.file() == "/dev/net/tun" }
 
-// isNetlink reports whether the descriptor is a netlink socket.
 func (c *Call) isNetlink() bool {
 	domain, _, ok := c.socket()
 	return ok && domain == unix.AF_NETLINK
 }
 
-// isTCP reports whether the descriptor is a TCP socket.
 func (c *Call) isTCP() bool {
 	domain, protocol, ok := c.socket()
 	return ok && (domain == unix.AF_INET || domain == unix.AF_INET6) && protocol == unix.IPPROTO_TCP

@@ -31,7 +31,6 @@ type shellRun struct {
 	calls  []string // the calls that stopped
 }
 
-// shell runs a script in a Session.
 func shell(t *testing.T, script string, calls []Syscall, decide func(*Call) Verdict) shellRun {
 	t.Helper()
 	var out shellRun

@@ -108,13 +108,11 @@ type response struct {
 	flags uint32
 }
 
-// receive waits for the next notification.
 func receive(listener int) (notification, error) {
 	var n notification
 	return n, ioctl(listener, unix.SECCOMP_IOCTL_NOTIF_RECV, unsafe.Pointer(&n))
 }
 
-// answer sends the verdict to the kernel.
 func (n notification) answer(listener int, v Verdict) error {
 	r := response{id: n.id, errno: -int32(v.errno)}
 	if v.errno == 0 {

@@ -42,7 +42,6 @@ type plugin struct {
 
 func (p plugin) where(key string) string { return p.file.where(p.at.Get(key)) }
 
-// pluginsOf returns the plugins of all files.
 func pluginsOf(files []*file) (all []plugin) {
 	for _, f := range files {
 		all = append(all, f.plugins...)
@@ -52,7 +51,6 @@ func pluginsOf(files []*file) (all []plugin) {
 
 func (f *file) name() string { return f.top.Get("name").Text() }
 
-// isList reports whether the content is a configuration list.
 func (f *file) isList() bool { return f.top.Get("plugins") != nil }
 
 // where returns the Where of a value.

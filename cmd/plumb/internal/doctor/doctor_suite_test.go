@@ -55,7 +55,6 @@ func (n *testHost) write(name, text string) {
 	Expect(os.WriteFile(filepath.Join(n.confDir(), name), []byte(text), 0o644)).To(Succeed())
 }
 
-// change replaces a text in a configuration file.
 func (n *testHost) change(name, from, to string) {
 	GinkgoHelper()
 	text, err := os.ReadFile(filepath.Join(n.confDir(), name))

@@ -246,7 +246,6 @@ func ifType(name, ref string) *schema.Schema {
 	}
 }
 
-// list returns the schema of a configuration list.
 func list(plugins map[string]*schema.Schema, pages map[string]*page) *schema.Schema {
 	s := object("a list of plugins", "")
 	s.Title = "CNI network configuration list"

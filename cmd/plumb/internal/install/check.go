@@ -61,7 +61,6 @@ func (o Options) plugins(ctx context.Context) ([]source, error) {
 	return all, nil
 }
 
-// names returns the names of the executables to install.
 func (o Options) names() ([]string, error) {
 	names, err := executables(o.From)
 	switch {

@@ -53,7 +53,6 @@ const (
 	Stays     Action = "stays"     // an installation added the file, and a restore does not remove it
 )
 
-// changed reports whether the action writes the file.
 func (f File) changed() bool {
 	return f.Action == Added || f.Action == Replaced || f.Action == Restored
 }

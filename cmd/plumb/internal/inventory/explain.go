@@ -113,7 +113,6 @@ func (e *explainer) exists(err error) bool {
 func (e *explainer) out(hops ...Hop) { e.path.Out = append(e.path.Out, hops...) }
 func (e *explainer) in(hops ...Hop)  { e.path.In = append(e.path.In, hops...) }
 
-// hop formats the text of a hop with fmt.Sprintf.
 func hop(where, format string, args ...any) Hop { return Hop{where, fmt.Sprintf(format, args...)} }
 
 // containerHops returns hops for the interface in the container, the rules for its addresses, and its routes.
@@ -236,7 +235,6 @@ func (e *explainer) interfaceHops() (out, in []Hop) {
 	return out, in
 }
 
-// ifbHops returns hops for the ifbs of the attachment.
 func (e *explainer) ifbHops() (hops []Hop) {
 	for _, t := range e.a.ResourcesOf(Link) {
 		if t.sub != "ifb" {

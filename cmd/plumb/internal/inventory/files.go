@@ -65,7 +65,6 @@ func (inv *Inventory) readFiles(p Places) {
 	}
 }
 
-// readPools reads the reservations of all networks in one directory.
 func (inv *Inventory) readPools(dataDir string) {
 	networks, err := pool.Networks(dataDir)
 	inv.unread(dataDir, err)
@@ -100,7 +99,6 @@ func (inv *Inventory) ownerOfReservation(network string, r pool.Reservation) *At
 	return inv.attachment(id)
 }
 
-// readLeases reads the files of a DHCP daemon.
 func (inv *Inventory) readLeases(dir string) {
 	inv.eachFile(dir, ".lease", func(path string, text []byte) {
 		var lease struct {

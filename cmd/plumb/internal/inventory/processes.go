@@ -126,7 +126,6 @@ func processes() (map[namespaceID]int, error) {
 	return all, err
 }
 
-// findContainers sets inv.containers.
 func (inv *Inventory) findContainers(host *ns.Handle) error {
 	all, err := processes()
 	for _, a := range inv.Attachments {

@@ -72,7 +72,6 @@ func (inv *Inventory) readResults(p Places, host *ns.Handle) {
 	}
 }
 
-// readCache reads the files in one directory of results.
 func (inv *Inventory) readCache(dir string, host *ns.Handle) {
 	entries, err := os.ReadDir(dir)
 	inv.unread(dir, types.IgnoreNotExist(err))
@@ -133,7 +132,6 @@ func (f cachedFile) attachment() *cachedAttachment {
 	return c
 }
 
-// fileResource returns a file as a resource.
 func fileResource(k Kind, name, path string) Resource {
 	t := Resource{Kind: k, Name: name, Where: path, Remove: types.Command("rm", path)}
 	if info, err := os.Lstat(path); err == nil {

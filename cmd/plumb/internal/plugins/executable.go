@@ -34,7 +34,6 @@ func (c *Caller) Find(ctx context.Context, name string) *Executable {
 	return c.found[name]
 }
 
-// read calls VERSION of the executable.
 func (c *Caller) read(ctx context.Context, x *Executable) {
 	if file, err := os.Stat(x.Path); err == nil && file.Mode()&0o111 == 0 {
 		x.Problem = fmt.Sprintf("not executable (mode %04o)", file.Mode().Perm())

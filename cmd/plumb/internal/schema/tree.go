@@ -38,7 +38,6 @@ type parser struct {
 	d    *json.Decoder
 }
 
-// line returns the line of an offset in the text.
 func (p *parser) line(offset int64) int {
 	return 1 + bytes.Count(p.text[:min(max(int(offset), 0), len(p.text))], []byte("\n"))
 }

@@ -27,7 +27,6 @@ func record(event, call string, at int) trace.Record {
 	return r
 }
 
-// none reports that no process is gone.
 func none(int) bool { return false }
 
 // addAll adds records, and returns the calls that end.
