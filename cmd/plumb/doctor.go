@@ -41,7 +41,7 @@ wrong.`,
 		"also ask other hosts on the network whether they use an address of a container (ARP, neighbor discovery); takes seconds")
 	c.RunE = func(c *cobra.Command, files []string) error {
 		if len(files) > 0 && (live != "" || probe) {
-			return usageError{errors.New("--live and --probe cannot be combined with FILE: only the files are examined then")}
+			return usageError{errors.New("--live and --probe cannot be combined with FILE, because doctor then examines only the files")}
 		}
 		if *timeout <= 0 {
 			return usageError{fmt.Errorf("--timeout must be positive, got %s", *timeout)}

@@ -163,7 +163,7 @@ var _ = Describe("plumb list", func() {
 		Expect(b.plumb("list", "--network", "pods", "--container", "d")).To(And(ContainSubstring("d1"), Not(ContainSubstring("c1"))))
 		reply := b.run("", append(b.directories(), "list", "--network", "pod")...)
 		Expect(reply.Exit).To(Equal(exitUsage))
-		Expect(reply.Stderr).To(ContainSubstring(`network "pod": no such network on this host, which has pods`))
+		Expect(reply.Stderr).To(ContainSubstring(`network "pod": no such network on this host; its networks are pods`))
 	})
 
 	It("fails without root and finds nothing wrong, like all commands that read the host", func() {

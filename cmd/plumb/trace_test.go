@@ -154,7 +154,7 @@ var _ = Describe("plumb trace", func() {
 		b.network("10-small.conf", small)
 		reply := b.run("", "trace", "--for", "1ms", "--network", "smal")
 		Expect(reply.Exit).To(Equal(0))
-		Expect(reply.Stderr).To(MatchRegexp(`^plumb: network "smal": no such network on this host, which has .*small.*; waiting for it\nplumb trace: waiting `))
+		Expect(reply.Stderr).To(MatchRegexp(`^plumb: network "smal": no such network on this host; its networks are .*small.*; waiting for it\nplumb trace: waiting `))
 		Expect(b.run("", "trace", "--for", "1ms", "--network", "small").Stderr).To(HavePrefix("plumb trace: waiting "))
 	})
 

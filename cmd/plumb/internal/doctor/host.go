@@ -257,9 +257,9 @@ func findIPv6(files []*file, add addFunc) {
 	value, err := os.ReadFile("/proc/sys/net/ipv6/conf/all/disable_ipv6")
 	switch {
 	case err != nil:
-		add(inKernel, edit+"boot without ipv6.disable=1, or remove the subnet", "no IPv6, and %s has an IPv6 subnet", files[i].path)
+		add(inKernel, edit+"boot without ipv6.disable=1, or remove the subnet", "no IPv6, and %s contains an IPv6 subnet", files[i].path)
 	case strings.TrimSpace(string(value)) == "1":
-		add(inKernel, "sysctl -w net.ipv6.conf.all.disable_ipv6=0", "IPv6 is disabled, and %s has an IPv6 subnet", files[i].path)
+		add(inKernel, "sysctl -w net.ipv6.conf.all.disable_ipv6=0", "IPv6 is disabled, and %s contains an IPv6 subnet", files[i].path)
 	}
 }
 

@@ -117,7 +117,7 @@ func (s programs) findMixed(_ []*file, add addFunc) {
 	usual := s.caller.UsualVersion()
 	for _, x := range s.caller.Executables() {
 		if x.Version != "" && x.Version != usual {
-			add(x.Path, s.install(x.Name, x.Path), "version %s differs from %s, the version of most plugins of plumb", x.Version, usual)
+			add(x.Path, s.install(x.Name, x.Path), "version %s differs from %s, the version of most plumb plugins", x.Version, usual)
 		}
 	}
 }

@@ -22,7 +22,7 @@ func (r *Report) restartDaemon(ctx context.Context) error {
 	}
 	if _, err := exec.LookPath("systemctl"); err != nil {
 		r.Advice = append(r.Advice, fmt.Sprintf("There is no systemctl here. If %s runs on this host, restart it, "+
-			"because its daemon still has the former version.", strings.Join(daemonUnits, " or ")))
+			"because its daemon still runs the former version.", strings.Join(daemonUnits, " or ")))
 		return nil
 	}
 	for _, unit := range daemonUnits {
@@ -30,7 +30,7 @@ func (r *Report) restartDaemon(ctx context.Context) error {
 			continue
 		}
 		if out, err := exec.CommandContext(ctx, "systemctl", "restart", unit).CombinedOutput(); err != nil {
-			return fmt.Errorf("restart %s: %w %s; restart it, because its daemon still has the former version", unit, err, bytes.TrimSpace(out))
+			return fmt.Errorf("restart %s: %w %s; restart it, because its daemon still runs the former version", unit, err, bytes.TrimSpace(out))
 		}
 		r.Restarted = append(r.Restarted, unit)
 	}

@@ -189,7 +189,7 @@ func addrsText(addrs []nl.Addr) string {
 		text += ", " + a.Prefix.String()
 		switch {
 		case a.Duplicate:
-			text += " (not used, because another host has it)"
+			text += " (not used, because another host uses it)"
 		case a.Tentative && !a.Optimistic:
 			text += " (not used yet, because duplicate address detection is running)"
 		}

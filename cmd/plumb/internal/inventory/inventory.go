@@ -293,7 +293,7 @@ func (inv *Inventory) Network(name string) (*Network, error) {
 		names = append(names, n.Name)
 	}
 	if len(names) == 0 {
-		return nil, fmt.Errorf("network %q: this host has no networks and no network configurations", name)
+		return nil, fmt.Errorf("network %q: no networks and no network configurations on this host", name)
 	}
-	return nil, fmt.Errorf("network %q: no such network on this host, which has %s", name, strings.Join(names, ", "))
+	return nil, fmt.Errorf("network %q: no such network on this host; its networks are %s", name, strings.Join(names, ", "))
 }

@@ -49,7 +49,7 @@ func (inv *Inventory) WriteMetrics(w io.Writer) error {
 
 // attachmentMetrics returns the metrics of attachments, host ports, resources without an owner, and read errors.
 func (inv *Inventory) attachmentMetrics() []*metric {
-	attachments := &metric{name: "plumb_attachments", help: "Attachments for which the host holds something."}
+	attachments := &metric{name: "plumb_attachments", help: "Attachments for which the host holds resources."}
 	suspect := &metric{name: "plumb_attachments_suspect", help: "Attachments that may be leftovers, by reason; plumb list shows them."}
 	ports := &metric{name: "plumb_host_ports", help: "Host ports that are forwarded to a container; a port of both IP versions counts twice."}
 	orphaned := &metric{name: "plumb_orphaned_objects", help: "Resources whose network, container or interface is not fully known, by kind."}
