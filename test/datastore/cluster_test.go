@@ -157,7 +157,7 @@ func (c *cluster) connect(user string, members ...*member) *clientv3.Client {
 	return client
 }
 
-// do calls f with a context that ends after at least a minute.
+// do calls f with a context that ends after a minute.
 func do(f func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
