@@ -1,5 +1,5 @@
-// Command bench measures plumb's plugins and the reference plugins alternately, in its own namespaces. scripts/bench.sh builds and
-// starts it.
+// Command bench measures plumb's plugins and the reference plugins alternately, in its own namespaces. scripts/bench.sh
+// builds and starts it.
 package main
 
 import (

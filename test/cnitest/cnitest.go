@@ -91,8 +91,8 @@ func (network *Network) Use(bin, cache string) {
 	network.CNI = libcni.NewCNIConfigWithCacheDir([]string{bin}, cache, network.exec)
 }
 
-// ClearCache replaces CNI with a libcni whose cache is empty. Otherwise libcni passes prevResult to plugins, and calls DEL during GC for the
-// attachments in its cache.
+// ClearCache replaces CNI with a libcni whose cache is empty. Otherwise libcni passes prevResult to plugins, and calls
+// DEL during GC for the attachments in its cache.
 func (network *Network) ClearCache() {
 	network.CNI = libcni.NewCNIConfigWithCacheDir(network.CNI.Path, ginkgo.GinkgoTB().TempDir(), network.exec)
 }
