@@ -233,11 +233,7 @@ func (c *Conn) tryEnsure(l Layout) error {
 		tx.ensureTable(l.Table)
 	}
 	tx.addLayout(l, damaged)
-	err = c.Commit("nft create table "+l.Table.String(), &tx)
-	if !exists {
-		err = asUnavailable(err)
-	}
-	return err
+	return c.asUnavailable(l, exists, c.Commit("nft create table "+l.Table.String(), &tx))
 }
 
 // AddAdvice adds advice for the operator to an error of the kernel.
@@ -345,10 +341,7 @@ func (c *Conn) CheckSupport(l Layout) error {
 	if errors.As(err, &refused) && refused.index == len(tx.changes)-1 {
 		return nil
 	}
-	if !exists {
-		return asUnavailable(err)
-	}
-	return AddAdvice(l.Table, err)
+	return AddAdvice(l.Table, c.asUnavailable(l, exists, err))
 }
 
 // addLayout adds the missing sets of the layout, and rewrites the chains.
@@ -367,10 +360,17 @@ func (t *Tx) addLayout(l Layout, chains []Chain) {
 
 // asUnavailable returns an ErrUnavailable if err is an error of a kernel that lacks a module. Such a
 // kernel returns ENOENT for a chain type or an expression, and EOPNOTSUPP or EAFNOSUPPORT for a family.
-// asUnavailable returns any other error unchanged. err must be the error of a transaction that creates
-// everything that it refers to, so that ENOENT cannot mean a missing table or chain.
-func asUnavailable(err error) error {
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EAFNOSUPPORT) {
+// asUnavailable returns any other error unchanged.
+//
+// If the table exists, these error numbers can also mean that another process deleted the table or a chain,
+// or that the table differs from the layout. Therefore asUnavailable proposes the layout under another name.
+func (c *Conn) asUnavailable(l Layout, exists bool, err error) error {
+	unavailable := errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EAFNOSUPPORT)
+	if unavailable && exists {
+		l.Table.Name += "-support"
+		unavailable = errors.Is(c.CheckSupport(l), ErrUnavailable)
+	}
+	if unavailable {
 		return fmt.Errorf("%w: %w", ErrUnavailable, textOnly{err})
 	}
 	return err

@@ -312,6 +312,19 @@ var _ = Describe("nf_tables", func() {
 		Expect(steps).To(Equal([]string{"open nftables", "nft get table inet plumb", "nft create table inet plumb"}))
 	})
 
+	It("Ensure and CheckSupport return ErrUnavailable if the kernel lacks a chain type, whether or not the table exists", func() {
+		l := tableLayout().WithChains(nft.Chain{Name: "new", Hook: nft.Hook{Type: "unknown", At: nft.Prerouting}, Rules: []nft.Rule{{nft.Return()}}})
+		for _, exists := range []bool{false, true} {
+			if exists {
+				Expect(c.Ensure(tableLayout())).To(Succeed())
+			}
+			before := ruleset()
+			Expect(c.Ensure(l)).To(MatchError(nft.ErrUnavailable))
+			Expect(c.CheckSupport(l)).To(MatchError(nft.ErrUnavailable))
+			Expect(ruleset()).To(Equal(before))
+		}
+	})
+
 	It("Ensure names the missing capability", func() {
 		confined := connect(host, &trace.Tracer{Before: func(step string) error {
 			if strings.HasPrefix(step, "nft create") {

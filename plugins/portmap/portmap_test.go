@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -649,6 +650,20 @@ var _ = Describe("portmap", func() {
 		Expect(b.saved()).NotTo(ContainSubstring("CNI-DN-"))
 		c = b.call("one", conf(`"backend":"nftables",`, all...)).FailAt("open nftables", nft.ErrUnavailable)
 		b.Fails("ADD", c, types.CodeConfig)
+	})
+
+	It("ADD uses iptables if table inet plumb exists, and the kernel lacks what host ports need in it", func() {
+		b.load("nft", "add table inet plumb")
+		c := b.call("one", conf("", all...))
+		c.Before = func(step string) error {
+			if strings.HasPrefix(step, "nft create table") || strings.HasPrefix(step, "nft propose table") {
+				return syscall.ENOENT
+			}
+			return nil
+		}
+		b.OK("ADD", c)
+		Expect(b.saved()).To(ContainSubstring("CNI-DN-"))
+		b.OK("STATUS", c)
 	})
 })
 
