@@ -101,12 +101,7 @@ func (f *firewall) setPolicy() error {
 		if err != nil {
 			return err
 		}
-		f.inNFT = nil
-		for _, e := range found {
-			if name := bridgeOf(e.Key); e.Set == tables.IsolatedBridges && name != f.device {
-				f.inNFT = append(f.inNFT, name)
-			}
-		}
+		f.noteBridges(found)
 		var want []nft.SetElement
 		if !f.byStages() || len(f.inNFT) > 0 {
 			want = f.elements()
@@ -127,6 +122,16 @@ func (f *firewall) setPolicy() error {
 		}
 		return err
 	})
+}
+
+// noteBridges sets inNFT to the bridges among the elements.
+func (f *firewall) noteBridges(elements []nft.SetElement) {
+	f.inNFT = nil
+	for _, e := range elements {
+		if name := bridgeOf(e.Key); e.Set == tables.IsolatedBridges && name != f.device {
+			f.inNFT = append(f.inNFT, name)
+		}
+	}
 }
 
 // elementsIn returns the elements of the sets and maps of isolationLayout that exist.
@@ -313,6 +318,7 @@ func (f *firewall) checkPolicy() error {
 	if err != nil {
 		return err
 	}
+	f.noteBridges(found)
 	var errs []error
 	want := f.elements()
 	table := isolationLayout().Table

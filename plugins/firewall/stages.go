@@ -181,18 +181,23 @@ func (f *firewall) gonePolicies(rules []xt.Rule) ([]string, error) {
 	return xt.Deletions(stale), errors.Join(errs...)
 }
 
-// checkStages returns an error that lists the lines that would correct the rules of the bridge's policy.
+// checkStages returns an error that lists the lines that would correct the rules of the bridge's policy. If the
+// policy is in nf_tables, it accepts rules that the reference plugin added for the bridge, which have the same effect.
 func (f *firewall) checkStages(tool xt.Tool, table xt.Table) error {
 	var errs []error
-	missing, stale := f.differences(f.policyRules(table.Rules), table.Rules, doesSame)
-	lines := xt.Deletions(stale)
+	want := f.policyRules(table.Rules)
+	missing, stale := f.differences(want, table.Rules, doesSame)
+	var lines []string
+	if f.byStages() || f.conf.policy == open {
+		lines = xt.Deletions(stale)
+	}
 	for _, r := range missing {
 		lines = append(lines, r.Line)
 	}
 	for _, line := range lines {
 		errs = append(errs, fmt.Errorf("table %s of %s differs from ingressPolicy %q: want %s", filter, tool.Name(), f.conf.policy, line))
 	}
-	if f.conf.policy != open && jumpAt(table.Rules, "FORWARD", stage1) == 0 {
+	if len(want) > 0 && jumpAt(table.Rules, "FORWARD", stage1) == 0 {
 		errs = append(errs, fmt.Errorf("chain FORWARD in table %s of %s does not jump to %s", filter, tool.Name(), stage1))
 	}
 	return errors.Join(errs...)

@@ -243,13 +243,10 @@ func (f *firewall) checkIsolation() error {
 	if f.byStages() {
 		return missing // checkByIPTables checks the rules
 	}
-	if f.conf.policy == open {
-		return errors.Join(missing, f.eachTable(stage1, func(tool xt.Tool) error { return checkTable(tool, f.checkStages) }))
-	}
-	if missing != nil && f.keptByStages() {
+	if missing != nil && f.conf.policy != open && f.keptByStages() {
 		return nil
 	}
-	return missing
+	return errors.Join(missing, f.eachTable(stage1, func(tool xt.Tool) error { return checkTable(tool, f.checkStages) }))
 }
 
 // keptByStages reports whether iptables contains the rules of the policy and of each address.
