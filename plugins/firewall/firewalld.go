@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/plumb-cni/plumb/pkg/claims"
@@ -89,7 +90,7 @@ func (f *firewall) addSourcesTo(z *bus.Conn) error {
 	for _, s := range f.sources() {
 		added, err := z.AddSource(zone(s), prefix(s))
 		if added {
-			f.r.Undo.Push("remove source "+prefix(s).String(), func() error { return f.removeSources(nil, s) })
+			f.r.Undo.Push("remove source "+prefix(s).String(), func() error { return f.removeSources([]nft.SetElement{s}, f.isOwner) })
 		}
 		if err != nil {
 			return err
@@ -98,11 +99,11 @@ func (f *firewall) addSourcesTo(z *bus.Conn) error {
 	return nil
 }
 
-// removeSources removes the deleted sources from their zones. It also removes the others, except sources
-// that another attachment owns in table inet plumb. It returns nil if firewalld does not run, because
-// firewalld forgets its sources when it ends.
-func (f *firewall) removeSources(deleted []nft.SetElement, others ...nft.SetElement) error {
-	if len(deleted)+len(others) == 0 {
+// removeSources removes the sources from their zones, except a source that table inet plumb contains with
+// the same zone for an owner for which match returns false, even if another owner has taken over its
+// address. It returns nil if firewalld does not run, because firewalld forgets its sources when it ends.
+func (f *firewall) removeSources(sources []nft.SetElement, match func(owner string) bool) error {
+	if len(sources) == 0 {
 		return nil
 	}
 	z, err := bus.Open(f.r.HostNS)
@@ -113,34 +114,27 @@ func (f *firewall) removeSources(deleted []nft.SetElement, others ...nft.SetElem
 		return err
 	}
 	defer func() { _ = z.Close() }()
-	others, err = f.withoutOtherOwners(others)
-	errs := []error{err}
-	for _, s := range append(deleted, others...) {
-		errs = append(errs, z.RemoveSource(zone(s), prefix(s)))
+	listed := make([]nft.Element, 2*len(sources))
+	if f.c != nil {
+		var refs []nft.ElementRef
+		for _, s := range sources {
+			refs = append(refs, s.Ref(), nft.ElementRef{Set: s.Set + claims.FormerSuffix, Key: s.Key})
+		}
+		if listed, err = f.c.Lookup(isolationLayout().Table, refs); err != nil {
+			return err
+		}
+	}
+	var errs []error
+	for i, s := range sources {
+		if !slices.ContainsFunc(listed[2*i:2*i+2], func(e nft.Element) bool { return e.Data == s.Data && !match(e.Comment) }) {
+			errs = append(errs, z.RemoveSource(zone(s), prefix(s)))
+		}
 	}
 	return errors.Join(errs...)
 }
 
-// withoutOtherOwners returns the sources that no other attachment owns in table inet plumb.
-func (f *firewall) withoutOtherOwners(sources []nft.SetElement) (own []nft.SetElement, err error) {
-	if f.c == nil {
-		return sources, nil
-	}
-	var refs []nft.ElementRef
-	for _, s := range sources {
-		refs = append(refs, s.Ref())
-	}
-	listed, err := f.c.Lookup(isolationLayout().Table, refs)
-	if err != nil {
-		return nil, err
-	}
-	for i, e := range listed {
-		if e.Key == "" || e.Comment == nft.Owner(f.r.Attachment()) {
-			own = append(own, sources[i])
-		}
-	}
-	return own, nil
-}
+// isOwner reports whether the comment of an element names the attachment.
+func (f *firewall) isOwner(comment string) bool { return comment == nft.Owner(f.r.Attachment()) }
 
 // checkSources returns an error that lists the sources that firewalld lacks. done is as in addSources.
 func (f *firewall) checkSources() (done bool, err error) {
@@ -168,7 +162,7 @@ func (f *firewall) delSources(tx *nft.Tx) error {
 	if err != nil {
 		return err
 	}
-	err = f.removeSources(deleted, f.sourcesInPrev()...)
+	err = f.removeSources(append(deleted, f.sourcesInPrev()...), f.isOwner)
 	if len(deleted) == 0 && errors.Is(err, bus.ErrNotAuthorized) { // firewalld refused ADD as well
 		return nil
 	}

@@ -115,6 +115,22 @@ var _ = Describe("the backend firewalld", func() {
 		Expect([]any{zoneOf("10.9.0.2/32"), zoneOf("fd00:1::2/128")}).To(HaveEach(""))
 	})
 
+	It("keeps the source of a former owner that gets the address back", func() {
+		former, newer, withoutPrev := b.call("", 0), b.call("", 0), b.Call("newer", b.containers[0], bare(""))
+		newer.ContainerID = "newer"
+		b.OK("ADD", former)
+		for command, c := range map[string]nstest.Call{"DEL": newer, "DEL without prevResult": withoutPrev, "GC": b.Call("", nil, kept("c0"))} {
+			b.OK("ADD", newer)
+			b.OK(strings.Fields(command)[0], c)
+			Expect(b.elements()).To(And(ContainSubstring("net1/c0/eth0"), Not(ContainSubstring("newer"))))
+			Expect([]any{zoneOf("10.9.0.2/32"), zoneOf("fd00:1::2/128")}).To(HaveEach("trusted"), command)
+		}
+		By("and removes it when both are gone")
+		b.OK("ADD", newer)
+		b.OK("GC", b.Call("", nil, kept()))
+		Expect([]any{zoneOf("10.9.0.2/32"), zoneOf("fd00:1::2/128")}).To(HaveEach(""))
+	})
+
 	It("lists zones with names of any length that firewalld permits", func() {
 		for _, name := range []string{"trusted", "fifteen-letters", "seventeen-letters"} {
 			f := &firewall{conf: &config{zone: name}, addrs: []netip.Addr{netip.MustParseAddr("10.9.0.2"), netip.MustParseAddr("fd00:1::2")}}

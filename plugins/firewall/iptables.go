@@ -206,16 +206,22 @@ func (f *firewall) delRules() error {
 	})
 }
 
+// staleComments returns a function that reports whether a comment consists of the prefix and an owner in the network
+// that is not in keep.
+func (f *firewall) staleComments(prefix string, keep types.Set) func(comment string) bool {
+	kept := map[string]bool{}
+	for a := range keep {
+		kept[prefix+nft.Owner(a)] = true
+	}
+	return func(comment string) bool {
+		return strings.HasPrefix(comment, prefix+nft.NetworkPrefix(f.r.Conf.Name)) && !kept[comment]
+	}
+}
+
 // gcRules deletes the rules of the network's attachments that are not in keep, and the policies of
 // bridges that no longer exist.
 func (f *firewall) gcRules(keep types.Set) error {
-	kept := map[string]bool{}
-	for a := range keep {
-		kept[marker(a)] = true
-	}
-	isStale := func(comment string) bool {
-		return strings.HasPrefix(comment, markerPrefix+nft.NetworkPrefix(f.r.Conf.Name)) && !kept[comment]
-	}
+	isStale := f.staleComments(markerPrefix, keep)
 	return f.eachTable(forwardChain, func(tool xt.Tool) error {
 		return tool.Change(filter, "delete stale rules of network "+f.r.Conf.Name, func(table xt.Table) (string, error) {
 			policies, err := f.gonePolicies(table.Rules)

@@ -274,7 +274,7 @@ func (f *firewall) wasIsolated() (bool, error) {
 // of bridges that no longer exist.
 func (f *firewall) delElements() error {
 	if f.c == nil {
-		return f.removeSources(nil, f.sourcesInPrev()...)
+		return f.removeSources(f.sourcesInPrev(), f.isOwner)
 	}
 	attachment := f.r.Attachment().String()
 	err := f.c.Atomically("nft delete elements of "+attachment, func(tx *nft.Tx) error {
@@ -291,6 +291,7 @@ func (f *firewall) gcElements(keep types.Set) error {
 		return nil
 	}
 	network := f.r.Conf.Name
+	isStale := f.staleComments("", keep)
 	err := f.c.Atomically("nft delete stale elements of network "+network, func(tx *nft.Tx) error {
 		_, err := f.private().GC(tx, network, keep)
 		return errors.Join(err, f.delBridges(tx, func(e nft.Element) (bool, error) {
@@ -302,7 +303,7 @@ func (f *firewall) gcElements(keep types.Set) error {
 	})
 	return errors.Join(err, f.c.Atomically("nft delete stale sources of network "+network, func(tx *nft.Tx) error {
 		deleted, err := f.sourceStore().GC(tx, network, keep)
-		return errors.Join(err, f.removeSources(deleted))
+		return errors.Join(err, f.removeSources(deleted, isStale))
 	}))
 }
 
