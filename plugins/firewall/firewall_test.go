@@ -74,6 +74,7 @@ var _ = Describe("the policies in nftables", func() {
 	},
 		Entry(nil, "DEL", conf("", 0)),
 		Entry(nil, "DEL", bare("")),
+		Entry(nil, "DEL", strings.Replace(conf("", 0), `{"name":"veth0"},`, `{"name":"other"},`, 1)),
 		Entry(nil, "DEL", bare(`"ingressPolicy":"bogus",`)),
 		Entry(nil, "GC", kept("c1")),
 	)

@@ -271,7 +271,8 @@ func (f *firewall) wasIsolated() (bool, error) {
 }
 
 // delElements deletes the attachment's elements in nf_tables, its sources in firewalld, and the elements
-// of bridges that no longer exist.
+// of bridges that no longer exist. It finds the host ends by their owner, because prevResult may lack
+// them.
 func (f *firewall) delElements() error {
 	if f.c == nil {
 		return f.removeSources(f.sourcesInPrev(), f.isOwner)

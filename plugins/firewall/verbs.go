@@ -68,7 +68,7 @@ func (f *firewall) isolate() error {
 func del(r *skel.Request) error {
 	f := &firewall{r: r, conf: lenient(r)}
 	if prev, _ := r.Prev(); prev != nil {
-		f.addrs, f.ports = addresses(prev), interfacesOnHost(prev)
+		f.addrs = addresses(prev)
 	}
 	if err := f.connect(); err != nil {
 		return err
