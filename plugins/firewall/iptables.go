@@ -176,17 +176,17 @@ func deletions(rules []xt.Rule, match func(comment string) bool, unmarked []neti
 	return xt.Deletions(xt.Where(rules, func(r xt.Rule) bool { return stale[r.Line] || isOwn(r) }))
 }
 
-// eachTable calls visit for each nftables table filter that contains the chain, and for each legacy table
-// filter.
-func (f *firewall) eachTable(chain string, visit func(tool xt.Tool) error) error {
+// eachTable calls visit for each nftables table filter with a rule in the chains for which match returns true, and
+// for each legacy table filter. It runs no program, so that a rule of another program does not require one.
+func (f *firewall) eachTable(match func(xt.Rule) bool, visit func(tool xt.Tool) error, chains ...string) error {
 	var errs []error
 	for _, fam := range nft.Families() {
 		if f.c != nil {
-			err := f.c.CheckChain(nft.Table{Family: fam, Name: filter}, chain)
-			if err == nil {
-				errs = append(errs, visit(f.nftTool(fam)))
+			rules, err := xt.ReadNFT(f.c, nft.Table{Family: fam, Name: filter}, chains...)
+			if slices.ContainsFunc(rules, match) {
+				err = visit(f.nftTool(fam))
 			}
-			errs = append(errs, types.IgnoreNotExist(err))
+			errs = append(errs, err)
 		}
 		legacy, found, err := xt.LegacyTool(f.r.HostNS, fam, filter)
 		if found {
@@ -199,11 +199,12 @@ func (f *firewall) eachTable(chain string, visit func(tool xt.Tool) error) error
 
 // delRules deletes the attachment's rules in iptables.
 func (f *firewall) delRules() error {
-	return f.eachTable(forwardChain, func(tool xt.Tool) error {
+	concerns := func(r xt.Rule) bool { return f.isOwn(r.Comment) || slices.ContainsFunc(f.addrs, r.Mentions) }
+	return f.eachTable(concerns, func(tool xt.Tool) error {
 		return tool.Change(filter, "delete rules of "+f.r.Attachment().String(), func(table xt.Table) (string, error) {
 			return xt.Script(filter, deletions(table.Rules, f.isOwn, f.addrsOf(tool.Family))...), nil
 		})
-	})
+	}, forwardChain)
 }
 
 // staleComments returns a function that reports whether a comment consists of the prefix and an owner in the network
@@ -222,12 +223,13 @@ func (f *firewall) staleComments(prefix string, keep types.Set) func(comment str
 // bridges that no longer exist.
 func (f *firewall) gcRules(keep types.Set) error {
 	isStale := f.staleComments(markerPrefix, keep)
-	return f.eachTable(forwardChain, func(tool xt.Tool) error {
+	concerns := func(r xt.Rule) bool { return isStale(r.Comment) || isOfPolicy(r) && r.Chain != forwardChain }
+	return f.eachTable(concerns, func(tool xt.Tool) error {
 		return tool.Change(filter, "delete stale rules of network "+f.r.Conf.Name, func(table xt.Table) (string, error) {
 			policies, err := f.gonePolicies(table.Rules)
 			return xt.Script(filter, append(deletions(table.Rules, isStale, nil), policies...)...), err
 		})
-	})
+	}, forwardChain, stage1, stage2)
 }
 
 // checkRules returns an error that lists what ADD would add, except markers, which the reference plugin does not add.

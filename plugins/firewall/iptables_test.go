@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -190,6 +191,21 @@ var _ = Describe("the backend iptables", func() {
 		b.OK("ADD", c)
 		Expect(b.saved()).To(And(Not(ContainSubstring("10.9.0.2")), ContainSubstring("10.9.0.4")))
 	})
+
+	DescribeTable("DEL and GC run no program for the rules of other programs", func(command, config string) {
+		b.OK("ADD", b.call(key("backend", nftables)+key("ingressPolicy", sameBridge), 0))
+		for _, family := range []string{"ip", "ip6"} {
+			b.Host.Must(GinkgoTB(), "nft", fmt.Sprintf("table %s filter { chain CNI-FORWARD { accept comment \"other\"; }; }", family))
+		}
+		c, steps := b.call("", 0).RecordSteps()
+		c.Config = config
+		b.OK(command, c)
+		Expect(*steps).NotTo(ContainElement(ContainSubstring("tables-")))
+	},
+		Entry(nil, "DEL", conf("", 0)),
+		Entry(nil, "DEL", bare("")),
+		Entry(nil, "GC", kept()),
+	)
 
 	DescribeTable("looks for the programs of both families before the first change", func(missing string, installed ...string) {
 		bin := GinkgoT().TempDir()

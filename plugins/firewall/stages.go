@@ -161,11 +161,11 @@ func (f *firewall) clearStages() error {
 	if f.device == "" || f.byStages() {
 		return nil
 	}
-	return f.eachTable(stage1, func(tool xt.Tool) error {
+	return f.eachTable(isOfPolicy, func(tool xt.Tool) error {
 		return tool.Change(filter, "delete ingress policy of "+f.device, func(table xt.Table) (string, error) {
 			return xt.Script(filter, f.stageLines(table)...), nil
 		})
-	})
+	}, stage1, stage2)
 }
 
 // gonePolicies returns the lines that delete the policies of bridges that no longer exist.

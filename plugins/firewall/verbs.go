@@ -246,7 +246,7 @@ func (f *firewall) checkIsolation() error {
 	if missing != nil && f.conf.policy != open && f.keptByStages() {
 		return nil
 	}
-	return errors.Join(missing, f.eachTable(stage1, func(tool xt.Tool) error { return checkTable(tool, f.checkStages) }))
+	return errors.Join(missing, f.eachTable(isOfPolicy, func(tool xt.Tool) error { return checkTable(tool, f.checkStages) }, stage1, stage2))
 }
 
 // keptByStages reports whether iptables contains the rules of the policy and of each address.
