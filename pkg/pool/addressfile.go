@@ -65,8 +65,7 @@ func (d directory) readAddressFile(name string) (lines []addressLine) {
 }
 
 // addAddress adds an address to the owner's address file. written is the time at which its reservation was written. If
-// the addition fails, for example because the disk is full, the owner gets no address file at all in this session.
-// Otherwise DEL would not find an address that the file lacks.
+// the addition fails, for example because the disk is full, addAddress calls dropAddressFile.
 func (se *Session) addAddress(o owner, ip netip.Addr, written time.Time) error {
 	f, err := se.addressFiles.open(o.addressFileName(), unix.O_WRONLY|unix.O_APPEND|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_NONBLOCK)
 	if err == nil {
@@ -76,6 +75,12 @@ func (se *Session) addAddress(o owner, ip netip.Addr, written time.Time) error {
 	if err == nil {
 		return nil
 	}
+	return se.dropAddressFile(o)
+}
+
+// dropAddressFile removes the owner's address file. The owner gets no other one in this session, because DEL would not find
+// an address that is missing in it.
+func (se *Session) dropAddressFile(o owner) error {
 	if _, _, err := se.addressFiles.read(o.addressFileName()); !errors.Is(err, fs.ErrNotExist) {
 		if err := se.removeAddressFile(o); err != nil {
 			return err

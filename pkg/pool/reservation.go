@@ -121,8 +121,9 @@ func (s Store) newPath() string { return filepath.Join(s.privateDir, "new") }
 
 // write is reserve without the undo. It writes a file in privateDir, names it in the owner's address file, and creates a
 // hard link to it, so that a crash leaves neither an incomplete reservation nor one that no address file names. If that
-// is not possible, for example because privateDir is on another file system, it creates the file in the
-// network's directory and then writes it, as the reference plugin does, and names it in the address file at the end.
+// is not possible, it creates the file in the network's directory and then writes it, as the reference plugin does. If
+// privateDir is on another file system, the address file names it already. If write cannot create a file in privateDir,
+// it first drops the address file, which would be incomplete after a crash.
 func (se *Session) write(ip netip.Addr, o owner) error {
 	path, content := se.store.newPath(), []byte(o.text())
 	if written, err := workingDir.create(path, content); err == nil {
@@ -134,6 +135,8 @@ func (se *Session) write(ip netip.Addr, o owner) error {
 		if err == nil || errors.Is(err, fs.ErrExist) {
 			return err
 		}
+	} else if err := se.dropAddressFile(o); err != nil {
+		return err
 	}
 	written, err := se.dir.create(ip.String(), content)
 	if err != nil {

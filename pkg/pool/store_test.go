@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -74,6 +75,17 @@ var _ = Describe("write", func() {
 		Expect(write("10.1.2.8", "c3")).To(Succeed())
 		Expect(host.Reserved()).To(Equal([]string{"10.1.2.2 c0/eth0", "10.1.2.7 c1/eth0", "10.1.2.8 c3/eth0"}))
 		Expect(host.Net("../.plumb/net/new")).NotTo(BeAnExistingFile())
+	})
+
+	It("leaves no address file that may lack an address if it cannot write a reservation before it names the address", func() {
+		Expect(host.store().Lock(func(se *Session) error {
+			first := se.write(ip("10.1.2.7"), owner{"c1", "eth0"})
+			Expect(os.Mkdir(host.Net("../.plumb/net/new"), 0o700)).To(Succeed())
+			return errors.Join(first, se.write(ip("10.1.2.8"), owner{"c1", "eth0"}))
+		})).To(Succeed())
+		Expect(filepath.Join(host.addressFiles(), owner{"c1", "eth0"}.addressFileName())).NotTo(BeAnExistingFile())
+		host.OK("DEL", "c1", variant{})
+		Expect(host.Reserved()).To(Equal([]string{"10.1.2.2 c0/eth0"}))
 	})
 
 	It("writes a reservation on a file system without hard links", func() {
