@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -96,9 +97,13 @@ func (s *session) checkStore() error {
 	if !s.isBehind() {
 		return nil
 	}
+	id := ""
+	if s.Store != "" {
+		id = fmt.Sprintf(" with the ID %q", s.Store)
+	}
 	return failf(types.CodeTryAgain, datastore.ReasonBehind,
-		"want etcd at revision %d or later with the ID %q, as node %s has seen it, got revision %d and ID %q: an older state was restored, or this is another etcd; resync on each node, then thaw",
-		s.LastRevision, s.Store, s.Node, s.revision, s.storeID)
+		"want etcd at revision %d or later%s, as node %s has seen it, got revision %d and ID %q: an older state was restored, or this is another etcd; resync on each node, then thaw",
+		s.LastRevision, id, s.Node, s.revision, s.storeID)
 }
 
 func (s *session) isBehind() bool {
