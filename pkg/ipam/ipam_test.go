@@ -276,11 +276,11 @@ func TestDelWithLink(t *testing.T) {
 		{"another plugin, link fails", "fake", succeeds, busy, nil, "link wait", "link is busy"},
 		{"another plugin, DEL fails", "fake", fails, nil, nil, "link DEL wait", `IPAM plugin "fake": disk`},
 		{"another plugin, wait fails", "fake", succeeds, nil, slow, "link DEL wait", "no answer"},
-		{"another plugin, DEL and wait fail", "fake", fails, nil, slow, "link DEL wait", "IPAM plugin \"fake\": disk\nno answer"},
+		{"another plugin, DEL and wait fail", "fake", fails, nil, slow, "link DEL wait", "IPAM plugin \"fake\": disk; no answer"},
 		{"dhcp", "dhcp", succeeds, nil, nil, "DEL link wait", ""},
 		{"dhcp, link fails", "dhcp", succeeds, busy, nil, "DEL link wait", "link is busy"},
 		{"dhcp, DEL fails", "dhcp", fails, nil, nil, "DEL link wait", `IPAM plugin "dhcp": disk`},
-		{"dhcp, all fail", "dhcp", fails, busy, slow, "DEL link wait", "IPAM plugin \"dhcp\": disk\nlink is busy\nno answer"},
+		{"dhcp, all fail", "dhcp", fails, busy, slow, "DEL link wait", "IPAM plugin \"dhcp\": disk; link is busy; no answer"},
 	} {
 		s := newFakePlugin(t, tc.script)
 		err := s.call(t, tc.kind, func(r *skel.Request) error {
@@ -304,8 +304,8 @@ func TestGCWithLinks(t *testing.T) {
 	const fails = `echo '{"code":5,"msg":"disk"}'; exit 1`
 	for _, tc := range []struct{ kind, script, calls, msg string }{
 		{"", "true", "link", "link is busy"},
-		{"fake", fails, "link GC", "link is busy\nIPAM plugin \"fake\": disk"},
-		{"dhcp", fails, "GC link", "IPAM plugin \"dhcp\": disk\nlink is busy"},
+		{"fake", fails, "link GC", "link is busy; IPAM plugin \"fake\": disk"},
+		{"dhcp", fails, "GC link", "IPAM plugin \"dhcp\": disk; link is busy"},
 	} {
 		s := newFakePlugin(t, tc.script)
 		err := s.call(t, tc.kind, func(r *skel.Request) error {

@@ -219,7 +219,7 @@ var sharedKeys = []string{
 
 // Warn writes a warning to stderr, as one line.
 func (r *Request) Warn(format string, args ...any) {
-	fmt.Fprintf(r.env.Stderr, "%s: warning: %s\n", r.plugin.Name, fmt.Sprintf(format, args...))
+	fmt.Fprintf(r.env.Stderr, "%s: warning: %s\n", r.plugin.Name, oneLine(fmt.Sprintf(format, args...)))
 }
 
 // A lockedWriter runs one Write at a time, because warnings, steps of the trace and messages of a delegate can

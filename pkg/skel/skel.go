@@ -103,7 +103,7 @@ func (r *Request) printBanner() int {
 func (r *Request) runCommand() int {
 	r.Trace.Who = r.plugin.Name + " " + r.env.Args[0]
 	if err := r.command(); err != nil {
-		fmt.Fprintf(r.env.Stderr, "%s: %v\n", r.Trace.Who, err)
+		fmt.Fprintf(r.env.Stderr, "%s: %s\n", r.Trace.Who, oneLine(err.Error()))
 		return 1
 	}
 	return 0
@@ -126,7 +126,7 @@ func (p Plugin) since() types.Version { return max(p.Since, types.V010) }
 // stdout fails.
 func (r *Request) printError(err error) {
 	coded := *types.AsError(err)
-	coded.Problems = types.ProblemsIn(err)
+	coded.Msg, coded.Problems = oneLine(coded.Msg), types.ProblemsIn(err)
 	v := types.Newest.String()
 	if r.Version != 0 {
 		v = r.Version.String()
@@ -143,6 +143,9 @@ func (r *Request) printError(err error) {
 		fmt.Fprintf(r.env.Stderr, "%s: %v (and stdout cannot be written: %v)\n", r.plugin.Name, err, werr)
 	}
 }
+
+// oneLine returns the text of an error with semicolons between the problems, between which errors.Join puts newlines.
+func oneLine(text string) string { return strings.ReplaceAll(text, "\n", "; ") }
 
 // ReadConfig reads the configuration of one plugin from stdin. Only Commands call it, because skel reads
 // the configuration for verbs.
@@ -261,7 +264,7 @@ func (r *Request) cleanUp(panicked any, err error) error {
 	}
 	if undone := r.Undo.Rollback(); undone != nil {
 		coded := *types.AsError(err)
-		coded.Details = strings.TrimPrefix(coded.Details+"; could not undo: "+undone.Error(), "; ")
+		coded.Details = strings.TrimPrefix(coded.Details+"; could not undo: "+oneLine(undone.Error()), "; ")
 		err = &coded
 	}
 	if cerr := r.close(); cerr != nil && err == nil {

@@ -447,7 +447,7 @@ func TestFormOfAnError(t *testing.T) {
 			"{\n    \"cniVersion\": \"0.1.0\",\n    \"code\": 100,\n    \"msg\": \"m\",\n    \"details\": \"d\"\n}\n"},
 		{fmt.Errorf("check: %w", errors.Join(errors.New("a"), types.Problem{Object: "interface x", Kind: types.ProblemDiffers, Want: "up", Fix: "ip link set dev x up"}.Errorf("x is down"),
 			&types.Error{Code: 100, Msg: "b", Problems: []types.Problem{{Kind: types.ProblemMissing, Object: "y"}}})), plain,
-			"{\n    \"cniVersion\": \"1.1.0\",\n    \"code\": 100,\n    \"msg\": \"check: a\\nx is down\\nb\",\n    \"problems\": [\n" +
+			"{\n    \"cniVersion\": \"1.1.0\",\n    \"code\": 100,\n    \"msg\": \"check: a; x is down; b\",\n    \"problems\": [\n" +
 				"        {\n            \"kind\": \"other\",\n            \"got\": \"a\"\n        },\n" +
 				"        {\n            \"object\": \"interface x\",\n            \"kind\": \"differs\",\n            \"want\": \"up\",\n            \"fix\": \"ip link set dev x up\"\n        },\n" +
 				"        {\n            \"object\": \"y\",\n            \"kind\": \"missing\"\n        }\n    ]\n}\n"},
@@ -844,7 +844,7 @@ func TestUnknownKeys(t *testing.T) {
 		{why: "similar to no known key", keys: `"com.example":true`},
 		{why: "in another verb", verb: "CHECK", keys: `"isGatway":true`},
 		{why: "strict", keys: `"strict":true,"isGatway":true,"com.example":{"a":1}`,
-			refused: "strict configuration: unknown key \"com.example\" with value {\"a\":1}\nunknown key \"isGatway\" with value true; did you mean \"isGateway\"?"},
+			refused: "strict configuration: unknown key \"com.example\" with value {\"a\":1}; unknown key \"isGatway\" with value true; did you mean \"isGateway\"?"},
 		{why: "strict in another verb", verb: "CHECK", keys: `"strict":true,"foo":1`, refused: `strict configuration: unknown key "foo" with value 1`},
 		{why: "strict, but DEL must succeed", verb: "DEL", keys: `"strict":true,"foo":1`},
 		{why: "strict, and all known", keys: `"strict":true,"CAPABILITIES":{},"isgateway":true,"dns":{"search":[]},"prevResult":{"x":1},"cni.dev/attachments":[]`},

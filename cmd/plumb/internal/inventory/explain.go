@@ -37,10 +37,10 @@ const (
 	onHost      = "host"
 )
 
-// AddDamage adds a hop for each line of an error of CHECK.
+// AddDamage adds a hop for each problem in an error of CHECK.
 func (p *Path) AddDamage(plugin string, err error) {
-	for line := range strings.Lines(err.Error()) {
-		p.Out = append(p.Out, hop(onHost, "CHECK of %s: %s", plugin, strings.TrimSpace(line)))
+	for problem := range strings.SplitSeq(err.Error(), "; ") {
+		p.Out = append(p.Out, hop(onHost, "CHECK of %s: %s", plugin, problem))
 	}
 }
 
