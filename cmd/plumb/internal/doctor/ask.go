@@ -110,7 +110,7 @@ func (p plugin) addKey(problem types.Problem, add addFunc) {
 
 // findDamaged calls CHECK of the plugins for each attachment, with the configuration and the result of its ADD. It skips
 // networks whose files have findings, because these may explain an error of CHECK. It names the containers with the same
-// damage in one finding.
+// damage in one finding. If the interface of a container is gone, it reports only the first plugin that misses it.
 func (k asker) findDamaged(attachments []*inventory.Attachment, files []*file, add addFunc) {
 	skip := map[string]bool{}
 	for _, f := range files {
@@ -131,6 +131,9 @@ func (k asker) findDamaged(attachments []*inventory.Attachment, files []*file, a
 			containers[text] = append(containers[text], fmt.Sprintf("container %s, interface %s", a.ContainerID, a.IfName))
 			if fix := fixOf(d.Err); !strings.Contains(fixes[text], fix) {
 				fixes[text] = strings.TrimPrefix(fixes[text]+" && "+fix, " && ")
+			}
+			if strings.Contains(text, "find link "+a.IfName+": no such device") { // which the other plugins would repeat
+				break
 			}
 		}
 	}

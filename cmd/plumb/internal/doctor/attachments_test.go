@@ -137,6 +137,16 @@ var _ = Describe("plumb doctor on attachments", func() {
 		Entry("two problems of which a command fixes only one", "ip link set HOST down; nft flush chain inet plumb masq/pods/10.88.0.0/16", "HOST", findOut),
 	)
 
+	It("finds once that the interface of a container is gone, whatever plugins configured it", func() {
+		n := &usedHost{testHost: newTestHost("bridge", "host-local", "portmap", "bandwidth")}
+		n.attachBy(strings.Replace(complete, `{"type": "portmap", `, `{"type": "bandwidth", "ingressRate": 8000000, "ingressBurst": 8000000}, {"type": "portmap", `, 1))
+		container := n.add("d1")
+		container.Batch(GinkgoTB(), "link delete eth0")
+		findings := n.doctor().Findings
+		Expect(findings).To(HaveLen(1))
+		Expect(findings[0]).To(And(HaveField("Check", "check"), HaveField("What", ContainSubstring("CHECK of bridge: code 100: find link eth0: no such device"))))
+	})
+
 	It("does not call CHECK for a network with a missing executable", func() {
 		n, _ := newCompleteHost()
 		n.sh("rm " + n.bin() + "/portmap; ip link set cni0 down")
