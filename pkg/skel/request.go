@@ -156,13 +156,12 @@ func (r *Request) RequirePrev() (*types.Result, error) {
 
 // Decode reads the plugin's own keys into conf, a pointer to a struct with json tags. ADD warns about each
 // unknown key that is similar to a known key. If the configuration contains "strict": true, any unknown key is
-// an error, except in DEL, which must succeed.
+// an error, except in DEL, which must succeed. The error names
+// these keys and all values of a wrong type.
 func (r *Request) Decode(conf any) error {
-	if err := types.Decode(r.Stdin, conf); err != nil {
-		return err
-	}
+	err := types.Decode(r.Stdin, conf)
 	if r.Command != "ADD" && !r.Conf.Strict || r.Command == "DEL" {
-		return nil
+		return err
 	}
 	var refused []error
 	for _, key := range types.Unknown(r.Stdin, conf, sharedKeys...) {
@@ -176,9 +175,9 @@ func (r *Request) Decode(conf any) error {
 		}
 	}
 	if len(refused) > 0 {
-		return types.Errorf(types.CodeUnsupported, "strict configuration: %w", errors.Join(refused...))
+		err = errors.Join(err, types.Errorf(types.CodeUnsupported, "strict configuration: %w", errors.Join(refused...)))
 	}
-	return nil
+	return err
 }
 
 // DecodeWithArgs is Decode and Args.

@@ -32,8 +32,8 @@ func (u UnknownKey) String() string {
 }
 
 // Unknown returns the keys of a configuration that are neither read into conf, a pointer to a struct with json tags, nor
-// listed in shared, sorted by path. It looks into nested objects and lists that are structs in conf. Decode must have accepted
-// data. Keys match in any case, as encoding/json matches them.
+// listed in shared, sorted by path. It looks into nested objects and lists that are structs in conf, except values of a wrong
+// type. Keys match in any case, as encoding/json matches them.
 func Unknown(data []byte, conf any, shared ...string) []UnknownKey {
 	found := topValue(data, conf).unknown(shared)
 	slices.SortFunc(found, func(a, b UnknownKey) int { return strings.Compare(a.Path, b.Path) })
