@@ -71,7 +71,7 @@ in   host       host port tcp 8080 of IP version 4 is forwarded to 10.1.2.2 port
 		list := b.network("10-pods.conflist", chain)
 		p := newContainer("c1", 8080)
 		b.add(list, p)
-		b.add(list, newContainer("d1", 8080))
+		b.add(list, newContainer("e1", 8080))
 		b.host.SetForwarding(GinkgoTB(), "0")
 		b.host.MustLine(GinkgoTB(), "ip addr flush dev cni0")
 		p.MustLine(GinkgoTB(), "ip link set eth0 down")
@@ -82,7 +82,7 @@ in   host       host port tcp 8080 of IP version 4 is forwarded to 10.1.2.2 port
 		Expect(out).To(ContainSubstring("container  eth0 (veth) is down"))
 		Expect(out).To(ContainSubstring("has no carrier, MTU 1500, port of cni0"))
 		Expect(out).To(ContainSubstring(`host       CHECK of bridge: sysctl net/ipv4/ip_forward is "0", not "1"`))
-		Expect(out).To(ContainSubstring("host port 8080/tcp of IP version 4 belongs to pods/d1/eth0 now"))
+		Expect(out).To(ContainSubstring("host port 8080/tcp of IP version 4 belongs to pods/e1/eth0 now"))
 		Expect(out).To(ContainSubstring("host       no route to 10.1.2.2\n"))
 	})
 
@@ -121,8 +121,8 @@ in   host       host port tcp 8080 of IP version 4 is forwarded to 10.1.2.2 port
 		b.add(list, p)
 		p.Remove(GinkgoTB())
 		Expect(b.plumb("explain", "c1")).To(And(MatchRegexp("container  not shown: .*: not a network namespace"), ContainSubstring("masquerades")))
-		b.addHalf(newContainer("d1"))
-		Expect(b.plumb("explain", "d1")).To(And(ContainSubstring("container  not shown: libcni's cache does not contain"), ContainSubstring("port of cni0")))
+		b.addHalf(newContainer("e1"))
+		Expect(b.plumb("explain", "e1")).To(And(ContainSubstring("container  not shown: libcni's cache does not contain"), ContainSubstring("port of cni0")))
 	})
 
 	It("prefers the container whose ID equals the argument", func() {

@@ -41,8 +41,8 @@ var _ = Describe("plumb list", func() {
 			"type": "host-local", "dataDir": "` + b.path("leases") + `", "subnet": "10.9.9.0/24"}}`))
 		Expect(err).NotTo(HaveOccurred())
 		b.add(b.network("10-pods.conflist", chain), newContainer("c1"))
-		for _, id := range []string{"c2", "c3"} {
-			p, cache := newContainer(id), map[string]string{"c2": "cache/multus", "c3": "other"}[id]
+		for _, id := range []string{"delegate1", "delegate2"} {
+			p, cache := newContainer(id), map[string]string{"delegate1": "cache/multus", "delegate2": "other"}[id]
 			b.cni = cnitest.New(b.host, b.path(cache), b.bin)
 			_, err = b.cni.AddNetwork(context.Background(), conf, p.RT)
 			Expect(err).NotTo(HaveOccurred())
@@ -51,13 +51,13 @@ var _ = Describe("plumb list", func() {
 		Eventually(func() string { return b.host.Must(GinkgoTB(), "ip", "-o", "link", "show", "master", "br7") }).Should(BeEmpty())
 		b.age()
 		Expect(b.plumb("list", "--cache-dir", b.path("other"))).To(And(
-			MatchRegexp(`nad +c2 +eth0 +10.9.9.2 +namespace gone +1h0m\n`), MatchRegexp(`nad +c3 +eth0 +10.9.9.3 +namespace gone +1h0m\n`)))
+			MatchRegexp(`nad +delegate1 +eth0 +10.9.9.2 +namespace gone +1h0m\n`), MatchRegexp(`nad +delegate2 +eth0 +10.9.9.3 +namespace gone +1h0m\n`)))
 		reply := b.gc("c1", "--live", "-", "--cache-dir", b.path("other"))
 		Expect(reply.Exit).To(Equal(0), reply.Stderr+reply.Stdout)
 		Expect(b.inventory().Attachments).To(HaveLen(1))
 		Expect(filepath.Glob(b.path("*/results/nad*"))).To(BeEmpty())
-		Expect(b.path("cache/multus/results/nad-c2-eth0")).NotTo(BeAnExistingFile())
-		Expect(b.path("other/results/nad-c3-eth0")).NotTo(BeAnExistingFile())
+		Expect(b.path("cache/multus/results/nad-delegate1-eth0")).NotTo(BeAnExistingFile())
+		Expect(b.path("other/results/nad-delegate2-eth0")).NotTo(BeAnExistingFile())
 	})
 
 	It("omits addresses of loopback, and shows each address once", func() {
@@ -76,7 +76,7 @@ var _ = Describe("plumb list", func() {
 
 	It("shows that a container's namespace is gone", func() {
 		b := newTestbed()
-		p := newContainer("c1")
+		p := newContainer("removed")
 		b.add(b.network("10-pods.conflist", chain), p)
 		Expect(b.plumb("list")).NotTo(ContainSubstring("gone"))
 		p.Remove(GinkgoTB())
@@ -159,8 +159,8 @@ var _ = Describe("plumb list", func() {
 		b := newTestbed()
 		list := b.network("10-pods.conflist", chain)
 		b.add(list, newContainer("c1"))
-		b.add(list, newContainer("d1"))
-		Expect(b.plumb("list", "--network", "pods", "--container", "d")).To(And(ContainSubstring("d1"), Not(ContainSubstring("c1"))))
+		b.add(list, newContainer("e1"))
+		Expect(b.plumb("list", "--network", "pods", "--container", "e")).To(And(ContainSubstring("e1"), Not(ContainSubstring("c1"))))
 		reply := b.run("", append(b.directories(), "list", "--network", "pod")...)
 		Expect(reply.Exit).To(Equal(exitUsage))
 		Expect(reply.Stderr).To(ContainSubstring(`network "pod": no such network on this host; its networks are pods`))

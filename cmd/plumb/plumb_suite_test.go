@@ -138,7 +138,8 @@ func (b *testbed) network(file, text string) *libcni.NetworkConfigList {
 // A container is a container that a runtime attaches.
 type container = cnitest.Container
 
-// newContainer returns a container with a host port for each of ports.
+// newContainer returns a container with a host port for each of ports. If the container loses its namespace, no other
+// suite may use the ID, because plumb looks for the container's links in the namespaces of all processes.
 func newContainer(id string, ports ...int) *container {
 	GinkgoHelper()
 	p := cnitest.NewContainer(id)
