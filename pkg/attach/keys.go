@@ -38,7 +38,7 @@ const (
 // kernel's default.
 func CheckMTU(mtu int) error {
 	if mtu != 0 && (mtu < MinMTU || mtu > MaxMTU) {
-		return fmt.Errorf("mtu %d is not between %d and %d", mtu, MinMTU, MaxMTU)
+		return fmt.Errorf("mtu %d must be between %d and %d", mtu, MinMTU, MaxMTU)
 	}
 	return nil
 }

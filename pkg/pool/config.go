@@ -18,14 +18,16 @@ import (
 // DefaultDataDir is the directory of the reservations if a configuration does not name another one.
 const DefaultDataDir = "/var/lib/cni/networks"
 
-const maxNetworkName = 255 // in bytes; the network has a directory of its name (NAME_MAX, linux/limits.h)
+// maxNetworkName is the largest length of a network's name in bytes. The name is also the name of a directory
+// (NAME_MAX, linux/limits.h).
+const maxNetworkName = 255
 
 // An input is everything that determines a Pool.
 type input struct {
 	network string
-	keys    *Keys // the keys in ipam; nil: the configuration lacks ipam
+	keys    *Keys // the keys in ipam, or nil if the configuration lacks ipam
 	runtime RuntimeKeys
-	argIP   string // the value of IP in CNI_ARGS; empty: no address is requested
+	argIP   string // the value of IP in CNI_ARGS, or empty if it requests no address
 	version types.Version
 	// rangesLater is true if the configuration needs no ranges, because the runtime may pass ipRanges to ADD, CHECK and DEL only.
 	rangesLater bool
@@ -40,7 +42,7 @@ func (m Machine) NewPool(r *skel.Request, ipam *Keys, runtime RuntimeKeys) (*Poo
 		return nil, err
 	}
 	if len(r.Conf.Name) > maxNetworkName {
-		return nil, types.Errorf(types.CodeConfig, "the network's name is longer than %d bytes, the limit of directory names", maxNetworkName)
+		return nil, types.Errorf(types.CodeConfig, "the network's name must be at most %d bytes long, the limit of directory names", maxNetworkName)
 	}
 	p, err := (&input{
 		network: r.Conf.Name, keys: ipam, runtime: runtime, argIP: args[types.ArgIP], version: r.Version,
@@ -57,7 +59,7 @@ func (m Machine) NewPool(r *skel.Request, ipam *Keys, runtime RuntimeKeys) (*Poo
 }
 
 // warnOutsideGateways warns of each gateway outside of its subnet. Such a gateway can be correct if the interface plugin adds
-// a route to the gateway (ptp), or if the subnet is a part of a larger subnet with the router.
+// a route to the gateway (ptp), or if the subnet is part of a larger subnet that contains the router.
 func (p *Pool) warnOutsideGateways(r *skel.Request) {
 	for _, set := range p.sets {
 		for _, ipr := range set {
@@ -113,7 +115,7 @@ func (in *input) pool() (*Pool, error) {
 	}
 	var cooldownErr error
 	if raw.Cooldown < 0 || raw.Cooldown > maxCooldown {
-		cooldownErr = fmt.Errorf("cooldown %d is not between 0 and %d seconds", raw.Cooldown, maxCooldown)
+		cooldownErr = fmt.Errorf("cooldown %d must be between 0 and %d seconds", raw.Cooldown, maxCooldown)
 	}
 	store, storeErr := newStore(in.network, raw.DataDir, raw.Cooldown)
 	sets, setNames, setsErr := in.rangeSets()
@@ -179,7 +181,7 @@ func (raw rawSet) name(index int) string {
 // checkFamilies returns an error if the result would have several addresses of one family and the CNI
 // version is below 0.3.0, whose results have at most one address per family.
 func checkFamilies(sets []rangeSet, v types.Version) error {
-	count := map[bool]int{} // by whether the family is IPv4
+	count := map[bool]int{} // the key is true for IPv4
 	for _, set := range sets {
 		if len(set) > 0 {
 			count[set[0].First.Is4()]++
@@ -264,13 +266,13 @@ func addrOr(key, s string, defaultAddr netip.Addr) (netip.Addr, error) {
 // warnOutsideGateways).
 func (r ipRange) check() error {
 	var errs []error
-	problem := types.ProblemsInto(&errs)
-	problem(!r.subnet.Contains(r.First), "RangeStart %s not in network %s", r.First, r.subnet)
-	problem(!r.subnet.Contains(r.Last), "RangeEnd %s not in network %s", r.Last, r.subnet)
-	problem(len(errs) == 0 && r.Last.Less(r.First), "rangeStart %s is above rangeEnd %s", r.First, r.Last)
-	problem(!isUnicast(r.First) || !isUnicast(r.Last), "range %s: an interface cannot have a multicast or unspecified address", r.Range)
-	problem(r.gateway.Is4() != r.subnet.Addr().Is4(), "gateway %s is not of the family of %s", r.gateway, r.subnet)
-	problem(!isUnicast(r.gateway), "gateway %s: a router cannot have a multicast or unspecified address", r.gateway)
+	refuseIf := types.ProblemsInto(&errs)
+	refuseIf(!r.subnet.Contains(r.First), "RangeStart %s not in network %s", r.First, r.subnet)
+	refuseIf(!r.subnet.Contains(r.Last), "RangeEnd %s not in network %s", r.Last, r.subnet)
+	refuseIf(len(errs) == 0 && r.Last.Less(r.First), "rangeStart %s is above rangeEnd %s", r.First, r.Last)
+	refuseIf(!isUnicast(r.First) || !isUnicast(r.Last), "range %s: an interface cannot have a multicast or unspecified address", r.Range)
+	refuseIf(r.gateway.Is4() != r.subnet.Addr().Is4(), "gateway %s must be of the same family as subnet %s", r.gateway, r.subnet)
+	refuseIf(!isUnicast(r.gateway), "gateway %s: a router cannot have a multicast or unspecified address", r.gateway)
 	return errors.Join(errs...)
 }
 
@@ -283,7 +285,7 @@ func isUnicast(ip netip.Addr) bool { return !ip.IsMulticast() && !ip.IsUnspecifi
 // small for a gateway and another address.
 func parseSubnet(s string) (netip.Prefix, error) {
 	if s == "" {
-		return netip.Prefix{}, errors.New("a range without a subnet")
+		return netip.Prefix{}, errors.New("the subnet of a range is missing")
 	}
 	p, err := types.ParseCIDR(s)
 	if err != nil {
@@ -294,14 +296,14 @@ func parseSubnet(s string) (netip.Prefix, error) {
 		return p, fmt.Errorf("Network has host bits set. For a subnet mask of length %d the network address is %s", p.Bits(), p.Masked().Addr())
 	}
 	if p.Addr().BitLen()-p.Bits() < 2 {
-		//lint:ignore ST1005 as above
+		//lint:ignore ST1005 the text of the reference plugin, which tests of other projects compare
 		return p, fmt.Errorf("Network %s too small to allocate from", p)
 	}
 	return p, nil
 }
 
-// ParsePrefixes returns the addresses and prefixes in raw, the value of a key. An address is a prefix of
-// one address, and a prefix has no host bits. The error names all problems.
+// ParsePrefixes returns the addresses and prefixes in raw, the value of a key. It converts an address to a prefix of
+// one address, and clears the host bits of a prefix. The error names all problems.
 func ParsePrefixes(key string, raw []string) ([]netip.Prefix, error) {
 	var all []netip.Prefix
 	var errs []error

@@ -276,7 +276,7 @@ func (r *Route) Normalize() error {
 		}
 	}
 	if r.Scope < 0 || r.Scope > 255 {
-		return fmt.Errorf("route %s: scope %d is not between 0 and 255", r.Dst, r.Scope)
+		return fmt.Errorf("route %s: scope %d must be between 0 and 255", r.Dst, r.Scope)
 	}
 	return nil
 }

@@ -189,7 +189,7 @@ func TestParseResultChecksKeys(t *testing.T) {
 		{V110, `{"routes":[{"dst":"10.0.0.0/8","gw":"fe80::1"}]}`, "route 10.0.0.0/8 has a gateway of the other family: fe80::1"},
 		{V110, `{"routes":[{"dst":"10.0.0.0/8","mtu":-1}]}`, "route 10.0.0.0/8: mtu -1 is out of range"},
 		{V110, `{"routes":[{"dst":"10.0.0.0/8","table":4294967296}]}`, "route 10.0.0.0/8: table 4294967296 is out of range"},
-		{V110, `{"routes":[{"dst":"10.0.0.0/8","scope":256}]}`, "route 10.0.0.0/8: scope 256 is not between 0 and 255"},
+		{V110, `{"routes":[{"dst":"10.0.0.0/8","scope":256}]}`, "route 10.0.0.0/8: scope 256 must be between 0 and 255"},
 	} {
 		_, err := ParseResult(tc.v, []byte(tc.text))
 		switch {

@@ -155,7 +155,7 @@ func (raw *rawConfig) latency() (time.Duration, error) {
 		return defaultLatency, nil
 	}
 	if ms := *raw.Latency; ms < 1 || ms > maxLatency {
-		return 0, fmt.Errorf("latency %d is not between 1 and %d milliseconds", ms, maxLatency)
+		return 0, fmt.Errorf("latency %d must be between 1 and %d milliseconds", ms, maxLatency)
 	}
 	return time.Duration(*raw.Latency) * time.Millisecond, nil
 }

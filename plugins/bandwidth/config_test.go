@@ -65,7 +65,7 @@ func TestErrorNamesAllProblems(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{`{"ingressRate": 7, "ingressBurst": 8}`, "ingressRate 7 is too low: the minimum is 8 bit/s"},
 		{`{"egressRate": 8, "egressBurst": 34359738360}`, "egressBurst 34359738360: burst cannot be more than 4GB"},
-		{`{"latency": 60001}`, "latency 60001 is not between"},
+		{`{"latency": 60001}`, "latency 60001 must be between"},
 		{`{"unshapedSubnets": ["10.0.0.0/8"], "shapedSubnets": ["10.1.0.0/16"]}`, `unshapedSubnets ["10.0.0.0/8"] and shapedSubnets ["10.1.0.0/16"] exclude each other`},
 		{`{"unshapedSubnets": ["10.0.0.0/8"], "shapedSubnets": ["broken"]}`, `shapedSubnets: "broken" is not a subnet`},
 		{`{"shapedSubnets": ["::ffff:10.0.0.0/64"]}`, `shapedSubnets: "::ffff:10.0.0.0/64" is not a subnet`},
@@ -74,7 +74,7 @@ func TestErrorNamesAllProblems(t *testing.T) {
 		{`{"ingressRate": 1, "ingressBurst": 99999999999, "egressRate": 9, "shapedSubnets": ["x"], "latency": -1}`,
 			"ingressRate 1 is too low: the minimum is 8 bit/s\ningressBurst 99999999999: burst cannot be more than 4GB\n" +
 				"egress: if rate is set, burst must also be set\nshapedSubnets: \"x\" is not a subnet; write it like 10.0.0.0/8 or fd00::/8\n" +
-				"latency -1 is not between 1 and 60000 milliseconds"},
+				"latency -1 must be between 1 and 60000 milliseconds"},
 	} {
 		if _, err := decode(t, c.text); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got\n%v\nwant\n%s", c.text, err, c.want)

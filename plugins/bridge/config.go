@@ -154,13 +154,13 @@ func (t rawTrunk) ids() ([]int, error) {
 	case t.MinID != nil && t.MaxID == nil:
 		return nil, errors.New("minID and maxID should be configured simultaneously, maxID is missing")
 	case t.MinID != nil && !valid(t.MinID):
-		return nil, fmt.Errorf("incorrect trunk minID parameter: %d is not between 1 and %d", *t.MinID, maxVLAN)
+		return nil, fmt.Errorf("incorrect trunk minID parameter: %d must be between 1 and %d", *t.MinID, maxVLAN)
 	case t.MaxID != nil && !valid(t.MaxID):
-		return nil, fmt.Errorf("incorrect trunk maxID parameter: %d is not between 1 and %d", *t.MaxID, maxVLAN)
+		return nil, fmt.Errorf("incorrect trunk maxID parameter: %d must be between 1 and %d", *t.MaxID, maxVLAN)
 	case t.MinID != nil && *t.MinID > *t.MaxID:
 		return nil, fmt.Errorf("minID is greater than maxID in trunk parameter: %d and %d", *t.MinID, *t.MaxID)
 	case t.ID != nil && !valid(t.ID):
-		return nil, fmt.Errorf("incorrect trunk id parameter: %d is not between 1 and %d", *t.ID, maxVLAN)
+		return nil, fmt.Errorf("incorrect trunk id parameter: %d must be between 1 and %d", *t.ID, maxVLAN)
 	}
 	var ids []int
 	if t.MinID != nil {

@@ -42,7 +42,7 @@ func TestRefusedConfigurations(t *testing.T) {
 		{`"hairpinMode":true,"promiscMode":true`, "cannot set hairpin mode and promiscuous mode at the same time", types.CodeConfig},
 		{`"vlan":4095`, "invalid VLAN ID 4095 (must be between 0 and 4094)", types.CodeConfig},
 		{`"vlan":-1`, "invalid VLAN ID -1", types.CodeConfig},
-		{`"mtu":67`, "mtu 67 is not between 68 and 65535", types.CodeConfig},
+		{`"mtu":67`, "mtu 67 must be between 68 and 65535", types.CodeConfig},
 		{`"mtu":-5`, "mtu -5", types.CodeConfig},
 		{`"bridge":""`, "is not an interface name", types.CodeConfig},
 		{`"bridge":"../x"`, "'/', ':' and '%' are not allowed", types.CodeConfig},
@@ -63,7 +63,7 @@ func TestRefusedConfigurations(t *testing.T) {
 		{`"vlanTrunk":5`, `key "vlanTrunk": want a list`, types.CodeDecode},
 		{`"mtu":"1500"`, `key "mtu": want a number`, types.CodeDecode},
 		{`"isGateway":"yes"`, `key "isGateway": want true or false`, types.CodeDecode},
-		{`"mtu":1,"vlan":5000,"mac":"x"`, "mtu 1 is not between", types.CodeConfig},
+		{`"mtu":1,"vlan":5000,"mac":"x"`, "mtu 1 must be between", types.CodeConfig},
 		{`"mtu":1,"vlan":5000,"mac":"x"`, "invalid VLAN ID 5000", types.CodeConfig},
 		{`"mtu":1,"vlan":5000,"mac":"x"`, `invalid MAC address "x"`, types.CodeConfig},
 	} {

@@ -57,7 +57,7 @@ type network struct {
 	datastore     json.RawMessage
 	program       string // the datastore's executable, from the key datastore.type
 	timeout       time.Duration
-	scope         string // what the owned addresses depend on (see state)
+	scope         string // segment, node and datastore. If it changes, the recorded state is not valid (see state)
 }
 
 // parse returns the network that the configuration describes. The error names all invalid values.
@@ -82,13 +82,13 @@ func (h host) parse(r *skel.Request) (*network, error) {
 // checkSets returns an error if the range sets exceed the limits of a request (datastore/README.md).
 func (n *network) checkSets() error {
 	var errs []error
-	problem := types.ProblemsInto(&errs)
+	refuseIf := types.ProblemsInto(&errs)
 	for i, set := range n.sets {
 		for _, r := range set.Ranges {
-			problem(r.First.Is6() && !netip.PrefixFrom(r.First, 64).Contains(r.Last), "range set %d: %s-%s must be in one /64", i+1, r.First, r.Last)
+			refuseIf(r.First.Is6() && !netip.PrefixFrom(r.First, 64).Contains(r.Last), "range set %d: %s-%s must be in one /64", i+1, r.First, r.Last)
 		}
 		parts := len(set.Ranges) + len(set.Exclude)
-		problem(parts > datastore.MaxParts, "range set %d: want %d ranges and exclusions at most, got %d", i+1, datastore.MaxParts, parts)
+		refuseIf(parts > datastore.MaxParts, "range set %d: want at most %d ranges and exclusions, got %d", i+1, datastore.MaxParts, parts)
 	}
 	return types.Coded(types.CodeConfig, errors.Join(errs...))
 }
@@ -96,31 +96,31 @@ func (n *network) checkSets() error {
 // setKeys checks the plugin's own keys, and sets the fields for them.
 func (n *network) setKeys(raw *rawIPAM) error {
 	var errs []error
-	problem := types.ProblemsInto(&errs)
+	refuseIf := types.ProblemsInto(&errs)
 	n.segment, n.warmPool, n.datastore = raw.Segment, defaultWarmPool, raw.Datastore
 	if n.segment == "" {
 		n.segment = n.request.Conf.Name
 	}
-	problem(!datastore.IsName(n.segment), "segment %q must consist of letters, digits, '.', '_' and '-', and begin with a letter or digit", n.segment)
+	refuseIf(!datastore.IsName(n.segment), "segment %q must consist of letters, digits, '.', '_' and '-', and begin with a letter or digit", n.segment)
 	if raw.WarmPool != nil {
 		n.warmPool = *raw.WarmPool
 	}
-	problem(n.warmPool < 0 || n.warmPool > maxWarmPool, "warmPool %d is not between 0 and %d", n.warmPool, maxWarmPool)
+	refuseIf(n.warmPool < 0 || n.warmPool > maxWarmPool, "warmPool %d must be between 0 and %d", n.warmPool, maxWarmPool)
 	var err error
 	n.onRequestOnly, err = pool.ParsePrefixes("onRequestOnly", raw.OnRequestOnly)
-	problem(err != nil, "%w", err)
+	refuseIf(err != nil, "%w", err)
 	node, err := n.nodeName(raw.Node)
-	problem(err != nil, "%w", err)
+	refuseIf(err != nil, "%w", err)
 	prefix, err := n.setDatastore()
-	problem(err != nil, "%w", err)
+	refuseIf(err != nil, "%w", err)
 	n.node = node
 	n.scope = fmt.Sprintf("%s %s %s %q", n.program, n.segment, n.node, prefix)
 	return errors.Join(errs...)
 }
 
-// nodeName returns the name of the node for the datastore, which is the key node or else the host name. If the segment is not
-// named after the network, the network's name follows, because on each node every network has a directory for its
-// reservations, and therefore owns its addresses separately.
+// nodeName returns the name of the node for the datastore, which is the key node or else the host name. If the segment and
+// the network have different names, nodeName appends the network's name. Each network on a node owns its addresses
+// separately, because it has its own directory of reservations.
 func (n *network) nodeName(configured string) (string, error) {
 	node := configured
 	if node == "" {
@@ -134,7 +134,10 @@ func (n *network) nodeName(configured string) (string, error) {
 	if n.segment != n.request.Conf.Name {
 		full += separator + n.request.Conf.Name
 	}
-	if !datastore.IsName(node) || len(full) > datastore.MaxName {
+	if len(full) > datastore.MaxName {
+		return "", fmt.Errorf("node %q must be at most %d bytes long; set a shorter value of the key node", full, datastore.MaxName)
+	}
+	if !datastore.IsName(node) {
 		return "", fmt.Errorf("node %q must consist of letters, digits, '.', '_' and '-', and begin with a letter or digit; the default of the key node is the host name", node)
 	}
 	return full, nil
@@ -154,9 +157,9 @@ func (n *network) setDatastore() (prefix string, err error) {
 		seconds = *raw.Timeout
 	}
 	var errs []error
-	problem := types.ProblemsInto(&errs)
-	problem(seconds < 1 || seconds > maxTimeout, "datastore.timeout %d is not between 1 and %d seconds", seconds, maxTimeout)
-	problem(!datastore.IsName(raw.Type), "datastore.type %q must be the name of an executable in CNI_PATH, such as cluster-local-etcd", raw.Type)
+	refuseIf := types.ProblemsInto(&errs)
+	refuseIf(seconds < 1 || seconds > maxTimeout, "datastore.timeout %d must be between 1 and %d seconds", seconds, maxTimeout)
+	refuseIf(!datastore.IsName(raw.Type), "datastore.type %q must be the name of an executable in CNI_PATH, such as cluster-local-etcd", raw.Type)
 	n.program, n.timeout = raw.Type, time.Duration(seconds)*time.Second
 	return raw.Prefix, errors.Join(errs...)
 }
@@ -166,7 +169,7 @@ func (n *network) isOnRequestOnly(ip netip.Addr) bool {
 	return slices.ContainsFunc(n.onRequestOnly, func(p netip.Prefix) bool { return p.Contains(ip) })
 }
 
-// setOf returns the index of the set that allocates the address, or noSet.
-func (n *network) setOf(ip netip.Addr) int {
+// setIndex returns the index of the set that allocates the address, or noSet.
+func (n *network) setIndex(ip netip.Addr) int {
 	return slices.IndexFunc(n.sets, func(s pool.Set) bool { return s.Contains(ip) })
 }

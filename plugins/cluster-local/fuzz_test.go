@@ -139,7 +139,7 @@ func checkNetwork(t *testing.T, n *network) {
 	}
 	for i, s := range n.sets {
 		for _, p := range s.Exclude {
-			if s.Contains(p.Addr()) || n.setOf(p.Addr()) == i {
+			if s.Contains(p.Addr()) || n.setIndex(p.Addr()) == i {
 				t.Errorf("set %d contains %s, which is excluded", i, p)
 			}
 		}

@@ -28,7 +28,7 @@ func (n *network) checkFree() error {
 		known = *st
 		free, err := se.Free(st.addrs())
 		for _, ip := range free {
-			if set := n.setOf(ip); set != noSet {
+			if set := n.setIndex(ip); set != noSet {
 				exhausted[set] = false
 			}
 		}

@@ -650,7 +650,7 @@ var _ = Describe("the configuration", func() {
 	},
 		Entry("a range larger than a /64", `"subnet": "fd00::/48"`, "range set 1: fd00::1-fd00::ffff:ffff:ffff:ffff:ffff must be in one /64"),
 		Entry("too many exclusions", `"subnet": "10.1.2.0/24", "exclude": ["10.1.2.2`+strings.Repeat(`", "10.1.2.3`, 98)+`"]`,
-			"range set 1: want 100 ranges and exclusions at most, got 101"),
+			"range set 1: want at most 100 ranges and exclusions, got 101"),
 	)
 
 	DescribeTable("with an error causes ADD to fail with code 7", func(ipam string, texts ...string) {

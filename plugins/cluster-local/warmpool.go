@@ -37,7 +37,7 @@ func (s *session) want(set int) (n int, err error) {
 	err = s.Lock(func(se *pool.Session) error {
 		reserved, err := se.Reserved()
 		for _, ip := range reserved {
-			if s.setOf(ip) == set {
+			if s.setIndex(ip) == set {
 				n++
 			}
 		}
@@ -91,7 +91,7 @@ func (n *network) surplus(se *pool.Session, st *state, last []netip.Addr) (map[i
 	}
 	bySet := map[int][]netip.Addr{}
 	for _, ip := range free {
-		set := n.setOf(ip)
+		set := n.setIndex(ip)
 		bySet[set] = append(bySet[set], ip)
 	}
 	for set, addrs := range bySet {

@@ -125,8 +125,8 @@ func (in input) config() (*config, error) {
 	}
 	var errs []error
 	problem := types.ProblemsInto(&errs)
-	problem(in.raw.Priority < 0 || int64(in.raw.Priority) > 1<<32-1, "priority %d is not between 0 and %d", in.raw.Priority, int64(1<<32-1))
-	problem(in.raw.Timeout < 0 || in.raw.Timeout > maxTimeout, "timeout %d is not between 0 and %d seconds", in.raw.Timeout, maxTimeout)
+	problem(in.raw.Priority < 0 || int64(in.raw.Priority) > 1<<32-1, "priority %d must be between 0 and %d", in.raw.Priority, int64(1<<32-1))
+	problem(in.raw.Timeout < 0 || in.raw.Timeout > maxTimeout, "timeout %d must be between 0 and %d seconds", in.raw.Timeout, maxTimeout)
 	socket, socketErr := socketPath(in.raw.DaemonSocketPath)
 	options, optionsErr := in.provided()
 	asked, askedErr := in.asked()

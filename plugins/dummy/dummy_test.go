@@ -22,7 +22,7 @@ var _ = Describe("without a dummy interface", func() {
 		func(version, keys, ipam string, texts ...string) {
 			b.Refuse(b.call(conf(version, keys, ipam)), types.CodeConfig, texts...)
 		},
-		Entry("two values", "1.1.0", `"mtu":67,"mac":"x"`, metadata, "mtu 67 is not between 68 and 65535", `invalid MAC address "x"`),
+		Entry("two values", "1.1.0", `"mtu":67,"mac":"x"`, metadata, "mtu 67 must be between 68 and 65535", `invalid MAC address "x"`),
 		Entry("no address before 0.3.0", "0.2.0", "", noIPAM, types.ErrNoAddress.Error()),
 		Entry("dhcp", "1.1.0", "", `{"type":"dhcp"}`, "a dummy interface cannot reach a DHCP server"),
 	)
@@ -43,7 +43,7 @@ var _ = Describe("without a dummy interface", func() {
 		func(keys, ipam, text string) { b.RequireStatus(conf("1.1.0", keys, ipam), text) },
 		Entry("success", "", metadata, ""),
 		Entry("success without ipam", "", noIPAM, ""),
-		Entry("the configuration is invalid", `"mtu":1`, metadata, "mtu 1 is not between"),
+		Entry("the configuration is invalid", `"mtu":1`, metadata, "mtu 1 must be between"),
 		Entry("STATUS of the IPAM plugin fails", "", nstest.Static("x"), `IPAM plugin "static"`),
 	)
 })

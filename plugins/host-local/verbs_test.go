@@ -103,7 +103,7 @@ var _ = Describe("ADD", func() {
 		for _, command := range []string{"ADD", "CHECK"} {
 			f := host.Fails(command, "c1", long)
 			Expect(f.Code).To(Equal(uint(types.CodeConfig)), command)
-			Expect(f.Msg).To(Equal("the network's name is longer than 255 bytes, the limit of directory names"))
+			Expect(f.Msg).To(Equal("the network's name must be at most 255 bytes long, the limit of directory names"))
 		}
 		host.OK("DEL", "c1", long)
 		host.Add("c1", variant{Network: strings.Repeat("n", 255)})

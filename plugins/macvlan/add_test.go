@@ -351,8 +351,8 @@ var _ = Describe("ADD", func() {
 			b.Refuse(c, code, texts...)
 		},
 		Entry("an unknown mode", conf("1.0.0", `"mode":"trunk"`, nstest.StaticV4), "", types.CodeConfig, `unknown macvlan mode: "trunk"`, "want bridge, private, vepa or passthru"),
-		Entry("an MTU below zero", conf("1.0.0", `"mtu":-1`, nstest.StaticV4), "", types.CodeConfig, "mtu -1 is not between 68 and 65535"),
-		Entry("an MTU too small", conf("1.0.0", `"mtu":67`, nstest.StaticV4), "", types.CodeConfig, "mtu 67 is not between 68 and 65535"),
+		Entry("an MTU below zero", conf("1.0.0", `"mtu":-1`, nstest.StaticV4), "", types.CodeConfig, "mtu -1 must be between 68 and 65535"),
+		Entry("an MTU too small", conf("1.0.0", `"mtu":67`, nstest.StaticV4), "", types.CodeConfig, "mtu 67 must be between 68 and 65535"),
 		Entry("a MAC of five bytes", conf("1.0.0", `"mac":"02:00:00:00:00"`, nstest.StaticV4), "", types.CodeConfig, `invalid MAC address "02:00:00:00:00"`),
 		Entry("a multicast MAC", conf("1.0.0", "", nstest.StaticV4), "MAC=01:00:00:00:00:01", types.CodeConfig, "unicast"),
 		Entry("a negative queue length", conf("1.0.0", `"bcqueuelen":-1`, nstest.StaticV4), "", types.CodeConfig, "bcqueuelen -1"),

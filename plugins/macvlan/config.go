@@ -59,7 +59,7 @@ func (raw *rawConfig) toConfig(r *skel.Request, args types.Args) (*config, error
 	errs := []error{macErr, conf.master.Validate(), attach.CheckMTU(raw.MTU)}
 	refuseIf := types.ProblemsInto(&errs)
 	refuseIf(!nl.IsMacvlanMode(conf.mode), "unknown macvlan mode: %q; want bridge, private, vepa or passthru", raw.Mode)
-	refuseIf(raw.BCQueueLen < 0 || raw.BCQueueLen > maxQueueLen, "bcqueuelen %d is not between 0 and %d", raw.BCQueueLen, maxQueueLen)
+	refuseIf(raw.BCQueueLen < 0 || raw.BCQueueLen > maxQueueLen, "bcqueuelen %d must be between 0 and %d", raw.BCQueueLen, maxQueueLen)
 	errs = append(errs, ipam.CheckLayer2(r))
 	return conf, errors.Join(errs...)
 }

@@ -130,7 +130,7 @@ func (raw *rawConfig) config() (*config, error) {
 	refuseIf := types.ProblemsInto(&errs)
 	if raw.MarkMasqBit != nil {
 		conf.markBit = *raw.MarkMasqBit
-		refuseIf(conf.markBit < 0 || conf.markBit > 31, "markMasqBit %d is not between 0 and 31", conf.markBit)
+		refuseIf(conf.markBit < 0 || conf.markBit > 31, "markMasqBit %d must be between 0 and 31", conf.markBit)
 		refuseIf(conf.externalMarkChain != "", "markMasqBit and externalSetMarkChain exclude each other: the program that created the chain chooses the bit")
 	}
 	// A name that begins with "-" or "!" would be an option of iptables.

@@ -53,7 +53,7 @@ func (raw *rawConfig) config() (*config, error) {
 	if raw.Table != nil {
 		conf.table = *raw.Table
 		refuseIf(conf.table < 1 || int64(conf.table) > math.MaxUint32,
-			"table %d is not between 1 and %d; omit \"table\" to let sbr choose the tables", conf.table, int64(math.MaxUint32))
+			"table %d must be between 1 and %d; omit \"table\" to let sbr choose the tables", conf.table, int64(math.MaxUint32))
 	}
 	if raw.AddSourceHints && raw.KeepMain == "" {
 		conf.keep = keepSubnet

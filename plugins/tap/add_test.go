@@ -122,9 +122,9 @@ var _ = Describe("ADD", func() {
 			b.Refuse(b.call(conf(version, keys, ipam)), types.CodeConfig, texts...)
 		},
 		Entry("all values", "1.1.0", `"mtu":67,"mac":"x","owner":4294967295,"group":4294967295,"bridge":"a/b","selinuxContext":"a\nb"`, static,
-			"mtu 67 is not between 68 and 65521", `invalid MAC address "x"`, "owner 4294967295 is not a user ID", "group 4294967295 is not a group ID",
+			"mtu 67 must be between 68 and 65521", `invalid MAC address "x"`, "owner 4294967295 is not a user ID", "group 4294967295 is not a group ID",
 			`bridge "a/b" is not an interface name`, `selinuxContext "a\nb" contains a line feed`),
-		Entry("an MTU that no tap can have", "1.1.0", `"mtu":65535`, static, "mtu 65535 is not between 68 and 65521"),
+		Entry("an MTU that no tap can have", "1.1.0", `"mtu":65535`, static, "mtu 65535 must be between 68 and 65521"),
 		Entry("an MTU that is too small for IPv6", "1.1.0", `"mtu":1279`, static, "too small for address fd00:1::2/64"),
 		Entry("no address before 0.3.0", "0.2.0", "", noIPAM, types.ErrNoAddress.Error()),
 		Entry("dhcp", "1.1.0", `"mtu":67`, `{"type":"dhcp"}`,

@@ -52,7 +52,7 @@ func (raw *rawConfig) toConfig(r *skel.Request, args types.Args) (*config, error
 	}
 	errs := []error{macErr, checkBridge(raw.Bridge)}
 	refuseIf := types.ProblemsInto(&errs)
-	refuseIf(raw.MTU != 0 && (raw.MTU < attach.MinMTU || raw.MTU > nl.MaxTapMTU), "mtu %d is not between %d and %d", raw.MTU, attach.MinMTU, nl.MaxTapMTU)
+	refuseIf(raw.MTU != 0 && (raw.MTU < attach.MinMTU || raw.MTU > nl.MaxTapMTU), "mtu %d must be between %d and %d", raw.MTU, attach.MinMTU, nl.MaxTapMTU)
 	refuseIf(isNoID(raw.Owner), "owner %d is not a user ID", uint32(math.MaxUint32))
 	refuseIf(isNoID(raw.Group), "group %d is not a group ID", uint32(math.MaxUint32))
 	refuseIf(strings.ContainsAny(raw.SELinuxContext, "\x00\n"), "selinuxContext %q contains a line feed or a NUL", raw.SELinuxContext)

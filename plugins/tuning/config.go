@@ -120,10 +120,10 @@ func (raw *rawConfig) config(ifName string, args types.Args) (*config, error) {
 func (c *config) validate() error {
 	var errs []error
 	if mtu := c.link.MTU; mtu != nil && (*mtu < attach.MinMTU || *mtu > maxMTU) {
-		errs = append(errs, fmt.Errorf("mtu %d is not between %d and %d", *mtu, attach.MinMTU, maxMTU))
+		errs = append(errs, fmt.Errorf("mtu %d must be between %d and %d", *mtu, attach.MinMTU, maxMTU))
 	}
 	if n := c.link.TxQLen; n != nil && (*n < 0 || *n > math.MaxInt32) {
-		errs = append(errs, fmt.Errorf("txQLen %d is not between 0 and %d", *n, math.MaxInt32))
+		errs = append(errs, fmt.Errorf("txQLen %d must be between 0 and %d", *n, math.MaxInt32))
 	}
 	if !filepath.IsAbs(c.dataDir) {
 		errs = append(errs, fmt.Errorf("dataDir %q is not an absolute path", c.dataDir))

@@ -128,7 +128,7 @@ func TestParseReturnsErrors(t *testing.T) {
 			"invalid MAC address \"no\"\n" +
 				"invalid net sysctl key: \"kernel.nosuch\"; set only sysctls below net.\n" +
 				"invalid net sysctl key: \"net/../vm/x\"; set only sysctls below net.\n" +
-				"mtu 67 is not between 68 and 65536\ntxQLen -1 is not between 0 and 2147483647\ndataDir \"d\" is not an absolute path"},
+				"mtu 67 must be between 68 and 65536\ntxQLen -1 must be between 0 and 2147483647\ndataDir \"d\" is not an absolute path"},
 		{`, "mtu": -5`, "", types.CodeConfig, "mtu -5"}, {`, "mtu": 65537`, "", types.CodeConfig, "mtu 65537"},
 		{`, "txQLen": 4294967296`, "", types.CodeConfig, "txQLen 4294967296"},
 		{`, "mac": "ff:ff:ff:ff:ff:ff"`, "", types.CodeConfig, "unicast"},

@@ -714,7 +714,7 @@ var _ = Describe("tuning", func() {
 			Entry("the allowlist does not allow it", func() { Expect(os.WriteFile(allow, []byte("nothing\n"), 0o600)).To(Succeed()) }, everything, "is not allowed"),
 			Entry("dataDir is a file", func() { Expect(os.WriteFile(dir, nil, 0o600)).To(Succeed()) }, "", "not a directory"),
 			Entry("dataDir is below a file", func() {}, `"dataDir": "/etc/passwd/x"`, "not a directory"),
-			Entry("the configuration is invalid", func() {}, `"mtu": 1`, "mtu 1 is not between"),
+			Entry("the configuration is invalid", func() {}, `"mtu": 1`, "mtu 1 must be between"),
 		)
 	})
 })

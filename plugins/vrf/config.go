@@ -44,7 +44,7 @@ func (raw *rawConfig) config(ifName string) (*config, error) {
 		refuseIf(raw.VRFName != "", "vrfname %q is not an interface name: %w", raw.VRFName, err)
 	}
 	refuseIf(raw.VRFName == "lo" || raw.VRFName != "" && raw.VRFName == ifName, "vrfname %q is the name of another interface of the container", raw.VRFName)
-	refuseIf(raw.Table < 0 || int64(raw.Table) > math.MaxUint32, "table %d is not between 0 and %d", raw.Table, int64(math.MaxUint32))
+	refuseIf(raw.Table < 0 || int64(raw.Table) > math.MaxUint32, "table %d must be between 0 and %d", raw.Table, int64(math.MaxUint32))
 	refuseIf(raw.Table >= 253 && raw.Table <= 255, "table %d is one of the kernel's tables (default, main, local)", raw.Table)
 	return &config{name: raw.VRFName, table: raw.Table}, errors.Join(errs...)
 }
