@@ -73,7 +73,7 @@ func (c *Conn) rules() ([]netlink.Rule, error) {
 			defer func() { _ = c.lib.SetStrictCheck(true) }()
 			return c.lib.RuleList(family)
 		})
-		if err != nil && !errors.Is(err, errors.ErrUnsupported) { // the kernel has no IPv6
+		if err != nil && !errors.Is(err, errors.ErrUnsupported) { // the kernel does not support IPv6
 			return nil, err
 		}
 		all = append(all, list...)
@@ -135,7 +135,7 @@ type FullRoute struct {
 // ProtocolKernel is the Protocol of the routes that the kernel adds with an address.
 const ProtocolKernel = unix.RTPROT_KERNEL
 
-// NewFullRoute returns the route through the link with that protocol. Like `ip route add`, it sets
+// NewFullRoute returns the route through the link with the protocol. Like `ip route add`, it sets
 // the scope link for an IPv4 route without a gateway.
 func NewFullRoute(l Link, r Route, protocol int) FullRoute {
 	if !r.GW.IsValid() && r.Dst.Addr().Is4() {
@@ -147,8 +147,8 @@ func NewFullRoute(l Link, r Route, protocol int) FullRoute {
 	return FullRoute{Route: r, Protocol: protocol, lib: lib}
 }
 
-// In returns the same route in another table.
-func (r FullRoute) In(table int) FullRoute {
+// WithTable returns the same route in another table.
+func (r FullRoute) WithTable(table int) FullRoute {
 	r.Table, r.lib.Table = table, table
 	return r
 }
@@ -179,7 +179,7 @@ func (c *Conn) FullRoutes(l Link) ([]FullRoute, error) {
 	return append(direct, others...), err
 }
 
-// fullRoutes converts a route of the library for FullRoutes.
+// fullRoutes converts a library route for FullRoutes.
 func fullRoutes(l Link, found netlink.Route) []FullRoute {
 	found.NHID = 0 // the route also contains the next hop itself, and the kernel rejects both together
 	hops := nextHops(found)
@@ -206,7 +206,7 @@ func fullRoutes(l Link, found netlink.Route) []FullRoute {
 	return routes
 }
 
-// newFullRoute converts a route of the library through the next hop.
+// newFullRoute converts a library route. Its next hop is hop.
 func newFullRoute(r netlink.Route, hop *netlink.NexthopInfo) FullRoute {
 	full := FullRoute{Route: newRoute(r, hop), Protocol: int(r.Protocol)}
 	full.Advertised = r.Protocol == unix.RTPROT_RA || r.CacheInfo != nil && r.CacheInfo.Expires != 0

@@ -70,8 +70,8 @@ var _ = Describe("rules and tables", func() {
 		Expect(err).NotTo(HaveOccurred())
 		routes = slices.DeleteFunc(routes, func(r nl.FullRoute) bool { return r.Dst.Addr().IsLinkLocalUnicast() })
 		for _, r := range routes {
-			Expect(c.EnsureFullRoute(&u, r.In(r.Table+1000))).To(Succeed())
-			Expect(c.EnsureFullRoute(&u, r.In(r.Table+1000))).To(Succeed())
+			Expect(c.EnsureFullRoute(&u, r.WithTable(r.Table+1000))).To(Succeed())
+			Expect(c.EnsureFullRoute(&u, r.WithTable(r.Table+1000))).To(Succeed())
 		}
 		Expect(u.Len()).To(Equal(len(routes)))
 		for _, r := range routes {

@@ -18,7 +18,7 @@ func TestVLANRanges(t *testing.T) {
 		{[]VLAN{{ID: 4}, {ID: 5, PVID: true}, {ID: 6}}, "[vlan 4 vlan 5 pvid vlan 6]"},
 	} {
 		if got := fmt.Sprint(vlanRanges(c.vlans)); got != c.want {
-			t.Errorf("%v: %s, want %s", c.vlans, got, c.want)
+			t.Errorf("%v: want %s, got %s", c.vlans, c.want, got)
 		}
 	}
 }

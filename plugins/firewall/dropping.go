@@ -231,7 +231,7 @@ func (f *firewall) checkLayouts() error {
 	if f.conf.policy != isolated {
 		return nil
 	}
-	return f.checkLayout(privateLayout())
+	return f.checkLayout(isolatedPortsLayout())
 }
 
 // checkLayout returns an error if the table cannot be created. Without nf_tables, ADD creates no table.

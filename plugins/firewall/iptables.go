@@ -51,7 +51,7 @@ func (f *firewall) addRules(tool xt.Tool) error {
 		isDrop := func(r xt.Rule) bool { return r.Chain == stage1 && r.Jump == "DROP" && f.isAboutDevice(r) }
 		f.wasIsolatedByStages = slices.ContainsFunc(table.Rules, isDrop)
 		lines := f.additions(table, f.addrsOf(tool.Family))
-		if f.byStages() {
+		if f.usesIPTables() {
 			lines = append(lines, f.stageLines(table)...)
 		}
 		return xt.Script(filter, lines...), nil
@@ -239,7 +239,7 @@ func (f *firewall) checkRules(tool xt.Tool, table xt.Table) error {
 		errs = append(errs, fmt.Errorf("table %s of %s differs from the table after ADD: want %s", filter, tool.Name(), line))
 	}
 	at, isolation := jumpAt(table.Rules, "FORWARD", forwardChain), jumpAt(table.Rules, "FORWARD", stage1)
-	if f.conf.policy != open && f.byStages() && at > 0 && at < isolation {
+	if f.conf.policy != open && f.usesIPTables() && at > 0 && at < isolation {
 		errs = append(errs, fmt.Errorf("chain FORWARD in table %s of %s jumps to %s before it jumps to %s", filter, tool.Name(), forwardChain, stage1))
 	}
 	return errors.Join(errs...)

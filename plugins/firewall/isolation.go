@@ -59,9 +59,9 @@ func bridgeSets() []string {
 	return []string{tables.IsolatedBridges, tables.SameBridge, tables.Published}
 }
 
-// privateLayout returns the part of table bridge plumb that this plugin creates. The plugin bridge adds
+// isolatedPortsLayout returns the part of table bridge plumb that this plugin creates. The plugin bridge adds
 // its own chains to that table.
-func privateLayout() nft.Layout {
+func isolatedPortsLayout() nft.Layout {
 	return tables.Bridge(tables.IsolatedPortSets()...).WithChains(nft.Chain{
 		Name:  "forward",
 		Hook:  nft.Hook{Type: nft.Filter, At: nft.Forward},
@@ -103,7 +103,7 @@ func (f *firewall) setPolicy() error {
 		}
 		f.noteBridges(found)
 		var want []nft.SetElement
-		if !f.byStages() || len(f.inNFT) > 0 {
+		if !f.usesIPTables() || len(f.nftBridges) > 0 {
 			want = f.elements()
 		}
 		if len(want) > 0 {
@@ -118,18 +118,18 @@ func (f *firewall) setPolicy() error {
 			return true, nil
 		})
 		if err == nil && f.conf.policy != isolated {
-			_, err = f.private().GC(tx, f.r.Conf.Name, nil) // delete the elements of all containers of the network
+			_, err = f.isolatedPorts().GC(tx, f.r.Conf.Name, nil) // delete the elements of all containers of the network
 		}
 		return err
 	})
 }
 
-// noteBridges sets inNFT to the bridges among the elements.
+// noteBridges sets nftBridges to the bridges among the elements.
 func (f *firewall) noteBridges(elements []nft.SetElement) {
-	f.inNFT = nil
+	f.nftBridges = nil
 	for _, e := range elements {
 		if name := bridgeOf(e.Key); e.Set == tables.IsolatedBridges && name != f.device {
-			f.inNFT = append(f.inNFT, name)
+			f.nftBridges = append(f.nftBridges, name)
 		}
 	}
 }
@@ -206,14 +206,14 @@ func (f *firewall) isUnused(name string) (bool, error) {
 	return len(ports) == 0, err
 }
 
-// private returns the store of the attachment's elements in table bridge plumb.
-func (f *firewall) private() *claims.Store { return f.privateOf(f.r.Attachment(), f.ports) }
+// isolatedPorts returns the store of the attachment's elements in table bridge plumb.
+func (f *firewall) isolatedPorts() *claims.Store { return f.isolatedPortsOf(f.r.Attachment(), f.ports) }
 
-// privateOf returns the store of an attachment's elements in table bridge plumb.
-func (f *firewall) privateOf(owner types.Attachment, ports []string) *claims.Store {
+// isolatedPortsOf returns the store of an attachment's elements in table bridge plumb.
+func (f *firewall) isolatedPortsOf(owner types.Attachment, ports []string) *claims.Store {
 	s := &claims.Store{
 		Conn:        f.c,
-		Layout:      privateLayout(),
+		Layout:      isolatedPortsLayout(),
 		Groups:      []claims.Group{{tables.IsolatedPorts}},
 		Owner:       owner,
 		Description: "isolation of " + owner.String(),
@@ -228,25 +228,25 @@ func (f *firewall) privateOf(owner types.Attachment, ports []string) *claims.Sto
 	return s
 }
 
-// addPrivate adds the host ends of the attachment to the set isolated_ports. If the bridge had another
-// policy before, addPrivate first adds the host ends of the network's other attachments. If ADD fails
+// addIsolatedPorts adds the host ends of the attachment to the set isolated_ports. If the bridge had another
+// policy before, addIsolatedPorts first adds the host ends of the network's other attachments. If ADD fails
 // later, these stay in the set.
-func (f *firewall) addPrivate() error {
+func (f *firewall) addIsolatedPorts() error {
 	was, err := f.wasIsolated()
 	if err != nil {
 		return err
 	}
 	if !was && f.bridge.Kind == "bridge" {
-		if err := f.addOthersPrivate(); err != nil {
+		if err := f.addOthersIsolatedPorts(); err != nil {
 			return err
 		}
 	}
-	return f.private().Add(&f.r.Undo)
+	return f.isolatedPorts().Add(&f.r.Undo)
 }
 
-// addOthersPrivate adds the host ends of the network's other attachments to the set isolated_ports. It
+// addOthersIsolatedPorts adds the host ends of the network's other attachments to the set isolated_ports. It
 // finds them by their aliases.
-func (f *firewall) addOthersPrivate() error {
+func (f *firewall) addOthersIsolatedPorts() error {
 	links, err := f.links.Ports(f.bridge)
 	if err != nil {
 		return err
@@ -254,7 +254,7 @@ func (f *firewall) addOthersPrivate() error {
 	var errs []error
 	for _, l := range links {
 		if owner, ok := attach.OwnerOf(l, f.r.Conf.Name); ok && owner != f.r.Attachment() {
-			errs = append(errs, f.privateOf(owner, []string{l.Name}).Add(new(undo.Stack))) // never undone
+			errs = append(errs, f.isolatedPortsOf(owner, []string{l.Name}).Add(new(undo.Stack))) // never undone
 		}
 	}
 	return errors.Join(errs...)
@@ -262,7 +262,7 @@ func (f *firewall) addOthersPrivate() error {
 
 // wasIsolated reports whether the bridge had the policy isolated before this ADD.
 func (f *firewall) wasIsolated() (bool, error) {
-	if f.byStages() {
+	if f.usesIPTables() {
 		return f.wasIsolatedByStages, nil
 	}
 	name := nft.IfNameKey(f.device)
@@ -279,7 +279,7 @@ func (f *firewall) delElements() error {
 	}
 	attachment := f.r.Attachment().String()
 	err := f.c.Atomically("nft delete elements of "+attachment, func(tx *nft.Tx) error {
-		_, err := f.private().Delete(tx)
+		_, err := f.isolatedPorts().Delete(tx)
 		return errors.Join(err, f.delBridges(tx, func(e nft.Element) (bool, error) { return f.isGone(bridgeOf(e.Key)) }))
 	})
 	return errors.Join(err, f.c.Atomically("nft delete sources of "+attachment, f.delSources))
@@ -294,7 +294,7 @@ func (f *firewall) gcElements(keep types.Set) error {
 	network := f.r.Conf.Name
 	isStale := f.staleComments("", keep)
 	err := f.c.Atomically("nft delete stale elements of network "+network, func(tx *nft.Tx) error {
-		_, err := f.private().GC(tx, network, keep)
+		_, err := f.isolatedPorts().GC(tx, network, keep)
 		return errors.Join(err, f.delBridges(tx, func(e nft.Element) (bool, error) {
 			if e.Comment != nft.NetworkPrefix(network) {
 				return f.isGone(bridgeOf(e.Key))
@@ -313,7 +313,7 @@ func (f *firewall) checkPolicy() error {
 	if f.c == nil {
 		return nil
 	}
-	if f.byStages() && f.conf.policy != open {
+	if f.usesIPTables() && f.conf.policy != open {
 		return nil // setPolicy adds the elements only if nf_tables contains another bridge
 	}
 	found, err := f.elementsIn(bridgeSets()...)
@@ -345,7 +345,7 @@ func (f *firewall) checkPrivate() error {
 	if f.conf.policy != isolated || f.c == nil {
 		return nil
 	}
-	return errors.Join(f.private().Check(), f.c.CheckChains(privateLayout()))
+	return errors.Join(f.isolatedPorts().Check(), f.c.CheckChains(isolatedPortsLayout()))
 }
 
 // checkPrivateOfRules calls checkPrivate if the table contains a marker, which only this plugin adds. The

@@ -37,9 +37,9 @@ const bothPolicies = sameBridge + "|" + isolated
 // returns rules only if the policy of another bridge is in iptables but not in nf_tables. See setPolicy.
 func (f *firewall) policyRules(rules []xt.Rule) []xt.Rule {
 	inIPTablesOnly := func(r xt.Rule) bool {
-		return slices.ContainsFunc(bridgesOf(r), func(name string) bool { return name != f.device && !slices.Contains(f.inNFT, name) })
+		return slices.ContainsFunc(bridgesOf(r), func(name string) bool { return name != f.device && !slices.Contains(f.nftBridges, name) })
 	}
-	if f.conf.policy == open || f.device == "" || !f.byStages() && !slices.ContainsFunc(rules, inIPTablesOnly) {
+	if f.conf.policy == open || f.device == "" || !f.usesIPTables() && !slices.ContainsFunc(rules, inIPTablesOnly) {
 		return nil
 	}
 	var lines []string
@@ -158,7 +158,7 @@ func (f *firewall) isAboutDevice(r xt.Rule) bool { return slices.Contains(bridge
 // clearStages deletes the bridge's policy from iptables if the policy is in nf_tables, except the rules
 // that policyRules returns.
 func (f *firewall) clearStages() error {
-	if f.device == "" || f.byStages() {
+	if f.device == "" || f.usesIPTables() {
 		return nil
 	}
 	return f.eachTable(isOfPolicy, func(tool xt.Tool) error {
@@ -188,7 +188,7 @@ func (f *firewall) checkStages(tool xt.Tool, table xt.Table) error {
 	want := f.policyRules(table.Rules)
 	missing, stale := f.differences(want, table.Rules, doesSame)
 	var lines []string
-	if f.byStages() || f.conf.policy == open {
+	if f.usesIPTables() || f.conf.policy == open {
 		lines = xt.Deletions(stale)
 	}
 	for _, r := range missing {

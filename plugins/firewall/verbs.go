@@ -27,7 +27,7 @@ type firewall struct {
 	c      *nft.Conn         // nil if the kernel lacks nf_tables
 	chains []nft.ListedChain // the host's chains at the start of the call
 
-	inNFT               []string // other bridges whose policies are in nf_tables
+	nftBridges          []string // other bridges whose policies are in nf_tables
 	wasIsolatedByStages bool     // whether iptables isolated the containers of device before ADD changed its rules
 }
 
@@ -50,10 +50,10 @@ func add(r *skel.Request) (*types.Result, error) {
 // isolate sets the policy of the bridge, and deletes the rules of another policy or backend.
 func (f *firewall) isolate() error {
 	if f.conf.policy == isolated && f.bridge.Kind == "bridge" && (f.c == nil || len(f.ports) == 0) {
-		f.r.Warn("containers of %s may reach each other: to isolate them, the plugin needs nf_tables, and a port of the bridge in prevResult", f.bridge.Name)
+		f.r.Warn("containers of %s may reach each other, because isolation needs nf_tables and a port of the bridge in prevResult", f.bridge.Name)
 	}
 	if f.conf.policy == isolated && f.c != nil {
-		if err := f.addPrivate(); err != nil {
+		if err := f.addIsolatedPorts(); err != nil {
 			return err
 		}
 	}
@@ -63,8 +63,8 @@ func (f *firewall) isolate() error {
 	return f.clearStages()
 }
 
-// del deletes the rules, elements and sources that ADD added for the attachment. It searches all backends
-// for the attachment's name, and does not need prevResult.
+// del deletes the rules, nftables elements and firewalld sources that ADD added for the attachment. It
+// searches all backends for the attachment's name, and does not need prevResult.
 func del(r *skel.Request) error {
 	f := &firewall{r: r, conf: lenient(r)}
 	if prev, _ := r.Prev(); prev != nil {
@@ -96,14 +96,14 @@ func status(r *skel.Request) error {
 		return types.NotAvailable(err)
 	}
 	f := &firewall{r: r, conf: conf}
-	if err := f.ready(); err != nil {
+	if err := f.readHost(); err != nil {
 		return types.NotAvailable(err)
 	}
 	return f.canAdd()
 }
 
-// gc deletes the rules, elements and sources of the network's attachments that are not in
-// cni.dev/valid-attachments.
+// gc deletes the rules, nftables elements and firewalld sources of the network's attachments that are not
+// in cni.dev/valid-attachments.
 func gc(r *skel.Request) error {
 	f := &firewall{r: r, conf: lenient(r)}
 	if err := f.connect(); err != nil {
@@ -125,7 +125,7 @@ func prepare(r *skel.Request) (*firewall, *types.Result, error) {
 		return nil, nil, err
 	}
 	f := &firewall{r: r, conf: conf, addrs: addresses(prev)}
-	if err := f.ready(); err != nil {
+	if err := f.readHost(); err != nil {
 		return nil, nil, err
 	}
 	return f, prev, f.findBridge(prev)
@@ -139,8 +139,8 @@ func (f *firewall) connect() (err error) {
 	return err
 }
 
-// ready connects, lists the chains of the host, and falls back to iptables if the kernel lacks nf_tables.
-func (f *firewall) ready() error {
+// readHost connects, lists the chains of the host, and falls back to iptables if the kernel lacks nf_tables.
+func (f *firewall) readHost() error {
 	err := f.connect()
 	if err == nil && f.c != nil {
 		f.chains, err = f.c.Chains(nft.Table{})
@@ -169,7 +169,7 @@ func addresses(prev *types.Result) (addrs []netip.Addr) {
 	return addrs
 }
 
-func interfacesOnHost(prev *types.Result) (names []string) {
+func hostInterfaces(prev *types.Result) (names []string) {
 	for _, in := range prev.Interfaces {
 		if in.Sandbox == "" {
 			names = append(names, in.Name)
@@ -181,8 +181,8 @@ func interfacesOnHost(prev *types.Result) (names []string) {
 // findBridge sets f.bridge to the first bridge among the host's interfaces in prevResult. Without a
 // bridge, it chooses the first of these interfaces, for example the host end of ptp.
 func (f *firewall) findBridge(prev *types.Result) error {
-	var onHost []nl.Link
-	for _, name := range interfacesOnHost(prev) {
+	var hostLinks []nl.Link
+	for _, name := range hostInterfaces(prev) {
 		l, err := f.links.Link(name)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
@@ -190,7 +190,7 @@ func (f *firewall) findBridge(prev *types.Result) error {
 		if err != nil {
 			return err
 		}
-		onHost = append(onHost, l)
+		hostLinks = append(hostLinks, l)
 		if l.Kind == "bridge" && f.bridge.Kind != "bridge" || f.bridge.Name == "" {
 			f.bridge = l
 		}
@@ -199,14 +199,14 @@ func (f *firewall) findBridge(prev *types.Result) error {
 		return types.Errorf(types.CodeConfig,
 			"interface needs to be set for ingress policy %q, make sure to chain \"firewall\" plugin with \"bridge\"", f.conf.policy)
 	}
-	if err := f.findDevice(onHost); err != nil || f.conf.policy != isolated {
+	if err := f.findDevice(hostLinks); err != nil || f.conf.policy != isolated {
 		return err
 	}
 	hostEnd, err := attach.HostEnd(f.links, f.r.Attachment(), prev)
 	if err == nil {
-		onHost = append(onHost, hostEnd)
+		hostLinks = append(hostLinks, hostEnd)
 	}
-	for _, l := range onHost {
+	for _, l := range hostLinks {
 		if l.Master != 0 && l.Master == f.bridge.Index && !slices.Contains(f.ports, l.Name) {
 			f.ports = append(f.ports, l.Name)
 		}
@@ -216,9 +216,9 @@ func (f *firewall) findBridge(prev *types.Result) error {
 
 // findDevice sets f.device to the interface with the gateway address. It is the bridge or, for a VLAN of
 // the bridge, the end of a veth pair whose peer is a port of the bridge.
-func (f *firewall) findDevice(onHost []nl.Link) error {
+func (f *firewall) findDevice(hostLinks []nl.Link) error {
 	f.device = f.bridge.Name
-	for _, l := range onHost {
+	for _, l := range hostLinks {
 		if f.bridge.Kind != "bridge" || l.Master != 0 {
 			continue
 		}
@@ -233,26 +233,26 @@ func (f *firewall) findDevice(onHost []nl.Link) error {
 	return nil
 }
 
-// byStages reports whether the policy is in iptables.
-func (f *firewall) byStages() bool { return f.conf.backend == iptables || f.c == nil }
+// usesIPTables reports whether the policy is in iptables.
+func (f *firewall) usesIPTables() bool { return f.conf.backend == iptables || f.c == nil }
 
 // checkIsolation returns an error that lists the differences from the policy. It also accepts the
-// reference plugin's policy, which is in iptables, where plumb would keep the policy in nf_tables.
+// reference plugin's policy, which is in iptables, even if plumb would write the policy to nf_tables.
 func (f *firewall) checkIsolation() error {
 	missing := f.checkPolicy()
-	if f.byStages() {
+	if f.usesIPTables() {
 		return missing // checkByIPTables checks the rules
 	}
-	if missing != nil && f.conf.policy != open && f.keptByStages() {
+	if missing != nil && f.conf.policy != open && f.hasIPTablesPolicy() {
 		return nil
 	}
 	return errors.Join(missing, f.eachTable(isOfPolicy, func(tool xt.Tool) error { return checkTable(tool, f.checkStages) }, stage1, stage2))
 }
 
-// keptByStages reports whether iptables contains the rules of the policy and of each address.
-func (f *firewall) keptByStages() bool {
-	byRules := *f
+// hasIPTablesPolicy reports whether iptables contains the rules of the policy and of each address.
+func (f *firewall) hasIPTablesPolicy() bool {
+	withIPTables := *f
 	conf := *f.conf
-	conf.backend, byRules.conf = iptables, &conf
-	return byRules.checkByIPTables() == nil && len(f.addrs) > 0
+	conf.backend, withIPTables.conf = iptables, &conf
+	return withIPTables.checkByIPTables() == nil && len(f.addrs) > 0
 }

@@ -27,16 +27,16 @@ func newTestbed() *testbed { return &testbed{nstest.NewBed(GinkgoTB(), plugin())
 
 // The ranges and the routes of the IPAM configurations.
 const (
-	v4range  = `[{"subnet":"10.1.2.0/24"}]`
-	v6range  = `[{"subnet":"fd00:1::/64"}]`
-	defaults = `,"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"}]`
+	v4range       = `[{"subnet":"10.1.2.0/24"}]`
+	v6range       = `[{"subnet":"fd00:1::/64"}]`
+	defaultRoutes = `,"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"}]`
 )
 
 // conf returns a configuration with host-local. keys is JSON text that ends with a comma, or empty.
 func (b *testbed) conf(version, keys string, ranges ...string) string {
 	routes := ""
 	if len(ranges) > 1 {
-		routes = defaults
+		routes = defaultRoutes
 	} else if ranges[0] == v4range {
 		routes = `,"routes":[{"dst":"0.0.0.0/0"}]`
 	} else if ranges[0] == v6range {

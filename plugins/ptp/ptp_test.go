@@ -184,12 +184,12 @@ var _ = Describe("ptp", func() {
 			Entry(nil, "v6", func() string { return b.conf("1.1.0", "", v6range) }),
 			Entry(nil, "dual", func() string { return b.conf("1.1.0", "", v4range, v6range) }),
 			Entry(nil, "single", func() string { // prefixes of one address: /32 and /128
-				return static(`{"address":"10.1.2.5/32","gateway":"169.254.1.1"},{"address":"fd00:1::5/128","gateway":"fe80::1"}`, defaults)
+				return static(`{"address":"10.1.2.5/32","gateway":"169.254.1.1"},{"address":"fd00:1::5/128","gateway":"fe80::1"}`, defaultRoutes)
 			}),
 			Entry(nil, "several", func() string { // two addresses with one gateway, one with another, and one without
 				return static(`{"address":"10.1.2.2/24","gateway":"10.1.2.1"},{"address":"10.1.2.3/24","gateway":"10.1.2.1"},`+
 					`{"address":"10.1.3.2/24","gateway":"10.1.3.1"},{"address":"10.1.4.2/24"},`+
-					`{"address":"fd00:1::2/64","gateway":"fd00:1::1"},{"address":"fd00:1::3/64","gateway":"fd00:1::4"}`, defaults)
+					`{"address":"fd00:1::2/64","gateway":"fd00:1::1"},{"address":"fd00:1::3/64","gateway":"fd00:1::4"}`, defaultRoutes)
 			}),
 			Entry(nil, "routes", func() string {
 				return static(`{"address":"10.1.2.2/24","gateway":"10.1.2.1"}`,
@@ -245,8 +245,8 @@ var _ = Describe("ptp", func() {
 		It("passes traffic to each of several addresses, including /32 and /128", func() {
 			container, peer := newContainer(), newContainer()
 			b.Add(b.Call("one", container, static(`{"address":"10.1.2.5/32","gateway":"169.254.1.1"},{"address":"10.1.3.5/24","gateway":"10.1.3.1"},`+
-				`{"address":"fd00:1::5/128","gateway":"fe80::1"}`, defaults)))
-			b.Add(b.Call("two", peer, static(`{"address":"10.1.2.6/32","gateway":"169.254.1.1"},{"address":"fd00:1::6/128","gateway":"fe80::1"}`, defaults)))
+				`{"address":"fd00:1::5/128","gateway":"fe80::1"}`, defaultRoutes)))
+			b.Add(b.Call("two", peer, static(`{"address":"10.1.2.6/32","gateway":"169.254.1.1"},{"address":"fd00:1::6/128","gateway":"fe80::1"}`, defaultRoutes)))
 			for _, addr := range []string{"10.1.2.5:80", "10.1.3.5:80", "[fd00:1::5]:80"} {
 				nstest.ServeTCP(GinkgoTB(), container, addr)
 				nstest.MustDial(GinkgoTB(), peer, addr, "")
@@ -296,8 +296,8 @@ var _ = Describe("ptp", func() {
 		Entry("no IPAM", func(c *nstest.Call) { c.Config = `{"cniVersion":"1.1.0","name":"net1","type":"ptp"}` }, types.CodeConfig, `ptp needs addresses; set "ipam"`),
 		Entry("an IPAM without a type", func(c *nstest.Call) { c.Config = withIPAM("1.1.0", "", `"subnet":"10.1.2.0/24"`) }, types.CodeConfig, `ptp needs addresses; set "ipam"`),
 		Entry("dhcp", func(c *nstest.Call) { c.Config = withIPAM("1.1.0", `"mtu":67,`, `"type":"dhcp"`) }, types.CodeConfig, "only to the host, and not to a DHCP server; use another IPAM plugin than dhcp", "mtu 67"),
-		Entry("an MTU too small", func(c *nstest.Call) { c.Config = b.conf("1.1.0", `"mtu":67,`, v4range) }, types.CodeConfig, "mtu 67 is not between 68 and 65535"),
-		Entry("a negative MTU", func(c *nstest.Call) { c.Config = b.conf("1.1.0", `"mtu":-1500,`, v4range) }, types.CodeConfig, "mtu -1500 is not between"),
+		Entry("an MTU too small", func(c *nstest.Call) { c.Config = b.conf("1.1.0", `"mtu":67,`, v4range) }, types.CodeConfig, "mtu 67 must be between 68 and 65535"),
+		Entry("a negative MTU", func(c *nstest.Call) { c.Config = b.conf("1.1.0", `"mtu":-1500,`, v4range) }, types.CodeConfig, "mtu -1500 must be between"),
 		Entry("an MTU too small for IPv6", func(c *nstest.Call) { c.Config = b.conf("1.1.0", `"mtu":1279,`, v6range) }, types.CodeConfig, "mtu 1279 of eth0 is too small for address fd00:1::2/64"),
 		Entry("an MTU that is a string", func(c *nstest.Call) { c.Config = b.conf("1.1.0", `"mtu":"1500",`, v4range) }, types.CodeDecode, `key "mtu": want a number`),
 		Entry("an unknown backend", func(c *nstest.Call) { c.Config = b.conf("1.1.0", `"ipMasqBackend":"ebtables",`, v4range) }, types.CodeConfig, "ipMasqBackend", "ebtables"),

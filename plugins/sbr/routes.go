@@ -22,7 +22,7 @@ func (t *target) routesFor(ip types.IP, table int) []nl.FullRoute {
 			// of routes in other tables (fib_valid_prefsrc in net/ipv4/fib_semantics.c).
 			r = r.WithoutSource()
 		}
-		routes = append(routes, r.In(table))
+		routes = append(routes, r.WithTable(table))
 	}
 	lacking := t.lacking(ip, table, slices.Concat(t.routesIn(table), routes))
 	i := slices.IndexFunc(routes, func(r nl.FullRoute) bool { return r.GW.IsValid() || r.Dst == defaultOf(ip) })

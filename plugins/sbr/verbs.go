@@ -208,7 +208,7 @@ func (t *target) release(r *skel.Request, rule nl.Rule) error {
 			continue
 		}
 		if t.baseTable == nl.MainTable && route.Protocol != protocolOurs && !t.lostAddr(route) {
-			if err := t.restore(r, route.In(nl.MainTable)); err != nil {
+			if err := t.restore(r, route.WithTable(nl.MainTable)); err != nil {
 				return err
 			}
 		}
@@ -260,7 +260,7 @@ func check(r *skel.Request) error {
 		}
 		if t.conf.table == 0 {
 			for _, route := range t.lacking(ip, table, t.routesIn(table)) {
-				errs = append(errs, fmt.Errorf("table %d has no route %s through %s", table, route.In(nl.MainTable), t.link.Name))
+				errs = append(errs, fmt.Errorf("table %d has no route %s through %s", table, route.WithTable(nl.MainTable), t.link.Name))
 			}
 		}
 	}

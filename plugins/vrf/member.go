@@ -131,7 +131,7 @@ func (s *state) moved(table int) *state {
 	moved := &state{table: table, addrs: s.addrs, sysctls: s.sysctls}
 	for _, r := range s.routes {
 		if r.Table == s.table {
-			r = r.In(table)
+			r = r.WithTable(table)
 		}
 		moved.routes = append(moved.routes, r)
 	}
@@ -157,7 +157,7 @@ func (m *member) restore(s *state, former int) error {
 	errs := []error{m.restoreAddrs(s)}
 	for _, r := range s.routes {
 		if r.Table == s.table {
-			errs = append(errs, m.container.DeleteFullRoute(r.In(former)))
+			errs = append(errs, m.container.DeleteFullRoute(r.WithTable(former)))
 		}
 	}
 	for _, r := range s.routes { // without an undo, because the undo of enter deletes them

@@ -123,7 +123,7 @@ var _ = Describe("cluster-local-etcd, when etcd rejects requests", func() {
 		c := newCluster(1)
 		n1 := c.newCaller("unknown", "n1", "10.7.0.1-10.7.0.40")
 		n1.succeed(datastore.Register)
-		n1.base.Datastore = c.interrupted(blackhole)
+		n1.base.Datastore = c.interruptedConfig(blackhole)
 		requireError(c.clients, n1.request(datastore.Claim, want(1)), types.CodeTryAgain, datastore.ReasonUnknown, "register")
 	})
 

@@ -117,7 +117,7 @@ func newNemesis(m mutation) *nemesis {
 	}
 	endpoints, far := []string{c.members[0].fullEndpoint(8)}, []string{}
 	for _, m := range c.members {
-		endpoints = append(endpoints, m.slowEndpoint(someLate(lateReleases)))
+		endpoints = append(endpoints, m.slowEndpoint(randomDelay(lateReleases)))
 		far = append(far, m.slowEndpoint(farAway))
 	}
 	n.caller.base.Datastore = c.datastoreConfig("node", map[string]any{"timeout": 1, "endpoints": endpoints})

@@ -18,8 +18,8 @@ import (
 	"google.golang.org/grpc"
 )
 
-// An interruption delays the first part of a client's requests that contains text until f returns. If f returns true,
-// the client gets no further answers.
+// An interruption calls f when a client first sends data that contains the text, and forwards the data after f has
+// returned. If f returns true, the client gets no further answers.
 type interruption struct {
 	text string
 	f    func() (loseAnswer bool)
@@ -28,9 +28,9 @@ type interruption struct {
 // blackhole drops the answer to each change that writes a node's time.
 var blackhole = interruption{"/last/", func() bool { return true }}
 
-// interrupted returns a configuration of the datastore with a proxy for the first member as its endpoint. The client
-// connects to the proxy without encryption, and the proxy connects to the member with TLS.
-func (c *cluster) interrupted(i interruption) json.RawMessage {
+// interruptedConfig returns a configuration of the datastore with a proxy for the first member as its endpoint. The
+// client connects to the proxy without encryption, and the proxy connects to the member with TLS.
+func (c *cluster) interruptedConfig(i interruption) json.RawMessage {
 	GinkgoHelper()
 	endpoint := "http://" + c.serve("127.0.0.1:0", func(client net.Conn) { c.relay(client, i) })
 	return c.datastoreConfig("node", map[string]any{"endpoints": []string{endpoint}})
@@ -60,13 +60,13 @@ func (c *cluster) serve(addr string, f func(net.Conn)) string {
 	return listener.Addr().String()
 }
 
-// A fullMember is a member that applies all transactions, but answers one of many that put a key as if its database
-// were full. etcd checks the quota before it proposes a transaction and again when it applies it, and in the second
-// case the transaction takes effect (server/etcdserver/apply, quotaApplierV3).
+// A fullMember is a member that applies all transactions. For one in oneIn transactions that put a key, it answers that
+// its database is full. etcd checks the quota before it proposes a transaction and again when it applies it, and in the
+// second case the transaction takes effect (server/etcdserver/apply, quotaApplierV3).
 type fullMember struct {
 	pb.UnimplementedKVServer
 	member pb.KVClient
-	full   int
+	oneIn  int
 }
 
 func (f fullMember) Range(ctx context.Context, r *pb.RangeRequest) (*pb.RangeResponse, error) {
@@ -75,17 +75,17 @@ func (f fullMember) Range(ctx context.Context, r *pb.RangeRequest) (*pb.RangeRes
 
 func (f fullMember) Txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, error) {
 	resp, err := f.member.Txn(ctx, r)
-	if err == nil && strings.Contains(r.String(), "request_put") && rand.IntN(f.full) == 0 {
+	if err == nil && strings.Contains(r.String(), "request_put") && rand.IntN(f.oneIn) == 0 {
 		return nil, rpctypes.ErrGRPCNoSpace
 	}
 	return resp, err
 }
 
-// fullEndpoint returns an unencrypted endpoint that turns the member into a fullMember.
-func (m *member) fullEndpoint(full int) string {
+// fullEndpoint returns the unencrypted endpoint of a fullMember that forwards the requests to m.
+func (m *member) fullEndpoint(oneIn int) string {
 	GinkgoHelper()
 	server, listener := grpc.NewServer(), m.listen("127.0.0.1:0")
-	pb.RegisterKVServer(server, fullMember{member: pb.NewKVClient(m.connect("root", m).ActiveConnection()), full: full})
+	pb.RegisterKVServer(server, fullMember{member: pb.NewKVClient(m.connect("root", m).ActiveConnection()), oneIn: oneIn})
 	DeferCleanup(server.Stop)
 	go func() { _ = server.Serve(listener) }()
 	return "http://" + listener.Addr().String()
@@ -95,11 +95,11 @@ func (m *member) fullEndpoint(full int) string {
 // forwarding.
 type delay func(part []byte) (wait time.Duration, last bool)
 
-// someLate delays one of this number of releases, and one of 25 other parts, by up to 1.5 s. Meanwhile, the client may
-// give up or be killed, and a change with an unknown outcome may happen later.
-func someLate(releases int) delay {
+// randomDelay delays one in oneIn releases, and one in 25 other parts, by up to 1.5 s. Meanwhile, the client may
+// give up or be killed, so that a change with an unknown outcome happens later.
+func randomDelay(oneIn int) delay {
 	return func(part []byte) (wait time.Duration, last bool) {
-		late := isRelease(part) && rand.IntN(releases) == 0
+		late := isRelease(part) && rand.IntN(oneIn) == 0
 		if late || rand.IntN(25) == 0 {
 			wait = time.Duration(rand.IntN(1500)) * time.Millisecond
 		}
@@ -141,7 +141,7 @@ func (m *member) slowEndpoint(d delay) string {
 	})
 }
 
-// dialTLS connects to the member as the client of the configuration does.
+// dialTLS connects to the member with TLS and the client certificate of config.
 func (m *member) dialTLS(config *tls.Config) (net.Conn, error) {
 	conn, err := m.dial(context.Background(), m.addr+":2379")
 	if err != nil {

@@ -186,7 +186,7 @@ var _ = Describe("cluster-local-etcd", Ordered, func() {
 		n1 := c.newCaller("late", "n1", "10.7.0.1-10.7.0.8")
 		n1.succeed(datastore.Register)
 		for _, lost := range []bool{false, true} {
-			config := c.interrupted(interruption{"/last/", func() bool {
+			config := c.interruptedConfig(interruption{"/last/", func() bool {
 				n1.succeed(datastore.Register)
 				return lost
 			}})
@@ -204,7 +204,7 @@ var _ = Describe("cluster-local-etcd", Ordered, func() {
 		n1.succeed(datastore.Register)
 		n1.succeed(datastore.Claim, want(2))
 		register := n1.request(datastore.Register, boot("boot2"))
-		register.Datastore = c.interrupted(interruption{"/last/", func() bool { n1.succeed(datastore.Claim, want(3)); return false }})
+		register.Datastore = c.interruptedConfig(interruption{"/last/", func() bool { n1.succeed(datastore.Claim, want(3)); return false }})
 		Expect(succeed(c.clients, register).Addresses).To(And(HaveLen(5), Equal(c.owned("meanwhile", "n1"))))
 	})
 
@@ -212,13 +212,13 @@ var _ = Describe("cluster-local-etcd", Ordered, func() {
 		n1, fence := c.newCaller("fence", "late"), c.newCaller("fence", "n2")
 		id := fence.succeed(datastore.Register).Store
 		freeze := n1.request(datastore.Freeze)
-		freeze.Datastore = c.interrupted(interruption{"Z late", func() bool { fence.succeed(datastore.Thaw); return true }})
+		freeze.Datastore = c.interruptedConfig(interruption{"Z late", func() bool { fence.succeed(datastore.Thaw); return true }})
 		requireError(c.clients, freeze, types.CodeTryAgain, datastore.ReasonUnknown)
 		Expect(fence.succeed(datastore.Status).Frozen).To(BeEmpty())
 
 		first := fence.succeed(datastore.Freeze).Frozen
 		thaw := n1.request(datastore.Thaw)
-		thaw.Datastore = c.interrupted(interruption{id, func() bool { fence.succeed(datastore.Freeze); return true }})
+		thaw.Datastore = c.interruptedConfig(interruption{id, func() bool { fence.succeed(datastore.Freeze); return true }})
 		requireError(c.clients, thaw, types.CodeTryAgain, datastore.ReasonUnknown)
 		Expect(fence.succeed(datastore.Status).Frozen).To(Equal(first))
 		Expect(fence.succeed(datastore.Thaw).Store).To(Equal(id))
@@ -275,7 +275,7 @@ var _ = Describe("cluster-local-etcd", Ordered, func() {
 			n1.succeed(datastore.Register)
 			n1.succeed(datastore.Claim, want(3))
 			before := n1.succeed(datastore.List).Owners
-			n2.base.Datastore = c.interrupted(interruption{text, func() bool {
+			n2.base.Datastore = c.interruptedConfig(interruption{text, func() bool {
 				if text == "/last/" {
 					n1.succeed(datastore.RemoveNode, removed("n1"))
 				}

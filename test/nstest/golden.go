@@ -9,8 +9,8 @@ import (
 // update is set when the flags are parsed, before a test runs.
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// Updating reports whether tests rewrite golden files, and pages with real output, instead of comparing with them.
-// `go test -update` requests this.
+// Updating reports whether tests write the current output to golden files and pages, instead of comparing with it.
+// The flag -update requests this.
 func Updating() bool { return *update }
 
 // Golden fails the test if got differs from the file testdata/<name>.golden of the package.
@@ -31,6 +31,6 @@ func Golden(tb TB, name, got string) {
 		tb.Fatalf("%v", err)
 	}
 	if got != string(want) {
-		tb.Fatalf("different from %s:\n%s\ngot:\n%s", path, Compare(string(want), got), got)
+		tb.Fatalf("the output differs from %s:\n%s\ngot:\n%s", path, Compare(string(want), got), got)
 	}
 }

@@ -30,8 +30,8 @@ cni_plugin_dirs = ["%s"]
 network_config_dir = "%s"
 `
 
-// bridgeNetwork is the format string of a network configuration. Unlike podman's configurations, it contains
-// IPv4 and IPv6, but not the plugin firewall. %[1]s is the network's name, and %[2]d is a number for its
+// bridgeNetwork is the format string of a network configuration. Unlike podman's configurations, it assigns
+// IPv4 and IPv6 addresses, and does not call the plugin firewall. %[1]s is the network's name, and %[2]d is a number for its
 // subnets.
 const bridgeNetwork = `{
 	"cniVersion": "0.4.0",
