@@ -342,6 +342,7 @@ var rejected = map[string]string{
 	`\balso (if|after)\b`:         "write even if, as well",
 	`\bmend(s|ed|ing)?\b`:         "write fix",
 	`\b(leads?|led|leading) to\b`: "write forward, map or cause",
+	`<<<<<<< |>>>>>>> `:           "resolve the conflict of git",
 }
 
 // checkWording checks a page's text outside of code, except generated tables.
@@ -506,6 +507,7 @@ func TestDocChecksBite(t *testing.T) {
 		{"mend", checkWording("Mends it.\n"), "write fix"},
 		{"lead to", checkWording("A port leads to the container.\n"), "write forward"},
 		{"words in code, and there is no", checkWording("`folder` there is no way, it is no longer\n```\nfolder\n```\n"), ""},
+		{"a conflict", checkWording("<<<<<<< HEAD\n"), "resolve the conflict"},
 		{"a long cell", checkWording("| a | " + strings.Repeat("b ", 26) + "|\n"), "got 26"},
 		{"a cell of a program", checkWording("<!-- benchmark: x -->\n| " + strings.Repeat("b ", 26) + "|\n<!-- end -->\n"), ""},
 		{"too many lines", checkSize(strings.Repeat("\n", 131)), "got 131"},

@@ -87,7 +87,7 @@ func pathsOf(key, ifName string) ([]string, error) {
 		}
 		clean := path.Clean(p)
 		if !strings.HasPrefix(clean, "net/") || slices.Contains(strings.Split(p, "/"), "..") || strings.ContainsRune(p, 0) {
-			return nil, fmt.Errorf("invalid net sysctl key: %q; set only sysctls below net.", key)
+			return nil, fmt.Errorf("invalid net sysctl key: %q; a key must begin with \"net.\"", key)
 		}
 		if !slices.Contains(paths, clean) {
 			paths = append(paths, clean)
