@@ -186,7 +186,7 @@ func (s *Store) Delete(tx *nft.Tx) (deleted []nft.SetElement, err error) {
 // their comments.
 func (s *Store) ownRefs() (refs []nft.ElementRef, err error) {
 	for _, c := range s.Claims {
-		refs = append(refs, formerRef(c.Elements[0].Ref()))
+		refs = append(refs, FormerRef(c.Elements[0].Ref()))
 		for _, e := range c.Elements {
 			refs = append(refs, e.Ref())
 		}
@@ -221,7 +221,7 @@ func (s *Store) refsIn(set string) (refs []nft.ElementRef, err error) {
 		for _, e := range elements {
 			r := nft.ElementRef{Set: name, Key: e.Key}
 			if refs = append(refs, r); !isFormer(r) {
-				refs = append(refs, formerRef(r))
+				refs = append(refs, FormerRef(r))
 			}
 		}
 	}
@@ -231,17 +231,11 @@ func (s *Store) refsIn(set string) (refs []nft.ElementRef, err error) {
 // GC adds to tx the deletion of the claims of all owners in the network that are not in keep, and of
 // the network's chains to which nothing jumps afterwards. It returns the deleted elements.
 func (s *Store) GC(tx *nft.Tx, network string, keep types.Set) (deleted []nft.SetElement, err error) {
-	kept := map[string]bool{}
-	for a := range keep {
-		kept[nft.Owner(a)] = true
-	}
 	e := s.newEdit()
 	if err := e.readSets(); err != nil {
 		return nil, err
 	}
-	deleted = e.deleteOwners(func(owner string) bool {
-		return strings.HasPrefix(owner, nft.NetworkPrefix(network)) && !kept[owner]
-	})
+	deleted = e.deleteOwners(nft.StaleOwner(network, keep))
 	e.addTo(tx)
 	shared, err := s.sharedChains(network)
 	if err != nil {

@@ -73,8 +73,8 @@ func (e *edit) put(r nft.ElementRef, element nft.Element) {
 // FormerSuffix ends the name of a set that contains former owners' elements.
 const FormerSuffix = "-former"
 
-// formerRef returns the ref at which the element at r is kept for its former owner.
-func formerRef(r nft.ElementRef) nft.ElementRef {
+// FormerRef returns the ref at which the element at r is kept for its former owner.
+func FormerRef(r nft.ElementRef) nft.ElementRef {
 	return nft.ElementRef{Set: r.Set + FormerSuffix, Key: r.Key}
 }
 
@@ -133,7 +133,7 @@ func (e *edit) moveToFormer(refs []nft.ElementRef) (replaced []nft.SetElement) {
 	}
 	for _, r := range replaced {
 		if r.Comment != "" { // otherwise another program added it, and no DEL would delete it
-			e.put(formerRef(r.Ref()), r.Element)
+			e.put(FormerRef(r.Ref()), r.Element)
 		}
 	}
 	return replaced

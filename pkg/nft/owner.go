@@ -31,6 +31,16 @@ func Owner(a types.Attachment) string {
 // NetworkPrefix returns the prefix of the comments of all owners in the network.
 func NetworkPrefix(network string) string { return shorten(network, maxNetwork) + "/" }
 
+// StaleOwner returns a function that reports whether a comment names an owner in the network that is not in keep.
+func StaleOwner(network string, keep types.Set) func(comment string) bool {
+	kept := map[string]bool{}
+	for a := range keep {
+		kept[Owner(a)] = true
+	}
+	prefix := NetworkPrefix(network)
+	return func(comment string) bool { return strings.HasPrefix(comment, prefix) && !kept[comment] }
+}
+
 // NetworkChain returns the name of a chain that the attachments of a network share. The name contains
 // neither a colon nor a tilde, because names in an nft script must not.
 func NetworkChain(kind, network, name string) string {

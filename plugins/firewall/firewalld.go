@@ -118,7 +118,7 @@ func (f *firewall) removeSources(sources []nft.SetElement, match func(owner stri
 	if f.c != nil {
 		var refs []nft.ElementRef
 		for _, s := range sources {
-			refs = append(refs, s.Ref(), nft.ElementRef{Set: s.Set + claims.FormerSuffix, Key: s.Key})
+			refs = append(refs, s.Ref(), claims.FormerRef(s.Ref()))
 		}
 		if listed, err = f.c.Lookup(isolationLayout().Table, refs); err != nil {
 			return err

@@ -207,22 +207,14 @@ func (f *firewall) delRules() error {
 	}, forwardChain)
 }
 
-// staleComments returns a function that reports whether a comment consists of the prefix and an owner in the network
-// that is not in keep.
-func (f *firewall) staleComments(prefix string, keep types.Set) func(comment string) bool {
-	kept := map[string]bool{}
-	for a := range keep {
-		kept[prefix+nft.Owner(a)] = true
-	}
-	return func(comment string) bool {
-		return strings.HasPrefix(comment, prefix+nft.NetworkPrefix(f.r.Conf.Name)) && !kept[comment]
-	}
-}
-
 // gcRules deletes the rules of the network's attachments that are not in keep, and the policies of
 // bridges that no longer exist.
 func (f *firewall) gcRules(keep types.Set) error {
-	isStale := f.staleComments(markerPrefix, keep)
+	isStaleOwner := nft.StaleOwner(f.r.Conf.Name, keep)
+	isStale := func(comment string) bool {
+		owner, isMarker := strings.CutPrefix(comment, markerPrefix)
+		return isMarker && isStaleOwner(owner)
+	}
 	concerns := func(r xt.Rule) bool { return isStale(r.Comment) || isOfPolicy(r) && r.Chain != forwardChain }
 	return f.eachTable(concerns, func(tool xt.Tool) error {
 		return tool.Change(filter, "delete stale rules of network "+f.r.Conf.Name, func(table xt.Table) (string, error) {

@@ -292,7 +292,6 @@ func (f *firewall) gcElements(keep types.Set) error {
 		return nil
 	}
 	network := f.r.Conf.Name
-	isStale := f.staleComments("", keep)
 	err := f.c.Atomically("nft delete stale elements of network "+network, func(tx *nft.Tx) error {
 		_, err := f.isolatedPorts().GC(tx, network, keep)
 		return errors.Join(err, f.delBridges(tx, func(e nft.Element) (bool, error) {
@@ -304,7 +303,7 @@ func (f *firewall) gcElements(keep types.Set) error {
 	})
 	return errors.Join(err, f.c.Atomically("nft delete stale sources of network "+network, func(tx *nft.Tx) error {
 		deleted, err := f.sourceStore().GC(tx, network, keep)
-		return errors.Join(err, f.removeSources(deleted, isStale))
+		return errors.Join(err, f.removeSources(deleted, nft.StaleOwner(network, keep)))
 	}))
 }
 
