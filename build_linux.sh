@@ -10,7 +10,7 @@ set -eu
 cd "$(dirname "$0")"
 bin=${1:-bin}
 
-command -v go >/dev/null || PATH=$PATH:/usr/local/go/bin # not in the PATH that sudo gives
+. scripts/go.sh
 command -v go >/dev/null || {
 	echo "build_linux.sh: no Go in PATH; install Go $(sed -n 's/^go //p' go.mod) or later: https://go.dev/dl" >&2
 	exit 1

@@ -14,9 +14,10 @@
 # It installs missing Debian packages (as root). It measures the executables in $PLUMB_BIN, or builds
 # them. Everything runs in separate namespaces.
 set -euo pipefail
-command -v go >/dev/null || PATH=$PATH:/usr/local/go/bin # not in the PATH that sudo gives
 
 top=$(cd "$(dirname "$0")/.." && pwd)
+# shellcheck source=scripts/go.sh
+. "$top/scripts/go.sh"
 command="scripts/bench.sh${*:+ $*}"
 needed=(ip:iproute2 nft:nftables iptables:iptables sysctl:procps)
 case " $* " in

@@ -45,8 +45,8 @@ cnitool() {
 
 build() {
 	step "Build the plugins, and cnitool and etcd in the versions of their go.mod"
-	command -v go >/dev/null || PATH=$PATH:/usr/local/go/bin # not in the PATH that sudo gives
-	command -v go >/dev/null || die "no Go in PATH (https://go.dev/dl)"
+	# shellcheck source=scripts/go.sh
+	. "$top/scripts/go.sh"
 	"$top/build_linux.sh" "$state/bin" | grep -E 'bridge|cluster-local' | indent
 	(cd "$top" && go build -o "$state/cnitool" github.com/containernetworking/cni/cnitool)
 	go -C "$top/test/datastore" build -buildvcs=false -o "$state/etcd" ./etcd

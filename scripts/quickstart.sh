@@ -46,8 +46,8 @@ address() { addresses "$1" "$2" | tr ' ' '\n' | grep -m1 "$3" | cut -d/ -f1; }
 
 build() {
 	step "Build the plugins, and cnitool in the version of go.mod"
-	command -v go >/dev/null || PATH=$PATH:/usr/local/go/bin # not in the PATH that sudo gives
-	command -v go >/dev/null || die "no Go in PATH (https://go.dev/dl)"
+	# shellcheck source=scripts/go.sh
+	. "$top/scripts/go.sh"
 	"$top/build_linux.sh" "$state/bin" | indent
 	(cd "$top" && go build -o "$state/cnitool" github.com/containernetworking/cni/cnitool)
 }

@@ -13,8 +13,8 @@
 # machine. If this kernel lacks a feature, the tests of the feature are skipped. With --all, a test must use the
 # feature on Debian's kernel (test/vm/run.sh). With CNI_TEST_REQUIRE=all, the tests fail instead.
 set -euo pipefail
-command -v go >/dev/null || PATH=$PATH:/usr/local/go/bin # not in the PATH that sudo gives
 cd "$(dirname "$0")/.."
+. scripts/go.sh
 
 # needed lists the programs and files that the tests need and that a Debian with Go and git may lack, each with its
 # package. test/programs_test.go checks that the lists are complete.
@@ -104,7 +104,8 @@ bench() {
 	scripts/bench.sh --quick -n 3 --only start/bridge,loopback,tuning,cluster-local,host-local/0,host-local/1000,bridge/v4,ptp/v4,macvlan/v4,bandwidth,portmap/1,firewall/iptables,chain,burst/bridge/x8
 }
 
-# start_datastore starts the tests of the datastores. They wait most of the time, and run beside the virtual machine.
+# start_datastore starts the tests of the datastores. They wait most of the time, and run beside the tests of runtimes and
+# the virtual machine.
 start_datastore() {
 	setsid test/datastore/run.sh >"$work/datastore" 2>&1 &
 	datastore=$!
@@ -179,8 +180,8 @@ else
 	run "actionlint" go tool -modfile=scripts/checks/go.mod actionlint
 	run "shellcheck" shellcheck -x build_linux.sh scripts/*.sh scripts/packages/*.sh .ci/run test/vm/*.sh test/datastore/*.sh test/fresh/*.sh test/runtimes/*.sh test/runtimes/testdata/*.sh
 	CNI_TEST_NEEDS=$work/needs run "go test" suites
-	run "runtimes" test/runtimes/run.sh
 	start_datastore
+	run "runtimes" test/runtimes/run.sh
 	[ "$(uname -m)" != x86_64 ] || CNI_TEST_NEEDS=$work/needs run "vm" test/vm/run.sh
 	run "datastore" datastore
 	run "bench" bench

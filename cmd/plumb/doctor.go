@@ -1,19 +1,16 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"golang.org/x/sys/unix"
 
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/doctor"
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/inventory"
@@ -43,9 +40,6 @@ wrong.`,
 		if len(files) > 0 && (live != "" || probe) {
 			return usageError{errors.New("--live and --probe cannot be combined with FILE, because doctor then examines only the files")}
 		}
-		if *timeout <= 0 {
-			return usageError{fmt.Errorf("--timeout must be positive, got %s", *timeout)}
-		}
 		o := doctor.Options{
 			Places: *places, Files: files, Timeout: *timeout, Probe: probe,
 			Flags: placeFlags(c.Flags()), Spare: spareDirectories(),
@@ -55,18 +49,14 @@ wrong.`,
 				return (&gc{begin: begin, live: live}).readLive(c, inv)
 			}
 		}
-		report, err := examine(c, o)
+		report, err := o.Examine(c.Context(), untilSignal)
 		if err != nil {
 			return err
 		}
-		if *format == "json" {
-			err = printJSON(c.OutOrStdout(), report)
-		} else {
-			err = printReport(c.OutOrStdout(), report)
+		if err := format.print(c.OutOrStdout(), report, func(w io.Writer) error { return printReport(w, report) }); err != nil {
+			return err
 		}
 		switch {
-		case err != nil:
-			return err
 		case len(report.Findings) > 0:
 			return errFound
 		case len(report.Errors) > 0:
@@ -79,20 +69,6 @@ wrong.`,
 
 func addTimeout(flags *pflag.FlagSet) *time.Duration {
 	return flags.Duration("timeout", 30*time.Second, "how long one call of a plugin may take")
-}
-
-// examine examines the host. While it reads, a signal ends the process at once. While it calls plugins, a
-// signal cancels the examination.
-func examine(c *cobra.Command, o doctor.Options) (*doctor.Report, error) {
-	show := progress(c.ErrOrStderr())
-	defer show("")
-	ctx, cancel := context.WithCancel(c.Context())
-	defer cancel()
-	catchSignals := sync.OnceFunc(func() { context.AfterFunc(untilSignal(ctx), cancel) })
-	return o.Examine(ctx, func(check string) {
-		catchSignals()
-		show(check)
-	})
 }
 
 // placeFlags returns the flags of addPlaces that the user gave, as words of another command line.
@@ -116,20 +92,6 @@ func spareDirectories() []string {
 		dirs = append([]string{filepath.Dir(self)}, dirs...)
 	}
 	return dirs
-}
-
-// progress returns a function that shows a text on a terminal and replaces the previous one.
-func progress(w io.Writer) func(string) {
-	f, ok := w.(*os.File)
-	if !ok || !isTerminal(f) {
-		return func(string) {}
-	}
-	return func(check string) { fmt.Fprintf(w, "\r\x1b[K%s\r", check) }
-}
-
-func isTerminal(f *os.File) bool {
-	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
-	return err == nil
 }
 
 func printReport(w io.Writer, r *doctor.Report) error {

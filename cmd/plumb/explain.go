@@ -45,10 +45,7 @@ changes nothing itself, but host-local may release reservations from before a re
 			}
 			paths = append(paths, p)
 		}
-		if *format == "json" {
-			return printJSON(c.OutOrStdout(), paths)
-		}
-		return printPaths(c.OutOrStdout(), paths)
+		return format.print(c.OutOrStdout(), paths, func(w io.Writer) error { return printPaths(w, paths) })
 	}
 	c.ValidArgsFunction = func(_ *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 		return completeAttachment(places, args, prefix), cobra.ShellCompDirectiveNoFileComp

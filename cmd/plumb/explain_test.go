@@ -81,7 +81,7 @@ in   host       host port tcp 8080 of IP version 4 is forwarded to 10.1.2.2 port
 		Expect(out).NotTo(ContainSubstring("10.1.2.99"), "another attachment has that address now")
 		Expect(out).To(ContainSubstring("container  eth0 (veth) is down"))
 		Expect(out).To(ContainSubstring("has no carrier, MTU 1500, port of cni0"))
-		Expect(out).To(ContainSubstring(`host       CHECK of bridge: sysctl net/ipv4/ip_forward is "0", not "1"`))
+		Expect(out).To(ContainSubstring(`host       CHECK of bridge: sysctl net/ipv4/ip_forward is "0", want "1"`))
 		Expect(out).To(ContainSubstring("host port 8080/tcp of IP version 4 belongs to pods/e1/eth0 now"))
 		Expect(out).To(ContainSubstring("host       no route to 10.1.2.2\n"))
 	})

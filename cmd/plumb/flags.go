@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/inventory"
 	"github.com/plumb-cni/plumb/pkg/pool"
@@ -41,9 +42,9 @@ func addPlaces(flags *pflag.FlagSet) *inventory.Places {
 	return p
 }
 
-// checkFlags returns an error if a flag has an empty value or an unknown format, or names a directory that does not
-// exist. An empty value usually comes from an unset variable in a script. The command would then act on more than
-// intended, for example on all networks.
+// checkFlags returns an error if a flag has an empty value, an unknown format or a duration that is too short, or names
+// a directory that does not exist. An empty value usually comes from an unset variable in a script. The command would
+// then act on more than intended, for example on all networks.
 func checkFlags(c *cobra.Command, _ []string) error {
 	var problems []error
 	c.Flags().VisitAll(func(f *pflag.Flag) { problems = append(problems, flagProblem(f)) })
@@ -69,6 +70,13 @@ func flagProblem(f *pflag.Flag) error {
 	}
 	if f.Name == "output" && values[0] != "text" && values[0] != "json" {
 		return fmt.Errorf("%s: want text or json, got %q", name, values[0])
+	}
+	least, limit := time.Duration(1), "must be positive"
+	if f.Name == "min-age" {
+		least, limit = 0, "must not be negative"
+	}
+	if d, err := time.ParseDuration(values[0]); err == nil && f.Value.Type() == "duration" && d < least {
+		return fmt.Errorf("%s %s, got %s", name, limit, d)
 	}
 	if i := slices.IndexFunc(values, isMissing); i >= 0 && f.Annotations[mustExist] != nil {
 		return fmt.Errorf("%s: there is no directory %s", name, values[i])
@@ -106,13 +114,22 @@ func (l *pathList) Set(s string) error {
 
 func (l *pathList) Type() string { return "directories" }
 
-// addOutput adds the flag --output. checkFlags checks its value.
-func addOutput(flags *pflag.FlagSet) *string {
-	return flags.StringP("output", "o", "text", "`format`: text or json")
+// A format is the value of the flag --output. checkFlags checks it.
+type format string
+
+func addOutput(flags *pflag.FlagSet) *format {
+	var f format
+	flags.StringVarP((*string)(&f), "output", "o", "text", "`format`: text or json")
+	return &f
 }
 
-// printJSON prints v as indented JSON. Unlike json.MarshalIndent, it does not escape <, > and &.
-func printJSON(w io.Writer, v any) error {
+func (f format) isJSON() bool { return f == "json" }
+
+// print prints v as indented JSON, or calls text. Unlike json.MarshalIndent, it does not escape <, > and &.
+func (f format) print(w io.Writer, v any, text func(io.Writer) error) error {
+	if !f.isJSON() {
+		return text(w)
+	}
 	e := json.NewEncoder(w)
 	e.SetEscapeHTML(false)
 	e.SetIndent("", "  ")

@@ -42,7 +42,7 @@ attachments of the given containers.`,
 type gc struct {
 	begin       time.Time
 	places      *inventory.Places
-	format      *string
+	format      *format
 	live        string
 	fromResults bool
 	noneLive    bool
@@ -60,9 +60,6 @@ func (g *gc) run(c *cobra.Command, _ []string) error {
 	}
 	if sources != 1 {
 		return usageError{errors.New("give exactly one of --live, --live-from-cache, --no-live and --dead, because gc must know which containers live")}
-	}
-	if g.selection.MinAge < 0 {
-		return usageError{fmt.Errorf("--min-age must not be negative, got %s", g.selection.MinAge)}
 	}
 	inv, err := readHost(c, g.places) // read before the list, see inventory.NewPlan
 	if err != nil {
@@ -87,17 +84,26 @@ func (g *gc) run(c *cobra.Command, _ []string) error {
 		return err
 	}
 	if g.dryRun {
-		return g.printPlan(c.OutOrStdout(), plan)
+		return g.format.print(c.OutOrStdout(), plan, func(w io.Writer) error { return g.printPlan(w, plan) })
 	}
 	collector := inventory.Collector{
-		Places: *g.places, Network: g.selection.Network, Progress: progress(c.ErrOrStderr()),
+		Places: *g.places, Network: g.selection.Network,
 		Log: func(format string, args ...any) { fmt.Fprintf(c.ErrOrStderr(), "plumb: "+format+"\n", args...) },
 	}
 	report, err := collector.Run(untilSignal(c.Context()), plan)
 	if err != nil {
 		return err
 	}
-	return g.printReport(c, report)
+	if err := g.format.print(c.OutOrStdout(), report, func(w io.Writer) error { return g.printReport(w, report) }); err != nil {
+		return err
+	}
+	for _, problem := range report.Errors {
+		fmt.Fprintln(c.ErrOrStderr(), "plumb:", problem)
+	}
+	if len(report.Left)+len(report.Errors) > 0 {
+		return errFound
+	}
+	return nil
 }
 
 // readLive returns the list of live containers.
@@ -114,9 +120,6 @@ func (g *gc) readLive(c *cobra.Command, inv *inventory.Inventory) (inventory.Liv
 		if !ok {
 			return inventory.LiveList{}, errors.New("stdin is not a file")
 		}
-		if isTerminal(stdin) {
-			fmt.Fprintln(c.ErrOrStderr(), "plumb: type the IDs of all live containers; end with Ctrl-D")
-		}
 		return inventory.ReadLive(stdin, g.begin)
 	}
 	file, err := os.Open(g.live)
@@ -128,37 +131,21 @@ func (g *gc) readLive(c *cobra.Command, inv *inventory.Inventory) (inventory.Liv
 }
 
 func (g *gc) printPlan(w io.Writer, p *inventory.Plan) error {
-	if *g.format == "json" {
-		return printJSON(w, p)
-	}
 	printAttachments(w, "would remove", p.Dead)
 	g.printKept(w, p.Kept, fmt.Sprintf("%s would be removed, %d kept", count(len(p.Dead), "attachment"), len(p.Kept)))
 	return nil
 }
 
-// printReport prints what was removed and what is left. If something is left, it returns errFound.
-func (g *gc) printReport(c *cobra.Command, r *inventory.Report) error {
-	w := c.OutOrStdout()
-	if *g.format == "json" {
-		if err := printJSON(w, r); err != nil {
-			return err
+// printReport prints what was removed and what is left.
+func (g *gc) printReport(w io.Writer, r *inventory.Report) error {
+	printAttachments(w, "removed", r.Removed)
+	for _, l := range r.Left {
+		fmt.Fprintf(w, "left %s %s %s: %s\n", l.Network, l.ContainerID, l.IfName, l.Reason)
+		for _, t := range l.Resources {
+			fmt.Fprintf(w, "  %s\n", t.Remove)
 		}
-	} else {
-		printAttachments(w, "removed", r.Removed)
-		for _, l := range r.Left {
-			fmt.Fprintf(w, "left %s %s %s: %s\n", l.Network, l.ContainerID, l.IfName, l.Reason)
-			for _, t := range l.Resources {
-				fmt.Fprintf(w, "  %s\n", t.Remove)
-			}
-		}
-		g.printKept(w, r.Kept, fmt.Sprintf("removed resources of %s, kept %d, left %d", count(len(r.Removed), "attachment"), len(r.Kept), len(r.Left)))
 	}
-	for _, problem := range r.Errors {
-		fmt.Fprintln(c.ErrOrStderr(), "plumb:", problem)
-	}
-	if len(r.Left)+len(r.Errors) > 0 {
-		return errFound
-	}
+	g.printKept(w, r.Kept, fmt.Sprintf("removed resources of %s, kept %d, left %d", count(len(r.Removed), "attachment"), len(r.Kept), len(r.Left)))
 	return nil
 }
 

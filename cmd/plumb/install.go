@@ -20,7 +20,7 @@ type installFlags struct {
 	install.Options
 	restore string
 	wait    bool
-	format  *string
+	format  *format
 }
 
 func newInstall() *cobra.Command {
@@ -58,8 +58,6 @@ may need them for its DEL, and prints the command that removes them.`,
 // check returns an error if the flags contradict each other.
 func (f *installFlags) check() error {
 	switch {
-	case f.Timeout <= 0:
-		return usageError{fmt.Errorf("--timeout must be positive, got %s", f.Timeout)}
 	case f.To == "" && !f.wait:
 		return usageError{errors.New("--to is required; usually it is /opt/cni/bin")}
 	case f.restore != "" && (f.From != "" || f.Backup != "" || len(f.Only)+len(f.Confs) > 0):
@@ -89,10 +87,8 @@ func (f *installFlags) run(c *cobra.Command) error {
 		f.Backup, do = f.restore, install.Restore
 	}
 	report, err := do(ctx, f.Options)
-	if *f.format == "json" {
-		return errors.Join(err, printJSON(out, report))
-	}
-	return errors.Join(err, f.print(out, report, err == nil))
+	text := func(out io.Writer) error { return f.print(out, report, err == nil) }
+	return errors.Join(err, f.format.print(out, report, text))
 }
 
 func (f *installFlags) print(out io.Writer, report install.Report, complete bool) error {

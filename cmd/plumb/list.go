@@ -34,10 +34,7 @@ nftables elements, and files. It changes nothing.`,
 		if err := inv.Select(network, container); err != nil {
 			return usageError{err}
 		}
-		if *format == "json" {
-			return printJSON(c.OutOrStdout(), inv)
-		}
-		return attachmentTable{inv.Attachments, inv.Time, noTrunc}.print(c.OutOrStdout())
+		return format.print(c.OutOrStdout(), inv, attachmentTable{inv.Attachments, inv.Time, noTrunc}.print)
 	}
 	return c
 }

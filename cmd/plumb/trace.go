@@ -27,7 +27,7 @@ type traceOptions struct {
 	limit     time.Duration
 	network   string
 	container string
-	format    *string
+	format    *format
 	steps     bool
 }
 
@@ -49,12 +49,7 @@ process, and the outcome. The runtime needs no change and no restart. Ctrl-C end
 	flags.StringVar(&o.network, "network", "", "show calls for one `network` only")
 	flags.StringVar(&o.container, "container", "", "show calls for containers whose ID begins with this `prefix` only")
 	flags.BoolVar(&o.steps, "steps", false, "show the steps of each call: the offset from the start of the call, the duration, and what was done")
-	c.RunE = func(c *cobra.Command, _ []string) error {
-		if o.limit < 0 || o.limit == 0 && c.Flags().Changed("for") {
-			return usageError{fmt.Errorf("--for must be positive, got %s", o.limit)}
-		}
-		return o.run(c)
-	}
+	c.RunE = func(c *cobra.Command, _ []string) error { return o.run(c) }
 	return c
 }
 
@@ -77,7 +72,7 @@ func (o traceOptions) run(c *cobra.Command) (err error) {
 	defer func() { err = cmp.Or(err, listener.Close()) }()
 	fmt.Fprintln(c.ErrOrStderr(), "plumb trace: waiting for calls of plugins; Ctrl-C ends it")
 	out := c.OutOrStdout()
-	if *o.format != "json" {
+	if !o.format.isJSON() {
 		fmt.Fprintf(out, traceColumns, "TIME", "NETWORK", "CONTAINER", "IF", "COMMAND", "PLUGIN", "DURATION", "OUTCOME")
 	}
 	lines := json.NewEncoder(out)
@@ -86,7 +81,7 @@ func (o traceOptions) run(c *cobra.Command) (err error) {
 		switch {
 		case o.network != "" && call.Network != o.network || !strings.HasPrefix(call.ContainerID, o.container):
 			return nil
-		case *o.format == "json":
+		case o.format.isJSON():
 			return lines.Encode(call)
 		}
 		_, err := io.WriteString(out, o.text(call, ""))

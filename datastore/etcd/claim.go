@@ -41,7 +41,7 @@ func (s *session) claimInto(ctx context.Context, got map[netip.Addr]string, answ
 				return err
 			}
 			if answer.Free = max(answer.Free, v.free); answer.Free == 0 {
-				return s.full(got)
+				return s.fullError(got)
 			}
 			look = s.lookUncounted // counting once is enough
 			if free = free[:min(len(free), claimBatch, s.Want-len(got))]; len(free) == 0 {
@@ -56,11 +56,11 @@ func (s *session) claimInto(ctx context.Context, got map[netip.Addr]string, answ
 		}
 	}
 	answer.Free = uint64(s.pool.count(got))
-	return s.full(got)
+	return s.fullError(got)
 }
 
-// full returns an error if the call got no address.
-func (s *session) full(got map[netip.Addr]string) error {
+// fullError returns an error if the call got no address.
+func (s *session) fullError(got map[netip.Addr]string) error {
 	if len(got) > 0 {
 		return nil
 	}

@@ -15,8 +15,8 @@ import (
 
 const (
 	defaultPrefix  = "/plumb/v1"
-	defaultTimeout = 3  // seconds
-	maxTimeout     = 60 // seconds
+	defaultTimeout = 3  // in seconds
+	maxTimeout     = 60 // in seconds
 )
 
 // config is the object "datastore" of the network configuration.
@@ -27,7 +27,7 @@ type config struct {
 	CertFile  string   `json:"certFile"`
 	KeyFile   string   `json:"keyFile"`
 	Prefix    string   `json:"prefix"`
-	Timeout   *int     `json:"timeout"` // seconds
+	Timeout   *int     `json:"timeout"` // in seconds
 
 	timeout time.Duration
 	tls     *tls.Config // nil if all endpoints are http
@@ -35,24 +35,24 @@ type config struct {
 
 // check returns an error for each invalid value, and sets the defaults, timeout and tls.
 func (c *config) check() (errs []error) {
-	problem := types.ProblemsInto(&errs)
+	reportIf := types.ProblemsInto(&errs)
 	if c.Prefix == "" {
 		c.Prefix = defaultPrefix
 	}
-	problem(!strings.HasPrefix(c.Prefix, "/") || strings.HasSuffix(c.Prefix, "/") || !isWord(c.Prefix),
+	reportIf(!strings.HasPrefix(c.Prefix, "/") || strings.HasSuffix(c.Prefix, "/") || !isWord(c.Prefix),
 		"datastore.prefix %q must begin with '/', must not end with it, and must not contain white space", c.Prefix)
 	seconds := defaultTimeout
 	if c.Timeout != nil {
 		seconds = *c.Timeout
 	}
-	problem(seconds < 1 || seconds > maxTimeout, "datastore.timeout %d must be from 1 to %d seconds", seconds, maxTimeout)
+	reportIf(seconds < 1 || seconds > maxTimeout, "datastore.timeout %d must be from 1 to %d seconds", seconds, maxTimeout)
 	c.timeout = time.Duration(seconds) * time.Second
 
-	problem(len(c.Endpoints) == 0, "datastore.endpoints is missing; set at least one, such as https://10.0.0.1:2379")
+	reportIf(len(c.Endpoints) == 0, "datastore.endpoints is missing; set at least one, such as https://10.0.0.1:2379")
 	encrypted := false
 	for _, e := range c.Endpoints {
 		scheme, err := checkEndpoint(e)
-		problem(err != nil, "datastore.endpoints: %w", err)
+		reportIf(err != nil, "datastore.endpoints: %w", err)
 		encrypted = encrypted || scheme == "https"
 	}
 	if !encrypted {
@@ -60,7 +60,7 @@ func (c *config) check() (errs []error) {
 	}
 	var err error
 	c.tls, err = c.loadTLS()
-	problem(err != nil, "%w", err)
+	reportIf(err != nil, "%w", err)
 	return errs
 }
 

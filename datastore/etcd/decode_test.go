@@ -108,7 +108,7 @@ func FuzzDecode(f *testing.F) {
 				break
 			}
 		}
-		if free := r.pool.free(make([]int64, len(r.pool.counted()))); free > maxFree {
+		if free := r.pool.free(make([]int64, len(r.pool.countedBlocks()))); free > maxFree {
 			t.Errorf("%d addresses are free", free)
 		}
 	})
@@ -130,8 +130,8 @@ func TestPool(t *testing.T) {
 		}
 	}
 	want := 6 + 256 + 4 + 4 // 10.0.0.250-, 10.0.2.0/24, 10.0.3.0-3, fd00::fe-101
-	if len(all) != want || windows != 4+2 || p.free(make([]int64, len(p.counted()))) != uint64(want) {
-		t.Errorf("got %d addresses, %d free, %d windows, want %d, %d, 6", len(all), p.free(make([]int64, len(p.counted()))), windows, want, want)
+	if len(all) != want || windows != 4+2 || p.free(make([]int64, len(p.countedBlocks()))) != uint64(want) {
+		t.Errorf("got %d addresses, %d free, %d windows, want %d, %d, 6", len(all), p.free(make([]int64, len(p.countedBlocks()))), windows, want, want)
 	}
 	for a, n := range all {
 		if n != 1 || p.count(map[netip.Addr]string{a: ""}) != 1 {

@@ -16,14 +16,14 @@ import (
 // windowSize is how many addresses one read of claim covers, at most.
 const windowSize = 256
 
-// sampled is the number of parts of a pool in which one read counts the owners. etcd visits the key of each owner that it
-// counts, which takes 0.1 µs, and 50 ms for 500,000 owners.
-const sampled = 32
+// sampleSize is the number of parts of a pool in which one read counts the owners. etcd visits the key of each owner
+// that it counts, which takes 0.1 µs, and 50 ms for 500,000 owners.
+const sampleSize = 32
 
 // maxFree is the largest number of free addresses in an answer, because larger numbers are not exact in JSON.
 const maxFree = 1 << 53
 
-// A block is the addresses from first to last, including both. IPv6 addresses of a block share their upper 64 bits.
+// A block contains the addresses from first to last, inclusive. IPv6 addresses of a block share their upper 64 bits.
 type block struct {
 	v4          bool
 	high        uint64 // upper 64 bits of IPv6, or 0 for IPv4
@@ -158,13 +158,13 @@ func (b block) window(n uint64) block {
 	return block{b.v4, b.high, max(b.first, w), min(b.last, w+windowSize-1)}
 }
 
-// counted returns the blocks in which etcd counts the owners, for free.
-func (p pool) counted() []block { return slices.Concat(p.blocks, p.excluded) }
+// countedBlocks returns the blocks in which etcd counts the owners, for free.
+func (p pool) countedBlocks() []block { return slices.Concat(p.blocks, p.excluded) }
 
 // free returns the number of free addresses. used contains the number of owners in each block of counted.
 func (p pool) free(used []int64) uint64 {
 	var all, gone uint64
-	for i, b := range p.counted() {
+	for i, b := range p.countedBlocks() {
 		if i < len(p.blocks) {
 			all, gone = min(all+b.size(), maxFree), gone+uint64(used[i])
 		} else {
@@ -175,12 +175,12 @@ func (p pool) free(used []int64) uint64 {
 }
 
 // size returns the number of addresses that can be free, at most maxFree.
-func (p pool) size() uint64 { return p.free(make([]int64, len(p.counted()))) }
+func (p pool) size() uint64 { return p.free(make([]int64, len(p.countedBlocks()))) }
 
 // sample returns random windows of the pool, as a pool. For a pool with few windows it returns the pool itself, and true.
 func (p pool) sample() (s pool, whole bool) {
 	for w := range p.windows() {
-		if len(s.blocks)+len(s.excluded) >= sampled {
+		if len(s.blocks)+len(s.excluded) >= sampleSize {
 			break
 		}
 		s.blocks = append(s.blocks, w)
@@ -285,7 +285,7 @@ func (p pool) candidates(w block, taken map[netip.Addr]bool) (free []netip.Addr)
 // count returns how many of the addresses are in the pool and not excluded.
 func (p pool) count(addresses map[netip.Addr]string) (n int) {
 	for a := range addresses {
-		for i, b := range p.counted() {
+		for i, b := range p.countedBlocks() {
 			if _, in := b.part(a, a); in && i < len(p.blocks) {
 				n++
 			} else if in {

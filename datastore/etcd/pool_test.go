@@ -77,15 +77,15 @@ func TestEstimate(t *testing.T) {
 			}
 			return used
 		}
-		free := p.free(count(p.counted()))
+		free := p.free(count(p.countedBlocks()))
 		const runs = 200
 		var sum float64
 		for range runs {
 			s, _ := p.sample()
-			if n := len(s.counted()); n > maxRanges {
+			if n := len(s.countedBlocks()); n > maxRanges {
 				t.Fatalf("%s: a sample with %d parts", name, n)
 			}
-			estimate := p.estimate(s, count(s.counted()))
+			estimate := p.estimate(s, count(s.countedBlocks()))
 			if c.exact && estimate != free {
 				t.Fatalf("%s: %d are free, estimate %d", name, free, estimate)
 			}

@@ -140,8 +140,8 @@ func (s *session) resynced(ctx context.Context, answer *datastore.Answer, r resy
 // A resync contains the addresses that the node owned in etcd, and the outcome of the call.
 type resync struct {
 	owned     map[netip.Addr]ownership
-	given     map[netip.Addr]string // with their new claims
-	conflicts map[netip.Addr]string // with the nodes that own them
+	given     map[netip.Addr]string // the addresses that now belong to the node, with their new claims
+	conflicts map[netip.Addr]string // the addresses that other nodes own, with the names of these nodes
 	changed   bool                  // another call has changed an owner since owned was read
 }
 

@@ -15,13 +15,13 @@ import (
 // Limits of a request. By default (--max-txn-ops) etcd accepts 128 operations in a transaction, and each range and each
 // exclusion is one operation of the first transaction.
 const (
-	maxRequest   = 16 << 20 // bytes
-	maxRanges    = 100      // ranges and exclusions
-	maxWant      = 256
-	maxRequested = 16
+	maxRequest   = 16 << 20 // size of the request, in bytes
+	maxRanges    = 100      // number of ranges and exclusions together
+	maxWant      = 256      // largest value of want
+	maxRequested = 16       // number of addresses in requested
 )
 
-// A request is a checked request.
+// A request is a decoded and checked datastore.Request.
 type request struct {
 	datastore.Request
 	config config
@@ -64,43 +64,43 @@ func decodeStrictly(text []byte, out any) error {
 	return nil
 }
 
-// needsNode lists the verbs that act for the node of the request, and therefore need its machine and boot.
-var needsNode = []string{datastore.Claim, datastore.Release, datastore.Register, datastore.Resync}
+// nodeVerbs lists the verbs that act for the node of the request, and therefore need its machine and boot.
+var nodeVerbs = []string{datastore.Claim, datastore.Release, datastore.Register, datastore.Resync}
 
-// check reports what is wrong with the request, except ranges and the datastore's configuration.
-func (r *request) check(problem func(wrong bool, format string, args ...any)) {
+// check reports each invalid value of the request, except in the ranges and in the datastore's configuration.
+func (r *request) check(reportIf func(wrong bool, format string, args ...any)) {
 	_, known := verbs[r.Verb]
-	problem(!known, "verb %q is unknown", r.Verb)
-	problem(!datastore.IsName(r.Segment), "segment %q must consist of letters, digits, '.', '_' and '-', and begin with a letter or digit", r.Segment)
-	acts, removeNode := slices.Contains(needsNode, r.Verb), r.Verb == datastore.RemoveNode
-	problem((acts || r.Node != "") && !isNode(r.Node), "node %q must be a name, or two names with ':' between them; names consist of letters, digits, '.', '_' and '-', and begin with a letter or digit", r.Node)
+	reportIf(!known, "verb %q is unknown", r.Verb)
+	reportIf(!datastore.IsName(r.Segment), "segment %q must consist of letters, digits, '.', '_' and '-', and begin with a letter or digit", r.Segment)
+	actsForNode, removeNode := slices.Contains(nodeVerbs, r.Verb), r.Verb == datastore.RemoveNode
+	reportIf((actsForNode || r.Node != "") && !isNode(r.Node), "node %q must be a name, or two names with ':' between them; names consist of letters, digits, '.', '_' and '-', and begin with a letter or digit", r.Node)
 	for _, f := range []struct{ key, value string }{{"machine", r.Machine}, {"boot", r.Boot}} {
-		problem(removeNode && f.value == "", "%s is missing; set it to what verb list prints for node %s", f.key, r.Target)
-		problem((acts || removeNode && f.value != "") && !isWord(f.value), "%s %q must be 1 to %d characters without white space", f.key, f.value, datastore.MaxName)
+		reportIf(removeNode && f.value == "", "%s is missing; set it to what verb list prints for node %s", f.key, r.Target)
+		reportIf((actsForNode || removeNode && f.value != "") && !isWord(f.value), "%s %q must be 1 to %d characters without white space", f.key, f.value, datastore.MaxName)
 	}
-	problem((removeNode || r.Target != "") && !isNode(r.Target), "target %q must be the name of a node", r.Target)
-	problem(r.LastRevision < 0, "lastRevision %d must not be negative", r.LastRevision)
+	reportIf((removeNode || r.Target != "") && !isNode(r.Target), "target %q must be the name of a node", r.Target)
+	reportIf(r.LastRevision < 0, "lastRevision %d must not be negative", r.LastRevision)
 	if r.Verb == datastore.Claim {
-		r.checkClaim(problem)
+		r.checkClaim(reportIf)
 	}
 	for a, claim := range r.Addresses {
-		problem(!isAddress(a), "addresses: %q must be an address, not IPv4-mapped and without a zone", a)
-		problem(r.Verb == datastore.Release && !isWord(claim), "addresses: claim %q of %v must be 1 to %d characters without white space", claim, a, datastore.MaxName)
+		reportIf(!isAddress(a), "addresses: %q must be an address, not IPv4-mapped and without a zone", a)
+		reportIf(r.Verb == datastore.Release && !isWord(claim), "addresses: claim %q of %v must be 1 to %d characters without white space", claim, a, datastore.MaxName)
 	}
 }
 
-func (r *request) checkClaim(problem func(wrong bool, format string, args ...any)) {
-	problem(len(r.Requested) > 0 && r.Want != 0, "want and requested cannot be combined")
-	problem(len(r.Requested) == 0 && (r.Want < 1 || r.Want > maxWant), "want %d must be from 1 to %d", r.Want, maxWant)
-	problem(len(r.Requested) == 0 && len(r.Ranges) == 0, "ranges is missing")
-	problem(len(r.Requested) > maxRequested, "requested: want at most %d addresses, got %d", maxRequested, len(r.Requested))
+func (r *request) checkClaim(reportIf func(wrong bool, format string, args ...any)) {
+	reportIf(len(r.Requested) > 0 && r.Want != 0, "want and requested cannot be combined")
+	reportIf(len(r.Requested) == 0 && (r.Want < 1 || r.Want > maxWant), "want %d must be from 1 to %d", r.Want, maxWant)
+	reportIf(len(r.Requested) == 0 && len(r.Ranges) == 0, "ranges is missing")
+	reportIf(len(r.Requested) > maxRequested, "requested: want at most %d addresses, got %d", maxRequested, len(r.Requested))
 	for i, a := range r.Requested {
-		problem(!isAddress(a), "requested[%d]: %q must be an address, not IPv4-mapped and without a zone", i, a)
-		problem(slices.Contains(r.Requested[:i], a), "requested[%d]: %v is listed twice", i, a)
+		reportIf(!isAddress(a), "requested[%d]: %q must be an address, not IPv4-mapped and without a zone", i, a)
+		reportIf(slices.Contains(r.Requested[:i], a), "requested[%d]: %v is listed twice", i, a)
 	}
 }
 
-// isAddress reports whether a is an address with one text form only.
+// isAddress reports whether a is an address without a zone and not IPv4-mapped.
 func isAddress(a netip.Addr) bool { return a.IsValid() && a.Zone() == "" && !a.Is4In6() }
 
 // isNode reports whether s can be the name of a node, which is a name, or two names with a colon between them.

@@ -104,7 +104,7 @@ func entryOf(key string, r *clientv3.GetResponse) entry {
 	return entry{key, string(r.Kvs[0].Value), r.Kvs[0].ModRevision}
 }
 
-// unchanged is the condition that no change has written or removed the entry since it was read.
+// unchanged returns the condition that no change has written or removed the entry since it was read.
 func (e entry) unchanged() clientv3.Cmp { return unchangedSince(e.key, e.revision) }
 
 func unchangedSince(key string, revision int64) clientv3.Cmp {
@@ -131,16 +131,16 @@ func (s *session) look(ctx context.Context, extra ...clientv3.Op) (view, error) 
 	return v, err
 }
 
-// lookUncounted is look without counting. The view's field free is 0.
+// lookUncounted reads like look, but does not count. The view's field free is 0.
 func (s *session) lookUncounted(ctx context.Context, extra ...clientv3.Op) (view, error) {
 	return s.lookAt(ctx, pool{}, extra)
 }
 
-// lookAt is look, and counts the owners in a sample of the pool.
+// lookAt reads like look, and counts the owners in a sample of the pool.
 func (s *session) lookAt(ctx context.Context, sample pool, extra []clientv3.Op) (view, error) {
 	ops := []clientv3.Op{clientv3.OpGet(s.frozen()), clientv3.OpGet(s.store()), clientv3.OpGet(s.node(s.Node))}
 	fixed := len(ops)
-	for _, b := range sample.counted() {
+	for _, b := range sample.countedBlocks() {
 		key, end := s.rangeOf(b)
 		ops = append(ops, clientv3.OpGet(key, clientv3.WithRange(end), clientv3.WithCountOnly()))
 	}
@@ -324,7 +324,7 @@ func isRefusal(err error) bool {
 	return false
 }
 
-// readError returns the error to answer with after a read has failed.
+// readError returns the error for the answer after a read has failed.
 func (s *session) readError(err error) error {
 	if isRefusal(err) {
 		return s.refusal(err)
@@ -337,7 +337,7 @@ func (s *session) readError(err error) error {
 		s.config.timeout, strings.ReplaceAll(err.Error(), "\n", "; "), advice)
 }
 
-// changeError returns the error to answer with after a change has failed.
+// changeError returns the error for the answer after a change has failed.
 func (s *session) changeError(err error) error {
 	switch {
 	case errors.Is(err, rpctypes.ErrNoSpace): // etcd checks the quota twice, so that it can answer this after it has applied the change
@@ -350,7 +350,7 @@ func (s *session) changeError(err error) error {
 		"etcd did not confirm a change, which may happen now or later: %w; register before the next claim", err)
 }
 
-// refusal returns the error to answer with after etcd has refused a request.
+// refusal returns the error for the answer after etcd has refused a request.
 func (s *session) refusal(err error) error {
 	var e rpctypes.EtcdError
 	switch errors.As(err, &e); {

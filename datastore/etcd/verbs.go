@@ -71,7 +71,7 @@ func (s *session) checkBoot(v view) error {
 func (s *session) checkMachine(v view) error {
 	if machine, _, _ := strings.Cut(v.node.value, " "); v.node.value != "" && machine != s.Machine {
 		return failf(types.CodeConfig, datastore.ReasonMachine,
-			"node %s of segment %s is registered by machine %s, and this is machine %s; give each machine a name of its own, or remove the node with remove-node if the other machine is gone",
+			"node %s of segment %s is registered by machine %s, and this is machine %s; give each machine its own name, or remove the node with remove-node if the other machine is gone",
 			s.Node, s.Segment, machine, s.Machine)
 	}
 	return nil
@@ -110,13 +110,13 @@ func (s *session) isBehind() bool {
 	return s.revision < s.LastRevision || s.Store != "" && s.Store != s.storeID
 }
 
-// unfrozen is the condition that the segment is not frozen.
+// unfrozen returns the condition that the segment is not frozen.
 func (s *session) unfrozen() clientv3.Cmp { return absent(s.frozen()) }
 
-// registered is the condition that the registration has not been written since this call read it.
+// registered returns the condition that the registration has not been written since this call read it.
 func (s *session) registered() clientv3.Cmp { return unchangedSince(s.node(s.Node), s.registration) }
 
-// owns is the condition that the node owns the address with this claim.
+// owns returns the condition that the node owns the address with this claim.
 func (s *session) owns(node string, a netip.Addr, claim string) clientv3.Cmp {
 	return clientv3.Compare(clientv3.Value(s.owner(a)), "=", node+" "+claim)
 }
@@ -138,13 +138,13 @@ func (s *session) take(node string, a netip.Addr) []clientv3.Op {
 // touch records the time of the call.
 func (s *session) touch() clientv3.Op { return clientv3.OpPut(s.last(s.Node), now()) }
 
-// nested returns a nested transaction, which runs the operations in then if the condition holds, and those in
-// otherwise if not.
+// nested returns a nested transaction, which runs the operations in then if the condition holds, and the operations in
+// otherwise if it does not.
 func nested(condition clientv3.Cmp, then []clientv3.Op, otherwise ...clientv3.Op) clientv3.Op {
 	return clientv3.OpTxn([]clientv3.Cmp{condition}, then, otherwise)
 }
 
-// ownership is the value of an address that a node owns.
+// An ownership contains the claim to an address that a node owns, and the time since which the node owns it.
 type ownership struct{ claim, since string }
 
 // ownedBy reads the addresses that a node owns, at the revision of the view.
@@ -259,7 +259,7 @@ func (s *session) freeze(ctx context.Context, answer *datastore.Answer) error {
 
 func (s *session) putFrozen() clientv3.Op { return clientv3.OpPut(s.frozen(), now()+" "+s.Node) }
 
-// thaw ends freeze.
+// thaw lets claim and register succeed again after freeze.
 func (s *session) thaw(ctx context.Context, answer *datastore.Answer) error {
 	return s.setFrozen(ctx, answer, func(v view) []clientv3.Op {
 		return []clientv3.Op{clientv3.OpDelete(s.frozen()), s.putStore(v)}

@@ -15,12 +15,12 @@ import (
 
 const (
 	aliasPrefix  = "plumb:"
-	maxAliasPart = 110 // the largest length of a name or ID in an alias, in bytes; the kernel allows 255 for the whole alias
+	maxAliasPart = 110 // bytes of a name or ID in an alias, because the kernel limits the whole alias to 255 bytes
 )
 
 // LinkAlias returns the alias of the attachment's links, which `ip link` prints.
 func LinkAlias(a types.Attachment) string {
-	return networkAlias(a.Network) + shortened(a.ContainerID) + "/" + a.IfName
+	return networkAlias(a.Network) + shorten(a.ContainerID) + "/" + a.IfName
 }
 
 // CreatedByPlumb reports whether the link's alias says that plumb created the link.
@@ -36,37 +36,38 @@ func OwnerOf(l nl.Link, network string) (owner types.Attachment, ok bool) {
 }
 
 // ParseAlias returns the attachment that the link's alias names. created is false if plumb did not create the
-// link. complete is false if the alias contains a hash in place of a long name.
+// link. complete is false if the alias contains a hash in place of a long
+// network name or container ID.
 func ParseAlias(l nl.Link) (owner types.Attachment, created, complete bool) {
 	text, created := strings.CutPrefix(l.Alias, aliasPrefix)
 	owner, ok := types.ParseAttachment(text)
 	return owner, created && ok, ok && !strings.HasPrefix(owner.Network, "#") && !strings.HasPrefix(owner.ContainerID, "#")
 }
 
-// HasOtherAlias reports whether the link's alias names a different attachment, which means that owner's
-// namespace path now belongs to another container. It returns false if another program created the link.
+// HasOtherAlias reports whether the link's alias names an attachment other than owner. It returns false if another
+// program created the link. If the link is in owner's namespace, the namespace path now belongs to another container.
 func HasOtherAlias(l nl.Link, owner types.Attachment) bool {
 	return CreatedByPlumb(l) && l.Alias != LinkAlias(owner)
 }
 
-// altNamePrefix is the prefix of every AltName.
+// altNamePrefix is the prefix of the alternative names that plumb adds to links.
 const altNamePrefix = "plumb-"
 
-// AltName returns the alternative name that marks a link as the attachment's. It is for a link whose alias
-// contains something else.
+// AltName returns the alternative name that marks a link as the attachment's. host-device adds
+// it to devices, whose alias another program may use.
 func AltName(a types.Attachment) string { return altNamePrefix + statefile.ShortHash(a.String()) }
 
-// HasAltName reports whether the link has the AltName of the attachment.
+// HasAltName reports whether AltName(a) is one of the link's alternative names.
 func HasAltName(l nl.Link, a types.Attachment) bool { return slices.Contains(l.AltNames, AltName(a)) }
 
-// HasOtherAltName reports whether the link has the AltName of a different attachment.
+// HasOtherAltName reports whether one of the link's alternative names is the AltName of another attachment.
 func HasOtherAltName(l nl.Link, own types.Attachment) bool {
 	return slices.ContainsFunc(l.AltNames, func(name string) bool {
 		return strings.HasPrefix(name, altNamePrefix) && name != AltName(own)
 	})
 }
 
-// UnfinishedGroup returns the group of the network's links that have no alias yet. The kernel sets the
+// UnfinishedGroup returns the link group of the network's links without an alias. The kernel sets the
 // group when it creates a link, but the alias only in a later request. If the plugin is killed between the
 // two, GC finds the link by its group.
 func UnfinishedGroup(network string) uint32 {
@@ -84,10 +85,10 @@ func SetOwner(c *nl.Conn, l nl.Link, owner types.Attachment) error {
 }
 
 // networkAlias returns the prefix of the aliases of all the network's links.
-func networkAlias(network string) string { return aliasPrefix + shortened(network) + "/" }
+func networkAlias(network string) string { return aliasPrefix + shorten(network) + "/" }
 
-// shortened returns s or, if s is longer than maxAliasPart, a hash of s.
-func shortened(s string) string {
+// shorten returns s or, if s is longer than maxAliasPart, a hash of s.
+func shorten(s string) string {
 	if len(s) <= maxAliasPart {
 		return s
 	}
@@ -100,12 +101,12 @@ func VethGC(host *nl.Conn, network string) LinkGC {
 	return LinkGC{Host: host, Kind: "veth", Network: network, Names: hostNames}
 }
 
-// A LinkGC finds the links of one kind that plumb created on the host for a network.
+// A LinkGC deletes the links of one kind that plumb created on the host for invalid attachments of a network.
 type LinkGC struct {
 	Host    *nl.Conn
 	Kind    string // kind of the links, "veth" or "ifb"
 	Network string
-	Names   func(types.Attachment) []string // returns the names that a link of the attachment can have
+	Names   func(types.Attachment) []string // returns the possible names of the attachment's link
 }
 
 // Run deletes the links that Stale returns.

@@ -24,7 +24,7 @@ import (
 
 // A Spec is the wanted state of an interface.
 type Spec struct {
-	Kind    string           // kind of the link, for example "macvlan"; empty: any kind
+	Kind    string           // kind of the link, for example "macvlan"; "" means any kind
 	Sysctls []sysctl.Setting // ADD writes them before it adds the addresses
 	Addrs   []nl.Addr
 	Routes  []nl.Route
@@ -133,8 +133,8 @@ func FirstGateway(ips []types.IP, dst netip.Prefix) netip.Addr {
 	return netip.Addr{}
 }
 
-// Interface returns the entry of a link in the result. sandbox is CNI_NETNS for a link in the container, and empty for
-// a link on the host.
+// Interface returns the entry of a link in the result. sandbox is CNI_NETNS for a link in the container, and "" for a
+// link on the host.
 func Interface(l nl.Link, sandbox string) types.Interface {
 	return types.Interface{Name: l.Name, MAC: l.MAC.String(), MTU: l.MTU, Sandbox: sandbox}
 }
@@ -193,7 +193,7 @@ func Announce(c *nl.Conn, l nl.Link) error { return c.SetMAC(l, l.MAC) }
 
 // SpecFromResult returns the Spec that CHECK expects of the container's interface, which contains the addresses and
 // routes of prev. It contains no MAC and no MTU, because a later plugin of the chain may have set these without
-// changing the result. link is as for PrevRoutes.
+// changing the result. link is the attachment's link with its alias (see PrevRoutes).
 func SpecFromResult(r *skel.Request, prev *types.Result, link nl.Link) (Spec, error) {
 	i, found := prev.ContainerInterface(r.IfName)
 	if !found {
@@ -227,13 +227,13 @@ func PrevRoutes(prev *types.Result, link nl.Link) []types.Route {
 // Diff returns an error that names every difference between the interface and the Spec, or nil. Additional addresses
 // and routes are not differences.
 func Diff(c *nl.Conn, ifName string, s Spec) error {
-	l, err := c.Link(ifName)
+	l, err := c.RequireLink(ifName)
 	if err != nil {
 		return err
 	}
 	errs := []error{sysctl.Diff(c.NS(), s.Sysctls...)}
 	reportIf := types.ProblemsInto(&errs)
-	reportIf(s.Kind != "" && l.Kind != s.Kind, "interface %s is of kind %q, not %q", ifName, l.Kind, s.Kind)
+	reportIf(s.Kind != "" && l.Kind != s.Kind, "interface %s is of kind %q, want %q", ifName, l.Kind, s.Kind)
 	reportIf(!l.Up, "%w", LinkProblem(c, l, "up", "down").Errorf("interface %s is down", ifName))
 	return errors.Join(append(errs, diffAddrs(c, l, s.Addrs), diffRoutes(c, l, s.Routes))...)
 }

@@ -153,87 +153,61 @@ func (b testbed) del(t *testing.T, id string) {
 	}
 }
 
-func TestParseAliasReadsTheAttachmentOfAnyNetwork(t *testing.T) {
-	long := strings.Repeat("x", 200)
+func TestParseAliasAndOwnerOfReadTheAttachment(t *testing.T) {
+	long := strings.Repeat("n", 200)
+	short := types.Attachment{Network: "net1", ContainerID: "cid", IfName: "eth0"}
+	longNetwork := types.Attachment{Network: long, ContainerID: "cid", IfName: "eth0"}
+	none := types.Attachment{}
 	for _, c := range []struct {
 		alias             string
-		owner             types.Attachment
+		owner             types.Attachment // as ParseAlias returns it, which any network can call
 		created, complete bool
+		ofNetwork         types.Attachment // as OwnerOf returns it, which knows the network
 	}{
-		{attach.LinkAlias(types.Attachment{Network: "n", ContainerID: "c", IfName: "e"}), types.Attachment{Network: "n", ContainerID: "c", IfName: "e"}, true, true},
-		{"", types.Attachment{}, false, false},
-		{"uplink", types.Attachment{}, false, false},
-		{"plumb:n", types.Attachment{}, false, false},
+		{attach.LinkAlias(short), short, true, true, short},
+		{attach.LinkAlias(longNetwork), none, true, false, longNetwork},
+		{attach.LinkAlias(types.Attachment{Network: "net1", ContainerID: long, IfName: "eth0"}), none, true, false, none},
+		{"", none, false, false, none},
+		{"uplink", none, false, false, none},
+		{"net1/cid/eth0", none, false, false, none},
+		{"plumb:net1/cid", none, false, false, none},
 	} {
-		owner, created, complete := attach.ParseAlias(nl.Link{Alias: c.alias})
-		if owner != c.owner || created != c.created || complete != c.complete {
+		l := nl.Link{Alias: c.alias}
+		owner, created, complete := attach.ParseAlias(l)
+		if created != c.created || created && (complete != c.complete || complete && owner != c.owner) {
 			t.Errorf("ParseAlias(%q) = %v, %t, %t", c.alias, owner, created, complete)
 		}
-	}
-	for _, id := range []types.Attachment{{Network: long, ContainerID: "c", IfName: "e"}, {Network: "n", ContainerID: long, IfName: "e"}} {
-		if _, created, complete := attach.ParseAlias(nl.Link{Alias: attach.LinkAlias(id)}); !created || complete {
-			t.Errorf("%v: created %t, complete %t", id, created, complete)
+		for network, want := range map[string]types.Attachment{"net": none, "net1": none, c.ofNetwork.Network: c.ofNetwork} {
+			if got, ok := attach.OwnerOf(l, network); ok != (want != none) || ok && got != want {
+				t.Errorf("OwnerOf(%q) in network %s = %v, %t, want %v", c.alias, network, got, ok, want)
+			}
 		}
 	}
 }
 
-func TestOwnerOfReadsTheAttachmentFromTheAlias(t *testing.T) {
-	long := strings.Repeat("n", 200)
-	for _, owner := range []types.Attachment{{Network: "net1", ContainerID: "cid", IfName: "eth0"}, {Network: long, ContainerID: "cid", IfName: "eth0"}} {
-		l := nl.Link{Alias: attach.LinkAlias(owner)}
-		if got, ok := attach.OwnerOf(l, owner.Network); !ok || got != owner {
-			t.Errorf("OwnerOf(%q) = %v, %t, want %v", l.Alias, got, ok, owner)
+// TestAddVethTakesTheNextNameIfALinkHasTheFirst checks links of another attachment and of another program. DEL must not
+// delete them.
+func TestAddVethTakesTheNextNameIfALinkHasTheFirst(t *testing.T) {
+	for _, alias := range []string{attach.LinkAlias(attachment("other")), ""} {
+		b := newTestbed(t)
+		first := b.hostName(t, "one")
+		b.hostNS.Must(t, "ip", "link", "add", first, "type", "veth", "peer", "name", "x0")
+		b.hostNS.Must(t, "ip", "link", "set", first, "alias", alias)
+		if l, err := attach.HostEnd(b.host, attachment("one"), nil); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("the other link is found as the host end: %+v, %v", l, err)
 		}
-		if got, ok := attach.OwnerOf(l, "net"); ok {
-			t.Errorf("OwnerOf(%q) of another network = %v", l.Alias, got)
+		second := b.add(t, "one").Name
+		if second == first {
+			t.Fatalf("both are %s", first)
 		}
-	}
-	for _, alias := range []string{"", "net1/cid/eth0", "plumb:net1/cid", attach.LinkAlias(types.Attachment{Network: "net1", ContainerID: long, IfName: "eth0"})} {
-		if got, ok := attach.OwnerOf(nl.Link{Alias: alias}, "net1"); ok {
-			t.Errorf("OwnerOf(%q) = %v, want none", alias, got)
+		if found, err := attach.HostEnd(b.host, attachment("one"), nil); err != nil || found.Name != second {
+			t.Errorf("got %s, %v", found.Name, err)
 		}
-	}
-}
-
-func TestHostEndFindsThePairOfTheAttachment(t *testing.T) {
-	b := newTestbed(t)
-	hostEnd := b.add(t, "one")
-	found, err := attach.HostEnd(b.host, attachment("one"), nil)
-	if err != nil || found.Index != hostEnd.Index || !attach.CreatedByPlumb(found) {
-		t.Errorf("got %+v, %v", found, err)
-	}
-	if got := b.hostNS.Sysctl(t, sysctl.IPv6(hostEnd.Name, "accept_ra")); got != "0" {
-		t.Errorf("accept_ra is %s", got)
-	}
-	if found.Group != 0 {
-		t.Error("the pair still has the group of an unfinished one")
-	}
-	if found.Up {
-		t.Error("the host end is up, but its caller has not set it up")
-	}
-	if _, err := attach.HostEnd(b.host, attachment("two"), nil); err == nil {
-		t.Error("found a host end of an attachment that has none")
-	}
-}
-
-func TestAddVethTakesTheNextNameWhereAnotherAttachmentHasTheFirst(t *testing.T) {
-	b := newTestbed(t)
-	first := b.add(t, "one").Name
-	b.containerNS.Must(t, "ip", "link", "del", "eth0")
-	// Another attachment has the name that "one" would have.
-	b.hostNS.Must(t, "ip", "link", "add", first, "type", "veth", "peer", "name", "x0")
-	b.hostNS.Must(t, "ip", "link", "set", first, "alias", attach.LinkAlias(attachment("other")))
-	second := b.add(t, "one").Name
-	if second == first {
-		t.Fatalf("both are %s", first)
-	}
-	found, err := attach.HostEnd(b.host, attachment("one"), nil)
-	if err != nil || found.Name != second {
-		t.Errorf("got %s, %v", found.Name, err)
-	}
-	b.del(t, "one")
-	if links := b.hostNS.Must(t, "ip", "-br", "link"); !strings.Contains(links, first) || strings.Contains(links, second) {
-		t.Errorf("left:\n%s", links)
+		b.del(t, "one")
+		b.del(t, "one")
+		if links := b.hostNS.Must(t, "ip", "-br", "link"); !strings.Contains(links, first) || strings.Contains(links, second) {
+			t.Errorf("left:\n%s", links)
+		}
 	}
 }
 
@@ -248,23 +222,6 @@ func TestDelVethDeletesAnUnfinishedPair(t *testing.T) {
 	b.del(t, "one")
 	if links := b.containerNS.Must(t, "ip", "-br", "link"); strings.Contains(links, "eth0") {
 		t.Errorf("left:\n%s", links)
-	}
-}
-
-func TestAForeignLinkWithTheNameOfAnAttachmentStays(t *testing.T) {
-	b := newTestbed(t)
-	name := b.hostName(t, "one")
-	b.hostNS.Must(t, "ip", "link", "add", name, "type", "veth", "peer", "name", "x0")
-	if l, err := attach.HostEnd(b.host, attachment("one"), nil); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the foreign link is found as the host end: %+v, %v", l, err)
-	}
-	if hostEnd := b.add(t, "one"); hostEnd.Name == name {
-		t.Errorf("two links are %s", name)
-	}
-	b.del(t, "one")
-	b.del(t, "one")
-	if links := b.hostNS.Must(t, "ip", "-br", "link"); !strings.Contains(links, name) {
-		t.Errorf("%s was deleted:\n%s", name, links)
 	}
 }
 
@@ -377,21 +334,5 @@ func TestDeleteAddressFlowsDeletesTheFlowsOfTheAddressOnly(t *testing.T) {
 	}
 	if got := count(); got != "0" {
 		t.Errorf("%s flows are left", got)
-	}
-}
-
-func TestARouteWithAnUnspecifiedGatewayOrTheScopeOfALinkIsOnTheLink(t *testing.T) {
-	got := attach.Routes(lease(), []types.Route{
-		{Dst: prefix("0.0.0.0/0"), GW: addr("0.0.0.0")},
-		{Dst: prefix("::/0"), GW: addr("::")},
-		{Dst: prefix("10.60.0.1/32"), Scope: nl.ScopeLink},
-		{Dst: prefix("10.60.0.2/32"), Scope: nl.ScopeHost},
-	})
-	if len(got) != 4 || got[0].Scope != nl.ScopeLink || slices.ContainsFunc(got, func(r nl.Route) bool { return r.GW.IsValid() }) {
-		t.Errorf("got %+v", got)
-	}
-	ips := []types.IP{{Address: prefix("10.9.0.2/24"), Gateway: addr("0.0.0.0")}}
-	if gw := attach.FirstGateway(ips, prefix("0.0.0.0/0")); gw.IsValid() {
-		t.Errorf("FirstGateway returns an unspecified address: %s", gw)
 	}
 }

@@ -35,7 +35,7 @@ type ContainerLink struct {
 // addresses and routes. It returns the result of ADD. Without an IPAM plugin, pending is nil, and the interface
 // gets no addresses.
 //
-// If another host has an IPv6 address of the lease, the error has CodeDuplicate. If duplicate address detection
+// If another host uses an IPv6 address of the lease, the error has CodeDuplicate. If duplicate address detection
 // does not end in time, or if the interface was deleted meanwhile, the error has types.CodeTryAgain.
 func (p ContainerLink) Configure(r *skel.Request, pending *ipam.Pending) (*types.Result, error) {
 	result, err := p.configure(r, pending)
@@ -107,7 +107,7 @@ func (p ContainerLink) prepare(r *skel.Request) error {
 	return Prepare(p.Container, p.Link, settings...)
 }
 
-// awaitDAD is AwaitDAD, but only warns if the detection has not ended because the interface has no carrier.
+// awaitDAD calls AwaitDAD, but only warns if the detection has not ended because the interface has no carrier.
 func (p ContainerLink) awaitDAD(r *skel.Request) error {
 	err := AwaitDAD(p.Container, p.Link)
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -120,11 +120,15 @@ func (p ContainerLink) awaitDAD(r *skel.Request) error {
 	return nil
 }
 
-// CheckContainerLink is CHECK of an interface that exists only in the container. It compares the interface with
-// prevResult and calls CHECK of the IPAM plugin. If the interface is of the kind, it also calls diff, which
-// compares what only the plugin knows.
-func CheckContainerLink(r *skel.Request, container *nl.Conn, kind string, diff func(nl.Link) error) error {
+// CheckContainerLink executes CHECK for an interface that exists only in the container. It compares the
+// interface with prevResult and calls CHECK of the IPAM plugin. If the interface is of the given kind, it also
+// calls diff, which compares what only the plugin knows.
+func CheckContainerLink(r *skel.Request, kind string, diff func(container *nl.Conn, l nl.Link) error) error {
 	prev, err := r.RequirePrev()
+	if err != nil {
+		return err
+	}
+	container, err := nl.Open(r.ContainerNS)
 	if err != nil {
 		return err
 	}
@@ -134,25 +138,21 @@ func CheckContainerLink(r *skel.Request, container *nl.Conn, kind string, diff f
 	spec.Kind = kind
 	changed = errors.Join(changed, Diff(container, r.IfName, spec))
 	if err == nil && l.Kind == kind {
-		changed = errors.Join(changed, diff(l))
+		changed = errors.Join(changed, diff(container, l))
 	}
 	return types.Coded(types.CodeChanged, errors.Join(waitIPAM(), changed))
 }
 
-// DelContainerLink is DEL of an interface that exists only in the container. It deletes the interface, if the
-// container exists, and releases the addresses. It does not delete an interface of another kind or attachment,
-// which the container has if the namespace path was reused.
+// DelContainerLink executes DEL for an interface that exists only in the container. It deletes the interface, if
+// the container exists, and releases the addresses. If the namespace path was reused, an interface of another
+// kind or attachment may have the name. DelContainerLink does not delete it.
 func DelContainerLink(r *skel.Request, kind string) error {
 	return ipam.DelWithLink(r, func() (wait func() error, err error) {
 		noWait := func() error { return nil }
 		if r.ContainerNS == nil {
 			return noWait, nil
 		}
-		container, err := nl.Open(r.ContainerNS)
-		if err != nil {
-			return noWait, err
-		}
-		l, err := container.Link(r.IfName)
+		container, l, err := nl.OpenLink(r.ContainerNS, r.IfName)
 		if err != nil || l.Kind != kind {
 			return noWait, types.IgnoreNotExist(err)
 		}

@@ -46,8 +46,8 @@ const CodeDuplicate = 101
 const dadTimeout = 10 * time.Second
 
 // AwaitDAD waits until duplicate address detection has ended for all addresses of the interface. If
-// another host has one of the addresses, the error has CodeDuplicate. If the detection does not end
-// in time, the error has types.CodeTryAgain and matches os.ErrDeadlineExceeded.
+// another host uses one of the addresses, the error has CodeDuplicate. If the detection does not
+// end in time, the error has types.CodeTryAgain and matches os.ErrDeadlineExceeded.
 func AwaitDAD(c *nl.Conn, l nl.Link) error {
 	err := c.AwaitUsable(l, dadTimeout)
 	switch {

@@ -9,7 +9,7 @@ import (
 )
 
 // EnsureForwarding enables forwarding on the host for the address families of ips. All containers share
-// the sysctls, so EnsureForwarding writes only those that are off and does not undo the change.
+// the sysctls, so EnsureForwarding writes only the sysctls that are off and does not undo the change.
 func EnsureForwarding(host *nl.Conn, ips []types.IP) error {
 	for _, s := range forwardingSysctls(ips) {
 		current, err := sysctl.Get(host.NS(), s.Key)

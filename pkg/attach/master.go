@@ -12,8 +12,8 @@ import (
 
 // A Master is the configured interface on which a plugin creates the container's interface.
 type Master struct {
-	Name        string // name of the master; empty: the device of the first default route, IPv4 before IPv6
-	InContainer bool   // the master is in the container; otherwise it is on the host
+	Name        string // name of the master; if it is "", the device of the first default route, IPv4 before IPv6
+	InContainer bool   // whether the master is in the container instead of on the host
 }
 
 // Validate returns an error if no interface with the configured name can be a master.
@@ -48,7 +48,7 @@ func (m Master) Find(c *nl.Conn, mtu int) (nl.Link, error) {
 		return nl.Link{}, types.Errorf(types.CodeConfig, "master: %w", err)
 	}
 	if mtu > master.MTU {
-		return nl.Link{}, types.Errorf(types.CodeConfig, "invalid MTU %d, must be [0, master MTU(%d)]: it cannot be larger than that of %s", mtu, master.MTU, master.Name)
+		return nl.Link{}, types.Errorf(types.CodeConfig, "invalid MTU %d, must be [0, master MTU(%d)]: the master is %s", mtu, master.MTU, master.Name)
 	}
 	return master, nil
 }
@@ -77,15 +77,15 @@ type MasterSetup struct {
 	MasterConn *nl.Conn // connection to the master's namespace, which is the container's with InContainer
 	Container  *nl.Conn
 	Master     nl.Link
-	// AnyGateway is ContainerLink.AnyGateway.
+	// AnyGateway is passed on as ContainerLink.AnyGateway.
 	AnyGateway bool
 
 	pending *ipam.Pending
 }
 
-// Prepare does what comes before the interface is created. It starts the IPAM plugin, finds the master,
-// checks that the container has no interface with the wanted name, and lets the IPAM plugin allocate
-// addresses. mtu is as for Find.
+// Prepare starts the IPAM plugin, finds the master, checks that the container has no interface with the
+// wanted name, and lets the IPAM plugin allocate addresses. The plugin creates the interface afterwards. mtu
+// is the configured MTU in bytes (see Find).
 func (m Master) Prepare(r *skel.Request, mtu int) (*MasterSetup, error) {
 	pending, err := ipam.Start(r)
 	if err != nil {
@@ -135,14 +135,17 @@ func (m Master) Status(r *skel.Request, mtu int) error {
 	return err
 }
 
-// Check is CHECK of an interface of the kind on the master (see CheckContainerLink). diff compares what only
-// the plugin knows, over the connection to the container.
+// Check executes CHECK for an interface of the given kind on the master (see CheckContainerLink). diff
+// compares what only the plugin knows, over the connection to the container.
 func (m Master) Check(r *skel.Request, kind string, diff func(container *nl.Conn, l nl.Link) error) error {
-	masterConn, container, err := m.Open(r)
-	if err != nil {
-		return err
-	}
-	return CheckContainerLink(r, container, kind, func(l nl.Link) error {
+	return CheckContainerLink(r, kind, func(container *nl.Conn, l nl.Link) (err error) {
+		masterConn := container
+		if !m.InContainer {
+			masterConn, err = nl.Open(r.HostNS)
+		}
+		if err != nil {
+			return err
+		}
 		return errors.Join(diff(container, l), m.Diff(masterConn, l))
 	})
 }

@@ -15,12 +15,12 @@ import (
 	"github.com/plumb-cni/plumb/pkg/undo"
 )
 
-// The host end of an attachment's veth pair can be found without prevResult and without the container. Its name is
-// hostPrefix and 8 hexadecimal digits, as with the reference plugins, but the digits are a hash of the attachment. The
-// link's alias names the attachment and proves that plumb created the link for it.
+// hostPrefix begins the name of the host end of a veth pair. 8 hexadecimal digits follow, as with the reference
+// plugins, but plumb's digits are a hash of the attachment. Therefore HostEnd can find the host end without prevResult
+// and without the container. The link's alias names the attachment and proves that plumb created the link for it.
 const hostPrefix = "veth"
 
-// hostNames returns the four possible names of the host end. AddVeth uses the first one that no other link has.
+// hostNames returns the four possible names of the host end. AddVeth uses the first name that no other link has.
 func hostNames(owner types.Attachment) []string {
 	sum := sha256.Sum256([]byte(owner.String()))
 	var names []string
@@ -34,12 +34,12 @@ func hostNames(owner types.Attachment) []string {
 type Pair struct {
 	Host, Container *nl.Conn
 	Owner           types.Attachment
-	MAC             types.MAC // MAC of the container end; zero: random
-	MTU             int       // MTU of both ends, in bytes; zero: the kernel's default
+	MAC             types.MAC // MAC of the container end; if it is zero, nl.Conn.AddVeth chooses a random MAC
+	MTU             int       // MTU of both ends, in bytes; if it is zero, the kernel chooses it
 }
 
-// EnsureNameFree returns an error if the container already has an interface with that name. Plugins call EnsureNameFree
-// before they call the IPAM plugin.
+// EnsureNameFree returns an error with types.CodeConfig if the container already has an interface with the name. Plugins
+// call EnsureNameFree before they call the IPAM plugin.
 func EnsureNameFree(container *nl.Conn, ifName string) error {
 	_, err := container.Link(ifName)
 	switch {
@@ -98,7 +98,7 @@ func (p Pair) explainExists(name string) error {
 		return EnsureNameFree(p.Container, p.Owner.IfName)
 	case err != nil:
 		return err
-	case madeFor(l, p.Owner):
+	case createdFor(l, p.Owner):
 		return types.Errorf(types.CodeConfig, "host interface %s already serves %s: an earlier ADD was not followed by a DEL", name, p.Owner)
 	}
 	return nil
@@ -109,14 +109,14 @@ func (p Pair) explainExists(name string) error {
 // attachment, or a link without an alias whose name is in prev, because the reference plugins set no alias. If no link
 // is found, the error matches fs.ErrNotExist.
 func HostEnd(host *nl.Conn, owner types.Attachment, prev *types.Result) (nl.Link, error) {
-	inPrev := hostEndNames(prev)
-	for _, name := range append(hostNames(owner), inPrev...) {
+	prevNames := hostEndNames(prev)
+	for _, name := range append(hostNames(owner), prevNames...) {
 		l, err := host.Link(name)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nl.Link{}, err
 		}
-		madeByReference := l.Alias == "" && slices.Contains(inPrev, name)
-		if err == nil && l.Kind == "veth" && (madeFor(l, owner) || madeByReference) {
+		createdByReference := l.Alias == "" && slices.Contains(prevNames, name)
+		if err == nil && l.Kind == "veth" && (createdFor(l, owner) || createdByReference) {
 			return l, nil
 		}
 	}
@@ -127,14 +127,14 @@ func HostEnd(host *nl.Conn, owner types.Attachment, prev *types.Result) (nl.Link
 type noHostEnd types.Attachment
 
 func (e noHostEnd) Error() string {
-	return fmt.Sprintf("no interface of the host is the other end of %s (%s)", e.IfName, types.Attachment(e))
+	return fmt.Sprintf("the host lacks the other end of the veth pair of %s (%s)", e.IfName, types.Attachment(e))
 }
 
 func (noHostEnd) Is(target error) bool { return target == fs.ErrNotExist }
 
-// madeFor reports whether plumb created the host end for the attachment. It compares the link's alias or, if the link
+// createdFor reports whether plumb created the host end for the attachment. It compares the link's alias or, if the link
 // has no alias yet, its group. It ignores the name, which any program may use.
-func madeFor(hostEnd nl.Link, owner types.Attachment) bool {
+func createdFor(hostEnd nl.Link, owner types.Attachment) bool {
 	return hostEnd.Alias == LinkAlias(owner) || hostEnd.Alias == "" && hostEnd.Group == UnfinishedGroup(owner.Network)
 }
 
@@ -157,7 +157,8 @@ func hostEndNames(prev *types.Result) []string {
 // connections again. wait returns when the kernel has cleaned up (see nl.Conn.DeleteLinkAsync). container and prev may
 // be nil.
 //
-// DelVeth does not delete an interface of another attachment, which the container has if the namespace path was reused.
+// DelVeth does not delete an interface of another attachment. Such an interface can have the name if the namespace path
+// was reused.
 func DelVeth(host, container *nl.Conn, owner types.Attachment, prev *types.Result) (wait func() error, err error) {
 	hostEnd, err := HostEnd(host, owner, prev)
 	if err == nil {
@@ -183,13 +184,13 @@ func DelVeth(host, container *nl.Conn, owner types.Attachment, prev *types.Resul
 // BelongsToOther reports whether the interface l of the container is known to belong to another attachment because the
 // namespace path was reused. The caller must have found no host end of the attachment on the host.
 //
-// If l has another attachment's AltName, l belongs to that attachment. If l has an alias, the alias decides. Without an
-// alias, l belongs to another attachment in two cases:
-//   - prev lists a host end. The host no longer has that host end. Therefore the pair was deleted, and l is not its
+// If l has an alternative name of another attachment, l belongs to that attachment. If l has an alias, the alias decides.
+// Without an alias, l belongs to another attachment in two cases:
+//   - prev lists a host end, which no longer exists on the host. Therefore the pair was deleted, and l is not its
 //     container end.
-//   - l has neither the MAC nor an IP address of prev. The IP address alone is enough to recognize l, because tuning may
-//     have changed the MAC. If prev has IP addresses, the MAC of a vlan or ipvlan proves nothing, because all interfaces
-//     on one master have the master's MAC.
+//   - Neither the MAC nor an IP address of l is in prev. The IP address alone is enough to recognize l, because
+//     tuning may have changed the MAC. If prev contains IP addresses, the MAC of a vlan or ipvlan proves nothing,
+//     because all interfaces on one master have the master's MAC.
 //
 // If prev is nil and l has no alias, BelongsToOther returns false, because the owner is unknown. In that case, either
 // the reference plugins or an ADD that was killed created l.
@@ -214,16 +215,16 @@ func BelongsToOther(container *nl.Conn, l nl.Link, owner types.Attachment, prev 
 	if err != nil { // prev contains no valid MAC
 		return false, nil
 	}
-	inPrev := Prefixes(prev.Of(index))
+	prevPrefixes := Prefixes(prev.Of(index))
 	sharesMAC := l.Kind == "vlan" || l.Kind == "ipvlan"
-	if mac == l.MAC && !(sharesMAC && len(inPrev) > 0) {
+	if mac == l.MAC && !(sharesMAC && len(prevPrefixes) > 0) {
 		return false, nil
 	}
 	addrs, err := container.Addrs(l)
 	if err != nil {
 		return false, err
 	}
-	return !slices.ContainsFunc(addrs, func(a nl.Addr) bool { return slices.Contains(inPrev, a.Prefix) }), nil
+	return !slices.ContainsFunc(addrs, func(a nl.Addr) bool { return slices.Contains(prevPrefixes, a.Prefix) }), nil
 }
 
 // hasPlumbHostEnd reports whether l, an interface of the container, has a host end that plumb created. DelVeth calls it

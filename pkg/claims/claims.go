@@ -148,7 +148,7 @@ func (s *Store) warn(replaced []nft.SetElement) {
 	}
 }
 
-// Remove is Delete in its own transaction.
+// Remove deletes the claims as Delete does, in a separate transaction.
 func (s *Store) Remove() error {
 	return s.Conn.Atomically("nft delete "+s.Description, func(tx *nft.Tx) error {
 		_, err := s.Delete(tx)
@@ -156,11 +156,10 @@ func (s *Store) Remove() error {
 	})
 }
 
-// Delete adds the deletion of the claims to tx, and returns the deleted elements. It deletes all elements
-// of the owner if s.Claims is empty, or if an element of a claim is missing, for example because
-// prevResult contains another MAC address than in ADD. Keys move back to their former owners. Delete
-// also deletes the chains to which only the deleted elements jumped, because this was the last
-// attachment that used them.
+// Delete adds the deletion of the claims to tx, and returns the deleted elements. It deletes all elements of the owner
+// if s.Claims is empty, or if an element of a claim is missing, for example because the MAC address in prevResult has
+// changed since ADD. Keys move back to their former owners. Delete also deletes the chains to which only the deleted
+// elements jumped, because this was the last attachment that used them.
 func (s *Store) Delete(tx *nft.Tx) (deleted []nft.SetElement, err error) {
 	e := s.newEdit()
 	refs, err := s.ownRefs()
@@ -277,7 +276,7 @@ func (s *Store) Check() error {
 	return errors.Join(errs...)
 }
 
-// checkClaim is Check for one claim and the elements at its refs. It names each other owner once.
+// checkClaim compares one claim with the elements at its refs. It names each other owner once.
 func (s *Store) checkClaim(c Claim, elements []nft.Element) error {
 	var errs []error
 	own := nft.Owner(s.Owner)

@@ -32,7 +32,7 @@ func (e *edit) read(refs ...nft.ElementRef) error {
 	return err
 }
 
-// isIncomplete reports whether the owner owns the first element of a claim, but lacks an element with
+// isIncomplete reports whether the owner owns the first element of a claim, but not an element with
 // another key. An element with the same key is optional.
 func (e *edit) isIncomplete(c Claim) bool {
 	isOwn := func(s nft.SetElement) bool { return e.after[s.Ref()].Comment == nft.Owner(e.store.Owner) }
@@ -80,8 +80,8 @@ func FormerRef(r nft.ElementRef) nft.ElementRef {
 
 func isFormer(r nft.ElementRef) bool { return strings.HasSuffix(r.Set, FormerSuffix) }
 
-// refsByKey returns the refs of each key of a group, including the refs in the sets for former owners. It
-// returns them by the ref of the key in the first set of the group.
+// refsByKey returns the refs of each key of a group, including the refs in the sets for former owners.
+// The key of the result is the ref in the first set of the group.
 func (e *edit) refsByKey() map[nft.ElementRef][]nft.ElementRef {
 	firstSets, keySizes := map[string]string{}, map[string]int{}
 	for _, s := range e.store.Layout.Sets {
@@ -227,7 +227,7 @@ func (e *edit) deleteUnusedChains(tx *nft.Tx, candidates ...string) error {
 			continue
 		}
 		use, err := e.store.Conn.ChainUse(table, chain)
-		if errors.Is(err, fs.ErrNotExist) { // another call has just deleted it, and the commit will notice that
+		if errors.Is(err, fs.ErrNotExist) { // another call has just deleted it, and therefore the commit fails and is tried again
 			continue
 		}
 		if err != nil {

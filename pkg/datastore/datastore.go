@@ -36,15 +36,15 @@ type Request struct {
 	Verb         string                `json:"verb"`
 	Segment      string                `json:"segment"`                // the nodes of one L2 segment, between which addresses are unique
 	Node         string                `json:"node,omitempty"`         // the node of the caller
-	Machine      string                `json:"machine,omitempty"`      // machine of the caller; remove-node: of the target, from list
-	Boot         string                `json:"boot,omitempty"`         // boot of the caller; remove-node: of the target, from list
-	Registered   bool                  `json:"registered,omitempty"`   // register: whether this boot has registered before
-	Ranges       []Range               `json:"ranges,omitempty"`       // the pool of claim; what "free" counts
+	Machine      string                `json:"machine,omitempty"`      // machine of the caller or, for remove-node, of the target as list returned it
+	Boot         string                `json:"boot,omitempty"`         // boot of the caller or, for remove-node, of the target as list returned it
+	Registered   bool                  `json:"registered,omitempty"`   // whether this boot has registered before (only register)
+	Ranges       []Range               `json:"ranges,omitempty"`       // the addresses that claim can assign, and among which an answer counts the free addresses
 	Exclude      []netip.Prefix        `json:"exclude,omitempty"`      // addresses to leave out of the ranges
-	Want         int                   `json:"want,omitempty"`         // claim: the largest number of addresses to claim
-	Requested    []netip.Addr          `json:"requested,omitempty"`    // claim: addresses to claim together instead of Want
-	Addresses    map[netip.Addr]string `json:"addresses,omitempty"`    // release, resync: addresses with their claims
-	Target       string                `json:"target,omitempty"`       // remove-node: the node to remove; list: the only node to list
+	Want         int                   `json:"want,omitempty"`         // the largest number of addresses to claim (only claim)
+	Requested    []netip.Addr          `json:"requested,omitempty"`    // addresses to claim together instead of Want (only claim)
+	Addresses    map[netip.Addr]string `json:"addresses,omitempty"`    // addresses with their claims (only release and resync)
+	Target       string                `json:"target,omitempty"`       // the node to remove (remove-node), or the only node to list (list)
 	LastRevision int64                 `json:"lastRevision,omitempty"` // the highest Answer.Revision that the node has seen
 	Store        string                `json:"store,omitempty"`        // the last Answer.Store that the node has seen
 	Datastore    json.RawMessage       `json:"datastore,omitempty"`    // the configuration of the datastore, including the key "type"
@@ -53,7 +53,7 @@ type Request struct {
 // MaxParts is how many ranges and exclusions a request may contain.
 const MaxParts = 100
 
-// A Range is the addresses from First to Last, including both.
+// A Range contains the addresses from First to Last, inclusive.
 type Range struct {
 	First netip.Addr `json:"first"`
 	Last  netip.Addr `json:"last"`
@@ -62,13 +62,13 @@ type Range struct {
 // An Answer is what a datastore prints to stdout. An answer with an error contains no addresses.
 type Answer struct {
 	Addresses map[netip.Addr]string `json:"addresses,omitempty"` // addresses with their claims; see the verbs in datastore/README.md
-	Conflicts map[netip.Addr]string `json:"conflicts,omitempty"` // resync: addresses that another node owns, with its name
+	Conflicts map[netip.Addr]string `json:"conflicts,omitempty"` // addresses that another node owns, with its name (only resync)
 	Free      uint64                `json:"free"`                // free addresses in the ranges of the request
 	Revision  int64                 `json:"revision,omitempty"`  // the revision of the store, which grows with each change
 	Store     string                `json:"store,omitempty"`     // the ID of the segment's data, which differs between stores
-	Frozen    string                `json:"frozen,omitempty"`    // time and node of Freeze; empty if the segment is not frozen
-	Nodes     map[string]Node       `json:"nodes,omitempty"`     // list: all nodes; remove-node: a new registration of the target
-	Owners    map[netip.Addr]Owner  `json:"owners,omitempty"`    // list: the owners of the addresses
+	Frozen    string                `json:"frozen,omitempty"`    // time and node of Freeze, or "" if the segment is not frozen
+	Nodes     map[string]Node       `json:"nodes,omitempty"`     // all nodes (list), or a new registration of the target (remove-node)
+	Owners    map[netip.Addr]Owner  `json:"owners,omitempty"`    // the owners of the addresses (only list)
 	Error     *Error                `json:"error,omitempty"`
 }
 

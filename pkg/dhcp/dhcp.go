@@ -41,9 +41,9 @@ type Client struct {
 	NS        *ns.Handle
 	Link      int       // index of the interface in NS
 	MAC       types.MAC // hardware address of the interface
-	ID        []byte    // client identifier, which is the content of option 61; empty: not sent
+	ID        []byte    // client identifier, which is the content of option 61; if it is empty, the client sends none
 	Options   []Option  // further options of DISCOVER and REQUEST; an option 61 replaces ID in all messages
-	Request   []uint8   // options to request (option 55), in order; nil: DefaultRequest
+	Request   []uint8   // options to request (option 55), in order; if it is nil, the client requests DefaultRequest
 	Broadcast bool      // asks servers to broadcast their answers, for an interface that shares its MAC (ipvlan)
 	Retry     Retry
 }
@@ -57,12 +57,12 @@ type Option struct {
 // Retry contains the times of retransmissions. A zero time means the default.
 type Retry struct {
 	// First is the time before each of the first four retransmissions. Before each later one, the time doubles. Each
-	// time varies at random by an eighth. Default: 2 s.
+	// time varies at random by an eighth. The default is 2 s.
 	First time.Duration
-	// Max is the longest time between retransmissions. Default: 64 s. Renew and Rebind may wait longer, for half of the
-	// time until the deadline of their context (RFC 2131, section 4.4.5).
+	// Max is the longest time between retransmissions. The default is 64 s. Renew and Rebind may wait longer, for half
+	// of the time until the deadline of their context (RFC 2131, section 4.4.5).
 	Max time.Duration
-	// Probe is the unit of time of Client.Probe, which takes four to seven units. Default: 1 s (RFC 5227).
+	// Probe is the unit of time of Client.Probe, which takes four to seven units. The default is 1 s (RFC 5227).
 	Probe time.Duration
 }
 
@@ -121,8 +121,8 @@ func (c *Client) Rebind(ctx context.Context, l Lease) (Lease, error) {
 }
 
 // Release returns the address to the server. It sends RELEASE, which the server does not answer, and returns when the
-// message has left the interface. The message passes through the IP stack or, if the interface no longer has the
-// address, goes directly to the hardware address from which the lease came.
+// message has left the interface. The message passes through the IP stack or, if the address is no longer assigned to
+// the interface, goes directly to the hardware address from which the lease came.
 func (c *Client) Release(ctx context.Context, l Lease) error {
 	q := c.newMessage(dhcpv4.MessageTypeRelease)
 	q.sendTo(l)

@@ -39,15 +39,11 @@ func newTestbed() testbed {
 	nstest.LeakCheck(GinkgoTB())
 	server, container := nstest.NewHostAndContainer(GinkgoTB())
 	nstest.Join(GinkgoTB(), nstest.End{In: server, Name: "lan0", Addrs: []string{serverAddr + "/24"}}, nstest.End{In: container, Name: "eth0"})
-	mac, _ := linkOf(server, "lan0")
-	c := newClient(container)
-	return testbed{server: server, container: container, client: c, serverMAC: mac}
-}
-
-func newClient(container *nstest.NS) *dhcp.Client {
+	serverMAC, _ := linkOf(server, "lan0")
 	mac, index := linkOf(container, "eth0")
-	return &dhcp.Client{NS: container.Open(GinkgoTB(), nil), Link: index, MAC: mac, ID: []byte(identifier),
+	client := &dhcp.Client{NS: container.Open(GinkgoTB(), nil), Link: index, MAC: mac, ID: []byte(identifier),
 		Retry: dhcp.Retry{First: 50 * time.Millisecond, Max: 200 * time.Millisecond}}
+	return testbed{server: server, container: container, client: client, serverMAC: serverMAC}
 }
 
 func linkOf(n *nstest.NS, name string) (types.MAC, int) {
@@ -242,11 +238,12 @@ var _ = Describe("an exchange", func() {
 func second[T any](_ T, err error) error { return err }
 
 var _ = Describe("a lease", func() {
-	It("is renewed by unicast from its address", func() {
+	DescribeTable("is renewed by unicast from its address", func(prepare func(container *nstest.NS)) {
 		b := newTestbed()
 		s := b.start(simple)
 		l := b.obtain()
 		b.setAddress(l)
+		prepare(b.container)
 		s.Received()
 		renewed, err := b.client.Renew(limit(), l)
 		Expect(err).NotTo(HaveOccurred())
@@ -257,29 +254,13 @@ var _ = Describe("a lease", func() {
 		Expect(m.ClientIPAddr.String()).To(Equal(clientAddr))
 		Expect(m.Options).NotTo(Or(HaveKey(uint8(50)), HaveKey(uint8(54))))
 		Expect(m.Options[61]).To(Equal([]byte(identifier)))
-	})
-
-	It("is renewed on its interface, although the routes of the container lead to another one", func() {
-		b := newTestbed()
-		s := b.start(simple)
-		l := b.obtain()
-		b.setAddress(l)
-		b.container.Batch(GinkgoTB(), "link add eth1 up type veth peer name eth2", "link set eth2 up", "addr add 10.99.0.1/24 dev eth1", "route add "+serverAddr+" dev eth1")
-		s.Received()
-		_, err := b.client.Renew(limit(), l)
-		Expect(err).NotTo(HaveOccurred())
-		Expect(s.Await(GinkgoTB(), dhcpv4.MessageTypeRequest).Source.Addr().String()).To(Equal(clientAddr))
-	})
-
-	It("is renewed although a client of another interface uses the port", func() {
-		b := newTestbed()
-		b.start(simple)
-		l := b.obtain()
-		b.setAddress(l)
-		nstest.ServeUDP(GinkgoTB(), b.container, "0.0.0.0:68")
-		_, err := b.client.Renew(limit(), l)
-		Expect(err).NotTo(HaveOccurred())
-	})
+	},
+		Entry("of the only interface", func(*nstest.NS) {}),
+		Entry("on its interface, although the routes of the container lead to another one", func(container *nstest.NS) {
+			container.Batch(GinkgoTB(), "link add eth1 up type veth peer name eth2", "link set eth2 up", "addr add 10.99.0.1/24 dev eth1", "route add "+serverAddr+" dev eth1")
+		}),
+		Entry("although a client of another interface uses the port", func(container *nstest.NS) { nstest.ServeUDP(GinkgoTB(), container, "0.0.0.0:68") }),
+	)
 
 	It("is not renewed when the server refuses", func() {
 		b := newTestbed()
@@ -476,14 +457,3 @@ func validUDP(ip []byte) bool {
 	}
 	return n%0xffff == 0
 }
-
-var _ = Describe("Probe", func() {
-	It("finds a host that uses the address, and succeeds if there is none", func() {
-		b := newTestbed()
-		b.client.Retry.Probe = 20 * time.Millisecond
-		Expect(b.client.Probe(limit(), netip.MustParseAddr(clientAddr))).To(Succeed())
-		err := b.client.Probe(limit(), netip.MustParseAddr(serverAddr))
-		Expect(err).To(MatchError(dhcp.ErrInUse))
-		Expect(err).To(MatchError(ContainSubstring(b.serverMAC.String())))
-	})
-})

@@ -28,21 +28,21 @@ const scopeLink = 253
 // minMTU is the smallest value of option 26 (RFC 2132, section 5.1).
 const minMTU = 68
 
-// A Lease is what a server has acknowledged. It can be encoded as JSON, without Age and Ignored.
+// A Lease contains what a server has acknowledged. It can be encoded as JSON, without Age and Ignored.
 type Lease struct {
 	Address   netip.Prefix  `json:"address"`         // the address with the mask of option 1
 	Server    netip.Addr    `json:"server"`          // option 54
-	ServerMAC types.MAC     `json:"serverMAC"`       // sender of the frame: the server or a router
-	Router    netip.Addr    `json:"router,omitzero"` // the first address of option 3; zero: none
+	ServerMAC types.MAC     `json:"serverMAC"`       // sender of the frame, which is the server or a router
+	Router    netip.Addr    `json:"router,omitzero"` // the first address of option 3, or zero if the server sent none
 	Routes    []types.Route `json:"routes,omitempty"`
 	DNS       types.DNS     `json:"dns,omitzero"`
-	MTU       int           `json:"mtu,omitempty"` // option 26, in bytes; zero: the server did not send it
+	MTU       int           `json:"mtu,omitempty"` // option 26, in bytes, or zero if the server did not send it
 
 	// The times count from the moment when the request was sent. RenewAfter is at most RebindAfter, and RebindAfter at most
 	// Duration.
 	Duration    time.Duration `json:"duration"`    // option 51; one hour if the server does not send it
-	RenewAfter  time.Duration `json:"renewAfter"`  // T1: option 58, or half of Duration
-	RebindAfter time.Duration `json:"rebindAfter"` // T2: option 59, or 85 % of Duration
+	RenewAfter  time.Duration `json:"renewAfter"`  // T1, which is option 58 or half of Duration
+	RebindAfter time.Duration `json:"rebindAfter"` // T2, which is option 59 or 85 % of Duration
 
 	// Age is the time from sending the request to the end of the exchange.
 	Age time.Duration `json:"-"`
@@ -87,7 +87,7 @@ func (l *Lease) ignore(option dhcpv4.OptionCode, value any) {
 	l.Ignored = append(l.Ignored, fmt.Errorf("option %d: invalid value %q", option, fmt.Sprint(value)))
 }
 
-// isHost reports whether addr is an IPv4 address that a host can have.
+// isHost reports whether addr can be the IPv4 address of a host.
 func isHost(addr netip.Addr) bool {
 	return addr.Is4() && addr.As4()[0] != 0 && !addr.IsLoopback() && !addr.IsMulticast() && addr != broadcastAddr
 }
@@ -233,7 +233,7 @@ func domainName(text string) (string, error) {
 	return text, nil
 }
 
-// nameChars are the characters of domain names. The underscore is in names of Active Directory.
+// nameChars contains the characters of domain names. Active Directory uses the underscore.
 const nameChars = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"
 
 // addresses returns the addresses of an option. It ignores bytes after the last whole address.

@@ -24,10 +24,10 @@ var broadcastAddr = netip.MustParseAddr("255.255.255.255")
 // A request is a message of the client, with its destination and the server that may answer it.
 type request struct {
 	msg    *dhcpv4.DHCPv4
-	from   netip.Addr // address of the client; zero: none
+	from   netip.Addr // address of the client, or zero if it has none
 	to     netip.Addr
 	mac    types.MAC  // destination of the frame, if the message does not go through the IP stack
-	server netip.Addr // only this server can answer; zero: any
+	server netip.Addr // the only server that can answer; if it is zero, any server can
 	err    error      // why the message cannot be sent
 }
 
@@ -37,7 +37,7 @@ func (c *Client) newMessage(t dhcpv4.MessageType) *request {
 		OpCode: dhcpv4.OpcodeBootRequest, HWType: etherHardware, ClientHWAddr: c.MAC.Bytes(),
 		Options: dhcpv4.Options{dhcpv4.OptionDHCPMessageType.Code(): {byte(t)}},
 	}
-	_, _ = rand.Read(msg.TransactionID[:]) // it never returns an error
+	_, _ = rand.Read(msg.TransactionID[:]) // never returns an error
 	if len(c.ID) > 0 {
 		msg.Options[dhcpv4.OptionClientIdentifier.Code()] = c.ID
 	}
@@ -125,7 +125,7 @@ func (q *request) isAnsweredBy(m *dhcpv4.DHCPv4) bool {
 	default:
 		return false
 	}
-	// A server may repeat the client's identifier (RFC 6842). Several interfaces can have one MAC.
+	// A server may repeat the client's identifier (RFC 6842), which distinguishes interfaces with the same MAC.
 	sent, repeated := q.msg.Options.Get(dhcpv4.OptionClientIdentifier), m.Options.Get(dhcpv4.OptionClientIdentifier)
 	server, _ := netip.AddrFromSlice(m.Options.Get(dhcpv4.OptionServerIdentifier))
 	return m.OpCode == dhcpv4.OpcodeBootReply && m.TransactionID == q.msg.TransactionID &&

@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	ipHeader  = 20 // bytes, without options
-	udpHeader = 8
+	ipHeader  = 20 // size of an IPv4 header without options, in bytes
+	udpHeader = 8  // size of a UDP header, in bytes
 )
 
 // answerFilter accepts IPv4 packets with a UDP datagram to the client's port. They begin with the IP header. Without the

@@ -58,8 +58,8 @@ func (c *Client) step(what string, f func() error) error {
 	return nil
 }
 
-// listenUDP opens a UDP socket that is bound to the client's port of addr and to the interface. It fails if the
-// namespace has addresses, but not addr.
+// listenUDP opens a UDP socket that is bound to the client's port of addr and to the interface. It fails if other
+// addresses, but not addr, are assigned in the namespace.
 func (c *Client) listenUDP(addr netip.Addr) (s *net.UDPConn, err error) {
 	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
 		return raw.Control(func(fd uintptr) {
@@ -89,9 +89,9 @@ func (c *Client) sendPacket(s *packet.Conn, q *request) error {
 	})
 }
 
-// sendUDP sends q by a UDP socket. It fails if the namespace lacks the address. The message names its source, so that the kernel
-// checks the address. In a namespace that never had an IPv4 address, the kernel binds to any address, and would otherwise send
-// from 0.0.0.0 (__inet_dev_addr_type in net/ipv4/fib_frontend.c).
+// sendUDP sends q by a UDP socket. It fails if the source address is not assigned in the namespace. The message names
+// its source, so that the kernel checks the address. In a namespace that never had an IPv4 address, the kernel binds to
+// any address, and would otherwise send from 0.0.0.0 (__inet_dev_addr_type in net/ipv4/fib_frontend.c).
 func (c *Client) sendUDP(s *net.UDPConn, q *request) error {
 	source := unix.PktInfo4(&unix.Inet4Pktinfo{Spec_dst: q.from.As4()})
 	return c.step("send "+q.name(), func() error {

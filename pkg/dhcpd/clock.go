@@ -49,7 +49,7 @@ func (c *bootClock) now() time.Duration {
 }
 
 func (c *bootClock) set(at time.Duration) {
-	var spec unix.ItimerSpec // zero: the timer is off
+	var spec unix.ItimerSpec // the zero ItimerSpec turns the timer off
 	if at != never {
 		spec.Value = unix.NsecToTimespec(int64(max(at, 1)))
 	}

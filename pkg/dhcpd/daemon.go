@@ -22,7 +22,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// Options are the flags of the daemon.
+// Options are the daemon's flags. All durations must be positive.
 type Options struct {
 	PIDFile    string
 	HostPrefix string
@@ -49,16 +49,16 @@ func parseOptions(args []string, stderr io.Writer) (o Options, err error) {
 		return o, err
 	}
 	var errs []error
-	problem := types.ProblemsInto(&errs)
-	problem(f.NArg() > 0, "unexpected argument %q", f.Arg(0))
-	problem(o.PIDFile != "" && !filepath.IsAbs(o.PIDFile), "-pidfile %q is not an absolute path", o.PIDFile)
-	problem(o.Socket != "" && !filepath.IsAbs(o.Socket), "-socketpath %q is not an absolute path", o.Socket)
-	problem(o.HostPrefix != "" && !filepath.IsAbs(o.HostPrefix), "-hostprefix %q is not an absolute path", o.HostPrefix)
-	problem(o.Timeout <= 0 || o.ResendMax <= 0 || o.AddTimeout <= 0, "-timeout, -resendmax and -resendtimeout must be positive")
+	reportIf := types.ProblemsInto(&errs)
+	reportIf(f.NArg() > 0, "unexpected argument %q", f.Arg(0))
+	reportIf(o.PIDFile != "" && !filepath.IsAbs(o.PIDFile), "-pidfile %q is not an absolute path", o.PIDFile)
+	reportIf(o.Socket != "" && !filepath.IsAbs(o.Socket), "-socketpath %q is not an absolute path", o.Socket)
+	reportIf(o.HostPrefix != "" && !filepath.IsAbs(o.HostPrefix), "-hostprefix %q is not an absolute path", o.HostPrefix)
+	reportIf(o.Timeout <= 0 || o.ResendMax <= 0 || o.AddTimeout <= 0, "-timeout, -resendmax and -resendtimeout must be positive")
 	return o, errors.Join(errs...)
 }
 
-// Command runs the daemon until SIGTERM or SIGINT. It is the command "daemon" of the plugin.
+// Command runs the daemon until SIGTERM or SIGINT. It implements the plugin's command "daemon".
 func Command(r *skel.Request, args []string) error {
 	o, err := parseOptions(args, r.Stderr())
 	if errors.Is(err, flag.ErrHelp) {
@@ -76,8 +76,8 @@ func Command(r *skel.Request, args []string) error {
 	return o.Run(ctx, l, r.Stderr())
 }
 
-// Run runs the daemon until ctx ends, and writes one line per event to log. It serves l and closes it. If l is nil, it
-// listens at the socket's path.
+// Run runs the daemon until ctx is done, and writes one line per event to log. It serves l and closes it. If l is nil, Run
+// listens on o.Socket.
 func (o Options) Run(ctx context.Context, l net.Listener, log io.Writer) (err error) {
 	if o.Socket == "" {
 		o.Socket = DefaultSocket
@@ -127,7 +127,7 @@ func (o Options) Run(ctx context.Context, l net.Listener, log io.Writer) (err er
 	})
 }
 
-// serve runs the machine and the server until ctx ends.
+// serve runs the machine and the server until ctx is done.
 func (o Options) serve(ctx context.Context, l net.Listener, m *machine) error {
 	clock, err := newBootClock()
 	if err != nil {
@@ -188,11 +188,11 @@ func listen(path string) (net.Listener, error) {
 	return l, os.Chmod(path, 0o600)
 }
 
-// maxSocket is the longest path of a socket in bytes. sun_path in unix(7) has 108, including a zero at the end.
+// maxSocket is the maximum length of a socket path in bytes. sun_path holds 108 bytes, including a zero byte (unix(7)).
 const maxSocket = 107
 
-// checkSocket returns an error if the daemon cannot listen at a path. stale is true if no process listens at an existing
-// socket.
+// checkSocket returns an error if the daemon cannot listen on a path. stale is true if the path is a socket on which no
+// process listens.
 func checkSocket(path string) (stale bool, err error) {
 	if len(path) > maxSocket {
 		return false, fmt.Errorf("listen at %s: want a path of at most %d bytes, got %d; choose another -socketpath", path, maxSocket, len(path))
@@ -209,7 +209,8 @@ func checkSocket(path string) (stale bool, err error) {
 }
 
 // inheritedSocket returns the socket that systemd has opened for this process (sd_listen_fds(3)),
-// or nil if there is none. The package activation of go-systemd would link crypto/tls.
+// or nil if there is none. It does not use go-systemd's package
+// activation, which imports crypto/tls.
 func inheritedSocket(environ []string) (net.Listener, error) {
 	var pid, n string
 	for _, setting := range environ {

@@ -34,13 +34,13 @@ type exchange struct {
 	offer dhcp.Offer
 }
 
-// An outcome is the outcome of an exchange. It contains an offer in state selecting, nothing in state releasing, and a
+// An outcome is the result of an exchange. It contains an offer in state selecting, nothing in state releasing, and a
 // lease in all other states.
 type outcome struct {
 	offer    dhcp.Offer
 	lease    dhcp.Lease
-	restored bool  // the interface had lost the address
-	warning  error // the interface could not be configured
+	restored bool  // whether the interface had lost the address
+	warning  error // why the interface could not be configured, or nil
 	err      error
 }
 

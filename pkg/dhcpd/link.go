@@ -70,7 +70,7 @@ func openLink(r record, retry dhcp.Retry) (iface, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := linkIn(container, r)
+	l, err := newLink(container, r)
 	if err != nil {
 		return nil, errors.Join(err, container.Close())
 	}
@@ -78,7 +78,7 @@ func openLink(r record, retry dhcp.Retry) (iface, error) {
 	return l, nil
 }
 
-func linkIn(container *ns.Handle, r record) (*link, error) {
+func newLink(container *ns.Handle, r record) (*link, error) {
 	if container.Cookie() != r.Cookie {
 		return nil, errGone
 	}

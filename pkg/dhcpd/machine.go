@@ -35,7 +35,7 @@ func (s state) hasAddress() bool {
 
 const (
 	never = time.Duration(math.MaxInt64)
-	// releaseTimeout limits a RELEASE, which is one message after an exchange of ARP.
+	// releaseTimeout limits a RELEASE, which is one message after an ARP exchange.
 	releaseTimeout = 2 * time.Second
 	// probeTime is more than the probe of an address takes (RFC 5227, section 2.1.1).
 	probeTime = 10 * time.Second
@@ -45,8 +45,8 @@ const (
 	minRenewAfter = time.Second
 	// maxPause is the longest time between two attempts to get an address.
 	maxPause = 5 * time.Minute
-	// declines is the number of offered addresses in use after which an ADD fails.
-	declines = 3
+	// maxDeclines is the number of offered addresses in use after which an ADD fails.
+	maxDeclines = 3
 	// maxReboots is how many leases are confirmed at the same time after a restart.
 	maxReboots = 32
 )
@@ -65,7 +65,7 @@ type clock interface {
 type lease struct {
 	record
 	due      time.Duration      // time since boot at which the machine ends the running exchange or, without one, begins the next one
-	cancel   context.CancelFunc // ends the running exchange; nil: none is running
+	cancel   context.CancelFunc // ends the running exchange, or nil if no exchange runs
 	exchange int                // the number of the running exchange; outcomes of other exchanges are ignored
 	begun    time.Duration      // the time since boot at which the exchange began
 	offer    dhcp.Offer         // the requested offer, until the server answers
@@ -78,11 +78,11 @@ type lease struct {
 
 // A call is a request that waits for its answer.
 type call struct {
-	answer chan Answer // has room for one answer
-	left   int         // MethodDel, MethodGC: the number of leases that the machine has not forgotten
+	answer chan Answer // buffered for one answer
+	left   int         // the number of leases that the machine must still forget (MethodDel, MethodGC)
 }
 
-// A machine keeps all leases. Only its loop calls its methods, except init, run, submit and do.
+// A machine contains all leases. Only its loop calls its methods, except init, run, submit and do.
 type machine struct {
 	store   Store
 	clock   clock
@@ -424,7 +424,7 @@ func (m *machine) pause(l *lease, err error) {
 		l.declined++
 		m.log("%s: %v", l.Attachment, err)
 	}
-	if l.declined >= declines {
+	if l.declined >= maxDeclines {
 		m.fail(l, types.Errorf(CodeInUse, "%d addresses that the DHCP server offered are in use: %w", l.declined, err))
 	}
 	if l.exchange == 0 || l.State == releasing { // fail has ended the lease

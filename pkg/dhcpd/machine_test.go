@@ -425,23 +425,6 @@ func TestAfterABootOrWithoutItsInterfaceALeaseIsForgotten(t *testing.T) {
 	})
 }
 
-func TestAGoneInterfaceIsForgottenAtT1AndByDel(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bed) {
-		b.mustAdd()
-		b.net.set(func() { b.net.gone = true })
-		time.Sleep(31 * time.Minute)
-		b.wantEvents()
-		b.wantFiles(0)
-		b.net.set(func() { b.net.gone = false })
-		b.mustAdd()
-		b.net.set(func() { b.net.gone = true })
-		if a := b.del(all); a.Err() != nil {
-			t.Error(a.Err())
-		}
-		b.wantFiles(0)
-	})
-}
-
 func TestAnotherAddressThatWasRequestedIsRequestedAgainAfterARestart(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		r := recordOf(owner)

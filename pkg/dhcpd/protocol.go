@@ -35,7 +35,7 @@ const (
 	MethodCheck  = "check"  // answers with the existing lease of the attachment
 	MethodDel    = "del"    // releases the lease of the attachment
 	MethodGC     = "gc"     // releases the leases of the network whose attachments are not in Valid
-	MethodStatus = "status" // answers, and does nothing
+	MethodStatus = "status" // answers without changing anything
 )
 
 // CodeInUse is the error code of an ADD if all addresses that servers offered are in use on the segment (RFC 5227).
@@ -43,7 +43,7 @@ const CodeInUse = 101
 
 // Settings describes how to request and use a lease.
 type Settings struct {
-	ID       []byte        `json:"id,omitempty"`      // content of option 61; empty: the MAC of the interface
+	ID       []byte        `json:"id,omitempty"`      // content of option 61; if it is empty, the MAC of the interface
 	Options  []dhcp.Option `json:"options,omitempty"` // further options to send
 	Ask      []byte        `json:"ask,omitempty"`     // codes of the options to request
 	Priority int           `json:"priority,omitempty"`
@@ -56,7 +56,7 @@ type Request struct {
 	Method string `json:"method"`
 	types.Attachment
 	NetNS   string        `json:"netns,omitempty"`
-	Timeout time.Duration `json:"timeout,omitempty"` // limit of MethodAdd; zero: the daemon's limit
+	Timeout time.Duration `json:"timeout,omitempty"` // limit of MethodAdd; if it is zero, the daemon's limit
 	Settings
 	Valid []types.Attachment `json:"valid,omitempty"`
 }

@@ -23,7 +23,7 @@ type server struct {
 // requestTimeout limits how long a caller may take to send its request.
 const requestTimeout = 10 * time.Second
 
-// serve answers all connections until ctx ends, and returns when the last one is closed.
+// serve handles connections until ctx is done. It returns after the last connection is closed.
 func (s *server) serve(ctx context.Context, l net.Listener) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -50,7 +50,7 @@ func (s *server) serve(ctx context.Context, l net.Listener) error {
 	}
 }
 
-// handle answers one connection. It cancels the request if the caller hangs up or the daemon ends.
+// handle reads one request and writes the answer. It cancels the request if the client closes the connection or ctx is done.
 func (s *server) handle(ctx context.Context, conn net.Conn) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -67,7 +67,7 @@ func (s *server) handle(ctx context.Context, conn net.Conn) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_, _ = io.Copy(io.Discard, conn) // ends when the caller hangs up, or with handle
+		_, _ = io.Copy(io.Discard, conn) // ends when the client or handle closes conn
 		cancel(errors.New("the caller has hung up"))
 	}()
 	req, err := parseRequest(line)
@@ -76,7 +76,7 @@ func (s *server) handle(ctx context.Context, conn net.Conn) {
 	} else if err != nil {
 		s.write(conn, failure(err))
 	} else if !s.write(conn, s.answer(ctx, req)) && req.Method == MethodAdd {
-		s.del(context.WithoutCancel(ctx), req.Attachment) // the caller does not know that it has a lease
+		s.del(context.WithoutCancel(ctx), req.Attachment) // the client did not receive the lease
 	}
 	_ = conn.Close()
 	<-ended

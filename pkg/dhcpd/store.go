@@ -19,7 +19,7 @@ type record struct {
 	types.Attachment
 	Settings
 	State state  `json:"state"`
-	Boot  string `json:"boot"` // boot ID; network namespaces do not survive a reboot
+	Boot  string `json:"boot"` // ID of the boot, because network namespaces do not survive a reboot
 
 	NetNS     string    `json:"netns"`
 	Cookie    uint64    `json:"cookie,omitempty"` // cookie of the namespace (ns.Handle.Cookie)
@@ -27,10 +27,10 @@ type record struct {
 	MAC       types.MAC `json:"mac"`
 	Broadcast bool      `json:"broadcast,omitempty"`
 
-	// Added is true if an ADD has returned a lease, so that the interface has or had its address. If such an interface
-	// loses its lease, the daemon requests another one.
+	// Added is true if an ADD has returned a lease, so that the interface uses or used its address. If such an
+	// interface loses its lease, the daemon requests another one.
 	Added bool          `json:"added"`
-	Lease *dhcp.Lease   `json:"lease,omitempty"` // the lease; in state requesting: a server's offer
+	Lease *dhcp.Lease   `json:"lease,omitempty"` // the lease or, in state requesting, a server's offer
 	Start time.Duration `json:"start"`           // the time since boot at which the lease was requested
 }
 
@@ -60,8 +60,8 @@ func (r record) Validate() error {
 	return nil
 }
 
-// A Store is the directory of the lease files. Each lease has a file. If a plugin wants to release a lease while no
-// daemon answers, it adds a second file, the mark.
+// A Store is the directory of the lease files. It contains one file for each lease. A plugin that wants to release a
+// lease while no daemon answers adds a second file, the mark.
 type Store struct {
 	Dir   string
 	Trace *trace.Tracer // logs the steps; may be nil

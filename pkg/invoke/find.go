@@ -8,10 +8,9 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// Find returns the path of a plugin, which is the first regular file with that name in the
-// directories of path. The directories are separated by colons, as in CNI_PATH. Find follows
-// symbolic links. Its errors have types.CodeConfig. If no directory contains such a file, the error
-// matches fs.ErrNotExist.
+// Find returns the path of a plugin, which is the first regular file with its name in the directories of path. The
+// directories are separated by colons, as in CNI_PATH. Find follows symbolic links. Its errors have types.CodeConfig.
+// If no directory contains such a file, the error matches fs.ErrNotExist.
 func Find(name, path string) (string, error) {
 	switch {
 	case name == "":

@@ -50,13 +50,14 @@ type Call struct {
 	state    State
 	err      error // the error of the call in state Ended
 	pid      int
-	pidfd    int    // readable when the process has exited; -1: the kernel does not support pidfds (before 5.3)
+	pidfd    int    // readable when the process has exited, or -1 if the kernel does not support pidfds (before 5.3)
 	exited   bool   // pidfd was readable
 	config   []byte // the part of the configuration that has not been sent
-	stdin    int    // the end of the pipe to write to; -1: closed
+	stdin    int    // the end of the pipe to write to, or -1 if it is closed
 	stdout   stream
 	stderr   stream
-	deadline time.Time
+	limit    time.Duration
+	deadline time.Time         // limit after the start of the process
 	timedOut bool              // the delegate was killed at the deadline
 	stderrTo io.Writer         // receives the delegate's stderr
 	endStep  func(error) error // ends the step of the tracer (see trace.Tracer.Start)
@@ -64,7 +65,7 @@ type Call struct {
 
 // A stream is stdout or stderr of the delegate.
 type stream struct {
-	fd   int    // the end of the pipe to read from; -1: closed
+	fd   int    // the end of the pipe to read from, or -1 if it is closed
 	data []byte // what has been read
 }
 
@@ -107,37 +108,42 @@ func (t timing) launch(r *skel.Request, verb, plugin string) (*Call, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Call{config: r.Stdin, pidfd: -1, stdin: -1, stdout: stream{fd: -1}, stderr: stream{fd: -1}, stderrTo: r.Stderr(), endStep: endStep}
+	c := newCall(r, r.Stdin, t.limit, endStep)
 	inHost := func(f func() error) error { return f() }
 	if r.HostNS != nil {
 		inHost = r.HostNS.Do // an earlier Do that could not return left this thread in another namespace
 	}
-	if err := inHost(func() error { return t.startProcess(c, file, environ(r, verb)) }); err != nil {
+	if err := inHost(func() error { return t.startProcess(c, file, pluginEnviron(r, verb)) }); err != nil {
 		c.end(err)
 		return nil, c.err
 	}
-	c.deadline = time.Now().Add(t.limit)
 	return c, nil
 }
 
-// environ returns the caller's environment with another CNI_COMMAND. It removes the caller's setting, because a Go
-// program uses the first of two settings of a variable, and bash the last one. If the caller's environment lacks
-// GOMAXPROCS, environ adds GOMAXPROCS=1. With it, a Go program starts fewer threads, which saves a tenth of the time of
-// host-local.
-func environ(r *skel.Request, verb string) []string {
-	caller := r.Environ()
-	env := make([]string, 0, len(caller)+3)
-	procs := false
-	for _, v := range caller {
-		procs = procs || strings.HasPrefix(v, "GOMAXPROCS=")
-		if !strings.HasPrefix(v, "CNI_COMMAND=") && !strings.HasPrefix(v, skel.CalledForIPAM+"=") {
-			env = append(env, v)
-		}
-	}
-	if !procs {
+func newCall(r *skel.Request, config []byte, limit time.Duration, endStep func(error) error) *Call {
+	closed := stream{fd: -1}
+	return &Call{config: config, limit: limit, pidfd: -1, stdin: -1, stdout: closed, stderr: closed, stderrTo: r.Stderr(), endStep: endStep}
+}
+
+// pluginEnviron returns the caller's environment with another CNI_COMMAND.
+func pluginEnviron(r *skel.Request, verb string) []string {
+	env := environ(r, func(name string) bool { return name != "CNI_COMMAND" && name != skel.CalledForIPAM })
+	return append(env, skel.CalledForIPAM+"="+r.Plugin(), "CNI_COMMAND="+verb)
+}
+
+// environ returns the variables of the caller's environment whose names keep accepts. A variable that is set again must
+// be removed first, because a Go program uses the first of two settings, and bash the last one. If the caller's
+// environment lacks GOMAXPROCS, environ adds GOMAXPROCS=1. With it, a Go program starts fewer threads, which saves a
+// tenth of the time of host-local.
+func environ(r *skel.Request, keep func(name string) bool) []string {
+	env := slices.DeleteFunc(slices.Clone(r.Environ()), func(setting string) bool {
+		name, _, _ := strings.Cut(setting, "=")
+		return !keep(name)
+	})
+	if !slices.ContainsFunc(env, func(setting string) bool { return strings.HasPrefix(setting, "GOMAXPROCS=") }) {
 		env = append(env, "GOMAXPROCS=1")
 	}
-	return append(env, skel.CalledForIPAM+"="+r.Plugin(), "CNI_COMMAND="+verb)
+	return env
 }
 
 // startProcess starts the process with a pipe for each of its standard streams.
@@ -164,10 +170,12 @@ func (t timing) startProcess(c *Call, file string, env []string) error {
 	var err error
 	attr := &syscall.ProcAttr{Env: env, Files: childFiles, Sys: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}}
 	runtime.LockOSThread()
+	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, skel.TimerSlack, 0, 0, 0) // which the process inherits
 	if c.pid, err = t.fork(file, attr); err != nil {
 		runtime.UnlockOSThread()
 		return err
 	}
+	c.deadline = time.Now().Add(c.limit)
 	if fd, err := unix.PidfdOpen(c.pid, 0); err == nil { // a pidfd is always close-on-exec
 		c.pidfd = fd
 	}
@@ -373,7 +381,7 @@ func (c *Call) reap() error {
 	return nil
 }
 
-// ErrKilled matches the error of a delegate that was ended by a signal, for example because it exceeded its time limit.
+// ErrKilled is the error for a delegate that was ended by a signal, for example because it exceeded its time limit.
 // Such a delegate could not undo its changes.
 var ErrKilled = errors.New("killed")
 
@@ -388,13 +396,11 @@ func (e signalError) Is(target error) bool { return target == ErrKilled }
 
 // failure returns the error of the call. err says how the process ended.
 func (c *Call) failure(err error) error {
-	switch {
-	case err == nil:
+	if err == nil {
 		return nil
-	case c.timedOut:
-		return types.Errorf(types.CodeTryAgain, "no answer in time, %w: %w", ErrKilled, os.ErrDeadlineExceeded)
-	case errors.Is(err, errTooMuch):
-		return types.Errorf(types.CodeDecode, "%w, and was %w", errTooMuch, ErrKilled)
+	}
+	if stopped := c.stopError(err); stopped != nil {
+		return stopped
 	}
 	if result := ParseError(c.stdout.data); result != nil {
 		return result
@@ -402,10 +408,22 @@ func (c *Call) failure(err error) error {
 	return c.failureWithoutResult(err)
 }
 
+// stopError says why readUntil killed the process. It returns nil if readUntil did not. err says how the process ended.
+func (c *Call) stopError(err error) error {
+	switch {
+	case err != nil && c.timedOut:
+		return types.Errorf(types.CodeTryAgain, "no answer within %v, %w: %w", c.limit, ErrKilled, os.ErrDeadlineExceeded)
+	case errors.Is(err, errTooMuch):
+		return types.Errorf(types.CodeDecode, "%w, and was %w", errTooMuch, ErrKilled)
+	}
+	return nil
+}
+
 // failureWithoutResult returns the error of a delegate that failed without an error result. The code is
 // types.CodeInternal, because none of the codes that SPEC 1.1.0 reserves (0 to 99) has that meaning.
 func (c *Call) failureWithoutResult(err error) error {
-	stdout, stderr := beginning(c.stdout.data), ending(c.stderr.data)
+	stdout := printable(c.stdout.data[:min(len(c.stdout.data), maxShownStdout)])
+	stderr := printable(c.stderr.data[max(0, len(c.stderr.data)-maxShownStderr):])
 	msg := "it failed without an error result: %w"
 	switch {
 	case !errors.Is(err, ErrKilled):
@@ -443,20 +461,15 @@ func ParseError(output []byte) *types.Error {
 	return e
 }
 
-// The number of output bytes that an error quotes.
+// The largest numbers of output bytes that an error quotes.
 const (
 	maxShownStdout = 200
 	maxShownStderr = 1024
 )
 
-// beginning returns the first bytes of a delegate's stdout.
-func beginning(stdout []byte) string {
-	return strings.TrimSpace(strings.ToValidUTF8(string(stdout[:min(len(stdout), maxShownStdout)]), ""))
-}
-
-// ending returns the last bytes of a delegate's stderr.
-func ending(stderr []byte) string {
-	return strings.TrimSpace(strings.ToValidUTF8(string(stderr[max(0, len(stderr)-maxShownStderr):]), ""))
+// printable returns output without invalid characters, and without white space at both ends.
+func printable(output []byte) string {
+	return strings.TrimSpace(strings.ToValidUTF8(string(output), ""))
 }
 
 // Run calls Start and Wait.

@@ -1,13 +1,12 @@
 package invoke
 
 import (
+	"cmp"
 	"errors"
-	"os"
 	"strings"
 	"time"
 
 	"github.com/plumb-cni/plumb/pkg/skel"
-	"github.com/plumb-cni/plumb/pkg/types"
 )
 
 // ErrNotStarted matches the errors of RunProgram if the program has not run.
@@ -27,50 +26,24 @@ func RunProgram(r *skel.Request, name string, input []byte, limit time.Duration)
 	if err != nil {
 		return nil, notStarted(err)
 	}
-	c := &Call{config: input, pidfd: -1, stdin: -1, stdout: stream{fd: -1}, stderr: stream{fd: -1}, stderrTo: r.Stderr(), endStep: endStep}
-	if err := defaultTiming().startProcess(c, file, programEnviron(r)); err != nil {
+	c := newCall(r, input, limit, endStep)
+	env := environ(r, func(name string) bool {
+		return name == "CNI_PATH" || !strings.HasPrefix(name, "CNI_") && name != skel.CalledForIPAM
+	})
+	if err := defaultTiming().startProcess(c, file, env); err != nil {
 		c.end(err)
 		return nil, notStarted(c.err)
 	}
-	c.deadline = time.Now().Add(limit)
 	c.SendConfig()
-	c.end(c.programError(limit, c.waitForEnd()))
+	err = c.waitForEnd()
+	c.end(cmp.Or(c.stopError(err), err))
 	return c.stdout.data, c.err
 }
 
 // notStarted returns err as an error that matches ErrNotStarted, with the same text and code.
-func notStarted(err error) error { return unstarted{err} }
+func notStarted(err error) error { return notStartedError{err} }
 
-type unstarted struct{ error }
+type notStartedError struct{ error }
 
-func (e unstarted) Is(target error) bool { return target == ErrNotStarted }
-func (e unstarted) Unwrap() error        { return e.error }
-
-// programEnviron returns the caller's environment without the CNI variables except CNI_PATH, and with
-// GOMAXPROCS=1 (see environ).
-func programEnviron(r *skel.Request) []string {
-	env := []string{"GOMAXPROCS=1"}
-	for _, v := range r.Environ() {
-		name, _, _ := strings.Cut(v, "=")
-		switch {
-		case name == "GOMAXPROCS":
-			env[0] = v
-		case name == "CNI_PATH" || !strings.HasPrefix(name, "CNI_") && name != skel.CalledForIPAM:
-			env = append(env, v)
-		}
-	}
-	return env
-}
-
-// programError returns the error of RunProgram. err says how the process ended.
-func (c *Call) programError(limit time.Duration, err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case c.timedOut:
-		return types.Errorf(types.CodeTryAgain, "no answer within %v, %w: %w", limit, ErrKilled, os.ErrDeadlineExceeded)
-	case errors.Is(err, errTooMuch):
-		return types.Errorf(types.CodeDecode, "%w, and was %w", errTooMuch, ErrKilled)
-	}
-	return err
-}
+func (e notStartedError) Is(target error) bool { return target == ErrNotStarted }
+func (e notStartedError) Unwrap() error        { return e.error }

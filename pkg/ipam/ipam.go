@@ -48,7 +48,7 @@ type Lease struct {
 }
 
 // AddTo adds the lease to the result of the caller's ADD. index is the index of the interface to which the IPs belong
-// in the result. AddTo sets DNS only if the result has none.
+// in the result. AddTo sets DNS only if result.DNS is zero.
 func (l *Lease) AddTo(result *types.Result, index int) {
 	for _, ip := range l.IPs {
 		ip.Interface = index
@@ -60,12 +60,12 @@ func (l *Lease) AddTo(result *types.Result, index int) {
 	}
 }
 
-// A Pending is an IPAM ADD that has been started. A network without addresses has a nil *Pending. The state of the IPAM
-// ADD is the state of its call (invoke.State).
+// A Pending is an IPAM ADD that has been started. For a network without addresses, the *Pending is nil. The state of
+// the IPAM ADD is the state of its call (invoke.State).
 type Pending struct {
 	r     *skel.Request
 	call  *invoke.Call
-	lease *Lease // the lease of Wait or NewPending; nil: none yet
+	lease *Lease // the lease of Wait or NewPending, or nil before Wait has returned one
 }
 
 // NewPending returns a Pending for a lease that does not come from an IPAM plugin. Only Wait may be called.
@@ -257,11 +257,15 @@ func GCWithLinks(r *skel.Request, deleteLinks func() error) error {
 	return errors.Join(err, GC(r))
 }
 
-// Status calls STATUS of the IPAM plugin. If CNI_PATH contains no such IPAM plugin, the error has
-// types.CodeNotAvailable, because ADD cannot succeed. Status returns nil if the IPAM plugin does not know the verb
-// STATUS, which is new in CNI 1.1.0.
-func Status(r *skel.Request) error {
-	err := ignoreUnknownVerb(run(r, "STATUS"))
+// Status is STATUS of an interface plugin. err is the reason why its ADD cannot succeed, and Status returns it with
+// types.CodeNotAvailable. If err is nil, Status calls STATUS of the IPAM plugin. If CNI_PATH contains no such IPAM plugin,
+// the error has types.CodeNotAvailable as well. Status returns nil if the IPAM plugin does not know the verb STATUS, which
+// is new in CNI 1.1.0.
+func Status(r *skel.Request, err error) error {
+	if err != nil {
+		return types.NotAvailable(err)
+	}
+	err = ignoreUnknownVerb(run(r, "STATUS"))
 	if errors.Is(err, fs.ErrNotExist) {
 		missing := *types.AsError(err)
 		missing.Code = types.CodeNotAvailable

@@ -118,35 +118,6 @@ func TestLease(t *testing.T) {
 	}
 }
 
-func TestLeaseOfAnotherVersion(t *testing.T) {
-	for version, text := range map[string]string{
-		"0.2.0":               `{"cniVersion":"0.2.0","ip4":{"ip":"10.1.2.3/24"}}`,
-		"0.3.1":               `{"cniVersion":"0.3.1","ips":[{"version":"4","address":"10.1.2.3/24"}]}`,
-		"the configuration's": `{"ips":[{"address":"10.1.2.3/24"}]}`,
-	} {
-		s := newFakePlugin(t, printOnAdd(text))
-		err := s.call(t, "fake", func(r *skel.Request) error {
-			l, err := getLease(r)
-			if err == nil && (len(l.IPs) != 1 || l.IPs[0].Address.String() != "10.1.2.3/24") {
-				t.Errorf("%s: %+v", version, l)
-			}
-			return err
-		})
-		if err != nil {
-			t.Errorf("%s: %v", version, err)
-		}
-	}
-}
-
-func TestOverLink(t *testing.T) {
-	for kind, want := range map[string]bool{"": false, "host-local": false, "static": false, "dhcp": true} {
-		r := &skel.Request{Conf: types.Conf{IPAM: types.IPAM{Type: kind}}}
-		if got := NeedsLink(r); got != want {
-			t.Errorf("ipam.type %q: NeedsLink is %v, want %v", kind, got, want)
-		}
-	}
-}
-
 // TestFailedAddReleasesItsOwnAddressOnly checks that an ADD that fails after Start releases the
 // address that it allocated, and no other address.
 func TestFailedAddReleasesItsOwnAddressOnly(t *testing.T) {
@@ -250,17 +221,6 @@ func TestPluginOverLinkAllocatesInWait(t *testing.T) {
 	}
 }
 
-func TestErrorOfIPAMDelDuringUndoIsInDetails(t *testing.T) {
-	s := newFakePlugin(t, `[ $CNI_COMMAND = DEL ] && echo '{"code":5,"msg":"disk"}' && exit 1`+"\n"+printOnAdd(lease))
-	err := s.call(t, "fake", func(r *skel.Request) error {
-		_, err := getLease(r)
-		return errors.Join(err, errors.New("stop"))
-	})
-	if err == nil || err.Msg != "stop" || err.Details != `could not undo: IPAM DEL: IPAM plugin "fake": disk` {
-		t.Errorf("%+v", err)
-	}
-}
-
 // TestDelWithLink checks that DEL and the deletion of the link run in the order that the IPAM plugin
 // needs, and that the address stays reserved if the link could not be deleted.
 func TestDelWithLink(t *testing.T) {
@@ -337,7 +297,8 @@ func TestOtherVerbs(t *testing.T) {
 		msg  string
 	}
 	all := []string{"DEL", "CHECK", "GC", "STATUS"}
-	do := map[string]func(*skel.Request) error{"DEL": Del, "CHECK": func(r *skel.Request) error { return StartCheck(r)() }, "GC": GC, "STATUS": Status}
+	do := map[string]func(*skel.Request) error{"DEL": Del, "CHECK": func(r *skel.Request) error { return StartCheck(r)() }, "GC": GC,
+		"STATUS": func(r *skel.Request) error { return Status(r, nil) }}
 	for _, tc := range []struct {
 		why, kind, script string
 		calls             bool

@@ -8,18 +8,17 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// ByBackend calls byNFT with a connection to nf_tables, or byIPTables. backend is the value of a
-// configuration key, which is "nftables", "iptables" or, for the default, empty. The default is nftables,
-// unless the kernel lacks a feature that byNFT needs (nft.ErrUnavailable), for example NAT in the family
-// inet (Linux 5.2). If the backend "nftables" needs such a feature, the error matches nft.ErrUnavailable,
-// and its code is types.CodeConfig.
-func ByBackend(host *ns.Handle, backend string, byNFT func(*nft.Conn) error, byIPTables func() error) error {
+// ByBackend calls runNFT with a connection to nf_tables, or runIPTables. backend is the value of a configuration key:
+// "nftables", "iptables" or "", the default. The default is nftables, unless the kernel lacks a feature that runNFT
+// needs (nft.ErrUnavailable), for example NAT in the family inet (Linux 5.2). If the backend "nftables" needs such a
+// feature, the error matches nft.ErrUnavailable, and its code is types.CodeConfig.
+func ByBackend(host *ns.Handle, backend string, runNFT func(*nft.Conn) error, runIPTables func() error) error {
 	if backend == "iptables" {
-		return byIPTables()
+		return runIPTables()
 	}
 	c, err := nft.Open(host)
 	if err == nil {
-		err = byNFT(c)
+		err = runNFT(c)
 	}
 	switch {
 	case !errors.Is(err, nft.ErrUnavailable):
@@ -27,5 +26,5 @@ func ByBackend(host *ns.Handle, backend string, byNFT func(*nft.Conn) error, byI
 	case backend == "nftables":
 		return types.Errorf(types.CodeConfig, "%w; load the module nf_tables, or use the iptables backend", err)
 	}
-	return byIPTables()
+	return runIPTables()
 }

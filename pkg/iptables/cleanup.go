@@ -69,7 +69,7 @@ func isContainerChain(prefix, name string) bool {
 // comment.
 func SelectStale(keep types.Set, prefix, comment string) func(rules []Rule) Selection {
 	return func(rules []Rule) (stale Selection) {
-		isStale := map[string]bool{} // by the name of a chain; false: the container is in keep
+		isStale := map[string]bool{} // maps the name of a chain to true if its container is not in keep
 		for a := range keep {
 			isStale[ContainerChain(prefix, a)] = false
 		}

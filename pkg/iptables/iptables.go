@@ -30,7 +30,7 @@ import (
 // and both kinds of rules can exist at the same time.
 type Variant string
 
-// The variants, by the middle part of the names of their programs.
+// The variants. A value is the middle part of the program names, for example of iptables-nft-save.
 const (
 	Default Variant = ""        // the default of the distribution
 	NFT     Variant = "-nft"    // the programs for nf_tables
@@ -44,7 +44,7 @@ type Tool struct {
 	Variant Variant
 }
 
-// Name returns the name of the program for the family, for errors.
+// Name returns "iptables" or "ip6tables", for errors.
 func (t Tool) Name() string {
 	if t.Family == nft.IPv6 {
 		return "ip6tables"
@@ -109,8 +109,8 @@ func (t Tool) Change(table, description string, makeScript func(Table) (string, 
 }
 
 // lockWait is how long a call waits for other calls and programs that change the rules, and for
-// /run/xtables.lock. Calls for the same attachment wait for each other for the same time, because on a
-// starved host the holder of a lock may not run for many seconds.
+// /run/xtables.lock. Calls for the same attachment wait for each other for the same time, because on an
+// overloaded host the holder of a lock may not run for many seconds.
 const lockWait = time.Minute
 
 // withLock runs f while no other call of withLock runs in the same namespace, so that the tables do not
@@ -147,7 +147,7 @@ func (t Tool) program(verb string) (string, error) {
 	return path, nil
 }
 
-// ErrRefused matches the error of a script that does not fit the content of the tables.
+// ErrRefused is the error for a script that does not fit the content of the tables.
 var ErrRefused = errors.New("refused")
 
 // run runs a program and explains its error.
@@ -181,7 +181,7 @@ func explain(err error) error {
 	return err
 }
 
-// LegacyTool returns the Tool for the legacy table of that name, such as "nat". It runs no program.
+// LegacyTool returns the Tool for the legacy table with the name, such as "nat". It runs no program.
 // found is false in each of these cases:
 //
 //   - The namespace does not contain the table, or the kernel does not support legacy tables.

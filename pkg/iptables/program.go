@@ -15,7 +15,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// A Program is an executable with arguments and input, to be run once.
+// A Program is an executable with its arguments and input. Limit must be positive.
 type Program struct {
 	Path  string
 	Args  []string
@@ -23,14 +23,14 @@ type Program struct {
 	Limit time.Duration // the time after which Run kills the program
 }
 
-// An ExitError is the error of a program that failed.
+// An ExitError is the error of a program that ended with an exit status other than 0, or by a signal.
 type ExitError = exec.ExitError
 
 // Run runs the program in the namespace and returns its stdout. The parameter step describes the run
 // in errors and in the trace.
 //
-// The error matches an *ExitError if the program failed, and contains its stderr in one line. Its code
-// is types.CodeTryAgain if the program exceeded its limit and was killed.
+// If the program failed, the error matches an *ExitError and contains the program's stderr in one line.
+// If Run killed the program after Limit, the error has types.CodeTryAgain, and does not contain stderr.
 //
 // A new process is in the namespace of the thread that forks it. If the plugin is killed, the kernel
 // kills the program as well (PR_SET_PDEATHSIG). Otherwise the program could apply its changes after the
@@ -46,7 +46,7 @@ func (p Program) Run(host *ns.Handle, step string) (stdout string, err error) {
 			defer runtime.UnlockOSThread()
 			cmd := exec.CommandContext(ctx, p.Path, p.Args...)
 			cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-			cmd.WaitDelay = runLimit // a busy host needs time to read what the program wrote
+			cmd.WaitDelay = runLimit // limits how long Run reads the output after the program has ended
 			cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(p.Stdin), &out, &errOut
 			return cmd.Run()
 		})

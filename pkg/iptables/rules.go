@@ -15,21 +15,21 @@ import (
 type Rule struct {
 	Chain   string
 	Comment string
-	Jump    string       // the target of -j or -g, or empty
-	Source  netip.Prefix // the prefix of -s, or the zero Prefix
+	Jump    string       // the target of -j or -g; it is empty if the rule has neither
+	Source  netip.Prefix // the prefix of -s; it is the zero Prefix if the rule has no -s
 	Matches string       // the matches without the comment, set by Parse only
 	Line    string       // the whole line, set by Parse only
 
 	found *nft.ListedRule // the rule in nf_tables; set by ReadNFT only
 }
 
-// A Table is the content of a table.
+// A Table is the content of an iptables table.
 type Table struct {
 	Chains []string
 	Rules  []Rule
 }
 
-// HasChain reports whether the table contains a chain of that name.
+// HasChain reports whether the table contains a chain with the name.
 func (t Table) HasChain(name string) bool { return slices.Contains(t.Chains, name) }
 
 // NewChains returns the lines of a script that add the chains that the table lacks.
@@ -42,7 +42,7 @@ func (t Table) NewChains(names ...string) (lines []string) {
 	return lines
 }
 
-// Parse parses what Save returned.
+// Parse parses the output of iptables-save for one table, which Save returns.
 func Parse(saved string) Table {
 	var t Table
 	for line := range strings.Lines(saved) {
@@ -165,7 +165,7 @@ func Deletions(rules []Rule) (lines []string) {
 	return lines
 }
 
-// Script returns a script for Restore that executes the lines on a table. It is empty without lines.
+// Script returns a script for Restore that executes the lines on a table. Without lines, the script is empty.
 func Script(table string, lines ...string) string {
 	if len(lines) == 0 {
 		return ""

@@ -34,7 +34,7 @@ func Flock(fd int, limit time.Duration) error {
 type Key struct {
 	file   *os.File
 	offset int64
-	length int64 // 1, or zero for all keys of the file
+	length int64 // 1 for one key; zero means all keys of the file
 }
 
 // NewKey opens the lock file at path, and creates the file and its directory if they do not exist. It does
@@ -50,8 +50,7 @@ func NewKey(path, key string) (*Key, error) {
 	return &Key{file: file, offset: offset, length: 1}, nil
 }
 
-// NewAll is NewKey for all keys of the file. It can be locked only while no Key of the file is locked, and
-// no Key can be locked while it is.
+// NewAll returns a Key that conflicts with every other Key of the file. Otherwise it works like NewKey.
 func NewAll(path string) (*Key, error) {
 	file, err := openFile(path)
 	if err != nil {
@@ -72,7 +71,7 @@ func openFile(path string) (*os.File, error) {
 	return file, err
 }
 
-// TryLock locks the key unless another Key has locked it, and reports whether it did.
+// TryLock locks the key unless another Key has locked it, and reports whether it locked the key.
 func (k *Key) TryLock() (bool, error) {
 	err := types.RetryEINTR(func() error { return k.fcntl(int(k.file.Fd()), unix.F_OFD_SETLK) })
 	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {

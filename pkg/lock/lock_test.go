@@ -2,7 +2,6 @@ package lock
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -161,20 +160,6 @@ func TestFlock(t *testing.T) {
 	}
 	if err := Flock(-1, long); !errors.Is(err, unix.EBADF) {
 		t.Error(err)
-	}
-}
-
-func BenchmarkKey(b *testing.B) {
-	path := filepath.Join(b.TempDir(), "locks")
-	for b.Loop() {
-		k, err := NewKey(path, "plugin/net/container/eth0")
-		if err != nil {
-			b.Fatal(err)
-		}
-		if got, err := k.TryLock(); !got {
-			b.Fatal(fmt.Errorf("held: %w", err))
-		}
-		_ = k.Close()
 	}
 }
 

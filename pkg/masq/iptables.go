@@ -25,7 +25,7 @@ func multicast(f nft.Family) string {
 // runs iptables-restore once per family.
 func addIPTables(u *undo.Stack, m Masq, ips []netip.Prefix) error {
 	for _, f := range nft.Families() {
-		familyIPs := ofFamily(f, ips)
+		familyIPs := filterFamily(f, ips)
 		if len(familyIPs) == 0 {
 			continue
 		}
@@ -73,9 +73,9 @@ func addition(owner types.Attachment, ips []netip.Prefix, table iptables.Table) 
 	return lines
 }
 
-// uncovered returns the addresses, which are of one family, that neither iptables rules nor the nftables rules of the
-// reference plugin masquerade. Such rules exist on a host that was upgraded to plumb while containers ran. c is nil
-// if the kernel lacks nf_tables.
+// uncovered returns the addresses that neither iptables rules nor the nftables rules of the reference plugin
+// masquerade. Such rules exist on a host that was upgraded to plumb while containers ran. All addresses are in the
+// family f. c is nil if the kernel lacks nf_tables.
 func (m Masq) uncovered(c *nft.Conn, f nft.Family, ips []netip.Prefix) (missing []netip.Prefix, err error) {
 	tool, found, err := iptables.LegacyTool(m.HostNS, f, iptables.NAT)
 	saved := ""
@@ -98,8 +98,7 @@ func (m Masq) uncovered(c *nft.Conn, f nft.Family, ips []netip.Prefix) (missing 
 	return missing, errors.Join(err, rulesErr, referenceErr)
 }
 
-// ofFamily returns the addresses of one family.
-func ofFamily(f nft.Family, ips []netip.Prefix) []netip.Prefix {
+func filterFamily(f nft.Family, ips []netip.Prefix) []netip.Prefix {
 	return slices.DeleteFunc(slices.Clone(ips), func(ip netip.Prefix) bool { return nft.FamilyOf(ip.Addr()) != f })
 }
 

@@ -81,12 +81,12 @@ type Change = iptables.Change
 // same transaction. If ips is empty, Del reads all elements and deletes the owner's. It returns no error
 // if there is nothing to delete. If another attachment has taken an address over, Del keeps the element
 // of that attachment.
-func Del(m Masq, ips []netip.Prefix, also ...Change) error {
+func Del(m Masq, ips []netip.Prefix, changes ...Change) error {
 	return iptables.Delete(m.HostNS, "delete "+m.String(), []iptables.Cleanup{ownReference(m.Owner), ownCleanup(m.Owner, ips)},
 		append([]Change{func(c *nft.Conn, tx *nft.Tx) error {
 			_, err := m.store(c, ips).Delete(tx)
 			return err
-		}}, also...)...)
+		}}, changes...)...)
 }
 
 // Check returns an error that lists the elements, chains or rules that are missing for the addresses.
@@ -95,41 +95,41 @@ func Check(m Masq, ips []netip.Prefix) error {
 	if err != nil {
 		return err
 	}
-	missing := nft.ErrUnavailable
+	nftErr := nft.ErrUnavailable
 	if c != nil {
 		store := m.store(c, ips)
-		if missing = errors.Join(store.Check(), c.CheckChains(store.Layout)); missing == nil {
+		if nftErr = errors.Join(store.Check(), c.CheckChains(store.Layout)); nftErr == nil {
 			return nil
 		}
 	}
 	var errs, uncovered []error
 	for _, f := range nft.Families() {
-		familyIPs := ofFamily(f, ips)
+		familyIPs := filterFamily(f, ips)
 		if len(familyIPs) == 0 {
 			continue
 		}
-		lacking, err := m.uncovered(c, f, familyIPs)
+		uncoveredIPs, err := m.uncovered(c, f, familyIPs)
 		errs = append(errs, err)
-		for _, ip := range lacking {
+		for _, ip := range uncoveredIPs {
 			uncovered = append(uncovered, missingRules(m, ip))
 		}
 	}
 	if len(uncovered) > 0 && m.Backend != IPTables {
-		uncovered = []error{fmt.Errorf("%s is missing: %w", m, missing)}
+		uncovered = []error{fmt.Errorf("%s is missing: %w", m, nftErr)}
 	}
 	return errors.Join(append(uncovered, errs...)...)
 }
 
 // GC deletes the masquerade of the network's attachments that are not in keep, and the network's chains
 // to which nothing jumps anymore. It applies the changes of the caller in the same transaction.
-func GC(host *ns.Handle, network string, keep types.Set, also ...Change) error {
+func GC(host *ns.Handle, network string, keep types.Set, changes ...Change) error {
 	m := Masq{HostNS: host, Owner: types.Attachment{Network: network}}
 	cleanups := []iptables.Cleanup{staleReference(network, keep), staleCleanup(network, keep)}
 	return iptables.Delete(host, "delete stale masquerade of network "+network, cleanups,
 		append([]Change{func(c *nft.Conn, tx *nft.Tx) error {
 			_, err := m.store(c, nil).GC(tx, network, keep)
 			return err
-		}}, also...)...)
+		}}, changes...)...)
 }
 
 // Status returns an error with types.CodeNotAvailable if the kernel lacks a feature, or the host lacks a

@@ -178,14 +178,6 @@ var _ = Describe("masquerade", func() {
 			Expect(ruleset()).To(ContainSubstring(`ip daddr 127.0.0.0/8 meta iifkind != "vrf" drop`))
 		})
 
-		It("Check names a damaged chain, and the next Add repairs it", func() {
-			Expect(masq.Add(&u, m, dual)).To(Succeed())
-			host.Must(GinkgoTB(), "nft", "flush chain inet plumb masq/net1/10.88.0.0/16")
-			Expect(masq.Check(m, dual)).To(MatchError(ContainSubstring("chain masq/net1/10.88.0.0/16 of table inet plumb is missing or lacks rules")))
-			Expect(masq.Add(&u, ownedBy("net1", "cid2", "eth0"), prefixes("10.88.0.3/16"))).To(Succeed())
-			Expect(masq.Check(m, dual)).To(Succeed())
-		})
-
 		It("GC deletes, in its network only, unused chains and elements of attachments that are not in the list", func() {
 			stale, other := ownedBy("net1", "cid2", "eth0"), ownedBy("net10", "cid3", "eth0")
 			Expect(masq.Add(&u, m, dual[:1])).To(Succeed())
@@ -251,15 +243,6 @@ var _ = Describe("masquerade", func() {
 			Expect(saved("iptables-save") + saved("ip6tables-save")).To(BeEmpty())
 		})
 
-		It("the commands of the reference plugins delete the rules", func() {
-			Expect(masq.Add(&u, m, dual[:1])).To(Succeed())
-			host.Must(GinkgoTB(), "iptables", "-t", "nat", "-D", "POSTROUTING", "-s", "10.88.0.2", "-j", refChain,
-				"-m", "comment", "--comment", `name: "net1" id: "cid1"`)
-			host.Must(GinkgoTB(), "iptables", "-t", "nat", "-F", refChain)
-			host.Must(GinkgoTB(), "iptables", "-t", "nat", "-X", refChain)
-			Expect(saved("iptables-save")).To(BeEmpty())
-		})
-
 		DescribeTable("two interfaces of a container share the chain", func(ips, otherIPs []netip.Prefix) {
 			otherInterface := ownedBy("net1", "cid1", "eth1")
 			Expect(masq.Add(&u, m, prefixes("10.88.0.2/16"))).To(Succeed())
@@ -302,12 +285,6 @@ var _ = Describe("masquerade", func() {
 			Expect(masq.Add(&u, otherInterface, prefixes("10.77.0.2/16"))).To(Succeed(), "repeated")
 			Expect(masq.Del(otherInterface, nil)).To(Succeed())
 			Expect(masq.Check(m, prefixes("10.88.0.2/16"))).NotTo(Succeed(), "a jump of the reference plugins does not name the interface")
-		})
-
-		It("the undo deletes the changes of Add", func() {
-			Expect(masq.Add(&u, m, dual)).To(Succeed())
-			Expect(u.Rollback()).To(Succeed())
-			Expect(saved("iptables-save") + saved("ip6tables-save")).To(BeEmpty())
 		})
 
 		DescribeTable("is the default on a host without nf_tables, and the backend nftables is an error there", func(refused error, steps ...string) {
@@ -364,23 +341,4 @@ var _ = Describe("masquerade", func() {
 		Entry("iptables, before a step", masq.IPTables, false),
 		Entry("iptables, after a step, so that its outcome is unknown", masq.IPTables, true),
 	)
-
-	It("runs no program with nftables", func() {
-		GinkgoT().Setenv("PATH", "")
-		var steps []string
-		m.HostNS = host.Open(GinkgoTB(), &trace.Tracer{Before: func(step string) error { steps = append(steps, step); return nil }})
-		Expect(masq.Status(m.HostNS, "")).To(Succeed())
-		Expect(masq.Add(&u, m, dual)).To(Succeed())
-		Expect(masq.Check(m, dual)).To(Succeed())
-		Expect(masq.Del(m, dual)).To(Succeed())
-		Expect(masq.GC(m.HostNS, "net1", nil)).To(Succeed())
-		Expect(steps).NotTo(ContainElement(ContainSubstring("tables-")))
-	})
-
-	It("ParseBackend refuses an unknown backend", func() {
-		_, err := masq.ParseBackend("ebpf")
-		Expect(err).To(And(HaveField("Code", BeEquivalentTo(types.CodeConfig)), MatchError(ContainSubstring(`"ebpf"`))))
-		Expect(masq.ParseBackend("")).To(Equal(masq.Default))
-		Expect(masq.ParseBackend("iptables")).To(Equal(masq.IPTables))
-	})
 })

@@ -23,7 +23,7 @@ func (c *Conn) Chains(t Table) ([]ListedChain, error) {
 	return list(c, "list chains", func() ([]ListedChain, error) { return c.listChains(t) })
 }
 
-// listChains is Chains without a step of the tracer.
+// listChains lists chains like Chains, but is not a step of the tracer.
 func (c *Conn) listChains(t Table) (chains []ListedChain, err error) {
 	listed, err := c.nft.ListChainsOfTableFamily(nftables.TableFamily(t.Family))
 	for _, ch := range listed { // the kernel lists the chains of all tables of the family

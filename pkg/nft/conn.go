@@ -1,7 +1,7 @@
 // Package nft reads and changes nf_tables over netlink. Only this package may access nf_tables.
 //
-// It uses github.com/google/nftables. Requests that the library does not support go through the
-// same socket (netlink.go).
+// It uses package nftables (github.com/google/nftables). Requests that package nftables does not
+// support go through the same socket (netlink.go).
 //
 // State that belongs to one attachment is stored in elements of sets and maps. The comment of an
 // element names its owner (see Owner), and package claims adds and deletes the elements. A Layout
@@ -32,7 +32,7 @@ var ErrUnavailable = errors.New("the kernel lacks nf_tables")
 // answered EEXIST.
 type Conn struct {
 	h      *ns.Handle
-	nft    *nftables.Conn // if nil, the next step opens a new connection
+	nft    *nftables.Conn // the connection, or nil if the next step must open a new one
 	socket *netlink.Conn  // the socket of the field nft
 }
 
@@ -49,7 +49,7 @@ func Open(h *ns.Handle) (*Conn, error) {
 	return c, nil
 }
 
-// OpenIfSupported is Open, but returns nil without an error if the kernel lacks nf_tables.
+// OpenIfSupported connects like Open, but returns nil without an error if the kernel lacks nf_tables.
 func OpenIfSupported(h *ns.Handle) (*Conn, error) {
 	c, err := Open(h)
 	if errors.Is(err, ErrUnavailable) {
@@ -72,8 +72,8 @@ func (c *Conn) probe() error {
 	return err
 }
 
-// dial opens a socket, which closing c.h closes. Because dial sets a socket option, the library does
-// not enlarge the socket's buffers. Therefore enlargeBuffers does that.
+// dial opens a socket. Closing c.h closes the socket. nftables.New does not enlarge the buffers of a
+// socket whose options it sets. Therefore enlargeBuffers enlarges them.
 func (c *Conn) dial() error {
 	err := c.h.Do(func() (err error) {
 		c.nft, err = nftables.New(nftables.AsLasting(), nftables.WithSockOptions(func(socket *netlink.Conn) error {
@@ -113,8 +113,8 @@ func (c *Conn) step(name string, f func() error) error {
 	})
 }
 
-// refused reports whether err is the kernel's answer to a request of the library, after which
-// no more answers come.
+// refused reports whether err is the kernel's answer to a request of package nftables. After such an
+// answer, the kernel sends no more answers.
 func refused(err error) bool {
 	var answer *netlink.OpError
 	return errors.As(err, &answer) && answer.Sequence != 0
@@ -129,9 +129,8 @@ func (c *Conn) generation() (id uint32, err error) {
 	return gen.ID, nil
 }
 
-// list calls read, as one step, until the generation of the ruleset is the same before and after
-// the call. The kernel marks a list that was interrupted by a change (NLM_F_DUMP_INTR), but the
-// library does not report the mark.
+// list calls read, as one step, until the generation of the ruleset is the same before and after the call. The kernel
+// marks a list that was interrupted by a change (NLM_F_DUMP_INTR), but package nftables does not report the mark.
 //
 // After ten attempts, list accepts the last result. Callers that delete listed objects
 // commit in the generation in which they listed them (Atomically).

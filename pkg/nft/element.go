@@ -19,7 +19,7 @@ import (
 // An Element is one element of a set or map.
 type Element struct {
 	Key     Key
-	Data    Key    // the value in a map, or empty in a set and in a verdict map
+	Data    Key    // the value in a map; it is empty in a set and in a verdict map
 	Jump    string // the chain to jump to, in a verdict map
 	Comment string // names the owner in at most 128 bytes
 }
@@ -42,7 +42,8 @@ func FamilyOf(a netip.Addr) Family {
 // AddrKey returns an address as a key of type ipv4_addr or ipv6_addr.
 func AddrKey(a netip.Addr) Key { return Key(a.Unmap().AsSlice()) }
 
-// Addr returns the address in a key of type ipv4_addr or ipv6_addr.
+// Addr returns the address in a key of type ipv4_addr or ipv6_addr. It returns the zero netip.Addr for a key of another
+// length.
 func (k Key) Addr() netip.Addr {
 	a, _ := netip.AddrFromSlice([]byte(k))
 	return a
@@ -147,11 +148,10 @@ func (e SetElement) Ref() ElementRef { return ElementRef{e.Set, e.Key} }
 // does not exist, the result contains the zero Element in its place. The cost does not depend on the
 // number of other elements.
 //
-// Lookup does not use nftables.Conn.FindSetElements, which does not distinguish a verdict from a
-// value, and needs one round trip for each element that may be missing. That takes 6 ms for a hundred
-// port mappings.
+// Lookup does not use nftables.Conn.FindSetElements, which does not distinguish a verdict from a value, and needs one
+// round trip for each element that may be missing. The round trips for a hundred port mappings take 6 ms.
 func (c *Conn) Lookup(t Table, refs []ElementRef) ([]Element, error) {
-	const batchSize = 32 // the answers to so many requests fit into the socket's default receive buffer
+	const batchSize = 32 // the answers to this number of requests fit into the socket's default receive buffer
 	elements := make([]Element, len(refs))
 	if len(refs) == 0 {
 		return elements, nil
@@ -171,9 +171,8 @@ func (c *Conn) Lookup(t Table, refs []ElementRef) ([]Element, error) {
 	return elements, nil
 }
 
-// getElements writes the elements at refs into elements. It sends one request per element, because the
-// kernel ends a request for several elements at the first missing one. One system call sends all
-// requests.
+// getElements writes the elements at refs into elements. It sends one request per element, because the kernel ends a
+// request for several elements at the first missing element. One system call sends all requests.
 func (c *Conn) getElements(t Table, refs []ElementRef, elements []Element) error {
 	requests := make([]netlink.Message, len(refs))
 	for i, r := range refs {

@@ -100,7 +100,7 @@ const (
 	IfName      Type = 41
 )
 
-// libraryTypes maps each Type to its counterpart in the library, package github.com/google/nftables.
+// libraryTypes maps each Type to its counterpart in package nftables (github.com/google/nftables).
 var libraryTypes = map[Type]nftables.SetDatatype{
 	Verdict:     nftables.TypeVerdict,
 	IPv4Addr:    nftables.TypeIPAddr,
@@ -114,7 +114,7 @@ var libraryTypes = map[Type]nftables.SetDatatype{
 // size returns the size of a value in bytes.
 func (t Type) size() uint32 { return libraryTypes[t].Bytes }
 
-// libraryType returns the library's type for one type, or for the concatenation of several types.
+// libraryType returns the nftables.SetDatatype for one type, or for the concatenation of several types.
 func libraryType(types []Type) nftables.SetDatatype {
 	if len(types) == 1 {
 		return libraryTypes[types[0]]
@@ -126,7 +126,7 @@ func libraryType(types []Type) nftables.SetDatatype {
 	return nftables.MustConcatSetType(parts...)
 }
 
-// library returns s in the form of the library.
+// library converts s for package nftables.
 func (s Set) library(t Table) *nftables.Set {
 	l := &nftables.Set{Table: t.library(), Name: s.Name, IsMap: len(s.Data) > 0, KeyType: libraryType(s.Key), DataType: libraryType(s.Data)}
 	if len(s.Key) == 1 && s.Key[0] == IfName {
@@ -182,9 +182,9 @@ const versionPrefix = "plumb layout "
 // Comment returns the comment of the layout's rules.
 func (l Layout) Comment() string { return versionPrefix + strconv.Itoa(l.Version) }
 
-// intact reports whether the rules of ch include all rules of this version of the layout, or a
-// rule of a newer version. Rules of older versions and of other programs are ignored.
-func (l Layout) intact(ch Chain, rules []ListedRule) bool {
+// isIntact reports whether the rules of ch include all rules of this version of the layout, or a rule of a
+// newer version. It ignores rules of older versions and of other programs.
+func (l Layout) isIntact(ch Chain, rules []ListedRule) bool {
 	count := 0
 	for _, r := range rules {
 		text, own := strings.CutPrefix(r.Comment, versionPrefix)
@@ -205,8 +205,8 @@ func (l Layout) intact(ch Chain, rules []ListedRule) bool {
 // elements. If all chains are complete, Ensure does not look for missing sets, because the kernel does
 // not delete a set that a rule uses. Other processes may call Ensure at the same time.
 //
-// The error is ErrUnavailable if the kernel lacks something that the layout needs. If a set of the
-// same name is of other types, the error tells how to delete the table.
+// The error is ErrUnavailable if the kernel lacks a feature that the layout needs. If a set of the same name
+// is of other types, the error tells how to delete the table.
 //
 // The cost depends neither on the number of elements, nor on the number of chains that are not in
 // the layout.
@@ -221,8 +221,8 @@ func (c *Conn) Ensure(l Layout) error {
 	return AddAdvice(l.Table, err)
 }
 
-// tryEnsure is one attempt of Ensure. The error matches fs.ErrNotExist if another process deleted
-// the table or a chain meanwhile.
+// tryEnsure tries once to create what is missing. The error matches fs.ErrNotExist if another process
+// deleted the table or a chain meanwhile.
 func (c *Conn) tryEnsure(l Layout) error {
 	damaged, exists, err := c.damagedChains(l)
 	if err != nil || len(damaged) == 0 {
@@ -294,8 +294,8 @@ func (c *Conn) DamagedChains(l Layout) ([]Chain, error) {
 	return damaged, err
 }
 
-// damagedChains is DamagedChains, and reports whether the table exists. If it does not exist, all
-// chains are damaged, including InitialChains.
+// damagedChains returns the chains for DamagedChains, and reports whether the table exists. If it does not
+// exist, all chains are damaged, including InitialChains.
 func (c *Conn) damagedChains(l Layout) (damaged []Chain, exists bool, err error) {
 	err = c.checkTable(l.Table)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -310,7 +310,7 @@ func (c *Conn) damagedChains(l Layout) (damaged []Chain, exists bool, err error)
 			if err != nil {
 				return nil, err
 			}
-			if !l.intact(ch, rules) {
+			if !l.isIntact(ch, rules) {
 				damaged = append(damaged, ch)
 			}
 		}
@@ -319,14 +319,12 @@ func (c *Conn) damagedChains(l Layout) (damaged []Chain, exists bool, err error)
 	return damaged, true, err
 }
 
-// CheckSupport returns nil if Ensure would succeed. The error is ErrUnavailable if the kernel
-// lacks something that the layout needs, and its code is types.CodeConfig if the table differs from
-// the layout.
+// CheckSupport returns nil if Ensure would succeed. The error is ErrUnavailable if the kernel lacks a
+// feature that the layout needs. Its code is types.CodeConfig if the table differs from the layout.
 //
-// CheckSupport changes nothing. If the table is incomplete, it sends a transaction that creates the
-// missing parts, and whose last change creates the table a second time. The kernel always refuses that
-// last change, and therefore the whole transaction. If it refuses no other change, Ensure would
-// succeed.
+// CheckSupport changes nothing. If the table is incomplete, it sends a transaction that creates the missing
+// parts. The last change of that transaction creates the table a second time, which the kernel always
+// refuses, together with the whole transaction. If the kernel refuses no other change, Ensure would succeed.
 func (c *Conn) CheckSupport(l Layout) error {
 	damaged, exists, err := c.damagedChains(l)
 	if err != nil || len(damaged) == 0 {
@@ -376,7 +374,6 @@ func (c *Conn) asUnavailable(l Layout, exists bool, err error) error {
 	return err
 }
 
-// A textOnly is an error with the text of another error, which errors.Is and errors.As do not find in
-// it. For a caller, fs.ErrNotExist means a missing table, chain or element, and not a missing kernel
-// module.
+// A textOnly contains an error, but hides it from errors.Is and errors.As. For a caller, fs.ErrNotExist
+// means a missing table, chain or element, and not a missing kernel module.
 type textOnly struct{ error }

@@ -22,8 +22,8 @@ type ListedRule struct {
 	Comment string       // the comment in nft, or the text of the iptables match "comment"
 	Jump    string       // the chain of a jump or goto
 	Target  string       // the name of the iptables target, such as ACCEPT or MASQUERADE, if it is known
-	Saddr   netip.Prefix // the source addresses that the rule matches, or the zero Prefix for all
-	Iif     string       // the input interface that the rule matches, or empty for all
+	Saddr   netip.Prefix // the source addresses that the rule matches, or the zero Prefix if it matches all
+	Iif     string       // the input interface that the rule matches, or "" if it matches all
 
 	handle uint64
 	values []string // the values to which the rule compares fields, and the addresses to which it translates
@@ -45,7 +45,7 @@ func (c *Conn) Rules(t Table, chain string) ([]ListedRule, error) {
 }
 
 // tableRules returns the rules of all chains of the table. It lists them chain by chain, because
-// the library has no other request.
+// package nftables cannot list the rules of a whole table.
 func (c *Conn) tableRules(t Table) (rules []ListedRule, err error) {
 	_, err = c.nft.ListTableOfFamily(t.Name, nftables.TableFamily(t.Family))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -101,7 +101,7 @@ type ruleParser struct {
 	family   Family // family of the table
 	loaded   loadedField
 	addrSize int    // the size of the loaded source address in bytes
-	mask     []byte // the mask of the loaded field, or nil
+	mask     []byte // the mask of the loaded field; it is nil if the rule applies none
 }
 
 // A loadedField is the field of a packet that the rule has loaded into a register.

@@ -12,7 +12,7 @@ import (
 
 // TestRuleParser parses rules of this package as if another program had added them.
 func TestRuleParser(t *testing.T) {
-	ruleOf := func(p Part, e ...expr.Any) Rule { return Rule{p, partOf(e...)} }
+	ruleOf := func(p Part, e ...expr.Any) Rule { return Rule{p, newPart(e...)} }
 	for name, tc := range map[string]struct {
 		family Family
 		rule   Rule
@@ -23,14 +23,14 @@ func TestRuleParser(t *testing.T) {
 		"an IPv4 address":                   {IPv4, Rule{SaddrIn(netip.MustParsePrefix("10.88.0.2/32")), Masquerade()}, ListedRule{Saddr: netip.MustParsePrefix("10.88.0.2/32"), Target: "MASQUERADE"}, "0a580002"},
 		"an IPv6 subnet":                    {Inet, Rule{SaddrIn(netip.MustParsePrefix("fd00::/61")), Drop()}, ListedRule{Saddr: netip.MustParsePrefix("fd00::/61")}, "0a fd000000000000000000000000000000"},
 		"an IPv6 address":                   {IPv6, Rule{SaddrIn(netip.MustParsePrefix("fd00::2/128")), Return()}, ListedRule{Saddr: netip.MustParsePrefix("fd00::2/128")}, "fd000000000000000000000000000002"},
-		"a prefix that ends at a byte":      {IPv4, ruleOf(partOf(payload(expr.PayloadBaseNetworkHeader, 12, 2, unix.NFT_REG_1)), equal([]byte{10, 88})), ListedRule{Saddr: netip.MustParsePrefix("10.88.0.0/16")}, "0a58"},
+		"a prefix that ends at a byte":      {IPv4, ruleOf(newPart(payload(expr.PayloadBaseNetworkHeader, 12, 2, unix.NFT_REG_1)), equal([]byte{10, 88})), ListedRule{Saddr: netip.MustParsePrefix("10.88.0.0/16")}, "0a58"},
 		"all addresses but one":             {IPv4, ruleOf(loadFields([]Field{Saddr(IPv4)}), unequal([]byte{10, 88, 0, 2})), ListedRule{}, "0a580002"},
 		"a destination":                     {IPv4, Rule{DaddrIn(netip.MustParsePrefix("10.88.0.0/15"))}, ListedRule{}, "0a580000"},
-		"the same offset in another header": {IPv4, ruleOf(partOf(payload(expr.PayloadBaseTransportHeader, 12, 4, unix.NFT_REG_1)), equal([]byte{10, 88, 0, 2})), ListedRule{}, "0a580002"},
+		"the same offset in another header": {IPv4, ruleOf(newPart(payload(expr.PayloadBaseTransportHeader, 12, 4, unix.NFT_REG_1)), equal([]byte{10, 88, 0, 2})), ListedRule{}, "0a580002"},
 		"an interface":                      {Inet, ruleOf(loadFields([]Field{IifName()}), equal([]byte(IfNameKey("eth0"))), &expr.Verdict{Kind: expr.VerdictAccept}), ListedRule{Iif: "eth0", Target: "ACCEPT"}, "65746830000000000000000000000000"},
 		"the kind of the interface":         {Inet, Rule{IifKindNot("vrf")}, ListedRule{}, "76726600000000000000000000000000"},
 		"another field loaded afterwards":   {IPv4, ruleOf(loadFields([]Field{Saddr(IPv4)}), meta(expr.MetaKeyMARK, unix.NFT_REG_1), equal([]byte{10, 88, 0, 2})), ListedRule{}, "0a580002"},
-		"a comparison with a mask before one without a mask": {IPv4, ruleOf(SaddrIn(netip.MustParsePrefix("10.88.0.0/15")), loadFields([]Field{Saddr(IPv4)}).with(equal([]byte{10, 88, 0, 2})).expressions...),
+		"a comparison with a mask before one without a mask": {IPv4, ruleOf(SaddrIn(netip.MustParsePrefix("10.88.0.0/15")), loadFields([]Field{Saddr(IPv4)}).appendExpr(equal([]byte{10, 88, 0, 2})).expressions...),
 			ListedRule{Saddr: netip.MustParsePrefix("10.88.0.2/32")}, "0a580000 0a580002"},
 	} {
 		t.Run(name, func(t *testing.T) {

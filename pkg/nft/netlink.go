@@ -135,7 +135,7 @@ func (c *Conn) nextSequence() (uint32, error) {
 }
 
 // enlargeBuffers enlarges the socket's buffers if this number of changes, or the kernel's answers to
-// them, may not fit. The GC on a host with thousands of dead containers needs that.
+// them, may not fit. A GC on a host with thousands of dead containers needs the larger buffers.
 func (c *Conn) enlargeBuffers(changes int) error {
 	const (
 		maxChangeSize     = 64 << 10 // the bytes of a full message with elements, the largest kind of message

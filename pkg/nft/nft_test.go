@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -198,25 +197,6 @@ var _ = Describe("nf_tables", func() {
 		Expect(coded.Code).To(BeEquivalentTo(types.CodeTryAgain))
 	})
 
-	It("60 concurrent calls of Ensure create one table", func() {
-		var wg sync.WaitGroup
-		errs := make([]error, 60)
-		for i := range errs {
-			conn := connect(host, nil)
-			wg.Go(func() {
-				err := conn.Ensure(layout)
-				a := netip.AddrFrom4([4]byte{10, 88, 1, byte(i)})
-				errs[i] = errors.Join(err, add(conn, element(a, owner)))
-			})
-		}
-		wg.Wait()
-		Expect(errors.Join(errs...)).To(Succeed())
-		Expect(c.Elements(table, "masq4")).To(HaveLen(60))
-		for _, ch := range layout.Chains {
-			Expect(c.Rules(table, ch.Name)).To(HaveLen(len(ch.Rules)))
-		}
-	})
-
 	It("Ensure keeps a table that another process created in the meantime", func() {
 		second := connect(host, &trace.Tracer{Before: func(step string) error {
 			if step == "nft create table inet plumb" {
@@ -295,21 +275,6 @@ var _ = Describe("nf_tables", func() {
 		})
 		Expect(c.Commit("add", &tx)).To(Succeed())
 		nstest.Golden(GinkgoTB(), "hostport", ruleset())
-	})
-
-	It("reports each step to the tracer, and omits a step that the tracer refuses", func() {
-		var steps []string
-		refused := errors.New("refused")
-		traced := connect(host, &trace.Tracer{Before: func(step string) error {
-			steps = append(steps, step)
-			if strings.HasPrefix(step, "nft create") {
-				return refused
-			}
-			return nil
-		}})
-		Expect(traced.Ensure(layout)).To(MatchError(refused))
-		Expect(ruleset()).To(BeEmpty())
-		Expect(steps).To(Equal([]string{"open nftables", "nft get table inet plumb", "nft create table inet plumb"}))
 	})
 
 	It("Ensure and CheckSupport return ErrUnavailable if the kernel lacks a chain type, whether or not the table exists", func() {

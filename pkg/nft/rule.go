@@ -14,7 +14,7 @@ type Rule []Part
 
 // A Part is one match or one statement of a rule.
 type Part struct {
-	family      Family // the IP version of the packets that the part applies to, or zero for all packets
+	family      Family // the IP version of the packets to which the part applies; if it is zero, the part applies to all packets
 	expressions []expr.Any
 }
 
@@ -117,34 +117,34 @@ func register(n uint32) uint32 {
 	return unix.NFT_REG32_00 + n
 }
 
-// with returns the part with one more expression.
-func (p Part) with(e expr.Any) Part {
+// appendExpr returns the part with one more expression.
+func (p Part) appendExpr(e expr.Any) Part {
 	p.expressions = append(p.expressions, e)
 	return p
 }
 
 // InSet matches packets whose fields are an element of the set.
 func InSet(set string, fields ...Field) Part {
-	return loadFields(fields).with(&expr.Lookup{SourceRegister: unix.NFT_REG_1, SetName: set})
+	return loadFields(fields).appendExpr(&expr.Lookup{SourceRegister: unix.NFT_REG_1, SetName: set})
 }
 
 // NotInSet matches packets whose fields are not an element of the set.
 func NotInSet(set string, fields ...Field) Part {
-	return loadFields(fields).with(&expr.Lookup{SourceRegister: unix.NFT_REG_1, SetName: set, Invert: true})
+	return loadFields(fields).appendExpr(&expr.Lookup{SourceRegister: unix.NFT_REG_1, SetName: set, Invert: true})
 }
 
 // VerdictMap executes the verdict for the fields in the map. If the map contains no verdict for them,
 // the kernel continues with the next rule.
 func VerdictMap(verdicts string, fields ...Field) Part {
-	return loadFields(fields).with(lookup(verdicts, unix.NFT_REG_VERDICT))
+	return loadFields(fields).appendExpr(lookup(verdicts, unix.NFT_REG_VERDICT))
 }
 
 // DNATMap translates the destination to the address and port for the fields in the map. If the map
 // contains none for them, the kernel continues with the next rule.
 func DNATMap(f Family, destinations string, fields ...Field) Part {
-	p := loadFields(fields).with(lookup(destinations, unix.NFT_REG_1))
+	p := loadFields(fields).appendExpr(lookup(destinations, unix.NFT_REG_1))
 	p.family = f
-	return p.with(&expr.NAT{
+	return p.appendExpr(&expr.NAT{
 		Type:        expr.NATTypeDestNAT,
 		Family:      uint32(f),
 		RegAddrMin:  unix.NFT_REG_1,
@@ -169,9 +169,9 @@ func inPrefix(p netip.Prefix, field func(Family) Field) Part {
 	p = p.Masked()
 	part, bits := loadFields([]Field{field(FamilyOf(p.Addr()))}), p.Addr().BitLen()
 	if p.Bits() < bits {
-		part = part.with(bitwise(net.CIDRMask(p.Bits(), bits), make([]byte, bits/8)))
+		part = part.appendExpr(bitwise(net.CIDRMask(p.Bits(), bits), make([]byte, bits/8)))
 	}
-	return part.with(equal(p.Addr().AsSlice()))
+	return part.appendExpr(equal(p.Addr().AsSlice()))
 }
 
 // OnlyFamily matches packets of one IP version, in a table of the family Inet. The part contains no
@@ -180,7 +180,7 @@ func OnlyFamily(f Family) Part { return Part{family: f} }
 
 // ToLocal matches packets whose destination is an address of this host.
 func ToLocal() Part {
-	return partOf(
+	return newPart(
 		&expr.Fib{Register: unix.NFT_REG_1, ResultADDRTYPE: true, FlagDADDR: true},
 		equal(binaryutil.NativeEndian.PutUint32(unix.RTN_LOCAL)),
 	)
@@ -190,15 +190,15 @@ func ToLocal() Part {
 // from "veth" (Linux 5.1, commit 0fb4d21956f4). It does not match packets from an interface without a
 // kind, such as lo or a network card, because the kernel has nothing to compare.
 func IifKindNot(kind string) Part {
-	const iifKind expr.MetaKey = 26  // NFT_META_IIFKIND, which the library and x/sys/unix lack
+	const iifKind expr.MetaKey = 26  // NFT_META_IIFKIND, which package nftables and x/sys/unix lack
 	value := []byte(IfNameKey(kind)) // a kind takes 16 bytes, like an interface name
-	return partOf(meta(iifKind, unix.NFT_REG_1), unequal(value))
+	return newPart(meta(iifKind, unix.NFT_REG_1), unequal(value))
 }
 
 // SetMarkBit sets one bit of the packet's mark. Bit 0 is the lowest.
 func SetMarkBit(bit int) Part {
 	number := binaryutil.NativeEndian.PutUint32
-	return partOf(
+	return newPart(
 		meta(expr.MetaKeyMARK, unix.NFT_REG_1),
 		bitwise(number(^(1<<bit)), number(1<<bit)),
 		&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: unix.NFT_REG_1},
@@ -208,12 +208,12 @@ func SetMarkBit(bit int) Part {
 // HasMarkBit matches packets with this bit set in the mark.
 func HasMarkBit(bit int) Part {
 	flag := binaryutil.NativeEndian.PutUint32(1 << bit)
-	return partOf(meta(expr.MetaKeyMARK, unix.NFT_REG_1), bitwise(flag, make([]byte, 4)), equal(flag))
+	return newPart(meta(expr.MetaKeyMARK, unix.NFT_REG_1), bitwise(flag, make([]byte, 4)), equal(flag))
 }
 
 // DestinationTranslated matches packets of connections whose destination address was translated.
 func DestinationTranslated() Part {
-	return partOf(
+	return newPart(
 		&expr.Ct{Register: unix.NFT_REG_1, Key: expr.CtKeySTATUS},
 		bitwise(binaryutil.NativeEndian.PutUint32(ipsDstNAT), make([]byte, 4)),
 		unequal(make([]byte, 4)),
@@ -226,24 +226,24 @@ const ipsDstNAT = 1 << 5
 // Reply matches packets of the direction that answers the first packet of a connection.
 func Reply() Part {
 	const reply = 1 // IP_CT_DIR_REPLY of linux/netfilter/nf_conntrack_tuple_common.h
-	return partOf(&expr.Ct{Register: unix.NFT_REG_1, Key: expr.CtKeyDIRECTION}, equal([]byte{reply}))
+	return newPart(&expr.Ct{Register: unix.NFT_REG_1, Key: expr.CtKeyDIRECTION}, equal([]byte{reply}))
 }
 
 // Masquerade translates the source address to an address of the output interface.
-func Masquerade() Part { return partOf(&expr.Masq{}) }
+func Masquerade() Part { return newPart(&expr.Masq{}) }
 
 // Return leaves the chain.
-func Return() Part { return partOf(&expr.Verdict{Kind: expr.VerdictReturn}) }
+func Return() Part { return newPart(&expr.Verdict{Kind: expr.VerdictReturn}) }
 
 // Drop drops the packet.
-func Drop() Part { return partOf(&expr.Verdict{Kind: expr.VerdictDrop}) }
+func Drop() Part { return newPart(&expr.Verdict{Kind: expr.VerdictDrop}) }
 
 // Jump evaluates another chain, and after it the next rule.
 func Jump(chain string) Part {
-	return partOf(&expr.Verdict{Kind: expr.VerdictJump, Chain: chain})
+	return newPart(&expr.Verdict{Kind: expr.VerdictJump, Chain: chain})
 }
 
-func partOf(e ...expr.Any) Part { return Part{expressions: e} }
+func newPart(e ...expr.Any) Part { return Part{expressions: e} }
 
 // payload loads size bytes at the offset of a header into the register.
 func payload(base expr.PayloadBase, offset, size, to uint32) expr.Any {

@@ -14,24 +14,23 @@ import (
 // zero Tx is empty and ready to use.
 type Tx struct {
 	changes    []change
-	generation uint32 // the generation ID that the ruleset must have, or zero for any
+	generation uint32 // the generation ID that the ruleset must have; if it is zero, any ID is accepted
 }
 
 // A change is one netlink message. Either batch or queue is set.
 type change struct {
 	description string               // describes the change in errors
 	batch       *elementBatch        // elements to add or delete
-	queue       func(*nftables.Conn) // queues any other message in the library's connection
+	queue       func(*nftables.Conn) // queues any other message in package nftables
 }
 
 func (t *Tx) add(description string, queue func(*nftables.Conn)) {
 	t.changes = append(t.changes, change{description: description, queue: queue})
 }
 
-// Commit applies all changes of tx, or none if it returns an error. The exception is an error that
-// is not the kernel's answer, after which the changes may be applied (see OutcomeUnknown). The parameter
-// what names the transaction in the error and for the tracer. The error describes the first change
-// that the kernel refused.
+// Commit applies all changes of tx. If the kernel refuses one of them, Commit applies none, and the error describes the
+// first refused change. After an error that is not the kernel's answer, the changes may have been applied (see
+// OutcomeUnknown). The parameter what names the transaction in the error and for the tracer.
 func (c *Conn) Commit(what string, tx *Tx) error {
 	started := false
 	err := c.step(what, func() error {
@@ -78,10 +77,9 @@ func (c *Conn) commit(tx *Tx) error {
 	return c.nameRefusedChange(tx, answer)
 }
 
-// nameRefusedChange adds the description of the change that the kernel refused. The library
-// returns only the sequence number of its message. A transaction consists of a first message, one for
-// each change, and a last message, with consecutive numbers. The next request gets the number after
-// them.
+// nameRefusedChange adds the description of the change that the kernel refused. The error from package nftables
+// contains only the sequence number of the refused message. A transaction consists of a first message, one message for
+// each change, and a last message, with consecutive numbers. The next request gets the next number.
 func (c *Conn) nameRefusedChange(tx *Tx, answer *netlink.OpError) error {
 	next, err := c.nextSequence()
 	if err != nil {
@@ -95,7 +93,7 @@ func (c *Conn) nameRefusedChange(tx *Tx, answer *netlink.OpError) error {
 	return answer // the kernel refused the transaction as a whole
 }
 
-// A refusedError is the error of a commit if the kernel refused one of its changes.
+// A refusedError is the error of a commit in which the kernel refused one change.
 type refusedError struct {
 	index       int    // the index of the first refused change in the transaction
 	description string // the description of that change
@@ -164,14 +162,14 @@ func (t *Tx) DelChain(tab Table, chain string) {
 // AddElement adds an element. If the set, or the chain to jump to, does not exist, the commit
 // fails with fs.ErrNotExist.
 //
-// The caller uses Conn.Atomically and Conn.Lookup to ensure that the set contains no element with
+// The caller must use Conn.Atomically and Conn.Lookup to ensure that the set contains no element with
 // this key. Otherwise, an element with the same data would keep its comment, and the commit would fail
 // for an element with other data.
 func (t *Tx) AddElement(tab Table, set string, e Element) {
 	t.addToBatch(elementBatch{table: tab, set: set}, e.library())
 }
 
-// DelElement deletes the element with that key, whoever owns it. If it does not exist, the
+// DelElement deletes the element with the key, whoever owns it. If it does not exist, the
 // commit fails with fs.ErrNotExist.
 func (t *Tx) DelElement(tab Table, set string, k Key) {
 	t.addToBatch(elementBatch{table: tab, set: set, deletes: true}, nftables.SetElement{Key: []byte(k)})
@@ -218,12 +216,12 @@ func (b *elementBatch) queue(c *nftables.Conn) error {
 	return c.SetAddElements(set, b.elements)
 }
 
-// library returns t in the form of the library.
+// library converts t for package nftables.
 func (t Table) library() *nftables.Table {
 	return &nftables.Table{Name: t.Name, Family: nftables.TableFamily(t.Family)}
 }
 
-// library returns ch, without its rules, in the form of the library.
+// library converts ch, without its rules, for package nftables.
 func (ch Chain) library(t Table) *nftables.Chain {
 	c := &nftables.Chain{Name: ch.Name, Table: t.library()}
 	if ch.Hook != (Hook{}) {
@@ -235,7 +233,7 @@ func (ch Chain) library(t Table) *nftables.Chain {
 	return c
 }
 
-// library returns e in the form of the library.
+// library converts e for package nftables.
 func (e Element) library() nftables.SetElement {
 	element := nftables.SetElement{Key: []byte(e.Key), Val: []byte(e.Data), Comment: e.Comment}
 	if e.Jump != "" {

@@ -37,7 +37,7 @@ type Addr struct {
 
 func (a Addr) String() string { return a.Prefix.String() }
 
-// AddAddr adds an address to a link. If the link already has the address, the error matches fs.ErrExist.
+// AddAddr adds an address to a link. If the address is already assigned to the link, the error matches fs.ErrExist.
 func (c *Conn) AddAddr(l Link, a Addr) error {
 	flags := 0
 	if a.NoDAD {
@@ -54,8 +54,8 @@ func (c *Conn) AddAddr(l Link, a Addr) error {
 	})
 }
 
-// DeleteAddr deletes an address from a link. If the link lacks the address, the error matches
-// fs.ErrNotExist.
+// DeleteAddr deletes an address from a link. If the address is not assigned to the link, the error
+// matches fs.ErrNotExist.
 func (c *Conn) DeleteAddr(l Link, p netip.Prefix) error {
 	return c.step(fmt.Sprintf("delete address %s from %s", p, l.Name), func() error {
 		return c.lib.AddrDel(l.device(), &netlink.Addr{IPNet: ipNet(p)})
@@ -79,7 +79,7 @@ func (c *Conn) Addrs(l Link) ([]Addr, error) {
 }
 
 // LocalAddrs returns the addresses of all links of the namespace in the family of a or, if a is the zero
-// Addr, in both families. It returns an address once, even if several links have it.
+// Addr, in both families. The result contains no duplicates.
 func (c *Conn) LocalAddrs(a netip.Addr) ([]netip.Addr, error) {
 	family := unix.AF_UNSPEC
 	if a.IsValid() {
@@ -107,8 +107,8 @@ func (c *Conn) addrs(step string, link netlink.Link, family int) ([]Addr, error)
 	})
 }
 
-// newAddr converts an address of the library into an Addr. If the address has a peer, the prefix length
-// is the peer's, as in the output of `ip`.
+// newAddr converts a netlink.Addr. For an address with a peer, it returns the peer's prefix length, as
+// the `ip` command prints it.
 func newAddr(a netlink.Addr) Addr {
 	network := a.IPNet
 	if a.Peer != nil {
@@ -144,21 +144,20 @@ func ipNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// prefix converts a network of the library into a prefix. If n is nil, prefix returns the zero Prefix.
+// prefix converts a net.IPNet. If n is nil, prefix returns the zero Prefix.
 func prefix(n *net.IPNet) netip.Prefix {
 	if n == nil {
 		return netip.Prefix{}
 	}
 	ip := n.IP
 	bits, size := n.Mask.Size()
-	if size == 8*net.IPv4len { // the library's IPv4 default route has an address of 16 bytes
+	if size == 8*net.IPv4len { // package netlink returns the IPv4 default route with a 16-byte address
 		ip = ip.To4()
 	}
 	return netip.PrefixFrom(ipAddr(ip), bits)
 }
 
-// ipAddr converts an address of the library into a netip.Addr. If ip is nil, ipAddr returns the zero
-// Addr.
+// ipAddr converts a net.IP. If ip is nil, ipAddr returns the zero Addr.
 func ipAddr(ip net.IP) netip.Addr {
 	a, _ := netip.AddrFromSlice(ip)
 	return a

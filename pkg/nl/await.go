@@ -172,8 +172,8 @@ func (c *Conn) await(within time.Duration, a awaited) error {
 	}
 }
 
-// nextEvent waits for any notification. It also returns nil if the time within is over or
-// notifications were lost, because the caller reads the state again in any case.
+// nextEvent waits for any notification. It also returns nil after a timeout or a loss of
+// notifications, because the caller reads the state again in any case.
 func nextEvent(events *rawnl.NetlinkSocket, within time.Duration) error {
 	limit := unix.NsecToTimeval(max(within, time.Millisecond).Nanoseconds()) // zero means no limit
 	if err := events.SetReceiveTimeout(&limit); err != nil {
@@ -187,8 +187,8 @@ func nextEvent(events *rawnl.NetlinkSocket, within time.Duration) error {
 }
 
 // AwaitLink calls find, and calls it again after each change of a link in the namespace, until find
-// returns a link, or an error that does not match fs.ErrNotExist. what describes the link. If the time
-// within is over, AwaitLink returns the last error of find.
+// returns a link, or an error that does not match fs.ErrNotExist. After a timeout, AwaitLink returns
+// the last error of find. what describes the link in the name of the step.
 func (c *Conn) AwaitLink(what string, within time.Duration, find func() (Link, error)) (found Link, err error) {
 	waitErr := c.await(within, awaited{
 		step:  "await " + what,

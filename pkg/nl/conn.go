@@ -1,20 +1,21 @@
 // Package nl configures links, addresses, routes, rules, neighbors, bridge ports, traffic control and connection
-// tracking of a network namespace over netlink. It uses the library github.com/vishvananda/netlink, which no other
-// package uses.
+// tracking of a network namespace over netlink. It uses package netlink (github.com/vishvananda/netlink), which no
+// other package uses.
 //
 // Every request is a step of the namespace's tracer. The error of a request matches fs.ErrNotExist if the object
 // does not exist, fs.ErrExist if the object already exists, and errors.ErrUnsupported if the kernel lacks the
 // feature.
 //
 // A request asks for one object, or for a list that the kernel filters, because a list of all links of a host
-// grows with the number of containers. If the library has no suitable request, package nl builds the request from
-// the library's messages and attributes.
+// grows with the number of containers. If package netlink offers no suitable request, package nl builds one from
+// that package's messages and attributes.
 package nl
 
 import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"slices"
 	"strings"
@@ -32,14 +33,13 @@ import (
 type Conn struct {
 	h   *ns.Handle
 	lib *netlink.Handle
-	// raw contains the socket for the requests that package nl builds, because the library does not export the
-	// socket of lib. The key is the netlink protocol, as the library requires. raw is nil until the first such
-	// request.
+	// raw contains the socket for the requests that package nl builds, because netlink.Handle does not export its
+	// sockets. The key is the netlink protocol, as package netlink requires. raw is nil until the first such request.
 	raw map[int]*rawnl.SocketHandle
 }
 
-// enableExtAck lets the library request the kernel's error messages (NETLINK_EXT_ACK) on all sockets that it opens
-// afterwards. The library offers only a package variable for this purpose.
+// enableExtAck lets package netlink request the kernel's error messages (NETLINK_EXT_ACK) on all sockets that it
+// opens afterwards. Package netlink offers only a package variable for this purpose.
 var enableExtAck sync.Once
 
 // Open returns a connection to the namespace.
@@ -77,17 +77,24 @@ func runIn(h *ns.Handle, step string, f func() error) error {
 	return h.Step(step, func() error { return h.Do(f) })
 }
 
+// openIn opens a file or socket in the namespace, as one step. If the step fails after that, openIn closes it.
+func openIn[T io.Closer](h *ns.Handle, step string, open func() (T, error)) (opened T, err error) {
+	isOpen := false
+	err = runIn(h, step, func() (err error) {
+		opened, err = open()
+		isOpen = err == nil
+		return err
+	})
+	if err != nil && isOpen {
+		err = errors.Join(err, opened.Close())
+	}
+	return opened, err
+}
+
 // openSocket opens a netlink socket in the namespace. The socket receives the notifications of the multicast
 // groups.
 func openSocket(h *ns.Handle, protocol int, groups ...uint) (*rawnl.NetlinkSocket, error) {
-	var s *rawnl.NetlinkSocket
-	err := runIn(h, "open netlink socket", func() (err error) {
-		s, err = rawnl.Subscribe(protocol, groups...)
-		return err
-	})
-	if err != nil && s != nil {
-		err = errors.Join(err, s.Close())
-	}
+	s, err := openIn(h, "open netlink socket", func() (*rawnl.NetlinkSocket, error) { return rawnl.Subscribe(protocol, groups...) })
 	if err != nil {
 		return nil, fmt.Errorf("open netlink socket in %s: %w", h.Path(), err)
 	}
@@ -126,9 +133,9 @@ func (c *Conn) execute(req *rawnl.NetlinkRequest, messageType uint16) ([][]byte,
 type requestError struct {
 	step       string
 	err        error
-	kernelText string // the kernel's error message (NLMSGERR_ATTR_MSG); empty: none
-	// refused means that the kernel answered that it did not execute the request. If it is false, the answer was
-	// lost and the result is unknown.
+	kernelText string // the kernel's error message (NLMSGERR_ATTR_MSG), "" if the kernel sent none
+	// refused is true if the kernel answered that it did not execute the request. It is false if no answer
+	// arrived. In that case, the kernel may have executed the request.
 	refused bool
 }
 
@@ -149,7 +156,7 @@ func (e *requestError) Error() string {
 func (e *requestError) Unwrap() error { return e.err }
 
 // Is reports whether the errno corresponds to target. For fs.ErrNotExist and errors.ErrUnsupported, it adds the
-// errnos of netlink that syscall.Errno.Is lacks.
+// errnos of netlink that syscall.Errno.Is does not map to them.
 func (e *requestError) Is(target error) bool {
 	switch target {
 	case fs.ErrNotExist:
@@ -167,8 +174,8 @@ func isRefusal(err error) bool {
 	return errors.As(err, &failed) && failed.refused
 }
 
-// asKernelError converts an error of the library into a requestError without a step, if the error is an answer of
-// the kernel. It returns any other error unchanged.
+// asKernelError converts an errno that the kernel sent into a requestError without a step. It returns any other
+// error unchanged.
 func asKernelError(err error) error {
 	if _, converted := err.(*requestError); err == nil || converted {
 		return err
@@ -180,18 +187,18 @@ func asKernelError(err error) error {
 	if !errors.As(err, &errno) || isSocketErrno(errno) {
 		return err
 	}
-	// The library appends the kernel's message to the text of the errno.
+	// Package netlink appends the kernel's message to the text of the errno.
 	message := strings.TrimPrefix(strings.TrimPrefix(err.Error(), errno.Error()), ": ")
 	return &requestError{err: errno, kernelText: message, refused: true}
 }
 
-// isSocketErrno reports whether sending or receiving on a socket can fail with the errno. The library does not
-// distinguish this case from an answer of the kernel.
+// isSocketErrno reports whether sending or receiving on a socket can fail with the errno. Package netlink returns
+// such an errno in the same way as an answer of the kernel.
 func isSocketErrno(errno unix.Errno) bool {
 	return slices.Contains([]unix.Errno{unix.ENOBUFS, unix.ENOMEM, unix.EAGAIN, unix.EBADF, unix.EINTR}, errno)
 }
 
-// withStep adds the name of the step to an error without one, which comes from the library or from a test's hook.
+// withStep adds the name of the step to an error without one, which comes from package netlink or from a test hook.
 func withStep(step string, err error) error {
 	var failed *requestError
 	if err != nil && !errors.As(err, &failed) {
@@ -208,8 +215,8 @@ func (c *Conn) step(step string, f func() error) error {
 	return withStep(step, c.h.Step(step, func() error { return asKernelError(f()) }))
 }
 
-// ensure calls add as one step. If add created the object, ensure pushes the removal to u. If the same object
-// exists, it returns nil.
+// ensure calls add as one step. If add created the object, ensure pushes the removal to u. If the object already
+// exists, ensure returns nil.
 func (c *Conn) ensure(u *undo.Stack, object string, add, remove func() error) error {
 	err := c.step("add "+object, add)
 	if errors.Is(err, fs.ErrExist) {

@@ -104,9 +104,9 @@ func (c *Conn) deleteFlow(req *rawnl.NetlinkRequest) error {
 	return err
 }
 
-// canFilter reports whether a filter in the kernel (CTA_FILTER) is reliable for the flow. For IPv6, the
-// kernel matches the addresses that differ (ctnetlink_filter_match_tuple, since cb8aa9a3affb, Linux 5.8,
-// still in 6.18). A filter requires an address, and can match only the ports of TCP and UDP.
+// canFilter reports whether a filter in the kernel (CTA_FILTER) is reliable for the flow. For IPv6, the kernel wrongly
+// selects connections with other addresses (ctnetlink_filter_match_tuple, since cb8aa9a3affb, Linux 5.8, still in
+// 6.18). A filter requires an address, and supports only the ports of TCP and UDP.
 func (f Flow) canFilter() bool {
 	return f.family() == unix.AF_INET && (f.Proto == 0 || f.Proto == unix.IPPROTO_TCP || f.Proto == unix.IPPROTO_UDP)
 }
@@ -132,7 +132,7 @@ func (c *Conn) deleteFiltered(flows []Flow) (supported bool, err error) {
 	return supported, errors.Join(errs...)
 }
 
-// Attributes and flags of linux/netfilter/nfnetlink_conntrack.h that the library lacks.
+// Attributes and flags of linux/netfilter/nfnetlink_conntrack.h that package netlink lacks.
 const (
 	ctaFilter          = 25
 	ctaFilterOrigFlags = 1
@@ -198,7 +198,7 @@ func (t tuple) filter(kind int) (attr *rawnl.RtAttr, flags uint32) {
 }
 
 // deleteListed lists the connections of one family, and deletes the connections that one of the flows
-// selects. The library's ConntrackDeleteFilters does not decode the ports of SCTP, keeps the whole list
+// selects. netlink.Handle.ConntrackDeleteFilters does not decode the ports of SCTP, keeps the whole list
 // in memory, and takes 420 ms of CPU time for 60,000 connections instead of 260 ms.
 func (c *Conn) deleteListed(family int, flows []Flow) error {
 	var found [][]byte

@@ -9,7 +9,7 @@ import (
 	rawnl "github.com/vishvananda/netlink/nl"
 )
 
-// ipvlanModes and ipvlanFlags are the modes and flags of ipvlans by name.
+// ipvlanModes and ipvlanFlags map the names of ipvlan modes and flags to the constants of package netlink.
 var (
 	ipvlanModes = map[string]netlink.IPVlanMode{"l2": netlink.IPVLAN_MODE_L2, "l3": netlink.IPVLAN_MODE_L3, "l3s": netlink.IPVLAN_MODE_L3S}
 	ipvlanFlags = map[string]netlink.IPVlanFlag{"bridge": netlink.IPVLAN_FLAG_BRIDGE, "private": netlink.IPVLAN_FLAG_PRIVATE, "vepa": netlink.IPVLAN_FLAG_VEPA}
@@ -42,8 +42,8 @@ func (c *Conn) AddIPVlan(u *undo.Stack, n NewLink, m IPVlanMode) (Link, error) {
 	return c.add(u, n, &netlink.IPVlan{Mode: ipvlanModes[m.Mode], Flag: ipvlanFlags[m.Flag]})
 }
 
-// IPVlanMode returns the mode and flag of an ipvlan. It does not use the library's decoder, which reads the 16 bits of
-// each value as 32 bits, with a wrong result on big-endian processors.
+// IPVlanMode returns the mode and flag of an ipvlan. It does not use package netlink's decoder, which reads the 16
+// bits of each value as 32 bits, with a wrong result on big-endian processors.
 func (c *Conn) IPVlanMode(l Link) (IPVlanMode, error) {
 	return queryLink(c, "find mode of ipvlan "+l.Name, l, decodeIPVlanMode)
 }

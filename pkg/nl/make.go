@@ -30,8 +30,8 @@ type Veth struct {
 	Name    string // name of the near end
 	Peer    string // name of the far end
 	PeerIn  *Conn
-	PeerMAC types.MAC // MAC of the far end; zero: random
-	MTU     int       // MTU of both ends, in bytes; zero: the kernel's default
+	PeerMAC types.MAC // MAC of the far end; if it is zero, AddVeth chooses a random MAC
+	MTU     int       // MTU of both ends, in bytes; if it is zero, the kernel chooses it
 	// Group is the group of the near end. The request that creates a link can contain a group, but not an alias. The
 	// group identifies the network of the link until the caller sets the alias and clears the group.
 	Group uint32
@@ -64,11 +64,11 @@ type Bridge struct {
 	// MAC must be set. Otherwise the bridge has the lowest MAC of its ports, which changes when ports are added and
 	// removed.
 	MAC           types.MAC
-	MTU           int // MTU in bytes; zero: the kernel's default
+	MTU           int // MTU in bytes; if it is zero, the kernel chooses it
 	VLANFiltering bool
 }
 
-// EnsureBridge creates the bridge. If a link with that name exists, it returns that link, whatever its kind is, and
+// EnsureBridge creates the bridge. If a link with the name exists, it returns that link, whatever its kind is, and
 // created is false. EnsureBridge pushes no undo, because attachments share the bridge.
 func (c *Conn) EnsureBridge(b Bridge) (l Link, created bool, err error) {
 	l, err = c.Link(b.Name)
@@ -102,7 +102,7 @@ func IsMacvlanMode(name string) bool { return macvlanModes[name] != 0 }
 type Macvlan struct {
 	NewLink
 	Mode     string // a mode that IsMacvlanMode accepts
-	QueueLen uint32 // length of the broadcast queue in packets (Linux 5.11); zero: the kernel's default
+	QueueLen uint32 // length of the broadcast queue in packets (Linux 5.11); if it is zero, the kernel chooses it
 }
 
 // AddMacvlan creates a macvlan and pushes its removal to u.
@@ -123,7 +123,7 @@ func (c *Conn) AddVRF(u *undo.Stack, n NewLink, table int) (Link, error) {
 	return c.add(u, n, &netlink.Vrf{Table: uint32(table)})
 }
 
-// nameOf returns the name of one of the kernel's numbers, or its digits if no name is known.
+// nameOf returns the name of a kernel constant, or its digits if names does not contain it.
 func nameOf[N comparable](names map[string]N, number N) string {
 	for name, n := range names {
 		if n == number {
@@ -137,8 +137,8 @@ func nameOf[N comparable](names map[string]N, number N) string {
 // the link returns an error that matches fs.ErrExist.
 type NewLink struct {
 	Name  string
-	MAC   types.MAC // MAC of the link; zero: the kernel's choice
-	MTU   int       // MTU in bytes; zero: the kernel's default, or the parent's MTU
+	MAC   types.MAC // MAC of the link; if it is zero, the kernel chooses it
+	MTU   int       // MTU in bytes; if it is zero, the kernel uses its default or the parent's MTU
 	Group uint32    // device group (see Veth.Group)
 	// Queues is the number of transmit queues and of receive queues. Zero means the kernel's choice.
 	Queues int
@@ -176,11 +176,11 @@ func (c *Conn) add(u *undo.Stack, n NewLink, l netlink.Link) (Link, error) {
 	return cmp.Or(n.In, c).addBy(u, n.Name, func() error { return c.lib.LinkAdd(l) })
 }
 
-// addBy calls request, which asks the kernel for a new link with that name in the namespace of the connection. It
+// addBy calls request, which asks the kernel for a new link with the name in the namespace of the connection. It
 // pushes the removal of the link to u, and returns the link as the kernel created it.
 func (c *Conn) addBy(u *undo.Stack, name string, request func() error) (Link, error) {
 	err := c.step("add link "+name, request)
-	// If the kernel refused the request, a link with that name belongs to another owner.
+	// If the kernel refused the request, a link with the name belongs to another owner.
 	if !isRefusal(err) {
 		u.Push("delete link "+name, func() error { return c.deleteByName(name) })
 	}

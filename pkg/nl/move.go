@@ -11,7 +11,7 @@ import (
 type Move struct {
 	To    *Conn
 	Name  string
-	Alias string // the new alias; empty: none
+	Alias string // the new alias, or "" for no alias
 }
 
 // MoveLink moves a link into the namespace of m.To, sets its name and alias there, and returns the
@@ -24,7 +24,7 @@ type Move struct {
 // name, despite the error. If the link is no longer in the namespace of c, the error matches
 // fs.ErrNotExist. If the kernel cannot move links of this kind, the error matches syscall.EINVAL.
 //
-// MoveLink sends one request. The library's three requests for moving, renaming and setting the
+// MoveLink sends one request. Package netlink's three requests for moving, renaming and setting the
 // alias cannot move a link whose old name exists in the namespace of m.To.
 func (c *Conn) MoveLink(l Link, m Move) (Link, error) {
 	req := rawnl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)

@@ -259,71 +259,14 @@ var _ = Describe("rtnetlink", func() {
 		Expect(errors.Is(err, unix.ENETUNREACH)).To(BeTrue())
 	})
 
-	It("sends no request whose step the tracer refuses", func() {
-		_, far := pair()
-		tracer.Before = func(step string) error {
-			if step == "set link eth0 mtu 1300" {
-				return unix.ENOBUFS
-			}
-			return nil
-		}
-		Expect(container.SetMTU(far, 1300)).To(MatchError(unix.ENOBUFS))
-		Expect(container.Link("eth0")).To(HaveField("MTU", 1400))
-	})
-
-	It("returns errors that match fs.ErrExist and fs.ErrNotExist", func() {
-		_, far := pair()
-		a := nl.Addr{Prefix: netip.MustParsePrefix("10.1.2.3/24")}
-		Expect(container.AddAddr(far, a)).To(Succeed())
-		err := container.AddAddr(far, a)
-		Expect(err).To(MatchError(fs.ErrExist))
-		Expect(err).To(MatchError(ContainSubstring("add address 10.1.2.3/24 to eth0: file exists")))
-		Expect(container.DeleteAddr(far, a.Prefix)).To(Succeed())
-		Expect(container.DeleteAddr(far, a.Prefix)).To(MatchError(fs.ErrNotExist))
-		By("except for a link that is deleted twice")
-		Expect(container.DeleteLink(far)).To(Succeed())
-		Expect(container.DeleteLink(far)).To(Succeed())
-		Expect(u.Rollback()).To(Succeed())
-	})
-
-	It("creates a bridge with a MAC that does not change with its ports", func() {
-		mac := nl.RandomMAC()
-		br, created, err := host.EnsureBridge(nl.Bridge{Name: "br0", MAC: mac, MTU: 1450})
-		Expect(err).NotTo(HaveOccurred())
-		Expect(created).To(BeTrue())
-		Expect(br.Kind).To(Equal("bridge"))
-		_, created, err = host.EnsureBridge(nl.Bridge{Name: "br0", MAC: nl.RandomMAC()})
-		Expect(err).NotTo(HaveOccurred())
-		Expect(created).To(BeFalse())
+	It("returns from AwaitRunning when the other end is up, or an error with the state", func() {
 		near, far := pair()
-		Expect(host.SetAlias(near, "net/cid/eth0")).To(Succeed())
-		Expect(host.SetMaster(near, br)).To(Succeed())
-		Expect(host.SetPort(near, nl.Port{Hairpin: true, Isolated: true})).To(Succeed())
 		Expect(host.SetUp(near)).To(Succeed())
-		Expect(host.SetUp(br)).To(Succeed())
-		now, err := host.Link("br0")
-		Expect(err).NotTo(HaveOccurred())
-		Expect(now.MAC).To(Equal(mac))
-		port, err := host.Link("veth0")
-		Expect(err).NotTo(HaveOccurred())
-		Expect(host.Port(port)).To(Equal(nl.Port{Hairpin: true, Isolated: true}))
-		Expect(host.Port(br)).To(BeZero())
-		Expect(host.BridgeState(br)).To(Equal(nl.BridgeState{MAC: now.MAC, MTU: now.MTU}))
-		hostNS.Must(GinkgoTB(), "ip", "link", "set", "br0", "type", "bridge", "stp_state", "1")
-		Expect(host.BridgeState(br)).To(HaveField("STP", true))
-		hostNS.Must(GinkgoTB(), "ip", "link", "set", "br0", "type", "bridge", "stp_state", "0")
-		Expect(port.Master).To(Equal(br.Index))
-		Expect(port.Alias).To(Equal("net/cid/eth0"))
-		Expect(port.Running).To(BeFalse())
-
-		err = host.AwaitRunning(near, 50*time.Millisecond)
+		err := host.AwaitRunning(near, 50*time.Millisecond)
 		Expect(err).To(MatchError(os.ErrDeadlineExceeded))
 		Expect(err).To(MatchError(ContainSubstring("its state is ")))
 		Expect(container.SetUp(far)).To(Succeed())
 		Expect(host.AwaitRunning(near, 5*time.Second)).To(Succeed())
-		links, err := host.LinksOfKind("veth")
-		Expect(err).NotTo(HaveOccurred())
-		Expect(links).To(ConsistOf(HaveField("Name", "veth0")))
 	})
 
 	It("lists links of a kind by the kernel's name of the kind", func() {

@@ -15,13 +15,13 @@ import (
 // A Route is a unicast route through one link.
 type Route struct {
 	Dst      netip.Prefix
-	GW       netip.Addr // gateway; zero: the destination is on the link
-	Src      netip.Addr // preferred source; zero: the kernel's choice
-	Priority int        // metric; zero: the kernel's default (IPv4 0, IPv6 1024)
-	Table    int        // number of the routing table; zero: the main table
+	GW       netip.Addr // gateway, or zero if the destination is on the link
+	Src      netip.Addr // preferred source address; if it is zero, the kernel chooses the source
+	Priority int        // metric; zero means the kernel's default (IPv4 0, IPv6 1024)
+	Table    int        // number of the routing table; zero means the main table
 	Scope    int        // scope of an IPv4 route, for example ScopeGlobal
-	MTU      int        // MTU in bytes; zero: not set
-	AdvMSS   int        // advertised MSS in bytes; zero: not set
+	MTU      int        // MTU in bytes, or zero if the route does not limit it
+	AdvMSS   int        // advertised MSS in bytes, or zero if the route does not set it
 	OnLink   bool       // the gateway is on the link, even if there is no route to it (RTNH_F_ONLINK)
 }
 
@@ -127,8 +127,8 @@ func (c *Conn) Routes(l Link) ([]Route, error) {
 	return routes, err
 }
 
-// unicastRoutes is Routes in the library's type. The kernel filters by the link. With RT_FILTER_OIF, the library would
-// filter as well, and drop routes with several next hops.
+// unicastRoutes returns the unicast routes for Routes, undecoded. The kernel filters by the link. With RT_FILTER_OIF,
+// package netlink would filter as well, and drop routes with several next hops.
 func (c *Conn) unicastRoutes(l Link) ([]netlink.Route, error) {
 	var all []netlink.Route
 	for _, family := range families {
@@ -148,7 +148,7 @@ func (c *Conn) routes(step string, family int, filter *netlink.Route) ([]netlink
 		mask |= netlink.RT_FILTER_PROTOCOL
 	}
 	return query(c, step, func() (list []netlink.Route, err error) {
-		// The library repeats other interrupted lists, but not this one.
+		// Package netlink repeats other interrupted lists, but not this one.
 		for range maxListTries {
 			list, err = c.lib.RouteListFiltered(family, filter, mask)
 			if !errors.Is(err, netlink.ErrDumpInterrupted) {
@@ -173,7 +173,7 @@ func nextHops(r netlink.Route) []*netlink.NexthopInfo {
 	return []*netlink.NexthopInfo{{LinkIndex: r.LinkIndex, Gw: r.Gw}}
 }
 
-// newRoute converts a route of the library through the next hop into a Route.
+// newRoute converts a netlink.Route and one of its next hops.
 func newRoute(r netlink.Route, hop *netlink.NexthopInfo) Route {
 	return Route{
 		Dst: prefix(r.Dst), GW: ipAddr(hop.Gw), Src: ipAddr(r.Src), Priority: r.Priority, Table: r.Table,
@@ -284,7 +284,7 @@ func (c *Conn) hasLocalRoute(l Link, a netip.Addr) (bool, error) {
 // lookup returns the route to the address. If there is none, the error matches fs.ErrNotExist.
 func (c *Conn) lookup(a netip.Addr, options *netlink.RouteGetOptions) (netlink.Route, error) {
 	return query(c, "find route to "+a.String(), func() (netlink.Route, error) {
-		// The library sets RTM_F_LOOKUP_TABLE, which the kernel rejects for IPv6 under strict checks
+		// Package netlink sets RTM_F_LOOKUP_TABLE, which the kernel rejects for IPv6 under strict checks
 		// (inet6_rtm_valid_getroute_req).
 		_ = c.lib.SetStrictCheck(false)
 		defer func() { _ = c.lib.SetStrictCheck(true) }()

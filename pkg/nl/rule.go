@@ -17,8 +17,8 @@ type Rule struct {
 	Source   netip.Addr
 	Table    int
 	Priority int // the kernel evaluates the rules in the order of their priorities
-	// Protocol identifies the program that created the rule (FRA_PROTOCOL, Linux 4.17), or is zero.
-	// The kernel ignores it.
+	// Protocol identifies the program that created the rule (FRA_PROTOCOL, Linux 4.17). It is zero
+	// if the program is unknown. The kernel ignores Protocol.
 	Protocol int
 }
 
@@ -67,13 +67,13 @@ func (c *Conn) rules() ([]netlink.Rule, error) {
 	var all []netlink.Rule
 	for _, family := range families {
 		list, err := query(c, "list rules", func() ([]netlink.Rule, error) {
-			// The library's request contains a header of another type, which is four bytes too
+			// Package netlink's request contains a header of another type, which is four bytes too
 			// long. The kernel rejects it under strict checks (fib_valid_dumprule_req).
 			_ = c.lib.SetStrictCheck(false)
 			defer func() { _ = c.lib.SetStrictCheck(true) }()
 			return c.lib.RuleList(family)
 		})
-		if err != nil && !errors.Is(err, errors.ErrUnsupported) { // the kernel does not support IPv6
+		if err != nil && !errors.Is(err, errors.ErrUnsupported) { // a kernel may lack IPv6
 			return nil, err
 		}
 		all = append(all, list...)
@@ -81,8 +81,8 @@ func (c *Conn) rules() ([]netlink.Rule, error) {
 	return all, nil
 }
 
-// FreeTables returns the n lowest numbers of routing tables, starting at lowest, that no rule,
-// route or VRF of the namespace uses.
+// FreeTables returns the n smallest numbers of routing tables that are at least lowest and that no
+// rule, route or VRF of the namespace uses.
 func (c *Conn) FreeTables(n, lowest int) ([]int, error) {
 	used, err := c.usedTables()
 	var free []int
@@ -120,8 +120,8 @@ func (c *Conn) usedTables() (map[int]bool, error) {
 	return used, err
 }
 
-// A FullRoute is a Route with all other attributes that the library knows, so that it can be moved
-// to another table and back without change.
+// A FullRoute is a Route with all other attributes that package netlink decodes, so that it can be
+// moved to another table and back without change.
 type FullRoute struct {
 	Route
 	Protocol int // the creator of the route: 2 is the kernel, 3 a program that does not identify itself, …
@@ -179,9 +179,9 @@ func (c *Conn) FullRoutes(l Link) ([]FullRoute, error) {
 	return append(direct, others...), err
 }
 
-// fullRoutes converts a library route for FullRoutes.
+// fullRoutes converts one netlink.Route for FullRoutes.
 func fullRoutes(l Link, found netlink.Route) []FullRoute {
-	found.NHID = 0 // the route also contains the next hop itself, and the kernel rejects both together
+	found.NHID = 0 // the route also contains the next hop's attributes, and the kernel rejects both together
 	hops := nextHops(found)
 	if found.Family == unix.AF_INET && len(hops) > 1 {
 		for _, hop := range hops {
@@ -206,7 +206,7 @@ func fullRoutes(l Link, found netlink.Route) []FullRoute {
 	return routes
 }
 
-// newFullRoute converts a library route. Its next hop is hop.
+// newFullRoute converts a netlink.Route. hop is its next hop.
 func newFullRoute(r netlink.Route, hop *netlink.NexthopInfo) FullRoute {
 	full := FullRoute{Route: newRoute(r, hop), Protocol: int(r.Protocol)}
 	full.Advertised = r.Protocol == unix.RTPROT_RA || r.CacheInfo != nil && r.CacheInfo.Expires != 0

@@ -19,27 +19,27 @@ const MaxTapMTU = 65535 - 14
 
 // A Tun is the state of a tun or tap device.
 type Tun struct {
-	Tap        bool   // the device carries Ethernet frames; otherwise it is a tun device, which carries IP packets
+	Tap        bool   // true for a tap device, which carries Ethernet frames; false for a tun device, which carries IP packets
 	MultiQueue bool   // several programs can attach (see Tap.MultiQueue)
-	Owner      uint32 // ID of the user who may attach; zero: root, or none
-	Group      uint32 // ID of the group whose members may attach; zero: root, or none
+	Owner      uint32 // ID of the user who may attach; zero means root or nobody
+	Group      uint32 // ID of the group whose members may attach; zero means root or nobody
 }
 
 // A Tap describes a tap device that AddTap creates.
 type Tap struct {
 	Name       string
-	MultiQueue bool    // programs attach to the device several times, with IFF_MULTI_QUEUE; otherwise once, without the flag
-	Owner      *uint32 // ID of the user who may attach to the device; nil: any
-	Group      *uint32 // ID of the group whose members may attach to the device; nil: any
+	MultiQueue bool    // several programs can attach to the device, and must set IFF_MULTI_QUEUE; otherwise one program, without that flag
+	Owner      *uint32 // ID of the user who may attach to the device; if it is nil, every user may
+	Group      *uint32 // ID of the group whose members may attach to the device; if it is nil, every group may
 }
 
 // AddTap creates a persistent tap device in the namespace of the connection, and pushes its removal
 // to u. The device is down. If the name exists, the error matches fs.ErrExist. If /dev/net/tun
 // cannot be opened, the error is an *fs.PathError with TunPath.
 //
-// AddTap uses neither rtnetlink, by which the kernel creates no tap device (tun_validate), nor the
-// library. The library creates the device in the namespace of the thread, accepts an existing
-// device, and sets root as the owner instead of none.
+// AddTap uses neither rtnetlink, by which the kernel creates no tap device (tun_validate), nor
+// package netlink. Package netlink creates the device in the namespace of the thread, accepts an
+// existing device, and sets root as the owner instead of none.
 func (c *Conn) AddTap(u *undo.Stack, t Tap) (Link, error) {
 	tun, err := openTun(c.h)
 	if err != nil {
@@ -50,9 +50,9 @@ func (c *Conn) AddTap(u *undo.Stack, t Tap) (Link, error) {
 	return c.addBy(u, t.Name, func() error { return t.create(int(tun.Fd())) })
 }
 
-// AddTapFunc is AddTap for a device that run creates. It calls run in the namespace of the
-// connection, as one step. The name must be free, because the undo deletes the link with that name
-// even if run fails. run may fail after it has created the device.
+// AddTapFunc creates a tap device like AddTap, but run creates the device. AddTapFunc calls run in
+// the namespace of the connection, as one step. The name must be free, because the undo deletes the
+// link with the name even if run fails. run may fail after it has created the device.
 func (c *Conn) AddTapFunc(u *undo.Stack, name string, run func() error) (Link, error) {
 	err := runIn(c.h, "add link "+name, run)
 	u.Push("delete link "+name, func() error { return c.deleteByName(name) })
@@ -62,7 +62,7 @@ func (c *Conn) AddTapFunc(u *undo.Stack, name string, run func() error) (Link, e
 	return c.Link(name)
 }
 
-// CheckTun returns the *fs.PathError of AddTap if AddTap could not open /dev/net/tun.
+// CheckTun tries to open /dev/net/tun for AddTap. If that fails, the error is an *fs.PathError with TunPath.
 func CheckTun(h *ns.Handle) error {
 	tun, err := openTun(h)
 	if err != nil {
@@ -74,20 +74,11 @@ func CheckTun(h *ns.Handle) error {
 // openTun opens /dev/net/tun in the namespace of h, so that the file creates devices in that
 // namespace.
 func openTun(h *ns.Handle) (*os.File, error) {
-	var tun *os.File
-	err := runIn(h, "open "+TunPath, func() (err error) {
-		tun, err = os.OpenFile(TunPath, os.O_RDWR, 0)
-		return err
-	})
-	if err != nil && tun != nil {
-		err = errors.Join(err, tun.Close())
-	}
-	return tun, err
+	return openIn(h, "open "+TunPath, func() (*os.File, error) { return os.OpenFile(TunPath, os.O_RDWR, 0) })
 }
 
-// create creates the device with the file descriptor of /dev/net/tun. It makes the device persistent
-// last. Before that, the kernel deletes the device when the descriptor is closed, so that nothing
-// remains if the kernel refuses a setting.
+// create creates the device with the file descriptor of /dev/net/tun. It sets TUNSETPERSIST last. Until then, the
+// kernel deletes the device when the descriptor is closed, so that nothing remains if the kernel refuses a setting.
 //
 // IFF_NO_PI only determines what `ip -d link` prints. A program that attaches to the device chooses
 // IFF_NO_PI and IFF_VNET_HDR itself.

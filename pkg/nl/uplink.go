@@ -30,11 +30,11 @@ func (c *Conn) Uplinks() ([]Link, error) {
 		if err != nil {
 			return nil, err
 		}
-		below, err := c.below(l)
+		lowerLinks, err := c.lowerLinks(l)
 		if err != nil {
 			return nil, err
 		}
-		uplinks, indexes = append(uplinks, l), append(indexes, below...)
+		uplinks, indexes = append(uplinks, l), append(indexes, lowerLinks...)
 	}
 	return uplinks, nil
 }
@@ -58,9 +58,9 @@ func (c *Conn) defaultDevices() ([]int, error) {
 	return slices.DeleteFunc(indexes, func(index int) bool { return index == 0 }), nil
 }
 
-// below returns the indexes of the links through which l sends its packets, which are the parent of a
-// VLAN or macvlan, and the ports of a bridge or bond.
-func (c *Conn) below(l Link) ([]int, error) {
+// lowerLinks returns the indexes of the links through which l sends its packets. These are the parent of
+// a VLAN or macvlan, and the ports of a bridge or bond.
+func (c *Conn) lowerLinks(l Link) ([]int, error) {
 	if l.Kind == "" || l.Kind == "veth" { // the Peer of a veth is its other end
 		return nil, nil
 	}

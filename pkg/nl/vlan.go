@@ -22,7 +22,7 @@ func (c *Conn) AddVLANs(l Link, vlans ...VLAN) error {
 	for _, r := range vlanRanges(vlans) {
 		last := uint16(r.last)
 		if r.last == r.ID {
-			last = 0 // otherwise the library would send a range
+			last = 0 // otherwise package netlink would send a range
 		}
 		err := c.step("add port "+l.Name+" to "+r.String(), func() error {
 			return c.lib.BridgeVlanAddRange(l.device(), uint16(r.ID), last, r.PVID, r.Untagged, false, false)
@@ -81,7 +81,7 @@ func vlanRanges(vlans []VLAN) []vlanRange {
 
 // VLANs returns the VLANs of a bridge port. It is for CHECK, not for ADD, because it lists the VLANs
 // of all ports of the namespace. Since Linux 5.6, the kernel can list the VLANs of one port
-// (RTM_GETVLAN), but the library does not support that request.
+// (RTM_GETVLAN), but package netlink does not support that request.
 func (c *Conn) VLANs(l Link) ([]VLAN, error) {
 	return query(c, "list VLANs of port "+l.Name, func() (vlans []VLAN, err error) {
 		msgs, err := c.execute(listVLANsRequest(), unix.RTM_NEWLINK)
@@ -102,9 +102,8 @@ func (c *Conn) VLANs(l Link) ([]VLAN, error) {
 	})
 }
 
-// listVLANsRequest returns a request for the VLANs of all ports, as ranges. The library's
-// BridgeVlanList does not request ranges. Therefore it fails if a port is in all VLANs, which do not
-// fit in a message of 32 KiB.
+// listVLANsRequest returns a request for the VLANs of all ports, as ranges. netlink.Handle.BridgeVlanList does not
+// request ranges. Therefore it fails if a port is in all VLANs, which do not fit in a message of 32 KiB.
 func listVLANsRequest() *rawnl.NetlinkRequest {
 	req := rawnl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP)
 	req.AddData(rawnl.NewIfInfomsg(unix.AF_BRIDGE))

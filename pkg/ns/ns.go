@@ -28,7 +28,7 @@ var ErrNotNamespace = errors.New("not a network namespace")
 // that return a property.
 type Handle struct {
 	fd      netns.NsHandle
-	id      identity
+	id      ID
 	path    string
 	self    bool // opened by Self
 	trace   *trace.Tracer
@@ -68,14 +68,17 @@ func Self(t *trace.Tracer) (*Handle, error) {
 	return h, nil
 }
 
-// An identity distinguishes namespaces as long as a file descriptor of each is open.
-type identity struct{ device, inode uint64 }
+// An ID distinguishes namespaces (namespaces(7)) as long as a process or a file descriptor keeps each of them.
+type ID struct{ device, inode uint64 }
 
-// identify returns the identity of the namespace whose file stat describes.
-func identify[File any](stat func(File, *unix.Stat_t) error, file File) (identity, error) {
+// IDAt returns the ID of the namespace at path, without opening it.
+func IDAt(path string) (ID, error) { return identify(unix.Stat, path) }
+
+// identify returns the ID of the namespace whose file stat describes.
+func identify[File any](stat func(File, *unix.Stat_t) error, file File) (ID, error) {
 	var st unix.Stat_t
 	err := stat(file, &st)
-	return identity{uint64(st.Dev), st.Ino}, err
+	return ID{uint64(st.Dev), st.Ino}, err
 }
 
 // check sets the identity. It returns ErrNotNamespace for a file that is not in nsfs (Linux 3.19), or that is a
@@ -107,7 +110,7 @@ func (h *Handle) Same(o *Handle) bool { return h.id == o.id }
 // Self reports whether the function Self opened the handle.
 func (h *Handle) Self() bool { return h.self }
 
-// Path returns the path of Open.
+// Path returns the path that was passed to Open.
 func (h *Handle) Path() string { return h.path }
 
 // Command returns the words as a command for sh, quoted where necessary. Unless the function Self opened the
@@ -128,7 +131,7 @@ func (h *Handle) Trace() *trace.Tracer { return h.trace }
 // Step runs f as one step of the tracer.
 func (h *Handle) Step(step string, f func() error) error { return h.trace.Do(step, f) }
 
-// OnClose registers f to be called by Close, which calls the newest function first.
+// OnClose registers f. Close calls the registered functions, the newest first.
 func (h *Handle) OnClose(f func() error) { h.onClose = append(h.onClose, f) }
 
 // Close calls the functions that OnClose registered, and closes the handle. Close of a nil handle does nothing.
@@ -159,8 +162,8 @@ func (h *Handle) Cookie() (cookie uint64) {
 	return cookie
 }
 
-// CanHaveCookie reports whether the namespace can be the one that had the cookie, rather than a newer one at the
-// same path. It returns true if the cookie is zero, or if the kernel does not support cookies.
+// CanHaveCookie reports whether the namespace can be the one that had the cookie. It is false for a newer namespace at
+// the same path. CanHaveCookie returns true if the cookie is zero, or if the kernel does not support cookies.
 func (h *Handle) CanHaveCookie(cookie uint64) bool {
 	now := h.Cookie()
 	return cookie == 0 || now == 0 || cookie == now
@@ -175,7 +178,7 @@ func (h *Handle) CanHaveCookie(cookie uint64) bool {
 func (h *Handle) Do(f func() error) error {
 	// A thread in another namespace runs only the goroutine that has locked it. Therefore a goroutine that
 	// changes threads after this call stays in its namespace.
-	if id, err := identify(unix.Stat, ownPath); err == nil && id == h.id {
+	if id, err := IDAt(ownPath); err == nil && id == h.id {
 		return f()
 	}
 	runtime.LockOSThread()
@@ -206,7 +209,7 @@ func (h *Handle) visit(f func() error) (err error) {
 	return f()
 }
 
-// explain adds the probable cause to the error of a system call.
+// explain adds the probable cause to err.
 func explain(err *fs.PathError) error {
 	switch {
 	case err.Op == "enter" && errors.Is(err, fs.ErrPermission): // netns_install in net/core/net_namespace.c

@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/plumb-cni/plumb/pkg/trace"
 	"golang.org/x/sys/unix"
 )
 
@@ -213,18 +212,6 @@ func TestCookie(t *testing.T) {
 	}
 }
 
-func TestDoInTheOwnNamespace(t *testing.T) {
-	self, err := Self(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = self.Close() }()
-	home, seen := here(t), uint64(0)
-	if err := self.Do(func() error { seen = here(t); return nil }); err != nil || seen != home {
-		t.Errorf("%v; in %d, want %d", err, seen, home)
-	}
-}
-
 // TestDoReturnsToItsNamespace checks that the thread returns even if f does not.
 func TestDoReturnsToItsNamespace(t *testing.T) {
 	h := open(t, newNS(t))
@@ -347,26 +334,6 @@ func TestDoWithoutPrivilege(t *testing.T) {
 	}
 }
 
-// TestErrorSaysThatProcIsNotMounted runs itself in a mount namespace without /proc.
-func TestErrorSaysThatProcIsNotMounted(t *testing.T) {
-	if os.Getenv("TEST_WITHOUT_PROC") != "" {
-		if err := unix.Mount("none", "/proc", "tmpfs", 0, ""); err != nil {
-			t.Fatal(err)
-		}
-		_, err := Self(nil)
-		if !errors.Is(err, fs.ErrNotExist) || !strings.HasSuffix(err.Error(), "no such file or directory: is /proc mounted?") {
-			t.Errorf("%v", err)
-		}
-		return
-	}
-	cmd := exec.Command(os.Args[0], "-test.run", "^TestErrorSaysThatProcIsNotMounted$")
-	cmd.Env = append(os.Environ(), "TEST_WITHOUT_PROC=1")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("%v: %s", err, out)
-	}
-}
-
 func TestDoInAClosedNamespace(t *testing.T) {
 	h := open(t, newNS(t))
 	if err := h.Close(); err != nil {
@@ -395,26 +362,6 @@ func TestCloseCallsTheFunctionsOfOnClose(t *testing.T) {
 	}
 	var none *Handle
 	if err := none.Close(); err != nil {
-		t.Error(err)
-	}
-}
-
-func TestHandleIsNotInherited(t *testing.T) {
-	h := open(t, newNS(t))
-	if flags, err := unix.FcntlInt(uintptr(h.FD()), unix.F_GETFD, 0); err != nil || flags&unix.FD_CLOEXEC == 0 {
-		t.Errorf("%#x, %v", flags, err)
-	}
-}
-
-func TestStepsPassTheTracer(t *testing.T) {
-	boom := errors.New("boom")
-	tr := &trace.Tracer{Before: func(string) error { return boom }}
-	h, err := Open(newNS(t), tr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = h.Close() }()
-	if err := h.Step("step", func() error { t.Error("was done"); return nil }); err != boom || h.Trace() != tr {
 		t.Error(err)
 	}
 }

@@ -34,7 +34,7 @@ func (o owner) addressFileName() string { return statefile.ShortHash(o.text()) }
 
 // An addressLine is a line of an address file.
 type addressLine struct {
-	addr    netip.Addr // the address; invalid: the line is damaged
+	addr    netip.Addr // the address, or the zero Addr if the line is damaged
 	written string     // the timestamp of the reservation
 }
 
@@ -43,8 +43,8 @@ type addressLine struct {
 // times, such as a restored backup, whose reservations belong to containers that no longer run.
 func timestamp(written time.Time) string { return strconv.FormatInt(written.UnixNano(), 10) }
 
-// named returns the addresses that the owner's address file names. An address of a damaged line is invalid.
-func (se *Session) named(o owner) (addrs []netip.Addr) {
+// namedAddrs returns the addresses that the owner's address file names. For a damaged line, it returns the zero Addr.
+func (se *Session) namedAddrs(o owner) (addrs []netip.Addr) {
 	for _, line := range se.addressFiles.readAddressFile(o.addressFileName()) {
 		addrs = append(addrs, line.addr)
 	}

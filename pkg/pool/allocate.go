@@ -14,20 +14,20 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// CodeDuplicate is the error code of an ADD for an attachment that already has an address.
+// CodeDuplicate is the error code of an ADD for an attachment that already owns an address.
 const CodeDuplicate = 101
 
 // A NoneFreeError is the error for a range set without a free address that may be allocated, and for a requested
 // address of the set that may not be allocated. In errors of this package, it has types.CodeTryAgain.
 type NoneFreeError struct {
 	Set  int        // the index of the range set, from 0
-	Addr netip.Addr // the requested address; invalid: none was requested from the set
+	Addr netip.Addr // the requested address, or the zero Addr if none was requested from the set
 	text string
 }
 
 func (e *NoneFreeError) Error() string { return e.text }
 
-// A Choice is the addresses of the range sets that may be allocated. The zero Choice contains none.
+// A Choice contains the addresses of the range sets that may be allocated. The zero Choice contains none.
 type Choice struct {
 	all       bool
 	addresses []netip.Addr // the choice if all is false
@@ -52,7 +52,7 @@ func (c Choice) contains(ip netip.Addr) bool { return c.all || slices.Contains(c
 // Allocate reserves the addresses of an ADD and returns its result. It creates the directory of the network and locks
 // it, calls choose, reserves one address of each range set, and pushes the releases to r.Undo. From each set, it
 // reserves the requested address or, without a request, the first free address of the choice after the address that
-// was allocated last. choose must not do anything slow, because it runs while the directory is locked.
+// was allocated last. choose must return quickly, because it runs while the directory is locked.
 //
 // If no address of the choice is free, the error matches *NoneFreeError. After an error, Allocate may have reserved
 // addresses of other sets. Roll back r.Undo before you call Allocate again.
@@ -163,13 +163,13 @@ func (a allocation) allocate(sets []rangeSet, wanted []netip.Addr) ([]types.IP, 
 // because the runtime must call DEL before it calls ADD again. It reads only the addresses in the attachment's address
 // file, and removes the file if none of them belongs to the attachment.
 func (se *Session) checkDuplicate(o owner, sets []rangeSet) error {
-	named := se.named(o)
-	held, _, err := se.confirm(o, named)
+	namedAddrs := se.namedAddrs(o)
+	held, _, err := se.confirm(o, namedAddrs)
 	for _, res := range held {
 		return types.Errorf(CodeDuplicate, "failed to allocate for range %d: %s has been allocated to %s, duplicate allocation is not allowed",
 			max(findSet(sets, res.addr), 0), res.addr, o.containerID)
 	}
-	if err == nil && len(named) > 0 {
+	if err == nil && len(namedAddrs) > 0 {
 		err = se.removeAddressFile(o)
 	}
 	return err
@@ -203,7 +203,7 @@ func (a allocation) reserveFree(n int, set rangeSet) (netip.Addr, error) {
 		}
 	}
 	before := len(a.released)
-	if a.choice.all { // OnlyAddresses: the plugin gets other addresses instead
+	if a.choice.all { // with OnlyAddresses, the plugin gets other addresses instead
 		if err := a.readAll(func(reservation, error) {}); err != nil {
 			return netip.Addr{}, err
 		}

@@ -18,7 +18,7 @@ var _ = Describe("Allocate", func() {
 	allocate := func(choose func(*Session) (Choice, error)) nstest.Reply {
 		p := host.Plugin()
 		p.Add = func(r *skel.Request) (*types.Result, error) {
-			c := Keys{Subnet: "10.1.2.0/24", DataDir: host.DataDir}
+			c := Keys{RangeKeys: RangeKeys{Subnet: "10.1.2.0/24"}, DataDir: host.DataDir}
 			pool, err := host.machine().NewPool(r, &c, RuntimeKeys{})
 			if err != nil {
 				return nil, err

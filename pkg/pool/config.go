@@ -22,12 +22,12 @@ const DefaultDataDir = "/var/lib/cni/networks"
 // (NAME_MAX, linux/limits.h).
 const maxNetworkName = 255
 
-// An input is everything that determines a Pool.
+// An input contains the values from which pool builds a Pool.
 type input struct {
 	network string
 	keys    *Keys // the keys in ipam, or nil if the configuration lacks ipam
 	runtime RuntimeKeys
-	argIP   string // the value of IP in CNI_ARGS, or empty if it requests no address
+	argIP   string // the value of IP in CNI_ARGS; it is empty if the runtime requests no address
 	version types.Version
 	// rangesLater is true if the configuration needs no ranges, because the runtime may pass ipRanges to ADD, CHECK and DEL only.
 	rangesLater bool
@@ -140,7 +140,7 @@ func (in *input) rangeSets() (sets []rangeSet, names []string, err error) {
 	raw := in.keys
 	all := slices.Clone(in.runtime.RuntimeConfig.IPRanges)
 	if raw.Subnet != "" {
-		all = append(all, rawSet{{raw.Subnet, raw.RangeStart, raw.RangeEnd, raw.Gateway}})
+		all = append(all, rawSet{raw.RangeKeys})
 	}
 	all = append(all, raw.Ranges...)
 	var errs []error
@@ -206,8 +206,8 @@ func (raw rawSet) parse() (rangeSet, error) {
 	if len(raw) == 0 {
 		errs = append(errs, errors.New("empty range set"))
 	}
-	for _, rawRange := range raw {
-		r, err := rawRange.parse()
+	for _, keys := range raw {
+		r, err := keys.parse()
 		switch {
 		case err != nil:
 			errs = append(errs, err)
@@ -228,8 +228,8 @@ func (raw rawSet) parse() (rangeSet, error) {
 
 // parse returns the range with the defaults of the missing keys. The default of the gateway and of the
 // start is the address after the network address. The default of the end is the last address, or for
-// IPv4 the one before the broadcast address.
-func (raw rawRange) parse() (ipRange, error) {
+// IPv4 the address before the broadcast address.
+func (raw RangeKeys) parse() (ipRange, error) {
 	subnet, err := parseSubnet(raw.Subnet)
 	if err != nil {
 		return ipRange{}, err
@@ -266,13 +266,13 @@ func addrOr(key, s string, defaultAddr netip.Addr) (netip.Addr, error) {
 // warnOutsideGateways).
 func (r ipRange) check() error {
 	var errs []error
-	refuseIf := types.ProblemsInto(&errs)
-	refuseIf(!r.subnet.Contains(r.First), "RangeStart %s not in network %s", r.First, r.subnet)
-	refuseIf(!r.subnet.Contains(r.Last), "RangeEnd %s not in network %s", r.Last, r.subnet)
-	refuseIf(len(errs) == 0 && r.Last.Less(r.First), "rangeStart %s is above rangeEnd %s", r.First, r.Last)
-	refuseIf(!isUnicast(r.First) || !isUnicast(r.Last), "range %s: an interface cannot have a multicast or unspecified address", r.Range)
-	refuseIf(r.gateway.Is4() != r.subnet.Addr().Is4(), "gateway %s must be of the same family as subnet %s", r.gateway, r.subnet)
-	refuseIf(!isUnicast(r.gateway), "gateway %s: a router cannot have a multicast or unspecified address", r.gateway)
+	reportIf := types.ProblemsInto(&errs)
+	reportIf(!r.subnet.Contains(r.First), "RangeStart %s not in network %s", r.First, r.subnet)
+	reportIf(!r.subnet.Contains(r.Last), "RangeEnd %s not in network %s", r.Last, r.subnet)
+	reportIf(len(errs) == 0 && r.Last.Less(r.First), "rangeStart %s is above rangeEnd %s", r.First, r.Last)
+	reportIf(!isUnicast(r.First) || !isUnicast(r.Last), "range %s: an interface cannot have a multicast or unspecified address", r.Range)
+	reportIf(r.gateway.Is4() != r.subnet.Addr().Is4(), "gateway %s must be of the same family as subnet %s", r.gateway, r.subnet)
+	reportIf(!isUnicast(r.gateway), "gateway %s: a router cannot have a multicast or unspecified address", r.gateway)
 	return errors.Join(errs...)
 }
 

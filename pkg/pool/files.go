@@ -17,7 +17,7 @@ import (
 // system call that a signal interrupted (EINTR), which happens on FUSE and NFS. Their errors are *fs.PathError with the
 // path of the file.
 type directory struct {
-	fd   int // descriptor; -1: no directory is open
+	fd   int // descriptor, or -1 if no directory is open
 	path string
 }
 
@@ -105,7 +105,7 @@ func (d directory) read(name string) ([]byte, unix.Stat_t, error) {
 }
 
 // create creates a file with this content, and returns its modification time. The error matches fs.ErrExist if there
-// is a file of that name. If the content cannot be written, create removes the file.
+// is a file with the name. If the content cannot be written, create removes the file.
 func (d directory) create(name string, content []byte) (written time.Time, err error) {
 	f, err := d.open(name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL)
 	if err != nil {
@@ -130,7 +130,7 @@ func (d directory) remove(name string) error {
 }
 
 // link creates a hard link with this name, in the directory, to the file at the absolute path old. The error
-// matches fs.ErrExist if there is a file of that name.
+// matches fs.ErrExist if there is a file with the name.
 func (d directory) link(old, name string) error {
 	return d.pathError("link", name, types.RetryEINTR(func() error { return unix.Linkat(unix.AT_FDCWD, old, d.fd, name, 0) }))
 }

@@ -4,11 +4,8 @@ import "github.com/plumb-cni/plumb/pkg/types"
 
 // Keys contains the keys in ipam. A plugin uses it as its ipam, or embeds it. A null in a list is an empty item.
 type Keys struct {
-	Type       string            `json:"type"`
-	Subnet     string            `json:"subnet"`
-	RangeStart string            `json:"rangeStart"`
-	RangeEnd   string            `json:"rangeEnd"`
-	Gateway    string            `json:"gateway"`
+	Type string `json:"type"`
+	RangeKeys
 	Ranges     []rawSet          `json:"ranges"`
 	Routes     []types.RouteText `json:"routes"`
 	DataDir    string            `json:"dataDir"`
@@ -33,9 +30,10 @@ type RuntimeKeys struct {
 	} `json:"args"`
 }
 
-type rawSet []rawRange
+type rawSet []RangeKeys
 
-type rawRange struct {
+// RangeKeys contains the keys of one range.
+type RangeKeys struct {
 	Subnet     string `json:"subnet"`
 	RangeStart string `json:"rangeStart"`
 	RangeEnd   string `json:"rangeEnd"`

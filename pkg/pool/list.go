@@ -18,8 +18,8 @@ import (
 // A Reservation is the reservation of one address, as the function Reservations returns it.
 type Reservation struct {
 	Addr        netip.Addr
-	ContainerID string // ID of the container; empty: the file does not name an owner
-	IfName      string // interface of the container; empty: the reference plugin wrote the file before it supported several interfaces
+	ContainerID string // ID of the container, or "" if the file does not name an owner
+	IfName      string // interface of the container, or "" if the reference plugin wrote the file before it supported several interfaces
 	Path        string
 	Since       time.Time // the time at which the file was written
 }

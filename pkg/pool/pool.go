@@ -32,7 +32,7 @@ type Pool struct {
 	sets       []rangeSet
 	setNames   []string // names of the range sets in messages
 	routes     []types.Route
-	resolvConf string // path; empty: the result has no dns
+	resolvConf string // path of a file for the key dns of the result, or ""
 }
 
 // Check compares the reservations of the attachment with the addresses of prevResult. If they differ, or if the
@@ -55,19 +55,19 @@ func (p *Pool) Check(r *skel.Request) error {
 		return types.Errorf(types.CodeChanged, "no address is reserved for %s in %s", r.Attachment(), p.dataDir)
 	}
 	inRanges := func(ip netip.Addr) bool { return findSet(p.sets, ip) >= 0 }
-	var want []netip.Addr // empty without prevResult: any reservation is enough
+	var want []netip.Addr // empty without prevResult, so that any reservation is enough
 	for _, ip := range prevAddrs(prev) {
 		if inRanges(ip) {
 			want = append(want, ip)
 		}
 	}
 	var errs []error
-	problem := types.ProblemsInto(&errs)
+	reportIf := types.ProblemsInto(&errs)
 	for _, ip := range want {
-		problem(!slices.Contains(held, ip), "address %s is not reserved for %s in %s", ip, r.Attachment(), p.dataDir)
+		reportIf(!slices.Contains(held, ip), "address %s is not reserved for %s in %s", ip, r.Attachment(), p.dataDir)
 	}
 	for _, ip := range held {
-		problem(len(want) > 0 && inRanges(ip) && !slices.Contains(want, ip), "address %s is reserved for %s but not in its result", ip, r.Attachment())
+		reportIf(len(want) > 0 && inRanges(ip) && !slices.Contains(want, ip), "address %s is reserved for %s but not in its result", ip, r.Attachment())
 	}
 	return types.Coded(types.CodeChanged, errors.Join(errs...))
 }
@@ -113,7 +113,7 @@ func (p *Pool) checkAvailable(choose func(*Session) (Choice, error)) error {
 
 func (se *Session) checkFree(n int, set rangeSet, choice Choice) error {
 	for _, err := range se.free(choice.usableAfter(set, se.cursor(n))) {
-		return err // nil: the first element is a free address
+		return err // nil if the first element is a free address
 	}
 	return se.exhausted(n, set)
 }

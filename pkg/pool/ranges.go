@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// A Range is the addresses from First to Last, including both. They are of one family. The type is not
-// IPRange of go4.org/netipx, because that library needs package net, which costs a process a third of its start.
+// A Range contains the addresses from First to Last, inclusive. They are of one family. The type is not IPRange of
+// go4.org/netipx, because that library needs package net, which costs a process a third of its start.
 type Range struct{ First, Last netip.Addr }
 
 // PrefixRange returns the range of all addresses of a prefix.
@@ -26,15 +26,15 @@ func PrefixRange(p netip.Prefix) Range {
 // Contains reports whether the range contains the address.
 func (r Range) Contains(ip netip.Addr) bool { return r.Overlaps(Range{ip, ip}) }
 
-// Overlaps reports whether the ranges have an address in common.
+// Overlaps reports whether any address is in both ranges.
 func (r Range) Overlaps(o Range) bool {
 	return r.First.Is4() == o.First.Is4() && !r.Last.Less(o.First) && !o.Last.Less(r.First)
 }
 
 func (r Range) String() string { return r.First.String() + "-" + r.Last.String() }
 
-// without returns the parts of the range that are in none of the prefixes, in order. A range with an invalid address is empty.
-func (r Range) without(prefixes []netip.Prefix) []Range {
+// subtract returns the parts of the range that are in none of the prefixes, in order. A range with an invalid address is empty.
+func (r Range) subtract(prefixes []netip.Prefix) []Range {
 	if !r.First.IsValid() {
 		return nil
 	}
@@ -66,8 +66,8 @@ type ipRange struct {
 	excluded []netip.Prefix // addresses that are never allocated, which are the gateway and the key exclude
 }
 
-// A rangeSet is the ranges from which ADD allocates one address, in the order of use. The ranges are of one family and do
-// not overlap.
+// A rangeSet lists the ranges from which ADD allocates one address, in the order of use. The ranges are of one family
+// and do not overlap.
 type rangeSet []ipRange
 
 func (s rangeSet) String() string {
@@ -100,7 +100,7 @@ func (s rangeSet) usableAfter(last netip.Addr) iter.Seq[netip.Addr] {
 	}
 	return func(yield func(netip.Addr) bool) {
 		for _, r := range s {
-			for _, part := range r.without(r.excluded) {
+			for _, part := range r.subtract(r.excluded) {
 				for ip := part.First; ip.IsValid() && !part.Last.Less(ip); ip = ip.Next() {
 					if !yield(ip) {
 						return
@@ -130,9 +130,9 @@ func (s rangeSet) usableAmong(addrs []netip.Addr, last netip.Addr) []netip.Addr 
 	return slices.Concat(usable[n:], usable[:n])
 }
 
-// hasUsable reports whether the set has an address that is not excluded.
+// hasUsable reports whether the set contains an address that is not excluded.
 func (s rangeSet) hasUsable() bool {
-	return slices.ContainsFunc(s, func(r ipRange) bool { return len(r.without(r.excluded)) > 0 })
+	return slices.ContainsFunc(s, func(r ipRange) bool { return len(r.subtract(r.excluded)) > 0 })
 }
 
 // excludes reports whether ip is never allocated.

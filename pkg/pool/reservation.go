@@ -66,7 +66,7 @@ func parseName(name string) (ip netip.Addr, ok bool) {
 type reservation struct {
 	addr       netip.Addr
 	written    time.Time // modification time of the file
-	owner      owner     // owner of the address; zero: unknown, or none
+	owner      owner     // owner of the address, or the zero owner if it is unknown
 	incomplete bool      // the file names no owner because of a crash, and readAll releases it
 }
 
@@ -119,11 +119,11 @@ func (se *Session) reserve(u *undo.Stack, ip netip.Addr, o owner) error {
 // left there.
 func (s Store) newPath() string { return filepath.Join(s.privateDir, "new") }
 
-// write is reserve without the undo. It writes a file in privateDir, names it in the owner's address file, and creates a
-// hard link to it, so that a crash leaves neither an incomplete reservation nor one that no address file names. If that
-// is not possible, it creates the file in the network's directory and then writes it, as the reference plugin does. If
-// privateDir is on another file system, the address file names it already. If write cannot create a file in privateDir,
-// it first drops the address file, which would be incomplete after a crash.
+// write writes the reservation of ip. It writes a file in privateDir, adds the address to the owner's address file, and
+// creates a hard link to the file, so that a crash leaves neither an incomplete reservation nor one that no address
+// file names. If that is not possible, write creates the file in the network's directory and then writes it, as the
+// reference plugin does. If privateDir is on another file system, the address file already names the address. If write
+// cannot create a file in privateDir, it first drops the address file, which would be incomplete after a crash.
 func (se *Session) write(ip netip.Addr, o owner) error {
 	path, content := se.store.newPath(), []byte(o.text())
 	if written, err := workingDir.create(path, content); err == nil {

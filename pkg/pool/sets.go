@@ -20,7 +20,7 @@ func (s Set) Contains(ip netip.Addr) bool {
 // Usable returns the parts of the ranges that the set does not exclude, in the order of the set.
 func (s Set) Usable() (left []Range) {
 	for _, r := range s.Ranges {
-		left = append(left, r.without(s.Exclude)...)
+		left = append(left, r.subtract(s.Exclude)...)
 	}
 	return left
 }
@@ -58,7 +58,8 @@ func (se *Session) Reserved() ([]netip.Addr, error) {
 	return all, nil
 }
 
-// ContainerID returns the ID of the container that an address is reserved for, or a text for messages if it is unknown.
+// ContainerID returns the ID of the container for which an address is reserved. If the ID is unknown, ContainerID returns
+// a text for messages.
 func (se *Session) ContainerID(ip netip.Addr) string {
 	res, _ := se.dir.reservation(ip) // after an error, res contains no owner
 	return cmp.Or(res.owner.containerID, "an unknown owner")

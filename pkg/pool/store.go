@@ -19,11 +19,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Store is the reservations of one network, with one file per address. DEL and GC need no other part of the configuration.
-// The files have the same format and the same lock as in the reference plugin, so that both plugins can use one directory in
-// turns. The files that only plumb knows, which are the address files and the times of releases, are in another directory, because
-// the reference plugin reads every file of dir. The path of that directory contains ".plumb", which cannot be the name of a
-// network, because such a name cannot begin with a dot.
+// A Store contains the reservations of one network, with one file per address. DEL and GC need no other part of the
+// configuration. The files have the same format and the same lock as in the reference plugin, so that a node can switch
+// between the plugins and keep the directory. The files that only plumb knows, which are the address files and the
+// times of releases, are in another directory, because the reference plugin reads every file of dir. The path of that
+// directory contains ".plumb", which cannot be the name of a network, because such a name cannot begin with a dot.
 type Store struct {
 	machine    Machine
 	dataDir    string
@@ -100,9 +100,9 @@ func prevAddrs(prev *types.Result) (addrs []netip.Addr) {
 	return addrs
 }
 
-// Lock calls f while this process holds the lock of the network's directory. If the directory does not exist,
-// it does not call f, and the error matches fs.ErrNotExist. An error without a code gets types.CodeIO.
-// f must not do anything slow.
+// Lock calls f while this process holds the lock of the network's directory. If the directory does not exist, Lock does
+// not call f, and the error matches fs.ErrNotExist. An error without a code gets types.CodeIO. f must return quickly,
+// because other calls wait for the lock.
 func (s Store) Lock(f func(*Session) error) error {
 	se, err := s.open()
 	if err != nil {
@@ -113,8 +113,9 @@ func (s Store) Lock(f func(*Session) error) error {
 	return types.Coded(types.CodeIO, f(se))
 }
 
-// lockIfReserved is Lock, but it does nothing if the network has no reservations, because its directory does not exist, has a
-// name that is too long, or is empty while the disk has no space for the lock file.
+// lockIfReserved calls Lock, but returns nil if the network has no reservations. In that case, its directory does not
+// exist, the network's name is too long for a directory, or the directory is empty and the disk has no space for the
+// lock file.
 func (s Store) lockIfReserved(f func(*Session) error) error {
 	err := s.Lock(f)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENAMETOOLONG) {
@@ -128,14 +129,14 @@ func (s Store) lockIfReserved(f func(*Session) error) error {
 	return err
 }
 
-// A Session is the time in which this process holds the lock of a store. Lock and Allocate pass it to functions. It is
+// A Session gives access to a store while this process holds its lock. Lock and Allocate pass it to functions. It is
 // not valid after they return.
 type Session struct {
 	store        Store
 	dir          directory // the reservations
-	addressFiles directory // the address files of the running boot; not open if the boot is unknown or the disk is full
-	lock         int       // descriptor of the lock file; -1: the directory is read-only, and nothing can change
-	boot         string    // ID of the running boot; empty: not known
+	addressFiles directory // the address files of the running boot, or noDirectory if the boot is unknown or the disk is full
+	lock         int       // descriptor of the lock file, or -1 if the directory is read-only, so that nothing can change
+	boot         string    // ID of the running boot, or "" if it is unknown
 	released     []netip.Addr
 
 	releasesReady bool // prepareReleases has run
@@ -168,7 +169,7 @@ func (se *Session) openDir() error {
 	}
 	se.dir = dir
 	lock, err := dir.openLock(unix.O_CREAT | unix.O_NOFOLLOW)
-	if errors.Is(err, unix.ELOOP) { // a symbolic link: lock its target, as the reference plugin does, but do not create it
+	if errors.Is(err, unix.ELOOP) { // lock the target of a symbolic link, as the reference plugin does, but do not create it
 		target, targetErr := dir.openLock(0)
 		if !errors.Is(targetErr, unix.ENOENT) { // callers take ENOENT for a missing directory
 			lock, err = target, targetErr
@@ -283,7 +284,7 @@ func (se *Session) Free(addrs []netip.Addr) ([]netip.Addr, error) {
 	return free, nil
 }
 
-// Boot returns the ID of the running boot, or an empty text if it cannot be read. A file of an earlier boot may be outdated.
+// Boot returns the ID of the running boot, or "" if it cannot be read. A file of an earlier boot may be outdated.
 func (se *Session) Boot() string { return se.boot }
 
 func (se *Session) isTaken(ip netip.Addr) bool {
@@ -323,7 +324,7 @@ func (se *Session) Held(r *skel.Request) (addrs []netip.Addr, err error) {
 // then at all reservations. If it finds none, and a reservation that may belong to the owner could not be read, it
 // returns the error of that reservation.
 func (se *Session) held(o owner, prev func() []netip.Addr) ([]reservation, error) {
-	found, all, err := se.confirm(o, se.named(o))
+	found, all, err := se.confirm(o, se.namedAddrs(o))
 	if !all && err == nil && prev != nil {
 		found, all, err = se.confirm(o, prev())
 	}

@@ -99,18 +99,32 @@ var _ = Describe("write", func() {
 
 var _ = Describe("a symbolic link", func() {
 	DescribeTable("is not followed when the plugin writes", func(at string) {
-		host := newTestHost()
+		host, foreign := newTestHost(), GinkgoTB().TempDir()
 		host.Add("c0", variant{})
-		victim := filepath.Join(GinkgoTB().TempDir(), "victim")
+		victim := filepath.Join(foreign, "victim")
 		Expect(os.WriteFile(victim, []byte("precious"), 0o600)).To(Succeed())
-		at = strings.NewReplacer("FILES", "../.plumb/net/"+filepath.Base(host.addressFiles()), "C0", owner{"c0", "eth0"}.addressFileName(),
-			"C1", owner{"c1", "eth0"}.addressFileName()).Replace(at)
-		Expect(os.RemoveAll(host.Net(at))).To(Succeed())
-		Expect(os.Symlink(victim, host.Net(at))).To(Succeed())
+		path := host.Net(strings.NewReplacer("FILES", "../.plumb/net/"+filepath.Base(host.addressFiles()), "C0", owner{"c0", "eth0"}.addressFileName(),
+			"C1", owner{"c1", "eth0"}.addressFileName()).Replace(at))
+		link := func(target string) {
+			Expect(os.RemoveAll(path)).To(Succeed())
+			Expect(os.Symlink(target, path)).To(Succeed())
+		}
+		link(victim)
 		host.Add("c1", variant{})
 		host.OK("DEL", "c0", variant{IPAM: subnet + `, "cooldown": 60`})
 		Expect(os.ReadFile(victim)).To(BeEquivalentTo("precious"))
 		Expect(host.Reserved()).To(ContainElement(HaveSuffix(" c1/eth0")))
+
+		link(filepath.Join(foreign, "missing"))
+		for _, verb := range []string{"DEL", "ADD", "CHECK", "STATUS", "DEL", "GC"} {
+			r := host.Run(verb, "c1", variant{IPAM: subnet + `, "cooldown": 60`, More: `"cni.dev/valid-attachments": []`})
+			if at == "lock" { // every verb fails, because it cannot open the lock
+				Expect(r.Failure(GinkgoTB()).Msg).To(ContainSubstring("net/lock: too many levels of symbolic links"), verb)
+			} else {
+				r.OK(GinkgoTB())
+			}
+		}
+		Expect(os.ReadDir(foreign)).To(HaveLen(1), "a foreign file was created")
 	},
 		Entry(nil, "last_reserved_ip.0"), Entry(nil, "lock"), Entry(nil, "10.1.2.3"),
 		Entry(nil, "FILES"), Entry(nil, "FILES/C0"), Entry(nil, "FILES/C1"),

@@ -40,10 +40,10 @@ func (r *Request) lockAttachment(v verb) error {
 	})
 }
 
-// LockContainer waits until no other call holds this lock for the same container, and locks the
-// container until this call ends. A plugin calls it before it looks for a free number in the container,
-// such as the number of a routing table, because runtimes can add several attachments of one container
-// at the same time. LockContainer fails in the same way as lockAttachment.
+// LockContainer waits until no other call holds this lock for the same container, and locks the container until this
+// call ends. A plugin calls it before it looks for a free number in the container, such as the number of a routing
+// table, because runtimes can add several attachments of one container at the same time. If the lock is not free in
+// time, ADD and CHECK get an error with types.CodeTryAgain, and DEL continues after a warning.
 func (r *Request) LockContainer() error {
 	return r.lock(wantedLock{
 		key:    fmt.Sprintf("container %d", r.ContainerNS.Cookie()),

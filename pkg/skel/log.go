@@ -16,9 +16,6 @@ import (
 
 // openLog sets up the tracer according to CNI_LOG_LEVEL and CNI_LOG_FILE.
 func (r *Request) openLog() {
-	if r.Command == cmdVersion {
-		return
-	}
 	switch level := r.getenv("CNI_LOG_LEVEL"); strings.ToLower(level) {
 	case "":
 	case "debug":
@@ -34,9 +31,6 @@ func (r *Request) openLog() {
 // openTrace sets up the tracer for "plumb trace" and for a distributed trace (W3C Trace Context). It
 // warns only about CNI_TRACE_FILE, because a call must not depend on "plumb trace".
 func (r *Request) openTrace() {
-	if r.Command == cmdVersion {
-		return
-	}
 	if f, err := openLogFile(cmp.Or(r.env.Pipe, trace.Pipe), unix.O_NOFOLLOW, unix.S_IFIFO); err == nil {
 		r.logs = append(r.logs, f)
 		r.Trace.Pipe = f

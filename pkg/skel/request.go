@@ -44,8 +44,8 @@ type Request struct {
 	traced bool // beginTrace was called
 	prev   *types.Result
 	valid  types.ValidAttachments // the attachments that GC must keep
-	// unreleased is the error of a DEL whose "ipam" is invalid, so that DEL cannot release addresses.
-	unreleased error
+	// ipamErr is the error of a DEL whose "ipam" is invalid, so that DEL cannot release addresses.
+	ipamErr error
 	// beforeResult contains the functions that BeforeResult registered.
 	beforeResult []func() error
 }
@@ -106,7 +106,8 @@ func (r *Request) ValidAttachments() types.Set {
 // gets no arguments.
 func (r *Request) Args() (types.Args, error) { return r.parseArgs(types.ParseArgs) }
 
-// AnyArgs is Args for a plugin whose configuration can name any key of CNI_ARGS.
+// AnyArgs returns CNI_ARGS like Args, but accepts unknown keys. It is for a plugin whose configuration can name
+// any key.
 func (r *Request) AnyArgs() (types.Args, error) { return r.parseArgs(types.ParseAnyArgs) }
 
 func (r *Request) parseArgs(parse func(string) (types.Args, error)) (types.Args, error) {
@@ -120,8 +121,8 @@ func (r *Request) parseArgs(parse func(string) (types.Args, error)) (types.Args,
 // Prev returns prevResult, which is the result of the previous plugin in the chain, in the form of the newest
 // version. It returns nil if the configuration lacks prevResult, or contains null. An empty object is a result
 // without interfaces and addresses, as in the reference plugins. If ADD returns the value of Prev, or a changed
-// copy, skel prints the unchanged parts as they came (see types.ParsePrevResult). Errors have types.CodeDecode.
-// DEL must succeed, and therefore gets nil, after a warning, if prevResult cannot be decoded.
+// copy, skel prints the unchanged parts verbatim (see types.ParsePrevResult). Errors have types.CodeDecode. DEL
+// must succeed, and therefore gets nil, after a warning, if prevResult cannot be decoded.
 func (r *Request) Prev() (*types.Result, error) {
 	raw := string(r.Conf.PrevResult)
 	if r.prev != nil || raw == "" || raw == "null" {
@@ -140,8 +141,8 @@ func (r *Request) Prev() (*types.Result, error) {
 	return prev, nil
 }
 
-// RequirePrev is Prev for CHECK and for ADD of a chained plugin, which need a prevResult. It returns an error if
-// there is none.
+// RequirePrev returns prevResult like Prev, but without a prevResult it returns an error with types.CodeConfig.
+// It is for CHECK, and for ADD of a chained plugin.
 func (r *Request) RequirePrev() (*types.Result, error) {
 	why := "must be called as chained plugin, after the plugin that created the interface"
 	if r.Command == "CHECK" {
@@ -156,8 +157,7 @@ func (r *Request) RequirePrev() (*types.Result, error) {
 
 // Decode reads the plugin's own keys into conf, a pointer to a struct with json tags. ADD warns about each
 // unknown key that is similar to a known key. If the configuration contains "strict": true, any unknown key is
-// an error, except in DEL, which must succeed. The error names
-// these keys and all values of a wrong type.
+// an error, except in DEL, which must succeed. The error names these keys and all values of a wrong type.
 func (r *Request) Decode(conf any) error {
 	err := types.Decode(r.Stdin, conf)
 	if r.Command != "ADD" && !r.Conf.Strict || r.Command == "DEL" {
@@ -180,7 +180,7 @@ func (r *Request) Decode(conf any) error {
 	return err
 }
 
-// DecodeWithArgs is Decode and Args.
+// DecodeWithArgs calls Decode and then Args.
 func (r *Request) DecodeWithArgs(conf any) (types.Args, error) {
 	if err := r.Decode(conf); err != nil {
 		return types.Args{}, err
@@ -253,21 +253,21 @@ func (r *Request) openNamespaces(v verb) error {
 	container, err := ns.Open(r.NetNS, r.Trace)
 	switch {
 	case err == nil && container.Same(host) && !r.overridden():
-		return r.containerIsHost(v, container.Close())
+		return r.rejectHostNS(v, container.Close())
 	case err == nil:
 		r.ContainerNS = container
 		return nil
-	case v.netns == netnsOptional && gone(err):
+	case v.netns == netnsOptional && isGone(err):
 		return nil
 	}
 	return types.Errorf(types.CodeNamespace, "container namespace: %w", err)
 }
 
-// containerIsHost is called if CNI_NETNS is the host's namespace, because the plugin would change the host
-// instead of the container. It returns an error, except in DEL. In DEL, the container counts as gone, because
-// the pid in a path /proc/<pid>/ns/net may now belong to a process of the host. containerIsHost then warns, and
-// DEL deletes only the container's objects on the host.
-func (r *Request) containerIsHost(v verb, closeErr error) error {
+// rejectHostNS returns the error for a CNI_NETNS that is the host's namespace, because the plugin would change
+// the host instead of the container. In DEL, it only warns, and the container counts as gone, because the pid in
+// a path /proc/<pid>/ns/net may now belong to a process of the host. DEL then deletes only the container's
+// objects on the host.
+func (r *Request) rejectHostNS(v verb, closeErr error) error {
 	if v.netns == netnsOptional {
 		r.Warn("CNI_NETNS %s is the namespace that the plugin itself runs in; DEL continues as if the container's namespace were gone", r.NetNS)
 		return closeErr
@@ -276,13 +276,13 @@ func (r *Request) containerIsHost(v verb, closeErr error) error {
 		"CNI_NETNS %s is the namespace that the plugin itself runs in; set CNI_NETNS_OVERRIDE=1 if that is meant", r.NetNS)
 }
 
-// gone reports whether err means that no namespace is at the path, because there is no file, or only the regular
+// isGone reports whether err means that no namespace is at the path, because there is no file, or only the regular
 // file that remains when a namespace is unmounted.
-func gone(err error) bool {
+func isGone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, ns.ErrNotNamespace)
 }
 
-// openHost opens the namespace of the process, or the one that a test chose.
+// openHost opens the namespace of the process, or the namespace that a test chose.
 func (r *Request) openHost() (*ns.Handle, error) {
 	if r.env.HostNS != "" {
 		return ns.Open(r.env.HostNS, r.Trace)

@@ -26,10 +26,18 @@ func TestMain(m *testing.M) {
 	if file := os.Getenv("SKEL_TEST_PLUGIN"); file != "" {
 		skel.Main(skel.Plugin{Name: "test", IPAM: os.Getenv("SKEL_TEST_NODE") == "", Add: func(r *skel.Request) (*types.Result, error) {
 			r.Undo.Push("write", func() error { return os.WriteFile(file, []byte("undone"), 0o600) })
-			return &types.Result{}, nil
+			return &types.Result{DNS: types.DNS{Domain: monitorSlack()}}, nil
 		}})
 	}
 	os.Exit(m.Run())
+}
+
+// monitorSlack returns the timer slack of the second thread of this process.
+func monitorSlack() string {
+	tasks, _ := os.Open("/proc/self/task")
+	threads, _ := tasks.Readdirnames(2)
+	slack, _ := os.ReadFile("/proc/" + threads[1] + "/timerslack_ns")
+	return strings.TrimSpace(string(slack))
 }
 
 // newNS returns the path of a network namespace that exists until the test ends.
@@ -718,6 +726,7 @@ func TestGCGetsTheValidAttachments(t *testing.T) {
 		{`"cni.dev/valid-attachments":[{"containerID":"c","ifname":"i"},{"containerID":"d","ifname":"i"}]`, true,
 			types.Set{{Network: "net", ContainerID: "c", IfName: "i"}: true, {Network: "net", ContainerID: "d", IfName: "i"}: true}},
 		{`"cni.dev/valid-attachments":[]`, true, types.Set{}},
+		{`"CNI.DEV/valid-attachments":[{"CONTAINERID":"c","ifName":"i"}]`, true, types.Set{{Network: "net", ContainerID: "c", IfName: "i"}: true}},
 		{`"cni.dev/valid-attachments":null`, true, types.Set{}},
 		{`"cni.dev/attachments":[{"containerID":"c","ifname":"i"}]`, true, types.Set{{Network: "net", ContainerID: "c", IfName: "i"}: true}},
 		{`"cni.dev/attachments":null,"cni.dev/valid-attachments":[{"containerID":"c","ifname":"i"}]`, true,

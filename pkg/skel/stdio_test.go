@@ -82,6 +82,13 @@ func TestVersionDoesNotWaitForInput(t *testing.T) {
 	}
 }
 
+func TestMonitorThreadWakesUpSeldom(t *testing.T) {
+	cmd, _ := program(t, "")
+	if answer, err := cmd.Output(); err != nil || !strings.Contains(string(answer), `"domain": "1000000"`) {
+		t.Errorf("want a timer slack of 1000000 ns, got %s, %v", answer, err)
+	}
+}
+
 // TestErrorSaysThatProcIsNotMounted needs a mount namespace of its own.
 func TestErrorSaysThatProcIsNotMounted(t *testing.T) {
 	self, err := os.Executable()

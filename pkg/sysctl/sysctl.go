@@ -57,16 +57,16 @@ func Set(h *ns.Handle, settings ...Setting) error {
 	if len(settings) == 0 {
 		return nil
 	}
-	return stepIn(h, "write sysctls "+names(settings), func() error { return set(h, settings) })
+	return stepIn(h, "write sysctls "+settingsText(settings), func() error { return set(h, settings) })
 }
 
-// Ensure is Set, but does not write a setting that already has its value. It is for settings that
-// attachments share on the host.
+// Ensure writes settings like Set, but only if their values differ from the present values. It is
+// for settings that attachments share on the host.
 func Ensure(h *ns.Handle, settings ...Setting) error {
 	if len(settings) == 0 {
 		return nil
 	}
-	return stepIn(h, "ensure sysctls "+names(settings), func() error {
+	return stepIn(h, "ensure sysctls "+settingsText(settings), func() error {
 		return set(h, slices.DeleteFunc(slices.Clone(settings), Setting.isSet))
 	})
 }
@@ -86,7 +86,7 @@ func set(h *ns.Handle, settings []Setting) error {
 		}
 	}
 	if why != nil {
-		h.Trace().Warn("sysctls that cannot be written keep their values (%v): %s", why, names(refused))
+		h.Trace().Warn("sysctls that cannot be written keep their values (%v): %s", why, settingsText(refused))
 	}
 	return nil
 }
@@ -97,8 +97,8 @@ func (s Setting) isSet() bool {
 	return err == nil && now == s.Value
 }
 
-// Diff returns an error that names each setting that differs, except optional settings whose key
-// cannot be written or does not exist.
+// Diff returns an error that names each setting whose value differs. It ignores optional settings
+// with a key that does not exist or cannot be written.
 func Diff(h *ns.Handle, settings ...Setting) error {
 	var errs []error
 	for _, s := range settings {
@@ -108,13 +108,13 @@ func Diff(h *ns.Handle, settings ...Setting) error {
 		case err != nil:
 			errs = append(errs, err)
 		case now != s.Value && !(s.Optional && !writable(h, s.Key)):
-			errs = append(errs, s.Differs(h, now).Errorf("sysctl %s is %q, not %q", s.Key, now, s.Value))
+			errs = append(errs, s.Differs(h, now).Errorf("sysctl %s is %q, want %q", s.Key, now, s.Value))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// Differs returns the problem that the setting has the value now instead of s.Value.
+// Differs describes the problem that the setting has the value now instead of s.Value.
 func (s Setting) Differs(h *ns.Handle, now string) types.Problem {
 	fix := h.Command("sysctl", "-w", s.Key+"="+s.Value)
 	return types.Problem{Object: "sysctl " + s.Key, Kind: types.ProblemDiffers, Want: s.Value, Got: now, Fix: fix}
@@ -229,8 +229,8 @@ func file(key string) (string, error) {
 	return file, nil
 }
 
-// names returns the settings as text for errors, for example "net/ipv4/ip_forward=1 …".
-func names(settings []Setting) string {
+// settingsText returns the settings for errors and steps, for example "net/ipv4/ip_forward=1 …".
+func settingsText(settings []Setting) string {
 	texts := make([]string, len(settings))
 	for i, s := range settings {
 		texts[i] = s.Key + "=" + s.Value

@@ -4,18 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/plumb-cni/plumb/pkg/ns"
 	"github.com/plumb-cni/plumb/pkg/sysctl"
 	"github.com/plumb-cni/plumb/pkg/trace"
 	"github.com/plumb-cni/plumb/pkg/types"
-	"github.com/plumb-cni/plumb/test/faults/inject"
 	"github.com/plumb-cni/plumb/test/nstest"
 	"golang.org/x/sys/unix"
 )
@@ -24,11 +20,6 @@ func open(t *testing.T) (*nstest.NS, *ns.Handle) {
 	t.Helper()
 	n := nstest.New(t)
 	return n, n.Open(t, &trace.Tracer{})
-}
-
-func TestMain(m *testing.M) {
-	inject.Launch()
-	os.Exit(m.Run())
 }
 
 const forward = "net/ipv4/ip_forward"
@@ -93,7 +84,7 @@ func TestKeysCannotLeaveProcSys(t *testing.T) {
 func TestDiffNamesWhatDiffers(t *testing.T) {
 	_, h := open(t)
 	err := sysctl.Diff(h, sysctl.Setting{Key: forward, Value: "1"}, sysctl.Setting{Key: sysctl.IPv4("lo", "arp_notify"), Value: "0"})
-	if err == nil || err.Error() != `sysctl net/ipv4/ip_forward is "0", not "1"` {
+	if err == nil || err.Error() != `sysctl net/ipv4/ip_forward is "0", want "1"` {
 		t.Error(err)
 	}
 	if err := sysctl.Ensure(h, sysctl.Setting{Key: forward, Value: "1"}); err != nil {
@@ -146,41 +137,5 @@ func TestKeyThatIsNotPerNamespace(t *testing.T) {
 	err := sysctl.Set(h, setting)
 	if types.AsError(err).Code != types.CodeConfig || !strings.HasSuffix(err.Error(), "only the host can set what is not per namespace") {
 		t.Errorf("%v", err)
-	}
-}
-
-// TestInterruptedWrite checks that a write that a signal interrupts is repeated.
-func TestInterruptedWrite(t *testing.T) {
-	if path := os.Getenv("TEST_WRITE_IN"); path != "" {
-		h, err := ns.Open(path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = h.Close() }()
-		if err := sysctl.Set(h, sysctl.Setting{Key: forward, Value: "1"}); err != nil {
-			t.Error(err)
-		}
-		return
-	}
-	n := nstest.New(t)
-	var out strings.Builder
-	cmd := exec.Command(os.Args[0], "-test.run", "^TestInterruptedWrite$")
-	cmd.Env = append(os.Environ(), "TEST_WRITE_IN="+n.Path())
-	cmd.Stdout, cmd.Stderr = &out, &out
-	interrupted := 0
-	tree, err := inject.Session{Calls: inject.ProcWrites(), Decide: func(*inject.Call) inject.Verdict {
-		if interrupted++; interrupted == 1 {
-			return inject.Refuse(unix.EINTR)
-		}
-		return inject.Pass()
-	}}.Run(cmd)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(cmd.Wait(), tree.Wait(time.Minute)); err != nil {
-		t.Fatalf("%v: %s", err, out.String())
-	}
-	if interrupted < 2 || n.Sysctl(t, forward) != "1" {
-		t.Errorf("%d writes, %s is %s", interrupted, forward, n.Sysctl(t, forward))
 	}
 }

@@ -40,10 +40,10 @@ func HostPortIP(f nft.Family) string { return HostPort(f) + "ip" }
 // passes before its address is translated.
 func HostPortChain(f nft.Family) string { return HostPort(f) + "_chain" }
 
-// HostPortIPChain is HostPortChain for the keys of HostPortIP.
+// HostPortIPChain returns the name of the map from a key of HostPortIP to the same chain as HostPortChain.
 func HostPortIPChain(f nft.Family) string { return HostPort(f) + "_addr" }
 
-// Source returns the name of the map from an address to the two parts of the name of its zone in firewalld.
+// Source returns the name of the map from an address to the two parts of its firewalld zone name.
 func Source(f nft.Family) string { return "source" + f.Version() }
 
 // MasqueradeSets returns the masquerade maps, which every plugin creates together with the table.
@@ -96,7 +96,7 @@ func IsolatedPortSets() []nft.Set {
 	return []nft.Set{{Name: IsolatedPorts, Key: []nft.Type{nft.IfName}}}
 }
 
-// All returns the tables with all sets, including those for former owners.
+// All returns the tables with all sets, including the sets for former owners.
 func All() []nft.Layout {
 	all := []nft.Layout{
 		Inet(slices.Concat(MasqueradeSets(), HostPortSets(), FirewallSets())...),
@@ -111,6 +111,7 @@ func All() []nft.Layout {
 	return all
 }
 
+// layoutVersion is the nft.Layout.Version of both tables. It increases when the rules of a chain change.
 const layoutVersion = 2
 
 // Inet returns table inet plumb with these sets. Every plugin that creates the table also creates the guard

@@ -118,7 +118,7 @@ func (t *Tracer) write(r Record) {
 
 func (r Record) line() []byte {
 	b, err := json.Marshal(r)
-	if err != nil { // cannot happen: offsetMs and durationMs are finite numbers, and the year has four digits
+	if err != nil { // cannot happen, because offsetMs and durationMs are finite numbers, and the year has four digits
 		return nil
 	}
 	return append(b, '\n')

@@ -154,7 +154,7 @@ func (t *Tracer) traceLine(call span) []byte {
 		Resource:   resource{[]attribute{textAttribute("service.name", "plumb"), textAttribute("service.version", t.call.Version)}},
 		ScopeSpans: []scopeSpans{{Scope: scope{"github.com/plumb-cni/plumb/pkg/trace", t.call.Version}, Spans: spans}},
 	}}})
-	if err != nil { // cannot happen: all fields are strings and numbers
+	if err != nil { // cannot happen, because all fields are strings and numbers
 		return nil
 	}
 	return append(line, '\n')

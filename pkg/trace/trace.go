@@ -48,7 +48,7 @@ type Tracer struct {
 	firstStepTime time.Time  // the time at which the first step began
 	call          Call       // the call that BeginCall logged
 	began         time.Time  // the time at which the call began
-	id            string     // the ID of the call; empty: no call is logged
+	id            string     // the ID of the call, or "" if no call is logged
 	spans         []span     // the steps of the call that have ended, for OTLP
 	lost          int        // the number of records that could not be written to Pipe
 }

@@ -16,7 +16,8 @@ const (
 	argIgnoreUnknown = "IgnoreUnknown"
 )
 
-// ParseArgs is ParseAnyArgs, but returns an error if it finds an unknown key, unless IgnoreUnknown is 1 or true.
+// ParseArgs parses s as ParseAnyArgs does, but returns an error with CodeEnvironment for an unknown key, unless
+// IgnoreUnknown is 1 or true.
 func ParseArgs(s string) (Args, error) {
 	args, err := ParseAnyArgs(s)
 	if err != nil {

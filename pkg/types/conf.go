@@ -124,7 +124,7 @@ func explain(err error, data []byte, out any) error {
 		return fmt.Errorf("byte %d: %w", syntax.Offset, err)
 	}
 	var problems []error
-	for _, v := range topValue(data, out).refused() {
+	for _, v := range topValue(data, out).invalidValues() {
 		problem := v.decode()
 		var wrongType *json.UnmarshalTypeError
 		if errors.As(problem, &wrongType) {

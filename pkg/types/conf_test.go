@@ -83,26 +83,6 @@ func TestErrorsOfDecodeNameEachKey(t *testing.T) {
 	}
 }
 
-func TestValidAttachments(t *testing.T) {
-	for text, want := range map[string]string{
-		`{}`:                                 "nil",
-		`{"cni.dev/valid-attachments":null}`: "[]",
-		`{"cni.dev/valid-attachments":[]}`:   "[]",
-		`{"cni.dev/valid-attachments":[{"containerID":"c","ifname":"i"}]}`: "[{c i}]",
-		`{"CNI.DEV/valid-attachments":[{"CONTAINERID":"c","ifName":"i"}]}`: "[{c i}]",
-	} {
-		var conf GCConf
-		err := Decode([]byte(text), &conf)
-		got := fmt.Sprint(conf.Valid)
-		if conf.Valid == nil {
-			got = "nil"
-		}
-		if err != nil || got != want {
-			t.Errorf("%s: %s, %v, want %s", text, got, err, want)
-		}
-	}
-}
-
 func TestMalformedValidAttachments(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"cni.dev/valid-attachments":[{"containerID":1}]}`: `decode configuration: key "cni.dev/valid-attachments[0].containerID": want a string, got number`,

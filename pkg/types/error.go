@@ -10,17 +10,17 @@ import (
 // own codes, from 101.
 const (
 	CodeVersion      = 1   // incompatible CNI version
-	CodeUnsupported  = 2   // unsupported field: names key and value
+	CodeUnsupported  = 2   // a field that the plugin does not support; the error names key and value
 	CodeUnknown      = 3   // container does not exist
 	CodeEnvironment  = 4   // CNI_* variables missing or malformed
 	CodeIO           = 5   // input or output failed
 	CodeDecode       = 6   // not JSON, or a value of the wrong JSON type
 	CodeConfig       = 7   // a configuration that cannot work
 	CodeNamespace    = 8   // CNI_NETNS does not exist (ADD, CHECK), or is the host's own namespace
-	CodeTryAgain     = 11  // may succeed later: the pool is exhausted, a lock was not free in time
-	CodeNotAvailable = 50  // STATUS: ADD cannot succeed
-	CodeLimited      = 51  // STATUS: containers would have limited connectivity
-	CodeChanged      = 100 // CHECK: a difference from what ADD created; the same code in all plumb plugins
+	CodeTryAgain     = 11  // may succeed later, for example if the pool is exhausted or a lock was not free in time
+	CodeNotAvailable = 50  // ADD cannot succeed (STATUS)
+	CodeLimited      = 51  // containers would have limited connectivity (STATUS)
+	CodeChanged      = 100 // the state differs from what ADD created (CHECK); all plumb plugins use this code
 	CodeInternal     = 999 // any other error
 )
 

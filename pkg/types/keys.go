@@ -12,7 +12,7 @@ import (
 
 // An UnknownKey is a key of a configuration that no plugin reads.
 type UnknownKey struct {
-	Path   string   // where the key is: "ipam.rangeStrat"
+	Path   string   // the place of the key, for example "ipam.rangeStrat"
 	Value  string   // the JSON text of the value
 	Nested bool     // the key is in an object within the configuration
 	name   string   // the last part of Path
@@ -22,7 +22,7 @@ type UnknownKey struct {
 // Likely returns the known key that was probably meant, or "" if none is similar.
 func (u UnknownKey) Likely() string { return Nearest(u.name, u.known) }
 
-// String returns a warning: the key, its value, and the known key that was probably meant.
+// String returns a warning with the key, its value, and the known key that was probably meant.
 func (u UnknownKey) String() string {
 	s := fmt.Sprintf("unknown key %q with value %s", u.Path, u.Value)
 	if likely := u.Likely(); likely != "" {
@@ -35,18 +35,18 @@ func (u UnknownKey) String() string {
 // listed in shared, sorted by path. It looks into nested objects and lists that are structs in conf, except values of a wrong
 // type. Keys match in any case, as encoding/json matches them.
 func Unknown(data []byte, conf any, shared ...string) []UnknownKey {
-	found := topValue(data, conf).unknown(shared)
+	found := topValue(data, conf).unknownKeys(shared)
 	slices.SortFunc(found, func(a, b UnknownKey) int { return strings.Compare(a.Path, b.Path) })
 	return found
 }
 
 // A value is one JSON value of a configuration.
 type value struct {
-	parent *value // the enclosing value; nil: v is the whole configuration
+	parent *value // the enclosing value, or nil if v is the whole configuration
 	key    string // key of the value, if the parent is an object
 	index  int    // index of the value, if the parent is a list
 	data   json.RawMessage
-	typ    reflect.Type // type into which encoding/json reads the value, not a pointer; nil: nothing reads it
+	typ    reflect.Type // type into which encoding/json decodes the value, without pointers, or nil if nothing reads the value
 }
 
 func topValue(data []byte, out any) *value {
@@ -60,7 +60,7 @@ func withoutPointer(t reflect.Type) reflect.Type {
 	return t
 }
 
-// path returns the place of v in the configuration, as people write it: "ranges[0].subnet".
+// path returns the place of v in the configuration, for example "ranges[0].subnet".
 func (v *value) path() string {
 	switch {
 	case v.parent == nil:
@@ -75,15 +75,15 @@ func (v *value) path() string {
 
 func (v *value) decode() error { return json.Unmarshal(v.data, reflect.New(v.typ).Interface()) }
 
-// refused returns the innermost values within v that encoding/json cannot decode, sorted by path. It returns v itself if the
-// values within v are valid.
-func (v *value) refused() []*value {
+// invalidValues returns the innermost values within v that encoding/json cannot decode, sorted by path. It returns v
+// itself if the values within v are valid.
+func (v *value) invalidValues() []*value {
 	if v.typ == nil || v.decode() == nil {
 		return nil
 	}
 	var found []*value
 	for _, inner := range v.children() {
-		found = append(found, inner.refused()...)
+		found = append(found, inner.invalidValues()...)
 	}
 	if found == nil {
 		return []*value{v}
@@ -91,12 +91,12 @@ func (v *value) refused() []*value {
 	return found
 }
 
-func (v *value) unknown(shared []string) []UnknownKey {
+func (v *value) unknownKeys(shared []string) []UnknownKey {
 	var found []UnknownKey
 	for _, inner := range v.children() {
 		switch {
 		case inner.typ != nil:
-			found = append(found, inner.unknown(nil)...)
+			found = append(found, inner.unknownKeys(nil)...)
 		case !containsKey(shared, inner.key):
 			known := slices.Clone(shared)
 			for _, f := range fieldsOf(v.typ) {

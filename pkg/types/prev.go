@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// ParsePrevResult decodes the result of an earlier plugin of the chain. Marshal prints the unchanged parts as they
-// came, including keys and values that plumb does not know, because the earlier plugin may read them in its DEL.
+// ParsePrevResult decodes the result of an earlier plugin of the chain. Marshal prints the unchanged parts verbatim,
+// including keys and values that plumb does not know, because the earlier plugin may read them in its DEL.
 // ParsePrevResult accepts two kinds of values that ParseResult rejects, because a chained plugin does not need them. An
 // IP whose interface index is not in the list gets NoInterface, and Routes lacks invalid routes.
 func ParsePrevResult(v Version, data []byte) (*Result, error) {
@@ -20,7 +20,7 @@ func ParsePrevResult(v Version, data []byte) (*Result, error) {
 	return r, nil
 }
 
-// checkPrev is check for ParsePrevResult.
+// checkPrev normalizes the IPs and routes for ParsePrevResult.
 func (r *Result) checkPrev() error {
 	for i := range r.IPs {
 		ip := &r.IPs[i]
@@ -41,8 +41,8 @@ func (r *Result) checkPrev() error {
 	return nil
 }
 
-// mergeIntoPrev returns the prevResult that r began as, in the form of version v, with the changes to r. after is r in that
-// form. A conversion between 0.2.0 and 0.3.0 drops unknown keys.
+// mergeIntoPrev returns the prevResult from which r was decoded, in the form of version v, with the changes to r. after
+// is r in that form. A conversion between 0.2.0 and 0.3.0 drops unknown keys.
 func (r *Result) mergeIntoPrev(v Version, after []byte) ([]byte, error) {
 	original, own, err := parse(v, r.prev, (*Result).checkPrev)
 	if err != nil {
@@ -65,13 +65,13 @@ type (
 	list   []json.RawMessage
 )
 
-// merge returns came with the differences between before and after applied. before is came without what a Result cannot
-// express. merge returns after if came is null, or of another type than after.
-func merge(came, before, after json.RawMessage) json.RawMessage {
+// merge returns received with the differences between before and after applied. before is received without what a
+// Result cannot express. merge returns after if received is null, or of another type than after.
+func merge(received, before, after json.RawMessage) json.RawMessage {
 	var merged any
-	if o, ok := decodeAll[object](came, before, after); ok && o[0] != nil {
+	if o, ok := decodeAll[object](received, before, after); ok && o[0] != nil {
 		merged = mergeObjects(o[0], o[1], o[2])
-	} else if l, ok := decodeAll[list](came, before, after); ok {
+	} else if l, ok := decodeAll[list](received, before, after); ok {
 		merged = mergeLists(l[0], l[1], l[2])
 	} else {
 		return after
@@ -90,19 +90,19 @@ func decodeAll[T any](texts ...json.RawMessage) (all [3]T, ok bool) {
 	return all, true
 }
 
-func mergeObjects(came, before, after object) object {
+func mergeObjects(received, before, after object) object {
 	for key := range before {
 		if after[key] == nil {
-			delete(came, came.match(key))
+			delete(received, received.match(key))
 		}
 	}
 	for key, value := range after {
 		if !bytes.Equal(before[key], value) {
-			own := came.match(key)
-			came[own] = merge(came[own], before[key], value)
+			own := received.match(key)
+			received[own] = merge(received[own], before[key], value)
 		}
 	}
-	return came
+	return received
 }
 
 // match returns the key of o that equals key without regard to case, as in package json, or else key itself.
@@ -118,19 +118,19 @@ func (o object) match(key string) string {
 	return key
 }
 
-// mergeLists merges item by item. If before lacks items of came, mergeLists appends the items by which after is longer than
-// before, or returns after if other items differ.
-func mergeLists(came, before, after list) list {
+// mergeLists merges item by item. If before lacks items of received, mergeLists appends the items by which after is
+// longer than before, or returns after if other items differ.
+func mergeLists(received, before, after list) list {
 	n := len(before)
 	switch {
-	case n > len(after), n != len(came) && !slices.EqualFunc(before, after[:n], func(a, b json.RawMessage) bool { return bytes.Equal(a, b) }):
+	case n > len(after), n != len(received) && !slices.EqualFunc(before, after[:n], func(a, b json.RawMessage) bool { return bytes.Equal(a, b) }):
 		return after
-	case n == len(came):
+	case n == len(received):
 		for i := range before {
 			if !bytes.Equal(before[i], after[i]) {
-				came[i] = merge(came[i], before[i], after[i])
+				received[i] = merge(received[i], before[i], after[i])
 			}
 		}
 	}
-	return append(came, after[n:]...)
+	return append(received, after[n:]...)
 }

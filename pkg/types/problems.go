@@ -33,11 +33,16 @@ type Problem struct {
 // The values of Problem.Kind.
 const (
 	ProblemDiffers    = "differs"     // the object has the value Got instead of Want
-	ProblemMissing    = "missing"     // the object lacks Want
+	ProblemMissing    = "missing"     // the object lacks Want or, if Want is empty, does not exist
 	ProblemUnknownKey = "unknown-key" // no plugin reads the key; Want is the key that was probably meant, Got the value
 	ProblemWrongType  = "wrong-type"  // the key has a value of another JSON type
 	ProblemOther      = "other"       // Got is a text for people
 )
+
+// MissingLink returns the problem that a network interface does not exist.
+func MissingLink(name string) Problem {
+	return Problem{Object: "interface " + name, Kind: ProblemMissing}
+}
 
 // Errorf returns the problem as an error. It formats the text as fmt.Errorf does, including %w.
 func (p Problem) Errorf(format string, args ...any) *Problem {

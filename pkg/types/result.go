@@ -1,9 +1,9 @@
 // Package types contains the values of the CNI protocol, which are results, errors, versions, and the configuration keys that
 // all plugins share (SPEC 1.1.0, sections 1, 2 and 5).
 //
-// Plugins use one Result, in the form of the newest version. It is converted when JSON is read or printed. wire020.go and
-// wire030.go each contain the structs of some versions, and the conversions from and to Result. What a plugin does not change
-// in a prevResult is printed as it came (see prev.go).
+// Plugins use one Result, in the form of the newest version. It is converted when JSON is read or printed. wire020.go
+// and wire030.go each contain the structs of some versions, and the conversions from and to Result. The parts of a
+// prevResult that a plugin does not change are printed unchanged (see prev.go).
 package types
 
 import (
@@ -25,15 +25,15 @@ type Result struct {
 	Routes     []Route
 	DNS        DNS
 
-	prev []byte // the JSON text of the prevResult that the result began as; nil: none
+	prev []byte // the JSON text of the prevResult from which the result was decoded, or nil if it was not decoded from one
 }
 
 // An Interface is a network interface on the host, or in a container if Sandbox is set. MTU is in bytes, and zero if unknown.
 type Interface struct {
 	Name       string `json:"name"`
-	MAC        string `json:"mac,omitempty"` // any text: aws-cni writes a VLAN ID; ParseMAC returns the address
+	MAC        string `json:"mac,omitempty"` // any text, because aws-cni writes a VLAN ID here; ParseMAC decodes an address
 	MTU        int    `json:"mtu,omitempty"`
-	Sandbox    string `json:"sandbox,omitempty"` // path of the container's namespace; empty: on the host
+	Sandbox    string `json:"sandbox,omitempty"` // path of the container's namespace, or "" for an interface on the host
 	SocketPath string `json:"socketPath,omitempty"`
 	PciID      string `json:"pciID,omitempty"`
 }
@@ -74,7 +74,7 @@ func (d DNS) IsZero() bool {
 	return d.Nameservers == nil && d.Domain == "" && d.Search == nil && d.Options == nil
 }
 
-// ContainerInterface returns the index of the container's interface with that name.
+// ContainerInterface returns the index of the container's interface with the name.
 func (r *Result) ContainerInterface(ifName string) (index int, found bool) {
 	for i, in := range r.Interfaces {
 		if in.Name == ifName && in.Sandbox != "" {
@@ -84,7 +84,7 @@ func (r *Result) ContainerInterface(ifName string) (index int, found bool) {
 	return NoInterface, false
 }
 
-// Of returns the IPs of the interface with that index, and the IPs that name no interface.
+// Of returns the IPs of the interface with the index, and the IPs that name no interface.
 func (r *Result) Of(index int) []IP {
 	var ips []IP
 	for _, ip := range r.IPs {
@@ -156,8 +156,9 @@ func (r *Result) Marshal(v Version) ([]byte, error) {
 	return r.mergeIntoPrev(v, text)
 }
 
-// MarshalLease is Marshal for the result of an IPAM plugin. Its routes contain mtu, advmss, priority, table and scope in all
-// versions from 0.3.0 on, because the interface plugin sets these attributes and has no other way to get them.
+// MarshalLease encodes the result of an IPAM plugin. Unlike Marshal, it includes mtu, advmss, priority, table and scope
+// of the routes in all versions from 0.3.0 on, because the interface plugin sets these attributes and has no other way
+// to get them.
 func (r *Result) MarshalLease(v Version) ([]byte, error) {
 	if v > V020 {
 		return encode(to030(r, v))

@@ -5,7 +5,7 @@ import (
 	"net/netip"
 )
 
-// result020 is the form of 0.1.0 and 0.2.0: one address per family, no interfaces.
+// result020 is the form of 0.1.0 and 0.2.0, with one address per family and without interfaces.
 type result020 struct {
 	CNIVersion string `json:"cniVersion"`
 	IP4        *ip020 `json:"ip4,omitempty"`

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// result030 is the form of 0.3.0 and later.
+// result030 is the JSON form of a Result in version 0.3.0 and later versions.
 type result030 struct {
 	CNIVersion string      `json:"cniVersion"`
 	Interfaces []Interface `json:"interfaces,omitempty"`
@@ -21,8 +21,8 @@ type ip030 struct {
 	Gateway   netip.Addr   `json:"gateway,omitzero"`
 }
 
-// to030 converts a result. Versions before 1.0.0 contain the family of each IP, and always dns.
-// Versions before 1.1.0 lack the MTU, SocketPath and PciID of an interface.
+// to030 converts a result. Versions before 1.0.0 contain the family of each IP, and contain dns even if it
+// is empty. Versions before 1.1.0 lack the MTU, SocketPath and PciID of an interface.
 func to030(r *Result, v Version) *result030 {
 	w := &result030{CNIVersion: v.String(), Interfaces: slices.Clone(r.Interfaces), Routes: r.Routes}
 	for i := range w.Interfaces {

@@ -49,19 +49,19 @@ type traffic struct {
 type scope int
 
 const (
-	everything scope = iota
-	allBut           // all packets, except packets from or to the subnets
-	only             // only packets from or to the subnets
+	shapeAll    scope = iota // all packets
+	shapeExcept              // all packets, except packets from or to the subnets
+	shapeOnly                // shapeOnly packets from or to the subnets
 )
 
 const (
 	defaultLatency = 25 * time.Millisecond
-	maxLatency     = 60_000    // ms
-	minRate        = 8         // bit/s, because the kernel counts bytes
-	maxBurst       = 1<<32 - 1 // bytes, as in the reference plugin
+	maxLatency     = 60_000    // in milliseconds
+	minRate        = 8         // in bits per second, because the kernel counts bytes
+	maxBurst       = 1<<32 - 1 // in bytes; the reference plugin has the same limit
 )
 
-func (c *config) limits() bool { return c.ingress.rate != 0 || c.egress.rate != 0 }
+func (c *config) hasLimit() bool { return c.ingress.rate != 0 || c.egress.rate != 0 }
 
 // parse reads and validates the configuration. Errors for invalid values carry types.CodeConfig.
 func parse(r *skel.Request) (*config, error) {
@@ -69,28 +69,27 @@ func parse(r *skel.Request) (*config, error) {
 	if err := r.Decode(&raw); err != nil {
 		return nil, err
 	}
-	conf, err := raw.config()
+	conf, err := raw.toConfig()
 	return conf, types.Coded(types.CodeConfig, err)
 }
 
-// config validates the configuration and returns all problems in one error.
-func (raw *rawConfig) config() (*config, error) {
-	chosen := raw.chosen()
-	traffic, trafficErr := chosen.traffic()
+// toConfig validates the configuration and returns all problems in one error.
+func (raw *rawConfig) toConfig() (*config, error) {
+	chosenLimits := raw.chosenLimits()
+	traffic, trafficErr := chosenLimits.traffic()
 	latency, latencyErr := raw.latency()
 	conf := &config{
-		ingress: limit{chosen.IngressRate, chosen.IngressBurst},
-		egress:  limit{chosen.EgressRate, chosen.EgressBurst},
+		ingress: limit{chosenLimits.IngressRate, chosenLimits.IngressBurst},
+		egress:  limit{chosenLimits.EgressRate, chosenLimits.EgressBurst},
 		latency: latency,
 		traffic: traffic,
 	}
 	return conf, errors.Join(conf.ingress.validate("ingress"), conf.egress.validate("egress"), trafficErr, latencyErr)
 }
 
-// chosen returns the configuration's limits if one of its four numbers is not zero, and otherwise
-// the runtime's limits. The configuration's subnets apply to the runtime's limits as well, unless
-// the runtime passes subnets.
-func (raw *rawConfig) chosen() rawLimits {
+// chosenLimits returns the configuration's limits if one of its four numbers is not zero, and otherwise the runtime's
+// limits. The configuration's subnets apply to the runtime's limits as well, unless the runtime passes subnets.
+func (raw *rawConfig) chosenLimits() rawLimits {
 	own, runtime := raw.rawLimits, raw.RuntimeConfig.Bandwidth
 	if own.IngressRate|own.IngressBurst|own.EgressRate|own.EgressBurst != 0 {
 		return own
@@ -129,9 +128,9 @@ func (raw *rawLimits) traffic() (traffic, error) {
 	case len(raw.UnshapedSubnets) > 0 && len(raw.ShapedSubnets) > 0:
 		return traffic{}, errors.Join(err, fmt.Errorf("unshapedSubnets %q and shapedSubnets %q exclude each other: set only one of them", raw.UnshapedSubnets, raw.ShapedSubnets))
 	case len(unshaped) > 0:
-		return traffic{allBut, unshaped}, err
+		return traffic{shapeExcept, unshaped}, err
 	case len(shaped) > 0:
-		return traffic{only, shaped}, err
+		return traffic{shapeOnly, shaped}, err
 	}
 	return traffic{}, err
 }

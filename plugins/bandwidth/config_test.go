@@ -27,7 +27,7 @@ func decode(t *testing.T, text string) (*config, error) {
 	if err := json.Unmarshal([]byte(text), &raw); err != nil {
 		t.Fatal(err)
 	}
-	return raw.config()
+	return raw.toConfig()
 }
 
 func TestLimitsOfConfigurationOrRuntime(t *testing.T) {
@@ -48,11 +48,11 @@ func TestLimitsOfConfigurationOrRuntime(t *testing.T) {
 		{"latency", `{"latency": 100}`, &config{latency: 100 * time.Millisecond}},
 		{"the configuration's subnets with the runtime's limits", `{"unshapedSubnets": ["10.1.2.3/8"], ` + runtime + `}`, &config{
 			ingress: both.ingress, egress: both.egress, latency: defaultLatency,
-			traffic: traffic{allBut, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}},
+			traffic: traffic{shapeExcept, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}},
 		}},
 		{"the runtime's subnets", `{"unshapedSubnets": ["10.1.2.3/8"], "runtimeConfig": {"bandwidth": {"shapedSubnets": ["fd00::/8", "::ffff:10.0.0.0/104"]}}}`, &config{
 			latency: defaultLatency,
-			traffic: traffic{only, []netip.Prefix{netip.MustParsePrefix("fd00::/8"), netip.MustParsePrefix("10.0.0.0/8")}},
+			traffic: traffic{shapeOnly, []netip.Prefix{netip.MustParsePrefix("fd00::/8"), netip.MustParsePrefix("10.0.0.0/8")}},
 		}},
 	} {
 		if got, err := decode(t, c.text); err != nil || !reflect.DeepEqual(got, c.want) {

@@ -22,7 +22,7 @@ import (
 type device struct {
 	conn    *nl.Conn
 	link    nl.Link
-	sandbox string // path of the container's network namespace; empty if the link is on the host
+	sandbox string // path of the container's network namespace, or "" if the link is on the host
 	owner   types.Attachment
 	send    shaper // shapes the packets that the link sends
 	receive shaper // shapes the packets that the link receives, on an ifb with the link's MTU
@@ -35,7 +35,7 @@ func findDevice(r *skel.Request, conf *config) (device, error) {
 	if err != nil {
 		return device{}, err
 	}
-	eth, err := container.Link(r.IfName)
+	eth, err := container.RequireLink(r.IfName)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return device{}, types.Errorf(types.CodeConfig, "no interface %q in container: %w; list bandwidth after the plugin that creates the interface", r.IfName, err)
@@ -91,8 +91,7 @@ func (d device) addIFB(u *undo.Stack) (nl.Link, error) {
 	return ifb, sysctl.Set(d.conn.NS(), noIPv6)
 }
 
-// addQdisc adds a qdisc and pushes its removal to u. If another qdisc is there already, the error
-// contains advice.
+// addQdisc adds a qdisc and pushes its removal to u. If the parent already has a qdisc, the error contains advice.
 func addQdisc(c *nl.Conn, u *undo.Stack, l nl.Link, q nl.Qdisc) error {
 	err := c.AddQdisc(u, l, q)
 	if errors.Is(err, fs.ErrExist) {

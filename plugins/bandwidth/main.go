@@ -10,5 +10,5 @@ import (
 func main() { skel.Main(plugin()) }
 
 func plugin() skel.Plugin {
-	return skel.Plugin{Name: "bandwidth", Chained: true, Since: types.V030, Add: add, Del: del, Check: check, Status: status, GC: gc}
+	return skel.WithConfig(skel.Plugin{Name: "bandwidth", Chained: true, Since: types.V030, Del: del, GC: gc}, parse, add, check)
 }

@@ -15,11 +15,11 @@ import (
 )
 
 // A shaper limits the packets that a device sends. Without subnets, it is a token bucket filter (tbf)
-// with the reference plugin's numbers. With subnets, it is an HTB qdisc with one class, and filters
-// that pass packets to the class or directly to the device.
+// with the same parameters as in the reference plugin. With subnets, it is an HTB qdisc with one class,
+// and filters that pass packets to the class or directly to the device.
 type shaper struct {
 	dev     nl.Link
-	rate    uint64 // bytes per second, or zero for no limit
+	rate    uint64 // in bytes per second; 0 means no limit
 	burst   uint64 // bytes, as configured
 	latency time.Duration
 	traffic traffic
@@ -59,9 +59,9 @@ const (
 // the bytes that pass in defaultBurst at the rate, but at least to the ten segments of TCP's initial
 // window (RFC 6928).
 const (
-	anyBurst      = (1<<31 - 1) / 8 // bytes
+	anyBurst      = (1<<31 - 1) / 8 // in bytes
 	defaultBurst  = 50 * time.Millisecond
-	initialWindow = 10
+	initialWindow = 10 // in segments
 )
 
 // shapers returns the shapers on dev for the packets that the container receives (ingress) and
@@ -136,12 +136,12 @@ func (s shaper) checkRate() error {
 // qdisc returns the root qdisc of the device.
 func (s shaper) qdisc() nl.Qdisc {
 	q := nl.Qdisc{Kind: kindTBF, Handle: rootHandle, Parent: nl.Root}
-	if s.traffic.scope == everything {
+	if s.traffic.scope == shapeAll {
 		q.TBF = nl.TBF{Rate: s.rate, Buffer: s.buffer(), Limit: s.queueLimit()}
 		return q
 	}
 	q.Kind, q.HTB = kindHTB, nl.HTB{Direct: directQLen}
-	if s.traffic.scope == allBut {
+	if s.traffic.scope == shapeExcept {
 		q.HTB.Default = leafClass
 	}
 	return q
@@ -180,7 +180,7 @@ func (s shaper) leaf() nl.Qdisc {
 // (class 1:0).
 func (s shaper) filters() []nl.Filter {
 	to := rootHandle.Class(leafClass)
-	if s.traffic.scope == allBut {
+	if s.traffic.scope == shapeExcept {
 		to = rootHandle
 	}
 	var filters []nl.Filter
@@ -219,7 +219,7 @@ func (s shaper) apply(c *nl.Conn, u *undo.Stack) error {
 	if s.rate == 0 {
 		return nil
 	}
-	if err := addQdisc(c, u, s.dev, s.qdisc()); err != nil || s.traffic.scope == everything {
+	if err := addQdisc(c, u, s.dev, s.qdisc()); err != nil || s.traffic.scope == shapeAll {
 		return err
 	}
 	if err := c.AddClass(s.dev, s.class()); err != nil {

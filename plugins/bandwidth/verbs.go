@@ -14,13 +14,9 @@ import (
 )
 
 // add shapes the packets that the attachment's device sends, and then the packets that it receives.
-func add(r *skel.Request) (*types.Result, error) {
-	conf, err := parse(r)
-	if err != nil {
-		return nil, err
-	}
+func add(r *skel.Request, conf *config) (*types.Result, error) {
 	prev, err := r.RequirePrev()
-	if err != nil || !conf.limits() {
+	if err != nil || !conf.hasLimit() {
 		return prev, err
 	}
 	d, err := findDevice(r, conf)
@@ -103,8 +99,8 @@ func unshapeDevice(host, container *nl.Conn, owner types.Attachment, prev *types
 		return removeQdiscs(container, eth)
 	}
 	hostEnd, err = container.VethPeer(eth, host)
-	ofOther := attach.CreatedByPlumb(hostEnd) && hostEnd.Alias != attach.LinkAlias(owner) // the namespace path was reused
-	if err != nil || ofOther {
+	belongsToOther := attach.CreatedByPlumb(hostEnd) && hostEnd.Alias != attach.LinkAlias(owner) // the namespace path was reused
+	if err != nil || belongsToOther {
 		return types.IgnoreNotExist(err)
 	}
 	return removeQdiscs(host, hostEnd)
@@ -121,12 +117,8 @@ func delIFBs(c *nl.Conn, owner types.Attachment) error {
 }
 
 // check compares the current state with what ADD creates. The error names every difference.
-func check(r *skel.Request) error {
-	conf, err := parse(r)
-	if err != nil {
-		return err
-	}
-	if _, err := r.RequirePrev(); err != nil || !conf.limits() {
+func check(r *skel.Request, conf *config) error {
+	if _, err := r.RequirePrev(); err != nil || !conf.hasLimit() {
 		return err
 	}
 	d, err := findDevice(r, conf)
@@ -166,13 +158,6 @@ func (d device) diffReceived() error {
 		err = fmt.Errorf("interface %s has no filter that redirects what it receives to %s", d.link.Name, ifb.Name)
 	}
 	return errors.Join(append(errs, err)...)
-}
-
-// status returns an error if the configuration is invalid. It does not test what the kernel supports,
-// because that needs a device.
-func status(r *skel.Request) error {
-	_, err := parse(r)
-	return types.NotAvailable(err)
 }
 
 // gc removes the ifbs of attachments that are no longer valid. It also removes the qdiscs on the host ends

@@ -12,11 +12,7 @@ import (
 // host end first.
 const containerIndex = 2
 
-func add(r *skel.Request) (*types.Result, error) {
-	conf, err := parse(r)
-	if err != nil {
-		return nil, err
-	}
+func add(r *skel.Request, conf *config) (*types.Result, error) {
 	prev, err := r.Prev()
 	if err != nil {
 		return nil, err

@@ -20,11 +20,7 @@ import (
 // error. It does not compare the container's MAC, MTU and sysctls, because a later plugin in the
 // chain may change them. If the reference plugin created the pair, check does not compare what
 // only plumb creates.
-func check(r *skel.Request) error {
-	conf, err := parse(r)
-	if err != nil {
-		return err
-	}
+func check(r *skel.Request, conf *config) error {
 	prev, err := r.RequirePrev()
 	if err != nil {
 		return err
@@ -35,9 +31,9 @@ func check(r *skel.Request) error {
 	}
 	reserved := ipam.StartCheck(r)
 	c := &checker{r: r, conf: conf, host: host, container: container, prev: prev}
-	hostEnd, missing := c.findHost()
+	hostEnd, findErr := c.findHost()
 	c.hostEnd = hostEnd
-	changed := errors.Join(c.diffContainer(), c.diffHost(missing))
+	changed := errors.Join(c.diffContainer(), c.diffHost(findErr))
 	return types.Coded(types.CodeChanged, errors.Join(reserved(), changed))
 }
 
@@ -47,7 +43,7 @@ type checker struct {
 	conf            *config
 	host, container *nl.Conn
 	prev            *types.Result
-	hostEnd         nl.Link // the container's port, or zero if it was not found
+	hostEnd         nl.Link // the container's port; it is the zero Link if the port was not found
 }
 
 func (c *checker) ips() []types.IP {
@@ -56,7 +52,7 @@ func (c *checker) ips() []types.IP {
 
 func (c *checker) diffContainer() error {
 	if c.conf.containerDown {
-		_, err := c.container.Link(c.r.IfName)
+		_, err := c.container.RequireLink(c.r.IfName)
 		return err
 	}
 	spec, err := attach.SpecFromResult(c.r, c.prev, c.hostEnd)
@@ -66,18 +62,17 @@ func (c *checker) diffContainer() error {
 	return attach.Diff(c.container, c.r.IfName, spec)
 }
 
-// diffHost compares the bridge, the port, the gateway and the rules. missing is the error of
-// findHost, or nil.
-func (c *checker) diffHost(missing error) error {
+// diffHost compares the bridge, the port, the gateway and the rules. findErr is the error of findHost, or nil.
+func (c *checker) diffHost(findErr error) error {
 	br, err := c.host.Link(c.conf.bridge)
 	if errors.Is(err, fs.ErrNotExist) {
-		return errors.Join(fmt.Errorf("bridge %s does not exist", c.conf.bridge), missing)
+		return errors.Join(fmt.Errorf("bridge %s does not exist", c.conf.bridge), findErr)
 	}
 	if err != nil {
 		return err
 	}
 	if br.Kind != "bridge" {
-		return fmt.Errorf("interface %s is of kind %q, not a bridge", br.Name, br.Kind)
+		return fmt.Errorf("interface %s is of kind %q, want \"bridge\"", br.Name, br.Kind)
 	}
 	var errs []error
 	reportIf := types.ProblemsInto(&errs)
@@ -85,8 +80,8 @@ func (c *checker) diffHost(missing error) error {
 	promisc := attach.LinkProblem(c.host, br, "promisc on", "promisc off")
 	reportIf(c.conf.promisc && !br.Promisc, "%w", promisc.Errorf("bridge %s is not in promiscuous mode", br.Name))
 	reportIf(c.conf.filtering && !br.VLANFiltering, "bridge %s does not filter VLANs", br.Name)
-	if missing != nil {
-		return errors.Join(append(errs, missing)...)
+	if findErr != nil {
+		return errors.Join(append(errs, findErr)...)
 	}
 	errs = append(errs, c.diffPort(br), c.diffGateway(br))
 	if attach.CreatedByPlumb(c.hostEnd) {

@@ -49,10 +49,10 @@ type config struct {
 	forceAddress     bool
 	masquerade       bool
 	masqBackend      masq.Backend
-	mtu              int // bytes, or zero for the kernel's default
+	mtu              int // in bytes; if it is 0, the kernel uses its default
 	port             nl.Port
 	promisc          bool
-	vlan             int   // VLAN ID, or zero for no VLAN
+	vlan             int   // VLAN ID; it is 0 if the port has none
 	trunk            []int // VLAN IDs, sorted, without duplicates
 	filtering        bool  // whether the bridge must filter VLANs
 	keepDefaultVLAN  bool
@@ -74,12 +74,6 @@ func parse(r *skel.Request) (*config, error) {
 	if err != nil {
 		return nil, err
 	}
-	conf, err := raw.toConfig(r, args)
-	return conf, types.Coded(types.CodeConfig, err)
-}
-
-// toConfig converts raw to a config and validates it. The error joins all problems.
-func (raw *rawConfig) toConfig(r *skel.Request, args types.Args) (*config, error) {
 	mac, macErr := raw.MACKeys.Parse(args)
 	trunk, trunkErr := trunkIDs(raw.VLANTrunk)
 	backend, backendErr := masq.ParseBackend(raw.IPMasqBackend)
@@ -102,23 +96,24 @@ func (raw *rawConfig) toConfig(r *skel.Request, args types.Args) (*config, error
 		containerDown:    raw.DisableContainerInterface,
 		mac:              mac,
 	}
-	return conf, errors.Join(macErr, trunkErr, backendErr, conf.validate(r.Conf.IPAM.Type != "", r.Version))
+	err = errors.Join(macErr, trunkErr, backendErr, conf.validate(r.Conf.IPAM.Type != "", r.Version))
+	return conf, types.Coded(types.CodeConfig, err)
 }
 
 // validate checks everything that does not depend on the host's state. The error joins all
 // problems.
 func (c *config) validate(hasIPAM bool, v types.Version) error {
 	errs := []error{attach.CheckMTU(c.mtu)}
-	refuseIf := types.ProblemsInto(&errs)
+	reportIf := types.ProblemsInto(&errs)
 	nameErr := types.CheckIfName(c.bridge)
-	refuseIf(nameErr != nil, "bridge %q is not an interface name: %w", c.bridge, nameErr)
-	refuseIf(c.vlan < 0 || c.vlan > maxVLAN, "invalid VLAN ID %d (must be between 0 and %d)", c.vlan, maxVLAN)
-	refuseIf(c.port.Hairpin && c.promisc, "cannot set hairpin mode and promiscuous mode at the same time")
-	refuseIf(c.containerDown && hasIPAM, "cannot use IPAM when disableContainerInterface is set to true")
-	refuseIf(c.vlan != 0 && c.isGateway && len(c.gatewayName()) > types.MaxIfName,
+	reportIf(nameErr != nil, "bridge %q is not an interface name: %w", c.bridge, nameErr)
+	reportIf(c.vlan < 0 || c.vlan > maxVLAN, "invalid VLAN ID %d (must be between 0 and %d)", c.vlan, maxVLAN)
+	reportIf(c.port.Hairpin && c.promisc, "cannot set hairpin mode and promiscuous mode at the same time")
+	reportIf(c.containerDown && hasIPAM, "cannot use IPAM when disableContainerInterface is set to true")
+	reportIf(c.vlan != 0 && c.isGateway && len(c.gatewayName()) > types.MaxIfName,
 		"the gateway's interface name %q is longer than %d bytes; use a shorter bridge name", c.gatewayName(), types.MaxIfName)
 	// Before version 0.3.0, a result must contain an IP address.
-	refuseIf(!hasIPAM && v < types.V030, "%w", types.ErrNoAddress)
+	reportIf(!hasIPAM && v < types.V030, "%w", types.ErrNoAddress)
 	return errors.Join(errs...)
 }
 

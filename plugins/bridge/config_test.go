@@ -88,22 +88,6 @@ func TestTrunkIsTheSortedUnion(t *testing.T) {
 	}
 }
 
-func TestMACPrecedence(t *testing.T) {
-	for _, c := range []struct{ conf, want string }{
-		{`"mac":"02:00:00:00:00:01"`, "02:00:00:00:00:01"},
-		{`"mac":"02:00:00:00:00:01","args":{"cni":{"mac":"02:00:00:00:00:03"}}`, "02:00:00:00:00:03"},
-		{`"mac":"02:00:00:00:00:01","args":{"cni":{"mac":"02:00:00:00:00:03"}},"runtimeConfig":{"Mac":"02:00:00:00:00:04"}`, "02:00:00:00:00:04"},
-	} {
-		got, err := parsed(t, `{"name":"n","type":"bridge",`+c.conf+`}`)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got.mac.String() != c.want {
-			t.Errorf("%s: got %s, want %s", c.conf, got.mac, c.want)
-		}
-	}
-}
-
 func TestGatewaysHaveThePrefixLengthsOfTheirIPs(t *testing.T) {
 	ip := func(address, gateway string) types.IP {
 		gw, _ := netip.ParseAddr(gateway)

@@ -72,10 +72,7 @@ func status(r *skel.Request) error {
 	if err == nil && conf.masquerade {
 		err = masq.Status(r.HostNS, conf.masqBackend)
 	}
-	if err != nil {
-		return types.NotAvailable(err)
-	}
-	return ipam.Status(r)
+	return ipam.Status(r, err)
 }
 
 // bridgeStatus returns an error if the bridge exists but ADD could not use it.

@@ -89,7 +89,7 @@ func (a *attachment) ensureGateway(ips []types.IP) (nl.Link, error) {
 		if hasAddr(existing, gw) {
 			continue
 		}
-		replaced := conflicting(existing, gateways, gw)
+		replaced := conflictingAddrs(existing, gateways, gw)
 		if err := a.conf.checkMayReplace(dev, replaced, gw); err != nil {
 			return nl.Link{}, err
 		}
@@ -133,10 +133,10 @@ func hasAddr(addrs []nl.Addr, p netip.Prefix) bool {
 	return slices.ContainsFunc(addrs, func(a nl.Addr) bool { return a.Prefix == p })
 }
 
-// conflicting returns the existing addresses of gw's family that must not be on the same interface
+// conflictingAddrs returns the existing addresses of gw's family that must not be on the same interface
 // as the gateway address gw. These are the addresses that are not gateways of this network. IPv6
 // addresses conflict only if their prefix overlaps with gw's prefix.
-func conflicting(existing []nl.Addr, gateways []netip.Prefix, gw netip.Prefix) []netip.Prefix {
+func conflictingAddrs(existing []nl.Addr, gateways []netip.Prefix, gw netip.Prefix) []netip.Prefix {
 	var stale []netip.Prefix
 	for _, h := range existing {
 		sameFamily := h.Prefix.Addr().Is4() == gw.Addr().Is4()

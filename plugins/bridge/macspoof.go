@@ -42,7 +42,7 @@ func spoofLayout() nft.Layout {
 type macSpoofCheck struct {
 	host  *ns.Handle
 	owner types.Attachment
-	port  string // the host end of the pair, or empty if it is not known
+	port  string // the host end of the pair; it is empty if it is not known
 	mac   types.MAC
 	// warn is called if the port's check belonged to another attachment. It may be nil.
 	warn func(format string, args ...any)
@@ -116,8 +116,8 @@ func openSpoofTable(s macSpoofCheck) (*nft.Conn, error) {
 	return c, err
 }
 
-// delete adds the deletion of the check to tx, and of the reference plugin's check for the attachment.
-// Without a port, it finds the check by its owner.
+// delete adds to tx the deletion of the check and of the reference plugin's check for the attachment. Without a
+// port, it finds the check by its owner.
 func (s macSpoofCheck) delete(c *nft.Conn, tx *nft.Tx) error {
 	if _, err := s.store(c).Delete(tx); err != nil {
 		return err
@@ -133,8 +133,8 @@ func checkMACSpoofCheck(s macSpoofCheck) error {
 	if err != nil {
 		return err
 	}
-	missing := errors.Join(s.store(c).Check(), c.CheckChains(spoofLayout()))
-	if missing == nil {
+	checkErr := errors.Join(s.store(c).Check(), c.CheckChains(spoofLayout()))
+	if checkErr == nil {
 		return nil
 	}
 	rules, err := c.Rules(referenceSpoofTable(), referenceSpoofHook)
@@ -143,7 +143,7 @@ func checkMACSpoofCheck(s macSpoofCheck) error {
 			return nil
 		}
 	}
-	return errors.Join(fmt.Errorf("%s is missing: %w", s, missing), err)
+	return errors.Join(fmt.Errorf("%s is missing: %w", s, checkErr), err)
 }
 
 // gcMACSpoofChecks returns a change that deletes the checks of the network's attachments that are not in keep.

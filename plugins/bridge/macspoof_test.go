@@ -1,9 +1,7 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-	"sync"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -131,28 +129,6 @@ var _ = Describe("macspoofchk", func() {
 		Expect(delCheck(first)).To(Succeed())
 		Expect(ruleset()).NotTo(ContainSubstring("elements"))
 		Expect(before).To(ContainSubstring("net1/cid1/eth0"))
-	})
-
-	It("repairs an incomplete table, and CHECK names what is missing", func() {
-		s := checkOf(1)
-		Expect(addMACSpoofCheck(&u, s)).To(Succeed())
-		host.Must(GinkgoTB(), "nft", "flush chain bridge plumb prerouting")
-		Expect(checkMACSpoofCheck(s)).To(MatchError(ContainSubstring("chain prerouting of table bridge plumb is missing or lacks rules")))
-		Expect(addMACSpoofCheck(&u, checkOf(2))).To(Succeed())
-		Expect(checkMACSpoofCheck(s)).To(Succeed())
-	})
-
-	It("adds 60 checks concurrently on a host without the table", func() {
-		var wg sync.WaitGroup
-		errs := make([]error, 60)
-		for n := range errs {
-			s := checkOf(n)
-			wg.Go(func() { errs[n] = addMACSpoofCheck(new(undo.Stack), s) })
-		}
-		wg.Wait()
-		Expect(errors.Join(errs...)).To(Succeed())
-		Expect(gcChecks(types.Set{})).To(Succeed())
-		nstest.Golden(GinkgoTB(), "macspoof-cleaned", ruleset())
 	})
 
 	It("accepts and deletes the reference plugin's check", func() {

@@ -10,5 +10,5 @@ import (
 func main() { skel.Main(plugin()) }
 
 func plugin() skel.Plugin {
-	return skel.Plugin{Name: "bridge", Add: add, Del: del, Check: check, Status: status, GC: gc}
+	return skel.WithConfig(skel.Plugin{Name: "bridge", Del: del, Status: status, GC: gc}, parse, add, check)
 }

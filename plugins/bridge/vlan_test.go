@@ -260,23 +260,6 @@ var _ = Describe("VLANs", Label(nstest.Kernel), func() {
 			Expect(b.Run("CHECK", c).Failure(GinkgoTB()).Msg).To(ContainSubstring("is in vlan 50"))
 		})
 	})
-
-	It("leaves nothing after DEL, with and without the container, and after GC", func() {
-		conf := b.conf("1.1.0", gatewayed+vlan100+`"vlanTrunk":[{"id":200}],"ipMasq":true,`, v4range, v6range)
-		b.Add(b.Call("warm", newContainer(), conf))
-		container := newContainer()
-		restored := b.Restored(b.Host, container)
-		b.OK("ADD", b.Call("one", container, conf))
-		b.OK("DEL", b.Call("one", container, conf))
-		restored()
-		b.OK("ADD", b.Call("one", container, conf))
-		b.OK("DEL", b.Call("one", nil, conf))
-		restored()
-		b.OK("ADD", b.Call("one", container, conf))
-		keep := strings.TrimSuffix(conf, "}") + `,"cni.dev/valid-attachments":[{"containerID":"warm","ifname":"eth0"}]}`
-		b.OK("GC", b.Call("", nil, keep))
-		restored()
-	})
 })
 
 var _ = Describe("fault sweep over VLANs", Label(nstest.Kernel), func() {

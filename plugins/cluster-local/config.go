@@ -15,10 +15,10 @@ import (
 )
 
 const (
-	defaultWarmPool = 8
-	maxWarmPool     = 256
-	defaultTimeout  = 3   // seconds
-	maxTimeout      = 60  // seconds
+	defaultWarmPool = 8   // number of addresses
+	maxWarmPool     = 256 // number of addresses
+	defaultTimeout  = 3   // in seconds
+	maxTimeout      = 60  // in seconds
 	separator       = ":" // separates node and network, because no name contains it
 )
 
@@ -34,13 +34,13 @@ type rawIPAM struct {
 	Node          string          `json:"node"`
 	WarmPool      *int            `json:"warmPool"`
 	OnRequestOnly []string        `json:"onRequestOnly"`
-	Datastore     json.RawMessage `json:"datastore"` // with the keys that only the datastore checks
+	Datastore     json.RawMessage `json:"datastore"` // checked by the datastore plugin, except the keys in rawDatastore
 }
 
 // rawDatastore contains the keys of the object datastore that this plugin reads.
 type rawDatastore struct {
 	Type    string `json:"type"`
-	Timeout *int   `json:"timeout"` // seconds
+	Timeout *int   `json:"timeout"` // in seconds
 	Prefix  string `json:"prefix"`
 }
 
@@ -51,13 +51,13 @@ type network struct {
 	request       *skel.Request
 	sets          []pool.Set
 	segment       string
-	node          string // the name by which the datastore knows the addresses of this network on this node
+	node          string // the name of this node in the datastore, which differs between the networks of a segment
 	warmPool      int
 	onRequestOnly []netip.Prefix
 	datastore     json.RawMessage
 	program       string // the datastore's executable, from the key datastore.type
 	timeout       time.Duration
-	scope         string // segment, node and datastore. If it changes, the recorded state is not valid (see state)
+	scope         string // the program, segment, node and prefix; the recorded state is valid only for one scope (see state)
 }
 
 // parse returns the network that the configuration describes. The error names all invalid values.
@@ -82,44 +82,44 @@ func (h host) parse(r *skel.Request) (*network, error) {
 // checkSets returns an error if the range sets exceed the limits of a request (datastore/README.md).
 func (n *network) checkSets() error {
 	var errs []error
-	refuseIf := types.ProblemsInto(&errs)
+	reportIf := types.ProblemsInto(&errs)
 	for i, set := range n.sets {
 		for _, r := range set.Ranges {
-			refuseIf(r.First.Is6() && !netip.PrefixFrom(r.First, 64).Contains(r.Last), "range set %d: %s-%s must be in one /64", i+1, r.First, r.Last)
+			reportIf(r.First.Is6() && !netip.PrefixFrom(r.First, 64).Contains(r.Last), "range set %d: %s-%s must be in one /64", i+1, r.First, r.Last)
 		}
 		parts := len(set.Ranges) + len(set.Exclude)
-		refuseIf(parts > datastore.MaxParts, "range set %d: want at most %d ranges and exclusions, got %d", i+1, datastore.MaxParts, parts)
+		reportIf(parts > datastore.MaxParts, "range set %d: want at most %d ranges and exclusions, got %d", i+1, datastore.MaxParts, parts)
 	}
 	return types.Coded(types.CodeConfig, errors.Join(errs...))
 }
 
-// setKeys checks the plugin's own keys, and sets the fields for them.
+// setKeys checks the keys of cluster-local, and sets the fields of n to their values.
 func (n *network) setKeys(raw *rawIPAM) error {
 	var errs []error
-	refuseIf := types.ProblemsInto(&errs)
+	reportIf := types.ProblemsInto(&errs)
 	n.segment, n.warmPool, n.datastore = raw.Segment, defaultWarmPool, raw.Datastore
 	if n.segment == "" {
 		n.segment = n.request.Conf.Name
 	}
-	refuseIf(!datastore.IsName(n.segment), "segment %q must consist of letters, digits, '.', '_' and '-', and begin with a letter or digit", n.segment)
+	reportIf(!datastore.IsName(n.segment), "segment %q must consist of letters, digits, '.', '_' and '-', and begin with a letter or digit", n.segment)
 	if raw.WarmPool != nil {
 		n.warmPool = *raw.WarmPool
 	}
-	refuseIf(n.warmPool < 0 || n.warmPool > maxWarmPool, "warmPool %d must be between 0 and %d", n.warmPool, maxWarmPool)
+	reportIf(n.warmPool < 0 || n.warmPool > maxWarmPool, "warmPool %d must be between 0 and %d", n.warmPool, maxWarmPool)
 	var err error
 	n.onRequestOnly, err = pool.ParsePrefixes("onRequestOnly", raw.OnRequestOnly)
-	refuseIf(err != nil, "%w", err)
+	reportIf(err != nil, "%w", err)
 	node, err := n.nodeName(raw.Node)
-	refuseIf(err != nil, "%w", err)
+	reportIf(err != nil, "%w", err)
 	prefix, err := n.setDatastore()
-	refuseIf(err != nil, "%w", err)
+	reportIf(err != nil, "%w", err)
 	n.node = node
 	n.scope = fmt.Sprintf("%s %s %s %q", n.program, n.segment, n.node, prefix)
 	return errors.Join(errs...)
 }
 
-// nodeName returns the name of the node for the datastore, which is the key node or else the host name. If the segment and
-// the network have different names, nodeName appends the network's name. Each network on a node owns its addresses
+// nodeName returns the name of the node in the datastore. It begins with the value of the key node or, without the key,
+// with the host name. If the segment and the network have different names, the network's name follows. Each network on a node owns its addresses
 // separately, because it has its own directory of reservations.
 func (n *network) nodeName(configured string) (string, error) {
 	node := configured
@@ -130,20 +130,20 @@ func (n *network) nodeName(configured string) (string, error) {
 		}
 		node = name
 	}
-	full := node
+	fullName := node
 	if n.segment != n.request.Conf.Name {
-		full += separator + n.request.Conf.Name
+		fullName += separator + n.request.Conf.Name
 	}
-	if len(full) > datastore.MaxName {
-		return "", fmt.Errorf("node %q must be at most %d bytes long; set a shorter value of the key node", full, datastore.MaxName)
+	if len(fullName) > datastore.MaxName {
+		return "", fmt.Errorf("node %q must be at most %d bytes long; set a shorter value of the key node", fullName, datastore.MaxName)
 	}
 	if !datastore.IsName(node) {
 		return "", fmt.Errorf("node %q must consist of letters, digits, '.', '_' and '-', and begin with a letter or digit; the default of the key node is the host name", node)
 	}
-	return full, nil
+	return fullName, nil
 }
 
-// setDatastore checks the keys of rawDatastore, sets the fields for them, and returns the prefix.
+// setDatastore checks the keys of rawDatastore, sets n.program and n.timeout, and returns the prefix.
 func (n *network) setDatastore() (prefix string, err error) {
 	if len(n.datastore) == 0 || string(n.datastore) == "null" {
 		return "", errors.New(`datastore is missing; set it, for example to {"type": "cluster-local-etcd", "endpoints": ["https://10.0.0.1:2379"], …}`)
@@ -157,9 +157,9 @@ func (n *network) setDatastore() (prefix string, err error) {
 		seconds = *raw.Timeout
 	}
 	var errs []error
-	refuseIf := types.ProblemsInto(&errs)
-	refuseIf(seconds < 1 || seconds > maxTimeout, "datastore.timeout %d must be between 1 and %d seconds", seconds, maxTimeout)
-	refuseIf(!datastore.IsName(raw.Type), "datastore.type %q must be the name of an executable in CNI_PATH, such as cluster-local-etcd", raw.Type)
+	reportIf := types.ProblemsInto(&errs)
+	reportIf(seconds < 1 || seconds > maxTimeout, "datastore.timeout %d must be between 1 and %d seconds", seconds, maxTimeout)
+	reportIf(!datastore.IsName(raw.Type), "datastore.type %q must be the name of an executable in CNI_PATH, such as cluster-local-etcd", raw.Type)
 	n.program, n.timeout = raw.Type, time.Duration(seconds)*time.Second
 	return raw.Prefix, errors.Join(errs...)
 }

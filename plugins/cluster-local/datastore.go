@@ -14,7 +14,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// killAfter is how long after its own time limit the datastore is killed.
+// killAfter is how long after the datastore's own time limit the plugin kills it.
 const killAfter = 2 * time.Second
 
 // call runs the datastore, and returns its checked answer. An error wraps a *datastore.Error. If its reason is
@@ -77,22 +77,22 @@ func decodeAnswer(output []byte, req datastore.Request) (*datastore.Answer, erro
 		return nil, err
 	}
 	var errs []error
-	problem := types.ProblemsInto(&errs)
-	problem(a.Revision < 0, "revision %d is negative", a.Revision)
-	problem(a.Store != "" && !isClaim(a.Store), "%q is not the ID of a store", a.Store)
+	reportIf := types.ProblemsInto(&errs)
+	reportIf(a.Revision < 0, "revision %d is negative", a.Revision)
+	reportIf(a.Store != "" && !isClaim(a.Store), "%q is not the ID of a store", a.Store)
 	if e := a.Error; e != nil {
-		problem(e.Code == 0 || e.Reason == "" || e.Msg == "", "the error lacks code, reason or msg")
-		problem(len(a.Addresses) > 0, "the answer contains an error and addresses")
+		reportIf(e.Code == 0 || e.Reason == "" || e.Msg == "", "the error lacks code, reason or msg")
+		reportIf(len(a.Addresses) > 0, "the answer contains an error and addresses")
 		return &a, errors.Join(errs...)
 	}
 	for ip, claim := range a.Addresses {
-		problem(!isAddress(ip), "address %q must have one text form only", ip)
-		problem(!isClaim(claim), "address %s: %q is not a claim", ip, claim)
-		problem(!mayAnswer(req, ip), "address %s was not requested", ip)
+		reportIf(!isAddress(ip), "address %q must have one text form only", ip)
+		reportIf(!isClaim(claim), "address %s: %q is not a claim", ip, claim)
+		reportIf(!mayAnswer(req, ip), "address %s was not requested", ip)
 	}
-	problem(req.Verb == datastore.Claim && len(a.Addresses) == 0, "want an address, got none")
-	problem(req.Verb == datastore.Claim && len(req.Requested) == 0 && len(a.Addresses) > req.Want, "want at most %d addresses, got %d", req.Want, len(a.Addresses))
-	problem(len(req.Requested) > 0 && len(a.Addresses) != len(req.Requested), "want %v, got %d addresses", req.Requested, len(a.Addresses))
+	reportIf(req.Verb == datastore.Claim && len(a.Addresses) == 0, "want an address, got none")
+	reportIf(req.Verb == datastore.Claim && len(req.Requested) == 0 && len(a.Addresses) > req.Want, "want at most %d addresses, got %d", req.Want, len(a.Addresses))
+	reportIf(len(req.Requested) > 0 && len(a.Addresses) != len(req.Requested), "want %v, got %d addresses", req.Requested, len(a.Addresses))
 	return &a, errors.Join(errs...)
 }
 

@@ -388,19 +388,30 @@ func (n *testNode) ownedFile() string {
 	return filepath.Join(n.DataDir, ".plumb", ".owned", "net")
 }
 
-// add calls ADD, checks that no container uses one of the addresses, and returns them.
+// add calls ADD, which must succeed, and returns the addresses as tryAdd does.
 func (n *testNode) add(id string, v variant) string {
 	GinkgoHelper()
-	var ips []string
+	ips, reply := n.tryAdd(id, v)
+	reply.OK(GinkgoTB())
+	return ips
+}
+
+// tryAdd calls ADD. If it succeeds, tryAdd checks that no container uses one of the addresses, and returns them.
+func (n *testNode) tryAdd(id string, v variant) (string, nstest.Reply) {
+	GinkgoHelper()
 	reply := n.Run("ADD", id, v)
+	if reply.Exit != 0 {
+		return "", reply
+	}
 	n.stderr = reply.Stderr
+	var ips []string
 	for _, ip := range reply.Result(GinkgoTB()).IPs {
 		a := ip.Address.Addr().String()
 		Expect(n.inUse[a]).To(BeEmpty(), "address %s of %s on node %s", a, id, n.name)
 		n.inUse[a] = n.name + "/" + id
 		ips = append(ips, a)
 	}
-	return strings.Join(ips, " ")
+	return strings.Join(ips, " "), reply
 }
 
 // del calls DEL. From then on, other containers may use the addresses.

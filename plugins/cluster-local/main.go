@@ -25,23 +25,19 @@ type host struct {
 	run      runProgram             // runs the datastore
 }
 
-// A runProgram is a function like invoke.RunProgram. Tests use another one.
+// A runProgram is a function like invoke.RunProgram. Tests replace it.
 type runProgram func(r *skel.Request, program string, input []byte, limit time.Duration) ([]byte, error)
 
 func (h host) plugin() skel.Plugin {
-	return skel.Plugin{
-		Name: "cluster-local", IPAM: true, Add: h.add, Del: h.del, Check: h.check, Status: h.status, GC: h.gc,
+	return skel.WithConfig(skel.Plugin{
+		Name: "cluster-local", IPAM: true, Del: h.del, Status: h.status, GC: h.gc,
 		Commands: map[string]func(*skel.Request, []string) error{"resync": h.resync},
-	}
+	}, h.parse, h.add, h.check)
 }
 
 // add reserves one address of each range set, from the addresses that the node owns. If none of these is
 // free in a range set, add first claims addresses from the datastore.
-func (h host) add(r *skel.Request) (*types.Result, error) {
-	n, err := h.parse(r)
-	if err != nil {
-		return nil, err
-	}
+func (h host) add(r *skel.Request, n *network) (*types.Result, error) {
 	lease, err := n.Allocate(r, n.choose)
 	if isNoneFree(err) {
 		return n.allocateWithDatastore(r)
@@ -77,11 +73,7 @@ func (h host) del(r *skel.Request) error {
 
 // check compares the reservations of the attachment with the addresses of prevResult and with the
 // addresses that the node owns.
-func (h host) check(r *skel.Request) error {
-	n, err := h.parse(r)
-	if err != nil {
-		return err
-	}
+func (h host) check(r *skel.Request, n *network) error {
 	return errors.Join(n.Check(r), n.checkOwned(r))
 }
 
@@ -89,7 +81,6 @@ func (h host) check(r *skel.Request) error {
 // machine has the identity of this one. If the key failStatusWhenFull is set, it also returns an error if ADD would find no free address.
 func (h host) status(r *skel.Request) error { return types.NotAvailable(h.checkAvailable(r)) }
 
-// checkAvailable does the checks of status.
 func (h host) checkAvailable(r *skel.Request) error {
 	n, err := h.parse(r)
 	if err != nil {
@@ -101,7 +92,7 @@ func (h host) checkAvailable(r *skel.Request) error {
 	if err := n.checkFree(); err != nil {
 		return err
 	}
-	return n.checkAlone()
+	return n.checkNoSecondMachine()
 }
 
 // gc releases the reservations of all attachments that are not valid. Then it synchronizes the owned addresses with

@@ -156,13 +156,13 @@ func (st *state) parseLine(line string) (ok bool) {
 	return err == nil
 }
 
-// isAddress reports whether ip has one text form only.
+// isAddress reports whether ip is an address without a zone and not IPv4-mapped.
 func isAddress(ip netip.Addr) bool { return ip.IsValid() && ip.Zone() == "" && !ip.Is4In6() }
 
 // isClaim reports whether s can be a claim. A claim contains at least 128 random bits, as printable ASCII characters
 // without white space.
 func isClaim(s string) bool {
-	const minClaim, maxClaim = 16, 253 // bytes
+	const minClaim, maxClaim = 16, 253 // lengths in bytes
 	return len(s) >= minClaim && len(s) <= maxClaim && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
 }
 

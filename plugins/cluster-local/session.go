@@ -94,7 +94,7 @@ func (s *session) run(c change) error {
 		s.st.unsettled, s.st.failed, s.st.lastRevision, s.st.store = s.wasUnsettled, 0, max(s.st.lastRevision, answer.Revision), answer.Store
 		c.apply(answer)
 		return s.save()
-	case reasonOf(err) == datastore.ReasonBoot: // this node has registered before, because otherwise it sends no request that can fail so
+	case reasonOf(err) == datastore.ReasonBoot: // only a node that has registered before sends a request that can fail for this reason
 		s.st.second = true
 		err = s.secondMachine()
 	case c.request.Verb == datastore.Claim && reasonOf(err) != datastore.ReasonUnknown:
@@ -113,13 +113,13 @@ func (s *session) save() error {
 func (n *network) secondMachine() error {
 	machine, _ := n.machine() // the next call of the datastore returns the error
 	return types.Errorf(types.CodeConfig, "node %s of segment %s has been registered by another boot of machine %s, while this one runs: a second machine has its identity and name, "+
-		"or the store of %s was restored from a backup; give the second machine an identity and a name of its own, or run cluster-local resync on all other nodes; "+
+		"or the store of %s was restored from a backup; give the second machine its own identity and name, or run cluster-local resync on all other nodes; "+
 		"then run cluster-local resync here; until then, this node allocates no address",
 		n.node, n.segment, machine, n.program)
 }
 
-// checkAlone returns an error if a second machine has the identity of this one.
-func (n *network) checkAlone() error {
+// checkNoSecondMachine returns an error if a second machine has the identity of this one.
+func (n *network) checkNoSecondMachine() error {
 	return types.IgnoreNotExist(n.Lock(func(se *pool.Session) error {
 		st, _, err := n.read(se)
 		if err == nil && st.second {
@@ -367,8 +367,8 @@ func (s *session) reserved() (map[netip.Addr]string, error) {
 // every DEL would wait for a datastore that does not answer.
 const retryReturn = 30 * time.Second
 
-// returnSurplus returns the addresses that the node does not need to the datastore. If possible, the node keeps
-// those in last, which have just been released.
+// returnSurplus returns the addresses that the node does not need to the datastore. If possible, the node keeps the
+// addresses in last, which have just been released.
 func (n *network) returnSurplus(last []netip.Addr) error {
 	due, err := n.isReturnDue(last)
 	if err != nil || !due {
@@ -457,7 +457,8 @@ func (s *session) releaseOf(set int, last []netip.Addr) error {
 	return s.run(change{
 		request: req,
 		apply: func(a *datastore.Answer) {
-			// The store contains other claims for the rest. The node must register before the next change.
+			// The store contains other claims for the other addresses of the request. The node must register before the
+			// next change.
 			s.st.unsettled = s.st.unsettled || len(a.Addresses) < len(req.Addresses)
 			s.setFree(s.st, set, a.Free)
 		},

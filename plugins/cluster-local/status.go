@@ -62,7 +62,7 @@ type cachedStatus struct {
 	Boot    string        `json:"boot"`    // the ID of the boot in which the datastore answered
 	About   string        `json:"about"`   // the configuration and state that the answer depends on
 	At      time.Duration `json:"at"`      // when the datastore answered, since boot
-	Failure string        `json:"failure"` // the text of the error, or empty if an address is free
+	Failure string        `json:"failure"` // the text of the error, or "" if an address is free
 }
 
 // Validate returns nil, because askOrUseLast ignores a status with another Boot or About.

@@ -43,8 +43,8 @@ func (s *session) want(set int) (n int, err error) {
 		}
 		return err
 	})
-	little := int(min(s.st.free[s.sets[set].Ranges[0].First]/64, maxWarmPool))
-	return min(max(1, n, little), max(1, s.target(s.st, set))), err
+	smallShare := int(min(s.st.free[s.sets[set].Ranges[0].First]/64, maxWarmPool))
+	return min(max(1, n, smallShare), max(1, s.target(s.st, set))), err
 }
 
 // setFree records the number of free addresses of a set.
@@ -74,8 +74,8 @@ func distance(first, last netip.Addr) uint64 {
 	return min(binary.BigEndian.Uint64(b[8:])-binary.BigEndian.Uint64(a[8:]), maxSize-1) + 1
 }
 
-// noSet is the index of the addresses that no set allocates, which are the addresses of onRequestOnly and those that
-// were in a range before the configuration changed.
+// noSet is the index of the addresses that no set allocates, which are the addresses of onRequestOnly, and addresses
+// that were in a range before the configuration changed.
 const noSet = -1
 
 // firstSet returns the index of the first set, or noSet if the runtime has passed no ranges.
@@ -103,14 +103,14 @@ func (n *network) surplus(se *pool.Session, st *state, last []netip.Addr) (map[i
 			delete(bySet, set)
 			continue
 		}
-		slices.SortStableFunc(addrs, func(a, b netip.Addr) int { return index(last, a) - index(last, b) })
+		slices.SortStableFunc(addrs, func(a, b netip.Addr) int { return keepRank(last, a) - keepRank(last, b) })
 		bySet[set] = addrs[:len(addrs)-target/2]
 	}
 	return bySet, nil
 }
 
-// index returns 1 if the list contains the address, and 0 otherwise.
-func index(list []netip.Addr, ip netip.Addr) int {
+// keepRank returns 1 for an address in the list, which is released last, and 0 for any other address.
+func keepRank(list []netip.Addr, ip netip.Addr) int {
 	if slices.Contains(list, ip) {
 		return 1
 	}

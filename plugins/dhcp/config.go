@@ -46,7 +46,7 @@ type rawRequest struct {
 // config is the validated configuration.
 type config struct {
 	socket   string
-	timeout  time.Duration // limit of ADD, or zero for the daemon's limit
+	timeout  time.Duration // limit of ADD; if it is 0, the daemon chooses the limit
 	settings dhcpd.Settings
 }
 
@@ -74,7 +74,7 @@ const maxTimeout = 200
 // maxValue is the largest length of an option's value, in bytes.
 const maxValue = 255
 
-// An input contains what determines a config.
+// An input contains the values from which the method config builds a config.
 type input struct {
 	raw   *rawIPAM
 	args  types.Args // CNI_ARGS
@@ -91,7 +91,7 @@ func parse(r *skel.Request) (*config, error) {
 	if err != nil {
 		return nil, err
 	}
-	conf, err := input{raw.IPAM, args, r.Attachment()}.config()
+	conf, err := input{raw.IPAM, args, r.Attachment()}.toConfig()
 	return conf, types.Coded(types.CodeConfig, err)
 }
 
@@ -118,22 +118,22 @@ func socketPath(path string) (string, error) {
 	return path, nil
 }
 
-// config validates the input and returns all problems in one error.
-func (in input) config() (*config, error) {
+// toConfig validates the input and returns all problems in one error.
+func (in input) toConfig() (*config, error) {
 	if in.raw == nil {
 		return nil, errors.New("IPAM config missing 'ipam' key")
 	}
 	var errs []error
-	problem := types.ProblemsInto(&errs)
-	problem(in.raw.Priority < 0 || int64(in.raw.Priority) > 1<<32-1, "priority %d must be between 0 and %d", in.raw.Priority, int64(1<<32-1))
-	problem(in.raw.Timeout < 0 || in.raw.Timeout > maxTimeout, "timeout %d must be between 0 and %d seconds", in.raw.Timeout, maxTimeout)
+	reportIf := types.ProblemsInto(&errs)
+	reportIf(in.raw.Priority < 0 || int64(in.raw.Priority) > 1<<32-1, "priority %d must be between 0 and %d", in.raw.Priority, int64(1<<32-1))
+	reportIf(in.raw.Timeout < 0 || in.raw.Timeout > maxTimeout, "timeout %d must be between 0 and %d seconds", in.raw.Timeout, maxTimeout)
 	socket, socketErr := socketPath(in.raw.DaemonSocketPath)
-	options, optionsErr := in.provided()
-	asked, askedErr := in.asked()
+	options, optionsErr := in.providedOptions()
+	requestedCodes, askedErr := in.requestedCodes()
 	conf := &config{
 		socket: socket, timeout: time.Duration(in.raw.Timeout) * time.Second,
 		settings: dhcpd.Settings{
-			ID: in.clientID(), Options: options, Ask: asked,
+			ID: in.clientID(), Options: options, Ask: requestedCodes,
 			Priority: in.raw.Priority, SetMTU: in.raw.MTU, Probe: in.raw.Probe,
 		},
 	}
@@ -157,21 +157,22 @@ func (in input) clientID() []byte {
 	return append([]byte{0}, text[:min(len(text), maxValue-1)]...)
 }
 
-// provided returns the options to send. It omits an option if neither the configuration nor CNI_ARGS contains its value.
-func (in input) provided() ([]dhcp.Option, error) {
+// providedOptions returns the options to send. It omits an option if neither the configuration nor CNI_ARGS contains
+// its value.
+func (in input) providedOptions() ([]dhcp.Option, error) {
 	var options []dhcp.Option
 	var errs []error
-	problem := types.ProblemsInto(&errs)
+	reportIf := types.ProblemsInto(&errs)
 	for i, p := range in.raw.Provide {
 		code, err := parseOption(p.Option)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("provide[%d]: %w", i, err))
 		}
 		value := cmp.Or(in.args[p.FromArg], p.Value)
-		problem(slices.Contains(ownOptions, code), "provide[%d]: option %d is set by the client itself", i, code)
-		problem(p.Value == "" && p.FromArg == "", "provide[%d]: neither value nor fromArg is set", i)
-		problem(len(value) > maxValue, "provide[%d]: value too long for option %s: %d bytes, at most %d", i, p.Option, len(value), maxValue)
-		problem(slices.ContainsFunc(options, func(o dhcp.Option) bool { return o.Code == code }), "provide[%d]: option %s is listed twice", i, p.Option)
+		reportIf(slices.Contains(ownOptions, code), "provide[%d]: option %d is set by the client itself", i, code)
+		reportIf(p.Value == "" && p.FromArg == "", "provide[%d]: neither value nor fromArg is set", i)
+		reportIf(len(value) > maxValue, "provide[%d]: value too long for option %s: %d bytes, at most %d", i, p.Option, len(value), maxValue)
+		reportIf(slices.ContainsFunc(options, func(o dhcp.Option) bool { return o.Code == code }), "provide[%d]: option %s is listed twice", i, p.Option)
 		if value != "" {
 			options = append(options, dhcp.Option{Code: code, Value: []byte(value)})
 		}
@@ -179,12 +180,12 @@ func (in input) provided() ([]dhcp.Option, error) {
 	return options, errors.Join(errs...)
 }
 
-// asked returns the codes of the options to request, without duplicates. It returns at least one code.
-func (in input) asked() ([]byte, error) {
+// requestedCodes returns the codes of the options to request, without duplicates. It returns at least one code.
+func (in input) requestedCodes() ([]byte, error) {
 	var errs []error
-	var asked []byte
+	var requestedCodes []byte
 	if !slices.ContainsFunc(in.raw.Request, func(r rawRequest) bool { return r.SkipDefault }) {
-		asked = slices.Clone(dhcp.DefaultRequest)
+		requestedCodes = slices.Clone(dhcp.DefaultRequest)
 	}
 	for i, r := range in.raw.Request {
 		if r.Option == "" && r.SkipDefault {
@@ -193,14 +194,14 @@ func (in input) asked() ([]byte, error) {
 		code, err := parseOption(r.Option)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("request[%d]: %w", i, err))
-		} else if !slices.Contains(asked, code) {
-			asked = append(asked, code)
+		} else if !slices.Contains(requestedCodes, code) {
+			requestedCodes = append(requestedCodes, code)
 		}
 	}
-	if len(asked) == 0 { // with an empty list, the client would request its defaults
-		asked = []byte{optionMask}
+	if len(requestedCodes) == 0 { // with an empty list, the client would request its defaults
+		requestedCodes = []byte{optionMask}
 	}
-	return asked, errors.Join(errs...)
+	return requestedCodes, errors.Join(errs...)
 }
 
 func parseOption(s string) (uint8, error) {

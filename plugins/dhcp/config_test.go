@@ -53,7 +53,7 @@ func FuzzConfig(f *testing.F) {
 		if err != nil || types.Decode([]byte(text), &raw) != nil {
 			return
 		}
-		conf, err := input{raw.IPAM, given, types.Attachment{Network: "n", ContainerID: strings.Repeat("c", 300), IfName: "eth0"}}.config()
+		conf, err := input{raw.IPAM, given, types.Attachment{Network: "n", ContainerID: strings.Repeat("c", 300), IfName: "eth0"}}.toConfig()
 		if err != nil {
 			return
 		}

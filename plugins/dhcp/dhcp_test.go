@@ -96,18 +96,6 @@ var _ = Describe("dhcp", func() {
 		Expect(b.container.MustLine(GinkgoTB(), "ip link show eth0")).To(And(ContainSubstring("mtu 1400"), ContainSubstring("UP")))
 	})
 
-	It("sets the interface down again after a failed ADD and the release of its lease", func() {
-		b.runDaemon()
-		b.container.MustLine(GinkgoTB(), "ip link set eth0 down")
-		b.server.Always(nstest.DHCPSilence)
-		b.Fails("ADD", b.call(`,"timeout":1`), types.CodeTryAgain)
-		Expect(b.container.MustLine(GinkgoTB(), "ip link show eth0")).NotTo(ContainSubstring("UP"))
-		b.server.Always(toRequests(nstest.DHCPSilence))
-		b.Fails("ADD", b.call(`,"timeout":5`), types.CodeTryAgain)
-		b.server.Await(GinkgoTB(), released)
-		Expect(b.container.MustLine(GinkgoTB(), "ip link show eth0")).NotTo(ContainSubstring("UP"))
-	})
-
 	It("releases the lease of an ADD whose caller disconnects", func() {
 		b.runDaemon()
 		b.server.Always(toRequests(nstest.DHCPSilence))
@@ -128,13 +116,20 @@ var _ = Describe("dhcp", func() {
 		Eventually(b.files).Should(BeEmpty())
 	})
 
-	It("names what a failed ADD waited for", func() {
+	It("names what a failed ADD waited for, releases its lease, and sets the interface down again", func() {
 		b.runDaemon()
+		link := func() string { return b.container.MustLine(GinkgoTB(), "ip link show eth0") }
+		b.container.MustLine(GinkgoTB(), "ip link set eth0 down")
 		b.server.Always(nstest.DHCPSilence)
 		b.Fails("ADD", b.call(`,"timeout":1`), types.CodeTryAgain, "no lease from a DHCP server: none within 1s (no answer to DHCPDISCOVER)")
 		Expect(b.files()).To(BeEmpty())
+		Expect(link()).NotTo(ContainSubstring("UP"))
 		b.server.Always(toRequests(nstest.DHCPNAK))
 		b.Fails("ADD", b.call(`,"timeout":1`), types.CodeTryAgain, "DHCPNAK")
+		b.server.Always(toRequests(nstest.DHCPSilence))
+		b.Fails("ADD", b.call(`,"timeout":5`), types.CodeTryAgain)
+		b.server.Await(GinkgoTB(), released)
+		Expect(link()).NotTo(ContainSubstring("UP"))
 	})
 
 	It("declines an address that another host uses", func() {
@@ -313,28 +308,6 @@ var _ = Describe("dhcp", func() {
 	})
 
 	Describe("the executable", func() {
-		It("takes over the leases of a daemon that was killed", func() {
-			kill := b.startDaemon()
-			c := b.call("")
-			b.address(c)
-			b.server.Await(GinkgoTB(), requested)
-			Expect(kill(syscall.SIGKILL)).NotTo(Succeed())
-			Expect(b.socket).To(BeAnExistingFile(), "the stale socket")
-			end := b.startDaemon()
-			m := b.server.Await(GinkgoTB(), requested)
-			Expect(m.RequestedIPAddress().String()).To(Equal("10.50.0.5"))
-			Expect(m.ServerIdentifier()).To(BeNil())
-			Expect(m.Source.Addr().String() + " " + m.ClientIPAddr.String()).To(Equal("0.0.0.0 0.0.0.0"))
-			Expect(clientID(m)).To(Equal("\x00m1/d/eth0"))
-			b.OK("CHECK", c)
-			Expect(end(syscall.SIGTERM)).To(Succeed())
-			Expect(b.socket).NotTo(BeAnExistingFile())
-			Expect(b.files()).To(HaveLen(1))
-			b.startDaemon()
-			b.OK("DEL", c)
-			b.server.Await(GinkgoTB(), released)
-		})
-
 		It("uses systemd's socket, and does not delete it", func() {
 			bin := nstest.Build(GinkgoTB(), "dhcp")
 			l, err := listenAt(b.socket)

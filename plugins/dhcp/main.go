@@ -10,8 +10,8 @@ import (
 func main() { skel.Main(plugin()) }
 
 func plugin() skel.Plugin {
-	return skel.Plugin{
-		Name: "dhcp", IPAM: true, Add: add, Del: del, Check: check, Status: status, GC: gc,
+	return skel.WithConfig(skel.Plugin{
+		Name: "dhcp", IPAM: true, Del: del, Status: status, GC: gc,
 		Commands: map[string]func(*skel.Request, []string) error{"daemon": dhcpd.Command},
-	}
+	}, parse, add, check)
 }

@@ -32,11 +32,7 @@ func call(r *skel.Request, socket string, req dhcpd.Request, limit time.Duration
 }
 
 // add returns the lease that the daemon obtains.
-func add(r *skel.Request) (*types.Result, error) {
-	conf, err := parse(r)
-	if err != nil {
-		return nil, err
-	}
+func add(r *skel.Request, conf *config) (*types.Result, error) {
 	answer, err := call(r, conf.socket, dhcpd.Request{
 		Method: dhcpd.MethodAdd, Attachment: r.Attachment(), NetNS: r.NetNS, Timeout: conf.timeout, Settings: conf.settings,
 	}, addLimit)
@@ -59,11 +55,7 @@ func add(r *skel.Request) (*types.Result, error) {
 }
 
 // check asks the daemon for the lease, and compares it with prevResult.
-func check(r *skel.Request) error {
-	conf, err := parse(r)
-	if err != nil {
-		return err
-	}
+func check(r *skel.Request, conf *config) error {
 	prev, err := r.Prev()
 	if err != nil {
 		return err
@@ -102,8 +94,8 @@ func releaseLease(r *skel.Request, socket string) error {
 // release asks the daemon to release leases. If the daemon does not answer, or returns an error, release itself sends
 // DHCPRELEASE for the attachments that list returns, or marks their leases for the daemon, and warns.
 func release(r *skel.Request, socket string, req dhcpd.Request, list func(dhcpd.Store) ([]types.Attachment, error)) error {
-	answer, noAnswer := call(r, socket, req, delLimit)
-	if noAnswer = cmp.Or(noAnswer, answer.Err()); noAnswer == nil {
+	answer, failure := call(r, socket, req, delLimit)
+	if failure = cmp.Or(failure, answer.Err()); failure == nil {
 		return nil
 	}
 	s := dhcpd.StoreOf(socket)
@@ -111,16 +103,16 @@ func release(r *skel.Request, socket string, req dhcpd.Request, list func(dhcpd.
 	attachments, listErr := list(s)
 	done, err := s.Release(attachments...)
 	if err = errors.Join(listErr, err); err != nil {
-		return fmt.Errorf("%v; the lease cannot be marked for release, and stays until it expires: %w", noAnswer, err)
+		return fmt.Errorf("%v; the lease cannot be marked for release, and stays until it expires: %w", failure, err)
 	}
 	if !done.Found() {
-		r.Warn("%v; there is no lease file in %s to release", noAnswer, s.Dir)
+		r.Warn("%v; there is no lease file in %s to release", failure, s.Dir)
 	}
 	if done.Sent > 0 {
-		r.Warn("%v; leases that the plugin has released itself: %d", noAnswer, done.Sent)
+		r.Warn("%v; leases that the plugin has released itself: %d", failure, done.Sent)
 	}
 	if done.Marked > 0 {
-		r.Warn("%v; leases marked for release by the daemon: %d; if an interface is gone by then, its lease stays until it expires (%v)", noAnswer, done.Marked, done.Why)
+		r.Warn("%v; leases marked for release by the daemon: %d; if an interface is gone by then, its lease stays until it expires (%v)", failure, done.Marked, done.Why)
 	}
 	return nil
 }

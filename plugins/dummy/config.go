@@ -17,8 +17,8 @@ type rawConfig struct {
 
 // config is the validated configuration.
 type config struct {
-	mtu int       // bytes, or zero for the kernel's default
-	mac types.MAC // zero for a random MAC
+	mtu int       // in bytes; if it is 0, the kernel uses its default
+	mac types.MAC // if it is empty, the kernel chooses a random MAC
 }
 
 // parse reads and validates the configuration.
@@ -30,8 +30,8 @@ func parse(r *skel.Request) (*config, error) {
 	}
 	mac, macErr := raw.MACKeys.Parse(args)
 	errs := []error{macErr, attach.CheckMTU(raw.MTU)}
-	refuseIf := types.ProblemsInto(&errs)
+	reportIf := types.ProblemsInto(&errs)
 	errs = append(errs, ipam.CheckLayer2(r))
-	refuseIf(ipam.NeedsLink(r), "a dummy interface cannot reach a DHCP server; use an IPAM plugin other than %s", r.Conf.IPAM.Type)
+	reportIf(ipam.NeedsLink(r), "a dummy interface cannot reach a DHCP server; use an IPAM plugin other than %s", r.Conf.IPAM.Type)
 	return &config{mtu: raw.MTU, mac: mac}, types.Coded(types.CodeConfig, errors.Join(errs...))
 }

@@ -89,7 +89,7 @@ var _ = Describe("a dummy interface", Label(nstest.Kernel), func() {
 		b.container.Batch(GinkgoTB(), "address flush dev eth0")
 		b.Fails("CHECK", c, types.CodeChanged, "no address 10.1.0.2/24", "no address fd00:1::2/64", "no route 0.0.0.0/0")
 		b.container.Batch(GinkgoTB(), "link del eth0", "link add eth0 type veth peer name eth1")
-		b.Fails("CHECK", c, types.CodeChanged, `of kind "veth", not "dummy"`)
+		b.Fails("CHECK", c, types.CodeChanged, `of kind "veth", want "dummy"`)
 	})
 
 	It("is deleted by DEL, which restores host, container and reservations", func() {

@@ -14,11 +14,7 @@ const kind = "dummy"
 
 // add creates the dummy interface while the IPAM plugin runs, and configures it for the lease. Duplicate
 // address detection is off, because there is no other host on the link.
-func add(r *skel.Request) (*types.Result, error) {
-	conf, err := parse(r)
-	if err != nil {
-		return nil, err
-	}
+func add(r *skel.Request, conf *config) (*types.Result, error) {
 	pending, err := ipam.Start(r)
 	if err != nil {
 		return nil, err
@@ -44,15 +40,8 @@ func add(r *skel.Request) (*types.Result, error) {
 // check compares the current state with what ADD created, and names every difference in one
 // error. It does not compare MAC, MTU and sysctls, because a later plugin in the chain may change
 // them.
-func check(r *skel.Request) error {
-	if _, err := parse(r); err != nil {
-		return err
-	}
-	container, err := nl.Open(r.ContainerNS)
-	if err != nil {
-		return err
-	}
-	return attach.CheckContainerLink(r, container, kind, func(nl.Link) error { return nil })
+func check(r *skel.Request, _ *config) error {
+	return attach.CheckContainerLink(r, kind, func(*nl.Conn, nl.Link) error { return nil })
 }
 
 // del deletes the interface. It does not read the plugin's configuration, which may have changed
@@ -62,8 +51,6 @@ func del(r *skel.Request) error { return attach.DelContainerLink(r, kind) }
 // status returns an error if an ADD would fail. It does not test whether the kernel supports dummy
 // interfaces, because the kernel loads the module only when the first interface is created.
 func status(r *skel.Request) error {
-	if _, err := parse(r); err != nil {
-		return types.NotAvailable(err)
-	}
-	return ipam.Status(r)
+	_, err := parse(r)
+	return ipam.Status(r, err)
 }

@@ -58,14 +58,14 @@ func parse(r *skel.Request) (*config, error) {
 		published:  raw.PublishedPorts,
 	}
 	var errs []error
-	refuseIf := types.ProblemsInto(&errs)
-	refuseIf(!slices.Contains([]string{open, sameBridge, isolated}, conf.policy),
+	reportIf := types.ProblemsInto(&errs)
+	reportIf(!slices.Contains([]string{open, sameBridge, isolated}, conf.policy),
 		"unknown ingress policy: %q: must be %q, %q or %q", conf.policy, open, sameBridge, isolated)
-	refuseIf(!isChainName(conf.adminChain), "iptablesAdminChainName %q cannot be the name of an administrator's chain", conf.adminChain)
-	refuseIf(len(conf.zone) > maxZone || strings.ContainsFunc(conf.zone, unicode.IsControl), "firewalldZone %q cannot be the name of a zone", conf.zone)
+	reportIf(!isChainName(conf.adminChain), "iptablesAdminChainName %q cannot be the name of an administrator's chain", conf.adminChain)
+	reportIf(len(conf.zone) > maxZone || strings.ContainsFunc(conf.zone, unicode.IsControl), "firewalldZone %q cannot be the name of a zone", conf.zone)
 	if !slices.Contains([]string{"", iptables, nftables, firewalld}, conf.backend) {
 		const want = "unknown backend %q: must be %q, %q or %q, or left out"
-		refuseIf(r.Conf.Strict, want, conf.backend, iptables, nftables, firewalld)
+		reportIf(r.Conf.Strict, want, conf.backend, iptables, nftables, firewalld)
 		if r.Command == "ADD" && !r.Conf.Strict { // the reference plugin ignores an unknown backend
 			r.Warn(want+"; ignoring it", conf.backend, iptables, nftables, firewalld)
 		}
@@ -74,9 +74,9 @@ func parse(r *skel.Request) (*config, error) {
 	return conf, types.Coded(types.CodeConfig, errors.Join(errs...))
 }
 
-// lenient is parse for DEL and GC, which ignore invalid keys. If it cannot decode the configuration at
-// all, lenient returns only the default zone.
-func lenient(r *skel.Request) *config {
+// parseLeniently parses the configuration for DEL and GC, which ignore invalid keys. If it cannot
+// decode the configuration at all, it returns only the default zone.
+func parseLeniently(r *skel.Request) *config {
 	conf, _ := parse(r)
 	if conf == nil {
 		conf = &config{zone: defaultZone}
@@ -88,12 +88,12 @@ func lenient(r *skel.Request) *config {
 // names of built-in chains, of targets and of the plugin's own chains.
 func isChainName(s string) bool {
 	const maxLength = 28 // XT_EXTENSION_MAXNAMELEN less its NUL
-	taken := []string{
+	reserved := []string{
 		forwardChain, stage1, stage2, "INPUT", "FORWARD", "OUTPUT", "ACCEPT", "DROP", "REJECT", "QUEUE", "RETURN",
 	}
-	odd := func(c rune) bool {
+	isForbidden := func(c rune) bool {
 		return c <= ' ' || c > '~' || strings.ContainsRune("\"'`\\", c)
 	}
 	return len(s) <= maxLength && !strings.HasPrefix(s, "-") && !strings.HasPrefix(s, "!") &&
-		!strings.ContainsFunc(s, odd) && !slices.Contains(taken, s)
+		!strings.ContainsFunc(s, isForbidden) && !slices.Contains(reserved, s)
 }

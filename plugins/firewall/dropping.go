@@ -13,24 +13,24 @@ import (
 	bus "github.com/plumb-cni/plumb/plugins/firewall/internal/firewalld"
 )
 
-// A packet that one base chain accepts still passes through the other base chains at the same hook, and
-// any of them can drop it. Therefore an accept rule in plumb's own table would not help. The chain that
-// would drop a container's packets must accept them itself, because of a source in a firewalld zone or a
-// rule in the iptables chain FORWARD. The plugin does not change the nftables chains of other programs.
+// A packet that one base chain accepts still passes through the other base chains at the same hook, and any of them can
+// drop it. Therefore an accept rule in plumb's own table would not help. The chain that would drop a container's
+// packets must accept them itself, either because the container's address is a source of a firewalld zone, or by a rule
+// in the iptables chain FORWARD. The plugin does not change the nftables chains of other programs.
 
 // A filterTable describes the iptables table filter of one family, in nf_tables or in the legacy tables.
 type filterTable struct {
-	tool  xt.Tool
-	drops bool // whether the policy of FORWARD is DROP
-	ours  bool // whether it contains chains of this plugin or of the reference plugin
-	busy  bool // whether ours is set, or the table contains Docker's chains
+	tool         xt.Tool
+	drops        bool // whether the policy of FORWARD is DROP
+	hasOwnChains bool // whether it contains chains of this plugin or of the reference plugin
+	inUse        bool // whether hasOwnChains is set, or the table contains Docker's chains
 }
 
-// note updates t for a chain of the table.
-func (t *filterTable) note(chain string, drops bool) {
+// addChain updates t for a chain of the table.
+func (t *filterTable) addChain(chain string, drops bool) {
 	t.drops = t.drops || chain == "FORWARD" && drops
-	t.ours = t.ours || chain == forwardChain || chain == stage1 || chain == stage2
-	t.busy = t.busy || t.ours || strings.HasPrefix(chain, "DOCKER")
+	t.hasOwnChains = t.hasOwnChains || chain == forwardChain || chain == stage1 || chain == stage2
+	t.inUse = t.inUse || t.hasOwnChains || strings.HasPrefix(chain, "DOCKER")
 }
 
 // filterTables returns the existing tables of one family. It runs a program only for a legacy table, and
@@ -41,7 +41,7 @@ func (f *firewall) filterTables(fam nft.Family) (all []filterTable, err error) {
 	for _, ch := range f.chains {
 		if ch.Table == (nft.Table{Family: fam, Name: filter}) {
 			found = true
-			t.note(ch.Name, ch.Drops)
+			t.addChain(ch.Name, ch.Drops)
 		}
 	}
 	if found {
@@ -57,26 +57,25 @@ func (f *firewall) filterTables(fam nft.Family) (all []filterTable, err error) {
 		return all, err
 	}
 	for _, chain := range xt.Parse(saved).Chains {
-		t.note(chain, strings.Contains(saved, "\n:FORWARD DROP "))
+		t.addChain(chain, strings.Contains(saved, "\n:FORWARD DROP "))
 	}
 	return append(all, t), nil
 }
 
-// closedChains describes the nftables chains of other programs whose policy drops forwarded packets of
-// the families.
+// closedChains describes the nftables chains of other programs whose policy drops forwarded packets of these families.
 func (f *firewall) closedChains(fams []nft.Family) (names []string) {
 	for _, ch := range f.chains {
-		byIPTables := ch.Name == "FORWARD" && ch.Table.Name == filter && ch.Table.Family != nft.Inet
-		concerned := ch.Table.Family == nft.Inet || slices.Contains(fams, ch.Table.Family)
-		if ch.Drops && concerned && !byIPTables {
+		isIPTablesChain := ch.Name == "FORWARD" && ch.Table.Name == filter && ch.Table.Family != nft.Inet
+		hasFamily := ch.Table.Family == nft.Inet || slices.Contains(fams, ch.Table.Family)
+		if ch.Drops && hasFamily && !isIPTablesChain {
 			names = append(names, fmt.Sprintf("chain %s of table %s", ch.Name, ch.Table))
 		}
 	}
 	return names
 }
 
-// mayDrop is the warning of ADD and the error of STATUS about closedChains.
-const mayDrop = "the policy drop of %s may drop packets of containers; add a rule there that accepts them"
+// mayDropText is the warning of ADD and the error of STATUS about closedChains.
+const mayDropText = "the policy drop of %s may drop packets of containers; add a rule there that accepts them"
 
 // allow lets the host forward the packets of the attachment.
 func (f *firewall) allow() error {
@@ -106,9 +105,9 @@ func (f *firewall) toolsToAllow() (tools []xt.Tool, err error) {
 		return nil, err
 	}
 	if names := f.closedChains(f.families()); len(names) > 0 {
-		f.r.Warn(mayDrop, strings.Join(names, ", "))
+		f.r.Warn(mayDropText, strings.Join(names, ", "))
 	}
-	return f.closedTables(f.families(), func(t filterTable) bool { return t.drops || t.busy && f.conf.backend == "" })
+	return f.closedTables(f.families(), func(t filterTable) bool { return t.drops || t.inUse && f.conf.backend == "" })
 }
 
 // families returns the families of the attachment's addresses.
@@ -143,7 +142,7 @@ func (f *firewall) closedTables(fams []nft.Family, needs func(filterTable) bool)
 // the packets of the attachment.
 func (f *firewall) checkAllowed() error {
 	if f.conf.backend == iptables {
-		return f.checkByIPTables()
+		return f.checkIPTables()
 	}
 	if done, err := f.checkSources(); done || err != nil {
 		return err
@@ -172,32 +171,32 @@ func checkTable(tool xt.Tool, checks ...tableCheck) error {
 	return errors.Join(errs...)
 }
 
-// checkByIPTables returns nil if, for each family, one table contains all rules. It reads only tables
+// checkIPTables returns nil if, for each family, one table contains all rules. It reads only tables
 // with chains of the plugin, because running a program for another table could create that table.
-func (f *firewall) checkByIPTables() error {
+func (f *firewall) checkIPTables() error {
 	var errs []error
 	for i, fam := range f.families() {
 		tables, err := f.filterTables(fam)
-		missing := errors.Join(err, fmt.Errorf("table %s of %s has no chain %s", filter, xt.Tool{Family: fam}.Name(), forwardChain))
+		tableErr := errors.Join(err, fmt.Errorf("table %s of %s has no chain %s", filter, xt.Tool{Family: fam}.Name(), forwardChain))
 		for _, t := range tables {
-			if !t.ours {
+			if !t.hasOwnChains {
 				continue
 			}
-			checks := []tableCheck{f.checkRules, f.checkStages}
+			checks := []tableCheck{f.checkRules, f.checkPolicyRules}
 			if i == 0 {
-				checks = append(checks, f.checkPrivateOfRules)
+				checks = append(checks, f.checkPortsIfMarked)
 			}
-			if missing = checkTable(t.tool, checks...); missing == nil {
+			if tableErr = checkTable(t.tool, checks...); tableErr == nil {
 				break
 			}
 		}
-		errs = append(errs, missing)
+		errs = append(errs, tableErr)
 	}
 	return errors.Join(errs...)
 }
 
-// canAdd returns the error of STATUS. It changes nothing.
-func (f *firewall) canAdd() error {
+// checkAdd returns the error of STATUS. It changes nothing.
+func (f *firewall) checkAdd() error {
 	if err := f.checkLayouts(); err != nil || f.conf.backend == iptables {
 		return types.NotAvailable(cmp.Or(err, xt.Tool{HostNS: f.r.HostNS, Family: nft.IPv4}.CheckInstalled()))
 	}
@@ -216,7 +215,7 @@ func (f *firewall) canAdd() error {
 		return types.NotAvailable(err)
 	}
 	if names := f.closedChains(nft.Families()); len(names) > 0 {
-		return types.Errorf(types.CodeLimited, mayDrop, strings.Join(names, ", "))
+		return types.Errorf(types.CodeLimited, mayDropText, strings.Join(names, ", "))
 	}
 	return nil
 }

@@ -10,37 +10,9 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-var _ = Describe("the configuration", func() {
-	var b *testbed
-	var before string
-	BeforeEach(func() {
-		b = newTestbed()
-		before = nstest.Snapshot(GinkgoTB(), b.Host)
-	})
-
-	DescribeTable("is refused before the first change", func(config string, code int, text string) {
-		c := nstest.Call{Host: b.Host, Container: b.containers[0], Config: config}
-		b.Fails("ADD", c, code, text)
-		Expect(nstest.Compare(before, nstest.Snapshot(GinkgoTB(), b.Host))).To(BeEmpty())
-		By("but not by DEL")
-		b.OK("DEL", c)
-	},
-		Entry(nil, conf(key("ingressPolicy", "bogus"), 0), types.CodeConfig, `unknown ingress policy: "bogus"`),
-		Entry(nil, conf(byIPTables+key("iptablesAdminChainName", "A -j ACCEPT"), 0), types.CodeConfig, "iptablesAdminChainName"),
-		Entry(nil, conf(key("iptablesAdminChainName", "CNI-FORWARD")+key("ingressPolicy", "x"), 0), types.CodeConfig, "unknown ingress policy"),
-		Entry(nil, conf(key("firewalldZone", strings.Repeat("z", 31)), 0), types.CodeConfig, "firewalldZone"),
-		Entry(nil, conf(`"strict":true,"backend":"ebpf",`, 0), types.CodeConfig, `unknown backend "ebpf"`),
-		Entry(nil, conf(`"strict":true,"ingresPolicy":"open",`, 0), types.CodeUnsupported, "ingresPolicy"),
-		Entry(nil, conf(`"ingressPolicy":1,`, 0), types.CodeDecode, "ingressPolicy"),
-		Entry(nil, bare(""), types.CodeConfig, "prevResult"),
-		Entry(nil, strings.ReplaceAll(conf("", 0), "1.1.0", "0.3.1"), types.CodeVersion, "incompatible CNI versions"),
-		Entry(nil, confFor(key("ingressPolicy", isolated), `{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"/container"}],"ips":[{"address":"10.9.0.2/24"}]}`),
-			types.CodeConfig, `interface needs to be set for ingress policy "isolated"`),
-	)
-
-	It("may contain an unknown backend, of which ADD warns", func() {
-		Expect(b.OK("ADD", b.call(key("backend", "ebpf"), 0)).Stderr).To(ContainSubstring(`unknown backend "ebpf"`))
-	})
+var _ = It("the configuration may contain an unknown backend, of which ADD warns", func() {
+	b := newTestbed()
+	Expect(b.OK("ADD", b.call(key("backend", "ebpf"), 0)).Stderr).To(ContainSubstring(`unknown backend "ebpf"`))
 })
 
 var _ = Describe("the policies in nftables", func() {
@@ -162,4 +134,34 @@ var _ = Describe("the policies in nftables", func() {
 		Expect(b.Host.Must(GinkgoTB(), "nft", "list", "ruleset")).To(BeEmpty())
 		b.Fails("STATUS", b.Call("", nil, bare(key("ingressPolicy", "x"))), types.CodeNotAvailable)
 	})
+})
+
+// A refused call changes nothing, so that all calls can share a host.
+var _ = Describe("an invalid configuration", Ordered, ContinueOnFailure, func() {
+	var b *testbed
+	var before string
+	BeforeAll(func() {
+		b = newTestbed()
+		before = nstest.Snapshot(GinkgoTB(), b.Host)
+	})
+
+	DescribeTable("is refused before the first change", func(config string, code int, text string) {
+		c := nstest.Call{Host: b.Host, Container: b.containers[0], Config: config}
+		b.Fails("ADD", c, code, text)
+		Expect(nstest.Compare(before, nstest.Snapshot(GinkgoTB(), b.Host))).To(BeEmpty())
+		By("but not by DEL")
+		b.OK("DEL", c)
+	},
+		Entry(nil, conf(key("ingressPolicy", "bogus"), 0), types.CodeConfig, `unknown ingress policy: "bogus"`),
+		Entry(nil, conf(byIPTables+key("iptablesAdminChainName", "A -j ACCEPT"), 0), types.CodeConfig, "iptablesAdminChainName"),
+		Entry(nil, conf(key("iptablesAdminChainName", "CNI-FORWARD")+key("ingressPolicy", "x"), 0), types.CodeConfig, "unknown ingress policy"),
+		Entry(nil, conf(key("firewalldZone", strings.Repeat("z", 31)), 0), types.CodeConfig, "firewalldZone"),
+		Entry(nil, conf(`"strict":true,"backend":"ebpf",`, 0), types.CodeConfig, `unknown backend "ebpf"`),
+		Entry(nil, conf(`"strict":true,"ingresPolicy":"open",`, 0), types.CodeUnsupported, "ingresPolicy"),
+		Entry(nil, conf(`"ingressPolicy":1,`, 0), types.CodeDecode, "ingressPolicy"),
+		Entry(nil, bare(""), types.CodeConfig, "prevResult"),
+		Entry(nil, strings.ReplaceAll(conf("", 0), "1.1.0", "0.3.1"), types.CodeVersion, "incompatible CNI versions"),
+		Entry(nil, confFor(key("ingressPolicy", isolated), `{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"/container"}],"ips":[{"address":"10.9.0.2/24"}]}`),
+			types.CodeConfig, `interface needs to be set for ingress policy "isolated"`),
+	)
 })

@@ -80,7 +80,7 @@ func (f *firewall) isOptional(err error) bool {
 	return f.conf.backend != firewalld && (errors.Is(err, bus.ErrNotRunning) || errors.Is(err, bus.ErrNotAuthorized))
 }
 
-// addSourcesTo lists the sources and adds them to firewalld.
+// addSourcesTo records the sources in table inet plumb, and adds them to firewalld.
 func (f *firewall) addSourcesTo(z *bus.Conn) error {
 	if f.c != nil {
 		if err := f.sourceStore().Add(&f.r.Undo); err != nil {
@@ -99,9 +99,9 @@ func (f *firewall) addSourcesTo(z *bus.Conn) error {
 	return nil
 }
 
-// removeSources removes the sources from their zones, except a source that table inet plumb contains with
-// the same zone for an owner for which match returns false, even if another owner has taken over its
-// address. It returns nil if firewalld does not run, because firewalld forgets its sources when it ends.
+// removeSources removes the sources from their zones. It keeps a source if table inet plumb lists it with
+// the same zone for an owner, or a former owner, for which match returns false. It returns nil if
+// firewalld does not run, because firewalld forgets its sources when it ends.
 func (f *firewall) removeSources(sources []nft.SetElement, match func(owner string) bool) error {
 	if len(sources) == 0 {
 		return nil
@@ -177,7 +177,7 @@ func (f *firewall) sourcesInPrev() []nft.SetElement {
 	return nil
 }
 
-// restore implements the plugin's command "restore": it adds the sources in table inet plumb to their
+// restore implements the plugin's command "restore", which adds the sources in table inet plumb to their
 // firewalld zones again.
 func restore(r *skel.Request, args []string) error {
 	if len(args) > 0 {

@@ -29,7 +29,7 @@ func FuzzConfig(f *testing.F) {
 		conf.backend = iptables
 		a := netip.MustParseAddr("10.1.0.2")
 		w := &firewall{r: r, conf: conf, addrs: []netip.Addr{a}, device: bridge}
-		lines := append(w.additions(xt.Table{}, w.addrs), w.stageLines(xt.Table{})...)
+		lines := append(w.additions(xt.Table{}, w.addrs), w.policyLines(xt.Table{})...)
 		for _, line := range lines {
 			if strings.ContainsAny(line, "\n\r\x00") {
 				t.Errorf("%q contains a line break", line)

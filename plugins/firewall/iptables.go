@@ -49,10 +49,10 @@ func (f *firewall) addRules(tool xt.Tool) error {
 	})
 	return tool.Change(filter, "add "+what, func(table xt.Table) (string, error) {
 		isDrop := func(r xt.Rule) bool { return r.Chain == stage1 && r.Jump == "DROP" && f.isAboutDevice(r) }
-		f.wasIsolatedByStages = slices.ContainsFunc(table.Rules, isDrop)
+		f.wasIsolatedByIPTables = slices.ContainsFunc(table.Rules, isDrop)
 		lines := f.additions(table, f.addrsOf(tool.Family))
 		if f.usesIPTables() {
-			lines = append(lines, f.stageLines(table)...)
+			lines = append(lines, f.policyLines(table)...)
 		}
 		return xt.Script(filter, lines...), nil
 	})
@@ -66,7 +66,7 @@ func (f *firewall) addrsOf(fam nft.Family) []netip.Addr {
 // additions returns the lines that add the missing rules and markers for the addresses, and delete the
 // attachment's rules for other addresses.
 func (f *firewall) additions(table xt.Table, addrs []netip.Addr) []string {
-	lines, rules := f.missing(table, addrs), table.Rules
+	lines, rules := f.missingLines(table, addrs), table.Rules
 	isMarkerOf := func(r xt.Rule, a netip.Addr) bool { return f.isOwn(r.Comment) && r.Source == host(a) }
 	former := xt.Where(rules, func(r xt.Rule) bool {
 		return !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return isMarkerOf(r, a) })
@@ -80,11 +80,11 @@ func (f *firewall) additions(table xt.Table, addrs []netip.Addr) []string {
 	return lines
 }
 
-// missing returns the lines that add the missing chains, jumps, and rules for the addresses, but no markers.
-func (f *firewall) missing(table xt.Table, addrs []netip.Addr) []string {
+// missingLines returns the lines that add the missing chains, jumps, and rules for the addresses, but no markers.
+func (f *firewall) missingLines(table xt.Table, addrs []netip.Addr) []string {
 	lines := f.jumps(table)
 	for _, a := range addrs {
-		for _, line := range accepts(a) {
+		for _, line := range acceptRules(a) {
 			if !hasLine(table.Rules, line) {
 				lines = append(lines, line)
 			}
@@ -133,8 +133,8 @@ func hasLine(rules []xt.Rule, line string) bool {
 // host returns the prefix that contains only the address.
 func host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-// accepts returns the reference plugin's rules for an address, as iptables-save prints them.
-func accepts(a netip.Addr) []string {
+// acceptRules returns the reference plugin's rules for an address, as iptables-save prints them.
+func acceptRules(a netip.Addr) []string {
 	return []string{
 		fmt.Sprintf("-A %s -d %s -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT", forwardChain, host(a)),
 		fmt.Sprintf("-A %s -s %s -j ACCEPT", forwardChain, host(a)),
@@ -158,9 +158,9 @@ func isMarker(r xt.Rule) bool {
 func deletions(rules []xt.Rule, match func(comment string) bool, unmarked []netip.Addr) []string {
 	isOwn := func(r xt.Rule) bool { return isMarker(r) && match(r.Comment) }
 	isOther := func(r xt.Rule) bool { return isMarker(r) && !match(r.Comment) }
-	stale := map[string]bool{} // lines
+	stale := map[string]bool{} // by line
 	note := func(a netip.Addr, isStale bool) {
-		for _, line := range accepts(a) {
+		for _, line := range acceptRules(a) {
 			stale[line] = isStale
 		}
 	}
@@ -176,8 +176,8 @@ func deletions(rules []xt.Rule, match func(comment string) bool, unmarked []neti
 	return xt.Deletions(xt.Where(rules, func(r xt.Rule) bool { return stale[r.Line] || isOwn(r) }))
 }
 
-// eachTable calls visit for each nftables table filter with a rule in the chains for which match returns true, and
-// for each legacy table filter. It runs no program, so that a rule of another program does not require one.
+// eachTable calls visit for each legacy table filter, and for each nftables table filter in whose chains match
+// returns true for a rule. It runs no program, so that a rule of another program does not require one.
 func (f *firewall) eachTable(match func(xt.Rule) bool, visit func(tool xt.Tool) error, chains ...string) error {
 	var errs []error
 	for _, fam := range nft.Families() {
@@ -215,10 +215,10 @@ func (f *firewall) gcRules(keep types.Set) error {
 		owner, isMarker := strings.CutPrefix(comment, markerPrefix)
 		return isMarker && isStaleOwner(owner)
 	}
-	concerns := func(r xt.Rule) bool { return isStale(r.Comment) || isOfPolicy(r) && r.Chain != forwardChain }
+	concerns := func(r xt.Rule) bool { return isStale(r.Comment) || isPolicyRule(r) && r.Chain != forwardChain }
 	return f.eachTable(concerns, func(tool xt.Tool) error {
 		return tool.Change(filter, "delete stale rules of network "+f.r.Conf.Name, func(table xt.Table) (string, error) {
-			policies, err := f.gonePolicies(table.Rules)
+			policies, err := f.stalePolicies(table.Rules)
 			return xt.Script(filter, append(deletions(table.Rules, isStale, nil), policies...)...), err
 		})
 	}, forwardChain, stage1, stage2)
@@ -227,7 +227,7 @@ func (f *firewall) gcRules(keep types.Set) error {
 // checkRules returns an error that lists what ADD would add, except markers, which the reference plugin does not add.
 func (f *firewall) checkRules(tool xt.Tool, table xt.Table) error {
 	var errs []error
-	for _, line := range f.missing(table, f.addrsOf(tool.Family)) {
+	for _, line := range f.missingLines(table, f.addrsOf(tool.Family)) {
 		errs = append(errs, fmt.Errorf("table %s of %s differs from the table after ADD: want %s", filter, tool.Name(), line))
 	}
 	at, isolation := jumpAt(table.Rules, "FORWARD", forwardChain), jumpAt(table.Rules, "FORWARD", stage1)

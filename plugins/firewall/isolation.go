@@ -184,7 +184,7 @@ func bridgeOf(k nft.Key) string {
 	return name
 }
 
-// isGone reports whether no link with that name exists on the host.
+// isGone reports whether no link with the name exists on the host.
 func (f *firewall) isGone(name string) (bool, error) {
 	_, err := f.links.Link(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -232,11 +232,11 @@ func (f *firewall) isolatedPortsOf(owner types.Attachment, ports []string) *clai
 // policy before, addIsolatedPorts first adds the host ends of the network's other attachments. If ADD fails
 // later, these stay in the set.
 func (f *firewall) addIsolatedPorts() error {
-	was, err := f.wasIsolated()
+	isolatedBefore, err := f.wasIsolated()
 	if err != nil {
 		return err
 	}
-	if !was && f.bridge.Kind == "bridge" {
+	if !isolatedBefore && f.bridge.Kind == "bridge" {
 		if err := f.addOthersIsolatedPorts(); err != nil {
 			return err
 		}
@@ -263,7 +263,7 @@ func (f *firewall) addOthersIsolatedPorts() error {
 // wasIsolated reports whether the bridge had the policy isolated before this ADD.
 func (f *firewall) wasIsolated() (bool, error) {
 	if f.usesIPTables() {
-		return f.wasIsolatedByStages, nil
+		return f.wasIsolatedByIPTables, nil
 	}
 	name := nft.IfNameKey(f.device)
 	found, err := f.c.Lookup(isolationLayout().Table, []nft.ElementRef{{Set: tables.IsolatedBridges, Key: name}, {Set: tables.SameBridge, Key: nft.Concat(name, name)}})
@@ -336,22 +336,22 @@ func (f *firewall) checkPolicy() error {
 	if len(want) > 0 {
 		errs = append(errs, f.c.CheckChains(isolationLayout()))
 	}
-	return errors.Join(append(errs, f.checkPrivate())...)
+	return errors.Join(append(errs, f.checkIsolatedPorts())...)
 }
 
-// checkPrivate returns an error that lists what table bridge plumb lacks for the policy isolated.
-func (f *firewall) checkPrivate() error {
+// checkIsolatedPorts returns an error that lists what table bridge plumb lacks for the policy isolated.
+func (f *firewall) checkIsolatedPorts() error {
 	if f.conf.policy != isolated || f.c == nil {
 		return nil
 	}
 	return errors.Join(f.isolatedPorts().Check(), f.c.CheckChains(isolatedPortsLayout()))
 }
 
-// checkPrivateOfRules calls checkPrivate if the table contains a marker, which only this plugin adds. The
-// reference plugin adds no elements.
-func (f *firewall) checkPrivateOfRules(_ xt.Tool, table xt.Table) error {
+// checkPortsIfMarked calls checkIsolatedPorts if the table contains a marker, which only this plugin adds.
+// The reference plugin adds no elements.
+func (f *firewall) checkPortsIfMarked(_ xt.Tool, table xt.Table) error {
 	if !slices.ContainsFunc(table.Rules, func(r xt.Rule) bool { return f.isOwn(r.Comment) }) {
 		return nil
 	}
-	return f.checkPrivate()
+	return f.checkIsolatedPorts()
 }

@@ -20,21 +20,21 @@ type firewall struct {
 	r      *skel.Request
 	conf   *config
 	addrs  []netip.Addr // the addresses of all interfaces in prevResult
-	bridge nl.Link      // the interface that findBridge found, or zero
-	device string       // the interface to which the policy applies (see findDevice), or empty
+	bridge nl.Link      // the interface that findBridge found; it is the zero Link if there is none
+	device string       // the interface to which the policy applies; it is empty if there is none (see findDevice)
 	ports  []string     // the host ends of the attachment that are ports of the bridge
 	links  *nl.Conn
 	c      *nft.Conn         // nil if the kernel lacks nf_tables
 	chains []nft.ListedChain // the host's chains at the start of the call
 
-	nftBridges          []string // other bridges whose policies are in nf_tables
-	wasIsolatedByStages bool     // whether iptables isolated the containers of device before ADD changed its rules
+	nftBridges            []string // other bridges whose policies are in nf_tables
+	wasIsolatedByIPTables bool     // whether iptables isolated the containers of device before ADD changed its rules
 }
 
 // add lets the host forward the container's packets, sets the policy of the bridge, and returns
 // prevResult.
-func add(r *skel.Request) (*types.Result, error) {
-	f, prev, err := prepare(r)
+func add(r *skel.Request, conf *config) (*types.Result, error) {
+	f, prev, err := prepare(r, conf)
 	if err != nil {
 		return nil, err
 	}
@@ -60,13 +60,13 @@ func (f *firewall) isolate() error {
 	if err := f.setPolicy(); err != nil {
 		return err
 	}
-	return f.clearStages()
+	return f.deleteIPTablesPolicy()
 }
 
 // del deletes the rules, nftables elements and firewalld sources that ADD added for the attachment. It
 // searches all backends for the attachment's name, and does not need prevResult.
 func del(r *skel.Request) error {
-	f := &firewall{r: r, conf: lenient(r)}
+	f := &firewall{r: r, conf: parseLeniently(r)}
 	if prev, _ := r.Prev(); prev != nil {
 		f.addrs = addresses(prev)
 	}
@@ -78,8 +78,8 @@ func del(r *skel.Request) error {
 
 // check returns an error that lists the differences from the state after ADD. It accepts the rules of the
 // reference plugin.
-func check(r *skel.Request) error {
-	f, _, err := prepare(r)
+func check(r *skel.Request, conf *config) error {
+	f, _, err := prepare(r, conf)
 	if err != nil {
 		return err
 	}
@@ -99,13 +99,13 @@ func status(r *skel.Request) error {
 	if err := f.readHost(); err != nil {
 		return types.NotAvailable(err)
 	}
-	return f.canAdd()
+	return f.checkAdd()
 }
 
 // gc deletes the rules, nftables elements and firewalld sources of the network's attachments that are not
 // in cni.dev/valid-attachments.
 func gc(r *skel.Request) error {
-	f := &firewall{r: r, conf: lenient(r)}
+	f := &firewall{r: r, conf: parseLeniently(r)}
 	if err := f.connect(); err != nil {
 		return err
 	}
@@ -113,13 +113,9 @@ func gc(r *skel.Request) error {
 	return errors.Join(f.gcRules(keep), f.gcElements(keep))
 }
 
-// prepare reads the configuration and prevResult, and finds the host's chains, the bridge and its ports
+// prepare reads prevResult, and finds the host's chains, the bridge and its ports
 // for ADD and CHECK.
-func prepare(r *skel.Request) (*firewall, *types.Result, error) {
-	conf, err := parse(r)
-	if err != nil {
-		return nil, nil, err
-	}
+func prepare(r *skel.Request, conf *config) (*firewall, *types.Result, error) {
 	prev, err := r.RequirePrev()
 	if err != nil {
 		return nil, nil, err
@@ -236,17 +232,17 @@ func (f *firewall) findDevice(hostLinks []nl.Link) error {
 // usesIPTables reports whether the policy is in iptables.
 func (f *firewall) usesIPTables() bool { return f.conf.backend == iptables || f.c == nil }
 
-// checkIsolation returns an error that lists the differences from the policy. It also accepts the
-// reference plugin's policy, which is in iptables, even if plumb would write the policy to nf_tables.
+// checkIsolation returns an error that lists the differences from the policy. It also accepts the reference
+// plugin's policy, which is in iptables, even if plumb would write the policy to nf_tables.
 func (f *firewall) checkIsolation() error {
-	missing := f.checkPolicy()
+	policyErr := f.checkPolicy()
 	if f.usesIPTables() {
-		return missing // checkByIPTables checks the rules
+		return policyErr // checkIPTables checks the rules
 	}
-	if missing != nil && f.conf.policy != open && f.hasIPTablesPolicy() {
+	if policyErr != nil && f.conf.policy != open && f.hasIPTablesPolicy() {
 		return nil
 	}
-	return errors.Join(missing, f.eachTable(isOfPolicy, func(tool xt.Tool) error { return checkTable(tool, f.checkStages) }, stage1, stage2))
+	return errors.Join(policyErr, f.eachTable(isPolicyRule, func(tool xt.Tool) error { return checkTable(tool, f.checkPolicyRules) }, stage1, stage2))
 }
 
 // hasIPTablesPolicy reports whether iptables contains the rules of the policy and of each address.
@@ -254,5 +250,5 @@ func (f *firewall) hasIPTablesPolicy() bool {
 	withIPTables := *f
 	conf := *f.conf
 	conf.backend, withIPTables.conf = iptables, &conf
-	return withIPTables.checkByIPTables() == nil && len(f.addrs) > 0
+	return withIPTables.checkIPTables() == nil && len(f.addrs) > 0
 }

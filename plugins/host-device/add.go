@@ -15,11 +15,7 @@ import (
 // add moves the device into the container and configures it for the lease. It waits for the lease before
 // it moves the device, because an ADD that gets no address must not change the device. If the IPAM plugin
 // needs the link, as dhcp does, add moves the device first.
-func (h machine) add(r *skel.Request) (*types.Result, error) {
-	conf, err := parse(r)
-	if err != nil {
-		return nil, err
-	}
+func (h machine) add(r *skel.Request, conf *config) (*types.Result, error) {
 	pending, err := ipam.Start(r)
 	if err != nil {
 		return nil, err
@@ -79,9 +75,8 @@ func addDPDK(r *skel.Request, conf *config, pending *ipam.Pending) (*types.Resul
 	return result, nil
 }
 
-// findFree returns the selected interface of the host if it may be moved. If the container of a
-// former attachment ended without a DEL, and the kernel has returned the device, findFree first
-// restores the device.
+// findFree restores the selected device if the container of a former attachment ended without a DEL and
+// the kernel has returned the device. Then it returns the interface that findAvailable finds.
 func (h machine) findFree(r *skel.Request, host *nl.Conn, conf *config) (nl.Link, error) {
 	states, err := h.loadAll(r.Trace)
 	if err != nil {
@@ -99,12 +94,12 @@ func (h machine) findFree(r *skel.Request, host *nl.Conn, conf *config) (nl.Link
 			return nl.Link{}, err
 		}
 	}
-	return h.available(host, conf, states)
+	return h.findAvailable(host, conf, states)
 }
 
-// available returns the selected interface of the host if it may be moved. If the interface is not on the
+// findAvailable returns the selected interface of the host if the interface may be moved. If the interface is not on the
 // host, and one of the states has the same selector, the error carries types.CodeTryAgain.
-func (h machine) available(host *nl.Conn, conf *config, states []*state) (nl.Link, error) {
+func (h machine) findAvailable(host *nl.Conn, conf *config, states []*state) (nl.Link, error) {
 	l, err := h.find(host, conf.selector)
 	i := slices.IndexFunc(states, func(s *state) bool { return s.Selector == conf.selector.String() })
 	if i >= 0 && errors.Is(err, fs.ErrNotExist) {
@@ -117,7 +112,7 @@ func (h machine) available(host *nl.Conn, conf *config, states []*state) (nl.Lin
 }
 
 // checkContainer returns an error if an interface named CNI_IFNAME exists in the container. It also returns an
-// error if an earlier ADD of the attachment moved a device there, even if that device was renamed.
+// error if the container contains a device that an earlier ADD of the attachment moved, even with another name.
 func checkContainer(container *nl.Conn, own types.Attachment) error {
 	if err := attach.EnsureNameFree(container, own.IfName); err != nil {
 		return err
@@ -133,7 +128,7 @@ func checkContainer(container *nl.Conn, own types.Attachment) error {
 
 // take saves the state of the device, marks the device with the attachment, and moves it into the
 // container as CNI_IFNAME. Before the first change, take pushes an undo. The undo always restores
-// the device's addresses, but DEL restores them only with restoreAddresses.
+// the device's addresses, but DEL restores them only if the key restoreAddresses is true.
 func (m *mover) take(conf *config, device nl.Link) (nl.Link, error) {
 	addrs, err := m.host.Addrs(device)
 	if err != nil {
@@ -147,7 +142,7 @@ func (m *mover) take(conf *config, device nl.Link) (nl.Link, error) {
 	m.state = newState(own, device)
 	m.state.Selector, m.state.Sandbox, m.state.NetNS, m.state.Master = conf.selector.String(), m.r.NetNS, m.r.ContainerNS.Cookie(), master
 	for _, a := range addrs {
-		isLinkLocal := a.Prefix.Addr().Is6() && a.Prefix.Addr().IsLinkLocalUnicast() // the kernel adds it itself
+		isLinkLocal := a.Prefix.Addr().Is6() && a.Prefix.Addr().IsLinkLocalUnicast() // the kernel adds this address
 		if a.Permanent && !isLinkLocal {
 			m.state.Addresses = append(m.state.Addresses, address{a.Prefix, a.Broadcast, a.NoDAD, a.Optimistic, a.NoPrefixRoute})
 		}

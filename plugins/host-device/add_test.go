@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os"
 	"strings"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -43,15 +44,6 @@ var _ = Describe("ADD", func() {
 
 	It("succeeds with a warning if /proc/sys is read-only, and CHECK and DEL succeed", func() {
 		nstest.RequireAddOnReadOnlySysctls(GinkgoTB(), b.plugin(), b.NewCall(conf("1.1.0", byDevice, nstest.StaticDual)))
-	})
-
-	It("moves the device without IPAM, and leaves the kernel's autoconfiguration enabled", func() {
-		container := b.NewContainer()
-		result := b.Add(b.Call("one", container, conf("0.3.1", byDevice+`,"dns":{"nameservers":["192.0.2.1"]}`, noIPAM)))
-		Expect(result.IPs).To(BeEmpty())
-		Expect(result.DNS.Nameservers).To(Equal([]string{"192.0.2.1"}))
-		Expect(container.IP("link show eth0")).To(ContainSubstring("UP,LOWER_UP"))
-		Expect(container.Sysctl(GinkgoTB(), "net/ipv6/conf/eth0/accept_ra")).To(Equal("1"))
 	})
 
 	DescribeTable("moves virtual devices of each kind, and DEL returns them",
@@ -208,8 +200,10 @@ var _ = Describe("ADD", func() {
 	It("warns and succeeds if the device has no carrier", func() {
 		b.Outside.IP("link set hd0 down")
 		container := nstest.New(GinkgoTB())
-		reply := b.OK("ADD", b.Call("one", container, conf("1.0.0", byDevice, nstest.StaticDual)))
-		Expect(reply.Stderr).To(ContainSubstring("interface eth0 has no carrier"))
+		c := b.Call("one", container, conf("1.0.0", byDevice, nstest.StaticDual))
+		c = c.FailAt("await addresses", os.ErrDeadlineExceeded) // without a carrier, the detection does not end
+		Expect(b.OK("ADD", c).Stderr).To(ContainSubstring("interface eth0 has no carrier"))
+		Expect(container.IP("-6 address show dev eth0 tentative")).To(ContainSubstring(nstest.ContainerV6))
 	})
 
 	Describe("an IPAM plugin that works over the link", func() {
@@ -232,6 +226,12 @@ var _ = Describe("ADD", func() {
 		container.Batch(GinkgoTB(), "link set eth0 down", "link set eth0 name other0", "link set other0 up")
 		b.Refuse(again, types.CodeConfig, "interface other0 in the container already serves net1/one/eth0")
 	})
+})
+
+// A refused call changes nothing, so that all calls can share a host.
+var _ = Describe("an invalid configuration", Ordered, ContinueOnFailure, func() {
+	var b *testbed
+	BeforeAll(func() { b = newTestbed() })
 
 	DescribeTable("rejects an invalid configuration",
 		func(config string, code int, texts ...string) {

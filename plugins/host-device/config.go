@@ -44,8 +44,8 @@ func parse(r *skel.Request) (*config, error) {
 	}
 	sel, err := raw.selector()
 	errs := []error{err, ipam.CheckLayer2(r)}
-	refuseIf := types.ProblemsInto(&errs)
-	refuseIf(err == nil && r.Command == "ADD" && sel == selector{}, `specify either "device", "hwaddr", "kernelpath" or "pciBusID", or let the runtime set runtimeConfig.deviceID (capability deviceID)`)
+	reportIf := types.ProblemsInto(&errs)
+	reportIf(err == nil && r.Command == "ADD" && sel == selector{}, `specify either "device", "hwaddr", "kernelpath" or "pciBusID", or let the runtime set runtimeConfig.deviceID (capability deviceID)`)
 	conf := &config{selector: sel, dpdk: raw.DPDKMode, force: raw.Force, restoreAddresses: raw.RestoreAddresses, dad: raw.DADKeys.Mode()}
 	return conf, types.Coded(types.CodeConfig, errors.Join(errs...))
 }
@@ -56,27 +56,27 @@ const maxAltName = 127
 // selector checks all keys that select a device, and returns the selector of the first one.
 func (raw *rawConfig) selector() (selector, error) {
 	var errs []error
-	refuseIf := types.ProblemsInto(&errs)
+	reportIf := types.ProblemsInto(&errs)
 	if name := raw.Device; name != "" {
-		refuseIf(name == "lo", "device lo is the loopback interface, which cannot be moved")
+		reportIf(name == "lo", "device lo is the loopback interface, which cannot be moved")
 		err := types.CheckIfName(name)
 		isAltName := len(name) > types.MaxIfName && len(name) <= maxAltName
-		refuseIf(err != nil && !isAltName, "device %q is not an interface name: %w", name, err)
+		reportIf(err != nil && !isAltName, "device %q is not an interface name: %w", name, err)
 	}
 	mac, err := types.ParseMAC(raw.HWAddr)
-	refuseIf(raw.HWAddr != "" && err != nil, "hwaddr: %w", err)
+	reportIf(raw.HWAddr != "" && err != nil, "hwaddr: %w", err)
 	kernelPath := raw.KernelPath
 	if kernelPath != "" {
 		kernelPath = path.Clean(kernelPath)
-		refuseIf(!strings.HasPrefix(kernelPath, "/sys/devices/"), "kernelpath %q is not below /sys/devices/", raw.KernelPath)
+		reportIf(!strings.HasPrefix(kernelPath, "/sys/devices/"), "kernelpath %q is not below /sys/devices/", raw.KernelPath)
 	}
-	refuseIf(raw.PCIBusID != "" && !isPCIBusID(raw.PCIBusID), "pciBusID %q is not of the form 0000:00:1f.6", raw.PCIBusID)
+	reportIf(raw.PCIBusID != "" && !isPCIBusID(raw.PCIBusID), "pciBusID %q is not of the form 0000:00:1f.6", raw.PCIBusID)
 	pci, auxiliary := raw.PCIBusID, ""
 	if id := raw.RuntimeConfig.DeviceID; isPCIBusID(id) {
 		pci = id
 	} else if id != "" {
 		pci, auxiliary = "", id
-		refuseIf(!isFileName(id), "runtime config DeviceID %s not found or unsupported: it is neither a PCI ID nor the name of an auxiliary device", id)
+		reportIf(!isFileName(id), "runtime config DeviceID %s not found or unsupported: it is neither a PCI ID nor the name of an auxiliary device", id)
 	}
 	for _, s := range []selector{{byName, raw.Device}, {byMAC, mac.String()}, {byPath, kernelPath}, {byPCI, pci}, {byAuxiliary, auxiliary}} {
 		if s.value != "" {

@@ -406,7 +406,7 @@ func twoDevices(h machine) skel.Plugin {
 			device = "hd1"
 		}
 		r.Stdin = bytes.ReplaceAll(r.Stdin, []byte("DEVICE"), []byte(device))
-		return h.add(r)
+		return h.plugin().Add(r)
 	}
 	return p
 }

@@ -24,8 +24,8 @@ func TestREADMEExamples(t *testing.T) {
 	nstest.Examples(t, plugin(), func(r *skel.Request) error { _, err := parse(r); return err })
 }
 
-// A testbed is a host with a veth interface, whose other end is on an outside host. It has its own directories for states
-// and sysfs.
+// A testbed is a host with its own directories for state files and for sysfs. newTestbed also creates an outside host, and
+// a veth pair between the two.
 type testbed struct {
 	*nstest.Bed
 	machine
@@ -55,7 +55,7 @@ func newTestbedOn(host *nstest.NS, sys sysfs) *testbed {
 	return b
 }
 
-// addDevice creates a veth interface on the host, whose other end has the same name on the outside host.
+// addDevice creates a veth pair with one end on the host and one on the outside host. Both ends get the same name.
 func (b *testbed) addDevice(name, mac string) {
 	GinkgoHelper()
 	b.devices++

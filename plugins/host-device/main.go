@@ -16,5 +16,5 @@ type machine struct {
 }
 
 func (h machine) plugin() skel.Plugin {
-	return skel.Plugin{Name: "host-device", Add: h.add, Del: h.del, Check: h.check, Status: h.status, GC: h.gc}
+	return skel.WithConfig(skel.Plugin{Name: "host-device", Del: h.del, Status: h.status, GC: h.gc}, parse, h.add, h.check)
 }

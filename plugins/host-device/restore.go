@@ -190,7 +190,7 @@ func (m *mover) isDevice(l nl.Link) (bool, error) {
 	return m.hasPeerInOtherContainer(l)
 }
 
-// isFormerPeer reports whether the link with that index on the host can be the other end of the device. That end was in
+// isFormerPeer reports whether the link with the index on the host can be the other end of the device. That end was in
 // another namespace when ADD moved the device, and its own DEL has returned it since. A link that plumb created, or a
 // port, cannot be that end, because it is the host end of another interface in the container.
 func (m *mover) isFormerPeer(index int) (bool, error) {
@@ -301,11 +301,7 @@ func (h machine) restoreUnsaved(r *skel.Request, host *nl.Conn) error {
 	if r.ContainerNS == nil {
 		return nil
 	}
-	container, err := nl.Open(r.ContainerNS)
-	if err != nil {
-		return err
-	}
-	l, err := container.Link(r.IfName)
+	container, l, err := nl.OpenLink(r.ContainerNS, r.IfName)
 	if err != nil || types.CheckIfName(l.Alias) != nil {
 		return types.IgnoreNotExist(err)
 	}

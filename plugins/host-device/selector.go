@@ -15,7 +15,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// A selector says which device of the host ADD moves into the container.
+// A selector determines which device of the host ADD moves into the container.
 type selector struct {
 	by    string // byName, byMAC and so on
 	value string
@@ -39,7 +39,7 @@ func (s selector) pciID() string {
 	return ""
 }
 
-// A sysfs is the directory at which sysfs is mounted: /sys.
+// A sysfs is the path at which sysfs is mounted, which is /sys except in tests.
 type sysfs string
 
 // directory returns the directory of the device that sel selects by PCI ID, auxiliary device or path.

@@ -58,8 +58,8 @@ func (s *state) isHardware() bool { return nl.Link{Kind: s.Kind}.IsHardware() }
 func (s *state) Validate() error { return types.CheckIfName(s.Name) }
 
 // candidates returns the interfaces in the namespace of c that may be the device. The interfaces with the device's mark
-// come first, even if another program has renamed them. The interfaces without a mark follow, which isUnmarked accepts.
-// The mark is missing if the kernel does not support alternative names, or if ADD was killed.
+// come first, even if another program has renamed them. They are followed by the interfaces without a mark that
+// isUnmarked accepts. The mark is missing if the kernel does not support alternative names, or if ADD was killed.
 func (s *state) candidates(c *nl.Conn) ([]nl.Link, error) {
 	links, err := c.Links()
 	var marked, unmarked []nl.Link

@@ -44,11 +44,7 @@ func (h machine) release(r *skel.Request) error {
 
 // check compares the interface with prevResult. It does not compare the MAC, because a later plugin
 // in the chain may have changed it.
-func (h machine) check(r *skel.Request) error {
-	conf, err := parse(r)
-	if err != nil {
-		return err
-	}
+func (h machine) check(r *skel.Request, conf *config) error {
 	if _, err := r.RequirePrev(); err != nil {
 		return err
 	}
@@ -59,11 +55,7 @@ func (h machine) check(r *skel.Request) error {
 	if dpdk {
 		return ipam.StartCheck(r)()
 	}
-	container, err := nl.Open(r.ContainerNS)
-	if err != nil {
-		return err
-	}
-	return attach.CheckContainerLink(r, container, "", func(nl.Link) error { return nil })
+	return attach.CheckContainerLink(r, "", func(*nl.Conn, nl.Link) error { return nil })
 }
 
 // gc restores the devices of the network's attachments that are no longer valid, and calls the IPAM
@@ -97,10 +89,7 @@ func (h machine) status(r *skel.Request) error {
 	if err == nil && conf.selector != (selector{}) {
 		err = h.checkDevice(r, conf)
 	}
-	if err != nil {
-		return types.NotAvailable(err)
-	}
-	return ipam.Status(r)
+	return ipam.Status(r, err)
 }
 
 // checkDevice returns an error if the selected device does not exist, or cannot be moved.
@@ -117,7 +106,7 @@ func (h machine) checkDevice(r *skel.Request, conf *config) error {
 	if err != nil {
 		return err
 	}
-	_, err = h.available(host, conf, states)
+	_, err = h.findAvailable(host, conf, states)
 	if err != nil && types.AsError(err).Code == types.CodeTryAgain {
 		return nil
 	}

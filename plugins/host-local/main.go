@@ -16,15 +16,11 @@ func plugin() skel.Plugin { return machine{pool.ThisMachine()}.plugin() }
 type machine struct{ pool.Machine }
 
 func (h machine) plugin() skel.Plugin {
-	return skel.Plugin{Name: "host-local", IPAM: true, Add: h.add, Del: h.del, Check: h.check, Status: h.status, GC: h.gc}
+	return skel.WithConfig(skel.Plugin{Name: "host-local", IPAM: true, Del: h.del, Status: h.status, GC: h.gc}, h.parse, h.add, h.check)
 }
 
-// add reserves one address of each range set.
-func (h machine) add(r *skel.Request) (*types.Result, error) {
-	p, err := h.parse(r)
-	if err != nil {
-		return nil, err
-	}
+// add reserves one address from each range set.
+func (h machine) add(r *skel.Request, p *pool.Pool) (*types.Result, error) {
 	return p.Allocate(r, pool.All)
 }
 
@@ -40,11 +36,7 @@ func (h machine) del(r *skel.Request) error {
 }
 
 // check compares the attachment's reservations with the addresses in prevResult.
-func (h machine) check(r *skel.Request) error {
-	p, err := h.parse(r)
-	if err != nil {
-		return err
-	}
+func (h machine) check(r *skel.Request, p *pool.Pool) error {
 	return p.Check(r)
 }
 

@@ -22,10 +22,10 @@ var _ = Describe("a special file", func() {
 	})
 
 	// runToEnd calls the plugin, and fails the spec if the call does not end.
-	runToEnd := func(command, id string) nstest.Reply {
+	runToEnd := func(command, id string, v variant) nstest.Reply {
 		GinkgoHelper()
 		done := make(chan nstest.Reply, 1)
-		call := host.Call(id, variant{}).With(command)
+		call := host.Call(id, v).With(command)
 		go func() { done <- nstest.Run(host.Plugin(), call) }()
 		var r nstest.Reply
 		Eventually(done).WithTimeout(time.Minute).Should(Receive(&r), command)
@@ -65,21 +65,21 @@ var _ = Describe("a special file", func() {
 	DescribeTable("in place of the lock file is an error that contains the path", func(replace func(string)) {
 		replace(host.Net("lock"))
 		for _, command := range []string{"ADD", "CHECK", "DEL"} {
-			f := runToEnd(command, "c0").Failure(GinkgoTB())
+			f := runToEnd(command, "c0", variant{}).Failure(GinkgoTB())
 			Expect(f.Code).To(BeEquivalentTo(types.CodeIO), command)
 			Expect(f.Msg).To(ContainSubstring("open %s: ", host.Net("lock")), command)
 			Expect(f.Msg).To(HaveSuffix("not a regular file; remove it"), command)
 		}
-		Expect(runToEnd("STATUS", "").Failure(GinkgoTB()).Code).To(BeEquivalentTo(types.CodeNotAvailable))
+		Expect(runToEnd("STATUS", "", variant{}).Failure(GinkgoTB()).Code).To(BeEquivalentTo(types.CodeNotAvailable))
 		Expect(os.Remove(host.Net("lock"))).To(Succeed())
-		runToEnd("DEL", "c0").OK(GinkgoTB())
+		runToEnd("DEL", "c0", variant{}).OK(GinkgoTB())
 		Expect(host.Reserved()).To(BeEmpty())
 	},
 		Entry("a named pipe", pipe), Entry("a named pipe with a writer", pipeWithWriter), Entry("a socket", socket))
 
 	DescribeTable("in place of last_reserved_ip.0 is replaced by ADD", func(replace func(string)) {
 		replace(host.Net("last_reserved_ip.0"))
-		Expect(runToEnd("ADD", "c1").Result(GinkgoTB()).IPs[0].Address.String()).To(Equal("10.1.2.3/24"))
+		Expect(runToEnd("ADD", "c1", variant{}).Result(GinkgoTB()).IPs[0].Address.String()).To(Equal("10.1.2.3/24"))
 		Expect(os.ReadFile(host.Net("last_reserved_ip.0"))).To(BeEquivalentTo("10.1.2.3"))
 	},
 		Entry("a named pipe", pipe), Entry("a named pipe with a reader", pipeWithReader),
@@ -89,12 +89,7 @@ var _ = Describe("a special file", func() {
 		path := fmt.Sprint(GinkgoT().TempDir(), "/resolv.conf")
 		Expect(os.WriteFile(path, nil, 0o600)).To(Succeed())
 		replace(path)
-		done := make(chan nstest.Reply, 1)
-		call := host.Call("c1", variant{IPAM: fmt.Sprintf(`%s, "resolvConf": %q`, subnet, path)}).With("ADD")
-		go func() { done <- nstest.Run(host.Plugin(), call) }()
-		var r nstest.Reply
-		Eventually(done).WithTimeout(time.Minute).Should(Receive(&r))
-		f := r.Failure(GinkgoTB())
+		f := runToEnd("ADD", "c1", variant{IPAM: fmt.Sprintf(`%s, "resolvConf": %q`, subnet, path)}).Failure(GinkgoTB())
 		Expect(f.Code).To(Equal(uint(types.CodeIO)))
 		Expect(f.Msg).To(Equal("read resolvConf: " + path + problem))
 	},
@@ -102,7 +97,6 @@ var _ = Describe("a special file", func() {
 		Entry("a socket", socket, " is a socket"), Entry("a file that is too large", largeFile, " is larger than 1048576 bytes"))
 
 	It("can be resolvConf if it is /dev/null, and the result contains no dns", func() {
-		call := host.Call("c1", variant{IPAM: subnet + `, "resolvConf": "/dev/null"`}).With("ADD")
-		Expect(nstest.Run(host.Plugin(), call).Result(GinkgoTB()).DNS).To(BeZero())
+		Expect(runToEnd("ADD", "c1", variant{IPAM: subnet + `, "resolvConf": "/dev/null"`}).Result(GinkgoTB()).DNS).To(BeZero())
 	})
 })

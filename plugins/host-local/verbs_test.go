@@ -66,23 +66,14 @@ var _ = Describe("ADD", func() {
 -rwxr-x--- lock ""`))
 	})
 
-	DescribeTable("returns a result in the format of the CNI version", func(version, want string) {
+	It("returns the result in the form of each version", func() {
 		dns := filepath.Join(GinkgoT().TempDir(), "resolv.conf")
 		Expect(os.WriteFile(dns, []byte("nameserver 10.0.0.53\nsearch example.org\n"), 0o600)).To(Succeed())
-		r := host.Run("ADD", "c1", variant{Version: version, IPAM: fmt.Sprintf(
-			`"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "fd00::/64"}]], "routes": [{"dst": "0.0.0.0/0", "mtu": 1400}, {"dst": "fd01::/16", "gw": "fd00::9"}], "resolvConf": %q`, dns)}).OK(GinkgoTB())
-		Expect(strings.Join(strings.Fields(r.Stdout), " ")).To(Equal(want))
-	},
-		Entry(nil, "0.2.0", `{ "cniVersion": "0.2.0", "ip4": { "ip": "10.1.2.2/24", "gateway": "10.1.2.1", "routes": [ { "dst": "0.0.0.0/0" } ] }, `+
-			`"ip6": { "ip": "fd00::2/64", "gateway": "fd00::1", "routes": [ { "dst": "fd01::/16", "gw": "fd00::9" } ] }, `+
-			`"dns": { "nameservers": [ "10.0.0.53" ], "search": [ "example.org" ] } }`),
-		Entry(nil, "0.3.1", `{ "cniVersion": "0.3.1", "ips": [ { "version": "4", "address": "10.1.2.2/24", "gateway": "10.1.2.1" }, `+
-			`{ "version": "6", "address": "fd00::2/64", "gateway": "fd00::1" } ], "routes": [ { "dst": "0.0.0.0/0", "mtu": 1400 }, { "dst": "fd01::/16", "gw": "fd00::9" } ], `+
-			`"dns": { "nameservers": [ "10.0.0.53" ], "search": [ "example.org" ] } }`),
-		Entry(nil, "1.1.0", `{ "cniVersion": "1.1.0", "ips": [ { "address": "10.1.2.2/24", "gateway": "10.1.2.1" }, `+
-			`{ "address": "fd00::2/64", "gateway": "fd00::1" } ], "routes": [ { "dst": "0.0.0.0/0", "mtu": 1400 }, { "dst": "fd01::/16", "gw": "fd00::9" } ], `+
-			`"dns": { "nameservers": [ "10.0.0.53" ], "search": [ "example.org" ] } }`),
-	)
+		for _, version := range types.VersionsSince(types.V010) {
+			nstest.Golden(GinkgoTB(), "add-"+version, host.Run("ADD", "c1", variant{Version: version, Network: version, IPAM: fmt.Sprintf(
+				`"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "fd00::/64"}]], "routes": [{"dst": "0.0.0.0/0", "mtu": 1400}, {"dst": "fd01::/16", "gw": "fd00::9"}], "resolvConf": %q`, dns)}).OK(GinkgoTB()).Stdout)
+		}
+	})
 
 	DescribeTable("allocates the requested addresses", func(t variant, want string) {
 		Expect(host.Add("c1", t)).To(Equal(want))
@@ -205,13 +196,6 @@ var _ = Describe("ADD", func() {
 		Entry("an empty file", ""), Entry("zeros", "\x00\x00\x00\x00"), Entry("white space", "\r\n"), Entry("zeros after the interface name", "c1\r\neth0\x00\x00"),
 	)
 
-	It("does not allocate an address whose file is a directory or a symbolic link", func() {
-		Expect(os.MkdirAll(host.Net("10.1.2.2"), 0o755)).To(Succeed())
-		Expect(os.Symlink("/nowhere", host.Net("10.1.2.3"))).To(Succeed())
-		Expect(host.Add("c1", variant{})).To(Equal("10.1.2.4/24"))
-		Expect(host.Fails("ADD", "c2", variant{Args: "IP=10.1.2.2"}).Msg).To(ContainSubstring("allocated to an unknown owner"))
-	})
-
 	It("begins at the start of the range if last_reserved_ip.0 contains no usable address", func() {
 		for _, text := range []string{"", "x", "10.7.7.7", "10.1.2.254", "10.7.7.7 or another\n", strings.Repeat("10.1.2.7 ", 1000)} {
 			host.Put("last_reserved_ip.0", text)
@@ -243,9 +227,7 @@ var _ = Describe("DEL", func() {
 		host.OK("DEL", "c1", variant{})
 	})
 
-	It("succeeds for an unknown attachment, and creates no directory", func() {
-		host.OK("DEL", "c1", variant{})
-		Expect(host.DataDir).NotTo(BeADirectory())
+	It("succeeds for an unknown attachment", func() {
 		host.Add("c2", variant{})
 		host.OK("DEL", "c1", variant{})
 		Expect(host.Reserved()).To(Equal([]string{"10.1.2.2 c2/eth0"}))
@@ -330,11 +312,6 @@ var _ = Describe("CHECK", func() {
 		host.Add("c1", variant{})
 		host.OK("CHECK", "c1", variant{IPAM: subnet + `, "exclude": ["10.1.2.0/24"]`})
 	})
-
-	It("returns code 100 if there is no directory, and creates none", func() {
-		Expect(host.Fails("CHECK", "c1", variant{}).Code).To(Equal(uint(types.CodeChanged)))
-		Expect(host.DataDir).NotTo(BeADirectory())
-	})
 })
 
 var _ = Describe("GC", func() {
@@ -362,21 +339,11 @@ var _ = Describe("GC", func() {
 		Entry("another interface of the container with a legacy reservation is valid", `[{"containerID": "c1", "ifname": "eth7"}, {"containerID": "c2", "ifname": "eth0"}]`, "10.1.2.4 c2/eth0", "10.1.2.40 c1"),
 		Entry("no valid attachment", `[]`),
 	)
-
-	It("succeeds without a directory, and creates none", func() {
-		host.OK("GC", "", variant{More: `"cni.dev/valid-attachments": []`})
-		Expect(host.DataDir).NotTo(BeADirectory())
-	})
 })
 
 var _ = Describe("STATUS", func() {
 	var host *nstest.PoolHost
 	BeforeEach(func() { host = newTestHost() })
-
-	It("succeeds before the first ADD, and creates no directory", func() {
-		host.OK("STATUS", "", variant{})
-		Expect(host.DataDir).NotTo(BeADirectory())
-	})
 
 	It("succeeds without ranges only if the configuration lets the runtime pass them to ADD", func() {
 		host.OK("STATUS", "", variant{IPAM: `"routes": []`, More: `"capabilities": {"ipRanges": true}`})
@@ -416,6 +383,15 @@ var _ = Describe("STATUS", func() {
 		host.Run("STATUS", "", variant{IPAM: subnet + `, "exclude": ["10.1.0.0/16"]`}).RequireFailure(GinkgoTB(), types.CodeNotAvailable,
 			"has no usable address")
 	})
+})
+
+var _ = It("before the first ADD, only CHECK fails, and no call creates a directory", func() {
+	host := newTestHost()
+	for _, command := range []string{"DEL", "GC", "STATUS"} {
+		host.OK(command, "c1", variant{More: `"cni.dev/valid-attachments": []`})
+	}
+	Expect(host.Fails("CHECK", "c1", variant{}).Code).To(Equal(uint(types.CodeChanged)))
+	Expect(host.DataDir).NotTo(BeADirectory())
 })
 
 var _ = Describe("cooldown", func() {

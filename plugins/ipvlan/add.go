@@ -14,11 +14,7 @@ import (
 const kind = "ipvlan"
 
 // add creates the ipvlan while the IPAM plugin runs, and then configures it for the lease.
-func add(r *skel.Request) (*types.Result, error) {
-	conf, err := parse(r)
-	if err != nil {
-		return nil, err
-	}
+func add(r *skel.Request, conf *config) (*types.Result, error) {
 	prev, err := conf.usePrevResult(r)
 	if err != nil {
 		return nil, err
@@ -42,7 +38,7 @@ func add(r *skel.Request) (*types.Result, error) {
 	return result, explainSameAddress(err, setup.Master)
 }
 
-// claimMode records the mode of the attachment, and returns an error if the master has ipvlans of another mode.
+// claimMode records the mode of the attachment, and returns an error if ipvlans of another mode exist on the master.
 func claimMode(r *skel.Request, setup *attach.MasterSetup, conf *config) error {
 	visible, err := setup.MasterConn.IPVlansOn(setup.Master)
 	if err != nil {

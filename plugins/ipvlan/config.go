@@ -27,7 +27,7 @@ type rawConfig struct {
 type config struct {
 	master  attach.Master
 	mode    nl.IPVlanMode
-	mtu     int // in bytes, or 0 for the master's
+	mtu     int // in bytes; if it is 0, the kernel uses the MTU of the master
 	dad     attach.DADMode
 	dataDir string
 }
@@ -35,6 +35,7 @@ type config struct {
 // defaultDataDir is in /run, because records are useless after a reboot, when the interfaces are gone.
 const defaultDataDir = "/run/cni/ipvlan"
 
+// parse reads and checks the configuration. The error joins all problems.
 func parse(r *skel.Request) (*config, error) {
 	var raw rawConfig
 	args, err := r.DecodeWithArgs(&raw)
@@ -44,12 +45,6 @@ func parse(r *skel.Request) (*config, error) {
 	if args[types.ArgMAC] != "" && r.Command == "ADD" {
 		r.Warn("MAC in CNI_ARGS is ignored: an ipvlan has the MAC of its master")
 	}
-	conf, err := raw.toConfig(r)
-	return conf, types.Coded(types.CodeConfig, err)
-}
-
-// toConfig converts raw to a config and checks it. The error joins all problems.
-func (raw *rawConfig) toConfig(r *skel.Request) (*config, error) {
 	conf := &config{
 		master:  attach.Master{Name: raw.Master, InContainer: raw.LinkInContainer},
 		mode:    nl.IPVlanMode{Mode: cmp.Or(raw.Mode, "l2"), Flag: cmp.Or(raw.Flag, "bridge")},
@@ -58,14 +53,14 @@ func (raw *rawConfig) toConfig(r *skel.Request) (*config, error) {
 		dataDir: cmp.Or(raw.DataDir, defaultDataDir),
 	}
 	errs := []error{conf.master.Validate(), attach.CheckMTU(raw.MTU)}
-	refuseIf := types.ProblemsInto(&errs)
-	refuseIf(!conf.mode.HasKnownMode(), "unknown ipvlan mode: %q; want l2, l3 or l3s", raw.Mode)
-	refuseIf(!conf.mode.HasKnownFlag(), "unknown ipvlan flag: %q; want bridge, private or vepa", raw.Flag)
-	refuseIf(!filepath.IsAbs(conf.dataDir), "dataDir %q is not an absolute path", conf.dataDir)
-	// Before version 0.3.0, a result must have an IP address.
+	reportIf := types.ProblemsInto(&errs)
+	reportIf(!conf.mode.HasKnownMode(), "unknown ipvlan mode: %q; want l2, l3 or l3s", raw.Mode)
+	reportIf(!conf.mode.HasKnownFlag(), "unknown ipvlan flag: %q; want bridge, private or vepa", raw.Flag)
+	reportIf(!filepath.IsAbs(conf.dataDir), "dataDir %q is not an absolute path", conf.dataDir)
+	// Before version 0.3.0, a result must contain an IP address.
 	noAddress := r.Conf.IPAM.Type == "" && len(r.Conf.PrevResult) == 0 && r.Version < types.V030
-	refuseIf(noAddress, "%w", types.ErrNoAddress)
-	return conf, errors.Join(errs...)
+	reportIf(noAddress, "%w", types.ErrNoAddress)
+	return conf, types.Coded(types.CodeConfig, errors.Join(errs...))
 }
 
 // usePrevResult completes the configuration in an ADD that follows another plugin. If "master" is not set,

@@ -9,20 +9,15 @@ import (
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/statefile"
-	"github.com/plumb-cni/plumb/pkg/types"
 )
 
 // check compares the interface with what ADD created, and returns an error that names every difference. It
 // ignores the MTU and the sysctls, which a later plugin of the chain may change.
-func check(r *skel.Request) error {
-	conf, err := parse(r)
-	if err != nil {
-		return err
-	}
+func check(r *skel.Request, conf *config) error {
 	return conf.master.Check(r, kind, func(container *nl.Conn, eth nl.Link) error {
 		mode, err := container.IPVlanMode(eth)
 		if err == nil && mode != conf.mode {
-			err = fmt.Errorf("interface %s has %s, not %s", eth.Name, mode, conf.mode)
+			err = fmt.Errorf("interface %s has %s, want %s", eth.Name, mode, conf.mode)
 		}
 		return err
 	})
@@ -37,8 +32,8 @@ func del(r *skel.Request) error {
 	return recordFile(r, dataDir(r), r.Attachment()).Remove()
 }
 
-// gc deletes no links, because runtimes do not pass it the paths of the containers. The links are deleted
-// with the containers.
+// gc deletes no links, because runtimes do not pass it the paths of the containers. The kernel deletes the
+// links with the containers.
 func gc(r *skel.Request) error { return errors.Join(ipam.GC(r), collectRecords(r)) }
 
 // status returns an error if an ADD would fail. If neither "master" nor "ipam" is set, status does not look
@@ -51,8 +46,5 @@ func status(r *skel.Request) error {
 	if err == nil && (conf.master.Name != "" || r.Conf.IPAM.Type != "") {
 		err = conf.master.Status(r, conf.mtu)
 	}
-	if err != nil {
-		return types.NotAvailable(err)
-	}
-	return ipam.Status(r)
+	return ipam.Status(r, err)
 }

@@ -35,21 +35,6 @@ func config(version string) string {
 	return fmt.Sprintf(`{"cniVersion": %q, "name": "lo-net", "type": "loopback"}`, version)
 }
 
-// The results of an ADD in each form. SANDBOX stands for CNI_NETNS.
-const (
-	result020 = `{"cniVersion": "0.2.0", "ip4": {"ip": "127.0.0.1/8"}, "ip6": {"ip": "::1/128"}, "dns": {}}`
-	result031 = `{"cniVersion": "0.3.1",
-		"interfaces": [{"name": "lo", "mac": "00:00:00:00:00:00", "sandbox": "SANDBOX"}],
-		"ips": [{"version": "4", "interface": 0, "address": "127.0.0.1/8"}, {"version": "6", "interface": 0, "address": "::1/128"}],
-		"dns": {}}`
-	result100 = `{"cniVersion": "1.0.0",
-		"interfaces": [{"name": "lo", "mac": "00:00:00:00:00:00", "sandbox": "SANDBOX"}],
-		"ips": [{"interface": 0, "address": "127.0.0.1/8"}, {"interface": 0, "address": "::1/128"}]}`
-	result110 = `{"cniVersion": "1.1.0",
-		"interfaces": [{"name": "lo", "mac": "00:00:00:00:00:00", "mtu": 65536, "sandbox": "SANDBOX"}],
-		"ips": [{"interface": 0, "address": "127.0.0.1/8"}, {"interface": 0, "address": "::1/128"}]}`
-)
-
 var _ = Describe("loopback", func() {
 	var b *nstest.Bed
 	var host, container *nstest.NS
@@ -67,38 +52,19 @@ var _ = Describe("loopback", func() {
 		return strings.Contains(container.IP("link show lo"), ",UP,")
 	}
 
-	DescribeTable("ADD returns the result in the form of the version",
-		func(version, want, printed string) {
-			call.Config = config(version)
-			reply := run("ADD").OK(GinkgoTB())
-			want = strings.NewReplacer("SANDBOX", container.Path(), printed, version).Replace(want)
-			Expect(reply.Stdout).To(MatchJSON(want))
-			Expect(reply.Stderr).To(BeEmpty())
-			Expect(isUp()).To(BeTrue())
-		},
-		Entry("0.1.0", "0.1.0", result020, "0.2.0"),
-		Entry("0.2.0", "0.2.0", result020, "0.2.0"),
-		Entry("0.3.0", "0.3.0", result031, "0.3.1"),
-		Entry("0.3.1, which the reference plugin gets wrong", "0.3.1", result031, "0.3.1"),
-		Entry("0.4.0", "0.4.0", result031, "0.3.1"),
-		Entry("1.0.0", "1.0.0", result100, "1.0.0"),
-		Entry("1.1.0", "1.1.0", result110, "1.1.0"),
-	)
+	It("ADD sets up lo, whatever CNI_IFNAME is, and returns the result in the form of each version", func() {
+		b.RequireResults(config)
+	})
 
 	It("succeeds with containerd's calls, which are ADD, DEL, and DEL without a namespace", func() {
 		call.Config = containerd
 		call.Args = "K8S_POD_NAMESPACE=default;K8S_POD_NAME=p;K8S_POD_INFRA_CONTAINER_ID=test;K8S_POD_UID=u;IgnoreUnknown=1"
-		Expect(run("ADD").OK(GinkgoTB()).Stdout).To(MatchJSON(strings.Replace(result031, "SANDBOX", container.Path(), 1)))
+		Expect(run("ADD").OK(GinkgoTB()).Stdout).To(ContainSubstring(`"cniVersion": "0.3.1"`))
+		Expect(isUp()).To(BeTrue())
 		run("DEL").OK(GinkgoTB())
 		Expect(isUp()).To(BeFalse())
 		call.Container = nil
 		Expect(run("DEL").OK(GinkgoTB())).To(Equal(nstest.Reply{}))
-	})
-
-	It("sets up lo, whatever CNI_IFNAME is", func() {
-		call.IfName = "eth7"
-		result := run("ADD").Result(GinkgoTB())
-		Expect(result.Interfaces[0].Name).To(Equal("lo"))
 	})
 
 	It("returns no address of a family that the container does not support", func() {
@@ -118,10 +84,9 @@ var _ = Describe("loopback", func() {
 	})
 
 	It("ADD returns the first address of each family, even in a second call", func() {
-		run("ADD").OK(GinkgoTB())
-		container.IP("addr add 127.0.0.53/8 dev lo")
 		first := run("ADD").OK(GinkgoTB())
-		Expect(first.Stdout).To(MatchJSON(strings.Replace(result110, "SANDBOX", container.Path(), 1)))
+		container.IP("addr add 127.0.0.53/8 dev lo")
+		Expect(run("ADD").OK(GinkgoTB())).To(Equal(first))
 	})
 
 	It("ADD returns prevResult if there is one", func() {
@@ -146,13 +111,6 @@ var _ = Describe("loopback", func() {
 	})
 
 	Describe("DEL", func() {
-		It("sets lo down, and succeeds again", func() {
-			run("ADD").OK(GinkgoTB())
-			run("DEL").OK(GinkgoTB())
-			Expect(isUp()).To(BeFalse())
-			Expect(run("DEL").OK(GinkgoTB())).To(Equal(nstest.Reply{}))
-		})
-
 		It("leaves lo up in another attachment's namespace at the same path", func() {
 			container.IP("link set lo up")
 			run("DEL").OK(GinkgoTB())

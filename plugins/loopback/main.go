@@ -64,12 +64,7 @@ func open(r *skel.Request) (*nl.Conn, nl.Link, error) {
 	if err := parse(r); err != nil {
 		return nil, nl.Link{}, err
 	}
-	container, err := nl.Open(r.ContainerNS)
-	if err != nil {
-		return nil, nl.Link{}, err
-	}
-	link, err := container.Link(lo)
-	return container, link, err
+	return nl.OpenLink(r.ContainerNS, lo)
 }
 
 // describe returns the result, which contains lo and its first address of each family. It returns an error if lo has
@@ -97,11 +92,7 @@ func del(r *skel.Request) error {
 	if r.ContainerNS == nil {
 		return nil
 	}
-	container, err := nl.Open(r.ContainerNS)
-	if err != nil {
-		return err
-	}
-	link, err := container.Link(lo)
+	container, link, err := nl.OpenLink(r.ContainerNS, lo)
 	if err != nil || link.Alias != attach.LinkAlias(r.Attachment()) {
 		return err
 	}

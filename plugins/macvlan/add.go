@@ -15,11 +15,7 @@ const (
 )
 
 // add creates the macvlan while the IPAM plugin runs, and then configures it for the lease.
-func add(r *skel.Request) (*types.Result, error) {
-	conf, err := parse(r)
-	if err != nil {
-		return nil, err
-	}
+func add(r *skel.Request, conf *config) (*types.Result, error) {
 	setup, err := conf.master.Prepare(r, conf.mtu)
 	if err != nil {
 		return nil, err
@@ -57,7 +53,7 @@ func explainRefusal(err error, master nl.Link, mode string) error {
 	return err
 }
 
-// explainSameMAC explains EADDRINUSE, which means that the master or another macvlan on it has the same MAC
+// explainSameMAC explains EADDRINUSE, which means that the master or another macvlan on it uses the same MAC
 // (macvlan_open).
 func explainSameMAC(err error, eth, master nl.Link) error {
 	if errors.Is(err, syscall.EADDRINUSE) {

@@ -53,22 +53,6 @@ var _ = Describe("ADD", func() {
 		nstest.RequireAddOnReadOnlySysctls(GinkgoTB(), plugin(), b.NewCall(conf("1.1.0", onUplink, nstest.StaticDual)))
 	})
 
-	It("connects two containers on one master with each other", func() {
-		one, two := b.NewContainer(), b.NewContainer()
-		config := conf("1.0.0", onUplink, b.HostLocal())
-		ips := b.Add(b.Call("one", one, config)).IPs
-		b.Add(b.Call("two", two, config))
-		Expect(b.Reservations()).To(HaveLen(4))
-		for _, ip := range ips {
-			addr := ip.Address.Addr().String() + ":80"
-			if ip.Address.Addr().Is6() {
-				addr = "[" + ip.Address.Addr().String() + "]:80"
-			}
-			nstest.ServeTCP(GinkgoTB(), one, addr)
-			nstest.MustDial(GinkgoTB(), two, addr, "")
-		}
-	})
-
 	It("announces an address that has moved to the segment", func() {
 		one, two := b.NewContainer(), b.NewContainer()
 		config := conf("1.0.0", onUplink, nstest.StaticDual)
@@ -263,14 +247,6 @@ var _ = Describe("ADD", func() {
 			To(Equal([]string{"192.0.2.1"}))
 	})
 
-	It("adds routes with all attributes", func() {
-		container := b.NewContainer()
-		b.Add(b.Call("one", container, conf("1.0.0", onUplink, strings.TrimSuffix(nstest.StaticV4, "}")+
-			`,"routes":[{"dst":"192.0.2.0/24","gw":"198.18.0.2","mtu":1300,"advmss":1200,"priority":77,"table":9}]}`)))
-		Expect(container.IP("route show table 9")).To(And(ContainSubstring("192.0.2.0/24 via 198.18.0.2"), ContainSubstring("metric 77"),
-			ContainSubstring("mtu 1300"), ContainSubstring("advmss 1200")))
-	})
-
 	Describe("another IPAM plugin", func() {
 		It("calls the ADD of an IPAM plugin that uses the link after it is up, and its DEL before the link is deleted", func() {
 			c := b.NewCall(conf("1.1.0", onUplink, `{"type":"dhcp"}`))
@@ -344,7 +320,14 @@ var _ = Describe("ADD", func() {
 		Entry("at the last step", "set link eth0 address"),
 	)
 
-	DescribeTable("rejects an invalid configuration",
+})
+
+// Refuse compares the state before and after each call, so that all calls can share a bed.
+var _ = Describe("the configuration", Ordered, ContinueOnFailure, func() {
+	var b *nstest.Bed
+	BeforeAll(func() { b = newBed() })
+
+	DescribeTable("is rejected by ADD if it is invalid",
 		func(config, args string, code int, texts ...string) {
 			c := b.NewCall(config)
 			c.Args = args
@@ -368,5 +351,17 @@ var _ = Describe("ADD", func() {
 		Entry("an unknown key with strict", conf("1.0.0", onUplink+`,"strict":true,"mod":"vepa"`, nstest.StaticV4), "", types.CodeUnsupported, `"mod"`),
 		Entry("an invalid configuration of the IPAM plugin", conf("1.0.0", onUplink, nstest.Static("x")), "", types.CodeConfig,
 			`IPAM plugin "static": the 'address' field is expected to be in CIDR notation, got: 'x'`),
+	)
+
+	DescribeTable("STATUS reports whether an ADD would succeed:",
+		func(keys, ipam, text string) { b.RequireStatus(conf("1.1.0", keys, ipam), text) },
+		Entry("success", onUplink, nstest.StaticV4, ""),
+		Entry("success with the interface of the default route, layer 2", "", noIPAM, ""),
+		Entry("success with a master in the container, which STATUS does not check", `"master":"net0","linkInContainer":true`, noIPAM, ""),
+		Entry("the master does not exist", `"master":"nope0"`, nstest.StaticV4, "find link nope0"),
+		Entry("the MTU is larger than the master's", onUplink+`,"mtu":9000`, nstest.StaticV4, "invalid MTU 9000"),
+		Entry("the configuration is invalid", onUplink+`,"mode":"x"`, nstest.StaticV4, "unknown macvlan mode"),
+		Entry("the IPAM plugin does not exist", onUplink, `{"type":"nope"}`, `failed to find plugin "nope"`),
+		Entry("STATUS of the IPAM plugin fails", onUplink, nstest.Static("x"), `IPAM plugin "static"`),
 	)
 })

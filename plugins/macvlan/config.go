@@ -27,26 +27,21 @@ type rawConfig struct {
 type config struct {
 	master   attach.Master
 	mode     string    // see nl.IsMacvlanMode
-	mtu      int       // in bytes, or 0 for the master's
-	mac      types.MAC // empty for the kernel's choice
-	queueLen uint32    // in packets, or 0 for the kernel's default
+	mtu      int       // in bytes; if it is 0, the kernel uses the MTU of the master
+	mac      types.MAC // if it is empty, the kernel chooses the MAC
+	queueLen uint32    // in packets; if it is 0, the kernel uses its default
 	dad      attach.DADMode
 }
 
 const maxQueueLen = int64(math.MaxUint32)
 
+// parse reads and checks the configuration. The error joins all problems.
 func parse(r *skel.Request) (*config, error) {
 	var raw rawConfig
 	args, err := r.DecodeWithArgs(&raw)
 	if err != nil {
 		return nil, err
 	}
-	conf, err := raw.toConfig(r, args)
-	return conf, types.Coded(types.CodeConfig, err)
-}
-
-// toConfig converts raw to a config and checks it. The error joins all problems.
-func (raw *rawConfig) toConfig(r *skel.Request, args types.Args) (*config, error) {
 	mac, macErr := raw.MACKeys.Parse(args)
 	conf := &config{
 		master:   attach.Master{Name: raw.Master, InContainer: raw.LinkInContainer},
@@ -57,9 +52,9 @@ func (raw *rawConfig) toConfig(r *skel.Request, args types.Args) (*config, error
 		dad:      raw.DADKeys.Mode(),
 	}
 	errs := []error{macErr, conf.master.Validate(), attach.CheckMTU(raw.MTU)}
-	refuseIf := types.ProblemsInto(&errs)
-	refuseIf(!nl.IsMacvlanMode(conf.mode), "unknown macvlan mode: %q; want bridge, private, vepa or passthru", raw.Mode)
-	refuseIf(raw.BCQueueLen < 0 || raw.BCQueueLen > maxQueueLen, "bcqueuelen %d must be between 0 and %d", raw.BCQueueLen, maxQueueLen)
+	reportIf := types.ProblemsInto(&errs)
+	reportIf(!nl.IsMacvlanMode(conf.mode), "unknown macvlan mode: %q; want bridge, private, vepa or passthru", raw.Mode)
+	reportIf(raw.BCQueueLen < 0 || raw.BCQueueLen > maxQueueLen, "bcqueuelen %d must be between 0 and %d", raw.BCQueueLen, maxQueueLen)
 	errs = append(errs, ipam.CheckLayer2(r))
-	return conf, errors.Join(errs...)
+	return conf, types.Coded(types.CodeConfig, errors.Join(errs...))
 }

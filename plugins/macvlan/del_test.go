@@ -13,13 +13,9 @@ var _ = Describe("DEL", func() {
 	var b *nstest.Bed
 	BeforeEach(func() { b = newBed() })
 
-	It("restores the host, the container and the reservations, even when it is repeated", func() {
-		container := b.NewContainer()
-		restored := b.Restored(b.Host, container)
-		c := b.Attach(b.Call("one", container, conf("1.0.0", onUplink, b.HostLocal())))
-		b.OK("DEL", c)
-		restored()
-		b.OK("DEL", c)
+	It("restores the host, the container and the reservations, whatever has changed since ADD", func() {
+		c := b.NewCall(conf("1.0.0", onUplink, b.HostLocal()))
+		b.RequireDelOfContainerLink(c, conf("1.0.0", `"master":"nope0","mode":"x","mtu":-5,"mac":"y"`, b.HostLocal()))
 	})
 
 	DescribeTable("succeeds, deletes the link and releases the addresses",
@@ -40,15 +36,8 @@ var _ = Describe("DEL", func() {
 		Entry("with a regular file at CNI_NETNS", func(_ *nstest.Bed, c *nstest.Call) { c.Container.Remove(GinkgoTB()) }),
 		Entry("after the link was deleted", func(_ *nstest.Bed, c *nstest.Call) { c.Container.IP("link del eth0") }),
 		Entry("after the master was deleted", func(b *nstest.Bed, _ *nstest.Call) { b.Host.IP("link del uplink0") }),
-		Entry("with a configuration that ADD rejects", func(b *nstest.Bed, c *nstest.Call) {
-			c.Config = conf("1.0.0", `"master":"nope0","mode":"x","mtu":-5,"mac":"y"`, b.HostLocal())
-		}),
-		Entry("with malformed CNI_ARGS", func(_ *nstest.Bed, c *nstest.Call) { c.Args = "X=1;;Y" }),
 		Entry("with a prevResult that cannot be read", func(_ *nstest.Bed, c *nstest.Call) {
 			c.Config = nstest.WithPrevResult(c.Config, `{"cniVersion":"9.9.9"}`)
-		}),
-		Entry("with a link without an alias, as the reference plugin creates it", func(_ *nstest.Bed, c *nstest.Call) {
-			c.Container.Must(GinkgoTB(), "ip", "link", "set", "eth0", "alias", "")
 		}),
 	)
 
@@ -109,18 +98,6 @@ var _ = Describe("GC and STATUS", func() {
 		b.RequireGC(conf("1.1.0", onUplink+","+nstest.OnlyTwoValid, b.HostLocal()))
 		b.OK("GC", b.Call("", nil, conf("1.1.0", onUplink+`,"cni.dev/valid-attachments":[]`, noIPAM)))
 	})
-
-	DescribeTable("STATUS reports whether an ADD would succeed:",
-		func(keys, ipam, text string) { b.RequireStatus(conf("1.1.0", keys, ipam), text) },
-		Entry("success", onUplink, nstest.StaticV4, ""),
-		Entry("success with the interface of the default route, layer 2", "", noIPAM, ""),
-		Entry("success with a master in the container, which STATUS does not check", `"master":"net0","linkInContainer":true`, noIPAM, ""),
-		Entry("the master does not exist", `"master":"nope0"`, nstest.StaticV4, "find link nope0"),
-		Entry("the MTU is larger than the master's", onUplink+`,"mtu":9000`, nstest.StaticV4, "invalid MTU 9000"),
-		Entry("the configuration is invalid", onUplink+`,"mode":"x"`, nstest.StaticV4, "unknown macvlan mode"),
-		Entry("the IPAM plugin does not exist", onUplink, `{"type":"nope"}`, `failed to find plugin "nope"`),
-		Entry("STATUS of the IPAM plugin fails", onUplink, nstest.Static("x"), `IPAM plugin "static"`),
-	)
 
 	It("STATUS fails without a master and a default route", func() {
 		b.Host.IP("-4 route del default")

@@ -7,19 +7,14 @@ import (
 	"github.com/plumb-cni/plumb/pkg/ipam"
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/skel"
-	"github.com/plumb-cni/plumb/pkg/types"
 )
 
 // check compares the interface with what ADD created, and returns an error that names every difference. It
 // ignores the MAC, the MTU and the sysctls, which a later plugin of the chain may change.
-func check(r *skel.Request) error {
-	conf, err := parse(r)
-	if err != nil {
-		return err
-	}
+func check(r *skel.Request, conf *config) error {
 	return conf.master.Check(r, kind, func(_ *nl.Conn, eth nl.Link) error {
 		if eth.MacvlanMode != conf.mode {
-			return fmt.Errorf("interface %s has mode %s, not %s", eth.Name, eth.MacvlanMode, conf.mode)
+			return fmt.Errorf("interface %s has mode %s, want %s", eth.Name, eth.MacvlanMode, conf.mode)
 		}
 		return nil
 	})
@@ -35,8 +30,5 @@ func status(r *skel.Request) error {
 	if err == nil {
 		err = conf.master.Status(r, conf.mtu)
 	}
-	if err != nil {
-		return types.NotAvailable(err)
-	}
-	return ipam.Status(r)
+	return ipam.Status(r, err)
 }

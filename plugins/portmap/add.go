@@ -19,7 +19,7 @@ type portMap struct {
 	// ips contains the container's first address of each family, IPv4 first.
 	ips []netip.Prefix
 	// localnetDevice is the interface of the host through which packets from 127/8 reach the
-	// container, or empty. findLocalnetDevice sets it.
+	// container. It is empty if there is none. findLocalnetDevice sets it.
 	localnetDevice string
 	conn           *nl.Conn // opened by hostConn
 }
@@ -38,11 +38,7 @@ func (p *portMap) owner() types.Attachment { return p.r.Attachment() }
 func (p *portMap) String() string { return "port map of " + p.owner().String() }
 
 // add maps the ports, if there are any, and returns prevResult.
-func add(r *skel.Request) (*types.Result, error) {
-	conf, err := parse(r)
-	if err != nil {
-		return nil, err
-	}
+func add(r *skel.Request, conf *config) (*types.Result, error) {
 	prev, err := r.RequirePrev()
 	if err != nil {
 		return nil, err
@@ -79,9 +75,9 @@ func addresses(prev *types.Result, ifName string) []netip.Prefix {
 	return out
 }
 
-// useBackend calls the function for the backend of the configuration.
-func (p *portMap) useBackend(byNFT func(*nft.Conn) error, byIPTables func() error) error {
-	if err := iptables.ByBackend(p.r.HostNS, p.conf.backend, byNFT, byIPTables); err != nil {
+// useBackend calls the function for the configured backend.
+func (p *portMap) useBackend(runNFT func(*nft.Conn) error, runIPTables func() error) error {
+	if err := iptables.ByBackend(p.r.HostNS, p.conf.backend, runNFT, runIPTables); err != nil {
 		return fmt.Errorf("port map: %w", err)
 	}
 	return nil
@@ -114,7 +110,7 @@ func (p *portMap) warnOfDuplicates() {
 			if !mapped {
 				containerPorts[e] = m.containerPort
 			} else if first != m.containerPort {
-				p.r.Warn("%s is mapped twice: it is forwarded to container port %d, not %d", e, first, m.containerPort)
+				p.r.Warn("%s is mapped twice; using container port %d, ignoring container port %d", e, first, m.containerPort)
 			}
 		}
 	}

@@ -44,13 +44,13 @@ func entryComment(container types.Attachment) string {
 	return text
 }
 
-// isOfContainer reports whether the comment names the container, in any network.
-func isOfContainer(comment, containerID string) bool {
+// namesContainer reports whether the comment names the container, in any network.
+func namesContainer(comment, containerID string) bool {
 	return strings.HasSuffix(comment, fmt.Sprintf(" id: %q", containerID))
 }
 
-// sharedRules returns the rules that all containers need, as iptables-save prints them. A rule in
-// POSTROUTING must be the first there.
+// sharedRules returns the rules that all containers need, as iptables-save prints them. A rule in POSTROUTING must
+// be the first rule of that chain.
 func (p *portMap) sharedRules() []string {
 	rules := []string{
 		"-A PREROUTING -m addrtype --dst-type LOCAL -j " + dnatChain,
@@ -92,7 +92,7 @@ func (p *portMap) snatTarget() string {
 // match returns the match for the packets of the mapping, as iptables-save prints it.
 func (m mapping) match() string {
 	match := fmt.Sprintf("-p %s -m %[1]s --dport %d", m.proto, m.hostPort)
-	if m.anyAddress() {
+	if m.isAnyAddress() {
 		return match
 	}
 	return fmt.Sprintf("-d %s %s", netip.PrefixFrom(m.hostIP, m.hostIP.BitLen()), match)
@@ -113,8 +113,8 @@ func (p *portMap) containerRules(ip netip.Prefix) []string {
 	return rules
 }
 
-// guardedMark returns a rule without a target for the container's chain. It means that plumb has added
-// guardRule for the container, which the reference plugin does not.
+// guardedMark returns a rule without a target for the container's chain. The rule records that plumb has added
+// guardRule for the container. The reference plugin adds neither.
 func (p *portMap) guardedMark() string {
 	return fmt.Sprintf("-A %s -m comment --comment %s", chainName(p.owner()), iptables.Quote("needs: "+guardComment))
 }
@@ -134,7 +134,7 @@ func (p *portMap) sourceMatches(ip netip.Prefix) []string {
 type entry struct {
 	proto      protocol
 	ports      string // as iptables prints them
-	conditions string // quoted words with a space before each, or empty
+	conditions string // quoted words with a space before each; it is empty if there are no conditions
 }
 
 // rule returns the rule without the chain and the target.

@@ -13,11 +13,7 @@ import (
 // check returns an error that lists the elements and rules that are missing or belong to another
 // container. It also accepts rules of the other backend or the reference plugin, because the backend may
 // have been changed, or the reference plugin replaced by plumb, while the container ran.
-func check(r *skel.Request) error {
-	conf, err := parse(r)
-	if err != nil {
-		return err
-	}
+func check(r *skel.Request, conf *config) error {
 	prev, err := r.RequirePrev()
 	if err != nil || len(conf.mappings) == 0 {
 		return err
@@ -47,14 +43,14 @@ func (p *portMap) checkRules(c *nft.Conn) error {
 	if p.conf.backend == backendIPTables {
 		first, second = second, first
 	}
-	missing := first(c)
-	if missing == nil || second(c) == nil {
+	firstErr := first(c)
+	if firstErr == nil || second(c) == nil {
 		return nil
 	}
 	if complete, err := p.hasReferenceRules(c); err == nil && complete {
 		return nil
 	}
-	return missing
+	return firstErr
 }
 
 // checkIPTablesIfUsed calls checkIPTables if iptables is the backend of the configuration, or if the

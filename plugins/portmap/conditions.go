@@ -14,13 +14,13 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// A conditionsChain is a chain with the conditions of a network for one family. All containers of
-// the network share it. The conditions are in the language of nft, which only the program nft can
-// parse. It runs for the first container of the network.
+// A conditionsChain is a chain with the conditions of a network for one family. All containers of the network share
+// it. The conditions are in the language of nft, which only the program nft can parse. plumb runs nft for the first
+// container of the network.
 type conditionsChain struct {
 	network string
 	text    string // the conditions
-	next    string // the chain for packets that meet the conditions, or empty
+	next    string // the chain for packets that meet the conditions; if it is empty, they return to the calling chain
 }
 
 // name returns the name of the chain, which contains a hash of its rules.

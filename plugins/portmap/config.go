@@ -22,7 +22,7 @@ type rawConfig struct {
 	ConditionsV4         []string `json:"conditionsV4"`
 	ConditionsV6         []string `json:"conditionsV6"`
 	RuntimeConfig        struct {
-		PortMappings []*rawMapping `json:"portMappings"` // nil for null
+		PortMappings []*rawMapping `json:"portMappings"` // an element is nil if it is null
 	} `json:"runtimeConfig"`
 }
 
@@ -35,11 +35,11 @@ type rawMapping struct {
 
 // config is the checked configuration, with all defaults set.
 type config struct {
-	backend           string // empty for nftables if the kernel supports it, and otherwise iptables
+	backend           string // if empty, it is nftables, or iptables if the kernel lacks nf_tables
 	snat              bool
 	masqAll           bool   // false if snat is false
 	markBit           int    // the bit of the packet mark that means "masquerade this packet"
-	externalMarkChain string // the chain that sets the mark, or empty for plumb's
+	externalMarkChain string // the chain that sets the mark; if empty, plumb's chain sets it
 	conditions        map[nft.Family][]string
 	mappings          []mapping
 }
@@ -53,7 +53,7 @@ const (
 // A mapping forwards a port of the host to a port of the container.
 type mapping struct {
 	proto         protocol
-	hostIP        netip.Addr // the zero Addr for all addresses, or an unspecified one for all of its family
+	hostIP        netip.Addr // if zero, all addresses of the host; if unspecified, all addresses of its family
 	hostPort      uint16
 	containerPort uint16
 }
@@ -85,7 +85,7 @@ func parseProtocol(s string) (protocol, error) {
 			return p, nil
 		}
 	}
-	return 0, fmt.Errorf("protocol %q is not tcp, udp or sctp", s)
+	return 0, fmt.Errorf("protocol %q must be tcp, udp or sctp", s)
 }
 
 // hasFamily reports whether the mapping is for packets of the family.
@@ -93,8 +93,8 @@ func (m mapping) hasFamily(f nft.Family) bool {
 	return !m.hostIP.IsValid() || m.hostIP.Is4() == (f == nft.IPv4)
 }
 
-// anyAddress reports whether the mapping is for all addresses of the host in a family.
-func (m mapping) anyAddress() bool { return !m.hostIP.IsValid() || m.hostIP.IsUnspecified() }
+// isAnyAddress reports whether the mapping is for all addresses of the host in a family.
+func (m mapping) isAnyAddress() bool { return !m.hostIP.IsValid() || m.hostIP.IsUnspecified() }
 
 func (m mapping) String() string {
 	if m.hostIP.IsValid() {
@@ -109,15 +109,15 @@ func parse(r *skel.Request) (*config, error) {
 	if err := r.Decode(&raw); err != nil {
 		return nil, err
 	}
-	conf, err := raw.config()
+	conf, err := raw.toConfig()
 	if r.Command == "ADD" && raw.MasqAll && !conf.snat {
 		r.Warn("masqAll has no effect because snat is false: no packet to a host port is masqueraded")
 	}
 	return conf, types.Coded(types.CodeConfig, err)
 }
 
-// config returns the checked configuration. An error names all problems.
-func (raw *rawConfig) config() (*config, error) {
+// toConfig returns the checked configuration. An error names all problems.
+func (raw *rawConfig) toConfig() (*config, error) {
 	conf := &config{
 		backend:           raw.Backend,
 		snat:              raw.SNAT == nil || *raw.SNAT,
@@ -127,14 +127,14 @@ func (raw *rawConfig) config() (*config, error) {
 	}
 	conf.masqAll = raw.MasqAll && conf.snat
 	var errs []error
-	refuseIf := types.ProblemsInto(&errs)
+	reportIf := types.ProblemsInto(&errs)
 	if raw.MarkMasqBit != nil {
 		conf.markBit = *raw.MarkMasqBit
-		refuseIf(conf.markBit < 0 || conf.markBit > 31, "markMasqBit %d must be between 0 and 31", conf.markBit)
-		refuseIf(conf.externalMarkChain != "", "markMasqBit and externalSetMarkChain exclude each other: the program that created the chain chooses the bit")
+		reportIf(conf.markBit < 0 || conf.markBit > 31, "markMasqBit %d must be between 0 and 31", conf.markBit)
+		reportIf(conf.externalMarkChain != "", "markMasqBit and externalSetMarkChain exclude each other: the program that created the chain chooses the bit")
 	}
 	// A name that begins with "-" or "!" would be an option of iptables.
-	refuseIf(hasControl(conf.externalMarkChain) || strings.ContainsAny(conf.externalMarkChain, ` "'\`) || backendOf([]string{conf.externalMarkChain}) == backendIPTables,
+	reportIf(hasControl(conf.externalMarkChain) || strings.ContainsAny(conf.externalMarkChain, ` "'\`) || backendOf([]string{conf.externalMarkChain}) == backendIPTables,
 		"externalSetMarkChain %q is not the name of a chain", conf.externalMarkChain)
 	for f, words := range map[nft.Family][]string{nft.IPv4: raw.ConditionsV4, nft.IPv6: raw.ConditionsV6} {
 		if backendOf(words) != "" {
@@ -156,17 +156,17 @@ func (raw *rawMapping) check(i int) (mapping, error) {
 		return mapping{}, fmt.Errorf("portMappings[%d] is null: want an object", i)
 	}
 	var errs []error
-	refuseIf := types.ProblemsInto(&errs)
+	reportIf := types.ProblemsInto(&errs)
 	where := fmt.Sprintf("portMappings[%d], host port %d to container port %d", i, raw.HostPort, raw.ContainerPort)
-	refuseIf(raw.HostPort < 1 || raw.HostPort > 65535, "Invalid host port number: %d (%s; want 1 to 65535)", raw.HostPort, where)
-	refuseIf(raw.ContainerPort < 1 || raw.ContainerPort > 65535, "Invalid container port number: %d (%s; want 1 to 65535)", raw.ContainerPort, where)
+	reportIf(raw.HostPort < 1 || raw.HostPort > 65535, "Invalid host port number: %d (%s; want 1 to 65535)", raw.HostPort, where)
+	reportIf(raw.ContainerPort < 1 || raw.ContainerPort > 65535, "Invalid container port number: %d (%s; want 1 to 65535)", raw.ContainerPort, where)
 	m := mapping{hostPort: uint16(raw.HostPort), containerPort: uint16(raw.ContainerPort)}
 	var err error
 	m.proto, err = parseProtocol(raw.Protocol)
-	refuseIf(err != nil, "%s: %w", where, err)
+	reportIf(err != nil, "%s: %w", where, err)
 	if raw.HostIP != "" {
 		m.hostIP, err = netip.ParseAddr(raw.HostIP)
-		refuseIf(err != nil || m.hostIP.Zone() != "", "%s: hostIP %q is not an IP address", where, raw.HostIP)
+		reportIf(err != nil || m.hostIP.Zone() != "", "%s: hostIP %q is not an IP address", where, raw.HostIP)
 		m.hostIP = m.hostIP.Unmap()
 	}
 	return m, errors.Join(errs...)
@@ -187,10 +187,10 @@ func backendOf(conditions []string) string {
 // checkConditions returns an error for words that could end the rule that they are part of.
 func (c *config) checkConditions() error {
 	var errs []error
-	refuseIf := types.ProblemsInto(&errs)
+	reportIf := types.ProblemsInto(&errs)
 	for f, conditions := range c.conditions {
 		for _, word := range conditions {
-			refuseIf(hasControl(word) || backendOf(conditions) == backendNFTables && strings.ContainsAny(word, ";#"),
+			reportIf(hasControl(word) || backendOf(conditions) == backendNFTables && strings.ContainsAny(word, ";#"),
 				"%s: %q cannot be part of a condition", conditionsKey(f), word)
 		}
 	}

@@ -25,7 +25,7 @@ type endpoint struct {
 
 func (m mapping) endpoint(f nft.Family) endpoint {
 	e := endpoint{f, m.hostIP, m.proto, m.hostPort}
-	if m.anyAddress() {
+	if m.isAnyAddress() {
 		e.hostIP = unspecified(f)
 	}
 	return e
@@ -152,7 +152,7 @@ func (p *portMap) mappedIPs() []netip.Prefix {
 	return slices.DeleteFunc(slices.Clone(p.ips), func(ip netip.Prefix) bool { return len(p.conf.mappingsOf(nft.FamilyOf(ip.Addr()))) == 0 })
 }
 
-// layout returns the table with the chains that the attachment needs, except those with conditions.
+// layout returns the table with the chains that the attachment needs, except chains with conditions.
 func (p *portMap) layout() nft.Layout {
 	l := tableLayout()
 	if !p.conf.snat {

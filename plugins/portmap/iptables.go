@@ -100,7 +100,7 @@ func (p *portMap) addGuard(tool iptables.Tool) error {
 func (p *portMap) additions(table iptables.Table, ip netip.Prefix) []string {
 	name := chainName(p.owner())
 	lines := p.sharedAdditions(table)
-	lines = append(lines, iptables.Deletions(p.present(table.Rules, ip))...)
+	lines = append(lines, iptables.Deletions(p.replacedRules(table.Rules, ip))...)
 	lines = append(lines, table.NewChains(name)...)
 	if isMark := func(r iptables.Rule) bool { return r.Line == p.guardedMark() }; p.guardTest(ip) != "" && !slices.ContainsFunc(table.Rules, isMark) {
 		lines = append(lines, p.guardedMark())
@@ -112,9 +112,9 @@ func (p *portMap) additions(table iptables.Table, ip netip.Prefix) []string {
 	return lines
 }
 
-// present returns the rules of the table that ADD replaces. They are the container's entries for the same
-// ports, and the rules in its chain for the same packets, even if they forward to another address.
-func (p *portMap) present(rules []iptables.Rule, ip netip.Prefix) []iptables.Rule {
+// replacedRules returns the rules of the table that ADD replaces. They are the container's entries for the
+// same ports, and the rules in its chain for the same packets, even if they forward to another address.
+func (p *portMap) replacedRules(rules []iptables.Rule, ip netip.Prefix) []iptables.Rule {
 	f, name := nft.FamilyOf(ip.Addr()), chainName(p.owner())
 	mappings, entries := p.conf.mappingsOf(f), p.entries(f)
 	return iptables.Where(rules, func(r iptables.Rule) bool {
@@ -133,9 +133,9 @@ func (p *portMap) present(rules []iptables.Rule, ip netip.Prefix) []iptables.Rul
 
 // removals returns the lines that delete the rules from additions, and restore the replaced rules.
 func (p *portMap) removals(table, before iptables.Table, ip netip.Prefix) []string {
-	present := p.present(table.Rules, ip)
-	lines := iptables.Deletions(present)
-	for _, r := range p.present(before.Rules, ip) {
+	replacedRules := p.replacedRules(table.Rules, ip)
+	lines := iptables.Deletions(replacedRules)
+	for _, r := range p.replacedRules(before.Rules, ip) {
 		if r.Chain == dnatChain {
 			lines = append(lines, r.Insertion(1)) // the newest entry comes first
 		} else {
@@ -143,8 +143,8 @@ func (p *portMap) removals(table, before iptables.Table, ip netip.Prefix) []stri
 		}
 	}
 	name := chainName(p.owner())
-	isOther := func(r iptables.Rule) bool { // of another interface of the container
-		return r.Chain == name && r.Line != p.guardedMark() && !slices.Contains(present, r)
+	isOther := func(r iptables.Rule) bool { // another interface of the container
+		return r.Chain == name && r.Line != p.guardedMark() && !slices.Contains(replacedRules, r)
 	}
 	if !before.HasChain(name) && table.HasChain(name) && !slices.ContainsFunc(table.Rules, isOther) {
 		lines = append(lines, "-F "+name, "-X "+name)
@@ -197,7 +197,7 @@ func (p *portMap) otherOwner(rules []iptables.Rule, m mapping) string {
 		case r.Jump == name: // the first entry counts
 			return ""
 		case !translates(rules, r.Jump, m):
-		case isOfContainer(r.Comment, p.owner().ContainerID):
+		case namesContainer(r.Comment, p.owner().ContainerID):
 			return ""
 		default:
 			return strings.TrimPrefix(r.Comment, "dnat ")
@@ -219,7 +219,7 @@ func translates(rules []iptables.Rule, chain string, m mapping) bool {
 			continue
 		}
 		address := r.Option("-d")
-		if address == "" || m.anyAddress() || address == netip.PrefixFrom(m.hostIP, m.hostIP.BitLen()).String() {
+		if address == "" || m.isAnyAddress() || address == netip.PrefixFrom(m.hostIP, m.hostIP.BitLen()).String() {
 			return true
 		}
 	}
@@ -232,19 +232,19 @@ func (p *portMap) checkIPTables() error {
 	var errs []error
 	for _, ip := range p.ips {
 		tool := p.tool(nft.FamilyOf(ip.Addr()))
-		missing := p.checkTable(tool, ip)
-		if missing == nil {
+		tableErr := p.checkTable(tool, ip)
+		if tableErr == nil {
 			continue
 		}
 		legacy, found, err := iptables.LegacyTool(p.r.HostNS, tool.Family, iptables.NAT)
 		if !found || err != nil || p.checkTable(legacy, ip) != nil {
-			errs = append(errs, missing)
+			errs = append(errs, tableErr)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// checkTable is checkIPTables for one address and one table nat.
+// checkTable checks one table nat for one address.
 func (p *portMap) checkTable(tool iptables.Tool, ip netip.Prefix) error {
 	saved, err := tool.Save(iptables.NAT)
 	if err != nil {

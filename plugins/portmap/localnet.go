@@ -26,7 +26,7 @@ func (p *portMap) mapsLocalhost() bool {
 		return false
 	}
 	for _, m := range p.conf.mappings {
-		if !m.hostIP.IsValid() || m.hostIP.Is4() && (m.anyAddress() || m.hostIP.IsLoopback()) {
+		if !m.hostIP.IsValid() || m.hostIP.Is4() && (m.isAnyAddress() || m.hostIP.IsLoopback()) {
 			return true
 		}
 	}

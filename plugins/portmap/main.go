@@ -9,5 +9,5 @@ import (
 func main() { skel.Main(plugin()) }
 
 func plugin() skel.Plugin {
-	return skel.Plugin{Name: "portmap", Chained: true, Add: add, Del: del, Check: check, Status: status, GC: gc}
+	return skel.WithConfig(skel.Plugin{Name: "portmap", Chained: true, Del: del, Status: status, GC: gc}, parse, add, check)
 }

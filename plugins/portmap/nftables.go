@@ -77,7 +77,7 @@ func (p *portMap) translations() (all []translation) {
 	return all
 }
 
-// translationsOf returns the translations of the targets among the elements.
+// translationsOf returns the translations that the elements of the target maps describe.
 func translationsOf(elements []nft.SetElement) []translation {
 	var all []translation
 	for _, e := range elements {

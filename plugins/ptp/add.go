@@ -20,11 +20,7 @@ type attachment struct {
 	hostEnd, eth    nl.Link // the host end and the container end of the pair
 }
 
-func add(r *skel.Request) (*types.Result, error) {
-	conf, err := parse(r)
-	if err != nil {
-		return nil, err
-	}
+func add(r *skel.Request, conf *config) (*types.Result, error) {
 	pending, err := ipam.Start(r)
 	if err != nil {
 		return nil, err

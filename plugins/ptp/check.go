@@ -14,11 +14,7 @@ import (
 // check compares both ends with what ADD configured, and returns an error that names every difference. It
 // ignores the MAC, the MTU and the container's sysctls, which a later plugin of the chain may change. If the
 // reference plugin created the pair, check also ignores what only plumb configures.
-func check(r *skel.Request) error {
-	conf, err := parse(r)
-	if err != nil {
-		return err
-	}
+func check(r *skel.Request, conf *config) error {
 	prev, err := r.RequirePrev()
 	if err != nil {
 		return err

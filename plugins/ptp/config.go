@@ -21,7 +21,7 @@ type rawConfig struct {
 type config struct {
 	masquerade  bool
 	masqBackend masq.Backend
-	mtu         int // in bytes, or 0 for the kernel's default
+	mtu         int // in bytes; if it is 0, the kernel uses its default
 }
 
 // parse reads the configuration of the request and checks it. The error joins all problems.
@@ -32,9 +32,9 @@ func parse(r *skel.Request) (*config, error) {
 	}
 	backend, backendErr := masq.ParseBackend(raw.IPMasqBackend)
 	errs := []error{backendErr, attach.CheckMTU(raw.MTU)}
-	refuseIf := types.ProblemsInto(&errs)
-	refuseIf(r.Conf.IPAM.Type == "", `ptp needs addresses; set "ipam" with a "type" (host-local, static, …), or use bridge for layer 2 without addresses`)
-	refuseIf(ipam.NeedsLink(r), "ptp connects the container only to the host, and not to a DHCP server; use another IPAM plugin than %s, or bridge or macvlan", r.Conf.IPAM.Type)
+	reportIf := types.ProblemsInto(&errs)
+	reportIf(r.Conf.IPAM.Type == "", `ptp needs addresses; set "ipam" with a "type" (host-local, static, …), or use bridge for layer 2 without addresses`)
+	reportIf(ipam.NeedsLink(r), "ptp connects the container only to the host, and not to a DHCP server; use another IPAM plugin than %s, or bridge or macvlan", r.Conf.IPAM.Type)
 	conf := &config{masquerade: raw.IPMasq, masqBackend: backend, mtu: raw.MTU}
 	return conf, types.Coded(types.CodeConfig, errors.Join(errs...))
 }

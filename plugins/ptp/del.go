@@ -8,15 +8,14 @@ import (
 	"github.com/plumb-cni/plumb/pkg/masq"
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/skel"
-	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// del deletes what ADD created. It finds the link and the rules by the attachment alone, because the
-// container and prevResult may be missing, and the configuration may have changed. It tries every step.
+// del deletes what ADD created. It finds the link and the rules by the attachment alone, because the container and
+// prevResult may be missing, and the configuration may have changed. It runs every step even if one fails.
 //
-// del deletes the link before the rules. An ADD of the attachment may still be running after its runtime was
-// killed. Without the link it fails, and undoes the rules that it has added in the meantime. DelVeth does not
-// wait for the kernel's RCU grace period, so that the link and the rules share one.
+// del deletes the link before the rules. An ADD of the attachment may still be running after its runtime was killed.
+// Without the link it fails, and undoes the rules that it has added in the meantime. DelVeth does not wait for the
+// kernel's grace period (RCU). Therefore deleting the link and the rules costs one grace period instead of two.
 func del(r *skel.Request) error {
 	host, container, err := nl.OpenBoth(r.HostNS, r.ContainerNS)
 	if err != nil {
@@ -55,8 +54,5 @@ func status(r *skel.Request) error {
 	if err == nil && conf.masquerade {
 		err = masq.Status(r.HostNS, conf.masqBackend)
 	}
-	if err != nil {
-		return types.NotAvailable(err)
-	}
-	return ipam.Status(r)
+	return ipam.Status(r, err)
 }

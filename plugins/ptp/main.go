@@ -1,5 +1,5 @@
-// ptp connects a container to the host by a veth pair of its own. The host is the container's gateway, and
-// gets a route to each of the container's addresses. See README.md.
+// ptp connects each container to the host by a separate veth pair. The host is the container's gateway,
+// and gets a route to each of the container's addresses. See README.md.
 package main
 
 import (
@@ -9,5 +9,5 @@ import (
 func main() { skel.Main(plugin()) }
 
 func plugin() skel.Plugin {
-	return skel.Plugin{Name: "ptp", Add: add, Del: del, Check: check, Status: status, GC: gc}
+	return skel.WithConfig(skel.Plugin{Name: "ptp", Del: del, Status: status, GC: gc}, parse, add, check)
 }

@@ -106,11 +106,7 @@ var _ = Describe("ptp", func() {
 				To(Equal("10.1.2.2/24 10.1.2.1 fd00:1::2/64 fd00:1::1"))
 			Expect(result.Routes).To(HaveLen(2))
 			Expect(result.DNS).To(Equal(types.DNS{Nameservers: []string{"10.1.2.1"}, Search: []string{"a.example"}}))
-		})
-
-		It("sets the sysctls of both ends, and ignores router advertisements", func() {
-			container := newContainer()
-			result := b.Add(b.Call("one", container, b.conf("1.1.0", "", v4range, v6range)))
+			By("setting the sysctls of both ends, which ignore router advertisements")
 			host := result.Interfaces[0].Name
 			for key, want := range map[string]string{
 				"net/ipv6/conf/eth0/accept_ra": "0", "net/ipv6/conf/eth0/accept_dad": "0",
@@ -280,40 +276,6 @@ var _ = Describe("ptp", func() {
 		Entry("at the last step", "add neighbor"),
 	)
 
-	DescribeTable("ADD with bad input returns an error that says what to do, and leaves nothing", func(change func(c *nstest.Call), code int, want ...string) {
-		container := newContainer()
-		c := b.Call("one", container, b.conf("1.1.0", "", v4range))
-		change(&c)
-		restored := b.Restored(b.Host, container)
-		f := b.Run("ADD", c).Failure(GinkgoTB())
-		Expect(f.Code).To(BeEquivalentTo(code))
-		for _, w := range want {
-			Expect(f.Msg + f.Details).To(ContainSubstring(w))
-		}
-		Expect(f.CNIVersion).NotTo(BeEmpty())
-		restored()
-	},
-		Entry("no IPAM", func(c *nstest.Call) { c.Config = `{"cniVersion":"1.1.0","name":"net1","type":"ptp"}` }, types.CodeConfig, `ptp needs addresses; set "ipam"`),
-		Entry("an IPAM without a type", func(c *nstest.Call) { c.Config = withIPAM("1.1.0", "", `"subnet":"10.1.2.0/24"`) }, types.CodeConfig, `ptp needs addresses; set "ipam"`),
-		Entry("dhcp", func(c *nstest.Call) { c.Config = withIPAM("1.1.0", `"mtu":67,`, `"type":"dhcp"`) }, types.CodeConfig, "only to the host, and not to a DHCP server; use another IPAM plugin than dhcp", "mtu 67"),
-		Entry("an MTU too small", func(c *nstest.Call) { c.Config = b.conf("1.1.0", `"mtu":67,`, v4range) }, types.CodeConfig, "mtu 67 must be between 68 and 65535"),
-		Entry("a negative MTU", func(c *nstest.Call) { c.Config = b.conf("1.1.0", `"mtu":-1500,`, v4range) }, types.CodeConfig, "mtu -1500 must be between"),
-		Entry("an MTU too small for IPv6", func(c *nstest.Call) { c.Config = b.conf("1.1.0", `"mtu":1279,`, v6range) }, types.CodeConfig, "mtu 1279 of eth0 is too small for address fd00:1::2/64"),
-		Entry("an MTU that is a string", func(c *nstest.Call) { c.Config = b.conf("1.1.0", `"mtu":"1500",`, v4range) }, types.CodeDecode, `key "mtu": want a number`),
-		Entry("an unknown backend", func(c *nstest.Call) { c.Config = b.conf("1.1.0", `"ipMasqBackend":"ebtables",`, v4range) }, types.CodeConfig, "ipMasqBackend", "ebtables"),
-		Entry("two problems", func(c *nstest.Call) { c.Config = b.conf("1.1.0", `"mtu":1,"ipMasqBackend":"ebtables",`, v4range) }, types.CodeConfig, "mtu 1", "ebtables"),
-		Entry("no gateway", func(c *nstest.Call) { c.Config = static(`{"address":"10.1.2.2/24"}`, "") }, types.CodeConfig, "address 10.1.2.2/24 has no gateway", "169.254.1.1"),
-		Entry("a gateway for one family only", func(c *nstest.Call) {
-			c.Config = static(`{"address":"10.1.2.2/24","gateway":"10.1.2.1"},{"address":"fd00:1::2/64"}`, "")
-		}, types.CodeConfig, "address fd00:1::2/64 has no gateway"),
-		Entry("a gateway that is the address", func(c *nstest.Call) { c.Config = static(`{"address":"10.1.2.2/24","gateway":"10.1.2.2"}`, "") }, types.CodeConfig, "is its own gateway"),
-		Entry("a gateway of the other family", func(c *nstest.Call) {
-			c.Config = withIPAM("1.1.0", "", `"type":"stub"`)
-			c.Path, _ = nstest.NewScriptPlugin(GinkgoTB(), "stub", `echo '{"cniVersion":"1.1.0","ips":[{"address":"10.1.2.2/24","gateway":"fe80::1"}]}'`)
-		}, types.CodeConfig, "address 10.1.2.2/24 has the gateway fe80::1 of the other family"),
-		Entry("an unknown key with strict", func(c *nstest.Call) { c.Config = b.conf("1.1.0", `"strict":true,"ipmask":true,`, v4range) }, types.CodeUnsupported, `"ipmask"`, `did you mean "ipMasq"?`),
-	)
-
 	It("ignores CNI_ARGS, a MAC and prevResult", func() {
 		conf := strings.TrimSuffix(b.conf("1.1.0", `"runtimeConfig":{"mac":"02:00:00:00:00:07"},`, v4range), "}") + `,"prevResult":5}`
 		c := b.Call("one", newContainer(), conf)
@@ -363,9 +325,9 @@ var _ = Describe("ptp", func() {
 			Entry("gateway of a route", func() *nstest.NS { return c.Container }, "ip route replace default via 10.1.2.77 dev eth0 onlink", "has no route 0.0.0.0/0 via 10.1.2.1"),
 			Entry("container's link", func() *nstest.NS { return c.Container }, "ip link set eth0 down", "interface eth0 is down"),
 			Entry("the pair", func() *nstest.NS { return c.Container }, "ip link del eth0", "find link eth0"),
-			Entry("the pair, seen from the host", func() *nstest.NS { return b.Host }, "ip link del HOST", "no interface of the host is the other end of eth0 (net1/one/eth0)"),
+			Entry("the pair, seen from the host", func() *nstest.NS { return b.Host }, "ip link del HOST", "the host lacks the other end of the veth pair of eth0 (net1/one/eth0)"),
 			Entry("host end", func() *nstest.NS { return b.Host }, "ip link set HOST down", "interface HOST is down"),
-			Entry("host end with another name", func() *nstest.NS { return b.Host }, "ip link set HOST down name veth9", "no interface of the host is the other end of eth0 (net1/one/eth0)"),
+			Entry("host end with another name", func() *nstest.NS { return b.Host }, "ip link set HOST down name veth9", "the host lacks the other end of the veth pair of eth0 (net1/one/eth0)"),
 			Entry("gateway", func() *nstest.NS { return b.Host }, "ip addr del 10.1.2.1/32 dev HOST", "interface HOST has no address 10.1.2.1/32"),
 			Entry("route to the container", func() *nstest.NS { return b.Host }, "ip -6 route del fd00:1::2 dev HOST", "interface HOST has no route fd00:1::2/128"),
 			Entry("forwarding", func() *nstest.NS { return b.Host }, "sysctl -q -w net.ipv4.ip_forward=0", "sysctl net/ipv4/ip_forward is"),
@@ -377,7 +339,7 @@ var _ = Describe("ptp", func() {
 		It("reports an interface of another kind", func() {
 			c.Container.IP("link del eth0")
 			c.Container.IP("link add eth0 up type bridge")
-			Expect(b.Run("CHECK", c).Failure(GinkgoTB()).Msg).To(ContainSubstring(`of kind "bridge", not "veth"`))
+			Expect(b.Run("CHECK", c).Failure(GinkgoTB()).Msg).To(ContainSubstring(`of kind "bridge", want "veth"`))
 		})
 
 		It("reports another mtu of a route", func() {
@@ -439,19 +401,50 @@ var _ = DescribeTable("leaves nothing if any step of ADD or DEL fails", func(key
 	Entry("masquerade by iptables", `"ipMasq":true,"ipMasqBackend":"iptables",`, v4range),
 )
 
-var _ = Describe("with a read-only /proc/sys", func() {
-	var c nstest.Call
-	BeforeEach(func() {
-		b := newTestbed()
-		c = b.Call("c1", newContainer(), b.conf("1.1.0", "", v4range, v6range))
-	})
+var _ = It("with a read-only /proc/sys, ADD fails with advice unless the host already forwards, and then only warns", func() {
+	b := newTestbed()
+	c := b.Call("c1", newContainer(), b.conf("1.1.0", "", v4range, v6range))
+	nstest.RequireRefusalOnReadOnlySysctls(GinkgoTB(), plugin(), c)
+	c.Host.SetForwarding(GinkgoTB(), "1")
+	nstest.RequireAddOnReadOnlySysctls(GinkgoTB(), plugin(), c, "/accept_ra=0")
+})
 
-	It("ADD succeeds with a warning if the host already forwards, and CHECK and DEL succeed", func() {
-		c.Host.SetForwarding(GinkgoTB(), "1")
-		nstest.RequireAddOnReadOnlySysctls(GinkgoTB(), plugin(), c, "/accept_ra=0")
-	})
+// A refused call changes nothing, so that all calls can share a host.
+var _ = Describe("an invalid configuration", Ordered, ContinueOnFailure, func() {
+	var b *testbed
+	BeforeAll(func() { b = newTestbed() })
 
-	It("ADD fails if the host does not forward, says what to do, and leaves nothing", func() {
-		nstest.RequireRefusalOnReadOnlySysctls(GinkgoTB(), plugin(), c)
-	})
+	DescribeTable("ADD with bad input returns an error that says what to do, and leaves nothing", func(change func(c *nstest.Call), code int, want ...string) {
+		container := newContainer()
+		c := b.Call("one", container, b.conf("1.1.0", "", v4range))
+		change(&c)
+		restored := b.Restored(b.Host, container)
+		f := b.Run("ADD", c).Failure(GinkgoTB())
+		Expect(f.Code).To(BeEquivalentTo(code))
+		for _, w := range want {
+			Expect(f.Msg + f.Details).To(ContainSubstring(w))
+		}
+		Expect(f.CNIVersion).NotTo(BeEmpty())
+		restored()
+	},
+		Entry("no IPAM", func(c *nstest.Call) { c.Config = `{"cniVersion":"1.1.0","name":"net1","type":"ptp"}` }, types.CodeConfig, `ptp needs addresses; set "ipam"`),
+		Entry("an IPAM without a type", func(c *nstest.Call) { c.Config = withIPAM("1.1.0", "", `"subnet":"10.1.2.0/24"`) }, types.CodeConfig, `ptp needs addresses; set "ipam"`),
+		Entry("dhcp", func(c *nstest.Call) { c.Config = withIPAM("1.1.0", `"mtu":67,`, `"type":"dhcp"`) }, types.CodeConfig, "only to the host, and not to a DHCP server; use another IPAM plugin than dhcp", "mtu 67"),
+		Entry("an MTU too small", func(c *nstest.Call) { c.Config = b.conf("1.1.0", `"mtu":67,`, v4range) }, types.CodeConfig, "mtu 67 must be between 68 and 65535"),
+		Entry("a negative MTU", func(c *nstest.Call) { c.Config = b.conf("1.1.0", `"mtu":-1500,`, v4range) }, types.CodeConfig, "mtu -1500 must be between"),
+		Entry("an MTU too small for IPv6", func(c *nstest.Call) { c.Config = b.conf("1.1.0", `"mtu":1279,`, v6range) }, types.CodeConfig, "mtu 1279 of eth0 is too small for address fd00:1::2/64"),
+		Entry("an MTU that is a string", func(c *nstest.Call) { c.Config = b.conf("1.1.0", `"mtu":"1500",`, v4range) }, types.CodeDecode, `key "mtu": want a number`),
+		Entry("an unknown backend", func(c *nstest.Call) { c.Config = b.conf("1.1.0", `"ipMasqBackend":"ebtables",`, v4range) }, types.CodeConfig, "ipMasqBackend", "ebtables"),
+		Entry("two problems", func(c *nstest.Call) { c.Config = b.conf("1.1.0", `"mtu":1,"ipMasqBackend":"ebtables",`, v4range) }, types.CodeConfig, "mtu 1", "ebtables"),
+		Entry("no gateway", func(c *nstest.Call) { c.Config = static(`{"address":"10.1.2.2/24"}`, "") }, types.CodeConfig, "address 10.1.2.2/24 has no gateway", "169.254.1.1"),
+		Entry("a gateway for one family only", func(c *nstest.Call) {
+			c.Config = static(`{"address":"10.1.2.2/24","gateway":"10.1.2.1"},{"address":"fd00:1::2/64"}`, "")
+		}, types.CodeConfig, "address fd00:1::2/64 has no gateway"),
+		Entry("a gateway that is the address", func(c *nstest.Call) { c.Config = static(`{"address":"10.1.2.2/24","gateway":"10.1.2.2"}`, "") }, types.CodeConfig, "is its own gateway"),
+		Entry("a gateway of the other family", func(c *nstest.Call) {
+			c.Config = withIPAM("1.1.0", "", `"type":"stub"`)
+			c.Path, _ = nstest.NewScriptPlugin(GinkgoTB(), "stub", `echo '{"cniVersion":"1.1.0","ips":[{"address":"10.1.2.2/24","gateway":"fe80::1"}]}'`)
+		}, types.CodeConfig, "address 10.1.2.2/24 has the gateway fe80::1 of the other family"),
+		Entry("an unknown key with strict", func(c *nstest.Call) { c.Config = b.conf("1.1.0", `"strict":true,"ipmask":true,`, v4range) }, types.CodeUnsupported, `"ipmask"`, `did you mean "ipMasq"?`),
+	)
 })

@@ -18,15 +18,15 @@ import (
 // withGateways returns the IPs of the lease, each with a gateway. The error names all problems.
 func withGateways(lease *ipam.Lease) ([]types.IP, error) {
 	var errs []error
-	refuseIf := types.ProblemsInto(&errs)
+	reportIf := types.ProblemsInto(&errs)
 	ips := slices.Clone(lease.IPs)
 	for i := range ips {
 		ip := &ips[i]
 		ip.Gateway = gatewayOf(*ip, lease)
 		addr, gw := ip.Address.Addr(), ip.Gateway
-		refuseIf(!gw.IsValid(), "address %s has no gateway, which ptp needs for the host end; set \"gateway\" in \"ipam\", or \"gw\" of a route (169.254.1.1 and fe80::1 work for every network)", ip.Address)
-		refuseIf(gw.IsValid() && gw.Is4() != addr.Is4(), "address %s has the gateway %s of the other family", ip.Address, gw)
-		refuseIf(gw == addr, "address %s is its own gateway; the gateway is the host end, which needs another address", ip.Address)
+		reportIf(!gw.IsValid(), "address %s has no gateway, which ptp needs for the host end; set \"gateway\" in \"ipam\", or \"gw\" of a route (169.254.1.1 and fe80::1 work for every network)", ip.Address)
+		reportIf(gw.IsValid() && gw.Is4() != addr.Is4(), "address %s has the gateway %s of the other family", ip.Address, gw)
+		reportIf(gw == addr, "address %s is its own gateway; the gateway is the host end, which needs another address", ip.Address)
 	}
 	return ips, types.Coded(types.CodeConfig, errors.Join(errs...))
 }
@@ -65,7 +65,7 @@ func containerSpec(eth string, ips []types.IP, routes []types.Route) attach.Spec
 func containerRoutes(ips []types.IP, routes []types.Route) []nl.Route {
 	var out []nl.Route
 	for _, ip := range ips {
-		out = addIfNew(out, nl.Route{Dst: single(ip.Gateway), Src: ip.Address.Addr(), Scope: nl.ScopeLink})
+		out = addIfNew(out, nl.Route{Dst: singlePrefix(ip.Gateway), Src: ip.Address.Addr(), Scope: nl.ScopeLink})
 	}
 	for _, ip := range ips {
 		if !ip.Address.IsSingleIP() {
@@ -99,11 +99,11 @@ func hostSpec(host string, ips []types.IP) attach.Spec {
 	var s attach.Spec
 	for _, ip := range ips {
 		v6 := ip.Address.Addr().Is6()
-		gateway := nl.Addr{Prefix: single(ip.Gateway), NoDAD: v6, NoPrefixRoute: true}
+		gateway := nl.Addr{Prefix: singlePrefix(ip.Gateway), NoDAD: v6, NoPrefixRoute: true}
 		if !slices.Contains(s.Addrs, gateway) {
 			s.Addrs = append(s.Addrs, gateway)
 		}
-		s.Routes = append(s.Routes, nl.Route{Dst: single(ip.Address.Addr()), Scope: nl.ScopeHost})
+		s.Routes = append(s.Routes, nl.Route{Dst: singlePrefix(ip.Address.Addr()), Scope: nl.ScopeHost})
 		if v6 && s.Sysctls == nil {
 			s.Sysctls = []sysctl.Setting{{Key: sysctl.IPv6(host, "disable_ipv6"), Value: "0"}}
 		}
@@ -111,5 +111,5 @@ func hostSpec(host string, ips []types.IP) attach.Spec {
 	return s
 }
 
-// single returns the prefix that contains one address only.
-func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
+// singlePrefix returns the prefix that contains one address only.
+func singlePrefix(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }

@@ -20,7 +20,7 @@ type rawConfig struct {
 
 // config is the checked configuration.
 type config struct {
-	table    int          // zero for a free table per address
+	table    int          // if it is 0, sbr chooses a free table for each address
 	gateways []netip.Addr // at most one per family
 	keep     string       // keepNone, keepSubnet or keepAll
 }
@@ -38,40 +38,40 @@ func parse(r *skel.Request) (*config, error) {
 	if err := r.Decode(&raw); err != nil {
 		return nil, err
 	}
-	conf, err := raw.config()
+	conf, err := raw.toConfig()
 	if r.Command == "ADD" && raw.Table != nil && (len(raw.Gateways) > 0 || raw.AddSourceHints || raw.KeepMain != "") {
 		r.Warn("gateways, addSourceHints and keepMain have no effect, because with \"table\" sbr only adds rules")
 	}
 	return conf, types.Coded(types.CodeConfig, err)
 }
 
-// config checks the configuration and returns all problems in one error.
-func (raw *rawConfig) config() (*config, error) {
+// toConfig checks the configuration and returns all problems in one error.
+func (raw *rawConfig) toConfig() (*config, error) {
 	conf := &config{keep: cmp.Or(raw.KeepMain, keepNone)}
 	var errs []error
-	refuseIf := types.ProblemsInto(&errs)
+	reportIf := types.ProblemsInto(&errs)
 	if raw.Table != nil {
 		conf.table = *raw.Table
-		refuseIf(conf.table < 1 || int64(conf.table) > math.MaxUint32,
+		reportIf(conf.table < 1 || int64(conf.table) > math.MaxUint32,
 			"table %d must be between 1 and %d; omit \"table\" to let sbr choose the tables", conf.table, int64(math.MaxUint32))
 	}
 	if raw.AddSourceHints && raw.KeepMain == "" {
 		conf.keep = keepSubnet
 	}
-	refuseIf(conf.keep != keepNone && conf.keep != keepSubnet && conf.keep != keepAll,
+	reportIf(conf.keep != keepNone && conf.keep != keepSubnet && conf.keep != keepAll,
 		"unknown keepMain: %q; want %s, %s or %s", raw.KeepMain, keepNone, keepSubnet, keepAll)
-	refuseIf(raw.AddSourceHints && conf.keep != keepSubnet,
+	reportIf(raw.AddSourceHints && conf.keep != keepSubnet,
 		"addSourceHints and keepMain %q cannot be combined, because addSourceHints implies keepMain %q", raw.KeepMain, keepSubnet)
-	refuseIf(len(raw.Gateways) > 2, "gateways list cannot contain more than 2 entries, got %d", len(raw.Gateways))
+	reportIf(len(raw.Gateways) > 2, "gateways list cannot contain more than 2 entries, got %d", len(raw.Gateways))
 	for _, text := range raw.Gateways {
 		gateway, err := netip.ParseAddr(text)
 		gateway = gateway.Unmap()
 		if err != nil || gateway.Zone() != "" || gateway.IsUnspecified() || gateway.IsMulticast() {
-			refuseIf(true, "gateways: %q cannot be the address of a gateway", text)
+			reportIf(true, "gateways: %q cannot be the address of a gateway", text)
 			continue
 		}
 		for _, other := range conf.gateways {
-			refuseIf(other.Is4() == gateway.Is4(), "gateways list contains multiple %s addresses: %s and %s", family(gateway), other, gateway)
+			reportIf(other.Is4() == gateway.Is4(), "gateways list contains multiple %s addresses: %s and %s", family(gateway), other, gateway)
 		}
 		conf.gateways = append(conf.gateways, gateway)
 	}

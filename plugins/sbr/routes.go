@@ -9,7 +9,7 @@ import (
 )
 
 // routesFor returns the routes that ADD adds to the table of an IP, which are the base routes that belong there, and
-// the lacking routes. The lacking routes follow the base routes that make their gateway reachable. They precede all
+// the missing routes. The missing routes follow the base routes that make their gateway reachable. They precede all
 // other base routes, because the kernel prefers the first of two IPv4 routes with the same metric.
 func (t *target) routesFor(ip types.IP, table int) []nl.FullRoute {
 	var routes []nl.FullRoute
@@ -24,12 +24,12 @@ func (t *target) routesFor(ip types.IP, table int) []nl.FullRoute {
 		}
 		routes = append(routes, r.WithTable(table))
 	}
-	lacking := t.lacking(ip, table, slices.Concat(t.routesIn(table), routes))
+	missingRoutes := t.missingRoutes(ip, table, slices.Concat(t.routesIn(table), routes))
 	i := slices.IndexFunc(routes, func(r nl.FullRoute) bool { return r.GW.IsValid() || r.Dst == defaultOf(ip) })
 	if i < 0 {
-		return append(routes, lacking...)
+		return append(routes, missingRoutes...)
 	}
-	return slices.Insert(routes, i, lacking...)
+	return slices.Insert(routes, i, missingRoutes...)
 }
 
 // belongs reports whether the table of an IP gets a base route. The route must be of the same family as the
@@ -40,51 +40,51 @@ func (t *target) routesFor(ip types.IP, table int) []nl.FullRoute {
 func (t *target) belongs(r nl.FullRoute, ip types.IP) bool {
 	dst := r.Dst.Addr()
 	return dst.Is4() == ip.Address.Addr().Is4() && !r.Advertised && !isMarked(r.Protocol) &&
-		!dst.IsLinkLocalUnicast() && !dst.IsMulticast() && !t.isOfOther(r.Src, ip) && !t.isOfOther(r.GW, ip)
+		!dst.IsLinkLocalUnicast() && !dst.IsMulticast() && !t.isInOtherSubnet(r.Src, ip) && !t.isInOtherSubnet(r.GW, ip)
 }
 
-// isOfOther reports whether an address is in the subnet of another IP, and not in the subnet of ip.
-func (t *target) isOfOther(a netip.Addr, ip types.IP) bool {
+// isInOtherSubnet reports whether an address is in the subnet of another IP, and not in the subnet of ip.
+func (t *target) isInOtherSubnet(a netip.Addr, ip types.IP) bool {
 	return a.IsValid() && !ip.Address.Contains(a) &&
 		slices.ContainsFunc(t.ips, func(other types.IP) bool { return other.Address.Contains(a) })
 }
 
-// moved returns the base routes that belong to the table of at least one IP.
-func (t *target) moved() []nl.FullRoute {
+// movedRoutes returns the base routes that belong to the table of at least one IP.
+func (t *target) movedRoutes() []nl.FullRoute {
 	return slices.DeleteFunc(t.routesIn(t.baseTable), func(r nl.FullRoute) bool {
 		return !slices.ContainsFunc(t.ips, func(ip types.IP) bool { return t.belongs(r, ip) })
 	})
 }
 
-// lacking returns the routes that the table of an IP must contain, and that are not in present. These are a
-// route to the IP's subnet, unless the address was added with noprefixroute, and a default route. If a
-// gateway is configured, the default route must use it.
-func (t *target) lacking(ip types.IP, table int, present []nl.FullRoute) []nl.FullRoute {
-	var lacking []nl.FullRoute
+// missingRoutes returns the routes that the table of an IP must contain, and that are not in existing. These are a
+// route to the IP's subnet, unless the address was added with noprefixroute, and a default route. If a gateway is
+// configured, the default route must use it.
+func (t *target) missingRoutes(ip types.IP, table int, existing []nl.FullRoute) []nl.FullRoute {
+	var missingRoutes []nl.FullRoute
 	hasPrefixRoute := slices.ContainsFunc(t.addrs, func(a nl.Addr) bool { return a.Prefix == ip.Address && !a.NoPrefixRoute })
 	toSubnet := func(r nl.FullRoute) bool { return r.Dst == ip.Address.Masked() && !r.GW.IsValid() }
-	if hasPrefixRoute && !ip.Address.IsSingleIP() && !slices.ContainsFunc(present, toSubnet) {
-		lacking = append(lacking, nl.NewFullRoute(t.link, nl.Route{Dst: ip.Address.Masked(), Table: table}, protocolOurs))
+	if hasPrefixRoute && !ip.Address.IsSingleIP() && !slices.ContainsFunc(existing, toSubnet) {
+		missingRoutes = append(missingRoutes, nl.NewFullRoute(t.link, nl.Route{Dst: ip.Address.Masked(), Table: table}, protocolSBR))
 	}
-	defaults := slices.DeleteFunc(slices.Clone(present), func(r nl.FullRoute) bool { return r.Dst != defaultOf(ip) })
-	gateway := t.usable(ip, t.conf.gateways)
+	defaults := slices.DeleteFunc(slices.Clone(existing), func(r nl.FullRoute) bool { return r.Dst != defaultOf(ip) })
+	gateway := t.firstUsable(ip, t.conf.gateways)
 	if !gateway.IsValid() && len(defaults) == 0 {
-		gateway = t.usable(ip, t.knownGateways(ip))
+		gateway = t.firstUsable(ip, t.knownGateways(ip))
 	}
-	if !gateway.IsValid() || len(defaults) > 0 && best(defaults).GW == gateway {
-		return lacking
+	if !gateway.IsValid() || len(defaults) > 0 && bestRoute(defaults).GW == gateway {
+		return missingRoutes
 	}
 	route := nl.Route{Dst: defaultOf(ip), GW: gateway, Table: table}
 	if len(defaults) > 0 && gateway.Is6() {
 		route.Priority = 1 // with the same metric, the kernel would use both routes (multipath)
 	}
-	return append(lacking, nl.NewFullRoute(t.link, route, protocolOurs))
+	return append(missingRoutes, nl.NewFullRoute(t.link, route, protocolSBR))
 }
 
-// usable returns the first gateway that an IP can use, or the zero Addr.
-func (t *target) usable(ip types.IP, gateways []netip.Addr) netip.Addr {
+// firstUsable returns the first gateway that an IP can use, or the zero Addr.
+func (t *target) firstUsable(ip types.IP, gateways []netip.Addr) netip.Addr {
 	for _, a := range gateways {
-		if a.IsValid() && !a.IsUnspecified() && a.Is4() == ip.Address.Addr().Is4() && !t.isOfOther(a, ip) {
+		if a.IsValid() && !a.IsUnspecified() && a.Is4() == ip.Address.Addr().Is4() && !t.isInOtherSubnet(a, ip) {
 			return a
 		}
 	}
@@ -109,9 +109,9 @@ func (t *target) knownGateways(ip types.IP) []netip.Addr {
 	return gateways
 }
 
-// best returns the route that the kernel prefers among routes for the same destination, which is the first
+// bestRoute returns the route that the kernel prefers among routes for the same destination, which is the first
 // route with the lowest metric.
-func best(routes []nl.FullRoute) nl.FullRoute {
+func bestRoute(routes []nl.FullRoute) nl.FullRoute {
 	return slices.MinFunc(routes, func(a, b nl.FullRoute) int { return a.Priority - b.Priority })
 }
 

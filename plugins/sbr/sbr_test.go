@@ -1,8 +1,6 @@
 package main
 
 import (
-	"fmt"
-	"net/netip"
 	"strings"
 	"sync"
 	"syscall"
@@ -62,19 +60,16 @@ var _ = Describe("ADD", func() {
 		nstest.MustDial(GinkgoTB(), b.second, "[fd66::2]:80", "2001:db8::5")
 	})
 
-	It("prefers gateways to the default routes of the main table, which DEL restores", func() {
+	DescribeTable("prefers gateways to the default routes of the main table, which DEL restores", func(lines ...string) {
+		b.container.Batch(GinkgoTB(), lines...)
 		b.Lifecycle(b.call(conf(`"gateways":["10.66.0.254","fd66::254"]`, net1Prev)), func() {
 			Expect(b.container.IP("route get 198.51.100.1 from 10.66.0.2")).To(ContainSubstring("via 10.66.0.254 "))
 			Expect(b.container.IP("route get 2001:db8:99::1 from fd66::2")).To(ContainSubstring("via fd66::254 "))
 		})
-	})
-
-	It("prefers gateways to a default route of the same metric", func() {
-		b.container.Batch(GinkgoTB(), "route del default via 10.77.0.1", "route replace default via 10.66.0.1 metric 0")
-		b.Lifecycle(b.call(conf(`"gateways":["10.66.0.254"]`, net1Prev)), func() {
-			Expect(b.container.IP("route get 198.51.100.1 from 10.66.0.2")).To(ContainSubstring("via 10.66.0.254 "))
-		})
-	})
+	},
+		Entry("of a higher metric"),
+		Entry("of the same metric", "route del default via 10.77.0.1", "route replace default via 10.66.0.1 metric 0"),
+	)
 
 	DescribeTable("finds the gateway if the main table has no default route",
 		func(prev string, routes string, want string) {
@@ -153,7 +148,7 @@ var _ = Describe("ADD", func() {
 		b.OK("CHECK", c)
 		other := c
 		other.Config = conf(`"table":5001`, net1Prev)
-		Expect(b.Run("CHECK", other).Failure(GinkgoTB()).Msg).To(ContainSubstring("the rule from 10.66.0.2 looks up table 5000, not 5001"))
+		Expect(b.Run("CHECK", other).Failure(GinkgoTB()).Msg).To(ContainSubstring("the rule from 10.66.0.2 looks up table 5000, want 5001"))
 		By("which DEL deletes without the key")
 		c.Config = conf("", net1Prev)
 		b.OK("DEL", c)
@@ -225,47 +220,6 @@ var _ = Describe("ADD", func() {
 		}
 		Expect(tables).To(HaveLen(4))
 	})
-
-	It("returns prevResult in the form of each version", func() {
-		prev := &types.Result{
-			Interfaces: []types.Interface{{Name: "net1", Sandbox: "/any", MAC: "02:00:00:00:00:01"}},
-			IPs:        []types.IP{{Address: netip.MustParsePrefix("10.66.0.2/24"), Gateway: netip.MustParseAddr("10.66.0.1")}, {Address: netip.MustParsePrefix("fd66::2/64")}},
-			Routes:     []types.Route{{Dst: netip.MustParsePrefix("0.0.0.0/0")}},
-			DNS:        types.DNS{Nameservers: []string{"10.66.0.53"}},
-		}
-		for v := types.V010; v <= types.Newest; v++ {
-			text, err := prev.Marshal(v)
-			Expect(err).NotTo(HaveOccurred())
-			c := b.call(nstest.WithPrevResult(nstest.Conf("sbr", v.String(), "", ""), string(text)))
-			nstest.Golden(GinkgoTB(), "add-"+v.String(), b.OK("ADD", c).Stdout)
-			Expect(append(b.rules("-4"), b.rules("-6")...)).To(HaveLen(2))
-			b.OK("DEL", c)
-		}
-	})
-
-	DescribeTable("fails and changes nothing",
-		func(config string, code int, texts ...string) { b.Refuse(b.call(config), code, texts...) },
-		Entry("without prevResult", `{"cniVersion":"1.1.0","name":"net1","type":"sbr"}`, 7, "must be called as chained plugin"),
-		Entry("without IPs", conf("", ""), 7, "no IP addresses supplied on interface: net1"),
-		Entry("with IPs of another interface only", confOf("1.1.0", "eth0", "", eth0Prev), 7, "no IP addresses supplied on interface: net1"),
-		Entry("with an IP that the interface does not have", conf("", net1Prev+`,{"address":"10.99.99.3/24"}`), 7,
-			"10.99.99.3/24", "10.99.99.3/24 from prevResult is not an address of net1", "list sbr after the plugin that assigns addresses"),
-		Entry("with a gateway that is in no subnet", conf(`"gateways":["192.0.2.1"]`, `{"address":"10.66.0.2/24"}`), 7, "192.0.2.1, the gateway for 10.66.0.2/24, is not reachable"),
-		Entry("with the IPv6 address of the interface as the gateway", conf(`"gateways":["fd66::2"]`, net1Prev), 7, "gateways: fd66::2 is an address of the interface itself"),
-		Entry("with the IPv4 address of the interface as the gateway", conf(`"gateways":["10.66.0.2"]`, net1Prev), 7, "gateways: 10.66.0.2 is an address of the interface itself"),
-		Entry("with the address of the subnet as the gateway", conf(`"gateways":["10.66.0.0"]`, net1Prev), 7, "gateways: 10.66.0.0 is the network address of 10.66.0.0/24"),
-		Entry("with the broadcast address of the subnet as the gateway", conf(`"gateways":["10.66.0.255"]`, net1Prev), 7, "gateways: 10.66.0.255 is the broadcast address of 10.66.0.0/24"),
-		Entry("with an IPv6 gateway in no subnet", conf(`"gateways":["2001:db8::1"]`, net1Prev), 7, "2001:db8::1, the gateway for fd66::2/64, is not reachable"),
-		Entry("with a loopback address as the gateway", conf(`"gateways":["127.0.0.1"]`, net1Prev), 7, "127.0.0.1, the gateway for 10.66.0.2/24, is not reachable"),
-		Entry("with the broadcast address", conf(`"gateways":["255.255.255.255"]`, net1Prev), 7, "255.255.255.255, the gateway for 10.66.0.2/24, is not reachable"),
-		Entry("with unspecified and multicast gateways", conf(`"gateways":["0.0.0.0","ff02::1"]`, net1Prev), 7, `"0.0.0.0" cannot be the address of a gateway`, `"ff02::1" cannot`),
-		Entry("with several problems", conf(`"table":0,"keepMain":"some","gateways":["x","10.0.0.1","10.0.0.2"]`, net1Prev), 7,
-			"table 0 must be between", `omit "table"`, `unknown keepMain: "some"`, `"x" cannot be the address of a gateway`,
-			"gateways list cannot contain more than 2 entries", "gateways list contains multiple IPv4 addresses: 10.0.0.1 and 10.0.0.2"),
-		Entry("with addSourceHints and another keepMain", conf(`"addSourceHints":true,"keepMain":"all"`, net1Prev), 7, "cannot be combined"),
-		Entry("with a value of the wrong type", conf(`"gateways":"10.0.0.1"`, net1Prev), 6, "gateways"),
-		Entry("with an unknown key if strict", conf(`"gatways":[],"strict":true`, net1Prev), 2, "gatways"),
-	)
 
 	It("fails if the container has no such interface", func() {
 		b.Refuse(b.callFor("net2", confOf("1.1.0", "net2", "", net1Prev)), 7, "the container has no interface net2")
@@ -340,6 +294,11 @@ var _ = Describe("DEL", func() {
 			c.Config = `{"cniVersion":"9","name":"net1","type":"sbr","table":"x","gateways":7,"keepMain":[],"prevResult":3}`
 		}),
 		Entry("with a table that was configured after ADD", func(c *nstest.Call) { c.Config = conf(`"table":77`, net1Prev) }),
+		Entry("after the rule of IPv4 was deleted", func(*nstest.Call) { b.container.IP("rule del from 10.66.0.2") }),
+		Entry("after the rules of both families were deleted", func(*nstest.Call) {
+			b.container.IP("rule del from 10.66.0.2")
+			b.container.IP("-6 rule del from fd66::2")
+		}),
 	)
 
 	It("succeeds without the container, and creates no file at the path", func() {
@@ -349,20 +308,6 @@ var _ = Describe("DEL", func() {
 		}
 		Expect(path).NotTo(BeAnExistingFile())
 	})
-
-	DescribeTable("restores the main table if rules were deleted", func(changes ...string) {
-		restored := b.Restored(b.container)
-		c := b.call(conf("", net1Prev))
-		b.Add(c)
-		for _, change := range changes {
-			b.container.IP(change)
-		}
-		b.OK("DEL", c)
-		restored()
-	},
-		Entry("of IPv4", "rule del from 10.66.0.2"),
-		Entry("of both families", "rule del from 10.66.0.2", "-6 rule del from fd66::2"),
-	)
 
 	DescribeTable("deletes everything and warns about rejected routes if an address was deleted", func(address, warning string) {
 		b.container.Batch(GinkgoTB(), "addr add 10.67.0.2/24 dev net1") // with the last IPv4 address, the kernel deletes all IPv4 routes
@@ -510,8 +455,32 @@ var _ = DescribeTable("leaves nothing behind if a step fails", func(keys string)
 	Entry("with table", `"table":5000`),
 )
 
-var _ = It("names the cause in the error of a failed ADD", func() {
-	b := newTestbed()
-	c := b.call(conf("", net1Prev)).FailAt("add rule", fmt.Errorf("injected: %w", syscall.EPERM))
-	Expect(b.Run("ADD", c).Failure(GinkgoTB()).Msg).To(ContainSubstring("add rule from 10.66.0.2 lookup 100: injected"))
+// A refused call changes nothing, so that all calls can share a host.
+var _ = Describe("an invalid configuration", Ordered, ContinueOnFailure, func() {
+	var b *testbed
+	BeforeAll(func() { b = newTestbed() })
+
+	DescribeTable("fails and changes nothing",
+		func(config string, code int, texts ...string) { b.Refuse(b.call(config), code, texts...) },
+		Entry("without prevResult", `{"cniVersion":"1.1.0","name":"net1","type":"sbr"}`, 7, "must be called as chained plugin"),
+		Entry("without IPs", conf("", ""), 7, "no IP addresses supplied on interface: net1"),
+		Entry("with IPs of another interface only", confOf("1.1.0", "eth0", "", eth0Prev), 7, "no IP addresses supplied on interface: net1"),
+		Entry("with an IP that the interface does not have", conf("", net1Prev+`,{"address":"10.99.99.3/24"}`), 7,
+			"10.99.99.3/24", "10.99.99.3/24 from prevResult is not an address of net1", "list sbr after the plugin that assigns addresses"),
+		Entry("with a gateway that is in no subnet", conf(`"gateways":["192.0.2.1"]`, `{"address":"10.66.0.2/24"}`), 7, "192.0.2.1, the gateway for 10.66.0.2/24, is not reachable"),
+		Entry("with the IPv6 address of the interface as the gateway", conf(`"gateways":["fd66::2"]`, net1Prev), 7, "gateways: fd66::2 is an address of the interface itself"),
+		Entry("with the IPv4 address of the interface as the gateway", conf(`"gateways":["10.66.0.2"]`, net1Prev), 7, "gateways: 10.66.0.2 is an address of the interface itself"),
+		Entry("with the address of the subnet as the gateway", conf(`"gateways":["10.66.0.0"]`, net1Prev), 7, "gateways: 10.66.0.0 is the network address of 10.66.0.0/24"),
+		Entry("with the broadcast address of the subnet as the gateway", conf(`"gateways":["10.66.0.255"]`, net1Prev), 7, "gateways: 10.66.0.255 is the broadcast address of 10.66.0.0/24"),
+		Entry("with an IPv6 gateway in no subnet", conf(`"gateways":["2001:db8::1"]`, net1Prev), 7, "2001:db8::1, the gateway for fd66::2/64, is not reachable"),
+		Entry("with a loopback address as the gateway", conf(`"gateways":["127.0.0.1"]`, net1Prev), 7, "127.0.0.1, the gateway for 10.66.0.2/24, is not reachable"),
+		Entry("with the broadcast address", conf(`"gateways":["255.255.255.255"]`, net1Prev), 7, "255.255.255.255, the gateway for 10.66.0.2/24, is not reachable"),
+		Entry("with unspecified and multicast gateways", conf(`"gateways":["0.0.0.0","ff02::1"]`, net1Prev), 7, `"0.0.0.0" cannot be the address of a gateway`, `"ff02::1" cannot`),
+		Entry("with several problems", conf(`"table":0,"keepMain":"some","gateways":["x","10.0.0.1","10.0.0.2"]`, net1Prev), 7,
+			"table 0 must be between", `omit "table"`, `unknown keepMain: "some"`, `"x" cannot be the address of a gateway`,
+			"gateways list cannot contain more than 2 entries", "gateways list contains multiple IPv4 addresses: 10.0.0.1 and 10.0.0.2"),
+		Entry("with addSourceHints and another keepMain", conf(`"addSourceHints":true,"keepMain":"all"`, net1Prev), 7, "cannot be combined"),
+		Entry("with a value of the wrong type", conf(`"gateways":"10.0.0.1"`, net1Prev), 6, "gateways"),
+		Entry("with an unknown key if strict", conf(`"gatways":[],"strict":true`, net1Prev), 2, "gatways"),
+	)
 })

@@ -16,8 +16,8 @@ import (
 // The protocol numbers of the rules and routes that sbr creates. iproute2's list of protocols (rt_protos)
 // assigns them to no other program.
 const (
-	// protocolOurs is the protocol of added routes, and of rules that look up the configured table.
-	protocolOurs = 112
+	// protocolSBR is the protocol of added routes, and of rules that look up the configured table.
+	protocolSBR = 112
 	// protocolTable is the protocol of rules that look up a table that sbr chose, and of the record in this
 	// table. The record is a route to the IP, which lets DEL find the table if the rule or the address is
 	// gone. It has no effect on packets, because the kernel finds local addresses in the table "local" first.
@@ -42,21 +42,17 @@ type target struct {
 	link      nl.Link // zero in DEL if the interface is gone
 	// baseTable is the table that contains the interface's routes without sbr, which is the main table or the
 	// table of its VRF.
-	baseTable int
-	addrs     []nl.Addr
-	routes    []nl.FullRoute // routes through the interface, in all tables
-	rules     []nl.Rule      // the existing rules for the interface
-	missing   []nl.Rule      // deleted rules whose tables still contain a record
-	orphaned  []nl.Rule      // rules of plumb for addresses that no interface has any more
+	baseTable     int
+	addrs         []nl.Addr
+	routes        []nl.FullRoute // routes through the interface, in all tables
+	rules         []nl.Rule      // the existing rules for the interface
+	missingRules  []nl.Rule      // deleted rules whose tables still contain a record
+	orphanedRules []nl.Rule      // plumb's rules for addresses that are no longer assigned to an interface
 }
 
-// newTarget reads the configuration and the state for ADD and CHECK. The code applies to the errors for an
-// interface that differs from prevResult.
-func newTarget(r *skel.Request, code uint) (*target, error) {
-	conf, err := parse(r)
-	if err != nil {
-		return nil, err
-	}
+// newTarget reads the state for ADD and CHECK. The code applies to the errors for an interface that differs
+// from prevResult.
+func newTarget(r *skel.Request, conf *config, code uint) (*target, error) {
 	prev, err := r.RequirePrev()
 	if err != nil {
 		return nil, err
@@ -74,7 +70,7 @@ func newTarget(r *skel.Request, code uint) (*target, error) {
 // requireAddrs returns an error that names the IPs of prevResult that the interface lacks.
 func (t *target) requireAddrs(ifName string) error {
 	if t.link.Index == 0 {
-		return fmt.Errorf("the container has no interface %s; list sbr after the plugin that creates it", ifName)
+		return types.MissingLink(ifName).Errorf("the container has no interface %s; list sbr after the plugin that creates it", ifName)
 	}
 	var errs []error
 	for _, ip := range t.ips {
@@ -87,7 +83,7 @@ func (t *target) requireAddrs(ifName string) error {
 }
 
 func (t *target) hasAddr(a netip.Addr) bool {
-	return slices.ContainsFunc(t.addrs, func(has nl.Addr) bool { return has.Prefix.Addr() == a })
+	return slices.ContainsFunc(t.addrs, func(assigned nl.Addr) bool { return assigned.Prefix.Addr() == a })
 }
 
 // read locks the container and reads its state. The interface may be missing.
@@ -118,7 +114,7 @@ func (t *target) read(r *skel.Request) error {
 	return t.readRules()
 }
 
-// readRules sets t.rules, t.missing and t.orphaned.
+// readRules sets t.rules, t.missingRules and t.orphanedRules.
 func (t *target) readRules() error {
 	local, err := t.container.LocalAddrs(netip.Addr{})
 	if err != nil {
@@ -133,13 +129,13 @@ func (t *target) readRules() error {
 	rules, err := t.container.SourceRules()
 	for _, rule := range rules {
 		switch {
-		case slices.Contains(recorded, rule), t.hasAddr(rule.Source) && (isMarked(rule.Protocol) || t.isReferenceMade(rule)):
+		case slices.Contains(recorded, rule), t.hasAddr(rule.Source) && (isMarked(rule.Protocol) || t.isReferenceRule(rule)):
 			t.rules = append(t.rules, rule)
 		case isMarked(rule.Protocol) && !slices.Contains(local, rule.Source):
-			t.orphaned = append(t.orphaned, rule)
+			t.orphanedRules = append(t.orphanedRules, rule)
 		}
 	}
-	t.missing = slices.DeleteFunc(recorded, func(rule nl.Rule) bool { return slices.Contains(t.rules, rule) })
+	t.missingRules = slices.DeleteFunc(recorded, func(rule nl.Rule) bool { return slices.Contains(t.rules, rule) })
 	return err
 }
 
@@ -148,12 +144,11 @@ func newRule(source netip.Addr, table, protocol int) nl.Rule {
 }
 
 // isMarked reports whether plumb created a rule or route with this protocol.
-func isMarked(protocol int) bool { return protocol == protocolOurs || protocol == protocolTable }
+func isMarked(protocol int) bool { return protocol == protocolSBR || protocol == protocolTable }
 
-// isReferenceMade reports whether the reference plugin may have created the rule of an address. It sets no
-// protocol, and its rules look up the configured table or, if none is configured, a table with routes through
-// the interface.
-func (t *target) isReferenceMade(rule nl.Rule) bool {
+// isReferenceRule reports whether the reference plugin may have created the rule of an address. It sets no protocol,
+// and its rules look up the configured table or, if none is configured, a table with routes through the interface.
+func (t *target) isReferenceRule(rule nl.Rule) bool {
 	if rule.Protocol != 0 || t.conf.table != 0 {
 		return rule.Protocol == 0 && rule.Table == t.conf.table
 	}

@@ -12,10 +12,10 @@ import (
 	"github.com/plumb-cni/plumb/pkg/undo"
 )
 
-// add creates a rule for each IP of the interface. If no table is configured, each rule looks up a table of
-// its own, and add moves the routes of the interface there.
-func add(r *skel.Request) (*types.Result, error) {
-	t, err := newTarget(r, types.CodeConfig)
+// add creates a rule for each IP of the interface. If no table is configured, each rule looks up a separate
+// table, and add moves the routes of the interface to these tables.
+func add(r *skel.Request, conf *config) (*types.Result, error) {
+	t, err := newTarget(r, conf, types.CodeConfig)
 	if err != nil {
 		return nil, err
 	}
@@ -23,7 +23,7 @@ func add(r *skel.Request) (*types.Result, error) {
 		return t.prev, t.moveRoutes(r)
 	}
 	for _, ip := range t.ips {
-		if err := t.container.EnsureRule(&r.Undo, newRule(ip.Address.Addr(), t.conf.table, protocolOurs)); err != nil {
+		if err := t.container.EnsureRule(&r.Undo, newRule(ip.Address.Addr(), t.conf.table, protocolSBR)); err != nil {
 			return nil, err
 		}
 	}
@@ -64,16 +64,16 @@ func (t *target) moveRoutes(r *skel.Request) error {
 // but packets to them do not leave the container.
 func (t *target) checkGateways() error {
 	var errs []error
-	refuseIf := types.ProblemsInto(&errs)
+	reportIf := types.ProblemsInto(&errs)
 	for _, gw := range t.conf.gateways {
-		refuseIf(t.hasAddr(gw), "gateways: %s is an address of the interface itself", gw)
+		reportIf(t.hasAddr(gw), "gateways: %s is an address of the interface itself", gw)
 		for _, a := range t.addrs {
 			if !gw.Is4() || !a.Prefix.Contains(gw) || a.Prefix.Bits() > 30 { // a /31 has no network or broadcast address (RFC 3021)
 				continue
 			}
 			subnet := a.Prefix.Masked()
-			refuseIf(gw == subnet.Addr(), "gateways: %s is the network address of %s", gw, subnet)
-			refuseIf(!subnet.Contains(gw.Next()), "gateways: %s is the broadcast address of %s", gw, subnet)
+			reportIf(gw == subnet.Addr(), "gateways: %s is the network address of %s", gw, subnet)
+			reportIf(!subnet.Contains(gw.Next()), "gateways: %s is the broadcast address of %s", gw, subnet)
 		}
 	}
 	return types.Coded(types.CodeConfig, errors.Join(errs...))
@@ -86,7 +86,7 @@ func (t *target) tables() ([]int, error) {
 		return nil, err
 	}
 	for i, ip := range t.ips {
-		for _, rule := range slices.Concat(t.rules, t.missing) {
+		for _, rule := range slices.Concat(t.rules, t.missingRules) {
 			if rule.Source == ip.Address.Addr() && t.hasOwnTable(rule) {
 				tables[i] = rule.Table
 			}
@@ -107,12 +107,12 @@ func (t *target) removeMoved(r *skel.Request) error {
 				continue
 			}
 			subnet := nl.Route{Dst: ip.Address.Masked(), Src: ip.Address.Addr()}
-			if err := t.container.EnsureFullRoute(&r.Undo, nl.NewFullRoute(t.link, subnet, protocolOurs)); err != nil {
+			if err := t.container.EnsureFullRoute(&r.Undo, nl.NewFullRoute(t.link, subnet, protocolSBR)); err != nil {
 				return err
 			}
 		}
 	}
-	for _, route := range slices.Backward(t.moved()) { // so that the undo restores the routes to gateways first
+	for _, route := range slices.Backward(t.movedRoutes()) { // so that the undo restores the routes to gateways first
 		r.Undo.Push("restore route "+route.String(), func() error { return t.restore(r, route) })
 		if err := t.container.DeleteFullRoute(route); err != nil {
 			return err
@@ -138,7 +138,7 @@ func del(r *skel.Request) error {
 	}
 	var raw rawConfig
 	_ = types.Decode(r.Stdin, &raw)
-	conf, _ := raw.config() // DEL must work with any configuration
+	conf, _ := raw.toConfig() // DEL must work with any configuration
 	t := &target{conf: conf}
 	if err := t.read(r); err != nil {
 		return err
@@ -149,14 +149,14 @@ func del(r *skel.Request) error {
 		return err
 	}
 	var errs []error
-	for _, rule := range slices.Concat(t.rules, t.missing, t.orphaned) {
+	for _, rule := range slices.Concat(t.rules, t.missingRules, t.orphanedRules) {
 		// Without prevResult, it is not known which interface an orphaned rule was for.
-		if len(t.ips) == 0 || t.isOfIP(rule) || !slices.Contains(t.orphaned, rule) {
+		if len(t.ips) == 0 || t.isOfIP(rule) || !slices.Contains(t.orphanedRules, rule) {
 			errs = append(errs, t.release(r, rule))
 		}
 	}
 	for _, route := range t.routesIn(t.baseTable) {
-		if route.Protocol == protocolOurs {
+		if route.Protocol == protocolSBR {
 			errs = append(errs, t.container.DeleteFullRoute(route))
 		}
 	}
@@ -172,7 +172,7 @@ func (t *target) mayBelongToOther(r *skel.Request) (bool, error) {
 	if attach.HasOtherAlias(t.link, own) || attach.HasOtherAltName(t.link, own) {
 		return true, nil
 	}
-	rules := slices.Concat(t.rules, t.missing)
+	rules := slices.Concat(t.rules, t.missingRules)
 	if attach.CreatedByPlumb(t.link) || attach.HasAltName(t.link, own) || len(rules) == 0 || len(t.ips) == 0 || slices.ContainsFunc(rules, t.isOfIP) {
 		return false, nil
 	}
@@ -207,7 +207,7 @@ func (t *target) release(r *skel.Request, rule nl.Rule) error {
 		if route.Protocol == protocolTable {
 			continue
 		}
-		if t.baseTable == nl.MainTable && route.Protocol != protocolOurs && !t.lostAddr(route) {
+		if t.baseTable == nl.MainTable && route.Protocol != protocolSBR && !t.lostAddr(route) {
 			if err := t.restore(r, route.WithTable(nl.MainTable)); err != nil {
 				return err
 			}
@@ -241,8 +241,8 @@ func (t *target) restore(r *skel.Request, route nl.FullRoute) error {
 
 // check looks for the rule of each IP and for the routes that its table must have. It does not check the main
 // table, because the kernel adds routes there when the interface is set up again.
-func check(r *skel.Request) error {
-	t, err := newTarget(r, types.CodeChanged)
+func check(r *skel.Request, conf *config) error {
+	t, err := newTarget(r, conf, types.CodeChanged)
 	if err != nil {
 		return err
 	}
@@ -256,10 +256,10 @@ func check(r *skel.Request) error {
 		}
 		table := t.rules[i].Table
 		if t.conf.table != 0 && t.conf.table != table {
-			errs = append(errs, fmt.Errorf("the rule from %s looks up table %d, not %d", source, table, t.conf.table))
+			errs = append(errs, fmt.Errorf("the rule from %s looks up table %d, want %d", source, table, t.conf.table))
 		}
 		if t.conf.table == 0 {
-			for _, route := range t.lacking(ip, table, t.routesIn(table)) {
+			for _, route := range t.missingRoutes(ip, table, t.routesIn(table)) {
 				errs = append(errs, fmt.Errorf("table %d has no route %s through %s", table, route.WithTable(nl.MainTable), t.link.Name))
 			}
 		}

@@ -42,10 +42,10 @@ type rawAddress struct {
 
 // config is the checked configuration.
 type config struct {
-	ips    []types.IP // without duplicate addresses
-	routes []types.Route
-	dns    types.DNS
-	unused []netip.Addr // gateways of CNI_ARGS that no address can use
+	ips            []types.IP // without duplicate addresses
+	routes         []types.Route
+	dns            types.DNS
+	unusedGateways []netip.Addr // gateways of CNI_ARGS that no address can use
 }
 
 // parse reads and checks the configuration and CNI_ARGS. The code of errors for invalid values is
@@ -59,12 +59,12 @@ func parse(r *skel.Request) (*config, error) {
 	if err != nil {
 		return nil, err
 	}
-	conf, err := raw.config(args, r.Version)
+	conf, err := raw.toConfig(args, r.Version)
 	return conf, types.Coded(types.CodeConfig, err)
 }
 
-// config checks the configuration and returns all problems in one error.
-func (raw *rawConfig) config(args types.Args, v types.Version) (*config, error) {
+// toConfig checks the configuration and returns all problems in one error.
+func (raw *rawConfig) toConfig(args types.Args, v types.Version) (*config, error) {
 	if raw.IPAM == nil {
 		return nil, errors.New("IPAM config missing 'ipam' key")
 	}
@@ -129,16 +129,15 @@ func (c *config) addAll(ips []string, problem string) error {
 	return errors.Join(errs...)
 }
 
-// add adds an IP, unless its address was already added. No interface can have an address twice.
+// add adds an IP, unless its address was already added, because an address can be assigned to an interface only once.
 func (c *config) add(ip types.IP) {
 	if !slices.ContainsFunc(c.ips, func(o types.IP) bool { return o.Address == ip.Address }) {
 		c.ips = append(c.ips, ip)
 	}
 }
 
-// addGateway sets a gateway of CNI_ARGS for the addresses whose subnet contains it. The first addresses of
-// c.ips come from the configuration, and configured is their number. addGateway does not replace a gateway
-// that one of them has.
+// addGateway sets a gateway of CNI_ARGS for the addresses whose subnet contains it. The first addresses of c.ips come
+// from the configuration, and configured is their number. addGateway keeps the gateways of these addresses.
 func (c *config) addGateway(s string, configured int) error {
 	gateway, err := parseGateway(strings.TrimSpace(s))
 	if err != nil || !gateway.IsValid() {
@@ -152,7 +151,7 @@ func (c *config) addGateway(s string, configured int) error {
 		}
 	}
 	if !used {
-		c.unused = append(c.unused, gateway)
+		c.unusedGateways = append(c.unusedGateways, gateway)
 	}
 	return nil
 }

@@ -19,7 +19,7 @@ func FuzzConfig(f *testing.F) {
 		if err != nil || types.Decode([]byte(text), &raw) != nil {
 			return
 		}
-		conf, err := raw.config(given, types.Newest)
+		conf, err := raw.toConfig(given, types.Newest)
 		if err != nil {
 			return
 		}

@@ -15,20 +15,16 @@ func main() { skel.Main(plugin()) }
 
 // plugin describes the plugin. It needs no DEL and no GC, because nothing is reserved.
 func plugin() skel.Plugin {
-	return skel.Plugin{Name: "static", IPAM: true, Add: add, Check: check, Status: status}
+	return skel.WithConfig(skel.Plugin{Name: "static", IPAM: true}, parse, add, check)
 }
 
 // add returns the addresses. It succeeds without addresses, as the reference plugin does, because the
 // interface plugin decides whether the network needs addresses.
-func add(r *skel.Request) (*types.Result, error) {
-	conf, err := parse(r)
-	if err != nil {
-		return nil, err
-	}
+func add(r *skel.Request, conf *config) (*types.Result, error) {
 	if len(conf.ips) == 0 {
 		r.Warn("the result contains no address; set ipam.addresses, IP in CNI_ARGS, or ips in args.cni or runtimeConfig")
 	}
-	for _, gw := range conf.unused {
+	for _, gw := range conf.unusedGateways {
 		r.Warn("CNI_ARGS: GATEWAY %s is not used, because no address without a gateway is in its subnet", gw)
 	}
 	return &types.Result{IPs: conf.ips, Routes: conf.routes, DNS: conf.dns}, nil
@@ -36,11 +32,7 @@ func add(r *skel.Request) (*types.Result, error) {
 
 // check compares the addresses with the addresses in prevResult. It accepts a gateway that the interface
 // plugin has added to an address without one.
-func check(r *skel.Request) error {
-	conf, err := parse(r)
-	if err != nil {
-		return err
-	}
+func check(r *skel.Request, conf *config) error {
 	prev, err := r.RequirePrev()
 	if err != nil {
 		return err
@@ -64,10 +56,4 @@ func compare(want types.IP, prev []types.IP) error {
 		return fmt.Errorf("address %s in prevResult: want gateway %s, got none", want.Address, want.Gateway)
 	}
 	return fmt.Errorf("address %s in prevResult: want gateway %s, got %s", want.Address, want.Gateway, prev[i].Gateway)
-}
-
-// status returns an error if an ADD with this configuration would fail.
-func status(r *skel.Request) error {
-	_, err := parse(r)
-	return types.NotAvailable(err)
 }

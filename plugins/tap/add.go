@@ -13,11 +13,7 @@ import (
 
 // add creates the tap while the IPAM plugin runs, and then configures it for the lease. The tap has no
 // carrier until a program attaches to it, so add does not wait for duplicate address detection.
-func add(r *skel.Request) (*types.Result, error) {
-	conf, err := parse(r)
-	if err != nil {
-		return nil, err
-	}
+func add(r *skel.Request, conf *config) (*types.Result, error) {
 	pending, err := ipam.Start(r)
 	if err != nil {
 		return nil, err
@@ -77,7 +73,7 @@ func (conf *config) findBridge(container *nl.Conn) (nl.Link, error) {
 		return nl.Link{}, types.Coded(types.CodeConfig, err)
 	}
 	if bridge.Kind != "bridge" {
-		return nl.Link{}, types.Errorf(types.CodeConfig, "interface %s in the container is of kind %q, not a bridge", conf.bridge, bridge.Kind)
+		return nl.Link{}, types.Errorf(types.CodeConfig, "interface %s in the container is of kind %q, want \"bridge\"", conf.bridge, bridge.Kind)
 	}
 	return bridge, nil
 }

@@ -16,16 +16,8 @@ const kind = "tun"
 
 // check compares the device with what ADD created, and returns an error that names every difference. It
 // ignores the MAC, the MTU and the sysctls, which a later plugin of the chain may change.
-func check(r *skel.Request) error {
-	conf, err := parse(r)
-	if err != nil {
-		return err
-	}
-	container, err := nl.Open(r.ContainerNS)
-	if err != nil {
-		return err
-	}
-	return attach.CheckContainerLink(r, container, kind, func(eth nl.Link) error {
+func check(r *skel.Request, conf *config) error {
+	return attach.CheckContainerLink(r, kind, func(container *nl.Conn, eth nl.Link) error {
 		return errors.Join(conf.diffTap(eth), conf.diffBridge(container, eth))
 	})
 }
@@ -34,14 +26,14 @@ func check(r *skel.Request) error {
 // the owner and the group only if they are configured.
 func (conf *config) diffTap(eth nl.Link) error {
 	var errs []error
-	differs := types.ProblemsInto(&errs)
-	differs(!eth.Tun.Tap, "interface %s is a tun device, not a tap", eth.Name)
-	differs(eth.Tun.MultiQueue != conf.tap.MultiQueue, "interface %s has multiQueue %t, not %t", eth.Name, eth.Tun.MultiQueue, conf.tap.MultiQueue)
+	reportIf := types.ProblemsInto(&errs)
+	reportIf(!eth.Tun.Tap, "interface %s is a tun device, want a tap device", eth.Name)
+	reportIf(eth.Tun.MultiQueue != conf.tap.MultiQueue, "interface %s has multiQueue %t, want %t", eth.Name, eth.Tun.MultiQueue, conf.tap.MultiQueue)
 	if want := conf.tap.Owner; want != nil {
-		differs(eth.Tun.Owner != *want, "interface %s has owner %d, not %d", eth.Name, eth.Tun.Owner, *want)
+		reportIf(eth.Tun.Owner != *want, "interface %s has owner %d, want %d", eth.Name, eth.Tun.Owner, *want)
 	}
 	if want := conf.tap.Group; want != nil {
-		differs(eth.Tun.Group != *want, "interface %s has group %d, not %d", eth.Name, eth.Tun.Group, *want)
+		reportIf(eth.Tun.Group != *want, "interface %s has group %d, want %d", eth.Name, eth.Tun.Group, *want)
 	}
 	return errors.Join(errs...)
 }
@@ -70,8 +62,5 @@ func status(r *skel.Request) error {
 	if err == nil {
 		err = explainNoTun(nl.CheckTun(r.HostNS))
 	}
-	if err != nil {
-		return types.NotAvailable(err)
-	}
-	return ipam.Status(r)
+	return ipam.Status(r, err)
 }

@@ -53,10 +53,10 @@ var _ = Describe("CHECK", func() {
 			b.container.Batch(GinkgoTB(), change...)
 			b.Fails("CHECK", c, types.CodeChanged, texts...)
 		},
-		Entry("another kind", "", []string{"link del eth0", "link add eth0 type veth peer name eth1"}, `of kind "veth", not "tun"`),
-		Entry("a tun device", "", []string{"link del eth0", "tuntap add mode tun eth0"}, "eth0 is a tun device, not a tap"),
+		Entry("another kind", "", []string{"link del eth0", "link add eth0 type veth peer name eth1"}, `of kind "veth", want "tun"`),
+		Entry("a tun device", "", []string{"link del eth0", "tuntap add mode tun eth0"}, "eth0 is a tun device, want a tap device"),
 		Entry("other settings", `"owner":1,"group":2,"multiQueue":true`, []string{"link del eth0", "tuntap add mode tap eth0 user 3 group 4"},
-			"eth0 has owner 3, not 1", "eth0 has group 4, not 2", "eth0 has multiQueue false, not true"),
+			"eth0 has owner 3, want 1", "eth0 has group 4, want 2", "eth0 has multiQueue false, want true"),
 		Entry("no bridge", `"bridge":"br0"`, []string{"link set eth0 nomaster"}, "eth0 is not a port of bridge br0"),
 		Entry("another bridge", `"bridge":"br0"`, []string{"link set eth0 master br1"}, "eth0 is not a port of bridge br0"),
 		Entry("the bridge is gone", `"bridge":"br0"`, []string{"link del br0"}, "bridge: find link br0"),

@@ -66,7 +66,7 @@ func countMembers(object []byte) int {
 	for _, err := dec.Token(); err == nil; _, err = dec.Token() {
 		tokens++
 	}
-	return (tokens - 2) / 2 // without the braces, a key and a value per member
+	return (tokens - 2) / 2 // two tokens are braces, and each member has two tokens
 }
 
 // config is the checked configuration, with all defaults set.
@@ -89,12 +89,12 @@ func parse(r *skel.Request) (*config, error) {
 	if err != nil {
 		return nil, err
 	}
-	conf, err := raw.config(r.IfName, args)
+	conf, err := raw.toConfig(r.IfName, args)
 	return conf, types.Coded(types.CodeConfig, err)
 }
 
-// config checks the configuration and returns all problems in one error.
-func (raw *rawConfig) config(ifName string, args types.Args) (*config, error) {
+// toConfig checks the configuration and returns all problems in one error.
+func (raw *rawConfig) toConfig(ifName string, args types.Args) (*config, error) {
 	fromArgs := raw.Args.CNI
 	mac, macErr := types.FirstMAC(raw.RuntimeConfig.MAC, fromArgs.MAC, args[types.ArgMAC], raw.MAC)
 	sysctls, sysctlErr := assignments(raw.Sysctl, fromArgs.Sysctl, ifName)
@@ -131,8 +131,7 @@ func (c *config) validate() error {
 	return errors.Join(errs...)
 }
 
-// idle reports whether the configuration sets nothing.
-func (c *config) idle() bool { return len(c.sysctls) == 0 && c.link == (settings{}) }
+func (c *config) setsNothing() bool { return len(c.sysctls) == 0 && c.link == (settings{}) }
 
 // dataDir returns the directory of the saved states. It reads no other key, because DEL and GC must work with
 // any configuration.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -10,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/plumb-cni/plumb/pkg/skel"
-	"github.com/plumb-cni/plumb/pkg/statefile"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
@@ -196,20 +194,4 @@ func TestAllowlist(t *testing.T) {
 	if err := checkAllowlist(path+".none", keys("net.anything")); err != nil {
 		t.Errorf("no file: %v", err)
 	}
-}
-
-// FuzzRead tests that Load returns nil or statefile.ErrUnreadable for every content of a file.
-func FuzzRead(f *testing.F) {
-	f.Add([]byte(`{"mac": "02:00:00:00:00:01", "promisc": false, "mtu": 1500, "allmulti": false, "txQLen": 1000}`))
-	f.Add([]byte(`{"sysctl": {"net/x": "1"}, "network": "n", "netns": 5}`))
-	f.Add([]byte(`{"mtu": `))
-	f.Fuzz(func(t *testing.T, text []byte) {
-		file := statefile.File{Dir: t.TempDir(), Name: "f"}
-		if err := os.WriteFile(file.Path(), text, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := file.Load(&saved{}); err != nil && !errors.Is(err, statefile.ErrUnreadable) {
-			t.Errorf("%q: %v", text, err)
-		}
-	})
 }

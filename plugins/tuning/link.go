@@ -8,8 +8,8 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// settings are either the configured settings of an interface, or its settings before ADD. A nil value means
-// that the setting is not configured, or was not saved.
+// settings contains either the configured settings of an interface, or its settings before ADD. A nil value
+// means that the setting is not configured, or was not saved.
 type settings struct {
 	MAC      *types.MAC `json:"mac,omitempty"`
 	Promisc  *bool      `json:"promisc,omitempty"`
@@ -18,7 +18,7 @@ type settings struct {
 	TxQLen   *int       `json:"txQLen,omitempty"`
 }
 
-// A difference is a setting whose value on the link is not the one in the settings.
+// A difference is a setting whose current value differs from the wanted value.
 type difference struct {
 	name          string
 	current, want any
@@ -30,8 +30,8 @@ func (s settings) differences(l nl.Link) []difference {
 	return slices.Concat(
 		compare("mtu", s.MTU, l.MTU, (*nl.Conn).SetMTU),
 		compare("mac", s.MAC, l.MAC, (*nl.Conn).SetMAC),
-		compare("promisc", s.Promisc, l.Promisc, onOff((*nl.Conn).SetPromisc, (*nl.Conn).ClearPromisc)),
-		compare("allmulti", s.AllMulti, l.AllMulti, onOff((*nl.Conn).SetAllMulti, (*nl.Conn).ClearAllMulti)),
+		compare("promisc", s.Promisc, l.Promisc, toggle((*nl.Conn).SetPromisc, (*nl.Conn).ClearPromisc)),
+		compare("allmulti", s.AllMulti, l.AllMulti, toggle((*nl.Conn).SetAllMulti, (*nl.Conn).ClearAllMulti)),
 		compare("txQLen", s.TxQLen, l.TxQueue, (*nl.Conn).SetTxQueue),
 	)
 }
@@ -45,8 +45,8 @@ func compare[T comparable](name string, want *T, current T, set func(*nl.Conn, n
 	return []difference{{name, current, *want, func(c *nl.Conn, l nl.Link) error { return set(c, l, *want) }}}
 }
 
-// onOff returns a function that calls turnOn or turnOff.
-func onOff(turnOn, turnOff func(*nl.Conn, nl.Link) error) func(*nl.Conn, nl.Link, bool) error {
+// toggle returns a setter that calls turnOn or turnOff.
+func toggle(turnOn, turnOff func(*nl.Conn, nl.Link) error) func(*nl.Conn, nl.Link, bool) error {
 	return func(c *nl.Conn, l nl.Link, on bool) error {
 		if on {
 			return turnOn(c, l)
@@ -55,19 +55,19 @@ func onOff(turnOn, turnOff func(*nl.Conn, nl.Link) error) func(*nl.Conn, nl.Link
 	}
 }
 
-// currentOf returns the current values of the settings that s contains.
-func (s settings) currentOf(l nl.Link) settings {
+// readCurrent returns the current values of the settings that s contains.
+func (s settings) readCurrent(l nl.Link) settings {
 	return settings{
-		MAC:      currentOf(s.MAC, l.MAC),
-		Promisc:  currentOf(s.Promisc, l.Promisc),
-		MTU:      currentOf(s.MTU, l.MTU),
-		AllMulti: currentOf(s.AllMulti, l.AllMulti),
-		TxQLen:   currentOf(s.TxQLen, l.TxQueue),
+		MAC:      readCurrent(s.MAC, l.MAC),
+		Promisc:  readCurrent(s.Promisc, l.Promisc),
+		MTU:      readCurrent(s.MTU, l.MTU),
+		AllMulti: readCurrent(s.AllMulti, l.AllMulti),
+		TxQLen:   readCurrent(s.TxQLen, l.TxQueue),
 	}
 }
 
-// currentOf returns the current value of one setting, or nil if want is nil.
-func currentOf[T any](want *T, current T) *T {
+// readCurrent returns the current value of one setting, or nil if want is nil.
+func readCurrent[T any](want *T, current T) *T {
 	if want == nil {
 		return nil
 	}

@@ -16,5 +16,5 @@ type machine struct {
 }
 
 func (h machine) plugin() skel.Plugin {
-	return skel.Plugin{Name: "tuning", Chained: true, Add: h.add, Del: del, Check: check, Status: h.status, GC: gc}
+	return skel.WithConfig(skel.Plugin{Name: "tuning", Chained: true, Del: del, Status: h.status, GC: gc}, parse, h.add, check)
 }

@@ -19,8 +19,8 @@ type saved struct {
 	settings
 	Sysctl  map[string]string `json:"sysctl,omitempty"` // values by the path below /proc/sys
 	Network string            `json:"network,omitempty"`
-	NetNS   uint64            `json:"netns,omitempty"`   // cookie of the namespace, or 0 if it is not known
-	IfIndex int               `json:"ifindex,omitempty"` // index of the interface, or 0 if it is not known
+	NetNS   uint64            `json:"netns,omitempty"`   // cookie of the namespace; it is 0 if it is not known
+	IfIndex int               `json:"ifindex,omitempty"` // it is 0 if it is not known
 }
 
 // Validate returns an error for a sysctl that no ADD can have saved, because otherwise a user who can write
@@ -34,8 +34,8 @@ func (s *saved) Validate() error {
 	return nil
 }
 
-// withOriginals returns s with each value that earlier contains, because an earlier ADD saved it before it
-// changed the setting. earlier may be nil.
+// withOriginals returns a copy of s in which the values in earlier replace the values in s. An earlier ADD
+// saved them before it changed the settings. earlier may be nil.
 func (s *saved) withOriginals(earlier *saved) *saved {
 	if earlier == nil {
 		return s
@@ -50,8 +50,8 @@ func (s *saved) withOriginals(earlier *saved) *saved {
 	return &original
 }
 
-// isOfLink reports whether the saved settings belong to the interface with that index. It
-// returns true if one of the indexes is not known.
+// isOfLink reports whether the saved settings belong to the interface with the index. It
+// returns true if one of the two indexes is not known.
 func (s *saved) isOfLink(index int) bool { return s.IfIndex == 0 || index == 0 || s.IfIndex == index }
 
 func savedFile(r *skel.Request, dir string) statefile.File {

@@ -27,7 +27,7 @@ type assignment struct {
 func assignments(configured, fromArgs rawSysctls, ifName string) ([]assignment, error) {
 	all, err := parseSysctls(configured, ifName)
 	replacing, argsErr := parseSysctls(fromArgs, ifName)
-	all = slices.DeleteFunc(all, func(a assignment) bool { return slices.ContainsFunc(replacing, a.same) })
+	all = slices.DeleteFunc(all, func(a assignment) bool { return slices.ContainsFunc(replacing, a.sameSysctl) })
 	all = append(all, replacing...)
 	slices.SortFunc(all, func(a, b assignment) int { return strings.Compare(a.paths[0], b.paths[0]) })
 	return all, errors.Join(err, argsErr)
@@ -44,7 +44,7 @@ func parseSysctls(object rawSysctls, ifName string) ([]assignment, error) {
 			continue
 		}
 		a := assignment{key, paths, object[key]}
-		if i := slices.IndexFunc(all, a.same); i >= 0 {
+		if i := slices.IndexFunc(all, a.sameSysctl); i >= 0 {
 			errs = append(errs, fmt.Errorf("duplicated sysctl keys are not allowed: %q and %q are the same", all[i].written, key))
 		}
 		all = append(all, a)
@@ -52,8 +52,8 @@ func parseSysctls(object rawSysctls, ifName string) ([]assignment, error) {
 	return all, errors.Join(errs...)
 }
 
-// same reports whether a and b can mean the same sysctl.
-func (a assignment) same(b assignment) bool {
+// sameSysctl reports whether a and b can mean the same sysctl.
+func (a assignment) sameSysctl(b assignment) bool {
 	return slices.ContainsFunc(a.paths, func(p string) bool { return slices.Contains(b.paths, p) })
 }
 
@@ -149,5 +149,5 @@ func (s currentSysctl) diff(container *ns.Handle) error {
 	if s.noValue || slices.Equal(strings.Fields(s.now), strings.Fields(s.Value)) {
 		return nil
 	}
-	return s.Differs(container, s.now).Errorf("sysctl %s of the container is %q, not %q", s.Key, s.now, s.Value)
+	return s.Differs(container, s.now).Errorf("sysctl %s of the container is %q, want %q", s.Key, s.now, s.Value)
 }

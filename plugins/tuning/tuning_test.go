@@ -15,7 +15,6 @@ import (
 
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/ns"
-	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/statefile"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/test/nstest"
@@ -166,29 +165,20 @@ var _ = Describe("tuning", func() {
 			Expect(nstest.Compare(before, state())).To(BeEmpty())
 		})
 
-		It("sets sysctls even if the interface does not exist", func() {
-			call.IfName = "none"
-			run("ADD", `"sysctl": {"net.ipv4.ip_forward": "1"}`).OK(GinkgoTB())
-			Expect(get("net/ipv4/ip_forward")).To(Equal("1"))
-			run("DEL", "").OK(GinkgoTB())
-			Expect(get("net/ipv4/ip_forward")).To(Equal("0"))
-		})
-
-		It("opens no netlink socket if only sysctls are configured", func() {
+		It("sets sysctls in the container only, even without the interface, and opens no netlink socket for them", func() {
+			before := nstest.Snapshot(GinkgoTB(), host)
 			var steps *[]string
 			call, steps = call.RecordSteps()
+			call.IfName = "none"
 			keys := `"sysctl": {"net.ipv4.ip_forward": "1", "net.ipv4.conf.all.arp_notify": "1"}`
-			for _, command := range []string{"ADD", "CHECK", "DEL"} {
-				run(command, keys).OK(GinkgoTB())
-			}
+			run("ADD", keys).OK(GinkgoTB())
+			Expect(get("net/ipv4/ip_forward")).To(Equal("1"))
+			Expect(nstest.Compare(before, nstest.Snapshot(GinkgoTB(), host))).To(BeEmpty())
+			run("CHECK", keys).OK(GinkgoTB())
+			run("DEL", "").OK(GinkgoTB())
+			Expect(get("net/ipv4/ip_forward")).To(Equal("0"))
 			Expect(*steps).To(ContainElement("read sysctl net/ipv4/ip_forward"))
 			Expect(*steps).NotTo(ContainElement(ContainSubstring("netlink")))
-		})
-
-		It("sets sysctls in the container and not on the host", func() {
-			before := nstest.Snapshot(GinkgoTB(), host)
-			run("ADD", `"sysctl": {"net.ipv4.ip_forward": "1", "net.ipv4.conf.all.arp_notify": "1"}`).OK(GinkgoTB())
-			Expect(nstest.Compare(before, nstest.Snapshot(GinkgoTB(), host))).To(BeEmpty())
 		})
 
 		DescribeTable("finds the sysctl of an interface with a dot in its name",
@@ -370,61 +360,19 @@ var _ = Describe("tuning", func() {
 			Entry("a dataDir that is a file", types.CodeIO, `"mtu": 1400, "dataDir": "/etc/passwd"`, "/etc/passwd"),
 		)
 
-		It("needs a prevResult", func() {
-			c := call.With("ADD")
-			c.Config = conf(`"mtu": 1400`)
-			nstest.Run(plugin(), c).RequireFailure(GinkgoTB(), types.CodeConfig, "must be called as chained plugin")
-		})
-
 		It("fails if the interface does not exist", func() {
 			call.IfName = "eth9"
 			Expect(run("ADD", `"mtu": 1400`).Failure(GinkgoTB()).Msg).To(ContainSubstring("find link eth9"))
 		})
-
-		It("changes nothing if the state cannot be saved", func() {
-			Expect(os.Mkdir(dir, 0o700)).To(Succeed())
-			Expect(syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=4k")).To(Succeed())
-			DeferCleanup(func() { Expect(syscall.Unmount(dir, 0)).To(Succeed()) })
-			Expect(os.WriteFile(filepath.Join(dir, "full"), make([]byte, 4096), 0o600)).To(Succeed()) // a file can be created, but not written
-			before := nstest.WaitStable(state)
-			run("ADD", everything).RequireFailure(GinkgoTB(), types.CodeIO, "no space left")
-			Expect(nstest.Compare(before, state())).To(BeEmpty())
-		})
-
-		It("is undone if its result cannot be written", func() {
-			run("ADD", `"mtu": 1400`).OK(GinkgoTB())
-			run("DEL", "").OK(GinkgoTB()) // the directory exists now
-			before := nstest.WaitStable(state)
-			full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
-			Expect(err).NotTo(HaveOccurred())
-			defer func() { _ = full.Close() }()
-			exit := skel.Run(plugin(), skel.Env{
-				Environ: []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=test", "CNI_IFNAME=eth0", "CNI_PATH=/x", "CNI_NETNS=" + container.Path()},
-				HostNS:  host.Path(), Stdin: strings.NewReader(withPrev(conf(everything))), Stdout: full, Stderr: GinkgoWriter,
-			})
-			Expect(exit).To(Equal(1))
-			Expect(nstest.WaitEqual(before, state)).To(BeEmpty())
-		})
 	})
 
-	DescribeTable("ADD returns a result in the form of the version",
-		func(version string) {
-			prev := fmt.Sprintf(`{"cniVersion": %q, "interfaces": [{"name": "eth0", "mac": "02:00:00:00:00:01", "sandbox": %q}],
-				"ips": [{"version": "4", "interface": 0, "address": "10.1.0.2/24"}]}`, version, container.Path())
-			mac := true
-			if version < "0.3.0" {
-				prev, mac = fmt.Sprintf(`{"cniVersion": %q, "ip4": {"ip": "10.1.0.2/24"}}`, version), false
-			}
-			call.Config = fmt.Sprintf(`{"cniVersion": %q, "name": "net", "type": "tuning", "dataDir": %q, %s, "prevResult": %s}`, version, dir, everything, prev)
-			reply := nstest.Run(plugin(), call.With("ADD")).OK(GinkgoTB())
-			Expect(reply.Stdout).To(ContainSubstring("10.1.0.2/24"))
-			Expect(strings.Contains(reply.Stdout, "c2:b0:57:49:47:f1")).To(Equal(mac))
-			Expect(strings.Contains(reply.Stdout, `"mtu": 1454`)).To(Equal(version == "1.1.0"))
-			nstest.Run(plugin(), call.With("DEL")).OK(GinkgoTB())
-			Expect(link()).To(ContainSubstring("mtu 1500"))
-		},
-		Entry(nil, "0.1.0"), Entry(nil, "0.2.0"), Entry(nil, "0.3.0"), Entry(nil, "0.3.1"), Entry(nil, "0.4.0"), Entry(nil, "1.0.0"), Entry(nil, "1.1.0"),
-	)
+	It("ADD and CHECK need a prevResult", func() {
+		for command, want := range map[string]string{"ADD": "must be called as chained plugin", "CHECK": "CHECK of tuning needs a prevResult"} {
+			c := call.With(command)
+			c.Config = conf(`"mtu": 1400`)
+			nstest.Run(plugin(), c).RequireFailure(GinkgoTB(), types.CodeConfig, want)
+		}
+	})
 
 	Describe("DEL", func() {
 		It("restores what the reference plugin saved", func() {
@@ -453,25 +401,19 @@ var _ = Describe("tuning", func() {
 			Entry("the host's own namespace", func() string { return host.Path() }),
 		)
 
-		It("restores sysctls if the interface is gone", func() {
-			run("ADD", everything).OK(GinkgoTB())
-			container.IP("link del eth0")
-			run("DEL", everything).OK(GinkgoTB())
-			Expect(get("net/ipv4/ping_group_range")).To(Equal("1\t0"))
-			Expect(file()).NotTo(BeAnExistingFile())
-		})
-
-		It("changes nothing in another namespace at the same path", func() {
-			run("ADD", everything).OK(GinkgoTB())
-			other := nstest.New(GinkgoTB())
-			withEth0(GinkgoTB())(other)
-			other.Must(GinkgoTB(), "ip", "link", "set", "eth0", "mtu", "1234")
-			call.Container = other
-			before := nstest.Snapshot(GinkgoTB(), other)
-			run("DEL", everything).OK(GinkgoTB())
-			Expect(nstest.Compare(before, nstest.Snapshot(GinkgoTB(), other))).To(BeEmpty())
-			Expect(file()).NotTo(BeAnExistingFile())
-		})
+		DescribeTable("restores only the sysctls",
+			func(changes ...string) {
+				run("ADD", everything).OK(GinkgoTB())
+				container.Batch(GinkgoTB(), changes...)
+				before := container.IP("-d link")
+				run("DEL", everything).OK(GinkgoTB())
+				Expect(container.IP("-d link")).To(Equal(before))
+				Expect(get("net/ipv4/ping_group_range")).To(Equal("1\t0"))
+				Expect(file()).NotTo(BeAnExistingFile())
+			},
+			Entry("if the interface is gone", "link del eth0"),
+			Entry("if another interface has its name", "link set eth0 down", "link set eth0 name old", "link add eth0 type bridge"),
+		)
 
 		It("returns an error for each setting that it cannot restore, restores the others, and keeps the file", func() {
 			run("ADD", everything).OK(GinkgoTB())
@@ -488,16 +430,6 @@ var _ = Describe("tuning", func() {
 			call.Before = nil
 			run("DEL", everything).OK(GinkgoTB())
 			Expect(link()).To(ContainSubstring("mtu 1500"))
-		})
-
-		It("does not change another interface with the same name", func() {
-			run("ADD", everything).OK(GinkgoTB())
-			container.Batch(GinkgoTB(), "link set eth0 down", "link set eth0 name old", "link add eth0 type bridge")
-			before := link()
-			run("DEL", everything).OK(GinkgoTB())
-			Expect(link()).To(Equal(before))
-			Expect(get("net/ipv4/ping_group_range")).To(Equal("1\t0"))
-			Expect(file()).NotTo(BeAnExistingFile())
 		})
 
 		It("succeeds with a warning if the kernel rejects a value because of a change in the container", func() {
@@ -551,13 +483,6 @@ var _ = Describe("tuning", func() {
 			Entry("an empty directory", func() { Expect(os.Mkdir(file(), 0o700)).To(Succeed()) }),
 			Entry("a named pipe", func() { Expect(syscall.Mkfifo(file(), 0o600)).To(Succeed()) }),
 		)
-
-		It("succeeds if the directory is read-only and empty", func() {
-			Expect(os.Mkdir(dir, 0o700)).To(Succeed())
-			Expect(syscall.Mount("tmpfs", dir, "tmpfs", syscall.MS_RDONLY, "")).To(Succeed())
-			DeferCleanup(func() { Expect(syscall.Unmount(dir, 0)).To(Succeed()) })
-			run("DEL", everything).OK(GinkgoTB())
-		})
 	})
 
 	It("ADD and DEL do not write through a symbolic link in the directory", func() {
@@ -588,29 +513,25 @@ var _ = Describe("tuning", func() {
 				Expect(f.Msg).NotTo(ContainSubstring("; "), "names only this setting")
 			},
 			Entry("mac", func() { container.IP("link set eth0 address 02:00:00:00:00:09") },
-				"mac of interface eth0 is 02:00:00:00:00:09, not c2:b0:57:49:47:f1"),
-			Entry("mtu", func() { container.IP("link set eth0 mtu 1500") }, "mtu of interface eth0 is 1500, not 1454"),
-			Entry("promisc", func() { container.IP("link set eth0 promisc off") }, "promisc of interface eth0 is false, not true"),
-			Entry("allmulti", func() { container.IP("link set eth0 allmulticast off") }, "allmulti of interface eth0 is false, not true"),
-			Entry("txQLen", func() { container.IP("link set eth0 txqueuelen 7") }, "txQLen of interface eth0 is 7, not 20000"),
-			Entry("a sysctl", func() { container.SetSysctl(GinkgoTB(), "net/ipv4/conf/eth0/arp_notify", "0") }, `sysctl net/ipv4/conf/eth0/arp_notify of the container is "0", not "1"`),
+				"mac of interface eth0 is 02:00:00:00:00:09, want c2:b0:57:49:47:f1"),
+			Entry("mtu", func() { container.IP("link set eth0 mtu 1500") }, "mtu of interface eth0 is 1500, want 1454"),
+			Entry("promisc", func() { container.IP("link set eth0 promisc off") }, "promisc of interface eth0 is false, want true"),
+			Entry("allmulti", func() { container.IP("link set eth0 allmulticast off") }, "allmulti of interface eth0 is false, want true"),
+			Entry("txQLen", func() { container.IP("link set eth0 txqueuelen 7") }, "txQLen of interface eth0 is 7, want 20000"),
+			Entry("a sysctl", func() { container.SetSysctl(GinkgoTB(), "net/ipv4/conf/eth0/arp_notify", "0") }, `sysctl net/ipv4/conf/eth0/arp_notify of the container is "0", want "1"`),
 			Entry("a list", func() { container.SetSysctl(GinkgoTB(), "net/ipv4/ping_group_range", "0 5") }, `sysctl net/ipv4/ping_group_range of the container is "0\t5"`),
 			Entry("the saved state is missing", func() { Expect(os.Remove(file())).To(Succeed()) }, "state/test_eth0.json: no such file"),
 			Entry("the saved state is incomplete", func() { Expect(os.Truncate(file(), 9)).To(Succeed()) }, "state/test_eth0.json: no saved state can be read from it"),
 		)
 
-		It("fails if the interface is gone", func() {
-			run("ADD", `"mtu": 1400`).OK(GinkgoTB())
-			container.IP("link del eth0")
-			Expect(run("CHECK", `"mtu": 1400`).Failure(GinkgoTB()).Msg).To(ContainSubstring("find link eth0"))
-		})
-
-		It("fails if a sysctl is gone", func() {
-			keys := `"sysctl": {"net.ipv4.conf.IFNAME.arp_notify": "1"}`
+		DescribeTable("fails if the interface is gone", func(keys, want string) {
 			run("ADD", keys).OK(GinkgoTB())
 			container.IP("link del eth0")
-			run("CHECK", keys).RequireFailure(GinkgoTB(), types.CodeChanged, "net.ipv4.conf.IFNAME.arp_notify")
-		})
+			run("CHECK", keys).RequireFailure(GinkgoTB(), types.CodeChanged, want)
+		},
+			Entry("with its settings", `"mtu": 1400`, "find link eth0"),
+			Entry("with its sysctls", `"sysctl": {"net.ipv4.conf.IFNAME.arp_notify": "1"}`, "net.ipv4.conf.IFNAME.arp_notify"),
+		)
 
 		It("ignores settings that are not configured, white space and case", func() {
 			run("ADD", everything).OK(GinkgoTB())
@@ -636,12 +557,6 @@ var _ = Describe("tuning", func() {
 			keys := `"sysctl": {"net.ipv4.conf.IFNAME.arp_notify": "1"}`
 			Expect(run("CHECK", keys).OK(GinkgoTB())).To(Equal(nstest.Reply{}))
 			Expect(run("DEL", keys).OK(GinkgoTB()).Stderr).To(ContainSubstring("these sysctls are not restored: net/ipv4/conf/eth0/arp_notify"))
-		})
-
-		It("needs a prevResult", func() {
-			c := call.With("CHECK")
-			c.Config = conf(`"mtu": 1400`)
-			nstest.Run(plugin(), c).RequireFailure(GinkgoTB(), types.CodeConfig)
 		})
 	})
 

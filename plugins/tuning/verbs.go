@@ -18,13 +18,9 @@ import (
 )
 
 // add saves the current settings and applies the configured ones. The result is prevResult with the new MAC and MTU.
-func (h machine) add(r *skel.Request) (*types.Result, error) {
-	conf, err := parse(r)
-	if err != nil {
-		return nil, err
-	}
+func (h machine) add(r *skel.Request, conf *config) (*types.Result, error) {
 	result, err := r.RequirePrev()
-	if err != nil || conf.idle() {
+	if err != nil || conf.setsNothing() {
 		return result, err
 	}
 	if len(conf.sysctls) > 0 {
@@ -48,7 +44,7 @@ func (h machine) add(r *skel.Request) (*types.Result, error) {
 	return result, nil
 }
 
-// A target is what one call tunes, which is the container's interface and sysctls, with their current values.
+// A target contains the interface and the sysctls that one call tunes, with their current values.
 type target struct {
 	r         *skel.Request
 	conf      *config
@@ -64,10 +60,7 @@ func newTarget(r *skel.Request, conf *config) (*target, error) {
 	t := &target{r: r, conf: conf, file: savedFile(r, conf.dataDir)}
 	var err error
 	if conf.link != (settings{}) {
-		if t.container, err = nl.Open(r.ContainerNS); err != nil {
-			return nil, err
-		}
-		if t.link, err = t.container.Link(r.IfName); errors.Is(err, fs.ErrNotExist) {
+		if t.container, t.link, err = nl.OpenLink(r.ContainerNS, r.IfName); errors.Is(err, fs.ErrNotExist) {
 			err = fmt.Errorf("no interface %q in container: %w; list tuning after the plugin that creates the interface", r.IfName, err)
 		}
 		if err != nil {
@@ -126,7 +119,7 @@ func withCode(err error) error {
 // currentState returns the current values of all configured settings.
 func (t *target) currentState() *saved {
 	s := &saved{
-		settings: t.conf.link.currentOf(t.link), Sysctl: map[string]string{},
+		settings: t.conf.link.readCurrent(t.link), Sysctl: map[string]string{},
 		Network: t.r.Conf.Name, NetNS: t.r.ContainerNS.Cookie(), IfIndex: t.link.Index,
 	}
 	for _, current := range t.sysctls {
@@ -137,9 +130,9 @@ func (t *target) currentState() *saved {
 	return s
 }
 
-// loadEarlier returns the state that an earlier ADD of this attachment saved in the same namespace, or nil if
-// there is none. There is one if the chain lists the plugin twice. Without it, the second call would save the
-// first call's values as the original ones.
+// loadEarlier returns the state that an earlier ADD of this attachment saved in the same namespace, or nil if there is
+// none. Such a state exists if the chain lists the plugin twice. If the second call ignored it, that call would save
+// the first call's values as the original values.
 func (t *target) loadEarlier() (*saved, error) {
 	state := &saved{}
 	err := t.file.Load(state)
@@ -167,7 +160,7 @@ func (t *target) configuredSysctls() []sysctl.Setting {
 
 // updateResult records the configured MAC and MTU in the result of the chain. It changes the interfaces named
 // CNI_IFNAME whose sandbox is CNI_NETNS. If there are none, because the earlier plugin wrote another sandbox
-// or none, it changes every interface of that name, as the reference plugin does.
+// or none, it changes every interface with the name, as the reference plugin does.
 func (t *target) updateResult(result *types.Result) {
 	hasSandbox := slices.ContainsFunc(result.Interfaces, t.isInSandbox)
 	for i := range result.Interfaces {
@@ -246,16 +239,12 @@ func restore(r *skel.Request, state *saved) error {
 	})
 }
 
-// restoreLink restores the saved link settings. It does nothing if they were saved for another interface of that name.
+// restoreLink restores the saved link settings. It does nothing if they were saved for another interface with the name.
 func restoreLink(r *skel.Request, state *saved) error {
 	if state.settings == (settings{}) {
 		return nil
 	}
-	container, err := nl.Open(r.ContainerNS)
-	if err != nil {
-		return err
-	}
-	link, err := container.Link(r.IfName)
+	container, link, err := nl.OpenLink(r.ContainerNS, r.IfName)
 	if err != nil || !state.isOfLink(link.Index) {
 		return ignoreUnrestorable(r, err)
 	}
@@ -283,15 +272,11 @@ func ignoreUnrestorable(r *skel.Request, err error) error {
 }
 
 // check compares only the configured settings with the current ones.
-func check(r *skel.Request) error {
-	conf, err := parse(r)
-	if err != nil {
-		return err
-	}
+func check(r *skel.Request, conf *config) error {
 	if _, err := r.RequirePrev(); err != nil {
 		return err
 	}
-	if conf.idle() {
+	if conf.setsNothing() {
 		return nil
 	}
 	t, err := newTarget(r, conf)
@@ -300,7 +285,7 @@ func check(r *skel.Request) error {
 	}
 	var errs []error
 	for _, d := range conf.link.differences(t.link) {
-		errs = append(errs, fmt.Errorf("%s of interface %s is %v, not %v", d.name, r.IfName, d.current, d.want))
+		errs = append(errs, fmt.Errorf("%s of interface %s is %v, want %v", d.name, r.IfName, d.current, d.want))
 	}
 	for _, s := range t.sysctls {
 		errs = append(errs, s.diff(r.ContainerNS))

@@ -14,11 +14,7 @@ import (
 const kind = "vlan"
 
 // add creates the VLAN interface while the IPAM plugin runs, and then configures it for the lease.
-func add(r *skel.Request) (*types.Result, error) {
-	conf, err := parse(r)
-	if err != nil {
-		return nil, err
-	}
+func add(r *skel.Request, conf *config) (*types.Result, error) {
 	if conf.inChain {
 		return addInChain(r, conf)
 	}

@@ -11,8 +11,8 @@ import (
 )
 
 // In a chain, with linkInContainer and without master, the master is the container's interface CNI_IFNAME,
-// which an earlier plugin created. The VLAN interface has a name of its own, and no addresses, because an
-// IPAM plugin would reserve them for CNI_IFNAME.
+// which an earlier plugin created. The VLAN interface gets another name, and no addresses, because an IPAM
+// plugin would reserve them for CNI_IFNAME.
 
 // isInChain reports whether CNI_IFNAME is the master.
 func (raw *rawConfig) isInChain() bool { return raw.LinkInContainer && raw.Master == "" }
@@ -31,16 +31,16 @@ func (raw *rawConfig) linkName(r *skel.Request) string {
 // allowed only there.
 func (raw *rawConfig) validateChain(r *skel.Request) error {
 	var errs []error
-	refuseIf := types.ProblemsInto(&errs)
+	reportIf := types.ProblemsInto(&errs)
 	if !raw.isInChain() {
-		refuseIf(raw.Master == "", `"master" field is required: the interface that carries the VLAN`)
-		refuseIf(raw.IfName != "", `"ifName" is only allowed in a chain, with "linkInContainer" and without "master"`)
+		reportIf(raw.Master == "", `"master" field is required: the interface that carries the VLAN`)
+		reportIf(raw.IfName != "", `"ifName" is only allowed in a chain, with "linkInContainer" and without "master"`)
 		return errors.Join(errs...)
 	}
-	refuseIf(r.Conf.IPAM.Type != "", `a VLAN interface in a chain gets no addresses; remove "ipam", or configure a network with "master"`)
+	reportIf(r.Conf.IPAM.Type != "", `a VLAN interface in a chain gets no addresses; remove "ipam", or configure a network with "master"`)
 	if name := raw.linkName(r); raw.IfName != "" || r.Command == "ADD" && raw.VLANID != nil {
 		err := types.CheckIfName(name)
-		refuseIf(err != nil, `%q cannot be the name of the VLAN interface; set "ifName": %w`, name, err)
+		reportIf(err != nil, `%q cannot be the name of the VLAN interface; set "ifName": %w`, name, err)
 	}
 	return errors.Join(errs...)
 }
@@ -106,11 +106,7 @@ func delInChain(r *skel.Request, name string) error {
 	if r.ContainerNS == nil {
 		return nil
 	}
-	container, err := nl.Open(r.ContainerNS)
-	if err != nil {
-		return err
-	}
-	l, err := container.Link(name)
+	container, l, err := nl.OpenLink(r.ContainerNS, name)
 	if err != nil || l.Kind != kind || l.Alias != attach.LinkAlias(linkOwner(r, name)) {
 		return types.IgnoreNotExist(err)
 	}

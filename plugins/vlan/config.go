@@ -30,7 +30,7 @@ type config struct {
 	name     string // the name of the VLAN interface
 	id       int    // 0 to maxVLANID
 	protocol string // see nl.IsVLANProtocol
-	mtu      int    // in bytes, or 0 for the master's
+	mtu      int    // in bytes; if it is 0, the kernel uses the MTU of the master
 	mac      types.MAC
 	dad      attach.DADMode
 }
@@ -38,18 +38,13 @@ type config struct {
 // maxVLANID is the largest ID of a VLAN, because 4095 is reserved (IEEE 802.1Q, table 9-2).
 const maxVLANID = 4094
 
+// parse reads and checks the configuration. The error joins all problems.
 func parse(r *skel.Request) (*config, error) {
 	var raw rawConfig
 	args, err := r.DecodeWithArgs(&raw)
 	if err != nil {
 		return nil, err
 	}
-	conf, err := raw.toConfig(r, args)
-	return conf, types.Coded(types.CodeConfig, err)
-}
-
-// toConfig converts raw to a config and checks it. The error joins all problems.
-func (raw *rawConfig) toConfig(r *skel.Request, args types.Args) (*config, error) {
 	mac, macErr := raw.MACKeys.Parse(args)
 	conf := &config{
 		master:   attach.Master{Name: raw.Master, InContainer: raw.LinkInContainer},
@@ -64,13 +59,13 @@ func (raw *rawConfig) toConfig(r *skel.Request, args types.Args) (*config, error
 		conf.master.Name = r.IfName
 	}
 	errs := []error{macErr, raw.validateChain(r), conf.master.Validate(), attach.CheckMTU(raw.MTU)}
-	refuseIf := types.ProblemsInto(&errs)
-	refuseIf(raw.VLANID == nil, `"vlanId" is required: the ID of the VLAN, from 0 to %d`, maxVLANID)
+	reportIf := types.ProblemsInto(&errs)
+	reportIf(raw.VLANID == nil, `"vlanId" is required: the ID of the VLAN, from 0 to %d`, maxVLANID)
 	if raw.VLANID != nil {
 		conf.id = *raw.VLANID
-		refuseIf(conf.id < 0 || conf.id > maxVLANID, "invalid VLAN ID %d (must be between 0 and %d)", conf.id, maxVLANID)
+		reportIf(conf.id < 0 || conf.id > maxVLANID, "invalid VLAN ID %d (must be between 0 and %d)", conf.id, maxVLANID)
 	}
-	refuseIf(!nl.IsVLANProtocol(conf.protocol), "unknown protocol: %q; want 802.1Q or 802.1ad", raw.Protocol)
+	reportIf(!nl.IsVLANProtocol(conf.protocol), "unknown protocol: %q; want 802.1Q or 802.1ad", raw.Protocol)
 	errs = append(errs, ipam.CheckLayer2(r))
-	return conf, errors.Join(errs...)
+	return conf, types.Coded(types.CodeConfig, errors.Join(errs...))
 }

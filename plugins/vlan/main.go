@@ -1,5 +1,5 @@
-// vlan creates a VLAN interface for a container on an interface of the host, its master. The addresses come
-// from an IPAM plugin. Without one the connection is on layer 2 only. See README.md.
+// vlan creates a VLAN interface for a container. The master of the VLAN is an interface of the host. The addresses come
+// from an IPAM plugin. Without an IPAM plugin, the container is connected on layer 2 only. See README.md.
 package main
 
 import (
@@ -10,7 +10,7 @@ import (
 func main() { skel.Main(plugin()) }
 
 // plugin describes the plugin. GC only calls the IPAM plugin, because runtimes do not pass it the paths of
-// the containers. The links are deleted with the containers.
+// the containers. The kernel deletes the links with the containers.
 func plugin() skel.Plugin {
-	return skel.Plugin{Name: "vlan", Add: add, Del: del, Check: check, Status: status, GC: ipam.GC}
+	return skel.WithConfig(skel.Plugin{Name: "vlan", Del: del, Status: status, GC: ipam.GC}, parse, add, check)
 }

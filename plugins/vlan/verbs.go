@@ -13,11 +13,7 @@ import (
 // check compares the interface with what ADD created, and returns an error that names every difference. It
 // ignores the MAC, the MTU and the sysctls, which a later plugin of the chain may change. The kernel also
 // lowers the MTU when the master's MTU is lowered.
-func check(r *skel.Request) error {
-	conf, err := parse(r)
-	if err != nil {
-		return err
-	}
+func check(r *skel.Request, conf *config) error {
 	if conf.inChain {
 		return checkInChain(r, conf)
 	}
@@ -27,7 +23,7 @@ func check(r *skel.Request) error {
 // diff returns an error if the interface belongs to another VLAN than the configured one.
 func (conf *config) diff(eth nl.Link) error {
 	if eth.VLANID != conf.id || eth.VLANProtocol != conf.protocol {
-		return fmt.Errorf("interface %s has VLAN %d (%s), not %d (%s)", eth.Name, eth.VLANID, eth.VLANProtocol, conf.id, conf.protocol)
+		return fmt.Errorf("interface %s has VLAN %d (%s), want %d (%s)", eth.Name, eth.VLANID, eth.VLANProtocol, conf.id, conf.protocol)
 	}
 	return nil
 }
@@ -48,8 +44,5 @@ func status(r *skel.Request) error {
 	if err == nil {
 		err = conf.master.Status(r, conf.mtu)
 	}
-	if err != nil {
-		return types.NotAvailable(err)
-	}
-	return ipam.Status(r)
+	return ipam.Status(r, err)
 }

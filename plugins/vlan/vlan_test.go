@@ -143,14 +143,14 @@ var _ = Describe("CHECK", Label(nstest.Kernel), func() {
 		}
 		other := c
 		other.Config = strings.Replace(c.Config, `"vlanId":100`, `"vlanId":101,"protocol":"802.1ad"`, 1)
-		b.Fails("CHECK", other, types.CodeChanged, "interface eth0 has VLAN 100 (802.1Q), not 101 (802.1ad)")
+		b.Fails("CHECK", other, types.CodeChanged, "interface eth0 has VLAN 100 (802.1Q), want 101 (802.1ad)")
 		nstest.Join(GinkgoTB(), nstest.End{In: b.Host, Name: "uplink1"}, nstest.End{In: b.Outside, Name: "uplink1"})
 		b.Host.Batch(GinkgoTB(), "link set uplink0 down", "link set uplink0 name old0", "link set old0 up", "link set uplink1 down", "link set uplink1 name uplink0")
 		b.Fails("CHECK", c, types.CodeChanged, "not on master uplink0")
 		c.Container.Batch(GinkgoTB(), "link del eth0")
 		b.Fails("CHECK", c, types.CodeChanged, "find link eth0")
 		c.Container.Batch(GinkgoTB(), "link add eth0 type veth peer name eth1")
-		b.Fails("CHECK", c, types.CodeChanged, `of kind "veth", not "vlan"`)
+		b.Fails("CHECK", c, types.CodeChanged, `of kind "veth", want "vlan"`)
 	})
 })
 
@@ -159,21 +159,7 @@ var _ = Describe("DEL", Label(nstest.Kernel), func() {
 	BeforeEach(func() { b = newTaggedTestbed() })
 
 	It("restores the host, the container and the reservations, whatever has changed since ADD", func() {
-		container := b.NewContainer()
-		restored := b.Restored(b.Host, container)
-		for name, change := range map[string]func(*nstest.Call){
-			"nothing":             func(*nstest.Call) {},
-			"no prevResult":       func(c *nstest.Call) { c.Config = conf("1.0.0", in100, b.HostLocal()) },
-			"no alias":            func(*nstest.Call) { container.Must(GinkgoTB(), "ip", "link", "set", "eth0", "alias", "") },
-			"other configuration": func(c *nstest.Call) { c.Config = conf("1.0.0", `"vlanId":5000,"mtu":9000`, b.HostLocal()) },
-		} {
-			By(name)
-			c := b.Attach(b.Call("one", container, conf("1.0.0", in100, b.HostLocal())))
-			change(&c)
-			b.OK("DEL", c)
-			restored()
-			b.OK("DEL", c)
-		}
+		b.RequireDelOfContainerLink(b.NewCall(conf("1.0.0", in100, b.HostLocal())), conf("1.0.0", `"vlanId":5000,"mtu":9000`, b.HostLocal()))
 	})
 
 	It("leaves nothing if any step of ADD or DEL fails", func() {

@@ -17,7 +17,7 @@ type rawConfig struct {
 // config is the checked configuration.
 type config struct {
 	name  string
-	table int // zero for the table of an existing VRF, or a free one
+	table int // if it is 0, vrf uses the table of an existing VRF or a free table
 }
 
 const kind = "vrf"
@@ -31,20 +31,15 @@ func parse(r *skel.Request) (*config, error) {
 	if err := r.Decode(&raw); err != nil {
 		return nil, err
 	}
-	conf, err := raw.config(r.IfName)
-	return conf, types.Coded(types.CodeConfig, err)
-}
-
-// config checks the configuration and returns all problems in one error.
-func (raw *rawConfig) config(ifName string) (*config, error) {
 	var errs []error
-	refuseIf := types.ProblemsInto(&errs)
-	refuseIf(raw.VRFName == "", "configuration is expected to have a valid vrf name: the key \"vrfname\" is missing or empty")
+	reportIf := types.ProblemsInto(&errs)
+	reportIf(raw.VRFName == "", "configuration is expected to have a valid vrf name: the key \"vrfname\" is missing or empty")
 	if err := types.CheckIfName(raw.VRFName); err != nil {
-		refuseIf(raw.VRFName != "", "vrfname %q is not an interface name: %w", raw.VRFName, err)
+		reportIf(raw.VRFName != "", "vrfname %q is not an interface name: %w", raw.VRFName, err)
 	}
-	refuseIf(raw.VRFName == "lo" || raw.VRFName != "" && raw.VRFName == ifName, "vrfname %q is the name of another interface of the container", raw.VRFName)
-	refuseIf(raw.Table < 0 || int64(raw.Table) > math.MaxUint32, "table %d must be between 0 and %d", raw.Table, int64(math.MaxUint32))
-	refuseIf(raw.Table >= 253 && raw.Table <= 255, "table %d is one of the kernel's tables (default, main, local)", raw.Table)
-	return &config{name: raw.VRFName, table: raw.Table}, errors.Join(errs...)
+	reportIf(raw.VRFName == "lo" || raw.VRFName != "" && raw.VRFName == r.IfName, "vrfname %q is the name of another interface of the container", raw.VRFName)
+	reportIf(raw.Table < 0 || int64(raw.Table) > math.MaxUint32, "table %d must be between 0 and %d", raw.Table, int64(math.MaxUint32))
+	reportIf(raw.Table >= 253 && raw.Table <= 255, "table %d is one of the kernel's tables (default, main, local)", raw.Table)
+	conf := &config{name: raw.VRFName, table: raw.Table}
+	return conf, types.Coded(types.CodeConfig, errors.Join(errs...))
 }

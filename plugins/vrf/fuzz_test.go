@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"math"
 	"strings"
 	"testing"
@@ -29,16 +28,8 @@ func FuzzConfig(f *testing.F) {
 // not every kernel supports VRFs.
 func FuzzCheck(f *testing.F) {
 	host, container := nstest.NewHostAndContainer(f)
-	f.Add(`{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"x"}],"ips":[{"interface":0,"address":"10.9.0.2/24"}]}`)
 	f.Add(`{"cniVersion":"0.3.1","ips":[{"version":"4","interface":-7,"address":"10.9.0.2/24"}]}`)
-	f.Add(`[]`)
-	f.Fuzz(func(t *testing.T, prev string) {
-		if !json.Valid([]byte(prev)) {
-			return
-		}
-		c := nstest.Call{Command: "CHECK", Host: host, Container: container, Config: nstest.WithPrevResult(`{"cniVersion":"1.1.0","name":"net1","type":"vrf","vrfname":"blue"}`, prev)}
-		if failure := nstest.Run(plugin(), c).Failure(t); strings.HasPrefix(failure.Msg, "panic") {
-			t.Errorf("prevResult %s: %s", prev, failure)
-		}
-	})
+	c := nstest.Call{Host: host, Container: container, Config: nstest.Conf("vrf", "1.1.0", blue, "")}
+	nstest.FuzzPrevResult(f, plugin(), c,
+		`{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"SANDBOX"}],"ips":[{"interface":0,"address":"10.9.0.2/24"}]}`)
 }

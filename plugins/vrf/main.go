@@ -10,12 +10,7 @@ import (
 func main() { skel.Main(plugin()) }
 
 // plugin describes the plugin. It does not support GC, because runtimes do not pass GC the paths of the
-// containers. The VRFs are deleted with the containers.
+// containers. The kernel deletes the VRFs with the containers.
 func plugin() skel.Plugin {
-	return skel.Plugin{Name: "vrf", Chained: true, Since: types.V031, Add: add, Del: del, Check: check, Status: status}
-}
-
-func status(r *skel.Request) error {
-	_, err := parse(r)
-	return types.NotAvailable(err)
+	return skel.WithConfig(skel.Plugin{Name: "vrf", Chained: true, Since: types.V031, Del: del}, parse, add, check)
 }

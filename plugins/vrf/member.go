@@ -25,7 +25,7 @@ type member struct {
 // A state contains what an interface loses when it enters or leaves a VRF.
 type state struct {
 	table   int       // the VRF's table or main, to which the kernel adds a route with each address
-	addrs   []nl.Addr // IPv6, without link-local ones
+	addrs   []nl.Addr // the IPv6 addresses, except link-local addresses
 	routes  []nl.FullRoute
 	sysctls []sysctl.Setting // the sysctls of keepAddrsSysctls, with their original values
 }
@@ -100,8 +100,8 @@ func (m *member) leave() error {
 	return m.takeOut(s.moved(nl.MainTable))
 }
 
-// takeOut takes the interface out of the VRF, unless it is out already, and then restores s. It tries twice
-// to restore s, because a later DEL would not know the addresses and routes that the interface had.
+// takeOut takes the interface out of the VRF, unless it is no longer a port of the VRF, and then restores s. It tries
+// twice to restore s, because a later DEL would not know the addresses and routes that the interface had.
 func (m *member) takeOut(s *state) error {
 	if err := m.keepAddrs(s); err != nil {
 		return err
@@ -146,8 +146,8 @@ func (m *member) keepAddrs(s *state) error {
 	return sysctl.Ensure(m.container.NS(), m.keepAddrsSysctls()...)
 }
 
-// restore adds the addresses and routes that are missing, waits until the addresses are usable, and
-// then restores the sysctls. It tries every step.
+// restore adds the addresses and routes that are missing, waits until the addresses are usable, and then
+// restores the sysctls. It runs every step even if one fails.
 //
 // The routes were in the table former until now. restore deletes them there, because the kernel does not
 // always do so. If an IPv6 route has several next hops, the kernel keeps a next hop whose interface is set

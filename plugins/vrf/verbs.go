@@ -13,22 +13,14 @@ import (
 
 // newMember returns the interface and the configured VRF. The Link of a VRF that does not exist is zero. The
 // code applies to the errors for an interface or a VRF that cannot be used.
-func newMember(r *skel.Request, code uint) (*member, error) {
-	conf, err := parse(r)
-	if err != nil {
-		return nil, err
-	}
+func newMember(r *skel.Request, conf *config, code uint) (*member, error) {
 	if _, err := r.RequirePrev(); err != nil {
 		return nil, err
 	}
 	if err := r.LockContainer(); err != nil {
 		return nil, err
 	}
-	container, err := nl.Open(r.ContainerNS)
-	if err != nil {
-		return nil, err
-	}
-	link, err := container.Link(r.IfName)
+	container, link, err := nl.OpenLink(r.ContainerNS, r.IfName)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, types.Coded(code, err)
 	}
@@ -40,8 +32,8 @@ func newMember(r *skel.Request, code uint) (*member, error) {
 }
 
 // add creates the VRF, unless it exists, sets it up, and puts the interface into it.
-func add(r *skel.Request) (*types.Result, error) {
-	m, err := newMember(r, types.CodeConfig)
+func add(r *skel.Request, conf *config) (*types.Result, error) {
+	m, err := newMember(r, conf, types.CodeConfig)
 	if err != nil {
 		return nil, err
 	}
@@ -66,7 +58,7 @@ func add(r *skel.Request) (*types.Result, error) {
 }
 
 // findVRF returns the configured VRF, or the zero Link if there is none. It returns an error if the interface
-// of that name is not a VRF, or is a VRF with another table.
+// with the name is not a VRF, or is a VRF with another table.
 func findVRF(container *nl.Conn, conf *config) (nl.Link, error) {
 	vrf, err := container.Link(conf.name)
 	switch {
@@ -77,7 +69,7 @@ func findVRF(container *nl.Conn, conf *config) (nl.Link, error) {
 	case vrf.Kind != kind:
 		return nl.Link{}, fmt.Errorf("interface %s is not a VRF, but of kind %q; choose another vrfname", conf.name, vrf.Kind)
 	case conf.table != 0 && conf.table != vrf.VRFTable:
-		return nl.Link{}, fmt.Errorf("VRF %s already exists with a different routing table: %d, not %d", conf.name, vrf.VRFTable, conf.table)
+		return nl.Link{}, fmt.Errorf("VRF %s already exists with a different routing table: %d, want %d", conf.name, vrf.VRFTable, conf.table)
 	}
 	return vrf, nil
 }
@@ -120,11 +112,7 @@ func del(r *skel.Request) error {
 	if err := r.LockContainer(); err != nil {
 		return err
 	}
-	container, err := nl.Open(r.ContainerNS)
-	if err != nil {
-		return err
-	}
-	link, err := container.Link(r.IfName)
+	container, link, err := nl.OpenLink(r.ContainerNS, r.IfName)
 	if types.IgnoreNotExist(err) != nil {
 		return err
 	}
@@ -147,7 +135,7 @@ func del(r *skel.Request) error {
 	return container.DeleteLink(vrf)
 }
 
-// vrfOf returns the VRF of that name. If the name is empty, because the configuration cannot be read, it
+// vrfOf returns the VRF with the name. If the name is empty, because the configuration cannot be read, it
 // returns the master of the interface, if plumb created it.
 func vrfOf(container *nl.Conn, name string, link nl.Link) (nl.Link, error) {
 	if name != "" {
@@ -164,8 +152,8 @@ func vrfOf(container *nl.Conn, name string, link nl.Link) (nl.Link, error) {
 }
 
 // check returns an error if the interface is not in the VRF, or the VRF is down.
-func check(r *skel.Request) error {
-	m, err := newMember(r, types.CodeChanged)
+func check(r *skel.Request, conf *config) error {
+	m, err := newMember(r, conf, types.CodeChanged)
 	if err != nil {
 		return err
 	}

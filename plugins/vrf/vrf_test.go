@@ -113,7 +113,7 @@ var _ = Describe("ADD", Label(nstest.Kernel), func() {
 		b.Add(c)
 		Expect(b.container.IP("-4 route show table 5 default")).To(Equal("default via 10.1.0.1 dev net1"))
 		other := b.call("net1", conf(blue+`,"table":6`))
-		Expect(b.Run("CHECK", other).Failure(GinkgoTB()).Msg).To(ContainSubstring("different routing table: 5, not 6"))
+		Expect(b.Run("CHECK", other).Failure(GinkgoTB()).Msg).To(ContainSubstring("different routing table: 5, want 6"))
 		b.OK("DEL", c)
 		Expect(b.container.IP("link show blue")).To(ContainSubstring("alias somebody"), "DEL does not delete the VRF of another program")
 		By("choosing a free table if none is configured")
@@ -137,7 +137,7 @@ var _ = Describe("ADD", Label(nstest.Kernel), func() {
 	It("fails and changes nothing if the interface or the VRF cannot be used", func() {
 		b.container.Batch(GinkgoTB(), "link add br0 type bridge", "link add other type vrf table 6")
 		b.Refuse(b.call("net1", conf(`"vrfname":"br0"`)), 7, `interface br0 is not a VRF, but of kind "bridge"`)
-		b.Refuse(b.call("net1", conf(`"vrfname":"other","table":7`)), 7, "VRF other already exists with a different routing table: 6, not 7")
+		b.Refuse(b.call("net1", conf(`"vrfname":"other","table":7`)), 7, "VRF other already exists with a different routing table: 6, want 7")
 		b.container.Batch(GinkgoTB(), "link set net1 master br0")
 		b.Refuse(b.call("net1", conf(blue)), 7, "interface net1 has already a master set")
 		b.container.Batch(GinkgoTB(), "link set net1 nomaster", "link set net1 master other")
@@ -296,23 +296,6 @@ var _ = Describe("without a VRF in the kernel or in the container", func() {
 		b.Refuse(b.call("net1", conf(blue)), 7, "this kernel does not support VRFs (CONFIG_NET_VRF)")
 	})
 
-	DescribeTable("ADD rejects a configuration", func(config string, code int, texts ...string) {
-		b.Refuse(b.call("net1", config), code, texts...)
-	},
-		Entry("without a name", conf(`"table":5`), 7, `configuration is expected to have a valid vrf name: the key "vrfname" is missing or empty`),
-		Entry("with several problems", conf(`"vrfname":"a/b","table":254`), 7, `vrfname "a/b" is not an interface name`, "table 254 is one of the kernel's tables"),
-		Entry("with a table above the largest", conf(blue+`,"table":4294967296`), 7, "table 4294967296 must be between"),
-		Entry("with the table default", conf(blue+`,"table":253`), 7, "table 253 is one of the kernel's tables"),
-		Entry("with the table local", conf(blue+`,"table":255`), 7, "table 255 is one of the kernel's tables"),
-		Entry("with the name of the loopback interface", conf(`"vrfname":"lo"`), 7, `vrfname "lo" is the name of another interface`),
-		Entry("with the name of the interface", conf(`"vrfname":"net1"`), 7, "is the name of another interface"),
-		Entry("with a negative table", conf(blue+`,"table":-1`), 7, "table -1 must be between"),
-		Entry("with a value of the wrong type", conf(`"vrfname":1`), 6, "vrfname"),
-		Entry("without prevResult", `{"cniVersion":"1.1.0","name":"net1","type":"vrf","vrfname":"blue"}`, 7, "must be called as chained plugin"),
-		Entry("without the interface", conf(blue), 7, "find link net1"),
-		Entry("of a version that it does not support", confOf("0.3.0", blue), 1, "incompatible CNI versions"),
-	)
-
 	It("DEL succeeds", func() {
 		restored := b.Restored(b.container)
 		for _, config := range []string{conf(blue), conf(`"vrfname":"lo"`), `{"cniVersion":"1.1.0","name":"net1","type":"vrf"}`} {
@@ -330,4 +313,27 @@ var _ = Describe("without a VRF in the kernel or in the container", func() {
 		b.RequireStatus(nstest.Conf("vrf", "1.1.0", "", ""), `the key "vrfname" is missing or empty`)
 		Expect(b.Run("STATUS", b.Call("", nil, nstest.Conf("vrf", "1.1.0", "", ""))).Stdout).NotTo(ContainSubstring("another interface"))
 	})
+})
+
+// A refused call changes nothing, so that all calls can share a host.
+var _ = Describe("an invalid configuration", Ordered, ContinueOnFailure, func() {
+	var b *testbed
+	BeforeAll(func() { b = newEmptyTestbed() })
+
+	DescribeTable("ADD rejects a configuration", func(config string, code int, texts ...string) {
+		b.Refuse(b.call("net1", config), code, texts...)
+	},
+		Entry("without a name", conf(`"table":5`), 7, `configuration is expected to have a valid vrf name: the key "vrfname" is missing or empty`),
+		Entry("with several problems", conf(`"vrfname":"a/b","table":254`), 7, `vrfname "a/b" is not an interface name`, "table 254 is one of the kernel's tables"),
+		Entry("with a table above the largest", conf(blue+`,"table":4294967296`), 7, "table 4294967296 must be between"),
+		Entry("with the table default", conf(blue+`,"table":253`), 7, "table 253 is one of the kernel's tables"),
+		Entry("with the table local", conf(blue+`,"table":255`), 7, "table 255 is one of the kernel's tables"),
+		Entry("with the name of the loopback interface", conf(`"vrfname":"lo"`), 7, `vrfname "lo" is the name of another interface`),
+		Entry("with the name of the interface", conf(`"vrfname":"net1"`), 7, "is the name of another interface"),
+		Entry("with a negative table", conf(blue+`,"table":-1`), 7, "table -1 must be between"),
+		Entry("with a value of the wrong type", conf(`"vrfname":1`), 6, "vrfname"),
+		Entry("without prevResult", `{"cniVersion":"1.1.0","name":"net1","type":"vrf","vrfname":"blue"}`, 7, "must be called as chained plugin"),
+		Entry("without the interface", conf(blue), 7, "find link net1"),
+		Entry("of a version that it does not support", confOf("0.3.0", blue), 1, "incompatible CNI versions"),
+	)
 })

@@ -1,9 +1,7 @@
 package main
 
 import (
-	"encoding/xml"
 	"errors"
-	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -11,8 +9,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/plumb-cni/plumb/test/nstest"
 )
 
 func TestSummarize(t *testing.T) {
@@ -145,35 +141,6 @@ func TestFiguresInTheTable(t *testing.T) {
 	}
 }
 
-func TestPlotsAreXML(t *testing.T) {
-	r := &report{}
-	for _, name := range []string{"host-local/0", "host-local/60000", "host-local/60000/full-pool", "portmap/1", "portmap/1/foreign-5000"} {
-		r.Scenarios = append(r.Scenarios, &outcome{Scenario: name, Verbs: []verbOutcome{
-			{Verb: "ADD", Sides: map[string]summary{plumb: {N: 1, Median: 2}, reference: {N: 1, Median: 600}}},
-		}})
-	}
-	all := r.plots()
-	for _, name := range []string{"host-local.svg", "portmap.svg"} {
-		text := all[name]
-		d, circles := xml.NewDecoder(strings.NewReader(text)), 0
-		for {
-			token, err := d.Token()
-			if errors.Is(err, io.EOF) {
-				break
-			}
-			if err != nil {
-				t.Fatalf("%s: %v", name, err)
-			}
-			if e, ok := token.(xml.StartElement); ok && e.Name.Local == "circle" {
-				circles++
-			}
-		}
-		if circles != 4 {
-			t.Errorf("%s: want 4 points, got %d", name, circles)
-		}
-	}
-}
-
 // TestPagesHaveTheFigures compares the pages with the newest file of docs/benchmarks.
 func TestPagesHaveTheFigures(t *testing.T) {
 	all, err := pages("../..")
@@ -258,23 +225,6 @@ func TestSizesOfAnotherBuild(t *testing.T) {
 		if err := checkSizes(top, built); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%d bytes by %s: want %q, got %v", c.size, c.goName, c.want, err)
 		}
-	}
-}
-
-// TestPeakIsThatOfThePlugin checks that peak does not return the memory of this process, which is larger.
-func TestPeakIsThatOfThePlugin(t *testing.T) {
-	ballast := make([]byte, 64<<20)
-	for i := range ballast {
-		ballast[i] = byte(i)
-	}
-	b := &bed{root: t.TempDir()}
-	s := &side{bed: b, bin: "/bin", host: nstest.NewHost(t)}
-	kib, out, err := peak(s, call{plugin: "cat", stdin: []byte("hello")})
-	if err != nil || string(out) != "hello" || kib < 100 || kib > 32<<10 {
-		t.Errorf("want hello and 100 KiB to 32 MiB, got %q and %d KiB, %v (ballast %d)", out, kib, err, ballast[1])
-	}
-	if _, _, err := peak(s, call{plugin: "false"}); err == nil {
-		t.Error("want an error, got success")
 	}
 }
 

@@ -177,14 +177,6 @@ func (network *Network) Add(c *Container) error {
 	return nil
 }
 
-// AddNew calls ADD for a new container, and fails the test if ADD fails.
-func (network *Network) AddNew(id string) *Container {
-	ginkgo.GinkgoHelper()
-	c := NewContainer(id)
-	gomega.Expect(network.Add(c)).To(gomega.Succeed())
-	return c
-}
-
 // Check calls CHECK.
 func (network *Network) Check(c *Container) error {
 	return network.CNI.CheckNetworkList(context.Background(), network.List, c.RT)

@@ -2,11 +2,9 @@ package datastore
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
-	"fmt"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"sync"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -119,60 +117,19 @@ var _ = Describe("cluster-local-etcd, when etcd rejects requests", func() {
 		}
 	})
 
-	It("reports a change without an answer as unknown", func() {
+	DescribeTable("reports as unknown, with advice,", func(config func(*cluster) json.RawMessage) {
 		c := newCluster(1)
 		n1 := c.newCaller("unknown", "n1", "10.7.0.1-10.7.0.40")
 		n1.succeed(datastore.Register)
-		n1.base.Datastore = c.interruptedConfig(blackhole)
+		usual := n1.base.Datastore
+		n1.base.Datastore = config(c)
 		requireError(c.clients, n1.request(datastore.Claim, want(1)), types.CodeTryAgain, datastore.ReasonUnknown, "register")
-	})
-
-	It("reports a change that etcd applied without space as unknown", func() {
-		c := newCluster(1)
-		n1 := c.newCaller("unknown", "n1", "10.7.0.1-10.7.0.40")
-		n1.succeed(datastore.Register)
-		n1.base.Datastore = c.datastoreConfig("node", map[string]any{"endpoints": []string{c.members[0].fullEndpoint(1)}})
-		requireError(c.clients, n1.request(datastore.Claim, want(1)), types.CodeTryAgain, datastore.ReasonUnknown, "register")
+		n1.base.Datastore = usual
 		Expect(n1.succeed(datastore.List).Owners).To(HaveLen(1))
-	})
-})
-
-var _ = Describe("cluster-local-etcd, after a restore from a snapshot", func() {
-	It("reports a lower revision, and agrees with the nodes after each of them has called resync", func() {
-		c := newCluster(3)
-		n1, n2 := c.newCaller("restores", "n1", "10.7.0.1-10.7.0.40"), c.newCaller("restores", "n2", "10.7.0.1-10.7.0.40")
-		n1.succeed(datastore.Register)
-		n2.succeed(datastore.Register)
-		n1.succeed(datastore.Claim, requested("10.7.0.1"))
-		moved := n1.succeed(datastore.Claim, requested("10.7.0.2"))
-		file := filepath.Join(GinkgoT().TempDir(), "snapshot")
-		c.save(file)
-		owned1 := n1.succeed(datastore.Claim, requested("10.7.0.3", "10.7.0.4"))
-		n1.succeed(datastore.Release, addresses(moved.Addresses))
-		owned2 := n2.succeed(datastore.Claim, requested("10.7.0.2", "10.7.0.5"))
-		Expect(os.Stat(file)).NotTo(BeNil())
-		c.restore(file)
-		c.awaitReady()
-
-		highest := seen(owned2.Revision)
-		for verb, change := range map[string]func(*datastore.Request){
-			datastore.Claim: want(1), datastore.Register: want(0), datastore.Release: addresses(owned2.Addresses), datastore.Status: want(0), datastore.List: want(0),
-		} {
-			requireError(c.clients, n2.request(verb, change, highest), types.CodeTryAgain, datastore.ReasonBehind, fmt.Sprint(owned2.Revision), "resync")
-		}
-		first := n2.succeed(datastore.Resync, addresses(owned2.Addresses), highest)
-		Expect(first.Frozen).To(HaveSuffix(" by n2"))
-		Expect(first.Conflicts).To(Equal(map[netip.Addr]string{netip.MustParseAddr("10.7.0.2"): "n1"}))
-		requireError(c.clients, n1.request(datastore.Claim, want(1)), types.CodeTryAgain, datastore.ReasonFrozen)
-
-		owned1.Addresses[netip.MustParseAddr("10.7.0.1")] = ""
-		Expect(addrs(n1.succeed(datastore.Resync, addresses(owned1.Addresses)))).To(Equal(addrs(owned1)))
-		second := n2.succeed(datastore.Resync, addresses(owned2.Addresses), seen(first.Revision))
-		Expect(second.Conflicts).To(BeEmpty())
-		Expect(addrs(second)).To(Equal(addrs(owned2)))
-		n1.succeed(datastore.Thaw)
-		Expect(addrs(n1.succeed(datastore.Register))).To(Equal(addrs(owned1)))
-		Expect(addrs(n2.succeed(datastore.Register))).To(Equal(addrs(owned2)))
-		Expect(n2.succeed(datastore.Release, addresses(second.Addresses)).Addresses).To(BeEmpty())
-	})
+	},
+		Entry("a change without an answer", func(c *cluster) json.RawMessage { return c.interruptedConfig(blackhole) }),
+		Entry("a change that etcd applied without space", func(c *cluster) json.RawMessage {
+			return c.datastoreConfig("node", map[string]any{"endpoints": []string{c.members[0].fullEndpoint(1)}})
+		}),
+	)
 })

@@ -14,12 +14,13 @@ type ledger struct {
 	duplicates  []string
 	onDuplicate func()
 	adds        int
+	firstAdd    chan struct{} // closed by the first ADD
 	lastAdd     time.Time
 	longest     time.Duration // the longest time without a successful ADD
 }
 
 func newLedger() *ledger {
-	return &ledger{containers: map[netip.Addr]string{}, onDuplicate: func() {}, lastAdd: time.Now()}
+	return &ledger{containers: map[netip.Addr]string{}, onDuplicate: func() {}, firstAdd: make(chan struct{}), lastAdd: time.Now()}
 }
 
 // added records that ADD returned addresses for a container.
@@ -33,7 +34,9 @@ func (l *ledger) added(container string, addrs ...netip.Addr) {
 		}
 		l.containers[a] = container
 	}
-	l.adds++
+	if l.adds++; l.adds == 1 {
+		close(l.firstAdd)
+	}
 	l.longest, l.lastAdd = max(l.longest, time.Since(l.lastAdd)), time.Now()
 }
 

@@ -260,10 +260,7 @@ func runSetting(s setting, d time.Duration) {
 	GinkgoHelper()
 	n := newPluginNemesis(nodes, s)
 	n.replaces = true
-	ctx, cancel := limited(d)
-	defer cancel()
-	n.runFor(ctx)
-	n.requireNoDuplicates()
+	n.runWithoutDuplicates(d)
 	for _, m := range n.nodes {
 		for a := range m.free() {
 			Expect(s.empty || s.onRequestOnly && requestOnlyPrefix.Contains(a)).To(BeFalse(), "%s keeps %v, which no container uses", m.name, a)

@@ -17,7 +17,7 @@ import (
 )
 
 var (
-	simulated  = flag.Int("simulate", 50, "how many nodes the simulation contains")
+	simulated  = flag.Int("simulate", 20, "how many nodes the simulation contains")
 	containers = flag.Int("containers", 100, "how many containers run on each node of the simulation when the pool is 97 % full")
 	members    = flag.Int("members", 3, "how many etcd members the simulation contains")
 )

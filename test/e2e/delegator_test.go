@@ -1,9 +1,9 @@
 package e2e
 
 import (
-	"encoding/json"
+	"fmt"
 	"os"
-	"os/exec"
+	"path/filepath"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -13,30 +13,27 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// useDelegator replaces the network's plugin with the delegator in dir, which calls the plugin.
-func useDelegator(network *testNetwork, dir string) {
+// delegator is a plugin that delegates all calls to bridge, as Multus and flannel do with libcni's package invoke. It
+// adds its own network name, version and prevResult to bridge's configuration, and passes only the CNI variables in the
+// environment.
+const delegator = `#!/bin/sh
+jq -c '.delegate + del(.type, .delegate)' | env -i $(env | grep ^CNI_) "${CNI_PATH#*:}/bridge"
+`
+
+// newDelegatedNetwork returns a bridge network in which the delegator calls the plugin.
+func newDelegatedNetwork(cniVersion string) *testNetwork {
 	GinkgoHelper()
+	network, dir := newBridgeNetwork(cniVersion, "nftables"), GinkgoTB().TempDir()
+	Expect(os.WriteFile(filepath.Join(dir, "delegator"), []byte(delegator), 0o755)).To(Succeed())
 	network.CNI.Path = append([]string{dir}, network.CNI.Path...)
-	wrap := map[string]any{"type": "delegator", "delegate": json.RawMessage(network.List.Plugins[0].Bytes)}
-	text, err := json.Marshal(map[string]any{"cniVersion": network.List.CNIVersion, "name": network.List.Name, "plugins": []any{wrap}})
-	Expect(err).NotTo(HaveOccurred())
-	network.List = cnitest.ParseList(string(text))
+	network.SetList(cniVersion, network.List.Name, fmt.Sprintf(`{"type": "delegator", "delegate": %s}`, network.List.Plugins[0].Bytes))
+	return network
 }
 
-var _ = Describe("bridge and host-local called by a delegating plugin", Ordered, func() {
-	var dir string
-	BeforeAll(func() {
-		dir = GinkgoTB().TempDir()
-		cmd := exec.Command("go", "build", "-o", dir, "./delegator")
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		out, err := cmd.CombinedOutput()
-		Expect(err).NotTo(HaveOccurred(), string(out))
-	})
-
+var _ = Describe("bridge and host-local called by a delegating plugin", func() {
 	DescribeTable("connect containers from ADD to DEL",
 		func(cniVersion string) {
-			network := newBridgeNetwork(cniVersion, "nftables")
-			useDelegator(network, dir)
+			network := newDelegatedNetwork(cniVersion)
 			v, err := types.ParseVersion(cniVersion)
 			Expect(err).NotTo(HaveOccurred())
 			Expect(network.Status()).To(Succeed())
@@ -68,8 +65,7 @@ var _ = Describe("bridge and host-local called by a delegating plugin", Ordered,
 		EntryDescription("version %s"), Entry(nil, "0.3.1"), Entry(nil, "0.4.0"), Entry(nil, "1.0.0"), Entry(nil, "1.1.0"))
 
 	It("leave nothing after a failed ADD, and return their error code", func() {
-		network := newBridgeNetwork("1.1.0", "nftables")
-		useDelegator(network, dir)
+		network := newDelegatedNetwork("1.1.0")
 		network.addContainer("existing")
 		before := nstest.WaitStable(network.state)
 		p := cnitest.NewContainer("p")

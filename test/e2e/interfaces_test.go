@@ -98,9 +98,9 @@ func expectMacvlanTraffic(network *testNetwork, a, b *container) {
 }
 
 // expectCheck calls CHECK, which must succeed in the versions that support it.
-func expectCheck(network *testNetwork, cniVersion string, containers ...*container) {
+func (network *testNetwork) expectCheck(containers ...*container) {
 	GinkgoHelper()
-	v, err := types.ParseVersion(cniVersion)
+	v, err := types.ParseVersion(network.List.CNIVersion)
 	Expect(err).NotTo(HaveOccurred())
 	for _, p := range containers {
 		if err := network.Check(p); v >= types.V040 {
@@ -172,7 +172,7 @@ func expectTraffic(network *testNetwork, a, b *container) {
 
 func withAnyPort(addr string) string { return net.JoinHostPort(addr, "0") }
 
-// run calls all verbs for several containers, and checks their traffic and the state.
+// run adds containers that request addresses, and checks their traffic.
 func (s interfaceTest) run(cniVersion string) {
 	GinkgoHelper()
 	nstest.LeakCheck(GinkgoTB())
@@ -180,7 +180,7 @@ func (s interfaceTest) run(cniVersion string) {
 	// versions.
 	network := newNetwork(cniVersion, strings.ReplaceAll(s.plugins, "OPTIMISTIC", fmt.Sprint(cniVersion != "1.1.0")))
 	containers := 0
-	addContainer := func(id string) *container {
+	network.testContainers(func(id string) *container {
 		GinkgoHelper()
 		p := cnitest.NewContainer(id)
 		containers++
@@ -190,25 +190,30 @@ func (s interfaceTest) run(cniVersion string) {
 			Expect(requested).To(HaveExactElements(HavePrefix(p.V4.String()+"/"), HavePrefix(p.V6.String()+"/")))
 		}
 		return p
-	}
+	}, func(a, b *container) { s.traffic(network, a, b) })
+}
+
+// testContainers calls all verbs for several containers, and checks their traffic and the state. add adds a container.
+func (network *testNetwork) testContainers(add func(id string) *container, traffic func(a, b *container)) {
+	GinkgoHelper()
 	Expect(network.Status()).To(Succeed())
-	existing := addContainer("existing") // from here on, the objects that containers share exist
+	existing := add("existing") // from here on, the objects that containers share exist
 	before := nstest.WaitStable(network.state)
 
-	a := addContainer("a")
+	a := add("a")
 	withA := nstest.WaitStable(network.state)
-	b := addContainer("b")
-	expectCheck(network, cniVersion, a, b)
-	s.traffic(network, a, b)
+	b := add("b")
+	network.expectCheck(a, b)
+	traffic(a, b)
 
 	By("GC")
 	Expect(network.GC(existing, a, b)).To(Succeed())
-	expectCheck(network, cniVersion, a, b)
-	s.traffic(network, a, b)
-	if cniVersion == "1.1.0" {
+	network.expectCheck(a, b)
+	traffic(a, b)
+	if network.List.CNIVersion == "1.1.0" {
 		Expect(network.WithoutCache(func() error { return network.GC(existing, a) })).To(Succeed())
 		Expect(nstest.WaitEqual(withA, network.state)).To(BeEmpty(), "objects of b remain after GC without b")
-		expectCheck(network, cniVersion, a)
+		network.expectCheck(a)
 	}
 
 	By("DEL")
@@ -220,7 +225,7 @@ func (s interfaceTest) run(cniVersion string) {
 	Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty(), "objects remain after DEL")
 
 	By("DEL without a namespace, with only the container ID and the interface name")
-	deleted := addContainer("deleted")
+	deleted := add("deleted")
 	deleted.Remove(GinkgoTB())
 	Expect(network.WithoutCache(func() error { return network.Del(deleted.IDOnly()) })).To(Succeed())
 	Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty(), "objects remain after DEL")

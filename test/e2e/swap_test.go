@@ -99,7 +99,7 @@ func (s *swapHost) addContainerOfEachBundle() []*container {
 			s.dial(existing[1-i], nstest.ServeTCP(GinkgoTB(), p.NS, withAnyPort(addr)).String())
 		}
 		if s.hasHostPorts {
-			s.serveHostPort(p)
+			serveHostPort(p)
 			s.dialHostPort(p)
 		}
 	}
@@ -109,13 +109,6 @@ func (s *swapHost) addContainerOfEachBundle() []*container {
 func (s *swapHost) dial(from *container, addr string) {
 	GinkgoHelper()
 	nstest.MustDial(GinkgoTB(), from.NS, addr, "")
-}
-
-// serveHostPort starts servers at port 80 of the container, to which its host port maps.
-func (s *swapHost) serveHostPort(p *container) {
-	for _, addr := range p.Addrs() {
-		nstest.ServeTCP(GinkgoTB(), p.NS, strings.TrimSuffix(withAnyPort(addr), ":0")+":80")
-	}
 }
 
 // dialHostPort connects from outside to the container's host port.

@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"sync"
 
@@ -172,51 +171,6 @@ func (network *testNetwork) hostState() string {
 // emptyFormerSet matches an empty nftables set of former owners, which all attachments share and no
 // DEL deletes.
 var emptyFormerSet = regexp.MustCompile(`(?m)^.*nft *\n.*nft (map|set) \S+-former \{\n.*nft type .*\n.*nft \}\n`)
-
-// incompleteReservations lists contents that a crash or a power failure can leave in a reservation.
-var incompleteReservations = []string{
-	"", "\x00", strings.Repeat("\x00", 12), strings.Repeat("\x00", 4096), "\r\n", "live0\r\neth0\x00\x00\x00", "\xff\xfe\x00l", "live0\r\neth0\r\neth1",
-}
-
-var _ = Describe("incomplete reservations", func() {
-	It("are released by ADD or, if they name a container, by DEL and GC, but complete reservations are not", func() {
-		p := newPool()
-		existing := p.addContainers(3)
-		write := func(contents []string) {
-			for i, content := range contents {
-				Expect(os.WriteFile(filepath.Join(p.reservationDir(), fmt.Sprint("10.1.2.", 5+i)), []byte(content), 0o600)).To(Succeed())
-			}
-		}
-		write(incompleteReservations)
-		expectOK("reservation incomplete: concurrent ADDs allocate the whole pool", func() error { return p.checkAllocation(existing) })
-		var parts []string
-		const complete = "victim\r\neth0"
-		for n := range len(complete) {
-			parts = append(parts, complete[:n])
-		}
-		for contents := range slices.Chunk(parts, 8) {
-			write(contents)
-			expectOK("reservation cut off: DEL and GC", func() error {
-				return errors.Join(p.do("DEL", "victim"), p.gc(sortedKeys(existing)...), checkEqual(len(p.reservations()), len(existing)))
-			})
-		}
-		expectOK("reservation cut off: concurrent ADDs allocate the whole pool", func() error { return p.checkAllocation(existing) })
-	})
-
-	It("of attached containers do not affect other containers", func() {
-		p := newPool()
-		existing := p.addContainers(8)
-		for i := range 4 {
-			id := fmt.Sprint("live", i)
-			Expect(os.Truncate(filepath.Join(p.reservationDir(), existing[id].String()), 0)).To(Succeed())
-			expectOK("reservation emptied: CHECK fails, DEL succeeds", func() error {
-				return errors.Join(checkError(p.do("CHECK", id), 100, "no address is reserved"), p.do("DEL", id))
-			})
-			delete(existing, id)
-		}
-		expectOK("reservation incomplete: concurrent ADDs allocate the whole pool", func() error { return p.checkAllocation(existing) })
-	})
-})
 
 var _ = Describe("after the deletion of the directory of reservations", func() {
 	It("during 16 concurrent ADDs, DEL restores the host, whether or not ADD succeeded", func() {
@@ -416,12 +370,6 @@ func restoreDir(dir, state, old, now string) {
 	}
 }
 
-// damagedStates maps kinds of damage to the content of tuning's state file.
-var damagedStates = map[string]string{
-	"deleted": "", "empty": "", "cut off": `{"mtu": 15`, "zeros": strings.Repeat("\x00", 80), "not an object": "[1]", "with wrong types": `{"mtu": "x", "sysctl": 7}`,
-	"with an invalid sysctl": `{"sysctl": {"net/../kernel/hostname": "x"}}`,
-}
-
 var _ = Describe("with tuning's state files", func() {
 	var (
 		network  *testNetwork
@@ -462,20 +410,5 @@ var _ = Describe("with tuning's state files", func() {
 	It("on a full file system, DEL restores the settings and deletes the file", func() {
 		shortages["blocks"].limit(network.Dir+"/tuning", 0)
 		expectOK("tuning: no free blocks: DEL of an attached container", func() error { return errors.Join(network.Del(existing), checkClean()) })
-	})
-
-	It("damaged or deleted, CHECK fails and DEL succeeds", func() {
-		for what, content := range damagedStates {
-			path := network.Dir + "/tuning/existing_eth0.json"
-			Expect(os.Remove(path)).To(Succeed())
-			if what != "deleted" {
-				Expect(os.WriteFile(path, []byte(content), 0o600)).To(Succeed())
-			}
-			expectOK("tuning: state file "+what+": CHECK, DEL", func() error {
-				return errors.Join(checkError(network.Check(existing), 100, "existing_eth0.json"), network.Del(existing), checkEmpty(network.Dir+"/tuning", ".used"))
-			})
-			existing = network.addContainer("existing", 7000)
-		}
-		expectOK("tuning: DEL of the last container, nothing left", func() error { return errors.Join(network.Del(existing), checkClean()) })
 	})
 })

@@ -340,47 +340,8 @@ func newSmallPool() *pool {
 	return p
 }
 
-// noneValid is a key for a GC without valid attachments.
-const noneValid = `"cni.dev/valid-attachments": []`
-
-// linkPaths lists the paths at which the test creates a symbolic link to a missing foreign file. They are below the
-// data directory, in the directory of reservations and in .plumb.
-var linkPaths = []string{
-	"net1/10.1.0.2", "net1/10.1.0.3", "net1/last_reserved_ip.0", "net1/lock",
-	".plumb/net1/new", ".plumb/net1/releases", ".plumb/net1/releases.new",
-	".plumb/net1/*-*", ".plumb/net1/*-*/[0-9a-f]*[0-9a-f]",
-}
-
 var _ = Describe("symbolic links in the directory of reservations", func() {
-	for _, at := range linkPaths {
-		It("are not followed to create a foreign file: "+at, func() { // pkg/pool tests that no foreign file is overwritten
-			p := newSmallPool()
-			p.call("ADD", "earlier").OK(GinkgoTB())
-			foreign := GinkgoTB().TempDir()
-			path := filepath.Join(p.dataDir, at)
-			if found, err := filepath.Glob(path); err == nil && len(found) > 0 {
-				path = found[0]
-			}
-			Expect(os.MkdirAll(filepath.Dir(path), 0o755)).To(Succeed())
-			Expect(os.RemoveAll(path)).To(Succeed())
-			Expect(os.Symlink(filepath.Join(foreign, "file"), path)).To(Succeed())
-			var failures []string
-			for _, verb := range []string{"ADD", "CHECK", "STATUS", "DEL", "ADD", "DEL", "GC"} {
-				if r := p.call(verb, "next", noneValid); r.Exit != 0 {
-					failures = append(failures, verb+": "+r.Stdout)
-				}
-			}
-			created := checkEmpty(foreign)
-			expected := len(failures) == 0
-			if at == "net1/lock" { // every verb fails, because it cannot open the lock
-				expected = len(failures) == 7 && strings.Count(strings.Join(failures, ""), "net1/lock: too many levels of symbolic links") == 7
-			}
-			record("security: symbolic links", created == nil && expected)
-			Expect(created).To(Succeed())
-			Expect(expected).To(BeTrue(), strings.Join(failures, ""))
-		})
-	}
-
+	// pkg/pool tests that links in the network's directory are not followed.
 	It("are followed at the network's directory, but the target directory's files are not overwritten", func() {
 		p, foreign := newSmallPool(), GinkgoTB().TempDir()
 		Expect(os.MkdirAll(p.dataDir, 0o755)).To(Succeed())

@@ -140,6 +140,7 @@ func faultKinds() []faultKind {
 		{"netlink reply lost in ADD, then DEL", usesNetlink, inject.NetlinkReplies(), pluginAndIPAM, lost, 9, (*testHost).addFailsThenDel},
 		{"file call refused in ADD", hasFiles, files, pluginAndIPAM, broken, 9, (*testHost).addFails},
 		{"file call interrupted in ADD and DEL", func(config pluginConfig) bool { return config.filesOnly }, files, pluginAndIPAM, []inject.Verdict{inject.Refuse(unix.EINTR)}, 3, (*testHost).addAndDel},
+		{"write to /proc interrupted in ADD and DEL", func(config pluginConfig) bool { return config.plugin == "bridge" }, inject.ProcWrites(), pluginAndIPAM, []inject.Verdict{inject.Refuse(unix.EINTR)}, 3, (*testHost).addAndDel},
 		{"DEL killed, then DEL", nil, mutating, pluginOnly, killed, 5, (*testHost).delTwice},
 		{"IPAM killed in DEL, then DEL", callsIPAM, mutating, childrenOnly, killed, 9, (*testHost).delTwice},
 		{"kernel request refused in DEL, then DEL", usesNetlink, netlink, pluginAndIPAM, refused, 17, (*testHost).delTwice},

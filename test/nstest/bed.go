@@ -12,7 +12,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// A Bed contains what the specs of an interface plugin share. This is the plugin, a host, the IPAM plugins host-local
+// A Bed contains what the specs of an interface plugin share, which is the plugin, a host, the IPAM plugins host-local
 // and static, and a directory for the reservations of host-local. Its methods call the plugin in this process.
 type Bed struct {
 	Plugin  skel.Plugin
@@ -35,7 +35,7 @@ func NewBed(tb TB, p skel.Plugin) *Bed {
 	return b
 }
 
-// NewBedOn returns a bed with that host and these IPAM plugins, and without a host outside.
+// NewBedOn returns a bed with that host and these IPAM plugins, and without an outside host.
 func NewBedOn(tb TB, p skel.Plugin, host *NS, ipams ...string) *Bed {
 	tb.Helper()
 	b := &Bed{Plugin: p, Host: host, Path: Build(tb, ipams...), DataDir: tb.TempDir(), tb: tb}
@@ -63,7 +63,7 @@ func Conf(plugin, version, keys, ipam string) string {
 	return fmt.Sprintf(`{"cniVersion":%q,"name":"net1","type":%q%s%s}`, version, plugin, keys, ipam)
 }
 
-// These are IPAM configurations with addresses on the segment of a Site, and host-local ranges on it.
+// Addresses and host-local ranges on the segment of a Site, and IPAM configurations of static with these addresses.
 const (
 	ContainerV4, ContainerV6 = "198.18.0.50", "2001:db8:18::50"
 	RangeV4                  = `[{"subnet":"198.18.0.0/24","rangeStart":"198.18.0.100"}]`
@@ -260,7 +260,7 @@ func (b *Bed) RequireManyAtOnce(conf string, containers, rounds int) {
 	}
 }
 
-// FaultSweep runs a FaultSweep of the bed's plugin. It sets s.Plugin, s.Path and s.Dirs.
+// FaultSweep calls the function FaultSweep for the bed's plugin. It sets s.Plugin, s.Path and s.Dirs.
 func (b *Bed) FaultSweep(s Sweep) {
 	b.tb.Helper()
 	s.Plugin, s.Path, s.Dirs, s.Ignore = b.Plugin, b.Path, append(b.Dirs, b.DataDir), KeptByHostLocal
@@ -271,8 +271,6 @@ func (b *Bed) FaultSweep(s Sweep) {
 func ReadFile(tb TB, path string) string {
 	tb.Helper()
 	text, err := os.ReadFile(path)
-	if err != nil {
-		tb.Fatalf("%v", err)
-	}
+	must(tb, err)
 	return string(text)
 }

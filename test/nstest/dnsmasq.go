@@ -10,15 +10,15 @@ import (
 	"time"
 )
 
-// A Dnsmasq is Debian's dnsmasq as the DHCP server of an interface.
+// A Dnsmasq is a dnsmasq process that serves DHCP on one interface.
 type Dnsmasq struct {
 	LoggingDaemon
-	Leases string // the path of the file of leases
+	Leases string // the path of the lease file
 }
 
 // StartDnsmasq starts dnsmasq for DHCP on an interface, with further arguments, such as
-// "--dhcp-range=10.0.0.2,10.0.0.9,120s". A lease of dnsmasq lasts at least 120 seconds. dnsmasq ends with
-// the test.
+// "--dhcp-range=10.0.0.2,10.0.0.9,120s". The minimum lease time of dnsmasq is 120 seconds. dnsmasq is
+// killed when the test ends.
 func StartDnsmasq(tb TB, e End, args ...string) *Dnsmasq {
 	tb.Helper()
 	dir := tb.TempDir()
@@ -32,7 +32,7 @@ func StartDnsmasq(tb TB, e End, args ...string) *Dnsmasq {
 	return d
 }
 
-// HasLease reports whether dnsmasq's file contains a lease of the address.
+// HasLease reports whether dnsmasq's lease file contains a lease for the address.
 func (d *Dnsmasq) HasLease(addr string) bool {
 	text, _ := os.ReadFile(d.Leases)
 	return strings.Contains(string(text), " "+addr+" ")
@@ -56,8 +56,8 @@ func (l *lineLog) Write(p []byte) (int, error) {
 	return l.text.Write(p)
 }
 
-// AwaitLog waits for a line of the log that contains all texts, and returns it. The next call searches the
-// following lines.
+// AwaitLog waits for a log line that contains all texts, and returns it. The test fails if the server ends or waitLimit
+// has passed. The next call searches the following lines.
 func (d *LoggingDaemon) AwaitLog(tb TB, texts ...string) string {
 	tb.Helper()
 	deadline := time.Now().Add(waitLimit)

@@ -46,9 +46,7 @@ func Examples(tb TB, p skel.Plugin, parse func(*skel.Request) error) {
 	host, container := NewHostAndContainer(tb)
 	for _, page := range append(pages, "../../README.md", "README.md") {
 		text, err := os.ReadFile(page)
-		if err != nil {
-			tb.Fatalf("%v", err)
-		}
+		must(tb, err)
 		found := 0
 		for i, block := range JSONBlocks(string(text)) {
 			confs, err := configurations(block, p.Name)

@@ -25,14 +25,14 @@ type Sweep struct {
 	// PrepareContainer, if not nil, creates in each of the two containers what an earlier plugin of the
 	// chain creates there.
 	PrepareContainer func(container *NS)
-	// MayFail lists prefixes of steps, for example "announce ", that may fail in an ADD that succeeds. The
-	// caller states the reason for each.
+	// MayFail lists prefixes of steps, for example "announce ", that may fail in an ADD that succeeds. Give the
+	// reason for each prefix in a comment.
 	MayFail []string
 	// Ignore, if not nil, reports whether a line of a snapshot may change.
 	Ignore func(line string) bool
 
 	// The following fields are for tests of the sweep itself.
-	settleTime time.Duration // the limit for restoring the state; 0 for the constant settleTime
+	settleTime time.Duration // limit for restoring the state; if it is 0, the constant settleTime applies
 	everyStep  bool          // try every step instead of a sample
 }
 

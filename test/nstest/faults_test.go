@@ -83,33 +83,6 @@ func TestFaultSweepFindsWhatAPluginForgets(t *testing.T) {
 	}
 }
 
-func TestRunParsesResultsAndErrors(t *testing.T) {
-	host, container := NewHostAndContainer(t)
-	c := Call{Command: "ADD", Host: host, Container: container, Config: toyConfig}
-	Run(toy(""), c).Result(t)
-	if f := Run(toy(""), Call{Command: "ADD", Host: host, Config: toyConfig}).Failure(t); f.Code != types.CodeEnvironment {
-		t.Errorf("want code %d without CNI_NETNS, got %s", types.CodeEnvironment, f)
-	}
-	c.Env = []string{"CNI_IFNAME="}
-	if f := Run(toy(""), c).Failure(t); !strings.Contains(f.Msg, "CNI_IFNAME") {
-		t.Errorf("want an error about CNI_IFNAME, got %s", f)
-	}
-}
-
-func TestExecRunsOnTheHost(t *testing.T) {
-	LeakCheck(t)
-	host, container := NewHostAndContainer(t)
-	script := t.TempDir() + "/plugin"
-	if err := os.WriteFile(script, []byte("#!/bin/sh\ncat; readlink /proc/self/ns/net; echo $CNI_NETNS >&2; exit 3\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	home := host.Must(t, "readlink", "/proc/self/ns/net")
-	got := Exec(t, script, Call{Command: "ADD", Host: host, Container: container, Config: "config\n"})
-	if want := (Reply{"config\n" + home, container.Path() + "\n", 3}); got != want {
-		t.Errorf("want %+v, got %+v", want, got)
-	}
-}
-
 func TestErrorsOfUnsupportedFeatures(t *testing.T) {
 	if !isUnsupported(fmt.Errorf("add vlan: %w", os.ErrNotExist)) || !isUnsupported(errors.New("RTNETLINK answers: Operation not supported")) {
 		t.Error("an error of an unsupported feature is not recognized")

@@ -39,11 +39,11 @@ func FuzzCheck(f *testing.F, p skel.Plugin, c Call) {
 	}
 	added := Run(p, c.With("ADD"))
 	added.OK(f)
-	fuzzPrevResult(f, p, c, added)
+	FuzzPrevResult(f, p, c, added.Stdout)
 }
 
-// FuzzChainedCheck is FuzzCheck for a chained plugin, which gets the result of a plugin
-// that created a veth pair with the addresses 10.9.0.2 and fd00::2.
+// FuzzChainedCheck fuzzes the prevResult of CHECK for a chained plugin, as FuzzCheck does. The chained plugin's ADD
+// gets the result of a plugin that created a veth pair with the addresses 10.9.0.2 and fd00::2.
 func FuzzChainedCheck(f *testing.F, p skel.Plugin, c Call) {
 	f.Helper()
 	c.Host, c.Container = NewHostAndContainer(f)
@@ -54,20 +54,19 @@ func FuzzChainedCheck(f *testing.F, p skel.Plugin, c Call) {
 		`"ips":[{"interface":1,"address":"10.9.0.2/24","gateway":"10.9.0.1"},{"interface":1,"address":"fd00::2/64"}],"routes":[{"dst":"0.0.0.0/0"}]}`)
 	added := Run(p, first.With("ADD"))
 	added.OK(f)
-	fuzzPrevResult(f, p, c, added)
+	FuzzPrevResult(f, p, c, added.Stdout)
 }
 
-func fuzzPrevResult(f *testing.F, p skel.Plugin, c Call, added Reply) {
+// FuzzPrevResult is FuzzCheck for a plugin whose ADD cannot run. added is a result of ADD.
+func FuzzPrevResult(f *testing.F, p skel.Plugin, c Call, added string) {
 	f.Helper()
 	var result any
-	if err := json.Unmarshal([]byte(added.Stdout), &result); err != nil {
-		f.Fatalf("%v\n%s", err, added.Stdout)
+	if err := json.Unmarshal([]byte(added), &result); err != nil {
+		f.Fatalf("%v\n%s", err, added)
 	}
 	for _, v := range append(variants(result), result) {
 		text, err := json.Marshal(v)
-		if err != nil {
-			f.Fatalf("%v", err)
-		}
+		must(f, err)
 		// The path differs between runs, but a stored corpus does not change.
 		f.Add(strings.ReplaceAll(string(text), c.Container.Path(), "SANDBOX"))
 	}

@@ -19,17 +19,11 @@ func Golden(tb TB, name, got string) {
 	tb.Helper()
 	path := filepath.Join("testdata", name+".golden")
 	if Updating() {
-		if err := os.MkdirAll("testdata", 0o755); err != nil {
-			tb.Fatalf("%v", err)
-		}
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			tb.Fatalf("%v", err)
-		}
+		must(tb, os.MkdirAll("testdata", 0o755))
+		must(tb, os.WriteFile(path, []byte(got), 0o644))
 	}
 	want, err := os.ReadFile(path)
-	if err != nil {
-		tb.Fatalf("%v", err)
-	}
+	must(tb, err)
 	if got != string(want) {
 		tb.Fatalf("the output differs from %s:\n%s\ngot:\n%s", path, Compare(string(want), got), got)
 	}

@@ -9,7 +9,7 @@ import (
 
 // StartKea starts Debian's kea-dhcp4 for DHCP on an interface, with the addresses of pool, such as
 // "10.0.0.2-10.0.0.9". Leases last an hour, and clients renew them after renew seconds. Kea recognizes a
-// client by the identifier alone if the identifier has a lease. Kea ends with the test.
+// client by the identifier alone if a lease with that identifier exists. Kea ends with the test.
 func StartKea(tb TB, e End, pool string, renew int) *LoggingDaemon {
 	tb.Helper()
 	dir := tb.TempDir()

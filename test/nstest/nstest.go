@@ -153,9 +153,7 @@ func (n *NS) FD() int { return n.fd }
 func (n *NS) Open(tb TB, t *trace.Tracer) *ns.Handle {
 	tb.Helper()
 	h, err := ns.Open(n.path, t)
-	if err != nil {
-		tb.Fatalf("%v", err)
-	}
+	must(tb, err)
 	tb.Cleanup(func() {
 		if err := h.Close(); err != nil {
 			tb.Errorf("close %s: %v", n.name, err)
@@ -187,7 +185,7 @@ func (n *NS) Exec(name string, args ...string) (string, error) {
 	return n.ExecInput("", name, args...)
 }
 
-// ExecInput is Exec with a text on stdin.
+// ExecInput runs a program as Exec does, with a text on its stdin.
 func (n *NS) ExecInput(stdin, name string, args ...string) (string, error) {
 	cmd := exec.Command(name, args...)
 	var out, errOut strings.Builder
@@ -205,17 +203,15 @@ func (n *NS) ExecInput(stdin, name string, args ...string) (string, error) {
 // must call cmd.Wait.
 func (n *NS) Start(cmd *exec.Cmd) error { return n.Do(cmd.Start) }
 
-// Must is Exec, but ends the test if the program fails.
+// Must runs a program as Exec does, and ends the test if the program fails.
 func (n *NS) Must(tb TB, name string, args ...string) string {
 	tb.Helper()
 	out, err := n.Exec(name, args...)
-	if err != nil {
-		tb.Fatalf("%v", err)
-	}
+	must(tb, err)
 	return out
 }
 
-// MustLine is Must for a line that contains the program and its arguments, separated by white space.
+// MustLine calls Must with the words of the line, which are the program and its arguments.
 func (n *NS) MustLine(tb TB, line string) string {
 	tb.Helper()
 	words := strings.Fields(line)
@@ -249,18 +245,14 @@ func (n *NS) Sysctl(tb TB, key string) string {
 		value, err = os.ReadFile("/proc/sys/" + key)
 		return err
 	})
-	if err != nil {
-		tb.Fatalf("%v", err)
-	}
+	must(tb, err)
 	return strings.TrimSpace(string(value))
 }
 
 // SetSysctl sets a sysctl of the namespace.
 func (n *NS) SetSysctl(tb TB, key, value string) {
 	tb.Helper()
-	if err := n.Do(func() error { return os.WriteFile("/proc/sys/"+key, []byte(value), 0) }); err != nil {
-		tb.Fatalf("%v", err)
-	}
+	must(tb, n.Do(func() error { return os.WriteFile("/proc/sys/"+key, []byte(value), 0) }))
 }
 
 // SetForwarding sets the forwarding sysctls of both IP versions to "1" or "0".
@@ -270,7 +262,7 @@ func (n *NS) SetForwarding(tb TB, value string) {
 	n.SetSysctl(tb, "net/ipv6/conf/all/forwarding", value)
 }
 
-// SkipDAD makes duplicate address detection end at once, without a packet, on interfaces that are later created in the
+// SkipDAD lets duplicate address detection end at once, without a packet, on interfaces that are later created in the
 // namespace or moved into it.
 func (n *NS) SkipDAD(tb TB) {
 	tb.Helper()

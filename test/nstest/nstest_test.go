@@ -1,58 +1,9 @@
 package nstest
 
 import (
-	"os"
 	"strings"
 	"testing"
 )
-
-func TestNewIsAnotherNamespaceWithAPath(t *testing.T) {
-	LeakCheck(t)
-	home, err := os.Readlink("/proc/thread-self/ns/net")
-	if err != nil {
-		t.Fatal(err)
-	}
-	n := New(t)
-	var inside string
-	if err := n.Do(func() (err error) {
-		inside, err = os.Readlink("/proc/thread-self/ns/net")
-		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
-	if inside == home {
-		t.Fatal("Do ran in the test's own namespace")
-	}
-	if got := strings.TrimSpace(n.Must(t, "readlink", "/proc/self/ns/net")); got != inside {
-		t.Errorf("want Exec to run in %s like Do, got %s", inside, got)
-	}
-	if got := n.Must(t, "nsenter", "--net="+n.Path(), "ip", "-o", "link"); strings.Count(got, "\n") != 1 {
-		t.Errorf("want only lo in a new namespace, got %q", got)
-	}
-	n.Remove(t)
-	if st, err := os.Stat(n.Path()); err != nil || !st.Mode().IsRegular() {
-		t.Errorf("want a regular file after Remove, got %v, %v", st, err)
-	}
-}
-
-func TestTrafficBetweenNamespaces(t *testing.T) {
-	LeakCheck(t)
-	s := NewSite(t)
-	for _, addr := range []struct{ listen, peer string }{
-		{OutsideV4 + ":0", HostV4}, {"[" + OutsideV6 + "]:0", HostV6},
-	} {
-		tcp := ServeTCP(t, s.Outside, addr.listen)
-		MustDial(t, s.Host, tcp.String(), addr.peer)
-		udp := ServeUDP(t, s.Outside, addr.listen)
-		reply, err := DialUDP(s.Host, udp.String())
-		if want := "peer=" + addr.peer + " local=" + udp.Addr().String(); err != nil || reply != want {
-			t.Errorf("udp: want %q, got %q, %v", want, reply, err)
-		}
-	}
-	if _, err := Dial(s.Host, OutsideV4+":9"); err == nil {
-		t.Error("Dial succeeded where no program listens")
-	}
-}
 
 func TestSnapshotSeesWhatPluginsTouch(t *testing.T) {
 	LeakCheck(t)
@@ -85,20 +36,6 @@ func TestSnapshotSeesWhatPluginsTouch(t *testing.T) {
 	}
 }
 
-func TestSnapshotIsSteady(t *testing.T) {
-	s := NewSite(t)
-	s.Host.Batch(t, "link add br0 type bridge", "link set br0 up")
-	state := func() string { return Snapshot(t, s.Host, s.Outside) }
-	before := WaitStable(state)
-	tcp := ServeTCP(t, s.Outside, OutsideV4+":0")
-	for range 5 {
-		MustDial(t, s.Host, tcp.String(), HostV4)
-	}
-	if diff := WaitEqual(before, state); diff != "" {
-		t.Errorf("traffic changed the snapshot:\n%s", diff)
-	}
-}
-
 // TestSnapshotWhileLinksComeAndGo tests that Snapshot tolerates interfaces that are removed while it runs.
 func TestSnapshotWhileLinksComeAndGo(t *testing.T) {
 	LeakCheck(t)
@@ -128,20 +65,6 @@ func TestSnapshotWhileLinksComeAndGo(t *testing.T) {
 	end <- true
 	if err := <-ended; err != nil {
 		t.Error(err)
-	}
-}
-
-func TestSnapshotDir(t *testing.T) {
-	dir := t.TempDir()
-	if got := SnapshotDir(t, dir+"/none"); got != "" {
-		t.Errorf("want \"\" for a missing directory, got %q", got)
-	}
-	before := SnapshotDir(t, dir)
-	if err := os.WriteFile(dir+"/a", []byte("x\r\ny"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if got, want := Compare(before, SnapshotDir(t, dir)), `+ -rw------- a "x\r\ny"`; got != want {
-		t.Errorf("want the difference %q, got %q", want, got)
 	}
 }
 

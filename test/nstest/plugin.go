@@ -25,15 +25,15 @@ import (
 // environment variables, for example with "CNI_IFNAME=".
 type Call struct {
 	Command     string
-	ContainerID string // "" for "test"
-	IfName      string // "" for "eth0"
+	ContainerID string // if it is "", the call uses "test"
+	IfName      string // if it is "", the call uses "eth0"
 	Args        string // CNI_ARGS
-	Path        string // CNI_PATH; "" for a directory that does not exist
+	Path        string // CNI_PATH; if it is "", the call uses a directory that does not exist
 	Container   *NS    // CNI_NETNS
 	NetNS       string // CNI_NETNS if Container is nil
 	Config      string // stdin
 	Env         []string
-	Host        *NS // the namespace in which the plugin runs; nil for the test's
+	Host        *NS // the namespace in which the plugin runs; if it is nil, the test's namespace
 	// Before and After are the fields of trace.Tracer. Only Run uses them.
 	Before, After func(step string) error
 }
@@ -298,9 +298,7 @@ func buildDir(tb TB) string {
 		}
 	}
 	dir := prefix + strconv.Itoa(os.Getpid())
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		tb.Fatalf("%v", err)
-	}
+	must(tb, os.MkdirAll(dir, 0o755))
 	return dir
 }
 

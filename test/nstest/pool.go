@@ -37,27 +37,20 @@ func NewPoolHost(tb TB) *PoolHost {
 	return n
 }
 
-func (n *PoolHost) require(err error) {
-	n.tb.Helper()
-	if err != nil {
-		n.tb.Fatalf("%v", err)
-	}
-}
-
 // Boot sets the boot ID as a reboot does.
 func (n *PoolHost) Boot(id string) {
 	n.tb.Helper()
-	n.require(os.WriteFile(n.BootID, []byte(id+"\n"), 0o600))
+	must(n.tb, os.WriteFile(n.BootID, []byte(id+"\n"), 0o600))
 }
 
 // A PoolCall lists differences from a call's default configuration and environment.
 type PoolCall struct {
-	IPAM    string // the members of ipam except type and dataDir; "" for the subnet 10.1.2.0/24
+	IPAM    string // the members of ipam except type and dataDir; if it is "", the subnet 10.1.2.0/24
 	More    string // further members of the configuration, for example `"runtimeConfig": {…}`
 	Args    string // CNI_ARGS
 	IfName  string
-	Version string // "" for 1.1.0
-	Network string // "" for net
+	Version string // if it is "", the call uses 1.1.0
+	Network string // if it is "", the call uses net
 }
 
 // Config returns the configuration of a call.
@@ -114,20 +107,19 @@ func (n *PoolHost) Net(name string) string { return filepath.Join(n.DataDir, "ne
 // Put writes a file to the network's directory without the plugin.
 func (n *PoolHost) Put(name, content string) {
 	n.tb.Helper()
-	n.require(os.MkdirAll(n.Net(""), 0o755))
-	n.require(os.WriteFile(n.Net(name), []byte(content), 0o600))
+	must(n.tb, os.MkdirAll(n.Net(""), 0o755))
+	must(n.tb, os.WriteFile(n.Net(name), []byte(content), 0o600))
 }
 
 // Reserved returns the reservations, for example "10.1.2.2 c1/eth0".
 func (n *PoolHost) Reserved() []string {
 	n.tb.Helper()
-	if _, err := os.Stat(n.Net("")); err != nil {
-		n.tb.Fatalf("%v", err)
-	}
+	_, err := os.Stat(n.Net(""))
+	must(n.tb, err)
 	all := []string{}
 	for _, ip := range Reservations(n.tb, n.DataDir, "net") {
 		content, err := os.ReadFile(n.Net(ip))
-		n.require(err)
+		must(n.tb, err)
 		all = append(all, ip+" "+strings.Replace(string(content), "\r\n", "/", 1))
 	}
 	slices.Sort(all)
@@ -138,11 +130,11 @@ func (n *PoolHost) Reserved() []string {
 // the directory.
 func (n *PoolHost) WithReferenceLock(f func()) {
 	n.tb.Helper()
-	n.require(os.MkdirAll(n.Net(""), 0o755))
+	must(n.tb, os.MkdirAll(n.Net(""), 0o755))
 	lock, err := os.OpenFile(n.Net("lock"), os.O_RDONLY|os.O_CREATE, 0o750)
-	n.require(err)
-	defer func() { n.require(lock.Close()) }()
-	n.require(syscall.Flock(int(lock.Fd()), syscall.LOCK_EX))
+	must(n.tb, err)
+	defer func() { must(n.tb, lock.Close()) }()
+	must(n.tb, syscall.Flock(int(lock.Fd()), syscall.LOCK_EX))
 	f()
 }
 
@@ -151,10 +143,10 @@ func (n *PoolHost) ReferenceAdd(ip, id string) {
 	n.tb.Helper()
 	n.WithReferenceLock(func() {
 		f, err := os.OpenFile(n.Net(ip), os.O_RDWR|os.O_EXCL|os.O_CREATE, 0o600)
-		n.require(err)
+		must(n.tb, err)
 		_, err = f.WriteString(id + "\r\neth0")
-		n.require(errors.Join(err, f.Close()))
-		n.require(os.WriteFile(n.Net("last_reserved_ip.0"), []byte(ip), 0o600))
+		must(n.tb, errors.Join(err, f.Close()))
+		must(n.tb, os.WriteFile(n.Net("last_reserved_ip.0"), []byte(ip), 0o600))
 	})
 }
 

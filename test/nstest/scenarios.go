@@ -27,14 +27,12 @@ func NewScriptPlugin(tb TB, name, body string) (dir, log string) {
 	dir = tb.TempDir()
 	log = filepath.Join(dir, "log")
 	script := "#!/bin/sh\nLOG=" + log + "\ncat >/dev/null\n" + body + "\n"
-	if err := os.WriteFile(filepath.Join(dir, name), []byte(script), 0o755); err != nil {
-		tb.Fatalf("%v", err)
-	}
+	must(tb, os.WriteFile(filepath.Join(dir, name), []byte(script), 0o755))
 	return dir, log
 }
 
-// NewIPAMScript is NewScriptPlugin for an IPAM plugin. Before body runs, the log gets a line with the command and "link" or
-// "no link", which says whether the interface CNI_IFNAME exists.
+// NewIPAMScript writes a plugin as NewScriptPlugin does, for IPAM. Before body, the script appends a line to the log.
+// The line contains the command, and "link" or "no link", which says whether the interface CNI_IFNAME exists.
 func NewIPAMScript(tb TB, name, body string) (dir, log string) {
 	tb.Helper()
 	return NewScriptPlugin(tb, name, "nsenter --net=$CNI_NETNS ip link show $CNI_IFNAME >/dev/null 2>&1 && state=link || state='no link'\n"+
@@ -47,7 +45,7 @@ func NewIPAMScript(tb TB, name, body string) (dir, log string) {
 type LinkForIPAM struct {
 	Plugin   skel.Plugin
 	Call     Call
-	HostEnds string // a command that prints one line for each host end on the host; "" if there are none
+	HostEnds string // a command that prints one line for each host end on the host, or "" if the plugin creates none
 	Want     int    // the number of lines that HostEnds prints while the attachment exists
 }
 
@@ -151,9 +149,7 @@ type delVariant struct {
 func delVariants(tb TB) []delVariant {
 	tb.Helper()
 	regular := filepath.Join(tb.TempDir(), "regular")
-	if err := os.WriteFile(regular, nil, 0o600); err != nil {
-		tb.Fatalf("%v", err)
-	}
+	must(tb, os.WriteFile(regular, nil, 0o600))
 	return []delVariant{
 		{"with prevResult", func(c Call, added Reply) Call { c.Config = WithPrevResult(c.Config, added.Stdout); return c }},
 		{"without prevResult", func(c Call, _ Reply) Call { return c }},
@@ -166,6 +162,27 @@ func delVariants(tb TB) []delVariant {
 			c.Args = "nonsense"
 			return c
 		}},
+	}
+}
+
+// RequireDelOfContainerLink checks that DEL restores the host, the container and the reservations, whatever has changed
+// since ADD, and that a second DEL succeeds. It is for plugins whose interface is only in the container. rejected is a
+// configuration that ADD rejects.
+func (b *Bed) RequireDelOfContainerLink(c Call, rejected string) {
+	b.tb.Helper()
+	restored := b.Restored(b.Host, c.Container)
+	for name, change := range map[string]func(del *Call){
+		"with prevResult":                              func(*Call) {},
+		"without prevResult":                           func(del *Call) { del.Config = c.Config },
+		"with a configuration that ADD rejects":        func(del *Call) { del.Config, del.Args = rejected, "X=1;;Y" },
+		"without an alias, as of the reference plugin": func(*Call) { c.Container.Must(b.tb, "ip", "link", "set", "eth0", "alias", "") },
+	} {
+		b.tb.Logf("DEL %s", name)
+		del := b.Attach(c)
+		change(&del)
+		b.OK("DEL", del)
+		restored()
+		b.OK("DEL", del)
 	}
 }
 

@@ -16,6 +16,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/nftables"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -45,13 +47,17 @@ func Snapshot(tb TB, namespaces ...*NS) string {
 	return strings.Join(all, "\n")
 }
 
-// snapshot runs all queries at the same time, because starting programs takes most of the time.
+// snapshot runs all queries at the same time, because starting programs takes most of the time. It starts only programs
+// that have something to print.
 func (n *NS) snapshot() ([]string, error) {
 	all, err := n.stableIproute()
 	if err != nil {
 		return nil, err
 	}
-	queries := []func() ([]string, error){n.ip6rules, n.bridge, n.shaping, n.netfilter, n.sysctls}
+	queries := []func() ([]string, error){n.ip6rules, n.shaping, n.netfilter, n.sysctls}
+	if slices.ContainsFunc(all, func(line string) bool { return strings.HasSuffix(line, " linkinfo.info_kind=bridge") }) {
+		queries = slices.Insert(queries, 1, n.bridge)
+	}
 	parts := make([][]string, len(queries))
 	errs := make([]error, len(queries))
 	var wg sync.WaitGroup
@@ -303,15 +309,22 @@ func (n *NS) bridge() ([]string, error) {
 	}), err
 }
 
-// shaping returns the qdiscs, and the filters of qdiscs that support filters.
+// shaping returns the qdiscs, and the filters of qdiscs that support filters. It omits the qdisc noqueue, which is a
+// property of the link.
 func (n *NS) shaping() ([]string, error) {
+	var qdiscs []netlink.Qdisc
+	err := n.Do(func() (err error) { qdiscs, err = netlink.QdiscList(nil); return err })
+	if err == nil && !slices.ContainsFunc(qdiscs, func(q netlink.Qdisc) bool { return q.Type() != "noqueue" }) {
+		return nil, nil
+	}
 	lines, err := n.objects("", "qdisc", "tc", "-j", "qdisc", "show")
 	if err != nil {
 		return nil, err
 	}
+	lines = slices.DeleteFunc(lines, func(line string) bool { return field(line, "kind") == "noqueue" })
 	for _, line := range slices.Clone(lines) {
 		kind, dev, handle := field(line, "kind"), field(line, "dev"), field(line, "handle")
-		if kind == "noqueue" || kind == "pfifo_fast" || kind == "mq" {
+		if kind == "pfifo_fast" || kind == "mq" {
 			continue
 		}
 		parents := [][]string{{"parent", handle}}
@@ -336,6 +349,11 @@ func interfaceGone(err error) bool { return strings.Contains(err.Error(), "Canno
 // nft returns the nftables ruleset. It sorts the elements of each set, because nft prints them in the order of
 // a hash table.
 func (n *NS) nft() ([]string, error) {
+	var tables []*nftables.Table
+	err := n.Do(func() (err error) { tables, err = (&nftables.Conn{}).ListTables(); return err })
+	if err != nil || len(tables) == 0 {
+		return nil, err
+	}
 	out, err := n.Exec("nft", "-s", "list", "ruleset")
 	if err != nil {
 		return nil, err
@@ -353,7 +371,7 @@ func (n *NS) nft() ([]string, error) {
 			inside, line, elements = true, rest, nil
 		}
 		line, closes := strings.CutSuffix(line, "}")
-		elements = append(elements, outsideQuotes(line, ',')...)
+		elements = append(elements, splitOutsideQuotes(line, ',')...)
 		if closes {
 			inside = false
 			slices.Sort(elements)
@@ -365,8 +383,8 @@ func (n *NS) nft() ([]string, error) {
 	return lines, nil
 }
 
-// outsideQuotes splits s at each separator that is not between quotation marks.
-func outsideQuotes(s string, sep rune) []string {
+// splitOutsideQuotes splits s at each separator that is not between quotation marks.
+func splitOutsideQuotes(s string, sep rune) []string {
 	quoted := false
 	parts := strings.FieldsFunc(s, func(r rune) bool {
 		if r == '"' {
@@ -523,8 +541,8 @@ func describe(what string, object map[string]any) []string {
 	return properties
 }
 
-// volatile lists the properties that change without a call.
-var volatile = []string{
+// volatileKeys lists the properties that change without a call.
+var volatileKeys = []string{
 	"valid_life_time", "preferred_life_time", "tentative", "expires", "refcnt", "used",
 	"bytes", "packets", "drops", "overlimits", "requeues", "backlog", "qlen", "rule_hit", "success", "stats", "direct_packets_stat",
 	"installed", "last_used", "first_used", "age",
@@ -537,7 +555,7 @@ func flatten(prefix string, v any) []string {
 	case map[string]any:
 		var all []string
 		for key, value := range v {
-			if slices.Contains(volatile, key) || strings.HasSuffix(key, "_timer") {
+			if slices.Contains(volatileKeys, key) || strings.HasSuffix(key, "_timer") {
 				continue
 			}
 			all = append(all, flatten(strings.TrimPrefix(prefix+"."+key, "."), value)...)
@@ -564,7 +582,7 @@ func flatten(prefix string, v any) []string {
 	return []string{fmt.Sprintf("%s=%v", prefix, v)}
 }
 
-// field returns the value of a key in a line of describe, or an empty string.
+// field returns the value of a key in a line of describe, or "".
 func field(line, key string) string {
 	for word := range strings.FieldsSeq(line) {
 		if value, ok := strings.CutPrefix(word, key+"="); ok {

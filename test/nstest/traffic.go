@@ -138,8 +138,8 @@ func MustNotAnswer(tb TB, n *NS, addr string) {
 	}
 }
 
-// MustDial is Dial, but fails the test if there is no answer, or if the client address that the server
-// saw differs from peer. An empty peer matches every address.
+// MustDial connects as Dial does, and fails the test if there is no answer, or if the client address
+// that the server saw differs from peer. An empty peer matches every address.
 func MustDial(tb TB, n *NS, addr, peer string) {
 	tb.Helper()
 	reply, err := Dial(n, addr)
@@ -186,7 +186,7 @@ type End struct {
 }
 
 // Join connects two namespaces by a veth pair. Both ends are up. All addresses, including link-local
-// ones, are usable when Join returns.
+// addresses, are usable when Join returns.
 func Join(tb TB, a, b End) {
 	tb.Helper()
 	a.In.Must(tb, "ip", "link", "add", a.Name, "type", "veth", "peer", "name", b.Name, "netns", b.In.Path())

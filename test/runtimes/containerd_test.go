@@ -238,7 +238,7 @@ func (p *pod) container(args ...string) string {
 // exec runs the program workload in the container and returns its output.
 func (c *containerd) exec(container string, args ...string) string {
 	GinkgoHelper()
-	done, err := c.ExecSync(ctx, &cri.ExecSyncRequest{ContainerId: container, Cmd: append([]string{"/workload"}, args...), Timeout: 10})
+	done, err := c.ExecSync(ctx, &cri.ExecSyncRequest{ContainerId: container, Cmd: append([]string{"/plumb"}, args...), Timeout: 10})
 	Expect(err).NotTo(HaveOccurred())
 	Expect(done.ExitCode).To(BeZero(), "%s", done.Stderr)
 	return string(done.Stdout)

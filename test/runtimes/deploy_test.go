@@ -5,7 +5,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"strings"
 	"text/template"
 
@@ -121,11 +120,8 @@ func (p *pod) log(name string) string {
 func (c *containerd) importRelease(image string) {
 	GinkgoHelper()
 	archive := filepath.Join(c.dir, "plumb.tar")
-	build := exec.Command("go", "-C", "../..", "run", "./scripts/image", image, archive, runtime.GOARCH+"="+os.Getenv("PLUMB_BIN"))
-	build.Env = append(os.Environ(), "SOURCE_DATE_EPOCH=1700000000")
-	out, err := build.CombinedOutput()
-	Expect(err).NotTo(HaveOccurred(), "%s", out)
-	out, err = exec.Command("ctr", "-a", filepath.Join(c.dir, "sock"), "-n", "k8s.io", "images", "import", archive).CombinedOutput()
+	Expect(packImage(image, archive, os.Getenv("PLUMB_BIN"))).To(Succeed())
+	out, err := exec.Command("ctr", "-a", filepath.Join(c.dir, "sock"), "-n", "k8s.io", "images", "import", archive).CombinedOutput()
 	Expect(err).NotTo(HaveOccurred(), "%s", out)
 }
 

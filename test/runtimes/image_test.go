@@ -1,10 +1,6 @@
 package runtimes
 
 import (
-	"archive/tar"
-	"bytes"
-	"crypto/sha256"
-	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -16,7 +12,7 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// image is the name of the image that all containers run. Its only program is workload.
+// image is the name of the image that all containers run. Its only program is workload, with the path /plumb.
 const image = "plumb.test/workload:1"
 
 // writeImage writes the image to a tar archive in dir, which runtimes can import. It returns the
@@ -37,87 +33,25 @@ var buildImage = sync.OnceValues(func() ([]byte, error) {
 		return nil, err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", dir, "./workload")
+	bin, archive := filepath.Join(dir, "bin"), filepath.Join(dir, "image.tar")
+	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(bin, "plumb"), "./workload")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("build workload: %w\n%s", err, out)
 	}
-	program, err := os.ReadFile(filepath.Join(dir, "workload"))
-	if err != nil {
+	if err := packImage(image, archive, bin); err != nil {
 		return nil, err
 	}
-	return ociImage(program)
+	return os.ReadFile(archive)
 })
 
-// ociImage returns a tar archive in the OCI image layout. The image's only layer contains the
-// program and the directories at which a runtime mounts file systems.
-func ociImage(program []byte) ([]byte, error) {
-	var layer archive
-	for _, d := range []string{"dev/", "etc/", "proc/", "sys/", "tmp/"} {
-		layer.add(d, 0o755, nil)
+// packImage writes a tar archive with an image of the executables in a directory, as for a release. The image starts
+// the executable plumb.
+func packImage(name, archive, directory string) error {
+	pack := exec.Command("go", "-C", "../..", "run", "./scripts/image", name, archive, runtime.GOARCH+"="+directory)
+	pack.Env = append(os.Environ(), "SOURCE_DATE_EPOCH=1700000000")
+	if out, err := pack.CombinedOutput(); err != nil {
+		return fmt.Errorf("pack %s: %w\n%s", name, err, out)
 	}
-	layer.add("workload", 0o755, program)
-	layer.add("etc/passwd", 0o644, []byte("root:x:0:0:root:/:/\n"))
-	layerContent, err := layer.close()
-	if err != nil {
-		return nil, err
-	}
-
-	var out archive
-	addBlob := func(mediaType string, content []byte) (descriptor map[string]any) {
-		sum := fmt.Sprintf("%x", sha256.Sum256(content))
-		out.add("blobs/sha256/"+sum, 0o644, content)
-		return map[string]any{"mediaType": "application/vnd.oci.image." + mediaType, "digest": "sha256:" + sum, "size": len(content)}
-	}
-	layerBlob := addBlob("layer.v1.tar", layerContent)
-	config := addBlob("config.v1+json", mustMarshal(map[string]any{
-		"architecture": runtime.GOARCH, "os": "linux",
-		"config": map[string]any{"Entrypoint": []string{"/workload"}, "Env": []string{"PATH=/"}},
-		"rootfs": map[string]any{"type": "layers", "diff_ids": []any{layerBlob["digest"]}},
-	}))
-	manifest := addBlob("manifest.v1+json", mustMarshal(map[string]any{
-		"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
-		"config": config, "layers": []any{layerBlob},
-	}))
-	manifest["annotations"] = map[string]string{
-		"io.containerd.image.name": image, "org.opencontainers.image.ref.name": image,
-	}
-	out.add("index.json", 0o644, mustMarshal(map[string]any{"schemaVersion": 2, "manifests": []any{manifest}}))
-	out.add("oci-layout", 0o644, []byte(`{"imageLayoutVersion":"1.0.0"}`))
-	return out.close()
-}
-
-func mustMarshal(v any) []byte {
-	text, err := json.Marshal(v)
-	Expect(err).NotTo(HaveOccurred())
-	return text
-}
-
-// An archive builds a tar archive in memory. close returns the first error of all calls.
-type archive struct {
-	buf bytes.Buffer
-	tar *tar.Writer
-	err error
-}
-
-// add adds a file, or a directory if the name ends with a slash.
-func (a *archive) add(name string, mode int64, content []byte) {
-	if a.tar == nil {
-		a.tar = tar.NewWriter(&a.buf)
-	}
-	if a.err == nil {
-		a.err = a.tar.WriteHeader(&tar.Header{Name: name, Mode: mode, Size: int64(len(content))})
-	}
-	if a.err == nil {
-		_, a.err = a.tar.Write(content)
-	}
-}
-
-// close ends the archive and returns it.
-func (a *archive) close() ([]byte, error) {
-	if a.err != nil {
-		return nil, a.err
-	}
-	err := a.tar.Close()
-	return a.buf.Bytes(), err
+	return nil
 }

@@ -52,10 +52,10 @@ func (c *nerdctl) address(name string) string {
 	return c.command("inspect", name, "--format", "{{.NetworkSettings.IPAddress}}")
 }
 
-// exec runs the program /workload in the container and returns its output.
+// exec runs the program workload in the container and returns its output.
 func (c *nerdctl) exec(name string, args ...string) string {
 	GinkgoHelper()
-	return c.command(append([]string{"exec", name, "/workload"}, args...)...)
+	return c.command(append([]string{"exec", name, "/plumb"}, args...)...)
 }
 
 // Debian does not package nerdctl. The specs exist only if NERDCTL contains the path of a nerdctl.
@@ -91,7 +91,7 @@ var _ = os.Getenv("NERDCTL") == "" || Describe("nerdctl", func() {
 		Expect(c.exec("one-client", "dial", one+":80")).To(HaveSuffix("local=" + one))
 		Expect(c.exec("two-client", "dial", two+":80")).To(HaveSuffix("local=" + two))
 		_, err := c.Host.Exec(os.Getenv("NERDCTL"), "--address", filepath.Join(c.dir, "sock"), "--data-root", filepath.Join(c.dir, "nerdctl"),
-			"exec", "one-client", "/workload", "dial", two+":80")
+			"exec", "one-client", "/plumb", "dial", two+":80")
 		Expect(err).To(MatchError(ContainSubstring("timeout")))
 	})
 })

@@ -95,10 +95,10 @@ func (p *podman) remove(name string) {
 	p.command("rm", "--force", "--time", "0", name)
 }
 
-// exec runs the program /workload in the container and returns its output.
+// exec runs the program workload in the container and returns its output.
 func (p *podman) exec(name string, args ...string) string {
 	GinkgoHelper()
-	return p.command(append([]string{"exec", name, "/workload"}, args...)...)
+	return p.command(append([]string{"exec", name, "/plumb"}, args...)...)
 }
 
 // inspect returns one of the container's settings in a network, such as "IPAddress".

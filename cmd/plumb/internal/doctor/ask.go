@@ -15,11 +15,12 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// An asker calls STATUS and CHECK of the plugins.
+// An asker examines the executables of plugins, and calls STATUS and CHECK of the plugins.
 type asker struct {
 	ctx    context.Context
 	caller *plugins.Caller
 	report *Report
+	spare  []string // Options.Spare, the directories of possible replacements
 }
 
 // findStatus calls STATUS of each plugin that can run.
@@ -57,9 +58,7 @@ func (k asker) status(p plugin, complete bool, add addFunc) {
 			return
 		}
 	}
-	failure := new(types.Error)
-	_ = errors.As(strictErr, &failure) // only a types.Error names keys
-	keys := failure.Problems
+	keys := failureOf(strictErr).Problems
 	for _, problem := range keys {
 		p.addKey(problem, add)
 	}
@@ -68,7 +67,7 @@ func (k asker) status(p plugin, complete bool, add addFunc) {
 	if complete && !wrongType {
 		warnings, err := k.caller.Status(k.ctx, p.file.list, p.PluginConfig)
 		// With CodeLimited, ADD succeeds with limitations, so that CHECK can find more.
-		p.file.explained = p.file.explained || err != nil && (!errors.As(err, &failure) || failure.Code != types.CodeLimited)
+		p.file.explained = p.file.explained || err != nil && failureOf(err).Code != types.CodeLimited
 		if err == nil && len(keys) == 0 {
 			err = strictErr // strictErr names a value that the plugin ignores
 		}
@@ -116,8 +115,7 @@ func (k asker) findDamaged(attachments []*inventory.Attachment, files []*file, a
 	for _, f := range files {
 		skip[f.name()] = skip[f.name()] || f.list == nil || f.explained || f.incomplete
 	}
-	var texts []string                                              // the descriptions of the damage, in the order of their discovery
-	containers, fixes := map[string][]string{}, map[string]string{} // by description
+	var all []*damage
 	for _, a := range attachments {
 		if skip[a.Network] {
 			continue
@@ -125,30 +123,47 @@ func (k asker) findDamaged(attachments []*inventory.Attachment, files []*file, a
 		for _, d := range k.caller.Check(k.ctx, a) {
 			skip[a.Network] = skip[a.Network] || errors.Is(d.Err, plugins.ErrNoAnswer)
 			text := fmt.Sprintf("network %s: CHECK of %s: %s", a.Network, d.Plugin, errorText(d.Err))
-			if containers[text] == nil {
-				texts = append(texts, text)
+			i := slices.IndexFunc(all, func(d *damage) bool { return d.text == text })
+			if i < 0 {
+				i = len(all)
+				all = append(all, &damage{text: text})
 			}
-			containers[text] = append(containers[text], fmt.Sprintf("container %s, interface %s", a.ContainerID, a.IfName))
-			if fix := fixOf(d.Err); !strings.Contains(fixes[text], fix) {
-				fixes[text] = strings.TrimPrefix(fixes[text]+" && "+fix, " && ")
-			}
-			if strings.Contains(text, "find link "+a.IfName+": no such device") { // which the other plugins would repeat
+			all[i].add(a, fixOf(d.Err))
+			if slices.Contains(failureOf(d.Err).Problems, types.MissingLink(a.IfName)) { // which the other plugins would repeat
 				break
 			}
 		}
 	}
-	for _, text := range texts {
-		add(onHost, fixes[text], "%s, %s", strings.Join(containers[text], "; "), text)
+	for _, d := range all {
+		add(onHost, strings.Join(d.fixes, " && "), "%s, %s", strings.Join(d.containers, "; "), d.text)
 	}
+}
+
+// A damage is the same error of CHECK for one or more containers.
+type damage struct {
+	text              string
+	containers, fixes []string
+}
+
+func (d *damage) add(a *inventory.Attachment, fix string) {
+	d.containers = append(d.containers, fmt.Sprintf("container %s, interface %s", a.ContainerID, a.IfName))
+	if !slices.Contains(d.fixes, fix) {
+		d.fixes = append(d.fixes, fix)
+	}
+}
+
+// failureOf returns the error result of a plugin, or an empty one if err contains none.
+func failureOf(err error) *types.Error {
+	failure := new(types.Error)
+	_ = errors.As(err, &failure)
+	return failure
 }
 
 // fixOf returns how to fix an error of CHECK. It returns the commands if the plugin reports one for each problem, and
 // an advice otherwise.
 func fixOf(err error) string {
 	var fixes []string
-	failure := new(types.Error)
-	_ = errors.As(err, &failure) // an error of another type contains no problems
-	for _, p := range failure.Problems {
+	for _, p := range failureOf(err).Problems {
 		if p.Fix == "" {
 			fixes = nil
 			break
@@ -166,7 +181,7 @@ func fixOf(err error) string {
 
 // errorText returns the code and the text of a plugin's error.
 func errorText(err error) string {
-	if failure := new(types.Error); errors.As(err, &failure) {
+	if failure := failureOf(err); failure.Code != 0 {
 		return fmt.Sprintf("code %d: %s", failure.Code, failure.Error())
 	}
 	return err.Error()

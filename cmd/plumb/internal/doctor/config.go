@@ -103,7 +103,7 @@ func (f *file) read() {
 		return
 	}
 	if f.top, f.err = schema.Parse(text); f.err == nil && !f.top.IsObject() {
-		f.top, f.err = nil, errors.New("line 1: want an object")
+		f.top, f.err = nil, &schema.SyntaxError{Line: 1, Err: errors.New("want an object")}
 	}
 	if f.err != nil {
 		return
@@ -134,17 +134,17 @@ func parsed(files []*file) []*file {
 func findSyntax(files []*file, add addFunc) {
 	for _, f := range files {
 		var unread *fs.PathError
+		var syntax *schema.SyntaxError
 		switch {
-		case f.err == nil:
 		case errors.As(f.err, &unread):
 			link, fix := "", edit+"remove it, or move it to another directory"
 			if target, err := os.Readlink(f.path); err == nil {
 				link, fix = "link to "+target+": ", types.Command("rm", f.path)
 			}
 			add(f.path, fix, "cannot be read: %s%v", link, unread.Err)
-		default:
-			line, text, _ := strings.Cut(strings.TrimPrefix(f.err.Error(), "line "), ": ")
-			add(f.path+":"+line, edit+"correct the text there, because no plugin of this file can be called", "not valid JSON: %s", text)
+		case errors.As(f.err, &syntax):
+			add(fmt.Sprintf("%s:%d", f.path, syntax.Line), edit+"correct the text there, because no plugin of this file can be called",
+				"not valid JSON: %v", syntax.Err)
 		}
 	}
 }

@@ -72,9 +72,9 @@ type check struct {
 // An addFunc adds a Finding. It formats the text as fmt.Sprintf does.
 type addFunc func(where, fix, format string, args ...any)
 
-// Examine examines the host of this process. It calls progress with the name of each check before it runs the check.
-// The first of these calls comes after Examine has read what the host holds, and before it calls a plugin.
-func (o Options) Examine(ctx context.Context, progress func(check string)) (*Report, error) {
+// Examine examines the host of this process. After it has read what the host holds, and before it calls a plugin, it
+// replaces ctx by the context that begin returns.
+func (o Options) Examine(ctx context.Context, begin func(context.Context) context.Context) (*Report, error) {
 	r := &Report{Findings: []Finding{}, Files: []string{}, Executables: []string{}, Checks: []string{}, Errors: []string{}}
 	h, err := ns.Self(nil)
 	if err != nil {
@@ -98,12 +98,12 @@ func (o Options) Examine(ctx context.Context, progress func(check string)) (*Rep
 			return nil, err
 		}
 	}
+	ctx = begin(ctx)
 	caller := plugins.NewCaller(o.PluginPath, o.Timeout)
-	for _, c := range o.checks(programs{ctx, caller, o.Spare}, asker{ctx, caller, r}, host, held) {
+	for _, c := range o.checks(asker{ctx, caller, r, o.Spare}, host, held) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		progress(c.name)
 		r.Checks = append(r.Checks, c.name)
 		c.find(files, func(where, fix, format string, args ...any) {
 			r.Findings = append(r.Findings, Finding{c.name, where, fmt.Sprintf(format, args...), fix})
@@ -120,14 +120,14 @@ func (o Options) Examine(ctx context.Context, progress func(check string)) (*Rep
 }
 
 // checks returns the checks in the order in which they run. held is nil if only files are examined.
-func (o Options) checks(p programs, a asker, h host, held *state) []check {
+func (o Options) checks(a asker, h host, held *state) []check {
 	all := []check{{"syntax", findSyntax}}
 	if held != nil {
 		all = append(all, check{"no-configuration", held.findNone})
 	}
 	all = append(all, []check{
 		{"file-kind", o.findFileKind}, {"duplicate-name", o.findDuplicates}, {"order", o.findOrder}, {"keys", findKeys},
-		{"executable", p.findExecutables}, {"versions", p.findVersions}, {"mixed-versions", p.findMixed}, {"status", a.findStatus},
+		{"executable", a.findExecutables}, {"versions", a.findVersions}, {"mixed-versions", a.findMixed}, {"status", a.findStatus},
 		{"overlap", findOverlaps}, {"route", h.findRoutes}, {"bridge", h.findBridges}, {"master", h.findMasters},
 		{"link-kind", h.findLinkKinds}, {"sysctl", h.findSysctls}, {"ipv6", findIPv6},
 	}...)

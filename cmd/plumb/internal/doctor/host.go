@@ -54,15 +54,11 @@ func (p plugin) sets() []pool.Set {
 
 // subnets returns the valid subnets of the range sets.
 func (p plugin) subnets() (all []netip.Prefix) {
-	type subnet struct{ Subnet string }
-	var keys struct {
-		subnet
-		Ranges [][]subnet
-	}
+	var keys pool.Keys
 	if p.sets() == nil || json.Unmarshal(p.IPAM, &keys) != nil {
 		return nil
 	}
-	for _, s := range append(slices.Concat(keys.Ranges...), keys.subnet) {
+	for _, s := range append(slices.Concat(keys.Ranges...), keys.RangeKeys) {
 		if prefix, err := types.ParseCIDR(s.Subnet); err == nil {
 			all = append(all, prefix.Masked())
 		}

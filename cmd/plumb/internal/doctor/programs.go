@@ -1,7 +1,7 @@
 package doctor
 
 import (
-	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,48 +13,41 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// programs examines the executables of plugins.
-type programs struct {
-	ctx    context.Context
-	caller *plugins.Caller
-	spare  []string // Options.Spare, the directories of possible replacements
-}
-
 // findExecutables finds plugins without an executable that can run.
-func (s programs) findExecutables(files []*file, add addFunc) {
+func (k asker) findExecutables(files []*file, add addFunc) {
 	for _, f := range files {
 		for _, name := range f.types() {
-			s.caller.Find(s.ctx, name) // all executables must be found before findMixed calls UsualVersion
+			k.caller.Find(k.ctx, name) // all executables must be found before findMixed calls UsualVersion
 		}
 	}
 	for _, p := range pluginsOf(files) {
-		s.examine(p.file, p.at.Get("type"), add)
-		s.examine(p.file, p.at.Get("ipam").Get("type"), add)
+		k.examine(p.file, p.at.Get("type"), add)
+		k.examine(p.file, p.at.Get("ipam").Get("type"), add)
 	}
 }
 
 // examine adds the finding for the executable that the key type names, if there is one.
-func (s programs) examine(f *file, typ *schema.Value, add addFunc) {
+func (k asker) examine(f *file, typ *schema.Value, add addFunc) {
 	if typ.Text() == "" {
 		return
 	}
-	x := s.caller.Find(s.ctx, typ.Text())
+	x := k.caller.Find(k.ctx, typ.Text())
 	what, fix := "", edit+"name the directory of the plugins with --cni-path"
 	switch {
 	case strings.Contains(x.Name, "/"):
 		what, fix = "want a name without /", edit+"write the name of an executable in CNI_PATH"
-	case x.Problem != "":
-		what, fix = x.Path+": "+x.Problem, s.install(x.Name, x.Path)
-		if strings.HasPrefix(x.Problem, "not executable") {
+	case x.Problem != nil:
+		what, fix = fmt.Sprintf("%s: %v", x.Path, x.Problem), k.install(x.Name, x.Path)
+		if errors.Is(x.Problem, plugins.ErrNotExecutable) {
 			fix = types.Command("chmod", "0755", x.Path)
 		}
 	case x.Path != "":
 		return
-	case len(s.caller.Path) == 0:
+	case len(k.caller.Path) == 0:
 		what = "CNI_PATH is empty"
 	default:
-		path := filepath.Join(s.caller.Path[0], x.Name)
-		what, fix = "no executable in "+strings.Join(s.caller.Path, ":"), s.install(x.Name, path)
+		path := filepath.Join(k.caller.Path[0], x.Name)
+		what, fix = "no executable in "+strings.Join(k.caller.Path, ":"), k.install(x.Name, path)
 		if info, err := os.Stat(path); err == nil && info.IsDir() {
 			what, fix = path+" is a directory", edit+"rename the directory, then "+strings.TrimPrefix(fix, edit)
 		} else if likely := types.Nearest(x.Name, schema.Names()); likely != "" && likely != x.Name {
@@ -69,11 +62,11 @@ func (s programs) examine(f *file, typ *schema.Value, add addFunc) {
 // install returns how to install an executable at a path. It returns a command if a spare directory contains the
 // plugin in the version of plumb's other plugins. An executable of another project may support fewer versions of the
 // specification, and other keys.
-func (s programs) install(name, path string) string {
-	version := s.caller.UsualVersion()
-	for _, dir := range s.spare {
+func (k asker) install(name, path string) string {
+	version := k.caller.UsualVersion()
+	for _, dir := range k.spare {
 		from := filepath.Join(dir, name)
-		if v := s.caller.VersionOf(s.ctx, from); from != path && v != "" && (v == version || version == "") {
+		if v := k.caller.VersionOf(k.ctx, from); from != path && v != "" && (v == version || version == "") {
 			return types.Command("install", "-m", "0755", from, path)
 		}
 	}
@@ -85,7 +78,7 @@ func (s programs) install(name, path string) string {
 }
 
 // findVersions finds networks with a cniVersion that at least one of their plugins does not support.
-func (s programs) findVersions(files []*file, add addFunc) {
+func (k asker) findVersions(files []*file, add addFunc) {
 	for _, f := range usable(files) {
 		version := f.list.CNIVersion
 		if version == "" {
@@ -94,7 +87,7 @@ func (s programs) findVersions(files []*file, add addFunc) {
 		var unsupported []string
 		common := types.VersionsSince(types.V010)
 		for _, name := range f.types() {
-			serves := s.caller.Find(s.ctx, name).Serves
+			serves := k.caller.Find(k.ctx, name).Serves
 			if !slices.Contains(serves, version) {
 				unsupported = append(unsupported, fmt.Sprintf("%s (%s)", name, strings.Join(serves, ", ")))
 			}
@@ -113,11 +106,11 @@ func (s programs) findVersions(files []*file, add addFunc) {
 }
 
 // findMixed finds plumb's executables whose version differs from the most frequent version.
-func (s programs) findMixed(_ []*file, add addFunc) {
-	usual := s.caller.UsualVersion()
-	for _, x := range s.caller.Executables() {
+func (k asker) findMixed(_ []*file, add addFunc) {
+	usual := k.caller.UsualVersion()
+	for _, x := range k.caller.Executables() {
 		if x.Version != "" && x.Version != usual {
-			add(x.Path, s.install(x.Name, x.Path), "version %s differs from %s, the version of most plumb plugins", x.Version, usual)
+			add(x.Path, k.install(x.Name, x.Path), "version %s differs from %s, the version of most plumb plugins", x.Version, usual)
 		}
 	}
 }

@@ -31,8 +31,8 @@ func (o Options) readState(r *Report) (s *state, err error) {
 	}
 	r.Attachments = len(s.inventory.Attachments)
 	for _, problem := range s.inventory.Errors {
-		if !slices.ContainsFunc(r.Files, func(f string) bool { return strings.HasPrefix(problem, f+":") }) {
-			r.Errors = append(r.Errors, problem) // findSyntax reports unreadable configuration files as findings
+		if !slices.Contains(r.Files, problem.Part) {
+			r.Errors = append(r.Errors, problem.String()) // findSyntax reports unreadable configuration files as findings
 		}
 	}
 	if o.Live == nil {

@@ -40,6 +40,11 @@ func generate(plugins string) (map[string][]byte, error) {
 		if all[name], err = p.schema(ipamCapabilities); err != nil {
 			return nil, err
 		}
+		if ipam := all[name].Properties["ipam"]; ipam != nil && !p.ipam {
+			for _, def := range slices.Sorted(maps.Keys(ipams)) { // apply the schema of the IPAM plugin
+				ipam.AllOf = append(ipam.AllOf, ifType(strings.TrimPrefix(def, "ipam-"), "#/$defs/"+def))
+			}
+		}
 	}
 	all[schema.ConfList] = list(all, pages)
 	texts := map[string][]byte{}
@@ -227,16 +232,9 @@ func common(name string) *schema.Schema {
 		s.Enum = types.VersionsSince(types.V010)
 	case "dns":
 		s.Additional = unknown(name)
-	case "ipam": // one condition per IPAM plugin, which applies that plugin's schema
-		for _, plugin := range ipamPlugins {
-			s.AllOf = append(s.AllOf, ifType(plugin, "#/$defs/ipam-"+plugin))
-		}
 	}
 	return all[name]
 }
-
-// ipamPlugins lists the IPAM plugins. A test compares it with the pages.
-var ipamPlugins = []string{"cluster-local", "dhcp", "host-local", "static"}
 
 // ifType returns a schema that applies the schema at ref to objects with this type.
 func ifType(name, ref string) *schema.Schema {

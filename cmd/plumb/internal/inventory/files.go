@@ -26,8 +26,8 @@ func (s *pathSet) add(dir string) {
 	}
 }
 
-// readFiles reads reservations, records and leases in the default directories and in the directories that configurations
-// name.
+// readFiles reads the plugins' reservations, state files and leases in the default directories and in the directories that
+// network configurations set.
 func (inv *Inventory) readFiles(p Places) {
 	pools := pathSet{filepath.Clean(p.DataDir)}
 	leases := pathSet{dhcpd.StoreOf(filepath.Join(p.RunDir, filepath.Base(dhcpd.DefaultSocket))).Dir}
@@ -59,7 +59,7 @@ func (inv *Inventory) readFiles(p Places) {
 			inv.readRecords(plugin, dir, func(id types.Attachment, _ string) types.Attachment { return id })
 		}
 	}
-	ownerOfTuning := inv.tuningOwners() // after all other files were read
+	ownerOfTuning := inv.tuningOwners() // which needs the attachments of all other files
 	for _, dir := range *records["tuning"] {
 		inv.readRecords("tuning", dir, ownerOfTuning)
 	}
@@ -131,9 +131,9 @@ func (inv *Inventory) readRecords(plugin, dir string, owner func(content types.A
 	})
 }
 
-// tuningOwners returns the function owner for tuning's files, whose names are "<container>_<interface>". Because both
-// may contain underscores, owner tries known attachments first. Files of the reference plugin do not contain the
-// network.
+// tuningOwners returns a function that returns the owner of a file of tuning. The files are called
+// "<container>_<interface>". Because both may contain underscores, the function tries known attachments first. A file of
+// the reference plugin does not contain the network, and matches an attachment of any network.
 func (inv *Inventory) tuningOwners() func(content types.Attachment, name string) types.Attachment {
 	known := map[string][]types.Attachment{}
 	for id := range inv.byID {
@@ -152,7 +152,7 @@ func (inv *Inventory) tuningOwners() func(content types.Attachment, name string)
 	}
 }
 
-// eachFile calls use for each readable file with this extension in a directory.
+// eachFile calls use for each readable file in dir whose name ends with ending.
 func (inv *Inventory) eachFile(dir, ending string, use func(path string, text []byte)) {
 	entries, err := os.ReadDir(dir)
 	inv.unread(dir, types.IgnoreNotExist(err))
@@ -170,7 +170,7 @@ func (inv *Inventory) eachFile(dir, ending string, use func(path string, text []
 	}
 }
 
-// compareAddresses orders the texts of addresses, IPv4 before IPv6.
+// compareAddresses compares addresses in text form. Invalid texts come first, then IPv4, then IPv6.
 func compareAddresses(x, y string) int {
 	a, _ := netip.ParseAddr(x)
 	b, _ := netip.ParseAddr(y)

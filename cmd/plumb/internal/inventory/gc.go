@@ -110,10 +110,9 @@ type Report struct {
 
 // A Collector carries out a Plan.
 type Collector struct {
-	Places   Places
-	Network  string                           // the only network to collect; empty for all networks
-	Log      func(format string, args ...any) // prints a line for each network
-	Progress func(text string)                // shows a text before each DEL, and "" after the last
+	Places  Places
+	Network string                           // the only network to collect; empty for all networks
+	Log     func(format string, args ...any) // prints a line for each network
 }
 
 // Run calls DEL for the attachments of the plan, and then GC for each network, with which the plugins remove what names
@@ -160,15 +159,13 @@ func (c *Collector) delete(ctx context.Context, n *Network, p *Plan) error {
 	c.Log("network %s: DEL of dead attachments: %d", n.Name, len(dead))
 	cni := libcni.NewCNIConfig(c.Places.PluginPath, nil) // each attachment names its cache directory
 	var errs []error
-	for i, a := range dead {
-		c.Progress(fmt.Sprintf("network %s: DEL %d of %d", n.Name, i+1, len(dead)))
+	for _, a := range dead {
 		list, runtime := a.delArguments(n)
 		runtime.CacheDir = cmp.Or(runtime.CacheDir, c.Places.CacheDirs[0])
 		if err := cni.DelNetworkList(ctx, list, runtime); err != nil {
 			errs = append(errs, fmt.Errorf("delete %s %s: %w", a.ContainerID, a.IfName, err))
 		}
 	}
-	c.Progress("")
 	return errors.Join(errs...)
 }
 

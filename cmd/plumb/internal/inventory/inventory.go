@@ -106,13 +106,24 @@ type Inventory struct {
 	Networks    []*Network    `json:"networks"`    // sorted by name
 	Attachments []*Attachment `json:"attachments"` // sorted by network, container and interface
 	// Errors contains the errors of the parts that could not be read. These parts may hold more resources.
-	Errors []string `json:"errors"`
+	Errors []ReadError `json:"errors"`
 
 	byID       map[types.Attachment]*Attachment
 	containers map[string]container // the containers by ID
 	partial    bool                 // a part that can contain attachments could not be read
 	denied     error                // the first error that matches fs.ErrPermission
 }
+
+// A ReadError says why a part could not be read.
+type ReadError struct {
+	Part string // the path of a file or directory, "links", "nftables" or "processes"
+	Err  error
+}
+
+func (e ReadError) String() string { return fmt.Sprintf("%s: %v", e.Part, e.Err) }
+
+// MarshalText returns the same text as String, for JSON.
+func (e ReadError) MarshalText() ([]byte, error) { return []byte(e.String()), nil }
 
 // Read reads what the host of this process holds. Inventory.Errors contains the errors of the parts that cannot be read.
 // Read fails if one of these errors is fs.ErrPermission, because most of the other resources would seem to lack an owner.
@@ -122,7 +133,7 @@ func (p Places) Read() (*Inventory, error) {
 		return nil, err
 	}
 	inv := &Inventory{
-		Time: time.Now(), Networks: []*Network{}, Attachments: []*Attachment{}, Errors: []string{},
+		Time: time.Now(), Networks: []*Network{}, Attachments: []*Attachment{}, Errors: []ReadError{},
 		byID: map[types.Attachment]*Attachment{}, containers: map[string]container{},
 	}
 	inv.readNetworks(p)
@@ -152,7 +163,7 @@ func (inv *Inventory) unreadFile(what string, err error) {
 		inv.denied = fmt.Errorf("read %s: %w; run plumb as root on the host", what, err)
 	}
 	if err != nil {
-		inv.Errors = append(inv.Errors, fmt.Sprintf("%s: %v", what, err))
+		inv.Errors = append(inv.Errors, ReadError{what, err})
 	}
 }
 

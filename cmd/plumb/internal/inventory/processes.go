@@ -98,30 +98,20 @@ type container struct {
 	process int    // a process in the namespace, or 0
 }
 
-// A namespaceID identifies a namespace (namespaces(7)).
-type namespaceID struct{ dev, inode uint64 }
-
-// namespaceAt returns the ID of the namespace at a path, or false if there is none.
-func namespaceAt(path string) (namespaceID, bool) {
-	var st unix.Stat_t
-	err := unix.Stat(path, &st)
-	return namespaceID{uint64(st.Dev), st.Ino}, err == nil
-}
-
 // processes returns one process for each network namespace except the host's. If this process is not in the host's PID
 // namespace, /proc shows only some processes. A namespace without a process therefore does not prove that its container
 // is gone.
-func processes() (map[namespaceID]int, error) {
+func processes() (map[ns.ID]int, error) {
 	entries, err := os.ReadDir("/proc")
-	all := map[namespaceID]int{}
+	all := map[ns.ID]int{}
 	for _, e := range entries {
 		if pid, err := strconv.Atoi(e.Name()); err == nil {
-			if id, ok := namespaceAt("/proc/" + e.Name() + "/ns/net"); ok && all[id] == 0 {
+			if id, err := ns.IDAt("/proc/" + e.Name() + "/ns/net"); err == nil && all[id] == 0 {
 				all[id] = pid
 			}
 		}
 	}
-	own, _ := namespaceAt("/proc/self/ns/net")
+	own, _ := ns.IDAt("/proc/self/ns/net")
 	delete(all, own)
 	return all, err
 }
@@ -131,7 +121,7 @@ func (inv *Inventory) findContainers(host *ns.Handle) error {
 	for _, a := range inv.Attachments {
 		c := inv.containers[a.ContainerID]
 		if a.namespaces == namespaceExists {
-			id, _ := namespaceAt(a.NetNS)
+			id, _ := ns.IDAt(a.NetNS)
 			c.netns, c.process = a.NetNS, max(c.process, all[id])
 		}
 		for _, t := range a.ResourcesOf(Link) {
@@ -147,7 +137,7 @@ func (inv *Inventory) findContainers(host *ns.Handle) error {
 // findByLinks sets the processes of containers whose namespace is unknown. Their namespace contains the host end's
 // peer, or an interface with an alias or alternative name that names the attachment. findByLinks opens each namespace
 // once, and only one at a time, because a host may have hundreds of containers.
-func (inv *Inventory) findByLinks(host *ns.Handle, processes map[namespaceID]int) error {
+func (inv *Inventory) findByLinks(host *ns.Handle, processes map[ns.ID]int) error {
 	c, err := nl.Open(host)
 	if err != nil {
 		return err

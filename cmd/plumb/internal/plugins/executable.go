@@ -3,6 +3,7 @@ package plugins
 import (
 	"context"
 	"debug/buildinfo"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -16,10 +17,13 @@ import (
 type Executable struct {
 	Name    string
 	Path    string   // empty if no directory of CNI_PATH contains the executable
-	Problem string   // why the executable cannot run; empty if it can
+	Problem error    // why the executable cannot run; nil if it can
 	Version string   // the release, for plumb's plugins
 	Serves  []string // the supported versions of the specification
 }
+
+// ErrNotExecutable means that the mode of a file forbids to run it.
+var ErrNotExecutable = errors.New("not executable")
 
 // Find returns the executable of a plugin. Like libcni, it uses the first regular file with this name in CNI_PATH. It reads
 // each executable once.
@@ -36,12 +40,12 @@ func (c *Caller) Find(ctx context.Context, name string) *Executable {
 
 func (c *Caller) read(ctx context.Context, x *Executable) {
 	if file, err := os.Stat(x.Path); err == nil && file.Mode()&0o111 == 0 {
-		x.Problem = fmt.Sprintf("not executable (mode %04o)", file.Mode().Perm())
+		x.Problem = fmt.Errorf("%w (mode %04o)", ErrNotExecutable, file.Mode().Perm())
 		return
 	}
 	info, err := cniinvoke.GetVersionInfo(ctx, x.Path, c)
 	if err != nil {
-		x.Problem = "does not answer VERSION: " + err.Error()
+		x.Problem = fmt.Errorf("does not answer VERSION: %w", err)
 		return
 	}
 	x.Serves, x.Version = info.SupportedVersions(), c.VersionOf(ctx, x.Path)

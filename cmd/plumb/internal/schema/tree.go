@@ -18,7 +18,15 @@ type Value struct {
 	inner []*Value
 }
 
-// Parse parses a JSON text. An error begins with the line.
+// A SyntaxError is an error in a line of a JSON text.
+type SyntaxError struct {
+	Line int
+	Err  error
+}
+
+func (e *SyntaxError) Error() string { return fmt.Sprintf("line %d: %v", e.Line, e.Err) }
+
+// Parse parses a JSON text. An error is a *SyntaxError.
 func Parse(text []byte) (*Value, error) {
 	p := &parser{text: text, d: json.NewDecoder(bytes.NewReader(text))}
 	if err := json.Unmarshal(text, new(json.RawMessage)); err != nil {
@@ -26,7 +34,7 @@ func Parse(text []byte) (*Value, error) {
 		if syntax := (*json.SyntaxError)(nil); errors.As(err, &syntax) {
 			line = p.line(syntax.Offset - 1)
 		}
-		return nil, fmt.Errorf("line %d: %w", line, err)
+		return nil, &SyntaxError{line, err}
 	}
 	p.d.UseNumber()
 	return p.value("", ""), nil

@@ -41,9 +41,8 @@ type Conn struct {
 // socket /run/dbus/system_bus_socket, which belongs to the mount namespace of the process. Open uses h
 // only for its tracer.
 //
-// The error matches ErrNotRunning if there is no bus, or no firewalld on it, and
-// ErrNotAuthorized if the bus refuses this user. Its code is types.CodeTryAgain if the bus does not
-// answer in time.
+// The error matches ErrNotRunning if there is no bus, or if firewalld is not on it, and ErrNotAuthorized
+// if the bus refuses this user. Its code is types.CodeTryAgain if the bus does not answer in time.
 func Open(h *ns.Handle) (*Conn, error) { return open(h, callLimit) }
 
 func open(h *ns.Handle, limit time.Duration) (*Conn, error) {
@@ -71,7 +70,7 @@ func (c *Conn) connect() error {
 	case err != nil:
 		return fmt.Errorf("%w: %w", ErrNotRunning, err)
 	}
-	if err = c.bus.Auth(nil); err != nil && err.Error() == "dbus: authentication failed" { // the library exports no such error
+	if err = c.bus.Auth(nil); err != nil && err.Error() == "dbus: authentication failed" { // package dbus exports no such error
 		return fmt.Errorf("%w: %w", ErrNotAuthorized, err)
 	}
 	var running bool

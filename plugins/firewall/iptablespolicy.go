@@ -65,8 +65,8 @@ func (f *firewall) differences(want, rules []xt.Rule, same func(a, b xt.Rule) bo
 	return missing, xt.Where(rules, func(r xt.Rule) bool { return f.isAboutDevice(r) && !isIn(want, r) })
 }
 
-// stageLines returns the lines that add the bridge's policy and delete its former policy.
-func (f *firewall) stageLines(table xt.Table) (lines []string) {
+// policyLines returns the lines that add the bridge's policy and delete its former policy.
+func (f *firewall) policyLines(table xt.Table) (lines []string) {
 	rules := table.Rules
 	policy := f.policyRules(rules)
 	if len(policy) > 0 {
@@ -81,10 +81,10 @@ func (f *firewall) stageLines(table xt.Table) (lines []string) {
 			lines = append(lines, fmt.Sprintf("-I FORWARD 1 %s -j %s", policyComment(bothPolicies), stage1))
 		}
 	}
-	missing, stale := f.differences(policy, rules, isSame)
+	missing, stale := f.differences(policy, rules, isSameRule)
 	for _, chain := range []string{stage1, stage2} {
 		got := rulesIn(chain, rules)
-		want := placed(xt.Where(got, func(r xt.Rule) bool { return !slices.Contains(stale, r) }), rulesIn(chain, missing))
+		want := mergeRules(xt.Where(got, func(r xt.Rule) bool { return !slices.Contains(stale, r) }), rulesIn(chain, missing))
 		if slices.Equal(got, want) {
 			continue
 		}
@@ -97,35 +97,35 @@ func (f *firewall) stageLines(table xt.Table) (lines []string) {
 	return lines
 }
 
-// placed returns the rules of a stage together with the missing policy rules. It inserts the missing rules
-// before the existing policy rules, as the reference plugin does, and sorts all policy rules by rank. The
-// rules of other programs keep their places.
-func placed(rules, missing []xt.Rule) []xt.Rule {
-	first := slices.IndexFunc(rules, isOfPolicy)
+// mergeRules returns the rules of an isolation chain together with the missing policy rules. It inserts the missing
+// rules before the existing policy rules, as the reference plugin does, and sorts all policy rules by rank. The rules
+// of other programs keep their places.
+func mergeRules(rules, missing []xt.Rule) []xt.Rule {
+	first := slices.IndexFunc(rules, isPolicyRule)
 	if first < 0 {
 		first = len(rules)
 	}
 	all := slices.Concat(rules[:first], missing, rules[first:])
-	sorted := xt.Where(all, isOfPolicy)
+	sorted := xt.Where(all, isPolicyRule)
 	slices.SortStableFunc(sorted, func(a, b xt.Rule) int { return rank(a) - rank(b) })
 	for i, r := range all {
-		if isOfPolicy(r) {
+		if isPolicyRule(r) {
 			all[i], sorted = sorted[0], sorted[1:]
 		}
 	}
 	return all
 }
 
-// isOfPolicy reports whether plumb or the reference plugin added the rule to a stage.
-func isOfPolicy(r xt.Rule) bool { return strings.HasPrefix(r.Comment, policyPrefix) }
+// isPolicyRule reports whether the comment marks a policy rule of plumb or of the reference plugin.
+func isPolicyRule(r xt.Rule) bool { return strings.HasPrefix(r.Comment, policyPrefix) }
 
 // rulesIn returns the rules in the chain.
 func rulesIn(chain string, rules []xt.Rule) []xt.Rule {
 	return xt.Where(rules, func(r xt.Rule) bool { return r.Chain == chain })
 }
 
-// rank returns the number by which placed sorts a policy rule. The rules for published ports come first,
-// even if the reference plugin has inserted a rule before them.
+// rank returns the number by which mergeRules sorts a policy rule. The rules for published ports come first, even if
+// the reference plugin has inserted a rule before them.
 func rank(r xt.Rule) int {
 	switch {
 	case strings.Contains(r.Matches, "--ctstate DNAT"):
@@ -136,18 +136,18 @@ func rank(r xt.Rule) int {
 	return 1
 }
 
-// isSame reports whether two rules have the same effect and the same comment.
-func isSame(a, b xt.Rule) bool { return doesSame(a, b) && a.Comment == b.Comment }
+// isSameRule reports whether two rules have the same effect and the same comment.
+func isSameRule(a, b xt.Rule) bool { return hasSameEffect(a, b) && a.Comment == b.Comment }
 
-// doesSame reports whether two rules have the same effect. Some comments of the reference plugin differ
-// from plumb's.
-func doesSame(a, b xt.Rule) bool {
+// hasSameEffect reports whether two rules have the same effect. Some comments of the reference plugin differ from
+// plumb's.
+func hasSameEffect(a, b xt.Rule) bool {
 	return a.Chain == b.Chain && a.Matches == b.Matches && a.Jump == b.Jump
 }
 
 // bridgesOf returns the names of the bridges in a policy rule, or nil for any other rule.
 func bridgesOf(r xt.Rule) []string {
-	if r.Chain != stage1 && r.Chain != stage2 || !isOfPolicy(r) {
+	if r.Chain != stage1 && r.Chain != stage2 || !isPolicyRule(r) {
 		return nil
 	}
 	return slices.DeleteFunc([]string{r.Option("-i"), r.Option("-o")}, func(name string) bool { return name == "" })
@@ -155,21 +155,21 @@ func bridgesOf(r xt.Rule) []string {
 
 func (f *firewall) isAboutDevice(r xt.Rule) bool { return slices.Contains(bridgesOf(r), f.device) }
 
-// clearStages deletes the bridge's policy from iptables if the policy is in nf_tables, except the rules
-// that policyRules returns.
-func (f *firewall) clearStages() error {
+// deleteIPTablesPolicy deletes the bridge's policy from iptables if the policy is in nf_tables, except the rules that
+// policyRules returns.
+func (f *firewall) deleteIPTablesPolicy() error {
 	if f.device == "" || f.usesIPTables() {
 		return nil
 	}
-	return f.eachTable(isOfPolicy, func(tool xt.Tool) error {
+	return f.eachTable(isPolicyRule, func(tool xt.Tool) error {
 		return tool.Change(filter, "delete ingress policy of "+f.device, func(table xt.Table) (string, error) {
-			return xt.Script(filter, f.stageLines(table)...), nil
+			return xt.Script(filter, f.policyLines(table)...), nil
 		})
 	}, stage1, stage2)
 }
 
-// gonePolicies returns the lines that delete the policies of bridges that no longer exist.
-func (f *firewall) gonePolicies(rules []xt.Rule) ([]string, error) {
+// stalePolicies returns the lines that delete the policies of bridges that no longer exist.
+func (f *firewall) stalePolicies(rules []xt.Rule) ([]string, error) {
 	var errs []error
 	stale := xt.Where(rules, func(r xt.Rule) bool {
 		return slices.ContainsFunc(bridgesOf(r), func(name string) bool {
@@ -181,12 +181,12 @@ func (f *firewall) gonePolicies(rules []xt.Rule) ([]string, error) {
 	return xt.Deletions(stale), errors.Join(errs...)
 }
 
-// checkStages returns an error that lists the lines that would correct the rules of the bridge's policy. If the
+// checkPolicyRules returns an error that lists the lines that would correct the rules of the bridge's policy. If the
 // policy is in nf_tables, it accepts rules that the reference plugin added for the bridge, which have the same effect.
-func (f *firewall) checkStages(tool xt.Tool, table xt.Table) error {
+func (f *firewall) checkPolicyRules(tool xt.Tool, table xt.Table) error {
 	var errs []error
 	want := f.policyRules(table.Rules)
-	missing, stale := f.differences(want, table.Rules, doesSame)
+	missing, stale := f.differences(want, table.Rules, hasSameEffect)
 	var lines []string
 	if f.usesIPTables() || f.conf.policy == open {
 		lines = xt.Deletions(stale)
