@@ -96,6 +96,7 @@ package_tree() {
 		name=${unit##*/}
 		sed 's|/opt/cni/bin|/usr/lib/plumb/cni|; s|cni-dhcp\.|plumb-dhcp.|g' "$unit" >"$system/${name/#cni-/plumb-}"
 	done
+	cp "$top"/cmd/plumb/plumb-maintain.{service,timer} "$system"
 	cp "$top/scripts/packages/copyright" "$doc"
 	cp "$top/scripts/packages/lintian-overrides" "$2/usr/share/lintian/overrides/plumb-cni"
 	changelog | gzip -n -9 >"$doc/changelog.gz"

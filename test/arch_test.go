@@ -70,6 +70,8 @@ var restricted = map[string][]string{
 	"github.com/containernetworking/cni": nil,
 	"regexp":                             nil, // each of these packages costs more at the start than a step
 	"net/http":                           nil,
+	"google.golang.org/grpc":             nil, // only the tool and datastores use this and the next one
+	"k8s.io/cri-api":                     nil,
 	"text/template":                      nil,
 	"log":                                nil,
 	"flag":                               {"pkg/dhcpd"}, // the DHCP daemon supports the reference daemon's flags

@@ -39,7 +39,8 @@ changes nothing itself, but host-local may release reservations from before a re
 				return fmt.Errorf("explain %s: %w", a.ID(), err)
 			}
 			if a.HasNamespace() {
-				for _, d := range caller.Check(c.Context(), a) {
+				damages, _ := caller.Check(c.Context(), a) // an attachment without CHECK is not damaged
+				for _, d := range damages {
 					p.AddDamage(d.Plugin, d.Err)
 				}
 			}

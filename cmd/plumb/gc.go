@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -9,34 +10,55 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/cri"
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/inventory"
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/plugins"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 func newGC() *cobra.Command {
 	c := &cobra.Command{
-		Use:   "gc (--live FILE | --live-from-cache | --no-live | --dead CONTAINER)",
+		Use:   "gc (--cri[=SOCKET] | --live FILE | --live-from-cache | --no-live | --dead CONTAINER)",
 		Short: "Remove what dead containers left on this host",
 		Long: `gc removes what this host holds for containers that no longer exist. It calls DEL for each of their attachments, and
 GC for each network whose cniVersion supports GC. It keeps containers that are in the list of live containers, that are
 newer than the list, or that have a process in their network namespace. With --dead, it calls DEL only, for the
-attachments of the given containers.`,
-		Example: `  crictl pods -q --no-trunc | plumb gc --live -
+attachments of the given containers.
+
+With --cri, gc asks the container runtimes of Kubernetes for their pod sandboxes. It also removes suspect attachments, for
+example what a failed ADD left, if two runs of gc --cri find them suspect and the runs are at least --min-age apart. With
+--live as well, the sandboxes and the containers in the file are live. --force does not affect the runtime's networks.`,
+		Example: `  plumb gc --cri
+  crictl pods -q --no-trunc | plumb gc --live -
   nerdctl ps -aq --no-trunc | plumb gc --live - --dry-run`,
 		Args: usage(cobra.NoArgs),
 	}
 	g := &gc{begin: time.Now(), places: addPlaces(c.Flags()), format: addOutput(c.Flags())}
 	c.Flags().StringVar(&g.live, "live", "", "`file` with the whole IDs of all live containers of all runtimes; - for stdin")
+	addCRI(c.Flags(), &g.cri)
 	c.Flags().BoolVar(&g.fromResults, "live-from-cache", false, "the containers with a result in libcni's cache are live")
 	c.Flags().BoolVar(&g.noneLive, "no-live", false, "no container with an attachment lives")
 	c.Flags().StringSliceVar(&g.dead, "dead", nil, "whole ID of a `container` that no longer exists; may be repeated")
 	c.Flags().BoolVar(&g.dryRun, "dry-run", false, "show what would be removed, and remove nothing")
 	c.Flags().BoolVar(&g.selection.Force, "force", false, "also remove what belongs to containers whose namespace exists, but contains no process")
 	c.Flags().StringVar(&g.selection.Network, "network", "", "collect one `network` only")
-	c.Flags().DurationVar(&g.selection.MinAge, "min-age", time.Minute, "keep attachments that were younger than this when the list was created")
+	c.Flags().DurationVar(&g.selection.MinAge, "min-age", minAge, "keep attachments that were younger than this when the list was created")
 	c.RunE = g.run
 	return c
 }
+
+// addCRI adds the flag --cri.
+func addCRI(flags *pflag.FlagSet, socket *string) {
+	flags.StringVar(socket, "cri", "", "`socket` of a runtime with CRI v1; without a value, the default sockets of containerd, CRI-O and k3s")
+	flags.Lookup("cri").NoOptDefVal = defaultSockets
+}
+
+// minAge is the default of --min-age.
+const minAge = time.Minute
+
+// defaultSockets is the value of --cri without a socket. cri.FindSandboxes then finds the sockets.
+const defaultSockets = "auto"
 
 // A gc holds the flags of one run of the command.
 type gc struct {
@@ -44,6 +66,7 @@ type gc struct {
 	places      *inventory.Places
 	format      *format
 	live        string
+	cri         string
 	fromResults bool
 	noneLive    bool
 	dead        []string
@@ -53,13 +76,13 @@ type gc struct {
 
 func (g *gc) run(c *cobra.Command, _ []string) error {
 	sources := 0
-	for _, given := range []bool{g.live != "", g.fromResults, g.noneLive, len(g.dead) > 0} {
+	for _, given := range []bool{g.live != "" || g.cri != "", g.fromResults, g.noneLive, len(g.dead) > 0} {
 		if given {
 			sources++
 		}
 	}
 	if sources != 1 {
-		return usageError{errors.New("give exactly one of --live, --live-from-cache, --no-live and --dead, because gc must know which containers live")}
+		return usageError{errors.New("give exactly one of --cri, --live, --live-from-cache, --no-live and --dead, or --cri with --live, because gc must know which containers live")}
 	}
 	inv, err := readHost(c, g.places) // read before the list, see inventory.NewPlan
 	if err != nil {
@@ -70,11 +93,7 @@ func (g *gc) run(c *cobra.Command, _ []string) error {
 			return usageError{err}
 		}
 	}
-	live, err := g.readLive(c, inv)
-	if err != nil {
-		return err
-	}
-	plan, err := inventory.NewPlan(inv, live, g.selection)
+	plan, err := g.plan(c, inv)
 	switch {
 	case err != nil && len(g.dead) > 0:
 		return usageError{err}
@@ -86,24 +105,75 @@ func (g *gc) run(c *cobra.Command, _ []string) error {
 	if g.dryRun {
 		return g.format.print(c.OutOrStdout(), plan, func(w io.Writer) error { return g.printPlan(w, plan) })
 	}
+	ctx := untilSignal(c.Context())
+	context.AfterFunc(ctx, func() { fmt.Fprintln(c.ErrOrStderr(), "plumb: ending after the current call of a plugin") })
+	report, err := g.collect(ctx, c, plan)
+	switch {
+	case err != nil:
+		return err
+	case ctx.Err() != nil:
+		return fmt.Errorf("ended by a signal before everything was removed: %w", ctx.Err())
+	case len(report.Left)+len(report.Errors) > 0:
+		return errFound
+	}
+	return nil
+}
+
+// callLimit is the time after which gc kills a plugin. It is longer than the time for which plumb's plugins wait for
+// other calls.
+const callLimit = 2 * time.Minute
+
+// collect carries out the plan, and prints the report.
+func (g *gc) collect(ctx context.Context, c *cobra.Command, plan *inventory.Plan) (*inventory.Report, error) {
+	if g.selection.Suspects != nil {
+		if err := g.selection.Suspects.Save(); err != nil {
+			return nil, err
+		}
+	}
 	collector := inventory.Collector{
-		Places: *g.places, Network: g.selection.Network,
+		Places: *g.places, Network: g.selection.Network, Exec: plugins.NewCaller(g.places.PluginPath, callLimit),
 		Log: func(format string, args ...any) { fmt.Fprintf(c.ErrOrStderr(), "plumb: "+format+"\n", args...) },
 	}
-	report, err := collector.Run(untilSignal(c.Context()), plan)
-	if err != nil {
-		return err
-	}
-	if err := g.format.print(c.OutOrStdout(), report, func(w io.Writer) error { return g.printReport(w, report) }); err != nil {
-		return err
+	report, err := collector.Run(ctx, plan)
+	if err == nil {
+		err = g.format.print(c.OutOrStdout(), report, func(w io.Writer) error { return g.printReport(w, report) })
 	}
 	for _, problem := range report.Errors {
 		fmt.Fprintln(c.ErrOrStderr(), "plumb:", problem)
 	}
-	if len(report.Left)+len(report.Errors) > 0 {
-		return errFound
+	return report, err
+}
+
+// plan reads the list of live containers and returns the plan.
+func (g *gc) plan(c *cobra.Command, inv *inventory.Inventory) (*inventory.Plan, error) {
+	var live inventory.LiveList
+	var err error
+	if g.cri == "" || g.live != "" {
+		live, err = g.readLive(c, inv)
 	}
-	return nil
+	if err == nil && g.cri != "" {
+		live, err = g.ask(c.Context(), inv, live)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return inventory.NewPlan(inv, live, g.selection)
+}
+
+// ask returns a list that also contains the pod sandboxes of the runtimes.
+func (g *gc) ask(ctx context.Context, inv *inventory.Inventory, live inventory.LiveList) (inventory.LiveList, error) {
+	var sandboxes []string
+	var err error
+	if g.cri == defaultSockets {
+		sandboxes, err = cri.FindSandboxes(ctx)
+	} else {
+		sandboxes, err = cri.Sandboxes(ctx, g.cri)
+	}
+	if err != nil {
+		return live, err
+	}
+	g.selection.Suspects = g.places.ReadSuspects()
+	return live.WithSandboxes(inv, sandboxes, g.begin)
 }
 
 // readLive returns the list of live containers.
@@ -170,7 +240,10 @@ func (g *gc) printKept(w io.Writer, kept []inventory.WithReason, last string) {
 		}
 	}
 	fmt.Fprintln(w, last)
-	if suspect > 0 && !g.selection.Force {
+	switch {
+	case suspect > 0 && g.cri != "":
+		fmt.Fprintf(w, "suspect: %d; a later run of gc --cri removes those on the runtime's networks\n", suspect)
+	case suspect > 0 && !g.selection.Force:
 		fmt.Fprintf(w, "suspect: %d; if no runtime knows these containers, use --force\n", suspect)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/containernetworking/cni/libcni"
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	"github.com/onsi/gomega/gbytes"
 	"golang.org/x/sys/unix"
 
 	"github.com/plumb-cni/plumb/pkg/lock"
@@ -423,6 +424,27 @@ var _ = Describe("plumb gc", func() {
 		Expect(reply.Stdout).To(ContainSubstring("removed pods dead eth0"))
 		Expect(reply.Stdout).NotTo(ContainSubstring("late"))
 		Expect(b.check(list, "late")).To(Succeed())
+	})
+
+	It("lets the current GC end at SIGTERM, calls no other plugin, and exits with status 3", func() {
+		b := newStubbed()
+		startProcess(b.attach(`{"type": "one"}, {"type": "two"}`, "one", id("a1"))[0])
+		b.write("script", strings.Replace(stubScript, "ADD)", "GC) echo $state >>log; test ! -p hang || cat hang ;;\nADD)", 1))
+		Expect(unix.Mkfifo(b.stubs+"/hang", 0o600)).To(Succeed())
+		cmd := exec.Command(b.bin+"/plumb", append([]string{"gc", "--live-from-cache", "--cni-path", b.stubs, "--conf-dir", b.path("conf")}, b.directories()...)...)
+		out := gbytes.NewBuffer()
+		cmd.Stdout, cmd.Stderr = out, out
+		Expect(b.host.Start(cmd)).To(Succeed())
+		DeferCleanup(func() { _ = cmd.Process.Kill() })
+		pipe, err := os.OpenFile(b.stubs+"/hang", os.O_WRONLY, 0) // waits for GC
+		Expect(err).NotTo(HaveOccurred())
+		Expect(cmd.Process.Signal(unix.SIGTERM)).To(Succeed())
+		Eventually(out, "1m").Should(gbytes.Say("ending after the current call of a plugin"))
+		Expect(os.Remove(b.stubs + "/hang")).To(Succeed())
+		Expect(pipe.Close()).To(Succeed())
+		Expect(cmd.Wait()).To(MatchError("exit status 3"))
+		Expect(out).To(gbytes.Say("removed resources of 0 attachments(?s:.*)ended by a signal before"))
+		Expect(b.read("log")).To(Equal("one-\n"))
 	})
 
 	DescribeTable("is ended by a signal, like doctor, while it waits for the list", func(signal os.Signal, args ...string) {

@@ -21,6 +21,7 @@ import (
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/doctor"
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/install"
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/inventory"
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/repair"
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/schema"
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/traces"
 	"github.com/plumb-cni/plumb/pkg/attach"
@@ -129,7 +130,7 @@ func jsonKeys() (lines []string) {
 		value any
 	}{
 		{"plumb list: ", inventory.Inventory{}}, {"plumb explain: ", []inventory.Path{}}, {"plumb doctor: ", doctor.Report{}},
-		{"plumb gc --dry-run: ", inventory.Plan{}}, {"plumb gc: ", inventory.Report{}}, {"plumb install: ", install.Report{}},
+		{"plumb gc --dry-run: ", inventory.Plan{}}, {"plumb gc: ", inventory.Report{}}, {"plumb repair: ", repair.Report{}}, {"plumb install: ", install.Report{}},
 		{"plumb trace: ", traces.Call{}}, {"logs and traces: ", trace.Record{}}, {"error of a plugin: ", types.Error{}},
 		{"datastore's request: ", datastore.Request{}}, {"datastore's answer: ", datastore.Answer{}},
 	} {

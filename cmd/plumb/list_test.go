@@ -174,7 +174,7 @@ var _ = Describe("plumb list", func() {
 		Expect(errors.Join(os.Chmod(b.dir, 0o755), os.Chmod(b.path("bin"), 0o755))).To(Succeed())
 		b.bin = b.path("bin")
 		for _, args := range [][]string{
-			{"list"}, {"doctor"}, {"explain", "c1"}, {"gc", "--no-live", "--dry-run"}, {"metrics"},
+			{"list"}, {"doctor"}, {"explain", "c1"}, {"gc", "--no-live", "--dry-run"}, {"metrics"}, {"repair"},
 		} {
 			reply := b.runAs(65534, append(args, b.directories()...)...)
 			Expect(reply.Exit).To(Equal(exitError), "%q", args)

@@ -16,7 +16,7 @@ import (
 
 // These are the exit statuses of all commands, besides 0 for success.
 const (
-	exitFound = 1 // something is wrong (doctor) or left (gc)
+	exitFound = 1 // something is wrong (doctor) or left (gc, repair)
 	exitUsage = 2 // wrong arguments
 	exitError = 3 // the command could not do its work
 )
@@ -69,7 +69,7 @@ func newRoot() *cobra.Command {
 		PersistentPreRunE: checkFlags,
 		RunE:              func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	root.AddCommand(newDoctor(), newExplain(), newGC(), newInstall(), newList(), newMetrics(), newSchema(), newTrace())
+	root.AddCommand(newDoctor(), newExplain(), newGC(), newInstall(), newList(), newMaintain(), newMetrics(), newRepair(), newSchema(), newTrace())
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.SetVersionTemplate("plumb {{.Version}}\n")
 	return root

@@ -61,6 +61,8 @@ type Store struct {
 	// Chains lists the kinds of chains that the attachments of a network share (see nft.NetworkChain).
 	// GC deletes the chains of these kinds to which nothing jumps.
 	Chains []string
+	// OnlyFree limits Add to the claims of which no other owner has an element. Add then pushes no undo.
+	OnlyFree bool
 	// Warn prints a warning for each claim that Add takes over from another owner. It may be nil.
 	Warn func(format string, args ...any)
 }
@@ -79,8 +81,12 @@ func (s *Store) Add(u *undo.Stack) error {
 		if err := ensure(); err != nil {
 			return err
 		}
-		err = s.Conn.Atomically("nft add "+s.Description, s.addNew)
-		if errors.Is(err, fs.ErrExist) {
+		add := s.addNew
+		if s.OnlyFree {
+			add = s.addFree
+		}
+		err = s.Conn.Atomically("nft add "+s.Description, add)
+		if errors.Is(err, fs.ErrExist) && !s.OnlyFree {
 			err = s.Conn.Atomically("nft add "+s.Description, func(tx *nft.Tx) (err error) {
 				replaced, err = s.replace(tx)
 				return err
@@ -90,7 +96,7 @@ func (s *Store) Add(u *undo.Stack) error {
 			break
 		}
 	}
-	if err == nil || nft.OutcomeUnknown(err) {
+	if !s.OnlyFree && (err == nil || nft.OutcomeUnknown(err)) {
 		u.Push("delete "+s.Description, s.Remove)
 	}
 	if err != nil {
@@ -118,6 +124,38 @@ func (s *Store) addNew(tx *nft.Tx) error {
 	e.putAll(s.elements())
 	e.addTo(tx)
 	return nil
+}
+
+// addFree adds to tx the missing elements of the claims of which no other owner has an element.
+func (s *Store) addFree(tx *nft.Tx) error {
+	e := s.newEdit()
+	elements := s.elements()
+	if err := e.read(refsOf(elements)...); err != nil {
+		return err
+	}
+	for _, c := range s.Claims {
+		own := elements[:len(c.Elements)]
+		elements = elements[len(c.Elements):]
+		if !slices.ContainsFunc(own, e.isOfOther) {
+			e.putAll(own)
+		}
+	}
+	e.addTo(tx)
+	return nil
+}
+
+// isOfOther reports whether another owner, or another program, has an element at the ref of the owner's element.
+func (e *edit) isOfOther(own nft.SetElement) bool {
+	got := e.after[own.Ref()]
+	return got.Key != "" && got.Comment != own.Comment
+}
+
+func refsOf(elements []nft.SetElement) []nft.ElementRef {
+	refs := make([]nft.ElementRef, len(elements))
+	for i, e := range elements {
+		refs[i] = e.Ref()
+	}
+	return refs
 }
 
 // elements returns the elements of all claims, with their comments.
@@ -260,11 +298,7 @@ func (s *Store) sharedChains(network string) (names []string, err error) {
 // Check returns an error that lists the elements of the claims that are missing, map to another value
 // or belong to another owner.
 func (s *Store) Check() error {
-	var refs []nft.ElementRef
-	for _, e := range s.elements() {
-		refs = append(refs, e.Ref())
-	}
-	elements, err := s.Conn.Lookup(s.Layout.Table, refs)
+	elements, err := s.Conn.Lookup(s.Layout.Table, refsOf(s.elements()))
 	if err != nil {
 		return err
 	}

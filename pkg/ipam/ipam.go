@@ -32,6 +32,7 @@ import (
 	"bytes"
 	"errors"
 	"io/fs"
+	"slices"
 	"strings"
 
 	"github.com/plumb-cni/plumb/pkg/invoke"
@@ -240,6 +241,20 @@ func StartCheck(r *skel.Request) (wait func() error) {
 		_, err := call.Wait()
 		return withPluginName(r, err)
 	}
+}
+
+// Repair calls REPAIR of host-local or cluster-local, which restores lost reservations. It calls no other IPAM plugin,
+// because REPAIR is not part of the CNI specification and such a plugin may handle it as ADD. Repair returns nil for what
+// CHECK, which the caller's REPAIR runs afterwards, reports as well, and if the IPAM plugin does not know the verb.
+func Repair(r *skel.Request) error {
+	if !slices.Contains([]string{"host-local", "cluster-local"}, r.Conf.IPAM.Type) {
+		return nil
+	}
+	err := ignoreUnknownVerb(run(r, skel.CommandRepair))
+	if err != nil && types.AsError(err).Code == types.CodeChanged {
+		return nil
+	}
+	return err
 }
 
 // GC calls GC of the IPAM plugin. It returns nil if the IPAM plugin does not know the verb GC,

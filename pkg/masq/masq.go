@@ -52,6 +52,8 @@ type Masq struct {
 	HostNS  *ns.Handle
 	Owner   types.Attachment
 	Backend Backend // only Add, Check and Status use it
+	// OnlyFree limits Add to the addresses that no other attachment owns. Only the nftables backend has owners.
+	OnlyFree bool
 	// Warn prints a warning for each address that Add takes from another attachment. It may be nil.
 	Warn func(format string, args ...any)
 }
@@ -72,6 +74,14 @@ func Add(u *undo.Stack, m Masq, ips []netip.Prefix) error {
 		return fmt.Errorf("masquerade: %w", err)
 	}
 	return nil
+}
+
+// Restore calls Add if Check finds that something is missing, for REPAIR.
+func Restore(u *undo.Stack, m Masq, ips []netip.Prefix) error {
+	if Check(m, ips) == nil {
+		return nil
+	}
+	return Add(u, m, ips)
 }
 
 // A Change adds changes to a transaction of nf_tables.

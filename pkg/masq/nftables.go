@@ -19,6 +19,7 @@ func (m Masq) store(c *nft.Conn, ips []netip.Prefix) *claims.Store {
 		Owner:       m.Owner,
 		Description: m.String(),
 		Warn:        m.Warn,
+		OnlyFree:    m.OnlyFree,
 	}
 	for _, ip := range ips {
 		set, chain := tables.Masquerade(nft.FamilyOf(ip.Addr())), subnetChain(m.Owner.Network, ip)

@@ -27,8 +27,9 @@ func portMAC() types.MAC { return "\xfe" + RandomMAC()[1:] }
 // A Veth describes a veth pair that AddVeth creates. The near end is in the namespace of the connection, and the far
 // end in the namespace of PeerIn.
 type Veth struct {
-	Name    string // name of the near end
-	Peer    string // name of the far end
+	Name    string    // name of the near end
+	MAC     types.MAC // MAC of the near end; if it is zero, AddVeth chooses a random MAC that begins with fe
+	Peer    string    // name of the far end
 	PeerIn  *Conn
 	PeerMAC types.MAC // MAC of the far end; if it is zero, AddVeth chooses a random MAC
 	MTU     int       // MTU of both ends, in bytes; if it is zero, the kernel chooses it
@@ -50,7 +51,7 @@ func (c *Conn) AddVeth(u *undo.Stack, v Veth) (near, far Link, err error) {
 	}
 	pair := netlink.NewVeth(netlink.NewLinkAttrs())
 	pair.PeerName, pair.PeerHardwareAddr, pair.PeerNamespace = v.Peer, v.PeerMAC.Bytes(), netlink.NsFd(v.PeerIn.h.FD())
-	near, err = c.add(u, NewLink{Name: v.Name, MAC: portMAC(), MTU: v.MTU, Group: v.Group, Queues: 1}, pair)
+	near, err = c.add(u, NewLink{Name: v.Name, MAC: cmp.Or(v.MAC, portMAC()), MTU: v.MTU, Group: v.Group, Queues: 1}, pair)
 	if err != nil {
 		return Link{}, Link{}, err
 	}

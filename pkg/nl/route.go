@@ -23,6 +23,19 @@ type Route struct {
 	MTU      int        // MTU in bytes, or zero if the route does not limit it
 	AdvMSS   int        // advertised MSS in bytes, or zero if the route does not set it
 	OnLink   bool       // the gateway is on the link, even if there is no route to it (RTNH_F_ONLINK)
+	protocol int        // origin of the route for AddRoute; zero means RTPROT_BOOT
+}
+
+// PrefixRoute returns the route that the kernel adds for an address (fib_add_ifaddr, addrconf_prefix_route). The kernel
+// deletes the route with the address.
+func PrefixRoute(address netip.Prefix) Route {
+	r := Route{Dst: address.Masked(), protocol: unix.RTPROT_KERNEL}
+	if address.Addr().Is6() {
+		r.Priority = 256 // IP6_RT_PRIO_ADDRCONF
+		return r
+	}
+	r.Src, r.Scope = address.Addr(), ScopeLink
+	return r
 }
 
 // The scopes of a route, with rtnetlink's numbers.
@@ -96,6 +109,12 @@ func (c *Conn) AddRoute(l Link, r Route) error {
 	})
 }
 
+// AddOnlyRoute adds a route like AddRoute, but if any route with the same destination, table and metric exists, the error
+// matches fs.ErrExist.
+func (c *Conn) AddOnlyRoute(l Link, r Route) error {
+	return c.step(fmt.Sprintf("add only route %s to %s", r, l.Name), func() error { return c.lib.RouteAdd(newLibRoute(l, r)) })
+}
+
 // IsInvalidRoute reports whether the kernel refused a route because there is no route to its gateway, or because its
 // preferred source is not a local address.
 func IsInvalidRoute(err error) bool {
@@ -106,6 +125,7 @@ func newLibRoute(l Link, r Route) *netlink.Route {
 	route := &netlink.Route{
 		LinkIndex: l.Index, Dst: ipNet(r.Dst.Masked()), Gw: r.GW.AsSlice(), Src: r.Src.AsSlice(),
 		Priority: r.Priority, Table: r.table(), Scope: netlink.Scope(r.Scope), MTU: r.MTU, AdvMSS: r.AdvMSS,
+		Protocol: netlink.RouteProtocol(r.protocol),
 	}
 	if r.OnLink {
 		route.Flags = int(netlink.FLAG_ONLINK)

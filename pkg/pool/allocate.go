@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"iter"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 
@@ -65,10 +64,8 @@ func (p *Pool) Allocate(r *skel.Request, choose func(*Session) (Choice, error)) 
 	if err != nil {
 		return nil, err
 	}
-	// ADD does not undo this, because all containers of the network share the directory.
-	err = p.trace.Do("create directory "+p.dir, func() error { return os.MkdirAll(p.dir, 0o755) })
-	if err != nil {
-		return nil, types.Coded(types.CodeIO, err)
+	if err := p.createDir(); err != nil {
+		return nil, err
 	}
 	var ips []types.IP
 	err = p.Lock(func(se *Session) error {

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"slices"
 	"time"
 
@@ -43,33 +44,62 @@ func (p *Pool) Check(r *skel.Request) error {
 	if err != nil {
 		return err
 	}
+	want := p.inRanges(prevAddrs(prev)) // empty without prevResult, so that any reservation is enough
 	var held []netip.Addr
+	var errs []error
+	reportIf := types.ProblemsInto(&errs)
 	err = p.Lock(func(se *Session) error {
 		held, err = se.Held(r)
+		for _, ip := range want {
+			reportIf(!slices.Contains(held, ip) && se.isTaken(ip), "address %s is allocated to %s", ip, se.ContainerID(ip))
+		}
 		return err
 	})
 	if types.IgnoreNotExist(err) != nil {
 		return err
 	}
-	if len(held) == 0 {
-		return types.Errorf(types.CodeChanged, "no address is reserved for %s in %s", r.Attachment(), p.dataDir)
-	}
-	inRanges := func(ip netip.Addr) bool { return findSet(p.sets, ip) >= 0 }
-	var want []netip.Addr // empty without prevResult, so that any reservation is enough
-	for _, ip := range prevAddrs(prev) {
-		if inRanges(ip) {
-			want = append(want, ip)
-		}
-	}
-	var errs []error
-	reportIf := types.ProblemsInto(&errs)
+	reportIf(len(held) == 0, "no address is reserved for %s in %s", r.Attachment(), p.dataDir)
 	for _, ip := range want {
-		reportIf(!slices.Contains(held, ip), "address %s is not reserved for %s in %s", ip, r.Attachment(), p.dataDir)
+		reportIf(len(held) > 0 && !slices.Contains(held, ip), "address %s is not reserved for %s in %s", ip, r.Attachment(), p.dataDir)
 	}
-	for _, ip := range held {
-		reportIf(len(want) > 0 && inRanges(ip) && !slices.Contains(want, ip), "address %s is reserved for %s but not in its result", ip, r.Attachment())
+	for _, ip := range p.inRanges(held) {
+		reportIf(len(want) > 0 && !slices.Contains(want, ip), "address %s is reserved for %s but not in its result", ip, r.Attachment())
 	}
 	return types.Coded(types.CodeChanged, errors.Join(errs...))
+}
+
+// inRanges returns the addresses that are in a range of the configuration.
+func (p *Pool) inRanges(addrs []netip.Addr) []netip.Addr {
+	return slices.DeleteFunc(slices.Clone(addrs), func(ip netip.Addr) bool { return findSet(p.sets, ip) < 0 })
+}
+
+// Repair reserves the addresses of prevResult that are in the ranges, in the choice, and not reserved. It calls choose
+// as Allocate does. It takes no address from another attachment, because Check reports such an address. Check has
+// released incomplete reservations.
+func (p *Pool) Repair(r *skel.Request, choose func(*Session) (Choice, error)) error {
+	prev, err := r.RequirePrev()
+	if err != nil {
+		return err
+	}
+	if err := p.createDir(); err != nil {
+		return err
+	}
+	return p.Lock(func(se *Session) error {
+		choice, err := choose(se)
+		errs := []error{err}
+		for _, ip := range p.inRanges(prevAddrs(prev)) {
+			if choice.contains(ip) && !se.isTaken(ip) {
+				errs = append(errs, se.reserve(&r.Undo, ip, ownerOf(r)))
+			}
+		}
+		return errors.Join(errs...)
+	})
+}
+
+// createDir creates the directory of the network. No call undoes this, because all containers of the network share it.
+func (p *Pool) createDir() error {
+	err := p.trace.Do("create directory "+p.dir, func() error { return os.MkdirAll(p.dir, 0o755) })
+	return types.Coded(types.CodeIO, err)
 }
 
 // statusWait is the longest time that STATUS waits for the lock. It is shorter than the interval at which

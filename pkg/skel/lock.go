@@ -25,7 +25,7 @@ const (
 // attachment until this call ends. If a runtime is killed during ADD, the plugin still runs, and the
 // restarted runtime calls DEL. Without the lock, what the ADD creates after that DEL would remain.
 //
-// After lockWait, ADD and CHECK return an error with types.CodeTryAgain. DEL must succeed, and therefore
+// After lockWait, ADD, CHECK and REPAIR return an error with types.CodeTryAgain. DEL must succeed, and therefore
 // only warns and continues. If the lock file cannot be created, all verbs continue without the lock.
 // IPAM plugins take no lock, because the plugin that calls them holds it.
 func (r *Request) lockAttachment(v verb) error {
@@ -61,7 +61,7 @@ type wantedLock struct {
 
 // lock waits for a lock. lockAttachment describes its errors.
 func (r *Request) lock(w wantedLock) error {
-	err := r.lockIn(cmp.Or(r.env.Lock, LockFile), w)
+	err := r.lockIn(r.env.lockFile(), w)
 	switch {
 	case err == nil, errors.Is(err, unix.EROFS), errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
 		return nil
@@ -88,5 +88,7 @@ func (r *Request) lockIn(path string, w wantedLock) error {
 	}
 	return r.Trace.Do(w.step, func() error { return key.Lock(r.env.lockWait()) })
 }
+
+func (e Env) lockFile() string { return cmp.Or(e.Lock, LockFile) }
 
 func (e Env) lockWait() time.Duration { return cmp.Or(e.LockWait, lockWait) }

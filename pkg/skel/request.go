@@ -142,10 +142,10 @@ func (r *Request) Prev() (*types.Result, error) {
 }
 
 // RequirePrev returns prevResult like Prev, but without a prevResult it returns an error with types.CodeConfig.
-// It is for CHECK, and for ADD of a chained plugin.
+// It is for CHECK and REPAIR, and for ADD of a chained plugin.
 func (r *Request) RequirePrev() (*types.Result, error) {
 	why := "must be called as chained plugin, after the plugin that created the interface"
-	if r.Command == "CHECK" {
+	if r.Command != "ADD" {
 		why = "the result of the ADD, as the runtime keeps it"
 	}
 	prev, err := r.Prev()
@@ -215,6 +215,15 @@ var sharedKeys = []string{
 	"$schema", "cniVersion", "cniVersions", "name", "type", "capabilities", "ipam", "dns", "args", "runtimeConfig",
 	"prevResult", "strict", "disableCheck", "disableGC", "cni.dev/valid-attachments", "cni.dev/attachments",
 }
+
+// IsRepair reports whether this call is a REPAIR, which takes nothing from another attachment.
+func (r *Request) IsRepair() bool { return r.Command == CommandRepair }
+
+// ContainerSide is the environment variable with which "plumb repair --container-side" calls REPAIR. Its value is "1".
+const ContainerSide = "PLUMB_CONTAINER_SIDE"
+
+// RepairsContainer reports whether this call is a REPAIR that also restores what CHECK reports in the container.
+func (r *Request) RepairsContainer() bool { return r.IsRepair() && r.getenv(ContainerSide) == "1" }
 
 // Warn writes a warning to stderr, as one line.
 func (r *Request) Warn(format string, args ...any) {

@@ -34,6 +34,9 @@ type Plugin struct {
 	Add     func(*Request) (*types.Result, error)
 	Del     func(*Request) error
 	Check   func(*Request) error
+	// Repair restores what CHECK reports as missing on the host (see CommandRepair). It takes nothing from another
+	// attachment, changes nothing where nothing is missing, and changes the container only if RepairsContainer.
+	Repair func(*Request) error
 	// Status returns an error with types.CodeNotAvailable if ADD cannot succeed, or with
 	// types.CodeLimited if ADD can succeed only in part.
 	Status func(*Request) error
@@ -56,13 +59,7 @@ func WithConfig[C any](
 		}
 		return add(r, conf)
 	}
-	p.Check = func(r *Request) error {
-		conf, err := parse(r)
-		if err != nil {
-			return err
-		}
-		return check(r, conf)
-	}
+	p.Check = Checked(parse, check)
 	if p.Status == nil {
 		p.Status = func(r *Request) error {
 			_, err := parse(r)
@@ -295,6 +292,11 @@ func (r *Request) serve() (err error) {
 	}
 	if err := r.openNamespaces(verb); err != nil {
 		return err
+	}
+	if verb.marks && !r.plugin.IPAM {
+		if err := r.writeMark(); err != nil {
+			r.Warn("mark the attachment: %v; plumb repair may restore a part of it", err)
+		}
 	}
 	if err := verb.call(r); err != nil {
 		return err

@@ -13,6 +13,7 @@ type verb struct {
 	needs []string             // the environment variables that must be set
 	since types.Version        // the version of the specification that added the verb
 	netns netnsUse             // the use of the container's namespace
+	marks bool                 // whether the verb writes the attachment's mark (see writeMark)
 	call  func(*Request) error // calls the handler
 }
 
@@ -28,7 +29,7 @@ const (
 var verbs = map[string]verb{
 	"ADD": {
 		needs: []string{"CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_PATH"},
-		since: types.V010, netns: netnsRequired, call: add,
+		since: types.V010, netns: netnsRequired, marks: true, call: add,
 	},
 	"CHECK": {
 		needs: []string{"CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_PATH"},
@@ -37,8 +38,13 @@ var verbs = map[string]verb{
 	},
 	"DEL": {
 		needs: []string{"CNI_CONTAINERID", "CNI_IFNAME", "CNI_PATH"},
-		since: types.V010, netns: netnsOptional,
+		since: types.V010, netns: netnsOptional, marks: true,
 		call: del,
+	},
+	CommandRepair: {
+		needs: []string{"CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_PATH"},
+		since: types.V040, netns: netnsRequired,
+		call: repair,
 	},
 	"GC": {
 		needs: []string{"CNI_PATH"},

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -254,15 +255,23 @@ var _ = Describe("bandwidth", func() {
 		Expect(bed.host.Must(GinkgoTB(), "tc", "qdisc", "show", "dev", "other0")).To(ContainSubstring("tbf"))
 	})
 
-	DescribeTable("CHECK fails if something is missing or changed", func(newBed func() *testbed, keys, text string, commands ...string) {
+	DescribeTable("CHECK fails if something is missing or changed, and REPAIR restores it", func(newBed func() *testbed, keys, text string, commands ...string) {
 		bed = newBed()
 		bed.run("ADD", keys).OK(GinkgoTB())
-		bed.run("CHECK", keys).OK(GinkgoTB())
+		before := bed.shape()
+		bed.run("REPAIR", keys).OK(GinkgoTB())
+		Expect(bed.shape()).To(Equal(before))
 		for _, command := range commands {
 			args := strings.Fields(command)
 			bed.call.Host.Must(GinkgoTB(), args[0], args[1:]...)
 		}
 		bed.run("CHECK", keys).RequireFailure(GinkgoTB(), types.CodeChanged, text)
+		bed.run("REPAIR", keys).OK(GinkgoTB())
+		_, _ = bed.call.Host.Exec("ip", "link", "del", "other")
+		withoutIndexes := func(shape string) string {
+			return regexp.MustCompile(`(?m)^\d+: |\bindex \d+`).ReplaceAllString(shape, "")
+		}
+		Expect(withoutIndexes(bed.shape())).To(Equal(withoutIndexes(before)))
 	},
 		Entry("no qdisc", ptp, bothLimits, "interface veth0: want tbf 1: at root with rate 125000 byte/s, burst 12500000 ticks, limit 103125 bytes, got no qdisc", "tc qdisc del dev veth0 root"),
 		Entry("another rate", ptp, bothLimits, "got tbf 1: at root with rate 250000 byte/s", "tc qdisc replace dev veth0 root handle 1: tbf rate 2mbit burst 100000 limit 103125"),
@@ -279,6 +288,49 @@ var _ = Describe("bandwidth", func() {
 		Entry("no leaf", ptp, bothLimits+`, "unshapedSubnets": ["10.0.0.0/8"]`, "want bfifo 30: at 1:30", "tc qdisc del dev veth0 parent 1:30"),
 		Entry("no subnet", ptp, bothLimits+`, "unshapedSubnets": ["10.0.0.0/8"]`, "interface veth0 has no filter parent 1: pref 16 protocol 0x0800 flowid 1: match 0a000000/ff000000 at 12", "tc filter del dev veth0 parent 1: pref 16"),
 		Entry("no subnet on the ifb", ptp, bothLimits+`, "shapedSubnets": ["fd00::/8"]`, "interface "+ifbX+" has no filter parent 1: pref 15", "tc filter del dev "+ifbX+" parent 1: pref 15"),
+	)
+
+	It("REPAIR changes only what differs", func() {
+		bed = ptp()
+		bed.run("ADD", bothLimits).OK(GinkgoTB())
+		bed.host.Batch(GinkgoTB(), "link set "+ifbX+" down")
+		c, steps := bed.call.RecordSteps()
+		c.Config = bed.config(bothLimits)
+		bed.OK("REPAIR", c)
+		Expect(*steps).NotTo(ContainElement(MatchRegexp("^(add|delete) ")))
+	})
+
+	It("REPAIR restores the rest after a REPAIR that failed, whichever step failed", func() {
+		bed = ptp()
+		bed.run("ADD", bothLimits+`, "unshapedSubnets": ["10.0.0.0/8"]`).OK(GinkgoTB())
+		c := bed.call
+		c.Config = bed.config(bothLimits + `, "unshapedSubnets": ["10.0.0.0/8"]`)
+		bed.RepairSweep(c, func() {
+			bed.host.Batch(GinkgoTB(), "link del "+ifbX)
+			bed.host.Must(GinkgoTB(), "tc", "qdisc", "del", "dev", "veth0", "root")
+		}, func() string {
+			alias := regexp.MustCompile(`alias.*|group \d+`).FindAllString(bed.host.IP("-d link show "+ifbX), -1)
+			return regexp.MustCompile(`(?m)^\d+: |\bindex \d+`).ReplaceAllString(bed.shape(), "") + strings.Join(alias, "\n")
+		})
+	})
+
+	DescribeTable("REPAIR keeps other programs' qdiscs, and devices in the container", func(newBed func() *testbed, inContainer bool, code int, text string, commands ...string) {
+		bed = newBed()
+		bed.run("ADD", bothLimits).OK(GinkgoTB())
+		damaged := map[bool]*nstest.NS{false: bed.call.Host, true: bed.container}[inContainer]
+		for _, command := range commands {
+			args := strings.Fields(command)
+			damaged.Must(GinkgoTB(), args[0], args[1:]...)
+		}
+		before := bed.shape()
+		bed.run("REPAIR", bothLimits).RequireFailure(GinkgoTB(), code, text)
+		Expect(bed.shape()).To(Equal(before))
+	},
+		Entry(nil, ptp, false, types.CodeConfig, "interface veth0 already has a qdisc", "tc qdisc replace dev veth0 root handle 5: htb"),
+		Entry(nil, ptp, false, types.CodeConfig, "interface veth0 already has a qdisc", "tc filter del dev veth0 parent ffff:",
+			"tc filter add dev veth0 parent ffff: pref 5 protocol ip u32 match u32 0 0 flowid 1:2"),
+		Entry(nil, macvlan, true, types.CodeChanged, "interface eth0: want tbf", "tc qdisc del dev eth0 root"),
+		Entry(nil, macvlan, true, types.CodeChanged, "interface "+ifbX+" of bwn/cidX/eth0 does not exist", "ip link del "+ifbX),
 	)
 
 	It("GC removes the ifbs of the network's attachments that are not listed, and no others", func() {

@@ -10,5 +10,7 @@ import (
 func main() { skel.Main(plugin()) }
 
 func plugin() skel.Plugin {
-	return skel.WithConfig(skel.Plugin{Name: "bandwidth", Chained: true, Since: types.V030, Del: del, GC: gc}, parse, add, check)
+	return skel.WithConfig(skel.Plugin{
+		Name: "bandwidth", Chained: true, Since: types.V030, Del: del, Repair: skel.Checked(parse, repair), GC: gc,
+	}, parse, add, check)
 }

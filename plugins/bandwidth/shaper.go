@@ -236,6 +236,18 @@ func (s shaper) apply(c *nl.Conn, u *undo.Stack) error {
 	return nil
 }
 
+// restore applies the shaper again if the device's shaping differs from it. It keeps another program's qdisc, which
+// causes the same error as in ADD.
+func (s shaper) restore(c *nl.Conn, u *undo.Stack) error {
+	if s.diff(c) == nil {
+		return nil
+	}
+	if err := removeRootQdisc(c, s.dev); err != nil {
+		return err
+	}
+	return s.apply(c, u)
+}
+
 // diff returns an error if the device's shaping differs from s. It accepts the qdisc that the
 // reference plugin creates for the same configuration. Without a limit, it compares nothing.
 func (s shaper) diff(c *nl.Conn) error {

@@ -56,10 +56,15 @@ func (d device) shapeReceived(u *undo.Stack) (nl.Link, error) {
 	if err := d.conn.SetUp(ifb); err != nil {
 		return nl.Link{}, err
 	}
+	return ifb, d.redirect(u, ifb)
+}
+
+// redirect redirects the packets that the device receives to the ifb.
+func (d device) redirect(u *undo.Stack, ifb nl.Link) error {
 	if err := addQdisc(d.conn, u, d.link, ingressQdisc()); err != nil {
-		return nl.Link{}, err
+		return err
 	}
-	return ifb, d.conn.AddFilter(d.link, redirectFilter(ifb))
+	return d.conn.AddFilter(d.link, redirectFilter(ifb))
 }
 
 // del removes what ADD created. It needs neither the container nor prevResult nor the configured limits. It
@@ -158,6 +163,47 @@ func (d device) diffReceived() error {
 		err = fmt.Errorf("interface %s has no filter that redirects what it receives to %s", d.link.Name, ifb.Name)
 	}
 	return errors.Join(append(errs, err)...)
+}
+
+// repair restores the qdiscs on the host end of a veth pair, and the ifb. It does not change devices in the container.
+func repair(r *skel.Request, conf *config) error {
+	d, err := findDevice(r, conf)
+	if err != nil || d.sandbox != "" {
+		return err
+	}
+	err = d.send.restore(d.conn, &r.Undo)
+	if d.diffReceived() != nil {
+		err = errors.Join(err, d.restoreReceived(&r.Undo))
+	}
+	return err
+}
+
+// restoreReceived restores the ifb, its shaper, and the redirection to the ifb. It creates an ifb anew that a failed
+// REPAIR has not finished. A filter that redirects to a deleted ifb is deleted with its qdisc, unless another program's
+// filters are attached to the qdisc.
+func (d device) restoreReceived(u *undo.Stack) error {
+	links, err := ifbs(d.conn, d.owner)
+	if err == nil && len(links) > 0 && links[0].Group == attach.UnfinishedGroup(d.owner.Network) {
+		err, links = d.conn.DeleteLink(links[0]), nil
+	}
+	if err != nil {
+		return err
+	}
+	if len(links) == 0 {
+		if err := removeIngressQdisc(d.conn, d.link); err != nil {
+			return err
+		}
+		_, err := d.shapeReceived(u)
+		return err
+	}
+	ifb := links[0]
+	if err := errors.Join(d.receive.withDevice(ifb).restore(d.conn, u), d.conn.SetUp(ifb)); err != nil || d.diffReceived() == nil {
+		return err
+	}
+	if err := removeIngressQdisc(d.conn, d.link); err != nil {
+		return err
+	}
+	return d.redirect(u, ifb)
 }
 
 // gc removes the ifbs of attachments that are no longer valid. It also removes the qdiscs on the host ends

@@ -41,6 +41,7 @@ type attachment struct {
 	bridge          nl.Link
 	hostEnd, eth    nl.Link       // the host end and the container end of the pair
 	pending         *ipam.Pending // nil without an IPAM plugin
+	gatewayMAC      types.MAC     // MAC of a new interface for the gateway of a VLAN; if it is zero, the MAC is random
 }
 
 // connectNewPair creates a veth pair while the IPAM plugin runs, and connects the container to
@@ -51,7 +52,7 @@ func (a *attachment) connectNewPair() (*types.Result, error) {
 	}
 	a.pending.AllowAllocation()
 	var err error
-	if a.bridge, err = ensureBridge(a.host, a.conf); err != nil {
+	if a.bridge, err = ensureBridge(a.host, a.conf, nl.RandomMAC()); err != nil {
 		return nil, err
 	}
 	a.hostEnd, a.eth, err = attach.AddVeth(&a.r.Undo, attach.Pair{

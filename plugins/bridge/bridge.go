@@ -14,11 +14,11 @@ import (
 // they do not exist. DEL does not delete them.
 
 // ensureBridge creates the bridge, sets it up and returns it. If the bridge exists, ensureBridge adapts it without
-// interrupting traffic. A new bridge gets a random MAC, because it would otherwise use the lowest MAC of its ports. When
+// interrupting traffic. A new bridge gets the MAC, because it would otherwise use the lowest MAC of its ports. When
 // that port was removed, the bridge's MAC would change, and the containers' neighbor entries for the gateway would be wrong.
-func ensureBridge(host *nl.Conn, conf *config) (nl.Link, error) {
+func ensureBridge(host *nl.Conn, conf *config, mac types.MAC) (nl.Link, error) {
 	br, created, err := host.EnsureBridge(nl.Bridge{
-		Name: conf.bridge, MAC: nl.RandomMAC(), MTU: conf.mtu, VLANFiltering: conf.filtering,
+		Name: conf.bridge, MAC: mac, MTU: conf.mtu, VLANFiltering: conf.filtering,
 	})
 	if err != nil {
 		return nl.Link{}, explainUnsupported(err, conf)
@@ -37,7 +37,7 @@ func ensureBridge(host *nl.Conn, conf *config) (nl.Link, error) {
 		return nl.Link{}, err
 	}
 	if !created {
-		if br, err = adaptBridge(host, br, conf); err != nil {
+		if br, err = adaptBridge(host, br, conf, mac); err != nil {
 			return nl.Link{}, err
 		}
 	}
@@ -91,12 +91,12 @@ func explainUnsupported(err error, conf *config) error {
 	return err
 }
 
-// adaptBridge adapts an existing bridge to the configuration. If the bridge has ports,
+// adaptBridge adapts an existing bridge to the configuration. A bridge without a MAC gets mac. If the bridge has ports,
 // adaptBridge does not set the MTU, because the kernel uses the smallest MTU of the ports. If
 // the bridge has ports and lacks the configured VLAN filtering, adaptBridge returns an error.
-func adaptBridge(host *nl.Conn, br nl.Link, conf *config) (nl.Link, error) {
+func adaptBridge(host *nl.Conn, br nl.Link, conf *config, mac types.MAC) (nl.Link, error) {
 	if br.MAC == zeroMAC { // the kernel clears the MAC when a bridge loses its last port
-		br.MAC = nl.RandomMAC()
+		br.MAC = mac
 		if err := host.SetMAC(br, br.MAC); err != nil {
 			return nl.Link{}, err
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/masq"
 	"github.com/plumb-cni/plumb/pkg/ns"
+	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/pkg/undo"
 	"github.com/plumb-cni/plumb/test/nstest"
@@ -337,9 +338,16 @@ var _ = Describe("bridge", func() {
 			b.OK("CHECK", c)
 		})
 
-		DescribeTable("names the difference", func(where func() *nstest.NS, line, want string) {
-			where().MustLine(GinkgoTB(), strings.ReplaceAll(line, "HOST", host))
-			b.Fails("CHECK", c, types.CodeChanged, strings.ReplaceAll(want, "HOST", host))
+		DescribeTable("names the difference, and REPAIR restores it", func(where func() *nstest.NS, line, want string) {
+			require := b.RequireRepair
+			switch {
+			case strings.HasSuffix(want, "HOST"), strings.Contains(line, "route replace"): // other programs' routes stay
+				require, c = b.RequireNoRepair, c.OnContainerSide()
+			case where() == c.Container:
+				require = b.RequireContainerRepair
+			}
+			damage := func() { where().MustLine(GinkgoTB(), strings.ReplaceAll(line, "HOST", host)) }
+			require(c, damage, strings.ReplaceAll(want, "HOST", host))
 		},
 			Entry("address", func() *nstest.NS { return c.Container }, "ip addr del 10.9.0.2/24 dev eth0", "interface eth0 has no address 10.9.0.2/24"),
 			Entry("IPv6 address", func() *nstest.NS { return c.Container }, "ip addr del fd00:9::2/64 dev eth0", "interface eth0 has no address fd00:9::2/64"),
@@ -392,10 +400,68 @@ var _ = Describe("bridge", func() {
 			b.OK("CHECK", c)
 		})
 
-		It("calls the IPAM plugin", func() {
-			Expect(os.RemoveAll(filepath.Join(b.DataDir, "net1", "10.9.0.2"))).To(Succeed())
-			f := b.Run("CHECK", c).Failure(GinkgoTB())
-			Expect(f.Msg).To(And(ContainSubstring("host-local"), ContainSubstring("10.9.0.2")))
+		It("REPAIR on the container's side keeps routes that sbr has moved, and another container at the path", func() {
+			c = c.OnContainerSide()
+			b.RequireNoRepair(c, func() {
+				c.Container.Batch(GinkgoTB(), "rule add from 10.9.0.2 lookup 100", "route del default via 10.9.0.1")
+			}, "has no route 0.0.0.0/0 via 10.9.0.1")
+			other := b.Call("two", newContainer(), b.conf("1.1.0", gatewayed, v4range))
+			b.Add(other)
+			c.Config = strings.ReplaceAll(c.Config, c.Container.Path(), other.Container.Path())
+			c.Container = other.Container
+			b.RequireNoRepair(c, func() {}, "interface eth0 has no address 10.9.0.2/24")
+		})
+
+		It("calls the IPAM plugin, and REPAIR calls its REPAIR", func() {
+			lose := func() { Expect(os.Remove(filepath.Join(b.DataDir, "net1", "10.9.0.2"))).To(Succeed()) }
+			b.RequireRepair(c, lose, `IPAM plugin "host-local": address 10.9.0.2 is not reserved`)
+			By("keeping CHECK's error if the IPAM plugin does not know REPAIR")
+			c.Path, _ = nstest.NewScriptPlugin(GinkgoTB(), "host-local",
+				`[ $CNI_COMMAND = CHECK ] && echo '{"code":100,"msg":"lost"}' || echo '{"code":4,"msg":"unknown CNI_COMMAND: REPAIR"}'; exit 1`)
+			Expect(b.Run("REPAIR", c).Failure(GinkgoTB())).To(And(HaveField("Code", BeEquivalentTo(types.CodeChanged)),
+				HaveField("Msg", `IPAM plugin "host-local": lost`)))
+			By("calling no REPAIR of a plugin that may handle it as another verb")
+			dir, log := nstest.NewIPAMScript(GinkgoTB(), "other", `echo '{"code":100,"msg":"lost"}'; exit 1`)
+			c.Path, c.Config = dir, strings.Replace(c.Config, `"host-local"`, `"other"`, 1)
+			b.Fails("REPAIR", c, types.CodeChanged, `IPAM plugin "other": lost`)
+			Expect(os.ReadFile(log)).To(And(ContainSubstring("CHECK"), Not(ContainSubstring("REPAIR"))))
+		})
+
+		It("REPAIR takes neither the masquerade nor the MAC spoof check from another attachment", func() {
+			other, h := types.Attachment{Network: "net1", ContainerID: "other", IfName: "eth0"}, b.Host.Open(GinkgoTB(), nil)
+			b.RequireNoRepair(c, func() {
+				Expect(masq.Add(&undo.Stack{}, masq.Masq{HostNS: h, Owner: other}, []netip.Prefix{prefix("10.9.0.2/24")})).To(Succeed())
+			}, "the masquerade of 10.9.0.2 belongs to net1/other/eth0 now")
+			mac := types.MAC("\x02\x00\x00\x00\x00\x07")
+			b.RequireNoRepair(c, func() {
+				Expect(addMACSpoofCheck(&undo.Stack{}, macSpoofCheck{host: h, owner: other, port: host, mac: mac})).To(Succeed())
+			}, "the MAC spoof check of "+host+" belongs to net1/other/eth0 now")
+		})
+
+		It("REPAIR does not replace the bridge's address, even with forceAddress, and does not move the port from another bridge", func() {
+			c.Config = strings.Replace(c.Config, `"isDefaultGateway":true`, `"isDefaultGateway":true,"forceAddress":true`, 1)
+			refuse := func(want string, damage ...string) {
+				b.Host.Batch(GinkgoTB(), damage...)
+				unchanged := b.Restored(b.Host, c.Container)
+				b.Fails("REPAIR", c, types.CodeConfig, want)
+				unchanged()
+			}
+			refuse(`"cni0" already has an IP address different from 10.9.0.1/24`, "addr del 10.9.0.1/24 dev cni0", "addr add 10.77.0.1/24 dev cni0")
+			refuse("already a port of another interface", "link add other0 up type bridge", "link set "+host+" master other0")
+		})
+
+		It("the handler of REPAIR changes nothing if nothing is missing", func() {
+			p, checks := plugin(), 0
+			p.Check = func(*skel.Request) error {
+				if checks++; checks == 1 {
+					return types.Errorf(types.CodeChanged, "a difference that the handler does not find")
+				}
+				return nil
+			}
+			unchanged := b.Restored(b.Host, c.Container)
+			nstest.Run(p, c.With("REPAIR")).OK(GinkgoTB())
+			Expect(checks).To(Equal(2))
+			unchanged()
 		})
 	})
 
@@ -486,16 +552,17 @@ var _ = Describe("bridge", func() {
 	})
 })
 
-var _ = DescribeTable("any step of ADD or DEL that fails leaves nothing",
+var _ = DescribeTable("any step of ADD or DEL that fails leaves nothing, and a second REPAIR restores what the first one did not",
 	sweep,
-	Entry("layer 2", `"hairpinMode":true,`),
-	Entry("dual stack with gateway", gatewayed, v4range, v6range),
-	Entry("masquerade and spoof check", gatewayed+`"ipMasq":true,"macspoofchk":true,`, v4range),
+	Entry("layer 2", nil, `"hairpinMode":true,`),
+	Entry("dual stack with gateway", nil, gatewayed, v4range, v6range),
+	Entry("masquerade and spoof check", []string{"ip link del cni0", "nft flush ruleset", "sysctl -q -w net.ipv4.ip_forward=0"},
+		gatewayed+`"ipMasq":true,"macspoofchk":true,`, v4range),
 )
 
-func sweep(keys string, ranges ...string) {
+func sweep(damage []string, keys string, ranges ...string) {
 	b := newTestbedOn(nil)
-	b.FaultSweep(nstest.Sweep{Config: b.conf("1.1.0", keys, ranges...)})
+	b.FaultSweep(nstest.Sweep{Config: b.conf("1.1.0", keys, ranges...), Damage: damage})
 }
 
 var _ = It("with a read-only /proc/sys, ADD fails with advice unless the host already forwards, and then only warns", func() {

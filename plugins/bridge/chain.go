@@ -18,11 +18,11 @@ func (a *attachment) connectExisting(prev *types.Result, name string) (*types.Re
 	if a.hostEnd, err = a.host.Link(name); err != nil {
 		return nil, err
 	}
-	if a.bridge, err = ensureBridge(a.host, a.conf); err != nil {
+	if a.bridge, err = ensureBridge(a.host, a.conf, nl.RandomMAC()); err != nil {
 		return nil, err
 	}
-	if a.hostEnd.Master != 0 && a.hostEnd.Master != a.bridge.Index {
-		return nil, types.Errorf(types.CodeConfig, "interface %q cannot become a port of %s: it is already a port of another interface; remove it there", a.hostEnd.Name, a.bridge.Name)
+	if err := checkMaster(a.hostEnd, a.bridge); err != nil {
+		return nil, err
 	}
 	a.pending.AllowAllocation()
 	if a.hostEnd.Master == 0 {
@@ -40,6 +40,14 @@ func (a *attachment) connectExisting(prev *types.Result, name string) (*types.Re
 		return nil, err
 	}
 	return &result, a.host.AwaitRunning(a.hostEnd, portDeadline)
+}
+
+// checkMaster returns an error if the host end is a port of an interface other than the bridge.
+func checkMaster(hostEnd, br nl.Link) error {
+	if hostEnd.Master == 0 || hostEnd.Master == br.Index {
+		return nil
+	}
+	return types.Errorf(types.CodeConfig, "interface %q cannot become a port of %s: it is already a port of another interface; remove it there", hostEnd.Name, br.Name)
 }
 
 // configureExisting configures the container's interface for the lease, if there is an IPAM

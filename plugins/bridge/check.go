@@ -21,29 +21,37 @@ import (
 // chain may change them. If the reference plugin created the pair, check does not compare what
 // only plumb creates.
 func check(r *skel.Request, conf *config) error {
-	prev, err := r.RequirePrev()
-	if err != nil {
-		return err
-	}
-	host, container, err := nl.OpenBoth(r.HostNS, r.ContainerNS)
+	c, err := newChecker(r, conf)
 	if err != nil {
 		return err
 	}
 	reserved := ipam.StartCheck(r)
-	c := &checker{r: r, conf: conf, host: host, container: container, prev: prev}
-	hostEnd, findErr := c.findHost()
-	c.hostEnd = hostEnd
-	changed := errors.Join(c.diffContainer(), c.diffHost(findErr))
+	changed := errors.Join(c.diffContainer(), c.diffHost())
 	return types.Coded(types.CodeChanged, errors.Join(reserved(), changed))
 }
 
-// A checker is the state of one CHECK.
+// A checker is the state of one CHECK or REPAIR.
 type checker struct {
 	r               *skel.Request
 	conf            *config
 	host, container *nl.Conn
 	prev            *types.Result
 	hostEnd         nl.Link // the container's port; it is the zero Link if the port was not found
+	findErr         error   // why hostEnd was not found
+}
+
+func newChecker(r *skel.Request, conf *config) (*checker, error) {
+	prev, err := r.RequirePrev()
+	if err != nil {
+		return nil, err
+	}
+	host, container, err := nl.OpenBoth(r.HostNS, r.ContainerNS)
+	if err != nil {
+		return nil, err
+	}
+	c := &checker{r: r, conf: conf, host: host, container: container, prev: prev}
+	c.hostEnd, c.findErr = c.findHost()
+	return c, nil
 }
 
 func (c *checker) ips() []types.IP {
@@ -62,11 +70,11 @@ func (c *checker) diffContainer() error {
 	return attach.Diff(c.container, c.r.IfName, spec)
 }
 
-// diffHost compares the bridge, the port, the gateway and the rules. findErr is the error of findHost, or nil.
-func (c *checker) diffHost(findErr error) error {
+// diffHost compares the bridge, the port, the gateway and the rules.
+func (c *checker) diffHost() error {
 	br, err := c.host.Link(c.conf.bridge)
 	if errors.Is(err, fs.ErrNotExist) {
-		return errors.Join(fmt.Errorf("bridge %s does not exist", c.conf.bridge), findErr)
+		return errors.Join(fmt.Errorf("bridge %s does not exist", c.conf.bridge), c.findErr)
 	}
 	if err != nil {
 		return err
@@ -80,8 +88,8 @@ func (c *checker) diffHost(findErr error) error {
 	promisc := attach.LinkProblem(c.host, br, "promisc on", "promisc off")
 	reportIf(c.conf.promisc && !br.Promisc, "%w", promisc.Errorf("bridge %s is not in promiscuous mode", br.Name))
 	reportIf(c.conf.filtering && !br.VLANFiltering, "bridge %s does not filter VLANs", br.Name)
-	if findErr != nil {
-		return errors.Join(append(errs, findErr)...)
+	if c.findErr != nil {
+		return errors.Join(append(errs, c.findErr)...)
 	}
 	errs = append(errs, c.diffPort(br), c.diffGateway(br))
 	if attach.CreatedByPlumb(c.hostEnd) {
@@ -140,12 +148,19 @@ func (c *checker) diffVLANs(br nl.Link) error {
 	}
 	errs := []error{missingVLANs(c.hostEnd, want, got)}
 	reportIf := types.ProblemsInto(&errs)
-	for _, v := range got {
-		wanted := slices.ContainsFunc(want, func(w nl.VLAN) bool { return w.ID == v.ID })
-		kept := c.conf.keepDefaultVLAN && v.ID == br.DefaultPVID
-		reportIf(!wanted && !kept, "port %s is in %s", c.hostEnd.Name, v)
+	for _, v := range c.extraVLANs(br, got) {
+		reportIf(true, "port %s is in %s", c.hostEnd.Name, v)
 	}
 	return errors.Join(errs...)
+}
+
+// extraVLANs returns the VLANs of got in which the port must not be.
+func (c *checker) extraVLANs(br nl.Link, got []nl.VLAN) []nl.VLAN {
+	want := portVLANs(c.conf)
+	return slices.DeleteFunc(slices.Clone(got), func(v nl.VLAN) bool {
+		wanted := slices.ContainsFunc(want, func(w nl.VLAN) bool { return w.ID == v.ID })
+		return wanted || c.conf.keepDefaultVLAN && v.ID == br.DefaultPVID
+	})
 }
 
 // missingVLANs returns an error that names each VLAN of want that is not in got.
@@ -190,14 +205,17 @@ func (c *checker) diffGateway(br nl.Link) error {
 // interface belongs to a VRF, whose routes are in another table.
 func (c *checker) diffHostRoutes(dev nl.Link) error {
 	var errs []error
-	for _, ip := range c.ips() {
-		subnet, addr := ip.Address.Masked(), ip.Address.Addr()
-		if dev.Master != 0 || !ip.HasGateway() || !subnet.Contains(ip.Gateway) {
-			continue
-		}
-		errs = append(errs, c.diffHostRoute(dev, subnet, addr))
+	for _, ip := range c.routedIPs(dev) {
+		errs = append(errs, c.diffHostRoute(dev, ip.Address.Masked(), ip.Address.Addr()))
 	}
 	return errors.Join(errs...)
+}
+
+// routedIPs returns the IPs to which the host's packets must leave through dev, the gateway's interface.
+func (c *checker) routedIPs(dev nl.Link) []types.IP {
+	return slices.DeleteFunc(slices.Clone(c.ips()), func(ip types.IP) bool {
+		return dev.Master != 0 || !ip.HasGateway() || !ip.Address.Masked().Contains(ip.Gateway)
+	})
 }
 
 // diffHostRoute returns an error if the host's packets to an address in the subnet do not leave through the gateway's
@@ -252,12 +270,19 @@ func (c *checker) diffRules(br nl.Link) error {
 	if c.conf.masquerade {
 		errs = append(errs, masq.Check(c.conf.masq(c.r), attach.Prefixes(c.ips())))
 	}
-	// If prevResult lacks the container's interface, diffContainer has reported that already.
-	if index, found := c.prev.ContainerInterface(c.r.IfName); found && c.conf.macSpoofCheck {
-		mac, err := types.FirstMAC(c.prev.Interfaces[index].MAC)
-		errs = append(errs, err, checkMACSpoofCheck(macSpoofCheck{
-			host: c.r.HostNS, owner: c.r.Attachment(), port: c.hostEnd.Name, mac: mac,
-		}))
+	return errors.Join(append(errs, c.withSpoofCheck(checkMACSpoofCheck))...)
+}
+
+// withSpoofCheck calls f with the MAC spoof check, if the configuration contains it. If prevResult lacks the container's
+// interface, which diffContainer reports, withSpoofCheck does nothing.
+func (c *checker) withSpoofCheck(f func(macSpoofCheck) error) error {
+	index, found := c.prev.ContainerInterface(c.r.IfName)
+	if !found || !c.conf.macSpoofCheck {
+		return nil
 	}
-	return errors.Join(errs...)
+	mac, err := types.FirstMAC(c.prev.Interfaces[index].MAC)
+	if err != nil {
+		return err
+	}
+	return f(macSpoofCheck{host: c.r.HostNS, owner: c.r.Attachment(), port: c.hostEnd.Name, mac: mac, onlyFree: c.r.IsRepair()})
 }

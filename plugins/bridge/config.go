@@ -178,5 +178,5 @@ func (c *config) dadMode() attach.DADMode {
 }
 
 func (c *config) masq(r *skel.Request) masq.Masq {
-	return masq.Masq{HostNS: r.HostNS, Owner: r.Attachment(), Backend: c.masqBackend, Warn: r.Warn}
+	return masq.Masq{HostNS: r.HostNS, Owner: r.Attachment(), Backend: c.masqBackend, OnlyFree: r.IsRepair(), Warn: r.Warn}
 }

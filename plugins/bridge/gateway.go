@@ -175,7 +175,7 @@ func (a *attachment) gatewayDevice() (nl.Link, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		var notUndone undo.Stack
 		dev, _, err = a.host.AddVeth(&notUndone, nl.Veth{
-			Name: name, Peer: vlanPortName(name), PeerIn: a.host, MTU: a.bridge.MTU,
+			Name: name, MAC: a.gatewayMAC, Peer: vlanPortName(name), PeerIn: a.host, MTU: a.bridge.MTU,
 		})
 	}
 	if errors.Is(err, fs.ErrExist) { // another ADD has just created the pair
@@ -188,7 +188,7 @@ func (a *attachment) gatewayDevice() (nl.Link, error) {
 		return nl.Link{}, types.Errorf(types.CodeConfig, "interface %q exists, but is not the veth that plumb creates for the gateway of VLAN %d; use another bridge name", name, a.conf.vlan)
 	}
 	port, err := a.host.VethPeer(dev, a.host)
-	if err != nil || port.Master == a.bridge.Index && port.Running && dev.Up {
+	if err != nil || port.Master == a.bridge.Index && port.Running && dev.Up && !a.r.IsRepair() { // REPAIR found a difference
 		return dev, err
 	}
 	return dev, a.configureVLANDevice(dev, port)

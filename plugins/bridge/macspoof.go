@@ -44,6 +44,8 @@ type macSpoofCheck struct {
 	owner types.Attachment
 	port  string // the host end of the pair; it is empty if it is not known
 	mac   types.MAC
+	// onlyFree limits addMACSpoofCheck to a port whose check does not belong to another attachment.
+	onlyFree bool
 	// warn is called if the port's check belonged to another attachment. It may be nil.
 	warn func(format string, args ...any)
 }
@@ -82,6 +84,7 @@ func (s macSpoofCheck) store(c *nft.Conn) *claims.Store {
 		Groups:      []claims.Group{{tables.CheckedPorts, tables.AllowedMACs}},
 		Owner:       s.owner,
 		Description: s.String(),
+		OnlyFree:    s.onlyFree,
 		Warn:        s.warn,
 	}
 	if s.port != "" {

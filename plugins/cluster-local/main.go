@@ -30,7 +30,7 @@ type runProgram func(r *skel.Request, program string, input []byte, limit time.D
 
 func (h host) plugin() skel.Plugin {
 	return skel.WithConfig(skel.Plugin{
-		Name: "cluster-local", IPAM: true, Del: h.del, Status: h.status, GC: h.gc,
+		Name: "cluster-local", IPAM: true, Del: h.del, Status: h.status, GC: h.gc, Repair: skel.Checked(h.parse, repair),
 		Commands: map[string]func(*skel.Request, []string) error{"resync": h.resync},
 	}, h.parse, h.add, h.check)
 }
@@ -76,6 +76,9 @@ func (h host) del(r *skel.Request) error {
 func (h host) check(r *skel.Request, n *network) error {
 	return errors.Join(n.Check(r), n.checkOwned(r))
 }
+
+// repair reserves the addresses of prevResult again if they are free and the node still owns them.
+func repair(r *skel.Request, n *network) error { return n.Repair(r, n.choose) }
 
 // status returns an error if ADD could not write a reservation, if the datastore is not in CNI_PATH, or if a second
 // machine has the identity of this one. If the key failStatusWhenFull is set, it also returns an error if ADD would find no free address.

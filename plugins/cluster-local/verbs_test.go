@@ -432,6 +432,33 @@ var _ = Describe("a datastore that fails during ADD", func() {
 // prev50 adds a prevResult with the address 10.1.2.50.
 var prev50 = variant{More: `"prevResult": {"cniVersion": "1.1.0", "ips": [{"address": "10.1.2.50/24"}]}`}
 
+var _ = Describe("REPAIR", func() {
+	var n *testNode
+	BeforeEach(func() {
+		n = newNode(newCluster(GinkgoTB()), "n1")
+		n.add("c1", variant{Args: "IP=10.1.2.50"})
+		n.cluster.calls()
+	})
+
+	It("reserves an address of the node again, and asks no datastore", func() {
+		Expect(os.Remove(n.Net("10.1.2.50"))).To(Succeed())
+		n.Run("CHECK", "c1", prev50).RequireFailure(GinkgoTB(), types.CodeChanged, "no address is reserved for net/c1/eth0")
+		n.Run("REPAIR", "c1", prev50).OK(GinkgoTB())
+		n.Run("CHECK", "c1", prev50).OK(GinkgoTB())
+		Expect(n.cluster.calls()).To(BeEmpty())
+		n.del("c1", variant{})
+		n.expectAgreement()
+	})
+
+	It("does not reserve an address that the node does not own any more", func() {
+		Expect(os.Remove(n.Net("10.1.2.50"))).To(Succeed())
+		n.gcWith(variant{IPAM: `"subnet": "10.1.2.0/24", "warmPool": 0`}).OK(GinkgoTB())
+		Expect(n.state().claims).To(BeEmpty())
+		n.Run("REPAIR", "c1", prev50).RequireFailure(GinkgoTB(), types.CodeChanged, "no address is reserved for net/c1/eth0")
+		Expect(n.Reserved()).To(BeEmpty())
+	})
+})
+
 var _ = Describe("a removed node", func() {
 	var n *testNode
 	BeforeEach(func() {

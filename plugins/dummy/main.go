@@ -12,5 +12,5 @@ func main() { skel.Main(plugin()) }
 // plugin describes the plugin. GC only calls the IPAM plugin, because GC does not get the paths of
 // the containers. The kernel deletes the links together with the containers' namespaces.
 func plugin() skel.Plugin {
-	return skel.WithConfig(skel.Plugin{Name: "dummy", Del: del, Status: status, GC: ipam.GC}, parse, add, check)
+	return skel.WithConfig(skel.Plugin{Name: "dummy", Del: del, Status: status, GC: ipam.GC, Repair: skel.Checked(parse, repair)}, parse, add, check)
 }

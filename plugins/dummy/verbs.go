@@ -44,6 +44,10 @@ func check(r *skel.Request, _ *config) error {
 	return attach.CheckContainerLink(r, kind, func(*nl.Conn, nl.Link) error { return nil })
 }
 
+func repair(r *skel.Request, _ *config) error {
+	return attach.RepairContainerLink(r, kind, attach.DADOff)
+}
+
 // del deletes the interface. It does not read the plugin's configuration, which may have changed
 // since ADD.
 func del(r *skel.Request) error { return attach.DelContainerLink(r, kind) }

@@ -25,6 +25,16 @@ func sweptPlugin() skel.Plugin {
 	return p
 }
 
+var _ = DescribeTable("REPAIR restores the rest after a REPAIR that failed, whichever step failed", func(keys string) {
+	b := newTestbed()
+	c := b.call(keys, 0)
+	b.OK("ADD", c)
+	b.RepairSweep(c, func() { b.Host.Must(GinkgoTB(), "nft", "flush ruleset") }, b.sorted)
+},
+	Entry(nil, byIPTables+key("ingressPolicy", isolated)),
+	Entry(nil, key("backend", nftables)+key("ingressPolicy", isolated)+`"publishedPorts":true,`),
+)
+
 var _ = DescribeTable("the fault sweep", func(keys, forward string) {
 	nstest.FaultSweep(GinkgoTB(), nstest.Sweep{
 		Plugin: sweptPlugin(),

@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -133,6 +135,15 @@ func (b *testbed) ruleset() string {
 		}
 	}
 	return all
+}
+
+// sorted returns the sorted lines of all rulesets without counters.
+func (b *testbed) sorted() string {
+	GinkgoHelper()
+	ruleset := regexp.MustCompile(`packets \d+ bytes \d+`).ReplaceAllString(b.Host.Must(GinkgoTB(), "nft", "list", "ruleset"), "")
+	lines := strings.Split(ruleset, "\n")
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
 }
 
 // elements returns the lines of the ruleset that contain elements.

@@ -77,7 +77,7 @@ var _ = Describe("the policies in nftables", func() {
 		Expect(b.saved()).NotTo(ContainSubstring("cni1"))
 	})
 
-	It("are compared by CHECK", func() {
+	It("are compared by CHECK, and restored by REPAIR, which keeps what others added", func() {
 		c := b.call(byNFT+key("ingressPolicy", isolated), 0)
 		for _, broken := range []string{
 			"flush set inet plumb isolated_bridges", "add element inet plumb same_bridge { cni0 . cni0 }", "add element inet plumb published { cni0 }",
@@ -85,13 +85,51 @@ var _ = Describe("the policies in nftables", func() {
 			"flush set bridge plumb isolated_ports", "flush chain bridge plumb forward", "flush ruleset",
 		} {
 			b.OK("ADD", c)
-			b.OK("CHECK", c)
+			before := b.sorted()
+			b.OK("REPAIR", c)
+			Expect(b.sorted()).To(Equal(before))
 			b.Host.Must(GinkgoTB(), "nft", broken)
 			Expect(b.Run("CHECK", c).Failure(GinkgoTB()).Code).To(BeEquivalentTo(types.CodeChanged), broken)
+			damaged := b.sorted()
+			if strings.HasPrefix(broken, "add ") {
+				b.Fails("REPAIR", c, types.CodeChanged, "but ingressPolicy is")
+				Expect(b.sorted()).To(Equal(damaged), broken)
+				continue
+			}
+			Expect(b.OK("REPAIR", c).Stderr).To(BeEmpty())
+			Expect(b.sorted()).To(Equal(before), broken)
 		}
-		b.OK("ADD", c)
-		b.OK("CHECK", c)
 	})
+
+	It("get their element in same_bridge back in REPAIR, unless another ADD has set the policy isolated since", func() {
+		older, newer := b.call(byNFT+key("ingressPolicy", sameBridge), 0), b.call(byNFT+key("ingressPolicy", isolated), 1)
+		b.OK("ADD", older)
+		before := b.sorted()
+		b.Host.Must(GinkgoTB(), "nft", "flush set inet plumb same_bridge")
+		b.OK("REPAIR", older)
+		Expect(b.sorted()).To(Equal(before))
+		b.OK("ADD", newer)
+		before = b.sorted()
+		b.Fails("REPAIR", older, types.CodeChanged, "lacks cni0")
+		Expect(b.sorted()).To(Equal(before))
+	})
+
+	DescribeTable("that another ADD has set since are kept by REPAIR, also after a flush", func(first, second, firstPolicy, secondPolicy string) {
+		older, newer := b.call(key("backend", first)+key("ingressPolicy", firstPolicy), 0), b.call(key("backend", second)+key("ingressPolicy", secondPolicy), 1)
+		b.OK("ADD", older)
+		b.OK("ADD", newer)
+		b.Host.Must(GinkgoTB(), "nft", "flush ruleset")
+		b.OK("REPAIR", newer)
+		before := b.elements()
+		_ = b.Run("REPAIR", older)
+		b.OK("CHECK", newer)
+		Expect(b.elements()).To(Equal(before))
+	},
+		Entry(nil, nftables, nftables, sameBridge, isolated),
+		Entry(nil, nftables, nftables, isolated, sameBridge),
+		Entry(nil, iptables, iptables, sameBridge, isolated),
+		Entry(nil, iptables, iptables, isolated, sameBridge),
+	)
 
 	It("also apply to the host end of ptp", func() {
 		b.serve()

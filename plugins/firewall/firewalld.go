@@ -50,6 +50,7 @@ func (f *firewall) sourceStore() *claims.Store {
 		Groups:      []claims.Group{{tables.Source(nft.IPv4)}, {tables.Source(nft.IPv6)}},
 		Owner:       f.r.Attachment(),
 		Description: "sources of " + f.r.Attachment().String(),
+		OnlyFree:    f.r.IsRepair(),
 	}
 	for _, source := range f.sources() {
 		s.Claims = append(s.Claims, claims.Claim{Description: "source " + source.Key.Addr().String(), Elements: []nft.SetElement{source}})
@@ -68,7 +69,7 @@ func (f *firewall) addSources() (done bool, err error) {
 	if !f.isOptional(err) {
 		return err == nil, err
 	}
-	if f.c == nil {
+	if f.c == nil || f.r.IsRepair() {
 		return false, nil
 	}
 	return false, f.sourceStore().Remove()
@@ -86,6 +87,9 @@ func (f *firewall) addSourcesTo(z *bus.Conn) error {
 		if err := f.sourceStore().Add(&f.r.Undo); err != nil {
 			return err
 		}
+	}
+	if f.c != nil && f.r.IsRepair() {
+		return f.restoreSources(z, f.isOwner)
 	}
 	for _, s := range f.sources() {
 		added, err := z.AddSource(zone(s), prefix(s))
@@ -148,6 +152,9 @@ func (f *firewall) checkSources() (done bool, err error) {
 			}
 			err = errors.Join(err, findErr)
 		}
+		if f.c != nil && f.r.IsRepair() { // CHECK accepts the sources of the reference plugin, which lists them nowhere
+			err = errors.Join(err, f.sourceStore().Check())
+		}
 	}
 	if f.isOptional(err) {
 		return false, nil
@@ -187,17 +194,24 @@ func restore(r *skel.Request, args []string) error {
 	if err := f.connect(); err != nil || f.c == nil {
 		return err
 	}
+	return f.restoreSources(nil, func(string) bool { return true })
+}
+
+// restoreSources adds the sources in table inet plumb whose owners match to their zones again. If z is nil, it
+// connects to firewalld only if there are such sources.
+func (f *firewall) restoreSources(z *bus.Conn, match func(owner string) bool) error {
 	all, err := f.elementsIn(tables.Source(nft.IPv4), tables.Source(nft.IPv6))
-	if err != nil || len(all) == 0 {
-		return err
-	}
-	z, err := bus.Open(r.HostNS)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = z.Close() }()
-	var errs []error
+	errs := []error{err}
 	for _, s := range all {
+		if !match(s.Comment) {
+			continue
+		}
+		if z == nil {
+			if z, err = bus.Open(f.r.HostNS); err != nil {
+				return err
+			}
+			defer func() { _ = z.Close() }()
+		}
 		_, err := z.AddSource(zone(s), prefix(s))
 		errs = append(errs, err)
 	}

@@ -102,6 +102,38 @@ var _ = Describe("the backend firewalld", func() {
 		Expect(stderr).To(ContainSubstring("firewall restore: connect to firewalld: firewalld is not running"))
 	})
 
+	It("restores the sources and their elements in REPAIR, except those of another attachment", func() {
+		one, two := b.call("", 0), b.call("", 2)
+		b.OK("ADD", one)
+		b.OK("ADD", two)
+		before := b.elements()
+		for _, damage := range []func(){
+			func() { d.Call(GinkgoTB(), "reload") },
+			func() { b.Host.Must(GinkgoTB(), "nft", "delete table inet plumb") },
+			func() {},
+		} {
+			damage()
+			for _, c := range []nstest.Call{one, two} {
+				Expect(b.OK("REPAIR", c).Stderr).To(BeEmpty())
+			}
+			Expect([]any{zoneOf("10.9.0.2/32"), zoneOf("fd00:1::2/128"), zoneOf("10.9.1.2/32")}).To(HaveEach("trusted"))
+			Expect(b.elements()).To(Equal(before))
+		}
+		By("keeping the zone of the address's new container")
+		newer := b.call(key("firewalldZone", "internal"), 0)
+		newer.ContainerID = "newer"
+		b.OK("DEL", one)
+		b.OK("ADD", newer)
+		before = b.elements()
+		d.Call(GinkgoTB(), "reload")
+		one.ContainerID = "former"
+		b.Fails("REPAIR", one, types.CodeChanged, "belongs to net1/newer/eth0")
+		Expect(zoneOf("10.9.0.2/32")).To(Equal(""))
+		b.OK("REPAIR", newer)
+		Expect(zoneOf("10.9.0.2/32")).To(Equal("internal"))
+		Expect(b.elements()).To(Equal(before))
+	})
+
 	It("keeps the source of an address's new container when the former container is deleted again", func() {
 		former, newer := b.call("", 0), b.call("", 0)
 		newer.ContainerID = "newer"

@@ -59,7 +59,7 @@ var _ = Describe("the backend iptables", func() {
 		b.OK("CHECK", c)
 	})
 
-	It("reports each missing rule in CHECK", func() {
+	It("reports each missing rule in CHECK, and restores it in REPAIR", func() {
 		c := b.call(byIPTables+key("ingressPolicy", isolated), 0)
 		for _, broken := range []struct{ command, names string }{
 			{"-D CNI-FORWARD -s 10.9.0.2 -j ACCEPT", "want -A CNI-FORWARD -s 10.9.0.2/32 -j ACCEPT"},
@@ -72,22 +72,31 @@ var _ = Describe("the backend iptables", func() {
 			{"-I FORWARD 1 -j CNI-FORWARD", "jumps to CNI-FORWARD before it jumps to CNI-ISOLATION-STAGE-1"},
 		} {
 			b.OK("ADD", c)
+			before := b.sorted()
 			b.Host.Must(GinkgoTB(), "iptables", strings.Fields(broken.command)...)
 			By(broken.command)
 			b.Fails("CHECK", c, types.CodeChanged, broken.names)
+			Expect(b.OK("REPAIR", c).Stderr).To(BeEmpty())
+			if !strings.HasPrefix(broken.command, "-I") {
+				Expect(b.sorted()).To(Equal(before))
+			}
 			b.Host.Must(GinkgoTB(), "iptables", "-F")
 		}
 	})
 
-	It("reports missing elements for isolated in CHECK", func() {
+	It("reports missing elements for isolated in CHECK, and restores them in REPAIR", func() {
 		c := b.call(byIPTables+key("ingressPolicy", isolated), 0)
 		for _, broken := range []string{"flush set bridge plumb isolated_ports", "flush chain bridge plumb forward", "delete table bridge plumb"} {
 			b.OK("ADD", c)
 			b.OK("CHECK", c)
+			before := b.sorted()
 			b.Host.Must(GinkgoTB(), "nft", broken)
 			By(broken)
 			b.Fails("CHECK", c, types.CodeChanged, "table bridge plumb")
+			b.OK("REPAIR", c)
+			Expect(b.sorted()).To(Equal(before))
 		}
+		b.Host.Must(GinkgoTB(), "nft", "delete table bridge plumb")
 		By("except if the reference plugin added the rules")
 		b.Host.Must(GinkgoTB(), "iptables", "-D", forwardChain, "-s", "10.9.0.2/32", "-m", "comment", "--comment", "firewall: net1/c0/eth0")
 		b.Host.Must(GinkgoTB(), "ip6tables", "-D", forwardChain, "-s", "fd00:1::2/128", "-m", "comment", "--comment", "firewall: net1/c0/eth0")

@@ -65,7 +65,8 @@ func (f *firewall) differences(want, rules []xt.Rule, same func(a, b xt.Rule) bo
 	return missing, xt.Where(rules, func(r xt.Rule) bool { return f.isAboutDevice(r) && !isIn(want, r) })
 }
 
-// policyLines returns the lines that add the bridge's policy and delete its former policy.
+// policyLines returns the lines that add the bridge's policy and delete its former policy. In REPAIR, it keeps the
+// rules of another policy, because the last ADD may have set it, and adds none besides them.
 func (f *firewall) policyLines(table xt.Table) (lines []string) {
 	rules := table.Rules
 	policy := f.policyRules(rules)
@@ -82,6 +83,10 @@ func (f *firewall) policyLines(table xt.Table) (lines []string) {
 		}
 	}
 	missing, stale := f.differences(policy, rules, isSameRule)
+	if f.r.IsRepair() && len(stale) > 0 {
+		f.hasOtherPolicy = true
+		return lines
+	}
 	for _, chain := range []string{stage1, stage2} {
 		got := rulesIn(chain, rules)
 		want := mergeRules(xt.Where(got, func(r xt.Rule) bool { return !slices.Contains(stale, r) }), rulesIn(chain, missing))

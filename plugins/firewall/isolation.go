@@ -92,6 +92,9 @@ func (f *firewall) elements() []nft.SetElement {
 //
 // Each ADD adds its policy with its own backend before it reads the policies in the other backend.
 // Therefore at least one of two concurrent ADDs sees the other's policy.
+//
+// REPAIR adds the elements only if the bridge has no policy, or if it lacks the element in same_bridge, because the last
+// ADD may have set another policy.
 func (f *firewall) setPolicy() error {
 	if f.c == nil {
 		return nil
@@ -111,6 +114,13 @@ func (f *firewall) setPolicy() error {
 				return err
 			}
 		}
+		if f.r.IsRepair() {
+			i := slices.IndexFunc(found, f.isPolicyOfDevice)
+			if i >= 0 {
+				want, err = f.lostSameBridge(found[i])
+			}
+			return errors.Join(err, replaceElements(tx, found, want, func(nft.Element) (bool, error) { return false, nil }))
+		}
 		err = replaceElements(tx, found, want, func(e nft.Element) (bool, error) {
 			if name := bridgeOf(e.Key); name != f.device {
 				return f.isGone(name)
@@ -122,6 +132,25 @@ func (f *firewall) setPolicy() error {
 		}
 		return err
 	})
+}
+
+// isPolicyOfDevice reports whether the element shows that the bridge has a policy.
+func (f *firewall) isPolicyOfDevice(e nft.SetElement) bool {
+	return e.Set == tables.IsolatedBridges && bridgeOf(e.Key) == f.device
+}
+
+// lostSameBridge returns the element of the bridge in same_bridge, unless the last ADD on the bridge had the policy
+// isolated, or may belong to another network. policy is the bridge's element in isolated_bridges. An ADD with the policy
+// isolated adds elements of its network to isolated_ports, and an ADD with another policy deletes them.
+func (f *firewall) lostSameBridge(policy nft.SetElement) ([]nft.SetElement, error) {
+	if f.bridge.Kind != "bridge" || policy.Comment != nft.NetworkPrefix(f.r.Conf.Name) {
+		return nil, nil
+	}
+	ports, err := f.c.Elements(isolatedPortsLayout().Table, tables.IsolatedPorts)
+	if types.IgnoreNotExist(err) != nil || slices.ContainsFunc(ports, func(e nft.Element) bool { return strings.HasPrefix(e.Comment, policy.Comment) }) {
+		return nil, types.IgnoreNotExist(err)
+	}
+	return slices.DeleteFunc(f.elements(), func(e nft.SetElement) bool { return e.Set != tables.SameBridge }), nil
 }
 
 // noteBridges sets nftBridges to the bridges among the elements.
@@ -218,6 +247,7 @@ func (f *firewall) isolatedPortsOf(owner types.Attachment, ports []string) *clai
 		Owner:       owner,
 		Description: "isolation of " + owner.String(),
 		Warn:        f.r.Warn,
+		OnlyFree:    f.r.IsRepair(),
 	}
 	for _, port := range ports {
 		s.Claims = append(s.Claims, claims.Claim{
@@ -230,13 +260,20 @@ func (f *firewall) isolatedPortsOf(owner types.Attachment, ports []string) *clai
 
 // addIsolatedPorts adds the host ends of the attachment to the set isolated_ports. If the bridge had another
 // policy before, addIsolatedPorts first adds the host ends of the network's other attachments. If ADD fails
-// later, these stay in the set.
+// later, these stay in the set. REPAIR adds only the attachment's own host ends, and none if the bridge has another
+// policy now.
 func (f *firewall) addIsolatedPorts() error {
 	isolatedBefore, err := f.wasIsolated()
 	if err != nil {
 		return err
 	}
-	if !isolatedBefore && f.bridge.Kind == "bridge" {
+	if f.r.IsRepair() {
+		found, err := f.elementsIn(tables.SameBridge)
+		isOfDevice := func(e nft.SetElement) bool { return bridgeOf(e.Key) == f.device }
+		if err != nil || f.hasOtherPolicy || slices.ContainsFunc(found, isOfDevice) {
+			return err
+		}
+	} else if !isolatedBefore && f.bridge.Kind == "bridge" {
 		if err := f.addOthersIsolatedPorts(); err != nil {
 			return err
 		}

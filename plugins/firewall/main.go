@@ -11,7 +11,7 @@ func main() { skel.Main(plugin()) }
 
 func plugin() skel.Plugin {
 	return skel.WithConfig(skel.Plugin{
-		Name: "firewall", Since: types.V040, Chained: true, Del: del, Status: status, GC: gc,
+		Name: "firewall", Since: types.V040, Chained: true, Del: del, Status: status, GC: gc, Repair: skel.Checked(parse, repair),
 		Commands: map[string]func(*skel.Request, []string) error{"restore": restore},
 	}, parse, add, check)
 }

@@ -208,7 +208,7 @@ var _ = Describe("traffic", func() {
 		Entry(nil, iptables, nftables, sameBridge), Entry(nil, nftables, iptables, isolated),
 	)
 
-	It("is dropped between a bridge in nftables and a bridge that the reference plugin added later, after the next ADD", func() {
+	It("is dropped between a bridge in nftables and a bridge that the reference plugin added later, after REPAIR", func() {
 		c := b.call(key("backend", nftables)+key("ingressPolicy", sameBridge), 0)
 		b.OK("ADD", c)
 		for _, program := range []string{"iptables-restore", "ip6tables-restore"} {
@@ -216,7 +216,7 @@ var _ = Describe("traffic", func() {
 			Expect(err).NotTo(HaveOccurred())
 		}
 		b.Fails("CHECK", c, types.CodeChanged, "want -A CNI-ISOLATION-STAGE-1 -i cni0 ! -o cni0")
-		b.OK("ADD", c)
+		b.OK("REPAIR", c)
 		b.OK("CHECK", c)
 		expect(toContainer(b.containers[0], 2, false), toContainer(b.containers[2], 0, false), toContainer(b.containers[0], 3, true), toContainer(b.containers[3], 2, true))
 	})

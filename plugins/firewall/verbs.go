@@ -29,6 +29,7 @@ type firewall struct {
 
 	nftBridges            []string // other bridges whose policies are in nf_tables
 	wasIsolatedByIPTables bool     // whether iptables isolated the containers of device before ADD changed its rules
+	hasOtherPolicy        bool     // whether REPAIR found another policy of the bridge, which it keeps
 }
 
 // add lets the host forward the container's packets, sets the policy of the bridge, and returns
@@ -47,7 +48,27 @@ func add(r *skel.Request, conf *config) (*types.Result, error) {
 	return prev, nil
 }
 
-// isolate sets the policy of the bridge, and deletes the rules of another policy or backend.
+// repair adds what check reports as missing. It changes neither the policy that another ADD has set for the bridge
+// since, nor sources of other attachments.
+func repair(r *skel.Request, conf *config) error {
+	f, _, err := prepare(r, conf)
+	if err != nil {
+		return err
+	}
+	isolationErr := f.checkIsolation()
+	if f.checkAllowed() != nil {
+		err = f.allow()
+	}
+	if isolationErr != nil || f.usesIPTables() { // with iptables, checkAllowed also compares the policy
+		err = errors.Join(err, f.isolate())
+	}
+	if err != nil {
+		return fmt.Errorf("repair firewall of %s: %w", r.Attachment(), err)
+	}
+	return nil
+}
+
+// isolate sets the policy of the bridge. Except in REPAIR, it deletes the rules of another policy or backend.
 func (f *firewall) isolate() error {
 	if f.conf.policy == isolated && f.bridge.Kind == "bridge" && (f.c == nil || len(f.ports) == 0) {
 		f.r.Warn("containers of %s may reach each other, because isolation needs nf_tables and a port of the bridge in prevResult", f.bridge.Name)

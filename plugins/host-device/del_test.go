@@ -305,6 +305,13 @@ var _ = Describe("CHECK", func() {
 		Entry("another default gateway", []string{"route replace default via 198.18.0.3"}, "no route 0.0.0.0/0 via 198.18.0.2"),
 	)
 
+	It("and REPAIR on the container's side restores the device's addresses and routes", func() {
+		c := b.Attach(b.NewCall(conf("1.0.0", byDevice, nstest.StaticDual)))
+		b.RequireContainerRepair(c, func() {
+			c.Container.Batch(GinkgoTB(), "link set eth0 down", "address del 198.18.0.50/24 dev eth0")
+		}, "interface eth0 is down")
+	})
+
 	It("fails without a prevResult, and without a reservation of the IPAM plugin", func() {
 		c := b.NewCall(conf("1.0.0", byDevice, b.HostLocal(nstest.RangeV4)))
 		added := b.OK("ADD", c)

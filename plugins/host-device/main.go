@@ -16,5 +16,5 @@ type machine struct {
 }
 
 func (h machine) plugin() skel.Plugin {
-	return skel.WithConfig(skel.Plugin{Name: "host-device", Del: h.del, Status: h.status, GC: h.gc}, parse, h.add, h.check)
+	return skel.WithConfig(skel.Plugin{Name: "host-device", Del: h.del, Status: h.status, GC: h.gc, Repair: skel.Checked(parse, h.repair)}, parse, h.add, h.check)
 }

@@ -58,6 +58,14 @@ func (h machine) check(r *skel.Request, conf *config) error {
 	return attach.CheckContainerLink(r, "", func(*nl.Conn, nl.Link) error { return nil })
 }
 
+// repair restores the reservations and, with --container-side, the device's addresses and routes.
+func (h machine) repair(r *skel.Request, conf *config) error {
+	if dpdk, err := h.sys.usesDPDK(r.Trace, conf); dpdk || err != nil {
+		return errors.Join(ipam.Repair(r), err)
+	}
+	return attach.RepairContainerLink(r, "", conf.dad)
+}
+
 // gc restores the devices of the network's attachments that are no longer valid, and calls the IPAM
 // plugin.
 func (h machine) gc(r *skel.Request) error {

@@ -16,7 +16,8 @@ func plugin() skel.Plugin { return machine{pool.ThisMachine()}.plugin() }
 type machine struct{ pool.Machine }
 
 func (h machine) plugin() skel.Plugin {
-	return skel.WithConfig(skel.Plugin{Name: "host-local", IPAM: true, Del: h.del, Status: h.status, GC: h.gc}, h.parse, h.add, h.check)
+	repair := skel.Checked(h.parse, func(r *skel.Request, p *pool.Pool) error { return p.Repair(r, pool.All) })
+	return skel.WithConfig(skel.Plugin{Name: "host-local", IPAM: true, Del: h.del, Status: h.status, GC: h.gc, Repair: repair}, h.parse, h.add, h.check)
 }
 
 // add reserves one address from each range set.

@@ -308,6 +308,34 @@ var _ = Describe("CHECK", func() {
 		Entry("a reservation that prevResult lacks", "c2", prev("10.1.2.9/24"), "address 10.1.2.10 is reserved for net/c2/eth0 but not in its result"),
 	)
 
+	DescribeTable("REPAIR reserves the addresses of prevResult that are free", func(lose func()) {
+		two := variant{IPAM: `"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "fd00::/64"}]]`}
+		host.Add("c1", two)
+		two.More = prev("10.1.2.2/24", "fd00::2/64", "192.168.0.7/24")
+		before := host.Reserved()
+		lose()
+		Expect(host.Fails("CHECK", "c1", two).Code).To(BeEquivalentTo(types.CodeChanged))
+		host.OK("REPAIR", "c1", two)
+		Expect(host.Reserved()).To(Equal(before))
+		host.OK("DEL", "c1", variant{})
+		Expect(host.Reserved()).To(BeEmpty())
+	},
+		Entry("one of two", func() { Expect(os.Remove(host.Net("10.1.2.2"))).To(Succeed()) }),
+		Entry("an incomplete one", func() { host.Put("10.1.2.2", "") }),
+		Entry("all, with the data directory", func() { Expect(os.RemoveAll(host.DataDir)).To(Succeed()) }),
+	)
+
+	It("REPAIR takes no address from another attachment, and needs prevResult", func() {
+		host.Put("10.1.2.2", "c2\r\neth0")
+		host.Put("10.1.2.9", "c3\r\neth0")
+		before := host.Reserved()
+		for id, want := range map[string]string{"c1": "no address is reserved for net/c1/eth0", "c3": "address 10.1.2.2 is not reserved for net/c3/eth0"} {
+			host.Run("REPAIR", id, variant{More: prev("10.1.2.2/24")}).RequireFailure(GinkgoTB(), types.CodeChanged, "address 10.1.2.2 is allocated to c2; ", want)
+		}
+		Expect(host.Fails("REPAIR", "c4", variant{}).Msg).To(ContainSubstring("prevResult"))
+		Expect(host.Reserved()).To(Equal(before))
+	})
+
 	It("succeeds if the address is now excluded", func() {
 		host.Add("c1", variant{})
 		host.OK("CHECK", "c1", variant{IPAM: subnet + `, "exclude": ["10.1.2.0/24"]`})

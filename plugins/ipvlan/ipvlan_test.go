@@ -99,6 +99,12 @@ var _ = Describe("ADD", Label(nstest.Kernel), func() {
 		b.OK("CHECK", four)
 	})
 
+	It("gets its routes back from REPAIR on the container's side, even with a gateway outside of its networks", func() {
+		c := b.Attach(b.NewCall(b.conf("1.0.0", onUplink+`,"mode":"l3"`,
+			`{"type":"static","addresses":[{"address":"198.18.0.50/32","gateway":"192.0.2.1"}],"routes":[{"dst":"0.0.0.0/0"}]}`)))
+		b.RequireContainerRepair(c, func() { c.Container.IP("link set eth0 down") }, "interface eth0 is down")
+	})
+
 	It("takes master, addresses and routes from prevResult", func() {
 		prev := `{"cniVersion":"1.0.0","interfaces":[{"name":"uplink0"}],"ips":[{"address":"198.18.0.50/24","gateway":"198.18.0.2"}],"routes":[{"dst":"0.0.0.0/0"}],"dns":{"nameservers":["192.0.2.1"]}}`
 		container := b.NewContainer()

@@ -8,5 +8,5 @@ import "github.com/plumb-cni/plumb/pkg/skel"
 func main() { skel.Main(plugin()) }
 
 func plugin() skel.Plugin {
-	return skel.WithConfig(skel.Plugin{Name: "ipvlan", Del: del, Status: status, GC: gc}, parse, add, check)
+	return skel.WithConfig(skel.Plugin{Name: "ipvlan", Del: del, Status: status, GC: gc, Repair: skel.Checked(parse, repair)}, parse, add, check)
 }

@@ -23,6 +23,10 @@ func check(r *skel.Request, conf *config) error {
 	})
 }
 
+func repair(r *skel.Request, conf *config) error {
+	return attach.RepairContainerLink(r, kind, conf.dad)
+}
+
 // del reads no key of the plugin but dataDir, because the master may have been deleted since ADD, and the
 // configuration may have changed.
 func del(r *skel.Request) error {

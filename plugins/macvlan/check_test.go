@@ -1,9 +1,12 @@
 package main
 
 import (
+	"strings"
+
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
+	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
@@ -55,6 +58,51 @@ var _ = Describe("CHECK", func() {
 		Entry("another default gateway", []string{"route replace default via 198.18.0.3"}, "no route 0.0.0.0/0 via 198.18.0.2"),
 		Entry("no IPv6 default route", []string{"route del default via 2001:db8:18::2"}, "no route ::/0 via 2001:db8:18::2"),
 	)
+
+	DescribeTable("and REPAIR on the container's side restores the interface, so that traffic passes",
+		func(text string, damage ...string) {
+			c := b.Attach(b.NewCall(conf("1.0.0", onUplink, nstest.StaticDual)))
+			c.Container.Batch(GinkgoTB(), "link add own0 up type bridge", "address add 192.0.2.9/24 dev own0", "route add 192.168.0.0/16 via 192.0.2.1")
+			b.RequireContainerRepair(c, func() {
+				for _, line := range damage {
+					c.Container.MustLine(GinkgoTB(), line)
+				}
+			}, text)
+			nstest.RequireTraffic(GinkgoTB(), c.Container, b.Outside, nstest.ContainerV4, nstest.OutsideV4)
+			nstest.RequireTraffic(GinkgoTB(), c.Container, b.Outside, nstest.ContainerV6, nstest.OutsideV6)
+		},
+		Entry("that is down", "interface eth0 is down", "ip link set eth0 down"),
+		Entry("that is down and lost its addresses", "interface eth0 has no address 2001:db8:18::50/64",
+			"ip address del 198.18.0.50/24 dev eth0", "ip address del 2001:db8:18::50/64 dev eth0", "ip link set eth0 down"),
+		Entry("without IPv6", "interface eth0 has no address 2001:db8:18::50/64", "sysctl -q -w net.ipv6.conf.eth0.disable_ipv6=1"),
+		Entry("without routes, not even to its networks", "interface eth0 has no route 0.0.0.0/0 via 198.18.0.2",
+			"ip route flush dev eth0", "ip -6 route del default", "ip -6 route del 2001:db8:18::/64 dev eth0"),
+	)
+
+	DescribeTable("and REPAIR does not add on the container's side",
+		func(text string, damage ...string) {
+			c := b.Attach(b.NewCall(conf("1.0.0", onUplink, b.HostLocal(nstest.RangeV4))))
+			b.RequireNoRepair(c.OnContainerSide(), func() {
+				c.Container.MustLine(GinkgoTB(), "ip address del 198.18.0.100/24 dev eth0")
+				for _, line := range damage {
+					c.Container.MustLine(GinkgoTB(), strings.ReplaceAll(line, "DIR", b.DataDir))
+				}
+			}, text)
+		},
+		Entry("an address that another container has", "address 198.18.0.100 is allocated to two", `sed -i s/one/two/ DIR/net1/198.18.0.100`),
+		Entry("to the interface of another attachment", "interface eth0 has no address 198.18.0.100/24", "ip link set eth0 alias plumb:net1/two/eth0"),
+	)
+
+	It("and REPAIR on the container's side waits for duplicate address detection", func() {
+		c := b.Attach(b.Call("one", nstest.New(GinkgoTB()), conf("1.0.0", onUplink, nstest.StaticDual)))
+		c.Container.IP("address del 2001:db8:18::50/64 dev eth0")
+		b.Outside.IP("address add 2001:db8:18::50/64 dev uplink0 nodad")
+		b.Fails("REPAIR", c.OnContainerSide(), attach.CodeDuplicate, "2001:db8:18::50")
+		c.Container.IP("address del 2001:db8:18::50/64 dev eth0")
+		b.Outside.IP("address del 2001:db8:18::50/64 dev uplink0")
+		b.OK("REPAIR", c.OnContainerSide())
+		Expect(c.Container.IP("-6 address show dev eth0")).NotTo(ContainSubstring("tentative"))
+	})
 
 	It("compares the master with the configured one", func() {
 		c := b.Attach(b.NewCall(conf("1.0.0", onUplink, nstest.StaticDual)))

@@ -20,6 +20,10 @@ func check(r *skel.Request, conf *config) error {
 	})
 }
 
+func repair(r *skel.Request, conf *config) error {
+	return attach.RepairContainerLink(r, kind, conf.dad)
+}
+
 // del does not read the configuration of the plugin, because the master may have been deleted since ADD, and
 // the configuration may have changed.
 func del(r *skel.Request) error { return attach.DelContainerLink(r, kind) }

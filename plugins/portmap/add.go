@@ -58,6 +58,9 @@ func add(r *skel.Request, conf *config) (*types.Result, error) {
 	if err := p.useBackend(p.addNFT, p.addIPTables); err != nil {
 		return nil, err
 	}
+	if err := p.ensureLocalnet(); err != nil {
+		return nil, err
+	}
 	return prev, p.deleteStaleFlows()
 }
 

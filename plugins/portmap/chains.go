@@ -142,6 +142,12 @@ func (e entry) rule(comment string) string {
 	return fmt.Sprintf("-p %s -m comment --comment %s -m multiport --dports %s%s", e.proto, iptables.Quote(comment), e.ports, e.conditions)
 }
 
+// isRule reports whether r is the rule of the entry. It compares neither conditions, which iptables prints in
+// another form, nor the comment.
+func (e entry) isRule(r iptables.Rule) bool {
+	return r.Option("-p") == e.proto.String() && r.Option("--dports") == e.ports
+}
+
 // entries returns the container's entries for a family, one per protocol and 15 ports. As in the
 // reference plugin, they contain the ports of all mappings, whatever the family of hostIP is.
 func (p *portMap) entries(f nft.Family) []entry {

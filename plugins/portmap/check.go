@@ -14,22 +14,54 @@ import (
 // container. It also accepts rules of the other backend or the reference plugin, because the backend may
 // have been changed, or the reference plugin replaced by plumb, while the container ran.
 func check(r *skel.Request, conf *config) error {
-	prev, err := r.RequirePrev()
-	if err != nil || len(conf.mappings) == 0 {
-		return err
-	}
-	p := &portMap{r: r, conf: conf, ips: addresses(prev, r.IfName)}
-	c, err := nft.OpenIfSupported(p.r.HostNS)
+	p := &portMap{r: r, conf: conf}
+	rulesErr, localnetErr, err := p.findDamage()
 	if err != nil {
 		return err
 	}
-	if err := p.findLocalnetDevice(); err != nil {
-		return err
-	}
-	if err := errors.Join(p.checkRules(c), p.checkLocalnet(prev)); err != nil {
+	if err := errors.Join(rulesErr, localnetErr); err != nil {
 		return types.Coded(types.CodeChanged, fmt.Errorf("check %s: %w", p, err))
 	}
 	return nil
+}
+
+// repair restores what check reports, except host ports that another container owns now.
+func repair(r *skel.Request, conf *config) error {
+	p := &portMap{r: r, conf: conf}
+	rulesErr, localnetErr, err := p.findDamage()
+	if err == nil && rulesErr != nil {
+		err = p.useBackend(p.addNFT, p.addIPTables)
+	}
+	if _, other := errors.AsType[*otherRouteError](localnetErr); err == nil && localnetErr != nil && !other {
+		if err = p.ensureGuard(); err == nil { // the rules of the reference plugin lack it
+			err = p.ensureLocalnet()
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return p.deleteStaleFlows()
+}
+
+// findDamage compares the rules and route_localnet of the host with those of ADD, and sets ips and localnetDevice.
+// Without mappings, CHECK compares nothing, and REPAIR only restores the guard.
+func (p *portMap) findDamage() (rulesErr, localnetErr, err error) {
+	prev, err := p.r.RequirePrev()
+	if err == nil && len(p.conf.mappings) == 0 && p.r.IsRepair() {
+		err = p.restoreGuard(prev)
+	}
+	if err != nil || len(p.conf.mappings) == 0 {
+		return nil, nil, err
+	}
+	p.ips = addresses(prev, p.r.IfName)
+	c, err := nft.OpenIfSupported(p.r.HostNS)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := p.findLocalnetDevice(); err != nil {
+		return nil, nil, err
+	}
+	return p.checkRules(c), p.checkLocalnet(prev), nil
 }
 
 // checkRules returns nil if all rules of one of the backends or of the reference plugin exist.

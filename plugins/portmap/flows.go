@@ -41,7 +41,11 @@ func (p *portMap) deleteStaleFlows() error {
 			hostAddrs[t.family] = addrs
 		}
 		for _, a := range addrs {
-			flows = append(flows, nl.Flow{Proto: uint8(t.proto), OrigDst: a, OrigPort: t.port})
+			flow := nl.Flow{Proto: uint8(t.proto), OrigDst: a, OrigPort: t.port}
+			if p.r.IsRepair() { // only connections that began while the rules were missing, and were not translated
+				flow.ReplySrc, flow.ReplyPort = a, t.port
+			}
+			flows = append(flows, flow)
 		}
 	}
 	return attach.DeleteFlows(p.r.HostNS, flows...)

@@ -17,14 +17,17 @@ func (p *portMap) tool(f nft.Family) iptables.Tool {
 }
 
 // addIPTables adds the rules and pushes their deletion. It runs iptables-save and iptables-restore
-// once per family. It also sets route_localnet, which stays set.
+// once per family. REPAIR skips a family whose rules are complete.
 func (p *portMap) addIPTables() error {
 	for _, ip := range p.ips {
+		if p.r.IsRepair() && p.checkFamily(ip) == nil {
+			continue
+		}
 		if err := p.addFamily(p.tool(nft.FamilyOf(ip.Addr())), ip); err != nil {
 			return err
 		}
 	}
-	return p.ensureLocalnet()
+	return nil
 }
 
 // addFamily adds the missing rules for one address. iptables-restore rejects the script if guardRule is
@@ -50,7 +53,9 @@ func (p *portMap) addFamily(tool iptables.Tool, ip netip.Prefix) error {
 			return iptables.Script(iptables.NAT, p.removals(table, before, ip)...), nil
 		})
 	})
-	p.warnOfTakeover(before.Rules, ip)
+	if !p.r.IsRepair() {
+		p.warnOfTakeover(before.Rules, ip)
+	}
 	return nil
 }
 
@@ -96,18 +101,27 @@ func (p *portMap) addGuard(tool iptables.Tool) error {
 
 // additions returns the lines that add the missing shared rules, and the rules of the attachment. The
 // entries of the attachment come before all other entries, so that the newest attachment with a host
-// port gets its packets.
+// port gets its packets. REPAIR keeps the attachment's entries where they are, and adds missing entries after all
+// others, so that it takes no packets from another container.
 func (p *portMap) additions(table iptables.Table, ip netip.Prefix) []string {
-	name := chainName(p.owner())
-	lines := p.sharedAdditions(table)
-	lines = append(lines, iptables.Deletions(p.replacedRules(table.Rules, ip))...)
+	name, position := chainName(p.owner()), "-I "+dnatChain+" 1"
+	replacedRules := p.replacedRules(table.Rules, ip)
+	var kept []iptables.Rule
+	if p.r.IsRepair() {
+		position = "-A " + dnatChain
+		kept = iptables.Where(replacedRules, func(r iptables.Rule) bool { return r.Chain == dnatChain })
+		replacedRules = iptables.Where(replacedRules, func(r iptables.Rule) bool { return r.Chain != dnatChain })
+	}
+	lines := append(p.sharedAdditions(table), iptables.Deletions(replacedRules)...)
 	lines = append(lines, table.NewChains(name)...)
 	if isMark := func(r iptables.Rule) bool { return r.Line == p.guardedMark() }; p.guardTest(ip) != "" && !slices.ContainsFunc(table.Rules, isMark) {
 		lines = append(lines, p.guardedMark())
 	}
 	lines = append(lines, p.containerRules(ip)...)
 	for _, e := range p.entries(nft.FamilyOf(ip.Addr())) {
-		lines = append(lines, fmt.Sprintf("-I %s 1 %s -j %s", dnatChain, e.rule(entryComment(p.owner())), name))
+		if !slices.ContainsFunc(kept, e.isRule) {
+			lines = append(lines, fmt.Sprintf("%s %s -j %s", position, e.rule(entryComment(p.owner())), name))
+		}
 	}
 	return lines
 }
@@ -123,9 +137,7 @@ func (p *portMap) replacedRules(rules []iptables.Rule, ip netip.Prefix) []iptabl
 			match := strings.TrimPrefix(r.Matches, "-s "+r.Source.String()+" ")
 			return slices.ContainsFunc(mappings, func(m mapping) bool { return m.match() == match })
 		case r.Chain == dnatChain && r.Jump == name:
-			return slices.ContainsFunc(entries, func(e entry) bool {
-				return r.Option("-p") == e.proto.String() && r.Option("--dports") == e.ports
-			})
+			return slices.ContainsFunc(entries, func(e entry) bool { return e.isRule(r) })
 		}
 		return false
 	})
@@ -227,21 +239,27 @@ func translates(rules []iptables.Rule, chain string, m mapping) bool {
 }
 
 // checkIPTables returns an error that lists the missing rules and the containers that have taken over a
-// port. The rules can be in a legacy table.
+// port.
 func (p *portMap) checkIPTables() error {
 	var errs []error
 	for _, ip := range p.ips {
-		tool := p.tool(nft.FamilyOf(ip.Addr()))
-		tableErr := p.checkTable(tool, ip)
-		if tableErr == nil {
-			continue
-		}
-		legacy, found, err := iptables.LegacyTool(p.r.HostNS, tool.Family, iptables.NAT)
-		if !found || err != nil || p.checkTable(legacy, ip) != nil {
-			errs = append(errs, tableErr)
-		}
+		errs = append(errs, p.checkFamily(ip))
 	}
 	return errors.Join(errs...)
+}
+
+// checkFamily checks the rules for one address, which can be in a legacy table.
+func (p *portMap) checkFamily(ip netip.Prefix) error {
+	tool := p.tool(nft.FamilyOf(ip.Addr()))
+	tableErr := p.checkTable(tool, ip)
+	if tableErr == nil {
+		return nil
+	}
+	legacy, found, err := iptables.LegacyTool(p.r.HostNS, tool.Family, iptables.NAT)
+	if !found || err != nil || p.checkTable(legacy, ip) != nil {
+		return tableErr
+	}
+	return nil
 }
 
 // checkTable checks one table nat for one address.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -89,11 +90,22 @@ func (p *portMap) checkLocalnet(prev *types.Result) error {
 	if err == nil || len(behind) == 0 {
 		return err
 	}
-	return fmt.Errorf("packets of the host for %s leave through %s, and the container is behind %s", p.ips[0].Addr(), p.localnetDevice, strings.Join(behind, ", "))
+	return &otherRouteError{p.ips[0].Addr(), p.localnetDevice, behind}
+}
+
+// An otherRouteError means that the route to the container uses another interface than the container's.
+type otherRouteError struct {
+	addr   netip.Addr
+	device string
+	behind []string // the container's interfaces on the host
+}
+
+func (e *otherRouteError) Error() string {
+	return fmt.Sprintf("packets of the host for %s leave through %s, and the container is behind %s", e.addr, e.device, strings.Join(e.behind, ", "))
 }
 
 // restoreGuard adds the guard of 127/8 if it is missing and route_localnet is set for an interface of the
-// host in prev. An ADD without mappings calls it, because another program may have flushed the ruleset.
+// host in prev. An ADD or REPAIR without mappings calls it, because another program may have flushed the ruleset.
 func (p *portMap) restoreGuard(prev *types.Result) error {
 	for _, i := range prev.Interfaces {
 		if i.Sandbox != "" {
@@ -107,12 +119,17 @@ func (p *portMap) restoreGuard(prev *types.Result) error {
 			return err
 		}
 		p.localnetDevice = i.Name
-		return p.useBackend(
-			func(c *nft.Conn) error { return c.Ensure(tables.WithGuard(tables.Inet())) },
-			func() error { return p.addGuard(p.tool(nft.IPv4)) },
-		)
+		return p.ensureGuard()
 	}
 	return nil
+}
+
+// ensureGuard adds the guard of 127/8 if it is missing.
+func (p *portMap) ensureGuard() error {
+	return p.useBackend(
+		func(c *nft.Conn) error { return c.Ensure(tables.WithGuard(tables.Inet())) },
+		func() error { return p.addGuard(p.tool(nft.IPv4)) },
+	)
 }
 
 // findUnguarded returns a warning that lists the virtual interfaces with route_localnet for which neither

@@ -9,5 +9,7 @@ import (
 func main() { skel.Main(plugin()) }
 
 func plugin() skel.Plugin {
-	return skel.WithConfig(skel.Plugin{Name: "portmap", Chained: true, Del: del, Status: status, GC: gc}, parse, add, check)
+	return skel.WithConfig(skel.Plugin{
+		Name: "portmap", Chained: true, Del: del, Repair: skel.Checked(parse, repair), Status: status, GC: gc,
+	}, parse, add, check)
 }

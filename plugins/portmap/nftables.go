@@ -22,16 +22,14 @@ func (p *portMap) store(c *nft.Conn, own []claims.Claim) *claims.Store {
 		Description: p.String(),
 		Ensure:      func() error { return p.ensureChains(c) },
 		Warn:        p.r.Warn,
+		OnlyFree:    p.r.IsRepair(),
 	}
 }
 
 // addNFT creates the missing parts of the table, adds the elements in one transaction, and pushes their
 // deletion.
 func (p *portMap) addNFT(c *nft.Conn) error {
-	if err := p.store(c, p.claims()).Add(&p.r.Undo); err != nil {
-		return err
-	}
-	return p.ensureLocalnet()
+	return p.store(c, p.claims()).Add(&p.r.Undo)
 }
 
 // ensureChains creates the missing parts of the table and of the chains with conditions.

@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -91,6 +93,15 @@ func (b *testbed) call(id, conf string) nstest.Call { return b.Call(id, b.contai
 func (b *testbed) ruleset() string {
 	GinkgoHelper()
 	return b.Host.Must(GinkgoTB(), "nft", "list", "ruleset")
+}
+
+// sorted returns the sorted lines of the ruleset without counters, and route_localnet of the bridge.
+func (b *testbed) sorted() string {
+	GinkgoHelper()
+	ruleset := regexp.MustCompile(`packets \d+ bytes \d+`).ReplaceAllString(b.ruleset(), "")
+	lines := append(strings.Split(ruleset, "\n"), b.Host.Sysctl(GinkgoTB(), "net/ipv4/conf/cni0/route_localnet"))
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
 }
 
 // elements returns the lines of the ruleset with elements.

@@ -324,12 +324,14 @@ var _ = Describe("portmap", func() {
 			Expect(b.OK("STATUS", b.call("", conf(`"backend":"iptables",`))).Stderr).To(ContainSubstring("can reach 127.0.0.1"))
 		})
 
-		DescribeTable("is guarded again by an ADD without mappings after the ruleset was flushed", func(keys string, want string) {
+		DescribeTable("is guarded again by an ADD or REPAIR without mappings after the ruleset was flushed", func(keys string, want string) {
 			b.OK("ADD", b.call("one", conf(keys, all[0])))
 			Expect(value()).To(Equal("1"))
-			b.Host.Must(GinkgoTB(), "nft", "flush ruleset")
-			b.OK("ADD", b.call("two", conf(keys)))
-			Expect(b.ruleset()).To(ContainSubstring(want))
+			for _, verb := range []string{"ADD", "REPAIR"} {
+				b.Host.Must(GinkgoTB(), "nft", "flush ruleset")
+				b.OK(verb, b.call("two", conf(keys)))
+				Expect(b.ruleset()).To(ContainSubstring(want))
+			}
 		},
 			Entry(nil, "", `ip daddr 127.0.0.0/8 meta iifkind != "vrf" drop`),
 			Entry(nil, `"backend":"iptables",`, "ip daddr 127.0.0.0/8"),
@@ -466,14 +468,23 @@ var _ = Describe("portmap", func() {
 		b.OK("DEL", first)
 	})
 
-	DescribeTable("CHECK names what is missing", func(backend, damage, want string) {
+	DescribeTable("CHECK names what is missing, and REPAIR restores it unless it belongs to another owner", func(backend, damage, want string) {
 		c := b.call("one", conf(withBackend(backend), all[0]))
 		b.OK("ADD", c)
-		b.OK("CHECK", c)
+		before := b.sorted()
+		b.OK("REPAIR", c)
+		Expect(b.sorted()).To(Equal(before))
 		words := strings.Fields(damage)
 		b.Host.Must(GinkgoTB(), words[0], words[1:]...)
 		b.Fails("CHECK", c, types.CodeChanged, want)
-		b.OK("ADD", c)
+		if damaged := b.sorted(); strings.Contains(want, "belongs to") || strings.Contains(want, "another program") {
+			b.Fails("REPAIR", c, types.CodeChanged, want)
+			Expect(b.sorted()).To(Equal(damaged))
+			b.OK("ADD", c)
+		} else {
+			Expect(b.OK("REPAIR", c).Stderr).To(BeEmpty())
+			Expect(b.sorted()).To(Equal(before))
+		}
 		b.OK("CHECK", c)
 	},
 		Entry(nil, backendNFTables, "nft delete element inet plumb hostport4 {tcp . 8080}", "map hostport4 of table inet plumb has no element for host port 8080/tcp of IP version 4"),
@@ -502,7 +513,39 @@ var _ = Describe("portmap", func() {
 		f := b.Run("CHECK", c).Failure(GinkgoTB())
 		Expect(f.Msg).To(ContainSubstring("packets of the host for 10.9.0.2 leave through br9, and the container is behind cni0"))
 		Expect(f.Msg).NotTo(ContainSubstring("route_localnet"))
+		b.Fails("REPAIR", c, types.CodeChanged, "leave through br9")
+		Expect(b.Host.Sysctl(GinkgoTB(), "net/ipv4/conf/br9/route_localnet")).To(Equal("0"))
 	})
+
+	DescribeTable("REPAIR leaves a host port with the container that owns it now, and restores the other ports", func(backend string) {
+		older := b.call("one", conf(withBackend(backend), all[0], portMapping(9080, 80, overTCP)))
+		newer := b.call("two", confFor(withBackend(backend)+`"name":"net1",`, []string{peer4 + "/24", peer6 + "/64"}, all[0]))
+		b.OK("ADD", older)
+		b.OK("ADD", newer)
+		b.Host.Must(GinkgoTB(), "nft", "flush ruleset")
+		b.OK("REPAIR", newer)
+		reply := b.Run("REPAIR", older)
+		Expect(reply.Failure(GinkgoTB()).Msg).To(And(MatchRegexp("host port 8080/tcp.* belongs to .*two.* now"), Not(ContainSubstring("9080"))))
+		Expect(reply.Stderr).To(BeEmpty())
+		b.OK("CHECK", newer)
+		b.OK("DEL", newer)
+		b.OK("REPAIR", older)
+		before := b.sorted()
+		b.OK("REPAIR", older)
+		Expect(b.sorted()).To(Equal(before))
+		b.OK("DEL", older)
+		Expect(b.elements()).To(BeEmpty())
+		Expect(b.saved()).NotTo(ContainSubstring("CNI-DN-"))
+	}, backends())
+
+	DescribeTable("REPAIR restores the rest after a REPAIR that failed, whichever step failed", func(backend string) {
+		c := b.call("one", conf(withBackend(backend), all...))
+		b.OK("ADD", c)
+		b.RepairSweep(c, func() {
+			b.Host.Must(GinkgoTB(), "nft", "flush ruleset")
+			b.Host.SetSysctl(GinkgoTB(), "net/ipv4/conf/cni0/route_localnet", "0")
+		}, b.sorted)
+	}, backends())
 
 	It("CHECK and DEL find the rules of the other backend", func() {
 		by := map[string]nstest.Call{}

@@ -105,6 +105,18 @@ var _ = Describe("rules of the reference plugin", func() {
 		})
 	}
 
+	It("stay in REPAIR, which sets route_localnet only with the guard", func() {
+		b.Host.SetSysctl(GinkgoTB(), "net/ipv4/conf/cni0/route_localnet", "0")
+		b.OK("ADD", b.call("cid1", confFor(`"name":"net1",`, []string{addr4 + "/24"}))) // deletes the mark of another spec's DEL
+		b.load("iptables-nft-restore", referenceIPTables("10.9.0.0/24", addr4+":80"))
+		before := b.saved()
+		b.OK("REPAIR", c)
+		Expect(b.Host.Sysctl(GinkgoTB(), "net/ipv4/conf/cni0/route_localnet")).To(Equal("1"))
+		Expect(b.ruleset()).To(ContainSubstring("ip daddr 127.0.0.0/8"))
+		Expect(b.saved()).To(Equal(before))
+		Expect(b.elements()).To(BeEmpty())
+	})
+
 	It("of its nftables backend are accepted, and deleted for this network only", func() {
 		b.load("nft", referenceNFT)
 		b.OK("CHECK", c)

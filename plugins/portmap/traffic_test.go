@@ -12,6 +12,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
+	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
@@ -88,6 +89,25 @@ var _ = Describe("traffic", func() {
 		}
 		b.OK("DEL", c)
 		nstest.MustNotAnswer(GinkgoTB(), b.Outside, nstest.HostV4+":8080")
+	}, backends())
+
+	DescribeTable("reaches the container again after the ruleset was flushed and REPAIR, including UDP packets that kept arriving", func(backend string) {
+		c = b.call("one", conf(withBackend(backend), both...))
+		b.OK("ADD", c)
+		b.Host.Must(GinkgoTB(), "nft", "flush ruleset")
+		b.Host.SetSysctl(GinkgoTB(), "net/ipv4/conf/cni0/route_localnet", "0")
+		nstest.MustNotAnswer(GinkgoTB(), b.Outside, nstest.HostV4+":8080")
+		b.OK("ADD", b.call("zero", confFor(withBackend(backend)+`"name":"net0",`, []string{addr4 + "/24"}, portMapping(9999, 80, overTCP)))) // for connection tracking
+		talk := b.newTalker(b.Outside, nstest.HostV4+":8080")
+		Expect(talk()).To(BeEmpty())
+		b.OK("REPAIR", c)
+		Expect(talk()).To(HaveSuffix("local=" + addr4))
+		for _, dial := range []dialFunc{nstest.Dial, nstest.DialUDP} {
+			expectAnswer(dial, b.Outside, nstest.HostV4+":8080", nstest.OutsideV4)
+			expectAnswer(dial, b.Outside, "["+nstest.HostV6+"]:8080", nstest.OutsideV6)
+			expectAnswer(dial, b.containers[1], nstest.HostV4+":8080", gateway4)
+			expectAnswer(dial, b.Host, "127.0.0.1:8080", gateway4)
+		}
 	}, backends())
 
 	DescribeTable("between two containers is masqueraded even if netfilter sees bridged frames", Label(nstest.Kernel), func(backend string) {
@@ -226,6 +246,9 @@ var _ = Describe("traffic", func() {
 		Expect(b.udpFlows("dst=" + nstest.OutsideV6)).To(HaveLen(1))
 		b.OK("ADD", two)
 		Expect(newTalker()).To(HaveSuffix("local="+peer4), "a port that was taken over")
+		taken := b.udpFlows("dst=" + nstest.HostV4)
+		b.Fails("REPAIR", one, types.CodeChanged, "belongs to")
+		Expect(b.udpFlows("dst=" + nstest.HostV4)).To(Equal(taken))
 		b.OK("DEL", two)
 		Expect(b.udpFlows("dst=" + nstest.HostV4)).To(BeEmpty())
 		Expect(b.udpFlows("dst=" + nstest.OutsideV4)).To(Equal(udpFlows))

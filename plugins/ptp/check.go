@@ -51,14 +51,20 @@ type endCheck struct {
 // diff compares the host end, the forwarding and the masquerade.
 func (e *endCheck) diff(ips []types.IP) error {
 	hostEnd := e.hostEnd
-	spec := hostSpec(hostEnd.Name, ips)
-	spec.Sysctls = nil // the reference plugin does not write them
-	if attach.CreatedByPlumb(hostEnd) {
-		spec.Sysctls = attach.HostSysctls(hostEnd.Name)
-	}
-	errs := []error{attach.Diff(e.host, hostEnd.Name, spec), attach.DiffForwarding(e.host, ips)}
+	errs := []error{attach.Diff(e.host, hostEnd.Name, checkedSpec(hostEnd, ips)), attach.DiffForwarding(e.host, ips)}
 	if attach.CreatedByPlumb(hostEnd) && e.conf.masquerade {
 		errs = append(errs, masq.Check(e.conf.masq(e.r), attach.Prefixes(ips)))
 	}
 	return errors.Join(errs...)
+}
+
+// checkedSpec returns the Spec of the host end for CHECK and REPAIR.
+func checkedSpec(hostEnd nl.Link, ips []types.IP) attach.Spec {
+	spec := hostSpec(hostEnd.Name, ips)
+	if !attach.CreatedByPlumb(hostEnd) {
+		spec.Sysctls = nil // the reference plugin does not write them
+		return spec
+	}
+	spec.Sysctls = append(spec.Sysctls, attach.HostSysctls(hostEnd.Name)...)
+	return spec
 }

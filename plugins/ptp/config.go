@@ -41,5 +41,5 @@ func parse(r *skel.Request) (*config, error) {
 
 // masq returns the masquerade of the attachment.
 func (c *config) masq(r *skel.Request) masq.Masq {
-	return masq.Masq{HostNS: r.HostNS, Owner: r.Attachment(), Backend: c.masqBackend, Warn: r.Warn}
+	return masq.Masq{HostNS: r.HostNS, Owner: r.Attachment(), Backend: c.masqBackend, OnlyFree: r.IsRepair(), Warn: r.Warn}
 }

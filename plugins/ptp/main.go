@@ -9,5 +9,6 @@ import (
 func main() { skel.Main(plugin()) }
 
 func plugin() skel.Plugin {
-	return skel.WithConfig(skel.Plugin{Name: "ptp", Del: del, Status: status, GC: gc}, parse, add, check)
+	p := skel.Plugin{Name: "ptp", Del: del, Status: status, GC: gc, Repair: skel.Checked(parse, repair)}
+	return skel.WithConfig(p, parse, add, check)
 }

@@ -53,6 +53,10 @@ func (conf *config) diffBridge(container *nl.Conn, eth nl.Link) error {
 	return nil
 }
 
+func repair(r *skel.Request, _ *config) error {
+	return attach.RepairContainerLink(r, kind, attach.DADOn)
+}
+
 // del does not read the configuration of the plugin, which may have changed since ADD.
 func del(r *skel.Request) error { return attach.DelContainerLink(r, kind) }
 

@@ -16,5 +16,5 @@ type machine struct {
 }
 
 func (h machine) plugin() skel.Plugin {
-	return skel.WithConfig(skel.Plugin{Name: "tuning", Chained: true, Del: del, Status: h.status, GC: gc}, parse, h.add, check)
+	return skel.WithConfig(skel.Plugin{Name: "tuning", Chained: true, Del: del, Status: h.status, GC: gc, Repair: skel.Checked(parse, h.repair)}, parse, h.add, check)
 }

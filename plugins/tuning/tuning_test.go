@@ -502,15 +502,26 @@ var _ = Describe("tuning", func() {
 	})
 
 	Describe("CHECK", func() {
-		DescribeTable("fails if one setting was changed, and names it",
+		DescribeTable("fails if one setting was changed, names it, and REPAIR restores it on the container's side",
 			func(change func(), want string) {
 				run("ADD", everything).OK(GinkgoTB())
 				run("CHECK", everything).OK(GinkgoTB())
+				before := nstest.WaitStable(state)
 				change()
+				changed := nstest.WaitStable(state)
 				f := run("CHECK", everything).Failure(GinkgoTB())
 				Expect(f.Code).To(BeEquivalentTo(types.CodeChanged))
 				Expect(f.Msg).To(ContainSubstring(want))
 				Expect(f.Msg).NotTo(ContainSubstring("; "), "names only this setting")
+				Expect(run("REPAIR", everything).Failure(GinkgoTB())).To(Equal(f))
+				Expect(nstest.WaitEqual(changed, state)).To(BeEmpty())
+				call = call.OnContainerSide()
+				if strings.Contains(want, "saved state") || strings.Contains(want, "no such file") {
+					Expect(run("REPAIR", everything).Failure(GinkgoTB())).To(Equal(f))
+					return
+				}
+				run("REPAIR", everything).OK(GinkgoTB())
+				Expect(nstest.WaitEqual(before, state)).To(BeEmpty())
 			},
 			Entry("mac", func() { container.IP("link set eth0 address 02:00:00:00:00:09") },
 				"mac of interface eth0 is 02:00:00:00:00:09, want c2:b0:57:49:47:f1"),
@@ -523,6 +534,18 @@ var _ = Describe("tuning", func() {
 			Entry("the saved state is missing", func() { Expect(os.Remove(file())).To(Succeed()) }, "state/test_eth0.json: no such file"),
 			Entry("the saved state is incomplete", func() { Expect(os.Truncate(file(), 9)).To(Succeed()) }, "state/test_eth0.json: no saved state can be read from it"),
 		)
+
+		It("REPAIR changes neither another interface with the name nor sysctls that the allowlist forbids", func() {
+			run("ADD", everything).OK(GinkgoTB())
+			call = call.OnContainerSide()
+			container.SetSysctl(GinkgoTB(), "net/ipv4/conf/eth0/arp_notify", "0")
+			Expect(os.WriteFile(allow, nil, 0o600)).To(Succeed())
+			Expect(run("REPAIR", everything).Failure(GinkgoTB()).Msg).To(ContainSubstring("allowlist"))
+			Expect(os.Remove(allow)).To(Succeed())
+			container.Batch(GinkgoTB(), "link set eth0 down", "link set eth0 name old", "link add eth0 type bridge")
+			run("REPAIR", everything).RequireFailure(GinkgoTB(), types.CodeChanged, "mtu of interface eth0 is 1500")
+			Expect(link()).To(ContainSubstring("mtu 1500"))
+		})
 
 		DescribeTable("fails if the interface is gone", func(keys, want string) {
 			run("ADD", keys).OK(GinkgoTB())

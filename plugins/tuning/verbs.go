@@ -93,6 +93,11 @@ func (t *target) tune(u *undo.Stack) error {
 		}
 		return t.file.Remove()
 	})
+	return t.apply()
+}
+
+// apply applies the configured settings.
+func (t *target) apply() error {
 	if err := sysctl.Set(t.r.ContainerNS, t.configuredSysctls()...); err != nil {
 		return err
 	}
@@ -291,6 +296,25 @@ func check(r *skel.Request, conf *config) error {
 		errs = append(errs, s.diff(r.ContainerNS))
 	}
 	return types.Coded(types.CodeChanged, errors.Join(append(errs, t.checkSaved())...))
+}
+
+// repair applies the configured settings again, with --container-side. It changes nothing if ADD saved no settings of this
+// namespace and interface, because these may belong to another attachment.
+func (h machine) repair(r *skel.Request, conf *config) error {
+	if !r.RepairsContainer() {
+		return nil
+	}
+	if err := checkAllowlist(h.allowlist, conf.sysctls); err != nil {
+		return err
+	}
+	return withCode(r.ContainerNS.Do(func() error {
+		t, err := newTarget(r, conf)
+		state := &saved{}
+		if err != nil || t.file.Load(state) != nil || !r.ContainerNS.CanHaveCookie(state.NetNS) || !state.isOfLink(t.link.Index) {
+			return err // CHECK reports an unreadable file
+		}
+		return t.apply()
+	}))
 }
 
 // checkSaved returns an error if the saved state cannot be read, because DEL could not restore anything. If

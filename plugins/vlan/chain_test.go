@@ -56,6 +56,7 @@ var _ = Describe("in a chain, without a master", Label(nstest.Kernel), func() {
 		}
 		container.IP("link set storage down")
 		b.Fails("CHECK", second, types.CodeChanged, "interface storage is down")
+		b.Fails("REPAIR", second.OnContainerSide(), types.CodeChanged, "interface storage is down")
 		for range 2 {
 			b.OK("DEL", second)
 			b.OK("DEL", first)

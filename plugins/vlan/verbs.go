@@ -28,6 +28,11 @@ func (conf *config) diff(eth nl.Link) error {
 	return nil
 }
 
+// repair does not set up a VLAN interface in a chain, which has no addresses and another name than CNI_IFNAME.
+func repair(r *skel.Request, conf *config) error {
+	return attach.RepairContainerLink(r, kind, conf.dad)
+}
+
 // del reads only the keys that name an interface in a chain, and ignores errors in them, because the
 // configuration may have changed since ADD.
 func del(r *skel.Request) error {

@@ -8,6 +8,6 @@ remove | 0) ;;
 *) exit 0 ;;
 esac
 [ -d /run/systemd/system ] || exit 0
-for unit in plumb-dhcp.service plumb-dhcp.socket plumb-firewalld.service; do
+for unit in plumb-dhcp.service plumb-dhcp.socket plumb-firewalld.service plumb-maintain.timer plumb-maintain.service; do
 	[ -e "/etc/systemd/system/$unit" ] || systemctl disable --now --quiet "$unit" # a unit there is the administrator's
 done

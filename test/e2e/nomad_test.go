@@ -2,6 +2,8 @@ package e2e
 
 import (
 	"context"
+	"os/exec"
+	"path/filepath"
 	"strings"
 
 	current "github.com/containernetworking/cni/pkg/types/100"
@@ -34,6 +36,8 @@ var _ = Describe("the plugin chain of Nomad's bridge network", func() {
 				network.Host.Must(GinkgoTB(), "iptables", strings.Fields(args)...)
 			}
 		}
+		bin, cache := nstest.Build(GinkgoTB(), "plumb"), GinkgoT().TempDir()
+		network.Use(bin, cache)
 		p := cnitest.NewContainer("alloc")
 		p.RT.CapabilityArgs = map[string]any{"portMappings": []portMapping{{8080, 80, "tcp", ""}, {8080, 80, "udp", ""}}}
 		result, err := network.CNI.AddNetworkList(context.Background(), network.List, p.RT)
@@ -51,6 +55,19 @@ var _ = Describe("the plugin chain of Nomad's bridge network", func() {
 		nstest.ServeTCP(GinkgoTB(), network.Outside, nstest.OutsideV4+":81")
 		nstest.MustDial(GinkgoTB(), p.NS, nstest.OutsideV4+":81", nstest.HostV4)
 		Expect(network.Check(p)).To(Succeed())
+
+		By("a restart of the client, which calls CHECK, after another program has deleted the table")
+		task := exec.Command("sleep", "infinity")
+		Expect(p.Start(task)).To(Succeed())
+		defer func() {
+			_ = task.Process.Kill()
+			_ = task.Wait() // returns the signal
+		}()
+		network.Host.Must(GinkgoTB(), "nft", "delete", "table", "inet", "plumb")
+		Expect(network.Check(p)).NotTo(Succeed())
+		network.Host.Must(GinkgoTB(), filepath.Join(bin, "plumb"), "repair", "--cni-path", bin, "--cache-dir", cache)
+		Expect(network.Check(p)).To(Succeed())
+		nstest.MustDial(GinkgoTB(), network.Outside, nstest.HostV4+":8080", nstest.OutsideV4)
 
 		By("DEL")
 		Expect(network.Del(p)).To(Succeed())

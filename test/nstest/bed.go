@@ -23,6 +23,7 @@ type Bed struct {
 	Watch   []*NS    // namespaces, besides the container, that a failed ADD must leave unchanged
 	Dirs    []string // directories, besides the reservations, whose files a failed ADD must leave unchanged
 	Sorted  bool     // compare states without regard to the order of their lines
+	Omit    []string // texts of lines that are not compared
 	tb      TB
 }
 
@@ -169,6 +170,39 @@ func (b *Bed) Restored(namespaces ...*NS) (restored func()) {
 	}
 }
 
+// RequireRepair calls damage, after which CHECK must fail with the text. REPAIR must restore the host, the container and
+// the reservations.
+func (b *Bed) RequireRepair(c Call, damage func(), text string) {
+	b.tb.Helper()
+	b.Sorted, b.Omit = true, append(b.Omit, " ifindex=") // REPAIR may have created the bridge
+	restored := b.Restored(b.Host, c.Container)
+	damage()
+	b.Fails("CHECK", c, types.CodeChanged, text)
+	b.OK("REPAIR", c)
+	restored()
+}
+
+// RequireNoRepair calls damage. REPAIR must fail with CHECK's error, and leave the host, the container and the
+// reservations unchanged.
+func (b *Bed) RequireNoRepair(c Call, damage func(), text string) {
+	b.tb.Helper()
+	damage()
+	unchanged := b.Restored(b.Host, c.Container)
+	b.Fails("CHECK", c, types.CodeChanged, text)
+	b.Fails("REPAIR", c, types.CodeChanged, text)
+	unchanged()
+}
+
+// RequireContainerRepair is RequireRepair for damage that REPAIR restores only with skel.ContainerSide.
+func (b *Bed) RequireContainerRepair(c Call, damage func(), text string) {
+	b.tb.Helper()
+	b.Sorted = true
+	restored := b.Restored(b.Host, c.Container)
+	b.RequireNoRepair(c, damage, text)
+	b.OK("REPAIR", c.OnContainerSide())
+	restored()
+}
+
 // state returns the state of the namespaces, the reservations and Dirs.
 func (b *Bed) state(namespaces []*NS) string {
 	b.tb.Helper()
@@ -180,6 +214,9 @@ func (b *Bed) state(namespaces []*NS) string {
 			}
 		}
 	}
+	all = slices.DeleteFunc(all, func(line string) bool {
+		return slices.ContainsFunc(b.Omit, func(text string) bool { return strings.Contains(line, text) })
+	})
 	if b.Sorted {
 		slices.Sort(all)
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -28,6 +29,9 @@ type Sweep struct {
 	// MayFail lists prefixes of steps, for example "announce ", that may fail in an ADD that succeeds. Give the
 	// reason for each prefix in a comment.
 	MayFail []string
+	// Damage lists commands that damage on the host what the plugin's REPAIR restores. Without them, the sweep calls no
+	// REPAIR.
+	Damage []string
 	// Ignore, if not nil, reports whether a line of a snapshot may change.
 	Ignore func(line string) bool
 
@@ -48,6 +52,8 @@ func KeptByHostLocal(line string) bool {
 //   - If the k-th step of an ADD is done, but seems to fail, ADD fails, and a DEL restores them.
 //   - If the k-th step of a DEL is refused, or is done but seems to fail, a second DEL
 //     restores them.
+//   - If the k-th step of a REPAIR is refused, or is done but seems to fail, or REPAIR is killed before it, a second
+//     REPAIR restores what was damaged.
 //
 // Before that, FaultSweep adds another container to create what the containers of a host share. Each call must
 // restore exactly this state.
@@ -60,12 +66,22 @@ func FaultSweep(tb TB, s Sweep) {
 		stride = 1
 	}
 	b := newTestbed(tb, s)
-	for _, m := range []mode{
+	modes := []mode{
 		{"ADD, step refused", (*testbed).addRefused},
 		{"ADD, outcome lost", (*testbed).addLost},
 		{"DEL, step refused", (*testbed).delRefused},
 		{"DEL, outcome lost", (*testbed).delLost},
-	} {
+		{"REPAIR, step refused", (*testbed).repairRefused},
+		{"REPAIR, outcome lost", (*testbed).repairLost},
+		{"REPAIR, killed", (*testbed).repairKilled},
+	}
+	if s.Damage == nil {
+		modes = modes[:4]
+	}
+	for i, m := range modes {
+		if i == 4 && stride > 1 {
+			stride *= 3 // REPAIR contains the steps of two CHECKs
+		}
 		violations := 0
 		for k := 1 + rand.IntN(stride); ; k += stride {
 			f := &fault{at: k}
@@ -110,6 +126,7 @@ type mode struct {
 type fault struct {
 	mu   sync.Mutex
 	at   int    // the number of the step, from 1
+	kill bool   // whether all later steps fail as well, so that nothing happens after the step, as after a kill
 	seen int    // the number of steps so far
 	step string // the step that failed, or "" before that
 }
@@ -118,10 +135,10 @@ func (f *fault) inject(step string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.seen++
-	if f.seen != f.at {
+	if f.seen != f.at && (f.seen < f.at || !f.kill) {
 		return nil
 	}
-	f.step = step
+	f.step = cmp.Or(f.step, step)
 	return fmt.Errorf("injected: %w", syscall.ENOBUFS)
 }
 
@@ -131,7 +148,7 @@ type testbed struct {
 	sweep  Sweep
 	call   Call   // for the container that the sweep adds and deletes
 	before string // the state without that container
-	warm   Call   // for the other container
+	warm   Call   // for the other container, with its result
 }
 
 func newTestbed(tb TB, s Sweep) *testbed {
@@ -149,7 +166,7 @@ func newTestbed(tb TB, s Sweep) *testbed {
 		s.PrepareContainer(container)
 		s.PrepareContainer(warm.Container)
 	}
-	Run(s.Plugin, warm.With("ADD")).OK(tb)
+	warm.Config = WithPrevResult(warm.Config, Run(s.Plugin, warm.With("ADD")).OK(tb).Stdout)
 	b.before = WaitStable(b.state)
 	b.warm = warm
 	return b
@@ -255,6 +272,71 @@ func (b *testbed) delTwice(first Call) error {
 	}
 	b.run(first)
 	return b.del()
+}
+
+func (b *testbed) repairRefused(f *fault) error {
+	c := b.call.With("REPAIR")
+	c.Before = f.inject
+	return b.repairTwice(c)
+}
+
+func (b *testbed) repairLost(f *fault) error {
+	c := b.call.With("REPAIR")
+	c.After = f.inject
+	return b.repairTwice(c)
+}
+
+func (b *testbed) repairKilled(f *fault) error {
+	f.kill = true
+	return b.repairRefused(f)
+}
+
+// repairTwice runs an ADD, the commands in Damage, the REPAIR first, which may fail, and REPAIRs of both containers
+// without a fault. These must restore the state, apart from the order of its lines and the kernel's numbers, and DEL
+// the state before the ADD.
+func (b *testbed) repairTwice(first Call) error {
+	without := WaitStable(b.unnumbered)
+	r := b.run(b.call.With("ADD"))
+	if r.Exit != 0 {
+		return fmt.Errorf("ADD without a fault: %s", r.Stdout)
+	}
+	first.Config = WithPrevResult(b.call.Config, r.Stdout)
+	before := WaitStable(b.unnumbered)
+	for _, line := range b.sweep.Damage {
+		b.call.Host.MustLine(b.tb, line)
+	}
+	b.run(first)
+	first.Before, first.After = nil, nil
+	for _, c := range []Call{first, b.warm.With("REPAIR")} {
+		if r := b.run(c); r.Exit != 0 {
+			return fmt.Errorf("REPAIR: %s", r.Stdout)
+		}
+	}
+	if diff := waitEqual(before, b.unnumbered, settleTime); diff != "" {
+		return fmt.Errorf("not as before:\n%s", diff)
+	}
+	if r := b.run(b.call.With("DEL")); r.Exit != 0 {
+		return fmt.Errorf("DEL: %s", r.Stdout)
+	}
+	if diff := waitEqual(without, b.unnumbered, settleTime); diff != "" {
+		return fmt.Errorf("DEL: not as before ADD:\n%s", diff)
+	}
+	return nil
+}
+
+// unnumbered returns the sorted lines of the state without the kernel's numbers.
+func (b *testbed) unnumbered() string {
+	lines := slices.DeleteFunc(strings.Split(b.state(), "\n"), numbered)
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
+
+// numbered reports whether a line of a snapshot contains the index of a link, or the number of a bridge's port. The
+// kernel assigns both in the order in which it creates the links and adds the ports.
+func numbered(line string) bool {
+	return slices.ContainsFunc([]string{" ifindex=", "_data.designated_port=", "_data.id=", "_data.no="}, func(text string) bool {
+		return strings.Contains(line, text)
+	})
 }
 
 // del runs a DEL without a fault, which must restore the state.

@@ -44,6 +44,12 @@ func (c Call) With(command string) Call {
 	return c
 }
 
+// OnContainerSide returns the call with skel.ContainerSide.
+func (c Call) OnContainerSide() Call {
+	c.Env = append(slices.Clone(c.Env), skel.ContainerSide+"=1")
+	return c
+}
+
 // FailAt returns the call with the error at each step whose name begins with step.
 func (c Call) FailAt(step string, err error) Call {
 	c.Before = func(s string) error {

@@ -106,7 +106,7 @@ func (d debian) checkInstalled() {
 	if got := fileNames(d.t, filepath.Join(d.root, "run/bin")); got != "bridge loopback" {
 		d.t.Errorf("want bridge and loopback, got %q", got)
 	}
-	for _, unit := range []string{"plumb-dhcp.service", "plumb-firewalld.service"} {
+	for _, unit := range []string{"plumb-dhcp.service", "plumb-firewalld.service", "plumb-maintain.service"} {
 		text, err := os.ReadFile(filepath.Join(d.root, "usr/lib/systemd/system", unit))
 		_, command, _ := strings.Cut(string(text), "ExecStart=")
 		program, _, _ := strings.Cut(command, " ")
@@ -129,8 +129,9 @@ func (d debian) checkRemoved() {
 }
 
 const (
-	restarted = "daemon-reload\ntry-restart plumb-dhcp.service\n"
-	disabled  = "disable --now --quiet plumb-dhcp.service\ndisable --now --quiet plumb-dhcp.socket\ndisable --now --quiet plumb-firewalld.service\n"
+	restarted = "daemon-reload\ntry-restart plumb-dhcp.service\ntry-restart --no-block plumb-maintain.service\n"
+	disabled  = "disable --now --quiet plumb-dhcp.service\ndisable --now --quiet plumb-dhcp.socket\ndisable --now --quiet plumb-firewalld.service\n" +
+		"disable --now --quiet plumb-maintain.timer\ndisable --now --quiet plumb-maintain.service\n"
 )
 
 // checkDeb checks that dpkg installs, upgrades and removes the package on this machine's Debian, in addition

@@ -85,7 +85,13 @@ func (h *host) write(name, text string) {
 // start starts the daemon, and waits until its status reports that runtime and network are ready.
 func (c *containerd) start() {
 	GinkgoHelper()
-	c.daemon = exec.Command("containerd", "-c", filepath.Join(c.dir, "config.toml"))
+	c.startDaemon(exec.Command("containerd", "-c", filepath.Join(c.dir, "config.toml")))
+}
+
+// startDaemon is start for another command that executes containerd.
+func (c *containerd) startDaemon(daemon *exec.Cmd) {
+	GinkgoHelper()
+	c.daemon = daemon
 	c.daemon.Stdout, c.daemon.Stderr = c.log, c.log
 	Expect(c.Host.Start(c.daemon)).To(Succeed())
 	Eventually(func(g Gomega) {

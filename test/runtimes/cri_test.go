@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -166,7 +167,59 @@ var _ = Describe("containerd", func() {
 			c.start()
 		}),
 	)
+
+	It("does not know a pod whose ADD failed and a pod that was removed while it was down, and plumb gc --cri removes both in two runs", func() {
+		c := newContainerd(newHost().withWrappers(), podNetwork)
+		live := c.mustRun(webPod("live", 8079))
+		live.container("serve", ":80")
+		before, known := nstest.WaitStable(c.state), namespaces()
+		gone := c.mustRun(webPod("gone", 8081))
+		added := slices.DeleteFunc(namespaces(), func(name string) bool { return slices.Contains(known, name) })
+		Expect(added).To(HaveLen(1))
+		fail := filepath.Join(c.bin, "fail-tuning")
+		Expect(os.WriteFile(fail, nil, 0o600)).To(Succeed())
+		_, err := c.run(webPod("web", 8080))
+		Expect(err).To(MatchError(ContainSubstring("the test makes this plugin fail")))
+		c.kill()
+		Expect(os.Remove(fail)).To(Succeed())
+		for pid := range strings.FieldsSeq(c.Host.Must(GinkgoTB(), "ip", "netns", "pids", added[0])) {
+			Expect(signal(pid, syscall.SIGKILL)).To(Succeed())
+		}
+		Eventually(func() string { return c.Host.Must(GinkgoTB(), "ip", "netns", "pids", added[0]) }).Should(BeEmpty())
+		c.Host.Must(GinkgoTB(), "ip", "netns", "delete", added[0])
+		c.start()
+		dead := c.forget("web")
+		Expect(c.forget("gone")).To(Equal(gone.id))
+
+		stop, lost := make(chan struct{}), make(chan error, 1)
+		go func() { lost <- connectUntil(stop, c) }()
+		Expect(c.gcCRI()).To(And(ContainSubstring("removed pods "+gone.id+" eth0\n"), ContainSubstring("kept pods "+dead+" eth0: "), Not(ContainSubstring(live.id))))
+		Expect(c.gcCRI()).To(And(ContainSubstring("removed pods "+dead+" eth0\n"), Not(ContainSubstring(live.id)), HaveSuffix(", kept 0, left 0\n")))
+		close(stop)
+		Expect(<-lost).NotTo(HaveOccurred(), "connections to the living pod during gc")
+		for _, name := range slices.DeleteFunc(namespaces(), func(name string) bool { return slices.Contains(known, name) }) {
+			c.Host.Must(GinkgoTB(), "ip", "netns", "delete", name) // plumb gc keeps the namespaces, which containerd created
+		}
+		Expect(nstest.WaitEqual(before, c.state)).To(BeEmpty())
+		Expect(c.gcCRI()).To(HavePrefix("removed resources of 0 attachments, kept 0"))
+	})
 })
+
+// connectUntil connects to the host port 8079 again and again until stop is closed. It returns the first error.
+func connectUntil(stop <-chan struct{}, c *containerd) error {
+	pause := time.NewTicker(10 * time.Millisecond)
+	defer pause.Stop()
+	for {
+		select {
+		case <-stop:
+			return nil
+		case <-pause.C:
+			if _, err := nstest.Dial(c.Outside, net.JoinHostPort(nstest.HostV4, "8079")); err != nil {
+				return err
+			}
+		}
+	}
+}
 
 // A pluginOutcome says what happens to the running plugins of a killed daemon.
 type pluginOutcome string
@@ -249,8 +302,19 @@ func (c *containerd) gc() string {
 		ids = append(ids, p.id)
 	}
 	c.write("live", strings.Join(ids, "\n"))
-	return c.Host.Must(GinkgoTB(), filepath.Join(os.Getenv("PLUMB_BIN"), "plumb"), "gc", "--live", filepath.Join(c.dir, "live"),
-		"--min-age", "0", "--force", "--conf-dir", filepath.Join(c.dir, "net.d"), "--cni-path", c.bin)
+	return c.plumbGC("--force", "--live", filepath.Join(c.dir, "live"))
+}
+
+// gcCRI calls plumb gc, which asks containerd, and returns plumb's output.
+func (c *containerd) gcCRI() string {
+	GinkgoHelper()
+	return c.plumbGC("--cri=unix://" + filepath.Join(c.dir, "sock"))
+}
+
+func (c *containerd) plumbGC(args ...string) string {
+	GinkgoHelper()
+	return c.Host.Must(GinkgoTB(), filepath.Join(os.Getenv("PLUMB_BIN"), "plumb"),
+		append([]string{"gc", "--min-age", "0", "--conf-dir", filepath.Join(c.dir, "net.d"), "--cni-path", c.bin}, args...)...)
 }
 
 func signal(pid string, s syscall.Signal) error {

@@ -5,7 +5,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
+	"syscall"
 	"text/template"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -116,6 +118,32 @@ func (p *pod) log(name string) string {
 	return string(text)
 }
 
+// createOnNode creates the sandbox of a pod with the host's network and processes, as spec says, for a privileged
+// container.
+func (c *containerd) createOnNode(spec core.PodSpec, privileged core.Container) *pod {
+	GinkgoHelper()
+	config := podConfig(privileged.Name)
+	config.LogDirectory, config.Hostname = c.dir, ""
+	options := &cri.NamespaceOption{}
+	if spec.HostNetwork && spec.HostPID {
+		options.Network, options.Pid = cri.NamespaceMode_NODE, cri.NamespaceMode_NODE
+	}
+	config.Linux.SecurityContext = &cri.LinuxSandboxSecurityContext{Privileged: *privileged.SecurityContext.Privileged, NamespaceOptions: options}
+	p, err := c.create(config)
+	Expect(err).NotTo(HaveOccurred())
+	return p
+}
+
+// restartAsInit starts containerd again as process 1 of a new PID namespace, because process 1 of a node is in the
+// network namespace that a pod with hostNetwork gets.
+func (c *containerd) restartAsInit() {
+	GinkgoHelper()
+	c.kill()
+	daemon := exec.Command("sh", "-c", `mount -t proc proc /proc && exec containerd -c "$0"`, filepath.Join(c.dir, "config.toml"))
+	daemon.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS}
+	c.startDaemon(daemon)
+}
+
 // importRelease creates the image of a release with the executables under test, and imports it.
 func (c *containerd) importRelease(image string) {
 	GinkgoHelper()
@@ -136,13 +164,15 @@ var _ = Describe("the directory deploy", func() {
 	It("contains a chart that applies its values to the DaemonSet", func() {
 		d := parseDaemonSet(render(map[string]any{
 			"image": "registry.test/plumb", "tag": "v2.9.0", "binDir": "/var/lib/rancher/k3s/data/cni", "only": []any{"bridge", "portmap"},
-			"restore": true, "seLinuxOptions": map[string]any{"type": "spc_t"},
+			"restore": true, "maintain": true, "seLinuxOptions": map[string]any{"type": "spc_t"},
 		}))
 		spec := d.Spec.Template.Spec
 		Expect(spec.InitContainers[0].Image).To(Equal("registry.test/plumb:v2.9.0"))
 		Expect(spec.InitContainers[0].Args).To(ContainElement("--only=bridge,portmap"))
 		Expect(spec.Containers[0].Args).To(ContainElement("--restore=/host/backup"))
 		Expect(spec.Volumes[0].HostPath.Path).To(Equal("/var/lib/rancher/k3s/data/cni"))
+		Expect(spec.HostPID).To(BeTrue())
+		Expect(spec.TerminationGracePeriodSeconds).To(HaveValue(BeNumerically(">=", 120)), "maintain finishes calls of plugins, of up to 30 s each")
 		Expect(spec.SecurityContext.SELinuxOptions.Type).To(Equal("spc_t"))
 	})
 
@@ -176,7 +206,7 @@ var _ = Describe("the directory deploy", func() {
 		c.Host.Must(GinkgoTB(), "nft", "add table inet other; add chain inet other forward { type filter hook forward priority 0; policy drop; }; flush chain inet plumb postrouting")
 		onHost := c.Host.Must(GinkgoTB(), "sh", "-c", filepath.Join(os.Getenv("PLUMB_BIN"), "plumb")+" doctor --conf-dir "+filepath.Join(c.dir, "net.d")+
 			" --cni-path "+c.bin+" || [ $? = 1 ]")
-		Expect(onHost).To(And(ContainSubstring("table inet other"), ContainSubstring("chain postrouting of table inet plumb"), ContainSubstring("2 problems (1 configuration, 5 executables, 2 attachments, ")))
+		Expect(onHost).To(And(ContainSubstring("table inet other"), ContainSubstring("chain postrouting of table inet plumb"), ContainSubstring("2 problems (1 configuration, 6 executables, 2 attachments, ")))
 		var d core.Pod
 		readYAML("doctor.yaml", &d)
 		main, directories := d.Spec.Containers[0], map[string]string{}
@@ -185,18 +215,33 @@ var _ = Describe("the directory deploy", func() {
 		}
 		directories["configurations"], directories["plugins"], directories["bus"] = c.dir, c.bin, c.dir // of this containerd
 		c.importRelease(main.Image)
-		config := podConfig("doctor")
-		config.LogDirectory, config.Hostname = c.dir, ""
-		options := &cri.NamespaceOption{}
-		if d.Spec.HostNetwork && d.Spec.HostPID {
-			options.Network, options.Pid = cri.NamespaceMode_NODE, cri.NamespaceMode_NODE
-		}
-		config.Linux.SecurityContext = &cri.LinuxSandboxSecurityContext{Privileged: *main.SecurityContext.Privileged, NamespaceOptions: options}
-		p, err := c.create(config)
-		Expect(err).NotTo(HaveOccurred())
+		p := c.createOnNode(d.Spec, main)
 		p.start(main, directories)
 		Eventually(func() string { return regexp.MustCompile(`(?m)^\S+ stdout F `).ReplaceAllString(p.log(main.Name), "") }).
-			Should(Equal(strings.NewReplacer(c.dir, "/etc/cni", c.bin, "/opt/cni/bin").Replace(onHost)))
+			Should(Equal(strings.NewReplacer(
+				" --conf-dir "+filepath.Join(c.dir, "net.d"), "", " --cni-path "+c.bin, "", // in an advice
+				c.dir, "/etc/cni", c.bin, "/opt/cni/bin",
+			).Replace(onHost)))
+	})
+
+	It("contains a DaemonSet that runs plumb maintain on the node", func() {
+		c := newContainerd(newHost(), podNetwork)
+		c.restartAsInit()
+		web := c.mustRun(podConfig("web"))
+		spec := parseDaemonSet(render(map[string]any{"maintain": true, "binDir": c.bin})).Spec.Template.Spec
+		main := spec.Containers[len(spec.Containers)-1]
+		c.importRelease(main.Image)
+		socket := slices.Index(main.Args, "--cri")
+		Expect(socket).To(BeNumerically(">", 0))
+		main.Args[socket] += "=" + filepath.Join(c.dir, "sock") // of this containerd
+		p := c.createOnNode(spec, main)
+		p.start(main, nil)
+		rules := func() string { return c.Host.Must(GinkgoTB(), "nft", "list", "ruleset") }
+		Eventually(func() string { return p.log(main.Name) }).Should(ContainSubstring("repaired 0, left 0, healthy 1, skipped 0"))
+		Expect(rules()).To(ContainSubstring(web.id))
+		c.Host.Must(GinkgoTB(), "nft", "flush", "ruleset")
+		Eventually(rules).Should(ContainSubstring(web.id))
+		Eventually(func() string { return p.log(main.Name) }).Should(MatchRegexp(`repaired [1-9]\d*, left 0, healthy 1, skipped 0`))
 	})
 
 	It("contains a DaemonSet that installs the plugins in an init container, and restores the former ones at its end", func() {

@@ -125,6 +125,18 @@ var _ = Describe("podman", func() {
 		Eventually(func() error { _, err := nstest.Dial(p.Host, "10.91.0.77:80"); return err }).Should(Succeed())
 		checkPublished(p, "web", "10.91.0.1", "fd00:91::1")
 
+		for _, restore := range []func(){
+			func() { p.command("network", "reload", "web") },
+			func() {
+				p.Host.Must(GinkgoTB(), filepath.Join(os.Getenv("PLUMB_BIN"), "plumb"), "repair",
+					"--conf-dir", filepath.Join(p.dir, "net.d"), "--cni-path", p.bin)
+			},
+		} {
+			p.Host.Must(GinkgoTB(), "nft", "flush", "ruleset")
+			restore()
+			checkPublished(p, "web", "10.91.0.1", "fd00:91::1")
+		}
+
 		p.remove("web")
 		Expect(nstest.WaitEqual(before, p.state)).To(BeEmpty())
 	})

@@ -21,6 +21,7 @@ type asker struct {
 	caller *plugins.Caller
 	report *Report
 	spare  []string // Options.Spare, the directories of possible replacements
+	flags  string   // Options.Flags
 }
 
 // findStatus calls STATUS of each plugin that can run.
@@ -58,7 +59,7 @@ func (k asker) status(p plugin, complete bool, add addFunc) {
 			return
 		}
 	}
-	keys := failureOf(strictErr).Problems
+	keys := plugins.Failure(strictErr).Problems
 	for _, problem := range keys {
 		p.addKey(problem, add)
 	}
@@ -67,7 +68,7 @@ func (k asker) status(p plugin, complete bool, add addFunc) {
 	if complete && !wrongType {
 		warnings, err := k.caller.Status(k.ctx, p.file.list, p.PluginConfig)
 		// With CodeLimited, ADD succeeds with limitations, so that CHECK can find more.
-		p.file.explained = p.file.explained || err != nil && failureOf(err).Code != types.CodeLimited
+		p.file.explained = p.file.explained || err != nil && plugins.Failure(err).Code != types.CodeLimited
 		if err == nil && len(keys) == 0 {
 			err = strictErr // strictErr names a value that the plugin ignores
 		}
@@ -83,7 +84,7 @@ func (p plugin) addStatus(warnings []string, err error, add addFunc) {
 	}
 	if err != nil {
 		add(p.file.path, edit+"fix the cause that the text names; see the table \"Errors\" on the page of "+p.Type,
-			format, p.Type, p.file.name(), errorText(err))
+			format, p.Type, p.file.name(), plugins.ErrorText(err))
 	}
 }
 
@@ -120,22 +121,20 @@ func (k asker) findDamaged(attachments []*inventory.Attachment, files []*file, a
 		if skip[a.Network] {
 			continue
 		}
-		for _, d := range k.caller.Check(k.ctx, a) {
+		damages, _ := k.caller.Check(k.ctx, a) // an attachment without CHECK is not a finding
+		for _, d := range damages {
 			skip[a.Network] = skip[a.Network] || errors.Is(d.Err, plugins.ErrNoAnswer)
-			text := fmt.Sprintf("network %s: CHECK of %s: %s", a.Network, d.Plugin, errorText(d.Err))
+			text := fmt.Sprintf("network %s: CHECK of %s: %s", a.Network, d.Plugin, plugins.ErrorText(d.Err))
 			i := slices.IndexFunc(all, func(d *damage) bool { return d.text == text })
 			if i < 0 {
 				i = len(all)
 				all = append(all, &damage{text: text})
 			}
-			all[i].add(a, fixOf(d.Err))
-			if slices.Contains(failureOf(d.Err).Problems, types.MissingLink(a.IfName)) { // which the other plugins would repeat
-				break
-			}
+			all[i].add(a, d.Err, k.flags)
 		}
 	}
 	for _, d := range all {
-		add(onHost, strings.Join(d.fixes, " && "), "%s, %s", strings.Join(d.containers, "; "), d.text)
+		add(onHost, d.fix(), "%s, %s", strings.Join(d.containers, "; "), d.text)
 	}
 }
 
@@ -143,46 +142,33 @@ func (k asker) findDamaged(attachments []*inventory.Attachment, files []*file, a
 type damage struct {
 	text              string
 	containers, fixes []string
+	repair            string // the command that calls REPAIR, or "" if a problem is not on the host
 }
 
-func (d *damage) add(a *inventory.Attachment, fix string) {
+func (d *damage) add(a *inventory.Attachment, err error, flags string) {
 	d.containers = append(d.containers, fmt.Sprintf("container %s, interface %s", a.ContainerID, a.IfName))
-	if !slices.Contains(d.fixes, fix) {
+	if fix := plugins.Fix(err); !slices.Contains(d.fixes, fix) {
 		d.fixes = append(d.fixes, fix)
 	}
+	failure := plugins.Failure(err)
+	inContainer := slices.ContainsFunc(failure.Problems, func(p types.Problem) bool {
+		return p == types.MissingLink(a.IfName) || strings.HasPrefix(p.Fix, "nsenter ")
+	})
+	if failure.Code == types.CodeChanged && !inContainer {
+		d.repair = types.Command("plumb", "repair", "--network", a.Network) + flags
+	}
 }
 
-// failureOf returns the error result of a plugin, or an empty one if err contains none.
-func failureOf(err error) *types.Error {
-	failure := new(types.Error)
-	_ = errors.As(err, &failure)
-	return failure
-}
-
-// fixOf returns how to fix an error of CHECK. It returns the commands if the plugin reports one for each problem, and
-// an advice otherwise.
-func fixOf(err error) string {
-	var fixes []string
-	for _, p := range failureOf(err).Problems {
-		if p.Fix == "" {
-			fixes = nil
-			break
-		}
-		if !slices.Contains(fixes, p.Fix) {
-			fixes = append(fixes, p.Fix)
-		}
+// fix returns the advice, which begins with plumb repair for problems on the host. Plugins without REPAIR, and older
+// releases, need the rest.
+func (d *damage) fix() string {
+	fixes := strings.Join(d.fixes, " && ")
+	rest, isText := strings.CutPrefix(fixes, edit)
+	switch {
+	case d.repair == "":
+		return fixes
+	case isText:
+		return edit + d.repair + "; if it leaves the problem, " + rest
 	}
-	if fixes == nil {
-		return edit + "follow the text or, if it gives no advice, find out which program changed this, " +
-			"then let the runtime replace the container"
-	}
-	return strings.Join(fixes, " && ")
-}
-
-// errorText returns the code and the text of a plugin's error.
-func errorText(err error) string {
-	if failure := failureOf(err); failure.Code != 0 {
-		return fmt.Sprintf("code %d: %s", failure.Code, failure.Error())
-	}
-	return err.Error()
+	return d.repair + " || (" + fixes + ")"
 }

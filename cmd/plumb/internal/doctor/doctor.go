@@ -25,7 +25,7 @@ type Finding struct {
 }
 
 // edit is the prefix of a Fix that is not a command.
-const edit = "edit: "
+const edit = plugins.Edit
 
 // These are the values of Finding.Where that are not files.
 const (
@@ -43,7 +43,7 @@ type Options struct {
 	// Live returns the list of live containers. Examine calls it once, after it has read the inventory. It is nil if
 	// there is no list.
 	Live  func(*inventory.Inventory) (inventory.LiveList, error)
-	Flags string // the flags that select the same Places for plumb gc, each after a space
+	Flags string // the flags that select the same Places for plumb gc and plumb repair, each after a space
 	// Spare lists the directories from which a missing executable can be copied.
 	Spare []string
 }
@@ -100,7 +100,7 @@ func (o Options) Examine(ctx context.Context, begin func(context.Context) contex
 	}
 	ctx = begin(ctx)
 	caller := plugins.NewCaller(o.PluginPath, o.Timeout)
-	for _, c := range o.checks(asker{ctx, caller, r, o.Spare}, host, held) {
+	for _, c := range o.checks(asker{ctx, caller, r, o.Spare, o.Flags}, host, held) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}

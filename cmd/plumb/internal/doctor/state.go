@@ -99,7 +99,7 @@ func (s *state) countSkipped() {
 func (s *state) suspects() (all []*inventory.Attachment) {
 	if s.plan != nil {
 		for _, kept := range s.plan.Kept {
-			if kept.Life != inventory.Alive && addMayRun(kept.Attachment) {
+			if kept.Life != inventory.Alive && kept.AddMayRun() {
 				s.young[kept.Attachment] = true
 			}
 		}
@@ -115,7 +115,7 @@ func (s *state) suspects() (all []*inventory.Attachment) {
 		life, _ := s.inventory.Judge(a, s.list)
 		switch hasResult := a.ResultPath() != ""; {
 		case !a.CanDelete():
-		case addMayRun(a):
+		case a.AddMayRun():
 			if a.Reason != "" || !hasResult {
 				s.young[a] = true
 			}
@@ -127,12 +127,6 @@ func (s *state) suspects() (all []*inventory.Attachment) {
 		}
 	}
 	return all
-}
-
-// addMayRun reports whether the ADD of an attachment may still be running. If the host holds only an interface of the
-// attachment and no file, the age is unknown, and the ADD may be running.
-func addMayRun(a *inventory.Attachment) bool {
-	return a.Since().IsZero() && len(a.ResourcesOf(inventory.Link)) > 0 || time.Since(a.Since()) < inventory.MaxAddTime
 }
 
 // removalCommand returns the command that removes only the resources of an attachment. The command is plumb gc. If the
@@ -165,7 +159,7 @@ func (s *state) findNoNetworks(files []*file, add addFunc) {
 		var names []string
 		force := ""
 		for _, a := range s.inventory.Attachments {
-			if a.Network == n.Name && !a.Incomplete && !s.left[a] && !addMayRun(a) {
+			if a.Network == n.Name && !a.Incomplete && !s.left[a] && !a.AddMayRun() {
 				if a.HasNamespace() || s.inventory.HostEnd(a.ContainerID) != "" {
 					force = " --force"
 				}

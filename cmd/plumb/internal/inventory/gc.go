@@ -5,12 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/invoke"
 	cnitypes "github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/version"
 	"github.com/plumb-cni/plumb/pkg/lock"
@@ -38,7 +40,10 @@ type WithReason struct {
 type Selection struct {
 	Network string        // empty selects all networks
 	MinAge  time.Duration // keep attachments that are younger than this at the time of the list
-	Force   bool          // treat suspect containers as dead
+	Force   bool          // treat suspect containers as dead, except in LiveList.RuntimeNetworks
+	// Suspects contains what earlier runs found suspect. NewPlan replaces it with what this run finds suspect. It may be
+	// nil if the list contains no answer of a runtime.
+	Suspects *Suspects
 }
 
 // NewPlan returns the plan for an inventory and a list. Read the inventory before the list. A container that starts in
@@ -53,7 +58,11 @@ func NewPlan(inv *Inventory, live LiveList, s Selection) (*Plan, error) {
 	}
 	p := &Plan{Dead: []*Attachment{}, Kept: []WithReason{}, before: inv, live: live}
 	for _, a := range inv.Attachments {
-		if !a.CanDelete() || live.lives(a.ContainerID) || s.Network != "" && a.Network != s.Network {
+		selected := s.Network == "" || a.Network == s.Network
+		if s.Suspects != nil && !(selected && live.RuntimeNetworks[a.Network]) {
+			s.Suspects.keep(a)
+		}
+		if !a.CanDelete() || live.lives(a.ContainerID) || !selected {
 			continue
 		}
 		life, reason := s.judge(inv, a, live)
@@ -74,16 +83,36 @@ func (s Selection) judge(inv *Inventory, a *Attachment, live LiveList) (Life, st
 	switch {
 	case life == Alive:
 		return life, why
-	case kept != "" || life == Dead || s.Force:
+	case !live.covers(a.Network):
+		return Suspect, kept
+	case kept != "" || life == Dead:
 		return life, kept
+	case !live.RuntimeNetworks[a.Network]:
+		if s.Force {
+			return life, ""
+		}
+		return life, why
+	}
+	interval := s.MinAge
+	if a.cached != nil {
+		interval = max(interval, startTime)
+	}
+	if s.Suspects.confirm(a, inv.Time, interval) {
+		return life, ""
 	}
 	return life, why
 }
+
+// startTime is the time in which a runtime starts a pod after its ADD. Until then, the runtime may not list the pod, and
+// no process runs in the namespace.
+const startTime = 10 * time.Minute
 
 // keepReason returns why an attachment is kept even if its container does not live.
 func (s Selection) keepReason(n *Network, a *Attachment, live LiveList) string {
 	young := a.youngest.After(live.Created.Add(-s.MinAge))
 	switch {
+	case !live.covers(a.Network):
+		return "no list contains a container of its network"
 	case live.Dead != nil && young:
 		return "it is younger than " + s.MinAge.String() + " (--min-age)"
 	case live.Dead != nil:
@@ -94,7 +123,7 @@ func (s Selection) keepReason(n *Network, a *Attachment, live LiveList) string {
 		return "it may be newer than the answer that no container lives (--min-age)"
 	case young:
 		return "it may be newer than the list of live containers (--min-age)"
-	case s.MinAge > 0 && a.youngest.IsZero() && len(a.ResourcesOf(Link)) > 0:
+	case s.MinAge > 0 && a.youngest.IsZero() && len(a.ResourcesOf(Link)) > 0 && !live.RuntimeNetworks[a.Network]:
 		return "its interface exists, and its age is unknown; --min-age 0 deletes it"
 	}
 	return ""
@@ -113,22 +142,24 @@ type Collector struct {
 	Places  Places
 	Network string                           // the only network to collect; empty for all networks
 	Log     func(format string, args ...any) // prints a line for each network
+	Exec    invoke.Exec                      // calls the plugins. It must limit the time of a call.
 }
 
 // Run calls DEL for the attachments of the plan, and then GC for each network, with which the plugins remove what names
 // no attachment. It reports the difference between the inventories from before and after these calls. It returns an
-// error only if it cannot read the second inventory.
+// error only if it cannot read the second inventory. After ctx is done, Run ends when the current DEL of an attachment or the
+// current GC of a plugin has ended.
 //
 // A DEL for each attachment works with all versions of the specification, and does not touch an attachment that is
 // added during Run.
 func (c *Collector) Run(ctx context.Context, p *Plan) (*Report, error) {
 	r := &Report{Removed: []*Attachment{}, Left: []WithReason{}, Kept: p.Kept, Errors: []string{}}
 	for _, n := range p.before.Networks {
-		if c.Network != "" && n.Name != c.Network {
+		if c.Network != "" && n.Name != c.Network || ctx.Err() != nil {
 			continue
 		}
 		r.fail(n, c.delete(ctx, n, p))
-		if p.live.Dead == nil { // --dead removes only the named containers
+		if ctx.Err() == nil && p.live.Dead == nil && p.live.covers(n.Name) { // --dead removes only the named containers
 			r.fail(n, c.sweep(ctx, n, p))
 		}
 	}
@@ -157,12 +188,15 @@ func (c *Collector) delete(ctx context.Context, n *Network, p *Plan) error {
 		return nil
 	}
 	c.Log("network %s: DEL of dead attachments: %d", n.Name, len(dead))
-	cni := libcni.NewCNIConfig(c.Places.PluginPath, nil) // each attachment names its cache directory
+	cni := libcni.NewCNIConfig(c.Places.PluginPath, c.Exec) // each attachment names its cache directory
 	var errs []error
 	for _, a := range dead {
+		if ctx.Err() != nil {
+			break
+		}
 		list, runtime := a.delArguments(n)
 		runtime.CacheDir = cmp.Or(runtime.CacheDir, c.Places.CacheDirs[0])
-		if err := cni.DelNetworkList(ctx, list, runtime); err != nil {
+		if err := cni.DelNetworkList(context.WithoutCancel(ctx), list, runtime); err != nil {
 			errs = append(errs, fmt.Errorf("delete %s %s: %w", a.ContainerID, a.IfName, err))
 		}
 	}
@@ -220,13 +254,23 @@ func (c *Collector) sweep(ctx context.Context, n *Network, p *Plan) (err error) 
 	}
 	defer func() { err = errors.Join(err, os.Remove(noCache)) }()
 	c.Log("network %s: GC", n.Name)
-	cni := libcni.NewCNIConfigWithCacheDir(c.Places.PluginPath, noCache, nil)
+	cni := libcni.NewCNIConfigWithCacheDir(c.Places.PluginPath, noCache, finisher{c.Exec})
 	return cni.GCNetworkList(ctx, n.list, &libcni.GCArgs{ValidAttachments: p.valid(now, n.Name)})
 }
 
+// A finisher starts no plugin after its context is done, but lets a started plugin finish.
+type finisher struct{ invoke.Exec }
+
+func (f finisher) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	return f.Exec.ExecPlugin(context.WithoutCancel(ctx), path, stdin, environ)
+}
+
 // valid returns the attachments of a network that GC must keep. These are the current attachments of the host, except
-// the dead ones. Because the name of an owner may be shortened, valid adds each live container with each interface name
-// of the network.
+// the dead ones. Because the name of an owner may be shortened or lack the interface, valid adds each live or kept
+// container with each interface name of the network.
 func (p *Plan) valid(now *Inventory, network string) []cnitypes.GCAttachment {
 	dead, valid, ifNames := types.Set{}, types.Set{}, map[string]bool{"eth0": true}
 	namespaces := map[string]bool{"": true} // nerdctl's namespaces, see runtimeID
@@ -245,7 +289,12 @@ func (p *Plan) valid(now *Inventory, network string) []cnitypes.GCAttachment {
 			valid[a.ID()] = true
 		}
 	}
-	for id := range p.live.IDs {
+	ids := map[string]bool{}
+	maps.Copy(ids, p.live.IDs)
+	for _, k := range p.Kept {
+		ids[k.ContainerID] = true
+	}
+	for id := range ids {
 		for ifName := range ifNames {
 			for namespace := range namespaces {
 				valid[types.Attachment{Network: network, ContainerID: namespace + id, IfName: ifName}] = true

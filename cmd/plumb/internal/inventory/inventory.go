@@ -255,6 +255,12 @@ func reasons() []string {
 // and libcni writes the result when the ADD has ended.
 const MaxAddTime = time.Minute
 
+// AddMayRun reports whether the ADD of the attachment may still be running. If the host holds only an interface of the
+// attachment and no file, the age is unknown, and the ADD may be running.
+func (a *Attachment) AddMayRun() bool {
+	return a.oldest.IsZero() && len(a.ResourcesOf(Link)) > 0 || time.Since(a.oldest) < MaxAddTime
+}
+
 // suspicion returns why the attachment may be a leftover according to its own resources, or "".
 func (a *Attachment) suspicion() string {
 	switch {
@@ -294,7 +300,13 @@ func (inv *Inventory) network(name string) *Network {
 	return inv.Networks[i]
 }
 
-// Network returns the network with this name, or an error that lists the existing networks.
+// ErrNoNetwork means that the host has no network with a name.
+var ErrNoNetwork = errors.New("no such network on this host")
+
+// IsPartial reports whether a part that can contain attachments could not be read.
+func (inv *Inventory) IsPartial() bool { return inv.partial }
+
+// Network returns the network with this name, or an error that wraps ErrNoNetwork and lists the existing networks.
 func (inv *Inventory) Network(name string) (*Network, error) {
 	var names []string
 	for _, n := range inv.Networks {
@@ -304,7 +316,7 @@ func (inv *Inventory) Network(name string) (*Network, error) {
 		names = append(names, n.Name)
 	}
 	if len(names) == 0 {
-		return nil, fmt.Errorf("network %q: no networks and no network configurations on this host", name)
+		return nil, fmt.Errorf("network %q: %w, which has no networks and no network configurations", name, ErrNoNetwork)
 	}
-	return nil, fmt.Errorf("network %q: no such network on this host; its networks are %s", name, strings.Join(names, ", "))
+	return nil, fmt.Errorf("network %q: %w; its networks are %s", name, ErrNoNetwork, strings.Join(names, ", "))
 }

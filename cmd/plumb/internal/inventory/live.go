@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -24,6 +25,50 @@ type LiveList struct {
 	// Dead contains the containers that the operator named as dead. If Dead is not nil, all other containers live, and
 	// IDs is ignored.
 	Dead map[string]bool
+	// Networks contains the networks of which the list contains all containers. If it is nil, the list contains the
+	// containers of all networks.
+	Networks map[string]bool
+	// RuntimeNetworks contains those of Networks in which sandboxes of the runtimes have attachments. gc removes their
+	// suspect attachments after two runs.
+	RuntimeNetworks map[string]bool
+}
+
+// covers reports whether the list contains all containers of the network.
+func (l LiveList) covers(network string) bool { return l.Networks == nil || l.Networks[network] }
+
+// networks returns the networks in which containers of the list have results in libcni's cache.
+func (l LiveList) networks(inv *Inventory) map[string]bool {
+	networks := map[string]bool{}
+	for _, a := range inv.Attachments {
+		if a.cached != nil && l.lives(a.ContainerID) {
+			networks[a.Network] = true
+		}
+	}
+	return networks
+}
+
+// WithSandboxes returns a list that also contains the pod sandboxes of runtimes that answered after the time at. It covers
+// the networks of which containers of either list have results in libcni's cache. l may be the zero LiveList, and may
+// contain no container of the host. WithSandboxes returns other errors of Check for either list.
+func (l LiveList) WithSandboxes(inv *Inventory, sandboxes []string, at time.Time) (LiveList, error) {
+	both := LiveList{IDs: map[string]bool{}, Created: at}
+	for _, id := range sandboxes {
+		both.IDs[id] = true
+	}
+	both.RuntimeNetworks = both.networks(inv)
+	both.Networks = maps.Clone(both.RuntimeNetworks)
+	if err := both.Check(inv); err != nil || !l.isGiven() {
+		return both, err
+	}
+	maps.Copy(both.Networks, l.networks(inv))
+	maps.Copy(both.IDs, l.IDs)
+	if l.Created.Before(at) {
+		both.Created = l.Created
+	}
+	if err := l.Check(inv); !errors.Is(err, ErrNoneLive) {
+		return both, err
+	}
+	return both, nil
 }
 
 // NewDead returns a list in which these containers are dead, and all other containers of the inventory live.
@@ -91,6 +136,8 @@ func (inv *Inventory) Judge(a *Attachment, live LiveList) (Life, string) {
 		return Suspect, "its namespace " + c.netns + " still exists, but no process runs in it; the runtime must delete the container"
 	case c.hostEnd != "" && live.Dead == nil:
 		return Suspect, "the container's namespace exists, because " + c.hostEnd + " still exists"
+	case live.RuntimeNetworks[a.Network] && a.namespaces != namespaceGone:
+		return Suspect, "the runtime does not list the container, but its namespace may exist"
 	case live.isGiven():
 		return Dead, "the container is not in the list of live containers"
 	case a.namespaces == namespaceReused:
@@ -143,7 +190,7 @@ func (l LiveList) Check(inv *Inventory) error {
 	if l.Dead != nil {
 		return l.checkDead(inv)
 	}
-	if len(l.IDs) == 0 {
+	if len(l.IDs) == 0 && l.Networks == nil {
 		return fmt.Errorf("%w: the list is empty", ErrNoneLive)
 	}
 	known, matches := 0, 0
@@ -166,7 +213,12 @@ func (l LiveList) Check(inv *Inventory) error {
 			}
 		}
 	}
-	if known > 0 && matches == 0 {
+	switch {
+	case known == 0 || matches > 0:
+	case l.Networks != nil:
+		return fmt.Errorf("%w: none of the %d pod sandboxes of the runtime has an attachment; name the socket of the runtime that "+
+			"uses this host's networks (--cri=SOCKET)", ErrNoneLive, len(l.IDs))
+	default:
 		return fmt.Errorf("%w: none of the %d IDs in the list belongs to an attachment; for Kubernetes, give the IDs of pods "+
 			"(crictl pods -q --no-trunc), not of their containers",
 			ErrNoneLive, len(l.IDs))

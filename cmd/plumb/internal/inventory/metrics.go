@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/plumb-cni/plumb/pkg/pool"
 	"github.com/plumb-cni/plumb/pkg/statefile"
@@ -36,7 +37,35 @@ func (m *metric) add(value any, labels ...string) {
 
 // WriteMetrics writes the metrics of the inventory in the text format of Prometheus (version 0.0.4).
 func (inv *Inventory) WriteMetrics(w io.Writer) error {
-	for _, m := range append(inv.addressMetrics(), inv.attachmentMetrics()...) {
+	return writeMetrics(w, append(inv.addressMetrics(), inv.attachmentMetrics()...))
+}
+
+// A Maintenance contains the numbers of plumb maintain.
+type Maintenance struct {
+	Success           time.Time // the end of the last run without an error, or zero
+	Removed, Repaired int       // the removed attachments and the repaired plugins since plumb maintain started
+	Suspect, Left     int       // what the last run kept, or could not remove or repair
+}
+
+// WriteMetrics writes the numbers in the text format of Prometheus (version 0.0.4).
+func (m Maintenance) WriteMetrics(w io.Writer) error {
+	success := &metric{name: "plumb_maintain_last_success_timestamp_seconds", help: "Time at which the last run of plumb maintain without an error ended."}
+	removed := &metric{name: "plumb_maintain_removed", help: "Attachments that plumb maintain removed since it started."}
+	repaired := &metric{name: "plumb_maintain_repaired", help: "Repairs by plumb maintain since it started; each plugin of an attachment counts."}
+	suspect := &metric{name: "plumb_maintain_suspect", help: "Attachments that may be leftovers, and that the last run of plumb maintain kept."}
+	left := &metric{name: "plumb_maintain_left", help: "Attachments that the last run of plumb maintain could not remove, and plugins of attachments that it could not repair."}
+	if !m.Success.IsZero() {
+		success.add(m.Success.Unix())
+	}
+	removed.add(m.Removed)
+	repaired.add(m.Repaired)
+	suspect.add(m.Suspect)
+	left.add(m.Left)
+	return writeMetrics(w, []*metric{success, removed, repaired, suspect, left})
+}
+
+func writeMetrics(w io.Writer, metrics []*metric) error {
+	for _, m := range metrics {
 		if len(m.samples) == 0 {
 			continue
 		}

@@ -1,11 +1,15 @@
 package inventory
 
 import (
+	"cmp"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/plumb-cni/plumb/pkg/ns"
@@ -29,12 +33,57 @@ func (a *Attachment) Added() (*libcni.NetworkConfigList, *libcni.RuntimeConf) {
 	return a.cached.list, a.cached.runtime
 }
 
+// Chain returns the same as Added, except that the delegate's configuration replaces each plugin flannel. flannel saves
+// this configuration in the file <dataDir>/<container ID>. The error contains advice.
+func (a *Attachment) Chain() (*libcni.NetworkConfigList, *libcni.RuntimeConf, error) {
+	list, runtime := a.Added()
+	switch {
+	case a.ResultPath() == "":
+		return nil, nil, errors.New("libcni's cache contains no result of its ADD; let the runtime replace the container")
+	case list == nil:
+		return nil, nil, fmt.Errorf("%s contains no valid configuration; let the runtime replace the container", a.ResultPath())
+	}
+	chain := *list
+	chain.Plugins = slices.Clone(list.Plugins)
+	for i, p := range chain.Plugins {
+		if p.Network.Type != "flannel" {
+			continue
+		}
+		var keys struct{ DataDir string }
+		_ = json.Unmarshal(p.Bytes, &keys) // libcni has parsed the configuration
+		text, err := ReadFile(filepath.Join(cmp.Or(keys.DataDir, "/var/lib/cni/flannel"), a.ContainerID))
+		if err == nil {
+			chain.Plugins[i], err = libcni.NetworkPluginConfFromBytes(text)
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("read the configuration of flannel's delegate: %w; let the runtime replace the container", err)
+		}
+	}
+	return &chain, runtime, nil
+}
+
+// IsDeleted reports whether the attachment's file in libcni's cache is gone, because a runtime has called DEL.
+func (a *Attachment) IsDeleted() bool {
+	_, err := os.Stat(a.ResultPath())
+	return err != nil
+}
+
 // ResultPath returns the path of the attachment's file in libcni's cache, or "".
 func (a *Attachment) ResultPath() string {
 	for _, r := range a.ResourcesOf(Result) {
 		return r.Where
 	}
 	return ""
+}
+
+// ResultTime returns when libcni wrote the result, which is the end of ADD, or the zero time without a result.
+func (a *Attachment) ResultTime() (t time.Time) {
+	for _, r := range a.ResourcesOf(Result) {
+		if r.Since != nil {
+			t = *r.Since
+		}
+	}
+	return t
 }
 
 // A cachedInterface is an interface of a result. Sandbox is empty for an interface of the host.

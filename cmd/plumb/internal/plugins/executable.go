@@ -28,6 +28,8 @@ var ErrNotExecutable = errors.New("not executable")
 // Find returns the executable of a plugin. Like libcni, it uses the first regular file with this name in CNI_PATH. It reads
 // each executable once.
 func (c *Caller) Find(ctx context.Context, name string) *Executable {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if c.found[name] == nil {
 		c.found[name] = &Executable{Name: name}
 		if path, err := cniinvoke.FindInPath(name, c.Path); err == nil {

@@ -3,13 +3,14 @@ package plugins
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -20,16 +21,21 @@ import (
 
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/inventory"
 	"github.com/plumb-cni/plumb/pkg/invoke"
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// A Caller calls plugins for libcni, one at a time. It kills a plugin that has not answered after Timeout, and all
-// processes of the plugin's process group. libcni's invoke.RawExec would wait for a child that holds the plugin's pipes.
+// A Caller calls plugins for libcni. Several goroutines may use it. It kills a plugin that has not answered after
+// Timeout, and all processes of the plugin's process group. libcni's invoke.RawExec would wait for a child that holds the
+// plugin's pipes.
 type Caller struct {
 	version.PluginDecoder
 	Path    []string // CNI_PATH
 	Timeout time.Duration
-	found   map[string]*Executable
-	stderr  []byte // the stderr of the last plugin
+	// ContainerSide means that Repair also restores what CHECK reports in the container.
+	ContainerSide bool
+	mu            sync.Mutex // of found
+	found         map[string]*Executable
 }
 
 // NewCaller returns a Caller.
@@ -52,7 +58,12 @@ func (c *Caller) FindInPath(plugin string, paths []string) (string, error) {
 // *types.Error.
 func (c *Caller) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
 	out, stderr, err := c.Run(ctx, path, stdin, environ)
-	if c.stderr = stderr; err == nil {
+	return resultOf(out, stderr, err)
+}
+
+// resultOf returns the stdout or the error of a plugin that has ended.
+func resultOf(out, stderr []byte, err error) ([]byte, error) {
+	if err == nil {
 		return out, nil
 	}
 	if failure := invoke.ParseError(out); failure != nil {
@@ -80,6 +91,29 @@ func (c *Caller) Run(ctx context.Context, path string, stdin []byte, environ []s
 	return out.Bytes(), errOut.Bytes(), err
 }
 
+// A recorder is a Caller that keeps the stderr of the last plugin.
+type recorder struct {
+	*Caller
+	stderr []byte
+}
+
+func (r *recorder) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
+	out, stderr, err := r.Run(ctx, path, stdin, environ)
+	r.stderr = stderr
+	return resultOf(out, stderr, err)
+}
+
+// A repairer is a Caller that calls REPAIR, which libcni does not know, when libcni calls CHECK.
+type repairer struct{ *Caller }
+
+func (r repairer) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
+	environ = slices.DeleteFunc(slices.Clone(environ), func(v string) bool { return strings.HasPrefix(v, "CNI_COMMAND=") })
+	if r.ContainerSide {
+		environ = append(environ, skel.ContainerSide+"=1")
+	}
+	return r.Caller.ExecPlugin(ctx, path, stdin, append(environ, "CNI_COMMAND="+skel.CommandRepair))
+}
+
 // Status calls STATUS of one plugin of a list, and returns the plugin's warnings, one per line. Because libcni calls STATUS from
 // version 1.1.0 on, Status sets the version of an older network to 1.1.0, if the plugin and its IPAM plugin support that.
 func (c *Caller) Status(ctx context.Context, list *libcni.NetworkConfigList, p *libcni.PluginConfig) (warnings []string, err error) {
@@ -91,9 +125,9 @@ func (c *Caller) Status(ctx context.Context, list *libcni.NetworkConfigList, p *
 	if serves(p.Network.Type) && serves(p.Network.IPAM.Type) {
 		one.CNIVersion = "1.1.0"
 	}
-	c.stderr = nil
-	err = libcni.NewCNIConfig(c.Path, c).GetStatusNetworkList(ctx, &one)
-	for line := range strings.Lines(string(c.stderr)) {
+	r := &recorder{Caller: c}
+	err = libcni.NewCNIConfig(c.Path, r).GetStatusNetworkList(ctx, &one)
+	for line := range strings.Lines(string(r.stderr)) {
 		if _, warning, is := strings.Cut(line, ": warning: "); is {
 			warnings = append(warnings, strings.TrimSpace(warning))
 		}
@@ -105,29 +139,50 @@ func (c *Caller) Status(ctx context.Context, list *libcni.NetworkConfigList, p *
 type Damage struct {
 	Plugin string
 	Err    error
+
+	list *libcni.NetworkConfigList // contains only the plugin
 }
 
 // Check calls CHECK of the plugins in the attachment's chain, with the configuration and the result from libcni's
 // cache. It calls only plumb's plugins, because CHECK of other plugins can fail without a reason. For example, the
-// reference plugin portmap fails for containers without IPv6. Check ends at a plugin that does not answer.
-func (c *Caller) Check(ctx context.Context, a *inventory.Attachment) (found []Damage) {
-	list, runtime := a.Added()
-	if list == nil || !slices.Contains([]string{"0.4.0", "1.0.0", "1.1.0"}, list.CNIVersion) {
-		return nil
+// reference plugin portmap fails for containers without IPv6. Check ends at a plugin that does not answer, or that
+// misses the container's interface, which the other plugins would repeat. It returns an error with advice if it can
+// call no plugin.
+func (c *Caller) Check(ctx context.Context, a *inventory.Attachment) (found []Damage, err error) {
+	list, runtime, err := a.Chain()
+	if err != nil {
+		return nil, err
 	}
+	// 0.3.x has no CHECK. Its results have the same format as the results of 0.4.0.
+	version := cmp.Or(map[string]string{"0.3.0": "0.4.0", "0.3.1": "0.4.0"}[list.CNIVersion], list.CNIVersion)
+	if !slices.Contains([]string{"0.4.0", "1.0.0", "1.1.0"}, version) {
+		return nil, fmt.Errorf("cniVersion %q has no CHECK; set a newer one, and let the runtime replace the container", list.CNIVersion)
+	}
+	called := false
 	for _, p := range list.Plugins {
 		if c.Find(ctx, p.Network.Type).Version == "" {
 			continue
 		}
+		called = true
 		one := *list
-		one.Plugins = []*libcni.PluginConfig{p}
+		one.Plugins, one.CNIVersion = []*libcni.PluginConfig{p}, version
 		err := libcni.NewCNIConfig(c.Path, c).CheckNetworkList(ctx, &one, runtime)
-		if _, gone := os.Stat(a.ResultPath()); err == nil || gone != nil { // without the result, a runtime has called DEL
+		if err == nil || a.IsDeleted() {
 			continue
 		}
-		if found = append(found, Damage{p.Network.Type, err}); errors.Is(err, ErrNoAnswer) {
+		found = append(found, Damage{p.Network.Type, err, &one})
+		if errors.Is(err, ErrNoAnswer) || slices.Contains(Failure(err).Problems, types.MissingLink(a.IfName)) {
 			break
 		}
 	}
-	return found
+	if !called {
+		return nil, errors.New("no plugin of the network is plumb's; use the tools of its plugins, or let the runtime replace the container")
+	}
+	return found, nil
+}
+
+// Repair calls REPAIR of the plugin that found the damage.
+func (c *Caller) Repair(ctx context.Context, a *inventory.Attachment, d Damage) error {
+	_, runtime := a.Added()
+	return libcni.NewCNIConfig(c.Path, repairer{c}).CheckNetworkList(ctx, d.list, runtime)
 }

@@ -1,0 +1,69 @@
+// Package cri asks container runtimes for their pod sandboxes, with version 1 of the Container Runtime Interface (CRI).
+package cri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+const (
+	timeout = 10 * time.Second // for one runtime
+	maxSize = 16 << 20         // of an answer in bytes, as in crictl; gRPC's default is 4 MiB
+)
+
+// defaultSockets contains the default sockets of containerd, CRI-O and k3s.
+var defaultSockets = []string{"/run/containerd/containerd.sock", "/run/crio/crio.sock", "/run/k3s/containerd/containerd.sock"}
+
+// ErrNoRuntime means that no default socket of a runtime exists, or that no runtime there supports CRI v1.
+var ErrNoRuntime = errors.New("no runtime with CRI v1 found at " + strings.Join(defaultSockets, ", "))
+
+// FindSandboxes returns the IDs of the pod sandboxes of all runtimes whose default sockets exist. It skips a runtime that
+// does not support CRI v1, such as Docker's containerd. It returns the errors of Sandboxes, and ErrNoRuntime.
+func FindSandboxes(ctx context.Context) (ids []string, err error) {
+	err = ErrNoRuntime
+	for _, socket := range defaultSockets {
+		if _, missing := os.Stat(socket); missing != nil {
+			continue
+		}
+		found, failed := Sandboxes(ctx, socket)
+		switch {
+		case status.Code(failed) == codes.Unimplemented:
+			continue
+		case failed != nil:
+			return nil, failed
+		}
+		ids, err = append(ids, found...), nil
+	}
+	return ids, err
+}
+
+// Sandboxes returns the IDs of the pod sandboxes in any state of the runtime at a socket, which is a path with or without
+// the prefix "unix://". It fails if the runtime does not answer within 10 seconds.
+func Sandboxes(ctx context.Context, socket string) (ids []string, err error) {
+	conn, err := grpc.NewClient("unix:"+strings.TrimPrefix(socket, "unix://"),
+		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxSize)))
+	if err != nil {
+		return nil, fmt.Errorf("runtime %s: %w", socket, err)
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	answer, err := runtimeapi.NewRuntimeServiceClient(conn).ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+	if err != nil {
+		return nil, fmt.Errorf("runtime %s: list pod sandboxes: %w", socket, err)
+	}
+	for _, sandbox := range answer.GetItems() {
+		ids = append(ids, sandbox.GetId())
+	}
+	return ids, nil
+}

@@ -1,0 +1,228 @@
+// Package repair restores what living attachments have lost on the host. It calls CHECK of their plugins, and REPAIR of
+// each plugin whose CHECK fails (see skel.CommandRepair).
+package repair
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/inventory"
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/plugins"
+	"github.com/plumb-cni/plumb/pkg/lock"
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// Options contains the inputs of a repair.
+type Options struct {
+	inventory.Places
+	Network string // the only network to repair; empty for all networks
+	DryRun  bool   // call CHECK only
+	// ContainerSide means that REPAIR also restores what is missing in the containers.
+	ContainerSide bool
+	// Timeout limits the time of one call of a plugin, and the wait for another repair to end.
+	Timeout time.Duration
+}
+
+// An Entry is one plugin of an attachment or, in Report.Skipped, an attachment.
+type Entry struct {
+	Network     string `json:"network"`
+	ContainerID string `json:"container"`
+	IfName      string `json:"ifName"`
+	Plugin      string `json:"plugin,omitempty"`
+	// What is the error of CHECK or, in Report.Skipped, why the attachment was skipped, and what to do.
+	What  string `json:"what"`
+	Error string `json:"error,omitempty"` // the error of REPAIR
+	// Fix is, in Report.Left, a command for sh that fixes the rest or, after plugins.Edit, what the operator must do.
+	Fix string `json:"fix,omitempty"`
+}
+
+// A Report is the result of a repair.
+type Report struct {
+	Healthy  int     `json:"healthy"` // the number of attachments whose last CHECK succeeded
+	Damaged  []Entry `json:"damaged"` // the plugins whose CHECK failed, with Options.DryRun
+	Repaired []Entry `json:"repaired"`
+	Left     []Entry `json:"left"`
+	// Skipped contains the attachments that cannot be checked, and those whose DEL has begun.
+	Skipped []Entry `json:"skipped"`
+	// Errors is empty if all parts of the host that can contain attachments could be read.
+	Errors []string `json:"errors"`
+}
+
+// Run checks the living attachments of the host, and repairs them one at a time. It needs root. An error wraps
+// inventory.ErrNoNetwork if Options.Network does not exist, and os.ErrDeadlineExceeded if another repair or plumb gc runs too long.
+// After ctx is done, Run ends when the current REPAIR has ended. It then returns the error of ctx and a Report of what
+// was done.
+func Run(ctx context.Context, o Options) (*Report, error) {
+	if os.Geteuid() != 0 {
+		return nil, fmt.Errorf("repair calls plugins: %w; run plumb as root on the host", syscall.EPERM)
+	}
+	key, err := lock.NewKey(skel.LockFile, "plumb repair") // which also waits for the GC of plumb gc (lock.NewAll)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = key.Close() }()
+	if err := key.Lock(o.Timeout); err != nil {
+		return nil, fmt.Errorf("wait until another plumb repair or plumb gc ends: %w; try again later", err)
+	}
+	inv, err := o.Read()
+	if err != nil {
+		return nil, err
+	}
+	if err := inv.Select(o.Network, ""); err != nil {
+		return nil, err
+	}
+	r := &Report{Damaged: []Entry{}, Repaired: []Entry{}, Left: []Entry{}, Skipped: []Entry{}, Errors: []string{}}
+	if inv.IsPartial() {
+		for _, problem := range inv.Errors {
+			r.Errors = append(r.Errors, problem.String())
+		}
+	}
+	caller := plugins.NewCaller(o.PluginPath, o.Timeout)
+	caller.ContainerSide = o.ContainerSide
+	for range maxPasses {
+		repaired := len(r.Repaired)
+		r.pass(ctx, caller, living(inv), o.DryRun)
+		if ctx.Err() != nil || len(r.Repaired) == repaired {
+			break
+		}
+	}
+	return r, ctx.Err()
+}
+
+// maxPasses limits the number of passes. Some damage can be seen only after other damage was repaired. For example, the
+// sysctls of a bridge can be read only after the bridge was restored, which the first pass does.
+const maxPasses = 3
+
+// pass checks the attachments and repairs what is damaged.
+func (r *Report) pass(ctx context.Context, caller *plugins.Caller, all []*inventory.Attachment, dryRun bool) {
+	for _, c := range r.check(ctx, caller, all) {
+		for _, d := range c.damages {
+			if dryRun {
+				r.Damaged = append(r.Damaged, entry(c.Attachment, d))
+			} else {
+				r.repair(context.WithoutCancel(ctx), caller, c.Attachment, d)
+			}
+		}
+		if ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// living returns the living attachments, except containerd's loopback interfaces, which need nothing on the host.
+//
+// The latest ADD comes first. If two attachments want one host port, the later one has it, as after their ADDs. Because
+// REPAIR never takes what another attachment owns, the later one must be repaired first.
+func living(inv *inventory.Inventory) []*inventory.Attachment {
+	all := slices.DeleteFunc(slices.Clone(inv.Attachments), func(a *inventory.Attachment) bool {
+		life, _ := inv.Judge(a, inventory.LiveList{})
+		return a.Incomplete || life != inventory.Alive || isLoopback(a) || a.ResultPath() == "" && a.AddMayRun()
+	})
+	slices.SortStableFunc(all, func(a, b *inventory.Attachment) int { return b.ResultTime().Compare(a.ResultTime()) })
+	return all
+}
+
+func isLoopback(a *inventory.Attachment) bool {
+	list, _ := a.Added()
+	return list != nil && !slices.ContainsFunc(list.Plugins, func(p *libcni.PluginConfig) bool { return p.Network.Type != "loopback" })
+}
+
+// A checked attachment contains the plugins whose CHECK failed, or the error of why none was called.
+type checked struct {
+	*inventory.Attachment
+	damages []plugins.Damage
+	err     error
+}
+
+// maxChecks limits the number of plugins that run at a time, because the container of a DaemonSet limits their memory.
+const maxChecks = 4
+
+// check calls CHECK for several attachments at a time. It clears the counts of the previous pass, adds all except the
+// damaged attachments to the report, and returns the damaged ones. After ctx is done, it returns none, and does not change
+// the report.
+func (r *Report) check(ctx context.Context, caller *plugins.Caller, all []*inventory.Attachment) []checked {
+	results, next := make([]checked, len(all)), make(chan int)
+	var workers sync.WaitGroup
+	for range min(maxChecks, runtime.GOMAXPROCS(0)) {
+		workers.Go(func() {
+			for i := range next {
+				results[i] = checkOne(ctx, caller, all[i])
+			}
+		})
+	}
+	for i := range all {
+		next <- i
+	}
+	close(next)
+	workers.Wait()
+	if ctx.Err() != nil {
+		return nil
+	}
+	r.Healthy, r.Left, r.Skipped = 0, []Entry{}, []Entry{}
+	return slices.DeleteFunc(results, func(c checked) bool {
+		switch {
+		case c.err != nil:
+			r.skip(c.Attachment, c.err)
+		case len(c.damages) == 0:
+			r.Healthy++
+		}
+		return len(c.damages) == 0
+	})
+}
+
+func checkOne(ctx context.Context, caller *plugins.Caller, a *inventory.Attachment) (c checked) {
+	c.Attachment = a
+	list, _ := a.Added()
+	switch {
+	case ctx.Err() != nil:
+	case list != nil && list.DisableCheck:
+		c.err = errors.New("its network has disableCheck")
+	case a.ResultPath() != "" && !a.HasNamespace():
+		c.err = errors.New("the path of its namespace is unknown; let the runtime replace the container")
+	default:
+		c.damages, c.err = caller.Check(ctx, a)
+	}
+	return c
+}
+
+// repair calls REPAIR of one plugin.
+func (r *Report) repair(ctx context.Context, caller *plugins.Caller, a *inventory.Attachment, d plugins.Damage) {
+	err := d.Err
+	if !errors.Is(err, plugins.ErrNoAnswer) {
+		err = caller.Repair(ctx, a, d)
+	}
+	code, e := plugins.Failure(err).Code, entry(a, d)
+	switch {
+	case err == nil:
+		r.Repaired = append(r.Repaired, e)
+		return
+	case a.IsDeleted(), code == types.CodeTryAgain && strings.Contains(err.Error(), fmt.Sprintf(skel.DelHasBegun, a.ID())):
+		r.skip(a, fmt.Errorf(skel.DelHasBegun, a.ID()))
+		return
+	case code == types.CodeEnvironment && strings.Contains(err.Error(), "unknown CNI_COMMAND"):
+		e.Fix = plugins.Edit + "replace " + caller.Find(ctx, d.Plugin).Path + ", which does not support REPAIR, with the executable of this release (plumb install)"
+	default:
+		e.Fix = plugins.Fix(err)
+	}
+	e.Error = plugins.ErrorText(err)
+	r.Left = append(r.Left, e)
+}
+
+func (r *Report) skip(a *inventory.Attachment, reason error) {
+	r.Skipped = append(r.Skipped, Entry{Network: a.Network, ContainerID: a.ContainerID, IfName: a.IfName, What: reason.Error()})
+}
+
+func entry(a *inventory.Attachment, d plugins.Damage) Entry {
+	return Entry{Network: a.Network, ContainerID: a.ContainerID, IfName: a.IfName, Plugin: d.Plugin, What: plugins.ErrorText(d.Err)}
+}

@@ -1,0 +1,79 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/inventory"
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/repair"
+)
+
+func newRepair() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "repair",
+		Short: "Restore what running containers have lost on this host",
+		Long: `repair restores what running containers have lost on this host, for example because a program flushed nftables or deleted
+the bridge. It calls CHECK of the plugins for each container with a namespace, and REPAIR of each plugin whose CHECK fails. It
+changes containers only with --container-side, and takes nothing from another container. The exit status is 1 if something is left.`,
+		Example: "  plumb repair --dry-run\n  plumb repair --network pods",
+		Args:    usage(cobra.NoArgs),
+	}
+	places, format, timeout := addPlaces(c.Flags()), addOutput(c.Flags()), addTimeout(c.Flags())
+	var o repair.Options
+	c.Flags().StringVar(&o.Network, "network", "", "repair one `network` only")
+	c.Flags().BoolVar(&o.DryRun, "dry-run", false, "call CHECK only, and show what would be repaired")
+	c.Flags().BoolVar(&o.ContainerSide, "container-side", false, "also restore addresses, routes and settings in the containers")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		o.Places, o.Timeout = *places, *timeout
+		report, err := repair.Run(untilSignal(c.Context()), o)
+		if errors.Is(err, inventory.ErrNoNetwork) {
+			return usageError{err}
+		}
+		if report == nil {
+			return err
+		}
+		if err := format.print(c.OutOrStdout(), report, func(w io.Writer) error { return printRepairs(w, report, o.DryRun) }); err != nil {
+			return err
+		}
+		for _, problem := range report.Errors {
+			fmt.Fprintln(c.ErrOrStderr(), "plumb: cannot read", problem)
+		}
+		switch {
+		case err != nil:
+			return fmt.Errorf("ended by a signal before everything was examined: %w", err)
+		case len(report.Left)+len(report.Damaged) > 0:
+			return errFound
+		case len(report.Errors) > 0:
+			return errors.New("not everything could be examined")
+		}
+		return nil
+	}
+	return c
+}
+
+func printRepairs(w io.Writer, r *repair.Report, dryRun bool) error {
+	lines := func(verb string, entries []repair.Entry) {
+		for _, e := range entries {
+			if e.Plugin != "" {
+				e.Plugin = " " + e.Plugin
+			}
+			fmt.Fprintf(w, "%s %s %s %s%s: %s\n", verb, e.Network, e.ContainerID, e.IfName, e.Plugin, e.What)
+			if e.Error != "" {
+				fmt.Fprintf(w, "  REPAIR: %s\n    %s\n", e.Error, e.Fix)
+			}
+		}
+	}
+	lines("would repair", r.Damaged)
+	lines("repaired", r.Repaired)
+	lines("left", r.Left)
+	lines("skipped", r.Skipped)
+	done := fmt.Sprintf("repaired %d, left %d", len(r.Repaired), len(r.Left))
+	if dryRun {
+		done = fmt.Sprintf("would repair %d", len(r.Damaged))
+	}
+	_, err := fmt.Fprintf(w, "%s, healthy %d, skipped %d\n", done, r.Healthy, len(r.Skipped))
+	return err
+}

@@ -1,0 +1,152 @@
+package attach
+
+import (
+	"cmp"
+	"errors"
+	"io/fs"
+	"net/netip"
+	"slices"
+
+	"github.com/plumb-cni/plumb/pkg/ipam"
+	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/sysctl"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// Restore adds to a link what it lacks of the Spec, and sets it up, for REPAIR. See RestoreRoute for the routes.
+func Restore(c *nl.Conn, l nl.Link, s Spec) error {
+	if err := sysctl.Ensure(c.NS(), s.Sysctls...); err != nil {
+		return err
+	}
+	for _, a := range s.Addrs {
+		if err := c.AddAddr(l, a); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+	}
+	if !l.Up {
+		if err := c.SetUp(l); err != nil {
+			return err
+		}
+	}
+	got, err := c.Routes(l)
+	errs := []error{err}
+	for _, r := range s.Routes {
+		if !slices.ContainsFunc(got, r.Matches) {
+			errs = append(errs, RestoreRoute(c, l, r, r.Dst.Addr()))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// RestoreRoute adds a route through l if it does not exist. addr is an address in its destination. If packets for addr
+// leave through another interface by a route that is at least as specific, RestoreRoute does nothing, because the
+// address may belong to another attachment now.
+func RestoreRoute(c *nl.Conn, l nl.Link, r nl.Route, addr netip.Addr) error {
+	through, err := c.LinkTo(addr)
+	if types.IgnoreNotExist(err) != nil {
+		return err
+	}
+	if err == nil && through.Index != l.Index {
+		others, err := c.Routes(through)
+		overrides := func(o nl.Route) bool { return o.Dst.Contains(addr) && o.Dst.Bits() >= r.Dst.Bits() }
+		if err != nil || slices.ContainsFunc(others, overrides) {
+			return err
+		}
+	}
+	if err := c.AddRoute(l, r); !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return nil
+}
+
+// RepairContainerLink executes REPAIR for an interface that exists only in the container. It calls REPAIR of the IPAM
+// plugin and RestoreContainer.
+func RepairContainerLink(r *skel.Request, kind string, dad DADMode) error {
+	prev, err := r.RequirePrev()
+	if err != nil {
+		return err
+	}
+	ipamErr := ipam.Repair(r)
+	spec := ContainerSpec(r.IfName, dad, IPsOf(prev, r.IfName), prev.Routes)
+	spec.Kind = kind
+	return errors.Join(ipamErr, RestoreContainer(r, spec))
+}
+
+// RestoreContainer adds to the container's interface what it lacks of the Spec, and sets it up, if
+// Request.RepairsContainer. It waits for duplicate address detection like ADD (see AwaitDAD). It changes nothing if CHECK
+// of the IPAM plugin fails, because another container may have the addresses, or if the interface is not the
+// attachment's. It keeps the MAC and the MTU, which CHECK does not compare.
+func RestoreContainer(r *skel.Request, s Spec) error {
+	if !r.RepairsContainer() || ipam.StartCheck(r)() != nil { // CHECK reports the error
+		return nil
+	}
+	c, l, err := nl.OpenLink(r.ContainerNS, r.IfName)
+	if err != nil || s.Kind != "" && l.Kind != s.Kind || !isOwnLink(r, c, l) {
+		return types.IgnoreNotExist(err)
+	}
+	if err := Restore(c, l, Spec{Sysctls: s.Sysctls, Addrs: s.Addrs}); err != nil {
+		return ExplainIPv6Off(c, l.Name, err)
+	}
+	routesErr := s.restoreRoutes(c, l)
+	now, err := c.LinkByIndex(l.Index)
+	if now.Carrier && slices.ContainsFunc(s.Addrs, func(a nl.Addr) bool { return a.Prefix.Addr().Is6() && !a.NoDAD && !a.Optimistic }) {
+		err = AwaitDAD(c, l)
+	}
+	return errors.Join(routesErr, err)
+}
+
+// isOwnLink reports whether l, the interface CNI_IFNAME of the container, is known to be the attachment's. Another
+// container may use the path of the namespace now.
+func isOwnLink(r *skel.Request, container *nl.Conn, l nl.Link) bool {
+	prev, err := r.RequirePrev()
+	if err == nil {
+		_, err = SpecFromResult(r, prev, l)
+	}
+	if err != nil || HasAltName(l, r.Attachment()) {
+		return err == nil
+	}
+	if l.Kind != "veth" {
+		other, err := BelongsToOther(container, l, r.Attachment(), prev)
+		return !other && err == nil
+	}
+	host, err := nl.Open(r.HostNS)
+	if err != nil {
+		return false
+	}
+	hostEnd, err := HostEnd(host, r.Attachment(), prev)
+	peer, peerErr := container.VethPeer(l, host)
+	return err == nil && peerErr == nil && peer.Index == hostEnd.Index
+}
+
+// restoreRoutes adds the routes of the Spec that the link lacks, after the kernel's routes to the networks of its
+// addresses, which contain the gateways. It keeps other routes with the same destination, table and metric. If a policy
+// rule selects an address, it adds none, because sbr or the container has moved the routes.
+func (s Spec) restoreRoutes(c *nl.Conn, l nl.Link) error {
+	table, err := c.TableOf(l)
+	rules, rulesErr := c.SourceRules()
+	got, gotErr := c.Routes(l)
+	if err := errors.Join(err, rulesErr, gotErr); err != nil {
+		return err
+	}
+	var want []nl.Route
+	for _, a := range s.Addrs {
+		if slices.ContainsFunc(rules, func(r nl.Rule) bool { return r.Source == a.Prefix.Addr() }) {
+			return nil
+		}
+		if !a.NoPrefixRoute && !a.Prefix.IsSingleIP() {
+			want = append(want, nl.PrefixRoute(a.Prefix))
+		}
+	}
+	var errs []error
+	for _, w := range append(want, s.Routes...) {
+		if slices.ContainsFunc(got, w.Matches) {
+			continue
+		}
+		w.Table, w.OnLink = cmp.Or(w.Table, table), w.OnLink || w.GW.IsValid() && !reachable(s, w.GW)
+		if err := c.AddOnlyRoute(l, w); !errors.Is(err, fs.ErrExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}

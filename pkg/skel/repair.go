@@ -1,0 +1,126 @@
+package skel
+
+import (
+	"encoding/binary"
+	"errors"
+	"hash/fnv"
+	"io/fs"
+	"path/filepath"
+
+	"github.com/plumb-cni/plumb/pkg/types"
+	"golang.org/x/sys/unix"
+)
+
+// CommandRepair is the value of CNI_COMMAND with which "plumb repair" calls a plugin. It is not part of the CNI
+// specification. The environment and the configuration are those of CHECK. REPAIR restores what CHECK reports as
+// missing on the host. It changes the container only if ContainerSide is set, and takes nothing from another attachment.
+// It returns the error of CHECK after the repair, or types.CodeTryAgain if a DEL of the attachment has begun. An older
+// plumb, and any other plugin, rejects the verb with types.CodeEnvironment.
+const CommandRepair = "REPAIR"
+
+// DelHasBegun is the format of the error of a REPAIR that did nothing because a DEL has begun. Its argument is the
+// types.Attachment.
+const DelHasBegun = "a DEL of %s has begun"
+
+// Checked returns a handler that calls parse, which parses and checks the whole configuration, and then handle.
+func Checked[C any](parse func(*Request) (C, error), handle func(*Request, C) error) func(*Request) error {
+	return func(r *Request) error {
+		conf, err := parse(r)
+		if err != nil {
+			return err
+		}
+		return handle(r, conf)
+	}
+}
+
+// repair calls the handler of REPAIR if CHECK fails, and CHECK again afterwards. It keeps what a failed REPAIR has
+// restored, because each part belongs to the attachment.
+func repair(r *Request) error {
+	deleted, err := r.isDeleted()
+	if err != nil {
+		return types.Errorf(types.CodeIO, "read the marks of deleted attachments: %w", err)
+	}
+	if deleted {
+		return types.Errorf(types.CodeTryAgain, DelHasBegun+"; nothing was repaired", r.Attachment())
+	}
+	err = r.handle(r.plugin.Check)
+	if err == nil || r.plugin.Repair == nil {
+		return err
+	}
+	repairErr := r.plugin.Repair(r)
+	r.Undo.Commit()
+	if err = r.handle(r.plugin.Check); err != nil {
+		return errors.Join(repairErr, err)
+	}
+	return nil
+}
+
+// The file of marks lies beside the lock file. DEL marks its attachment there, REPAIR does nothing for a marked
+// attachment, and ADD deletes the mark. The plugins of a chain have separate locks. Without the marks, a REPAIR
+// between two DELs of a chain could map a host port to an address that the next DEL releases.
+//
+// The file is a table of fixed size, so that marks need no cleanup. The hash of an attachment selects the entry, which
+// contains the hash. A newer mark overwrites the mark of another attachment in the same entry.
+const (
+	marksName   = "plumb.deleted"
+	markSize    = 8 // bytes
+	markEntries = 1 << 16
+)
+
+// mark returns the attachment's mark and its offset in the file of marks. A mark is never zero.
+func (r *Request) mark() (mark [markSize]byte, offset int64) {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(r.Attachment().String()))
+	binary.LittleEndian.PutUint64(mark[:], h.Sum64()|1)
+	return mark, int64(h.Sum64()>>1%markEntries) * markSize
+}
+
+// withMarks calls f with the file of marks. It does nothing if the file does not exist and flags do not create it, or if
+// the caller may not open it, as without the lock file. It does not use os.OpenFile, which needs five more system calls
+// to find out that the file cannot be polled.
+func (r *Request) withMarks(flags int, f func(fd int) error) error {
+	path := filepath.Join(filepath.Dir(r.env.lockFile()), marksName)
+	fd, err := unix.Open(path, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) {
+		return nil
+	}
+	if err != nil {
+		return &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	defer unix.Close(fd)
+	return f(fd)
+}
+
+// isDeleted reports whether the attachment is marked.
+func (r *Request) isDeleted() (marked bool, err error) {
+	err = r.withMarks(unix.O_RDONLY, func(fd int) error {
+		marked = r.isMarkedIn(fd)
+		return nil
+	})
+	return marked, err
+}
+
+func (r *Request) isMarkedIn(fd int) bool {
+	want, offset := r.mark()
+	var got [markSize]byte
+	_, _ = unix.Pread(fd, got[:], offset) // the file may end before the entry
+	return got == want
+}
+
+// writeMark marks the attachment in DEL, and deletes its mark in ADD. The caller holds the attachment's lock.
+func (r *Request) writeMark() error {
+	mark, offset := r.mark()
+	if r.Command == "DEL" {
+		return r.withMarks(unix.O_WRONLY|unix.O_CREAT, func(fd int) error {
+			_, err := unix.Pwrite(fd, mark[:], offset)
+			return err
+		})
+	}
+	return r.withMarks(unix.O_RDWR, func(fd int) error {
+		if !r.isMarkedIn(fd) {
+			return nil
+		}
+		_, err := unix.Pwrite(fd, make([]byte, markSize), offset)
+		return err
+	})
+}
