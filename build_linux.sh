@@ -1,5 +1,5 @@
 #!/bin/sh
-# build_linux.sh builds static executables (one per plugin, the datastore of cluster-local for etcd, and the tool
+# build_linux.sh builds static executables (one per plugin, the datastores of cluster-local, and the tool
 # plumb) into bin/ or the given directory. The architecture is GOARCH, or this machine's by default.
 #
 #   ./build_linux.sh
@@ -28,10 +28,12 @@ go build -trimpath -buildvcs=false $modfile \
 	-o "$bin/" ./plugins/...
 # shellcheck disable=SC2086 # the flag may be empty
 go build -trimpath -buildvcs=false $modfile -ldflags "-s -w -X main.version=$VERSION" -o "$bin/" ./cmd/plumb
+# shellcheck disable=SC2086 # the flag may be empty
+go build -trimpath -buildvcs=false $modfile -ldflags "-s -w -X main.version=$VERSION" -o "$bin/cluster-local-kubernetes" ./datastore/kubernetes
 go -C datastore/etcd build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$VERSION" -o "$bin/cluster-local-etcd"
 
 echo "plumb $VERSION for linux/$(go env GOARCH) in $bin:"
-for plugin in plugins/*/ cluster-local-etcd plumb; do
+for plugin in plugins/*/ cluster-local-etcd cluster-local-kubernetes plumb; do
 	plugin=$(basename "$plugin")
-	[ -f "$bin/$plugin" ] && printf '  %-18s %5d KiB\n' "$plugin" $(($(stat -c %s "$bin/$plugin") / 1024))
+	[ -f "$bin/$plugin" ] && printf '  %-24s %5d KiB\n' "$plugin" $(($(stat -c %s "$bin/$plugin") / 1024))
 done

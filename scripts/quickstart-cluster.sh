@@ -4,12 +4,14 @@
 # the node and the container of each address, kills an etcd member, attaches more containers, and removes
 # everything.
 #
-#   scripts/quickstart-cluster.sh           run the demonstration
-#   scripts/quickstart-cluster.sh --keep    run it, and keep namespaces and etcd
-#   scripts/quickstart-cluster.sh --clean   remove what --keep left
+#   scripts/quickstart-cluster.sh                       run the demonstration
+#   scripts/quickstart-cluster.sh --kubernetes          run it with cluster-local-kubernetes, and an API server on n1
+#   scripts/quickstart-cluster.sh [--kubernetes] --keep run it, and keep namespaces and etcd
+#   scripts/quickstart-cluster.sh --clean               remove what --keep left
 #
 # It does not change the machine's own network namespace, /var/lib/cni, /etc/cni or /opt/cni. All
-# files are in /run/plumb-quickstart-cluster. The first build of etcd takes a minute or two.
+# files are in /run/plumb-quickstart-cluster. The first build of etcd takes a minute or two, and the first build of the API
+# server takes about four minutes.
 set -euo pipefail
 
 top=$(cd "$(dirname "$0")/.." && pwd)
@@ -50,6 +52,7 @@ build() {
 	"$top/build_linux.sh" "$state/bin" | grep -E 'bridge|cluster-local' | indent
 	(cd "$top" && go build -o "$state/cnitool" github.com/containernetworking/cni/cnitool)
 	go -C "$top/test/datastore" build -buildvcs=false -o "$state/etcd" ./etcd
+	[ -z "$kubernetes" ] || go -C "$top/test/datastore/apiserver" build -buildvcs=false -o "$state/kube-apiserver"
 }
 
 create_namespaces() {
@@ -82,17 +85,23 @@ certificate() {
 		-extfile <(echo "$alternatives") -out "$state/pki/$name.pem" 2>/dev/null
 }
 
-start_etcd() {
-	step "Start an etcd member on each node"
+create_certificates() {
+	step "Create a certificate authority, and certificates for the servers and the nodes"
 	mkdir -m 700 "$state/pki"
 	openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=ca -keyout "$state/pki/ca.key" -out "$state/pki/ca.pem" 2>/dev/null
 	certificate server 10.77.0.1 10.77.0.2 10.77.0.3
 	certificate node
+	certificate service-accounts
+}
+
+# start_etcd NODE… starts an etcd member on each of the nodes.
+start_etcd() {
+	step "Start etcd on $*"
 	local node url peers=''
-	for node in "${nodes[@]}"; do
+	for node; do
 		peers+="${peers:+,}$node=https://$(address_of "$node"):2380"
 	done
-	for node in "${nodes[@]}"; do
+	for node; do
 		url=https://$(address_of "$node")
 		# $! is the process of etcd, because nsenter executes it. With a function, $! would be a shell.
 		nsenter --net="/run/netns/plumb-$node" "$state/etcd" --name "$node" --data-dir "$state/$node/etcd" --log-level warn \
@@ -104,22 +113,95 @@ start_etcd() {
 		echo $! >"$state/$node/etcd.pid"
 		say "$node: $url:2379, log $state/$node/etcd.log"
 	done
-	local tries
-	for tries in {1..60}; do
-		datastore status >/dev/null && return
-	done
-	die "etcd does not answer after $tries calls; see $state/n1/etcd.log"
 }
 
+# await_datastore waits until the datastore answers.
+await_datastore() {
+	local tries
+	for tries in {1..60}; do
+		ipam list >/dev/null 2>&1 && return
+		sleep 0.5
+	done
+	ipam list || die "the datastore does not answer after $tries calls; see the logs in $state/n1"
+}
+
+# api METHOD PATH [FILE] sends a request to the API server as its administrator.
+api() {
+	on n1 curl -sS --fail-with-body --cacert "$state/pki/ca.pem" -H 'Authorization: Bearer admin' -H "Content-Type: application/${4:-json}" \
+		-X "$1" "https://10.77.0.1:6443$2" ${3:+--data-binary "@$3"}
+}
+
+start_api_server() {
+	step "Start the API server of Kubernetes on n1, and create the custom resources, the rights and the policy"
+	echo 'admin,admin,1,system:masters' >"$state/tokens.csv"
+	nsenter --net=/run/netns/plumb-n1 "$state/kube-apiserver" --etcd-servers=https://10.77.0.1:2379 --etcd-cafile="$state/pki/ca.pem" \
+		--etcd-certfile="$state/pki/node.pem" --etcd-keyfile="$state/pki/node.key" --bind-address=10.77.0.1 --advertise-address=10.77.0.1 --secure-port=6443 \
+		--tls-cert-file="$state/pki/server.pem" --tls-private-key-file="$state/pki/server.key" --cert-dir="$state/n1/apiserver" --authorization-mode=RBAC \
+		--token-auth-file="$state/tokens.csv" --service-cluster-ip-range=10.96.0.0/16 --service-account-issuer=https://plumb.test \
+		--service-account-key-file="$state/pki/service-accounts.pem" --service-account-signing-key-file="$state/pki/service-accounts.key" \
+		</dev/null >"$state/n1/apiserver.log" 2>&1 &
+	echo $! >"$state/n1/apiserver.pid"
+	local tries file node
+	for tries in {1..120}; do
+		api GET /api/v1/namespaces/kube-system >/dev/null 2>&1 && break
+		sleep 0.5
+	done
+	api GET /api/v1/namespaces/kube-system >/dev/null || die "the API server does not answer after $tries calls; see $state/n1/apiserver.log"
+	for file in crds rbac policy; do
+		csplit -q -z -f "$state/manifest-" "$top/deploy/cluster-local-kubernetes/$file.yaml" '/^---$/' '{*}'
+		for manifest in "$state"/manifest-*; do
+			api POST "$(collection "$(sed -n 's/^kind: //p' "$manifest")")" "$manifest" yaml >/dev/null || die "$file.yaml was rejected"
+		done
+		rm "$state"/manifest-*
+	done
+	for node in "${nodes[@]}" operator; do
+		credentials "$node"
+	done
+	say "https://10.77.0.1:6443, log $state/n1/apiserver.log"
+}
+
+# collection KIND prints the path of the objects of this kind.
+collection() {
+	case $1 in
+	CustomResourceDefinition) echo /apis/apiextensions.k8s.io/v1/customresourcedefinitions ;;
+	ServiceAccount) echo /api/v1/namespaces/kube-system/serviceaccounts ;;
+	ClusterRole*) echo "/apis/rbac.authorization.k8s.io/v1/${1,,}s" ;;
+	ValidatingAdmissionPolicy) echo /apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies ;;
+	*) echo "/apis/admissionregistration.k8s.io/v1/${1,,}s" ;;
+	esac
+}
+
+# credentials NODE writes a kubeconfig file with a token for the node, as the DaemonSet of plumb does, or with the token of
+# the administrator.
+credentials() {
+	local token=admin uid
+	if [ "$1" != operator ]; then
+		echo "{\"apiVersion\": \"v1\", \"kind\": \"Node\", \"metadata\": {\"name\": \"$1\"}}" >"$state/request"
+		uid=$(api POST /api/v1/nodes "$state/request" | jq -r .metadata.uid)
+		echo "{\"apiVersion\": \"authentication.k8s.io/v1\", \"kind\": \"TokenRequest\", \"spec\": {\"boundObjectRef\": {\"apiVersion\": \"v1\", \"kind\": \"Node\", \"name\": \"$1\", \"uid\": \"$uid\"}}}" >"$state/request"
+		token=$(api POST /api/v1/namespaces/kube-system/serviceaccounts/plumb/token "$state/request" | jq -r .status.token)
+	fi
+	cat >"$state/pki/kubeconfig-$1" <<-YAML
+		current-context: demo
+		contexts: [{name: demo, context: {cluster: demo, user: demo}}]
+		clusters: [{name: demo, cluster: {server: "https://10.77.0.1:6443", certificate-authority: ca.pem}}]
+		users: [{name: demo, user: {token: "$token"}}]
+	YAML
+}
+
+# datastore_keys NODE prints the configuration of the datastore.
 datastore_keys() {
+	if [ -n "$kubernetes" ]; then
+		printf '"datastore": {"type": "cluster-local-kubernetes", "kubeconfig": "%s/kubeconfig-%s"}' "$state/pki" "$1"
+		return
+	fi
 	printf '"datastore": {"type": "cluster-local-etcd", "endpoints": ["https://10.77.0.1:2379", "https://10.77.0.2:2379", "https://10.77.0.3:2379"],
             "caFile": "%s/ca.pem", "certFile": "%s/node.pem", "keyFile": "%s/node.key"}' "$state/pki" "$state/pki" "$state/pki"
 }
 
-# datastore VERB runs the datastore on n2.
-datastore() {
-	echo "{\"verb\": \"$1\", \"segment\": \"demo\", \"ranges\": [{\"first\": \"10.77.0.128\", \"last\": \"10.77.0.159\"}], $(datastore_keys)}" |
-		on n2 "$state/bin/cluster-local-etcd"
+# ipam COMMAND… runs plumb ipam on n2.
+ipam() {
+	on n2 "$state/bin/plumb" ipam "$@" --conf-dir "$state/n2/conf" --cni-path "$state/bin" --cache-dir "$state/n2/var-lib/cni" --data-dir "$state/n2"
 }
 
 write_networks() {
@@ -139,7 +221,7 @@ write_networks() {
 			        "node": "$node",
 			        "dataDir": "$state/$node/leases",
 			        "ranges": [[{"subnet": "10.77.0.0/24", "rangeStart": "10.77.0.128", "rangeEnd": "10.77.0.159"}]],
-			        $(datastore_keys)
+			        $(datastore_keys "$node")
 			      }
 			    }
 			  ]
@@ -163,9 +245,9 @@ container_address() { jq -r '.ips[0].address | split("/")[0]' "$state/$1.json"; 
 
 # show prints the owner and the container of each address.
 show() {
-	step "Show the node and the container of each address (verb list of the datastore)"
+	step "Show the node and the container of each address (plumb ipam list)"
 	local list ip node c held
-	list=$(datastore list) || die "the datastore failed: $list"
+	list=$(ipam list -o json) || die "plumb ipam list failed"
 	while read -r ip node; do
 		held='in warm pool'
 		for c in "${containers[@]%:*}"; do
@@ -207,6 +289,7 @@ explain() {
 		    ip netns exec plumb-red ping $(container_address green)
 		    find $state/n1/leases -type f          # reservations and owned addresses of a node
 		    cat $state/n1/conf/demo.conflist
+		    ip netns exec plumb-n2 $state/bin/plumb ipam list --conf-dir $state/n2/conf --cni-path $state/bin
 
 		scripts/quickstart-cluster.sh --clean removes everything.
 	TEXT
@@ -215,7 +298,7 @@ explain() {
 # clean ends etcd, and removes the namespaces and files that exist.
 clean() {
 	local pid ns
-	for pid in "$state"/*/etcd.pid; do
+	for pid in "$state"/*/*.pid; do
 		[ ! -e "$pid" ] || kill -9 "$(cat "$pid")" 2>/dev/null || :
 	done
 	wait 2>/dev/null # without the shell's message about each killed process
@@ -225,16 +308,18 @@ clean() {
 	rm -rf "$state"
 }
 
-keep=''
-case ${1:-} in
-'') ;;
---keep) keep=1 ;;
---clean) ;;
--h | --help) usage && exit ;;
-*) die "unknown argument $1 (see --help)" ;;
-esac
+keep='' kubernetes='' clean=''
+for argument; do
+	case $argument in
+	--keep) keep=1 ;;
+	--kubernetes) kubernetes=1 ;;
+	--clean) clean=1 ;;
+	-h | --help) usage && exit ;;
+	*) die "unknown argument $argument (see --help)" ;;
+	esac
+done
 [ "$(id -u)" = 0 ] || die "only root can create network namespaces: sudo $0 $*"
-if [ "${1:-}" = --clean ]; then
+if [ -n "$clean" ]; then
 	clean
 	echo "Removed all namespaces and files of the quickstart."
 	exit
@@ -244,11 +329,18 @@ fi
 kept=''
 trap '[ -n "$kept" ] || { clean && echo && echo "Removed all namespaces and files."; }' EXIT
 mkdir -p "$state/bin"
-"$top/scripts/need.sh" ip:iproute2 ping:iputils-ping openssl:openssl jq:jq | indent
+"$top/scripts/need.sh" ip:iproute2 ping:iputils-ping openssl:openssl jq:jq ${kubernetes:+curl:curl} | indent
 build
 create_namespaces
-start_etcd
+create_certificates
+if [ -n "$kubernetes" ]; then
+	start_etcd n1
+	start_api_server
+else
+	start_etcd "${nodes[@]}"
+fi
 write_networks n1
+await_datastore
 step "cnitool add demo: attach a container on each node"
 for c in "${containers[@]:0:3}"; do
 	attach "$c"
@@ -256,7 +348,7 @@ done
 reach red green
 reach green blue
 show
-kill_member n1
+[ -n "$kubernetes" ] || kill_member n1
 for c in "${containers[@]:3}"; do
 	attach "$c"
 done

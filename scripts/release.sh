@@ -136,7 +136,7 @@ image() {
 manifests() {
 	sed "s|plumb:v2\.0\.0_dev|plumb:$tag|" "$top/deploy/daemonset.yaml" >"$work/made/plumb-daemonset-$version.yaml"
 	mkdir "$work/chart"
-	cp -R "$top/deploy/chart" "$work/chart/plumb"
+	cp -RL "$top/deploy/chart" "$work/chart/plumb"
 	sed -i "/^# scripts.release/d; s|^version: .*|version: ${version#v}|; s|^appVersion: .*|appVersion: $tag|" "$work/chart/plumb/Chart.yaml"
 	find "$work/chart" -type d -exec chmod 0755 {} + -o -type f -exec chmod 0644 {} +
 	archive "$work/chart" plumb | gzip -n -6 >"$work/made/plumb-chart-$version.tgz"

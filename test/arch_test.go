@@ -134,10 +134,11 @@ var startCost = map[string]string{
 
 // mutable lists the package-level variables that are neither tables nor sentinel errors.
 var mutable = map[string]string{
-	"pkg/nl.enableExtAck":    "a sync.Once, for a switch that the library has as a package variable",
-	"pkg/skel.version":       "set by the linker",
-	"datastore/etcd.version": "set by the linker",
-	"cmd/plumb.version":      "set by the linker",
+	"pkg/nl.enableExtAck":          "a sync.Once, for a switch that the library has as a package variable",
+	"pkg/skel.version":             "set by the linker",
+	"datastore/etcd.version":       "set by the linker",
+	"datastore/kubernetes.version": "set by the linker",
+	"cmd/plumb.version":            "set by the linker",
 
 	"cmd/plumb/internal/genschema.files": "embedded files",
 	"cmd/plumb/internal/schema.files":    "embedded files",

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/credentials"
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/install"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
@@ -20,6 +21,7 @@ type installFlags struct {
 	install.Options
 	restore string
 	wait    bool
+	writer  credentials.Writer
 	format  *format
 }
 
@@ -51,6 +53,9 @@ may need them for its DEL, and prints the command that removes them.`,
 	flags.StringVar(&f.ConfDir, "conf-dir", "", "the `directory` of the configurations, usually /etc/cni/net.d")
 	flags.DurationVar(&f.Timeout, "timeout", 10*time.Second, "how long one of the new plugins may take to print its version")
 	flags.BoolVar(&f.wait, "wait", false, "wait for SIGTERM first; without other flags, do nothing else")
+	flags.StringVar(&f.writer.File, "kubeconfig", "", "while waiting, keep this `file` up to date with the credentials of the pod, for cluster-local-kubernetes; needs --wait")
+	flags.StringVar(&f.writer.From, "credentials", "/var/run/secrets/plumb", "the `directory` of the pod's projected volume, with token and ca.crt")
+	flags.StringVar(&f.writer.Server, "server", credentials.ServerFromEnvironment(), "the `URL` of the API server for --kubeconfig")
 	f.format = addOutput(flags)
 	return c
 }
@@ -60,6 +65,10 @@ func (f *installFlags) check() error {
 	switch {
 	case f.To == "" && !f.wait:
 		return usageError{errors.New("--to is required; usually it is /opt/cni/bin")}
+	case f.writer.File != "" && (!f.wait || f.To != ""):
+		return usageError{errors.New("--kubeconfig needs --wait, and cannot be combined with --to")}
+	case f.writer.File != "" && f.writer.Server == "":
+		return usageError{errors.New("--kubeconfig needs --server outside of a pod")}
 	case f.restore != "" && (f.From != "" || f.Backup != "" || len(f.Only)+len(f.Confs) > 0):
 		return usageError{errors.New("--restore restores all files of the backup; leave out --from, --only, --backup and --conf")}
 	case len(f.Confs) > 0 && f.ConfDir == "":
@@ -74,6 +83,9 @@ func (f *installFlags) run(c *cobra.Command) error {
 		return err
 	}
 	ctx, out := untilSignal(c.Context()), c.OutOrStdout()
+	if f.writer.File != "" {
+		return f.writer.Follow(ctx, func() { c.PrintErrln("plumb: wrote", f.writer.File) })
+	}
 	if f.wait {
 		c.PrintErrln("plumb: waiting for SIGTERM")
 		<-ctx.Done()

@@ -69,7 +69,7 @@ func newRoot() *cobra.Command {
 		PersistentPreRunE: checkFlags,
 		RunE:              func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	root.AddCommand(newDoctor(), newExplain(), newGC(), newInstall(), newList(), newMaintain(), newMetrics(), newRepair(), newSchema(), newTrace())
+	root.AddCommand(newDoctor(), newExplain(), newGC(), newInstall(), newIPAM(), newList(), newMaintain(), newMetrics(), newRepair(), newSchema(), newTrace())
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.SetVersionTemplate("plumb {{.Version}}\n")
 	return root

@@ -3,14 +3,14 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"strings"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/plumb-cni/plumb/datastore/server"
 	"github.com/plumb-cni/plumb/pkg/datastore"
-	"github.com/plumb-cni/plumb/pkg/types"
 )
 
 // claim assigns the requested addresses to the node, or else at most Want free addresses. It succeeds if the
@@ -24,7 +24,7 @@ func (s *session) claim(ctx context.Context, answer *datastore.Answer) error {
 	}
 	if err == nil {
 		answer.Addresses = got
-		answer.Free -= min(answer.Free, uint64(s.pool.count(got)))
+		answer.Free -= min(answer.Free, uint64(s.Pool.Count(got)))
 	}
 	return err
 }
@@ -34,7 +34,7 @@ func (s *session) claimInto(ctx context.Context, got map[netip.Addr]string, answ
 		return s.claimRequested(ctx, got, answer)
 	}
 	look := s.look
-	for w := range s.pool.windows() {
+	for w := range s.Pool.Windows(rand.Uint64()) {
 		for {
 			v, free, err := s.lookForClaim(ctx, look, w)
 			if err != nil {
@@ -55,7 +55,7 @@ func (s *session) claimInto(ctx context.Context, got map[netip.Addr]string, answ
 			}
 		}
 	}
-	answer.Free = uint64(s.pool.count(got))
+	answer.Free = uint64(s.Pool.Count(got))
 	return s.fullError(got)
 }
 
@@ -64,7 +64,7 @@ func (s *session) fullError(got map[netip.Addr]string) error {
 	if len(got) > 0 {
 		return nil
 	}
-	return failf(types.CodeTryAgain, datastore.ReasonFull, "no address of segment %s is free in the ranges of node %s; run verb list to see which nodes own them", s.Segment, s.Node)
+	return s.FullError()
 }
 
 // A looker is session.look or session.lookUncounted.
@@ -72,7 +72,7 @@ type looker func(ctx context.Context, extra ...clientv3.Op) (view, error)
 
 // lookForClaim reads a window, and checks that the node may claim. It returns the free addresses of the
 // window in random order.
-func (s *session) lookForClaim(ctx context.Context, look looker, window block) (view, []netip.Addr, error) {
+func (s *session) lookForClaim(ctx context.Context, look looker, window server.Block) (view, []netip.Addr, error) {
 	key, end := s.rangeOf(window)
 	v, err := look(ctx, clientv3.OpGet(key, clientv3.WithRange(end), clientv3.WithKeysOnly()))
 	if err == nil {
@@ -89,15 +89,15 @@ func (s *session) lookForClaim(ctx context.Context, look looker, window block) (
 		}
 		taken[a] = true
 	}
-	return v, s.pool.candidates(window, taken), nil
+	return v, s.Pool.Candidates(window, taken), nil
 }
 
 // claimSome claims the addresses that are still free, and adds them to got. If the node may not claim, it does nothing,
 // and the next read returns the error.
 func (s *session) claimSome(ctx context.Context, free []netip.Addr, got map[netip.Addr]string) error {
-	ops, claims, since := []clientv3.Op{}, make([]string, len(free)), now()
+	ops, claims, since := []clientv3.Op{}, make([]string, len(free)), server.Now()
 	for i, a := range free {
-		claims[i] = newClaim()
+		claims[i] = server.NewClaim()
 		ops = append(ops, nested(absent(s.owner(a)), s.give(a, claims[i], since)))
 	}
 	resp, err := s.change(ctx, []clientv3.Cmp{s.unfrozen(), s.registered()}, append(ops, s.touch()), nil)
@@ -115,15 +115,15 @@ func (s *session) claimSome(ctx context.Context, free []netip.Addr, got map[neti
 // claimRequested claims all requested addresses, or none.
 func (s *session) claimRequested(ctx context.Context, got map[netip.Addr]string, answer *datastore.Answer) error {
 	var owners []clientv3.Op
-	conditions, ops, since := []clientv3.Cmp{s.unfrozen()}, []clientv3.Op{s.touch()}, now()
+	conditions, ops, since := []clientv3.Cmp{s.unfrozen()}, []clientv3.Op{s.touch()}, server.Now()
 	claims := map[netip.Addr]string{}
 	for _, a := range s.Requested {
-		claims[a] = newClaim()
+		claims[a] = server.NewClaim()
 		owners = append(owners, clientv3.OpGet(s.owner(a)))
 		conditions = append(conditions, absent(s.owner(a)))
 		ops = append(ops, s.give(a, claims[a], since)...)
 	}
-	for range maxRounds {
+	for range server.MaxRounds {
 		v, err := s.look(ctx, owners...)
 		if err == nil {
 			err = errors.Join(s.checkStore(), s.check(v))
@@ -146,33 +146,22 @@ func (s *session) claimRequested(ctx context.Context, got map[netip.Addr]string,
 			return nil
 		}
 	}
-	return failf(types.CodeTryAgain, datastore.ReasonTaken, "other calls changed the owners of %v %d times meanwhile; try again", s.Requested, maxRounds)
+	return s.ChangingError()
 }
 
 // checkTaken returns an error if a requested address has an owner. v.extra contains the owners.
 func (s *session) checkTaken(ctx context.Context, v view) error {
 	for i, a := range s.Requested {
 		node, _, _ := strings.Cut(valueOf(v.extra[i]), " ")
-		switch node {
-		case "":
-		case s.Node:
-			return failf(types.CodeTryAgain, datastore.ReasonOwn, "%v already belongs to this node (%s); register", a, node)
-		default:
-			more, err := s.look(ctx, clientv3.OpGet(s.own(node, a)))
-			if err != nil {
-				return err
-			}
-			_, since, _ := strings.Cut(valueOf(more.extra[0]), " ")
-			return failf(types.CodeTryAgain, datastore.ReasonTaken, "%v belongs to node %s%s", a, node, prefixed(" since ", since))
+		if node == "" {
+			continue
 		}
+		more, err := s.look(ctx, clientv3.OpGet(s.own(node, a)))
+		if err != nil {
+			return err
+		}
+		_, since, _ := strings.Cut(valueOf(more.extra[0]), " ")
+		return s.OwnedError(a, node, since)
 	}
 	return nil
-}
-
-// prefixed returns text with the prefix, or "" if text is empty.
-func prefixed(prefix, text string) string {
-	if text == "" {
-		return ""
-	}
-	return fmt.Sprint(prefix, text)
 }

@@ -8,46 +8,34 @@ import (
 	"net/url"
 	"os"
 	"strings"
-	"time"
 
+	"github.com/plumb-cni/plumb/datastore/server"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-const (
-	defaultPrefix  = "/plumb/v1"
-	defaultTimeout = 3  // in seconds
-	maxTimeout     = 60 // in seconds
-)
+const defaultPrefix = "/plumb/v1"
 
 // config is the object "datastore" of the network configuration.
 type config struct {
-	Type      string   `json:"type"` // the name of this executable, which only the caller uses
+	server.Common
 	Endpoints []string `json:"endpoints"`
 	CAFile    string   `json:"caFile"`
 	CertFile  string   `json:"certFile"`
 	KeyFile   string   `json:"keyFile"`
 	Prefix    string   `json:"prefix"`
-	Timeout   *int     `json:"timeout"` // in seconds
 
-	timeout time.Duration
-	tls     *tls.Config // nil if all endpoints are http
+	tls *tls.Config // nil if all endpoints are http
 }
 
-// check returns an error for each invalid value, and sets the defaults, timeout and tls.
-func (c *config) check() (errs []error) {
+// Check implements server.Config.
+func (c *config) Check() []error {
+	errs := c.Common.Check()
 	reportIf := types.ProblemsInto(&errs)
 	if c.Prefix == "" {
 		c.Prefix = defaultPrefix
 	}
-	reportIf(!strings.HasPrefix(c.Prefix, "/") || strings.HasSuffix(c.Prefix, "/") || !isWord(c.Prefix),
+	reportIf(!strings.HasPrefix(c.Prefix, "/") || strings.HasSuffix(c.Prefix, "/") || !server.IsWord(c.Prefix),
 		"datastore.prefix %q must begin with '/', must not end with it, and must not contain white space", c.Prefix)
-	seconds := defaultTimeout
-	if c.Timeout != nil {
-		seconds = *c.Timeout
-	}
-	reportIf(seconds < 1 || seconds > maxTimeout, "datastore.timeout %d must be from 1 to %d seconds", seconds, maxTimeout)
-	c.timeout = time.Duration(seconds) * time.Second
-
 	reportIf(len(c.Endpoints) == 0, "datastore.endpoints is missing; set at least one, such as https://10.0.0.1:2379")
 	encrypted := false
 	for _, e := range c.Endpoints {

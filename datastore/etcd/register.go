@@ -8,15 +8,15 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/plumb-cni/plumb/datastore/server"
 	"github.com/plumb-cni/plumb/pkg/datastore"
-	"github.com/plumb-cni/plumb/pkg/types"
 )
 
 // register registers the node, and answers with all addresses that it owns, each with a new claim. Merely
 // reading would be unsafe, because an earlier release with an unknown outcome may still be applied. That
 // release compares the old claim, and therefore fails after the node has got a new claim.
 func (s *session) register(ctx context.Context, answer *datastore.Answer) error {
-	for range maxRounds {
+	for range server.MaxRounds {
 		v, owned, err := s.ownedBy(ctx, s.Node)
 		if err == nil {
 			err = errors.Join(s.checkStore(), s.checkMachine(v), s.checkFrozen(v))
@@ -43,12 +43,7 @@ func (s *session) register(ctx context.Context, answer *datastore.Answer) error 
 			return nil
 		}
 	}
-	return s.busy()
-}
-
-// busy returns the error for a call during which other calls for the node kept changing the registration.
-func (s *session) busy() error {
-	return failf(types.CodeTryAgain, datastore.ReasonUnreachable, "other calls for node %s of segment %s run at the same time; try again", s.Node, s.Segment)
+	return s.BusyError()
 }
 
 // commitRegistration writes the node's registration and runs the operations in more, and reports whether its
@@ -57,12 +52,12 @@ func (s *session) busy() error {
 // address, which a claim of the previous registration can add.
 func (s *session) commitRegistration(ctx context.Context, v view, more ...clientv3.Op) (bool, error) {
 	if v.node.revision != s.registration {
-		return false, s.busy()
+		return false, s.BusyError()
 	}
 	if v.store.value == "" {
 		more = append(more, s.putStore(v))
 	}
-	more = append(more, clientv3.OpPut(v.node.key, s.identity()), s.touch())
+	more = append(more, clientv3.OpPut(v.node.key, s.Identity()), s.touch())
 	nothingNew := clientv3.Compare(clientv3.ModRevision(s.owned(s.Node)), "<", s.revision+1).WithPrefix()
 	resp, err := s.change(ctx, []clientv3.Cmp{v.node.unchanged(), v.frozen.unchanged(), v.store.unchanged(), nothingNew}, more, nil)
 	if err != nil || !resp.Succeeded {
@@ -79,7 +74,7 @@ func (s *session) renew(ctx context.Context, owned map[netip.Addr]ownership) (ma
 		var ops []clientv3.Op
 		claims := make([]string, len(batch))
 		for i, a := range batch {
-			claims[i] = newClaim()
+			claims[i] = server.NewClaim()
 			ops = append(ops, nested(s.owns(s.Node, a, owned[a].claim), s.give(a, claims[i], owned[a].since)))
 		}
 		resp, err := s.change(ctx, []clientv3.Cmp{s.unfrozen(), s.registered()}, ops, nil)
@@ -101,7 +96,7 @@ func (s *session) renew(ctx context.Context, owned map[netip.Addr]ownership) (ma
 // that node, and resync answers with a conflict, because that node may really use the address, or may not
 // have resynced yet.
 func (s *session) resync(ctx context.Context, answer *datastore.Answer) error {
-	for range maxRounds {
+	for range server.MaxRounds {
 		v, owned, err := s.ownedBy(ctx, s.Node)
 		if err == nil {
 			err = s.checkMachine(v)
@@ -110,7 +105,7 @@ func (s *session) resync(ctx context.Context, answer *datastore.Answer) error {
 			return err
 		}
 		var freeze []clientv3.Op
-		if s.isBehind() && v.frozen.value == "" {
+		if s.IsBehind(s.revision, s.storeID) && v.frozen.value == "" {
 			freeze = []clientv3.Op{s.putFrozen()}
 		}
 		registered, err := s.commitRegistration(ctx, v, freeze...)
@@ -128,7 +123,7 @@ func (s *session) resync(ctx context.Context, answer *datastore.Answer) error {
 			return s.resynced(ctx, answer, r)
 		}
 	}
-	return s.busy()
+	return s.BusyError()
 }
 
 func (s *session) resynced(ctx context.Context, answer *datastore.Answer, r resync) error {
@@ -156,9 +151,9 @@ func (s *session) apply(ctx context.Context, r *resync) error {
 	}
 	for _, batch := range batches(all) {
 		var ops []clientv3.Op
-		claims, since := make([]string, len(batch)), now()
+		claims, since := make([]string, len(batch)), server.Now()
 		for i, a := range batch {
-			claims[i] = newClaim()
+			claims[i] = server.NewClaim()
 			ops = append(ops, s.resyncOne(r.owned, a, claims[i], since))
 		}
 		resp, err := s.change(ctx, []clientv3.Cmp{s.registered()}, ops, nil)
@@ -222,12 +217,10 @@ func (s *session) removeNode(ctx context.Context, answer *datastore.Answer) erro
 		case v.node.value == "":
 			return s.takeAll(ctx, owned, v, answer)
 		case removed:
-			s.addRegistration(answer, v.node.value)
+			s.AddRegistration(answer, v.node.value)
 			return nil
-		case v.node.value != s.identity():
-			return failf(types.CodeConfig, datastore.ReasonMachine,
-				"node %s of segment %s is registered with machine and boot %q, and the request names %q; run verb list to see what is registered now",
-				s.Target, s.Segment, v.node.value, s.identity())
+		case v.node.value != s.Identity():
+			return s.CheckRemoval(v.node.value)
 		}
 		resp, err := s.change(ctx, []clientv3.Cmp{v.node.unchanged()}, []clientv3.Op{clientv3.OpDelete(s.node(s.Target)), clientv3.OpDelete(s.last(s.Target))}, nil)
 		if err != nil {
@@ -250,7 +243,7 @@ func (s *session) takeAll(ctx context.Context, owned map[netip.Addr]ownership, v
 			return err
 		}
 		if !resp.Succeeded {
-			s.addRegistration(answer, valueOf((*clientv3.GetResponse)(resp.Responses[0].GetResponseRange())))
+			s.AddRegistration(answer, valueOf((*clientv3.GetResponse)(resp.Responses[0].GetResponseRange())))
 			break
 		}
 		for i, a := range batch {
@@ -259,11 +252,6 @@ func (s *session) takeAll(ctx context.Context, owned map[netip.Addr]ownership, v
 			}
 		}
 	}
-	answer.Free = v.free + uint64(s.pool.count(answer.Addresses))
+	answer.Free = v.free + uint64(s.Pool.Count(answer.Addresses))
 	return nil
-}
-
-func (s *session) addRegistration(answer *datastore.Answer, identity string) {
-	machine, boot, _ := strings.Cut(identity, " ")
-	answer.Nodes = map[string]datastore.Node{s.Target: {Machine: machine, Boot: boot}}
 }

@@ -28,7 +28,7 @@ func TestServe(t *testing.T) {
 		go func() {
 			request, err := io.ReadAll(conn)
 			if err == nil {
-				err = json.NewEncoder(conn).Encode(serve(request))
+				err = json.NewEncoder(conn).Encode(program().Answer(request))
 			}
 			if err := conn.Close(); err != nil {
 				t.Log(err)

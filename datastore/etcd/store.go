@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
+	"github.com/plumb-cni/plumb/datastore/server"
 	"github.com/plumb-cni/plumb/pkg/datastore"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
@@ -49,8 +50,8 @@ func (k keys) frozen() string                       { return k.root + "frozen" }
 func (k keys) store() string                        { return k.root + "store" }
 
 // rangeOf returns the first key of the owners of a block, and the end for clientv3.WithRange.
-func (k keys) rangeOf(b block) (key, end string) {
-	return k.owner(b.addr(b.first)), k.owner(b.addr(b.last)) + "\x00"
+func (k keys) rangeOf(b server.Block) (key, end string) {
+	return k.owner(b.First()), k.owner(b.Last()) + "\x00"
 }
 
 func digits(a netip.Addr) string {
@@ -74,7 +75,8 @@ func addrOf(key []byte) (netip.Addr, error) {
 
 // A session is one call, with its request and the etcd member that serves it.
 type session struct {
-	*request
+	*server.Request
+	config config
 	keys
 	client   *clientv3.Client // nil before the first read
 	revision int64            // the highest revision seen in this call
@@ -123,24 +125,24 @@ type view struct {
 // look reads what each verb needs, and runs the get operations in extra, at one revision. The first call also finds a
 // member that answers.
 func (s *session) look(ctx context.Context, extra ...clientv3.Op) (view, error) {
-	sample, whole := s.pool.sample()
+	sample, whole := s.Pool.Sample()
 	v, err := s.lookAt(ctx, sample, extra)
 	if err == nil && v.free == 0 && !whole {
-		v, err = s.lookAt(ctx, s.pool, extra)
+		v, err = s.lookAt(ctx, s.Pool, extra)
 	}
 	return v, err
 }
 
 // lookUncounted reads like look, but does not count. The view's field free is 0.
 func (s *session) lookUncounted(ctx context.Context, extra ...clientv3.Op) (view, error) {
-	return s.lookAt(ctx, pool{}, extra)
+	return s.lookAt(ctx, server.Pool{}, extra)
 }
 
 // lookAt reads like look, and counts the owners in a sample of the pool.
-func (s *session) lookAt(ctx context.Context, sample pool, extra []clientv3.Op) (view, error) {
+func (s *session) lookAt(ctx context.Context, sample server.Pool, extra []clientv3.Op) (view, error) {
 	ops := []clientv3.Op{clientv3.OpGet(s.frozen()), clientv3.OpGet(s.store()), clientv3.OpGet(s.node(s.Node))}
 	fixed := len(ops)
-	for _, b := range sample.countedBlocks() {
+	for _, b := range sample.Counted() {
 		key, end := s.rangeOf(b)
 		ops = append(ops, clientv3.OpGet(key, clientv3.WithRange(end), clientv3.WithCountOnly()))
 	}
@@ -162,7 +164,7 @@ func (s *session) lookAt(ctx context.Context, sample pool, extra []clientv3.Op) 
 	for _, r := range all[fixed:counts] {
 		used = append(used, r.Count)
 	}
-	v.free = s.pool.estimate(sample, used)
+	v.free = s.Pool.Estimate(sample, used)
 	return v, nil
 }
 
@@ -333,20 +335,20 @@ func (s *session) readError(err error) error {
 	if s.config.tls != nil {
 		advice = "; if etcd refuses the certificate, its log says so"
 	}
-	return failf(types.CodeTryAgain, datastore.ReasonUnreachable, "etcd did not answer within %v: %s%s",
-		s.config.timeout, strings.ReplaceAll(err.Error(), "\n", "; "), advice)
+	return server.Errorf(types.CodeTryAgain, datastore.ReasonUnreachable, "etcd did not answer within %v: %s%s",
+		s.config.Deadline(), strings.ReplaceAll(err.Error(), "\n", "; "), advice)
 }
 
 // changeError returns the error for the answer after a change has failed.
 func (s *session) changeError(err error) error {
 	switch {
 	case errors.Is(err, rpctypes.ErrNoSpace): // etcd checks the quota twice, so that it can answer this after it has applied the change
-		return failf(types.CodeTryAgain, datastore.ReasonUnknown,
+		return server.Errorf(types.CodeTryAgain, datastore.ReasonUnknown,
 			"etcd's database is full (alarm NOSPACE), and the change may have happened; compact and defragment it, disarm the alarm, and register")
 	case isRefusal(err):
 		return s.refusal(err)
 	}
-	return failf(types.CodeTryAgain, datastore.ReasonUnknown,
+	return server.Errorf(types.CodeTryAgain, datastore.ReasonUnknown,
 		"etcd did not confirm a change, which may happen now or later: %w; register before the next claim", err)
 }
 
@@ -355,12 +357,12 @@ func (s *session) refusal(err error) error {
 	var e rpctypes.EtcdError
 	switch errors.As(err, &e); {
 	case e.Code() == codes.PermissionDenied || e.Code() == codes.Unauthenticated:
-		return failf(types.CodeConfig, datastore.ReasonDenied, "etcd refuses the certificate %s: %w; grant its user a role with readwrite on the prefix %s",
+		return server.Errorf(types.CodeConfig, datastore.ReasonDenied, "etcd refuses the certificate %s: %w; grant its user a role with readwrite on the prefix %s",
 			s.config.CertFile, e, s.root)
 	case e.Code() == codes.ResourceExhausted:
-		return failf(types.CodeTryAgain, datastore.ReasonUnreachable, "etcd is overloaded: %w", e)
+		return server.Errorf(types.CodeTryAgain, datastore.ReasonUnreachable, "etcd is overloaded: %w", e)
 	}
-	return failf(types.CodeInternal, datastore.ReasonInternal, "etcd refuses the request: %w", e)
+	return server.Errorf(types.CodeInternal, datastore.ReasonInternal, "etcd refuses the request: %w", e)
 }
 
 // eachValue calls f with the last part of each key, the first word of its value, and the rest of the value.

@@ -2,19 +2,15 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/plumb-cni/plumb/datastore/server"
 	"github.com/plumb-cni/plumb/pkg/datastore"
-	"github.com/plumb-cni/plumb/pkg/types"
 )
 
 const (
@@ -24,91 +20,41 @@ const (
 	// changeBatch is how many addresses one transaction releases or rewrites, at most. By default (--max-txn-ops) etcd accepts
 	// 128 operations in a transaction.
 	changeBatch = 32
-	// maxRounds is how often a call begins again because another call changed what it has read.
-	maxRounds = 10
 )
-
-// newClaim returns 128 random bits. Each change of an address's owner writes a new claim, so that the conditions of an
-// earlier transaction that is applied late do not hold.
-func newClaim() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return hex.EncodeToString(b[:])
-}
-
-func now() string { return time.Now().UTC().Format(time.RFC3339) }
 
 // check returns an error if the node may not claim, because of its registration or because the segment is frozen.
 func (s *session) check(v view) error {
 	if err := errors.Join(s.checkMachine(v), s.checkFrozen(v)); err != nil {
 		return err
 	}
-	if v.node.value == "" {
-		return failf(types.CodeTryAgain, datastore.ReasonUnregistered,
-			"node %s is not registered in segment %s: it is new, or it was removed; register", s.Node, s.Segment)
-	}
-	if err := s.checkBoot(v); err != nil {
+	if err := errors.Join(s.CheckRegistered(v.node.value), s.checkBoot(v)); err != nil {
 		return err
 	}
 	if v.node.revision != s.registration {
-		return s.busy()
+		return s.BusyError()
 	}
 	return nil
 }
 
-// checkBoot returns an error if the node is registered with another boot. It returns nil while the segment is frozen,
-// because a backup may have been restored, and the node has to resync.
+// checkBoot returns an error if the node is registered with another boot, unless the segment is frozen.
 func (s *session) checkBoot(v view) error {
-	if v.node.value == "" || v.node.value == s.identity() || v.frozen.value != "" {
+	if v.frozen.value != "" {
 		return nil
 	}
-	return failf(types.CodeTryAgain, datastore.ReasonBoot,
-		"node %s is registered with another boot (%s); register, but if boot %s has registered before, a second machine has the identity of this one, or an older state was restored",
-		s.Node, v.node.value, s.Boot)
+	return s.CheckBoot(v.node.value)
 }
 
-// checkMachine returns an error if another machine is registered with the name of the node.
-func (s *session) checkMachine(v view) error {
-	if machine, _, _ := strings.Cut(v.node.value, " "); v.node.value != "" && machine != s.Machine {
-		return failf(types.CodeConfig, datastore.ReasonMachine,
-			"node %s of segment %s is registered by machine %s, and this is machine %s; give each machine its own name, or remove the node with remove-node if the other machine is gone",
-			s.Node, s.Segment, machine, s.Machine)
-	}
-	return nil
-}
+func (s *session) checkMachine(v view) error { return s.CheckMachine(v.node.value) }
 
-func (s *session) checkFrozen(v view) error {
-	if v.frozen.value == "" {
-		return nil
-	}
-	return failf(types.CodeTryAgain, datastore.ReasonFrozen, "segment %s has been frozen since %s; resync on each node, then thaw", s.Segment, frozenText(v))
-}
+func (s *session) checkFrozen(v view) error { return s.CheckFrozen(frozenText(v)) }
 
 // frozenText returns when the segment was frozen and by which node, or "" if it is not frozen.
 func frozenText(v view) string {
-	if since, node, _ := strings.Cut(v.frozen.value, " "); node != "" {
-		return since + " by " + node
-	}
-	return strings.TrimSpace(v.frozen.value)
+	since, node, _ := strings.Cut(v.frozen.value, " ")
+	return server.FrozenText(since, node)
 }
 
-// checkStore returns an error if etcd contains an older state than the node has seen, or if it is another etcd.
-func (s *session) checkStore() error {
-	if !s.isBehind() {
-		return nil
-	}
-	id := ""
-	if s.Store != "" {
-		id = fmt.Sprintf(" with the ID %q", s.Store)
-	}
-	return failf(types.CodeTryAgain, datastore.ReasonBehind,
-		"want etcd at revision %d or later%s, as node %s has seen it, got revision %d and ID %q: an older state was restored, or this is another etcd; resync on each node, then thaw",
-		s.LastRevision, id, s.Node, s.revision, s.storeID)
-}
-
-func (s *session) isBehind() bool {
-	return s.revision < s.LastRevision || s.Store != "" && s.Store != s.storeID
-}
+func (s *session) checkStore() error { return s.CheckStore("etcd", s.revision, s.storeID) }
 
 // unfrozen returns the condition that the segment is not frozen.
 func (s *session) unfrozen() clientv3.Cmp { return absent(s.frozen()) }
@@ -136,7 +82,7 @@ func (s *session) take(node string, a netip.Addr) []clientv3.Op {
 }
 
 // touch records the time of the call.
-func (s *session) touch() clientv3.Op { return clientv3.OpPut(s.last(s.Node), now()) }
+func (s *session) touch() clientv3.Op { return clientv3.OpPut(s.last(s.Node), server.Now()) }
 
 // nested returns a nested transaction, which runs the operations in then if the condition holds, and the operations in
 // otherwise if it does not.
@@ -167,12 +113,7 @@ func (s *session) ownedBy(ctx context.Context, node string) (view, map[netip.Add
 
 // batches yields the keys of a map, at most changeBatch at a time, in order.
 func batches[V any](m map[netip.Addr]V) [][]netip.Addr {
-	var all []netip.Addr
-	for a := range m {
-		all = append(all, a)
-	}
-	slices.SortFunc(all, netip.Addr.Compare)
-	return slices.Collect(slices.Chunk(all, changeBatch))
+	return slices.Collect(slices.Chunk(server.Sorted(m), changeBatch))
 }
 
 // release frees the addresses that the node owns with the claims of the request, and answers with them. The node no
@@ -201,7 +142,7 @@ func (s *session) release(ctx context.Context, answer *datastore.Answer) error {
 			}
 		}
 	}
-	answer.Addresses, answer.Free = released, v.free+uint64(s.pool.count(released))
+	answer.Addresses, answer.Free = released, v.free+uint64(s.Pool.Count(released))
 	return nil
 }
 
@@ -257,7 +198,7 @@ func (s *session) freeze(ctx context.Context, answer *datastore.Answer) error {
 	})
 }
 
-func (s *session) putFrozen() clientv3.Op { return clientv3.OpPut(s.frozen(), now()+" "+s.Node) }
+func (s *session) putFrozen() clientv3.Op { return clientv3.OpPut(s.frozen(), server.Now()+" "+s.Node) }
 
 // thaw lets claim and register succeed again after freeze.
 func (s *session) thaw(ctx context.Context, answer *datastore.Answer) error {
@@ -270,7 +211,7 @@ func (s *session) thaw(ctx context.Context, answer *datastore.Answer) error {
 func (s *session) putStore(v view) clientv3.Op {
 	s.storeID = v.store.value
 	if s.storeID == "" {
-		s.storeID = newClaim()
+		s.storeID = server.NewClaim()
 	}
 	return clientv3.OpPut(s.store(), s.storeID)
 }
@@ -278,7 +219,7 @@ func (s *session) putStore(v view) clientv3.Op {
 // setFrozen runs the change, and answers with the state after it. freeze and thaw always write a key, and compare the
 // revisions of both keys, so that a change that arrives late has no effect after a later freeze or thaw.
 func (s *session) setFrozen(ctx context.Context, answer *datastore.Answer, change func(view) []clientv3.Op) error {
-	for range maxRounds {
+	for range server.MaxRounds {
 		v, err := s.look(ctx)
 		if err != nil {
 			return err
@@ -293,5 +234,5 @@ func (s *session) setFrozen(ctx context.Context, answer *datastore.Answer, chang
 			return err
 		}
 	}
-	return s.busy()
+	return s.BusyError()
 }

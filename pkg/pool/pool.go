@@ -11,6 +11,7 @@ package pool
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"os"
 	"slices"
@@ -146,4 +147,60 @@ func (se *Session) checkFree(n int, set rangeSet, choice Choice) error {
 		return err // nil if the first element is a free address
 	}
 	return se.exhausted(n, set)
+}
+
+// An Imported address was assigned to an attachment by another IPAM plugin.
+type Imported struct {
+	ContainerID string     `json:"containerID"`
+	IfName      string     `json:"ifName"`
+	Address     netip.Addr `json:"address"`
+}
+
+func (i Imported) owner() owner { return owner{i.ContainerID, i.IfName} }
+
+func (i Imported) String() string {
+	return fmt.Sprintf("%v of %s/%s", i.Address, i.ContainerID, i.IfName)
+}
+
+// Import reserves addresses for the attachments that already use them. It returns the addresses that it has reserved, without
+// those that were reserved for their attachment before, and an error for each address that is in no range or that another
+// attachment has reserved.
+func (p *Pool) Import(all []Imported) (reserved []Imported, err error) {
+	if err := p.createDir(); err != nil {
+		return nil, err
+	}
+	err = p.Lock(func(se *Session) error {
+		var errs []error
+		for _, i := range all {
+			res, readErr := se.dir.reservation(i.Address)
+			switch {
+			case len(p.inRanges([]netip.Addr{i.Address})) == 0:
+				errs = append(errs, types.Errorf(types.CodeConfig, "%v is in no range of the configuration", i))
+			case readErr == nil && res.owner == i.owner():
+			case readErr == nil:
+				errs = append(errs, types.Errorf(types.CodeTryAgain, "%v is reserved for %s/%s", i, res.owner.containerID, res.owner.ifName))
+			case !errors.Is(readErr, fs.ErrNotExist):
+				errs = append(errs, readErr)
+			default:
+				if err := se.write(i.Address, i.owner()); err != nil {
+					errs = append(errs, err)
+					continue
+				}
+				reserved = append(reserved, i)
+			}
+		}
+		return errors.Join(errs...)
+	})
+	return reserved, err
+}
+
+// Undo releases addresses that Import has reserved.
+func (p *Pool) Undo(reserved []Imported) error {
+	return p.Lock(func(se *Session) error {
+		var errs []error
+		for _, i := range reserved {
+			errs = append(errs, se.release(i.Address, i.owner()))
+		}
+		return errors.Join(errs...)
+	})
 }

@@ -31,7 +31,7 @@ type runProgram func(r *skel.Request, program string, input []byte, limit time.D
 func (h host) plugin() skel.Plugin {
 	return skel.WithConfig(skel.Plugin{
 		Name: "cluster-local", IPAM: true, Del: h.del, Status: h.status, GC: h.gc, Repair: skel.Checked(h.parse, repair),
-		Commands: map[string]func(*skel.Request, []string) error{"resync": h.resync},
+		Commands: map[string]func(*skel.Request, []string) error{"resync": h.resync, "import": h.importAddresses},
 	}, h.parse, h.add, h.check)
 }
 

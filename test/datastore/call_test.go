@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -19,9 +20,18 @@ import (
 // deadProxy is a variable of a runtime whose proxy does not answer. The datastore must ignore it.
 const deadProxy = "HTTPS_PROXY=http://127.0.0.1:1"
 
-// run runs the datastore in a namespace, calls started with the datastore's process, and returns the output.
+// executableOf returns the path of the datastore that the request names.
+func executableOf(request []byte) string {
+	var r struct{ Datastore struct{ Type string } }
+	if json.Unmarshal(request, &r) != nil || r.Datastore.Type == "" {
+		return datastorePath
+	}
+	return filepath.Join(filepath.Dir(datastorePath), r.Datastore.Type)
+}
+
+// run runs the datastore of the request in a namespace, calls started with the datastore's process, and returns the output.
 func run(ns *nstest.NS, request []byte, started func(*exec.Cmd)) (stdout []byte, exit int, err error) {
-	cmd := exec.Command(datastorePath)
+	cmd := exec.Command(executableOf(request))
 	var out, errOut bytes.Buffer
 	cmd.Env = append(os.Environ(), deadProxy)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(request), &out, &errOut
@@ -97,7 +107,8 @@ func rangeOf(text string) datastore.Range {
 // A caller is a node that calls the datastore.
 type caller struct {
 	*cluster
-	base datastore.Request
+	base      datastore.Request
+	configure func(*datastore.Request) // sets the datastore of each request, or nil
 }
 
 // newCaller returns a node of a segment. The pool consists of the ranges.
@@ -107,7 +118,7 @@ func (c *cluster) newCaller(segment, node string, ranges ...string) caller {
 	for _, r := range ranges {
 		base.Ranges = append(base.Ranges, rangeOf(r))
 	}
-	return caller{c, base}
+	return caller{cluster: c, base: base}
 }
 
 // request returns a request with the verb and these changes.
@@ -116,6 +127,9 @@ func (c caller) request(verb string, changes ...func(*datastore.Request)) datast
 	r.Verb = verb
 	for _, change := range changes {
 		change(&r)
+	}
+	if c.configure != nil {
+		c.configure(&r)
 	}
 	return r
 }

@@ -73,6 +73,10 @@ func (n *nemesis) runWithoutDuplicates(d time.Duration) {
 // A nemesis consists of nodes that continuously add and delete containers, and of disturbances of the members.
 type nemesis struct {
 	*cluster
+	bed               bed
+	disturbOnce       func(ctx context.Context, i int)  // breaks a part of the store for some seconds
+	restoreStore      func(file string)                 // restores the store from a snapshot
+	datastoreOf       func(node string) json.RawMessage // the datastore's configuration of a node
 	caller            caller
 	operator          *nstest.NS // a namespace that reaches the members even if the nodes do not
 	operatorDatastore json.RawMessage
@@ -134,6 +138,8 @@ func newNemesis(m mutation) *nemesis {
 		far = append(far, m.slowEndpoint(farAway))
 	}
 	n.caller.base.Datastore = c.datastoreConfig("node", map[string]any{"timeout": 1, "endpoints": endpoints})
+	n.bed, n.restoreStore, n.disturbOnce = c, c.restore, n.disturbMember
+	n.datastoreOf = func(string) json.RawMessage { return n.caller.base.Datastore }
 	n.operatorDatastore, n.farDatastore = c.datastoreConfig("node", nil), c.datastoreConfig("node", map[string]any{"timeout": 5, "endpoints": far})
 	n.killRate.Store(0.05)
 	return n
@@ -283,18 +289,24 @@ var disturbances = []disturbance{
 	{"cut off from all", func(m *member) { m.setLink(m.name, "down") }, func(m *member) { m.setLink(m.name, "up") }},
 }
 
-// Until the context ends, disturb breaks one member after the other, mostly the leader.
+// disturbMember breaks a member, mostly the leader.
+func (n *nemesis) disturbMember(ctx context.Context, i int) {
+	GinkgoHelper()
+	d := disturbances[i%len(disturbances)]
+	m := n.leader()
+	if m == nil || rand.IntN(4) == 0 {
+		m = n.members[rand.IntN(len(n.members))]
+	}
+	d.begin(m)
+	pause(ctx, 3*time.Second)
+	d.repair(m)
+}
+
+// Until the context ends, disturb breaks one part of the store after the other.
 func (n *nemesis) disturb(ctx context.Context) {
 	GinkgoHelper()
 	for i := 0; ctx.Err() == nil; i++ {
-		d := disturbances[i%len(disturbances)]
-		m := n.leader()
-		if m == nil || rand.IntN(4) == 0 {
-			m = n.members[rand.IntN(len(n.members))]
-		}
-		d.begin(m)
-		pause(ctx, 3*time.Second)
-		d.repair(m)
+		n.disturbOnce(ctx, i)
 		pause(ctx, 2*time.Second)
 		if i%8 == 7 && n.mutation == none {
 			n.restoreSnapshot(ctx)
@@ -310,7 +322,7 @@ func (n *nemesis) restoreSnapshot(ctx context.Context) {
 	n.save(file)
 	pause(ctx, 2*time.Second)
 	n.setLink("clients", "down")
-	n.restore(file)
+	n.restoreStore(file)
 	operator := n.caller.request(datastore.Freeze)
 	operator.Node, operator.Datastore = "operator", n.operatorDatastore
 	Eventually(func() *datastore.Error { return call(n.operator, operator).Error }, "2m", "100ms").Should(BeNil())
@@ -349,23 +361,10 @@ func (n *nemesis) settle() {
 	}
 	for _, m := range n.nodes {
 		if m.plugin.isSettled() {
-			Expect(m.plugin.owned()).To(Equal(n.owned(segment, m.name)), "%s, which need not register", m.name)
+			Expect(m.plugin.owned()).To(Equal(owned(n.bed, segment, m.name)), "%s, which need not register", m.name)
 		}
 	}
 	n.settleNodes()
-}
-
-// owned returns the addresses that a node of the segment owns, with their claims.
-func (c *cluster) owned(segment, node string) map[netip.Addr]string {
-	GinkgoHelper()
-	all := c.owners(segment)
-	for a, owner := range all {
-		claim, is := strings.CutPrefix(owner, node+" ")
-		if all[a] = claim; !is {
-			delete(all, a)
-		}
-	}
-	return all
 }
 
 // owners returns the node and claim of each owned address of a segment.
@@ -392,7 +391,7 @@ func (n *nemesis) settleNodes() {
 	for _, m := range n.nodes {
 		Eventually(func() error { return m.plugin.settle(maps.Keys(m.containers)) }, "2m", "100ms").Should(Succeed(), m.name)
 	}
-	owners := n.owners(segment)
+	owners := n.bed.owners(segment)
 	for _, m := range n.nodes {
 		for a := range m.plugin.owned() {
 			node, _, _ := strings.Cut(owners[a], " ")

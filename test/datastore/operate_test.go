@@ -2,10 +2,8 @@ package datastore
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
 	"path/filepath"
-	"sync"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -30,12 +28,19 @@ func (n *nemesis) removeNode(node string) {
 	n.operate(datastore.RemoveNode, target(node), machine(registered.Machine), boot(registered.Boot))
 }
 
-// newNodes returns two nodes without a warm pool, in a nemesis without disturbances.
-func newNodes() (n *nemesis, n1, n2 *executable) {
+// calmNodes returns two nodes without a warm pool, in a nemesis with etcd and without disturbances.
+func calmNodes() *nemesis {
 	GinkgoHelper()
-	n = newPluginNemesis(2, otherSettings[0])
-	n.killRate.Store(0.0)
+	n := newPluginNemesis(2, otherSettings[0])
 	n.caller.base.Datastore = n.operatorDatastore
+	return n
+}
+
+// newNodes returns the two nodes of a nemesis.
+func newNodes(open func() *nemesis) (n *nemesis, n1, n2 *executable) {
+	GinkgoHelper()
+	n = open()
+	n.killRate.Store(0.0)
 	return n, n.nodes[0].plugin.(*executable), n.nodes[1].plugin.(*executable)
 }
 
@@ -57,9 +62,13 @@ func (x *executable) requireFailure(container string, texts ...string) {
 	Expect(x.del(container)).To(Succeed())
 }
 
-var _ = Describe("an operator of cluster-local", func() {
+var _ = Describe("an operator of cluster-local with etcd", func() { describeOperator(calmNodes) })
+var _ = Describe("an operator of cluster-local with Kubernetes", func() { describeOperator(calmKubernetesNodes) })
+
+// describeOperator describes what an operator does, with every store.
+func describeOperator(open func() *nemesis) {
 	It("freezes a segment, and until thaw, nodes allocate only what they own", func() {
-		n, n1, n2 := newNodes()
+		n, n1, n2 := newNodes(open)
 		n1.mustAdd("c1")
 		n.operate(datastore.Freeze)
 		n1.requireFailure("c2", "segment nemesis has been frozen since ", " by operator", "thaw")
@@ -72,7 +81,7 @@ var _ = Describe("an operator of cluster-local", func() {
 	})
 
 	It("restores a backup, which a node notices, and ADDs succeed after a resync of each node and a thaw", func() {
-		n, n1, n2 := newNodes()
+		n, n1, n2 := newNodes(open)
 		n1.mustAdd("c1")
 		moved := n2.mustAdd("d1")
 		file := filepath.Join(GinkgoT().TempDir(), "snapshot")
@@ -81,7 +90,7 @@ var _ = Describe("an operator of cluster-local", func() {
 		Expect(n2.del("d1")).To(Succeed())
 		_, err := n1.call("ADD", "c3", "IP="+moved.String())
 		Expect(err).NotTo(HaveOccurred())
-		n.restore(file)
+		n.restoreStore(file)
 		n.awaitReady()
 
 		n1.requireFailure("c4", "address "+moved.String()+" of container c3 also belongs to node n2; run cluster-local resync there")
@@ -100,7 +109,7 @@ var _ = Describe("an operator of cluster-local", func() {
 	})
 
 	It("renames a node, and its containers keep their addresses", func() {
-		n, n1, n2 := newNodes()
+		n, n1, n2 := newNodes(open)
 		a := n1.mustAdd("c1")
 		n2.mustAdd("d1")
 		n.operate(datastore.Freeze)
@@ -118,7 +127,7 @@ var _ = Describe("an operator of cluster-local", func() {
 	})
 
 	It("copies a disk, and the copy works with another identity, but is noticed with the same identity", func() {
-		_, n1, n2 := newNodes()
+		_, n1, n2 := newNodes(open)
 		a := n1.mustAdd("c1")
 		n2.copyDisk(n1)
 		Expect(n2.mustAdd("d1")).NotTo(Equal(a))
@@ -138,54 +147,4 @@ var _ = Describe("an operator of cluster-local", func() {
 		_, err := n1.call("STATUS", "", "")
 		Expect(err).To(MatchError(And(ContainSubstring(`"code": 50`), ContainSubstring("a second machine"))))
 	})
-})
-
-// While a call for a machine runs, another machine replaces the first one. The test does this in turn before each
-// part that the call sends.
-var _ = Describe("cluster-local-etcd, when a machine is replaced", Ordered, ContinueOnFailure, func() {
-	var c *cluster
-	BeforeAll(func() { c = newCluster(1) })
-
-	DescribeTable("keeps the promises to the successor if a part is late", func(late string, change func(first map[netip.Addr]string) func(*datastore.Request)) {
-		for at, reached := 1, true; reached; at++ {
-			old := c.newCaller(fmt.Sprint(late, at), "n1", "10.7.0.1-10.7.0.99")
-			next := old
-			next.base.Machine = "successor-of-n1"
-			old.succeed(datastore.Register)
-			first := old.succeed(datastore.Claim, want(70)).Addresses
-			told := map[netip.Addr]string{}
-			var mu sync.Mutex
-			over := false // the client may send a last part after the call has ended
-			reached = false
-			succeed := func() { // the datastore rejects the successor until its predecessor has been removed
-				mu.Lock()
-				defer mu.Unlock()
-				if over {
-					return
-				}
-				reached = true
-				if late != datastore.RemoveNode {
-					old.succeed(datastore.RemoveNode, removed("n1"))
-				}
-				if a := call(c.clients, next.request(datastore.Register)); a.Error == nil {
-					maps.Copy(told, a.Addresses)
-					maps.Copy(told, next.succeed(datastore.Claim, want(3)).Addresses)
-				}
-			}
-			request := old.request(late, change(first))
-			request.Datastore = c.datastoreConfig("node", map[string]any{"endpoints": []string{c.members[0].slowEndpoint(atPart(at, succeed))}})
-			call(c.clients, request)
-			mu.Lock()
-			over = true
-			mu.Unlock()
-			if reached {
-				Expect(c.owned(old.base.Segment, "n1")).To(Equal(told), "after the late part %d of %s", at, late)
-			}
-		}
-	},
-		Entry("of remove-node", datastore.RemoveNode, func(map[netip.Addr]string) func(*datastore.Request) { return removed("n1") }),
-		Entry("of the last claim", datastore.Claim, func(map[netip.Addr]string) func(*datastore.Request) { return want(20) }),
-		Entry("of the last register", datastore.Register, func(map[netip.Addr]string) func(*datastore.Request) { return want(0) }),
-		Entry("of the last release", datastore.Release, addresses),
-	)
-})
+}

@@ -108,7 +108,7 @@ func (x *executable) write(file, text string) {
 // config returns the network configuration with further keys.
 func (x *executable) config(more string) string {
 	return fmt.Sprintf(`{"cniVersion": "1.1.0", "name": %q, "type": "macvlan", "ipam": {"type": "cluster-local", "node": %q, "dataDir": %q, %s, "datastore": %s}%s}`,
-		segment, x.name, dataDir(), x.ipam, x.caller.base.Datastore, more)
+		segment, x.name, dataDir(), x.ipam, x.datastoreOf(x.name), more)
 }
 
 // exec runs the program with a configuration, and sometimes kills it. It returns the program's stdout.
@@ -258,7 +258,12 @@ func newPluginNemesis(count int, s setting) *nemesis {
 // runSetting runs the nemesis with the executables.
 func runSetting(s setting, d time.Duration) {
 	GinkgoHelper()
-	n := newPluginNemesis(nodes, s)
+	runNemesis(newPluginNemesis(nodes, s), s, d)
+}
+
+// runNemesis runs a nemesis with the executables, in which machines are replaced.
+func runNemesis(n *nemesis, s setting, d time.Duration) {
+	GinkgoHelper()
 	n.replaces = true
 	n.runWithoutDuplicates(d)
 	for _, m := range n.nodes {

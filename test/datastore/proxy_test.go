@@ -123,6 +123,11 @@ func atPart(part int, f func()) delay {
 	}
 }
 
+// configAt implements bed.
+func (c *cluster) configAt(part int, f func()) json.RawMessage {
+	return c.datastoreConfig("node", map[string]any{"endpoints": []string{c.members[0].slowEndpoint(atPart(part, f))}})
+}
+
 // slowEndpoint returns an unencrypted endpoint that forwards to the member with a delay.
 func (m *member) slowEndpoint(d delay) string {
 	GinkgoHelper()

@@ -1,5 +1,5 @@
-// Package datastore tests cluster-local-etcd, the datastore of cluster-local for etcd. The members of the etcd clusters run in
-// network namespaces.
+// Package datastore tests the datastores of cluster-local for etcd and Kubernetes. The members of the etcd clusters and the
+// API servers of Kubernetes run in network namespaces.
 package datastore
 
 import (
@@ -24,7 +24,8 @@ func TestDatastore(t *testing.T) {
 	RunSpecs(t, "test/datastore")
 }
 
-// etcdPath and datastorePath are the paths of the executables of etcd and the datastore.
+// etcdPath and datastorePath are the paths of the executables of etcd and of cluster-local-etcd. The directory of
+// datastorePath also contains cluster-local-kubernetes.
 var etcdPath, datastorePath string
 
 var _ = BeforeSuite(func() {
@@ -35,6 +36,7 @@ var _ = BeforeSuite(func() {
 		datastorePath = filepath.Join(bin, "cluster-local-etcd")
 	} else {
 		build("../../datastore/etcd", datastorePath, "-trimpath", ".")
+		build("../..", filepath.Join(dir, "cluster-local-kubernetes"), "-trimpath", "./datastore/kubernetes")
 	}
 })
 

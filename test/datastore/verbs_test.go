@@ -67,6 +67,7 @@ func addrs(answer datastore.Answer) []netip.Addr {
 var _ = Describe("cluster-local-etcd", Ordered, func() {
 	var c *cluster
 	BeforeAll(func() { c = newCluster(3) })
+	describeVerbs(func() bed { return c })
 
 	It("claims, counts and releases addresses", func() {
 		n1 := c.newCaller("claims", "n1", "10.7.0.1-10.7.0.10", "fd00::1-fd00::2")
@@ -134,54 +135,6 @@ var _ = Describe("cluster-local-etcd", Ordered, func() {
 		Expect(a.Free).To(BeEquivalentTo(1<<53 - 8))
 	})
 
-	It("distinguishes IPv4 and IPv6 addresses with the same first digits", func() {
-		n1 := c.newCaller("families", "n1", "32.1.13.0-32.1.13.255")
-		n1.succeed(datastore.Register)
-		n1.succeed(datastore.Claim, requested("2001:db0::1", "2001:dff::2"))
-		Expect(n1.succeed(datastore.Status).Free).To(BeEquivalentTo(256))
-	})
-
-	It("claims either all requested addresses or none, and names the owner", func() {
-		n1, n2 := c.newCaller("requested", "n1"), c.newCaller("requested", "n2")
-		n1.succeed(datastore.Register)
-		n2.succeed(datastore.Register)
-		Expect(n1.succeed(datastore.Claim, requested("10.7.0.5", "fd00::5")).Addresses).To(HaveLen(2))
-		requireError(c.clients, n2.request(datastore.Claim, requested("10.7.0.6", "10.7.0.5")), types.CodeTryAgain, datastore.ReasonTaken,
-			"10.7.0.5 belongs to node n1 since 20")
-		Expect(n2.succeed(datastore.Claim, requested("10.7.0.6")).Addresses).To(HaveLen(1))
-		requireError(c.clients, n1.request(datastore.Claim, requested("10.7.0.5")), types.CodeTryAgain, datastore.ReasonOwn, "register")
-	})
-
-	It("registers with new claims, with which a late release does nothing", func() {
-		n1 := c.newCaller("registers", "n1", "10.7.0.1-10.7.0.100")
-		n1.succeed(datastore.Register)
-		before := n1.succeed(datastore.Claim, want(70))
-		after := n1.succeed(datastore.Register)
-		Expect(addrs(after)).To(Equal(addrs(before)))
-		for a, claim := range before.Addresses {
-			Expect(after.Addresses[a]).NotTo(Or(Equal(claim), BeEmpty()))
-		}
-		Expect(n1.succeed(datastore.Release, addresses(before.Addresses)).Addresses).To(BeEmpty())
-		Expect(n1.succeed(datastore.Release, addresses(after.Addresses)).Addresses).To(HaveLen(70))
-	})
-
-	It("requires a register from a new node and after a boot", func() {
-		n1 := c.newCaller("boots", "n1", "10.7.0.1-10.7.0.100")
-		requireError(c.clients, n1.request(datastore.Claim, want(1)), types.CodeTryAgain, datastore.ReasonUnregistered, "register")
-		n1.succeed(datastore.Register)
-		a := n1.succeed(datastore.Claim, want(3))
-		requireError(c.clients, n1.request(datastore.Claim, want(1), boot("boot2")), types.CodeTryAgain, datastore.ReasonBoot, "boot1", "register")
-		Expect(addrs(n1.succeed(datastore.Register, boot("boot2")))).To(Equal(addrs(a)))
-		requireError(c.clients, n1.request(datastore.Claim, want(1)), types.CodeTryAgain, datastore.ReasonBoot, "boot2")
-		n1.succeed(datastore.Claim, want(1), boot("boot2"))
-		requireError(c.clients, n1.request(datastore.Release, addresses(a.Addresses)), types.CodeTryAgain, datastore.ReasonBoot, "boot2")
-		requireError(c.clients, n1.request(datastore.Register, registered), types.CodeTryAgain, datastore.ReasonBoot, "boot2", "second machine")
-		n1.succeed(datastore.Register, registered, boot("boot2"))
-		n1.succeed(datastore.Freeze)
-		requireError(c.clients, n1.request(datastore.Claim, want(1)), types.CodeTryAgain, datastore.ReasonFrozen)
-		requireError(c.clients, n1.request(datastore.Register, registered), types.CodeTryAgain, datastore.ReasonFrozen)
-	})
-
 	It("ignores a claim that arrives after the next register", func() {
 		n1 := c.newCaller("late", "n1", "10.7.0.1-10.7.0.8")
 		n1.succeed(datastore.Register)
@@ -205,7 +158,7 @@ var _ = Describe("cluster-local-etcd", Ordered, func() {
 		n1.succeed(datastore.Claim, want(2))
 		register := n1.request(datastore.Register, boot("boot2"))
 		register.Datastore = c.interruptedConfig(interruption{"/last/", func() bool { n1.succeed(datastore.Claim, want(3)); return false }})
-		Expect(succeed(c.clients, register).Addresses).To(And(HaveLen(5), Equal(c.owned("meanwhile", "n1"))))
+		Expect(succeed(c.clients, register).Addresses).To(And(HaveLen(5), Equal(owned(c, "meanwhile", "n1"))))
 	})
 
 	It("ignores a freeze or thaw that arrives after a later one", func() {
@@ -244,31 +197,6 @@ var _ = Describe("cluster-local-etcd", Ordered, func() {
 		Expect(next.Store).NotTo(Or(BeEmpty(), Equal(first.Store)))
 	})
 
-	It("rejects a second machine with the name of a node, and names both", func() {
-		n1 := c.newCaller("clones", "n1", "10.7.0.1-10.7.0.100")
-		n1.succeed(datastore.Register)
-		for _, verb := range []string{datastore.Register, datastore.Resync} {
-			requireError(c.clients, n1.request(verb, machine("uuid-2")), types.CodeConfig, datastore.ReasonMachine, "machine-of-n1", "uuid-2")
-		}
-		requireError(c.clients, n1.request(datastore.Claim, want(1), machine("uuid-2")), types.CodeConfig, datastore.ReasonMachine, "machine-of-n1", "uuid-2")
-	})
-
-	It("removes a node, which then owns nothing", func() {
-		n1, n2 := c.newCaller("removes", "n1", "10.7.0.1-10.7.0.40"), c.newCaller("removes", "n2", "10.7.0.1-10.7.0.40")
-		n1.succeed(datastore.Register)
-		n2.succeed(datastore.Register)
-		a := n1.succeed(datastore.Claim, want(40))
-		requireError(c.clients, n2.request(datastore.Claim, want(1)), types.CodeTryAgain, datastore.ReasonFull)
-		gone := n2.succeed(datastore.RemoveNode, removed("n1"))
-		Expect(addrs(gone)).To(Equal(addrs(a)))
-		Expect(gone.Free).To(BeEquivalentTo(40))
-		requireError(c.clients, n1.request(datastore.Claim, want(1)), types.CodeTryAgain, datastore.ReasonUnregistered, "removed")
-		other := n2.succeed(datastore.Claim, want(8))
-		Expect(n1.succeed(datastore.Release, addresses(a.Addresses)).Addresses).To(BeEmpty())
-		Expect(n1.succeed(datastore.Register).Addresses).To(BeEmpty())
-		Expect(n2.succeed(datastore.List).Owners).To(HaveLen(len(other.Addresses)))
-	})
-
 	It("removes only the machine and boot that the caller names, and keeps a successor's addresses", func() {
 		n1, n2 := c.newCaller("replaced", "n1", "10.7.0.1-10.7.0.40"), c.newCaller("replaced", "n2")
 		for _, text := range []string{"/a/4", "/last/"} { // before the addresses are taken, and before the registration is removed
@@ -296,59 +224,4 @@ var _ = Describe("cluster-local-etcd", Ordered, func() {
 		requireError(c.clients, n2.request(datastore.RemoveNode, target("n1"), machine("")), types.CodeConfig, datastore.ReasonRequest, "machine is missing", "list")
 	})
 
-	It("lists nodes and owners without claims", func() {
-		n1, n2 := c.newCaller("lists", "n1"), c.newCaller("lists", "n2")
-		n1.succeed(datastore.Register)
-		n2.succeed(datastore.Register)
-		n1.succeed(datastore.Claim, requested("10.7.0.5", "fd00::5"))
-		n2.succeed(datastore.Claim, requested("10.7.0.6"))
-		all := n1.succeed(datastore.List)
-		Expect(all.Nodes).To(And(HaveLen(2), HaveKeyWithValue("n2", And(HaveField("Machine", "machine-of-n2"), HaveField("Boot", "boot1"), HaveField("LastCall", HavePrefix("20"))))))
-		Expect(all.Owners).To(And(HaveLen(3), HaveKeyWithValue(netip.MustParseAddr("fd00::5"), And(HaveField("Node", "n1"), HaveField("Since", HavePrefix("20"))))))
-		some := n1.succeed(datastore.List, target("n2"))
-		Expect(some.Nodes).To(And(HaveLen(1), HaveKey("n2")))
-		Expect(some.Owners).To(And(HaveLen(1), HaveKey(netip.MustParseAddr("10.7.0.6"))))
-		n2.base.Segment = "other"
-		Expect(n2.succeed(datastore.List)).To(And(HaveField("Nodes", BeEmpty()), HaveField("Owners", BeEmpty())))
-	})
-
-	It("rejects claims while the segment is frozen, and accepts releases", func() {
-		n1 := c.newCaller("freezes", "n1", "10.7.0.1-10.7.0.40")
-		n1.succeed(datastore.Register)
-		a := n1.succeed(datastore.Claim, want(2))
-		Expect(n1.succeed(datastore.Freeze).Frozen).To(MatchRegexp(`^20.*Z by n1$`))
-		Expect(n1.succeed(datastore.Status).Frozen).NotTo(BeEmpty())
-		requireError(c.clients, n1.request(datastore.Claim, want(1)), types.CodeTryAgain, datastore.ReasonFrozen, "resync", "thaw")
-		requireError(c.clients, n1.request(datastore.Claim, requested("10.7.0.9")), types.CodeTryAgain, datastore.ReasonFrozen)
-		requireError(c.clients, n1.request(datastore.Register), types.CodeTryAgain, datastore.ReasonFrozen)
-		Expect(n1.succeed(datastore.Release, addresses(a.Addresses)).Addresses).To(HaveLen(2))
-		Expect(n1.succeed(datastore.Thaw).Frozen).To(BeEmpty())
-		n1.succeed(datastore.Claim, want(1))
-	})
-
-	It("assigns an address to only one of many concurrent callers", func() {
-		const nodes, pool = 12, 30
-		taken := make(chan netip.Addr, nodes*pool)
-		Expect(inParallel(nodes, func(i int) error {
-			n := c.newCaller("parallel", string(rune('a'+i)), "10.7.0.1-10.7.0.30")
-			n.succeed(datastore.Register)
-			for {
-				a := call(c.clients, n.request(datastore.Claim, want(3)))
-				if a.Error != nil {
-					Expect(a.Error.Reason).To(Equal(datastore.ReasonFull), a.Error.Msg)
-					return nil
-				}
-				for addr := range a.Addresses {
-					taken <- addr
-				}
-			}
-		})).To(Succeed())
-		close(taken)
-		owners := map[netip.Addr]int{}
-		for a := range taken {
-			owners[a]++
-		}
-		Expect(owners).To(HaveLen(pool))
-		Expect(owners).To(HaveEach(1))
-	})
 })

@@ -319,7 +319,7 @@ func checkArchive(t *testing.T, path string) {
 			t.Errorf("%s: unexpected time %v", h.Name, h.ModTime)
 		}
 	})
-	want := append(slices.Clone(texts), "./cluster-local-etcd", "./plumb")
+	want := append(slices.Clone(texts), "./cluster-local-etcd", "./cluster-local-kubernetes", "./plumb")
 	sources, _ := filepath.Glob(filepath.Join(nstest.Root(t), "plugins/*/main.go"))
 	for _, main := range sources {
 		want = append(want, "./"+filepath.Base(filepath.Dir(main)))

@@ -39,13 +39,24 @@ func render(values map[string]any) string {
 		Expect(all).To(HaveKey(key))
 		all[key] = value
 	}
-	daemonSet, err := template.ParseFiles("../../deploy/chart/templates/daemonset.yaml")
+	return renderTemplate("daemonset.yaml", map[string]any{"Values": all, "Chart": chart, "Release": map[string]any{"Namespace": "kube-system"}})
+}
+
+func renderTemplate(name string, values map[string]any) string {
+	GinkgoHelper()
+	parsed, err := template.ParseFiles(filepath.Join("../../deploy/chart/templates", name))
 	Expect(err).NotTo(HaveOccurred())
 	var b strings.Builder
-	Expect(daemonSet.Option("missingkey=error").Execute(&b, map[string]any{
-		"Values": all, "Chart": chart, "Release": map[string]any{"Namespace": "kube-system"},
-	})).To(Succeed())
+	Expect(parsed.Option("missingkey=error").Execute(&b, values)).To(Succeed())
 	return b.String()
+}
+
+// chartFiles is the object .Files of Helm.
+type chartFiles struct{}
+
+func (chartFiles) Get(path string) (string, error) {
+	text, err := os.ReadFile(filepath.Join("../../deploy/chart", path))
+	return string(text), err
 }
 
 // parseDaemonSet parses a DaemonSet. Unknown keys are errors.
@@ -174,6 +185,33 @@ var _ = Describe("the directory deploy", func() {
 		Expect(spec.HostPID).To(BeTrue())
 		Expect(spec.TerminationGracePeriodSeconds).To(HaveValue(BeNumerically(">=", 120)), "maintain finishes calls of plugins, of up to 30 s each")
 		Expect(spec.SecurityContext.SELinuxOptions.Type).To(Equal("spc_t"))
+	})
+
+	It("contains a chart that installs the manifests and the credentials of cluster-local-kubernetes", func() {
+		settings := map[string]any{"enabled": true, "policy": true, "server": "https://10.0.0.9:6443"}
+		d := parseDaemonSet(render(map[string]any{"clusterLocalKubernetes": settings}))
+		spec := d.Spec.Template.Spec
+		Expect(spec.ServiceAccountName).To(Equal("plumb"))
+		Expect(spec.Containers[1].Args).To(Equal([]string{"install", "--wait", "--kubeconfig=/host/etc/kubeconfig", "--server=https://10.0.0.9:6443"}))
+		Expect(d.Spec.UpdateStrategy.RollingUpdate.MaxSurge.IntValue()).To(Equal(1))
+		Expect(d.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable.IntValue()).To(BeZero())
+		mounts := map[string]string{}
+		for _, m := range spec.Containers[1].VolumeMounts {
+			mounts[m.Name] = m.MountPath
+		}
+		Expect(mounts).To(Equal(map[string]string{"etc": "/host/etc", "credentials": "/var/run/secrets/plumb"}))
+		Expect(spec.Volumes[2].HostPath.Path).To(Equal("/etc/plumb"))
+
+		objects := func() string {
+			return renderTemplate("cluster-local-kubernetes.yaml", map[string]any{"Files": chartFiles{}, "Values": map[string]any{"clusterLocalKubernetes": settings}})
+		}
+		kinds := regexp.MustCompile(`(?m)^kind: \w+`)
+		Expect(kinds.FindAllString(objects(), -1)).To(HaveLen(3 + 4 + 2))
+		Expect(strings.Count(objects(), "\n---\n")).To(Equal(3 + 4 + 2 - 1))
+		settings["policy"] = false
+		Expect(kinds.FindAllString(objects(), -1)).To(HaveLen(3 + 4))
+		settings["enabled"] = false
+		Expect(strings.TrimSpace(objects())).To(BeEmpty())
 	})
 
 	It("contains a DaemonSet that restores the former plugins with the patch of docs/install.md", func() {

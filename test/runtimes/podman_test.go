@@ -10,6 +10,8 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
@@ -70,9 +72,23 @@ func newPodman(h *host) *podman {
 	DeferCleanup(func() {
 		p.command("rm", "--all", "--force", "--time", "0")
 		p.waitForProcesses()
+		p.unmount()
 	})
 	p.command("load", "--input", writeImage(h.dir))
 	return p
+}
+
+// unmount removes the mounts below the directory of podman, which podman can leave if two of its processes end at the same
+// time.
+func (p *podman) unmount() {
+	GinkgoHelper()
+	text, err := os.ReadFile("/proc/self/mountinfo")
+	Expect(err).NotTo(HaveOccurred())
+	for line := range strings.Lines(string(text)) {
+		if path := strings.Fields(line)[4]; strings.HasPrefix(path, p.dir+"/") {
+			Expect(unix.Unmount(path, unix.MNT_DETACH)).To(Or(Succeed(), MatchError(unix.EINVAL)), path)
+		}
+	}
 }
 
 func (p *podman) command(args ...string) string {

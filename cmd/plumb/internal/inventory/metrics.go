@@ -127,7 +127,7 @@ func (inv *Inventory) addressMetrics() []*metric {
 			}
 			state := readClusterLocalState(dataDir, n.Name)
 			if keys.IPAMType == clusterLocal {
-				owned.add(state.owned, "network", n.Name)
+				owned.add(len(state.owned), "network", n.Name)
 			}
 			for _, set := range sets {
 				ranges := strings.Trim(fmt.Sprint(set.Ranges), "[]") // the format is FIRST-LAST FIRST-LAST
@@ -163,14 +163,22 @@ func (inv *Inventory) reservedIn(network, dataDir string, set pool.Set) int {
 	return count
 }
 
-// A clusterLocalState contains the numbers from the state file of cluster-local.
+// ReadOwned returns the name of this node in the datastore, and the addresses that it owns, from the state file of
+// cluster-local. Both are empty if the file is missing or unreadable.
+func ReadOwned(dataDir, network string) (node string, addresses []netip.Addr) {
+	s := readClusterLocalState(dataDir, network)
+	return s.node, s.owned
+}
+
+// A clusterLocalState contains values from the state file of cluster-local.
 type clusterLocalState struct {
-	owned int                   // the number of addresses that this node owns
+	node  string                // the name of this node in the datastore
+	owned []netip.Addr          // the addresses that this node owns
 	free  map[netip.Addr]uint64 // the number of addresses that no node owns, by the first address of the range set
 }
 
 // readClusterLocalState reads the file in which cluster-local records this node's addresses. The page of cluster-local
-// describes the file. All numbers are 0 if the file is missing or unreadable.
+// describes the file. All values are zero if the file is missing or unreadable.
 func readClusterLocalState(dataDir, network string) clusterLocalState {
 	s := clusterLocalState{free: map[netip.Addr]uint64{}}
 	text, _ := statefile.Read(filepath.Join(dataDir, ".plumb", ".owned", network))
@@ -184,9 +192,11 @@ func readClusterLocalState(dataDir, network string) clusterLocalState {
 				s.free[first] = n
 			}
 		case len(fields) == 2:
-			if _, err := netip.ParseAddr(fields[0]); err == nil {
-				s.owned++
+			if ip, err := netip.ParseAddr(fields[0]); err == nil {
+				s.owned = append(s.owned, ip)
 			}
+		case len(fields) == 5 && fields[0] == "scope": // with the datastore, the segment, the node and the prefix
+			s.node = fields[3]
 		}
 	}
 	return s

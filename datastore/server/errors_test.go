@@ -1,4 +1,4 @@
-package main
+package server
 
 import (
 	"strings"
@@ -12,8 +12,8 @@ func TestCheckStoreNamesTheStoreThatTheNodeHasSeen(t *testing.T) {
 		{"", "want etcd at revision 7 or later, as node a has seen it, got revision 3 and ID \"e1\": "},
 		{"e0", "want etcd at revision 7 or later with the ID \"e0\", as node a has seen it, got revision 3 and ID \"e1\": "},
 	} {
-		s := &session{request: &request{Request: datastore.Request{Node: "a", LastRevision: 7, Store: tc.store}}, revision: 3, storeID: "e1"}
-		if err := s.checkStore(); err == nil || !strings.Contains(err.Error(), tc.want) {
+		r := &Request{Request: datastore.Request{Node: "a", LastRevision: 7, Store: tc.store}}
+		if err := r.CheckStore("etcd", 3, "e1"); err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("store %q: want an error with %q, got %v", tc.store, tc.want, err)
 		}
 	}

@@ -1,4 +1,4 @@
-package main
+package server
 
 import (
 	"encoding/binary"
@@ -13,9 +13,6 @@ import (
 	"github.com/plumb-cni/plumb/pkg/datastore"
 )
 
-// windowSize is how many addresses one read of claim covers, at most.
-const windowSize = 256
-
 // sampleSize is the number of parts of a pool in which one read counts the owners. etcd visits the key of each owner
 // that it counts, which takes 0.1 µs, and 50 ms for 500,000 owners.
 const sampleSize = 32
@@ -23,23 +20,24 @@ const sampleSize = 32
 // maxFree is the largest number of free addresses in an answer, because larger numbers are not exact in JSON.
 const maxFree = 1 << 53
 
-// A block contains the addresses from first to last, inclusive. IPv6 addresses of a block share their upper 64 bits.
-type block struct {
+// A Block contains the addresses from first to last, inclusive. IPv6 addresses of a block share their upper 64 bits.
+type Block struct {
 	v4          bool
 	high        uint64 // upper 64 bits of IPv6, or 0 for IPv4
 	first, last uint64
 }
 
-// A pool is a list of blocks that do not overlap, and the addresses in them that must not be assigned.
-type pool struct {
-	blocks   []block
-	excluded []block // parts of blocks that do not overlap
-	prefixes []netip.Prefix
+// A Pool is a list of blocks that do not overlap, and the addresses in them that must not be assigned.
+type Pool struct {
+	blocks     []Block
+	excluded   []Block // parts of blocks that do not overlap
+	prefixes   []netip.Prefix
+	windowSize uint64 // the number of addresses of a window
 }
 
 // newPool returns the pool of these ranges and exclusions. An error names all problems.
-func newPool(ranges []datastore.Range, exclude []netip.Prefix) (pool, error) {
-	p := pool{prefixes: outermost(exclude)}
+func newPool(ranges []datastore.Range, exclude []netip.Prefix, window uint64) (Pool, error) {
+	p := Pool{prefixes: outermost(exclude), windowSize: window}
 	var errs []error
 	for _, r := range ranges {
 		b, err := newBlock(r.First, r.Last)
@@ -66,31 +64,31 @@ func newPool(ranges []datastore.Range, exclude []netip.Prefix) (pool, error) {
 			}
 		}
 	}
-	if n := len(p.blocks) + len(p.excluded); n > maxRanges {
-		errs = append(errs, fmt.Errorf("ranges and exclude: want at most %d parts, got %d", maxRanges, n))
+	if n := len(p.blocks) + len(p.excluded); n > datastore.MaxParts {
+		errs = append(errs, fmt.Errorf("ranges and exclude: want at most %d parts, got %d", datastore.MaxParts, n))
 	}
 	return p, errors.Join(errs...)
 }
 
-func newBlock(first, last netip.Addr) (block, error) {
+func newBlock(first, last netip.Addr) (Block, error) {
 	switch {
 	case !isAddress(first) || !isAddress(last) || first.Is4() != last.Is4():
-		return block{}, fmt.Errorf("ranges: %v-%v: first and last must be addresses of the same family", first, last)
+		return Block{}, fmt.Errorf("ranges: %v-%v: first and last must be addresses of the same family", first, last)
 	case last.Less(first):
-		return block{}, fmt.Errorf("ranges: %v-%v: last is before first", first, last)
+		return Block{}, fmt.Errorf("ranges: %v-%v: last is before first", first, last)
 	}
 	high, low := split(first)
 	lastHigh, end := split(last)
 	if high != lastHigh {
-		return block{}, fmt.Errorf("ranges: %v-%v must be in one /64", first, last)
+		return Block{}, fmt.Errorf("ranges: %v-%v must be in one /64", first, last)
 	}
-	return block{first.Is4(), high, low, end}, nil
+	return Block{first.Is4(), high, low, end}, nil
 }
 
 // part returns the part of the block from first to last, and false if it is empty.
-func (b block) part(first, last netip.Addr) (block, bool) {
+func (b Block) part(first, last netip.Addr) (Block, bool) {
 	if first.Is4() != b.v4 {
-		return block{}, false
+		return Block{}, false
 	}
 	if a := b.addr(b.first); first.Less(a) {
 		first = a
@@ -100,7 +98,7 @@ func (b block) part(first, last netip.Addr) (block, bool) {
 	}
 	_, low := split(first)
 	_, end := split(last)
-	return block{b.v4, b.high, low, end}, !last.Less(first)
+	return Block{b.v4, b.high, low, end}, !last.Less(first)
 }
 
 // outermost returns the prefixes, masked, that are in no other prefix.
@@ -139,7 +137,7 @@ func split(a netip.Addr) (high, low uint64) {
 }
 
 // addr returns the address with these lower bits.
-func (b block) addr(low uint64) netip.Addr {
+func (b Block) addr(low uint64) netip.Addr {
 	if b.v4 {
 		return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, uint32(low))))
 	}
@@ -147,24 +145,24 @@ func (b block) addr(low uint64) netip.Addr {
 }
 
 // size returns the number of addresses, at most maxFree.
-func (b block) size() uint64 { return min(b.last-b.first, maxFree-1) + 1 }
+func (b Block) size() uint64 { return min(b.last-b.first, maxFree-1) + 1 }
 
-// windows returns the number of windows that contain addresses of the block.
-func (b block) windows() uint64 { return b.last/windowSize - b.first/windowSize + 1 }
+// windowsOf returns the number of windows that contain addresses of the block.
+func (p Pool) windowsOf(b Block) uint64 { return b.last/p.windowSize - b.first/p.windowSize + 1 }
 
-// window returns the part of the block in its nth window.
-func (b block) window(n uint64) block {
-	w := (b.first/windowSize + n) * windowSize
-	return block{b.v4, b.high, max(b.first, w), min(b.last, w+windowSize-1)}
+// windowOf returns the part of the block in its nth window.
+func (p Pool) windowOf(b Block, n uint64) Block {
+	w := (b.first/p.windowSize + n) * p.windowSize
+	return Block{b.v4, b.high, max(b.first, w), min(b.last, w+p.windowSize-1)}
 }
 
-// countedBlocks returns the blocks in which etcd counts the owners, for free.
-func (p pool) countedBlocks() []block { return slices.Concat(p.blocks, p.excluded) }
+// Counted returns the blocks in which the caller counts the owners for Estimate.
+func (p Pool) Counted() []Block { return slices.Concat(p.blocks, p.excluded) }
 
 // free returns the number of free addresses. used contains the number of owners in each block of counted.
-func (p pool) free(used []int64) uint64 {
+func (p Pool) free(used []int64) uint64 {
 	var all, gone uint64
-	for i, b := range p.countedBlocks() {
+	for i, b := range p.Counted() {
 		if i < len(p.blocks) {
 			all, gone = min(all+b.size(), maxFree), gone+uint64(used[i])
 		} else {
@@ -174,12 +172,12 @@ func (p pool) free(used []int64) uint64 {
 	return all - min(all, gone)
 }
 
-// size returns the number of addresses that can be free, at most maxFree.
-func (p pool) size() uint64 { return p.free(make([]int64, len(p.countedBlocks()))) }
+// Size returns the number of addresses that can be free, at most maxFree.
+func (p Pool) Size() uint64 { return p.free(make([]int64, len(p.Counted()))) }
 
-// sample returns random windows of the pool, as a pool. For a pool with few windows it returns the pool itself, and true.
-func (p pool) sample() (s pool, whole bool) {
-	for w := range p.windows() {
+// Sample returns random windows of the pool, as a pool. For a pool with few windows it returns the pool itself, and true.
+func (p Pool) Sample() (s Pool, whole bool) {
+	for w := range p.Windows(rand.Uint64()) {
 		if len(s.blocks)+len(s.excluded) >= sampleSize {
 			break
 		}
@@ -189,45 +187,45 @@ func (p pool) sample() (s pool, whole bool) {
 				s.excluded = append(s.excluded, part)
 			}
 		}
-		whole = uint64(len(s.blocks)) == p.windowCount()
+		whole = uint64(len(s.blocks)) == p.WindowCount()
 	}
-	if whole || len(s.blocks)+len(s.excluded) > maxRanges {
+	if whole || len(s.blocks)+len(s.excluded) > datastore.MaxParts {
 		return p, true
 	}
 	return s, false
 }
 
-// estimate returns how many addresses of the pool are free. used contains the number of owners in each block that the
+// Estimate returns how many addresses of the pool are free. used contains the number of owners in each block that the
 // sample counts. The estimate is exact if the sample is the pool, and 0 only if no address of the sample is free.
-func (p pool) estimate(sample pool, used []int64) uint64 {
-	all := sample.size()
+func (p Pool) Estimate(sample Pool, used []int64) uint64 {
+	all := sample.Size()
 	if all == 0 {
 		return 0
 	}
-	high, low := bits.Mul64(p.size(), sample.free(used))
+	high, low := bits.Mul64(p.Size(), sample.free(used))
 	free, _ := bits.Div64(high, low, all)
 	return free
 }
 
-// windowCount returns the number of windows, or 2^64-1 if there are more.
-func (p pool) windowCount() (total uint64) {
+// WindowCount returns the number of windows, or 2^64-1 if there are more.
+func (p Pool) WindowCount() (total uint64) {
 	for _, b := range p.blocks {
-		sum, carry := bits.Add64(total, b.windows(), 0)
+		sum, carry := bits.Add64(total, p.windowsOf(b), 0)
 		total = sum | -carry
 	}
 	return total
 }
 
-// windows yields all windows, beginning with a random one. Because neighboring windows may all be full, the step from one
-// window to the next is the golden section of their number, which spreads the first windows evenly (Knuth, The Art of
-// Computer Programming 3, 6.4).
-func (p pool) windows() iter.Seq[block] {
-	return func(yield func(block) bool) {
-		total := p.windowCount()
+// Windows yields all windows, beginning with window start modulo their number. Because neighboring windows may all be
+// full, the step from one window to the next is the golden section of their number, which spreads the first windows evenly
+// (Knuth, The Art of Computer Programming 3, 6.4).
+func (p Pool) Windows(start uint64) iter.Seq[Block] {
+	return func(yield func(Block) bool) {
+		total := p.WindowCount()
 		if total == 0 {
 			return
 		}
-		start, step := rand.Uint64N(total), uint64(1)
+		start, step := start%total, uint64(1)
 		if total > 2 {
 			step = goldenStep(total)
 		}
@@ -257,18 +255,25 @@ func goldenStep(n uint64) uint64 {
 }
 
 // window returns the nth window of all blocks.
-func (p pool) window(n uint64) block {
+func (p Pool) window(n uint64) Block {
 	for _, b := range p.blocks {
-		if n < b.windows() {
-			return b.window(n)
+		if size := p.windowsOf(b); n >= size {
+			n -= size
+		} else {
+			return p.windowOf(b, n)
 		}
-		n -= b.windows()
 	}
-	return block{}
+	return Block{}
 }
 
-// candidates returns the addresses of a window that are neither taken nor excluded, in random order.
-func (p pool) candidates(w block, taken map[netip.Addr]bool) (free []netip.Addr) {
+// First returns the first address of the block.
+func (b Block) First() netip.Addr { return b.addr(b.first) }
+
+// Last returns the last address of the block.
+func (b Block) Last() netip.Addr { return b.addr(b.last) }
+
+// Candidates returns the addresses of a window that are neither taken nor excluded, in random order.
+func (p Pool) Candidates(w Block, taken map[netip.Addr]bool) (free []netip.Addr) {
 	for low := w.first; ; low++ {
 		a := w.addr(low)
 		if !taken[a] && !slices.ContainsFunc(p.prefixes, func(x netip.Prefix) bool { return x.Contains(a) }) {
@@ -282,10 +287,20 @@ func (p pool) candidates(w block, taken map[netip.Addr]bool) (free []netip.Addr)
 	return free
 }
 
-// count returns how many of the addresses are in the pool and not excluded.
-func (p pool) count(addresses map[netip.Addr]string) (n int) {
+// In returns the addresses of the pool from first to last that are not taken, in random order.
+func (p Pool) In(first, last netip.Addr, taken map[netip.Addr]bool) (free []netip.Addr) {
+	for _, b := range p.blocks {
+		if part, ok := b.part(first, last); ok {
+			free = append(free, p.Candidates(part, taken)...)
+		}
+	}
+	return free
+}
+
+// Count returns how many of the addresses are in the pool and not excluded.
+func (p Pool) Count(addresses map[netip.Addr]string) (n int) {
 	for a := range addresses {
-		for i, b := range p.countedBlocks() {
+		for i, b := range p.Counted() {
 			if _, in := b.part(a, a); in && i < len(p.blocks) {
 				n++
 			} else if in {

@@ -1,26 +1,29 @@
-package main
+package server
 
 import (
+	"math/rand/v2"
 	"net/netip"
 	"testing"
 
 	"github.com/plumb-cni/plumb/pkg/datastore"
 )
 
+const windowSize = 256
+
 // TestWindows checks that each window comes once, and that neighboring windows rarely follow each other.
 // After a range was enlarged, all addresses of one half may have owners.
 func TestWindows(t *testing.T) {
 	for _, last := range []string{"10.0.0.1", "10.0.1.0", "10.7.255.255", "10.4.90.3"} {
-		p, err := newPool([]datastore.Range{{First: netip.MustParseAddr("10.0.0.1"), Last: netip.MustParseAddr(last)}}, nil)
+		p, err := newPool([]datastore.Range{{First: netip.MustParseAddr("10.0.0.1"), Last: netip.MustParseAddr(last)}}, nil, windowSize)
 		if err != nil {
 			t.Fatal(err)
 		}
 		const runs = 200
 		tries := 0
-		half := p.blocks[0].first/windowSize + p.blocks[0].windows()/2
+		half := p.blocks[0].first/windowSize + p.windowsOf(p.blocks[0])/2
 		for range runs {
 			seen, found := map[uint64]bool{}, false
-			for w := range p.windows() {
+			for w := range p.Windows(rand.Uint64()) {
 				if seen[w.first] {
 					t.Fatalf("window %v twice", w.addr(w.first))
 				}
@@ -30,8 +33,8 @@ func TestWindows(t *testing.T) {
 				}
 				found = found || w.first/windowSize >= half
 			}
-			if uint64(len(seen)) != p.blocks[0].windows() {
-				t.Fatalf("%d windows of %d", len(seen), p.blocks[0].windows())
+			if uint64(len(seen)) != p.windowsOf(p.blocks[0]) {
+				t.Fatalf("%d windows of %d", len(seen), p.windowsOf(p.blocks[0]))
 			}
 		}
 		if tries > 30*runs {
@@ -59,13 +62,13 @@ func TestEstimate(t *testing.T) {
 		for _, text := range c.exclude {
 			exclude = append(exclude, netip.MustParsePrefix(text))
 		}
-		p, err := newPool([]datastore.Range{{First: netip.MustParseAddr(c.first), Last: netip.MustParseAddr(c.last)}}, exclude)
+		p, err := newPool([]datastore.Range{{First: netip.MustParseAddr(c.first), Last: netip.MustParseAddr(c.last)}}, exclude, windowSize)
 		if err != nil {
 			t.Fatal(err)
 		}
 		// count returns the number of owners in each block, as etcd counts them. Blocks of more than 2^20
 		// addresses have none.
-		count := func(blocks []block) (used []int64) {
+		count := func(blocks []Block) (used []int64) {
 			for _, b := range blocks {
 				var n int64
 				for low := b.first; b.size() <= 1<<20 && low <= b.last; low++ {
@@ -77,15 +80,15 @@ func TestEstimate(t *testing.T) {
 			}
 			return used
 		}
-		free := p.free(count(p.countedBlocks()))
+		free := p.free(count(p.Counted()))
 		const runs = 200
 		var sum float64
 		for range runs {
-			s, _ := p.sample()
-			if n := len(s.countedBlocks()); n > maxRanges {
+			s, _ := p.Sample()
+			if n := len(s.Counted()); n > datastore.MaxParts {
 				t.Fatalf("%s: a sample with %d parts", name, n)
 			}
-			estimate := p.estimate(s, count(s.countedBlocks()))
+			estimate := p.Estimate(s, count(s.Counted()))
 			if c.exact && estimate != free {
 				t.Fatalf("%s: %d are free, estimate %d", name, free, estimate)
 			}

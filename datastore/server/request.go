@@ -1,4 +1,4 @@
-package main
+package server
 
 import (
 	"encoding/json"
@@ -12,42 +12,40 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// Limits of a request. By default (--max-txn-ops) etcd accepts 128 operations in a transaction, and each range and each
-// exclusion is one operation of the first transaction.
+// Limits of a request.
 const (
 	maxRequest   = 16 << 20 // size of the request, in bytes
-	maxRanges    = 100      // number of ranges and exclusions together
 	maxWant      = 256      // largest value of want
 	maxRequested = 16       // number of addresses in requested
 )
 
-// A request is a decoded and checked datastore.Request.
-type request struct {
+// A Request is a decoded and checked datastore.Request.
+type Request struct {
 	datastore.Request
-	config config
-	pool   pool
+	Pool Pool // the addresses of Ranges without Exclude
 }
 
-// decode decodes and checks a request. An error names all invalid values, but only if the text is valid JSON.
-func decode(text []byte) (*request, error) {
-	r := &request{}
+// decode decodes and checks a request. It decodes the object "datastore" into config. An error names all invalid values,
+// but only if the text is valid JSON.
+func decode(text []byte, config Config, window uint64) (*Request, error) {
+	r := &Request{}
 	if err := decodeStrictly(text, &r.Request); err != nil {
-		return nil, failf(types.CodeDecode, datastore.ReasonRequest, "decode request: %w", err)
+		return nil, Errorf(types.CodeDecode, datastore.ReasonRequest, "decode request: %w", err)
 	}
 	if len(r.Datastore) == 0 {
 		r.Datastore = json.RawMessage("{}")
 	}
-	if err := decodeStrictly(r.Datastore, &r.config); err != nil {
-		return nil, failf(types.CodeDecode, datastore.ReasonRequest, "decode datastore: %w", err)
+	if err := decodeStrictly(r.Datastore, config); err != nil {
+		return nil, Errorf(types.CodeDecode, datastore.ReasonRequest, "decode datastore: %w", err)
 	}
 	var errs []error
 	r.check(types.ProblemsInto(&errs))
-	errs = append(errs, r.config.check()...)
-	pool, err := newPool(r.Ranges, r.Exclude)
+	errs = append(errs, config.Check()...)
+	pool, err := newPool(r.Ranges, r.Exclude, window)
 	if err = errors.Join(append(errs, err)...); err != nil {
-		return nil, failf(types.CodeConfig, datastore.ReasonRequest, "%s", strings.ReplaceAll(err.Error(), "\n", "; "))
+		return nil, Errorf(types.CodeConfig, datastore.ReasonRequest, "%s", strings.ReplaceAll(err.Error(), "\n", "; "))
 	}
-	r.pool = pool
+	r.Pool = pool
 	return r, nil
 }
 
@@ -64,19 +62,21 @@ func decodeStrictly(text []byte, out any) error {
 	return nil
 }
 
+// verbs lists all verbs.
+var verbs = []string{datastore.Claim, datastore.Release, datastore.Register, datastore.List, datastore.RemoveNode, datastore.Status, datastore.Freeze, datastore.Thaw, datastore.Resync}
+
 // nodeVerbs lists the verbs that act for the node of the request, and therefore need its machine and boot.
 var nodeVerbs = []string{datastore.Claim, datastore.Release, datastore.Register, datastore.Resync}
 
 // check reports each invalid value of the request, except in the ranges and in the datastore's configuration.
-func (r *request) check(reportIf func(wrong bool, format string, args ...any)) {
-	_, known := verbs[r.Verb]
-	reportIf(!known, "verb %q is unknown", r.Verb)
+func (r *Request) check(reportIf func(wrong bool, format string, args ...any)) {
+	reportIf(!slices.Contains(verbs, r.Verb), "verb %q is unknown", r.Verb)
 	reportIf(!datastore.IsName(r.Segment), "segment %q must consist of letters, digits, '.', '_' and '-', and begin with a letter or digit", r.Segment)
 	actsForNode, removeNode := slices.Contains(nodeVerbs, r.Verb), r.Verb == datastore.RemoveNode
 	reportIf((actsForNode || r.Node != "") && !isNode(r.Node), "node %q must be a name, or two names with ':' between them; names consist of letters, digits, '.', '_' and '-', and begin with a letter or digit", r.Node)
 	for _, f := range []struct{ key, value string }{{"machine", r.Machine}, {"boot", r.Boot}} {
 		reportIf(removeNode && f.value == "", "%s is missing; set it to what verb list prints for node %s", f.key, r.Target)
-		reportIf((actsForNode || removeNode && f.value != "") && !isWord(f.value), "%s %q must be 1 to %d characters without white space", f.key, f.value, datastore.MaxName)
+		reportIf((actsForNode || removeNode && f.value != "") && !IsWord(f.value), "%s %q must be 1 to %d characters without white space", f.key, f.value, datastore.MaxName)
 	}
 	reportIf((removeNode || r.Target != "") && !isNode(r.Target), "target %q must be the name of a node", r.Target)
 	reportIf(r.LastRevision < 0, "lastRevision %d must not be negative", r.LastRevision)
@@ -85,11 +85,11 @@ func (r *request) check(reportIf func(wrong bool, format string, args ...any)) {
 	}
 	for a, claim := range r.Addresses {
 		reportIf(!isAddress(a), "addresses: %q must be an address, not IPv4-mapped and without a zone", a)
-		reportIf(r.Verb == datastore.Release && !isWord(claim), "addresses: claim %q of %v must be 1 to %d characters without white space", claim, a, datastore.MaxName)
+		reportIf(r.Verb == datastore.Release && !IsWord(claim), "addresses: claim %q of %v must be 1 to %d characters without white space", claim, a, datastore.MaxName)
 	}
 }
 
-func (r *request) checkClaim(reportIf func(wrong bool, format string, args ...any)) {
+func (r *Request) checkClaim(reportIf func(wrong bool, format string, args ...any)) {
 	reportIf(len(r.Requested) > 0 && r.Want != 0, "want and requested cannot be combined")
 	reportIf(len(r.Requested) == 0 && (r.Want < 1 || r.Want > maxWant), "want %d must be from 1 to %d", r.Want, maxWant)
 	reportIf(len(r.Requested) == 0 && len(r.Ranges) == 0, "ranges is missing")
@@ -109,10 +109,10 @@ func isNode(s string) bool {
 	return datastore.IsName(first) && (!two || datastore.IsName(second)) && len(s) <= datastore.MaxName
 }
 
-// isWord reports whether s consists of printable ASCII characters without white space.
-func isWord(s string) bool {
+// IsWord reports whether s consists of printable ASCII characters without white space.
+func IsWord(s string) bool {
 	return s != "" && len(s) <= datastore.MaxName && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
 }
 
-// identity returns the value of the registration with the machine and boot of the request.
-func (r *request) identity() string { return fmt.Sprintf("%s %s", r.Machine, r.Boot) }
+// Identity returns the machine and boot of the request, with a space between them.
+func (r *Request) Identity() string { return fmt.Sprintf("%s %s", r.Machine, r.Boot) }

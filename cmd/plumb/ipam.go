@@ -1,0 +1,320 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/netip"
+	"os"
+	"slices"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/inventory"
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/ipam"
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/plugins"
+	"github.com/plumb-cni/plumb/pkg/datastore"
+	"github.com/plumb-cni/plumb/pkg/pool"
+)
+
+func newIPAM() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "ipam",
+		Short: "Show and change which node owns which address, with cluster-local",
+		Long: `The commands below ipam call the datastore of a network with cluster-local, with the network's configuration on this host.
+They work with every datastore, and on any node of the segment.`,
+		Args: usage(cobra.NoArgs),
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	c.AddCommand(newIPAMList(), newIPAMWho(), newIPAMCheck(), newIPAMRemoveNode(), newIPAMResync(), newIPAMImport(),
+		newIPAMVerb(datastore.Freeze, "Freeze the segment, so that no node can claim addresses or register"),
+		newIPAMVerb(datastore.Thaw, "End a freeze"))
+	return c
+}
+
+// An ipamRun runs a command with the network that the flags select. ctx ends when a signal arrives.
+type ipamRun func(ctx context.Context, c *cobra.Command, n *ipam.Network) error
+
+// addNetwork adds the flags that select a network, and sets the function of the command.
+func addNetwork(c *cobra.Command, run ipamRun) *cobra.Command {
+	places, timeout := addPlaces(c.Flags()), addTimeout(c.Flags())
+	var network, file, kubeconfig string
+	c.Flags().StringVar(&network, "network", "", "the `network` (default: the only one with cluster-local)")
+	c.Flags().StringVar(&file, "config", "", "use the network configuration in this `file`, which the runtime need not read yet")
+	c.Flags().StringVar(&kubeconfig, "kubeconfig", "", "for cluster-local-kubernetes, a `file` with an operator's credentials, instead of the node's")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		inv, err := readHost(c, places)
+		if err != nil {
+			return err
+		}
+		caller := plugins.NewCaller(places.PluginPath, *timeout)
+		var n *ipam.Network
+		if file != "" {
+			n, err = ipam.Read(inv, caller, file)
+		} else {
+			n, err = ipam.Find(inv, caller, network)
+		}
+		if errors.Is(err, inventory.ErrNoNetwork) || errors.Is(err, ipam.ErrNetwork) {
+			return usageError{err}
+		}
+		if err == nil && kubeconfig != "" {
+			err = n.UseKubeconfig(kubeconfig)
+		}
+		if err != nil {
+			return err
+		}
+		return run(untilSignal(c.Context()), c, n)
+	}
+	return c
+}
+
+func newIPAMList() *cobra.Command {
+	c := &cobra.Command{Use: "list", Short: "List the nodes of a segment and the addresses that they own", Args: usage(cobra.NoArgs)}
+	format := addOutput(c.Flags())
+	var node string
+	c.Flags().StringVar(&node, "node", "", "list one `node` and its addresses only")
+	return addNetwork(c, func(ctx context.Context, c *cobra.Command, n *ipam.Network) error {
+		answer, err := n.Call(ctx, datastore.List, func(r *datastore.Request) { r.Target = node })
+		if err != nil {
+			return err
+		}
+		return format.print(c.OutOrStdout(), answer, func(w io.Writer) error { return printNodes(w, answer, node != "") })
+	})
+}
+
+// printNodes prints the nodes of an answer and, if addresses is set, the addresses that they own.
+func printNodes(out io.Writer, answer datastore.Answer, addresses bool) error {
+	owned := map[string]int{}
+	for _, o := range answer.Owners {
+		owned[o.Node]++
+		if _, registered := answer.Nodes[o.Node]; !registered {
+			answer.Nodes[o.Node] = datastore.Node{Machine: "not registered"}
+		}
+	}
+	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(w, "NODE\tADDRESSES\tLAST CALL\tMACHINE\tBOOT")
+	for _, name := range slices.Sorted(maps.Keys(answer.Nodes)) {
+		node := answer.Nodes[name]
+		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\n", name, owned[name], node.LastCall, node.Machine, node.Boot)
+	}
+	if addresses {
+		fmt.Fprintln(w, "\nADDRESS\tSINCE")
+		for _, a := range slices.SortedFunc(maps.Keys(answer.Owners), netip.Addr.Compare) {
+			fmt.Fprintf(w, "%s\t%s\n", a, answer.Owners[a].Since)
+		}
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(out, "%s, %s, free %d%s\n", count(len(answer.Nodes), "node"), countAddresses(len(answer.Owners)), answer.Free, frozenSuffix(answer))
+	return err
+}
+
+func countAddresses(n int) string {
+	if n == 1 {
+		return "1 address"
+	}
+	return fmt.Sprintf("%d addresses", n)
+}
+
+func frozenSuffix(answer datastore.Answer) string {
+	if answer.Frozen == "" {
+		return ""
+	}
+	return ", frozen since " + answer.Frozen
+}
+
+func newIPAMWho() *cobra.Command {
+	c := &cobra.Command{Use: "who ADDRESS", Short: "Show which node owns an address and, on that node, which container uses it", Args: usage(cobra.ExactArgs(1))}
+	return addNetwork(c, func(ctx context.Context, c *cobra.Command, n *ipam.Network) error {
+		a, err := netip.ParseAddr(c.Flags().Arg(0))
+		if err != nil {
+			return usageError{err}
+		}
+		answer, err := n.Call(ctx, datastore.List, func(*datastore.Request) {})
+		if err != nil {
+			return err
+		}
+		owner, owned := answer.Owners[a]
+		switch container := n.Reserved[a]; {
+		case !owned && container != "":
+			_, err = fmt.Fprintf(c.OutOrStdout(), "%v belongs to no node of segment %s, but container %s on this host uses it: plumb ipam check\n", a, n.Segment, container)
+		case !owned:
+			_, err = fmt.Fprintf(c.OutOrStdout(), "%v belongs to no node of segment %s\n", a, n.Segment)
+		case owner.Node != n.Node:
+			_, err = fmt.Fprintf(c.OutOrStdout(), "%v belongs to node %s since %s; run plumb ipam who there to see its container\n", a, owner.Node, owner.Since)
+		case container == "":
+			_, err = fmt.Fprintf(c.OutOrStdout(), "%v belongs to this node (%s) since %s, and no container uses it\n", a, owner.Node, owner.Since)
+		default:
+			_, err = fmt.Fprintf(c.OutOrStdout(), "%v belongs to this node (%s) since %s, and container %s uses it\n", a, owner.Node, owner.Since, container)
+		}
+		return err
+	})
+}
+
+func newIPAMCheck() *cobra.Command {
+	c := &cobra.Command{Use: "check", Short: "Compare the addresses of this node with the store",
+		Long: `check compares the addresses that this node owns in the store with the files of the node and the addresses that its
+containers use. It changes nothing. The exit status is 1 if they differ.`, Args: usage(cobra.NoArgs)}
+	format := addOutput(c.Flags())
+	return addNetwork(c, func(ctx context.Context, c *cobra.Command, n *ipam.Network) error {
+		if n.Node == "" {
+			return fmt.Errorf("the node has not registered in segment %s yet: cluster-local has written no state file", n.Segment)
+		}
+		answer, err := n.Call(ctx, datastore.List, func(*datastore.Request) {})
+		if err != nil {
+			return err
+		}
+		problems := n.Check(answer.Owners)
+		err = format.print(c.OutOrStdout(), problems, func(w io.Writer) error {
+			for _, p := range problems {
+				if _, err := fmt.Fprintf(w, "%v: %s\n    %s\n", p.Address, p.What, p.Fix); err != nil {
+					return err
+				}
+			}
+			_, err := fmt.Fprintf(w, "node %s owns %s, of which containers use %d; %s%s\n", n.Node, countAddresses(len(n.Owned)), len(n.Reserved),
+				count(len(problems), "problem"), frozenSuffix(answer))
+			return err
+		})
+		if err == nil && len(problems) > 0 {
+			err = errFound
+		}
+		return err
+	})
+}
+
+func newIPAMRemoveNode() *cobra.Command {
+	c := &cobra.Command{Use: "remove-node NODE", Short: "Remove the registration of a node that is gone, and free its addresses",
+		Long: `remove-node removes the registration that it shows, and frees the node's addresses. A node that still runs would continue
+to use them, so that another node's containers get the same addresses. Remove only a node that is off and will not run again.`, Args: usage(cobra.ExactArgs(1))}
+	var yes, force bool
+	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	c.Flags().BoolVar(&force, "force", false, "do not ask Kubernetes whether the Node is ready")
+	return addNetwork(c, func(ctx context.Context, c *cobra.Command, n *ipam.Network) error {
+		name := c.Flags().Arg(0)
+		answer, err := n.Call(ctx, datastore.List, func(r *datastore.Request) { r.Target = name })
+		if err != nil {
+			return err
+		}
+		node, registered := answer.Nodes[name]
+		if !registered {
+			return fmt.Errorf("node %s is not registered in segment %s; plumb ipam list shows the nodes", name, n.Segment)
+		}
+		if err := printNodes(c.OutOrStdout(), answer, true); err != nil {
+			return err
+		}
+		if !force {
+			ready, err := n.NodeIsReady(ctx, name)
+			if err == nil && ready {
+				err = fmt.Errorf("the Node %s is ready, and nothing was removed; with --force, plumb removes it nevertheless", name)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		if err := confirm(c, yes, "Is node "+name+" off, and will it not run again?"); err != nil {
+			return err
+		}
+		freed, err := n.Call(ctx, datastore.RemoveNode, func(r *datastore.Request) { r.Target, r.Machine, r.Boot = name, node.Machine, node.Boot })
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(c.OutOrStdout(), "removed node %s and freed %s\n", name, countAddresses(len(freed.Addresses)))
+		if again, ok := freed.Nodes[name]; ok {
+			return fmt.Errorf("node %s has registered again meanwhile (machine %s, boot %s), and owns its remaining addresses", name, again.Machine, again.Boot)
+		}
+		return nil
+	})
+}
+
+// confirm asks the question on a terminal. Without a terminal, it returns an error unless yes is set.
+func confirm(c *cobra.Command, yes bool, question string) error {
+	if yes {
+		return nil
+	}
+	if _, err := unix.IoctlGetTermios(int(os.Stdin.Fd()), unix.TCGETS); err != nil {
+		return usageError{errors.New("nothing was removed; pass --yes if stdin is not a terminal")}
+	}
+	fmt.Fprintf(c.OutOrStdout(), "%s Type yes: ", question)
+	text, err := bufio.NewReader(os.Stdin).ReadString('\n')
+	if err == nil && text != "yes\n" {
+		err = errors.New("nothing was removed")
+	}
+	return err
+}
+
+func newIPAMResync() *cobra.Command {
+	c := &cobra.Command{Use: "resync", Short: "Record in the store exactly the addresses that this node uses",
+		Long: `resync runs cluster-local resync with the network's configuration. Run it on each node after the store was restored from a
+backup. It confirms that no other machine has the identity of this one.`, Args: usage(cobra.NoArgs)}
+	return addNetwork(c, func(ctx context.Context, c *cobra.Command, n *ipam.Network) error {
+		if err := n.Resync(ctx); err != nil {
+			return err
+		}
+		_, err := fmt.Fprintf(c.OutOrStdout(), "the store contains the addresses of this node in segment %s\n", n.Segment)
+		return err
+	})
+}
+
+func newIPAMImport() *cobra.Command {
+	c := &cobra.Command{Use: "import", Short: "Reserve and claim the addresses of containers that another IPAM plugin has assigned",
+		Long: `import reserves and claims the addresses that the living containers of this node got from another IPAM plugin, such as
+whereabouts or host-local, according to libcni's cache. It does not change the containers or the records of the other plugin.
+It also works while the segment is frozen. The exit status is 3 if an address could not be imported.`, Args: usage(cobra.NoArgs)}
+	var dryRun bool
+	c.Flags().BoolVar(&dryRun, "dry-run", false, "show what would be imported, and change nothing")
+	return addNetwork(c, func(ctx context.Context, c *cobra.Command, n *ipam.Network) error {
+		all := n.Importable
+		if err := printImportable(c.OutOrStdout(), all); err != nil || dryRun {
+			return err
+		}
+		var imported []pool.Imported
+		for _, i := range all {
+			imported = append(imported, i.Imported)
+		}
+		if err := n.Import(ctx, imported); err != nil {
+			return err
+		}
+		_, err := fmt.Fprintf(c.OutOrStdout(), "imported %s\n", countAddresses(len(all)))
+		return err
+	})
+}
+
+func printImportable(out io.Writer, all []ipam.Importable) error {
+	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
+	if len(all) > 0 {
+		fmt.Fprintln(w, "ADDRESS\tCONTAINER\tIF\tFORMER IPAM")
+	}
+	for _, i := range all {
+		fmt.Fprintf(w, "%v\t%s\t%s\t%s\n", i.Address, inventory.ShortID(i.ContainerID), i.IfName, i.IPAM)
+	}
+	return w.Flush()
+}
+
+// newIPAMVerb returns the command for freeze or thaw.
+func newIPAMVerb(verb, short string) *cobra.Command {
+	c := &cobra.Command{Use: verb, Short: short, Args: usage(cobra.NoArgs)}
+	return addNetwork(c, func(ctx context.Context, c *cobra.Command, n *ipam.Network) error {
+		state := func(answer datastore.Answer) string {
+			if answer.Frozen == "" {
+				return "not frozen"
+			}
+			return "frozen since " + answer.Frozen
+		}
+		before, err := n.Call(ctx, datastore.Status, func(*datastore.Request) {})
+		if err != nil {
+			return err
+		}
+		after, err := n.Call(ctx, verb, func(r *datastore.Request) { r.Node = n.Node })
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(c.OutOrStdout(), "segment %s was %s, and is now %s\n", n.Segment, state(before), state(after))
+		return err
+	})
+}
