@@ -84,6 +84,7 @@ func (f *installFlags) run(c *cobra.Command) error {
 	}
 	ctx, out := untilSignal(c.Context()), c.OutOrStdout()
 	if f.writer.File != "" {
+		f.writer.Every = time.Minute
 		return f.writer.Follow(ctx, func() { c.PrintErrln("plumb: wrote", f.writer.File) })
 	}
 	if f.wait {

@@ -89,17 +89,16 @@ func newIPAMList() *cobra.Command {
 
 // printNodes prints the nodes of an answer and, if addresses is set, the addresses that they own.
 func printNodes(out io.Writer, answer datastore.Answer, addresses bool) error {
-	owned := map[string]int{}
+	owned, nodes := map[string]int{}, map[string]datastore.Node{}
 	for _, o := range answer.Owners {
 		owned[o.Node]++
-		if _, registered := answer.Nodes[o.Node]; !registered {
-			answer.Nodes[o.Node] = datastore.Node{Machine: "not registered"}
-		}
+		nodes[o.Node] = datastore.Node{Machine: "not registered"}
 	}
+	maps.Copy(nodes, answer.Nodes)
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(w, "NODE\tADDRESSES\tLAST CALL\tMACHINE\tBOOT")
-	for _, name := range slices.Sorted(maps.Keys(answer.Nodes)) {
-		node := answer.Nodes[name]
+	for _, name := range slices.Sorted(maps.Keys(nodes)) {
+		node := nodes[name]
 		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\n", name, owned[name], node.LastCall, node.Machine, node.Boot)
 	}
 	if addresses {
@@ -111,7 +110,7 @@ func printNodes(out io.Writer, answer datastore.Answer, addresses bool) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(out, "%s, %s, free %d%s\n", count(len(answer.Nodes), "node"), countAddresses(len(answer.Owners)), answer.Free, frozenSuffix(answer))
+	_, err := fmt.Fprintf(out, "%s, %s, free %d%s\n", count(len(nodes), "node"), countAddresses(len(answer.Owners)), answer.Free, frozenSuffix(answer))
 	return err
 }
 

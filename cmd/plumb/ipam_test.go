@@ -82,6 +82,8 @@ var _ = Describe("plumb ipam", func() {
 		b.ipam("list", "--node", "n2")
 		Expect(b.requests()).To(ContainSubstring(`"target":"n2"`))
 		Expect(b.ipam("list", "-o", "json").Stdout).To(ContainSubstring(`"lastCall": "2026-11-22T08:00:00Z"`))
+		b.answer("list", `{"free": 9, "owners": {"10.1.2.5": {"node": "n1"}}}`)
+		Expect(b.ipam("list").Stdout).To(MatchRegexp(`(?m)^n1 +1 +not registered\s+1 node, 1 address, free 9$`))
 	})
 
 	It("shows the node and the container of an address", func() {

@@ -19,9 +19,12 @@ import (
 
 const (
 	// probes is how many chunks claim reads before it lists the chunks of the segment.
-	probes = 4
+	probes = 16
 	// maxPause is the longest pause before a change is tried again after a conflict.
 	maxPause = 50 * time.Millisecond
+	// chunkRounds is how often a call begins again because another node has changed the chunk. In a segment that is almost
+	// full, all nodes claim in the few chunks that have free addresses.
+	chunkRounds = 4 * server.MaxRounds
 )
 
 // pause waits for a random time before all rounds but the first, so that callers that change the same object do not
@@ -112,6 +115,7 @@ func (s *session) claimAnywhere(ctx context.Context, answer *datastore.Answer) e
 	if err != nil {
 		return err
 	}
+	s.counted = &total
 	for w := range s.Pool.Windows(rand.Uint64()) {
 		first, _ := chunkOf(w.First())
 		if full[chunkObject(s.Segment, first)] {
@@ -129,7 +133,7 @@ func (s *session) claimAnywhere(ctx context.Context, answer *datastore.Answer) e
 // claimIn claims the addresses of one chunk that choose returns. choose is called with nil if the chunk does not exist.
 // Before the update of the chunk, the name of the chunk is in the node's SegmentNode, so that register finds the chunk.
 func (s *session) claimIn(ctx context.Context, first netip.Addr, choose func(*addressChunk) ([]netip.Addr, error)) (*addressChunk, map[netip.Addr]string, error) {
-	for round := range server.MaxRounds {
+	for round := range chunkRounds {
 		pause(ctx, round)
 		c, err := s.chunk(ctx, first)
 		if err != nil {
@@ -151,6 +155,9 @@ func (s *session) claimIn(ctx context.Context, first netip.Addr, choose func(*ad
 			got[a] = s.give(c, a, s.epoch, "")
 		}
 		c.Spec.Open, c.Spec.Store = true, s.storeID
+		if s.counted != nil {
+			c.Spec.Sample = *s.counted // so that the other nodes in the chunk learn it without a LIST
+		}
 		if ok, err := s.updateChunk(ctx, c); err != nil {
 			return nil, nil, err
 		} else if ok {
@@ -370,7 +377,7 @@ func (s *session) checkReleaser(ctx context.Context) error {
 // releaseIn removes the owners of the addresses in one chunk that the node owns with these claims. It returns the chunk,
 // or nil if it does not exist, and the addresses that it removed.
 func (s *session) releaseIn(ctx context.Context, first netip.Addr, claims map[netip.Addr]string) (*addressChunk, map[netip.Addr]string, error) {
-	for round := range server.MaxRounds {
+	for round := range chunkRounds {
 		pause(ctx, round)
 		c, err := s.chunk(ctx, first)
 		if err != nil || c == nil {

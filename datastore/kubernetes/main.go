@@ -29,11 +29,12 @@ type session struct {
 	config config
 	*server.Request
 	client   *kubeconfig.Client
-	revision int64  // the highest resource version seen in this call
-	storeID  string // the last UID of the Segment seen in this call
-	epoch    string // the epoch of the node's registration that this call first read, or ""
-	fences   fences // the fences of the chunks that the node has seen
-	older    bool   // resync has read a chunk with a lower fence than the node has seen
+	revision int64   // the highest resource version seen in this call
+	storeID  string  // the last UID of the Segment seen in this call
+	epoch    string  // the epoch of the node's registration that this call first read, or ""
+	counted  *sample // the owners in the segment, if this call has counted them
+	fences   fences  // the fences of the chunks that the node has seen
+	older    bool    // resync has read a chunk with a lower fence than the node has seen
 }
 
 // Config implements server.Session.

@@ -93,9 +93,9 @@ func (r *Request) CheckStore(store string, revision int64, id string) error {
 		store, r.LastRevision, known, r.Node, revision, id)
 }
 
-// BusyError returns the error for a call during which other calls for the node kept changing the registration.
+// BusyError returns the error for a call during which other calls kept changing what it has read.
 func (r *Request) BusyError() error {
-	return Errorf(types.CodeTryAgain, datastore.ReasonUnreachable, "other calls for node %s of segment %s run at the same time; try again", r.Node, r.Segment)
+	return Errorf(types.CodeTryAgain, datastore.ReasonUnreachable, "other calls of segment %s keep changing what the call for node %s needs; try again", r.Segment, r.Node)
 }
 
 // FullError returns the error for a segment without a free address.

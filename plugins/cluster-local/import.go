@@ -10,8 +10,8 @@ import (
 )
 
 // importAddresses reserves the addresses in the key "import" of the configuration, which another IPAM plugin has assigned to
-// containers of this node, and claims them. Before it claims them, a killed import leaves reservations, which the next import,
-// ADD or GC claims. It releases the reservations of addresses that another node owns.
+// containers of this node, and claims them. An import that ends before it has claimed them leaves reservations, which the next
+// import, ADD or GC claims.
 func (h host) importAddresses(r *skel.Request, args []string) error {
 	if len(args) > 0 {
 		return types.Errorf(types.CodeConfig, "import takes no arguments; pass the configuration on stdin")
@@ -38,22 +38,22 @@ func (h host) importAddresses(r *skel.Request, args []string) error {
 	return errors.Join(problems, n.claimImported(reserved))
 }
 
-// claimImported claims all reserved addresses. If it cannot claim an address that Import has reserved, it releases the
-// reservation. If the outcome of a claim is unknown, it keeps the reservations, because the node may own the addresses, and
-// would otherwise assign them to other containers. The next session claims the addresses.
+// claimImported claims all reserved addresses, and releases those reservations of reserved that the node does not own
+// afterwards. Until the datastore has answered which addresses the node owns, it keeps all reservations: another process may
+// have claimed the addresses for them, and the node would otherwise assign these to other containers.
 func (n *network) claimImported(reserved []pool.Imported) error {
 	s, err := n.open(n.host.Wait)
 	if err != nil {
-		return errors.Join(err, n.Undo(reserved))
+		return err
 	}
 	defer s.close()
 	err = errors.Join(s.settle(n.firstSet()), s.foreign)
-	if reasonOf(err) == datastore.ReasonUnknown {
+	if !s.registered || reasonOf(err) == datastore.ReasonUnknown {
 		return err
 	}
 	var lost []pool.Imported
 	for _, i := range reserved {
-		if s.st == nil || s.st.claims[i.Address] == "" {
+		if s.st.claims[i.Address] == "" {
 			lost = append(lost, i)
 		}
 	}

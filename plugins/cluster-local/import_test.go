@@ -7,10 +7,12 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
+	"github.com/plumb-cni/plumb/pkg/lock"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
@@ -85,12 +87,31 @@ var _ = Describe("the command import", func() {
 		}
 	})
 
-	It("leaves no reservation if the datastore does not answer, and succeeds when it is repeated", func() {
+	It("keeps the reservation if the datastore does not answer, and the next session claims it", func() {
 		n.cluster.script("register", "refuse unreachable")
 		exit, _ := n.importOf("w1 10.1.2.20")
 		Expect(exit).To(Equal(1))
-		Expect(reserved(n)).To(BeEmpty())
+		Expect(reserved(n)).To(ConsistOf("10.1.2.20"))
+		n.add("c1", variant{})
+		n.expectAgreement()
+		Expect(n.cluster.owned("n1")).To(HaveKey(netip.MustParseAddr("10.1.2.20")))
+	})
+
+	It("keeps the reservation if another process, which may claim it, uses the datastore", func() {
+		n.add("c1", variant{})
+		key, err := lock.NewKey(filepath.Join(filepath.Dir(filepath.Dir(n.ownedFile())), ".datastore", "net"), "datastore")
+		Expect(err).NotTo(HaveOccurred())
+		Expect(key.Lock(time.Second)).To(Succeed())
+		n.Wait = 10 * time.Millisecond
+		n.Plugin = n.host().plugin
 		exit, text := n.importOf("w1 10.1.2.20")
+		Expect(exit).To(Equal(1))
+		Expect(text).To(ContainSubstring("another process has used"))
+		Expect(reserved(n)).To(ContainElement("10.1.2.20"))
+		Expect(key.Close()).To(Succeed())
+		n.Wait = time.Minute
+		n.Plugin = n.host().plugin
+		exit, text = n.importOf("w1 10.1.2.20")
 		Expect(exit).To(BeZero(), text)
 		n.expectAgreement()
 	})

@@ -73,15 +73,16 @@ type kubernetes struct {
 	http     *http.Client
 	addr     string
 
-	files   atomic.Int64 // the number of kubeconfig files
+	observe func(*http.Response) error // is called with each answer that a proxy forwards, or nil
+	files   atomic.Int64               // the number of kubeconfig files
 	mu      sync.Mutex
 	configs map[string]string // paths of kubeconfig files by node, and "" for the operator
 }
 
-// newKubernetes starts an API server with the manifests of cluster-local-kubernetes.
-func newKubernetes() *kubernetes {
+// newKubernetes starts an etcd member with these arguments, and an API server with the manifests of cluster-local-kubernetes.
+func newKubernetes(args ...string) *kubernetes {
 	GinkgoHelper()
-	k := &kubernetes{cluster: newCluster(1), ns: nstest.NewHost(GinkgoTB()).Named("apiserver"), addr: "10.9.0.8", configs: map[string]string{}}
+	k := &kubernetes{cluster: newCluster(1, args...), ns: nstest.NewHost(GinkgoTB()).Named("apiserver"), addr: "10.9.0.8", configs: map[string]string{}}
 	k.plug(k.ns, "apiserver", k.addr)
 	k.operator = nstest.NewHost(GinkgoTB()).Named("operator")
 	k.plug(k.operator, "operator", "10.9.0.101")
@@ -351,8 +352,8 @@ func (k *kubernetes) proxy(handle func(n int, forward func(http.ResponseWriter),
 	GinkgoHelper()
 	target, err := url.Parse(k.url())
 	Expect(err).NotTo(HaveOccurred())
-	transport := &http.Transport{TLSClientConfig: k.trust(), DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) { return k.dial(ctx, addr) }}
-	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }, Transport: transport, ErrorLog: log.New(io.Discard, "", 0)}
+	transport := &http.Transport{TLSClientConfig: k.trust(), MaxIdleConnsPerHost: 32, DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) { return k.dial(ctx, addr) }}
+	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }, Transport: transport, ModifyResponse: k.observe, ErrorLog: log.New(io.Discard, "", 0)}
 	var mu sync.Mutex
 	n := 0
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -1,6 +1,8 @@
 package datastore
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -14,6 +16,8 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/plumb-cni/plumb/pkg/datastore"
 	"github.com/plumb-cni/plumb/pkg/types"
@@ -417,6 +421,31 @@ var _ = Describe("cluster-local-kubernetes", Ordered, ContinueOnFailure, func() 
 			k.members[0].signal(syscall.SIGCONT)
 			n1.succeed(datastore.Register)
 			n1.succeed(datastore.Claim, want(1))
+		})
+
+		It("serves again after etcd had no space", func() {
+			k := newKubernetes("--quota-backend-bytes=16777216")
+			n1 := k.newCaller("space", "n1", "10.7.0.1-10.7.0.40")
+			n1.succeed(datastore.Register)
+			n1.succeed(datastore.Claim, want(2))
+			client := k.connect("root", k.members...)
+			DeferCleanup(client.Close)
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			defer cancel()
+			var err error
+			for i := 0; err == nil; i++ {
+				_, err = client.Put(ctx, fmt.Sprint("/large/", i), strings.Repeat("x", 1<<20))
+			}
+			Expect(err).To(MatchError(rpctypes.ErrNoSpace))
+			requireError(k.clients, n1.request(datastore.Claim, want(2)), types.CodeTryAgain, datastore.ReasonUnknown, "space exceeded", "register")
+			requireError(k.clients, n1.request(datastore.Register), types.CodeTryAgain, datastore.ReasonUnknown, "space exceeded")
+			deleted, err := client.Delete(ctx, "/large/", clientv3.WithPrefix())
+			Expect(err).NotTo(HaveOccurred())
+			_, compactErr := client.Compact(ctx, deleted.Header.Revision)
+			_, defragErr := client.Defragment(ctx, k.members[0].clientURL())
+			_, alarmErr := client.AlarmDisarm(ctx, &clientv3.AlarmMember{})
+			Expect(errors.Join(compactErr, defragErr, alarmErr)).To(Succeed())
+			Expect(n1.succeed(datastore.Register).Addresses).To(Equal(owned(k, "space", "n1")))
 		})
 	})
 })

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/fsnotify/fsnotify"
 	"github.com/google/renameio/v2"
@@ -23,6 +24,9 @@ type Writer struct {
 	From   string // the directory of the volume, with the files token and ca.crt
 	File   string // the kubeconfig file to write
 	Server string // the URL of the API server
+	// Every is how often Follow writes the file again if its content has changed. During a rolling update, the former pod can
+	// replace it with its own token, which is valid only until that pod has been deleted.
+	Every time.Duration
 }
 
 // ServerFromEnvironment returns the URL of the API server that Kubernetes sets in the environment of each container, or
@@ -35,8 +39,8 @@ func ServerFromEnvironment() string {
 	return "https://" + net.JoinHostPort(host, port)
 }
 
-// Follow writes the file, calls written, and writes the file again whenever the kubelet has replaced the content of the
-// volume, until ctx is done. It does not remove the file, because the next pod of a rolling update may have written it.
+// Follow writes the file, and writes it again whenever the kubelet has replaced the content of the volume, and every w.Every if
+// the file does not have this content, until ctx is done. It calls written after each write. It does not remove the file, because the next pod of a rolling update may have written it.
 func (w Writer) Follow(ctx context.Context, written func()) error {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -46,6 +50,8 @@ func (w Writer) Follow(ctx context.Context, written func()) error {
 	if err := watcher.Add(w.From); err != nil {
 		return fmt.Errorf("watch %s: %w", w.From, err)
 	}
+	ticker := time.NewTicker(w.Every)
+	defer ticker.Stop()
 	for {
 		changed, err := w.write()
 		if err != nil {
@@ -56,6 +62,7 @@ func (w Writer) Follow(ctx context.Context, written func()) error {
 		}
 		select {
 		case <-watcher.Events:
+		case <-ticker.C:
 		case err := <-watcher.Errors:
 			return err
 		case <-ctx.Done():

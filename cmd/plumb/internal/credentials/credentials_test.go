@@ -76,7 +76,7 @@ func TestFollowCopiesEachRenewal(t *testing.T) {
 	t.Setenv("KUBERNETES_SERVICE_PORT", "443")
 	v := newVolume(t)
 	v.renew(t, "0")
-	w := Writer{From: v.dir, File: filepath.Join(t.TempDir(), "kubeconfig"), Server: ServerFromEnvironment()}
+	w := Writer{From: v.dir, File: filepath.Join(t.TempDir(), "kubeconfig"), Server: ServerFromEnvironment(), Every: time.Hour}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	written, done := make(chan bool, 100), make(chan error)
@@ -116,15 +116,15 @@ func TestFollowNamesWhatIsMissing(t *testing.T) {
 	v := newVolume(t)
 	dir := t.TempDir()
 	for want, w := range map[string]Writer{
-		filepath.Join(v.dir, "token"): {From: v.dir, File: filepath.Join(dir, "kubeconfig")},
-		"absent":                      {From: filepath.Join(dir, "absent"), File: filepath.Join(dir, "kubeconfig")},
+		filepath.Join(v.dir, "token"): {From: v.dir, File: filepath.Join(dir, "kubeconfig"), Every: time.Hour},
+		"absent":                      {From: filepath.Join(dir, "absent"), File: filepath.Join(dir, "kubeconfig"), Every: time.Hour},
 	} {
 		if err := w.Follow(t.Context(), func() {}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want an error with %q, got %v", want, err)
 		}
 	}
 	v.renew(t, "0")
-	w := Writer{From: v.dir, File: filepath.Join(dir, "absent", "kubeconfig")}
+	w := Writer{From: v.dir, File: filepath.Join(dir, "absent", "kubeconfig"), Every: time.Hour}
 	if err := w.Follow(t.Context(), func() {}); err == nil || !strings.Contains(err.Error(), "absent") {
 		t.Errorf("want an error with the directory, got %v", err)
 	}
@@ -133,7 +133,7 @@ func TestFollowNamesWhatIsMissing(t *testing.T) {
 func TestFollowGivesAReplacedFileItsMode(t *testing.T) {
 	v := newVolume(t)
 	v.renew(t, "0")
-	w := Writer{From: v.dir, File: filepath.Join(t.TempDir(), "kubeconfig"), Server: "https://[fd00::1]:443"}
+	w := Writer{From: v.dir, File: filepath.Join(t.TempDir(), "kubeconfig"), Server: "https://[fd00::1]:443", Every: time.Hour}
 	if err := os.WriteFile(w.File, []byte("old"), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -143,5 +143,28 @@ func TestFollowGivesAReplacedFileItsMode(t *testing.T) {
 	}
 	if info, err := os.Stat(w.File); err != nil || info.Mode() != 0o600 {
 		t.Errorf("want mode 0600, got %v (%v)", info.Mode(), err)
+	}
+}
+
+func TestFollowRestoresAFileThatAnotherPodHasReplaced(t *testing.T) {
+	v := newVolume(t)
+	v.renew(t, "0")
+	w := Writer{From: v.dir, File: filepath.Join(t.TempDir(), "kubeconfig"), Server: "https://[fd00::1]:443", Every: time.Millisecond}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	writes := 0
+	err := w.Follow(ctx, func() {
+		writes++
+		if token, _ := read(t, w.File); token != "token-0" {
+			t.Errorf("token %q", token)
+		}
+		if writes == 2 {
+			cancel()
+		} else if err := os.WriteFile(w.File, []byte("from the former pod"), 0o600); err != nil {
+			t.Error(err)
+		}
+	})
+	if err != nil || writes != 2 {
+		t.Errorf("want 2 writes, got %d (%v)", writes, err)
 	}
 }
