@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"strings"
 	"syscall"
 
 	"github.com/plumb-cni/plumb/pkg/ns"
@@ -39,8 +40,9 @@ type Link struct {
 	PermMAC  types.MAC // the hardware's permanent address (Linux 5.6), or zero if the kernel reports none
 	Parent   string    // bus and name of the device in sysfs, for example "pci/0000:00:02.0" (Linux 5.14), or "" if the kernel reports none
 
-	VLANFiltering bool   // whether a bridge filters VLANs
-	DefaultPVID   int    // the VLAN to which a bridge adds new ports, or zero if it adds them to none
+	VLANFiltering bool // whether a bridge filters VLANs
+	DefaultPVID   int  // the VLAN to which a bridge adds new ports, or zero if it adds them to none
+	Forwarding    BridgeForwarding
 	MacvlanMode   string // the mode of a macvlan: "bridge", "private", "vepa" or "passthru"
 	VLANID        int    // the ID of a VLAN interface
 	VLANProtocol  string // the protocol of a VLAN interface: "802.1Q" or "802.1ad"
@@ -48,6 +50,43 @@ type Link struct {
 	VRFTable      int    // the number of a VRF's routing table
 
 	state netlink.LinkOperState
+}
+
+// BridgeForwarding contains settings that determine which frames a bridge forwards. A nil field of a wanted
+// BridgeForwarding means any value. A nil field of a Link means that the kernel did not report the value.
+type BridgeForwarding struct {
+	// GroupFwdMask contains a bit for each group address 01:80:C2:00:00:00 to 01:80:C2:00:00:0F (IEEE 802.1D, 7.12.6),
+	// beginning with the lowest, whose frames the bridge forwards.
+	GroupFwdMask *uint16
+	// MulticastSnooping means that the bridge sends multicast frames only to ports with a member of the group.
+	MulticastSnooping *bool
+}
+
+// Without returns the fields that are set and differ from those of got.
+func (f BridgeForwarding) Without(got BridgeForwarding) BridgeForwarding {
+	if f.GroupFwdMask != nil && got.GroupFwdMask != nil && *f.GroupFwdMask == *got.GroupFwdMask {
+		f.GroupFwdMask = nil
+	}
+	if f.MulticastSnooping != nil && got.MulticastSnooping != nil && *f.MulticastSnooping == *got.MulticastSnooping {
+		f.MulticastSnooping = nil
+	}
+	return f
+}
+
+// String returns the fields as arguments of ip link set … type bridge.
+func (f BridgeForwarding) String() string {
+	var words []string
+	if f.GroupFwdMask != nil {
+		words = append(words, fmt.Sprint("group_fwd_mask ", *f.GroupFwdMask))
+	}
+	if f.MulticastSnooping != nil {
+		on := 0
+		if *f.MulticastSnooping {
+			on = 1
+		}
+		words = append(words, fmt.Sprint("mcast_snooping ", on))
+	}
+	return strings.Join(words, " ")
 }
 
 // A Port contains the settings of a link as a bridge port.
@@ -81,6 +120,7 @@ func newLink(l netlink.Link) Link {
 		if l.VlanDefaultPVID != nil {
 			out.DefaultPVID = int(*l.VlanDefaultPVID)
 		}
+		out.Forwarding = BridgeForwarding{l.GroupFwdMask, l.MulticastSnooping}
 	case *netlink.Macvlan:
 		out.MacvlanMode = nameOf(macvlanModes, l.Mode)
 	case *netlink.Vlan:
@@ -430,6 +470,16 @@ func (c *Conn) SetVLANFiltering(bridge Link) error {
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name = bridge.Name
 		return c.lib.BridgeSetVlanFiltering(&netlink.Bridge{LinkAttrs: attrs}, true)
+	})
+}
+
+// SetForwarding sets the fields of f that are not nil on a bridge. Like SetVLANFiltering, it sends only the name of the
+// bridge. The kernel rejects a GroupFwdMask with one of the lowest three bits (EINVAL).
+func (c *Conn) SetForwarding(bridge Link, f BridgeForwarding) error {
+	return c.step("set bridge "+bridge.Name+" "+f.String(), func() error {
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name = bridge.Name
+		return c.lib.LinkModify(&netlink.Bridge{LinkAttrs: attrs, GroupFwdMask: f.GroupFwdMask, MulticastSnooping: f.MulticastSnooping})
 	})
 }
 

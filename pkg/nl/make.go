@@ -67,6 +67,7 @@ type Bridge struct {
 	MAC           types.MAC
 	MTU           int // MTU in bytes; if it is zero, the kernel chooses it
 	VLANFiltering bool
+	Forwarding    BridgeForwarding
 }
 
 // EnsureBridge creates the bridge. If a link with the name exists, it returns that link, whatever its kind is, and
@@ -76,7 +77,7 @@ func (c *Conn) EnsureBridge(b Bridge) (l Link, created bool, err error) {
 	if err == nil || !errors.Is(err, fs.ErrNotExist) {
 		return l, false, err
 	}
-	bridge := &netlink.Bridge{}
+	bridge := &netlink.Bridge{GroupFwdMask: b.Forwarding.GroupFwdMask, MulticastSnooping: b.Forwarding.MulticastSnooping}
 	if b.VLANFiltering {
 		bridge.VlanFiltering = &b.VLANFiltering
 	}

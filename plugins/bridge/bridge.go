@@ -18,7 +18,7 @@ import (
 // that port was removed, the bridge's MAC would change, and the containers' neighbor entries for the gateway would be wrong.
 func ensureBridge(host *nl.Conn, conf *config, mac types.MAC) (nl.Link, error) {
 	br, created, err := host.EnsureBridge(nl.Bridge{
-		Name: conf.bridge, MAC: mac, MTU: conf.mtu, VLANFiltering: conf.filtering,
+		Name: conf.bridge, MAC: mac, MTU: conf.mtu, VLANFiltering: conf.filtering, Forwarding: conf.forwarding,
 	})
 	if err != nil {
 		return nl.Link{}, explainUnsupported(err, conf)
@@ -93,7 +93,8 @@ func explainUnsupported(err error, conf *config) error {
 
 // adaptBridge adapts an existing bridge to the configuration. A bridge without a MAC gets mac. If the bridge has ports,
 // adaptBridge does not set the MTU, because the kernel uses the smallest MTU of the ports. If
-// the bridge has ports and lacks the configured VLAN filtering, adaptBridge returns an error.
+// the bridge has ports and lacks the configured VLAN filtering, or if it has ports of other programs and other settings of
+// forwarding, adaptBridge returns an error.
 func adaptBridge(host *nl.Conn, br nl.Link, conf *config, mac types.MAC) (nl.Link, error) {
 	if br.MAC == zeroMAC { // the kernel clears the MAC when a bridge loses its last port
 		br.MAC = mac
@@ -103,12 +104,21 @@ func adaptBridge(host *nl.Conn, br nl.Link, conf *config, mac types.MAC) (nl.Lin
 	}
 	setFiltering := conf.filtering && !br.VLANFiltering
 	setMTU := conf.mtu != 0 && conf.mtu != br.MTU
-	if !setFiltering && !setMTU {
+	setForwarding := conf.forwarding.Without(br.Forwarding)
+	if !setFiltering && !setMTU && setForwarding == (nl.BridgeForwarding{}) {
 		return br, nil
 	}
 	ports, err := host.Ports(br)
 	if err != nil {
 		return nl.Link{}, err
+	}
+	if setForwarding != (nl.BridgeForwarding{}) {
+		if err := checkOwnPorts(host, br, ports, setForwarding); err != nil {
+			return nl.Link{}, err
+		}
+		if err := host.SetForwarding(br, setForwarding); err != nil {
+			return nl.Link{}, err
+		}
 	}
 	if setFiltering {
 		if err := checkNoPorts(br, ports); err != nil {
@@ -135,6 +145,27 @@ func checkNoPorts(br nl.Link, ports []nl.Link) error {
 		"bridge %s does not filter VLANs and is in use (ports: %d); run \"ip link set %s type bridge vlan_filtering 1\", "+
 			"or use another bridge for vlan and vlanTrunk",
 		br.Name, len(ports), br.Name)
+}
+
+// checkOwnPorts returns an error if the bridge has a port that plumb did not create, because the settings would change
+// which frames of that port the bridge forwards.
+func checkOwnPorts(host *nl.Conn, br nl.Link, ports []nl.Link, wanted nl.BridgeForwarding) error {
+	for _, port := range ports {
+		if isForeign(host, port) {
+			return types.Errorf(types.CodeConfig, "bridge %[1]s does not have %[2]s, and has the port %[3]s of another program; "+
+				"run \"ip link set %[1]s type bridge %[2]s\", or use another bridge for groupFwdMask and mcastSnooping", br.Name, wanted, port.Name)
+		}
+	}
+	return nil
+}
+
+// isForeign reports whether plumb did not create the port, neither for an attachment nor for the gateway of a VLAN.
+func isForeign(host *nl.Conn, port nl.Link) bool {
+	if attach.CreatedByPlumb(port) {
+		return false
+	}
+	dev, err := host.VethPeer(port, host)
+	return err != nil || port.Name != vlanPortName(dev.Name)
 }
 
 // zeroMAC is the MAC of a bridge that has lost its last port.

@@ -87,6 +87,8 @@ func (c *checker) diffHost() error {
 	reportIf(!br.Up, "%w", attach.LinkProblem(c.host, br, "up", "down").Errorf("bridge %s is down", br.Name))
 	promisc := attach.LinkProblem(c.host, br, "promisc on", "promisc off")
 	reportIf(c.conf.promisc && !br.Promisc, "%w", promisc.Errorf("bridge %s is not in promiscuous mode", br.Name))
+	missing := c.conf.forwarding.Without(br.Forwarding)
+	reportIf(missing != (nl.BridgeForwarding{}), "%w", attach.LinkProblem(c.host, br, "type bridge "+missing.String(), "").Errorf("bridge %s does not have %s", br.Name, missing))
 	reportIf(c.conf.filtering && !br.VLANFiltering, "bridge %s does not filter VLANs", br.Name)
 	if c.findErr != nil {
 		return errors.Join(append(errs, c.findErr)...)
@@ -189,7 +191,7 @@ func (c *checker) diffGateway(br nl.Link) error {
 	if err != nil {
 		return err
 	}
-	errs := []error{c.diffGatewayPort(dev, br), attach.DiffForwarding(c.host, c.ips())}
+	errs := []error{c.diffGatewayPort(dev, br), attach.DiffForwarding(c.host, c.ips()), sysctl.Diff(c.r.HostNS, c.conf.gatewaySysctls(dev)...)}
 	reportIf := types.ProblemsInto(&errs)
 	for _, gw := range gatewaysOf(c.ips()) {
 		missing := attach.MissingAddr(c.host, dev, nl.Addr{Prefix: gw})

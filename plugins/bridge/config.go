@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/plumb-cni/plumb/pkg/attach"
@@ -30,6 +31,9 @@ type rawConfig struct {
 	EnableDAD                 bool       `json:"enabledad"`
 	DisableContainerInterface bool       `json:"disableContainerInterface"`
 	PortIsolation             bool       `json:"portIsolation"`
+	GroupFwdMask              *int       `json:"groupFwdMask"`
+	McastSnooping             *bool      `json:"mcastSnooping"`
+	ProxyARP                  bool       `json:"proxyArp"`
 	attach.MACKeys
 }
 
@@ -52,6 +56,8 @@ type config struct {
 	mtu              int // in bytes; if it is 0, the kernel uses its default
 	port             nl.Port
 	promisc          bool
+	forwarding       nl.BridgeForwarding
+	proxyARP         bool
 	vlan             int   // VLAN ID; it is 0 if the port has none
 	trunk            []int // VLAN IDs, sorted, without duplicates
 	filtering        bool  // whether the bridge must filter VLANs
@@ -65,6 +71,9 @@ type config struct {
 const (
 	defaultBridge = "cni0"
 	maxVLAN       = 4094
+	// unforwardable contains the bits of groupFwdMask that the kernel rejects for a bridge: STP, MAC control and LACP
+	// (BR_GROUPFWD_RESTRICTED in net/bridge/br_private.h).
+	unforwardable = 7
 )
 
 // parse reads and validates the configuration. Errors for invalid values carry types.CodeConfig.
@@ -87,6 +96,8 @@ func parse(r *skel.Request) (*config, error) {
 		mtu:              raw.MTU,
 		port:             nl.Port{Hairpin: raw.HairpinMode, Isolated: raw.PortIsolation},
 		promisc:          raw.PromiscMode,
+		forwarding:       nl.BridgeForwarding{MulticastSnooping: raw.McastSnooping},
+		proxyARP:         raw.ProxyARP,
 		vlan:             raw.VLAN,
 		trunk:            trunk,
 		filtering:        raw.VLAN != 0 || raw.VLANTrunk != nil,
@@ -96,8 +107,22 @@ func parse(r *skel.Request) (*config, error) {
 		containerDown:    raw.DisableContainerInterface,
 		mac:              mac,
 	}
-	err = errors.Join(macErr, trunkErr, backendErr, conf.validate(r.Conf.IPAM.Type != "", r.Version))
+	maskErr := conf.parseMask(raw.GroupFwdMask)
+	err = errors.Join(macErr, trunkErr, backendErr, maskErr, conf.validate(r.Conf.IPAM.Type != "", r.Version))
 	return conf, types.Coded(types.CodeConfig, err)
+}
+
+// parseMask sets the mask of group addresses, unless mask is nil.
+func (c *config) parseMask(mask *int) error {
+	if mask == nil {
+		return nil
+	}
+	if *mask < 0 || *mask > math.MaxUint16 || *mask&unforwardable != 0 {
+		return fmt.Errorf("groupFwdMask %d must be between 0 and %d without the bits 1, 2 and 4, because the kernel forwards no STP, pause and LACP frames", *mask, math.MaxUint16)
+	}
+	bits := uint16(*mask)
+	c.forwarding.GroupFwdMask = &bits
+	return nil
 }
 
 // validate checks everything that does not depend on the host's state. The error joins all
@@ -109,6 +134,7 @@ func (c *config) validate(hasIPAM bool, v types.Version) error {
 	reportIf(nameErr != nil, "bridge %q is not an interface name: %w", c.bridge, nameErr)
 	reportIf(c.vlan < 0 || c.vlan > maxVLAN, "invalid VLAN ID %d (must be between 0 and %d)", c.vlan, maxVLAN)
 	reportIf(c.port.Hairpin && c.promisc, "cannot set hairpin mode and promiscuous mode at the same time")
+	reportIf(c.proxyARP && !c.isGateway, "proxyArp needs \"isGateway\", because only a gateway of the containers answers ARP requests for other hosts")
 	reportIf(c.containerDown && hasIPAM, "cannot use IPAM when disableContainerInterface is set to true")
 	reportIf(c.vlan != 0 && c.isGateway && len(c.gatewayName()) > types.MaxIfName,
 		"the gateway's interface name %q is longer than %d bytes; use a shorter bridge name", c.gatewayName(), types.MaxIfName)

@@ -71,13 +71,24 @@ func gatewaysOf(ips []types.IP) []netip.Prefix {
 	return gateways
 }
 
+// gatewaySysctls returns the sysctls of the gateway's interface that depend on the configuration.
+func (c *config) gatewaySysctls(dev nl.Link) []sysctl.Setting {
+	if !c.proxyARP {
+		return nil
+	}
+	return []sysctl.Setting{{Key: sysctl.IPv4(dev.Name, "proxy_arp"), Value: "1"}}
+}
+
 // ensureGateway adds the gateway addresses of the container's IPs to the gateway's interface
-// (see gatewayDevice) and returns that interface.
+// (see gatewayDevice), writes its sysctls, and returns that interface.
 func (a *attachment) ensureGateway(ips []types.IP) (nl.Link, error) {
 	gateways := gatewaysOf(ips)
 	a.warnOfUnreachable(ips, gateways)
 	dev, err := a.gatewayDevice()
 	if err != nil {
+		return nl.Link{}, err
+	}
+	if err := sysctl.Ensure(a.host.NS(), a.conf.gatewaySysctls(dev)...); err != nil {
 		return nl.Link{}, err
 	}
 	existing, err := a.host.Addrs(dev)

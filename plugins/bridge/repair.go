@@ -68,14 +68,9 @@ func (c *checker) repairBridge() (nl.Link, error) {
 	return ensureBridge(c.host, c.conf, cmp.Or(c.formerMAC(c.conf.bridge), nl.RandomMAC()))
 }
 
-// isForeign reports whether the port is neither the attachment's, nor created by plumb for another attachment or for the
-// gateway of a VLAN.
+// isForeign reports whether the port is neither the attachment's nor created by plumb.
 func (c *checker) isForeign(port nl.Link) bool {
-	if port.Index == c.hostEnd.Index || attach.CreatedByPlumb(port) {
-		return false
-	}
-	dev, err := c.host.VethPeer(port, c.host)
-	return err != nil || port.Name != vlanPortName(dev.Name)
+	return port.Index != c.hostEnd.Index && isForeign(c.host, port)
 }
 
 // formerMAC returns the MAC of a host interface in prevResult, or the zero MAC if prevResult contains none.

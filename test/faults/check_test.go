@@ -46,6 +46,8 @@ func linkRules() []mutationRule {
 		{pattern: `link (\S+) master=(\S+)`, command: "ip link set $1 nomaster", want: "$1 is not a port of bridge $2"},
 		{pattern: `link (\S+) linkinfo.info_slave_data.hairpin=true`, command: "bridge link set dev $1 hairpin off", want: "$1 has hairpin false"},
 		{pattern: `link (\S+) linkinfo.info_slave_data.isolated=true`, command: "bridge link set dev $1 isolated off", want: "$1 has isolated false"},
+		{pattern: `link (cni0) linkinfo.info_data.group_fwd_mask=0x4000`, command: "ip link set $1 type bridge group_fwd_mask 8", want: "$1 does not have group_fwd_mask 16384"},
+		{pattern: `link (cni0) linkinfo.info_data.mcast_snooping=0`, command: "ip link set $1 type bridge mcast_snooping 1", want: "$1 does not have mcast_snooping 0"},
 		{pattern: `link (\S+) linkinfo.info_data.mode=vepa`, command: "ip link set $1 type macvlan mode private", want: "$1 has mode private"},
 		{pattern: `link (\S+) linkinfo.info_data.user=107`, command: "ip link del $1 && ip tuntap add $1 mode tap user 108", want: "$1 has owner 108, want 107"},
 		{pattern: `link (eth0) mtu=`, command: "ip link set $1 mtu 1333", want: "mtu of interface $1 is 1333"},
@@ -97,7 +99,7 @@ func shapingRules() []mutationRule {
 
 func sysctlRules() []mutationRule {
 	return []mutationRule{
-		{pattern: `sysctl (net/ipv4/ip_forward|net/ipv6/conf/all/forwarding) 1`, command: "echo 0 >/proc/sys/$1", want: "$1"},
+		{pattern: `sysctl (net/ipv4/ip_forward|net/ipv6/conf/all/forwarding|net/ipv4/conf/cni0/proxy_arp) 1`, command: "echo 0 >/proc/sys/$1", want: "$1"},
 		{pattern: `sysctl net/ipv[46]/conf/(all|default|lo)/(forwarding|mc_forwarding)`, exempt: "another name of the same sysctl"},
 		{pattern: `sysctl net/ipv[46]/conf/\S+/forwarding`, exempt: "another name of the same sysctl"},
 		{pattern: `sysctl net/ipv4/conf/all/accept_redirects 0`, exempt: "the kernel sets it with forwarding"},
@@ -402,6 +404,7 @@ func checkedNetworks() []checkedNetwork {
 	ptp := `{"type": "ptp", ` + dualStack + `}, `
 	return []checkedNetwork{
 		{name: "bridge", plugins: `{"type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": true, "hairpinMode": true, "portIsolation": true,
+			"groupFwdMask": 16384, "mcastSnooping": false, "proxyArp": true,
 			"macspoofchk": true, "mac": "02:00:00:00:00:07", ` + dualStack + `}`},
 		{name: "bridge and portmap with iptables", plugins: `{"type": "bridge", "bridge": "cni0", "isGateway": true, "promiscMode": true, "ipMasq": true, "ipMasqBackend": "iptables", ` + dualStack + `},
 			{"type": "portmap", "backend": "iptables", "snat": true, "capabilities": {"portMappings": true}}`},
