@@ -30,6 +30,33 @@ func (m Master) Validate() error {
 	return nil
 }
 
+// UsePrev completes the master in an ADD that follows another plugin. If m.Name is "", the master is the only interface of
+// prevResult. If there is no "ipam", UsePrev returns the addresses, routes and DNS of prevResult, which apply to the new
+// interface. Otherwise, and without prevResult, it returns nil.
+func (m *Master) UsePrev(r *skel.Request) (*ipam.Lease, error) {
+	prev, err := r.Prev()
+	if err != nil || prev == nil {
+		return nil, err
+	}
+	if m.Name == "" {
+		if len(prev.Interfaces) != 1 || prev.Interfaces[0].Name == "" {
+			return nil, types.Errorf(types.CodeConfig, "chained master failure. PrevResult lacks a single named interface; name the master by the key \"master\"")
+		}
+		m.Name = prev.Interfaces[0].Name
+		if err := m.Validate(); err != nil {
+			return nil, types.Coded(types.CodeConfig, fmt.Errorf("prevResult: %w", err))
+		}
+	}
+	if r.Conf.IPAM.Type != "" || len(prev.IPs) == 0 {
+		return nil, nil
+	}
+	strict, err := types.ParseResult(r.Version, r.Conf.PrevResult) // accepts only what ADD can apply
+	if err != nil {
+		return nil, types.Errorf(types.CodeDecode, "prevResult: %w", err)
+	}
+	return &ipam.Lease{IPs: strict.IPs, Routes: strict.Routes, DNS: strict.DNS}, nil
+}
+
 // Open connects to the namespaces of the master and of the container, which share one connection if the
 // master is in the container. The connections are closed with the namespaces of r.
 func (m Master) Open(r *skel.Request) (masterConn, container *nl.Conn, err error) {

@@ -51,7 +51,7 @@ func (c *Conn) AddVeth(u *undo.Stack, v Veth) (near, far Link, err error) {
 	}
 	pair := netlink.NewVeth(netlink.NewLinkAttrs())
 	pair.PeerName, pair.PeerHardwareAddr, pair.PeerNamespace = v.Peer, v.PeerMAC.Bytes(), netlink.NsFd(v.PeerIn.h.FD())
-	near, err = c.add(u, NewLink{Name: v.Name, MAC: cmp.Or(v.MAC, portMAC()), MTU: v.MTU, Group: v.Group, Queues: 1}, pair)
+	near, err = c.add(u, NewLink{Name: v.Name, MAC: cmp.Or(v.MAC, portMAC()), MTU: v.MTU, Group: v.Group, TxQueues: 1, RxQueues: 1}, pair)
 	if err != nil {
 		return Link{}, Link{}, err
 	}
@@ -142,8 +142,8 @@ type NewLink struct {
 	MAC   types.MAC // MAC of the link; if it is zero, the kernel chooses it
 	MTU   int       // MTU in bytes; if it is zero, the kernel uses its default or the parent's MTU
 	Group uint32    // device group (see Veth.Group)
-	// Queues is the number of transmit queues and of receive queues. Zero means the kernel's choice.
-	Queues int
+	// TxQueues and RxQueues are the numbers of transmit and receive queues. Zero means the kernel's choice.
+	TxQueues, RxQueues int
 	// Parent is a link in the namespace of the connection, and In is the namespace of the new link. Both are zero for a
 	// link without a parent, which is created in the namespace of the connection.
 	Parent Link
@@ -160,7 +160,7 @@ type NewLink struct {
 func (n NewLink) attrs() netlink.LinkAttrs {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU, attrs.Group = n.Name, n.MTU, n.Group
-	attrs.NumTxQueues, attrs.NumRxQueues = n.Queues, n.Queues
+	attrs.NumTxQueues, attrs.NumRxQueues = n.TxQueues, n.RxQueues
 	if n.MAC != "" {
 		attrs.HardwareAddr = n.MAC.Bytes()
 	}

@@ -17,6 +17,9 @@ import (
 // interrupting traffic. A new bridge gets the MAC, because it would otherwise use the lowest MAC of its ports. When
 // that port was removed, the bridge's MAC would change, and the containers' neighbor entries for the gateway would be wrong.
 func ensureBridge(host *nl.Conn, conf *config, mac types.MAC) (nl.Link, error) {
+	if err := checkUplink(host, conf); err != nil {
+		return nl.Link{}, err
+	}
 	br, created, err := host.EnsureBridge(nl.Bridge{
 		Name: conf.bridge, MAC: mac, MTU: conf.mtu, VLANFiltering: conf.filtering, Forwarding: conf.forwarding,
 	})
@@ -40,6 +43,9 @@ func ensureBridge(host *nl.Conn, conf *config, mac types.MAC) (nl.Link, error) {
 		if br, err = adaptBridge(host, br, conf, mac); err != nil {
 			return nl.Link{}, err
 		}
+	}
+	if err := ensureUplink(host, br, conf); err != nil {
+		return nl.Link{}, err
 	}
 	if conf.promisc && !br.Promisc {
 		if err := host.SetPromisc(br); err != nil {
@@ -113,7 +119,7 @@ func adaptBridge(host *nl.Conn, br nl.Link, conf *config, mac types.MAC) (nl.Lin
 		return nl.Link{}, err
 	}
 	if setForwarding != (nl.BridgeForwarding{}) {
-		if err := checkOwnPorts(host, br, ports, setForwarding); err != nil {
+		if err := checkOwnPorts(host, br, ports, conf); err != nil {
 			return nl.Link{}, err
 		}
 		if err := host.SetForwarding(br, setForwarding); err != nil {
@@ -149,9 +155,10 @@ func checkNoPorts(br nl.Link, ports []nl.Link) error {
 
 // checkOwnPorts returns an error if the bridge has a port that plumb did not create, because the settings would change
 // which frames of that port the bridge forwards.
-func checkOwnPorts(host *nl.Conn, br nl.Link, ports []nl.Link, wanted nl.BridgeForwarding) error {
+func checkOwnPorts(host *nl.Conn, br nl.Link, ports []nl.Link, conf *config) error {
+	wanted := conf.forwarding.Without(br.Forwarding)
 	for _, port := range ports {
-		if isForeign(host, port) {
+		if port.Name != conf.uplink && isForeign(host, port) {
 			return types.Errorf(types.CodeConfig, "bridge %[1]s does not have %[2]s, and has the port %[3]s of another program; "+
 				"run \"ip link set %[1]s type bridge %[2]s\", or use another bridge for groupFwdMask and mcastSnooping", br.Name, wanted, port.Name)
 		}

@@ -90,6 +90,7 @@ func (c *checker) diffHost() error {
 	missing := c.conf.forwarding.Without(br.Forwarding)
 	reportIf(missing != (nl.BridgeForwarding{}), "%w", attach.LinkProblem(c.host, br, "type bridge "+missing.String(), "").Errorf("bridge %s does not have %s", br.Name, missing))
 	reportIf(c.conf.filtering && !br.VLANFiltering, "bridge %s does not filter VLANs", br.Name)
+	errs = append(errs, c.diffUplink(br))
 	if c.findErr != nil {
 		return errors.Join(append(errs, c.findErr)...)
 	}

@@ -34,6 +34,7 @@ type rawConfig struct {
 	GroupFwdMask              *int       `json:"groupFwdMask"`
 	McastSnooping             *bool      `json:"mcastSnooping"`
 	ProxyARP                  bool       `json:"proxyArp"`
+	UplinkInterface           string     `json:"uplinkInterface"`
 	attach.MACKeys
 }
 
@@ -58,9 +59,10 @@ type config struct {
 	promisc          bool
 	forwarding       nl.BridgeForwarding
 	proxyARP         bool
-	vlan             int   // VLAN ID; it is 0 if the port has none
-	trunk            []int // VLAN IDs, sorted, without duplicates
-	filtering        bool  // whether the bridge must filter VLANs
+	uplink           string // name of the host's interface that becomes a port, or ""
+	vlan             int    // VLAN ID; it is 0 if the port has none
+	trunk            []int  // VLAN IDs, sorted, without duplicates
+	filtering        bool   // whether the bridge must filter VLANs
 	keepDefaultVLAN  bool
 	macSpoofCheck    bool
 	awaitDAD         bool
@@ -98,6 +100,7 @@ func parse(r *skel.Request) (*config, error) {
 		promisc:          raw.PromiscMode,
 		forwarding:       nl.BridgeForwarding{MulticastSnooping: raw.McastSnooping},
 		proxyARP:         raw.ProxyARP,
+		uplink:           raw.UplinkInterface,
 		vlan:             raw.VLAN,
 		trunk:            trunk,
 		filtering:        raw.VLAN != 0 || raw.VLANTrunk != nil,
@@ -134,6 +137,9 @@ func (c *config) validate(hasIPAM bool, v types.Version) error {
 	reportIf(nameErr != nil, "bridge %q is not an interface name: %w", c.bridge, nameErr)
 	reportIf(c.vlan < 0 || c.vlan > maxVLAN, "invalid VLAN ID %d (must be between 0 and %d)", c.vlan, maxVLAN)
 	reportIf(c.port.Hairpin && c.promisc, "cannot set hairpin mode and promiscuous mode at the same time")
+	uplinkErr := types.CheckIfName(c.uplink)
+	reportIf(c.uplink != "" && uplinkErr != nil, "uplinkInterface %q is not an interface name: %w", c.uplink, uplinkErr)
+	reportIf(c.uplink == c.bridge, "uplinkInterface and bridge are both %q", c.bridge)
 	reportIf(c.proxyARP && !c.isGateway, "proxyArp needs \"isGateway\", because only a gateway of the containers answers ARP requests for other hosts")
 	reportIf(c.containerDown && hasIPAM, "cannot use IPAM when disableContainerInterface is set to true")
 	reportIf(c.vlan != 0 && c.isGateway && len(c.gatewayName()) > types.MaxIfName,

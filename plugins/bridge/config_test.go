@@ -53,6 +53,8 @@ func TestRefusedConfigurations(t *testing.T) {
 		{`"groupFwdMask":4`, "groupFwdMask 4 must be between 0 and 65535 without the bits 1, 2 and 4", types.CodeConfig},
 		{`"groupFwdMask":-8`, "groupFwdMask -8", types.CodeConfig},
 		{`"groupFwdMask":65544`, "groupFwdMask 65544", types.CodeConfig},
+		{`"uplinkInterface":"a/b"`, "is not an interface name", types.CodeConfig},
+		{`"uplinkInterface":"cni0"`, `uplinkInterface and bridge are both "cni0"`, types.CodeConfig},
 		{`"proxyArp":true`, `proxyArp needs "isGateway"`, types.CodeConfig},
 		{`"mac":"nonsense"`, `invalid MAC address "nonsense"`, types.CodeConfig},
 		{`"mac":"01:00:5e:00:00:01"`, "unicast", types.CodeConfig},

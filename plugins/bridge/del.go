@@ -81,6 +81,9 @@ func bridgeStatus(r *skel.Request, conf *config) error {
 	if err != nil {
 		return err
 	}
+	if err := checkUplink(host, conf); err != nil {
+		return err
+	}
 	br, err := host.Link(conf.bridge)
 	if err != nil {
 		return types.IgnoreNotExist(err)

@@ -5,7 +5,6 @@ import (
 	"syscall"
 
 	"github.com/plumb-cni/plumb/pkg/attach"
-	"github.com/plumb-cni/plumb/pkg/ipam"
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
@@ -15,7 +14,7 @@ const kind = "ipvlan"
 
 // add creates the ipvlan while the IPAM plugin runs, and then configures it for the lease.
 func add(r *skel.Request, conf *config) (*types.Result, error) {
-	prev, err := conf.usePrevResult(r)
+	lease, err := conf.master.UsePrev(r)
 	if err != nil {
 		return nil, err
 	}
@@ -24,13 +23,13 @@ func add(r *skel.Request, conf *config) (*types.Result, error) {
 		return nil, err
 	}
 	setup.AnyGateway = conf.mode.Mode != "l2" // in l3 and l3s the kernel routes by destination only (ipvlan_xmit_mode_l3)
-	if prev != nil {
-		setup.UseLease(&ipam.Lease{IPs: prev.IPs, Routes: prev.Routes, DNS: prev.DNS})
+	if lease != nil {
+		setup.UseLease(lease)
 	}
 	if err := claimMode(r, setup, conf); err != nil {
 		return nil, err
 	}
-	eth, err := setup.MasterConn.AddIPVlan(&r.Undo, nl.NewLink{Name: r.IfName, In: setup.Container, Parent: setup.Master, MTU: conf.mtu}, conf.mode)
+	eth, err := setup.MasterConn.AddIPVlan(&r.Undo, nl.NewLink{Name: r.IfName, In: setup.Container, Parent: setup.Master, MTU: conf.mtu, TxQueues: conf.queues.TxQueues, RxQueues: conf.queues.RxQueues}, conf.mode)
 	if err != nil {
 		return nil, explainRefusal(err, setup.Master)
 	}

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"path/filepath"
 
 	"github.com/plumb-cni/plumb/pkg/attach"
@@ -21,6 +20,7 @@ type rawConfig struct {
 	MTU             int    `json:"mtu"`
 	DataDir         string `json:"dataDir"`
 	attach.DADKeys
+	attach.QueueKeys
 }
 
 // config is the checked configuration.
@@ -29,6 +29,7 @@ type config struct {
 	mode    nl.IPVlanMode
 	mtu     int // in bytes; if it is 0, the kernel uses the MTU of the master
 	dad     attach.DADMode
+	queues  attach.QueueKeys
 	dataDir string
 }
 
@@ -50,9 +51,10 @@ func parse(r *skel.Request) (*config, error) {
 		mode:    nl.IPVlanMode{Mode: cmp.Or(raw.Mode, "l2"), Flag: cmp.Or(raw.Flag, "bridge")},
 		mtu:     raw.MTU,
 		dad:     raw.DADKeys.Mode(),
+		queues:  raw.QueueKeys,
 		dataDir: cmp.Or(raw.DataDir, defaultDataDir),
 	}
-	errs := []error{conf.master.Validate(), attach.CheckMTU(raw.MTU)}
+	errs := []error{conf.master.Validate(), attach.CheckMTU(raw.MTU), raw.QueueKeys.Check()}
 	reportIf := types.ProblemsInto(&errs)
 	reportIf(!conf.mode.HasKnownMode(), "unknown ipvlan mode: %q; want l2, l3 or l3s", raw.Mode)
 	reportIf(!conf.mode.HasKnownFlag(), "unknown ipvlan flag: %q; want bridge, private or vepa", raw.Flag)
@@ -61,33 +63,6 @@ func parse(r *skel.Request) (*config, error) {
 	noAddress := r.Conf.IPAM.Type == "" && len(r.Conf.PrevResult) == 0 && r.Version < types.V030
 	reportIf(noAddress, "%w", types.ErrNoAddress)
 	return conf, types.Coded(types.CodeConfig, errors.Join(errs...))
-}
-
-// usePrevResult completes the configuration in an ADD that follows another plugin. If "master" is not set,
-// the master is the only interface of prevResult. If there is no "ipam", usePrevResult returns prevResult,
-// whose addresses, routes and DNS apply to the new interface. Otherwise it returns nil.
-func (c *config) usePrevResult(r *skel.Request) (*types.Result, error) {
-	prev, err := r.Prev()
-	if err != nil || prev == nil {
-		return nil, err
-	}
-	if c.master.Name == "" {
-		if len(prev.Interfaces) != 1 || prev.Interfaces[0].Name == "" {
-			return nil, types.Errorf(types.CodeConfig, "chained master failure. PrevResult lacks a single named interface; name the master by the key \"master\"")
-		}
-		c.master.Name = prev.Interfaces[0].Name
-		if err := c.master.Validate(); err != nil {
-			return nil, types.Coded(types.CodeConfig, fmt.Errorf("prevResult: %w", err))
-		}
-	}
-	if r.Conf.IPAM.Type != "" || len(prev.IPs) == 0 {
-		return nil, nil
-	}
-	lease, err := types.ParseResult(r.Version, r.Conf.PrevResult) // accepts only what ADD can apply
-	if err != nil {
-		return nil, types.Errorf(types.CodeDecode, "prevResult: %w", err)
-	}
-	return lease, nil
 }
 
 // dataDir returns the directory of the records. It reads no other key, because DEL and GC must work

@@ -27,6 +27,7 @@ var _ = Describe("without an ipvlan", func() {
 		Entry("an unknown mode", "1.0.0", `"mode":"l4"`, nstest.StaticV4, types.CodeConfig, `unknown ipvlan mode: "l4"`, "want l2, l3 or l3s"),
 		Entry("an unknown flag", "1.0.0", `"flag":"x"`, nstest.StaticV4, types.CodeConfig, `unknown ipvlan flag: "x"; want bridge, private or vepa`),
 		Entry("a relative dataDir", "1.0.0", `"dataDir":"x"`, nstest.StaticV4, types.CodeConfig, `dataDir "x" is not an absolute path`),
+		Entry("numbers of queues that the kernel rejects", "1.0.0", onUplink+`,"numTxQueues":-1,"numRxQueues":5000`, nstest.StaticV4, types.CodeConfig, "numTxQueues -1 must be between 0 and 4096", "numRxQueues 5000"),
 		Entry("an MTU larger than the master's", "1.0.0", onUplink+`,"mtu":1501`, nstest.StaticV4, types.CodeConfig, "invalid MTU 1501, must be [0, master MTU(1500)]"),
 		Entry("several problems, all of which the error names", "1.0.0", `"mode":"x","flag":"y","mtu":-1`, nstest.StaticV4, types.CodeConfig, `"x"`, `"y"`, "mtu -1"),
 		Entry("a value of the wrong type", "1.0.0", `"mtu":"100"`, nstest.StaticV4, types.CodeDecode, `key "mtu": want a number`),

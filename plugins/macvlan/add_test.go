@@ -43,6 +43,38 @@ var _ = Describe("ADD", func() {
 		}
 	})
 
+	It("sets the numbers of queues", func() {
+		container := nstest.New(GinkgoTB())
+		b.Add(b.Call("one", container, conf("1.1.0", onUplink+`,"numTxQueues":4,"numRxQueues":2`, nstest.StaticDual)))
+		Expect(container.IP("-d link show eth0")).To(ContainSubstring("numtxqueues 4 numrxqueues 2"))
+		b.Refuse(b.NewCall(conf("1.1.0", onUplink+`,"numTxQueues":4097,"numRxQueues":-1`, nstest.StaticV4)), types.CodeConfig,
+			"numTxQueues 4097 must be between 0 and 4096", "numRxQueues -1")
+	})
+
+	It("uses the only interface of prevResult in the container as the master, with its addresses", func() {
+		container := nstest.New(GinkgoTB())
+		nstest.Join(GinkgoTB(), nstest.End{In: container, Name: "net0"}, nstest.End{In: b.Outside, Name: "peer0", Addrs: []string{"203.0.113.2/24"}})
+		nstest.Join(GinkgoTB(), nstest.End{In: container, Name: "net1"}, nstest.End{In: b.Outside, Name: "peer1"})
+		container.IP("route add default dev net1")
+		config := conf("1.0.0", `"linkInContainer":true`, noIPAM)
+		prev := `{"cniVersion":"1.0.0","interfaces":[{"name":"net0","sandbox":"/x"}],"ips":[{"address":"203.0.113.50/24"}]}`
+		c := b.Call("one", container, nstest.WithPrevResult(config, prev))
+		reply := b.OK("ADD", c)
+		Expect(container.IP("link show eth0")).To(ContainSubstring("eth0@net0"))
+		nstest.ServeTCP(GinkgoTB(), b.Outside, "203.0.113.2:80")
+		nstest.MustDial(GinkgoTB(), container, "203.0.113.2:80", "203.0.113.50")
+		c.Config = nstest.WithPrevResult(config, reply.Stdout)
+		b.OK("CHECK", c)
+		b.OK("DEL", c)
+
+		By("ignoring lo, and several interfaces")
+		for _, other := range []string{`{"name":"lo"}`, `{"name":"net0"},{"name":"net1"}`} {
+			b.OK("ADD", b.Call("one", container, nstest.WithPrevResult(config, `{"cniVersion":"1.0.0","interfaces":[`+other+`]}`)))
+			Expect(container.IP("link show eth0")).To(ContainSubstring("eth0@net1"))
+			b.OK("DEL", c)
+		}
+	})
+
 	It("returns the result in the form of each version", func() {
 		b.RequireResults(func(version string) string {
 			return conf(version, onUplink+`,"mac":"02:00:00:00:00:01"`, nstest.StaticDual)

@@ -21,6 +21,7 @@ type rawConfig struct {
 	BCQueueLen      int64  `json:"bcqueuelen"`
 	attach.DADKeys
 	attach.MACKeys
+	attach.QueueKeys
 }
 
 // config is the checked configuration.
@@ -31,6 +32,7 @@ type config struct {
 	mac      types.MAC // if it is empty, the kernel chooses the MAC
 	queueLen uint32    // in packets; if it is 0, the kernel uses its default
 	dad      attach.DADMode
+	queues   attach.QueueKeys
 }
 
 const maxQueueLen = int64(math.MaxUint32)
@@ -50,8 +52,9 @@ func parse(r *skel.Request) (*config, error) {
 		mac:      mac,
 		queueLen: uint32(raw.BCQueueLen),
 		dad:      raw.DADKeys.Mode(),
+		queues:   raw.QueueKeys,
 	}
-	errs := []error{macErr, conf.master.Validate(), attach.CheckMTU(raw.MTU)}
+	errs := []error{macErr, conf.master.Validate(), attach.CheckMTU(raw.MTU), raw.QueueKeys.Check()}
 	reportIf := types.ProblemsInto(&errs)
 	reportIf(!nl.IsMacvlanMode(conf.mode), "unknown macvlan mode: %q; want bridge, private, vepa or passthru", raw.Mode)
 	reportIf(raw.BCQueueLen < 0 || raw.BCQueueLen > maxQueueLen, "bcqueuelen %d must be between 0 and %d", raw.BCQueueLen, maxQueueLen)
