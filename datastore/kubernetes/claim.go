@@ -22,9 +22,8 @@ const (
 	probes = 16
 	// maxPause is the longest pause before a change is tried again after a conflict.
 	maxPause = 50 * time.Millisecond
-	// chunkRounds is how often a call begins again because another node has changed the chunk. In a segment that is almost
-	// full, all nodes claim in the few chunks that have free addresses.
-	chunkRounds = 4 * server.MaxRounds
+	// leastRounds is how often a call begins again, at least, because another node has changed the chunk.
+	leastRounds = 3
 )
 
 // pause waits for a random time before all rounds but the first, so that callers that change the same object do not
@@ -33,6 +32,15 @@ func pause(ctx context.Context, round int) {
 	if round > 0 {
 		sleep(ctx, time.Duration(rand.Int64N(int64(maxPause))))
 	}
+}
+
+// mayTry pauses before all rounds but the first, and reports whether a call that other nodes disturb may begin again. In a
+// segment that is almost full, all nodes claim in the few chunks that have free addresses. Therefore, the number of rounds is
+// not limited until half of the time limit has passed.
+func (s *session) mayTry(ctx context.Context, round int) bool {
+	pause(ctx, round)
+	deadline, limited := ctx.Deadline()
+	return round < leastRounds || limited && time.Until(deadline) > s.config.Deadline()/2
 }
 
 // claim assigns the requested addresses to the node, or else at most Want free addresses. All addresses of one claim that
@@ -133,8 +141,7 @@ func (s *session) claimAnywhere(ctx context.Context, answer *datastore.Answer) e
 // claimIn claims the addresses of one chunk that choose returns. choose is called with nil if the chunk does not exist.
 // Before the update of the chunk, the name of the chunk is in the node's SegmentNode, so that register finds the chunk.
 func (s *session) claimIn(ctx context.Context, first netip.Addr, choose func(*addressChunk) ([]netip.Addr, error)) (*addressChunk, map[netip.Addr]string, error) {
-	for round := range chunkRounds {
-		pause(ctx, round)
+	for round := 0; s.mayTry(ctx, round); round++ {
 		c, err := s.chunk(ctx, first)
 		if err != nil {
 			return nil, nil, err
@@ -377,8 +384,7 @@ func (s *session) checkReleaser(ctx context.Context) error {
 // releaseIn removes the owners of the addresses in one chunk that the node owns with these claims. It returns the chunk,
 // or nil if it does not exist, and the addresses that it removed.
 func (s *session) releaseIn(ctx context.Context, first netip.Addr, claims map[netip.Addr]string) (*addressChunk, map[netip.Addr]string, error) {
-	for round := range chunkRounds {
-		pause(ctx, round)
+	for round := 0; s.mayTry(ctx, round); round++ {
 		c, err := s.chunk(ctx, first)
 		if err != nil || c == nil {
 			return nil, nil, err
