@@ -558,11 +558,19 @@ var _ = DescribeTable("any step of ADD or DEL that fails leaves nothing, and a s
 	Entry("dual stack with gateway", nil, gatewayed, v4range, v6range),
 	Entry("masquerade and spoof check", []string{"ip link del cni0", "nft flush ruleset", "sysctl -q -w net.ipv4.ip_forward=0"},
 		gatewayed+`"ipMasq":true,"macspoofchk":true,`, v4range),
+	Entry("uplink and forwarding", []string{
+		"ip link set cni0 type bridge group_fwd_mask 0 mcast_snooping 1", "ip link set uplink1 nomaster", "ip link set uplink1 down",
+		"sysctl -q -w net.ipv4.conf.cni0.proxy_arp=0",
+	}, gatewayed+`"uplinkInterface":"uplink1","groupFwdMask":16384,"mcastSnooping":false,"proxyArp":true,`, v4range),
 )
 
 func sweep(damage []string, keys string, ranges ...string) {
 	b := newTestbedOn(nil)
-	b.FaultSweep(nstest.Sweep{Config: b.conf("1.1.0", keys, ranges...), Damage: damage})
+	b.FaultSweep(nstest.Sweep{Config: b.conf("1.1.0", keys, ranges...), Damage: damage, Prepare: func(host, _ *nstest.NS) {
+		if strings.Contains(keys, "uplink1") {
+			host.IP("link add uplink1 type veth peer name segment1")
+		}
+	}})
 }
 
 var _ = It("with a read-only /proc/sys, ADD fails with advice unless the host already forwards, and then only warns", func() {
