@@ -107,6 +107,6 @@ func (k *kubernetes) disturb(ctx context.Context, i int) {
 
 var _ = Describe("cluster-local with Kubernetes", func() {
 	It("never assigns an address to two containers in the nemesis", func() {
-		runNemesis(newUnreliableNemesis(nodes, defaultSetting), defaultSetting, *settings)
+		runNemesis(newUnreliableNemesis(nodes, defaultSetting), defaultSetting, *duration)
 	})
 })
