@@ -14,6 +14,8 @@ cd "$(dirname "$0")"
 
 [ -t 1 ] || export GINKGO_NO_COLOR=1
 ../../scripts/need.sh ip:iproute2 nft:nftables iptables:iptables sysctl:procps ping:iputils-ping openssl:openssl jq:jq curl:curl
+# The API server is built in a namespace without a network.
+go -C apiserver mod download
 if [ $# = 0 ]; then
 	for module in ../../datastore/etcd .; do
 		go -C "$module" vet ./...
