@@ -5,6 +5,7 @@
 #   scripts/fuzz.sh [TIME] [DIR…]     TIME has the form of -fuzztime, such as 30s or 1000x (1m)
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/go.sh
 
 case ${1:-} in
 -h | --help) sed -n '2,/^set/s/^# \{0,1\}//p' "$0" && exit ;;

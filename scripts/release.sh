@@ -22,6 +22,8 @@
 set -euo pipefail
 
 top=$(cd "$(dirname "$0")/.." && pwd)
+# shellcheck source=scripts/go.sh
+. "$top/scripts/go.sh"
 architectures=(amd64 arm arm64 loong64 mips64le ppc64le riscv64 s390x)
 
 # Build for the oldest processors of each architecture, regardless of the environment: ARMv6 with an

@@ -11,6 +11,8 @@
 # modules, which takes a minute and seven minutes of CPU time once. It keeps the API server in the user's cache directory.
 set -euo pipefail
 cd "$(dirname "$0")"
+# shellcheck source=scripts/go.sh
+. ../../scripts/go.sh
 
 [ -t 1 ] || export GINKGO_NO_COLOR=1
 ../../scripts/need.sh ip:iproute2 nft:nftables iptables:iptables sysctl:procps ping:iputils-ping openssl:openssl jq:jq curl:curl

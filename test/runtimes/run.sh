@@ -10,6 +10,8 @@
 # them.
 set -euo pipefail
 cd "$(dirname "$0")"
+# shellcheck source=scripts/go.sh
+. ../../scripts/go.sh
 
 [ -t 1 ] || export GINKGO_NO_COLOR=1
 ../../scripts/need.sh containerd:containerd runc:runc podman:podman conmon:conmon \

@@ -16,6 +16,8 @@ set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
 root=${here%/test/vm}
+# shellcheck source=scripts/go.sh
+. "$root/scripts/go.sh"
 suite=bookworm
 cache=${XDG_CACHE_HOME:-/var/cache}/plumb-vm
 seconds=7200 # limit per boot, for a virtual machine that hangs
