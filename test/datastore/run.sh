@@ -16,8 +16,10 @@ cd "$(dirname "$0")"
 
 [ -t 1 ] || export GINKGO_NO_COLOR=1
 ../../scripts/need.sh ip:iproute2 nft:nftables iptables:iptables sysctl:procps ping:iputils-ping openssl:openssl jq:jq curl:curl
-# The API server is built in a namespace without a network.
-go -C apiserver mod download
+# The scripts and tests build executables in namespaces without a network.
+for module in ../.. ../../datastore/etcd . apiserver; do
+	go -C "$module" mod download
+done
 if [ $# = 0 ]; then
 	for module in ../../datastore/etcd .; do
 		go -C "$module" vet ./...
