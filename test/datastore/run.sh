@@ -36,5 +36,7 @@ fi
 if [ "${1:-}" = --simulate ]; then
 	set -- -v -ginkgo.v -ginkgo.focus 'a simulation' -simulate "${2:-5000}" "${@:3}" -timeout 12h -ginkgo.timeout 12h
 fi
-# In a PID namespace, all etcd members end with the tests, even if the tests are killed.
-go test -count=1 -timeout 3h -exec "$PWD/../../scripts/sandbox.sh unshare --pid --fork --kill-child --mount-proc" . -ginkgo.timeout 3h "$@"
+# In a PID namespace, all etcd members end with the tests, even if the tests are killed. bash is its process 1, and reaps the
+# processes whose parents a test has killed. A long nemesis would otherwise use up all process IDs.
+in_namespace="$PWD/../../scripts/sandbox.sh unshare --pid --fork --kill-child --mount-proc bash -c '\"\$0\" \"\$@\"; exit'"
+go test -count=1 -timeout 3h -exec "$in_namespace" . -ginkgo.timeout 3h "$@"
