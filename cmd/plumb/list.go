@@ -34,13 +34,14 @@ nftables elements, and files. It changes nothing.`,
 		if err := inv.Select(network, container); err != nil {
 			return usageError{err}
 		}
-		return format.print(c.OutOrStdout(), inv, attachmentTable{inv.Attachments, inv.Time, noTrunc}.print)
+		return format.print(c.OutOrStdout(), inv, attachmentTable{inv.Networks, inv.Attachments, inv.Time, noTrunc}.print)
 	}
 	return c
 }
 
 // An attachmentTable prints attachments as a table.
 type attachmentTable struct {
+	networks    []*inventory.Network
 	attachments []*inventory.Attachment
 	now         time.Time
 	noTrunc     bool // whole container IDs
@@ -64,6 +65,13 @@ func (t attachmentTable) print(out io.Writer) error {
 		return err
 	}
 	line := fmt.Sprintf("%s, %s", count(len(networks), "network"), count(len(t.attachments), "attachment"))
+	remembered := 0
+	for _, n := range t.networks {
+		remembered += len(n.Remembered)
+	}
+	if remembered > 0 {
+		line += fmt.Sprintf(", %d remembered", remembered)
+	}
 	if suspect > 0 {
 		line += fmt.Sprintf(", %d suspect: plumb doctor", suspect)
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -83,6 +84,23 @@ var _ = Describe("plumb list", func() {
 		Expect(b.plumb("list")).To(And(MatchRegexp("tuning, namespace gone"), HaveSuffix("1 suspect: plumb doctor\n")))
 		Eventually(func() string { return b.plumb("list") }).ShouldNot(ContainSubstring("veth"))
 		Expect(b.plumb("list")).NotTo(ContainSubstring("in the container"), "the container is gone")
+	})
+
+	It("counts remembered addresses, which are not suspect", func() {
+		b := newTestbed()
+		list := b.network("10-pods.conflist", strings.Replace(chain, `"ranges"`, `"sticky": "pod", "ranges"`, 1))
+		for _, id := range []string{"c1", "c2"} {
+			p := newContainer(id)
+			p.RT.Args = [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAME", id}}
+			b.add(list, p)
+			Expect(b.cni.DelNetworkList(context.Background(), list, p.RT)).To(Succeed())
+			if id == "c2" {
+				b.add(list, p)
+			}
+		}
+		Expect(b.plumb("list")).To(HaveSuffix("\n1 network, 1 attachment, 2 remembered\n"))
+		Expect(b.inventory().Networks[0].Remembered).To(Equal([]netip.Addr{netip.MustParseAddr("10.1.2.2"), netip.MustParseAddr("fd00:1:2::2")}))
+		Expect(b.plumb("doctor")).To(HavePrefix("nothing found "))
 	})
 
 	It("shows that the host end of a bridge attachment is missing", func() {

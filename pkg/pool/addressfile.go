@@ -3,7 +3,6 @@ package pool
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"io/fs"
 	"net/netip"
 	"os"
@@ -34,8 +33,9 @@ func (o owner) addressFileName() string { return statefile.ShortHash(o.text()) }
 
 // An addressLine is a line of an address file.
 type addressLine struct {
-	addr    netip.Addr // the address, or the zero Addr if the line is damaged
-	written string     // the timestamp of the reservation
+	addr     netip.Addr // the address, or the zero Addr if the line is damaged
+	written  string     // the timestamp of the reservation
+	workload string     // the workload that remember records when the address is released, or ""
 }
 
 // timestamp returns the modification time of a reservation in nanoseconds. It distinguishes the file from a later file
@@ -51,15 +51,20 @@ func (se *Session) namedAddrs(o owner) (addrs []netip.Addr) {
 	return slices.Compact(addrs) // an address has two lines if write could not create a hard link
 }
 
-func (d directory) readAddressFile(name string) (lines []addressLine) {
+func (d directory) readAddressFile(name string) []addressLine {
 	text, _, _ := d.read(name) // an unreadable address file counts as missing
-	for line := range strings.Lines(string(text)) {
-		addr, written, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+	return parseAddressFile(string(text))
+}
+
+func parseAddressFile(text string) (lines []addressLine) {
+	for line := range strings.Lines(text) {
+		addr, rest, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+		written, workload, _ := strings.Cut(rest, " ")
 		ip, ok := parseName(addr)
 		if !ok {
 			ip = netip.Addr{}
 		}
-		lines = append(lines, addressLine{ip, written})
+		lines = append(lines, addressLine{ip, written, workload})
 	}
 	return lines
 }
@@ -69,7 +74,11 @@ func (d directory) readAddressFile(name string) (lines []addressLine) {
 func (se *Session) addAddress(o owner, ip netip.Addr, written time.Time) error {
 	f, err := se.addressFiles.open(o.addressFileName(), unix.O_WRONLY|unix.O_APPEND|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_NONBLOCK)
 	if err == nil {
-		_, err = fmt.Fprintf(f, "%s %s\n", ip, timestamp(written))
+		line := ip.String() + " " + timestamp(written)
+		if se.store.sticky.workload != "" {
+			line += " " + se.store.sticky.workload
+		}
+		_, err = f.WriteString(line + "\n")
 		err = errors.Join(err, f.Close())
 	}
 	if err == nil {
@@ -167,6 +176,7 @@ func (se *Session) releaseAddresses(files directory) {
 		for _, line := range files.readAddressFile(name) {
 			res, err := se.dir.reservation(line.addr)
 			if err == nil && res.owner.addressFileName() == name && timestamp(res.written) == line.written {
+				res.workload = line.workload
 				_ = se.remove(res) // after an error, GC releases the reservation
 			}
 		}

@@ -134,13 +134,18 @@ func (a allocation) allocate(sets []rangeSet, wanted []netip.Addr) ([]types.IP, 
 	if err := a.checkDuplicate(ownerOf(a.request), sets); err != nil {
 		return nil, err
 	}
+	a.pruneIfDue(sets)
+	remembered := a.remembered()
+	sticks := make([]bool, len(sets))
 	var ips []types.IP
 	for n, set := range sets {
 		ip, err := wanted[n], error(nil)
 		if ip.IsValid() {
 			err = a.reserveRequested(n, set, ip)
-		} else {
+		} else if ip, err = a.reserveRemembered(set, remembered); err == nil && !ip.IsValid() {
 			ip, err = a.reserveFree(n, set)
+		} else {
+			sticks[n] = true
 		}
 		if err != nil {
 			return nil, fmt.Errorf("failed to allocate for range %d: %w", n, err)
@@ -149,6 +154,9 @@ func (a allocation) allocate(sets []rangeSet, wanted []netip.Addr) ([]types.IP, 
 		ips = append(ips, types.IP{Interface: types.NoInterface, Address: netip.PrefixFrom(ip, pool.subnet.Bits()), Gateway: pool.gateway})
 	}
 	for n, ip := range ips {
+		if sticks[n] { // the next search continues after the address that was not remembered
+			continue
+		}
 		if err := a.setCursor(n, ip.Address.Addr()); err != nil {
 			return nil, err
 		}
@@ -187,11 +195,25 @@ func (a allocation) reserveRequested(n int, set rangeSet, ip netip.Addr) error {
 	return err
 }
 
+// reserveRemembered reserves the first of these addresses that is in the set, may be allocated, and is free. It ignores the
+// cooldown. If there is none, the address is the zero Addr.
+func (a allocation) reserveRemembered(set rangeSet, addrs []netip.Addr) (netip.Addr, error) {
+	for _, ip := range addrs {
+		if i := set.find(ip); i < 0 || set[i].excludes(ip) || !a.choice.contains(ip) || a.isTaken(ip) {
+			continue
+		}
+		if err := a.reserve(&a.request.Undo, ip, ownerOf(a.request)); !errors.Is(err, fs.ErrExist) {
+			return ip, err
+		}
+	}
+	return netip.Addr{}, nil
+}
+
 // reserveFree reserves a free address of range set n. The search begins after the address that was
 // allocated last, or at the start of the set if that is unknown. If no address is free, reserveFree reads all
 // reservations, which releases incomplete ones, and searches again if there were some.
 func (a allocation) reserveFree(n int, set rangeSet) (netip.Addr, error) {
-	for ip, err := range a.free(a.choice.usableAfter(set, a.cursor(n))) {
+	for ip, err := range a.lessRemembered(a.free(a.choice.usableAfter(set, a.cursor(n)))) {
 		if err == nil {
 			err = a.reserve(&a.request.Undo, ip, ownerOf(a.request))
 		}

@@ -27,7 +27,8 @@ type input struct {
 	network string
 	keys    *Keys // the keys in ipam, or nil if the configuration lacks ipam
 	runtime RuntimeKeys
-	argIP   string // the value of IP in CNI_ARGS; it is empty if the runtime requests no address
+	args    types.Args // CNI_ARGS
+	ifName  string
 	version types.Version
 	// rangesLater is true if the configuration needs no ranges, because the runtime may pass ipRanges to ADD, CHECK and DEL only.
 	rangesLater bool
@@ -45,13 +46,16 @@ func (m Machine) NewPool(r *skel.Request, ipam *Keys, runtime RuntimeKeys) (*Poo
 		return nil, types.Errorf(types.CodeConfig, "the network's name must be at most %d bytes long, the limit of directory names", maxNetworkName)
 	}
 	p, err := (&input{
-		network: r.Conf.Name, keys: ipam, runtime: runtime, argIP: args[types.ArgIP], version: r.Version,
+		network: r.Conf.Name, keys: ipam, runtime: runtime, args: args, ifName: r.IfName, version: r.Version,
 		rangesLater: r.Command == "GC" || r.Command == "STATUS" && runtime.Capabilities["ipRanges"],
 	}).pool()
 	if err != nil {
 		return nil, types.Coded(types.CodeConfig, err)
 	}
-	p.machine, p.trace = m, r.Trace
+	p.machine, p.trace, p.warn = m, r.Trace, r.Warn
+	if r.Command == "ADD" {
+		p.warnWithoutPod(r)
+	}
 	if r.Conf.Strict && r.Command == "ADD" {
 		p.warnOutsideGateways(r)
 	}
@@ -70,13 +74,15 @@ func (p *Pool) warnOutsideGateways(r *skel.Request) {
 	}
 }
 
-// NewStore returns the store of the request's network. It reads only dataDir and cooldown, and ignores an invalid
-// cooldown. An error has types.CodeConfig or types.CodeDecode.
+// NewStore returns the store of the request's network. It reads only dataDir, cooldown, sticky and stickyFor, and ignores
+// invalid values of the last three. An error has types.CodeConfig or types.CodeDecode.
 func (m Machine) NewStore(r *skel.Request) (Store, error) {
 	var raw struct {
 		IPAM struct {
-			DataDir  string          `json:"dataDir"`
-			Cooldown json.RawMessage `json:"cooldown"`
+			DataDir   string          `json:"dataDir"`
+			Cooldown  json.RawMessage `json:"cooldown"`
+			Sticky    json.RawMessage `json:"sticky"`
+			StickyFor json.RawMessage `json:"stickyFor"`
 		} `json:"ipam"`
 	}
 	if err := types.Decode(r.Stdin, &raw); err != nil {
@@ -87,7 +93,8 @@ func (m Machine) NewStore(r *skel.Request) (Store, error) {
 		seconds = 0
 	}
 	s, err := newStore(r.Conf.Name, raw.IPAM.DataDir, max(seconds, 0))
-	s.machine, s.trace = m, r.Trace
+	s.machine, s.trace, s.warn = m, r.Trace, r.Warn
+	s.sticky = parseStickiness(raw.IPAM.Sticky, raw.IPAM.StickyFor)
 	return s, types.Coded(types.CodeConfig, err)
 }
 
@@ -118,6 +125,8 @@ func (in *input) pool() (*Pool, error) {
 		cooldownErr = fmt.Errorf("cooldown %d must be between 0 and %d seconds", raw.Cooldown, maxCooldown)
 	}
 	store, storeErr := newStore(in.network, raw.DataDir, raw.Cooldown)
+	sticky, stickyErr := in.stickiness()
+	store.sticky = sticky
 	sets, setNames, setsErr := in.rangeSets()
 	excluded, excludeErr := ParsePrefixes("exclude", raw.Exclude)
 	for _, set := range sets {
@@ -130,7 +139,7 @@ func (in *input) pool() (*Pool, error) {
 	return &Pool{
 		Store: store, Requested: requested, FailStatusWhenFull: raw.StatusFull,
 		sets: sets, setNames: setNames, routes: routes, resolvConf: raw.ResolvConf,
-	}, errors.Join(storeErr, cooldownErr, setsErr, excludeErr, routesErr, requestedErr)
+	}, errors.Join(storeErr, cooldownErr, stickyErr, setsErr, excludeErr, routesErr, requestedErr)
 }
 
 // rangeSets returns the range sets of the configuration and their names: first the sets of the runtime's ipRanges,
@@ -352,8 +361,8 @@ func (in *input) requestedAddrs() ([]netip.Addr, error) {
 			all = append(all, ip)
 		}
 	}
-	if in.argIP != "" {
-		add("CNI_ARGS: IP", in.argIP)
+	if ip := in.args[types.ArgIP]; ip != "" { // it is empty if the runtime requests no address
+		add("CNI_ARGS: IP", ip)
 	}
 	for i, s := range in.runtime.Args.CNI.IPs {
 		add(fmt.Sprintf("args.cni.ips[%d]", i), s)

@@ -129,6 +129,16 @@ func (d directory) remove(name string) error {
 	return d.pathError("remove", name, err)
 }
 
+// replace creates a file with this content. It removes an old file instead of writing to it, because the file could be a
+// symbolic link, or have other hard links.
+func (d directory) replace(name string, content []byte) error {
+	err := d.remove(name)
+	if err == nil {
+		_, err = d.create(name, content)
+	}
+	return err
+}
+
 // link creates a hard link with this name, in the directory, to the file at the absolute path old. The error
 // matches fs.ErrExist if there is a file with the name.
 func (d directory) link(old, name string) error {

@@ -30,6 +30,23 @@ func FuzzReleases(f *testing.F) {
 	})
 }
 
+// FuzzAddressFile checks that an address is read only in its canonical form, so that it is the name of a file, and that a
+// workload contains neither white space nor characters that a terminal interprets.
+func FuzzAddressFile(f *testing.F) {
+	f.Add("10.1.2.2 17\nfd00::2 18 pod/default/web-0/eth0\n")
+	f.Add("10.1.2.2\n../10.1.2.3\n10.1.2.4 1 mac/02:00:00:00:00:05/eth0 x\n\x00\x00")
+	f.Fuzz(func(t *testing.T, text string) {
+		for _, line := range parseAddressFile(text) {
+			if line.addr.IsValid() && !strings.Contains("\n"+text, "\n"+line.addr.String()) {
+				t.Errorf("%s is not in the file", line.addr)
+			}
+			if isWorkload(line.workload) && (strings.ContainsAny(line.workload, " \t\r\n\x1b") || !strings.Contains(text, line.workload)) {
+				t.Errorf("%q is read as a workload", line.workload)
+			}
+		}
+	})
+}
+
 // FuzzName checks that parseName accepts only the canonical form of an address, which is a file name and
 // not a longer path.
 func FuzzName(f *testing.F) {

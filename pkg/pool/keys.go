@@ -13,6 +13,8 @@ type Keys struct {
 	Exclude    []string          `json:"exclude"`
 	Cooldown   int64             `json:"cooldown"` // cooldown in seconds
 	StatusFull bool              `json:"failStatusWhenFull"`
+	Sticky     string            `json:"sticky"`
+	StickyFor  *int64            `json:"stickyFor"` // how long a record is kept in seconds
 }
 
 // RuntimeKeys contains the keys that come from the runtime, and the capabilities that request them. A plugin embeds it in the
@@ -22,10 +24,12 @@ type RuntimeKeys struct {
 	RuntimeConfig struct {
 		IPs      []string `json:"ips"`
 		IPRanges []rawSet `json:"ipRanges"`
+		MAC      string   `json:"mac"`
 	} `json:"runtimeConfig"`
 	Args struct {
 		CNI struct {
 			IPs []string `json:"ips"`
+			MAC string   `json:"mac"`
 		} `json:"cni"`
 	} `json:"args"`
 }

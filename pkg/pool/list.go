@@ -58,6 +58,25 @@ func Reservations(dataDir, network string) ([]Reservation, error) {
 	return all, cmp.Or(denied, err)
 }
 
+// Remembered returns the sorted addresses of a network that are recorded for a former workload (key sticky), including those
+// that are reserved again.
+func Remembered(dataDir, network string) ([]netip.Addr, error) {
+	dir, err := openDirectory(Store{privateDir: filepath.Join(dataDir, ".plumb", network)}.PrivatePath("sticky"), 0)
+	if err != nil {
+		return nil, types.IgnoreNotExist(err)
+	}
+	defer dir.close()
+	var all []netip.Addr
+	names, err := dir.names()
+	for _, name := range names {
+		if ip, ok := parseName(name); ok {
+			all = append(all, ip)
+		}
+	}
+	slices.SortFunc(all, netip.Addr.Compare)
+	return all, err
+}
+
 // ParseIPAM returns dataDir and the range sets in the value of the key ipam, without the ranges that only the runtime
 // passes. If a value is invalid, the error names all problems.
 func ParseIPAM(ipam []byte) (dataDir string, sets []Set, err error) {

@@ -2,6 +2,7 @@ package pool
 
 import (
 	"cmp"
+	"encoding/binary"
 	"iter"
 	"net/netip"
 	"slices"
@@ -29,6 +30,18 @@ func (r Range) Contains(ip netip.Addr) bool { return r.Overlaps(Range{ip, ip}) }
 // Overlaps reports whether any address is in both ranges.
 func (r Range) Overlaps(o Range) bool {
 	return r.First.Is4() == o.First.Is4() && !r.Last.Less(o.First) && !o.Last.Less(r.First)
+}
+
+// MaxSize is the largest number that Size returns.
+const MaxSize = 1 << 53
+
+// Size returns the number of addresses in the range, or MaxSize if there are more.
+func (r Range) Size() uint64 {
+	a, b := r.First.As16(), r.Last.As16()
+	if [8]byte(a[:8]) != [8]byte(b[:8]) {
+		return MaxSize
+	}
+	return min(binary.BigEndian.Uint64(b[8:])-binary.BigEndian.Uint64(a[8:]), MaxSize-1) + 1
 }
 
 func (r Range) String() string { return r.First.String() + "-" + r.Last.String() }

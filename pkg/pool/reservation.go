@@ -68,6 +68,7 @@ type reservation struct {
 	written    time.Time // modification time of the file
 	owner      owner     // owner of the address, or the zero owner if it is unknown
 	incomplete bool      // the file names no owner because of a crash, and readAll releases it
+	workload   string    // what remember records, or "" if it is in the owner's address file of this boot
 }
 
 // reservation reads the reservation of ip. If there is none, the error matches fs.ErrNotExist. After any other error,
@@ -103,7 +104,13 @@ func (d directory) eachReservation(f func(reservation, error)) error {
 // reserve writes the reservation of ip and pushes its release to u. If the address already has a
 // reservation, the error matches fs.ErrExist.
 func (se *Session) reserve(u *undo.Stack, ip netip.Addr, o owner) error {
-	err := se.store.trace.Do("reserve "+ip.String(), func() error { return se.write(ip, o) })
+	err := se.store.trace.Do("reserve "+ip.String(), func() error {
+		err := se.write(ip, o)
+		if isDiskFull(err) && se.dropRecords() {
+			err = se.write(ip, o)
+		}
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -162,9 +169,18 @@ func (se *Session) release(ip netip.Addr, o owner) error {
 	return se.remove(res)
 }
 
-// remove removes a reservation that was just read. Before that, it records the time of the
+// remove removes a reservation that was just read. Before that, it records the workload of the address, and the time of the
 // release, so that the cooldown begins.
 func (se *Session) remove(res reservation) error {
+	err := se.remember(res) // on a full disk, the space that the removal frees is for the next ADD, not for the record
+	if err != nil && !se.forgets {
+		se.store.warn("sticky: address %s is not remembered: %v", res.addr, err)
+		se.forgets = true
+	}
+	return se.removeFile(res)
+}
+
+func (se *Session) removeFile(res reservation) error {
 	return se.store.trace.Do("release "+res.addr.String(), func() error {
 		recordErr := se.recordRelease(res.addr)
 		if recordErr != nil && !errors.Is(recordErr, unix.EROFS) && !isDiskFull(recordErr) {

@@ -30,7 +30,9 @@ type Store struct {
 	dir        string // <dataDir>/<network>
 	privateDir string // <dataDir>/.plumb/<network>
 	cooldown   time.Duration
+	sticky     stickiness
 	trace      *trace.Tracer
+	warn       func(format string, args ...any)
 }
 
 // PrivatePath returns <dataDir>/.plumb/.<name>/<network>, the path of a file in which a plugin stores other data about
@@ -86,6 +88,11 @@ func (s Store) ReleaseInvalid(r *skel.Request) error {
 			}
 			first = cmp.Or(first, err)
 		})
+		if se.openRecords() {
+			if err := se.prune(nil); err != nil {
+				s.warn("sticky: %v", err)
+			}
+		}
 		return cmp.Or(err, first, se.removeAddressFilesExcept(valid))
 	})
 }
@@ -135,11 +142,13 @@ type Session struct {
 	store        Store
 	dir          directory // the reservations
 	addressFiles directory // the address files of the running boot, or noDirectory if the boot is unknown or the disk is full
+	records      directory // the records of released addresses, or noDirectory until openRecords opens it
 	lock         int       // descriptor of the lock file, or -1 if the directory is read-only, so that nothing can change
 	boot         string    // ID of the running boot, or "" if it is unknown
 	released     []netip.Addr
 
 	releasesReady bool // prepareReleases has run
+	forgets       bool // remove has warned of an address that is not remembered
 
 	// names contains the names of the files in dir. It is nil until free lists them.
 	names map[string]bool
@@ -149,7 +158,7 @@ type Session struct {
 // remove the directory, or its lock file, and create it again. In that case open begins again with the new one.
 func (s Store) open() (*Session, error) {
 	for {
-		se := &Session{store: s, dir: noDirectory, addressFiles: noDirectory, lock: -1}
+		se := &Session{store: s, dir: noDirectory, addressFiles: noDirectory, records: noDirectory, lock: -1}
 		err := se.openDir()
 		if err == nil && se.isLockCurrent() {
 			return se, nil
@@ -217,6 +226,7 @@ func (se *Session) isLockCurrent() bool {
 
 func (se *Session) close() {
 	se.addressFiles.close()
+	se.records.close()
 	if se.lock >= 0 {
 		_ = unix.Close(se.lock)
 	}
@@ -377,16 +387,11 @@ func (se *Session) cursor(n int) netip.Addr {
 
 func cursorName(n int) string { return "last_reserved_ip." + strconv.Itoa(n) }
 
-// setCursor records the address that was allocated last from range set n. It removes an old file instead of writing to
-// it, because the file could be a symbolic link, or have other hard links. After a crash, the file may be missing,
-// which is harmless because it only determines where the next search begins.
+// setCursor records the address that was allocated last from range set n. After a crash, the file may be missing, which is
+// harmless because it only determines where the next search begins.
 func (se *Session) setCursor(n int, ip netip.Addr) error {
 	return se.store.trace.Do("advance "+cursorName(n), func() error {
-		err := se.dir.remove(cursorName(n))
-		if err == nil {
-			_, err = se.dir.create(cursorName(n), []byte(ip.String()))
-		}
-		return err
+		return se.dir.replace(cursorName(n), []byte(ip.String()))
 	})
 }
 

@@ -124,6 +124,25 @@ var _ = Describe("ADD", func() {
 		Expect(n.peer("n2").add("db", asked)).To(Equal("10.1.2.9"))
 	})
 
+	It("with sticky, allocates the address of the pod's last container while the node owns the address", func() {
+		sticky := func(pod string) variant {
+			return variant{IPAM: `"subnet": "10.1.2.0/24", "sticky": "pod"`, Args: "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=" + pod}
+		}
+		first := n.add("c1", sticky("web-0"))
+		n.del("c1", sticky("web-0"))
+		Expect(n.add("c2", sticky("web-1"))).NotTo(Equal(first))
+		n.cluster.calls()
+		Expect(n.add("c3", sticky("web-0"))).To(Equal(first))
+		Expect(n.cluster.calls()).To(BeEmpty())
+		n.del("c3", sticky("web-0"))
+		empty := sticky("web-1")
+		empty.IPAM += `, "warmPool": 0`
+		n.del("c2", empty) // which returns all free addresses
+		Expect(n.peer("n2").add("other", variant{Args: "IP=" + first})).To(Equal(first))
+		Expect(n.add("c4", sticky("web-0"))).NotTo(Equal(first))
+		n.expectAgreement()
+	})
+
 	It("keeps an address of onRequestOnly while its cooldown lasts", func() {
 		onRequestOnly := variant{IPAM: `"subnet": "10.1.2.0/28", "onRequestOnly": ["10.1.2.8/29"], "cooldown": 60`, Args: "IP=10.1.2.9"}
 		n.add("db", onRequestOnly)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/binary"
 	"net/netip"
 	"slices"
 
@@ -55,23 +54,14 @@ func (n *network) setFree(st *state, set int, free uint64) {
 }
 
 // maxSize is the largest number of addresses that sizeOf returns, and the limit of "free" in datastore/README.md.
-const maxSize = 1 << 53
+const maxSize = pool.MaxSize
 
 // sizeOf returns the number of addresses that a set allocates, or maxSize if there are more.
 func sizeOf(s pool.Set) (n uint64) {
 	for _, r := range s.Usable() {
-		n = min(n+distance(r.First, r.Last), maxSize)
+		n = min(n+r.Size(), maxSize)
 	}
 	return n
-}
-
-// distance returns the number of addresses from first to last, including both, or maxSize if there are more.
-func distance(first, last netip.Addr) uint64 {
-	a, b := first.As16(), last.As16()
-	if [8]byte(a[:8]) != [8]byte(b[:8]) {
-		return maxSize
-	}
-	return min(binary.BigEndian.Uint64(b[8:])-binary.BigEndian.Uint64(a[8:]), maxSize-1) + 1
 }
 
 // noSet is the index of the addresses that no set allocates, which are the addresses of onRequestOnly, and addresses

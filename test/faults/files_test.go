@@ -88,12 +88,13 @@ var _ = Describe("on a file system", func() {
 		})
 	}
 
-	// The first ADD creates the directory, the lock, the reservation, the cursor and the files in
-	// .plumb.
+	// The first ADD creates the directory, the lock, the reservation, the cursor and the files in .plumb. DEL records the
+	// address.
 	for _, resource := range sortedKeys(shortages) {
 		It("without free "+resource+" during an ADD, the ADD leaves nothing", func() {
 			s, p := shortages[resource], newPool()
 			p.ipam += `, "cooldown": 30`
+			p.makeSticky()
 			mountLimitedTmpfs(p.dataDir, "nr_blocks=1000,nr_inodes=1000")
 			for free := range 12 {
 				Expect(os.RemoveAll(p.reservationDir())).To(Succeed())

@@ -177,15 +177,15 @@ func (n *testHost) gcCall() nstest.Call {
 	return c
 }
 
-// state returns the state of the namespaces and of the plugin's files. It omits host-local's cursor and the contents of
-// the files in .plumb, which may change.
+// state returns the state of the namespaces and of the plugin's files. It omits host-local's cursor, the records of released
+// addresses (sticky), and the contents of the files in .plumb, which may change.
 func (n *testHost) state(namespaces ...*nstest.NS) string {
 	var parts []string
 	if !n.filesOnly {
 		parts = append(parts, nstest.Snapshot(n, namespaces...))
 	}
 	for line := range strings.SplitSeq(nstest.SnapshotDir(n, n.dir), "\n") {
-		if strings.Contains(line, "last_reserved_ip.") {
+		if strings.Contains(line, "last_reserved_ip.") || strings.Contains(line, ".plumb/.sticky") {
 			continue
 		}
 		if strings.Contains(line, ".plumb/") {

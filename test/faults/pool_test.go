@@ -76,6 +76,13 @@ type pool struct {
 	dataDir string
 	name    string // the name of the network
 	ipam    string // the keys of ipam except type and dataDir
+	args    string // CNI_ARGS
+}
+
+// makeSticky sets the key sticky, and lets all containers request the same MAC address.
+func (p *pool) makeSticky() {
+	p.ipam += `, "sticky": "mac"`
+	p.args = "MAC=02:00:00:00:00:05"
 }
 
 // newPool returns a pool of 13 addresses, or of 29 with all faults.
@@ -92,7 +99,7 @@ func newPool() *pool {
 func (p *pool) call(verb, id string, more ...string) nstest.Reply {
 	GinkgoHelper()
 	return nstest.Exec(GinkgoTB(), p.bin, nstest.Call{
-		Command: verb, ContainerID: id, NetNS: "/nowhere",
+		Command: verb, ContainerID: id, NetNS: "/nowhere", Args: p.args,
 		Config: fmt.Sprintf(`{"cniVersion": "1.1.0", "name": %q, "type": "bridge", "ipam": {"type": "host-local", "dataDir": %q, %s}%s}`,
 			p.name, p.dataDir, p.ipam, strings.Join(append([]string{""}, more...), ", ")),
 	})

@@ -10,6 +10,7 @@ var _ = Describe("a reboot", func() {
 	It("frees space on a full disk, so that each container gets and keeps an address when it is added again", func() {
 		for what, s := range shortages {
 			m, p := newMachine(), newPool()
+			p.makeSticky() // the records must not use the space
 			p.bin = m.program("host-local")
 			mountLimitedTmpfs(p.dataDir, "nr_blocks=1000,nr_inodes=1000")
 			n := fullOrCI(29, 13)

@@ -36,6 +36,8 @@ func pluginConfigs() []pluginConfig {
 		{name: "sbr", plugin: "sbr", bridgeKeys: bridgeConfig, needsNamespace: true, keys: `"keepMain": "subnet"`},
 		{name: "firewall", plugin: "firewall", bridgeKeys: bridgeConfig, keys: `"backend": "nftables", "ingressPolicy": "isolated"`},
 		{name: "host-local", plugin: "host-local", filesOnly: true, keys: dualStackIPAM},
+		{name: "host-local with sticky", plugin: "host-local", filesOnly: true,
+			keys: `"runtimeConfig": {"mac": "02:00:00:00:00:05"}, ` + strings.Replace(dualStackIPAM, `"ranges"`, `"sticky": "mac", "ranges"`, 1)},
 		{name: "vlan", plugin: "vlan", kind: "vlan id 1", needsNamespace: true, keys: `"master": "uplink0", "vlanId": VLAN, "optimisticDAD": true, ` + dualStackIPAM},
 		{name: "ipvlan", plugin: "ipvlan", kind: "ipvlan", needsNamespace: true, keys: `"master": "uplink0", "dataDir": "DIR/ipvlan", "optimisticDAD": true, ` + dualStackIPAM},
 		{name: "dummy", plugin: "dummy", kind: "dummy", needsNamespace: true, keys: dualStackIPAM},

@@ -78,6 +78,16 @@ func (inv *Inventory) readPools(dataDir string) {
 			}
 			inv.ownerOfReservation(network, r).add(t)
 		}
+		remembered, err := pool.Remembered(dataDir, network)
+		inv.unreadFile(filepath.Join(dataDir, network), err)
+		remembered = slices.DeleteFunc(remembered, func(ip netip.Addr) bool {
+			_, reserved := slices.BinarySearchFunc(all, ip, func(r pool.Reservation, ip netip.Addr) int { return r.Addr.Compare(ip) })
+			return reserved
+		})
+		if len(remembered) > 0 {
+			n := inv.network(network)
+			n.Remembered = append(n.Remembered, remembered...)
+		}
 	}
 }
 

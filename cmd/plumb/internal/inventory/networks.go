@@ -3,6 +3,7 @@ package inventory
 import (
 	"cmp"
 	"encoding/json"
+	"net/netip"
 	"path/filepath"
 	"slices"
 
@@ -16,6 +17,8 @@ type Network struct {
 	CNIVersion string   `json:"cniVersion,omitempty"` // the configuration's cniVersion
 	Plugins    []string `json:"plugins"`              // the types of the plugins, in order
 	DisableGC  bool     `json:"disableGC,omitempty"`  // other nodes or runtimes share the network
+	// Remembered contains the free addresses that host-local or cluster-local remembers for a pod or a MAC address (key sticky).
+	Remembered []netip.Addr `json:"remembered,omitempty"`
 
 	list *libcni.NetworkConfigList // nil if there is no configuration
 }
