@@ -63,6 +63,9 @@ type Store struct {
 	Chains []string
 	// OnlyFree limits Add to the claims of which no other owner has an element. Add then pushes no undo.
 	OnlyFree bool
+	// Allowed returns the claims that Add may add, or an error, with which Add ends. Add calls it in each transaction. If
+	// Allowed is nil, Add may add all claims.
+	Allowed func() ([]Claim, error)
 	// Warn prints a warning for each claim that Add takes over from another owner. It may be nil.
 	Warn func(format string, args ...any)
 }
@@ -81,13 +84,13 @@ func (s *Store) Add(u *undo.Stack) error {
 		if err := ensure(); err != nil {
 			return err
 		}
-		add := s.addNew
+		add := (*Store).addNew
 		if s.OnlyFree {
-			add = s.addFree
+			add = (*Store).addFree
 		}
-		err = s.Conn.Atomically("nft add "+s.Description, add)
+		err = s.addAllowed(add)
 		if errors.Is(err, fs.ErrExist) && !s.OnlyFree {
-			err = s.Conn.Atomically("nft add "+s.Description, func(tx *nft.Tx) (err error) {
+			err = s.addAllowed(func(s *Store, tx *nft.Tx) (err error) {
 				replaced, err = s.replace(tx)
 				return err
 			})
@@ -104,6 +107,19 @@ func (s *Store) Add(u *undo.Stack) error {
 	}
 	s.warn(replaced)
 	return nil
+}
+
+// addAllowed calls add in a transaction, with a copy of the store that contains only the allowed claims.
+func (s *Store) addAllowed(add func(*Store, *nft.Tx) error) error {
+	return s.Conn.Atomically("nft add "+s.Description, func(tx *nft.Tx) (err error) {
+		limited := *s
+		if s.Allowed != nil {
+			if limited.Claims, err = s.Allowed(); err != nil {
+				return err
+			}
+		}
+		return add(&limited, tx)
+	})
 }
 
 // addNew adds the claims to tx if their keys are free, which is the usual case. Otherwise it returns
@@ -191,6 +207,20 @@ func (s *Store) Remove() error {
 	return s.Conn.Atomically("nft delete "+s.Description, func(tx *nft.Tx) error {
 		_, err := s.Delete(tx)
 		return err
+	})
+}
+
+// RemoveUnusedChains deletes the chains of the claims to which nothing jumps. If Allowed fails in a transaction of Add,
+// Ensure has already created them.
+func (s *Store) RemoveUnusedChains() error {
+	var chains []string
+	for _, e := range s.elements() {
+		if e.Jump != "" {
+			chains = append(chains, e.Jump)
+		}
+	}
+	return s.Conn.Atomically("nft delete unused chains of "+s.Description, func(tx *nft.Tx) error {
+		return s.newEdit().deleteUnusedChains(tx, chains...)
 	})
 }
 

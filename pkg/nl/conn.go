@@ -1,6 +1,6 @@
 // Package nl configures links, addresses, routes, rules, neighbors, bridge ports, traffic control and connection
-// tracking of a network namespace over netlink. It uses package netlink (github.com/vishvananda/netlink), which no
-// other package uses.
+// tracking of a network namespace over netlink, and lists listening sockets. It uses package netlink
+// (github.com/vishvananda/netlink), which no other package uses.
 //
 // Every request is a step of the namespace's tracer. The error of a request matches fs.ErrNotExist if the object
 // does not exist, fs.ErrExist if the object already exists, and errors.ErrUnsupported if the kernel lacks the

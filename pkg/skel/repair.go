@@ -36,7 +36,7 @@ func Checked[C any](parse func(*Request) (C, error), handle func(*Request, C) er
 // repair calls the handler of REPAIR if CHECK fails, and CHECK again afterwards. It keeps what a failed REPAIR has
 // restored, because each part belongs to the attachment.
 func repair(r *Request) error {
-	deleted, err := r.isDeleted()
+	deleted, err := r.IsDeleted(r.Attachment())
 	if err != nil {
 		return types.Errorf(types.CodeIO, "read the marks of deleted attachments: %w", err)
 	}
@@ -67,10 +67,10 @@ const (
 	markEntries = 1 << 16
 )
 
-// mark returns the attachment's mark and its offset in the file of marks. A mark is never zero.
-func (r *Request) mark() (mark [markSize]byte, offset int64) {
+// markOf returns the attachment's mark and its offset in the file of marks. A mark is never zero.
+func markOf(a types.Attachment) (mark [markSize]byte, offset int64) {
 	h := fnv.New64a()
-	_, _ = h.Write([]byte(r.Attachment().String()))
+	_, _ = h.Write([]byte(a.String()))
 	binary.LittleEndian.PutUint64(mark[:], h.Sum64()|1)
 	return mark, int64(h.Sum64()>>1%markEntries) * markSize
 }
@@ -91,17 +91,17 @@ func (r *Request) withMarks(flags int, f func(fd int) error) error {
 	return f(fd)
 }
 
-// isDeleted reports whether the attachment is marked.
-func (r *Request) isDeleted() (marked bool, err error) {
+// IsDeleted reports whether a DEL of the attachment has begun, and no ADD since then.
+func (r *Request) IsDeleted(a types.Attachment) (marked bool, err error) {
 	err = r.withMarks(unix.O_RDONLY, func(fd int) error {
-		marked = r.isMarkedIn(fd)
+		marked = isMarkedIn(fd, a)
 		return nil
 	})
 	return marked, err
 }
 
-func (r *Request) isMarkedIn(fd int) bool {
-	want, offset := r.mark()
+func isMarkedIn(fd int, a types.Attachment) bool {
+	want, offset := markOf(a)
 	var got [markSize]byte
 	_, _ = unix.Pread(fd, got[:], offset) // the file may end before the entry
 	return got == want
@@ -109,7 +109,7 @@ func (r *Request) isMarkedIn(fd int) bool {
 
 // writeMark marks the attachment in DEL, and deletes its mark in ADD. The caller holds the attachment's lock.
 func (r *Request) writeMark() error {
-	mark, offset := r.mark()
+	mark, offset := markOf(r.Attachment())
 	if r.Command == "DEL" {
 		return r.withMarks(unix.O_WRONLY|unix.O_CREAT, func(fd int) error {
 			_, err := unix.Pwrite(fd, mark[:], offset)
@@ -117,7 +117,7 @@ func (r *Request) writeMark() error {
 		})
 	}
 	return r.withMarks(unix.O_RDWR, func(fd int) error {
-		if !r.isMarkedIn(fd) {
+		if !isMarkedIn(fd, r.Attachment()) {
 			return nil
 		}
 		_, err := unix.Pwrite(fd, make([]byte, markSize), offset)

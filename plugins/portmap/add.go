@@ -22,6 +22,7 @@ type portMap struct {
 	// container. It is empty if there is none. findLocalnetDevice sets it.
 	localnetDevice string
 	conn           *nl.Conn // opened by hostConn
+	withheld       error    // names the host ports that REPAIR did not restore, and who holds them
 }
 
 // hostConn returns a connection to rtnetlink of the host. The first call opens it.

@@ -40,7 +40,7 @@ func repair(r *skel.Request, conf *config) error {
 	if err != nil {
 		return err
 	}
-	return p.deleteStaleFlows()
+	return errors.Join(p.withheld, p.deleteStaleFlows())
 }
 
 // findDamage compares the rules and route_localnet of the host with those of ADD, and sets ips and localnetDevice.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"unicode"
 
@@ -21,6 +22,7 @@ type rawConfig struct {
 	ExternalSetMarkChain string   `json:"externalSetMarkChain"`
 	ConditionsV4         []string `json:"conditionsV4"`
 	ConditionsV6         []string `json:"conditionsV6"`
+	OnConflict           string   `json:"onConflict"`
 	RuntimeConfig        struct {
 		PortMappings []*rawMapping `json:"portMappings"` // an element is nil if it is null
 	} `json:"runtimeConfig"`
@@ -41,8 +43,15 @@ type config struct {
 	markBit           int    // the bit of the packet mark that means "masquerade this packet"
 	externalMarkChain string // the chain that sets the mark; if empty, plumb's chain sets it
 	conditions        map[nft.Family][]string
+	onConflict        string // if empty, ADD takes over host ports, and looks for no listeners
 	mappings          []mapping
 }
+
+// The values of onConflict, which say what ADD does with a host port that is in use.
+const (
+	replaceOnConflict = "replace"
+	failOnConflict    = "fail"
+)
 
 // The backends.
 const (
@@ -124,6 +133,7 @@ func (raw *rawConfig) toConfig() (*config, error) {
 		markBit:           defaultMarkBit,
 		externalMarkChain: raw.ExternalSetMarkChain,
 		conditions:        map[nft.Family][]string{},
+		onConflict:        raw.OnConflict,
 	}
 	conf.masqAll = raw.MasqAll && conf.snat
 	var errs []error
@@ -136,6 +146,8 @@ func (raw *rawConfig) toConfig() (*config, error) {
 	// A name that begins with "-" or "!" would be an option of iptables.
 	reportIf(hasControl(conf.externalMarkChain) || strings.ContainsAny(conf.externalMarkChain, ` "'\`) || backendOf([]string{conf.externalMarkChain}) == backendIPTables,
 		"externalSetMarkChain %q is not the name of a chain", conf.externalMarkChain)
+	reportIf(!slices.Contains([]string{"", replaceOnConflict, failOnConflict}, conf.onConflict),
+		"onConflict %q must be %q or %q", conf.onConflict, replaceOnConflict, failOnConflict)
 	for f, words := range map[nft.Family][]string{nft.IPv4: raw.ConditionsV4, nft.IPv6: raw.ConditionsV6} {
 		if backendOf(words) != "" {
 			conf.conditions[f] = words

@@ -19,6 +19,15 @@ func (p *portMap) tool(f nft.Family) iptables.Tool {
 // addIPTables adds the rules and pushes their deletion. It runs iptables-save and iptables-restore
 // once per family. REPAIR skips a family whose rules are complete.
 func (p *portMap) addIPTables() error {
+	if p.conf.onConflict != "" {
+		c, err := nft.OpenIfSupported(p.r.HostNS)
+		if err == nil {
+			err = p.checkConflicts(c, true)
+		}
+		if err != nil {
+			return err
+		}
+	}
 	for _, ip := range p.ips {
 		if p.r.IsRepair() && p.checkFamily(ip) == nil {
 			continue
@@ -38,6 +47,11 @@ func (p *portMap) addFamily(tool iptables.Tool, ip netip.Prefix) error {
 	attempt := 0
 	err := tool.Change(iptables.NAT, "add "+p.String(), func(table iptables.Table) (string, error) {
 		before, attempt = table, attempt+1
+		if p.conf.onConflict == failOnConflict && !p.r.IsRepair() {
+			if err := refusal(p.ruleHolders(table.Rules, nft.FamilyOf(ip.Addr()))); err != nil {
+				return "", err
+			}
+		}
 		if attempt > 1 && p.guardTest(ip) != "" {
 			if err := p.addGuard(tool); err != nil {
 				return "", err

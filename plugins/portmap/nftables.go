@@ -12,7 +12,7 @@ import (
 
 // store returns the store of the attachment with these claims.
 func (p *portMap) store(c *nft.Conn, own []claims.Claim) *claims.Store {
-	return &claims.Store{
+	s := &claims.Store{
 		Conn:        c,
 		Layout:      tableLayout(),
 		Groups:      groups(),
@@ -24,12 +24,23 @@ func (p *portMap) store(c *nft.Conn, own []claims.Claim) *claims.Store {
 		Warn:        p.r.Warn,
 		OnlyFree:    p.r.IsRepair(),
 	}
+	if p.conf.onConflict == failOnConflict {
+		s.Allowed = func() ([]claims.Claim, error) { return p.allowedClaims(c) }
+	}
+	return s
 }
 
 // addNFT creates the missing parts of the table, adds the elements in one transaction, and pushes their
 // deletion.
 func (p *portMap) addNFT(c *nft.Conn) error {
-	return p.store(c, p.claims()).Add(&p.r.Undo)
+	if err := p.checkConflicts(c, false); err != nil {
+		return err
+	}
+	s := p.store(c, p.claims())
+	if s.Allowed != nil { // a concurrent ADD can still be faster
+		p.r.Undo.Push("delete unused chains of "+p.String(), s.RemoveUnusedChains)
+	}
+	return s.Add(&p.r.Undo)
 }
 
 // ensureChains creates the missing parts of the table and of the chains with conditions.

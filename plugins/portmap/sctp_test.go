@@ -49,6 +49,16 @@ var _ = Describe("SCTP", Label(nstest.Kernel), func() {
 		_, err = dialSCTP(b.Outside, nstest.HostV4+":8080")
 		Expect(err).To(HaveOccurred())
 	}, backends())
+
+	It("onConflict fail finds a server of the host", func() {
+		fd, err := sctpSocket(unix.AF_INET)
+		nstest.RequireFeature(GinkgoTB(), "SCTP", err)
+		Expect(unix.Close(fd)).To(Succeed())
+		b := newTestbed()
+		serveSCTP(b.Host, "0.0.0.0:8080")
+		b.Fails("ADD", b.call("one", conf(`"onConflict":"fail",`, mapping)), types.CodeConfig, "host port 8080/sctp of IP version 4: "+self()+"0.0.0.0:8080")
+		b.OK("ADD", b.call("one", conf(`"onConflict":"fail",`, portMapping(8081, 80, `"protocol":"sctp"`))))
+	})
 })
 
 // sctpSocket returns a one-to-one socket (RFC 6458, section 4), which works like a TCP socket.

@@ -93,9 +93,17 @@ func (p *podman) unmount() {
 
 func (p *podman) command(args ...string) string {
 	GinkgoHelper()
+	out, err := p.try(args...)
+	Expect(err).NotTo(HaveOccurred())
+	return out
+}
+
+// try runs podman, which may fail.
+func (p *podman) try(args ...string) (string, error) {
 	path := func(name string) string { return filepath.Join(p.dir, name) }
-	return strings.TrimSpace(p.Host.Must(GinkgoTB(), "env", append([]string{"CONTAINERS_CONF=" + path("containers.conf"),
-		"podman", "--root", path("root"), "--runroot", path("run"), "--tmpdir", path("tmp"), "--storage-driver", "overlay"}, args...)...))
+	out, err := p.Host.Exec("env", append([]string{"CONTAINERS_CONF=" + path("containers.conf"),
+		"podman", "--root", path("root"), "--runroot", path("run"), "--tmpdir", path("tmp"), "--storage-driver", "overlay"}, args...)...)
+	return strings.TrimSpace(out), err
 }
 
 // run starts a container of the image in the background. options contains options of podman run, and args the
@@ -194,6 +202,24 @@ var _ = Describe("podman", func() {
 		checkPublished(p, "web", "10.93.0.1", "fd00:93::1")
 		p.remove("web")
 		Expect(nstest.WaitEqual(before, p.state)).To(BeEmpty())
+	})
+
+	It("publishes a free port with onConflict fail, and plumb doctor ignores the sockets with which podman reserves ports", func() {
+		p := newPodman(newHost())
+		conflist := strings.Replace(fmt.Sprintf(bridgeNetwork, "one", 91), `"type": "portmap",`, `"type": "portmap", "onConflict": "fail",`, 1)
+		p.write("net.d/one.conflist", conflist)
+		p.run("web", []string{"--network", "one", "--publish", "8080:80"}, "serve", ":80")
+		p.command("restart", "--time", "0", "web")
+		Expect(p.Host.Must(GinkgoTB(), "ss", "-Hltnp", "sport", "=", ":8080")).To(ContainSubstring("conmon"))
+		out, _ := p.Host.Exec(filepath.Join(os.Getenv("PLUMB_BIN"), "plumb"), "doctor", "--conf-dir", filepath.Join(p.dir, "net.d"), "--cni-path", p.bin)
+		Expect(out).To(And(ContainSubstring("1 attachment"), Not(ContainSubstring("8080"))))
+
+		nstest.ServeTCP(GinkgoTB(), p.Host, "127.0.0.1:8081")
+		_, err := p.try("run", "--rm", "--network", "one", "--publish", "8081:80", "--cgroup-parent", "/"+os.Getenv("PLUMB_CGROUP"), image)
+		Expect(err).To(MatchError(ContainSubstring(fmt.Sprintf("(PID %d) listens on 127.0.0.1:8081", os.Getpid()))))
+		_, err = p.try("network", "reload", "web")
+		Expect(err).To(MatchError(ContainSubstring("conmon")), "podman calls DEL and ADD, and conmon keeps its sockets")
+		p.remove("web")
 	})
 
 	It("connects a container to other hosts through a macvlan network that podman created", func() {

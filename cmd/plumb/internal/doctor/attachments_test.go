@@ -2,6 +2,9 @@ package doctor_test
 
 import (
 	"context"
+	"fmt"
+	"io"
+	"net"
 	"os"
 	"strings"
 
@@ -40,10 +43,31 @@ func newCompleteHost() (n *usedHost, runtime *libcni.RuntimeConf) {
 	GinkgoHelper()
 	n = &usedHost{testHost: newTestHost("bridge", "host-local", "portmap", "macvlan")}
 	n.attachBy(complete)
-	runtime = runtimeOf("d1", nstest.New(GinkgoTB()).Named("d1"))
-	runtime.CapabilityArgs = map[string]any{"portMappings": []map[string]any{{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}}}
+	runtime = runtimeWithPort(runtimeOf("d1", nstest.New(GinkgoTB()).Named("d1")), 8080)
 	n.attach(runtime)
 	return n, runtime
+}
+
+// runtimeWithPort sets the host port of a container.
+func runtimeWithPort(runtime *libcni.RuntimeConf, hostPort int) *libcni.RuntimeConf {
+	runtime.CapabilityArgs = map[string]any{"portMappings": []map[string]any{{"hostPort": hostPort, "containerPort": 80, "protocol": "tcp"}}}
+	return runtime
+}
+
+// listen binds a socket on the host until the end of the test, or until stop is called.
+func (n *usedHost) listen(network, addr string) (stop func()) {
+	GinkgoHelper()
+	var socket io.Closer
+	Expect(n.Do(func() (err error) {
+		if strings.HasPrefix(network, "udp") {
+			socket, err = net.ListenPacket(network, addr)
+		} else {
+			socket, err = net.Listen(network, addr)
+		}
+		return err
+	})).To(Succeed())
+	DeferCleanup(func() { _ = socket.Close() })
+	return func() { _ = socket.Close() }
 }
 
 func (n *usedHost) attach(runtime *libcni.RuntimeConf) {
@@ -69,10 +93,37 @@ var _ = Describe("plumb doctor on attachments", func() {
 		second.CapabilityArgs = runtime.CapabilityArgs
 		n.attach(second)
 		finding := n.find("check", "host port 8080/tcp of IP version 4 belongs to pods/d2/eth0 now")
-		n.requireFixed(finding, func() {
-			runtime.CapabilityArgs = map[string]any{"portMappings": []map[string]any{{"hostPort": 8081, "containerPort": 80, "protocol": "tcp"}}}
-			n.replace(runtime)
-		})
+		n.requireFixed(finding, func() { n.replace(runtimeWithPort(runtime, 8081)) })
+	})
+
+	DescribeTable("finds a process that listens on the host port of a container", func(network, addr string) {
+		n, _ := newCompleteHost()
+		stop := n.listen(network, addr)
+		finding := n.find("hidden-listener", fmt.Sprintf("(PID %d) listens on %s (tcp), but container d1, network pods, receives the packets", os.Getpid(), addr))
+		n.requireFixed(finding, stop)
+	},
+		Entry(nil, "tcp4", "0.0.0.0:8080"),
+		Entry(nil, "tcp4", "127.0.0.1:8080"),
+		Entry(nil, "tcp", "[::]:8080"),
+	)
+
+	It("ignores listeners that lack no packets, and podman's monitor, which only reserves the port", func() {
+		n, runtime := newCompleteHost()
+		n.listen("tcp6", "[::1]:8080")
+		n.listen("udp4", "0.0.0.0:8080")
+		n.listen("tcp4", "0.0.0.0:8081")
+		n.listen("tcp4", "127.0.0.2:8082")
+		second := runtimeOf("d2", nstest.New(GinkgoTB()).Named("d2"))
+		second.CapabilityArgs = map[string]any{"portMappings": []map[string]any{{"hostPort": 8082, "containerPort": 80, "protocol": "tcp", "hostIP": "127.0.0.1"}}}
+		n.attach(second)
+		Expect(n.doctor().Findings).To(BeEmpty())
+		name, err := os.ReadFile("/proc/self/comm")
+		Expect(err).NotTo(HaveOccurred())
+		DeferCleanup(os.WriteFile, "/proc/self/comm", name, os.FileMode(0))
+		Expect(os.WriteFile("/proc/self/comm", []byte("conmon"), 0)).To(Succeed())
+		Expect(n.cni.DelNetworkList(context.Background(), n.list(), runtime)).To(Succeed())
+		n.attach(runtimeWithPort(runtime, 8081))
+		Expect(n.doctor().Findings).To(BeEmpty())
 	})
 
 	It("finds nothing wrong with a container that uses one host port in two networks", func() {

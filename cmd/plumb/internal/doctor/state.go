@@ -2,14 +2,20 @@ package doctor
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
+	"maps"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/inventory"
+	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/ns"
 	"github.com/plumb-cni/plumb/pkg/types"
+	"golang.org/x/sys/unix"
 )
 
 // A state is what the host holds for containers.
@@ -201,6 +207,49 @@ func (s *state) findReservations(_ []*file, add addFunc) {
 		for _, r := range a.ResourcesOf(inventory.Reservation) {
 			if !slices.Contains(a.Addresses, r.Address) && isOld(r) {
 				add(onHost, r.Remove, "%s is reserved for %s, whose ADD did not return it", r.Address, a.ContainerID)
+			}
+		}
+	}
+}
+
+// reservesPort is the name of podman's monitor, which keeps a socket on each host port of its container, so that no other
+// process uses the port. The socket needs no packets.
+const reservesPort = "conmon"
+
+// A hostPort is a port of the host that an attachment's element forwards.
+type hostPort struct {
+	*inventory.Attachment
+	local netip.AddrPort
+}
+
+// findHiddenListeners finds processes that listen on a host port of a container, so that they do not receive packets. The
+// rules of portmap do not apply to ::1.
+func (s *state) findHiddenListeners(host *ns.Handle, add addFunc) {
+	ports := map[string][]hostPort{} // by protocol
+	for _, a := range s.inventory.Attachments {
+		for _, t := range a.Resources {
+			if protocol, local, ok := t.HostPort(); ok {
+				ports[protocol] = append(ports[protocol], hostPort{a, local})
+			}
+		}
+	}
+	numbers := map[string]uint8{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP, "sctp": unix.IPPROTO_SCTP}
+	for _, protocol := range slices.Sorted(maps.Keys(ports)) {
+		listeners, err := nl.Listeners(host, numbers[protocol])
+		if !errors.Is(err, errors.ErrUnsupported) {
+			s.report.failed("sockets of "+protocol, err)
+		}
+		seen := map[netip.AddrPort]bool{} // several sockets can share an address and port
+		for _, l := range listeners {
+			i := slices.IndexFunc(ports[protocol], func(p hostPort) bool { return p.local.Port() == l.Local.Port() && l.Accepts(p.local.Addr()) })
+			if i < 0 || l.Local.Addr() == netip.IPv6Loopback() || seen[l.Local] {
+				continue
+			}
+			seen[l.Local] = true
+			if process := l.Process(host); process.Name != reservesPort {
+				add(onHost, edit+"let the process listen on another port, or choose another host port and replace the container",
+					"%s listens on %s (%s), but container %s, network %s, receives the packets to this host port",
+					process, l.Local, protocol, ports[protocol][i].ContainerID, ports[protocol][i].Network)
 			}
 		}
 	}

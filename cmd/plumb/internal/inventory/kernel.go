@@ -3,7 +3,9 @@ package inventory
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/plumb-cni/plumb/pkg/attach"
@@ -155,4 +157,23 @@ func isMasqueradeMap(set string) bool {
 // isHostPortMap reports whether the map maps host ports to container addresses.
 func isHostPortMap(set string) bool {
 	return slices.ContainsFunc(nft.Families(), func(f nft.Family) bool { return set == tables.HostPort(f) || set == tables.HostPortIP(f) })
+}
+
+// HostPort returns the protocol, for example "tcp", and the address and port of the host that an element of a host-port map
+// forwards. The address is unspecified if the element forwards the port of all addresses of its family. ok is false for
+// every other resource.
+func (t Resource) HostPort() (protocol string, local netip.AddrPort, ok bool) {
+	addr, words := netip.IPv4Unspecified(), strings.Split(t.Name, " . ")
+	if t.sub == tables.HostPort(nft.IPv6) {
+		addr = netip.IPv6Unspecified()
+	}
+	if !isHostPortMap(t.sub) {
+		return "", local, false
+	}
+	if len(words) == 3 {
+		addr, _ = netip.ParseAddr(words[0])
+		words = words[1:]
+	}
+	port, err := strconv.ParseUint(words[len(words)-1], 10, 16)
+	return words[0], netip.AddrPortFrom(addr, uint16(port)), err == nil
 }

@@ -1,0 +1,220 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+// listen binds a socket in the namespace until the end of the test. network is as for net.Listen.
+func listen(n *nstest.NS, network, addr string) {
+	GinkgoHelper()
+	Expect(n.Do(func() error {
+		if strings.HasPrefix(network, "udp") {
+			c, err := net.ListenPacket(network, addr)
+			if err == nil {
+				DeferCleanup(c.Close)
+			}
+			return err
+		}
+		l, err := net.Listen(network, addr)
+		if err == nil {
+			DeferCleanup(l.Close)
+		}
+		return err
+	})).To(Succeed())
+}
+
+// self names this process, which holds the sockets of the tests.
+func self() string {
+	GinkgoHelper()
+	name, err := os.ReadFile("/proc/self/comm")
+	Expect(err).NotTo(HaveOccurred())
+	return fmt.Sprintf("%s (PID %d) listens on ", strings.TrimSpace(string(name)), os.Getpid())
+}
+
+var _ = Describe("onConflict", func() {
+	var b *testbed
+	BeforeEach(func() { b = newTestbed() })
+	keys := func(backend, onConflict string) string {
+		return withBackend(backend) + fmt.Sprintf(`"onConflict":%q,`, onConflict)
+	}
+	// peer returns a call for the second container, in network net2.
+	peer := func(id, keys string, mappings ...string) nstest.Call {
+		return b.Call(id, b.containers[1], confFor(keys+`"name":"net2",`, []string{peer4 + "/24", peer6 + "/64"}, mappings...))
+	}
+
+	DescribeTable("fail refuses a host port of another container, and changes nothing", func(holderBackend, backend, owner string) {
+		b.serve()
+		holder := b.call("one", conf(withBackend(holderBackend), all[0], all[1]))
+		b.OK("ADD", holder)
+		before := b.sorted()
+		b.Fails("ADD", peer("two", keys(backend, failOnConflict), all[0], portMapping(9000, 80, overTCP)), types.CodeConfig,
+			"host port 8080/tcp of IP version 4: "+owner, "host port 8080/tcp of IP version 6: "+owner)
+		Expect(b.sorted()).To(Equal(before))
+		expectAnswer(nstest.Dial, b.Outside, nstest.HostV4+":8080", nstest.OutsideV4)
+		expectAnswer(nstest.Dial, b.Outside, "["+nstest.HostV6+"]:8080", nstest.OutsideV6)
+
+		By("accepting the same attachment again, the same container in another network, and a free port")
+		b.OK("DEL", holder)
+		holder.Config = conf(keys(backend, failOnConflict), all[0])
+		b.OK("ADD", holder)
+		b.OK("ADD", holder)
+		second := peer("one", keys(backend, failOnConflict), all[0])
+		second.IfName = "eth1"
+		second.Config = strings.ReplaceAll(second.Config, `"interface":1`, `"interface":2`)
+		Expect(b.OK("ADD", second).Stderr).To(BeEmpty())
+		b.OK("CHECK", holder)
+		b.OK("ADD", peer("two", keys(backend, failOnConflict), portMapping(9000, 80, overTCP)))
+	},
+		Entry(nil, backendNFTables, backendNFTables, "net1/one/eth0 holds it"),
+		Entry(nil, backendIPTables, backendIPTables, "net1/one holds it in iptables rules"),
+		Entry(nil, backendNFTables, backendIPTables, "net1/one/eth0 holds it"),
+		Entry(nil, backendIPTables, backendNFTables, "net1/one holds it in iptables rules"),
+	)
+
+	DescribeTable("fail compares the addresses of the host", func(held, wanted string, conflict bool) {
+		on := func(hostIP string) string { return portMapping(8080, 80, overTCP+`,"hostIP":"`+hostIP+`"`) }
+		for _, backend := range []string{backendNFTables, backendIPTables} {
+			holder, other := b.call("one", conf(withBackend(backend), on(held))), peer("two", keys(backend, failOnConflict), on(wanted))
+			b.OK("ADD", holder)
+			if conflict {
+				b.Fails("ADD", other, types.CodeConfig, "net1/one")
+			} else {
+				b.OK("ADD", other)
+			}
+			b.OK("DEL", holder)
+			b.OK("DEL", other)
+		}
+	},
+		Entry(nil, "", "127.0.0.1", true),
+		Entry(nil, "127.0.0.1", "", true),
+		Entry(nil, nstest.HostV6, "::", true),
+		Entry(nil, nstest.HostV4, nstest.HostV4, true),
+		Entry(nil, nstest.HostV4, "127.0.0.1", false),
+		Entry(nil, "0.0.0.0", "::", false),
+		Entry(nil, nstest.HostV6, nstest.HostV4, false),
+	)
+
+	DescribeTable("fail finds processes that listen on the host port", func(network, addr, mapping string, conflict bool) {
+		listen(b.Host, network, addr)
+		before := b.sorted()
+		for _, backend := range []string{backendNFTables, backendIPTables} {
+			c := b.call("one", conf(keys(backend, failOnConflict), portMapping(8080, 80, mapping)))
+			if conflict {
+				b.Fails("ADD", c, types.CodeConfig, "host port ", self()+addr)
+				Expect(b.sorted()).To(Equal(before))
+			} else {
+				Expect(b.OK("ADD", c).Stderr).To(BeEmpty())
+				b.OK("DEL", c)
+			}
+		}
+	},
+		Entry(nil, "tcp4", "0.0.0.0:8080", overTCP, true),
+		Entry(nil, "tcp4", "127.0.0.1:8080", overTCP, true),
+		Entry(nil, "tcp4", "127.0.0.1:8080", overTCP+`,"hostIP":"`+nstest.HostV4+`"`, false),
+		Entry(nil, "tcp4", "0.0.0.0:8080", overTCP+`,"hostIP":"`+nstest.HostV4+`"`, true),
+		Entry(nil, "tcp4", "0.0.0.0:8081", overTCP, false),
+		Entry(nil, "tcp4", "0.0.0.0:8080", overUDP, false),
+		Entry(nil, "tcp4", "0.0.0.0:8080", overTCP+`,"hostIP":"::"`, false),
+		Entry("a socket of both families", "tcp", "[::]:8080", overTCP+`,"hostIP":"`+nstest.HostV4+`"`, true),
+		Entry(nil, "tcp6", "[::]:8080", overTCP+`,"hostIP":"`+nstest.HostV4+`"`, false),
+		Entry(nil, "tcp6", "[::]:8080", overTCP, true),
+		Entry(nil, "tcp6", "["+nstest.HostV6+"]:8080", overTCP+`,"hostIP":"`+nstest.HostV6+`"`, true),
+		Entry(nil, "tcp6", "["+nstest.HostV6+"]:8080", overTCP+`,"hostIP":"fd00:9::1"`, false),
+		Entry(nil, "udp4", nstest.HostV4+":8080", overUDP, true),
+		Entry(nil, "udp4", nstest.HostV4+":8080", overTCP, false),
+		Entry(nil, "udp", "[::]:8080", overUDP+`,"hostIP":"127.0.0.1"`, true),
+	)
+
+	It("fail ignores a process on ::1 with nftables, which does not forward its packets, and UDP clients", func() {
+		nstest.ServeTCP(GinkgoTB(), b.Host, "[::1]:8080")
+		client := dialUDP(b.Host, nstest.OutsideV4+":53").LocalAddr().(*net.UDPAddr)
+		c := b.call("one", conf(keys(backendNFTables, failOnConflict), all[0], portMapping(client.Port, 80, overUDP)))
+		b.OK("ADD", c)
+		nstest.MustDial(GinkgoTB(), b.Host, "[::1]:8080", "::1")
+		b.OK("DEL", c)
+		b.Fails("ADD", b.call("one", conf(keys(backendIPTables, failOnConflict), all[0])), types.CodeConfig, self()+"[::1]:8080")
+	})
+
+	It("a process keeps its packets with fail, and replace warns of it", func() {
+		nstest.ServeTCP(GinkgoTB(), b.Host, "0.0.0.0:8080")
+		b.serve()
+		b.Fails("ADD", b.call("one", conf(keys(backendNFTables, failOnConflict), all[0])), types.CodeConfig)
+		nstest.MustDial(GinkgoTB(), b.Outside, nstest.HostV4+":8080", nstest.OutsideV4)
+		for _, backend := range []string{backendNFTables, backendIPTables} {
+			c := b.call("one", conf(keys(backend, replaceOnConflict), all[0]))
+			Expect(b.OK("ADD", c).Stderr).To(Equal("portmap: warning: host port 8080/tcp of IP version 4: " + self() +
+				"0.0.0.0:8080, and receives no packets to the host port while the container exists\n"))
+			expectAnswer(nstest.Dial, b.Outside, nstest.HostV4+":8080", nstest.OutsideV4)
+			b.OK("DEL", c)
+		}
+
+		By("looking for no process without the key")
+		c, steps := b.call("one", conf("", all[0])).RecordSteps()
+		Expect(b.OK("ADD", c).Stderr).To(BeEmpty())
+		Expect(strings.Join(*steps, "\n")).NotTo(ContainSubstring("listener"))
+	})
+
+	It("fail refuses a host port of another program's element", func() {
+		b.OK("ADD", b.call("one", conf("", portMapping(9000, 80, overTCP))))
+		b.Host.Must(GinkgoTB(), "nft", "add", "element", "inet", "plumb", "hostport4", "{ tcp . 8080 : 10.9.0.3 . 80 }")
+		b.Fails("ADD", b.call("one", conf(keys(backendNFTables, failOnConflict), all[0])), types.CodeConfig, "an element of another program in table inet plumb holds it")
+	})
+
+	It("fail returns code 11 while the holder is being deleted", func() {
+		holder, other := b.call("one", conf("", all[0])), peer("two", keys(backendNFTables, failOnConflict), all[0])
+		b.OK("ADD", holder)
+		b.Fails("DEL", holder.FailAt("nft", errors.New("injected")), types.CodeInternal, "injected")
+		b.Fails("ADD", other, types.CodeTryAgain, "net1/one/eth0 still holds it, and its DEL has begun; ", "try again when the DEL has ended")
+		b.OK("DEL", holder)
+		b.OK("ADD", other)
+	})
+
+	DescribeTable("of two concurrent ADDs with fail, one succeeds", func(backend string, second string) {
+		for range 10 {
+			one := b.call("one", conf(keys(backend, failOnConflict), all[0]))
+			two := peer("two", keys(backend, failOnConflict), portMapping(8080, 80, overTCP+second))
+			replies := nstest.RunAll(b.Plugin, "ADD", []nstest.Call{one, two})
+			winner, loser := one, two
+			if replies[0].Exit != 0 {
+				winner, loser = two, one
+				replies[0], replies[1] = replies[1], replies[0]
+			}
+			replies[0].OK(GinkgoTB())
+			replies[1].RequireFailure(GinkgoTB(), types.CodeConfig, "holds it")
+			b.OK("CHECK", winner)
+			b.OK("DEL", loser)
+			b.OK("CHECK", winner)
+			b.OK("DEL", winner)
+			Expect(b.ruleset()).NotTo(ContainSubstring("chain setmark/"))
+		}
+	},
+		Entry(nil, backendNFTables, ""),
+		Entry("of overlapping addresses", backendNFTables, `,"hostIP":"`+nstest.HostV4+`"`),
+		Entry(nil, backendIPTables, ""),
+	)
+
+	It("REPAIR with fail takes no packets from a container with overlapping addresses, and restores the rest", func() {
+		specific := portMapping(8080, 80, overTCP+`,"hostIP":"`+nstest.HostV4+`"`)
+		older := b.call("one", conf(keys(backendNFTables, failOnConflict), specific, portMapping(9080, 80, overTCP)))
+		newer := peer("two", keys(backendNFTables, failOnConflict), all[0])
+		b.OK("ADD", older)
+		b.Host.Must(GinkgoTB(), "nft", "flush ruleset")
+		listen(b.Host, "tcp4", "0.0.0.0:9080") // it began when the mapping was lost, which REPAIR restores
+		b.OK("ADD", newer)
+		b.Fails("REPAIR", older, types.CodeChanged, "not restored: host port "+nstest.HostV4+":8080/tcp: net2/two/eth0 holds it")
+		Expect(b.elements()).To(And(ContainSubstring("tcp . 9080"), Not(ContainSubstring(nstest.HostV4+" . tcp"))))
+		b.OK("CHECK", newer)
+		b.OK("DEL", newer)
+		b.OK("REPAIR", older)
+	})
+})
