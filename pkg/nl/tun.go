@@ -6,7 +6,9 @@ import (
 	"os"
 
 	"github.com/plumb-cni/plumb/pkg/ns"
+	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/pkg/undo"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -29,13 +31,14 @@ type Tun struct {
 type Tap struct {
 	Name       string
 	MultiQueue bool    // several programs can attach to the device, and must set IFF_MULTI_QUEUE; otherwise one program, without that flag
+	Alias      string  // alias of the device; an ADD that is killed leaves no device without it
 	Owner      *uint32 // ID of the user who may attach to the device; if it is nil, every user may
 	Group      *uint32 // ID of the group whose members may attach to the device; if it is nil, every group may
 }
 
 // AddTap creates a persistent tap device in the namespace of the connection, and pushes its removal
 // to u. The device is down. If the name exists, the error matches fs.ErrExist. If /dev/net/tun
-// cannot be opened, the error is an *fs.PathError with TunPath.
+// cannot be opened, the error has types.CodeIO.
 //
 // AddTap uses neither rtnetlink, by which the kernel creates no tap device (tun_validate), nor
 // package netlink. Package netlink creates the device in the namespace of the thread, accepts an
@@ -47,7 +50,7 @@ func (c *Conn) AddTap(u *undo.Stack, t Tap) (Link, error) {
 	}
 	// Without an attached program, the device has no carrier.
 	defer func() { _ = tun.Close() }()
-	return c.addBy(u, t.Name, func() error { return t.create(int(tun.Fd())) })
+	return c.addBy(u, t.Name, func() error { return t.create(int(tun.Fd()), c.lib) })
 }
 
 // AddTapFunc creates a tap device like AddTap, but run creates the device. AddTapFunc calls run in
@@ -62,7 +65,7 @@ func (c *Conn) AddTapFunc(u *undo.Stack, name string, run func() error) (Link, e
 	return c.Link(name)
 }
 
-// CheckTun tries to open /dev/net/tun for AddTap. If that fails, the error is an *fs.PathError with TunPath.
+// CheckTun tries to open /dev/net/tun for AddTap. If that fails, the error has types.CodeIO.
 func CheckTun(h *ns.Handle) error {
 	tun, err := openTun(h)
 	if err != nil {
@@ -74,7 +77,11 @@ func CheckTun(h *ns.Handle) error {
 // openTun opens /dev/net/tun in the namespace of h, so that the file creates devices in that
 // namespace.
 func openTun(h *ns.Handle) (*os.File, error) {
-	return openIn(h, "open "+TunPath, func() (*os.File, error) { return os.OpenFile(TunPath, os.O_RDWR, 0) })
+	tun, err := openIn(h, "open "+TunPath, func() (*os.File, error) { return os.OpenFile(TunPath, os.O_RDWR, 0) })
+	if err != nil {
+		return nil, types.Errorf(types.CodeIO, "%w; taps need this device file and the module tun (CONFIG_TUN)", err)
+	}
+	return tun, nil
 }
 
 // create creates the device with the file descriptor of /dev/net/tun. It sets TUNSETPERSIST last. Until then, the
@@ -82,7 +89,7 @@ func openTun(h *ns.Handle) (*os.File, error) {
 //
 // IFF_NO_PI only determines what `ip -d link` prints. A program that attaches to the device chooses
 // IFF_NO_PI and IFF_VNET_HDR itself.
-func (t Tap) create(fd int) error {
+func (t Tap) create(fd int, lib *netlink.Handle) error {
 	request, err := unix.NewIfreq(t.Name)
 	if err != nil {
 		return err
@@ -105,6 +112,15 @@ func (t Tap) create(fd int) error {
 	}
 	if t.Group != nil {
 		if err := unix.IoctlSetInt(fd, unix.TUNSETGROUP, int(*t.Group)); err != nil {
+			return err
+		}
+	}
+	if t.Alias != "" {
+		l, err := lib.LinkByName(t.Name)
+		if err == nil {
+			err = lib.LinkSetAlias(l, t.Alias)
+		}
+		if err != nil {
 			return err
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"io/fs"
-	"syscall"
 
 	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/nl"
@@ -91,28 +90,6 @@ func (d device) addIFB(u *undo.Stack) (nl.Link, error) {
 	return ifb, sysctl.Set(d.conn.NS(), noIPv6)
 }
 
-// addQdisc adds a qdisc and pushes its removal to u. If the parent already has a qdisc, the error contains advice.
-func addQdisc(c *nl.Conn, u *undo.Stack, l nl.Link, q nl.Qdisc) error {
-	err := c.AddQdisc(u, l, q)
-	if errors.Is(err, fs.ErrExist) {
-		return types.Errorf(types.CodeConfig, "interface %s already has a qdisc: an earlier ADD was not followed by a DEL, or another program created the qdisc: %w; delete the qdisc", l.Name, err)
-	}
-	return err
-}
-
-// ingressQdisc returns the qdisc to which redirectFilter is attached.
-func ingressQdisc() nl.Qdisc {
-	return nl.Qdisc{Kind: "ingress", Handle: nl.IngressHandle, Parent: nl.Ingress}
-}
-
-// redirectFilter returns the filter that redirects each received packet to the ifb.
-func redirectFilter(to nl.Link) nl.Filter {
-	return nl.Filter{
-		Parent: nl.IngressHandle, Priority: redirectPriority, Protocol: syscall.ETH_P_ALL,
-		Class: rootHandle.Class(1), Redirect: to.Index,
-	}
-}
-
 // ifbs returns the ifbs whose alias names the attachment. If there are none, it returns the ifbs
 // without an alias, which the reference plugin created.
 func ifbs(c *nl.Conn, owner types.Attachment) ([]nl.Link, error) {
@@ -137,7 +114,7 @@ func ifbs(c *nl.Conn, owner types.Attachment) ([]nl.Link, error) {
 
 // removeQdiscs removes the qdiscs that this plugin or the reference plugin added to the device.
 func removeQdiscs(c *nl.Conn, dev nl.Link) error {
-	return errors.Join(removeRootQdisc(c, dev), removeIngressQdisc(c, dev))
+	return errors.Join(removeRootQdisc(c, dev), attach.DeleteRedirect(c, dev, attach.IsRedirect))
 }
 
 // removeRootQdisc removes the root qdisc if this plugin uses its handle and kind.
@@ -148,24 +125,6 @@ func removeRootQdisc(c *nl.Conn, dev nl.Link) error {
 	}
 	if q.Handle != rootHandle || q.Kind != kindTBF && q.Kind != kindHTB {
 		return nil
-	}
-	return c.DeleteQdisc(dev, q)
-}
-
-// removeIngressQdisc removes the ingress qdisc, unless another program's filters are attached to it.
-func removeIngressQdisc(c *nl.Conn, dev nl.Link) error {
-	q, err := c.Qdisc(dev, nl.Ingress)
-	if err != nil || q != ingressQdisc() {
-		return types.IgnoreNotExist(err)
-	}
-	filters, err := c.Filters(dev, q.Handle)
-	if err != nil {
-		return types.IgnoreNotExist(err)
-	}
-	for _, f := range filters {
-		if !f.Same(redirectFilter(nl.Link{Index: f.Redirect})) {
-			return nil
-		}
 	}
 	return c.DeleteQdisc(dev, q)
 }

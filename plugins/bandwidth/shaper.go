@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/pkg/undo"
@@ -48,9 +49,8 @@ const (
 // Filter priorities, one per protocol. The priorities of the subnet filters are the same as in version
 // 1.5 of the reference plugin.
 const (
-	redirectPriority = 1
-	ipv6Priority     = 15
-	ipv4Priority     = 16
+	ipv6Priority = 15
+	ipv4Priority = 16
 )
 
 // Runtimes that know a rate but no burst pass a very large burst. kubelet passes 2³¹−1, containerd
@@ -219,7 +219,7 @@ func (s shaper) apply(c *nl.Conn, u *undo.Stack) error {
 	if s.rate == 0 {
 		return nil
 	}
-	if err := addQdisc(c, u, s.dev, s.qdisc()); err != nil || s.traffic.scope == shapeAll {
+	if err := attach.AddQdisc(c, u, s.dev, s.qdisc()); err != nil || s.traffic.scope == shapeAll {
 		return err
 	}
 	if err := c.AddClass(s.dev, s.class()); err != nil {

@@ -56,15 +56,7 @@ func (d device) shapeReceived(u *undo.Stack) (nl.Link, error) {
 	if err := d.conn.SetUp(ifb); err != nil {
 		return nl.Link{}, err
 	}
-	return ifb, d.redirect(u, ifb)
-}
-
-// redirect redirects the packets that the device receives to the ifb.
-func (d device) redirect(u *undo.Stack, ifb nl.Link) error {
-	if err := addQdisc(d.conn, u, d.link, ingressQdisc()); err != nil {
-		return err
-	}
-	return d.conn.AddFilter(d.link, redirectFilter(ifb))
+	return ifb, attach.AddRedirect(d.conn, u, d.link, ifb)
 }
 
 // del removes what ADD created. It needs neither the container nor prevResult nor the configured limits. It
@@ -151,18 +143,7 @@ func (d device) diffReceived() error {
 	if !ifb.Up {
 		errs = append(errs, attach.LinkProblem(d.conn, ifb, "up", "down").Errorf("interface %s is down", ifb.Name))
 	}
-	q, err := d.conn.Qdisc(d.link, nl.Ingress)
-	if err == nil && q != ingressQdisc() {
-		err = fmt.Errorf("interface %s has no ingress qdisc", d.link.Name)
-	}
-	if err != nil {
-		return errors.Join(append(errs, err)...)
-	}
-	filters, err := d.conn.Filters(d.link, q.Handle)
-	if err == nil && !slices.ContainsFunc(filters, redirectFilter(ifb).Same) {
-		err = fmt.Errorf("interface %s has no filter that redirects what it receives to %s", d.link.Name, ifb.Name)
-	}
-	return errors.Join(append(errs, err)...)
+	return errors.Join(append(errs, attach.DiffRedirect(d.conn, d.link, ifb))...)
 }
 
 // repair restores the qdiscs on the host end of a veth pair, and the ifb. It does not change devices in the container.
@@ -190,7 +171,7 @@ func (d device) restoreReceived(u *undo.Stack) error {
 		return err
 	}
 	if len(links) == 0 {
-		if err := removeIngressQdisc(d.conn, d.link); err != nil {
+		if err := attach.DeleteRedirect(d.conn, d.link, attach.IsRedirect); err != nil {
 			return err
 		}
 		_, err := d.shapeReceived(u)
@@ -200,10 +181,10 @@ func (d device) restoreReceived(u *undo.Stack) error {
 	if err := errors.Join(d.receive.withDevice(ifb).restore(d.conn, u), d.conn.SetUp(ifb)); err != nil || d.diffReceived() == nil {
 		return err
 	}
-	if err := removeIngressQdisc(d.conn, d.link); err != nil {
+	if err := attach.DeleteRedirect(d.conn, d.link, attach.IsRedirect); err != nil {
 		return err
 	}
-	return d.redirect(u, ifb)
+	return attach.AddRedirect(d.conn, u, d.link, ifb)
 }
 
 // gc removes the ifbs of attachments that are no longer valid. It also removes the qdiscs on the host ends

@@ -32,7 +32,7 @@ func add(r *skel.Request, conf *config) (*types.Result, error) {
 	pending.AllowAllocation()
 	eth, err := conf.addTap(r, container)
 	if err != nil {
-		return nil, explainNoTun(err)
+		return nil, err
 	}
 	if conf.bridge != "" {
 		if err := container.SetMaster(eth, bridge); err != nil {
@@ -76,13 +76,4 @@ func (conf *config) findBridge(container *nl.Conn) (nl.Link, error) {
 		return nl.Link{}, types.Errorf(types.CodeConfig, "interface %s in the container is of kind %q, want \"bridge\"", conf.bridge, bridge.Kind)
 	}
 	return bridge, nil
-}
-
-// explainNoTun adds advice to the error of a host where the device file of taps cannot be opened.
-func explainNoTun(err error) error {
-	var failed *fs.PathError
-	if errors.As(err, &failed) && failed.Path == nl.TunPath {
-		return types.Errorf(types.CodeIO, "%w; taps need this device file and the module tun (CONFIG_TUN)", err)
-	}
-	return err
 }

@@ -39,7 +39,7 @@ var _ = Describe("ADD", func() {
 
 	It("connects the container with a virtual machine at the tap", func() {
 		b.Add(b.call(conf("1.1.0", "", static)))
-		guest := newGuest(b.container, "10.1.0.1/24", "fd00:1::1/64")
+		guest := nstest.NewGuest(GinkgoTB(), b.container, "eth0", "address add 10.1.0.1/24 dev eth0", "address add fd00:1::1/64 dev eth0")
 		for _, c := range []struct{ container, guest string }{{"10.1.0.2", "10.1.0.1"}, {"fd00:1::2", "fd00:1::1"}} {
 			// The kernel notices the carrier of the tap with a delay.
 			Eventually(func() error { _, err := guest.Exec("ping", "-c", "1", "-W", "1", c.container); return err }).Should(Succeed())
@@ -64,7 +64,7 @@ var _ = Describe("ADD", func() {
 		It("attaches once without multiQueue", func() {
 			b.Add(b.call(conf("1.1.0", "", noIPAM)))
 			mustAttach(b.container, 0)
-			_, err := attachTap(b.container, 0)
+			_, err := nstest.AttachTap(GinkgoTB(), b.container, "eth0", 0)
 			Expect(err).To(MatchError(unix.EBUSY))
 		})
 		It("attaches several times with multiQueue", func() {
@@ -96,7 +96,7 @@ var _ = Describe("ADD", func() {
 			b.container.Batch(GinkgoTB(), "link set net0 master br0")
 			b.Add(b.call(conf("1.1.0", `"bridge":"br0"`, noIPAM)))
 			Expect(b.container.IP("link show eth0")).To(ContainSubstring("master br0"))
-			guest := newGuest(b.container, "10.1.0.7/24")
+			guest := nstest.NewGuest(GinkgoTB(), b.container, "eth0", "address add 10.1.0.7/24 dev eth0")
 			Eventually(func() error { _, err := guest.Exec("ping", "-c", "1", "-W", "1", "10.1.0.1"); return err }).Should(Succeed())
 			nstest.ServeTCP(GinkgoTB(), guest, "10.1.0.7:80")
 			nstest.MustDial(GinkgoTB(), outside, "10.1.0.7:80", "10.1.0.1")

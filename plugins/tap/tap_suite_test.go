@@ -4,14 +4,12 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"sync"
 	"testing"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	"golang.org/x/sys/unix"
 
-	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
@@ -48,50 +46,17 @@ func conf(version, keys, ipam string) string { return nstest.Conf("tap", version
 
 func (b *testbed) call(conf string) nstest.Call { return b.Call("one", b.container, conf) }
 
-func openTun(n *nstest.NS) (fd int) {
-	GinkgoHelper()
-	Expect(n.Do(func() (err error) {
-		fd, err = unix.Open(nl.TunPath, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
-		return err
-	})).To(Succeed())
-	return fd
-}
-
-// attachFile attaches an open device file to the tap eth0.
-func attachFile(fd, flags int) error {
-	request, err := unix.NewIfreq("eth0")
-	if err != nil {
-		return err
-	}
-	request.SetUint16(uint16(unix.IFF_TAP | unix.IFF_NO_PI | flags))
-	return unix.IoctlIfreq(fd, unix.TUNSETIFF, request)
-}
-
-// attachTap attaches to the tap eth0 of the namespace, as a virtual machine monitor does.
-func attachTap(n *nstest.NS, flags int) (*os.File, error) {
-	GinkgoHelper()
-	fd := openTun(n)
-	if err := attachFile(fd, flags); err != nil {
-		_ = unix.Close(fd)
-		return nil, err
-	}
-	return os.NewFile(uintptr(fd), nl.TunPath), nil
-}
-
 // mustAttach attaches to the tap eth0 of the namespace until the spec ends.
 func mustAttach(n *nstest.NS, flags int) *os.File {
 	GinkgoHelper()
-	file, err := attachTap(n, flags)
-	Expect(err).NotTo(HaveOccurred())
-	DeferCleanup(func() { _ = file.Close() })
-	return file
+	return nstest.MustAttachTap(GinkgoTB(), n, "eth0", flags)
 }
 
 // attachAs attaches to the tap eth0 of the namespace as a user with only this group, and returns the kernel's
 // error. The thread that became this user ends.
 func attachAs(n *nstest.NS, user, group uintptr) error {
 	GinkgoHelper()
-	fd := openTun(n)
+	fd := nstest.OpenTun(GinkgoTB(), n)
 	defer func() { _ = unix.Close(fd) }()
 	result := make(chan error)
 	go func() {
@@ -102,39 +67,7 @@ func attachAs(n *nstest.NS, user, group uintptr) error {
 				return
 			}
 		}
-		result <- attachFile(fd, 0)
+		result <- nstest.AttachFile(fd, "eth0", 0)
 	}()
 	return <-result
-}
-
-// newGuest creates a namespace whose eth0 is connected to the tap eth0 of the container, as in a virtual
-// machine. It copies the frames that one end sends to the other.
-func newGuest(container *nstest.NS, addrs ...string) *nstest.NS {
-	GinkgoHelper()
-	guest := nstest.New(GinkgoTB()).Named("guest")
-	guest.SkipDAD(GinkgoTB())
-	guest.Batch(GinkgoTB(), "tuntap add mode tap eth0", "link set eth0 up")
-	for _, addr := range addrs {
-		guest.Batch(GinkgoTB(), "address add "+addr+" dev eth0")
-	}
-	ends := []*os.File{mustAttach(container, 0), mustAttach(guest, 0)}
-	var pumps sync.WaitGroup
-	for i := range ends {
-		pumps.Go(func() {
-			for frame := make([]byte, 1<<16); ; {
-				n, err := ends[i].Read(frame)
-				if err != nil {
-					return // the file was closed, or the tap deleted
-				}
-				_, _ = ends[1-i].Write(frame[:n])
-			}
-		})
-	}
-	DeferCleanup(func() {
-		for _, end := range ends {
-			_ = end.Close()
-		}
-		pumps.Wait()
-	})
-	return guest
 }

@@ -64,7 +64,7 @@ func del(r *skel.Request) error { return attach.DelContainerLink(r, kind) }
 func status(r *skel.Request) error {
 	_, err := parse(r)
 	if err == nil {
-		err = explainNoTun(nl.CheckTun(r.HostNS))
+		err = nl.CheckTun(r.HostNS)
 	}
 	return ipam.Status(r, err)
 }

@@ -1,0 +1,95 @@
+package attach
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"syscall"
+
+	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/pkg/undo"
+)
+
+// AddQdisc adds a qdisc and pushes its removal to u. If the parent already has a qdisc, the error names the kind of that
+// qdisc and contains advice.
+func AddQdisc(c *nl.Conn, u *undo.Stack, l nl.Link, q nl.Qdisc) error {
+	err := c.AddQdisc(u, l, q)
+	if errors.Is(err, fs.ErrExist) {
+		other, _ := c.Qdisc(l, q.Parent) // err explains enough without the kind
+		return types.Errorf(types.CodeConfig, "interface %s already has a qdisc (%s): an earlier ADD was not followed by a DEL, or another program created the qdisc: %w; delete the qdisc", l.Name, other.Kind, err)
+	}
+	return err
+}
+
+// AddRedirect redirects each packet that a link receives to the link to, which sends it. It adds an ingress qdisc, and
+// pushes the removal of the qdisc to u.
+func AddRedirect(c *nl.Conn, u *undo.Stack, from, to nl.Link) error {
+	if err := AddQdisc(c, u, from, ingressQdisc()); err != nil {
+		return err
+	}
+	return c.AddFilter(from, redirectFilter(to.Index))
+}
+
+// RestoreRedirect adds what is missing of AddRedirect, for REPAIR. It keeps filters of other programs.
+func RestoreRedirect(c *nl.Conn, u *undo.Stack, from, to nl.Link) error {
+	if DiffRedirect(c, from, to) == nil {
+		return nil
+	}
+	if err := AddQdisc(c, u, from, ingressQdisc()); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return c.AddFilter(from, redirectFilter(to.Index))
+}
+
+// DiffRedirect returns an error if a link does not redirect each packet that it receives to the link to.
+func DiffRedirect(c *nl.Conn, from, to nl.Link) error {
+	q, err := c.Qdisc(from, nl.Ingress)
+	if err == nil && q != ingressQdisc() {
+		err = fmt.Errorf("interface %s has no ingress qdisc", from.Name)
+	}
+	if err != nil {
+		return err
+	}
+	filters, err := c.Filters(from, q.Handle)
+	redirects := func(f nl.Filter) bool {
+		return f.Redirect == to.Index && f.Protocol == syscall.ETH_P_ALL && len(f.Keys) == 0
+	}
+	if err == nil && !slices.ContainsFunc(filters, redirects) {
+		err = fmt.Errorf("interface %s has no filter that redirects what it receives to %s", from.Name, to.Name)
+	}
+	return err
+}
+
+// DeleteRedirect deletes the ingress qdisc of a link, unless a filter is attached to it that isOwn does not accept.
+func DeleteRedirect(c *nl.Conn, from nl.Link, isOwn func(nl.Filter) bool) error {
+	q, err := c.Qdisc(from, nl.Ingress)
+	if err != nil || q != ingressQdisc() {
+		return types.IgnoreNotExist(err)
+	}
+	filters, err := c.Filters(from, q.Handle)
+	if err != nil {
+		return types.IgnoreNotExist(err)
+	}
+	for _, f := range filters {
+		if !isOwn(f) {
+			return nil
+		}
+	}
+	return c.DeleteQdisc(from, q)
+}
+
+// IsRedirect reports whether AddRedirect adds such a filter.
+func IsRedirect(f nl.Filter) bool { return f.Same(redirectFilter(f.Redirect)) }
+
+// ingressQdisc returns the qdisc to which redirectFilter is attached.
+func ingressQdisc() nl.Qdisc {
+	return nl.Qdisc{Kind: "ingress", Handle: nl.IngressHandle, Parent: nl.Ingress}
+}
+
+// redirectFilter returns the filter that redirects each packet to the link with the index. Its priority and class are the
+// same as in the reference plugin bandwidth.
+func redirectFilter(index int) nl.Filter {
+	return nl.Filter{Parent: nl.IngressHandle, Priority: 1, Protocol: syscall.ETH_P_ALL, Class: 0x10001, Redirect: index}
+}
