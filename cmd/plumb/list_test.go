@@ -75,6 +75,20 @@ var _ = Describe("plumb list", func() {
 		Expect(b.plumb("explain", "c1")).To(Not(MatchRegexp(`route to (127|::1)`)))
 	})
 
+	It("shows an attachment with the interface of a virtual machine, which doctor, explain and repair accept as well", func() {
+		b := newTestbed()
+		p := newContainer("vm1")
+		b.add(b.network("10-pods.conflist", strings.Replace(chain, `{"type": "tuning", "dataDir": "DIR/tuning", "mtu": 1400}`, `{"type": "tc-redirect-tap"}`, 1)), p)
+		Expect(b.plumb("list")).To(MatchRegexp(`pods +vm1 +eth0 +10.1.2.2 fd00:1:2::2 +veth`))
+		Expect(b.plumb("doctor")).To(HavePrefix("nothing found"))
+		Expect(b.plumb("explain", "vm1")).To(ContainSubstring("10.1.2.2"))
+		p.Must(GinkgoTB(), "tc", "qdisc", "del", "dev", "eth0", "ingress")
+		reply := b.run("", append([]string{"doctor"}, b.directories()...)...)
+		Expect(reply.Stdout).To(ContainSubstring("interface eth0 has no ingress qdisc"))
+		Expect(b.plumb("repair", "--container-side")).To(ContainSubstring("repaired 1, left 0"))
+		Expect(b.plumb("doctor")).To(HavePrefix("nothing found"))
+	})
+
 	It("shows that a container's namespace is gone", func() {
 		b := newTestbed()
 		p := newContainer("removed")

@@ -8,11 +8,15 @@ import (
 // Args is the content of CNI_ARGS.
 type Args map[string]string
 
-// The keys of CNI_ARGS that the plugins read, which CONVENTIONS.md and the reference plugins define.
+// The keys of CNI_ARGS that the plugins read, which CONVENTIONS.md, the reference plugins and
+// awslabs/tc-redirect-tap define.
 const (
 	ArgIP            = "IP"
 	ArgGateway       = "GATEWAY"
 	ArgMAC           = "MAC"
+	ArgTapName       = "TC_REDIRECT_TAP_NAME"
+	ArgTapOwner      = "TC_REDIRECT_TAP_UID"
+	ArgTapGroup      = "TC_REDIRECT_TAP_GID"
 	argIgnoreUnknown = "IgnoreUnknown"
 )
 
@@ -32,7 +36,7 @@ func ParseArgs(s string) (Args, error) {
 		return nil, Errorf(CodeEnvironment, "CNI_ARGS: IgnoreUnknown: want 1, 0, true or false, got %q", args[argIgnoreUnknown])
 	}
 	for key := range args {
-		if !slices.Contains([]string{ArgIP, ArgGateway, ArgMAC, argIgnoreUnknown}, key) {
+		if !slices.Contains([]string{ArgIP, ArgGateway, ArgMAC, ArgTapName, ArgTapOwner, ArgTapGroup, argIgnoreUnknown}, key) {
 			unknown = append(unknown, key+"="+args[key])
 		}
 	}

@@ -73,7 +73,10 @@ func (o *outcome) title(p [2]string) string {
 }
 
 func (s summary) cell() string {
-	if s.N == 0 {
+	switch {
+	case s.N == 0 && s.Reason == "": // there is no such side
+		return "–"
+	case s.N == 0:
 		return "fails: " + oneLine(s.Reason)
 	}
 	text := fmt.Sprintf("%s ± %s / %s / %s (%s)", figure(s.Median), figure((s.Quartile.Upper-s.Quartile.Lower)/2), figure(s.P99), figure(s.Min), figure(s.CPU))

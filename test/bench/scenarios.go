@@ -156,6 +156,10 @@ func interfaces() []scenario {
 			name: "bandwidth", verbs: verbs(aim{Median: 0.80}, aim{Median: 0.85}, aim{Median: 1}),
 			chain: one(bandwidth), before: veth, base: attached,
 		},
+		{ // without a reference, because awslabs/tc-redirect-tap is not packaged
+			name: "tc-redirect-tap", verbs: append([]verb{{name: "VERSION"}}, verbs(aim{}, aim{}, aim{})...), roles: []role{{name: plumb}},
+			chain: one(func(*side) conf { return conf{"type": "tc-redirect-tap"} }), prepare: veth, base: attached,
+		},
 	}
 }
 

@@ -21,6 +21,8 @@ var chained = map[string]string{
 	"tuning":    `"mac": "02:00:00:00:00:aa", "dataDir": "DIR"`,
 	"firewall":  `"backend": "nftables"`,
 	"sbr":       `"keepMain": "all"`,
+
+	"tc-redirect-tap": `"args": {}`, // it has no keys
 }
 
 // testdata/results contains a result of each project, in the form in which the project's plugin prints
@@ -82,7 +84,8 @@ func connect(host, container *nstest.NS, ips []any) {
 }
 
 // withOwnChanges returns prev with the plugin's own changes in result. tuning sets the MAC address of the
-// container's interface, and bandwidth appends the ifb that it created.
+// container's interface, and bandwidth appends the ifb that it created. tc-redirect-tap appends the tap, and the virtual
+// machine's interface with its addresses.
 func withOwnChanges(plugin, sandbox string, prev, result map[string]any) map[string]any {
 	prev = maps.Clone(prev)
 	interfaces, _ := prev["interfaces"].([]any)
@@ -93,6 +96,15 @@ func withOwnChanges(plugin, sandbox string, prev, result map[string]any) map[str
 	}
 	if after, _ := result["interfaces"].([]any); plugin == "bandwidth" {
 		prev["interfaces"] = append(interfaces, after[len(after)-1])
+	}
+	if plugin == "tc-redirect-tap" {
+		for _, key := range []string{"interfaces", "ips"} {
+			before, _ := prev[key].([]any)
+			after, _ := result[key].([]any)
+			prev[key] = append(before, after[len(before):]...)
+		}
+		ips, vm := prev["ips"].([]any), len(prev["interfaces"].([]any))-1
+		Expect(ips[len(ips)-1]).To(HaveKeyWithValue("interface", json.Number(fmt.Sprint(vm))))
 	}
 	return prev
 }

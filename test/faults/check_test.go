@@ -50,6 +50,7 @@ func linkRules() []mutationRule {
 		{pattern: `link (cni0) linkinfo.info_data.mcast_snooping=0`, command: "ip link set $1 type bridge mcast_snooping 1", want: "$1 does not have mcast_snooping 0"},
 		{pattern: `link (\S+) linkinfo.info_data.mode=vepa`, command: "ip link set $1 type macvlan mode private", want: "$1 has mode private"},
 		{pattern: `link (\S+) linkinfo.info_data.user=107`, command: "ip link del $1 && ip tuntap add $1 mode tap user 108", want: "$1 has owner 108, want 107"},
+		{pattern: `link (tap0) linkinfo.info_data.(user|group)=root`, command: "ip link del $1 && ip tuntap add $1 mode tap user 108", want: "the container has no tap $1"},
 		{pattern: `link (eth0) mtu=`, command: "ip link set $1 mtu 1333", want: "mtu of interface $1 is 1333"},
 		{pattern: `link (eth0) address=`, command: "ip link set $1 address 02:00:00:00:00:66", want: "mac of interface $1 is 02:00:00:00:00:66"},
 		{pattern: `link (eth0) promiscuity=1`, command: "ip link set $1 promisc off", want: "promisc of interface $1 is false"},
@@ -419,6 +420,7 @@ func checkedNetworks() []checkedNetwork {
 		{name: "tuning", comparesInterface: true, plugins: ptp + `{"type": "tuning", "dataDir": "DIR/tuning", "mtu": 1400, "mac": "02:00:00:00:00:09", "promisc": true, "allmulti": true,
 			"txQLen": 500, "sysctl": {"net.ipv4.conf.IFNAME.arp_filter": "1"}}`},
 		{name: "sbr", plugins: ptp + `{"type": "sbr"}`},
+		{name: "tc-redirect-tap", plugins: ptp + `{"type": "tc-redirect-tap"}`},
 		{name: "loopback", plugins: `{"type": "loopback"}`},
 	}
 }

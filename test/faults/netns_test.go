@@ -28,6 +28,7 @@ var networks = map[string]string{
 	"ptp":                                `{"type": "ptp", "ipMasq": true, ` + dualStackIPAM + `}`,
 	"ptp, bandwidth, portmap":            `{"type": "ptp", ` + dualStackIPAM + `}, ` + bandwidthConfig + `, ` + portmapConfig,
 	"tap":                                `{"type": "tap", ` + dualStackIPAM + `}`,
+	"ptp, tc-redirect-tap":               `{"type": "ptp", ` + dualStackIPAM + `}, {"type": "tc-redirect-tap"}`,
 	"macvlan": `{"type": "macvlan", "master": "uplink0",
 		"ipam": {"type": "host-local", "dataDir": "DIR/leases", "subnet": "198.18.0.0/24", "rangeStart": "198.18.0.100"}}`,
 	"macvlan, bandwidth, tuning": `{"type": "macvlan", "master": "uplink0",

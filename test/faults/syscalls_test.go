@@ -26,6 +26,7 @@ func pluginConfigs() []pluginConfig {
 		{name: "ptp", plugin: "ptp", keys: `"ipMasq": true, "ipMasqBackend": "nftables", ` + dualStackIPAM},
 		{name: "macvlan", plugin: "macvlan", needsNamespace: true, keys: `"master": "uplink0", "optimisticDAD": true, ` + dualStackIPAM},
 		{name: "tap", plugin: "tap", needsNamespace: true, keys: `"mtu": 1400, "mac": "0a:00:00:00:00:01", "owner": 107, ` + dualStackIPAM},
+		{name: "tc-redirect-tap", plugin: "tc-redirect-tap", bridgeKeys: bridgeConfig, needsNamespace: true, keys: `"args": {}`},
 		{name: "host-device", plugin: "host-device", takesDevice: true, keys: `"device": "DEVICE", "restoreAddresses": true, "optimisticDAD": true, ` + dualStackIPAM},
 		{name: "portmap", plugin: "portmap", bridgeKeys: bridgeConfig, keys: `"backend": "nftables", "snat": true, "runtimeConfig": {"portMappings": [
 			{"hostPort": PORT, "containerPort": 80, "protocol": "tcp"}, {"hostPort": PORT, "containerPort": 53, "protocol": "udp"}]}`},
