@@ -110,7 +110,7 @@ func Routes(ips []types.IP, routes []types.Route) []nl.Route {
 			gw = FirstGateway(ips, r.Dst)
 		}
 		route := nl.Route{
-			Dst: r.Dst, GW: gw, MTU: r.MTU, AdvMSS: r.AdvMSS,
+			Dst: r.Dst, GW: gw, GWs: r.GWs, MTU: r.MTU, AdvMSS: r.AdvMSS,
 			Priority: r.Priority, Table: r.Table, Scope: r.Scope,
 		}
 		if !gw.IsValid() && r.Dst.Addr().Is4() && r.Scope == nl.ScopeGlobal {

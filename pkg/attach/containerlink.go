@@ -70,7 +70,8 @@ func (p ContainerLink) configure(r *skel.Request, pending *ipam.Pending) (*types
 	lease.AddTo(result, 0)
 	spec := ContainerSpec(p.Link.Name, p.DAD, result.IPs, result.Routes)
 	for i, route := range spec.Routes {
-		spec.Routes[i].OnLink = p.AnyGateway && route.GW.IsValid() && !reachable(spec, route.GW)
+		_, unreachable := unreachableGateway(spec, route)
+		spec.Routes[i].OnLink = p.AnyGateway && unreachable
 	}
 	if err := Apply(p.Container, p.Link, spec); err != nil {
 		return nil, err

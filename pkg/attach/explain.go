@@ -74,12 +74,23 @@ func explainGateway(l nl.Link, s Spec, err error) error {
 		return err
 	}
 	for _, r := range s.Routes {
-		if !r.GW.IsValid() || r.OnLink || reachable(s, r.GW) {
+		gateway, found := unreachableGateway(s, r)
+		if !found || r.OnLink {
 			continue
 		}
-		return types.Errorf(types.CodeConfig, "%s, the gateway of the route to %s, is in none of the networks of %s %s: %w", r.GW, r.Dst, l.Name, s.Addrs, err)
+		return types.Errorf(types.CodeConfig, "%s, the gateway of the route to %s, is in none of the networks of %s %s: %w", gateway, r.Dst, l.Name, s.Addrs, err)
 	}
 	return err
+}
+
+// unreachableGateway returns the first gateway of a route that is not reachable.
+func unreachableGateway(s Spec, r nl.Route) (gateway netip.Addr, found bool) {
+	for _, gw := range r.Gateways() {
+		if !reachable(s, gw) {
+			return gw, true
+		}
+	}
+	return netip.Addr{}, false
 }
 
 // reachable reports whether a gateway is link-local, in the network of an address, or in the

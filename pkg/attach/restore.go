@@ -143,7 +143,8 @@ func (s Spec) restoreRoutes(c *nl.Conn, l nl.Link) error {
 		if slices.ContainsFunc(got, w.Matches) {
 			continue
 		}
-		w.Table, w.OnLink = cmp.Or(w.Table, table), w.OnLink || w.GW.IsValid() && !reachable(s, w.GW)
+		_, unreachable := unreachableGateway(s, w)
+		w.Table, w.OnLink = cmp.Or(w.Table, table), w.OnLink || unreachable
 		if err := c.AddOnlyRoute(l, w); !errors.Is(err, fs.ErrExist) {
 			errs = append(errs, err)
 		}

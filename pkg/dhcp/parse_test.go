@@ -340,7 +340,7 @@ func (l Lease) problem() string {
 	seen := map[netip.Prefix]bool{}
 	for _, r := range l.Routes {
 		valid := r
-		if err := valid.Normalize(); err != nil || valid != r || seen[r.Dst] || r.GW.IsUnspecified() != (r.Scope == scopeLink) || !r.GW.IsUnspecified() && !isHost(r.GW) {
+		if err := valid.Normalize(); err != nil || !reflect.DeepEqual(valid, r) || seen[r.Dst] || r.GW.IsUnspecified() != (r.Scope == scopeLink) || !r.GW.IsUnspecified() && !isHost(r.GW) {
 			return fmt.Sprintf("route %+v: %v", r, err)
 		}
 		seen[r.Dst] = true

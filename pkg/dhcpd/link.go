@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
+	"reflect"
 	"slices"
 
 	"github.com/plumb-cni/plumb/pkg/dhcp"
@@ -106,7 +107,7 @@ func (l *link) configure(from, to *dhcp.Lease) error {
 			errs = append(errs, fmt.Errorf("interface %s keeps the mtu %d, because setting the DHCP server's mtu %d failed: %w", l.link.Name, l.link.MTU, to.MTU, err))
 		}
 	}
-	if !l.Added || from != nil && to != nil && from.Address == to.Address && slices.Equal(l.routes(from), l.routes(to)) {
+	if !l.Added || from != nil && to != nil && from.Address == to.Address && reflect.DeepEqual(l.routes(from), l.routes(to)) {
 		return errors.Join(errs...)
 	}
 	if from != nil {

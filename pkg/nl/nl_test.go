@@ -231,7 +231,7 @@ var _ = Describe("rtnetlink", func() {
 		Expect(len(prefixes(addrs))).To(Equal(1000))
 	})
 
-	It("lists each of the routes that share the load of a destination", func() {
+	It("lists the gateways of the routes that share the load of a destination", func() {
 		near, far := pair()
 		Expect(host.SetUp(near)).To(Succeed())
 		dst := netip.MustParsePrefix("2001:db8::/32")
@@ -243,13 +243,42 @@ var _ = Describe("rtnetlink", func() {
 		Expect(containerNS.Must(GinkgoTB(), "ip", "-6", "route", "show", dst.String())).To(ContainSubstring("nexthop via fd00::2"))
 		routes, err := container.Routes(far)
 		Expect(err).NotTo(HaveOccurred())
-		Expect(routes).To(ContainElements(Satisfy(first.Matches), Satisfy(second.Matches)))
+		multipath := nl.Route{Dst: dst, GW: first.GW, GWs: []netip.Addr{first.GW, second.GW}}
+		Expect(routes).To(ContainElement(And(Satisfy(multipath.Same), Satisfy(first.Matches), Satisfy(second.Matches), Satisfy(multipath.Matches))))
 		containerNS.Must(GinkgoTB(), "ip", "-6", "route", "del", dst.String(), "via", "fd00::1")
 		routes, err = container.Routes(far)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(routes).NotTo(ContainElement(Satisfy(first.Matches)))
-		Expect(routes).To(ContainElement(Satisfy(second.Matches)))
+		Expect(routes).To(ContainElement(And(Satisfy(second.Matches), Not(Satisfy(multipath.Matches)))))
 	})
+
+	DescribeTable("adds and lists a route with several gateways, and refuses to add it twice", func(address, dst string, gws ...string) {
+		near, far := pair()
+		Expect(host.SetUp(near)).To(Succeed())
+		Expect(container.AddAddr(far, nl.Addr{Prefix: netip.MustParsePrefix(address), NoDAD: true})).To(Succeed())
+		Expect(container.SetUp(far)).To(Succeed())
+		route := nl.Route{Dst: netip.MustParsePrefix(dst), Priority: 7, MTU: 1400}
+		for _, gw := range gws {
+			route.GWs = append(route.GWs, netip.MustParseAddr(gw))
+		}
+		route.GW = route.GWs[0]
+		Expect(container.AddRoute(far, route)).To(Succeed())
+		Expect(container.AddRoute(far, route)).To(MatchError(fs.ErrExist))
+		routes, err := container.Routes(far)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(routes).To(ContainElement(And(Satisfy(route.Same), Satisfy(route.Matches))))
+		var u undo.Stack
+		route.Priority++
+		Expect(container.AddNewRoute(&u, far, route)).To(Succeed())
+		Expect(container.AddNewRoute(&u, far, route)).To(MatchError(fs.ErrExist))
+		Expect(u.Rollback()).To(Succeed())
+		Expect(container.Routes(far)).To(Equal(routes))
+		route.GWs = []netip.Addr{route.GW, route.GW.Next().Next()}
+		Expect(routes).NotTo(ContainElement(Satisfy(route.Matches)))
+	},
+		Entry("of IPv4", "10.1.2.3/24", "10.9.0.0/16", "10.1.2.7", "10.1.2.8"),
+		Entry("of IPv6", "fd00::3/64", "2001:db8::/32", "fd00::8", "fd00::7"),
+	)
 
 	It("returns an error with the kernel's message", func() {
 		_, far := pair()

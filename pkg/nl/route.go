@@ -22,8 +22,11 @@ type Route struct {
 	Scope    int        // scope of an IPv4 route, for example ScopeGlobal
 	MTU      int        // MTU in bytes, or zero if the route does not limit it
 	AdvMSS   int        // advertised MSS in bytes, or zero if the route does not set it
-	OnLink   bool       // the gateway is on the link, even if there is no route to it (RTNH_F_ONLINK)
+	OnLink   bool       // the gateways are on the link, even if there is no route to them (RTNH_F_ONLINK)
 	protocol int        // origin of the route for AddRoute; zero means RTPROT_BOOT
+	// GWs contains the gateways of a multipath route through the link, of which GW is the first. It is nil if there are not
+	// at least two.
+	GWs []netip.Addr
 }
 
 // PrefixRoute returns the route that the kernel adds for an address (fib_add_ifaddr, addrconf_prefix_route). The kernel
@@ -47,8 +50,8 @@ const (
 
 func (r Route) String() string {
 	s := r.Dst.String()
-	if r.GW.IsValid() {
-		s += " via " + r.GW.String()
+	for _, gw := range r.Gateways() {
+		s += " via " + gw.String()
 	}
 	if r.table() != MainTable {
 		s += fmt.Sprintf(" table %d", r.Table)
@@ -59,16 +62,26 @@ func (r Route) String() string {
 	return s
 }
 
-// Same reports whether r and o have the same destination, gateway, table and metric. The kernel refuses to add two such
-// routes.
-func (r Route) Same(o Route) bool {
-	return r.Dst == o.Dst && r.GW == o.GW && r.table() == o.table() && r.metric() == o.metric()
+// Gateways returns the gateways of the route, which are none, GW, or GWs.
+func (r Route) Gateways() []netip.Addr {
+	if len(r.GWs) > 0 || !r.GW.IsValid() {
+		return r.GWs
+	}
+	return []netip.Addr{r.GW}
 }
 
-// Matches reports whether got is the wanted route r. Matches does not compare the table, the metric, the MTU or the
-// AdvMSS if it is zero in r, because results before version 1.1.0 do not contain these.
+// Same reports whether r and o have the same destination, gateways, table and metric. The kernel refuses to add two such
+// routes.
+func (r Route) Same(o Route) bool {
+	return r.Dst == o.Dst && slices.Equal(r.Gateways(), o.Gateways()) && r.table() == o.table() && r.metric() == o.metric()
+}
+
+// Matches reports whether got is the wanted route r. Matches does not compare the table, the metric, the MTU, the AdvMSS
+// or the further gateways if r does not contain them, because runtimes and results before version 1.1.0 drop these.
 func (r Route) Matches(got Route) bool {
-	return r.Dst == got.Dst && r.GW == got.GW &&
+	gws := got.Gateways()
+	return r.Dst == got.Dst && r.GW.IsValid() == got.GW.IsValid() &&
+		!slices.ContainsFunc(r.Gateways(), func(gw netip.Addr) bool { return !slices.Contains(gws, gw) }) &&
 		(r.Table == 0 || r.table() == got.table()) &&
 		(r.Priority == 0 || r.Priority == got.Priority) &&
 		(r.MTU == 0 || r.MTU == got.MTU) && (r.AdvMSS == 0 || r.AdvMSS == got.AdvMSS)
@@ -130,18 +143,25 @@ func newLibRoute(l Link, r Route) *netlink.Route {
 	if r.OnLink {
 		route.Flags = int(netlink.FLAG_ONLINK)
 	}
+	for _, gw := range r.GWs {
+		route.MultiPath = append(route.MultiPath, &netlink.NexthopInfo{LinkIndex: l.Index, Gw: gw.AsSlice(), Flags: route.Flags})
+	}
+	if route.MultiPath != nil {
+		route.LinkIndex, route.Gw, route.Flags = 0, nil, 0
+	}
 	return route
 }
 
-// Routes returns the unicast routes through a link in all tables except the local table, IPv4 first.
+// Routes returns the unicast routes through a link in all tables except the local table, IPv4 first. A multipath route
+// lacks its gateways on other links. The kernel also makes a multipath route of two IPv6 routes that differ in the gateway
+// only.
 func (c *Conn) Routes(l Link) ([]Route, error) {
 	list, err := c.unicastRoutes(l)
 	var routes []Route
 	for _, found := range list {
-		for _, hop := range nextHops(found) {
-			if hop.LinkIndex == l.Index {
-				routes = append(routes, newRoute(found, hop))
-			}
+		hops := nextHops(found)
+		if i := slices.IndexFunc(hops, func(hop *netlink.NexthopInfo) bool { return hop.LinkIndex == l.Index }); i >= 0 {
+			routes = append(routes, newRoute(found, hops[i]))
 		}
 	}
 	return routes, err
@@ -193,12 +213,21 @@ func nextHops(r netlink.Route) []*netlink.NexthopInfo {
 	return []*netlink.NexthopInfo{{LinkIndex: r.LinkIndex, Gw: r.Gw}}
 }
 
-// newRoute converts a netlink.Route and one of its next hops.
+// newRoute converts a netlink.Route and its next hops on the link of hop, the first of them.
 func newRoute(r netlink.Route, hop *netlink.NexthopInfo) Route {
-	return Route{
+	route := Route{
 		Dst: prefix(r.Dst), GW: ipAddr(hop.Gw), Src: ipAddr(r.Src), Priority: r.Priority, Table: r.Table,
 		Scope: int(r.Scope), MTU: r.MTU, AdvMSS: r.AdvMSS, OnLink: r.Flags&int(netlink.FLAG_ONLINK) != 0,
 	}
+	for _, other := range r.MultiPath {
+		if gw := ipAddr(other.Gw); gw.IsValid() && other.LinkIndex == hop.LinkIndex {
+			route.GWs = append(route.GWs, gw)
+		}
+	}
+	if len(route.GWs) == 1 {
+		route.GWs = nil
+	}
+	return route
 }
 
 // DefaultDevice returns the link index of the first default route in the main table, IPv4 before IPv6, or zero

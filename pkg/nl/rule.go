@@ -221,6 +221,15 @@ func (c *Conn) EnsureFullRoute(u *undo.Stack, r FullRoute) error {
 	return c.ensure(u, "route "+r.String(), func() error { return c.lib.RouteAppend(&r.lib) }, func() error { return c.DeleteFullRoute(r) })
 }
 
+// AddNewRoute adds a route like AddOnlyRoute, and pushes its removal to u.
+func (c *Conn) AddNewRoute(u *undo.Stack, l Link, r Route) error {
+	err := c.AddOnlyRoute(l, r)
+	if !isRefusal(err) {
+		u.Push("delete route "+r.String(), func() error { return c.DeleteFullRoute(FullRoute{Route: r, lib: *newLibRoute(l, r)}) })
+	}
+	return err
+}
+
 // DeleteFullRoute deletes a route. If it does not exist, DeleteFullRoute returns nil.
 func (c *Conn) DeleteFullRoute(r FullRoute) error {
 	return types.IgnoreNotExist(c.step("delete route "+r.String(), func() error { return c.lib.RouteDel(&r.lib) }))

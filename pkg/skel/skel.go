@@ -349,9 +349,14 @@ func add(r *Request) error {
 	if err != nil {
 		return err
 	}
-	marshal := (*types.Result).Marshal
+	marshal, since := (*types.Result).Marshal, types.V110
 	if r.plugin.IPAM {
-		marshal = (*types.Result).MarshalLease
+		marshal, since = (*types.Result).MarshalLease, types.V030
+	}
+	for _, route := range result.Routes {
+		if route.GWs != nil && r.Version < since {
+			r.Warn("the result contains only the first gateway of route %s, because cniVersion %s has no gws; use 1.1.0", route.Dst, r.Version)
+		}
 	}
 	b, err := marshal(result, r.Version)
 	if err != nil {

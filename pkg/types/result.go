@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -51,9 +52,13 @@ func (ip IP) HasGateway() bool { return ip.Gateway.IsValid() && !ip.Gateway.IsUn
 
 // A Route is a route in the container. If GW is zero, the route uses the gateway of the first IP of its family. MTU and AdvMSS
 // are in bytes. A number that is zero is not set. Scope is a number of rtnetlink (0 global, 253 link, 254 host).
+//
+// GWs contains the gateways of a multipath route, of which GW is the first, and is nil if there are not at least two. It is
+// proposed for the specification (containernetworking/cni#1190). libcni drops it from results, and keeps GW.
 type Route struct {
 	Dst      netip.Prefix `json:"dst"`
 	GW       netip.Addr   `json:"gw,omitzero"`
+	GWs      []netip.Addr `json:"gws,omitempty"`
 	MTU      int          `json:"mtu,omitempty"`
 	AdvMSS   int          `json:"advmss,omitempty"`
 	Priority int          `json:"priority,omitempty"`
@@ -156,8 +161,8 @@ func (r *Result) Marshal(v Version) ([]byte, error) {
 	return r.mergeIntoPrev(v, text)
 }
 
-// MarshalLease encodes the result of an IPAM plugin. Unlike Marshal, it includes mtu, advmss, priority, table and scope
-// of the routes in all versions from 0.3.0 on, because the interface plugin sets these attributes and has no other way
+// MarshalLease encodes the result of an IPAM plugin. Unlike Marshal, it includes gws, mtu, advmss, priority, table and
+// scope of the routes in all versions from 0.3.0 on, because the interface plugin sets these attributes and has no other way
 // to get them.
 func (r *Result) MarshalLease(v Version) ([]byte, error) {
 	if v > V020 {
@@ -259,8 +264,8 @@ func (ip *IP) normalize() error {
 	return nil
 }
 
-// Normalize checks a route, masks its destination, and converts IPv4-mapped IPv6 to IPv4. It returns an error if the gateway
-// is of another family than the destination, or a number is out of range.
+// Normalize checks a route, masks its destination, converts IPv4-mapped IPv6 to IPv4, and sets GW to the first of GWs. It
+// returns an error if a gateway is of another family than the destination, GWs is contradictory, or a number is out of range.
 func (r *Route) Normalize() error {
 	if r.Dst = unmap(r.Dst).Masked(); !r.Dst.IsValid() {
 		return errors.New("a route without a destination (dst)")
@@ -271,6 +276,9 @@ func (r *Route) Normalize() error {
 	if r.GW = r.GW.Unmap(); r.GW.IsValid() && r.GW.Is4() != r.Dst.Addr().Is4() {
 		return fmt.Errorf("route %s has a gateway of the other family: %s", r.Dst, r.GW)
 	}
+	if err := r.normalizeGWs(); err != nil {
+		return fmt.Errorf("route %s: %w", r.Dst, err)
+	}
 	for key, n := range map[string]int{"mtu": r.MTU, "advmss": r.AdvMSS, "priority": r.Priority, "table": r.Table} {
 		if n < 0 || int64(n) > 1<<32-1 {
 			return fmt.Errorf("route %s: %s %d is out of range", r.Dst, key, n)
@@ -278,6 +286,32 @@ func (r *Route) Normalize() error {
 	}
 	if r.Scope < 0 || r.Scope > 255 {
 		return fmt.Errorf("route %s: scope %d must be between 0 and 255", r.Dst, r.Scope)
+	}
+	return nil
+}
+
+// normalizeGWs does what Normalize does for GWs.
+func (r *Route) normalizeGWs() error {
+	var gws []netip.Addr
+	for i, gw := range r.GWs {
+		gw = gw.Unmap()
+		switch {
+		case !gw.IsValid() || gw.IsUnspecified() || gw.Zone() != "":
+			return fmt.Errorf("gws[%d] must be the address of a gateway, without a zone", i)
+		case gw.Is4() != r.Dst.Addr().Is4():
+			return fmt.Errorf("gws[%d] has a gateway of the other family: %s", i, gw)
+		case slices.Contains(gws, gw):
+			return fmt.Errorf("gws[%d] repeats %s; list each gateway once", i, gw)
+		case i == 0 && r.GW.IsValid() && r.GW != gw:
+			return fmt.Errorf("gw must be the first of gws, want %s, got %s; omit gw", gw, r.GW)
+		}
+		gws = append(gws, gw)
+	}
+	if len(gws) > 0 {
+		r.GW = gws[0]
+	}
+	if r.GWs = gws; len(gws) == 1 {
+		r.GWs = nil
 	}
 	return nil
 }

@@ -57,7 +57,7 @@ func goldenResults(t testing.TB) map[string]*Result {
 			},
 			Routes: []Route{
 				{Dst: prefix("10.9.0.0/16"), GW: addr("10.1.2.9"), MTU: 1300, AdvMSS: 1260, Priority: 5, Table: 100, Scope: 253},
-				{Dst: prefix("::/0"), GW: addr("fd00::1")},
+				{Dst: prefix("::/0"), GW: addr("fd00::1"), GWs: []netip.Addr{addr("fd00::1"), addr("fd00::2")}},
 			},
 			DNS: DNS{Nameservers: []string{"10.0.0.53", "fd00::53"}, Domain: "x.test", Search: []string{"a", "b"}, Options: []string{"ndots:5"}},
 		},
@@ -112,9 +112,11 @@ func TestParseResultIsTheInverseOfMarshal(t *testing.T) {
 
 // same compares results. An empty list equals nil.
 func same(a, b *Result) bool {
-	return slices.Equal(a.Interfaces, b.Interfaces) && slices.Equal(a.IPs, b.IPs) && slices.Equal(a.Routes, b.Routes) &&
+	return slices.Equal(a.Interfaces, b.Interfaces) && slices.Equal(a.IPs, b.IPs) && slices.EqualFunc(a.Routes, b.Routes, equalRoutes) &&
 		reflect.DeepEqual(a.DNS, b.DNS)
 }
+
+func equalRoutes(a, b Route) bool { return reflect.DeepEqual(a, b) }
 
 func TestParseResultOfAnyVersion(t *testing.T) {
 	want := &Result{

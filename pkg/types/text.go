@@ -26,13 +26,14 @@ func ParseCIDR(s string) (netip.Prefix, error) {
 // A RouteText is a Route of a configuration, with the addresses as text, so that the plugin can report an invalid address
 // together with the other problems of the configuration. MTU and AdvMSS are in bytes.
 type RouteText struct {
-	Dst      string `json:"dst"`
-	GW       string `json:"gw"`
-	MTU      int    `json:"mtu"`
-	AdvMSS   int    `json:"advmss"`
-	Priority int    `json:"priority"`
-	Table    int    `json:"table"`
-	Scope    int    `json:"scope"`
+	Dst      string   `json:"dst"`
+	GW       string   `json:"gw"`
+	GWs      []string `json:"gws"`
+	MTU      int      `json:"mtu"`
+	AdvMSS   int      `json:"advmss"`
+	Priority int      `json:"priority"`
+	Table    int      `json:"table"`
+	Scope    int      `json:"scope"`
 }
 
 // Route converts t to a Route and normalizes it. The error names the key that is wrong.
@@ -46,6 +47,13 @@ func (t RouteText) Route() (Route, error) {
 		if r.GW, err = ParseAddr(t.GW); err != nil {
 			return Route{}, fmt.Errorf("gw: %w", err)
 		}
+	}
+	for i, text := range t.GWs {
+		gw, err := ParseAddr(text)
+		if err != nil {
+			return Route{}, fmt.Errorf("gws[%d]: %w", i, err)
+		}
+		r.GWs = append(r.GWs, gw)
 	}
 	return r, r.Normalize()
 }

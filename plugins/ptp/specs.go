@@ -61,21 +61,24 @@ func containerSpec(eth string, ips []types.IP, routes []types.Route) attach.Spec
 
 // containerRoutes returns the routes to the gateways, then the routes to the networks of the addresses
 // through the gateways, and then the routes of the result. The order matters, because the kernel accepts a
-// gateway only if there is a route to it.
+// gateway only if there is a route to it. An IP in prevResult lacks its gateway after flushgateway of route-override.
 func containerRoutes(ips []types.IP, routes []types.Route) []nl.Route {
 	var out []nl.Route
 	for _, ip := range ips {
-		out = addIfNew(out, nl.Route{Dst: singlePrefix(ip.Gateway), Src: ip.Address.Addr(), Scope: nl.ScopeLink})
+		if ip.Gateway.IsValid() {
+			out = addIfNew(out, nl.Route{Dst: singlePrefix(ip.Gateway), Src: ip.Address.Addr(), Scope: nl.ScopeLink})
+		}
 	}
 	for _, ip := range ips {
-		if !ip.Address.IsSingleIP() {
+		if ip.Gateway.IsValid() && !ip.Address.IsSingleIP() {
 			out = addIfNew(out, nl.Route{Dst: ip.Address.Masked(), GW: ip.Gateway, Src: ip.Address.Addr()})
 		}
 	}
 	for _, route := range attach.Routes(ips, routes) {
-		onHostEnd := slices.ContainsFunc(ips, func(ip types.IP) bool { return ip.Gateway == route.GW })
-		// The host may answer for other gateways by proxy ARP.
-		route.OnLink = route.GW.IsValid() && !onHostEnd
+		// The host may answer for other gateways than those of the host end by proxy ARP.
+		route.OnLink = slices.ContainsFunc(route.Gateways(), func(gw netip.Addr) bool {
+			return !slices.ContainsFunc(ips, func(ip types.IP) bool { return ip.Gateway == gw })
+		})
 		if !slices.ContainsFunc(out, route.Same) {
 			out = append(out, route)
 		}
@@ -100,7 +103,7 @@ func hostSpec(host string, ips []types.IP) attach.Spec {
 	for _, ip := range ips {
 		v6 := ip.Address.Addr().Is6()
 		gateway := nl.Addr{Prefix: singlePrefix(ip.Gateway), NoDAD: v6, NoPrefixRoute: true}
-		if !slices.Contains(s.Addrs, gateway) {
+		if ip.Gateway.IsValid() && !slices.Contains(s.Addrs, gateway) {
 			s.Addrs = append(s.Addrs, gateway)
 		}
 		s.Routes = append(s.Routes, nl.Route{Dst: singlePrefix(ip.Address.Addr()), Scope: nl.ScopeHost})

@@ -31,7 +31,8 @@ func add(r *skel.Request, conf *config) (*types.Result, error) {
 }
 
 // check compares the addresses with the addresses in prevResult. It accepts a gateway that the interface
-// plugin has added to an address without one.
+// plugin has added to an address without one, and the lack of a gateway, which a plugin of the chain can
+// remove, for example route-override.
 func check(r *skel.Request, conf *config) error {
 	prev, err := r.RequirePrev()
 	if err != nil {
@@ -50,10 +51,8 @@ func compare(want types.IP, prev []types.IP) error {
 	switch {
 	case i < 0:
 		return fmt.Errorf("prevResult lacks address %s", want.Address)
-	case !want.Gateway.IsValid(), prev[i].Gateway == want.Gateway:
+	case !want.Gateway.IsValid(), !prev[i].Gateway.IsValid(), prev[i].Gateway == want.Gateway:
 		return nil
-	case !prev[i].Gateway.IsValid():
-		return fmt.Errorf("address %s in prevResult: want gateway %s, got none", want.Address, want.Gateway)
 	}
 	return fmt.Errorf("address %s in prevResult: want gateway %s, got %s", want.Address, want.Gateway, prev[i].Gateway)
 }

@@ -116,8 +116,8 @@ var _ = Describe("static", func() {
 			"address 0.0.0.0/0 cannot be", "address ff02::1/64 cannot be"),
 		Entry("two of a family before 0.3.0", call(conf("0.2.0", `,"addresses":[{"address":"10.0.0.5/24"},{"address":"10.0.0.6/24"}]`, ""), ""), types.CodeConfig,
 			"CNI version 0.2.0 does not support more than 1 address per family"),
-		Entry("bad routes, all of them", call(conf("1.0.0", `,"routes":[{"dst":"x"},{"dst":"10.0.0.0/8","gw":"y"},{"dst":"10.0.0.0/8","gw":"fd00::1"},{"dst":"10.0.0.0/8","mtu":-1}]`, ""), ""), types.CodeConfig,
-			`routes[0]: dst: invalid CIDR address: "x"`, `routes[1]: gw: invalid IP address: "y"`, "routes[2]: route 10.0.0.0/8 has a gateway of the other family", "routes[3]"),
+		Entry("bad routes, all of them", call(conf("1.0.0", `,"routes":[{"dst":"x"},{"dst":"10.0.0.0/8","gw":"y"},{"dst":"10.0.0.0/8","gw":"fd00::1"},{"dst":"10.0.0.0/8","mtu":-1},{"dst":"10.0.0.0/8","gws":["10.0.0.1",""]}]`, ""), ""), types.CodeConfig,
+			`routes[0]: dst: invalid CIDR address: "x"`, `routes[1]: gw: invalid IP address: "y"`, "routes[2]: route 10.0.0.0/8 has a gateway of the other family", "routes[3]", `routes[4]: gws[1]: invalid IP address: ""`),
 		Entry("problems in every part at once", call(conf("1.0.0", `,"addresses":[{"address":"a"},{"address":"b"}],"routes":[{"dst":"c"}]`, ""), "IP=d;GATEWAY=e"), types.CodeConfig,
 			"'a'", "'b'", `"c"`, "'d'", "invalid gateway address: e"),
 		Entry("a value of the wrong shape", call(conf("1.0.0", `,"addresses":{}`, ""), ""), types.CodeDecode, `key "ipam.addresses": want a list`),
@@ -150,7 +150,7 @@ var _ = Describe("static", func() {
 			Entry("all addresses missing", two, result(""), "prevResult lacks address 10.10.0.5/24", "prevResult lacks address 3ffe:ffff:0:1ff::1/64"),
 			Entry("another prefix length", two, result(`{"address":"10.10.0.5/25","gateway":"10.10.0.254"},`+v6), "prevResult lacks address 10.10.0.5/24"),
 			Entry("another gateway", two, result(`{"address":"10.10.0.5/24","gateway":"10.10.0.1"},`+v6), "address 10.10.0.5/24 in prevResult: want gateway 10.10.0.254, got 10.10.0.1"),
-			Entry("a missing gateway", two, result(`{"address":"10.10.0.5/24"},`+v6), "address 10.10.0.5/24 in prevResult: want gateway 10.10.0.254, got none"),
+			Entry("a gateway that route-override removed", two, result(`{"address":"10.10.0.5/24"},`+v6)),
 			Entry("a gateway that bridge added", `,"addresses":[{"address":"10.10.0.5/24"}]`, result(v4)),
 		)
 		It("fails without prevResult, and with a version without CHECK", func() {

@@ -40,7 +40,7 @@ const hostLocal = `"ipam": {"type": "host-local", "dataDir": "DIR/leases",
 func newNetwork(cniVersion, plugins string) *testNetwork {
 	GinkgoHelper()
 	network := &testNetwork{cnitest.NewNetwork("e2e", plugins, "bridge", "ptp", "macvlan", "loopback", "host-local", "static",
-		"portmap", "bandwidth", "tuning", "firewall", "sbr", "tc-redirect-tap")}
+		"portmap", "bandwidth", "tuning", "firewall", "sbr", "route-override", "tc-redirect-tap")}
 	network.SetList(cniVersion, "e2e", plugins)
 	return network
 }

@@ -22,6 +22,7 @@ var chained = map[string]string{
 	"firewall":  `"backend": "nftables"`,
 	"sbr":       `"keepMain": "all"`,
 
+	"route-override":  `"requireDelRoutes": true`,
 	"tc-redirect-tap": `"args": {}`, // it has no keys
 }
 

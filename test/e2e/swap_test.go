@@ -283,7 +283,7 @@ var _ = Describe("on a host whose plugins are replaced", func() {
 		s.dial(added, nstest.ServeTCP(GinkgoTB(), old.NS, withAnyPort(old.V4.String())).String())
 
 		restored := s.install("--to", bin, "--restore", backup)
-		for _, name := range strings.Fields("cluster-local cluster-local-etcd cluster-local-kubernetes dummy tap tc-redirect-tap") { // Debian's version lacks these
+		for _, name := range strings.Fields("cluster-local cluster-local-etcd cluster-local-kubernetes dummy route-override tap tc-redirect-tap") { // Debian's version lacks these
 			if os.Remove(filepath.Join(bin, name)) == nil {
 				Expect(restored).To(MatchRegexp(`(?m)^  %s +stays$`, name))
 			}

@@ -421,6 +421,7 @@ func checkedNetworks() []checkedNetwork {
 			"txQLen": 500, "sysctl": {"net.ipv4.conf.IFNAME.arp_filter": "1"}}`},
 		{name: "sbr", plugins: ptp + `{"type": "sbr"}`},
 		{name: "tc-redirect-tap", plugins: ptp + `{"type": "tc-redirect-tap"}`},
+		{name: "route-override", plugins: ptp + `{"type": "route-override", "flushroutes": true, "addroutes": [{"dst": "198.51.100.0/24"}, {"dst": "2001:db8:51::/48"}]}`},
 		{name: "loopback", plugins: `{"type": "loopback"}`},
 	}
 }
