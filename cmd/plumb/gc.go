@@ -105,8 +105,7 @@ func (g *gc) run(c *cobra.Command, _ []string) error {
 	if g.dryRun {
 		return g.format.print(c.OutOrStdout(), plan, func(w io.Writer) error { return g.printPlan(w, plan) })
 	}
-	ctx := untilSignal(c.Context())
-	context.AfterFunc(ctx, func() { fmt.Fprintln(c.ErrOrStderr(), "plumb: ending after the current call of a plugin") })
+	ctx := afterCurrentCall(c)
 	report, err := g.collect(ctx, c, plan)
 	switch {
 	case err != nil:

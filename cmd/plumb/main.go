@@ -58,6 +58,14 @@ func untilSignal(ctx context.Context) context.Context {
 	return ctx
 }
 
+// afterCurrentCall returns the context of untilSignal for a command that ends after the current call of a plugin. It prints
+// this when the signal arrives.
+func afterCurrentCall(c *cobra.Command) context.Context {
+	ctx := untilSignal(c.Context())
+	context.AfterFunc(ctx, func() { fmt.Fprintln(c.ErrOrStderr(), "plumb: ending after the current call of a plugin") })
+	return ctx
+}
+
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:               "plumb",

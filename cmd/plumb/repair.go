@@ -28,7 +28,7 @@ changes containers only with --container-side, and takes nothing from another co
 	c.Flags().BoolVar(&o.ContainerSide, "container-side", false, "also restore addresses, routes and settings in the containers")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		o.Places, o.Timeout = *places, *timeout
-		report, err := repair.Run(untilSignal(c.Context()), o)
+		report, err := repair.Run(afterCurrentCall(c), o)
 		if errors.Is(err, inventory.ErrNoNetwork) {
 			return usageError{err}
 		}

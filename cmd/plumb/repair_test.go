@@ -366,6 +366,7 @@ var _ = Describe("plumb repair", func() {
 		Expect(reply.Exit).To(Equal(exitError))
 		Expect(reply.Stderr).To(ContainSubstring("wait until another plumb repair or plumb gc ends: "))
 		session.Terminate()
+		Eventually(session.Err, time.Minute).Should(gbytes.Say("ending after the current call of a plugin"))
 		Expect(pipe.Close()).To(Succeed())
 		Eventually(session, time.Minute).Should(gexec.Exit(exitError))
 		Expect(session.Out).To(gbytes.Say("repaired 1, left 0"))
