@@ -1,6 +1,7 @@
 package attach
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -34,6 +35,7 @@ func hostNames(owner types.Attachment) []string {
 type Pair struct {
 	Host, Container *nl.Conn
 	Owner           types.Attachment
+	Name            string    // name of the container end; if it is "", the interface name of the attachment
 	MAC             types.MAC // MAC of the container end; if it is zero, nl.Conn.AddVeth chooses a random MAC
 	MTU             int       // MTU of both ends, in bytes; if it is zero, the kernel chooses it
 }
@@ -56,7 +58,7 @@ func EnsureNameFree(container *nl.Conn, ifName string) error {
 func AddVeth(u *undo.Stack, p Pair) (hostEnd, container nl.Link, err error) {
 	for _, name := range hostNames(p.Owner) {
 		hostEnd, container, err = p.Host.AddVeth(u, nl.Veth{
-			Name: name, Peer: p.Owner.IfName, PeerIn: p.Container, PeerMAC: p.MAC, MTU: p.MTU,
+			Name: name, Peer: cmp.Or(p.Name, p.Owner.IfName), PeerIn: p.Container, PeerMAC: p.MAC, MTU: p.MTU,
 			Group: UnfinishedGroup(p.Owner.Network), // marks the link until SetOwner has set the alias
 		})
 		if !errors.Is(err, fs.ErrExist) {
@@ -95,7 +97,7 @@ func (p Pair) explainExists(name string) error {
 	l, err := p.Host.Link(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return EnsureNameFree(p.Container, p.Owner.IfName)
+		return EnsureNameFree(p.Container, cmp.Or(p.Name, p.Owner.IfName))
 	case err != nil:
 		return err
 	case createdFor(l, p.Owner):
@@ -138,6 +140,9 @@ func createdFor(hostEnd nl.Link, owner types.Attachment) bool {
 	return hostEnd.Alias == LinkAlias(owner) || hostEnd.Alias == "" && hostEnd.Group == UnfinishedGroup(owner.Network)
 }
 
+// IsHostEndName reports whether the name begins like the name of a host end.
+func IsHostEndName(name string) bool { return strings.HasPrefix(name, hostPrefix) }
+
 // hostEndNames returns the names of the host ends of veth pairs in prev, which may be nil.
 func hostEndNames(prev *types.Result) []string {
 	if prev == nil {
@@ -145,7 +150,7 @@ func hostEndNames(prev *types.Result) []string {
 	}
 	var names []string
 	for _, in := range prev.Interfaces {
-		if in.Sandbox == "" && strings.HasPrefix(in.Name, hostPrefix) {
+		if in.Sandbox == "" && IsHostEndName(in.Name) {
 			names = append(names, in.Name)
 		}
 	}

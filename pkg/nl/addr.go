@@ -30,6 +30,9 @@ type Addr struct {
 	// duplicate. The kernel sets them, and AddAddr ignores them.
 	Tentative bool
 	Duplicate bool
+	// Temporary means that the kernel replaces the address after some time (RFC 8981). The kernel sets it, and AddAddr
+	// ignores it.
+	Temporary bool
 	// Permanent means that the lifetime of the address is not limited, in contrast to an address from
 	// DHCP or a router advertisement. The kernel sets it, and AddAddr ignores it.
 	Permanent bool
@@ -70,6 +73,34 @@ func (c *Conn) AddNeighbor(l Link, neighbor netip.Addr, mac types.MAC) error {
 		return c.lib.NeighSet(&netlink.Neigh{
 			LinkIndex: l.Index, State: netlink.NUD_STALE, IP: neighbor.AsSlice(), HardwareAddr: mac.Bytes(),
 		})
+	})
+}
+
+// AddPermanentNeighbor adds or replaces the neighbor entry of an address. The kernel never verifies the entry, and keeps it
+// until the link is set down.
+func (c *Conn) AddPermanentNeighbor(l Link, neighbor netip.Addr, mac types.MAC) error {
+	return c.step(fmt.Sprintf("add permanent neighbor %s to %s", neighbor, l.Name), func() error {
+		return c.lib.NeighSet(&netlink.Neigh{
+			LinkIndex: l.Index, State: netlink.NUD_PERMANENT, IP: neighbor.AsSlice(), HardwareAddr: mac.Bytes(),
+		})
+	})
+}
+
+// PermanentNeighbors returns the hardware addresses of a link's permanent neighbor entries.
+func (c *Conn) PermanentNeighbors(l Link) (map[netip.Addr]types.MAC, error) {
+	return query(c, "list neighbors of "+l.Name, func() (map[netip.Addr]types.MAC, error) {
+		// Package netlink sets the index in the header of the request, which the kernel rejects under strict checks
+		// (neigh_valid_dump_req).
+		_ = c.lib.SetStrictCheck(false)
+		defer func() { _ = c.lib.SetStrictCheck(true) }()
+		list, err := c.lib.NeighList(l.Index, unix.AF_UNSPEC)
+		found := map[netip.Addr]types.MAC{}
+		for _, n := range list {
+			if n.State == netlink.NUD_PERMANENT {
+				found[ipAddr(n.IP).Unmap()] = types.MAC(n.HardwareAddr)
+			}
+		}
+		return found, err
 	})
 }
 
@@ -126,6 +157,7 @@ func newAddr(a netlink.Addr) Addr {
 		NoPrefixRoute: a.Flags&unix.IFA_F_NOPREFIXROUTE != 0,
 		Tentative:     a.Flags&unix.IFA_F_TENTATIVE != 0,
 		Duplicate:     a.Flags&unix.IFA_F_DADFAILED != 0,
+		Temporary:     a.Flags&unix.IFA_F_TEMPORARY != 0 && network.IP.To4() == nil, // for IPv4, the bit means secondary
 		Permanent:     a.Flags&unix.IFA_F_PERMANENT != 0,
 	}
 }

@@ -55,6 +55,68 @@ func (c *Conn) SourceRules() ([]Rule, error) {
 	return rules, err
 }
 
+// An InputRule is a policy rule that selects the packets of one family that arrive through an interface. Packets that the
+// namespace itself sends arrive through lo.
+type InputRule struct {
+	Interface string
+	Source    netip.Addr // source address of the packets, or zero for any address
+	IPv6      bool
+	Table     int // table in which the kernel looks up the route; if it is zero, the kernel rejects the packets (prohibit)
+	Priority  int
+}
+
+func (r InputRule) String() string {
+	family, action := "-4", "prohibit"
+	if r.IPv6 {
+		family = "-6"
+	}
+	if r.Table != 0 {
+		action = fmt.Sprintf("lookup %d", r.Table)
+	}
+	if r.Source.IsValid() {
+		family += " from " + r.Source.String()
+	}
+	return fmt.Sprintf("%s iif %s %s", family, r.Interface, action)
+}
+
+// EnsureInputRule adds a rule, and pushes its removal to u, unless the same rule exists.
+func (c *Conn) EnsureInputRule(u *undo.Stack, r InputRule) error {
+	return c.ensure(u, "rule "+r.String(), func() error { return c.lib.RuleAdd(r.lib()) }, func() error { return c.DeleteInputRule(r) })
+}
+
+// DeleteInputRule deletes a rule. If the rule does not exist, DeleteInputRule returns nil.
+func (c *Conn) DeleteInputRule(r InputRule) error {
+	return types.IgnoreNotExist(c.step("delete rule "+r.String(), func() error { return c.lib.RuleDel(r.lib()) }))
+}
+
+func (r InputRule) lib() *netlink.Rule {
+	rule := netlink.NewRule()
+	rule.IifName, rule.Table, rule.Priority, rule.Family = r.Interface, r.Table, r.Priority, unix.AF_INET
+	if r.IPv6 {
+		rule.Family = unix.AF_INET6
+	}
+	if r.Source.IsValid() {
+		rule.Src = ipNet(netip.PrefixFrom(r.Source, r.Source.BitLen()))
+	}
+	if r.Table == 0 {
+		rule.Type = unix.RTN_PROHIBIT // FR_ACT_PROHIBIT has the same number
+	}
+	return rule
+}
+
+// InputRules returns the rules of both families that select packets by an interface and perhaps by one source address.
+func (c *Conn) InputRules() ([]InputRule, error) {
+	list, err := c.rules()
+	var rules []InputRule
+	for _, r := range list {
+		source := prefix(r.Src)
+		if r.IifName != "" && (source.IsSingleIP() || !source.IsValid()) {
+			rules = append(rules, InputRule{Interface: r.IifName, Source: source.Addr(), IPv6: r.Family == unix.AF_INET6, Table: r.Table, Priority: r.Priority})
+		}
+	}
+	return rules, err
+}
+
 // selectsMore reports whether a rule selects packets by more than the source address, or does more
 // than look up a route in a table.
 func selectsMore(r netlink.Rule) bool {

@@ -53,6 +53,27 @@ var _ = Describe("rules and tables", func() {
 		Expect(nstest.Snapshot(GinkgoTB(), container)).To(HaveLen(len(before)))
 	})
 
+	It("adds, lists, deletes and undoes rules for packets from an interface", func() {
+		before := nstest.Snapshot(GinkgoTB(), container)
+		rules := []nl.InputRule{
+			{Interface: "eth0", Priority: 300},
+			{Interface: "lo", Source: netip.MustParseAddr("10.1.0.2"), Table: 5000, Priority: 301},
+			{Interface: "gone0", IPv6: true, Priority: 300},
+			{Interface: "lo", IPv6: true, Table: 7, Priority: 301},
+		}
+		for _, r := range rules {
+			Expect(c.EnsureInputRule(&u, r)).To(Succeed())
+			Expect(c.EnsureInputRule(&u, r)).To(Succeed())
+		}
+		Expect(u.Len()).To(Equal(len(rules)))
+		Expect(container.IP("-4 rule")).To(ContainSubstring("from all iif eth0 prohibit"))
+		Expect(c.InputRules()).To(Equal(rules))
+		Expect(c.DeleteInputRule(rules[0])).To(Succeed())
+		Expect(c.DeleteInputRule(rules[0])).To(Succeed(), "the rule does not exist")
+		Expect(u.Rollback()).To(Succeed())
+		Expect(nstest.Snapshot(GinkgoTB(), container)).To(Equal(before))
+	})
+
 	It("finds the tables that no rule and no route of any family uses", func() {
 		container.Batch(GinkgoTB(), "rule add from 10.9.0.0/16 lookup 250", "route add 10.8.0.0/16 dev eth1 table 251", "route add fd08::/64 dev eth1 table 256")
 		Expect(c.FreeTables(3, 249)).To(Equal([]int{249, 252, 257}))

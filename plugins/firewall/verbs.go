@@ -186,9 +186,12 @@ func addresses(prev *types.Result) (addrs []netip.Addr) {
 	return addrs
 }
 
-func hostInterfaces(prev *types.Result) (names []string) {
+// hostInterfaces returns the names of the host's interfaces in prev. It omits the host end of hostAccess, which prev lists
+// after the container's interface, because the host forwards no packets of the container through it.
+func hostInterfaces(prev *types.Result, ifName string) (names []string) {
+	index, _ := prev.ContainerInterface(ifName)
 	for _, in := range prev.Interfaces {
-		if in.Sandbox == "" {
+		if in.Sandbox == "" && !(index == 0 && attach.IsHostEndName(in.Name)) {
 			names = append(names, in.Name)
 		}
 	}
@@ -199,7 +202,7 @@ func hostInterfaces(prev *types.Result) (names []string) {
 // bridge, it chooses the first of these interfaces, for example the host end of ptp.
 func (f *firewall) findBridge(prev *types.Result) error {
 	var hostLinks []nl.Link
-	for _, name := range hostInterfaces(prev) {
+	for _, name := range hostInterfaces(prev, f.r.IfName) {
 		l, err := f.links.Link(name)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue

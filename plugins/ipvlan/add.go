@@ -34,7 +34,10 @@ func add(r *skel.Request, conf *config) (*types.Result, error) {
 		return nil, explainRefusal(err, setup.Master)
 	}
 	result, err := setup.Configure(r, eth, conf.dad)
-	return result, explainSameAddress(err, setup.Master)
+	if err != nil {
+		return nil, explainSameAddress(err, setup.Master)
+	}
+	return result, conf.access.Add(r, setup, result)
 }
 
 // claimMode records the mode of the attachment, and returns an error if ipvlans of another mode exist on the master.

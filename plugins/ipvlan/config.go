@@ -21,6 +21,7 @@ type rawConfig struct {
 	DataDir         string `json:"dataDir"`
 	attach.DADKeys
 	attach.QueueKeys
+	attach.HostAccessKeys
 }
 
 // config is the checked configuration.
@@ -30,6 +31,7 @@ type config struct {
 	mtu     int // in bytes; if it is 0, the kernel uses the MTU of the master
 	dad     attach.DADMode
 	queues  attach.QueueKeys
+	access  *attach.HostAccess // nil without hostAccess
 	dataDir string
 }
 
@@ -54,7 +56,9 @@ func parse(r *skel.Request) (*config, error) {
 		queues:  raw.QueueKeys,
 		dataDir: cmp.Or(raw.DataDir, defaultDataDir),
 	}
-	errs := []error{conf.master.Validate(), attach.CheckMTU(raw.MTU), raw.QueueKeys.Check()}
+	access, accessErr := raw.HostAccessKeys.Parse(r, conf.master)
+	conf.access = access
+	errs := []error{accessErr, conf.master.Validate(), attach.CheckMTU(raw.MTU), raw.QueueKeys.Check()}
 	reportIf := types.ProblemsInto(&errs)
 	reportIf(!conf.mode.HasKnownMode(), "unknown ipvlan mode: %q; want l2, l3 or l3s", raw.Mode)
 	reportIf(!conf.mode.HasKnownFlag(), "unknown ipvlan flag: %q; want bridge, private or vepa", raw.Flag)

@@ -19,26 +19,26 @@ func check(r *skel.Request, conf *config) error {
 		if err == nil && mode != conf.mode {
 			err = fmt.Errorf("interface %s has %s, want %s", eth.Name, mode, conf.mode)
 		}
-		return err
+		return errors.Join(err, conf.access.Diff(r, container))
 	})
 }
 
 func repair(r *skel.Request, conf *config) error {
-	return attach.RepairContainerLink(r, kind, conf.dad)
+	return errors.Join(attach.RepairContainerLink(r, kind, conf.dad), conf.access.Repair(r))
 }
 
 // del reads no key of the plugin but dataDir, because the master may have been deleted since ADD, and the
 // configuration may have changed.
 func del(r *skel.Request) error {
-	if err := attach.DelContainerLink(r, kind); err != nil {
+	if err := attach.DelWithHostAccess(r, kind); err != nil {
 		return err
 	}
 	return recordFile(r, dataDir(r), r.Attachment()).Remove()
 }
 
-// gc deletes no links, because runtimes do not pass it the paths of the containers. The kernel deletes the
-// links with the containers.
-func gc(r *skel.Request) error { return errors.Join(ipam.GC(r), collectRecords(r)) }
+// gc deletes only the links of hostAccess, because runtimes do not pass it the paths of the containers. The kernel
+// deletes the other links with the containers.
+func gc(r *skel.Request) error { return errors.Join(attach.GCWithHostAccess(r), collectRecords(r)) }
 
 // status returns an error if an ADD would fail. If neither "master" nor "ipam" is set, status does not look
 // for a master, because ADD may find it in the result of an earlier plugin.

@@ -4,14 +4,14 @@
 package main
 
 import (
-	"github.com/plumb-cni/plumb/pkg/ipam"
+	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/skel"
 )
 
 func main() { skel.Main(plugin()) }
 
-// plugin describes the plugin. GC only calls the IPAM plugin, because runtimes do not pass it the paths of
-// the containers. The kernel deletes the links with the containers.
+// plugin describes the plugin. GC deletes only the links of hostAccess, because runtimes do not pass it the paths of the
+// containers. The kernel deletes the other links with the containers.
 func plugin() skel.Plugin {
-	return skel.WithConfig(skel.Plugin{Name: "macvlan", Del: del, Status: status, GC: ipam.GC, Repair: skel.Checked(parse, repair)}, parse, add, check)
+	return skel.WithConfig(skel.Plugin{Name: "macvlan", Del: del, Status: status, GC: attach.GCWithHostAccess, Repair: skel.Checked(parse, repair)}, parse, add, check)
 }

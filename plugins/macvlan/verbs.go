@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/plumb-cni/plumb/pkg/attach"
@@ -12,21 +13,22 @@ import (
 // check compares the interface with what ADD created, and returns an error that names every difference. It
 // ignores the MAC, the MTU and the sysctls, which a later plugin of the chain may change.
 func check(r *skel.Request, conf *config) error {
-	return conf.master.Check(r, kind, func(_ *nl.Conn, eth nl.Link) error {
+	return conf.master.Check(r, kind, func(container *nl.Conn, eth nl.Link) error {
+		err := conf.access.Diff(r, container)
 		if eth.MacvlanMode != conf.mode {
-			return fmt.Errorf("interface %s has mode %s, want %s", eth.Name, eth.MacvlanMode, conf.mode)
+			err = errors.Join(err, fmt.Errorf("interface %s has mode %s, want %s", eth.Name, eth.MacvlanMode, conf.mode))
 		}
-		return nil
+		return err
 	})
 }
 
 func repair(r *skel.Request, conf *config) error {
-	return attach.RepairContainerLink(r, kind, conf.dad)
+	return errors.Join(attach.RepairContainerLink(r, kind, conf.dad), conf.access.Repair(r))
 }
 
 // del does not read the configuration of the plugin, because the master may have been deleted since ADD, and
 // the configuration may have changed.
-func del(r *skel.Request) error { return attach.DelContainerLink(r, kind) }
+func del(r *skel.Request) error { return attach.DelWithHostAccess(r, kind) }
 
 // status returns an error if an ADD would fail.
 func status(r *skel.Request) error {
