@@ -31,7 +31,7 @@ They work with every datastore, and on any node of the segment.`,
 		Args: usage(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(newIPAMList(), newIPAMWho(), newIPAMCheck(), newIPAMRemoveNode(), newIPAMResync(), newIPAMImport(),
+	c.AddCommand(newIPAMList(), newIPAMWho(), newIPAMCheck(), newIPAMRemoveNode(), newIPAMRename(), newIPAMResync(), newIPAMImport(),
 		newIPAMVerb(datastore.Freeze, "Freeze the segment, so that no node can claim addresses or register"),
 		newIPAMVerb(datastore.Thaw, "End a freeze"))
 	return c
@@ -229,6 +229,71 @@ to use them, so that another node's containers get the same addresses. Remove on
 		}
 		return nil
 	})
+}
+
+func newIPAMRename() *cobra.Command {
+	c := &cobra.Command{Use: "rename FORMER-NAME", Short: "Move the addresses of this node from its former name to its new name",
+		Long: `rename moves the addresses that the containers of this node use to its new name. Run it on the node after you have changed
+the key node or the host name. It freezes the segment, removes the registration of the former name, claims the addresses, and
+ends the freeze. It removes nothing if another machine or boot has registered the former name.`, Args: usage(cobra.ExactArgs(1))}
+	var yes bool
+	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	return addNetwork(c, func(ctx context.Context, c *cobra.Command, n *ipam.Network) error {
+		former := c.Flags().Arg(0)
+		if n.NeedsOperator() && !c.Flags().Changed("kubeconfig") {
+			return usageError{errors.New("nothing was changed, because a node cannot remove a registration; pass an operator's credentials with --kubeconfig")}
+		}
+		before, err := n.RegisterNewName(ctx, former)
+		if err != nil {
+			return err
+		}
+		if err := printNodes(c.OutOrStdout(), before, true); err != nil {
+			return err
+		}
+		if err := confirm(c, yes, "Is this node the only machine with the name "+former+"?"); err != nil {
+			return err
+		}
+		if before.Frozen == "" {
+			if _, err := n.Call(ctx, datastore.Freeze, func(r *datastore.Request) { r.Node = n.Node }); err != nil {
+				return err
+			}
+		}
+		if err := moveAddresses(ctx, n, former, before); err != nil {
+			return err
+		}
+		after, err := n.Call(ctx, datastore.List, func(r *datastore.Request) { r.Target = n.Node })
+		if err != nil {
+			return err
+		}
+		if _, err := fmt.Fprintf(c.OutOrStdout(), "\nnode %s is now node %s\n", former, n.Node); err != nil {
+			return err
+		}
+		return printNodes(c.OutOrStdout(), after, true)
+	})
+}
+
+// moveAddresses removes the former name of this node, claims the addresses of its containers for the new one, and ends the
+// freeze unless the segment was frozen before. After an error, the segment stays frozen, because no other node may claim the
+// addresses.
+func moveAddresses(ctx context.Context, n *ipam.Network, former string, before datastore.Answer) error {
+	node := before.Nodes[former]
+	removed, err := n.Call(ctx, datastore.RemoveNode, func(r *datastore.Request) { r.Target, r.Machine, r.Boot = former, node.Machine, node.Boot })
+	if _, again := removed.Nodes[former]; err == nil && again {
+		err = fmt.Errorf("node %s has registered again meanwhile", former)
+	}
+	if err == nil {
+		err = n.Resync(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("%w; the segment is frozen; repeat the command, and then run plumb ipam thaw", err)
+	}
+	if before.Frozen != "" {
+		return nil
+	}
+	if _, err = n.Call(ctx, datastore.Thaw, func(r *datastore.Request) { r.Node = n.Node }); err != nil {
+		err = fmt.Errorf("%w; the addresses have been moved, and the segment is frozen; run plumb ipam thaw", err)
+	}
+	return err
 }
 
 // confirm asks the question on a terminal. Without a terminal, it returns an error unless yes is set.

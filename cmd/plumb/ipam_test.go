@@ -173,6 +173,81 @@ var _ = Describe("plumb ipam", func() {
 		Expect(b.requests()).To(MatchRegexp(`"verb":"thaw".*"kubeconfig":"` + b.path("operator") + `"`))
 	})
 
+	Describe("renames this node", func() {
+		const list = `{"free": 9, %s"nodes": {"n1": {"machine": "m1", "boot": "b1/1"}, "n9": {"machine": %q, "boot": %q}},
+			"owners": {"10.1.2.5": {"node": "n1", "since": "2026-11-22T08:00:00Z"}}}`
+		var b *ipamBed
+		BeforeEach(func() {
+			b = newIPAMBed()
+			b.answer("list", fmt.Sprintf(list, "", "m1", "b1/2"))
+			b.answer("freeze", `{"frozen": "today by n9"}`)
+			b.answer("thaw", `{}`)
+			b.answer("remove-node", `{"addresses": {"10.1.2.5": "claim"}}`)
+			// The first resync fails, because n1 still owns the address. The next one succeeds after n1 was removed.
+			b.write("plugins/cluster-local", `#!/bin/sh
+cd "${0%/*}"
+sed -i 's/ n1 / n9 /' ../leases/.plumb/.owned/pods
+grep -q '"verb":"remove-node"' requests || { echo "cluster-local resync: address 10.1.2.5 also belongs to node n1" >&2; exit 1; }
+echo '"verb":"resync"' >>requests
+echo '{"nodes": {"n9": {"machine": "m1", "boot": "b1/2"}}, "owners": {"10.1.2.5": {"node": "n9"}}}' >list.json
+`)
+		})
+		verbs := func() (all []string) {
+			for line := range strings.Lines(b.requests()) {
+				_, verb, _ := strings.Cut(line, `"verb":"`)
+				verb, _, _ = strings.Cut(verb, `"`)
+				all = append(all, verb)
+			}
+			return all
+		}
+
+		It("and moves its addresses while the segment is frozen", func() {
+			reply := b.ipam("rename", "n1", "--yes")
+			Expect(reply.Exit).To(BeZero(), reply.Stderr)
+			Expect(reply.Stdout).To(And(MatchRegexp(`(?s)^NODE.*\nn1 +1 .*10\.1\.2\.5`), MatchRegexp(`(?s)node n1 is now node n9\nNODE.*\nn9 +1 .*10\.1\.2\.5`)))
+			Expect(verbs()).To(HaveExactElements("list", "list", "freeze", "remove-node", "resync", "thaw", "list"))
+			Expect(b.requests()).To(MatchRegexp(`"verb":"remove-node".*"machine":"m1","boot":"b1/1".*"target":"n1"`))
+			Expect(b.ipam("rename", "n1", "--yes").Stderr).To(ContainSubstring("node n1 is not registered in segment vlan7"))
+		})
+
+		It("and leaves a segment frozen that was frozen before", func() {
+			b.answer("list", fmt.Sprintf(list, `"frozen": "today", `, "m1", "b1/2"))
+			Expect(b.ipam("rename", "n1", "--yes").Exit).To(BeZero())
+			Expect(verbs()).To(HaveExactElements("list", "list", "remove-node", "resync", "list"))
+		})
+
+		It("and leaves the segment frozen if it cannot move the addresses", func() {
+			b.answer("remove-node", `{"error": {"code": 11, "reason": "unknown", "msg": "no confirmation"}}`)
+			reply := b.ipam("rename", "n1", "--yes")
+			Expect(reply.Stderr).To(ContainSubstring("no confirmation; the segment is frozen; repeat the command, and then run plumb ipam thaw"))
+			Expect(verbs()).To(HaveExactElements("list", "list", "freeze", "remove-node"))
+		})
+
+		DescribeTable("only if it is the node that has registered the former name,", func(machine, boot, text string) {
+			b.answer("list", fmt.Sprintf(list, "", machine, boot))
+			reply := b.ipam("rename", "n1", "--yes")
+			Expect(reply.Exit).To(Equal(exitError))
+			Expect(reply.Stderr).To(ContainSubstring(text))
+			Expect(verbs()).To(HaveEach("list"))
+		},
+			Entry("not another machine", "m2", "b1/2", "node n1 was registered by machine m1 and boot b1/1, and node n9 by machine m2 and boot b1/2; if n1 is off, run plumb ipam remove-node n1"),
+			Entry("and not before a reboot", "m1", "b2/2", "if n1 is off, run plumb ipam remove-node n1"),
+		)
+
+		It("only after the name was changed, after a confirmation, and with the rights", func() {
+			Expect(b.ipam("rename", "n1").Stderr).To(ContainSubstring("nothing was removed; pass --yes"))
+			Expect(b.ipam("rename", "n8", "--yes").Stderr).To(ContainSubstring("node n8 is not registered in segment vlan7"))
+			b.write("plugins/cluster-local", "#!/bin/sh\n")
+			Expect(b.ipam("rename", "n9", "--yes").Stderr).To(ContainSubstring("this node still has the name n9; change the key node or the host name before"))
+			Expect(verbs()).To(HaveEach("list"))
+			b.network("10-pods.conflist", `{"cniVersion": "1.1.0", "name": "pods", "plugins": [{"type": "macvlan", "ipam": {"type": "cluster-local",
+				"dataDir": "DIR/leases", "subnet": "10.1.2.0/28", "datastore": {"type": "cluster-local-kubernetes"}}}]}`)
+			reply := b.ipam("rename", "n1", "--yes")
+			Expect(reply.Exit).To(Equal(exitUsage))
+			Expect(reply.Stderr).To(ContainSubstring("pass an operator's credentials with --kubeconfig"))
+		})
+	})
+
 	It("runs resync with the configuration of the network, and prints its error", func() {
 		b := newIPAMBed()
 		b.write("plugins/cluster-local", "#!/bin/sh\necho \"$1 $CNI_PATH $(/usr/bin/cat)\" >\"${0%/*}/resync\"\n")

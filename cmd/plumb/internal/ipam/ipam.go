@@ -45,6 +45,7 @@ type Network struct {
 	// them.
 	Importable []Importable
 
+	dataDir string
 	caller  *plugins.Caller
 	program string // the name of the datastore's executable
 	config  []byte // the configuration of the plugin, with the network's name and version
@@ -126,7 +127,7 @@ func newNetwork(inv *inventory.Inventory, n *libcni.NetworkConfigList, p *libcni
 	if err != nil {
 		return nil, err
 	}
-	one := &Network{Name: n.Name, Segment: keys.IPAM.Segment, Reserved: map[netip.Addr]string{}, program: program.Type}
+	one := &Network{Name: n.Name, Segment: keys.IPAM.Segment, Reserved: map[netip.Addr]string{}, dataDir: dataDir, program: program.Type}
 	if one.Segment == "" {
 		one.Segment = n.Name
 	}
@@ -165,6 +166,9 @@ func (n *Network) UseKubeconfig(file string) error {
 	n.request.Datastore, err = json.Marshal(config)
 	return err
 }
+
+// NeedsOperator reports whether the credentials of a node are not sufficient to remove a registration.
+func (n *Network) NeedsOperator() bool { return n.program == "cluster-local-kubernetes" }
 
 // Call calls the datastore with a verb and the fields that change sets. If the answer contains an error, Call returns it
 // as a *datastore.Error.
@@ -237,6 +241,40 @@ func (n *Network) NodeIsReady(ctx context.Context, name string) (bool, error) {
 
 // Resync runs cluster-local resync, which records in the store exactly the addresses that this node uses.
 func (n *Network) Resync(ctx context.Context) error { return n.run(ctx, "resync", n.config) }
+
+// RegisterNewName runs cluster-local resync after the name of this node was changed, and returns the registrations of the
+// new name and of the former one. The error is nil only if both belong to this boot of this machine, so that the former one
+// can be removed. The resync itself fails if containers use addresses that the former name owns.
+func (n *Network) RegisterNewName(ctx context.Context, former string) (answer datastore.Answer, err error) {
+	resyncErr := n.Resync(ctx)
+	n.Node, n.Owned = inventory.ReadOwned(n.dataDir, n.Name)
+	if n.Node == former {
+		return answer, errors.Join(resyncErr, fmt.Errorf("this node still has the name %s; change the key node or the host name before", former))
+	}
+	renamed, err := n.Call(ctx, datastore.List, func(r *datastore.Request) { r.Target = n.Node })
+	if err == nil {
+		answer, err = n.Call(ctx, datastore.List, func(r *datastore.Request) { r.Target = former })
+	}
+	if err != nil {
+		return answer, err
+	}
+	next, registered := renamed.Nodes[n.Node]
+	last, known := answer.Nodes[former]
+	boot := func(o datastore.Node) string { first, _, _ := strings.Cut(o.Boot, "/"); return first }
+	switch {
+	case !registered:
+		err = errors.Join(resyncErr, fmt.Errorf("node %s is not registered in segment %s; correct the error, and repeat the command", n.Node, n.Segment))
+	case !known:
+		err = fmt.Errorf("node %s is not registered in segment %s; plumb ipam list shows the nodes", former, n.Segment)
+		if answer.Frozen != "" {
+			err = errors.Join(resyncErr, fmt.Errorf("%w; if an earlier plumb ipam rename has removed it, run plumb ipam thaw", err))
+		}
+	case last.Machine != next.Machine || boot(last) != boot(next):
+		err = fmt.Errorf("node %s was registered by machine %s and boot %s, and node %s by machine %s and boot %s; if %[1]s is off, run plumb ipam remove-node %[1]s",
+			former, last.Machine, last.Boot, n.Node, next.Machine, next.Boot)
+	}
+	return answer, err
+}
 
 // Import runs cluster-local import, which reserves and claims addresses that containers already use.
 func (n *Network) Import(ctx context.Context, all []pool.Imported) error {
