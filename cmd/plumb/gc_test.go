@@ -172,14 +172,14 @@ var _ = Describe("plumb gc", func() {
 		b.age()
 		reply := b.gc("live", "--live", "-", "--force")
 		Expect(reply.Exit).To(Equal(0), reply.Stderr)
-		Expect(reply.Stderr).To(ContainSubstring("network pods: cniVersion 0.4.0 has no GC; what names no attachment stays"))
+		Expect(reply.Stderr).To(ContainSubstring("network pods: cniVersion 0.4.0 does not support GC; resources that name no attachment remain"))
 		inv := b.inventory()
 		Expect(inv.Attachments).To(HaveLen(1))
 		Expect(inv.Attachments[0].ContainerID).To(Equal("live"))
 		Expect(filepath.Glob(b.path("cache/results/*"))).To(HaveLen(1))
 	})
 
-	It("removes what names no attachment by GC", func() {
+	It("removes resources that name no attachment by GC", func() {
 		b.add(list, newContainer("live"))
 		Expect(os.WriteFile(b.path("leases/pods/10.1.2.99"), nil, 0o600)).To(Succeed())
 		b.age()

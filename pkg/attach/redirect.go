@@ -32,7 +32,7 @@ func AddRedirect(c *nl.Conn, u *undo.Stack, from, to nl.Link) error {
 	return c.AddFilter(from, redirectFilter(to.Index))
 }
 
-// RestoreRedirect adds what is missing of AddRedirect, for REPAIR. It keeps filters of other programs.
+// RestoreRedirect adds the qdisc and the filter of AddRedirect if they are missing, for REPAIR. It keeps filters of other programs.
 func RestoreRedirect(c *nl.Conn, u *undo.Stack, from, to nl.Link) error {
 	if DiffRedirect(c, from, to) == nil {
 		return nil
@@ -80,7 +80,7 @@ func DeleteRedirect(c *nl.Conn, from nl.Link, isOwn func(nl.Filter) bool) error 
 	return c.DeleteQdisc(from, q)
 }
 
-// IsRedirect reports whether AddRedirect adds such a filter.
+// IsRedirect reports whether the filter equals one that AddRedirect adds.
 func IsRedirect(f nl.Filter) bool { return f.Same(redirectFilter(f.Redirect)) }
 
 // ingressQdisc returns the qdisc to which redirectFilter is attached.

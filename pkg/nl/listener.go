@@ -18,7 +18,7 @@ import (
 // A Listener is a socket that accepts connections or packets of any peer.
 type Listener struct {
 	Local netip.AddrPort // the address is unspecified if the socket is bound to all addresses of its family
-	// DualStack means that a socket of all IPv6 addresses also accepts IPv4, because IPV6_V6ONLY is not set.
+	// DualStack means that the socket is bound to all IPv6 addresses and also accepts IPv4, because IPV6_V6ONLY is not set.
 	DualStack bool
 	Inode     uint32 // the number of the socket, as in /proc/PID/fd
 }
@@ -35,7 +35,8 @@ func (l Listener) Accepts(addr netip.Addr) bool {
 
 // Listeners returns the listening sockets of an IP protocol, or for UDP the bound sockets without a peer. The error
 // matches errors.ErrUnsupported if the kernel cannot list the sockets of the protocol, because it lacks a module such as
-// tcp_diag. The socket functions of package netlink list all connections of TCP, lack SCTP and the option IPV6_V6ONLY.
+// tcp_diag. The socket functions of package netlink list all TCP connections, and support neither
+// SCTP nor the option IPV6_V6ONLY.
 func Listeners(h *ns.Handle, proto uint8) (all []Listener, err error) {
 	s, err := openSocket(h, unix.NETLINK_SOCK_DIAG)
 	if err != nil {

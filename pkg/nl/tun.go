@@ -31,7 +31,7 @@ type Tun struct {
 type Tap struct {
 	Name       string
 	MultiQueue bool    // several programs can attach to the device, and must set IFF_MULTI_QUEUE; otherwise one program, without that flag
-	Alias      string  // alias of the device; an ADD that is killed leaves no device without it
+	Alias      string  // alias of the device, which is set before the device is persistent, so that a killed ADD leaves no device without it
 	Owner      *uint32 // ID of the user who may attach to the device; if it is nil, every user may
 	Group      *uint32 // ID of the group whose members may attach to the device; if it is nil, every group may
 }

@@ -136,7 +136,7 @@ func (a allocation) allocate(sets []rangeSet, wanted []netip.Addr) ([]types.IP, 
 	}
 	a.pruneIfDue(sets)
 	remembered := a.remembered()
-	sticks := make([]bool, len(sets))
+	isRemembered := make([]bool, len(sets))
 	var ips []types.IP
 	for n, set := range sets {
 		ip, err := wanted[n], error(nil)
@@ -145,7 +145,7 @@ func (a allocation) allocate(sets []rangeSet, wanted []netip.Addr) ([]types.IP, 
 		} else if ip, err = a.reserveRemembered(set, remembered); err == nil && !ip.IsValid() {
 			ip, err = a.reserveFree(n, set)
 		} else {
-			sticks[n] = true
+			isRemembered[n] = true
 		}
 		if err != nil {
 			return nil, fmt.Errorf("failed to allocate for range %d: %w", n, err)
@@ -154,7 +154,7 @@ func (a allocation) allocate(sets []rangeSet, wanted []netip.Addr) ([]types.IP, 
 		ips = append(ips, types.IP{Interface: types.NoInterface, Address: netip.PrefixFrom(ip, pool.subnet.Bits()), Gateway: pool.gateway})
 	}
 	for n, ip := range ips {
-		if sticks[n] { // the next search continues after the address that was not remembered
+		if isRemembered[n] { // the next search continues after the last address that a search found
 			continue
 		}
 		if err := a.setCursor(n, ip.Address.Addr()); err != nil {
@@ -213,7 +213,7 @@ func (a allocation) reserveRemembered(set rangeSet, addrs []netip.Addr) (netip.A
 // allocated last, or at the start of the set if that is unknown. If no address is free, reserveFree reads all
 // reservations, which releases incomplete ones, and searches again if there were some.
 func (a allocation) reserveFree(n int, set rangeSet) (netip.Addr, error) {
-	for ip, err := range a.lessRemembered(a.free(a.choice.usableAfter(set, a.cursor(n)))) {
+	for ip, err := range a.unrememberedFirst(a.free(a.choice.usableAfter(set, a.cursor(n)))) {
 		if err == nil {
 			err = a.reserve(&a.request.Undo, ip, ownerOf(a.request))
 		}

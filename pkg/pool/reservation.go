@@ -173,9 +173,9 @@ func (se *Session) release(ip netip.Addr, o owner) error {
 // release, so that the cooldown begins.
 func (se *Session) remove(res reservation) error {
 	err := se.remember(res) // on a full disk, the space that the removal frees is for the next ADD, not for the record
-	if err != nil && !se.forgets {
+	if err != nil && !se.warnedOfRecord {
 		se.store.warn("sticky: address %s is not remembered: %v", res.addr, err)
-		se.forgets = true
+		se.warnedOfRecord = true
 	}
 	return se.removeFile(res)
 }

@@ -38,13 +38,13 @@ const (
 	countName = "count"
 )
 
-// stickyKeys contains the values of the key sticky.
-var stickyKeys = []string{"pod", "mac"}
+// stickyValues contains the values of the key sticky.
+var stickyValues = []string{"pod", "mac"}
 
 // A stickiness is the part of a configuration that determines which addresses are remembered.
 type stickiness struct {
-	by       string        // an element of stickyKeys, or "" if no address is remembered
-	keepFor  time.Duration // the time from the release of an address until its record expires, or 0 if records do not expire
+	by       string        // an element of stickyValues, or "" if no address is remembered
+	keepFor  time.Duration // the time from the release of an address until its record expires, or 0 if records never expire
 	workload string        // the name of the request's workload, or "" if the runtime does not name it
 }
 
@@ -54,7 +54,7 @@ func (in *input) stickiness() (stickiness, error) {
 	s := stickiness{by: in.keys.Sticky, keepFor: defaultStickyFor}
 	var errs []error
 	reportIf := types.ProblemsInto(&errs)
-	reportIf(s.by != "" && !slices.Contains(stickyKeys, s.by), "sticky must be pod or mac, got %q", s.by)
+	reportIf(s.by != "" && !slices.Contains(stickyValues, s.by), "sticky must be pod or mac, got %q", s.by)
 	if seconds := in.keys.StickyFor; seconds != nil {
 		reportIf(*seconds < 0 || *seconds > maxCooldown, "stickyFor %d must be between 0 and %d seconds", *seconds, maxCooldown)
 		s.keepFor = time.Duration(min(*seconds, maxCooldown)) * time.Second
@@ -77,14 +77,14 @@ func (in *input) stickiness() (stickiness, error) {
 // isWorkload reports whether s can be the name of a workload.
 func isWorkload(s string) bool {
 	by, rest, _ := strings.Cut(s, "/")
-	return slices.Contains(stickyKeys, by) && strings.Contains(rest, "/") &&
+	return slices.Contains(stickyValues, by) && strings.Contains(rest, "/") &&
 		!strings.ContainsFunc(s, func(c rune) bool { return c <= ' ' || c > '~' })
 }
 
 // parseStickiness returns the stickiness without a workload, for DEL and GC. It ignores invalid values.
 func parseStickiness(sticky, stickyFor json.RawMessage) stickiness {
 	s := stickiness{keepFor: defaultStickyFor}
-	if json.Unmarshal(sticky, &s.by) != nil || !slices.Contains(stickyKeys, s.by) {
+	if json.Unmarshal(sticky, &s.by) != nil || !slices.Contains(stickyValues, s.by) {
 		return stickiness{}
 	}
 	var seconds int64
@@ -94,18 +94,18 @@ func parseStickiness(sticky, stickyFor json.RawMessage) stickiness {
 	return s
 }
 
-// warnWithoutPod warns if the runtime does not name the pod, because its address will then not be remembered.
+// warnWithoutPod warns if the runtime does not name the pod, because the pod's address will not be remembered.
 func (p *Pool) warnWithoutPod(r *skel.Request) {
 	if p.sticky.by == "pod" && p.sticky.workload == "" {
-		r.Warn("sticky: CNI_ARGS contains no valid K8S_POD_NAME and K8S_POD_NAMESPACE, and therefore the address will not be remembered")
+		r.Warn("sticky: CNI_ARGS contains no valid K8S_POD_NAME, or an invalid K8S_POD_NAMESPACE; the address will not be remembered")
 	}
 }
 
 // A record is a file in the directory of records.
 type record struct {
-	name string
-	addr netip.Addr // the remembered address, or the zero Addr if it is another file
-	at   time.Time  // the modification time
+	name    string
+	addr    netip.Addr // the remembered address, or the zero Addr if it is another file
+	modTime time.Time
 }
 
 func (d directory) record(name string) (record, error) {
@@ -117,9 +117,11 @@ func (d directory) record(name string) (record, error) {
 	return record{name, ip, time.Unix(st.Mtim.Unix())}, err
 }
 
-func compareAge(a, b record) int { return cmp.Or(a.at.Compare(b.at), a.addr.Compare(b.addr)) }
+func compareAge(a, b record) int { return cmp.Or(a.modTime.Compare(b.modTime), a.addr.Compare(b.addr)) }
 
-func (s stickiness) isExpired(r record) bool { return s.keepFor > 0 && time.Since(r.at) >= s.keepFor }
+func (s stickiness) isExpired(r record) bool {
+	return s.keepFor > 0 && time.Since(r.modTime) >= s.keepFor
+}
 
 // openRecords opens the directory of the records, and reports whether it is open. Without the key sticky, it does nothing.
 func (se *Session) openRecords() bool {
@@ -194,16 +196,16 @@ func (se *Session) remembered() (addrs []netip.Addr) {
 		switch {
 		case !line.addr.IsValid(), err == nil && !isWorkload(string(content)), errors.Is(err, errUnreadable):
 			se.store.warn("sticky: a record of %s in %s is damaged and has no effect", workload, se.records.path)
-		case err == nil && string(content) == workload && !se.store.sticky.isExpired(record{at: time.Unix(st.Mtim.Unix())}):
+		case err == nil && string(content) == workload && !se.store.sticky.isExpired(record{modTime: time.Unix(st.Mtim.Unix())}):
 			addrs = append(addrs, line.addr)
 		}
 	}
 	return addrs
 }
 
-// lessRemembered returns the addresses of free in another order. It returns the addresses without a record first, and then
-// the others, the oldest record first.
-func (se *Session) lessRemembered(free iter.Seq2[netip.Addr, error]) iter.Seq2[netip.Addr, error] {
+// unrememberedFirst returns the addresses of free in another order, with the addresses without a valid record first. The
+// others follow, beginning with the oldest record.
+func (se *Session) unrememberedFirst(free iter.Seq2[netip.Addr, error]) iter.Seq2[netip.Addr, error] {
 	if !se.openRecords() {
 		return free
 	}
@@ -300,13 +302,13 @@ func (se *Session) prune(sets []rangeSet) error {
 			surplus := len(records) - limit + limit/8
 			drop, records = append(drop, records[:surplus]...), records[surplus:]
 		}
-		if len(records) > 0 && records[0].at.Before(oldest) {
-			oldest = records[0].at
+		if len(records) > 0 && records[0].modTime.Before(oldest) {
+			oldest = records[0].modTime
 		}
 		count = max(count, len(records)-limit+limit/8)
 	}
 	for _, r := range indexes { // an index file is not older than the file of its last address
-		if r.at.Before(oldest) {
+		if r.modTime.Before(oldest) {
 			drop = append(drop, r)
 		}
 	}

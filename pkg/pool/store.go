@@ -147,8 +147,8 @@ type Session struct {
 	boot         string    // ID of the running boot, or "" if it is unknown
 	released     []netip.Addr
 
-	releasesReady bool // prepareReleases has run
-	forgets       bool // remove has warned of an address that is not remembered
+	releasesReady  bool // prepareReleases has run
+	warnedOfRecord bool // remove has warned of an address that is not remembered
 
 	// names contains the names of the files in dir. It is nil until free lists them.
 	names map[string]bool

@@ -43,7 +43,7 @@ type config struct {
 	markBit           int    // the bit of the packet mark that means "masquerade this packet"
 	externalMarkChain string // the chain that sets the mark; if empty, plumb's chain sets it
 	conditions        map[nft.Family][]string
-	onConflict        string // if empty, ADD takes over host ports, and looks for no listeners
+	onConflict        string // if empty, ADD takes over host ports, and does not look for listeners
 	mappings          []mapping
 }
 

@@ -18,8 +18,8 @@ import (
 // A conflict is the use of an endpoint by another container or by a process of the host.
 type conflict struct {
 	endpoint
-	use  string // says who uses the endpoint, for example "net1/one/eth0 holds it"
-	ends bool   // a DEL of the attachment that holds the endpoint has begun
+	use      string // says who uses the endpoint, for example "net1/one/eth0 holds it"
+	deleting bool   // a DEL of the attachment that holds the endpoint has begun
 }
 
 func (c conflict) String() string { return c.endpoint.String() + ": " + c.use }
@@ -54,22 +54,22 @@ func (p *portMap) checkConflicts(c *nft.Conn, usesIPTables bool) error {
 	if err != nil {
 		return err
 	}
-	return refusal(slices.Concat(holders, rules, listeners))
+	return conflictError(slices.Concat(holders, rules, listeners))
 }
 
-// refusal returns the error of an ADD with these conflicts, or nil if there are none. Its code is types.CodeTryAgain if
-// waiting is enough.
-func refusal(conflicts []conflict) error {
+// conflictError returns the error of an ADD with these conflicts, or nil if there are none. Its code is
+// types.CodeTryAgain if a DEL of every holder has begun.
+func conflictError(conflicts []conflict) error {
 	var errs []error
-	ends := true
+	waitingHelps := true
 	for _, c := range conflicts {
 		errs = append(errs, errors.New(c.String()))
-		ends = ends && c.ends
+		waitingHelps = waitingHelps && c.deleting
 	}
 	switch err := errors.Join(errs...); {
 	case err == nil:
 		return nil
-	case ends:
+	case waitingHelps:
 		return types.Errorf(types.CodeTryAgain, "%w; try again when the DEL has ended", err)
 	default:
 		return types.Errorf(types.CodeConfig, "%w; choose another host port, or delete the container or stop the process that uses it", err)
@@ -81,10 +81,10 @@ func refusal(conflicts []conflict) error {
 func (p *portMap) allowedClaims(c *nft.Conn) ([]claims.Claim, error) {
 	holders, err := p.findHolders(c)
 	if p.withheld = nil; len(holders) > 0 {
-		p.withheld = types.Errorf(types.CodeChanged, "not restored: %w", refusal(holders))
+		p.withheld = types.Errorf(types.CodeChanged, "not restored: %w", conflictError(holders))
 	}
 	if err == nil && !p.r.IsRepair() {
-		err = refusal(holders)
+		err = conflictError(holders)
 	}
 	if err != nil {
 		return nil, err
@@ -112,7 +112,7 @@ func (p *portMap) findHolders(c *nft.Conn) (found []conflict, err error) {
 				if !t.overlaps(held) {
 					continue
 				}
-				if h := p.heldBy(t.endpoint, e.Comment); h.use != "" && !slices.Contains(found, h) {
+				if h := p.conflictWith(t.endpoint, e.Comment); h.use != "" && !slices.Contains(found, h) {
 					found = append(found, h)
 				}
 			}
@@ -142,18 +142,21 @@ func (p *portMap) nearbyElements(c *nft.Conn) (all []nft.SetElement, err error) 
 	for i, e := range elements {
 		all = append(all, nft.SetElement{Set: refs[i].Set, Element: e})
 	}
-	for i := 0; i < len(lists) && err == nil; i++ {
-		elements, err = c.Elements(tableLayout().Table, lists[i])
+	for _, set := range lists {
+		if err != nil {
+			break
+		}
+		elements, err = c.Elements(tableLayout().Table, set)
 		for _, e := range elements {
-			all = append(all, nft.SetElement{Set: lists[i], Element: e})
+			all = append(all, nft.SetElement{Set: set, Element: e})
 		}
 	}
 	return all, err
 }
 
-// heldBy returns the conflict of an endpoint with the owner of an element with this comment. It returns the zero conflict
-// if the owner is the same container, which can have one host port in two networks.
-func (p *portMap) heldBy(e endpoint, comment string) conflict {
+// conflictWith returns the conflict of an endpoint with the owner of an element with this comment. It returns the zero
+// conflict if the owner is the same container, which can have one host port in two networks.
+func (p *portMap) conflictWith(e endpoint, comment string) conflict {
 	owner, ok := types.ParseAttachment(comment)
 	if ok && owner.ContainerID == p.owner().ContainerID {
 		return conflict{}
@@ -161,7 +164,7 @@ func (p *portMap) heldBy(e endpoint, comment string) conflict {
 	if !ok {
 		return conflict{endpoint: e, use: fmt.Sprintf("an element of another program in table %s holds it", tableLayout().Table)}
 	}
-	if ends, err := p.r.IsDeleted(owner); ends && err == nil {
+	if deleting, err := p.r.IsDeleted(owner); deleting && err == nil {
 		return conflict{e, comment + " still holds it, and its DEL has begun", true}
 	}
 	return conflict{endpoint: e, use: comment + " holds it"}
@@ -170,11 +173,11 @@ func (p *portMap) heldBy(e endpoint, comment string) conflict {
 // findRuleHolders returns the endpoints that overlap with endpoints of other containers in rules of iptables-nft. It runs
 // a program only if the chain of host ports exists.
 func (p *portMap) findRuleHolders(c *nft.Conn) (found []conflict, err error) {
+	if c == nil {
+		return nil, nil
+	}
 	for _, ip := range p.ips {
 		f := nft.FamilyOf(ip.Addr())
-		if c == nil {
-			break
-		}
 		err := c.CheckChain(nft.Table{Family: f, Name: iptables.NAT}, dnatChain)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
@@ -207,8 +210,8 @@ func (p *portMap) ruleHolders(rules []iptables.Rule, f nft.Family) (found []conf
 	return found
 }
 
-// findListeners returns the endpoints at which processes of the host listen. With nftables, a process that listens on ::1
-// keeps its packets.
+// findListeners returns the endpoints at which processes of the host listen. With nftables, it ignores processes that listen
+// on ::1, because portmap does not forward their packets.
 func (p *portMap) findListeners(usesIPTables bool) (found []conflict, err error) {
 	listeners := map[protocol][]nl.Listener{}
 	seen := map[string]bool{} // a socket of both families counts once, as do sockets with SO_REUSEPORT
@@ -217,7 +220,7 @@ func (p *portMap) findListeners(usesIPTables bool) (found []conflict, err error)
 		if !known {
 			list, err = nl.Listeners(p.r.HostNS, uint8(t.proto))
 			if errors.Is(err, errors.ErrUnsupported) {
-				p.r.Warn("look for processes that listen on host ports: %v; they are ignored", err)
+				p.r.Warn("look for processes that listen on host ports: %v; onConflict ignores such processes", err)
 			} else if err != nil {
 				return nil, err
 			}

@@ -52,7 +52,7 @@ var _ = Describe("onConflict", func() {
 		return b.Call(id, b.containers[1], confFor(keys+`"name":"net2",`, []string{peer4 + "/24", peer6 + "/64"}, mappings...))
 	}
 
-	DescribeTable("fail refuses a host port of another container, and changes nothing", func(holderBackend, backend, owner string) {
+	DescribeTable("fail rejects a host port of another container, and changes nothing", func(holderBackend, backend, owner string) {
 		b.serve()
 		holder := b.call("one", conf(withBackend(holderBackend), all[0], all[1]))
 		b.OK("ADD", holder)
@@ -145,7 +145,7 @@ var _ = Describe("onConflict", func() {
 		b.Fails("ADD", b.call("one", conf(keys(backendIPTables, failOnConflict), all[0])), types.CodeConfig, self()+"[::1]:8080")
 	})
 
-	It("a process keeps its packets with fail, and replace warns of it", func() {
+	It("fail leaves a process its packets, and replace warns of the process", func() {
 		nstest.ServeTCP(GinkgoTB(), b.Host, "0.0.0.0:8080")
 		b.serve()
 		b.Fails("ADD", b.call("one", conf(keys(backendNFTables, failOnConflict), all[0])), types.CodeConfig)
@@ -164,7 +164,7 @@ var _ = Describe("onConflict", func() {
 		Expect(strings.Join(*steps, "\n")).NotTo(ContainSubstring("listener"))
 	})
 
-	It("fail refuses a host port of another program's element", func() {
+	It("fail rejects a host port that an element of another program holds", func() {
 		b.OK("ADD", b.call("one", conf("", portMapping(9000, 80, overTCP))))
 		b.Host.Must(GinkgoTB(), "nft", "add", "element", "inet", "plumb", "hostport4", "{ tcp . 8080 : 10.9.0.3 . 80 }")
 		b.Fails("ADD", b.call("one", conf(keys(backendNFTables, failOnConflict), all[0])), types.CodeConfig, "an element of another program in table inet plumb holds it")

@@ -48,7 +48,7 @@ func (p *portMap) addFamily(tool iptables.Tool, ip netip.Prefix) error {
 	err := tool.Change(iptables.NAT, "add "+p.String(), func(table iptables.Table) (string, error) {
 		before, attempt = table, attempt+1
 		if p.conf.onConflict == failOnConflict && !p.r.IsRepair() {
-			if err := refusal(p.ruleHolders(table.Rules, nft.FamilyOf(ip.Addr()))); err != nil {
+			if err := conflictError(p.ruleHolders(table.Rules, nft.FamilyOf(ip.Addr()))); err != nil {
 				return "", err
 			}
 		}

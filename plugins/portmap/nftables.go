@@ -37,7 +37,7 @@ func (p *portMap) addNFT(c *nft.Conn) error {
 		return err
 	}
 	s := p.store(c, p.claims())
-	if s.Allowed != nil { // a concurrent ADD can still be faster
+	if s.Allowed != nil { // a concurrent ADD can add a conflicting claim after checkConflicts
 		p.r.Undo.Push("delete unused chains of "+p.String(), s.RemoveUnusedChains)
 	}
 	return s.Add(&p.r.Undo)

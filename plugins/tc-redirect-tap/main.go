@@ -9,8 +9,8 @@ import (
 
 func main() { skel.Main(plugin()) }
 
-// plugin describes the plugin. It does not support GC, because runtimes do not pass GC the paths of the containers. The
-// kernel deletes the taps with the containers.
+// plugin describes the plugin. It does not support GC, because runtimes do not pass the network namespaces of
+// containers to GC. The kernel deletes the taps with the namespaces.
 func plugin() skel.Plugin {
 	return skel.WithConfig(skel.Plugin{
 		Name: "tc-redirect-tap", Chained: true, Since: types.V030, Del: del, Status: status, Repair: skel.Checked(parse, repair),

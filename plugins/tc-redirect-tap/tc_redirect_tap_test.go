@@ -93,7 +93,7 @@ var _ = Describe("ADD", func() {
 		b.Refuse(c, types.CodeIO, "open /dev/net/tun: no such file or directory; taps need this device file and the module tun")
 	})
 
-	DescribeTable("refuses an interface or a name, and changes nothing",
+	DescribeTable("rejects an interface or a name that it cannot use, and changes nothing",
 		func(ifName, args string, prepare []string, texts ...string) {
 			c := b.call(args)
 			c.IfName = ifName
@@ -104,14 +104,14 @@ var _ = Describe("ADD", func() {
 		},
 		Entry("no interface", "eth1", "", nil, `no interface "eth1" in container`, "list tc-redirect-tap after the plugin that creates the interface"),
 		Entry("lo", "lo", "", nil, `interface lo is not an Ethernet interface, because its MAC is "00:00:00:00:00:00"`),
-		Entry("an interface of layer 3", "tun0", "", []string{"ip tuntap add mode tun tun0"}, "interface tun0 is not an Ethernet interface"),
+		Entry("an interface without Ethernet frames", "tun0", "", []string{"ip tuntap add mode tun tun0"}, "interface tun0 is not an Ethernet interface"),
 		Entry("an MTU that no tap can have", "eth0", "", []string{"ip link set eth0 mtu 65535"}, "interface eth0 has MTU 65535, and a tap supports at most 65521"),
 		Entry("a name that exists", "eth0", "TC_REDIRECT_TAP_NAME=vm0", []string{"ip link add vm0 type bridge"}, `interface "vm0" already exists in container`, "choose another TC_REDIRECT_TAP_NAME"),
 		Entry("an ingress qdisc", "eth0", "", []string{"tc qdisc add dev eth0 ingress"}, "interface eth0 already has a qdisc (ingress)"),
 		Entry("a clsact qdisc", "eth0", "", []string{"tc qdisc add dev eth0 clsact"}, "interface eth0 already has a qdisc (clsact)"),
 	)
 
-	It("refuses a second ADD, and keeps the first tap", func() {
+	It("rejects a second ADD, and keeps the first tap", func() {
 		c := b.call("")
 		b.Add(c)
 		b.Refuse(c, types.CodeConfig, "interface eth0 already has a qdisc (ingress): an earlier ADD was not followed by a DEL")
@@ -119,7 +119,7 @@ var _ = Describe("ADD", func() {
 	})
 })
 
-// A refused call changes nothing, so that all calls can share a host.
+// A rejected call changes nothing, so that all calls can share a host.
 var _ = Describe("an invalid call", Ordered, ContinueOnFailure, func() {
 	var b *testbed
 	BeforeAll(func() { b = newTestbed() })
@@ -177,7 +177,7 @@ var _ = Describe("CHECK", func() {
 		c := b.Attach(b.call(""))
 		c.Args = "TC_REDIRECT_TAP_NAME=vm0;TC_REDIRECT_TAP_UID=1;TC_REDIRECT_TAP_GID=2"
 		b.Fails("CHECK", c, types.CodeChanged, "the tap is called tap0, want vm0", "tap0 has owner 0, want 1", "tap0 has group 0, want 2")
-		b.Fails("CHECK", b.call(""), types.CodeChanged, "prevResult has no interface of the virtual machine (sandbox vm1)")
+		b.Fails("CHECK", b.call(""), types.CodeChanged, "prevResult contains no interface of the virtual machine (sandbox vm1)")
 	})
 })
 

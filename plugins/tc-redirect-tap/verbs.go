@@ -26,7 +26,7 @@ func find(r *skel.Request) (*redirection, error) {
 	}
 	vm, found := vmInterface(prev, r.ContainerID)
 	if !found {
-		return nil, fmt.Errorf("prevResult has no interface of the virtual machine (sandbox %s)", r.ContainerID)
+		return nil, fmt.Errorf("prevResult contains no interface of the virtual machine (sandbox %s)", r.ContainerID)
 	}
 	container, eth, err := nl.OpenLink(r.ContainerNS, r.IfName)
 	if err != nil {

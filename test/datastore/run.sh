@@ -16,7 +16,7 @@ cd "$(dirname "$0")"
 
 [ -t 1 ] || export GINKGO_NO_COLOR=1
 ../../scripts/need.sh ip:iproute2 nft:nftables iptables:iptables sysctl:procps ping:iputils-ping openssl:openssl jq:jq curl:curl
-# The scripts and tests build executables in namespaces without a network.
+# The scripts and tests build executables in namespaces without a network, where go cannot download modules.
 for module in ../.. ../../datastore/etcd . apiserver; do
 	go -C "$module" mod download
 done
@@ -36,7 +36,7 @@ fi
 if [ "${1:-}" = --simulate ]; then
 	set -- -v -ginkgo.v -ginkgo.focus 'a simulation' -simulate "${2:-5000}" "${@:3}" -timeout 12h -ginkgo.timeout 12h
 fi
-# In a PID namespace, all etcd members end with the tests, even if the tests are killed. bash is its process 1, and reaps the
-# processes whose parents a test has killed. A long nemesis would otherwise use up all process IDs.
+# In a PID namespace, all etcd members end with the tests, even if the tests are killed. bash is process 1 of the
+# namespace, and reaps the processes whose parents a test has killed. Otherwise, a long nemesis would use up all process IDs.
 in_namespace="$PWD/../../scripts/sandbox.sh unshare --pid --fork --kill-child --mount-proc bash -c '\"\$0\" \"\$@\"; exit'"
 go test -count=1 -timeout 3h -exec "$in_namespace" . -ginkgo.timeout 3h "$@"

@@ -107,7 +107,7 @@ var _ = Describe("plumb doctor on attachments", func() {
 		Entry(nil, "tcp", "[::]:8080"),
 	)
 
-	It("ignores listeners that lack no packets, and podman's monitor, which only reserves the port", func() {
+	It("ignores listeners whose packets no container receives, and podman's monitor, which only reserves the port", func() {
 		n, runtime := newCompleteHost()
 		n.listen("tcp6", "[::1]:8080")
 		n.listen("udp4", "0.0.0.0:8080")

@@ -212,9 +212,9 @@ func (s *state) findReservations(_ []*file, add addFunc) {
 	}
 }
 
-// reservesPort is the name of podman's monitor, which keeps a socket on each host port of its container, so that no other
-// process uses the port. The socket needs no packets.
-const reservesPort = "conmon"
+// podmanMonitor is the name of podman's monitor, which keeps a socket on each host port of its container, so that no other
+// process uses the port. The monitor expects no packets.
+const podmanMonitor = "conmon"
 
 // A hostPort is a port of the host that an attachment's element forwards.
 type hostPort struct {
@@ -222,8 +222,8 @@ type hostPort struct {
 	local netip.AddrPort
 }
 
-// findHiddenListeners finds processes that listen on a host port of a container, so that they do not receive packets. The
-// rules of portmap do not apply to ::1.
+// findHiddenListeners finds processes that listen on a host port of a container, so that the container receives the packets.
+// It ignores sockets that are bound to ::1, because portmap does not forward their packets.
 func (s *state) findHiddenListeners(host *ns.Handle, add addFunc) {
 	ports := map[string][]hostPort{} // by protocol
 	for _, a := range s.inventory.Attachments {
@@ -246,7 +246,7 @@ func (s *state) findHiddenListeners(host *ns.Handle, add addFunc) {
 				continue
 			}
 			seen[l.Local] = true
-			if process := l.Process(host); process.Name != reservesPort {
+			if process := l.Process(host); process.Name != podmanMonitor {
 				add(onHost, edit+"let the process listen on another port, or choose another host port and replace the container",
 					"%s listens on %s (%s), but container %s, network %s, receives the packets to this host port",
 					process, l.Local, protocol, ports[protocol][i].ContainerID, ports[protocol][i].Network)

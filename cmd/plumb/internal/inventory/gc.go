@@ -75,7 +75,7 @@ func NewPlan(inv *Inventory, live LiveList, s Selection) (*Plan, error) {
 	return p, nil
 }
 
-// judge returns whether the container of an attachment that the list lacks lives, and why gc keeps the attachment. The
+// judge returns the Life of an attachment's container that is missing from the list, and why gc keeps the attachment. The
 // reason is "" if gc deletes the attachment.
 func (s Selection) judge(inv *Inventory, a *Attachment, live LiveList) (Life, string) {
 	life, why := inv.Judge(a, live)
@@ -145,8 +145,8 @@ type Collector struct {
 	Exec    invoke.Exec                      // calls the plugins. It must limit the time of a call.
 }
 
-// Run calls DEL for the attachments of the plan, and then GC for each network, with which the plugins remove what names
-// no attachment. It reports the difference between the inventories from before and after these calls. It returns an
+// Run calls DEL for the attachments of the plan, and then GC for each network, so that the plugins remove resources
+// that name no attachment. It reports the difference between the inventories from before and after these calls. It returns an
 // error only if it cannot read the second inventory. After ctx is done, Run ends when the current DEL of an attachment or the
 // current GC of a plugin has ended.
 //
@@ -228,7 +228,7 @@ func (c *Collector) sweep(ctx context.Context, n *Network, p *Plan) (err error) 
 		return nil
 	}
 	if supported, _ := version.GreaterThanOrEqualTo(n.CNIVersion, "1.1.0"); !supported {
-		c.Log("network %s: cniVersion %s has no GC; what names no attachment stays", n.Name, n.CNIVersion)
+		c.Log("network %s: cniVersion %s does not support GC; resources that name no attachment remain", n.Name, n.CNIVersion)
 		return nil
 	}
 	all, err := lock.NewAll(skel.LockFile)
@@ -237,7 +237,7 @@ func (c *Collector) sweep(ctx context.Context, n *Network, p *Plan) (err error) 
 	}
 	defer func() { err = errors.Join(err, all.Close()) }()
 	if err := all.Lock(lockWait); err != nil {
-		return fmt.Errorf("wait for calls of plugins: %w; what names no attachment stays; run gc again", err)
+		return fmt.Errorf("wait for calls of plugins: %w; resources that name no attachment remain; run gc again", err)
 	}
 	now, err := c.Places.Read()
 	if err != nil {
