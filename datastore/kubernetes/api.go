@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -110,6 +111,8 @@ func (s *session) read(ctx context.Context, path string, query url.Values, out a
 				return f
 			}
 			pause = max(pause, f.after)
+		case isUntrusted(err):
+			return s.untrusted(err)
 		}
 		if !sleep(ctx, pause) {
 			return s.unreachable(err)
@@ -157,6 +160,8 @@ func (s *session) change(ctx context.Context, r request) (conflict bool, err err
 		return false, s.refusal(f)
 	case errors.As(err, &dial) && dial.Op == "dial":
 		return false, s.unreachable(err)
+	case isUntrusted(err): // before the request was sent
+		return false, s.untrusted(err)
 	}
 	return false, server.Errorf(types.CodeTryAgain, datastore.ReasonUnknown,
 		"the API server did not confirm a change, which may happen now or later: %w; register before the next claim", err)
@@ -165,6 +170,19 @@ func (s *session) change(ctx context.Context, r request) (conflict bool, err err
 // unreachable returns the error for an API server that did not answer in time.
 func (s *session) unreachable(err error) error {
 	return server.Errorf(types.CodeTryAgain, datastore.ReasonUnreachable, "the API server did not answer within %v: %w", s.config.Deadline(), err)
+}
+
+// isUntrusted reports whether the CA of the kubeconfig has not signed the API server's certificate, for example because the
+// cluster's CA was rotated.
+func isUntrusted(err error) bool {
+	var verification *tls.CertificateVerificationError
+	return errors.As(err, &verification)
+}
+
+// untrusted returns the error for an API server whose certificate is not trusted.
+func (s *session) untrusted(err error) error {
+	return server.Errorf(types.CodeTryAgain, datastore.ReasonUnreachable,
+		"the CA in %s does not fit the API server's certificate: %w; check that plumb's DaemonSet runs on this node, or replace the CA", s.config.Kubeconfig, err)
 }
 
 // refusal returns the error for the answer after the API server has refused a request.

@@ -2,15 +2,23 @@ package datastore
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
+	"log"
 	"maps"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
 	"net/netip"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -405,6 +413,48 @@ var _ = Describe("cluster-local-kubernetes", Ordered, ContinueOnFailure, func() 
 				request.Datastore = []byte(strings.Replace(string(config(path)), `"timeout": 30`, `"timeout": 1`, 1))
 				requireError(k.clients, request, want.code, want.reason, want.text)
 			}
+		})
+
+		It("reports a CA that is rotated during a call, and serves again with the new CA", func() {
+			n1 := k.newCaller("rotation", "n1", "10.7.0.1-10.7.0.40")
+			n1.succeed(datastore.Register)
+			n1.succeed(datastore.Claim, want(2))
+			rotated := newPKI()
+			var certs []tls.Certificate
+			for _, p := range []*pki{k.pki, rotated} {
+				p.issue("front", &x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}})
+				cert, err := tls.LoadX509KeyPair(p.certFile("front"), p.keyFile("front"))
+				Expect(err).NotTo(HaveOccurred())
+				certs = append(certs, cert)
+			}
+			// The front changes its certificate after the first request, which reads the chunk.
+			var current atomic.Int32
+			target, err := url.Parse(k.proxy(func(_ int, forward func(http.ResponseWriter), w http.ResponseWriter) { forward(w) }))
+			Expect(err).NotTo(HaveOccurred())
+			forward := httputil.NewSingleHostReverseProxy(target)
+			forward.Transport = &http.Transport{DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) { return k.dial(ctx, addr) }}
+			front := &http.Server{ErrorLog: log.New(io.Discard, "", 0), Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if current.CompareAndSwap(0, 1) {
+					w.Header().Set("Connection", "close")
+				}
+				forward.ServeHTTP(w, r)
+			})}
+			listener := k.listen("127.0.0.1:0")
+			DeferCleanup(front.Close)
+			go func() {
+				_ = front.Serve(tls.NewListener(listener, &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &certs[current.Load()], nil }}))
+			}()
+			file := k.writeKubeconfig("rotated", "https://"+listener.Addr().String(), adminToken)
+			request := n1.request(datastore.Claim, want(1))
+			request.Datastore = config(file)
+			for range 2 { // during the call, and before it
+				requireError(k.clients, request, types.CodeTryAgain, datastore.ReasonUnreachable, "the CA in "+file+" does not fit the API server's certificate")
+			}
+			text, err := os.ReadFile(file)
+			Expect(err).NotTo(HaveOccurred())
+			Expect(os.WriteFile(file, []byte(strings.Replace(string(text), k.certFile("ca"), rotated.certFile("ca"), 1)), 0o600)).To(Succeed())
+			Expect(succeed(k.clients, request).Addresses).To(HaveLen(1))
+			Expect(n1.succeed(datastore.Register).Addresses).To(And(HaveLen(3), Equal(owned(k, "rotation", "n1"))))
 		})
 
 		It("serves again after a kill of the API server, and of etcd", func() {
