@@ -19,6 +19,10 @@ import (
 // ErrBusy is returned by Lock if another process holds the lock.
 var ErrBusy = errors.New("another plumb maintain works on this host; wait until it ends, or stop it")
 
+// lockWait is how long Lock waits. If a plumb maintain is killed while it starts a plugin, the new process shares the lock until it
+// executes the plugin.
+const lockWait = 3 * time.Second
+
 // Lock takes the lock that only one plumb maintain holds at a time. The caller calls unlock. The kernel unlocks when
 // the process ends.
 func Lock(path string) (unlock func() error, err error) {
@@ -26,8 +30,7 @@ func Lock(path string) (unlock func() error, err error) {
 	if err != nil {
 		return nil, err
 	}
-	locked, err := key.TryLock()
-	if err == nil && !locked {
+	if err = key.Lock(lockWait); errors.Is(err, os.ErrDeadlineExceeded) {
 		err = ErrBusy
 	}
 	if err != nil {
