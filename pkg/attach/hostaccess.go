@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -67,12 +68,12 @@ func (k HostAccessKeys) Parse(r *skel.Request, m Master) (*HostAccess, error) {
 			text, _ := v.(string)
 			p, err := netip.ParsePrefix(text)
 			if err != nil || p != p.Masked() || p.Bits() == 0 || p.Addr().Is4In6() {
-				return nil, fmt.Errorf("hostAccess[%d] %v must be a prefix without host bits, such as 10.0.0.1/32", i, v)
+				return nil, fmt.Errorf("hostAccess[%d] %s must be a prefix without host bits, such as 10.0.0.1/32", i, jsonOf(v))
 			}
 			h.prefixes = append(h.prefixes, p)
 		}
 	default:
-		return nil, fmt.Errorf("hostAccess %v must be true, false or a list of prefixes", value)
+		return nil, fmt.Errorf("hostAccess %s must be true, false or a list of prefixes", jsonOf(value))
 	}
 	var errs []error
 	reportIf := types.ProblemsInto(&errs)
@@ -80,6 +81,12 @@ func (k HostAccessKeys) Parse(r *skel.Request, m Master) (*HostAccess, error) {
 	reportIf(m.InContainer, "hostAccess needs a master on the host; remove linkInContainer")
 	reportIf(r.Conf.IPAM.Type == "" && len(r.Conf.PrevResult) == 0, `hostAccess needs addresses of the container; set "ipam"`)
 	return h, errors.Join(errs...)
+}
+
+// jsonOf returns the JSON of a value that was decoded from JSON.
+func jsonOf(v any) []byte {
+	text, _ := json.Marshal(v) // succeeds for every decoded value
+	return text
 }
 
 // An accessFamily contains the addresses of one family that reach each other.
