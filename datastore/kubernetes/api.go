@@ -314,15 +314,26 @@ func each[O any](ctx context.Context, s *session, path string, f func([]O) error
 	}
 }
 
+// readList returns one page of a LIST. The API server promises that a LIST without resourceVersion is not older than what this
+// call has already read or written. If the first page is older nevertheless, readList sends the LIST again.
 func readList[O any](ctx context.Context, s *session, path string, query url.Values) (*list[O], error) {
-	page := &list[O]{}
-	err := s.read(ctx, path, query, page)
-	var f *failure
-	if errors.As(err, &f) {
-		return nil, s.refusal(f)
+	for {
+		page := &list[O]{}
+		err := s.read(ctx, path, query, page)
+		var f *failure
+		if errors.As(err, &f) {
+			return nil, s.refusal(f)
+		}
+		if err != nil {
+			return nil, err
+		}
+		n, err := strconv.ParseInt(page.Metadata.ResourceVersion, 10, 64)
+		if err != nil || n >= s.revision || query.Has("continue") { // all pages of a LIST have the version of the first page
+			s.revision = max(s.revision, n)
+			return page, nil
+		}
+		if !sleep(ctx, retryPause) {
+			return nil, s.unreachable(fmt.Errorf("a LIST has the resource version %d, which is older than %d", n, s.revision))
+		}
 	}
-	if n, parseErr := strconv.ParseInt(page.Metadata.ResourceVersion, 10, 64); parseErr == nil {
-		s.revision = max(s.revision, n)
-	}
-	return page, err
 }

@@ -157,7 +157,7 @@ func checkNetwork(t *testing.T, n *network) {
 func TestState(t *testing.T) {
 	st := newState("6f1e8a52-0000-4000-8000-000000000001", `cluster-local-etcd vlan7 n1:pods "/plumb/v1"`, 1234)
 	st.id, st.store, st.registered, st.second = 5, someClaim, true, true
-	st.unsettled, st.failed = true, 90*time.Second
+	st.unsettled, st.failed, st.calls = true, 90*time.Second, calls{total: 12, failed: 3, lastSuccess: 1764270000}
 	st.free[netip.MustParseAddr("10.7.0.10")] = 113
 	st.free[netip.MustParseAddr("fd00::1")] = 1 << 53
 	st.claims[netip.MustParseAddr("10.7.0.41")] = someClaim

@@ -37,6 +37,13 @@ type state struct {
 	failed    time.Duration         // when the last return of a surplus failed, since boot, or zero if it did not fail
 	free      map[netip.Addr]uint64 // the free addresses of the segment in a range set, by the first address of the set
 	claims    map[netip.Addr]string // the owned addresses
+	calls     calls
+}
+
+// calls counts the calls of the datastore that can change the store. Only plumb metrics reads it.
+type calls struct {
+	total, failed uint64
+	lastSuccess   int64 // in seconds since 1970, or 0
 }
 
 // ownedPath returns the path of the file.
@@ -60,7 +67,7 @@ func (n *network) read(se *pool.Session) (st *state, valid bool, err error) {
 		return st, true, nil
 	}
 	fresh := newState(se.Boot(), n.scope, st.lastRevision)
-	fresh.store, fresh.second = st.store, st.second
+	fresh.store, fresh.second, fresh.calls = st.store, st.second, st.calls
 	return fresh, false, nil
 }
 
@@ -96,6 +103,9 @@ func (st *state) text() string {
 	}
 	if st.failed != 0 {
 		fmt.Fprintf(&b, "failed %s\n", st.failed)
+	}
+	if c := st.calls; c.total != 0 {
+		fmt.Fprintf(&b, "calls %d %d %d\n", c.total, c.failed, c.lastSuccess)
 	}
 	for _, first := range slices.SortedFunc(maps.Keys(st.free), netip.Addr.Compare) {
 		fmt.Fprintf(&b, "free %s %d\n", first, st.free[first])
@@ -142,6 +152,8 @@ func (st *state) parseLine(line string) (ok bool) {
 		st.unsettled = true
 	case "failed":
 		st.failed, err = time.ParseDuration(rest)
+	case "calls":
+		_, err = fmt.Sscan(rest, &st.calls.total, &st.calls.failed, &st.calls.lastSuccess)
 	case "free":
 		first, count, _ := strings.Cut(rest, " ")
 		var ip netip.Addr

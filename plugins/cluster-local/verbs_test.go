@@ -261,8 +261,13 @@ var _ = Describe("DEL", func() {
 		n.del("c1", none)
 		n.del("c2", none)
 		Expect(n.cluster.calls()).To(Equal([]string{"release"}))
+		before := n.state().calls
+		Expect(before.failed).To(BeEquivalentTo(1))
 		n.Clock += time.Minute
 		n.del("c3", none)
+		Expect(n.state().calls.total).To(BeNumerically(">", before.total))
+		Expect(n.state().calls.failed).To(Equal(before.failed))
+		Expect(time.Unix(n.state().calls.lastSuccess, 0)).To(BeTemporally("~", time.Now(), time.Hour))
 		Expect(n.cluster.owned("n1")).To(BeEmpty())
 		n.expectAgreement()
 	})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -114,6 +115,32 @@ var _ = Describe("cluster-local-kubernetes", Ordered, ContinueOnFailure, func() 
 		Expect(open()).To(BeZero())
 		n1.succeed(datastore.Claim, want(1))
 		Expect(open()).To(Equal(1))
+	})
+
+	It("freezes all chunks if the API server first answers with a list that is older than the freeze", func() {
+		old := k.as(adminToken, http.MethodGet, resources+"addresschunks", nil)
+		old["items"] = []any{}
+		n1 := k.newCaller("outdated", "n1", "10.7.0.1-10.7.0.40")
+		n1.succeed(datastore.Register)
+		n1.succeed(datastore.Claim, want(1))
+		lists := 0
+		freeze := n1.request(datastore.Freeze)
+		freeze.Datastore = k.proxyConfig(func(_ int, forward func(http.ResponseWriter), w http.ResponseWriter) {
+			answer := httptest.NewRecorder()
+			forward(answer)
+			if strings.Contains(answer.Body.String(), `"kind":"AddressChunkList"`) {
+				if lists++; lists == 1 {
+					_ = json.NewEncoder(w).Encode(old)
+					return
+				}
+			}
+			maps.Copy(w.Header(), answer.Header())
+			w.WriteHeader(answer.Code)
+			_, _ = answer.Body.WriteTo(w)
+		})
+		Expect(call(k.clients, freeze).Error).To(BeNil())
+		Expect(lists).To(BeNumerically(">", 1))
+		Expect(k.chunks("outdated")).To(HaveExactElements(HaveKeyWithValue("spec", Not(HaveKeyWithValue("open", true)))))
 	})
 
 	DescribeTable("ignores a claim that arrives after the next register", func(owning int) {

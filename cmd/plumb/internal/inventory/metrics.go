@@ -119,6 +119,9 @@ func (inv *Inventory) addressMetrics() []*metric {
 	reserved := &metric{name: "plumb_addresses_reserved", help: "Addresses of a range set that are reserved for an attachment on this host."}
 	free := &metric{name: "plumb_addresses_free", help: "Addresses of a range set that are not reserved; with cluster-local, those that no node owned when this node last asked its datastore."}
 	owned := &metric{name: "plumb_addresses_owned", help: "Addresses that this node owns, with cluster-local."}
+	calls := &metric{name: "plumb_datastore_calls", help: "Calls of cluster-local's datastore on this node that can change which addresses the node owns."}
+	failed := &metric{name: "plumb_datastore_calls_failed", help: "Calls in plumb_datastore_calls that failed."}
+	success := &metric{name: "plumb_datastore_last_success_timestamp_seconds", help: "Time of the last call in plumb_datastore_calls that did not fail."}
 	for _, n := range inv.Networks {
 		for _, keys := range keysOf(n.list) {
 			dataDir, sets, err := pool.ParseIPAM(keys.IPAM)
@@ -128,6 +131,11 @@ func (inv *Inventory) addressMetrics() []*metric {
 			state := readClusterLocalState(dataDir, n.Name)
 			if keys.IPAMType == clusterLocal {
 				owned.add(len(state.owned), "network", n.Name)
+				calls.add(state.calls, "network", n.Name)
+				failed.add(state.failed, "network", n.Name)
+			}
+			if state.lastSuccess != 0 {
+				success.add(state.lastSuccess, "network", n.Name)
 			}
 			for _, set := range sets {
 				ranges := strings.Trim(fmt.Sprint(set.Ranges), "[]") // the format is FIRST-LAST FIRST-LAST
@@ -144,7 +152,7 @@ func (inv *Inventory) addressMetrics() []*metric {
 			}
 		}
 	}
-	return []*metric{size, reserved, free, owned}
+	return []*metric{size, reserved, free, owned, calls, failed, success}
 }
 
 const clusterLocal = "cluster-local"
@@ -175,6 +183,8 @@ type clusterLocalState struct {
 	node  string                // the name of this node in the datastore
 	owned []netip.Addr          // the addresses that this node owns
 	free  map[netip.Addr]uint64 // the number of addresses that no node owns, by the first address of the range set
+	// calls and failed are the numbers of calls that can change the store, and lastSuccess is in seconds since 1970.
+	calls, failed, lastSuccess uint64
 }
 
 // readClusterLocalState reads the file in which cluster-local records this node's addresses. The page of cluster-local
@@ -185,6 +195,8 @@ func readClusterLocalState(dataDir, network string) clusterLocalState {
 	for line := range strings.Lines(string(text)) {
 		fields := strings.Fields(line)
 		switch {
+		case len(fields) == 4 && fields[0] == "calls":
+			_, _ = fmt.Sscan(line[len("calls "):], &s.calls, &s.failed, &s.lastSuccess)
 		case len(fields) == 3 && fields[0] == "free":
 			first, addrErr := netip.ParseAddr(fields[1])
 			n, err := strconv.ParseUint(fields[2], 10, 64)
