@@ -37,7 +37,11 @@ func RestoreRedirect(c *nl.Conn, u *undo.Stack, from, to nl.Link) error {
 	if DiffRedirect(c, from, to) == nil {
 		return nil
 	}
-	if err := AddQdisc(c, u, from, ingressQdisc()); err != nil && !errors.Is(err, fs.ErrExist) {
+	q, err := c.Qdisc(from, nl.Ingress)
+	if err == nil && q != ingressQdisc() {
+		err = AddQdisc(c, u, from, ingressQdisc())
+	}
+	if err != nil {
 		return err
 	}
 	return c.AddFilter(from, redirectFilter(to.Index))

@@ -192,6 +192,16 @@ var _ = Describe("REPAIR", func() {
 		Entry("the qdisc of the interface", "tc qdisc del dev eth0 ingress", "no ingress qdisc"),
 		Entry("the filter of the tap", "tc filter del dev tap0 ingress", "no filter"),
 	)
+
+	It("keeps the qdisc of another program, and names it", func() {
+		b := newTestbed()
+		c := b.Attach(b.call(""))
+		b.container.MustLine(GinkgoTB(), "tc qdisc del dev eth0 ingress")
+		b.container.MustLine(GinkgoTB(), "tc qdisc add dev eth0 clsact")
+		unchanged := b.Restored(b.Host, b.container)
+		b.Fails("REPAIR", c.OnContainerSide(), types.CodeConfig, "interface eth0 already has a qdisc (clsact)")
+		unchanged()
+	})
 })
 
 var _ = Describe("DEL", func() {
