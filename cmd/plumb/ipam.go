@@ -48,6 +48,9 @@ func addNetwork(c *cobra.Command, run ipamRun) *cobra.Command {
 	c.Flags().StringVar(&file, "config", "", "use the network configuration in this `file`, which the runtime need not read yet")
 	c.Flags().StringVar(&kubeconfig, "kubeconfig", "", "for cluster-local-kubernetes, a `file` with an operator's credentials, instead of the node's")
 	c.RunE = func(c *cobra.Command, _ []string) error {
+		if network != "" && file != "" {
+			return usageError{errors.New("--config already selects a network; omit --network")}
+		}
 		inv, err := readHost(c, places)
 		if err != nil {
 			return err

@@ -194,8 +194,7 @@ func (s *session) refusal(f *failure) error {
 	case f.Code == http.StatusForbidden:
 		return server.Errorf(types.CodeConfig, datastore.ReasonDenied, "%w; apply deploy/cluster-local-kubernetes/rbac.yaml", f)
 	case f.Code == http.StatusUnprocessableEntity && strings.Contains(f.Message, "ValidatingAdmissionPolicy"):
-		return server.Errorf(types.CodeConfig, datastore.ReasonDenied,
-			"%w; the key node must be the name of this Kubernetes node, and the token must belong to a pod on it", f)
+		return server.Errorf(types.CodeConfig, datastore.ReasonDenied, "%w", f)
 	case f.Code == http.StatusNotFound:
 		return server.Errorf(types.CodeConfig, datastore.ReasonDenied,
 			"the API server does not know the resources of %s: %w; apply deploy/cluster-local-kubernetes/crds.yaml", group, f)

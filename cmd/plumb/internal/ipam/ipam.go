@@ -31,7 +31,7 @@ import (
 const clusterLocal = "cluster-local"
 
 // ErrNetwork means that the host has no network that the command can use, or more than one.
-var ErrNetwork = errors.New("no network with cluster-local")
+var ErrNetwork = errors.New("the command needs a network with cluster-local")
 
 // A Network is a network that uses cluster-local.
 type Network struct {
@@ -82,9 +82,9 @@ func Find(inv *inventory.Inventory, caller *plugins.Caller, name string) (*Netwo
 		}
 		return nil, fmt.Errorf("network %q: %w", name, ErrNetwork)
 	case len(found) == 0:
-		return nil, fmt.Errorf("%w in the network configurations of this host", ErrNetwork)
+		return nil, fmt.Errorf("%w, and the network configurations of this host contain none", ErrNetwork)
 	}
-	return nil, fmt.Errorf("more than one network with cluster-local; choose one with --network: %s: %w", strings.Join(names, ", "), ErrNetwork)
+	return nil, fmt.Errorf("%w; choose one with --network: %s", ErrNetwork, strings.Join(names, ", "))
 }
 
 // Read returns the network with cluster-local in a configuration file, which the runtime need not read yet.
