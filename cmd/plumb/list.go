@@ -70,7 +70,7 @@ func (t attachmentTable) print(out io.Writer) error {
 		remembered += len(n.Remembered)
 	}
 	if remembered > 0 {
-		line += fmt.Sprintf(", %d remembered", remembered)
+		line += ", " + countAddresses(remembered) + " remembered"
 	}
 	if suspect > 0 {
 		line += fmt.Sprintf(", %d suspect: plumb doctor", suspect)

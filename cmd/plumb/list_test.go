@@ -112,7 +112,7 @@ var _ = Describe("plumb list", func() {
 				b.add(list, p)
 			}
 		}
-		Expect(b.plumb("list")).To(HaveSuffix("\n1 network, 1 attachment, 2 remembered\n"))
+		Expect(b.plumb("list")).To(HaveSuffix("\n1 network, 1 attachment, 2 addresses remembered\n"))
 		Expect(b.inventory().Networks[0].Remembered).To(Equal([]netip.Addr{netip.MustParseAddr("10.1.2.2"), netip.MustParseAddr("fd00:1:2::2")}))
 		Expect(b.plumb("doctor")).To(HavePrefix("nothing found "))
 	})

@@ -67,8 +67,13 @@ func (k HostAccessKeys) Parse(r *skel.Request, m Master) (*HostAccess, error) {
 		for i, v := range value {
 			text, _ := v.(string)
 			p, err := netip.ParsePrefix(text)
-			if err != nil || p != p.Masked() || p.Bits() == 0 || p.Addr().Is4In6() {
+			switch {
+			case err != nil || p != p.Masked() || p.Addr().Is4In6():
 				return nil, fmt.Errorf("hostAccess[%d] %s must be a prefix without host bits, such as 10.0.0.1/32", i, jsonOf(v))
+			case p.Bits() == 0:
+				return nil, fmt.Errorf("hostAccess[%d] %s contains all addresses; list the addresses of the host, or set hostAccess to true", i, jsonOf(v))
+			case slices.Contains(h.prefixes, p):
+				return nil, fmt.Errorf("hostAccess[%d] %s is listed twice; remove one of them", i, jsonOf(v))
 			}
 			h.prefixes = append(h.prefixes, p)
 		}

@@ -56,6 +56,7 @@ func (in *input) stickiness() (stickiness, error) {
 	reportIf := types.ProblemsInto(&errs)
 	reportIf(s.by != "" && !slices.Contains(stickyValues, s.by), "sticky must be pod or mac, got %q", s.by)
 	if seconds := in.keys.StickyFor; seconds != nil {
+		reportIf(s.by == "", "stickyFor has no effect without sticky; set sticky, or remove stickyFor")
 		reportIf(*seconds < 0 || *seconds > maxCooldown, "stickyFor %d must be between 0 and %d seconds", *seconds, maxCooldown)
 		s.keepFor = time.Duration(min(*seconds, maxCooldown)) * time.Second
 	}

@@ -186,12 +186,13 @@ func (b *Bed) RequireHostAccessRefusals(conf func(keys, ipam string) string) {
 	b.tb.Helper()
 	b.Watch = append(b.Watch, b.Host)
 	for value, text := range map[string]string{
-		`"yes"`:            `hostAccess "yes" must be true, false or a list of prefixes`,
-		`[]`:               "hostAccess must not be an empty list",
-		`["10.0.0.1/24"]`:  `hostAccess[0] "10.0.0.1/24" must be a prefix without host bits`,
-		`["::1/128",5]`:    "hostAccess[1] 5 must be a prefix",
-		`["::/0"]`:         `hostAccess[0] "::/0" must be a prefix`,
-		`["192.0.2.0/24"]`: "hostAccess: no address of the host in [192.0.2.0/24] has the family",
+		`"yes"`:                 `hostAccess "yes" must be true, false or a list of prefixes`,
+		`[]`:                    "hostAccess must not be an empty list",
+		`["10.0.0.1/24"]`:       `hostAccess[0] "10.0.0.1/24" must be a prefix without host bits`,
+		`["::1/128",5]`:         "hostAccess[1] 5 must be a prefix",
+		`["::/0"]`:              `hostAccess[0] "::/0" contains all addresses`,
+		`["::1/128","::1/128"]`: `hostAccess[1] "::1/128" is listed twice`,
+		`["192.0.2.0/24"]`:      "hostAccess: no address of the host in [192.0.2.0/24] has the family",
 	} {
 		b.Refuse(b.NewCall(conf(`"hostAccess":`+value, StaticDual)), types.CodeConfig, text)
 	}
