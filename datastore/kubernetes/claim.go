@@ -20,6 +20,8 @@ import (
 const (
 	// probes is how many chunks claim reads before it lists the chunks of the segment.
 	probes = 16
+	// crowded is how many chunks without a free address claim reads before it estimates the number of free addresses again.
+	crowded = 2
 	// maxPause is the longest pause before a change is tried again after a conflict.
 	maxPause = 50 * time.Millisecond
 	// leastRounds is how often a call begins again, at least, because another node has changed the chunk.
@@ -53,7 +55,14 @@ func (s *session) claim(ctx context.Context, answer *datastore.Answer) error {
 	tried := 0
 	var previous netip.Addr
 	for w := range s.Pool.Windows(s.home()) {
-		if tried == probes {
+		switch tried {
+		case crowded:
+			some, err := s.sample(ctx)
+			if err != nil {
+				return err
+			}
+			s.counted = &some
+		case probes:
 			return s.claimAnywhere(ctx, answer)
 		}
 		first, _ := chunkOf(w.First())

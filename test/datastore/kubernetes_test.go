@@ -79,6 +79,23 @@ var _ = Describe("cluster-local-kubernetes", Ordered, ContinueOnFailure, func() 
 		Expect(addrs(n1.succeed(datastore.Claim, want(8)))).To(HaveExactElements(netip.MustParseAddr("10.7.3.3")))
 	})
 
+	It("counts the free addresses again after it has read two chunks without a free address", func() {
+		n1, n2 := k.newCaller("crowded", "n1", "10.7.0.0-10.7.4.255"), k.newCaller("crowded", "n2", "10.7.0.0-10.7.4.255")
+		n2.succeed(datastore.Register) // before n1 claims
+		n1.succeed(datastore.Register)
+		all := map[netip.Addr]string{}
+		for len(all) < 5*256 {
+			maps.Copy(all, n1.succeed(datastore.Claim, want(64)).Addresses)
+		}
+		some := map[netip.Addr]string{}
+		for i := range byte(10) {
+			a := netip.AddrFrom4([4]byte{10, 7, 3, i})
+			some[a] = all[a]
+		}
+		n1.succeed(datastore.Release, addresses(some))
+		Expect(n2.succeed(datastore.Claim, want(1)).Free).To(BeEquivalentTo(10), "as many as before the claim")
+	})
+
 	It("sends two requests for a claim or release in a chunk in which the node owns addresses", func() {
 		n1 := k.newCaller("requests", "n1", "10.7.0.1-10.7.3.250")
 		count := 0
