@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -18,8 +19,10 @@ import (
 )
 
 const (
-	// probes is how many chunks claim reads before it lists the chunks of the segment.
-	probes = 16
+	// probes is how many chunks claim reads before it lists chunks that are not full.
+	probes = 4
+	// candidates is how many chunks that are not full claim lists, at most.
+	candidates = 64
 	// crowded is how many chunks without a free address claim reads before it estimates the number of free addresses again.
 	crowded = 2
 	// maxPause is the longest pause before a change is tried again after a conflict.
@@ -63,6 +66,9 @@ func (s *session) claim(ctx context.Context, answer *datastore.Answer) error {
 			}
 			s.counted = &some
 		case probes:
+			if done, err := s.claimListed(ctx, answer); done || err != nil {
+				return err
+			}
 			return s.claimAnywhere(ctx, answer)
 		}
 		first, _ := chunkOf(w.First())
@@ -122,6 +128,28 @@ func (s *session) free(of sample) uint64 {
 // atLeast returns the sample in a chunk, or the number of owners in the chunk if that is larger.
 func atLeast(c *addressChunk) sample {
 	return sample{max(c.Spec.Sample.Owners, uint64(len(c.Spec.Owners)))}
+}
+
+// claimListed claims at most Want free addresses of a chunk that is not full, and reports whether it got any. It tries a few
+// random ones of the first candidates.
+func (s *session) claimListed(ctx context.Context, answer *datastore.Answer) (done bool, err error) {
+	query := s.selector()
+	query.Set("labelSelector", query.Get("labelSelector")+","+labelFull+"=false")
+	query.Set("limit", strconv.Itoa(candidates))
+	page, err := readList[metadataOnly](ctx, s, addressChunks().path(), query)
+	if err != nil {
+		return false, err
+	}
+	for _, i := range rand.Perm(len(page.Items))[:min(len(page.Items), probes)] {
+		first, err := firstOf(page.Items[i].Metadata.Name)
+		if err != nil {
+			return false, err
+		}
+		if done, err := s.claimWant(ctx, first, answer); done || err != nil {
+			return done, err
+		}
+	}
+	return false, nil
 }
 
 // claimAnywhere claims after the chunks in which the node looks first were full. It lists all chunks without their
