@@ -266,17 +266,18 @@ func (s source) copyTo(path string) error {
 	if target, err := os.Readlink(s.path); err == nil {
 		return renameio.Symlink(target, path)
 	}
-	content, err := inventory.ReadFile(s.path)
+	content, err := inventory.Open(s.path)
 	if err != nil {
 		return err
 	}
+	defer func() { _ = content.Close() }()
 	// renameio.WriteFile would keep the mode of the file that it replaces.
 	file, err := renameio.NewPendingFile(path, renameio.WithTempDir(filepath.Dir(path)), renameio.WithStaticPermissions(s.mode))
 	if err != nil {
 		return err
 	}
 	defer func() { _ = file.Cleanup() }() // does nothing after the rename
-	if _, err := file.Write(content); err != nil {
+	if _, err := io.Copy(file, content); err != nil {
 		return err
 	}
 	return file.CloseAtomicallyReplace()
