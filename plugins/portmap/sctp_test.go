@@ -67,7 +67,7 @@ func sctpSocket(family int) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	limit := unix.Timeval{Sec: 3}
+	limit := unix.Timeval{Sec: 30} // SCTP sends a lost INIT again only after 3 s (RTO.Initial, RFC 9260, section 16)
 	for _, opt := range []int{unix.SO_RCVTIMEO, unix.SO_SNDTIMEO} {
 		if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, opt, &limit); err != nil {
 			return -1, err
