@@ -58,6 +58,10 @@ func (s *session) claim(ctx context.Context, answer *datastore.Answer) error {
 	tried := 0
 	var previous netip.Addr
 	for w := range s.Pool.Windows(s.home()) {
+		first, _ := chunkOf(w.First())
+		if first == previous { // two ranges in one chunk
+			continue
+		}
 		switch tried {
 		case crowded:
 			some, err := s.sample(ctx)
@@ -70,10 +74,6 @@ func (s *session) claim(ctx context.Context, answer *datastore.Answer) error {
 				return err
 			}
 			return s.claimAnywhere(ctx, answer)
-		}
-		first, _ := chunkOf(w.First())
-		if first == previous { // two ranges in one chunk
-			continue
 		}
 		previous = first
 		tried++
@@ -141,9 +141,10 @@ func (s *session) claimListed(ctx context.Context, answer *datastore.Answer) (do
 		return false, err
 	}
 	for _, i := range rand.Perm(len(page.Items))[:min(len(page.Items), probes)] {
-		first, err := firstOf(page.Items[i].Metadata.Name)
+		name := page.Items[i].Metadata.Name
+		first, err := firstOf(name)
 		if err != nil {
-			return false, err
+			return false, nonsense("AddressChunk", name, "%w", err)
 		}
 		if done, err := s.claimWant(ctx, first, answer); done || err != nil {
 			return done, err

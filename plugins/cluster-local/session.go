@@ -90,13 +90,12 @@ func (s *session) run(c change) error {
 	c.request.LastRevision, c.request.Store, c.request.Boot = s.st.lastRevision, s.st.store, s.st.bootID()
 	answer, err := s.call(c.request, s.timeout+killAfter)
 	s.st.calls.total++
-	if err == nil {
-		s.st.calls.lastSuccess = time.Now().Unix()
-	} else {
+	if err != nil {
 		s.st.calls.failed++
 	}
 	switch {
 	case err == nil:
+		s.st.calls.lastSuccess = time.Now().Unix()
 		s.st.unsettled, s.st.failed, s.st.lastRevision, s.st.store = s.wasUnsettled, 0, max(s.st.lastRevision, answer.Revision), answer.Store
 		c.apply(answer)
 		return s.save()

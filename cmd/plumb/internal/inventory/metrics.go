@@ -133,9 +133,9 @@ func (inv *Inventory) addressMetrics() []*metric {
 				owned.add(len(state.owned), "network", n.Name)
 				calls.add(state.calls, "network", n.Name)
 				failed.add(state.failed, "network", n.Name)
-			}
-			if state.lastSuccess != 0 {
-				success.add(state.lastSuccess, "network", n.Name)
+				if state.lastSuccess != 0 {
+					success.add(state.lastSuccess, "network", n.Name)
+				}
 			}
 			for _, set := range sets {
 				ranges := strings.Trim(fmt.Sprint(set.Ranges), "[]") // the format is FIRST-LAST FIRST-LAST
