@@ -5,14 +5,15 @@
 #   scripts/bench.sh                      all scenarios: some hours, on an idle machine
 #   scripts/bench.sh --quick              a run of two minutes that only shows that the script works
 #   scripts/bench.sh --only bridge,ptp    these scenarios (--list prints all names)
-#   scripts/bench.sh --peer DIR           compare with the executables in DIR instead of Debian's
+#   scripts/bench.sh --peer DIR           compare with the executables in DIR instead of the newest reference plugins,
+#                                         for example with Debian's in /usr/lib/cni
 #   scripts/bench.sh --json FILE          write all figures as JSON
 #   scripts/bench.sh -n N                 N iterations (100)
 #   scripts/bench.sh --report             measure this commit for a quarter of an hour, and replace the file in
 #                                         docs/benchmarks and the tables and plots in README.md and docs/performance.md
 #
 # It installs missing Debian packages (as root). It measures the executables in $PLUMB_BIN, or builds
-# them. Everything runs in separate namespaces.
+# them, and builds the reference plugins once (scripts/reference.sh). Everything runs in separate namespaces.
 set -euo pipefail
 
 top=$(cd "$(dirname "$0")/.." && pwd)
@@ -20,14 +21,11 @@ top=$(cd "$(dirname "$0")/.." && pwd)
 . "$top/scripts/go.sh"
 command="scripts/bench.sh${*:+ $*}"
 needed=(ip:iproute2 nft:nftables iptables:iptables sysctl:procps)
-case " $* " in
-*" -peer"* | *" --peer"*) ;;
-*) needed+=(/usr/lib/cni/bridge:containernetworking-plugins) ;;
-esac
-report=''
+report='' peer=''
 for argument; do
 	case $argument in
 	-report | --report) report=yes needed+=(git:git) ;;
+	-peer* | --peer*) peer=given ;;
 	-h | -help | --help) sed -n '2,/^set/s/^# \{0,1\}//p' "$0" && exit ;;
 	esac
 done
@@ -48,6 +46,7 @@ if [ -z "${PLUMB_BIN:-}" ]; then
 	"$top/build_linux.sh" "$PLUMB_BIN" >/dev/null
 fi
 go -C "$top" build -o "$work/bench" ./test/bench
+[ -n "$peer" ] || set -- -peer "$("$top/scripts/reference.sh")" "$@"
 "$top/scripts/sandbox.sh" "$work/bench" -plumb "$PLUMB_BIN" -as "$command" "$@" ${report:+-json "$work/report.json"}
 if [ -n "$report" ]; then
 	mkdir -p "${report%/*}"

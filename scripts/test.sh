@@ -27,7 +27,7 @@ needed=(
 needed_by_all=(gcc:gcc /usr/include/stdio.h:libc6-dev shellcheck:shellcheck qemu-s390x-static:qemu-user-static lintian:lintian rpm:rpm)
 
 # modules are the Go modules of the executables, and modules_of_all are the modules that only --all tests.
-modules=(. datastore/etcd)
+modules=(. datastore/etcd test/reference)
 modules_of_all=(scripts/checks scripts/packages test/datastore test/runtimes)
 
 bold='' plain=''
@@ -48,7 +48,7 @@ download() {
 build() {
 	PLUMB_BIN=$work/bin
 	export PLUMB_BIN
-	./build_linux.sh "$PLUMB_BIN"
+	./build_linux.sh "$PLUMB_BIN" && scripts/reference.sh >/dev/null
 }
 
 # tests runs four packages at a time, because they wait more than they compute. The timeout is only for tests that

@@ -40,7 +40,7 @@ func thisMachine(b bins) machine {
 		Kernel:       unix.ByteSliceToString(uts.Release[:]) + " " + unix.ByteSliceToString(uts.Machine[:]),
 		Distribution: strings.Trim(field("/etc/os-release", "PRETTY_NAME"), `"`),
 		State:        fileSystem(os.TempDir()),
-		Plumb:        about(filepath.Join(b.plumb, "bridge")), Reference: about(filepath.Join(b.reference, "bridge")),
+		Plumb:        about(filepath.Join(b.plumb, "bridge")), Reference: module(filepath.Join(b.reference, "bridge")),
 	}
 	if owner := firstLine("dpkg-query", "-S", filepath.Join(b.reference, "bridge")); owner != "" {
 		pkg, _, _ := strings.Cut(owner, ":")
@@ -87,6 +87,16 @@ func about(path string) string {
 	out, _ := cmd.CombinedOutput()
 	line, _, _ := strings.Cut(string(out), "\n")
 	return line
+}
+
+// module returns the module of an executable that was built from a released module, with the module's version, or what
+// about returns.
+func module(path string) string {
+	info, err := buildinfo.ReadFile(path)
+	if err != nil || !strings.HasPrefix(info.Main.Version, "v") {
+		return about(path)
+	}
+	return strings.TrimPrefix(info.Main.Path, "github.com/") + " " + info.Main.Version
 }
 
 // toolchain returns the version of Go that built an executable, and the executable's architecture.

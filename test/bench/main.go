@@ -38,7 +38,7 @@ func parse(stderr io.Writer, args []string) (o options, err error) {
 	f := flag.NewFlagSet("bench.sh", flag.ContinueOnError)
 	f.SetOutput(stderr)
 	f.StringVar(&o.plumb, "plumb", "", "`directory` of plumb's executables")
-	f.StringVar(&o.reference, "peer", "/usr/lib/cni", "`directory` of the executables to compare with")
+	f.StringVar(&o.reference, "peer", "", "`directory` of the executables to compare with")
 	f.StringVar(&o.only, "only", "", "`names` of scenarios or groups of scenarios (bridge, host-local/1000), separated by commas")
 	f.BoolVar(&o.list, "list", false, "print the scenarios' names, and do nothing")
 	f.BoolVar(&o.quick, "quick", false, "run few iterations, and skip long scenarios that --only does not name")

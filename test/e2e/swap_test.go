@@ -15,27 +15,30 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// debian is the directory of Debian 12's package containernetworking-plugins. It contains the reference
-// plugins in version 1.1.1 of July 2022, for CNI 1.0.0, without STATUS, GC and nftables.
-const debian = "/usr/lib/cni"
+// debianDir is the directory of Debian 12's package containernetworking-plugins.
+const debianDir = "/usr/lib/cni"
 
 // A bundle is a set of plugins.
 type bundle string
 
 const (
-	reference bundle = "Debian's"
-	plumb     bundle = "plumb's"
+	debian bundle = "Debian's" // the reference plugins 1.1.1 of July 2022, for CNI 1.0.0, without STATUS, GC and nftables
+	newest bundle = "newest"   // the reference plugins in the version of test/reference/go.mod
+	plumb  bundle = "plumb's"
 )
 
 func (b bundle) directory() string {
 	GinkgoHelper()
-	if b == plumb {
+	switch b {
+	case plumb:
 		return nstest.Build(GinkgoTB(), "bridge", "ptp", "macvlan", "host-local", "portmap", "bandwidth", "tuning", "firewall")
+	case newest:
+		return nstest.Reference(GinkgoTB())
 	}
-	if _, err := os.Stat(filepath.Join(debian, "bridge")); err != nil {
+	if _, err := os.Stat(filepath.Join(debianDir, "bridge")); err != nil {
 		Fail(fmt.Sprintf("%v; scripts/test.sh installs the package containernetworking-plugins", err))
 	}
-	return debian
+	return debianDir
 }
 
 // A swapHost is a host whose plugins are replaced while containers are attached. Configuration,
@@ -80,9 +83,9 @@ func (s *swapHost) addContainer(id string) *container {
 	return p
 }
 
-// addContainerOfEachBundle adds a container with each bundle, after it has added and deleted a first one.
+// addContainerOfEachBundle adds a container with the reference plugins and one with plumb, after it has added and deleted a first one.
 // This creates the objects that the containers of each bundle share.
-func (s *swapHost) addContainerOfEachBundle() []*container {
+func (s *swapHost) addContainerOfEachBundle(reference bundle) []*container {
 	GinkgoHelper()
 	var existing []*container
 	for _, b := range []bundle{reference, plumb} {
@@ -159,32 +162,37 @@ const (
 // listOf returns the plugins of a list.
 func listOf(plugins ...string) string { return strings.Join(plugins, ", ") }
 
-// A swapCase is a network, and the known errors of Debian's plugins with attachments that plumb created.
+// A swapCase is a network, and what the reference plugins cannot do with attachments that plumb created.
 type swapCase struct {
 	name             string
 	network          string
-	check            string   // a text in the error of Debian's CHECK; "" if CHECK succeeds
-	checkOwn         string   // the same for attachments that Debian's plugins created
-	del              string   // a text in the error of Debian's first DEL; the second DEL succeeds
-	left             []string // texts in the lines of the state that Debian's DEL leaves
+	check            string   // a text in the error of the newest CHECK; "" if CHECK succeeds
+	old              *oldCase // not nil if the case is tested with Debian's plugins as well
+	left             []string // texts in the lines of the state that the reference plugins' DEL leaves
 	leftWithoutNetns []string // the same for a DEL without a namespace
-	leftByPlumb      []string // the same for plumb's DEL without prevResult of attachments that Debian's plugins created
+	leftByPlumb      []string // the same for plumb's DEL without prevResult of attachments that the reference plugins created
+}
+
+// An oldCase lists errors of the reference plugins 1.1.1, each as a text in the error, or "" for none.
+type oldCase struct {
+	check    string // CHECK of an attachment that plumb created
+	checkOwn string // CHECK of an attachment that these plugins created
+	del      string // the first DEL; the second DEL succeeds
 }
 
 const (
-	// noChain is the error of Debian's DEL for an attachment without ipMasq's iptables chain.
+	// noChain is the error of DEL for an attachment without ipMasq's iptables chain.
 	noChain = "Chain 'CNI-"
-	// wrongFamily is an error of CHECK of portmap 1.1.1, which looks for the IPv4 rules in ip6tables.
+	// noPortChain is the error of CHECK of portmap, which does not know plumb's nftables elements.
+	noPortChain = "chain CNI-DN-"
+	// wrongFamily is an error of CHECK of portmap, which looks for the IPv4 rules in ip6tables.
 	wrongFamily = "could not check ipv6 dnat"
-	// noIfName is an error of CHECK of tuning 1.1.1, which does not replace IFNAME.
+	// noIfName is an error of CHECK of tuning, which does not replace IFNAME.
 	noIfName = "conf/IFNAME/arp_filter"
-	// noIPAM is an error of CHECK of the reference plugin bridge, which in all versions so far calls an IPAM
-	// plugin even if none is configured.
-	noIPAM = "no plugin name provided"
 )
 
 var (
-	// nftElements matches elements of table inet plumb, which Debian's plugins do not know. plumb's DEL or GC
+	// nftElements matches elements of table inet plumb, which the reference plugins do not know. plumb's DEL or GC
 	// deletes the elements. Another way is to delete the table (docs/migration.md, "Go back").
 	nftElements = []string{"nft element "}
 	// masqChains matches the iptables chains of ipMasq. The reference plugins find them by the addresses in
@@ -193,23 +201,23 @@ var (
 	// firewallRules matches a container's rules. The reference plugin does not know the rule that names the
 	// container, and finds the other rules only by prevResult, even the rules that it created itself.
 	firewallRules = []string{"CNI-FORWARD", "nft ip saddr", "nft ip daddr", "nft ip6 saddr", "nft ip6 daddr"}
-	// tuningFiles matches tuning's state files. Debian's tuning leaves even the files that it created itself.
+	// tuningFiles matches tuning's state files. The reference plugin leaves even the files that it created itself.
 	tuningFiles = []string{"_eth0.json"}
 )
 
 var swapCases = []swapCase{
-	{name: "bridge", network: listOf(bridgeMasq), del: noChain, left: nftElements, leftWithoutNetns: nftElements},
+	{name: "bridge", network: listOf(bridgeMasq), old: &oldCase{del: noChain}, left: nftElements, leftWithoutNetns: nftElements},
 	{name: "bridge, iptables", network: listOf(bridgeMasqIPTables), leftWithoutNetns: masqChains},
-	{name: "bridge without IPAM", network: listOf(`{"type": "bridge", "bridge": "cni0"}`), check: noIPAM, checkOwn: noIPAM},
-	{name: "ptp", network: listOf(`{"type": "ptp", "ipMasq": true, ` + ipamDualStack + `}`), del: noChain, left: nftElements, leftWithoutNetns: nftElements},
+	{name: "bridge without IPAM", network: listOf(`{"type": "bridge", "bridge": "cni0"}`)},
+	{name: "ptp", network: listOf(`{"type": "ptp", "ipMasq": true, ` + ipamDualStack + `}`), left: nftElements, leftWithoutNetns: nftElements},
 	{name: "macvlan", network: listOf(`{"type": "macvlan", "master": "uplink0", ` + ipamIPv4 + `}`)},
-	{name: "portmap", network: listOf(bridgeWithoutMasq, portmap), check: "chain CNI-DN-", checkOwn: wrongFamily, left: nftElements, leftWithoutNetns: nftElements},
-	{name: "portmap, iptables", network: listOf(bridgeMasqIPTables, portmapIPTables), check: wrongFamily, checkOwn: wrongFamily, leftWithoutNetns: masqChains},
-	{name: "portmap, IPv4", network: listOf(`{`+gatewayKeys+`, `+ipamIPv4+`}`, portmapIPTables), check: wrongFamily, checkOwn: wrongFamily},
+	{name: "portmap", network: listOf(bridgeWithoutMasq, portmap), check: noPortChain, old: &oldCase{check: noPortChain, checkOwn: wrongFamily}, left: nftElements, leftWithoutNetns: nftElements},
+	{name: "portmap, iptables", network: listOf(bridgeMasqIPTables, portmapIPTables), leftWithoutNetns: masqChains},
+	{name: "portmap, IPv4", network: listOf(`{`+gatewayKeys+`, `+ipamIPv4+`}`, portmapIPTables)},
 	{name: "bandwidth", network: listOf(bridgeWithoutMasq, bandwidthPlugin)},
-	{name: "tuning", network: listOf(bridgeWithoutMasq, tuning), check: noIfName, checkOwn: noIfName, leftWithoutNetns: tuningFiles},
+	{name: "tuning", network: listOf(bridgeWithoutMasq, tuning), old: &oldCase{check: noIfName, checkOwn: noIfName}, leftWithoutNetns: tuningFiles},
 	{name: "firewall, iptables", network: listOf(bridgeWithoutMasq, firewallIPTables), left: firewallRules, leftWithoutNetns: firewallRules, leftByPlumb: firewallRules},
-	{name: "the whole chain", network: fullList, check: wrongFamily, checkOwn: wrongFamily, leftWithoutNetns: slices.Concat(masqChains, tuningFiles)},
+	{name: "the whole chain", network: fullList, old: &oldCase{check: wrongFamily, checkOwn: wrongFamily}, leftWithoutNetns: slices.Concat(masqChains, tuningFiles)},
 }
 
 var fullList = listOf(bridgeMasqIPTables, portmapIPTables, tuning, bandwidthPlugin)
@@ -217,29 +225,32 @@ var fullList = listOf(bridgeMasqIPTables, portmapIPTables, tuning, bandwidthPlug
 func swapEntries() []TableEntry {
 	var all []TableEntry
 	for _, e := range swapCases {
-		all = append(all, Entry(e.name, e))
+		all = append(all, Entry(e.name+", newest", newest, e, oldCase{check: e.check}))
+		if e.old != nil {
+			all = append(all, Entry(e.name+", Debian's", debian, e, *e.old))
+		}
 	}
 	return all
 }
 
 var _ = Describe("on a host whose plugins are replaced", func() {
-	DescribeTable("each bundle checks and deletes attachments of the other one, except for known errors of Debian's", func(e swapCase) {
+	DescribeTable("plumb and the reference plugins check and delete each other's attachments, except for known errors", func(reference bundle, e swapCase, known oldCase) {
 		s := newSwapHost(e.network)
-		existing := s.addContainerOfEachBundle()
+		existing := s.addContainerOfEachBundle(reference)
 		before := nstest.WaitStable(s.state)
 		s.use(reference)
-		expectError(s.Check(existing[0]), e.checkOwn)
+		expectError(s.Check(existing[0]), known.checkOwn)
 		for id, way := range ways {
-			By("Debian's plugins delete a container " + way)
+			By("the reference plugins delete a container " + way)
 			s.use(plumb)
 			p := s.addContainer(fmt.Sprint("plumbs", id))
 			s.use(reference)
-			expectError(s.Check(p), e.check)
+			expectError(s.Check(p), known.check)
 			if way == withoutNetns {
 				Expect(s.deleteContainer(p, way)).To(Succeed())
 				s.expectLeft(before, e.leftWithoutNetns)
 			} else {
-				expectError(s.deleteContainer(p, way), e.del)
+				expectError(s.deleteContainer(p, way), known.del)
 				Expect(s.Del(p)).To(Succeed(), "second DEL, which all runtimes call")
 				s.expectLeft(before, e.left)
 			}
@@ -250,7 +261,7 @@ var _ = Describe("on a host whose plugins are replaced", func() {
 		for id, way := range ways {
 			By("plumb deletes a container " + way)
 			s.use(reference)
-			p := s.addContainer(fmt.Sprint("debians", id))
+			p := s.addContainer(fmt.Sprint("references", id))
 			s.use(plumb)
 			Expect(s.Check(p)).To(Succeed())
 			Expect(s.deleteContainer(p, way)).To(Succeed())
@@ -270,8 +281,8 @@ var _ = Describe("on a host whose plugins are replaced", func() {
 	It("containers can be added and deleted while plumb install replaces and restores the plugins", func() {
 		s := newSwapHost(fullList)
 		bin, backup := filepath.Join(s.Dir, "bin"), filepath.Join(s.Dir, "backup")
-		Expect(os.CopyFS(bin, os.DirFS(reference.directory()))).To(Succeed())
-		existing := s.addContainerOfEachBundle()
+		Expect(os.CopyFS(bin, os.DirFS(newest.directory()))).To(Succeed())
+		existing := s.addContainerOfEachBundle(newest)
 		before := nstest.WaitStable(s.state)
 		s.useDirectory(bin)
 
@@ -283,12 +294,12 @@ var _ = Describe("on a host whose plugins are replaced", func() {
 		s.dial(added, nstest.ServeTCP(GinkgoTB(), old.NS, withAnyPort(old.V4.String())).String())
 
 		restored := s.install("--to", bin, "--restore", backup)
-		for _, name := range strings.Fields("cluster-local cluster-local-etcd cluster-local-kubernetes dummy route-override tap tc-redirect-tap") { // Debian's version lacks these
+		for _, name := range strings.Fields("cluster-local cluster-local-etcd cluster-local-kubernetes route-override tc-redirect-tap") { // the reference plugins lack these
 			if os.Remove(filepath.Join(bin, name)) == nil {
 				Expect(restored).To(MatchRegexp(`(?m)^  %s +stays$`, name))
 			}
 		}
-		Expect(nstest.SnapshotDir(GinkgoTB(), bin)).To(Equal(nstest.SnapshotDir(GinkgoTB(), reference.directory())))
+		Expect(nstest.SnapshotDir(GinkgoTB(), bin)).To(Equal(nstest.SnapshotDir(GinkgoTB(), newest.directory())))
 		s.dial(added, nstest.ServeTCP(GinkgoTB(), old.NS, withAnyPort(old.V6.String())).String())
 		Expect(s.deleteContainer(added, withEverything)).To(Succeed())
 		Expect(s.deleteContainer(old, withEverything)).To(Succeed())
@@ -301,11 +312,11 @@ var _ = Describe("on a host whose plugins are replaced", func() {
 
 	It("plumb's GC removes all of plumb's elements", func() {
 		s := newSwapHost(listOf(bridgeMasq, portmap))
-		existing := s.addContainerOfEachBundle()
+		existing := s.addContainerOfEachBundle(newest)
 		before := nstest.WaitStable(s.state)
 		s.use(plumb)
 		p := s.addContainer("p")
-		s.use(reference)
+		s.use(newest)
 		Expect(s.deleteContainer(p, withoutNetns)).To(Succeed())
 		s.expectLeft(before, nftElements)
 		s.use(plumb)

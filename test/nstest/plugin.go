@@ -291,6 +291,20 @@ func Build(tb TB, plugins ...string) string {
 	return builds.dir
 }
 
+// Reference returns a directory with the newest reference plugins that plumb is compared with, which scripts/reference.sh
+// builds if necessary.
+func Reference(tb TB) string {
+	tb.Helper()
+	cmd := exec.Command(filepath.Join(Root(tb), "scripts/reference.sh"))
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		tb.Fatalf("%v: %v\n%s", cmd, err, stderr.String())
+	}
+	return strings.TrimSpace(string(out))
+}
+
 // buildDir creates the directory for the executables of this process. It also removes the directories of
 // processes that have ended, because a test does not know whether it is the last one of its process.
 func buildDir(tb TB) string {
