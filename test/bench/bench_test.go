@@ -113,7 +113,7 @@ COMMIT
 -A CNI-DN-foreign00001 -p tcp -m tcp --dport 40001 -j DNAT --to-destination 10.88.0.2:80
 COMMIT
 `
-	if got := copies(saved, 2); got != want {
+	if got := copies(saved, 2, 1); got != want {
 		t.Errorf("want\n%sgot\n%s", want, got)
 	}
 }

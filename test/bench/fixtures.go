@@ -160,15 +160,16 @@ func (s *side) setCursor(addr netip.Addr) {
 	s.must(os.WriteFile(filepath.Join(s.dir, network, "last_reserved_ip.0"), []byte(addr.String()), 0o600))
 }
 
-// mapForeign maps a host port for each of s.fill other containers. Because the reference plugin is slow, it maps only
-// the first port. iptables-restore adds copies of its rules, with other names and ports, for the other containers.
-func mapForeign(s *side) {
+// mapForeign maps s.fill host ports for other containers, each of which has the given number of host ports. Because the
+// reference plugin is slow with iptables, it maps only those of the first container. iptables-restore adds copies of its
+// rules, with other names and ports, for the other containers.
+func mapForeign(s *side, each int) {
 	if s.fill == 0 {
 		return
 	}
 	base := attached(s)
 	add := func(i int) {
-		c := portmap(firstForeign-firstPort+i, 1)
+		c := portmap(firstForeign-firstPort+i*each, each).withBackend(s)
 		a := &attachment{
 			side: s, chain: []conf{c}, id: fmt.Sprintf("foreign-%d", i),
 			container: s.containers[0].Path(), ifn: ifName, base: base,
@@ -176,8 +177,8 @@ func mapForeign(s *side) {
 		_, err := a.do("ADD", execute)
 		s.must(err)
 	}
-	if !s.reference {
-		for i := range s.fill {
+	if !s.reference || s.backend == "nftables" {
+		for i := range s.fill / each {
 			add(i)
 		}
 		return
@@ -185,16 +186,15 @@ func mapForeign(s *side) {
 	add(0)
 	out, err := s.host.Exec("iptables-save", "-t", "nat")
 	s.must(err)
-	_, err = s.host.ExecInput(copies(out, s.fill), "iptables-restore", "--noflush")
+	_, err = s.host.ExecInput(copies(out, s.fill/each, each), "iptables-restore", "--noflush")
 	s.must(err)
 }
 
-// copies returns n-1 copies of the rules for the first foreign port, as input for iptables-restore.
-func copies(saved string, n int) string {
-	port := fmt.Sprint(firstForeign)
+// copies returns n-1 copies of the rules for the foreign container with the first ports, as input for iptables-restore.
+func copies(saved string, n, ports int) string {
 	var chain string
 	for line := range strings.Lines(saved) {
-		if fields := strings.Fields(line); strings.Contains(line, "--dports "+port) {
+		if fields := strings.Fields(line); strings.Contains(line, fmt.Sprint("--dports ", firstForeign)) {
 			chain = fields[len(fields)-1]
 		}
 	}
@@ -212,9 +212,13 @@ func copies(saved string, n int) string {
 	text.WriteString("*nat\n")
 	for _, lines := range [][]string{named, rules} {
 		for i := 1; i < n; i++ {
-			own := strings.NewReplacer(chain, fmt.Sprintf("CNI-DN-foreign%05d", i), port, fmt.Sprint(firstForeign+i), "foreign-0", fmt.Sprint("foreign-", i))
+			own := []string{chain, fmt.Sprintf("CNI-DN-foreign%05d", i), "foreign-0", fmt.Sprint("foreign-", i)}
+			for p := range ports {
+				own = append(own, fmt.Sprint(firstForeign+p), fmt.Sprint(firstForeign+i*ports+p))
+			}
+			replacer := strings.NewReplacer(own...)
 			for _, line := range lines {
-				text.WriteString(own.Replace(line))
+				text.WriteString(replacer.Replace(line))
 			}
 		}
 	}

@@ -192,6 +192,7 @@ var titles = map[string]string{
 	"host-local":    "host-local alone, by reservations of other containers",
 	"cluster-local": "cluster-local alone, without a call of the datastore, and plumb's host-local",
 	"portmap":       "portmap, by its mappings and the mappings of other containers",
+	"connect":       "new connections (connect(2)), by the host ports of other containers",
 	"firewall":      "firewall, by iptables, and with a policy",
 	"chain":         "the whole chain: bridge with masquerade, portmap, bandwidth, tuning",
 	"burst":         "many containers, a few at a time, with the time of all and the CPU time of each",

@@ -64,6 +64,8 @@ func (o *outcome) title(p [2]string) string {
 	switch {
 	case p[1] == empty:
 		return o.Scenario + " (second: plumb with none)"
+	case p[1] == withNFTables:
+		return o.Scenario + " (second: " + withNFTables + ")"
 	case p[1] == withHostLocal:
 		return o.Scenario + " (second: plumb's host-local)"
 	case p[0] != plumb:

@@ -18,6 +18,7 @@ type scenario struct {
 	prepare, before func(*side)
 	base            func(*side) json.RawMessage // prevResult for the first plugin of the chain
 	ifn             string                      // CNI_IFNAME; "" for eth0
+	connect         bool                        // measure connections instead of calls; the names of the verbs are paths
 	burst           int                         // if not 0, the number of parallel plugin calls while many containers are added
 	breakdown       bool                        // also measure the parts of each ADD
 	long            bool                        // skipped with --quick and --report unless --only names it
@@ -98,8 +99,11 @@ func (b *bench) run(sc scenario) *outcome {
 			}
 			r.sides = append(r.sides, s)
 		}
-		if sc.burst > 0 {
+		switch {
+		case sc.burst > 0:
 			return r.bursts()
+		case sc.connect:
+			return r.connections()
 		}
 		if err := r.turns(); err != nil || !sc.breakdown {
 			return err
@@ -230,7 +234,8 @@ func (o *outcome) summarize(sc scenario) []verbOutcome {
 }
 
 // pairs returns the pairs of sides to compare. It pairs plumb with the reference and, if these sides exist, with itself
-// on an empty host. It pairs plumb's iptables backend with the reference. The reference plugins do not include
+// on an empty host. It pairs plumb's iptables backend with the reference, and plumb with the reference's nftables backend.
+// The reference plugins do not include
 // cluster-local, which is therefore paired with plumb's host-local.
 func pairs(sides map[string]summary) [][2]string {
 	all := [][2]string{{plumb, reference}}
@@ -239,6 +244,9 @@ func pairs(sides map[string]summary) [][2]string {
 	}
 	if _, ok := sides[withHostLocal]; ok {
 		return [][2]string{{plumb, withHostLocal}}
+	}
+	if _, ok := sides[withNFTables]; ok {
+		all = append(all, [2]string{plumb, withNFTables})
 	}
 	if _, ok := sides[withIPTables]; ok {
 		all = append(all, [2]string{withIPTables, reference})

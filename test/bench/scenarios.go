@@ -16,7 +16,7 @@ var (
 // reported names the scenarios of --report. On two idle processors they take about a quarter of an hour.
 const reported = "start/bridge,start/host-local,start/portmap,loopback,tuning,host-local/0,host-local/10000,host-local/60000," +
 	"host-local/60000/last-free,cluster-local,bridge,ptp,ptp/dual,macvlan,macvlan/dual,bandwidth,portmap/1,portmap/10,portmap/100," +
-	"portmap/1/foreign-1000,portmap/1/foreign-5000,firewall,chain,burst/chain/x32"
+	"portmap/1/foreign-1000,portmap/1/foreign-5000,connect/0,connect/5000,firewall,chain,burst/chain/x32"
 
 // scenarios returns all scenarios, in the order of the report.
 func scenarios() []scenario {
@@ -28,6 +28,7 @@ func scenarios() []scenario {
 	all = append(all, bridges()...)
 	all = append(all, interfaces()...)
 	all = append(all, portmaps()...)
+	all = append(all, connections()...)
 	all = append(all, firewalls()...)
 	return append(all, chains()...)
 }
@@ -180,7 +181,7 @@ func portmaps() (all []scenario) {
 			chain: one(func(*side) conf { return portmap(0, 1) }),
 			prepare: func(s *side) {
 				veth(s)
-				mapForeign(s)
+				mapForeign(s, 1)
 			},
 			base: attached, long: true,
 		})
