@@ -8,6 +8,8 @@
 #   scripts/bench.sh --peer DIR           compare with the executables in DIR instead of the newest reference plugins,
 #                                         for example with Debian's in /usr/lib/cni
 #   scripts/bench.sh --json FILE          write all figures as JSON
+#   scripts/bench.sh --never-slower       measure one scenario of each plugin, and fail if a call takes 3 % more time than
+#                                         the reference plugin's, for ten minutes on an idle machine
 #   scripts/bench.sh -n N                 N iterations (100)
 #   scripts/bench.sh --report             measure this commit for a quarter of an hour, and replace the file in
 #                                         docs/benchmarks and the tables and plots in README.md and docs/performance.md

@@ -22,6 +22,9 @@ type bed struct {
 // A failure is the panic value of Fatalf. guard returns it as an error.
 type failure struct{ error }
 
+// errSkipped matches the error of a scenario that needs a feature that the kernel lacks.
+var errSkipped = errors.New("skipped")
+
 func (b *bed) Helper()                   {}
 func (b *bed) Name() string              { return "bench" }
 func (b *bed) Cleanup(f func())          { b.cleanups = append(b.cleanups, f) }
@@ -29,7 +32,9 @@ func (b *bed) Logf(string, ...any)       {}
 func (b *bed) Failed() bool              { return len(b.errs) > 0 }
 func (b *bed) Errorf(f string, a ...any) { b.errs = append(b.errs, fmt.Errorf(f, a...)) }
 func (b *bed) Fatalf(f string, a ...any) { panic(failure{fmt.Errorf(f, a...)}) }
-func (b *bed) Skipf(f string, a ...any)  { b.Fatalf(f, a...) }
+func (b *bed) Skipf(f string, a ...any) {
+	panic(failure{fmt.Errorf("%w: %w", errSkipped, fmt.Errorf(f, a...))})
+}
 
 // TempDir creates a directory that is removed with the bed.
 func (b *bed) TempDir() string {

@@ -147,5 +147,14 @@ func peak(s *side, c call) (kib int, out []byte, err error) {
 	if err != nil {
 		err = c.explain(err, out, "")
 	}
-	return kib, out, err
+	return kib, firstJSON(out), err
+}
+
+// firstJSON returns the first JSON object in the output of a plugin. The reference plugin sbr also writes log lines, which
+// nstest.PeakMemory returns together with stdout.
+func firstJSON(out []byte) (object json.RawMessage) {
+	if begin := bytes.IndexByte(out, '{'); begin < 0 || json.NewDecoder(bytes.NewReader(out[begin:])).Decode(&object) != nil {
+		return nil
+	}
+	return object
 }

@@ -22,6 +22,7 @@ type options struct {
 	bins
 	only, json, sizes   string
 	quick, report, list bool
+	neverSlower         bool
 	pages               bool
 	iterations          int
 	command             string
@@ -44,6 +45,7 @@ func parse(stderr io.Writer, args []string) (o options, err error) {
 	f.BoolVar(&o.quick, "quick", false, "run few iterations, and skip long scenarios that --only does not name")
 	f.StringVar(&o.json, "json", "", "`file` for the figures")
 	f.BoolVar(&o.report, "report", false, "measure the scenarios that the pages show, unless --only is set")
+	f.BoolVar(&o.neverSlower, "never-slower", false, "measure a scenario of each plugin, and fail if a call is slower than the reference plugin's")
 	f.BoolVar(&o.pages, "pages", false, "write the tables and plots of the pages from the newest file in docs/benchmarks, and measure nothing")
 	f.StringVar(&o.sizes, "sizes", "", "compare the sizes in docs/performance.md with the executables in `directory`, and measure nothing")
 	f.IntVar(&o.iterations, "n", 0, "number of `iterations` (default 100; with --quick 10, with --report 20)")
@@ -54,8 +56,12 @@ func parse(stderr io.Writer, args []string) (o options, err error) {
 	if f.NArg() > 0 {
 		return o, fmt.Errorf("unknown argument %q; see --help", f.Arg(0))
 	}
-	if o.report && o.only == "" {
+	switch {
+	case o.only != "":
+	case o.report:
 		o.only = reported
+	case o.neverSlower:
+		o.only = neverSlower
 	}
 	switch {
 	case o.iterations < 0:
@@ -150,6 +156,9 @@ func (o options) measure(stdout io.Writer, list []scenario) error {
 	r.executables(stdout)
 	if o.json != "" {
 		err = r.write(o.json)
+	}
+	if o.neverSlower {
+		failed = errors.Join(failed, r.slower(stdout))
 	}
 	return errors.Join(err, failed)
 }

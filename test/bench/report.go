@@ -44,6 +44,10 @@ func (o *outcome) rows(w io.Writer) {
 		fmt.Fprintf(w, "| %s | | **failed** | | | %s |\n", o.Scenario, oneLine(o.Error))
 		return
 	}
+	if o.Skipped != "" {
+		fmt.Fprintf(w, "| %s | | %s | | | |\n", o.Scenario, oneLine(o.Skipped))
+		return
+	}
 	for _, v := range o.Verbs {
 		for i, p := range pairs(v.Sides) {
 			if len(v.Sides[p[0]].Reason)+v.Sides[p[0]].N == 0 {

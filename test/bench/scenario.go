@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"runtime"
 	"time"
@@ -73,6 +74,7 @@ type outcome struct {
 	Breakdown []breakdown         `json:"breakdown,omitempty"`
 	Others    float64             `json:"othersCPU"` // the share of all processors that other processes used
 	Error     string              `json:"error,omitempty"`
+	Skipped   string              `json:"skipped,omitempty"` // what the kernel lacks
 	samples   map[string][]sample // the samples by verb and side
 	reasons   map[string]string
 }
@@ -110,7 +112,10 @@ func (b *bench) run(sc scenario) *outcome {
 		}
 		return r.breakDown()
 	})
-	if err != nil {
+	switch {
+	case errors.Is(err, errSkipped):
+		o.Skipped = err.Error()
+	case err != nil:
 		o.Error = err.Error()
 	}
 	o.Others = usage.since()

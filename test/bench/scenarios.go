@@ -27,6 +27,7 @@ func scenarios() []scenario {
 	all = append(all, clusterLocal())
 	all = append(all, bridges()...)
 	all = append(all, interfaces()...)
+	all = append(all, links()...)
 	all = append(all, portmaps()...)
 	all = append(all, connections()...)
 	all = append(all, firewalls()...)
