@@ -48,7 +48,7 @@ download() {
 build() {
 	PLUMB_BIN=$work/bin
 	export PLUMB_BIN
-	./build_linux.sh "$PLUMB_BIN" && scripts/reference.sh >/dev/null
+	./build_linux.sh "$PLUMB_BIN" && CNI_REFERENCE=$(scripts/reference.sh) && export CNI_REFERENCE
 }
 
 # tests runs four packages at a time, because they wait more than they compute. The timeout is only for tests that

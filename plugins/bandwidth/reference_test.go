@@ -1,7 +1,6 @@
 package main
 
 import (
-	"os"
 	"regexp"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -9,9 +8,6 @@ import (
 
 	"github.com/plumb-cni/plumb/test/nstest"
 )
-
-// reference is the path of the plugin in Debian's package containernetworking-plugins.
-const reference = "/usr/lib/cni/bandwidth"
 
 // withoutSecondAction removes the second action of the reference plugin's redirection from the output
 // of tc. No packet reaches that action.
@@ -26,13 +22,10 @@ var _ = Describe("the reference plugin", func() {
 		GinkgoHelper()
 		c := bed.call.With(command)
 		c.Config = bed.config(keys)
-		return nstest.Exec(GinkgoTB(), reference, c)
+		return nstest.ExecReference(GinkgoTB(), "bandwidth", c)
 	}
 
 	BeforeEach(func() {
-		if _, err := os.Stat(reference); err != nil {
-			Skip("containernetworking-plugins is not installed: " + err.Error())
-		}
 		nstest.LeakCheck(GinkgoTB())
 		bed = ptp()
 	})

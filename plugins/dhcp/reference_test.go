@@ -11,9 +11,6 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// reference is Debian's build of the reference plugin.
-const reference = "/usr/lib/cni/dhcp"
-
 var _ = Describe("with the reference plugin", func() {
 	var b *testbed
 	BeforeEach(func() { b = newTestbed() })
@@ -22,9 +19,9 @@ var _ = Describe("with the reference plugin", func() {
 		b.runDaemon()
 		c := b.call("")
 		c.Config = b.conf("1.0.0", "")
-		c.Host, c.Path = b.Host, filepath.Dir(reference)
+		c.Host = b.Host
 		for _, command := range []string{"ADD", "CHECK", "DEL"} {
-			r := nstest.Exec(GinkgoTB(), reference, c.With(command))
+			r := nstest.ExecReference(GinkgoTB(), "dhcp", c.With(command))
 			Expect(r.Stdout).To(ContainSubstring("this is the DHCP daemon of plumb, which the reference plugin dhcp cannot call; install plumb's plugin"), command)
 		}
 		Expect(b.files()).To(BeEmpty())
@@ -32,7 +29,7 @@ var _ = Describe("with the reference plugin", func() {
 	})
 
 	It("ADD, CHECK and STATUS report the reference plugin's daemon, and DEL succeeds", func() {
-		cmd := exec.Command(reference, "daemon", "-socketpath", b.socket)
+		cmd := exec.Command(filepath.Join(nstest.Reference(GinkgoTB()), "dhcp"), "daemon", "-socketpath", b.socket)
 		cmd.Stderr = GinkgoWriter
 		Expect(b.Host.Start(cmd)).To(Succeed())
 		DeferCleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"os"
 	"strings"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -11,18 +10,14 @@ import (
 )
 
 var _ = Describe("beside the reference plugin", func() {
-	const path = "/usr/lib/cni/firewall" // version 1.1.1 in Debian's containernetworking-plugins
 	var b *testbed
 	BeforeEach(func() {
-		if _, err := os.Stat(path); err != nil {
-			Skip("the reference plugin is not installed")
-		}
 		b = newTestbed()
 	})
 	reference := func(c nstest.Call, command string) nstest.Reply {
 		GinkgoHelper()
 		c.Config = strings.ReplaceAll(c.Config, `"cniVersion":"1.1.0"`, `"cniVersion":"1.0.0"`)
-		return nstest.Exec(GinkgoTB(), path, c.With(command)).OK(GinkgoTB())
+		return nstest.ExecReference(GinkgoTB(), "firewall", c.With(command)).OK(GinkgoTB())
 	}
 	// withoutMarkers returns saved without the markers, which only plumb adds.
 	withoutMarkers := func() string {

@@ -1,31 +1,23 @@
 package main
 
 import (
-	"os"
-
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// reference is the path of the plugin in Debian's package containernetworking-plugins.
-const reference = "/usr/lib/cni/host-device"
-
 var _ = Describe("beside the reference plugin", func() {
 	var b *testbed
 	var c nstest.Call
 	BeforeEach(func() {
-		if _, err := os.Stat(reference); err != nil {
-			Skip("this test needs the Debian package containernetworking-plugins: " + err.Error())
-		}
 		b = newTestbed()
 		b.Host.Batch(GinkgoTB(), "addr add 192.0.2.1/24 brd + dev hd0")
 		c = b.NewCall(conf("1.0.0", byDevice, b.HostLocal(nstest.RangeV4)))
 	})
 	byReference := func(command string) nstest.Reply {
 		GinkgoHelper()
-		return nstest.Exec(GinkgoTB(), reference, c.With(command)).OK(GinkgoTB())
+		return nstest.ExecReference(GinkgoTB(), "host-device", c.With(command)).OK(GinkgoTB())
 	}
 
 	It("returns a device that the reference plugin moved, in the same state", func() {

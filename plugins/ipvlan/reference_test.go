@@ -14,6 +14,6 @@ var _ = Describe("beside the reference plugin", Label(nstest.Kernel), func() {
 		b.Dirs = nil // the reference plugin leaves plumb's record
 		ipam := strings.TrimSuffix(b.HostLocal(), "}") + `,"routes":[{"dst":"0.0.0.0/0"}]}`
 		c := b.NewCall(b.conf("1.0.0", onUplink+`,"mtu":1400,"mode":"`+mode+`"`, ipam))
-		b.RequireSwap("/usr/lib/cni/ipvlan", c) // version 1.1.1 in Debian's containernetworking-plugins
+		b.RequireSwap("ipvlan", c)
 	}, EntryDescription("mode %s"), Entry(nil, "l2"), Entry(nil, "l3"), Entry(nil, "l3s"))
 })

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"os"
 	"strings"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -10,22 +9,16 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// reference is the path of the plugin in Debian's package containernetworking-plugins.
-const reference = "/usr/lib/cni/sbr"
-
 var _ = Describe("beside the reference plugin", func() {
 	var b *testbed
 	var c nstest.Call
 
 	runReference := func(command string) { // supports cniVersion up to 1.0.0
 		GinkgoHelper()
-		nstest.Exec(GinkgoTB(), reference, c.With(command)).OK(GinkgoTB())
+		nstest.ExecReference(GinkgoTB(), "sbr", c.With(command)).OK(GinkgoTB())
 	}
 
 	BeforeEach(func() {
-		if _, err := os.Stat(reference); err != nil {
-			Skip("containernetworking-plugins is not installed: " + err.Error())
-		}
 		b = newTestbed()
 		b.container.Batch(GinkgoTB(), "route del default via 10.66.0.1 metric 100", "route prepend default via 10.66.0.1")
 		c = b.call(confOf("1.0.0", "net1", "", net1Prev))

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"os"
-
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
@@ -225,17 +223,11 @@ var _ = It("leaves nothing behind if a step fails", Label(nstest.Kernel), func()
 	}})
 })
 
-// reference is the path of the plugin in Debian's package containernetworking-plugins.
-const reference = "/usr/lib/cni/vrf"
-
 var _ = Describe("beside the reference plugin", Label(nstest.Kernel), func() {
 	It("checks and deletes what the reference plugin created, and the reference plugin what plumb created", func() {
-		if _, err := os.Stat(reference); err != nil {
-			Skip("containernetworking-plugins is not installed: " + err.Error())
-		}
 		b := newTestbed()
 		c := b.call("net1", confOf("1.0.0", blue))
-		runReference := func(command string) { nstest.Exec(GinkgoTB(), reference, c.With(command)).OK(GinkgoTB()) }
+		runReference := func(command string) { nstest.ExecReference(GinkgoTB(), "vrf", c.With(command)).OK(GinkgoTB()) }
 		runReference("ADD")
 		b.OK("CHECK", c)
 		b.OK("DEL", c)

@@ -291,10 +291,13 @@ func Build(tb TB, plugins ...string) string {
 	return builds.dir
 }
 
-// Reference returns a directory with the newest reference plugins that plumb is compared with, which scripts/reference.sh
-// builds if necessary.
+// Reference returns a directory with the newest reference plugins that plumb is compared with. It is the directory that
+// CNI_REFERENCE names, or scripts/reference.sh builds it if necessary.
 func Reference(tb TB) string {
 	tb.Helper()
+	if dir := os.Getenv("CNI_REFERENCE"); dir != "" {
+		return dir
+	}
 	cmd := exec.Command(filepath.Join(Root(tb), "scripts/reference.sh"))
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
@@ -303,6 +306,16 @@ func Reference(tb TB) string {
 		tb.Fatalf("%v: %v\n%s", cmd, err, stderr.String())
 	}
 	return strings.TrimSpace(string(out))
+}
+
+// ExecReference calls the reference plugin with the name, as Exec does. The plugin finds other reference plugins.
+func ExecReference(tb TB, name string, c Call) Reply {
+	tb.Helper()
+	dir := Reference(tb)
+	if c.Path == "" {
+		c.Path = dir
+	}
+	return Exec(tb, filepath.Join(dir, name), c)
 }
 
 // buildDir creates the directory for the executables of this process. It also removes the directories of

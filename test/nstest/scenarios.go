@@ -207,15 +207,12 @@ func (b *Bed) RequireDelAfterLateAdd(c Call, add func(host *ns.Handle) error) {
 	restored()
 }
 
-// RequireSwap checks that the plugin can check and delete what the reference plugin at path added, and vice versa. Each
-// DEL must restore the host and the container. RequireSwap skips the test if the reference plugin is not installed.
-func (b *Bed) RequireSwap(path string, c Call) {
+// RequireSwap checks that the plugin can check and delete what the reference plugin with the name added, and vice versa.
+// Each DEL must restore the host and the container.
+func (b *Bed) RequireSwap(name string, c Call) {
 	b.tb.Helper()
-	if _, err := os.Stat(path); err != nil {
-		b.tb.Skipf("the reference plugin is not installed")
-	}
 	restored := b.Restored(b.Host, c.Container)
-	reference := func(command string, c Call) Reply { return Exec(b.tb, path, c.With(command)).OK(b.tb) }
+	reference := func(command string, c Call) Reply { return ExecReference(b.tb, name, c.With(command)).OK(b.tb) }
 	for _, sides := range [][]func(string, Call) Reply{{reference, b.OK}, {b.OK, reference}} {
 		added := c
 		added.Config = WithPrevResult(c.Config, sides[0]("ADD", c).Stdout)

@@ -116,9 +116,12 @@ boot() {
 
 # plugins builds the executables that tests call, so that they are not built in the virtual machine.
 plugins() {
-	[ -z "${PLUMB_BIN:-}" ] || return 0
-	export PLUMB_BIN=$work/bin
-	"$root/build_linux.sh" "$PLUMB_BIN" >&2
+	if [ -z "${PLUMB_BIN:-}" ]; then
+		export PLUMB_BIN=$work/bin
+		"$root/build_linux.sh" "$PLUMB_BIN" >&2
+	fi
+	[ -n "${CNI_REFERENCE:-}" ] || CNI_REFERENCE=$("$root/scripts/reference.sh")
+	export CNI_REFERENCE
 }
 
 # packages prints the packages with labelled specs. The packages that take longest come first. If CNI_TEST_NEEDS says which
