@@ -56,14 +56,13 @@ func Prepare(c *nl.Conn, l nl.Link, settings ...sysctl.Setting) error {
 }
 
 // ContainerSysctls returns the sysctls of a container's interface that do not depend on its addresses. With them, the
-// interface never configures itself by router advertisements (CVE-2020-10749), and announces its addresses when
-// Announce is called.
+// interface announces its addresses when Announce is called. Whether it configures itself by router advertisements is
+// up to the kernel's default (see IgnoreRouters).
 func ContainerSysctls(ifName string, dad DADMode) []sysctl.Setting {
 	settings := []sysctl.Setting{{Key: sysctl.IPv4(ifName, "arp_notify"), Value: "1", Optional: true}}
 	add := func(name, value string) {
 		settings = append(settings, sysctl.Setting{Key: sysctl.IPv6(ifName, name), Value: value, Optional: true})
 	}
-	add("accept_ra", "0")
 	add("ndisc_notify", "1")
 	if dad == DADOff {
 		add("accept_dad", "0")
@@ -71,8 +70,8 @@ func ContainerSysctls(ifName string, dad DADMode) []sysctl.Setting {
 	}
 	add("accept_dad", "1")
 	// The kernel delays the detection by a random time up to this value (addrconf_dad_kick), so that hosts that boot at
-	// the same time do not all send at once. Zero shortens ADD, which waits for the detection. It has no other effect,
-	// because the interface sends no router solicitations.
+	// the same time do not all send at once. Zero shortens ADD, which waits for the detection. The router solicitation,
+	// which the kernel sends when the detection has ended, is also sent earlier.
 	add("router_solicitation_delay", "0")
 	if dad == DADOptimistic {
 		add("optimistic_dad", "1")

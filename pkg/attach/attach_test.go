@@ -73,7 +73,7 @@ func TestContainerSpecAndContainerSysctlsFollowTheDADMode(t *testing.T) {
 			t.Errorf("DAD mode %d: IPv4 address %+v", c.dad, a)
 		}
 		sysctls := attach.ContainerSysctls("eth0", c.dad)
-		for key, value := range map[string]string{"accept_dad": c.acceptDAD, "accept_ra": "0", "ndisc_notify": "1"} {
+		for key, value := range map[string]string{"accept_dad": c.acceptDAD, "ndisc_notify": "1"} {
 			if want := (sysctl.Setting{Key: sysctl.IPv6("eth0", key), Value: value, Optional: true}); !slices.Contains(sysctls, want) {
 				t.Errorf("DAD mode %d: no %+v in %+v", c.dad, want, sysctls)
 			}

@@ -20,6 +20,8 @@ type ContainerLink struct {
 	// NoCarrier means that the interface has no carrier. In that case the kernel starts duplicate address
 	// detection later, and Configure does not wait for it.
 	NoCarrier bool
+	// NoRouter means that no router can be on the link, so that the interface ignores router advertisements.
+	NoRouter bool
 	// FixedMAC means that the MAC cannot be set, so that Announce is impossible. Instead, the kernel announces
 	// the addresses that the interface has when it is set up (arp_notify, ndisc_notify).
 	FixedMAC bool
@@ -102,6 +104,9 @@ func RefreshMTU(r *skel.Request, container *nl.Conn, l *nl.Link, i *types.Interf
 // addresses, unless the IPAM plugin works over it.
 func (p ContainerLink) prepare(r *skel.Request) error {
 	settings := ContainerSysctls(p.Link.Name, p.DAD)
+	if p.NoRouter {
+		settings = append(settings, IgnoreRouters(p.Link.Name))
+	}
 	if p.FixedMAC && !ipam.NeedsLink(r) {
 		return sysctl.Set(p.Container.NS(), settings...)
 	}

@@ -81,7 +81,7 @@ func AddVeth(u *undo.Stack, p Pair) (hostEnd, container nl.Link, err error) {
 
 // HostSysctls returns the sysctls of a pair's host end.
 func HostSysctls(name string) []sysctl.Setting {
-	return []sysctl.Setting{{Key: sysctl.IPv6(name, "accept_ra"), Value: "0", Optional: true}}
+	return []sysctl.Setting{IgnoreRouters(name)}
 }
 
 // NoDAD returns the sysctl that makes the link-local address of a host interface usable at once. The host sends
@@ -142,6 +142,13 @@ func createdFor(hostEnd nl.Link, owner types.Attachment) bool {
 
 // IsHostEndName reports whether the name begins like the name of a host end.
 func IsHostEndName(name string) bool { return strings.HasPrefix(name, hostPrefix) }
+
+// HasHostEndForm reports whether the name has the form of a host end's name, with plumb and with the reference plugins.
+func HasHostEndForm(name string) bool {
+	digits, found := strings.CutPrefix(name, hostPrefix)
+	sum, err := hex.DecodeString(digits)
+	return found && err == nil && len(sum) == 4
+}
 
 // hostEndNames returns the names of the host ends of veth pairs in prev, which may be nil.
 func hostEndNames(prev *types.Result) []string {

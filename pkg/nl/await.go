@@ -36,10 +36,11 @@ func (c *Conn) AwaitRunning(l Link, within time.Duration) error {
 	})
 }
 
-// AwaitUsable waits until duplicate address detection has ended for all addresses of the link except
-// optimistic addresses, which are usable during the detection. If the detection finds a duplicate, the
-// error names the address and matches ErrDuplicate. If the detection does not end within the given
-// time, the error matches os.ErrDeadlineExceeded.
+// AwaitUsable waits until duplicate address detection has ended for the addresses of the link. It ignores
+// addresses with a limited lifetime, which the kernel adds after a router advertisement, and optimistic
+// addresses, which are usable during the detection. If the detection finds a duplicate, the error names
+// the address and matches ErrDuplicate. If the detection does not end within the given time, the error
+// matches os.ErrDeadlineExceeded.
 func (c *Conn) AwaitUsable(l Link, within time.Duration) error {
 	var waiting netip.Prefix
 	return c.await(within, awaited{
@@ -98,11 +99,14 @@ func awaitDeleted(events *rawnl.NetlinkSocket, index int) bool {
 	}
 }
 
-// anyTentative returns an address that is not usable because duplicate address detection has not
-// ended, or the zero Prefix if there is none. It returns an error if one of the addresses is a
-// duplicate.
+// anyTentative returns a permanent address that is not usable because duplicate address detection has
+// not ended, or the zero Prefix if there is none. It returns an error if one of the permanent addresses
+// is a duplicate.
 func anyTentative(addrs []Addr) (waiting netip.Prefix, err error) {
 	for _, a := range addrs {
+		if !a.Permanent {
+			continue
+		}
 		if a.Duplicate {
 			return a.Prefix, fmt.Errorf("%s: %w", a.Prefix, ErrDuplicate)
 		}

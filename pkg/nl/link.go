@@ -280,6 +280,24 @@ func (c *Conn) Ports(bridge Link) ([]Link, error) {
 	return c.listLinks("list ports of "+bridge.Name, masterFilter(bridge.Index), func(l Link) bool { return l.Master == bridge.Index })
 }
 
+// PortNames returns the names of the ports of a bridge. It decodes nothing else, which takes a third of the time of
+// Ports.
+func (c *Conn) PortNames(bridge Link) (names []string, err error) {
+	return query(c, "list names of the ports of "+bridge.Name, func() (names []string, err error) {
+		msgs, err := c.execute(listLinksRequest(masterFilter(bridge.Index)), unix.RTM_NEWLINK)
+		for _, m := range msgs {
+			attrs, err := rawnl.ParseRouteAttrAsMap(m[unix.SizeofIfInfomsg:])
+			if err != nil {
+				return nil, err
+			}
+			if master := attrs[unix.IFLA_MASTER].Value; len(master) == 4 && int(rawnl.NativeEndian().Uint32(master)) == bridge.Index {
+				names = append(names, rawnl.BytesToString(attrs[unix.IFLA_IFNAME].Value))
+			}
+		}
+		return names, err
+	})
+}
+
 func kindFilter(kind string) *rawnl.RtAttr {
 	filter := rawnl.NewRtAttr(unix.IFLA_LINKINFO|unix.NLA_F_NESTED, nil)
 	filter.AddRtAttr(rawnl.IFLA_INFO_KIND, rawnl.ZeroTerminated(kind))

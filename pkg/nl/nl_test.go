@@ -231,6 +231,20 @@ var _ = Describe("rtnetlink", func() {
 		Expect(len(prefixes(addrs))).To(Equal(1000))
 	})
 
+	It("waits for duplicate address detection of permanent addresses, but not of an address from a router advertisement", func() {
+		near, far := pair()
+		Expect(host.SetUp(near)).To(Succeed())
+		probes := "net/ipv6/conf/" + far.Name + "/dad_transmits"
+		containerNS.SetSysctl(GinkgoTB(), probes, "0")
+		Expect(container.SetUp(far)).To(Succeed())
+		Expect(container.AwaitUsable(far, time.Minute)).To(Succeed())
+		containerNS.SetSysctl(GinkgoTB(), probes, "100")
+		containerNS.Must(GinkgoTB(), "ip", "address", "add", "fd00::7/64", "dev", far.Name, "valid_lft", "900", "preferred_lft", "900")
+		Expect(container.AwaitUsable(far, time.Nanosecond)).To(Succeed())
+		containerNS.Must(GinkgoTB(), "ip", "address", "add", "fd00::8/64", "dev", far.Name)
+		Expect(container.AwaitUsable(far, time.Nanosecond)).To(MatchError(os.ErrDeadlineExceeded))
+	})
+
 	It("lists the gateways of the routes that share the load of a destination", func() {
 		near, far := pair()
 		Expect(host.SetUp(near)).To(Succeed())

@@ -26,7 +26,7 @@ func (a *attachment) configure(result *types.Result) error {
 // the result does not list one.
 func (a *attachment) configureContainer(result *types.Result, index int) error {
 	if index != types.NoInterface {
-		if err := attach.Prepare(a.container, a.eth, attach.ContainerSysctls(a.eth.Name, a.conf.dadMode())...); err != nil {
+		if err := a.prepareContainer(); err != nil {
 			return err
 		}
 	}
@@ -48,6 +48,21 @@ func (a *attachment) configureContainer(result *types.Result, index int) error {
 		return nil
 	}
 	return attach.Apply(a.container, a.eth, attach.ContainerSpec(a.eth.Name, a.conf.dadMode(), lease.IPs, lease.Routes))
+}
+
+// prepareContainer writes the sysctls of the container's interface, and sets the interface up. The interface accepts
+// router advertisements only if the bridge has an uplink. On other bridges, the only router is the host, which sends no
+// advertisements, and another container could send them.
+func (a *attachment) prepareContainer() error {
+	settings := attach.ContainerSysctls(a.eth.Name, a.conf.dadMode())
+	uplink, err := hasUplink(a.host, a.bridge, a.conf)
+	if err != nil {
+		return err
+	}
+	if !uplink {
+		settings = append(settings, attach.IgnoreRouters(a.eth.Name))
+	}
+	return attach.Prepare(a.container, a.eth, settings...)
 }
 
 // awaitLease waits for the lease. Both ends of the pair must be up. If the IPAM plugin works over

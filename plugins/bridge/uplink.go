@@ -44,6 +44,17 @@ func ensureUplink(host *nl.Conn, br nl.Link, conf *config) error {
 	return host.SetUp(uplink)
 }
 
+// hasUplink reports whether hosts that are not containers can be on the bridge. This is the case with a configured uplink,
+// or if another program added a port. hasUplink recognizes the ports of containers and of gateways by the form of their
+// names, which the reference plugin uses as well, because a complete list of 100 ports would take milliseconds.
+func hasUplink(host *nl.Conn, br nl.Link, conf *config) (bool, error) {
+	if conf.uplink != "" {
+		return true, nil
+	}
+	names, err := host.PortNames(br)
+	return slices.ContainsFunc(names, func(name string) bool { return !attach.HasHostEndForm(name) }), err
+}
+
 // checkUplink returns an error if the configured uplink cannot become a port of the bridge, which need not exist.
 func checkUplink(host *nl.Conn, conf *config) error {
 	if conf.uplink == "" {

@@ -45,6 +45,22 @@ var _ = Describe("uplinkInterface", func() {
 		b.OK("ADD", b.Call("two", newContainer(), conf(uplink, v4range)))
 	})
 
+	It("lets containers accept router advertisements, as a port of another program does, until the port is removed", func() {
+		disconnect()
+		b.RequireAutoconfiguration(conf(uplink, v4range), "uplink1")
+		for id, want := range map[string]string{"port": "1", "none": "0"} {
+			b.Host.IP("link del cni0")
+			b.Host.IP("link add cni0 up type bridge")
+			if id == "port" {
+				b.Host.IP("link set uplink1 master cni0")
+			}
+			container := newContainer()
+			b.Add(b.Call(id+"1", newContainer(), conf("", v4range)))
+			b.Add(b.Call(id+"2", container, conf("", v4range)))
+			Expect(container.Sysctl(GinkgoTB(), "net/ipv6/conf/eth0/accept_ra")).To(Equal(want), id)
+		}
+	})
+
 	DescribeTable("is rejected, and ADD changes nothing, if the interface", func(line, name, text string) {
 		disconnect()
 		if line != "" {

@@ -38,6 +38,10 @@ var _ = Describe("ADD", func() {
 		Expect(container.IP("-4 route")).To(Equal("default via 198.18.0.2 dev eth0\n198.18.0.0/24 dev eth0 proto kernel scope link src 198.18.0.50"))
 	})
 
+	It("lets the device configure itself from router advertisements", func() {
+		b.RequireAutoconfiguration(conf("1.1.0", byDevice, nstest.StaticV4), "hd0")
+	})
+
 	It("returns the result in each version's format", func() {
 		b.RequireResults(func(version string) string { return conf(version, byDevice, nstest.StaticDual) })
 	})

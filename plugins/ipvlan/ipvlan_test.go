@@ -35,9 +35,13 @@ var _ = Describe("ADD", Label(nstest.Kernel), func() {
 		Expect(b.Host.IP("link show uplink0")).To(ContainSubstring(result.Interfaces[0].MAC))
 		Expect(details(container)).To(And(ContainSubstring("ipvlan mode l2 bridge"), ContainSubstring("mtu 1400"), ContainSubstring("alias plumb:net1/one/eth0")))
 		Expect(container.IP("-4 route")).To(Equal("default via 198.18.0.2 dev eth0\n198.18.0.0/24 dev eth0 proto kernel scope link src 198.18.0.50"))
-		for key, want := range map[string]string{"net/ipv4/conf/eth0/arp_notify": "1", "net/ipv6/conf/eth0/ndisc_notify": "1", "net/ipv6/conf/eth0/accept_ra": "0"} {
+		for key, want := range map[string]string{"net/ipv4/conf/eth0/arp_notify": "1", "net/ipv6/conf/eth0/ndisc_notify": "1", "net/ipv6/conf/eth0/accept_ra": "1"} {
 			Expect(container.Sysctl(GinkgoTB(), key)).To(Equal(want), key)
 		}
+	})
+
+	It("lets the interface configure itself from router advertisements", func() {
+		b.RequireAutoconfiguration(b.conf("1.1.0", onUplink, nstest.StaticV4), nstest.Uplink)
 	})
 
 	It("announces its addresses on the segment", func() {

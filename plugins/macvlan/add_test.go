@@ -36,11 +36,15 @@ var _ = Describe("ADD", func() {
 		Expect(container.IP("-4 route")).To(Equal("default via 198.18.0.2 dev eth0\n198.18.0.0/24 dev eth0 proto kernel scope link src 198.18.0.50"))
 		Expect(container.IP("-6 route show default")).To(ContainSubstring("default via 2001:db8:18::2 dev eth0 metric 1024"))
 		for key, want := range map[string]string{
-			"net/ipv4/conf/eth0/arp_notify": "1", "net/ipv6/conf/eth0/ndisc_notify": "1", "net/ipv6/conf/eth0/accept_ra": "0",
+			"net/ipv4/conf/eth0/arp_notify": "1", "net/ipv6/conf/eth0/ndisc_notify": "1", "net/ipv6/conf/eth0/accept_ra": "1",
 			"net/ipv6/conf/eth0/accept_dad": "1", "net/ipv6/conf/eth0/router_solicitation_delay": "0", "net/ipv6/conf/eth0/keep_addr_on_down": "1", "net/ipv6/conf/eth0/disable_ipv6": "0",
 		} {
 			Expect(container.Sysctl(GinkgoTB(), key)).To(Equal(want), key)
 		}
+	})
+
+	It("lets the interface configure itself from router advertisements", func() {
+		b.RequireAutoconfiguration(conf("1.1.0", onUplink, nstest.StaticV4), nstest.Uplink)
 	})
 
 	It("sets the numbers of queues", func() {
@@ -287,7 +291,7 @@ var _ = Describe("ADD", func() {
 		It("may use the link, as dhcp does", func() {
 			dir, log := nstest.NewIPAMScript(GinkgoTB(), "dhcp", `
 				[ $CNI_COMMAND = ADD ] || exit 0
-				nsenter --net=$CNI_NETNS cat /proc/sys/net/ipv6/conf/$CNI_IFNAME/accept_ra >>$LOG
+				nsenter --net=$CNI_NETNS cat /proc/sys/net/ipv6/conf/$CNI_IFNAME/ndisc_notify >>$LOG
 				nsenter --net=$CNI_NETNS ip link set $CNI_IFNAME up || exit 1
 				echo '{"cniVersion":"1.0.0","ips":[{"address":"198.18.0.60/24","gateway":"198.18.0.2"}],"routes":[{"dst":"0.0.0.0/0"}]}'`)
 			container := b.NewContainer()
@@ -301,7 +305,7 @@ var _ = Describe("ADD", func() {
 			nstest.MustDial(GinkgoTB(), b.Outside, "198.18.0.60:80", "")
 			By("calling its DEL before the link is deleted")
 			b.OK("DEL", c)
-			Expect(nstest.ReadFile(GinkgoTB(), log)).To(And(HavePrefix("ADD: link\n0\n"), HaveSuffix("DEL: link\n")))
+			Expect(nstest.ReadFile(GinkgoTB(), log)).To(And(HavePrefix("ADD: link\n1\n"), HaveSuffix("DEL: link\n")))
 			Expect(container.IP("-br link")).NotTo(ContainSubstring("eth0"))
 		})
 		It("leaves nothing in the container when it fails", func() {

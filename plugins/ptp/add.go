@@ -65,7 +65,8 @@ func (a *attachment) prepare() error {
 	if err := attach.Prepare(a.host, a.hostEnd, attach.NoDAD(a.hostEnd.Name)); err != nil {
 		return err
 	}
-	return attach.Prepare(a.container, a.eth, attach.ContainerSysctls(a.eth.Name, attach.DADOff)...)
+	settings := append(attach.ContainerSysctls(a.eth.Name, attach.DADOff), attach.IgnoreRouters(a.eth.Name))
+	return attach.Prepare(a.container, a.eth, settings...)
 }
 
 func (a *attachment) result() *types.Result {

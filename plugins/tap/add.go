@@ -39,7 +39,7 @@ func add(r *skel.Request, conf *config) (*types.Result, error) {
 			return nil, err
 		}
 	}
-	return attach.ContainerLink{Container: container, Link: eth, DAD: attach.DADOn, NoCarrier: true}.Configure(r, pending)
+	return attach.ContainerLink{Container: container, Link: eth, DAD: attach.DADOn, NoCarrier: true, NoRouter: true}.Configure(r, pending)
 }
 
 // addTap creates the tap and sets its MAC and MTU, which the request that creates a tap cannot contain.

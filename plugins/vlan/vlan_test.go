@@ -42,6 +42,10 @@ var _ = Describe("ADD", Label(nstest.Kernel), func() {
 		Expect(err).To(HaveOccurred())
 	})
 
+	It("lets the interface configure itself from router advertisements", func() {
+		b.RequireAutoconfiguration(conf("1.1.0", in100, nstest.Static(container4+"/24")), "tagged")
+	})
+
 	It("returns the result in the form of each version", func() {
 		b.RequireResults(func(version string) string { return conf(version, in100+`,"mac":"02:00:00:00:00:01"`, staticDual) })
 	})

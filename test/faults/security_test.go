@@ -303,7 +303,7 @@ var _ = Describe("router advertisements of a container", func() {
 	})
 
 	for _, chain := range sortedKeys(chains()) {
-		It("change no route or address of the host or of another container, before, during and after ADD (CVE-2020-10749): "+chain, func() {
+		It("change no route or address of the host or of another container that is not on a LAN, before, during and after ADD (CVE-2020-10749): "+chain, func() {
 			network := newTestNetwork(chains()[chain])
 			acceptRAs(network.Host)
 			seen := startMonitor(network.Host)
@@ -317,7 +317,10 @@ var _ = Describe("router advertisements of a container", func() {
 			second.await(200)
 			wrong := errors.Join(network.Check(victim), network.Del(victim))
 			again := network.addContainer("victim", 8002)
-			bad := learnedFromRA(network.Host) + learnedFromRA(again.NS)
+			bad := learnedFromRA(network.Host)
+			if chain != "macvlan" { // on a LAN, a container accepts them by the kernel's default, as any host there
+				bad += learnedFromRA(again.NS)
+			}
 			first.end()
 			second.end()
 			if text := seen.end(); strings.Contains(text, "proto ra") || strings.Contains(text, "2001:db8:bad") {
