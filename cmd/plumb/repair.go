@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -57,10 +58,11 @@ changes containers only with --container-side, and takes nothing from another co
 func printRepairs(w io.Writer, r *repair.Report, dryRun bool) error {
 	lines := func(verb string, entries []repair.Entry) {
 		for _, e := range entries {
-			if e.Plugin != "" {
-				e.Plugin = " " + e.Plugin
+			object := "host " + e.IfName
+			if e.Network != "" {
+				object = strings.TrimSuffix(strings.Join([]string{e.Network, e.ContainerID, e.IfName, e.Plugin}, " "), " ")
 			}
-			fmt.Fprintf(w, "%s %s %s %s%s: %s\n", verb, e.Network, e.ContainerID, e.IfName, e.Plugin, e.What)
+			fmt.Fprintf(w, "%s %s: %s\n", verb, object, e.What)
 			if e.Error != "" {
 				fmt.Fprintf(w, "  REPAIR: %s\n    %s\n", e.Error, e.Fix)
 			}

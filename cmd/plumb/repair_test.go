@@ -19,6 +19,7 @@ import (
 
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/repair"
 	"github.com/plumb-cni/plumb/test/cnitest"
+	"github.com/plumb-cni/plumb/test/nstest"
 )
 
 // stubProgram runs the script beside it. plumb treats it as its own plugin, because its module is below plugins/.
@@ -314,6 +315,24 @@ var _ = Describe("plumb repair", func() {
 		Expect(exit).To(Equal(0))
 		Expect(report.Repaired).To(ConsistOf(HaveField("Plugin", "bridge")))
 		pings()
+	})
+
+	It("lets the host accept router advertisements through a network card that was added after the last ADD", func() {
+		list := b.network("10-pods.conflist", `{"cniVersion": "1.1.0", "name": "pods", "plugins": [{"type": "bridge", "bridge": "cni0",
+			"isGateway": true, "ipam": {"type": "host-local", "dataDir": "DIR/leases", "subnet": "fd00:1:2::/64"}}]}`)
+		b.add(list, newContainer("rep-a"))
+		nstest.Join(GinkgoTB(), nstest.End{In: b.host, Name: "eth7"}, nstest.End{In: nstest.New(GinkgoTB()), Name: "router0"})
+		const key = "net/ipv6/conf/eth7/accept_ra"
+		b.host.SetSysctl(GinkgoTB(), key, "1")
+		entry := ConsistOf(And(HaveField("IfName", "eth7"), HaveField("What", ContainSubstring("sysctl "+key+" is 1"))))
+		report, exit := b.repair("--dry-run")
+		Expect(exit).To(Equal(exitFound))
+		Expect(report.Damaged).To(entry)
+		Expect(b.host.Sysctl(GinkgoTB(), key)).To(Equal("1"))
+		report, exit = b.repair()
+		Expect(exit).To(Equal(0))
+		Expect(report).To(And(HaveField("Healthy", 1), HaveField("Repaired", entry)))
+		Expect(b.host.Sysctl(GinkgoTB(), key)).To(Equal("2"))
 	})
 
 	It("restores everything after it was killed at any time beside an ADD and a DEL, and no more", func() {

@@ -1,34 +1,46 @@
 package attach
 
 import (
-	"errors"
-
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/sysctl"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// EnsureForwarding enables forwarding on the host for the address families of ips. All containers share
-// the sysctls, so EnsureForwarding writes only the sysctls that are off and does not undo the change.
+// EnsureForwarding enables forwarding on the host for the address families of ips. Before that, it lets the host's network
+// cards keep accepting router advertisements (see LinksToRouters), even if forwarding is already enabled, because the
+// administrator may have enabled it, or a card may be new. All containers share the sysctls, so EnsureForwarding writes
+// only the sysctls that differ and does not undo the change.
 func EnsureForwarding(host *nl.Conn, ips []types.IP) error {
 	for _, s := range forwardingSysctls(ips) {
 		current, err := sysctl.Get(host.NS(), s.Key)
 		if err != nil {
 			return explainNoIPv6(err)
 		}
-		if current == s.Value {
-			continue
-		}
 		if s.Key == forwarding6 {
-			if err := keepAdvertisedRoutes(host); err != nil {
+			if err := keepRouters(host); err != nil {
 				return err
 			}
+		}
+		if current == s.Value {
+			continue
 		}
 		if err := sysctl.Set(host.NS(), s); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func keepRouters(host *nl.Conn) error {
+	links, err := LinksToRouters(host)
+	var settings []sysctl.Setting
+	for _, l := range links {
+		settings = append(settings, AcceptRouters(l.Name))
+	}
+	if err != nil {
+		return err
+	}
+	return sysctl.Set(host.NS(), settings...)
 }
 
 // DiffForwarding returns an error if the host does not forward packets of an address family of ips.
@@ -52,22 +64,4 @@ func forwardingSysctls(ips []types.IP) []sysctl.Setting {
 		settings = append(settings, sysctl.Setting{Key: forwarding6, Value: "1"})
 	}
 	return settings
-}
-
-// keepAdvertisedRoutes sets accept_ra to 2 on the host's interfaces whose IPv6 default route comes
-// from a router advertisement. A host that forwards IPv6 processes router advertisements only with
-// that value (Documentation/networking/ip-sysctl.rst), and would lose the route otherwise.
-func keepAdvertisedRoutes(host *nl.Conn) error {
-	uplinks, err := host.AdvertisedUplinks()
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, l := range uplinks {
-		key := sysctl.IPv6(l.Name, "accept_ra")
-		if current, err := sysctl.Get(host.NS(), key); err == nil && current == "1" {
-			errs = append(errs, sysctl.Set(host.NS(), sysctl.Setting{Key: key, Value: "2"}))
-		}
-	}
-	return errors.Join(errs...)
 }

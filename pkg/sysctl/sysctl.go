@@ -47,6 +47,27 @@ func Get(h *ns.Handle, key string) (value string, err error) {
 	return value, err
 }
 
+// InterfacesWith returns the interfaces whose IPv6 setting has the value, among those that match. It returns none if the
+// kernel has no IPv6.
+func InterfacesWith(h *ns.Handle, name, value string, match func(ifName string) bool) (found []string, err error) {
+	err = stepIn(h, "find interfaces with "+name+"="+value, func() error {
+		directory, err := os.Open(root + "net/ipv6/conf")
+		if err != nil {
+			return types.IgnoreNotExist(err)
+		}
+		defer func() { _ = directory.Close() }()
+		names, err := directory.Readdirnames(-1) // in contrast to os.ReadDir, it does not sort the names
+		for _, ifName := range names {
+			if match(ifName) && (Setting{Key: IPv6(ifName, name), Value: value}).isSet() {
+				found = append(found, ifName)
+			}
+		}
+		return err
+	})
+	slices.Sort(found)
+	return found, err
+}
+
 func stepIn(h *ns.Handle, step string, f func() error) error {
 	return h.Step(step, func() error { return h.Do(f) })
 }

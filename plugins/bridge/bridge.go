@@ -58,19 +58,22 @@ func ensureBridge(host *nl.Conn, conf *config, mac types.MAC) (nl.Link, error) {
 	return br, host.SetUp(br)
 }
 
-// existingSysctls returns the sysctls to set on an existing bridge. It returns none if the host got an IPv6 default route
-// from a router advertisement on the bridge, because such a bridge is the host's uplink. Other bridges must ignore router
-// advertisements, because containers can send them.
+// existingSysctls returns the sysctls to set on an existing bridge. It returns none if the bridge is the host's uplink,
+// because a network card is its port, or because the host got an IPv6 default route from a router advertisement on it.
+// Other bridges must ignore router advertisements, because containers can send them.
 func existingSysctls(host *nl.Conn, br nl.Link) ([]sysctl.Setting, error) {
 	acceptRA, err := sysctl.Get(host.NS(), sysctl.IPv6(br.Name, "accept_ra"))
 	if err != nil || acceptRA == "0" {
 		return nil, types.IgnoreNotExist(err) // without IPv6, the sysctl does not exist
 	}
 	uplinks, err := host.AdvertisedUplinks()
-	if slices.ContainsFunc(uplinks, func(l nl.Link) bool { return l.Index == br.Index }) {
+	if err != nil || slices.ContainsFunc(uplinks, func(l nl.Link) bool { return l.Index == br.Index }) {
 		return nil, err
 	}
-	return attach.HostSysctls(br.Name), err
+	if faces, err := attach.FacesLAN(host, br); faces || err != nil {
+		return nil, err
+	}
+	return attach.HostSysctls(br.Name), nil
 }
 
 // newSysctls returns the sysctls of a bridge or a gateway's interface that ADD creates.

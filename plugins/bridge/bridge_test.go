@@ -202,7 +202,7 @@ var _ = Describe("bridge", func() {
 			b.Host.IP("-6 route add default via fe80::1 dev cni0 metric 99 proto ra")
 			added := b.Call("one", newContainer(), b.conf("1.1.0", gatewayed, v6range))
 			added.Config = nstest.WithPrevResult(added.Config, b.OK("ADD", added).Stdout)
-			Expect(sysctls()).To(Equal("11"))
+			Expect(sysctls()).To(Equal("21"))
 			b.OK("CHECK", added)
 		})
 

@@ -353,6 +353,16 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 		})
 	})
 
+	It("finds an interface that will lose what it got from router advertisements, but no static one", func() {
+		n, _ := newUsedHost()
+		nstest.Join(GinkgoTB(), nstest.End{In: n.NS, Name: "eth7", Addrs: []string{"2001:db8:18::1/64"}}, nstest.End{In: nstest.New(GinkgoTB()), Name: "router0"})
+		n.SetSysctl(GinkgoTB(), "net/ipv6/conf/eth7/accept_ra", "1")
+		n.SetForwarding(GinkgoTB(), "1")
+		Expect(n.doctor().Findings).To(BeEmpty())
+		n.IP("address add 2001:db8:50::7/64 dev eth7 valid_lft 900 preferred_lft 900")
+		n.requireFixed(n.find("router-advertisements", "interface eth7 will lose the address 2001:db8:50::7/64: sysctl net/ipv6/conf/eth7/accept_ra is 1"), nil)
+	})
+
 	It("finds a native nftables chain that drops what containers send", func() {
 		n, _ := newUsedHost()
 		n.sh("nft 'add table inet f; add chain inet f forw { type filter hook forward priority 0; policy drop; }'")

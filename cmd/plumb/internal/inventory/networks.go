@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/containernetworking/cni/libcni"
 )
@@ -158,6 +159,13 @@ func (a *Attachment) interfaceKeys() Keys {
 		}
 	}
 	return Keys{}
+}
+
+// RoutesIPv6 reports whether the host forwards IPv6 packets of the attachment.
+func (a *Attachment) RoutesIPv6() bool {
+	k := a.interfaceKeys()
+	isRouted := k.Type == "ptp" || k.Type == "bridge" && (k.IsGateway || k.IsDefaultGateway)
+	return isRouted && slices.ContainsFunc(a.Addresses, func(addr string) bool { return strings.Contains(addr, ":") })
 }
 
 // Uplink returns the attachment's bridge or master, which is on its L2 segment, or "".

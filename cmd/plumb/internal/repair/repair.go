@@ -34,7 +34,8 @@ type Options struct {
 	Timeout time.Duration
 }
 
-// An Entry is one plugin of an attachment or, in Report.Skipped, an attachment.
+// An Entry is one plugin of an attachment or, in Report.Skipped, an attachment. If Network is empty, it is an interface of
+// the host.
 type Entry struct {
 	Network     string `json:"network"`
 	ContainerID string `json:"container"`
@@ -95,6 +96,11 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		r.pass(ctx, caller, living(inv), o.DryRun)
 		if ctx.Err() != nil || len(r.Repaired) == repaired {
 			break
+		}
+	}
+	if ctx.Err() == nil && slices.ContainsFunc(living(inv), (*inventory.Attachment).RoutesIPv6) {
+		if err := r.acceptRouters(o.DryRun); err != nil {
+			r.Errors = append(r.Errors, fmt.Sprintf("router advertisements: %v", err))
 		}
 	}
 	return r, ctx.Err()
