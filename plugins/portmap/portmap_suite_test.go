@@ -39,10 +39,15 @@ const (
 	peer4, peer6       = "10.9.0.3", "fd00:9::3"
 )
 
-// addBridge adds a bridge with addresses to the host, and switches forwarding on.
+// addBridge adds a bridge with addresses to the host, and switches forwarding on. Like the plugin bridge, it disables
+// duplicate address detection on the bridge. During the detection, the host sends no neighbor solicitations for packets that
+// it forwards, because they come from the bridge's link-local address (ndisc_send_ns), and drops the packets after three
+// seconds.
 func addBridge(tb nstest.TB, host *nstest.NS) {
 	host.SetForwarding(tb, "1")
-	host.Batch(tb, "link add cni0 type bridge", "addr add "+gateway4+"/24 dev cni0", "addr add "+gateway6+"/64 dev cni0 nodad", "link set cni0 up")
+	host.Batch(tb, "link add cni0 type bridge")
+	host.SetSysctl(tb, "net/ipv6/conf/cni0/accept_dad", "0")
+	host.Batch(tb, "addr add "+gateway4+"/24 dev cni0", "addr add "+gateway6+"/64 dev cni0 nodad", "link set cni0 up")
 }
 
 func newTestbed() *testbed {
@@ -56,6 +61,7 @@ func newTestbed() *testbed {
 		b.containers = append(b.containers, container)
 	}
 	_ = b.Host.SetBridgeNetfilter(GinkgoTB(), "0")
+	nstest.End{In: b.Host, Name: "cni0"}.AwaitAddresses(GinkgoTB())
 	return b
 }
 

@@ -178,7 +178,7 @@ func NewSite(tb TB) Site {
 	return s
 }
 
-// An End is one end of a veth pair.
+// An End is one end of a veth pair, or another interface.
 type End struct {
 	In    *NS
 	Name  string
@@ -199,13 +199,13 @@ func Join(tb TB, a, b End) {
 		}
 		e.In.Batch(tb, lines...)
 	}
-	a.awaitAddresses(tb)
-	b.awaitAddresses(tb)
+	a.AwaitAddresses(tb)
+	b.AwaitAddresses(tb)
 }
 
-// awaitAddresses waits until the local routes of the IPv6 addresses exist. A kernel worker adds them
-// some time after the addresses, even without duplicate address detection (addrconf_dad_work).
-func (e End) awaitAddresses(tb TB) {
+// AwaitAddresses waits until the local routes of the IPv6 addresses and of the link-local address exist. A kernel worker
+// adds them some time after the addresses, even without duplicate address detection (addrconf_dad_work).
+func (e End) AwaitAddresses(tb TB) {
 	tb.Helper()
 	wanted := []string{"local fe80:"}
 	for _, addr := range e.Addrs {
