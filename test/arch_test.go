@@ -44,7 +44,7 @@ var layers = sync.OnceValues(func() (names []string, imports map[string]string) 
 var restricted = map[string][]string{
 	"github.com/vishvananda/netlink":     {"pkg/nl"},
 	"github.com/google/nftables":         {"pkg/nft"},
-	"github.com/mdlayher/netlink":        {"pkg/nft"}, // for what google/nftables does not support
+	"github.com/mdlayher/netlink":        {"pkg/nft", "pkg/nl"}, // for what google/nftables and vishvananda/netlink do not support
 	"github.com/godbus/dbus":             {"plugins/firewall/internal/firewalld"},
 	"github.com/insomniacslk/dhcp":       {"pkg/dhcp"},
 	"github.com/mdlayher/packet":         {"pkg/dhcp"},
@@ -110,7 +110,7 @@ var dependencies = map[string]string{
 	"github.com/google/go-cmp":       "comes with github.com/mdlayher/netlink",
 	"github.com/google/nftables":     "nf_tables, for pkg/nft",
 	"github.com/insomniacslk/dhcp":   "DHCPv4 messages, for pkg/dhcp",
-	"github.com/mdlayher/netlink":    "the socket of github.com/google/nftables",
+	"github.com/mdlayher/netlink":    "the socket of github.com/google/nftables; large messages, for pkg/nl",
 	"github.com/mdlayher/packet":     "packet sockets, for pkg/dhcp",
 	"github.com/mdlayher/socket":     "comes with github.com/mdlayher/netlink and github.com/mdlayher/packet",
 	"github.com/pierrec/lz4/v4":      "comes with github.com/u-root/uio",

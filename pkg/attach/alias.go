@@ -67,6 +67,11 @@ func HasOtherAltName(l nl.Link, own types.Attachment) bool {
 	})
 }
 
+// UserAltNames returns the link's alternative names except those that AltName returns for any attachment.
+func UserAltNames(l nl.Link) []string {
+	return slices.DeleteFunc(slices.Clone(l.AltNames), func(name string) bool { return strings.HasPrefix(name, altNamePrefix) })
+}
+
 // UnfinishedGroup returns the link group of the network's links without an alias. The kernel sets the
 // group when it creates a link, but the alias only in a later request. If the plugin is killed between the
 // two, GC finds the link by its group.

@@ -82,7 +82,7 @@ func (m Master) Find(c *nl.Conn, mtu int) (nl.Link, error) {
 
 func (m Master) link(c *nl.Conn) (nl.Link, error) {
 	if m.Name != "" {
-		return c.Link(m.Name)
+		return c.LinkByAnyName(m.Name)
 	}
 	index, err := c.DefaultDevice()
 	if err != nil {
@@ -184,7 +184,7 @@ func (m Master) Diff(c *nl.Conn, l nl.Link) error {
 	if m.Name == "" {
 		return nil
 	}
-	master, err := c.Link(m.Name)
+	master, err := c.LinkByAnyName(m.Name)
 	if err != nil {
 		return fmt.Errorf("master: %w", err)
 	}

@@ -43,7 +43,7 @@ type Pair struct {
 // EnsureNameFree returns an error with types.CodeConfig if the container already has an interface with the name. Plugins
 // call EnsureNameFree before they call the IPAM plugin.
 func EnsureNameFree(container *nl.Conn, ifName string) error {
-	_, err := container.Link(ifName)
+	_, err := container.LinkByAnyName(ifName)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil

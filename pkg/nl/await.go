@@ -84,7 +84,7 @@ func (c *Conn) DeleteLinkAsync(l Link) (wait func() error, err error) {
 func awaitDeleted(events *rawnl.NetlinkSocket, index int) bool {
 	for {
 		msgs, from, err := events.Receive()
-		if err != nil && !errors.Is(err, unix.ENOBUFS) {
+		if err != nil && !isLoss(err) {
 			return false
 		}
 		for _, m := range msgs {
@@ -184,11 +184,15 @@ func nextEvent(events *rawnl.NetlinkSocket, within time.Duration) error {
 		return err
 	}
 	_, _, err := events.Receive()
-	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOBUFS) {
+	if errors.Is(err, unix.EAGAIN) || isLoss(err) {
 		return nil
 	}
 	return err
 }
+
+// isLoss reports whether the error of Receive means that notifications were lost, either because the buffer of the
+// socket was full, or because package netlink could not receive a notification of more than 64 KiB (see executeLarge).
+func isLoss(err error) bool { return errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.EINVAL) }
 
 // AwaitLink calls find, and calls it again after each change of a link in the namespace, until find
 // returns a link, or an error that does not match fs.ErrNotExist. After a timeout, AwaitLink returns

@@ -21,6 +21,7 @@ import (
 	"strings"
 	"sync"
 
+	netlinkconn "github.com/mdlayher/netlink"
 	"github.com/plumb-cni/plumb/pkg/ns"
 	"github.com/plumb-cni/plumb/pkg/undo"
 	"github.com/vishvananda/netlink"
@@ -46,21 +47,29 @@ var enableExtAck sync.Once
 func Open(h *ns.Handle) (*Conn, error) {
 	enableExtAck.Do(func() { rawnl.EnableErrorMessageReporting = true })
 	c := &Conn{h: h}
-	err := runIn(h, "open netlink socket", func() (err error) {
+	if err := c.openLib(); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// openLib opens a new socket for the requests of package netlink.
+func (c *Conn) openLib() error {
+	err := runIn(c.h, "open netlink socket", func() (err error) {
 		c.lib, err = netlink.NewHandle(unix.NETLINK_ROUTE)
 		return err
 	})
 	if c.lib != nil {
-		h.OnClose(c.lib.Close)
+		c.h.OnClose(c.lib.Close)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open netlink socket in %s: %w", h.Path(), err)
+		return fmt.Errorf("open netlink socket in %s: %w", c.h.Path(), err)
 	}
 	c.lib.DisableVFInfoCollection().RetryInterrupted()
 	// The kernel filters lists since Linux 4.20. An older kernel sends complete lists. Therefore package nl
 	// filters all lists again.
 	_ = c.lib.SetStrictCheck(true)
-	return c, nil
+	return nil
 }
 
 // OpenBoth returns connections to the host and to the container. If containerNS is nil, container is nil.
@@ -120,13 +129,40 @@ func (c *Conn) openRaw() error {
 	return nil
 }
 
-// execute sends a request that package nl built, and returns the answers of the given message type.
+// execute sends a request that package nl built, and returns the answers of the given message type. If the request asks
+// for links, and the answers do not fit into the receive buffer of package netlink, execute calls executeLarge.
 func (c *Conn) execute(req *rawnl.NetlinkRequest, messageType uint16) ([][]byte, error) {
 	if err := c.openRaw(); err != nil {
 		return nil, err
 	}
 	req.Sockets, req.RetryInterrupted = c.raw, true
-	return req.Execute(unix.NETLINK_ROUTE, messageType)
+	msgs, err := req.Execute(unix.NETLINK_ROUTE, messageType)
+	if messageType == unix.RTM_NEWLINK && errors.Is(err, unix.EINVAL) {
+		c.raw = nil // the rest of a list may be in the socket, which OnClose closes
+		return c.executeLarge(req)
+	}
+	return msgs, err
+}
+
+// executeLarge sends a request for links, and returns the links. Package netlink receives with a buffer of 64 KiB, and
+// reports a longer datagram as EINVAL. One link can exceed that size, because it can have 64 KiB of alternative names
+// (rtnl_alt_ifname), and a container can add them to its interfaces. mdlayher/netlink receives datagrams of any size, but
+// needs two system calls for each.
+func (c *Conn) executeLarge(req *rawnl.NetlinkRequest) (answers [][]byte, err error) {
+	s, err := openIn(c.h, "open netlink socket", func() (*netlinkconn.Conn, error) { return netlinkconn.Dial(unix.NETLINK_ROUTE, nil) })
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	_ = s.SetOption(netlinkconn.GetStrictCheck, true)
+	header := netlinkconn.Header{Type: netlinkconn.HeaderType(req.Type), Flags: netlinkconn.HeaderFlags(req.Flags)}
+	msgs, err := s.Execute(netlinkconn.Message{Header: header, Data: req.Serialize()[unix.SizeofNlMsghdr:]})
+	for _, m := range msgs {
+		if m.Header.Type == unix.RTM_NEWLINK {
+			answers = append(answers, m.Data)
+		}
+	}
+	return answers, err
 }
 
 // A requestError is the error of a failed request.

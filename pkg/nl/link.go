@@ -29,6 +29,7 @@ type Link struct {
 	Carrier  bool   // the link is up, and the cable is plugged in (IFF_LOWER_UP)
 	Promisc  bool   // IFF_PROMISC is set; packet sockets in promiscuous mode do not count
 	AllMulti bool   // the link receives all multicast packets
+	Flags    uint32 // all flags that SetFlags sets
 	TxQueue  int    // length of the transmit queue, in packets
 	Master   int    // interface index of the master, or zero if the link is not a port
 	Peer     int    // index of the other end (veth) or of the parent (macvlan, vlan), which may be in another namespace
@@ -105,6 +106,7 @@ func newLink(l netlink.Link) Link {
 		Carrier:  a.RawFlags&unix.IFF_LOWER_UP != 0,
 		Promisc:  a.RawFlags&unix.IFF_PROMISC != 0,
 		AllMulti: a.RawFlags&unix.IFF_ALLMULTI != 0,
+		Flags:    a.RawFlags & settableFlags,
 		TxQueue:  a.TxQLen, Master: a.MasterIndex, Peer: a.ParentIndex,
 		AltNames: a.AltNames, PermMAC: types.MAC(a.PermHWAddr), Parent: parentOf(a),
 		state: a.OperState, PeerNS: 1 + a.NetNsID,
@@ -157,10 +159,21 @@ func (l Link) device() *netlink.Device {
 	return &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: l.Index, Name: l.Name}}
 }
 
-// Link returns the link with the name or alternative name (Linux 5.5). If it does not exist, the error matches
-// fs.ErrNotExist.
+// Link returns the link with the name. If it does not exist, the error matches fs.ErrNotExist. Link does not return a link
+// that has the name as an alternative name, because a container can give any alternative name to an interface that later
+// returns to the host.
 func (c *Conn) Link(name string) (Link, error) {
-	return c.findLink("find link "+name, func() (netlink.Link, error) { return c.lib.LinkByName(name) })
+	l, err := c.LinkByAnyName(name)
+	if err == nil && l.Name != name {
+		return Link{}, &requestError{step: "find link " + name, err: unix.ENODEV, kernelText: "interface " + l.Name + " has this alternative name"}
+	}
+	return l, err
+}
+
+// LinkByAnyName returns the link with the name or alternative name (Linux 5.5), for a name that a user chose, and for a
+// name that must be free. If the link does not exist, the error matches fs.ErrNotExist.
+func (c *Conn) LinkByAnyName(name string) (Link, error) {
+	return c.findLink("find link "+name, linkByNameRequest(name), func() (netlink.Link, error) { return c.lib.LinkByName(name) })
 }
 
 // OpenLink returns a connection to the namespace, and the link with the name there. It returns the connection even if the
@@ -185,13 +198,20 @@ func (c *Conn) RequireLink(name string) (Link, error) {
 
 // LinkByIndex returns the link with the index. If it does not exist, the error matches fs.ErrNotExist.
 func (c *Conn) LinkByIndex(index int) (Link, error) {
-	return c.findLink(fmt.Sprintf("find link %d", index), func() (netlink.Link, error) { return c.lib.LinkByIndex(index) })
+	return c.findLink(fmt.Sprintf("find link %d", index), getLinkRequest(index), func() (netlink.Link, error) { return c.lib.LinkByIndex(index) })
 }
 
-// findLink calls get as one step and converts the link.
-func (c *Conn) findLink(step string, get func() (netlink.Link, error)) (Link, error) {
+// findLink calls get as one step and converts the link. If the link does not fit into the receive buffer of package
+// netlink, so that get fails, findLink sends req.
+func (c *Conn) findLink(step string, req *rawnl.NetlinkRequest, get func() (netlink.Link, error)) (Link, error) {
 	return query(c, step, func() (Link, error) {
 		l, err := get()
+		if errors.Is(err, unix.EINVAL) {
+			if err := c.openLib(); err != nil { // get may have left the rest of a list in the socket
+				return Link{}, err
+			}
+			l, err = c.executeOne(req)
+		}
 		if err != nil {
 			return Link{}, err
 		}
@@ -211,15 +231,9 @@ func (c *Conn) LinkIn(other *Conn, index int) (Link, error) {
 	if nsid < 0 {
 		return Link{}, &requestError{step: step, err: unix.ENODEV}
 	}
-	l, err := c.findLink(step, func() (netlink.Link, error) {
-		req := getLinkRequest(index)
-		req.AddData(rawnl.NewRtAttr(unix.IFLA_TARGET_NETNSID, rawnl.Uint32Attr(uint32(nsid))))
-		msgs, err := c.execute(req, unix.RTM_NEWLINK)
-		if err != nil || len(msgs) == 0 {
-			return nil, cmp.Or[error](err, unix.ENODEV)
-		}
-		return netlink.LinkDeserialize(nil, msgs[0])
-	})
+	req := getLinkRequest(index)
+	req.AddData(rawnl.NewRtAttr(unix.IFLA_TARGET_NETNSID, rawnl.Uint32Attr(uint32(nsid))))
+	l, err := c.findLink(step, req, func() (netlink.Link, error) { return c.executeOne(req) })
 	if err != nil || l.Peer == 0 {
 		return l, err
 	}
@@ -380,6 +394,25 @@ func getLinkRequest(index int) *rawnl.NetlinkRequest {
 	return req
 }
 
+// linkByNameRequest returns a request for the link with the name or alternative name.
+func linkByNameRequest(name string) *rawnl.NetlinkRequest {
+	req, attr := getLinkRequest(0), uint16(unix.IFLA_IFNAME)
+	if len(name) > types.MaxIfName {
+		attr = unix.IFLA_ALT_IFNAME
+	}
+	req.AddData(rawnl.NewRtAttr(int(attr), rawnl.ZeroTerminated(name)))
+	return req
+}
+
+// executeOne sends a request for one link, and returns the link.
+func (c *Conn) executeOne(req *rawnl.NetlinkRequest) (netlink.Link, error) {
+	msgs, err := c.execute(req, unix.RTM_NEWLINK)
+	if err != nil || len(msgs) == 0 {
+		return nil, cmp.Or[error](err, unix.ENODEV)
+	}
+	return netlink.LinkDeserialize(nil, msgs[0])
+}
+
 func decodePort(m []byte) (Port, error) {
 	data, err := linkInfo(m, rawnl.IFLA_INFO_SLAVE_DATA)
 	isSet := func(attr uint16) bool { v := data[attr].Value; return len(v) > 0 && v[0] != 0 }
@@ -469,6 +502,22 @@ func (c *Conn) SetAllMulti(l Link) error {
 // ClearAllMulti lets the link receive only packets to the multicast groups that it has joined.
 func (c *Conn) ClearAllMulti(l Link) error {
 	return c.set(l, "allmulticast off", c.lib.LinkSetAllmulticastOff)
+}
+
+// settableFlags contains the flags that a user can set (__dev_change_flags), except IFF_UP.
+const settableFlags = unix.IFF_PROMISC | unix.IFF_ALLMULTI | unix.IFF_NOARP | unix.IFF_MULTICAST | unix.IFF_DEBUG |
+	unix.IFF_NOTRAILERS | unix.IFF_DYNAMIC | unix.IFF_PORTSEL | unix.IFF_AUTOMEDIA
+
+// SetFlags sets the link's flags to the Flags of a Link, and leaves the link up or down.
+func (c *Conn) SetFlags(l Link, flags uint32) error {
+	req := rawnl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
+	msg := rawnl.NewIfInfomsg(unix.AF_UNSPEC)
+	msg.Index, msg.Flags, msg.Change = int32(l.Index), flags, settableFlags
+	req.AddData(msg)
+	return c.step(fmt.Sprintf("set link %s flags %#x", l.Name, flags), func() error {
+		_, err := c.execute(req, 0)
+		return err
+	})
 }
 
 // SetPort sets the flags of a bridge port.

@@ -70,10 +70,10 @@ type Bridge struct {
 	Forwarding    BridgeForwarding
 }
 
-// EnsureBridge creates the bridge. If a link with the name exists, it returns that link, whatever its kind is, and
+// EnsureBridge creates the bridge. If a link with the name or alternative name exists, it returns that link, whatever its kind is, and
 // created is false. EnsureBridge pushes no undo, because attachments share the bridge.
 func (c *Conn) EnsureBridge(b Bridge) (l Link, created bool, err error) {
-	l, err = c.Link(b.Name)
+	l, err = c.LinkByAnyName(b.Name)
 	if err == nil || !errors.Is(err, fs.ErrNotExist) {
 		return l, false, err
 	}
@@ -84,7 +84,7 @@ func (c *Conn) EnsureBridge(b Bridge) (l Link, created bool, err error) {
 	var shared undo.Stack
 	l, err = c.add(&shared, NewLink{Name: b.Name, MAC: b.MAC, MTU: b.MTU}, bridge)
 	if errors.Is(err, fs.ErrExist) { // another process created it first
-		l, err = c.Link(b.Name)
+		l, err = c.LinkByAnyName(b.Name)
 		return l, false, err
 	}
 	return l, err == nil, err

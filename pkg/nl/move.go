@@ -7,14 +7,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Move describes where MoveLink moves a link, and the name of the link there.
+// A Move describes where MoveLink moves a link, and the link's name, alias and group there.
 type Move struct {
 	To    *Conn
 	Name  string
 	Alias string // the new alias, or "" for no alias
+	Group uint32 // the new group
 }
 
-// MoveLink moves a link into the namespace of m.To, sets its name and alias there, and returns the
+// MoveLink moves a link into the namespace of m.To, sets its name, alias and group there, and returns the
 // link in its new state. The kernel sets the link down, and deletes its addresses and routes. The
 // link keeps its MAC, its MTU and its alternative names. Kernels without commit 8e15aee62161 (Linux
 // 6.6) do not find it by its alternative names in the new namespace.
@@ -34,6 +35,7 @@ func (c *Conn) MoveLink(l Link, m Move) (Link, error) {
 	req.AddData(rawnl.NewRtAttr(unix.IFLA_NET_NS_FD, rawnl.Uint32Attr(uint32(m.To.h.FD()))))
 	req.AddData(rawnl.NewRtAttr(unix.IFLA_IFNAME, rawnl.ZeroTerminated(m.Name)))
 	req.AddData(rawnl.NewRtAttr(unix.IFLA_IFALIAS, []byte(m.Alias)))
+	req.AddData(rawnl.NewRtAttr(unix.IFLA_GROUP, rawnl.Uint32Attr(m.Group)))
 	err := c.step(fmt.Sprintf("move link %s to %s as %s", l.Name, m.To.h.Path(), m.Name), func() error {
 		_, err := c.execute(req, 0)
 		return err
@@ -44,7 +46,7 @@ func (c *Conn) MoveLink(l Link, m Move) (Link, error) {
 	return m.To.Link(m.Name)
 }
 
-// AddAltName adds an alternative name of at most 127 bytes, by which Link finds the link (Linux
+// AddAltName adds an alternative name of at most 127 bytes, by which LinkByAnyName finds the link (Linux
 // 5.5). If another link of the namespace has the name, the error matches fs.ErrExist. If the kernel
 // does not support alternative names, the error matches errors.ErrUnsupported.
 func (c *Conn) AddAltName(l Link, name string) error {

@@ -1,6 +1,7 @@
 package nl_test
 
 import (
+	"fmt"
 	"io/fs"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -43,5 +44,32 @@ var _ = Describe("MoveLink", func() {
 
 	It("lists all links", func() {
 		Expect(host.Links()).To(ConsistOf(HaveField("Name", "lo"), HaveField("Name", "hd0"), HaveField("Name", "peer0")))
+	})
+
+	It("does not return a link by an alternative name, unless the caller accepts these names", func() {
+		_, err := host.Link("alt0")
+		Expect(err).To(MatchError(fs.ErrNotExist))
+		Expect(err).To(MatchError(ContainSubstring("hd0 has this alternative name")))
+		Expect(host.LinkByAnyName("alt0")).To(HaveField("Name", "hd0"))
+		Expect(host.LinkByAnyName("hd0")).To(HaveField("Name", "hd0"))
+		_, err = host.LinkByAnyName("alt1")
+		Expect(err).To(MatchError(fs.ErrNotExist))
+	})
+
+	It("finds, lists and moves links whose alternative names exceed the receive buffer of package netlink", func() {
+		var names []string
+		for i := range 494 { // the kernel accepts at most 64 KiB (rtnl_alt_ifname)
+			names = append(names, fmt.Sprintf("link property add dev hd0 altname %0127d", i))
+		}
+		hostNS.Batch(GinkgoTB(), names...)
+		for range 2 {
+			Expect(host.Link("hd0")).To(HaveField("AltNames", HaveLen(495)))
+			Expect(host.LinkByIndex(device.Index)).To(HaveField("AltNames", HaveLen(495)))
+			Expect(host.Links()).To(ContainElement(HaveField("AltNames", HaveLen(495))))
+			Expect(host.Addrs(device)).NotTo(BeEmpty())
+			Expect(host.SetMTU(device, 1300)).To(Succeed())
+		}
+		Expect(host.MoveLink(device, nl.Move{To: container, Name: "eth0"})).To(HaveField("AltNames", HaveLen(495)))
+		Expect(host.LinkIn(container, device.Index)).To(HaveField("Name", "eth0"))
 	})
 })

@@ -321,6 +321,6 @@ var _ = Describe("rtnetlink", func() {
 		Expect(host.LinksOfKind("veth")).To(ConsistOf(HaveField("Index", near.Index)))
 		Expect(host.LinksOfKind("none")).To(BeEmpty())
 		By("and finds a link by its alternative name")
-		Expect(host.Link("other0")).To(tap)
+		Expect(host.LinkByAnyName("other0")).To(tap)
 	})
 })

@@ -1,6 +1,8 @@
 package nl
 
 import (
+	"errors"
+
 	"github.com/plumb-cni/plumb/pkg/ns"
 	"github.com/vishvananda/netlink"
 	rawnl "github.com/vishvananda/netlink/nl"
@@ -44,6 +46,9 @@ func WatchLosses(h *ns.Handle) (<-chan Loss, error) {
 		defer close(losses)
 		for {
 			msgs, from, err := events.Receive()
+			if errors.Is(err, unix.EINVAL) { // a container can make one notification too long, see executeLarge
+				continue
+			}
 			if err != nil {
 				return
 			}

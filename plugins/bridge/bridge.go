@@ -26,7 +26,7 @@ func ensureBridge(host *nl.Conn, conf *config, mac types.MAC) (nl.Link, error) {
 	if err != nil {
 		return nl.Link{}, explainUnsupported(err, conf)
 	}
-	if err := checkIsBridge(br); err != nil {
+	if err := checkIsBridge(br, conf.bridge); err != nil {
 		return nl.Link{}, err
 	}
 	settings := conf.newSysctls(br.Name)
@@ -85,9 +85,13 @@ func (c *config) newSysctls(name string) []sysctl.Setting {
 	return settings
 }
 
-func checkIsBridge(l nl.Link) error {
+// checkIsBridge returns an error if l, which Link or LinkByAnyName returned for the name of the bridge, is not a bridge.
+func checkIsBridge(l nl.Link, name string) error {
 	if l.Kind == "bridge" {
 		return nil
+	}
+	if l.Name != name {
+		return types.Errorf(types.CodeConfig, "bridge %q: interface %s has this alternative name; delete it (ip link property del dev %[2]s altname %[1]s), or set another name with the key \"bridge\"", name, l.Name)
 	}
 	return types.Errorf(types.CodeConfig, "interface %q exists and is not a bridge; set another name with the key \"bridge\"", l.Name)
 }

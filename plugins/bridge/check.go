@@ -72,7 +72,7 @@ func (c *checker) diffContainer() error {
 
 // diffHost compares the bridge, the port, the gateway and the rules.
 func (c *checker) diffHost() error {
-	br, err := c.host.Link(c.conf.bridge)
+	br, err := c.host.LinkByAnyName(c.conf.bridge)
 	if errors.Is(err, fs.ErrNotExist) {
 		return errors.Join(fmt.Errorf("bridge %s does not exist", c.conf.bridge), c.findErr)
 	}

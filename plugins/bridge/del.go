@@ -84,11 +84,11 @@ func bridgeStatus(r *skel.Request, conf *config) error {
 	if err := checkUplink(host, conf); err != nil {
 		return err
 	}
-	br, err := host.Link(conf.bridge)
+	br, err := host.LinkByAnyName(conf.bridge)
 	if err != nil {
 		return types.IgnoreNotExist(err)
 	}
-	if err := checkIsBridge(br); err != nil || !conf.filtering || br.VLANFiltering {
+	if err := checkIsBridge(br, conf.bridge); err != nil || !conf.filtering || br.VLANFiltering {
 		return err
 	}
 	ports, err := host.Ports(br)

@@ -55,7 +55,7 @@ func (c *checker) repairHost() error {
 // entries with that MAC. Unlike ADD, it enables VLAN filtering even if the bridge has ports, because the bridge filtered
 // VLANs during ADD. It does so only if plumb created all ports.
 func (c *checker) repairBridge() (nl.Link, error) {
-	br, err := c.host.Link(c.conf.bridge)
+	br, err := c.host.LinkByAnyName(c.conf.bridge)
 	if err == nil && br.Kind == "bridge" && c.conf.filtering && !br.VLANFiltering {
 		ports, err := c.host.Ports(br)
 		if err == nil && !slices.ContainsFunc(ports, c.isForeign) {

@@ -60,7 +60,7 @@ func checkUplink(host *nl.Conn, conf *config) error {
 	if conf.uplink == "" {
 		return nil
 	}
-	br, err := host.Link(conf.bridge)
+	br, err := host.LinkByAnyName(conf.bridge)
 	if err = types.IgnoreNotExist(err); err == nil {
 		_, err = findUplink(host, br, conf)
 	}
@@ -70,7 +70,7 @@ func checkUplink(host *nl.Conn, conf *config) error {
 // findUplink returns the configured uplink. It returns an error if the uplink is a port of another interface, or if the host
 // uses it itself: a port of a bridge receives no packets for its addresses.
 func findUplink(host *nl.Conn, br nl.Link, conf *config) (nl.Link, error) {
-	uplink, err := host.Link(conf.uplink)
+	uplink, err := host.LinkByAnyName(conf.uplink)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nl.Link{}, types.Errorf(types.CodeConfig, "uplinkInterface: %w", err)
 	}

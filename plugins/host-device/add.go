@@ -155,10 +155,32 @@ func (m *mover) take(conf *config, device nl.Link) (nl.Link, error) {
 	if err := m.file(m.r.Trace, own).Save(&saved); err != nil {
 		return nl.Link{}, err
 	}
-	err = m.host.AddAltName(device, attach.AltName(own))
-	if err != nil && !errors.Is(err, errors.ErrUnsupported) {
+	if err := m.mark(device); err != nil {
 		return nl.Link{}, attach.ExplainMove(device, err)
 	}
-	eth, err := m.host.MoveLink(device, nl.Move{To: m.container, Name: m.r.IfName, Alias: device.Name})
+	eth, err := m.host.MoveLink(device, nl.Move{To: m.container, Name: m.r.IfName, Alias: device.Name, Group: device.Group})
 	return eth, attach.ExplainMove(device, err)
+}
+
+// mark adds the attachment's alternative name to the device. An earlier ADD of the attachment may have added it to this
+// device or to another one, which another program then returned to the host. mark deletes it from the other one.
+func (m *mover) mark(device nl.Link) error {
+	own := m.r.Attachment()
+	if attach.HasAltName(device, own) {
+		return nil
+	}
+	err := m.host.AddAltName(device, attach.AltName(own))
+	if errors.Is(err, fs.ErrExist) {
+		var former nl.Link
+		if former, err = m.host.LinkByAnyName(attach.AltName(own)); err == nil {
+			err = m.host.DeleteAltName(former, attach.AltName(own))
+		}
+		if types.IgnoreNotExist(err) == nil {
+			err = m.host.AddAltName(device, attach.AltName(own))
+		}
+	}
+	if errors.Is(err, errors.ErrUnsupported) {
+		return nil
+	}
+	return err
 }

@@ -16,6 +16,25 @@ var _ = Describe("ADD", func() {
 	var b *testbed
 	BeforeEach(func() { b = newTestbed() })
 
+	It("takes the alternative name that an earlier ADD of the attachment left on the host", func() {
+		b.addDevice("hd1", "02:00:00:00:00:1d")
+		b.Host.IP("link set hd0 alias uplink")
+		before := b.Restored(b.Host)
+		returned := func(c nstest.Call) { // another program returns the device
+			c.Container.Batch(GinkgoTB(), "link set eth0 down", "link set eth0 name hd0", "link set hd0 netns "+b.Host.Path())
+		}
+		c := b.NewCall(conf("1.0.0", byDevice, nstest.StaticV4))
+		b.Add(c)
+		returned(c)
+		b.Add(c)
+		returned(c)
+		c.Config = conf("1.0.0", `"device":"hd1"`, nstest.StaticV4)
+		b.Add(c)
+		b.OK("DEL", c)
+		b.Host.IP("link set hd0 up alias uplink")
+		before()
+	})
+
 	It("moves the device, and adds static addresses of both families, which are usable on the segment", func() {
 		container := nstest.New(GinkgoTB())
 		result := b.Add(b.Call("one", container, conf("1.1.0", byDevice, nstest.StaticDual)))

@@ -87,6 +87,45 @@ var _ = Describe("DEL", func() {
 		Entry("because another interface has the name of the bridge", "restore interface hd0: set link hd0 master br0", "link del br0", "link add br0 type veth peer name br1"),
 	)
 
+	Describe("restores what a container can change on the device", func() {
+		names := func(n int) (lines []string) {
+			for i := range n { // the kernel accepts at most 64 KiB (rtnl_alt_ifname)
+				lines = append(lines, fmt.Sprintf("link property add dev eth0 altname %0127d", i))
+			}
+			return lines
+		}
+		DescribeTable("and nothing that it added reaches the host",
+			func(onHost []string, inContainer []string, warning OmegaMatcher) {
+				b.Host.Batch(GinkgoTB(), "link property add dev hd0 altname lan0", "link property add dev hd0 altname lan1", "link set hd0 group 7 allmulticast on")
+				restored := b.Restored(b.Host)
+				c := b.NewCall(conf("1.0.0", byDevice, nstest.StaticV4))
+				b.Add(c)
+				b.Host.Batch(GinkgoTB(), onHost...)
+				c.Container.Batch(GinkgoTB(), inContainer...)
+				Expect(b.OK("DEL", c).Stderr).To(warning)
+				for i := len(onHost) - 1; i >= 0; i-- {
+					b.Host.IP("link del " + strings.Fields(onHost[i])[2])
+				}
+				if len(onHost) > 0 && strings.HasSuffix(onHost[0], "lan1 type bridge") {
+					b.Host.IP("link property add dev hd0 altname lan1")
+				}
+				restored()
+			},
+			Entry("an alternative name", nil, []string{"link property add dev eth0 altname cni0"}, BeEmpty()),
+			Entry("an alternative name that an interface of the host has", []string{"link add cni0 type bridge"}, []string{"link property add dev eth0 altname cni0"}, BeEmpty()),
+			Entry("its name on the host as an alternative name", nil, []string{"link property add dev eth0 altname hd0"}, BeEmpty()),
+			Entry("64 KiB of alternative names", nil, names(490), BeEmpty()),
+			Entry("64 KiB of alternative names of another interface", nil,
+				append([]string{"link add other0 type bridge"}, strings.Split(strings.ReplaceAll(strings.Join(names(494), ";"), "eth0", "other0"), ";")...), BeEmpty()),
+			Entry("no alternative name", nil, []string{"link property del dev eth0 altname lan1"}, BeEmpty()),
+			Entry("an alternative name of the device that an interface of the host has now", []string{"link add lan1 type bridge"}, nil,
+				ContainSubstring("restore interface hd0: add altname lan1 to hd0: file exists")),
+			Entry("group, queue length and flags", nil, []string{"link set eth0 group 99 txqueuelen 5 promisc on allmulticast off arp off multicast off"}, BeEmpty()),
+			Entry("a bridge, an interface on it, a qdisc and addresses", nil, []string{"link add br0 type bridge", "link set eth0 master br0",
+				"link set eth0 nomaster", "link add mv0 link eth0 type macvlan", "addr add 198.18.0.99/24 dev eth0"}, BeEmpty()),
+		)
+	})
+
 	It("restores addresses only with restoreAddresses", func() {
 		for _, keys := range []string{byDevice + `,"restoreAddresses":true`, byDevice} {
 			b.Host.Batch(GinkgoTB(), "addr replace 192.0.2.1/24 brd + dev hd0", "addr replace 2001:db8::1/64 dev hd0 nodad")

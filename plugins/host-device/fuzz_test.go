@@ -43,7 +43,7 @@ func FuzzConfig(f *testing.F) {
 func TestState(t *testing.T) {
 	s := newState(types.Attachment{Network: "net1", ContainerID: "c1", IfName: "eth0"}, nl.Link{
 		Index: 7, Name: "eth1", Kind: "veth", MAC: "\x02\x00\x00\x00\x00\x01", PermMAC: "\x02\x00\x00\x00\x00\x02", Parent: "pci/0000:00:02.0",
-		MTU: 1400, Alias: "uplink", Up: true, Peer: 8, PeerNS: 3,
+		MTU: 1400, Alias: "uplink", Up: true, Peer: 8, PeerNS: 3, AltNames: []string{"plumb-0123456789ab", "lan0"}, Group: 7, TxQueue: 1000, Flags: 4096,
 	})
 	s.Selector, s.Sandbox, s.NetNS, s.Master = "device eth1", "/run/netns/c1", 1<<63, "br0"
 	s.Addresses = []address{{netip.MustParsePrefix("192.0.2.1/24"), netip.MustParseAddr("192.0.2.255"), true, true, true}}

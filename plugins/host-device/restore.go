@@ -42,10 +42,13 @@ func (m *mover) restore() error {
 	if err != nil {
 		return err
 	}
+	if err := m.clean(from, l); err != nil {
+		return err
+	}
 	if l, err = m.returnToHost(from, l); err != nil {
 		return err
 	}
-	errs := []error{m.restoreSettings(l)}
+	errs := []error{m.restoreSettings(l), m.restoreNames(l)}
 	for _, a := range m.state.Addresses {
 		err := m.host.AddAddr(l, nl.Addr{Prefix: a.Prefix, Broadcast: a.Broadcast, NoDAD: a.NoDAD, Optimistic: a.Optimistic, NoPrefixRoute: a.NoPrefixRoute})
 		if !errors.Is(err, fs.ErrExist) {
@@ -63,7 +66,62 @@ func (m *mover) restore() error {
 	return m.removeState()
 }
 
-// restoreSettings attaches l to the device's former master, and restores the MTU, the MAC and the state (up or down).
+// clean undoes changes of the container to l, which is in the namespace of c, that would have an effect as soon as l is on
+// the host. It deletes names, and restores the flags, because the kernel disables duplicate address detection on an
+// interface that it moves without ARP (ipv6_add_dev).
+func (m *mover) clean(c *nl.Conn, l nl.Link) error {
+	if set := m.state.Settings; set != nil && c != m.host && l.Flags != set.Flags {
+		if err := c.SetFlags(l, set.Flags); err != nil {
+			m.r.Warn("restore interface %s: %v", m.state.Name, err)
+		}
+	}
+	return m.deleteForeignNames(c, l)
+}
+
+// deleteForeignNames deletes the alternative names that the container gave to l, which is in the namespace of c. On the
+// host, they would block these names, or another program could find the device by them.
+func (m *mover) deleteForeignNames(c *nl.Conn, l nl.Link) error {
+	if m.state.Settings == nil {
+		return nil
+	}
+	for _, name := range l.AltNames {
+		if slices.Contains(m.state.Settings.AltNames, name) || name == attach.AltName(m.state.Attachment) {
+			continue
+		}
+		if err := c.DeleteAltName(l, name); types.IgnoreNotExist(err) != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// restoreNames restores the device's alternative names on the host. It deletes names that the container added after
+// deleteForeignNames had read them, and adds the names that it deleted.
+func (m *mover) restoreNames(l nl.Link) error {
+	if m.state.Settings == nil {
+		return nil
+	}
+	if err := m.deleteForeignNames(m.host, l); err != nil {
+		return err
+	}
+	for _, name := range m.state.Settings.AltNames {
+		if slices.Contains(l.AltNames, name) {
+			continue
+		}
+		err := m.host.AddAltName(l, name)
+		if errors.Is(err, fs.ErrExist) {
+			m.r.Warn("restore interface %s: %v", m.state.Name, err)
+			continue
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// restoreSettings attaches l to the device's former master, and restores the MTU, the MAC, the length of the transmit
+// queue, the flags and the state (up or down).
 // Unless it cannot look up the master, it tries every setting. The master comes first, because a bond accepts no port that
 // is up. restoreSettings only warns of a setting that the kernel or the driver rejects, because a retry would not help.
 func (m *mover) restoreSettings(l nl.Link) error {
@@ -87,6 +145,10 @@ func (m *mover) restoreSettings(l nl.Link) error {
 	setIf(l.Master != master.Index && master.Index != 0, valueRefusals(), func() error { return m.host.SetMaster(l, master) })
 	setIf(l.MTU != s.MTU, valueRefusals(), func() error { return m.host.SetMTU(l, s.MTU) })
 	setIf(l.MAC != s.MAC, valueRefusals(), func() error { return m.host.SetMAC(l, s.MAC) })
+	if set := s.Settings; set != nil {
+		setIf(l.TxQueue != set.TxQueue, valueRefusals(), func() error { return m.host.SetTxQueue(l, set.TxQueue) })
+		setIf(l.Flags != set.Flags, valueRefusals(), func() error { return m.host.SetFlags(l, set.Flags) })
+	}
 	setIf(l.Up && !s.Up, nil, func() error { return m.host.SetDown(l) })
 	setIf(!l.Up && s.Up, upRefusals(), func() error { return m.host.SetUp(l) })
 	return errors.Join(errs...)
@@ -228,13 +290,17 @@ func (s *state) hasPeerOf(c *nl.Conn, l nl.Link) (bool, error) {
 }
 
 // returnToHost moves the device to the host, unless it is there, and sets the name and the alias that
-// nameOnHost returns.
+// nameOnHost returns, and the former group. GC of other plugins may delete a link with a certain group.
 func (m *mover) returnToHost(from *nl.Conn, l nl.Link) (nl.Link, error) {
 	name, alias, err := m.nameOnHost(from, l)
 	if err != nil {
 		return nl.Link{}, err
 	}
-	if from == m.host && l.Name == name && l.Alias == alias {
+	move := nl.Move{To: m.host, Name: name, Alias: alias, Group: l.Group}
+	if m.state.Settings != nil {
+		move.Group = m.state.Settings.Group
+	}
+	if from == m.host && l.Name == name && l.Alias == alias && l.Group == move.Group {
 		return l, nil
 	}
 	if from == m.host && l.Up { // before Linux 6.2, the kernel does not rename a link that is up
@@ -242,14 +308,24 @@ func (m *mover) returnToHost(from *nl.Conn, l nl.Link) (nl.Link, error) {
 			return nl.Link{}, err
 		}
 	}
-	return from.MoveLink(l, nl.Move{To: m.host, Name: name, Alias: alias})
+	moved, err := from.MoveLink(l, move)
+	if !errors.Is(err, fs.ErrExist) || from == m.host {
+		return moved, err
+	}
+	// An interface of the host may have one of the former alternative names now. restoreNames adds the others again.
+	for _, name := range attach.UserAltNames(l) {
+		if err := from.DeleteAltName(l, name); types.IgnoreNotExist(err) != nil {
+			return nl.Link{}, err
+		}
+	}
+	return from.MoveLink(l, move)
 }
 
 // nameOnHost returns the name and the alias that the device gets on the host. They are the former name and
 // alias, unless another interface has the former name now. In that case the name contains a hash of the
 // attachment, and the alias is the former name.
 func (m *mover) nameOnHost(from *nl.Conn, l nl.Link) (name, alias string, err error) {
-	other, err := m.host.Link(m.state.Name)
+	other, err := m.host.LinkByAnyName(m.state.Name)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && from == m.host && other.Index == l.Index {
 		return m.state.Name, m.state.Alias, nil
 	}
@@ -307,9 +383,10 @@ func (h machine) restoreUnsaved(r *skel.Request, host *nl.Conn) error {
 	}
 	s := newState(r.Attachment(), l)
 	s.Name, s.Alias, s.Up = l.Alias, "", false
-	s.Peer, s.PeerNS = 0, 0 // the values that the host would see are not known
-	l.Alias = ""            // the alias does not name the attachment
-	prev, _ := r.Prev()     // nil if prevResult cannot be read, because DEL does not need it
+	s.Settings.AltNames, s.Settings.Group = nil, 0 // the container may have set them
+	s.Peer, s.PeerNS = 0, 0                        // the values that the host would see are not known
+	l.Alias = ""                                   // the alias does not name the attachment
+	prev, _ := r.Prev()                            // nil if prevResult cannot be read, because DEL does not need it
 	if other, err := attach.BelongsToOther(container, l, r.Attachment(), prev); other || err != nil {
 		return err
 	}

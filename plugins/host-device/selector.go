@@ -105,7 +105,7 @@ func (h machine) find(host *nl.Conn, sel selector) (l nl.Link, err error) {
 	var names []string
 	switch sel.by {
 	case byName:
-		return host.Link(sel.value)
+		return host.LinkByAnyName(sel.value)
 	case byMAC:
 		names, err = interfacesWithMAC(host, sel.value)
 	default:

@@ -33,6 +33,16 @@ type state struct {
 	PeerNS    int       `json:"peerNS"`
 	Master    string    `json:"masterName,omitempty"` // name of the bridge or bond whose port the device was
 	Addresses []address `json:"addresses,omitempty"`  // addresses to restore
+	Settings  *settings `json:"settings,omitempty"`   // nil if an earlier version of the plugin saved the state
+}
+
+// settings contains what a container can change on its device and what would affect the host afterwards, apart from what
+// is in the state itself. nl.Link explains the fields.
+type settings struct {
+	AltNames []string `json:"altNames"` // without the alternative names that plumb added
+	Group    uint32   `json:"group"`
+	TxQueue  int      `json:"txQueue"`
+	Flags    uint32   `json:"flags"`
 }
 
 // An address is an address of a device. nl.Addr explains the fields.
@@ -49,6 +59,7 @@ func newState(a types.Attachment, l nl.Link) *state {
 	return &state{
 		Attachment: a, Name: l.Name, Index: l.Index, Kind: l.Kind, MAC: l.MAC, PermMAC: l.PermMAC, Parent: l.Parent,
 		MTU: l.MTU, Alias: l.Alias, Up: l.Up, Peer: l.Peer, PeerNS: l.PeerNS,
+		Settings: &settings{attach.UserAltNames(l), l.Group, l.TxQueue, l.Flags},
 	}
 }
 

@@ -65,7 +65,7 @@ func (conf *config) findBridge(container *nl.Conn) (nl.Link, error) {
 	if conf.bridge == "" {
 		return nl.Link{}, nil
 	}
-	bridge, err := container.Link(conf.bridge)
+	bridge, err := container.LinkByAnyName(conf.bridge)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nl.Link{}, types.Errorf(types.CodeConfig, "the container has no bridge %s: %w", conf.bridge, err)
 	}

@@ -43,7 +43,7 @@ func (conf *config) diffBridge(container *nl.Conn, eth nl.Link) error {
 	if conf.bridge == "" {
 		return nil
 	}
-	bridge, err := container.Link(conf.bridge)
+	bridge, err := container.LinkByAnyName(conf.bridge)
 	if err != nil {
 		return fmt.Errorf("bridge: %w", err)
 	}
