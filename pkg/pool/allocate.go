@@ -56,7 +56,7 @@ func (c Choice) contains(ip netip.Addr) bool { return c.all || slices.Contains(c
 // If no address of the choice is free, the error matches *NoneFreeError. After an error, Allocate may have reserved
 // addresses of other sets. Roll back r.Undo before you call Allocate again.
 func (p *Pool) Allocate(r *skel.Request, choose func(*Session) (Choice, error)) (*types.Result, error) {
-	dns, err := readResolvConf(p.resolvConf)
+	dns, err := p.checkAdd()
 	if err != nil {
 		return nil, err
 	}
@@ -89,8 +89,12 @@ func (p *Pool) requestedPerSet() ([]netip.Addr, error) {
 	var unassigned []string
 	for _, ip := range p.Requested {
 		n := findSet(p.sets, ip)
-		if n < 0 || wanted[n].IsValid() {
-			unassigned = append(unassigned, ip.String())
+		if n < 0 {
+			unassigned = append(unassigned, ip.String()+" is in no range")
+			continue
+		}
+		if wanted[n].IsValid() {
+			unassigned = append(unassigned, fmt.Sprintf("%s is in the same range set as %s, and ADD allocates one address from each", ip, wanted[n]))
 			continue
 		}
 		wanted[n] = ip
@@ -102,13 +106,20 @@ func (p *Pool) requestedPerSet() ([]netip.Addr, error) {
 			return nil, types.Errorf(types.CodeConfig, "failed to allocate for range %d: requested IP address %s is excluded by \"exclude\"", n, ip)
 		}
 	}
-	if err := p.checkUsable(); err != nil {
-		return nil, err
-	}
 	if len(unassigned) > 0 {
-		return nil, types.Errorf(types.CodeConfig, "failed to allocate all requested IPs: %s", strings.Join(unassigned, " "))
+		return nil, types.Errorf(types.CodeConfig, "failed to allocate all requested IPs: %s", strings.Join(unassigned, "; "))
 	}
 	return wanted, nil
+}
+
+// checkAdd executes the checks of ADD that do not depend on the attachment, before ADD changes anything. STATUS executes
+// the same checks. checkAdd returns the DNS of the result.
+func (p *Pool) checkAdd() (types.DNS, error) {
+	dns, err := readResolvConf(p.resolvConf)
+	if err != nil {
+		return types.DNS{}, err
+	}
+	return dns, p.checkUsable()
 }
 
 // checkUsable returns an error for the first range set whose addresses are all excluded.

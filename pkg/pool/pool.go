@@ -116,7 +116,7 @@ func (p *Pool) Status(choose func(*Session) (Choice, error)) error {
 }
 
 func (p *Pool) checkAvailable(choose func(*Session) (Choice, error)) error {
-	if err := p.checkUsable(); err != nil {
+	if _, err := p.checkAdd(); err != nil {
 		return err
 	}
 	st := p.Store
