@@ -41,8 +41,8 @@ type HostAccessKeys struct {
 
 // A HostAccess is the checked value of hostAccess. Without the key it is nil, and its methods do nothing.
 type HostAccess struct {
-	master   Master
-	prefixes []netip.Prefix // what the container reaches on the host; if it is nil, the addresses of the master
+	master Master
+	addrs  []netip.Addr // what the container reaches on the host; if it is nil, the addresses of the master
 }
 
 const (
@@ -65,27 +65,40 @@ func (k HostAccessKeys) Parse(r *skel.Request, m Master) (*HostAccess, error) {
 		}
 	case []any:
 		for i, v := range value {
-			text, _ := v.(string)
-			p, err := netip.ParsePrefix(text)
+			a, err := parseAccessAddr(v)
 			switch {
-			case err != nil || p != p.Masked() || p.Addr().Is4In6():
-				return nil, fmt.Errorf("hostAccess[%d] %s must be a prefix without host bits, such as 10.0.0.1/32", i, jsonOf(v))
-			case p.Bits() == 0:
-				return nil, fmt.Errorf("hostAccess[%d] %s contains all addresses; list the addresses of the host, or set hostAccess to true", i, jsonOf(v))
-			case slices.Contains(h.prefixes, p):
+			case err != nil:
+				return nil, fmt.Errorf("hostAccess[%d] %s %w", i, jsonOf(v), err)
+			case slices.Contains(h.addrs, a):
 				return nil, fmt.Errorf("hostAccess[%d] %s is listed twice; remove one of them", i, jsonOf(v))
 			}
-			h.prefixes = append(h.prefixes, p)
+			h.addrs = append(h.addrs, a)
 		}
 	default:
-		return nil, fmt.Errorf("hostAccess %s must be true, false or a list of prefixes", jsonOf(value))
+		return nil, fmt.Errorf("hostAccess %s must be true, false or a list of addresses with /32 or /128", jsonOf(value))
 	}
 	var errs []error
 	reportIf := types.ProblemsInto(&errs)
-	reportIf(k.HostAccess != true && len(h.prefixes) == 0, "hostAccess must not be an empty list")
+	reportIf(k.HostAccess != true && len(h.addrs) == 0, "hostAccess must not be an empty list")
 	reportIf(m.InContainer, "hostAccess needs a master on the host; remove linkInContainer")
 	reportIf(r.Conf.IPAM.Type == "" && len(r.Conf.PrevResult) == 0, `hostAccess needs addresses of the container; set "ipam"`)
 	return h, errors.Join(errs...)
+}
+
+// parseAccessAddr returns the address in an entry of hostAccess.
+func parseAccessAddr(v any) (netip.Addr, error) {
+	text, _ := v.(string)
+	p, err := netip.ParsePrefix(text)
+	a := p.Addr()
+	switch {
+	case err != nil || a.Is4In6():
+		return netip.Addr{}, errors.New("must be an address of the host with /32 or /128, such as 10.0.0.1/32")
+	case !p.IsSingleIP():
+		return netip.Addr{}, errors.New("must be a single address: the container would reach no other host in the prefix; write it with /32 or /128, or set hostAccess to true")
+	case a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsMulticast() || a.IsUnspecified():
+		return netip.Addr{}, errors.New("must not be a loopback, link-local, multicast or unspecified address, with which the container cannot reach the host")
+	}
+	return a, nil
 }
 
 // jsonOf returns the JSON of a value that was decoded from JSON.
@@ -105,56 +118,87 @@ type accessFamily struct {
 // families returns the families in which both the host and the container have addresses. It returns an error with
 // types.CodeConfig if there are none.
 func (h *HostAccess) families(host *nl.Conn, master nl.Link, ips []types.IP) (all []accessFamily, err error) {
-	prefixes, sources := h.prefixes, []netip.Addr(nil)
-	if prefixes != nil {
-		sources, err = host.LocalAddrs(netip.Addr{})
-	} else if sources, err = addressesOf(host, master); err == nil {
-		for _, a := range sources {
-			prefixes = append(prefixes, netip.PrefixFrom(a, a.BitLen()))
-		}
+	local, err := host.LocalAddrs(netip.Addr{})
+	if err != nil {
+		return nil, err
 	}
+	addrs, err := h.hostAddrs(host, master, local)
 	if err != nil {
 		return nil, err
 	}
 	for _, is6 := range []bool{false, true} {
 		f := accessFamily{is6: is6}
-		for _, p := range prefixes {
-			if p.Addr().Is6() == is6 {
-				f.host = append(f.host, p)
+		for _, a := range addrs {
+			if a.Is6() == is6 {
+				f.host = append(f.host, netip.PrefixFrom(a, a.BitLen()))
 			}
-		}
-		reached := func(a netip.Addr) bool {
-			return slices.ContainsFunc(f.host, func(p netip.Prefix) bool { return p.Contains(a) })
 		}
 		for _, ip := range ips {
 			a := ip.Address.Addr()
 			if a.Is6() != is6 || slices.Contains(f.ips, a) {
 				continue
 			}
-			if reached(a) {
-				return nil, types.Errorf(types.CodeConfig, "hostAccess: %s, the container's address, is also one of the addresses %s of the host; use another address, or list smaller prefixes", a, f.host)
+			if slices.Contains(local, a) {
+				return nil, types.Errorf(types.CodeConfig, "hostAccess: %s, the container's address, is also an address of the host; use another address", a)
 			}
 			f.ips = append(f.ips, a)
 		}
-		if i := slices.IndexFunc(sources, reached); i >= 0 && len(f.ips) > 0 {
-			f.source = sources[i]
+		if len(f.host) > 0 && len(f.ips) > 0 {
+			f.source = f.host[0].Addr()
 			all = append(all, f)
 		}
 	}
 	if len(all) > 0 {
 		return all, nil
 	}
-	if h.prefixes != nil {
-		return nil, types.Errorf(types.CodeConfig, "hostAccess: no address of the host in %s has the family of an address of the container; list prefixes with such an address", h.prefixes)
+	if h.addrs != nil {
+		return nil, types.Errorf(types.CodeConfig, "hostAccess: no address in %s has the family of an address of the container; list such an address", h.addrs)
 	}
-	return nil, types.Errorf(types.CodeConfig, "hostAccess: master %s has no address with the family of an address of the container; add one, or list prefixes of the host", master.Name)
+	return nil, types.Errorf(types.CodeConfig, "hostAccess: master %s has no address with the family of an address of the container; add one, or list addresses of the host", master.Name)
+}
+
+// hostAddrs returns the addresses of the host that the container reaches. It returns an error with types.CodeConfig if a
+// listed address is not in local, the addresses of the host: the container would no longer reach the host that has it.
+func (h *HostAccess) hostAddrs(host *nl.Conn, master nl.Link, local []netip.Addr) ([]netip.Addr, error) {
+	if h.addrs == nil {
+		return addressesOf(host, master)
+	}
+	for i, a := range h.addrs {
+		if !slices.Contains(local, a) {
+			return nil, types.Errorf(types.CodeConfig, "hostAccess[%d] %s is not an address of the host; list addresses of the host, or set hostAccess to true", i, a)
+		}
+	}
+	return h.addrs, nil
+}
+
+// Status returns the error that Add would return because of the addresses of the host.
+func (h *HostAccess) Status(r *skel.Request) error {
+	if h == nil || h.addrs == nil {
+		return nil
+	}
+	host, err := nl.Open(r.HostNS)
+	if err != nil {
+		return err
+	}
+	local, err := host.LocalAddrs(netip.Addr{})
+	if err == nil {
+		_, err = h.hostAddrs(host, nl.Link{}, local)
+	}
+	return err
+}
+
+// HasHostAccess reports whether the container has the container end of a pair beside the interface.
+func HasHostAccess(container *nl.Conn, ifName string) (bool, error) {
+	l, err := container.Link(accessName(ifName))
+	return err == nil && l.Kind == "veth", types.IgnoreNotExist(err)
 }
 
 // addressesOf returns the addresses of the master that other hosts can use for some time.
 func addressesOf(c *nl.Conn, l nl.Link) (out []netip.Addr, err error) {
 	addrs, err := c.Addrs(l)
 	for _, a := range addrs {
-		if ip := a.Prefix.Addr(); !ip.IsLinkLocalUnicast() && !a.Tentative && !a.Duplicate && !a.Temporary {
+		// An interface can have one address with several prefix lengths.
+		if ip := a.Prefix.Addr(); !ip.IsLinkLocalUnicast() && !a.Tentative && !a.Duplicate && !a.Temporary && !slices.Contains(out, ip) {
 			out = append(out, ip)
 		}
 	}

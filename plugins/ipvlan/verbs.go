@@ -50,5 +50,8 @@ func status(r *skel.Request) error {
 	if err == nil && (conf.master.Name != "" || r.Conf.IPAM.Type != "") {
 		err = conf.master.Status(r, conf.mtu)
 	}
+	if err == nil {
+		err = conf.access.Status(r)
+	}
 	return ipam.Status(r, err)
 }

@@ -36,5 +36,8 @@ func status(r *skel.Request) error {
 	if err == nil {
 		err = conf.master.Status(r, conf.mtu)
 	}
+	if err == nil {
+		err = conf.access.Status(r)
+	}
 	return ipam.Status(r, err)
 }

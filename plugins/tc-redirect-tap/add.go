@@ -28,6 +28,9 @@ func add(r *skel.Request, conf *config) (*types.Result, error) {
 	if err == nil {
 		err = checkInterface(eth)
 	}
+	if err == nil {
+		err = checkNoHostAccess(container, eth)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -49,6 +52,16 @@ func add(r *skel.Request, conf *config) (*types.Result, error) {
 		return nil, err
 	}
 	return withVM(r, prev, eth, tap), nil
+}
+
+// checkNoHostAccess returns an error if a veth pair of hostAccess is beside the interface. Packets of the host through the
+// pair would reach the namespace, and not the virtual machine, which has the same address.
+func checkNoHostAccess(container *nl.Conn, eth nl.Link) error {
+	found, err := attach.HasHostAccess(container, eth.Name)
+	if found {
+		return types.Errorf(types.CodeConfig, "interface %s has a veth pair of hostAccess, whose packets would not reach the virtual machine; remove hostAccess from the plugin that creates the interface", eth.Name)
+	}
+	return err
 }
 
 // checkInterface returns an error if a virtual machine cannot use the MAC or the MTU of the interface.

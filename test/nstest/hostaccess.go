@@ -46,7 +46,7 @@ func (b *Bed) RequireHostAccess(conf func(keys string) string) {
 
 	b.tb.Logf("with a list of prefixes")
 	b.Host.Batch(b.tb, "addr add 203.0.113.77/32 dev lo", "addr add 2001:db8:77::77/128 dev lo")
-	c.Config = conf(`"hostAccess":["203.0.113.77/32","2001:db8:77::/64"]`)
+	c.Config = conf(`"hostAccess":["203.0.113.77/32","2001:db8:77::77/128"]`)
 	c = b.Attach(c)
 	for addr, peer := range map[string]string{"203.0.113.77": ContainerV4, "2001:db8:77::77": ContainerV6} {
 		MustDial(b.tb, c.Container, ServeTCP(b.tb, b.Host, net.JoinHostPort(addr, "0")).String(), peer)
@@ -186,20 +186,29 @@ func (b *Bed) RequireHostAccessRefusals(conf func(keys, ipam string) string) {
 	b.tb.Helper()
 	b.Watch = append(b.Watch, b.Host)
 	for value, text := range map[string]string{
-		`"yes"`:                 `hostAccess "yes" must be true, false or a list of prefixes`,
-		`[]`:                    "hostAccess must not be an empty list",
-		`["10.0.0.1/24"]`:       `hostAccess[0] "10.0.0.1/24" must be a prefix without host bits`,
-		`["::1/128",5]`:         "hostAccess[1] 5 must be a prefix",
-		`["::/0"]`:              `hostAccess[0] "::/0" contains all addresses`,
-		`["::1/128","::1/128"]`: `hostAccess[1] "::1/128" is listed twice`,
-		`["192.0.2.0/24"]`:      "hostAccess: no address of the host in [192.0.2.0/24] has the family",
+		`"yes"`:                         `hostAccess "yes" must be true, false or a list of addresses`,
+		`[]`:                            "hostAccess must not be an empty list",
+		`["10.0.0.1"]`:                  `hostAccess[0] "10.0.0.1" must be an address of the host with /32 or /128`,
+		`["198.18.0.0/26"]`:             `hostAccess[0] "198.18.0.0/26" must be a single address`,
+		`["127.0.0.1/32"]`:              `hostAccess[0] "127.0.0.1/32" must not be a loopback`,
+		`["fe80::1/128"]`:               `hostAccess[0] "fe80::1/128" must not be a loopback, link-local`,
+		`["fd00::1/128",5]`:             "hostAccess[1] 5 must be an address",
+		`["::/0"]`:                      `hostAccess[0] "::/0" must be a single address`,
+		`["fd00::1/128","fd00::1/128"]`: `hostAccess[1] "fd00::1/128" is listed twice`,
+		`["192.0.2.1/32"]`:              "hostAccess[0] 192.0.2.1 is not an address of the host",
 	} {
 		b.Refuse(b.NewCall(conf(`"hostAccess":`+value, StaticDual)), types.CodeConfig, text)
 	}
 	b.Refuse(b.NewCall(conf(`"hostAccess":true`, "")), types.CodeConfig, `hostAccess needs addresses of the container; set "ipam"`)
 	b.Refuse(b.NewCall(conf(`"hostAccess":true,"linkInContainer":true`, StaticDual)), types.CodeConfig, "hostAccess needs a master on the host; remove linkInContainer")
-	b.Refuse(b.NewCall(conf(`"hostAccess":true`, Static(HostV4+"/24"))), types.CodeConfig, "hostAccess: "+HostV4+", the container's address, is also one of the addresses")
-	b.Refuse(b.NewCall(conf(`"hostAccess":["198.18.0.0/24"]`, StaticDual)), types.CodeConfig, "hostAccess: "+ContainerV4+", the container's address, is also one of the addresses")
+	b.Refuse(b.NewCall(conf(`"hostAccess":true`, Static(HostV4+"/24"))), types.CodeConfig, "hostAccess: "+HostV4+", the container's address, is also an address of the host")
+	b.RequireStatus(conf(`"hostAccess":["192.0.2.1/32"]`, StaticDual), "hostAccess[0] 192.0.2.1 is not an address of the host")
+	b.Host.IP("addr add " + ContainerV4 + "/32 dev lo")
+	b.Refuse(b.NewCall(conf(`"hostAccess":true`, StaticDual)), types.CodeConfig, "hostAccess: "+ContainerV4+", the container's address, is also an address of the host")
+	b.Host.Batch(b.tb, "addr del "+ContainerV4+"/32 dev lo", "addr add "+HostV4+"/16 dev "+Uplink)
+	twice := b.Attach(b.NewCall(conf(`"hostAccess":true`, StaticDual)))
+	b.OK("DEL", twice)
+	b.Host.IP("addr del " + HostV4 + "/16 dev " + Uplink)
 	c := b.NewCall(conf(`"hostAccess":true`, StaticDual))
 	c.Container.IP("link add h-eth0 type veth peer name other0")
 	b.Refuse(c, types.CodeConfig, `interface "h-eth0" already exists in container`)
