@@ -13,7 +13,7 @@ type Keys struct {
 	Exclude    []string          `json:"exclude"`
 	Cooldown   int64             `json:"cooldown"` // cooldown in seconds
 	StatusFull bool              `json:"failStatusWhenFull"`
-	Sticky     string            `json:"sticky"`
+	Sticky     *string           `json:"sticky"`
 	StickyFor  *int64            `json:"stickyFor"` // how long a record is kept in seconds
 }
 

@@ -51,10 +51,13 @@ type stickiness struct {
 // stickiness checks the keys sticky and stickyFor, and returns the workload of the request. The name of a workload contains no
 // white space.
 func (in *input) stickiness() (stickiness, error) {
-	s := stickiness{by: in.keys.Sticky, keepFor: defaultStickyFor}
+	s := stickiness{keepFor: defaultStickyFor}
 	var errs []error
 	reportIf := types.ProblemsInto(&errs)
-	reportIf(s.by != "" && !slices.Contains(stickyValues, s.by), "sticky must be pod or mac, got %q", s.by)
+	if in.keys.Sticky != nil {
+		s.by = *in.keys.Sticky
+		reportIf(!slices.Contains(stickyValues, s.by), "sticky must be pod or mac, got %q", s.by)
+	}
 	if seconds := in.keys.StickyFor; seconds != nil {
 		reportIf(s.by == "", "stickyFor has no effect without sticky; set sticky, or remove stickyFor")
 		reportIf(*seconds < 0 || *seconds > maxCooldown, "stickyFor %d must be between 0 and %d seconds", *seconds, maxCooldown)

@@ -97,11 +97,15 @@ func ParseAttachment(s string) (a Attachment, ok bool) {
 // A Set is a set of attachments.
 type Set map[Attachment]bool
 
-// Decode decodes a JSON object into conf. The error names each invalid key. Its code is CodeDecode if data is not JSON or a
+// Decode decodes a JSON object into conf. If an object contains a key and the same key with other upper-case letters, Decode
+// uses the key whose spelling is exact, as the reference plugins do. The error names each invalid key. Its code is CodeDecode if data is not JSON or a
 // value is of the wrong JSON type, and CodeConfig if the Go type of a value does not accept the text.
 func Decode(data []byte, conf any) error {
 	if string(bytes.TrimSpace(data)) == "null" {
 		return Errorf(CodeDecode, "decode configuration: want an object, got null") // json.Unmarshal accepts it
+	}
+	if hasTwoSpellings(data) && json.Valid(data) {
+		data = topValue(data, conf).exact()
 	}
 	err := json.Unmarshal(data, conf)
 	if err == nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"strings"
 	"testing"
 )
@@ -97,7 +98,7 @@ func TestMalformedValidAttachments(t *testing.T) {
 
 func TestUnknown(t *testing.T) {
 	for _, tc := range []struct{ text, want string }{
-		{`{"bridge":"b","BRIDGE":"b","untagged":"x","ipam":{"type":"t"},"sysctl":{"any.thing":"1"},"raw":{"a":[1]}}`, ""},
+		{`{"bridge":"b","BRIDGE":"b","untagged":"x","ipam":{"type":"t"},"sysctl":{"any.thing":"1"},"raw":{"a":[1]}}`, `unknown key "BRIDGE" with value "b"`},
 		{`{"isGatway":true}`, `unknown key "isGatway" with value true; did you mean "isGateway"?`},
 		{`{"ISGATWAY":true}`, `unknown key "ISGATWAY" with value true; did you mean "isGateway"?`},
 		{`{"mut":1}`, `unknown key "mut" with value 1`}, // a key with fewer than five letters may differ by one edit only
@@ -240,4 +241,46 @@ func FuzzParseArgs(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestSpelling checks that a key with the exact spelling has precedence over another spelling, which is then an unknown key.
+func TestSpelling(t *testing.T) {
+	type item struct {
+		Address string     `json:"address"`
+		Gateway netip.Addr `json:"gateway"`
+	}
+	type conf struct {
+		Name  string          `json:"name"`
+		Items []item          `json:"items"`
+		ByKey map[string]item `json:"byKey"`
+		Raw   json.RawMessage `json:"raw"`
+	}
+	type empty struct{}
+	for text, want := range map[string]conf{
+		`{"name": "a", "Name": "b"}`: {Name: "a"},
+		`{"NAME": {}, "name": "a"}`:  {Name: "a"},
+		`{"Name": "b"}`:              {Name: "b"},
+		`{"items": [{"address": "a", "Address": {"IP": "x", "Mask": ""}, "gateway": "10.0.0.1", "Version": "4"}]}`: {Items: []item{{"a", netip.MustParseAddr("10.0.0.1")}}},
+		`{"byKey": {"x": {"address": "a", "ADDRESS": 1}, "X": {"Address": "b"}}}`:                                  {ByKey: map[string]item{"x": {Address: "a"}, "X": {Address: "b"}}},
+		`{"raw": {"a": 1, "A": 2}, "name": "\"", "NAME": 5}`:                                                       {Raw: json.RawMessage(`{"a":1,"A":2}`), Name: `"`},
+	} {
+		var got conf
+		if err := Decode([]byte(text), &got); err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %+v, %v; want %+v", text, got, err, want)
+		}
+	}
+	if err := Decode([]byte(`{"name": 1, "Name": "a"}`), &conf{}); err == nil {
+		t.Error("a wrong value of the key with the exact spelling is accepted")
+	}
+	for text, want := range map[string]string{
+		`{"items": [{"address": "a", "Address": {"IP": "x"}}]}`: "items[0].Address",
+		`{"Name": "a"}`: "",
+	} {
+		if got := Unknown([]byte(text), &conf{}); len(got) != min(1, len(want)) || want != "" && got[0].Path != want {
+			t.Errorf("%s: unknown keys %+v, want %q", text, got, want)
+		}
+	}
+	if got := Unknown([]byte(`{"x": 1}`), &empty{}, "name"); len(got) != 1 {
+		t.Errorf("want every key to be unknown to a configuration without keys, got %+v", got)
+	}
 }

@@ -1,7 +1,9 @@
 package types
 
 import (
+	"bytes"
 	"cmp"
+	"encoding"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -20,7 +22,13 @@ type UnknownKey struct {
 }
 
 // Likely returns the known key that was probably meant, or "" if none is similar.
-func (u UnknownKey) Likely() string { return Nearest(u.name, u.known) }
+func (u UnknownKey) Likely() string {
+	likely := Nearest(u.name, u.known)
+	if strings.EqualFold(likely, u.name) { // the object contains the known key as well
+		return ""
+	}
+	return likely
+}
 
 // String returns a warning with the key, its value, and the known key that was probably meant.
 func (u UnknownKey) String() string {
@@ -33,7 +41,7 @@ func (u UnknownKey) String() string {
 
 // Unknown returns the keys of a configuration that are neither read into conf, a pointer to a struct with json tags, nor
 // listed in shared, sorted by path. It looks into nested objects and lists that are structs in conf, except values of a wrong
-// type. Keys match in any case, as encoding/json matches them.
+// type. Keys match in any case, as encoding/json matches them, unless the object also contains the exact key.
 func Unknown(data []byte, conf any, shared ...string) []UnknownKey {
 	found := topValue(data, conf).unknownKeys(shared)
 	slices.SortFunc(found, func(a, b UnknownKey) int { return strings.Compare(a.Path, b.Path) })
@@ -120,15 +128,15 @@ func (v *value) children() []*value {
 		return v.items()
 	case reflect.Map:
 		elem := withoutPointer(v.typ.Elem())
-		return v.members(func(string) reflect.Type { return elem })
+		return v.members(func(string, map[string]json.RawMessage) reflect.Type { return elem })
 	case reflect.Struct:
 		fields := fieldsOf(v.typ)
-		if len(fields) == 0 { // it decodes itself, as netip.Addr does
+		if len(fields) == 0 && decodesItself(v.typ) { // as netip.Addr does
 			return nil
 		}
-		return v.members(func(key string) reflect.Type {
+		return v.members(func(key string, all map[string]json.RawMessage) reflect.Type {
 			i := slices.IndexFunc(fields, func(f field) bool { return strings.EqualFold(f.name, key) })
-			if i < 0 {
+			if i < 0 || fields[i].name != key && all[fields[i].name] != nil {
 				return nil
 			}
 			return withoutPointer(fields[i].typ)
@@ -149,16 +157,83 @@ func (v *value) items() []*value {
 	return all
 }
 
-func (v *value) members(typeOf func(key string) reflect.Type) []*value {
+// members returns the members of an object. typeOf returns the type of the member with the key; all contains all members.
+func (v *value) members(typeOf func(key string, all map[string]json.RawMessage) reflect.Type) []*value {
 	var object map[string]json.RawMessage
 	if json.Unmarshal(v.data, &object) != nil {
 		return nil
 	}
 	var all []*value
 	for _, key := range slices.Sorted(maps.Keys(object)) {
-		all = append(all, &value{parent: v, key: key, data: object[key], typ: typeOf(key)})
+		all = append(all, &value{parent: v, key: key, data: object[key], typ: typeOf(key, object)})
 	}
 	return all
+}
+
+// decodesItself reports whether encoding/json calls a method of the type to decode it.
+func decodesItself(t reflect.Type) bool {
+	p := reflect.PointerTo(t)
+	return p.Implements(reflect.TypeFor[json.Unmarshaler]()) || p.Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
+}
+
+// exact returns the data of v without the members that nothing reads. These include a key that differs only in case from
+// a known key of the same object. encoding/json would use the last of the two. Programs in Go write such keys, because they
+// encode fields for their own use, for example "Address" beside "address" in a configuration of static.
+func (v *value) exact() json.RawMessage {
+	if v.typ == nil || decodesItself(v.typ) {
+		return v.data
+	}
+	children := v.children()
+	if children == nil {
+		return v.data
+	}
+	list, object := []json.RawMessage{}, map[string]json.RawMessage{}
+	for _, inner := range children {
+		if inner.typ != nil {
+			text := inner.exact()
+			list = append(list, text)
+			object[inner.key] = text
+		}
+	}
+	var text []byte
+	if v.typ.Kind() == reflect.Slice {
+		text, _ = json.Marshal(list) // succeeds, because encoding/json decoded the parts
+	} else {
+		text, _ = json.Marshal(object)
+	}
+	return text
+}
+
+// hasTwoSpellings reports whether data may contain an object with two keys that differ only in case. It takes a few
+// microseconds, and exact ten times as long.
+func hasTwoSpellings(data []byte) bool {
+	spellings := map[string]string{}
+	for {
+		_, rest, found := bytes.Cut(data, []byte{'"'})
+		if !found {
+			return false
+		}
+		end := 0
+		for end < len(rest) && rest[end] != '"' {
+			if rest[end] == '\\' {
+				end++
+			}
+			end++
+		}
+		if end >= len(rest) {
+			return false
+		}
+		key := string(rest[:end])
+		data = bytes.TrimLeft(rest[end+1:], " \t\r\n")
+		if len(data) == 0 || data[0] != ':' {
+			continue
+		}
+		folded := strings.ToLower(key)
+		if other, seen := spellings[folded]; seen && other != key {
+			return true
+		}
+		spellings[folded] = key
+	}
 }
 
 type field struct {

@@ -243,6 +243,7 @@ var _ = Describe("sticky", func() {
 		host.Run("ADD", "c1", v).RequireFailure(GinkgoTB(), types.CodeConfig, want)
 		host.OK("DEL", "c1", v)
 	},
+		Entry("an empty sticky", variant{IPAM: subnet + `, "sticky": ""`}, `sticky must be pod or mac, got ""`),
 		Entry("sticky", variant{IPAM: subnet + `, "sticky": "name"`}, `sticky must be pod or mac, got "name"`),
 		Entry("stickyFor alone", variant{IPAM: subnet + `, "stickyFor": 5`}, "stickyFor has no effect without sticky"),
 		Entry("stickyFor", variant{IPAM: ipam + `, "stickyFor": -1`}, "stickyFor -1 must be between 0 and 31536000 seconds"),

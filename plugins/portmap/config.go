@@ -22,7 +22,7 @@ type rawConfig struct {
 	ExternalSetMarkChain string   `json:"externalSetMarkChain"`
 	ConditionsV4         []string `json:"conditionsV4"`
 	ConditionsV6         []string `json:"conditionsV6"`
-	OnConflict           string   `json:"onConflict"`
+	OnConflict           *string  `json:"onConflict"`
 	RuntimeConfig        struct {
 		PortMappings []*rawMapping `json:"portMappings"` // an element is nil if it is null
 	} `json:"runtimeConfig"`
@@ -133,7 +133,6 @@ func (raw *rawConfig) toConfig() (*config, error) {
 		markBit:           defaultMarkBit,
 		externalMarkChain: raw.ExternalSetMarkChain,
 		conditions:        map[nft.Family][]string{},
-		onConflict:        raw.OnConflict,
 	}
 	conf.masqAll = raw.MasqAll && conf.snat
 	var errs []error
@@ -146,8 +145,11 @@ func (raw *rawConfig) toConfig() (*config, error) {
 	// A name that begins with "-" or "!" would be an option of iptables.
 	reportIf(hasControl(conf.externalMarkChain) || strings.ContainsAny(conf.externalMarkChain, ` "'\`) || backendOf([]string{conf.externalMarkChain}) == backendIPTables,
 		"externalSetMarkChain %q is not the name of a chain", conf.externalMarkChain)
-	reportIf(!slices.Contains([]string{"", replaceOnConflict, failOnConflict}, conf.onConflict),
-		"onConflict %q must be %q or %q", conf.onConflict, replaceOnConflict, failOnConflict)
+	if raw.OnConflict != nil {
+		conf.onConflict = *raw.OnConflict
+		reportIf(!slices.Contains([]string{replaceOnConflict, failOnConflict}, conf.onConflict),
+			"onConflict %q must be %q or %q", conf.onConflict, replaceOnConflict, failOnConflict)
+	}
 	for f, words := range map[nft.Family][]string{nft.IPv4: raw.ConditionsV4, nft.IPv6: raw.ConditionsV6} {
 		if backendOf(words) != "" {
 			conf.conditions[f] = words

@@ -702,6 +702,7 @@ var _ = Describe("an invalid configuration", Ordered, ContinueOnFailure, func() 
 		Entry(nil, conf("", all[0], "null"), 7, "portMappings[1] is null"),
 		Entry(nil, conf("", `{"hostPort":"80","containerPort":80,"protocol":"tcp"}`), 6, "runtimeConfig.portMappings[0].hostPort"),
 		Entry(nil, conf(`"backend":"ebpf",`, all[0]), 7, `"ebpf"`),
+		Entry(nil, conf(`"onConflict":"",`, all[0]), 7, `onConflict "" must be "replace" or "fail"`),
 		Entry(nil, conf(`"onConflict":"keep",`, all[0]), 7, `onConflict "keep" must be "replace" or "fail"`),
 		Entry(nil, conf(`"markMasqBit":32,`, all[0]), 7, "markMasqBit 32"),
 		Entry(nil, conf(`"markMasqBit":-1,`, all[0]), 7, "markMasqBit -1"),
