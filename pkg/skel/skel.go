@@ -15,6 +15,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/plumb-cni/plumb/pkg/types"
@@ -347,7 +348,7 @@ func add(r *Request) error {
 	}
 	result, err := r.plugin.Add(r)
 	if err != nil {
-		return err
+		return explainVanished(err)
 	}
 	marshal, since := (*types.Result).Marshal, types.V110
 	if r.plugin.IPAM {
@@ -372,6 +373,17 @@ func add(r *Request) error {
 		}
 	}
 	return r.write(b)
+}
+
+// explainVanished returns an error of ADD with types.CodeTryAgain if another program deleted an interface during ADD, such as
+// a bridge or a master. The kernel then answers ENODEV. A plugin returns a code, or a types.Problem, for an interface that
+// it looked for and that did not exist.
+func explainVanished(err error) error {
+	var coded *types.Error
+	if !errors.Is(err, syscall.ENODEV) || errors.As(err, &coded) || len(types.ProblemsIn(err)) > 0 {
+		return err
+	}
+	return types.Errorf(types.CodeTryAgain, "an interface was deleted during ADD: %w; try again", err)
 }
 
 // gc calls the handler only if the configuration contains the list of valid attachments. Without the

@@ -1,6 +1,9 @@
 package main
 
 import (
+	"errors"
+	"io/fs"
+
 	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/ipam"
 	"github.com/plumb-cni/plumb/pkg/nl"
@@ -30,7 +33,20 @@ func add(r *skel.Request, conf *config) (*types.Result, error) {
 		return a.connectExisting(prev, name)
 	}
 	result, err := a.connectNewPair()
-	return result, attach.ExplainRemoved(host, a.hostEnd, r.IfName, err)
+	return result, a.explainDeleted(attach.ExplainRemoved(host, a.hostEnd, r.IfName, err))
+}
+
+// explainDeleted explains the error of an ADD during which another program deleted the bridge. The kernel answers some
+// requests with EINVAL or EOPNOTSUPP then, because the index of the master or the port is wrong.
+func (a *attachment) explainDeleted(err error) error {
+	var coded *types.Error
+	if err == nil || errors.As(err, &coded) || a.bridge.Index == 0 {
+		return err
+	}
+	if _, lost := a.host.LinkByIndex(a.bridge.Index); !errors.Is(lost, fs.ErrNotExist) {
+		return err
+	}
+	return types.Errorf(types.CodeTryAgain, "bridge %s was deleted during ADD: %w; try again", a.bridge.Name, err)
 }
 
 // An attachment is the state of one ADD.

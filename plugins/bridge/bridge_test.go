@@ -592,3 +592,8 @@ var _ = Describe("with an IPAM plugin that works over the link", func() {
 	It("calls the IPAM plugin's ADD when the port is up, and its DEL before the link is deleted", func() { l.Require(GinkgoTB(), "DEL") })
 	It("calls the IPAM plugin's GC before the link is deleted", func() { l.Require(GinkgoTB(), "GC") })
 })
+
+var _ = It("an ADD during which another program deletes the bridge can be tried again", func() {
+	b := newTestbed()
+	b.RequireTryAgain(b.conf("1.0.0", `"isGateway":true,"hairpinMode":true,`, v4range), func() {}, func() { _, _ = b.Host.Exec("ip", "link", "del", "cni0") })
+})

@@ -401,3 +401,11 @@ var _ = Describe("the configuration", Ordered, ContinueOnFailure, func() {
 		Entry("STATUS of the IPAM plugin fails", onUplink, nstest.Static("x"), `IPAM plugin "static"`),
 	)
 })
+
+var _ = It("an ADD during which another program deletes the master can be tried again", func() {
+	b := newBed()
+	b.RequireTryAgain(conf("1.0.0", `"master":"gone0"`, nstest.StaticV4), func() {
+		_, _ = b.Host.Exec("ip", "link", "del", "gone0") // if the last ADD had fewer steps
+		b.Host.Batch(GinkgoTB(), "link add gone0 type veth peer name gone1", "link set gone0 up")
+	}, func() { _, _ = b.Host.Exec("ip", "link", "del", "gone0") })
+})

@@ -311,3 +311,33 @@ func ReadFile(tb TB, path string) string {
 	must(tb, err)
 	return string(text)
 }
+
+// RequireTryAgain calls ADD with the configuration once for each step of an ADD, and calls vanish before that step, which
+// deletes an interface of the host that ADD needs. Each ADD must succeed, return types.CodeTryAgain, or return
+// types.CodeConfig because ADD has not found the interface. restore prepares the host for the next ADD.
+func (b *Bed) RequireTryAgain(conf string, restore, vanish func()) {
+	b.tb.Helper()
+	restore()
+	c, steps := b.NewCall(conf).RecordSteps()
+	b.OK("ADD", c)
+	c.Before = nil
+	b.OK("DEL", c)
+	for i, step := range *steps {
+		restore()
+		n := -1
+		c.Before = func(string) error {
+			if n++; n == i {
+				vanish()
+			}
+			return nil
+		}
+		reply := b.Run("ADD", c)
+		c.Before = nil
+		if reply.Exit != 0 {
+			if code := reply.Failure(b.tb).Code; code != types.CodeTryAgain && code != types.CodeConfig {
+				b.tb.Errorf("interface deleted before step %q: got %s", step, reply.Stdout)
+			}
+		}
+		b.OK("DEL", c)
+	}
+}
