@@ -186,7 +186,7 @@ func (m Master) Diff(c *nl.Conn, l nl.Link) error {
 	}
 	master, err := c.LinkByAnyName(m.Name)
 	if err != nil {
-		return fmt.Errorf("master: %w", err)
+		return fmt.Errorf("master: %w; rename the master back, or set the key \"master\" to its new name", err)
 	}
 	parent := master.Index
 	if master.Kind == l.Kind && (l.Kind == "macvlan" || l.Kind == "ipvlan") {

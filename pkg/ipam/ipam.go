@@ -175,9 +175,9 @@ func (p *Pending) parse(output []byte) (*Lease, error) {
 	}
 	if len(result.IPs) == 0 {
 		return nil, &types.Error{
-			Code:    types.CodeConfig,
-			Msg:     "IPAM plugin returned missing IP config",
-			Details: "the answer of " + p.r.Conf.IPAM.Type + " has no ips",
+			Code: types.CodeConfig,
+			Msg: "IPAM plugin returned missing IP config: the result of " + p.r.Conf.IPAM.Type + " contains no addresses in \"ips\"; " +
+				"configure addresses in the key \"ipam\", for example with \"addresses\" for static",
 		}
 	}
 	for i := range result.IPs {

@@ -344,7 +344,9 @@ func FirstMAC(texts ...string) (MAC, error) {
 		switch {
 		case err != nil:
 			return "", err
-		case len(mac) != 6, mac[0]&1 != 0, mac == MAC(make([]byte, 6)):
+		case len(mac) == 6 && mac[0]&1 != 0:
+			return "", fmt.Errorf("invalid MAC address %q: it is a multicast address, because its second digit %q is odd; use a unicast address, with an even digit", text, mac.String()[1])
+		case len(mac) != 6, mac == MAC(make([]byte, 6)):
 			return "", fmt.Errorf("invalid MAC address %q: an interface needs a unicast address of 6 bytes", text)
 		}
 		return mac, nil

@@ -104,6 +104,7 @@ var _ = Describe("bandwidth", func() {
 		Entry(nil, ptp, `"ingressRate": 8`, 7, "if rate is set, burst must also be set"),
 		Entry(nil, ptp, `"egressBurst": 8`, 7, "if burst is set, rate must also be set"),
 		Entry(nil, ptp, `"egressRate": 7, "egressBurst": 8`, 7, "egressRate 7 is too low"),
+		Entry(nil, ptp, `"egressRate": 9223372036854775808, "egressBurst": 8`, 7, "egressRate 9223372036854775808 is too high"),
 		Entry(nil, ptp, `"egressRate": 40, "egressBurst": 8`, 7, "the lowest rate for its MTU is 48 bit/s"),
 		Entry(nil, ptp, `"egressRate": 80, "egressBurst": 34359738368`, 7, "burst cannot be more than 4GB"),
 		Entry(nil, ptp, bothLimits+`, "shapedSubnets": ["10.0.0.1"]`, 7, "is not a subnet"),

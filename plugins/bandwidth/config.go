@@ -59,6 +59,9 @@ const (
 	maxLatency     = 60_000    // in milliseconds
 	minRate        = 8         // in bits per second, because the kernel counts bytes
 	maxBurst       = 1<<32 - 1 // in bytes; the reference plugin has the same limit
+	// maxRate is the highest rate, in bits per second, at which the bytes of one tick (nl.TickNanoseconds) do not
+	// overflow 64 bits in the kernel (psched_ns_t2l), which otherwise answers EINVAL.
+	maxRate = 1<<61 - 1
 )
 
 func (c *config) hasLimit() bool { return c.ingress.rate != 0 || c.egress.rate != 0 }
@@ -113,6 +116,9 @@ func (l limit) validate(direction string) error {
 	var errs []error
 	if l.rate < minRate {
 		errs = append(errs, fmt.Errorf("%sRate %d is too low: the minimum is %d bit/s", direction, l.rate, minRate))
+	}
+	if l.rate > maxRate {
+		errs = append(errs, fmt.Errorf("%sRate %d is too high: the maximum is %d bit/s", direction, l.rate, uint64(maxRate)))
 	}
 	if l.burst/8 >= maxBurst {
 		errs = append(errs, fmt.Errorf("%sBurst %d: burst cannot be more than 4GB", direction, l.burst))

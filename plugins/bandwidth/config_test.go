@@ -64,6 +64,7 @@ func TestLimitsOfConfigurationOrRuntime(t *testing.T) {
 func TestErrorNamesAllProblems(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{`{"ingressRate": 7, "ingressBurst": 8}`, "ingressRate 7 is too low: the minimum is 8 bit/s"},
+		{`{"ingressRate": 9223372036854775808, "ingressBurst": 8}`, "ingressRate 9223372036854775808 is too high: the maximum is 2305843009213693951 bit/s"},
 		{`{"egressRate": 8, "egressBurst": 34359738360}`, "egressBurst 34359738360: burst cannot be more than 4GB"},
 		{`{"latency": 60001}`, "latency 60001 must be between"},
 		{`{"unshapedSubnets": ["10.0.0.0/8"], "shapedSubnets": ["10.1.0.0/16"]}`, `unshapedSubnets ["10.0.0.0/8"] and shapedSubnets ["10.1.0.0/16"] exclude each other`},

@@ -45,9 +45,11 @@ type rawRequest struct {
 
 // config is the validated configuration.
 type config struct {
-	socket   string
-	timeout  time.Duration // limit of ADD; if it is 0, the daemon chooses the limit
-	settings dhcpd.Settings
+	socket string
+	// ignoresRequest reports whether the runtime or the user requests an address, which no DHCP option contains.
+	ignoresRequest bool
+	timeout        time.Duration // limit of ADD; if it is 0, the daemon chooses the limit
+	settings       dhcpd.Settings
 }
 
 // Codes of DHCP options (RFC 2132).
@@ -92,7 +94,22 @@ func parse(r *skel.Request) (*config, error) {
 		return nil, err
 	}
 	conf, err := input{raw.IPAM, args, r.Attachment()}.toConfig()
-	return conf, types.Coded(types.CodeConfig, err)
+	if err != nil {
+		return nil, types.Coded(types.CodeConfig, err)
+	}
+	isProvided := slices.ContainsFunc(raw.IPAM.Provide, func(p rawProvide) bool { return p.FromArg == types.ArgIP })
+	conf.ignoresRequest = args[types.ArgIP] != "" && !isProvided || requestsAddress(r)
+	return conf, nil
+}
+
+// requestsAddress reports whether the configuration contains ips in runtimeConfig or args.cni, as host-local reads them.
+func requestsAddress(r *skel.Request) bool {
+	var keys struct {
+		Args          struct{ CNI struct{ IPs []any } }
+		RuntimeConfig struct{ IPs []any }
+	}
+	_ = types.Decode(r.Stdin, &keys) // keys of another type have no effect, either
+	return len(keys.Args.CNI.IPs)+len(keys.RuntimeConfig.IPs) > 0
 }
 
 // parseSocket reads the path of the socket, which is the only key that DEL and GC need.

@@ -42,6 +42,18 @@ var _ = Describe("dhcp", func() {
 		}
 	})
 
+	It("warns that a requested address has no effect", func() {
+		b.runDaemon()
+		for _, request := range [][2]string{{"IgnoreUnknown=1;IP=10.50.0.9", ""}, {"", `,"runtimeConfig":{"ips":["10.50.0.9/24"]}`}, {"", `,"args":{"cni":{"ips":["10.50.0.9"]}}`}} {
+			c := b.call("")
+			c.Args, c.Config = request[0], strings.TrimSuffix(c.Config, "}")+request[1]+"}"
+			reply := b.OK("ADD", c)
+			Expect(reply.Stderr).To(ContainSubstring("a requested address (IP in CNI_ARGS, or ips in runtimeConfig or args.cni) has no effect"))
+			Expect(reply.Result(GinkgoTB()).IPs[0].Address.String()).To(Equal("10.50.0.5/24"))
+			b.OK("DEL", c)
+		}
+	})
+
 	It("sends the configured options, and the reference plugin's client identifier", func() {
 		b.runDaemon()
 		c := b.call(`,"provide":[{"option":"host-name","fromArg":"K8S_POD_NAME"},{"option":"60","value":"k8s"},{"option":"77","fromArg":"NONE"}],"request":[{"option":"42"}]`)

@@ -33,6 +33,9 @@ func call(r *skel.Request, socket string, req dhcpd.Request, limit time.Duration
 
 // add returns the lease that the daemon obtains.
 func add(r *skel.Request, conf *config) (*types.Result, error) {
+	if conf.ignoresRequest {
+		r.Warn("a requested address (IP in CNI_ARGS, or ips in runtimeConfig or args.cni) has no effect, because the DHCP server chooses the address")
+	}
 	answer, err := call(r, conf.socket, dhcpd.Request{
 		Method: dhcpd.MethodAdd, Attachment: r.Attachment(), NetNS: r.NetNS, Timeout: conf.timeout, Settings: conf.settings,
 	}, addLimit)

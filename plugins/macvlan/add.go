@@ -67,12 +67,12 @@ func add(r *skel.Request, conf *config) (*types.Result, error) {
 }
 
 // explainRefusal explains why the kernel did not create the macvlan (drivers/net/macvlan.c). EBUSY means that
-// another device receives the master's packets. EINVAL means that a macvlan of mode passthru would have to
+// another device receives the master's packets, such as a bridge or ipvlans. EINVAL means that a macvlan of mode passthru would have to
 // share the master.
 func explainRefusal(err error, master nl.Link, mode string) error {
 	switch {
 	case errors.Is(err, syscall.EBUSY):
-		return types.Errorf(types.CodeConfig, "master %s is already a port, for example of a bridge or a bond: %w; use that bridge or bond as the master", master.Name, err)
+		return types.Errorf(types.CodeConfig, "master %s is already a port, for example of a bridge or a bond, or has ipvlans: %w; use that bridge or bond as the master, or another master", master.Name, err)
 	case errors.Is(err, syscall.EINVAL) && mode == modePassthru:
 		return types.Errorf(types.CodeConfig, "mode passthru needs master %s for itself, but it has another macvlan: %w", master.Name, err)
 	case errors.Is(err, syscall.EINVAL):

@@ -191,7 +191,7 @@ var _ = Describe("ADD", func() {
 		})
 		It("must not be a port of a bridge", func() {
 			b.Host.Batch(GinkgoTB(), "link add br0 type bridge", "link set uplink0 master br0")
-			b.Refuse(b.NewCall(conf("1.0.0", onUplink, nstest.StaticV4)), types.CodeConfig, "master uplink0 is already a port")
+			b.Refuse(b.NewCall(conf("1.0.0", onUplink, nstest.StaticV4)), types.CodeConfig, "master uplink0 is already a port, for example of a bridge or a bond, or has ipvlans")
 		})
 		It("limits the configured MTU", func() {
 			b.Refuse(b.NewCall(conf("1.0.0", onUplink+`,"mtu":1501`, nstest.StaticV4)), types.CodeConfig, "invalid MTU 1501, must be [0, master MTU(1500)]")

@@ -111,7 +111,7 @@ var _ = Describe("CHECK", func() {
 		f := b.Run("CHECK", c).Failure(GinkgoTB())
 		Expect(f.Msg).To(ContainSubstring("not on master uplink0"))
 		b.Host.IP("link set uplink0 name new0")
-		Expect(b.Run("CHECK", c).Failure(GinkgoTB()).Msg).To(ContainSubstring("master: find link uplink0"))
+		Expect(b.Run("CHECK", c).Failure(GinkgoTB()).Msg).To(ContainSubstring("master: find link uplink0: no such device; rename the master back, or set the key \"master\" to its new name"))
 	})
 
 	It("names an address that is a duplicate after an ADD with optimisticDAD", func() {

@@ -96,6 +96,16 @@ var _ = Describe("ADD", func() {
 		Expect(b.container.IP("-4 route show table 1000")).To(And(Not(ContainSubstring("default via")), ContainSubstring("10.9.0.0/16"), ContainSubstring("10.6.0.0/16 via 10.66.0.1")))
 	})
 
+	It("deletes a multipath route by its destination, but not by one of its gateways", func() {
+		b.container.IP("route add 10.4.0.0/16 nexthop via 10.66.0.254 dev eth0 nexthop via 10.66.0.1 dev eth0")
+		for _, gw := range []string{"10.66.0.254", "10.66.0.1"} {
+			b.Add(b.call(conf(`"delroutes":[{"dst":"10.4.0.0/16","gw":"` + gw + `"}]`)))
+			Expect(b.container.IP("route show 10.4.0.0/16")).To(ContainSubstring("nexthop via 10.66.0.254"))
+		}
+		b.Add(b.call(conf(`"delroutes":[{"dst":"10.4.0.0/16"}]`)))
+		Expect(b.container.IP("route show 10.4.0.0/16")).To(BeEmpty())
+	})
+
 	It("warns that results of older versions lack gws", func() {
 		keys := `"addroutes":[{"dst":"fd08::/64","gws":["fd66::fe","fd66::1"]}]`
 		Expect(b.OK("ADD", b.call(confOf("1.0.0", keys))).Stderr).To(ContainSubstring("the result contains only the first gateway of route fd08::/64, because cniVersion 1.0.0 has no gws; use 1.1.0"))

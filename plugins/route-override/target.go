@@ -72,9 +72,10 @@ func (t *target) isOwnNetwork(dst netip.Prefix) bool {
 	return dst.Addr().IsLinkLocalUnicast() || slices.ContainsFunc(t.ips, func(ip types.IP) bool { return ip.Address.Masked() == dst })
 }
 
-// selects reports whether an entry of delroutes selects a route. An unspecified gateway selects a route without one.
+// selects reports whether an entry of delroutes selects a route. An unspecified gateway selects a route without one. An
+// entry with a gateway does not select a route with several gateways.
 func (t *target) selects(selector types.Route, r nl.Route) bool {
-	sameGW := !selector.GW.IsValid() || selector.GW == r.GW || selector.GW.IsUnspecified() && !r.GW.IsValid()
+	sameGW := !selector.GW.IsValid() || selector.GW == r.GW && len(r.GWs) == 0 || selector.GW.IsUnspecified() && !r.GW.IsValid()
 	return selector.Dst == r.Dst && t.tableOf(selector.Table) == t.tableOf(r.Table) && sameGW
 }
 

@@ -85,11 +85,25 @@ func (c *config) addAddresses(raw *rawConfig, args types.Args) error {
 		errs = append(errs, c.addConfigured(a))
 	}
 	configured := len(c.ips)
-	errs = append(errs, c.addAll(splitList(args[types.ArgIP]), "the 'ip' field is expected to be in CIDR notation"))
+	for _, ip := range splitList(args[types.ArgIP]) {
+		err := c.addAll([]string{ip}, "the 'ip' field is expected to be in CIDR notation")
+		if addr, noLength := netip.ParseAddr(strings.TrimSpace(ip)); noLength == nil {
+			err = fmt.Errorf("%w; IP in CNI_ARGS needs a prefix length, for example %s/%d", err, addr, examplePrefix(addr))
+		}
+		errs = append(errs, err)
+	}
 	for _, s := range splitList(args[types.ArgGateway]) {
 		errs = append(errs, c.addGateway(s, configured))
 	}
 	return errors.Join(errs...)
+}
+
+// examplePrefix returns a usual prefix length for the address.
+func examplePrefix(a netip.Addr) int {
+	if a.Is4() {
+		return 24
+	}
+	return 64
 }
 
 // splitList returns the items of a comma-separated list.

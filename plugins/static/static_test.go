@@ -99,7 +99,7 @@ var _ = Describe("static", func() {
 		Entry("null in addresses and routes", call(conf("1.0.0", `,"addresses":[null],"routes":[null]`, ""), ""), types.CodeConfig,
 			"the 'address' field is expected to be in CIDR notation, got: ''", `routes[0]: dst: invalid CIDR address: ""`),
 		Entry("no CIDR in CNI_ARGS", call(conf("1.0.0", "", ""), "IP=10.0.0.5/24,10.0.0.6"), types.CodeConfig,
-			"the 'ip' field is expected to be in CIDR notation, got: '10.0.0.6'"),
+			"the 'ip' field is expected to be in CIDR notation, got: '10.0.0.6'; IP in CNI_ARGS needs a prefix length, for example 10.0.0.6/24"),
 		Entry("no CIDR in args", call(conf("1.0.0", "", `,"args":{"cni":{"ips":["10.0.0.5"]}}`), ""), types.CodeConfig,
 			"an entry in the 'ips' field is NOT in CIDR notation, got: '10.0.0.5'"),
 		Entry("no CIDR in runtimeConfig", call(conf("1.0.0", "", `,"runtimeConfig":{"ips":["x"]}`), ""), types.CodeConfig,
