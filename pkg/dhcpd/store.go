@@ -84,9 +84,10 @@ func (s Store) save(r record) error {
 	return s.file(r.Attachment).Save(r)
 }
 
-// setMark marks a lease. The daemon releases the lease when it starts, or instead of renewing it.
+// setMark marks a lease that the plugin has deleted without the daemon. The daemon releases the lease when it starts, or
+// instead of renewing it.
 func (s Store) setMark(o types.Attachment) error {
-	return s.Trace.Do("mark "+s.file(o).Path()+" as released", func() error { return os.WriteFile(s.mark(o), nil, 0o600) })
+	return s.Trace.Do("mark "+s.file(o).Path()+" for release", func() error { return os.WriteFile(s.mark(o), nil, 0o600) })
 }
 
 // remove removes a lease file and its mark.

@@ -69,7 +69,7 @@ type cachedStatus struct {
 func (cachedStatus) Validate() error { return nil }
 
 // askOrUseLast calls ask and returns its error. If an earlier call with the same text about called ask within
-// cacheTime, askOrUseLast returns the same error again and does not call ask. It always calls ask if the file cannot be
+// cacheTime, askOrUseLast returns the error of that call, or nil if it succeeded, and does not call ask. It always calls ask if the file cannot be
 // written, for example because its directory does not exist before the first ADD.
 func (n *network) askOrUseLast(about string, ask func() error) error {
 	path := n.PrivatePath("status")

@@ -153,7 +153,7 @@ func (f *firewall) lostSameBridge(policy nft.SetElement) ([]nft.SetElement, erro
 	return slices.DeleteFunc(f.elements(), func(e nft.SetElement) bool { return e.Set != tables.SameBridge }), nil
 }
 
-// noteBridges sets nftBridges to the bridges among the elements.
+// noteBridges sets nftBridges to the other bridges that have a policy in the elements.
 func (f *firewall) noteBridges(elements []nft.SetElement) {
 	f.nftBridges = nil
 	for _, e := range elements {

@@ -217,7 +217,7 @@ func (f *firewall) findBridge(prev *types.Result) error {
 	}
 	if f.bridge.Name == "" && f.conf.policy != open {
 		return types.Errorf(types.CodeConfig,
-			"interface needs to be set for ingress policy %q, make sure to chain \"firewall\" plugin with \"bridge\"", f.conf.policy)
+			"interface needs to be set for ingress policy %q, make sure to chain \"firewall\" plugin with \"bridge\", or use the policy open", f.conf.policy)
 	}
 	if err := f.findDevice(hostLinks); err != nil || f.conf.policy != isolated {
 		return err
