@@ -29,6 +29,8 @@ type Claim struct {
 	// Elements lists one element of the first set of a group, and after it elements of the group's
 	// other sets. Their comments may be empty.
 	Elements []nft.SetElement
+	// Entry is the value of the claim's element in the map Store.Index. It is empty if there is no such map.
+	Entry nft.Key
 	// PerContainer allows another attachment of the same container to own the key, without a conflict.
 	PerContainer bool
 }
@@ -45,8 +47,8 @@ func (c Claim) mayBelong(other, owner string) bool {
 //
 // Each change is one transaction, which is committed only in the generation of the ruleset in which
 // the elements were read. Usually, Add and Delete look up only the keys of the claims. They read whole
-// sets if another attachment owns a key, or owned it before, if an element is missing, and if Delete
-// is called without claims. GC always reads whole sets.
+// sets if another attachment owns a key, or owned it before, if an element is missing, and if neither
+// the index nor the caller of Delete knows the keys. GC always reads whole sets.
 type Store struct {
 	Conn        *nft.Conn
 	Layout      nft.Layout
@@ -54,6 +56,12 @@ type Store struct {
 	Owner       types.Attachment
 	Claims      []Claim
 	Description string // describes the claims in steps and errors: "masquerade of net1/cid1/eth0"
+
+	// Index is the map of the Layout that lists the claims of each owner (index.go). It is empty if Claims always contains
+	// all claims of the owner.
+	Index string
+	// ClaimOf returns the claim with this Entry. Its elements contain only keys.
+	ClaimOf func(entry nft.Key) Claim
 
 	// Ensure creates the sets and chains that the elements need. Add calls it again if they were
 	// deleted in the meantime. If Ensure is nil, Conn.Ensure creates the Layout.
@@ -70,7 +78,7 @@ type Store struct {
 	Warn func(format string, args ...any)
 }
 
-// Add adds all claims and pushes Remove. It pushes Remove even if it fails, provided that the kernel may
+// Add adds all claims, deletes other claims of the owner in the index, and pushes Remove. It pushes Remove even if it fails, provided that the kernel may
 // have added the claims. Add takes over the keys of other owners, and warns of each.
 func (s *Store) Add(u *undo.Stack) error {
 	const attempts = 10
@@ -90,8 +98,8 @@ func (s *Store) Add(u *undo.Stack) error {
 		}
 		err = s.addAllowed(add)
 		if errors.Is(err, fs.ErrExist) && !s.OnlyFree {
-			err = s.addAllowed(func(s *Store, tx *nft.Tx) (err error) {
-				replaced, err = s.replace(tx)
+			err = s.addAllowed(func(s *Store, tx *nft.Tx, allowed []Claim) (err error) {
+				replaced, err = s.replace(tx, allowed)
 				return err
 			})
 		}
@@ -109,25 +117,28 @@ func (s *Store) Add(u *undo.Stack) error {
 	return nil
 }
 
-// addAllowed calls add in a transaction, with a copy of the store that contains only the allowed claims.
-func (s *Store) addAllowed(add func(*Store, *nft.Tx) error) error {
+// addAllowed calls add in a transaction, with the claims that Add may add.
+func (s *Store) addAllowed(add func(s *Store, tx *nft.Tx, allowed []Claim) error) error {
 	return s.Conn.Atomically("nft add "+s.Description, func(tx *nft.Tx) (err error) {
-		limited := *s
+		allowed := s.Claims
 		if s.Allowed != nil {
-			if limited.Claims, err = s.Allowed(); err != nil {
+			if allowed, err = s.Allowed(); err != nil {
 				return err
 			}
 		}
-		return add(&limited, tx)
+		return add(s, tx, allowed)
 	})
 }
 
-// addNew adds the claims to tx if their keys are free, which is the usual case. Otherwise it returns
-// fs.ErrExist.
-func (s *Store) addNew(tx *nft.Tx) error {
-	refs := make([]nft.ElementRef, len(s.Claims))
-	for i, c := range s.Claims {
-		refs[i] = c.Elements[0].Ref()
+// addNew adds the claims to tx if their keys are free and the index lists no claim of the owner, which is the usual
+// case. Otherwise it returns fs.ErrExist.
+func (s *Store) addNew(tx *nft.Tx, allowed []Claim) error {
+	var refs []nft.ElementRef
+	for _, c := range allowed {
+		refs = append(refs, c.first())
+	}
+	if s.Index != "" {
+		refs = append(refs, s.indexRef(0))
 	}
 	elements, err := s.Conn.Lookup(s.Layout.Table, refs)
 	if err != nil {
@@ -137,27 +148,39 @@ func (s *Store) addNew(tx *nft.Tx) error {
 		return fs.ErrExist
 	}
 	e := s.newEdit()
-	e.putAll(s.elements())
+	e.putAll(s.elements(allowed))
+	e.putAll(s.indexElements())
 	e.addTo(tx)
 	return nil
 }
 
-// addFree adds to tx the missing elements of the claims of which no other owner has an element.
-func (s *Store) addFree(tx *nft.Tx) error {
+// addFree adds to tx the missing elements of the claims of which no other owner has an element, and deletes the claims
+// that only the index lists.
+func (s *Store) addFree(tx *nft.Tx, allowed []Claim) error {
 	e := s.newEdit()
-	elements := s.elements()
-	if err := e.read(refsOf(elements)...); err != nil {
+	elements := s.elements(allowed)
+	indexed, err := s.indexed()
+	if err == nil {
+		err = e.read(refsOf(slices.Concat(elements, s.indexElements()))...)
+	}
+	if err == nil && len(difference(indexed, s.Claims)) > 0 {
+		if err = e.readSets(); err == nil {
+			e.deleteOwners(s.isOwn, s.Claims...)
+		}
+	}
+	if err != nil {
 		return err
 	}
-	for _, c := range s.Claims {
+	for _, c := range allowed {
 		own := elements[:len(c.Elements)]
 		elements = elements[len(c.Elements):]
 		if !slices.ContainsFunc(own, e.isOfOther) {
 			e.putAll(own)
 		}
 	}
+	e.putAll(s.indexElements())
 	e.addTo(tx)
-	return nil
+	return e.deleteUnusedChains(tx)
 }
 
 // isOfOther reports whether another owner, or another program, has an element at the ref of the owner's element.
@@ -174,9 +197,9 @@ func refsOf(elements []nft.SetElement) []nft.ElementRef {
 	return refs
 }
 
-// elements returns the elements of all claims, with their comments.
-func (s *Store) elements() (all []nft.SetElement) {
-	for _, c := range s.Claims {
+// elements returns the elements of the claims, with their comments.
+func (s *Store) elements(of []Claim) (all []nft.SetElement) {
+	for _, c := range of {
 		all = append(all, c.Elements...)
 	}
 	for i := range all {
@@ -195,7 +218,7 @@ func (s *Store) warn(replaced []nft.SetElement) {
 		owners[e.Ref()] = e.Comment
 	}
 	for _, c := range s.Claims {
-		former, ok := owners[c.Elements[0].Ref()]
+		former, ok := owners[c.first()]
 		if ok && !c.mayBelong(former, nft.Owner(s.Owner)) {
 			s.Warn("%s was held by %s, and is taken over", c.Description, ownerName(former))
 		}
@@ -214,7 +237,7 @@ func (s *Store) Remove() error {
 // Ensure has already created them.
 func (s *Store) RemoveUnusedChains() error {
 	var chains []string
-	for _, e := range s.elements() {
+	for _, e := range s.elements(s.Claims) {
 		if e.Jump != "" {
 			chains = append(chains, e.Jump)
 		}
@@ -224,13 +247,18 @@ func (s *Store) RemoveUnusedChains() error {
 	})
 }
 
-// Delete adds the deletion of the claims to tx, and returns the deleted elements. It deletes all elements of the owner
-// if s.Claims is empty, or if an element of a claim is missing, for example because the MAC address in prevResult has
-// changed since ADD. Keys move back to their former owners. Delete also deletes the chains to which only the deleted
-// elements jumped, because this was the last attachment that used them.
+// Delete adds the deletion of all claims of the owner to tx, and returns the deleted elements. It finds the claims in the
+// index and in s.Claims. If neither lists a claim, or if an element of a claim is missing, for example because the MAC
+// address in prevResult has changed since ADD, it reads whole sets. Keys move back to their former owners. Delete also
+// deletes the chains to which only the deleted elements jumped, because this was the last attachment that used them.
 func (s *Store) Delete(tx *nft.Tx) (deleted []nft.SetElement, err error) {
 	e := s.newEdit()
-	refs, err := s.ownRefs()
+	indexed, err := s.indexed()
+	if err != nil {
+		return nil, err
+	}
+	all := append(difference(s.Claims, indexed), indexed...)
+	refs, err := s.refsOfOwner(all, len(indexed))
 	if err != nil {
 		return nil, err
 	}
@@ -238,30 +266,36 @@ func (s *Store) Delete(tx *nft.Tx) (deleted []nft.SetElement, err error) {
 		return nil, err
 	}
 	hasFormer := slices.ContainsFunc(refs, func(r nft.ElementRef) bool { return isFormer(r) && e.after[r].Key != "" })
-	if hasFormer || slices.ContainsFunc(s.Claims, e.isIncomplete) {
+	indexLost := s.Index != "" && len(indexed) == 0
+	isIncomplete := func(c Claim) bool { return s.isOwn(e.after[c.first()].Comment) && (indexLost || e.isIncomplete(c)) }
+	if hasFormer || slices.ContainsFunc(all, isIncomplete) {
 		if err := e.readSets(); err != nil {
 			return nil, err
 		}
 	}
-	deleted = e.deleteOwners(func(owner string) bool { return owner == nft.Owner(s.Owner) })
+	deleted = e.deleteOwners(s.isOwn)
 	e.addTo(tx)
 	return deleted, e.deleteUnusedChains(tx)
 }
 
-// ownRefs returns the refs of the claims' elements, and the refs under which the first sets of
-// the groups may contain elements of former owners. Without claims, it finds the owner's elements by
-// their comments.
-func (s *Store) ownRefs() (refs []nft.ElementRef, err error) {
-	for _, c := range s.Claims {
-		refs = append(refs, FormerRef(c.Elements[0].Ref()))
-		for _, e := range c.Elements {
-			refs = append(refs, e.Ref())
-		}
+// isOwn reports whether the comment names the owner.
+func (s *Store) isOwn(comment string) bool { return comment == nft.Owner(s.Owner) }
+
+// refsOfOwner returns the refs of the elements of these claims and of their elements in the index, and the refs under
+// which the first sets of the groups may contain elements of former owners. Without claims, it finds the owner's elements
+// by their comments.
+func (s *Store) refsOfOwner(all []Claim, indexed int) (refs []nft.ElementRef, err error) {
+	for i := range indexed {
+		refs = append(refs, s.indexRef(i))
 	}
-	if len(s.Claims) > 0 {
+	for _, c := range all {
+		refs = append(refs, FormerRef(c.first()))
+		refs = append(refs, refsOf(c.Elements)...)
+	}
+	if len(all) > 0 {
 		return refs, nil
 	}
-	for _, g := range s.Groups {
+	for _, g := range s.groups() {
 		count := len(refs)
 		for i, set := range g {
 			if i > 0 && len(refs) == count { // the group contains nothing of the owner
@@ -326,9 +360,9 @@ func (s *Store) sharedChains(network string) (names []string, err error) {
 }
 
 // Check returns an error that lists the elements of the claims that are missing, map to another value
-// or belong to another owner.
+// or belong to another owner. If there are none, the error lists the differences of the index.
 func (s *Store) Check() error {
-	elements, err := s.Conn.Lookup(s.Layout.Table, refsOf(s.elements()))
+	elements, err := s.Conn.Lookup(s.Layout.Table, refsOf(s.elements(s.Claims)))
 	if err != nil {
 		return err
 	}
@@ -337,7 +371,10 @@ func (s *Store) Check() error {
 		errs = append(errs, s.checkClaim(c, elements[:len(c.Elements)]))
 		elements = elements[len(c.Elements):]
 	}
-	return errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return s.checkIndex()
 }
 
 // checkClaim compares one claim with the elements at its refs. It names each other owner once.

@@ -51,6 +51,7 @@ func portLayout() nft.Layout {
 		Sets: []nft.Set{
 			{Name: "hostport4", Key: port, Data: []nft.Type{nft.IPv4Addr, nft.InetService}},
 			{Name: "chain4", Key: port, Data: []nft.Type{nft.Verdict}},
+			{Name: "port_index", Key: claims.IndexKey(), Data: port},
 		},
 		Chains: []nft.Chain{{
 			Name: "prerouting",
@@ -70,8 +71,9 @@ func markChain() nft.Chain {
 
 // A claimant is an attachment that claims ports, with its connection.
 type claimant struct {
-	c     *nft.Conn
-	owner types.Attachment
+	c       *nft.Conn
+	owner   types.Attachment
+	indexed bool // whether its store has an index
 }
 
 func (a claimant) String() string { return nft.Owner(a.owner) }
@@ -79,6 +81,9 @@ func (a claimant) String() string { return nft.Owner(a.owner) }
 func portKey(port uint16) nft.Key {
 	return nft.Concat(nft.ProtoKey(syscall.IPPROTO_TCP), nft.PortKey(port))
 }
+
+// portOf is the inverse of portKey.
+func portOf(k nft.Key) uint16 { return uint16(k[4])<<8 | uint16(k[5]) }
 
 // target returns the container's port, which depends on owner and port, so that elements of
 // different claims differ. A claim with an odd target has no chain.
@@ -93,9 +98,16 @@ func (a claimant) store(ports ...uint16) *claims.Store {
 		Conn: a.c, Layout: portLayout(), Groups: []claims.Group{{"hostport4", "chain4"}}, Owner: a.owner, Description: "ports of " + a.String(),
 		Ensure: func() error { return a.c.Ensure(portLayout()) },
 	}
+	if a.indexed {
+		s.Index, s.ClaimOf = "port_index", func(entry nft.Key) claims.Claim {
+			return claims.Claim{Description: fmt.Sprint("port ", portOf(entry)), Elements: []nft.SetElement{
+				{Set: "hostport4", Element: nft.Element{Key: entry}}, {Set: "chain4", Element: nft.Element{Key: entry}},
+			}}
+		}
+	}
 	for _, port := range ports {
 		key := portKey(port)
-		claim := claims.Claim{Description: fmt.Sprint("port ", port), Elements: []nft.SetElement{{Set: "hostport4", Element: nft.Element{
+		claim := claims.Claim{Entry: key, Description: fmt.Sprint("port ", port), Elements: []nft.SetElement{{Set: "hostport4", Element: nft.Element{
 			Key: key, Data: nft.Concat(nft.AddrKey(addr), nft.PortKey(target(a.String(), port))),
 		}}}}
 		if hasChain(a.String(), port) {
@@ -113,10 +125,24 @@ func (a claimant) add(ports ...uint16) error {
 // del deletes the claims to the ports or, without ports, all claims.
 func (a claimant) del(ports ...uint16) error { return a.store(ports...).Remove() }
 
-// A model contains the owners that a correct store contains, by port.
-type model struct{ owner, former map[uint16]string }
+// A model contains the owners that a correct store contains, by port, and the ports that each owner added. With an index,
+// an owner has only the ports that it added last.
+type model struct {
+	owner, former map[uint16]string
+	added         map[string][]uint16
+	indexed       bool
+}
 
 func (m *model) add(owner string, ports []uint16) {
+	if m.indexed {
+		m.del(owner, ports...)
+		m.added[owner] = nil
+	}
+	for _, port := range ports {
+		if !slices.Contains(m.added[owner], port) {
+			m.added[owner] = append(m.added[owner], port)
+		}
+	}
 	for _, port := range ports {
 		if other := m.owner[port]; other != "" && other != owner {
 			m.former[port] = other
@@ -127,8 +153,13 @@ func (m *model) add(owner string, ports []uint16) {
 	}
 }
 
-func (m *model) del(owner string) {
+// del deletes all ports of the owner except the kept ones.
+func (m *model) del(owner string, kept ...uint16) {
+	delete(m.added, owner)
 	for port := range m.owner {
+		if slices.Contains(kept, port) {
+			continue
+		}
 		if m.former[port] == owner {
 			delete(m.former, port)
 		}
@@ -170,7 +201,6 @@ func (m *model) elements() []string {
 // elementsOf returns the elements in the kernel, as text.
 func elementsOf(c *nft.Conn) []string {
 	GinkgoHelper()
-	number := func(k nft.Key) int { return int(k[4])<<8 | int(k[5]) }
 	var all []string
 	for _, set := range []string{"hostport4", "chain4", "hostport4-former", "chain4-former"} {
 		found, err := c.Elements(table, set)
@@ -179,9 +209,9 @@ func elementsOf(c *nft.Conn) []string {
 		}
 		for _, e := range found {
 			if e.Jump != "" {
-				all = append(all, fmt.Sprintf("%s: %d of %s", set, number(e.Key), e.Comment))
+				all = append(all, fmt.Sprintf("%s: %d of %s", set, portOf(e.Key), e.Comment))
 			} else {
-				all = append(all, fmt.Sprintf("%s: %d to %d of %s", set, number(e.Key), number(e.Data), e.Comment))
+				all = append(all, fmt.Sprintf("%s: %d to %d of %s", set, portOf(e.Key), portOf(e.Data), e.Comment))
 			}
 		}
 	}
@@ -199,18 +229,22 @@ var _ = Describe("the store of claims", func() {
 		c = connect(host, nil)
 		claimants = nil
 		for i := range 5 {
-			claimants = append(claimants, claimant{c, types.Attachment{Network: fmt.Sprint("net", i/3), ContainerID: strings.Repeat("c", i+1), IfName: "eth0"}})
+			owner := types.Attachment{Network: fmt.Sprint("net", i/3), ContainerID: strings.Repeat("c", i+1), IfName: "eth0"}
+			claimants = append(claimants, claimant{c: c, owner: owner})
 		}
 	})
 
-	It("contains the elements of a model after each of many random operations", func() {
+	DescribeTable("contains the elements of a model after each of many random operations,", func(indexed bool) {
 		random := rand.New(rand.NewPCG(uint64(GinkgoRandomSeed()), 0))
-		m := &model{map[uint16]string{}, map[uint16]string{}}
+		m := &model{map[uint16]string{}, map[uint16]string{}, map[string][]uint16{}, indexed}
+		for i := range claimants {
+			claimants[i].indexed = indexed
+		}
 		for step := range 250 {
 			a := claimants[random.IntN(len(claimants))]
 			ports := slices.DeleteFunc([]uint16{80, 81, 82, 83, 84}, func(uint16) bool { return random.IntN(2) == 0 })
 			var did string
-			switch random.IntN(7) {
+			switch random.IntN(8) {
 			case 0, 1, 2, 3:
 				did = fmt.Sprintf("%s adds %v", a, ports)
 				Expect(a.add(ports...)).To(Succeed(), "step %d: %s", step, did)
@@ -224,6 +258,13 @@ var _ = Describe("the store of claims", func() {
 				Expect(a.del()).To(Succeed(), "step %d: %s", step, did)
 				m.del(a.String())
 			case 6:
+				if !indexed {
+					ports = m.ports(a.String()) // without an index, the caller must know the ports
+				}
+				did = fmt.Sprintf("%s is deleted, with the ports %v", a, ports)
+				Expect(a.del(ports...)).To(Succeed(), "step %d: %s", step, did)
+				m.del(a.String())
+			case 7:
 				network, keep := fmt.Sprint("net", random.IntN(2)), types.Set{a.owner: true}
 				did = fmt.Sprintf("GC of %s keeps %s", network, a)
 				Expect(c.Atomically("GC", func(tx *nft.Tx) error {
@@ -238,11 +279,49 @@ var _ = Describe("the store of claims", func() {
 			}
 			Expect(elementsOf(c)).To(Equal(m.elements()), "step %d: %s", step, did)
 			for _, o := range claimants {
-				ports := m.ports(o.String())
+				ports := m.added[o.String()]
 				owned := !slices.ContainsFunc(ports, func(p uint16) bool { return m.owner[p] != o.String() })
 				Expect(o.store(ports...).Check() == nil).To(Equal(owned), "step %d: CHECK of %s", step, o)
 			}
+			if len(m.added) == 0 {
+				Expect(c.Elements(table, "port_index")).To(BeEmpty(), "step %d: %s", step, did)
+			}
 		}
+	},
+		Entry("with an index", true),
+		Entry("without an index", false),
+	)
+
+	It("Check compares the index, Restore adds it, and Delete does without it", func() {
+		a, b := claimants[0], claimants[1]
+		a.indexed, b.indexed = true, true
+		Expect(a.add(80, 81)).To(Succeed())
+		Expect(b.add(82)).To(Succeed())
+		restore := func(s *claims.Store) error {
+			s.OnlyFree = true
+			return s.Add(new(undo.Stack))
+		}
+		Expect(a.store(80).Check()).To(MatchError("map port_index of table inet plumb lists port 81, which the configuration does not contain"))
+		Expect(restore(a.store(80))).To(Succeed())
+		Expect(a.store(80).Check()).To(Succeed())
+		Expect(elementsOf(c)).NotTo(ContainElement(ContainSubstring(": 81 ")))
+
+		before, err := c.Elements(table, "port_index")
+		Expect(err).NotTo(HaveOccurred())
+		Expect(before).To(HaveLen(2))
+		host.Must(GinkgoTB(), "nft", "flush map inet plumb port_index")
+		Expect(a.store(80).Check()).To(MatchError("map port_index of table inet plumb does not list port 80"))
+		for _, s := range []*claims.Store{a.store(80), b.store(82)} {
+			Expect(restore(s)).To(Succeed())
+		}
+		Expect(c.Elements(table, "port_index")).To(ConsistOf(before))
+
+		Expect(a.add(80, 81)).To(Succeed())
+		host.Must(GinkgoTB(), "nft", "flush map inet plumb port_index")
+		Expect(a.del(80)).To(Succeed())
+		Expect(elementsOf(c)).To(HaveEach(HaveSuffix(b.String())))
+		Expect(b.del()).To(Succeed())
+		Expect(elementsOf(c)).To(BeEmpty())
 	})
 
 	It("Check names the owner that took over a claim, and Add warns of it", func() {
@@ -326,7 +405,7 @@ var _ = DescribeTable("Add and Damaged reject a table that another program creat
 		host.Must(GinkgoTB(), "nft", line)
 	}
 	before := host.Must(GinkgoTB(), "nft", "list", "ruleset")
-	a := claimant{c, types.Attachment{Network: "net0", ContainerID: "c", IfName: "eth0"}}
+	a := claimant{c: c, owner: types.Attachment{Network: "net0", ContainerID: "c", IfName: "eth0"}}
 	var u undo.Stack
 	err := a.store(80).Add(&u)
 	Expect(err).To(MatchError(And(ContainSubstring(text), ContainSubstring("nft delete table inet plumb"))))
@@ -359,7 +438,7 @@ var _ = It("Add says that the table belongs exclusively to another program", fun
 	DeferCleanup(func() { Expect(program.CloseLasting()).To(Succeed()) })
 	program.AddTable(&nftables.Table{Name: "plumb", Family: nftables.TableFamilyINet, Flags: nftables.TableFlagOwner})
 	Expect(program.Flush()).To(Succeed())
-	a := claimant{connect(host, nil), types.Attachment{Network: "net0", ContainerID: "c", IfName: "eth0"}}
+	a := claimant{c: connect(host, nil), owner: types.Attachment{Network: "net0", ContainerID: "c", IfName: "eth0"}}
 	err := a.add(80)
 	Expect(err).To(MatchError(ContainSubstring("table inet plumb belongs exclusively to another program (flag owner")))
 	Expect(types.AsError(err).Code).To(BeEquivalentTo(types.CodeConfig))

@@ -32,12 +32,12 @@ func (e *edit) read(refs ...nft.ElementRef) error {
 	return err
 }
 
-// isIncomplete reports whether the owner owns the first element of a claim, but not an element with
-// another key. An element with the same key is optional.
+// isIncomplete reports whether the owner lacks an element of a claim with another key than the first element. An element
+// with the same key is optional.
 func (e *edit) isIncomplete(c Claim) bool {
-	isOwn := func(s nft.SetElement) bool { return e.after[s.Ref()].Comment == nft.Owner(e.store.Owner) }
-	first := c.Elements[0]
-	return isOwn(first) && slices.ContainsFunc(c.Elements, func(s nft.SetElement) bool { return s.Key != first.Key && !isOwn(s) })
+	return slices.ContainsFunc(c.Elements, func(s nft.SetElement) bool {
+		return s.Key != c.first().Key && !e.store.isOwn(e.after[s.Ref()].Comment)
+	})
 }
 
 // record notes an element that was read.
@@ -46,9 +46,9 @@ func (e *edit) record(r nft.ElementRef, element nft.Element) {
 	e.before[r] = element
 }
 
-// readSets reads all elements of all groups. A set need not exist.
+// readSets reads all elements of all groups and of the index. A set need not exist.
 func (e *edit) readSets() error {
-	for _, set := range slices.Concat(e.store.Groups...) {
+	for _, set := range slices.Concat(e.store.groups()...) {
 		for _, name := range []string{set, set + FormerSuffix} {
 			elements, err := e.store.Conn.Elements(e.store.Layout.Table, name)
 			if types.IgnoreNotExist(err) != nil {
@@ -87,7 +87,7 @@ func (e *edit) refsByKey() map[nft.ElementRef][]nft.ElementRef {
 	for _, s := range e.store.Layout.Sets {
 		keySizes[s.Name] = s.KeySize()
 	}
-	for _, g := range e.store.Groups {
+	for _, g := range e.store.groups() {
 		for _, set := range g {
 			firstSets[set], firstSets[set+FormerSuffix] = g[0], g[0]
 		}
@@ -101,18 +101,22 @@ func (e *edit) refsByKey() map[nft.ElementRef][]nft.ElementRef {
 	return refs
 }
 
-// replace adds the claims to tx, in place of all elements with the same keys. It returns the elements
-// of other owners. It also deletes the chains that only the replaced elements used.
-func (s *Store) replace(tx *nft.Tx) (replaced []nft.SetElement, err error) {
+// replace adds the claims to tx, in place of all elements with the same keys and of all other claims of the owner in the
+// index. It returns the elements of other owners. It also deletes the chains that only the replaced elements used.
+func (s *Store) replace(tx *nft.Tx, allowed []Claim) (replaced []nft.SetElement, err error) {
 	e := s.newEdit()
 	if err := e.readSets(); err != nil {
 		return nil, err
 	}
-	refs := e.refsByKey()
-	for _, c := range s.Claims {
-		replaced = append(replaced, e.moveToFormer(refs[c.Elements[0].Ref()])...)
+	if s.Index != "" {
+		e.deleteOwners(s.isOwn, s.Claims...)
 	}
-	e.putAll(s.elements())
+	refs := e.refsByKey()
+	for _, c := range allowed {
+		replaced = append(replaced, e.moveToFormer(refs[c.first()])...)
+	}
+	e.putAll(s.elements(allowed))
+	e.putAll(s.indexElements())
 	e.addTo(tx)
 	return replaced, e.deleteUnusedChains(tx)
 }
@@ -120,14 +124,13 @@ func (s *Store) replace(tx *nft.Tx) (replaced []nft.SetElement, err error) {
 // moveToFormer removes all elements of a key. It moves the elements of another owner to the sets for
 // former owners, and returns them.
 func (e *edit) moveToFormer(refs []nft.ElementRef) (replaced []nft.SetElement) {
-	own := nft.Owner(e.store.Owner)
 	for _, r := range refs {
-		if element := e.after[r]; !isFormer(r) && element.Key != "" && element.Comment != own {
+		if element := e.after[r]; !isFormer(r) && element.Key != "" && !e.store.isOwn(element.Comment) {
 			replaced = append(replaced, nft.SetElement{Set: r.Set, Element: element})
 		}
 	}
 	for _, r := range refs {
-		if !isFormer(r) || len(replaced) > 0 || e.after[r].Comment == own {
+		if !isFormer(r) || len(replaced) > 0 || e.store.isOwn(e.after[r].Comment) {
 			e.put(r, nft.Element{})
 		}
 	}
@@ -139,11 +142,15 @@ func (e *edit) moveToFormer(refs []nft.ElementRef) (replaced []nft.SetElement) {
 	return replaced
 }
 
-// deleteOwners deletes the elements of the owners for which match returns true. If no other element
-// of a key remains, the elements of the former owner move back. It returns the deleted elements,
-// except elements in the sets for former owners.
-func (e *edit) deleteOwners(match func(owner string) bool) (deleted []nft.SetElement) {
-	for _, refs := range e.refsByKey() {
+// deleteOwners deletes the elements of the owners for which match returns true, except elements with the keys of the
+// kept claims. If no other element of a key remains, the elements of the former owner move back. It returns the deleted
+// elements, except elements in the sets for former owners.
+func (e *edit) deleteOwners(match func(owner string) bool, kept ...Claim) (deleted []nft.SetElement) {
+	byKey := e.refsByKey()
+	for _, c := range kept {
+		delete(byKey, c.first())
+	}
+	for _, refs := range byKey {
 		var former []nft.ElementRef
 		remaining, changed := 0, false
 		for _, r := range refs {

@@ -43,6 +43,10 @@ func HostPortChain(f nft.Family) string { return HostPort(f) + "_chain" }
 // HostPortIPChain returns the name of the map from a key of HostPortIP to the same chain as HostPortChain.
 func HostPortIPChain(f nft.Family) string { return HostPort(f) + "_addr" }
 
+// HostPortIndex is the name of the index of the host port maps (package claims). The value of an element contains the host's
+// address, protocol and port. An IPv4 address is mapped to IPv6.
+const HostPortIndex = "hostport_index"
+
 // Source returns the name of the map from an address to the two parts of its firewalld zone name.
 func Source(f nft.Family) string { return "source" + f.Version() }
 
@@ -53,9 +57,10 @@ func MasqueradeSets() []nft.Set {
 	})
 }
 
-// HostPortSets returns the host port maps.
+// HostPortSets returns the host port maps and their index.
 func HostPortSets() []nft.Set {
-	return perFamily(func(f nft.Family, addr nft.Type) []nft.Set {
+	index := nft.Set{Name: HostPortIndex, Key: claims.IndexKey(), Data: []nft.Type{nft.IPv6Addr, nft.InetProto, nft.InetService}}
+	return append(perFamily(func(f nft.Family, addr nft.Type) []nft.Set {
 		withAddress, withoutAddress := []nft.Type{addr, nft.InetProto, nft.InetService}, []nft.Type{nft.InetProto, nft.InetService}
 		return []nft.Set{
 			{Name: HostPort(f), Key: withoutAddress, Data: []nft.Type{addr, nft.InetService}},
@@ -63,7 +68,7 @@ func HostPortSets() []nft.Set {
 			{Name: HostPortChain(f), Key: withoutAddress, Data: []nft.Type{nft.Verdict}},
 			{Name: HostPortIPChain(f), Key: withAddress, Data: []nft.Type{nft.Verdict}},
 		}
-	})
+	}), index)
 }
 
 // FirewallSets returns the firewall plugin's sets and maps in table inet plumb.

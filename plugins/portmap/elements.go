@@ -92,9 +92,24 @@ func (e endpoint) claim() claims.Claim {
 	}
 	return claims.Claim{
 		Description:  e.String(),
+		Entry:        e.entry(),
 		PerContainer: true,
 		Elements:     []nft.SetElement{{Set: target, Element: nft.Element{Key: key}}, {Set: chain, Element: nft.Element{Key: key}}},
 	}
+}
+
+// entry returns the value of the endpoint in the index.
+func (e endpoint) entry() nft.Key {
+	hostIP := e.hostIP.As16() // AddrKey would return 4 bytes for an IPv4 address
+	return nft.Concat(nft.Key(hostIP[:]), nft.ProtoKey(uint8(e.proto)), nft.PortKey(e.port))
+}
+
+// endpointOf is the inverse of endpoint.entry.
+func endpointOf(entry nft.Key) endpoint {
+	const addrSize = 16
+	hostIP := entry[:addrSize].Addr().Unmap()
+	f := nft.FamilyOf(hostIP)
+	return endpointAt(f, tables.HostPortIP(f), nft.Concat(nft.AddrKey(hostIP), entry[addrSize:]))
 }
 
 // groups returns the maps with the claims of port maps.

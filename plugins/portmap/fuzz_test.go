@@ -46,6 +46,9 @@ func FuzzConfig(f *testing.F) {
 				if got := endpointAt(f, at.Set, at.Key); got != m.endpoint(f) {
 					t.Errorf("%s: %v is read as %v", text, m.endpoint(f), got)
 				}
+				if got := endpointOf(m.endpoint(f).entry()); got != m.endpoint(f) {
+					t.Errorf("%s: %v is read from the index as %v", text, m.endpoint(f), got)
+				}
 			}
 			p.checkText(t, ip)
 		}

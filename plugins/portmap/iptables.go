@@ -141,7 +141,8 @@ func (p *portMap) additions(table iptables.Table, ip netip.Prefix) []string {
 }
 
 // replacedRules returns the rules of the table that ADD replaces. They are the container's entries for the
-// same ports, and the rules in its chain for the same packets, even if they forward to another address.
+// same ports, and the rules in its chain for the same packets, even if they forward to another address, or for other
+// packets to the same address.
 func (p *portMap) replacedRules(rules []iptables.Rule, ip netip.Prefix) []iptables.Rule {
 	f, name := nft.FamilyOf(ip.Addr()), chainName(p.owner())
 	mappings, entries := p.conf.mappingsOf(f), p.entries(f)
@@ -149,7 +150,7 @@ func (p *portMap) replacedRules(rules []iptables.Rule, ip netip.Prefix) []iptabl
 		switch {
 		case r.Chain == name:
 			match := strings.TrimPrefix(r.Matches, "-s "+r.Source.String()+" ")
-			return slices.ContainsFunc(mappings, func(m mapping) bool { return m.match() == match })
+			return r.Mentions(ip.Addr()) || slices.ContainsFunc(mappings, func(m mapping) bool { return m.match() == match })
 		case r.Chain == dnatChain && r.Jump == name:
 			return slices.ContainsFunc(entries, func(e entry) bool { return e.isRule(r) })
 		}

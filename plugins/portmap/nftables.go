@@ -16,6 +16,8 @@ func (p *portMap) store(c *nft.Conn, own []claims.Claim) *claims.Store {
 		Conn:        c,
 		Layout:      tableLayout(),
 		Groups:      groups(),
+		Index:       tables.HostPortIndex,
+		ClaimOf:     func(entry nft.Key) claims.Claim { return endpointOf(entry).claim() },
 		Chains:      []string{conditionsKind, snatKind},
 		Owner:       p.owner(),
 		Claims:      own,

@@ -180,13 +180,26 @@ var _ = Describe("portmap", func() {
 		Entry(nil, "hostport4_chain { tcp . 9001 }"),
 	)
 
-	It("DEL that names fewer mappings than ADD leaves the rest to GC", func() {
-		b.OK("ADD", b.call("one", conf("", all[0], portMapping(9000, 80, overTCP))))
-		b.OK("DEL", b.call("one", conf("", all[0])))
-		Expect(b.elements()).To(And(ContainSubstring("tcp . 9000"), Not(ContainSubstring("8080"))))
-		b.OK("GC", b.call("", gcConfig("net1")))
-		Expect(b.elements()).To(BeEmpty())
-	})
+	DescribeTable("DEL and a repeated ADD delete all host ports of the attachment, whatever mappings they are called with", func(backend string) {
+		first := []string{all[0], portMapping(9000, 80, overUDP), portMapping(9001, 80, overTCP+`,"hostIP":"127.0.0.1"`)}
+		call := func(mappings ...string) nstest.Call { return b.call("one", conf(withBackend(backend), mappings...)) }
+		rules := func() string { return b.elements() + b.saved() }
+		other := b.call("other", confFor(withBackend(backend)+`"name":"net1",`, []string{peer4 + "/24", peer6 + "/64"}, portMapping(9200, 80, overTCP)))
+		b.OK("ADD", other)
+		before := rules()
+		for _, later := range [][]string{{first[0]}, {portMapping(9100, 80, overTCP)}, {}} {
+			b.OK("ADD", call(first...))
+			b.OK("DEL", call(later...))
+			Expect(rules()).To(Equal(before), "DEL with %v", later)
+		}
+		b.OK("ADD", call(first...))
+		b.OK("ADD", call(portMapping(9100, 80, overTCP)))
+		Expect(rules()).NotTo(Or(MatchRegexp(`tcp . (8080|9001) comment|udp . 9000 comment|-j DNAT.*:8080|dport (8080|9000|9001) -j DNAT`)))
+		b.OK("CHECK", call(portMapping(9100, 80, overTCP)))
+		b.OK("DEL", call())
+		Expect(rules()).To(Equal(before))
+		b.OK("CHECK", other)
+	}, backends())
 
 	DescribeTable("a newer ADD takes over a port, and the former owner's CHECK and DEL respect that", func(backend string) {
 		former := b.call("former", conf(withBackend(backend), all[0], all[1]))
@@ -271,6 +284,8 @@ var _ = Describe("portmap", func() {
 		b.OK("DEL", call("third"))
 		b.OK("CHECK", call("second"))
 		b.OK("DEL", call("second"))
+		Expect(b.elements()).NotTo(ContainSubstring("jump"))
+		b.OK("DEL", call("first"))
 		Expect(b.elements()).To(BeEmpty())
 	})
 

@@ -136,7 +136,7 @@ func (o Options) checks(a asker, h host, held *state) []check {
 	}
 	all = append(all, []check{
 		{"leftover", held.findLeftovers}, {"no-network", held.findNoNetworks}, {"orphan", held.findOrphans},
-		{"reservation", held.findReservations}, {"forward-drop", h.findForwardDrop},
+		{"reservation", held.findReservations}, {"foreign-target", held.findForeignTargets}, {"forward-drop", h.findForwardDrop},
 		{"router-advertisements", h.findIgnoredRouters},
 		{"hidden-listener", func(_ []*file, add addFunc) { held.findHiddenListeners(h.ns, add) }},
 		{"check", func(files []*file, add addFunc) { a.findDamaged(held.live(), files, add) }},

@@ -212,6 +212,18 @@ func (s *state) findReservations(_ []*file, add addFunc) {
 	}
 }
 
+// findForeignTargets finds nftables elements of live containers for addresses that the ADD did not return. Such an address can
+// belong to another container.
+func (s *state) findForeignTargets(_ []*file, add addFunc) {
+	for _, a := range s.live() {
+		for _, r := range a.ResourcesOf(inventory.Element) {
+			if r.Address != "" && !slices.Contains(a.Addresses, r.Address) {
+				add(onHost, r.Remove, "element %s (%s) in %s belongs to %s, whose ADD did not return %s", r.Name, r.Value, r.Where, a.ContainerID, r.Address)
+			}
+		}
+	}
+}
+
 // podmanMonitor is the name of podman's monitor, which keeps a socket on each host port of its container, so that no other
 // process uses the port. The monitor expects no packets.
 const podmanMonitor = "conmon"

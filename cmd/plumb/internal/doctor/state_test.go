@@ -301,6 +301,13 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 		n.requireFixed(n.find("orphan", "element tcp . 9090 (10.88.0.9 . 80) in table inet plumb, map hostport4 names no container, and no DEL removes it"), nil)
 	})
 
+	It("finds an element of a live container for an address that its ADD did not return", func() {
+		n, _ := newUsedHost()
+		n.sh("nft add element inet plumb masq4 '{ 10.88.0.9 comment \"pods/d1/eth0\" : jump masq/pods/10.88.0.0/16 }'")
+		n.requireFixed(n.find("foreign-target", "element 10.88.0.9 (jump masq/pods/10.88.0.0/16) in table inet plumb, map masq4 belongs to d1, "+
+			"whose ADD did not return 10.88.0.9"), nil)
+	})
+
 	It("does not report an answer from another interface of the same container as another host", func() {
 		n, d1 := newUsedHost()
 		second := runtimeOf("d1", d1)
