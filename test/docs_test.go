@@ -140,7 +140,7 @@ func checkKeys(t *testing.T, plugin, page string) (bad []string) {
 	if text, err := os.ReadFile("../plugins/" + plugin + "/config.go"); err == nil {
 		tags = jsonTags(t, string(text))
 		all := string(text)
-		for name, file := range map[string]string{"attach.MACKeys": "attach/keys.go", "attach.QueueKeys": "attach/queues.go", "attach.HostAccessKeys": "attach/hostaccess.go", "attach.DADKeys": "attach/dad.go", "pool.Keys": "pool/keys.go"} {
+		for name, file := range map[string]string{"attach.MACKeys": "attach/keys.go", "attach.QueueKeys": "attach/queues.go", "attach.HostAccessKeys": "attach/hostaccess.go", "attach.DADKeys": "attach/dad.go", "masq.Keys": "masq/keys.go", "pool.Keys": "pool/keys.go"} {
 			if usesType(string(text), name) {
 				all += read(t, "pkg/"+file)
 				maps.Copy(tags, jsonTags(t, read(t, "pkg/"+file)))

@@ -26,7 +26,7 @@ const mustExist = "must-exist"
 // The defaults come from cnitool's environment variables or are the usual directories of container runtimes.
 func addPlaces(flags *pflag.FlagSet) *inventory.Places {
 	p := &inventory.Places{
-		ConfDir:    cmp.Or(os.Getenv("NETCONFPATH"), "/etc/cni/net.d"),
+		ConfDir:    defaultConfDir(),
 		PluginPath: filepath.SplitList(cmp.Or(os.Getenv("CNI_PATH"), "/opt/cni/bin")),
 		CacheDirs:  []string{"/var/lib/cni"},
 		DataDir:    pool.DefaultDataDir,
@@ -41,6 +41,9 @@ func addPlaces(flags *pflag.FlagSet) *inventory.Places {
 	}
 	return p
 }
+
+// defaultConfDir returns the directory of the network configurations that the commands read without a flag.
+func defaultConfDir() string { return cmp.Or(os.Getenv("NETCONFPATH"), "/etc/cni/net.d") }
 
 // checkFlags returns an error if a flag has an empty value, an unknown format or a duration that is too short, or names
 // a directory that does not exist. An empty value usually comes from an unset variable in a script. The command would

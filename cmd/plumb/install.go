@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,7 +13,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/credentials"
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/doctor"
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/install"
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/plugins"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
@@ -100,8 +103,23 @@ func (f *installFlags) run(c *cobra.Command) error {
 		f.Backup, do = f.restore, install.Restore
 	}
 	report, err := do(ctx, f.Options)
+	if err == nil && f.restore == "" {
+		report.Advice = append(report.Advice, f.exemptions()...)
+	}
 	text := func(out io.Writer) error { return f.print(out, report, err == nil) }
 	return errors.Join(err, f.format.print(out, report, text))
+}
+
+// exemptions returns advice about rules of iptables that exempt from the reference plugins' masquerade, but not from plumb's.
+func (f *installFlags) exemptions() (advice []string) {
+	found, err := doctor.MasqueradeExemptions(cmp.Or(f.ConfDir, defaultConfDir()))
+	for _, e := range found {
+		advice = append(advice, fmt.Sprintf("%s: %s. To fix it, %s.", e.Where, e.What, strings.TrimPrefix(e.Fix, plugins.Edit)))
+	}
+	if err != nil {
+		advice = append(advice, fmt.Sprintf("Rules of iptables that exempt from masquerading were not looked for: %v.", err))
+	}
+	return advice
 }
 
 func (f *installFlags) print(out io.Writer, report install.Report, complete bool) error {

@@ -69,6 +69,8 @@ type Store struct {
 	// Chains lists the kinds of chains that the attachments of a network share (see nft.NetworkChain).
 	// GC deletes the chains of these kinds to which nothing jumps.
 	Chains []string
+	// LongChains lists those of them that can have more than maxSharedRules rules.
+	LongChains []string
 	// OnlyFree limits Add to the claims of which no other owner has an element. Add then pushes no undo.
 	OnlyFree bool
 	// Allowed returns the claims that Add may add, or an error, with which Add ends. Add calls it in each transaction. If

@@ -213,7 +213,7 @@ func (e *edit) addTo(tx *nft.Tx) {
 	}
 }
 
-// maxSharedRules is the largest number of rules in a chain that the attachments of a network share. The
+// maxSharedRules is the largest number of rules in a chain that the attachments of a network share, except LongChains. The
 // use count of a chain includes its own rules. Therefore, if the count after tx exceeds maxSharedRules,
 // something jumps to the chain, and deleteUnusedChains need not list the chain's rules, which would take
 // most of the time.
@@ -240,7 +240,8 @@ func (e *edit) deleteUnusedChains(tx *nft.Tx, candidates ...string) error {
 		if err != nil {
 			return err
 		}
-		if use+jumps[chain] > maxSharedRules {
+		isLong := func(kind string) bool { return strings.HasPrefix(chain, kind+"/") }
+		if use+jumps[chain] > maxSharedRules && !slices.ContainsFunc(e.store.LongChains, isLong) {
 			continue
 		}
 		rules, err := e.store.Conn.Rules(table, chain)

@@ -13,12 +13,13 @@ import (
 // A Rule is a rule in a table. Parse reads rules from the output of iptables-save, and
 // ReadNFT reads them from nf_tables.
 type Rule struct {
-	Chain   string
-	Comment string
-	Jump    string       // the target of -j or -g; it is empty if the rule has neither
-	Source  netip.Prefix // the prefix of -s; it is the zero Prefix if the rule has no -s
-	Matches string       // the matches without the comment, set by Parse only
-	Line    string       // the whole line, set by Parse only
+	Chain       string
+	Comment     string
+	Jump        string       // the target of -j or -g; it is empty if the rule has neither
+	Source      netip.Prefix // the prefix of -s; it is the zero Prefix if the rule has no -s
+	Destination netip.Prefix // the prefix of -d; it is the zero Prefix if the rule has no -d
+	Matches     string       // the matches without the comment, set by Parse only
+	Line        string       // the whole line, set by Parse only
 
 	found *nft.ListedRule // the rule in nf_tables; set by ReadNFT only
 }
@@ -78,6 +79,10 @@ func parseRule(line string) Rule {
 		case words[i] == "-m" && value == "comment":
 		case words[i] == "-s" && words[i-1] != "!":
 			r.Source, _ = netip.ParsePrefix(value)
+			matches = append(matches, words[i])
+			continue
+		case words[i] == "-d" && words[i-1] != "!":
+			r.Destination, _ = netip.ParsePrefix(value)
 			fallthrough
 		default:
 			matches = append(matches, words[i])
@@ -103,7 +108,7 @@ func ReadNFT(c *nft.Conn, t nft.Table, chains ...string) ([]Rule, error) {
 		}
 		for i := range found {
 			r := &found[i]
-			rules = append(rules, Rule{Chain: r.Chain, Comment: r.Comment, Jump: cmp.Or(r.Jump, r.Target), Source: r.Saddr, found: r})
+			rules = append(rules, Rule{Chain: r.Chain, Comment: r.Comment, Jump: cmp.Or(r.Jump, r.Target), Source: r.Saddr, Destination: r.Daddr, found: r})
 		}
 	}
 	return rules, nil

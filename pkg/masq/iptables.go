@@ -9,7 +9,6 @@ import (
 
 	"github.com/plumb-cni/plumb/pkg/iptables"
 	"github.com/plumb-cni/plumb/pkg/nft"
-	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/pkg/undo"
 )
 
@@ -29,7 +28,7 @@ func addIPTables(u *undo.Stack, m Masq, ips []netip.Prefix) error {
 		if len(familyIPs) == 0 {
 			continue
 		}
-		if err := addFamily(iptables.Tool{HostNS: m.HostNS, Family: f}, m.Owner, familyIPs); err != nil {
+		if err := m.addFamily(iptables.Tool{HostNS: m.HostNS, Family: f}, familyIPs); err != nil {
 			return err
 		}
 		u.Push("delete "+m.String(), func() error { return Del(m, familyIPs) })
@@ -41,31 +40,34 @@ func addIPTables(u *undo.Stack, m Masq, ips []netip.Prefix) error {
 // the container's chain does not exist. It exists if the container has another interface in the
 // network, or if an earlier DEL failed. In that case iptables-restore refuses the script, and addFamily
 // reads the table and runs a script that fits the existing rules.
-func addFamily(tool iptables.Tool, owner types.Attachment, ips []netip.Prefix) error {
+func (m Masq) addFamily(tool iptables.Tool, ips []netip.Prefix) error {
 	description := fmt.Sprintf("add masquerade of %v", ips)
-	err := tool.Restore(description, iptables.Script(iptables.NAT, addition(owner, ips, iptables.Table{})...))
+	err := tool.Restore(description, iptables.Script(iptables.NAT, m.addition(ips, iptables.Table{})...))
 	if !errors.Is(err, iptables.ErrRefused) {
 		return err
 	}
 	return tool.Change(iptables.NAT, description, func(t iptables.Table) (string, error) {
-		return iptables.Script(iptables.NAT, addition(owner, ips, t)...), nil
+		return iptables.Script(iptables.NAT, m.addition(ips, t)...), nil
 	})
 }
 
 // addition returns the lines that add the owner's rules to the table. They insert the ACCEPT rules at
 // the head of the chain, before MASQUERADE. Otherwise, for a second subnet, packets that stay within
 // that subnet would be masqueraded.
-func addition(owner types.Attachment, ips []netip.Prefix, table iptables.Table) []string {
-	name := chain(owner)
-	text := iptables.Quote(comment(owner))
-	lines := append(iptables.Deletions(ownRules(table.Rules, owner, ips).Rules), table.NewChains(name)...)
+func (m Masq) addition(ips []netip.Prefix, table iptables.Table) []string {
+	name := chain(m.Owner)
+	text := iptables.Quote(comment(m.Owner))
+	f := nft.FamilyOf(ips[0].Addr())
+	lines := append(iptables.Deletions(ownRules(table.Rules, m.Owner, ips).Rules), table.NewChains(name)...)
 	for _, ip := range ips {
-		lines = append(lines, fmt.Sprintf("-I %s 1 -s %s -d %s -m comment --comment %s -j ACCEPT",
-			name, ip.Addr(), ip.Masked(), iptables.Quote(ownComment(owner))))
+		for _, destination := range append(m.exceptOf(ip), ip.Masked()) {
+			lines = append(lines, fmt.Sprintf("-I %s 1 -s %s -d %s -m comment --comment %s -j ACCEPT",
+				name, ip.Addr(), destination, iptables.Quote(ownComment(m.Owner))))
+		}
 	}
 	if !slices.ContainsFunc(table.Rules, func(r iptables.Rule) bool { return r.Chain == name && r.Jump == "MASQUERADE" }) {
 		lines = append(lines, fmt.Sprintf("-A %s ! -d %s -m comment --comment %s -j MASQUERADE",
-			name, multicast(nft.FamilyOf(ips[0].Addr())), text))
+			name, multicast(f), text))
 	}
 	for _, ip := range ips {
 		lines = append(lines, fmt.Sprintf("-A %s -s %s -m comment --comment %s -j %s", postrouting, ip.Addr(), text, name))
@@ -83,7 +85,7 @@ func (m Masq) uncovered(c *nft.Conn, f nft.Family, ips []netip.Prefix) (missing 
 		saved, err = tool.Save(iptables.NAT)
 	}
 	rules := iptables.Parse(saved).Rules
-	missing = slices.DeleteFunc(slices.Clone(ips), func(ip netip.Prefix) bool { return covers(rules, m.Owner, ip) })
+	missing = slices.DeleteFunc(slices.Clone(ips), func(ip netip.Prefix) bool { return m.covers(rules, ip) })
 	if len(missing) == 0 || c == nil {
 		return missing, err
 	}
@@ -91,11 +93,16 @@ func (m Masq) uncovered(c *nft.Conn, f nft.Family, ips []netip.Prefix) (missing 
 	reference, referenceErr := iptables.ReadNFT(c, referenceTable(), referenceChain)
 	prefix := referenceOwner(m.Owner)
 	missing = slices.DeleteFunc(missing, func(ip netip.Prefix) bool {
-		return covers(rules, m.Owner, ip) || slices.ContainsFunc(reference, func(r iptables.Rule) bool {
+		return m.covers(rules, ip) || len(m.exceptOf(ip)) == 0 && slices.ContainsFunc(reference, func(r iptables.Rule) bool {
 			return strings.HasPrefix(r.Comment, prefix) && r.Source.Contains(ip.Addr())
 		})
 	})
 	return missing, errors.Join(err, rulesErr, referenceErr)
+}
+
+// exceptOf returns the prefixes of m.Except of the address's family, without the address's own subnet.
+func (m Masq) exceptOf(ip netip.Prefix) []netip.Prefix {
+	return slices.DeleteFunc(filterFamily(nft.FamilyOf(ip.Addr()), m.Except), func(p netip.Prefix) bool { return p == ip.Masked() })
 }
 
 func filterFamily(f nft.Family, ips []netip.Prefix) []netip.Prefix {

@@ -36,22 +36,12 @@ const (
 	IPTables Backend = "iptables"
 )
 
-// ParseBackend returns the backend for a value of the key ipMasqBackend. The code of its error is
-// types.CodeConfig.
-func ParseBackend(s string) (Backend, error) {
-	b := Backend(s)
-	switch b {
-	case Default, NFTables, IPTables:
-		return b, nil
-	}
-	return "", types.Errorf(types.CodeConfig, "unknown ipMasqBackend %q: must be %q or %q, or left out", s, NFTables, IPTables)
-}
-
 // Masq is the masquerade of one attachment.
 type Masq struct {
 	HostNS  *ns.Handle
 	Owner   types.Attachment
-	Backend Backend // only Add, Check and Status use it
+	Backend Backend        // only Add, Check and Status use it
+	Except  []netip.Prefix // destinations to which no packet is masqueraded; only Add and Check use it
 	// OnlyFree limits Add to the addresses that no other attachment owns. Only the nftables backend has owners.
 	OnlyFree bool
 	// Warn prints a warning for each address that Add takes from another attachment. It may be nil.
@@ -62,7 +52,7 @@ type Masq struct {
 func (m Masq) String() string { return "masquerade of " + m.Owner.String() }
 
 // Add masquerades packets from the addresses to destinations outside their prefixes, except
-// multicast, and pushes the undo.
+// multicast and m.Except, and pushes the undo.
 //
 // If another attachment owns the nftables element for the address, for example because that attachment
 // was never deleted, Add takes the address over and warns. Del gives the address back.
@@ -147,7 +137,7 @@ func GC(host *ns.Handle, network string, keep types.Set, changes ...Change) erro
 func Status(host *ns.Handle, backend Backend) error {
 	err := iptables.ByBackend(host, string(backend),
 		func(c *nft.Conn) error {
-			return c.CheckSupport(baseLayout().WithChains(subnetChain("status", netip.MustParsePrefix("192.0.2.0/24"))))
+			return c.CheckSupport(baseLayout().WithChains(subnetChain("status", netip.MustParsePrefix("192.0.2.0/24"), nil)))
 		},
 		iptables.Tool{HostNS: host, Family: nft.IPv4}.CheckInstalled)
 	if err != nil {

@@ -307,6 +307,30 @@ var _ = Describe("masquerade", func() {
 		)
 	})
 
+	DescribeTable("Check, Restore, Del and GC know the exceptions of Add, and attachments without them are unaffected", func(backend masq.Backend) {
+		m.Backend = backend
+		state := func() string { return ruleset() + saved("iptables-save") + saved("ip6tables-save") }
+		other := ownedBy("net1", "cid2", "eth0")
+		Expect(masq.Add(&u, other, prefixes("10.88.0.3/16", "fd00:9::3/64"))).To(Succeed())
+		before := state()
+		m.Except = prefixes("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fd00::/8")
+		Expect(masq.Add(&u, m, dual)).To(Succeed())
+		Expect(masq.Check(m, dual)).To(Succeed())
+		added := state()
+		changed := m
+		changed.Except, changed.OnlyFree = m.Except[:2], true
+		Expect(masq.Check(changed, dual)).To(MatchError(ContainSubstring("masquerade of net1/cid1/eth0")))
+		Expect(masq.Restore(&u, changed, dual)).To(Succeed())
+		Expect(masq.Check(changed, dual)).To(Succeed())
+		Expect(masq.Del(ownedBy("net1", "cid1", "eth0"), dual)).To(Succeed())
+		Expect(masq.GC(m.HostNS, "net1", types.Set{m.Owner: true, other.Owner: true})).To(Succeed())
+		Expect(state()).To(Equal(before))
+		Expect(masq.Add(&u, m, dual)).To(Succeed())
+		Expect(state()).To(Equal(added))
+		Expect(masq.GC(m.HostNS, "net1", types.Set{other.Owner: true})).To(Succeed())
+		Expect(state()).To(Equal(before))
+	}, Entry(nil, masq.NFTables), Entry(nil, masq.IPTables))
+
 	// To simulate a killed plugin, all later steps fail, and the undo does not run.
 	DescribeTable("Del deletes everything that remains of an Add that was killed at any step", func(backend masq.Backend, lost bool) {
 		m.Backend = backend

@@ -1,6 +1,7 @@
 package masq
 
 import (
+	"fmt"
 	"net/netip"
 
 	"github.com/plumb-cni/plumb/pkg/claims"
@@ -15,14 +16,15 @@ func (m Masq) store(c *nft.Conn, ips []netip.Prefix) *claims.Store {
 		Conn:        c,
 		Layout:      baseLayout(),
 		Groups:      []claims.Group{{tables.Masquerade(nft.IPv4)}, {tables.Masquerade(nft.IPv6)}},
-		Chains:      []string{chainKind},
+		Chains:      []string{chainKind, exceptKind},
+		LongChains:  []string{exceptKind},
 		Owner:       m.Owner,
 		Description: m.String(),
 		Warn:        m.Warn,
 		OnlyFree:    m.OnlyFree,
 	}
 	for _, ip := range ips {
-		set, chain := tables.Masquerade(nft.FamilyOf(ip.Addr())), subnetChain(m.Owner.Network, ip)
+		set, chain := tables.Masquerade(nft.FamilyOf(ip.Addr())), subnetChain(m.Owner.Network, ip, m.exceptOf(ip))
 		s.Layout = s.Layout.WithChains(chain)
 		s.Claims = append(s.Claims, claims.Claim{
 			Description: "the masquerade of " + ip.Addr().String(),
@@ -46,20 +48,24 @@ func baseLayout() nft.Layout {
 	})
 }
 
-// chainKind is the kind of the chains that masquerade (see nft.NetworkChain).
-const chainKind = "masq"
+// The kinds of the chains that masquerade (see nft.NetworkChain), without and with ipMasqExcept.
+const (
+	chainKind  = "masq"
+	exceptKind = "masq_except"
+)
 
 // subnetChain returns the chain that masquerades the packets from a subnet of a network, except packets
-// to the subnet or to a multicast address. All attachments in the subnet share the chain. Its name
-// contains everything that its rules depend on.
-func subnetChain(network string, subnet netip.Prefix) nft.Chain {
+// to the subnet, to a multicast address or to one of the prefixes. All attachments in the subnet share
+// the chain. Its name contains everything that its rules depend on.
+func subnetChain(network string, subnet netip.Prefix, except []netip.Prefix) nft.Chain {
 	subnet = subnet.Masked()
-	return nft.Chain{
-		Name: nft.NetworkChain(chainKind, network, subnet.String()),
-		Rules: []nft.Rule{
-			{nft.DaddrIn(subnet), nft.Return()},
-			{nft.DaddrIn(netip.MustParsePrefix(multicast(nft.FamilyOf(subnet.Addr())))), nft.Return()},
-			{nft.Masquerade()},
-		},
+	c := nft.Chain{Name: nft.NetworkChain(chainKind, network, subnet.String())}
+	if len(except) > 0 {
+		c.Name = nft.NetworkChain(exceptKind, network, subnet.String()+"/"+digest(fmt.Sprint(except)))
 	}
+	for _, p := range append([]netip.Prefix{subnet, netip.MustParsePrefix(multicast(nft.FamilyOf(subnet.Addr())))}, except...) {
+		c.Rules = append(c.Rules, nft.Rule{nft.DaddrIn(p), nft.Return()})
+	}
+	c.Rules = append(c.Rules, nft.Rule{nft.Masquerade()})
+	return c
 }

@@ -107,13 +107,21 @@ func ownRules(rules []iptables.Rule, owner types.Attachment, ips []netip.Prefix)
 	return own
 }
 
-// covers reports whether the container's rules masquerade packets from the address to other subnets.
-func covers(rules []iptables.Rule, owner types.Attachment, ip netip.Prefix) bool {
-	name := chain(owner)
+// covers reports whether the container's rules masquerade packets from the address to other subnets, except to exactly
+// m.Except. Only plumb's ACCEPT rules have a source.
+func (m Masq) covers(rules []iptables.Rule, ip netip.Prefix) bool {
+	name := chain(m.Owner)
+	ofSource := iptables.Where(rules, func(r iptables.Rule) bool { return !r.Source.IsValid() || r.Source.Contains(ip.Addr()) })
 	applies := func(chain, jump string) bool {
-		return slices.ContainsFunc(rules, func(r iptables.Rule) bool {
-			return r.Chain == chain && r.Jump == jump && (!r.Source.IsValid() || r.Source.Contains(ip.Addr()))
-		})
+		return slices.ContainsFunc(ofSource, func(r iptables.Rule) bool { return r.Chain == chain && r.Jump == jump })
 	}
-	return applies(postrouting, name) && applies(name, "ACCEPT") && applies(name, "MASQUERADE")
+	var accepted []netip.Prefix
+	for _, r := range ofSource {
+		if r.Chain == name && r.Jump == "ACCEPT" && r.Source.IsValid() && r.Destination != ip.Masked() {
+			accepted = append(accepted, r.Destination)
+		}
+	}
+	slices.SortFunc(accepted, netip.Prefix.Compare)
+	return applies(postrouting, name) && applies(name, "ACCEPT") && applies(name, "MASQUERADE") &&
+		slices.Equal(accepted, m.exceptOf(ip))
 }

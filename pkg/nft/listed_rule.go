@@ -21,9 +21,12 @@ type ListedRule struct {
 	Chain   string       // the chain that contains the rule
 	Comment string       // the comment in nft, or the text of the iptables match "comment"
 	Jump    string       // the chain of a jump or goto
-	Target  string       // the name of the iptables target, such as ACCEPT or MASQUERADE, if it is known
+	Target  string       // the name of the iptables target, such as ACCEPT, REJECT or MASQUERADE, if it is known
 	Saddr   netip.Prefix // the source addresses that the rule matches, or the zero Prefix if it matches all
+	Daddr   netip.Prefix // the destination addresses that the rule matches, or the zero Prefix if it matches all
 	Iif     string       // the input interface that the rule matches, or "" if it matches all
+	// Unconditional means that the rule has only a verdict, and expressions that every packet passes, such as a counter.
+	Unconditional bool
 
 	handle uint64
 	values []string // the values to which the rule compares fields, and the addresses to which it translates
@@ -74,6 +77,7 @@ func (c *Conn) chainRules(t Table, chain string) ([]ListedRule, error) {
 	rules := make([]ListedRule, len(listed))
 	for i, rule := range listed {
 		p := ruleParser{family: t.Family}
+		p.rule.Unconditional = !slices.ContainsFunc(rule.Exprs, isCondition)
 		p.rule.Chain, p.rule.handle, p.rule.Comment = chain, rule.Handle, parseComment(rule.UserData)
 		for _, e := range rule.Exprs {
 			p.parse(e)
@@ -81,6 +85,18 @@ func (c *Conn) chainRules(t Table, chain string) ([]ListedRule, error) {
 		rules[i] = p.rule
 	}
 	return rules, nil
+}
+
+// isCondition reports whether a rule may end at the expression.
+func isCondition(e expr.Any) bool {
+	switch e := e.(type) {
+	case *expr.Verdict, *expr.Target, *expr.Reject, *expr.Immediate, *expr.Counter, *expr.Log, *expr.Objref:
+		return false
+	case *expr.Match:
+		_, isComment := e.Info.(*xt.Comment)
+		return !isComment
+	}
+	return true
 }
 
 // parseComment returns the comment in the user data of a rule or an element. It first checks
@@ -100,7 +116,7 @@ type ruleParser struct {
 	rule     ListedRule
 	family   Family // family of the table
 	loaded   loadedField
-	addrSize int    // the size of the loaded source address in bytes
+	addrSize int    // the size of the loaded address in bytes
 	mask     []byte // the mask of the loaded field; it is nil if the rule applies none
 }
 
@@ -110,6 +126,7 @@ type loadedField int
 const (
 	loadedOther loadedField = iota
 	loadedSaddr
+	loadedDaddr
 	loadedIifName
 )
 
@@ -120,9 +137,9 @@ func (p *ruleParser) parse(e expr.Any) {
 		p.rule.values = append(p.rule.values, string(e.Data))
 	case *expr.Verdict:
 		p.rule.Jump = e.Chain
-		if e.Kind == expr.VerdictAccept {
-			p.rule.Target = "ACCEPT"
-		}
+		p.rule.Target = map[expr.VerdictKind]string{expr.VerdictAccept: "ACCEPT", expr.VerdictDrop: "DROP", expr.VerdictReturn: "RETURN"}[e.Kind]
+	case *expr.Reject:
+		p.rule.Target = "REJECT"
 	case *expr.Target:
 		p.parseTarget(e)
 	case *expr.Match:
@@ -145,17 +162,22 @@ func (p *ruleParser) parse(e expr.Any) {
 	}
 }
 
-// parsePayload notes whether the expression loads the source address. The source address is at
-// byte 8 of an IPv6 header and at byte 12 of an IPv4 header.
+// parsePayload notes whether the expression loads an address. The source and destination addresses are at bytes 8 and 24
+// of an IPv6 header, and at bytes 12 and 16 of an IPv4 header.
 func (p *ruleParser) parsePayload(e *expr.Payload) {
-	v6 := e.Offset == 8 && (p.family == IPv6 || e.Len > 4) // in IPv4, up to four bytes at 8 are other fields
-	v4 := e.Offset == 12 && p.family != IPv6
 	p.loaded, p.addrSize, p.mask = loadedOther, 4, nil
-	if e.Base == expr.PayloadBaseNetworkHeader && (v4 || v6) {
-		p.loaded = loadedSaddr
+	if e.Base != expr.PayloadBaseNetworkHeader {
+		return
 	}
-	if v6 {
-		p.addrSize = 16
+	switch {
+	case e.Offset == 8 && (p.family == IPv6 || e.Len > 4): // in IPv4, up to four bytes at 8 are other fields
+		p.loaded, p.addrSize = loadedSaddr, 16
+	case e.Offset == 24 && p.family != IPv4:
+		p.loaded, p.addrSize = loadedDaddr, 16
+	case e.Offset == 12 && p.family != IPv6:
+		p.loaded = loadedSaddr
+	case e.Offset == 16 && p.family != IPv6:
+		p.loaded = loadedDaddr
 	}
 }
 
@@ -166,6 +188,8 @@ func (p *ruleParser) parseCmp(e *expr.Cmp) {
 	case e.Op != expr.CmpOpEq:
 	case p.loaded == loadedSaddr:
 		p.rule.Saddr = parsePrefix(p.addrSize, e.Data, p.mask)
+	case p.loaded == loadedDaddr:
+		p.rule.Daddr = parsePrefix(p.addrSize, e.Data, p.mask)
 	case p.loaded == loadedIifName:
 		name, _, _ := bytes.Cut(e.Data, []byte{0})
 		p.rule.Iif = string(name)

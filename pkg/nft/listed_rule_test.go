@@ -16,16 +16,17 @@ func TestRuleParser(t *testing.T) {
 	for name, tc := range map[string]struct {
 		family Family
 		rule   Rule
-		want   ListedRule // the test compares only Jump, Target, Saddr and Iif
+		want   ListedRule // the test compares only Jump, Target, Saddr, Daddr and Iif
 		values string     // the values to which the rule compares fields, as hexadecimal digits
 	}{
 		"an IPv4 subnet":                    {Inet, Rule{SaddrIn(netip.MustParsePrefix("10.88.0.0/15")), Jump("c")}, ListedRule{Saddr: netip.MustParsePrefix("10.88.0.0/15"), Jump: "c"}, "02 0a580000"},
 		"an IPv4 address":                   {IPv4, Rule{SaddrIn(netip.MustParsePrefix("10.88.0.2/32")), Masquerade()}, ListedRule{Saddr: netip.MustParsePrefix("10.88.0.2/32"), Target: "MASQUERADE"}, "0a580002"},
-		"an IPv6 subnet":                    {Inet, Rule{SaddrIn(netip.MustParsePrefix("fd00::/61")), Drop()}, ListedRule{Saddr: netip.MustParsePrefix("fd00::/61")}, "0a fd000000000000000000000000000000"},
-		"an IPv6 address":                   {IPv6, Rule{SaddrIn(netip.MustParsePrefix("fd00::2/128")), Return()}, ListedRule{Saddr: netip.MustParsePrefix("fd00::2/128")}, "fd000000000000000000000000000002"},
+		"an IPv6 subnet":                    {Inet, Rule{SaddrIn(netip.MustParsePrefix("fd00::/61")), Drop()}, ListedRule{Saddr: netip.MustParsePrefix("fd00::/61"), Target: "DROP"}, "0a fd000000000000000000000000000000"},
+		"an IPv6 address":                   {IPv6, Rule{SaddrIn(netip.MustParsePrefix("fd00::2/128")), Return()}, ListedRule{Saddr: netip.MustParsePrefix("fd00::2/128"), Target: "RETURN"}, "fd000000000000000000000000000002"},
 		"a prefix that ends at a byte":      {IPv4, ruleOf(newPart(payload(expr.PayloadBaseNetworkHeader, 12, 2, unix.NFT_REG_1)), equal([]byte{10, 88})), ListedRule{Saddr: netip.MustParsePrefix("10.88.0.0/16")}, "0a58"},
 		"all addresses but one":             {IPv4, ruleOf(loadFields([]Field{Saddr(IPv4)}), unequal([]byte{10, 88, 0, 2})), ListedRule{}, "0a580002"},
-		"a destination":                     {IPv4, Rule{DaddrIn(netip.MustParsePrefix("10.88.0.0/15"))}, ListedRule{}, "0a580000"},
+		"a destination":                     {IPv4, Rule{DaddrIn(netip.MustParsePrefix("10.88.0.0/15"))}, ListedRule{Daddr: netip.MustParsePrefix("10.88.0.0/15")}, "0a580000"},
+		"an IPv6 destination":               {IPv6, Rule{DaddrIn(netip.MustParsePrefix("fd00::/61"))}, ListedRule{Daddr: netip.MustParsePrefix("fd00::/61")}, "fd000000000000000000000000000000"},
 		"the same offset in another header": {IPv4, ruleOf(newPart(payload(expr.PayloadBaseTransportHeader, 12, 4, unix.NFT_REG_1)), equal([]byte{10, 88, 0, 2})), ListedRule{}, "0a580002"},
 		"an interface":                      {Inet, ruleOf(loadFields([]Field{IifName()}), equal([]byte(IfNameKey("eth0"))), &expr.Verdict{Kind: expr.VerdictAccept}), ListedRule{Iif: "eth0", Target: "ACCEPT"}, "65746830000000000000000000000000"},
 		"the kind of the interface":         {Inet, Rule{IifKindNot("vrf")}, ListedRule{}, "76726600000000000000000000000000"},
@@ -39,7 +40,7 @@ func TestRuleParser(t *testing.T) {
 				p.parse(e)
 			}
 			got := p.rule
-			if got.Jump != tc.want.Jump || got.Target != tc.want.Target || got.Saddr != tc.want.Saddr || got.Iif != tc.want.Iif {
+			if got.Jump != tc.want.Jump || got.Target != tc.want.Target || got.Saddr != tc.want.Saddr || got.Daddr != tc.want.Daddr || got.Iif != tc.want.Iif {
 				t.Errorf("parsed %+v, want %+v", got, tc.want)
 			}
 			var values []string

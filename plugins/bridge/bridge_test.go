@@ -284,6 +284,12 @@ var _ = Describe("bridge", func() {
 		b.RequireMasquerade(conf, conf, [2]string{"10.9.0.2", "fd00:9::2"}, [2]string{"10.9.0.3", "fd00:9::3"})
 	}, Entry(nil, "nftables"), Entry(nil, "iptables"))
 
+	DescribeTable("does not masquerade packets to ipMasqExcept, with each backend", func(backend string) {
+		b.RequireMasqueradeExcept(func(keys string) string {
+			return b.conf("1.1.0", gatewayed+keys+`"ipMasqBackend":"`+backend+`",`, v4range, v6range)
+		}, [2]string{"10.9.0.0/16", "fd00:9::/64"}, [2]string{"10.9.0.2", "fd00:9::2"})
+	}, Entry(nil, "nftables"), Entry(nil, "iptables"))
+
 	It("keeps the address of the container when ADD is repeated", func() {
 		conf := b.conf("1.1.0", gatewayed, v4range)
 		container := newContainer()

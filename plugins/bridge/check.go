@@ -270,7 +270,7 @@ func (c *checker) diffGatewayPort(dev, br nl.Link) error {
 func (c *checker) diffRules(br nl.Link) error {
 	settings, err := existingSysctls(c.host, br)
 	errs := []error{err, sysctl.Diff(c.r.HostNS, append(attach.HostSysctls(c.hostEnd.Name), settings...)...)}
-	if c.conf.masquerade {
+	if c.conf.masquerade.Enabled {
 		errs = append(errs, masq.Check(c.conf.masq(c.r), attach.Prefixes(c.ips())))
 	}
 	return errors.Join(append(errs, c.withSpoofCheck(checkMACSpoofCheck))...)

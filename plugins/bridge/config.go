@@ -19,8 +19,6 @@ type rawConfig struct {
 	IsGateway                 bool       `json:"isGateway"`
 	IsDefaultGateway          bool       `json:"isDefaultGateway"`
 	ForceAddress              bool       `json:"forceAddress"`
-	IPMasq                    bool       `json:"ipMasq"`
-	IPMasqBackend             string     `json:"ipMasqBackend"`
 	MTU                       int        `json:"mtu"`
 	HairpinMode               bool       `json:"hairpinMode"`
 	PromiscMode               bool       `json:"promiscMode"`
@@ -36,6 +34,7 @@ type rawConfig struct {
 	ProxyARP                  bool       `json:"proxyArp"`
 	UplinkInterface           string     `json:"uplinkInterface"`
 	attach.MACKeys
+	masq.Keys
 }
 
 // A rawTrunk is an item of vlanTrunk. It contains one VLAN (ID), a range of VLANs (MinID to
@@ -52,8 +51,7 @@ type config struct {
 	isGateway        bool
 	isDefaultGateway bool
 	forceAddress     bool
-	masquerade       bool
-	masqBackend      masq.Backend
+	masquerade       masq.Settings
 	mtu              int // in bytes; if it is 0, the kernel uses its default
 	port             nl.Port
 	promisc          bool
@@ -87,14 +85,13 @@ func parse(r *skel.Request) (*config, error) {
 	}
 	mac, macErr := raw.MACKeys.Parse(args)
 	trunk, trunkErr := trunkIDs(raw.VLANTrunk)
-	backend, backendErr := masq.ParseBackend(raw.IPMasqBackend)
+	masquerade, masqErr := raw.Keys.Parse()
 	conf := &config{
 		bridge:           raw.Bridge,
 		isGateway:        raw.IsGateway || raw.IsDefaultGateway,
 		isDefaultGateway: raw.IsDefaultGateway,
 		forceAddress:     raw.ForceAddress,
-		masquerade:       raw.IPMasq,
-		masqBackend:      backend,
+		masquerade:       masquerade,
 		mtu:              raw.MTU,
 		port:             nl.Port{Hairpin: raw.HairpinMode, Isolated: raw.PortIsolation},
 		promisc:          raw.PromiscMode,
@@ -111,7 +108,7 @@ func parse(r *skel.Request) (*config, error) {
 		mac:              mac,
 	}
 	maskErr := conf.parseMask(raw.GroupFwdMask)
-	err = errors.Join(macErr, trunkErr, backendErr, maskErr, conf.validate(r.Conf.IPAM.Type != "", r.Version))
+	err = errors.Join(macErr, trunkErr, masqErr, maskErr, conf.validate(r.Conf.IPAM.Type != "", r.Version))
 	return conf, types.Coded(types.CodeConfig, err)
 }
 
@@ -210,5 +207,5 @@ func (c *config) dadMode() attach.DADMode {
 }
 
 func (c *config) masq(r *skel.Request) masq.Masq {
-	return masq.Masq{HostNS: r.HostNS, Owner: r.Attachment(), Backend: c.masqBackend, OnlyFree: r.IsRepair(), Warn: r.Warn}
+	return masq.Masq{HostNS: r.HostNS, Owner: r.Attachment(), Backend: c.masquerade.Backend, Except: c.masquerade.Except, OnlyFree: r.IsRepair(), Warn: r.Warn}
 }

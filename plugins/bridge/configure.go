@@ -91,7 +91,7 @@ func (a *attachment) configureHost(result *types.Result) error {
 			return err
 		}
 	}
-	if !a.conf.masquerade {
+	if !a.conf.masquerade.Enabled {
 		return nil
 	}
 	return masq.Add(&a.r.Undo, a.conf.masq(a.r), attach.Prefixes(attach.IPsOf(result, a.r.IfName)))

@@ -69,8 +69,8 @@ func status(r *skel.Request) error {
 	if err == nil {
 		err = bridgeStatus(r, conf)
 	}
-	if err == nil && conf.masquerade {
-		err = masq.Status(r.HostNS, conf.masqBackend)
+	if err == nil && conf.masquerade.Enabled {
+		err = masq.Status(r.HostNS, conf.masquerade.Backend)
 	}
 	return ipam.Status(r, err)
 }

@@ -133,7 +133,7 @@ func (c *checker) repairRules() error {
 			return addMACSpoofCheck(&c.r.Undo, s)
 		}),
 	}
-	if c.conf.masquerade {
+	if c.conf.masquerade.Enabled {
 		errs = append(errs, masq.Restore(&c.r.Undo, c.conf.masq(c.r), attach.Prefixes(c.ips())))
 	}
 	return errors.Join(errs...)

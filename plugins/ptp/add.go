@@ -90,7 +90,7 @@ func (a *attachment) configure(result *types.Result) error {
 	if err := attach.EnsureForwarding(a.host, result.IPs); err != nil {
 		return err
 	}
-	if a.conf.masquerade {
+	if a.conf.masquerade.Enabled {
 		if err := masq.Add(&a.r.Undo, a.conf.masq(a.r), attach.Prefixes(result.IPs)); err != nil {
 			return err
 		}

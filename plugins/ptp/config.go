@@ -12,16 +12,14 @@ import (
 
 // rawConfig is the configuration as the user writes it. README.md explains each key.
 type rawConfig struct {
-	IPMasq        bool   `json:"ipMasq"`
-	IPMasqBackend string `json:"ipMasqBackend"`
-	MTU           int    `json:"mtu"`
+	masq.Keys
+	MTU int `json:"mtu"`
 }
 
 // config is the checked configuration.
 type config struct {
-	masquerade  bool
-	masqBackend masq.Backend
-	mtu         int // in bytes; if it is 0, the kernel uses its default
+	masquerade masq.Settings
+	mtu        int // in bytes; if it is 0, the kernel uses its default
 }
 
 // parse reads the configuration of the request and checks it. The error joins all problems.
@@ -30,16 +28,16 @@ func parse(r *skel.Request) (*config, error) {
 	if err := r.Decode(&raw); err != nil {
 		return nil, err
 	}
-	backend, backendErr := masq.ParseBackend(raw.IPMasqBackend)
-	errs := []error{backendErr, attach.CheckMTU(raw.MTU)}
+	masquerade, masqErr := raw.Keys.Parse()
+	errs := []error{masqErr, attach.CheckMTU(raw.MTU)}
 	reportIf := types.ProblemsInto(&errs)
 	reportIf(r.Conf.IPAM.Type == "", `ptp needs addresses; set "ipam" with a "type" (host-local, static, …), or use bridge for layer 2 without addresses`)
 	reportIf(ipam.NeedsLink(r), "ptp connects the container only to the host, and not to a DHCP server; use another IPAM plugin than %s, or bridge or macvlan", r.Conf.IPAM.Type)
-	conf := &config{masquerade: raw.IPMasq, masqBackend: backend, mtu: raw.MTU}
+	conf := &config{masquerade: masquerade, mtu: raw.MTU}
 	return conf, types.Coded(types.CodeConfig, errors.Join(errs...))
 }
 
 // masq returns the masquerade of the attachment.
 func (c *config) masq(r *skel.Request) masq.Masq {
-	return masq.Masq{HostNS: r.HostNS, Owner: r.Attachment(), Backend: c.masqBackend, OnlyFree: r.IsRepair(), Warn: r.Warn}
+	return masq.Masq{HostNS: r.HostNS, Owner: r.Attachment(), Backend: c.masquerade.Backend, Except: c.masquerade.Except, OnlyFree: r.IsRepair(), Warn: r.Warn}
 }

@@ -51,8 +51,8 @@ func gc(r *skel.Request) error {
 // status returns an error if an ADD would fail.
 func status(r *skel.Request) error {
 	conf, err := parse(r)
-	if err == nil && conf.masquerade {
-		err = masq.Status(r.HostNS, conf.masqBackend)
+	if err == nil && conf.masquerade.Enabled {
+		err = masq.Status(r.HostNS, conf.masquerade.Backend)
 	}
 	return ipam.Status(r, err)
 }

@@ -256,6 +256,12 @@ var _ = Describe("ptp", func() {
 			[2]string{"10.1.2.2", "fd00:1::2"}, [2]string{"10.1.2.3", "fd00:1::3"})
 	}, Entry(nil, "nftables"), Entry(nil, "iptables"))
 
+	DescribeTable("does not masquerade packets to ipMasqExcept, with each backend", func(backend string) {
+		b.RequireMasqueradeExcept(func(keys string) string {
+			return b.conf("1.1.0", keys+`"ipMasqBackend":"`+backend+`",`, v4range, v6range)
+		}, [2]string{"10.1.2.0/24", "fd00:1::/64"}, [2]string{"10.1.2.2", "fd00:1::2"})
+	}, Entry(nil, "nftables"), Entry(nil, "iptables"))
+
 	It("keeps the address of the container when ADD is repeated", func() {
 		c := b.Call("one", newContainer(), b.conf("1.1.0", "", v4range))
 		b.Add(c)
@@ -420,7 +426,8 @@ var _ = DescribeTable("leaves nothing if any step of ADD or DEL fails, and a sec
 	b.FaultSweep(nstest.Sweep{Config: b.conf("1.1.0", keys, ranges...), Damage: []string{"nft flush ruleset", "sysctl -q -w net.ipv4.ip_forward=0"}})
 },
 	Entry("dual stack, masquerade", `"mtu":1400,"ipMasq":true,`, v4range, v6range),
-	Entry("masquerade by iptables", `"ipMasq":true,"ipMasqBackend":"iptables",`, v4range),
+	Entry("masquerade by iptables", `"ipMasq":true,"ipMasqBackend":"iptables","ipMasqExcept":["192.0.2.0/24"],`, v4range),
+	Entry("masquerade with exceptions", `"ipMasq":true,"ipMasqExcept":["192.0.2.0/24","198.51.100.0/24"],`, v4range),
 )
 
 var _ = It("with a read-only /proc/sys, ADD fails with advice unless the host already forwards, and then only warns", func() {

@@ -252,6 +252,37 @@ func (b *Bed) RequireMasquerade(conf, delConf string, one, two [2]string) {
 	MustDial(b.tb, second.Container, servers[0], host[0])
 }
 
+// RequireMasqueradeExcept checks that the host does not masquerade packets from a container to the outside host, but to
+// another address. keys are those of conf except ipMasqExcept. subnets and container are the subnets of the network, and the
+// addresses that the first container gets.
+func (b *Bed) RequireMasqueradeExcept(conf func(keys string) string, subnets, container [2]string) {
+	b.tb.Helper()
+	except := fmt.Sprintf(`"ipMasq":true,"ipMasqExcept":["192.0.2.0/24","%s/32","%s/128"],`, OutsideV4, OutsideV6)
+	outside, host, others := [2]string{OutsideV4, OutsideV6}, [2]string{HostV4, HostV6}, [2]string{"203.0.113.9", "2001:db8::9"}
+	for i := range outside {
+		b.Outside.IP("route add " + subnets[i] + " via " + host[i])
+		b.Outside.IP("addr add " + others[i] + " dev lo")
+		b.Host.IP("route add " + others[i] + " via " + outside[i])
+	}
+	c := b.Call("one", New(b.tb), conf(except))
+	before := Snapshot(b.tb, b.Host)
+	attached := b.Attach(c)
+	b.OK("CHECK", attached)
+	for i := range outside {
+		MustDial(b.tb, c.Container, ServeTCP(b.tb, b.Outside, net.JoinHostPort(outside[i], "80")).String(), container[i])
+		MustDial(b.tb, c.Container, ServeTCP(b.tb, b.Outside, net.JoinHostPort(others[i], "80")).String(), host[i])
+	}
+	attached.Config = strings.Replace(attached.Config, "192.0.2.0/24", "192.0.2.0/25", 1)
+	b.Fails("CHECK", attached, types.CodeChanged)
+	b.OK("REPAIR", attached)
+	b.OK("CHECK", attached)
+	c.Config = conf("") // DEL does not need the key
+	b.OK("DEL", c)
+	if after := Snapshot(b.tb, b.Host); strings.Contains(after, "192.0.2.0") && !strings.Contains(before, "192.0.2.0") {
+		b.tb.Errorf("the host still holds the exemption after DEL:\n%s", Compare(before, after))
+	}
+}
+
 // RequireGCOfNetwork checks that GC deletes only what belongs to its network, but not to a valid attachment. conf
 // contains the network net1 and an IPv4 range, and other contains the network net2 and another range.
 func (b *Bed) RequireGCOfNetwork(conf, other string) {

@@ -138,6 +138,7 @@ func (o Options) checks(a asker, h host, held *state) []check {
 		{"leftover", held.findLeftovers}, {"no-network", held.findNoNetworks}, {"orphan", held.findOrphans},
 		{"reservation", held.findReservations}, {"foreign-target", held.findForeignTargets}, {"forward-drop", h.findForwardDrop},
 		{"router-advertisements", h.findIgnoredRouters},
+		{"masq-exemption", h.findExemptions},
 		{"hidden-listener", func(_ []*file, add addFunc) { held.findHiddenListeners(h.ns, add) }},
 		{"check", func(files []*file, add addFunc) { a.findDamaged(held.live(), files, add) }},
 	}...)

@@ -352,6 +352,36 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 		n.requireFixed(n.find("reservation", "10.99.0.5 is reserved for d1, whose ADD did not return it"), nil)
 	})
 
+	DescribeTable("finds rules of iptables that exempt from masquerading, but not from ipMasq with nftables", func(want string, rules ...string) {
+		n, _ := newUsedHost()
+		for _, rule := range rules {
+			n.sh(rule)
+		}
+		if want == "" {
+			Expect(n.doctor().Findings).To(BeEmpty())
+			return
+		}
+		finding := n.find("masq-exemption", "the rule -A "+want+` exempts packets of 10.88.0.0/16 in network "pods" from rules of iptables only`)
+		n.requireFixed(finding, func() { n.change("10-pods.conflist", `"ipMasq"`, `"ipMasqBackend": "iptables", "ipMasq"`) })
+	},
+		Entry("ACCEPT", "POSTROUTING -s 10.0.0.0/8 -d 10.0.0.0/8 … -j ACCEPT of iptables", "iptables -t nat -A POSTROUTING -s 10.0.0.0/8 -d 10.0.0.0/8 -j ACCEPT"),
+		Entry("RETURN", "POSTROUTING -d 192.168.0.0/16 … -j RETURN of iptables", "iptables -t nat -A POSTROUTING -d 192.168.0.0/16 -j RETURN"),
+		Entry("in another chain", "MINE -s 10.88.0.0/16 … -j ACCEPT of iptables",
+			"iptables -t nat -N MINE", "iptables -t nat -A POSTROUTING -m mark --mark 7 -j MINE", "iptables -t nat -A MINE -s 10.88.0.0/16 -j ACCEPT"),
+		Entry("in a legacy table", "POSTROUTING -s 10.88.0.0/16 … -j ACCEPT of iptables", "iptables-legacy -t nat -A POSTROUTING -s 10.88.0.0/16 -j ACCEPT"),
+		Entry("not another subnet, multicast, the subnet itself or a return to POSTROUTING", "", "iptables -t nat -A POSTROUTING -s 172.16.0.0/12 -j ACCEPT",
+			"iptables -t nat -A POSTROUTING -d 224.0.0.0/4 -j ACCEPT", "iptables -t nat -A POSTROUTING -d 10.88.0.0/24 -j RETURN",
+			"iptables -t nat -N MINE", "iptables -t nat -A POSTROUTING -j MINE", "iptables -t nat -A MINE -s 10.88.0.0/16 -j RETURN"),
+	)
+
+	It("does not find exemptions that ipMasqExcept contains", func() {
+		n, _ := newUsedHost()
+		n.sh("iptables -t nat -A POSTROUTING -d 192.168.7.0/24 -j ACCEPT")
+		n.find("masq-exemption", "192.168.7.0/24")
+		n.change("10-pods.conflist", `"ipMasq"`, `"ipMasqExcept": ["192.168.0.0/16"], "ipMasq"`)
+		Expect(n.doctor().Findings).To(BeEmpty())
+	})
+
 	It("finds a foreign chain that drops what containers send", func() {
 		n, _ := newUsedHost()
 		n.Must(GinkgoTB(), "iptables", "-P", "FORWARD", "DROP")

@@ -268,7 +268,11 @@ func (e *explainer) outgoing() {
 	}
 	for _, t := range e.a.ResourcesOf(Element) {
 		if isMasqueradeMap(t.sub) {
-			e.out(hop(onHost, "table inet plumb, chain postrouting: from %s %s, which masquerades, except to the subnet and to multicast addresses", t.Name, t.Value))
+			except := "the subnet and to multicast addresses"
+			if strings.HasPrefix(t.Value, "jump masq_except/") {
+				except = "the subnet, to multicast addresses and to ipMasqExcept"
+			}
+			e.out(hop(onHost, "table inet plumb, chain postrouting: from %s %s, which masquerades, except to %s", t.Name, t.Value, except))
 		}
 	}
 	e.out(e.iptablesHops()...)

@@ -126,6 +126,9 @@ type Keys struct {
 	VLAN             int             `json:"vlan"`
 	Master           string          `json:"master"`
 	LinkInContainer  bool            `json:"linkInContainer"`
+	IPMasq           bool            `json:"ipMasq"`
+	IPMasqBackend    string          `json:"ipMasqBackend"`
+	IPMasqExcept     []string        `json:"ipMasqExcept"`
 	VLANID           int             `json:"vlanId"`
 }
 
