@@ -94,6 +94,16 @@ func parseRule(line string) Rule {
 	return r
 }
 
+// ListedRules returns the rules of a chain of a table from Parse, with what nft.DropsAll reads.
+func (t Table) ListedRules(chain string) (all []nft.ListedRule, err error) {
+	for _, r := range t.Rules {
+		if r.Chain == chain {
+			all = append(all, nft.ListedRule{Chain: chain, Jump: r.Jump, Target: r.Jump, Unconditional: r.Matches == ""})
+		}
+	}
+	return all, nil
+}
+
 // ReadNFT returns the rules of these chains of an nftables table or, without chains, all rules of the
 // table. It runs no program. A missing table or chain is not an error.
 func ReadNFT(c *nft.Conn, t nft.Table, chains ...string) ([]Rule, error) {

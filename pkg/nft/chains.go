@@ -7,20 +7,78 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/mdlayher/netlink"
+	"github.com/plumb-cni/plumb/pkg/types"
 	"golang.org/x/sys/unix"
 )
 
 // A ListedChain is a chain that any program may have created.
 type ListedChain struct {
-	Table Table
-	Name  string
-	Drops bool // whether the chain is a base chain at the hook Forward with the policy drop
+	Table    Table
+	Name     string
+	Forwards bool // whether the chain is a base chain at the hook Forward
+	Drop     DropReason
 }
 
-// Chains lists the chains of a table or, if t is the zero Table, the chains of all tables that see IPv4
-// or IPv6 packets.
+// A DropReason says how a chain at the hook Forward drops all packets that it does not accept. It is empty if the chain does not.
+type DropReason string
+
+// The reasons.
+const (
+	PolicyDrop DropReason = "policy drop"
+	RuleDrop   DropReason = "last rule" // a rule without conditions that drops or rejects packets; later rules have no effect
+)
+
+// Chains lists the chains of a table.
 func (c *Conn) Chains(t Table) ([]ListedChain, error) {
 	return list(c, "list chains", func() ([]ListedChain, error) { return c.listChains(t) })
+}
+
+// AllChains lists the chains of all tables that see IPv4 or IPv6 packets. Only AllChains finds a RuleDrop, for which it
+// reads the rules of the chains at the hook Forward.
+func (c *Conn) AllChains() ([]ListedChain, error) {
+	return list(c, "list chains", func() ([]ListedChain, error) {
+		chains, err := c.listChains(Table{})
+		for i, ch := range chains {
+			if err != nil || !ch.Forwards || ch.Drop != "" {
+				continue
+			}
+			var drops bool
+			drops, err = DropsAll(ch.Name, func(chain string) ([]ListedRule, error) { return c.chainRules(ch.Table, chain) })
+			if drops {
+				chains[i].Drop = RuleDrop
+			}
+		}
+		return chains, err
+	})
+}
+
+// DropsAll reports whether a rule without conditions of the chain, or of a chain to which such a rule jumps, drops or rejects
+// packets. It ignores rules after one that ends the chain for all packets.
+func DropsAll(chain string, rulesOf func(chain string) ([]ListedRule, error)) (bool, error) {
+	seen := map[string]bool{}
+	var search func(chain string) (bool, error)
+	search = func(chain string) (drops bool, err error) {
+		seen[chain] = true
+		rules, err := rulesOf(chain)
+		if err != nil {
+			return false, types.IgnoreNotExist(err)
+		}
+		for _, r := range rules {
+			switch {
+			case !r.Unconditional:
+			case r.Target == "DROP" || r.Target == "REJECT":
+				return true, nil
+			case r.Target == "ACCEPT" || r.Target == "RETURN":
+				return false, nil
+			case r.Jump != "" && !seen[r.Jump]:
+				if drops, err = search(r.Jump); drops || err != nil {
+					return drops, err
+				}
+			}
+		}
+		return false, nil
+	}
+	return search(chain)
 }
 
 // listChains lists chains like Chains, but is not a step of the tracer.
@@ -31,8 +89,11 @@ func (c *Conn) listChains(t Table) (chains []ListedChain, err error) {
 		if table != t && (t != Table{} || !slices.Contains([]Family{Inet, IPv4, IPv6}, table.Family)) {
 			continue
 		}
-		drops := ch.Hooknum != nil && HookPoint(*ch.Hooknum) == Forward && ch.Policy != nil && *ch.Policy == nftables.ChainPolicyDrop
-		chains = append(chains, ListedChain{table, ch.Name, drops})
+		listed := ListedChain{Table: table, Name: ch.Name, Forwards: ch.Hooknum != nil && HookPoint(*ch.Hooknum) == Forward}
+		if listed.Forwards && ch.Policy != nil && *ch.Policy == nftables.ChainPolicyDrop {
+			listed.Drop = PolicyDrop
+		}
+		chains = append(chains, listed)
 	}
 	return chains, err
 }

@@ -12,20 +12,36 @@ var _ = Describe("Chains", func() {
 	It("reports which chains drop the packets that the host forwards", func() {
 		host := nstest.NewHost(GinkgoTB())
 		c := connect(host, nil)
-		Expect(c.Chains(nft.Table{})).To(BeEmpty())
+		Expect(c.AllChains()).To(BeEmpty())
 		for _, chain := range []string{
 			"inet one { chain drops { type filter hook forward priority 0; policy drop; }; }",
 			"ip filter { chain FORWARD { type filter hook forward priority 0; }; chain none { }; }",
+			"inet last { chain f { type filter hook forward priority 0; ct state established accept; counter log drop; }; }",
+			"ip last { chain f { type filter hook forward priority 0; reject; }; }",
+			"ip6 last { chain f { type filter hook forward priority 0; jump one; }; chain one { goto two; }; chain two { iif lo accept; reject with icmpv6 admin-prohibited; }; }",
+			"inet conditional { chain f { type filter hook forward priority 0; ct state invalid drop; limit rate 9/second drop; jump back; accept; drop; }; chain back { return; drop; }; }",
 			"ip6 two { chain in { type filter hook input priority 0; policy drop; }; }",
 			"bridge three { chain frames { type filter hook forward priority 0; policy drop; }; }",
 		} {
 			host.Must(GinkgoTB(), "nft", "table "+chain)
 		}
-		Expect(c.Chains(nft.Table{})).To(ConsistOf(
-			nft.ListedChain{Table: nft.Table{Family: nft.Inet, Name: "one"}, Name: "drops", Drops: true},
-			nft.ListedChain{Table: nft.Table{Family: nft.IPv4, Name: "filter"}, Name: "FORWARD"},
-			nft.ListedChain{Table: nft.Table{Family: nft.IPv4, Name: "filter"}, Name: "none"},
-			nft.ListedChain{Table: nft.Table{Family: nft.IPv6, Name: "two"}, Name: "in"},
+		chain := func(f nft.Family, table, name string) nft.ListedChain {
+			return nft.ListedChain{Table: nft.Table{Family: f, Name: table}, Name: name}
+		}
+		forward := func(f nft.Family, table, name string, drop nft.DropReason) nft.ListedChain {
+			ch := chain(f, table, name)
+			ch.Forwards, ch.Drop = true, drop
+			return ch
+		}
+		Expect(c.AllChains()).To(ConsistOf(
+			forward(nft.Inet, "one", "drops", nft.PolicyDrop),
+			forward(nft.IPv4, "filter", "FORWARD", ""),
+			chain(nft.IPv4, "filter", "none"),
+			forward(nft.Inet, "last", "f", nft.RuleDrop),
+			forward(nft.IPv4, "last", "f", nft.RuleDrop),
+			forward(nft.IPv6, "last", "f", nft.RuleDrop), chain(nft.IPv6, "last", "one"), chain(nft.IPv6, "last", "two"),
+			forward(nft.Inet, "conditional", "f", ""), chain(nft.Inet, "conditional", "back"),
+			chain(nft.IPv6, "two", "in"),
 		))
 	})
 })

@@ -21,7 +21,7 @@ import (
 // A filterTable describes the iptables table filter of one family, in nf_tables or in the legacy tables.
 type filterTable struct {
 	tool         xt.Tool
-	drops        bool // whether the policy of FORWARD is DROP
+	drops        bool // whether FORWARD drops all packets that it does not accept
 	hasOwnChains bool // whether it contains chains of this plugin or of the reference plugin
 	inUse        bool // whether hasOwnChains is set, or the table contains Docker's chains
 }
@@ -41,7 +41,7 @@ func (f *firewall) filterTables(fam nft.Family) (all []filterTable, err error) {
 	for _, ch := range f.chains {
 		if ch.Table == (nft.Table{Family: fam, Name: filter}) {
 			found = true
-			t.addChain(ch.Name, ch.Drops)
+			t.addChain(ch.Name, ch.Drop != "")
 		}
 	}
 	if found {
@@ -56,26 +56,29 @@ func (f *firewall) filterTables(fam nft.Family) (all []filterTable, err error) {
 	if err != nil {
 		return all, err
 	}
-	for _, chain := range xt.Parse(saved).Chains {
-		t.addChain(chain, strings.Contains(saved, "\n:FORWARD DROP "))
+	table := xt.Parse(saved)
+	drops, err := nft.DropsAll("FORWARD", table.ListedRules)
+	for _, chain := range table.Chains {
+		t.addChain(chain, drops || strings.Contains(saved, "\n:FORWARD DROP "))
 	}
-	return append(all, t), nil
+	return append(all, t), err
 }
 
-// closedChains describes the nftables chains of other programs whose policy drops forwarded packets of these families.
+// closedChains describes the nftables chains of other programs that drop all forwarded packets of these families that they
+// do not accept.
 func (f *firewall) closedChains(fams []nft.Family) (names []string) {
 	for _, ch := range f.chains {
 		isIPTablesChain := ch.Name == "FORWARD" && ch.Table.Name == filter && ch.Table.Family != nft.Inet
 		hasFamily := ch.Table.Family == nft.Inet || slices.Contains(fams, ch.Table.Family)
-		if ch.Drops && hasFamily && !isIPTablesChain {
-			names = append(names, fmt.Sprintf("chain %s of table %s", ch.Name, ch.Table))
+		if ch.Drop != "" && hasFamily && !isIPTablesChain {
+			names = append(names, fmt.Sprintf("the %s of chain %s of table %s", ch.Drop, ch.Name, ch.Table))
 		}
 	}
 	return names
 }
 
 // mayDropText is the warning of ADD and the error of STATUS about closedChains.
-const mayDropText = "the policy drop of %s may drop packets of containers; add a rule there that accepts them"
+const mayDropText = "%s may drop packets of containers; add a rule there that accepts them"
 
 // allow lets the host forward the packets of the attachment.
 func (f *firewall) allow() error {
@@ -129,8 +132,8 @@ func (f *firewall) closedTables(fams []nft.Family, needs func(filterTable) bool)
 			}
 			if f.conf.backend == nftables {
 				return nil, types.Errorf(types.CodeConfig,
-					"chain FORWARD of %s drops packets by its policy, and no nftables rule can change that; "+
-						"use the backend iptables, omit backend, or set the policy to ACCEPT", t.tool.Name())
+					"chain FORWARD of %s drops packets by its policy or its last rule, and no nftables rule can change that; "+
+						"use the backend iptables, omit backend, or let the chain accept packets", t.tool.Name())
 			}
 			tools = append(tools, t.tool)
 		}

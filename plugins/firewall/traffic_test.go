@@ -379,11 +379,32 @@ var _ = Describe("a host", func() {
 		Expect(b.saved("-legacy")).NotTo(ContainSubstring("10.9.0.2"))
 	})
 
-	It("whose nftables chain drops packets gets a warning from ADD and code 51 from STATUS", func() {
-		b.Host.Must(GinkgoTB(), "nft", "add table inet fw; add chain inet fw forwarded { type filter hook forward priority 0; policy drop; }")
-		Expect(b.OK("ADD", b.call("", 0)).Stderr).To(ContainSubstring("chain forwarded of table inet fw"))
+	DescribeTable("whose nftables chain drops packets gets a warning from ADD and code 51 from STATUS", func(want, chain, rules string) {
+		b.Host.Must(GinkgoTB(), "nft", "add table inet fw; add chain inet fw forwarded { type filter hook forward priority 0; "+chain+" }; "+rules)
+		Expect(b.OK("ADD", b.call("", 0)).Stderr).To(ContainSubstring(want))
 		c := b.call("", 0)
 		c.Config = bare("")
-		b.Fails("STATUS", c, types.CodeLimited, "chain forwarded of table inet fw")
-	})
+		b.Fails("STATUS", c, types.CodeLimited, want)
+	},
+		Entry("by its policy", "the policy drop of chain forwarded of table inet fw", "policy drop;", ""),
+		Entry("by its last rule", "the last rule of chain forwarded of table inet fw", "", "add rule inet fw forwarded ct state established accept; add rule inet fw forwarded counter drop"),
+		Entry("by the last rule of another chain", "the last rule of chain forwarded of table inet fw", "",
+			"add chain inet fw rest; add rule inet fw forwarded goto rest; add rule inet fw rest reject with icmpx type admin-prohibited"),
+	)
+
+	DescribeTable("whose iptables chain FORWARD ends in a rule that drops packets gets rules before it", func(variant string, rules ...string) {
+		for _, rule := range rules {
+			b.Host.MustLine(GinkgoTB(), "iptables-"+variant+" "+rule)
+		}
+		c := b.call("", 0)
+		b.OK("ADD", c)
+		b.OK("CHECK", c)
+		nstest.MustDial(GinkgoTB(), b.containers[0], nstest.ServeTCP(GinkgoTB(), b.Outside, nstest.OutsideV4+":80").String(), "10.9.0.2")
+		b.OK("DEL", c)
+		Expect(b.saved("-" + variant)).NotTo(ContainSubstring("10.9.0.2"))
+	},
+		Entry(nil, "nft", "-A FORWARD -m conntrack --ctstate ESTABLISHED -j ACCEPT", "-A FORWARD -j REJECT --reject-with icmp-host-prohibited"),
+		Entry(nil, "nft", "-N END", "-A FORWARD -j END", "-A END -j DROP"),
+		Entry(nil, "legacy", "-A FORWARD -j REJECT --reject-with icmp-host-prohibited"),
+	)
 })

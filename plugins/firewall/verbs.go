@@ -160,7 +160,7 @@ func (f *firewall) connect() (err error) {
 func (f *firewall) readHost() error {
 	err := f.connect()
 	if err == nil && f.c != nil {
-		f.chains, err = f.c.Chains(nft.Table{})
+		f.chains, err = f.c.AllChains()
 	}
 	switch {
 	case err != nil || f.c != nil:

@@ -53,7 +53,11 @@ func add(r *skel.Request, conf *config) (*types.Result, error) {
 	if err := p.findLocalnetDevice(); err != nil {
 		return nil, err
 	}
-	if p.localnetDevice == "" && p.mapsLocalhost() {
+	unreachable, err := p.warnUnreachable(prev)
+	if err != nil {
+		return nil, err
+	}
+	if !unreachable && p.localnetDevice == "" && p.mapsLocalhost() {
 		p.r.Warn("host ports do not answer at 127.0.0.1: the route to %s does not use a virtual interface", p.ips[0].Addr())
 	}
 	if err := p.useBackend(p.addNFT, p.addIPTables); err != nil {

@@ -152,6 +152,24 @@ var _ = Describe("portmap", func() {
 		Entry(nil, "address of the family of hostIP", []string{addr4 + "/24"}, portMapping(8080, 80, overTCP+`,"hostIP":"::"`)),
 	)
 
+	DescribeTable("ADD warns that an interface without a connection to the host gets no packets", func(warning string, create ...string) {
+		container := nstest.New(GinkgoTB()).Named("alone")
+		container.Batch(GinkgoTB(), create...)
+		c := b.Call("one", container, strings.NewReplacer(`{"name":"cni0"},`, "", `"interface":1`, `"interface":0`).Replace(conf(`"snat":false,`, all[0])))
+		reply := b.OK("ADD", c)
+		if warning == "" {
+			Expect(reply.Stderr).To(BeEmpty())
+			return
+		}
+		Expect(reply.Stderr).To(ContainSubstring("other hosts cannot connect to the host ports: eth0 (" + warning + ") is not connected to the host"))
+		c.Config = strings.Replace(c.Config, `"interfaces":[`, `"interfaces":[{"name":"cni0"},`, 1)
+		c.Config = strings.ReplaceAll(c.Config, `"interface":0`, `"interface":1`)
+		Expect(b.OK("ADD", c).Stderr).To(BeEmpty(), "the result lists an interface of the host")
+	},
+		Entry(nil, "macvlan", "link add base type veth peer name other", "link add eth0 link base type macvlan"),
+		Entry(nil, "", "link add eth0 type veth peer name other"),
+	)
+
 	It("ADD lists the addresses and the connections of the host once per family, however many ports are mapped", func() {
 		var ports []string
 		for i := range 20 {

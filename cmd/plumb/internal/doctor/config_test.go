@@ -203,6 +203,15 @@ var _ = Describe("plumb doctor on configurations", func() {
 		Entry("an empty type", "keys", second("20-b.conflist", `{"name": "b", "plugins": [{"type": ""}]}`, "20-b.conflist: libcni rejects it: ")),
 		Entry("a capability of another plugin", "keys", more(`{"type": "portmap", "capabilities": {"bandwidth": true}}`, `"bandwidth": true`, "",
 			"10-pods.conflist:16: plugins[1].capabilities.bandwidth: portmap does not support this capability")),
+		Entry("portmap after a plugin without an interface on the host", "unreachable-port",
+			mistake{
+				create: func(n *testHost) {
+					n.Batch(GinkgoTB(), "link add up0 type veth peer name up1", "link set up0 up")
+					n.write("20-b.conflist", `{"cniVersion": "1.1.0", "name": "b", "plugins": [{"type": "macvlan", "master": "up0"}, {"type": "portmap", "capabilities": {"portMappings": true}}]}`)
+				},
+				what:   `20-b.conflist:1: portmap: no other host can connect to host ports of network "b", because interfaces of macvlan are not connected to the host`,
+				byHand: func(n *testHost) { Expect(os.Remove(filepath.Join(n.confDir(), "20-b.conflist"))).To(Succeed()) },
+			}),
 		Entry("an ignored backend", "status", more(`{"type": "firewall", "backend": "foo"}`, `, "backend": "foo"`, "", `unknown backend "foo"`)),
 		Entry("a sysctl that does not exist in containers", "sysctl", more(
 			`{"type": "tuning", "sysctl": {"net/core/netdev_budget": "1", "net.ipv4.conf.eth0/7.arp_notify": "1", "net/core/somaxconn": "9"}}`, `"net/core/netdev_budget": "1", `, "",

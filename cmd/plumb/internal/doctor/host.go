@@ -242,6 +242,21 @@ func (h host) findSysctls(files []*file, add addFunc) {
 	}
 }
 
+// findUnreachablePorts finds lists with portmap after a plugin whose interfaces are not connected to the host.
+func findUnreachablePorts(files []*file, add addFunc) {
+	for _, f := range usable(files) {
+		i := slices.IndexFunc(f.plugins, func(p plugin) bool {
+			return slices.Contains([]string{"macvlan", "ipvlan", "vlan", "host-device", "dummy"}, p.Type) && p.at.Get("hostAccess") == nil
+		})
+		j := slices.IndexFunc(f.plugins, func(p plugin) bool { return p.Type == "portmap" })
+		if i >= 0 && j > i && !slices.ContainsFunc(f.plugins, func(p plugin) bool { return p.Type == "bridge" || p.Type == "ptp" }) {
+			add(f.plugins[j].where("type"), edit+"remove portmap, and let clients connect to the address of the container; or use bridge or ptp",
+				"portmap: no other host can connect to host ports of network %q, because interfaces of %s are not connected to the host",
+				f.name(), f.plugins[i].Type)
+		}
+	}
+}
+
 // findIPv6 finds IPv6 subnets although IPv6 is disabled on the host.
 func findIPv6(files []*file, add addFunc) {
 	i := slices.IndexFunc(files, func(f *file) bool {
@@ -259,25 +274,25 @@ func findIPv6(files []*file, add addFunc) {
 	}
 }
 
-// findForwardDrop finds chains of other programs whose policy drops forwarded packets. It reports them for each
-// network:
+// findForwardDrop finds chains of other programs that drop all forwarded packets that they do not accept, by their policy or
+// a rule without conditions. It reports them for each network:
 //   - to which the host routes,
 //   - whose list does not contain the plugin firewall, and
-//   - that no rule of the chain names.
+//   - that no rule of the chain, or of a chain to which it jumps, names.
 func (h host) findForwardDrop(files []*file, add addFunc) {
 	c, err := nft.Open(h.ns)
 	var chains []nft.ListedChain
 	if err == nil {
-		chains, err = c.Chains(nft.Table{})
+		chains, err = c.AllChains()
 	}
 	if !errors.Is(err, nft.ErrUnavailable) {
 		h.report.failed("nftables", err)
 	}
 	for _, chain := range chains {
-		if !chain.Drops || chain.Table.Name == "plumb" {
+		if chain.Drop == "" || chain.Table.Name == "plumb" {
 			continue
 		}
-		rules, err := c.Rules(chain.Table, chain.Name)
+		rules, err := rulesFrom(c, chain)
 		h.report.failed("rules of nftables", types.IgnoreNotExist(err))
 		for _, f := range usable(files) {
 			drops := slices.ContainsFunc(f.plugins, plugin.isRouted) && f.isList() && f.sees(chain.Table.Family)
@@ -286,6 +301,23 @@ func (h host) findForwardDrop(files []*file, add addFunc) {
 			}
 		}
 	}
+}
+
+// rulesFrom returns the rules of a chain and of all chains to which its rules jump.
+func rulesFrom(c *nft.Conn, chain nft.ListedChain) (all []nft.ListedRule, err error) {
+	names := []string{chain.Name}
+	for i := 0; i < len(names); i++ {
+		rules, err := c.Rules(chain.Table, names[i])
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range rules {
+			if all = append(all, r); r.Jump != "" && !slices.Contains(names, r.Jump) {
+				names = append(names, r.Jump)
+			}
+		}
+	}
+	return all, nil
 }
 
 // sees reports whether chains of the family process packets of the network. It is true if no subnet of the network is
@@ -305,8 +337,12 @@ func (f *file) addDrop(c nft.ListedChain, add addFunc) {
 		lacks = ", whose list does not contain the plugin firewall"
 		fix = edit + `add {"type": "firewall"} to plugins, after the plugin that creates the interface; then replace the running containers`
 	}
-	add(f.path, fix, "table %s, chain %s: its policy is drop, and no rule of it names the subnet or the bridge of network %q%s",
-		c.Table, c.Name, f.name(), lacks)
+	drop := "its policy is drop"
+	if c.Drop == nft.RuleDrop {
+		drop = "its last rule drops all packets"
+	}
+	add(f.path, fix, "table %s, chain %s: %s, and no rule of it names the subnet or the bridge of network %q%s",
+		c.Table, c.Name, drop, f.name(), lacks)
 }
 
 // isNamedIn reports whether a rule names a subnet or the bridge of the network.

@@ -378,6 +378,8 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 		n, _ := newUsedHost()
 		n.sh("iptables -t nat -A POSTROUTING -d 192.168.7.0/24 -j ACCEPT")
 		n.find("masq-exemption", "192.168.7.0/24")
+		out, _ := n.plumb("install", "--from", n.built, "--only", "bridge", "--to", GinkgoT().TempDir(), "--conf-dir", n.confDir())
+		Expect(out).To(MatchRegexp(`10-pods.conflist:\d+: the rule .* -d 192.168.7.0/24 … -j ACCEPT of iptables exempts .* To fix it, set "ipMasqBackend": "iptables", or`))
 		n.change("10-pods.conflist", `"ipMasq"`, `"ipMasqExcept": ["192.168.0.0/16"], "ipMasq"`)
 		Expect(n.doctor().Findings).To(BeEmpty())
 	})
@@ -405,6 +407,14 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 		n.sh("nft 'add table inet f; add chain inet f forw { type filter hook forward priority 0; policy drop; }'")
 		finding := n.find("forward-drop", `table inet f, chain forw: its policy is drop, and no rule of it names the subnet or the bridge of network "pods"`)
 		n.requireFixed(finding, func() { n.sh("nft add rule inet f forw ip saddr 10.88.0.0/16 accept") })
+	})
+
+	It("finds a chain whose last rule rejects what containers send, unless a chain before the rule names the bridge", func() {
+		n, _ := newUsedHost()
+		n.sh("nft 'add table inet f; add chain inet f forw { type filter hook forward priority 0; }; add chain inet f zones; " +
+			"add rule inet f forw jump zones; add rule inet f forw reject with icmpx type admin-prohibited'")
+		finding := n.find("forward-drop", `table inet f, chain forw: its last rule drops all packets, and no rule of it names the subnet or the bridge of network "pods"`)
+		n.requireFixed(finding, func() { n.sh("nft add rule inet f zones iifname cni0 accept") })
 	})
 
 	It("ignores a chain that drops packets of an IP version that the network does not use", func() {
