@@ -79,9 +79,9 @@ func printPaths(out io.Writer, paths []*inventory.Path) error {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	for i, p := range paths {
 		if i > 0 {
-			fmt.Fprintln(w)
+			printf(w, "\n")
 		}
-		fmt.Fprintf(w, "network %s, container %s, interface %s\n", p.Network, p.ContainerID, cmp.Or(p.IfName, "?"))
+		printf(w, "network %s, container %s, interface %s\n", p.Network, p.ContainerID, cmp.Or(p.IfName, "?"))
 		for _, direction := range []struct {
 			name string
 			hops []inventory.Hop
@@ -90,7 +90,7 @@ func printPaths(out io.Writer, paths []*inventory.Path) error {
 				if n > 0 {
 					direction.name = ""
 				}
-				fmt.Fprintf(w, "%s\t%s\t%s\n", direction.name, h.Where, h.What)
+				printf(w, "%s\t%s\t%s\n", direction.name, h.Where, h.What)
 			}
 		}
 	}

@@ -146,7 +146,7 @@ func readHost(c *cobra.Command, p *inventory.Places) (*inventory.Inventory, erro
 		return nil, err
 	}
 	for _, problem := range inv.Errors {
-		fmt.Fprintln(c.ErrOrStderr(), "plumb: cannot read", problem)
+		printf(c.ErrOrStderr(), "plumb: cannot read %s\n", problem)
 	}
 	return inv, nil
 }

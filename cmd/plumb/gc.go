@@ -131,14 +131,14 @@ func (g *gc) collect(ctx context.Context, c *cobra.Command, plan *inventory.Plan
 	}
 	collector := inventory.Collector{
 		Places: *g.places, Network: g.selection.Network, Exec: plugins.NewCaller(g.places.PluginPath, callLimit),
-		Log: func(format string, args ...any) { fmt.Fprintf(c.ErrOrStderr(), "plumb: "+format+"\n", args...) },
+		Log: func(format string, args ...any) { printf(c.ErrOrStderr(), "plumb: "+format+"\n", args...) },
 	}
 	report, err := collector.Run(ctx, plan)
 	if err == nil {
 		err = g.format.print(c.OutOrStdout(), report, func(w io.Writer) error { return g.printReport(w, report) })
 	}
 	for _, problem := range report.Errors {
-		fmt.Fprintln(c.ErrOrStderr(), "plumb:", problem)
+		printf(c.ErrOrStderr(), "plumb: %s\n", problem)
 	}
 	return report, err
 }
@@ -209,9 +209,9 @@ func (g *gc) printPlan(w io.Writer, p *inventory.Plan) error {
 func (g *gc) printReport(w io.Writer, r *inventory.Report) error {
 	printAttachments(w, "removed", r.Removed)
 	for _, l := range r.Left {
-		fmt.Fprintf(w, "left %s %s %s: %s\n", l.Network, l.ContainerID, l.IfName, l.Reason)
+		printf(w, "left %s %s %s: %s\n", l.Network, l.ContainerID, l.IfName, l.Reason)
 		for _, t := range l.Resources {
-			fmt.Fprintf(w, "  %s\n", t.Remove)
+			printf(w, "  %s\n", t.Remove)
 		}
 	}
 	g.printKept(w, r.Kept, fmt.Sprintf("removed resources of %s, kept %d, left %d", count(len(r.Removed), "attachment"), len(r.Kept), len(r.Left)))
@@ -221,9 +221,9 @@ func (g *gc) printReport(w io.Writer, r *inventory.Report) error {
 func printAttachments(out io.Writer, what string, all []*inventory.Attachment) {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	for _, a := range all {
-		fmt.Fprintf(w, "%s %s %s %s\n", what, cmp.Or(a.Network, "?"), cmp.Or(a.ContainerID, "?"), cmp.Or(a.IfName, "?"))
+		printf(w, "%s %s %s %s\n", what, cmp.Or(a.Network, "?"), cmp.Or(a.ContainerID, "?"), cmp.Or(a.IfName, "?"))
 		for _, t := range a.Resources {
-			fmt.Fprintf(w, "  %s\t%s\t%s\n", t.Kind, t.Name, t.Where)
+			printf(w, "  %s\t%s\t%s\n", t.Kind, t.Name, t.Where)
 		}
 	}
 	_ = w.Flush() // main returns the error of stdout
@@ -233,16 +233,16 @@ func printAttachments(out io.Writer, what string, all []*inventory.Attachment) {
 func (g *gc) printKept(w io.Writer, kept []inventory.WithReason, last string) {
 	suspect := 0
 	for _, k := range kept {
-		fmt.Fprintf(w, "kept %s %s %s: %s\n", k.Network, k.ContainerID, k.IfName, k.Reason)
+		printf(w, "kept %s %s %s: %s\n", k.Network, k.ContainerID, k.IfName, k.Reason)
 		if k.Life == inventory.Suspect {
 			suspect++
 		}
 	}
-	fmt.Fprintln(w, last)
+	printf(w, "%s\n", last)
 	switch {
 	case suspect > 0 && g.cri != "":
-		fmt.Fprintf(w, "suspect: %d; a later run of gc --cri removes those on the runtime's networks\n", suspect)
+		printf(w, "suspect: %d; a later run of gc --cri removes those on the runtime's networks\n", suspect)
 	case suspect > 0 && !g.selection.Force:
-		fmt.Fprintf(w, "suspect: %d; if no runtime knows these containers, use --force\n", suspect)
+		printf(w, "suspect: %d; if no runtime knows these containers, use --force\n", suspect)
 	}
 }

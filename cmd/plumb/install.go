@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"path/filepath"
 	"strings"
@@ -134,31 +133,31 @@ func (f *installFlags) print(out io.Writer, report install.Report, complete bool
 		files     []install.File
 	}{{"Executables", f.To, report.Executables}, {"Configurations", f.ConfDir, report.Configurations}} {
 		for _, file := range list.files {
-			fmt.Fprintf(&b, "  %-18s %s\n", filepath.Base(file.Path), file.Action)
+			printf(&b, "  %-18s %s\n", filepath.Base(file.Path), file.Action)
 			if file.Action == install.Stays {
 				stays = append(stays, types.Command(file.Path))
 			}
 		}
 		if complete && list.dir != "" {
 			unchanged := countFiles(list.files, install.Unchanged)
-			fmt.Fprintf(&b, "%s %s in %s: %d", list.what, participle, list.dir, len(list.files)-unchanged-countFiles(list.files, install.Stays))
+			printf(&b, "%s %s in %s: %d", list.what, participle, list.dir, len(list.files)-unchanged-countFiles(list.files, install.Stays))
 			if unchanged > 0 {
-				fmt.Fprintf(&b, ", unchanged: %d", unchanged)
+				printf(&b, ", unchanged: %d", unchanged)
 			}
-			fmt.Fprintln(&b)
+			printf(&b, "\n")
 		}
 	}
 	for _, unit := range report.Restarted {
-		fmt.Fprintf(&b, "Restarted: %s\n", unit)
+		printf(&b, "Restarted: %s\n", unit)
 	}
 	for _, advice := range report.Advice {
-		fmt.Fprintln(&b, advice)
+		printf(&b, "%s\n", advice)
 	}
 	if len(stays) > 0 {
-		fmt.Fprintf(&b, "Files that were added stay, because a container may need them for its DEL. To remove them later: rm %s\n", strings.Join(stays, " "))
+		printf(&b, "Files that were added stay, because a container may need them for its DEL. To remove them later: rm %s\n", strings.Join(stays, " "))
 	}
 	if complete && f.Backup != "" && countFiles(report.Executables, install.Replaced)+countFiles(report.Configurations, install.Replaced) > 0 {
-		fmt.Fprintf(&b, "To restore what was replaced: %s\n", f.restoreCommand())
+		printf(&b, "To restore what was replaced: %s\n", f.restoreCommand())
 	}
 	_, err := io.WriteString(out, b.String())
 	return err

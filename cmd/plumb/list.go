@@ -51,14 +51,14 @@ func (t attachmentTable) print(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	networks, suspect := map[string]bool{}, 0
 	if len(t.attachments) > 0 {
-		fmt.Fprintln(w, "NETWORK\tCONTAINER\tIF\tADDRESSES\tON THE HOST\tSINCE")
+		printf(w, "NETWORK\tCONTAINER\tIF\tADDRESSES\tON THE HOST\tSINCE\n")
 	}
 	for _, a := range t.attachments {
 		networks[a.Network] = true
 		if a.Reason != "" {
 			suspect++
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", cmp.Or(a.Network, "?"), cmp.Or(t.id(a), "?"), cmp.Or(a.IfName, "?"),
+		printf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", cmp.Or(a.Network, "?"), cmp.Or(t.id(a), "?"), cmp.Or(a.IfName, "?"),
 			strings.Join(a.Addresses, " "), a.Summary(), age(t.now, a.Since()))
 	}
 	if err := w.Flush(); err != nil {
@@ -75,8 +75,8 @@ func (t attachmentTable) print(out io.Writer) error {
 	if suspect > 0 {
 		line += fmt.Sprintf(", %d suspect: plumb doctor", suspect)
 	}
-	_, err := fmt.Fprintln(out, line)
-	return err
+	printf(out, "%s\n", line)
+	return nil
 }
 
 // id returns the container ID, shortened unless noTrunc is set.

@@ -3,10 +3,8 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"os/signal"
 
@@ -28,26 +26,14 @@ var errFound = errors.New("something is wrong or left")
 var version = "v2.0.0+dev"
 
 func main() {
-	root, out := newRoot(), &output{file: os.Stdout}
-	root.SetOut(out)
+	root := newRoot()
+	out := setOutput(root, os.Stdout, os.Stderr)
 	addCompletion(root)
 	c, err := root.ExecuteC()
 	if out.err != nil && !errors.Is(out.err, unix.EPIPE) && (err == nil || errors.Is(err, errFound)) {
 		err = out.err
 	}
 	os.Exit(exitStatus(c, err))
-}
-
-// An output writes to a file and keeps the first error, because cobra ignores errors when it writes help texts.
-type output struct {
-	file *os.File
-	err  error
-}
-
-func (o *output) Write(b []byte) (int, error) {
-	n, err := o.file.Write(b)
-	o.err = cmp.Or(o.err, err)
-	return n, err
 }
 
 // untilSignal returns a context that is cancelled by SIGINT or SIGTERM. A command calls it before work that must
@@ -62,7 +48,7 @@ func untilSignal(ctx context.Context) context.Context {
 // this when the signal arrives.
 func afterCurrentCall(c *cobra.Command) context.Context {
 	ctx := untilSignal(c.Context())
-	context.AfterFunc(ctx, func() { fmt.Fprintln(c.ErrOrStderr(), "plumb: ending after the current call of a plugin") })
+	context.AfterFunc(ctx, func() { printf(c.ErrOrStderr(), "plumb: ending after the current call of a plugin\n") })
 	return ctx
 }
 
@@ -130,9 +116,9 @@ func exitStatus(c *cobra.Command, err error) int {
 	case errors.Is(err, errFound):
 		return exitFound
 	}
-	fmt.Fprintln(os.Stderr, "plumb:", err)
+	printf(c.ErrOrStderr(), "plumb: %s\n", err)
 	if errors.As(err, new(usageError)) {
-		fmt.Fprintf(os.Stderr, "See %s --help.\n", c.CommandPath())
+		printf(c.ErrOrStderr(), "See %s --help.\n", c.CommandPath())
 		return exitUsage
 	}
 	return exitError

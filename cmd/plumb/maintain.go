@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -70,7 +69,7 @@ func (m *maintainer) run() (err error) {
 	defer func() { err = errors.Join(err, unlock()) }()
 	ctx := untilSignal(m.c.Context())
 	m.GC, m.Repair = m.gc, m.repair
-	m.Log = func(format string, args ...any) { fmt.Fprintf(m.c.ErrOrStderr(), "plumb: "+format+"\n", args...) }
+	m.Log = func(format string, args ...any) { printf(m.c.ErrOrStderr(), "plumb: "+format+"\n", args...) }
 	context.AfterFunc(ctx, func() { m.Log("ending after the current attachment") })
 	if m.Every > 0 {
 		w := watch.Watcher{OpenHost: func() (*ns.Handle, error) { return ns.Self(nil) }, UsesBridge: m.usesBridge}

@@ -40,7 +40,7 @@ changes containers only with --container-side, and takes nothing from another co
 			return err
 		}
 		for _, problem := range report.Errors {
-			fmt.Fprintln(c.ErrOrStderr(), "plumb: cannot read", problem)
+			printf(c.ErrOrStderr(), "plumb: cannot read %s\n", problem)
 		}
 		switch {
 		case err != nil:
@@ -62,9 +62,9 @@ func printRepairs(w io.Writer, r *repair.Report, dryRun bool) error {
 			if e.Network != "" {
 				object = strings.TrimSuffix(strings.Join([]string{e.Network, e.ContainerID, e.IfName, e.Plugin}, " "), " ")
 			}
-			fmt.Fprintf(w, "%s %s: %s\n", verb, object, e.What)
+			printf(w, "%s %s: %s\n", verb, object, e.What)
 			if e.Error != "" {
-				fmt.Fprintf(w, "  REPAIR: %s\n    %s\n", e.Error, e.Fix)
+				printf(w, "  REPAIR: %s\n    %s\n", e.Error, e.Fix)
 			}
 		}
 	}
@@ -76,6 +76,6 @@ func printRepairs(w io.Writer, r *repair.Report, dryRun bool) error {
 	if dryRun {
 		done = fmt.Sprintf("would repair %d", len(r.Damaged))
 	}
-	_, err := fmt.Fprintf(w, "%s, healthy %d, skipped %d\n", done, r.Healthy, len(r.Skipped))
-	return err
+	printf(w, "%s, healthy %d, skipped %d\n", done, r.Healthy, len(r.Skipped))
+	return nil
 }

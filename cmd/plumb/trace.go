@@ -11,7 +11,6 @@ import (
 	"os/signal"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -70,10 +69,10 @@ func (o traceOptions) run(c *cobra.Command) (err error) {
 		return err
 	}
 	defer func() { err = cmp.Or(err, listener.Close()) }()
-	fmt.Fprintln(c.ErrOrStderr(), "plumb trace: waiting for calls of plugins; Ctrl-C ends it")
+	printf(c.ErrOrStderr(), "plumb trace: waiting for calls of plugins; Ctrl-C ends it\n")
 	out := c.OutOrStdout()
 	if !o.format.isJSON() {
-		fmt.Fprintf(out, traceColumns, "TIME", "NETWORK", "CONTAINER", "IF", "COMMAND", "PLUGIN", "DURATION", "OUTCOME")
+		printf(out, traceColumns, "TIME", "NETWORK", "CONTAINER", "IF", "COMMAND", "PLUGIN", "DURATION", "OUTCOME")
 	}
 	lines := json.NewEncoder(out)
 	lines.SetEscapeHTML(false)
@@ -103,7 +102,7 @@ func (o traceOptions) warnOfNetwork(w io.Writer) {
 		return // a trace works without the inventory
 	}
 	if _, err := inv.Network(o.network); err != nil {
-		fmt.Fprintf(w, "plumb: %v; waiting for it\n", err)
+		printf(w, "plumb: %v; waiting for it\n", err)
 	}
 }
 
@@ -126,30 +125,19 @@ func (o traceOptions) text(c *traces.Call, indent string) string {
 		outcome += fmt.Sprintf(" (%d lines lost, because the pipe was full)", c.LostLines)
 	}
 	name := func(text string) string { return oneLine(cmp.Or(text, "-")) }
-	fmt.Fprintf(&b, traceColumns, c.Time.Local().Format("15:04:05.000"), name(c.Network), name(inventory.ShortID(c.ContainerID)),
-		name(c.IfName), name(c.Command), indent+c.Plugin, took, outcome)
+	printf(&b, traceColumns, c.Time.Local().Format("15:04:05.000"), name(c.Network), name(inventory.ShortID(c.ContainerID)),
+		name(c.IfName), name(c.Command), indent+oneLine(c.Plugin), took, outcome)
 	if o.steps {
 		for _, s := range c.Steps {
 			failed := ""
 			if s.Error != "" {
 				failed = ": " + oneLine(s.Error)
 			}
-			fmt.Fprintf(&b, "%s    %9.3fms  %9.3fms  %s%s\n", indent, s.OffsetMS, s.DurationMS, oneLine(s.Step), failed)
+			printf(&b, "%s    %9.3fms  %9.3fms  %s%s\n", indent, s.OffsetMS, s.DurationMS, oneLine(s.Step), failed)
 		}
 	}
 	for _, inner := range c.Calls {
 		b.WriteString(o.text(inner, indent+"  "))
 	}
 	return b.String()
-}
-
-// oneLine replaces line breaks with "; " and other control characters with "?". Names and messages come from
-// configurations and from the kernel, and must not control the terminal.
-func oneLine(text string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
-			return '?'
-		}
-		return r
-	}, strings.ReplaceAll(text, "\n", "; "))
 }
