@@ -109,7 +109,11 @@ func (p Process) String() string {
 	if p.PID == 0 {
 		return "an unknown process"
 	}
-	return fmt.Sprintf("%s (PID %d)", p.Name, p.PID)
+	name := p.Name // which the process chooses
+	if quoted := strconv.Quote(name); quoted != `"`+name+`"` {
+		name = quoted
+	}
+	return fmt.Sprintf("%s (PID %d)", name, p.PID)
 }
 
 // Process returns the process with the lowest PID that holds the socket. It looks at the descriptors of all processes in

@@ -1,12 +1,18 @@
 package doctor_test
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/containernetworking/cni/libcni"
 	. "github.com/onsi/ginkgo/v2"
@@ -70,6 +76,58 @@ func (n *usedHost) listen(network, addr string) (stop func()) {
 	return func() { _ = socket.Close() }
 }
 
+// A reserver is a process that holds a socket on the host port 8080, and reads nothing from it.
+type reserver struct {
+	name      string // of its executable
+	link      string // of the link by which it is started, after which the kernel names the process; may be empty
+	arg0      string // what it calls itself; empty for name
+	user      uint32
+	unshare   bool                 // whether it is in a mount namespace of its own
+	pidFile   func(pid int) string // the content of nerdctl's file
+	fileOwner uint32
+	reserves  bool // whether doctor must ignore it
+}
+
+func (p reserver) start(n *usedHost) *exec.Cmd {
+	GinkgoHelper()
+	dir := GinkgoT().TempDir()
+	Expect(os.Chmod(dir, 0o755)).To(Succeed())
+	Expect(os.Chmod(filepath.Dir(dir), 0o755)).To(Succeed())
+	program, err := exec.LookPath("sleep")
+	Expect(err).NotTo(HaveOccurred())
+	content, err := os.ReadFile(program)
+	Expect(err).NotTo(HaveOccurred())
+	path := filepath.Join(dir, p.name)
+	Expect(os.WriteFile(path, content, 0o755)).To(Succeed())
+	if p.link != "" {
+		Expect(os.Symlink(path, filepath.Join(dir, p.link))).To(Succeed())
+		path = filepath.Join(dir, p.link)
+	}
+	var socket *os.File
+	Expect(n.Do(func() error {
+		listener, err := net.Listen("tcp4", "0.0.0.0:8080")
+		if err != nil {
+			return err
+		}
+		socket, err = listener.(*net.TCPListener).File()
+		return errors.Join(err, listener.Close())
+	})).To(Succeed())
+	cmd := exec.Command(path, "infinity")
+	cmd.Args[0] = cmp.Or(p.arg0, p.name)
+	cmd.ExtraFiles = []*os.File{socket}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: p.user, Gid: p.user}}
+	if p.unshare {
+		cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWNS
+	}
+	Expect(n.Start(cmd)).To(Succeed())
+	Expect(socket.Close()).To(Succeed())
+	DeferCleanup(func() {
+		Expect(cmd.Process.Kill()).To(Succeed())
+		_ = cmd.Wait()
+	})
+	return cmd
+}
+
 func (n *usedHost) attach(runtime *libcni.RuntimeConf) {
 	GinkgoHelper()
 	_, err := n.cni.AddNetworkList(context.Background(), n.list(), runtime)
@@ -107,8 +165,8 @@ var _ = Describe("plumb doctor on attachments", func() {
 		Entry(nil, "tcp", "[::]:8080"),
 	)
 
-	It("ignores listeners whose packets no container receives, and podman's monitor, which only reserves the port", func() {
-		n, runtime := newCompleteHost()
+	It("ignores listeners whose packets no container receives", func() {
+		n, _ := newCompleteHost()
 		n.listen("tcp6", "[::1]:8080")
 		n.listen("udp4", "0.0.0.0:8080")
 		n.listen("tcp4", "0.0.0.0:8081")
@@ -117,13 +175,45 @@ var _ = Describe("plumb doctor on attachments", func() {
 		second.CapabilityArgs = map[string]any{"portMappings": []map[string]any{{"hostPort": 8082, "containerPort": 80, "protocol": "tcp", "hostIP": "127.0.0.1"}}}
 		n.attach(second)
 		Expect(n.doctor().Findings).To(BeEmpty())
-		name, err := os.ReadFile("/proc/self/comm")
-		Expect(err).NotTo(HaveOccurred())
-		DeferCleanup(os.WriteFile, "/proc/self/comm", name, os.FileMode(0))
-		Expect(os.WriteFile("/proc/self/comm", []byte("conmon"), 0)).To(Succeed())
-		Expect(n.cni.DelNetworkList(context.Background(), n.list(), runtime)).To(Succeed())
-		n.attach(runtimeWithPort(runtime, 8081))
-		Expect(n.doctor().Findings).To(BeEmpty())
+	})
+
+	DescribeTable("ignores a process that only reserves a host port, but no process that pretends to", func(p reserver) {
+		n := &usedHost{testHost: newTestHost("bridge", "host-local", "portmap")}
+		n.attachBy(complete)
+		container := "default-" + strings.Repeat("a", 64)
+		n.attach(runtimeWithPort(runtimeOf(container, nstest.New(GinkgoTB()).Named("d1")), 8080))
+		cmd := p.start(n)
+		if p.pidFile != nil {
+			dir := "/run/nerdctl/default/" + strings.Repeat("a", 64)
+			Expect(os.MkdirAll(dir, 0o755)).To(Succeed())
+			DeferCleanup(os.RemoveAll, "/run/nerdctl")
+			Expect(os.WriteFile(dir+"/port-reserver.pid", []byte(p.pidFile(cmd.Process.Pid)), 0o644)).To(Succeed())
+			Expect(os.Chown(dir+"/port-reserver.pid", int(p.fileOwner), 0)).To(Succeed())
+		}
+		if p.reserves {
+			Expect(n.doctor().Findings).To(BeEmpty())
+			return
+		}
+		n.find("hidden-listener", fmt.Sprintf("(PID %d) listens on 0.0.0.0:8080 (tcp), but container "+container, cmd.Process.Pid))
+	},
+		Entry("conmon", reserver{name: "conmon", reserves: true}),
+		Entry("a process that calls itself conmon", reserver{name: "sleep", link: "conmon", arg0: "conmon"}),
+		Entry("a user's conmon", reserver{name: "conmon", user: 65534}),
+		Entry("a conmon in another mount namespace", reserver{name: "conmon", unshare: true}),
+		Entry("nerdctl's reserver", reserver{name: "sleep", pidFile: strconv.Itoa, reserves: true}),
+		Entry("a process without a PID file", reserver{name: "sleep"}),
+		Entry("another PID in the file", reserver{name: "sleep", pidFile: func(pid int) string { return strconv.Itoa(pid + 1) }}),
+		Entry("an unreadable PID", reserver{name: "sleep", pidFile: func(int) string { return "-1\n" }}),
+		Entry("a user's PID file", reserver{name: "sleep", pidFile: strconv.Itoa, fileOwner: 65534}),
+		Entry("a user's process", reserver{name: "sleep", pidFile: strconv.Itoa, user: 65534}),
+		Entry("another process with a reused PID", reserver{name: "sleep", arg0: "server", pidFile: strconv.Itoa}),
+	)
+
+	It("quotes the name of a process, which may contain control characters", func() {
+		n, _ := newCompleteHost()
+		cmd := reserver{name: "\x1b]0;P\a\nx"}.start(n)
+		finding := n.find("hidden-listener", "listens on 0.0.0.0:8080")
+		Expect(finding.What).To(HavePrefix(fmt.Sprintf(`"\x1b]0;P\a\nx" (PID %d) listens`, cmd.Process.Pid)))
 	})
 
 	It("finds nothing wrong with a container that uses one host port in two networks", func() {

@@ -2,20 +2,14 @@ package doctor
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
-	"maps"
-	"net/netip"
 	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/inventory"
-	"github.com/plumb-cni/plumb/pkg/nl"
-	"github.com/plumb-cni/plumb/pkg/ns"
 	"github.com/plumb-cni/plumb/pkg/types"
-	"golang.org/x/sys/unix"
 )
 
 // A state is what the host holds for containers.
@@ -219,49 +213,6 @@ func (s *state) findForeignTargets(_ []*file, add addFunc) {
 		for _, r := range a.ResourcesOf(inventory.Element) {
 			if r.Address != "" && !slices.Contains(a.Addresses, r.Address) {
 				add(onHost, r.Remove, "element %s (%s) in %s belongs to %s, whose ADD did not return %s", r.Name, r.Value, r.Where, a.ContainerID, r.Address)
-			}
-		}
-	}
-}
-
-// podmanMonitor is the name of podman's monitor, which keeps a socket on each host port of its container, so that no other
-// process uses the port. The monitor expects no packets.
-const podmanMonitor = "conmon"
-
-// A hostPort is a port of the host that an attachment's element forwards.
-type hostPort struct {
-	*inventory.Attachment
-	local netip.AddrPort
-}
-
-// findHiddenListeners finds processes that listen on a host port of a container, so that the container receives the packets.
-// It ignores sockets that are bound to ::1, because portmap does not forward their packets.
-func (s *state) findHiddenListeners(host *ns.Handle, add addFunc) {
-	ports := map[string][]hostPort{} // by protocol
-	for _, a := range s.inventory.Attachments {
-		for _, t := range a.Resources {
-			if protocol, local, ok := t.HostPort(); ok {
-				ports[protocol] = append(ports[protocol], hostPort{a, local})
-			}
-		}
-	}
-	numbers := map[string]uint8{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP, "sctp": unix.IPPROTO_SCTP}
-	for _, protocol := range slices.Sorted(maps.Keys(ports)) {
-		listeners, err := nl.Listeners(host, numbers[protocol])
-		if !errors.Is(err, errors.ErrUnsupported) {
-			s.report.failed("sockets of "+protocol, err)
-		}
-		seen := map[netip.AddrPort]bool{} // several sockets can share an address and port
-		for _, l := range listeners {
-			i := slices.IndexFunc(ports[protocol], func(p hostPort) bool { return p.local.Port() == l.Local.Port() && l.Accepts(p.local.Addr()) })
-			if i < 0 || l.Local.Addr() == netip.IPv6Loopback() || seen[l.Local] {
-				continue
-			}
-			seen[l.Local] = true
-			if process := l.Process(host); process.Name != podmanMonitor {
-				add(onHost, edit+"let the process listen on another port, or choose another host port and replace the container",
-					"%s listens on %s (%s), but container %s, network %s, receives the packets to this host port",
-					process, l.Local, protocol, ports[protocol][i].ContainerID, ports[protocol][i].Network)
 			}
 		}
 	}
