@@ -39,10 +39,11 @@ changes nothing itself, but host-local may release reservations from before a re
 				return fmt.Errorf("explain %s: %w", a.ID(), err)
 			}
 			if a.HasNamespace() {
-				damages, _ := caller.Check(c.Context(), a) // an attachment without CHECK is not damaged
+				damages, err := caller.Check(c.Context(), a)
 				for _, d := range damages {
 					p.AddDamage(d.Plugin, d.Err)
 				}
+				p.AddNotChecked(err)
 			}
 			paths = append(paths, p)
 		}

@@ -114,7 +114,7 @@ func (m *maintainer) gc(ctx context.Context) (removed, suspect, left int, err er
 }
 
 func (m *maintainer) repair(ctx context.Context) (repaired, left int, err error) {
-	report, err := repair.Run(ctx, repair.Options{Places: *m.places, DryRun: m.dryRun, Timeout: *m.timeout})
+	report, err := repair.Run(ctx, repair.Options{Places: *m.places, DryRun: m.dryRun, Timeout: *m.timeout, Flags: placeFlags(m.c.Flags())})
 	if report == nil {
 		return 0, 0, err
 	}

@@ -28,7 +28,7 @@ changes containers only with --container-side, and takes nothing from another co
 	c.Flags().BoolVar(&o.DryRun, "dry-run", false, "call CHECK only, and show what would be repaired")
 	c.Flags().BoolVar(&o.ContainerSide, "container-side", false, "also restore addresses, routes and settings in the containers")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		o.Places, o.Timeout = *places, *timeout
+		o.Places, o.Timeout, o.Flags = *places, *timeout, placeFlags(c.Flags())
 		report, err := repair.Run(afterCurrentCall(c), o)
 		if errors.Is(err, inventory.ErrNoNetwork) {
 			return usageError{err}
@@ -64,7 +64,10 @@ func printRepairs(w io.Writer, r *repair.Report, dryRun bool) error {
 			}
 			printf(w, "%s %s: %s\n", verb, object, e.What)
 			if e.Error != "" {
-				printf(w, "  REPAIR: %s\n    %s\n", e.Error, e.Fix)
+				printf(w, "  REPAIR: %s\n", e.Error)
+			}
+			if e.Fix != "" {
+				printf(w, "    %s\n", e.Fix)
 			}
 		}
 	}
@@ -72,10 +75,10 @@ func printRepairs(w io.Writer, r *repair.Report, dryRun bool) error {
 	lines("repaired", r.Repaired)
 	lines("left", r.Left)
 	lines("skipped", r.Skipped)
-	done := fmt.Sprintf("repaired %d, left %d", len(r.Repaired), len(r.Left))
+	done := fmt.Sprintf("repaired %d", len(r.Repaired))
 	if dryRun {
 		done = fmt.Sprintf("would repair %d", len(r.Damaged))
 	}
-	printf(w, "%s, healthy %d, skipped %d\n", done, r.Healthy, len(r.Skipped))
+	printf(w, "%s, left %d, healthy %d, skipped %d\n", done, len(r.Left), r.Healthy, len(r.Skipped))
 	return nil
 }

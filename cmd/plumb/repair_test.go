@@ -85,6 +85,12 @@ func (b *stubbed) write(name, text string) {
 	Expect(os.WriteFile(filepath.Join(b.stubs, name), []byte(text), 0o644)).To(Succeed())
 }
 
+// answer makes the plugin two execute the commands for a verb.
+func (b *stubbed) answer(verb, commands string) {
+	GinkgoHelper()
+	b.write("script", "test $1.$CNI_COMMAND != two."+verb+" || { "+commands+"; }\n"+stubScript)
+}
+
 func (b *stubbed) read(name string) string {
 	GinkgoHelper()
 	text, err := os.ReadFile(filepath.Join(b.stubs, name))
@@ -158,7 +164,7 @@ var _ = Describe("plumb repair", func() {
 		reply := b.run("", b.args("--dry-run")...)
 		Expect(reply.Exit).To(Equal(exitFound), reply.Stderr)
 		Expect(reply.Stdout).To(And(ContainSubstring("would repair stubs rep-a eth0 one: code 100: element x is missing; link y is down\n"),
-			HaveSuffix("\nwould repair 4, healthy 0, skipped 0\n")))
+			HaveSuffix("\nwould repair 4, left 0, healthy 0, skipped 0\n")))
 		Expect(filepath.Join(b.stubs, "log")).NotTo(BeAnExistingFile())
 
 		reply = b.run("", b.args()...)
@@ -210,6 +216,58 @@ var _ = Describe("plumb repair", func() {
 			"edit: follow the text or, if it gives no advice, find out which program changed this, then let the runtime replace the container"),
 	)
 
+	DescribeTable("leaves an attachment one of whose plugins gives no verdict, and never calls it healthy", func(breakIt func(b *stubbed), what, fix string) {
+		b.attach(both, "none", "rep-a", "rep-b")
+		breakIt(b)
+		expected := HaveEach(And(HaveField("Plugin", "two"), HaveField("What", "not checked: "+strings.NewReplacer("DIR", b.stubs, "BIN", b.bin).Replace(what)),
+			HaveField("Fix", HavePrefix(strings.ReplaceAll(fix, "DIR", b.stubs)))))
+		for _, dryRun := range []string{"--dry-run=true", "--dry-run=false"} {
+			report, exit := b.repair("--timeout", "1s", dryRun)
+			Expect(exit).To(Equal(exitFound))
+			Expect(report).To(And(HaveField("Left", And(HaveLen(2), expected)), HaveField("Healthy", 0),
+				HaveField("Repaired", BeEmpty()), HaveField("Damaged", BeEmpty())))
+		}
+		Expect(filepath.Join(b.stubs, "log")).NotTo(BeAnExistingFile(), "REPAIR needs the verdict of CHECK")
+		args := []string{"maintain", "--cni-path", b.stubs + ":" + b.bin, "--timeout", "1s", "--metrics", b.path("m.prom")}
+		Expect(b.run("", append(args, b.directories()...)...).Exit).To(Equal(exitFound))
+		Expect(os.ReadFile(b.path("m.prom"))).To(ContainSubstring("\nplumb_maintain_left 2\n"))
+	},
+		Entry("because it is missing", func(b *stubbed) { Expect(os.Remove(b.stubs + "/two")).To(Succeed()) },
+			"no executable in DIR:BIN", "edit: install the plugin two "),
+		Entry("because it is a directory", func(b *stubbed) {
+			Expect(errors.Join(os.Remove(b.stubs+"/two"), os.Mkdir(b.stubs+"/two", 0o755))).To(Succeed())
+		}, "no executable in DIR:BIN", "edit: install the plugin two "),
+		Entry("because it is not executable", func(b *stubbed) {
+			Expect(errors.Join(os.Remove(b.stubs+"/two"), os.WriteFile(b.stubs+"/two", nil, 0o644))).To(Succeed())
+		}, "DIR/two: not executable (mode 0644)", "chmod 0755 DIR/two"),
+		Entry("because it does not answer VERSION", func(b *stubbed) { b.answer("VERSION", "kill -9 $$") },
+			"DIR/two: does not answer VERSION: signal: killed", "edit: replace DIR/two "),
+		Entry("because it hangs", func(b *stubbed) { b.answer("CHECK", "exec sleep 1000") },
+			"DIR/two: no answer in 1s", "edit: replace DIR/two "),
+		Entry("because it dies", func(b *stubbed) { b.answer("CHECK", "kill -9 $$") },
+			"DIR/two: signal: killed", "edit: replace DIR/two "),
+		Entry("because it fails without an error result", func(b *stubbed) { b.answer("CHECK", "echo '{{{{'; exit 1") },
+			"DIR/two: exit status 1: {{{{", "edit: replace DIR/two "),
+	)
+
+	It("requires that another project's plugin with a name of plumb's plugins answers, but ignores its error", func() {
+		b.write("tuning", "#!/bin/sh\n"+`test ! -e $0.dies || test "$CNI_COMMAND" != CHECK || kill -9 $$
+			case $CNI_COMMAND in
+			VERSION) echo '{"cniVersion": "1.1.0", "supportedVersions": ["1.1.0"]}' ;;
+			CHECK) echo '{"code": 100, "msg": "without a reason"}'; exit 1 ;;
+			ADD) echo '{"cniVersion": "1.1.0", "interfaces": [{"name": "eth0", "sandbox": "'$CNI_NETNS'"}]}' ;;
+			esac`)
+		Expect(os.Chmod(b.stubs+"/tuning", 0o755)).To(Succeed())
+		b.attach(`{"type": "one"}, {"type": "tuning"}`, "none", "rep-a")
+		report, exit := b.repair()
+		Expect(exit).To(Equal(0))
+		Expect(report.Healthy).To(Equal(1))
+		b.write("tuning.dies", "")
+		report, exit = b.repair()
+		Expect(exit).To(Equal(exitFound))
+		Expect(report.Left).To(ConsistOf(And(HaveField("Plugin", "tuning"), HaveField("What", "not checked: "+b.stubs+"/tuning: signal: killed"))))
+	})
+
 	It("skips an attachment whose DEL has begun", func() {
 		b.attach(both, "one", "rep-a")
 		b.write("fails-one-rep-a", `{"code": 11, "msg": "a DEL of stubs/rep-a/eth0 has begun; nothing was repaired"}`)
@@ -255,7 +313,6 @@ var _ = Describe("plumb repair", func() {
 		b.write("vendor", "#!/bin/sh\n"+`cat >/dev/null; echo '{"cniVersion": "1.1.0", "interfaces": [{"name": "eth0", "sandbox": "'$CNI_NETNS'"}]}'`)
 		Expect(os.Chmod(b.stubs+"/vendor", 0o755)).To(Succeed())
 		b.attach(`{"type": "one"}`, "one", "rep-dead")[0].Remove(GinkgoTB())
-		b.attach(`{"type": "loopback"}`, "loopback", "rep-lo")
 		b.attach(`{"type": "vendor"}`, "vendor", "rep-vendor")
 		b.attach(`{"type": "one"}, {"type": "vendor"}`, "vendor", "rep-both")
 		report, exit := b.repair()

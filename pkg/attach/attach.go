@@ -232,7 +232,9 @@ func Diff(c *nl.Conn, ifName string, s Spec) error {
 	}
 	errs := []error{sysctl.Diff(c.NS(), s.Sysctls...)}
 	reportIf := types.ProblemsInto(&errs)
-	reportIf(s.Kind != "" && l.Kind != s.Kind, "interface %s is of kind %q, want %q", ifName, l.Kind, s.Kind)
+	if s.Kind != "" && l.Kind != s.Kind {
+		errs = append(errs, types.WithRepair(types.RepairNever, fmt.Errorf("interface %s is of kind %q, want %q", ifName, l.Kind, s.Kind)))
+	}
 	reportIf(!l.Up, "%w", LinkProblem(c, l, "up", "down").Errorf("interface %s is down", ifName))
 	return errors.Join(append(errs, diffAddrs(c, l, s.Addrs), diffRoutes(c, l, s.Routes))...)
 }
@@ -240,8 +242,10 @@ func Diff(c *nl.Conn, ifName string, s Spec) error {
 // LinkProblem returns the problem that a link has the state or setting got instead of want. want is text for ip link
 // set.
 func LinkProblem(c *nl.Conn, l nl.Link, want, got string) types.Problem {
-	fix := c.NS().Command(append([]string{"ip", "link", "set", "dev", l.Name}, strings.Fields(want)...)...)
-	return types.Problem{Object: "interface " + l.Name, Kind: types.ProblemDiffers, Want: want, Got: got, Fix: fix}
+	p := c.NS().Problem("interface "+l.Name, types.ProblemDiffers)
+	p.Want, p.Got = want, got
+	p.Fix = c.NS().Command(append([]string{"ip", "link", "set", "dev", l.Name}, strings.Fields(want)...)...)
+	return p
 }
 
 // MissingAddr returns the problem that a link lacks an address.
@@ -253,15 +257,16 @@ func MissingAddr(c *nl.Conn, l nl.Link, a nl.Addr) types.Problem {
 	if a.NoPrefixRoute {
 		words = append(words, "noprefixroute")
 	}
-	p := types.Problem{Object: "interface " + l.Name, Kind: types.ProblemMissing, Want: "address " + a.Prefix.String()}
-	p.Fix = c.NS().Command(words...)
+	p := c.NS().Problem("interface "+l.Name, types.ProblemMissing)
+	p.Want, p.Fix = "address "+a.Prefix.String(), c.NS().Command(words...)
 	return p
 }
 
 // MissingRoute returns the problem that a link lacks a route. Like ADD, the command in Fix keeps another attachment's
 // route to the same destination.
 func MissingRoute(c *nl.Conn, l nl.Link, r nl.Route) types.Problem {
-	p := types.Problem{Object: "interface " + l.Name, Kind: types.ProblemMissing, Want: "route " + r.String() + metrics(r)}
+	p := c.NS().Problem("interface "+l.Name, types.ProblemMissing)
+	p.Want = "route " + r.String() + metrics(r)
 	words := []string{"ip", "route", "prepend", r.Dst.String()}
 	if r.GW.IsValid() {
 		words = append(words, "via", r.GW.String())

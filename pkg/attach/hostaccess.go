@@ -454,8 +454,13 @@ func (h *HostAccess) Diff(r *skel.Request, container *nl.Conn) error {
 		return nil
 	}
 	ends, err := h.find(r, container)
-	for _, e := range ends {
-		err = errors.Join(err, e.diff())
+	err = types.WithRepair(types.RepairNever, err)
+	for i, e := range ends {
+		changed := e.diff()
+		if i == 1 {
+			changed = types.WithRepair(types.RepairContainerSide, changed)
+		}
+		err = errors.Join(err, changed)
 	}
 	return err
 }

@@ -173,7 +173,7 @@ func (m Master) Check(r *skel.Request, kind string, diff func(container *nl.Conn
 		if err != nil {
 			return err
 		}
-		return errors.Join(diff(container, l), m.Diff(masterConn, l))
+		return errors.Join(diff(container, l), types.WithRepair(types.RepairNever, m.Diff(masterConn, l)))
 	})
 }
 

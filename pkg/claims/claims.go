@@ -401,7 +401,7 @@ func (s *Store) checkClaim(c Claim, elements []nft.Element) error {
 			errs = append(errs, fmt.Errorf("%s of table %s contains an element of another program for %s", setName(want), s.Layout.Table, c.Description))
 		case got.Comment != other:
 			other = got.Comment
-			errs = append(errs, fmt.Errorf("%s belongs to %s now", c.Description, ownerName(other)))
+			errs = append(errs, types.Conflict(c.Description, ownerName(other)).Errorf("%s belongs to %s now", c.Description, ownerName(other)))
 		}
 	}
 	return errors.Join(errs...)

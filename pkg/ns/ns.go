@@ -122,6 +122,16 @@ func (h *Handle) Command(words ...string) string {
 	return types.Command(words...)
 }
 
+// Problem returns the problem with an object in the namespace. Only plumb repair --container-side restores objects in other
+// namespaces than the host's.
+func (h *Handle) Problem(object, kind string) types.Problem {
+	p := types.Problem{Object: object, Kind: kind}
+	if !h.self {
+		p.Repair = types.RepairContainerSide
+	}
+	return p
+}
+
 // FD returns the file descriptor of the namespace, which is valid until Close.
 func (h *Handle) FD() int { return int(h.fd) }
 

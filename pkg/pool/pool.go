@@ -52,7 +52,9 @@ func (p *Pool) Check(r *skel.Request) error {
 	err = p.Lock(func(se *Session) error {
 		held, err = se.Held(r)
 		for _, ip := range want {
-			reportIf(!slices.Contains(held, ip) && se.isTaken(ip), "address %s is allocated to %s", ip, se.ContainerID(ip))
+			other := se.ContainerID(ip)
+			taken := types.Conflict("address "+ip.String(), other).Errorf("address %s is allocated to %s", ip, other)
+			reportIf(!slices.Contains(held, ip) && se.isTaken(ip), "%w", taken)
 		}
 		return err
 	})

@@ -43,16 +43,25 @@ func repair(r *Request) error {
 	if deleted {
 		return types.Errorf(types.CodeTryAgain, DelHasBegun+"; nothing was repaired", r.Attachment())
 	}
-	err = r.handle(r.plugin.Check)
+	err = r.check()
 	if err == nil || r.plugin.Repair == nil {
 		return err
 	}
 	repairErr := r.plugin.Repair(r)
 	r.Undo.Commit()
-	if err = r.handle(r.plugin.Check); err != nil {
+	if err = r.check(); err != nil {
 		return errors.Join(repairErr, err)
 	}
 	return nil
+}
+
+// check calls the handler of CHECK. If the plugin has no handler of REPAIR, the error says that plumb repair does not help.
+func (r *Request) check() error {
+	err := r.handle(r.plugin.Check)
+	if r.plugin.Repair == nil {
+		err = types.WithRepair(types.RepairNever, err)
+	}
+	return err
 }
 
 // The file of marks lies beside the lock file. DEL marks its attachment there, REPAIR does nothing for a marked

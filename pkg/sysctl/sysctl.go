@@ -137,8 +137,9 @@ func Diff(h *ns.Handle, settings ...Setting) error {
 
 // Differs describes the problem that the setting has the value now instead of s.Value.
 func (s Setting) Differs(h *ns.Handle, now string) types.Problem {
-	fix := h.Command("sysctl", "-w", s.Key+"="+s.Value)
-	return types.Problem{Object: "sysctl " + s.Key, Kind: types.ProblemDiffers, Want: s.Value, Got: now, Fix: fix}
+	p := h.Problem("sysctl "+s.Key, types.ProblemDiffers)
+	p.Want, p.Got, p.Fix = s.Value, now, h.Command("sysctl", "-w", s.Key+"="+s.Value)
+	return p
 }
 
 // writable reports whether the process may write the key.

@@ -75,5 +75,8 @@ func AsError(err error) *Error {
 	if error(coded) == err {
 		return coded
 	}
+	if coded.Error() == err.Error() { // err adds no text, and may add a Repair
+		return &Error{Code: coded.Code, Msg: coded.Msg, Details: coded.Details, cause: err}
+	}
 	return &Error{Code: coded.Code, Msg: err.Error(), cause: err}
 }

@@ -26,8 +26,47 @@ type Problem struct {
 	Got    string `json:"got,omitempty"`
 	// Fix is the command for sh that fixes the problem. It is empty if no single command does.
 	Fix string `json:"fix,omitempty"`
+	// Repair says what plumb repair can do about the problem.
+	Repair Repair `json:"repair,omitempty"`
 
 	err error
+}
+
+// A Repair says what plumb repair can do about a problem that CHECK reports. The zero value means that it restores the object
+// on the host.
+type Repair string
+
+// The other values of Repair. A later one is stronger (see WithRepair).
+const (
+	RepairContainerSide Repair = "container-side" // only plumb repair --container-side restores the object
+	RepairNever         Repair = "never"          // plumb repair does not restore the object
+)
+
+// WithRepair returns an error with the text of err, whose problems have this Repair or a stronger one. It returns nil if err is
+// nil.
+func WithRepair(repair Repair, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &repairError{err, repair}
+}
+
+type repairError struct {
+	error
+	repair Repair
+}
+
+func (e *repairError) Unwrap() error { return e.error }
+
+// problems returns the problems of the error. An error without a Problem is a problem of the kind ProblemOther.
+func (e *repairError) problems() []Problem {
+	all := slices.Clone(problemsIn(e.error))
+	for i := range all {
+		if e.repair == RepairNever || all[i].Repair == "" {
+			all[i].Repair = e.repair
+		}
+	}
+	return all
 }
 
 // The values of Problem.Kind.
@@ -36,12 +75,18 @@ const (
 	ProblemMissing    = "missing"     // the object lacks Want or, if Want is empty, does not exist
 	ProblemUnknownKey = "unknown-key" // no plugin reads the key; Want is the key that was probably meant, Got the value
 	ProblemWrongType  = "wrong-type"  // the key has a value of another JSON type
+	ProblemConflict   = "conflict"    // the object belongs to another attachment or program
 	ProblemOther      = "other"       // Got is a text for people
 )
 
-// MissingLink returns the problem that a network interface does not exist.
+// MissingLink returns the problem that a network interface does not exist that ADD created or that the host must have.
 func MissingLink(name string) Problem {
-	return Problem{Object: "interface " + name, Kind: ProblemMissing}
+	return Problem{Object: "interface " + name, Kind: ProblemMissing, Repair: RepairNever}
+}
+
+// Conflict returns the problem that an object belongs to another attachment or program, from which REPAIR does not take it.
+func Conflict(object, owner string) Problem {
+	return Problem{Object: object, Kind: ProblemConflict, Got: owner, Repair: RepairNever}
 }
 
 // Errorf returns the problem as an error. It formats the text as fmt.Errorf does, including %w.
@@ -55,10 +100,10 @@ func (p *Problem) Error() string { return p.err.Error() }
 func (p *Problem) Unwrap() error { return p.err }
 
 // ProblemsIn returns the problems in the tree of err, and a problem of the kind ProblemOther for each other error that
-// is joined with a Problem. It returns nil if there is no Problem in the tree.
+// is joined with a Problem. It returns nil if the tree contains no Problem and no error of WithRepair.
 func ProblemsIn(err error) []Problem {
 	all := problemsIn(err)
-	if !slices.ContainsFunc(all, func(p Problem) bool { return p.Kind != ProblemOther }) {
+	if !slices.ContainsFunc(all, func(p Problem) bool { return p.Kind != ProblemOther || p.Repair != "" }) {
 		return nil
 	}
 	return all
@@ -70,6 +115,8 @@ func problemsIn(err error) (all []Problem) {
 		return nil
 	case *Problem:
 		return []Problem{*e}
+	case *repairError:
+		return e.problems()
 	case *Error:
 		if e.Problems != nil {
 			return e.Problems

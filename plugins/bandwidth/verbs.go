@@ -122,7 +122,11 @@ func check(r *skel.Request, conf *config) error {
 	if err != nil {
 		return err
 	}
-	return types.Coded(types.CodeChanged, errors.Join(d.send.diff(d.conn), d.diffReceived()))
+	changed := errors.Join(d.send.diff(d.conn), d.diffReceived())
+	if d.sandbox != "" {
+		changed = types.WithRepair(types.RepairNever, changed) // see repair
+	}
+	return types.Coded(types.CodeChanged, changed)
 }
 
 // diffReceived compares the ifb, its shaper, and the redirection to the ifb. If the packets that the

@@ -219,5 +219,5 @@ func (n *network) checkOwned(r *skel.Request) error {
 		}
 		return nil
 	})
-	return errors.Join(types.IgnoreNotExist(err), types.Coded(types.CodeChanged, errors.Join(errs...)))
+	return errors.Join(types.IgnoreNotExist(err), types.Coded(types.CodeChanged, types.WithRepair(types.RepairNever, errors.Join(errs...))))
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/statefile"
+	"github.com/plumb-cni/plumb/pkg/types"
 )
 
 // check compares the interface with what ADD created, and returns an error that names every difference. It
@@ -17,7 +18,7 @@ func check(r *skel.Request, conf *config) error {
 	return conf.master.Check(r, kind, func(container *nl.Conn, eth nl.Link) error {
 		mode, err := container.IPVlanMode(eth)
 		if err == nil && mode != conf.mode {
-			err = fmt.Errorf("interface %s has %s, want %s", eth.Name, mode, conf.mode)
+			err = types.WithRepair(types.RepairNever, fmt.Errorf("interface %s has %s, want %s", eth.Name, mode, conf.mode))
 		}
 		return errors.Join(err, conf.access.Diff(r, container))
 	})

@@ -145,7 +145,20 @@ var _ = Describe("loopback", func() {
 			f := run("CHECK").Failure(GinkgoTB())
 			Expect(f.Code).To(BeEquivalentTo(types.CodeChanged))
 			Expect(f.Msg).To(Equal("interface lo is down"))
+			stdout := run("CHECK").Stdout
+			Expect(stdout).To(And(ContainSubstring(`"repair": "container-side"`), ContainSubstring(` ip link set dev lo up"`)))
 		})
+	})
+
+	It("REPAIR sets lo up only on the container's side, and only if no other attachment has set its alias", func() {
+		run("ADD").OK(GinkgoTB())
+		container.IP("link set lo down")
+		Expect(run("REPAIR").Failure(GinkgoTB()).Msg).To(Equal("interface lo is down"))
+		call = call.OnContainerSide()
+		run("REPAIR").OK(GinkgoTB())
+		container.IP("link set lo down alias other")
+		Expect(run("REPAIR").Failure(GinkgoTB()).Msg).To(Equal("interface lo is down"))
+		Expect(container.IP("link show lo")).NotTo(ContainSubstring(",UP,"))
 	})
 
 	It("STATUS returns code 50 for an unknown key with strict", func() {

@@ -13,7 +13,7 @@ import (
 func main() { skel.Main(plugin()) }
 
 func plugin() skel.Plugin {
-	return skel.Plugin{Name: "loopback", Add: add, Del: del, Check: check, Status: status}
+	return skel.Plugin{Name: "loopback", Add: add, Del: del, Check: check, Repair: repair, Status: status}
 }
 
 // lo is the name of the interface. loopback ignores CNI_IFNAME.
@@ -104,9 +104,23 @@ func del(r *skel.Request) error {
 
 // check returns an error if lo is down.
 func check(r *skel.Request) error {
-	_, link, err := open(r)
+	container, link, err := open(r)
 	if err == nil && !link.Up {
-		return types.Errorf(types.CodeChanged, "interface lo is down")
+		down := attach.LinkProblem(container, link, "up", "down")
+		return types.Errorf(types.CodeChanged, "%w", down.Errorf("interface lo is down"))
 	}
 	return err
+}
+
+// repair sets lo up if Request.RepairsContainer, unless its alias names another attachment, to which the namespace belongs
+// then. The reference plugin sets no alias.
+func repair(r *skel.Request) error {
+	if !r.RepairsContainer() {
+		return nil
+	}
+	container, link, err := open(r)
+	if err != nil || link.Alias != "" && link.Alias != attach.LinkAlias(r.Attachment()) {
+		return err // CHECK reports that lo is down
+	}
+	return container.SetUp(link)
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/ipam"
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
 )
 
 // check compares the interface with what ADD created, and returns an error that names every difference. It
@@ -16,7 +17,8 @@ func check(r *skel.Request, conf *config) error {
 	return conf.master.Check(r, kind, func(container *nl.Conn, eth nl.Link) error {
 		err := conf.access.Diff(r, container)
 		if eth.MacvlanMode != conf.mode {
-			err = errors.Join(err, fmt.Errorf("interface %s has mode %s, want %s", eth.Name, eth.MacvlanMode, conf.mode))
+			mode := fmt.Errorf("interface %s has mode %s, want %s", eth.Name, eth.MacvlanMode, conf.mode)
+			err = errors.Join(err, types.WithRepair(types.RepairNever, mode))
 		}
 		return err
 	})

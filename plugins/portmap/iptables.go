@@ -10,6 +10,7 @@ import (
 
 	"github.com/plumb-cni/plumb/pkg/iptables"
 	"github.com/plumb-cni/plumb/pkg/nft"
+	"github.com/plumb-cni/plumb/pkg/types"
 )
 
 func (p *portMap) tool(f nft.Family) iptables.Tool {
@@ -304,7 +305,7 @@ func (p *portMap) checkTable(tool iptables.Tool, ip netip.Prefix) error {
 	}
 	for _, m := range p.conf.mappingsOf(nft.FamilyOf(ip.Addr())) {
 		if other := p.otherOwner(rules, m); other != "" {
-			errs = append(errs, fmt.Errorf("%s belongs to %s now", m, other))
+			errs = append(errs, types.Conflict(m.String(), other).Errorf("%s belongs to %s now", m, other))
 		} else if !slices.ContainsFunc(rules, func(r iptables.Rule) bool { return r.Chain == dnatChain && r.Jump == name && matchesPort(r, m) }) {
 			errs = append(errs, fmt.Errorf("chain %s of %s has no rule for %s", dnatChain, tool.Name(), m))
 		}

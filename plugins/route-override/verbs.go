@@ -114,5 +114,7 @@ func (t *target) returned(r nl.Route) types.Problem {
 	if len(r.GWs) == 0 && r.GW.IsValid() {
 		words = append(words, "via", r.GW.String())
 	}
-	return types.Problem{Object: "interface " + t.link.Name, Kind: types.ProblemDiffers, Got: "route " + r.String(), Fix: t.container.NS().Command(words...)}
+	p := t.container.NS().Problem("interface "+t.link.Name, types.ProblemDiffers)
+	p.Got, p.Fix = "route "+r.String(), t.container.NS().Command(words...)
+	return p
 }

@@ -86,12 +86,14 @@ func (d *redirection) diff(conf *config) error {
 	reportIf(tap.Tun.Owner != conf.owner, "interface %s has owner %d, want %d", tap.Name, tap.Tun.Owner, conf.owner)
 	reportIf(tap.Tun.Group != conf.group, "interface %s has group %d, want %d", tap.Name, tap.Tun.Group, conf.group)
 	reportIf(d.eth.MAC.String() != d.vm.MAC, "interface %s has MAC %s, and the virtual machine has %s", d.eth.Name, d.eth.MAC, d.vm.MAC)
+	errs = []error{types.WithRepair(types.RepairNever, errors.Join(errs...))}
 	if tap.MTU != d.eth.MTU {
 		p := attach.LinkProblem(d.container, tap, fmt.Sprintf("mtu %d", d.eth.MTU), fmt.Sprintf("mtu %d", tap.MTU))
 		errs = append(errs, p.Errorf("interface %s has MTU %d, want %d as %s", tap.Name, tap.MTU, d.eth.MTU, d.eth.Name))
 	}
 	reportIf(!tap.Up, "%w", attach.LinkProblem(d.container, tap, "up", "down").Errorf("interface %s is down", tap.Name))
-	return errors.Join(append(errs, attach.DiffRedirect(d.container, tap, d.eth), attach.DiffRedirect(d.container, d.eth, tap))...)
+	redirects := errors.Join(attach.DiffRedirect(d.container, tap, d.eth), attach.DiffRedirect(d.container, d.eth, tap))
+	return errors.Join(append(errs, types.WithRepair(types.RepairContainerSide, redirects))...)
 }
 
 // repair restores the MTU and the state of the tap, and the redirections, if Request.RepairsContainer. It does not create

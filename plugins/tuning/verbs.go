@@ -295,7 +295,8 @@ func check(r *skel.Request, conf *config) error {
 	for _, s := range t.sysctls {
 		errs = append(errs, s.diff(r.ContainerNS))
 	}
-	return types.Coded(types.CodeChanged, errors.Join(append(errs, t.checkSaved())...))
+	changed := types.WithRepair(types.RepairContainerSide, errors.Join(errs...))
+	return types.Coded(types.CodeChanged, errors.Join(changed, types.WithRepair(types.RepairNever, t.checkSaved())))
 }
 
 // repair applies the configured settings again, with --container-side. It changes nothing if ADD saved no settings of this

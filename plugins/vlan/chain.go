@@ -98,7 +98,7 @@ func checkInChain(r *skel.Request, conf *config) error {
 	if _, found := prev.ContainerInterface(conf.name); !found {
 		changed = errors.Join(changed, fmt.Errorf("prevResult has no interface %q in a sandbox", conf.name))
 	}
-	return types.Coded(types.CodeChanged, changed)
+	return types.Coded(types.CodeChanged, types.WithRepair(types.RepairNever, changed)) // see repair
 }
 
 // delInChain deletes the VLAN interface if it exists and belongs to the attachment.

@@ -130,7 +130,7 @@ func (k asker) findDamaged(attachments []*inventory.Attachment, files []*file, a
 				i = len(all)
 				all = append(all, &damage{text: text})
 			}
-			all[i].add(a, d.Err, k.flags)
+			all[i].add(a, d, k.flags)
 		}
 	}
 	for _, d := range all {
@@ -142,33 +142,26 @@ func (k asker) findDamaged(attachments []*inventory.Attachment, files []*file, a
 type damage struct {
 	text              string
 	containers, fixes []string
-	repair            string // the command that calls REPAIR, or "" if a problem is not on the host
+	repair            string // the command that calls REPAIR, or "" if it does not help
 }
 
-func (d *damage) add(a *inventory.Attachment, err error, flags string) {
+func (d *damage) add(a *inventory.Attachment, found plugins.Damage, flags string) {
 	d.containers = append(d.containers, fmt.Sprintf("container %s, interface %s", a.ContainerID, a.IfName))
-	if fix := plugins.Fix(err); !slices.Contains(d.fixes, fix) {
+	if fix := found.Fix(); !slices.Contains(d.fixes, fix) {
 		d.fixes = append(d.fixes, fix)
 	}
-	failure := plugins.Failure(err)
-	inContainer := slices.ContainsFunc(failure.Problems, func(p types.Problem) bool {
-		return p == types.MissingLink(a.IfName) || strings.HasPrefix(p.Fix, "nsenter ")
-	})
-	if failure.Code == types.CodeChanged && !inContainer {
-		d.repair = types.Command("plumb", "repair", "--network", a.Network) + flags
-	}
+	d.repair = found.RepairCommand(a.Network, flags)
 }
 
-// fix returns the advice, which begins with plumb repair for problems on the host. Plugins without REPAIR, and older
-// releases, need the rest.
+// fix returns the advice, which is plumb repair if it helps. plumb repair prints how to fix what it leaves. Older releases
+// of the plugins do not support REPAIR, and need the commands of CHECK.
 func (d *damage) fix() string {
 	fixes := strings.Join(d.fixes, " && ")
-	rest, isText := strings.CutPrefix(fixes, edit)
 	switch {
 	case d.repair == "":
 		return fixes
-	case isText:
-		return edit + d.repair + "; if it leaves the problem, " + rest
+	case strings.HasPrefix(fixes, edit):
+		return d.repair
 	}
 	return d.repair + " || (" + fixes + ")"
 }

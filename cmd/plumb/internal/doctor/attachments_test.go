@@ -141,9 +141,6 @@ func (n *usedHost) replace(runtime *libcni.RuntimeConf) {
 	n.attach(runtime)
 }
 
-// findOut is doctor's advice if no command fixes the problem.
-const findOut = "edit: follow the text or, if it gives no advice, find out which program changed this, then let the runtime replace the container"
-
 var _ = Describe("plumb doctor on attachments", func() {
 	It("finds two containers with the same host port", func() {
 		n, runtime := newCompleteHost()
@@ -151,6 +148,7 @@ var _ = Describe("plumb doctor on attachments", func() {
 		second.CapabilityArgs = runtime.CapabilityArgs
 		n.attach(second)
 		finding := n.find("check", "host port 8080/tcp of IP version 4 belongs to pods/d2/eth0 now")
+		Expect(finding.Fix).To(Equal("edit: let the runtime replace one of the two containers, because plumb repair takes nothing from another container"))
 		n.requireFixed(finding, func() { n.replace(runtimeWithPort(runtime, 8081)) })
 	})
 
@@ -257,22 +255,19 @@ var _ = Describe("plumb doctor on attachments", func() {
 		finding := n.find("check", "container d1, interface eth0, network pods: CHECK of ")
 		Expect(finding.What).To(ContainSubstring(strings.ReplaceAll(want, "HOST", host)))
 		fix = strings.NewReplacer("HOST", host, "IN ", netns).Replace(fix)
-		text, isText := strings.CutPrefix(fix, "edit: ")
-		switch {
-		case strings.HasPrefix(fix, netns):
-			Expect(finding.Fix).To(Equal(fix))
-		case isText:
-			Expect(finding.Fix).To(And(HavePrefix("edit: plumb repair --network pods "), HaveSuffix("; if it leaves the problem, "+text)))
-		default:
-			Expect(finding.Fix).To(And(HavePrefix("plumb repair --network pods "), HaveSuffix(" || ("+fix+")")))
+		repair := "plumb repair --network pods --cache-dir "
+		if strings.HasPrefix(fix, netns) {
+			repair = "plumb repair --container-side --network pods --cache-dir "
 		}
-		if isCommand(finding) {
-			n.requireFixed(finding, nil)
+		Expect(finding.Fix).To(HavePrefix(repair))
+		if fix == "" {
+			Expect(finding.Fix).NotTo(ContainSubstring("||"), "only repair fixes it")
 		} else {
-			n.requireFixed(finding, func() { n.replace(runtime) })
+			Expect(finding.Fix).To(HaveSuffix(" || (" + fix + ")"))
 		}
+		n.requireFixed(finding, nil)
 	},
-		Entry("an IPv4 host-port element", "nft delete element inet plumb hostport4 '{ tcp . 8080 }'", "hostport4", findOut),
+		Entry("an IPv4 host-port element", "nft delete element inet plumb hostport4 '{ tcp . 8080 }'", "hostport4", ""),
 		Entry("forwarding", "sysctl -q -w net.ipv4.ip_forward=0", "ip_forward", "sysctl -w net/ipv4/ip_forward=1"),
 		Entry("a bridge that is down", "ip link set cni0 down", "cni0", "ip link set dev cni0 up && ip address add fd00:88::1/64 dev cni0 nodad"),
 		Entry("the gateway's address", "ip address flush dev cni0 scope global", "cni0",
@@ -284,7 +279,7 @@ var _ = Describe("plumb doctor on attachments", func() {
 		Entry("a flag of the port", "ip link set HOST type bridge_slave hairpin on", "hairpin", "ip link set dev HOST type bridge_slave hairpin off"),
 		Entry("a route of the container", "IN ip route del default", "eth0 has no route", "IN ip route prepend 0.0.0.0/0 via 10.88.0.1 dev eth0"),
 		Entry("the IPv6 route of the container", "IN ip -6 route del default", "eth0 has no route", "IN ip route prepend ::/0 via fd00:88::1 dev eth0"),
-		Entry("two problems of which a command fixes only one", "ip link set HOST down; nft flush chain inet plumb masq/pods/10.88.0.0/16", "HOST", findOut),
+		Entry("two problems of which a command fixes only one", "ip link set HOST down; nft flush chain inet plumb masq/pods/10.88.0.0/16", "HOST", ""),
 	)
 
 	It("finds once that the interface of a container is gone, whatever plugins configured it", func() {
@@ -294,8 +289,38 @@ var _ = Describe("plumb doctor on attachments", func() {
 		container.Batch(GinkgoTB(), "link delete eth0")
 		findings := n.doctor().Findings
 		Expect(findings).To(HaveLen(1))
-		Expect(findings[0]).To(And(HaveField("Check", "check"), HaveField("What", ContainSubstring("CHECK of bridge: code 100: find link eth0: no such device"))))
+		Expect(findings[0]).To(And(HaveField("Check", "check"), HaveField("What", ContainSubstring("CHECK of bridge: code 100: find link eth0: no such device")),
+			HaveField("Fix", "edit: let the runtime replace the container, because plumb cannot create its interface again")))
 	})
+
+	DescribeTable("advises a repair only if it helps, and names --container-side if only that helps", func(chain, damage string, commands ...string) {
+		n := &usedHost{testHost: newTestHost("loopback", "bridge", "host-local", "tuning", "tc-redirect-tap", "bandwidth", "sbr")}
+		n.attachBy(strings.Replace(complete, `{"type": "portmap", "capabilities": {"portMappings": true}}`, chain, 1))
+		container := n.add("d1")
+		container.Batch(GinkgoTB(), damage)
+		left, status := n.plumb(append([]string{"repair"}, n.directories()...)...)
+		Expect(status).To(Equal(1), "doctor and repair have one opinion of what is wrong: %s", left)
+		findings := n.doctor().Findings
+		for _, f := range findings {
+			Expect(f.Check).To(Equal("check"), f.What)
+		}
+		if len(commands) == 0 {
+			Expect(findings).To(ContainElement(HaveField("Fix", Not(ContainSubstring("plumb repair --")))))
+			Expect(left).NotTo(ContainSubstring("plumb repair --"))
+			return
+		}
+		Expect(findings).To(HaveEach(HaveField("Fix", HavePrefix("plumb repair --container-side --network pods "))))
+		Expect(left).To(ContainSubstring("\n    plumb repair --container-side --network pods --cache-dir "))
+		n.sh(strings.SplitN(findings[0].Fix, " || ", 2)[0])
+		Expect(n.doctor().Findings).To(BeEmpty())
+	},
+		Entry("lo is down", `{"type": "loopback"}`, "link set lo down", "repair"),
+		Entry("an address is gone", `{"type": "loopback"}`, "address del 10.88.0.2/16 dev eth0", "repair"),
+		Entry("a setting of tuning", `{"type": "tuning", "dataDir": "POOLS/tuning", "mtu": 1400}`, "link set eth0 mtu 1300", "repair"),
+		Entry("a tap that is down", `{"type": "tc-redirect-tap"}`, "link set tap0 down", "repair"),
+		Entry("a tap that is gone", `{"type": "tc-redirect-tap"}`, "link del tap0"),
+		Entry("a rule of sbr, which has no REPAIR", `{"type": "sbr"}`, "rule del from 10.88.0.2"),
+	)
 
 	It("does not call CHECK for a network with a missing executable", func() {
 		n, _ := newCompleteHost()

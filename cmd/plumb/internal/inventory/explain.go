@@ -44,6 +44,13 @@ func (p *Path) AddDamage(plugin string, err error) {
 	}
 }
 
+// AddNotChecked adds a hop that says why CHECK of no plugin was called. It ignores a nil error.
+func (p *Path) AddNotChecked(err error) {
+	if err != nil {
+		p.Out = append(p.Out, hop(onHost, "not checked: %v", err))
+	}
+}
+
 // Find returns the attachments of the container whose ID is prefix or begins with it. If ifName is not empty, Find returns
 // only the attachments with this interface name. It returns an error if no container or several containers match.
 func (inv *Inventory) Find(prefix, ifName string) ([]*Attachment, error) {

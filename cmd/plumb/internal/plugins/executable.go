@@ -11,6 +11,9 @@ import (
 	"strings"
 
 	cniinvoke "github.com/containernetworking/cni/pkg/invoke"
+
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/schema"
+	"github.com/plumb-cni/plumb/pkg/types"
 )
 
 // An Executable is the executable of a plugin.
@@ -53,6 +56,34 @@ func (c *Caller) read(ctx context.Context, x *Executable) {
 	x.Serves, x.Version = info.SupportedVersions(), c.VersionOf(ctx, x.Path)
 }
 
+// hasPlumbsName reports whether the executable is one of plumb's plugins, or is installed in the place of one.
+func (x *Executable) hasPlumbsName() bool {
+	return isPlumbs(x.Path) || slices.Contains(schema.Names(), x.Name)
+}
+
+// whyNot returns why the executable cannot be called, or nil. path is CNI_PATH. Another project's plugin need not answer
+// VERSION, which libcni does not call.
+func (x *Executable) whyNot(path []string) error {
+	switch {
+	case x.Path == "":
+		return fmt.Errorf("no executable in %s", strings.Join(path, ":"))
+	case errors.Is(x.Problem, ErrNotExecutable), x.Problem != nil && x.hasPlumbsName():
+		return fmt.Errorf("%s: %w", x.Path, x.Problem)
+	}
+	return nil
+}
+
+// advice returns how to make the plugin answer.
+func (x *Executable) advice() string {
+	switch {
+	case x.Path == "":
+		return fmt.Sprintf("%sinstall the plugin %s in one of these directories (plumb install), or name its directory with --cni-path", Edit, x.Name)
+	case errors.Is(x.Problem, ErrNotExecutable):
+		return types.Command("chmod", "0755", x.Path)
+	}
+	return fmt.Sprintf("%sreplace %s with an executable that works (plumb install), then run plumb repair again", Edit, x.Path)
+}
+
 // Executables returns the executables that Find has found so far, sorted by name.
 func (c *Caller) Executables() (all []*Executable) {
 	for _, name := range slices.Sorted(maps.Keys(c.found)) {
@@ -77,11 +108,16 @@ func (c *Caller) UsualVersion() (usual string) {
 	return usual
 }
 
+// isPlumbs reports whether a file is the executable of one of plumb's plugins.
+func isPlumbs(path string) bool {
+	built, err := buildinfo.ReadFile(path)
+	return err == nil && strings.HasPrefix(built.Path, "github.com/plumb-cni/plumb/plugins/")
+}
+
 // VersionOf returns the version of one of plumb's plugins, or "" for another executable. Without CNI variables, a plugin prints
 // "CNI bridge plugin v2.0.0".
 func (c *Caller) VersionOf(ctx context.Context, path string) string {
-	built, err := buildinfo.ReadFile(path)
-	if err != nil || !strings.HasPrefix(built.Path, "github.com/plumb-cni/plumb/plugins/") {
+	if !isPlumbs(path) {
 		return ""
 	}
 	_, banner, _ := c.Run(ctx, path, nil, []string{"PATH=/usr/bin:/bin"}) // a failed run prints no version

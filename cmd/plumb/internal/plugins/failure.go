@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/containernetworking/cni/libcni"
+
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
@@ -19,11 +21,64 @@ func Failure(err error) *types.Error {
 // Edit is the prefix of an advice that is not a command for sh.
 const Edit = "edit: "
 
-// Fix returns how to fix an error of CHECK. It returns the commands if the plugin reports one for each problem, and
-// an advice otherwise.
-func Fix(err error) string {
+// A Damage is why a plugin of an attachment is not known to be healthy: the error of CHECK or, after a REPAIR, the error of
+// REPAIR. With ErrNotChecked, the plugin gave no verdict.
+type Damage struct {
+	Plugin string
+	Err    error
+
+	ifName string
+	list   *libcni.NetworkConfigList // contains only the plugin; nil if the plugin gave no verdict
+	advice string                    // how to make the plugin answer; empty if it gave a verdict
+}
+
+// After returns the damage that the error of a REPAIR describes.
+func (d Damage) After(err error) Damage {
+	d.Err = err
+	return d
+}
+
+// Repair says what plumb repair can do about the damage.
+func (d Damage) Repair() types.Repair {
+	failure := Failure(d.Err)
+	contains := func(r types.Repair) bool {
+		return slices.ContainsFunc(failure.Problems, func(p types.Problem) bool { return p.Repair == r })
+	}
+	switch {
+	case failure.Code != types.CodeChanged, d.lacksInterface(), d.isConflict():
+		return types.RepairNever
+	case contains(types.RepairContainerSide):
+		return types.RepairContainerSide
+	case len(failure.Problems) == 0, contains(""): // older releases report no Repair
+		return ""
+	}
+	return types.RepairNever
+}
+
+// lacksInterface reports whether the container's interface does not exist, which only an ADD creates.
+func (d Damage) lacksInterface() bool {
+	return slices.ContainsFunc(Failure(d.Err).Problems, func(p types.Problem) bool {
+		return p.Kind == types.ProblemMissing && p.Object == types.MissingLink(d.ifName).Object && p.Want == ""
+	})
+}
+
+func (d Damage) isConflict() bool {
+	return slices.ContainsFunc(Failure(d.Err).Problems, func(p types.Problem) bool { return p.Kind == types.ProblemConflict })
+}
+
+// Fix returns how to fix the damage without plumb repair. It returns the commands if the plugin reports one for each
+// problem, and an advice otherwise.
+func (d Damage) Fix() string {
+	switch {
+	case d.advice != "":
+		return d.advice
+	case d.lacksInterface():
+		return Edit + "let the runtime replace the container, because plumb cannot create its interface again"
+	case d.isConflict():
+		return Edit + "let the runtime replace one of the two containers, because plumb repair takes nothing from another container"
+	}
 	var fixes []string
-	for _, p := range Failure(err).Problems {
+	for _, p := range Failure(d.Err).Problems {
 		if p.Fix == "" {
 			fixes = nil
 			break
@@ -37,6 +92,19 @@ func Fix(err error) string {
 			"then let the runtime replace the container"
 	}
 	return strings.Join(fixes, " && ")
+}
+
+// RepairCommand returns the command that repairs the damage in a network, with further flags. It returns "" if plumb repair
+// does not help.
+func (d Damage) RepairCommand(network, flags string) string {
+	words := []string{"plumb", "repair", "--network", network}
+	switch d.Repair() {
+	case types.RepairNever:
+		return ""
+	case types.RepairContainerSide:
+		words = slices.Insert(words, 2, "--container-side")
+	}
+	return types.Command(words...) + flags
 }
 
 // ErrorText returns the code and the text of a plugin's error.

@@ -22,7 +22,6 @@ import (
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/inventory"
 	"github.com/plumb-cni/plumb/pkg/invoke"
 	"github.com/plumb-cni/plumb/pkg/skel"
-	"github.com/plumb-cni/plumb/pkg/types"
 )
 
 // A Caller calls plugins for libcni. Several goroutines may use it. It kills a plugin that has not answered after
@@ -135,17 +134,14 @@ func (c *Caller) Status(ctx context.Context, list *libcni.NetworkConfigList, p *
 	return warnings, err
 }
 
-// A Damage is an error of a plugin's CHECK.
-type Damage struct {
-	Plugin string
-	Err    error
-
-	list *libcni.NetworkConfigList // contains only the plugin
-}
+// ErrNotChecked means that a plugin gave no verdict, because its executable is missing or cannot run, or because it did not
+// answer CHECK with a result of the specification.
+var ErrNotChecked = errors.New("not checked")
 
 // Check calls CHECK of the plugins in the attachment's chain, with the configuration and the result from libcni's
-// cache. It calls only plumb's plugins, because CHECK of other plugins can fail without a reason. For example, the
-// reference plugin portmap fails for containers without IPv6. Check ends at a plugin that does not answer, or that
+// cache. It judges only plumb's plugins, because CHECK of other plugins can fail without a reason. For example, the
+// reference plugin portmap fails for containers without IPv6. Another executable with the name of one of plumb's plugins
+// must answer, but its error is ignored. Check ends at a plugin that does not answer, or that
 // misses the container's interface, which the other plugins would repeat. It returns an error with advice if it can
 // call no plugin.
 func (c *Caller) Check(ctx context.Context, a *inventory.Attachment) (found []Damage, err error) {
@@ -158,27 +154,44 @@ func (c *Caller) Check(ctx context.Context, a *inventory.Attachment) (found []Da
 	if !slices.Contains([]string{"0.4.0", "1.0.0", "1.1.0"}, version) {
 		return nil, fmt.Errorf("cniVersion %q has no CHECK; set a newer one, and let the runtime replace the container", list.CNIVersion)
 	}
-	called := false
+	isOurs := func(p *libcni.PluginConfig) bool { return c.Find(ctx, p.Network.Type).Version != "" }
+	isBroken := func(p *libcni.PluginConfig) bool { return c.Find(ctx, p.Network.Type).whyNot(c.Path) != nil }
+	if !slices.ContainsFunc(list.Plugins, func(p *libcni.PluginConfig) bool { return isOurs(p) || isBroken(p) }) {
+		return nil, errors.New("no plugin of the network is plumb's; use the tools of its plugins, or let the runtime replace the container")
+	}
 	for _, p := range list.Plugins {
-		if c.Find(ctx, p.Network.Type).Version == "" {
-			continue
-		}
-		called = true
 		one := *list
 		one.Plugins, one.CNIVersion = []*libcni.PluginConfig{p}, version
-		err := libcni.NewCNIConfig(c.Path, c).CheckNetworkList(ctx, &one, runtime)
-		if err == nil || a.IsDeleted() {
+		d := Damage{Plugin: p.Network.Type, ifName: a.IfName, list: &one}
+		d.Err = c.checkPlugin(ctx, d, runtime)
+		if d.Err == nil || !isOurs(p) && !errors.Is(d.Err, ErrNotChecked) || a.IsDeleted() {
 			continue
 		}
-		found = append(found, Damage{p.Network.Type, err, &one})
-		if errors.Is(err, ErrNoAnswer) || slices.Contains(Failure(err).Problems, types.MissingLink(a.IfName)) {
+		if errors.Is(d.Err, ErrNotChecked) {
+			d.advice = c.Find(ctx, d.Plugin).advice()
+		}
+		found = append(found, d)
+		if errors.Is(d.Err, ErrNoAnswer) || d.lacksInterface() {
 			break
 		}
 	}
-	if !called {
-		return nil, errors.New("no plugin of the network is plumb's; use the tools of its plugins, or let the runtime replace the container")
-	}
 	return found, nil
+}
+
+// checkPlugin calls CHECK of the plugin of a Damage, unless the plugin belongs to another project.
+func (c *Caller) checkPlugin(ctx context.Context, d Damage, runtime *libcni.RuntimeConf) error {
+	x := c.Find(ctx, d.Plugin)
+	if err := x.whyNot(c.Path); err != nil {
+		return fmt.Errorf("%w: %w", ErrNotChecked, err)
+	}
+	if !x.hasPlumbsName() {
+		return nil
+	}
+	err := libcni.NewCNIConfig(c.Path, c).CheckNetworkList(ctx, d.list, runtime)
+	if err != nil && Failure(err).Code == 0 {
+		err = fmt.Errorf("%w: %s: %w", ErrNotChecked, x.Path, err)
+	}
+	return err
 }
 
 // Repair calls REPAIR of the plugin that found the damage.

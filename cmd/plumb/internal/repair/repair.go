@@ -30,6 +30,7 @@ type Options struct {
 	DryRun  bool   // call CHECK only
 	// ContainerSide means that REPAIR also restores what is missing in the containers.
 	ContainerSide bool
+	Flags         string // the flags that select the same Places for another plumb repair, each after a space
 	// Timeout limits the time of one call of a plugin, and the wait for another repair to end.
 	Timeout time.Duration
 }
@@ -53,11 +54,14 @@ type Report struct {
 	Healthy  int     `json:"healthy"` // the number of attachments whose last CHECK succeeded
 	Damaged  []Entry `json:"damaged"` // the plugins whose CHECK failed, with Options.DryRun
 	Repaired []Entry `json:"repaired"`
-	Left     []Entry `json:"left"`
+	// Left contains the plugins whose REPAIR failed or could not be called.
+	Left []Entry `json:"left"`
 	// Skipped contains the attachments that cannot be checked, and those whose DEL has begun.
 	Skipped []Entry `json:"skipped"`
 	// Errors is empty if all parts of the host that can contain attachments could be read.
 	Errors []string `json:"errors"`
+
+	flags string // Options.Flags
 }
 
 // Run checks the living attachments of the host, and repairs them one at a time. It needs root. An error wraps
@@ -83,7 +87,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	if err := inv.Select(o.Network, ""); err != nil {
 		return nil, err
 	}
-	r := &Report{Damaged: []Entry{}, Repaired: []Entry{}, Left: []Entry{}, Skipped: []Entry{}, Errors: []string{}}
+	r := &Report{flags: o.Flags, Damaged: []Entry{}, Repaired: []Entry{}, Left: []Entry{}, Skipped: []Entry{}, Errors: []string{}}
 	if inv.IsPartial() {
 		for _, problem := range inv.Errors {
 			r.Errors = append(r.Errors, problem.String())
@@ -114,9 +118,14 @@ const maxPasses = 3
 func (r *Report) pass(ctx context.Context, caller *plugins.Caller, all []*inventory.Attachment, dryRun bool) {
 	for _, c := range r.check(ctx, caller, all) {
 		for _, d := range c.damages {
-			if dryRun {
+			switch {
+			case errors.Is(d.Err, plugins.ErrNotChecked):
+				e := entry(c.Attachment, d)
+				e.Fix = d.Fix()
+				r.Left = append(r.Left, e)
+			case dryRun:
 				r.Damaged = append(r.Damaged, entry(c.Attachment, d))
-			} else {
+			default:
 				r.repair(context.WithoutCancel(ctx), caller, c.Attachment, d)
 			}
 		}
@@ -126,19 +135,20 @@ func (r *Report) pass(ctx context.Context, caller *plugins.Caller, all []*invent
 	}
 }
 
-// living returns the living attachments, except containerd's loopback interfaces, which need nothing on the host.
+// living returns the living attachments.
 //
 // The latest ADD comes first. If two attachments want one host port, the later one has it, as after their ADDs. Because
 // REPAIR never takes what another attachment owns, the later one must be repaired first.
 func living(inv *inventory.Inventory) []*inventory.Attachment {
 	all := slices.DeleteFunc(slices.Clone(inv.Attachments), func(a *inventory.Attachment) bool {
 		life, _ := inv.Judge(a, inventory.LiveList{})
-		return a.Incomplete || life != inventory.Alive || isLoopback(a) || a.ResultPath() == "" && a.AddMayRun()
+		return a.Incomplete || life != inventory.Alive || a.ResultPath() == "" && a.AddMayRun()
 	})
 	slices.SortStableFunc(all, func(a, b *inventory.Attachment) int { return b.ResultTime().Compare(a.ResultTime()) })
 	return all
 }
 
+// isLoopback reports whether the attachment has only the interface lo, which needs nothing on the host.
 func isLoopback(a *inventory.Attachment) bool {
 	list, _ := a.Added()
 	return list != nil && !slices.ContainsFunc(list.Plugins, func(p *libcni.PluginConfig) bool { return p.Network.Type != "loopback" })
@@ -178,6 +188,7 @@ func (r *Report) check(ctx context.Context, caller *plugins.Caller, all []*inven
 	r.Healthy, r.Left, r.Skipped = 0, []Entry{}, []Entry{}
 	return slices.DeleteFunc(results, func(c checked) bool {
 		switch {
+		case c.err != nil && isLoopback(c.Attachment): // such as each pod's cni-loopback beside another project's plugin
 		case c.err != nil:
 			r.skip(c.Attachment, c.err)
 		case len(c.damages) == 0:
@@ -204,24 +215,23 @@ func checkOne(ctx context.Context, caller *plugins.Caller, a *inventory.Attachme
 
 // repair calls REPAIR of one plugin.
 func (r *Report) repair(ctx context.Context, caller *plugins.Caller, a *inventory.Attachment, d plugins.Damage) {
-	err := d.Err
-	if !errors.Is(err, plugins.ErrNoAnswer) {
-		err = caller.Repair(ctx, a, d)
-	}
-	code, e := plugins.Failure(err).Code, entry(a, d)
+	err := caller.Repair(ctx, a, d)
+	code, rest := plugins.Failure(err).Code, d.After(err)
+	fix := rest.Fix()
 	switch {
 	case err == nil:
-		r.Repaired = append(r.Repaired, e)
+		r.Repaired = append(r.Repaired, entry(a, d))
 		return
 	case a.IsDeleted(), code == types.CodeTryAgain && strings.Contains(err.Error(), fmt.Sprintf(skel.DelHasBegun, a.ID())):
 		r.skip(a, fmt.Errorf(skel.DelHasBegun, a.ID()))
 		return
 	case code == types.CodeEnvironment && strings.Contains(err.Error(), "unknown CNI_COMMAND"):
-		e.Fix = plugins.Edit + "replace " + caller.Find(ctx, d.Plugin).Path + ", which does not support REPAIR, with the executable of this release (plumb install)"
-	default:
-		e.Fix = plugins.Fix(err)
+		fix = plugins.Edit + "replace " + caller.Find(ctx, d.Plugin).Path + ", which does not support REPAIR, with the executable of this release (plumb install)"
+	case !caller.ContainerSide && rest.Repair() == types.RepairContainerSide:
+		fix = rest.RepairCommand(a.Network, r.flags)
 	}
-	e.Error = plugins.ErrorText(err)
+	e := entry(a, d)
+	e.Error, e.Fix = plugins.ErrorText(err), fix
 	r.Left = append(r.Left, e)
 }
 
