@@ -75,8 +75,11 @@ func flagProblem(f *pflag.Flag) error {
 		return fmt.Errorf("%s: want text or json, got %q", name, values[0])
 	}
 	least, limit := time.Duration(1), "must be positive"
-	if f.Name == "min-age" {
+	switch f.Name {
+	case "min-age":
 		least, limit = 0, "must not be negative"
+	case "every":
+		least, limit = minEvery, "must be at least "+minEvery.String()
 	}
 	if d, err := time.ParseDuration(values[0]); err == nil && f.Value.Type() == "duration" && d < least {
 		return fmt.Errorf("%s %s, got %s", name, limit, d)
@@ -85,6 +88,18 @@ func flagProblem(f *pflag.Flag) error {
 		return fmt.Errorf("%s: there is no directory %s", name, values[i])
 	}
 	return nil
+}
+
+// minEvery is the shortest time between two runs of plumb maintain, which calls a plugin for each attachment.
+const minEvery = time.Second
+
+// noArgs is cobra.NoArgs for a command with the flag --cri. It explains how to give a socket, because the flag does not take
+// the next argument as its value.
+func noArgs(c *cobra.Command, args []string) error {
+	if f := c.Flags().Lookup("cri"); len(args) > 0 && f.Value.String() == defaultSockets {
+		return usageError{fmt.Errorf("unexpected argument %q; to name the socket of the runtime, write --cri=%s", args[0], args[0])}
+	}
+	return usage(cobra.NoArgs)(c, args)
 }
 
 // valuesOf returns the value of a flag, or all values of a flag that may be repeated.
@@ -103,6 +118,11 @@ func isMissing(path string) bool {
 		return errors.Is(err, fs.ErrNotExist)
 	}
 	return !info.IsDir()
+}
+
+func isDirectory(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
 }
 
 // A pathList is a flag value that lists directories, separated by colons.

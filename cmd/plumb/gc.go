@@ -32,7 +32,7 @@ example what a failed ADD left, if two runs of gc --cri find them suspect and th
 		Example: `  plumb gc --cri
   crictl pods -q --no-trunc | plumb gc --live -
   nerdctl ps -aq --no-trunc | plumb gc --live - --dry-run`,
-		Args: usage(cobra.NoArgs),
+		Args: noArgs,
 	}
 	g := &gc{begin: time.Now(), places: addPlaces(c.Flags()), format: addOutput(c.Flags())}
 	c.Flags().StringVar(&g.live, "live", "", "`file` with the whole IDs of all live containers of all runtimes; - for stdin")

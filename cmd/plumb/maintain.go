@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -27,7 +28,7 @@ firewalld reloads. The exit status is 1 if something is left. After SIGTERM, it 
 status 0.`,
 		Example: `  plumb maintain --cri --metrics /var/lib/node_exporter/plumb-maintain.prom
   plumb maintain --cri --every 5m`,
-		Args: usage(cobra.NoArgs),
+		Args: noArgs,
 	}
 	m := &maintainer{c: c, places: addPlaces(c.Flags()), timeout: addTimeout(c.Flags())}
 	c.Flags().StringVar(&m.live, "live", "", "`file` with the whole IDs of all live containers of all runtimes")
@@ -57,6 +58,8 @@ type maintainer struct {
 
 func (m *maintainer) run() (err error) {
 	switch {
+	case isDirectory(m.Metrics):
+		return usageError{fmt.Errorf("--metrics: %s is a directory; give the name of a file", m.Metrics)}
 	case m.live == "-":
 		return usageError{errors.New("--live: the list must be a file")}
 	case m.dryRun && (m.Every > 0 || m.Metrics != ""):

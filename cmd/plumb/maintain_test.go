@@ -171,5 +171,15 @@ var _ = Describe("plumb maintain", func() {
 		for _, args := range [][]string{{"--live", "-"}, {"--dry-run", "--every", "1h"}, {"--dry-run", "--metrics", b.path("m")}} {
 			Expect(b.run("", append([]string{"maintain"}, args...)...).Exit).To(Equal(exitUsage), "%q", args)
 		}
+		for _, wrong := range [][]string{
+			{"--every must be at least 1s, got 1ns", "maintain", "--every", "1ns"},
+			{"--metrics: " + b.dir + " is a directory; give the name of a file", "maintain", "--metrics", b.dir},
+			{`unexpected argument "/run/cri.sock"; to name the socket of the runtime, write --cri=/run/cri.sock`, "maintain", "--cri", "/run/cri.sock"},
+			{`unexpected argument "/run/cri.sock"; to name the socket of the runtime, write --cri=/run/cri.sock`, "gc", "--cri", "/run/cri.sock"},
+		} {
+			reply := b.run("", wrong[1:]...)
+			Expect(reply.Exit).To(Equal(exitUsage))
+			Expect(reply.Stderr).To(HavePrefix("plumb: " + wrong[0] + "\n"))
+		}
 	})
 })

@@ -140,8 +140,8 @@ func TestInstallAndRestore(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	writeExecutable(t, filepath.Join(dir, "cni"), "multicall")
-	writeExecutable(t, filepath.Join(dir, "loopback"), "reference")
+	writeExecutable(t, filepath.Join(dir, "cni"), "#!/bin/sh\n# multicall\n")
+	writeExecutable(t, filepath.Join(dir, "loopback"), "#!/bin/sh\nexit 1 # without CNI_COMMAND\n")
 	if err := os.Symlink("cni", filepath.Join(dir, "bridge")); err != nil {
 		t.Fatal(err)
 	}
@@ -203,6 +203,34 @@ func TestRestoreOfFirstInstallation(t *testing.T) {
 	mustInstall(t, "--to", dir, "--restore", backup)
 	if out, err := install(t, "--to", dir, "--restore", t.TempDir()); err == nil || !strings.Contains(out, "no executables to restore") {
 		t.Errorf("the restore from an empty directory: %v: %s", err, out)
+	}
+}
+
+// TestRestoreTriesFiles checks that --restore restores nothing if the backup contains a file that cannot be a plugin or a
+// configuration.
+func TestRestoreTriesFiles(t *testing.T) {
+	for name, text := range map[string]string{"ptp": "", "tap": "\x7fELF for another machine", "net.d/10-pods.conflist": "{"} {
+		dir, confs, backup, from := t.TempDir(), t.TempDir(), filepath.Join(t.TempDir(), "backup"), t.TempDir()
+		writeExecutable(t, filepath.Join(from, "bridge"), "#!/bin/sh\n")
+		writeExecutable(t, filepath.Join(dir, "bridge"), "#!/missing/interpreter\n")
+		mustInstall(t, "--to", dir, "--from", from, "--backup", backup)
+		if err := os.MkdirAll(filepath.Join(backup, "net.d"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		bad := filepath.Join(backup, name)
+		writeExecutable(t, bad, text)
+		before := nstest.SnapshotDir(t, dir) + nstest.SnapshotDir(t, confs)
+		out, err := install(t, "--to", dir, "--conf-dir", confs, "--restore", backup)
+		if err == nil || !strings.Contains(out, bad+": ") || !strings.Contains(out, "nothing was restored; remove the file from the backup") {
+			t.Errorf("the restore of %s: %v: %s", name, err, out)
+		}
+		if diff := nstest.Compare(before, nstest.SnapshotDir(t, dir)+nstest.SnapshotDir(t, confs)); diff != "" {
+			t.Error(diff)
+		}
+		if err := os.Remove(bad); err != nil {
+			t.Fatal(err)
+		}
+		mustInstall(t, "--to", dir, "--conf-dir", confs, "--restore", backup)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/inventory"
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/plugins"
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/schema"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
@@ -103,6 +104,9 @@ func (p plugin) addKey(problem types.Problem, add addFunc) {
 	case problem.Want != "":
 		add(where, fmt.Sprintf("%swrite %s in its place in %s", edit, problem.Want, p.file.path),
 			"%s: unknown key; %s was probably meant", path, problem.Want)
+	case schema.IsIPAMKey(p.IPAMType, problem.Object):
+		add(where, fmt.Sprintf("%smove it into ipam in %s, or delete it if containers do not need it", edit, p.file.path),
+			"%s: unknown key of %s; this key belongs into ipam, where %s reads it", path, p.Type, p.IPAMType)
 	default:
 		add(where, edit+"delete the key from "+p.file.path, "%s: unknown key", path)
 	}

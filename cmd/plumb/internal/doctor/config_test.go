@@ -186,6 +186,8 @@ var _ = Describe("plumb doctor on configurations", func() {
 			change("isGateway", "isGatway", "10-pods.conflist:8: plugins[0].isGatway: unknown key; isGateway was probably meant")),
 		Entry("a key of ipam that is nearly right", "status",
 			change(`"subnet": "10.88.0.0/16",`, `"subnet": "10.88.0.0/16", "rangeStrat": "10.88.0.5",`, "10-pods.conflist:12: plugins[0].ipam.rangeStrat: unknown key; rangeStart")),
+		Entry("a key of ipam beside ipam, as faasd writes it", "status", change(`"isGateway"`, `"resolvConf": "/etc/resolv.conf", "isGateway"`,
+			"plugins[0].resolvConf: unknown key of bridge; this key belongs into ipam, where host-local reads it")),
 		Entry("a key that no plugin knows", "status", change(`"isGateway"`, `"colour": "red", "isGateway"`, "plugins[0].colour: unknown key")),
 		Entry("a string instead of a number", "status", change(`"isGateway"`, `"mtu": "1500", "isGateway"`, `10-pods.conflist:8: plugins[0].mtu: want a number (int), got string`)),
 		Entry("a value that is nearly right", "status", change(`"isGateway"`, `"ipMasqBackend": "nftable", "isGateway"`, `"nftable"`)),

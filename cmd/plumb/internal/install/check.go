@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -122,6 +123,47 @@ func (o Options) run(ctx context.Context, path string) error {
 		return fmt.Errorf("%w: %s", err, text)
 	}
 	return err
+}
+
+// tryBackup returns an error if the backup contains a file that is not an executable for this machine, or a configuration that
+// libcni cannot parse. It does not try symbolic links, because their targets are not in the backup.
+func (o Options) tryBackup(ctx context.Context) error {
+	try := func(f directory, check func(path string) error) error {
+		names, _, err := f.backedUp()
+		if err != nil {
+			return types.IgnoreNotExist(err)
+		}
+		for _, name := range names {
+			path := filepath.Join(f.backup, name)
+			if info, err := os.Lstat(path); err == nil && info.Mode().Type() == fs.ModeSymlink {
+				continue
+			}
+			if err := check(path); err != nil {
+				return fmt.Errorf("%s: %w; nothing was restored; remove the file from the backup to restore the others", path, err)
+			}
+		}
+		return nil
+	}
+	err := try(o.pluginDirectory(), func(path string) error {
+		// Plugins of other projects need not print their version, and may fail without CNI variables. ErrNotExist means
+		// that the interpreter of a script or of a dynamically linked program is missing, for example in a container.
+		var exit *exec.ExitError
+		err := o.run(ctx, path)
+		if err != nil && !(errors.As(err, &exit) && exit.Exited()) && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("does not run on this machine (%s): %w", runtime.GOARCH, err)
+		}
+		return nil
+	})
+	if err != nil || o.ConfDir == "" {
+		return err
+	}
+	return try(o.confDirectory(), func(path string) error {
+		content, err := inventory.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		return checkConf(path, content)
+	})
 }
 
 // configurations returns the configurations to install, after it has parsed each of them like a runtime.

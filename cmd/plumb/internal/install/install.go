@@ -86,7 +86,7 @@ func Install(ctx context.Context, o Options) (Report, error) {
 	return report, report.restartDaemon(ctx)
 }
 
-// Restore restores the configurations, if ConfDir is set, and then the plugins from Backup. Files that were added stay, because
+// Restore restores the configurations, if ConfDir is set, and then the plugins from Backup, after it has tried all of them. Files that were added stay, because
 // a container may need an added plugin for its DEL.
 func Restore(ctx context.Context, o Options) (Report, error) {
 	report := newReport()
@@ -94,6 +94,9 @@ func Restore(ctx context.Context, o Options) (Report, error) {
 		return report, err
 	}
 	if err := requireBackup(o); err != nil {
+		return report, err
+	}
+	if err := o.tryBackup(ctx); err != nil {
 		return report, err
 	}
 	var err error

@@ -139,7 +139,7 @@ func (m *Maintainer) writeMetrics() error {
 		err = os.Rename(temp, m.Metrics)
 	}
 	if err != nil {
-		return fmt.Errorf("write metrics: %w", err)
+		return fmt.Errorf("write metrics: %w", errors.Join(err, types.IgnoreNotExist(os.Remove(temp))))
 	}
 	return nil
 }

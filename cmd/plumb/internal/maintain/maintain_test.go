@@ -82,6 +82,22 @@ func TestErrors(t *testing.T) {
 	c.expectMetrics(t, "removed 6", "repaired 10", "suspect 2", "left 4")
 }
 
+// TestFailedMetrics checks that no temporary file stays if the metrics cannot be written.
+func TestFailedMetrics(t *testing.T) {
+	dir := t.TempDir()
+	c := newCalls()
+	c.Metrics = filepath.Join(dir, "directory")
+	if err := os.Mkdir(c.Metrics, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "write metrics: ") {
+		t.Errorf("metrics in a directory: %v", err)
+	}
+	if files, _ := os.ReadDir(dir); len(files) != 1 {
+		t.Errorf("a temporary file is left: %v", files)
+	}
+}
+
 // TestMetricsFile checks that an existing temporary file is replaced, and that the target of a symbolic link is not
 // changed.
 func TestMetricsFile(t *testing.T) {

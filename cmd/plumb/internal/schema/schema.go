@@ -73,15 +73,24 @@ func Text(name string) ([]byte, error) {
 	return text, nil
 }
 
+// IsIPAMKey reports whether the key is one of the IPAM plugin's keys in ipam.
+func IsIPAMKey(ipamPlugin, key string) bool {
+	ipam := read(ipamPlugin).Defs["ipam-"+ipamPlugin]
+	return ipam != nil && ipam.Properties[key] != nil
+}
+
+// read returns the schema with this name, or an empty one if there is none.
+func read(name string) *Schema {
+	s := new(Schema)
+	if text, err := Text(name); err == nil {
+		_ = json.Unmarshal(text, s) // genschema writes valid JSON
+	}
+	return s
+}
+
 // Capabilities returns the sorted names of a plugin's capabilities, or nil if the plugin has no schema.
 func Capabilities(plugin string) []string {
-	text, err := Text(plugin)
-	if err != nil {
-		return nil
-	}
-	s := new(Schema)
-	_ = json.Unmarshal(text, s) // genschema writes valid JSON
-	if c := s.Properties["capabilities"]; c != nil {
+	if c := read(plugin).Properties["capabilities"]; c != nil {
 		return slices.Sorted(maps.Keys(c.Properties))
 	}
 	return nil
