@@ -78,7 +78,7 @@ var rows = [][]string{
 	{"`ptp` with IPv4 and IPv6: ADD", "ptp/dual ADD"},
 	{"`portmap` with 1, 10, 100 host ports: ADD", "portmap/1 ADD", "portmap/10 ADD", "portmap/100 ADD"},
 	{"`portmap` with 1 host port, 5,000 host ports of other containers: ADD", "portmap/1/foreign-5000 ADD"},
-	{"`host-local`, an empty pool, 60,000 reservations: ADD", "host-local/0 ADD", "host-local/60000 ADD"},
+	{"`host-local` with no, and with 60,000 other reservations: ADD", "host-local/0 ADD", "host-local/60000 ADD"},
 	{"`bridge`, `portmap`, `bandwidth` and `tuning`: ADD, DEL", "chain ADD", "chain DEL"},
 	{"%d containers with these plugins, 32 at a time: ADD, DEL of all", "burst/chain/x32 ADD", "burst/chain/x32 DEL"},
 }
