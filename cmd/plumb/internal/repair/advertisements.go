@@ -3,7 +3,6 @@ package repair
 import (
 	"fmt"
 
-	"github.com/plumb-cni/plumb/cmd/plumb/internal/plugins"
 	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/ns"
@@ -32,7 +31,7 @@ func (r *Report) acceptRouters(dryRun bool) error {
 			continue
 		}
 		if err := sysctl.Set(h, setting); err != nil {
-			e.Error, e.Fix = plugins.ErrorText(err), plugins.Fix(err)
+			e.Error, e.Fix = err.Error(), "sysctl -w "+setting.Key+"="+setting.Value
 			r.Left = append(r.Left, e)
 			continue
 		}
