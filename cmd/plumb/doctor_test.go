@@ -15,13 +15,13 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-var _ = It("plumb doctor indents the further lines of a finding", func() {
+var _ = It("plumb doctor prints a finding on one line, and its advice on the next", func() {
 	var out strings.Builder
 	Expect(printReport(&out, &doctor.Report{Findings: []doctor.Finding{
 		{Where: "host", What: "CHECK fails: one\ntwo", Fix: "true"},
 		{Where: "kernel", What: "three", Fix: "edit: four"},
 	}})).To(Succeed())
-	Expect(out.String()).To(HavePrefix("host: CHECK fails: one\n  two\n    true\nkernel: three\n    edit: four\n2 problems ("))
+	Expect(out.String()).To(HavePrefix("host: CHECK fails: one; two\n    true\nkernel: three\n    edit: four\n2 problems ("))
 })
 
 var _ = It("deploy/doctor.yaml mounts the directories that plumb reads, at their own paths", func() {
@@ -31,9 +31,10 @@ var _ = It("deploy/doctor.yaml mounts the directories that plumb reads, at their
 	text, err := os.ReadFile(filepath.Join(nstest.Root(GinkgoTB()), "deploy/doctor.yaml"))
 	Expect(err).NotTo(HaveOccurred())
 	var mounted []string
-	for _, m := range regexp.MustCompile(`\{name: (\w+), mountPath: ([^,}]+)`).FindAllStringSubmatch(string(text), -1) {
+	for _, m := range regexp.MustCompile(`\{name: (\w+), mountPath: ([^,}]+)[^}]*}`).FindAllStringSubmatch(string(text), -1) {
 		Expect(string(text)).To(ContainSubstring("- name: "+m[1]+"\n      hostPath: {path: "+strings.Replace(m[2], "/var/run", "/run", 1)+", "), "%s", m[0])
 		mounted = append(mounted, m[2]+"/")
+		Expect(strings.Contains(m[0], ", readOnly: true}")).To(Equal(m[1] != "state" && m[1] != "run"), "only plugins write, and only there: %s", m[0])
 	}
 	p := addPlaces(pflag.NewFlagSet("", pflag.ContinueOnError))
 	for _, dir := range slices.Concat([]string{p.ConfDir, p.DataDir, p.RunDir, "/run/netns", "/var/run/netns"}, p.PluginPath, p.CacheDirs) {

@@ -97,6 +97,7 @@ func (p *pod) start(c core.Container, directories map[string]string) string {
 	} else {
 		to.RunAsUser, to.ReadonlyRootfs = &cri.Int64Value{Value: *c.SecurityContext.RunAsUser}, *c.SecurityContext.ReadOnlyRootFilesystem
 		to.NoNewPrivs = !*c.SecurityContext.AllowPrivilegeEscalation
+		to.Seccomp = &cri.SecurityProfile{ProfileType: cri.SecurityProfile_RuntimeDefault} // the pod's
 		for _, drop := range c.SecurityContext.Capabilities.Drop {
 			to.Capabilities.DropCapabilities = append(to.Capabilities.DropCapabilities, string(drop))
 		}
@@ -185,6 +186,7 @@ var _ = Describe("the directory deploy", func() {
 		Expect(spec.HostPID).To(BeTrue())
 		Expect(spec.TerminationGracePeriodSeconds).To(HaveValue(BeNumerically(">=", 120)), "maintain finishes calls of plugins, of up to 30 s each")
 		Expect(spec.SecurityContext.SELinuxOptions.Type).To(Equal("spc_t"))
+		Expect(spec.SecurityContext.SeccompProfile.Type).To(Equal(core.SeccompProfileTypeRuntimeDefault))
 	})
 
 	It("contains a chart that installs the manifests and the credentials of cluster-local-kubernetes", func() {
@@ -289,7 +291,7 @@ var _ = Describe("the directory deploy", func() {
 		c.importRelease(spec.InitContainers[0].Image)
 		directories := hostDirectories(d, c.dir)
 		old := filepath.Join(directories["bin"], "bridge")
-		Expect(os.WriteFile(old, []byte("old"), 0o755)).To(Succeed())
+		Expect(os.WriteFile(old, []byte("#!/missing/interpreter\n"), 0o755)).To(Succeed())
 		config := podConfig("plumb")
 		config.LogDirectory = c.dir
 		config.Linux.SecurityContext = &cri.LinuxSandboxSecurityContext{NamespaceOptions: &cri.NamespaceOption{}}
