@@ -184,7 +184,7 @@ func (h *Handle) CanHaveCookie(cookie uint64) bool {
 // goroutine is already in the namespace, Do only calls f, so that a caller can enter a namespace once for
 // several steps. If the thread cannot return, Do also returns an error, and the goroutine stays in the
 // namespace, locked to its thread. No other goroutine ever runs on that thread, and Do of all handles still
-// works.
+// works. If the process may not enter its own namespace, f runs in another goroutine, on a thread that then ends.
 func (h *Handle) Do(f func() error) error {
 	// A thread in another namespace runs only the goroutine that has locked it. Therefore a goroutine that
 	// changes threads after this call stays in its namespace.
@@ -196,8 +196,8 @@ func (h *Handle) Do(f func() error) error {
 	return h.visit(f)
 }
 
-// visit enters the namespace, runs f, and returns to the thread's previous namespace. The calling goroutine must
-// be locked to its thread.
+// visit enters the namespace, runs f, and returns to the thread's previous namespace. If that is not permitted, visit calls
+// visitOneWay. The calling goroutine must be locked to its thread.
 func (h *Handle) visit(f func() error) (err error) {
 	own, err := netns.GetFromPath(ownPath)
 	if err != nil {
@@ -206,7 +206,11 @@ func (h *Handle) visit(f func() error) (err error) {
 	defer func() { _ = own.Close() }()
 	// First enter the thread's own namespace. If that is not permitted, the thread could never return to it.
 	for _, fd := range []netns.NsHandle{own, h.fd} {
-		if err := netns.Set(fd); err != nil {
+		err := netns.Set(fd)
+		if errors.Is(err, fs.ErrPermission) {
+			return h.visitOneWay(f)
+		}
+		if err != nil {
 			return explain(&fs.PathError{Op: "enter", Path: h.path, Err: err})
 		}
 	}
@@ -217,6 +221,34 @@ func (h *Handle) visit(f func() error) (err error) {
 		}
 	}()
 	return f()
+}
+
+// visitOneWay runs f in the namespace, in another goroutine. It is for a process without CAP_SYS_ADMIN in the user namespace
+// that owns the process's own network namespace, for example root of a user namespace that was created without a network
+// namespace. Such a process may still enter network namespaces that its user namespace owns, but cannot return. Therefore
+// the goroutine never unlocks its thread, so that the thread ends with it. The thread of a new goroutine is in the process's
+// own namespace, which needs no permission.
+func (h *Handle) visitOneWay(f func() error) (err error) {
+	var panicked any
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer func() { panicked = recover() }()
+		runtime.LockOSThread()
+		if id, idErr := IDAt(ownPath); idErr != nil || id != h.id {
+			err = netns.Set(h.fd)
+		}
+		if err != nil {
+			err = explain(&fs.PathError{Op: "enter", Path: h.path, Err: err})
+			return
+		}
+		err = f()
+	}()
+	<-done
+	if panicked != nil {
+		panic(panicked)
+	}
+	return err
 }
 
 // explain adds the probable cause to err.

@@ -283,9 +283,9 @@ func TestDoThatCannotReturn(t *testing.T) {
 		if err := h.Do(func() error { return boom }); err != boom {
 			t.Errorf("Do of the same namespace: %v", err)
 		}
-		err = self.Do(func() error { t.Error("ran in the other namespace"); return nil })
-		if !errors.Is(err, fs.ErrPermission) {
-			t.Errorf("Do of the process's own namespace: %v", err)
+		var nested uint64
+		if err := self.Do(func() error { nested = here(t); return boom }); err != boom || nested != home {
+			t.Errorf("Do of the process's own namespace ran in %d: %v, want %d", nested, err, home)
 		}
 	}()
 	<-ended
@@ -332,6 +332,55 @@ func TestDoWithoutPrivilege(t *testing.T) {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v: %s", err, out)
 	}
+}
+
+// TestDoWithoutWayBack checks that Do works for a process that may not enter its own namespace. The test runs itself in a
+// user namespace, and creates a network namespace there, as a rootless runtime does.
+func TestDoWithoutWayBack(t *testing.T) {
+	if os.Getenv("TEST_NO_WAY_BACK") == "" {
+		cmd := exec.Command(os.Args[0], "-test.run", "^TestDoWithoutWayBack$")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: []syscall.SysProcIDMap{{Size: 1}}}
+		cmd.Env = append(os.Environ(), "TEST_NO_WAY_BACK=1")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+		return
+	}
+	self, err := Self(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = self.Close() }()
+	h, home, boom := open(t, newNS(t)), here(t), errors.New("boom")
+	err = h.Do(func() error {
+		if now := here(t); now != inode(h) {
+			t.Errorf("in %d, want %d", now, inode(h))
+		}
+		nested := errors.New("did not run")
+		err := self.Do(func() error {
+			nested = h.Do(func() error { return boom })
+			if now := here(t); now != home {
+				t.Errorf("nested Do in %d, want %d", now, home)
+			}
+			return nil
+		})
+		return errors.Join(err, nested)
+	})
+	if !errors.Is(err, boom) || errors.Is(err, fs.ErrPermission) {
+		t.Error(err)
+	}
+	func() {
+		defer func() {
+			if got := recover(); got != boom {
+				t.Errorf("panic %v, want %v", got, boom)
+			}
+		}()
+		_ = h.Do(func() error { panic(boom) })
+	}()
+	if now := here(t); now != home {
+		t.Errorf("afterwards in %d, want %d", now, home)
+	}
+	awaitThreadsIn(t, home)
 }
 
 func TestDoInAClosedNamespace(t *testing.T) {
