@@ -264,14 +264,18 @@ var _ = Describe("plumb list", func() {
 		Entry("gc that changes nothing", "gc", "--no-live", "--dry-run", "--min-age", "0"),
 	)
 
-	It("does not block on named pipes, like all commands that read the host", func() {
+	DescribeTable("does not block, like all commands that read the host, on", func(create string) {
 		b := newTestbed()
 		b.add(b.network("10-pods.conflist", chain), newContainer("c1"))
-		pipes := []string{b.path("conf/00-x.conflist"), b.path("conf/20-x.conf"), b.path("cache/results/zz")}
+		cached := filepath.Join(b.path("cache/results"), "pods-c1-eth0") // libcni opens this file by its name
+		b.host.Must(GinkgoTB(), "mv", cached, cached+".bak")
+		pipes := []string{b.path("conf/00-x.conflist"), b.path("conf/20-x.conf"), b.path("cache/results/zz"), cached}
 		for _, pipe := range pipes {
-			b.host.Must(GinkgoTB(), "mkfifo", pipe)
+			b.host.Must(GinkgoTB(), "sh", "-c", create+" "+pipe)
 		}
-		for _, args := range [][]string{{"list"}, {"doctor"}, {"explain", "c1"}, {"metrics"}, {"gc", "--no-live", "--dry-run"}, {"doctor", pipes[0]}} {
+		for _, args := range [][]string{
+			{"list"}, {"doctor"}, {"explain", "c1"}, {"metrics"}, {"repair"}, {"gc", "--no-live", "--dry-run"}, {"gc", "--no-live", "--min-age", "0", "--network", "pods"}, {"doctor", pipes[0]},
+		} {
 			if args[len(args)-1] != pipes[0] {
 				args = append(args, b.directories()...)
 			}
@@ -279,13 +283,22 @@ var _ = Describe("plumb list", func() {
 			reply := b.wait(cmd)
 			Expect(reply.Exit).To(BeElementOf(0, exitFound, exitError), "%q", args)
 			for _, pipe := range pipes {
-				if args[0] != "doctor" {
+				switch {
+				case args[0] == "list" || args[0] == "metrics":
 					Expect(reply.Stderr).To(ContainSubstring("plumb: cannot read "+pipe+": "), "%q", args)
-				} else if pipe == pipes[0] {
-					Expect(reply.Stdout+reply.Stderr).To(ContainSubstring("not a regular file"), "%q", args)
+				case args[0] == "doctor" && pipe == pipes[0]:
+					Expect(reply.Stdout+reply.Stderr).To(MatchRegexp("not a regular file|is too large"), "%q", args)
 				}
 			}
 		}
+	},
+		Entry("named pipes", "mkfifo"), Entry("endless devices", "ln -s /dev/zero"), Entry("large files", "truncate -s 1T"))
+
+	It("limits the list of live containers", func() {
+		b := newTestbed()
+		reply := b.run("", append([]string{"gc", "--dry-run", "--live", "/dev/zero"}, b.directories()...)...)
+		Expect(reply.Exit).To(Equal(exitError))
+		Expect(reply.Stderr).To(ContainSubstring("the list of live containers: the file is too large: want at most "))
 	})
 
 	It("names what it cannot read, and shows the rest", func() {

@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"net/netip"
 	"net/url"
-	"os"
 	"strings"
 
 	"github.com/plumb-cni/plumb/datastore/server"
+	"github.com/plumb-cni/plumb/pkg/hostfile"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
@@ -77,7 +77,7 @@ func (c *config) loadTLS() (*tls.Config, error) {
 	if c.CAFile == "" || c.CertFile == "" || c.KeyFile == "" {
 		return nil, fmt.Errorf("an https endpoint needs datastore.caFile, datastore.certFile and datastore.keyFile")
 	}
-	ca, err := os.ReadFile(c.CAFile)
+	ca, err := hostfile.ReadConfig(c.CAFile, hostfile.MaxSize)
 	if err != nil {
 		return nil, fmt.Errorf("datastore.caFile: %w", err)
 	}

@@ -9,10 +9,10 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
-	"os"
 	"path/filepath"
 	"strings"
 
+	"github.com/plumb-cni/plumb/pkg/hostfile"
 	"sigs.k8s.io/yaml"
 )
 
@@ -61,7 +61,7 @@ type Client struct {
 
 // Load reads a kubeconfig file and the files that it names. The error matches fs.ErrNotExist if one of them does not exist.
 func Load(file string) (*Client, error) {
-	text, err := os.ReadFile(file)
+	text, err := hostfile.ReadConfig(file, hostfile.MaxSize)
 	if err != nil {
 		return nil, err
 	}
@@ -150,7 +150,7 @@ func (f files) read(path, data string) ([]byte, error) {
 	if !filepath.IsAbs(path) {
 		path = filepath.Join(string(f), path)
 	}
-	return os.ReadFile(path)
+	return hostfile.ReadConfig(path, hostfile.MaxSize)
 }
 
 func (f files) tls(cl cluster, u user) (*tls.Config, error) {

@@ -17,9 +17,11 @@ import (
 	"time"
 
 	"github.com/plumb-cni/plumb/pkg/dhcp"
+	"github.com/plumb-cni/plumb/pkg/hostfile"
 	"github.com/plumb-cni/plumb/pkg/lock"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
+	"golang.org/x/sys/unix"
 )
 
 // Options are the daemon's flags. All durations must be positive.
@@ -83,6 +85,8 @@ func (o Options) Run(ctx context.Context, l net.Listener, log io.Writer) (err er
 		o.Socket = DefaultSocket
 		if l != nil {
 			o.Socket = l.Addr().String()
+		} else if o.HostPrefix == "" {
+			o.Socket = SocketPath("")
 		}
 	}
 	if l == nil && o.HostPrefix != "" {
@@ -114,7 +118,7 @@ func (o Options) Run(ctx context.Context, l net.Listener, log io.Writer) (err er
 	}
 	defer func() { _ = l.Close() }()
 	if o.PIDFile != "" {
-		if err := os.WriteFile(o.PIDFile, []byte(strconv.Itoa(os.Getpid())+"\n"), 0o644); err != nil {
+		if err := hostfile.Write(o.PIDFile, []byte(strconv.Itoa(os.Getpid())+"\n"), 0o644); err != nil {
 			return fmt.Errorf("write pid file: %w", err)
 		}
 		defer func() { _ = os.Remove(o.PIDFile) }()
@@ -158,15 +162,14 @@ func lockStore(s Store, limit time.Duration) (unlock func(), err error) {
 	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
 		return nil, err
 	}
-	f, err := os.OpenFile(filepath.Join(s.Dir, ".lock"), os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
+	fd, err := hostfile.Open(filepath.Join(s.Dir, ".lock"), unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	err = lock.Flock(int(f.Fd()), limit)
-	if err != nil {
-		_ = f.Close()
+	if err := lock.Flock(fd, limit); err != nil {
+		return nil, errors.Join(err, unix.Close(fd))
 	}
-	return func() { _ = f.Close() }, err
+	return func() { _ = unix.Close(fd) }, nil
 }
 
 // listen creates the socket, which only root can use. It replaces a socket that was left by a killed daemon.
@@ -181,11 +184,14 @@ func listen(path string) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := net.Listen("unix", path)
-	if err != nil {
-		return nil, err
-	}
-	return l, os.Chmod(path, 0o600)
+	// The kernel creates the socket with the mode of the descriptor (unix_bind_bsd in net/unix/af_unix.c), so that other users
+	// cannot connect before the mode of the file is changed.
+	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		var err error
+		controlErr := c.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), 0o600) })
+		return errors.Join(controlErr, err)
+	}}
+	return config.Listen(context.Background(), "unix", path)
 }
 
 // maxSocket is the maximum length of a socket path in bytes. sun_path holds 108 bytes, including a zero byte (unix(7)).

@@ -12,6 +12,7 @@ package dhcpd
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -23,11 +24,17 @@ import (
 	"time"
 
 	"github.com/plumb-cni/plumb/pkg/dhcp"
+	"github.com/plumb-cni/plumb/pkg/hostfile"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
 // DefaultSocket is the path of the daemon's socket, which is the same as in the reference plugin.
 const DefaultSocket = "/run/cni/dhcp.sock"
+
+// SocketPath returns path or, if it is empty, the default path of the daemon's socket for this process (see hostfile.InRun).
+func SocketPath(path string) string {
+	return cmp.Or(path, hostfile.InRun(DefaultSocket), DefaultSocket)
+}
 
 // The methods of a Request.
 const (

@@ -17,10 +17,12 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"github.com/plumb-cni/plumb/pkg/dhcp"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/test/nstest"
+	"golang.org/x/sys/unix"
 )
 
 const limit = time.Minute
@@ -351,5 +353,56 @@ func TestReleaseWithoutDaemon(t *testing.T) {
 	if n.Marked != 1 || n.Sent != 0 || !errors.Is(n.Why, errGone) || err != nil ||
 		!s.isMarked(attachment("net1", "a")) || s.isMarked(attachment("net1", "b")) || s.isMarked(attachment("net2", "a")) {
 		t.Error(n, err)
+	}
+}
+
+// TestSocketHasItsModeFromTheStart checks that the mode of the socket does not change after the daemon has created the file.
+// Otherwise, other users could connect meanwhile.
+func TestSocketHasItsModeFromTheStart(t *testing.T) {
+	dir := t.TempDir()
+	watch, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Close(watch) }()
+	if _, err := unix.InotifyAddWatch(watch, dir, unix.IN_CREATE|unix.IN_ATTRIB); err != nil {
+		t.Fatal(err)
+	}
+	l, err := listen(filepath.Join(dir, "dhcp.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	if info, err := os.Stat(filepath.Join(dir, "dhcp.sock")); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", info, err)
+	}
+	buffer := make([]byte, 4096)
+	n, err := unix.Read(watch, buffer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := (*unix.InotifyEvent)(unsafe.Pointer(&buffer[0]))
+	if size := unix.SizeofInotifyEvent + int(first.Len); first.Mask != unix.IN_CREATE || n != size {
+		t.Errorf("want only the creation of the socket, got event %#x and %d bytes more", first.Mask, n-size)
+	}
+}
+
+// TestMarkBesideAnyFile checks that a plugin does not wait for the reader of a named pipe, and that the daemon starts beside a
+// directory with the name of a mark.
+func TestMarkBesideAnyFile(t *testing.T) {
+	s := Store{Dir: t.TempDir()}
+	o := types.Attachment{Network: "net", ContainerID: "c1", IfName: "eth0"}
+	if err := unix.Mkfifo(s.mark(o), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.setMark(o); err != nil || !s.isMarked(o) {
+		t.Errorf("a named pipe: %v", err)
+	}
+	o.IfName = "eth1"
+	if err := os.MkdirAll(filepath.Join(s.mark(o), "x"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.load(func(path string, err error) { t.Error(path, err) }); err != nil {
+		t.Errorf("a directory: %v", err)
 	}
 }

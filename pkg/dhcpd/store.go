@@ -3,6 +3,7 @@ package dhcpd
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -87,7 +88,16 @@ func (s Store) save(r record) error {
 // setMark marks a lease that the plugin has deleted without the daemon. The daemon releases the lease when it starts, or
 // instead of renewing it.
 func (s Store) setMark(o types.Attachment) error {
-	return s.Trace.Do("mark "+s.file(o).Path()+" for release", func() error { return os.WriteFile(s.mark(o), nil, 0o600) })
+	return s.Trace.Do("mark "+s.file(o).Path()+" for release", func() error {
+		file, err := os.OpenFile(s.mark(o), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+		if errors.Is(err, fs.ErrExist) { // a file of any kind is a mark
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		return file.Close()
+	})
 }
 
 // remove removes a lease file and its mark.
@@ -132,7 +142,7 @@ func (s Store) removeRest(entries []os.DirEntry) error {
 		_, err := os.Lstat(filepath.Join(s.Dir, name+leaseSuffix))
 		isTemp := strings.HasPrefix(e.Name(), ".") && strings.Contains(e.Name(), "~")
 		if isMark && err != nil || isTemp {
-			errs = append(errs, types.IgnoreNotExist(os.Remove(filepath.Join(s.Dir, e.Name()))))
+			errs = append(errs, statefile.Remove(s.Trace, filepath.Join(s.Dir, e.Name())))
 		}
 	}
 	return errors.Join(errs...)

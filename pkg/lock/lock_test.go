@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/plumb-cni/plumb/pkg/hostfile"
 	"golang.org/x/sys/unix"
 )
 
@@ -86,9 +87,9 @@ func TestWaitThatExceedsItsLimit(t *testing.T) {
 	if err := late.Lock(time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Fatal(err)
 	}
-	number := late.file.Fd()
+	number := late.fd
 	_ = late.Close()
-	for key(t, dir+"/others", "a").file.Fd() < number { // a new descriptor has the lowest free number
+	for key(t, dir+"/others", "a").fd < number { // a new descriptor has the lowest free number
 		continue
 	}
 	_ = holder.Close()
@@ -127,7 +128,7 @@ func TestFileThatCannotBeCreated(t *testing.T) {
 	if err := os.Symlink(dir+"/elsewhere", dir+"/link"); err != nil {
 		t.Fatal(err)
 	}
-	for path, want := range map[string]error{dir + "/link": unix.ELOOP, "/proc/self/nothing/locks": unix.ENOENT, "/proc/version/locks": unix.ENOTDIR} {
+	for path, want := range map[string]error{dir + "/link": hostfile.ErrNotRegular, "/proc/self/nothing/locks": unix.ENOENT, "/proc/version/locks": unix.ENOTDIR} {
 		if _, err := NewKey(path, "a"); !errors.Is(err, want) {
 			t.Errorf("%s: %v, want %v", path, err, want)
 		}

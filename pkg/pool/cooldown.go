@@ -24,18 +24,22 @@ const (
 func (s Store) releasesPath() string { return filepath.Join(s.privateDir, releasesName) }
 
 // recordRelease writes the release of ip, at the present time, to the file of releases. Without a
-// cooldown, it does nothing.
+// cooldown, it does nothing. It only warns if the file is a directory.
 func (se *Session) recordRelease(ip netip.Addr) error {
 	if se.store.cooldown == 0 {
 		return nil
 	}
+	return se.ignoreNotRegular("released addresses do not cool down", se.appendRelease(ip))
+}
+
+func (se *Session) appendRelease(ip netip.Addr) error {
 	if !se.releasesReady {
 		if err := se.prepareReleases(); err != nil {
 			return err
 		}
 		se.releasesReady = true
 	}
-	f, err := workingDir.open(se.store.releasesPath(), unix.O_WRONLY|unix.O_APPEND|unix.O_NOFOLLOW)
+	f, err := workingDir.open(se.store.releasesPath(), unix.O_APPEND)
 	if err != nil {
 		return err
 	}

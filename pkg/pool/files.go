@@ -2,12 +2,12 @@ package pool
 
 import (
 	"errors"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
 
+	"github.com/plumb-cni/plumb/pkg/hostfile"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"golang.org/x/sys/unix"
 )
@@ -67,12 +67,12 @@ func (d directory) openFD(name string, flags int, mode uint32) (fd int, err erro
 	return fd, nil
 }
 
-// open opens a file. If open creates the file, the file gets the mode 0600. Unlike os.OpenFile, open does
-// not try to register the file with the poller of the Go runtime, which cannot poll files on a disk.
+// open opens a regular file to write to it. If open creates the file, the file gets the mode 0600. For any other kind of
+// file, the error matches hostfile.ErrNotRegular.
 func (d directory) open(name string, flags int) (*os.File, error) {
-	fd, err := d.openFD(name, flags, 0o600)
+	fd, _, err := hostfile.OpenAt(d.fd, name, flags|unix.O_WRONLY|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
-		return nil, err
+		return nil, d.pathError("open", name, err)
 	}
 	return os.NewFile(uintptr(fd), filepath.Join(d.path, name)), nil
 }
@@ -81,36 +81,29 @@ func (d directory) open(name string, flags int) (*os.File, error) {
 // link, and for a file larger than maxFileSize, the error matches errUnreadable. read does not follow
 // symbolic links and does not wait for the writer of a named pipe.
 func (d directory) read(name string) ([]byte, unix.Stat_t, error) {
-	var st unix.Stat_t
-	fd, err := d.openFD(name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV) { // a symbolic link, a socket, a device
+	fd, st, err := hostfile.OpenAt(d.fd, name, unix.O_RDONLY|unix.O_NOFOLLOW, 0)
+	if errors.Is(err, hostfile.ErrNotRegular) {
 		return nil, st, d.pathError("read", name, errUnreadable)
 	}
 	if err != nil {
-		return nil, st, err
+		return nil, st, d.pathError("open", name, err)
 	}
-	f := os.NewFile(uintptr(fd), filepath.Join(d.path, name))
-	defer func() { _ = f.Close() }()
-	if err := unix.Fstat(fd, &st); err != nil {
-		return nil, st, d.pathError("stat", name, err)
+	defer func() { _ = unix.Close(fd) }()
+	content, err := hostfile.ReadAll(hostfile.Descriptor(fd), maxFileSize)
+	if errors.Is(err, hostfile.ErrTooLarge) {
+		err = errUnreadable
 	}
-	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size > maxFileSize {
-		return nil, st, d.pathError("read", name, errUnreadable)
-	}
-	content, err := io.ReadAll(io.LimitReader(f, maxFileSize+1)) // files in /proc have the size 0
-	if len(content) > maxFileSize {
-		return nil, st, d.pathError("read", name, errUnreadable)
-	}
-	return content, st, err
+	return content, st, d.pathError("read", name, err)
 }
 
 // create creates a file with this content, and returns its modification time. The error matches fs.ErrExist if there
 // is a file with the name. If the content cannot be written, create removes the file.
 func (d directory) create(name string, content []byte) (written time.Time, err error) {
-	f, err := d.open(name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL)
+	fd, err := d.openFD(name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o600)
 	if err != nil {
 		return written, err
 	}
+	f := os.NewFile(uintptr(fd), filepath.Join(d.path, name))
 	var st unix.Stat_t
 	_, err = f.Write(content)
 	err = errors.Join(err, unix.Fstat(int(f.Fd()), &st), f.Close())
@@ -120,11 +113,14 @@ func (d directory) create(name string, content []byte) (written time.Time, err e
 	return time.Unix(st.Mtim.Unix()), err
 }
 
-// remove removes a file. It returns nil if there is no such file.
+// remove removes a file. It returns nil if there is no such file. For a directory, the error matches hostfile.ErrNotRegular.
 func (d directory) remove(name string) error {
 	err := types.RetryEINTR(func() error { return unix.Unlinkat(d.fd, name, 0) })
-	if errors.Is(err, fs.ErrNotExist) {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		return nil
+	case errors.Is(err, unix.EISDIR):
+		err = hostfile.ErrNotRegular
 	}
 	return d.pathError("remove", name, err)
 }
@@ -154,10 +150,11 @@ func (d directory) stat(name string) (unix.Stat_t, error) {
 
 // names returns the names of all files in the directory, in no particular order.
 func (d directory) names() ([]string, error) {
-	f, err := d.open(".", unix.O_RDONLY|unix.O_DIRECTORY)
+	fd, err := d.openFD(".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return nil, err
 	}
+	f := os.NewFile(uintptr(fd), d.path)
 	names, err := f.Readdirnames(-1)
 	return names, errors.Join(err, f.Close())
 }

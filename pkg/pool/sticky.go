@@ -179,7 +179,7 @@ func (d directory) writeRecord(ip netip.Addr, workload string) error {
 	if err != nil || statErr == nil { // an old record does not count again
 		return err
 	}
-	f, err := d.open(countName, unix.O_WRONLY|unix.O_APPEND|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_NONBLOCK)
+	f, err := d.open(countName, unix.O_APPEND|unix.O_CREAT)
 	if err == nil {
 		_, err = f.WriteString("+")
 		err = errors.Join(err, f.Close())

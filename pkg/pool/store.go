@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/plumb-cni/plumb/pkg/hostfile"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/trace"
 	"github.com/plumb-cni/plumb/pkg/types"
@@ -122,10 +123,14 @@ func (s Store) Lock(f func(*Session) error) error {
 
 // lockIfReserved calls Lock, but returns nil if the network has no reservations. In that case, its directory does not
 // exist, the network's name is too long for a directory, or the directory is empty and the disk has no space for the
-// lock file.
+// lock file. If another kind of file is in the place of the directory, the reservations are lost, and lockIfReserved warns.
 func (s Store) lockIfReserved(f func(*Session) error) error {
 	err := s.Lock(f)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENAMETOOLONG) {
+		return nil
+	}
+	if errors.Is(err, unix.ENOTDIR) {
+		s.warn("%v; the reservations in it are lost, remove it", err)
 		return nil
 	}
 	if isDiskFull(err) {
@@ -178,7 +183,7 @@ func (se *Session) openDir() error {
 	}
 	se.dir = dir
 	lock, err := dir.openLock(unix.O_CREAT | unix.O_NOFOLLOW)
-	if errors.Is(err, unix.ELOOP) { // lock the target of a symbolic link, as the reference plugin does, but do not create it
+	if errors.Is(err, hostfile.ErrSymbolicLink) { // lock the target of a symbolic link, as the reference plugin does, but do not create it
 		target, targetErr := dir.openLock(0)
 		if !errors.Is(targetErr, unix.ENOENT) { // callers take ENOENT for a missing directory
 			lock, err = target, targetErr
@@ -196,22 +201,10 @@ func (se *Session) openDir() error {
 	})
 }
 
-var errNotRegular = errors.New("not a regular file; remove it")
-
-// openLock opens the lock file. It returns an error if the file is not regular, and does not block on a named pipe.
+// openLock opens the lock file. If the file is not regular, the error matches hostfile.ErrNotRegular.
 func (d directory) openLock(flags int) (int, error) {
-	fd, err := d.openFD("lock", flags|unix.O_RDONLY|unix.O_NONBLOCK, 0o750)
-	if errors.Is(err, unix.ENXIO) { // a socket
-		return -1, d.pathError("open", "lock", errNotRegular)
-	}
-	if err != nil {
-		return -1, err
-	}
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return -1, d.pathError("open", "lock", errors.Join(unix.Close(fd), errNotRegular))
-	}
-	return fd, nil
+	fd, _, err := hostfile.OpenAt(d.fd, "lock", flags|unix.O_RDONLY, 0o750)
+	return fd, d.pathError("open", "lock", err)
 }
 
 // isLockCurrent reports whether the locked file is the lock file at the path of the directory, or there is no lock.
@@ -388,11 +381,21 @@ func (se *Session) cursor(n int) netip.Addr {
 func cursorName(n int) string { return "last_reserved_ip." + strconv.Itoa(n) }
 
 // setCursor records the address that was allocated last from range set n. After a crash, the file may be missing, which is
-// harmless because it only determines where the next search begins.
+// harmless because it only determines where the next search begins. Therefore setCursor only warns if the file is a directory.
 func (se *Session) setCursor(n int, ip netip.Addr) error {
-	return se.store.trace.Do("advance "+cursorName(n), func() error {
+	return se.ignoreNotRegular("each search begins at the start of the range", se.store.trace.Do("advance "+cursorName(n), func() error {
 		return se.dir.replace(cursorName(n), []byte(ip.String()))
-	})
+	}))
+}
+
+// ignoreNotRegular returns nil, after a warning with the consequence, if err matches hostfile.ErrNotRegular, and otherwise
+// err.
+func (se *Session) ignoreNotRegular(consequence string, err error) error {
+	if errors.Is(err, hostfile.ErrNotRegular) {
+		se.store.warn("%v; meanwhile, %s", err, consequence)
+		return nil
+	}
+	return err
 }
 
 // isDiskFull reports whether err means that the disk or the disk quota is full.

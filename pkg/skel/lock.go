@@ -7,14 +7,14 @@ import (
 	"os"
 	"time"
 
+	"github.com/plumb-cni/plumb/pkg/hostfile"
 	"github.com/plumb-cni/plumb/pkg/lock"
 	"github.com/plumb-cni/plumb/pkg/types"
-	"golang.org/x/sys/unix"
 )
 
 const (
-	// LockFile is the lock file (see lock.NewKey). It contains one key for each plugin and attachment,
-	// and one for each container (see LockContainer).
+	// LockFile is the lock file of root (see lock.NewKey and LockPath). It contains one key for each plugin and
+	// attachment, and one for each container (see LockContainer).
 	LockFile = "/run/cni/plumb.lock"
 	// lockWait is how long a call waits for another call for the same attachment. Runtimes allow a call
 	// some minutes.
@@ -26,7 +26,7 @@ const (
 // restarted runtime calls DEL. Without the lock, what the ADD creates after that DEL would remain.
 //
 // After lockWait, ADD, CHECK and REPAIR return an error with types.CodeTryAgain. DEL must succeed, and therefore
-// only warns and continues. If the lock file cannot be created, all verbs continue without the lock.
+// only warns and continues. If the lock file cannot be opened, all verbs continue without the lock, after a warning.
 // IPAM plugins take no lock, because the plugin that calls them holds it.
 func (r *Request) lockAttachment(v verb) error {
 	if v.netns == netnsNone || r.plugin.IPAM {
@@ -61,9 +61,9 @@ type wantedLock struct {
 
 // lock waits for a lock. lockAttachment describes its errors.
 func (r *Request) lock(w wantedLock) error {
-	err := r.lockIn(r.env.lockFile(), w)
+	err := r.lockIn(w)
 	switch {
-	case err == nil, errors.Is(err, unix.EROFS), errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
+	case err == nil:
 		return nil
 	case !errors.Is(err, os.ErrDeadlineExceeded):
 		r.Warn("lock the attachment: %v; the call continues without the lock", err)
@@ -76,7 +76,11 @@ func (r *Request) lock(w wantedLock) error {
 	return nil
 }
 
-func (r *Request) lockIn(path string, w wantedLock) error {
+func (r *Request) lockIn(w wantedLock) error {
+	path, err := r.lockPath()
+	if err != nil {
+		return err
+	}
 	key, err := lock.NewKey(path, w.key)
 	if err != nil {
 		return err
@@ -89,6 +93,23 @@ func (r *Request) lockIn(path string, w wantedLock) error {
 	return r.Trace.Do(w.step, func() error { return key.Lock(r.env.lockWait()) })
 }
 
-func (e Env) lockFile() string { return cmp.Or(e.Lock, LockFile) }
+// LockPath returns the path of the lock file of this process (see hostfile.InRun).
+func LockPath() (string, error) {
+	path := hostfile.InRun(LockFile)
+	if path == "" {
+		return "", errors.New(hostfile.NotWritable(LockFile))
+	}
+	return path, nil
+}
+
+// lockPath returns the path that a test has chosen, or LockPath.
+func (r *Request) lockPath() (string, error) {
+	if r.env.Lock != "" {
+		return r.env.Lock, nil
+	}
+	path, err := LockPath()
+	r.env.Lock = path
+	return path, err
+}
 
 func (e Env) lockWait() time.Duration { return cmp.Or(e.LockWait, lockWait) }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/plumb-cni/plumb/pkg/hostfile"
 	"github.com/plumb-cni/plumb/pkg/trace"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"golang.org/x/sys/unix"
@@ -31,7 +32,13 @@ func (r *Request) openLog() {
 // openTrace sets up the tracer for "plumb trace" and for a distributed trace (W3C Trace Context). It
 // warns only about CNI_TRACE_FILE, because a call must not depend on "plumb trace".
 func (r *Request) openTrace() {
-	if f, err := openLogFile(cmp.Or(r.env.Pipe, trace.Pipe), unix.O_NOFOLLOW, unix.S_IFIFO); err == nil {
+	f, err := openLogFile(cmp.Or(r.env.Pipe, trace.Pipe), unix.O_NOFOLLOW, unix.S_IFIFO)
+	if err != nil && r.env.Pipe == "" {
+		if own := hostfile.InRun(trace.Pipe); own != trace.Pipe && own != "" {
+			f, err = openLogFile(own, unix.O_NOFOLLOW, unix.S_IFIFO)
+		}
+	}
+	if err == nil {
 		r.logs = append(r.logs, f)
 		r.Trace.Pipe = f
 	}

@@ -4,9 +4,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"hash/fnv"
-	"io/fs"
 	"path/filepath"
 
+	"github.com/plumb-cni/plumb/pkg/hostfile"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"golang.org/x/sys/unix"
 )
@@ -85,16 +85,15 @@ func markOf(a types.Attachment) (mark [markSize]byte, offset int64) {
 }
 
 // withMarks calls f with the file of marks. It does nothing if the file does not exist and flags do not create it, or if
-// the caller may not open it, as without the lock file. It does not use os.OpenFile, which needs five more system calls
-// to find out that the file cannot be polled.
+// there is no place for the lock file, of which lock has warned.
 func (r *Request) withMarks(flags int, f func(fd int) error) error {
-	path := filepath.Join(filepath.Dir(r.env.lockFile()), marksName)
-	fd, err := unix.Open(path, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) {
+	lockPath, err := r.lockPath()
+	if err != nil {
 		return nil
 	}
+	fd, err := hostfile.Open(filepath.Join(filepath.Dir(lockPath), marksName), flags|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
-		return &fs.PathError{Op: "open", Path: path, Err: err}
+		return types.IgnoreNotExist(err)
 	}
 	defer unix.Close(fd)
 	return f(fd)

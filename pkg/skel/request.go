@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/plumb-cni/plumb/pkg/hostfile"
 	"github.com/plumb-cni/plumb/pkg/lock"
 	"github.com/plumb-cni/plumb/pkg/ns"
 	"github.com/plumb-cni/plumb/pkg/trace"
@@ -224,6 +225,31 @@ const ContainerSide = "PLUMB_CONTAINER_SIDE"
 
 // RepairsContainer reports whether this call is a REPAIR that also restores what CHECK reports in the container.
 func (r *Request) RepairsContainer() bool { return r.IsRepair() && r.getenv(ContainerSide) == "1" }
+
+// StateDir returns the directory in which a plugin saves the state of its attachments. It is dataDir, the value of a key
+// of the configuration, or else the directory that hostfile.InRun returns for the plugin's default. If neither can be
+// written, StateDir returns "", so that nothing is saved (see statefile.File), and ADD warns.
+func (r *Request) StateDir(dataDir, defaultDir string) string {
+	if dataDir != "" {
+		return dataDir
+	}
+	dir := hostfile.InRun(defaultDir)
+	if dir == "" && r.Command == "ADD" {
+		r.Warn("%s; no state is saved for DEL", hostfile.NotWritable(defaultDir))
+	}
+	return dir
+}
+
+// IgnoreForbidden returns nil, after a warning, if err matches fs.ErrPermission, and otherwise err. DEL and GC use it for
+// rules on the host, because a process that may not change the rules there cannot have added any. Such a process is root of
+// a user namespace, and shares the network namespace of the parent user namespace.
+func (r *Request) IgnoreForbidden(err error) error {
+	if errors.Is(err, fs.ErrPermission) {
+		r.Warn("%v; %s deletes no rules on the host", err, r.Command)
+		return nil
+	}
+	return err
+}
 
 // Warn writes a warning to stderr, as one line.
 func (r *Request) Warn(format string, args ...any) {

@@ -9,13 +9,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 
+	"github.com/plumb-cni/plumb/pkg/hostfile"
 	"github.com/plumb-cni/plumb/pkg/trace"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
@@ -25,6 +25,7 @@ var ErrUnreadable = errors.New("no saved state can be read from it")
 
 // A File is the file of one attachment.
 type File struct {
+	// Dir is the directory of the file. If it is empty, there is no place for the file, and nothing is saved.
 	Dir   string
 	Name  string // name of the file in Dir
 	Owner types.Attachment
@@ -68,6 +69,9 @@ func Decode(text []byte, s State) error {
 // Load reads the file, as one step, and decodes it into s. It returns the errors of Read, and an error that matches
 // ErrUnreadable if the content is not a valid state.
 func (f File) Load(s State) error {
+	if f.Dir == "" {
+		return &fs.PathError{Op: "read saved state", Path: f.Name, Err: fs.ErrNotExist}
+	}
 	var text []byte
 	err := f.Trace.Do("read saved state "+f.Path(), func() (err error) {
 		text, err = Read(f.Path())
@@ -92,22 +96,17 @@ func (f File) Save(s State) error {
 }
 
 // Read returns the content of the file at path. It does not follow a symbolic link or wait for a writer of a named
-// pipe. The error matches fs.ErrNotExist if the file does not exist, and ErrUnreadable if it is not a regular file.
+// pipe. The error matches fs.ErrNotExist if the file does not exist, and ErrUnreadable if it is not a regular file or
+// too large.
 func Read(path string) ([]byte, error) {
-	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	text, err := hostfile.Read(path, syscall.O_NOFOLLOW)
 	switch {
-	case errors.Is(err, syscall.ELOOP):
-		return nil, fmt.Errorf("%s: %w: it is a symbolic link", path, ErrUnreadable)
+	case errors.Is(err, hostfile.ErrNotRegular), errors.Is(err, hostfile.ErrTooLarge):
+		return nil, fmt.Errorf("%w: %w", ErrUnreadable, err)
 	case errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.ENAMETOOLONG):
 		return nil, &fs.PathError{Op: "open", Path: path, Err: fs.ErrNotExist}
-	case err != nil:
-		return nil, err
 	}
-	defer func() { _ = file.Close() }()
-	if info, err := file.Stat(); err == nil && !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s: %w: it is not a regular file", path, ErrUnreadable)
-	}
-	return io.ReadAll(file)
+	return text, err
 }
 
 // ReadAll calls use with the path and the content of each file in dir whose name ends in ".json", sorted by name. It
@@ -128,16 +127,23 @@ func ReadAll(t *trace.Tracer, dir string, use func(path string, text []byte)) er
 	}))
 }
 
-// Write writes a temporary file and renames it to Path. It replaces any file at that path, including a symbolic link.
-// Errors have types.CodeIO.
+// Write writes a temporary file and renames it to Path. It replaces any file at that path, including a symbolic link. If a
+// directory is at the path, the error matches hostfile.ErrNotRegular. Errors have types.CodeIO.
 func (f File) Write(text []byte) error {
+	if f.Dir == "" {
+		return nil
+	}
 	return types.Coded(types.CodeIO, f.Trace.Do("save state "+f.Path(), func() error {
 		err := f.writeTemp(text)
 		if err == nil {
 			err = os.Rename(f.temp(), f.Path())
 		}
-		if err != nil {
-			_ = os.Remove(f.temp())
+		if err == nil {
+			return nil
+		}
+		_ = os.Remove(f.temp())
+		if isDirectory(f.Path()) {
+			err = &fs.PathError{Op: "write", Path: f.Path(), Err: hostfile.ErrNotRegular}
 		}
 		return err
 	}))
@@ -162,6 +168,9 @@ func (f File) writeTemp(text []byte) error {
 
 // Remove removes the file, and the temporary file of a killed ADD.
 func (f File) Remove() error {
+	if f.Dir == "" {
+		return nil
+	}
 	return errors.Join(Remove(f.Trace, f.Path()), Remove(f.Trace, f.temp()))
 }
 
@@ -182,20 +191,32 @@ func RemoveTemp(t *trace.Tracer, dir, network string, keep types.Set) error {
 }
 
 // Remove removes a file if it exists. It checks that the file exists, because on a read-only file system os.Remove
-// fails even for a missing file.
+// fails even for a missing file. A directory with files stays, because it is not a saved state.
 func Remove(t *trace.Tracer, path string) error {
 	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ENAMETOOLONG) {
 		return nil
 	}
 	return types.Coded(types.CodeIO, t.Do("remove saved state "+path, func() error {
-		return types.IgnoreNotExist(os.Remove(path))
+		err := os.Remove(path)
+		if errors.Is(err, syscall.ENOTEMPTY) {
+			return nil
+		}
+		return types.IgnoreNotExist(err)
 	}))
+}
+
+func isDirectory(path string) bool {
+	info, err := os.Lstat(path)
+	return err == nil && info.IsDir()
 }
 
 // CheckWritable returns an error if the process cannot create files in dir, or if the file system has no free inode or
 // no free block, not even a block that is reserved for root. If dir does not exist, CheckWritable checks the nearest
-// existing parent directory.
+// existing parent directory. It returns nil for "", the directory in which nothing is saved.
 func CheckWritable(dir string) error {
+	if dir == "" {
+		return nil
+	}
 	const writeAndSearch = 2 | 1 // W_OK|X_OK
 	// With "/." at its end, the path of a regular file causes ENOTDIR.
 	err := syscall.Access(dir+"/.", writeAndSearch)

@@ -62,6 +62,12 @@ var _ = Describe("a special file", func() {
 		DeferCleanup(both.Close)
 	}
 
+	directory := func(path string) {
+		GinkgoHelper()
+		Expect(os.Remove(path)).To(Succeed())
+		Expect(os.MkdirAll(path+"/x", 0o700)).To(Succeed())
+	}
+
 	DescribeTable("in place of the lock file is an error that contains the path", func(replace func(string)) {
 		replace(host.Net("lock"))
 		for _, command := range []string{"ADD", "CHECK", "DEL"} {
@@ -71,11 +77,11 @@ var _ = Describe("a special file", func() {
 			Expect(f.Msg).To(HaveSuffix("not a regular file; remove it"), command)
 		}
 		Expect(runToEnd("STATUS", "", variant{}).Failure(GinkgoTB()).Code).To(BeEquivalentTo(types.CodeNotAvailable))
-		Expect(os.Remove(host.Net("lock"))).To(Succeed())
+		Expect(os.RemoveAll(host.Net("lock"))).To(Succeed())
 		runToEnd("DEL", "c0", variant{}).OK(GinkgoTB())
 		Expect(host.Reserved()).To(BeEmpty())
 	},
-		Entry("a named pipe", pipe), Entry("a named pipe with a writer", pipeWithWriter), Entry("a socket", socket))
+		Entry("a named pipe", pipe), Entry("a named pipe with a writer", pipeWithWriter), Entry("a socket", socket), Entry("a directory", directory))
 
 	DescribeTable("in place of last_reserved_ip.0 is replaced by ADD", func(replace func(string)) {
 		replace(host.Net("last_reserved_ip.0"))
@@ -85,16 +91,17 @@ var _ = Describe("a special file", func() {
 		Entry("a named pipe", pipe), Entry("a named pipe with a reader", pipeWithReader),
 		Entry("a named pipe with a writer", pipeWithWriter), Entry("a socket", socket))
 
+	const notRegular = "open %s: not a regular file; remove it"
 	DescribeTable("as resolvConf is an error with code 5 in ADD", func(replace func(string), problem string) {
 		path := fmt.Sprint(GinkgoT().TempDir(), "/resolv.conf")
 		Expect(os.WriteFile(path, nil, 0o600)).To(Succeed())
 		replace(path)
 		f := runToEnd("ADD", "c1", variant{IPAM: fmt.Sprintf(`%s, "resolvConf": %q`, subnet, path)}).Failure(GinkgoTB())
 		Expect(f.Code).To(Equal(uint(types.CodeIO)))
-		Expect(f.Msg).To(Equal("read resolvConf: " + path + problem))
+		Expect(f.Msg).To(Equal("read resolvConf: " + fmt.Sprintf(problem, path)))
 	},
-		Entry("a named pipe", pipe, " is a named pipe"), Entry("a named pipe with a writer", pipeWithWriter, " is a named pipe"),
-		Entry("a socket", socket, " is a socket"), Entry("a file that is too large", largeFile, " is larger than 1048576 bytes"))
+		Entry("a named pipe", pipe, notRegular), Entry("a named pipe with a writer", pipeWithWriter, notRegular), Entry("a socket", socket, notRegular),
+		Entry("a file that is too large", largeFile, "read %s: the file is too large: want at most 1048576 bytes"))
 
 	It("can be resolvConf if it is /dev/null, and the result contains no dns", func() {
 		Expect(runToEnd("ADD", "c1", variant{IPAM: subnet + `, "resolvConf": "/dev/null"`}).Result(GinkgoTB()).DNS).To(BeZero())

@@ -4,11 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
 
+	"github.com/plumb-cni/plumb/pkg/hostfile"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
@@ -17,7 +17,7 @@ import (
 // expression, which must match a part of the key as it is written in the configuration. If the file does not
 // exist, every sysctl is allowed.
 func checkAllowlist(path string, sysctls []assignment) error {
-	text, err := os.ReadFile(path)
+	text, err := hostfile.ReadConfig(path, hostfile.MaxSize)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

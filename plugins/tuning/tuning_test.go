@@ -648,7 +648,7 @@ var _ = Describe("tuning", func() {
 				status(keys).RequireFailure(GinkgoTB(), types.CodeNotAvailable, want)
 			},
 			Entry("the allowlist is broken", func() { Expect(os.WriteFile(allow, []byte("net.(\n"), 0o600)).To(Succeed()) }, "", "line 1"),
-			Entry("the allowlist cannot be read", func() { Expect(os.Mkdir(allow, 0o700)).To(Succeed()) }, "", "is a directory"),
+			Entry("the allowlist cannot be read", func() { Expect(os.Mkdir(allow, 0o700)).To(Succeed()) }, "", "not a regular file"),
 			Entry("the allowlist does not allow it", func() { Expect(os.WriteFile(allow, []byte("nothing\n"), 0o600)).To(Succeed()) }, everything, "is not allowed"),
 			Entry("dataDir is a file", func() { Expect(os.WriteFile(dir, nil, 0o600)).To(Succeed()) }, "", "not a directory"),
 			Entry("dataDir is below a file", func() {}, `"dataDir": "/etc/passwd/x"`, "not a directory"),

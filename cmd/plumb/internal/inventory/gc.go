@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -196,11 +197,25 @@ func (c *Collector) delete(ctx context.Context, n *Network, p *Plan) error {
 		}
 		list, runtime := a.delArguments(n)
 		runtime.CacheDir = cmp.Or(runtime.CacheDir, c.Places.CacheDirs[0])
+		if err := checkCache(list, runtime); err != nil { // libcni would wait for the writer of a named pipe
+			errs = append(errs, err)
+			continue
+		}
 		if err := cni.DelNetworkList(context.WithoutCancel(ctx), list, runtime); err != nil {
 			errs = append(errs, fmt.Errorf("delete %s %s: %w", a.ContainerID, a.IfName, err))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// checkCache returns an error if the file of the attachment in libcni's cache exists, but cannot be opened as a regular file.
+func checkCache(list *libcni.NetworkConfigList, runtime *libcni.RuntimeConf) error {
+	name := cacheName(types.Attachment{Network: list.Name, ContainerID: runtime.ContainerID, IfName: runtime.IfName})
+	file, err := Open(filepath.Join(runtime.CacheDir, "results", name))
+	if err != nil {
+		return types.IgnoreNotExist(err)
+	}
+	return file.Close()
 }
 
 // delArguments returns the configuration and the arguments of a DEL. It takes them from the ADD in libcni's cache, if
@@ -231,7 +246,11 @@ func (c *Collector) sweep(ctx context.Context, n *Network, p *Plan) (err error) 
 		c.Log("network %s: cniVersion %s does not support GC; resources that name no attachment remain", n.Name, n.CNIVersion)
 		return nil
 	}
-	all, err := lock.NewAll(skel.LockFile)
+	path, err := skel.LockPath()
+	if err != nil {
+		return err
+	}
+	all, err := lock.NewAll(path)
 	if err != nil {
 		return err
 	}

@@ -1,17 +1,16 @@
 package inventory
 
 import (
-	"bufio"
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/plumb-cni/plumb/pkg/hostfile"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
@@ -159,7 +158,10 @@ func ReadLive(file *os.File, begin time.Time) (LiveList, error) {
 	if info, err := file.Stat(); err == nil && info.Mode().IsRegular() {
 		list.Created = info.ModTime()
 	}
-	text, err := io.ReadAll(bufio.NewReader(file))
+	text, err := hostfile.ReadAll(file, hostfile.MaxSize)
+	if err != nil {
+		return list, fmt.Errorf("the list of live containers: %w", err)
+	}
 	for _, id := range strings.Fields(string(text)) {
 		if !types.IsID(id) {
 			return list, fmt.Errorf("the list of live containers contains %q, which is not a container ID; give IDs only (-q)", id)

@@ -132,10 +132,10 @@ func (inv *Inventory) readCache(dir string, host *ns.Handle) {
 			continue
 		}
 		var f cachedFile
-		if json.Unmarshal(text, &f) != nil || f.Kind != libcni.CNICacheV1 {
-			continue // libcni ignores such a file as well
+		if json.Unmarshal(text, &f) != nil || f.Kind != libcni.CNICacheV1 || e.Name() != cacheName(f.id()) {
+			continue // libcni does not use such a file
 		}
-		a := inv.attachment(types.Attachment{Network: f.NetworkName, ContainerID: f.ContainerID, IfName: f.IfName})
+		a := inv.attachment(f.id())
 		a.cached = f.attachment()
 		a.NetNS = a.cached.runtime.NetNS
 		a.cached.runtime.CacheDir = filepath.Dir(dir)
@@ -143,6 +143,14 @@ func (inv *Inventory) readCache(dir string, host *ns.Handle) {
 		a.namespaces = stateOf(a.NetNS, a.youngest, host)
 	}
 }
+
+func (f cachedFile) id() types.Attachment {
+	return types.Attachment{Network: f.NetworkName, ContainerID: f.ContainerID, IfName: f.IfName}
+}
+
+// cacheName returns the name of an attachment's file in libcni's cache. libcni opens the file by this name, so that a file
+// with another name is a copy.
+func cacheName(a types.Attachment) string { return a.Network + "-" + a.ContainerID + "-" + a.IfName }
 
 // attachment returns the content of the file.
 func (f cachedFile) attachment() *cachedAttachment {

@@ -72,7 +72,11 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	if os.Geteuid() != 0 {
 		return nil, fmt.Errorf("repair calls plugins: %w; run plumb as root on the host", syscall.EPERM)
 	}
-	key, err := lock.NewKey(skel.LockFile, "plumb repair") // which also waits for the GC of plumb gc (lock.NewAll)
+	path, err := skel.LockPath()
+	if err != nil {
+		return nil, err
+	}
+	key, err := lock.NewKey(path, "plumb repair") // which also waits for the GC of plumb gc (lock.NewAll)
 	if err != nil {
 		return nil, err
 	}
