@@ -14,6 +14,7 @@ import (
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/maintain"
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/repair"
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/watch"
+	"github.com/plumb-cni/plumb/pkg/hostfile"
 	"github.com/plumb-cni/plumb/pkg/ns"
 	"github.com/spf13/cobra"
 )
@@ -65,7 +66,12 @@ func (m *maintainer) run() (err error) {
 	case m.dryRun && (m.Every > 0 || m.Metrics != ""):
 		return usageError{errors.New("--dry-run cannot be combined with --every and --metrics")}
 	}
-	unlock, err := maintain.Lock(filepath.Join(m.places.RunDir, "plumb-maintain.lock"))
+	const lockName = "plumb-maintain.lock"
+	path := m.places.InRun(lockName)
+	if path == "" {
+		return errors.New(hostfile.NotWritable(filepath.Join(m.places.RunDir, lockName)))
+	}
+	unlock, err := maintain.Lock(path)
 	if err != nil {
 		return err
 	}

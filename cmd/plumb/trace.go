@@ -18,6 +18,7 @@ import (
 
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/inventory"
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/traces"
+	"github.com/plumb-cni/plumb/pkg/hostfile"
 	"github.com/plumb-cni/plumb/pkg/trace"
 )
 
@@ -64,7 +65,7 @@ func (o traceOptions) run(c *cobra.Command) (err error) {
 	// Catch SIGPIPE, so that a write returns EPIPE when nobody reads the output. The signal would end the process
 	// before it removes the pipe.
 	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE)
-	listener, err := traces.Listen(trace.Pipe)
+	listener, err := traces.Listen(cmp.Or(hostfile.InRun(trace.Pipe), trace.Pipe))
 	if err != nil {
 		return err
 	}

@@ -30,7 +30,7 @@ func del(r *skel.Request) error {
 	err = ipam.DelWithLink(r, func() (func() error, error) {
 		portErr := removeExistingPorts(host, prev, bridgeName(r))
 		wait, vethErr := attach.DelVeth(host, container, r.Attachment(), prev)
-		rulesErr = masq.Del(masq.Masq{HostNS: r.HostNS, Owner: r.Attachment()}, ips, formerSpoofCheck(r, prev).delete)
+		rulesErr = r.IgnoreForbidden(masq.Del(masq.Masq{HostNS: r.HostNS, Owner: r.Attachment()}, ips, formerSpoofCheck(r, prev).delete))
 		linkErr := errors.Join(portErr, vethErr)
 		if linkErr == nil {
 			flowsErr = attach.DeleteAddressFlows(r.HostNS, ips)
@@ -59,7 +59,7 @@ func gc(r *skel.Request) error {
 	return ipam.GCWithLinks(r, func() error {
 		return errors.Join(
 			attach.VethGC(host, r.Conf.Name).Run(keep),
-			masq.GC(r.HostNS, r.Conf.Name, keep, gcMACSpoofChecks(host, r.Conf.Name, keep)),
+			r.IgnoreForbidden(masq.GC(r.HostNS, r.Conf.Name, keep, gcMACSpoofChecks(host, r.Conf.Name, keep))),
 		)
 	})
 }

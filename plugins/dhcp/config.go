@@ -128,7 +128,7 @@ func parseSocket(r *skel.Request) (string, error) {
 
 // socketPath returns the path, or the default path if it is empty.
 func socketPath(path string) (string, error) {
-	path = cmp.Or(path, dhcpd.DefaultSocket)
+	path = dhcpd.SocketPath(path)
 	if !filepath.IsAbs(path) {
 		return "", fmt.Errorf("daemonSocketPath %q is not an absolute path", path)
 	}

@@ -92,7 +92,7 @@ func del(r *skel.Request) error {
 		f.addrs = addresses(prev)
 	}
 	if err := f.connect(); err != nil {
-		return err
+		return r.IgnoreForbidden(err)
 	}
 	return errors.Join(f.delRules(), f.delElements())
 }
@@ -128,7 +128,7 @@ func status(r *skel.Request) error {
 func gc(r *skel.Request) error {
 	f := &firewall{r: r, conf: parseLeniently(r)}
 	if err := f.connect(); err != nil {
-		return err
+		return r.IgnoreForbidden(err)
 	}
 	keep := r.ValidAttachments()
 	return errors.Join(f.gcRules(keep), f.gcElements(keep))

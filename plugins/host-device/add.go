@@ -16,6 +16,7 @@ import (
 // it moves the device, because an ADD that gets no address must not change the device. If the IPAM plugin
 // needs the link, as dhcp does, add moves the device first.
 func (h machine) add(r *skel.Request, conf *config) (*types.Result, error) {
+	h.states = r.StateDir("", h.states)
 	pending, err := ipam.Start(r)
 	if err != nil {
 		return nil, err

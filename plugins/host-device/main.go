@@ -12,7 +12,7 @@ func plugin() skel.Plugin {
 // A machine contains the paths of directories on the host. Tests use other paths.
 type machine struct {
 	sys    sysfs
-	states string // the directory of the state files
+	states string // the directory of the state files, or the default that a verb passes to StateDir
 }
 
 func (h machine) plugin() skel.Plugin {

@@ -22,6 +22,7 @@ func (h machine) del(r *skel.Request) error {
 
 // release returns the device of the attachment to the host.
 func (h machine) release(r *skel.Request) error {
+	h.states = r.StateDir("", h.states)
 	host, err := nl.Open(r.HostNS)
 	if err != nil {
 		return err
@@ -73,6 +74,7 @@ func (h machine) gc(r *skel.Request) error {
 }
 
 func (h machine) gcDevices(r *skel.Request) error {
+	h.states = r.StateDir("", h.states)
 	host, err := nl.Open(r.HostNS)
 	if err != nil {
 		return err
@@ -90,6 +92,7 @@ func (h machine) gcDevices(r *skel.Request) error {
 
 // status returns an error if an ADD would fail. A device that is in use is not an error.
 func (h machine) status(r *skel.Request) error {
+	h.states = r.StateDir("", h.states)
 	conf, err := parse(r)
 	if err == nil {
 		err = statefile.CheckWritable(h.states)

@@ -32,7 +32,7 @@ type config struct {
 	dad     attach.DADMode
 	queues  attach.QueueKeys
 	access  *attach.HostAccess // nil without hostAccess
-	dataDir string
+	dataDir string             // empty if nothing is recorded
 }
 
 // defaultDataDir is in /run, because records are useless after a reboot, when the interfaces are gone.
@@ -54,7 +54,7 @@ func parse(r *skel.Request) (*config, error) {
 		mtu:     raw.MTU,
 		dad:     raw.DADKeys.Mode(),
 		queues:  raw.QueueKeys,
-		dataDir: cmp.Or(raw.DataDir, defaultDataDir),
+		dataDir: r.StateDir(raw.DataDir, defaultDataDir),
 	}
 	access, accessErr := raw.HostAccessKeys.Parse(r, conf.master)
 	conf.access = access
@@ -62,7 +62,7 @@ func parse(r *skel.Request) (*config, error) {
 	reportIf := types.ProblemsInto(&errs)
 	reportIf(!conf.mode.HasKnownMode(), "unknown ipvlan mode: %q; want l2, l3 or l3s", raw.Mode)
 	reportIf(!conf.mode.HasKnownFlag(), "unknown ipvlan flag: %q; want bridge, private or vepa", raw.Flag)
-	reportIf(!filepath.IsAbs(conf.dataDir), "dataDir %q is not an absolute path", conf.dataDir)
+	reportIf(conf.dataDir != "" && !filepath.IsAbs(conf.dataDir), "dataDir %q is not an absolute path", conf.dataDir)
 	// Before version 0.3.0, a result must contain an IP address.
 	noAddress := r.Conf.IPAM.Type == "" && len(r.Conf.PrevResult) == 0 && r.Version < types.V030
 	reportIf(noAddress, "%w", types.ErrNoAddress)
@@ -76,5 +76,5 @@ func dataDir(r *skel.Request) string {
 		DataDir string `json:"dataDir"`
 	}
 	_ = types.Decode(r.Stdin, &raw)
-	return cmp.Or(raw.DataDir, defaultDataDir)
+	return r.StateDir(raw.DataDir, defaultDataDir)
 }

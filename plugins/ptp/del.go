@@ -26,7 +26,7 @@ func del(r *skel.Request) error {
 	var masqErr, flowsErr error
 	err = ipam.DelWithLink(r, func() (func() error, error) {
 		wait, linkErr := attach.DelVeth(host, container, r.Attachment(), prev)
-		masqErr = masq.Del(masq.Masq{HostNS: r.HostNS, Owner: r.Attachment()}, ips)
+		masqErr = r.IgnoreForbidden(masq.Del(masq.Masq{HostNS: r.HostNS, Owner: r.Attachment()}, ips))
 		if linkErr == nil {
 			flowsErr = attach.DeleteAddressFlows(r.HostNS, ips)
 		}
@@ -43,7 +43,7 @@ func gc(r *skel.Request) error {
 	keep := r.ValidAttachments()
 	return errors.Join(
 		attach.VethGC(host, r.Conf.Name).Run(keep),
-		masq.GC(r.HostNS, r.Conf.Name, keep),
+		r.IgnoreForbidden(masq.GC(r.HostNS, r.Conf.Name, keep)),
 		ipam.GC(r),
 	)
 }

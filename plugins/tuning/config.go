@@ -73,7 +73,7 @@ func countMembers(object []byte) int {
 type config struct {
 	sysctls []assignment // sorted by path, without duplicates
 	link    settings
-	dataDir string
+	dataDir string // empty if nothing is saved
 }
 
 const (
@@ -90,6 +90,9 @@ func parse(r *skel.Request) (*config, error) {
 		return nil, err
 	}
 	conf, err := raw.toConfig(r.IfName, args)
+	if err == nil {
+		conf.dataDir = r.StateDir(conf.dataDir, defaultDataDir)
+	}
 	return conf, types.Coded(types.CodeConfig, err)
 }
 
@@ -98,7 +101,7 @@ func (raw *rawConfig) toConfig(ifName string, args types.Args) (*config, error) 
 	fromArgs := raw.Args.CNI
 	mac, macErr := types.FirstMAC(raw.RuntimeConfig.MAC, fromArgs.MAC, args[types.ArgMAC], raw.MAC)
 	sysctls, sysctlErr := assignments(raw.Sysctl, fromArgs.Sysctl, ifName)
-	conf := &config{sysctls: sysctls, dataDir: cmp.Or(raw.DataDir, defaultDataDir), link: settings{
+	conf := &config{sysctls: sysctls, dataDir: raw.DataDir, link: settings{
 		Promisc:  cmp.Or(fromArgs.Promisc, raw.Promisc),
 		MTU:      cmp.Or(fromArgs.MTU, raw.MTU),
 		AllMulti: cmp.Or(fromArgs.AllMulti, raw.AllMulti),
@@ -125,7 +128,7 @@ func (c *config) validate() error {
 	if n := c.link.TxQLen; n != nil && (*n < 0 || *n > math.MaxInt32) {
 		errs = append(errs, fmt.Errorf("txQLen %d must be between 0 and %d", *n, math.MaxInt32))
 	}
-	if !filepath.IsAbs(c.dataDir) {
+	if c.dataDir != "" && !filepath.IsAbs(c.dataDir) {
 		errs = append(errs, fmt.Errorf("dataDir %q is not an absolute path", c.dataDir))
 	}
 	return errors.Join(errs...)
@@ -140,5 +143,5 @@ func dataDir(r *skel.Request) string {
 		DataDir string `json:"dataDir"`
 	}
 	_ = types.Decode(r.Stdin, &raw)
-	return cmp.Or(raw.DataDir, defaultDataDir)
+	return r.StateDir(raw.DataDir, defaultDataDir)
 }

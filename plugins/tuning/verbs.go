@@ -319,10 +319,11 @@ func (h machine) repair(r *skel.Request, conf *config) error {
 }
 
 // checkSaved returns an error if the saved state cannot be read, because DEL could not restore anything. If
-// only sysctls are configured, the state may be missing, because the reference plugin saves no sysctls.
+// only sysctls are configured, the state may be missing, because the reference plugin saves no sysctls. It is missing as
+// well if there is no directory to save it in.
 func (t *target) checkSaved() error {
 	err := t.file.Load(&saved{})
-	if errors.Is(err, fs.ErrNotExist) && t.conf.link == (settings{}) {
+	if errors.Is(err, fs.ErrNotExist) && (t.conf.link == (settings{}) || t.file.Dir == "") {
 		return nil
 	}
 	if err != nil {

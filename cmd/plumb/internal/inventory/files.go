@@ -30,10 +30,16 @@ func (s *pathSet) add(dir string) {
 // network configurations set.
 func (inv *Inventory) readFiles(p Places) {
 	pools := pathSet{filepath.Clean(p.DataDir)}
-	leases := pathSet{dhcpd.StoreOf(filepath.Join(p.RunDir, filepath.Base(dhcpd.DefaultSocket))).Dir}
+	var leases pathSet
+	if socket := p.InRun(filepath.Base(dhcpd.DefaultSocket)); socket != "" {
+		leases.add(dhcpd.StoreOf(socket).Dir)
+	}
 	records := map[string]*pathSet{}
 	for _, plugin := range []string{"tuning", "ipvlan", "host-device"} {
-		records[plugin] = &pathSet{filepath.Join(p.RunDir, plugin)}
+		records[plugin] = &pathSet{}
+		if dir := p.InRun(plugin); dir != "" {
+			records[plugin].add(dir)
+		}
 	}
 	for _, keys := range inv.allKeys() {
 		var ipam struct{ DataDir, DaemonSocketPath string }

@@ -10,10 +10,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/plumb-cni/plumb/pkg/hostfile"
 	"github.com/plumb-cni/plumb/pkg/nft"
 	"github.com/plumb-cni/plumb/pkg/ns"
 	"github.com/plumb-cni/plumb/pkg/types"
@@ -27,6 +29,10 @@ type Places struct {
 	DataDir    string   // the default directory of reservations
 	RunDir     string   // the directory of files that do not survive a reboot, /run/cni
 }
+
+// InRun returns the path at which plugins of this process keep the file or directory of RunDir with that name, or "" if they
+// can write it nowhere (see hostfile.InRun).
+func (p Places) InRun(name string) string { return hostfile.InRun(filepath.Join(p.RunDir, name)) }
 
 // A Kind is a kind of Resource.
 type Kind string

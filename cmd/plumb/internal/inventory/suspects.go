@@ -2,6 +2,7 @@ package inventory
 
 import (
 	"encoding/json"
+	"path/filepath"
 	"time"
 
 	"github.com/plumb-cni/plumb/pkg/statefile"
@@ -15,6 +16,8 @@ type Suspects struct {
 	now    map[types.Attachment]time.Time // the next content of the file
 }
 
+const suspectsName = "plumb-suspects.json"
+
 // A suspect is an entry of the file.
 type suspect struct {
 	types.Attachment
@@ -25,10 +28,15 @@ type suspect struct {
 // delays their removal.
 func (p Places) ReadSuspects() *Suspects {
 	s := &Suspects{
-		file:   statefile.File{Dir: p.RunDir, Name: "plumb-suspects.json"},
+		file:   statefile.File{Name: suspectsName},
 		before: map[types.Attachment]time.Time{}, now: map[types.Attachment]time.Time{},
 	}
-	text, _ := statefile.Read(s.file.Path())
+	path := p.InRun(suspectsName)
+	if path == "" {
+		return s
+	}
+	s.file.Dir = filepath.Dir(path)
+	text, _ := statefile.Read(path)
 	var entries []suspect
 	_ = json.Unmarshal(text, &entries)
 	for _, e := range entries {
