@@ -71,6 +71,7 @@ func addNetwork(c *cobra.Command, run ipamRun) *cobra.Command {
 		if err != nil {
 			return err
 		}
+		n.Warn = func(text string) { fmt.Fprintln(c.ErrOrStderr(), "plumb: warning:", text) }
 		return run(untilSignal(c.Context()), c, n)
 	}
 	return c

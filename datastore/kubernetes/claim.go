@@ -106,16 +106,18 @@ func (s *session) claimWant(ctx context.Context, first netip.Addr, answer *datas
 }
 
 // freeIn returns the addresses of the pool in a chunk that have no owner, in random order. c is nil if the chunk does not
-// exist.
+// exist. A chunk can have chunkSize owners only, even if some of them own no address of it.
 func (s *session) freeIn(c *addressChunk, first netip.Addr) []netip.Addr {
-	taken := map[netip.Addr]bool{}
+	taken, room := map[netip.Addr]bool{}, chunkSize
 	if c != nil {
+		room = max(0, chunkSize-len(c.Spec.Owners))
 		for offset := range chunkSize {
 			a := addrAt(first, offset)
 			_, taken[a] = ownerOf(c, a)
 		}
 	}
-	return s.Pool.In(first, addrAt(first, chunkSize-1), taken)
+	free := s.Pool.In(first, addrAt(first, chunkSize-1), taken)
+	return free[:min(len(free), room)]
 }
 
 // free estimates how many addresses of the pool have no owner. It returns at least 1, because only a LIST of all chunks
@@ -141,10 +143,9 @@ func (s *session) claimListed(ctx context.Context, answer *datastore.Answer) (do
 		return false, err
 	}
 	for _, i := range rand.Perm(len(page.Items))[:min(len(page.Items), probes)] {
-		name := page.Items[i].Metadata.Name
-		first, err := firstOf(name)
+		first, err := firstOf(page.Items[i].Metadata.Name)
 		if err != nil {
-			return false, nonsense("AddressChunk", name, "%w", err)
+			continue // it contains no address
 		}
 		if done, err := s.claimWant(ctx, first, answer); done || err != nil {
 			return done, err
@@ -216,8 +217,7 @@ func (s *session) claimIn(ctx context.Context, first netip.Addr, choose func(*ad
 // nil if the caller must read the chunk again.
 func (s *session) admit(ctx context.Context, c *addressChunk, first netip.Addr) (*addressChunk, error) {
 	if c != nil {
-		s.storeID = c.Spec.Store
-		if err := s.checkStoreID(); err != nil {
+		if err := errors.Join(s.learnStore(ctx, c.Spec.Store), s.checkStoreID()); err != nil {
 			return nil, err
 		}
 	}
@@ -283,8 +283,8 @@ func (s *session) admitted(ctx context.Context, first netip.Addr) (*segmentNode,
 	if s.epoch != "" && s.epoch != n.Spec.Epoch {
 		return nil, s.BusyError()
 	}
-	s.epoch, s.storeID = n.Spec.Epoch, n.Spec.Store
-	if err := s.checkStoreID(); err != nil {
+	s.epoch = n.Spec.Epoch
+	if err := errors.Join(s.learnStore(ctx, n.Spec.Store), s.checkStoreID()); err != nil {
 		return nil, err
 	}
 	name := chunkObject(s.Segment, first)
@@ -370,7 +370,10 @@ func (s *session) requestedIn(c *addressChunk, first netip.Addr) (in []netip.Add
 			continue
 		}
 		if c != nil {
-			if o, taken := ownerOf(c, a); taken {
+			switch o, taken := ownerOf(c, a); {
+			case taken && (c.Spec.unreadable || !isReadable(o)):
+				return nil, server.Errorf(types.CodeTryAgain, datastore.ReasonTaken, "%v may belong to a node, but AddressChunk %s contains invalid values; correct the object", a, c.Metadata.Name)
+			case taken:
 				return nil, s.OwnedError(a, nodeName(o.Node, o.Network), o.Since)
 			}
 		}
@@ -386,8 +389,7 @@ func (s *session) release(ctx context.Context, answer *datastore.Answer) error {
 	for _, first := range chunksOf(server.Sorted(s.Addresses)) {
 		c, released, err := s.releaseIn(ctx, first, s.Addresses)
 		if err == nil && c != nil {
-			s.storeID = c.Spec.Store
-			err = s.checkStoreID()
+			err = errors.Join(s.learnStore(ctx, c.Spec.Store), s.checkStoreID())
 		}
 		if err == nil && len(released) > 0 {
 			err = s.checkStore()

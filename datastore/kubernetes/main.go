@@ -35,6 +35,7 @@ type session struct {
 	counted  *sample // the owners in the segment, if this call has counted them
 	fences   fences  // the fences of the chunks that the node has seen
 	older    bool    // resync has read a chunk with a lower fence than the node has seen
+	warnings []string
 }
 
 // Config implements server.Session.
@@ -46,6 +47,10 @@ func (s *session) Seen() (revision int64, store string) { return s.revision, s.f
 // Serve implements server.Session.
 func (s *session) Serve(ctx context.Context, r *server.Request, answer *datastore.Answer) (err error) {
 	s.Request = r
+	if err := checkSegment(r.Segment); err != nil {
+		return err
+	}
+	defer func() { answer.Warnings = s.warnings }()
 	s.Store, s.fences = splitStore(r.Store)
 	if s.client, err = s.config.connect(); err != nil {
 		return err

@@ -1,14 +1,15 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
 	"maps"
+	"math"
 	"net/netip"
 	"net/url"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,6 +26,9 @@ const (
 	// chunkSize is how many addresses an AddressChunk contains. The first one is a multiple of it. It must never change,
 	// because the names of existing objects depend on it.
 	chunkSize = 64
+
+	// maxSegment is the largest length of a segment's name, which is the value of labelSegment.
+	maxSegment = 63
 
 	labelSegment = group + "/segment"
 	labelOwned   = group + "/owned" // the number of owners in an AddressChunk
@@ -80,6 +84,8 @@ type addressChunkSpec struct {
 	Store   string           `json:"store"`
 	Sample  sample           `json:"sample"`
 	Owners  map[string]owner `json:"owners"` // by offset
+
+	unreadable bool // see inspect
 }
 
 // owner is the owner of one address.
@@ -110,10 +116,19 @@ func nodeName(node, network string) string {
 	return node + ":" + network
 }
 
-// A hash in the name of an object has 40 digits, or 32 after the name of a node.
 func hash(parts ...string) string {
 	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
 	return hex.EncodeToString(sum[:])[:40]
+}
+
+// checkSegment returns an error unless the name of the segment can be a label, and the name of an object or a part of it, so
+// that the admission policy can compare them.
+func checkSegment(segment string) error {
+	if isDNSName(segment) && len(segment) <= maxSegment {
+		return nil
+	}
+	return server.Errorf(types.CodeConfig, datastore.ReasonRequest,
+		"segment %q must be at most %d lower-case letters, digits, '-' and '.', because objects of Kubernetes have its name; set the key segment", segment, maxSegment)
 }
 
 // isDNSName reports whether s can be a part of an object's name.
@@ -128,22 +143,8 @@ func isDNSName(s string) bool {
 	return len(s) <= 200
 }
 
-// segmentObject returns the name of the Segment. It is the segment's name if possible, so that the admission policy can
-// compare them.
-func segmentObject(segment string) string {
-	if isDNSName(segment) && !isHash(segment) {
-		return segment
-	}
-	return hash(segment)
-}
-
-func isHash(s string) bool {
-	_, err := hex.DecodeString(s)
-	return err == nil && len(s) == 40
-}
-
-// segmentNodeObject returns the name of the SegmentNode of a node. It begins with the name of the node if possible, so
-// that the admission policy can compare them.
+// segmentNodeObject returns the name of the SegmentNode of a node, which contains a hash. It begins with the name of the node
+// if possible, as the name of a Node always can, so that the admission policy can compare them.
 func segmentNodeObject(segment, node string) string {
 	node, network, _ := strings.Cut(node, ":")
 	if isDNSName(node) {
@@ -183,7 +184,7 @@ func longText(a netip.Addr) string {
 }
 
 func chunkObject(segment string, first netip.Addr) string {
-	return strings.NewReplacer(".", "-", ":", "-").Replace(longText(first)) + "." + segmentObject(segment)
+	return strings.NewReplacer(".", "-", ":", "-").Replace(longText(first)) + "." + segment
 }
 
 // firstOf returns the first address of the chunk with this object name.
@@ -196,17 +197,9 @@ func firstOf(object string) (netip.Addr, error) {
 	return netip.ParseAddr(strings.ReplaceAll(text, "-", separator))
 }
 
-// labelOf returns the value of labelSegment.
-func labelOf(segment string) string {
-	if regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$`).MatchString(segment) {
-		return segment
-	}
-	return hash(segment)
-}
-
 // selector returns the query for the objects of the segment.
 func (s *session) selector() url.Values {
-	return url.Values{"labelSelector": {labelSegment + "=" + labelOf(s.Segment)}}
+	return url.Values{"labelSelector": {labelSegment + "=" + s.Segment}}
 }
 
 // bootHash returns the beginning of the epochs of this machine and boot.
@@ -218,9 +211,16 @@ func nonsense(kind, name, format string, args ...any) error {
 		kind, name, fmt.Errorf(format, args...))
 }
 
+// warn adds a warning to the answer.
+func (s *session) warn(text string) {
+	if !slices.Contains(s.warnings, text) {
+		s.warnings = append(s.warnings, text)
+	}
+}
+
 // segment reads the Segment. It returns nil if there is none.
 func (s *session) segment(ctx context.Context) (*segment, error) {
-	o, err := segments().get(ctx, s, segmentObject(s.Segment))
+	o, err := segments().get(ctx, s, s.Segment)
 	if err != nil || o == nil {
 		return nil, err
 	}
@@ -236,7 +236,7 @@ func frozenText(o *segment) string {
 	if o == nil || o.Spec.Frozen == nil {
 		return ""
 	}
-	return server.FrozenText(o.Spec.Frozen.Since, o.Spec.Frozen.By)
+	return server.FrozenText(cmp.Or(word(o.Spec.Frozen.Since), "an unknown time"), word(o.Spec.Frozen.By))
 }
 
 // registration reads the SegmentNode of a node. It returns nil if there is none.
@@ -245,22 +245,27 @@ func (s *session) registration(ctx context.Context, node string) (*segmentNode, 
 	if err != nil || o == nil {
 		return nil, err
 	}
-	return o, checkNode(o, s.Segment, node)
+	return o, s.checkNode(o, node)
 }
 
-func checkNode(o *segmentNode, segment, node string) error {
+// checkNode checks a registration. It removes names from its list of chunks that no chunk of the segment can have, and warns
+// of them. The node owns nothing there.
+func (s *session) checkNode(o *segmentNode, node string) error {
 	n := o.Spec
 	switch {
-	case n.Segment != segment || node != "" && nodeName(n.Node, n.Network) != node:
+	case n.Segment != s.Segment || node != "" && nodeName(n.Node, n.Network) != node:
 		return nonsense("SegmentNode", o.Metadata.Name, "it is of node %q and segment %q", nodeName(n.Node, n.Network), n.Segment)
 	case !server.IsWord(n.Machine) || !server.IsWord(n.Boot) || !server.IsWord(n.Epoch):
 		return nonsense("SegmentNode", o.Metadata.Name, "machine %q, boot %q and epoch %q must not be empty", n.Machine, n.Boot, n.Epoch)
 	}
-	for _, name := range n.Chunks {
-		if first, err := firstOf(name); err != nil || chunkObject(segment, first) != name {
-			return nonsense("SegmentNode", o.Metadata.Name, "%q is not the name of a chunk", name)
+	o.Spec.Chunks = slices.DeleteFunc(n.Chunks, func(name string) bool {
+		first, err := firstOf(name)
+		if err == nil && chunkObject(s.Segment, first) == name {
+			return false
 		}
-	}
+		s.warn(fmt.Sprintf("SegmentNode %s: %q is not the name of a chunk, and is ignored", o.Metadata.Name, name))
+		return true
+	})
 	return nil
 }
 
@@ -281,38 +286,66 @@ func (s *session) chunk(ctx context.Context, first netip.Addr) (*addressChunk, e
 	if err != nil {
 		return nil, err
 	}
-	if s.storeID == "" {
-		s.storeID = o.Spec.Store
-	}
-	if err := checkChunk(o, s.Segment); err != nil {
-		return nil, err
-	}
+	s.inspect(o)
 	return o, s.checkFence(first, o.Spec.Fence)
 }
 
-func checkChunk(o *addressChunk, segment string) error {
-	c := o.Spec
+// inspect warns of what no datastore has written into a chunk. The datastore continues as if it were taken: a chunk that
+// inspect marks as unreadable counts as full, and an owner that is not valid counts as the owner of an address.
+func (s *session) inspect(o *addressChunk) {
+	c := &o.Spec
 	first, err := netip.ParseAddr(c.First)
-	switch {
-	case err != nil || c.Segment != segment || o.Metadata.Name != chunkObject(segment, first) || c.Size != chunkSize:
-		return nonsense("AddressChunk", o.Metadata.Name, "it is of segment %q, first address %q and size %d", c.Segment, c.First, c.Size)
-	case c.Store == "":
-		return nonsense("AddressChunk", o.Metadata.Name, "store is empty")
+	if err != nil || c.Segment != s.Segment || o.Metadata.Name != chunkObject(s.Segment, first) || c.Size != chunkSize || c.Fence < 0 || c.Fence == math.MaxInt64 {
+		c.unreadable = true
+		s.warn(fmt.Sprintf("AddressChunk %s counts as full: it is of segment %q, first address %q, size %d and fence %d; correct the object",
+			o.Metadata.Name, c.Segment, c.First, c.Size, c.Fence))
+		return
 	}
-	for offset, owner := range c.Owners {
-		n, err := strconv.Atoi(offset)
-		if err != nil || n < 0 || n >= chunkSize || strconv.Itoa(n) != offset || !server.IsWord(owner.Node) || !server.IsWord(owner.Claim) || !server.IsWord(owner.Epoch) {
-			return nonsense("AddressChunk", o.Metadata.Name, "owner %q with node %q, epoch %q and claim %q is not valid", offset, owner.Node, owner.Epoch, owner.Claim)
+	for _, offset := range slices.Sorted(maps.Keys(c.Owners)) {
+		owner := c.Owners[offset]
+		if _, ok := offsetOf(offset); !ok || !isReadable(owner) || !server.IsWord(owner.Claim) || !server.IsWord(owner.Epoch) {
+			s.warn(fmt.Sprintf("AddressChunk %s: owner %q with node %q, epoch %q and claim %q is not valid, and counts as the owner of an address; correct the object",
+				o.Metadata.Name, offset, owner.Node, owner.Epoch, owner.Claim))
 		}
 	}
-	return nil
+}
+
+// offsetOf returns the offset in a key of the owners.
+func offsetOf(key string) (int, bool) {
+	n, err := strconv.Atoi(key)
+	return n, err == nil && n >= 0 && n < chunkSize && strconv.Itoa(n) == key
+}
+
+// isReadable reports whether the owner names a node.
+func isReadable(o owner) bool { return server.IsWord(nodeName(o.Node, o.Network)) }
+
+// word returns a text that only people read, or "" if it is not a word and could therefore, for example, control a terminal.
+func word(s string) string {
+	if server.IsWord(s) {
+		return s
+	}
+	return ""
+}
+
+// learnStore sets the ID of the store. An object contains the ID that its writer has seen. If this node has seen another one,
+// the UID of the Segment decides.
+func (s *session) learnStore(ctx context.Context, written string) error {
+	if written == s.Store {
+		s.storeID = written
+		return nil
+	}
+	o, err := s.segment(ctx)
+	if err == nil && o == nil {
+		err = s.CheckRegistered("") // the Segment was deleted
+	}
+	return err
 }
 
 // newChunk returns a chunk that is not open and has no owner.
 func (s *session) newChunk(first netip.Addr, n *segmentNode) *addressChunk {
 	return &addressChunk{
 		Metadata: metadata{Name: chunkObject(s.Segment, first)},
-		Spec:     addressChunkSpec{Segment: s.Segment, First: longText(first), Size: chunkSize, Store: n.Spec.Store, Sample: n.Spec.Sample, Owners: map[string]owner{}},
+		Spec:     addressChunkSpec{Segment: s.Segment, First: longText(first), Size: chunkSize, Store: s.storeID, Sample: n.Spec.Sample, Owners: map[string]owner{}},
 	}
 }
 
@@ -338,19 +371,23 @@ func label(c *addressChunk) {
 	if c.Metadata.Labels == nil {
 		c.Metadata.Labels = map[string]string{}
 	}
-	c.Metadata.Labels[labelSegment] = labelOf(c.Spec.Segment)
+	c.Metadata.Labels[labelSegment] = c.Spec.Segment
 	c.Metadata.Labels[labelOwned] = strconv.Itoa(len(c.Spec.Owners))
 	c.Metadata.Labels[labelFull] = strconv.FormatBool(len(c.Spec.Owners) == chunkSize)
 	c.Metadata.Labels[labelOpen] = strconv.FormatBool(c.Spec.Open)
 }
 
-// owners returns all owners in the chunk.
+// owners returns all owners in the chunk that are nodes.
 func owners(c *addressChunk) map[netip.Addr]owner {
 	all := map[netip.Addr]owner{}
-	first, _ := netip.ParseAddr(c.Spec.First) // checkChunk has checked it and the offsets
-	for offset, o := range c.Spec.Owners {
-		n, _ := strconv.Atoi(offset)
-		all[addrAt(first, n)] = o
+	if c.Spec.unreadable {
+		return all
+	}
+	first, _ := netip.ParseAddr(c.Spec.First) // inspect has checked it
+	for key, o := range c.Spec.Owners {
+		if n, ok := offsetOf(key); ok && isReadable(o) {
+			all[addrAt(first, n)] = o
+		}
 	}
 	return all
 }
@@ -366,7 +403,7 @@ func owned(c *addressChunk, node string) map[netip.Addr]owner {
 func ownerOf(c *addressChunk, a netip.Addr) (owner, bool) {
 	_, offset := chunkOf(a)
 	o, ok := c.Spec.Owners[strconv.Itoa(offset)]
-	return o, ok
+	return o, ok || c.Spec.unreadable
 }
 
 // give assigns an address of the chunk to the node of the request, and returns the new claim. since may be "".

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -119,7 +120,7 @@ func (s *session) writeRegistration(ctx context.Context, n *segmentNode, chunks 
 	if n.Metadata.Labels == nil {
 		n.Metadata.Labels = map[string]string{}
 	}
-	n.Metadata.Labels[labelSegment] = labelOf(s.Segment)
+	n.Metadata.Labels[labelSegment] = s.Segment
 	node, network, _ := strings.Cut(s.Node, ":")
 	all := slices.Concat(n.Spec.Chunks, chunks)
 	slices.Sort(all)
@@ -139,7 +140,7 @@ func (s *session) ensureSegment(ctx context.Context) (*segment, error) {
 	if err != nil || o != nil {
 		return o, err
 	}
-	o = &segment{Metadata: metadata{Name: segmentObject(s.Segment)}, Spec: segmentSpec{Segment: s.Segment}}
+	o = &segment{Metadata: metadata{Name: s.Segment}, Spec: segmentSpec{Segment: s.Segment}}
 	if _, err := segments().create(ctx, s, o); err != nil {
 		return nil, err
 	}
@@ -175,7 +176,7 @@ func (s *session) rewrite(ctx context.Context, n *segmentNode, edit func(*addres
 			if err != nil {
 				return all, false, err
 			}
-			c.Spec.Store, c.Spec.Sample = n.Spec.Store, n.Spec.Sample
+			c.Spec.Store, c.Spec.Sample = cmp.Or(s.storeID, c.Spec.Store), n.Spec.Sample
 			if ok, err := s.updateChunk(ctx, c); err != nil {
 				return all, false, err
 			} else if !ok {
@@ -188,7 +189,7 @@ func (s *session) rewrite(ctx context.Context, n *segmentNode, edit func(*addres
 	return all, false, s.BusyError()
 }
 
-// chunks reads the chunks with these names, and creates those that do not exist.
+// chunks reads the chunks with these names, without those that are not readable, and creates those that do not exist.
 func (s *session) chunks(ctx context.Context, n *segmentNode, names []string) (all []*addressChunk, err error) {
 	for _, name := range names {
 		first, _ := firstOf(name) // checkNode has checked the names
@@ -204,7 +205,9 @@ func (s *session) chunks(ctx context.Context, n *segmentNode, names []string) (a
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, c)
+		if !c.Spec.unreadable {
+			all = append(all, c)
+		}
 	}
 	return all, nil
 }
@@ -268,7 +271,7 @@ func (s *session) resyncIn(c *addressChunk, epoch string, conflicts map[netip.Ad
 		}
 		delete(conflicts, a)
 		if o, taken := ownerOf(c, a); taken && nodeName(o.Node, o.Network) != s.Node {
-			conflicts[a] = nodeName(o.Node, o.Network)
+			conflicts[a] = cmp.Or(word(nodeName(o.Node, o.Network)), "unknown")
 			continue
 		}
 		given[a] = s.give(c, a, epoch, mine[a].Since)
@@ -282,6 +285,9 @@ func (s *session) resyncIn(c *addressChunk, epoch string, conflicts map[netip.Ad
 // registration, which removeNode answers with.
 func (s *session) removeNode(ctx context.Context, answer *datastore.Answer) error {
 	s.Node = s.Target
+	if _, err := s.segment(ctx); err != nil { // for the ID of the store in the chunks
+		return err
+	}
 	n, err := s.markRemoved(ctx)
 	if err != nil {
 		return err
@@ -350,9 +356,7 @@ func (s *session) freeStrays(ctx context.Context, answer *datastore.Answer) erro
 	answer.Addresses = map[netip.Addr]string{}
 	err := each(ctx, s, addressChunks().path(), func(chunks []addressChunk) error {
 		for i := range chunks {
-			if err := checkChunk(&chunks[i], s.Segment); err != nil {
-				return err
-			}
+			s.inspect(&chunks[i])
 			for a, o := range owned(&chunks[i], s.Target) {
 				if strings.HasPrefix(o.Epoch, s.bootHash()) {
 					strays[a] = o.Claim

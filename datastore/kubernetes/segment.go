@@ -157,8 +157,9 @@ func (s *session) listTarget(ctx context.Context, answer *datastore.Answer) erro
 func (s *session) listAll(ctx context.Context, answer *datastore.Answer) error {
 	err := each(ctx, s, segmentNodes().path(), func(nodes []segmentNode) error {
 		for i := range nodes {
-			if err := checkNode(&nodes[i], s.Segment, ""); err != nil {
-				return err
+			if err := s.checkNode(&nodes[i], ""); err != nil {
+				s.warn(err.Error())
+				continue
 			}
 			addNode(answer, &nodes[i])
 		}
@@ -169,9 +170,7 @@ func (s *session) listAll(ctx context.Context, answer *datastore.Answer) error {
 	}
 	return each(ctx, s, addressChunks().path(), func(chunks []addressChunk) error {
 		for i := range chunks {
-			if err := checkChunk(&chunks[i], s.Segment); err != nil {
-				return err
-			}
+			s.inspect(&chunks[i])
 			addOwners(answer, owners(&chunks[i]))
 		}
 		return nil
@@ -179,16 +178,17 @@ func (s *session) listAll(ctx context.Context, answer *datastore.Answer) error {
 }
 
 func addNode(answer *datastore.Answer, n *segmentNode) {
-	answer.Nodes[nodeName(n.Spec.Node, n.Spec.Network)] = datastore.Node{Machine: n.Spec.Machine, Boot: n.Spec.Boot, LastCall: n.Spec.LastCall}
+	answer.Nodes[nodeName(n.Spec.Node, n.Spec.Network)] = datastore.Node{Machine: n.Spec.Machine, Boot: n.Spec.Boot, LastCall: word(n.Spec.LastCall)}
 }
 
 func addOwners(answer *datastore.Answer, owners map[netip.Addr]owner) {
 	for a, o := range owners {
-		answer.Owners[a] = datastore.Owner{Node: nodeName(o.Node, o.Network), Since: o.Since}
+		answer.Owners[a] = datastore.Owner{Node: nodeName(o.Node, o.Network), Since: word(o.Since)}
 	}
 }
 
-// freeze blocks claim and register until thaw.
+// freeze blocks claim and register until thaw. It closes all chunks even if an earlier freeze is complete, because a node may
+// have recorded this wrongly, or opened a chunk since.
 func (s *session) freeze(ctx context.Context, answer *datastore.Answer) error {
 	o, err := s.ensureSegment(ctx)
 	if err == nil && (o.Spec.Frozen == nil || o.Spec.Frozen.Complete) {
@@ -196,6 +196,7 @@ func (s *session) freeze(ctx context.Context, answer *datastore.Answer) error {
 			if o.Spec.Frozen == nil {
 				o.Spec.Frozen = &frozen{Since: server.Now(), By: s.Node}
 			}
+			o.Spec.Frozen.Complete = false
 		})
 	}
 	if err == nil {
@@ -228,8 +229,8 @@ func (s *session) setFrozen(ctx context.Context, edit func(*segment)) error {
 	return s.BusyError()
 }
 
-// close closes all chunks of the frozen segment, so that claims that are based on an earlier state conflict, and then
-// marks the freeze as complete. A chunk that was written after the Segment and is not open was closed by an earlier
+// close closes all chunks of the frozen segment, also those that are not readable, so that claims that are based on an earlier
+// state conflict, and then marks the freeze as complete, unless it could not close a chunk. A chunk that was written after the Segment and is not open was closed by an earlier
 // attempt, which was interrupted.
 func (s *session) close(ctx context.Context) error {
 	o, err := s.segment(ctx)
@@ -245,19 +246,16 @@ func (s *session) close(ctx context.Context) error {
 	for {
 		left := 0
 		err := each(ctx, s, addressChunks().path(), func(chunks []addressChunk) error {
-			var pending []netip.Addr
+			var pending []string
 			for i := range chunks {
 				c := &chunks[i]
-				if err := checkChunk(c, s.Segment); err != nil {
-					return err
-				}
+				s.inspect(c)
 				if c.Spec.Open || c.Metadata.revision() < o.Metadata.revision() {
-					first, _ := netip.ParseAddr(c.Spec.First)
-					pending = append(pending, first)
+					pending = append(pending, c.Metadata.Name)
 				}
 			}
 			left += len(pending)
-			return inParallel(pending, func(first netip.Addr) error { return s.closeChunk(ctx, first) })
+			return inParallel(pending, func(name string) error { return s.closeChunk(ctx, name) })
 		})
 		if err != nil {
 			return err
@@ -275,11 +273,11 @@ func (s *session) close(ctx context.Context) error {
 }
 
 // closeChunk closes one chunk.
-func (s *session) closeChunk(ctx context.Context, first netip.Addr) error {
+func (s *session) closeChunk(ctx context.Context, name string) error {
 	t := &session{config: s.config, Request: s.Request, client: s.client, fences: fences{}} // for this goroutine
 	for round := range server.MaxRounds {
 		pause(ctx, round)
-		c, err := t.chunk(ctx, first)
+		c, err := addressChunks().get(ctx, t, name)
 		if err != nil || c == nil {
 			return err
 		}
@@ -291,17 +289,17 @@ func (s *session) closeChunk(ctx context.Context, first netip.Addr) error {
 	return s.BusyError()
 }
 
-// inParallel calls f for all addresses, closers at a time, and returns all errors.
-func inParallel(addresses []netip.Addr, f func(netip.Addr) error) error {
+// inParallel calls f for all names, closers at a time, and returns all errors.
+func inParallel(names []string, f func(string) error) error {
 	var wait sync.WaitGroup
 	var mutex sync.Mutex
 	var errs []error
 	slots := make(chan struct{}, closers)
-	for _, a := range addresses {
+	for _, name := range names {
 		slots <- struct{}{}
 		wait.Go(func() {
 			defer func() { <-slots }()
-			if err := f(a); err != nil {
+			if err := f(name); err != nil {
 				mutex.Lock()
 				defer mutex.Unlock()
 				errs = append(errs, err)

@@ -99,7 +99,7 @@ func (p Program) Answer(request []byte) (answer datastore.Answer) {
 	s := p.Open()
 	err := p.serve(s, request, &answer)
 	if err != nil {
-		answer = datastore.Answer{Free: answer.Free, Frozen: answer.Frozen, Error: asError(err)}
+		answer = datastore.Answer{Free: answer.Free, Frozen: answer.Frozen, Warnings: answer.Warnings, Error: asError(err)}
 	}
 	answer.Revision, answer.Store = s.Seen()
 	return answer

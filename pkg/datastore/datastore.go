@@ -69,6 +69,7 @@ type Answer struct {
 	Frozen    string                `json:"frozen,omitempty"`    // time and node of Freeze, or "" if the segment is not frozen
 	Nodes     map[string]Node       `json:"nodes,omitempty"`     // all nodes (list), or a new registration of the target (remove-node)
 	Owners    map[netip.Addr]Owner  `json:"owners,omitempty"`    // the owners of the addresses (only list)
+	Warnings  []string              `json:"warnings,omitempty"`  // what the datastore found in the store that no datastore has written
 	Error     *Error                `json:"error,omitempty"`
 }
 

@@ -35,6 +35,11 @@ func (n *network) call(req datastore.Request, limit time.Duration) (*datastore.A
 		return nil, n.failure(datastore.ReasonInternal, err)
 	}
 	answer, answerErr := decodeAnswer(output, req)
+	if answerErr == nil {
+		for _, text := range answer.Warnings {
+			n.request.Warn("%s: %s", n.program, text)
+		}
+	}
 	switch {
 	case answerErr == nil && answer.Error != nil && !errors.Is(err, invoke.ErrKilled):
 		return answer, n.failure(answer.Error.Reason, answer.Error)

@@ -104,7 +104,7 @@ var _ = Describe("cluster-local-kubernetes", Ordered, ContinueOnFailure, func() 
 			before := count
 			return n1.succeed(verb, changes...), count - before
 		}
-		n1.succeed(datastore.Register)
+		n1.base.Store = n1.succeed(datastore.Register).Store
 		_, first := requests(datastore.Claim, want(2)) // the chunk does not exist yet
 		Expect(first).To(BeNumerically("<=", 6))
 		a, again := requests(datastore.Claim, want(2))
@@ -286,51 +286,8 @@ var _ = Describe("cluster-local-kubernetes", Ordered, ContinueOnFailure, func() 
 		n1.succeed(datastore.Thaw)
 	})
 
-	DescribeTable("rejects an object that a node writes without the datastore",
-		func(path string, edit func(spec, metadata map[string]any), text string) {
-			segment := fmt.Sprint("raw", time.Now().UnixNano())
-			n1 := k.newCaller(segment, "n1", "10.7.0.1-10.7.0.40")
-			n1.succeed(datastore.Register)
-			n1.succeed(datastore.Claim, want(3))
-			token, err := os.ReadFile(k.kubeconfig("n2") + ".token")
-			Expect(err).NotTo(HaveOccurred())
-			for _, item := range k.as(adminToken, http.MethodGet, resources+path, nil)["items"].([]any) {
-				object := item.(map[string]any)
-				spec, metadata := object["spec"].(map[string]any), object["metadata"].(map[string]any)
-				if spec["segment"] != segment {
-					continue
-				}
-				if fence, ok := spec["fence"].(float64); ok {
-					spec["fence"] = fence + 1
-				}
-				edit(spec, metadata)
-				_, err := k.send(string(token), http.MethodPut, resources+path+"/"+metadata["name"].(string), object)
-				Expect(err).To(MatchError(ContainSubstring(text)))
-			}
-		},
-		Entry("with the owner of another node", "addresschunks", func(spec, _ map[string]any) {
-			for _, o := range spec["owners"].(map[string]any) {
-				o.(map[string]any)["node"] = "n2"
-			}
-		}, "a node can change only its own addresses"),
-		Entry("without the owners", "addresschunks", func(spec, metadata map[string]any) {
-			spec["owners"] = map[string]any{}
-			metadata["labels"].(map[string]any)["ipam.plumb-cni.github.io/owned"] = "0"
-		}, "a node can change only its own addresses"),
-		Entry("with another claim of an owner", "addresschunks", func(spec, _ map[string]any) {
-			for _, o := range spec["owners"].(map[string]any) {
-				o.(map[string]any)["claim"] = "0123456789abcdef"
-			}
-		}, "a node can change only its own addresses"),
-		Entry("with the former fence", "addresschunks", func(spec, _ map[string]any) { spec["fence"] = spec["fence"].(float64) - 1 }, "the fence must grow"),
-		Entry("with other labels", "addresschunks", func(_, metadata map[string]any) {
-			metadata["labels"].(map[string]any)["ipam.plumb-cni.github.io/full"] = "true"
-		}, "the labels of a chunk must agree"),
-		Entry("with another first address", "addresschunks", func(spec, _ map[string]any) { spec["first"] = "10.9.0.0" }, "cannot change"),
-		Entry("with another segment", "segments", func(spec, _ map[string]any) { spec["segment"] = "other" }, "the segment cannot change"),
-		Entry("of another node", "segmentnodes", func(spec, _ map[string]any) { spec["machine"] = "stolen" }, "a node can register only itself"),
-		Entry("with its own name in the registration of another node", "segmentnodes", func(spec, _ map[string]any) { spec["node"] = "n2" }, "a node can register only itself"),
-	)
+	Describe("with the stolen token of a node", func() { describeStolenToken(func() *kubernetes { return k }) })
+	Describe("with values that no datastore has written", func() { describeNonsense(func() *kubernetes { return k }) })
 
 	DescribeTable("names an object that was edited into nonsense, and changes nothing",
 		func(path string, edit func(spec map[string]any), text string) {
@@ -346,18 +303,9 @@ var _ = Describe("cluster-local-kubernetes", Ordered, ContinueOnFailure, func() 
 				}
 			}
 			before := owned(k, segment, "n1")
-			verb, change := datastore.Claim, want(1)
-			if path != "addresschunks" {
-				verb, change = datastore.Register, want(0)
-			}
-			requireError(k.clients, n1.request(verb, change), types.CodeInternal, datastore.ReasonInternal, text, "restore it from a backup")
+			requireError(k.clients, n1.request(datastore.Register), types.CodeInternal, datastore.ReasonInternal, text, "restore it from a backup")
 			Expect(owned(k, segment, "n1")).To(Equal(before))
 		},
-		Entry("an offset", "addresschunks", func(spec map[string]any) {
-			spec["owners"].(map[string]any)["070"] = map[string]any{"node": "n1", "epoch": "e", "claim": "c"}
-		}, `owner "070"`),
-		Entry("the first address", "addresschunks", func(spec map[string]any) { spec["first"] = "10.7.9.9" }, `first address "10.7.9.9"`),
-		Entry("a chunk of a registration", "segmentnodes", func(spec map[string]any) { spec["chunks"] = []string{"../x"} }, `"../x" is not the name of a chunk`),
 		Entry("the node of a registration", "segmentnodes", func(spec map[string]any) { spec["node"] = "n9" }, `of node "n9"`),
 	)
 
@@ -374,7 +322,7 @@ var _ = Describe("cluster-local-kubernetes", Ordered, ContinueOnFailure, func() 
 		DescribeTable("returns the reason and code of the contract, and a later register finds what the node owns",
 			func(at int, handle func(int, func(http.ResponseWriter), http.ResponseWriter), code uint, reason string, texts ...string) {
 				n1 := k.newCaller(fmt.Sprint("faults", time.Now().UnixNano()), "n1", "10.7.0.1-10.7.0.40")
-				n1.succeed(datastore.Register)
+				n1.base.Store = n1.succeed(datastore.Register).Store
 				n1.succeed(datastore.Claim, want(2))
 				request := n1.request(datastore.Claim, want(2))
 				request.Datastore = k.proxyConfig(func(n int, forward func(http.ResponseWriter), w http.ResponseWriter) {

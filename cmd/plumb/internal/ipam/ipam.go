@@ -45,6 +45,9 @@ type Network struct {
 	// them.
 	Importable []Importable
 
+	// Warn prints a warning of the datastore.
+	Warn func(text string)
+
 	dataDir string
 	caller  *plugins.Caller
 	program string // the name of the datastore's executable
@@ -188,6 +191,9 @@ func (n *Network) Call(ctx context.Context, verb string, change func(*datastore.
 	out, stderr, err := n.caller.Run(ctx, path, text, nil)
 	if parseErr := json.Unmarshal(out, &answer); parseErr != nil {
 		return answer, errors.Join(fmt.Errorf("%s: %w: %.200s", n.program, parseErr, string(out)+string(stderr)), err)
+	}
+	for _, text := range answer.Warnings {
+		n.Warn(text)
 	}
 	if answer.Error != nil {
 		return answer, fmt.Errorf("%s: code %d: %w", n.program, answer.Error.Code, answer.Error)
