@@ -272,7 +272,11 @@ ends the freeze. It removes nothing if another machine or boot has registered th
 		if _, err := fmt.Fprintf(c.OutOrStdout(), "\nnode %s is now node %s\n", former, n.Node); err != nil {
 			return err
 		}
-		return printNodes(c.OutOrStdout(), after, true)
+		if err := printNodes(c.OutOrStdout(), after, true); err != nil || after.Frozen == "" {
+			return err
+		}
+		_, err = fmt.Fprintln(c.OutOrStdout(), "the segment was frozen before; if an earlier plumb ipam rename has frozen it, run plumb ipam thaw")
+		return err
 	})
 }
 

@@ -16,15 +16,17 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// fakeDatastore appends each request to the file requests, and prints the file VERB.json beside it. Its exit status is 1
-// if that contains an error.
+// fakeDatastore appends each request to the file requests, runs the file on-VERB beside it if it exists, and prints the file
+// VERB.json. Its exit status is 1 if that contains an error.
 const fakeDatastore = `#!/bin/sh
 cd "${0%/*}"
 request=$(/usr/bin/cat)
 echo "$request" >>requests
 verb=${request#*\"verb\":\"}
-/usr/bin/cat "${verb%%\"*}.json"
-! /usr/bin/grep -q '"error"' "${verb%%\"*}.json"
+verb=${verb%%\"*}
+[ ! -e "on-$verb" ] || . "./on-$verb"
+/usr/bin/cat "$verb.json"
+! /usr/bin/grep -q '"error"' "$verb.json"
 `
 
 // An ipamBed is a host with the network pods, which uses cluster-local with fakeDatastore.
@@ -208,6 +210,38 @@ echo '{"nodes": {"n9": {"machine": "m1", "boot": "b1/2"}}, "owners": {"10.1.2.5"
 			Expect(verbs()).To(HaveExactElements("list", "list", "freeze", "remove-node", "resync", "thaw", "list"))
 			Expect(b.requests()).To(MatchRegexp(`"verb":"remove-node".*"machine":"m1","boot":"b1/1".*"target":"n1"`))
 			Expect(b.ipam("rename", "n1", "--yes").Stderr).To(ContainSubstring("node n1 is not registered in segment vlan7"))
+		})
+
+		It("and completes a rename that was killed after any step", func() {
+			done := `{%s"nodes": {"n9": {"machine": "m1", "boot": "b1/2"}}, "owners": {%s}}`
+			frozen, strays := `"frozen": "today by n9", `, `"10.1.2.5": {"node": "n1"}`
+			for _, kill := range []struct{ verb, list string }{
+				{"freeze", fmt.Sprintf(list, frozen, "m1", "b1/2")},
+				{"remove-node", fmt.Sprintf(done, frozen, strays)}, // the registration is removed before the addresses
+				{"remove-node", fmt.Sprintf(done, frozen, "")},
+				{"thaw", fmt.Sprintf(done, "", "")},
+			} {
+				b.answer("list", fmt.Sprintf(list, "", "m1", "b1/2"))
+				b.write("plugins/on-"+kill.verb, "echo '"+kill.list+"' >list.json\nkill -9 $PPID\n")
+				Expect(b.ipam("rename", "n1", "--yes").Exit).NotTo(BeZero(), kill.verb)
+				b.answer("list", kill.list)
+				Expect(os.Remove(b.path("plugins/on-" + kill.verb))).To(Succeed())
+				Expect(os.Remove(b.path("plugins/requests"))).To(Succeed())
+				reply := b.ipam("rename", "n1", "--yes")
+				if kill.verb == "thaw" { // nothing is left to do
+					Expect(reply.Stderr).To(ContainSubstring("node n1 is not registered in segment vlan7, and owns no address"))
+					continue
+				}
+				Expect(reply.Exit).To(BeZero(), reply.Stderr)
+				Expect(verbs()).To(HaveExactElements("list", "list", "remove-node", "resync", "list"), kill.verb)
+				Expect(os.Remove(b.path("plugins/requests"))).To(Succeed())
+			}
+		})
+
+		It("and says that the segment is still frozen", func() {
+			b.answer("list", fmt.Sprintf(list, `"frozen": "today", `, "m1", "b1/2"))
+			b.write("plugins/cluster-local", "#!/bin/sh\nsed -i 's/ n1 / n9 /' \"${0%/*}/../leases/.plumb/.owned/pods\"\n")
+			Expect(b.ipam("rename", "n1", "--yes").Stdout).To(HaveSuffix("the segment was frozen before; if an earlier plumb ipam rename has frozen it, run plumb ipam thaw\n"))
 		})
 
 		It("and leaves a segment frozen that was frozen before", func() {

@@ -266,15 +266,16 @@ func (n *Network) RegisterNewName(ctx context.Context, former string) (answer da
 	}
 	next, registered := renamed.Nodes[n.Node]
 	last, known := answer.Nodes[former]
+	owns := slices.ContainsFunc(slices.Collect(maps.Values(answer.Owners)), func(o datastore.Owner) bool { return o.Node == former })
 	boot := func(o datastore.Node) string { first, _, _ := strings.Cut(o.Boot, "/"); return first }
 	switch {
 	case !registered:
 		err = errors.Join(resyncErr, fmt.Errorf("node %s is not registered in segment %s; correct the error, and repeat the command", n.Node, n.Segment))
+	case !known && (answer.Frozen != "" || owns):
+		// An earlier call has ended after it had begun to remove the former name of this machine.
+		answer.Nodes = map[string]datastore.Node{former: next}
 	case !known:
-		err = fmt.Errorf("node %s is not registered in segment %s; plumb ipam list shows the nodes", former, n.Segment)
-		if answer.Frozen != "" {
-			err = errors.Join(resyncErr, fmt.Errorf("%w; if an earlier plumb ipam rename has removed it, run plumb ipam thaw", err))
-		}
+		err = fmt.Errorf("node %s is not registered in segment %s, and owns no address; plumb ipam list shows the nodes", former, n.Segment)
 	case last.Machine != next.Machine || boot(last) != boot(next):
 		err = fmt.Errorf("node %s was registered by machine %s and boot %s, and node %s by machine %s and boot %s; if %[1]s is off, run plumb ipam remove-node %[1]s",
 			former, last.Machine, last.Boot, n.Node, next.Machine, next.Boot)
