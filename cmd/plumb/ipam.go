@@ -378,7 +378,14 @@ func newIPAMVerb(verb, short string) *cobra.Command {
 			}
 			return "frozen since " + answer.Frozen
 		}
-		before, err := n.Call(ctx, datastore.Status, func(*datastore.Request) {})
+		first := datastore.Status
+		if verb == datastore.Thaw {
+			first = datastore.List // for CheckThaw
+		}
+		before, err := n.Call(ctx, first, func(*datastore.Request) {})
+		if err == nil && verb == datastore.Thaw {
+			err = n.CheckThaw(before.Owners)
+		}
 		if err != nil {
 			return err
 		}

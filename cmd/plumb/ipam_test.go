@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync/atomic"
 
@@ -84,8 +85,10 @@ var _ = Describe("plumb ipam", func() {
 		b.ipam("list", "--node", "n2")
 		Expect(b.requests()).To(ContainSubstring(`"target":"n2"`))
 		Expect(b.ipam("list", "-o", "json").Stdout).To(ContainSubstring(`"lastCall": "2026-11-22T08:00:00Z"`))
-		b.answer("list", `{"free": 9, "owners": {"10.1.2.5": {"node": "n1"}}}`)
-		Expect(b.ipam("list").Stdout).To(MatchRegexp(`(?m)^n1 +1 +not registered\s+1 node, 1 address, free 9$`))
+		b.answer("list", `{"free": 9, "owners": {"10.1.2.5": {"node": "n1"}}, "warnings": ["a chunk counts as full"]}`)
+		reply = b.ipam("list")
+		Expect(reply.Stdout).To(MatchRegexp(`(?m)^n1 +1 +not registered\s+1 node, 1 address, free 9$`))
+		Expect(reply.Stderr).To(Equal("plumb: warning: a chunk counts as full\n"))
 	})
 
 	It("shows the node and the container of an address", func() {
@@ -339,5 +342,34 @@ var _ = Describe("plumb ipam import", func() {
 		Expect(b.ipam("import", "--config", b.path("new.conflist"), "--dry-run").Stdout).To(BeEmpty())
 		b.write("plugins/cluster-local", "#!/bin/sh\necho 'cluster-local import: 10.1.2.7 of w1/eth0 is in no range' >&2; exit 1\n")
 		Expect(b.ipam("import", "--config", b.path("new.conflist")).Stderr).To(Equal("plumb: cluster-local import: 10.1.2.7 of w1/eth0 is in no range\n"))
+	})
+
+	// The addresses of a result can be in the form that Go's net.IP has for IPv4.
+	It("finds the containers of host-local in another directory, and thaw refuses until cluster-local owns their addresses", func() {
+		b := newIPAMBed()
+		config := func(ipam, keys string) string {
+			return `{"cniVersion": "1.1.0", "name": "pods", "plugins": [{"type": "bridge", "ipam": {"type": "` + ipam + `", ` + keys + ` "subnet": "10.1.2.0/28"}}]}`
+		}
+		p := newContainer("w1")
+		b.add(b.network("10-pods.conflist", config("host-local", `"dataDir": "DIR/former",`)), p)
+		cached, err := filepath.Glob(b.path("cache/results/pods-w1-eth0"))
+		Expect(err).NotTo(HaveOccurred())
+		Expect(cached).To(HaveLen(1))
+		text, err := os.ReadFile(cached[0])
+		Expect(err).NotTo(HaveOccurred())
+		mapped := regexp.MustCompile(`"address":"(10\.1\.2\.\d+)/28"`).ReplaceAllString(string(text), `"address":"::ffff:$1/124"`)
+		Expect(mapped).NotTo(Equal(string(text)))
+		Expect(os.WriteFile(cached[0], []byte(mapped), 0o600)).To(Succeed())
+		b.network("10-pods.conflist", config("cluster-local", `"dataDir": "DIR/leases", "segment": "vlan7", "datastore": {"type": "cluster-local-fake"},`))
+		Expect(os.Remove(b.path("leases/pods/10.1.2.5"))).To(Succeed())
+		b.answer("list", `{"free": 9}`)
+		b.answer("thaw", `{"free": 9}`)
+		Expect(b.ipam("import", "--dry-run").Stdout).To(MatchRegexp(`(?m)^10\.1\.2\.\d+ +w1 +eth0 +host-local$`))
+		reply := b.ipam("thaw")
+		Expect(reply.Exit).To(Equal(exitError))
+		Expect(reply.Stderr).To(ContainSubstring("container w1/eth0 uses it, but cluster-local has not reserved it: plumb ipam import"))
+		Expect(b.requests()).NotTo(ContainSubstring(`"verb":"thaw"`))
+		p.Remove(GinkgoTB())
+		Expect(b.ipam("thaw").Exit).To(BeZero())
 	})
 })

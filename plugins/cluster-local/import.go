@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"slices"
 
 	"github.com/plumb-cni/plumb/pkg/datastore"
 	"github.com/plumb-cni/plumb/pkg/pool"
@@ -29,13 +30,14 @@ func (h host) importAddresses(r *skel.Request, args []string) error {
 	if err := r.Decode(&conf); err != nil {
 		return err
 	}
-	for _, i := range conf.Import {
-		if i.ContainerID == "" || i.IfName == "" || !isAddress(i.Address) {
-			return types.Errorf(types.CodeConfig, "import: %v must contain containerID, ifName and address", i)
-		}
-	}
-	reserved, problems := n.Import(conf.Import)
-	return errors.Join(problems, n.claimImported(reserved))
+	var problems []error
+	valid := slices.DeleteFunc(conf.Import, func(i pool.Imported) bool {
+		wrong := i.ContainerID == "" || i.IfName == "" || !isAddress(i.Address)
+		types.ProblemsInto(&problems)(wrong, "import: %v must contain containerID, ifName and address", i)
+		return wrong
+	})
+	reserved, err := n.Import(valid)
+	return errors.Join(types.Coded(types.CodeConfig, errors.Join(problems...)), err, n.claimImported(reserved))
 }
 
 // claimImported claims all reserved addresses, and releases those reservations of reserved that the node does not own

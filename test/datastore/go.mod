@@ -6,6 +6,7 @@ go 1.26.0
 replace github.com/plumb-cni/plumb => ../..
 
 require (
+	github.com/containernetworking/cni v1.3.1
 	github.com/onsi/ginkgo/v2 v2.34.0
 	github.com/onsi/gomega v1.44.0
 	github.com/plumb-cni/plumb v0.0.0-00010101000000-000000000000

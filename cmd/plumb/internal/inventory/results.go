@@ -182,7 +182,7 @@ func (f cachedFile) attachment() *cachedAttachment {
 		// The list may contain loopback addresses from a plugin earlier in the chain, and the same address twice if a
 		// later plugin returned it again for a virtual machine.
 		prefix, err := netip.ParsePrefix(ip.Address)
-		if text := prefix.Addr().String(); err == nil && !prefix.Addr().IsLoopback() && !slices.Contains(c.addresses, text) {
+		if text := prefix.Addr().Unmap().String(); err == nil && !prefix.Addr().IsLoopback() && !slices.Contains(c.addresses, text) {
 			c.addresses = append(c.addresses, text)
 		}
 	}

@@ -26,6 +26,7 @@ import (
 	"github.com/plumb-cni/plumb/datastore/kubeconfig"
 	"github.com/plumb-cni/plumb/pkg/datastore"
 	"github.com/plumb-cni/plumb/pkg/pool"
+	"github.com/plumb-cni/plumb/pkg/types"
 )
 
 const clusterLocal = "cluster-local"
@@ -39,7 +40,7 @@ type Network struct {
 	Segment string
 	Node    string // the name of this node in the datastore, or "" before the first ADD
 	Owned   []netip.Addr
-	// Reserved contains the reserved addresses with the names of their attachments.
+	// Reserved contains the addresses that are reserved in cluster-local's own directory, with the names of their attachments.
 	Reserved map[netip.Addr]string
 	// Importable contains the addresses of attachments whose namespaces exist, from libcni's cache, that are not reserved for
 	// them.
@@ -135,12 +136,8 @@ func newNetwork(inv *inventory.Inventory, n *libcni.NetworkConfigList, p *libcni
 		one.Segment = n.Name
 	}
 	one.Node, one.Owned = inventory.ReadOwned(dataDir, n.Name)
-	for _, a := range inv.Attachments {
-		for _, t := range a.ResourcesOf(inventory.Reservation) {
-			if ip, err := netip.ParseAddr(t.Address); err == nil && a.Network == n.Name {
-				one.Reserved[ip] = a.ID().String()
-			}
-		}
+	if err := one.readReserved(inv); err != nil {
+		return nil, err
 	}
 	one.Importable = one.importable(inv)
 	one.request = datastore.Request{Segment: one.Segment, Datastore: keys.IPAM.Datastore}
@@ -153,6 +150,22 @@ func newNetwork(inv *inventory.Inventory, n *libcni.NetworkConfigList, p *libcni
 	config["cniVersion"], _ = json.Marshal(n.CNIVersion)
 	one.config, err = json.Marshal(config)
 	return one, err
+}
+
+// readReserved reads the reservations in the directory of the network's configuration, which the runtime need not read yet.
+// Another IPAM plugin may have used another directory for the same network.
+func (n *Network) readReserved(inv *inventory.Inventory) error {
+	all, err := pool.Reservations(n.dataDir, n.Name)
+	for _, r := range all {
+		id := types.Attachment{Network: n.Name, ContainerID: r.ContainerID, IfName: r.IfName}
+		for _, a := range inv.Attachments {
+			if r.IfName == "" && a.Network == n.Name && a.ContainerID == r.ContainerID {
+				id.IfName = a.IfName // a former host-local has not recorded the interface
+			}
+		}
+		n.Reserved[r.Addr] = id.String()
+	}
+	return err
 }
 
 // UseKubeconfig replaces the datastore's key kubeconfig with the absolute path of file.
@@ -347,6 +360,8 @@ type Problem struct {
 	Address netip.Addr `json:"address"`
 	What    string     `json:"what"`
 	Fix     string     `json:"fix"` // a command, or what to do
+
+	used bool // a container of this node uses the address
 }
 
 // Check compares the owners in the store with the files of this node.
@@ -367,24 +382,39 @@ func (n *Network) Check(owners map[netip.Addr]datastore.Owner) (problems []Probl
 	}
 	for _, a := range slices.SortedFunc(maps.Keys(all), netip.Addr.Compare) {
 		owner, container, known := owners[a].Node, n.Reserved[a], slices.Contains(n.Owned, a)
-		add := func(format string, args ...any) {
-			problems = append(problems, Problem{a, fmt.Sprintf(format, args...), resync})
+		add := func(p Problem, format string, args ...any) {
+			p.Address, p.What, p.Fix = a, fmt.Sprintf(format, args...), cmp.Or(p.Fix, resync)
+			problems = append(problems, p)
 		}
 		switch {
 		case !all[a]:
 		case container != "" && owner != n.Node && owner != "":
-			add("container %s uses it, but node %s owns it", container, owner)
-			problems[len(problems)-1].Fix = "delete the container here or on node " + owner
+			add(Problem{used: true, Fix: "delete the container here or on node " + owner}, "container %s uses it, but node %s owns it", container, owner)
 		case importable[a] != "":
-			add("container %s uses it, but cluster-local has not reserved it", importable[a])
-			problems[len(problems)-1].Fix = "plumb ipam import"
+			add(Problem{used: true, Fix: "plumb ipam import"}, "container %s uses it, but cluster-local has not reserved it", importable[a])
 		case container != "" && owner == "":
-			add("container %s uses it, but no node owns it", container)
+			add(Problem{used: true}, "container %s uses it, but no node owns it", container)
 		case owner == n.Node && !known:
-			add("the store says that this node owns it, but the node's files do not")
+			add(Problem{}, "the store says that this node owns it, but the node's files do not")
 		case known && owner != n.Node:
-			add("the node's files say that this node owns it, but the store does not")
+			add(Problem{}, "the node's files say that this node owns it, but the store does not")
 		}
 	}
 	return problems
+}
+
+// CheckThaw returns an error if a container of this node uses an address of the ranges that this node does not own. After
+// a thaw, a node could assign it to another container.
+func (n *Network) CheckThaw(owners map[netip.Addr]datastore.Owner) error {
+	var texts []string
+	for _, p := range n.Check(owners) {
+		inRange := slices.ContainsFunc(n.request.Ranges, func(r datastore.Range) bool { return !p.Address.Less(r.First) && !r.Last.Less(p.Address) })
+		if p.used && inRange {
+			texts = append(texts, fmt.Sprintf("%v: %s: %s", p.Address, p.What, p.Fix))
+		}
+	}
+	if len(texts) == 0 {
+		return nil
+	}
+	return fmt.Errorf("nothing was changed, because other nodes could assign addresses that containers of this node use: %s", strings.Join(texts, "; "))
 }
