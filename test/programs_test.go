@@ -40,6 +40,7 @@ var packages = map[string]string{
 	"openssl": "openssl", "curl": "curl", "wget": "wget", "jq": "jq", "nc": "netcat-openbsd", "socat": "socat", "python3": "python3", "perl": "perl",
 	"bc": "bc", "lsof": "lsof", "fuser": "psmisc", "setfacl": "acl", "mkfs.ext4": "e2fsprogs", "dnsmasq": "dnsmasq-base",
 	"dbus-daemon": "dbus", "firewalld": "firewalld", "kea-dhcp4": "kea-dhcp4-server",
+	"ipvsadm": "ipvsadm",
 	"lintian": "lintian", "rpm": "rpm",
 }
 

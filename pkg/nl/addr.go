@@ -126,6 +126,18 @@ func (c *Conn) LocalAddrs(a netip.Addr) ([]netip.Addr, error) {
 	return addrs, err
 }
 
+// AddrsByLink returns the addresses of all links of the namespace, by the indexes of the links.
+func (c *Conn) AddrsByLink() (map[int][]netip.Addr, error) {
+	return query(c, "list addresses of all links", func() (map[int][]netip.Addr, error) {
+		list, err := c.lib.AddrList(nil, unix.AF_UNSPEC)
+		found := map[int][]netip.Addr{}
+		for _, a := range list {
+			found[a.LinkIndex] = append(found[a.LinkIndex], newAddr(a).Prefix.Addr())
+		}
+		return found, err
+	})
+}
+
 // addrs returns the addresses of a link or, if link is nil, of all links. If family is AF_UNSPEC, it
 // returns the addresses of all families, sorted by the number of the family.
 func (c *Conn) addrs(step string, link netlink.Link, family int) ([]Addr, error) {

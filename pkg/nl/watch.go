@@ -9,41 +9,42 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A LossKind says what happened to a link.
-type LossKind string
+// A ChangeKind says what happened to a link.
+type ChangeKind string
 
-// These are the kinds of losses.
+// These are the kinds of changes.
 const (
-	Deleted        LossKind = "deleted" // or moved to another namespace
-	SetDown        LossKind = "set down"
-	AddressDeleted LossKind = "address deleted"
+	Deleted        ChangeKind = "deleted" // or moved to another namespace
+	SetDown        ChangeKind = "set down"
+	AddressAdded   ChangeKind = "address added"
+	AddressDeleted ChangeKind = "address deleted"
 )
 
-// A Loss is a deletion, or a change that stops the traffic of a link.
-type Loss struct {
-	Kind LossKind
-	Link Link // only Index is set if an address was deleted
+// A Change is a deletion, a change of the addresses, or a change that stops the traffic of a link.
+type Change struct {
+	Kind ChangeKind
+	Link Link // only Index is set if an address was added or deleted
 }
 
 // watchBuffer is the size of the receive buffer in bytes. The kernel drops notifications that do not fit.
 const watchBuffer = 4 << 20
 
-// WatchLosses returns a channel that receives the losses of all links in h from now on. The caller must receive until
+// WatchChanges returns a channel that receives the changes of all links in h from now on. The caller must receive until
 // the channel is closed. Closing h closes the channel. The channel is also closed if the socket fails, for example
 // because the kernel dropped notifications (ENOBUFS).
 //
-// WatchLosses does not use netlink.LinkSubscribe and netlink.AddrSubscribe, because the notifications on their two
+// WatchChanges does not use netlink.LinkSubscribe and netlink.AddrSubscribe, because the notifications on their two
 // sockets have no common order.
-func WatchLosses(h *ns.Handle) (<-chan Loss, error) {
+func WatchChanges(h *ns.Handle) (<-chan Change, error) {
 	events, err := openSocket(h, unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
 	if err != nil {
 		return nil, err
 	}
 	h.OnClose(events.Close)
 	_ = events.SetReceiveBufferSize(watchBuffer, true) // if this fails, the buffer keeps the default size
-	losses := make(chan Loss)
+	changes := make(chan Change)
 	go func() {
-		defer close(losses)
+		defer close(changes)
 		for {
 			msgs, from, err := events.Receive()
 			if errors.Is(err, unix.EINVAL) { // a container can make one notification too long, see executeLarge
@@ -53,22 +54,25 @@ func WatchLosses(h *ns.Handle) (<-chan Loss, error) {
 				return
 			}
 			for _, m := range msgs {
-				if l, lost := lossOf(m.Header.Type, m.Data); lost && from.Pid == rawnl.PidKernel {
-					losses <- l
+				if c, ok := changeOf(m.Header.Type, m.Data); ok && from.Pid == rawnl.PidKernel {
+					changes <- c
 				}
 			}
 		}
 	}()
-	return losses, nil
+	return changes, nil
 }
 
-// lossOf returns the loss that a notification announces, if any.
-func lossOf(messageType uint16, data []byte) (l Loss, lost bool) {
-	if messageType == unix.RTM_DELADDR {
-		return Loss{AddressDeleted, Link{Index: int(rawnl.DeserializeIfAddrmsg(data).Index)}}, true
-	}
-	if messageType != unix.RTM_NEWLINK && messageType != unix.RTM_DELLINK {
-		return l, false
+// changeOf returns the change that a notification announces, if any.
+func changeOf(messageType uint16, data []byte) (c Change, ok bool) {
+	switch messageType {
+	case unix.RTM_NEWADDR:
+		return Change{AddressAdded, addressLink(data)}, true
+	case unix.RTM_DELADDR:
+		return Change{AddressDeleted, addressLink(data)}, true
+	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
+	default:
+		return c, false
 	}
 	info := rawnl.DeserializeIfInfomsg(data)
 	// The kernel sets all bits of Change for a new link, which is down as well.
@@ -76,17 +80,20 @@ func lossOf(messageType uint16, data []byte) (l Loss, lost bool) {
 	switch {
 	case info.Family != unix.AF_UNSPEC: // with AF_BRIDGE, the notification concerns a bridge port
 	case messageType == unix.RTM_DELLINK:
-		l.Kind, lost = Deleted, true
+		c.Kind, ok = Deleted, true
 	case isSetDown:
-		l.Kind, lost = SetDown, true
+		c.Kind, ok = SetDown, true
 	}
-	if !lost {
-		return l, false
+	if !ok {
+		return c, false
 	}
 	link, err := netlink.LinkDeserialize(nil, data)
 	if err != nil {
-		return l, false
+		return c, false
 	}
-	l.Link = newLink(link)
-	return l, true
+	c.Link = newLink(link)
+	return c, true
 }
+
+// addressLink returns the link of the address in a notification, with only its index.
+func addressLink(data []byte) Link { return Link{Index: int(rawnl.DeserializeIfAddrmsg(data).Index)} }

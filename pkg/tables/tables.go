@@ -47,6 +47,20 @@ func HostPortIPChain(f nft.Family) string { return HostPort(f) + "_addr" }
 // address, protocol and port. An IPv4 address is mapped to IPv6.
 const HostPortIndex = "hostport_index"
 
+// HostPorts is the chain that forwards packets to host ports. It uses the sets of ServiceSets.
+const HostPorts = "hostports"
+
+// ServiceAddrs returns the name of the set of addresses to which host ports do not apply (see ServiceLinks).
+func ServiceAddrs(f nft.Family) string { return "service" + f.Version() }
+
+// KubeProxyLink is the interface to which kube-proxy assigns the addresses of Services in its mode ipvs, so that the
+// kernel delivers their packets to ip_vs, in the hook input. It is down.
+const KubeProxyLink = "kube-ipvs0"
+
+// ServiceLinks returns the names of the interfaces of the host with addresses of Services. kube-router assigns these
+// addresses to kube-dummy-if, for the same reason as kube-proxy (see KubeProxyLink).
+func ServiceLinks() []string { return []string{KubeProxyLink, "kube-dummy-if"} }
+
 // Source returns the name of the map from an address to the two parts of its firewalld zone name.
 func Source(f nft.Family) string { return "source" + f.Version() }
 
@@ -69,6 +83,13 @@ func HostPortSets() []nft.Set {
 			{Name: HostPortIPChain(f), Key: withAddress, Data: []nft.Type{nft.Verdict}},
 		}
 	}), index)
+}
+
+// ServiceSets returns the sets of addresses of Services. All attachments share their elements.
+func ServiceSets() []nft.Set {
+	return perFamily(func(f nft.Family, addr nft.Type) []nft.Set {
+		return []nft.Set{{Name: ServiceAddrs(f), Key: []nft.Type{addr}}}
+	})
 }
 
 // FirewallSets returns the firewall plugin's sets and maps in table inet plumb.
@@ -101,7 +122,7 @@ func IsolatedPortSets() []nft.Set {
 	return []nft.Set{{Name: IsolatedPorts, Key: []nft.Type{nft.IfName}}}
 }
 
-// All returns the tables with all sets, including the sets for former owners.
+// All returns the tables with all sets whose elements belong to attachments, including the sets for former owners.
 func All() []nft.Layout {
 	all := []nft.Layout{
 		Inet(slices.Concat(MasqueradeSets(), HostPortSets(), FirewallSets())...),

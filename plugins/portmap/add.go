@@ -22,7 +22,8 @@ type portMap struct {
 	// container. It is empty if there is none. findLocalnetDevice sets it.
 	localnetDevice string
 	conn           *nl.Conn // opened by hostConn
-	withheld       error    // names the host ports that REPAIR did not restore, and who holds them
+	services       services
+	withheld       error // names the host ports that REPAIR did not restore, and who holds them
 }
 
 // hostConn returns a connection to rtnetlink of the host. The first call opens it.
@@ -83,9 +84,13 @@ func addresses(prev *types.Result, ifName string) []netip.Prefix {
 	return out
 }
 
-// useBackend calls the function for the configured backend.
+// useBackend calls the function for the backend.
 func (p *portMap) useBackend(runNFT func(*nft.Conn) error, runIPTables func() error) error {
-	if err := iptables.ByBackend(p.r.HostNS, p.conf.backend, runNFT, runIPTables); err != nil {
+	backend, err := p.backend()
+	if err == nil {
+		err = iptables.ByBackend(p.r.HostNS, backend, runNFT, runIPTables)
+	}
+	if err != nil {
 		return fmt.Errorf("port map: %w", err)
 	}
 	return nil

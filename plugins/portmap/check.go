@@ -72,7 +72,11 @@ func (p *portMap) checkRules(c *nft.Conn) error {
 		return p.checkIPTables()
 	}
 	first, second := p.checkNFT, p.checkIPTablesIfUsed
-	if p.conf.backend == backendIPTables {
+	backend, err := p.backend()
+	if err != nil {
+		return err
+	}
+	if backend == backendIPTables {
 		first, second = second, first
 	}
 	firstErr := first(c)

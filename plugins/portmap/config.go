@@ -37,7 +37,7 @@ type rawMapping struct {
 
 // config is the checked configuration, with all defaults set.
 type config struct {
-	backend           string // if empty, it is nftables, or iptables if the kernel lacks nf_tables
+	backend           string // if empty, see portMap.backend
 	snat              bool
 	masqAll           bool   // false if snat is false
 	markBit           int    // the bit of the packet mark that means "masquerade this packet"

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 
 	"github.com/plumb-cni/plumb/pkg/nft"
@@ -10,8 +11,8 @@ import (
 )
 
 // This file describes the maps and chains of port maps in table inet plumb. A packet to an
-// address of the host passes through the chain hostports. The chain looks up the packet's protocol and
-// port among the mappings of that one address, and after that among the mappings of all addresses of
+// address of the host passes through the chain hostports. If the address belongs to a Service (services.go),
+// the packet leaves the chain. Otherwise, the chain looks up the packet's protocol and port among the mappings of that one address, and after that among the mappings of all addresses of
 // the host. Each time it looks into two maps. The first map contains the chain that the packet passes
 // through before the translation, and the second map contains the container's address and port.
 //
@@ -29,17 +30,18 @@ const afterDNAT = nft.PriorityDstNAT + 1
 // tableLayout returns the table with the maps and base chains of port maps. The first container
 // with host ports adds them to the table.
 func tableLayout() nft.Layout {
-	hostports := nft.Chain{Name: "hostports"}
+	hostports := nft.Chain{Name: tables.HostPorts}
 	for _, f := range nft.Families() {
 		withAddress, withoutAddress := []nft.Field{nft.Daddr(f), nft.L4Proto(), nft.Dport()}, []nft.Field{nft.L4Proto(), nft.Dport()}
 		hostports.Rules = append(hostports.Rules,
+			nft.Rule{nft.InSet(tables.ServiceAddrs(f), nft.Daddr(f)), nft.Return()},
 			nft.Rule{nft.VerdictMap(tables.HostPortIPChain(f), withAddress...)},
 			nft.Rule{nft.DNATMap(f, tables.HostPortIP(f), withAddress...)},
 			nft.Rule{nft.OnlyFamily(f), nft.VerdictMap(tables.HostPortChain(f), withoutAddress...)},
 			nft.Rule{nft.DNATMap(f, tables.HostPort(f), withoutAddress...)},
 		)
 	}
-	l := tables.Inet(append(tables.MasqueradeSets(), tables.HostPortSets()...)...)
+	l := tables.Inet(slices.Concat(tables.MasqueradeSets(), tables.HostPortSets(), tables.ServiceSets())...)
 	return tables.WithGuard(l.WithChains(
 		hostports,
 		nft.Chain{

@@ -42,12 +42,20 @@ func (p *portMap) addNFT(c *nft.Conn) error {
 	if s.Allowed != nil { // a concurrent ADD can add a conflicting claim after checkConflicts
 		p.r.Undo.Push("delete unused chains of "+p.String(), s.RemoveUnusedChains)
 	}
-	return s.Add(&p.r.Undo)
+	if err := s.Add(&p.r.Undo); err != nil {
+		return err
+	}
+	p.warnOfServiceAddrs()
+	return nil
 }
 
-// ensureChains creates the missing parts of the table and of the chains with conditions.
+// ensureChains creates the missing parts of the table and of the chains with conditions, and updates the addresses of
+// Services.
 func (p *portMap) ensureChains(c *nft.Conn) error {
 	if err := c.Ensure(p.layout()); err != nil {
+		return err
+	}
+	if err := p.updateServiceAddrs(c); err != nil {
 		return err
 	}
 	for _, ip := range p.mappedIPs() {
@@ -112,7 +120,7 @@ func parseTarget(f nft.Family, k nft.Key) netip.AddrPort {
 }
 
 // checkNFT returns an error that lists the elements and chains that are missing, are damaged or belong to
-// another attachment.
+// another attachment, and missing addresses of Services.
 func (p *portMap) checkNFT(c *nft.Conn) error {
 	l := p.layout()
 	for _, ip := range p.mappedIPs() {
@@ -120,5 +128,5 @@ func (p *portMap) checkNFT(c *nft.Conn) error {
 			l = l.WithChains(chain.layout().Chains...)
 		}
 	}
-	return errors.Join(p.store(c, p.claims()).Check(), c.CheckChains(l))
+	return errors.Join(p.store(c, p.claims()).Check(), c.CheckChains(l), p.checkServiceAddrs(c))
 }

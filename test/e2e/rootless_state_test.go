@@ -188,10 +188,10 @@ var _ = DescribeTable("a plugin succeeds wherever the reference plugin succeeds,
 	bin := copyForUsers(pluginsOf(userCalls)...)
 	for i, c := range userCalls {
 		own := bed.outcomes(bin, c, fmt.Sprintf("p%d", i))
-		if _, err := os.Stat(filepath.Join(debian, c.plugin)); err != nil {
+		if _, err := os.Stat(filepath.Join(debianDir, c.plugin)); err != nil {
 			continue // the reference has no such plugin
 		}
-		reference := bed.outcomes(debian, c, fmt.Sprintf("r%d", i))
+		reference := bed.outcomes(debianDir, c, fmt.Sprintf("r%d", i))
 		for _, verb := range verbs[1:] { // Debian's plugins have no STATUS
 			if reference[verb] == "ok" && !(verb == "CHECK" && reference["ADD"] != "ok") {
 				Expect(own[verb]).To(Equal("ok"), "%s %s", verb, c)

@@ -183,7 +183,7 @@ fi
 [ "$(uname -m)" = x86_64 ] || die "this works on amd64 only"
 [ -z "${CNI_TEST_NEEDS:-}" ] || [ -f "$CNI_TEST_NEEDS" ] || die "CNI_TEST_NEEDS: $CNI_TEST_NEEDS does not exist"
 "$root/scripts/need.sh" qemu-system-x86_64:qemu-system-x86 busybox:busybox-static modprobe:kmod cpio:cpio xz:xz-utils \
-	ip:iproute2 nft:nftables iptables:iptables conntrack:conntrack ping:iputils-ping sysctl:procps dnsmasq:dnsmasq-base # for the tests in the virtual machine
+	ip:iproute2 nft:nftables iptables:iptables conntrack:conntrack ping:iputils-ping sysctl:procps dnsmasq:dnsmasq-base ipvsadm:ipvsadm # for the tests in the virtual machine
 work=$(mktemp -d)
 fetching=''
 trap 'rm -rf "$work" "$fetching"' EXIT

@@ -312,6 +312,18 @@ func (e *explainer) hasNATChain(chain string) bool {
 	})
 }
 
+// serviceHop returns a hop that says which packets Services of Kubernetes take from host ports in nftables. In its mode
+// ipvs, kube-proxy receives them after the host ports, see tables.ServiceLinks.
+func (e *explainer) serviceHop() Hop {
+	for _, name := range tables.ServiceLinks() {
+		if _, err := e.host.Link(name); e.exists(err) {
+			return hop(onHost, "packets to the addresses of %s, which belong to Services of Kubernetes, are not forwarded (table inet plumb, sets %s and %s)",
+				name, tables.ServiceAddrs(nft.IPv4), tables.ServiceAddrs(nft.IPv6))
+		}
+	}
+	return hop(onHost, "Services of Kubernetes see these packets first (kube-proxy has the priority dstnat, host ports dstnat + 1)")
+}
+
 // incoming adds hops for the host ports and the route of packets to the container.
 func (e *explainer) incoming() {
 	ports := false
@@ -323,7 +335,7 @@ func (e *explainer) incoming() {
 		}
 	}
 	if ports {
-		e.in(hop(onHost, "Services of Kubernetes see these packets first (kube-proxy has the priority dstnat, host ports dstnat + 1)"))
+		e.in(e.serviceHop())
 	}
 	if e.a.interfaceKeys().HasMaster() {
 		return // packets arrive at the master, and the host does not route them

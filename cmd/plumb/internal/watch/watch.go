@@ -1,5 +1,5 @@
 // Package watch reports when other programs delete plumb's nftables tables and sets, delete bridges of attachments, set
-// them down or delete their addresses, or reload firewalld.
+// them down or change their addresses, change the addresses of Services, or reload firewalld.
 package watch
 
 import (
@@ -35,8 +35,8 @@ type Watcher struct {
 	reports chan string
 }
 
-// Start returns a channel that receives what was deleted or changed, sorted, such as "table inet plumb", "bridge cni0" or
-// "firewalld", within a second. Events that happen while nothing receives from the channel are delivered together. If
+// Start returns a channel that receives what was deleted or changed, sorted, such as "table inet plumb", "bridge cni0",
+// "addresses of kube-ipvs0" or "firewalld", within a second. Events that happen while nothing receives from the channel are delivered together. If
 // Start lost notifications, it also reports that, because it may have missed events. Start watches until ctx is done. A
 // host without D-Bus is not an error, and Start watches the bus as soon as there is one.
 func (w *Watcher) Start(ctx context.Context) (<-chan []string, error) {
@@ -149,7 +149,7 @@ func (w *Watcher) followTables(ctx context.Context) (func(func(string)), error) 
 	return followEvents(ctx, host, deletions, func(d nft.Deletion) string { return ours[d] }), nil
 }
 
-// followLinks is the source for bridges.
+// followLinks is the source for bridges, and for addresses of Services.
 func (w *Watcher) followLinks(ctx context.Context) (func(func(string)), error) {
 	host, err := w.OpenHost()
 	if err != nil {
@@ -159,19 +159,32 @@ func (w *Watcher) followLinks(ctx context.Context) (func(func(string)), error) {
 	if err != nil {
 		return nil, errors.Join(err, host.Close())
 	}
-	losses, err := nl.WatchLosses(host)
+	nftConn, err := nft.OpenIfSupported(host)
 	if err != nil {
 		return nil, errors.Join(err, host.Close())
 	}
-	return followEvents(ctx, host, losses, func(l nl.Loss) string {
-		if l.Kind == nl.AddressDeleted {
-			l.Link, _ = conn.LinkByIndex(l.Link.Index) // fails if the link was deleted, which is a loss of its own
+	changes, err := nl.WatchChanges(host)
+	if err != nil {
+		return nil, errors.Join(err, host.Close())
+	}
+	return followEvents(ctx, host, changes, func(c nl.Change) string {
+		addresses := c.Kind == nl.AddressAdded || c.Kind == nl.AddressDeleted
+		if addresses {
+			c.Link, _ = conn.LinkByIndex(c.Link.Index) // fails if the link was deleted, which is a change of its own
 		}
-		if l.Link.Kind != "bridge" || !w.UsesBridge(l.Link.Name) {
-			return ""
+		switch {
+		case addresses && slices.Contains(tables.ServiceLinks(), c.Link.Name) && hasHostPorts(nftConn):
+			return "addresses of " + c.Link.Name
+		case c.Kind != nl.AddressAdded && c.Link.Kind == "bridge" && w.UsesBridge(c.Link.Name):
+			return "bridge " + c.Link.Name
 		}
-		return "bridge " + l.Link.Name
+		return ""
 	}), nil
+}
+
+// hasHostPorts reports whether host ports have been forwarded in nftables. c is nil if the kernel lacks nf_tables.
+func hasHostPorts(c *nft.Conn) bool {
+	return c != nil && c.CheckChain(tables.Inet().Table, tables.HostPorts) == nil
 }
 
 // firewalldName is the name of firewalld on the system bus, and of its interface (firewalld.dbus(5)).

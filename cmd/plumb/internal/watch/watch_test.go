@@ -83,6 +83,23 @@ func TestHost(t *testing.T) {
 	expect(t, events, "table inet plumb")
 }
 
+// TestServices checks that addresses of Services are reported only while host ports are in nftables.
+func TestServices(t *testing.T) {
+	t.Setenv("DBUS_SYSTEM_BUS_ADDRESS", "unix:path=/nonexistent")
+	host := nstest.NewHost(t)
+	events := start(t, host)
+	host.Batch(t, "link add kube-ipvs0 type bridge", "addr add 10.96.0.10/32 dev kube-ipvs0", "link add cni0 type bridge", "link del cni0")
+	if reported := expect(t, events, "bridge cni0"); len(reported) != 1 {
+		t.Errorf("want only the bridge, got %q", reported)
+	}
+	host.MustLine(t, "nft add table inet plumb")
+	host.MustLine(t, "nft add chain inet plumb "+tables.HostPorts)
+	host.Batch(t, "addr add 10.96.0.11/32 dev kube-ipvs0")
+	expect(t, events, "addresses of kube-ipvs0")
+	host.Batch(t, "addr del 10.96.0.11/32 dev kube-ipvs0")
+	expect(t, events, "addresses of kube-ipvs0")
+}
+
 func TestFirewalld(t *testing.T) {
 	host := nstest.NewHost(t)
 	f := nstest.StartFirewalld(t, host)
