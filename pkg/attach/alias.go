@@ -44,10 +44,10 @@ func ParseAlias(l nl.Link) (owner types.Attachment, created, complete bool) {
 	return owner, created && ok, ok && !strings.HasPrefix(owner.Network, "#") && !strings.HasPrefix(owner.ContainerID, "#")
 }
 
-// HasOtherAlias reports whether the link's alias names an attachment other than owner. It returns false if another
-// program created the link. If the link is in owner's namespace, the namespace path now belongs to another container.
-func HasOtherAlias(l nl.Link, owner types.Attachment) bool {
-	return CreatedByPlumb(l) && l.Alias != LinkAlias(owner)
+// IsOfContainer reports whether the link's alias names an attachment of the container.
+func IsOfContainer(l nl.Link, containerID string) bool {
+	owner, created, _ := ParseAlias(l)
+	return created && owner.ContainerID == shorten(containerID)
 }
 
 // altNamePrefix is the prefix of the alternative names that plumb adds to links.

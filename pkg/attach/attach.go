@@ -194,20 +194,28 @@ func Announce(c *nl.Conn, l nl.Link) error { return c.SetMAC(l, l.MAC) }
 // routes of prev. It contains no MAC and no MTU, because a later plugin of the chain may have set these without
 // changing the result. link is the attachment's link with its alias (see PrevRoutes).
 func SpecFromResult(r *skel.Request, prev *types.Result, link nl.Link) (Spec, error) {
-	i, found := prev.ContainerInterface(r.IfName)
-	if !found {
-		return Spec{}, fmt.Errorf("prevResult has no interface %q in a sandbox", r.IfName)
+	if err := requireInResult(r, prev); err != nil {
+		return Spec{}, err
 	}
-	if sandbox := prev.Interfaces[i].Sandbox; sandbox != r.NetNS {
-		return Spec{}, fmt.Errorf("prevResult has interface %q in sandbox %s, CNI_NETNS is %s", r.IfName, sandbox, r.NetNS)
-	}
-	ips := prev.Of(i)
+	ips := IPsOf(prev, r.IfName)
 	var s Spec
 	for _, ip := range ips {
 		s.Addrs = append(s.Addrs, nl.Addr{Prefix: ip.Address})
 	}
 	s.Routes = Routes(ips, PrevRoutes(prev, link))
 	return s, nil
+}
+
+// requireInResult returns an error unless prev contains the interface CNI_IFNAME in CNI_NETNS.
+func requireInResult(r *skel.Request, prev *types.Result) error {
+	i, found := prev.ContainerInterface(r.IfName)
+	if !found {
+		return fmt.Errorf("prevResult has no interface %q in a sandbox", r.IfName)
+	}
+	if sandbox := prev.Interfaces[i].Sandbox; sandbox != r.NetNS {
+		return fmt.Errorf("prevResult has interface %q in sandbox %s, CNI_NETNS is %s", r.IfName, sandbox, r.NetNS)
+	}
+	return nil
 }
 
 // PrevRoutes returns the routes of prev as ADD set them. link is the attachment's link with its alias. If plumb did not

@@ -11,6 +11,7 @@ import (
 
 	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/sysctl"
 	"github.com/plumb-cni/plumb/pkg/trace"
 	"github.com/plumb-cni/plumb/pkg/types"
@@ -125,6 +126,21 @@ func attachment(id string) types.Attachment {
 	return types.Attachment{Network: "net1", ContainerID: id, IfName: "eth0"}
 }
 
+// request returns a DEL of the attachment. prev may be nil.
+func (b testbed) request(t *testing.T, id string, prev *types.Result) *skel.Request {
+	t.Helper()
+	r := &skel.Request{Command: "DEL", ContainerID: id, IfName: "eth0", HostNS: b.hostNS.Open(t, &trace.Tracer{}), Version: types.Newest}
+	r.Conf.Name = "net1"
+	if prev != nil {
+		text, err := prev.Marshal(types.Newest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Conf.PrevResult = text
+	}
+	return r
+}
+
 func (b testbed) add(t *testing.T, id string) nl.Link {
 	t.Helper()
 	var u undo.Stack
@@ -144,7 +160,7 @@ func (b testbed) hostName(t *testing.T, id string) string {
 
 func (b testbed) del(t *testing.T, id string) {
 	t.Helper()
-	wait, err := attach.DelVeth(b.host, nil, attachment(id), nil)
+	wait, err := attach.DelVeth(b.request(t, id, nil), b.host, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -248,7 +264,7 @@ func TestDelVethLeavesAnInterfaceOfAnotherAttachment(t *testing.T) {
 			b := newTestbed(t)
 			b.hostNS.Batch(t, "link add veth0 type veth peer name eth0 address 02:00:00:00:00:01 netns "+b.containerNS.Path())
 			b.containerNS.Batch(t, "addr add 10.9.0.2/24 dev eth0")
-			wait, err := attach.DelVeth(b.host, b.container, attachment("old"), c.prev)
+			wait, err := attach.DelVeth(b.request(t, "old", c.prev), b.host, b.container)
 			if err := errors.Join(err, wait()); err != nil {
 				t.Fatal(err)
 			}
@@ -273,12 +289,12 @@ func TestAMACDoesNotIdentifyAnInterfaceThatHasItFromItsMaster(t *testing.T) {
 	}
 	for kind, want := range map[string]bool{"macvlan": false, "vlan": true, "ipvlan": true} {
 		l.Kind = kind
-		if other, err := attach.BelongsToOther(b.container, l, types.Attachment{}, prev); err != nil || other != want {
+		if other, err := attach.BelongsToOther(b.request(t, "own", prev), b.container, l); err != nil || other != want {
 			t.Errorf("%s with the MAC but no IP of prevResult: belongs to another attachment: %t, %v; want %t", kind, other, err, want)
 		}
 	}
 	prev.IPs = nil
-	if other, err := attach.BelongsToOther(b.container, l, types.Attachment{}, prev); other || err != nil {
+	if other, err := attach.BelongsToOther(b.request(t, "own", prev), b.container, l); other || err != nil {
 		t.Errorf("without IPs in prevResult, which tells nothing: %t, %v", other, err)
 	}
 }

@@ -165,8 +165,7 @@ func deleteContainerLink(r *skel.Request, kind string) (wait func() error, err e
 	if err != nil || l.Kind != kind {
 		return noWait, types.IgnoreNotExist(err)
 	}
-	prev, _ := r.Prev() // nil if prevResult cannot be read, because DEL must succeed without it
-	if other, err := BelongsToOther(container, l, r.Attachment(), prev); other || err != nil {
+	if other, err := BelongsToOther(r, container, l); other || err != nil {
 		return noWait, err
 	}
 	return container.DeleteLinkAsync(l)

@@ -75,15 +75,18 @@ func RepairContainerLink(r *skel.Request, kind string, dad DADMode) error {
 
 // RestoreContainer adds to the container's interface what it lacks of the Spec, and sets it up, if
 // Request.RepairsContainer. It waits for duplicate address detection like ADD (see AwaitDAD). It changes nothing if CHECK
-// of the IPAM plugin fails, because another container may have the addresses, or if the interface is not the
-// attachment's. It keeps the MAC and the MTU, which CHECK does not compare.
+// of the IPAM plugin fails, because another container may have the addresses, or if prevResult does not contain the
+// interface in CNI_NETNS. It keeps the MAC and the MTU, which CHECK does not compare.
 func RestoreContainer(r *skel.Request, s Spec) error {
 	if !r.RepairsContainer() || ipam.StartCheck(r)() != nil { // CHECK reports the error
 		return nil
 	}
 	c, l, err := nl.OpenLink(r.ContainerNS, r.IfName)
-	if err != nil || s.Kind != "" && l.Kind != s.Kind || !isOwnLink(r, c, l) {
+	if err != nil || s.Kind != "" && l.Kind != s.Kind {
 		return types.IgnoreNotExist(err)
+	}
+	if prev, err := r.RequirePrev(); err != nil || requireInResult(r, prev) != nil {
+		return err // CHECK reports the other error
 	}
 	if err := Restore(c, l, Spec{Sysctls: s.Sysctls, Addrs: s.Addrs}); err != nil {
 		return ExplainIPv6Off(c, l.Name, err)
@@ -94,29 +97,6 @@ func RestoreContainer(r *skel.Request, s Spec) error {
 		err = AwaitDAD(c, l)
 	}
 	return errors.Join(routesErr, err)
-}
-
-// isOwnLink reports whether l, the interface CNI_IFNAME of the container, is known to be the attachment's. Another
-// container may use the path of the namespace now.
-func isOwnLink(r *skel.Request, container *nl.Conn, l nl.Link) bool {
-	prev, err := r.RequirePrev()
-	if err == nil {
-		_, err = SpecFromResult(r, prev, l)
-	}
-	if err != nil || HasAltName(l, r.Attachment()) {
-		return err == nil
-	}
-	if l.Kind != "veth" {
-		other, err := BelongsToOther(container, l, r.Attachment(), prev)
-		return !other && err == nil
-	}
-	host, err := nl.Open(r.HostNS)
-	if err != nil {
-		return false
-	}
-	hostEnd, err := HostEnd(host, r.Attachment(), prev)
-	peer, peerErr := container.VethPeer(l, host)
-	return err == nil && peerErr == nil && peer.Index == hostEnd.Index
 }
 
 // restoreRoutes adds the routes of the Spec that the link lacks, after the kernel's routes to the networks of its

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/sysctl"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/pkg/undo"
@@ -166,13 +167,12 @@ func hostEndNames(prev *types.Result) []string {
 
 // DelVeth deletes the attachment's pair by its host end or, if the host end is not found, by its container end. When it
 // returns, no process can reach the container through the pair. The caller must call wait before it uses the
-// connections again. wait returns when the kernel has cleaned up (see nl.Conn.DeleteLinkAsync). container and prev may
-// be nil.
+// connections again. wait returns when the kernel has cleaned up (see nl.Conn.DeleteLinkAsync). container may be nil.
 //
-// DelVeth does not delete an interface of another attachment. Such an interface can have the name if the namespace path
-// was reused.
-func DelVeth(host, container *nl.Conn, owner types.Attachment, prev *types.Result) (wait func() error, err error) {
-	hostEnd, err := HostEnd(host, owner, prev)
+// DelVeth does not delete an interface of another attachment (see BelongsToOther).
+func DelVeth(r *skel.Request, host, container *nl.Conn) (wait func() error, err error) {
+	prev, _ := r.Prev() // in DEL, Prev returns no error
+	hostEnd, err := HostEnd(host, r.Attachment(), prev)
 	if err == nil {
 		return host.DeleteLinkAsync(hostEnd)
 	}
@@ -180,68 +180,12 @@ func DelVeth(host, container *nl.Conn, owner types.Attachment, prev *types.Resul
 	if !errors.Is(err, fs.ErrNotExist) || container == nil {
 		return noWait, types.IgnoreNotExist(err)
 	}
-	l, err := container.Link(owner.IfName)
-	if err != nil {
+	l, err := container.Link(r.IfName)
+	if err != nil || l.Kind != "veth" {
 		return noWait, types.IgnoreNotExist(err)
 	}
-	if l.Kind != "veth" || hasPlumbHostEnd(host, container, l) {
-		return noWait, nil
-	}
-	if other, err := BelongsToOther(container, l, owner, prev); other || err != nil {
+	if other, err := BelongsToOther(r, container, l); other || err != nil {
 		return noWait, types.IgnoreNotExist(err)
 	}
 	return container.DeleteLinkAsync(l)
-}
-
-// BelongsToOther reports whether the interface l of the container is known to belong to another attachment because the
-// namespace path was reused. The caller must have found no host end of the attachment on the host.
-//
-// If l has an alternative name of another attachment, l belongs to that attachment. If l has an alias, the alias decides.
-// Without an alias, l belongs to another attachment in two cases:
-//   - prev lists a host end, which no longer exists on the host. Therefore the pair was deleted, and l is not its
-//     container end.
-//   - Neither the MAC nor an IP address of l is in prev. The IP address alone is enough to recognize l, because
-//     tuning may have changed the MAC. If prev contains IP addresses, the MAC of a vlan or ipvlan proves nothing,
-//     because all interfaces on one master have the master's MAC.
-//
-// If prev is nil and l has no alias, BelongsToOther returns false, because the owner is unknown. In that case, either
-// the reference plugins or an ADD that was killed created l.
-func BelongsToOther(container *nl.Conn, l nl.Link, owner types.Attachment, prev *types.Result) (bool, error) {
-	if HasOtherAltName(l, owner) {
-		return true, nil
-	}
-	if l.Alias != "" {
-		return l.Alias != LinkAlias(owner), nil
-	}
-	if len(hostEndNames(prev)) > 0 {
-		return true, nil
-	}
-	if prev == nil {
-		return false, nil
-	}
-	index, found := prev.ContainerInterface(l.Name)
-	if !found {
-		return false, nil
-	}
-	mac, err := types.ParseMAC(prev.Interfaces[index].MAC)
-	if err != nil { // prev contains no valid MAC
-		return false, nil
-	}
-	prevPrefixes := Prefixes(prev.Of(index))
-	sharesMAC := l.Kind == "vlan" || l.Kind == "ipvlan"
-	if mac == l.MAC && !(sharesMAC && len(prevPrefixes) > 0) {
-		return false, nil
-	}
-	addrs, err := container.Addrs(l)
-	if err != nil {
-		return false, err
-	}
-	return !slices.ContainsFunc(addrs, func(a nl.Addr) bool { return slices.Contains(prevPrefixes, a.Prefix) }), nil
-}
-
-// hasPlumbHostEnd reports whether l, an interface of the container, has a host end that plumb created. DelVeth calls it
-// after it found no host end of its own attachment, so that the host end belongs to another attachment.
-func hasPlumbHostEnd(host, container *nl.Conn, l nl.Link) bool {
-	hostEnd, err := container.VethPeer(l, host)
-	return err == nil && CreatedByPlumb(hostEnd)
 }

@@ -43,6 +43,9 @@ func repair(r *Request) error {
 	if deleted {
 		return types.Errorf(types.CodeTryAgain, DelHasBegun+"; nothing was repaired", r.Attachment())
 	}
+	if err := r.requireOwn(); err != nil {
+		return err
+	}
 	err = r.check()
 	if err == nil || r.plugin.Repair == nil {
 		return err

@@ -35,6 +35,9 @@ type Plugin struct {
 	Add     func(*Request) (*types.Result, error)
 	Del     func(*Request) error
 	Check   func(*Request) error
+	// RequireOwn returns an error if the interface CNI_IFNAME belongs to another attachment. It is called before Check and
+	// Repair. It is nil for a plugin that uses no such interface.
+	RequireOwn func(*Request) error
 	// Repair restores what CHECK reports as missing on the host (see CommandRepair). It takes nothing from another
 	// attachment, changes nothing where nothing is missing, and changes the container only if RepairsContainer.
 	Repair func(*Request) error
@@ -410,6 +413,19 @@ func gc(r *Request) error {
 // addresses, del returns an error about it after everything else is deleted.
 func del(r *Request) error {
 	return errors.Join(r.handle(r.plugin.Del), r.ipamErr)
+}
+
+// check executes CHECK, unless the interface belongs to another attachment.
+func check(r *Request) error {
+	if err := r.requireOwn(); err != nil {
+		return err
+	}
+	return r.check()
+}
+
+// requireOwn returns an error if the interface belongs to another attachment, which no REPAIR can change.
+func (r *Request) requireOwn() error {
+	return types.WithRepair(types.RepairNever, r.handle(r.plugin.RequireOwn))
 }
 
 // handle calls a handler that returns no result. It returns nil if the plugin has no such handler.

@@ -34,7 +34,7 @@ var verbs = map[string]verb{
 	"CHECK": {
 		needs: []string{"CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_PATH"},
 		since: types.V040, netns: netnsRequired,
-		call: (*Request).check,
+		call: check,
 	},
 	"DEL": {
 		needs: []string{"CNI_CONTAINERID", "CNI_IFNAME", "CNI_PATH"},

@@ -40,7 +40,11 @@ func findDevice(r *skel.Request, conf *config) (device, error) {
 		return device{}, types.Errorf(types.CodeConfig, "no interface %q in container: %w; list bandwidth after the plugin that creates the interface", r.IfName, err)
 	case err != nil:
 		return device{}, err
-	case eth.Kind != "veth":
+	}
+	if err := attach.RequireOwnLink(r, container, eth); err != nil {
+		return device{}, err
+	}
+	if eth.Kind != "veth" {
 		d := device{conn: container, link: eth, sandbox: r.NetNS, owner: r.Attachment()}
 		d.receive, d.send = conf.shapers(eth)
 		return d, nil

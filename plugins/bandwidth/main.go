@@ -3,6 +3,7 @@
 package main
 
 import (
+	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
@@ -11,6 +12,6 @@ func main() { skel.Main(plugin()) }
 
 func plugin() skel.Plugin {
 	return skel.WithConfig(skel.Plugin{
-		Name: "bandwidth", Chained: true, Since: types.V030, Del: del, Repair: skel.Checked(parse, repair), GC: gc,
+		Name: "bandwidth", RequireOwn: attach.RequireOwn, Chained: true, Since: types.V030, Del: del, Repair: skel.Checked(parse, repair), GC: gc,
 	}, parse, add, check)
 }

@@ -66,8 +66,7 @@ func del(r *skel.Request) error {
 	if err != nil {
 		return err
 	}
-	prev, _ := r.Prev() // in DEL, Prev returns no error
-	errs := []error{unshapeDevice(host, container, r.Attachment(), prev), delIFBs(host, r.Attachment())}
+	errs := []error{unshapeDevice(r, host, container), delIFBs(host, r.Attachment())}
 	if container != nil {
 		errs = append(errs, delIFBs(container, r.Attachment()))
 	}
@@ -75,29 +74,27 @@ func del(r *skel.Request) error {
 }
 
 // unshapeDevice removes the qdiscs of an attachment's device. It looks for the host end by its names and in
-// prevResult. If that fails, it looks for the container's interface and its peer. container and prev may be
-// nil.
-func unshapeDevice(host, container *nl.Conn, owner types.Attachment, prev *types.Result) error {
-	hostEnd, err := attach.HostEnd(host, owner, prev)
+// prevResult. If that fails, it looks for the container's interface and its peer. container may be nil.
+func unshapeDevice(r *skel.Request, host, container *nl.Conn) error {
+	prev, _ := r.Prev() // in DEL, Prev returns no error
+	hostEnd, err := attach.HostEnd(host, r.Attachment(), prev)
 	if err == nil {
 		return removeQdiscs(host, hostEnd)
 	}
 	if !errors.Is(err, fs.ErrNotExist) || container == nil {
 		return types.IgnoreNotExist(err)
 	}
-	eth, err := container.Link(owner.IfName)
+	eth, err := container.Link(r.IfName)
 	if err != nil {
 		return types.IgnoreNotExist(err)
 	}
-	if other, err := attach.BelongsToOther(container, eth, owner, prev); other || err != nil {
+	if other, err := attach.BelongsToOther(r, container, eth); other || err != nil {
 		return types.IgnoreNotExist(err)
 	}
 	if eth.Kind != "veth" {
 		return removeQdiscs(container, eth)
 	}
-	hostEnd, err = container.VethPeer(eth, host)
-	belongsToOther := attach.CreatedByPlumb(hostEnd) && hostEnd.Alias != attach.LinkAlias(owner) // the namespace path was reused
-	if err != nil || belongsToOther {
+	if hostEnd, err = container.VethPeer(eth, host); err != nil {
 		return types.IgnoreNotExist(err)
 	}
 	return removeQdiscs(host, hostEnd)

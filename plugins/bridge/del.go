@@ -29,7 +29,7 @@ func del(r *skel.Request) error {
 	var rulesErr, flowsErr error
 	err = ipam.DelWithLink(r, func() (func() error, error) {
 		portErr := removeExistingPorts(host, prev, bridgeName(r))
-		wait, vethErr := attach.DelVeth(host, container, r.Attachment(), prev)
+		wait, vethErr := attach.DelVeth(r, host, container)
 		rulesErr = r.IgnoreForbidden(masq.Del(masq.Masq{HostNS: r.HostNS, Owner: r.Attachment()}, ips, formerSpoofCheck(r, prev).delete))
 		linkErr := errors.Join(portErr, vethErr)
 		if linkErr == nil {

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
@@ -11,7 +12,7 @@ func main() { skel.Main(plugin()) }
 
 func plugin() skel.Plugin {
 	return skel.WithConfig(skel.Plugin{
-		Name: "firewall", Since: types.V040, Chained: true, Del: del, Status: status, GC: gc, Repair: skel.Checked(parse, repair),
+		Name: "firewall", RequireOwn: attach.RequireOwn, Since: types.V040, Chained: true, Del: del, Status: status, GC: gc, Repair: skel.Checked(parse, repair),
 		Commands: map[string]func(*skel.Request, []string) error{"restore": restore},
 	}, parse, add, check)
 }

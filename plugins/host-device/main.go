@@ -1,7 +1,10 @@
 // host-device moves an interface of the host into a container, and back to the host. See README.md.
 package main
 
-import "github.com/plumb-cni/plumb/pkg/skel"
+import (
+	"github.com/plumb-cni/plumb/pkg/attach"
+	"github.com/plumb-cni/plumb/pkg/skel"
+)
 
 func main() { skel.Main(plugin()) }
 
@@ -16,5 +19,5 @@ type machine struct {
 }
 
 func (h machine) plugin() skel.Plugin {
-	return skel.WithConfig(skel.Plugin{Name: "host-device", Del: h.del, Status: h.status, GC: h.gc, Repair: skel.Checked(parse, h.repair)}, parse, h.add, h.check)
+	return skel.WithConfig(skel.Plugin{Name: "host-device", RequireOwn: attach.RequireOwn, Del: h.del, Status: h.status, GC: h.gc, Repair: skel.Checked(parse, h.repair)}, parse, h.add, h.check)
 }

@@ -386,8 +386,7 @@ func (h machine) restoreUnsaved(r *skel.Request, host *nl.Conn) error {
 	s.Settings.AltNames, s.Settings.Group = nil, 0 // the container may have set them
 	s.Peer, s.PeerNS = 0, 0                        // the values that the host would see are not known
 	l.Alias = ""                                   // the alias does not name the attachment
-	prev, _ := r.Prev()                            // nil if prevResult cannot be read, because DEL does not need it
-	if other, err := attach.BelongsToOther(container, l, r.Attachment(), prev); other || err != nil {
+	if other, err := attach.BelongsToOther(r, container, l); other || err != nil {
 		return err
 	}
 	return (&mover{machine: h, r: r, host: host, container: container, state: s}).restore()

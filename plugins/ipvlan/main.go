@@ -3,10 +3,13 @@
 // only. See README.md.
 package main
 
-import "github.com/plumb-cni/plumb/pkg/skel"
+import (
+	"github.com/plumb-cni/plumb/pkg/attach"
+	"github.com/plumb-cni/plumb/pkg/skel"
+)
 
 func main() { skel.Main(plugin()) }
 
 func plugin() skel.Plugin {
-	return skel.WithConfig(skel.Plugin{Name: "ipvlan", Del: del, Status: status, GC: gc, Repair: skel.Checked(parse, repair)}, parse, add, check)
+	return skel.WithConfig(skel.Plugin{Name: "ipvlan", RequireOwn: attach.RequireOwn, Del: del, Status: status, GC: gc, Repair: skel.Checked(parse, repair)}, parse, add, check)
 }

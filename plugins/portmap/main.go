@@ -3,6 +3,7 @@
 package main
 
 import (
+	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/skel"
 )
 
@@ -10,6 +11,6 @@ func main() { skel.Main(plugin()) }
 
 func plugin() skel.Plugin {
 	return skel.WithConfig(skel.Plugin{
-		Name: "portmap", Chained: true, Del: del, Repair: skel.Checked(parse, repair), Status: status, GC: gc,
+		Name: "portmap", RequireOwn: attach.RequireOwn, Chained: true, Del: del, Repair: skel.Checked(parse, repair), Status: status, GC: gc,
 	}, parse, add, check)
 }

@@ -25,7 +25,7 @@ func del(r *skel.Request) error {
 	ips := attach.Prefixes(attach.IPsOf(prev, r.IfName))
 	var masqErr, flowsErr error
 	err = ipam.DelWithLink(r, func() (func() error, error) {
-		wait, linkErr := attach.DelVeth(host, container, r.Attachment(), prev)
+		wait, linkErr := attach.DelVeth(r, host, container)
 		masqErr = r.IgnoreForbidden(masq.Del(masq.Masq{HostNS: r.HostNS, Owner: r.Attachment()}, ips))
 		if linkErr == nil {
 			flowsErr = attach.DeleteAddressFlows(r.HostNS, ips)

@@ -3,12 +3,13 @@
 package main
 
 import (
+	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/skel"
 )
 
 func main() { skel.Main(plugin()) }
 
 func plugin() skel.Plugin {
-	p := skel.Plugin{Name: "ptp", Del: del, Status: status, GC: gc, Repair: skel.Checked(parse, repair)}
+	p := skel.Plugin{Name: "ptp", RequireOwn: attach.RequireOwn, Del: del, Status: status, GC: gc, Repair: skel.Checked(parse, repair)}
 	return skel.WithConfig(p, parse, add, check)
 }

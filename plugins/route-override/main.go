@@ -2,6 +2,7 @@
 package main
 
 import (
+	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/skel"
 )
 
@@ -9,5 +10,5 @@ func main() { skel.Main(plugin()) }
 
 // plugin describes the plugin. It supports neither DEL nor GC, because the kernel deletes the routes with the interface.
 func plugin() skel.Plugin {
-	return skel.WithConfig(skel.Plugin{Name: "route-override", Chained: true}, parse, add, check)
+	return skel.WithConfig(skel.Plugin{Name: "route-override", RequireOwn: attach.RequireOwn, Chained: true}, parse, add, check)
 }

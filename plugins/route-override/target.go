@@ -37,6 +37,9 @@ func newTarget(r *skel.Request, conf *config, code uint) (*target, error) {
 		missing := types.MissingLink(r.IfName)
 		return nil, types.Coded(code, missing.Errorf("the container has no interface %s; list route-override after the plugin that creates it", r.IfName))
 	}
+	if err == nil {
+		err = attach.RequireOwnLink(r, t.container, t.link)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/skel"
 )
 
@@ -11,5 +12,5 @@ func main() { skel.Main(plugin()) }
 // plugin describes the plugin. It does not support GC, because runtimes do not pass GC the paths of the
 // containers. The kernel deletes the rules and routes with the containers.
 func plugin() skel.Plugin {
-	return skel.WithConfig(skel.Plugin{Name: "sbr", Chained: true, Del: del}, parse, add, check)
+	return skel.WithConfig(skel.Plugin{Name: "sbr", RequireOwn: attach.RequireOwn, Chained: true, Del: del}, parse, add, check)
 }

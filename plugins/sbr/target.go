@@ -64,6 +64,11 @@ func newTarget(r *skel.Request, conf *config, code uint) (*target, error) {
 	if err := t.read(r); err != nil {
 		return nil, err
 	}
+	if t.link.Index != 0 {
+		if err := attach.RequireOwnLink(r, t.container, t.link); err != nil {
+			return nil, err
+		}
+	}
 	return t, types.Coded(code, t.requireAddrs(r.IfName))
 }
 

@@ -143,11 +143,17 @@ func del(r *skel.Request) error {
 	if err := t.read(r); err != nil {
 		return err
 	}
+	if t.link.Index != 0 {
+		other, err := attach.BelongsToOther(r, t.container, t.link)
+		if other {
+			r.Warn("interface %s keeps its rules and routes, because it belongs to another attachment", r.IfName)
+		}
+		if other || err != nil {
+			return err
+		}
+	}
 	prev, _ := r.Prev() // in DEL, Prev returns no error
 	t.ips = attach.IPsOf(prev, r.IfName)
-	if other, err := t.mayBelongToOther(r); other || err != nil {
-		return err
-	}
 	var errs []error
 	for _, rule := range slices.Concat(t.rules, t.missingRules, t.orphanedRules) {
 		// Without prevResult, it is not known which interface an orphaned rule was for.
@@ -161,34 +167,6 @@ func del(r *skel.Request) error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// mayBelongToOther reports whether the interface may belong to another attachment, because CNI_NETNS now
-// refers to another namespace. The interface's alias or altname, or its host end's alias, names the
-// attachment. If all are missing, and the interface's rules are not for IPs of prevResult, mayBelongToOther
-// returns true and prints a warning.
-func (t *target) mayBelongToOther(r *skel.Request) (bool, error) {
-	own := r.Attachment()
-	if attach.HasOtherAlias(t.link, own) || attach.HasOtherAltName(t.link, own) {
-		return true, nil
-	}
-	rules := slices.Concat(t.rules, t.missingRules)
-	if attach.CreatedByPlumb(t.link) || attach.HasAltName(t.link, own) || len(rules) == 0 || len(t.ips) == 0 || slices.ContainsFunc(rules, t.isOfIP) {
-		return false, nil
-	}
-	host, err := nl.Open(r.HostNS)
-	if err != nil {
-		return false, err
-	}
-	hostEnd, err := t.container.VethPeer(t.link, host)
-	if types.IgnoreNotExist(err) != nil {
-		return false, err
-	}
-	if attach.CreatedByPlumb(hostEnd) {
-		return attach.HasOtherAlias(hostEnd, own), nil
-	}
-	r.Warn("interface %s keeps its rules and routes, because it has none of its addresses in prevResult and may belong to another attachment; DEL without prevResult deletes them", r.IfName)
-	return true, nil
 }
 
 // isOfIP reports whether the source of a rule is an IP of prevResult.

@@ -26,6 +26,9 @@ func add(r *skel.Request, conf *config) (*types.Result, error) {
 		return nil, types.Errorf(types.CodeConfig, "no interface %q in container: %w; list tc-redirect-tap after the plugin that creates the interface", r.IfName, err)
 	}
 	if err == nil {
+		err = attach.RequireOwnLink(r, container, eth)
+	}
+	if err == nil {
 		err = checkInterface(eth)
 	}
 	if err == nil {

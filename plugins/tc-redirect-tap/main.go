@@ -3,6 +3,7 @@
 package main
 
 import (
+	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
@@ -13,6 +14,6 @@ func main() { skel.Main(plugin()) }
 // containers to GC. The kernel deletes the taps with the namespaces.
 func plugin() skel.Plugin {
 	return skel.WithConfig(skel.Plugin{
-		Name: "tc-redirect-tap", Chained: true, Since: types.V030, Del: del, Status: status, Repair: skel.Checked(parse, repair),
+		Name: "tc-redirect-tap", RequireOwn: attach.RequireOwn, Chained: true, Since: types.V030, Del: del, Status: status, Repair: skel.Checked(parse, repair),
 	}, parse, add, check)
 }

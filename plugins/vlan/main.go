@@ -3,6 +3,7 @@
 package main
 
 import (
+	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/ipam"
 	"github.com/plumb-cni/plumb/pkg/skel"
 )
@@ -12,5 +13,5 @@ func main() { skel.Main(plugin()) }
 // plugin describes the plugin. GC only calls the IPAM plugin, because runtimes do not pass it the paths of
 // the containers. The kernel deletes the links with the containers.
 func plugin() skel.Plugin {
-	return skel.WithConfig(skel.Plugin{Name: "vlan", Del: del, Status: status, GC: ipam.GC, Repair: skel.Checked(parse, repair)}, parse, add, check)
+	return skel.WithConfig(skel.Plugin{Name: "vlan", RequireOwn: attach.RequireOwn, Del: del, Status: status, GC: ipam.GC, Repair: skel.Checked(parse, repair)}, parse, add, check)
 }

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
@@ -12,5 +13,5 @@ func main() { skel.Main(plugin()) }
 // plugin describes the plugin. It does not support GC, because runtimes do not pass GC the paths of the
 // containers. The kernel deletes the VRFs with the containers.
 func plugin() skel.Plugin {
-	return skel.WithConfig(skel.Plugin{Name: "vrf", Chained: true, Since: types.V031, Del: del}, parse, add, check)
+	return skel.WithConfig(skel.Plugin{Name: "vrf", RequireOwn: attach.RequireOwn, Chained: true, Since: types.V031, Del: del}, parse, add, check)
 }

@@ -24,6 +24,9 @@ func newMember(r *skel.Request, conf *config, code uint) (*member, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, types.Coded(code, err)
 	}
+	if err == nil {
+		err = attach.RequireOwnLink(r, container, link)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -113,6 +116,11 @@ func del(r *skel.Request) error {
 		return err
 	}
 	container, link, err := nl.OpenLink(r.ContainerNS, r.IfName)
+	if err == nil {
+		if other, err := attach.BelongsToOther(r, container, link); other || err != nil {
+			return err
+		}
+	}
 	if types.IgnoreNotExist(err) != nil {
 		return err
 	}
@@ -122,14 +130,14 @@ func del(r *skel.Request) error {
 	if err != nil || vrf.Kind != kind {
 		return types.IgnoreNotExist(err)
 	}
-	if link.Master == vrf.Index && !attach.HasOtherAlias(link, r.Attachment()) {
+	if link.Master == vrf.Index {
 		if err := (&member{container: container, link: link, vrf: vrf}).leave(); err != nil {
 			return err
 		}
 	}
 	ports, err := container.Ports(vrf)
 	// Delete a VRF without an alias as well, because the reference plugin may have created it.
-	if err != nil || len(ports) > 0 || vrf.Alias != "" && !attach.CreatedByPlumb(vrf) {
+	if err != nil || len(ports) > 0 || vrf.Alias != "" && !attach.IsOfContainer(vrf, r.ContainerID) {
 		return err
 	}
 	return container.DeleteLink(vrf)

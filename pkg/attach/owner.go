@@ -1,0 +1,150 @@
+package attach
+
+import (
+	"errors"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// The path of a namespace can refer to another container's namespace, because names below /run/netns and process IDs are
+// reused. The functions in this file decide whether an interface that was found by its name belongs to the attachment.
+
+// An otherOwner is the owner of an interface that does not belong to the attachment of the call.
+type otherOwner string
+
+// Values of otherOwner. Any other value is the text of the owner's alias without its prefix.
+const (
+	notOther     otherOwner = "" // the interface belongs to the attachment, or its owner is unknown
+	unnamedOther otherOwner = "another attachment"
+)
+
+// RequireOwn returns an error if the container's interface CNI_IFNAME belongs to another attachment (see BelongsToOther).
+// It returns nil if there is no such interface. skel calls it before CHECK and REPAIR (see skel.Plugin).
+func RequireOwn(r *skel.Request) error {
+	container, l, err := nl.OpenLink(r.ContainerNS, r.IfName)
+	if err != nil {
+		return types.IgnoreNotExist(err)
+	}
+	return RequireOwnLink(r, container, l)
+}
+
+// RequireOwnLink is RequireOwn for an interface that the caller has read. ADD of a chained plugin calls it. The error has
+// types.CodeConfig in ADD, and otherwise types.CodeChanged.
+func RequireOwnLink(r *skel.Request, container *nl.Conn, l nl.Link) error {
+	other, err := findOther(r, container, l)
+	switch {
+	case err != nil || other == notOther:
+		return err
+	case r.Command == "ADD":
+		return types.Errorf(types.CodeConfig, "interface %s in %s: it belongs to %s, and not to %s; pass the result of the plugin that created the interface as prevResult",
+			l.Name, r.NetNS, other, r.Attachment())
+	}
+	return types.Errorf(types.CodeChanged, "interface %s in %s: the namespace path now belongs to %s, and not to %s; call DEL for %s",
+		l.Name, r.NetNS, other, r.Attachment(), r.Attachment())
+}
+
+// BelongsToOther reports whether l, an interface of the container, is known to belong to another attachment than that of
+// the call. The first of these that exists decides:
+//
+//   - the AltName of an attachment on l
+//   - the alias that plumb set on the host end of l, if l is a veth. ADD skips it, because it would need more requests,
+//     and because the interface plugin has just used the namespace.
+//   - the alias that plumb set on l
+//   - the host ends in prevResult. l belongs to the attachment if its host end is among them.
+//   - the MAC and the IPs in prevResult. One of the IPs is enough to recognize l, because tuning may have changed the MAC.
+//     If prevResult contains IPs, the MAC of a vlan or ipvlan proves nothing, because all interfaces on one master have
+//     the master's MAC.
+//
+// ADD ignores prevResult, which some plugins return without the state of the interface. If none exists, the owner is unknown, and BelongsToOther returns false, unless l has an alias, which neither plumb nor
+// the reference plugins set on such an interface.
+func BelongsToOther(r *skel.Request, container *nl.Conn, l nl.Link) (bool, error) {
+	other, err := findOther(r, container, l)
+	return other != notOther, err
+}
+
+func findOther(r *skel.Request, container *nl.Conn, l nl.Link) (otherOwner, error) {
+	switch {
+	case HasAltName(l, r.Attachment()):
+		return notOther, nil
+	case HasOtherAltName(l, r.Attachment()):
+		return unnamedOther, nil
+	}
+	hostEnd, err := hostEndOf(r, container, l)
+	if err != nil {
+		return notOther, err
+	}
+	for _, marked := range []nl.Link{hostEnd, l} {
+		if CreatedByPlumb(marked) {
+			return otherInAlias(marked, r.Attachment()), nil
+		}
+	}
+	prev, err := r.Prev()
+	if err != nil {
+		return notOther, err
+	}
+	listed := hostEndNames(prev)
+	switch {
+	case prev == nil && l.Alias == "":
+		return notOther, nil
+	case prev == nil:
+		return unnamedOther, nil
+	case r.Command == "ADD" || slices.Contains(listed, hostEnd.Name):
+		return notOther, nil
+	case len(listed) > 0:
+		return unnamedOther, nil
+	}
+	return otherInResult(r, prev, container, l)
+}
+
+// hostEndOf returns the host end of l, or the zero Link if there is none, or in ADD.
+func hostEndOf(r *skel.Request, container *nl.Conn, l nl.Link) (nl.Link, error) {
+	if l.Kind != "veth" || r.Command == "ADD" {
+		return nl.Link{}, nil
+	}
+	host, err := nl.Open(r.HostNS)
+	if err != nil {
+		return nl.Link{}, err
+	}
+	hostEnd, err := container.VethPeer(l, host)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nl.Link{}, nil
+	}
+	return hostEnd, err
+}
+
+// otherInAlias returns the owner that the alias of l names.
+func otherInAlias(l nl.Link, own types.Attachment) otherOwner {
+	if l.Alias == LinkAlias(own) {
+		return notOther
+	}
+	return otherOwner(strings.TrimPrefix(l.Alias, aliasPrefix))
+}
+
+// otherInResult compares the MAC and the addresses of l with prev. Except in DEL, it needs both in prev, because some
+// plugins return a result without a MAC, or set another MAC without changing the result.
+func otherInResult(r *skel.Request, prev *types.Result, container *nl.Conn, l nl.Link) (otherOwner, error) {
+	index, found := prev.ContainerInterface(l.Name)
+	if !found {
+		return notOther, nil
+	}
+	prevPrefixes := Prefixes(prev.Of(index))
+	mac, err := types.ParseMAC(prev.Interfaces[index].MAC)
+	sharesMAC := l.Kind == "vlan" || l.Kind == "ipvlan"
+	onlyIPs := err != nil || sharesMAC // without a valid MAC in prev, only the IPs can recognize l
+	if r.Command != "DEL" && (err != nil || len(prevPrefixes) == 0) {
+		return notOther, nil
+	}
+	if onlyIPs && len(prevPrefixes) == 0 || mac == l.MAC && !onlyIPs {
+		return notOther, nil
+	}
+	addrs, err := container.Addrs(l)
+	if err != nil || slices.ContainsFunc(addrs, func(a nl.Addr) bool { return slices.Contains(prevPrefixes, a.Prefix) }) {
+		return notOther, err
+	}
+	return unnamedOther, nil
+}
