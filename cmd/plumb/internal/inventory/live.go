@@ -119,7 +119,8 @@ const (
 
 // Judge returns whether the container of an attachment lives, and the reason. It uses the list and what the host holds:
 //   - A container lives if the list contains it. The reason is then empty.
-//   - A container with a process in its namespace lives, even if the list lacks it.
+//   - A container with a process in its namespace lives, even if the list lacks it. The path in libcni's cache and the host
+//     end prove which namespace is the container's. An interface that names the container only makes it suspect.
 //   - Without a list, a container with a result in libcni's cache lives, unless the namespace that the result names is gone or
 //     belongs to another process.
 func (inv *Inventory) Judge(a *Attachment, live LiveList) (Life, string) {
@@ -135,6 +136,8 @@ func (inv *Inventory) Judge(a *Attachment, live LiveList) (Life, string) {
 		return Suspect, "its namespace " + c.netns + " still exists, but no process runs in it; the runtime must delete the container"
 	case c.hostEnd != "" && live.Dead == nil:
 		return Suspect, "the container's namespace exists, because " + c.hostEnd + " still exists"
+	case c.named != 0:
+		return Suspect, fmt.Sprintf("process %d may run in its namespace, because an interface there names the container; any container with CAP_NET_ADMIN can set such a name", c.named)
 	case live.RuntimeNetworks[a.Network] && a.namespaces != namespaceGone:
 		return Suspect, "the runtime does not list the container, but its namespace may exist"
 	case live.isGiven():

@@ -96,6 +96,11 @@ type container struct {
 	netns   string // the path of a namespace that exists
 	hostEnd string // the host end of a veth pair, which exists as long as the namespace of the container
 	process int    // a process in the namespace, or 0
+	// hadHostEnd means that libcni's cache lists a host end. If hostEnd is empty, the namespace is gone.
+	hadHostEnd bool
+	// named is a process in whose namespace an interface names the container, or 0. It proves nothing, because any
+	// container with CAP_NET_ADMIN can set the alias and the alternative names of its interfaces.
+	named int
 }
 
 // processes returns one process for each network namespace except the host's. If this process is not in the host's PID
@@ -124,6 +129,7 @@ func (inv *Inventory) findContainers(host *ns.Handle) error {
 			id, _ := ns.IDAt(a.NetNS)
 			c.netns, c.process = a.NetNS, max(c.process, all[id])
 		}
+		c.hadHostEnd = c.hadHostEnd || a.cached != nil && slices.ContainsFunc(a.cached.interfaces, cachedInterface.isHostEnd)
 		for _, t := range a.ResourcesOf(Link) {
 			if t.sub == "veth" {
 				c.hostEnd = t.Name
@@ -135,8 +141,8 @@ func (inv *Inventory) findContainers(host *ns.Handle) error {
 }
 
 // findByLinks sets the processes of containers whose namespace is unknown. Their namespace contains the host end's
-// peer, or an interface with an alias or alternative name that names the attachment. findByLinks opens each namespace
-// once, and only one at a time, because a host may have hundreds of containers.
+// peer. For containers without a host end, it sets named. findByLinks opens each namespace once, and only one at a
+// time, because a host may have hundreds of containers.
 func (inv *Inventory) findByLinks(host *ns.Handle, processes map[ns.ID]int) error {
 	c, err := nl.Open(host)
 	if err != nil {
@@ -167,13 +173,13 @@ func (inv *Inventory) findByLinks(host *ns.Handle, processes map[ns.ID]int) erro
 	return nil
 }
 
-// findByMarks sets pid as the process of each container whose namespace and host end are unknown, if an interface in the
-// process's namespace names an attachment of the container. It skips a namespace that it cannot read.
+// findByMarks sets named of each container whose namespace and host end are unknown to pid, if an interface in the
+// process's namespace names the container. It skips a namespace that it cannot read.
 func (inv *Inventory) findByMarks(h *ns.Handle, pid int) {
 	var links []nl.Link
 	for _, a := range inv.Attachments {
 		found := inv.containers[a.ContainerID]
-		if found.netns != "" || found.hostEnd != "" || found.process != 0 {
+		if found.netns != "" || found.hostEnd != "" || found.hadHostEnd || found.named != 0 {
 			continue
 		}
 		if links == nil {
@@ -183,12 +189,9 @@ func (inv *Inventory) findByMarks(h *ns.Handle, pid int) {
 			}
 			links, _ = c.Links()
 		}
-		marks := func(l nl.Link) bool {
-			owner, byPlumb, _ := attach.ParseAlias(l)
-			return byPlumb && owner.ContainerID == a.ContainerID || l.Alias == attach.LinkAlias(a.ID()) || attach.HasAltName(l, a.ID())
-		}
+		marks := func(l nl.Link) bool { return attach.IsOfContainer(l, a.ContainerID) || attach.HasAltName(l, a.ID()) }
 		if slices.ContainsFunc(links, marks) {
-			found.process = pid
+			found.named = pid
 			inv.containers[a.ContainerID] = found
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
+	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/ns"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
@@ -91,6 +92,8 @@ type cachedInterface struct {
 	Name    string `json:"name"`
 	Sandbox string `json:"sandbox"`
 }
+
+func (i cachedInterface) isHostEnd() bool { return i.Sandbox == "" && attach.IsHostEndName(i.Name) }
 
 // cachedFile contains the fields of a libcni cache file that this package reads.
 type cachedFile struct {
