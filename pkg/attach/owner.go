@@ -34,12 +34,15 @@ func RequireOwn(r *skel.Request) error {
 }
 
 // RequireOwnLink is RequireOwn for an interface that the caller has read. ADD of a chained plugin calls it. The error has
-// types.CodeConfig in ADD, and otherwise types.CodeChanged.
+// types.CodeConfig in ADD, and otherwise types.CodeChanged. Except in REPAIR, only a mark that names the other attachment
+// suffices, because CHECK reports an interface with another MAC and other addresses anyway.
 func RequireOwnLink(r *skel.Request, container *nl.Conn, l nl.Link) error {
 	other, err := findOther(r, container, l)
 	switch {
 	case err != nil || other == notOther:
 		return err
+	case other == unnamedOther && !r.IsRepair():
+		return nil
 	case r.Command == "ADD":
 		return types.Errorf(types.CodeConfig, "interface %s in %s: it belongs to %s, and not to %s; pass the result of the plugin that created the interface as prevResult",
 			l.Name, r.NetNS, other, r.Attachment())
@@ -60,8 +63,9 @@ func RequireOwnLink(r *skel.Request, container *nl.Conn, l nl.Link) error {
 //     If prevResult contains IPs, the MAC of a vlan or ipvlan proves nothing, because all interfaces on one master have
 //     the master's MAC.
 //
-// ADD ignores prevResult, which some plugins return without the state of the interface. If none exists, the owner is unknown, and BelongsToOther returns false, unless l has an alias, which neither plumb nor
-// the reference plugins set on such an interface.
+// ADD ignores prevResult, which some plugins return without the state of the interface. If none exists, the owner is
+// unknown, and BelongsToOther returns false, unless l has an alias, which neither plumb nor the reference plugins set on
+// such an interface.
 func BelongsToOther(r *skel.Request, container *nl.Conn, l nl.Link) (bool, error) {
 	other, err := findOther(r, container, l)
 	return other != notOther, err

@@ -415,7 +415,7 @@ var _ = Describe("bridge", func() {
 			b.Add(other)
 			c.Config = strings.ReplaceAll(c.Config, c.Container.Path(), other.Container.Path())
 			c.Container = other.Container
-			b.RequireNoRepair(c, func() {}, "interface eth0 has no address 10.9.0.2/24")
+			b.RequireNoRepair(c, func() {}, "the namespace path now belongs to net1/two/eth0")
 		})
 
 		It("calls the IPAM plugin, and REPAIR calls its REPAIR", func() {

@@ -90,7 +90,7 @@ var _ = Describe("CHECK", func() {
 			}, text)
 		},
 		Entry("an address that another container has", "address 198.18.0.100 is allocated to two", `sed -i s/one/two/ DIR/net1/198.18.0.100`),
-		Entry("to the interface of another attachment", "interface eth0 has no address 198.18.0.100/24", "ip link set eth0 alias plumb:net1/two/eth0"),
+		Entry("to the interface of another attachment", "the namespace path now belongs to net1/two/eth0", "ip link set eth0 alias plumb:net1/two/eth0"),
 	)
 
 	It("and REPAIR on the container's side waits for duplicate address detection", func() {

@@ -95,8 +95,8 @@ var _ = Describe("portmap", func() {
 	It("ADD without mappings only reads route_localnet, and takes no lock, opens no socket and runs no program", func() {
 		c, steps := b.call("one", conf("")).RecordSteps()
 		Expect(b.OK("ADD", c).Result(GinkgoTB()).IPs).To(HaveLen(2))
-		b.OK("CHECK", c)
 		Expect(*steps).To(Equal([]string{"read sysctl net/ipv4/conf/cni0/route_localnet"}))
+		b.OK("CHECK", c)
 		Expect(b.ruleset()).To(BeEmpty())
 	})
 

@@ -378,7 +378,15 @@ var _ = Describe("tuning", func() {
 		It("restores what the reference plugin saved", func() {
 			Expect(os.Mkdir(dir, 0o600)).To(Succeed())
 			Expect(os.WriteFile(file(), []byte("{\n \"mac\": \"02:00:00:00:00:01\",\n \"promisc\": false,\n \"mtu\": 1500,\n \"allmulti\": false,\n \"txQLen\": 1000\n}"), 0o600)).To(Succeed())
-			container.IP("link set eth0 mtu 1454 promisc on allmulticast on txqueuelen 9 address 02:00:00:00:00:99")
+			container.Batch(GinkgoTB(), "address add 10.1.0.2/24 dev eth0", "link set eth0 mtu 1454 promisc on allmulticast on txqueuelen 9 address 02:00:00:00:00:99")
+			By("but not in the interface of another attachment")
+			container.IP("link set eth0 alias plumb:net/other/eth0")
+			saved, err := os.ReadFile(file())
+			Expect(err).NotTo(HaveOccurred())
+			run("DEL", everything).OK(GinkgoTB())
+			Expect(link()).To(ContainSubstring("02:00:00:00:00:99"))
+			Expect(os.WriteFile(file(), saved, 0o600)).To(Succeed())
+			container.IP("link set eth0 alias plumb:net/test/eth0")
 			run("DEL", everything).OK(GinkgoTB())
 			Expect(link()).To(And(ContainSubstring("02:00:00:00:00:01"), ContainSubstring("mtu 1500"), ContainSubstring("qlen 1000"),
 				Not(ContainSubstring("PROMISC")), Not(ContainSubstring("ALLMULTI"))))
@@ -405,7 +413,7 @@ var _ = Describe("tuning", func() {
 			func(changes ...string) {
 				run("ADD", everything).OK(GinkgoTB())
 				container.Batch(GinkgoTB(), changes...)
-				before := container.IP("-d link")
+				before := nstest.WaitStable(func() string { return container.IP("-d link") }) // the peer of eth0 loses its carrier
 				run("DEL", everything).OK(GinkgoTB())
 				Expect(container.IP("-d link")).To(Equal(before))
 				Expect(get("net/ipv4/ping_group_range")).To(Equal("1\t0"))

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/statefile"
@@ -236,12 +237,28 @@ func restore(r *skel.Request, state *saved) error {
 		if !r.ContainerNS.CanHaveCookie(state.NetNS) {
 			return nil
 		}
+		if other, err := belongsToOther(r, state); other || err != nil {
+			return err
+		}
 		errs := []error{restoreLink(r, state)}
 		for _, key := range slices.Sorted(maps.Keys(state.Sysctl)) {
 			errs = append(errs, ignoreUnrestorable(r, sysctl.Ensure(r.ContainerNS, sysctl.Setting{Key: key, Value: state.Sysctl[key]})))
 		}
 		return errors.Join(errs...)
 	})
+}
+
+// belongsToOther reports whether the container's interface belongs to another attachment. It asks only if the state
+// contains no cookie, because the reference plugin saved it, or the kernel does not support cookies.
+func belongsToOther(r *skel.Request, state *saved) (bool, error) {
+	if state.NetNS != 0 {
+		return false, nil
+	}
+	container, link, err := nl.OpenLink(r.ContainerNS, r.IfName)
+	if err != nil {
+		return false, types.IgnoreNotExist(err)
+	}
+	return attach.BelongsToOther(r, container, link)
 }
 
 // restoreLink restores the saved link settings. It does nothing if they were saved for another interface with the name.

@@ -39,7 +39,7 @@ var _ = Describe("the result of a plugin of another project", func() {
 			Expect(err).NotTo(HaveOccurred())
 			host, container := nstest.NewHostAndContainer(GinkgoTB())
 			prev := strings.ReplaceAll(string(text), "SANDBOX", container.Path())
-			connect(host, container, parse(prev)["ips"].([]any))
+			connect(host, container, parse(prev))
 			version := parse(prev)["cniVersion"].(string)
 			for plugin, keys := range chained {
 				if plugin == "firewall" && version < "0.4.0" {
@@ -72,15 +72,23 @@ func parse(text string) (tree map[string]any) {
 	return tree
 }
 
-// connect creates the container's interface eth0 with the addresses, and the host's routes to them.
-func connect(host, container *nstest.NS, ips []any) {
-	host.Must(GinkgoTB(), "ip", "link", "add", "host0", "up", "type", "veth", "peer", "name", "eth0", "netns", container.Path())
+// connect creates the container's interface eth0 with the addresses of the result, and the host's routes to them. The host
+// end has its name in the result, if it is there.
+func connect(host, container *nstest.NS, result map[string]any) {
+	hostEnd := "host0"
+	interfaces, _ := result["interfaces"].([]any)
+	for _, in := range interfaces {
+		if name, _ := in.(map[string]any)["name"].(string); strings.HasPrefix(name, "veth") {
+			hostEnd = name
+		}
+	}
+	host.Must(GinkgoTB(), "ip", "link", "add", hostEnd, "up", "type", "veth", "peer", "name", "eth0", "netns", container.Path())
 	container.Batch(GinkgoTB(), "link set eth0 up", "route add default dev eth0", "route add ::/0 dev eth0")
-	for _, ip := range ips {
+	for _, ip := range result["ips"].([]any) {
 		address := ip.(map[string]any)["address"].(string)
 		ip, _, _ := strings.Cut(address, "/")
 		container.Batch(GinkgoTB(), "addr replace "+address+" dev eth0 nodad")
-		host.Batch(GinkgoTB(), "route replace "+ip+" dev host0")
+		host.Batch(GinkgoTB(), "route replace "+ip+" dev "+hostEnd)
 	}
 }
 
