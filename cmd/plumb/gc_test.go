@@ -168,6 +168,20 @@ var _ = Describe("plumb gc", func() {
 		Expect(b.gc("live", "--live", "-", "--force").Stdout).To(And(ContainSubstring("removed flat uncached eth0\n"), ContainSubstring("removed flat unmounted eth0\n")))
 	})
 
+	It("removes a dead container that an interface of another container names", func() {
+		live, dead := newContainer("live"), newContainer("dead", 9090)
+		b.add(list, live)
+		b.add(list, dead)
+		startProcess(live)
+		live.Batch(GinkgoTB(), "link add forged type bridge", "link set forged alias plumb:pods/dead/eth0")
+		dead.Remove(GinkgoTB())
+		hostEnds := func() int { return strings.Count(b.host.IP("-br link show type veth"), "@") }
+		Eventually(hostEnds).Should(Equal(1), "the kernel deletes the pair some time after the namespace")
+		b.age()
+		Expect(b.gc("live", "--live", "-").Stdout).To(ContainSubstring("removed pods dead eth0\n"))
+		Expect(b.inventory().Attachments).To(HaveLen(1))
+	})
+
 	It("removes dead attachments of a network whose version lacks GC", func() {
 		list := b.network("10-pods.conflist", strings.Replace(chain, "1.1.0", "0.4.0", 1))
 		b.add(list, newContainer("live"))
