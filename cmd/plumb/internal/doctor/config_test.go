@@ -191,7 +191,8 @@ var _ = Describe("plumb doctor on configurations", func() {
 		Entry("a key that no plugin knows", "status", change(`"isGateway"`, `"colour": "red", "isGateway"`, "plugins[0].colour: unknown key")),
 		Entry("a string instead of a number", "status", change(`"isGateway"`, `"mtu": "1500", "isGateway"`, `10-pods.conflist:8: plugins[0].mtu: want a number (int), got string`)),
 		Entry("a value that is nearly right", "status", change(`"isGateway"`, `"ipMasqBackend": "nftable", "isGateway"`, `"nftable"`)),
-		Entry("a key twice", "keys", change(`"isGateway"`, `"ISGATEWAY": false, "isGateway"`, "10-pods.conflist:8: plugins[0].isGateway: the key occurs twice")),
+		Entry("a key twice", "keys", change(`"isGateway"`, `"isGateway": false, "isGateway"`, "10-pods.conflist:8: plugins[0].isGateway: the key occurs twice")),
+		Entry("a key in another spelling beside the exact one", "status", change(`"isGateway"`, `"ISGATEWAY": false, "isGateway"`, "10-pods.conflist:8: plugins[0].ISGATEWAY: unknown key")),
 		Entry("a directory with the name of an executable", "executable", mistake{
 			create: func(n *testHost) { n.sh("rm " + n.bin() + "/host-local && mkdir " + n.bin() + "/host-local") },
 			what:   "/host-local is a directory",
