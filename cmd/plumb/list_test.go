@@ -294,6 +294,18 @@ var _ = Describe("plumb list", func() {
 	},
 		Entry("named pipes", "mkfifo"), Entry("endless devices", "ln -s /dev/zero"), Entry("large files", "truncate -s 1T"))
 
+	It("names a damaged result, and gc then removes nothing that has no owner", func() {
+		b := newTestbed()
+		b.add(b.network("10-pods.conflist", chain), newContainer("c1"))
+		cached := filepath.Join(b.path("cache/results"), "pods-c1-eth0")
+		Expect(os.Truncate(cached, 100)).To(Succeed())
+		for args, status := range map[string]int{"list": 0, "repair": exitError, "gc --no-live --min-age 0": exitFound} {
+			reply := b.run("", append(strings.Fields(args), b.directories()...)...)
+			Expect(reply.Stdout+reply.Stderr).To(ContainSubstring("cannot read "+cached+": the runtime's result of an attachment is damaged"), args)
+			Expect(reply.Exit).To(Equal(status), args)
+		}
+	})
+
 	It("limits the list of live containers", func() {
 		b := newTestbed()
 		reply := b.run("", append([]string{"gc", "--dry-run", "--live", "/dev/zero"}, b.directories()...)...)

@@ -84,12 +84,22 @@ func Read(path string, flags int) ([]byte, error) {
 	return readAndClose(path, fd, MaxSize)
 }
 
+// errNamed is ErrNotRegular without the advice to remove the file.
+type errNamed struct{}
+
+func (errNamed) Error() string { return "not a regular file" }
+
+func (errNamed) Is(target error) bool { return target == ErrNotRegular }
+
 // ReadConfig returns the content of a file that an administrator names. The file may be a symbolic link, or a character
 // device, because /dev/null is a usual file without content. The error matches ErrTooLarge above limit.
 func ReadConfig(path string, limit int64) ([]byte, error) {
 	fd, st, err := openAny(unix.AT_FDCWD, path, unix.O_RDONLY, 0)
 	if kind := st.Mode & unix.S_IFMT; err == nil && kind != unix.S_IFREG && kind != unix.S_IFCHR {
 		err = errors.Join(unix.Close(fd), ErrNotRegular)
+	}
+	if errors.Is(err, ErrNotRegular) {
+		err = errNamed{} // the administrator needs the directory or socket that the configuration names by mistake
 	}
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: path, Err: err}

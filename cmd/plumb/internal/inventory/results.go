@@ -135,7 +135,11 @@ func (inv *Inventory) readCache(dir string, host *ns.Handle) {
 			continue
 		}
 		var f cachedFile
-		if json.Unmarshal(text, &f) != nil || f.Kind != libcni.CNICacheV1 || e.Name() != cacheName(f.id()) {
+		if err := json.Unmarshal(text, &f); err != nil {
+			inv.unread(path, fmt.Errorf("the runtime's result of an attachment is damaged, so that the attachment cannot be judged: %w", err))
+			continue
+		}
+		if f.Kind != libcni.CNICacheV1 || e.Name() != cacheName(f.id()) {
 			continue // libcni does not use such a file
 		}
 		a := inv.attachment(f.id())
