@@ -78,7 +78,8 @@ func connect(host, container *nstest.NS, result map[string]any) {
 	hostEnd := "host0"
 	interfaces, _ := result["interfaces"].([]any)
 	for _, in := range interfaces {
-		if name, _ := in.(map[string]any)["name"].(string); strings.HasPrefix(name, "veth") {
+		in, _ := in.(map[string]any) // a result can contain null
+		if name, _ := in["name"].(string); strings.HasPrefix(name, "veth") {
 			hostEnd = name
 		}
 	}

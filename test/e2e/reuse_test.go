@@ -109,8 +109,9 @@ func (b *reuseBed) state() string {
 		strings.Join(nstest.Reservations(GinkgoTB(), filepath.Join(b.dir, "leases"), "reuse"), "\n")
 }
 
-// requireRefusals calls the verbs that must fail, for each plugin, and requires that they change nothing.
-func (b *reuseBed) requireRefusals(prev string) {
+// requireRefusals calls the verbs that must fail, for each plugin, and requires that they change nothing, and that their
+// errors contain the texts.
+func (b *reuseBed) requireRefusals(prev string, texts ...string) {
 	GinkgoHelper()
 	before := nstest.WaitStable(b.state)
 	var checks []nstest.Reply
@@ -124,7 +125,7 @@ func (b *reuseBed) requireRefusals(prev string) {
 	}
 	Expect(nstest.WaitEqual(before, b.state)).To(BeEmpty())
 	for _, reply := range checks {
-		reply.RequireFailure(GinkgoTB(), types.CodeChanged, "the namespace path now belongs to", "and not to reuse/dead/eth0")
+		reply.RequireFailure(GinkgoTB(), types.CodeChanged, texts...)
 	}
 }
 
@@ -149,7 +150,7 @@ var _ = Describe("if the namespace path of a dead container refers to another co
 		} {
 			prev := withPrev(b.addDead())
 			if what == "DEL" {
-				b.requireRefusals(prev)
+				b.requireRefusals(prev, "the namespace path now belongs to", "and not to reuse/dead/eth0")
 			}
 			remove(prev)
 			Expect(nstest.WaitEqual(before, b.state)).To(BeEmpty(), what)
