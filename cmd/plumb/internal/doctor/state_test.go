@@ -332,7 +332,10 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 		n.add("d2")
 		Expect(os.WriteFile(n.result("d2"), []byte("{garbage"), 0o600)).To(Succeed())
 		n.age()
-		Expect(n.find("leftover", "container d2").What).To(ContainSubstring("libcni's cache has no readable result of it"))
+		out, status := n.plumb(append([]string{"doctor"}, n.directories()...)...)
+		Expect(out).To(And(ContainSubstring("not examined: "+n.result("d2")+": the runtime's result of an attachment is damaged"),
+			ContainSubstring("libcni's cache has no readable result of it")))
+		Expect(status).To(Equal(1))
 	})
 
 	It("finds a reservation without an interface name whose container is gone", func() {

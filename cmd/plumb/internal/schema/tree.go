@@ -120,11 +120,12 @@ func (v *Value) Find(path string) *Value {
 	return nil
 }
 
-// Repeated returns the members whose key occurs earlier in the same object.
+// Repeated returns the members whose key occurs earlier in the same object. A key in another spelling is not the same key,
+// because plugins prefer the exact spelling.
 func (v *Value) Repeated() (all []*Value) {
 	for i, m := range v.inner {
 		all = append(all, m.Repeated()...)
-		same := func(o *Value) bool { return strings.EqualFold(o.Key, m.Key) }
+		same := func(o *Value) bool { return o.Key == m.Key }
 		if v.IsObject() && slices.ContainsFunc(v.inner[:i], same) {
 			all = append(all, m)
 		}
