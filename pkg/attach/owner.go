@@ -21,6 +21,7 @@ type otherOwner string
 const (
 	notOther     otherOwner = "" // the interface belongs to the attachment, or its owner is unknown
 	unnamedOther otherOwner = "another attachment"
+	guessedOther otherOwner = "another attachment, because its MAC, addresses or host end differ from prevResult"
 )
 
 // RequireOwn returns an error if the container's interface CNI_IFNAME belongs to another attachment (see BelongsToOther).
@@ -34,14 +35,14 @@ func RequireOwn(r *skel.Request) error {
 }
 
 // RequireOwnLink is RequireOwn for an interface that the caller has read. ADD of a chained plugin calls it. The error has
-// types.CodeConfig in ADD, and otherwise types.CodeChanged. Except in REPAIR, only a mark that names the other attachment
-// suffices, because CHECK reports an interface with another MAC and other addresses anyway.
+// types.CodeConfig in ADD, and otherwise types.CodeChanged. Except in REPAIR, only a mark of the other attachment suffices,
+// because CHECK reports an interface with another MAC and other addresses anyway.
 func RequireOwnLink(r *skel.Request, container *nl.Conn, l nl.Link) error {
 	other, err := findOther(r, container, l)
 	switch {
 	case err != nil || other == notOther:
 		return err
-	case other == unnamedOther && !r.IsRepair():
+	case other == guessedOther && !r.IsRepair():
 		return nil
 	case r.Command == "ADD":
 		return types.Errorf(types.CodeConfig, "interface %s in %s: it belongs to %s, and not to %s; pass the result of the plugin that created the interface as prevResult",
@@ -96,11 +97,11 @@ func findOther(r *skel.Request, container *nl.Conn, l nl.Link) (otherOwner, erro
 	case prev == nil && l.Alias == "":
 		return notOther, nil
 	case prev == nil:
-		return unnamedOther, nil
+		return guessedOther, nil
 	case r.Command == "ADD" || slices.Contains(listed, hostEnd.Name):
 		return notOther, nil
 	case len(listed) > 0:
-		return unnamedOther, nil
+		return guessedOther, nil
 	}
 	return otherInResult(r, prev, container, l)
 }
@@ -150,5 +151,5 @@ func otherInResult(r *skel.Request, prev *types.Result, container *nl.Conn, l nl
 	if err != nil || slices.ContainsFunc(addrs, func(a nl.Addr) bool { return slices.Contains(prevPrefixes, a.Prefix) }) {
 		return notOther, err
 	}
-	return unnamedOther, nil
+	return guessedOther, nil
 }
