@@ -522,7 +522,7 @@ func TestInstallAfterAKill(t *testing.T) {
 	dir, backup, from := t.TempDir(), t.TempDir(), t.TempDir()
 	writeExecutable(t, filepath.Join(from, "bridge"), "#!/bin/sh\n")
 	writeExecutable(t, filepath.Join(from, "static"), "#!/bin/sh\n")
-	writeExecutable(t, filepath.Join(dir, "bridge"), "old")
+	writeExecutable(t, filepath.Join(dir, "bridge"), "#!/bin/sh\n# old\n")
 	kill := func() {
 		for _, path := range []string{filepath.Join(dir, "bridge"), filepath.Join(dir, "static"), filepath.Join(backup, "bridge"), filepath.Join(backup, ".new")} {
 			if _, err := renameio.NewPendingFile(path, renameio.WithTempDir(filepath.Dir(path))); err != nil {
@@ -608,7 +608,7 @@ func TestInstallOfAPluginThatHangs(t *testing.T) {
 func TestInstallWaits(t *testing.T) {
 	dir, backup, from := t.TempDir(), filepath.Join(t.TempDir(), "backup"), t.TempDir()
 	writeExecutable(t, filepath.Join(from, "bridge"), "#!/bin/sh\n")
-	writeExecutable(t, filepath.Join(dir, "bridge"), "old")
+	writeExecutable(t, filepath.Join(dir, "bridge"), "#!/bin/sh\n# old\n")
 	before := nstest.SnapshotDir(t, dir)
 	mustInstall(t, "--to", dir, "--from", from, "--backup", backup)
 	installed := nstest.SnapshotDir(t, dir)
