@@ -31,13 +31,22 @@ func RequireOwn(r *skel.Request) error {
 	if err != nil {
 		return types.IgnoreNotExist(err)
 	}
-	return RequireOwnLink(r, container, l)
+	return requireOwn(r, container, l)
 }
 
-// RequireOwnLink is RequireOwn for an interface that the caller has read. ADD of a chained plugin calls it. The error has
-// types.CodeConfig in ADD, and otherwise types.CodeChanged. Except in REPAIR, only a mark of the other attachment suffices,
-// because CHECK reports an interface with another MAC and other addresses anyway.
+// RequireOwnLink is RequireOwn in ADD of a chained plugin, which has read the interface. In CHECK and REPAIR, skel has called
+// RequireOwn, and RequireOwnLink does nothing.
 func RequireOwnLink(r *skel.Request, container *nl.Conn, l nl.Link) error {
+	if r.Command != "ADD" {
+		return nil
+	}
+	return requireOwn(r, container, l)
+}
+
+// requireOwn returns an error if l belongs to another attachment. The error has types.CodeConfig in ADD, and otherwise
+// types.CodeChanged. Except in REPAIR, only a mark of the other attachment suffices, because CHECK reports an interface with
+// another MAC and other addresses anyway.
+func requireOwn(r *skel.Request, container *nl.Conn, l nl.Link) error {
 	other, err := findOther(r, container, l)
 	switch {
 	case err != nil || other == notOther:
