@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
 	"fmt"
@@ -43,17 +42,7 @@ func newUserBed(root, flags, user string) userBed {
 			echo ready
 			exec cat'`
 	cmd := exec.Command("unshare", "--mount", "sh", "-ec", fmt.Sprintf(script, root, flags, user))
-	cmd.Stderr = GinkgoWriter
-	stdin, err := cmd.StdinPipe()
-	Expect(err).NotTo(HaveOccurred())
-	stdout, err := cmd.StdoutPipe()
-	Expect(err).NotTo(HaveOccurred())
-	Expect(cmd.Start()).To(Succeed())
-	DeferCleanup(func() {
-		Expect(stdin.Close()).To(Succeed())
-		Expect(cmd.Wait()).To(Succeed())
-	})
-	Expect(bufio.NewReader(stdout).ReadString('\n')).To(Equal("ready\n"))
+	startReady(cmd)
 	bed := userBed{enter: []string{"nsenter", fmt.Sprintf("--target=%d", cmd.Process.Pid), "--user", "--mount"}}
 	if strings.Contains(flags, "n") {
 		bed.enter = append(bed.enter, "--net")

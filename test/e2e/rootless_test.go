@@ -48,6 +48,13 @@ func startRootless() int {
 		UidMappings: mapping, GidMappings: mapping,
 		Credential: &syscall.Credential{NoSetGroups: true},
 	}
+	startReady(cmd)
+	return cmd.Process.Pid
+}
+
+// startReady starts a command that prints "ready" and then runs until the end of its stdin, which is at the end of the spec.
+func startReady(cmd *exec.Cmd) {
+	GinkgoHelper()
 	cmd.Stderr = GinkgoWriter
 	stdin, err := cmd.StdinPipe()
 	Expect(err).NotTo(HaveOccurred())
@@ -59,7 +66,6 @@ func startRootless() int {
 		Expect(cmd.Wait()).To(Succeed())
 	})
 	Expect(bufio.NewReader(stdout).ReadString('\n')).To(Equal("ready\n"))
-	return cmd.Process.Pid
 }
 
 // copyForUsers copies the executables to a new directory that every user can read.
