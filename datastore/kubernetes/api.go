@@ -97,15 +97,18 @@ func newFailure(resp *http.Response, text []byte) *failure {
 	return f
 }
 
-// read sends a GET. It tries again until ctx ends, unless the API server has refused the request.
+// read sends a GET. It tries again until ctx ends, unless the API server has refused the request. Its error names the last
+// answer of the API server, even if ctx ended during a later request.
 func (s *session) read(ctx context.Context, path string, query url.Values, out any) error {
+	var f *failure
 	for {
 		err := s.do(ctx, request{method: http.MethodGet, path: path, query: query, out: out})
 		pause := retryPause
-		var f *failure
 		switch {
 		case err == nil:
 			return nil
+		case f != nil && ctx.Err() != nil:
+			return s.unreachable(f)
 		case errors.As(err, &f):
 			if f.Code < http.StatusInternalServerError && f.Code != http.StatusTooManyRequests {
 				return f

@@ -332,11 +332,11 @@ var _ = Describe("cluster-local-kubernetes", Ordered, ContinueOnFailure, func() 
 					}
 					forward(w)
 				})
-				request.Datastore = []byte(strings.Replace(string(request.Datastore), `"timeout": 30`, `"timeout": 2`, 1))
+				request.Datastore = []byte(strings.Replace(string(request.Datastore), `"timeout": 30`, `"timeout": 5`, 1))
 				requireError(k.clients, request, code, reason, texts...)
 				Expect(n1.succeed(datastore.Register).Addresses).To(Equal(owned(k, n1.base.Segment, "n1")))
 			},
-			Entry("503 to a read", 1, status(503), uint(types.CodeTryAgain), datastore.ReasonUnreachable, "within 2s", "status 503"),
+			Entry("503 to a read", 1, status(503), uint(types.CodeTryAgain), datastore.ReasonUnreachable, "within 5s", "status 503"),
 			Entry("500 to a change", 2, status(500), uint(types.CodeTryAgain), datastore.ReasonUnknown, "status 500", "register"),
 			Entry("504 to a change", 2, status(504), uint(types.CodeTryAgain), datastore.ReasonUnknown, "register"),
 			Entry("429 to each request", 1, status(429, "Retry-After", "1"), uint(types.CodeTryAgain), datastore.ReasonUnreachable, "status 429"),
@@ -353,7 +353,7 @@ var _ = Describe("cluster-local-kubernetes", Ordered, ContinueOnFailure, func() 
 				forward(w)
 			}, uint(types.CodeTryAgain), datastore.ReasonUnreachable, "try again"),
 			Entry("a connection that ends before a read", 1, func(_ int, _ func(http.ResponseWriter), w http.ResponseWriter) { cut(w) },
-				uint(types.CodeTryAgain), datastore.ReasonUnreachable, "within 2s"),
+				uint(types.CodeTryAgain), datastore.ReasonUnreachable, "within 5s"),
 			Entry("a connection that ends before a change", 2, func(_ int, _ func(http.ResponseWriter), w http.ResponseWriter) { cut(w) },
 				uint(types.CodeTryAgain), datastore.ReasonUnknown, "register"),
 			Entry("a connection that ends after a change", 2, func(_ int, forward func(http.ResponseWriter), w http.ResponseWriter) {
