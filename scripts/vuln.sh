@@ -10,7 +10,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 db=${VULNDB:-https://vuln.go.dev}
-product=pkg:golang/github.com/plumb-cni/plumb@$(scripts/version.sh | sed 's/+/%2B/')
+product=pkg:golang/github.com/plumb-cni/plumb/v2@$(scripts/version.sh | sed 's/+/%2B/')
 
 # check ARG… runs govulncheck for the executables of the two modules. build_linux.sh builds the same ones.
 check() {

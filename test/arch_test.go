@@ -23,7 +23,7 @@ import (
 	"unicode"
 )
 
-const module = "github.com/plumb-cni/plumb/"
+const module = "github.com/plumb-cni/plumb/v2/"
 
 // layers returns the packages in the table of docs/architecture.md, from bottom to top, and the imports of each
 // package.
@@ -134,11 +134,8 @@ var startCost = map[string]string{
 
 // mutable lists the package-level variables that are neither tables nor sentinel errors.
 var mutable = map[string]string{
-	"pkg/nl.enableExtAck":          "a sync.Once, for a switch that the library has as a package variable",
-	"pkg/skel.version":             "set by the linker",
-	"datastore/etcd.version":       "set by the linker",
-	"datastore/kubernetes.version": "set by the linker",
-	"cmd/plumb.version":            "set by the linker",
+	"pkg/nl.enableExtAck": "a sync.Once, for a switch that the library has as a package variable",
+	"pkg/version.linked":  "set by the linker",
 
 	"cmd/plumb/internal/genschema.files": "embedded files",
 	"cmd/plumb/internal/schema.files":    "embedded files",
@@ -679,13 +676,13 @@ func goList(args ...string) (string, error) {
 // TestChecksBite checks that each check finds a violation.
 func TestChecksBite(t *testing.T) {
 	for _, c := range []struct{ check, name, text, want string }{
-		{"layers", "pkg/ns/x.go", `import "github.com/plumb-cni/plumb/pkg/nl"`, "not in a lower layer"},
-		{"layers", "pkg/ns/x.go", `import "github.com/plumb-cni/plumb/pkg/ns"`, "not in a lower layer"},
-		{"layers", "pkg/ns/x.go", `import "github.com/plumb-cni/plumb/pkg/trace"`, ""},
+		{"layers", "pkg/ns/x.go", `import "github.com/plumb-cni/plumb/v2/pkg/nl"`, "not in a lower layer"},
+		{"layers", "pkg/ns/x.go", `import "github.com/plumb-cni/plumb/v2/pkg/ns"`, "not in a lower layer"},
+		{"layers", "pkg/ns/x.go", `import "github.com/plumb-cni/plumb/v2/pkg/trace"`, ""},
 		{"layers", "pkg/util/x.go", ``, "not in the layers"},
-		{"layers", "plugins/a/x.go", `import "github.com/plumb-cni/plumb/plugins/b"`, "neither under pkg/"},
-		{"layers", "plugins/a/x.go", `import "github.com/plumb-cni/plumb/plugins/b/internal/c"`, "neither under pkg/"},
-		{"layers", "plugins/a/x.go", `import "github.com/plumb-cni/plumb/plugins/a/internal/c"`, ""},
+		{"layers", "plugins/a/x.go", `import "github.com/plumb-cni/plumb/v2/plugins/b"`, "neither under pkg/"},
+		{"layers", "plugins/a/x.go", `import "github.com/plumb-cni/plumb/v2/plugins/b/internal/c"`, "neither under pkg/"},
+		{"layers", "plugins/a/x.go", `import "github.com/plumb-cni/plumb/v2/plugins/a/internal/c"`, ""},
 		{"layers", "plugins/a/x.go", `import "golang.org/x/sys/unix"`, "plugins may import only"},
 		{"restricted", "pkg/attach/x.go", `import "github.com/vishvananda/netlink/nl"`, "only [pkg/nl] may use"},
 		{"restricted", "pkg/nl/x.go", `import "github.com/vishvananda/netlink/nl"`, ""},

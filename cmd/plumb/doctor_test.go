@@ -11,8 +11,8 @@ import (
 	. "github.com/onsi/gomega"
 	"github.com/spf13/pflag"
 
-	"github.com/plumb-cni/plumb/cmd/plumb/internal/doctor"
-	"github.com/plumb-cni/plumb/test/nstest"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/doctor"
+	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
 
 var _ = It("plumb doctor prints a finding on one line, and its advice on the next", func() {

@@ -13,8 +13,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/plumb-cni/plumb/cmd/plumb/internal/inventory"
-	"github.com/plumb-cni/plumb/pkg/pool"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/inventory"
+	"github.com/plumb-cni/plumb/v2/pkg/pool"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )

@@ -10,9 +10,9 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/plumb-cni/plumb/cmd/plumb/internal/cri"
-	"github.com/plumb-cni/plumb/cmd/plumb/internal/inventory"
-	"github.com/plumb-cni/plumb/cmd/plumb/internal/plugins"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/cri"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/inventory"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/plugins"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )

@@ -17,9 +17,9 @@ import (
 	"github.com/onsi/gomega/gbytes"
 	"golang.org/x/sys/unix"
 
-	"github.com/plumb-cni/plumb/pkg/lock"
-	"github.com/plumb-cni/plumb/pkg/skel"
-	"github.com/plumb-cni/plumb/test/nstest"
+	"github.com/plumb-cni/plumb/v2/pkg/lock"
+	"github.com/plumb-cni/plumb/v2/pkg/skel"
+	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
 
 // gc runs gc with the list of live containers on stdin.

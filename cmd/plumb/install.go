@@ -12,11 +12,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/plumb-cni/plumb/cmd/plumb/internal/credentials"
-	"github.com/plumb-cni/plumb/cmd/plumb/internal/doctor"
-	"github.com/plumb-cni/plumb/cmd/plumb/internal/install"
-	"github.com/plumb-cni/plumb/cmd/plumb/internal/plugins"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/credentials"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/doctor"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/install"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/plugins"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // installFlags holds the flags of plumb install.

@@ -10,6 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
+
+	"github.com/plumb-cni/plumb/v2/pkg/version"
 )
 
 // These are the exit statuses of all commands, besides 0 for success.
@@ -21,9 +23,6 @@ const (
 
 // errFound is the error of a command that has printed what is wrong or left. plumb then exits with exitFound.
 var errFound = errors.New("something is wrong or left")
-
-// version is set by the linker.
-var version = "v2.0.0+dev"
 
 func main() {
 	root := newRoot()
@@ -56,7 +55,7 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:               "plumb",
 		Short:             "Show the resources that the container networks of this host use, and what is wrong with them",
-		Version:           version,
+		Version:           version.String(),
 		SilenceUsage:      true,
 		SilenceErrors:     true,
 		Args:              usage(cobra.NoArgs),

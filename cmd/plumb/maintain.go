@@ -10,12 +10,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/plumb-cni/plumb/cmd/plumb/internal/inventory"
-	"github.com/plumb-cni/plumb/cmd/plumb/internal/maintain"
-	"github.com/plumb-cni/plumb/cmd/plumb/internal/repair"
-	"github.com/plumb-cni/plumb/cmd/plumb/internal/watch"
-	"github.com/plumb-cni/plumb/pkg/hostfile"
-	"github.com/plumb-cni/plumb/pkg/ns"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/inventory"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/maintain"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/repair"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/watch"
+	"github.com/plumb-cni/plumb/v2/pkg/hostfile"
+	"github.com/plumb-cni/plumb/v2/pkg/ns"
 	"github.com/spf13/cobra"
 )
 

@@ -15,7 +15,7 @@ import (
 	"github.com/onsi/gomega/gbytes"
 	"golang.org/x/sys/unix"
 
-	"github.com/plumb-cni/plumb/test/nstest"
+	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
 
 var _ = Describe("plumb maintain", func() {

@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/plumb-cni/plumb/cmd/plumb/internal/inventory"
-	"github.com/plumb-cni/plumb/cmd/plumb/internal/repair"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/inventory"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/repair"
 )
 
 func newRepair() *cobra.Command {

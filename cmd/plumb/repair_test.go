@@ -17,9 +17,9 @@ import (
 	"github.com/onsi/gomega/gexec"
 	"golang.org/x/sys/unix"
 
-	"github.com/plumb-cni/plumb/cmd/plumb/internal/repair"
-	"github.com/plumb-cni/plumb/test/cnitest"
-	"github.com/plumb-cni/plumb/test/nstest"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/repair"
+	"github.com/plumb-cni/plumb/v2/test/cnitest"
+	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
 
 // stubProgram runs the script beside it. plumb treats it as its own plugin, because its module is below plugins/.
@@ -68,7 +68,7 @@ func newStubbed() *stubbed {
 	GinkgoHelper()
 	b := &stubbed{newTestbed(), GinkgoT().TempDir()}
 	source := GinkgoT().TempDir()
-	Expect(os.WriteFile(source+"/go.mod", []byte("module github.com/plumb-cni/plumb/plugins/one\n"), 0o644)).To(Succeed())
+	Expect(os.WriteFile(source+"/go.mod", []byte("module github.com/plumb-cni/plumb/v2/plugins/one\n"), 0o644)).To(Succeed())
 	Expect(os.WriteFile(source+"/main.go", []byte(stubProgram), 0o644)).To(Succeed())
 	cmd := exec.Command("go", "build", "-o", b.stubs+"/one", ".")
 	cmd.Dir, cmd.Env = source, append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false", "GOWORK=off")

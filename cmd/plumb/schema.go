@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/plumb-cni/plumb/cmd/plumb/internal/schema"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/schema"
 )
 
 func newSchema() *cobra.Command {

@@ -16,7 +16,7 @@ import (
 	"github.com/onsi/gomega/gexec"
 	"golang.org/x/sys/unix"
 
-	"github.com/plumb-cni/plumb/cmd/plumb/internal/traces"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/traces"
 )
 
 // startTrace starts plumb trace and waits until it listens.

@@ -8,9 +8,9 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/plumb-cni/plumb/datastore/server"
-	"github.com/plumb-cni/plumb/pkg/hostfile"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/datastore/server"
+	"github.com/plumb-cni/plumb/v2/pkg/hostfile"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 const defaultPrefix = "/plumb/v1"

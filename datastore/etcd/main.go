@@ -7,19 +7,17 @@ import (
 	"context"
 	"os"
 
-	"github.com/plumb-cni/plumb/datastore/server"
-	"github.com/plumb-cni/plumb/pkg/datastore"
+	"github.com/plumb-cni/plumb/v2/datastore/server"
+	"github.com/plumb-cni/plumb/v2/pkg/datastore"
+	"github.com/plumb-cni/plumb/v2/pkg/version"
 )
-
-// version is set by the linker.
-var version = "v2.0.0+dev"
 
 func main() {
 	os.Exit(program().Run(os.Stdin, os.Stdout))
 }
 
 func program() server.Program {
-	return server.Program{Name: "cluster-local-etcd", Version: version, Window: 256, Open: func() server.Session { return &session{registration: -1} }}
+	return server.Program{Name: "cluster-local-etcd", Version: version.String(), Window: 256, Open: func() server.Session { return &session{registration: -1} }}
 }
 
 // Config implements server.Session.

@@ -8,8 +8,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/plumb-cni/plumb/datastore/server"
-	"github.com/plumb-cni/plumb/pkg/datastore"
+	"github.com/plumb-cni/plumb/v2/datastore/server"
+	"github.com/plumb-cni/plumb/v2/pkg/datastore"
 )
 
 // register registers the node, and answers with all addresses that it owns, each with a new claim. Merely

@@ -4,7 +4,7 @@ import (
 	"flag"
 	"testing"
 
-	"github.com/plumb-cni/plumb/datastore/server/servertest"
+	"github.com/plumb-cni/plumb/v2/datastore/server/servertest"
 )
 
 var socket = flag.String("serve", "", "serve requests on this unix socket, one for each connection, until the process is killed")

@@ -18,9 +18,9 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
-	"github.com/plumb-cni/plumb/datastore/server"
-	"github.com/plumb-cni/plumb/pkg/datastore"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/datastore/server"
+	"github.com/plumb-cni/plumb/v2/pkg/datastore"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 const (

@@ -12,7 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/plumb-cni/plumb/pkg/hostfile"
+	"github.com/plumb-cni/plumb/v2/pkg/hostfile"
 	"sigs.k8s.io/yaml"
 )
 

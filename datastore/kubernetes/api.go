@@ -15,9 +15,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/plumb-cni/plumb/datastore/server"
-	"github.com/plumb-cni/plumb/pkg/datastore"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/datastore/server"
+	"github.com/plumb-cni/plumb/v2/pkg/datastore"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/version"
 )
 
 const (
@@ -59,7 +60,7 @@ func (s *session) do(ctx context.Context, r request) error {
 	if err != nil {
 		return err
 	}
-	req.Header.Set("User-Agent", "cluster-local-kubernetes/"+version)
+	req.Header.Set("User-Agent", "cluster-local-kubernetes/"+version.String())
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "application/json")
 	if _, partial := r.out.(*list[metadataOnly]); partial {

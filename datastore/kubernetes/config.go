@@ -6,10 +6,10 @@ import (
 	"io/fs"
 	"path/filepath"
 
-	"github.com/plumb-cni/plumb/datastore/kubeconfig"
-	"github.com/plumb-cni/plumb/datastore/server"
-	"github.com/plumb-cni/plumb/pkg/datastore"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/datastore/kubeconfig"
+	"github.com/plumb-cni/plumb/v2/datastore/server"
+	"github.com/plumb-cni/plumb/v2/pkg/datastore"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // defaultKubeconfig is the file that plumb's DaemonSet writes.

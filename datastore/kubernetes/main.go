@@ -8,20 +8,18 @@ import (
 	"context"
 	"os"
 
-	"github.com/plumb-cni/plumb/datastore/kubeconfig"
-	"github.com/plumb-cni/plumb/datastore/server"
-	"github.com/plumb-cni/plumb/pkg/datastore"
+	"github.com/plumb-cni/plumb/v2/datastore/kubeconfig"
+	"github.com/plumb-cni/plumb/v2/datastore/server"
+	"github.com/plumb-cni/plumb/v2/pkg/datastore"
+	"github.com/plumb-cni/plumb/v2/pkg/version"
 )
-
-// version is set by the linker.
-var version = "v2.0.0+dev"
 
 func main() {
 	os.Exit(program().Run(os.Stdin, os.Stdout))
 }
 
 func program() server.Program {
-	return server.Program{Name: "cluster-local-kubernetes", Version: version, Window: chunkSize, Open: func() server.Session { return &session{} }}
+	return server.Program{Name: "cluster-local-kubernetes", Version: version.String(), Window: chunkSize, Open: func() server.Session { return &session{} }}
 }
 
 // A session is one call.

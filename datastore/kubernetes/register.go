@@ -10,8 +10,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/plumb-cni/plumb/datastore/server"
-	"github.com/plumb-cni/plumb/pkg/datastore"
+	"github.com/plumb-cni/plumb/v2/datastore/server"
+	"github.com/plumb-cni/plumb/v2/pkg/datastore"
 )
 
 // register registers the node with a new epoch, and answers with all addresses that it owns, each with a new claim. A

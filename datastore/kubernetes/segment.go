@@ -8,8 +8,8 @@ import (
 	"strconv"
 	"sync"
 
-	"github.com/plumb-cni/plumb/datastore/server"
-	"github.com/plumb-cni/plumb/pkg/datastore"
+	"github.com/plumb-cni/plumb/v2/datastore/server"
+	"github.com/plumb-cni/plumb/v2/pkg/datastore"
 )
 
 const (

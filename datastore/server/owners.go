@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/plumb-cni/plumb/pkg/datastore"
+	"github.com/plumb-cni/plumb/v2/pkg/datastore"
 )
 
 // MaxRounds is how often a call begins again because another call changed what it has read.

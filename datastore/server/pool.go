@@ -10,7 +10,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/plumb-cni/plumb/pkg/datastore"
+	"github.com/plumb-cni/plumb/v2/pkg/datastore"
 )
 
 // sampleSize is the number of parts of a pool in which one read counts the owners. etcd visits the key of each owner

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/plumb-cni/plumb/pkg/datastore"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/datastore"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // valid is a valid request.

@@ -5,11 +5,11 @@ import (
 	"os"
 	"slices"
 
-	"github.com/plumb-cni/plumb/pkg/ipam"
-	"github.com/plumb-cni/plumb/pkg/nl"
-	"github.com/plumb-cni/plumb/pkg/skel"
-	"github.com/plumb-cni/plumb/pkg/sysctl"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/ipam"
+	"github.com/plumb-cni/plumb/v2/pkg/nl"
+	"github.com/plumb-cni/plumb/v2/pkg/skel"
+	"github.com/plumb-cni/plumb/v2/pkg/sysctl"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // A ContainerLink is an interface that exists only in the container.

@@ -5,8 +5,8 @@ import (
 	"os"
 	"time"
 
-	"github.com/plumb-cni/plumb/pkg/nl"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/nl"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // A DADMode is a mode of the kernel's duplicate address detection (DAD) for the IPv6 addresses of

@@ -3,9 +3,9 @@ package attach
 import (
 	"net/netip"
 
-	"github.com/plumb-cni/plumb/pkg/nl"
-	"github.com/plumb-cni/plumb/pkg/ns"
-	"github.com/plumb-cni/plumb/pkg/sysctl"
+	"github.com/plumb-cni/plumb/v2/pkg/nl"
+	"github.com/plumb-cni/plumb/v2/pkg/ns"
+	"github.com/plumb-cni/plumb/v2/pkg/sysctl"
 )
 
 // DeleteAddressFlows deletes the connection tracking entries of addresses that are about to be

@@ -3,8 +3,8 @@ package attach
 import (
 	"fmt"
 
-	"github.com/plumb-cni/plumb/pkg/nl"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/nl"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // MACKeys contains the keys that can set the MAC of the container's interface. A plugin embeds it

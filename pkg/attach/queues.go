@@ -3,7 +3,7 @@ package attach
 import (
 	"errors"
 
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // QueueKeys are the keys of a configuration that set the numbers of queues of an interface. 0 means the kernel's choice.

@@ -7,9 +7,9 @@ import (
 	"slices"
 	"syscall"
 
-	"github.com/plumb-cni/plumb/pkg/nl"
-	"github.com/plumb-cni/plumb/pkg/types"
-	"github.com/plumb-cni/plumb/pkg/undo"
+	"github.com/plumb-cni/plumb/v2/pkg/nl"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/undo"
 )
 
 // AddQdisc adds a qdisc and pushes its removal to u. If the parent already has a qdisc, the error names the kind of that

@@ -10,11 +10,11 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/plumb-cni/plumb/pkg/nl"
-	"github.com/plumb-cni/plumb/pkg/skel"
-	"github.com/plumb-cni/plumb/pkg/sysctl"
-	"github.com/plumb-cni/plumb/pkg/types"
-	"github.com/plumb-cni/plumb/pkg/undo"
+	"github.com/plumb-cni/plumb/v2/pkg/nl"
+	"github.com/plumb-cni/plumb/v2/pkg/skel"
+	"github.com/plumb-cni/plumb/v2/pkg/sysctl"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/undo"
 )
 
 // hostPrefix begins the name of the host end of a veth pair. 8 hexadecimal digits follow, as with the reference

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/plumb-cni/plumb/pkg/nft"
+	"github.com/plumb-cni/plumb/v2/pkg/nft"
 )
 
 // A store with an index finds the claims of an attachment without the configuration of its ADD, and without reading the

@@ -8,7 +8,7 @@ import (
 	"encoding/json"
 	"net/netip"
 
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // MaxName is the largest length of a name in bytes.

@@ -8,7 +8,7 @@ import (
 	"net/netip"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // maxSize is the largest size of messages that the client accepts. Larger messages could be fragmented on networks whose MTU

@@ -16,9 +16,9 @@ import (
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/plumb-cni/plumb/pkg/nl"
-	"github.com/plumb-cni/plumb/pkg/types"
-	"github.com/plumb-cni/plumb/test/nstest"
+	"github.com/plumb-cni/plumb/v2/pkg/nl"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
+	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
 
 // ack returns an ACK for 10.0.0.5/24 from 10.0.0.1 with these options. A nil value removes an option.

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // add answers with the lease of an interface, and requests a lease if there is none.

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/plumb-cni/plumb/pkg/dhcp"
+	"github.com/plumb-cni/plumb/v2/pkg/dhcp"
 )
 
 // An iface is the interface of a container, with the exchanges of dhcp.Client.

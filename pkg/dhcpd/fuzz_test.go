@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/plumb-cni/plumb/pkg/statefile"
+	"github.com/plumb-cni/plumb/v2/pkg/statefile"
 )
 
 // FuzzConnection checks that the daemon answers every request with one line, or hangs up, and never

@@ -9,10 +9,10 @@ import (
 	"reflect"
 	"slices"
 
-	"github.com/plumb-cni/plumb/pkg/dhcp"
-	"github.com/plumb-cni/plumb/pkg/nl"
-	"github.com/plumb-cni/plumb/pkg/ns"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/dhcp"
+	"github.com/plumb-cni/plumb/v2/pkg/nl"
+	"github.com/plumb-cni/plumb/v2/pkg/ns"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // A link is the interface of a container with an open namespace. The daemon opens the namespace for each exchange,

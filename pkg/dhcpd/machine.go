@@ -7,8 +7,8 @@ import (
 	"math"
 	"time"
 
-	"github.com/plumb-cni/plumb/pkg/dhcp"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/dhcp"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // A state is the state of a lease. The names are from RFC 2131, figure 5, except releasing.

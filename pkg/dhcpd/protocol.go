@@ -23,9 +23,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/plumb-cni/plumb/pkg/dhcp"
-	"github.com/plumb-cni/plumb/pkg/hostfile"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/dhcp"
+	"github.com/plumb-cni/plumb/v2/pkg/hostfile"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // DefaultSocket is the path of the daemon's socket, which is the same as in the reference plugin.

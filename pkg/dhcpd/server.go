@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // A server answers the requests on the daemon's socket.

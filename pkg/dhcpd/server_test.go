@@ -19,9 +19,9 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/plumb-cni/plumb/pkg/dhcp"
-	"github.com/plumb-cni/plumb/pkg/types"
-	"github.com/plumb-cni/plumb/test/nstest"
+	"github.com/plumb-cni/plumb/v2/pkg/dhcp"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
+	"github.com/plumb-cni/plumb/v2/test/nstest"
 	"golang.org/x/sys/unix"
 )
 

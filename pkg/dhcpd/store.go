@@ -9,10 +9,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/plumb-cni/plumb/pkg/dhcp"
-	"github.com/plumb-cni/plumb/pkg/statefile"
-	"github.com/plumb-cni/plumb/pkg/trace"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/dhcp"
+	"github.com/plumb-cni/plumb/v2/pkg/statefile"
+	"github.com/plumb-cni/plumb/v2/pkg/trace"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // A record is the content of a lease file.

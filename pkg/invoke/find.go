@@ -5,7 +5,7 @@ import (
 	"os"
 	"strings"
 
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // Find returns the path of a plugin, which is the first regular file with its name in the directories of path. The

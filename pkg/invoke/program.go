@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/v2/pkg/skel"
 )
 
 // ErrNotStarted matches the errors of RunProgram if the program has not run.

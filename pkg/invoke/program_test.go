@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/plumb-cni/plumb/pkg/skel"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/skel"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 func (b *testCaller) runProgram(t *testing.T, limit time.Duration) (out []byte, err error) {

@@ -10,9 +10,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/plumb-cni/plumb/pkg/invoke"
-	"github.com/plumb-cni/plumb/pkg/skel"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/invoke"
+	"github.com/plumb-cni/plumb/v2/pkg/skel"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 const lease = `{"cniVersion":"1.1.0","interfaces":[{"name":"x"}],"ips":[{"address":"10.1.2.3/24","gateway":"10.1.2.1","interface":0},

@@ -3,9 +3,9 @@ package iptables
 import (
 	"errors"
 
-	"github.com/plumb-cni/plumb/pkg/nft"
-	"github.com/plumb-cni/plumb/pkg/ns"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/nft"
+	"github.com/plumb-cni/plumb/v2/pkg/ns"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // ByBackend calls runNFT with a connection to nf_tables, or runIPTables. backend is the value of a configuration key:

@@ -11,8 +11,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/plumb-cni/plumb/pkg/ns"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/ns"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // A Program is an executable with its arguments and input. Limit must be positive.

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/plumb-cni/plumb/pkg/nft"
+	"github.com/plumb-cni/plumb/v2/pkg/nft"
 )
 
 // A Rule is a rule in a table. Parse reads rules from the output of iptables-save, and

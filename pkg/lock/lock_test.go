@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/plumb-cni/plumb/pkg/hostfile"
+	"github.com/plumb-cni/plumb/v2/pkg/hostfile"
 	"golang.org/x/sys/unix"
 )
 

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/plumb-cni/plumb/pkg/iptables"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/iptables"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // FuzzStale checks that DEL selects only rules in the container's chain and jumps to it, and that GC

@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // Keys contains the keys of masquerading in a configuration.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/mdlayher/netlink"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 	"golang.org/x/sys/unix"
 )
 

@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	"github.com/mdlayher/netlink"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 	"golang.org/x/sys/unix"
 )
 

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/mdlayher/netlink"
-	"github.com/plumb-cni/plumb/test/nstest"
+	"github.com/plumb-cni/plumb/v2/test/nstest"
 	"golang.org/x/sys/unix"
 )
 

@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"strings"
 
-	"github.com/plumb-cni/plumb/pkg/nft"
+	"github.com/plumb-cni/plumb/v2/pkg/nft"
 )
 
 // tableLayout returns a table like the masquerade table, with maps from addresses to chains and a base

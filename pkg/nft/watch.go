@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"github.com/google/nftables"
-	"github.com/plumb-cni/plumb/pkg/ns"
+	"github.com/plumb-cni/plumb/v2/pkg/ns"
 )
 
 // A Deletion is a table, set or map that was deleted. Either Table or Set is zero, because package nftables does not

@@ -22,8 +22,8 @@ import (
 	"sync"
 
 	netlinkconn "github.com/mdlayher/netlink"
-	"github.com/plumb-cni/plumb/pkg/ns"
-	"github.com/plumb-cni/plumb/pkg/undo"
+	"github.com/plumb-cni/plumb/v2/pkg/ns"
+	"github.com/plumb-cni/plumb/v2/pkg/undo"
 	"github.com/vishvananda/netlink"
 	rawnl "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"

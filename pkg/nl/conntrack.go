@@ -7,7 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/plumb-cni/plumb/pkg/ns"
+	"github.com/plumb-cni/plumb/v2/pkg/ns"
 	rawnl "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )

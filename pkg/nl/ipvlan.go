@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/plumb-cni/plumb/pkg/undo"
+	"github.com/plumb-cni/plumb/v2/pkg/undo"
 	"github.com/vishvananda/netlink"
 	rawnl "github.com/vishvananda/netlink/nl"
 )

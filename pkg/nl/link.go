@@ -8,8 +8,8 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/plumb-cni/plumb/pkg/ns"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/ns"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 	"github.com/vishvananda/netlink"
 	rawnl "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"

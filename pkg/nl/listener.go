@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/plumb-cni/plumb/pkg/ns"
+	"github.com/plumb-cni/plumb/v2/pkg/ns"
 	"github.com/vishvananda/netlink"
 	rawnl "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"

@@ -8,8 +8,8 @@ import (
 	"io/fs"
 	"math/rand/v2"
 
-	"github.com/plumb-cni/plumb/pkg/types"
-	"github.com/plumb-cni/plumb/pkg/undo"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/undo"
 	"github.com/vishvananda/netlink"
 )
 

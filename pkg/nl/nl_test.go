@@ -13,10 +13,10 @@ import (
 	. "github.com/onsi/gomega"
 	"golang.org/x/sys/unix"
 
-	"github.com/plumb-cni/plumb/pkg/nl"
-	"github.com/plumb-cni/plumb/pkg/trace"
-	"github.com/plumb-cni/plumb/pkg/undo"
-	"github.com/plumb-cni/plumb/test/nstest"
+	"github.com/plumb-cni/plumb/v2/pkg/nl"
+	"github.com/plumb-cni/plumb/v2/pkg/trace"
+	"github.com/plumb-cni/plumb/v2/pkg/undo"
+	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
 
 // connect opens a connection to a namespace of the test. The tracer can let steps fail.

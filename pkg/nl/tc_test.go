@@ -6,10 +6,10 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
-	"github.com/plumb-cni/plumb/pkg/nl"
-	"github.com/plumb-cni/plumb/pkg/trace"
-	"github.com/plumb-cni/plumb/pkg/undo"
-	"github.com/plumb-cni/plumb/test/nstest"
+	"github.com/plumb-cni/plumb/v2/pkg/nl"
+	"github.com/plumb-cni/plumb/v2/pkg/trace"
+	"github.com/plumb-cni/plumb/v2/pkg/undo"
+	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
 
 var _ = Describe("traffic control", Label(nstest.Kernel), func() {

@@ -3,7 +3,7 @@ package nl
 import (
 	"fmt"
 
-	"github.com/plumb-cni/plumb/pkg/undo"
+	"github.com/plumb-cni/plumb/v2/pkg/undo"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )

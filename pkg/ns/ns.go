@@ -13,8 +13,8 @@ import (
 	"runtime"
 	"slices"
 
-	"github.com/plumb-cni/plumb/pkg/trace"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/trace"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/plumb-cni/plumb/pkg/skel"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/skel"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // DefaultDataDir is the directory of the reservations if a configuration does not name another one.

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/plumb-cni/plumb/pkg/statefile"
+	"github.com/plumb-cni/plumb/v2/pkg/statefile"
 	"golang.org/x/sys/unix"
 )
 

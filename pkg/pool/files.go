@@ -7,8 +7,8 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/plumb-cni/plumb/pkg/hostfile"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/hostfile"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 	"golang.org/x/sys/unix"
 )
 

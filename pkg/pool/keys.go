@@ -1,6 +1,6 @@
 package pool
 
-import "github.com/plumb-cni/plumb/pkg/types"
+import "github.com/plumb-cni/plumb/v2/pkg/types"
 
 // Keys contains the keys in ipam. A plugin uses it as its ipam, or embeds it. A null in a list is an empty item.
 type Keys struct {

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // A Reservation is the reservation of one address, as the function Reservations returns it.

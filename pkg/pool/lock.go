@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/plumb-cni/plumb/pkg/lock"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/lock"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 	"golang.org/x/sys/unix"
 )
 

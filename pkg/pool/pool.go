@@ -17,9 +17,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/plumb-cni/plumb/pkg/skel"
-	"github.com/plumb-cni/plumb/pkg/statefile"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/skel"
+	"github.com/plumb-cni/plumb/v2/pkg/statefile"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // A Pool is the checked configuration of an ADD, CHECK or STATUS, and the store of its network. A Pool need

@@ -3,8 +3,8 @@ package pool
 import (
 	"strings"
 
-	"github.com/plumb-cni/plumb/pkg/hostfile"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/hostfile"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // readResolvConf returns the resolver configuration in the file at path. If path is empty, the

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/plumb-cni/plumb/pkg/skel"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/skel"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // FuzzCall checks that each call succeeds or prints one error result, and that handlers get only

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/v2/pkg/skel"
 )
 
 // TestLockContainer tests that calls for different interfaces of one container wait for each other if

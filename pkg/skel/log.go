@@ -9,9 +9,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/plumb-cni/plumb/pkg/hostfile"
-	"github.com/plumb-cni/plumb/pkg/trace"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/hostfile"
+	"github.com/plumb-cni/plumb/v2/pkg/trace"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/version"
 	"golang.org/x/sys/unix"
 )
 
@@ -57,7 +58,7 @@ func (r *Request) openTrace() {
 func (r *Request) beginTrace() {
 	r.traced = true
 	r.Trace.BeginCall(trace.Call{
-		Command: r.Command, Plugin: r.plugin.Name, Version: version, Network: r.Conf.Name,
+		Command: r.Command, Plugin: r.plugin.Name, Version: version.String(), Network: r.Conf.Name,
 		ContainerID: r.ContainerID, IfName: r.IfName, PID: os.Getpid(), ParentPID: os.Getppid(),
 	})
 	if parent := r.Trace.TraceParent(); parent != "" {

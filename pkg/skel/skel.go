@@ -18,11 +18,9 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/version"
 )
-
-// version is set by the linker: -X github.com/plumb-cni/plumb/pkg/skel.version=…
-var version = "v2.0.0+dev"
 
 // A Plugin is a name and one handler per verb. A verb without a handler succeeds and does nothing,
 // except ADD, which fails.
@@ -142,7 +140,7 @@ func Run(p Plugin, env Env) int {
 // first line must begin with the name and the version, because runtimes read the version there.
 func (r *Request) printBanner() int {
 	fmt.Fprintf(r.env.Stderr, "CNI %s plugin %s\nCNI protocol versions supported: %s\n",
-		r.plugin.Name, version, strings.Join(types.VersionsSince(r.plugin.since()), ", "))
+		r.plugin.Name, version.String(), strings.Join(types.VersionsSince(r.plugin.since()), ", "))
 	return 0
 }
 

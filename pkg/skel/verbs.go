@@ -3,7 +3,7 @@ package skel
 import (
 	"strings"
 
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 const cmdVersion = "VERSION"

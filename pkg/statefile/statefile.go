@@ -15,9 +15,9 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/plumb-cni/plumb/pkg/hostfile"
-	"github.com/plumb-cni/plumb/pkg/trace"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/hostfile"
+	"github.com/plumb-cni/plumb/v2/pkg/trace"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // ErrUnreadable is the error for a file that is not a regular file, or whose content is not a saved state.

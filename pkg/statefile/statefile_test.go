@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // newFile returns the file of an attachment in a directory that does not exist.

@@ -13,8 +13,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/plumb-cni/plumb/pkg/ns"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/ns"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 	"golang.org/x/sys/unix"
 )
 

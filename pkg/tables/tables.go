@@ -7,8 +7,8 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/plumb-cni/plumb/pkg/claims"
-	"github.com/plumb-cni/plumb/pkg/nft"
+	"github.com/plumb-cni/plumb/v2/pkg/claims"
+	"github.com/plumb-cni/plumb/v2/pkg/nft"
 )
 
 // The firewall plugin's sets in table inet plumb.

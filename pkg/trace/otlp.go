@@ -152,7 +152,7 @@ func (t *Tracer) traceLine(call span) []byte {
 	}
 	line, err := json.Marshal(tracesData{[]resourceSpans{{
 		Resource:   resource{[]attribute{textAttribute("service.name", "plumb"), textAttribute("service.version", t.call.Version)}},
-		ScopeSpans: []scopeSpans{{Scope: scope{"github.com/plumb-cni/plumb/pkg/trace", t.call.Version}, Spans: spans}},
+		ScopeSpans: []scopeSpans{{Scope: scope{"github.com/plumb-cni/plumb/v2/pkg/trace", t.call.Version}, Spans: spans}},
 	}}})
 	if err != nil { // cannot happen, because all fields are strings and numbers
 		return nil

@@ -4,10 +4,10 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/plumb-cni/plumb/pkg/attach"
-	"github.com/plumb-cni/plumb/pkg/ipam"
-	"github.com/plumb-cni/plumb/pkg/masq"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/attach"
+	"github.com/plumb-cni/plumb/v2/pkg/ipam"
+	"github.com/plumb-cni/plumb/v2/pkg/masq"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // portDeadline is the longest time for which ADD waits for one kernel event.

@@ -3,8 +3,8 @@ package main
 import (
 	"testing"
 
-	"github.com/plumb-cni/plumb/pkg/skel"
-	"github.com/plumb-cni/plumb/test/nstest"
+	"github.com/plumb-cni/plumb/v2/pkg/skel"
+	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
 
 // FuzzConfig tests that the VLANs of every accepted configuration are valid, and that the parser never panics.

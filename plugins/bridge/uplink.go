@@ -7,9 +7,9 @@ import (
 	"slices"
 	"syscall"
 
-	"github.com/plumb-cni/plumb/pkg/attach"
-	"github.com/plumb-cni/plumb/pkg/nl"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/attach"
+	"github.com/plumb-cni/plumb/v2/pkg/nl"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // The uplink belongs to all containers on the bridge, like the bridge itself. ADD adds it to the bridge, and DEL does not

@@ -10,10 +10,10 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
-	"github.com/plumb-cni/plumb/pkg/invoke"
-	"github.com/plumb-cni/plumb/pkg/pool"
-	"github.com/plumb-cni/plumb/pkg/skel"
-	"github.com/plumb-cni/plumb/test/nstest"
+	"github.com/plumb-cni/plumb/v2/pkg/invoke"
+	"github.com/plumb-cni/plumb/v2/pkg/pool"
+	"github.com/plumb-cni/plumb/v2/pkg/skel"
+	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
 
 // TestMain runs the fake datastore if FAKE_DATASTORE is set, a plugin that kills itself if KILL_AT_STEP is

@@ -13,7 +13,7 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
-	"github.com/plumb-cni/plumb/test/nstest"
+	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
 
 // kill runs a call in a process that kills itself at a step. It returns false if the call has fewer steps.

@@ -8,10 +8,10 @@ import (
 	"slices"
 	"time"
 
-	"github.com/plumb-cni/plumb/pkg/datastore"
-	"github.com/plumb-cni/plumb/pkg/invoke"
-	"github.com/plumb-cni/plumb/pkg/pool"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/datastore"
+	"github.com/plumb-cni/plumb/v2/pkg/invoke"
+	"github.com/plumb-cni/plumb/v2/pkg/pool"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // killAfter is how long after the datastore's own time limit the plugin kills it.

@@ -12,9 +12,9 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
-	"github.com/plumb-cni/plumb/pkg/lock"
-	"github.com/plumb-cni/plumb/pkg/skel"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/lock"
+	"github.com/plumb-cni/plumb/v2/pkg/skel"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // importOf calls the command import with "CONTAINER ADDRESS" pairs, and returns the exit status and stderr.

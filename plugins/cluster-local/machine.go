@@ -8,9 +8,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/plumb-cni/plumb/pkg/invoke"
-	"github.com/plumb-cni/plumb/pkg/pool"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/invoke"
+	"github.com/plumb-cni/plumb/v2/pkg/pool"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // thisHost returns the host that the process runs on.

@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/plumb-cni/plumb/pkg/pool"
+	"github.com/plumb-cni/plumb/v2/pkg/pool"
 )
 
 // target returns how many free addresses of a set the node keeps, at most. The fewer addresses of the

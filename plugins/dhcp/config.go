@@ -9,10 +9,10 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/plumb-cni/plumb/pkg/dhcp"
-	"github.com/plumb-cni/plumb/pkg/dhcpd"
-	"github.com/plumb-cni/plumb/pkg/skel"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/dhcp"
+	"github.com/plumb-cni/plumb/v2/pkg/dhcpd"
+	"github.com/plumb-cni/plumb/v2/pkg/skel"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // rawConfig is the configuration as the user writes it. README.md explains each key.

@@ -8,8 +8,8 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 
-	"github.com/plumb-cni/plumb/pkg/types"
-	"github.com/plumb-cni/plumb/test/nstest"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
+	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
 
 // No daemon listens at the socket. Therefore ADD fails with types.CodeIO if it accepts the configuration.

@@ -17,8 +17,8 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
-	"github.com/plumb-cni/plumb/test/faults/inject"
-	"github.com/plumb-cni/plumb/test/nstest"
+	"github.com/plumb-cni/plumb/v2/test/faults/inject"
+	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
 
 func TestMain(m *testing.M) {

@@ -8,9 +8,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/plumb-cni/plumb/pkg/dhcpd"
-	"github.com/plumb-cni/plumb/pkg/skel"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/dhcpd"
+	"github.com/plumb-cni/plumb/v2/pkg/skel"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // Timeouts for a daemon that does not answer. The daemon itself limits the time of an ADD.

@@ -7,10 +7,10 @@ import (
 	"slices"
 	"strings"
 
-	xt "github.com/plumb-cni/plumb/pkg/iptables"
-	"github.com/plumb-cni/plumb/pkg/nft"
-	"github.com/plumb-cni/plumb/pkg/types"
-	bus "github.com/plumb-cni/plumb/plugins/firewall/internal/firewalld"
+	xt "github.com/plumb-cni/plumb/v2/pkg/iptables"
+	"github.com/plumb-cni/plumb/v2/pkg/nft"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
+	bus "github.com/plumb-cni/plumb/v2/plugins/firewall/internal/firewalld"
 )
 
 // A packet that one base chain accepts still passes through the other base chains at the same hook, and any of them can

@@ -10,8 +10,8 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
-	"github.com/plumb-cni/plumb/pkg/skel"
-	"github.com/plumb-cni/plumb/test/nstest"
+	"github.com/plumb-cni/plumb/v2/pkg/skel"
+	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
 
 func TestFirewall(t *testing.T) {

@@ -7,11 +7,11 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/plumb-cni/plumb/pkg/claims"
-	"github.com/plumb-cni/plumb/pkg/nft"
-	"github.com/plumb-cni/plumb/pkg/skel"
-	"github.com/plumb-cni/plumb/pkg/tables"
-	bus "github.com/plumb-cni/plumb/plugins/firewall/internal/firewalld"
+	"github.com/plumb-cni/plumb/v2/pkg/claims"
+	"github.com/plumb-cni/plumb/v2/pkg/nft"
+	"github.com/plumb-cni/plumb/v2/pkg/skel"
+	"github.com/plumb-cni/plumb/v2/pkg/tables"
+	bus "github.com/plumb-cni/plumb/v2/plugins/firewall/internal/firewalld"
 )
 
 // firewalld does not record who added a source to a zone, and forgets the source when it reloads or

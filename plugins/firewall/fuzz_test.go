@@ -5,10 +5,10 @@ import (
 	"strings"
 	"testing"
 
-	xt "github.com/plumb-cni/plumb/pkg/iptables"
-	"github.com/plumb-cni/plumb/pkg/skel"
-	"github.com/plumb-cni/plumb/pkg/types"
-	"github.com/plumb-cni/plumb/test/nstest"
+	xt "github.com/plumb-cni/plumb/v2/pkg/iptables"
+	"github.com/plumb-cni/plumb/v2/pkg/skel"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
+	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
 
 // FuzzConfig checks that, for any configuration, each rule is one line, and each marker is parsed as a marker of

@@ -7,9 +7,9 @@ import (
 	"slices"
 	"strings"
 
-	xt "github.com/plumb-cni/plumb/pkg/iptables"
-	"github.com/plumb-cni/plumb/pkg/nft"
-	"github.com/plumb-cni/plumb/pkg/types"
+	xt "github.com/plumb-cni/plumb/v2/pkg/iptables"
+	"github.com/plumb-cni/plumb/v2/pkg/nft"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // The rules in table filter are the same as the reference plugin's. Therefore either plugin can check and

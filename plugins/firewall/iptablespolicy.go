@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	xt "github.com/plumb-cni/plumb/pkg/iptables"
+	xt "github.com/plumb-cni/plumb/v2/pkg/iptables"
 )
 
 // With iptables, the policies consist of the reference plugin's rules. The first chain passes each packet

@@ -5,11 +5,11 @@ import (
 	"io/fs"
 	"slices"
 
-	"github.com/plumb-cni/plumb/pkg/attach"
-	"github.com/plumb-cni/plumb/pkg/ipam"
-	"github.com/plumb-cni/plumb/pkg/nl"
-	"github.com/plumb-cni/plumb/pkg/skel"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/attach"
+	"github.com/plumb-cni/plumb/v2/pkg/ipam"
+	"github.com/plumb-cni/plumb/v2/pkg/nl"
+	"github.com/plumb-cni/plumb/v2/pkg/skel"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // add moves the device into the container and configures it for the lease. It waits for the lease before

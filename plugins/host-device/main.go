@@ -2,8 +2,8 @@
 package main
 
 import (
-	"github.com/plumb-cni/plumb/pkg/attach"
-	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/v2/pkg/attach"
+	"github.com/plumb-cni/plumb/v2/pkg/skel"
 )
 
 func main() { skel.Main(plugin()) }

@@ -1,8 +1,8 @@
 package main
 
 import (
-	"github.com/plumb-cni/plumb/pkg/pool"
-	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/v2/pkg/pool"
+	"github.com/plumb-cni/plumb/v2/pkg/skel"
 )
 
 // rawConf is the configuration as the user writes it.

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // TestUnknownKeys checks that unknown keys are found at every level of the configuration.

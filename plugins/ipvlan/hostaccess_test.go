@@ -3,7 +3,7 @@ package main
 import (
 	. "github.com/onsi/ginkgo/v2"
 
-	"github.com/plumb-cni/plumb/test/nstest"
+	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
 
 var _ = Describe("hostAccess", Label(nstest.Kernel), func() {

@@ -7,12 +7,12 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/plumb-cni/plumb/pkg/claims"
-	"github.com/plumb-cni/plumb/pkg/iptables"
-	"github.com/plumb-cni/plumb/pkg/nft"
-	"github.com/plumb-cni/plumb/pkg/nl"
-	"github.com/plumb-cni/plumb/pkg/tables"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/claims"
+	"github.com/plumb-cni/plumb/v2/pkg/iptables"
+	"github.com/plumb-cni/plumb/v2/pkg/nft"
+	"github.com/plumb-cni/plumb/v2/pkg/nl"
+	"github.com/plumb-cni/plumb/v2/pkg/tables"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // A conflict is the use of an endpoint by another container or by a process of the host.

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/plumb-cni/plumb/pkg/nft"
-	"github.com/plumb-cni/plumb/pkg/tables"
+	"github.com/plumb-cni/plumb/v2/pkg/nft"
+	"github.com/plumb-cni/plumb/v2/pkg/tables"
 )
 
 // This file describes the maps and chains of port maps in table inet plumb. A packet to an

@@ -8,11 +8,11 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/plumb-cni/plumb/pkg/iptables"
-	"github.com/plumb-cni/plumb/pkg/nft"
-	"github.com/plumb-cni/plumb/pkg/sysctl"
-	"github.com/plumb-cni/plumb/pkg/tables"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/iptables"
+	"github.com/plumb-cni/plumb/v2/pkg/nft"
+	"github.com/plumb-cni/plumb/v2/pkg/sysctl"
+	"github.com/plumb-cni/plumb/v2/pkg/tables"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // Connections of the host to 127.0.0.1 reach the container only if route_localnet is set for the

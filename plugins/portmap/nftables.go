@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/plumb-cni/plumb/pkg/claims"
-	"github.com/plumb-cni/plumb/pkg/nft"
-	"github.com/plumb-cni/plumb/pkg/tables"
+	"github.com/plumb-cni/plumb/v2/pkg/claims"
+	"github.com/plumb-cni/plumb/v2/pkg/nft"
+	"github.com/plumb-cni/plumb/v2/pkg/tables"
 )
 
 // store returns the store of the attachment with these claims.

@@ -6,8 +6,8 @@ import (
 	"io/fs"
 	"slices"
 
-	"github.com/plumb-cni/plumb/pkg/nl"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/nl"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // warnUnreachable prints a warning if the container's interface is connected to the network, but not to the host, as behind

@@ -4,8 +4,8 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/plumb-cni/plumb/pkg/nl"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/nl"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // kernelDeadline limits how long ADD waits for an event of the kernel.

@@ -6,8 +6,8 @@ import (
 	"math"
 	"net/netip"
 
-	"github.com/plumb-cni/plumb/pkg/skel"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/skel"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // rawConfig is the configuration as the user writes it. README.md explains each key.

@@ -7,10 +7,10 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/plumb-cni/plumb/pkg/attach"
-	"github.com/plumb-cni/plumb/pkg/nl"
-	"github.com/plumb-cni/plumb/pkg/skel"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/attach"
+	"github.com/plumb-cni/plumb/v2/pkg/nl"
+	"github.com/plumb-cni/plumb/v2/pkg/skel"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // The protocol numbers of the rules and routes that sbr creates. iproute2's list of protocols (rt_protos)

@@ -3,7 +3,7 @@ package main
 import (
 	"testing"
 
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // FuzzConfig tests that the addresses of every accepted configuration are valid for an interface, are not

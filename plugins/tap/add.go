@@ -4,11 +4,11 @@ import (
 	"errors"
 	"io/fs"
 
-	"github.com/plumb-cni/plumb/pkg/attach"
-	"github.com/plumb-cni/plumb/pkg/ipam"
-	"github.com/plumb-cni/plumb/pkg/nl"
-	"github.com/plumb-cni/plumb/pkg/skel"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/attach"
+	"github.com/plumb-cni/plumb/v2/pkg/ipam"
+	"github.com/plumb-cni/plumb/v2/pkg/nl"
+	"github.com/plumb-cni/plumb/v2/pkg/skel"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // add creates the tap while the IPAM plugin runs, and then configures it for the lease. The tap has no

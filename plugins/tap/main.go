@@ -3,9 +3,9 @@
 package main
 
 import (
-	"github.com/plumb-cni/plumb/pkg/attach"
-	"github.com/plumb-cni/plumb/pkg/ipam"
-	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/v2/pkg/attach"
+	"github.com/plumb-cni/plumb/v2/pkg/ipam"
+	"github.com/plumb-cni/plumb/v2/pkg/skel"
 )
 
 func main() { skel.Main(plugin()) }

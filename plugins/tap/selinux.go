@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/plumb-cni/plumb/pkg/nl"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/nl"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // SELinux gives a tap the context of the process that creates it (selinux_tun_dev_alloc_security). The plugin

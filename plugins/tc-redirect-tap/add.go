@@ -7,11 +7,11 @@ import (
 	"io/fs"
 	"slices"
 
-	"github.com/plumb-cni/plumb/pkg/attach"
-	"github.com/plumb-cni/plumb/pkg/nl"
-	"github.com/plumb-cni/plumb/pkg/skel"
-	"github.com/plumb-cni/plumb/pkg/sysctl"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/attach"
+	"github.com/plumb-cni/plumb/v2/pkg/nl"
+	"github.com/plumb-cni/plumb/v2/pkg/skel"
+	"github.com/plumb-cni/plumb/v2/pkg/sysctl"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // add creates the tap, and redirects the packets of the container's interface to the tap, and those of the tap to the

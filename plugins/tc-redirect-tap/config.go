@@ -7,8 +7,8 @@ import (
 	"os"
 	"strconv"
 
-	"github.com/plumb-cni/plumb/pkg/skel"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/skel"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // rawConfig is the configuration as the user writes it. It has no keys, because awslabs/tc-redirect-tap reads its settings

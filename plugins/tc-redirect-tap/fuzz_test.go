@@ -3,8 +3,8 @@ package main
 import (
 	"testing"
 
-	"github.com/plumb-cni/plumb/pkg/types"
-	"github.com/plumb-cni/plumb/test/nstest"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
+	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
 
 // FuzzArgs tests that every accepted CNI_ARGS is valid, and that the parser does not panic.

@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/plumb-cni/plumb/pkg/nl"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/nl"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // settings contains either the configured settings of an interface, or its settings before ADD. A nil value

@@ -2,7 +2,7 @@
 // interface, and restores them on DEL. See README.md.
 package main
 
-import "github.com/plumb-cni/plumb/pkg/skel"
+import "github.com/plumb-cni/plumb/v2/pkg/skel"
 
 func main() { skel.Main(plugin()) }
 

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/plumb-cni/plumb/pkg/statefile"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/statefile"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // FuzzSaved tests that decoding an encoded state returns the same state.

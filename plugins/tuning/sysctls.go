@@ -10,8 +10,8 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/plumb-cni/plumb/pkg/ns"
-	"github.com/plumb-cni/plumb/pkg/sysctl"
+	"github.com/plumb-cni/plumb/v2/pkg/ns"
+	"github.com/plumb-cni/plumb/v2/pkg/sysctl"
 )
 
 // An assignment is an entry of "sysctl", which assigns a value to a key.

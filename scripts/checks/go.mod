@@ -1,7 +1,7 @@
 // The programs that check workflows and vulnerabilities: kept out of the main module.
 module github.com/plumb-cni/plumb/scripts/checks
 
-go 1.26.0
+go 1.26.8
 
 tool (
 	github.com/rhysd/actionlint/cmd/actionlint

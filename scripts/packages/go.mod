@@ -1,7 +1,7 @@
 // nfpm, which scripts/release.sh makes packages with: kept out of the main module.
 module github.com/plumb-cni/plumb/scripts/packages
 
-go 1.26.0
+go 1.26.8
 
 tool github.com/goreleaser/nfpm/v2/cmd/nfpm
 

@@ -24,8 +24,8 @@ import (
 )
 
 const (
-	plumbModule = "github.com/plumb-cni/plumb"
-	home        = "https://" + plumbModule
+	plumbModule = "github.com/plumb-cni/plumb/v2"
+	home        = "https://github.com/plumb-cni/plumb"
 )
 
 // A document and what is in it have the fields and names of SPDX 2.3, clauses 6, 7

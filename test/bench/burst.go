@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/plumb-cni/plumb/test/nstest"
+	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
 
 // bursts adds many containers, a few at a time, and deletes them. The sides take turns. A sample contains the time for

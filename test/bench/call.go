@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/plumb-cni/plumb/test/nstest"
+	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
 
 // A sample is the time and the processor time of a call. The sample of a chain is the sum of its plugins' samples.

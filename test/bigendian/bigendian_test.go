@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/plumb-cni/plumb/test/nstest"
+	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
 
 const (

@@ -15,7 +15,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
-	"github.com/plumb-cni/plumb/test/cnitest"
+	"github.com/plumb-cni/plumb/v2/test/cnitest"
 )
 
 // This spec builds plumb and three plugins.

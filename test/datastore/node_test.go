@@ -18,7 +18,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/plumb-cni/plumb/pkg/datastore"
+	"github.com/plumb-cni/plumb/v2/pkg/datastore"
 )
 
 // A plugin is cluster-local on one node. As with a runtime, calls for different containers run at the same time. A call

@@ -8,7 +8,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
-	"github.com/plumb-cni/plumb/pkg/datastore"
+	"github.com/plumb-cni/plumb/v2/pkg/datastore"
 )
 
 // operate calls a verb of the datastore as an operator does.

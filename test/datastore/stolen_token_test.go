@@ -19,8 +19,8 @@ import (
 	. "github.com/onsi/gomega"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/plumb-cni/plumb/pkg/datastore"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/datastore"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 const (

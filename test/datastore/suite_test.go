@@ -11,7 +11,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
-	"github.com/plumb-cni/plumb/test/faults/inject"
+	"github.com/plumb-cni/plumb/v2/test/faults/inject"
 )
 
 func TestMain(m *testing.M) {

@@ -18,7 +18,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sys/unix"
 
-	"github.com/plumb-cni/plumb/test/faults/inject"
+	"github.com/plumb-cni/plumb/v2/test/faults/inject"
 )
 
 // A sweptNode is a node that calls cluster-local with an etcd of one member, and without a warm pool. The container

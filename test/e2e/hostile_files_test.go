@@ -11,7 +11,7 @@ import (
 	. "github.com/onsi/gomega"
 	"golang.org/x/sys/unix"
 
-	"github.com/plumb-cni/plumb/test/cnitest"
+	"github.com/plumb-cni/plumb/v2/test/cnitest"
 )
 
 // hostilePlugins is a list whose plugins write files of every kind.

@@ -6,8 +6,8 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
-	"github.com/plumb-cni/plumb/test/cnitest"
-	"github.com/plumb-cni/plumb/test/nstest"
+	"github.com/plumb-cni/plumb/v2/test/cnitest"
+	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
 
 // sbrNetworks lists the networks of one container, with its interfaces and their plugins. They are a default network

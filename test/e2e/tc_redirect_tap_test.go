@@ -7,8 +7,8 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
-	"github.com/plumb-cni/plumb/test/cnitest"
-	"github.com/plumb-cni/plumb/test/nstest"
+	"github.com/plumb-cni/plumb/v2/test/cnitest"
+	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
 
 // newVM returns a container that is not attached, with the settings of its tap and a host port that maps to port 80.

@@ -12,7 +12,7 @@ import (
 	. "github.com/onsi/gomega"
 	oteltrace "go.opentelemetry.io/otel/trace"
 
-	"github.com/plumb-cni/plumb/test/cnitest"
+	"github.com/plumb-cni/plumb/v2/test/cnitest"
 )
 
 // A recordedSpan contains the fields that identify an OTLP span and its parent.

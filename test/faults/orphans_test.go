@@ -12,7 +12,7 @@ import (
 	. "github.com/onsi/gomega"
 	"golang.org/x/sys/unix"
 
-	"github.com/plumb-cni/plumb/test/nstest"
+	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
 
 // adoptOrphans makes this process the parent of all descendants whose parent ends, until the

@@ -9,8 +9,8 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	"golang.org/x/sys/unix"
 
-	"github.com/plumb-cni/plumb/test/faults/inject"
-	"github.com/plumb-cni/plumb/test/nstest"
+	"github.com/plumb-cni/plumb/v2/test/faults/inject"
+	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
 
 const (

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/v2/pkg/skel"
 )
 
 func TestExamplesTakesOnlyWhatTheParserTakes(t *testing.T) {

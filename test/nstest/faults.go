@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/v2/pkg/skel"
 )
 
 // A Sweep contains the parameters of FaultSweep.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // RequireHostAccess checks the key hostAccess of a plugin whose container is isolated from its master. conf returns a

@@ -19,8 +19,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/plumb-cni/plumb/pkg/ns"
-	"github.com/plumb-cni/plumb/pkg/trace"
+	"github.com/plumb-cni/plumb/v2/pkg/ns"
+	"github.com/plumb-cni/plumb/v2/pkg/trace"
 )
 
 // TB contains the methods of a test that the helpers use. *testing.T, *testing.B, *testing.F and the result of Ginkgo's

@@ -17,8 +17,8 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/plumb-cni/plumb/pkg/skel"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/skel"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // A Call is one call of a plugin. An empty field selects the value that most tests need. Env replaces

@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/v2/pkg/skel"
 )
 
 // A PoolHost simulates a host for an IPAM plugin that keeps reservations in a directory (pkg/pool). It

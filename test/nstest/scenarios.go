@@ -11,10 +11,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/plumb-cni/plumb/pkg/ns"
-	"github.com/plumb-cni/plumb/pkg/skel"
-	"github.com/plumb-cni/plumb/pkg/trace"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/ns"
+	"github.com/plumb-cni/plumb/v2/pkg/skel"
+	"github.com/plumb-cni/plumb/v2/pkg/trace"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // The functions in this file specify behaviour that several plugins share. Each function fails the test if the plugin

@@ -19,7 +19,7 @@ import (
 
 	"github.com/google/renameio/v2"
 
-	"github.com/plumb-cni/plumb/test/nstest"
+	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
 
 func install(t *testing.T, args ...string) (string, error) {

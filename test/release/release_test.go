@@ -21,7 +21,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/plumb-cni/plumb/test/nstest"
+	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
 
 // version contains a pre-release and build metadata, which file names, packages, registries and Helm write differently.
@@ -415,7 +415,7 @@ func checkSBOM(t *testing.T, out string) {
 	if b.SPDXVersion != "SPDX-2.3" || b.CreationInfo.Created != "2023-11-14T22:13:20Z" || b.DocumentNamespace == "" {
 		t.Errorf("unexpected version %q, creation time %q or namespace %q", b.SPDXVersion, b.CreationInfo.Created, b.DocumentNamespace)
 	}
-	if purl := "pkg:golang/github.com/plumb-cni/plumb@" + strings.ReplaceAll(version, "+", "%2B"); !strings.Contains(string(text), purl+`"`) {
+	if purl := "pkg:golang/github.com/plumb-cni/plumb/v2@" + strings.ReplaceAll(version, "+", "%2B"); !strings.Contains(string(text), purl+`"`) {
 		t.Errorf("the SBOM does not contain the package URL %s", purl)
 	}
 	ids, listed := map[string]bool{"SPDXRef-DOCUMENT": true}, map[string]bool{}
@@ -464,7 +464,7 @@ func checkListed(t *testing.T, archive string, listed map[string]bool) {
 			continue // not an executable
 		}
 		for _, m := range info.Deps {
-			if m.Path == "github.com/plumb-cni/plumb" {
+			if m.Path == "github.com/plumb-cni/plumb/v2" {
 				continue // the datastore's module replaces plumb's with the directory above it
 			}
 			if m.Replace != nil {

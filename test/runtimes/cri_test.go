@@ -17,7 +17,7 @@ import (
 	. "github.com/onsi/gomega"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/plumb-cni/plumb/test/nstest"
+	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
 
 // podNetwork is the network of containerd's pods.

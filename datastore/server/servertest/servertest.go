@@ -8,7 +8,7 @@ import (
 	"net"
 	"testing"
 
-	"github.com/plumb-cni/plumb/datastore/server"
+	"github.com/plumb-cni/plumb/v2/datastore/server"
 )
 
 // Serve listens on a unix socket, and serves one request on each connection, until the process is killed. If socket is "", it

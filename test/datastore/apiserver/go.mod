@@ -1,7 +1,7 @@
 // The API server of Kubernetes as a program for the tests: a module of its own, because it replaces the modules of Kubernetes.
 module github.com/plumb-cni/plumb/test/datastore/apiserver
 
-go 1.26.0
+go 1.26.8
 
 require (
 	k8s.io/component-base v0.37.2

@@ -10,10 +10,10 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 
-	"github.com/plumb-cni/plumb/cmd/plumb/internal/inventory"
-	"github.com/plumb-cni/plumb/cmd/plumb/internal/plugins"
-	"github.com/plumb-cni/plumb/cmd/plumb/internal/schema"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/inventory"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/plugins"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/schema"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // An asker examines the executables of plugins, and calls STATUS and CHECK of the plugins.

@@ -13,9 +13,9 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 
-	"github.com/plumb-cni/plumb/cmd/plumb/internal/inventory"
-	"github.com/plumb-cni/plumb/cmd/plumb/internal/schema"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/inventory"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/schema"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // A file is a configuration file.

@@ -13,8 +13,8 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
-	"github.com/plumb-cni/plumb/cmd/plumb/internal/doctor"
-	"github.com/plumb-cni/plumb/test/nstest"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/doctor"
+	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
 
 func TestDoctor(t *testing.T) {
@@ -78,7 +78,7 @@ func (n *testHost) writeScript(name, text string) {
 // buildOld builds a plugin of the release v1.9.9.
 func (n *testHost) buildOld(plugin, path string) {
 	GinkgoHelper()
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-X github.com/plumb-cni/plumb/pkg/skel.version=v1.9.9", "-o", path, "./plugins/"+plugin)
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-X github.com/plumb-cni/plumb/v2/pkg/version.linked=v1.9.9", "-o", path, "./plugins/"+plugin)
 	cmd.Dir, cmd.Env = nstest.Root(GinkgoTB()), append(os.Environ(), "CGO_ENABLED=0")
 	out, err := cmd.CombinedOutput()
 	Expect(err).NotTo(HaveOccurred(), "%s", out)

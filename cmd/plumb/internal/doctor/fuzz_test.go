@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/net/ipv6"
 
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // FuzzParseAdvertisement checks that parseAdvertisement either rejects a packet, or returns an IPv6 address and a

@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/net/ipv6"
 
-	"github.com/plumb-cni/plumb/pkg/nl"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/nl"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // These constants describe neighbor discovery messages (RFC 4861, section 4).

@@ -8,9 +8,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/plumb-cni/plumb/cmd/plumb/internal/plugins"
-	"github.com/plumb-cni/plumb/cmd/plumb/internal/schema"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/plugins"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/schema"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // findExecutables finds plugins without an executable that can run.

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/plumb-cni/plumb/cmd/plumb/internal/inventory"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/inventory"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // A state is what the host holds for containers.

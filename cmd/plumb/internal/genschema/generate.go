@@ -11,9 +11,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/plumb-cni/plumb/cmd/plumb/internal/schema"
-	"github.com/plumb-cni/plumb/pkg/skel"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/schema"
+	"github.com/plumb-cni/plumb/v2/pkg/skel"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 const (

@@ -8,7 +8,7 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/plumb-cni/plumb/cmd/plumb/internal/schema"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/schema"
 )
 
 // A key is one key of a plugin's configuration, as the page of the plugin describes it.

@@ -8,12 +8,12 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/plumb-cni/plumb/pkg/iptables"
-	"github.com/plumb-cni/plumb/pkg/nft"
-	"github.com/plumb-cni/plumb/pkg/nl"
-	"github.com/plumb-cni/plumb/pkg/ns"
-	"github.com/plumb-cni/plumb/pkg/tables"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/iptables"
+	"github.com/plumb-cni/plumb/v2/pkg/nft"
+	"github.com/plumb-cni/plumb/v2/pkg/nl"
+	"github.com/plumb-cni/plumb/v2/pkg/ns"
+	"github.com/plumb-cni/plumb/v2/pkg/tables"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // A Path lists the hops of the packets from and to the container of an attachment.

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // FuzzResult checks that no file of libcni's cache yields an invalid address.

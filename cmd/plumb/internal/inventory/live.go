@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/plumb-cni/plumb/pkg/hostfile"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/hostfile"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // A LiveList says which containers of the host live.

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/plumb-cni/plumb/pkg/pool"
-	"github.com/plumb-cni/plumb/pkg/statefile"
+	"github.com/plumb-cni/plumb/v2/pkg/pool"
+	"github.com/plumb-cni/plumb/v2/pkg/statefile"
 )
 
 // A metric is a Prometheus metric of the type gauge.

@@ -3,7 +3,7 @@ package inventory
 import (
 	"os"
 
-	"github.com/plumb-cni/plumb/pkg/hostfile"
+	"github.com/plumb-cni/plumb/v2/pkg/hostfile"
 	"golang.org/x/sys/unix"
 )
 

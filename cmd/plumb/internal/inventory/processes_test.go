@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/plumb-cni/plumb/pkg/ns"
+	"github.com/plumb-cni/plumb/v2/pkg/ns"
 )
 
 // TestStateIsUnknownInOtherPIDNamespace covers a process of the host's network namespace that has, in another

@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
-	"github.com/plumb-cni/plumb/pkg/attach"
-	"github.com/plumb-cni/plumb/pkg/ns"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/attach"
+	"github.com/plumb-cni/plumb/v2/pkg/ns"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // A cachedAttachment is what libcni's cache contains about an attachment.

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/plumb-cni/plumb/pkg/tables"
+	"github.com/plumb-cni/plumb/v2/pkg/tables"
 )
 
 // Summary describes in one line what the host holds for the attachment. The line contains links with their bridge,

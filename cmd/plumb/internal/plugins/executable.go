@@ -12,8 +12,8 @@ import (
 
 	cniinvoke "github.com/containernetworking/cni/pkg/invoke"
 
-	"github.com/plumb-cni/plumb/cmd/plumb/internal/schema"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/schema"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // An Executable is the executable of a plugin.
@@ -111,7 +111,7 @@ func (c *Caller) UsualVersion() (usual string) {
 // isPlumbs reports whether a file is the executable of one of plumb's plugins.
 func isPlumbs(path string) bool {
 	built, err := buildinfo.ReadFile(path)
-	return err == nil && strings.HasPrefix(built.Path, "github.com/plumb-cni/plumb/plugins/")
+	return err == nil && strings.HasPrefix(built.Path, "github.com/plumb-cni/plumb/v2/plugins/")
 }
 
 // VersionOf returns the version of one of plumb's plugins, or "" for another executable. Without CNI variables, a plugin prints

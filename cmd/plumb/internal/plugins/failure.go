@@ -8,7 +8,7 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // Failure returns the error result of a plugin, or an empty one if err contains none.

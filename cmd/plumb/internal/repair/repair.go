@@ -16,11 +16,11 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 
-	"github.com/plumb-cni/plumb/cmd/plumb/internal/inventory"
-	"github.com/plumb-cni/plumb/cmd/plumb/internal/plugins"
-	"github.com/plumb-cni/plumb/pkg/lock"
-	"github.com/plumb-cni/plumb/pkg/skel"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/inventory"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/plugins"
+	"github.com/plumb-cni/plumb/v2/pkg/lock"
+	"github.com/plumb-cni/plumb/v2/pkg/skel"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // Options contains the inputs of a repair.

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/plumb-cni/plumb/pkg/trace"
+	"github.com/plumb-cni/plumb/v2/pkg/trace"
 )
 
 // These are the values of Call.Outcome.

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/plumb-cni/plumb/pkg/trace"
+	"github.com/plumb-cni/plumb/v2/pkg/trace"
 )
 
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)

@@ -17,7 +17,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/plumb-cni/plumb/pkg/trace"
+	"github.com/plumb-cni/plumb/v2/pkg/trace"
 	"golang.org/x/sys/unix"
 )
 

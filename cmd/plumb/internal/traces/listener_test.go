@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/plumb-cni/plumb/pkg/trace"
+	"github.com/plumb-cni/plumb/v2/pkg/trace"
 )
 
 // listen returns a listener that the test closes.

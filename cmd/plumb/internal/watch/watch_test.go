@@ -9,10 +9,10 @@ import (
 	"time"
 
 	"github.com/godbus/dbus/v5"
-	"github.com/plumb-cni/plumb/pkg/nft"
-	"github.com/plumb-cni/plumb/pkg/ns"
-	"github.com/plumb-cni/plumb/pkg/tables"
-	"github.com/plumb-cni/plumb/test/nstest"
+	"github.com/plumb-cni/plumb/v2/pkg/nft"
+	"github.com/plumb-cni/plumb/v2/pkg/ns"
+	"github.com/plumb-cni/plumb/v2/pkg/tables"
+	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
 
 // start starts a Watcher on the host, whose attachments use the bridge cni0.

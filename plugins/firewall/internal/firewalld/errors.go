@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/godbus/dbus/v5"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // Errors that the operator must resolve. An error that matches one of them (errors.Is) has the code types.CodeConfig.

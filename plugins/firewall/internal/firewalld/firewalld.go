@@ -17,8 +17,8 @@ import (
 	"time"
 
 	"github.com/godbus/dbus/v5"
-	"github.com/plumb-cni/plumb/pkg/ns"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/v2/pkg/ns"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // callLimit is the timeout for connecting to the bus and for each call.
