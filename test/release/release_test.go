@@ -182,7 +182,7 @@ func TestReleaseBuildsTwice(t *testing.T) {
 
 // TestArchitectures checks the types of all packages for each architecture of a release that TestRelease does not pack.
 // It finds errors in code for some architectures only, and constants that overflow. A compilation would take ten times
-// as long.
+// as long. Only the nightly tests check all of them.
 func TestArchitectures(t *testing.T) {
 	root := nstest.Root(t)
 	script, err := os.ReadFile(filepath.Join(root, "scripts/release.sh"))
@@ -197,6 +197,9 @@ func TestArchitectures(t *testing.T) {
 	}
 	typecheck := filepath.Join(t.TempDir(), "typecheck")
 	run(t, root, nil, "go", "build", "-o", typecheck, "./test/release/typecheck")
+	if os.Getenv("CNI_TEST_FAULTS") != "all" {
+		all = []string{"mips64le"} // its constants differ most from amd64's, and test/bigendian compiles for s390x
+	}
 	for _, arch := range all {
 		if _, packed := architectures[arch]; !packed {
 			run(t, root, nil, typecheck, arch, root, "./plugins/...", "./cmd/...")
