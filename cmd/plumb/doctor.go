@@ -28,19 +28,16 @@ wrong.`,
 		Args:    usage(cobra.ArbitraryArgs),
 	}
 	places, format := addPlaces(c.Flags()), addOutput(c.Flags())
-	var probe bool
 	var live string
 	begin := time.Now()
 	timeout := addTimeout(c.Flags())
 	c.Flags().StringVar(&live, "live", "", "`file` with the whole IDs of all live containers of all runtimes; - for stdin")
-	c.Flags().BoolVar(&probe, "probe", false,
-		"also ask other hosts on the network whether they use an address of a container (ARP, neighbor discovery); takes seconds")
 	c.RunE = func(c *cobra.Command, files []string) error {
-		if len(files) > 0 && (live != "" || probe) {
-			return usageError{errors.New("--live and --probe cannot be combined with FILE, because doctor then examines only the files")}
+		if len(files) > 0 && live != "" {
+			return usageError{errors.New("--live cannot be combined with FILE, because doctor then examines only the files")}
 		}
 		o := doctor.Options{
-			Places: *places, Files: files, Timeout: *timeout, Probe: probe,
+			Places: *places, Files: files, Timeout: *timeout,
 			Flags: placeFlags(c.Flags()), Spare: spareDirectories(),
 		}
 		if live != "" {

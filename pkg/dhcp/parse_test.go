@@ -169,7 +169,7 @@ func TestEncode(t *testing.T) {
 	if got, want := hex.EncodeToString(p), "4500001f00000000401166c90a0000050a000001"+"00440043000b26e9616263"; got != want {
 		t.Errorf("packet:\n%s, want\n%s", got, want)
 	}
-	probe := ARPProbe("\x02\x00\x00\x00\x00\x05", netip.MustParseAddr("10.0.0.9"))
+	probe := arpProbe("\x02\x00\x00\x00\x00\x05", netip.MustParseAddr("10.0.0.9"))
 	if got, want := hex.EncodeToString(probe), "0001080006040001"+"020000000005"+"00000000"+"000000000000"+"0a000009"; got != want {
 		t.Errorf("probe:\n%s, want\n%s", got, want)
 	}
@@ -259,7 +259,7 @@ func TestDecodeARP(t *testing.T) {
 	addr := netip.MustParseAddr("10.0.0.9")
 	const mac = types.MAC("\x02\x00\x00\x00\x00\x07")
 	packet := func(change func([]byte)) []byte {
-		p := ARPProbe(mac, addr)
+		p := arpProbe(mac, addr)
 		change(p)
 		return p
 	}

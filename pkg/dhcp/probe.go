@@ -37,7 +37,7 @@ func (c *Client) Probe(ctx context.Context, addr netip.Addr) error {
 	}
 	for n := 1; n <= probes; n++ {
 		err := c.step("send ARP probe", func() error {
-			_, err := s.WriteTo(ARPProbe(c.MAC, addr), hardware(etherBroadcast))
+			_, err := s.WriteTo(arpProbe(c.MAC, addr), hardware(etherBroadcast))
 			return err
 		})
 		if err != nil {
@@ -84,8 +84,8 @@ func (c *Client) awaitConflict(ctx context.Context, s *packet.Conn, addr netip.A
 // arpHeader begins each ARP packet for IPv4 on Ethernet, before the operation.
 var arpHeader = []byte{0, etherHardware, 0x08, 0x00, 6, 4}
 
-// ARPProbe returns an ARP request without the address of the sender (RFC 5227, section 2.1.1).
-func ARPProbe(from types.MAC, addr netip.Addr) []byte {
+// arpProbe returns an ARP request without the address of the sender (RFC 5227, section 2.1.1).
+func arpProbe(from types.MAC, addr netip.Addr) []byte {
 	p := binary.BigEndian.AppendUint16(bytes.Clone(arpHeader), 1)
 	p = append(p, from...)
 	p = append(p, make([]byte, 4+6)...) // address of the sender, hardware address of the target

@@ -99,10 +99,10 @@ var _ = Describe("plumb doctor on configurations", func() {
 		Expect(report.Files).To(Equal([]string{other}))
 	})
 
-	It("rejects FILE together with --probe", func() {
+	It("rejects FILE together with --live", func() {
 		n := newTestHost("bridge", "host-local")
-		_, err := n.Exec(filepath.Join(n.built, "plumb"), "doctor", "--probe", "x.conflist")
-		Expect(err).To(MatchError(ContainSubstring("exit status 2: plumb: --live and --probe cannot be combined with FILE")))
+		_, err := n.Exec(filepath.Join(n.built, "plumb"), "doctor", "--live", "-", "x.conflist")
+		Expect(err).To(MatchError(ContainSubstring("exit status 2: plumb: --live cannot be combined with FILE")))
 	})
 
 	DescribeTable("finds nothing wrong in configurations that other programs write", func(text string) {

@@ -39,7 +39,6 @@ type Options struct {
 	Files []string // configuration files; empty selects the files of ConfDir
 	// Timeout limits the time of one call of a plugin.
 	Timeout time.Duration
-	Probe   bool // ask other hosts whether they use the addresses of containers
 	// Live returns the list of live containers. Examine calls it once, after it has read the inventory. It is nil if
 	// there is no list.
 	Live  func(*inventory.Inventory) (inventory.LiveList, error)
@@ -134,7 +133,7 @@ func (o Options) checks(a asker, h host, held *state) []check {
 	if held == nil {
 		return all
 	}
-	all = append(all, []check{
+	return append(all, []check{
 		{"leftover", held.findLeftovers}, {"no-network", held.findNoNetworks}, {"orphan", held.findOrphans},
 		{"reservation", held.findReservations}, {"foreign-target", held.findForeignTargets}, {"forward-drop", h.findForwardDrop},
 		{"router-advertisements", h.findIgnoredRouters},
@@ -142,10 +141,6 @@ func (o Options) checks(a asker, h host, held *state) []check {
 		{"hidden-listener", func(_ []*file, add addFunc) { held.findHiddenListeners(h.ns, add) }},
 		{"check", func(files []*file, add addFunc) { a.findDamaged(held.live(), files, add) }},
 	}...)
-	if o.Probe {
-		all = append(all, check{"probe", func(_ []*file, add addFunc) { h.findDuplicateAddresses(held.live(), add) }})
-	}
-	return all
 }
 
 // fileOf returns the file of a Where. The findings are sorted only by file, to keep the order of their lines.

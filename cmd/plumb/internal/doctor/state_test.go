@@ -308,25 +308,6 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 			"whose ADD did not return 10.88.0.9"), nil)
 	})
 
-	It("does not report an answer from another interface of the same container as another host", func() {
-		n, d1 := newUsedHost()
-		second := runtimeOf("d1", d1)
-		second.IfName = "net1"
-		n.attach(second)
-		n.args = []string{"--probe"}
-		Expect(n.doctor().Findings).To(BeEmpty())
-	})
-
-	It("names the container of this host that answers for another container's address", func() {
-		n, _ := newUsedHost()
-		d2 := n.add("d2")
-		d2.Batch(GinkgoTB(), "link add br7 type bridge", "address add 10.88.0.2/32 dev br7", "link set br7 up")
-		n.args = []string{"--probe"}
-		finding := n.find("probe", "10.88.0.2, an address of d1 (")
-		Expect(finding.What).To(ContainSubstring("is also used by container d2 with hardware address "))
-		n.requireFixed(finding, func() { d2.Batch(GinkgoTB(), "link delete br7") })
-	})
-
 	It("reports an unreadable result", func() {
 		n, _ := newUsedHost()
 		n.add("d2")
@@ -444,33 +425,4 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 		n.Must(GinkgoTB(), "iptables", "-A", "FORWARD", "-i", "cni0", "-j", "ACCEPT")
 		Expect(n.doctor().Findings).To(BeEmpty())
 	})
-
-	DescribeTable("finds another host with the address of a container", func(address string) {
-		n, d1 := newUsedHost()
-		if address != "10.88.0.2" {
-			n.del("d1", d1)
-			n.change("10-pods.conflist", `"subnet": "10.88.0.0/16"`, `"ranges": [[{"subnet": "10.88.0.0/16"}], [{"subnet": "fd00:88::/64"}]]`)
-			n.add("d2")
-		}
-		n.args = []string{"--probe"}
-		Expect(n.doctor().Findings).To(BeEmpty())
-		other := nstest.New(GinkgoTB()).Named("other")
-		n.Must(GinkgoTB(), "ip", "link", "add", "v9", "type", "veth", "peer", "name", "eth9", "address", "02:00:00:00:00:99", "netns", other.Path())
-		n.Batch(GinkgoTB(), "link set v9 master cni0", "link set v9 up")
-		other.Batch(GinkgoTB(), "link set eth9 up", "address add "+address+" dev eth9 nodad")
-		var finding doctor.Finding
-		Eventually(func() int { // the bridge forwards on the new port after a while
-			found := n.doctor().Findings
-			if len(found) > 0 {
-				finding = found[0]
-			}
-			return len(found)
-		}).Should(Equal(1))
-		Expect(fmt.Sprint(finding.Check, " ", finding.What)).To(HavePrefix("probe " + address + ", an address of d"))
-		Expect(finding.What).To(HaveSuffix("is also used by the host with hardware address 02:00:00:00:00:99 on cni0"))
-		n.requireFixed(finding, func() { other.Batch(GinkgoTB(), "address flush dev eth9") })
-	},
-		Entry("IPv4", "10.88.0.2"),
-		Entry("IPv6", "fd00:88::2"),
-	)
 })
