@@ -74,11 +74,6 @@ func (n *usedHost) add(id string) *nstest.NS {
 	return container
 }
 
-func (n *usedHost) del(id string, container *nstest.NS) {
-	GinkgoHelper()
-	Expect(n.cni.DelNetworkList(context.Background(), n.list(), runtimeOf(id, container))).To(Succeed())
-}
-
 // result returns the path of a container's file in libcni's cache.
 func (n *usedHost) result(id string) string {
 	return filepath.Join(n.dir, "cache", "results", "pods-"+id+"-eth0")
