@@ -235,6 +235,9 @@ func (r *Request) readStdin() error {
 // release the addresses. In that case, del returns an error at its end.
 func (r *Request) decodeConf() error {
 	err := types.Decode(r.Stdin, &r.Conf) // decodes the other keys even if it rejects some
+	if err == nil && r.Conf.Strict && r.Command != "DEL" {
+		err = types.CheckNotTwice(r.Stdin)
+	}
 	if err == nil || r.Command != "DEL" || types.Decode(r.Stdin, new(types.DelConf)) != nil {
 		return err
 	}
@@ -388,9 +391,13 @@ func explainVanished(err error) error {
 }
 
 // gc calls the handler only if the configuration contains the list of valid attachments. Without the
-// list, which cnitool gc does not pass, the handler would delete all attachments. Only a plugin that is
-// not chained warns about a missing list, so that a chain warns once.
+// list, which cnitool gc does not pass, the handler would delete all attachments. With two lists, it would
+// delete the attachments that only the first one contains. Only a plugin that is not chained warns about a
+// missing list, so that a chain warns once.
 func gc(r *Request) error {
+	if err := types.CheckNotTwice(r.Stdin, "cni.dev/valid-attachments", "cni.dev/attachments"); err != nil {
+		return err
+	}
 	var conf types.GCConf
 	if err := types.Decode(r.Stdin, &conf); err != nil {
 		return err

@@ -751,6 +751,18 @@ func TestGCGetsTheValidAttachments(t *testing.T) {
 	}
 }
 
+// TestTwoListsOfValidAttachments checks that GC deletes nothing, because each list may name an attachment that exists.
+func TestTwoListsOfValidAttachments(t *testing.T) {
+	const list = `"cni.dev/valid-attachments":[{"containerID":"c","ifname":"i"}],`
+	for _, second := range []string{`"cni.dev/valid-attachments":[]`, `"CNI.dev/valid-attachments":null`} {
+		var calls []string
+		o := run(t, plugin(&calls), call{env: []string{"CNI_COMMAND=GC"}, conf: `{"cniVersion":"1.1.0","name":"net",` + list + second + `}`})
+		if o.err == nil || o.err.Code != types.CodeConfig || !strings.Contains(o.err.Msg, `key "cni.dev/valid-attachments" twice`) || calls != nil {
+			t.Errorf("%s: %s, calls %v", second, o.stdout, calls)
+		}
+	}
+}
+
 // TestMalformedValidAttachments checks that only GC, which reads the list, fails.
 func TestMalformedValidAttachments(t *testing.T) {
 	for list, code := range map[string]uint{`7`: 6, `[{"containerID":1}]`: 6, `[{"containerID":"c"}]`: 7, `[null]`: 7} {
@@ -860,6 +872,10 @@ func TestUnknownKeys(t *testing.T) {
 		{why: "strict in another verb", verb: "CHECK", keys: `"strict":true,"foo":1`, refused: `strict configuration: unknown key "foo" with value 1`},
 		{why: "strict, but DEL must succeed", verb: "DEL", keys: `"strict":true,"foo":1`},
 		{why: "strict, and all known", keys: `"strict":true,"CAPABILITIES":{},"isgateway":true,"dns":{"search":[]},"prevResult":{"x":1},"cni.dev/attachments":[]`},
+		{why: "strict, with a key twice", keys: `"strict":true,"isGateway":true,"isGateway":false`, code: types.CodeConfig,
+			refused: `the configuration contains key "isGateway" twice; delete one of the two`},
+		{why: "a key twice", keys: `"isGateway":true,"isGateway":false`},
+		{why: "strict, with a key twice, but DEL must succeed", verb: "DEL", keys: `"strict":true,"isGateway":true,"isGateway":false`},
 		{why: "strict, with a schema for editors", keys: `"strict":true,"$schema":"https://example.org/bridge.schema.json"`},
 		{why: "strict within a shared key", keys: `"strict":true,"dns":{"foo":1}`, refused: `strict configuration: unknown key "dns.foo" with value 1`},
 		{why: "keys that runtimes set for all plugins", keys: `"strict":true,"RuntimeConfig":{"ips":[]},"args":{"cni":{"ips":[],"mca":1},"labels":{}}`},

@@ -48,6 +48,33 @@ func Unknown(data []byte, conf any, shared ...string) []UnknownKey {
 	return found
 }
 
+// CheckNotTwice returns an error with CodeConfig if a JSON object contains one of the keys twice, in any case, or if keys is
+// empty and the object contains any key twice. encoding/json would use the last of the two.
+func CheckNotTwice(data []byte, keys ...string) error {
+	d, seen := json.NewDecoder(bytes.NewReader(data)), map[string]bool{}
+	if _, err := d.Token(); err != nil {
+		return Errorf(CodeDecode, "decode configuration: %w", err)
+	}
+	for d.More() {
+		token, err := d.Token()
+		if err == nil {
+			err = d.Decode(new(json.RawMessage))
+		}
+		if err != nil {
+			return Errorf(CodeDecode, "decode configuration: %w", err)
+		}
+		key := fmt.Sprint(token)
+		if len(keys) > 0 {
+			key = strings.ToLower(key)
+		}
+		if seen[key] && (len(keys) == 0 || slices.Contains(keys, key)) {
+			return Errorf(CodeConfig, "the configuration contains key %q twice; delete one of the two", key)
+		}
+		seen[key] = true
+	}
+	return nil
+}
+
 // A value is one JSON value of a configuration.
 type value struct {
 	parent *value // the enclosing value, or nil if v is the whole configuration
