@@ -7,6 +7,7 @@ import (
 	"strings"
 	"unicode"
 
+	xt "github.com/plumb-cni/plumb/v2/pkg/iptables"
 	"github.com/plumb-cni/plumb/v2/pkg/skel"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
@@ -87,13 +88,8 @@ func parseLeniently(r *skel.Request) *config {
 // isChainName reports whether an administrator can create a chain named s with iptables. It rejects the
 // names of built-in chains, of targets and of the plugin's own chains.
 func isChainName(s string) bool {
-	const maxLength = 28 // XT_EXTENSION_MAXNAMELEN less its NUL
 	reserved := []string{
 		forwardChain, stage1, stage2, "INPUT", "FORWARD", "OUTPUT", "ACCEPT", "DROP", "REJECT", "QUEUE", "RETURN",
 	}
-	isForbidden := func(c rune) bool {
-		return c <= ' ' || c > '~' || strings.ContainsRune("\"'`\\", c)
-	}
-	return len(s) <= maxLength && !strings.HasPrefix(s, "-") && !strings.HasPrefix(s, "!") &&
-		!strings.ContainsFunc(s, isForbidden) && !slices.Contains(reserved, s)
+	return xt.IsChainName(s) && !slices.Contains(reserved, s)
 }

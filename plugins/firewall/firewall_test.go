@@ -192,6 +192,7 @@ var _ = Describe("an invalid configuration", Ordered, ContinueOnFailure, func() 
 	},
 		Entry(nil, conf(key("ingressPolicy", "bogus"), 0), types.CodeConfig, `unknown ingress policy: "bogus"`),
 		Entry(nil, conf(byIPTables+key("iptablesAdminChainName", "A -j ACCEPT"), 0), types.CodeConfig, "iptablesAdminChainName"),
+		Entry(nil, conf(byIPTables+key("iptablesAdminChainName", "../../etc"), 0), types.CodeConfig, "iptablesAdminChainName"),
 		Entry(nil, conf(key("iptablesAdminChainName", "CNI-FORWARD")+key("ingressPolicy", "x"), 0), types.CodeConfig, "unknown ingress policy"),
 		Entry(nil, conf(key("firewalldZone", strings.Repeat("z", 31)), 0), types.CodeConfig, "firewalldZone"),
 		Entry(nil, conf(`"strict":true,"backend":"ebpf",`, 0), types.CodeConfig, `unknown backend "ebpf"`),

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"unicode"
 
+	"github.com/plumb-cni/plumb/v2/pkg/iptables"
 	"github.com/plumb-cni/plumb/v2/pkg/nft"
 	"github.com/plumb-cni/plumb/v2/pkg/skel"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
@@ -142,9 +143,7 @@ func (raw *rawConfig) toConfig() (*config, error) {
 		reportIf(conf.markBit < 0 || conf.markBit > 31, "markMasqBit %d must be between 0 and 31", conf.markBit)
 		reportIf(conf.externalMarkChain != "", "markMasqBit and externalSetMarkChain exclude each other: the program that created the chain chooses the bit")
 	}
-	// A name that begins with "-" or "!" would be an option of iptables.
-	reportIf(hasControl(conf.externalMarkChain) || strings.ContainsAny(conf.externalMarkChain, ` "'\`) || backendOf([]string{conf.externalMarkChain}) == backendIPTables,
-		"externalSetMarkChain %q is not the name of a chain", conf.externalMarkChain)
+	reportIf(raw.ExternalSetMarkChain != "" && !iptables.IsChainName(raw.ExternalSetMarkChain), "externalSetMarkChain %q is not the name of a chain", raw.ExternalSetMarkChain)
 	if raw.OnConflict != nil {
 		conf.onConflict = *raw.OnConflict
 		reportIf(!slices.Contains([]string{replaceOnConflict, failOnConflict}, conf.onConflict),

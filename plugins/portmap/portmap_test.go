@@ -741,6 +741,8 @@ var _ = Describe("an invalid configuration", Ordered, ContinueOnFailure, func() 
 		Entry(nil, conf(`"markMasqBit":-1,`, all[0]), 7, "markMasqBit -1"),
 		Entry(nil, conf(`"markMasqBit":1,"externalSetMarkChain":"X",`, all[0]), 7, "exclude each other"),
 		Entry(nil, conf(`"externalSetMarkChain":"X\n-F",`, all[0]), 7, "externalSetMarkChain"),
+		Entry(nil, conf(`"externalSetMarkChain":"../../etc",`, all[0]), 7, "externalSetMarkChain"),
+		Entry(nil, conf(`"externalSetMarkChain":"`+strings.Repeat("X", 29)+`",`, all[0]), 7, "externalSetMarkChain"),
 		Entry(nil, conf(`"backend":"nftables","conditionsV4":["-s","x"],"externalSetMarkChain":"X",`, all[0]), 7,
 			"nftables backend was requested but configuration contains iptables-specific options [conditionsV4 externalSetMarkChain]"),
 		Entry(nil, conf(`"backend":"iptables","conditionsV4":["ip","saddr","x"],"conditionsV6":["a"],`, all[0]), 7,
