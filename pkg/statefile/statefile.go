@@ -52,6 +52,17 @@ func ShortHash(s string) string {
 	return hex.EncodeToString(sum[:12])
 }
 
+// TuningName returns the name of an attachment's file of tuning. It is the same as in the reference plugin, unless the
+// container ID is too long for a file name. The files of other plugins are named by hashes.
+func TuningName(a types.Attachment) string {
+	const maxName = 255 // NAME_MAX
+	ending := "_" + a.IfName + ".json"
+	if len(a.ContainerID)+len(ending) > maxName {
+		return ShortHash(a.ContainerID) + ending
+	}
+	return a.ContainerID + ending
+}
+
 // A State is what a plugin saves about an attachment, as JSON.
 type State interface {
 	// Validate returns an error if no plugin can have saved the state.

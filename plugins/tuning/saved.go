@@ -9,7 +9,6 @@ import (
 
 	"github.com/plumb-cni/plumb/v2/pkg/skel"
 	"github.com/plumb-cni/plumb/v2/pkg/statefile"
-	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // saved is the state before ADD, which DEL restores. The reference plugin writes a file of the same name with
@@ -55,11 +54,8 @@ func (s *saved) withOriginals(earlier *saved) *saved {
 func (s *saved) isOfLink(index int) bool { return s.IfIndex == 0 || index == 0 || s.IfIndex == index }
 
 func savedFile(r *skel.Request, dir string) statefile.File {
-	return statefile.File{Dir: dir, Name: fileName(r.Attachment()), Owner: r.Attachment(), Trace: r.Trace}
+	return statefile.File{Dir: dir, Name: statefile.TuningName(r.Attachment()), Owner: r.Attachment(), Trace: r.Trace}
 }
-
-// fileName returns the name of an attachment's file, which is the same as in the reference plugin.
-func fileName(a types.Attachment) string { return a.ContainerID + "_" + a.IfName + ".json" }
 
 // gc removes the saved states of this network's attachments that are no longer valid. It restores nothing,
 // because the containers are gone. It keeps the files that the reference plugin wrote, because these do not
@@ -68,7 +64,7 @@ func gc(r *skel.Request) error {
 	dir, valid := dataDir(r), r.ValidAttachments()
 	keep := map[string]bool{}
 	for a := range valid {
-		keep[filepath.Join(dir, fileName(a))] = true
+		keep[filepath.Join(dir, statefile.TuningName(a))] = true
 	}
 	var stale []string
 	err := statefile.ReadAll(r.Trace, dir, func(path string, text []byte) {

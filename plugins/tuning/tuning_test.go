@@ -326,15 +326,18 @@ var _ = Describe("tuning", func() {
 			Entry("no sandbox", `{"name": "eth0", "mac": "02:00:00:00:00:01"}, {"name": "eth1", "sandbox": "/x"}`, 0),
 		)
 
-		It("works with the longest container ID that fits in the file name, and a long network name", func() {
-			call.ContainerID = strings.Repeat("c", 255-len("_eth0.json"))
+		DescribeTable("works with a long container ID and a long network name", func(length int) {
+			call.ContainerID = strings.Repeat("c", length)
 			c := call.With("ADD")
 			c.Config = strings.Replace(withPrev(conf(`"mtu": 1400`)), `"name": "net"`, `"name": "`+strings.Repeat("n", 200)+`"`, 1)
 			nstest.Run(plugin(), c).OK(GinkgoTB())
 			nstest.Run(plugin(), nstest.Call{Command: "DEL", Host: host, Container: container, ContainerID: c.ContainerID, Config: c.Config}).OK(GinkgoTB())
 			Expect(link()).To(ContainSubstring("mtu 1500"))
 			Expect(os.ReadDir(dir)).To(BeEmpty())
-		})
+		},
+			Entry("the longest ID that fits in the file name", 255-len("_eth0.json")),
+			Entry("a longer ID", 300),
+		)
 
 		It("says what to do about a read-only /proc/sys, and changes nothing", func() {
 			before := nstest.WaitStable(state)

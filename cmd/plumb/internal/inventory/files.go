@@ -148,12 +148,12 @@ func (inv *Inventory) readRecords(plugin, dir string, owner func(content types.A
 }
 
 // tuningOwners returns a function that returns the owner of a file of tuning. The files are called
-// "<container>_<interface>". Because both may contain underscores, the function tries known attachments first. A file of
+// "<container>_<interface>", with a hash in place of a long container ID. Because both may contain underscores, the function tries known attachments first. A file of
 // the reference plugin does not contain the network, and matches an attachment of any network.
 func (inv *Inventory) tuningOwners() func(content types.Attachment, name string) types.Attachment {
 	known := map[string][]types.Attachment{}
 	for id := range inv.byID {
-		name := id.ContainerID + "_" + id.IfName
+		name := strings.TrimSuffix(statefile.TuningName(id), ".json")
 		known[name] = append(known[name], id)
 	}
 	return func(content types.Attachment, name string) types.Attachment {
