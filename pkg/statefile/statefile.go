@@ -107,14 +107,14 @@ func (f File) Save(s State) error {
 }
 
 // Read returns the content of the file at path. It does not follow a symbolic link or wait for a writer of a named
-// pipe. The error matches fs.ErrNotExist if the file does not exist, and ErrUnreadable if it is not a regular file or
-// too large.
+// pipe. The error matches fs.ErrNotExist if the file does not exist, and ErrUnreadable if it is not a regular file, is
+// too large, or has a parent that is not a directory.
 func Read(path string) ([]byte, error) {
 	text, err := hostfile.Read(path, syscall.O_NOFOLLOW)
 	switch {
-	case errors.Is(err, hostfile.ErrNotRegular), errors.Is(err, hostfile.ErrTooLarge):
+	case errors.Is(err, hostfile.ErrNotRegular), errors.Is(err, hostfile.ErrTooLarge), errors.Is(err, syscall.ENOTDIR):
 		return nil, fmt.Errorf("%w: %w", ErrUnreadable, err)
-	case errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.ENAMETOOLONG):
+	case errors.Is(err, syscall.ENAMETOOLONG):
 		return nil, &fs.PathError{Op: "open", Path: path, Err: fs.ErrNotExist}
 	}
 	return text, err

@@ -103,8 +103,11 @@ func TestReadOfAFileThatIsNotRegular(t *testing.T) {
 		t.Errorf("read a named pipe: %v", err)
 	}
 	below := File{Dir: f.Path(), Name: "x"}
-	if _, err := Read(below.Path()); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := Read(below.Path()); !errors.Is(err, ErrUnreadable) {
 		t.Errorf("read below a file: %v", err)
+	}
+	if err := below.Remove(); err != nil {
+		t.Errorf("remove below a file: %v", err)
 	}
 }
 

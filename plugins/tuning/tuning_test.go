@@ -496,6 +496,11 @@ var _ = Describe("tuning", func() {
 		)
 	})
 
+	It("DEL warns if a file is in place of the directory", func() {
+		Expect(syscall.Mkfifo(dir, 0o600)).To(Succeed())
+		Expect(run("DEL", everything).OK(GinkgoTB()).Stderr).To(And(ContainSubstring("nothing is restored"), ContainSubstring("state/test_eth0.json: not a directory")))
+	})
+
 	It("ADD and DEL do not write through a symbolic link in the directory", func() {
 		Expect(os.Mkdir(dir, 0o777)).To(Succeed())
 		target := filepath.Join(GinkgoTB().TempDir(), "target")
