@@ -411,6 +411,10 @@ var _ = DescribeTable("STATUS fails if an ADD would fail",
 		b.Host.Batch(GinkgoTB(), "link add br0 type bridge", "link set hd0 master br0")
 		return conf("1.1.0", byDevice, nstest.StaticV4)
 	}, "is a port of br0"),
+	Entry("the kernel does not move the device", func(b *testbed) string {
+		b.Host.IP("link add br0 type bridge")
+		return conf("1.1.0", `"device":"br0","force":true`, nstest.StaticV4)
+	}, `the kernel does not move interface br0, which is of kind "bridge"`),
 	Entry("the configuration is invalid", func(*testbed) string { return conf("1.1.0", `"pciBusID":"x"`, nstest.StaticV4) }, "pciBusID"),
 	Entry("the states cannot be saved", func(b *testbed) string {
 		Expect(os.WriteFile(b.states, nil, 0o600)).To(Succeed())

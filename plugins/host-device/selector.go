@@ -9,7 +9,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
+	"github.com/plumb-cni/plumb/v2/pkg/attach"
 	"github.com/plumb-cni/plumb/v2/pkg/nl"
 	"github.com/plumb-cni/plumb/v2/pkg/trace"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
@@ -158,6 +160,9 @@ func interfacesWithMAC(host *nl.Conn, mac string) ([]string, error) {
 func checkDispensable(host *nl.Conn, l nl.Link, conf *config) error {
 	if l.Name == "lo" {
 		return types.Errorf(types.CodeConfig, "%s is the loopback interface, which cannot be moved", conf.selector)
+	}
+	if slices.Contains([]string{"bridge", "bond", "team", "vrf"}, l.Kind) { // netns_immutable in the kernel
+		return attach.ExplainMove(l, syscall.EINVAL)
 	}
 	if conf.force {
 		return nil
