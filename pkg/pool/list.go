@@ -58,6 +58,24 @@ func Reservations(dataDir, network string) ([]Reservation, error) {
 	return all, cmp.Or(denied, err)
 }
 
+// Irregular returns the paths of reservations, of the lock file and of last_reserved_ip files of a network that are not
+// regular files. A symbolic link counts as the file to which it leads.
+func Irregular(dataDir, network string) (paths []string, err error) {
+	dir := filepath.Join(dataDir, network)
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		_, isAddress := parseName(e.Name())
+		if e.Type().IsRegular() || !isAddress && e.Name() != "lock" && !strings.HasPrefix(e.Name(), cursorPrefix) {
+			continue
+		}
+		path := filepath.Join(dir, e.Name())
+		if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+			paths = append(paths, path)
+		}
+	}
+	return paths, types.IgnoreNotExist(err)
+}
+
 // Remembered returns the sorted addresses of a network that are recorded for a former workload (key sticky), including those
 // that are reserved again.
 func Remembered(dataDir, network string) ([]netip.Addr, error) {

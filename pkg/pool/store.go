@@ -378,7 +378,9 @@ func (se *Session) cursor(n int) netip.Addr {
 	return ip.Unmap()
 }
 
-func cursorName(n int) string { return "last_reserved_ip." + strconv.Itoa(n) }
+func cursorName(n int) string { return cursorPrefix + strconv.Itoa(n) }
+
+const cursorPrefix = "last_reserved_ip."
 
 // setCursor records the address that was allocated last from range set n. After a crash, the file may be missing, which is
 // harmless because it only determines where the next search begins. Therefore setCursor only warns if the file is a directory.

@@ -74,8 +74,8 @@ func (r *Request) check() error {
 // The file is a table of fixed size, so that marks need no cleanup. The hash of an attachment selects the entry, which
 // contains the hash. A newer mark overwrites the mark of another attachment in the same entry.
 const (
-	marksName   = "plumb.deleted"
-	markSize    = 8 // bytes
+	MarksName   = "plumb.deleted" // the name of the file of marks
+	markSize    = 8               // bytes
 	markEntries = 1 << 16
 )
 
@@ -94,7 +94,7 @@ func (r *Request) withMarks(flags int, f func(fd int) error) error {
 	if err != nil {
 		return nil
 	}
-	fd, err := hostfile.Open(filepath.Join(filepath.Dir(lockPath), marksName), flags|unix.O_NOFOLLOW, 0o600)
+	fd, err := hostfile.Open(filepath.Join(filepath.Dir(lockPath), MarksName), flags|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return types.IgnoreNotExist(err)
 	}

@@ -134,7 +134,7 @@ func (o Options) checks(a asker, h host, held *state) []check {
 		return all
 	}
 	return append(all, []check{
-		{"leftover", held.findLeftovers}, {"no-network", held.findNoNetworks}, {"orphan", held.findOrphans},
+		{"leftover", held.findLeftovers}, {"no-network", held.findNoNetworks}, {"orphan", held.findOrphans}, {"irregular-file", held.findIrregular},
 		{"reservation", held.findReservations}, {"foreign-target", held.findForeignTargets}, {"forward-drop", h.findForwardDrop},
 		{"router-advertisements", h.findIgnoredRouters},
 		{"masq-exemption", h.findExemptions},

@@ -4,11 +4,13 @@ import (
 	"cmp"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/inventory"
+	"github.com/plumb-cni/plumb/v2/pkg/skel"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
@@ -185,6 +187,19 @@ func (s *state) findOrphans(_ []*file, add addFunc) {
 				add(onHost, r.Remove, "%s %s in %s names no container, and no DEL removes it", r.Kind, name, r.Where)
 			}
 		}
+	}
+}
+
+// findIrregular finds directories, named pipes and other files that are not regular where plumb needs a regular file.
+func (s *state) findIrregular(_ []*file, add addFunc) {
+	paths := slices.Clone(s.inventory.Irregular)
+	for _, name := range []string{filepath.Base(skel.LockFile), skel.MarksName} {
+		if info, err := os.Stat(s.InRun(name)); err == nil && !info.Mode().IsRegular() {
+			paths = append(paths, s.InRun(name))
+		}
+	}
+	for _, path := range paths {
+		add(onHost, types.Command("rm", "-r", path), "%s is not a regular file, so that the plugins cannot use it", path)
 	}
 }
 

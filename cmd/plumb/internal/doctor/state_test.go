@@ -323,6 +323,23 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 		n.requireFixed(finding, func() { n.sh(commandIn(finding)) })
 	})
 
+	It("finds a directory or a named pipe in place of a file of host-local, of the lock or of the marks", func() {
+		n, _ := newUsedHost()
+		const run = "/run/cni" // of the sandbox
+		pool := filepath.Join(n.pools(), "pods")
+		n.sh("cd " + pool + " && mkdir 10.88.0.77 unrelated && mkfifo 10.88.0.78 && rm last_reserved_ip.0 && mkdir last_reserved_ip.0")
+		n.sh("cd " + run + " && rm -f plumb.lock plumb.deleted && mkfifo plumb.lock && mkdir plumb.deleted")
+		var found []string
+		for _, f := range n.doctor().Findings {
+			if f.Check == "irregular-file" {
+				found = append(found, strings.TrimSuffix(f.What, " is not a regular file, so that the plugins cannot use it"))
+				n.sh(f.Fix)
+			}
+		}
+		Expect(found).To(ConsistOf(pool+"/10.88.0.77", pool+"/10.88.0.78", pool+"/last_reserved_ip.0", run+"/plumb.lock", run+"/plumb.deleted"))
+		Expect(n.doctor().Findings).To(BeEmpty())
+	})
+
 	It("finds a reservation outside the ranges for an address that the container does not use", func() {
 		n, _ := newUsedHost()
 		Expect(os.WriteFile(filepath.Join(n.pools(), "pods", "10.99.0.5"), []byte("d1"), 0o600)).To(Succeed())

@@ -84,6 +84,9 @@ func (inv *Inventory) readPools(dataDir string) {
 			}
 			inv.ownerOfReservation(network, r).add(t)
 		}
+		irregular, err := pool.Irregular(dataDir, network)
+		inv.unreadFile(filepath.Join(dataDir, network), err)
+		inv.Irregular = append(inv.Irregular, irregular...)
 		remembered, err := pool.Remembered(dataDir, network)
 		inv.unreadFile(filepath.Join(dataDir, network), err)
 		remembered = slices.DeleteFunc(remembered, func(ip netip.Addr) bool {

@@ -113,6 +113,8 @@ type Inventory struct {
 	Attachments []*Attachment `json:"attachments"` // sorted by network, container and interface
 	// Errors contains the errors of the parts that could not be read. These parts may hold more resources.
 	Errors []ReadError `json:"errors"`
+	// Irregular contains the paths of files of address pools that are not regular files.
+	Irregular []string `json:"-"`
 
 	byID       map[types.Attachment]*Attachment
 	containers map[string]container // the containers by ID
