@@ -57,6 +57,21 @@ const altNamePrefix = "plumb-"
 // it to devices, whose alias another program may use.
 func AltName(a types.Attachment) string { return altNamePrefix + statefile.ShortHash(a.String()) }
 
+// returnPrefix is the prefix of the names that ReturnName returns.
+const returnPrefix = "hd-"
+
+// ReturnName returns the name with which host-device returns the attachment's device to the host if another interface has the
+// device's name. The alias of the device is then its name.
+func ReturnName(a types.Attachment) string {
+	return (returnPrefix + statefile.ShortHash(a.String()))[:types.MaxIfName]
+}
+
+// IsReturned reports whether the name and the alias of a link are those of a device with a ReturnName.
+func IsReturned(l nl.Link) bool {
+	digits, ok := strings.CutPrefix(l.Name, returnPrefix)
+	return ok && len(l.Name) == types.MaxIfName && strings.Trim(digits, "0123456789abcdef") == "" && types.CheckIfName(l.Alias) == nil
+}
+
 // HasAltName reports whether AltName(a) is one of the link's alternative names.
 func HasAltName(l nl.Link, a types.Attachment) bool { return slices.Contains(l.AltNames, AltName(a)) }
 

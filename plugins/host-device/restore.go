@@ -11,7 +11,6 @@ import (
 	"github.com/plumb-cni/plumb/v2/pkg/attach"
 	"github.com/plumb-cni/plumb/v2/pkg/nl"
 	"github.com/plumb-cni/plumb/v2/pkg/skel"
-	"github.com/plumb-cni/plumb/v2/pkg/statefile"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
@@ -329,7 +328,7 @@ func (m *mover) nameOnHost(from *nl.Conn, l nl.Link) (name, alias string, err er
 	if errors.Is(err, fs.ErrNotExist) || err == nil && from == m.host && other.Index == l.Index {
 		return m.state.Name, m.state.Alias, nil
 	}
-	name = ("hd-" + statefile.ShortHash(m.state.Attachment.String()))[:types.MaxIfName]
+	name = attach.ReturnName(m.state.Attachment)
 	former := ""
 	if m.state.Alias != "" {
 		former = fmt.Sprintf("; its former alias was %q", m.state.Alias)

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/inventory"
+	"github.com/plumb-cni/plumb/v2/pkg/attach"
+	"github.com/plumb-cni/plumb/v2/pkg/nl"
 	"github.com/plumb-cni/plumb/v2/pkg/skel"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
@@ -200,6 +202,34 @@ func (s *state) findIrregular(_ []*file, add addFunc) {
 	}
 	for _, path := range paths {
 		add(onHost, types.Command("rm", "-r", path), "%s is not a regular file, so that the plugins cannot use it", path)
+	}
+}
+
+// findReturned finds devices that host-device returned to the host with another name, because another interface had their
+// name. If the record of the attachment still exists, DEL and GC restore the device.
+func (s *state) findReturned(h host, add addFunc) {
+	for _, l := range h.links {
+		if !attach.IsReturned(l) {
+			continue
+		}
+		const text = "host-device has returned interface %s with the name %s, because another interface had its name"
+		i := slices.IndexFunc(s.inventory.Attachments, func(a *inventory.Attachment) bool {
+			return attach.ReturnName(a.ID()) == l.Name && len(a.ResourcesOf(inventory.Record)) > 0
+		})
+		if i >= 0 {
+			if a := s.inventory.Attachments[i]; !s.left[a] && !a.AddMayRun() {
+				add(onHost, edit+"if the runtime no longer has the container: "+s.removalCommand(a), text, l.Alias, l.Name)
+			}
+			continue
+		}
+		fix := types.Command("ip", "link", "set", "dev", l.Name, "name", l.Alias, "alias", "")
+		if l.Up { // before Linux 6.2, the kernel does not rename a link that is up
+			fix = fmt.Sprintf("ip link set dev %s down && %s && %s", l.Name, fix, types.Command("ip", "link", "set", "dev", l.Alias, "up"))
+		}
+		if slices.ContainsFunc(h.links, func(o nl.Link) bool { return o.Name == l.Alias || slices.Contains(o.AltNames, l.Alias) }) {
+			fix = edit + "rename or delete the other interface, and then run: " + fix
+		}
+		add(onHost, fix, text, l.Alias, l.Name)
 	}
 }
 

@@ -15,6 +15,9 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/doctor"
+	"github.com/plumb-cni/plumb/v2/pkg/attach"
+	"github.com/plumb-cni/plumb/v2/pkg/statefile"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 	"github.com/plumb-cni/plumb/v2/test/cnitest"
 	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
@@ -338,6 +341,31 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 		}
 		Expect(found).To(ConsistOf(pool+"/10.88.0.77", pool+"/10.88.0.78", pool+"/last_reserved_ip.0", run+"/plumb.lock", run+"/plumb.deleted"))
 		Expect(n.doctor().Findings).To(BeEmpty())
+	})
+
+	It("finds a device that host-device has returned with another name", func() {
+		n, _ := newUsedHost()
+		n.sh("ip link add eth7 type bridge; ip link add hd-0123456789ab type bridge; ip link set hd-0123456789ab up alias eth7; ip link add hd-uplink type bridge")
+		finding := n.find("returned-device", "host-device has returned interface eth7 with the name hd-0123456789ab, because another interface had its name")
+		Expect(finding.Fix).To(HavePrefix("edit: rename or delete the other interface, and then run: "))
+		n.sh("ip link delete eth7")
+		n.requireFixed(n.find("returned-device", "hd-0123456789ab"), nil)
+		Expect(n.sh("ip link show eth7")).To(And(ContainSubstring(",UP"), Not(ContainSubstring("alias"))))
+	})
+
+	It("finds a device that GC of host-device restores", func() {
+		n, _ := newUsedHost()
+		a := types.Attachment{Network: "pods", ContainerID: "d1", IfName: "eth0"}
+		record := filepath.Join("/run/cni/host-device", statefile.ShortHash(a.String())+".json") // in /run of the sandbox
+		DeferCleanup(os.Remove, record)
+		n.sh("mkdir -p /run/cni/host-device; ip link add " + attach.ReturnName(a) + " type bridge; ip link set " + attach.ReturnName(a) + " alias eth7")
+		Expect(os.WriteFile(record, []byte(`{"network":"pods","containerID":"d1","ifName":"eth0","name":"eth7"}`), 0o600)).To(Succeed())
+		Expect(n.doctor().Findings).To(BeEmpty(), "the ADD may be running")
+		old := time.Now().Add(-2 * time.Hour)
+		Expect(os.Chtimes(record, old, old)).To(Succeed())
+		n.age()
+		Expect(n.find("returned-device", attach.ReturnName(a)).Fix).To(
+			HavePrefix("edit: if the runtime no longer has the container: plumb gc --dead d1 --network pods --force "))
 	})
 
 	It("finds a reservation outside the ranges for an address that the container does not use", func() {
