@@ -106,6 +106,9 @@ func (f *installFlags) run(c *cobra.Command) error {
 	if err == nil && f.restore == "" {
 		report.Advice = append(report.Advice, f.exemptions()...)
 	}
+	if errors.As(err, new(install.ArgumentError)) {
+		err = usageError{err}
+	}
 	text := func(out io.Writer) error { return f.print(out, report, err == nil) }
 	return errors.Join(err, f.format.print(out, report, text))
 }

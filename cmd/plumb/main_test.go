@@ -16,9 +16,10 @@ var _ = Describe("plumb", func() {
 			exitFound: {{"doctor"}}, // the configuration directory is empty
 			exitUsage: {
 				{"list", "x"}, {"metrics", "x"}, {"gc"}, {"gc", "--dead", "x"}, {"doctor", "--timeout", "0"}, {"explain"}, {"explain", "x"},
-				{"schema", "x"}, {"install"}, {"trace", "--for", "0"}, {"x"},
+				{"schema", "x"}, {"install"}, {"install", "--from", b.bin, "--to", none}, {"install", "--from", none, "--to", b.dir},
+				{"install", "--restore", none, "--to", b.dir}, {"trace", "--for", "0"}, {"x"},
 			},
-			exitError: {{"gc", "--live", none}, {"doctor", none}, {"install", "--to", none}},
+			exitError: {{"gc", "--live", none}, {"doctor", none}},
 		} {
 			for _, args := range commands {
 				command := args[0]

@@ -66,7 +66,7 @@ func (o Options) names() ([]string, error) {
 	names, err := executables(o.From)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("no directory %s; name the directory of the new plugins with --from", o.From)
+		return nil, argumentError("no directory %s; name the directory of the new plugins with --from", o.From)
 	case err != nil:
 		return nil, err
 	}
@@ -203,6 +203,11 @@ func checkConf(path string, content []byte) (err error) {
 	return err
 }
 
+// An ArgumentError is the error for a directory that an argument names.
+type ArgumentError struct{ error }
+
+func argumentError(format string, args ...any) error { return ArgumentError{fmt.Errorf(format, args...)} }
+
 // checkDirectories returns an error if a target directory does not exist, or if the backup is one of the other directories.
 // With Create, it creates the target directories.
 func (o Options) checkDirectories() error {
@@ -216,9 +221,9 @@ func (o Options) checkDirectories() error {
 		case errors.Is(err, fs.ErrNotExist) && o.Create:
 			err = os.MkdirAll(dir, 0o755)
 		case errors.Is(err, fs.ErrNotExist):
-			err = fmt.Errorf("no directory %s; --create creates it", dir)
+			err = argumentError("no directory %s; --create creates it", dir)
 		case err == nil && !info.IsDir():
-			err = fmt.Errorf("%s is not a directory", dir)
+			err = argumentError("%s is not a directory", dir)
 		}
 		if err != nil {
 			return err
@@ -230,7 +235,7 @@ func (o Options) checkDirectories() error {
 	}
 	for _, dir := range append(dirs, o.From) {
 		if info, err := os.Stat(dir); err == nil && os.SameFile(info, backup) {
-			return fmt.Errorf("--backup must not be %s; name another directory", dir)
+			return argumentError("--backup must not be %s; name another directory", dir)
 		}
 	}
 	return nil

@@ -5,7 +5,6 @@ package install
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"time"
@@ -133,7 +132,7 @@ func (o Options) confDirectory() directory {
 // requireBackup returns an error if the backup is empty or does not exist.
 func requireBackup(o Options) error {
 	if _, err := os.Stat(o.Backup); errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("no directory %s; name the directory of the backup with --restore", o.Backup)
+		return argumentError("no directory %s; name the directory of the backup with --restore", o.Backup)
 	}
 	for _, f := range []directory{o.pluginDirectory(), o.confDirectory()} {
 		files, added, err := f.backedUp()
