@@ -97,6 +97,9 @@ func printReport(w io.Writer, r *doctor.Report) error {
 	for _, u := range r.Errors {
 		printf(w, "not examined: %s\n", u)
 	}
+	for _, part := range r.RootOnly {
+		printf(w, "not judged without root: %s\n", part)
+	}
 	found := "nothing found"
 	if n := len(r.Findings); n > 0 {
 		found = count(n, "problem")

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/containernetworking/cni/libcni"
 
@@ -27,7 +29,7 @@ type asker struct {
 
 // findStatus calls STATUS of each plugin that can run.
 func (k asker) findStatus(files []*file, add addFunc) {
-	if os.Geteuid() != 0 {
+	if os.Geteuid() != 0 && !k.report.withoutRoot {
 		k.report.failed("STATUS of the plugins", errors.New("run plumb as root"))
 		return
 	}
@@ -73,8 +75,17 @@ func (k asker) status(p plugin, complete bool, add addFunc) {
 		if err == nil && len(keys) == 0 {
 			err = strictErr // strictErr names a value that the plugin ignores
 		}
+		if k.report.withoutRoot && isDenied(err) {
+			k.report.failed("STATUS of "+p.Type, fs.ErrPermission)
+			err = nil
+		}
 		p.addStatus(warnings, err, add)
 	}
+}
+
+// isDenied reports whether the error of a plugin contains the text of an error that matches fs.ErrPermission.
+func isDenied(err error) bool {
+	return err != nil && (strings.Contains(err.Error(), syscall.EACCES.Error()) || strings.Contains(err.Error(), syscall.EPERM.Error()))
 }
 
 // addStatus adds the findings for the warnings and the error of STATUS.

@@ -5,7 +5,10 @@ package doctor
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -60,6 +63,10 @@ type Report struct {
 	Checks    []string `json:"checks"`    // the names of the checks that ran
 	// Errors says what could not be examined, and why.
 	Errors []string `json:"errors"`
+	// RootOnly says what another user than root cannot examine if only files are examined.
+	RootOnly []string `json:"rootOnly"`
+
+	withoutRoot bool // whether only files are examined, by another user than root
 }
 
 // A check finds one kind of problem.
@@ -74,7 +81,10 @@ type addFunc func(where, fix, format string, args ...any)
 // Examine examines the host of this process. After it has read what the host holds, and before it calls a plugin, it
 // replaces ctx by the context that begin returns.
 func (o Options) Examine(ctx context.Context, begin func(context.Context) context.Context) (*Report, error) {
-	r := &Report{Findings: []Finding{}, Files: []string{}, Executables: []string{}, Checks: []string{}, Errors: []string{}}
+	r := &Report{
+		Findings: []Finding{}, Files: []string{}, Executables: []string{}, Checks: []string{}, Errors: []string{}, RootOnly: []string{},
+		withoutRoot: len(o.Files) > 0 && os.Geteuid() != 0,
+	}
 	h, err := ns.Self(nil)
 	if err != nil {
 		return nil, err
@@ -155,7 +165,11 @@ func (r *Report) failed(what string, err error) {
 	if err == nil {
 		return
 	}
-	if text := fmt.Sprintf("%s: %v", what, err); !slices.Contains(r.Errors, text) {
-		r.Errors = append(r.Errors, text)
+	list := &r.Errors
+	if r.withoutRoot && errors.Is(err, fs.ErrPermission) {
+		list = &r.RootOnly
+	}
+	if text := fmt.Sprintf("%s: %v", what, err); !slices.Contains(*list, text) {
+		*list = append(*list, text)
 	}
 }

@@ -206,7 +206,9 @@ func checkConf(path string, content []byte) (err error) {
 // An ArgumentError is the error for a directory that an argument names.
 type ArgumentError struct{ error }
 
-func argumentError(format string, args ...any) error { return ArgumentError{fmt.Errorf(format, args...)} }
+func argumentError(format string, args ...any) error {
+	return ArgumentError{fmt.Errorf(format, args...)}
+}
 
 // checkDirectories returns an error if a target directory does not exist, or if the backup is one of the other directories.
 // With Create, it creates the target directories.
