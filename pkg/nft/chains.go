@@ -17,6 +17,7 @@ type ListedChain struct {
 	Name     string
 	Forwards bool // whether the chain is a base chain at the hook Forward
 	Drop     DropReason
+	Discards bool // whether the chain is a base chain at any hook whose policy is drop
 }
 
 // A DropReason says how a chain at the hook Forward drops all packets that it does not accept. It is empty if the chain does not.
@@ -90,7 +91,8 @@ func (c *Conn) listChains(t Table) (chains []ListedChain, err error) {
 			continue
 		}
 		listed := ListedChain{Table: table, Name: ch.Name, Forwards: ch.Hooknum != nil && HookPoint(*ch.Hooknum) == Forward}
-		if listed.Forwards && ch.Policy != nil && *ch.Policy == nftables.ChainPolicyDrop {
+		listed.Discards = ch.Policy != nil && *ch.Policy == nftables.ChainPolicyDrop
+		if listed.Forwards && listed.Discards {
 			listed.Drop = PolicyDrop
 		}
 		chains = append(chains, listed)

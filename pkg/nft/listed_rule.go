@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -27,10 +28,13 @@ type ListedRule struct {
 	Iif     string       // the input interface that the rule matches, or "" if it matches all
 	// Unconditional means that the rule has only a verdict, and expressions that every packet passes, such as a counter.
 	Unconditional bool
+	Handle        uint64 // the number of the rule in its table
 
-	handle uint64
 	values []string // the values to which the rule compares fields, and the addresses to which it translates
 }
+
+// IsOfLayout reports whether the comment of the rule is the Comment of a Layout of any version.
+func (r ListedRule) IsOfLayout() bool { return strings.HasPrefix(r.Comment, versionPrefix) }
 
 // Mentions reports whether the rule compares a field with the address, or translates an
 // address to it.
@@ -78,7 +82,7 @@ func (c *Conn) chainRules(t Table, chain string) ([]ListedRule, error) {
 	for i, rule := range listed {
 		p := ruleParser{family: t.Family}
 		p.rule.Unconditional = !slices.ContainsFunc(rule.Exprs, isCondition)
-		p.rule.Chain, p.rule.handle, p.rule.Comment = chain, rule.Handle, parseComment(rule.UserData)
+		p.rule.Chain, p.rule.Handle, p.rule.Comment = chain, rule.Handle, parseComment(rule.UserData)
 		for _, e := range rule.Exprs {
 			p.parse(e)
 		}

@@ -147,7 +147,7 @@ func (t *Tx) flushChain(tab Table, chain string) {
 func (t *Tx) DelRule(tab Table, r ListedRule) {
 	t.add("delete rule from chain "+r.Chain+" of table "+tab.String(), func(c *nftables.Conn) {
 		// DelRule fails only for a rule without a handle.
-		_ = c.DelRule(&nftables.Rule{Table: tab.library(), Chain: &nftables.Chain{Name: r.Chain}, Handle: r.handle})
+		_ = c.DelRule(&nftables.Rule{Table: tab.library(), Chain: &nftables.Chain{Name: r.Chain}, Handle: r.Handle})
 	})
 }
 

@@ -146,7 +146,8 @@ func (o Options) checks(a asker, h host, held *state) []check {
 	return append(all, []check{
 		{"leftover", held.findLeftovers}, {"no-network", held.findNoNetworks}, {"orphan", held.findOrphans}, {"irregular-file", held.findIrregular},
 		{"returned-device", func(_ []*file, add addFunc) { held.findReturned(h, add) }},
-		{"reservation", held.findReservations}, {"foreign-target", held.findForeignTargets}, {"forward-drop", h.findForwardDrop},
+		{"reservation", held.findReservations}, {"foreign-target", held.findForeignTargets},
+		{"foreign-rule", h.findForeignRules}, {"forward-drop", h.findForwardDrop},
 		{"router-advertisements", h.findIgnoredRouters},
 		{"masq-exemption", h.findExemptions},
 		{"hidden-listener", func(_ []*file, add addFunc) { held.findHiddenListeners(h.ns, add) }},

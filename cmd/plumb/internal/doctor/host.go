@@ -21,6 +21,7 @@ import (
 	"github.com/plumb-cni/plumb/v2/pkg/nl"
 	"github.com/plumb-cni/plumb/v2/pkg/ns"
 	"github.com/plumb-cni/plumb/v2/pkg/pool"
+	"github.com/plumb-cni/plumb/v2/pkg/tables"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
@@ -298,6 +299,38 @@ func (h host) findForwardDrop(files []*file, add addFunc) {
 			drops := slices.ContainsFunc(f.plugins, plugin.isRouted) && f.isList() && f.sees(chain.Table.Family)
 			if drops && !slices.Contains(f.types(), "firewall") && !slices.ContainsFunc(rules, f.isNamedIn) {
 				f.addDrop(chain, add)
+			}
+		}
+	}
+}
+
+// findForeignRules finds rules in plumb's tables that plumb did not add, because packets pass them before or after plumb's rules.
+// A chain that contains only such rules, or that has none and drops packets by its policy, is not plumb's.
+func (h host) findForeignRules(_ []*file, add addFunc) {
+	c, err := nft.Open(h.ns)
+	if errors.Is(err, nft.ErrUnavailable) {
+		return
+	}
+	for _, l := range tables.All() {
+		var chains []nft.ListedChain
+		if err == nil {
+			chains, err = c.Chains(l.Table)
+		}
+		h.report.failed("nftables", types.IgnoreNotExist(err))
+		for _, ch := range chains {
+			rules, err := c.Rules(l.Table, ch.Name)
+			h.report.failed("rules of nftables", err)
+			foreign := slices.DeleteFunc(slices.Clone(rules), nft.ListedRule.IsOfLayout)
+			if len(foreign) == len(rules) {
+				if len(rules) > 0 || ch.Discards {
+					add(onHost, types.Command("nft", fmt.Sprintf("flush chain %s %s; delete chain %[1]s %[2]s", l.Table, ch.Name)),
+						"table %s contains the chain %s, which plumb did not add", l.Table, ch.Name)
+				}
+				continue
+			}
+			for _, r := range foreign {
+				add(onHost, types.Command("nft", "delete", "rule", l.Table.Family.String(), l.Table.Name, ch.Name, "handle", fmt.Sprint(r.Handle)),
+					"table %s, chain %s contains a rule that plumb did not add (handle %d)", l.Table, ch.Name, r.Handle)
 			}
 		}
 	}

@@ -426,6 +426,16 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 		n.requireFixed(n.find("router-advertisements", "interface eth7 will lose the address 2001:db8:50::7/64: sysctl net/ipv6/conf/eth7/accept_ra is 1"), nil)
 	})
 
+	It("finds rules and chains of other programs in plumb's tables", func() {
+		n, _ := newUsedHost()
+		n.sh("nft insert rule inet plumb masq/pods/10.88.0.0/16 accept")
+		n.requireFixed(n.find("foreign-rule", "table inet plumb, chain masq/pods/10.88.0.0/16 contains a rule that plumb did not add (handle "), nil)
+		n.sh("nft 'add chain inet plumb mine { type filter hook input priority 0; }; add rule inet plumb mine ip saddr 10.88.0.9 drop'")
+		n.requireFixed(n.find("foreign-rule", "table inet plumb contains the chain mine, which plumb did not add"), nil)
+		n.sh("nft add chain inet plumb mine '{ type filter hook output priority 0; policy drop; }'")
+		n.requireFixed(n.find("foreign-rule", "table inet plumb contains the chain mine, which plumb did not add"), nil)
+	})
+
 	It("finds a native nftables chain that drops what containers send", func() {
 		n, _ := newUsedHost()
 		n.sh("nft 'add table inet f; add chain inet f forw { type filter hook forward priority 0; policy drop; }'")
