@@ -45,6 +45,7 @@ var restricted = map[string][]string{
 	"github.com/vishvananda/netlink":     {"pkg/nl"},
 	"github.com/google/nftables":         {"pkg/nft"},
 	"github.com/mdlayher/netlink":        {"pkg/nft", "pkg/nl"}, // for what google/nftables and vishvananda/netlink do not support
+	"github.com/coreos/go-iptables":      {"pkg/iptables"},
 	"github.com/godbus/dbus":             {"plugins/firewall/internal/firewalld"},
 	"github.com/insomniacslk/dhcp":       {"pkg/dhcp"},
 	"github.com/mdlayher/packet":         {"pkg/dhcp"},
@@ -106,6 +107,7 @@ func known(text string) bool {
 
 // dependencies lists the modules that executables may contain, with the reasons.
 var dependencies = map[string]string{
+	"github.com/coreos/go-iptables":  "the programs iptables and ip6tables, for pkg/iptables",
 	"github.com/godbus/dbus/v5":      "D-Bus for plugins/firewall",
 	"github.com/google/go-cmp":       "comes with github.com/mdlayher/netlink",
 	"github.com/google/nftables":     "nf_tables, for pkg/nft",

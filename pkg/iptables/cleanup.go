@@ -1,6 +1,7 @@
 package iptables
 
 import (
+	"cmp"
 	"crypto/sha512"
 	"encoding/hex"
 	"errors"
@@ -23,9 +24,10 @@ type Cleanup struct {
 	Tables []nft.Table
 	// Required is a chain. Cleanup skips a table that does not contain it. It may be empty.
 	Required string
-	// Chains lists the chains in nf_tables whose rules Select gets. If it is empty, Select gets the
-	// rules of all chains. Select always gets all rules of a legacy table.
+	// Chains lists the chains whose rules Select gets. If it is empty, Select gets the rules of all chains.
 	Chains []string
+	// Prefix also selects the chains whose names start with it, unless it is empty.
+	Prefix string
 	// Select selects the rules and chains to delete from a table. Cleanup calls it again if another
 	// program has changed the table in the meantime.
 	Select func(rules []Rule) Selection
@@ -110,7 +112,7 @@ func Delete(host *ns.Handle, description string, cleanups []Cleanup, changes ...
 	for _, f := range nft.Families() {
 		tool, found, legacyErr := LegacyTool(host, f, NAT)
 		if found {
-			legacyErr = tool.Change(NAT, description, func(t Table) (string, error) { return Script(NAT, deletions(cleanups, t)...), nil })
+			legacyErr = tool.Change(legacyPart(cleanups), description, func(t Table) (string, error) { return Script(NAT, deletions(cleanups, t)...), nil })
 		}
 		errs = append(errs, legacyErr)
 	}
@@ -133,7 +135,11 @@ func (c Cleanup) deleteNFT(conn *nft.Conn, tx *nft.Tx) error {
 				return err
 			}
 		}
-		rules, err := ReadNFT(conn, t, c.Chains...)
+		chains := c.Chains
+		if c.Prefix != "" {
+			chains = nil // all
+		}
+		rules, err := ReadNFT(conn, t, chains...)
 		if err != nil {
 			return err
 		}
@@ -148,6 +154,17 @@ func (c Cleanup) deleteNFT(conn *nft.Conn, tx *nft.Tx) error {
 	return nil
 }
 
+// legacyPart returns the part of a legacy table nat that the cleanups need.
+func legacyPart(cleanups []Cleanup) Part {
+	p := Part{Table: NAT}
+	for _, c := range cleanups {
+		if len(c.Tables) == 0 {
+			p.Chains, p.Prefix = append(p.Chains, c.Chains...), cmp.Or(p.Prefix, c.Prefix)
+		}
+	}
+	return p
+}
+
 // deletions returns the lines that delete the selections from a legacy table nat.
 func deletions(cleanups []Cleanup, t Table) (lines []string) {
 	for _, c := range cleanups {
@@ -157,7 +174,7 @@ func deletions(cleanups []Cleanup, t Table) (lines []string) {
 		selected := c.Select(t.Rules)
 		lines = append(lines, Deletions(selected.Rules)...)
 		for _, chain := range selected.Chains {
-			lines = append(lines, "-F "+chain, "-X "+chain)
+			lines = append(lines, chainDeletion(chain)...)
 		}
 	}
 	return lines

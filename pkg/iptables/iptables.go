@@ -2,12 +2,11 @@
 // and for kernels without nf_tables. It also deletes rules that these programs added (Cleanup). If
 // these rules are in nf_tables, it deletes them without running a program.
 //
-// It runs iptables-restore --noflush, so that one process applies all changes of a script, or none.
-// The library coreos/go-iptables starts one process per rule, and another one to read the version.
+// It reads tables, and deletes single rules and chains, by coreos/go-iptables. For other changes it runs
+// iptables-restore --noflush, so that one process applies all changes of a script, or none.
 package iptables
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -63,44 +62,38 @@ const runLimit = 10 * time.Second
 // an existing chain or deletes a missing rule. Its code is types.CodeConfig if the program is missing or
 // does not understand the script, and types.CodeTryAgain if the lock was not free in time.
 func (t Tool) Restore(description, script string) error {
-	program, err := t.program("restore")
-	if err != nil {
-		return err
-	}
-	_, err = t.run(description, script, program, "--noflush", "--wait", strconv.Itoa(int(lockWait.Seconds())))
-	return err
+	return t.restore(description, script, lockWait)
 }
 
-// Save returns the content of a table in the format of iptables-save.
-func (t Tool) Save(table string) (string, error) {
-	program, err := t.program("save")
-	if err != nil {
-		return "", err
-	}
-	return t.run("list table "+table, "", program, "-t", table)
-}
-
-// Change reads a table, calls makeScript with its content, and executes the script that makeScript
-// returns. If the script is empty, Change changes nothing. The parameter description describes the
-// changes in errors and in the trace.
+// Change reads the part of a table, calls makeScript with its content, and executes the script that
+// makeScript returns. If the script is empty, Change changes nothing. The parameter description describes
+// the changes in errors and in the trace.
 //
 // Change holds the lock of withLock. Programs that do not use that lock can change the table after
 // Change has read it. If the script is refused for that reason, Change starts again, up to five times.
-// It returns the errors of makeScript, Save, Restore and withLock.
-func (t Tool) Change(table, description string, makeScript func(Table) (string, error)) error {
+// It returns the errors of makeScript, Read, Restore and withLock.
+func (t Tool) Change(p Part, description string, makeScript func(Table) (string, error)) error {
 	const attempts = 5
 	return withLock(t.HostNS, lockWait, func() error {
+		c, err := t.open()
+		if err != nil {
+			return err
+		}
 		var refused error
 		for range attempts {
-			saved, err := t.Save(table)
+			table, err := c.read(p)
 			if err != nil {
 				return err
 			}
-			script, err := makeScript(Parse(saved))
+			script, err := makeScript(table)
 			if err != nil || script == "" {
 				return err
 			}
-			if refused = t.Restore(description, script); !errors.Is(refused, ErrRefused) {
+			done, err := c.delete(p.Table, table, script)
+			if !done {
+				err = t.Restore(description, script)
+			}
+			if refused = err; !errors.Is(refused, ErrRefused) {
 				return refused
 			}
 		}
@@ -129,17 +122,40 @@ func withLock(host *ns.Handle, limit time.Duration, f func() error) error {
 	return errors.Join(err, unix.Flock(host.FD(), unix.LOCK_UN))
 }
 
-// CheckInstalled returns an error with types.CodeConfig if iptables-save or iptables-restore is not
-// installed for this family and variant.
-func (t Tool) CheckInstalled() error {
-	_, saveErr := t.program("save")
-	_, err := t.program("restore")
-	return cmp.Or(err, saveErr)
+// restore is Restore with the time for which the program waits for its lock.
+func (t Tool) restore(description, script string, wait time.Duration) error {
+	path, err := t.path("-restore")
+	if err != nil {
+		return err
+	}
+	p := Program{Path: path, Args: []string{"--noflush", "--wait", strconv.Itoa(int(wait.Seconds()))}, Stdin: script, Limit: wait + runLimit}
+	_, err = p.Run(t.HostNS, filepath.Base(path)+": "+description)
+	if exit, ok := errors.AsType[*ExitError](err); ok {
+		return explain(err, exit.ExitCode())
+	}
+	return err
 }
 
-// program returns the path of the program for a verb, "restore" or "save".
-func (t Tool) program(verb string) (string, error) {
-	name := t.Name() + string(t.Variant) + "-" + verb
+// IsInstalled reports whether the programs for this family and variant are installed. It runs no program.
+func (t Tool) IsInstalled() bool {
+	_, err := t.path("")
+	_, restoreErr := t.path("-restore")
+	return err == nil && restoreErr == nil
+}
+
+// CheckInstalled returns an error if a program for this family and variant is not installed, with types.CodeConfig, or
+// if the program that reads the rules cannot run. It runs that program for its version.
+func (t Tool) CheckInstalled() error {
+	_, err := t.path("-restore")
+	if err == nil {
+		_, err = t.open()
+	}
+	return err
+}
+
+// path returns the path of the program whose name ends in the suffix "-restore" or "".
+func (t Tool) path(suffix string) (string, error) {
+	name := t.Name() + string(t.Variant) + suffix
 	path, err := FindProgram(name)
 	if err != nil {
 		return "", types.Errorf(types.CodeConfig, "program %s: %w; install iptables", name, err)
@@ -150,13 +166,6 @@ func (t Tool) program(verb string) (string, error) {
 // ErrRefused is the error for a script that does not fit the content of the tables.
 var ErrRefused = errors.New("refused")
 
-// run runs a program and explains its error.
-func (t Tool) run(description, stdin, program string, args ...string) (string, error) {
-	p := Program{Path: program, Args: args, Stdin: stdin, Limit: lockWait + runLimit}
-	out, err := p.Run(t.HostNS, filepath.Base(program)+": "+description)
-	return out, explain(err)
-}
-
 // Exit statuses of the iptables programs (include/xtables.h: xtables_exittype).
 const (
 	otherProblem     = 1
@@ -164,13 +173,9 @@ const (
 	resourceProblem  = 4
 )
 
-// explain adds the CNI code or ErrRefused to the error of a program, according to its exit status.
-func explain(err error) error {
-	var exit *ExitError
-	if !errors.As(err, &exit) {
-		return err
-	}
-	switch exit.ExitCode() {
+// explain adds the CNI code or ErrRefused to the error of a program with the exit status.
+func explain(err error, status int) error {
+	switch status {
 	case otherProblem:
 		return fmt.Errorf("%w: %w", err, ErrRefused)
 	case parameterProblem: // a chain, a match or an option does not exist
@@ -210,7 +215,7 @@ func LegacyTool(host *ns.Handle, f nft.Family, table string) (t Tool, found bool
 	}
 	for _, v := range []Variant{Legacy, Default} { // before 1.8, iptables supported only legacy tables, without variants
 		t = Tool{HostNS: host, Family: f, Variant: v}
-		if slices.Contains(strings.Fields(string(names)), table) && t.CheckInstalled() == nil {
+		if slices.Contains(strings.Fields(string(names)), table) && t.IsInstalled() {
 			return t, true, nil
 		}
 	}
@@ -230,8 +235,8 @@ func Quote(s string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"`
 }
 
-// Words splits a line of Save at spaces into its words, and removes the quotes that Quote added. It does
-// not remove quotes after -i and -o, because iptables-save never quotes the names of interfaces, even if
+// Words splits a line of iptables -S at spaces into its words, and removes the quotes that Quote added. It does
+// not remove quotes after -i and -o, because iptables never quotes the names of interfaces, even if
 // they contain quotation marks. It omits a word whose quotes do not end.
 func Words(line string) (words []string) {
 	var word strings.Builder

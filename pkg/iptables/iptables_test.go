@@ -34,15 +34,14 @@ func TestRestoreAppliesAllChangesOrNone(t *testing.T) {
 			if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), ": add: ") {
 				t.Errorf("Restore of a chain that already exists returned %v, want ErrRefused with the description", err)
 			}
-			saved, err := tool.Save("nat")
-			if err != nil {
-				t.Fatal(err)
+			table, err := tool.Read(Part{Table: NAT, Chains: []string{"A"}})
+			if err != nil || len(table.Rules) != 1 {
+				t.Fatalf("read %+v, %v, want one rule", table, err)
 			}
-			if strings.Contains(saved, ":B") {
-				t.Errorf("Restore executed a part of a refused script:\n%s", saved)
+			if table.HasChain("B") {
+				t.Errorf("Restore executed a part of a refused script: %+v", table)
 			}
-			i := strings.Index(saved, "-A A")
-			got := Words(strings.SplitN(saved[i:], "\n", 2)[0])
+			got := Words(table.Rules[0].Line)
 			want := []string{"-A", "A", "-s", "192.0.2.1/32", "-m", "comment", "--comment", `a "b" \c`, "-j", "RETURN"}
 			if !slices.Equal(got, want) {
 				t.Errorf("want a saved rule with the words %q, got %q", want, got)
@@ -73,7 +72,7 @@ func TestProgramReturnsWhyItFailed(t *testing.T) {
 func TestChangeTriesAgainAfterARefusal(t *testing.T) {
 	tool := newTool(t, Default)
 	calls := 0
-	err := tool.Change(NAT, "add A", func(table Table) (string, error) {
+	err := tool.Change(Part{Table: NAT}, "add A", func(table Table) (string, error) {
 		if calls++; calls == 1 { // another program creates the chain in the meantime
 			if err := tool.Restore("add A before", Script(NAT, "-N A")); err != nil {
 				t.Error(err)
@@ -87,13 +86,13 @@ func TestChangeTriesAgainAfterARefusal(t *testing.T) {
 	if err != nil || calls != 2 {
 		t.Errorf("Change returned %v after %d calls of the function, want nil after 2", err, calls)
 	}
-	expectCode(t, tool.Change(NAT, "add A", func(Table) (string, error) { return Script(NAT, "-N A"), nil }), types.CodeConfig)
+	expectCode(t, tool.Change(Part{Table: NAT}, "add A", func(Table) (string, error) { return Script(NAT, "-N A"), nil }), types.CodeConfig)
 	wrong := errors.New("wrong")
-	if err := tool.Change(NAT, "add A", func(Table) (string, error) { return Script(NAT, "-N B"), wrong }); !errors.Is(err, wrong) {
+	if err := tool.Change(Part{Table: NAT}, "add A", func(Table) (string, error) { return Script(NAT, "-N B"), wrong }); !errors.Is(err, wrong) {
 		t.Errorf("Change returned %v, want the error of the function", err)
 	}
-	if saved, err := tool.Save(NAT); err != nil || Parse(saved).HasChain("B") {
-		t.Errorf("Change executed the script of a function that failed: %v\n%s", err, saved)
+	if table, err := tool.Read(Part{Table: NAT}); err != nil || table.HasChain("B") {
+		t.Errorf("Change executed the script of a function that failed: %v, %+v", err, table)
 	}
 }
 
@@ -109,12 +108,7 @@ func TestRestoreReturnsTryAgainIfLockIsHeld(t *testing.T) {
 		t.Fatal(err)
 	}
 	tool := newTool(t, Legacy)
-	program, err := tool.program("restore")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = tool.run("add", "*nat\n-N A\nCOMMIT\n", program, "--noflush", "--wait", "1")
-	expectCode(t, err, types.CodeTryAgain)
+	expectCode(t, tool.restore("add", "*nat\n-N A\nCOMMIT\n", time.Second), types.CodeTryAgain)
 }
 
 func TestErrorNamesMissingProgram(t *testing.T) {
@@ -198,12 +192,12 @@ func TestWithLockRunsOneFunctionAtATime(t *testing.T) {
 	}
 }
 
-func TestParseReadsRulesOfSave(t *testing.T) {
-	table := Parse("*nat\n:A - [0:0]\n-A A -s 192.0.2.1/32 -p tcp -m comment --comment \"a \\\"b\\\"\" -m multiport --dports 80,81 -j DNAT --to-destination 10.0.0.1:80\n" +
-		"-A A -s 192.0.2.1/32 -p tcp -m multiport --dports 80,81\nCOMMIT\n")
+func TestParseReadsListedRules(t *testing.T) {
+	table := Parse("-P FORWARD DROP", "-N A", "-A A -s 192.0.2.1/32 -p tcp -m comment --comment \"a \\\"b\\\"\" -m multiport --dports 80,81 -j DNAT --to-destination 10.0.0.1:80",
+		"-A A -s 192.0.2.1/32 -p tcp -m multiport --dports 80,81")
 	rules := table.Rules
-	if len(rules) != 2 || !table.HasChain("A") || table.HasChain("B") {
-		t.Fatalf("parsed %+v, want two rules and only the chain A", table)
+	if len(rules) != 2 || !slices.Equal(table.Closed, []string{"FORWARD"}) {
+		t.Fatalf("parsed %+v, want two rules and the closed chain FORWARD", table)
 	}
 	r := rules[0]
 	if r.Chain != "A" || r.Source != netip.MustParsePrefix("192.0.2.1/32") || r.Comment != `a "b"` || r.Jump != "DNAT" || r.Matches != rules[1].Matches || rules[1].Jump != "" {

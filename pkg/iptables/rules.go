@@ -10,7 +10,7 @@ import (
 	"github.com/plumb-cni/plumb/v2/pkg/nft"
 )
 
-// A Rule is a rule in a table. Parse reads rules from the output of iptables-save, and
+// A Rule is a rule in a table. Parse reads rules from the output of iptables -S, and
 // ReadNFT reads them from nf_tables.
 type Rule struct {
 	Chain       string
@@ -24,9 +24,10 @@ type Rule struct {
 	found *nft.ListedRule // the rule in nf_tables; set by ReadNFT only
 }
 
-// A Table is the content of an iptables table.
+// A Table is the content of an iptables table, or a part of it.
 type Table struct {
 	Chains []string
+	Closed []string // the chains whose policy is DROP
 	Rules  []Rule
 }
 
@@ -43,17 +44,16 @@ func (t Table) NewChains(names ...string) (lines []string) {
 	return lines
 }
 
-// Parse parses the output of iptables-save for one table, which Save returns.
-func Parse(saved string) Table {
+// Parse parses lines that iptables -S prints.
+func Parse(lines ...string) Table {
 	var t Table
-	for line := range strings.Lines(saved) {
-		line = strings.TrimSpace(line)
-		if name, ok := strings.CutPrefix(line, ":"); ok {
-			name, _, _ = strings.Cut(name, " ")
-			t.Chains = append(t.Chains, name)
-		}
-		if strings.HasPrefix(line, "-A ") {
-			t.Rules = append(t.Rules, parseRule(line))
+	for _, line := range lines {
+		words := strings.Fields(line)
+		switch {
+		case strings.HasPrefix(line, "-A "):
+			t.Rules = append(t.Rules, parseRule(strings.TrimSpace(line)))
+		case strings.HasPrefix(line, "-P ") && len(words) == 3 && words[2] == "DROP":
+			t.Closed = append(t.Closed, words[1])
 		}
 	}
 	return t
@@ -179,6 +179,9 @@ func Deletions(rules []Rule) (lines []string) {
 	}
 	return lines
 }
+
+// chainDeletion returns the lines of a script that delete a chain together with its rules.
+func chainDeletion(chain string) []string { return []string{"-F " + chain, "-X " + chain} }
 
 // Script returns a script for Restore that executes the lines on a table. Without lines, the script is empty.
 func Script(table string, lines ...string) string {

@@ -3,6 +3,7 @@ package masq
 import (
 	"regexp"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/plumb-cni/plumb/v2/pkg/iptables"
@@ -20,7 +21,7 @@ func FuzzStale(f *testing.F) {
 	// An administrator has copied a comment.
 	f.Add("-A POSTROUTING -j CNI-ADMINX\n-A CNI-ADMINX -m comment --comment \"name: \\\"net1\\\" id: \\\"cid2\\\"\" -j ACCEPT\n")
 	f.Fuzz(func(t *testing.T, saved string) {
-		rules := iptables.Parse(saved).Rules
+		rules := iptables.Parse(strings.Split(saved, "\n")...).Rules
 		for _, r := range ownRules(rules, owner, nil).Rules {
 			if r.Chain != name && r.Jump != name {
 				t.Errorf("%q is selected as the owner's", r.Line)

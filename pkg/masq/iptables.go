@@ -46,7 +46,7 @@ func (m Masq) addFamily(tool iptables.Tool, ips []netip.Prefix) error {
 	if !errors.Is(err, iptables.ErrRefused) {
 		return err
 	}
-	return tool.Change(iptables.NAT, description, func(t iptables.Table) (string, error) {
+	return tool.Change(iptables.Part{Table: iptables.NAT, Chains: ownChains(m.Owner)}, description, func(t iptables.Table) (string, error) {
 		return iptables.Script(iptables.NAT, m.addition(ips, t)...), nil
 	})
 }
@@ -80,12 +80,11 @@ func (m Masq) addition(ips []netip.Prefix, table iptables.Table) []string {
 // family f. c is nil if the kernel lacks nf_tables.
 func (m Masq) uncovered(c *nft.Conn, f nft.Family, ips []netip.Prefix) (missing []netip.Prefix, err error) {
 	tool, found, err := iptables.LegacyTool(m.HostNS, f, iptables.NAT)
-	saved := ""
+	var table iptables.Table
 	if found {
-		saved, err = tool.Save(iptables.NAT)
+		table, err = tool.Read(iptables.Part{Table: iptables.NAT, Chains: ownChains(m.Owner)})
 	}
-	rules := iptables.Parse(saved).Rules
-	missing = slices.DeleteFunc(slices.Clone(ips), func(ip netip.Prefix) bool { return m.covers(rules, ip) })
+	missing = slices.DeleteFunc(slices.Clone(ips), func(ip netip.Prefix) bool { return m.covers(table.Rules, ip) })
 	if len(missing) == 0 || c == nil {
 		return missing, err
 	}

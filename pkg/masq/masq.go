@@ -133,7 +133,7 @@ func GC(host *ns.Handle, network string, keep types.Set, changes ...Change) erro
 }
 
 // Status returns an error with types.CodeNotAvailable if the kernel lacks a feature, or the host lacks a
-// program, that the backend needs. It changes nothing and runs no program.
+// program, that the backend needs. It changes nothing.
 func Status(host *ns.Handle, backend Backend) error {
 	err := iptables.ByBackend(host, string(backend),
 		func(c *nft.Conn) error {

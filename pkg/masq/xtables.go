@@ -64,7 +64,7 @@ func ownCleanup(owner types.Attachment, ips []netip.Prefix) iptables.Cleanup {
 // staleCleanup returns the Cleanup for the chains of the network's containers without an attachment in
 // keep.
 func staleCleanup(network string, keep types.Set) iptables.Cleanup {
-	return iptables.Cleanup{Select: iptables.SelectStale(keep, chainPrefix, fmt.Sprintf("name: %q id: ", network))}
+	return iptables.Cleanup{Chains: []string{postrouting}, Prefix: chainPrefix, Select: iptables.SelectStale(keep, chainPrefix, fmt.Sprintf("name: %q id: ", network))}
 }
 
 // ownRules selects the owner's rules of a table with the container's chain. It also selects the

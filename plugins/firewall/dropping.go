@@ -52,14 +52,13 @@ func (f *firewall) filterTables(fam nft.Family) (all []filterTable, err error) {
 		return all, err
 	}
 	t = filterTable{tool: tool}
-	saved, err := tool.Save(filter)
+	table, err := tool.Read(xt.Part{Table: filter, Chains: []string{"FORWARD"}, Follow: func(r xt.Rule) bool { return r.Matches == "" }})
 	if err != nil {
 		return all, err
 	}
-	table := xt.Parse(saved)
 	drops, err := nft.DropsAll("FORWARD", table.ListedRules)
 	for _, chain := range table.Chains {
-		t.addChain(chain, drops || strings.Contains(saved, "\n:FORWARD DROP "))
+		t.addChain(chain, drops || slices.Contains(table.Closed, "FORWARD"))
 	}
 	return append(all, t), err
 }
@@ -100,7 +99,10 @@ func (f *firewall) toolsToAllow() (tools []xt.Tool, err error) {
 	if f.conf.backend == iptables {
 		for _, fam := range f.families() {
 			tool := xt.Tool{HostNS: f.r.HostNS, Family: fam}
-			tools, err = append(tools, tool), cmp.Or(err, tool.CheckInstalled())
+			tools = append(tools, tool)
+			if !tool.IsInstalled() {
+				err = cmp.Or(err, tool.CheckInstalled())
+			}
 		}
 		return tools, err // a missing program is reported before the first change
 	}
@@ -162,11 +164,10 @@ type tableCheck func(tool xt.Tool, table xt.Table) error
 
 // checkTable reads table filter and runs the checks.
 func checkTable(tool xt.Tool, checks ...tableCheck) error {
-	saved, err := tool.Save(filter)
+	table, err := tool.Read(part())
 	if err != nil {
 		return err
 	}
-	table := xt.Parse(saved)
 	var errs []error
 	for _, check := range checks {
 		errs = append(errs, check(tool, table))

@@ -38,7 +38,7 @@ func FuzzConfig(f *testing.F) {
 				checkMarker(t, w, a, line)
 			}
 		}
-		rules := xt.Parse(strings.Join(lines, "\n")).Rules
+		rules := xt.Parse(lines...).Rules
 		if got := deletions(rules, func(string) bool { return false }, nil); len(got) != 0 {
 			t.Errorf("want no deletion of other attachments' rules, got %q", got)
 		}

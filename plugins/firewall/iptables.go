@@ -31,10 +31,15 @@ const (
 // nftTool returns the tool for the tables in nf_tables. iptables before version 1.8 has no variants.
 func (f *firewall) nftTool(fam nft.Family) xt.Tool {
 	t := xt.Tool{HostNS: f.r.HostNS, Family: fam, Variant: xt.NFT}
-	if t.CheckInstalled() != nil {
+	if !t.IsInstalled() {
 		t.Variant = xt.Default
 	}
 	return t
+}
+
+// part returns the part of table filter that contains rules of this plugin or of the reference plugin.
+func part() xt.Part {
+	return xt.Part{Table: filter, Chains: []string{"FORWARD", forwardChain, stage1, stage2}}
 }
 
 // addRules adds the rules for the attachment's addresses of one family, and the rules of the policy if
@@ -43,11 +48,11 @@ func (f *firewall) addRules(tool xt.Tool) error {
 	what := "rules of " + f.r.Attachment().String()
 	// A program that fails may have applied its changes, for example if it was killed.
 	f.r.Undo.Push("delete "+what, func() error {
-		return tool.Change(filter, "delete "+what, func(table xt.Table) (string, error) {
+		return tool.Change(part(), "delete "+what, func(table xt.Table) (string, error) {
 			return xt.Script(filter, deletions(table.Rules, f.isOwn, nil)...), nil
 		})
 	})
-	return tool.Change(filter, "add "+what, func(table xt.Table) (string, error) {
+	return tool.Change(part(), "add "+what, func(table xt.Table) (string, error) {
 		isDrop := func(r xt.Rule) bool { return r.Chain == stage1 && r.Jump == "DROP" && f.isAboutDevice(r) }
 		f.wasIsolatedByIPTables = slices.ContainsFunc(table.Rules, isDrop)
 		lines := f.additions(table, f.addrsOf(tool.Family))
@@ -201,7 +206,7 @@ func (f *firewall) eachTable(match func(xt.Rule) bool, visit func(tool xt.Tool) 
 func (f *firewall) delRules() error {
 	concerns := func(r xt.Rule) bool { return f.isOwn(r.Comment) || slices.ContainsFunc(f.addrs, r.Mentions) }
 	return f.eachTable(concerns, func(tool xt.Tool) error {
-		return tool.Change(filter, "delete rules of "+f.r.Attachment().String(), func(table xt.Table) (string, error) {
+		return tool.Change(part(), "delete rules of "+f.r.Attachment().String(), func(table xt.Table) (string, error) {
 			return xt.Script(filter, deletions(table.Rules, f.isOwn, f.addrsOf(tool.Family))...), nil
 		})
 	}, forwardChain)
@@ -217,7 +222,7 @@ func (f *firewall) gcRules(keep types.Set) error {
 	}
 	concerns := func(r xt.Rule) bool { return isStale(r.Comment) || isPolicyRule(r) && r.Chain != forwardChain }
 	return f.eachTable(concerns, func(tool xt.Tool) error {
-		return tool.Change(filter, "delete stale rules of network "+f.r.Conf.Name, func(table xt.Table) (string, error) {
+		return tool.Change(part(), "delete stale rules of network "+f.r.Conf.Name, func(table xt.Table) (string, error) {
 			policies, err := f.stalePolicies(table.Rules)
 			return xt.Script(filter, append(deletions(table.Rules, isStale, nil), policies...)...), err
 		})

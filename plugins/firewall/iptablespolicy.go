@@ -53,7 +53,7 @@ func (f *firewall) policyRules(rules []xt.Rule) []xt.Rule {
 	}
 	lines = append(lines, fmt.Sprintf("-A %s -i %s ! -o %[2]s %s -j %s", stage1, name, own, stage2), fmt.Sprintf("-A %s %s -j RETURN", stage1, both),
 		fmt.Sprintf("-A %s -o %s %s -j DROP", stage2, name, both), fmt.Sprintf("-A %s %s -j RETURN", stage2, both))
-	return xt.Parse(strings.Join(lines, "\n")).Rules
+	return xt.Parse(lines...).Rules
 }
 
 // differences returns the policyRules that the table lacks, and the rules of the bridge's former policy.
@@ -167,7 +167,7 @@ func (f *firewall) deleteIPTablesPolicy() error {
 		return nil
 	}
 	return f.eachTable(isPolicyRule, func(tool xt.Tool) error {
-		return tool.Change(filter, "delete ingress policy of "+f.device, func(table xt.Table) (string, error) {
+		return tool.Change(part(), "delete ingress policy of "+f.device, func(table xt.Table) (string, error) {
 			return xt.Script(filter, f.policyLines(table)...), nil
 		})
 	}, stage1, stage2)

@@ -182,14 +182,14 @@ func (p *portMap) findRuleHolders(c *nft.Conn) (found []conflict, err error) {
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		saved := ""
+		var table iptables.Table
 		if err == nil {
-			saved, err = p.tool(f).Save(iptables.NAT)
+			table, err = p.tool(f).Read(p.holders(f))
 		}
 		if err != nil {
 			return nil, err
 		}
-		found = append(found, p.ruleHolders(iptables.Parse(saved).Rules, f)...)
+		found = append(found, p.ruleHolders(table.Rules, f)...)
 	}
 	return found, nil
 }

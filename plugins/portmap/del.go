@@ -66,7 +66,7 @@ func status(r *skel.Request) error {
 }
 
 // checkSupport returns an error if the kernel or the programs lack what the backend needs. It
-// changes nothing and runs no program.
+// changes nothing.
 func (p *portMap) checkSupport() error {
 	return p.useBackend(func(c *nft.Conn) error {
 		err := c.CheckSupport(p.layout())

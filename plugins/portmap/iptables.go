@@ -17,8 +17,26 @@ func (p *portMap) tool(f nft.Family) iptables.Tool {
 	return iptables.Tool{HostNS: p.r.HostNS, Family: f}
 }
 
-// addIPTables adds the rules and pushes their deletion. It runs iptables-save and iptables-restore
-// once per family. REPAIR skips a family whose rules are complete.
+// holders returns the entries of table nat, and the chains of containers with an entry for a host port of the attachment.
+func (p *portMap) holders(f nft.Family) iptables.Part {
+	mappings := p.conf.mappingsOf(f)
+	return iptables.Part{Table: iptables.NAT, Chains: []string{dnatChain}, Follow: func(r iptables.Rule) bool {
+		return r.Chain == dnatChain && slices.ContainsFunc(mappings, func(m mapping) bool { return matchesPort(r, m) })
+	}}
+}
+
+// part returns holders together with the chains in which the attachment has rules.
+func (p *portMap) part(f nft.Family) iptables.Part {
+	part := p.holders(f)
+	part.Chains = append(part.Chains, chainName(p.owner()))
+	for _, line := range p.sharedRules() {
+		part.Chains = append(part.Chains, strings.Fields(line)[1])
+	}
+	return part
+}
+
+// addIPTables adds the rules and pushes their deletion. It reads the rules and runs
+// iptables-restore once per family. REPAIR skips a family whose rules are complete.
 func (p *portMap) addIPTables() error {
 	if p.conf.onConflict != "" {
 		c, err := nft.OpenIfSupported(p.r.HostNS)
@@ -46,7 +64,7 @@ func (p *portMap) addIPTables() error {
 func (p *portMap) addFamily(tool iptables.Tool, ip netip.Prefix) error {
 	var before iptables.Table
 	attempt := 0
-	err := tool.Change(iptables.NAT, "add "+p.String(), func(table iptables.Table) (string, error) {
+	err := tool.Change(p.part(tool.Family), "add "+p.String(), func(table iptables.Table) (string, error) {
 		before, attempt = table, attempt+1
 		if p.conf.onConflict == failOnConflict && !p.r.IsRepair() {
 			if err := conflictError(p.ruleHolders(table.Rules, nft.FamilyOf(ip.Addr()))); err != nil {
@@ -64,7 +82,7 @@ func (p *portMap) addFamily(tool iptables.Tool, ip netip.Prefix) error {
 		return err
 	}
 	p.r.Undo.Push("delete "+p.String(), func() error {
-		return tool.Change(iptables.NAT, "delete "+p.String(), func(table iptables.Table) (string, error) {
+		return tool.Change(p.part(tool.Family), "delete "+p.String(), func(table iptables.Table) (string, error) {
 			return iptables.Script(iptables.NAT, p.removals(table, before, ip)...), nil
 		})
 	})
@@ -280,11 +298,11 @@ func (p *portMap) checkFamily(ip netip.Prefix) error {
 
 // checkTable checks one table nat for one address.
 func (p *portMap) checkTable(tool iptables.Tool, ip netip.Prefix) error {
-	saved, err := tool.Save(iptables.NAT)
+	table, err := tool.Read(p.part(tool.Family))
 	if err != nil {
 		return err
 	}
-	rules := iptables.Parse(saved).Rules
+	rules := table.Rules
 	lines := map[string]bool{}
 	for _, r := range rules {
 		lines[r.Line] = true

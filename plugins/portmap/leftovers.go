@@ -30,7 +30,7 @@ func ownCleanup(owner types.Attachment, ips []netip.Prefix) iptables.Cleanup {
 // staleCleanup returns the Cleanup for the chains of the network's containers without an attachment in
 // keep, and the jumps to them.
 func staleCleanup(network string, keep types.Set) iptables.Cleanup {
-	return iptables.Cleanup{Required: dnatChain, Select: iptables.SelectStale(keep, chainPrefix, fmt.Sprintf("dnat name: %q id: ", network))}
+	return iptables.Cleanup{Required: dnatChain, Chains: []string{dnatChain}, Prefix: chainPrefix, Select: iptables.SelectStale(keep, chainPrefix, fmt.Sprintf("dnat name: %q id: ", network))}
 }
 
 // mentions returns a function that reports whether a rule mentions one of the addresses.

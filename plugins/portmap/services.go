@@ -65,7 +65,7 @@ func (p *portMap) backend() (string, error) {
 		return "", err
 	}
 	for _, f := range nft.Families() {
-		if p.tool(f).CheckInstalled() != nil {
+		if !p.tool(f).IsInstalled() {
 			return "", nil
 		}
 	}

@@ -79,13 +79,12 @@ func exemptions(host *ns.Handle) (all []exemption, err error) {
 			return iptables.ReadNFT(c, nft.Table{Family: f, Name: iptables.NAT}, chain)
 		}
 		tool, found, legacyErr := iptables.LegacyTool(host, f, iptables.NAT)
-		saved := ""
+		var legacy iptables.Table
 		if found {
-			saved, legacyErr = tool.Save(iptables.NAT)
+			legacy, legacyErr = tool.Read(iptables.Part{Table: iptables.NAT, Chains: []string{"POSTROUTING"}, Follow: leadsOn})
 		}
-		legacy := iptables.Parse(saved).Rules
 		legacyRules := func(chain string) ([]iptables.Rule, error) {
-			return iptables.Where(legacy, func(r iptables.Rule) bool { return r.Chain == chain }), nil
+			return iptables.Where(legacy.Rules, func(r iptables.Rule) bool { return r.Chain == chain }), nil
 		}
 		err = errors.Join(err, legacyErr)
 		for _, read := range []func(string) ([]iptables.Rule, error){rules, legacyRules} {
@@ -112,13 +111,16 @@ func exemptionsIn(rulesOf func(chain string) ([]iptables.Rule, error)) (found []
 			switch {
 			case r.Jump == "ACCEPT" || r.Jump == "RETURN" && i == 0:
 				found = append(found, r)
-			case r.Jump != "" && !strings.HasPrefix(r.Jump, "CNI-") && !slices.Contains(chains, r.Jump):
+			case leadsOn(r) && !slices.Contains(chains, r.Jump):
 				chains = append(chains, r.Jump)
 			}
 		}
 	}
 	return found, nil
 }
+
+// leadsOn reports whether the rule can jump to a chain of an administrator or another program.
+func leadsOn(r iptables.Rule) bool { return r.Jump != "" && !strings.HasPrefix(r.Jump, "CNI-") }
 
 // MasqueradeExemptions returns the findings of the check masq-exemption for the configurations in the directory.
 func MasqueradeExemptions(confDir string) (found []Finding, err error) {
