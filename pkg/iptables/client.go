@@ -55,7 +55,8 @@ func (t Tool) open() (c *client, err error) {
 	})
 }
 
-// Read returns the names of all chains of a table, and the rules of the part.
+// Read returns the rules of the part, and the names of all chains of the table, or only of its chain if the part is one
+// chain that exists.
 func (t Tool) Read(p Part) (Table, error) {
 	c, err := t.open()
 	if err != nil {
@@ -67,19 +68,22 @@ func (t Tool) Read(p Part) (Table, error) {
 // read runs the program for the names of the chains, and then for each selected chain. iptables-nft reports a missing
 // chain with the same error as a chain that it cannot read.
 func (c *client) read(p Part) (table Table, err error) {
+	if len(p.Chains) == 1 && p.Prefix == "" && p.Follow == nil { // saves a process if the chain exists
+		if table, err = c.list(p.Table, p.Chains[0]); err == nil {
+			table.Chains = p.Chains
+			return table, nil
+		}
+	}
 	var names []string
 	err = c.run("list the chains of table "+p.Table, func() (err error) {
 		names, err = c.program.ListChains(p.Table)
 		return err
 	})
+	table = Table{Chains: names}
 	selected := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !p.selects(name) })
 	for i := 0; i < len(selected) && err == nil; i++ {
-		var lines []string
-		err = c.run("list chain "+selected[i]+" of table "+p.Table, func() (err error) {
-			lines, err = c.program.List(p.Table, selected[i])
-			return err
-		})
-		listed := Parse(lines...)
+		var listed Table
+		listed, err = c.list(p.Table, selected[i])
 		for _, r := range listed.Rules {
 			if p.Follow != nil && p.Follow(r) && slices.Contains(names, r.Jump) && !slices.Contains(selected, r.Jump) {
 				selected = append(selected, r.Jump)
@@ -87,8 +91,17 @@ func (c *client) read(p Part) (table Table, err error) {
 		}
 		table.Rules, table.Closed = append(table.Rules, listed.Rules...), append(table.Closed, listed.Closed...)
 	}
-	table.Chains = names
 	return table, err
+}
+
+// list returns the rules of one chain.
+func (c *client) list(table, chain string) (Table, error) {
+	var lines []string
+	err := c.run("list chain "+chain+" of table "+table, func() (err error) {
+		lines, err = c.program.List(table, chain)
+		return err
+	})
+	return Parse(lines...), err
 }
 
 // delete executes a script that deletes one rule or one chain of the table, and nothing else. For any other script, done

@@ -42,13 +42,16 @@ func part() xt.Part {
 	return xt.Part{Table: filter, Chains: []string{"FORWARD", forwardChain, stage1, stage2}}
 }
 
+// acceptPart returns the part of table filter that contains the rules of addresses, and their markers.
+func acceptPart() xt.Part { return xt.Part{Table: filter, Chains: []string{forwardChain}} }
+
 // addRules adds the rules for the attachment's addresses of one family, and the rules of the policy if
 // the policy is in iptables.
 func (f *firewall) addRules(tool xt.Tool) error {
 	what := "rules of " + f.r.Attachment().String()
 	// A program that fails may have applied its changes, for example if it was killed.
 	f.r.Undo.Push("delete "+what, func() error {
-		return tool.Change(part(), "delete "+what, func(table xt.Table) (string, error) {
+		return tool.Change(acceptPart(), "delete "+what, func(table xt.Table) (string, error) {
 			return xt.Script(filter, deletions(table.Rules, f.isOwn, nil)...), nil
 		})
 	})
@@ -206,7 +209,7 @@ func (f *firewall) eachTable(match func(xt.Rule) bool, visit func(tool xt.Tool) 
 func (f *firewall) delRules() error {
 	concerns := func(r xt.Rule) bool { return f.isOwn(r.Comment) || slices.ContainsFunc(f.addrs, r.Mentions) }
 	return f.eachTable(concerns, func(tool xt.Tool) error {
-		return tool.Change(part(), "delete rules of "+f.r.Attachment().String(), func(table xt.Table) (string, error) {
+		return tool.Change(acceptPart(), "delete rules of "+f.r.Attachment().String(), func(table xt.Table) (string, error) {
 			return xt.Script(filter, deletions(table.Rules, f.isOwn, f.addrsOf(tool.Family))...), nil
 		})
 	}, forwardChain)
