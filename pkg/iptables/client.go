@@ -35,6 +35,7 @@ func (p Part) selects(chain string) bool {
 type client struct {
 	host    Tool
 	path    string
+	limit   time.Duration // of each call of run
 	program *goiptables.IPTables
 }
 
@@ -48,7 +49,7 @@ func (t Tool) open() (c *client, err error) {
 	if t.Family == nft.IPv6 {
 		proto = goiptables.ProtocolIPv6
 	}
-	c = &client{host: t, path: path}
+	c = &client{host: t, path: path, limit: lockWait + runLimit}
 	return c, c.run("read the version", func() (err error) {
 		c.program, err = goiptables.New(goiptables.Path(path), goiptables.IPFamily(proto), goiptables.Timeout(int(lockWait.Seconds())))
 		return err
@@ -123,7 +124,6 @@ func (c *client) delete(name string, table Table, script string) (done bool, err
 // run calls f, which runs programs by go-iptables, in the namespace. go-iptables cannot limit the time of a program, and
 // does not return its process. After the limit, run therefore kills the programs that the thread has started since.
 func (c *client) run(description string, f func() error) error {
-	const limit = lockWait + runLimit
 	step := filepath.Base(c.path) + ": " + description
 	var killed atomic.Bool
 	err := c.host.HostNS.Step(step, func() error {
@@ -131,14 +131,22 @@ func (c *client) run(description string, f func() error) error {
 			runtime.LockOSThread()
 			defer runtime.UnlockOSThread()
 			thread, before := unix.Gettid(), children(unix.Gettid())
-			timer := time.AfterFunc(limit, func() {
-				for _, pid := range children(thread) {
-					if !slices.Contains(before, pid) {
-						killed.Store(unix.Kill(pid, unix.SIGKILL) == nil)
+			done := make(chan struct{})
+			defer close(done)
+			go func() {
+				for wait := c.limit; ; wait = time.Second { // f may start several programs
+					select {
+					case <-done:
+						return
+					case <-time.After(wait):
+						for _, pid := range children(thread) {
+							if !slices.Contains(before, pid) && unix.Kill(pid, unix.SIGKILL) == nil {
+								killed.Store(true)
+							}
+						}
 					}
 				}
-			})
-			defer timer.Stop()
+			}()
 			return f()
 		})
 	})
@@ -147,13 +155,12 @@ func (c *client) run(description string, f func() error) error {
 	}
 	text := strings.Join(strings.Fields(err.Error()), " ")
 	if killed.Load() {
-		return types.Errorf(types.CodeTryAgain, "%s: the program still ran after %s and was killed: %s", step, limit, text)
+		return types.Errorf(types.CodeTryAgain, "%s: the program still ran after %s and was killed: %s", step, c.limit, text)
 	}
-	status := 0
 	if exit, ok := errors.AsType[*goiptables.Error](err); ok {
-		status = exit.ExitStatus()
+		return explain(fmt.Errorf("%s: %s", step, text), exit.ExitStatus())
 	}
-	return explain(fmt.Errorf("%s: %s", step, text), status)
+	return fmt.Errorf("%s: %w", step, err)
 }
 
 // children returns the processes that the thread has started and that still run.

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	goiptables "github.com/coreos/go-iptables/iptables"
 	"github.com/plumb-cni/plumb/v2/pkg/nft"
 	"github.com/plumb-cni/plumb/v2/pkg/ns"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
@@ -209,4 +210,90 @@ func TestParseReadsListedRules(t *testing.T) {
 	if want := "-D A -s 192.0.2.1/32 -p tcp -m multiport --dports 80,81"; rules[1].Deletion() != want {
 		t.Errorf("the deletion of the rule is %s, want %s", rules[1].Deletion(), want)
 	}
+}
+
+func TestGoIPTablesFindsTheRulesOfRestore(t *testing.T) {
+	tool := newTool(t, Default)
+	comment := `a "b" \c`
+	if err := tool.Restore("add", Script(NAT, "-N A", "-A A -s 192.0.2.1/32 -m comment --comment "+Quote(comment)+" -j RETURN")); err != nil {
+		t.Fatal(err)
+	}
+	err := tool.HostNS.Do(func() error {
+		program, err := goiptables.New()
+		if err != nil {
+			return err
+		}
+		found, err := program.Exists(NAT, "A", "-s", "192.0.2.1", "-m", "comment", "--comment", comment, "-j", "RETURN")
+		if !found {
+			t.Error("go-iptables does not find the rule")
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestChangeDeletesASingleRuleOrChainWithoutRestore(t *testing.T) {
+	for _, v := range []Variant{Legacy, NFT} {
+		tool := newTool(t, v)
+		if err := tool.Restore("add", Script(NAT, "-N A", "-A A -m comment --comment "+Quote(`"b" \c`)+" -j RETURN", `-A A -i "a\"b" -j RETURN`)); err != nil {
+			t.Fatal(err)
+		}
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "iptables"+string(v)+"-restore"), []byte("#!/bin/sh\nexit 2\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		t.Run(string("iptables"+v), func(t *testing.T) {
+			t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+			part := Part{Table: NAT, Chains: []string{"A"}}
+			for range 2 {
+				if err := tool.Change(part, "delete", func(table Table) (string, error) { return Script(NAT, table.Rules[0].Deletion()), nil }); err != nil {
+					t.Error(err)
+				}
+			}
+			if table, err := tool.Read(part); err != nil || len(table.Rules) > 0 || !table.HasChain("A") {
+				t.Errorf("read %+v, %v, want a chain without rules", table, err)
+			}
+			if err := tool.Change(part, "delete", func(Table) (string, error) { return Script(NAT, chainDeletion("A")...), nil }); err != nil {
+				t.Error(err)
+			}
+			if table, err := tool.Read(part); err != nil || table.HasChain("A") {
+				t.Errorf("read %+v, %v, want no chain A", table, err)
+			}
+		})
+	}
+}
+
+func TestReadFollowsJumpsAndPrefixes(t *testing.T) {
+	tool := newTool(t, Default)
+	if err := tool.Restore("add", Script(NAT, "-N A", "-N B", "-N C", "-N P-1", "-A A -j B", "-A A -p tcp -j C", "-A B -j RETURN", "-A C -j RETURN", "-A P-1 -j RETURN")); err != nil {
+		t.Fatal(err)
+	}
+	table, err := tool.Read(Part{Table: NAT, Chains: []string{"A", "none"}, Prefix: "P-", Follow: func(r Rule) bool { return r.Matches == "" }})
+	var lines []string
+	for _, r := range table.Rules {
+		lines = append(lines, r.Line)
+	}
+	slices.Sort(lines)
+	if want := []string{"-A A -j B", "-A A -p tcp -j C", "-A B -j RETURN", "-A P-1 -j RETURN"}; err != nil || !slices.Equal(lines, want) {
+		t.Errorf("read %q, %v, want %q", lines, err, want)
+	}
+}
+
+func TestReadKillsAProgramThatDoesNotEnd(t *testing.T) {
+	tool, dir := newTool(t, Default), t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "iptables"), []byte("#!/bin/sh\nwhile :; do :; done\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	path, err := tool.path("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &client{host: tool, path: path, limit: time.Millisecond}
+	expectCode(t, c.run("read the version", func() (err error) {
+		c.program, err = goiptables.New(goiptables.Path(path))
+		return err
+	}), types.CodeTryAgain)
 }
