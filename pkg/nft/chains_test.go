@@ -30,9 +30,11 @@ var _ = Describe("Chains", func() {
 		}
 		forward := func(f nft.Family, table, name string, drop nft.DropReason) nft.ListedChain {
 			ch := chain(f, table, name)
-			ch.Forwards, ch.Drop = true, drop
+			ch.Forwards, ch.Drop, ch.Discards = true, drop, drop == nft.PolicyDrop
 			return ch
 		}
+		in := chain(nft.IPv6, "two", "in")
+		in.Discards = true
 		Expect(c.AllChains()).To(ConsistOf(
 			forward(nft.Inet, "one", "drops", nft.PolicyDrop),
 			forward(nft.IPv4, "filter", "FORWARD", ""),
@@ -41,7 +43,7 @@ var _ = Describe("Chains", func() {
 			forward(nft.IPv4, "last", "f", nft.RuleDrop),
 			forward(nft.IPv6, "last", "f", nft.RuleDrop), chain(nft.IPv6, "last", "one"), chain(nft.IPv6, "last", "two"),
 			forward(nft.Inet, "conditional", "f", ""), chain(nft.Inet, "conditional", "back"),
-			chain(nft.IPv6, "two", "in"),
+			in,
 		))
 	})
 })
