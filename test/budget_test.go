@@ -1,0 +1,121 @@
+package test
+
+import (
+	"bytes"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// A budget is the number of lines of Go that a package, plugin or program may have without its tests, in multiples of 20. A
+// change that needs more raises it, and says why. A change that needs less lowers it.
+type budget struct {
+	lines int
+	why   string // why it was raised
+}
+
+// budgets lists the budget of each package under pkg, of each plugin and datastore, and of the tool, with their
+// subdirectories.
+var budgets = map[string]budget{
+	"cmd/plumb":               {lines: 9980},
+	"datastore/etcd":          {lines: 1180},
+	"datastore/kubeconfig":    {lines: 200},
+	"datastore/kubernetes":    {lines: 2140},
+	"datastore/server":        {lines: 760},
+	"pkg/attach":              {lines: 2520},
+	"pkg/claims":              {lines: 820},
+	"pkg/datastore":           {lines: 120},
+	"pkg/dhcp":                {lines: 1060},
+	"pkg/dhcpd":               {lines: 1780},
+	"pkg/hostfile":            {lines: 260},
+	"pkg/invoke":              {lines: 580},
+	"pkg/ipam":                {lines: 340},
+	"pkg/iptables":            {lines: 940, why: "go-iptables reads the rules; what it lacks (time limit, namespace, single listings) is here"},
+	"pkg/lock":                {lines: 140},
+	"pkg/masq":                {lines: 580},
+	"pkg/nft":                 {lines: 2060},
+	"pkg/nl":                  {lines: 3460},
+	"pkg/ns":                  {lines: 280},
+	"pkg/pool":                {lines: 2780},
+	"pkg/skel":                {lines: 1360},
+	"pkg/statefile":           {lines: 260},
+	"pkg/sysctl":              {lines: 280},
+	"pkg/tables":              {lines: 180},
+	"pkg/trace":               {lines: 440},
+	"pkg/types":               {lines: 1580},
+	"pkg/undo":                {lines: 80},
+	"pkg/version":             {lines: 40},
+	"plugins/bandwidth":       {lines: 840},
+	"plugins/bridge":          {lines: 2040},
+	"plugins/cluster-local":   {lines: 1500},
+	"plugins/dhcp":            {lines: 420},
+	"plugins/dummy":           {lines: 120},
+	"plugins/firewall":        {lines: 1980},
+	"plugins/host-device":     {lines: 1180},
+	"plugins/host-local":      {lines: 100},
+	"plugins/ipvlan":          {lines: 340},
+	"plugins/loopback":        {lines: 140},
+	"plugins/macvlan":         {lines: 220},
+	"plugins/portmap":         {lines: 2400},
+	"plugins/ptp":             {lines: 500},
+	"plugins/route-override":  {lines: 360},
+	"plugins/sbr":             {lines: 660},
+	"plugins/static":          {lines: 280},
+	"plugins/tap":             {lines: 300},
+	"plugins/tc-redirect-tap": {lines: 360},
+	"plugins/tuning":          {lines: 920},
+	"plugins/vlan":            {lines: 320},
+	"plugins/vrf":             {lines: 440},
+}
+
+// TestBudgets compares the budgets with the sources.
+func TestBudgets(t *testing.T) {
+	counted := map[string]int{}
+	for _, pattern := range []string{"pkg/*", "plugins/*", "datastore/*", "cmd/*"} {
+		dirs, err := filepath.Glob("../" + pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, dir := range dirs {
+			if n := countLines(t, dir); n > 0 {
+				counted[strings.TrimPrefix(dir, "../")] = n
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(counted)) {
+		n := (counted[name] + 19) / 20 * 20
+		switch b, ok := budgets[name]; {
+		case !ok:
+			t.Errorf("%s has no budget; add %q: {lines: %d}", name, name, n)
+		case n > b.lines:
+			t.Errorf("%s has %d lines; its budget is %d (%s): remove something, or raise it to %d and say why", name, counted[name], b.lines, b.why, n)
+		case n < b.lines:
+			t.Errorf("%s has %d lines; lower its budget from %d to %d", name, counted[name], b.lines, n)
+		}
+	}
+	for name := range budgets {
+		if counted[name] == 0 {
+			t.Errorf("%s has a budget, but no sources", name)
+		}
+	}
+}
+
+// countLines returns the number of lines of the Go files in a directory and its subdirectories, without tests.
+func countLines(t *testing.T, dir string) (lines int) {
+	err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		lines += bytes.Count(text, []byte("\n"))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lines
+}
