@@ -8,7 +8,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/containernetworking/cni/libcni"
 
@@ -75,7 +74,7 @@ func (k asker) status(p plugin, complete bool, add addFunc) {
 		if err == nil && len(keys) == 0 {
 			err = strictErr // strictErr names a value that the plugin ignores
 		}
-		if k.report.withoutRoot && isDenied(err) {
+		if err != nil && k.report.withoutRoot && !slices.Contains(ofConfiguration, plugins.Failure(err).Code) {
 			k.report.failed("STATUS of "+p.Type, fs.ErrPermission)
 			err = nil
 		}
@@ -83,10 +82,8 @@ func (k asker) status(p plugin, complete bool, add addFunc) {
 	}
 }
 
-// isDenied reports whether the error of a plugin contains the text of an error that matches fs.ErrPermission.
-func isDenied(err error) bool {
-	return err != nil && (strings.Contains(err.Error(), syscall.EACCES.Error()) || strings.Contains(err.Error(), syscall.EPERM.Error()))
-}
+// ofConfiguration lists the codes of errors that do not depend on the user who calls STATUS.
+var ofConfiguration = []uint{types.CodeUnsupported, types.CodeDecode, types.CodeConfig}
 
 // addStatus adds the findings for the warnings and the error of STATUS.
 func (p plugin) addStatus(warnings []string, err error, add addFunc) {
