@@ -84,9 +84,9 @@ sample() {
 # start executables, and the race detector would double the time of everything else.
 suites() {
 	local list status=0
-	mapfile -t list < <(packages -v /plumb/test)
+	mapfile -t list < <(packages -v /v2/test)
 	tests -race "${list[@]}" 2>&1 | progress ${#list[@]} || status=$?
-	mapfile -t list < <(packages /plumb/test)
+	mapfile -t list < <(packages /v2/test)
 	tests "${list[@]}" 2>&1 | progress ${#list[@]} || status=$?
 	return "$status"
 }
