@@ -7,6 +7,7 @@
 package iptables
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -136,17 +137,17 @@ func (t Tool) restore(description, script string, wait time.Duration) error {
 	return err
 }
 
-// IsInstalled reports whether the programs for this family and variant are installed. It runs no program.
-func (t Tool) IsInstalled() bool {
-	_, err := t.path("")
-	_, restoreErr := t.path("-restore")
-	return err == nil && restoreErr == nil
+// Find returns an error with types.CodeConfig if a program for this family and variant is not installed. It runs no program.
+func (t Tool) Find() error {
+	_, err := t.path("-restore")
+	_, readErr := t.path("")
+	return cmp.Or(err, readErr)
 }
 
 // CheckInstalled returns an error if a program for this family and variant is not installed, with types.CodeConfig, or
 // if the program that reads the rules cannot run. It runs that program for its version.
 func (t Tool) CheckInstalled() error {
-	_, err := t.path("-restore")
+	err := t.Find()
 	if err == nil {
 		_, err = t.open()
 	}
@@ -215,7 +216,7 @@ func LegacyTool(host *ns.Handle, f nft.Family, table string) (t Tool, found bool
 	}
 	for _, v := range []Variant{Legacy, Default} { // before 1.8, iptables supported only legacy tables, without variants
 		t = Tool{HostNS: host, Family: f, Variant: v}
-		if slices.Contains(strings.Fields(string(names)), table) && t.IsInstalled() {
+		if slices.Contains(strings.Fields(string(names)), table) && t.Find() == nil {
 			return t, true, nil
 		}
 	}

@@ -99,10 +99,7 @@ func (f *firewall) toolsToAllow() (tools []xt.Tool, err error) {
 	if f.conf.backend == iptables {
 		for _, fam := range f.families() {
 			tool := xt.Tool{HostNS: f.r.HostNS, Family: fam}
-			tools = append(tools, tool)
-			if !tool.IsInstalled() {
-				err = cmp.Or(err, tool.CheckInstalled())
-			}
+			tools, err = append(tools, tool), cmp.Or(err, tool.Find())
 		}
 		return tools, err // a missing program is reported before the first change
 	}

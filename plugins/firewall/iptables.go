@@ -31,7 +31,7 @@ const (
 // nftTool returns the tool for the tables in nf_tables. iptables before version 1.8 has no variants.
 func (f *firewall) nftTool(fam nft.Family) xt.Tool {
 	t := xt.Tool{HostNS: f.r.HostNS, Family: fam, Variant: xt.NFT}
-	if !t.IsInstalled() {
+	if t.Find() != nil {
 		t.Variant = xt.Default
 	}
 	return t

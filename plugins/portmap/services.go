@@ -65,7 +65,7 @@ func (p *portMap) backend() (string, error) {
 		return "", err
 	}
 	for _, f := range nft.Families() {
-		if !p.tool(f).IsInstalled() {
+		if p.tool(f).Find() != nil {
 			return "", nil
 		}
 	}
