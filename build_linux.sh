@@ -24,10 +24,10 @@ export CGO_ENABLED=0 GOOS=linux
 modfile=$(scripts/modfile.sh)
 ldflags="-s -w -X github.com/plumb-cni/plumb/v2/pkg/version.linked=$VERSION"
 # shellcheck disable=SC2086 # the flag may be empty
-go build -trimpath -buildvcs=false $modfile -ldflags "$ldflags" -o "$bin/" ./plugins/... ./cmd/plumb
+go build -trimpath -buildvcs=false $modfile -ldflags "$ldflags" -o "$bin/" ./plugins/*/ ./cmd/plumb
 # shellcheck disable=SC2086 # the flag may be empty
-go build -trimpath -buildvcs=false $modfile -ldflags "$ldflags" -o "$bin/cluster-local-kubernetes" ./datastore/kubernetes
-go -C datastore/etcd build -trimpath -buildvcs=false -ldflags "$ldflags" -o "$bin/cluster-local-etcd"
+go build -trimpath -buildvcs=false $modfile -ldflags "$ldflags" -o "$bin/cluster-local-kubernetes" ./plugins/cluster-local/datastore/kubernetes
+go -C plugins/cluster-local/datastore/etcd build -trimpath -buildvcs=false -ldflags "$ldflags" -o "$bin/cluster-local-etcd"
 
 echo "plumb $VERSION for linux/$(go env GOARCH) in $bin:"
 for plugin in plugins/*/ cluster-local-etcd cluster-local-kubernetes plumb; do

@@ -27,8 +27,8 @@ needed=(
 needed_by_all=(gcc:gcc /usr/include/stdio.h:libc6-dev shellcheck:shellcheck qemu-s390x-static:qemu-user-static lintian:lintian rpm:rpm)
 
 # modules are the Go modules of the executables, and modules_of_all are the modules that only --all tests.
-modules=(. datastore/etcd test/reference)
-modules_of_all=(scripts/checks scripts/packages test/datastore test/runtimes)
+modules=(. plugins/cluster-local/datastore/etcd test/reference)
+modules_of_all=(scripts/checks scripts/packages plugins/cluster-local/test test/runtimes)
 
 bold='' plain=''
 if [ -t 1 ]; then
@@ -107,7 +107,7 @@ bench() {
 # start_datastore starts the tests of the datastores. They wait most of the time, and run beside the tests of runtimes and
 # the virtual machine.
 start_datastore() {
-	setsid test/datastore/run.sh >"$work/datastore" 2>&1 &
+	setsid plugins/cluster-local/test/run.sh >"$work/datastore" 2>&1 &
 	datastore=$!
 }
 
@@ -126,7 +126,7 @@ clean_up() {
 	rm -rf "$work"
 }
 
-format() { silent gofmt -l cmd datastore pkg plugins scripts test; }
+format() { silent gofmt -l cmd pkg plugins scripts test; }
 
 failed=()
 # run NAME COMMAND… runs a check, and adds its name to failed if it fails.
@@ -178,7 +178,7 @@ else
 	run "staticcheck" go tool staticcheck -checks all ./...
 	run "go mod tidy" go mod tidy -diff
 	run "actionlint" go tool -modfile=scripts/checks/go.mod actionlint
-	run "shellcheck" shellcheck -x build_linux.sh scripts/*.sh scripts/packages/*.sh .ci/run test/vm/*.sh test/datastore/*.sh test/fresh/*.sh test/runtimes/*.sh test/runtimes/testdata/*.sh
+	run "shellcheck" shellcheck -x build_linux.sh scripts/*.sh scripts/packages/*.sh .ci/run test/vm/*.sh plugins/cluster-local/test/*.sh test/fresh/*.sh test/runtimes/*.sh test/runtimes/testdata/*.sh
 	CNI_TEST_NEEDS=$work/needs run "go test" suites
 	start_datastore
 	run "runtimes" test/runtimes/run.sh

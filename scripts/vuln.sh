@@ -16,8 +16,8 @@ product=pkg:golang/github.com/plumb-cni/plumb/v2@$(scripts/version.sh | sed 's/+
 check() {
 	local program status=0
 	program=$(go tool -modfile="$PWD/scripts/checks/go.mod" -n govulncheck)
-	"$program" -db "$db" "$@" ./plugins/... ./cmd/plumb ./datastore/kubernetes || status=1
-	"$program" -C datastore/etcd -db "$db" "$@" ./... || status=1
+	"$program" -db "$db" "$@" ./plugins/*/ ./cmd/plumb ./plugins/cluster-local/datastore/kubernetes || status=1
+	"$program" -C plugins/cluster-local/datastore/etcd -db "$db" "$@" ./... || status=1
 	return "$status"
 }
 

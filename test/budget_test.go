@@ -18,17 +18,12 @@ type budget struct {
 	why   string // why it was raised
 }
 
-// budgets lists the budget of each package under pkg, of each plugin and datastore, and of the tool, with their
+// budgets lists the budget of each package under pkg, of each plugin, and of the tool, with their
 // subdirectories.
 var budgets = map[string]budget{
 	"cmd/plumb":               {lines: 9980},
-	"datastore/etcd":          {lines: 1180},
-	"datastore/kubeconfig":    {lines: 200},
-	"datastore/kubernetes":    {lines: 2140},
-	"datastore/server":        {lines: 760},
 	"pkg/attach":              {lines: 2520},
 	"pkg/claims":              {lines: 820},
-	"pkg/datastore":           {lines: 120},
 	"pkg/dhcp":                {lines: 1060},
 	"pkg/dhcpd":               {lines: 1780},
 	"pkg/hostfile":            {lines: 260},
@@ -51,7 +46,7 @@ var budgets = map[string]budget{
 	"pkg/version":             {lines: 40},
 	"plugins/bandwidth":       {lines: 840},
 	"plugins/bridge":          {lines: 2040},
-	"plugins/cluster-local":   {lines: 1500},
+	"plugins/cluster-local":   {lines: 5880, why: "both datastores and what they share are in its subtree"},
 	"plugins/dhcp":            {lines: 420},
 	"plugins/dummy":           {lines: 120},
 	"plugins/firewall":        {lines: 1960},
@@ -75,7 +70,7 @@ var budgets = map[string]budget{
 // TestBudgets compares the budgets with the sources.
 func TestBudgets(t *testing.T) {
 	counted := map[string]int{}
-	for _, pattern := range []string{"pkg/*", "plugins/*", "datastore/*", "cmd/*"} {
+	for _, pattern := range []string{"pkg/*", "plugins/*", "cmd/*"} {
 		dirs, err := filepath.Glob("../" + pattern)
 		if err != nil {
 			t.Fatal(err)

@@ -62,10 +62,10 @@ var installations = []installation{
 	{"scripts/test.sh", []string{"build_linux.sh", "scripts", "pkg", "plugins", "test"}, nil},
 	{"scripts/bench.sh", []string{"build_linux.sh", "scripts/bench.sh", "scripts/sandbox.sh", "test/bench", "test/nstest"}, daemons},
 	{"scripts/quickstart.sh", []string{"build_linux.sh", "scripts/quickstart.sh"}, nil},
-	{"scripts/quickstart-cluster.sh", []string{"build_linux.sh", "scripts/quickstart-cluster.sh"}, nil},
-	{"test/vm/run.sh", []string{"build_linux.sh", "scripts/sandbox.sh", "test/vm", "test/nstest", "pkg", "plugins"}, daemons},
+	{"plugins/cluster-local/quickstart.sh", []string{"build_linux.sh", "plugins/cluster-local/quickstart.sh"}, nil},
+	{"test/vm/run.sh", []string{"build_linux.sh", "scripts/sandbox.sh", "test/vm", "test/nstest", "pkg", "plugins"}, append([]string{"plugins/cluster-local/quickstart.sh"}, daemons...)},
 	{"test/runtimes/run.sh", []string{"build_linux.sh", "scripts/sandbox.sh", "test/runtimes", "test/nstest"}, daemons},
-	{"test/datastore/run.sh", []string{"build_linux.sh", "scripts/sandbox.sh", "scripts/quickstart-cluster.sh", "test/datastore", "test/nstest"}, daemons},
+	{"plugins/cluster-local/test/run.sh", []string{"build_linux.sh", "scripts/sandbox.sh", "plugins/cluster-local/quickstart.sh", "plugins/cluster-local/test", "test/nstest"}, daemons},
 	{"test/fresh/run.sh", []string{"test/fresh"}, nil},
 }
 
@@ -73,7 +73,7 @@ var installations = []installation{
 var daemons = []string{"test/nstest/dnsmasq.go", "test/nstest/firewalld.go", "test/nstest/kea.go"}
 
 // own lists the directories whose run.sh installs packages itself.
-var own = []string{"test/datastore", "test/vm", "test/runtimes", "test/fresh"}
+var own = []string{"plugins/cluster-local/test", "test/vm", "test/runtimes", "test/fresh"}
 
 // TestProgramsAreInstalled checks that the scripts install the packages of all programs that tests
 // and scripts run.
@@ -101,7 +101,7 @@ func (i installation) files(t *testing.T) []string {
 			switch {
 			case err != nil:
 				return err
-			case d.IsDir() && root == "test" && slices.Contains(own, path):
+			case d.IsDir() && path != root && slices.Contains(own, path):
 				return filepath.SkipDir
 			case (isTest(path) || strings.HasSuffix(path, ".sh")) && !slices.Contains(i.except, path):
 				files = append(files, path)

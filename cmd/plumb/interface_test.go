@@ -26,11 +26,11 @@ import (
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/traces"
 	"github.com/plumb-cni/plumb/v2/pkg/attach"
 	"github.com/plumb-cni/plumb/v2/pkg/claims"
-	"github.com/plumb-cni/plumb/v2/pkg/datastore"
 	"github.com/plumb-cni/plumb/v2/pkg/nft"
 	"github.com/plumb-cni/plumb/v2/pkg/tables"
 	"github.com/plumb-cni/plumb/v2/pkg/trace"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
+	"github.com/plumb-cni/plumb/v2/plugins/cluster-local/datastore"
 	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
 
@@ -46,7 +46,7 @@ var namesInCode = []struct{ title, dirs, expressions string }{
 	{"JSON values", "(inventory|install)$", `\w+ +(?:Kind|Action|Life) += "(.+)"|\t(?:owner|no)\w+ += "(.+)"|"(\w+ only)"`},
 	{"JSON values, outcomes of calls", "traces$", `Outcome\w+ += "(.+)"`},
 	{"JSON values, problems", "pkg/types$", `Problem\w+ += "(.+)"`},
-	{"JSON values, verbs and reasons of datastores", "pkg/datastore$", `\w+ += "([a-z-]+)"`},
+	{"JSON values, verbs and reasons of datastores", "cluster-local/datastore$", `\w+ += "([a-z-]+)"`},
 	{"Metrics", "inventory$", `metric\{name: "(\w+)"`},
 	{"Metrics, labels", "inventory$", `"(\w+)", (?:n\.Name|network|reason|string\(k\)|rangeText|strings\.Rep)`},
 	{"iptables chains", "plugins/|pkg/masq", `= "(CNI-)"|"(CNI-)" \+|"(CNI-[A-Z].*?)"`},
@@ -190,7 +190,7 @@ func addNamesInCode(sections map[string][]string) {
 	root, comments := nstest.Root(GinkgoTB()), regexp.MustCompile(`(?m)//.*$`)
 	Expect(fs.WalkDir(os.DirFS(root), ".", func(path string, _ fs.DirEntry, err error) error {
 		dir := filepath.Dir(path)
-		if err != nil || !regexp.MustCompile(`^(cmd|datastore|pkg|plugins)/.*\.go$`).MatchString(path) || strings.HasSuffix(path, "_test.go") {
+		if err != nil || !regexp.MustCompile(`^(cmd|pkg|plugins)/.*\.go$`).MatchString(path) || strings.HasSuffix(path, "_test.go") {
 			return err
 		}
 		text, err := os.ReadFile(filepath.Join(root, path))

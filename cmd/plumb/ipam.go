@@ -18,8 +18,8 @@ import (
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/inventory"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/ipam"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/plugins"
-	"github.com/plumb-cni/plumb/v2/pkg/datastore"
 	"github.com/plumb-cni/plumb/v2/pkg/pool"
+	"github.com/plumb-cni/plumb/v2/plugins/cluster-local/datastore"
 )
 
 func newIPAM() *cobra.Command {

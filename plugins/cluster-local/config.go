@@ -8,10 +8,10 @@ import (
 	"slices"
 	"time"
 
-	"github.com/plumb-cni/plumb/v2/pkg/datastore"
 	"github.com/plumb-cni/plumb/v2/pkg/pool"
 	"github.com/plumb-cni/plumb/v2/pkg/skel"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
+	"github.com/plumb-cni/plumb/v2/plugins/cluster-local/datastore"
 )
 
 const (

@@ -8,10 +8,10 @@ import (
 	"slices"
 	"time"
 
-	"github.com/plumb-cni/plumb/v2/pkg/datastore"
 	"github.com/plumb-cni/plumb/v2/pkg/invoke"
 	"github.com/plumb-cni/plumb/v2/pkg/pool"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
+	"github.com/plumb-cni/plumb/v2/plugins/cluster-local/datastore"
 )
 
 // killAfter is how long after the datastore's own time limit the plugin kills it.

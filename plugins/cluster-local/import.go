@@ -4,10 +4,10 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/plumb-cni/plumb/v2/pkg/datastore"
 	"github.com/plumb-cni/plumb/v2/pkg/pool"
 	"github.com/plumb-cni/plumb/v2/pkg/skel"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
+	"github.com/plumb-cni/plumb/v2/plugins/cluster-local/datastore"
 )
 
 // importAddresses reserves the addresses in the key "import" of the configuration, which another IPAM plugin has assigned to

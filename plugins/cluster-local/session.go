@@ -8,11 +8,11 @@ import (
 	"slices"
 	"time"
 
-	"github.com/plumb-cni/plumb/v2/pkg/datastore"
 	"github.com/plumb-cni/plumb/v2/pkg/lock"
 	"github.com/plumb-cni/plumb/v2/pkg/pool"
 	"github.com/plumb-cni/plumb/v2/pkg/skel"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
+	"github.com/plumb-cni/plumb/v2/plugins/cluster-local/datastore"
 )
 
 // A session is a network whose lock "datastore" this process holds. Only a session asks the datastore for changes

@@ -18,9 +18,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/plumb-cni/plumb/v2/pkg/datastore"
 	"github.com/plumb-cni/plumb/v2/pkg/pool"
 	"github.com/plumb-cni/plumb/v2/pkg/skel"
+	"github.com/plumb-cni/plumb/v2/plugins/cluster-local/datastore"
 	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
 
@@ -280,7 +280,7 @@ func (s *simulation) operate(verb string, r datastore.Request) (a datastore.Answ
 	return a
 }
 
-// TestSimulate runs the simulation. test/datastore starts it with a datastore and etcd.
+// TestSimulate runs the simulation. plugins/cluster-local/test starts it with a datastore and etcd.
 func TestSimulate(t *testing.T) {
 	if *simulate.nodes == 0 {
 		t.Skip("-simulate is not set")

@@ -6,10 +6,10 @@ import (
 	"slices"
 	"time"
 
-	"github.com/plumb-cni/plumb/v2/pkg/datastore"
 	"github.com/plumb-cni/plumb/v2/pkg/pool"
 	"github.com/plumb-cni/plumb/v2/pkg/statefile"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
+	"github.com/plumb-cni/plumb/v2/plugins/cluster-local/datastore"
 )
 
 // checkFree returns an error if ADD could not write a reservation. If the key failStatusWhenFull is set, it also

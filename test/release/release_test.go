@@ -53,7 +53,7 @@ const (
 func checkout(t *testing.T, dir string) {
 	t.Helper()
 	root := nstest.Root(t)
-	for _, part := range []string{"go.mod", "go.sum", "README.md", "LICENSE", "build_linux.sh", "cmd", "deploy", "docs/upstream", "datastore", "pkg", "plugins", "scripts"} {
+	for _, part := range []string{"go.mod", "go.sum", "README.md", "LICENSE", "build_linux.sh", "cmd", "deploy", "docs/upstream", "pkg", "plugins", "scripts"} {
 		if info, err := os.Stat(filepath.Join(root, part)); err != nil {
 			t.Fatal(err)
 		} else if info.IsDir() {
@@ -203,7 +203,7 @@ func TestArchitectures(t *testing.T) {
 	for _, arch := range all {
 		if _, packed := architectures[arch]; !packed {
 			run(t, root, nil, typecheck, arch, root, "./plugins/...", "./cmd/...")
-			run(t, root, nil, typecheck, arch, filepath.Join(root, "datastore/etcd"), ".")
+			run(t, root, nil, typecheck, arch, filepath.Join(root, "plugins/cluster-local/datastore/etcd"), ".")
 		}
 	}
 }
@@ -452,7 +452,7 @@ func checkListed(t *testing.T, archive string, listed map[string]bool) {
 	dir := t.TempDir()
 	unpack(t, archive, dir)
 	var sums string
-	for _, module := range []string{".", "datastore/etcd"} {
+	for _, module := range []string{".", "plugins/cluster-local/datastore/etcd"} {
 		text, err := os.ReadFile(filepath.Join(nstest.Root(t), module, "go.sum"))
 		if err != nil {
 			t.Fatal(err)

@@ -23,10 +23,10 @@ import (
 
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/inventory"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/plugins"
-	"github.com/plumb-cni/plumb/v2/datastore/kubeconfig"
-	"github.com/plumb-cni/plumb/v2/pkg/datastore"
 	"github.com/plumb-cni/plumb/v2/pkg/pool"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
+	"github.com/plumb-cni/plumb/v2/plugins/cluster-local/datastore"
+	"github.com/plumb-cni/plumb/v2/plugins/cluster-local/datastore/kubeconfig"
 )
 
 const clusterLocal = "cluster-local"
