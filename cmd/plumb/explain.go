@@ -41,7 +41,9 @@ changes nothing itself, but host-local may release reservations from before a re
 			if a.HasNamespace() {
 				damages, err := caller.Check(c.Context(), a)
 				for _, d := range damages {
-					p.AddDamage(d.Plugin, d.Err)
+					for _, problem := range d.Texts() {
+						p.AddDamage(d.Plugin, problem)
+					}
 				}
 				p.AddNotChecked(err)
 			}

@@ -208,8 +208,6 @@ var _ = Describe("plumb repair", func() {
 		Entry("with commands", strings.Replace(broken, "element x is missing; ", "", 1), "code 100: link y is down", "add x && set y up"),
 		Entry("if the port belongs to another container", `{"code": 100, "msg": "host port 80 belongs to b"}`, "code 100: host port 80 belongs to b",
 			"edit: follow the text or, if it gives no advice, find out which program changed this, then let the runtime replace the container"),
-		Entry("if the executable does not know REPAIR", `{"code": 4, "msg": "unknown CNI_COMMAND: REPAIR"}`, "code 4: unknown CNI_COMMAND: REPAIR",
-			"edit: replace DIR/one, which does not support REPAIR, with the executable of this release (plumb install)"),
 		Entry("if another variable is wrong", `{"code": 4, "msg": "ARGS: unknown args"}`, "code 4: ARGS: unknown args",
 			"edit: follow the text or, if it gives no advice, find out which program changed this, then let the runtime replace the container"),
 		Entry("if the attachment is locked", `{"code": 11, "msg": "another call"}`, "code 11: another call",
@@ -270,7 +268,7 @@ var _ = Describe("plumb repair", func() {
 
 	It("skips an attachment whose DEL has begun", func() {
 		b.attach(both, "one", "rep-a")
-		b.write("fails-one-rep-a", `{"code": 11, "msg": "a DEL of stubs/rep-a/eth0 has begun; nothing was repaired"}`)
+		b.write("fails-one-rep-a", `{"code": 11, "msg": "another text", "problems": [{"kind": "deleted"}]}`)
 		report, exit := b.repair()
 		Expect(exit).To(Equal(0))
 		Expect(report.Skipped).To(ConsistOf(HaveField("What", "a DEL of stubs/rep-a/eth0 has begun")))

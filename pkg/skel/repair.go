@@ -14,13 +14,9 @@ import (
 // CommandRepair is the value of CNI_COMMAND with which "plumb repair" calls a plugin. It is not part of the CNI
 // specification. The environment and the configuration are those of CHECK. REPAIR restores what CHECK reports as
 // missing on the host. It changes the container only if ContainerSide is set, and takes nothing from another attachment.
-// It returns the error of CHECK after the repair, or types.CodeTryAgain if a DEL of the attachment has begun. An older
-// plumb, and any other plugin, rejects the verb with types.CodeEnvironment.
+// It returns the error of CHECK after the repair or, if a DEL of the attachment has begun, a types.ProblemDeleted with
+// types.CodeTryAgain. A plugin of another project rejects the verb with types.CodeEnvironment.
 const CommandRepair = "REPAIR"
-
-// DelHasBegun is the format of the error of a REPAIR that did nothing because a DEL has begun. Its argument is the
-// types.Attachment.
-const DelHasBegun = "a DEL of %s has begun"
 
 // Checked returns a handler that calls parse, which parses and checks the whole configuration, and then handle.
 func Checked[C any](parse func(*Request) (C, error), handle func(*Request, C) error) func(*Request) error {
@@ -41,7 +37,7 @@ func repair(r *Request) error {
 		return types.Errorf(types.CodeIO, "read the marks of deleted attachments: %w", err)
 	}
 	if deleted {
-		return types.Errorf(types.CodeTryAgain, DelHasBegun+"; nothing was repaired", r.Attachment())
+		return types.Coded(types.CodeTryAgain, types.Problem{Kind: types.ProblemDeleted}.Errorf("a DEL of %s has begun; nothing was repaired", r.Attachment()))
 	}
 	if err := r.requireOwn(); err != nil {
 		return err

@@ -456,8 +456,8 @@ func TestFormOfAnError(t *testing.T) {
 		{fmt.Errorf("check: %w", errors.Join(errors.New("a"), types.Problem{Object: "interface x", Kind: types.ProblemDiffers, Want: "up", Fix: "ip link set dev x up"}.Errorf("x is down"),
 			&types.Error{Code: 100, Msg: "b", Problems: []types.Problem{{Kind: types.ProblemMissing, Object: "y"}}})), plain,
 			"{\n    \"cniVersion\": \"1.1.0\",\n    \"code\": 100,\n    \"msg\": \"check: a; x is down; b\",\n    \"problems\": [\n" +
-				"        {\n            \"kind\": \"other\",\n            \"got\": \"a\"\n        },\n" +
-				"        {\n            \"object\": \"interface x\",\n            \"kind\": \"differs\",\n            \"want\": \"up\",\n            \"fix\": \"ip link set dev x up\"\n        },\n" +
+				"        {\n            \"kind\": \"other\",\n            \"msg\": \"a\"\n        },\n" +
+				"        {\n            \"object\": \"interface x\",\n            \"kind\": \"differs\",\n            \"want\": \"up\",\n            \"msg\": \"x is down\",\n            \"fix\": \"ip link set dev x up\"\n        },\n" +
 				"        {\n            \"object\": \"y\",\n            \"kind\": \"missing\"\n        }\n    ]\n}\n"},
 	} {
 		o := run(t, pluginWithAdd(func(*skel.Request) (*types.Result, error) { return nil, tc.err }), call{conf: tc.conf})

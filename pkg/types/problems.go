@@ -24,6 +24,7 @@ type Problem struct {
 	Kind   string `json:"kind"`
 	Want   string `json:"want,omitempty"`
 	Got    string `json:"got,omitempty"`
+	Msg    string `json:"msg,omitempty"` // a text for people, set by Errorf
 	// Fix is the command for sh that fixes the problem. It is empty if no single command does.
 	Fix string `json:"fix,omitempty"`
 	// Repair says what plumb repair can do about the problem.
@@ -76,7 +77,8 @@ const (
 	ProblemUnknownKey = "unknown-key" // no plugin reads the key; Want is the key that was probably meant, Got the value
 	ProblemWrongType  = "wrong-type"  // the key has a value of another JSON type
 	ProblemConflict   = "conflict"    // the object belongs to another attachment or program
-	ProblemOther      = "other"       // Got is a text for people
+	ProblemDeleted    = "deleted"     // a DEL of the attachment has begun (REPAIR)
+	ProblemOther      = "other"       // described by Msg
 )
 
 // MissingLink returns the problem that a network interface does not exist that ADD created or that the host must have.
@@ -92,6 +94,7 @@ func Conflict(object, owner string) Problem {
 // Errorf returns the problem as an error. It formats the text as fmt.Errorf does, including %w.
 func (p Problem) Errorf(format string, args ...any) *Problem {
 	p.err = fmt.Errorf(format, args...)
+	p.Msg = p.err.Error()
 	return &p
 }
 
@@ -128,7 +131,7 @@ func problemsIn(err error) (all []Problem) {
 		return all
 	}
 	if all = ProblemsIn(errors.Unwrap(err)); all == nil {
-		all = []Problem{{Kind: ProblemOther, Got: err.Error()}}
+		all = []Problem{{Kind: ProblemOther, Msg: err.Error()}}
 	}
 	return all
 }

@@ -154,26 +154,26 @@ func (k asker) findDamaged(attachments []*inventory.Attachment, files []*file, a
 type damage struct {
 	text              string
 	containers, fixes []string
-	repair            string // the command that calls REPAIR, or "" if it does not help
+	commands          []string // the commands among fixes
+	repair            string   // the command that calls REPAIR, or "" if it does not help
 }
 
 func (d *damage) add(a *inventory.Attachment, found plugins.Damage, flags string) {
 	d.containers = append(d.containers, fmt.Sprintf("container %s, interface %s", a.ContainerID, a.IfName))
 	if fix := found.Fix(); !slices.Contains(d.fixes, fix) {
 		d.fixes = append(d.fixes, fix)
+		d.commands = append(d.commands, found.Commands()...)
 	}
 	d.repair = found.RepairCommand(a.Network, flags)
 }
 
-// fix returns the advice, which is plumb repair if it helps. plumb repair prints how to fix what it leaves. Older releases
-// of the plugins do not support REPAIR, and need the commands of CHECK.
+// fix returns the advice. This is plumb repair if it helps, and the commands of CHECK in case it fails.
 func (d *damage) fix() string {
-	fixes := strings.Join(d.fixes, " && ")
 	switch {
 	case d.repair == "":
-		return fixes
-	case strings.HasPrefix(fixes, edit):
+		return strings.Join(d.fixes, " && ")
+	case len(d.commands) == 0:
 		return d.repair
 	}
-	return d.repair + " || (" + fixes + ")"
+	return d.repair + " || (" + strings.Join(d.commands, " && ") + ")"
 }

@@ -37,11 +37,9 @@ const (
 	onHost      = "host"
 )
 
-// AddDamage adds a hop for each problem in an error of CHECK.
-func (p *Path) AddDamage(plugin string, err error) {
-	for problem := range strings.SplitSeq(err.Error(), "; ") {
-		p.Out = append(p.Out, hop(onHost, "CHECK of %s: %s", plugin, problem))
-	}
+// AddDamage adds a hop for a problem that CHECK reports.
+func (p *Path) AddDamage(plugin, problem string) {
+	p.Out = append(p.Out, hop(onHost, "CHECK of %s: %s", plugin, problem))
 }
 
 // AddNotChecked adds a hop that says why CHECK of no plugin was called. It ignores a nil error.

@@ -45,11 +45,11 @@ func (d Damage) Repair() types.Repair {
 		return slices.ContainsFunc(failure.Problems, func(p types.Problem) bool { return p.Repair == r })
 	}
 	switch {
-	case failure.Code != types.CodeChanged, d.lacksInterface(), d.isConflict():
+	case failure.Code != types.CodeChanged, d.lacksInterface(), d.HasKind(types.ProblemConflict):
 		return types.RepairNever
 	case contains(types.RepairContainerSide):
 		return types.RepairContainerSide
-	case len(failure.Problems) == 0, contains(""): // older releases report no Repair
+	case len(failure.Problems) == 0, contains(""):
 		return ""
 	}
 	return types.RepairNever
@@ -62,36 +62,44 @@ func (d Damage) lacksInterface() bool {
 	})
 }
 
-func (d Damage) isConflict() bool {
-	return slices.ContainsFunc(Failure(d.Err).Problems, func(p types.Problem) bool { return p.Kind == types.ProblemConflict })
+// HasKind reports whether the error lists a problem of this kind.
+func (d Damage) HasKind(kind string) bool {
+	return slices.ContainsFunc(Failure(d.Err).Problems, func(p types.Problem) bool { return p.Kind == kind })
 }
 
-// Fix returns how to fix the damage without plumb repair. It returns the commands if the plugin reports one for each
-// problem, and an advice otherwise.
+// Fix returns how to fix the damage without plumb repair, which is Commands or an advice.
 func (d Damage) Fix() string {
 	switch {
 	case d.advice != "":
 		return d.advice
 	case d.lacksInterface():
 		return Edit + "let the runtime replace the container, because plumb cannot create its interface again"
-	case d.isConflict():
+	case d.HasKind(types.ProblemConflict):
 		return Edit + "let the runtime replace one of the two containers, because plumb repair takes nothing from another container"
 	}
-	var fixes []string
-	for _, p := range Failure(d.Err).Problems {
-		if p.Fix == "" {
-			fixes = nil
-			break
-		}
-		if !slices.Contains(fixes, p.Fix) {
-			fixes = append(fixes, p.Fix)
-		}
-	}
-	if fixes == nil {
+	commands := d.Commands()
+	if commands == nil {
 		return Edit + "follow the text or, if it gives no advice, find out which program changed this, " +
 			"then let the runtime replace the container"
 	}
-	return strings.Join(fixes, " && ")
+	return strings.Join(commands, " && ")
+}
+
+// Commands returns the plugin's commands that fix the damage. It returns nil if the plugin reports a problem without a
+// command, or if only the runtime can fix the damage.
+func (d Damage) Commands() (all []string) {
+	if d.advice != "" || d.lacksInterface() || d.HasKind(types.ProblemConflict) {
+		return nil
+	}
+	for _, p := range Failure(d.Err).Problems {
+		if p.Fix == "" {
+			return nil
+		}
+		if !slices.Contains(all, p.Fix) {
+			all = append(all, p.Fix)
+		}
+	}
+	return all
 }
 
 // RepairCommand returns the command that repairs the damage in a network, with further flags. It returns "" if plumb repair
@@ -105,6 +113,17 @@ func (d Damage) RepairCommand(network, flags string) string {
 		words = slices.Insert(words, 2, "--container-side")
 	}
 	return types.Command(words...) + flags
+}
+
+// Texts returns a text for each problem, or the text of the error if it lists none.
+func (d Damage) Texts() (all []string) {
+	for _, p := range Failure(d.Err).Problems {
+		all = append(all, p.Msg)
+	}
+	if all == nil {
+		all = []string{d.Err.Error()}
+	}
+	return all
 }
 
 // ErrorText returns the code and the text of a plugin's error.

@@ -9,7 +9,6 @@ import (
 	"os"
 	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -220,17 +219,15 @@ func checkOne(ctx context.Context, caller *plugins.Caller, a *inventory.Attachme
 // repair calls REPAIR of one plugin.
 func (r *Report) repair(ctx context.Context, caller *plugins.Caller, a *inventory.Attachment, d plugins.Damage) {
 	err := caller.Repair(ctx, a, d)
-	code, rest := plugins.Failure(err).Code, d.After(err)
+	rest := d.After(err)
 	fix := rest.Fix()
 	switch {
 	case err == nil:
 		r.Repaired = append(r.Repaired, entry(a, d))
 		return
-	case a.IsDeleted(), code == types.CodeTryAgain && strings.Contains(err.Error(), fmt.Sprintf(skel.DelHasBegun, a.ID())):
-		r.skip(a, fmt.Errorf(skel.DelHasBegun, a.ID()))
+	case a.IsDeleted(), rest.HasKind(types.ProblemDeleted):
+		r.skip(a, fmt.Errorf("a DEL of %s has begun", a.ID()))
 		return
-	case code == types.CodeEnvironment && strings.Contains(err.Error(), "unknown CNI_COMMAND"):
-		fix = plugins.Edit + "replace " + caller.Find(ctx, d.Plugin).Path + ", which does not support REPAIR, with the executable of this release (plumb install)"
 	case !caller.ContainerSide && rest.Repair() == types.RepairContainerSide:
 		fix = rest.RepairCommand(a.Network, r.flags)
 	}
