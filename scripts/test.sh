@@ -104,28 +104,6 @@ bench() {
 	scripts/bench.sh --quick -n 3 --only start/bridge,loopback,tuning,cluster-local,host-local/0,host-local/1000,bridge/v4,ptp/v4,macvlan/v4,bandwidth,portmap/1,firewall/iptables,chain,burst/bridge/x8
 }
 
-# start_datastore starts the tests of the datastores. They wait most of the time, and run beside the tests of runtimes and
-# the virtual machine.
-start_datastore() {
-	setsid plugins/cluster-local/test/run.sh >"$work/datastore" 2>&1 &
-	datastore=$!
-}
-
-# datastore waits for the tests of the datastores, and prints what they printed.
-datastore() {
-	local status=0
-	wait "$datastore" || status=$?
-	datastore=''
-	cat "$work/datastore"
-	return "$status"
-}
-
-# clean_up ends what the script has started, and removes its files.
-clean_up() {
-	[ -z "$datastore" ] || kill -- "-$datastore" 2>/dev/null || :
-	rm -rf "$work"
-}
-
 format() { silent gofmt -l cmd pkg plugins scripts test; }
 
 failed=()
@@ -156,8 +134,7 @@ if [ -n "$tier" ]; then
 fi
 
 work=$(mktemp -d)
-datastore=''
-trap clean_up EXIT
+trap 'rm -rf "$work"' EXIT
 
 run "required programs" scripts/need.sh "${needed[@]}"
 run "modules" download
@@ -180,10 +157,9 @@ else
 	run "actionlint" go tool -modfile=scripts/checks/go.mod actionlint
 	run "shellcheck" shellcheck -x build_linux.sh scripts/*.sh scripts/packages/*.sh .ci/run test/vm/*.sh plugins/cluster-local/test/*.sh test/fresh/*.sh test/runtimes/*.sh test/runtimes/testdata/*.sh
 	CNI_TEST_NEEDS=$work/needs run "go test" suites
-	start_datastore
 	run "runtimes" test/runtimes/run.sh
 	[ "$(uname -m)" != x86_64 ] || CNI_TEST_NEEDS=$work/needs run "vm" test/vm/run.sh
-	run "datastore" datastore
+	run "datastore" plugins/cluster-local/test/run.sh
 	run "bench" bench
 	[ "$tier" = all ] || run "fuzz" scripts/fuzz.sh
 fi

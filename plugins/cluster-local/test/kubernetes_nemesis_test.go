@@ -20,7 +20,7 @@ func newUnreliableNemesis(count int, s setting) *nemesis {
 	n := newKubernetesNemesis(k, count, s)
 	faulty, configs := k.proxy(unreliably), map[string]json.RawMessage{}
 	for _, m := range n.nodes {
-		configs[m.name] = json.RawMessage(`{"type": "cluster-local-kubernetes", "timeout": 1, "kubeconfig": "` + k.writeKubeconfig(m.name, faulty, k.token(m.name)) + `"}`)
+		configs[m.name] = json.RawMessage(`{"type": "cluster-local-kubernetes", "timeout": 3, "kubeconfig": "` + k.writeKubeconfig(m.name, faulty, k.token(m.name)) + `"}`)
 	}
 	n.datastoreOf = func(node string) json.RawMessage { return configs[node] }
 	return n
@@ -57,12 +57,12 @@ func newKubernetesNemesis(k *kubernetes, count int, s setting) *nemesis {
 	return n
 }
 
-// unreliably forwards most requests. It delays some by up to 1.5 s, so that the client may have given up or been killed. It
+// unreliably forwards most requests. It delays some by up to 4.5 s, so that the client may have given up or been killed. It
 // loses the answers of others, or answers that the API server is overloaded or has failed.
 func unreliably(_ int, forward func(http.ResponseWriter), w http.ResponseWriter) {
 	switch rand.IntN(60) {
 	case 0, 1:
-		time.Sleep(time.Duration(rand.IntN(1500)) * time.Millisecond)
+		time.Sleep(time.Duration(rand.IntN(4500)) * time.Millisecond)
 		forward(w)
 	case 2:
 		forward(httptest.NewRecorder())

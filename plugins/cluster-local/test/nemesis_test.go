@@ -28,8 +28,8 @@ import (
 )
 
 var (
-	duration = flag.Duration("nemesis", 45*time.Second, "how long the nemesis runs the executables with the usual settings; 8 s with -short")
-	settings = flag.Duration("settings", 10*time.Second, "how long the nemesis runs the executables with each of the other settings, and the reference client; 8 s with -short")
+	duration = flag.Duration("nemesis", 20*time.Second, "how long the nemesis runs the executables with the usual settings; 8 s with -short")
+	settings = flag.Duration("settings", 5*time.Second, "how long the nemesis runs the executables with each of the other settings, and the reference client; 8 s with -short")
 )
 
 // With these values, the containers of the nemesis use nine tenths of the pool.
