@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -134,13 +135,23 @@ func sctpHost(a unix.Sockaddr) string {
 	return ""
 }
 
-// dialSCTP is a dialFunc. Signals of the Go runtime interrupt calls on a socket with a timeout
-// (signal(7)), so it tries again after EINTR.
+// dialSCTP is a dialFunc. It tries again if the peer aborts the association. A multihomed client lists all its addresses in
+// the INIT (RFC 9260, section 5.1.2), and NAT does not translate them. If the exchange takes longer than the first RTO, for
+// example on a busy machine, the server sends a HEARTBEAT or its data to another of these addresses, where no association
+// exists. The answer is an ABORT.
+//
+// Signals of the Go runtime interrupt calls on a socket with a timeout (signal(7)), so it also tries again after EINTR.
 func dialSCTP(n *nstest.NS, addr string) (reply string, err error) {
-	err = types.RetryEINTR(func() (err error) {
-		reply, err = dialSCTPOnce(n, addr)
-		return err
-	})
+	for range 10 {
+		err = types.RetryEINTR(func() (err error) {
+			reply, err = dialSCTPOnce(n, addr)
+			return err
+		})
+		aborted := errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.ECONNABORTED) || err == nil && reply == ""
+		if !aborted {
+			break
+		}
+	}
 	return reply, err
 }
 
