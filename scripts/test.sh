@@ -81,11 +81,13 @@ sample() {
 }
 
 # suites runs the tests of packages with the race detector, and then the tests in test/ without it, because they
-# start executables, and the race detector would double the time of everything else.
+# start executables, and the race detector would double the time of everything else. The packages' tests are short,
+# except in the nightly tier.
 suites() {
-	local list status=0
+	local list status=0 short=-short
+	[ "$tier" = all ] || short=-short=false
 	mapfile -t list < <(packages -v /v2/test)
-	tests -race "${list[@]}" 2>&1 | progress ${#list[@]} || status=$?
+	tests -race "$short" "${list[@]}" 2>&1 | progress ${#list[@]} || status=$?
 	mapfile -t list < <(packages /v2/test)
 	tests "${list[@]}" 2>&1 | progress ${#list[@]} || status=$?
 	return "$status"
