@@ -12,7 +12,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/doctor"
-	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/inventory"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/life"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/node"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
@@ -41,8 +42,8 @@ wrong.`,
 			Flags: placeFlags(c.Flags()), Spare: spareDirectories(),
 		}
 		if live != "" {
-			o.Live = func(inv *inventory.Inventory) (inventory.LiveList, error) {
-				return (&gc{begin: begin, live: live}).readLive(c, inv)
+			o.Live = func(inv *node.Inventory) (life.List, error) {
+				return (&collection{begin: begin, live: live}).readLive(c, inv)
 			}
 		}
 		report, err := o.Examine(c.Context(), untilSignal)

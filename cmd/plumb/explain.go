@@ -8,7 +8,8 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/inventory"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/explain"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/node"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/plugins"
 	"github.com/spf13/cobra"
 )
@@ -32,9 +33,9 @@ changes nothing itself, but host-local may release reservations from before a re
 		if err != nil {
 			return usageError{err}
 		}
-		paths, caller := []*inventory.Path{}, plugins.NewCaller(places.PluginPath, *timeout)
+		paths, caller := []*explain.Path{}, plugins.NewCaller(places.PluginPath, *timeout)
 		for _, a := range attachments {
-			p, err := inv.Explain(a)
+			p, err := explain.New(inv, a)
 			if err != nil {
 				return fmt.Errorf("explain %s: %w", a.ID(), err)
 			}
@@ -58,7 +59,7 @@ changes nothing itself, but host-local may release reservations from before a re
 }
 
 // completeAttachment completes the container ID or, if args contains one, the interface name.
-func completeAttachment(places *inventory.Places, args []string, prefix string) (names []string) {
+func completeAttachment(places *node.Places, args []string, prefix string) (names []string) {
 	inv, err := places.Read()
 	if err != nil {
 		return nil
@@ -78,7 +79,7 @@ func completeAttachment(places *inventory.Places, args []string, prefix string) 
 }
 
 // printPaths prints the hops of each path, first outgoing, then incoming.
-func printPaths(out io.Writer, paths []*inventory.Path) error {
+func printPaths(out io.Writer, paths []*explain.Path) error {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	for i, p := range paths {
 		if i > 0 {
@@ -87,7 +88,7 @@ func printPaths(out io.Writer, paths []*inventory.Path) error {
 		printf(w, "network %s, container %s, interface %s\n", p.Network, p.ContainerID, cmp.Or(p.IfName, "?"))
 		for _, direction := range []struct {
 			name string
-			hops []inventory.Hop
+			hops []explain.Hop
 		}{{"out", p.Out}, {"in", p.In}} {
 			for n, h := range direction.hops {
 				if n > 0 {

@@ -8,7 +8,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
-	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/inventory"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/explain"
 	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
 
@@ -39,10 +39,10 @@ in   host       host port tcp 8080 of IP version 4 is forwarded to 10.1.2.2 port
      host       VETH (veth), MTU 1500, port of cni0: hairpin off, isolated off
      container  eth0 (veth), MTU 1400, 10.1.2.2/24, fd00:1:2::2/64
 `))
-		var paths []inventory.Path
+		var paths []explain.Path
 		Expect(json.Unmarshal([]byte(b.plumb("explain", "8c1f", "eth0", "-o", "json")), &paths)).To(Succeed())
 		Expect(paths).To(HaveLen(1))
-		Expect(paths[0].Out[0]).To(Equal(inventory.Hop{Where: "container", What: "eth0 (veth), MTU 1400, 10.1.2.2/24, fd00:1:2::2/64"}))
+		Expect(paths[0].Out[0]).To(Equal(explain.Hop{Where: "container", What: "eth0 (veth), MTU 1400, 10.1.2.2/24, fd00:1:2::2/64"}))
 	})
 
 	It("shows each rate limit only where packets meet it", func() {

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/inventory"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/node"
 	"github.com/plumb-cni/plumb/v2/pkg/pool"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -24,8 +24,8 @@ const mustExist = "must-exist"
 
 // addPlaces adds the flags for the directories that a command reads. Parsing the flags fills in the returned Places.
 // The defaults come from cnitool's environment variables or are the usual directories of container runtimes.
-func addPlaces(flags *pflag.FlagSet) *inventory.Places {
-	p := &inventory.Places{
+func addPlaces(flags *pflag.FlagSet) *node.Places {
+	p := &node.Places{
 		ConfDir:    defaultConfDir(),
 		PluginPath: filepath.SplitList(cmp.Or(os.Getenv("CNI_PATH"), "/opt/cni/bin")),
 		CacheDirs:  []string{"/var/lib/cni"},
@@ -160,7 +160,7 @@ func (f format) print(w io.Writer, v any, text func(io.Writer) error) error {
 }
 
 // readHost reads the inventory of the host, and prints a warning for each part that cannot be read.
-func readHost(c *cobra.Command, p *inventory.Places) (*inventory.Inventory, error) {
+func readHost(c *cobra.Command, p *node.Places) (*node.Inventory, error) {
 	inv, err := p.Read()
 	if err != nil {
 		return nil, err

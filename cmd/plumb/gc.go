@@ -11,7 +11,9 @@ import (
 	"time"
 
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/cri"
-	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/inventory"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/gc"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/life"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/node"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/plugins"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -34,7 +36,7 @@ example what a failed ADD left, if two runs of gc --cri find them suspect and th
   nerdctl ps -aq --no-trunc | plumb gc --live - --dry-run`,
 		Args: noArgs,
 	}
-	g := &gc{begin: time.Now(), places: addPlaces(c.Flags()), format: addOutput(c.Flags())}
+	g := &collection{begin: time.Now(), places: addPlaces(c.Flags()), format: addOutput(c.Flags())}
 	c.Flags().StringVar(&g.live, "live", "", "`file` with the whole IDs of all live containers of all runtimes; - for stdin")
 	addCRI(c.Flags(), &g.cri)
 	c.Flags().BoolVar(&g.fromResults, "live-from-cache", false, "the containers with a result in libcni's cache are live")
@@ -60,10 +62,10 @@ const minAge = time.Minute
 // defaultSockets is the value of --cri without a socket. cri.FindSandboxes then finds the sockets.
 const defaultSockets = "auto"
 
-// A gc holds the flags of one run of the command.
-type gc struct {
+// A collection holds the flags of one run of the command.
+type collection struct {
 	begin       time.Time
-	places      *inventory.Places
+	places      *node.Places
 	format      *format
 	live        string
 	cri         string
@@ -71,10 +73,10 @@ type gc struct {
 	noneLive    bool
 	dead        []string
 	dryRun      bool
-	selection   inventory.Selection
+	selection   gc.Selection
 }
 
-func (g *gc) run(c *cobra.Command, _ []string) error {
+func (g *collection) run(c *cobra.Command, _ []string) error {
 	sources := 0
 	for _, given := range []bool{g.live != "" || g.cri != "", g.fromResults, g.noneLive, len(g.dead) > 0} {
 		if given {
@@ -84,7 +86,7 @@ func (g *gc) run(c *cobra.Command, _ []string) error {
 	if sources != 1 {
 		return usageError{errors.New("give exactly one of --cri, --live, --live-from-cache, --no-live and --dead, or --cri with --live, because gc must know which containers live")}
 	}
-	inv, err := readHost(c, g.places) // read before the list, see inventory.NewPlan
+	inv, err := readHost(c, g.places) // read before the list, see gc.NewPlan
 	if err != nil {
 		return err
 	}
@@ -97,7 +99,7 @@ func (g *gc) run(c *cobra.Command, _ []string) error {
 	switch {
 	case err != nil && len(g.dead) > 0:
 		return usageError{err}
-	case errors.Is(err, inventory.ErrNoneLive):
+	case errors.Is(err, life.ErrNoneLive):
 		return fmt.Errorf("%w; if no container with an attachment lives, use --no-live", err)
 	case err != nil:
 		return err
@@ -123,13 +125,13 @@ func (g *gc) run(c *cobra.Command, _ []string) error {
 const callLimit = 2 * time.Minute
 
 // collect carries out the plan, and prints the report.
-func (g *gc) collect(ctx context.Context, c *cobra.Command, plan *inventory.Plan) (*inventory.Report, error) {
+func (g *collection) collect(ctx context.Context, c *cobra.Command, plan *gc.Plan) (*gc.Report, error) {
 	if g.selection.Suspects != nil {
 		if err := g.selection.Suspects.Save(); err != nil {
 			return nil, err
 		}
 	}
-	collector := inventory.Collector{
+	collector := gc.Collector{
 		Places: *g.places, Network: g.selection.Network, Exec: plugins.NewCaller(g.places.PluginPath, callLimit),
 		Log: func(format string, args ...any) { printf(c.ErrOrStderr(), "plumb: "+format+"\n", args...) },
 	}
@@ -144,8 +146,8 @@ func (g *gc) collect(ctx context.Context, c *cobra.Command, plan *inventory.Plan
 }
 
 // plan reads the list of live containers and returns the plan.
-func (g *gc) plan(c *cobra.Command, inv *inventory.Inventory) (*inventory.Plan, error) {
-	var live inventory.LiveList
+func (g *collection) plan(c *cobra.Command, inv *node.Inventory) (*gc.Plan, error) {
+	var live life.List
 	var err error
 	if g.cri == "" || g.live != "" {
 		live, err = g.readLive(c, inv)
@@ -156,11 +158,11 @@ func (g *gc) plan(c *cobra.Command, inv *inventory.Inventory) (*inventory.Plan, 
 	if err != nil {
 		return nil, err
 	}
-	return inventory.NewPlan(inv, live, g.selection)
+	return gc.NewPlan(inv, live, g.selection)
 }
 
 // ask returns a list that also contains the pod sandboxes of the runtimes.
-func (g *gc) ask(ctx context.Context, inv *inventory.Inventory, live inventory.LiveList) (inventory.LiveList, error) {
+func (g *collection) ask(ctx context.Context, inv *node.Inventory, live life.List) (life.List, error) {
 	var sandboxes []string
 	var err error
 	if g.cri == defaultSockets {
@@ -171,42 +173,42 @@ func (g *gc) ask(ctx context.Context, inv *inventory.Inventory, live inventory.L
 	if err != nil {
 		return live, err
 	}
-	g.selection.Suspects = g.places.ReadSuspects()
-	return live.WithSandboxes(inv, sandboxes, g.begin)
+	g.selection.Suspects = gc.ReadSuspects(*g.places)
+	return live.WithSandboxes(inv.Facts(), sandboxes, g.begin)
 }
 
 // readLive returns the list of live containers.
-func (g *gc) readLive(c *cobra.Command, inv *inventory.Inventory) (inventory.LiveList, error) {
+func (g *collection) readLive(c *cobra.Command, inv *node.Inventory) (life.List, error) {
 	switch {
 	case g.fromResults:
-		return inv.LiveFromCache(), nil
+		return life.FromResults(inv.Facts(), inv.Time), nil
 	case len(g.dead) > 0:
-		return inv.NewDead(g.dead), nil
+		return life.NewDead(g.dead, inv.Time), nil
 	case g.noneLive:
-		return inventory.LiveList{None: true, Created: inv.Time}, nil
+		return life.List{None: true, Created: inv.Time}, nil
 	case g.live == "-":
 		stdin, ok := c.InOrStdin().(*os.File)
 		if !ok {
-			return inventory.LiveList{}, errors.New("stdin is not a file")
+			return life.List{}, errors.New("stdin is not a file")
 		}
-		return inventory.ReadLive(stdin, g.begin)
+		return life.Read(stdin, g.begin)
 	}
 	file, err := os.Open(g.live)
 	if err != nil {
-		return inventory.LiveList{}, err
+		return life.List{}, err
 	}
-	list, err := inventory.ReadLive(file, g.begin)
+	list, err := life.Read(file, g.begin)
 	return list, errors.Join(err, file.Close())
 }
 
-func (g *gc) printPlan(w io.Writer, p *inventory.Plan) error {
+func (g *collection) printPlan(w io.Writer, p *gc.Plan) error {
 	printAttachments(w, "would remove", p.Dead)
 	g.printKept(w, p.Kept, fmt.Sprintf("%s would be removed, %d kept", count(len(p.Dead), "attachment"), len(p.Kept)))
 	return nil
 }
 
 // printReport prints what was removed and what is left.
-func (g *gc) printReport(w io.Writer, r *inventory.Report) error {
+func (g *collection) printReport(w io.Writer, r *gc.Report) error {
 	printAttachments(w, "removed", r.Removed)
 	for _, l := range r.Left {
 		printf(w, "left %s %s %s: %s\n", l.Network, l.ContainerID, l.IfName, l.Reason)
@@ -218,7 +220,7 @@ func (g *gc) printReport(w io.Writer, r *inventory.Report) error {
 	return nil
 }
 
-func printAttachments(out io.Writer, what string, all []*inventory.Attachment) {
+func printAttachments(out io.Writer, what string, all []*node.Attachment) {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	for _, a := range all {
 		printf(w, "%s %s %s %s\n", what, cmp.Or(a.Network, "?"), cmp.Or(a.ContainerID, "?"), cmp.Or(a.IfName, "?"))
@@ -230,11 +232,11 @@ func printAttachments(out io.Writer, what string, all []*inventory.Attachment) {
 }
 
 // printKept prints the kept attachments with the reasons, the line last, and how to remove the suspect attachments.
-func (g *gc) printKept(w io.Writer, kept []inventory.WithReason, last string) {
+func (g *collection) printKept(w io.Writer, kept []gc.WithReason, last string) {
 	suspect := 0
 	for _, k := range kept {
 		printf(w, "kept %s %s %s: %s\n", k.Network, k.ContainerID, k.IfName, k.Reason)
-		if k.Life == inventory.Suspect {
+		if k.Life == life.Suspect {
 			suspect++
 		}
 	}

@@ -19,8 +19,10 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/doctor"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/explain"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/gc"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/install"
-	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/inventory"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/node"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/repair"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/schema"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/traces"
@@ -43,12 +45,12 @@ var namesInCode = []struct{ title, dirs, expressions string }{
 	{"Exit statuses of plumb", "cmd/plumb$", `\texit(\w+ += \d+)`},
 	{"Files and directories", "", `"(/(?:etc|opt|run|usr|var)/.*?)[":]|"(\.plumb|\.owned|last_reserved_ip\.)"`},
 	{"Flags of dhcp daemon", "pkg/dhcpd$", `\bf\.\w+Var\(&o\.\w+, "(\w+)"`},
-	{"JSON values", "(inventory|install)$", `\w+ +(?:Kind|Action|Life) += "(.+)"|\t(?:owner|no)\w+ += "(.+)"|"(\w+ only)"`},
+	{"JSON values", "internal/(node|life|install)$", `\w+ +(?:Kind|Action|Life) += "(.+)"|\t(?:owner|no)\w+ += "(.+)"|"(\w+ only)"`},
 	{"JSON values, outcomes of calls", "traces$", `Outcome\w+ += "(.+)"`},
 	{"JSON values, problems", "pkg/types$", `Problem\w+ += "(.+)"`},
 	{"JSON values, verbs and reasons of datastores", "cluster-local/datastore$", `\w+ += "([a-z-]+)"`},
-	{"Metrics", "inventory$", `metric\{name: "(\w+)"`},
-	{"Metrics, labels", "inventory$", `"(\w+)", (?:n\.Name|network|reason|string\(k\)|rangeText|strings\.Rep)`},
+	{"Metrics", "internal/metrics$", `metric\{name: "(\w+)"`},
+	{"Metrics, labels", "internal/metrics$", `"(\w+)", (?:n\.Name|network|reason|string\(k\)|rangeText|strings\.Rep)`},
 	{"iptables chains", "plugins/|pkg/masq", `= "(CNI-)"|"(CNI-)" \+|"(CNI-[A-Z].*?)"`},
 	{"nftables chains", "plugins/|pkg/(masq|tables)", `Chain\{\s*Name: +"(.+)"|\w(?:Kind|tionName) += "(.+)"|"(masq_mark)`},
 }
@@ -134,8 +136,8 @@ func jsonKeys() (lines []string) {
 		name  string
 		value any
 	}{
-		{"plumb list: ", inventory.Inventory{}}, {"plumb explain: ", []inventory.Path{}}, {"plumb doctor: ", doctor.Report{}},
-		{"plumb gc --dry-run: ", inventory.Plan{}}, {"plumb gc: ", inventory.Report{}}, {"plumb repair: ", repair.Report{}}, {"plumb install: ", install.Report{}},
+		{"plumb list: ", node.Inventory{}}, {"plumb explain: ", []explain.Path{}}, {"plumb doctor: ", doctor.Report{}},
+		{"plumb gc --dry-run: ", gc.Plan{}}, {"plumb gc: ", gc.Report{}}, {"plumb repair: ", repair.Report{}}, {"plumb install: ", install.Report{}},
 		{"plumb trace: ", traces.Call{}}, {"logs and traces: ", trace.Record{}}, {"error of a plugin: ", types.Error{}},
 		{"datastore's request: ", datastore.Request{}}, {"datastore's answer: ", datastore.Answer{}},
 	} {

@@ -15,8 +15,9 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/inventory"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/ipam"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/life"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/node"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/plugins"
 	"github.com/plumb-cni/plumb/v2/pkg/pool"
 	"github.com/plumb-cni/plumb/v2/plugins/cluster-local/datastore"
@@ -62,7 +63,7 @@ func addNetwork(c *cobra.Command, run ipamRun) *cobra.Command {
 		} else {
 			n, err = ipam.Find(inv, caller, network)
 		}
-		if errors.Is(err, inventory.ErrNoNetwork) || errors.Is(err, ipam.ErrNetwork) {
+		if errors.Is(err, node.ErrNoNetwork) || errors.Is(err, ipam.ErrNetwork) {
 			return usageError{err}
 		}
 		if err == nil && kubeconfig != "" {
@@ -363,7 +364,7 @@ func printImportable(out io.Writer, all []ipam.Importable) error {
 		fmt.Fprintln(w, "ADDRESS\tCONTAINER\tIF\tFORMER IPAM")
 	}
 	for _, i := range all {
-		fmt.Fprintf(w, "%v\t%s\t%s\t%s\n", i.Address, inventory.ShortID(i.ContainerID), i.IfName, i.IPAM)
+		fmt.Fprintf(w, "%v\t%s\t%s\t%s\n", i.Address, life.ShortID(i.ContainerID), i.IfName, i.IPAM)
 	}
 	return w.Flush()
 }

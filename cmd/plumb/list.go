@@ -8,7 +8,8 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/inventory"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/life"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/node"
 	"github.com/spf13/cobra"
 )
 
@@ -41,8 +42,8 @@ nftables elements, and files. It changes nothing.`,
 
 // An attachmentTable prints attachments as a table.
 type attachmentTable struct {
-	networks    []*inventory.Network
-	attachments []*inventory.Attachment
+	networks    []*node.Network
+	attachments []*node.Attachment
 	now         time.Time
 	noTrunc     bool // whole container IDs
 }
@@ -80,11 +81,11 @@ func (t attachmentTable) print(out io.Writer) error {
 }
 
 // id returns the container ID, shortened unless noTrunc is set.
-func (t attachmentTable) id(a *inventory.Attachment) string {
+func (t attachmentTable) id(a *node.Attachment) string {
 	if t.noTrunc {
 		return a.ContainerID
 	}
-	return inventory.ShortID(a.ContainerID)
+	return life.ShortID(a.ContainerID)
 }
 
 // count returns n and the singular or plural of what, for example "1 network" or "2 networks".

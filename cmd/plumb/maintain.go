@@ -10,8 +10,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/inventory"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/gc"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/life"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/maintain"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/node"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/repair"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/watch"
 	"github.com/plumb-cni/plumb/v2/pkg/hostfile"
@@ -51,7 +53,7 @@ status 0.`,
 type maintainer struct {
 	maintain.Maintainer
 	c         *cobra.Command
-	places    *inventory.Places
+	places    *node.Places
 	timeout   *time.Duration
 	live, cri string
 	dryRun    bool
@@ -98,8 +100,8 @@ func (m *maintainer) gc(ctx context.Context) (removed, suspect, left int, err er
 	if m.live == "" && m.cri == "" {
 		return 0, 0, 0, nil
 	}
-	g := &gc{begin: time.Now(), places: m.places, format: new(format), live: m.live, cri: m.cri, selection: inventory.Selection{MinAge: minAge}}
-	inv, err := readHost(m.c, m.places) // read before the list, see inventory.NewPlan
+	g := &collection{begin: time.Now(), places: m.places, format: new(format), live: m.live, cri: m.cri, selection: gc.Selection{MinAge: minAge}}
+	inv, err := readHost(m.c, m.places) // read before the list, see gc.NewPlan
 	if err != nil {
 		return 0, 0, 0, err
 	}
@@ -108,7 +110,7 @@ func (m *maintainer) gc(ctx context.Context) (removed, suspect, left int, err er
 		return 0, 0, 0, err
 	}
 	for _, k := range plan.Kept {
-		if k.Life == inventory.Suspect {
+		if k.Life == life.Suspect {
 			suspect++
 		}
 	}
@@ -137,5 +139,5 @@ func (m *maintainer) repair(ctx context.Context) (repaired, left int, err error)
 // reports the error.
 func (m *maintainer) usesBridge(name string) bool {
 	inv, err := m.places.Read()
-	return err != nil || slices.ContainsFunc(inv.Attachments, func(a *inventory.Attachment) bool { return a.Uplink() == name })
+	return err != nil || slices.ContainsFunc(inv.Attachments, func(a *node.Attachment) bool { return a.Uplink() == name })
 }

@@ -2,6 +2,8 @@ package main
 
 import (
 	"github.com/spf13/cobra"
+
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/metrics"
 )
 
 func newMetrics() *cobra.Command {
@@ -19,7 +21,7 @@ timer write them to a file for the textfile collector of node_exporter. metrics 
 		if err != nil {
 			return err
 		}
-		return inv.WriteMetrics(c.OutOrStdout())
+		return metrics.Write(c.OutOrStdout(), inv)
 	}
 	return c
 }

@@ -17,7 +17,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
-	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/inventory"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/node"
 	"github.com/plumb-cni/plumb/v2/test/cnitest"
 	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
@@ -104,9 +104,9 @@ func (b *testbed) directories() []string {
 }
 
 // inventory returns the output of list as an Inventory.
-func (b *testbed) inventory() *inventory.Inventory {
+func (b *testbed) inventory() *node.Inventory {
 	GinkgoHelper()
-	inv := &inventory.Inventory{}
+	inv := &node.Inventory{}
 	Expect(json.Unmarshal([]byte(b.plumb("list", "-o", "json")), inv)).To(Succeed())
 	return inv
 }

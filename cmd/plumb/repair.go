@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/inventory"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/node"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/repair"
 )
 
@@ -30,7 +30,7 @@ changes containers only with --container-side, and takes nothing from another co
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		o.Places, o.Timeout, o.Flags = *places, *timeout, placeFlags(c.Flags())
 		report, err := repair.Run(afterCurrentCall(c), o)
-		if errors.Is(err, inventory.ErrNoNetwork) {
+		if errors.Is(err, node.ErrNoNetwork) {
 			return usageError{err}
 		}
 		if report == nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
-	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/inventory"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/life"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/traces"
 	"github.com/plumb-cni/plumb/v2/pkg/hostfile"
 	"github.com/plumb-cni/plumb/v2/pkg/trace"
@@ -126,7 +126,7 @@ func (o traceOptions) text(c *traces.Call, indent string) string {
 		outcome += fmt.Sprintf(" (%d lines lost, because the pipe was full)", c.LostLines)
 	}
 	name := func(text string) string { return oneLine(cmp.Or(text, "-")) }
-	printf(&b, traceColumns, c.Time.Local().Format("15:04:05.000"), name(c.Network), name(inventory.ShortID(c.ContainerID)),
+	printf(&b, traceColumns, c.Time.Local().Format("15:04:05.000"), name(c.Network), name(life.ShortID(c.ContainerID)),
 		name(c.IfName), name(c.Command), indent+oneLine(c.Plugin), took, outcome)
 	if o.steps {
 		for _, s := range c.Steps {

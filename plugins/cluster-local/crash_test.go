@@ -13,6 +13,7 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	"github.com/plumb-cni/plumb/v2/plugins/cluster-local/owned"
 	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
 
@@ -117,11 +118,11 @@ func TestFaults(t *testing.T) {
 					"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "fd00::/112"}]], "datastore": {"type": "fake-datastore", "timeout": 60}%s}}`, dir, keys),
 			})
 			text, err := os.ReadFile(filepath.Join(dir, ".plumb", ".owned", "net"))
-			st, ok := parseState(string(text))
+			st, ok := owned.Parse(string(text))
 			if err != nil || !ok {
 				t.Fatalf("%v: %s", err, text)
 			}
-			for ip := range st.claims {
+			for ip := range st.Claims {
 				if _, owned := c.owned("n1")[ip]; !owned {
 					t.Errorf("the node may allocate %s, which it does not own", ip)
 				}

@@ -84,15 +84,15 @@ func decodeAnswer(output []byte, req datastore.Request) (*datastore.Answer, erro
 	var errs []error
 	reportIf := types.ProblemsInto(&errs)
 	reportIf(a.Revision < 0, "revision %d is negative", a.Revision)
-	reportIf(a.Store != "" && !isClaim(a.Store), "%q is not the ID of a store", a.Store)
+	reportIf(a.Store != "" && !datastore.IsClaim(a.Store), "%q is not the ID of a store", a.Store)
 	if e := a.Error; e != nil {
 		reportIf(e.Code == 0 || e.Reason == "" || e.Msg == "", "the error lacks code, reason or msg")
 		reportIf(len(a.Addresses) > 0, "the answer contains an error and addresses")
 		return &a, errors.Join(errs...)
 	}
 	for ip, claim := range a.Addresses {
-		reportIf(!isAddress(ip), "address %q must have one text form only", ip)
-		reportIf(!isClaim(claim), "address %s: %q is not a claim", ip, claim)
+		reportIf(!datastore.IsAddress(ip), "address %q must have one text form only", ip)
+		reportIf(!datastore.IsClaim(claim), "address %s: %q is not a claim", ip, claim)
 		reportIf(!mayAnswer(req, ip), "address %s was not requested", ip)
 	}
 	reportIf(req.Verb == datastore.Claim && len(a.Addresses) == 0, "want an address, got none")

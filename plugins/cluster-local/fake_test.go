@@ -21,6 +21,7 @@ import (
 	. "github.com/onsi/gomega"
 	"github.com/plumb-cni/plumb/v2/pkg/skel"
 	"github.com/plumb-cni/plumb/v2/plugins/cluster-local/datastore"
+	"github.com/plumb-cni/plumb/v2/plugins/cluster-local/owned"
 	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
 
@@ -449,11 +450,11 @@ func (n *testNode) resync(args ...string) int {
 }
 
 // state returns the content of the file of owned addresses.
-func (n *testNode) state() *state {
+func (n *testNode) state() *owned.State {
 	GinkgoHelper()
 	text, err := os.ReadFile(n.ownedFile())
 	Expect(err).NotTo(HaveOccurred())
-	st, ok := parseState(string(text))
+	st, ok := owned.Parse(string(text))
 	Expect(ok).To(BeTrue(), "%s", text)
 	return st
 }
@@ -462,8 +463,8 @@ func (n *testNode) state() *state {
 // include all reserved addresses.
 func (n *testNode) expectAgreement() {
 	GinkgoHelper()
-	Expect(n.state().unsettled).To(BeFalse())
-	Expect(n.state().claims).To(Equal(n.cluster.owned(n.name)))
+	Expect(n.state().Unsettled).To(BeFalse())
+	Expect(n.state().Claims).To(Equal(n.cluster.owned(n.name)))
 	n.expectNoForeign()
 }
 
@@ -478,7 +479,7 @@ func (n *testNode) expectNoForeign() {
 	if _, err := os.Stat(n.ownedFile()); err != nil {
 		return
 	}
-	for ip := range n.state().claims {
+	for ip := range n.state().Claims {
 		Expect(owned).To(HaveKey(ip))
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/plumb-cni/plumb/v2/pkg/skel"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
 	"github.com/plumb-cni/plumb/v2/plugins/cluster-local/datastore"
+	"github.com/plumb-cni/plumb/v2/plugins/cluster-local/owned"
 	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
 
@@ -59,37 +60,37 @@ func FuzzAnswer(f *testing.F) {
 		if req.Verb == datastore.Claim && a.Error == nil && len(a.Addresses) != 1 {
 			t.Errorf("%s: %d addresses", output, len(a.Addresses))
 		}
-		st := newState("boot", "scope", a.Revision)
-		maps.Copy(st.claims, a.Addresses)
-		again, ok := parseState(st.text())
-		if !ok || !maps.Equal(again.claims, st.claims) {
-			t.Errorf("%s: the state cannot contain it: %s", output, st.text())
+		st := owned.New("boot", "scope", a.Revision)
+		maps.Copy(st.Claims, a.Addresses)
+		again, ok := owned.Parse(st.Text())
+		if !ok || !maps.Equal(again.Claims, st.Claims) {
+			t.Errorf("%s: the state cannot contain it: %s", output, st.Text())
 		}
 	})
 }
 
 // FuzzState checks that each state that can be read survives a round trip, and that its addresses have one text form each.
 func FuzzState(f *testing.F) {
-	full := newState("boot", `cluster-local-etcd net n1 "/x"`, 7)
-	full.unsettled, full.failed = true, time.Minute
-	full.free[netip.MustParseAddr("10.1.2.1")] = 3
-	full.claims[netip.MustParseAddr("fd00::1")] = someClaim
-	f.Add(full.text())
+	full := owned.New("boot", `cluster-local-etcd net n1 "/x"`, 7)
+	full.Unsettled, full.Failed = true, time.Minute
+	full.Free[netip.MustParseAddr("10.1.2.1")] = 3
+	full.Claims[netip.MustParseAddr("fd00::1")] = someClaim
+	f.Add(full.Text())
 	f.Add("boot\n")
 	f.Add("boot\n10.1.2.3 " + someClaim)
 	f.Add("boot\nscope a\nlastRevision x\n")
 	f.Add(strings.Repeat("\x00", 64))
 	f.Fuzz(func(t *testing.T, text string) {
-		st, ok := parseState(text)
+		st, ok := owned.Parse(text)
 		if !ok {
 			return
 		}
-		again, ok := parseState(st.text())
-		if !ok || again.text() != st.text() || !maps.Equal(st.claims, again.claims) {
-			t.Errorf("%q: %q", text, st.text())
+		again, ok := owned.Parse(st.Text())
+		if !ok || again.Text() != st.Text() || !maps.Equal(st.Claims, again.Claims) {
+			t.Errorf("%q: %q", text, st.Text())
 		}
-		for ip, claim := range st.claims {
-			if !isAddress(ip) || strings.ContainsAny(claim, " \n") {
+		for ip, claim := range st.Claims {
+			if !datastore.IsAddress(ip) || strings.ContainsAny(claim, " \n") {
 				t.Errorf("%q: %s %q", text, ip, claim)
 			}
 		}
@@ -144,7 +145,7 @@ func checkNetwork(t *testing.T, n *network) {
 			}
 		}
 		for free := range uint64(3) {
-			st := newState("b", n.scope, 0)
+			st := owned.New("b", n.scope, 0)
 			n.setFree(st, i, free<<uint(20*free))
 			if target := n.target(st, i); target < 0 || target > n.warmPool {
 				t.Errorf("target %d", target)
@@ -155,17 +156,17 @@ func checkNetwork(t *testing.T, n *network) {
 
 // TestState compares the text of a state with a golden file, because other versions read it.
 func TestState(t *testing.T) {
-	st := newState("6f1e8a52-0000-4000-8000-000000000001", `cluster-local-etcd vlan7 n1:pods "/plumb/v1"`, 1234)
-	st.id, st.store, st.registered, st.second = 5, someClaim, true, true
-	st.unsettled, st.failed, st.calls = true, 90*time.Second, calls{total: 12, failed: 3, lastSuccess: 1764270000}
-	st.free[netip.MustParseAddr("10.7.0.10")] = 113
-	st.free[netip.MustParseAddr("fd00::1")] = 1 << 53
-	st.claims[netip.MustParseAddr("10.7.0.41")] = someClaim
-	st.claims[netip.MustParseAddr("10.7.0.9")] = strings.Repeat("0", 32)
-	nstest.Golden(t, "owned", st.text())
+	st := owned.New("6f1e8a52-0000-4000-8000-000000000001", `cluster-local-etcd vlan7 n1:pods "/plumb/v1"`, 1234)
+	st.ID, st.Store, st.Registered, st.Second = 5, someClaim, true, true
+	st.Unsettled, st.Failed, st.Calls = true, 90*time.Second, owned.Calls{Total: 12, Failed: 3, LastSuccess: 1764270000}
+	st.Free[netip.MustParseAddr("10.7.0.10")] = 113
+	st.Free[netip.MustParseAddr("fd00::1")] = 1 << 53
+	st.Claims[netip.MustParseAddr("10.7.0.41")] = someClaim
+	st.Claims[netip.MustParseAddr("10.7.0.9")] = strings.Repeat("0", 32)
+	nstest.Golden(t, "owned", st.Text())
 	text, err := os.ReadFile("testdata/owned.golden")
-	again, ok := parseState(string(text))
-	if err != nil || !ok || again.text() != st.text() {
+	again, ok := owned.Parse(string(text))
+	if err != nil || !ok || again.Text() != st.Text() {
 		t.Errorf("read again: %v, %+v", err, again)
 	}
 }
@@ -178,7 +179,7 @@ func TestTargetShrinksAsThePoolFills(t *testing.T) {
 	if size := sizeOf(n.sets[0]); size != 1024-32 {
 		t.Fatalf("size %d", size)
 	}
-	st := newState("b", "s", 0)
+	st := owned.New("b", "s", 0)
 	if got := n.target(st, 0); got != 8 {
 		t.Errorf("got target %d before the number of free addresses is known, want 8", got)
 	}

@@ -32,7 +32,7 @@ func (h host) importAddresses(r *skel.Request, args []string) error {
 	}
 	var problems []error
 	valid := slices.DeleteFunc(conf.Import, func(i pool.Imported) bool {
-		wrong := i.ContainerID == "" || i.IfName == "" || !isAddress(i.Address)
+		wrong := i.ContainerID == "" || i.IfName == "" || !datastore.IsAddress(i.Address)
 		types.ProblemsInto(&problems)(wrong, "import: %v must contain containerID, ifName and address", i)
 		return wrong
 	})
@@ -55,7 +55,7 @@ func (n *network) claimImported(reserved []pool.Imported) error {
 	}
 	var lost []pool.Imported
 	for _, i := range reserved {
-		if s.st.claims[i.Address] == "" {
+		if s.st.Claims[i.Address] == "" {
 			lost = append(lost, i)
 		}
 	}

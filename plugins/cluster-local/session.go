@@ -13,6 +13,7 @@ import (
 	"github.com/plumb-cni/plumb/v2/pkg/skel"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
 	"github.com/plumb-cni/plumb/v2/plugins/cluster-local/datastore"
+	"github.com/plumb-cni/plumb/v2/plugins/cluster-local/owned"
 )
 
 // A session is a network whose lock "datastore" this process holds. Only a session asks the datastore for changes
@@ -21,9 +22,9 @@ import (
 type session struct {
 	*network
 	key   *lock.Key
-	st    *state
+	st    *owned.State
 	valid bool // st was valid when it was read (see network.read)
-	// wasUnsettled is the value of st.unsettled before begin set it, and true if the state was not valid.
+	// wasUnsettled is the value of st.Unsettled before begin set it, and true if the state was not valid.
 	wasUnsettled bool
 	recovered    bool  // refill has settled what an earlier call of this boot left, which may be a surplus
 	foreign      error // names the reservations whose addresses other nodes own
@@ -63,17 +64,17 @@ func (s *session) begin(edit func(*pool.Session) error) error {
 		if s.st, s.valid, err = s.read(se); err != nil {
 			return err
 		}
-		if s.st.second && !s.confirmed {
+		if s.st.Second && !s.confirmed {
 			return s.secondMachine()
 		}
-		s.wasUnsettled = s.st.unsettled || !s.valid
+		s.wasUnsettled = s.st.Unsettled || !s.valid
 		if edit != nil {
 			err = edit(se)
 		}
 		if err != nil {
 			return err
 		}
-		s.st.unsettled = true
+		s.st.Unsettled = true
 		return s.write(s.st)
 	})
 }
@@ -87,25 +88,25 @@ type change struct {
 // run sends the request of a change to the datastore, and writes the new state. The caller has called begin.
 // The state stays unsettled unless the datastore has applied the whole change, or none of it.
 func (s *session) run(c change) error {
-	c.request.LastRevision, c.request.Store, c.request.Boot = s.st.lastRevision, s.st.store, s.st.bootID()
+	c.request.LastRevision, c.request.Store, c.request.Boot = s.st.LastRevision, s.st.Store, s.st.BootID()
 	answer, err := s.call(c.request, s.timeout+killAfter)
-	s.st.calls.total++
+	s.st.Calls.Total++
 	if err != nil {
-		s.st.calls.failed++
+		s.st.Calls.Failed++
 	}
 	switch {
 	case err == nil:
-		s.st.calls.lastSuccess = time.Now().Unix()
-		s.st.unsettled, s.st.failed, s.st.lastRevision, s.st.store = s.wasUnsettled, 0, max(s.st.lastRevision, answer.Revision), answer.Store
+		s.st.Calls.LastSuccess = time.Now().Unix()
+		s.st.Unsettled, s.st.Failed, s.st.LastRevision, s.st.Store = s.wasUnsettled, 0, max(s.st.LastRevision, answer.Revision), answer.Store
 		c.apply(answer)
 		return s.save()
 	case reasonOf(err) == datastore.ReasonBoot: // only a node that has registered before sends a request that can fail for this reason
-		s.st.second = true
+		s.st.Second = true
 		err = s.secondMachine()
 	case c.request.Verb == datastore.Claim && reasonOf(err) != datastore.ReasonUnknown:
-		s.st.unsettled = s.wasUnsettled
+		s.st.Unsettled = s.wasUnsettled
 	case c.request.Verb == datastore.Release: // the datastore may have released some of the addresses
-		s.st.failed = s.host.Now()
+		s.st.Failed = s.host.Now()
 	}
 	return errors.Join(err, s.save())
 }
@@ -127,7 +128,7 @@ func (n *network) secondMachine() error {
 func (n *network) checkNoSecondMachine() error {
 	return types.IgnoreNotExist(n.Lock(func(se *pool.Session) error {
 		st, _, err := n.read(se)
-		if err == nil && st.second {
+		if err == nil && st.Second {
 			err = n.secondMachine()
 		}
 		return err
@@ -188,7 +189,7 @@ func (s *session) refill(none *pool.NoneFreeError) error {
 		}
 		return err
 	}
-	if s.st.unsettled {
+	if s.st.Unsettled {
 		s.recovered = true
 		return s.settle(none.Set)
 	}
@@ -229,7 +230,7 @@ func (s *session) claim(req datastore.Request, set int) error {
 		return err
 	}
 	return s.run(change{request: req, apply: func(a *datastore.Answer) {
-		maps.Copy(s.st.claims, a.Addresses)
+		maps.Copy(s.st.Claims, a.Addresses)
 		s.setFree(s.st, set, a.Free)
 	}})
 }
@@ -238,7 +239,7 @@ func (s *session) claim(req datastore.Request, set int) error {
 func (s *session) settleRemoved(set int) error {
 	s.request.Warn("node %s is no longer registered in segment %s, because remove-node removed it; it registers again", s.node, s.segment)
 	err := s.begin(func(*pool.Session) error {
-		clear(s.st.claims)
+		clear(s.st.Claims)
 		return nil
 	})
 	if err == nil {
@@ -264,7 +265,7 @@ func (s *session) settle(set int) error {
 	if err != nil {
 		return err
 	}
-	s.st.unsettled = false
+	s.st.Unsettled = false
 	return s.save()
 }
 
@@ -281,7 +282,7 @@ func (s *session) claimMissing() error {
 		return err
 	}
 	for _, ip := range slices.SortedFunc(maps.Keys(containers), netip.Addr.Compare) {
-		if s.st.claims[ip] != "" {
+		if s.st.Claims[ip] != "" {
 			continue
 		}
 		req := s.newRequest(datastore.Claim, noSet)
@@ -307,7 +308,7 @@ func (s *session) register(set int) error {
 	}
 	s.wasUnsettled = true
 	req := s.newRequest(datastore.Register, set)
-	req.Registered = s.st.registered && !s.confirmed
+	req.Registered = s.st.Registered && !s.confirmed
 	return s.run(change{request: req, apply: func(a *datastore.Answer) {
 		s.replaceClaims(a)
 		s.setFree(s.st, set, a.Free)
@@ -326,17 +327,17 @@ func (s *session) resync() error {
 	}
 	s.wasUnsettled = true
 	req := s.newRequest(datastore.Resync, noSet)
-	req.Addresses = maps.Clone(s.st.claims)
-	if s.st.second {
+	req.Addresses = maps.Clone(s.st.Claims)
+	if s.st.Second {
 		clear(req.Addresses)
 	}
 	for ip := range containers {
-		req.Addresses[ip] = s.st.claims[ip]
+		req.Addresses[ip] = s.st.Claims[ip]
 	}
 	var taken []error
 	err = s.run(change{request: req, apply: func(a *datastore.Answer) {
 		s.replaceClaims(a)
-		s.st.lastRevision = a.Revision
+		s.st.LastRevision = a.Revision
 		for ip, node := range a.Conflicts {
 			if id, used := containers[ip]; used {
 				taken = append(taken, types.Errorf(types.CodeTryAgain,
@@ -350,9 +351,9 @@ func (s *session) resync() error {
 
 // replaceClaims replaces the addresses of the state with the addresses of an answer to register or resync.
 func (s *session) replaceClaims(a *datastore.Answer) {
-	s.registered, s.st.registered, s.st.second = true, true, false
-	s.st.claims = map[netip.Addr]string{}
-	maps.Copy(s.st.claims, a.Addresses)
+	s.registered, s.st.Registered, s.st.Second = true, true, false
+	s.st.Claims = map[netip.Addr]string{}
+	maps.Copy(s.st.Claims, a.Addresses)
 }
 
 // reserved returns all reserved addresses with the IDs of their containers.
@@ -402,11 +403,11 @@ func warnOfSurplus(r *skel.Request, err error) {
 func (n *network) isReturnDue(last []netip.Addr) (due bool, err error) {
 	err = n.Lock(func(se *pool.Session) error {
 		st, valid, err := n.read(se)
-		if err != nil || !valid || st.failed != 0 && n.host.Now() < st.failed+retryReturn {
+		if err != nil || !valid || st.Failed != 0 && n.host.Now() < st.Failed+retryReturn {
 			return err
 		}
 		surplus, err := n.surplus(se, st, last)
-		due = len(surplus) > 0 || st.unsettled
+		due = len(surplus) > 0 || st.Unsettled
 		return err
 	})
 	return due, types.IgnoreNotExist(err)
@@ -418,9 +419,9 @@ func (s *session) release(last []netip.Addr) error {
 	if err := s.load(); err != nil || !s.valid {
 		return err
 	}
-	if s.st.unsettled {
+	if s.st.Unsettled {
 		if err := s.settle(s.firstSet()); err != nil {
-			s.st.failed = s.host.Now()
+			s.st.Failed = s.host.Now()
 			return errors.Join(err, s.save())
 		}
 	}
@@ -447,8 +448,8 @@ func (s *session) releaseOf(set int, last []netip.Addr) error {
 	err := s.begin(func(se *pool.Session) error {
 		surplus, err := s.surplus(se, s.st, last)
 		for _, ip := range surplus[set] {
-			req.Addresses[ip] = s.st.claims[ip]
-			delete(s.st.claims, ip)
+			req.Addresses[ip] = s.st.Claims[ip]
+			delete(s.st.Claims, ip)
 		}
 		return err
 	})
@@ -456,7 +457,7 @@ func (s *session) releaseOf(set int, last []netip.Addr) error {
 		return err
 	}
 	if len(req.Addresses) == 0 {
-		s.st.unsettled = s.wasUnsettled
+		s.st.Unsettled = s.wasUnsettled
 		return s.save()
 	}
 	return s.run(change{
@@ -464,7 +465,7 @@ func (s *session) releaseOf(set int, last []netip.Addr) error {
 		apply: func(a *datastore.Answer) {
 			// The store contains other claims for the other addresses of the request. The node must register before the
 			// next change.
-			s.st.unsettled = s.st.unsettled || len(a.Addresses) < len(req.Addresses)
+			s.st.Unsettled = s.st.Unsettled || len(a.Addresses) < len(req.Addresses)
 			s.setFree(s.st, set, a.Free)
 		},
 	})

@@ -10,6 +10,7 @@ import (
 	"github.com/plumb-cni/plumb/v2/pkg/statefile"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
 	"github.com/plumb-cni/plumb/v2/plugins/cluster-local/datastore"
+	"github.com/plumb-cni/plumb/v2/plugins/cluster-local/owned"
 )
 
 // checkFree returns an error if ADD could not write a reservation. If the key failStatusWhenFull is set, it also
@@ -19,14 +20,14 @@ func (n *network) checkFree() error {
 	for i := range exhausted {
 		exhausted[i] = true // stays true if the directory does not exist, or the node owns no free address of the set
 	}
-	var known state
+	var known owned.State
 	err := n.Status(func(se *pool.Session) (pool.Choice, error) {
 		st, _, err := n.read(se)
 		if err != nil {
 			return pool.Choice{}, err
 		}
 		known = *st
-		free, err := se.Free(st.addrs())
+		free, err := se.Free(st.Addresses())
 		for _, ip := range free {
 			if set := n.setIndex(ip); set != noSet {
 				exhausted[set] = false
@@ -98,9 +99,9 @@ func (n *network) askOrUseLast(about string, ask func() error) error {
 const statusLimit = 2 * time.Second
 
 // checkDatastore asks the datastore, and returns an error if no node can claim an address of the set.
-func (n *network) checkDatastore(set int, known state) error {
+func (n *network) checkDatastore(set int, known owned.State) error {
 	req := n.newRequest(datastore.Status, set)
-	req.LastRevision, req.Store = known.lastRevision, known.store
+	req.LastRevision, req.Store = known.LastRevision, known.Store
 	a, err := n.call(req, statusLimit)
 	switch {
 	case err != nil:

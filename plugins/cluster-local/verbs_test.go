@@ -24,7 +24,7 @@ var _ = Describe("ADD", func() {
 		for i := range 20 {
 			before := owned
 			n.add(fmt.Sprint("c", i), variant{})
-			owned = len(n.state().claims)
+			owned = len(n.state().Claims)
 			switch claimed := owned - before; i {
 			case 0: // a 64th of what is free
 				Expect(n.cluster.calls()).To(Equal([]string{"register", "claim"}))
@@ -44,7 +44,7 @@ var _ = Describe("ADD", func() {
 
 	It("claims a whole warm pool at first if many addresses are free", func() {
 		n.add("c0", variant{IPAM: `"subnet": "10.1.0.0/20"`})
-		Expect(n.state().claims).To(HaveLen(8))
+		Expect(n.state().Claims).To(HaveLen(8))
 	})
 
 	It("never allocates an address that another node owns", func() {
@@ -91,7 +91,7 @@ var _ = Describe("ADD", func() {
 		Expect(n.cluster.calls()).To(BeEmpty())
 		Expect(n.add("c3", variant{Args: "IP=10.1.2.99"})).To(Equal("10.1.2.99"))
 		Expect(n.cluster.calls()).To(Equal([]string{"claim"}))
-		Expect(n.state().claims).To(HaveLen(4))
+		Expect(n.state().Claims).To(HaveLen(4))
 	})
 
 	It("names the node that owns a requested address", func() {
@@ -214,7 +214,7 @@ var _ = Describe("DEL", func() {
 		calls := n.cluster.calls()
 		Expect(len(calls)).To(BeNumerically("<=", 5))
 		Expect(calls).To(HaveEach("release"))
-		Expect(len(n.state().claims)).To(BeNumerically("<=", 8))
+		Expect(len(n.state().Claims)).To(BeNumerically("<=", 8))
 		n.expectAgreement()
 		n.del("c0", variant{})
 		Expect(n.cluster.calls()).To(BeEmpty())
@@ -225,11 +225,11 @@ var _ = Describe("DEL", func() {
 			n.cluster.give("n9", fmt.Sprint("10.1.2.", 24+i))
 		}
 		n.add("c1", variant{})
-		Expect(n.state().claims).To(HaveLen(1))
+		Expect(n.state().Claims).To(HaveLen(1))
 		n.add("c2", variant{})
 		n.del("c1", variant{})
 		n.del("c2", variant{})
-		Expect(n.state().claims).To(BeEmpty())
+		Expect(n.state().Claims).To(BeEmpty())
 		n.expectAgreement()
 	})
 
@@ -261,13 +261,13 @@ var _ = Describe("DEL", func() {
 		n.del("c1", none)
 		n.del("c2", none)
 		Expect(n.cluster.calls()).To(Equal([]string{"release"}))
-		before := n.state().calls
-		Expect(before.failed).To(BeEquivalentTo(1))
+		before := n.state().Calls
+		Expect(before.Failed).To(BeEquivalentTo(1))
 		n.Clock += time.Minute
 		n.del("c3", none)
-		Expect(n.state().calls.total).To(BeNumerically(">", before.total))
-		Expect(n.state().calls.failed).To(Equal(before.failed))
-		Expect(time.Unix(n.state().calls.lastSuccess, 0)).To(BeTemporally("~", time.Now(), time.Hour))
+		Expect(n.state().Calls.Total).To(BeNumerically(">", before.Total))
+		Expect(n.state().Calls.Failed).To(Equal(before.Failed))
+		Expect(time.Unix(n.state().Calls.LastSuccess, 0)).To(BeTemporally("~", time.Now(), time.Hour))
 		Expect(n.cluster.owned("n1")).To(BeEmpty())
 		n.expectAgreement()
 	})
@@ -378,7 +378,7 @@ var _ = Describe("a second machine with the identity and name of a node", func()
 
 	DescribeTable("is noticed at the next call of the datastore, and from then on the node allocates nothing", func(boot string, next func() string) {
 		n.add("c1", variant{})
-		warmPool := n.state().claims
+		warmPool := n.state().Claims
 		Expect(len(warmPool)).To(BeNumerically(">", 1))
 		asClone(boot, func() { n.Run("ADD", "d1", variant{}).Result(GinkgoTB()) })
 		Expect(next()).To(ContainSubstring("has been registered by another boot of machine machine-of-n1"))
@@ -477,7 +477,7 @@ var _ = Describe("REPAIR", func() {
 	It("does not reserve an address that the node does not own any more", func() {
 		Expect(os.Remove(n.Net("10.1.2.50"))).To(Succeed())
 		n.gcWith(variant{IPAM: `"subnet": "10.1.2.0/24", "warmPool": 0`}).OK(GinkgoTB())
-		Expect(n.state().claims).To(BeEmpty())
+		Expect(n.state().Claims).To(BeEmpty())
 		n.Run("REPAIR", "c1", prev50).RequireFailure(GinkgoTB(), types.CodeChanged, "no address is reserved for net/c1/eth0")
 		Expect(n.Reserved()).To(BeEmpty())
 	})
@@ -526,7 +526,7 @@ var _ = Describe("a removed node", func() {
 	It("passes CHECK until the datastore has told it what it owns", func() {
 		n.cluster.script("register", "refuse unreachable")
 		n.Fails("ADD", "c2", variant{Args: "IP=10.1.2.60"})
-		Expect(n.state().claims).To(BeEmpty())
+		Expect(n.state().Claims).To(BeEmpty())
 		n.Run("CHECK", "c1", prev50).OK(GinkgoTB())
 	})
 })
@@ -616,7 +616,7 @@ var _ = Describe("GC", func() {
 		n.gc("c1").OK(GinkgoTB())
 		Expect(n.cluster.calls()).To(Equal([]string{"register", "release"}))
 		Expect(n.Reserved()).To(HaveLen(1))
-		Expect(n.state().claims).To(HaveLen(5))
+		Expect(n.state().Claims).To(HaveLen(5))
 		n.expectAgreement()
 	})
 
@@ -731,6 +731,6 @@ var _ = Describe("the configuration", func() {
 		changed := variant{IPAM: `"segment": "lan", "subnet": "10.1.2.0/24"`}
 		n.add("c2", changed)
 		Expect(lan.owned("n1:net")).To(HaveKey(netip.MustParseAddr(ip)))
-		Expect(n.state().claims).To(Equal(lan.owned("n1:net")))
+		Expect(n.state().Claims).To(Equal(lan.owned("n1:net")))
 	})
 })

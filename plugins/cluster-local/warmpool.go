@@ -5,14 +5,15 @@ import (
 	"slices"
 
 	"github.com/plumb-cni/plumb/v2/pkg/pool"
+	"github.com/plumb-cni/plumb/v2/plugins/cluster-local/owned"
 )
 
 // target returns how many free addresses of a set the node keeps, at most. The fewer addresses of the
 // segment are free, the fewer the node keeps, so that the nodes that need the last ones get them. If the
 // number of free addresses is unknown, the target is the whole warm pool.
-func (n *network) target(st *state, set int) int {
+func (n *network) target(st *owned.State, set int) int {
 	s := n.sets[set]
-	free, known := st.free[s.Ranges[0].First]
+	free, known := st.Free[s.Ranges[0].First]
 	size := sizeOf(s)
 	share := int(min(free/8, maxWarmPool)) // so that few nodes do not take all of a small pool
 	switch {
@@ -42,14 +43,14 @@ func (s *session) want(set int) (n int, err error) {
 		}
 		return err
 	})
-	smallShare := int(min(s.st.free[s.sets[set].Ranges[0].First]/64, maxWarmPool))
+	smallShare := int(min(s.st.Free[s.sets[set].Ranges[0].First]/64, maxWarmPool))
 	return min(max(1, n, smallShare), max(1, s.target(s.st, set))), err
 }
 
 // setFree records the number of free addresses of a set.
-func (n *network) setFree(st *state, set int, free uint64) {
+func (n *network) setFree(st *owned.State, set int, free uint64) {
 	if set != noSet {
-		st.free[n.sets[set].Ranges[0].First] = min(free, maxSize)
+		st.Free[n.sets[set].Ranges[0].First] = min(free, maxSize)
 	}
 }
 
@@ -74,8 +75,8 @@ func (n *network) firstSet() int { return min(0, len(n.sets)-1) }
 // surplus returns the owned addresses that the node does not need, by range set. These are all free addresses that no
 // set allocates. Of a set with more free addresses than its target, all but half of the target are surplus. The
 // addresses in last, which have just been released, stay if possible.
-func (n *network) surplus(se *pool.Session, st *state, last []netip.Addr) (map[int][]netip.Addr, error) {
-	free, err := se.Free(st.addrs())
+func (n *network) surplus(se *pool.Session, st *owned.State, last []netip.Addr) (map[int][]netip.Addr, error) {
+	free, err := se.Free(st.Addresses())
 	if err != nil {
 		return nil, err
 	}

@@ -7,6 +7,7 @@ package datastore
 import (
 	"encoding/json"
 	"net/netip"
+	"strings"
 
 	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
@@ -113,3 +114,13 @@ const (
 	ReasonBehind       = "behind"       // the store was restored to another state (see LastRevision and Store); call Resync
 	ReasonInternal     = "internal"     // any other error
 )
+
+// IsAddress reports whether ip is an address without a zone and not IPv4-mapped.
+func IsAddress(ip netip.Addr) bool { return ip.IsValid() && ip.Zone() == "" && !ip.Is4In6() }
+
+// IsClaim reports whether s can be a claim. A claim contains at least 128 random bits, as printable ASCII characters
+// without white space.
+func IsClaim(s string) bool {
+	const minClaim, maxClaim = 16, 253 // lengths in bytes
+	return len(s) >= minClaim && len(s) <= maxClaim && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
+}

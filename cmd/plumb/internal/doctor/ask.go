@@ -11,7 +11,7 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 
-	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/inventory"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/node"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/plugins"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/schema"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
@@ -123,7 +123,7 @@ func (p plugin) addKey(problem types.Problem, add addFunc) {
 // findDamaged calls CHECK of the plugins for each attachment, with the configuration and the result of its ADD. It skips
 // networks whose files have findings, because these may explain an error of CHECK. It names the containers with the same
 // damage in one finding. If the interface of a container is gone, it reports only the first plugin that misses it.
-func (k asker) findDamaged(attachments []*inventory.Attachment, files []*file, add addFunc) {
+func (k asker) findDamaged(attachments []*node.Attachment, files []*file, add addFunc) {
 	skip := map[string]bool{}
 	for _, f := range files {
 		skip[f.name()] = skip[f.name()] || f.list == nil || f.explained || f.incomplete
@@ -158,7 +158,7 @@ type damage struct {
 	repair            string   // the command that calls REPAIR, or "" if it does not help
 }
 
-func (d *damage) add(a *inventory.Attachment, found plugins.Damage, flags string) {
+func (d *damage) add(a *node.Attachment, found plugins.Damage, flags string) {
 	d.containers = append(d.containers, fmt.Sprintf("container %s, interface %s", a.ContainerID, a.IfName))
 	if fix := found.Fix(); !slices.Contains(d.fixes, fix) {
 		d.fixes = append(d.fixes, fix)

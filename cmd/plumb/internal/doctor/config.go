@@ -13,7 +13,7 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 
-	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/inventory"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/node"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/schema"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
@@ -35,7 +35,7 @@ type file struct {
 // A plugin is one plugin of a list.
 type plugin struct {
 	*libcni.PluginConfig
-	inventory.Keys
+	node.Keys
 	file *file         // the file that contains the list
 	at   *schema.Value // nil if the plugin is configured in another file
 }
@@ -80,7 +80,7 @@ func (o Options) readFiles() (files []*file, err error) {
 			return nil, err
 		}
 		slices.Sort(paths)
-		paths = append(paths, inventory.ListsBelow(o.ConfDir)...)
+		paths = append(paths, node.ListsBelow(o.ConfDir)...)
 	}
 	for _, path := range paths {
 		if strings.HasPrefix(path, "-") {
@@ -97,7 +97,7 @@ func (o Options) readFiles() (files []*file, err error) {
 }
 
 func (f *file) read() {
-	text, err := inventory.ReadFile(f.path)
+	text, err := node.ReadFile(f.path)
 	if err != nil {
 		f.err = err
 		return
@@ -108,11 +108,11 @@ func (f *file) read() {
 	if f.err != nil {
 		return
 	}
-	if f.list, f.listErr = inventory.ReadConfiguration(f.path); f.listErr != nil {
+	if f.list, f.listErr = node.ReadConfiguration(f.path); f.listErr != nil {
 		return
 	}
 	for i, conf := range f.list.Plugins {
-		p := plugin{conf, inventory.KeysOf(conf), f, f.top}
+		p := plugin{conf, node.KeysOf(conf), f, f.top}
 		if f.isList() {
 			p.at = f.top.Find(fmt.Sprintf("plugins[%d]", i))
 		}

@@ -13,7 +13,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/inventory"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/life"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/node"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/plugins"
 	"github.com/plumb-cni/plumb/v2/pkg/ns"
 )
@@ -38,13 +39,13 @@ const (
 
 // Options contains the inputs of an examination.
 type Options struct {
-	inventory.Places
+	node.Places
 	Files []string // configuration files; empty selects the files of ConfDir
 	// Timeout limits the time of one call of a plugin.
 	Timeout time.Duration
 	// Live returns the list of live containers. Examine calls it once, after it has read the inventory. It is nil if
 	// there is no list.
-	Live  func(*inventory.Inventory) (inventory.LiveList, error)
+	Live  func(*node.Inventory) (life.List, error)
 	Flags string // the flags that select the same Places for plumb gc and plumb repair, each after a space
 	// Spare lists the directories from which a missing executable can be copied.
 	Spare []string

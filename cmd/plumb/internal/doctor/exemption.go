@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/inventory"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/node"
 	"github.com/plumb-cni/plumb/v2/pkg/iptables"
 	"github.com/plumb-cni/plumb/v2/pkg/nft"
 	"github.com/plumb-cni/plumb/v2/pkg/ns"
@@ -129,7 +129,7 @@ func MasqueradeExemptions(confDir string) (found []Finding, err error) {
 		return nil, err
 	}
 	defer func() { _ = self.Close() }()
-	o := Options{Places: inventory.Places{ConfDir: confDir}}
+	o := Options{Places: node.Places{ConfDir: confDir}}
 	files, err := o.readFiles()
 	if err != nil {
 		return nil, types.IgnoreNotExist(err)

@@ -16,14 +16,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/inventory"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/node"
 	"github.com/plumb-cni/plumb/v2/pkg/nl"
 	"github.com/plumb-cni/plumb/v2/pkg/ns"
 )
 
 // A hostPort is a port of the host that an attachment's element forwards.
 type hostPort struct {
-	*inventory.Attachment
+	*node.Attachment
 	local netip.AddrPort
 }
 
@@ -79,7 +79,7 @@ func reserves(pid int, containerID string) bool {
 
 // nerdctlReserver returns the PID in the file of nerdctl's port reserver, or 0 if there is none that root has written.
 func nerdctlReserver(containerID string) int {
-	i := strings.LastIndexByte(containerID, '-') // see inventory.ShortID
+	i := strings.LastIndexByte(containerID, '-') // see life.ShortID
 	if i < 0 {
 		return 0
 	}
@@ -88,7 +88,7 @@ func nerdctlReserver(containerID string) int {
 	if err != nil || info.Sys().(*syscall.Stat_t).Uid != 0 || info.Mode().Perm()&0o022 != 0 {
 		return 0
 	}
-	text, _ := inventory.ReadFile(path)
+	text, _ := node.ReadFile(path)
 	pid, _ := strconv.Atoi(strings.TrimSpace(string(text)))
 	return pid
 }

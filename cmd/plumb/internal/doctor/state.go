@@ -9,7 +9,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/inventory"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/gc"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/life"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/node"
 	"github.com/plumb-cni/plumb/v2/pkg/attach"
 	"github.com/plumb-cni/plumb/v2/pkg/nl"
 	"github.com/plumb-cni/plumb/v2/pkg/skel"
@@ -19,17 +21,17 @@ import (
 // A state is what the host holds for containers.
 type state struct {
 	Options
-	inventory *inventory.Inventory
-	list      inventory.LiveList // the live containers
-	plan      *inventory.Plan    // nil if there is no list
+	inventory *node.Inventory
+	list      life.List // the live containers
+	plan      *gc.Plan  // nil if there is no list
 	report    *Report
-	left      map[*inventory.Attachment]bool // the leftovers, which findLeftovers sets
-	young     map[*inventory.Attachment]bool // attachments that suspects omits because their ADD may be running
+	left      map[*node.Attachment]bool // the leftovers, which findLeftovers sets
+	young     map[*node.Attachment]bool // attachments that suspects omits because their ADD may be running
 }
 
 // readState reads what the host holds, and then the list of live containers.
 func (o Options) readState(r *Report) (s *state, err error) {
-	s = &state{Options: o, report: r, left: map[*inventory.Attachment]bool{}, young: map[*inventory.Attachment]bool{}}
+	s = &state{Options: o, report: r, left: map[*node.Attachment]bool{}, young: map[*node.Attachment]bool{}}
 	if s.inventory, err = o.Read(); err != nil {
 		return nil, err
 	}
@@ -43,7 +45,7 @@ func (o Options) readState(r *Report) (s *state, err error) {
 		return s, nil
 	}
 	if s.list, err = o.Live(s.inventory); err == nil {
-		s.plan, err = inventory.NewPlan(s.inventory, s.list, inventory.Selection{MinAge: inventory.MaxAddTime, Force: true})
+		s.plan, err = gc.NewPlan(s.inventory, s.list, gc.Selection{MinAge: node.MaxAddTime, Force: true})
 	}
 	return s, err
 }
@@ -51,15 +53,15 @@ func (o Options) readState(r *Report) (s *state, err error) {
 // findNone finds a directory without a configuration. It ignores hosts on which only libcni's cache contains
 // configurations, because Nomad writes no files.
 func (s *state) findNone(files []*file, add addFunc) {
-	if len(files) == 0 && !slices.ContainsFunc(s.inventory.Networks, func(n *inventory.Network) bool { return n.List() != nil }) {
+	if len(files) == 0 && !slices.ContainsFunc(s.inventory.Networks, func(n *node.Network) bool { return n.List() != nil }) {
 		add(s.ConfDir, edit+"write a file *.conflist into the directory, or name the runtime's directory with --conf-dir",
 			"no network configuration (*.conflist, *.conf, *.json)")
 	}
 }
 
 // live returns the attachments with a namespace and a result in libcni's cache, except leftovers.
-func (s *state) live() []*inventory.Attachment {
-	return slices.DeleteFunc(slices.Clone(s.inventory.Attachments), func(a *inventory.Attachment) bool {
+func (s *state) live() []*node.Attachment {
+	return slices.DeleteFunc(slices.Clone(s.inventory.Attachments), func(a *node.Attachment) bool {
 		return a.Incomplete || s.left[a] || a.ResultPath() == "" || !a.HasNamespace()
 	})
 }
@@ -68,7 +70,7 @@ func (s *state) live() []*inventory.Attachment {
 func (s *state) findLeftovers(_ []*file, add addFunc) {
 	for _, a := range s.suspects() {
 		s.left[a] = true
-		life, why := s.inventory.Judge(a, s.list)
+		verdict, why := s.inventory.Judge(a, s.list)
 		if s.plan == nil && a.ResultPath() == "" {
 			why = "libcni's cache has no readable result of it, so its ADD or its DEL failed, or the result was lost"
 			if s.inventory.HostEnd(a.ContainerID) != "" {
@@ -76,7 +78,7 @@ func (s *state) findLeftovers(_ []*file, add addFunc) {
 			}
 		}
 		fix := s.removalCommand(a)
-		if life != inventory.Dead {
+		if verdict != life.Dead {
 			fix = edit + "if the runtime no longer has the container: " + fix
 		}
 		what := strings.TrimSuffix(strings.Join(append(slices.Clone(a.Addresses), a.Summary()), ", "), ", ")
@@ -100,10 +102,10 @@ func (s *state) countSkipped() {
 // With a list of live containers, these are the attachments of all other containers without a process. Without a list,
 // these are attachments whose namespace does not exist, and attachments without a result in libcni's cache in a network
 // with other results. A cache without results proves nothing, because the runtime may not use it.
-func (s *state) suspects() (all []*inventory.Attachment) {
+func (s *state) suspects() (all []*node.Attachment) {
 	if s.plan != nil {
 		for _, kept := range s.plan.Kept {
-			if kept.Life != inventory.Alive && kept.AddMayRun() {
+			if kept.Life != life.Alive && kept.AddMayRun() {
 				s.young[kept.Attachment] = true
 			}
 		}
@@ -116,7 +118,7 @@ func (s *state) suspects() (all []*inventory.Attachment) {
 		}
 	}
 	for _, a := range s.inventory.Attachments {
-		life, _ := s.inventory.Judge(a, s.list)
+		verdict, _ := s.inventory.Judge(a, s.list)
 		switch hasResult := a.ResultPath() != ""; {
 		case !a.CanDelete():
 		case a.AddMayRun():
@@ -124,7 +126,7 @@ func (s *state) suspects() (all []*inventory.Attachment) {
 				s.young[a] = true
 			}
 		case a.IfName == "" && slices.Contains(results[a.Network], a.ContainerID):
-		case life == inventory.Alive || !hasResult && len(results[a.Network]) == 0:
+		case verdict == life.Alive || !hasResult && len(results[a.Network]) == 0:
 		case hasResult && s.inventory.HostEnd(a.ContainerID) != "": // the runtime is deleting the namespace
 		default:
 			all = append(all, a)
@@ -135,7 +137,7 @@ func (s *state) suspects() (all []*inventory.Attachment) {
 
 // removalCommand returns the command that removes only the resources of an attachment. The command is plumb gc. If the
 // network has no configuration, the text is one command for each resource.
-func (s *state) removalCommand(a *inventory.Attachment) string {
+func (s *state) removalCommand(a *node.Attachment) string {
 	if n, err := s.inventory.Network(a.Network); err == nil && n.List() != nil {
 		words := []string{"plumb", "gc", "--dead", a.ContainerID, "--network", a.Network}
 		if a.HasNamespace() {
@@ -179,12 +181,12 @@ func (s *state) findNoNetworks(files []*file, add addFunc) {
 }
 
 // findOrphans finds reservations and nftables elements that name no container, and that therefore no DEL removes. It
-// skips files that are younger than inventory.MaxAddTime, because the reference plugin creates the file before it
+// skips files that are younger than node.MaxAddTime, because the reference plugin creates the file before it
 // writes the name, and files that a plugin has removed since the inventory was read.
 func (s *state) findOrphans(_ []*file, add addFunc) {
 	for _, a := range s.inventory.Attachments {
 		for _, r := range a.Resources {
-			if a.ContainerID == "" && (r.Kind == inventory.Element || r.Kind == inventory.Reservation && isOld(r)) {
+			if a.ContainerID == "" && (r.Kind == node.Element || r.Kind == node.Reservation && isOld(r)) {
 				name := strings.TrimSuffix(r.Name+" ("+r.Value+")", " ()")
 				add(onHost, r.Remove, "%s %s in %s names no container, and no DEL removes it", r.Kind, name, r.Where)
 			}
@@ -213,8 +215,8 @@ func (s *state) findReturned(h host, add addFunc) {
 			continue
 		}
 		const text = "host-device has returned interface %s with the name %s, because another interface had its name"
-		i := slices.IndexFunc(s.inventory.Attachments, func(a *inventory.Attachment) bool {
-			return attach.ReturnName(a.ID()) == l.Name && len(a.ResourcesOf(inventory.Record)) > 0
+		i := slices.IndexFunc(s.inventory.Attachments, func(a *node.Attachment) bool {
+			return attach.ReturnName(a.ID()) == l.Name && len(a.ResourcesOf(node.Record)) > 0
 		})
 		if i >= 0 {
 			if a := s.inventory.Attachments[i]; !s.left[a] && !a.AddMayRun() {
@@ -234,16 +236,16 @@ func (s *state) findReturned(h host, add addFunc) {
 }
 
 // isOld reports whether the file of a resource is still the same and is too old to be written by a running ADD.
-func isOld(r inventory.Resource) bool {
+func isOld(r node.Resource) bool {
 	info, err := os.Lstat(r.Where)
-	return err == nil && r.Since != nil && info.ModTime().Equal(*r.Since) && time.Since(*r.Since) >= inventory.MaxAddTime
+	return err == nil && r.Since != nil && info.ModTime().Equal(*r.Since) && time.Since(*r.Since) >= node.MaxAddTime
 }
 
 // findReservations finds reservations of live containers for addresses that the ADD did not return. CHECK finds such
 // reservations only in the ranges of the network.
 func (s *state) findReservations(_ []*file, add addFunc) {
 	for _, a := range s.live() {
-		for _, r := range a.ResourcesOf(inventory.Reservation) {
+		for _, r := range a.ResourcesOf(node.Reservation) {
 			if !slices.Contains(a.Addresses, r.Address) && isOld(r) {
 				add(onHost, r.Remove, "%s is reserved for %s, whose ADD did not return it", r.Address, a.ContainerID)
 			}
@@ -255,7 +257,7 @@ func (s *state) findReservations(_ []*file, add addFunc) {
 // belong to another container.
 func (s *state) findForeignTargets(_ []*file, add addFunc) {
 	for _, a := range s.live() {
-		for _, r := range a.ResourcesOf(inventory.Element) {
+		for _, r := range a.ResourcesOf(node.Element) {
 			if r.Address != "" && !slices.Contains(a.Addresses, r.Address) {
 				add(onHost, r.Remove, "element %s (%s) in %s belongs to %s, whose ADD did not return %s", r.Name, r.Value, r.Where, a.ContainerID, r.Address)
 			}

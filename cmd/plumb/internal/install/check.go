@@ -15,7 +15,7 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 
-	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/inventory"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/node"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/plugins"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/schema"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
@@ -158,7 +158,7 @@ func (o Options) tryBackup(ctx context.Context) error {
 		return err
 	}
 	return try(o.confDirectory(), func(path string) error {
-		content, err := inventory.ReadFile(path)
+		content, err := node.ReadFile(path)
 		if err != nil {
 			return err
 		}
@@ -170,7 +170,7 @@ func (o Options) tryBackup(ctx context.Context) error {
 func (o Options) configurations() ([]source, error) {
 	var all []source
 	for _, path := range o.Confs {
-		content, err := inventory.ReadFile(path)
+		content, err := node.ReadFile(path)
 		if err != nil {
 			return nil, err
 		}

@@ -15,7 +15,7 @@ import (
 
 	"github.com/google/renameio/v2"
 
-	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/inventory"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/node"
 	"github.com/plumb-cni/plumb/v2/pkg/lock"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
@@ -190,7 +190,7 @@ func (f directory) backedUp() (files, added []string, err error) {
 			files = append(files, e.Name())
 		}
 	}
-	list, err := inventory.ReadFile(filepath.Join(f.backup, addedNames))
+	list, err := node.ReadFile(filepath.Join(f.backup, addedNames))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, err
 	}
@@ -254,8 +254,8 @@ func (s source) equals(path string, info fs.FileInfo) (bool, error) {
 	if !info.Mode().IsRegular() || info.Mode().Perm() != s.mode {
 		return false, nil
 	}
-	content, err := inventory.ReadFile(s.path)
-	existing, existingErr := inventory.ReadFile(path)
+	content, err := node.ReadFile(s.path)
+	existing, existingErr := node.ReadFile(path)
 	return bytes.Equal(content, existing), errors.Join(err, existingErr)
 }
 
@@ -266,7 +266,7 @@ func (s source) copyTo(path string) error {
 	if target, err := os.Readlink(s.path); err == nil {
 		return renameio.Symlink(target, path)
 	}
-	content, err := inventory.Open(s.path)
+	content, err := node.Open(s.path)
 	if err != nil {
 		return err
 	}

@@ -21,7 +21,7 @@ import (
 	"github.com/containernetworking/cni/libcni"
 	cniinvoke "github.com/containernetworking/cni/pkg/invoke"
 
-	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/inventory"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/node"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/plugins"
 	"github.com/plumb-cni/plumb/v2/pkg/pool"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
@@ -57,7 +57,7 @@ type Network struct {
 }
 
 // Find returns the network with this name or, if name is "", the only network with cluster-local.
-func Find(inv *inventory.Inventory, caller *plugins.Caller, name string) (*Network, error) {
+func Find(inv *node.Inventory, caller *plugins.Caller, name string) (*Network, error) {
 	var found []*Network
 	var names []string
 	for _, n := range inv.Networks {
@@ -92,8 +92,8 @@ func Find(inv *inventory.Inventory, caller *plugins.Caller, name string) (*Netwo
 }
 
 // Read returns the network with cluster-local in a configuration file, which the runtime need not read yet.
-func Read(inv *inventory.Inventory, caller *plugins.Caller, file string) (*Network, error) {
-	list, err := inventory.ReadConfiguration(file)
+func Read(inv *node.Inventory, caller *plugins.Caller, file string) (*Network, error) {
+	list, err := node.ReadConfiguration(file)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
@@ -110,7 +110,7 @@ func Read(inv *inventory.Inventory, caller *plugins.Caller, file string) (*Netwo
 	return nil, fmt.Errorf("%s: %w", file, ErrNetwork)
 }
 
-func newNetwork(inv *inventory.Inventory, n *libcni.NetworkConfigList, p *libcni.PluginConfig) (*Network, error) {
+func newNetwork(inv *node.Inventory, n *libcni.NetworkConfigList, p *libcni.PluginConfig) (*Network, error) {
 	var keys struct {
 		IPAM struct {
 			Segment   string          `json:"segment"`
@@ -127,7 +127,7 @@ func newNetwork(inv *inventory.Inventory, n *libcni.NetworkConfigList, p *libcni
 	if err := json.Unmarshal(keys.IPAM.Datastore, &program); err != nil || !datastore.IsName(program.Type) {
 		return nil, errors.New("ipam.datastore.type must be the name of a datastore's executable")
 	}
-	dataDir, sets, err := pool.ParseIPAM(inventory.KeysOf(p).IPAM)
+	dataDir, sets, err := pool.ParseIPAM(node.KeysOf(p).IPAM)
 	if err != nil {
 		return nil, err
 	}
@@ -135,7 +135,8 @@ func newNetwork(inv *inventory.Inventory, n *libcni.NetworkConfigList, p *libcni
 	if one.Segment == "" {
 		one.Segment = n.Name
 	}
-	one.Node, one.Owned = inventory.ReadOwned(dataDir, n.Name)
+	state := node.ReadOwned(dataDir, n.Name)
+	one.Node, one.Owned = state.Node(), state.Addresses()
 	if err := one.readReserved(inv); err != nil {
 		return nil, err
 	}
@@ -154,7 +155,7 @@ func newNetwork(inv *inventory.Inventory, n *libcni.NetworkConfigList, p *libcni
 
 // readReserved reads the reservations in the directory of the network's configuration, which the runtime need not read yet.
 // Another IPAM plugin may have used another directory for the same network.
-func (n *Network) readReserved(inv *inventory.Inventory) error {
+func (n *Network) readReserved(inv *node.Inventory) error {
 	all, err := pool.Reservations(n.dataDir, n.Name)
 	for _, r := range all {
 		id := types.Attachment{Network: n.Name, ContainerID: r.ContainerID, IfName: r.IfName}
@@ -266,7 +267,8 @@ func (n *Network) Resync(ctx context.Context) error { return n.run(ctx, "resync"
 // can be removed. The resync itself fails if containers use addresses that the former name owns.
 func (n *Network) RegisterNewName(ctx context.Context, former string) (answer datastore.Answer, err error) {
 	resyncErr := n.Resync(ctx)
-	n.Node, n.Owned = inventory.ReadOwned(n.dataDir, n.Name)
+	state := node.ReadOwned(n.dataDir, n.Name)
+	n.Node, n.Owned = state.Node(), state.Addresses()
 	if n.Node == former {
 		return answer, errors.Join(resyncErr, fmt.Errorf("this node still has the name %s; change the key node or the host name before", former))
 	}
@@ -335,7 +337,7 @@ type Importable struct {
 	IPAM string `json:"ipam"` // the type of the IPAM plugin in libcni's cache, or ""
 }
 
-func (n *Network) importable(inv *inventory.Inventory) (all []Importable) {
+func (n *Network) importable(inv *node.Inventory) (all []Importable) {
 	for _, a := range inv.Attachments {
 		if a.Network != n.Name || !a.HasNamespace() || a.ResultPath() == "" {
 			continue

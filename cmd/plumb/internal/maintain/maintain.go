@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/inventory"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/metrics"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/watch"
 	"github.com/plumb-cni/plumb/v2/pkg/lock"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
@@ -50,7 +50,7 @@ type Maintainer struct {
 	Log     func(format string, args ...any)
 
 	limiter watch.Limiter
-	numbers inventory.Maintenance
+	numbers metrics.Maintenance
 	gcLeft  int // how many attachments the last call of GC left
 }
 
@@ -154,5 +154,5 @@ func (m *Maintainer) writeNewFile(path string) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(m.numbers.WriteMetrics(file), file.Close())
+	return errors.Join(m.numbers.Write(file), file.Close())
 }

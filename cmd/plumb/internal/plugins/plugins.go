@@ -19,7 +19,7 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 	"golang.org/x/sys/unix"
 
-	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/inventory"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/node"
 	"github.com/plumb-cni/plumb/v2/pkg/invoke"
 	"github.com/plumb-cni/plumb/v2/pkg/skel"
 )
@@ -144,7 +144,7 @@ var ErrNotChecked = errors.New("not checked")
 // must answer, but its error is ignored. Check ends at a plugin that does not answer, or that
 // misses the container's interface, which the other plugins would repeat. It returns an error with advice if it can
 // call no plugin.
-func (c *Caller) Check(ctx context.Context, a *inventory.Attachment) (found []Damage, err error) {
+func (c *Caller) Check(ctx context.Context, a *node.Attachment) (found []Damage, err error) {
 	list, runtime, err := a.Chain()
 	if err != nil {
 		return nil, err
@@ -195,7 +195,7 @@ func (c *Caller) checkPlugin(ctx context.Context, d Damage, runtime *libcni.Runt
 }
 
 // Repair calls REPAIR of the plugin that found the damage.
-func (c *Caller) Repair(ctx context.Context, a *inventory.Attachment, d Damage) error {
+func (c *Caller) Repair(ctx context.Context, a *node.Attachment, d Damage) error {
 	_, runtime := a.Added()
 	return libcni.NewCNIConfig(c.Path, repairer{c}).CheckNetworkList(ctx, d.list, runtime)
 }

@@ -15,7 +15,8 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 
-	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/inventory"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/life"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/node"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/plugins"
 	"github.com/plumb-cni/plumb/v2/pkg/lock"
 	"github.com/plumb-cni/plumb/v2/pkg/skel"
@@ -24,7 +25,7 @@ import (
 
 // Options contains the inputs of a repair.
 type Options struct {
-	inventory.Places
+	node.Places
 	Network string // the only network to repair; empty for all networks
 	DryRun  bool   // call CHECK only
 	// ContainerSide means that REPAIR also restores what is missing in the containers.
@@ -64,7 +65,7 @@ type Report struct {
 }
 
 // Run checks the living attachments of the host, and repairs them one at a time. It needs root. An error wraps
-// inventory.ErrNoNetwork if Options.Network does not exist, and os.ErrDeadlineExceeded if another repair or plumb gc runs too long.
+// node.ErrNoNetwork if Options.Network does not exist, and os.ErrDeadlineExceeded if another repair or plumb gc runs too long.
 // After ctx is done, Run ends when the current REPAIR has ended. It then returns the error of ctx and a Report of what
 // was done.
 func Run(ctx context.Context, o Options) (*Report, error) {
@@ -105,7 +106,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 			break
 		}
 	}
-	if ctx.Err() == nil && slices.ContainsFunc(living(inv), (*inventory.Attachment).RoutesIPv6) {
+	if ctx.Err() == nil && slices.ContainsFunc(living(inv), (*node.Attachment).RoutesIPv6) {
 		if err := r.acceptRouters(o.DryRun); err != nil {
 			r.Errors = append(r.Errors, fmt.Sprintf("router advertisements: %v", err))
 		}
@@ -118,7 +119,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 const maxPasses = 3
 
 // pass checks the attachments and repairs what is damaged.
-func (r *Report) pass(ctx context.Context, caller *plugins.Caller, all []*inventory.Attachment, dryRun bool) {
+func (r *Report) pass(ctx context.Context, caller *plugins.Caller, all []*node.Attachment, dryRun bool) {
 	for _, c := range r.check(ctx, caller, all) {
 		for _, d := range c.damages {
 			switch {
@@ -142,24 +143,24 @@ func (r *Report) pass(ctx context.Context, caller *plugins.Caller, all []*invent
 //
 // The latest ADD comes first. If two attachments want one host port, the later one has it, as after their ADDs. Because
 // REPAIR never takes what another attachment owns, the later one must be repaired first.
-func living(inv *inventory.Inventory) []*inventory.Attachment {
-	all := slices.DeleteFunc(slices.Clone(inv.Attachments), func(a *inventory.Attachment) bool {
-		life, _ := inv.Judge(a, inventory.LiveList{})
-		return a.Incomplete || life != inventory.Alive || a.ResultPath() == "" && a.AddMayRun()
+func living(inv *node.Inventory) []*node.Attachment {
+	all := slices.DeleteFunc(slices.Clone(inv.Attachments), func(a *node.Attachment) bool {
+		verdict, _ := inv.Judge(a, life.List{})
+		return a.Incomplete || verdict != life.Alive || a.ResultPath() == "" && a.AddMayRun()
 	})
-	slices.SortStableFunc(all, func(a, b *inventory.Attachment) int { return b.ResultTime().Compare(a.ResultTime()) })
+	slices.SortStableFunc(all, func(a, b *node.Attachment) int { return b.ResultTime().Compare(a.ResultTime()) })
 	return all
 }
 
 // isLoopback reports whether the attachment has only the interface lo, which needs nothing on the host.
-func isLoopback(a *inventory.Attachment) bool {
+func isLoopback(a *node.Attachment) bool {
 	list, _ := a.Added()
 	return list != nil && !slices.ContainsFunc(list.Plugins, func(p *libcni.PluginConfig) bool { return p.Network.Type != "loopback" })
 }
 
 // A checked attachment contains the plugins whose CHECK failed, or the error of why none was called.
 type checked struct {
-	*inventory.Attachment
+	*node.Attachment
 	damages []plugins.Damage
 	err     error
 }
@@ -170,7 +171,7 @@ const maxChecks = 4
 // check calls CHECK for several attachments at a time. It clears the counts of the previous pass, adds all except the
 // damaged attachments to the report, and returns the damaged ones. After ctx is done, it returns none, and does not change
 // the report.
-func (r *Report) check(ctx context.Context, caller *plugins.Caller, all []*inventory.Attachment) []checked {
+func (r *Report) check(ctx context.Context, caller *plugins.Caller, all []*node.Attachment) []checked {
 	results, next := make([]checked, len(all)), make(chan int)
 	var workers sync.WaitGroup
 	for range min(maxChecks, runtime.GOMAXPROCS(0)) {
@@ -201,7 +202,7 @@ func (r *Report) check(ctx context.Context, caller *plugins.Caller, all []*inven
 	})
 }
 
-func checkOne(ctx context.Context, caller *plugins.Caller, a *inventory.Attachment) (c checked) {
+func checkOne(ctx context.Context, caller *plugins.Caller, a *node.Attachment) (c checked) {
 	c.Attachment = a
 	list, _ := a.Added()
 	switch {
@@ -217,7 +218,7 @@ func checkOne(ctx context.Context, caller *plugins.Caller, a *inventory.Attachme
 }
 
 // repair calls REPAIR of one plugin.
-func (r *Report) repair(ctx context.Context, caller *plugins.Caller, a *inventory.Attachment, d plugins.Damage) {
+func (r *Report) repair(ctx context.Context, caller *plugins.Caller, a *node.Attachment, d plugins.Damage) {
 	err := caller.Repair(ctx, a, d)
 	rest := d.After(err)
 	fix := rest.Fix()
@@ -236,10 +237,10 @@ func (r *Report) repair(ctx context.Context, caller *plugins.Caller, a *inventor
 	r.Left = append(r.Left, e)
 }
 
-func (r *Report) skip(a *inventory.Attachment, reason error) {
+func (r *Report) skip(a *node.Attachment, reason error) {
 	r.Skipped = append(r.Skipped, Entry{Network: a.Network, ContainerID: a.ContainerID, IfName: a.IfName, What: reason.Error()})
 }
 
-func entry(a *inventory.Attachment, d plugins.Damage) Entry {
+func entry(a *node.Attachment, d plugins.Damage) Entry {
 	return Entry{Network: a.Network, ContainerID: a.ContainerID, IfName: a.IfName, Plugin: d.Plugin, What: plugins.ErrorText(d.Err)}
 }

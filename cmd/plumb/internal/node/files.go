@@ -1,4 +1,4 @@
-package inventory
+package node
 
 import (
 	"cmp"
@@ -94,7 +94,7 @@ func (inv *Inventory) readPools(dataDir string) {
 			return reserved
 		})
 		if len(remembered) > 0 {
-			n := inv.network(network)
+			n := inv.NetworkOf(network)
 			n.Remembered = append(n.Remembered, remembered...)
 		}
 	}

@@ -1,4 +1,5 @@
-package inventory
+// Package explain lists the objects that packets from and to a container pass.
+package explain
 
 import (
 	"cmp"
@@ -8,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/node"
 	"github.com/plumb-cni/plumb/v2/pkg/iptables"
 	"github.com/plumb-cni/plumb/v2/pkg/nft"
 	"github.com/plumb-cni/plumb/v2/pkg/nl"
@@ -49,32 +51,8 @@ func (p *Path) AddNotChecked(err error) {
 	}
 }
 
-// Find returns the attachments of the container whose ID is prefix or begins with it. If ifName is not empty, Find returns
-// only the attachments with this interface name. It returns an error if no container or several containers match.
-func (inv *Inventory) Find(prefix, ifName string) ([]*Attachment, error) {
-	var found []*Attachment
-	ids := map[string]bool{}
-	exact := slices.ContainsFunc(inv.Attachments, func(a *Attachment) bool { return a.ContainerID == prefix })
-	for _, a := range inv.Attachments {
-		matches := a.ContainerID == prefix || !exact && strings.HasPrefix(a.ContainerID, prefix)
-		if a.ContainerID != "" && matches && (ifName == "" || a.IfName == ifName) {
-			found = append(found, a)
-			ids[a.ContainerID] = true
-		}
-	}
-	switch {
-	case len(found) == 0 && ifName != "":
-		return nil, fmt.Errorf("no container whose ID begins with %q has an interface %q in a network of this host; plumb list shows all attachments", prefix, ifName)
-	case len(found) == 0:
-		return nil, fmt.Errorf("no container whose ID begins with %q is attached to a network of this host; plumb list shows all attachments", prefix)
-	case len(ids) > 1:
-		return nil, fmt.Errorf("the IDs of %d containers begin with %q; give more of the ID", len(ids), prefix)
-	}
-	return found, nil
-}
-
-// Explain returns the hops of the attachment's packets, in the order in which the packets pass them.
-func (inv *Inventory) Explain(a *Attachment) (p *Path, err error) {
+// New returns the hops of the attachment's packets, in the order in which the packets pass them.
+func New(inv *node.Inventory, a *node.Attachment) (p *Path, err error) {
 	host, err := ns.Self(nil)
 	if err != nil {
 		return nil, err
@@ -100,8 +78,8 @@ func (inv *Inventory) Explain(a *Attachment) (p *Path, err error) {
 
 // An explainer collects the hops of a path.
 type explainer struct {
-	inv    *Inventory
-	a      *Attachment
+	inv    *node.Inventory
+	a      *node.Attachment
 	ns     *ns.Handle // the host's namespace
 	host   *nl.Conn
 	path   *Path
@@ -207,8 +185,8 @@ func addrsText(addrs []nl.Addr) string {
 // bandwidth redirects packets from the container. in also contains the rate limit for packets to the container.
 func (e *explainer) interfaceHops() (out, in []Hop) {
 	onOff := map[bool]string{false: "off", true: "on"}
-	for _, t := range e.a.ResourcesOf(Link) {
-		if t.sub == "ifb" {
+	for _, t := range e.a.ResourcesOf(node.Link) {
+		if t.LinkKind == "ifb" {
 			continue
 		}
 		l, err := e.host.Link(t.Name)
@@ -231,7 +209,7 @@ func (e *explainer) interfaceHops() (out, in []Hop) {
 		out = slices.Concat(out, []Hop{hop(onHost, "%s%s", linkText(l), ofPort)}, e.ifbHops(), behind)
 		in = slices.Concat(in, []Hop{hop(onHost, "%s%s%s", linkText(l), e.limitText(l), ofPort)}, behind)
 	}
-	if e.a.interfaceKeys().HasMaster() && e.master != 0 {
+	if e.a.InterfaceKeys().HasMaster() && e.master != 0 {
 		if l, err := e.host.LinkByIndex(e.master); e.exists(err) {
 			master := hop(onHost, "%s, master of %s", linkText(l), e.a.IfName)
 			out, in = append(out, master), append(in, master)
@@ -241,8 +219,8 @@ func (e *explainer) interfaceHops() (out, in []Hop) {
 }
 
 func (e *explainer) ifbHops() (hops []Hop) {
-	for _, t := range e.a.ResourcesOf(Link) {
-		if t.sub != "ifb" {
+	for _, t := range e.a.ResourcesOf(node.Link) {
+		if t.LinkKind != "ifb" {
 			continue
 		}
 		if l, err := e.host.Link(t.Name); e.exists(err) {
@@ -263,16 +241,16 @@ func (e *explainer) limitText(l nl.Link) string {
 
 // outgoing adds hops for the checks and the masquerade of packets from the container.
 func (e *explainer) outgoing() {
-	for _, t := range e.a.ResourcesOf(Element) {
-		switch t.sub {
+	for _, t := range e.a.ResourcesOf(node.Element) {
+		switch t.Set {
 		case tables.AllowedMACs:
 			e.out(hop(onHost, "table bridge plumb drops frames from the host end with another source than %s (macspoofchk)", t.Name))
 		case tables.IsolatedPorts:
 			e.out(hop(onHost, "table bridge plumb drops frames to other containers of the bridge (ingressPolicy isolated)"))
 		}
 	}
-	for _, t := range e.a.ResourcesOf(Element) {
-		if isMasqueradeMap(t.sub) {
+	for _, t := range e.a.ResourcesOf(node.Element) {
+		if node.IsMasqueradeMap(t.Set) {
 			except := "the subnet and to multicast addresses"
 			if strings.HasPrefix(t.Value, "jump masq_except/") {
 				except = "the subnet, to multicast addresses and to ipMasqExcept"
@@ -288,7 +266,7 @@ func (e *explainer) outgoing() {
 func (e *explainer) iptablesHops() []Hop {
 	chain := iptables.ContainerChain("CNI-DN-", types.Attachment{Network: e.a.Network, ContainerID: e.a.ContainerID})
 	added, _ := e.a.Added()
-	list := cmp.Or(added, e.inv.network(e.a.Network).list)
+	list := cmp.Or(added, e.inv.NetworkOf(e.a.Network).List())
 	if (list == nil || !strings.Contains(string(list.Bytes), `"iptables"`)) && !e.hasNATChain(chain) {
 		return nil
 	}
@@ -325,17 +303,17 @@ func (e *explainer) serviceHop() Hop {
 // incoming adds hops for the host ports and the route of packets to the container.
 func (e *explainer) incoming() {
 	ports := false
-	for _, t := range e.a.ResourcesOf(Element) {
-		if isHostPortMap(t.sub) {
+	for _, t := range e.a.ResourcesOf(node.Element) {
+		if node.IsHostPortMap(t.Set) {
 			ports = true
 			e.in(hop(onHost, "host port %s of IP version %s is forwarded to %s (table inet plumb, map %s)", strings.ReplaceAll(t.Name, " . ", " "),
-				strings.TrimPrefix(t.sub, "hostport")[:1], strings.Replace(t.Value, " . ", " port ", 1), t.sub))
+				strings.TrimPrefix(t.Set, "hostport")[:1], strings.Replace(t.Value, " . ", " port ", 1), t.Set))
 		}
 	}
 	if ports {
 		e.in(e.serviceHop())
 	}
-	if e.a.interfaceKeys().HasMaster() {
+	if e.a.InterfaceKeys().HasMaster() {
 		return // packets arrive at the master, and the host does not route them
 	}
 	for _, text := range e.a.Addresses {

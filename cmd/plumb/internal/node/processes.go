@@ -1,4 +1,4 @@
-package inventory
+package node
 
 import (
 	"errors"
@@ -11,20 +11,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/life"
 	"github.com/plumb-cni/plumb/v2/pkg/attach"
 	"github.com/plumb-cni/plumb/v2/pkg/nl"
 	"github.com/plumb-cni/plumb/v2/pkg/ns"
 	"golang.org/x/sys/unix"
-)
-
-// A namespaceState says whether the namespace of a container exists.
-type namespaceState int
-
-const (
-	namespaceUnknown namespaceState = iota
-	namespaceExists
-	namespaceGone
-	namespaceReused // the path is /proc/PID/ns/net, and PID belongs to a process that started after the ADD
 )
 
 // stateOf returns whether the namespace of an ADD at the time added still exists. The state is unknown without a path,
@@ -33,9 +24,9 @@ const (
 // A path below /proc disappears with its process, and another process can get the PID. stateOf recognizes the
 // container's process, because this process is not in the host's namespace and started before the ADD. If the clock was
 // set forward later, the start of a process seems later than it was.
-func stateOf(netns string, added time.Time, host *ns.Handle) namespaceState {
+func stateOf(netns string, added time.Time, host *ns.Handle) life.Namespace {
 	if netns == "" {
-		return namespaceUnknown
+		return life.Unknown
 	}
 	pid := pidIn(netns)
 	h, err := ns.Open(netns, nil)
@@ -45,18 +36,18 @@ func stateOf(netns string, added time.Time, host *ns.Handle) namespaceState {
 	_, dirErr := os.Stat(filepath.Dir(netns))
 	switch {
 	case err == nil && pid != 0 && h.Same(host) && seesAllProcesses():
-		return namespaceGone
+		return life.Gone
 	case err == nil && pid != 0 && h.Same(host):
-		return namespaceUnknown
+		return life.Unknown
 	case err == nil && pid != 0 && startOf(pid).After(added.Add(time.Second)):
-		return namespaceReused
+		return life.Reused
 	case err == nil:
-		return namespaceExists
+		return life.Exists
 	case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, ns.ErrNotNamespace), // a file that is not a namespace remains after an unmount
 		pid == 0 && dirErr != nil, pid != 0 && !seesAllProcesses():
-		return namespaceUnknown
+		return life.Unknown
 	}
-	return namespaceGone
+	return life.Gone
 }
 
 // pidIn returns the PID in a path below /proc, or 0.
@@ -125,13 +116,13 @@ func (inv *Inventory) findContainers(host *ns.Handle) error {
 	all, err := processes()
 	for _, a := range inv.Attachments {
 		c := inv.containers[a.ContainerID]
-		if a.namespaces == namespaceExists {
+		if a.namespaces == life.Exists {
 			id, _ := ns.IDAt(a.NetNS)
 			c.netns, c.process = a.NetNS, max(c.process, all[id])
 		}
 		c.hadHostEnd = c.hadHostEnd || a.cached != nil && slices.ContainsFunc(a.cached.interfaces, cachedInterface.isHostEnd)
 		for _, t := range a.ResourcesOf(Link) {
-			if t.sub == "veth" {
+			if t.LinkKind == "veth" {
 				c.hostEnd = t.Name
 			}
 		}

@@ -1,15 +1,16 @@
-package inventory
+package gc
 
 import (
 	"encoding/json"
 	"path/filepath"
 	"time"
 
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/node"
 	"github.com/plumb-cni/plumb/v2/pkg/statefile"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
-// A Suspects contains the attachments that runs of gc found suspect. A file in Places.RunDir keeps them between runs.
+// A Suspects contains the attachments that runs of gc found suspect. A file in node.Places.RunDir keeps them between runs.
 type Suspects struct {
 	file   statefile.File
 	before map[types.Attachment]time.Time // when a run first found the attachment suspect
@@ -26,7 +27,7 @@ type suspect struct {
 
 // ReadSuspects reads the suspect attachments of earlier runs. It returns none if it cannot read the file, which only
 // delays their removal.
-func (p Places) ReadSuspects() *Suspects {
+func ReadSuspects(p node.Places) *Suspects {
 	s := &Suspects{
 		file:   statefile.File{Name: suspectsName},
 		before: map[types.Attachment]time.Time{}, now: map[types.Attachment]time.Time{},
@@ -59,7 +60,7 @@ func (s *Suspects) Save() error {
 }
 
 // keep keeps the entry of an attachment that this run does not judge.
-func (s *Suspects) keep(a *Attachment) {
+func (s *Suspects) keep(a *node.Attachment) {
 	if since, known := s.before[a.ID()]; known {
 		s.now[a.ID()] = since
 	}
@@ -67,9 +68,9 @@ func (s *Suspects) keep(a *Attachment) {
 
 // confirm adds an attachment that a run at the time now finds suspect. It reports whether a run at least minAge earlier
 // found it suspect as well. The earlier run does not count if the runtime has added the attachment again since then.
-func (s *Suspects) confirm(a *Attachment, now time.Time, minAge time.Duration) bool {
+func (s *Suspects) confirm(a *node.Attachment, now time.Time, minAge time.Duration) bool {
 	since, known := s.before[a.ID()]
-	if !known || since.After(now) || a.youngest.After(since) {
+	if !known || since.After(now) || a.Youngest().After(since) {
 		s.now[a.ID()] = now
 		return false
 	}

@@ -1,4 +1,4 @@
-package inventory
+package node
 
 import (
 	"cmp"
@@ -36,7 +36,7 @@ func (inv *Inventory) readLinks(host *ns.Handle) error {
 		if a == nil {
 			continue
 		}
-		t := Resource{Kind: Link, Name: l.Name, Remove: types.Command("ip", "link", "delete", l.Name), sub: l.Kind}
+		t := Resource{Kind: Link, Name: l.Name, Remove: types.Command("ip", "link", "delete", l.Name), LinkKind: l.Kind}
 		if l.Master != 0 {
 			t.Where = names[l.Master]
 		}
@@ -132,7 +132,7 @@ func elementResource(table nft.Table, set nft.Set, e nft.Element) Resource {
 	}
 	return Resource{
 		Kind: Element, Name: key, Where: fmt.Sprintf("table %s, %s %s", table, what, set.Name),
-		Address: addressIn(set, e), Value: value, sub: set.Name,
+		Address: addressIn(set, e), Value: value, Set: set.Name,
 		Remove: fmt.Sprintf("nft delete element %s %s ", table, set.Name) + types.Command("{ "+key+" }"),
 	}
 }
@@ -140,22 +140,22 @@ func elementResource(table nft.Table, set nft.Set, e nft.Element) Resource {
 // addressIn returns the container address that a masquerade or host-port element contains, or "".
 func addressIn(set nft.Set, e nft.Element) string {
 	switch {
-	case isMasqueradeMap(strings.TrimSuffix(set.Name, claims.FormerSuffix)):
+	case IsMasqueradeMap(strings.TrimSuffix(set.Name, claims.FormerSuffix)):
 		return e.Key.Text(set.Key)
-	case isHostPortMap(set.Name):
+	case IsHostPortMap(set.Name):
 		address, _, _ := strings.Cut(e.Data.Text(set.Data), " . ")
 		return address
 	}
 	return ""
 }
 
-// isMasqueradeMap reports whether the keys of the map are masqueraded addresses.
-func isMasqueradeMap(set string) bool {
+// IsMasqueradeMap reports whether the keys of the map are masqueraded addresses.
+func IsMasqueradeMap(set string) bool {
 	return slices.ContainsFunc(nft.Families(), func(f nft.Family) bool { return set == tables.Masquerade(f) })
 }
 
-// isHostPortMap reports whether the map maps host ports to container addresses.
-func isHostPortMap(set string) bool {
+// IsHostPortMap reports whether the map maps host ports to container addresses.
+func IsHostPortMap(set string) bool {
 	return slices.ContainsFunc(nft.Families(), func(f nft.Family) bool { return set == tables.HostPort(f) || set == tables.HostPortIP(f) })
 }
 
@@ -164,10 +164,10 @@ func isHostPortMap(set string) bool {
 // every other resource.
 func (t Resource) HostPort() (protocol string, local netip.AddrPort, ok bool) {
 	addr, words := netip.IPv4Unspecified(), strings.Split(t.Name, " . ")
-	if t.sub == tables.HostPort(nft.IPv6) {
+	if t.Set == tables.HostPort(nft.IPv6) {
 		addr = netip.IPv6Unspecified()
 	}
-	if !isHostPortMap(t.sub) {
+	if !IsHostPortMap(t.Set) {
 		return "", local, false
 	}
 	if len(words) == 3 {

@@ -1,10 +1,11 @@
-package inventory
+package node
 
 import (
 	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/life"
 	"github.com/plumb-cni/plumb/v2/pkg/tables"
 )
 
@@ -22,7 +23,7 @@ func (a *Attachment) Summary() string {
 	}
 	for _, t := range a.Resources {
 		switch {
-		case t.Kind == Link && t.sub == "ifb":
+		case t.Kind == Link && t.LinkKind == "ifb":
 			add("rate limit")
 		case t.Kind == Link && t.Where != "":
 			add(t.Name + " @" + t.Where)
@@ -30,10 +31,10 @@ func (a *Attachment) Summary() string {
 			add(t.Name)
 		case t.Kind == Lease:
 			add("DHCP lease")
-		case t.Kind == Element && isHostPortMap(t.sub):
+		case t.Kind == Element && IsHostPortMap(t.Set):
 			add(a.hostPorts())
 		case t.Kind == Element:
-			add(summaryOfSet(t.sub))
+			add(summaryOfSet(t.Set))
 		}
 	}
 	add(a.Reason)
@@ -44,7 +45,7 @@ func (a *Attachment) Summary() string {
 func (a *Attachment) hostPorts() string {
 	ports := map[string]bool{}
 	for _, t := range a.Resources {
-		if isHostPortMap(t.sub) {
+		if IsHostPortMap(t.Set) {
 			ports[t.Name] = true
 		}
 	}
@@ -57,9 +58,9 @@ func (a *Attachment) hostPorts() string {
 // inContainer names the plugin that created an interface without a host end in the container, or says that bridge's or
 // ptp's host end is missing. It returns "" if the container is gone.
 func (a *Attachment) inContainer() string {
-	plugin := a.interfaceKeys().Type
+	plugin := a.InterfaceKeys().Type
 	switch {
-	case a.namespaces == namespaceGone || a.namespaces == namespaceReused || plugin == "":
+	case a.namespaces == life.Gone || a.namespaces == life.Reused || plugin == "":
 		return ""
 	case plugin == "bridge" || plugin == "ptp":
 		return "no host end"
@@ -70,7 +71,7 @@ func (a *Attachment) inContainer() string {
 // summaryOfSet returns what Summary prints for the elements of a set. It returns "" if Summary shows them otherwise.
 func summaryOfSet(set string) string {
 	switch {
-	case isMasqueradeMap(set):
+	case IsMasqueradeMap(set):
 		return set
 	case set == tables.CheckedPorts:
 		return "macspoofchk"

@@ -1,4 +1,4 @@
-package inventory
+package node
 
 import (
 	"cmp"
@@ -27,6 +27,9 @@ type Network struct {
 // List returns the configuration from the file or else from libcni's cache, or nil.
 func (n *Network) List() *libcni.NetworkConfigList { return n.list }
 
+// Keys returns the keys of each plugin of the configuration.
+func (n *Network) Keys() []Keys { return keysOf(n.list) }
+
 // readNetworks reads the configurations. If several have the same name, it uses the first one, as libcni does.
 func (inv *Inventory) readNetworks(p Places) {
 	files, err := configurationFiles(p.ConfDir)
@@ -37,7 +40,7 @@ func (inv *Inventory) readNetworks(p Places) {
 			inv.unreadFile(file, err)
 			continue
 		}
-		if n := inv.network(list.Name); n.list == nil {
+		if n := inv.NetworkOf(list.Name); n.list == nil {
 			n.File = file
 			n.setList(list)
 		}
@@ -48,7 +51,7 @@ func (inv *Inventory) readNetworks(p Places) {
 func (inv *Inventory) setCachedLists() {
 	youngest := map[*Network]*Attachment{}
 	for _, a := range inv.Attachments {
-		n := inv.network(a.Network)
+		n := inv.NetworkOf(a.Network)
 		list, _ := a.Added()
 		if list != nil && n.File == "" && (youngest[n] == nil || a.youngest.After(youngest[n].youngest)) {
 			youngest[n] = a
@@ -152,9 +155,9 @@ func (k Keys) HasMaster() bool {
 	return slices.Contains([]string{"macvlan", "ipvlan", "vlan"}, k.Type) && !k.LinkInContainer
 }
 
-// interfaceKeys returns the keys of the plugin that created the interface, which is the first one except loopback. It
+// InterfaceKeys returns the keys of the plugin that created the interface, which is the first one except loopback. It
 // returns zero Keys if libcni's cache does not contain the configuration of the ADD.
-func (a *Attachment) interfaceKeys() Keys {
+func (a *Attachment) InterfaceKeys() Keys {
 	list, _ := a.Added()
 	for _, k := range keysOf(list) {
 		if k.Type != "loopback" {
@@ -166,14 +169,14 @@ func (a *Attachment) interfaceKeys() Keys {
 
 // RoutesIPv6 reports whether the host forwards IPv6 packets of the attachment.
 func (a *Attachment) RoutesIPv6() bool {
-	k := a.interfaceKeys()
+	k := a.InterfaceKeys()
 	isRouted := k.Type == "ptp" || k.Type == "bridge" && (k.IsGateway || k.IsDefaultGateway)
 	return isRouted && slices.ContainsFunc(a.Addresses, func(addr string) bool { return strings.Contains(addr, ":") })
 }
 
 // Uplink returns the attachment's bridge or master, which is on its L2 segment, or "".
 func (a *Attachment) Uplink() string {
-	k := a.interfaceKeys()
+	k := a.InterfaceKeys()
 	if k.HasMaster() {
 		return k.Master
 	}

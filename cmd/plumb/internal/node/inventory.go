@@ -1,9 +1,8 @@
-// Package inventory reads the resources that plugins created for attachments on this host, the configurations of
-// networks, and the results in libcni's cache. It also removes the resources of containers that no longer exist
-// (Collector).
+// Package node reads the resources that plugins created for attachments on this host, the configurations of networks, and
+// the results in libcni's cache.
 //
 // Reading changes nothing and takes no lock. A plugin that runs at the same time may therefore add or remove resources.
-package inventory
+package node
 
 import (
 	"cmp"
@@ -15,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/life"
 	"github.com/plumb-cni/plumb/v2/pkg/hostfile"
 	"github.com/plumb-cni/plumb/v2/pkg/nft"
 	"github.com/plumb-cni/plumb/v2/pkg/ns"
@@ -59,7 +59,8 @@ type Resource struct {
 	Since  *time.Time `json:"since,omitempty"` // the time at which the file was written; nil if the resource is not a file
 	Remove string     `json:"remove"`          // the command that removes only this resource, as a last resort
 
-	sub string // an element's set, or a link's kind
+	// Set is the set or map of an element, and LinkKind the kind of a link.
+	Set, LinkKind string `json:"-"`
 }
 
 // An Attachment is one interface of one container in one network, and what the host holds for it.
@@ -76,7 +77,7 @@ type Attachment struct {
 	cached     *cachedAttachment
 	oldest     time.Time
 	youngest   time.Time
-	namespaces namespaceState
+	namespaces life.Namespace
 }
 
 // ID returns the names of the attachment.
@@ -91,6 +92,9 @@ func (a *Attachment) CanDelete() bool {
 	return !a.Incomplete || a.Network != "" && a.ContainerID != "" && a.IfName == "" && len(a.ResourcesOf(Reservation)) == len(a.Resources)
 }
 
+// Youngest returns when the youngest file of the attachment was written, or the zero time if there is no file.
+func (a *Attachment) Youngest() time.Time { return a.youngest }
+
 // Since returns when the oldest file of the attachment was written, or the zero time if there is no file.
 func (a *Attachment) Since() time.Time { return a.oldest }
 
@@ -100,7 +104,7 @@ func (a *Attachment) ResourcesOf(k Kind) []Resource {
 }
 
 // HasNamespace reports whether the namespace that libcni's cache names exists.
-func (a *Attachment) HasNamespace() bool { return a.namespaces == namespaceExists }
+func (a *Attachment) HasNamespace() bool { return a.namespaces == life.Exists }
 
 // HostEnd returns the name of a host end of the container, in any network, or "". If there is one, the container's
 // namespace exists, because the kernel deletes both ends of a veth pair together.
@@ -209,16 +213,16 @@ func (inv *Inventory) finish() {
 	for _, a := range inv.Attachments {
 		a.setAddresses()
 		a.Reason = a.suspicion()
-		switch life, _ := inv.Judge(a, LiveList{}); {
-		case life == Alive && !a.Incomplete:
+		switch verdict, _ := inv.Judge(a, life.List{}); {
+		case verdict == life.Alive && !a.Incomplete:
 			a.Reason = ""
 		case a.Reason == "" && results && a.cached == nil && inv.Time.Sub(a.youngest) > MaxAddTime:
 			a.Reason = noResult
 		}
 		slices.SortStableFunc(a.Resources, func(x, y Resource) int {
-			return cmp.Compare(slices.Index(kinds(), x.Kind), slices.Index(kinds(), y.Kind))
+			return cmp.Compare(slices.Index(Kinds(), x.Kind), slices.Index(Kinds(), y.Kind))
 		})
-		inv.network(a.Network)
+		inv.NetworkOf(a.Network)
 	}
 	slices.SortFunc(inv.Attachments, func(x, y *Attachment) int {
 		return cmp.Or(cmp.Compare(x.Network, y.Network), cmp.Compare(x.ContainerID, y.ContainerID), cmp.Compare(x.IfName, y.IfName))
@@ -226,8 +230,8 @@ func (inv *Inventory) finish() {
 	slices.SortFunc(inv.Networks, func(x, y *Network) int { return cmp.Compare(x.Name, y.Name) })
 }
 
-// kinds returns all kinds in the order in which an attachment lists its resources.
-func kinds() []Kind { return []Kind{Reservation, Lease, Link, Element, Record, Result} }
+// Kinds returns all kinds in the order in which an attachment lists its resources.
+func Kinds() []Kind { return []Kind{Reservation, Lease, Link, Element, Record, Result} }
 
 // setAddresses sets the addresses, from libcni's result or, without addresses there, from the resources.
 func (a *Attachment) setAddresses() {
@@ -253,8 +257,8 @@ const (
 // onlyOfKind contains the Reason of an attachment whose resources are all of one kind.
 var onlyOfKind = map[Kind]string{Reservation: "reservation only", Element: "elements only", Record: "record only", Lease: "lease only"}
 
-// reasons returns all values of Attachment.Reason but "".
-func reasons() []string {
+// Reasons returns all values of Attachment.Reason but "".
+func Reasons() []string {
 	only := onlyOfKind
 	return []string{ownerUnknown, noNamespace, noResult, only[Reservation], only[Element], only[Record], only[Lease]}
 }
@@ -274,7 +278,7 @@ func (a *Attachment) suspicion() string {
 	switch {
 	case a.Incomplete:
 		return ownerUnknown
-	case a.namespaces == namespaceGone, a.namespaces == namespaceReused:
+	case a.namespaces == life.Gone, a.namespaces == life.Reused:
 		return noNamespace
 	case len(a.Resources) == 0, slices.ContainsFunc(a.Resources, func(t Resource) bool { return t.Kind != a.Resources[0].Kind }):
 		return ""
@@ -298,8 +302,32 @@ func (inv *Inventory) Select(network, prefix string) error {
 	return nil
 }
 
-// network returns the network with this name. If it is missing, network adds it without a configuration.
-func (inv *Inventory) network(name string) *Network {
+// Attachment returns the attachment with this ID, or nil.
+func (inv *Inventory) Attachment(id types.Attachment) *Attachment { return inv.byID[id] }
+
+// Facts returns what the host shows about each attachment, for package life.
+func (inv *Inventory) Facts() (all []life.Facts) {
+	for _, a := range inv.Attachments {
+		all = append(all, inv.factsOf(a))
+	}
+	return all
+}
+
+func (inv *Inventory) factsOf(a *Attachment) life.Facts {
+	c := inv.containers[a.ContainerID]
+	return life.Facts{
+		Network: a.Network, ContainerID: a.ContainerID, CanDelete: a.CanDelete(), HasResult: a.cached != nil,
+		Path: a.NetNS, Namespace: a.namespaces, NetNS: c.netns, HostEnd: c.hostEnd, Process: c.process, Named: c.named,
+	}
+}
+
+// Judge returns whether the container of an attachment lives, and the reason (see life.Judge).
+func (inv *Inventory) Judge(a *Attachment, list life.List) (life.Life, string) {
+	return life.Judge(inv.factsOf(a), list)
+}
+
+// NetworkOf returns the network with this name. If it is missing, NetworkOf adds it without a configuration.
+func (inv *Inventory) NetworkOf(name string) *Network {
 	i := slices.IndexFunc(inv.Networks, func(n *Network) bool { return n.Name == name })
 	if i < 0 {
 		i = len(inv.Networks)
@@ -327,4 +355,28 @@ func (inv *Inventory) Network(name string) (*Network, error) {
 		return nil, fmt.Errorf("network %q: %w, which has no networks and no network configurations", name, ErrNoNetwork)
 	}
 	return nil, fmt.Errorf("network %q: %w; its networks are %s", name, ErrNoNetwork, strings.Join(names, ", "))
+}
+
+// Find returns the attachments of the container whose ID is prefix or begins with it. If ifName is not empty, Find returns
+// only the attachments with this interface name. It returns an error if no container or several containers match.
+func (inv *Inventory) Find(prefix, ifName string) ([]*Attachment, error) {
+	var found []*Attachment
+	ids := map[string]bool{}
+	exact := slices.ContainsFunc(inv.Attachments, func(a *Attachment) bool { return a.ContainerID == prefix })
+	for _, a := range inv.Attachments {
+		matches := a.ContainerID == prefix || !exact && strings.HasPrefix(a.ContainerID, prefix)
+		if a.ContainerID != "" && matches && (ifName == "" || a.IfName == ifName) {
+			found = append(found, a)
+			ids[a.ContainerID] = true
+		}
+	}
+	switch {
+	case len(found) == 0 && ifName != "":
+		return nil, fmt.Errorf("no container whose ID begins with %q has an interface %q in a network of this host; plumb list shows all attachments", prefix, ifName)
+	case len(found) == 0:
+		return nil, fmt.Errorf("no container whose ID begins with %q is attached to a network of this host; plumb list shows all attachments", prefix)
+	case len(ids) > 1:
+		return nil, fmt.Errorf("the IDs of %d containers begin with %q; give more of the ID", len(ids), prefix)
+	}
+	return found, nil
 }

@@ -1,4 +1,4 @@
-package inventory
+package node
 
 import (
 	"cmp"
@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/life"
 	"github.com/plumb-cni/plumb/v2/pkg/attach"
 	"github.com/plumb-cni/plumb/v2/pkg/ns"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
@@ -139,7 +140,7 @@ func (inv *Inventory) readCache(dir string, host *ns.Handle) {
 			inv.unread(path, fmt.Errorf("the runtime's result of an attachment is damaged, so that the attachment cannot be judged: %w", err))
 			continue
 		}
-		if f.Kind != libcni.CNICacheV1 || e.Name() != cacheName(f.id()) {
+		if f.Kind != libcni.CNICacheV1 || e.Name() != CacheName(f.id()) {
 			continue // libcni does not use such a file
 		}
 		a := inv.attachment(f.id())
@@ -155,9 +156,9 @@ func (f cachedFile) id() types.Attachment {
 	return types.Attachment{Network: f.NetworkName, ContainerID: f.ContainerID, IfName: f.IfName}
 }
 
-// cacheName returns the name of an attachment's file in libcni's cache. libcni opens the file by this name, so that a file
+// CacheName returns the name of an attachment's file in libcni's cache. libcni opens the file by this name, so that a file
 // with another name is a copy.
-func cacheName(a types.Attachment) string { return a.Network + "-" + a.ContainerID + "-" + a.IfName }
+func CacheName(a types.Attachment) string { return a.Network + "-" + a.ContainerID + "-" + a.IfName }
 
 // attachment returns the content of the file.
 func (f cachedFile) attachment() *cachedAttachment {
@@ -203,4 +204,18 @@ func fileResource(k Kind, name, path string) Resource {
 		t.Since = &since
 	}
 	return t
+}
+
+// DelArguments returns the configuration and the arguments of a DEL. It takes them from the ADD in libcni's cache, if
+// possible. The configuration is nil if no configuration is known.
+func (a *Attachment) DelArguments(n *Network) (*libcni.NetworkConfigList, *libcni.RuntimeConf) {
+	if a.cached != nil {
+		list, _ := a.Added()
+		runtime := *a.cached.runtime
+		if a.namespaces != life.Exists && pidIn(runtime.NetNS) != 0 {
+			runtime.NetNS = "" // the path may be the namespace of another container now
+		}
+		return cmp.Or(list, n.list), &runtime
+	}
+	return n.list, &libcni.RuntimeConf{ContainerID: a.ContainerID, IfName: cmp.Or(a.IfName, "eth0")} // see CanDelete
 }

@@ -1,4 +1,5 @@
-package inventory
+// Package metrics writes what a node holds in the text format of Prometheus.
+package metrics
 
 import (
 	"fmt"
@@ -7,12 +8,11 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/node"
 	"github.com/plumb-cni/plumb/v2/pkg/pool"
-	"github.com/plumb-cni/plumb/v2/pkg/statefile"
 )
 
 // A metric is a Prometheus metric of the type gauge.
@@ -35,9 +35,9 @@ func (m *metric) add(value any, labels ...string) {
 	}
 }
 
-// WriteMetrics writes the metrics of the inventory in the text format of Prometheus (version 0.0.4).
-func (inv *Inventory) WriteMetrics(w io.Writer) error {
-	return writeMetrics(w, append(inv.addressMetrics(), inv.attachmentMetrics()...))
+// Write writes the metrics of the inventory in the text format of Prometheus (version 0.0.4).
+func Write(w io.Writer, inv *node.Inventory) error {
+	return writeMetrics(w, append(addressMetrics(inv), attachmentMetrics(inv)...))
 }
 
 // A Maintenance contains the numbers of plumb maintain.
@@ -47,8 +47,8 @@ type Maintenance struct {
 	Suspect, Left     int       // what the last run kept, or could not remove or repair
 }
 
-// WriteMetrics writes the numbers in the text format of Prometheus (version 0.0.4).
-func (m Maintenance) WriteMetrics(w io.Writer) error {
+// Write writes the numbers in the text format of Prometheus (version 0.0.4).
+func (m Maintenance) Write(w io.Writer) error {
 	success := &metric{name: "plumb_maintain_last_success_timestamp_seconds", help: "Time at which the last run of plumb maintain without an error ended."}
 	removed := &metric{name: "plumb_maintain_removed", help: "Attachments that plumb maintain removed since it started."}
 	repaired := &metric{name: "plumb_maintain_repaired", help: "Repairs by plumb maintain since it started; each plugin of an attachment counts."}
@@ -77,13 +77,13 @@ func writeMetrics(w io.Writer, metrics []*metric) error {
 }
 
 // attachmentMetrics returns the metrics of attachments, host ports, resources without an owner, and read errors.
-func (inv *Inventory) attachmentMetrics() []*metric {
+func attachmentMetrics(inv *node.Inventory) []*metric {
 	attachments := &metric{name: "plumb_attachments", help: "Attachments for which the host holds resources."}
 	suspect := &metric{name: "plumb_attachments_suspect", help: "Attachments that may be leftovers, by reason; plumb list shows them."}
 	ports := &metric{name: "plumb_host_ports", help: "Host ports that are forwarded to a container; a port of both IP versions counts twice."}
 	orphaned := &metric{name: "plumb_orphaned_objects", help: "Resources whose network, container or interface is not fully known, by kind."}
 	for _, n := range inv.Networks {
-		count, portCount, byReason, resources := 0, 0, map[string]int{}, map[Kind]int{}
+		count, portCount, byReason, resources := 0, 0, map[string]int{}, map[node.Kind]int{}
 		for _, a := range inv.Attachments {
 			if a.Network != n.Name {
 				continue
@@ -91,7 +91,7 @@ func (inv *Inventory) attachmentMetrics() []*metric {
 			count++
 			byReason[a.Reason]++
 			for _, t := range a.Resources {
-				if isHostPortMap(t.sub) {
+				if node.IsHostPortMap(t.Set) {
 					portCount++
 				}
 				if a.Incomplete {
@@ -101,10 +101,10 @@ func (inv *Inventory) attachmentMetrics() []*metric {
 		}
 		attachments.add(count, "network", n.Name)
 		ports.add(portCount, "network", n.Name)
-		for _, reason := range reasons() {
+		for _, reason := range node.Reasons() {
 			suspect.add(byReason[reason], "network", n.Name, "reason", reason)
 		}
-		for _, k := range kinds() {
+		for _, k := range node.Kinds() {
 			orphaned.add(resources[k], "network", n.Name, "kind", string(k))
 		}
 	}
@@ -114,7 +114,7 @@ func (inv *Inventory) attachmentMetrics() []*metric {
 }
 
 // addressMetrics returns the metrics of the range sets in the configurations.
-func (inv *Inventory) addressMetrics() []*metric {
+func addressMetrics(inv *node.Inventory) []*metric {
 	size := &metric{name: "plumb_addresses", help: "Addresses that can be allocated from a range set."}
 	reserved := &metric{name: "plumb_addresses_reserved", help: "Addresses of a range set that are reserved for an attachment on this host."}
 	free := &metric{name: "plumb_addresses_free", help: "Addresses of a range set that are not reserved; with cluster-local, those that no node owned when this node last asked its datastore."}
@@ -123,27 +123,27 @@ func (inv *Inventory) addressMetrics() []*metric {
 	failed := &metric{name: "plumb_datastore_calls_failed", help: "Calls in plumb_datastore_calls that failed."}
 	success := &metric{name: "plumb_datastore_last_success_timestamp_seconds", help: "Time of the last call in plumb_datastore_calls that did not fail."}
 	for _, n := range inv.Networks {
-		for _, keys := range keysOf(n.list) {
+		for _, keys := range n.Keys() {
 			dataDir, sets, err := pool.ParseIPAM(keys.IPAM)
 			if keys.IPAMType != "host-local" && keys.IPAMType != clusterLocal || err != nil { // plumb doctor reports the error
 				continue
 			}
-			state := readClusterLocalState(dataDir, n.Name)
+			state := node.ReadOwned(dataDir, n.Name)
 			if keys.IPAMType == clusterLocal {
-				owned.add(len(state.owned), "network", n.Name)
-				calls.add(state.calls, "network", n.Name)
-				failed.add(state.failed, "network", n.Name)
-				if state.lastSuccess != 0 {
-					success.add(state.lastSuccess, "network", n.Name)
+				owned.add(len(state.Claims), "network", n.Name)
+				calls.add(state.Calls.Total, "network", n.Name)
+				failed.add(state.Calls.Failed, "network", n.Name)
+				if state.Calls.LastSuccess != 0 {
+					success.add(state.Calls.LastSuccess, "network", n.Name)
 				}
 			}
 			for _, set := range sets {
 				ranges := strings.Trim(fmt.Sprint(set.Ranges), "[]") // the format is FIRST-LAST FIRST-LAST
 				labels := []string{"network", n.Name, "range", strings.ReplaceAll(ranges, " ", ",")}
-				total, taken := sizeOf(set), inv.reservedIn(n.Name, dataDir, set)
+				total, taken := sizeOf(set), reservedIn(inv, n.Name, dataDir, set)
 				size.add(total, labels...)
 				reserved.add(taken, labels...)
-				switch n, known := state.free[set.Ranges[0].First]; {
+				switch n, known := state.Free[set.Ranges[0].First]; {
 				case keys.IPAMType != clusterLocal:
 					free.add(total.Sub(total, big.NewInt(int64(taken))), labels...)
 				case known:
@@ -158,10 +158,10 @@ func (inv *Inventory) addressMetrics() []*metric {
 const clusterLocal = "cluster-local"
 
 // reservedIn returns the number of addresses of the set that are reserved for the network in dataDir.
-func (inv *Inventory) reservedIn(network, dataDir string, set pool.Set) int {
+func reservedIn(inv *node.Inventory, network, dataDir string, set pool.Set) int {
 	count := 0
 	for _, a := range inv.Attachments {
-		for _, t := range a.ResourcesOf(Reservation) {
+		for _, t := range a.ResourcesOf(node.Reservation) {
 			ip, err := netip.ParseAddr(t.Address)
 			if err == nil && a.Network == network && filepath.Dir(t.Where) == filepath.Join(dataDir, network) && set.Contains(ip) {
 				count++
@@ -169,49 +169,6 @@ func (inv *Inventory) reservedIn(network, dataDir string, set pool.Set) int {
 		}
 	}
 	return count
-}
-
-// ReadOwned returns the name of this node in the datastore, and the addresses that it owns, from the state file of
-// cluster-local. Both are empty if the file is missing or unreadable.
-func ReadOwned(dataDir, network string) (node string, addresses []netip.Addr) {
-	s := readClusterLocalState(dataDir, network)
-	return s.node, s.owned
-}
-
-// A clusterLocalState contains values from the state file of cluster-local.
-type clusterLocalState struct {
-	node  string                // the name of this node in the datastore
-	owned []netip.Addr          // the addresses that this node owns
-	free  map[netip.Addr]uint64 // the number of addresses that no node owns, by the first address of the range set
-	// calls and failed are the numbers of calls that can change the store, and lastSuccess is in seconds since 1970.
-	calls, failed, lastSuccess uint64
-}
-
-// readClusterLocalState reads the file in which cluster-local records this node's addresses. The page of cluster-local
-// describes the file. All values are zero if the file is missing or unreadable.
-func readClusterLocalState(dataDir, network string) clusterLocalState {
-	s := clusterLocalState{free: map[netip.Addr]uint64{}}
-	text, _ := statefile.Read(filepath.Join(dataDir, ".plumb", ".owned", network))
-	for line := range strings.Lines(string(text)) {
-		fields := strings.Fields(line)
-		switch {
-		case len(fields) == 4 && fields[0] == "calls":
-			_, _ = fmt.Sscan(line[len("calls "):], &s.calls, &s.failed, &s.lastSuccess)
-		case len(fields) == 3 && fields[0] == "free":
-			first, addrErr := netip.ParseAddr(fields[1])
-			n, err := strconv.ParseUint(fields[2], 10, 64)
-			if addrErr == nil && err == nil {
-				s.free[first] = n
-			}
-		case len(fields) == 2:
-			if ip, err := netip.ParseAddr(fields[0]); err == nil {
-				s.owned = append(s.owned, ip)
-			}
-		case len(fields) == 5 && fields[0] == "scope": // with the datastore, the segment, the node and the prefix
-			s.node = fields[3]
-		}
-	}
-	return s
 }
 
 // sizeOf returns the number of addresses that can be allocated from the set.

@@ -1,4 +1,4 @@
-package inventory
+package node
 
 import (
 	"os"
@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/life"
 	"github.com/plumb-cni/plumb/v2/pkg/ns"
 )
 
@@ -24,7 +25,7 @@ func TestStateIsUnknownInOtherPIDNamespace(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer host.Close()
-	if state := stateOf("/proc/1/ns/net", time.Now(), host); state != namespaceUnknown {
-		t.Errorf("want namespaceUnknown (%d), got %d", namespaceUnknown, state)
+	if state := stateOf("/proc/1/ns/net", time.Now(), host); state != life.Unknown {
+		t.Errorf("want life.Unknown (%d), got %d", life.Unknown, state)
 	}
 }

@@ -1,14 +1,9 @@
-package inventory
+package node
 
 import (
 	"encoding/json"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"testing"
-	"time"
-
-	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // FuzzResult checks that no file of libcni's cache yields an invalid address.
@@ -45,31 +40,4 @@ func TestNamespaceOfAnOlderCache(t *testing.T) {
 			t.Errorf("%s: want %q, got %q", text, want, got)
 		}
 	}
-}
-
-// FuzzLive checks that an accepted list contains only valid container IDs.
-func FuzzLive(f *testing.F) {
-	f.Add("a1\nb2\n")
-	f.Add("POD ID\n")
-	f.Add("\x00")
-	f.Fuzz(func(t *testing.T, text string) {
-		path := filepath.Join(t.TempDir(), "live")
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		file, err := os.Open(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = file.Close() }()
-		list, err := ReadLive(file, time.Now())
-		if err != nil {
-			return
-		}
-		for id := range list.IDs {
-			if !types.IsID(id) {
-				t.Errorf("want a valid ID, got %q", id)
-			}
-		}
-	})
 }

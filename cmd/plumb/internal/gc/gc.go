@@ -1,4 +1,5 @@
-package inventory
+// Package gc removes what the containers that no longer exist have left on a node.
+package gc
 
 import (
 	"cmp"
@@ -16,6 +17,8 @@ import (
 	"github.com/containernetworking/cni/pkg/invoke"
 	cnitypes "github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/version"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/life"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/node"
 	"github.com/plumb-cni/plumb/v2/pkg/lock"
 	"github.com/plumb-cni/plumb/v2/pkg/skel"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
@@ -23,25 +26,25 @@ import (
 
 // A Plan says which attachments a Collector deletes. It contains no attachments of containers that are in the list.
 type Plan struct {
-	Dead []*Attachment `json:"dead"`
-	Kept []WithReason  `json:"kept"`
+	Dead []*node.Attachment `json:"dead"`
+	Kept []WithReason       `json:"kept"`
 
-	before *Inventory
-	live   LiveList
+	before *node.Inventory
+	live   life.List
 }
 
 // A WithReason is an attachment that is kept or left although the list lacks its container, with the reason.
 type WithReason struct {
-	*Attachment
-	Reason string `json:"reason"`
-	Life   Life   `json:"life"`
+	*node.Attachment
+	Reason string    `json:"reason"`
+	Life   life.Life `json:"life"`
 }
 
 // A Selection says which attachments of dead containers are deleted.
 type Selection struct {
 	Network string        // empty selects all networks
 	MinAge  time.Duration // keep attachments that are younger than this at the time of the list
-	Force   bool          // treat suspect containers as dead, except in LiveList.RuntimeNetworks
+	Force   bool          // treat suspect containers as dead, except in life.List.RuntimeNetworks
 	// Suspects contains what earlier runs found suspect. NewPlan replaces it with what this run finds suspect. It may be
 	// nil if the list contains no answer of a runtime.
 	Suspects *Suspects
@@ -53,55 +56,55 @@ type Selection struct {
 // A container in the inventory can also be newer than the list, for example a list in a file. NewPlan therefore keeps
 // an attachment if one of its files was written later than MinAge before the list, or if it has a link but no file, and
 // therefore no known age. With a MinAge of zero, NewPlan keeps only attachments that are newer than the list.
-func NewPlan(inv *Inventory, live LiveList, s Selection) (*Plan, error) {
-	if err := live.Check(inv); err != nil {
+func NewPlan(inv *node.Inventory, live life.List, s Selection) (*Plan, error) {
+	if err := live.Check(inv.Facts()); err != nil {
 		return nil, err
 	}
-	p := &Plan{Dead: []*Attachment{}, Kept: []WithReason{}, before: inv, live: live}
+	p := &Plan{Dead: []*node.Attachment{}, Kept: []WithReason{}, before: inv, live: live}
 	for _, a := range inv.Attachments {
 		selected := s.Network == "" || a.Network == s.Network
 		if s.Suspects != nil && !(selected && live.RuntimeNetworks[a.Network]) {
 			s.Suspects.keep(a)
 		}
-		if !a.CanDelete() || live.lives(a.ContainerID) || !selected {
+		if !a.CanDelete() || live.Contains(a.ContainerID) || !selected {
 			continue
 		}
-		life, reason := s.judge(inv, a, live)
+		verdict, reason := s.judge(inv, a, live)
 		if reason == "" {
 			p.Dead = append(p.Dead, a)
 			continue
 		}
-		p.Kept = append(p.Kept, WithReason{a, reason, life})
+		p.Kept = append(p.Kept, WithReason{a, reason, verdict})
 	}
 	return p, nil
 }
 
 // judge returns the Life of an attachment's container that is missing from the list, and why gc keeps the attachment. The
 // reason is "" if gc deletes the attachment.
-func (s Selection) judge(inv *Inventory, a *Attachment, live LiveList) (Life, string) {
-	life, why := inv.Judge(a, live)
-	kept := s.keepReason(inv.network(a.Network), a, live)
+func (s Selection) judge(inv *node.Inventory, a *node.Attachment, live life.List) (life.Life, string) {
+	verdict, why := inv.Judge(a, live)
+	kept := s.keepReason(inv.NetworkOf(a.Network), a, live)
 	switch {
-	case life == Alive:
-		return life, why
-	case !live.covers(a.Network):
-		return Suspect, kept
-	case kept != "" || life == Dead:
-		return life, kept
+	case verdict == life.Alive:
+		return verdict, why
+	case !live.Covers(a.Network):
+		return life.Suspect, kept
+	case kept != "" || verdict == life.Dead:
+		return verdict, kept
 	case !live.RuntimeNetworks[a.Network]:
 		if s.Force {
-			return life, ""
+			return verdict, ""
 		}
-		return life, why
+		return verdict, why
 	}
 	interval := s.MinAge
-	if a.cached != nil {
+	if a.ResultPath() != "" {
 		interval = max(interval, startTime)
 	}
 	if s.Suspects.confirm(a, inv.Time, interval) {
-		return life, ""
+		return verdict, ""
 	}
-	return life, why
+	return verdict, why
 }
 
 // startTime is the time in which a runtime starts a pod after its ADD. Until then, the runtime may not list the pod, and
@@ -109,10 +112,10 @@ func (s Selection) judge(inv *Inventory, a *Attachment, live LiveList) (Life, st
 const startTime = 10 * time.Minute
 
 // keepReason returns why an attachment is kept even if its container does not live.
-func (s Selection) keepReason(n *Network, a *Attachment, live LiveList) string {
-	young := a.youngest.After(live.Created.Add(-s.MinAge))
+func (s Selection) keepReason(n *node.Network, a *node.Attachment, live life.List) string {
+	young := a.Youngest().After(live.Created.Add(-s.MinAge))
 	switch {
-	case !live.covers(a.Network):
+	case !live.Covers(a.Network):
 		return "no list contains a container of its network"
 	case live.Dead != nil && young:
 		return "it is younger than " + s.MinAge.String() + " (--min-age)"
@@ -124,7 +127,7 @@ func (s Selection) keepReason(n *Network, a *Attachment, live LiveList) string {
 		return "it may be newer than the answer that no container lives (--min-age)"
 	case young:
 		return "it may be newer than the list of live containers (--min-age)"
-	case s.MinAge > 0 && a.youngest.IsZero() && len(a.ResourcesOf(Link)) > 0 && !live.RuntimeNetworks[a.Network]:
+	case s.MinAge > 0 && a.Youngest().IsZero() && len(a.ResourcesOf(node.Link)) > 0 && !live.RuntimeNetworks[a.Network]:
 		return "its interface exists, and its age is unknown; --min-age 0 deletes it"
 	}
 	return ""
@@ -132,15 +135,15 @@ func (s Selection) keepReason(n *Network, a *Attachment, live LiveList) string {
 
 // A Report says what a Collector did.
 type Report struct {
-	Removed []*Attachment `json:"removed"` // the attachments, with the removed resources
-	Left    []WithReason  `json:"left"`    // the attachments of dead containers, with the remaining resources
-	Kept    []WithReason  `json:"kept"`
-	Errors  []string      `json:"errors"`
+	Removed []*node.Attachment `json:"removed"` // the attachments, with the removed resources
+	Left    []WithReason       `json:"left"`    // the attachments of dead containers, with the remaining resources
+	Kept    []WithReason       `json:"kept"`
+	Errors  []string           `json:"errors"`
 }
 
 // A Collector carries out a Plan.
 type Collector struct {
-	Places  Places
+	Places  node.Places
 	Network string                           // the only network to collect; empty for all networks
 	Log     func(format string, args ...any) // prints a line for each network
 	Exec    invoke.Exec                      // calls the plugins. It must limit the time of a call.
@@ -154,13 +157,13 @@ type Collector struct {
 // A DEL for each attachment works with all versions of the specification, and does not touch an attachment that is
 // added during Run.
 func (c *Collector) Run(ctx context.Context, p *Plan) (*Report, error) {
-	r := &Report{Removed: []*Attachment{}, Left: []WithReason{}, Kept: p.Kept, Errors: []string{}}
+	r := &Report{Removed: []*node.Attachment{}, Left: []WithReason{}, Kept: p.Kept, Errors: []string{}}
 	for _, n := range p.before.Networks {
 		if c.Network != "" && n.Name != c.Network || ctx.Err() != nil {
 			continue
 		}
 		r.fail(n, c.delete(ctx, n, p))
-		if ctx.Err() == nil && p.live.Dead == nil && p.live.covers(n.Name) { // --dead removes only the named containers
+		if ctx.Err() == nil && p.live.Dead == nil && p.live.Covers(n.Name) { // --dead removes only the named containers
 			r.fail(n, c.sweep(ctx, n, p))
 		}
 	}
@@ -173,16 +176,16 @@ func (c *Collector) Run(ctx context.Context, p *Plan) (*Report, error) {
 }
 
 // fail records an error of a network. It ignores a nil error.
-func (r *Report) fail(n *Network, err error) {
+func (r *Report) fail(n *node.Network, err error) {
 	if err != nil {
 		r.Errors = append(r.Errors, fmt.Sprintf("network %s: %v", n.Name, err))
 	}
 }
 
 // delete calls DEL for the dead attachments of a network.
-func (c *Collector) delete(ctx context.Context, n *Network, p *Plan) error {
-	dead := slices.DeleteFunc(slices.Clone(p.Dead), func(a *Attachment) bool {
-		list, _ := a.delArguments(n)
+func (c *Collector) delete(ctx context.Context, n *node.Network, p *Plan) error {
+	dead := slices.DeleteFunc(slices.Clone(p.Dead), func(a *node.Attachment) bool {
+		list, _ := a.DelArguments(n)
 		return a.Network != n.Name || list == nil // without a configuration, the attachment is in Report.Left
 	})
 	if len(dead) == 0 {
@@ -195,7 +198,7 @@ func (c *Collector) delete(ctx context.Context, n *Network, p *Plan) error {
 		if ctx.Err() != nil {
 			break
 		}
-		list, runtime := a.delArguments(n)
+		list, runtime := a.DelArguments(n)
 		runtime.CacheDir = cmp.Or(runtime.CacheDir, c.Places.CacheDirs[0])
 		if err := checkCache(list, runtime); err != nil { // libcni would wait for the writer of a named pipe
 			errs = append(errs, err)
@@ -210,26 +213,12 @@ func (c *Collector) delete(ctx context.Context, n *Network, p *Plan) error {
 
 // checkCache returns an error if the file of the attachment in libcni's cache exists, but cannot be opened as a regular file.
 func checkCache(list *libcni.NetworkConfigList, runtime *libcni.RuntimeConf) error {
-	name := cacheName(types.Attachment{Network: list.Name, ContainerID: runtime.ContainerID, IfName: runtime.IfName})
-	file, err := Open(filepath.Join(runtime.CacheDir, "results", name))
+	name := node.CacheName(types.Attachment{Network: list.Name, ContainerID: runtime.ContainerID, IfName: runtime.IfName})
+	file, err := node.Open(filepath.Join(runtime.CacheDir, "results", name))
 	if err != nil {
 		return types.IgnoreNotExist(err)
 	}
 	return file.Close()
-}
-
-// delArguments returns the configuration and the arguments of a DEL. It takes them from the ADD in libcni's cache, if
-// possible. The configuration is nil if no configuration is known.
-func (a *Attachment) delArguments(n *Network) (*libcni.NetworkConfigList, *libcni.RuntimeConf) {
-	if a.cached != nil {
-		list, _ := a.Added()
-		runtime := *a.cached.runtime
-		if a.namespaces != namespaceExists && pidIn(runtime.NetNS) != 0 {
-			runtime.NetNS = "" // the path may be the namespace of another container now
-		}
-		return cmp.Or(list, n.list), &runtime
-	}
-	return n.list, &libcni.RuntimeConf{ContainerID: a.ContainerID, IfName: cmp.Or(a.IfName, "eth0")} // see CanDelete
 }
 
 // lockWait is how long sweep waits for running plugins.
@@ -238,8 +227,8 @@ const lockWait = time.Minute
 // sweep calls GC for a network. All attachments are valid, except the dead ones of the plan. During GC, plumb's plugins
 // wait before they add or delete attachments, because GC would delete an attachment that is added after sweep has read
 // the valid ones.
-func (c *Collector) sweep(ctx context.Context, n *Network, p *Plan) (err error) {
-	if n.list == nil || n.DisableGC {
+func (c *Collector) sweep(ctx context.Context, n *node.Network, p *Plan) (err error) {
+	if n.List() == nil || n.DisableGC {
 		return nil
 	}
 	if supported, _ := version.GreaterThanOrEqualTo(n.CNIVersion, "1.1.0"); !supported {
@@ -262,7 +251,7 @@ func (c *Collector) sweep(ctx context.Context, n *Network, p *Plan) (err error) 
 	if err != nil {
 		return err
 	}
-	if now.partial {
+	if now.IsPartial() {
 		return fmt.Errorf("no GC, because not all attachments can be read: %v", now.Errors)
 	}
 	// With its cache, libcni would repeat the DEL of the dead attachments whose DEL has just failed, and the repeated
@@ -274,7 +263,7 @@ func (c *Collector) sweep(ctx context.Context, n *Network, p *Plan) (err error) 
 	defer func() { err = errors.Join(err, os.Remove(noCache)) }()
 	c.Log("network %s: GC", n.Name)
 	cni := libcni.NewCNIConfigWithCacheDir(c.Places.PluginPath, noCache, finisher{c.Exec})
-	return cni.GCNetworkList(ctx, n.list, &libcni.GCArgs{ValidAttachments: p.valid(now, n.Name)})
+	return cni.GCNetworkList(ctx, n.List(), &libcni.GCArgs{ValidAttachments: p.valid(now, n.Name)})
 }
 
 // A finisher starts no plugin after its context is done, but lets a started plugin finish.
@@ -290,14 +279,14 @@ func (f finisher) ExecPlugin(ctx context.Context, path string, stdin []byte, env
 // valid returns the attachments of a network that GC must keep. These are the current attachments of the host, except
 // the dead ones. Because the name of an owner may be shortened or lack the interface, valid adds each live or kept
 // container with each interface name of the network.
-func (p *Plan) valid(now *Inventory, network string) []cnitypes.GCAttachment {
+func (p *Plan) valid(now *node.Inventory, network string) []cnitypes.GCAttachment {
 	dead, valid, ifNames := types.Set{}, types.Set{}, map[string]bool{"eth0": true}
-	namespaces := map[string]bool{"": true} // nerdctl's namespaces, see runtimeID
+	namespaces := map[string]bool{"": true} // nerdctl's namespaces, see life.RuntimeID
 	for _, a := range p.Dead {
 		dead[a.ID()] = true
 	}
 	for _, a := range now.Attachments {
-		namespaces[strings.TrimSuffix(a.ContainerID, runtimeID(a.ContainerID))] = true
+		namespaces[strings.TrimSuffix(a.ContainerID, life.RuntimeID(a.ContainerID))] = true
 		if a.Network != network {
 			continue
 		}
@@ -328,36 +317,36 @@ func (p *Plan) valid(now *Inventory, network string) []cnitypes.GCAttachment {
 }
 
 // compare sets Removed and Left from the inventories before and after.
-func (r *Report) compare(p *Plan, after *Inventory) {
+func (r *Report) compare(p *Plan, after *node.Inventory) {
 	dead := types.Set{}
 	for _, a := range p.Dead {
 		dead[a.ID()] = true
 	}
 	for _, a := range p.before.Attachments {
-		now := after.byID[a.ID()]
-		if gone := a.without(now); len(gone.Resources) > 0 && (dead[a.ID()] || a.Incomplete) {
+		now := after.Attachment(a.ID())
+		if gone := without(a, now); len(gone.Resources) > 0 && (dead[a.ID()] || a.Incomplete) {
 			r.Removed = append(r.Removed, gone)
 		}
 		if now != nil && dead[a.ID()] {
-			r.Left = append(r.Left, WithReason{now, leftReason(p.before.network(a.Network)), Dead})
+			r.Left = append(r.Left, WithReason{now, leftReason(p.before.NetworkOf(a.Network)), life.Dead})
 		}
 	}
 }
 
 // leftReason returns why gc could not remove a dead attachment of the network, and what to do.
-func leftReason(n *Network) string {
-	if n.list == nil {
+func leftReason(n *node.Network) string {
+	if n.List() == nil {
 		return fmt.Sprintf("network %s has no configuration; run these commands:", n.Name)
 	}
 	return "its DEL failed or was incomplete; fix the cause and run gc again, or run these commands:"
 }
 
-// without returns a copy of the attachment with the resources that other lacks. other may be nil.
-func (a *Attachment) without(other *Attachment) *Attachment {
+// without returns a copy of a with the resources that other lacks. other may be nil.
+func without(a, other *node.Attachment) *node.Attachment {
 	gone := *a
-	gone.Resources = []Resource{}
+	gone.Resources = []node.Resource{}
 	for _, t := range a.Resources {
-		same := func(o Resource) bool { return o.Kind == t.Kind && o.Name == t.Name && o.Where == t.Where }
+		same := func(o node.Resource) bool { return o.Kind == t.Kind && o.Name == t.Name && o.Where == t.Where }
 		if other == nil || !slices.ContainsFunc(other.Resources, same) {
 			gone.Resources = append(gone.Resources, t)
 		}
