@@ -22,7 +22,7 @@ type budget struct {
 // subdirectories.
 var budgets = map[string]budget{
 	"cmd/plumb":               {lines: 10040, why: "reading, judging and removing are packages of their own"},
-	"pkg/attach":              {lines: 2520},
+	"pkg/attach":              {lines: 2640},
 	"pkg/claims":              {lines: 820},
 	"pkg/dhcp":                {lines: 1060},
 	"pkg/dhcpd":               {lines: 1780},
@@ -33,7 +33,7 @@ var budgets = map[string]budget{
 	"pkg/lock":                {lines: 140},
 	"pkg/masq":                {lines: 580},
 	"pkg/nft":                 {lines: 2060},
-	"pkg/nl":                  {lines: 3460},
+	"pkg/nl":                  {lines: 3920},
 	"pkg/ns":                  {lines: 280},
 	"pkg/pool":                {lines: 2780},
 	"pkg/skel":                {lines: 1360},
@@ -50,7 +50,7 @@ var budgets = map[string]budget{
 	"plugins/dhcp":            {lines: 420},
 	"plugins/dummy":           {lines: 120},
 	"plugins/firewall":        {lines: 1960},
-	"plugins/host-device":     {lines: 1180},
+	"plugins/host-device":     {lines: 1280},
 	"plugins/host-local":      {lines: 100},
 	"plugins/ipvlan":          {lines: 340},
 	"plugins/loopback":        {lines: 140},

@@ -28,6 +28,7 @@ type Spec struct {
 	Sysctls []sysctl.Setting // ADD writes them before it adds the addresses
 	Addrs   []nl.Addr
 	Routes  []nl.Route
+	Adopted *nl.LinkConfig // what REPAIR adopts again, or nil
 }
 
 // ContainerSpec returns the Spec of the container's interface for the addresses and routes of an IPAM plugin. It does

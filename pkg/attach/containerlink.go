@@ -31,6 +31,9 @@ type ContainerLink struct {
 	// Marked means that the plugin has marked the interface as the attachment's, so that Configure sets no
 	// alias.
 	Marked bool
+	// Adopted is the configuration that the interface keeps from another namespace, or nil. Configure adds it before the
+	// addresses and routes of the lease.
+	Adopted *nl.LinkConfig
 }
 
 // Configure marks the interface as the attachment's by its alias, sets it up, waits for the lease, and adds its
@@ -57,6 +60,9 @@ func (p ContainerLink) configure(r *skel.Request, pending *ipam.Pending) (*types
 	if err := p.prepare(r); err != nil {
 		return nil, err
 	}
+	if err := Adopt(p.Container, p.Link, p.Adopted); err != nil {
+		return nil, err
+	}
 	lease, err := pending.Wait()
 	if err != nil {
 		return nil, err
@@ -75,6 +81,7 @@ func (p ContainerLink) configure(r *skel.Request, pending *ipam.Pending) (*types
 		_, unreachable := unreachableGateway(spec, route)
 		spec.Routes[i].OnLink = p.AnyGateway && unreachable
 	}
+	spec.addAdopted(p.Adopted, result)
 	if err := Apply(p.Container, p.Link, spec); err != nil {
 		return nil, err
 	}

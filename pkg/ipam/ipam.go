@@ -67,6 +67,7 @@ type Pending struct {
 	r     *skel.Request
 	call  *invoke.Call
 	lease *Lease // the lease of Wait or NewPending, or nil before Wait has returned one
+	empty bool   // whether the lease may have no addresses
 }
 
 // NewPending returns a Pending for a lease that does not come from an IPAM plugin. Only Wait may be called.
@@ -79,6 +80,13 @@ func CheckLayer2(r *skel.Request) error {
 		return types.ErrNoAddress
 	}
 	return nil
+}
+
+// AllowNoAddress lets Wait accept a lease without addresses. p may be nil.
+func (p *Pending) AllowNoAddress() {
+	if p != nil {
+		p.empty = true
+	}
 }
 
 // Start starts the process of the IPAM plugin, which does nothing before AllowAllocation or Wait. The
@@ -173,7 +181,7 @@ func (p *Pending) parse(output []byte) (*Lease, error) {
 	if err != nil {
 		return nil, withPluginName(p.r, types.Coded(types.CodeDecode, err))
 	}
-	if len(result.IPs) == 0 {
+	if len(result.IPs) == 0 && !p.empty {
 		return nil, &types.Error{
 			Code: types.CodeConfig,
 			Msg: "IPAM plugin returned missing IP config: the result of " + p.r.Conf.IPAM.Type + " contains no addresses in \"ips\"; " +

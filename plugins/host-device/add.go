@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"io/fs"
+	"net/netip"
 	"slices"
 
 	"github.com/plumb-cni/plumb/v2/pkg/attach"
@@ -20,6 +21,9 @@ func (h machine) add(r *skel.Request, conf *config) (*types.Result, error) {
 	pending, err := ipam.Start(r)
 	if err != nil {
 		return nil, err
+	}
+	if conf.useNetwork {
+		pending.AllowNoAddress()
 	}
 	dpdk, err := h.sys.usesDPDK(r.Trace, conf)
 	if err != nil {
@@ -40,17 +44,30 @@ func (h machine) add(r *skel.Request, conf *config) (*types.Result, error) {
 		return nil, err
 	}
 	pending.AllowAllocation()
-	if pending != nil && !ipam.NeedsLink(r) {
-		if _, err := pending.Wait(); err != nil {
+	if pending == nil && conf.useNetwork {
+		pending = ipam.NewPending(&ipam.Lease{})
+	}
+	leased := ipam.NeedsLink(r)
+	if pending != nil && !leased {
+		lease, err := pending.Wait()
+		if err != nil {
 			return nil, err
 		}
+		leased = len(lease.IPs) > 0
 	}
 	m := &mover{machine: h, r: r, host: host, container: container}
+	if m.state, err = m.describe(conf, device); err != nil {
+		return nil, err
+	}
+	if conf.useNetwork && !leased && len(m.state.Adopted.Addrs) == 0 && r.Version < types.V030 {
+		return nil, types.Errorf(types.CodeConfig, "interface %s has no addresses: %w", device.Name, types.ErrNoAddress)
+	}
 	eth, err := m.take(conf, device)
 	if err != nil {
 		return nil, err
 	}
-	result, err := attach.ContainerLink{Container: container, Link: eth, DAD: conf.dad, Marked: true}.Configure(r, pending)
+	link := attach.ContainerLink{Container: container, Link: eth, DAD: conf.dad, Marked: true, Adopted: m.state.Adopted}
+	result, err := link.Configure(r, pending)
 	if err == nil {
 		result.Interfaces[0].PciID = conf.selector.pciID()
 	}
@@ -95,12 +112,12 @@ func (h machine) findFree(r *skel.Request, host *nl.Conn, conf *config) (nl.Link
 			return nl.Link{}, err
 		}
 	}
-	return h.findAvailable(host, conf, states)
+	return h.findAvailable(r, host, conf, states)
 }
 
 // findAvailable returns the selected interface of the host if the interface may be moved. If the interface is not on the
 // host, and one of the states has the same selector, the error carries types.CodeTryAgain.
-func (h machine) findAvailable(host *nl.Conn, conf *config, states []*state) (nl.Link, error) {
+func (h machine) findAvailable(r *skel.Request, host *nl.Conn, conf *config, states []*state) (nl.Link, error) {
 	l, err := h.find(host, conf.selector)
 	i := slices.IndexFunc(states, func(s *state) bool { return s.Selector == conf.selector.String() })
 	if i >= 0 && errors.Is(err, fs.ErrNotExist) {
@@ -109,7 +126,7 @@ func (h machine) findAvailable(host *nl.Conn, conf *config, states []*state) (nl
 	if err != nil {
 		return nl.Link{}, types.Coded(types.CodeConfig, err)
 	}
-	return l, checkDispensable(host, l, conf)
+	return l, checkDispensable(r, host, l, conf)
 }
 
 // checkContainer returns an error if an interface named CNI_IFNAME exists in the container. It also returns an
@@ -127,33 +144,45 @@ func checkContainer(container *nl.Conn, own types.Attachment) error {
 	return err
 }
 
-// take saves the state of the device, marks the device with the attachment, and moves it into the
-// container as CNI_IFNAME. Before the first change, take pushes an undo. The undo always restores
-// the device's addresses, but DEL restores them only if the key restoreAddresses is true.
-func (m *mover) take(conf *config, device nl.Link) (nl.Link, error) {
+// describe returns the state of the device, with all addresses. With useInterfaceNetwork, it contains the configuration that
+// the container adopts.
+func (m *mover) describe(conf *config, device nl.Link) (*state, error) {
 	addrs, err := m.host.Addrs(device)
 	if err != nil {
-		return nl.Link{}, err
+		return nil, err
 	}
 	master, err := masterOf(m.host, device)
 	if err != nil {
-		return nl.Link{}, err
+		return nil, err
 	}
-	own := m.r.Attachment()
-	m.state = newState(own, device)
-	m.state.Selector, m.state.Sandbox, m.state.NetNS, m.state.Master = conf.selector.String(), m.r.NetNS, m.r.ContainerNS.Cookie(), master
+	s := newState(m.r.Attachment(), device)
+	var adopted []netip.Prefix
+	if conf.useNetwork {
+		if s.Adopted, err = m.host.LinkConfig(device); err != nil {
+			return nil, err
+		}
+		adopted = s.Adopted.Prefixes()
+	}
+	s.Selector, s.Sandbox, s.NetNS, s.Master = conf.selector.String(), m.r.NetNS, m.r.ContainerNS.Cookie(), master
 	for _, a := range addrs {
 		isLinkLocal := a.Prefix.Addr().Is6() && a.Prefix.Addr().IsLinkLocalUnicast() // the kernel adds this address
-		if a.Permanent && !isLinkLocal {
-			m.state.Addresses = append(m.state.Addresses, address{a.Prefix, a.Broadcast, a.NoDAD, a.Optimistic, a.NoPrefixRoute})
+		if a.Permanent && !isLinkLocal && !slices.Contains(adopted, a.Prefix) {
+			s.Addresses = append(s.Addresses, address{a.Prefix, a.Broadcast, a.NoDAD, a.Optimistic, a.NoPrefixRoute})
 		}
 	}
+	return s, nil
+}
+
+// take saves the state of the device, marks the device with the attachment, and moves it into the
+// container as CNI_IFNAME. Before the first change, take pushes an undo. The undo always restores
+// the device's addresses, but DEL restores them only if the key restoreAddresses or useInterfaceNetwork is true.
+func (m *mover) take(conf *config, device nl.Link) (nl.Link, error) {
 	m.r.Undo.Push("return interface "+device.Name, m.restore)
 	saved := *m.state
 	if !conf.restoreAddresses {
 		saved.Addresses = nil
 	}
-	if err := m.file(m.r.Trace, own).Save(&saved); err != nil {
+	if err := m.file(m.r.Trace, saved.Attachment).Save(&saved); err != nil {
 		return nl.Link{}, err
 	}
 	if err := m.mark(device); err != nil {

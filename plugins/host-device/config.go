@@ -20,6 +20,7 @@ type rawConfig struct {
 	DPDKMode         bool   `json:"DPDKMode"`
 	Force            bool   `json:"force"`
 	RestoreAddresses bool   `json:"restoreAddresses"`
+	UseNetwork       bool   `json:"useInterfaceNetwork"`
 	RuntimeConfig    struct {
 		DeviceID string `json:"deviceID"`
 	} `json:"runtimeConfig"`
@@ -32,6 +33,7 @@ type config struct {
 	dpdk             bool     // whether the container uses the device without its network interface
 	force            bool     // whether to take even a device that the host needs
 	restoreAddresses bool
+	useNetwork       bool // whether the container adopts the device's addresses, routes and rules
 	dad              attach.DADMode
 }
 
@@ -43,12 +45,19 @@ func parse(r *skel.Request) (*config, error) {
 		return nil, err
 	}
 	sel, err := raw.selector()
-	errs := []error{err, ipam.CheckLayer2(r)}
+	errs := []error{err}
+	if !raw.UseNetwork { // the device may have addresses
+		errs = append(errs, ipam.CheckLayer2(r))
+	}
 	reportIf := types.ProblemsInto(&errs)
+	reportIf(raw.UseNetwork && raw.DPDKMode, "useInterfaceNetwork and DPDKMode exclude each other, because %s", noNetwork)
 	reportIf(err == nil && r.Command == "ADD" && sel == selector{}, `specify either "device", "hwaddr", "kernelpath" or "pciBusID", or let the runtime set runtimeConfig.deviceID (capability deviceID)`)
-	conf := &config{selector: sel, dpdk: raw.DPDKMode, force: raw.Force, restoreAddresses: raw.RestoreAddresses, dad: raw.DADKeys.Mode()}
+	conf := &config{selector: sel, dpdk: raw.DPDKMode, force: raw.Force, restoreAddresses: raw.RestoreAddresses, useNetwork: raw.UseNetwork, dad: raw.DADKeys.Mode()}
 	return conf, types.Coded(types.CodeConfig, errors.Join(errs...))
 }
+
+// noNetwork says why a device for DPDK cannot be used with useInterfaceNetwork.
+const noNetwork = "the kernel configures no addresses on a device that the container uses without the kernel (DPDK)"
 
 // maxAltName is the largest length of an interface's alternative name, in bytes.
 const maxAltName = 127

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/plumb-cni/plumb/v2/pkg/nl"
 	"github.com/plumb-cni/plumb/v2/pkg/skel"
@@ -47,6 +48,7 @@ func TestState(t *testing.T) {
 	})
 	s.Selector, s.Sandbox, s.NetNS, s.Master = "device eth1", "/run/netns/c1", 1<<63, "br0"
 	s.Addresses = []address{{netip.MustParsePrefix("192.0.2.1/24"), netip.MustParseAddr("192.0.2.255"), true, true, true}}
+	s.Adopted = &nl.LinkConfig{Link: "eth1", Time: time.Unix(0, 0).UTC(), Addrs: [][]byte{{2, 24, 0, 0, 7, 0, 0, 0}}, Routes: [][]byte{make([]byte, 12)}, Rules: [][]byte{make([]byte, 12)}}
 	text, err := json.MarshalIndent(s, "", " ")
 	if err != nil {
 		t.Fatal(err)
@@ -64,6 +66,7 @@ func FuzzState(f *testing.F) {
 	f.Add(`{"name": "eth1", "mtu": 1500, "up": true, "mac": "02:00:00:00:00:01", "addresses": [{"prefix": "192.0.2.1/24", "nodad": true}]}`)
 	f.Add(`{"name": "../x"}`)
 	f.Add(`{"name": "eth1", "parent": "pci/0000:00:02.0", "netns": 18446744073709551615}`)
+	f.Add(`{"name": "eth1", "adopted": {"link": "eth1", "time": "2026-01-02T03:04:05Z", "rules": ["AAAAAAAAAAAAAAAA"]}}`)
 	f.Add(`[]`)
 	f.Fuzz(func(t *testing.T, text string) {
 		s, back := &state{}, &state{}

@@ -34,6 +34,11 @@ type mover struct {
 // device is hardware and is not found, because the kernel may still return such a device to the
 // host, where GC, or an ADD that selects the device, restores it.
 func (m *mover) restore() error {
+	if m.state.Adopted != nil && m.container != nil {
+		if err := m.container.DeleteRules(m.state.IfName, m.state.Adopted); err != nil {
+			return err
+		}
+	}
 	l, from, err := m.find()
 	if errors.Is(err, fs.ErrNotExist) {
 		return m.giveUp()
@@ -47,7 +52,7 @@ func (m *mover) restore() error {
 	if l, err = m.returnToHost(from, l); err != nil {
 		return err
 	}
-	errs := []error{m.restoreSettings(l), m.restoreNames(l)}
+	errs := []error{m.restoreSettings(l), m.restoreNames(l), m.restoreAdopted(l)}
 	for _, a := range m.state.Addresses {
 		err := m.host.AddAddr(l, nl.Addr{Prefix: a.Prefix, Broadcast: a.Broadcast, NoDAD: a.NoDAD, Optimistic: a.Optimistic, NoPrefixRoute: a.NoPrefixRoute})
 		if !errors.Is(err, fs.ErrExist) {
@@ -63,6 +68,23 @@ func (m *mover) restore() error {
 		}
 	}
 	return m.removeState()
+}
+
+// restoreAdopted adds the configuration that the container adopted to l. It only warns of what the kernel rejects, for example
+// because a gateway is not reachable through l while the device is not in its former bridge, as a retry would not help.
+func (m *mover) restoreAdopted(l nl.Link) error {
+	if m.state.Adopted == nil {
+		return nil
+	}
+	var failed []error
+	for _, err := range m.host.AddLinkConfig(l, m.state.Adopted) {
+		if nl.IsInvalidRoute(err) || errors.Is(err, syscall.ENETDOWN) || errors.Is(err, nl.ErrDuplicate) {
+			m.r.Warn("restore interface %s: %v", m.state.Name, err)
+			continue
+		}
+		failed = append(failed, err)
+	}
+	return errors.Join(failed...)
 }
 
 // clean undoes changes of the container to l, which is in the namespace of c, that would have an effect as soon as l is on

@@ -13,6 +13,7 @@ import (
 
 	"github.com/plumb-cni/plumb/v2/pkg/attach"
 	"github.com/plumb-cni/plumb/v2/pkg/nl"
+	"github.com/plumb-cni/plumb/v2/pkg/skel"
 	"github.com/plumb-cni/plumb/v2/pkg/trace"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
@@ -61,7 +62,7 @@ var userspaceDrivers = []string{"vfio-pci", "uio_pci_generic", "igb_uio"}
 
 // usesDPDK reports whether the container uses the device without its network interface. For a PCI
 // device, the driver decides that, and for any other device the key DPDKMode. If a PCI device has no
-// driver, the error matches fs.ErrNotExist.
+// driver, the error matches fs.ErrNotExist. With useInterfaceNetwork, such a device is an error.
 func (s sysfs) usesDPDK(t *trace.Tracer, conf *config) (dpdk bool, err error) {
 	if conf.selector.by != byPCI {
 		return conf.dpdk, nil
@@ -73,6 +74,9 @@ func (s sysfs) usesDPDK(t *trace.Tracer, conf *config) (dpdk bool, err error) {
 	})
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, fmt.Errorf("%s does not exist on the host, or has no driver: %w", conf.selector, err)
+	}
+	if dpdk && conf.useNetwork {
+		return true, types.Errorf(types.CodeConfig, "%s: %s; remove useInterfaceNetwork, or bind the device to the kernel's driver", conf.selector, noNetwork)
 	}
 	return dpdk, err
 }
@@ -156,8 +160,9 @@ func interfacesWithMAC(host *nl.Conn, mac string) ([]string, error) {
 	return virtual, err
 }
 
-// checkDispensable returns an error if the kernel cannot move the interface, or if the host needs it.
-func checkDispensable(host *nl.Conn, l nl.Link, conf *config) error {
+// checkDispensable returns an error if the kernel cannot move the interface, or if the host needs it. With
+// useInterfaceNetwork, the container may get the default route of the host, and ADD warns of what the host loses.
+func checkDispensable(r *skel.Request, host *nl.Conn, l nl.Link, conf *config) error {
 	if l.Name == "lo" {
 		return types.Errorf(types.CodeConfig, "%s is the loopback interface, which cannot be moved", conf.selector)
 	}
@@ -180,6 +185,12 @@ func checkDispensable(host *nl.Conn, l nl.Link, conf *config) error {
 		port = ", a port of " + master
 	}
 	switch isUplink := slices.ContainsFunc(uplinks, func(up nl.Link) bool { return up.Index == l.Index }); {
+	case isUplink && master == "" && conf.useNetwork && r.Command == "ADD":
+		lost, err := host.LinkConfig(l)
+		r.Warn("the default route of the host goes through interface %s: until DEL, the host loses its connection, and %s", l.Name, lost)
+		return err
+	case isUplink && master == "" && conf.useNetwork:
+		return nil
 	case isUplink:
 		return types.Errorf(types.CodeConfig, "the default route of the host goes through interface %s%s: without %[1]s, the host loses its connection; to move the interface anyway, set force", l.Name, port)
 	case master != "":

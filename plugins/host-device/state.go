@@ -33,7 +33,9 @@ type state struct {
 	PeerNS    int       `json:"peerNS"`
 	Master    string    `json:"masterName,omitempty"` // name of the bridge or bond whose port the device was
 	Addresses []address `json:"addresses,omitempty"`  // addresses to restore
-	Settings  *settings `json:"settings,omitempty"`   // nil if an earlier version of the plugin saved the state
+	// Adopted is the configuration that the container adopted, and that DEL restores. It is nil without useInterfaceNetwork.
+	Adopted  *nl.LinkConfig `json:"adopted,omitempty"`
+	Settings *settings      `json:"settings,omitempty"` // nil if an earlier version of the plugin saved the state
 }
 
 // settings contains what a container can change on its device and what would affect the host afterwards, apart from what
@@ -65,8 +67,13 @@ func newState(a types.Attachment, l nl.Link) *state {
 
 func (s *state) isHardware() bool { return nl.Link{Kind: s.Kind}.IsHardware() }
 
-// Validate returns an error if the device's name is not valid. It implements statefile.State.
-func (s *state) Validate() error { return types.CheckIfName(s.Name) }
+// Validate returns an error if the device's name or the adopted configuration is not valid. It implements statefile.State.
+func (s *state) Validate() error {
+	if err := types.CheckIfName(s.Name); err != nil || s.Adopted == nil {
+		return err
+	}
+	return s.Adopted.Validate()
+}
 
 // candidates returns the interfaces in the namespace of c that may be the device. The interfaces with the device's mark
 // come first, even if another program has renamed them. They are followed by the interfaces without a mark that

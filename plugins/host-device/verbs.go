@@ -56,15 +56,31 @@ func (h machine) check(r *skel.Request, conf *config) error {
 	if dpdk {
 		return ipam.StartCheck(r)()
 	}
-	return attach.CheckContainerLink(r, "", func(*nl.Conn, nl.Link) error { return nil })
+	adopted, err := h.adopted(r)
+	return errors.Join(types.Coded(types.CodeIO, err), attach.CheckAdopted(r, adopted))
 }
 
-// repair restores the reservations and, with --container-side, the device's addresses and routes.
+// adopted returns the configuration that the container adopted, or nil if there is none or if it is not known.
+func (h machine) adopted(r *skel.Request) (*nl.LinkConfig, error) {
+	h.states = r.StateDir("", h.states)
+	s := &state{}
+	err := h.file(r.Trace, r.Attachment()).Load(s)
+	if errors.Is(err, statefile.ErrUnreadable) {
+		return nil, nil // DEL warns of it
+	}
+	return s.Adopted, types.IgnoreNotExist(err)
+}
+
+// repair restores the reservations and, with --container-side, the device's addresses, routes and rules.
 func (h machine) repair(r *skel.Request, conf *config) error {
 	if dpdk, err := h.sys.usesDPDK(r.Trace, conf); dpdk || err != nil {
 		return errors.Join(ipam.Repair(r), err)
 	}
-	return attach.RepairContainerLink(r, "", conf.dad)
+	adopted, err := h.adopted(r)
+	if adopted == nil || err != nil {
+		return errors.Join(types.Coded(types.CodeIO, err), attach.RepairContainerLink(r, "", conf.dad))
+	}
+	return attach.RepairAdopted(r, conf.dad, adopted)
 }
 
 // gc restores the devices of the network's attachments that are no longer valid, and calls the IPAM
@@ -117,7 +133,7 @@ func (h machine) checkDevice(r *skel.Request, conf *config) error {
 	if err != nil {
 		return err
 	}
-	_, err = h.findAvailable(host, conf, states)
+	_, err = h.findAvailable(r, host, conf, states)
 	if err != nil && types.AsError(err).Code == types.CodeTryAgain {
 		return nil
 	}
