@@ -31,7 +31,7 @@ func adoptedIPs(conf *nl.LinkConfig) (ips []types.IP) {
 }
 
 // addAdopted adds the adopted addresses and routes, which the link has, to the result. It removes from the Spec, and does
-// not add to the result again, what the lease contains as well. A result cannot contain an IPv4 route with an IPv6 gateway.
+// not add to the result again, what the lease contains as well.
 func (s *Spec) addAdopted(conf *nl.LinkConfig, result *types.Result) {
 	if conf == nil {
 		return
@@ -46,8 +46,7 @@ func (s *Spec) addAdopted(conf *nl.LinkConfig, result *types.Result) {
 	for _, route := range conf.DecodedRoutes() {
 		before := len(s.Routes)
 		s.Routes = slices.DeleteFunc(s.Routes, route.Same)
-		isMixed := route.GW.IsValid() && route.GW.Is4() != route.Dst.Addr().Is4()
-		if len(s.Routes) == before && !isMixed {
+		if len(s.Routes) == before {
 			result.Routes = append(result.Routes, types.Route{Dst: route.Dst, GW: route.GW, Priority: route.Priority, Table: route.Table, Scope: route.Scope})
 		}
 	}

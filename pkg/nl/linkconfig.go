@@ -34,7 +34,7 @@ type LinkConfig struct {
 //   - the rules that look up the table of such a route for packets from such an address
 func (c *Conn) LinkConfig(l Link) (*LinkConfig, error) {
 	conf := &LinkConfig{Link: l.Name, Time: time.Now().Round(0).UTC()}
-	addrs, err := c.listMessages("configured addresses of "+l.Name, unix.RTM_GETADDR, &rawnl.IfAddrmsg{IfAddrmsg: unix.IfAddrmsg{Index: uint32(l.Index)}})
+	addrs, err := c.listMessages("configured addresses of "+l.Name, listAddrsRequest(l))
 	for _, a := range addrs {
 		isPermanent := a.number(unix.IFA_FLAGS)&unix.IFA_F_PERMANENT != 0
 		if number(a.header[4:]) == l.Index && a.header[3] == unix.RT_SCOPE_UNIVERSE && (a.is4() || isPermanent) {
@@ -50,7 +50,7 @@ func (c *Conn) LinkConfig(l Link) (*LinkConfig, error) {
 	}
 	tables := map[int]bool{}
 	for _, family := range families {
-		routes, err := c.listMessages("configured routes of "+l.Name, unix.RTM_GETROUTE, familyHeader(family), rawnl.NewRtAttr(unix.RTA_OIF, rawnl.Uint32Attr(uint32(l.Index))))
+		routes, err := c.listMessages("configured routes of "+l.Name, listRoutesRequest(l, family))
 		for _, r := range routes {
 			if int(r.header[0]) == family && r.isConfigured(l) {
 				conf.Routes, tables[r.table()] = append(conf.Routes, r.bytes()), true
@@ -86,7 +86,7 @@ func (c *Conn) addRulesTo(conf *LinkConfig, tables map[int]bool) error {
 
 func (c *Conn) listRules() (all [][]byte, err error) {
 	for _, family := range families {
-		rules, err := c.listMessages("rules", unix.RTM_GETRULE, familyHeader(family))
+		rules, err := c.listMessages("rules", listRulesRequest(family))
 		for _, r := range rules {
 			all = append(all, r.bytes())
 		}
@@ -161,16 +161,12 @@ func (m message) local() netip.Prefix {
 func (m message) dst() netip.Prefix        { return m.prefix(unix.RTA_DST, m.header[1]) }
 func (m message) ruleSource() netip.Prefix { return m.prefix(unix.RTA_SRC, m.header[2]) } // FRA_SRC has the same number
 
-// route returns the route of a message without its metrics and its source.
+// route returns the route of a message without its metrics, its source, and an IPv6 gateway of an IPv4 route (RTA_VIA).
 func (m message) route() Route {
-	gw := ipAddr(m.get(unix.RTA_GATEWAY))
-	if via := m.get(unix.RTA_VIA); len(via) > 2 { // the gateway's family, and the gateway
-		gw = ipAddr(via[2:])
-	}
-	return Route{Dst: m.dst(), GW: gw, Priority: m.number(unix.RTA_PRIORITY), Table: m.table(), Scope: int(m.header[6])}
+	return Route{Dst: m.dst(), GW: ipAddr(m.get(unix.RTA_GATEWAY)), Priority: m.number(unix.RTA_PRIORITY), Table: m.table(), Scope: int(m.header[6])}
 }
 
-// DecodedRoutes returns the routes without their metrics and sources.
+// DecodedRoutes returns the routes without their metrics, their sources, and the IPv6 gateways of IPv4 routes.
 func (conf *LinkConfig) DecodedRoutes() (all []Route) {
 	for _, r := range conf.routes() {
 		all = append(all, r.route())

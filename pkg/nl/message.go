@@ -106,15 +106,10 @@ func (m message) table() int {
 	return int(m.header[4])
 }
 
-// listMessages requests a list of addresses, routes or rules. messageType is the type of the request. request contains its
-// header and its attributes.
-func (c *Conn) listMessages(what string, messageType uint16, request ...rawnl.NetlinkRequestData) ([]message, error) {
+// listMessages sends a request for a list of addresses, routes or rules.
+func (c *Conn) listMessages(what string, req *rawnl.NetlinkRequest) ([]message, error) {
 	return query(c, "list "+what, func() (list []message, err error) {
-		req := rawnl.NewNetlinkRequest(int(messageType), unix.NLM_F_DUMP)
-		for _, data := range request {
-			req.AddData(data)
-		}
-		answer := messageType - unix.RTM_GETLINK + unix.RTM_NEWLINK
+		answer := req.Type - unix.RTM_GETLINK + unix.RTM_NEWLINK
 		answers, err := c.execute(req, answer)
 		for _, b := range answers {
 			m, parseErr := parseMessage(answer, b)
@@ -126,9 +121,23 @@ func (c *Conn) listMessages(what string, messageType uint16, request ...rawnl.Ne
 	})
 }
 
-// familyHeader returns the header of a request for the routes or rules of a family.
-func familyHeader(family int) *rawnl.RtMsg {
-	return &rawnl.RtMsg{RtMsg: unix.RtMsg{Family: uint8(family)}}
+func listAddrsRequest(l Link) *rawnl.NetlinkRequest {
+	req := rawnl.NewNetlinkRequest(unix.RTM_GETADDR, unix.NLM_F_DUMP)
+	req.AddData(&rawnl.IfAddrmsg{IfAddrmsg: unix.IfAddrmsg{Index: uint32(l.Index)}})
+	return req
+}
+
+func listRoutesRequest(l Link, family int) *rawnl.NetlinkRequest {
+	req := rawnl.NewNetlinkRequest(unix.RTM_GETROUTE, unix.NLM_F_DUMP)
+	req.AddData(&rawnl.RtMsg{RtMsg: unix.RtMsg{Family: uint8(family)}})
+	req.AddData(rawnl.NewRtAttr(unix.RTA_OIF, rawnl.Uint32Attr(uint32(l.Index))))
+	return req
+}
+
+func listRulesRequest(family int) *rawnl.NetlinkRequest {
+	req := rawnl.NewNetlinkRequest(unix.RTM_GETRULE, unix.NLM_F_DUMP)
+	req.AddData(&rawnl.RtMsg{RtMsg: unix.RtMsg{Family: uint8(family)}}) // struct fib_rule_hdr has the same size
+	return req
 }
 
 // sendMessage sends a message as a request to add or delete what it describes.

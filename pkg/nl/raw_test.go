@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"encoding/binary"
 	"net/netip"
+	"reflect"
 	"slices"
 	"testing"
+	"time"
 
 	rawnl "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -61,8 +63,11 @@ func TestRequests(t *testing.T) {
 			attr(29, uint32(8)), attr(18|nested, attr(1, "veth\x00")))},
 		"ports of a bridge": {listLinksRequest(masterFilter(7)), 18, 0x301, slices.Concat(ifinfo(0, 0),
 			attr(29, uint32(8)), attr(10, uint32(7)))},
-		"link by index": {getLinkRequest(7), 18, 0x1, slices.Concat(ifinfo(0, 7), attr(29, uint32(8)))},
-		"VLANs":         {listVLANsRequest(), 18, 0x301, slices.Concat(ifinfo(7, 0), attr(29, uint32(4)))},
+		"link by index":       {getLinkRequest(7), 18, 0x1, slices.Concat(ifinfo(0, 7), attr(29, uint32(8)))},
+		"VLANs":               {listVLANsRequest(), 18, 0x301, slices.Concat(ifinfo(7, 0), attr(29, uint32(4)))},
+		"addresses of a link": {listAddrsRequest(l), 22, 0x301, bytesOf(uint32(0), uint32(7))},
+		"routes of a link":    {listRoutesRequest(l, unix.AF_INET6), 26, 0x301, slices.Concat([]byte{10}, make([]byte, 11), attr(4, uint32(7)))},
+		"rules":               {listRulesRequest(unix.AF_INET), 34, 0x301, append([]byte{2}, make([]byte, 11)...)},
 		"qdisc at the root": {getQdiscRequest(l, Root), 38, 0xd,
 			tcmsg(0, 0xffffffff)},
 		"bfifo": {addBfifoRequest(l, Qdisc{Handle: 0x300000, Parent: 0x10030, Limit: 5000}), 36, 0x605, slices.Concat(
@@ -145,5 +150,46 @@ func TestAnswers(t *testing.T) {
 		if got, err := decodeFlow(m); err != nil || got != want {
 			t.Errorf("connection: %+v, %v, want %+v", got, err, want)
 		}
+	}
+}
+
+// TestLinkConfig tests what AddLinkConfig changes in the messages of the kernel.
+func TestLinkConfig(t *testing.T) {
+	rule := func(name string, flags uint32) []byte {
+		return slices.Concat([]byte{2, 0, 32, 0, 100, 0, 0, 1}, bytesOf(flags), attr(15, uint32(100)), attr(3, name), attr(2, []byte{192, 0, 2, 1}))
+	}
+	addr := func(index uint32, label string, preferred, valid uint32) []byte {
+		return slices.Concat([]byte{2, 24, 0, 0}, bytesOf(index), attr(2, []byte{192, 0, 2, 1}), attr(3, label), attr(6, preferred, valid, uint64(0)))
+	}
+	conf := &LinkConfig{
+		Link: "hd0", Time: time.Now().Add(-time.Hour), Rules: [][]byte{rule("hd0\x00", 2|8), rule("hd1\x00", 0)},
+		Addrs: [][]byte{addr(7, "hd0:1\x00", 3000, 10000), addr(7, "hd0\x00", forever, forever), addr(7, "other\x00", 3000, 3500)},
+	}
+	if err := conf.Validate(); err != nil {
+		t.Error(err)
+	}
+	var rules, addrs [][]byte
+	for _, r := range conf.rules("eth0") {
+		rules = append(rules, r.bytes())
+	}
+	if want := [][]byte{rule("eth0\x00", 2), rule("hd1\x00", 0)}; !reflect.DeepEqual(rules, want) {
+		t.Errorf("rules: %x, want\n%x", rules, want)
+	}
+	for i, a := range conf.addrs() {
+		a, alive := a.addrFor(Link{Index: 9, Name: "eth0"}, conf)
+		addrs = append(addrs, a.bytes())
+		if alive != (i < 2) {
+			t.Errorf("address %d is alive: %v", i, alive)
+		}
+	}
+	valid := uint32(number(conf.addrs()[0].get(unix.IFA_CACHEINFO)[4:])) - uint32(time.Since(conf.Time).Seconds())
+	if want := [][]byte{addr(9, "eth0:1\x00", 0, valid), addr(9, "eth0\x00", forever, forever), addr(9, "other\x00", 0, 0)}; !reflect.DeepEqual(addrs, want) {
+		t.Errorf("addresses: %x, want\n%x", addrs, want)
+	}
+	for _, malformed := range []*LinkConfig{{Addrs: [][]byte{{2}}}, {Routes: [][]byte{make([]byte, 11)}}, {Rules: [][]byte{append(make([]byte, 12), 200, 0, 0, 0)}}} {
+		if malformed.Validate() == nil {
+			t.Errorf("%+v is accepted", malformed)
+		}
+		_ = malformed.String()
 	}
 }

@@ -442,6 +442,8 @@ var _ = DescribeTable("any step of ADD or DEL that fails leaves nothing",
 	Entry("dual stack", "1.1.0", "", func(b *testbed) string { return b.HostLocal() }),
 	Entry("addresses", "1.1.0", `,"restoreAddresses":true`, func(b *testbed) string { return b.HostLocal(nstest.RangeV4) },
 		"addr add 192.0.2.1/24 brd + dev hd0", "addr add 2001:db8::1/64 dev hd0 nodad", "link set hd0 alias uplink"),
+	Entry("useInterfaceNetwork", "1.1.0", `,"useInterfaceNetwork":true`, func(*testbed) string { return noIPAM },
+		"addr add 192.0.2.1/24 brd + dev hd0", "addr add 2001:db8::1/64 dev hd0 nodad", "route add 203.0.113.0/24 via 192.0.2.2 table 100", "rule add from 192.0.2.1 iif hd0 lookup 100"),
 	Entry("layer 2", "1.1.0", "", func(*testbed) string { return noIPAM }),
 	Entry("static IPv4", "0.2.0", "", func(*testbed) string { return nstest.StaticV4 }),
 )

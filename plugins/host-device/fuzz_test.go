@@ -73,6 +73,9 @@ func FuzzState(f *testing.F) {
 		if statefile.Decode([]byte(text), s) != nil {
 			return
 		}
+		if s.Adopted != nil {
+			_ = s.Adopted.String()
+		}
 		encoded, err := json.Marshal(s)
 		if err != nil {
 			t.Fatal(err)

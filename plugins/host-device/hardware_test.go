@@ -99,6 +99,21 @@ var _ = Describe("a network card", Label(nstest.Kernel), func() {
 		}
 	})
 
+	It("gets back the configuration that the container adopted, after the container has ended", func() {
+		k := cards()[0]
+		rule := "from 198.18.7.1 iif " + k.name + " lookup 100"
+		b.Host.Batch(GinkgoTB(), "link set "+k.name+" up", "addr add 198.18.7.1/24 dev "+k.name, "route add 203.0.113.0/24 via 198.18.7.2 table 100", "rule add "+rule)
+		c := attachedThenEnded(`"device":"`+k.name+`","useInterfaceNetwork":true`, func(c nstest.Call) {
+			Expect(c.Container.IP("rule")).To(ContainSubstring("from 198.18.7.1 iif net1 lookup 100"))
+			b.Host.IP("rule del " + rule)
+		})
+		b.OK("DEL", c)
+		Expect(b.Host.IP("addr show " + k.name)).To(ContainSubstring("198.18.7.1/24"))
+		Expect(b.Host.IP("route show table 100")).To(ContainSubstring("203.0.113.0/24 via 198.18.7.2 dev " + k.name))
+		Expect(b.Host.IP("rule")).To(ContainSubstring(rule))
+		b.Host.Batch(GinkgoTB(), "rule del "+rule, "addr flush dev "+k.name, "link set "+k.name+" down")
+	})
+
 	It("is restored without its mark, as on a kernel that does not keep it", func() {
 		k := cards()[0]
 		c := attachedThenEnded(`"device":"`+k.name+`"`, func(c nstest.Call) {

@@ -57,10 +57,9 @@ var _ = Describe("useInterfaceNetwork", Label(nstest.Kernel), func() {
 
 		By("keeping all attributes")
 		addresses := eth.IP("addr show eth0")
-		for line := range strings.SplitSeq(before, "\n") {
-			if line = strings.TrimSpace(line); strings.HasPrefix(line, "inet") && !strings.Contains(line, "fe80:") {
-				Expect(addresses).To(ContainSubstring(strings.ReplaceAll(line, "hd0", "eth0")))
-			}
+		Expect(configured(before)).To(HaveLen(5))
+		for _, line := range configured(before) {
+			Expect(addresses).To(ContainSubstring(strings.ReplaceAll(line, "hd0", "eth0")))
 		}
 		Expect(eth.IP("route")).To(ContainSubstring("default via 198.18.0.2 dev eth0 proto static src 198.18.0.51 metric 50 mtu 1300 advmss 1200"))
 		Expect(eth.IP("route show table 100")).To(And(ContainSubstring("198.51.100.7 dev eth0 scope host"), ContainSubstring("203.0.113.0/24 tos 0x10 dev eth0 scope link"), ContainSubstring("default via 192.0.2.9 dev eth0 onlink")))
@@ -94,7 +93,9 @@ var _ = Describe("useInterfaceNetwork", Label(nstest.Kernel), func() {
 		b.Sorted = false
 		b.OK("DEL", c)
 		restored()
-		Expect(b.Host.IP("addr show hd0")).To(Equal(before))
+		for _, line := range configured(before) {
+			Expect(b.Host.IP("addr show hd0")).To(ContainSubstring(line))
+		}
 		b.OK("DEL", c)
 		restored()
 	})
@@ -206,6 +207,17 @@ var _ = Describe("useInterfaceNetwork", Label(nstest.Kernel), func() {
 		restored()
 	})
 
+	It("is given back after a reboot, when the device is new", func() {
+		b.Host.IP("addr add 198.18.0.50/24 dev hd0")
+		b.Add(c)
+		c.Container.IP("link del eth0")
+		b.addDevice("hd0", deviceMAC)
+		c.Container = nil
+		b.OK("DEL", c)
+		Expect(b.Host.IP("addr show hd0")).To(ContainSubstring("198.18.0.50/24"))
+		Expect(b.stateFiles()).To(BeEmpty())
+	})
+
 	It("warns if a route cannot be given back", func() {
 		b.Host.Batch(GinkgoTB(), "addr add 198.18.0.50/24 dev hd0", "addr add 198.18.5.1/24 dev lo", "route add 203.0.113.0/24 dev hd0 src 198.18.5.1")
 		c.Container.IP("addr add 198.18.5.1/24 dev lo")
@@ -235,3 +247,13 @@ var _ = Describe("useInterfaceNetwork", Label(nstest.Kernel), func() {
 		b.RequireStatus(conf("1.1.0", useNetwork, noIPAM), "")
 	})
 })
+
+// configured returns the lines of ip addr with addresses that the kernel has not added.
+func configured(lines string) (out []string) {
+	for line := range strings.SplitSeq(lines, "\n") {
+		if line = strings.TrimSpace(line); strings.HasPrefix(line, "inet") && !strings.Contains(line, "fe80:") {
+			out = append(out, line)
+		}
+	}
+	return out
+}

@@ -47,4 +47,49 @@ var _ = Describe("beside the reference plugin", func() {
 		Expect(b.Host.IP("link show hd0")).To(And(ContainSubstring("UP"), Not(ContainSubstring("altname")), Not(ContainSubstring("alias"))))
 		Expect(b.stateFiles()).To(BeEmpty())
 	})
+
+	Describe("with useInterfaceNetwork", func() {
+		BeforeEach(func() {
+			b.Host.Batch(GinkgoTB(),
+				"addr add 2001:db8:18::50/64 dev hd0 nodad",
+				"route add 192.0.2.128/25 dev hd0 table 100",
+				"route add default via 192.0.2.254 table 100 metric 5",
+				"route add 2001:db8:1::/64 via 2001:db8:18::1 dev hd0",
+				"rule add from 192.0.2.1 lookup 100 pref 1000")
+			c.Config = conf("1.1.0", useNetwork, noIPAM)
+		})
+
+		It("returns the same result", func() {
+			restored := b.Restored(b.Host, c.Container)
+			added := b.OK("ADD", c)
+			b.OK("DEL", c)
+			restored()
+			want := byReference("ADD").Result(GinkgoTB())
+			got := added.Result(GinkgoTB())
+			Expect(got.IPs).To(ConsistOf(want.IPs))
+			Expect(got.Routes).To(ConsistOf(want.Routes))
+			byReference("DEL")
+		})
+
+		for _, version := range []string{"1.0.0", "1.1.0"} {
+			It("checks and returns a device that the reference plugin moved, in version "+version, func() {
+				c.Config = conf(version, useNetwork, b.HostLocal(nstest.RangeV4))
+				added := byReference("ADD")
+				c.Config = nstest.WithPrevResult(c.Config, added.Stdout)
+				b.OK("CHECK", c)
+				b.OK("DEL", c)
+				Expect(b.Host.IP("addr show hd0")).NotTo(Or(ContainSubstring("UP"), ContainSubstring("192.0.2.1"), ContainSubstring("alias")))
+			})
+		}
+
+		It("lets the reference plugin return the device, and GC restores the configuration", func() {
+			restored := b.Restored(b.Host, c.Container)
+			added := b.OK("ADD", c)
+			c.Config = nstest.WithPrevResult(c.Config, added.Stdout)
+			byReference("DEL")
+			b.OK("GC", b.Call("", nil, conf("1.1.0", useNetwork+`,"cni.dev/valid-attachments":[]`, noIPAM)))
+			restored()
+			Expect(b.stateFiles()).To(BeEmpty())
+		})
+	})
 })

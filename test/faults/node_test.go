@@ -75,6 +75,9 @@ func newTestHost(config pluginConfig) *testHost {
 		for i, device := range []string{"device1", "device2"} {
 			addrs := []string{fmt.Sprintf("192.0.%d.1/24", 2+i), fmt.Sprintf("2001:db8:%d::1/64", 1+i)}
 			nstest.Join(tb, nstest.End{In: n.host, Name: device, Addrs: addrs}, nstest.End{In: outside, Name: device})
+			if strings.Contains(config.keys, "useInterfaceNetwork") {
+				n.host.Batch(tb, fmt.Sprintf("route add 203.0.113.0/24 via 192.0.%d.2 table %d", 2+i, 100+i), fmt.Sprintf("rule add from 192.0.%d.1 iif %s lookup %d", 2+i, device, 100+i))
+			}
 		}
 	}
 	existing := nstest.New(tb)

@@ -28,6 +28,7 @@ func pluginConfigs() []pluginConfig {
 		{name: "tap", plugin: "tap", needsNamespace: true, keys: `"mtu": 1400, "mac": "0a:00:00:00:00:01", "owner": 107, ` + dualStackIPAM},
 		{name: "tc-redirect-tap", plugin: "tc-redirect-tap", bridgeKeys: bridgeConfig, needsNamespace: true, keys: `"args": {}`},
 		{name: "host-device", plugin: "host-device", takesDevice: true, keys: `"device": "DEVICE", "restoreAddresses": true, "optimisticDAD": true, ` + dualStackIPAM},
+		{name: "host-device with useInterfaceNetwork", plugin: "host-device", takesDevice: true, keys: `"device": "DEVICE", "useInterfaceNetwork": true, "optimisticDAD": true`},
 		{name: "portmap", plugin: "portmap", bridgeKeys: bridgeConfig, keys: `"backend": "nftables", "snat": true, "runtimeConfig": {"portMappings": [
 			{"hostPort": PORT, "containerPort": 80, "protocol": "tcp"}, {"hostPort": PORT, "containerPort": 53, "protocol": "udp"}]}`},
 		{name: "bandwidth", plugin: "bandwidth", bridgeKeys: bridgeConfig,
