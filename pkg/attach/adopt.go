@@ -20,7 +20,11 @@ func Adopt(c *nl.Conn, l nl.Link, conf *nl.LinkConfig) error {
 	if err := sysctl.Ensure(c.NS(), ipv6Sysctls(l.Name, adoptedIPs(conf))...); err != nil {
 		return explainNoIPv6(err)
 	}
-	return ExplainIPv6Off(c, l.Name, errors.Join(c.AddLinkConfig(l, conf)...))
+	err := ExplainIPv6Off(c, l.Name, errors.Join(c.AddLinkConfig(l, conf)...))
+	if nl.IsInvalidRoute(err) {
+		err = types.Errorf(types.CodeConfig, "copy the configuration of interface %s of the host: %w; delete there what the container cannot use", conf.Link, err)
+	}
+	return err
 }
 
 func adoptedIPs(conf *nl.LinkConfig) (ips []types.IP) {

@@ -64,10 +64,10 @@ func (c *Conn) LinkConfig(l Link) (*LinkConfig, error) {
 	return conf, c.addRulesTo(conf, tables)
 }
 
-// isConfigured reports whether LinkConfig contains the route r.
+// isConfigured reports whether LinkConfig contains the route r. A route with several next hops has no attribute RTA_OIF.
 func (r message) isConfigured(l Link) bool {
 	protocol := r.header[5]
-	return r.header[7] == unix.RTN_UNICAST && r.number(unix.RTA_OIF) == l.Index && r.get(unix.RTA_MULTIPATH) == nil &&
+	return r.header[7] == unix.RTN_UNICAST && r.number(unix.RTA_OIF) == l.Index &&
 		number(r.header[8:])&unix.RTM_F_CLONED == 0 && r.table() != unix.RT_TABLE_LOCAL &&
 		protocol != unix.RTPROT_KERNEL && protocol != unix.RTPROT_RA && !r.dst().Addr().IsLinkLocalUnicast()
 }
@@ -150,6 +150,16 @@ func (conf *LinkConfig) Prefixes() (all []netip.Prefix) {
 	return all
 }
 
+// Expiring returns the addresses with a limited lifetime.
+func (conf *LinkConfig) Expiring() (all []netip.Prefix) {
+	for _, a := range conf.addrs() {
+		if lifetimes := a.get(unix.IFA_CACHEINFO); len(lifetimes) >= 8 && uint32(number(lifetimes[4:])) != forever {
+			all = append(all, a.local())
+		}
+	}
+	return all
+}
+
 // local returns the address of a message, with its prefix length.
 func (m message) local() netip.Prefix {
 	if m.get(unix.IFA_LOCAL) == nil { // an IPv6 address without a peer
@@ -178,7 +188,7 @@ func (m message) ruleText() string {
 	return fmt.Sprintf("%d from %s lookup %d", m.number(rawnl.FRA_PRIORITY), m.ruleSource(), m.table())
 }
 
-// String lists the addresses, routes and rules.
+// String lists the addresses and routes.
 func (conf *LinkConfig) String() string {
 	var words []string
 	for _, a := range conf.addrs() {
@@ -186,9 +196,6 @@ func (conf *LinkConfig) String() string {
 	}
 	for _, r := range conf.routes() {
 		words = append(words, "route "+r.route().String())
-	}
-	for _, r := range conf.rules(conf.Link) {
-		words = append(words, "rule "+r.ruleText())
 	}
 	return strings.Join(words, ", ")
 }

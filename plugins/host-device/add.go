@@ -162,6 +162,9 @@ func (m *mover) describe(conf *config, device nl.Link) (*state, error) {
 			return nil, err
 		}
 		adopted = s.Adopted.Prefixes()
+		for _, a := range s.Adopted.Expiring() {
+			m.r.Warn("address %s of interface %s has a limited lifetime, after which it disappears from the container; configure it as a static address on the host, or run a DHCP client in the container", a, device.Name)
+		}
 	}
 	s.Selector, s.Sandbox, s.NetNS, s.Master = conf.selector.String(), m.r.NetNS, m.r.ContainerNS.Cookie(), master
 	for _, a := range addrs {

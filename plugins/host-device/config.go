@@ -50,14 +50,10 @@ func parse(r *skel.Request) (*config, error) {
 		errs = append(errs, ipam.CheckLayer2(r))
 	}
 	reportIf := types.ProblemsInto(&errs)
-	reportIf(raw.UseNetwork && raw.DPDKMode, "useInterfaceNetwork and DPDKMode exclude each other, because %s", noNetwork)
 	reportIf(err == nil && r.Command == "ADD" && sel == selector{}, `specify either "device", "hwaddr", "kernelpath" or "pciBusID", or let the runtime set runtimeConfig.deviceID (capability deviceID)`)
 	conf := &config{selector: sel, dpdk: raw.DPDKMode, force: raw.Force, restoreAddresses: raw.RestoreAddresses, useNetwork: raw.UseNetwork, dad: raw.DADKeys.Mode()}
 	return conf, types.Coded(types.CodeConfig, errors.Join(errs...))
 }
-
-// noNetwork says why a device for DPDK cannot be used with useInterfaceNetwork.
-const noNetwork = "the kernel configures no addresses on a device that the container uses without the kernel (DPDK)"
 
 // maxAltName is the largest length of an interface's alternative name, in bytes.
 const maxAltName = 127

@@ -121,7 +121,7 @@ var _ = Describe("useInterfaceNetwork", Label(nstest.Kernel), func() {
 		Entry("a rule to the address", "rule add to 198.18.0.50 lookup 100"),
 		Entry("a rule for an interface", "rule add iif hd0 lookup 100"),
 		Entry("a rule from another address", "rule add from 198.18.0.49 lookup 100"),
-		Entry("a rule that rejects", "rule add from 198.18.0.50 prohibit", "rule add from 198.18.0.50 blackhole"),
+		Entry("a rule that rejects", "rule add from 198.18.0.50 prohibit", "rule add from 198.18.0.50 lookup 100 blackhole"),
 		Entry("a rule that jumps", "rule add from 198.18.0.50 pref 5 goto 32766"),
 		Entry("a rule for another table", "rule add from 198.18.0.50 lookup 200"),
 		Entry("a rule for the main table, without a route of it", "rule add from 198.18.0.50 lookup main"),
@@ -129,7 +129,7 @@ var _ = Describe("useInterfaceNetwork", Label(nstest.Kernel), func() {
 
 	It("keeps the lifetime of an IPv4 address, in the container and on the host", func() {
 		b.Host.IP("addr add 198.18.0.50/24 dev hd0 valid_lft 3600 preferred_lft 1800")
-		b.Add(c)
+		Expect(b.OK("ADD", c).Stderr).To(ContainSubstring("address 198.18.0.50/24 of interface hd0 has a limited lifetime"))
 		Expect(c.Container.IP("addr show eth0")).To(MatchRegexp(`valid_lft 3[56]\d\dsec preferred_lft 1[78]\d\dsec`))
 		b.OK("DEL", c)
 		Expect(b.Host.IP("addr show hd0")).To(MatchRegexp(`valid_lft 3[56]\d\dsec preferred_lft 1[78]\d\dsec`))
@@ -157,6 +157,10 @@ var _ = Describe("useInterfaceNetwork", Label(nstest.Kernel), func() {
 			Expect(strings.Count(added.Stdout, "198.18.0.50/24")).To(Equal(1))
 			c.Config = nstest.WithPrevResult(c.Config, added.Stdout)
 			b.OK("CHECK", c)
+			b.RequireContainerRepair(c, func() {
+				c.Container.Batch(GinkgoTB(), "addr del 198.18.0.70/24 dev eth0", "route del default", "route del 198.18.9.0/24", "route del 2001:db8:7::/64")
+			}, "interface eth0 has no address 198.18.0.70/24")
+			b.Sorted = false
 			b.OK("DEL", c)
 			restored()
 		}
@@ -220,6 +224,7 @@ var _ = Describe("useInterfaceNetwork", Label(nstest.Kernel), func() {
 
 	It("warns if a route cannot be given back", func() {
 		b.Host.Batch(GinkgoTB(), "addr add 198.18.0.50/24 dev hd0", "addr add 198.18.5.1/24 dev lo", "route add 203.0.113.0/24 dev hd0 src 198.18.5.1")
+		b.Refuse(c, types.CodeConfig, "copy the configuration of interface hd0 of the host: add route 203.0.113.0/24 to eth0", "; delete there what the container cannot use")
 		c.Container.IP("addr add 198.18.5.1/24 dev lo")
 		b.Add(c)
 		b.Host.IP("addr del 198.18.5.1/24 dev lo")
@@ -235,9 +240,7 @@ var _ = Describe("useInterfaceNetwork", Label(nstest.Kernel), func() {
 		b.Add(c)
 	})
 
-	It("is refused for a device without the kernel, and for a value that is no bool", func() {
-		c.Config = conf("1.1.0", useNetwork+`,"DPDKMode":true`, noIPAM)
-		b.Refuse(c, types.CodeConfig, "useInterfaceNetwork and DPDKMode exclude each other")
+	It("must be a bool", func() {
 		c.Config = conf("1.1.0", byDevice+`,"useInterfaceNetwork":"yes"`, noIPAM)
 		b.Refuse(c, types.CodeDecode, `"useInterfaceNetwork": want true or false`)
 	})

@@ -60,10 +60,20 @@ func (s sysfs) directory(sel selector) string {
 // uses DPDK. The kernel creates no network interface for such a device.
 var userspaceDrivers = []string{"vfio-pci", "uio_pci_generic", "igb_uio"}
 
-// usesDPDK reports whether the container uses the device without its network interface. For a PCI
-// device, the driver decides that, and for any other device the key DPDKMode. If a PCI device has no
-// driver, the error matches fs.ErrNotExist. With useInterfaceNetwork, such a device is an error.
+// usesDPDK reports whether the container uses the device without its network interface. With
+// useInterfaceNetwork, such a device is an error.
 func (s sysfs) usesDPDK(t *trace.Tracer, conf *config) (dpdk bool, err error) {
+	dpdk, err = s.hasUserspaceDriver(t, conf)
+	if dpdk && conf.useNetwork {
+		return true, types.Errorf(types.CodeConfig, "useInterfaceNetwork: %s has no addresses, because the container uses it without the kernel (DPDK); remove useInterfaceNetwork, or use the kernel's driver without DPDKMode", conf.selector)
+	}
+	return dpdk, err
+}
+
+// hasUserspaceDriver reports whether a program uses the device without the kernel's network stack. For a PCI
+// device, the driver decides that, and for any other device the key DPDKMode. If a PCI device has no
+// driver, the error matches fs.ErrNotExist.
+func (s sysfs) hasUserspaceDriver(t *trace.Tracer, conf *config) (dpdk bool, err error) {
 	if conf.selector.by != byPCI {
 		return conf.dpdk, nil
 	}
@@ -74,9 +84,6 @@ func (s sysfs) usesDPDK(t *trace.Tracer, conf *config) (dpdk bool, err error) {
 	})
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, fmt.Errorf("%s does not exist on the host, or has no driver: %w", conf.selector, err)
-	}
-	if dpdk && conf.useNetwork {
-		return true, types.Errorf(types.CodeConfig, "%s: %s; remove useInterfaceNetwork, or bind the device to the kernel's driver", conf.selector, noNetwork)
 	}
 	return dpdk, err
 }

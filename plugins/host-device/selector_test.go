@@ -117,6 +117,11 @@ var _ = Describe("a selector by sysfs", func() {
 			b.OK("DEL", c)
 			Expect(b.Reservations()).To(BeEmpty())
 			b.Run("CHECK", c).Failure(GinkgoTB())
+			for _, ipam := range []string{noIPAM, b.HostLocal(nstest.RangeV4)} {
+				c.Config = conf("1.1.0", keys+`,"useInterfaceNetwork":true`, ipam)
+				b.Refuse(c, types.CodeConfig, "useInterfaceNetwork: ", "has no addresses, because the container uses it without the kernel (DPDK)")
+				b.RequireStatus(c.Config, "without the kernel (DPDK)")
+			}
 		},
 		Entry("vfio-pci", "vfio-pci", byPCIBusID, pciID),
 		Entry("uio_pci_generic", "uio_pci_generic", byPCIBusID, pciID),
