@@ -77,7 +77,7 @@ func CheckAdopted(r *skel.Request, conf *nl.LinkConfig) error {
 			prev.Routes[i].Scope = nl.ScopeLink // see Routes
 		}
 	}
-	errs := []error{err, CheckContainerLink(r, "", noDiff)}
+	errs := []error{CheckContainerLink(r, "", noDiff), err}
 	if conf == nil {
 		return errors.Join(errs...)
 	}
@@ -85,9 +85,9 @@ func CheckAdopted(r *skel.Request, conf *nl.LinkConfig) error {
 	for _, rule := range rules {
 		p := container.NS().Problem("rules", types.ProblemMissing)
 		p.Want = "rule " + rule
-		err = errors.Join(err, types.Coded(types.CodeChanged, p.Errorf("the container has no rule %s", rule)))
+		errs = append(errs, p.Errorf("the container has no rule %s", rule))
 	}
-	return errors.Join(append(errs, err)...)
+	return types.Coded(types.CodeChanged, errors.Join(append(errs, err)...))
 }
 
 // RepairAdopted executes REPAIR like RepairContainerLink, for an interface with an adopted configuration.

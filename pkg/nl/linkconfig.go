@@ -97,8 +97,11 @@ func (c *Conn) listRules() (all [][]byte, err error) {
 	return all, nil
 }
 
-// Validate returns an error if a message is malformed.
+// Validate returns an error if a message is malformed. conf may be nil.
 func (conf *LinkConfig) Validate() error {
+	if conf == nil {
+		return nil
+	}
 	return errors.Join(parseErr(conf.Addrs, unix.RTM_NEWADDR), parseErr(conf.Routes, unix.RTM_NEWROUTE), parseErr(conf.Rules, unix.RTM_NEWRULE))
 }
 

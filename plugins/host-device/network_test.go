@@ -52,7 +52,7 @@ var _ = Describe("useInterfaceNetwork", Label(nstest.Kernel), func() {
 		before := b.Host.IP("addr show hd0")
 		restored := b.Restored(b.Host, c.Container)
 		added := b.OK("ADD", c)
-		Expect(added.Stderr).To(ContainSubstring("until DEL, the host loses its connection, and address 198.18.0.50/24"))
+		Expect(added.Stderr).To(ContainSubstring("until DEL, the host loses its connection and the configuration of the interface (address 198.18.0.50/24, "))
 		eth := c.Container
 
 		By("keeping all attributes")
@@ -87,6 +87,7 @@ var _ = Describe("useInterfaceNetwork", Label(nstest.Kernel), func() {
 		By("accepting the result in CHECK, and restoring in REPAIR")
 		c.Config = nstest.WithPrevResult(c.Config, added.Stdout)
 		b.OK("CHECK", c)
+		b.RequireContainerRepair(c, func() { eth.IP("rule del pref 1002") }, "the container has no rule 1002 from 198.18.0.0/16 lookup 300")
 		b.RequireContainerRepair(c, func() {
 			eth.Batch(GinkgoTB(), "addr del 198.18.0.51/24 dev eth0", "rule del pref 1001", "link set eth0 down", "link set eth0 up", "addr del 2001:db8:18::50/64 dev eth0")
 		}, "the container has no rule 1001 from 198.18.0.0/24 lookup 100")
@@ -103,11 +104,13 @@ var _ = Describe("useInterfaceNetwork", Label(nstest.Kernel), func() {
 	DescribeTable("does not take what does not belong to the device's configuration",
 		func(setUp ...string) {
 			b.Host.Batch(GinkgoTB(), append([]string{"addr add 198.18.0.50/24 dev hd0", "route add 203.0.113.0/24 dev hd0 table 100"}, setUp...)...)
+			rules := func() string { return c.Container.IP("rule") + c.Container.IP("-6 rule") }
+			before := rules()
 			result := b.Add(c)
 			Expect(result.IPs).To(HaveLen(1))
 			Expect(result.Routes).To(HaveLen(1))
-			Expect(c.Container.IP("rule")).NotTo(ContainSubstring("lookup 100"))
-			Expect(c.Container.IP("-6 rule")).NotTo(ContainSubstring("lookup 100"))
+			Expect(c.Container.IP("neigh show nud permanent")).To(BeEmpty())
+			Expect(rules()).To(Equal(before))
 		},
 		Entry("an address of another scope", "addr add 169.254.7.1/24 dev hd0 scope link"),
 		Entry("an IPv6 address with a lifetime", "addr add 2001:db8:18::99/64 dev hd0 nodad valid_lft 1000 preferred_lft 1000"),
@@ -148,7 +151,7 @@ var _ = Describe("useInterfaceNetwork", Label(nstest.Kernel), func() {
 	})
 
 	It("adds the lease of the IPAM plugin after the device's configuration, and returns it first", func() {
-		b.Host.Batch(GinkgoTB(), "addr add 198.18.0.50/24 dev hd0", "route add 198.18.9.0/24 dev hd0", "route add 2001:db8:7::/64 dev hd0")
+		b.Host.Batch(GinkgoTB(), "addr add 198.18.0.50/24 dev hd0", "route add 198.18.9.0/24 dev hd0", "route add 203.0.113.0/24 dev hd0 table 100", "route add 2001:db8:7::/64 dev hd0")
 		for _, version := range []string{"1.1.0", "1.0.0"} {
 			c.Config = conf(version, useNetwork, `{"type":"static","addresses":[{"address":"198.18.0.50/24"},{"address":"198.18.0.70/24","gateway":"198.18.0.2"}],"routes":[{"dst":"0.0.0.0/0"}]}`)
 			restored := b.Restored(b.Host, c.Container)

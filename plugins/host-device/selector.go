@@ -192,18 +192,26 @@ func checkDispensable(r *skel.Request, host *nl.Conn, l nl.Link, conf *config) e
 		port = ", a port of " + master
 	}
 	switch isUplink := slices.ContainsFunc(uplinks, func(up nl.Link) bool { return up.Index == l.Index }); {
-	case isUplink && master == "" && conf.useNetwork && r.Command == "ADD":
-		lost, err := host.LinkConfig(l)
-		r.Warn("the default route of the host goes through interface %s: until DEL, the host loses its connection, and %s", l.Name, lost)
-		return err
 	case isUplink && master == "" && conf.useNetwork:
-		return nil
+		return warnOfLoss(r, host, l)
 	case isUplink:
 		return types.Errorf(types.CodeConfig, "the default route of the host goes through interface %s%s: without %[1]s, the host loses its connection; to move the interface anyway, set force", l.Name, port)
 	case master != "":
 		return types.Errorf(types.CodeConfig, "interface %s is a port of %s; remove it from there, or set force", l.Name, master)
 	}
 	return nil
+}
+
+// warnOfLoss warns in ADD that the host loses its connection, and what it loses with the interface.
+func warnOfLoss(r *skel.Request, host *nl.Conn, l nl.Link) error {
+	if r.Command != "ADD" { // runtimes call STATUS often
+		return nil
+	}
+	lost, err := host.LinkConfig(l)
+	if err == nil {
+		r.Warn("the default route of the host goes through interface %s: until DEL, the host loses its connection and the configuration of the interface (%s)", l.Name, lost)
+	}
+	return err
 }
 
 // masterOf returns the name of the bridge, bond or other link whose port l is, or "".

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"net/netip"
 
 	"github.com/plumb-cni/plumb/v2/pkg/attach"
@@ -69,10 +70,7 @@ func (s *state) isHardware() bool { return nl.Link{Kind: s.Kind}.IsHardware() }
 
 // Validate returns an error if the device's name or the adopted configuration is not valid. It implements statefile.State.
 func (s *state) Validate() error {
-	if err := types.CheckIfName(s.Name); err != nil || s.Adopted == nil {
-		return err
-	}
-	return s.Adopted.Validate()
+	return errors.Join(types.CheckIfName(s.Name), s.Adopted.Validate())
 }
 
 // candidates returns the interfaces in the namespace of c that may be the device. The interfaces with the device's mark

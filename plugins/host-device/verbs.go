@@ -56,12 +56,18 @@ func (h machine) check(r *skel.Request, conf *config) error {
 	if dpdk {
 		return ipam.StartCheck(r)()
 	}
-	adopted, err := h.adopted(r)
+	if !conf.useNetwork {
+		return attach.CheckContainerLink(r, "", func(*nl.Conn, nl.Link) error { return nil })
+	}
+	adopted, err := h.adopted(r, conf)
 	return errors.Join(types.Coded(types.CodeIO, err), attach.CheckAdopted(r, adopted))
 }
 
 // adopted returns the configuration that the container adopted, or nil if there is none or if it is not known.
-func (h machine) adopted(r *skel.Request) (*nl.LinkConfig, error) {
+func (h machine) adopted(r *skel.Request, conf *config) (*nl.LinkConfig, error) {
+	if !conf.useNetwork {
+		return nil, nil
+	}
 	h.states = r.StateDir("", h.states)
 	s := &state{}
 	err := h.file(r.Trace, r.Attachment()).Load(s)
@@ -76,7 +82,7 @@ func (h machine) repair(r *skel.Request, conf *config) error {
 	if dpdk, err := h.sys.usesDPDK(r.Trace, conf); dpdk || err != nil {
 		return errors.Join(ipam.Repair(r), err)
 	}
-	adopted, err := h.adopted(r)
+	adopted, err := h.adopted(r, conf)
 	if adopted == nil || err != nil {
 		return errors.Join(types.Coded(types.CodeIO, err), attach.RepairContainerLink(r, "", conf.dad))
 	}
