@@ -138,6 +138,17 @@ var _ = Describe("useInterfaceNetwork", Label(nstest.Kernel), func() {
 		Expect(b.Host.IP("addr show hd0")).To(MatchRegexp(`valid_lft 3[56]\d\dsec preferred_lft 1[78]\d\dsec`))
 	})
 
+	It("adds a route whose source is an IPv6 address when the address is not tentative any more", func() {
+		b.Host.IP("addr add 2001:db8:18::50/64 dev hd0")
+		Eventually(func() string { return b.Host.IP("-6 addr show dev hd0 tentative") }).Should(BeEmpty())
+		b.Host.IP("route add 2001:db8:7::/64 dev hd0 src 2001:db8:18::50")
+		restored := b.Restored(b.Host)
+		b.Add(c)
+		Expect(c.Container.IP("-6 route")).To(ContainSubstring("2001:db8:7::/64 dev eth0 src 2001:db8:18::50"))
+		b.OK("DEL", c)
+		restored()
+	})
+
 	It("accepts a device without addresses, and a device that is down", func() {
 		Expect(b.Add(c).IPs).To(BeEmpty())
 		b.OK("DEL", c)
