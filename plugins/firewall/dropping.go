@@ -144,7 +144,7 @@ func (f *firewall) closedTables(fams []nft.Family, needs func(filterTable) bool)
 // the packets of the attachment.
 func (f *firewall) checkAllowed() error {
 	if f.conf.backend == iptables {
-		return f.checkIPTables()
+		return f.checkIPTables(f.checkRules)
 	}
 	if done, err := f.checkSources(); done || err != nil {
 		return err
@@ -159,35 +159,27 @@ func (f *firewall) checkAllowed() error {
 // A tableCheck returns an error that lists the differences of a table from the expected one.
 type tableCheck func(tool xt.Tool, table xt.Table) error
 
-// checkTable reads table filter and runs the checks.
-func checkTable(tool xt.Tool, checks ...tableCheck) error {
+// checkTable reads table filter and runs the check.
+func checkTable(tool xt.Tool, check tableCheck) error {
 	table, err := tool.Read(part())
 	if err != nil {
 		return err
 	}
-	var errs []error
-	for _, check := range checks {
-		errs = append(errs, check(tool, table))
-	}
-	return errors.Join(errs...)
+	return check(tool, table)
 }
 
-// checkIPTables returns nil if, for each family, one table contains all rules. It reads only tables
+// checkIPTables returns nil if, for each family, one table passes the check. It reads only tables
 // with chains of the plugin, because running a program for another table could create that table.
-func (f *firewall) checkIPTables() error {
+func (f *firewall) checkIPTables(check tableCheck) error {
 	var errs []error
-	for i, fam := range f.families() {
+	for _, fam := range f.families() {
 		tables, err := f.filterTables(fam)
 		tableErr := errors.Join(err, fmt.Errorf("table %s of %s has no chain %s", filter, xt.Tool{Family: fam}.Name(), forwardChain))
 		for _, t := range tables {
 			if !t.hasOwnChains {
 				continue
 			}
-			checks := []tableCheck{f.checkRules, f.checkPolicyRules}
-			if i == 0 {
-				checks = append(checks, f.checkPortsIfMarked)
-			}
-			if tableErr = checkTable(t.tool, checks...); tableErr == nil {
+			if tableErr = checkTable(t.tool, check); tableErr == nil {
 				break
 			}
 		}
@@ -223,7 +215,7 @@ func (f *firewall) checkAdd() error {
 
 // checkLayouts returns an error if the nftables tables that the policy needs cannot be created.
 func (f *firewall) checkLayouts() error {
-	if f.conf.policy != open && f.conf.backend != iptables {
+	if f.conf.policy != open {
 		if err := f.checkLayout(isolationLayout()); err != nil {
 			return err
 		}

@@ -26,7 +26,7 @@ func TestREADMEExamples(t *testing.T) {
 // TestREADMERules checks that the golden files contain the lines of the listings in README.md, in the same order.
 func TestREADMERules(t *testing.T) {
 	withoutProgram := func(golden string) string { return strings.ReplaceAll(golden, "\niptables -A", "\n-A") }
-	nstest.Listings(t, withoutProgram, "isolated", "nftables")
+	nstest.Listings(t, withoutProgram, "open", "nftables")
 }
 
 // A testbed is a host with three bridges, cni0 with two containers, and cni1 and cni2 with one container each. An

@@ -6,6 +6,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
+	"github.com/plumb-cni/plumb/v2/pkg/nft"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
 	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
@@ -66,8 +67,9 @@ var _ = Describe("the policies in nftables", func() {
 	})
 
 	It("are deleted after the bridge was deleted", func() {
+		b.addReferencePolicy("cni1", "")
 		b.OK("ADD", b.call(byNFT+key("ingressPolicy", sameBridge), 0))
-		b.OK("ADD", b.call(byIPTables+key("ingressPolicy", sameBridge), 2))
+		Expect(b.ruleset()).To(ContainSubstring("cni1"))
 		b.Host.Batch(GinkgoTB(), "link del cni0", "link del cni1")
 		c := b.call("", 3)
 		c.Config = bare("")
@@ -114,8 +116,8 @@ var _ = Describe("the policies in nftables", func() {
 		Expect(b.sorted()).To(Equal(before))
 	})
 
-	DescribeTable("that another ADD has set since are kept by REPAIR, also after a flush", func(first, second, firstPolicy, secondPolicy string) {
-		older, newer := b.call(key("backend", first)+key("ingressPolicy", firstPolicy), 0), b.call(key("backend", second)+key("ingressPolicy", secondPolicy), 1)
+	DescribeTable("that another ADD has set since are kept by REPAIR, also after a flush", func(first, second string) {
+		older, newer := b.call(byNFT+key("ingressPolicy", first), 0), b.call(byNFT+key("ingressPolicy", second), 1)
 		b.OK("ADD", older)
 		b.OK("ADD", newer)
 		b.Host.Must(GinkgoTB(), "nft", "flush ruleset")
@@ -125,10 +127,8 @@ var _ = Describe("the policies in nftables", func() {
 		b.OK("CHECK", newer)
 		Expect(b.elements()).To(Equal(before))
 	},
-		Entry(nil, nftables, nftables, sameBridge, isolated),
-		Entry(nil, nftables, nftables, isolated, sameBridge),
-		Entry(nil, iptables, iptables, sameBridge, isolated),
-		Entry(nil, iptables, iptables, isolated, sameBridge),
+		Entry(nil, sameBridge, isolated),
+		Entry(nil, isolated, sameBridge),
 	)
 
 	It("also apply to the host end of ptp", func() {
@@ -163,6 +163,17 @@ var _ = Describe("the policies in nftables", func() {
 		Entry(nil, byNFT+key("ingressPolicy", isolated), "add table bridge plumb; add map bridge plumb isolated_ports { type ipv4_addr : ipv4_addr; }"),
 		Entry(nil, byIPTables+key("ingressPolicy", isolated), "add table bridge plumb; add map bridge plumb isolated_ports { type ipv4_addr : ipv4_addr; }"),
 	)
+
+	DescribeTable("need nf_tables with every backend", func(backend string) {
+		keys := key("backend", backend) + key("ingressPolicy", sameBridge)
+		before := nstest.Snapshot(GinkgoTB(), b.Host)
+		b.Fails("ADD", b.call(keys, 0).FailAt("open nftables", nft.ErrUnavailable), types.CodeConfig, "omit ingressPolicy")
+		Expect(nstest.Compare(before, nstest.Snapshot(GinkgoTB(), b.Host))).To(BeEmpty())
+		b.Fails("ADD", b.call(keys, 0).FailAt("nft create table inet plumb", nft.ErrUnavailable), types.CodeConfig, "omit ingressPolicy")
+		Expect(b.saved()).NotTo(ContainSubstring("10.9.0.2"))
+		b.Fails("STATUS", b.Call("", nil, bare(keys)).FailAt("open nftables", nft.ErrUnavailable), types.CodeNotAvailable, "omit ingressPolicy")
+		b.OK("DEL", b.call(keys, 0).FailAt("open nftables", nft.ErrUnavailable))
+	}, Entry(nil, iptables), Entry(nil, ""))
 
 	It("are tested by STATUS, which creates no table", func() {
 		for _, policy := range []string{open, sameBridge, isolated} {

@@ -45,8 +45,7 @@ func part() xt.Part {
 // acceptPart returns the part of table filter that contains the rules of addresses, and their markers.
 func acceptPart() xt.Part { return xt.Part{Table: filter, Chains: []string{forwardChain}} }
 
-// addRules adds the rules for the attachment's addresses of one family, and the rules of the policy if
-// the policy is in iptables.
+// addRules adds the rules for the attachment's addresses of one family.
 func (f *firewall) addRules(tool xt.Tool) error {
 	what := "rules of " + f.r.Attachment().String()
 	// A program that fails may have applied its changes, for example if it was killed.
@@ -56,13 +55,7 @@ func (f *firewall) addRules(tool xt.Tool) error {
 		})
 	})
 	return tool.Change(part(), "add "+what, func(table xt.Table) (string, error) {
-		isDrop := func(r xt.Rule) bool { return r.Chain == stage1 && r.Jump == "DROP" && f.isAboutDevice(r) }
-		f.wasIsolatedByIPTables = slices.ContainsFunc(table.Rules, isDrop)
-		lines := f.additions(table, f.addrsOf(tool.Family))
-		if f.usesIPTables() {
-			lines = append(lines, f.policyLines(table)...)
-		}
-		return xt.Script(filter, lines...), nil
+		return xt.Script(filter, f.additions(table, f.addrsOf(tool.Family))...), nil
 	})
 }
 
@@ -237,10 +230,6 @@ func (f *firewall) checkRules(tool xt.Tool, table xt.Table) error {
 	var errs []error
 	for _, line := range f.missingLines(table, f.addrsOf(tool.Family)) {
 		errs = append(errs, fmt.Errorf("table %s of %s differs from the table after ADD: want %s", filter, tool.Name(), line))
-	}
-	at, isolation := jumpAt(table.Rules, "FORWARD", forwardChain), jumpAt(table.Rules, "FORWARD", stage1)
-	if f.conf.policy != open && f.usesIPTables() && at > 0 && at < isolation {
-		errs = append(errs, fmt.Errorf("chain FORWARD in table %s of %s jumps to %s before it jumps to %s", filter, tool.Name(), forwardChain, stage1))
 	}
 	return errors.Join(errs...)
 }

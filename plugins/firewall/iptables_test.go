@@ -4,16 +4,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"runtime"
-	"strconv"
 	"strings"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	"golang.org/x/sys/unix"
 
-	xt "github.com/plumb-cni/plumb/v2/pkg/iptables"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
 	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
@@ -45,9 +42,7 @@ var _ = Describe("the backend iptables", func() {
 		b.OK("DEL", c)
 	},
 		Entry(nil, "open", ""),
-		Entry(nil, "same-bridge", key("ingressPolicy", sameBridge)),
-		Entry(nil, "isolated", key("ingressPolicy", isolated)),
-		Entry(nil, "published", key("ingressPolicy", isolated)+`"publishedPorts":true,`),
+		Entry("with a policy, which is in nftables", "open", key("ingressPolicy", isolated)+`"publishedPorts":true,`),
 		Entry(nil, "admin", key("iptablesAdminChainName", "NOMAD-ADMIN")),
 	)
 
@@ -60,16 +55,12 @@ var _ = Describe("the backend iptables", func() {
 	})
 
 	It("reports each missing rule in CHECK, and restores it in REPAIR", func() {
-		c := b.call(byIPTables+key("ingressPolicy", isolated), 0)
+		c := b.call(byIPTables, 0)
 		for _, broken := range []struct{ command, names string }{
 			{"-D CNI-FORWARD -s 10.9.0.2 -j ACCEPT", "want -A CNI-FORWARD -s 10.9.0.2/32 -j ACCEPT"},
 			{"-D CNI-FORWARD -d 10.9.0.2 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT", "want -A CNI-FORWARD -d 10.9.0.2/32"},
 			{"-F CNI-FORWARD", "CNI-ADMIN"},
-			{"-D FORWARD 2", "-j CNI-FORWARD"},
-			{"-D FORWARD 1", "does not jump to CNI-ISOLATION-STAGE-1"},
-			{"-F CNI-ISOLATION-STAGE-1", "-i cni0 -o cni0"},
-			{"-D CNI-ISOLATION-STAGE-2 1", "-o cni0"},
-			{"-I FORWARD 1 -j CNI-FORWARD", "jumps to CNI-FORWARD before it jumps to CNI-ISOLATION-STAGE-1"},
+			{"-D FORWARD 1", "-j CNI-FORWARD"},
 		} {
 			b.OK("ADD", c)
 			before := b.sorted()
@@ -77,30 +68,9 @@ var _ = Describe("the backend iptables", func() {
 			By(broken.command)
 			b.Fails("CHECK", c, types.CodeChanged, broken.names)
 			Expect(b.OK("REPAIR", c).Stderr).To(BeEmpty())
-			if !strings.HasPrefix(broken.command, "-I") {
-				Expect(b.sorted()).To(Equal(before))
-			}
+			Expect(b.sorted()).To(Equal(before))
 			b.Host.Must(GinkgoTB(), "iptables", "-F")
 		}
-	})
-
-	It("reports missing elements for isolated in CHECK, and restores them in REPAIR", func() {
-		c := b.call(byIPTables+key("ingressPolicy", isolated), 0)
-		for _, broken := range []string{"flush set bridge plumb isolated_ports", "flush chain bridge plumb forward", "delete table bridge plumb"} {
-			b.OK("ADD", c)
-			b.OK("CHECK", c)
-			before := b.sorted()
-			b.Host.Must(GinkgoTB(), "nft", broken)
-			By(broken)
-			b.Fails("CHECK", c, types.CodeChanged, "table bridge plumb")
-			b.OK("REPAIR", c)
-			Expect(b.sorted()).To(Equal(before))
-		}
-		b.Host.Must(GinkgoTB(), "nft", "delete table bridge plumb")
-		By("except if the reference plugin added the rules")
-		b.Host.Must(GinkgoTB(), "iptables", "-D", forwardChain, "-s", "10.9.0.2/32", "-m", "comment", "--comment", "firewall: net1/c0/eth0")
-		b.Host.Must(GinkgoTB(), "ip6tables", "-D", forwardChain, "-s", "fd00:1::2/128", "-m", "comment", "--comment", "firewall: net1/c0/eth0")
-		b.OK("CHECK", c)
 	})
 
 	It("creates no table in CHECK", func() {
@@ -108,43 +78,13 @@ var _ = Describe("the backend iptables", func() {
 		Expect(b.Host.Must(GinkgoTB(), "nft", "list", "ruleset")).To(BeEmpty())
 	})
 
-	It("restores the jumps in their order", func() {
-		c := b.call(byIPTables+key("ingressPolicy", sameBridge), 0)
+	It("jumps to its chain after the reference plugin's rules of a policy", func() {
+		b.addReferencePolicy("cni1", "")
+		b.Host.MustLine(GinkgoTB(), "iptables -D FORWARD 2")
+		c := b.call(byIPTables, 0)
 		b.OK("ADD", c)
-		whole := b.saved()
-		b.Host.Must(GinkgoTB(), "iptables", "-D", "FORWARD", "2")
-		b.OK("ADD", c)
-		Expect(b.saved()).To(Equal(whole))
-		b.Host.Must(GinkgoTB(), "iptables", "-D", "FORWARD", "1")
-		b.OK("ADD", c)
-		Expect(b.saved()).To(Equal(whole))
-	})
-
-	It("moves the rules for published ports before a rule that the reference plugin has inserted", func() {
-		c := b.call(byIPTables+key("ingressPolicy", isolated)+`"publishedPorts":true,`, 0)
-		b.OK("ADD", c)
-		whole := b.saved()
-		inserted := "-i cni1 ! -o cni1 " + policyComment(isolated) + " -j " + stage2
-		b.Host.Must(GinkgoTB(), "iptables", append([]string{"-I", stage1, "1"}, xt.Words(inserted)...)...)
+		Expect(b.saved()).To(MatchRegexp(`(?s)iptables -A FORWARD [^\n]* -j CNI-ISOLATION-STAGE-1\niptables -A FORWARD [^\n]* -j CNI-FORWARD\n`))
 		b.OK("CHECK", c)
-		b.OK("ADD", c)
-		Expect(b.saved()).To(MatchRegexp(`(?s)--ctstate DNAT --ctdir ORIGINAL .*--ctstate DNAT --ctdir REPLY .*` + regexp.QuoteMeta(inserted)))
-		b.Host.Must(GinkgoTB(), "iptables", append([]string{"-D", stage1}, xt.Words(inserted)...)...)
-		Expect(b.saved()).To(Equal(whole))
-	})
-
-	It("does not move other programs' rules in the stages", func() {
-		b.OK("ADD", b.call(byIPTables+key("ingressPolicy", isolated), 0))
-		b.Host.MustLine(GinkgoTB(), "iptables -I "+stage1+" -s 10.9.5.5 -j RETURN")
-		b.Host.MustLine(GinkgoTB(), "iptables -A "+stage1+" -s 10.9.6.6 -j DROP")
-		const stage = "-A " + stage1 + " "
-		for _, c := range []nstest.Call{b.call(byIPTables+key("ingressPolicy", isolated), 2), b.call(byIPTables+key("ingressPolicy", sameBridge), 0)} {
-			b.OK("ADD", c)
-			rules := strings.Split(strings.TrimSpace(b.Host.Must(GinkgoTB(), "iptables", "-S", stage1)), "\n")[1:]
-			Expect(len(rules)).To(BeNumerically(">", 4))
-			Expect(rules[0]).To(Equal(stage + "-s 10.9.5.5/32 -j RETURN"))
-			Expect(rules[len(rules)-2:]).To(Equal([]string{stage + policyComment(bothPolicies) + " -j RETURN", stage + "-s 10.9.6.6/32 -j DROP"}))
-		}
 	})
 
 	It("finds its rules by network, container and interface", func() {
@@ -168,30 +108,6 @@ var _ = Describe("the backend iptables", func() {
 		b.OK("GC", b.Call("", nil, kept()))
 		Expect(b.saved()).To(And(Not(ContainSubstring("10.9.0.3")), ContainSubstring("10.9.0.5")))
 	})
-
-	DescribeTable("works for a bridge with a quotation mark in its name, which iptables-save does not quote", func(name, policy string) {
-		b.Host.Must(GinkgoTB(), "ip", "link", "set", "cni0", "down")
-		b.Host.Must(GinkgoTB(), "ip", "link", "set", "cni0", "name", name, "up")
-		c, other := b.call(byIPTables+key("ingressPolicy", policy)+`"publishedPorts":true,`, 0), b.call(byIPTables+key("ingressPolicy", policy), 2)
-		c.Config = strings.ReplaceAll(c.Config, `"cni0"`, strconv.Quote(name))
-		b.OK("ADD", other)
-		before := b.saved()
-		b.OK("ADD", c)
-		whole := b.saved()
-		b.OK("ADD", c)
-		Expect(b.saved()).To(Equal(whole))
-		b.OK("CHECK", c)
-		b.OK("CHECK", other)
-		b.OK("DEL", c)
-		b.Host.Must(GinkgoTB(), "ip", "link", "delete", name)
-		b.OK("GC", b.Call("", nil, kept()))
-		Expect(b.saved()).To(Equal(before))
-	},
-		Entry(nil, `cni"0`, sameBridge),
-		Entry(nil, `"cni0`, isolated),
-		Entry(nil, `"cni0\"`, isolated),
-		Entry(nil, `cni'0`, isolated),
-	)
 
 	It("replaces an attachment's rules if its address has changed", func() {
 		c := b.call(byIPTables, 0)

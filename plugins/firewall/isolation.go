@@ -17,7 +17,7 @@ import (
 )
 
 // A chain can drop packets even if all other chains accept them. Therefore the ingress policies are in
-// nf_tables, unless the backend is iptables. In table inet plumb, the set isolated_bridges contains the
+// nftables with every backend. In table inet plumb, the set isolated_bridges contains the
 // bridges with a policy, and the set same_bridge contains the bridges with the policy same-bridge:
 //
 //	set isolated_bridges { "cni0" comment "net1/" }
@@ -30,7 +30,7 @@ import (
 //	set isolated_ports { "veth1" comment "net1/cid1/eth0" }
 //
 // Each element of isolated_ports belongs to one attachment. The comment of any other element names only
-// the network of the last ADD on the bridge.
+// the network of the last ADD on the bridge. It is empty for a bridge of the reference plugin.
 const isolationName = "isolation"
 
 // isolationLayout returns the part of table inet plumb that this plugin creates.
@@ -71,31 +71,30 @@ func isolatedPortsLayout() nft.Layout {
 
 // elements returns the elements that the configured policy needs.
 func (f *firewall) elements() []nft.SetElement {
-	if f.conf.policy == open {
-		return nil
-	}
-	name, comment := nft.IfNameKey(f.device), nft.NetworkPrefix(f.r.Conf.Name)
-	all := []nft.SetElement{{Set: tables.IsolatedBridges, Element: nft.Element{Key: name, Comment: comment}}}
-	if f.conf.policy == sameBridge {
-		all = append(all, nft.SetElement{Set: tables.SameBridge, Element: nft.Element{Key: nft.Concat(name, name), Comment: comment}})
-	}
-	if f.conf.published {
-		all = append(all, nft.SetElement{Set: tables.Published, Element: nft.Element{Key: name, Comment: comment}})
+	comment := nft.NetworkPrefix(f.r.Conf.Name)
+	all := policyElements(f.device, f.conf.policy, comment)
+	if f.conf.published && len(all) > 0 {
+		all = append(all, nft.SetElement{Set: tables.Published, Element: nft.Element{Key: nft.IfNameKey(f.device), Comment: comment}})
 	}
 	return all
 }
 
-// setPolicy adds the elements of the bridge's policy, and deletes the elements of its former policy. Two
-// bridges are isolated from each other only if the same backend, nf_tables or iptables, contains both
-// policies. Therefore setPolicy adds a policy that is in iptables to nf_tables as well if nf_tables
-// contains another bridge. policyRules does the reverse.
-//
-// Each ADD adds its policy with its own backend before it reads the policies in the other backend.
-// Therefore at least one of two concurrent ADDs sees the other's policy.
+// policyElements returns the elements that isolate a bridge by the policy.
+func policyElements(bridge, policy, comment string) []nft.SetElement {
+	name := nft.IfNameKey(bridge)
+	all := []nft.SetElement{
+		{Set: tables.IsolatedBridges, Element: nft.Element{Key: name, Comment: comment}},
+		{Set: tables.SameBridge, Element: nft.Element{Key: nft.Concat(name, name), Comment: comment}},
+	}
+	return all[:map[string]int{isolated: 1, sameBridge: 2}[policy]]
+}
+
+// setPolicy adds the elements of the bridge's policy and of the other bridges in rules, and deletes the elements of the
+// bridge's former policy.
 //
 // REPAIR adds the elements only if the bridge has no policy, or if it lacks the element in same_bridge, because the last
 // ADD may have set another policy.
-func (f *firewall) setPolicy() error {
+func (f *firewall) setPolicy(rules []xt.Rule) error {
 	if f.c == nil {
 		return nil
 	}
@@ -104,11 +103,11 @@ func (f *firewall) setPolicy() error {
 		if err != nil {
 			return err
 		}
-		f.noteBridges(found)
-		var want []nft.SetElement
-		if !f.usesIPTables() || len(f.nftBridges) > 0 {
-			want = f.elements()
+		others, err := f.otherBridges(rules, found)
+		if err != nil {
+			return err
 		}
+		want := f.elements()
 		if len(want) > 0 {
 			if err := f.c.Ensure(isolationLayout()); err != nil {
 				return err
@@ -119,9 +118,9 @@ func (f *firewall) setPolicy() error {
 			if i >= 0 {
 				want, err = f.lostSameBridge(found[i])
 			}
-			return errors.Join(err, replaceElements(tx, found, want, func(nft.Element) (bool, error) { return false, nil }))
+			return errors.Join(err, replaceElements(tx, found, append(want, others...), func(nft.Element) (bool, error) { return false, nil }))
 		}
-		err = replaceElements(tx, found, want, func(e nft.Element) (bool, error) {
+		err = replaceElements(tx, found, append(want, others...), func(e nft.Element) (bool, error) {
 			if name := bridgeOf(e.Key); name != f.device {
 				return f.isGone(name)
 			}
@@ -151,16 +150,6 @@ func (f *firewall) lostSameBridge(policy nft.SetElement) ([]nft.SetElement, erro
 		return nil, types.IgnoreNotExist(err)
 	}
 	return slices.DeleteFunc(f.elements(), func(e nft.SetElement) bool { return e.Set != tables.SameBridge }), nil
-}
-
-// noteBridges sets nftBridges to the other bridges that have a policy in the elements.
-func (f *firewall) noteBridges(elements []nft.SetElement) {
-	f.nftBridges = nil
-	for _, e := range elements {
-		if name := bridgeOf(e.Key); e.Set == tables.IsolatedBridges && name != f.device {
-			f.nftBridges = append(f.nftBridges, name)
-		}
-	}
 }
 
 // elementsIn returns the elements of the sets and maps of isolationLayout that exist.
@@ -270,7 +259,7 @@ func (f *firewall) addIsolatedPorts() error {
 	if f.r.IsRepair() {
 		found, err := f.elementsIn(tables.SameBridge)
 		isOfDevice := func(e nft.SetElement) bool { return bridgeOf(e.Key) == f.device }
-		if err != nil || f.hasOtherPolicy || slices.ContainsFunc(found, isOfDevice) {
+		if err != nil || slices.ContainsFunc(found, isOfDevice) {
 			return err
 		}
 	} else if !isolatedBefore && f.bridge.Kind == "bridge" {
@@ -299,9 +288,6 @@ func (f *firewall) addOthersIsolatedPorts() error {
 
 // wasIsolated reports whether the bridge had the policy isolated before this ADD.
 func (f *firewall) wasIsolated() (bool, error) {
-	if f.usesIPTables() {
-		return f.wasIsolatedByIPTables, nil
-	}
 	name := nft.IfNameKey(f.device)
 	found, err := f.c.Lookup(isolationLayout().Table, []nft.ElementRef{{Set: tables.IsolatedBridges, Key: name}, {Set: tables.SameBridge, Key: nft.Concat(name, name)}})
 	return err == nil && found[0].Key != "" && found[1].Key == "", err
@@ -344,30 +330,31 @@ func (f *firewall) gcElements(keep types.Set) error {
 	}))
 }
 
-// checkPolicy returns an error that lists how the elements in nf_tables differ from the policy.
-func (f *firewall) checkPolicy() error {
+// checkPolicy returns an error that lists how the elements in nftables differ from the policy. rules contain the
+// reference plugin's policies.
+func (f *firewall) checkPolicy(rules []xt.Rule) error {
 	if f.c == nil {
 		return nil
-	}
-	if f.usesIPTables() && f.conf.policy != open {
-		return nil // setPolicy adds the elements only if nf_tables contains another bridge
 	}
 	found, err := f.elementsIn(bridgeSets()...)
 	if err != nil {
 		return err
 	}
-	f.noteBridges(found)
-	var errs []error
-	want := f.elements()
+	others, err := f.otherBridges(rules, found)
+	errs := []error{err}
+	want := append(f.elements(), others...)
 	table := isolationLayout().Table
-	for _, set := range bridgeSets() {
-		got := slices.ContainsFunc(found, func(e nft.SetElement) bool { return e.Set == set && f.device != "" && bridgeOf(e.Key) == f.device })
-		needed := slices.ContainsFunc(want, func(e nft.SetElement) bool { return e.Set == set })
-		switch {
-		case got && !needed:
-			errs = append(errs, fmt.Errorf("set %s of table %s contains %s, but ingressPolicy is %q", set, table, f.device, f.conf.policy))
-		case !got && needed:
-			errs = append(errs, fmt.Errorf("set %s of table %s lacks %s, which ingressPolicy %q requires", set, table, f.device, f.conf.policy))
+	lacks := func(elements []nft.SetElement, e nft.SetElement) bool {
+		return !slices.ContainsFunc(elements, func(other nft.SetElement) bool { return other.Ref() == e.Ref() })
+	}
+	for _, e := range found {
+		if name := bridgeOf(e.Key); name == f.device && lacks(want, e) {
+			errs = append(errs, fmt.Errorf("set %s of table %s contains %s, but ingressPolicy is %q", e.Set, table, name, f.conf.policy))
+		}
+	}
+	for _, e := range want {
+		if lacks(found, e) {
+			errs = append(errs, fmt.Errorf("set %s of table %s lacks %s, which ingressPolicy %q requires", e.Set, table, bridgeOf(e.Key), f.conf.policy))
 		}
 	}
 	if len(want) > 0 {
@@ -382,13 +369,4 @@ func (f *firewall) checkIsolatedPorts() error {
 		return nil
 	}
 	return errors.Join(f.isolatedPorts().Check(), f.c.CheckChains(isolatedPortsLayout()))
-}
-
-// checkPortsIfMarked calls checkIsolatedPorts if the table contains a marker, which only this plugin adds.
-// The reference plugin adds no elements.
-func (f *firewall) checkPortsIfMarked(_ xt.Tool, table xt.Table) error {
-	if !slices.ContainsFunc(table.Rules, func(r xt.Rule) bool { return f.isOwn(r.Comment) }) {
-		return nil
-	}
-	return f.checkIsolatedPorts()
 }

@@ -6,6 +6,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
 
@@ -52,18 +53,28 @@ var _ = Describe("beside the reference plugin", func() {
 		Expect(b.saved()).NotTo(ContainSubstring("10.9.0.2"))
 	})
 
-	DescribeTable("checks and deletes the reference plugin's rules with any backend", func(backend string) {
-		reference(b.call(byIPTables+key("ingressPolicy", sameBridge), 0), "ADD")
-		c := b.call(key("backend", backend)+key("ingressPolicy", sameBridge), 0)
+	DescribeTable("checks and deletes the reference plugin's rules with any backend", func(backend, policy string) {
+		attached := b.call(byIPTables+key("ingressPolicy", policy), 0)
+		reference(attached, "ADD")
+		c := b.call(key("backend", backend)+key("ingressPolicy", policy), 0)
 		b.OK("CHECK", c)
+		before := b.sorted()
+		b.OK("REPAIR", c)
+		Expect(b.sorted()).To(Equal(before))
+		for _, broken := range []string{"-F " + stage2, "-F " + stage1, "-D FORWARD 1", "-I FORWARD 1 -j " + forwardChain} {
+			b.Host.MustLine(GinkgoTB(), "iptables "+broken)
+			b.Fails("CHECK", c, types.CodeChanged, "lacks cni0")
+			b.Host.MustLine(GinkgoTB(), "iptables -F")
+			reference(attached, "ADD")
+			b.OK("CHECK", c)
+		}
+		b.Fails("CHECK", b.call(key("backend", backend), 0), types.CodeChanged, `contain cni0, but ingressPolicy is "open"`)
 		b.OK("DEL", c)
 		Expect(b.saved()).NotTo(ContainSubstring("10.9.0.2"))
-		By("the next ADD moves the policy to its own backend")
+		By("the next ADD moves the policy to nftables")
 		b.OK("ADD", c)
+		Expect(b.saved()).NotTo(ContainSubstring("cni0"))
 		b.OK("CHECK", c)
-		if backend != iptables {
-			Expect(b.saved()).NotTo(ContainSubstring("cni0"))
-		}
-		reference(b.call(byIPTables+key("ingressPolicy", sameBridge), 0), "DEL")
-	}, Entry(nil, ""), Entry(nil, nftables), Entry(nil, iptables))
+		reference(attached, "DEL")
+	}, Entry(nil, "", sameBridge), Entry(nil, nftables, isolated), Entry(nil, iptables, sameBridge), Entry(nil, iptables, isolated))
 })

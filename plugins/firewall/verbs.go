@@ -8,7 +8,6 @@ import (
 	"slices"
 
 	"github.com/plumb-cni/plumb/v2/pkg/attach"
-	xt "github.com/plumb-cni/plumb/v2/pkg/iptables"
 	"github.com/plumb-cni/plumb/v2/pkg/nft"
 	"github.com/plumb-cni/plumb/v2/pkg/nl"
 	"github.com/plumb-cni/plumb/v2/pkg/skel"
@@ -26,11 +25,9 @@ type firewall struct {
 	links  *nl.Conn
 	c      *nft.Conn         // nil if the kernel lacks nf_tables
 	chains []nft.ListedChain // the host's chains at the start of the call
-
-	nftBridges            []string // other bridges whose policies are in nf_tables
-	wasIsolatedByIPTables bool     // whether iptables isolated the containers of device before ADD changed its rules
-	hasOtherPolicy        bool     // whether REPAIR found another policy of the bridge, which it keeps
 }
+
+const withoutPolicy = "%w; load the modules of nf_tables, or omit ingressPolicy"
 
 // add lets the host forward the container's packets, sets the policy of the bridge, and returns
 // prevResult.
@@ -42,7 +39,11 @@ func add(r *skel.Request, conf *config) (*types.Result, error) {
 	if err := f.allow(); err != nil {
 		return nil, fmt.Errorf("forward packets of %s: %w", r.Attachment(), err)
 	}
-	if err := f.isolate(); err != nil {
+	err = f.isolate()
+	if errors.Is(err, nft.ErrUnavailable) { // the kernel lacks a part of nf_tables
+		err = types.Errorf(types.CodeConfig, withoutPolicy, err)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("ingress policy %s: %w", f.conf.policy, err)
 	}
 	return prev, nil
@@ -59,7 +60,7 @@ func repair(r *skel.Request, conf *config) error {
 	if f.checkAllowed() != nil {
 		err = f.allow()
 	}
-	if isolationErr != nil || f.usesIPTables() { // with iptables, checkAllowed also compares the policy
+	if isolationErr != nil {
 		err = errors.Join(err, f.isolate())
 	}
 	if err != nil {
@@ -68,20 +69,27 @@ func repair(r *skel.Request, conf *config) error {
 	return nil
 }
 
-// isolate sets the policy of the bridge. Except in REPAIR, it deletes the rules of another policy or backend.
+// isolate sets the policy of the bridge. Except in REPAIR, it deletes the reference plugin's policy.
 func (f *firewall) isolate() error {
-	if f.conf.policy == isolated && f.bridge.Kind == "bridge" && (f.c == nil || len(f.ports) == 0) {
-		f.r.Warn("containers of %s may reach each other, because isolation needs nf_tables and a port of the bridge in prevResult", f.bridge.Name)
+	if f.conf.policy == isolated && f.bridge.Kind == "bridge" && len(f.ports) == 0 {
+		f.r.Warn("containers of %s may reach each other, because isolation needs a port of the bridge in prevResult", f.bridge.Name)
 	}
-	if f.conf.policy == isolated && f.c != nil {
+	rules, err := f.policyRules()
+	if err != nil {
+		return err
+	}
+	if f.conf.policy == isolated {
 		if err := f.addIsolatedPorts(); err != nil {
 			return err
 		}
 	}
-	if err := f.setPolicy(); err != nil {
+	if err := f.setPolicy(rules); err != nil {
 		return err
 	}
-	return f.deleteIPTablesPolicy()
+	if f.r.IsRepair() || !slices.ContainsFunc(rules, f.isAboutDevice) {
+		return nil
+	}
+	return f.deletePolicyRules()
 }
 
 // del deletes the rules, nftables elements and firewalld sources that ADD added for the attachment. It
@@ -156,7 +164,8 @@ func (f *firewall) connect() (err error) {
 	return err
 }
 
-// readHost connects, lists the chains of the host, and falls back to iptables if the kernel lacks nf_tables.
+// readHost connects, and lists the chains of the host. If the kernel lacks nf_tables, it falls back to iptables, unless the
+// configuration needs nf_tables.
 func (f *firewall) readHost() error {
 	err := f.connect()
 	if err == nil && f.c != nil {
@@ -167,8 +176,8 @@ func (f *firewall) readHost() error {
 		return err
 	case f.conf.backend == nftables:
 		return types.Errorf(types.CodeConfig, "%w; load the module nf_tables, or use the iptables backend", nft.ErrUnavailable)
-	case f.conf.backend == firewalld && f.conf.policy != open:
-		return types.Errorf(types.CodeConfig, "%w; load the module nf_tables, or omit ingressPolicy", nft.ErrUnavailable)
+	case f.conf.policy != open:
+		return types.Errorf(types.CodeConfig, withoutPolicy, nft.ErrUnavailable)
 	case f.conf.backend == "":
 		f.conf.backend = iptables
 	}
@@ -253,26 +262,19 @@ func (f *firewall) findDevice(hostLinks []nl.Link) error {
 	return nil
 }
 
-// usesIPTables reports whether the policy is in iptables.
-func (f *firewall) usesIPTables() bool { return f.conf.backend == iptables || f.c == nil }
-
-// checkIsolation returns an error that lists the differences from the policy. It also accepts the reference
-// plugin's policy, which is in iptables, even if plumb would write the policy to nf_tables.
+// checkIsolation returns an error that lists the differences from the policy. It accepts the policy of an attachment that
+// the reference plugin added, which is in iptables.
 func (f *firewall) checkIsolation() error {
-	policyErr := f.checkPolicy()
-	if f.usesIPTables() {
-		return policyErr // checkIPTables checks the rules
+	rules, err := f.policyRules()
+	if err != nil {
+		return err
 	}
-	if policyErr != nil && f.conf.policy != open && f.hasIPTablesPolicy() {
+	err = f.checkPolicy(rules)
+	switch {
+	case f.conf.policy == open && slices.ContainsFunc(rules, f.isAboutDevice):
+		return errors.Join(err, fmt.Errorf("chains %s and %s of iptables contain %s, but ingressPolicy is %q", stage1, stage2, f.device, open))
+	case f.conf.policy != open && err != nil && f.isOfReference():
 		return nil
 	}
-	return errors.Join(policyErr, f.eachTable(isPolicyRule, func(tool xt.Tool) error { return checkTable(tool, f.checkPolicyRules) }, stage1, stage2))
-}
-
-// hasIPTablesPolicy reports whether iptables contains the rules of the policy and of each address.
-func (f *firewall) hasIPTablesPolicy() bool {
-	withIPTables := *f
-	conf := *f.conf
-	conf.backend, withIPTables.conf = iptables, &conf
-	return withIPTables.checkIPTables() == nil && len(f.addrs) > 0
+	return err
 }
