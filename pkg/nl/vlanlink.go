@@ -13,13 +13,16 @@ var vlanProtocols = map[string]netlink.VlanProtocol{
 	"802.1Q": netlink.VLAN_PROTOCOL_8021Q, "802.1ad": netlink.VLAN_PROTOCOL_8021AD,
 }
 
+// MaxVLAN is the largest ID of a VLAN, because 4095 is reserved (IEEE 802.1Q, table 9-2).
+const MaxVLAN = 4094
+
 // IsVLANProtocol reports whether name is a protocol that AddVLANLink accepts: "802.1Q" or "802.1ad".
 func IsVLANProtocol(name string) bool { return vlanProtocols[name] != 0 }
 
 // A VLANLink describes a VLAN interface that AddVLANLink creates.
 type VLANLink struct {
 	NewLink
-	ID       int    // VLAN ID from 0 to 4094
+	ID       int    // VLAN ID from 0 to MaxVLAN
 	Protocol string // a protocol that IsVLANProtocol accepts
 }
 

@@ -70,7 +70,6 @@ type config struct {
 
 const (
 	defaultBridge = "cni0"
-	maxVLAN       = 4094
 	// unforwardable contains the bits of groupFwdMask that the kernel rejects for a bridge: STP, MAC control and LACP
 	// (BR_GROUPFWD_RESTRICTED in net/bridge/br_private.h).
 	unforwardable = 7
@@ -132,7 +131,7 @@ func (c *config) validate(hasIPAM bool, v types.Version) error {
 	reportIf := types.ProblemsInto(&errs)
 	nameErr := types.CheckIfName(c.bridge)
 	reportIf(nameErr != nil, "bridge %q is not an interface name: %w", c.bridge, nameErr)
-	reportIf(c.vlan < 0 || c.vlan > maxVLAN, "invalid VLAN ID %d (must be between 0 and %d)", c.vlan, maxVLAN)
+	reportIf(c.vlan < 0 || c.vlan > nl.MaxVLAN, "invalid VLAN ID %d (must be between 0 and %d)", c.vlan, nl.MaxVLAN)
 	reportIf(c.port.Hairpin && c.promisc, "cannot set hairpin mode and promiscuous mode at the same time")
 	uplinkErr := types.CheckIfName(c.uplink)
 	reportIf(c.uplink != "" && uplinkErr != nil, "uplinkInterface %q is not an interface name: %w", c.uplink, uplinkErr)
@@ -171,20 +170,20 @@ func trunkIDs(items []rawTrunk) ([]int, error) {
 }
 
 func (t rawTrunk) ids() ([]int, error) {
-	valid := func(id *int) bool { return *id >= 1 && *id <= maxVLAN }
+	valid := func(id *int) bool { return *id >= 1 && *id <= nl.MaxVLAN }
 	switch {
 	case t.MinID == nil && t.MaxID != nil:
 		return nil, errors.New("minID and maxID should be configured simultaneously, minID is missing")
 	case t.MinID != nil && t.MaxID == nil:
 		return nil, errors.New("minID and maxID should be configured simultaneously, maxID is missing")
 	case t.MinID != nil && !valid(t.MinID):
-		return nil, fmt.Errorf("incorrect trunk minID parameter: %d must be between 1 and %d", *t.MinID, maxVLAN)
+		return nil, fmt.Errorf("incorrect trunk minID parameter: %d must be between 1 and %d", *t.MinID, nl.MaxVLAN)
 	case t.MaxID != nil && !valid(t.MaxID):
-		return nil, fmt.Errorf("incorrect trunk maxID parameter: %d must be between 1 and %d", *t.MaxID, maxVLAN)
+		return nil, fmt.Errorf("incorrect trunk maxID parameter: %d must be between 1 and %d", *t.MaxID, nl.MaxVLAN)
 	case t.MinID != nil && *t.MinID > *t.MaxID:
 		return nil, fmt.Errorf("minID is greater than maxID in trunk parameter: %d and %d", *t.MinID, *t.MaxID)
 	case t.ID != nil && !valid(t.ID):
-		return nil, fmt.Errorf("incorrect trunk id parameter: %d must be between 1 and %d", *t.ID, maxVLAN)
+		return nil, fmt.Errorf("incorrect trunk id parameter: %d must be between 1 and %d", *t.ID, nl.MaxVLAN)
 	}
 	var ids []int
 	if t.MinID != nil {

@@ -3,6 +3,7 @@ package main
 import (
 	"testing"
 
+	"github.com/plumb-cni/plumb/v2/pkg/nl"
 	"github.com/plumb-cni/plumb/v2/pkg/skel"
 	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
@@ -10,7 +11,7 @@ import (
 // FuzzConfig tests that the VLANs of every accepted configuration are valid, and that the parser never panics.
 func FuzzConfig(f *testing.F) {
 	nstest.FuzzConfig(f, parse, func(t *testing.T, r *skel.Request, conf *config) {
-		if conf.vlan < 0 || conf.vlan > maxVLAN || len(conf.trunk) > maxVLAN {
+		if conf.vlan < 0 || conf.vlan > nl.MaxVLAN || len(conf.trunk) > nl.MaxVLAN {
 			t.Errorf("%s: accepted as %+v", r.Stdin, conf)
 		}
 	},

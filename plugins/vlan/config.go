@@ -28,15 +28,12 @@ type config struct {
 	master   attach.Master
 	inChain  bool   // the master is the interface CNI_IFNAME of the container
 	name     string // the name of the VLAN interface
-	id       int    // 0 to maxVLANID
+	id       int    // 0 to nl.MaxVLAN
 	protocol string // see nl.IsVLANProtocol
 	mtu      int    // in bytes; if it is 0, the kernel uses the MTU of the master
 	mac      types.MAC
 	dad      attach.DADMode
 }
-
-// maxVLANID is the largest ID of a VLAN, because 4095 is reserved (IEEE 802.1Q, table 9-2).
-const maxVLANID = 4094
 
 // parse reads and checks the configuration. The error joins all problems.
 func parse(r *skel.Request) (*config, error) {
@@ -60,10 +57,10 @@ func parse(r *skel.Request) (*config, error) {
 	}
 	errs := []error{macErr, raw.validateChain(r), conf.master.Validate(), attach.CheckMTU(raw.MTU)}
 	reportIf := types.ProblemsInto(&errs)
-	reportIf(raw.VLANID == nil, `"vlanId" is required: the ID of the VLAN, from 0 to %d`, maxVLANID)
+	reportIf(raw.VLANID == nil, `"vlanId" is required: the ID of the VLAN, from 0 to %d`, nl.MaxVLAN)
 	if raw.VLANID != nil {
 		conf.id = *raw.VLANID
-		reportIf(conf.id < 0 || conf.id > maxVLANID, "invalid VLAN ID %d (must be between 0 and %d)", conf.id, maxVLANID)
+		reportIf(conf.id < 0 || conf.id > nl.MaxVLAN, "invalid VLAN ID %d (must be between 0 and %d)", conf.id, nl.MaxVLAN)
 	}
 	reportIf(!nl.IsVLANProtocol(conf.protocol), "unknown protocol: %q; want 802.1Q or 802.1ad", raw.Protocol)
 	errs = append(errs, ipam.CheckLayer2(r))
