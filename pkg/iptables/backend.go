@@ -8,12 +8,18 @@ import (
 	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
-// ByBackend calls runNFT with a connection to nf_tables, or runIPTables. backend is the value of a configuration key:
-// "nftables", "iptables" or "", the default. The default is nftables, unless the kernel lacks a feature that runNFT
+// The backends, as configurations name them.
+const (
+	BackendNFTables = "nftables"
+	BackendIPTables = "iptables"
+)
+
+// ByBackend calls runNFT with a connection to nftables, or runIPTables. backend is BackendNFTables, BackendIPTables or "",
+// the default. The default is nftables, unless the kernel lacks a feature that runNFT
 // needs (nft.ErrUnavailable), for example NAT in the family inet (Linux 5.2). If the backend "nftables" needs such a
 // feature, the error matches nft.ErrUnavailable, and its code is types.CodeConfig.
 func ByBackend(host *ns.Handle, backend string, runNFT func(*nft.Conn) error, runIPTables func() error) error {
-	if backend == "iptables" {
+	if backend == BackendIPTables {
 		return runIPTables()
 	}
 	c, err := nft.Open(host)
@@ -23,7 +29,7 @@ func ByBackend(host *ns.Handle, backend string, runNFT func(*nft.Conn) error, ru
 	switch {
 	case !errors.Is(err, nft.ErrUnavailable):
 		return err
-	case backend == "nftables":
+	case backend == BackendNFTables:
 		return types.Errorf(types.CodeConfig, "%w; load the module nf_tables, or use the iptables backend", err)
 	}
 	return runIPTables()

@@ -20,9 +20,10 @@ func multicast(f nft.Family) string {
 	return "224.0.0.0/4"
 }
 
-// addIPTables adds the masquerade rules for the addresses and pushes their removal to u. It
-// runs iptables-restore once per family.
+// addIPTables pushes the removal of the masquerade rules for the addresses to u, and then adds them, because a program
+// that fails may have applied its changes. It runs iptables-restore once per family.
 func addIPTables(u *undo.Stack, m Masq, ips []netip.Prefix) error {
+	u.Push("delete "+m.String(), func() error { return Del(m, ips) })
 	for _, f := range nft.Families() {
 		familyIPs := filterFamily(f, ips)
 		if len(familyIPs) == 0 {
@@ -31,7 +32,6 @@ func addIPTables(u *undo.Stack, m Masq, ips []netip.Prefix) error {
 		if err := m.addFamily(iptables.Tool{HostNS: m.HostNS, Family: f}, familyIPs); err != nil {
 			return err
 		}
-		u.Push("delete "+m.String(), func() error { return Del(m, familyIPs) })
 	}
 	return nil
 }
@@ -77,7 +77,7 @@ func (m Masq) addition(ips []netip.Prefix, table iptables.Table) []string {
 
 // uncovered returns the addresses that neither iptables rules nor the nftables rules of the reference plugin
 // masquerade. Such rules exist on a host that was upgraded to plumb while containers ran. All addresses are in the
-// family f. c is nil if the kernel lacks nf_tables.
+// family f. c is nil if the kernel lacks nftables.
 func (m Masq) uncovered(c *nft.Conn, f nft.Family, ips []netip.Prefix) (missing []netip.Prefix, err error) {
 	tool, found, err := iptables.LegacyTool(m.HostNS, f, iptables.NAT)
 	var table iptables.Table

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/plumb-cni/plumb/v2/pkg/iptables"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
@@ -18,17 +19,17 @@ type Keys struct {
 // Settings contains the checked Keys.
 type Settings struct {
 	Enabled bool
-	Backend Backend
+	Backend string
 	Except  []netip.Prefix // sorted
 }
 
 // Parse checks the keys. The error joins all problems.
 func (k Keys) Parse() (Settings, error) {
-	s := Settings{Enabled: k.IPMasq, Backend: Backend(k.IPMasqBackend)}
+	s := Settings{Enabled: k.IPMasq, Backend: k.IPMasqBackend}
 	var errs []error
 	reportIf := types.ProblemsInto(&errs)
-	reportIf(!slices.Contains([]Backend{Default, NFTables, IPTables}, s.Backend),
-		"unknown ipMasqBackend %q: must be %q or %q, or left out", k.IPMasqBackend, NFTables, IPTables)
+	reportIf(!slices.Contains([]string{"", iptables.BackendNFTables, iptables.BackendIPTables}, s.Backend),
+		"unknown ipMasqBackend %q: must be %q or %q, or left out", s.Backend, iptables.BackendNFTables, iptables.BackendIPTables)
 	for i, text := range k.IPMasqExcept {
 		p, err := types.ParseCIDR(text)
 		if err != nil {

@@ -6,7 +6,7 @@
 //	map masq4 { 10.88.0.2 comment "net1/cid1/eth0" : jump masq/net1/10.88.0.0/16 }
 //
 // The iptables backend uses the chain names and comments of the reference plugins. It is used if
-// the configuration asks for it, or if the kernel lacks nf_tables.
+// the configuration asks for it, or if the kernel lacks nftables.
 //
 // An upgrade or another configuration can change the backend while containers run. Therefore Del and
 // GC delete the rules of both backends and of the reference plugins, and Check accepts any of them.
@@ -25,22 +25,11 @@ import (
 	"github.com/plumb-cni/plumb/v2/pkg/undo"
 )
 
-// A Backend is the kind of rules that Add adds.
-type Backend string
-
-// The values of ipMasqBackend. Default is NFTables if the kernel supports NAT in the nftables family
-// inet (Linux 5.2), and otherwise IPTables.
-const (
-	Default  Backend = ""
-	NFTables Backend = "nftables"
-	IPTables Backend = "iptables"
-)
-
 // Masq is the masquerade of one attachment.
 type Masq struct {
 	HostNS  *ns.Handle
 	Owner   types.Attachment
-	Backend Backend        // only Add, Check and Status use it
+	Backend string         // see iptables.ByBackend; only Add, Check and Status use it
 	Except  []netip.Prefix // destinations to which no packet is masqueraded; only Add and Check use it
 	// OnlyFree limits Add to the addresses that no other attachment owns. Only the nftables backend has owners.
 	OnlyFree bool
@@ -57,7 +46,7 @@ func (m Masq) String() string { return "masquerade of " + m.Owner.String() }
 // If another attachment owns the nftables element for the address, for example because that attachment
 // was never deleted, Add takes the address over and warns. Del gives the address back.
 func Add(u *undo.Stack, m Masq, ips []netip.Prefix) error {
-	err := iptables.ByBackend(m.HostNS, string(m.Backend),
+	err := iptables.ByBackend(m.HostNS, m.Backend,
 		func(c *nft.Conn) error { return m.store(c, ips).Add(u) },
 		func() error { return addIPTables(u, m, ips) })
 	if err != nil {
@@ -74,7 +63,7 @@ func Restore(u *undo.Stack, m Masq, ips []netip.Prefix) error {
 	return Add(u, m, ips)
 }
 
-// A Change adds changes to a transaction of nf_tables.
+// A Change adds changes to a transaction of nftables.
 type Change = iptables.Change
 
 // Del deletes the masquerade of the addresses in all backends, and applies the caller's changes in the
@@ -114,7 +103,7 @@ func Check(m Masq, ips []netip.Prefix) error {
 			uncovered = append(uncovered, missingRules(m, ip))
 		}
 	}
-	if len(uncovered) > 0 && m.Backend != IPTables {
+	if len(uncovered) > 0 && m.Backend != iptables.BackendIPTables {
 		uncovered = []error{fmt.Errorf("%s is missing: %w", m, nftErr)}
 	}
 	return errors.Join(append(uncovered, errs...)...)
@@ -134,8 +123,8 @@ func GC(host *ns.Handle, network string, keep types.Set, changes ...Change) erro
 
 // Status returns an error with types.CodeNotAvailable if the kernel lacks a feature, or the host lacks a
 // program, that the backend needs. It changes nothing.
-func Status(host *ns.Handle, backend Backend) error {
-	err := iptables.ByBackend(host, string(backend),
+func Status(host *ns.Handle, backend string) error {
+	err := iptables.ByBackend(host, backend,
 		func(c *nft.Conn) error {
 			return c.CheckSupport(baseLayout().WithChains(subnetChain("status", netip.MustParsePrefix("192.0.2.0/24"), nil)))
 		},

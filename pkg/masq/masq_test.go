@@ -12,6 +12,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
+	"github.com/plumb-cni/plumb/v2/pkg/iptables"
 	"github.com/plumb-cni/plumb/v2/pkg/masq"
 	"github.com/plumb-cni/plumb/v2/pkg/nft"
 	"github.com/plumb-cni/plumb/v2/pkg/trace"
@@ -233,7 +234,7 @@ var _ = Describe("masquerade", func() {
 	})
 
 	Context("with iptables", func() {
-		BeforeEach(func() { m.Backend = masq.IPTables })
+		BeforeEach(func() { m.Backend = iptables.BackendIPTables })
 
 		It("Add uses the names and comments of the reference plugins, and adds each ACCEPT before MASQUERADE", func() {
 			Expect(masq.Add(&u, m, append(prefixes("10.88.0.2/16", "10.77.0.2/16"), dual[1]))).To(Succeed())
@@ -298,16 +299,16 @@ var _ = Describe("masquerade", func() {
 			Expect(masq.Add(&u, m, dual)).To(Succeed())
 			Expect(saved("iptables-save")).To(ContainSubstring(refChain))
 			Expect(masq.Status(m.HostNS, "")).To(Succeed())
-			m.Backend = masq.NFTables
+			m.Backend = iptables.BackendNFTables
 			Expect(types.AsError(masq.Add(&u, m, dual))).To(HaveField("Code", BeEquivalentTo(types.CodeConfig)))
-			Expect(masq.Status(m.HostNS, masq.NFTables)).To(HaveField("Code", BeEquivalentTo(types.CodeNotAvailable)))
+			Expect(masq.Status(m.HostNS, iptables.BackendNFTables)).To(HaveField("Code", BeEquivalentTo(types.CodeNotAvailable)))
 		},
 			Entry("no nf_tables", nft.ErrUnavailable, "open nftables"),
 			Entry("nf_tables without NAT in the family inet", unix.EOPNOTSUPP, "nft create table inet plumb", "nft propose table inet plumb"),
 		)
 	})
 
-	DescribeTable("Check, Restore, Del and GC know the exceptions of Add, and attachments without them are unaffected", func(backend masq.Backend) {
+	DescribeTable("Check, Restore, Del and GC know the exceptions of Add, and attachments without them are unaffected", func(backend string) {
 		m.Backend = backend
 		state := func() string { return ruleset() + saved("iptables-save") + saved("ip6tables-save") }
 		other := ownedBy("net1", "cid2", "eth0")
@@ -329,10 +330,27 @@ var _ = Describe("masquerade", func() {
 		Expect(state()).To(Equal(added))
 		Expect(masq.GC(m.HostNS, "net1", types.Set{other.Owner: true})).To(Succeed())
 		Expect(state()).To(Equal(before))
-	}, Entry(nil, masq.NFTables), Entry(nil, masq.IPTables))
+	}, Entry(nil, iptables.BackendNFTables), Entry(nil, iptables.BackendIPTables))
+
+	It("Add undoes what an iptables program has applied before it failed", func() {
+		m.Backend = iptables.BackendIPTables
+		Expect(masq.Add(&u, ownedBy("net1", "warm", "eth0"), prefixes("10.88.0.9/16"))).To(Succeed())
+		before := saved("iptables-save")
+		m.HostNS = host.Open(GinkgoTB(), &trace.Tracer{After: func(step string) error {
+			if strings.HasPrefix(step, "iptables-restore: add ") {
+				return errors.New("killed")
+			}
+			return nil
+		}})
+		u.Commit()
+		Expect(masq.Add(&u, m, dual)).To(MatchError(ContainSubstring("killed")))
+		Expect(saved("iptables-save")).NotTo(Equal(before))
+		Expect(u.Rollback()).To(Succeed())
+		Expect(saved("iptables-save")).To(Equal(before))
+	})
 
 	// To simulate a killed plugin, all later steps fail, and the undo does not run.
-	DescribeTable("Del deletes everything that remains of an Add that was killed at any step", func(backend masq.Backend, lost bool) {
+	DescribeTable("Del deletes everything that remains of an Add that was killed at any step", func(backend string, lost bool) {
 		m.Backend = backend
 		Expect(masq.Add(&u, ownedBy("net1", "warm", "eth0"), append(prefixes("10.88.0.9/16"), netip.MustParsePrefix("fd00:9::9/64")))).To(Succeed())
 		state := func() string { return ruleset() + saved("iptables-save") + saved("ip6tables-save") }
@@ -360,9 +378,9 @@ var _ = Describe("masquerade", func() {
 			Expect(err).To(MatchError(ContainSubstring("killed")))
 		}
 	},
-		Entry("nftables, before a step", masq.NFTables, false),
-		Entry("nftables, after a step, so that its outcome is unknown", masq.NFTables, true),
-		Entry("iptables, before a step", masq.IPTables, false),
-		Entry("iptables, after a step, so that its outcome is unknown", masq.IPTables, true),
+		Entry("nftables, before a step", iptables.BackendNFTables, false),
+		Entry("nftables, after a step, so that its outcome is unknown", iptables.BackendNFTables, true),
+		Entry("iptables, before a step", iptables.BackendIPTables, false),
+		Entry("iptables, after a step, so that its outcome is unknown", iptables.BackendIPTables, true),
 	)
 })

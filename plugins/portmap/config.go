@@ -56,8 +56,8 @@ const (
 
 // The backends.
 const (
-	backendNFTables = "nftables"
-	backendIPTables = "iptables"
+	backendNFTables = iptables.BackendNFTables
+	backendIPTables = iptables.BackendIPTables
 )
 
 // A mapping forwards a port of the host to a port of the container.

@@ -64,13 +64,22 @@ func (p *portMap) addIPTables() error {
 func (p *portMap) addFamily(tool iptables.Tool, ip netip.Prefix) error {
 	var before iptables.Table
 	attempt := 0
+	// A program that fails may have applied its changes, for example if it was killed.
+	p.r.Undo.Push("delete "+p.String(), func() error {
+		if attempt == 0 {
+			return nil
+		}
+		return tool.Change(p.part(tool.Family), "delete "+p.String(), func(table iptables.Table) (string, error) {
+			return iptables.Script(iptables.NAT, p.removals(table, before, ip)...), nil
+		})
+	})
 	err := tool.Change(p.part(tool.Family), "add "+p.String(), func(table iptables.Table) (string, error) {
-		before, attempt = table, attempt+1
 		if p.conf.onConflict == failOnConflict && !p.r.IsRepair() {
 			if err := conflictError(p.ruleHolders(table.Rules, nft.FamilyOf(ip.Addr()))); err != nil {
 				return "", err
 			}
 		}
+		before, attempt = table, attempt+1
 		if attempt > 1 && p.guardTest(ip) != "" {
 			if err := p.addGuard(tool); err != nil {
 				return "", err
@@ -78,18 +87,10 @@ func (p *portMap) addFamily(tool iptables.Tool, ip netip.Prefix) error {
 		}
 		return p.guardTest(ip) + iptables.Script(iptables.NAT, p.additions(table, ip)...), nil
 	})
-	if err != nil {
-		return err
-	}
-	p.r.Undo.Push("delete "+p.String(), func() error {
-		return tool.Change(p.part(tool.Family), "delete "+p.String(), func(table iptables.Table) (string, error) {
-			return iptables.Script(iptables.NAT, p.removals(table, before, ip)...), nil
-		})
-	})
-	if !p.r.IsRepair() {
+	if err == nil && !p.r.IsRepair() {
 		p.warnOfTakeover(before.Rules, ip)
 	}
-	return nil
+	return err
 }
 
 // guardComment is the comment of guardRule.

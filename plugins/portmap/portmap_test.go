@@ -669,6 +669,21 @@ var _ = Describe("portmap", func() {
 		b.Fails("ADD", c, types.CodeConfig)
 	})
 
+	It("ADD undoes what an iptables program has applied before it failed", func() {
+		b.OK("ADD", b.call("one", conf(`"backend":"iptables",`, all...)))
+		before := b.saved()
+		c := b.call("two", conf(`"backend":"iptables",`, all...))
+		c.After = func(step string) error {
+			if strings.HasPrefix(step, "iptables-restore: add port map") {
+				Expect(b.saved()).NotTo(Equal(before))
+				return errors.New("killed")
+			}
+			return nil
+		}
+		Expect(b.Run("ADD", c).Failure(GinkgoTB()).Msg).To(ContainSubstring("killed"))
+		Expect(b.saved()).To(Equal(before))
+	})
+
 	It("ADD uses iptables if table inet plumb exists, and the kernel lacks what host ports need in it", func() {
 		b.load("nft", "add table inet plumb")
 		c := b.call("one", conf("", all...))

@@ -301,7 +301,7 @@ var _ = Describe("ptp", func() {
 			b.Add(b.Call("warm", newContainer(), conf))
 			c := b.Call("one", newContainer(), conf)
 			b.RequireDelAfterLateAdd(c, func(host *ns.Handle) error {
-				m := masq.Masq{HostNS: host, Owner: types.Attachment{Network: "net1", ContainerID: "one", IfName: "eth0"}, Backend: masq.Backend(backend)}
+				m := masq.Masq{HostNS: host, Owner: types.Attachment{Network: "net1", ContainerID: "one", IfName: "eth0"}, Backend: backend}
 				return masq.Add(&undo.Stack{}, m, []netip.Prefix{netip.MustParsePrefix("10.1.2.3/24")})
 			})
 		}, Entry(nil, "nftables"), Entry(nil, "iptables"))
