@@ -49,7 +49,7 @@ var budgets = map[string]budget{
 	"plugins/cluster-local":   {lines: 5920, why: "both datastores and what they share are in its subtree"},
 	"plugins/dhcp":            {lines: 420},
 	"plugins/dummy":           {lines: 120},
-	"plugins/firewall":        {lines: 1860},
+	"plugins/firewall":        {lines: 1840},
 	"plugins/host-device":     {lines: 1280},
 	"plugins/host-local":      {lines: 100},
 	"plugins/ipvlan":          {lines: 340},
@@ -62,7 +62,7 @@ var budgets = map[string]budget{
 	"plugins/static":          {lines: 280},
 	"plugins/tap":             {lines: 300},
 	"plugins/tc-redirect-tap": {lines: 360},
-	"plugins/tuning":          {lines: 920},
+	"plugins/tuning":          {lines: 900},
 	"plugins/vlan":            {lines: 320},
 	"plugins/vrf":             {lines: 440},
 }

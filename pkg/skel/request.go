@@ -240,6 +240,16 @@ func (r *Request) StateDir(dataDir, defaultDir string) string {
 	return dir
 }
 
+// SavedStateDir returns StateDir of the key dataDir. It reads no other key, because DEL and GC must work with any
+// configuration.
+func (r *Request) SavedStateDir(defaultDir string) string {
+	var raw struct {
+		DataDir string `json:"dataDir"`
+	}
+	_ = types.Decode(r.Stdin, &raw)
+	return r.StateDir(raw.DataDir, defaultDir)
+}
+
 // IgnoreForbidden returns nil, after a warning, if err matches fs.ErrPermission, and otherwise err. DEL and GC use it for
 // rules on the host, because a process that may not change the rules there cannot have added any. Such a process is root of
 // a user namespace, and shares the network namespace of the parent user namespace.

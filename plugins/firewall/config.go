@@ -32,8 +32,8 @@ type config struct {
 
 // The backends.
 const (
-	iptables  = "iptables"
-	nftables  = "nftables"
+	iptables  = xt.BackendIPTables
+	nftables  = xt.BackendNFTables
 	firewalld = "firewalld"
 )
 
@@ -46,11 +46,10 @@ const (
 
 const defaultZone = "trusted"
 
+// parse reads and checks the configuration. With an error, the config contains what could be read, which DEL and GC use.
 func parse(r *skel.Request) (*config, error) {
 	var raw rawConfig
-	if err := r.Decode(&raw); err != nil {
-		return nil, err
-	}
+	decodeErr := r.Decode(&raw)
 	conf := &config{
 		backend:    raw.Backend,
 		adminChain: cmp.Or(raw.AdminChain, "CNI-ADMIN"),
@@ -72,17 +71,7 @@ func parse(r *skel.Request) (*config, error) {
 		}
 		conf.backend = ""
 	}
-	return conf, types.Coded(types.CodeConfig, errors.Join(errs...))
-}
-
-// parseLeniently parses the configuration for DEL and GC, which ignore invalid keys. If it cannot
-// decode the configuration at all, it returns only the default zone.
-func parseLeniently(r *skel.Request) *config {
-	conf, _ := parse(r)
-	if conf == nil {
-		conf = &config{zone: defaultZone}
-	}
-	return conf
+	return conf, cmp.Or(decodeErr, types.Coded(types.CodeConfig, errors.Join(errs...)))
 }
 
 // isChainName reports whether an administrator can create a chain named s with iptables. It rejects the

@@ -23,7 +23,7 @@ type firewall struct {
 	device string       // the interface to which the policy applies; it is empty if there is none (see findDevice)
 	ports  []string     // the host ends of the attachment that are ports of the bridge
 	links  *nl.Conn
-	c      *nft.Conn         // nil if the kernel lacks nf_tables
+	c      *nft.Conn         // nil if the kernel lacks nftables
 	chains []nft.ListedChain // the host's chains at the start of the call
 }
 
@@ -40,7 +40,7 @@ func add(r *skel.Request, conf *config) (*types.Result, error) {
 		return nil, fmt.Errorf("forward packets of %s: %w", r.Attachment(), err)
 	}
 	err = f.isolate()
-	if errors.Is(err, nft.ErrUnavailable) { // the kernel lacks a part of nf_tables
+	if errors.Is(err, nft.ErrUnavailable) { // the kernel lacks a part of nftables
 		err = types.Errorf(types.CodeConfig, withoutPolicy, err)
 	}
 	if err != nil {
@@ -95,7 +95,8 @@ func (f *firewall) isolate() error {
 // del deletes the rules, nftables elements and firewalld sources that ADD added for the attachment. It
 // searches all backends for the attachment's name, and does not need prevResult.
 func del(r *skel.Request) error {
-	f := &firewall{r: r, conf: parseLeniently(r)}
+	conf, _ := parse(r)
+	f := &firewall{r: r, conf: conf}
 	if prev, _ := r.Prev(); prev != nil {
 		f.addrs = addresses(prev)
 	}
@@ -134,7 +135,7 @@ func status(r *skel.Request) error {
 // gc deletes the rules, nftables elements and firewalld sources of the network's attachments that are not
 // in cni.dev/valid-attachments.
 func gc(r *skel.Request) error {
-	f := &firewall{r: r, conf: parseLeniently(r)}
+	f := &firewall{r: r, conf: &config{}}
 	if err := f.connect(); err != nil {
 		return r.IgnoreForbidden(err)
 	}
@@ -164,8 +165,8 @@ func (f *firewall) connect() (err error) {
 	return err
 }
 
-// readHost connects, and lists the chains of the host. If the kernel lacks nf_tables, it falls back to iptables, unless the
-// configuration needs nf_tables.
+// readHost connects, and lists the chains of the host. If the kernel lacks nftables, it falls back to iptables, unless the
+// configuration needs nftables.
 func (f *firewall) readHost() error {
 	err := f.connect()
 	if err == nil && f.c != nil {

@@ -68,13 +68,3 @@ func parse(r *skel.Request) (*config, error) {
 	reportIf(noAddress, "%w", types.ErrNoAddress)
 	return conf, types.Coded(types.CodeConfig, errors.Join(errs...))
 }
-
-// dataDir returns the directory of the records. It reads no other key, because DEL and GC must work
-// with any configuration.
-func dataDir(r *skel.Request) string {
-	var raw struct {
-		DataDir string `json:"dataDir"`
-	}
-	_ = types.Decode(r.Stdin, &raw)
-	return r.StateDir(raw.DataDir, defaultDataDir)
-}

@@ -83,7 +83,7 @@ func records(r *skel.Request, dir string) (all []record, err error) {
 
 // collectRecords removes the records of the network's attachments that are no longer valid.
 func collectRecords(r *skel.Request) error {
-	dir, keep := dataDir(r), r.ValidAttachments()
+	dir, keep := r.SavedStateDir(defaultDataDir), r.ValidAttachments()
 	all, err := records(r, dir)
 	errs := []error{err, statefile.RemoveTemp(r.Trace, dir, r.Conf.Name, keep)}
 	for _, rec := range all {

@@ -34,7 +34,7 @@ func del(r *skel.Request) error {
 	if err := attach.DelWithHostAccess(r, kind); err != nil {
 		return err
 	}
-	return recordFile(r, dataDir(r), r.Attachment()).Remove()
+	return recordFile(r, r.SavedStateDir(defaultDataDir), r.Attachment()).Remove()
 }
 
 // gc deletes only the links of hostAccess, because runtimes do not pass it the paths of the containers. The kernel

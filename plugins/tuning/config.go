@@ -135,13 +135,3 @@ func (c *config) validate() error {
 }
 
 func (c *config) setsNothing() bool { return len(c.sysctls) == 0 && c.link == (settings{}) }
-
-// dataDir returns the directory of the saved states. It reads no other key, because DEL and GC must work with
-// any configuration.
-func dataDir(r *skel.Request) string {
-	var raw struct {
-		DataDir string `json:"dataDir"`
-	}
-	_ = types.Decode(r.Stdin, &raw)
-	return r.StateDir(raw.DataDir, defaultDataDir)
-}

@@ -61,7 +61,7 @@ func savedFile(r *skel.Request, dir string) statefile.File {
 // because the containers are gone. It keeps the files that the reference plugin wrote, because these do not
 // name their network.
 func gc(r *skel.Request) error {
-	dir, valid := dataDir(r), r.ValidAttachments()
+	dir, valid := r.SavedStateDir(defaultDataDir), r.ValidAttachments()
 	keep := map[string]bool{}
 	for a := range valid {
 		keep[filepath.Join(dir, statefile.TuningName(a))] = true

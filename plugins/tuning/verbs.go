@@ -190,7 +190,7 @@ func (t *target) isInSandbox(in types.Interface) bool {
 // del restores the saved state if the container still exists, and removes its file. It does not use the
 // configured settings, because they may have changed since ADD.
 func del(r *skel.Request) error {
-	file, state := savedFile(r, dataDir(r)), &saved{}
+	file, state := savedFile(r, r.SavedStateDir(defaultDataDir)), &saved{}
 	err := file.Load(state)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
