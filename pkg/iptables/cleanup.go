@@ -20,7 +20,7 @@ const NAT = "nat"
 // added.
 type Cleanup struct {
 	// Tables lists nftables tables of the reference plugins. If it is empty, the rules are in the tables nat
-	// of both families, in nf_tables and in the legacy tables.
+	// of both families, in nftables and in the legacy tables.
 	Tables []nft.Table
 	// Required is a chain. Cleanup skips a table that does not contain it. It may be empty.
 	Required string
@@ -88,10 +88,10 @@ func SelectStale(keep types.Set, prefix, comment string) func(rules []Rule) Sele
 	}
 }
 
-// A Change adds changes to a transaction of nf_tables.
+// A Change adds changes to a transaction of nftables.
 type Change func(c *nft.Conn, tx *nft.Tx) error
 
-// Delete runs the cleanups. It commits the deletions in nf_tables and the other changes as one transaction, without
+// Delete runs the cleanups. It commits the deletions in nftables and the other changes as one transaction, without
 // running a program. Afterwards, it deletes the rules in legacy tables (see LegacyTool). The parameter description
 // describes the deletion in errors and in the trace.
 func Delete(host *ns.Handle, description string, cleanups []Cleanup, changes ...Change) error {
@@ -119,7 +119,7 @@ func Delete(host *ns.Handle, description string, cleanups []Cleanup, changes ...
 	return errors.Join(append(errs, err)...)
 }
 
-// deleteNFT adds the deletion of the rules and chains in nf_tables to tx.
+// deleteNFT adds the deletion of the rules and chains in nftables to tx.
 func (c Cleanup) deleteNFT(conn *nft.Conn, tx *nft.Tx) error {
 	tables := c.Tables
 	if len(tables) == 0 {

@@ -1,6 +1,6 @@
 // Package iptables runs the iptables programs, for networks that are configured to use them
-// and for kernels without nf_tables. It also deletes rules that these programs added (Cleanup). If
-// these rules are in nf_tables, it deletes them without running a program.
+// and for kernels without nftables. It also deletes rules that these programs added (Cleanup). If
+// these rules are in nftables, it deletes them without running a program.
 //
 // It reads tables, and deletes single rules and chains, by coreos/go-iptables. For other changes it runs
 // iptables-restore --noflush, so that one process applies all changes of a script, or none.
@@ -26,14 +26,14 @@ import (
 )
 
 // A Variant selects one of the iptables programs. Since iptables 1.8 there is one program for rules in
-// nf_tables, and another one for rules in the legacy tables (ip_tables). Both programs can be installed,
+// nftables, and another one for rules in the legacy tables (ip_tables). Both programs can be installed,
 // and both kinds of rules can exist at the same time.
 type Variant string
 
 // The variants. A value is the middle part of the program names, for example of iptables-nft-save.
 const (
 	Default Variant = ""        // the default of the distribution
-	NFT     Variant = "-nft"    // the programs for nf_tables
+	NFT     Variant = "-nft"    // the programs for nftables
 	Legacy  Variant = "-legacy" // the programs for the legacy tables
 )
 

@@ -11,7 +11,7 @@ import (
 )
 
 // A Rule is a rule in a table. Parse reads rules from the output of iptables -S, and
-// ReadNFT reads them from nf_tables.
+// ReadNFT reads them from nftables.
 type Rule struct {
 	Chain       string
 	Comment     string
@@ -21,7 +21,7 @@ type Rule struct {
 	Matches     string       // the matches without the comment, set by Parse only
 	Line        string       // the whole line, set by Parse only
 
-	found *nft.ListedRule // the rule in nf_tables; set by ReadNFT only
+	found *nft.ListedRule // the rule in nftables; set by ReadNFT only
 }
 
 // A Table is the content of an iptables table, or a part of it.

@@ -11,7 +11,7 @@ import (
 )
 
 // This file describes the masquerade rules of the reference plugins and of plumb in iptables. The
-// rules are in nf_tables or in legacy tables. The reference plugins add these rules (for IPv4):
+// rules are in nftables or in legacy tables. The reference plugins add these rules (for IPv4):
 //
 //	-A POSTROUTING -s 10.88.0.2/32 <comment> -j CNI-<hash>
 //	-A CNI-<hash> -d 10.88.0.0/16 <comment> -j ACCEPT

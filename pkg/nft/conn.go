@@ -1,4 +1,4 @@
-// Package nft reads and changes nf_tables over netlink. Only this package may access nf_tables.
+// Package nft reads and changes nftables over netlink. Only this package may access nftables.
 //
 // It uses package nftables (github.com/google/nftables). Requests that package nftables does not
 // support go through the same socket (netlink.go).
@@ -21,11 +21,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrUnavailable means that the kernel lacks nf_tables, or a part of it that a layout needs. No
+// ErrUnavailable means that the kernel lacks nftables, or a part of it that a layout needs. No
 // other error depends on the features of the kernel.
 var ErrUnavailable = errors.New("the kernel lacks nf_tables")
 
-// A Conn is a connection to nf_tables in one network namespace. It is not safe for concurrent
+// A Conn is a connection to nftables in one network namespace. It is not safe for concurrent
 // use.
 //
 // Its errors match fs.ErrNotExist if the kernel answered ENOENT, and fs.ErrExist if it
@@ -36,7 +36,7 @@ type Conn struct {
 	socket *netlink.Conn  // the socket of the field nft
 }
 
-// Open connects to nf_tables in h. It returns ErrUnavailable if the kernel lacks nf_tables.
+// Open connects to nftables in h. It returns ErrUnavailable if the kernel lacks nftables.
 //
 // A Conn has no Close, because closing h closes the socket. Closing the socket after a deletion
 // waits for a grace period of the kernel (5 to 13 ms), and that wait overlaps with the wait for
@@ -49,7 +49,7 @@ func Open(h *ns.Handle) (*Conn, error) {
 	return c, nil
 }
 
-// OpenIfSupported connects like Open, but returns nil without an error if the kernel lacks nf_tables.
+// OpenIfSupported connects like Open, but returns nil without an error if the kernel lacks nftables.
 func OpenIfSupported(h *ns.Handle) (*Conn, error) {
 	c, err := Open(h)
 	if errors.Is(err, ErrUnavailable) {
@@ -58,7 +58,7 @@ func OpenIfSupported(h *ns.Handle) (*Conn, error) {
 	return c, err
 }
 
-// probe returns ErrUnavailable if the kernel lacks nf_tables. Such a kernel tries to load the
+// probe returns ErrUnavailable if the kernel lacks nftables. Such a kernel tries to load the
 // module, and if that fails, it answers EINVAL to a message for this subsystem. nftables.Conn.GetGen
 // would hide the error number.
 func (c *Conn) probe() error {

@@ -14,7 +14,7 @@ import (
 // nfgenmsgSize is the size of struct nfgenmsg, which follows the netlink header.
 const nfgenmsgSize = 4
 
-// newRequest returns a message of the type in h to nf_tables, for the family of t.
+// newRequest returns a message of the type in h to nftables, for the family of t.
 func newRequest(t Table, h netlink.Header, attributes []byte) netlink.Message {
 	h.Type |= unix.NFNL_SUBSYS_NFTABLES << 8
 	h.Flags |= netlink.Request

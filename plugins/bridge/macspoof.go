@@ -110,7 +110,7 @@ func addMACSpoofCheck(u *undo.Stack, s macSpoofCheck) error {
 	return nil
 }
 
-// openSpoofTable connects to nf_tables. It returns an error if the kernel lacks nf_tables.
+// openSpoofTable connects to nftables. It returns an error if the kernel lacks nftables.
 func openSpoofTable(s macSpoofCheck) (*nft.Conn, error) {
 	c, err := nft.Open(s.host)
 	if errors.Is(err, nft.ErrUnavailable) {

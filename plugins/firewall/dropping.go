@@ -18,7 +18,7 @@ import (
 // packets must accept them itself, either because the container's address is a source of a firewalld zone, or by a rule
 // in the iptables chain FORWARD. The plugin does not change the nftables chains of other programs.
 
-// A filterTable describes the iptables table filter of one family, in nf_tables or in the legacy tables.
+// A filterTable describes the iptables table filter of one family, in nftables or in the legacy tables.
 type filterTable struct {
 	tool         xt.Tool
 	drops        bool // whether FORWARD drops all packets that it does not accept
@@ -226,7 +226,7 @@ func (f *firewall) checkLayouts() error {
 	return f.checkLayout(isolatedPortsLayout())
 }
 
-// checkLayout returns an error if the table cannot be created. Without nf_tables, ADD creates no table.
+// checkLayout returns an error if the table cannot be created. Without nftables, ADD creates no table.
 func (f *firewall) checkLayout(l nft.Layout) error {
 	if f.c == nil {
 		return nil

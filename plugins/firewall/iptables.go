@@ -28,7 +28,7 @@ const (
 	markerPrefix = "firewall: "
 )
 
-// nftTool returns the tool for the tables in nf_tables. iptables before version 1.8 has no variants.
+// nftTool returns the tool for the tables in nftables. iptables before version 1.8 has no variants.
 func (f *firewall) nftTool(fam nft.Family) xt.Tool {
 	t := xt.Tool{HostNS: f.r.HostNS, Family: fam, Variant: xt.NFT}
 	if t.Find() != nil {

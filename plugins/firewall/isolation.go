@@ -293,7 +293,7 @@ func (f *firewall) wasIsolated() (bool, error) {
 	return err == nil && found[0].Key != "" && found[1].Key == "", err
 }
 
-// delElements deletes the attachment's elements in nf_tables, its sources in firewalld, and the elements
+// delElements deletes the attachment's elements in nftables, its sources in firewalld, and the elements
 // of bridges that no longer exist. It finds the host ends by their owner, because prevResult may lack
 // them.
 func (f *firewall) delElements() error {

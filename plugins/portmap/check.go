@@ -66,7 +66,7 @@ func (p *portMap) findDamage() (rulesErr, localnetErr, err error) {
 
 // checkRules returns nil if all rules of one of the backends or of the reference plugin exist.
 // Otherwise it lists what is missing for the backend of the configuration. c is nil if the kernel lacks
-// nf_tables.
+// nftables.
 func (p *portMap) checkRules(c *nft.Conn) error {
 	if c == nil {
 		return p.checkIPTables()

@@ -31,7 +31,7 @@ func (e endpoint) overlaps(o endpoint) bool {
 }
 
 // checkConflicts returns an error for the conflicts of an ADD with onConflict "fail". With "replace", it prints a warning
-// for each process that listens on a host port. Without the key, it does nothing. c is nil if the kernel lacks nf_tables.
+// for each process that listens on a host port. Without the key, it does nothing. c is nil if the kernel lacks nftables.
 func (p *portMap) checkConflicts(c *nft.Conn, usesIPTables bool) error {
 	if p.conf.onConflict == "" || p.r.IsRepair() {
 		return nil

@@ -36,7 +36,7 @@ func (p *portMap) mapsLocalhost() bool {
 
 // findLocalnetDevice sets localnetDevice to the virtual interface of the route to the container. It
 // leaves localnetDevice empty without a route, or if the route uses a network card, because the guard in
-// nf_tables does not cover the card, and a container behind a card (macvlan) cannot answer the host.
+// nftables does not cover the card, and a container behind a card (macvlan) cannot answer the host.
 func (p *portMap) findLocalnetDevice() error {
 	if !p.mapsLocalhost() {
 		return nil
@@ -133,7 +133,7 @@ func (p *portMap) ensureGuard() error {
 }
 
 // findUnguarded returns a warning that lists the virtual interfaces with route_localnet for which neither
-// the guard in nf_tables nor guardRule exists, or "". It runs no program, and therefore assumes that a
+// the guard in nftables nor guardRule exists, or "". It runs no program, and therefore assumes that a
 // legacy table raw contains guardRule.
 func (p *portMap) findUnguarded(c *nft.Conn) (warning string, err error) {
 	damaged, err := c.DamagedChains(tables.WithGuard(tables.Inet()))

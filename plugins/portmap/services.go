@@ -19,7 +19,7 @@ import (
 // the API server.
 //
 // In table nat of iptables, kube-proxy's rules accept packets to Services before they reach CNI-HOSTPORT-DNAT. A verdict
-// "accept" does not end the evaluation of the base chains of other tables, and a rule of nf_tables cannot match the
+// "accept" does not end the evaluation of the base chains of other tables, and a rule of nftables cannot match the
 // interface of a local address, because the route of such an address uses lo. Therefore the backend nftables keeps the
 // addresses in a set. The set does not follow new Services until the next ADD or REPAIR, which is why portmap prefers
 // iptables on such a host.

@@ -67,7 +67,7 @@ func (e exemption) exempts(subnet netip.Prefix, except []string) bool {
 		(!to.IsValid() || !to.Addr().IsMulticast() && !isIn(subnet.String()) && !slices.ContainsFunc(except, isIn))
 }
 
-// exemptions returns the exemptions of the host. It runs a program only for a legacy table. Without nf_tables, ipMasq uses
+// exemptions returns the exemptions of the host. It runs a program only for a legacy table. Without nftables, ipMasq uses
 // iptables, and there are none.
 func exemptions(host *ns.Handle) (all []exemption, err error) {
 	c, err := nft.OpenIfSupported(host)

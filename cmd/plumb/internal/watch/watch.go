@@ -182,7 +182,7 @@ func (w *Watcher) followLinks(ctx context.Context) (func(func(string)), error) {
 	}), nil
 }
 
-// hasHostPorts reports whether host ports have been forwarded in nftables. c is nil if the kernel lacks nf_tables.
+// hasHostPorts reports whether host ports have been forwarded in nftables. c is nil if the kernel lacks nftables.
 func hasHostPorts(c *nft.Conn) bool {
 	return c != nil && c.CheckChain(tables.Inet().Table, tables.HostPorts) == nil
 }
