@@ -31,7 +31,7 @@ var budgets = map[string]budget{
 	"pkg/ipam":                {lines: 340},
 	"pkg/iptables":            {lines: 940, why: "go-iptables reads the rules; what it lacks (time limit, namespace, single listings) is here"},
 	"pkg/lock":                {lines: 140},
-	"pkg/masq":                {lines: 580},
+	"pkg/masq":                {lines: 560},
 	"pkg/nft":                 {lines: 2060},
 	"pkg/nl":                  {lines: 3920},
 	"pkg/ns":                  {lines: 280},

@@ -88,13 +88,10 @@ func SelectStale(keep types.Set, prefix, comment string) func(rules []Rule) Sele
 	}
 }
 
-// A Change adds changes to a transaction of nftables.
-type Change func(c *nft.Conn, tx *nft.Tx) error
-
 // Delete runs the cleanups. It commits the deletions in nftables and the other changes as one transaction, without
 // running a program. Afterwards, it deletes the rules in legacy tables (see LegacyTool). The parameter description
 // describes the deletion in errors and in the trace.
-func Delete(host *ns.Handle, description string, cleanups []Cleanup, changes ...Change) error {
+func Delete(host *ns.Handle, description string, cleanups []Cleanup, changes ...nft.Change) error {
 	var errs []error
 	c, err := nft.OpenIfSupported(host)
 	if c != nil {

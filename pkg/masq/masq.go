@@ -63,16 +63,13 @@ func Restore(u *undo.Stack, m Masq, ips []netip.Prefix) error {
 	return Add(u, m, ips)
 }
 
-// A Change adds changes to a transaction of nftables.
-type Change = iptables.Change
-
 // Del deletes the masquerade of the addresses in all backends, and applies the caller's changes in the
 // same transaction. If ips is empty, Del reads all elements and deletes the owner's. It returns no error
 // if there is nothing to delete. If another attachment has taken an address over, Del keeps the element
 // of that attachment.
-func Del(m Masq, ips []netip.Prefix, changes ...Change) error {
+func Del(m Masq, ips []netip.Prefix, changes ...nft.Change) error {
 	return iptables.Delete(m.HostNS, "delete "+m.String(), []iptables.Cleanup{ownReference(m.Owner), ownCleanup(m.Owner, ips)},
-		append([]Change{func(c *nft.Conn, tx *nft.Tx) error {
+		append([]nft.Change{func(c *nft.Conn, tx *nft.Tx) error {
 			_, err := m.store(c, ips).Delete(tx)
 			return err
 		}}, changes...)...)
@@ -111,11 +108,11 @@ func Check(m Masq, ips []netip.Prefix) error {
 
 // GC deletes the masquerade of the network's attachments that are not in keep, and the network's chains
 // to which nothing jumps anymore. It applies the changes of the caller in the same transaction.
-func GC(host *ns.Handle, network string, keep types.Set, changes ...Change) error {
+func GC(host *ns.Handle, network string, keep types.Set, changes ...nft.Change) error {
 	m := Masq{HostNS: host, Owner: types.Attachment{Network: network}}
 	cleanups := []iptables.Cleanup{staleReference(network, keep), staleCleanup(network, keep)}
 	return iptables.Delete(host, "delete stale masquerade of network "+network, cleanups,
-		append([]Change{func(c *nft.Conn, tx *nft.Tx) error {
+		append([]nft.Change{func(c *nft.Conn, tx *nft.Tx) error {
 			_, err := m.store(c, nil).GC(tx, network, keep)
 			return err
 		}}, changes...)...)

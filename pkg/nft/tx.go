@@ -10,6 +10,9 @@ import (
 	"github.com/mdlayher/netlink"
 )
 
+// A Change adds changes to tx.
+type Change func(c *Conn, tx *Tx) error
+
 // A Tx is a transaction, which is a list of changes that the kernel applies together or not at all. The
 // zero Tx is empty and ready to use.
 type Tx struct {

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/plumb-cni/plumb/v2/pkg/claims"
-	"github.com/plumb-cni/plumb/v2/pkg/masq"
 	"github.com/plumb-cni/plumb/v2/pkg/nft"
 	"github.com/plumb-cni/plumb/v2/pkg/nl"
 	"github.com/plumb-cni/plumb/v2/pkg/ns"
@@ -150,7 +149,7 @@ func checkMACSpoofCheck(s macSpoofCheck) error {
 }
 
 // gcMACSpoofChecks returns a change that deletes the checks of the network's attachments that are not in keep.
-func gcMACSpoofChecks(host *nl.Conn, network string, keep types.Set) masq.Change {
+func gcMACSpoofChecks(host *nl.Conn, network string, keep types.Set) nft.Change {
 	return func(c *nft.Conn, tx *nft.Tx) error {
 		if _, err := (macSpoofCheck{}).store(c).GC(tx, network, keep); err != nil {
 			return err
