@@ -21,7 +21,7 @@ type budget struct {
 // budgets lists the budget of each package under pkg, of each plugin, and of the tool, with their
 // subdirectories.
 var budgets = map[string]budget{
-	"cmd/plumb":               {lines: 10040, why: "reading, judging and removing are packages of their own"},
+	"cmd/plumb":               {lines: 10020, why: "reading, judging and removing are packages of their own"},
 	"pkg/attach":              {lines: 2640},
 	"pkg/claims":              {lines: 820},
 	"pkg/dhcp":                {lines: 1060},
@@ -46,7 +46,7 @@ var budgets = map[string]budget{
 	"pkg/version":             {lines: 40},
 	"plugins/bandwidth":       {lines: 840},
 	"plugins/bridge":          {lines: 2040},
-	"plugins/cluster-local":   {lines: 5920, why: "both datastores and what they share are in its subtree"},
+	"plugins/cluster-local":   {lines: 5900, why: "both datastores and what they share are in its subtree"},
 	"plugins/dhcp":            {lines: 420},
 	"plugins/dummy":           {lines: 120},
 	"plugins/firewall":        {lines: 1840},

@@ -20,7 +20,7 @@ var _ = Describe("plumb metrics", func() {
 		out := b.plumb("metrics")
 		for _, want := range []string{
 			`plumb_addresses{network="pods",range="10.1.2.1-10.1.2.254"} 253`,
-			`plumb_addresses{network="pods",range="fd00:1:2::1-fd00:1:2:0:ffff:ffff:ffff:ffff"} 18446744073709551614`,
+			`plumb_addresses{network="pods",range="fd00:1:2::1-fd00:1:2:0:ffff:ffff:ffff:ffff"} 9007199254740992`,
 			`plumb_addresses_reserved{network="pods",range="10.1.2.1-10.1.2.254"} 4`,
 			`plumb_addresses_reserved{network="pods",range="fd00:1:2::1-fd00:1:2:0:ffff:ffff:ffff:ffff"} 2`,
 			`plumb_addresses_free{network="pods",range="10.1.2.1-10.1.2.254"} 249`,

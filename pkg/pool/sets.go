@@ -25,6 +25,14 @@ func (s Set) Usable() (left []Range) {
 	return left
 }
 
+// Size returns the number of addresses that the set does not exclude, or MaxSize if there are more.
+func (s Set) Size() (n uint64) {
+	for _, r := range s.Usable() {
+		n = min(n+r.Size(), MaxSize)
+	}
+	return n
+}
+
 // Sets returns the range sets, in the order in which NoneFreeError numbers them. They exclude the gateways, the prefixes of
 // the key exclude, and the prefixes in exclude.
 func (p *Pool) Sets(exclude ...netip.Prefix) []Set {

@@ -176,7 +176,7 @@ func TestTargetShrinksAsThePoolFills(t *testing.T) {
 		Ranges:  []pool.Range{{First: netip.MustParseAddr("10.0.0.0"), Last: netip.MustParseAddr("10.0.3.255")}},
 		Exclude: []netip.Prefix{netip.MustParsePrefix("10.0.3.224/27"), netip.MustParsePrefix("10.0.3.232/32"), netip.MustParsePrefix("10.0.3.250/32"), netip.MustParsePrefix("10.0.4.0/24")},
 	}}}
-	if size := sizeOf(n.sets[0]); size != 1024-32 {
+	if size := n.sets[0].Size(); size != 1024-32 {
 		t.Fatalf("size %d", size)
 	}
 	st := owned.New("b", "s", 0)
@@ -197,7 +197,7 @@ func TestTargetShrinksAsThePoolFills(t *testing.T) {
 	}
 }
 
-func TestSizeOf(t *testing.T) {
+func TestSetSize(t *testing.T) {
 	addr, prefix := netip.MustParseAddr, netip.MustParsePrefix
 	for _, c := range []struct {
 		name string
@@ -207,11 +207,11 @@ func TestSizeOf(t *testing.T) {
 		{"nothing excluded", pool.Set{Ranges: []pool.Range{{First: addr("10.0.0.1"), Last: addr("10.0.0.254")}}}, 254},
 		{"a prefix that is partly outside", pool.Set{Ranges: []pool.Range{{First: addr("10.0.0.5"), Last: addr("10.0.0.20")}}, Exclude: []netip.Prefix{prefix("10.0.0.0/29")}}, 13},
 		{"the same twice", pool.Set{Ranges: []pool.Range{{First: addr("10.0.0.1"), Last: addr("10.0.0.9")}}, Exclude: []netip.Prefix{prefix("10.0.0.1/32"), prefix("10.0.0.1/32")}}, 8},
-		{"a /64", pool.Set{Ranges: []pool.Range{{First: addr("fd00::"), Last: addr("fd00::ffff:ffff:ffff:ffff")}}}, maxSize},
-		{"more than a /64", pool.Set{Ranges: []pool.Range{{First: addr("fd00::"), Last: addr("fd01::")}}}, maxSize},
+		{"a /64", pool.Set{Ranges: []pool.Range{{First: addr("fd00::"), Last: addr("fd00::ffff:ffff:ffff:ffff")}}}, pool.MaxSize},
+		{"more than a /64", pool.Set{Ranges: []pool.Range{{First: addr("fd00::"), Last: addr("fd01::")}}}, pool.MaxSize},
 		{"all excluded", pool.Set{Ranges: []pool.Range{{First: addr("10.0.0.1"), Last: addr("10.0.0.9")}}, Exclude: []netip.Prefix{prefix("10.0.0.0/8")}}, 0},
 	} {
-		if got := sizeOf(c.set); got != c.want {
+		if got := c.set.Size(); got != c.want {
 			t.Errorf("%s: got %d, want %d", c.name, got, c.want)
 		}
 	}

@@ -14,7 +14,7 @@ import (
 func (n *network) target(st *owned.State, set int) int {
 	s := n.sets[set]
 	free, known := st.Free[s.Ranges[0].First]
-	size := sizeOf(s)
+	size := s.Size()
 	share := int(min(free/8, maxWarmPool)) // so that few nodes do not take all of a small pool
 	switch {
 	case !known:
@@ -50,19 +50,8 @@ func (s *session) want(set int) (n int, err error) {
 // setFree records the number of free addresses of a set.
 func (n *network) setFree(st *owned.State, set int, free uint64) {
 	if set != noSet {
-		st.Free[n.sets[set].Ranges[0].First] = min(free, maxSize)
+		st.Free[n.sets[set].Ranges[0].First] = min(free, pool.MaxSize)
 	}
-}
-
-// maxSize is the largest number of addresses that sizeOf returns, and the limit of "free" in datastore/README.md.
-const maxSize = pool.MaxSize
-
-// sizeOf returns the number of addresses that a set allocates, or maxSize if there are more.
-func sizeOf(s pool.Set) (n uint64) {
-	for _, r := range s.Usable() {
-		n = min(n+r.Size(), maxSize)
-	}
-	return n
 }
 
 // noSet is the index of the addresses that no set allocates, which are the addresses of onRequestOnly, and addresses

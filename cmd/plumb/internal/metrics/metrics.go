@@ -4,7 +4,6 @@ package metrics
 import (
 	"fmt"
 	"io"
-	"math/big"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -140,12 +139,12 @@ func addressMetrics(inv *node.Inventory) []*metric {
 			for _, set := range sets {
 				ranges := strings.Trim(fmt.Sprint(set.Ranges), "[]") // the format is FIRST-LAST FIRST-LAST
 				labels := []string{"network", n.Name, "range", strings.ReplaceAll(ranges, " ", ",")}
-				total, taken := sizeOf(set), reservedIn(inv, n.Name, dataDir, set)
+				total, taken := set.Size(), reservedIn(inv, n.Name, dataDir, set)
 				size.add(total, labels...)
 				reserved.add(taken, labels...)
 				switch n, known := state.Free[set.Ranges[0].First]; {
 				case keys.IPAMType != clusterLocal:
-					free.add(total.Sub(total, big.NewInt(int64(taken))), labels...)
+					free.add(int64(total)-int64(taken), labels...)
 				case known:
 					free.add(n, labels...)
 				}
@@ -169,15 +168,4 @@ func reservedIn(inv *node.Inventory, network, dataDir string, set pool.Set) int 
 		}
 	}
 	return count
-}
-
-// sizeOf returns the number of addresses that can be allocated from the set.
-func sizeOf(s pool.Set) *big.Int {
-	total := new(big.Int)
-	for _, r := range s.Usable() {
-		first, last := new(big.Int).SetBytes(r.First.AsSlice()), new(big.Int).SetBytes(r.Last.AsSlice())
-		total.Add(total, last.Sub(last, first))
-		total.Add(total, big.NewInt(1)) // first and last are both included
-	}
-	return total
 }
