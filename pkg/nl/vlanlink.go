@@ -13,8 +13,7 @@ var vlanProtocols = map[string]netlink.VlanProtocol{
 	"802.1Q": netlink.VLAN_PROTOCOL_8021Q, "802.1ad": netlink.VLAN_PROTOCOL_8021AD,
 }
 
-// MaxVLAN is the largest ID of a VLAN, because 4095 is reserved (IEEE 802.1Q, table 9-2).
-const MaxVLAN = 4094
+const MaxVLAN = 4094 // the largest ID of a VLAN, because 4095 is reserved (IEEE 802.1Q, table 9-2)
 
 // IsVLANProtocol reports whether name is a protocol that AddVLANLink accepts: "802.1Q" or "802.1ad".
 func IsVLANProtocol(name string) bool { return vlanProtocols[name] != 0 }

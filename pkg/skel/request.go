@@ -240,8 +240,7 @@ func (r *Request) StateDir(dataDir, defaultDir string) string {
 	return dir
 }
 
-// SavedStateDir returns StateDir of the key dataDir. It reads no other key, because DEL and GC must work with any
-// configuration.
+// SavedStateDir returns StateDir of the key dataDir. It reads no other key, so that DEL and GC accept any configuration.
 func (r *Request) SavedStateDir(defaultDir string) string {
 	var raw struct {
 		DataDir string `json:"dataDir"`

@@ -58,13 +58,12 @@ func (p *portMap) addIPTables() error {
 	return nil
 }
 
-// addFamily adds the missing rules for one address. iptables-restore rejects the script if guardRule is
-// missing, and in that case the next attempt adds guardRule first. The undo restores the replaced rules of
-// the container.
+// addFamily adds the missing rules for one address. iptables-restore rejects the script if guardRule is missing, and in that
+// case the next attempt adds guardRule first. The undo, which comes first because a program that fails may have applied its
+// changes, restores the replaced rules of the container.
 func (p *portMap) addFamily(tool iptables.Tool, ip netip.Prefix) error {
 	var before iptables.Table
 	attempt := 0
-	// A program that fails may have applied its changes, for example if it was killed.
 	p.r.Undo.Push("delete "+p.String(), func() error {
 		if attempt == 0 {
 			return nil

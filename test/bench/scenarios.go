@@ -190,8 +190,8 @@ func portmaps() (all []scenario) {
 	return all
 }
 
-// firewalls returns scenarios that call the plugin behind a veth pair. Without a backend, plumb keeps the policy in
-// nftables, and runs iptables only if an iptables chain drops packets.
+// firewalls returns scenarios that call the plugin behind a veth pair. plumb keeps the policy in nftables, and without a
+// backend runs iptables only if an iptables chain drops packets.
 func firewalls() []scenario {
 	return []scenario{
 		{
