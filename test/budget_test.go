@@ -49,7 +49,7 @@ var budgets = map[string]budget{
 	"plugins/cluster-local":   {lines: 5900, why: "both datastores and what they share are in its subtree"},
 	"plugins/dhcp":            {lines: 420},
 	"plugins/dummy":           {lines: 120},
-	"plugins/firewall":        {lines: 1840},
+	"plugins/firewall":        {lines: 1800},
 	"plugins/host-device":     {lines: 1280},
 	"plugins/host-local":      {lines: 100},
 	"plugins/ipvlan":          {lines: 340},

@@ -156,11 +156,8 @@ func (f *firewall) checkAllowed() error {
 	return err
 }
 
-// A tableCheck returns an error that lists the differences of a table from the expected one.
-type tableCheck func(tool xt.Tool, table xt.Table) error
-
 // checkTable reads table filter and runs the check.
-func checkTable(tool xt.Tool, check tableCheck) error {
+func checkTable(tool xt.Tool, check func(xt.Tool, xt.Table) error) error {
 	table, err := tool.Read(part())
 	if err != nil {
 		return err
@@ -170,7 +167,7 @@ func checkTable(tool xt.Tool, check tableCheck) error {
 
 // checkIPTables returns nil if, for each family, one table passes the check. It reads only tables
 // with chains of the plugin, because running a program for another table could create that table.
-func (f *firewall) checkIPTables(check tableCheck) error {
+func (f *firewall) checkIPTables(check func(xt.Tool, xt.Table) error) error {
 	var errs []error
 	for _, fam := range f.families() {
 		tables, err := f.filterTables(fam)
@@ -190,12 +187,23 @@ func (f *firewall) checkIPTables(check tableCheck) error {
 
 // checkAdd returns the error of STATUS. It changes nothing.
 func (f *firewall) checkAdd() error {
-	if err := f.checkLayouts(); err != nil || f.conf.backend == iptables {
+	var err error
+	if f.conf.policy != open {
+		err = f.c.CheckSupport(isolationLayout())
+	}
+	if f.conf.policy == isolated {
+		err = errors.Join(err, f.c.CheckSupport(isolatedPortsLayout()))
+	}
+	if err != nil || f.conf.backend == iptables {
 		return types.NotAvailable(cmp.Or(err, xt.Tool{HostNS: f.r.HostNS, Family: nft.IPv4}.CheckInstalled()))
 	}
 	z, err := bus.Open(f.r.HostNS)
-	if err == nil { // with firewalld, ADD lists the sources in table inet plumb
-		return types.NotAvailable(errors.Join(z.Close(), f.checkLayout(isolationLayout())))
+	if err == nil {
+		err = z.Close()
+		if f.c != nil { // ADD lists the sources in table inet plumb
+			err = errors.Join(err, f.c.CheckSupport(isolationLayout()))
+		}
+		return types.NotAvailable(err)
 	}
 	if f.isOptional(err) {
 		var tools []xt.Tool
@@ -211,25 +219,4 @@ func (f *firewall) checkAdd() error {
 		return types.Errorf(types.CodeLimited, mayDropText, strings.Join(names, ", "))
 	}
 	return nil
-}
-
-// checkLayouts returns an error if the nftables tables that the policy needs cannot be created.
-func (f *firewall) checkLayouts() error {
-	if f.conf.policy != open {
-		if err := f.checkLayout(isolationLayout()); err != nil {
-			return err
-		}
-	}
-	if f.conf.policy != isolated {
-		return nil
-	}
-	return f.checkLayout(isolatedPortsLayout())
-}
-
-// checkLayout returns an error if the table cannot be created. Without nftables, ADD creates no table.
-func (f *firewall) checkLayout(l nft.Layout) error {
-	if f.c == nil {
-		return nil
-	}
-	return f.c.CheckSupport(l)
 }

@@ -54,18 +54,13 @@ func policyIn(rules []xt.Rule, name string) string {
 	return sameBridge
 }
 
-// eachPolicyTable calls visit for each table filter that may contain policy rules.
-func (f *firewall) eachPolicyTable(visit func(tool xt.Tool) error) error {
-	return f.eachTable(isPolicyRule, visit, stage1, stage2)
-}
-
 // policyRules returns the reference plugin's rules of both families.
 func (f *firewall) policyRules() (rules []xt.Rule, err error) {
-	err = f.eachPolicyTable(func(tool xt.Tool) error {
+	err = f.eachTable(isPolicyRule, func(tool xt.Tool) error {
 		table, err := tool.Read(xt.Part{Table: filter, Chains: []string{stage1, stage2}})
 		rules = append(rules, table.Rules...)
 		return err
-	})
+	}, stage1, stage2)
 	return rules, err
 }
 
@@ -99,11 +94,11 @@ func (f *firewall) otherBridges(rules []xt.Rule, found []nft.SetElement) (all []
 
 // deletePolicyRules deletes the rules of the bridge from iptables.
 func (f *firewall) deletePolicyRules() error {
-	return f.eachPolicyTable(func(tool xt.Tool) error {
+	return f.eachTable(isPolicyRule, func(tool xt.Tool) error {
 		return tool.Change(part(), "delete ingress policy of "+f.device, func(table xt.Table) (string, error) {
 			return xt.Script(filter, xt.Deletions(xt.Where(table.Rules, f.isAboutDevice))...), nil
 		})
-	})
+	}, stage1, stage2)
 }
 
 // stalePolicies returns the lines that delete the policies of bridges that no longer exist.

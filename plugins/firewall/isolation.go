@@ -104,38 +104,30 @@ func (f *firewall) setPolicy(rules []xt.Rule) error {
 			return err
 		}
 		others, err := f.otherBridges(rules, found)
-		if err != nil {
-			return err
-		}
 		want := f.elements()
-		if len(want) > 0 {
-			if err := f.c.Ensure(isolationLayout()); err != nil {
-				return err
-			}
+		if err == nil && len(want) > 0 {
+			err = f.c.Ensure(isolationLayout())
 		}
 		if f.r.IsRepair() {
-			i := slices.IndexFunc(found, f.isPolicyOfDevice)
-			if i >= 0 {
-				want, err = f.lostSameBridge(found[i])
+			for _, e := range found {
+				if e.Set == tables.IsolatedBridges && bridgeOf(e.Key) == f.device {
+					var lostErr error
+					want, lostErr = f.lostSameBridge(e)
+					err = errors.Join(err, lostErr)
+				}
 			}
 			return errors.Join(err, replaceElements(tx, found, append(want, others...), func(nft.Element) (bool, error) { return false, nil }))
 		}
-		err = replaceElements(tx, found, append(want, others...), func(e nft.Element) (bool, error) {
+		if err == nil && f.conf.policy != isolated {
+			_, err = f.isolatedPorts().GC(tx, f.r.Conf.Name, nil) // delete the elements of all containers of the network
+		}
+		return errors.Join(err, replaceElements(tx, found, append(want, others...), func(e nft.Element) (bool, error) {
 			if name := bridgeOf(e.Key); name != f.device {
 				return f.isGone(name)
 			}
 			return true, nil
-		})
-		if err == nil && f.conf.policy != isolated {
-			_, err = f.isolatedPorts().GC(tx, f.r.Conf.Name, nil) // delete the elements of all containers of the network
-		}
-		return err
+		}))
 	})
-}
-
-// isPolicyOfDevice reports whether the element shows that the bridge has a policy.
-func (f *firewall) isPolicyOfDevice(e nft.SetElement) bool {
-	return e.Set == tables.IsolatedBridges && bridgeOf(e.Key) == f.device
 }
 
 // lostSameBridge returns the element of the bridge in same_bridge, unless the last ADD on the bridge had the policy
@@ -252,17 +244,16 @@ func (f *firewall) isolatedPortsOf(owner types.Attachment, ports []string) *clai
 // later, these stay in the set. REPAIR adds only the attachment's own host ends, and none if the bridge has another
 // policy now.
 func (f *firewall) addIsolatedPorts() error {
-	isolatedBefore, err := f.wasIsolated()
+	name := nft.IfNameKey(f.device)
+	found, err := f.c.Lookup(isolationLayout().Table, []nft.ElementRef{{Set: tables.IsolatedBridges, Key: name}, {Set: tables.SameBridge, Key: nft.Concat(name, name)}})
 	if err != nil {
 		return err
 	}
-	if f.r.IsRepair() {
-		found, err := f.elementsIn(tables.SameBridge)
-		isOfDevice := func(e nft.SetElement) bool { return bridgeOf(e.Key) == f.device }
-		if err != nil || slices.ContainsFunc(found, isOfDevice) {
-			return err
-		}
-	} else if !isolatedBefore && f.bridge.Kind == "bridge" {
+	hasPolicy, isSameBridge := found[0].Key != "", found[1].Key != ""
+	switch {
+	case f.r.IsRepair() && isSameBridge:
+		return nil
+	case !f.r.IsRepair() && (!hasPolicy || isSameBridge) && f.bridge.Kind == "bridge":
 		if err := f.addOthersIsolatedPorts(); err != nil {
 			return err
 		}
@@ -284,13 +275,6 @@ func (f *firewall) addOthersIsolatedPorts() error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// wasIsolated reports whether the bridge had the policy isolated before this ADD.
-func (f *firewall) wasIsolated() (bool, error) {
-	name := nft.IfNameKey(f.device)
-	found, err := f.c.Lookup(isolationLayout().Table, []nft.ElementRef{{Set: tables.IsolatedBridges, Key: name}, {Set: tables.SameBridge, Key: nft.Concat(name, name)}})
-	return err == nil && found[0].Key != "" && found[1].Key == "", err
 }
 
 // delElements deletes the attachment's elements in nftables, its sources in firewalld, and the elements
@@ -360,13 +344,8 @@ func (f *firewall) checkPolicy(rules []xt.Rule) error {
 	if len(want) > 0 {
 		errs = append(errs, f.c.CheckChains(isolationLayout()))
 	}
-	return errors.Join(append(errs, f.checkIsolatedPorts())...)
-}
-
-// checkIsolatedPorts returns an error that lists what table bridge plumb lacks for the policy isolated.
-func (f *firewall) checkIsolatedPorts() error {
-	if f.conf.policy != isolated || f.c == nil {
-		return nil
+	if f.conf.policy == isolated {
+		errs = append(errs, f.isolatedPorts().Check(), f.c.CheckChains(isolatedPortsLayout()))
 	}
-	return errors.Join(f.isolatedPorts().Check(), f.c.CheckChains(isolatedPortsLayout()))
+	return errors.Join(errs...)
 }
