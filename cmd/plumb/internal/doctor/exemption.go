@@ -52,7 +52,7 @@ func (h host) findExemptions(files []*file, add addFunc) {
 
 // masqueradesByNFT reports whether the plugin masquerades with nftables.
 func (p plugin) masqueradesByNFT() bool {
-	return (p.Type == "bridge" || p.Type == "ptp") && p.IPMasq && p.IPMasqBackend != "iptables"
+	return (p.Type == "bridge" || p.Type == "ptp") && p.IPMasq && p.IPMasqBackend != iptables.BackendIPTables
 }
 
 // exempts reports whether the rule exempts packets from the subnet that ipMasq masquerades: to a destination outside of the
