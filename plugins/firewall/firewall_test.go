@@ -69,7 +69,9 @@ var _ = Describe("the policies in nftables", func() {
 	It("are deleted after the bridge was deleted", func() {
 		b.addReferencePolicy("cni1", "")
 		b.OK("ADD", b.call(byNFT+key("ingressPolicy", sameBridge), 0))
-		Expect(b.ruleset()).To(ContainSubstring("cni1"))
+		Expect(b.ruleset()).To(ContainSubstring(`"cni1" comment "` + policyPrefix))
+		_, ok := types.ParseAttachment(policyPrefix)
+		Expect(ok).To(BeFalse(), "plumb gc would delete the element, which belongs to no attachment")
 		b.Host.Batch(GinkgoTB(), "link del cni0", "link del cni1")
 		c := b.call("", 3)
 		c.Config = bare("")

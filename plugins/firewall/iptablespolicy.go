@@ -85,7 +85,7 @@ func (f *firewall) otherBridges(rules []xt.Rule, found []nft.SetElement) (all []
 				return nil, err
 			}
 			if !gone {
-				all = append(all, policyElements(name, policyIn(rules, name), "")...)
+				all = append(all, policyElements(name, policyIn(rules, name), policyPrefix)...)
 			}
 		}
 	}

@@ -30,7 +30,7 @@ import (
 //	set isolated_ports { "veth1" comment "net1/cid1/eth0" }
 //
 // Each element of isolated_ports belongs to one attachment. The comment of any other element names only
-// the network of the last ADD on the bridge. It is empty for a bridge of the reference plugin.
+// the network of the last ADD on the bridge. It is policyPrefix for a bridge of the reference plugin.
 const isolationName = "isolation"
 
 // isolationLayout returns the part of table inet plumb that this plugin creates.
