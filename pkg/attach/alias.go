@@ -116,9 +116,11 @@ func shorten(s string) string {
 	return "#" + hex.EncodeToString(sum[:16])
 }
 
-// VethGC returns the LinkGC of the host ends that plumb created for the network.
+// VethGC returns the LinkGC of the host ends that plumb created for the network, including those of host-access.
 func VethGC(host *nl.Conn, network string) LinkGC {
-	return LinkGC{Host: host, Kind: "veth", Network: network, Names: hostNames}
+	return LinkGC{Host: host, Kind: "veth", Network: network, Names: func(a types.Attachment) []string {
+		return append(hostNames(a), hostNames(withIfName(a, AccessName(a.IfName)))...)
+	}}
 }
 
 // A LinkGC deletes the links of one kind that plumb created on the host for invalid attachments of a network.

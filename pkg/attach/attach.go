@@ -6,7 +6,7 @@
 // creates it, for example on a Master, and a ContainerLink, CheckContainerLink and DelContainerLink do the rest of ADD,
 // CHECK and DEL.
 //
-// Only AddVeth and HostAccess push an undo. Everything else that is added to an interface disappears with the interface.
+// Only AddVeth pushes an undo. Everything else that is added to an interface disappears with the interface.
 package attach
 
 import (

@@ -160,20 +160,18 @@ func CheckContainerLink(r *skel.Request, kind string, diff func(container *nl.Co
 // the container exists, and releases the addresses. If the namespace path was reused, an interface of another
 // kind or attachment may have the name. DelContainerLink does not delete it.
 func DelContainerLink(r *skel.Request, kind string) error {
-	return ipam.DelWithLink(r, func() (wait func() error, err error) { return deleteContainerLink(r, kind) })
-}
-
-func deleteContainerLink(r *skel.Request, kind string) (wait func() error, err error) {
-	noWait := func() error { return nil }
-	if r.ContainerNS == nil {
-		return noWait, nil
-	}
-	container, l, err := nl.OpenLink(r.ContainerNS, r.IfName)
-	if err != nil || l.Kind != kind {
-		return noWait, types.IgnoreNotExist(err)
-	}
-	if other, err := BelongsToOther(r, container, l); other || err != nil {
-		return noWait, err
-	}
-	return container.DeleteLinkAsync(l)
+	return ipam.DelWithLink(r, func() (wait func() error, err error) {
+		noWait := func() error { return nil }
+		if r.ContainerNS == nil {
+			return noWait, nil
+		}
+		container, l, err := nl.OpenLink(r.ContainerNS, r.IfName)
+		if err != nil || l.Kind != kind {
+			return noWait, types.IgnoreNotExist(err)
+		}
+		if other, err := BelongsToOther(r, container, l); other || err != nil {
+			return noWait, err
+		}
+		return container.DeleteLinkAsync(l)
+	})
 }

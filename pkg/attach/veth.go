@@ -22,7 +22,8 @@ import (
 // and without the container. The link's alias names the attachment and proves that plumb created the link for it.
 const hostPrefix = "veth"
 
-// hostNames returns the four possible names of the host end. AddVeth uses the first name that no other link has.
+// hostNames returns the four possible names of the host end of a pair. AddVeth uses the first name that no other link has.
+// The interface name of owner is the name of the container end.
 func hostNames(owner types.Attachment) []string {
 	sum := sha256.Sum256([]byte(owner.String()))
 	var names []string
@@ -41,6 +42,22 @@ type Pair struct {
 	MTU             int       // MTU of both ends, in bytes; if it is zero, the kernel chooses it
 }
 
+func (p Pair) containerEnd() string { return cmp.Or(p.Name, p.Owner.IfName) }
+
+func withIfName(owner types.Attachment, ifName string) types.Attachment {
+	owner.IfName = ifName
+	return owner
+}
+
+// AccessName returns the name of the container end of the pair that host-access creates beside the container's interface.
+func AccessName(ifName string) string {
+	if name := "h-" + ifName; len(name) <= types.MaxIfName {
+		return name
+	}
+	sum := sha256.Sum256([]byte(ifName))
+	return "h-" + hex.EncodeToString(sum[:6])
+}
+
 // EnsureNameFree returns an error with types.CodeConfig if the container already has an interface with the name. Plugins
 // call EnsureNameFree before they call the IPAM plugin.
 func EnsureNameFree(container *nl.Conn, ifName string) error {
@@ -57,9 +74,9 @@ func EnsureNameFree(container *nl.Conn, ifName string) error {
 // AddVeth creates the pair and pushes its removal to u. Both ends are down. The caller first attaches the host end to a
 // bridge or adds addresses to it, and then sets it up.
 func AddVeth(u *undo.Stack, p Pair) (hostEnd, container nl.Link, err error) {
-	for _, name := range hostNames(p.Owner) {
+	for _, name := range hostNames(withIfName(p.Owner, p.containerEnd())) {
 		hostEnd, container, err = p.Host.AddVeth(u, nl.Veth{
-			Name: name, Peer: cmp.Or(p.Name, p.Owner.IfName), PeerIn: p.Container, PeerMAC: p.MAC, MTU: p.MTU,
+			Name: name, Peer: p.containerEnd(), PeerIn: p.Container, PeerMAC: p.MAC, MTU: p.MTU,
 			Group: UnfinishedGroup(p.Owner.Network), // marks the link until SetOwner has set the alias
 		})
 		if !errors.Is(err, fs.ErrExist) {
@@ -98,7 +115,7 @@ func (p Pair) explainExists(name string) error {
 	l, err := p.Host.Link(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return EnsureNameFree(p.Container, cmp.Or(p.Name, p.Owner.IfName))
+		return EnsureNameFree(p.Container, p.containerEnd())
 	case err != nil:
 		return err
 	case createdFor(l, p.Owner):
@@ -112,8 +129,17 @@ func (p Pair) explainExists(name string) error {
 // attachment, or a link without an alias whose name is in prev, because the reference plugins set no alias. If no link
 // is found, the error matches fs.ErrNotExist.
 func HostEnd(host *nl.Conn, owner types.Attachment, prev *types.Result) (nl.Link, error) {
-	prevNames := hostEndNames(prev)
-	for _, name := range append(hostNames(owner), prevNames...) {
+	return findHostEnd(host, owner, hostNames(owner), hostEndNames(prev))
+}
+
+// AccessHostEnd returns the host end of the pair that host-access created beside the attachment's interface. It is not the
+// HostEnd of an attachment, because its name differs. If it does not exist, the error matches fs.ErrNotExist.
+func AccessHostEnd(host *nl.Conn, owner types.Attachment) (nl.Link, error) {
+	return findHostEnd(host, owner, hostNames(withIfName(owner, AccessName(owner.IfName))), nil)
+}
+
+func findHostEnd(host *nl.Conn, owner types.Attachment, names, prevNames []string) (nl.Link, error) {
+	for _, name := range append(names, prevNames...) {
 		l, err := host.Link(name)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nl.Link{}, err

@@ -165,6 +165,7 @@ type HookPoint uint32
 // The hooks. Their numbers are the same in the families inet and bridge.
 const (
 	Prerouting  HookPoint = unix.NF_INET_PRE_ROUTING
+	Input       HookPoint = unix.NF_INET_LOCAL_IN
 	Forward     HookPoint = unix.NF_INET_FORWARD
 	Output      HookPoint = unix.NF_INET_LOCAL_OUT
 	Postrouting HookPoint = unix.NF_INET_POST_ROUTING

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -259,6 +260,21 @@ func (c *Conn) VethPeer(l Link, other *Conn) (Link, error) {
 	if l.Kind != "veth" {
 		return Link{}, absent
 	}
+	return c.peerIn(other, l, absent)
+}
+
+// Parent returns the link on which l, a link in the namespace of c, was created, such as the master of a macvlan. If l is
+// not on a link, or if that link is not in the namespace of other, the error matches fs.ErrNotExist.
+func (c *Conn) Parent(l Link, other *Conn) (Link, error) {
+	absent := &requestError{step: "find the parent of " + l.Name, err: unix.ENODEV}
+	if l.Peer == 0 || slices.Contains([]string{"veth", "netkit", "vxcan"}, l.Kind) { // the Peer of a pair is not a parent
+		return Link{}, absent
+	}
+	return c.peerIn(other, l, absent)
+}
+
+// peerIn returns the Peer of l, a link in the namespace of c, or absent if it is not in the namespace of other.
+func (c *Conn) peerIn(other *Conn, l Link, absent error) (Link, error) {
 	if c.h.Same(other.h) {
 		if l.PeerNS != 0 {
 			return Link{}, absent

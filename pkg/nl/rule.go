@@ -61,22 +61,19 @@ type InputRule struct {
 	Interface string
 	Source    netip.Addr // source address of the packets, or zero for any address
 	IPv6      bool
-	Table     int // table in which the kernel looks up the route; if it is zero, the kernel rejects the packets (prohibit)
+	Table     int // table in which the kernel looks up the route
 	Priority  int
 }
 
 func (r InputRule) String() string {
-	family, action := "-4", "prohibit"
+	family := "-4"
 	if r.IPv6 {
 		family = "-6"
-	}
-	if r.Table != 0 {
-		action = fmt.Sprintf("lookup %d", r.Table)
 	}
 	if r.Source.IsValid() {
 		family += " from " + r.Source.String()
 	}
-	return fmt.Sprintf("%s iif %s %s", family, r.Interface, action)
+	return fmt.Sprintf("%s iif %s lookup %d", family, r.Interface, r.Table)
 }
 
 // EnsureInputRule adds a rule, and pushes its removal to u, unless the same rule exists.
@@ -97,9 +94,6 @@ func (r InputRule) lib() *netlink.Rule {
 	}
 	if r.Source.IsValid() {
 		rule.Src = ipNet(netip.PrefixFrom(r.Source, r.Source.BitLen()))
-	}
-	if r.Table == 0 {
-		rule.Type = unix.RTN_PROHIBIT // FR_ACT_PROHIBIT has the same number
 	}
 	return rule
 }

@@ -56,9 +56,9 @@ var _ = Describe("rules and tables", func() {
 	It("adds, lists, deletes and undoes rules for packets from an interface", func() {
 		before := nstest.Snapshot(GinkgoTB(), container)
 		rules := []nl.InputRule{
-			{Interface: "eth0", Priority: 300},
+			{Interface: "eth0", Table: 6, Priority: 300},
 			{Interface: "lo", Source: netip.MustParseAddr("10.1.0.2"), Table: 5000, Priority: 301},
-			{Interface: "gone0", IPv6: true, Priority: 300},
+			{Interface: "gone0", IPv6: true, Table: 6, Priority: 300},
 			{Interface: "lo", IPv6: true, Table: 7, Priority: 301},
 		}
 		for _, r := range rules {
@@ -66,7 +66,7 @@ var _ = Describe("rules and tables", func() {
 			Expect(c.EnsureInputRule(&u, r)).To(Succeed())
 		}
 		Expect(u.Len()).To(Equal(len(rules)))
-		Expect(container.IP("-4 rule")).To(ContainSubstring("from all iif eth0 prohibit"))
+		Expect(container.IP("-4 rule")).To(ContainSubstring("from all iif eth0 lookup 6"))
 		Expect(c.InputRules()).To(Equal(rules))
 		Expect(c.DeleteInputRule(rules[0])).To(Succeed())
 		Expect(c.DeleteInputRule(rules[0])).To(Succeed(), "the rule does not exist")

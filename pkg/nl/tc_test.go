@@ -13,13 +13,14 @@ import (
 )
 
 var _ = Describe("traffic control", Label(nstest.Kernel), func() {
+	var n, p *nstest.NS
 	var host, container *nl.Conn
 	var near, far, ifb nl.Link
 	var tracer *trace.Tracer
 	var u undo.Stack
 
 	BeforeEach(func() {
-		n, p := nstest.NewHostAndContainer(GinkgoTB())
+		n, p = nstest.NewHostAndContainer(GinkgoTB())
 		tracer, u = &trace.Tracer{}, undo.Stack{}
 		host, container = connect(n, tracer), connect(p, tracer)
 		var err error
@@ -62,6 +63,26 @@ var _ = Describe("traffic control", Label(nstest.Kernel), func() {
 		Expect(err).To(MatchError(fs.ErrNotExist))
 		_, err = host.VethPeer(ifb, container)
 		Expect(err).To(MatchError(fs.ErrNotExist))
+	})
+
+	It("finds the parent of an interface only in its namespace", func() {
+		p.IP("link add link eth0 name mv0 type macvlan")
+		mv, err := container.Link("mv0")
+		Expect(err).NotTo(HaveOccurred())
+		Expect(container.Parent(mv, container)).To(HaveField("Name", "eth0"))
+		_, err = container.Parent(mv, host)
+		Expect(err).To(MatchError(fs.ErrNotExist))
+		n.Must(GinkgoTB(), "ip", "link", "add", "link", "veth0", "name", "mv1", "type", "macvlan")
+		n.Must(GinkgoTB(), "ip", "link", "set", "mv1", "netns", p.Path())
+		moved, err := container.Link("mv1")
+		Expect(err).NotTo(HaveOccurred())
+		Expect(container.Parent(moved, host)).To(HaveField("Name", "veth0"))
+		_, err = container.Parent(moved, container)
+		Expect(err).To(MatchError(fs.ErrNotExist))
+		eth, err := container.Link("eth0")
+		Expect(err).NotTo(HaveOccurred())
+		_, err = container.Parent(eth, host)
+		Expect(err).To(MatchError(ContainSubstring("find the parent of eth0")))
 	})
 
 	It("finds no other end in another namespace if both ends are in the same one", func() {

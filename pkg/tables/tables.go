@@ -18,6 +18,9 @@ const (
 	Published       = "published"        // names of bridges whose host ports are reachable from other bridges
 )
 
+// HostAccessEnds is the name of the set of the host ends of the pairs that the plugin host-access creates.
+const HostAccessEnds = "host_access"
+
 // The sets of table bridge plumb.
 const (
 	IsolatedPorts = "isolated_ports" // bridge ports that cannot reach each other
@@ -60,6 +63,10 @@ const KubeProxyLink = "kube-ipvs0"
 // ServiceLinks returns the names of the interfaces of the host with addresses of Services. kube-router assigns these
 // addresses to kube-dummy-if, for the same reason as kube-proxy (see KubeProxyLink).
 func ServiceLinks() []string { return []string{KubeProxyLink, "kube-dummy-if"} }
+
+// HostAccess returns the name of the set of packets that the host accepts from the host ends in HostAccessEnds. A key is a
+// host end, the source and the destination.
+func HostAccess(f nft.Family) string { return HostAccessEnds + f.Version() }
 
 // Source returns the name of the map from an address to the two parts of its firewalld zone name.
 func Source(f nft.Family) string { return "source" + f.Version() }
@@ -104,6 +111,13 @@ func FirewallSets() []nft.Set {
 	})...)
 }
 
+// HostAccessSets returns the sets of the plugin host-access.
+func HostAccessSets() []nft.Set {
+	return append([]nft.Set{{Name: HostAccessEnds, Key: []nft.Type{nft.IfName}}}, perFamily(func(f nft.Family, addr nft.Type) []nft.Set {
+		return []nft.Set{{Name: HostAccess(f), Key: []nft.Type{nft.IfName, addr, addr}}}
+	})...)
+}
+
 // perFamily returns the sets for IPv4 and the sets for IPv6.
 func perFamily(sets func(f nft.Family, addr nft.Type) []nft.Set) []nft.Set {
 	return append(sets(nft.IPv4, nft.IPv4Addr), sets(nft.IPv6, nft.IPv6Addr)...)
@@ -125,7 +139,7 @@ func IsolatedPortSets() []nft.Set {
 // All returns the tables with all sets whose elements belong to attachments, including the sets for former owners.
 func All() []nft.Layout {
 	all := []nft.Layout{
-		Inet(slices.Concat(MasqueradeSets(), HostPortSets(), FirewallSets())...),
+		Inet(slices.Concat(MasqueradeSets(), HostPortSets(), FirewallSets(), HostAccessSets())...),
 		Bridge(append(SpoofCheckSets(), IsolatedPortSets()...)...),
 	}
 	for i := range all {

@@ -215,7 +215,5 @@ var _ = Describe("an invalid configuration", Ordered, ContinueOnFailure, func() 
 		Entry(nil, strings.ReplaceAll(conf("", 0), "1.1.0", "0.3.1"), types.CodeVersion, "incompatible CNI versions"),
 		Entry(nil, confFor(key("ingressPolicy", isolated), `{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"/container"}],"ips":[{"address":"10.9.0.2/24"}]}`),
 			types.CodeConfig, `interface needs to be set for ingress policy "isolated"`),
-		Entry("hostAccess of macvlan", confFor(key("ingressPolicy", "same-bridge"), `{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"/container"},{"name":"veth0a1b2c3d"}],"ips":[{"interface":0,"address":"10.9.0.2/24"}]}`),
-			types.CodeConfig, `interface needs to be set for ingress policy "same-bridge"`),
 	)
 })

@@ -196,24 +196,15 @@ func addresses(prev *types.Result) (addrs []netip.Addr) {
 	return addrs
 }
 
-// hostInterfaces returns the names of the host's interfaces in prev. It omits the host end of hostAccess, which prev lists
-// after the container's interface, because the host forwards no packets of the container through it.
-func hostInterfaces(prev *types.Result, ifName string) (names []string) {
-	index, _ := prev.ContainerInterface(ifName)
-	for _, in := range prev.Interfaces {
-		if in.Sandbox == "" && !(index == 0 && attach.IsHostEndName(in.Name)) {
-			names = append(names, in.Name)
-		}
-	}
-	return names
-}
-
 // findBridge sets f.bridge to the first bridge among the host's interfaces in prevResult. Without a
 // bridge, it chooses the first of these interfaces, for example the host end of ptp.
 func (f *firewall) findBridge(prev *types.Result) error {
 	var hostLinks []nl.Link
-	for _, name := range hostInterfaces(prev, f.r.IfName) {
-		l, err := f.links.Link(name)
+	for _, in := range prev.Interfaces {
+		if in.Sandbox != "" {
+			continue
+		}
+		l, err := f.links.Link(in.Name)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}

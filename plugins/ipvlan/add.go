@@ -34,10 +34,7 @@ func add(r *skel.Request, conf *config) (*types.Result, error) {
 		return nil, explainRefusal(err, setup.Master)
 	}
 	result, err := setup.Configure(r, eth, conf.dad)
-	if err != nil {
-		return nil, explainSameAddress(err, setup.Master)
-	}
-	return result, conf.access.Add(r, setup, result)
+	return result, explainSameAddress(err, setup.Master)
 }
 
 // claimMode records the mode of the attachment, and returns an error if ipvlans of another mode exist on the master.

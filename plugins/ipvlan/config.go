@@ -21,7 +21,6 @@ type rawConfig struct {
 	DataDir         string `json:"dataDir"`
 	attach.DADKeys
 	attach.QueueKeys
-	attach.HostAccessKeys
 }
 
 // config is the checked configuration.
@@ -31,8 +30,7 @@ type config struct {
 	mtu     int // in bytes; if it is 0, the kernel uses the MTU of the master
 	dad     attach.DADMode
 	queues  attach.QueueKeys
-	access  *attach.HostAccess // nil without hostAccess
-	dataDir string             // empty if nothing is recorded
+	dataDir string // empty if nothing is recorded
 }
 
 // defaultDataDir is in /run, because records are useless after a reboot, when the interfaces are gone.
@@ -56,9 +54,7 @@ func parse(r *skel.Request) (*config, error) {
 		queues:  raw.QueueKeys,
 		dataDir: r.StateDir(raw.DataDir, defaultDataDir),
 	}
-	access, accessErr := raw.HostAccessKeys.Parse(r, conf.master)
-	conf.access = access
-	errs := []error{accessErr, conf.master.Validate(), attach.CheckMTU(raw.MTU), raw.QueueKeys.Check()}
+	errs := []error{conf.master.Validate(), attach.CheckMTU(raw.MTU), raw.QueueKeys.Check()}
 	reportIf := types.ProblemsInto(&errs)
 	reportIf(!conf.mode.HasKnownMode(), "unknown ipvlan mode: %q; want l2, l3 or l3s", raw.Mode)
 	reportIf(!conf.mode.HasKnownFlag(), "unknown ipvlan flag: %q; want bridge, private or vepa", raw.Flag)

@@ -222,16 +222,4 @@ var _ = Describe("DEL", Label(nstest.Kernel), func() {
 			PrepareContainer: func(container *nstest.NS) { container.SkipDAD(GinkgoTB()) },
 		})
 	})
-
-	It("leaves nothing of hostAccess if any step of ADD, DEL or REPAIR fails", func() {
-		b.FaultSweep(nstest.Sweep{
-			Config: b.conf("1.1.0", onUplink+`,"hostAccess":true`, b.HostLocal()),
-			Prepare: func(host, _ *nstest.NS) {
-				outside := nstest.New(GinkgoTB()).Named("outside")
-				nstest.Join(GinkgoTB(), nstest.End{In: host, Name: "uplink0", Addrs: []string{nstest.HostV4 + "/24", nstest.HostV6 + "/64"}}, nstest.End{In: outside, Name: "uplink0"})
-			},
-			PrepareContainer: func(container *nstest.NS) { container.SkipDAD(GinkgoTB()) },
-			Damage:           []string{"ip rule del iif lo lookup 11300", "ip -6 rule del iif lo lookup 11300"},
-		})
-	})
 })

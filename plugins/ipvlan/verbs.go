@@ -20,26 +20,26 @@ func check(r *skel.Request, conf *config) error {
 		if err == nil && mode != conf.mode {
 			err = types.WithRepair(types.RepairNever, fmt.Errorf("interface %s has %s, want %s", eth.Name, mode, conf.mode))
 		}
-		return errors.Join(err, conf.access.Diff(r, container))
+		return err
 	})
 }
 
 func repair(r *skel.Request, conf *config) error {
-	return errors.Join(attach.RepairContainerLink(r, kind, conf.dad), conf.access.Repair(r))
+	return attach.RepairContainerLink(r, kind, conf.dad)
 }
 
 // del reads no key of the plugin but dataDir, because the master may have been deleted since ADD, and the
 // configuration may have changed.
 func del(r *skel.Request) error {
-	if err := attach.DelWithHostAccess(r, kind); err != nil {
+	if err := attach.DelContainerLink(r, kind); err != nil {
 		return err
 	}
 	return recordFile(r, r.SavedStateDir(defaultDataDir), r.Attachment()).Remove()
 }
 
-// gc deletes only the links of hostAccess, because runtimes do not pass it the paths of the containers. The kernel
-// deletes the other links with the containers.
-func gc(r *skel.Request) error { return errors.Join(attach.GCWithHostAccess(r), collectRecords(r)) }
+// gc deletes no links, because runtimes do not pass it the paths of the containers. The kernel deletes the links with the
+// containers.
+func gc(r *skel.Request) error { return errors.Join(ipam.GC(r), collectRecords(r)) }
 
 // status returns an error if an ADD would fail. If neither "master" nor "ipam" is set, status does not look
 // for a master, because ADD may find it in the result of an earlier plugin.
@@ -50,9 +50,6 @@ func status(r *skel.Request) error {
 	}
 	if err == nil && (conf.master.Name != "" || r.Conf.IPAM.Type != "") {
 		err = conf.master.Status(r, conf.mtu)
-	}
-	if err == nil {
-		err = conf.access.Status(r)
 	}
 	return ipam.Status(r, err)
 }

@@ -60,10 +60,7 @@ func add(r *skel.Request, conf *config) (*types.Result, error) {
 		}
 	}
 	result, err := setup.Configure(r, eth, conf.dad)
-	if err != nil {
-		return nil, explainSameMAC(err, eth, setup.Master)
-	}
-	return result, conf.access.Add(r, setup, result)
+	return result, explainSameMAC(err, eth, setup.Master)
 }
 
 // explainRefusal explains why the kernel did not create the macvlan (drivers/net/macvlan.c). EBUSY means that

@@ -22,7 +22,6 @@ type rawConfig struct {
 	attach.DADKeys
 	attach.MACKeys
 	attach.QueueKeys
-	attach.HostAccessKeys
 }
 
 // config is the checked configuration.
@@ -34,7 +33,6 @@ type config struct {
 	queueLen uint32    // in packets; if it is 0, the kernel uses its default
 	dad      attach.DADMode
 	queues   attach.QueueKeys
-	access   *attach.HostAccess // nil without hostAccess
 }
 
 const maxQueueLen = int64(math.MaxUint32)
@@ -56,9 +54,7 @@ func parse(r *skel.Request) (*config, error) {
 		dad:      raw.DADKeys.Mode(),
 		queues:   raw.QueueKeys,
 	}
-	access, accessErr := raw.HostAccessKeys.Parse(r, conf.master)
-	conf.access = access
-	errs := []error{macErr, accessErr, conf.master.Validate(), attach.CheckMTU(raw.MTU), raw.QueueKeys.Check()}
+	errs := []error{macErr, conf.master.Validate(), attach.CheckMTU(raw.MTU), raw.QueueKeys.Check()}
 	reportIf := types.ProblemsInto(&errs)
 	reportIf(!nl.IsMacvlanMode(conf.mode), "unknown macvlan mode: %q; want bridge, private, vepa or passthru", raw.Mode)
 	reportIf(raw.BCQueueLen < 0 || raw.BCQueueLen > maxQueueLen, "bcqueuelen %d must be between 0 and %d", raw.BCQueueLen, maxQueueLen)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/plumb-cni/plumb/v2/pkg/attach"
@@ -14,32 +13,27 @@ import (
 // check compares the interface with what ADD created, and returns an error that names every difference. It
 // ignores the MAC, the MTU and the sysctls, which a later plugin of the chain may change.
 func check(r *skel.Request, conf *config) error {
-	return conf.master.Check(r, kind, func(container *nl.Conn, eth nl.Link) error {
-		err := conf.access.Diff(r, container)
-		if eth.MacvlanMode != conf.mode {
-			mode := fmt.Errorf("interface %s has mode %s, want %s", eth.Name, eth.MacvlanMode, conf.mode)
-			err = errors.Join(err, types.WithRepair(types.RepairNever, mode))
+	return conf.master.Check(r, kind, func(_ *nl.Conn, eth nl.Link) error {
+		if eth.MacvlanMode == conf.mode {
+			return nil
 		}
-		return err
+		return types.WithRepair(types.RepairNever, fmt.Errorf("interface %s has mode %s, want %s", eth.Name, eth.MacvlanMode, conf.mode))
 	})
 }
 
 func repair(r *skel.Request, conf *config) error {
-	return errors.Join(attach.RepairContainerLink(r, kind, conf.dad), conf.access.Repair(r))
+	return attach.RepairContainerLink(r, kind, conf.dad)
 }
 
 // del does not read the configuration of the plugin, because the master may have been deleted since ADD, and
 // the configuration may have changed.
-func del(r *skel.Request) error { return attach.DelWithHostAccess(r, kind) }
+func del(r *skel.Request) error { return attach.DelContainerLink(r, kind) }
 
 // status returns an error if an ADD would fail.
 func status(r *skel.Request) error {
 	conf, err := parse(r)
 	if err == nil {
 		err = conf.master.Status(r, conf.mtu)
-	}
-	if err == nil {
-		err = conf.access.Status(r)
 	}
 	return ipam.Status(r, err)
 }

@@ -57,14 +57,14 @@ func add(r *skel.Request, conf *config) (*types.Result, error) {
 	return withVM(r, prev, eth, tap), nil
 }
 
-// checkNoHostAccess returns an error if a veth pair of hostAccess is beside the interface. Packets of the host through the
+// checkNoHostAccess returns an error if a veth pair of host-access is beside the interface. Packets of the host through the
 // pair would reach the namespace, and not the virtual machine, which has the same address.
 func checkNoHostAccess(container *nl.Conn, eth nl.Link) error {
-	found, err := attach.HasHostAccess(container, eth.Name)
-	if found {
-		return types.Errorf(types.CodeConfig, "interface %s has a veth pair of hostAccess, whose packets would not reach the virtual machine; remove hostAccess from the plugin that creates the interface", eth.Name)
+	pair, err := container.Link(attach.AccessName(eth.Name))
+	if err == nil && pair.Kind == "veth" {
+		return types.Errorf(types.CodeConfig, "interface %s has a veth pair of host-access, whose packets would not reach the virtual machine; remove host-access from the list", eth.Name)
 	}
-	return err
+	return types.IgnoreNotExist(err)
 }
 
 // checkInterface returns an error if a virtual machine cannot use the MAC or the MTU of the interface.

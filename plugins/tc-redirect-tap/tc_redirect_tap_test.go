@@ -108,7 +108,7 @@ var _ = Describe("ADD", func() {
 		Entry("an MTU that no tap can have", "eth0", "", []string{"ip link set eth0 mtu 65535"}, "interface eth0 has MTU 65535, and a tap supports at most 65521"),
 		Entry("a name that exists", "eth0", "TC_REDIRECT_TAP_NAME=vm0", []string{"ip link add vm0 type bridge"}, `interface "vm0" already exists in container`, "choose another TC_REDIRECT_TAP_NAME"),
 		Entry("an ingress qdisc", "eth0", "", []string{"tc qdisc add dev eth0 ingress"}, "interface eth0 already has a qdisc (ingress)"),
-		Entry("a pair of hostAccess", "eth0", "", []string{"ip link add h-eth0 type veth peer name host0"}, "interface eth0 has a veth pair of hostAccess"),
+		Entry("a pair of host-access", "eth0", "", []string{"ip link add h-eth0 type veth peer name host0"}, "interface eth0 has a veth pair of host-access"),
 		Entry("a clsact qdisc", "eth0", "", []string{"tc qdisc add dev eth0 clsact"}, "interface eth0 already has a qdisc (clsact)"),
 	)
 

@@ -39,8 +39,8 @@ const hostLocal = `"ipam": {"type": "host-local", "dataDir": "DIR/leases",
 // newNetwork returns a new host with a network of these plugins.
 func newNetwork(cniVersion, plugins string) *testNetwork {
 	GinkgoHelper()
-	network := &testNetwork{cnitest.NewNetwork("e2e", plugins, "bridge", "ptp", "macvlan", "loopback", "host-local", "static",
-		"portmap", "bandwidth", "tuning", "firewall", "sbr", "route-override", "tc-redirect-tap")}
+	network := &testNetwork{cnitest.NewNetwork("e2e", plugins, "bridge", "ptp", "macvlan", "ipvlan", "vlan", "host-device", "loopback", "host-local", "static",
+		"portmap", "bandwidth", "tuning", "firewall", "sbr", "route-override", "host-access", "tc-redirect-tap")}
 	network.SetList(cniVersion, "e2e", plugins)
 	return network
 }

@@ -15,9 +15,9 @@ import (
 var sbrNetworks = []struct{ ifName, plugins string }{
 	{"eth0", `{"type": "bridge", "bridge": "cni0", "isDefaultGateway": true,
 		"ipam": {"type": "host-local", "dataDir": "DIR/leases", "ranges": [[{"subnet": "10.1.0.0/16"}], [{"subnet": "fd00:1::/64"}]]}}`},
-	{"net1", `{"type": "macvlan", "master": "uplink0", "optimisticDAD": true, "hostAccess": true, "ipam": {"type": "host-local", "dataDir": "DIR/leases", "ranges": [
+	{"net1", `{"type": "macvlan", "master": "uplink0", "optimisticDAD": true, "ipam": {"type": "host-local", "dataDir": "DIR/leases", "ranges": [
 			[{"subnet": "198.18.0.0/24", "rangeStart": "198.18.0.100", "gateway": "198.18.0.2"}], [{"subnet": "2001:db8:18::/64", "rangeStart": "2001:db8:18::100", "gateway": "2001:db8:18::2"}]]}},
-		{"type": "sbr"}, {"type": "tuning", "dataDir": "DIR/tuning", "mtu": 1400}, {"type": "firewall"}, {"type": "portmap"}`},
+		{"type": "sbr"}, {"type": "tuning", "dataDir": "DIR/tuning", "mtu": 1400}, {"type": "firewall"}, {"type": "portmap"}, {"type": "host-access"}`},
 	{"net2", `{"type": "bridge", "bridge": "cni2", "isGateway": true, "ipam": {"type": "host-local", "dataDir": "DIR/leases",
 			"ranges": [[{"subnet": "10.2.0.0/16"}], [{"subnet": "fd00:2::/64"}]], "routes": [{"dst": "0.0.0.0/0"}]}},
 		{"type": "sbr", "keepMain": "subnet"}`},
@@ -66,7 +66,7 @@ var _ = DescribeTable("a container with three networks, two of them with sbr, wo
 )
 
 // expectSBRTraffic connects to the container through the macvlan from an address behind the router of that segment, and
-// from the container to other hosts through the default network. With hostAccess, the host and the macvlan's address connect.
+// from the container to other hosts through the default network. With host-access, the host and the macvlan's address connect.
 func (a *sbrAttachment) expectSBRTraffic() {
 	GinkgoHelper()
 	tb := GinkgoTB()

@@ -69,6 +69,9 @@ func linkRules() []mutationRule {
 
 func routeRules() []mutationRule {
 	return []mutationRule{
+		{pattern: `rule iif=lo priority=(\d+) .*src=(\S+) table=(\d+)`, command: "ip rule del pref $1 from $2 iif lo lookup $3", want: "no rule -4"},
+		{pattern: `rule6 iif=lo priority=(\d+) .*src=(\S+) table=(\d+)`, command: "ip -6 rule del pref $1 from $2 iif lo lookup $3", want: "no rule -6"},
+		{pattern: `neigh dev=(\S+) dst=(\S+) .*PERMANENT`, command: "ip neigh del $2 dev $1", want: "$1 has no permanent neighbor entry $2"},
 		{pattern: `rule .*protocol=\S+ src=(\S+) table=`, command: "ip rule del from $1", want: "the rule from $1 is missing"},
 		{pattern: `rule6 .*protocol=\S+ src=(\S+) table=`, command: "ip -6 rule del from $1", want: "the rule from $1 is missing"},
 		{pattern: `route dev=\S+ dst=default gateway=(\S+) .*table=(10[01]) `, command: "ip route del default via $1 table $2", want: "via $1"},
@@ -104,7 +107,7 @@ func sysctlRules() []mutationRule {
 		{pattern: `sysctl net/ipv[46]/conf/(all|default|lo)/(forwarding|mc_forwarding)`, exempt: "another name of the same sysctl"},
 		{pattern: `sysctl net/ipv[46]/conf/\S+/forwarding`, exempt: "another name of the same sysctl"},
 		{pattern: `sysctl net/ipv4/conf/all/accept_redirects 0`, exempt: "the kernel sets it with forwarding"},
-		{pattern: `sysctl (net/ipv6/conf/(veth|cni)\S+/accept_ra) 0`, command: "echo 1 >/proc/sys/$1", want: "$1"},
+		{pattern: `sysctl (net/ipv6/conf/(veth|cni|h-)\S+/accept_ra) 0`, command: "echo 1 >/proc/sys/$1", want: "$1"},
 		{pattern: `sysctl (net/ipv4/conf/\S+/route_localnet) 1`, command: "echo 0 >/proc/sys/$1", want: "$1"},
 		{pattern: `sysctl (net/ipv4/conf/eth0/arp_filter) 1`, command: "echo 0 >/proc/sys/$1", want: "$1"},
 		{pattern: `sysctl (net/\S+/eth0/\S+) `, exempt: "a later plugin may change settings of the container's interface"},
@@ -420,6 +423,7 @@ func checkedNetworks() []checkedNetwork {
 		{name: "tuning", comparesInterface: true, plugins: ptp + `{"type": "tuning", "dataDir": "DIR/tuning", "mtu": 1400, "mac": "02:00:00:00:00:09", "promisc": true, "allmulti": true,
 			"txQLen": 500, "sysctl": {"net.ipv4.conf.IFNAME.arp_filter": "1"}}`},
 		{name: "sbr", plugins: ptp + `{"type": "sbr"}`},
+		{name: "host-access", plugins: `{"type": "macvlan", "master": "uplink0", "optimisticDAD": true, ` + dualStack + `}, {"type": "host-access"}`},
 		{name: "tc-redirect-tap", plugins: ptp + `{"type": "tc-redirect-tap"}`},
 		{name: "route-override", plugins: ptp + `{"type": "route-override", "flushroutes": true, "addroutes": [{"dst": "198.51.100.0/24"}, {"dst": "2001:db8:51::/48"}]}`},
 		{name: "loopback", plugins: `{"type": "loopback"}`},

@@ -16,7 +16,7 @@ type testNetwork struct{ *cnitest.Network }
 func newTestNetwork(plugins string) *testNetwork {
 	GinkgoHelper()
 	return &testNetwork{cnitest.NewNetwork("net1", plugins, "bridge", "ptp", "macvlan", "ipvlan", "vlan", "loopback", "host-local", "static",
-		"portmap", "bandwidth", "tuning", "tap", "sbr", "route-override", "tc-redirect-tap")}
+		"portmap", "bandwidth", "tuning", "tap", "sbr", "route-override", "host-access", "tc-redirect-tap")}
 }
 
 // capabilityArgs returns capability arguments that map a host port to port 80 of the container, and

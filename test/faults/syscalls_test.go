@@ -37,6 +37,7 @@ func pluginConfigs() []pluginConfig {
 			keys: `"dataDir": "DIR/tuning", "mtu": 1400, "mac": "0a:00:00:00:00:01", "promisc": true, "sysctl": {"net.ipv4.conf.IFNAME.arp_filter": "1"}`},
 		{name: "sbr", plugin: "sbr", bridgeKeys: bridgeConfig, needsNamespace: true, keys: `"keepMain": "subnet"`},
 		{name: "firewall", plugin: "firewall", bridgeKeys: bridgeConfig, keys: `"backend": "nftables", "ingressPolicy": "isolated"`},
+		{name: "host-access", plugin: "host-access", bridgeKeys: bridgeConfig, needsNamespace: true, keys: `"hostAddresses": ["198.18.0.1"]`},
 		{name: "host-local", plugin: "host-local", filesOnly: true, keys: dualStackIPAM},
 		{name: "host-local with sticky", plugin: "host-local", filesOnly: true,
 			keys: `"runtimeConfig": {"mac": "02:00:00:00:00:05"}, ` + strings.Replace(dualStackIPAM, `"ranges"`, `"sticky": "mac", "ranges"`, 1)},

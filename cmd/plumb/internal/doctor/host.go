@@ -247,7 +247,7 @@ func (h host) findSysctls(files []*file, add addFunc) {
 func findUnreachablePorts(files []*file, add addFunc) {
 	for _, f := range usable(files) {
 		i := slices.IndexFunc(f.plugins, func(p plugin) bool {
-			return slices.Contains([]string{"macvlan", "ipvlan", "vlan", "host-device", "dummy"}, p.Type) && p.at.Get("hostAccess") == nil
+			return slices.Contains([]string{"macvlan", "ipvlan", "vlan", "host-device", "dummy"}, p.Type)
 		})
 		j := slices.IndexFunc(f.plugins, func(p plugin) bool { return p.Type == "portmap" })
 		if i >= 0 && j > i && !slices.ContainsFunc(f.plugins, func(p plugin) bool { return p.Type == "bridge" || p.Type == "ptp" }) {

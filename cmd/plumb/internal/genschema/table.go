@@ -106,9 +106,6 @@ func (p *page) typeOf(text string, path []string, others map[string]*page) (*sch
 		return integer(limits)
 	}
 	switch {
-	case text == "bool or list of prefixes":
-		list, err := listOf("prefixes")
-		return &schema.Schema{AnyOf: []*schema.Schema{{Type: "boolean"}, list}}, err
 	case text == "any":
 		return &schema.Schema{}, nil
 	case text == "object of strings":

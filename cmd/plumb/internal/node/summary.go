@@ -75,6 +75,8 @@ func summaryOfSet(set string) string {
 		return set
 	case set == tables.CheckedPorts:
 		return "macspoofchk"
+	case set == tables.HostAccessEnds:
+		return "host-access"
 	case set == tables.IsolatedPorts:
 		return "isolated"
 	}

@@ -1,0 +1,185 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"slices"
+
+	"github.com/plumb-cni/plumb/v2/pkg/attach"
+	"github.com/plumb-cni/plumb/v2/pkg/nft"
+	"github.com/plumb-cni/plumb/v2/pkg/nl"
+	"github.com/plumb-cni/plumb/v2/pkg/skel"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
+)
+
+// add creates the pair, and returns prevResult. The pair is not in the result, because other plugins would take its host end
+// for the host end of the container's interface.
+func add(r *skel.Request, conf *config) (*types.Result, error) {
+	prev, err := r.RequirePrev()
+	if err != nil {
+		return nil, err
+	}
+	if slices.ContainsFunc(prev.Interfaces, func(in types.Interface) bool { return in.Sandbox == r.ContainerID }) {
+		return nil, types.Errorf(types.CodeConfig, "prevResult contains an interface of a virtual machine, which the pair would not reach; remove host-access or tc-redirect-tap from the list")
+	}
+	p, err := open(r, conf)
+	if err != nil {
+		return nil, types.Coded(types.CodeConfig, err)
+	}
+	ips, err := p.ips()
+	if err == nil {
+		err = p.setFamilies(ips)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return prev, p.create(r)
+}
+
+// create creates the pair. It adds the filter before it sets the host end up, so that no other packet passes.
+func (p *pair) create(r *skel.Request) error {
+	c, err := openFilter(r)
+	if err != nil {
+		return err
+	}
+	p.hostEnd, p.link, err = attach.AddVeth(&r.Undo, attach.Pair{
+		Host: p.host, Container: p.container, Owner: p.owner, Name: attach.AccessName(r.IfName), MTU: p.eth.MTU,
+	})
+	if err == nil {
+		err = p.filter(c).Add(&r.Undo)
+	}
+	if err != nil {
+		return err
+	}
+	host, container := p.ends()
+	for _, e := range []end{host, container} {
+		if err := e.apply(&r.Undo, e.routes); err != nil {
+			return attach.ExplainRemoved(p.host, p.hostEnd, p.hostEnd.Name, explain(e, err))
+		}
+	}
+	return nil
+}
+
+// explain explains why the kernel did not add a route to the end.
+func explain(e end, err error) error {
+	if errors.Is(err, fs.ErrExist) {
+		return types.Errorf(types.CodeConfig, "another attachment has the same address: %w; use addresses that differ in all networks with host-access", err)
+	}
+	if nl.IsInvalidRoute(err) {
+		return types.Errorf(types.CodeConfig, "the kernel rejects a route of %s: %w; %s must not be an address of the host or of the container", e.link.Name, err, gateways[false])
+	}
+	return err
+}
+
+// check returns an error that names every difference of the pair.
+func check(r *skel.Request, conf *config) error {
+	p, others, err := find(r, conf, false)
+	if err != nil {
+		return types.Errorf(types.CodeChanged, "%w", types.WithRepair(types.RepairNever, err))
+	}
+	var errs []error
+	for _, ip := range others {
+		errs = append(errs, types.WithRepair(types.RepairContainerSide, fmt.Errorf("address %s of interface %s is not connected to the host", ip, p.eth.Name)))
+	}
+	if len(p.families) > 0 {
+		c, err := openFilter(r)
+		if err != nil {
+			return err
+		}
+		host, container := p.ends()
+		errs = append(errs, diffFilter(p.filter(c)), host.diff(), types.WithRepair(types.RepairContainerSide, container.diff()))
+	}
+	return types.Coded(types.CodeChanged, errors.Join(errs...))
+}
+
+// repair restores the filter and the host end and, if Request.RepairsContainer, the container end. It restores no pair that
+// was deleted.
+func repair(r *skel.Request, conf *config) error {
+	p, _, err := find(r, conf, r.RepairsContainer())
+	if err != nil || len(p.families) == 0 {
+		return nil // CHECK reports the error
+	}
+	c, err := openFilter(r)
+	if err != nil {
+		return err
+	}
+	host, container := p.ends()
+	err = errors.Join(p.filter(c).Add(&r.Undo), host.restore(&r.Undo))
+	if r.RepairsContainer() {
+		err = errors.Join(err, container.restore(&r.Undo))
+	}
+	return err
+}
+
+// del deletes the pair, its filter, and its rules in the container. It needs neither prevResult nor a valid configuration.
+func del(r *skel.Request) error {
+	host, container, err := nl.OpenBoth(r.HostNS, r.ContainerNS)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	hostEnd, err := attach.AccessHostEnd(host, r.Attachment())
+	if err == nil {
+		err = host.DeleteLink(hostEnd)
+	}
+	errs = append(errs, types.IgnoreNotExist(err), r.IgnoreForbidden(deleteFilter(r)))
+	if container == nil {
+		return errors.Join(errs...)
+	}
+	rules, err := container.InputRules()
+	for _, rule := range rules {
+		if rule.Table == containerTable(r.Attachment()) {
+			errs = append(errs, container.DeleteInputRule(rule))
+		}
+	}
+	return errors.Join(append(errs, err)...)
+}
+
+func deleteFilter(r *skel.Request) error {
+	c, err := nft.OpenIfSupported(r.HostNS)
+	if c != nil {
+		err = filterOf(c, r.Attachment()).Remove()
+	}
+	return err
+}
+
+// gc deletes the pairs of the network's attachments that are not valid, and their filters.
+func gc(r *skel.Request) error {
+	host, err := nl.Open(r.HostNS)
+	if err != nil {
+		return err
+	}
+	keep := r.ValidAttachments()
+	linksErr := attach.VethGC(host, r.Conf.Name).Run(keep)
+	c, err := nft.OpenIfSupported(r.HostNS)
+	if c != nil {
+		err = c.Atomically("nft delete stale host access of network "+r.Conf.Name, func(tx *nft.Tx) error {
+			_, err := filterOf(c, types.Attachment{}).GC(tx, r.Conf.Name, keep)
+			return err
+		})
+	}
+	return errors.Join(linksErr, r.IgnoreForbidden(err))
+}
+
+// status returns an error if an ADD would fail.
+func status(r *skel.Request) error {
+	conf, err := parse(r)
+	if err != nil {
+		return types.NotAvailable(err)
+	}
+	host, err := nl.Open(r.HostNS)
+	if err != nil {
+		return types.NotAvailable(err)
+	}
+	local, err := host.LocalAddrs(netip.Addr{})
+	if err == nil {
+		err = conf.requireLocal(local)
+	}
+	c, filterErr := openFilter(r)
+	if filterErr == nil {
+		filterErr = c.CheckSupport(filterLayout())
+	}
+	return types.NotAvailable(errors.Join(err, filterErr))
+}
