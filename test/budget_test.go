@@ -22,7 +22,7 @@ type budget struct {
 // subdirectories.
 var budgets = map[string]budget{
 	"cmd/plumb":               {lines: 10020, why: "reading, judging and removing are packages of their own"},
-	"pkg/attach":              {lines: 2060},
+	"pkg/attach":              {lines: 2080},
 	"pkg/claims":              {lines: 820},
 	"pkg/dhcp":                {lines: 1060},
 	"pkg/dhcpd":               {lines: 1780},

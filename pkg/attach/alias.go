@@ -116,11 +116,18 @@ func shorten(s string) string {
 	return "#" + hex.EncodeToString(sum[:16])
 }
 
-// VethGC returns the LinkGC of the host ends that plumb created for the network, including those of host-access.
-func VethGC(host *nl.Conn, network string) LinkGC {
-	return LinkGC{Host: host, Kind: "veth", Network: network, Names: func(a types.Attachment) []string {
-		return append(hostNames(a), hostNames(withIfName(a, AccessName(a.IfName)))...)
-	}}
+// VethGC returns the LinkGC of the host ends that plumb created for the network, except those of host-access.
+func VethGC(host *nl.Conn, network string) LinkGC { return vethGC(host, network, hostPrefix) }
+
+// AccessGC returns the LinkGC of the host ends that host-access created for the network.
+func AccessGC(host *nl.Conn, network string) LinkGC { return vethGC(host, network, accessPrefix) }
+
+func vethGC(host *nl.Conn, network, prefix string) LinkGC {
+	return LinkGC{
+		Host: host, Kind: "veth", Network: network,
+		Names:   func(a types.Attachment) []string { return hostNames(prefix, a) },
+		Ignores: func(name string) bool { return strings.HasPrefix(name, accessPrefix) != (prefix == accessPrefix) },
+	}
 }
 
 // A LinkGC deletes the links of one kind that plumb created on the host for invalid attachments of a network.
@@ -129,6 +136,7 @@ type LinkGC struct {
 	Kind    string // kind of the links, "veth" or "ifb"
 	Network string
 	Names   func(types.Attachment) []string // returns the possible names of the attachment's link
+	Ignores func(name string) bool          // reports whether a link with the name belongs to another plugin; nil means never
 }
 
 // Run deletes the links that Stale returns.
@@ -158,6 +166,9 @@ func (g LinkGC) Stale(keep types.Set) ([]nl.Link, error) {
 	}
 	var stale []nl.Link
 	for _, l := range links {
+		if g.Ignores != nil && g.Ignores(l.Name) {
+			continue
+		}
 		unfinished := l.Alias == "" && l.Group == UnfinishedGroup(g.Network)
 		finished := strings.HasPrefix(l.Alias, networkAlias(g.Network))
 		if unfinished && !names[l.Name] || finished && !aliases[l.Alias] {

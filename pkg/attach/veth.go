@@ -22,13 +22,17 @@ import (
 // and without the container. The link's alias names the attachment and proves that plumb created the link for it.
 const hostPrefix = "veth"
 
-// hostNames returns the four possible names of the host end of a pair. AddVeth uses the first name that no other link has.
-// The interface name of owner is the name of the container end.
-func hostNames(owner types.Attachment) []string {
+// accessPrefix begins the name of a host end that host-access created. It differs from every other name of a host end,
+// because h is not a hexadecimal digit.
+const accessPrefix = hostPrefix + "h"
+
+// hostNames returns the four possible names of the attachment's host end with hostPrefix or accessPrefix. AddVeth uses the
+// first name that no other link has.
+func hostNames(prefix string, owner types.Attachment) []string {
 	sum := sha256.Sum256([]byte(owner.String()))
 	var names []string
 	for part := range slices.Chunk(sum[:16], 4) {
-		names = append(names, hostPrefix+hex.EncodeToString(part))
+		names = append(names, prefix+hex.EncodeToString(part))
 	}
 	return names
 }
@@ -37,17 +41,12 @@ func hostNames(owner types.Attachment) []string {
 type Pair struct {
 	Host, Container *nl.Conn
 	Owner           types.Attachment
-	Name            string    // name of the container end; if it is "", the interface name of the attachment
+	Name            string    // name of the container end of a pair of host-access; if it is "", the interface name of the attachment
 	MAC             types.MAC // MAC of the container end; if it is zero, nl.Conn.AddVeth chooses a random MAC
 	MTU             int       // MTU of both ends, in bytes; if it is zero, the kernel chooses it
 }
 
 func (p Pair) containerEnd() string { return cmp.Or(p.Name, p.Owner.IfName) }
-
-func withIfName(owner types.Attachment, ifName string) types.Attachment {
-	owner.IfName = ifName
-	return owner
-}
 
 // AccessName returns the name of the container end of the pair that host-access creates beside the container's interface.
 func AccessName(ifName string) string {
@@ -74,7 +73,11 @@ func EnsureNameFree(container *nl.Conn, ifName string) error {
 // AddVeth creates the pair and pushes its removal to u. Both ends are down. The caller first attaches the host end to a
 // bridge or adds addresses to it, and then sets it up.
 func AddVeth(u *undo.Stack, p Pair) (hostEnd, container nl.Link, err error) {
-	for _, name := range hostNames(withIfName(p.Owner, p.containerEnd())) {
+	prefix := hostPrefix
+	if p.Name != "" {
+		prefix = accessPrefix
+	}
+	for _, name := range hostNames(prefix, p.Owner) {
 		hostEnd, container, err = p.Host.AddVeth(u, nl.Veth{
 			Name: name, Peer: p.containerEnd(), PeerIn: p.Container, PeerMAC: p.MAC, MTU: p.MTU,
 			Group: UnfinishedGroup(p.Owner.Network), // marks the link until SetOwner has set the alias
@@ -129,13 +132,13 @@ func (p Pair) explainExists(name string) error {
 // attachment, or a link without an alias whose name is in prev, because the reference plugins set no alias. If no link
 // is found, the error matches fs.ErrNotExist.
 func HostEnd(host *nl.Conn, owner types.Attachment, prev *types.Result) (nl.Link, error) {
-	return findHostEnd(host, owner, hostNames(owner), hostEndNames(prev))
+	return findHostEnd(host, owner, hostNames(hostPrefix, owner), hostEndNames(prev))
 }
 
 // AccessHostEnd returns the host end of the pair that host-access created beside the attachment's interface. It is not the
 // HostEnd of an attachment, because its name differs. If it does not exist, the error matches fs.ErrNotExist.
 func AccessHostEnd(host *nl.Conn, owner types.Attachment) (nl.Link, error) {
-	return findHostEnd(host, owner, hostNames(withIfName(owner, AccessName(owner.IfName))), nil)
+	return findHostEnd(host, owner, hostNames(accessPrefix, owner), nil)
 }
 
 func findHostEnd(host *nl.Conn, owner types.Attachment, names, prevNames []string) (nl.Link, error) {

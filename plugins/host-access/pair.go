@@ -47,18 +47,25 @@ type pair struct {
 	conf            *config
 	owner           types.Attachment
 	host, container *nl.Conn
-	eth             nl.Link // the container's interface, beside which the pair is
-	hostEnd, link   nl.Link // the host end and the container end
+	local           []netip.Addr // all addresses of the host
+	eth             nl.Link      // the container's interface, beside which the pair is
+	hostEnd, link   nl.Link      // the host end and the container end
 	families        []family
 }
 
-// open connects to both namespaces and finds the container's interface.
+// open connects to both namespaces, reads the addresses of the host, and finds the container's interface.
 func open(r *skel.Request, conf *config) (*pair, error) {
 	host, container, err := nl.OpenBoth(r.HostNS, r.ContainerNS)
 	if err != nil {
 		return nil, err
 	}
 	p := &pair{conf: conf, owner: r.Attachment(), host: host, container: container}
+	if p.local, err = host.LocalAddrs(netip.Addr{}); err == nil {
+		err = conf.requireLocal(p.local)
+	}
+	if err != nil {
+		return nil, err
+	}
 	if p.eth, err = container.Link(r.IfName); errors.Is(err, fs.ErrNotExist) {
 		return nil, types.MissingLink(r.IfName).Errorf("the container has no interface %s; list host-access after the plugin that creates it", r.IfName)
 	}
@@ -83,20 +90,14 @@ func (p *pair) ips() (ips []netip.Addr, err error) {
 // setFamilies sets the families in which both the host and the container have addresses. It returns an error with
 // types.CodeConfig if there are none.
 func (p *pair) setFamilies(ips []netip.Addr) error {
-	local, err := p.host.LocalAddrs(netip.Addr{})
-	if err != nil {
-		return err
-	}
 	for _, ip := range ips {
-		if slices.Contains(local, ip) {
+		if slices.Contains(p.local, ip) {
 			return types.Errorf(types.CodeConfig, "%s, the container's address, is also an address of the host; use another address", ip)
 		}
 	}
-	if err := p.conf.requireLocal(local); err != nil {
-		return err
-	}
 	addrs := p.conf.addrs
 	if addrs == nil {
+		var err error
 		if addrs, err = p.parentAddrs(); err != nil {
 			return err
 		}

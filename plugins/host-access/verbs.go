@@ -152,7 +152,7 @@ func gc(r *skel.Request) error {
 		return err
 	}
 	keep := r.ValidAttachments()
-	linksErr := attach.VethGC(host, r.Conf.Name).Run(keep)
+	linksErr := attach.AccessGC(host, r.Conf.Name).Run(keep)
 	c, err := nft.OpenIfSupported(r.HostNS)
 	if c != nil {
 		err = c.Atomically("nft delete stale host access of network "+r.Conf.Name, func(tx *nft.Tx) error {

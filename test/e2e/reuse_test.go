@@ -38,6 +38,7 @@ const (
 	portsConf    = `{"type": "portmap", "runtimeConfig": {"portMappings": [{"hostPort": PORT, "containerPort": 80, "protocol": "tcp"}]}}`
 	firewallConf = `{"type": "firewall", "ingressPolicy": "same-bridge"}`
 	sbrConf      = `{"type": "sbr"}`
+	accessConf   = `{"type": "host-access"}`
 )
 
 func newReuseBed(plugins []string) *reuseBed {
@@ -164,7 +165,7 @@ var _ = Describe("if the namespace path of a dead container refers to another co
 			return fmt.Sprint(names)
 		},
 		Entry(nil, bridgeNet, limitConf, tuningConf, firewallConf, portsConf), Entry(nil, bridgeNet, routeConf, sbrConf),
-		Entry(nil, ptpNet, limitConf, redirectConf), Entry(nil, macvlanNet, limitConf, sbrConf, tuningConf), Entry(nil, tapNet, tuningConf),
+		Entry(nil, ptpNet, limitConf, redirectConf), Entry(nil, macvlanNet, limitConf, sbrConf, tuningConf, accessConf), Entry(nil, tapNet, tuningConf),
 		Entry(nil, deviceNet, routeConf))
 
 	DescribeTable("no verb with prevResult changes that container, even if its interface names no attachment", func(plugins ...string) {
@@ -177,5 +178,5 @@ var _ = Describe("if the namespace path of a dead container refers to another co
 		b.remove("DEL", prev)
 		Expect(nstest.WaitEqual(before, b.state)).To(BeEmpty())
 	},
-		Entry("bridge", bridgeNet, limitConf, sbrConf, tuningConf), Entry("macvlan", macvlanNet, limitConf, sbrConf, tuningConf))
+		Entry("bridge", bridgeNet, limitConf, sbrConf, tuningConf), Entry("macvlan", macvlanNet, limitConf, sbrConf, tuningConf, accessConf))
 })

@@ -90,6 +90,7 @@ var userCalls = []userCall{
 	{"firewall", `"x": 1`, true},
 	{"bandwidth", `"ingressRate": 1000000, "ingressBurst": 1000000`, true},
 	{"sbr", `"x": 1`, true},
+	{"host-access", `"hostAddresses": ["192.0.2.77"]`, true},
 	{"vrf", `"vrfname": "red"`, true},
 	{"route-override", `"flushroutes": true`, true},
 }

@@ -31,12 +31,13 @@ var wrongHosts = map[string][][2]string{
 		{`"device": "nope0", ` + noResolvConf, "find link nope0"},
 		{`"device": "uplink0", ` + noResolvConf, "read resolvConf"},
 	},
-	"ipvlan":  {{`"master": "nope0", "dataDir": "DIR", ` + noResolvConf, "find link nope0"}, {`"master": "uplink0", "dataDir": "FILE", ` + noResolvConf, "FILE"}},
-	"macvlan": {{`"master": "nope0"`, "find link nope0"}, {`"master": "uplink0", ` + noResolvConf, "read resolvConf"}},
-	"ptp":     {{noResolvConf, "read resolvConf"}},
-	"tap":     {{noResolvConf, "read resolvConf"}},
-	"tuning":  {{`"mtu": 1300, "dataDir": "FILE", ` + prevResult, "FILE"}},
-	"vlan":    {{`"master": "nope0", "vlanId": 5, ` + noResolvConf, "find link nope0"}},
+	"host-access": {{`"hostAddresses": ["192.0.2.1"], ` + prevResult, "192.0.2.1 is not an address of the host"}},
+	"ipvlan":      {{`"master": "nope0", "dataDir": "DIR", ` + noResolvConf, "find link nope0"}, {`"master": "uplink0", "dataDir": "FILE", ` + noResolvConf, "FILE"}},
+	"macvlan":     {{`"master": "nope0"`, "find link nope0"}, {`"master": "uplink0", ` + noResolvConf, "read resolvConf"}},
+	"ptp":         {{noResolvConf, "read resolvConf"}},
+	"tap":         {{noResolvConf, "read resolvConf"}},
+	"tuning":      {{`"mtu": 1300, "dataDir": "FILE", ` + prevResult, "FILE"}},
+	"vlan":        {{`"master": "nope0", "vlanId": 5, ` + noResolvConf, "find link nope0"}},
 }
 
 const (
