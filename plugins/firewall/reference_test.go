@@ -53,6 +53,15 @@ var _ = Describe("beside the reference plugin", func() {
 		Expect(b.saved()).NotTo(ContainSubstring("10.9.0.2"))
 	})
 
+	It("isolates its bridges from the reference plugin's", func() {
+		b.serve()
+		reference(b.call(byIPTables+key("ingressPolicy", sameBridge), 2), "ADD")
+		expect(toContainer(b.containers[0], 2, true))
+		b.OK("ADD", b.call(key("ingressPolicy", isolated), 0))
+		expect(toContainer(b.containers[0], 2, false), toContainer(b.containers[2], 0, false), toContainer(b.containers[0], 3, true), toContainer(b.containers[3], 2, true))
+		reference(b.call(byIPTables+key("ingressPolicy", sameBridge), 2), "CHECK")
+	})
+
 	DescribeTable("checks and deletes the reference plugin's rules with any backend", func(backend, policy string) {
 		attached := b.call(byIPTables+key("ingressPolicy", policy), 0)
 		reference(attached, "ADD")
