@@ -50,6 +50,18 @@ var _ = Describe("host-access", func() {
 		c.Container.Batch(GinkgoTB(), "link set lo up", "addr add 198.51.100.8/32 dev lo", "addr add 2001:db8:8::8/128 dev lo",
 			"route add 203.0.113.0/24 via 169.254.113.1 dev h-eth0 onlink", "route add 2001:db8:113::/64 via fe80::1 dev h-eth0")
 		b.Host.Batch(GinkgoTB(), "route add 198.51.100.8/32 via 169.254.113.1 dev "+b.hostEnd()+" onlink", "route add 2001:db8:8::8/128 via fe80::1 dev "+b.hostEnd())
+		count := func(n *nstest.NS, rules ...string) (requireNone func()) {
+			script := "add table inet probe; add chain inet probe in { type filter hook prerouting priority 0; }"
+			for _, rule := range rules {
+				script += "; add rule inet probe in " + rule + " counter"
+			}
+			n.Must(GinkgoTB(), "nft", script)
+			return func() {
+				Expect(n.Must(GinkgoTB(), "nft", "list", "table", "inet", "probe")).NotTo(MatchRegexp(`counter packets [1-9]`))
+			}
+		}
+		noneAtThird := count(third, "ip saddr != 203.0.113.0/24", "ip6 saddr != { 2001:db8:113::/64, fe80::/10, :: }")
+		noneInContainer := count(c.Container, "iifname h-eth0 ip saddr 203.0.113.2", "iifname h-eth0 ip6 saddr 2001:db8:113::2")
 		for name, target := range map[string]struct {
 			in   *nstest.NS
 			addr string
@@ -71,6 +83,9 @@ var _ = Describe("host-access", func() {
 		b.dialBoth(c.Container)
 		By("forwarding into the pair")
 		nstest.MustNotAnswer(GinkgoTB(), third, nstest.ServeTCP(GinkgoTB(), c.Container, "198.51.100.8:0").String())
+		nstest.MustNotAnswer(GinkgoTB(), third, nstest.ServeTCP(GinkgoTB(), c.Container, "[2001:db8:8::8]:0").String())
+		noneAtThird()
+		noneInContainer()
 		b.OK("CHECK", c)
 		b.OK("DEL", c)
 	})
