@@ -114,6 +114,17 @@ in   host       host port tcp 8080 of IP version 4 is forwarded to 10.1.2.2 port
 		Expect(b.plumb("explain", "c1")).To(ContainSubstring("eth1 (veth) is down, MTU 1500, master of eth0"))
 	})
 
+	It("shows that the pair of host-access carries only packets of the host", func() {
+		b := newTestbed()
+		b.host.Batch(GinkgoTB(), "link add eth1 type veth peer name switch1", "link set eth1 up", "link set switch1 up", "addr add 192.168.7.1/24 dev eth1")
+		plugins := strings.Replace(pageLAN, "        }\n    ]", `        }, {"type": "host-access"}]`, 1)
+		b.add(b.network("20-lan.conflist", plugins), newContainer("c1"))
+		out := b.plumb("explain", "c1")
+		Expect(out).To(MatchRegexp(`host       vethh\w+ carries only packets to and from the host, which table inet plumb limits \(host-access\)\n`))
+		Expect(out).NotTo(MatchRegexp(`vethh\w+ \(veth\)`))
+		Expect(b.plumb("list")).To(MatchRegexp(`vethh\w+, host-access`))
+	})
+
 	It("shows the hops on the host if the container's namespace is gone or unknown", func() {
 		b := newTestbed()
 		list := b.network("10-pods.conflist", chain)

@@ -41,7 +41,7 @@ func newTestbed() *testbed {
 	GinkgoHelper()
 	tb := GinkgoTB()
 	b := &testbed{host: nstest.NewHost(tb), dir: tb.TempDir()}
-	b.bin = nstest.Build(tb, "plumb", "bridge", "host-local", "portmap", "tuning", "loopback", "macvlan", "bandwidth", "static", "tc-redirect-tap")
+	b.bin = nstest.Build(tb, "plumb", "bridge", "host-local", "portmap", "tuning", "loopback", "macvlan", "bandwidth", "static", "tc-redirect-tap", "host-access")
 	b.cni = cnitest.New(b.host, b.path("cache"), b.bin)
 	for _, dir := range []string{"conf", "cache", "data"} {
 		Expect(os.Mkdir(b.path(dir), 0o755)).To(Succeed())

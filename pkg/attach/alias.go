@@ -126,7 +126,7 @@ func vethGC(host *nl.Conn, network, prefix string) LinkGC {
 	return LinkGC{
 		Host: host, Kind: "veth", Network: network,
 		Names:   func(a types.Attachment) []string { return hostNames(prefix, a) },
-		Ignores: func(name string) bool { return strings.HasPrefix(name, accessPrefix) != (prefix == accessPrefix) },
+		Ignores: func(name string) bool { return IsAccessEnd(name) != (prefix == accessPrefix) },
 	}
 }
 

@@ -180,6 +180,9 @@ func HasHostEndForm(name string) bool {
 	return found && err == nil && len(sum) == 4
 }
 
+// IsAccessEnd reports whether the name is that of a host end of host-access.
+func IsAccessEnd(name string) bool { return strings.HasPrefix(name, accessPrefix) }
+
 // hostEndNames returns the names of the host ends of veth pairs in prev, which may be nil.
 func hostEndNames(prev *types.Result) []string {
 	if prev == nil {

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/node"
+	"github.com/plumb-cni/plumb/v2/pkg/attach"
 	"github.com/plumb-cni/plumb/v2/pkg/iptables"
 	"github.com/plumb-cni/plumb/v2/pkg/nft"
 	"github.com/plumb-cni/plumb/v2/pkg/nl"
@@ -186,7 +187,7 @@ func addrsText(addrs []nl.Addr) string {
 func (e *explainer) interfaceHops() (out, in []Hop) {
 	onOff := map[bool]string{false: "off", true: "on"}
 	for _, t := range e.a.ResourcesOf(node.Link) {
-		if t.LinkKind == "ifb" {
+		if t.LinkKind == "ifb" || attach.IsAccessEnd(t.Name) {
 			continue
 		}
 		l, err := e.host.Link(t.Name)
@@ -245,6 +246,8 @@ func (e *explainer) outgoing() {
 		switch t.Set {
 		case tables.AllowedMACs:
 			e.out(hop(onHost, "table bridge plumb drops frames from the host end with another source than %s (macspoofchk)", t.Name))
+		case tables.HostAccessEnds:
+			e.out(hop(onHost, "%s carries only packets to and from the host, which table inet plumb limits (host-access)", strings.Trim(t.Name, `"`)))
 		case tables.IsolatedPorts:
 			e.out(hop(onHost, "table bridge plumb drops frames to other containers of the bridge (ingressPolicy isolated)"))
 		}
