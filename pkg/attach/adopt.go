@@ -12,6 +12,7 @@ import (
 )
 
 // Adopt adds the configuration of a link in another namespace to the container's link l, which is up. It keeps what exists.
+// The addresses have no lifetimes, because no DHCP client renews the leases in the container.
 // conf may be nil.
 func Adopt(c *nl.Conn, l nl.Link, conf *nl.LinkConfig) error {
 	if conf == nil {
@@ -20,7 +21,7 @@ func Adopt(c *nl.Conn, l nl.Link, conf *nl.LinkConfig) error {
 	if err := sysctl.Ensure(c.NS(), ipv6Sysctls(l.Name, adoptedIPs(conf))...); err != nil {
 		return explainNoIPv6(err)
 	}
-	err := ExplainIPv6Off(c, l.Name, errors.Join(c.AddLinkConfig(l, conf)...))
+	err := ExplainIPv6Off(c, l.Name, errors.Join(c.AddLinkConfig(l, conf.Permanent())...))
 	if nl.IsInvalidRoute(err) {
 		err = types.Errorf(types.CodeConfig, "copy the configuration of interface %s of the host: %w; delete there what the container cannot use", conf.Link, err)
 	}

@@ -64,12 +64,12 @@ func (c *Conn) LinkConfig(l Link) (*LinkConfig, error) {
 	return conf, c.addRulesTo(conf, tables)
 }
 
-// isConfigured reports whether LinkConfig contains the route r. A route with several next hops has no attribute RTA_OIF.
-func (r message) isConfigured(l Link) bool {
-	protocol := r.header[5]
-	return r.header[7] == unix.RTN_UNICAST && r.number(unix.RTA_OIF) == l.Index &&
-		number(r.header[8:])&unix.RTM_F_CLONED == 0 && r.table() != unix.RT_TABLE_LOCAL &&
-		protocol != unix.RTPROT_KERNEL && protocol != unix.RTPROT_RA && !r.dst().Addr().IsLinkLocalUnicast()
+// isConfigured reports whether LinkConfig contains the route m. A route with several next hops has no attribute RTA_OIF.
+func (m message) isConfigured(l Link) bool {
+	protocol := m.header[5]
+	return m.header[7] == unix.RTN_UNICAST && m.number(unix.RTA_OIF) == l.Index &&
+		number(m.header[8:])&unix.RTM_F_CLONED == 0 && m.table() != unix.RT_TABLE_LOCAL &&
+		protocol != unix.RTPROT_KERNEL && protocol != unix.RTPROT_RA && !m.dst().Addr().IsLinkLocalUnicast()
 }
 
 // addRulesTo adds the rules that look up one of the tables for packets from the addresses of conf.
@@ -153,14 +153,33 @@ func (conf *LinkConfig) Prefixes() (all []netip.Prefix) {
 	return all
 }
 
+// Permanent returns the configuration with unlimited lifetimes.
+func (conf *LinkConfig) Permanent() *LinkConfig {
+	permanent := *conf
+	permanent.Addrs = nil
+	for _, a := range conf.addrs() {
+		if a.expires() {
+			a = a.without(unix.IFA_CACHEINFO)
+		}
+		permanent.Addrs = append(permanent.Addrs, a.bytes())
+	}
+	return &permanent
+}
+
 // Expiring returns the addresses with a limited lifetime.
 func (conf *LinkConfig) Expiring() (all []netip.Prefix) {
 	for _, a := range conf.addrs() {
-		if lifetimes := a.get(unix.IFA_CACHEINFO); len(lifetimes) >= 8 && uint32(number(lifetimes[4:])) != forever {
+		if a.expires() {
 			all = append(all, a.local())
 		}
 	}
 	return all
+}
+
+// expires reports whether the lifetime of an address is limited.
+func (m message) expires() bool {
+	lifetimes := m.get(unix.IFA_CACHEINFO) // preferred and valid
+	return len(lifetimes) >= 8 && uint32(number(lifetimes[4:])) != forever
 }
 
 // local returns the address of a message, with its prefix length.

@@ -162,7 +162,7 @@ func (m *mover) describe(conf *config, device nl.Link) (*state, error) {
 		}
 		adopted = s.Adopted.Prefixes()
 		for _, a := range s.Adopted.Expiring() {
-			m.r.Warn("address %s of interface %s has a limited lifetime, after which it disappears from the container; configure it as a static address on the host, or run a DHCP client in the container", a, device.Name)
+			m.r.Warn("address %s of interface %s has a limited lifetime, which nothing renews while the container uses the address; configure it as a static address on the host", a, device.Name)
 		}
 	}
 	s.Selector, s.Sandbox, s.NetNS, s.Master = conf.selector.String(), m.r.NetNS, m.r.ContainerNS.Cookie(), master
