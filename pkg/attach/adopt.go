@@ -11,10 +11,10 @@ import (
 	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
-// Adopt adds the configuration of a link in another namespace to the container's link l, which is up. It keeps what exists.
+// adopt adds the configuration of a link in another namespace to the container's link l, which is up. It keeps what exists.
 // The addresses have no lifetimes, because no DHCP client renews the leases in the container.
 // conf may be nil.
-func Adopt(c *nl.Conn, l nl.Link, conf *nl.LinkConfig) error {
+func adopt(c *nl.Conn, l nl.Link, conf *nl.LinkConfig) error {
 	if conf == nil {
 		return nil
 	}

@@ -22,12 +22,12 @@ func AcceptRouters(name string) sysctl.Setting {
 	return sysctl.Setting{Key: sysctl.IPv6(name, "accept_ra"), Value: "2", Optional: true}
 }
 
-// LinksToRouters returns the host's links that accept router advertisements only while the host does not forward IPv6,
+// linksToRouters returns the host's links that accept router advertisements only while the host does not forward IPv6,
 // because accept_ra is 1 (Documentation/networking/ip-sysctl.rst). If the host forwards and the value stays, the host
-// loses its addresses and its default route. LinksToRouters returns only links on which hosts other than containers can
+// loses its addresses and its default route. linksToRouters returns only links on which hosts other than containers can
 // be (see FacesLAN), and links with an advertised default route. conf/default must stay, because it applies to the links
 // of later containers.
-func LinksToRouters(host *nl.Conn) ([]nl.Link, error) {
+func linksToRouters(host *nl.Conn) ([]nl.Link, error) {
 	names, err := sysctl.InterfacesWith(host.NS(), "accept_ra", "1", func(name string) bool {
 		return name != "all" && name != "default" && name != "lo" && !IsHostEndName(name)
 	})
@@ -55,13 +55,13 @@ func LinksToRouters(host *nl.Conn) ([]nl.Link, error) {
 	return links, nil
 }
 
-// LinksIgnoringRouters returns the LinksToRouters if the host forwards IPv6.
+// LinksIgnoringRouters returns the same links if the host forwards IPv6.
 func LinksIgnoringRouters(host *nl.Conn) ([]nl.Link, error) {
 	forwarding, err := sysctl.Get(host.NS(), forwarding6)
 	if err != nil || forwarding != "1" {
 		return nil, types.IgnoreNotExist(err) // without IPv6, the sysctl does not exist
 	}
-	return LinksToRouters(host)
+	return linksToRouters(host)
 }
 
 // FacesLAN reports whether a link of the host is a network card, a bond, or an interface above one, such as a VLAN or a

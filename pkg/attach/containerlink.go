@@ -60,7 +60,7 @@ func (p ContainerLink) configure(r *skel.Request, pending *ipam.Pending) (*types
 	if err := p.prepare(r); err != nil {
 		return nil, err
 	}
-	if err := Adopt(p.Container, p.Link, p.Adopted); err != nil {
+	if err := adopt(p.Container, p.Link, p.Adopted); err != nil {
 		return nil, err
 	}
 	lease, err := pending.Wait()

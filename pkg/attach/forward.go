@@ -7,7 +7,7 @@ import (
 )
 
 // EnsureForwarding enables forwarding on the host for the address families of ips. Before that, it lets the host's network
-// cards keep accepting router advertisements (see LinksToRouters), even if forwarding is already enabled, because the
+// cards keep accepting router advertisements (see linksToRouters), even if forwarding is already enabled, because the
 // administrator may have enabled it, or a card may be new. All containers share the sysctls, so EnsureForwarding writes
 // only the sysctls that differ and does not undo the change.
 func EnsureForwarding(host *nl.Conn, ips []types.IP) error {
@@ -32,7 +32,7 @@ func EnsureForwarding(host *nl.Conn, ips []types.IP) error {
 }
 
 func keepRouters(host *nl.Conn) error {
-	links, err := LinksToRouters(host)
+	links, err := linksToRouters(host)
 	var settings []sysctl.Setting
 	for _, l := range links {
 		settings = append(settings, AcceptRouters(l.Name))

@@ -30,7 +30,7 @@ func (k MACKeys) Parse(args types.Args) (types.MAC, error) {
 // Limits of an MTU, in bytes.
 const (
 	MinMTU   = 68    // smallest MTU of a configuration (RFC 791)
-	MinMTUv6 = 1280  // smallest MTU with which the kernel keeps IPv6 on an interface (RFC 8200, section 5)
+	minMTUv6 = 1280  // smallest MTU with which the kernel keeps IPv6 on an interface (RFC 8200, section 5)
 	MaxMTU   = 65535 // largest MTU of an interface that plumb creates (ETH_MAX_MTU)
 )
 
@@ -43,14 +43,14 @@ func CheckMTU(mtu int) error {
 	return nil
 }
 
-// checkMTUForIPv6 returns an error if an address is IPv6 and the interface's MTU is below MinMTUv6.
+// checkMTUForIPv6 returns an error if an address is IPv6 and the interface's MTU is below minMTUv6.
 func checkMTUForIPv6(l nl.Link, addrs []nl.Addr) error {
-	if l.MTU == 0 || l.MTU >= MinMTUv6 {
+	if l.MTU == 0 || l.MTU >= minMTUv6 {
 		return nil
 	}
 	for _, a := range addrs {
 		if a.Prefix.Addr().Is6() {
-			return types.Errorf(types.CodeConfig, "mtu %d of %s is too small for address %s: IPv6 needs %d (RFC 8200)", l.MTU, l.Name, a.Prefix, MinMTUv6)
+			return types.Errorf(types.CodeConfig, "mtu %d of %s is too small for address %s: IPv6 needs %d (RFC 8200)", l.MTU, l.Name, a.Prefix, minMTUv6)
 		}
 	}
 	return nil

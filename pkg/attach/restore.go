@@ -91,7 +91,7 @@ func RestoreContainer(r *skel.Request, s Spec) error {
 	if err := Restore(c, l, Spec{Sysctls: s.Sysctls, Addrs: s.Addrs}); err != nil {
 		return ExplainIPv6Off(c, l.Name, err)
 	}
-	routesErr := errors.Join(Adopt(c, l, s.Adopted), s.restoreRoutes(c, l))
+	routesErr := errors.Join(adopt(c, l, s.Adopted), s.restoreRoutes(c, l))
 	now, err := c.LinkByIndex(l.Index)
 	if now.Carrier && slices.ContainsFunc(s.Addrs, func(a nl.Addr) bool { return a.Prefix.Addr().Is6() && !a.NoDAD && !a.Optimistic }) {
 		err = AwaitDAD(c, l)

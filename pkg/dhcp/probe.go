@@ -95,7 +95,7 @@ func arpProbe(from types.MAC, addr netip.Addr) []byte {
 // conflict returns the hardware address of the host that uses or probes the address, according to an ARP packet. It returns ""
 // for any other packet.
 func conflict(p []byte, addr netip.Addr) types.MAC {
-	source, sender := ARPSender(p)
+	source, sender := arpSender(p)
 	probed := sender != "" && binary.BigEndian.Uint16(p[6:]) == 1 && source.IsUnspecified() && [4]byte(p[24:28]) == addr.As4()
 	if sender != "" && source == addr || probed {
 		return sender
@@ -103,9 +103,9 @@ func conflict(p []byte, addr netip.Addr) types.MAC {
 	return ""
 }
 
-// ARPSender returns the sender's address and hardware address in an ARP packet. A probe has the address 0.0.0.0.
+// arpSender returns the sender's address and hardware address in an ARP packet. A probe has the address 0.0.0.0.
 // The hardware address is empty for any other packet.
-func ARPSender(p []byte) (netip.Addr, types.MAC) {
+func arpSender(p []byte) (netip.Addr, types.MAC) {
 	if len(p) < 28 || !bytes.HasPrefix(p, arpHeader) {
 		return netip.Addr{}, ""
 	}

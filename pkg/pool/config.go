@@ -243,7 +243,7 @@ func (raw RangeKeys) parse() (ipRange, error) {
 	if err != nil {
 		return ipRange{}, err
 	}
-	all := PrefixRange(subnet)
+	all := prefixRange(subnet)
 	first, last := all.First.Next(), all.Last
 	if subnet.Addr().Is4() {
 		last = last.Prev()

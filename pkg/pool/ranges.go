@@ -13,8 +13,8 @@ import (
 // go4.org/netipx, because that library needs package net, which costs a process a third of its start.
 type Range struct{ First, Last netip.Addr }
 
-// PrefixRange returns the range of all addresses of a prefix.
-func PrefixRange(p netip.Prefix) Range {
+// prefixRange returns the range of all addresses of a prefix.
+func prefixRange(p netip.Prefix) Range {
 	first := p.Masked().Addr()
 	last := first.AsSlice()
 	for bit := p.Bits(); bit < len(last)*8; bit++ {
@@ -53,7 +53,7 @@ func (r Range) subtract(prefixes []netip.Prefix) []Range {
 	}
 	left := []Range{r}
 	for _, p := range prefixes {
-		o, before := PrefixRange(p), left
+		o, before := prefixRange(p), left
 		left = nil
 		for _, part := range before {
 			if !o.Overlaps(part) {

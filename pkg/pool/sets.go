@@ -42,7 +42,7 @@ func (p *Pool) Sets(exclude ...netip.Prefix) []Set {
 		for _, r := range set {
 			s.Ranges = append(s.Ranges, r.Range)
 			for _, e := range slices.Concat(r.excluded, exclude) {
-				if r.Overlaps(PrefixRange(e)) {
+				if r.Overlaps(prefixRange(e)) {
 					s.Exclude = append(s.Exclude, e)
 				}
 			}
