@@ -29,8 +29,9 @@ newer than the list, or that have a process in their network namespace. With --d
 attachments of the given containers.
 
 With --cri, gc asks the container runtimes of Kubernetes for their pod sandboxes. It also removes suspect attachments, for
-example what a failed ADD left, if two runs of gc --cri find them suspect and the runs are at least --min-age apart. With
---live as well, the sandboxes and the containers in the file are live. --force does not affect the runtime's networks.`,
+example what a failed ADD left, if two runs of gc --cri find them suspect and the runs are at least --min-age apart. If the
+ADD succeeded, the runs must be at least 10 minutes apart. With --live as well, the sandboxes and the containers in the
+file are live. --force does not affect the runtime's networks.`,
 		Example: `  plumb gc --cri
   crictl pods -q --no-trunc | plumb gc --live -
   nerdctl ps -aq --no-trunc | plumb gc --live - --dry-run`,
@@ -243,7 +244,7 @@ func (g *collection) printKept(w io.Writer, kept []gc.WithReason, last string) {
 	printf(w, "%s\n", last)
 	switch {
 	case suspect > 0 && g.cri != "":
-		printf(w, "suspect: %d; a later run of gc --cri removes those on the runtime's networks\n", suspect)
+		printf(w, "suspect: %d; a run of gc --cri at least 10 minutes later removes those on the runtime's networks\n", suspect)
 	case suspect > 0 && !g.selection.Force:
 		printf(w, "suspect: %d; if no runtime knows these containers, use --force\n", suspect)
 	}
