@@ -129,7 +129,7 @@ plugins() {
 # this machine. With CNI_TEST_FAULTS=all, it omits none.
 packages() {
 	local package long='/(bridge|faults|firewall|ipvlan|vlan|vrf)$'
-	grep -rl --include='*_test.go' 'Label(nstest\.Kernel)' pkg plugins test/faults | xargs -n 1 dirname | sort -u |
+	grep -rl --include='*_test.go' 'Label(nstest\.Kernel)' pkg plugins test/e2e test/faults | xargs -n 1 dirname | sort -u |
 		while read -r package; do
 			if [ -z "${CNI_TEST_NEEDS:-}" ] || [ "${CNI_TEST_FAULTS:-}" = all ] || grep -q "^lacks $package: " "$CNI_TEST_NEEDS"; then
 				echo "$package"
