@@ -97,13 +97,13 @@ func check(r *skel.Request, conf *config) error {
 // repair restores the filter and the host end and, if Request.RepairsContainer, the container end. It restores no pair that
 // was deleted.
 func repair(r *skel.Request, conf *config) error {
-	p, _, err := find(r, conf, r.RepairsContainer())
-	if err != nil || len(p.families) == 0 {
-		return nil // CHECK reports the error
-	}
+	p, _, findErr := find(r, conf, r.RepairsContainer())
 	c, err := openFilter(r)
 	if err != nil {
 		return err
+	}
+	if findErr != nil || len(p.families) == 0 {
+		return closeHostEnd(r, c) // CHECK reports findErr
 	}
 	host, container := p.ends()
 	err = errors.Join(p.filter(c).Add(&r.Undo), host.restore(&r.Undo))
@@ -111,6 +111,20 @@ func repair(r *skel.Request, conf *config) error {
 		err = errors.Join(err, container.restore(&r.Undo))
 	}
 	return err
+}
+
+// closeHostEnd restores the filter without addresses, so that the host accepts only answers from the host end. A container can
+// cause that REPAIR cannot find out which addresses the pair connects, for example by renaming its interface.
+func closeHostEnd(r *skel.Request, c *nft.Conn) error {
+	host, err := nl.Open(r.HostNS)
+	if err != nil {
+		return err
+	}
+	p := &pair{owner: r.Attachment(), host: host}
+	if p.hostEnd, err = attach.AccessHostEnd(host, p.owner); err != nil {
+		return types.IgnoreNotExist(err)
+	}
+	return p.filter(c).Add(&r.Undo)
 }
 
 // del deletes the pair, its filter, and its rules in the container. It needs neither prevResult nor a valid configuration.

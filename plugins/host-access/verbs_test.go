@@ -15,6 +15,20 @@ var _ = Describe("host-access", func() {
 	var b *testbed
 	BeforeEach(func() { b = newTestbed() })
 
+	It("drops the packets of a container that has renamed its interface, after the ruleset was flushed", func() {
+		c := b.Attach(b.newCall(""))
+		b.Host.IP("addr add 203.0.113.77/32 dev lo")
+		c.Container.Batch(GinkgoTB(), "link set eth0 down", "link set eth0 name foo", "link set foo up", "link set lo up", "addr add "+nstest.ContainerV4+"/32 dev lo",
+			"rule flush", "rule add lookup main", "route add 203.0.113.77/32 via 169.254.113.1 dev h-eth0 onlink src "+nstest.ContainerV4)
+		server := nstest.ServeTCP(GinkgoTB(), b.Host, "203.0.113.77:0").String()
+		b.Host.Must(GinkgoTB(), "nft", "flush ruleset")
+		nstest.MustDial(GinkgoTB(), c.Container, server, nstest.ContainerV4)
+		b.Fails("REPAIR", c, types.CodeChanged, "the container has no interface eth0")
+		nstest.MustNotAnswer(GinkgoTB(), c.Container, server)
+		b.OK("DEL", c)
+		b.expectNothing()
+	})
+
 	It("restores what CHECK reports", func() {
 		c := b.Attach(b.newCall(""))
 		hostEnd := b.hostEnd()
