@@ -12,8 +12,7 @@ import (
 )
 
 // adopt adds the configuration of a link in another namespace to the container's link l, which is up. It keeps what exists.
-// The addresses have no lifetimes, because no DHCP client renews the leases in the container.
-// conf may be nil.
+// The addresses have no lifetimes, because no DHCP client renews the leases in the container. conf may be nil.
 func adopt(c *nl.Conn, l nl.Link, conf *nl.LinkConfig) error {
 	if conf == nil {
 		return nil

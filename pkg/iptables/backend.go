@@ -15,9 +15,9 @@ const (
 )
 
 // ByBackend calls runNFT with a connection to nftables, or runIPTables. backend is BackendNFTables, BackendIPTables or "",
-// the default. The default is nftables, unless the kernel lacks a feature that runNFT
-// needs (nft.ErrUnavailable), for example NAT in the family inet (Linux 5.2). If the backend "nftables" needs such a
-// feature, the error matches nft.ErrUnavailable, and its code is types.CodeConfig.
+// the default. The default is nftables, unless the kernel lacks a feature that runNFT needs (nft.ErrUnavailable), for
+// example NAT in the family inet (Linux 5.2). If BackendNFTables needs such a feature, the error matches
+// nft.ErrUnavailable, and its code is types.CodeConfig.
 func ByBackend(host *ns.Handle, backend string, runNFT func(*nft.Conn) error, runIPTables func() error) error {
 	if backend == BackendIPTables {
 		return runIPTables()

@@ -320,7 +320,7 @@ func (c *Conn) PortNames(bridge Link) (names []string, err error) {
 			if err != nil {
 				return nil, err
 			}
-			if master := attrs[unix.IFLA_MASTER].Value; len(master) == 4 && int(rawnl.NativeEndian().Uint32(master)) == bridge.Index {
+			if number(attrs[unix.IFLA_MASTER].Value) == bridge.Index {
 				names = append(names, rawnl.BytesToString(attrs[unix.IFLA_IFNAME].Value))
 			}
 		}
@@ -442,8 +442,8 @@ func decodeBridgeState(m []byte) (BridgeState, error) {
 	}
 	l := newLink(decoded)
 	data, err := linkInfo(m, rawnl.IFLA_INFO_DATA)
-	stp := data[rawnl.IFLA_BR_STP_STATE].Value // BR_NO_STP is zero
-	return BridgeState{MAC: l.MAC, MTU: l.MTU, STP: len(stp) == 4 && rawnl.NativeEndian().Uint32(stp) != 0}, err
+	stp := number(data[rawnl.IFLA_BR_STP_STATE].Value) // BR_NO_STP is zero
+	return BridgeState{MAC: l.MAC, MTU: l.MTU, STP: stp != 0}, err
 }
 
 // linkInfo returns the attributes that are nested in one attribute of IFLA_LINKINFO, such as

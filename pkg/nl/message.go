@@ -79,6 +79,7 @@ func (m message) text(attr uint16) string { return strings.TrimRight(string(m.ge
 // number returns the value of an attribute that is a number of four bytes, or zero.
 func (m message) number(attr uint16) int { return number(m.get(attr)) }
 
+// number returns the number in the first four bytes of a value, or zero if it is shorter.
 func number(b []byte) int {
 	if len(b) < 4 {
 		return 0

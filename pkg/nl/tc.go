@@ -202,8 +202,8 @@ func decodeQdisc(m []byte) (Qdisc, error) {
 	}
 	q := Qdisc{Kind: unix.ByteSliceToString(attrs[unix.TCA_KIND].Value), Handle: Handle(msg.Handle), Parent: Handle(msg.Parent)}
 	value := attrs[unix.TCA_OPTIONS].Value
-	if q.Kind == "bfifo" && len(value) >= 4 {
-		q.Limit = rawnl.NativeEndian().Uint32(value)
+	if q.Kind == "bfifo" {
+		q.Limit = uint32(number(value))
 	}
 	if q.Kind != "tbf" && q.Kind != "htb" {
 		return q, nil
@@ -219,8 +219,8 @@ func decodeQdisc(m []byte) (Qdisc, error) {
 	if glob := options[rawnl.TCA_HTB_INIT].Value; q.Kind == "htb" && len(glob) >= rawnl.SizeofTcHtbGlob {
 		q.HTB.Default = uint16(rawnl.DeserializeTcHtbGlob(glob).Defcls)
 	}
-	if direct := options[rawnl.TCA_HTB_DIRECT_QLEN].Value; q.Kind == "htb" && len(direct) == 4 {
-		q.HTB.Direct = rawnl.NativeEndian().Uint32(direct)
+	if q.Kind == "htb" {
+		q.HTB.Direct = uint32(number(options[rawnl.TCA_HTB_DIRECT_QLEN].Value))
 	}
 	return q, err
 }

@@ -79,7 +79,7 @@ func reserves(pid int, containerID string) bool {
 
 // nerdctlReserver returns the PID in the file of nerdctl's port reserver, or 0 if there is none that root has written.
 func nerdctlReserver(containerID string) int {
-	i := strings.LastIndexByte(containerID, '-') // see life.ShortID
+	i := strings.LastIndexByte(containerID, '-') // see life.RuntimeID
 	if i < 0 {
 		return 0
 	}

@@ -86,11 +86,8 @@ func (d Damage) Fix() string {
 }
 
 // Commands returns the plugin's commands that fix the damage. It returns nil if the plugin reports a problem without a
-// command, or if only the runtime can fix the damage.
+// command, such as a conflict or a missing interface of the container.
 func (d Damage) Commands() (all []string) {
-	if d.advice != "" || d.lacksInterface() || d.HasKind(types.ProblemConflict) {
-		return nil
-	}
 	for _, p := range Failure(d.Err).Problems {
 		if p.Fix == "" {
 			return nil
