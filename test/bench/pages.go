@@ -73,11 +73,11 @@ func writePages(top string) error {
 
 // rows contains the rows of the README's table. A row is a title, followed by the scenarios and verbs.
 var rows = [][]string{
-	{"`bridge` with `host-local`: ADD, DEL", "bridge/v4 ADD", "bridge/v4 DEL"},
-	{"the same with `ipMasq`: ADD, DEL", "bridge/v4/masq ADD", "bridge/v4/masq DEL"},
+	{"`bridge` with `host-local`: ADD, DEL; the same with `ipMasq`", "bridge/v4 ADD", "bridge/v4 DEL", "bridge/v4/masq ADD", "bridge/v4/masq DEL"},
 	{"`ptp` with IPv4 and IPv6: ADD", "ptp/dual ADD"},
 	{"`portmap` with 1, 10, 100 host ports: ADD", "portmap/1 ADD", "portmap/10 ADD", "portmap/100 ADD"},
 	{"`portmap` with 1 host port, 5,000 host ports of other containers: ADD", "portmap/1/foreign-5000 ADD"},
+	{"TCP connection through a host port, 5,000 host ports of other containers", "connect/5000 " + toHostPort},
 	{"`host-local` with no, and with 60,000 other reservations: ADD", "host-local/0 ADD", "host-local/60000 ADD"},
 	{"`bridge`, `portmap`, `bandwidth` and `tuning`: ADD, DEL", "chain ADD", "chain DEL"},
 	{"%d containers with these plugins, 32 at a time: ADD, DEL of all", "burst/chain/x32 ADD", "burst/chain/x32 DEL"},
