@@ -8,12 +8,13 @@ cd "$(dirname "$0")/.."
 # shellcheck source=scripts/go.sh
 . scripts/go.sh
 
-# newer prints the direct requirements of a go.mod for which there is a newer version. A module that is replaced, such as
-# plumb itself, is in this repository.
+# newer prints the direct requirements of a go.mod and the modules of its tools for which there is a newer version. A module
+# that is replaced, such as plumb itself, is in this repository.
 newer() {
 	local modules
 	mapfile -t modules < <(go -C "$1" mod edit -json | jq -r '
-		[.Replace[]?.Old.Path] as $replaced | .Require[]? | select(.Indirect | not) | .Path | select(IN($replaced[]) | not)')
+		[.Replace[]?.Old.Path] as $replaced | [.Tool[]?.Path + "/"] as $tools | .Require[]? |
+		select((.Indirect | not) or (.Path as $path | any($tools[]; startswith($path + "/")))) | .Path | select(IN($replaced[]) | not)')
 	[ ${#modules[@]} = 0 ] || go -C "$1" list -m -u -f "{{with .Update}}$1/go.mod {{.Path}} {{\$.Version}} {{.Version}}{{end}}" "${modules[@]}"
 }
 

@@ -15,7 +15,7 @@
 #                                         docs/benchmarks and the tables and plots in README.md and docs/performance.md
 #
 # It installs missing Debian packages (as root). It measures the executables in $PLUMB_BIN, or builds
-# them, and builds the reference plugins once (scripts/reference.sh). Everything runs in separate namespaces.
+# them, and builds the reference plugins once (scripts/programs.sh reference). Everything runs in separate namespaces.
 set -euo pipefail
 
 top=$(cd "$(dirname "$0")/.." && pwd)
@@ -48,7 +48,7 @@ if [ -z "${PLUMB_BIN:-}" ]; then
 	"$top/build_linux.sh" "$PLUMB_BIN" >/dev/null
 fi
 go -C "$top" build -o "$work/bench" ./test/bench
-[ -n "$peer" ] || set -- -peer "$("$top/scripts/reference.sh")" "$@"
+[ -n "$peer" ] || set -- -peer "$("$top/scripts/programs.sh" reference)" "$@"
 "$top/scripts/sandbox.sh" "$work/bench" -plumb "$PLUMB_BIN" -as "$command" "$@" ${report:+-json "$work/report.json"}
 if [ -n "$report" ]; then
 	mkdir -p "${report%/*}"

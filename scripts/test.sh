@@ -27,7 +27,7 @@ needed=(
 needed_by_all=(gcc:gcc /usr/include/stdio.h:libc6-dev shellcheck:shellcheck qemu-s390x-static:qemu-user-static lintian:lintian rpm:rpm)
 
 # modules are the Go modules of the executables, and modules_of_all are the modules that only --all tests.
-modules=(. plugins/cluster-local/datastore/etcd test/reference)
+modules=(. plugins/cluster-local/datastore/etcd test/programs/reference)
 modules_of_all=(scripts/checks scripts/packages plugins/cluster-local/test test/runtimes)
 
 bold='' plain=''
@@ -48,7 +48,7 @@ download() {
 build() {
 	PLUMB_BIN=$work/bin
 	export PLUMB_BIN
-	./build_linux.sh "$PLUMB_BIN" && CNI_REFERENCE=$(scripts/reference.sh) && export CNI_REFERENCE
+	./build_linux.sh "$PLUMB_BIN" && CNI_REFERENCE=$(scripts/programs.sh reference) && export CNI_REFERENCE
 }
 
 # tests runs four packages at a time, because they wait more than they compute. The timeout is only for tests that

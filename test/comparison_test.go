@@ -68,16 +68,22 @@ func TestComparison(t *testing.T) {
 		table += fmt.Sprintf("| [%s](../plugins/%[1]s/README.md) | %s | %s | %s | %s | %s | %s |\n", name, code(c.Keys.Plumb), code(c.Keys.Reference),
 			strings.Join(c.Backends.Plumb, ", "), strings.Join(c.Backends.Reference, ", "), c.GC, c.Differs)
 	}
-	page := read(t, "docs/comparison.md")
-	want := regexp.MustCompile(`(?s)(<!-- comparison -->\n).*(<!-- end)`).ReplaceAllString(page, "${1}"+strings.ReplaceAll(table, "$", "$$")+"${2}")
+	requireTable(t, "docs/comparison.md", "comparison", table)
+}
+
+// requireTable requires that a page contains the text between the marks with this name. With the flag -update, it writes the text.
+func requireTable(t *testing.T, path, mark, text string) {
+	t.Helper()
+	page := read(t, path)
+	want := regexp.MustCompile(`(?s)(<!-- `+mark+` -->\n).*?(<!-- end)`).ReplaceAllString(page, "${1}"+strings.ReplaceAll(text, "$", "$$")+"${2}")
 	switch {
 	case page == want:
 	case nstest.Updating():
-		if err := os.WriteFile("../docs/comparison.md", []byte(want), 0o644); err != nil {
+		if err := os.WriteFile("../"+path, []byte(want), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	default:
-		t.Error("the table in docs/comparison.md differs from comparison.yaml; run go test ./test -run TestComparison -update")
+		t.Errorf("the table in %s differs from its source; run go test ./test -run %s -update", path, t.Name())
 	}
 }
 

@@ -52,7 +52,7 @@ build() {
 	"$top/build_linux.sh" "$state/bin" | grep -E 'bridge|cluster-local' | indent
 	(cd "$top" && go build -o "$state/cnitool" github.com/containernetworking/cni/cnitool)
 	go -C "$top/plugins/cluster-local/test" build -buildvcs=false -o "$state/etcd" ./etcd
-	[ -z "$kubernetes" ] || go -C "$top/plugins/cluster-local/test/apiserver" build -buildvcs=false -o "$state/kube-apiserver"
+	[ -z "$kubernetes" ] || cp "$("$top/scripts/programs.sh" kubernetes kube-apiserver)/kube-apiserver" "$state/"
 }
 
 create_namespaces() {

@@ -25,7 +25,7 @@ type bundle string
 
 const (
 	debian bundle = "Debian's" // the reference plugins 1.1.1 of July 2022, for CNI 1.0.0, without STATUS, GC and nftables
-	newest bundle = "newest"   // the reference plugins in the version of test/reference/go.mod
+	newest bundle = "newest"   // the reference plugins in the version of test/programs/reference/go.mod
 	plumb  bundle = "plumb's"
 )
 

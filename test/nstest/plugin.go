@@ -292,13 +292,20 @@ func Build(tb TB, plugins ...string) string {
 }
 
 // Reference returns a directory with the newest reference plugins that plumb is compared with. It is the directory that
-// CNI_REFERENCE names, or scripts/reference.sh builds it if necessary.
+// CNI_REFERENCE names, or scripts/programs.sh builds it if necessary.
 func Reference(tb TB) string {
 	tb.Helper()
 	if dir := os.Getenv("CNI_REFERENCE"); dir != "" {
 		return dir
 	}
-	cmd := exec.Command(filepath.Join(Root(tb), "scripts/reference.sh"))
+	return Programs(tb, "reference")
+}
+
+// Programs returns a directory with these programs of test/programs/MODULE, or with all programs of the module. It builds
+// the programs that are not built yet.
+func Programs(tb TB, module string, programs ...string) string {
+	tb.Helper()
+	cmd := exec.Command(filepath.Join(Root(tb), "scripts/programs.sh"), append([]string{module}, programs...)...)
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()

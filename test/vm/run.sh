@@ -120,7 +120,7 @@ plugins() {
 		export PLUMB_BIN=$work/bin
 		"$root/build_linux.sh" "$PLUMB_BIN" >&2
 	fi
-	[ -n "${CNI_REFERENCE:-}" ] || CNI_REFERENCE=$("$root/scripts/reference.sh")
+	[ -n "${CNI_REFERENCE:-}" ] || CNI_REFERENCE=$("$root/scripts/programs.sh" reference)
 	export CNI_REFERENCE
 }
 

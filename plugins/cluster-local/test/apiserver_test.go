@@ -3,7 +3,6 @@ package datastore
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
@@ -39,29 +38,6 @@ const (
 	resources  = "/apis/ipam.plumb-cni.github.io/v1alpha1/"
 	adminToken = "admin-token"
 )
-
-// apiServerPath returns the path of the API server. It builds the API server once for each version of its module, which
-// takes some minutes, and keeps the executable in the user's cache directory.
-func apiServerPath() string {
-	GinkgoHelper()
-	hash := sha256.New()
-	for _, file := range []string{"go.mod", "go.sum", "main.go"} {
-		text, err := os.ReadFile(filepath.Join("apiserver", file))
-		Expect(err).NotTo(HaveOccurred())
-		hash.Write(text)
-	}
-	cache, err := os.UserCacheDir()
-	Expect(err).NotTo(HaveOccurred())
-	path := filepath.Join(cache, "plumb-test", fmt.Sprintf("kube-apiserver-%x", hash.Sum(nil)[:8]))
-	if _, err := os.Stat(path); err == nil {
-		return path
-	}
-	Expect(os.MkdirAll(filepath.Dir(path), 0o755)).To(Succeed())
-	temporary := fmt.Sprintf("%s.%d", path, os.Getpid())
-	build("apiserver", temporary, "-ldflags=-s -w", ".")
-	Expect(os.Rename(temporary, path)).To(Succeed())
-	return path
-}
 
 // A kubernetes consists of an API server, an etcd member, and a namespace for clients, all connected to one bridge.
 type kubernetes struct {
@@ -117,7 +93,7 @@ func (k *kubernetes) startServer() {
 	log, err := os.OpenFile(k.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	Expect(err).NotTo(HaveOccurred())
 	defer func() { _ = log.Close() }()
-	k.cmd = exec.Command(apiServerPath(),
+	k.cmd = exec.Command(filepath.Join(nstest.Programs(GinkgoTB(), "kubernetes", "kube-apiserver"), "kube-apiserver"),
 		"--etcd-servers="+k.members[0].clientURL(), "--etcd-cafile="+k.certFile("ca"), "--etcd-certfile="+k.certFile("root"), "--etcd-keyfile="+k.keyFile("root"),
 		"--bind-address="+k.addr, "--advertise-address="+k.addr, "--secure-port=6443", "--tls-cert-file="+k.certFile("server"), "--tls-private-key-file="+k.keyFile("server"),
 		"--cert-dir="+filepath.Join(k.dir, "apiserver"), "--token-auth-file="+filepath.Join(k.dir, "tokens.csv"), "--authorization-mode=RBAC", "--service-cluster-ip-range=10.96.0.0/16",

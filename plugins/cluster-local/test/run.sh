@@ -17,7 +17,7 @@ cd "$(dirname "$0")"
 [ -t 1 ] || export GINKGO_NO_COLOR=1
 ../../../scripts/need.sh ip:iproute2 nft:nftables iptables:iptables sysctl:procps ping:iputils-ping openssl:openssl jq:jq curl:curl
 # The scripts and tests build executables in namespaces without a network, where go cannot download modules.
-for module in ../../.. ../datastore/etcd . apiserver; do
+for module in ../../.. ../datastore/etcd . ../../../test/programs/kubernetes; do
 	go -C "$module" mod download
 done
 if [ $# = 0 ]; then

@@ -1,4 +1,4 @@
-module github.com/plumb-cni/plumb/test/reference
+module github.com/plumb-cni/plumb/test/programs/reference
 
 go 1.26.8
 
