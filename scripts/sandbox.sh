@@ -14,6 +14,8 @@ set -eu
 # Raise the default timeout of Gomega's Eventually, because a second is too short on a busy machine. Tests
 # that succeed at once do not become slower.
 export GOMEGA_DEFAULT_EVENTUALLY_TIMEOUT="${GOMEGA_DEFAULT_EVENTUALLY_TIMEOUT:-1m}"
+# Do not read the configuration file of the machine's plumb. /run is empty.
+export PLUMB_CONFIG=/run/plumb.yaml
 user=''
 [ "$(id -u)" = 0 ] || user=--map-root-user
 # shellcheck disable=SC2016 # expanded by the inner shell

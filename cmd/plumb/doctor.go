@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -28,7 +30,8 @@ wrong.`,
 		Example: "  plumb doctor\n  crictl pods -q --no-trunc | plumb doctor --live -\n  plumb doctor 10-pods.conflist",
 		Args:    usage(cobra.ArbitraryArgs),
 	}
-	places, format := addPlaces(c.Flags()), addOutput(c.Flags())
+	places, format := addPlaces(c), addOutput(c.Flags())
+	places.askAlways = true
 	var live string
 	begin := time.Now()
 	timeout := addTimeout(c.Flags())
@@ -38,7 +41,7 @@ wrong.`,
 			return usageError{errors.New("--live cannot be combined with FILE, because doctor then examines only the files")}
 		}
 		o := doctor.Options{
-			Places: *places, Files: files, Timeout: *timeout,
+			Places: places.Places, Runtimes: places.runtimes, Problems: places.problems, Guessed: places.guessed, Files: files, Timeout: *timeout,
 			Flags: placeFlags(c.Flags()), Spare: spareDirectories(),
 		}
 		if live != "" {
@@ -84,14 +87,43 @@ func placeFlags(flags *pflag.FlagSet) string {
 
 // spareDirectories returns the directories that may contain an executable that CNI_PATH lacks.
 func spareDirectories() []string {
-	dirs := []string{"/usr/lib/plumb/cni", "/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"}
+	dirs := doctor.UsualDirectories()
 	if self, err := os.Executable(); err == nil {
 		dirs = append([]string{filepath.Dir(self)}, dirs...)
 	}
 	return dirs
 }
 
+// printRuntimes prints what doctor examines: each runtime with its directories, and the directories that flags or environment
+// variables name instead.
+func printRuntimes(w io.Writer, r *doctor.Report) {
+	own := true // whether the examined directories are those of the runtimes
+	for _, runtime := range r.Runtimes {
+		own = own && slices.Contains(r.ConfDirs, filepath.Clean(runtime.ConfDir)) &&
+			!slices.ContainsFunc(runtime.PluginDirs, func(dir string) bool { return !slices.Contains(r.PluginDirs, filepath.Clean(dir)) })
+		networks := "configurations"
+		if runtime.Networks != nil {
+			networks = "network " + cmp.Or(strings.Join(runtime.Networks, ", "), "not loaded")
+		}
+		version := ""
+		if runtime.CNIVersion != "" {
+			version = ", cniVersion up to " + runtime.CNIVersion
+		}
+		printf(w, "%s: %s in %s, plugins in %s%s\n", strings.TrimSpace(runtime.Name+" "+runtime.Version), networks, runtime.ConfDir,
+			strings.Join(runtime.PluginDirs, ", "), version)
+	}
+	start := "examined instead"
+	switch {
+	case len(r.ConfDirs) == 0 || len(r.Runtimes) > 0 && own: // ConfDirs is empty with FILE…, and if the directories are unknown
+		return
+	case len(r.Runtimes) == 0:
+		start = "no runtime found"
+	}
+	printf(w, "%s: configurations in %s, plugins in %s\n", start, strings.Join(r.ConfDirs, ", "), strings.Join(r.PluginDirs, ", "))
+}
+
 func printReport(w io.Writer, r *doctor.Report) error {
+	printRuntimes(w, r)
 	for _, f := range r.Findings {
 		printf(w, "%s: %s\n    %s\n", f.Where, f.What, f.Fix)
 	}

@@ -36,8 +36,8 @@ var _ = It("deploy/doctor.yaml mounts the directories that plumb reads, at their
 		mounted = append(mounted, m[2]+"/")
 		Expect(strings.Contains(m[0], ", readOnly: true}")).To(Equal(m[1] != "state" && m[1] != "run"), "only plugins write, and only there: %s", m[0])
 	}
-	p := addPlaces(pflag.NewFlagSet("", pflag.ContinueOnError))
-	for _, dir := range slices.Concat([]string{p.ConfDir, p.DataDir, p.RunDir, "/run/netns", "/var/run/netns"}, p.PluginPath, p.CacheDirs) {
+	p := newPlaces(pflag.NewFlagSet("", pflag.ContinueOnError))
+	for _, dir := range slices.Concat([]string{p.DataDir, p.RunDir, "/run/netns", "/var/run/netns"}, p.ConfDirs, p.PluginPath, p.CacheDirs) {
 		Expect(slices.ContainsFunc(mounted, func(m string) bool { return strings.HasPrefix(dir+"/", m) })).To(BeTrue(), dir)
 	}
 })

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"io"
 	"slices"
@@ -9,7 +10,6 @@ import (
 	"text/tabwriter"
 
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/explain"
-	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/node"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/plugins"
 	"github.com/spf13/cobra"
 )
@@ -23,7 +23,7 @@ this host, and what CHECK of the plugins finds. CONTAINER is a container ID or t
 changes nothing itself, but host-local may release reservations from before a reboot.`,
 		Args: usage(cobra.RangeArgs(1, 2)),
 	}
-	places, format, timeout := addPlaces(c.Flags()), addOutput(c.Flags()), addTimeout(c.Flags())
+	places, format, timeout := addPlaces(c), addOutput(c.Flags()), addTimeout(c.Flags())
 	c.RunE = func(c *cobra.Command, args []string) error {
 		inv, err := readHost(c, places)
 		if err != nil {
@@ -52,14 +52,17 @@ changes nothing itself, but host-local may release reservations from before a re
 		}
 		return format.print(c.OutOrStdout(), paths, func(w io.Writer) error { return printPaths(w, paths) })
 	}
-	c.ValidArgsFunction = func(_ *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
-		return completeAttachment(places, args, prefix), cobra.ShellCompDirectiveNoFileComp
+	c.ValidArgsFunction = func(c *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		return completeAttachment(c.Context(), places, args, prefix), cobra.ShellCompDirectiveNoFileComp
 	}
 	return c
 }
 
 // completeAttachment completes the container ID or, if args contains one, the interface name.
-func completeAttachment(places *node.Places, args []string, prefix string) (names []string) {
+func completeAttachment(ctx context.Context, places *places, args []string, prefix string) (names []string) {
+	if places.find(ctx) != nil {
+		return nil
+	}
 	inv, err := places.Read()
 	if err != nil {
 		return nil

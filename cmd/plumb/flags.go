@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,36 +13,12 @@ import (
 	"time"
 
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/node"
-	"github.com/plumb-cni/plumb/v2/pkg/pool"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
 
 // mustExist annotates flags whose values are directories that checkFlags requires to exist.
 const mustExist = "must-exist"
-
-// addPlaces adds the flags for the directories that a command reads. Parsing the flags fills in the returned Places.
-// The defaults come from cnitool's environment variables or are the usual directories of container runtimes.
-func addPlaces(flags *pflag.FlagSet) *node.Places {
-	p := &node.Places{
-		ConfDir:    defaultConfDir(),
-		PluginPath: filepath.SplitList(cmp.Or(os.Getenv("CNI_PATH"), "/opt/cni/bin")),
-		CacheDirs:  []string{"/var/lib/cni"},
-		DataDir:    pool.DefaultDataDir,
-		RunDir:     "/run/cni",
-	}
-	flags.StringVar(&p.ConfDir, "conf-dir", p.ConfDir, "`directory` of the network configurations ($NETCONFPATH)")
-	flags.Var((*pathList)(&p.PluginPath), "cni-path", "`directories` of the plugins, separated by colons ($CNI_PATH)")
-	flags.StringArrayVar(&p.CacheDirs, "cache-dir", p.CacheDirs, "`directory` of libcni's cache, including the caches below it; may be repeated")
-	flags.StringVar(&p.DataDir, "data-dir", p.DataDir, "default `directory` of reservations; the directories that configurations name are always read")
-	for _, name := range []string{"conf-dir", "cache-dir", "data-dir"} {
-		_ = flags.SetAnnotation(name, mustExist, []string{}) // an error means that the flag does not exist
-	}
-	return p
-}
-
-// defaultConfDir returns the directory of the network configurations that the commands read without a flag.
-func defaultConfDir() string { return cmp.Or(os.Getenv("NETCONFPATH"), "/etc/cni/net.d") }
 
 // checkFlags returns an error if a flag has an empty value, an unknown format or a duration that is too short, or names
 // a directory that does not exist. An empty value usually comes from an unset variable in a script. The command would
@@ -160,7 +135,7 @@ func (f format) print(w io.Writer, v any, text func(io.Writer) error) error {
 }
 
 // readHost reads the inventory of the host, and prints a warning for each part that cannot be read.
-func readHost(c *cobra.Command, p *node.Places) (*node.Inventory, error) {
+func readHost(c *cobra.Command, p *places) (*node.Inventory, error) {
 	inv, err := p.Read()
 	if err != nil {
 		return nil, err

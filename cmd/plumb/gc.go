@@ -37,7 +37,7 @@ file are live. --force does not affect the runtime's networks.`,
   nerdctl ps -aq --no-trunc | plumb gc --live - --dry-run`,
 		Args: noArgs,
 	}
-	g := &collection{begin: time.Now(), places: addPlaces(c.Flags()), format: addOutput(c.Flags())}
+	g := &collection{begin: time.Now(), places: addPlaces(c), format: addOutput(c.Flags())}
 	c.Flags().StringVar(&g.live, "live", "", "`file` with the whole IDs of all live containers of all runtimes; - for stdin")
 	addCRI(c.Flags(), &g.cri)
 	c.Flags().BoolVar(&g.fromResults, "live-from-cache", false, "the containers with a result in libcni's cache are live")
@@ -66,7 +66,7 @@ const defaultSockets = "auto"
 // A collection holds the flags of one run of the command.
 type collection struct {
 	begin       time.Time
-	places      *node.Places
+	places      *places
 	format      *format
 	live        string
 	cri         string
@@ -133,7 +133,7 @@ func (g *collection) collect(ctx context.Context, c *cobra.Command, plan *gc.Pla
 		}
 	}
 	collector := gc.Collector{
-		Places: *g.places, Network: g.selection.Network, Exec: plugins.NewCaller(g.places.PluginPath, callLimit),
+		Places: g.places.Places, Network: g.selection.Network, Exec: plugins.NewCaller(g.places.PluginPath, callLimit),
 		Log: func(format string, args ...any) { printf(c.ErrOrStderr(), "plumb: "+format+"\n", args...) },
 	}
 	report, err := collector.Run(ctx, plan)
@@ -167,14 +167,14 @@ func (g *collection) ask(ctx context.Context, inv *node.Inventory, live life.Lis
 	var sandboxes []string
 	var err error
 	if g.cri == defaultSockets {
-		sandboxes, err = cri.FindSandboxes(ctx)
+		sandboxes, err = cri.FindSandboxes(ctx, g.places.sockets)
 	} else {
 		sandboxes, err = cri.Sandboxes(ctx, g.cri)
 	}
 	if err != nil {
 		return live, err
 	}
-	g.selection.Suspects = gc.ReadSuspects(*g.places)
+	g.selection.Suspects = gc.ReadSuspects(g.places.Places)
 	return live.WithSandboxes(inv.Facts(), sandboxes, g.begin)
 }
 

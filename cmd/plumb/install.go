@@ -1,20 +1,22 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/credentials"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/doctor"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/install"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/node"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/plugins"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
@@ -104,7 +106,7 @@ func (f *installFlags) run(c *cobra.Command) error {
 	}
 	report, err := do(ctx, f.Options)
 	if err == nil && f.restore == "" {
-		report.Advice = append(report.Advice, f.exemptions()...)
+		report.Advice = append(report.Advice, f.advice(ctx)...)
 	}
 	if errors.As(err, new(install.ArgumentError)) {
 		err = usageError{err}
@@ -113,9 +115,23 @@ func (f *installFlags) run(c *cobra.Command) error {
 	return errors.Join(err, f.format.print(out, report, text))
 }
 
-// exemptions returns advice about rules of iptables that exempt from the reference plugins' masquerade, but not from plumb's.
-func (f *installFlags) exemptions() (advice []string) {
-	found, err := doctor.MasqueradeExemptions(cmp.Or(f.ConfDir, defaultConfDir()))
+// advice returns advice about runtimes that do not execute plugins from --to, and about rules of iptables that exempt from the
+// reference plugins' masquerade, but not from plumb's.
+func (f *installFlags) advice(ctx context.Context) (advice []string) {
+	p := newPlaces(pflag.NewFlagSet("", pflag.ContinueOnError))
+	if err := p.find(ctx); err != nil {
+		advice = append(advice, fmt.Sprintf("The runtimes were not looked for: %v.", err))
+	}
+	for _, r := range p.runtimes {
+		if !slices.ContainsFunc(r.PluginDirs, func(dir string) bool { return node.SameFile(dir, f.To) }) {
+			advice = append(advice, fmt.Sprintf("%s executes plugins from %s, and not from %s. Install them there, or change its configuration, and restart it.",
+				r, strings.Join(r.PluginDirs, ", "), f.To))
+		}
+	}
+	if f.ConfDir != "" {
+		p.ConfDirs = []string{f.ConfDir}
+	}
+	found, err := doctor.MasqueradeExemptions(p.ConfDirs)
 	for _, e := range found {
 		advice = append(advice, fmt.Sprintf("%s: %s. To fix it, %s.", e.Where, e.What, strings.TrimPrefix(e.Fix, plugins.Edit)))
 	}

@@ -43,7 +43,7 @@ type ipamRun func(ctx context.Context, c *cobra.Command, n *ipam.Network) error
 
 // addNetwork adds the flags that select a network, and sets the function of the command.
 func addNetwork(c *cobra.Command, run ipamRun) *cobra.Command {
-	places, timeout := addPlaces(c.Flags()), addTimeout(c.Flags())
+	places, timeout := addPlaces(c), addTimeout(c.Flags())
 	var network, file, kubeconfig string
 	c.Flags().StringVar(&network, "network", "", "the `network` (default: the only one with cluster-local)")
 	c.Flags().StringVar(&file, "config", "", "use the network configuration in this `file`, which the runtime need not read yet")

@@ -21,7 +21,7 @@ func newList() *cobra.Command {
 nftables elements, and files. It changes nothing.`,
 		Args: usage(cobra.NoArgs),
 	}
-	places, format := addPlaces(c.Flags()), addOutput(c.Flags())
+	places, format := addPlaces(c), addOutput(c.Flags())
 	var network, container string
 	var noTrunc bool
 	c.Flags().StringVar(&network, "network", "", "show one `network` only")

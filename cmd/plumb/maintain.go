@@ -33,7 +33,7 @@ status 0.`,
   plumb maintain --cri --every 5m`,
 		Args: noArgs,
 	}
-	m := &maintainer{c: c, places: addPlaces(c.Flags()), timeout: addTimeout(c.Flags())}
+	m := &maintainer{c: c, places: addPlaces(c), timeout: addTimeout(c.Flags())}
 	c.Flags().StringVar(&m.live, "live", "", "`file` with the whole IDs of all live containers of all runtimes")
 	addCRI(c.Flags(), &m.cri)
 	c.Flags().StringVar(&m.Metrics, "metrics", "", "replace this `file` with metrics after each run, for the textfile collector of node_exporter")
@@ -53,7 +53,7 @@ status 0.`,
 type maintainer struct {
 	maintain.Maintainer
 	c         *cobra.Command
-	places    *node.Places
+	places    *places
 	timeout   *time.Duration
 	live, cri string
 	dryRun    bool
@@ -125,7 +125,7 @@ func (m *maintainer) gc(ctx context.Context) (removed, suspect, left int, err er
 }
 
 func (m *maintainer) repair(ctx context.Context) (repaired, left int, err error) {
-	report, err := repair.Run(ctx, repair.Options{Places: *m.places, DryRun: m.dryRun, Timeout: *m.timeout, Flags: placeFlags(m.c.Flags())})
+	report, err := repair.Run(ctx, repair.Options{Places: m.places.Places, DryRun: m.dryRun, Timeout: *m.timeout, Flags: placeFlags(m.c.Flags())})
 	if report == nil {
 		return 0, 0, err
 	}

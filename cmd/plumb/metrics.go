@@ -15,7 +15,7 @@ timer write them to a file for the textfile collector of node_exporter. metrics 
 		Example: "  plumb metrics > /var/lib/node_exporter/plumb.prom.new && mv /var/lib/node_exporter/plumb.prom.new /var/lib/node_exporter/plumb.prom",
 		Args:    usage(cobra.NoArgs),
 	}
-	places := addPlaces(c.Flags())
+	places := addPlaces(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		inv, err := readHost(c, places)
 		if err != nil {

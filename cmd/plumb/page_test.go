@@ -84,7 +84,7 @@ func newPageTools() *pageHost {
 	for _, pair := range [][2]string{
 		{"/var/lib/cni/networks", p.path("data")}, {"/run/cni/tuning", p.path("tuning")}, {"/var/lib/cni", p.path("cache")},
 		{"/etc/cni/net.d", p.path("conf")}, {"/etc/cni", p.path("etc")}, {"/opt/cni", p.path("opt")}, {"/usr/lib/plumb/cni", p.bin},
-		{"/var/lib/node_exporter", p.path("exporter")},
+		{"/var/lib/node_exporter", p.path("exporter")}, {"/run/containerd/containerd.sock", p.path("cri.sock")},
 		{pageLive + "…", id(pageLive)}, {pageDead + "…", id(pageDead)},
 	} {
 		there, here = append(there, pair[0], pair[1]), append(here, pair[1], pair[0])
@@ -132,16 +132,27 @@ func (p *pageHost) output(command string) string {
 	if f := p.replace[command]; f != nil {
 		return p.usual.Replace(f())
 	}
+	out := ""
+	Eventually(func() string { // a runtime gets only a second, also on a slow machine
+		out = p.start(command)
+		return out
+	}).ShouldNot(ContainSubstring("does not answer within"))
+	return p.usual.Replace(out)
+}
+
+// start runs a command of the page on the host, and returns what it prints.
+func (p *pageHost) start(command string) string {
+	GinkgoHelper()
 	var out strings.Builder
 	cmd := exec.Command("sh", "-c", p.actual.Replace(command))
-	cmd.Env = append(os.Environ(), "PATH="+p.path("tools")+":"+os.Getenv("PATH"), "NETCONFPATH="+p.path("conf"), "CNI_PATH="+p.path("opt/bin"))
+	cmd.Env = append(os.Environ(), "PATH="+p.path("tools")+":"+os.Getenv("PATH"), "NETCONFPATH="+p.path("conf"), "CNI_PATH="+p.path("opt/bin"), "PLUMB_CONFIG="+p.path("plumb.yaml"))
 	cmd.Stdout, cmd.Stderr = &out, &out
 	Expect(p.host.Start(cmd)).To(Succeed())
 	if err := cmd.Wait(); err != nil { // doctor exits with 1 if it found something
 		var status *exec.ExitError
 		Expect(errors.As(err, &status) && status.ExitCode() == exitFound).To(BeTrue(), "%s: %v\n%s", command, err, &out)
 	}
-	return p.usual.Replace(out.String())
+	return out.String()
 }
 
 // checkPage runs the commands in the console blocks of a page, after the heading, in their order, and compares the

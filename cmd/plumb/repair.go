@@ -22,13 +22,13 @@ changes containers only with --container-side, and takes nothing from another co
 		Example: "  plumb repair --dry-run\n  plumb repair --network pods",
 		Args:    usage(cobra.NoArgs),
 	}
-	places, format, timeout := addPlaces(c.Flags()), addOutput(c.Flags()), addTimeout(c.Flags())
+	places, format, timeout := addPlaces(c), addOutput(c.Flags()), addTimeout(c.Flags())
 	var o repair.Options
 	c.Flags().StringVar(&o.Network, "network", "", "repair one `network` only")
 	c.Flags().BoolVar(&o.DryRun, "dry-run", false, "call CHECK only, and show what would be repaired")
 	c.Flags().BoolVar(&o.ContainerSide, "container-side", false, "also restore addresses, routes and settings in the containers")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		o.Places, o.Timeout, o.Flags = *places, *timeout, placeFlags(c.Flags())
+		o.Places, o.Timeout, o.Flags = places.Places, *timeout, placeFlags(c.Flags())
 		report, err := repair.Run(afterCurrentCall(c), o)
 		if errors.Is(err, node.ErrNoNetwork) {
 			return usageError{err}

@@ -55,8 +55,8 @@ process, and the outcome. The runtime needs no change and no restart. Ctrl-C end
 
 // run shows the calls until a signal arrives or the time limit is reached.
 func (o traceOptions) run(c *cobra.Command) (err error) {
-	o.warnOfNetwork(c.ErrOrStderr())
 	ctx := untilSignal(c.Context())
+	o.warnOfNetwork(ctx, c.ErrOrStderr())
 	if o.limit > 0 {
 		var cancel func()
 		ctx, cancel = context.WithTimeout(ctx, o.limit)
@@ -94,13 +94,17 @@ func (o traceOptions) run(c *cobra.Command) (err error) {
 }
 
 // warnOfNetwork prints a warning if the host lacks the network of the flag --network.
-func (o traceOptions) warnOfNetwork(w io.Writer) {
+func (o traceOptions) warnOfNetwork(ctx context.Context, w io.Writer) {
 	if o.network == "" {
 		return
 	}
-	inv, err := addPlaces(pflag.NewFlagSet("", pflag.ContinueOnError)).Read()
-	if err != nil {
+	p := newPlaces(pflag.NewFlagSet("", pflag.ContinueOnError))
+	if p.find(ctx) != nil {
 		return // a trace works without the inventory
+	}
+	inv, err := p.Read()
+	if err != nil {
+		return
 	}
 	if _, err := inv.Network(o.network); err != nil {
 		printf(w, "plumb: %v; waiting for it\n", err)

@@ -1,7 +1,8 @@
 #!/bin/sh
 # sandbox.sh runs a command in the namespaces of scripts/sandbox.sh and in a PID namespace, so
-# that all daemons, shims and containers end with the command. /run, /var/lib and /dev/shm are empty
-# file systems, because runtimes and plugins always write there. The script needs root.
+# that all daemons, shims and containers end with the command. /run, /var/lib, /dev/shm and /opt are
+# empty file systems, because runtimes and plugins always write there, and because plumb looks for plugins there. The script
+# needs root.
 #
 #   go test -exec "$PWD/sandbox.sh" .
 #
@@ -18,7 +19,7 @@ export PLUMB_CGROUP
 
 # shellcheck disable=SC2016 # expanded by the inner shell, which waits for orphans and therefore does not use exec
 "$(dirname "$0")/../../scripts/sandbox.sh" unshare --pid --fork --kill-child --mount-proc sh -c '
-	for dir in /run /var/lib /dev/shm; do mount -t tmpfs tmpfs $dir || exit; done
+	for dir in /run /var/lib /dev/shm /opt; do mount -t tmpfs tmpfs $dir || exit; done
 	mkdir /run/tmp /run/netns
 	export TMPDIR=/run/tmp && : >/run/plumb-sandbox
 	"$@"

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"time"
 
@@ -27,14 +26,15 @@ var defaultSockets = []string{"/run/containerd/containerd.sock", "/run/crio/crio
 // ErrNoRuntime means that no default socket of a runtime exists, or that no runtime there supports CRI v1.
 var ErrNoRuntime = errors.New("no runtime with CRI v1 found at " + strings.Join(defaultSockets, ", "))
 
-// FindSandboxes returns the IDs of the pod sandboxes of all runtimes whose default sockets exist. It skips a runtime that
-// does not support CRI v1, such as Docker's containerd. It returns the errors of Sandboxes, and ErrNoRuntime.
-func FindSandboxes(ctx context.Context) (ids []string, err error) {
+// FindSandboxes returns the IDs of the pod sandboxes of the runtimes at the sockets. Without a socket, it asks the runtimes
+// whose default sockets exist. It skips a runtime that does not support CRI v1, such as Docker's containerd. It returns the
+// errors of Sandboxes, and ErrNoRuntime.
+func FindSandboxes(ctx context.Context, sockets []string) (ids []string, err error) {
+	if len(sockets) == 0 {
+		sockets = Existing(defaultSockets)
+	}
 	err = ErrNoRuntime
-	for _, socket := range defaultSockets {
-		if _, missing := os.Stat(socket); missing != nil {
-			continue
-		}
+	for _, socket := range sockets {
 		found, failed := Sandboxes(ctx, socket)
 		switch {
 		case status.Code(failed) == codes.Unimplemented:
@@ -50,20 +50,31 @@ func FindSandboxes(ctx context.Context) (ids []string, err error) {
 // Sandboxes returns the IDs of the pod sandboxes in any state of the runtime at a socket, which is a path with or without
 // the prefix "unix://". It fails if the runtime does not answer within 10 seconds.
 func Sandboxes(ctx context.Context, socket string) (ids []string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	err = withClient(socket, func(c runtimeapi.RuntimeServiceClient) error {
+		answer, err := c.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+		if err != nil {
+			return fmt.Errorf("runtime %s: list pod sandboxes: %w", socket, err)
+		}
+		for _, sandbox := range answer.GetItems() {
+			ids = append(ids, sandbox.GetId())
+		}
+		return nil
+	})
+	return ids, err
+}
+
+// withClient calls f with a client for the socket, and then closes the connection.
+func withClient(socket string, f func(runtimeapi.RuntimeServiceClient) error) error {
 	conn, err := grpc.NewClient("unix:"+strings.TrimPrefix(socket, "unix://"),
 		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxSize)))
 	if err != nil {
-		return nil, fmt.Errorf("runtime %s: %w", socket, err)
+		return fmt.Errorf("runtime %s: %w", socket, err)
 	}
-	defer func() { err = errors.Join(err, conn.Close()) }()
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	answer, err := runtimeapi.NewRuntimeServiceClient(conn).ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
-	if err != nil {
-		return nil, fmt.Errorf("runtime %s: list pod sandboxes: %w", socket, err)
+	if err = f(runtimeapi.NewRuntimeServiceClient(conn)); err != nil {
+		_ = conn.Close()
+		return err
 	}
-	for _, sandbox := range answer.GetItems() {
-		ids = append(ids, sandbox.GetId())
-	}
-	return ids, nil
+	return conn.Close()
 }

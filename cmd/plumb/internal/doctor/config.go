@@ -14,6 +14,7 @@ import (
 	"github.com/containernetworking/cni/libcni"
 
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/node"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/runtimes"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/schema"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
@@ -72,15 +73,19 @@ func (f *file) types() (all []string) {
 	return all
 }
 
-// readFiles reads o.Files or, if there are none, the files in ConfDir that libcni reads and nerdctl's lists below it.
+// readFiles reads o.Files or, if there are none, the files in ConfDirs that libcni reads and nerdctl's lists below it.
 func (o Options) readFiles() (files []*file, err error) {
 	paths := o.Files
-	if len(paths) == 0 {
-		if paths, err = libcni.ConfFiles(o.ConfDir, configurationEndings()); err != nil {
+	for _, dir := range o.ConfDirs {
+		if len(o.Files) > 0 {
+			break
+		}
+		found, err := libcni.ConfFiles(dir, configurationEndings())
+		if err != nil {
 			return nil, err
 		}
-		slices.Sort(paths)
-		paths = append(paths, node.ListsBelow(o.ConfDir)...)
+		slices.Sort(found)
+		paths = slices.Concat(paths, found, node.ListsBelow(dir))
 	}
 	for _, path := range paths {
 		if strings.HasPrefix(path, "-") {
@@ -154,10 +159,11 @@ func configurationEndings() []string { return []string{".conflist", ".conf", ".j
 
 // findFileKind finds files whose extension does not fit their content, and directories with the extension of a configuration.
 func (o Options) findFileKind(files []*file, add addFunc) {
-	if entries, err := os.ReadDir(o.ConfDir); err == nil && len(o.Files) == 0 {
+	for _, dir := range o.ConfDirs {
+		entries, _ := os.ReadDir(dir) // readFiles has returned the error
 		for _, entry := range entries {
-			if entry.IsDir() && slices.Contains(configurationEndings(), filepath.Ext(entry.Name())) {
-				add(filepath.Join(o.ConfDir, entry.Name()), edit+"move the configurations in it to "+o.ConfDir+", or give the directory another name",
+			if entry.IsDir() && len(o.Files) == 0 && slices.Contains(configurationEndings(), filepath.Ext(entry.Name())) {
+				add(filepath.Join(dir, entry.Name()), edit+"move the configurations in it to "+dir+", or give the directory another name",
 					"is a directory, and libcni does not read the configurations in it")
 			}
 		}
@@ -182,7 +188,7 @@ func (f *file) rename(to string, add addFunc, format string, args ...any) {
 
 // findOrder finds that the first two files begin with the same number.
 func (o Options) findOrder(files []*file, add addFunc) {
-	if len(o.Files) > 0 || len(files) < 2 || files[1].explained { // files[1].explained means that files[1] gets another name anyway
+	if len(o.Files) > 0 || len(files) < 2 || files[1].explained || o.tellsNetworks(files[0]) { // files[1].explained means that files[1] gets another name anyway
 		return
 	}
 	number := regexp.MustCompile(`^[0-9]+`)
@@ -195,6 +201,13 @@ func (o Options) findOrder(files []*file, add addFunc) {
 	to := filepath.Join(filepath.Dir(files[1].path), fmt.Sprintf("%0*d%s", len(n), next+1, second[len(n):]))
 	add(files[1].path, types.Command("mv", "-n", files[1].path, to), "begins with %s, like %s. A Kubernetes runtime uses only the first file "+
 		"of the directory, and the rest of the names decides which file is first", n, first)
+}
+
+// tellsNetworks reports whether a runtime that reads the file says which networks it uses.
+func (o Options) tellsNetworks(f *file) bool {
+	return slices.ContainsFunc(o.Runtimes, func(r runtimes.Runtime) bool {
+		return r.Networks != nil && filepath.Clean(r.ConfDir) == filepath.Dir(f.path)
+	})
 }
 
 // findDuplicates finds networks with more than one file.

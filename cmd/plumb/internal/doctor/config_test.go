@@ -76,7 +76,7 @@ var _ = Describe("plumb doctor on configurations", func() {
 		n := newTestHost("bridge", "host-local")
 		n.write("10-pods.conflist", good)
 		out, status := n.plumb(append([]string{"doctor"}, n.directories()...)...)
-		Expect(out).To(MatchRegexp(`^nothing found \(1 configuration, 2 executables, 0 attachments, [0-9]+ checks\)\n$`))
+		Expect(out).To(MatchRegexp(`^no runtime found: .*\nnothing found \(1 configuration, 2 executables, 0 attachments, [0-9]+ checks\)\n$`))
 		Expect(status).To(BeZero())
 	})
 

@@ -16,6 +16,7 @@ import (
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/life"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/node"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/plugins"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/runtimes"
 	"github.com/plumb-cni/plumb/v2/pkg/ns"
 )
 
@@ -40,7 +41,12 @@ const (
 // Options contains the inputs of an examination.
 type Options struct {
 	node.Places
-	Files []string // configuration files; empty selects the files of ConfDir
+	Runtimes []runtimes.Runtime // the runtimes of the host
+	Problems []error            // why not all runtimes are known
+	// Guessed means that nothing names the directories of a runtime that does not answer. Examine then examines no
+	// configurations, because the runtime may use others.
+	Guessed bool
+	Files   []string // configuration files; empty selects the files of ConfDir
 	// Timeout limits the time of one call of a plugin.
 	Timeout time.Duration
 	// Live returns the list of live containers. Examine calls it once, after it has read the inventory. It is nil if
@@ -53,10 +59,13 @@ type Options struct {
 
 // A Report is the result of an examination.
 type Report struct {
-	Findings    []Finding `json:"findings"`    // sorted by Where
-	Files       []string  `json:"files"`       // the configurations that were read
-	Executables []string  `json:"executables"` // the executables of the plugins that the files name
-	Attachments int       `json:"attachments"` // the number of attachments on the host
+	Runtimes    []runtimes.Runtime `json:"runtimes"`    // the runtimes of the host
+	ConfDirs    []string           `json:"confDirs"`    // the directories of the configurations that were examined
+	PluginDirs  []string           `json:"pluginDirs"`  // the directories in which the executables were looked for
+	Findings    []Finding          `json:"findings"`    // sorted by Where
+	Files       []string           `json:"files"`       // the configurations that were read
+	Executables []string           `json:"executables"` // the executables of the plugins that the files name
+	Attachments int                `json:"attachments"` // the number of attachments on the host
 	// Skipped is the number of possible leftovers whose ADD may still be running, because they are younger than a
 	// minute or of unknown age. It includes Unchecked.
 	Skipped   int      `json:"skipped"`
@@ -83,8 +92,17 @@ type addFunc func(where, fix, format string, args ...any)
 // replaces ctx by the context that begin returns.
 func (o Options) Examine(ctx context.Context, begin func(context.Context) context.Context) (*Report, error) {
 	r := &Report{
+		Runtimes: append([]runtimes.Runtime{}, o.Runtimes...), ConfDirs: []string{}, PluginDirs: []string{},
 		Findings: []Finding{}, Files: []string{}, Executables: []string{}, Checks: []string{}, Errors: []string{}, RootOnly: []string{},
 		withoutRoot: len(o.Files) > 0 && os.Geteuid() != 0,
+	}
+	for _, problem := range o.Problems {
+		r.failed("runtime", problem)
+	}
+	if o.Guessed {
+		o.ConfDirs = nil
+	} else if len(o.Files) == 0 {
+		r.ConfDirs, r.PluginDirs = o.ConfDirs, o.PluginPath
 	}
 	h, err := ns.Self(nil)
 	if err != nil {
@@ -138,6 +156,7 @@ func (o Options) checks(a asker, h host, held *state) []check {
 	all = append(all, []check{
 		{"file-kind", o.findFileKind}, {"duplicate-name", o.findDuplicates}, {"order", o.findOrder}, {"keys", findKeys},
 		{"executable", a.findExecutables}, {"versions", a.findVersions}, {"mixed-versions", a.findMixed}, {"status", a.findStatus},
+		{"runtime-version", o.findRuntimeVersions}, {"runtime-plugins", func(files []*file, add addFunc) { a.findRuntimePlugins(o, files, add) }},
 		{"overlap", findOverlaps}, {"route", h.findRoutes}, {"bridge", h.findBridges}, {"master", h.findMasters},
 		{"link-kind", h.findLinkKinds}, {"sysctl", h.findSysctls}, {"ipv6", findIPv6}, {"unreachable-port", findUnreachablePorts},
 	}...)
@@ -145,6 +164,7 @@ func (o Options) checks(a asker, h host, held *state) []check {
 		return all
 	}
 	return append(all, []check{
+		{"runtime-network", held.findRuntimeNetworks},
 		{"leftover", held.findLeftovers}, {"no-network", held.findNoNetworks}, {"orphan", held.findOrphans}, {"irregular-file", held.findIrregular},
 		{"returned-device", func(_ []*file, add addFunc) { held.findReturned(h, add) }},
 		{"reservation", held.findReservations}, {"foreign-target", held.findForeignTargets},

@@ -122,14 +122,14 @@ func exemptionsIn(rulesOf func(chain string) ([]iptables.Rule, error)) (found []
 // leadsOn reports whether the rule can jump to a chain of an administrator or another program.
 func leadsOn(r iptables.Rule) bool { return r.Jump != "" && !strings.HasPrefix(r.Jump, "CNI-") }
 
-// MasqueradeExemptions returns the findings of the check masq-exemption for the configurations in the directory.
-func MasqueradeExemptions(confDir string) (found []Finding, err error) {
+// MasqueradeExemptions returns the findings of the check masq-exemption for the configurations in the directories.
+func MasqueradeExemptions(confDirs []string) (found []Finding, err error) {
 	self, err := ns.Self(nil)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = self.Close() }()
-	o := Options{Places: node.Places{ConfDir: confDir}}
+	o := Options{Places: node.Places{ConfDirs: confDirs}}
 	files, err := o.readFiles()
 	if err != nil {
 		return nil, types.IgnoreNotExist(err)

@@ -12,6 +12,7 @@ import (
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/gc"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/life"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/node"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/runtimes"
 	"github.com/plumb-cni/plumb/v2/pkg/attach"
 	"github.com/plumb-cni/plumb/v2/pkg/nl"
 	"github.com/plumb-cni/plumb/v2/pkg/skel"
@@ -50,11 +51,13 @@ func (o Options) readState(r *Report) (s *state, err error) {
 	return s, err
 }
 
-// findNone finds a directory without a configuration. It ignores hosts on which only libcni's cache contains
-// configurations, because Nomad writes no files.
+// findNone finds directories without a configuration. It ignores hosts on which only libcni's cache contains
+// configurations, because Nomad writes no files, and directories of a runtime that is not ready, which findRuntimeNetworks
+// reports.
 func (s *state) findNone(files []*file, add addFunc) {
-	if len(files) == 0 && !slices.ContainsFunc(s.inventory.Networks, func(n *node.Network) bool { return n.List() != nil }) {
-		add(s.ConfDir, edit+"write a file *.conflist into the directory, or name the runtime's directory with --conf-dir",
+	notReady := slices.ContainsFunc(s.Runtimes, func(r runtimes.Runtime) bool { return r.NotReady != "" })
+	if len(files) == 0 && !s.Guessed && !notReady && !slices.ContainsFunc(s.inventory.Networks, func(n *node.Network) bool { return n.List() != nil }) {
+		add(strings.Join(s.ConfDirs, ", "), edit+"write a file *.conflist into the directory, or name the runtime's directory with --conf-dir",
 			"no network configuration (*.conflist, *.conf, *.json)")
 	}
 }
@@ -155,7 +158,7 @@ func (s *state) removalCommand(a *node.Attachment) string {
 // findNoNetworks finds networks with attachments, but without a configuration, which a runtime needs to call DEL. It
 // skips the check if a file cannot be parsed, because that file may be the configuration of any network.
 func (s *state) findNoNetworks(files []*file, add addFunc) {
-	if len(parsed(files)) < len(files) {
+	if len(parsed(files)) < len(files) || s.Guessed {
 		return
 	}
 	for _, n := range s.inventory.Networks {

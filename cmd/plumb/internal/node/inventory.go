@@ -23,7 +23,7 @@ import (
 
 // Places contains the directories to read.
 type Places struct {
-	ConfDir    string   // the directory of the network configurations
+	ConfDirs   []string // the directories of the network configurations
 	PluginPath []string // CNI_PATH
 	CacheDirs  []string // the directories of libcni's caches, which contain a directory results, directly or one level below
 	DataDir    string   // the default directory of reservations

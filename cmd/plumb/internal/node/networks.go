@@ -32,9 +32,13 @@ func (n *Network) Keys() []Keys { return keysOf(n.list) }
 
 // readNetworks reads the configurations. If several have the same name, it uses the first one, as libcni does.
 func (inv *Inventory) readNetworks(p Places) {
-	files, err := configurationFiles(p.ConfDir)
-	inv.unreadFile(p.ConfDir, err)
-	for _, file := range append(files, ListsBelow(p.ConfDir)...) {
+	var files []string
+	for _, dir := range p.ConfDirs {
+		found, err := configurationFiles(dir)
+		inv.unreadFile(dir, err)
+		files = slices.Concat(files, found, ListsBelow(dir))
+	}
+	for _, file := range files {
 		list, err := ReadConfiguration(file)
 		if err != nil {
 			inv.unreadFile(file, err)

@@ -1,0 +1,157 @@
+package doctor
+
+import (
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/version"
+
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/node"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/plugins"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/runtimes"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/schema"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
+)
+
+// UsualDirectories returns the directories in which packages and operators install plugins.
+func UsualDirectories() []string {
+	return []string{"/usr/lib/plumb/cni", "/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"}
+}
+
+// readBy returns the files that the runtime reads, in its order, and how many of them it uses. With o.Files, these are all
+// files, because the operator may copy them to the runtime's directory.
+func (o Options) readBy(r runtimes.Runtime, files []*file) (read []*file, used int) {
+	for _, f := range files {
+		if len(o.Files) > 0 || filepath.Dir(f.path) == filepath.Clean(r.ConfDir) {
+			read = append(read, f)
+		}
+	}
+	if used = len(read); r.MaxConfNum > 0 && len(o.Files) == 0 {
+		used = min(used, r.MaxConfNum)
+	}
+	return read, used
+}
+
+// findRuntimeVersions finds lists whose cniVersion is higher than the versions that the runtime's libcni supports. Such a libcni
+// calls the plugins with this version, and cannot decode their results.
+func (o Options) findRuntimeVersions(files []*file, add addFunc) {
+	for _, r := range o.Runtimes {
+		read, used := o.readBy(r, files)
+		for _, f := range read[:used] {
+			if f.list == nil || r.CNIVersion == "" {
+				continue
+			}
+			if newer, err := version.GreaterThan(f.list.CNIVersion, r.CNIVersion); err == nil && newer {
+				add(f.where(f.top.Get("cniVersion")), fmt.Sprintf("%swrite \"cniVersion\": %q into %s", edit, r.CNIVersion, f.path),
+					"cniVersion %q: %s supports at most %s, and cannot attach containers", f.list.CNIVersion, r, r.CNIVersion)
+			}
+		}
+	}
+}
+
+// findRuntimePlugins finds runtimes that execute other plugins than the examined ones, or that do not execute plumb's plugins
+// although these are installed in another directory.
+func (k asker) findRuntimePlugins(o Options, files []*file, add addFunc) {
+	for _, r := range o.Runtimes {
+		caller := plugins.NewCaller(r.PluginDirs, o.Timeout)
+		other := map[string][]string{} // the names of plugins that the runtime does not execute, by their directory
+		read, used := o.readBy(r, files)
+		for _, f := range read[:used] {
+			for _, name := range f.types() {
+				dir := k.unusedDirectory(name, caller)
+				if dir != "" && !slices.Contains(other[dir], name) {
+					other[dir] = append(other[dir], name)
+				}
+			}
+		}
+		for _, dir := range slices.Sorted(maps.Keys(other)) {
+			to := r.PluginDirs[0]
+			fix := fmt.Sprintf("%sput %s first in the plugin directories of %s, and restart it; or run: %s", edit, dir, r.Name,
+				types.Command("plumb", "install", "--from", dir, "--to", to, "--only", strings.Join(other[dir], ","), "--create", "--backup", filepath.Join(filepath.Dir(to), "before-plumb")))
+			add(onHost, fix, "%s executes plugins from %s, and does not execute those in %s: %s",
+				r, strings.Join(r.PluginDirs, ", "), dir, strings.Join(other[dir], ", "))
+		}
+	}
+}
+
+// unusedDirectory returns the directory of the plugin that plumb examined, or in which plumb's plugin is installed, if the
+// runtime executes another one. It returns "" if the runtime executes the same plugin, or plumb's in the same version.
+func (k asker) unusedDirectory(name string, runtime *plugins.Caller) string {
+	examined, executed := k.caller.Find(k.ctx, name), runtime.Find(k.ctx, name)
+	switch {
+	case examined.Path != "" && !node.SameFile(examined.Path, executed.Path) && (examined.Version == "" || examined.Version != executed.Version):
+		return filepath.Dir(examined.Path)
+	case executed.Version != "" || !slices.Contains(schema.Names(), name):
+		return ""
+	}
+	for _, dir := range UsualDirectories() {
+		if path := filepath.Join(dir, name); k.caller.VersionOf(k.ctx, path) != "" && !node.SameFile(path, executed.Path) {
+			return dir
+		}
+	}
+	return ""
+}
+
+// findRuntimeNetworks finds runtimes without a network, with another network than their files say, and files that a runtime
+// does not use.
+func (s *state) findRuntimeNetworks(files []*file, add addFunc) {
+	for _, r := range s.Runtimes {
+		read, used := s.readBy(r, files)
+		if slices.ContainsFunc(read[:used], func(f *file) bool { return f.list == nil || f.explained }) {
+			continue // the finding for the file is the reason
+		}
+		restart := types.Command("systemctl", "restart", unitOf(r))
+		switch {
+		case r.NotReady != "" && len(read) == 0:
+			add(r.ConfDir, edit+"write a file *.conflist into the directory", "%s cannot attach containers: %s", r, r.NotReady)
+		case r.NotReady != "":
+			add(r.ConfDir, restart, "%s cannot attach containers, although it can read %s: %s", r, read[0].path, r.NotReady)
+		case r.Networks != nil:
+			for _, f := range read[:used] {
+				if !slices.Contains(r.Networks, f.name()) {
+					add(f.path, restart, "%s has not loaded network %q, and uses %s", r, f.name(), strings.Join(r.Networks, ", "))
+				}
+			}
+			s.findUnused(r, read, add)
+		}
+	}
+}
+
+// findUnused finds files that the runtime does not use because of max_conf_num. It ignores files that another program
+// uses.
+func (s *state) findUnused(r runtimes.Runtime, read []*file, add addFunc) {
+	_, used := s.readBy(r, read)
+	if slices.ContainsFunc(read[:used], func(f *file) bool {
+		return slices.ContainsFunc(f.types(), func(name string) bool { return strings.HasPrefix(name, "multus") })
+	}) {
+		return // multus reads other files of the directory
+	}
+	for _, f := range read[used:] {
+		attached := slices.ContainsFunc(s.inventory.Attachments, func(a *node.Attachment) bool { return a.Network == f.name() })
+		if f.list == nil || f.explained || attached || f.isOfOther() {
+			continue
+		}
+		add(f.path, edit+"if containers need this network, give the file a name that sorts first; otherwise move it to another directory",
+			"%s does not use network %q, because it uses only the first %d of the directory: %s", r, f.name(), used, filepath.Base(read[used-1].path))
+	}
+}
+
+// isOfOther reports whether the file is podman's or nerdctl's, or configures only loopback, which containerd does itself.
+func (f *file) isOfOther() bool {
+	return f.name() == "podman" || f.top.Find("args.podman_labels") != nil || f.top.Get("nerdctlID") != nil ||
+		!slices.ContainsFunc(f.types(), func(name string) bool { return name != "loopback" })
+}
+
+// unitOf returns the systemd unit of a runtime.
+func unitOf(r runtimes.Runtime) string {
+	switch {
+	case strings.Contains(r.Source, "/k3s/"):
+		return "k3s"
+	case r.Name == "cri-o":
+		return "crio"
+	}
+	return r.Name
+}
