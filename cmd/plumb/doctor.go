@@ -145,5 +145,8 @@ func printReport(w io.Writer, r *doctor.Report) error {
 	}
 	printf(w, "%s (%s, %s, %s, %s)\n", found, count(len(r.Files), "configuration"),
 		count(len(r.Executables), "executable"), count(r.Attachments, "attachment"), count(len(r.Checks), "check"))
+	for _, n := range r.Notes {
+		printf(w, "note: %s: %s\n    %s\n", n.Where, n.What, n.Fix)
+	}
 	return nil
 }

@@ -50,7 +50,7 @@ var namesInCode = []struct{ title, dirs, expressions string }{
 	{"JSON values, problems", "pkg/types$", `Problem\w+ += "(.+)"`},
 	{"JSON values, verbs and reasons of datastores", "cluster-local/datastore$", `\w+ += "([a-z-]+)"`},
 	{"Metrics", "internal/metrics$", `metric\{name: "(\w+)"`},
-	{"Metrics, labels", "internal/metrics$", `"(\w+)", (?:n\.Name|network|reason|string\(k\)|rangeText|strings\.Rep)`},
+	{"Metrics, labels", "internal/metrics$", `"(\w+)", (?:n\.Name|network|reason|string\(k\)|p\.Range|strings\.Rep)`},
 	{"iptables chains", "plugins/|pkg/masq", `= "(CNI-)"|"(CNI-)" \+|"(CNI-[A-Z].*?)"`},
 	{"nftables chains", "plugins/|pkg/(masq|tables)", `Chain\{\s*Name: +"(.+)"|\w(?:Kind|tionName) += "(.+)"|"(masq_mark)`},
 }

@@ -77,6 +77,13 @@ func (t attachmentTable) print(out io.Writer) error {
 		line += fmt.Sprintf(", %d suspect: plumb doctor", suspect)
 	}
 	printf(out, "%s\n", line)
+	for _, n := range t.networks {
+		for _, p := range n.Pools {
+			if p.NearlyFull() {
+				printf(out, "network %s: %d of %d addresses are free (%s)\n", n.Name, *p.Free, p.Size, p.Range)
+			}
+		}
+	}
 	return nil
 }
 

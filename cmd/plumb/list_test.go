@@ -36,6 +36,16 @@ var _ = Describe("plumb list", func() {
 			`1 network, 3 attachments, 1 suspect: plumb doctor\n$`))
 	})
 
+	It("says which pool is nearly full", func() {
+		b := newTestbed()
+		list := b.network("10-small.conflist", `{"cniVersion": "1.1.0", "name": "small", "plugins": [{"type": "bridge", "bridge": "br7", "ipam": {
+			"type": "host-local", "dataDir": "DIR/leases", "subnet": "10.9.9.0/30"}}]}`)
+		Expect(b.plumb("list")).To(Equal("0 networks, 0 attachments\n"))
+		b.add(list, newContainer("c1"))
+		Expect(b.plumb("list")).To(HaveSuffix("1 network, 1 attachment\nnetwork small: 0 of 1 addresses are free (10.9.9.1-10.9.9.2)\n"))
+		Expect(b.inventory().Networks[0].Pools).To(HaveExactElements(And(HaveField("Size", uint64(1)), HaveField("Reserved", uint64(1)))))
+	})
+
 	It("reads the caches of Multus and further directories, including configurations of single plugins", func() {
 		b := newTestbed()
 		conf, err := libcni.NetworkPluginConfFromBytes([]byte(`{"cniVersion": "1.0.0", "name": "nad", "type": "bridge", "bridge": "br7", "ipam": {

@@ -34,6 +34,7 @@ const (
             "type": "bridge",
             "isGateway": true,
             "ipMasq": true,
+            "hairpinMode": true,
             "ipam": {
                 "type": "host-local",
                 "dataDir": "DIR/data",

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -71,7 +72,33 @@ func second(name, text, what string) mistake {
 	}
 }
 
+// reserve reserves the addresses from 10.88.0.FIRST to 10.88.0.LAST. The files are so new that their ADDs may be running.
+func (n *testHost) reserve(first, last int) {
+	GinkgoHelper()
+	dir := filepath.Join(n.pools(), "pods")
+	Expect(os.MkdirAll(dir, 0o755)).To(Succeed())
+	for i := first; i <= last; i++ {
+		path := filepath.Join(dir, fmt.Sprintf("10.88.0.%d", i))
+		Expect(os.WriteFile(path, fmt.Appendf(nil, "c%d\r\neth0", i), 0o600)).To(Succeed())
+		later := time.Now().Add(time.Hour) // the test may take more than a minute
+		Expect(os.Chtimes(path, later, later)).To(Succeed())
+	}
+}
+
 var _ = Describe("plumb doctor on configurations", func() {
+	It("notes a bridge whose containers cannot connect to their own host ports, which is not a problem", func() {
+		n := newTestHost("bridge", "host-local", "portmap")
+		n.write("10-pods.conflist", strings.Replace(good, "        }\n    ]", `        }, {"type": "portmap", "capabilities": {"portMappings": true}}
+    ]`, 1))
+		report := n.doctor()
+		Expect(report.Findings).To(BeEmpty())
+		Expect(report.Notes).To(HaveExactElements(HaveField("What", "bridge: hairpinMode is not set, so that containers cannot connect to their own host ports")))
+		out, _ := n.plumb(append([]string{"doctor"}, n.directories()...)...)
+		Expect(out).To(ContainSubstring("checks)\nnote: " + report.Notes[0].Where + ": bridge: hairpinMode is not set"))
+		n.change("10-pods.conflist", `"isGateway"`, `"hairpinMode": true, "isGateway"`)
+		Expect(n.doctor().Notes).To(BeEmpty())
+	})
+
 	It("finds nothing wrong on a good host, and says what it examined", func() {
 		n := newTestHost("bridge", "host-local")
 		n.write("10-pods.conflist", good)
@@ -126,7 +153,7 @@ var _ = Describe("plumb doctor on configurations", func() {
 
 	DescribeTable("finds a mistake, and prints advice that fixes it if followed literally",
 		func(check string, m mistake) {
-			n := newTestHost("bridge", "host-local", "ptp", "macvlan", "portmap", "firewall", "tuning")
+			n := newTestHost("bridge", "host-local", "ptp", "macvlan", "portmap", "firewall", "tuning", "bandwidth")
 			n.write("10-pods.conflist", good)
 			m.create(n)
 			finding := n.find(check, m.what)
@@ -204,7 +231,7 @@ var _ = Describe("plumb doctor on configurations", func() {
 		Entry("no key plugins", "keys", change(`"plugins"`, `"plugin"`, "10-pods.conflist: libcni rejects it: ")),
 		Entry("no name", "keys", change(`"name"`, `"nname"`, "10-pods.conflist: libcni rejects it: error parsing configuration list: no name")),
 		Entry("an empty type", "keys", second("20-b.conflist", `{"name": "b", "plugins": [{"type": ""}]}`, "20-b.conflist: libcni rejects it: ")),
-		Entry("a capability of another plugin", "keys", more(`{"type": "portmap", "capabilities": {"bandwidth": true}}`, `"bandwidth": true`, "",
+		Entry("a capability of another plugin", "keys", more(`{"type": "portmap", "capabilities": {"bandwidth": true}}`, `"bandwidth": true`, `"portMappings": true`,
 			"10-pods.conflist:16: plugins[1].capabilities.bandwidth: portmap does not support this capability")),
 		Entry("portmap after a plugin without an interface on the host", "unreachable-port",
 			mistake{
@@ -215,6 +242,43 @@ var _ = Describe("plumb doctor on configurations", func() {
 				what:   `20-b.conflist:1: portmap: no other host can connect to host ports of network "b", because interfaces of macvlan are not connected to the host`,
 				byHand: func(n *testHost) { Expect(os.Remove(filepath.Join(n.confDir(), "20-b.conflist"))).To(Succeed()) },
 			}),
+		Entry("portmap without its capability", "capability", more(`{"type": "portmap"}`, `"portmap"`, `"portmap", "capabilities": {"portMappings": true}`,
+			"10-pods.conflist:16: portmap: capabilities.portMappings is missing, so that the runtime passes it no host ports")),
+		Entry("bandwidth without its capability", "capability", more(`{"type": "bandwidth", "capabilities": {"bandwidth": false}}`, "false", "true",
+			"10-pods.conflist:16: bandwidth: capabilities.bandwidth is missing, so that the runtime passes it no limits")),
+		Entry("a chained plugin before the plugin that creates the interface", "chain", change(`"plugins": [
+`, `"plugins": [
+        {"type": "tuning", "mtu": 1400},
+`, "10-pods.conflist:5: tuning comes before bridge, which creates the interface, and its ADD fails")),
+		Entry("no plugin that creates an interface", "chain", second("20-c.conflist",
+			`{"cniVersion": "1.1.0", "name": "c", "plugins": [{"type": "tuning", "mtu": 1400}, {"type": "firewall"}]}`,
+			`20-c.conflist:1: no plugin of network "c" creates an interface, and ADD of tuning fails`)),
+		Entry("a full pool", "pool", mistake{
+			create: func(n *testHost) {
+				n.change("10-pods.conflist", "10.88.0.0/16", "10.88.0.0/29")
+				n.reserve(2, 6)
+			},
+			what:   "network pods, range 10.88.0.1-10.88.0.6: all 5 addresses are in use, so that ADD fails",
+			byHand: func(n *testHost) { n.sh("rm " + n.pools() + "/pods/10.88.0.2") },
+		}),
+		Entry("a pool that is nearly full", "pool", mistake{
+			create: func(n *testHost) {
+				n.change("10-pods.conflist", "10.88.0.0/16", "10.88.0.0/28")
+				n.reserve(2, 13)
+			},
+			what:   "only 1 of 13 addresses are free",
+			byHand: func(n *testHost) { n.sh("rm " + n.pools() + "/pods/10.88.0.[2-4]") },
+		}),
+		Entry("frames between the ports of a bridge that do not pass kube-proxy's rules", "bridge-netfilter", mistake{
+			create: func(n *testHost) {
+				if _, err := os.Stat("/proc/sys/net/bridge"); err != nil {
+					Skip("the kernel module br_netfilter is not loaded")
+				}
+				n.SetSysctl(GinkgoTB(), "net/bridge/bridge-nf-call-iptables", "0")
+				n.Must(GinkgoTB(), "nft", "add table ip nat; add chain ip nat KUBE-SERVICES")
+			},
+			what: "kernel: net.bridge.bridge-nf-call-iptables is 0, so that containers on cni0 cannot connect to Services",
+		}),
 		Entry("an ignored backend", "status", more(`{"type": "firewall", "backend": "foo"}`, `, "backend": "foo"`, "", `unknown backend "foo"`)),
 		Entry("a sysctl that does not exist in containers", "sysctl", more(
 			`{"type": "tuning", "sysctl": {"net/core/netdev_budget": "1", "net.ipv4.conf.eth0/7.arp_notify": "1", "net/core/somaxconn": "9"}}`, `"net/core/netdev_budget": "1", `, "",

@@ -59,13 +59,15 @@ type Options struct {
 
 // A Report is the result of an examination.
 type Report struct {
-	Runtimes    []runtimes.Runtime `json:"runtimes"`    // the runtimes of the host
-	ConfDirs    []string           `json:"confDirs"`    // the directories of the configurations that were examined
-	PluginDirs  []string           `json:"pluginDirs"`  // the directories in which the executables were looked for
-	Findings    []Finding          `json:"findings"`    // sorted by Where
-	Files       []string           `json:"files"`       // the configurations that were read
-	Executables []string           `json:"executables"` // the executables of the plugins that the files name
-	Attachments int                `json:"attachments"` // the number of attachments on the host
+	Runtimes   []runtimes.Runtime `json:"runtimes"`   // the runtimes of the host
+	ConfDirs   []string           `json:"confDirs"`   // the directories of the configurations that were examined
+	PluginDirs []string           `json:"pluginDirs"` // the directories in which the executables were looked for
+	Findings   []Finding          `json:"findings"`   // sorted by Where
+	// Notes contains what works, but not as an operator may expect. A note does not affect the exit status.
+	Notes       []Finding `json:"notes"`
+	Files       []string  `json:"files"`       // the configurations that were read
+	Executables []string  `json:"executables"` // the executables of the plugins that the files name
+	Attachments int       `json:"attachments"` // the number of attachments on the host
 	// Skipped is the number of possible leftovers whose ADD may still be running, because they are younger than a
 	// minute or of unknown age. It includes Unchecked.
 	Skipped   int      `json:"skipped"`
@@ -93,7 +95,7 @@ type addFunc func(where, fix, format string, args ...any)
 func (o Options) Examine(ctx context.Context, begin func(context.Context) context.Context) (*Report, error) {
 	r := &Report{
 		Runtimes: append([]runtimes.Runtime{}, o.Runtimes...), ConfDirs: []string{}, PluginDirs: []string{},
-		Findings: []Finding{}, Files: []string{}, Executables: []string{}, Checks: []string{}, Errors: []string{}, RootOnly: []string{},
+		Findings: []Finding{}, Notes: []Finding{}, Files: []string{}, Executables: []string{}, Checks: []string{}, Errors: []string{}, RootOnly: []string{},
 		withoutRoot: len(o.Files) > 0 && os.Geteuid() != 0,
 	}
 	for _, problem := range o.Problems {
@@ -140,6 +142,9 @@ func (o Options) Examine(ctx context.Context, begin func(context.Context) contex
 	if err := ctx.Err(); err != nil { // the context was cancelled during the last check
 		return nil, err
 	}
+	findHairpins(files, func(where, fix, format string, args ...any) {
+		r.Notes = append(r.Notes, Finding{"hairpin", where, fmt.Sprintf(format, args...), fix})
+	})
 	for _, x := range caller.Executables() {
 		r.Executables = append(r.Executables, x.Path)
 	}
@@ -157,14 +162,14 @@ func (o Options) checks(a asker, h host, held *state) []check {
 		{"file-kind", o.findFileKind}, {"duplicate-name", o.findDuplicates}, {"order", o.findOrder}, {"keys", findKeys},
 		{"executable", a.findExecutables}, {"versions", a.findVersions}, {"mixed-versions", a.findMixed}, {"status", a.findStatus},
 		{"runtime-version", o.findRuntimeVersions}, {"runtime-plugins", func(files []*file, add addFunc) { a.findRuntimePlugins(o, files, add) }},
-		{"overlap", findOverlaps}, {"route", h.findRoutes}, {"bridge", h.findBridges}, {"master", h.findMasters},
-		{"link-kind", h.findLinkKinds}, {"sysctl", h.findSysctls}, {"ipv6", findIPv6}, {"unreachable-port", findUnreachablePorts},
+		{"chain", findChains}, {"overlap", findOverlaps}, {"route", h.findRoutes}, {"bridge", h.findBridges}, {"master", h.findMasters},
+		{"link-kind", h.findLinkKinds}, {"sysctl", h.findSysctls}, {"ipv6", findIPv6}, {"unreachable-port", findUnreachablePorts}, {"capability", findCapabilities},
 	}...)
 	if held == nil {
 		return all
 	}
 	return append(all, []check{
-		{"runtime-network", held.findRuntimeNetworks},
+		{"runtime-network", held.findRuntimeNetworks}, {"pool", held.findFullPools}, {"bridge-netfilter", h.findBridgeNetfilter},
 		{"leftover", held.findLeftovers}, {"no-network", held.findNoNetworks}, {"orphan", held.findOrphans}, {"irregular-file", held.findIrregular},
 		{"returned-device", func(_ []*file, add addFunc) { held.findReturned(h, add) }},
 		{"reservation", held.findReservations}, {"foreign-target", held.findForeignTargets},

@@ -4,14 +4,11 @@ package metrics
 import (
 	"fmt"
 	"io"
-	"net/netip"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/node"
-	"github.com/plumb-cni/plumb/v2/pkg/pool"
 )
 
 // A metric is a Prometheus metric of the type gauge.
@@ -122,13 +119,9 @@ func addressMetrics(inv *node.Inventory) []*metric {
 	failed := &metric{name: "plumb_datastore_calls_failed", help: "Calls in plumb_datastore_calls that failed."}
 	success := &metric{name: "plumb_datastore_last_success_timestamp_seconds", help: "Time of the last call in plumb_datastore_calls that did not fail."}
 	for _, n := range inv.Networks {
-		for _, keys := range n.Keys() {
-			dataDir, sets, err := pool.ParseIPAM(keys.IPAM)
-			if keys.IPAMType != "host-local" && keys.IPAMType != clusterLocal || err != nil { // plumb doctor reports the error
-				continue
-			}
-			state := node.ReadOwned(dataDir, n.Name)
-			if keys.IPAMType == clusterLocal {
+		for _, ipam := range inv.IPAMs(n) {
+			if ipam.ClusterLocal {
+				state := ipam.State
 				owned.add(len(state.Claims), "network", n.Name)
 				calls.add(state.Calls.Total, "network", n.Name)
 				failed.add(state.Calls.Failed, "network", n.Name)
@@ -136,36 +129,15 @@ func addressMetrics(inv *node.Inventory) []*metric {
 					success.add(state.Calls.LastSuccess, "network", n.Name)
 				}
 			}
-			for _, set := range sets {
-				ranges := strings.Trim(fmt.Sprint(set.Ranges), "[]") // the format is FIRST-LAST FIRST-LAST
-				labels := []string{"network", n.Name, "range", strings.ReplaceAll(ranges, " ", ",")}
-				total, taken := set.Size(), reservedIn(inv, n.Name, dataDir, set)
-				size.add(total, labels...)
-				reserved.add(taken, labels...)
-				switch n, known := state.Free[set.Ranges[0].First]; {
-				case keys.IPAMType != clusterLocal:
-					free.add(int64(total)-int64(taken), labels...)
-				case known:
-					free.add(n, labels...)
+			for _, p := range ipam.Pools {
+				labels := []string{"network", n.Name, "range", p.Range}
+				size.add(p.Size, labels...)
+				reserved.add(p.Reserved, labels...)
+				if p.Free != nil {
+					free.add(*p.Free, labels...)
 				}
 			}
 		}
 	}
 	return []*metric{size, reserved, free, owned, calls, failed, success}
-}
-
-const clusterLocal = "cluster-local"
-
-// reservedIn returns the number of addresses of the set that are reserved for the network in dataDir.
-func reservedIn(inv *node.Inventory, network, dataDir string, set pool.Set) int {
-	count := 0
-	for _, a := range inv.Attachments {
-		for _, t := range a.ResourcesOf(node.Reservation) {
-			ip, err := netip.ParseAddr(t.Address)
-			if err == nil && a.Network == network && filepath.Dir(t.Where) == filepath.Join(dataDir, network) && set.Contains(ip) {
-				count++
-			}
-		}
-	}
-	return count
 }

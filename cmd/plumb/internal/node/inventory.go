@@ -227,6 +227,11 @@ func (inv *Inventory) finish() {
 	slices.SortFunc(inv.Attachments, func(x, y *Attachment) int {
 		return cmp.Or(cmp.Compare(x.Network, y.Network), cmp.Compare(x.ContainerID, y.ContainerID), cmp.Compare(x.IfName, y.IfName))
 	})
+	for _, n := range inv.Networks {
+		for _, ipam := range inv.IPAMs(n) {
+			n.Pools = append(n.Pools, ipam.Pools...)
+		}
+	}
 	slices.SortFunc(inv.Networks, func(x, y *Network) int { return cmp.Compare(x.Name, y.Name) })
 }
 

@@ -21,6 +21,8 @@ type Network struct {
 	// Remembered contains the free addresses that host-local or cluster-local remembers for a pod or a MAC address (key sticky).
 	Remembered []netip.Addr `json:"remembered,omitempty"`
 
+	Pools []Pool `json:"pools,omitempty"` // the address pools of host-local and cluster-local
+
 	list *libcni.NetworkConfigList // nil if there is no configuration
 }
 

@@ -1,0 +1,128 @@
+package doctor
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/schema"
+	"github.com/plumb-cni/plumb/v2/pkg/nft"
+	"github.com/plumb-cni/plumb/v2/pkg/tables"
+)
+
+// chained lists the plugins that need the result of an earlier plugin.
+var chained = []string{"bandwidth", "firewall", "host-access", "portmap", "route-override", "sbr", "tc-redirect-tap", "tuning", "vrf"}
+
+// findChains finds chained plugins before the plugin that creates the interface. Another project's plugin may create one.
+func findChains(files []*file, add addFunc) {
+	for _, f := range usable(files) {
+		i := slices.IndexFunc(f.plugins, func(p plugin) bool { return !slices.Contains(chained, p.Type) })
+		switch {
+		case i < 0 && len(f.plugins) > 0:
+			f.explained = true
+			add(f.plugins[0].where("type"), edit+"put a plugin that creates an interface first in the list, for example bridge",
+				"no plugin of network %q creates an interface, and ADD of %s fails", f.name(), f.plugins[0].Type)
+		case i > 0:
+			f.explained = true
+			add(f.plugins[0].where("type"), fmt.Sprintf("%smove %s before it in %s", edit, f.plugins[i].Type, f.path),
+				"%s comes before %s, which creates the interface, and its ADD fails", f.plugins[0].Type, f.plugins[i].Type)
+		}
+	}
+}
+
+// findCapabilities finds portmap and bandwidth without the capability through which the runtime passes host ports and limits.
+func findCapabilities(files []*file, add addFunc) {
+	for _, p := range pluginsOf(usable(files)) {
+		var keys struct {
+			Capabilities, RuntimeConfig map[string]any
+			IngressRate, EgressRate     uint64
+		}
+		unknown := func(v *schema.Value) bool { return !slices.Contains(schema.Capabilities(p.Type), v.Key) }
+		if slices.ContainsFunc(p.at.Get("capabilities").Members(), unknown) {
+			continue // findKeys reports it
+		}
+		name := map[string]string{"portmap": "portMappings", "bandwidth": "bandwidth"}[p.Type]
+		if name == "" || json.Unmarshal(p.Bytes, &keys) != nil || keys.Capabilities[name] == true || keys.RuntimeConfig[name] != nil ||
+			keys.IngressRate+keys.EgressRate > 0 {
+			continue
+		}
+		what := map[string]string{"portmap": "host ports", "bandwidth": "limits"}[p.Type]
+		add(p.where("type"), fmt.Sprintf("%sadd \"capabilities\": {%q: true} to %s in %s", edit, name, p.Type, p.file.path),
+			"%s: capabilities.%s is missing, so that the runtime passes it no %s", p.Type, name, what)
+	}
+}
+
+// findFullPools finds pools of which at least 90 % are in use.
+func (s *state) findFullPools(_ []*file, add addFunc) {
+	for _, n := range s.inventory.Networks {
+		for _, p := range n.Pools {
+			if !p.NearlyFull() {
+				continue
+			}
+			what := fmt.Sprintf("only %d of %d addresses are free", *p.Free, p.Size)
+			if *p.Free == 0 {
+				what = fmt.Sprintf("all %d addresses are in use, so that ADD fails", p.Size)
+			}
+			add(cmp.Or(n.File, onHost), edit+"run plumb gc if containers are gone, delete containers, or enlarge the range in ipam",
+				"network %s, range %s: %s", n.Name, p.Range, what)
+		}
+	}
+}
+
+// bridgeNetfilter is the sysctl that makes iptables and nftables see packets between the ports of a bridge.
+const bridgeNetfilter = "/proc/sys/net/bridge/bridge-nf-call-iptables"
+
+// findBridgeNetfilter finds hosts with kube-proxy on which packets between the ports of a bridge do not pass netfilter. If a
+// container connects to a Service whose endpoint is on the same bridge, the answer then keeps the endpoint's address.
+func (h host) findBridgeNetfilter(files []*file, add addFunc) {
+	i := slices.IndexFunc(pluginsOf(usable(files)), func(p plugin) bool { return p.Type == "bridge" && p.isRouted() })
+	value, err := os.ReadFile(bridgeNetfilter)
+	if i < 0 || err == nil && strings.TrimSpace(string(value)) != "0" || !h.hasKubeProxy() {
+		return
+	}
+	fix, why := "sysctl -w net.bridge.bridge-nf-call-iptables=1", "net.bridge.bridge-nf-call-iptables is 0"
+	if errors.Is(err, os.ErrNotExist) {
+		fix, why = "modprobe br_netfilter && "+fix, "the kernel module br_netfilter is not loaded"
+	}
+	p := pluginsOf(usable(files))[i]
+	add(inKernel, fix, "%s, so that containers on %s cannot connect to Services of kube-proxy whose endpoints are on the same bridge", why, p.BridgeName())
+}
+
+// hasKubeProxy reports whether kube-proxy has created its chains in nftables or iptables-nft, or its interface.
+func (h host) hasKubeProxy() bool {
+	for _, l := range h.links {
+		if l.Name == tables.KubeProxyLink {
+			return true
+		}
+	}
+	c, err := nft.Open(h.ns)
+	var chains []nft.ListedChain
+	if err == nil {
+		chains, err = c.AllChains()
+	}
+	if !errors.Is(err, nft.ErrUnavailable) {
+		h.report.failed("nftables", err)
+	}
+	return slices.ContainsFunc(chains, func(c nft.ListedChain) bool {
+		return c.Table.Name == "nat" && c.Name == "KUBE-SERVICES" || c.Table.Name == "kube-proxy"
+	})
+}
+
+// findHairpins notes bridges whose containers cannot reach their own host ports.
+func findHairpins(files []*file, add addFunc) {
+	for _, f := range usable(files) {
+		i := slices.IndexFunc(f.plugins, func(p plugin) bool { return p.Type == "bridge" })
+		if i < 0 || !slices.Contains(f.types(), "portmap") {
+			continue
+		}
+		var keys struct{ HairpinMode, PromiscMode bool }
+		if json.Unmarshal(f.plugins[i].Bytes, &keys) == nil && !keys.HairpinMode && !keys.PromiscMode {
+			add(f.plugins[i].where("type"), fmt.Sprintf("%sadd \"hairpinMode\": true to bridge in %s", edit, f.path),
+				"bridge: hairpinMode is not set, so that containers cannot connect to their own host ports")
+		}
+	}
+}

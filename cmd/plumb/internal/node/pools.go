@@ -1,0 +1,72 @@
+package node
+
+import (
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"strings"
+
+	"github.com/plumb-cni/plumb/v2/pkg/pool"
+	"github.com/plumb-cni/plumb/v2/plugins/cluster-local/owned"
+)
+
+// A Pool is a range set of a network with host-local or cluster-local.
+type Pool struct {
+	Range    string  `json:"range"`          // "FIRST-LAST", or several separated by commas
+	Size     uint64  `json:"size"`           // the number of addresses that can be allocated
+	Reserved uint64  `json:"reserved"`       // the number of addresses that are reserved for an attachment on this host
+	Free     *uint64 `json:"free,omitempty"` // the number of free addresses; nil if only the datastore of cluster-local knows it
+}
+
+// NearlyFull reports whether at least 90 % of the addresses are in use.
+func (p Pool) NearlyFull() bool {
+	return p.Free != nil && p.Size > 0 && (p.Size-min(*p.Free, p.Size))*10 >= p.Size*9
+}
+
+// An IPAM is a plugin's key ipam with host-local or cluster-local.
+type IPAM struct {
+	ClusterLocal bool
+	State        *owned.State // cluster-local's state
+	Pools        []Pool
+}
+
+// IPAMs returns what is known of the address pools of the network, for each plugin of its configuration. It omits a plugin
+// whose configuration is wrong, because STATUS reports it.
+func (inv *Inventory) IPAMs(n *Network) (all []IPAM) {
+	for _, keys := range n.Keys() {
+		dataDir, sets, err := pool.ParseIPAM(keys.IPAM)
+		local := keys.IPAMType == "host-local"
+		if !local && keys.IPAMType != "cluster-local" || err != nil {
+			continue
+		}
+		i := IPAM{ClusterLocal: !local, State: ReadOwned(dataDir, n.Name)}
+		for _, set := range sets {
+			p := Pool{
+				Range: strings.ReplaceAll(strings.Trim(fmt.Sprint(set.Ranges), "[]"), " ", ","), // the format is FIRST-LAST FIRST-LAST
+				Size:  set.Size(), Reserved: inv.reservedIn(n.Name, dataDir, set),
+			}
+			if free, known := i.State.Free[set.Ranges[0].First]; known && !local {
+				p.Free = &free
+			} else if local {
+				free = p.Size - min(p.Reserved, p.Size)
+				p.Free = &free
+			}
+			i.Pools = append(i.Pools, p)
+		}
+		all = append(all, i)
+	}
+	return all
+}
+
+// reservedIn returns the number of addresses of the set that are reserved for the network in dataDir.
+func (inv *Inventory) reservedIn(network, dataDir string, set pool.Set) (count uint64) {
+	for _, a := range inv.Attachments {
+		for _, t := range a.ResourcesOf(Reservation) {
+			ip, err := netip.ParseAddr(t.Address)
+			if err == nil && a.Network == network && filepath.Dir(t.Where) == filepath.Join(dataDir, network) && set.Contains(ip) {
+				count++
+			}
+		}
+	}
+	return count
+}
