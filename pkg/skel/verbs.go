@@ -65,7 +65,8 @@ var verbs = map[string]verb{
 const CalledForIPAM = "PLUMB_CALLED_FOR_IPAM_BY"
 
 // checkEnvironment returns an error that names all missing variables, or an error for the first
-// malformed variable. It checks only the variables that the verb needs.
+// malformed variable. It checks only the variables that the verb needs. The error contains the names of the variables (SPEC
+// 1.1.0, section 5, code 4).
 func (r *Request) checkEnvironment(v verb) error {
 	if caller := r.getenv(CalledForIPAM); caller != "" && !r.plugin.IPAM && r.Command != cmdVersion {
 		return types.Errorf(types.CodeConfig, "%s is not an IPAM plugin, but \"ipam.type\" in a configuration for %s names it", r.plugin.Name, caller)
@@ -77,10 +78,10 @@ func (r *Request) checkEnvironment(v verb) error {
 		case value == "":
 			missing = append(missing, key)
 		case key == "CNI_CONTAINERID" && !types.IsID(value):
-			return &types.Error{Code: types.CodeEnvironment, Msg: "invalid characters in containerID", Details: value}
+			return &types.Error{Code: types.CodeEnvironment, Msg: "invalid characters in containerID", Details: key + "=" + value}
 		case key == "CNI_IFNAME":
 			if err := types.CheckIfName(value); err != nil {
-				return &types.Error{Code: types.CodeEnvironment, Msg: "invalid interface name: " + err.Error(), Details: value}
+				return &types.Error{Code: types.CodeEnvironment, Msg: "invalid interface name: " + err.Error(), Details: key + "=" + value}
 			}
 		}
 	}

@@ -1,0 +1,163 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/plumb-cni/plumb/v2/cmd/cni-conformance/internal/lab"
+	"github.com/plumb-cni/plumb/v2/cmd/cni-conformance/internal/suite"
+	"github.com/plumb-cni/plumb/v2/test/nstest"
+)
+
+// conformance is the name under which the test binary is cni-conformance.
+const conformance = "cni-conformance"
+
+// TestMain runs cni-conformance, or a wrong plugin, if the test binary has their name.
+func TestMain(m *testing.M) {
+	name := filepath.Base(os.Args[0])
+	if plugin, break_, isWrong := strings.Cut(name, wrongInfix); isWrong {
+		os.Exit(wrong(plugin, break_))
+	}
+	if name == conformance || name == lab.Sandboxed || name == "plumb-inject" {
+		main()
+	}
+	os.Exit(m.Run())
+}
+
+// These are network configuration lists of plugins of plumb that pass all cases.
+const (
+	single = `{"cniVersion": "1.1.0", "name": "tested", "plugins": [PTP]}`
+	chain  = `{"cniVersion": "1.1.0", "name": "tested", "plugins": [PTP, {"type": "tuning", "mtu": 1400, "capabilities": {"mac": true}}]}`
+	ptp    = `{"type": "ptp", "ipMasq": true, "capabilities": {"ips": true}, "ipam":
+		{"type": "host-local", "ranges": [[{"subnet": "10.1.0.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]}}`
+)
+
+// known maps the cases that plumb's plugins do not pass to the reasons.
+var known = map[string]string{
+	"DELEGATE-3": "after a failed ADD of the IPAM plugin, DEL would release an address that the attachment had before (pkg/ipam)",
+}
+
+// kills returns at how many system calls of each call the tests kill a plugin of plumb. test/faults kills it at all of them.
+func kills() string { return strconv.Itoa(nstest.FullOrShort(20, 5)) }
+
+// runConformance runs cni-conformance for a list, and returns its exit status and report.
+func runConformance(t *testing.T, dir, list string, args ...string) (status int, r report, text string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "list.conflist")
+	if err := os.WriteFile(file, []byte(list), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(self)
+	cmd.Args = append([]string{conformance, "--cni-path", dir, "-o", "json", file}, args...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	_ = cmd.Run()
+	if stdout.Len() > 0 {
+		if err := json.Unmarshal(stdout.Bytes(), &r); err != nil {
+			t.Fatalf("%v\n%s", err, stdout.String())
+		}
+	}
+	return cmd.ProcessState.ExitCode(), r, stderr.String()
+}
+
+// TestPlumbConforms checks that plumb's plugins pass every case.
+func TestPlumbConforms(t *testing.T) {
+	bin := nstest.Build(t, "ptp", "host-local", "tuning")
+	status, r, stderr := runConformance(t, bin, strings.Replace(chain, "PTP", ptp, 1), "--profile", "all", "--settle", "30s", "--kills", kills())
+	for _, o := range r.Cases {
+		if o.Verdict != suite.Pass && known[o.ID] == "" {
+			t.Errorf("%s: %s: %s", o.ID, o.Verdict, o.Why)
+		}
+	}
+	if len(r.Cases) != len(breaks) {
+		t.Errorf("want %d cases, got %d with exit status %d: %s", len(breaks), len(r.Cases), status, stderr)
+	}
+}
+
+// TestWrongPluginsFail runs each case with a plugin that breaks its requirement.
+func TestWrongPluginsFail(t *testing.T) {
+	bin := nstest.Build(t, "ptp", "host-local", "tuning")
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range suite.All("all") {
+		t.Run(c.ID, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			plugin, list := "ptp", single
+			if c.ID == "CHAIN-1" || c.ID == "CAPABILITY-1" {
+				plugin, list = "tuning", chain
+			}
+			name := plugin + wrongInfix + c.ID
+			list = strings.Replace(strings.Replace(list, "PTP", ptp, 1), fmt.Sprintf(`"type": %q`, plugin), fmt.Sprintf(`"type": %q`, name), 1)
+			targets := map[string]string{name: self}
+			for _, right := range []string{"ptp", "host-local", "tuning"} {
+				targets[right] = filepath.Join(bin, right)
+			}
+			for link, target := range targets {
+				if err := os.Symlink(target, filepath.Join(dir, link)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			status, r, stderr := runConformance(t, dir, list, "--case", c.ID, "--settle", "1s", "--kills", "0")
+			if status != exitFailed || len(r.Cases) != 1 || r.Cases[0].Verdict != suite.Fail {
+				t.Errorf("want exit status 1 and the verdict fail, got %d, %+v: %s", status, r.Cases, stderr)
+			}
+		})
+	}
+}
+
+// TestPage checks that docs/conformance-cases.md contains the cases.
+func TestPage(t *testing.T) {
+	var cases bytes.Buffer
+	if status := run([]string{"--list", "--profile", "all", "-o", "markdown"}, &cases, t.Output()); status != 0 {
+		t.Fatalf("exit status %d", status)
+	}
+	page, err := os.ReadFile("../../docs/conformance-cases.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, table, _ := strings.Cut(string(page), "\n\n| "); "| "+table != cases.String() {
+		t.Errorf("docs/conformance-cases.md differs from the cases; the output of cni-conformance --list --profile all -o markdown is:\n%s", cases.String())
+	}
+}
+
+// TestArguments checks the exit statuses of calls that run no case.
+func TestArguments(t *testing.T) {
+	for _, c := range []struct {
+		args   string
+		status int
+		stderr string
+	}{
+		{"", exitUsage, "want one network configuration list"},
+		{"a b", exitUsage, "got 2 arguments"},
+		{"--profile fast a", exitUsage, `want spec, robust or all, got "fast"`},
+		{"-o yaml a", exitUsage, `got "yaml"`},
+		{"--case NONE-1 a", exitUsage, `no case "NONE-1"`},
+		{"--state / a", exitUsage, "--state"},
+		{"--none a", exitUsage, "unknown flag"},
+		{"--list a", exitUsage, "--list runs nothing"},
+	} {
+		var stdout, stderr bytes.Buffer
+		status := run(strings.Fields(c.args), &stdout, &stderr)
+		if status != c.status || !strings.Contains(stderr.String(), c.stderr) {
+			t.Errorf("%s: want exit status %d and %q, got %d and %q", c.args, c.status, c.stderr, status, stderr.String())
+		}
+	}
+	status, _, stderr := runConformance(t, t.TempDir(), `{"cniVersion": "1.1.0", "name": "none", "plugins": [{"type": "none"}]}`)
+	if status != exitError || !strings.Contains(stderr, "plugins[0]") {
+		t.Errorf("a plugin that does not exist: want exit status %d, got %d and %q", exitError, status, stderr)
+	}
+}
