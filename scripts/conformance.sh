@@ -16,7 +16,7 @@ bin=${PLUMB_BIN:-$work/bin}
 [ -n "${PLUMB_BIN:-}" ] || ./build_linux.sh "$bin" >&2
 
 # The first digit is the order of the columns.
-for set in "1plumb=$bin" "2reference=$(scripts/reference.sh)" "3Debian=/usr/lib/cni"; do
+for set in "1plumb=$bin" "2reference=$(scripts/programs.sh reference)" "3Debian=/usr/lib/cni"; do
 	mkdir "$work/${set%%=*}"
 	for list in cmd/cni-conformance/testdata/*.conflist; do
 		name=$(basename "$list" .conflist) status=0

@@ -21,12 +21,8 @@ type budget struct {
 // budgets lists the budget of each package under pkg, of each plugin, and of the tool, with their
 // subdirectories.
 var budgets = map[string]budget{
-<<<<<<< HEAD
-	"cmd/plumb":               {lines: 10980, why: "reading, judging and removing are packages of their own; runtimes asks the runtimes of the host"},
-=======
-	"cmd/plumb":               {lines: 10020, why: "reading, judging and removing are packages of their own"},
 	"cmd/cni-conformance":     {lines: 3400},
->>>>>>> ab91d36d (cni-conformance: a suite that checks plugins of any project)
+	"cmd/plumb":               {lines: 11000, why: "reading, judging and removing are packages of their own"},
 	"pkg/attach":              {lines: 2080},
 	"pkg/claims":              {lines: 820},
 	"pkg/dhcp":                {lines: 1060},
@@ -51,7 +47,7 @@ var budgets = map[string]budget{
 	"pkg/version":             {lines: 40},
 	"plugins/bandwidth":       {lines: 840},
 	"plugins/bridge":          {lines: 2040},
-	"plugins/cluster-local":   {lines: 5900, why: "both datastores and what they share are in its subtree"},
+	"plugins/cluster-local":   {lines: 5880, why: "both datastores and what they share are in its subtree"},
 	"plugins/dhcp":            {lines: 420},
 	"plugins/dummy":           {lines: 120},
 	"plugins/firewall":        {lines: 1800},

@@ -183,6 +183,22 @@ var _ = Describe("plumb repair", func() {
 		Expect(strings.Fields(b.read("log"))).To(HaveLen(4), "a healthy attachment needs no REPAIR")
 	})
 
+	It("calls REPAIR of all plugins if the container's interface is missing, and reports that once", func() {
+		const missing = `{"code": 100, "msg": "no eth0", "problems": [{"kind": "missing", "object": "interface eth0", "repair": "never"}]}`
+		b.attach(both, "one", "rep-a")
+		for _, name := range []string{"broken-one", "fails-one", "broken-two", "fails-two"} {
+			b.write(name+"-rep-a", missing)
+		}
+		report, exit := b.repair()
+		Expect(exit).To(Equal(exitFound))
+		Expect(strings.Fields(b.read("log"))).To(Equal([]string{"one-rep-a", "two-rep-a"}))
+		Expect(report.Left).To(HaveExactElements(And(HaveField("Plugin", "one"), HaveField("Error", "code 100: no eth0"), HaveField("Fix", ContainSubstring("replace the container")))))
+		By("with another error of a later plugin")
+		b.write("fails-two-rep-a", `{"code": 5, "msg": "no memory"}`)
+		report, _ = b.repair()
+		Expect(report.Left).To(HaveExactElements(And(HaveField("Plugin", "one"), HaveField("What", "code 100: no eth0"), HaveField("Error", ContainSubstring("no memory")))))
+	})
+
 	It("passes --container-side to REPAIR", func() {
 		b.attach(both, "one", "rep-a", "rep-b")
 		_, exit := b.repair("--container-side")

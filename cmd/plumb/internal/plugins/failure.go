@@ -29,6 +29,7 @@ type Damage struct {
 
 	ifName string
 	list   *libcni.NetworkConfigList // contains only the plugin; nil if the plugin gave no verdict
+	later  []*libcni.PluginConfig    // plumb's plugins whose CHECK was not called, because the container's interface is missing
 	advice string                    // how to make the plugin answer; empty if it gave a verdict
 }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/node"
 	"github.com/plumb-cni/plumb/v2/pkg/invoke"
 	"github.com/plumb-cni/plumb/v2/pkg/skel"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // A Caller calls plugins for libcni. Several goroutines may use it. It kills a plugin that has not answered after
@@ -159,7 +160,7 @@ func (c *Caller) Check(ctx context.Context, a *node.Attachment) (found []Damage,
 	if !slices.ContainsFunc(list.Plugins, func(p *libcni.PluginConfig) bool { return isOurs(p) || isBroken(p) }) {
 		return nil, errors.New("no plugin of the network is plumb's; use the tools of its plugins, or let the runtime replace the container")
 	}
-	for _, p := range list.Plugins {
+	for i, p := range list.Plugins {
 		one := *list
 		one.Plugins, one.CNIVersion = []*libcni.PluginConfig{p}, version
 		d := Damage{Plugin: p.Network.Type, ifName: a.IfName, list: &one}
@@ -169,6 +170,9 @@ func (c *Caller) Check(ctx context.Context, a *node.Attachment) (found []Damage,
 		}
 		if errors.Is(d.Err, ErrNotChecked) {
 			d.advice = c.Find(ctx, d.Plugin).advice()
+		}
+		if d.lacksInterface() {
+			d.later = slices.DeleteFunc(slices.Clone(list.Plugins[i+1:]), func(p *libcni.PluginConfig) bool { return !isOurs(p) })
 		}
 		found = append(found, d)
 		if errors.Is(d.Err, ErrNoAnswer) || d.lacksInterface() {
@@ -194,8 +198,21 @@ func (c *Caller) checkPlugin(ctx context.Context, d Damage, runtime *libcni.Runt
 	return err
 }
 
-// Repair calls REPAIR of the plugin that found the damage.
+// Repair calls REPAIR of the plugin that found the damage. If the container's interface is missing, Repair also calls REPAIR
+// of the plugins after it, because they may limit what the container reaches without this interface. Their errors with
+// types.CodeChanged, which CHECK returns after the repair, are omitted.
 func (c *Caller) Repair(ctx context.Context, a *node.Attachment, d Damage) error {
 	_, runtime := a.Added()
-	return libcni.NewCNIConfig(c.Path, repairer{c}).CheckNetworkList(ctx, d.list, runtime)
+	repair := func(plugins ...*libcni.PluginConfig) error {
+		list := *d.list
+		list.Plugins = plugins
+		return libcni.NewCNIConfig(c.Path, repairer{c}).CheckNetworkList(ctx, &list, runtime)
+	}
+	err := repair(d.list.Plugins...)
+	for _, p := range d.later {
+		if later := repair(p); later != nil && Failure(later).Code != types.CodeChanged {
+			err = fmt.Errorf("%s: %w", p.Network.Type, later)
+		}
+	}
+	return err
 }
