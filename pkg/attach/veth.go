@@ -132,23 +132,24 @@ func (p Pair) explainExists(name string) error {
 // attachment, or a link without an alias whose name is in prev, because the reference plugins set no alias. If no link
 // is found, the error matches fs.ErrNotExist.
 func HostEnd(host *nl.Conn, owner types.Attachment, prev *types.Result) (nl.Link, error) {
-	return findHostEnd(host, owner, hostNames(hostPrefix, owner), hostEndNames(prev))
+	prevNames := hostEndNames(prev)
+	return findHostEnd(host, owner, append(hostNames(hostPrefix, owner), prevNames...), func(l nl.Link) bool { return slices.Contains(prevNames, l.Name) })
 }
 
 // AccessHostEnd returns the host end of the pair that host-access created beside the attachment's interface. It is not the
-// HostEnd of an attachment, because its name differs. If it does not exist, the error matches fs.ErrNotExist.
-func AccessHostEnd(host *nl.Conn, owner types.Attachment) (nl.Link, error) {
-	return findHostEnd(host, owner, hostNames(accessPrefix, owner), nil)
+// HostEnd of an attachment, because its name differs. A link that has the right name but no alias is the host end only if
+// isOwn, which may be nil, returns true. If the host end does not exist, the error matches fs.ErrNotExist.
+func AccessHostEnd(host *nl.Conn, owner types.Attachment, isOwn func(nl.Link) bool) (nl.Link, error) {
+	return findHostEnd(host, owner, hostNames(accessPrefix, owner), isOwn)
 }
 
-func findHostEnd(host *nl.Conn, owner types.Attachment, names, prevNames []string) (nl.Link, error) {
-	for _, name := range append(names, prevNames...) {
+func findHostEnd(host *nl.Conn, owner types.Attachment, names []string, isOwn func(nl.Link) bool) (nl.Link, error) {
+	for _, name := range names {
 		l, err := host.Link(name)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nl.Link{}, err
 		}
-		createdByReference := l.Alias == "" && slices.Contains(prevNames, name)
-		if err == nil && l.Kind == "veth" && (createdFor(l, owner) || createdByReference) {
+		if err == nil && l.Kind == "veth" && (createdFor(l, owner) || l.Alias == "" && isOwn != nil && isOwn(l)) {
 			return l, nil
 		}
 	}

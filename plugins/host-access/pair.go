@@ -177,7 +177,7 @@ func find(r *skel.Request, conf *config, all bool) (p *pair, others []netip.Addr
 	if p.link, err = p.container.RequireLink(attach.AccessName(r.IfName)); err != nil {
 		return nil, nil, err
 	}
-	if p.hostEnd, err = attach.AccessHostEnd(p.host, p.owner); err != nil {
+	if p.hostEnd, err = attach.AccessHostEnd(p.host, p.owner, nil); err != nil {
 		return nil, nil, err
 	}
 	if p.link.Peer != p.hostEnd.Index {

@@ -11,6 +11,7 @@ import (
 	"github.com/plumb-cni/plumb/v2/pkg/nft"
 	"github.com/plumb-cni/plumb/v2/pkg/nl"
 	"github.com/plumb-cni/plumb/v2/pkg/skel"
+	"github.com/plumb-cni/plumb/v2/pkg/tables"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
@@ -116,15 +117,35 @@ func repair(r *skel.Request, conf *config) error {
 // closeHostEnd restores the filter without addresses, so that the host accepts only answers from the host end. A container can
 // cause that REPAIR cannot find out which addresses the pair connects, for example by renaming its interface.
 func closeHostEnd(r *skel.Request, c *nft.Conn) error {
-	host, err := nl.Open(r.HostNS)
+	host, container, err := nl.OpenBoth(r.HostNS, r.ContainerNS)
 	if err != nil {
 		return err
 	}
-	p := &pair{owner: r.Attachment(), host: host}
-	if p.hostEnd, err = attach.AccessHostEnd(host, p.owner); err != nil {
+	p := &pair{owner: r.Attachment(), host: host, container: container}
+	if p.hostEnd, err = attach.AccessHostEnd(host, p.owner, func(l nl.Link) bool { return p.isOwn(c, l) }); err != nil {
 		return types.IgnoreNotExist(err)
 	}
 	return p.filter(c).Add(&r.Undo)
+}
+
+// isOwn reports whether l, a link of the host whose alias another program has cleared, is the attachment's host end. This is
+// the case if l is the other end of the attachment's container end, or if nftables contains the attachment's element for l. c
+// may be nil.
+func (p *pair) isOwn(c *nft.Conn, l nl.Link) bool {
+	if p.container != nil {
+		end, err := p.container.Link(attach.AccessName(p.owner.IfName))
+		if err == nil {
+			end, err = p.container.VethPeer(end, p.host)
+		}
+		if err == nil && end.Index == l.Index {
+			return true
+		}
+	}
+	if c == nil {
+		return false
+	}
+	elements, _ := c.ElementsOf(filterLayout().Table, tables.HostAccessEnds, nft.Owner(p.owner)) // without them, nothing proves the owner
+	return slices.ContainsFunc(elements, func(e nft.Element) bool { return e.Key == nft.IfNameKey(l.Name) })
 }
 
 // del deletes the pair, its filter, and its rules in the container. It needs neither prevResult nor a valid configuration.
@@ -133,12 +154,16 @@ func del(r *skel.Request) error {
 	if err != nil {
 		return err
 	}
-	var errs []error
-	hostEnd, err := attach.AccessHostEnd(host, r.Attachment())
+	p := &pair{owner: r.Attachment(), host: host, container: container}
+	c, filterErr := nft.OpenIfSupported(r.HostNS)
+	hostEnd, err := attach.AccessHostEnd(host, p.owner, func(l nl.Link) bool { return p.isOwn(c, l) })
 	if err == nil {
 		err = host.DeleteLink(hostEnd)
 	}
-	errs = append(errs, types.IgnoreNotExist(err), r.IgnoreForbidden(deleteFilter(r)))
+	if c != nil {
+		filterErr = filterOf(c, p.owner).Remove()
+	}
+	errs := []error{types.IgnoreNotExist(err), r.IgnoreForbidden(filterErr)}
 	if container == nil {
 		return errors.Join(errs...)
 	}
@@ -149,14 +174,6 @@ func del(r *skel.Request) error {
 		}
 	}
 	return errors.Join(append(errs, err)...)
-}
-
-func deleteFilter(r *skel.Request) error {
-	c, err := nft.OpenIfSupported(r.HostNS)
-	if c != nil {
-		err = filterOf(c, r.Attachment()).Remove()
-	}
-	return err
 }
 
 // gc deletes the pairs of the network's attachments that are not valid, and their filters.

@@ -93,7 +93,30 @@ var _ = Describe("host-access", func() {
 			return c
 		}),
 		Entry("after the container", func(c nstest.Call) nstest.Call { c.Container.Remove(GinkgoTB()); return c }),
+		Entry("without the alias and a namespace", func(c nstest.Call) nstest.Call {
+			b.Host.Must(GinkgoTB(), "ip", "link", "set", b.hostEnd(), "alias", "")
+			c.Container = nil
+			return c
+		}),
+		Entry("without the alias and the elements", func(c nstest.Call) nstest.Call {
+			b.Host.Must(GinkgoTB(), "ip", "link", "set", b.hostEnd(), "alias", "")
+			b.Host.Must(GinkgoTB(), "nft", "flush", "ruleset")
+			return c
+		}),
 	)
+
+	It("does not delete a veth of another program that has its name", func() {
+		c := b.newCall("")
+		b.OK("ADD", c)
+		name := b.hostEnd()
+		b.OK("DEL", c)
+		b.Host.IP("link add " + name + " type veth peer name other0")
+		b.OK("ADD", c)
+		b.OK("DEL", c)
+		b.OK("DEL", c)
+		Expect(b.Host.IP("-br link show type veth")).To(And(ContainSubstring(name+"@other0"), ContainSubstring("other0@"+name)))
+		Expect(strings.Count(b.Host.IP("-br link show type veth"), "veth")).To(Equal(2), "only the other program's pair")
+	})
 
 	It("deletes the pairs of invalid attachments in GC", func() {
 		b.OK("ADD", b.newCall(""))
