@@ -52,7 +52,7 @@ var budgets = map[string]budget{
 	"plugins/dummy":           {lines: 120},
 	"plugins/firewall":        {lines: 1800},
 	"plugins/host-access":     {lines: 740, why: "the code was in pkg/attach; the filter of what a container reaches is new; DEL finds a pair without its alias"},
-	"plugins/host-device":     {lines: 1280},
+	"plugins/host-device":     {lines: 1300, why: "DEL finds a namespace that only processes keep"},
 	"plugins/host-local":      {lines: 100},
 	"plugins/ipvlan":          {lines: 320},
 	"plugins/loopback":        {lines: 140},

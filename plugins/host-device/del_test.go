@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 
@@ -55,6 +56,18 @@ var _ = Describe("DEL", func() {
 			c.Container.IP("link property del dev eth0 altname " + attach.AltName(types.Attachment{Network: "net1", ContainerID: "one", IfName: "eth0"}))
 		}),
 	)
+
+	It("returns the device without CNI_NETNS, while the container has only a process", func() {
+		restored := b.Restored(b.Host)
+		c := b.Attach(b.NewCall(conf("1.0.0", byDevice, b.HostLocal())))
+		process := exec.Command("sleep", "infinity")
+		Expect(c.Container.Start(process)).To(Succeed())
+		DeferCleanup(func() { _ = errors.Join(process.Process.Kill(), process.Wait()) })
+		c.Container.Remove(GinkgoTB())
+		c.Container = nil
+		Expect(b.OK("DEL", c).Stderr).To(BeEmpty())
+		restored()
+	})
 
 	It("leaves a device down that was down", func() {
 		b.Host.IP("link set hd0 down")

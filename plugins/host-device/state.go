@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"net/netip"
+	"path/filepath"
 
 	"github.com/plumb-cni/plumb/v2/pkg/attach"
 	"github.com/plumb-cni/plumb/v2/pkg/nl"
@@ -120,15 +121,30 @@ func (s *state) isSelectedBy(sel selector, l nl.Link) bool {
 	return s.Selector == sel.String() || attach.HasAltName(l, s.Attachment)
 }
 
-// savedNS returns the container's namespace if it is still at the path that ADD saved. It returns nil if another namespace
-// is there, or if ADD did not save the namespace's cookie. The caller closes the namespace.
+// savedNS returns the container's namespace if it is still at the path that ADD saved, or if a process is in it. It returns
+// nil if ADD did not save the namespace's cookie. The caller closes the namespace.
 func (s *state) savedNS(t *trace.Tracer) *ns.Handle {
-	saved, _ := ns.Open(s.Sandbox, t) // nil if there is no namespace at the path
-	if saved != nil && (s.NetNS == 0 || saved.Cookie() != s.NetNS) {
-		_ = saved.Close()
+	if s.NetNS == 0 {
 		return nil
 	}
-	return saved
+	processes, _ := filepath.Glob("/proc/[1-9]*/ns/net") // the pattern is valid
+	seen := map[ns.ID]bool{}
+	for _, path := range append([]string{s.Sandbox}, processes...) {
+		id, err := ns.IDAt(path)
+		if err != nil || seen[id] {
+			continue
+		}
+		seen[id] = true
+		h, err := ns.Open(path, t)
+		if err != nil {
+			continue
+		}
+		if h.Cookie() == s.NetNS {
+			return h
+		}
+		_ = h.Close()
+	}
+	return nil
 }
 
 func (h machine) file(t *trace.Tracer, a types.Attachment) statefile.File {
