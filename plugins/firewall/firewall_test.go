@@ -52,6 +52,13 @@ var _ = Describe("the policies in nftables", func() {
 		Entry(nil, "GC", kept("c1")),
 	)
 
+	It("are not created for an empty policy, which means open for the reference plugin as well", func() {
+		c := b.call(byNFT+key("ingressPolicy", ""), 0)
+		b.OK("ADD", c)
+		Expect(b.elements()).To(BeEmpty())
+		b.OK("CHECK", c)
+	})
+
 	It("stay while another network's container is on the bridge", func() {
 		c := b.call(byNFT+key("ingressPolicy", sameBridge), 1)
 		c.Config = strings.Replace(c.Config, "net1", "net9", 1)
