@@ -62,6 +62,7 @@ func (b *testbed) run(stdin string, args ...string) nstest.Reply {
 // runAs is run for another user than root.
 func (b *testbed) runAs(user uint32, args ...string) nstest.Reply {
 	GinkgoHelper()
+	nstest.RequireRoot(GinkgoTB(), "to start programs of another user")
 	cmd := exec.Command(filepath.Join(b.bin, "plumb"), args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: user, Gid: user}}
 	return b.wait(cmd)

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	_ "github.com/plumb-cni/plumb/v2/test/nstest/sandbox"
 	"golang.org/x/sys/unix"
 )
 

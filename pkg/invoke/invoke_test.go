@@ -18,6 +18,7 @@ import (
 	"github.com/plumb-cni/plumb/v2/pkg/ns"
 	"github.com/plumb-cni/plumb/v2/pkg/skel"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
+	_ "github.com/plumb-cni/plumb/v2/test/nstest/sandbox"
 	"golang.org/x/sys/unix"
 )
 

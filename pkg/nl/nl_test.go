@@ -313,6 +313,7 @@ var _ = Describe("rtnetlink", func() {
 	})
 
 	It("lists links of a kind by the kernel's name of the kind", func() {
+		nstest.RequireTaps(GinkgoTB())
 		near, _ := pair()
 		hostNS.Must(GinkgoTB(), "ip", "tuntap", "add", "tap0", "mode", "tap")
 		hostNS.Must(GinkgoTB(), "ip", "link", "property", "add", "dev", "tap0", "altname", "other0")

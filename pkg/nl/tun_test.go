@@ -21,6 +21,7 @@ var _ = Describe("a tap device", func() {
 	var c *nl.Conn
 	var u undo.Stack
 	BeforeEach(func() {
+		nstest.RequireTaps(GinkgoTB())
 		nstest.LeakCheck(GinkgoTB())
 		container, tracer, u = nstest.New(GinkgoTB()), &trace.Tracer{}, undo.Stack{}
 		c = connect(container, tracer)

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	_ "github.com/plumb-cni/plumb/v2/test/nstest/sandbox"
 	"golang.org/x/sys/unix"
 )
 

@@ -317,6 +317,7 @@ var _ = Describe("a long container ID", func() {
 
 var _ = Describe("a file that is not regular or too large", func() {
 	It("reserves its address, and is neither read nor removed", func() {
+		nstest.RequireRoot(GinkgoTB(), "to create a device file")
 		host := newTestHost()
 		host.Put("10.1.2.2", "c1\r\neth0")
 		Expect(os.Truncate(host.Net("10.1.2.2"), maxFileSize+1)).To(Succeed())

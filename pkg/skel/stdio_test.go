@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
 
 // program returns a command that runs the test binary as a plugin, with redirections of the shell. undone
@@ -91,6 +93,7 @@ func TestMonitorThreadWakesUpSeldom(t *testing.T) {
 
 // TestErrorSaysThatProcIsNotMounted needs a mount namespace of its own.
 func TestErrorSaysThatProcIsNotMounted(t *testing.T) {
+	nstest.RequireRoot(t, "to unmount /proc")
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

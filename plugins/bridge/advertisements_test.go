@@ -60,6 +60,7 @@ var _ = Describe("a host that configures itself from router advertisements", fun
 	)
 
 	It("does so through a network card that is added later, and through interfaces above it, but not through others", func() {
+		nstest.RequireTaps(GinkgoTB())
 		By("not changing the default for later interfaces, or links of other programs' containers")
 		b.Host.Batch(GinkgoTB(), "link add br1 up type bridge", "link add veth0 type veth peer name port1", "link set port1 up master br1",
 			"link set veth0 up", "tuntap add tap0 mode tap", "link set tap0 up", "link add mv1 link br1 up type macvlan")

@@ -520,6 +520,7 @@ var _ = Describe("bridge", func() {
 
 	Describe("in a chain", func() {
 		It("attaches an earlier plugin's tap device to the bridge", func() {
+			nstest.RequireTaps(GinkgoTB())
 			b.Host.IP("tuntap add tap0 mode tap")
 			container := newContainer()
 			prev := fmt.Sprintf(`,"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"tap0"},{"name":"eth0","sandbox":%q}],"ips":[{"interface":1,"address":"10.9.0.5/24","gateway":"10.9.0.1"}]}}`, container.Path())

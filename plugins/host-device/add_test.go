@@ -71,6 +71,9 @@ var _ = Describe("ADD", func() {
 
 	DescribeTable("moves virtual devices of each kind, and DEL returns them",
 		func(lines ...string) {
+			if strings.HasPrefix(lines[0], "tuntap") {
+				nstest.RequireTaps(GinkgoTB())
+			}
 			b.Host.Batch(GinkgoTB(), lines...)
 			restored := b.Restored(b.Host)
 			container := b.NewContainer()

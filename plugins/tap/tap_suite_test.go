@@ -31,6 +31,7 @@ type testbed struct {
 
 func newTestbed() *testbed {
 	GinkgoHelper()
+	nstest.RequireTaps(GinkgoTB())
 	b := &testbed{Bed: nstest.NewBedOn(GinkgoTB(), plugin(), nstest.NewHost(GinkgoTB()), "host-local", "static")}
 	b.container = b.NewContainer()
 	return b

@@ -32,6 +32,7 @@ type testbed struct {
 // newTestbed returns a testbed whose eth0 is the end of a veth pair.
 func newTestbed() *testbed {
 	GinkgoHelper()
+	nstest.RequireTaps(GinkgoTB())
 	host, container := nstest.NewHostAndContainer(GinkgoTB())
 	b := &testbed{nstest.NewBedOn(GinkgoTB(), plugin(), host), container}
 	nstest.Join(GinkgoTB(), nstest.End{In: host, Name: "veth0", Addrs: []string{"10.1.0.1/24", "fd00:1::1/64"}},

@@ -21,6 +21,7 @@ import (
 )
 
 func TestE2E(t *testing.T) {
+	nstest.RequireRoot(t, "because runtimes run the executables as root of the host")
 	RegisterFailHandler(Fail)
 	RunSpecs(t, "test/e2e")
 }

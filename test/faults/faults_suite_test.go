@@ -15,9 +15,12 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+
+	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
 
 func TestFaults(t *testing.T) {
+	nstest.RequireRoot(t, "because it limits file systems, memory and processes")
 	RegisterFailHandler(Fail)
 	RunSpecs(t, "test/faults")
 }

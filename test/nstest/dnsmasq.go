@@ -21,6 +21,7 @@ type Dnsmasq struct {
 // killed when the test ends.
 func StartDnsmasq(tb TB, e End, args ...string) *Dnsmasq {
 	tb.Helper()
+	RequireRoot(tb, "because dnsmasq changes its group")
 	dir := tb.TempDir()
 	d := &Dnsmasq{Leases: filepath.Join(dir, "leases")}
 	cmd := exec.Command("dnsmasq", append([]string{"--keep-in-foreground", "--conf-file=/dev/null", "--user=root", "--pid-file=" + filepath.Join(dir, "pid"),

@@ -21,6 +21,7 @@ import (
 
 	"github.com/plumb-cni/plumb/v2/pkg/ns"
 	"github.com/plumb-cni/plumb/v2/pkg/trace"
+	"github.com/plumb-cni/plumb/v2/test/nstest/sandbox"
 )
 
 // TB contains the methods of a test that the helpers use. *testing.T, *testing.B, *testing.F and the result of Ginkgo's
@@ -310,34 +311,26 @@ func RequireFeature(tb TB, feature string, err error) {
 	case !isUnsupported(err):
 		tb.Fatalf("%s: %v", feature, err)
 	case os.Getenv("CNI_TEST_REQUIRE") == "all":
-		tb.Fatalf("CNI_TEST_REQUIRE=all, but this kernel lacks %s: %v", feature, err)
+		tb.Fatalf("CNI_TEST_REQUIRE=all, but the test needs %s: %v", feature, err)
 	default:
 		recordFeature(tb, "lacks", feature)
-		tb.Skipf("this kernel lacks %s: %v", feature, err)
+		tb.Skipf("the test needs %s: %v", feature, err)
 	}
 }
 
-// recordFeature appends a line, for example "lacks plugins/bridge: <test>: <feature>", to the file that CNI_TEST_NEEDS
-// names.
+// RequireRoot skips a test that needs more than root of a user namespace, with the reason, which completes "root of the
+// host". With CNI_TEST_REQUIRE=all, it fails the test instead.
+func RequireRoot(tb TB, reason string) {
+	tb.Helper()
+	if !sandbox.IsRootOfHost() {
+		RequireFeature(tb, "root of the host "+reason, fmt.Errorf("this is a user namespace: %w", syscall.EOPNOTSUPP))
+	}
+}
+
+// recordFeature records whether the kernel has the feature (see sandbox.Record).
 func recordFeature(tb TB, verb, feature string) {
 	tb.Helper()
-	file := os.Getenv("CNI_TEST_NEEDS")
-	if file == "" {
-		return
-	}
-	dir, err := os.Getwd()
-	if err == nil {
-		dir, err = filepath.Rel(Root(tb), dir)
-	}
-	var f *os.File
-	if err == nil {
-		f, err = os.OpenFile(file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
-	}
-	if err == nil {
-		_, err = fmt.Fprintf(f, "%s %s: %s: %s\n", verb, dir, tb.Name(), feature)
-		err = errors.Join(err, f.Close())
-	}
-	if err != nil {
+	if err := sandbox.Record(verb, tb.Name()+": "+feature); err != nil {
 		tb.Fatalf("CNI_TEST_NEEDS: %v", err)
 	}
 }

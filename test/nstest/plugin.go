@@ -19,6 +19,7 @@ import (
 
 	"github.com/plumb-cni/plumb/v2/pkg/skel"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
+	"github.com/plumb-cni/plumb/v2/test/nstest/sandbox"
 )
 
 // A Call is one call of a plugin. An empty field selects the value that most tests need. Env replaces
@@ -346,12 +347,9 @@ func buildDir(tb TB) string {
 func Root(tb TB) string {
 	tb.Helper()
 	dir, err := os.Getwd()
-	for err == nil && dir != "/" {
-		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
-			return dir
-		}
-		dir = filepath.Dir(dir)
+	root := sandbox.Above(dir, "go.mod")
+	if root == "" {
+		tb.Fatalf("no go.mod above the working directory (%v)", err)
 	}
-	tb.Fatalf("no go.mod above the working directory (%v)", err)
-	return ""
+	return root
 }

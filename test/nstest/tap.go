@@ -1,6 +1,7 @@
 package nstest
 
 import (
+	"errors"
 	"os"
 	"sync"
 
@@ -8,6 +9,18 @@ import (
 )
 
 const tunPath = "/dev/net/tun"
+
+// RequireTaps skips the test if this user may not create taps.
+func RequireTaps(tb TB) {
+	tb.Helper()
+	fd, err := unix.Open(tunPath, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if errors.Is(err, unix.EACCES) {
+		RequireRoot(tb, "because only root may open "+tunPath)
+	}
+	if err == nil {
+		_ = unix.Close(fd)
+	}
+}
 
 // OpenTun opens /dev/net/tun in the namespace.
 func OpenTun(tb TB, n *NS) (fd int) {

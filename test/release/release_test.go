@@ -22,7 +22,14 @@ import (
 	"testing"
 
 	"github.com/plumb-cni/plumb/v2/test/nstest"
+	"github.com/plumb-cni/plumb/v2/test/nstest/sandbox"
 )
+
+// TestMain skips the package for ordinary users.
+func TestMain(m *testing.M) {
+	sandbox.RequireRoot("because an installation changes owners, and a release needs all modules")
+	os.Exit(m.Run())
+}
 
 // version contains a pre-release and build metadata, which file names, packages, registries and Helm write differently.
 const (

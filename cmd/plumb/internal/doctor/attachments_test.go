@@ -90,6 +90,7 @@ type reserver struct {
 
 func (p reserver) start(n *usedHost) *exec.Cmd {
 	GinkgoHelper()
+	nstest.RequireRoot(GinkgoTB(), "to start processes of other users")
 	dir := GinkgoT().TempDir()
 	Expect(os.Chmod(dir, 0o755)).To(Succeed())
 	Expect(os.Chmod(filepath.Dir(dir), 0o755)).To(Succeed())

@@ -8,6 +8,7 @@ import (
 
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/life"
 	"github.com/plumb-cni/plumb/v2/pkg/ns"
+	_ "github.com/plumb-cni/plumb/v2/test/nstest/sandbox"
 )
 
 // TestStateIsUnknownInOtherPIDNamespace covers a process of the host's network namespace that has, in another
