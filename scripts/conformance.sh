@@ -1,6 +1,6 @@
 #!/bin/bash
 # conformance.sh runs cni-conformance on the plugins of plumb, on the reference plugins and on Debian's package, with each
-# list in cmd/cni-conformance/testdata, and writes the results to docs/conformance.md. It takes an hour on two cores.
+# list in cmd/cni-conformance/testdata, and writes the results to docs/conformance.md. It takes half an hour on two cores.
 # Arguments go to cni-conformance.
 #
 #   scripts/conformance.sh
@@ -15,16 +15,25 @@ CGO_ENABLED=0 go build -trimpath -o "$work/" ./cmd/cni-conformance
 bin=${PLUMB_BIN:-$work/bin}
 [ -n "${PLUMB_BIN:-}" ] || ./build_linux.sh "$bin" >&2
 
-# The first digit is the order of the columns.
-for set in "1plumb=$bin" "2reference=$(scripts/programs.sh reference)" "3Debian=/usr/lib/cni"; do
-	mkdir "$work/${set%%=*}"
+# results runs the cases with each list. Exit status 3 means that no case can run on this machine.
+results() {
+	local list name status
+	mkdir "$work/$1"
 	for list in cmd/cni-conformance/testdata/*.conflist; do
 		name=$(basename "$list" .conflist) status=0
-		echo "${set%%=*} $name" >&2
-		"$work/cni-conformance" --profile all -o json --cni-path "${set#*=}" "$@" "$list" >"$work/${set%%=*}/$name.json" || status=$?
-		[ "$status" -le 1 ] || exit "$status"
+		"$work/cni-conformance" --profile all -o json --cni-path "$2" "${@:3}" "$list" >"$work/$1/$name.json" 2>"$work/$1/$name.stderr" || status=$?
+		echo "${1#?} $name: exit status $status" >&2
+		[ "$status" -le 1 ] || rm "$work/$1/$name.json"
+		[ "$status" -le 1 ] || echo "${1#?} cannot run $name on this machine: $(head -n 1 "$work/$1/$name.stderr")" >>"$work/notes"
 	done
-done
+}
+
+# The first digit is the order of the columns.
+reference=$(scripts/programs.sh reference)
+results 1plumb "$bin" "$@" &
+results 2reference "$reference" "$@" &
+results 3Debian /usr/lib/cni "$@" &
+wait
 
 table() {
 	jq -nr --arg kernel "$(uname -r)" '
@@ -36,7 +45,8 @@ table() {
 			| [$runs[] | select(.case.verdict == "inconclusive") | .list] as $unclear
 			| if $fail + $unclear == [] then (if [$runs[] | select(.case.verdict == "pass")] == [] then "not applicable" else "pass" end)
 			  else ([if $fail != [] then "**fail**: " + ($fail | join(", ")) else empty end, if $unclear != [] then "inconclusive: " + ($unclear | join(", ")) else empty end] | join("; ")) end;
-		"Versions: \([$sets[] | "\(.) \(version(.))"] | join(", ")); Linux \($kernel); \($all[0].report.tool).",
+		"Versions: \([$sets[] | "\(.) \(version(.))"] | join(", ")), Linux \($kernel), \($all[0].report.tool).",
+		"Lists: \([$all[].list] | unique | join(", ")). KILL-1 and KILL-2 kill each plugin at up to \($all[0].report.kills) system calls of each call.",
 		"",
 		"| case | level | \($sets | join(" | ")) |", "|---|---|\($sets | map("---|") | join(""))",
 		($all[0].report.cases[] | . as $c | "| \($c.id) | \($c.level) | \([$sets[] as $s | cell($s; $c.id)] | join(" | ")) |")
@@ -49,6 +59,7 @@ page=docs/conformance.md
 	echo
 	table
 	echo
+	[ ! -f "$work/notes" ] || sed 's/$/\n/' "$work/notes"
 	sed -n '/<!-- end: scripts\/conformance.sh -->/,$p' "$page"
 } >"$work/page"
 cat "$work/page" >"$page"

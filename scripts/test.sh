@@ -68,7 +68,7 @@ progress() {
 # packages prints the packages of this module whose paths match a pattern, or do not match it with -v. The packages
 # that take longest come first, so that no processor waits for them at the end.
 packages() {
-	local long='/(test/(bigendian|e2e|faults|release)|plugins/(cluster-local|firewall|portmap)|doctor)$'
+	local long='/(test/(bigendian|e2e|faults|release)|plugins/(cluster-local|firewall|portmap)|doctor|cni-conformance)$'
 	go list ./... | awk -v long="$long" '$0 ~ long {print; next} {rest = rest $0 "\n"} END {printf "%s", rest}' | grep -E "$@"
 }
 
@@ -80,15 +80,15 @@ sample() {
 	CGO_ENABLED=0 tests -short -trimpath "${list[@]}" 2>&1 | progress ${#list[@]}
 }
 
-# suites runs the tests of packages with the race detector, and then the tests in test/ without it, because they
-# start executables, and the race detector would double the time of everything else. The packages' tests are short,
+# suites runs the tests of packages with the race detector, and then the tests in test/ and cmd/cni-conformance without it,
+# because they start executables, and the race detector would double the time of everything else. The packages' tests are short,
 # except in the nightly tier.
 suites() {
-	local list status=0 short=-short
+	local list status=0 short=-short starters='/v2/(test|cmd/cni-conformance$)'
 	[ "$tier" = all ] || short=-short=false
-	mapfile -t list < <(packages -v /v2/test)
+	mapfile -t list < <(packages -v "$starters")
 	tests -race "$short" "${list[@]}" 2>&1 | progress ${#list[@]} || status=$?
-	mapfile -t list < <(packages /v2/test)
+	mapfile -t list < <(packages "$starters")
 	tests "${list[@]}" 2>&1 | progress ${#list[@]} || status=$?
 	return "$status"
 }

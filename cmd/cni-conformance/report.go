@@ -18,13 +18,14 @@ type report struct {
 	Tool       string          `json:"tool"`
 	List       string          `json:"list"`
 	CNIVersion string          `json:"cniVersion"`
+	Kills      int             `json:"kills"` // at how many system calls of each call a plugin is killed; 0 for all
 	Plugins    []suite.About   `json:"plugins"`
 	Counts     map[string]int  `json:"counts"`
 	Cases      []suite.Outcome `json:"cases"`
 }
 
 func newReport(list string, n *lab.Network, s *suite.Suite) *report {
-	return &report{Tool: "cni-conformance " + version.String(), List: filepath.Base(list), CNIVersion: n.Version, Plugins: s.Plugins, Counts: map[string]int{}}
+	return &report{Tool: "cni-conformance " + version.String(), List: filepath.Base(list), CNIVersion: n.Version, Kills: n.Kills, Plugins: s.Plugins, Counts: map[string]int{}}
 }
 
 func (r *report) add(o suite.Outcome) {

@@ -10,7 +10,7 @@ import (
 
 func delCases() []Case {
 	return []Case{
-		{ID: "DEL-1", Section: "2, DEL", Level: must, check: del(""),
+		{ID: "DEL-1", Section: "2, DEL", Level: must, check: del("with prevResult"),
 			Requirement: "DEL after ADD succeeds, and deletes the interface that ADD created."},
 		{ID: "DEL-2", Section: "2, DEL", Level: must, check: delTwice,
 			Requirement: "A second DEL of the same attachment succeeds."},

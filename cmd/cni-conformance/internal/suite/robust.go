@@ -13,9 +13,9 @@ import (
 // robustCases returns the cases of what the specification does not require, but operators need.
 func robustCases() []Case {
 	cases := []Case{
-		{ID: "LEFT-1", Section: "2, DEL", check: left(""),
+		{ID: "LEFT-1", Section: "2, DEL", check: left("after DEL"),
 			Requirement: "ADD and DEL leave no link, address, route, rule, neighbour, qdisc, filter, nftables object, iptables rule or file."},
-		{ID: "LEFT-2", Section: "2, DEL", check: left("with DEL without CNI_NETNS and prevResult", lab.WithoutNetns, lab.WithoutPrevResult),
+		{ID: "LEFT-2", Section: "2, DEL", check: left("after DEL without CNI_NETNS and prevResult", lab.WithoutNetns, lab.WithoutPrevResult),
 			Requirement: "ADD, and DEL without CNI_NETNS and prevResult, leave nothing on the host."},
 		{ID: "LEFT-3", Section: "2, DEL", applies: []condition{ownInterface}, check: leftAfterContainer,
 			Requirement: "ADD, and DEL after the container's namespace was deleted, leave nothing on the host."},
@@ -76,7 +76,7 @@ func (b *bench) restored(when string, before []string, containers ...*lab.Contai
 	return failf("%s, the state differs:\n%s", when, diff)
 }
 
-func left(what string, change ...func(*lab.Call)) func(*bench) error {
+func left(when string, change ...func(*lab.Call)) func(*bench) error {
 	return func(b *bench) error {
 		if err := b.warm(); err != nil {
 			return err
@@ -92,14 +92,14 @@ func left(what string, change ...func(*lab.Call)) func(*bench) error {
 			return asFailure("DEL", err)
 		}
 		if len(change) == 0 {
-			return b.restored("after DEL", before, c)
+			return b.restored(when, before, c)
 		}
 		// A plugin cannot reach the namespace.
 		c.Close()
 		if err := c.Unmount(); err != nil {
 			return err
 		}
-		return b.restored(what, withoutContainer(before))
+		return b.restored(when, withoutContainer(before))
 	}
 }
 
@@ -239,14 +239,17 @@ func (b *bench) kill(command string, i, n int) (at string, total int, err error)
 	} else if err != nil {
 		return "", 0, err
 	}
-	what := fmt.Sprintf("%s of %s, killed at system call %d, %s", command, b.Plugins[i].Type, n, at)
+	what := fmt.Sprintf("%s of %s that was not killed", command, b.Plugins[i].Type)
+	if at != "" {
+		what = fmt.Sprintf("%s of %s, killed at system call %d (%s)", command, b.Plugins[i].Type, n, at)
+	}
 	if command == "ADD" {
 		c.Results = nil // the runtime got no result
 	}
 	if err := b.Del(c); err != nil {
 		return "", 0, asFailure("DEL after "+what, err)
 	}
-	if err := b.restored("after "+what+", and DEL", before, c); err != nil {
+	if err := b.restored("after "+what+" and DEL", before, c); err != nil {
 		return "", 0, err
 	}
 	return at, total, c.Unmount()
