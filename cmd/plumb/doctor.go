@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -33,9 +34,11 @@ wrong.`,
 	places, format := addPlaces(c), addOutput(c.Flags())
 	places.askAlways = true
 	var live string
+	var verbose bool
 	begin := time.Now()
 	timeout := addTimeout(c.Flags())
 	c.Flags().StringVar(&live, "live", "", "`file` with the whole IDs of all live containers of all runtimes; - for stdin")
+	c.Flags().BoolVarP(&verbose, "verbose", "v", false, "show whole container IDs, and each problem that a line sums up")
 	c.RunE = func(c *cobra.Command, files []string) error {
 		if len(files) > 0 && live != "" {
 			return usageError{errors.New("--live cannot be combined with FILE, because doctor then examines only the files")}
@@ -53,7 +56,7 @@ wrong.`,
 		if err != nil {
 			return err
 		}
-		if err := format.print(c.OutOrStdout(), report, func(w io.Writer) error { return printReport(w, report) }); err != nil {
+		if err := format.print(c.OutOrStdout(), report, func(w io.Writer) error { return printReport(w, report, verbose) }); err != nil {
 			return err
 		}
 		switch {
@@ -122,10 +125,22 @@ func printRuntimes(w io.Writer, r *doctor.Report) {
 	printf(w, "%s: configurations in %s, plugins in %s\n", start, strings.Join(r.ConfDirs, ", "), strings.Join(r.PluginDirs, ", "))
 }
 
-func printReport(w io.Writer, r *doctor.Report) error {
+// withShortIDs shortens the container IDs of a text, as plumb list does.
+func withShortIDs(text string) string {
+	return regexp.MustCompile(`[0-9a-f]{64}`).ReplaceAllStringFunc(text, life.ShortID)
+}
+
+// printReport prints one line for each problem, and the command that fixes it on the next.
+func printReport(w io.Writer, r *doctor.Report, verbose bool) error {
 	printRuntimes(w, r)
 	for _, f := range r.Findings {
+		if !verbose {
+			f.What, f.Details = withShortIDs(f.What), nil
+		}
 		printf(w, "%s: %s\n    %s\n", f.Where, f.What, f.Fix)
+		for _, detail := range f.Details {
+			printf(w, "  - %s\n", detail)
+		}
 	}
 	for _, u := range r.Errors {
 		printf(w, "not examined: %s\n", u)

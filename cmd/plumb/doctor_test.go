@@ -20,8 +20,9 @@ var _ = It("plumb doctor prints a finding on one line, and its advice on the nex
 	Expect(printReport(&out, &doctor.Report{Findings: []doctor.Finding{
 		{Where: "host", What: "CHECK fails: one\ntwo", Fix: "true"},
 		{Where: "kernel", What: "three", Fix: "edit: four"},
-	}})).To(Succeed())
-	Expect(out.String()).To(HavePrefix("host: CHECK fails: one; two\n    true\nkernel: three\n    edit: four\n2 problems ("))
+		{Where: "host", What: "container " + id("4c1f0a77e1d2") + " is gone", Fix: "true", Details: []string{"five"}},
+	}}, false)).To(Succeed())
+	Expect(out.String()).To(HavePrefix("host: CHECK fails: one; two\n    true\nkernel: three\n    edit: four\nhost: container 4c1f0a77e1d2 is gone\n    true\n3 problems ("))
 })
 
 var _ = It("deploy/doctor.yaml mounts the directories that plumb reads, at their own paths", func() {

@@ -223,11 +223,11 @@ var _ = Describe("plumb repair", func() {
 	},
 		Entry("with commands", strings.Replace(broken, "element x is missing; ", "", 1), "code 100: link y is down", "add x && set y up"),
 		Entry("if the port belongs to another container", `{"code": 100, "msg": "host port 80 belongs to b"}`, "code 100: host port 80 belongs to b",
-			"edit: follow the text or, if it gives no advice, find out which program changed this, then let the runtime replace the container"),
+			"edit: find out which program changed this, then let the runtime replace the container"),
 		Entry("if another variable is wrong", `{"code": 4, "msg": "ARGS: unknown args"}`, "code 4: ARGS: unknown args",
-			"edit: follow the text or, if it gives no advice, find out which program changed this, then let the runtime replace the container"),
+			"edit: find out which program changed this, then let the runtime replace the container"),
 		Entry("if the attachment is locked", `{"code": 11, "msg": "another call"}`, "code 11: another call",
-			"edit: follow the text or, if it gives no advice, find out which program changed this, then let the runtime replace the container"),
+			"edit: find out which program changed this, then let the runtime replace the container"),
 	)
 
 	DescribeTable("leaves an attachment one of whose plugins gives no verdict, and never calls it healthy", func(breakIt func(b *stubbed), what, fix string) {

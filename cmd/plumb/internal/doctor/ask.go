@@ -89,7 +89,11 @@ var ofConfiguration = []uint{types.CodeUnsupported, types.CodeDecode, types.Code
 func (p plugin) addStatus(warnings []string, err error, add addFunc) {
 	const format = "STATUS of %s in network %q: %s"
 	for _, warning := range warnings {
-		add(p.file.path, edit+"follow the text", format, p.Type, p.file.name(), warning)
+		what, advice := warning, "see the page of "+p.Type
+		if i := strings.LastIndex(warning, "; "); i >= 0 { // a warning ends with its advice
+			what, advice = warning[:i], warning[i+2:]
+		}
+		add(p.file.path, edit+advice, format, p.Type, p.file.name(), what)
 	}
 	if err != nil {
 		add(p.file.path, edit+"fix the cause that the text names; see the table \"Errors\" on the page of "+p.Type,
@@ -123,7 +127,8 @@ func (p plugin) addKey(problem types.Problem, add addFunc) {
 // findDamaged calls CHECK of the plugins for each attachment, with the configuration and the result of its ADD. It skips
 // networks whose files have findings, because these may explain an error of CHECK. It names the containers with the same
 // damage in one finding. If the interface of a container is gone, it reports only the first plugin that misses it.
-func (k asker) findDamaged(attachments []*node.Attachment, files []*file, add addFunc) {
+// One finding names all containers that a missing table affects.
+func (k asker) findDamaged(attachments []*node.Attachment, files []*file, losses []*loss, add addFunc) {
 	skip := map[string]bool{}
 	for _, f := range files {
 		skip[f.name()] = skip[f.name()] || f.list == nil || f.explained || f.incomplete
@@ -137,6 +142,10 @@ func (k asker) findDamaged(attachments []*node.Attachment, files []*file, add ad
 		for _, d := range damages {
 			skip[a.Network] = skip[a.Network] || errors.Is(d.Err, plugins.ErrNoAnswer)
 			text := fmt.Sprintf("network %s: CHECK of %s: %s", a.Network, d.Plugin, plugins.ErrorText(d.Err))
+			if i := slices.IndexFunc(losses, func(l *loss) bool { return l.explains(d) }); i >= 0 {
+				losses[i].add(a, d.Plugin, text)
+				continue
+			}
 			i := slices.IndexFunc(all, func(d *damage) bool { return d.text == text })
 			if i < 0 {
 				i = len(all)
@@ -144,6 +153,9 @@ func (k asker) findDamaged(attachments []*node.Attachment, files []*file, add ad
 			}
 			all[i].add(a, d, k.flags)
 		}
+	}
+	for _, l := range losses {
+		l.addTo(k.report, k.flags)
 	}
 	for _, d := range all {
 		add(onHost, d.fix(), "%s, %s", strings.Join(d.containers, "; "), d.text)

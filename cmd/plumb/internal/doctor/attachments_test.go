@@ -330,6 +330,18 @@ var _ = Describe("plumb doctor on attachments", func() {
 		n.requireFixed(n.find("check", "cni0"), nil)
 	})
 
+	It("sums up what containers lack because another program deleted a table", func() {
+		n, _ := newCompleteHost()
+		n.attach(runtimeWithPort(runtimeOf("d2", nstest.New(GinkgoTB()).Named("d2")), 8081))
+		n.sh("nft flush ruleset")
+		finding := n.find("check", "host: table inet plumb is missing: 2 containers have no host ports and no masquerade")
+		Expect(n.doctor().Findings).To(HaveLen(1))
+		Expect(finding.Details).To(ContainElement(HavePrefix("container d2, interface eth0, network pods: CHECK of portmap: ")))
+		verbose, _ := n.plumb(append([]string{"doctor", "-v"}, n.directories()...)...)
+		Expect(verbose).To(ContainSubstring("\n  - " + finding.Details[0] + "\n"))
+		n.requireFixed(finding, nil)
+	})
+
 	It("names the containers with the same damage in one finding", func() {
 		n, _ := newCompleteHost()
 		n.add("d2")

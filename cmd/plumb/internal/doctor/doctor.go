@@ -27,6 +27,8 @@ type Finding struct {
 	What  string `json:"what"`
 	// Fix is a command for sh that fixes the problem or, after "edit: ", what the operator must do.
 	Fix string `json:"fix"`
+	// Details contains the problems of a finding that sums up several problems with one cause.
+	Details []string `json:"details,omitempty"`
 }
 
 // edit is the prefix of a Fix that is not a command.
@@ -136,14 +138,14 @@ func (o Options) Examine(ctx context.Context, begin func(context.Context) contex
 		}
 		r.Checks = append(r.Checks, c.name)
 		c.find(files, func(where, fix, format string, args ...any) {
-			r.Findings = append(r.Findings, Finding{c.name, where, fmt.Sprintf(format, args...), fix})
+			r.Findings = append(r.Findings, Finding{Check: c.name, Where: where, What: fmt.Sprintf(format, args...), Fix: fix})
 		})
 	}
 	if err := ctx.Err(); err != nil { // the context was cancelled during the last check
 		return nil, err
 	}
 	findHairpins(files, func(where, fix, format string, args ...any) {
-		r.Notes = append(r.Notes, Finding{"hairpin", where, fmt.Sprintf(format, args...), fix})
+		r.Notes = append(r.Notes, Finding{Check: "hairpin", Where: where, What: fmt.Sprintf(format, args...), Fix: fix})
 	})
 	for _, x := range caller.Executables() {
 		r.Executables = append(r.Executables, x.Path)
@@ -177,7 +179,7 @@ func (o Options) checks(a asker, h host, held *state) []check {
 		{"router-advertisements", h.findIgnoredRouters},
 		{"masq-exemption", h.findExemptions},
 		{"hidden-listener", func(_ []*file, add addFunc) { held.findHiddenListeners(h.ns, add) }},
-		{"check", func(files []*file, add addFunc) { a.findDamaged(held.live(), files, add) }},
+		{"check", func(files []*file, add addFunc) { a.findDamaged(held.live(), files, h.losses(), add) }},
 	}...)
 }
 

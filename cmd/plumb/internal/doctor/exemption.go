@@ -136,7 +136,7 @@ func MasqueradeExemptions(confDirs []string) (found []Finding, err error) {
 	}
 	r := &Report{}
 	host{ns: self, report: r}.findExemptions(files, func(where, fix, format string, args ...any) {
-		found = append(found, Finding{"masq-exemption", where, fmt.Sprintf(format, args...), fix})
+		found = append(found, Finding{Check: "masq-exemption", Where: where, What: fmt.Sprintf(format, args...), Fix: fix})
 	})
 	if len(r.Errors) > 0 {
 		err = errors.New(strings.Join(r.Errors, "; "))

@@ -80,8 +80,7 @@ func (d Damage) Fix() string {
 	}
 	commands := d.Commands()
 	if commands == nil {
-		return Edit + "follow the text or, if it gives no advice, find out which program changed this, " +
-			"then let the runtime replace the container"
+		return Edit + "find out which program changed this, then let the runtime replace the container"
 	}
 	return strings.Join(commands, " && ")
 }

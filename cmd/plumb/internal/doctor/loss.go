@@ -1,0 +1,91 @@
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/node"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/plugins"
+	"github.com/plumb-cni/plumb/v2/pkg/nft"
+	"github.com/plumb-cni/plumb/v2/pkg/tables"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
+)
+
+// A loss is a table of plumb that another program has deleted, with what containers lack for this reason.
+type loss struct {
+	table      string // such as "table inet plumb"
+	containers []string
+	networks   []string
+	effects    []string // what the containers lack
+	details    []string // the texts of CHECK and STATUS
+}
+
+// losses returns a loss for each table of plumb that does not exist.
+func (h host) losses() (all []*loss) {
+	c, err := nft.Open(h.ns)
+	if errors.Is(err, nft.ErrUnavailable) {
+		return nil
+	}
+	for _, l := range tables.All() {
+		var chains []nft.ListedChain
+		if err == nil {
+			chains, err = c.Chains(l.Table)
+		}
+		h.report.failed("nftables", types.IgnoreNotExist(err))
+		if len(chains) == 0 {
+			all = append(all, &loss{table: "table " + l.Table.String()})
+		}
+	}
+	return all
+}
+
+// explains reports whether all problems of the damage are in the table, and plumb repair can fix them.
+func (l *loss) explains(d plugins.Damage) bool {
+	return d.Repair() == "" && !errors.Is(d.Err, plugins.ErrNotChecked) &&
+		!slices.ContainsFunc(d.Texts(), func(text string) bool { return !strings.Contains(text, l.table) })
+}
+
+func (l *loss) add(a *node.Attachment, plugin, text string) {
+	effect := "no rules of " + plugin
+	switch {
+	case plugin == "portmap":
+		effect = "no host ports"
+	case strings.Contains(text, "masquerade"):
+		effect = "no masquerade"
+	}
+	for list, value := range map[*[]string]string{&l.containers: a.ContainerID, &l.networks: a.Network, &l.effects: effect} {
+		if !slices.Contains(*list, value) {
+			*list = append(*list, value)
+		}
+	}
+	slices.Sort(l.effects)
+	l.details = append(l.details, fmt.Sprintf("container %s, interface %s, %s", a.ContainerID, a.IfName, text))
+}
+
+// addTo adds one finding for all containers, in place of what STATUS says about the table.
+func (l *loss) addTo(r *Report, flags string) {
+	if len(l.containers) == 0 {
+		return
+	}
+	r.Findings = slices.DeleteFunc(r.Findings, func(f Finding) bool {
+		same := f.Check == "status" && strings.Contains(f.What, "of "+l.table+" is missing")
+		if same {
+			l.details = append(l.details, f.What)
+		}
+		return same
+	})
+	who := "1 container has "
+	if n := len(l.containers); n > 1 {
+		who = fmt.Sprintf("%d containers have ", n)
+	}
+	words := []string{"plumb", "repair"}
+	if len(l.networks) == 1 {
+		words = append(words, "--network", l.networks[0])
+	}
+	r.Findings = append(r.Findings, Finding{
+		Check: "check", Where: onHost, What: l.table + " is missing: " + who + strings.Join(l.effects, " and "),
+		Fix: types.Command(words...) + flags, Details: l.details,
+	})
+}
