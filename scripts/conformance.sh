@@ -36,10 +36,11 @@ results 3Debian /usr/lib/cni "$@" &
 wait
 
 table() {
-	jq -nr --arg kernel "$(uname -r)" '
+	# Debian's plugins do not print their version.
+	jq -nr --arg kernel "$(uname -r)" --arg debian "$(dpkg-query -W -f '${Version}' containernetworking-plugins)" '
 		[inputs | {set: (input_filename | split("/")[-2][1:]), list: (.list | rtrimstr(".conflist")), report: .}] as $all
 		| ($all | map(.set) | reduce .[] as $s ([]; if index($s) then . else . + [$s] end)) as $sets
-		| def version($set): [$all[] | select(.set == $set) | .report.plugins[0].version | capture("(?<v>v[0-9][^ ]*)").v] | unique | join(", ");
+		| def version($set): [$all[] | select(.set == $set) | .report.plugins[0].version | capture("(?<v>v[0-9][^ ]*)").v] + (if $set == "Debian" then [$debian] else [] end) | unique | join(", ");
 		def cell($set; $id): [$all[] | select(.set == $set) | {list, case: (.report.cases[] | select(.id == $id))}] as $runs
 			| [$runs[] | select(.case.verdict == "fail") | .list] as $fail
 			| [$runs[] | select(.case.verdict == "inconclusive") | .list] as $unclear

@@ -15,7 +15,7 @@ func robustCases() []Case {
 	cases := []Case{
 		{ID: "LEFT-1", Section: "2, DEL", check: left("after DEL"),
 			Requirement: "ADD and DEL leave no link, address, route, rule, neighbour, qdisc, filter, nftables object, iptables rule or file."},
-		{ID: "LEFT-2", Section: "2, DEL", check: left("after DEL without CNI_NETNS and prevResult", lab.WithoutNetns, lab.WithoutPrevResult),
+		{ID: "LEFT-2", Section: "2, DEL", applies: []condition{ownInterface}, check: left("after DEL without CNI_NETNS and prevResult", lab.WithoutNetns, lab.WithoutPrevResult),
 			Requirement: "ADD, and DEL without CNI_NETNS and prevResult, leave nothing on the host."},
 		{ID: "LEFT-3", Section: "2, DEL", applies: []condition{ownInterface}, check: leftAfterContainer,
 			Requirement: "ADD, and DEL after the container's namespace was deleted, leave nothing on the host."},
