@@ -26,6 +26,7 @@ var _ = Describe("useInterfaceNetwork", Label(nstest.Kernel), func() {
 	})
 	// setUp configures the device as a cloud does.
 	setUp := func() {
+		nstest.RequireRoot(GinkgoTB(), "for a rule with users of the host")
 		GinkgoHelper()
 		b.Host.Batch(GinkgoTB(),
 			"addr add 198.18.0.50/24 brd + dev hd0 label hd0:cloud metric 77",

@@ -34,6 +34,7 @@ func FuzzConfig(f *testing.F) {
 
 // FuzzCheck tests that CHECK answers every prevResult as the specification requires.
 func FuzzCheck(f *testing.F) {
+	nstest.RequireTaps(f)
 	nstest.FuzzCheck(f, plugin(), nstest.Call{Path: nstest.Build(f, "static"),
 		Config: `{"cniVersion":"1.1.0","name":"net1","type":"tap",` +
 			`"ipam":{"type":"static","addresses":[{"address":"10.9.0.2/24","gateway":"10.9.0.1"},{"address":"fd00::2/64"}],"routes":[{"dst":"0.0.0.0/0"}]}}`})

@@ -26,5 +26,6 @@ func FuzzArgs(f *testing.F) {
 
 // FuzzCheck tests that CHECK answers every prevResult as the specification requires.
 func FuzzCheck(f *testing.F) {
+	nstest.RequireTaps(f)
 	nstest.FuzzChainedCheck(f, plugin(), nstest.Call{Config: nstest.Conf("tc-redirect-tap", "1.1.0", "", "")})
 }

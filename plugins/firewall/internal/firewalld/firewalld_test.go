@@ -139,6 +139,7 @@ func TestInvalidZone(t *testing.T) {
 }
 
 func TestNotAuthorized(t *testing.T) {
+	nstest.RequireRoot(t, "to become another user")
 	f, h := start(t)
 	t.Run("by firewalld", func(t *testing.T) {
 		var c *Conn
