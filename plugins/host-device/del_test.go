@@ -344,19 +344,6 @@ var _ = Describe("CHECK", func() {
 		}
 	})
 
-	DescribeTable("names every difference",
-		func(change []string, texts ...string) {
-			c := b.Attach(b.NewCall(conf("1.0.0", byDevice, nstest.StaticDual)))
-			c.Container.Batch(GinkgoTB(), change...)
-			b.Fails("CHECK", c, types.CodeChanged, texts...)
-		},
-		Entry("no link", []string{"link del eth0"}, "find link eth0"),
-		Entry("down", []string{"link set eth0 down"}, "eth0 is down"),
-		Entry("addresses gone", []string{"address del 198.18.0.50/24 dev eth0", "address del 2001:db8:18::50/64 dev eth0"},
-			"no address 198.18.0.50/24", "no address 2001:db8:18::50/64"),
-		Entry("another default gateway", []string{"route replace default via 198.18.0.3"}, "no route 0.0.0.0/0 via 198.18.0.2"),
-	)
-
 	It("and REPAIR on the container's side restores the device's addresses and routes", func() {
 		c := b.Attach(b.NewCall(conf("1.0.0", byDevice, nstest.StaticDual)))
 		b.RequireContainerRepair(c, func() {
