@@ -134,6 +134,7 @@ var _ = Describe("selinuxContext", func() {
 	// runs the real ip.
 	newIP := func() (labelPath, log string) {
 		GinkgoHelper()
+		nstest.RequireTaps(GinkgoTB())
 		dir := GinkgoTB().TempDir()
 		labelPath, log = filepath.Join(dir, "label"), filepath.Join(dir, "log")
 		script := "#!/bin/sh\necho \"$(cat " + labelPath + "): $*\" >>" + log + "\nPATH=${PATH#*:}\nexec ip \"$@\"\n"
