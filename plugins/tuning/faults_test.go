@@ -16,6 +16,7 @@ func configWithEverything(dir string) string {
 }
 
 func TestFaults(t *testing.T) {
+	nstest.RequireRoot(t, "because ping_group_range contains groups of the host")
 	nstest.LeakCheck(t)
 	dir := t.TempDir()
 	nstest.FaultSweep(t, nstest.Sweep{

@@ -92,6 +92,9 @@ var _ = Describe("tuning", func() {
 	}
 	run := func(command, keys string) nstest.Reply {
 		GinkgoHelper()
+		if strings.Contains(keys, "ping_group_range") {
+			nstest.RequireRoot(GinkgoTB(), "because ping_group_range contains groups of the host")
+		}
 		c := call.With(command)
 		c.Config = withPrev(conf(keys))
 		return nstest.Run(machine{allowlist: allow}.plugin(), c)
