@@ -47,6 +47,12 @@ wrong.`,
 			Places: places.Places, Runtimes: places.runtimes, Problems: places.problems, Guessed: places.guessed, Files: files, Timeout: *timeout,
 			Flags: placeFlags(c.Flags()), Spare: spareDirectories(),
 		}
+		ofRuntimes := places.ask(c.Context())
+		o.Live = func(inv *node.Inventory) (life.List, error) {
+			list := ofRuntimes(inv)
+			inv.Suspect(list)
+			return list, nil
+		}
 		if live != "" {
 			o.Live = func(inv *node.Inventory) (life.List, error) {
 				return (&collection{begin: begin, live: live}).readLive(c, inv)

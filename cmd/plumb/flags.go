@@ -136,10 +136,12 @@ func (f format) print(w io.Writer, v any, text func(io.Writer) error) error {
 
 // readHost reads the inventory of the host, and prints a warning for each part that cannot be read.
 func readHost(c *cobra.Command, p *places) (*node.Inventory, error) {
+	live := p.ask(c.Context())
 	inv, err := p.Read()
 	if err != nil {
 		return nil, err
 	}
+	inv.Suspect(live(inv))
 	for _, problem := range inv.Errors {
 		printf(c.ErrOrStderr(), "plumb: cannot read %s\n", problem)
 	}

@@ -6,10 +6,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/cri"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/life"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/node"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/runtimes"
 	"github.com/plumb-cni/plumb/v2/pkg/pool"
@@ -101,6 +104,33 @@ func (p *places) find(ctx context.Context) error {
 		p.DataDir = cmp.Or(config.DataDir, p.DataDir)
 	}
 	return nil
+}
+
+// ask returns a function that returns the containers that live according to the runtimes with CRI v1. Call ask before the host
+// is read, so that a container that the runtime deletes in between is still in the list. The list is the zero List, which says
+// nothing, if no such runtime answers, or if none of its containers has a result in libcni's cache.
+func (p *places) ask(ctx context.Context) func(*node.Inventory) life.List {
+	var sockets []string
+	for _, r := range p.runtimes {
+		if r.Version != "" { // podman and nerdctl have none, and no socket
+			sockets = append(sockets, r.Source)
+		}
+	}
+	at := time.Now()
+	ids, err := []string(nil), cri.ErrNoRuntime
+	if len(sockets) > 0 {
+		ids, err = cri.FindSandboxes(ctx, sockets)
+	}
+	return func(inv *node.Inventory) life.List {
+		if err != nil {
+			return life.List{}
+		}
+		list, err := life.List{}.WithSandboxes(inv.Facts(), ids, at)
+		if err != nil {
+			return life.List{}
+		}
+		return list
+	}
 }
 
 // unique returns the directories without repetitions, in their order.

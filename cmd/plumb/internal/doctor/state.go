@@ -45,8 +45,8 @@ func (o Options) readState(r *Report) (s *state, err error) {
 	if o.Live == nil {
 		return s, nil
 	}
-	if s.list, err = o.Live(s.inventory); err == nil {
-		s.plan, err = gc.NewPlan(s.inventory, s.list, gc.Selection{MinAge: node.MaxAddTime, Force: true})
+	if s.list, err = o.Live(s.inventory); err == nil && s.list.IsGiven() {
+		s.plan, err = gc.NewPlan(s.inventory, s.list, gc.Selection{MinAge: node.MaxAddTime, Force: true, Suspects: gc.ReadSuspects(o.Places)})
 	}
 	return s, err
 }
@@ -73,15 +73,19 @@ func (s *state) live() []*node.Attachment {
 func (s *state) findLeftovers(_ []*file, add addFunc) {
 	for _, a := range s.suspects() {
 		s.left[a] = true
-		verdict, why := s.inventory.Judge(a, s.list)
-		if s.plan == nil && a.ResultPath() == "" {
+		verdict, why := s.judge(a)
+		if !s.isCovered(a) && a.ResultPath() == "" {
 			why = "libcni's cache has no readable result of it, so its ADD or its DEL failed, or the result was lost"
 			if s.inventory.HostEnd(a.ContainerID) != "" {
 				why += "; its namespace exists"
 			}
 		}
 		fix := s.removalCommand(a)
-		if verdict != life.Dead {
+		switch {
+		case s.list.RuntimeNetworks[a.Network]:
+			fix = types.Command("plumb", "gc", "--cri") + s.Flags
+			why += "; gc --cri removes it in a run at least 10 minutes after the first"
+		case verdict != life.Dead:
 			fix = edit + "if the runtime no longer has the container: " + fix
 		}
 		what := strings.TrimSuffix(strings.Join(append(slices.Clone(a.Addresses), a.Summary()), ", "), ", ")
@@ -102,17 +106,22 @@ func (s *state) countSkipped() {
 }
 
 // suspects returns the attachments that may be leftovers, and adds to young the attachments whose ADD may be running.
-// With a list of live containers, these are the attachments of all other containers without a process. Without a list,
+// With a list of live containers, these are the attachments of all other containers without a process. On the runtimes'
+// networks, gc keeps some of them, because the runtime may be creating the container. In networks that no list covers,
 // these are attachments whose namespace does not exist, and attachments without a result in libcni's cache in a network
 // with other results. A cache without results proves nothing, because the runtime may not use it.
 func (s *state) suspects() (all []*node.Attachment) {
 	if s.plan != nil {
+		all = slices.Clone(s.plan.Dead)
 		for _, kept := range s.plan.Kept {
-			if kept.Life != life.Alive && kept.AddMayRun() {
+			switch {
+			case kept.Life == life.Alive:
+			case kept.AddMayRun():
 				s.young[kept.Attachment] = true
+			case s.list.RuntimeNetworks[kept.Network]:
+				all = append(all, kept.Attachment)
 			}
 		}
-		return s.plan.Dead
 	}
 	results := map[string][]string{} // the containers with a result, by network
 	for _, a := range s.inventory.Attachments {
@@ -121,9 +130,9 @@ func (s *state) suspects() (all []*node.Attachment) {
 		}
 	}
 	for _, a := range s.inventory.Attachments {
-		verdict, _ := s.inventory.Judge(a, s.list)
+		verdict, _ := s.judge(a)
 		switch hasResult := a.ResultPath() != ""; {
-		case !a.CanDelete():
+		case !a.CanDelete() || s.isCovered(a):
 		case a.AddMayRun():
 			if a.Reason != "" || !hasResult {
 				s.young[a] = true
@@ -136,6 +145,17 @@ func (s *state) suspects() (all []*node.Attachment) {
 		}
 	}
 	return all
+}
+
+// isCovered reports whether the list says if the container of the attachment lives.
+func (s *state) isCovered(a *node.Attachment) bool { return s.plan != nil && s.list.Covers(a.Network) }
+
+// judge returns whether the container of the attachment lives, and the reason.
+func (s *state) judge(a *node.Attachment) (life.Life, string) {
+	if !s.isCovered(a) {
+		return s.inventory.Judge(a, life.List{})
+	}
+	return s.inventory.Judge(a, s.list)
 }
 
 // removalCommand returns the command that removes only the resources of an attachment. The command is plumb gc. If the

@@ -58,7 +58,7 @@ func (l List) WithSandboxes(known []Facts, sandboxes []string, at time.Time) (Li
 	}
 	both.RuntimeNetworks = both.networks(known)
 	both.Networks = maps.Clone(both.RuntimeNetworks)
-	if err := both.Check(known); err != nil || !l.isGiven() {
+	if err := both.Check(known); err != nil || !l.IsGiven() {
 		return both, err
 	}
 	maps.Copy(both.Networks, l.networks(known))
@@ -89,8 +89,8 @@ func (l List) Contains(containerID string) bool {
 	return l.IDs[containerID] || l.IDs[RuntimeID(containerID)]
 }
 
-// isGiven reports whether the operator gave a list. It is false for the zero List.
-func (l List) isGiven() bool { return l.IDs != nil || l.Dead != nil || l.None }
+// IsGiven reports whether the list says which containers live. It is false for the zero List.
+func (l List) IsGiven() bool { return l.IDs != nil || l.Dead != nil || l.None }
 
 // RuntimeID returns the ID that a runtime prints for a container. nerdctl passes the ID <namespace>-<id> to plugins,
 // but prints only <id>, which consists of 64 hexadecimal digits.
@@ -157,11 +157,11 @@ type Facts struct {
 //     belongs to another process.
 func Judge(f Facts, l List) (Life, string) {
 	switch {
-	case l.isGiven() && l.Contains(f.ContainerID):
+	case l.IsGiven() && l.Contains(f.ContainerID):
 		return Alive, ""
 	case f.Process != 0:
 		return Alive, fmt.Sprintf("process %d runs in its namespace", f.Process)
-	case !l.isGiven() && (f.Namespace == Exists || f.Namespace == Unknown && f.HasResult):
+	case !l.IsGiven() && (f.Namespace == Exists || f.Namespace == Unknown && f.HasResult):
 		return Alive, ""
 	case f.NetNS != "":
 		return Suspect, "its namespace " + f.NetNS + " still exists, but no process runs in it; the runtime must delete the container"
@@ -171,7 +171,7 @@ func Judge(f Facts, l List) (Life, string) {
 		return Suspect, fmt.Sprintf("process %d may run in its namespace, because an interface there names the container; any container with CAP_NET_ADMIN can set such a name", f.Named)
 	case l.RuntimeNetworks[f.Network] && f.Namespace != Gone:
 		return Suspect, "the runtime does not list the container, but its namespace may exist"
-	case l.isGiven():
+	case l.IsGiven():
 		return Dead, "the container is not in the list of live containers"
 	case f.Namespace == Reused:
 		return Suspect, "the process of " + f.Path + " started after the container's ADD, and probably belongs to another container"

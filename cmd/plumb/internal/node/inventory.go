@@ -256,6 +256,7 @@ func (a *Attachment) setAddresses() {
 const (
 	ownerUnknown = "owner not known"
 	noNamespace  = "namespace gone"
+	notListed    = "unknown to the runtime"
 	noResult     = "no result" // the runtime uses libcni's cache, which contains results of other attachments, but no result of this one
 )
 
@@ -265,7 +266,7 @@ var onlyOfKind = map[Kind]string{Reservation: "reservation only", Element: "elem
 // Reasons returns all values of Attachment.Reason but "".
 func Reasons() []string {
 	only := onlyOfKind
-	return []string{ownerUnknown, noNamespace, noResult, only[Reservation], only[Element], only[Record], only[Lease]}
+	return []string{ownerUnknown, noNamespace, notListed, noResult, only[Reservation], only[Element], only[Record], only[Lease]}
 }
 
 // MaxAddTime is the longest expected duration of an ADD. The ADD of an attachment with younger files may still be running,
@@ -323,6 +324,16 @@ func (inv *Inventory) factsOf(a *Attachment) life.Facts {
 	return life.Facts{
 		Network: a.Network, ContainerID: a.ContainerID, CanDelete: a.CanDelete(), HasResult: a.cached != nil,
 		Path: a.NetNS, Namespace: a.namespaces, NetNS: c.netns, HostEnd: c.hostEnd, Process: c.process, Named: c.named,
+	}
+}
+
+// Suspect sets the Reason of the attachments on the runtimes' networks whose containers do not live according to the list. It
+// omits attachments whose ADD may be running. The zero List says nothing.
+func (inv *Inventory) Suspect(list life.List) {
+	for _, a := range inv.Attachments {
+		if verdict, _ := inv.Judge(a, list); a.Reason == "" && verdict != life.Alive && list.RuntimeNetworks[a.Network] && a.CanDelete() && !a.AddMayRun() {
+			a.Reason = notListed
+		}
 	}
 }
 
