@@ -41,7 +41,7 @@ kubernetes)
 containerd)
 	version=$(version github.com/containerd/containerd/v2)
 	ldflags="-X github.com/containerd/containerd/v2/version.Version=$version"
-	flags+=(-tags no_btrfs,no_devmapper,no_zfs)
+	flags+=(-tags "no_btrfs no_devmapper no_zfs")
 	;;
 coredns)
 	version=$(version github.com/coredns/coredns)

@@ -28,7 +28,7 @@ needed_by_all=(gcc:gcc /usr/include/stdio.h:libc6-dev shellcheck:shellcheck qemu
 
 # modules are the Go modules of the executables, and modules_of_all are the modules that only --all tests.
 modules=(. plugins/cluster-local/datastore/etcd test/programs/reference)
-modules_of_all=(scripts/checks scripts/packages plugins/cluster-local/test test/runtimes)
+modules_of_all=(scripts/checks scripts/packages plugins/cluster-local/test test/runtimes test/node)
 
 bold='' plain=''
 if [ -t 1 ]; then
@@ -106,6 +106,16 @@ bench() {
 	scripts/bench.sh --quick -n 3 --only start/bridge,loopback,tuning,cluster-local,host-local/0,host-local/1000,bridge/v4,ptp/v4,macvlan/v4,bandwidth,portmap/1,firewall/iptables,chain,burst/bridge/x8
 }
 
+# nodes tests with a Kubernetes node. Only the nightly tier builds Kubernetes.
+nodes() {
+	(cd test/node && go vet ./... && "$(go -C ../.. tool -n staticcheck)" -checks all ./... && go mod tidy -diff) || return
+	if [ "$tier" = nightly ]; then
+		test/node/nightly.sh
+	else
+		test/node/run.sh --cached checks wiped
+	fi
+}
+
 format() { silent gofmt -l cmd pkg plugins scripts test; }
 
 failed=()
@@ -125,7 +135,7 @@ run() {
 tier=''
 case ${1:-} in
 '') echo "test.sh takes ten minutes on two cores, including installation and compilation" ;;
---all) tier=all && echo "test.sh --all takes 25 minutes on two cores" ;;
+--all) tier=all && echo "test.sh --all takes 50 minutes on two cores" ;;
 --nightly) tier=nightly && echo "test.sh --nightly takes hours" && export CNI_TEST_FAULTS=all ;;
 -h | --help) sed -n '2,/^set/s/^# \{0,1\}//p' "$0" && exit ;;
 --*) echo "test.sh: unknown flag $1; see test.sh --help" >&2 && exit 2 ;;
@@ -151,15 +161,16 @@ elif [ -z "$tier" ]; then
 	run "gofmt" format
 	run "go test" sample
 	echo "only with --all: the race detector, staticcheck, shellcheck, releases, a big-endian processor, other runtimes," \
-		"datastores, Debian's kernel, the benchmark; only with --nightly: complete fault sweeps, the long nemesis, fuzzing"
+		"Kubernetes, datastores, Debian's kernel, the benchmark; only with --nightly: complete fault sweeps, the long nemesis, fuzzing"
 else
 	run "gofmt" format
 	run "staticcheck" go tool staticcheck -checks all ./...
 	run "go mod tidy" go mod tidy -diff
 	run "actionlint" go tool -modfile=scripts/checks/go.mod actionlint
-	run "shellcheck" shellcheck -x build_linux.sh scripts/*.sh scripts/packages/*.sh .ci/run test/vm/*.sh plugins/cluster-local/*.sh plugins/cluster-local/test/*.sh test/fresh/*.sh test/runtimes/*.sh test/runtimes/testdata/*.sh
+	run "shellcheck" shellcheck -x build_linux.sh scripts/*.sh scripts/packages/*.sh .ci/run test/vm/*.sh plugins/cluster-local/*.sh plugins/cluster-local/test/*.sh test/fresh/*.sh test/runtimes/*.sh test/runtimes/testdata/*.sh test/node/*.sh
 	CNI_TEST_NEEDS=$work/needs run "go test" suites
 	run "runtimes" test/runtimes/run.sh
+	run "node" nodes
 	[ "$(uname -m)" != x86_64 ] || CNI_TEST_NEEDS=$work/needs run "vm" test/vm/run.sh
 	run "datastore" plugins/cluster-local/test/run.sh
 	run "bench" bench

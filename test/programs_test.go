@@ -65,6 +65,7 @@ var installations = []installation{
 	{"plugins/cluster-local/quickstart.sh", []string{"build_linux.sh", "plugins/cluster-local/quickstart.sh"}, nil},
 	{"test/vm/run.sh", []string{"build_linux.sh", "scripts/sandbox.sh", "test/vm", "test/nstest", "pkg", "plugins"}, append([]string{"plugins/cluster-local/quickstart.sh"}, daemons...)},
 	{"test/runtimes/run.sh", []string{"build_linux.sh", "scripts/sandbox.sh", "test/runtimes", "test/nstest"}, daemons},
+	{"test/node/run.sh", []string{"build_linux.sh", "scripts/programs.sh", "test/node", "test/nstest"}, daemons},
 	{"plugins/cluster-local/test/run.sh", []string{"build_linux.sh", "scripts/sandbox.sh", "plugins/cluster-local/quickstart.sh", "plugins/cluster-local/test", "test/nstest"}, daemons},
 	{"test/fresh/run.sh", []string{"test/fresh"}, nil},
 }
@@ -73,7 +74,7 @@ var installations = []installation{
 var daemons = []string{"test/nstest/dnsmasq.go", "test/nstest/firewalld.go", "test/nstest/kea.go"}
 
 // own lists the directories whose run.sh installs packages itself.
-var own = []string{"plugins/cluster-local/test", "test/vm", "test/runtimes", "test/fresh"}
+var own = []string{"plugins/cluster-local/test", "test/vm", "test/runtimes", "test/node", "test/fresh"}
 
 // TestProgramsAreInstalled checks that the scripts install the packages of all programs that tests
 // and scripts run.

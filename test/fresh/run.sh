@@ -6,6 +6,7 @@
 #   test/fresh/run.sh --all              the same, with the arguments for scripts/test.sh
 #   test/fresh/run.sh ./pkg/nl           the same for one package
 #   test/fresh/run.sh --exec COMMAND…    the command, in the clone
+#   test/fresh/run.sh --mirror           print the address of the Debian mirror
 #
 # It needs root, debootstrap (which it installs on Debian) and some GB in /var/tmp. The new Debian is a
 # directory, which is the root in new mount and PID namespaces, so that all mounts and processes end with
@@ -94,6 +95,7 @@ report() {
 
 case ${1:-} in
 -h | --help) usage && exit ;;
+--mirror) mirror && exit ;;
 esac
 [ "$(id -u)" = 0 ] || die "run this as root"
 "$top/scripts/need.sh" debootstrap:debootstrap git:git /usr/share/keyrings/debian-archive-keyring.gpg:debian-archive-keyring

@@ -306,7 +306,10 @@ func Reference(tb TB) string {
 // the programs that are not built yet.
 func Programs(tb TB, module string, programs ...string) string {
 	tb.Helper()
-	cmd := exec.Command(filepath.Join(Root(tb), "scripts/programs.sh"), append([]string{module}, programs...)...)
+	const script = "scripts/programs.sh"
+	dir, err := os.Getwd()
+	must(tb, err)
+	cmd := exec.Command(filepath.Join(sandbox.Above(dir, script), script), append([]string{module}, programs...)...)
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
