@@ -47,13 +47,16 @@ wrong.`,
 			Places: places.Places, Runtimes: places.runtimes, Problems: places.problems, Guessed: places.guessed, Files: files, Timeout: *timeout,
 			Flags: placeFlags(c.Flags()), Spare: spareDirectories(),
 		}
-		ofRuntimes := places.ask(c.Context())
-		o.Live = func(inv *node.Inventory) (life.List, error) {
-			list := ofRuntimes(inv)
-			inv.Suspect(list)
-			return list, nil
-		}
-		if live != "" {
+		switch {
+		case len(files) > 0:
+		case live == "":
+			ofRuntimes := places.ask(c.Context())
+			o.Live = func(inv *node.Inventory) (life.List, error) {
+				list := ofRuntimes(inv)
+				inv.Suspect(list)
+				return list, nil
+			}
+		default:
 			o.Live = func(inv *node.Inventory) (life.List, error) {
 				return (&collection{begin: begin, live: live}).readLive(c, inv)
 			}

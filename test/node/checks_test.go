@@ -152,8 +152,8 @@ func expectTraffic(c *cluster, a, b *pod, outside string) {
 	GinkgoHelper()
 	n := a.node
 	for _, f := range []struct{ family, node, outside, gateway, a, b, service string }{
-		{"IPv4", n.v4, outsideV4, gatewayV4, a.v4, b.v4, c.kubectl("get", "service", "a", "-o", "jsonpath={.spec.clusterIPs[0]}")},
-		{"IPv6", n.v6, outsideV6, gatewayV6, a.v6, b.v6, c.kubectl("get", "service", "a", "-o", "jsonpath={.spec.clusterIPs[1]}")},
+		{"IPv4", n.v4, nstest.OutsideV4, gatewayV4, a.v4, b.v4, c.kubectl("get", "service", "a", "-o", "jsonpath={.spec.clusterIPs[0]}")},
+		{"IPv6", n.v6, nstest.OutsideV6, gatewayV6, a.v6, b.v6, c.kubectl("get", "service", "a", "-o", "jsonpath={.spec.clusterIPs[1]}")},
 	} {
 		for _, t := range []struct {
 			what           string

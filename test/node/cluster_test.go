@@ -15,6 +15,8 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+
+	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
 
 // A cluster is a control plane, which runs on the first node, and the nodes.
@@ -76,7 +78,7 @@ func (n *node) install(bin string) {
 	n.writeTemplate("/etc/containerd", fmt.Sprintf("containerd%d.toml", *containerd), values)
 	n.writeTemplate("/etc/kubernetes", "kubelet.yaml", values)
 	n.writeTemplate("/etc/kubernetes", "kube-proxy.yaml", values)
-	n.write("/etc/kubernetes/resolv.conf", "nameserver "+outsideV4+"\n", nil)
+	n.write("/etc/kubernetes/resolv.conf", "nameserver "+nstest.OutsideV4+"\n", nil)
 }
 
 // installPlugins replaces the plugins of the node with the executables in a directory.

@@ -9,6 +9,8 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
 
 // plumbImage is the image in deploy/.
@@ -24,12 +26,12 @@ var _ = Describe("a node with the DaemonSet and maintain", Label("deploy"), func
 		c.apply(manifest("a", hostPorts(18080, 18081)))
 		a := c.ready("a")[0]
 		hostPort := func() (string, error) { return clientOf(c.NS, n.v4+":18080") }
-		expectClient(hostPort, outsideV4, "outside to host port")
+		expectClient(hostPort, nstest.OutsideV4, "outside to host port")
 
 		for what, damage := range map[string][]string{"a flush of all rules": {"nft", "flush", "ruleset"}, "ip link set cni0 down": {"ip", "link", "set", "cni0", "down"}} {
 			begin := time.Now()
 			n.mustRun(damage[0], damage[1:]...)
-			expectClient(hostPort, outsideV4, "outside to host port after %s", what)
+			expectClient(hostPort, nstest.OutsideV4, "outside to host port after %s", what)
 			expectClient(func() (string, error) { return clientOf(n.NS, a.v4+":8080") }, gatewayV4, "node to pod after %s", what)
 			AddReportEntry(what, time.Since(begin).Round(10*time.Millisecond).String())
 		}

@@ -34,9 +34,7 @@ var _ = Describe("a node whose containerd loses its state while pods run", Label
 		n.mustRun("sh", "-c", `while read -r _ at _; do case $at in /run/containerd/*) umount -l $at;; esac; done </proc/mounts; rm -rf /var/lib/containerd /run/containerd`)
 		n.startContainerd()
 		n.startKubelet()
-		Eventually(func() string {
-			return c.kubectl("get", "pods", "-o", "jsonpath={range .items[*]}{.status.containerStatuses[0].restartCount}{.status.containerStatuses[0].ready} {end}")
-		}, "5m").Should(Equal("1true 1true 1true"))
+		c.awaitRestarts(3)
 		expectHostPorts := func() {
 			GinkgoHelper()
 			for i, name := range names {
@@ -77,9 +75,7 @@ var _ = Describe("a node that loses its power", Label("reboot"), func() {
 		n.switchOff()
 		n.switchOn()
 		c.boot()
-		Eventually(func() string {
-			return c.kubectl("get", "pods", "-o", "jsonpath={range .items[*]}{.status.containerStatuses[0].restartCount}{.status.containerStatuses[0].ready} {end}")
-		}, "5m").Should(Equal("1true 1true"))
+		c.awaitRestarts(2)
 		pods := c.ready("a", "b")
 		expectTraffic(c, pods[0], pods[1], c.serveOutside())
 		Eventually(func() []string { return withoutNames(n.state()) }).Should(Equal(withoutNames(before)), "the objects of two pods")
@@ -117,6 +113,14 @@ var _ = Describe("a node with the reference plugins", Label("migrate"), func() {
 		Expect(n.plumb("doctor")).To(ContainSubstring("nothing found"))
 	})
 })
+
+// awaitRestarts waits until this many pods, which are all, have restarted once and are ready.
+func (c *cluster) awaitRestarts(pods int) {
+	GinkgoHelper()
+	Eventually(func() []string {
+		return strings.Fields(c.kubectl("get", "pods", "-o", "jsonpath={range .items[*]}{.status.containerStatuses[0].restartCount}{.status.containerStatuses[0].ready} {end}"))
+	}, "5m").Should(And(HaveLen(pods), HaveEach("1true")))
+}
 
 // removeNamespaces removes the network namespaces that containerd created and lost, because it was killed.
 func (n *node) removeNamespaces() {

@@ -19,13 +19,11 @@ import (
 // A lan is the segment of the nodes' uplinks, and a host on it that is not a node.
 type lan struct{ *nstest.NS }
 
-const outsideV4, outsideV6 = "198.18.0.2", "2001:db8:18::2"
-
 func newLAN() lan {
 	GinkgoHelper()
 	l := lan{nstest.NewHost(GinkgoTB()).Named("outside")}
 	l.SkipDAD(GinkgoTB())
-	l.Batch(GinkgoTB(), "link add lan type bridge", "link set lan up", "addr add "+outsideV4+"/24 dev lan", "addr add "+outsideV6+"/64 dev lan")
+	l.Batch(GinkgoTB(), "link add lan type bridge", "link set lan up", "addr add "+nstest.OutsideV4+"/24 dev lan", "addr add "+nstest.OutsideV6+"/64 dev lan")
 	return l
 }
 
@@ -56,7 +54,7 @@ func (m *machine) switchOn() {
 	m.NS = nstest.NewHost(GinkgoTB()).Named(m.name)
 	nstest.Join(GinkgoTB(), nstest.End{In: m.NS, Name: "eth0", Addrs: []string{m.v4 + "/24", m.v6 + "/64"}}, nstest.End{In: m.lan.NS, Name: m.name})
 	m.lan.Batch(GinkgoTB(), "link set "+m.name+" master lan")
-	m.Batch(GinkgoTB(), "route add default via "+outsideV4, "route add default via "+outsideV6)
+	m.Batch(GinkgoTB(), "route add default via "+nstest.OutsideV4, "route add default via "+nstest.OutsideV6)
 	m.SetForwarding(GinkgoTB(), "1")
 
 	m.init = exec.Command("bash", "machine.sh", m.dir, m.name)

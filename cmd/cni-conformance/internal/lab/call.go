@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 	"github.com/plumb-cni/plumb/v2/test/faults/inject"
 )
 
@@ -70,21 +71,10 @@ func (c *Call) Shell() string {
 	var b strings.Builder
 	for _, v := range c.Env {
 		name, value, _ := strings.Cut(v, "=")
-		fmt.Fprintf(&b, "%s=%s ", name, quote(value))
+		fmt.Fprintf(&b, "%s=%s ", name, types.Command(value))
 	}
-	fmt.Fprintf(&b, "%s <<'EOF'\n%s\nEOF", quote(c.Plugin), c.Stdin)
+	fmt.Fprintf(&b, "%s <<'EOF'\n%s\nEOF", types.Command(c.Plugin), c.Stdin)
 	return b.String()
-}
-
-func quote(s string) string {
-	if s != "" && !strings.ContainsFunc(s, func(r rune) bool { return !strings.ContainsRune("/._-:,=+@%", r) && !isAlnum(r) }) {
-		return s
-	}
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
-}
-
-func isAlnum(r rune) bool {
-	return r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z'
 }
 
 // A Failure is the error result of a plugin.

@@ -138,8 +138,7 @@ func (n *NS) Do(f func() error) error {
 	})
 }
 
-// Unmount removes the namespace's path, as a container runtime does when the container has ended. The kernel removes
-// the namespace after Close.
+// Unmount removes the namespace's path. The kernel removes the namespace after Close.
 func (n *NS) Unmount() error {
 	return errors.Join(unix.Unmount(n.Path, unix.MNT_DETACH), os.Remove(n.Path))
 }
@@ -148,6 +147,12 @@ func (n *NS) Unmount() error {
 func (n *NS) Close() {
 	_ = unix.Close(n.fd)
 	n.fd = -1
+}
+
+// Remove removes the namespace as a container runtime does when the container has ended.
+func (n *NS) Remove() error {
+	n.Close()
+	return n.Unmount()
 }
 
 // onThread runs f on a thread that ends afterwards, because it may be in another namespace.

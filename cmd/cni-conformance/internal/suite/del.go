@@ -66,8 +66,7 @@ func delAfterContainer(b *bench) error {
 	if err != nil {
 		return err
 	}
-	c.Close()
-	if err := c.Unmount(); err != nil {
+	if err := c.Remove(); err != nil {
 		return err
 	}
 	return asFailure("DEL after the namespace was deleted", b.Del(c))
@@ -82,7 +81,7 @@ func delNeverAdded(b *bench) error {
 }
 
 func checkCases() []Case {
-	cases := []Case{
+	return under(since("0.4.0"), []Case{
 		{ID: "CHECK-1", Section: "2, CHECK", Level: must, check: checkUntouched,
 			Requirement: "CHECK directly after ADD succeeds."},
 		{ID: "CHECK-2", Section: "2, CHECK", Level: must, applies: []condition{interfacePlugin}, check: checkAllowsMore,
@@ -95,11 +94,7 @@ func checkCases() []Case {
 			Requirement: "CHECK fails after an address of the result was deleted. This case deletes each one in turn."},
 		{ID: "CHECK-6", Section: "2, CHECK", Level: should, applies: []condition{interfacePlugin}, check: checkWithoutRoute,
 			Requirement: "CHECK fails after a route of the result was deleted. This case deletes each one in turn."},
-	}
-	for i := range cases {
-		cases[i].applies = append([]condition{since("0.4.0")}, cases[i].applies...)
-	}
-	return cases
+	})
 }
 
 func checkUntouched(b *bench) error {

@@ -9,7 +9,7 @@ import (
 )
 
 func gcCases() []Case {
-	cases := []Case{
+	return under(since("1.1.0"), []Case{
 		{ID: "STATUS-1", Section: "2, STATUS", Level: must, check: statusReady,
 			Requirement: "STATUS succeeds if ADD succeeds."},
 		{ID: "STATUS-2", Section: "2, STATUS", Level: should, applies: []condition{delegate}, check: statusWithoutDelegate,
@@ -24,11 +24,7 @@ func gcCases() []Case {
 			Requirement: "GC removes what a deleted container left that it does not list, and nothing of the container that it lists."},
 		{ID: "GC-3", Section: "2, GC", Level: should, applies: []condition{ownInterface}, check: gcNoneValid,
 			Requirement: "GC with an empty list removes what a deleted container left."},
-	}
-	for i := range cases {
-		cases[i].applies = append([]condition{since("1.1.0")}, cases[i].applies...)
-	}
-	return cases
+	})
 }
 
 // status calls STATUS of all plugins, and returns the first call that fails.
@@ -136,8 +132,7 @@ func (b *bench) collected(gc func() error, valid ...*lab.Container) error {
 	if err != nil {
 		return err
 	}
-	c.Close()
-	if err := c.Unmount(); err != nil {
+	if err := c.Remove(); err != nil {
 		return err
 	}
 	if err := gc(); err != nil {
@@ -147,7 +142,7 @@ func (b *bench) collected(gc func() error, valid ...*lab.Container) error {
 }
 
 func delegationCases() []Case {
-	cases := []Case{
+	return under(delegate, []Case{
 		{ID: "DELEGATE-1", Section: "4, Delegated plugin execution procedure", Level: must, check: delegateEnvironment,
 			Requirement: "ADD finds the IPAM plugin in any directory of CNI_PATH, and passes the variables to it that the plugin got."},
 		{ID: "DELEGATE-2", Section: "4, Delegated Plugin protocol", Level: must, check: delegateConfig,
@@ -164,11 +159,7 @@ func delegationCases() []Case {
 			Requirement: "GC calls GC of the IPAM plugin, and fails if that call fails."},
 		{ID: "DELEGATE-7", Section: "4, Delegated plugin execution procedure", Level: should, check: delegateStderr,
 			Requirement: "ADD prints on stderr what the IPAM plugin prints on stderr."},
-	}
-	for i := range cases {
-		cases[i].applies = append([]condition{delegate}, cases[i].applies...)
-	}
-	return cases
+	})
 }
 
 // spiedAdd attaches a container with a script in place of the IPAM plugin. It returns the call of the plugin that calls the

@@ -67,6 +67,14 @@ func (b *bench) fresh() (c *lab.Container, before []string, err error) {
 	return c, before, err
 }
 
+// freshAttached is fresh for a container that is attached then.
+func (b *bench) freshAttached() (c *lab.Container, before []string, err error) {
+	if c, before, err = b.fresh(); err == nil {
+		err = b.Add(c)
+	}
+	return c, before, err
+}
+
 // restored returns a failure unless the state is as before.
 func (b *bench) restored(when string, before []string, containers ...*lab.Container) error {
 	diff, err := b.Left(before, containers...)
@@ -81,10 +89,7 @@ func left(when string, change ...func(*lab.Call)) func(*bench) error {
 		if err := b.warm(); err != nil {
 			return err
 		}
-		c, before, err := b.fresh()
-		if err == nil {
-			err = b.Add(c)
-		}
+		c, before, err := b.freshAttached()
 		if err != nil {
 			return err
 		}
@@ -95,8 +100,7 @@ func left(when string, change ...func(*lab.Call)) func(*bench) error {
 			return b.restored(when, before, c)
 		}
 		// A plugin cannot reach the namespace.
-		c.Close()
-		if err := c.Unmount(); err != nil {
+		if err := c.Remove(); err != nil {
 			return err
 		}
 		return b.restored(when, withoutContainer(before))
@@ -107,15 +111,11 @@ func leftAfterContainer(b *bench) error {
 	if err := b.warm(); err != nil {
 		return err
 	}
-	c, before, err := b.fresh()
-	if err == nil {
-		err = b.Add(c)
-	}
+	c, before, err := b.freshAttached()
 	if err != nil {
 		return err
 	}
-	c.Close()
-	if err := c.Unmount(); err != nil {
+	if err := c.Remove(); err != nil {
 		return err
 	}
 	if err := b.Del(c); err != nil {
@@ -274,10 +274,7 @@ func twoDels(b *bench) error {
 		return err
 	}
 	for range 5 {
-		c, before, err := b.fresh()
-		if err == nil {
-			err = b.Add(c)
-		}
+		c, before, err := b.freshAttached()
 		if err != nil {
 			return err
 		}
@@ -354,8 +351,7 @@ func reusedPath(b *bench) error {
 	if err != nil {
 		return err
 	}
-	dead.Close()
-	if err := dead.Unmount(); err != nil {
+	if err := dead.Remove(); err != nil {
 		return err
 	}
 	live, err := b.NewContainer()

@@ -255,6 +255,14 @@ func since(version string) condition {
 	}
 }
 
+// under adds a condition to all cases.
+func under(c condition, cases []Case) []Case {
+	for i := range cases {
+		cases[i].applies = append([]condition{c}, cases[i].applies...)
+	}
+	return cases
+}
+
 // delegating returns the index of the first plugin with an IPAM plugin, or -1.
 func (b *bench) delegating() int {
 	return slices.IndexFunc(b.Plugins, func(p lab.Plugin) bool { return p.Delegate != "" })

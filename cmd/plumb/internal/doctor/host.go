@@ -275,20 +275,26 @@ func findIPv6(files []*file, add addFunc) {
 	}
 }
 
+// chains returns the chains of all tables of nftables, and a connection for their rules. There are none if the kernel lacks
+// nftables.
+func (h host) chains() (c *nft.Conn, all []nft.ListedChain) {
+	c, err := nft.Open(h.ns)
+	if err == nil {
+		all, err = c.AllChains()
+	}
+	if !errors.Is(err, nft.ErrUnavailable) {
+		h.report.failed("nftables", err)
+	}
+	return c, all
+}
+
 // findForwardDrop finds chains of other programs that drop all forwarded packets that they do not accept, by their policy or
 // a rule without conditions. It reports them for each network:
 //   - to which the host routes,
 //   - whose list does not contain the plugin firewall, and
 //   - that no rule of the chain, or of a chain to which it jumps, names.
 func (h host) findForwardDrop(files []*file, add addFunc) {
-	c, err := nft.Open(h.ns)
-	var chains []nft.ListedChain
-	if err == nil {
-		chains, err = c.AllChains()
-	}
-	if !errors.Is(err, nft.ErrUnavailable) {
-		h.report.failed("nftables", err)
-	}
+	c, chains := h.chains()
 	for _, chain := range chains {
 		if chain.Drop == "" || chain.Table.Name == "plumb" {
 			continue

@@ -99,14 +99,7 @@ func (h host) hasKubeProxy() bool {
 			return true
 		}
 	}
-	c, err := nft.Open(h.ns)
-	var chains []nft.ListedChain
-	if err == nil {
-		chains, err = c.AllChains()
-	}
-	if !errors.Is(err, nft.ErrUnavailable) {
-		h.report.failed("nftables", err)
-	}
+	_, chains := h.chains()
 	return slices.ContainsFunc(chains, func(c nft.ListedChain) bool {
 		return c.Table.Name == "nat" && c.Name == "KUBE-SERVICES" || c.Table.Name == "kube-proxy"
 	})

@@ -119,7 +119,7 @@ func addressMetrics(inv *node.Inventory) []*metric {
 	failed := &metric{name: "plumb_datastore_calls_failed", help: "Calls in plumb_datastore_calls that failed."}
 	success := &metric{name: "plumb_datastore_last_success_timestamp_seconds", help: "Time of the last call in plumb_datastore_calls that did not fail."}
 	for _, n := range inv.Networks {
-		for _, ipam := range inv.IPAMs(n) {
+		for _, ipam := range n.IPAMs {
 			if ipam.ClusterLocal {
 				state := ipam.State
 				owned.add(len(state.Claims), "network", n.Name)

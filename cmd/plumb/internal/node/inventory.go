@@ -228,7 +228,8 @@ func (inv *Inventory) finish() {
 		return cmp.Or(cmp.Compare(x.Network, y.Network), cmp.Compare(x.ContainerID, y.ContainerID), cmp.Compare(x.IfName, y.IfName))
 	})
 	for _, n := range inv.Networks {
-		for _, ipam := range inv.IPAMs(n) {
+		n.IPAMs = inv.ipamsOf(n)
+		for _, ipam := range n.IPAMs {
 			n.Pools = append(n.Pools, ipam.Pools...)
 		}
 	}

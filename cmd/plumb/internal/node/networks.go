@@ -22,6 +22,7 @@ type Network struct {
 	Remembered []netip.Addr `json:"remembered,omitempty"`
 
 	Pools []Pool `json:"pools,omitempty"` // the address pools of host-local and cluster-local
+	IPAMs []IPAM `json:"-"`               // the same by plugin of the configuration
 
 	list *libcni.NetworkConfigList // nil if there is no configuration
 }

@@ -26,29 +26,32 @@ func (p Pool) NearlyFull() bool {
 // An IPAM is a plugin's key ipam with host-local or cluster-local.
 type IPAM struct {
 	ClusterLocal bool
-	State        *owned.State // cluster-local's state
+	State        *owned.State // the state of cluster-local; nil for host-local
 	Pools        []Pool
 }
 
-// IPAMs returns what is known of the address pools of the network, for each plugin of its configuration. It omits a plugin
+// ipamsOf returns what is known of the address pools of the network, for each plugin of its configuration. It omits a plugin
 // whose configuration is wrong, because STATUS reports it.
-func (inv *Inventory) IPAMs(n *Network) (all []IPAM) {
+func (inv *Inventory) ipamsOf(n *Network) (all []IPAM) {
 	for _, keys := range n.Keys() {
 		dataDir, sets, err := pool.ParseIPAM(keys.IPAM)
 		local := keys.IPAMType == "host-local"
 		if !local && keys.IPAMType != "cluster-local" || err != nil {
 			continue
 		}
-		i := IPAM{ClusterLocal: !local, State: ReadOwned(dataDir, n.Name)}
+		i := IPAM{ClusterLocal: !local}
+		if !local {
+			i.State = ReadOwned(dataDir, n.Name)
+		}
 		for _, set := range sets {
 			p := Pool{
 				Range: strings.ReplaceAll(strings.Trim(fmt.Sprint(set.Ranges), "[]"), " ", ","), // the format is FIRST-LAST FIRST-LAST
 				Size:  set.Size(), Reserved: inv.reservedIn(n.Name, dataDir, set),
 			}
-			if free, known := i.State.Free[set.Ranges[0].First]; known && !local {
+			if local {
+				free := p.Size - min(p.Reserved, p.Size)
 				p.Free = &free
-			} else if local {
-				free = p.Size - min(p.Reserved, p.Size)
+			} else if free, known := i.State.Free[set.Ranges[0].First]; known {
 				p.Free = &free
 			}
 			i.Pools = append(i.Pools, p)
