@@ -12,7 +12,7 @@
 #                                         the reference plugin's, for ten minutes on an idle machine
 #   scripts/bench.sh -n N                 N iterations (100)
 #   scripts/bench.sh --report             measure this commit for a quarter of an hour, and replace the file in
-#                                         docs/benchmarks and the tables and plots in README.md and docs/performance.md
+#                                         docs/benchmarks and the tables and plots in README.md and docs/explanation/performance.md
 #
 # It installs missing Debian packages (as root). It measures the executables in $PLUMB_BIN, or builds
 # them, and builds the reference plugins once (scripts/programs.sh reference). Everything runs in separate namespaces.

@@ -1,6 +1,6 @@
 #!/bin/bash
 # conformance.sh runs cni-conformance on the plugins of plumb, on the reference plugins and on Debian's package, with each
-# list in cmd/cni-conformance/testdata, and writes the results to docs/conformance.md. It takes half an hour on two cores.
+# list in cmd/cni-conformance/testdata, and writes the results to docs/reference/conformance.md. It takes half an hour on two cores.
 # Arguments go to cni-conformance.
 #
 #   scripts/conformance.sh
@@ -54,7 +54,7 @@ table() {
 	' "$work"/[123]*/*.json
 }
 
-page=docs/conformance.md
+page=docs/reference/conformance.md
 {
 	sed '/<!-- begin: scripts\/conformance.sh -->/q' "$page"
 	echo

@@ -25,15 +25,15 @@ import (
 
 const module = "github.com/plumb-cni/plumb/v2/"
 
-// layers returns the packages in the table of docs/architecture.md, from bottom to top, and the imports of each
+// layers returns the packages in the table of docs/explanation/architecture.md, from bottom to top, and the imports of each
 // package.
 var layers = sync.OnceValues(func() (names []string, imports map[string]string) {
-	page, err := os.ReadFile("../docs/architecture.md")
+	page, err := os.ReadFile("../docs/explanation/architecture.md")
 	if err != nil {
 		panic(err)
 	}
 	imports = map[string]string{}
-	for _, row := range regexp.MustCompile(`(?m)^\| \[([\w-]+)\]\(\.\./(?:pkg|plugins)/[\w-]+\) \|.*\| (.*) ?\|$`).FindAllStringSubmatch(string(page), -1) {
+	for _, row := range regexp.MustCompile(`(?m)^\| \[([\w-]+)\]\((?:\.\./)+(?:pkg|plugins)/[\w-]+\) \|.*\| (.*) ?\|$`).FindAllStringSubmatch(string(page), -1) {
 		names, imports[row[1]] = append(names, row[1]), strings.TrimSpace(row[2])
 	}
 	return names, imports
@@ -245,7 +245,7 @@ func TestArchitecture(t *testing.T) {
 	}
 }
 
-// TestLayersAreThoseOfThePage compares the imports of each package with docs/architecture.md.
+// TestLayersAreThoseOfThePage compares the imports of each package with docs/explanation/architecture.md.
 func TestLayersAreThoseOfThePage(t *testing.T) {
 	found := map[string]map[string]bool{}
 	for _, s := range sources(t, "pkg/*/*.go", "plugins/cluster-local/*.go", "plugins/cluster-local/*/*.go", "plugins/cluster-local/datastore/*/*.go") {
@@ -262,9 +262,9 @@ func TestLayersAreThoseOfThePage(t *testing.T) {
 	names, want := layers()
 	for _, name := range names {
 		if found[name] == nil {
-			t.Errorf("docs/architecture.md: there is no package %s", name)
+			t.Errorf("docs/explanation/architecture.md: there is no package %s", name)
 		} else if got := strings.Join(slices.Sorted(maps.Keys(found[name])), ", "); got != want[name] {
-			t.Errorf("docs/architecture.md: imports of %s: want %q as on the page, got %q", name, want[name], got)
+			t.Errorf("docs/explanation/architecture.md: imports of %s: want %q as on the page, got %q", name, want[name], got)
 		}
 	}
 }
@@ -290,7 +290,7 @@ func checkLayers(s source) (bad []string) {
 	layers, _ := layers()
 	own := slices.Index(layers, strings.TrimPrefix(s.pkg, "pkg/"))
 	if strings.HasPrefix(s.pkg, "pkg/") && own < 0 {
-		return []string{s.path + ": the package is not in the layers of docs/architecture.md"}
+		return []string{s.path + ": the package is not in the layers of docs/explanation/architecture.md"}
 	}
 	for _, p := range imports(s) {
 		local, ours := strings.CutPrefix(p, module)

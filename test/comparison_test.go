@@ -21,7 +21,7 @@ import (
 // The lists of both sides.
 type sides struct{ Plumb, Reference []string }
 
-// A comparison is what docs/comparison.yaml says about a plugin.
+// A comparison is what docs/reference/comparison.yaml says about a plugin.
 type comparison struct {
 	Keys, Backends sides
 	GC, Differs    string
@@ -33,11 +33,11 @@ var notKeys = strings.Fields(`ignoreunknown
 	add addr bytes chain comment counter delete dnat expr family field flags flush goto handle hook index json_schema_version jump
 	left masquerade match metainfo nftables op packets payload policy port prio protocol redirect release_name right rule snat target`)
 
-// TestComparison compares docs/comparison.yaml with the executables of plumb and of the reference, and docs/comparison.md with
-// docs/comparison.yaml.
+// TestComparison compares docs/reference/comparison.yaml with the executables of plumb and of the reference, and docs/reference/comparison.md with
+// docs/reference/comparison.yaml.
 func TestComparison(t *testing.T) {
 	var all map[string]comparison
-	if err := yaml.UnmarshalStrict([]byte(read(t, "docs/comparison.yaml")), &all); err != nil {
+	if err := yaml.UnmarshalStrict([]byte(read(t, "docs/reference/comparison.yaml")), &all); err != nil {
 		t.Fatal(err)
 	}
 	bin := nstest.Reference(t)
@@ -65,10 +65,10 @@ func TestComparison(t *testing.T) {
 		if got, want := versions(t, executable), versions(t, filepath.Join(nstest.Build(t, name), name)); len(without(got, want)) > 0 {
 			t.Errorf("%s: the reference supports %q, and plumb %q", name, got, want)
 		}
-		table += fmt.Sprintf("| [%s](../plugins/%[1]s/README.md) | %s | %s | %s | %s | %s | %s |\n", name, code(c.Keys.Plumb), code(c.Keys.Reference),
+		table += fmt.Sprintf("| [%s](../../plugins/%[1]s/README.md) | %s | %s | %s | %s | %s | %s |\n", name, code(c.Keys.Plumb), code(c.Keys.Reference),
 			strings.Join(c.Backends.Plumb, ", "), strings.Join(c.Backends.Reference, ", "), c.GC, c.Differs)
 	}
-	requireTable(t, "docs/comparison.md", "comparison", table)
+	requireTable(t, "docs/reference/comparison.md", "comparison", table)
 }
 
 // requireTable requires that a page contains the text between the marks with this name. With the flag -update, it writes the text.

@@ -380,9 +380,9 @@ const (
 // TestReadme checks that the README is short, and that the pages of the tool, whose screens a test compares with the
 // commands, contain the README's output of the tool.
 func TestReadme(t *testing.T) {
-	page, reference := read(t, "README.md"), read(t, "docs/plumb.md")
+	page, reference := read(t, "README.md"), read(t, "docs/reference/plumb.md")
 	for _, p := range pages(t) {
-		if strings.HasPrefix(p, "docs/plumb/") {
+		if strings.HasPrefix(p, "docs/reference/plumb/") {
 			reference += read(t, p)
 		}
 	}

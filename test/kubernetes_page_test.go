@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestKubernetesPage compares the results of Kubernetes' own tests in docs/compatibility.md with test/node/results.jsonl, which
+// TestKubernetesPage compares the results of Kubernetes' own tests in docs/reference/compatibility.md with test/node/results.jsonl, which
 // test/node/nightly.sh writes.
 func TestKubernetesPage(t *testing.T) {
 	table := "| date | Kubernetes | runtime | kube-proxy | nodes | specs | passed | skipped |\n|---|---|---|---|---|---|---|---|\n"
@@ -34,5 +34,5 @@ func TestKubernetesPage(t *testing.T) {
 			table += fmt.Sprintf("| %d | %s |\n", reasons[reason], strings.ReplaceAll(reason, "|", `\|`))
 		}
 	}
-	requireTable(t, "docs/compatibility.md", "kubernetes", table)
+	requireTable(t, "docs/reference/compatibility.md", "kubernetes", table)
 }

@@ -119,18 +119,18 @@ func TestWrongPluginsFail(t *testing.T) {
 	}
 }
 
-// TestPage checks that docs/conformance-cases.md contains the cases.
+// TestPage checks that docs/reference/conformance-cases.md contains the cases.
 func TestPage(t *testing.T) {
 	var cases bytes.Buffer
 	if status := run([]string{"--list", "--profile", "all", "-o", "markdown"}, &cases, t.Output()); status != 0 {
 		t.Fatalf("exit status %d", status)
 	}
-	page, err := os.ReadFile("../../docs/conformance-cases.md")
+	page, err := os.ReadFile("../../docs/reference/conformance-cases.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, table, _ := strings.Cut(string(page), "\n\n| "); "| "+table != cases.String() {
-		t.Errorf("docs/conformance-cases.md differs from the cases; the output of cni-conformance --list --profile all -o markdown is:\n%s", cases.String())
+		t.Errorf("docs/reference/conformance-cases.md differs from the cases; the output of cni-conformance --list --profile all -o markdown is:\n%s", cases.String())
 	}
 }
 

@@ -275,7 +275,7 @@ var _ = Describe("plumb gc", func() {
 	})
 
 	It("is not called by the page's command if one of the runtimes does not answer", func() {
-		page, err := os.ReadFile(filepath.Join(nstest.Root(GinkgoTB()), "docs/plumb/gc.md"))
+		page, err := os.ReadFile(filepath.Join(nstest.Root(GinkgoTB()), "docs/reference/plumb/gc.md"))
 		Expect(err).NotTo(HaveOccurred())
 		command := regexp.MustCompile("[^`]*\\bcrictl pods -q [^`]*podman ps -aq [^`]*plumb gc --live [^`]*").FindString(string(page))
 		Expect(command).NotTo(BeEmpty())

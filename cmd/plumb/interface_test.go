@@ -36,7 +36,7 @@ import (
 	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
 
-// namesInCode lists sections of docs/interface.golden, each with the regular expressions that find its lines in the Go
+// namesInCode lists sections of docs/reference/interface.golden, each with the regular expressions that find its lines in the Go
 // files of the directories that match dirs. A section about several packages names the directory on each line.
 var namesInCode = []struct{ title, dirs, expressions string }{
 	{"Checks of plumb doctor", "internal/doctor$", `[\t {k]\{"([\w-]+)", [a-z]`},
@@ -55,7 +55,7 @@ var namesInCode = []struct{ title, dirs, expressions string }{
 	{"nftables chains", "plugins/|pkg/(masq|tables)", `Chain\{\s*Name: +"(.+)"|\w(?:Kind|tionName) += "(.+)"|"(masq_mark)`},
 }
 
-var _ = Describe("docs/interface.golden", func() {
+var _ = Describe("docs/reference/interface.golden", func() {
 	It("lists the names that operators, configurations and programs rely on", func() {
 		for _, variable := range []string{"NETCONFPATH", "CNI_PATH"} {
 			GinkgoT().Setenv(variable, "") // these variables change the defaults of flags
@@ -87,7 +87,7 @@ var _ = Describe("docs/interface.golden", func() {
 			lines := slices.Sorted(slices.Values(sections[title]))
 			text += "\n# " + title + "\n" + strings.Join(slices.Compact(lines), "\n") + "\n"
 		}
-		nstest.Golden(GinkgoTB(), "../../../docs/interface", text)
+		nstest.Golden(GinkgoTB(), "../../../docs/reference/interface", text)
 	})
 })
 

@@ -65,7 +65,7 @@ const (
 `
 )
 
-// A pageHost is the host on which the commands of docs/plumb.md and docs/plumb run. It contains the networks pods and
+// A pageHost is the host on which the commands of docs/reference/plumb.md and docs/reference/plumb run. It contains the networks pods and
 // lan. The container pageLive is on both networks, and the container pageDead, whose namespace is gone, on pods.
 type pageHost struct {
 	*testbed
@@ -198,13 +198,13 @@ func masked(screen string) string {
 	return regexp.MustCompile(`\bveth[0-9a-f]{8}\b`).ReplaceAllString(screen, "veth00000000")
 }
 
-var _ = Describe("docs/plumb.md", func() {
+var _ = Describe("docs/reference/plumb.md", func() {
 	It("shows the commands' real output in the tour of a broken host", func() {
 		p := newPageHost()
 		p.network("10-pods.conflist", strings.Replace(pagePods, "isGateway", "isGatway", 1))
 		Expect(os.Remove(p.path("opt/bin/tuning"))).To(Succeed())
 		p.host.Must(GinkgoTB(), "nft", "flush", "ruleset")
-		screens := p.checkPage("docs/plumb.md", "A tour of a broken host")
+		screens := p.checkPage("docs/reference/plumb.md", "A tour of a broken host")
 		for _, advice := range regexp.MustCompile(`(?m)^ {4}(\S.*)$`).FindAllStringSubmatch(screens, -1) {
 			if !strings.HasPrefix(advice[1], "edit: ") {
 				Expect(screens).To(ContainSubstring("\n# "+advice[1]+"\n"), "the tour must follow the advice")
@@ -214,7 +214,7 @@ var _ = Describe("docs/plumb.md", func() {
 
 	It("shows the commands' real output in the examples", func() {
 		p := newPageHost()
-		check := func(command string) { p.checkPage("docs/plumb/"+command+".md", "plumb "+command) }
+		check := func(command string) { p.checkPage("docs/reference/plumb/"+command+".md", "plumb "+command) }
 		for _, command := range []string{"list", "gc", "explain", "metrics", "schema", "repair"} {
 			check(command)
 		}

@@ -152,7 +152,7 @@ func TestPagesHaveTheFigures(t *testing.T) {
 			t.Errorf("%s: figures differ from docs/benchmarks (%v); run go generate ./test/bench", page, err)
 		}
 	}
-	for page, n := range map[string]int{"README.md": 1, "docs/performance.md": 4} {
+	for page, n := range map[string]int{"README.md": 1, "docs/explanation/performance.md": 4} {
 		if got := strings.Count(all[page], "<!-- benchmark: "); got != n {
 			t.Errorf("%s: want %d tables, got %d", page, n, got)
 		}

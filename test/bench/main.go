@@ -47,7 +47,7 @@ func parse(stderr io.Writer, args []string) (o options, err error) {
 	f.BoolVar(&o.report, "report", false, "measure the scenarios that the pages show, unless --only is set")
 	f.BoolVar(&o.neverSlower, "never-slower", false, "measure a scenario of each plugin, and fail if a call is slower than the reference plugin's")
 	f.BoolVar(&o.pages, "pages", false, "write the tables and plots of the pages from the newest file in docs/benchmarks, and measure nothing")
-	f.StringVar(&o.sizes, "sizes", "", "compare the sizes in docs/performance.md with the executables in `directory`, and measure nothing")
+	f.StringVar(&o.sizes, "sizes", "", "compare the sizes in docs/explanation/performance.md with the executables in `directory`, and measure nothing")
 	f.IntVar(&o.iterations, "n", 0, "number of `iterations` (default 100; with --quick 10, with --report 20)")
 	f.StringVar(&o.command, "as", strings.Join(os.Args, " "), "`command` to name in the report")
 	if err := f.Parse(args); err != nil {

@@ -36,17 +36,17 @@ func pages(top string) (map[string]string, error) {
 	tables := map[string]func(io.Writer){
 		"summary": func(w io.Writer) { r.summary(w, name) },
 		"conditions": func(w io.Writer) {
-			fmt.Fprintf(w, "- Commit %s; [%s.json](benchmarks/%s.json) contains all figures.\n", name[len("2006-01-02-"):], name, name)
+			fmt.Fprintf(w, "- Commit %s; [%s.json](../benchmarks/%s.json) contains all figures.\n", name[len("2006-01-02-"):], name, name)
 			r.conditions(w)
 		},
 		"results": r.results, "breakdown": r.breakdown, "executables": r.executables,
 	}
 	all := map[string]string{}
 	for file, plot := range r.plots() {
-		all["docs/"+file] = plot
+		all["docs/pictures/"+file] = plot
 	}
 	block := regexp.MustCompile(`(?s)(<!-- benchmark: (\w+) -->\n).*?(<!-- end -->)`)
-	for _, page := range []string{"README.md", "docs/performance.md"} {
+	for _, page := range []string{"README.md", "docs/explanation/performance.md"} {
 		text, err := os.ReadFile(filepath.Join(top, page))
 		if err != nil {
 			return nil, err
@@ -152,7 +152,7 @@ func (s summary) median(spread bool) string {
 	return figure(s.Median)
 }
 
-// checkSizes returns an error if the sizes in docs/performance.md differ from the sizes of the executables in dir. It
+// checkSizes returns an error if the sizes in docs/explanation/performance.md differ from the sizes of the executables in dir. It
 // accepts a difference of up to 50 kB, because a few bytes can change the rounded size. It does not compare executables
 // that another version of Go built, or executables for another architecture.
 func checkSizes(top, dir string) error {
@@ -175,5 +175,5 @@ func checkSizes(top, dir string) error {
 	if wrong == nil {
 		return nil
 	}
-	return fmt.Errorf("docs/performance.md: sizes of another build (%s.json): %s; run scripts/bench.sh --report", name, strings.Join(wrong, ", "))
+	return fmt.Errorf("docs/explanation/performance.md: sizes of another build (%s.json): %s; run scripts/bench.sh --report", name, strings.Join(wrong, ", "))
 }

@@ -195,7 +195,7 @@ const (
 
 var (
 	// nftElements matches elements of table inet plumb, which the reference plugins do not know. plumb's DEL or GC
-	// deletes the elements. Another way is to delete the table (docs/migration.md, "Go back").
+	// deletes the elements. Another way is to delete the table (docs/how-to/migration.md, "Go back").
 	nftElements = []string{"nft element "}
 	// masqChains matches the iptables chains of ipMasq. The reference plugins find them by the addresses in
 	// the container. Without a namespace, they leave even the chains that they created themselves.

@@ -1,6 +1,6 @@
 #!/bin/bash
 # nightly.sh runs all tests with Kubernetes nodes, and the most important ones in other combinations of containerd and
-# kube-proxy's mode, and writes docs/compatibility.md with the results of Kubernetes' own tests.
+# kube-proxy's mode, and writes docs/reference/compatibility.md with the results of Kubernetes' own tests.
 set -euo pipefail
 cd "$(dirname "$0")"
 REPORT=$(mktemp)

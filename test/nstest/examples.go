@@ -33,12 +33,12 @@ func JSONBlocks(markdown string) []string {
 }
 
 // Examples checks that parse, the plugin's own parser, accepts each configuration of the plugin in the ```json blocks
-// of README.md in the directory of the test, of the project's README.md and of docs/*.md. An unknown key is an error.
+// of README.md in the directory of the test, of the project's README.md and of docs/*/*.md. An unknown key is an error.
 // Examples creates the plugin's configuration from a list as libcni does. test/docs_test.go checks that every plugin
 // has a test that calls Examples.
 func Examples(tb TB, p skel.Plugin, parse func(*skel.Request) error) {
 	tb.Helper()
-	pages, err := filepath.Glob("../../docs/*.md")
+	pages, err := filepath.Glob("../../docs/*/*.md")
 	if len(pages) == 0 || err != nil {
 		tb.Fatalf("no pages in ../../docs: %v", err)
 	}

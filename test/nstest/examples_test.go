@@ -42,7 +42,7 @@ func TestExamplesTakesOnlyWhatTheParserTakes(t *testing.T) {
 func newProject(t *testing.T, text string) string {
 	t.Helper()
 	root := t.TempDir()
-	for path, text := range map[string]string{"README.md": "", "docs/page.md": "", "plugins/toy/README.md": text} {
+	for path, text := range map[string]string{"README.md": "", "docs/how-to/page.md": "", "plugins/toy/README.md": text} {
 		file := filepath.Join(root, path)
 		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o644)); err != nil {
 			t.Fatal(err)

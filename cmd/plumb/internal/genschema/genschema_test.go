@@ -59,7 +59,7 @@ func validate(t *testing.T, name, text string) error {
 
 func TestExamplesOfThePagesMatchTheirSchemas(t *testing.T) {
 	pages, _ := filepath.Glob(pluginsDir + "/*/README.md")
-	guides, _ := filepath.Glob("../../../../docs/*.md")
+	guides, _ := filepath.Glob("../../../../docs/*/*.md")
 	found := 0
 	for _, page := range append(append(pages, guides...), "../../../../README.md") {
 		text, err := os.ReadFile(page)

@@ -128,7 +128,7 @@ func lastLoad(text string) string {
 }
 
 // HighestCNIVersion returns the highest cniVersion that the libcni of a runtime's release supports, or "" if it is not known.
-// docs/compatibility.md contains the same table.
+// docs/reference/compatibility.md contains the same table.
 func HighestCNIVersion(name, version string) string {
 	since, known := map[string]release{"containerd": {2, 0}, "cri-o": {1, 31}}[strings.ToLower(name)]
 	r, err := parseRelease(version)

@@ -76,8 +76,8 @@ var _ = Describe("runtimes.Find", func() {
 	})
 })
 
-var _ = It("the table of docs/compatibility.md lists the highest cniVersion of each runtime", func() {
-	page, err := os.ReadFile(filepath.Join(nstest.Root(GinkgoTB()), "docs/compatibility.md"))
+var _ = It("the table of docs/reference/compatibility.md lists the highest cniVersion of each runtime", func() {
+	page, err := os.ReadFile(filepath.Join(nstest.Root(GinkgoTB()), "docs/reference/compatibility.md"))
 	Expect(err).NotTo(HaveOccurred())
 	rows := regexp.MustCompile(`(?m)^\| (containerd|CRI-O) \| (before|since) (\d+)\.(\d+) \| (\d\.\d\.\d) \|$`).FindAllStringSubmatch(string(page), -1)
 	Expect(rows).To(HaveLen(4))
