@@ -71,7 +71,11 @@ var restricted = map[string][]string{
 	"github.com/containernetworking/cni": nil,
 	"regexp":                             nil, // each of these packages costs more at the start than a step
 	"net/http":                           nil,
-	"google.golang.org/grpc":             nil, // only the tool and datastores use this and the next one
+	"crypto/md5":                         nil, // these four initialize Go's FIPS 140-3 module; types.Hash is the alternative
+	"crypto/sha1":                        nil,
+	"crypto/sha256":                      nil,
+	"crypto/sha512":                      {"pkg/iptables", "pkg/masq", "plugins/bandwidth"}, // names that the reference plugins derive
+	"google.golang.org/grpc":             nil,                                               // only the tool and datastores use this and the next one
 	"k8s.io/cri-api":                     nil,
 	"text/template":                      nil,
 	"log":                                nil,
@@ -119,6 +123,7 @@ var dependencies = map[string]string{
 	"github.com/u-root/uio":          "comes with github.com/insomniacslk/dhcp",
 	"github.com/vishvananda/netlink": "rtnetlink and conntrack, for pkg/nl",
 	"github.com/vishvananda/netns":   "network namespaces: open, enter, compare, close; for pkg/ns",
+	"golang.org/x/crypto":            "the hash in pkg/types",
 	"golang.org/x/net":               "comes with github.com/mdlayher/netlink; its bpf assembles filters for pkg/dhcp",
 	"golang.org/x/sync":              "comes with github.com/mdlayher/socket",
 	"golang.org/x/sys":               "system calls and their constants",

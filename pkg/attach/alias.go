@@ -1,7 +1,6 @@
 package attach
 
 import (
-	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
@@ -9,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/plumb-cni/plumb/v2/pkg/nl"
-	"github.com/plumb-cni/plumb/v2/pkg/statefile"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
@@ -55,7 +53,7 @@ const altNamePrefix = "plumb-"
 
 // AltName returns the alternative name that marks a link as the attachment's. host-device adds
 // it to devices, whose alias another program may use.
-func AltName(a types.Attachment) string { return altNamePrefix + statefile.ShortHash(a.String()) }
+func AltName(a types.Attachment) string { return altNamePrefix + types.ShortHash(a.String()) }
 
 // returnPrefix is the prefix of the names that ReturnName returns.
 const returnPrefix = "hd-"
@@ -63,7 +61,7 @@ const returnPrefix = "hd-"
 // ReturnName returns the name with which host-device returns the attachment's device to the host if another interface has the
 // device's name. The alias of the device is then its name.
 func ReturnName(a types.Attachment) string {
-	return (returnPrefix + statefile.ShortHash(a.String()))[:types.MaxIfName]
+	return (returnPrefix + types.ShortHash(a.String()))[:types.MaxIfName]
 }
 
 // IsReturned reports whether the name and the alias of a link are those of a device with a ReturnName.
@@ -91,7 +89,7 @@ func UserAltNames(l nl.Link) []string {
 // group when it creates a link, but the alias only in a later request. If the plugin is killed between the
 // two, GC finds the link by its group.
 func UnfinishedGroup(network string) uint32 {
-	sum := sha256.Sum256([]byte(networkAlias(network)))
+	sum := types.Hash(networkAlias(network))
 	return binary.BigEndian.Uint32(sum[:]) | 1<<31
 }
 
@@ -112,7 +110,7 @@ func shorten(s string) string {
 	if len(s) <= maxAliasPart {
 		return s
 	}
-	sum := sha256.Sum256([]byte(s))
+	sum := types.Hash(s)
 	return "#" + hex.EncodeToString(sum[:16])
 }
 

@@ -2,7 +2,6 @@ package attach
 
 import (
 	"cmp"
-	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -29,7 +28,7 @@ const accessPrefix = hostPrefix + "h"
 // hostNames returns the four possible names of the attachment's host end with hostPrefix or accessPrefix. AddVeth uses the
 // first name that no other link has.
 func hostNames(prefix string, owner types.Attachment) []string {
-	sum := sha256.Sum256([]byte(owner.String()))
+	sum := types.Hash(owner.String())
 	var names []string
 	for part := range slices.Chunk(sum[:16], 4) {
 		names = append(names, prefix+hex.EncodeToString(part))
@@ -53,7 +52,7 @@ func AccessName(ifName string) string {
 	if name := "h-" + ifName; len(name) <= types.MaxIfName {
 		return name
 	}
-	sum := sha256.Sum256([]byte(ifName))
+	sum := types.Hash(ifName)
 	return "h-" + hex.EncodeToString(sum[:6])
 }
 

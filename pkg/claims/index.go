@@ -1,13 +1,13 @@
 package claims
 
 import (
-	"crypto/sha512"
 	"encoding/hex"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/plumb-cni/plumb/v2/pkg/nft"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // A store with an index finds the claims of an attachment without the configuration of its ADD, and without reading the
@@ -23,7 +23,7 @@ func IndexKey() []nft.Type { return []nft.Type{nft.IfName, nft.InetService} }
 
 // indexRef returns the ref of the owner's element with this number.
 func (s *Store) indexRef(number int) nft.ElementRef {
-	sum := sha512.Sum512([]byte(nft.Owner(s.Owner)))
+	sum := types.Hash(nft.Owner(s.Owner))
 	const digits = 15 // the longest name of an interface, as which nft prints the hash
 	return nft.ElementRef{Set: s.Index, Key: nft.Concat(nft.IfNameKey(hex.EncodeToString(sum[:])[:digits]), nft.PortKey(uint16(number)))}
 }

@@ -74,7 +74,7 @@ const (
 )
 
 func (s Store) file(o types.Attachment) statefile.File {
-	return statefile.File{Dir: s.Dir, Name: statefile.ShortHash(o.String()) + leaseSuffix, Owner: o, Trace: s.Trace}
+	return statefile.File{Dir: s.Dir, Name: types.ShortHash(o.String()) + leaseSuffix, Owner: o, Trace: s.Trace}
 }
 
 func (s Store) mark(o types.Attachment) string {

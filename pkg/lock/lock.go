@@ -6,9 +6,9 @@
 package lock
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -46,9 +46,8 @@ func NewKey(path, key string) (*Key, error) {
 	if err != nil {
 		return nil, err
 	}
-	hash := fnv.New64a()
-	_, _ = hash.Write([]byte(key))
-	offset := int64(hash.Sum64() >> 2) // an offset must not be negative
+	hash := types.Hash(key)
+	offset := int64(binary.BigEndian.Uint64(hash[:]) >> 2) // an offset must not be negative
 	return &Key{fd: fd, offset: offset, length: 1}, nil
 }
 

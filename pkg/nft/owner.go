@@ -1,7 +1,6 @@
 package nft
 
 import (
-	"crypto/sha512"
 	"encoding/hex"
 	"strings"
 
@@ -54,7 +53,7 @@ func shorten(s string, limit int) string {
 		return s
 	}
 	digits := min(limit-5, 32) // length of the hash
-	sum := sha512.Sum512([]byte(s))
+	sum := types.Hash(s)
 	beginning := strings.Map(replaceForbidden, s[:min(len(s), limit-digits-1)])
 	return beginning + "~" + hex.EncodeToString(sum[:digits/2])
 }

@@ -17,8 +17,8 @@ func TestOwner(t *testing.T) {
 	}{
 		{"short names", types.Attachment{Network: "net1", ContainerID: "cid1", IfName: "eth0"}, "net1/cid1/eth0"},
 		{"the longest names that fit", types.Attachment{Network: long[:47], ContainerID: hex64, IfName: "eth0"}, long[:47] + "/" + hex64 + "/eth0"},
-		{"a network name that is too long", types.Attachment{Network: long, ContainerID: "cid1", IfName: "eth0"}, long[:14] + "~56b411ffd8bf4c1e9aa646654387d4ff/cid1/eth0"},
-		{"an interface name with a quote", types.Attachment{Network: "n", ContainerID: "c", IfName: `a"b`}, `n/c/a_b~966b9efff4`},
+		{"a network name that is too long", types.Attachment{Network: long, ContainerID: "cid1", IfName: "eth0"}, long[:14] + "~413ddc03e64586285291026c6df40a87/cid1/eth0"},
+		{"an interface name with a quote", types.Attachment{Network: "n", ContainerID: "c", IfName: `a"b`}, `n/c/a_b~141bf35bcf`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if got := Owner(tc.attachment); got != tc.want {

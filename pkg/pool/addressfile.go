@@ -12,7 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/plumb-cni/plumb/v2/pkg/statefile"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
 	"golang.org/x/sys/unix"
 )
@@ -29,7 +28,7 @@ import (
 
 // addressFileName returns the name of the owner's address file. It is a hash, because a container ID can be longer than a
 // file name.
-func (o owner) addressFileName() string { return statefile.ShortHash(o.text()) }
+func (o owner) addressFileName() string { return types.ShortHash(o.text()) }
 
 // An addressLine is a line of an address file.
 type addressLine struct {

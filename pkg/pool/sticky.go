@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/plumb-cni/plumb/v2/pkg/skel"
-	"github.com/plumb-cni/plumb/v2/pkg/statefile"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
 	"golang.org/x/sys/unix"
 )
@@ -165,7 +164,7 @@ func (se *Session) remember(res reservation) error {
 
 // writeRecord writes the file of the address, adds the address to the index file of the workload, and counts a new record.
 func (d directory) writeRecord(ip netip.Addr, workload string) error {
-	index := statefile.ShortHash(workload)
+	index := types.ShortHash(workload)
 	lines := slices.DeleteFunc(d.readAddressFile(index), func(l addressLine) bool { return !l.addr.IsValid() || l.addr == ip })
 	var text strings.Builder
 	for _, line := range append(lines[max(0, len(lines)-maxIndexLines+1):], addressLine{addr: ip}) {
@@ -194,7 +193,7 @@ func (se *Session) remembered() (addrs []netip.Addr) {
 	if workload == "" || !se.openRecords() {
 		return nil
 	}
-	for _, line := range slices.Backward(se.records.readAddressFile(statefile.ShortHash(workload))) {
+	for _, line := range slices.Backward(se.records.readAddressFile(types.ShortHash(workload))) {
 		name := line.addr.String()
 		content, st, err := se.records.read(name)
 		switch {

@@ -3,7 +3,6 @@ package skel
 import (
 	"encoding/binary"
 	"errors"
-	"hash/fnv"
 	"path/filepath"
 
 	"github.com/plumb-cni/plumb/v2/pkg/hostfile"
@@ -77,10 +76,10 @@ const (
 
 // markOf returns the attachment's mark and its offset in the file of marks. A mark is never zero.
 func markOf(a types.Attachment) (mark [markSize]byte, offset int64) {
-	h := fnv.New64a()
-	_, _ = h.Write([]byte(a.String()))
-	binary.LittleEndian.PutUint64(mark[:], h.Sum64()|1)
-	return mark, int64(h.Sum64()>>1%markEntries) * markSize
+	hash := types.Hash(a.String())
+	h := binary.BigEndian.Uint64(hash[:])
+	binary.LittleEndian.PutUint64(mark[:], h|1)
+	return mark, int64(h>>1%markEntries) * markSize
 }
 
 // withMarks calls f with the file of marks. It does nothing if the file does not exist and flags do not create it, or if

@@ -4,8 +4,6 @@
 package statefile
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -41,16 +39,10 @@ func (f File) temp() string { return filepath.Join(f.Dir, TempName(f.Owner)) }
 
 // TempName returns the name of an attachment's temporary file. RemoveTemp recognizes the network by that name. The name
 // consists of hashes, because a file name is limited to 255 bytes.
-func TempName(a types.Attachment) string { return tempPrefix(a.Network) + ShortHash(a.String()) }
+func TempName(a types.Attachment) string { return tempPrefix(a.Network) + types.ShortHash(a.String()) }
 
 // tempPrefix returns the prefix of the names of a network's temporary files.
-func tempPrefix(network string) string { return "." + ShortHash(network) + "~" }
-
-// ShortHash returns 24 hexadecimal digits of the SHA-256 hash of s.
-func ShortHash(s string) string {
-	sum := sha256.Sum256([]byte(s))
-	return hex.EncodeToString(sum[:12])
-}
+func tempPrefix(network string) string { return "." + types.ShortHash(network) + "~" }
 
 // TuningName returns the name of an attachment's file of tuning. It is the same as in the reference plugin, unless the
 // container ID is too long for a file name. The files of other plugins are named by hashes.
@@ -58,7 +50,7 @@ func TuningName(a types.Attachment) string {
 	const maxName = 255 // NAME_MAX
 	ending := "_" + a.IfName + ".json"
 	if len(a.ContainerID)+len(ending) > maxName {
-		return ShortHash(a.ContainerID) + ending
+		return types.ShortHash(a.ContainerID) + ending
 	}
 	return a.ContainerID + ending
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"io/fs"
@@ -230,7 +229,7 @@ func (c *config) gatewayPort() *config {
 // vlanPortName returns the name of the gateway's port, which contains a hash of the name of the
 // gateway's interface.
 func vlanPortName(dev string) string {
-	sum := sha256.Sum256([]byte(dev))
+	sum := types.Hash(dev)
 	return "veth" + hex.EncodeToString(sum[:4])
 }
 

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -139,7 +138,7 @@ func (p *pair) parentAddrs() (out []netip.Addr, err error) {
 
 // containerTable returns the number of the attachment's routing table in the container.
 func containerTable(owner types.Attachment) int {
-	sum := sha256.Sum256([]byte(owner.String()))
+	sum := types.Hash(owner.String())
 	return int(binary.BigEndian.Uint32(sum[16:])>>2 | 1<<30)
 }
 

@@ -148,7 +148,7 @@ func (s *state) savedNS(t *trace.Tracer) *ns.Handle {
 }
 
 func (h machine) file(t *trace.Tracer, a types.Attachment) statefile.File {
-	return statefile.File{Dir: h.states, Name: statefile.ShortHash(a.String()) + ".json", Owner: a, Trace: t}
+	return statefile.File{Dir: h.states, Name: types.ShortHash(a.String()) + ".json", Owner: a, Trace: t}
 }
 
 // loadAll reads the state files of all attachments, including other networks' attachments. It omits

@@ -43,7 +43,7 @@ func parentID(r *skel.Request, c *nl.Conn, master nl.Link) string {
 }
 
 func recordFile(r *skel.Request, dir string, a types.Attachment) statefile.File {
-	return statefile.File{Dir: dir, Name: statefile.ShortHash(a.String()) + ".json", Owner: a, Trace: r.Trace}
+	return statefile.File{Dir: dir, Name: types.ShortHash(a.String()) + ".json", Owner: a, Trace: r.Trace}
 }
 
 // write writes the record, and pushes its removal to r.Undo.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"crypto/sha512"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -25,7 +24,7 @@ type conditionsChain struct {
 
 // name returns the name of the chain, which contains a hash of its rules.
 func (c conditionsChain) name() string {
-	sum := sha512.Sum512([]byte(c.text + "\n" + c.next))
+	sum := types.Hash(c.text + "\n" + c.next)
 	return nft.NetworkChain(conditionsKind, c.network, hex.EncodeToString(sum[:8]))
 }
 

@@ -16,7 +16,6 @@ import (
 
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/doctor"
 	"github.com/plumb-cni/plumb/v2/pkg/attach"
-	"github.com/plumb-cni/plumb/v2/pkg/statefile"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
 	"github.com/plumb-cni/plumb/v2/test/cnitest"
 	"github.com/plumb-cni/plumb/v2/test/nstest"
@@ -356,7 +355,7 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 	It("finds a device that GC of host-device restores", func() {
 		n, _ := newUsedHost()
 		a := types.Attachment{Network: "pods", ContainerID: "d1", IfName: "eth0"}
-		record := filepath.Join("/run/cni/host-device", statefile.ShortHash(a.String())+".json") // in /run of the sandbox
+		record := filepath.Join("/run/cni/host-device", types.ShortHash(a.String())+".json") // in /run of the sandbox
 		DeferCleanup(os.Remove, record)
 		n.sh("mkdir -p /run/cni/host-device; ip link add " + attach.ReturnName(a) + " type bridge; ip link set " + attach.ReturnName(a) + " alias eth7")
 		Expect(os.WriteFile(record, []byte(`{"network":"pods","containerID":"d1","ifName":"eth0","name":"eth7"}`), 0o600)).To(Succeed())
