@@ -80,16 +80,21 @@ sample() {
 	CGO_ENABLED=0 tests -short -trimpath "${list[@]}" 2>&1 | progress ${#list[@]}
 }
 
-# suites runs the tests of packages with the race detector, and then the tests in test/ and cmd/cni-conformance without it,
-# because they start executables, and the race detector would double the time of everything else. The packages' tests are short,
-# except in the nightly tier.
+# suites runs the tests of all packages. The race detector doubles the time of a test. Only the nightly tier uses it for
+# packages that start no goroutines, and never for tests that start executables. The packages' tests are short, except in the
+# nightly tier. The tests that start executables run beside the others, because both wait more than they compute.
 suites() {
-	local list status=0 short=-short starters='/v2/(test|cmd/cni-conformance$)'
-	[ "$tier" = all ] || short=-short=false
-	mapfile -t list < <(packages -v "$starters")
-	tests -race "$short" "${list[@]}" 2>&1 | progress ${#list[@]} || status=$?
+	local list status=0 short=-short starters='/v2/(test|cmd/cni-conformance$)' concurrent='/v2/(pkg|cmd/plumb/internal/watch|plugins/cluster-local/datastore)(/|$)'
+	if [ "$tier" = nightly ]; then
+		short=-short=false concurrent='/v2/'
+	fi
 	mapfile -t list < <(packages "$starters")
-	tests "${list[@]}" 2>&1 | progress ${#list[@]} || status=$?
+	tests -p 2 "${list[@]}" 2>&1 | progress ${#list[@]} &
+	mapfile -t list < <(packages -v "$starters" | grep -E "$concurrent")
+	tests -p 3 -race "$short" "${list[@]}" 2>&1 | progress ${#list[@]} || status=$?
+	mapfile -t list < <(packages -v "$starters|$concurrent")
+	[ ${#list[@]} = 0 ] || CGO_ENABLED=0 tests -p 3 "$short" -trimpath "${list[@]}" 2>&1 | progress ${#list[@]} || status=$?
+	wait $! || status=$?
 	return "$status"
 }
 

@@ -24,6 +24,8 @@ type cluster struct {
 	lan
 	nodes []*node
 	dir   string // the kubeconfig files
+
+	authority string // the certificate with which the API server signed its certificate
 }
 
 // A node is a machine with containerd, kubelet and kube-proxy.
@@ -38,31 +40,54 @@ func newCluster(nodes int, bin string) *cluster {
 	GinkgoHelper()
 	c := &cluster{lan: newLAN(), dir: GinkgoT().TempDir()}
 	for i := range nodes {
-		n := &node{machine: c.newMachine(i + 1), cluster: c, podsV4: fmt.Sprintf("10.88.%d.0/24", i), podsV6: fmt.Sprintf("fd00:88:0:%x::/64", i)}
-		DeferCleanup(n.logs)
-		c.nodes = append(c.nodes, n)
-		n.install(bin)
+		c.nodes = append(c.nodes, c.newNode(i, bin))
 	}
 	c.boot()
 	return c
 }
 
+// newNode switches on a new node with the number i, counted from 0, and installs the plugins in bin.
+func (c *cluster) newNode(i int, bin string) *node {
+	GinkgoHelper()
+	n := &node{machine: c.newMachine(i + 1), cluster: c, podsV4: fmt.Sprintf("10.88.%d.0/24", i), podsV6: fmt.Sprintf("fd00:88:0:%x::/64", i)}
+	DeferCleanup(n.logs)
+	n.install(bin)
+	return n
+}
+
 // boot starts all daemons of switched on machines.
 func (c *cluster) boot() {
 	GinkgoHelper()
+	c.addRoutes()
 	for _, n := range c.nodes {
 		n.startContainerd()
 	}
 	c.startControlPlane()
 	for _, n := range c.nodes {
-		n.startKubelet()
-		n.startKubeProxy()
-	}
-	for _, n := range c.nodes {
-		c.kubectl("wait", "--for=create", "node/"+n.name, "--timeout=180s")
-		c.kubectl("wait", "--for=condition=Ready", "node/"+n.name, "--timeout=180s")
+		n.join()
 	}
 	Eventually(func() error { _, err := c.tryKubectl("", "get", "serviceaccount", "default"); return err }).Should(Succeed())
+}
+
+// addRoutes adds routes to the pods of the other nodes.
+func (c *cluster) addRoutes() {
+	GinkgoHelper()
+	for _, n := range c.nodes {
+		for _, other := range c.nodes {
+			if n != other {
+				n.Batch(GinkgoTB(), "route replace "+other.podsV4+" via "+other.v4, "route replace "+other.podsV6+" via "+other.v6)
+			}
+		}
+	}
+}
+
+// join starts kubelet and kube-proxy, and waits until the node is ready.
+func (n *node) join() {
+	GinkgoHelper()
+	n.startKubelet()
+	n.startKubeProxy()
+	n.cluster.kubectl("wait", "--for=create", "node/"+n.name, "--timeout=180s")
+	n.cluster.kubectl("wait", "--for=condition=Ready", "node/"+n.name, "--timeout=180s")
 }
 
 // install installs plugins and the configuration of the node.
@@ -170,9 +195,10 @@ func (c *cluster) startControlPlane() {
 		certificates = strings.SplitAfter(string(text), "-----END CERTIFICATE-----\n")
 		return certificates
 	}).Should(HaveLen(3)) // and an empty text
+	c.authority = certificates[1]
 	authority := pki + "/ca.crt"
-	n.write(authority, certificates[1], nil)
-	c.writeKubeconfigs(certificates[1])
+	n.write(authority, c.authority, nil)
+	c.writeKubeconfigs()
 	Eventually(func() error { _, err := c.tryKubectl("", "get", "--raw", "/readyz"); return err }, "3m").Should(Succeed())
 
 	config := func(name string) []string {
@@ -184,10 +210,10 @@ func (c *cluster) startControlPlane() {
 	n.start("kube-scheduler", config("kube-scheduler")...)
 }
 
-// writeKubeconfigs writes the kubeconfig files of all users, which trust the authority.
-func (c *cluster) writeKubeconfigs(authority string) {
+// writeKubeconfigs writes the kubeconfig files of all users.
+func (c *cluster) writeKubeconfigs() {
 	GinkgoHelper()
-	values := map[string]string{"Server": c.control().v4, "CA": base64.StdEncoding.EncodeToString([]byte(authority))}
+	values := map[string]string{"Server": c.control().v4, "CA": base64.StdEncoding.EncodeToString([]byte(c.authority))}
 	for _, n := range c.nodes {
 		for file, user := range map[string]string{"admin": "admin", "kube-controller-manager": "kube-controller-manager", "kube-scheduler": "kube-scheduler",
 			"kube-proxy": "kube-proxy", "kubelet": n.name} {

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"maps"
 	"os"
 	"strings"
 	"text/template"
@@ -21,7 +22,7 @@ var _ = Describe("a node with the DaemonSet and maintain", Label("deploy"), func
 		c := newCluster(1, os.Getenv("PLUMB_BIN"))
 		n := c.control()
 		c.importPlumb()
-		c.apply(chartDaemonSet())
+		c.apply(chartDaemonSet(map[string]any{"maintain": true}))
 		c.kubectl("-n", "kube-system", "rollout", "status", "daemonset/plumb", "--timeout=300s")
 		c.apply(manifest("a", hostPorts(18080, 18081)))
 		a := c.ready("a")[0]
@@ -41,8 +42,8 @@ var _ = Describe("a node with the DaemonSet and maintain", Label("deploy"), func
 	})
 })
 
-// chartDaemonSet returns the DaemonSet of the chart with maintain. The template uses only functions that text/template has.
-func chartDaemonSet() string {
+// chartDaemonSet returns the DaemonSet of the chart with these values. The template uses only functions that text/template has.
+func chartDaemonSet(changed map[string]any) string {
 	GinkgoHelper()
 	parsed, err := template.ParseFiles("../../deploy/chart/templates/daemonset.yaml")
 	Expect(err).NotTo(HaveOccurred())
@@ -50,7 +51,8 @@ func chartDaemonSet() string {
 	Expect(err).NotTo(HaveOccurred())
 	values := map[string]any{}
 	Expect(yaml.Unmarshal(text, &values)).To(Succeed())
-	values["tag"], values["maintain"] = "v2.0.0_dev", true
+	values["tag"] = "v2.0.0_dev"
+	maps.Copy(values, changed)
 	var b strings.Builder
 	Expect(parsed.Execute(&b, map[string]any{"Values": values, "Release": map[string]string{"Namespace": "kube-system"}})).To(Succeed())
 	return b.String()

@@ -26,9 +26,9 @@ type result struct {
 }
 
 var _ = Describe("Kubernetes' own tests", func() {
-	// These specs need the Internet, a cloud's load balancers, a network policy, another operating system, kernel modules, or
+	// These specs need the Internet, another version of iperf, a cloud's load balancers, a network policy, another operating system, kernel modules, or
 	// host ports of kube-proxy on loopback addresses, which its mode nftables does not have.
-	const others = `\[Feature:(LoadBalancer|IPVS|SCTP.*|NetworkPolicy|PerformanceDNS|Networking-IPv[46]|LocalhostNodePorts|Windows)\]|\[Disruptive\]|\[Slow\]|\[Serial\]`
+	const others = `\[Feature:(LoadBalancer|IPVS|SCTP.*|NetworkPolicy|PerformanceDNS|Networking-(IPv[46]|DNS|Performance)|LocalhostNodePorts|Windows)\]|\[Disruptive\]|\[Slow\]|\[Serial\]`
 	DescribeTable("succeed", func(specs string, nodes int, focus, skip string) {
 		c := newCluster(nodes, os.Getenv("PLUMB_BIN"))
 		c.startDNS()
@@ -64,11 +64,11 @@ func specImages(dir string) []string {
 	listed := must(program("KUBERNETES", "e2e.test"), "--list-images")
 	archive := filepath.Join(dir, "agnhost.tar")
 	layer := filepath.Join(dir, "layer.tar")
-	// agnhost serves https with the certificate that its image contains.
-	must("cp", program("KUBERNETES", "agnhost"), program("PORTER", "localhost.crt"), program("PORTER", "localhost.key"), os.Getenv("ROOTFS"))
+	// agnhost's image contains the certificate with which it serves https, and CoreDNS.
+	must("cp", program("KUBERNETES", "agnhost"), program("COREDNS", "coredns"), program("PORTER", "localhost.crt"), program("PORTER", "localhost.key"), os.Getenv("ROOTFS"))
 	must("tar", "-C", os.Getenv("ROOTFS"), "-cf", layer, ".")
 	images := map[string]v1.Config{}
-	for _, name := range regexp.MustCompile(`(?m)^\S*/(agnhost|busybox|glibc-dns-testing|pause):\S+$`).FindAllString(listed, -1) {
+	for _, name := range regexp.MustCompile(`(?m)^\S*/(agnhost|busybox|distroless-iptables|glibc-dns-testing|pause):\S+$`).FindAllString(listed, -1) {
 		images[name] = v1.Config{}
 		if strings.Contains(name, "agnhost") || strings.Contains(name, "/pause:") {
 			images[name] = v1.Config{Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"}}

@@ -2,11 +2,11 @@
 # rootfs.sh prints the directory of a root file system with the programs that Kubernetes' own tests run in containers. It
 # installs Debian there, unless it is installed already. It needs root and debootstrap.
 set -euo pipefail
-dir=${XDG_CACHE_HOME:-$HOME/.cache}/plumb-test/rootfs-1
+dir=${XDG_CACHE_HOME:-$HOME/.cache}/plumb-test/rootfs-2
 if [ ! -d "$dir" ]; then
 	new=$(mktemp -d "$dir.XXXXXX")
 	trap 'rm -rf "$new"' EXIT
-	debootstrap --variant=minbase --include=bash,bind9-dnsutils,busybox-static,curl,hostname,iperf,iproute2,iputils-ping,netcat-openbsd,socat,wget \
+	debootstrap --variant=minbase --include=bash,bind9-dnsutils,busybox-static,conntrack,curl,hostname,iperf,iproute2,iputils-ping,netcat-openbsd,socat,wget \
 		bookworm "$new" "$("$(dirname "$0")/../fresh/run.sh" --mirror)" >&2
 	# The tests use bash's syntax, and programs of busybox that Debian's packages lack.
 	ln -sf bash "$new/bin/sh"

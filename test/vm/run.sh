@@ -129,7 +129,7 @@ plugins() {
 # this machine. With CNI_TEST_FAULTS=all, it omits none.
 packages() {
 	local package long='/(bridge|faults|firewall|ipvlan|vlan|vrf)$'
-	grep -rl --include='*_test.go' 'Label(nstest\.Kernel)' pkg plugins test/e2e test/faults | xargs -n 1 dirname | sort -u |
+	grep -rl --include='*_test.go' 'Label(nstest\.Kernel)' cmd pkg plugins test/e2e test/faults | xargs -n 1 dirname | sort -u |
 		while read -r package; do
 			if [ -z "${CNI_TEST_NEEDS:-}" ] || [ "${CNI_TEST_FAULTS:-}" = all ] || grep -q "^lacks $package: " "$CNI_TEST_NEEDS"; then
 				echo "$package"
@@ -158,7 +158,8 @@ run_suites() {
 	boot xargs -a "$work/packages" -P "$cpus" -n 1 bash -c '
 		status=0
 		suite=$(awk "/^func Test/ {name = \$2} /RunSpecs/ {print name}" "$1"/*_suite_test.go)
-		out=$(cd "$1" && ../../scripts/sandbox.sh "$0/tests/${1##*/}.test" -test.run "^${suite%%(*}$" \
+		sandbox=$PWD/scripts/sandbox.sh
+		out=$(cd "$1" && "$sandbox" "$0/tests/${1##*/}.test" -test.run "^${suite%%(*}$" \
 			-test.timeout 60m -ginkgo.label-filter kernel -ginkgo.fail-on-empty 2>&1) || status=1
 		printf "%s\n" "--- $1" "$out"
 		exit $status' "$work"

@@ -269,11 +269,10 @@ var _ = Describe("plumb doctor on configurations", func() {
 			what:   "only 1 of 13 addresses are free",
 			byHand: func(n *testHost) { n.sh("rm " + n.pools() + "/pods/10.88.0.[2-4]") },
 		}),
-		Entry("frames between the ports of a bridge that do not pass kube-proxy's rules", "bridge-netfilter", mistake{
+		Entry("frames between the ports of a bridge that do not pass kube-proxy's rules", Label(nstest.Kernel), "bridge-netfilter", mistake{
 			create: func(n *testHost) {
-				if _, err := os.Stat("/proc/sys/net/bridge"); err != nil {
-					Skip("the kernel module br_netfilter is not loaded")
-				}
+				_, err := os.Stat("/proc/sys/net/bridge")
+				nstest.RequireFeature(GinkgoTB(), "bridge netfilter", err)
 				n.SetSysctl(GinkgoTB(), "net/bridge/bridge-nf-call-iptables", "0")
 				n.Must(GinkgoTB(), "nft", "add table ip nat; add chain ip nat KUBE-SERVICES")
 			},

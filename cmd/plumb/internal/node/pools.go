@@ -16,11 +16,13 @@ type Pool struct {
 	Size     uint64  `json:"size"`           // the number of addresses that can be allocated
 	Reserved uint64  `json:"reserved"`       // the number of addresses that are reserved for an attachment on this host
 	Free     *uint64 `json:"free,omitempty"` // the number of free addresses; nil if only the datastore of cluster-local knows it
+	// Estimated is whether Free is an estimate in an answer of cluster-local's datastore, which may be days old.
+	Estimated bool `json:"estimated,omitempty"`
 }
 
-// NearlyFull reports whether at least 90 % of the addresses are in use.
+// NearlyFull reports whether at least 90 % of the addresses are in use. It returns false for an estimate.
 func (p Pool) NearlyFull() bool {
-	return p.Free != nil && p.Size > 0 && (p.Size-min(*p.Free, p.Size))*10 >= p.Size*9
+	return p.Free != nil && !p.Estimated && p.Size > 0 && (p.Size-min(*p.Free, p.Size))*10 >= p.Size*9
 }
 
 // An IPAM is a plugin's key ipam with host-local or cluster-local.
@@ -52,7 +54,7 @@ func (inv *Inventory) ipamsOf(n *Network) (all []IPAM) {
 				free := p.Size - min(p.Reserved, p.Size)
 				p.Free = &free
 			} else if free, known := i.State.Free[set.Ranges[0].First]; known {
-				p.Free = &free
+				p.Free, p.Estimated = &free, true
 			}
 			i.Pools = append(i.Pools, p)
 		}
