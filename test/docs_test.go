@@ -22,8 +22,15 @@ import (
 	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
 
-// headings lists all second-level headings of a plugin's page, in order.
-var headings = []string{"What it does", "Example", "Keys", "What it leaves on the host", "Errors", "Requirements"}
+// headings lists all second-level headings of a plugin's page, in order. A page of a plugin without keys of its own has no
+// list with every key, and a page whose plugin behaves like the reference plugin has no differences.
+var headings = []string{everyKey, "Keys", behavior, "Objects on the host", "Errors", differences, "Verbs"}
+
+const (
+	everyKey    = "With every key"
+	behavior    = "How it behaves"
+	differences = "Differences from the reference plugin"
+)
 
 // plugins returns the names of the directories under plugins/.
 func plugins(t *testing.T) []string {
@@ -53,13 +60,7 @@ func TestPluginPages(t *testing.T) {
 	for _, p := range all {
 		t.Run(p, func(t *testing.T) {
 			page := read(t, "plugins/"+p+"/README.md")
-			if !strings.HasPrefix(page, "# "+p+"\n") {
-				t.Errorf("the page must begin with %q", "# "+p)
-			}
-			if got := sections(page); !slices.Equal(got, headings) {
-				t.Errorf("headings: want %q, got %q", headings, got)
-			}
-			for _, problem := range slices.Concat(checkBlocks(page, all), checkKeys(t, p, page)) {
+			for _, problem := range slices.Concat(checkForm(p, page), checkEveryKey(page), checkBlocks(page, all), checkKeys(t, p, page)) {
 				t.Error(problem)
 			}
 			if !callsExamples(p) {
@@ -67,6 +68,83 @@ func TestPluginPages(t *testing.T) {
 			}
 		})
 	}
+}
+
+// checkForm checks that a page has the form of a plugin's page: what the plugin does, the smallest list that works, and the
+// sections in their order.
+func checkForm(plugin, page string) (bad []string) {
+	if !regexp.MustCompile(`^# ` + plugin + `\n\n[a-z]`).MatchString(page) {
+		bad = append(bad, fmt.Sprintf("the page must begin with %q and a sentence that begins with the plugin's name", "# "+plugin))
+	}
+	want := slices.Clone(headings)
+	got := sections(page)
+	for _, optional := range []string{everyKey, differences} {
+		if !slices.Contains(got, optional) {
+			want = slices.DeleteFunc(want, func(h string) bool { return h == optional })
+		}
+	}
+	if !slices.Equal(got, want) {
+		bad = append(bad, fmt.Sprintf("headings: want %q, got %q", headings, got))
+	}
+	if n := strings.Count(page, "\n"); n > maxPageLines {
+		bad = append(bad, fmt.Sprintf("want at most %d lines, got %d; move explanations to docs/explanation", maxPageLines, n))
+	}
+	before, rest, _ := strings.Cut(page, "\n```json\n")
+	first, _, _ := strings.Cut(rest, "\n```\n")
+	if n := strings.Count(before+first, "\n") + 4; n > maxFirstList || strings.Contains(before, "\n## ") || !strings.Contains(first, `"plugins"`) {
+		bad = append(bad, fmt.Sprintf("want the smallest list that works in the first %d lines, before the first section", maxFirstList))
+	}
+	for _, line := range prose(page) {
+		if strings.HasPrefix(line, "### ") && !strings.HasSuffix(line, "?") {
+			bad = append(bad, fmt.Sprintf("heading %q: want a question that a user asks", line))
+		}
+	}
+	for _, verb := range []string{"ADD", "DEL", "CHECK", "GC", "STATUS"} {
+		if !regexp.MustCompile(`\n\|[^|\n]*\b` + verb + `\b`).MatchString(section(page, "Verbs")) {
+			bad = append(bad, "the table under Verbs lacks "+verb)
+		}
+	}
+	return append(bad, checkConditions(page)...)
+}
+
+// checkConditions checks that few sentences of a page begin with a condition, which a reader must keep in mind until the
+// sentence says what happens.
+func checkConditions(page string) []string {
+	var text []string
+	for _, line := range prose(page) {
+		if !strings.HasPrefix(line, "|") && !strings.HasPrefix(line, "#") {
+			text = append(text, line)
+		}
+	}
+	all := strings.ReplaceAll(strings.Join(text, "\n"), "\n\n", ".\n\n")
+	found := regexp.MustCompile(`(?m)(?:\A|[.:]\s+|^[-\d>]\.? (?:\*\*)?)(?:If|With|Without|Before|After|While)\b`).FindAllString(all, -1)
+	if len(found) > maxConditions {
+		return []string{fmt.Sprintf("want at most %d sentences that begin with If, With, Without, Before, After or While, got %d", maxConditions, len(found))}
+	}
+	return nil
+}
+
+// checkEveryKey checks that the section with every key contains each key of the table, in the list or, if a key excludes
+// another one, in a sentence. The runtime writes the keys in runtimeConfig and args.cni.
+func checkEveryKey(page string) (bad []string) {
+	list := section(page, everyKey)
+	for _, key := range tableKeys(page) {
+		if strings.HasPrefix(key, "runtimeConfig.") || strings.HasPrefix(key, "args.cni.") {
+			continue
+		}
+		name := key[strings.LastIndex(key, ".")+1:]
+		if !strings.Contains(list, strconv.Quote(name)) && !strings.Contains(list, "`"+name+"`") {
+			bad = append(bad, fmt.Sprintf("the section %q lacks the key %q", everyKey, key))
+		}
+	}
+	return bad
+}
+
+// section returns the text under a second-level heading.
+func section(page, heading string) string {
+	_, rest, _ := strings.Cut(page, "\n## "+heading+"\n")
+	text, _, _ := strings.Cut(rest, "\n## ")
+	return text
 }
 
 // sections returns the second-level headings outside of code.
@@ -177,11 +255,9 @@ func usesType(text, name string) bool {
 
 // tableKeys returns the texts in backquotes in the first column under "Keys".
 func tableKeys(page string) []string {
-	_, rest, _ := strings.Cut(page, "\n## Keys\n")
-	section, _, _ := strings.Cut(rest, "\n## ")
 	quoted := regexp.MustCompile("`([^`]+)`")
 	var keys []string
-	for line := range strings.SplitSeq(section, "\n") {
+	for line := range strings.SplitSeq(section(page, "Keys"), "\n") {
 		if cells := strings.Split(line, "|"); len(cells) > 2 && strings.TrimSpace(cells[0]) == "" {
 			for _, m := range quoted.FindAllStringSubmatch(cells[1], -1) {
 				keys = append(keys, m[1])
@@ -371,7 +447,10 @@ func checkWording(page string) (bad []string) {
 
 // These are the limits for pages.
 const (
-	maxCell          = 25 // the number of words in a table cell
+	maxCell          = 25  // the number of words in a table cell
+	maxPageLines     = 150 // of a plugin's page
+	maxFirstList     = 25  // the line of a plugin's page at which the smallest list ends
+	maxConditions    = 6   // the number of sentences of a plugin's page that begin with a condition
 	maxReadmeLines   = 130
 	maxReadmeColumns = 120
 	maxReadmeWords   = 1300
@@ -479,6 +558,12 @@ func slug(heading string) string {
 	return b.String()
 }
 
+// toyPage returns a page of the plugin x with text and a number of empty lines under the questions.
+func toyPage(text string, lines int) string {
+	return "# x\n\nx does it.\n\n```json\n{\"plugins\": [{\"type\": \"x\"}]}\n```\n\n## With every key\n\n## Keys\n\n## How it behaves\n\n### What if?\n" +
+		text + strings.Repeat("\n", lines) + "\n## Objects on the host\n\n## Errors\n\n## Verbs\n\n| ADD |\n| DEL |\n| CHECK |\n| GC |\n| STATUS |\n"
+}
+
 // TestDocChecksBite checks that each check finds a violation.
 func TestDocChecksBite(t *testing.T) {
 	const keys = "\n## Keys\n\n| key | type |\n|---|---|\n"
@@ -495,6 +580,17 @@ func TestDocChecksBite(t *testing.T) {
 		{"good", checkBlocks("```json\n{\"type\": \"a\"}\n```\n", []string{"a"}), ""},
 		{"a key too many", checkKeys(t, "bridge", keys+"| `nosuch` | string |\n"), `the key "nosuch", which config.go does not read`},
 		{"a key too few", checkKeys(t, "bridge", keys+"| `bridge` | string |\n"), `the key "isGateway", which the table lacks`},
+		{"an old form", checkForm("x", "# x\n\n## What it does\n\nx does it.\n"), "must begin with"},
+		{"old headings", checkForm("x", "# x\n\nx does it.\n\n## What it does\n"), `got ["What it does"]`},
+		{"no differences", checkForm("x", toyPage("", 0)), ""},
+		{"no list at the top", checkForm("x", strings.Replace(toyPage("", 0), "```json", "```", 1)), "smallest list that works"},
+		{"a list too late", checkForm("x", strings.Replace(toyPage("", 0), "\n```json", strings.Repeat("\n", 20)+"```json", 1)), "in the first 25 lines"},
+		{"no question", checkForm("x", toyPage("### The host port\n", 0)), "want a question"},
+		{"a long page", checkForm("x", toyPage("", 130)), "want at most 150 lines, got 1"},
+		{"no verb", checkForm("x", strings.Replace(toyPage("", 0), "| GC", "| gc", 1)), "lacks GC"},
+		{"conditions", checkForm("x", toyPage(strings.Repeat("A sentence. If not,\nIf it ends. - With it.\n\n- Without it.\n", 4), 0)), "or While, got 8"},
+		{"a key that the list lacks", checkEveryKey("\n## With every key\n\n\"b\"\n" + keys + "| `a[].b` | |\n| `c` | |\n| `args.cni.d` | |\n"), `lacks the key "c"`},
+		{"a key in a sentence", checkEveryKey("\n## With every key\n\n`c` excludes it.\n" + keys + "| `c` | string |\n"), ""},
 		{"headings", sections("## A\n```\n## B\n```\n## C\n"), "A\nC"},
 		{"an action", checkWorkflow("permissions: {}\nuses: actions/checkout@v4\n"), "uses an action"},
 		{"no permissions", checkWorkflow("on: push\n"), "permissions: {} is missing"},

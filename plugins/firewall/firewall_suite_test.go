@@ -23,10 +23,10 @@ func TestREADMEExamples(t *testing.T) {
 	nstest.Examples(t, plugin(), func(r *skel.Request) error { _, err := parse(r); return err })
 }
 
-// TestREADMERules checks that the golden files contain the lines of the listings in README.md, in the same order.
-func TestREADMERules(t *testing.T) {
+// TestListings checks that the golden files contain the lines of the listings in the explanation, in the same order.
+func TestListings(t *testing.T) {
 	withoutProgram := func(golden string) string { return strings.ReplaceAll(golden, "\niptables -A", "\n-A") }
-	nstest.Listings(t, withoutProgram, "open", "nftables")
+	nstest.Listings(t, "../../docs/explanation/firewall.md", withoutProgram, "open", "nftables")
 }
 
 // A testbed is a host with three bridges, cni0 with two containers, and cni1 and cni2 with one container each. An

@@ -23,9 +23,10 @@ func TestREADMEExamples(t *testing.T) {
 	nstest.Examples(t, plugin(), func(r *skel.Request) error { _, err := parse(r); return err })
 }
 
-// TestREADMERules checks that the lines of each listing in README.md are lines of its golden file, in the same
-// order.
-func TestREADMERules(t *testing.T) { nstest.Listings(t, nil, "nftables-example", "iptables-example") }
+// TestListings checks that the lines of each listing in the explanation are lines of its golden file, in the same order.
+func TestListings(t *testing.T) {
+	nstest.Listings(t, "../../docs/explanation/host-ports.md", nil, "nftables-example", "iptables-example")
+}
 
 // A testbed is a host with a bridge, two containers on the bridge, and a host outside.
 type testbed struct {

@@ -100,11 +100,12 @@ func configurations(block, plugin string) ([]string, error) {
 	return all, nil
 }
 
-// Listings compares the first blocks of text in README.md with golden files in testdata. The golden file must contain
-// the lines of its block, in the same order. If edit is not nil, Listings applies it to the golden files first.
-func Listings(tb TB, edit func(golden string) string, goldens ...string) {
+// Listings compares the first blocks of text in a page, a path relative to the test's directory, with golden files in
+// testdata. The golden file must contain the lines of its block, in the same order. If edit is not nil, Listings applies
+// it to the golden files first.
+func Listings(tb TB, path string, edit func(golden string) string, goldens ...string) {
 	tb.Helper()
-	page, err := os.ReadFile("README.md")
+	page, err := os.ReadFile(path)
 	if err != nil {
 		tb.Fatalf("read the page: %v", err)
 	}
