@@ -450,7 +450,7 @@ const (
 	maxCell          = 25  // the number of words in a table cell
 	maxPageLines     = 150 // of a plugin's page
 	maxFirstList     = 25  // the line of a plugin's page at which the smallest list ends
-	maxConditions    = 6   // the number of sentences of a plugin's page that begin with a condition
+	maxConditions    = 4   // the number of sentences of a plugin's page that begin with a condition
 	maxReadmeLines   = 130
 	maxReadmeColumns = 120
 	maxReadmeWords   = 1300
