@@ -401,6 +401,25 @@ func TestPictures(t *testing.T) {
 	}
 }
 
+// TestErrorIndex checks that each error in the table "By error" is a text of plumb's code, unless it is a runtime's.
+func TestErrorIndex(t *testing.T) {
+	_, rest, _ := strings.Cut(read(t, "docs/how-to/troubleshooting.md"), "\n## By error\n")
+	section, _, _ := strings.Cut(rest, "\n## ")
+	errors := regexp.MustCompile("(?m)^\\| `([^`]+)` \\|").FindAllStringSubmatch(section, -1)
+	if len(errors) == 0 {
+		t.Error("the table is empty")
+	}
+	var code strings.Builder
+	for _, s := range slices.Concat(shipped(t), sources(t, "plugins/cluster-local/datastore/*/*.go")) {
+		code.WriteString(read(t, s.path))
+	}
+	for _, e := range errors {
+		if !strings.Contains(code.String(), e[1]) {
+			t.Errorf("no plugin prints %q", e[1])
+		}
+	}
+}
+
 // TestWording checks that pages use the field's words, and that the cells of tables are short.
 func TestWording(t *testing.T) {
 	for _, page := range pages(t) {

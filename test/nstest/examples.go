@@ -32,6 +32,21 @@ func JSONBlocks(markdown string) []string {
 	return blocks
 }
 
+// PageList returns the list with the name in the ```json blocks of a page.
+func PageList(tb TB, page, name string) string {
+	tb.Helper()
+	text, err := os.ReadFile(page)
+	must(tb, err)
+	for _, block := range JSONBlocks(string(text)) {
+		var list struct{ Name string }
+		if must(tb, json.Unmarshal([]byte(block), &list)); list.Name == name {
+			return block
+		}
+	}
+	tb.Fatalf("%s contains no list %q", page, name)
+	return ""
+}
+
 // Examples checks that parse, the plugin's own parser, accepts each configuration of the plugin in the ```json blocks
 // of README.md in the directory of the test, of the project's README.md and of docs/*/*.md. An unknown key is an error.
 // Examples creates the plugin's configuration from a list as libcni does. test/docs_test.go checks that every plugin

@@ -1,0 +1,197 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/plumb-cni/plumb/v2/test/cnitest"
+	"github.com/plumb-cni/plumb/v2/test/nstest"
+)
+
+// A recipe is a list of a page for users, and how a test uses the list.
+type recipe struct {
+	page, name string                         // without a page, the list is in how-to/recipes.md
+	needs      string                         // a kernel feature in features, or ""
+	prepare    func(*testNetwork)             // changes the host; may be nil
+	request    func(*container)               // sets what the runtime passes; may be nil
+	traffic    func(*testNetwork, *container) // tests an attached container
+}
+
+// run attaches a container to the list, tests it, and detaches it.
+func (r recipe) run() {
+	GinkgoHelper()
+	if r.needs != "" {
+		requireFeature(r.needs)
+	}
+	nstest.LeakCheck(GinkgoTB())
+	network := newNetwork("1.1.0", `{"type": "loopback"}`)
+	network.List = cnitest.ParseList(r.list(network.Dir))
+	if r.prepare != nil {
+		r.prepare(network)
+	}
+	c := cnitest.NewContainer("web")
+	if r.request != nil {
+		r.request(c)
+	}
+	Expect(network.Status()).To(Succeed())
+	Expect(network.Add(c)).To(Succeed())
+	r.traffic(network, c)
+	Expect(network.Check(c)).To(Succeed())
+	Expect(network.Del(c)).To(Succeed())
+	Expect(network.reservations()).To(BeEmpty())
+	Expect(nstest.Snapshot(GinkgoTB(), network.Host)).NotTo(ContainSubstring(r.name + "/web/"))
+}
+
+// list returns the list of the page, in which host-local stores its reservations in dir.
+func (r recipe) list(dir string) string {
+	GinkgoHelper()
+	var list map[string]any
+	Expect(json.Unmarshal([]byte(nstest.PageList(GinkgoTB(), "../../docs/"+r.page, r.name)), &list)).To(Succeed())
+	for _, plugin := range list["plugins"].([]any) {
+		if ipam, ok := plugin.(map[string]any)["ipam"].(map[string]any); ok && ipam["type"] == "host-local" {
+			ipam["dataDir"] = filepath.Join(dir, "leases")
+		}
+	}
+	text, err := json.Marshal(list)
+	Expect(err).NotTo(HaveOccurred())
+	return string(text)
+}
+
+// These are the parameters of runtimes for a container with a host port. containerd, k3s, nerdctl and Nomad use go-cni,
+// whose structs have no JSON tags.
+func goCNI(c *container) {
+	c.RT.CapabilityArgs = map[string]any{"portMappings": []portMapping{{8080, 80, "tcp", ""}}}
+}
+
+func containerd(c *container) {
+	goCNI(c)
+	c.RT.CapabilityArgs["bandwidth"] = bandwidth{80_000_000, 4294967295, 40_000_000, 4294967295}
+	kubernetes(c)
+}
+
+func kubernetes(c *container) {
+	c.RT.Args = [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", "web"}, {"K8S_POD_INFRA_CONTAINER_ID", c.RT.ContainerID}}
+}
+
+func ocicni(c *container) {
+	kubernetes(c)
+	c.RT.CapabilityArgs = map[string]any{
+		"portMappings": []map[string]any{{"hostPort": 8080, "containerPort": 80, "protocol": "tcp", "hostIP": ""}},
+		"bandwidth":    map[string]any{"ingressRate": 80_000_000, "ingressBurst": 34359738352, "egressRate": 40_000_000, "egressBurst": 34359738352},
+	}
+}
+
+// expectPublished connects from the outside host to host port 8080, and from the container to the outside host, with
+// each IP version of the container.
+func expectPublished(network *testNetwork, c *container) {
+	GinkgoHelper()
+	tb := GinkgoTB()
+	for _, f := range []struct{ addr, host, outside string }{
+		{c.V4.String() + ":80", nstest.HostV4 + ":8080", nstest.OutsideV4}, {"[" + c.V6.String() + "]:80", "[" + nstest.HostV6 + "]:8080", nstest.OutsideV6},
+	} {
+		if strings.HasPrefix(f.addr, "[") && !c.V6.IsValid() {
+			continue
+		}
+		nstest.ServeTCP(tb, c.NS, f.addr)
+		nstest.MustDial(tb, network.Outside, f.host, f.outside)
+		server := nstest.ServeTCP(tb, network.Outside, withAnyPort(f.outside))
+		nstest.MustDial(tb, c.NS, server.String(), map[bool]string{true: nstest.HostV4, false: nstest.HostV6}[f.outside == nstest.OutsideV4])
+		c.Must(tb, "ping", "-c", "1", "-W", "60", f.outside)
+	}
+}
+
+// getStarted contains the lists of docs/get-started.
+var getStarted = []recipe{
+	{page: "get-started/containerd.md", name: "pods", request: containerd, traffic: expectPublished},
+	{page: "get-started/k3s.md", name: "k3s", request: containerd, traffic: expectPublished},
+	{page: "get-started/crio.md", name: "crio", request: ocicni, traffic: expectPublished},
+	{page: "get-started/nerdctl.md", name: "backend", request: goCNI, traffic: expectPublished},
+	{page: "get-started/podman.md", name: "web", request: ocicni, traffic: expectPublished},
+	{page: "get-started/nomad.md", name: "web", request: goCNI, traffic: expectPublished},
+	{page: "get-started/cnitool.md", name: "by-hand", request: goCNI, traffic: expectPublished},
+}
+
+var _ = Describe("the lists of the pages for users", func() {
+	recipes := slices.Clone(getStarted)
+	for _, r := range howTo {
+		r.page = "how-to/recipes.md"
+		recipes = append(recipes, r)
+	}
+	for _, r := range recipes {
+		labels := Label()
+		if r.needs != "" {
+			labels = Label(nstest.Kernel)
+		}
+		It("work: "+r.name+" of "+r.page, labels, r.run)
+	}
+
+	It("are all tested", func() {
+		var tested, found []string
+		for _, r := range recipes {
+			tested = append(tested, r.page+" "+r.name)
+		}
+		for _, shelf := range []string{"get-started", "how-to"} {
+			pages, err := filepath.Glob("../../docs/" + shelf + "/*.md")
+			Expect(err).NotTo(HaveOccurred())
+			for _, page := range pages {
+				text, err := os.ReadFile(page)
+				Expect(err).NotTo(HaveOccurred())
+				for _, block := range nstest.JSONBlocks(string(text)) {
+					var list struct{ Name string }
+					Expect(json.Unmarshal([]byte(block), &list)).To(Succeed())
+					found = append(found, shelf+"/"+filepath.Base(page)+" "+list.Name)
+				}
+			}
+		}
+		slices.Sort(tested)
+		slices.Sort(found)
+		Expect(tested).To(Equal(found))
+	})
+})
+
+var _ = Describe("the page of cnitool", func() {
+	It("shows commands that work", func() {
+		nstest.LeakCheck(GinkgoTB())
+		const page = "../../docs/get-started/cnitool.md"
+		text, err := os.ReadFile(page)
+		Expect(err).NotTo(HaveOccurred())
+		site, dir := nstest.NewSite(GinkgoTB()), GinkgoTB().TempDir()
+		out, err := exec.Command("go", "build", "-o", filepath.Join(dir, "cnitool"), "github.com/containernetworking/cni/cnitool").CombinedOutput()
+		Expect(err).NotTo(HaveOccurred(), "%s", out)
+		Expect(os.WriteFile(filepath.Join(dir, "pods.conflist"), []byte(nstest.PageList(GinkgoTB(), page, "by-hand")), 0o644)).To(Succeed())
+		bin := nstest.Build(GinkgoTB(), "bridge", "host-local", "portmap")
+		script := fmt.Sprintf(`set -eux
+mount -t tmpfs none /var/lib
+mount -t tmpfs none /opt
+mount -t tmpfs none /run
+mkdir -p /opt/cni/bin
+cp %s/bridge %[1]s/host-local %[1]s/portmap /opt/cni/bin
+cd %s
+PATH=$PWD:$PATH
+%s
+wait
+ip -brief link | grep -v lo
+find /var/lib/cni/networks/by-hand -name '10*'
+`, bin, dir, strings.Join(shellBlocks(string(text)), "\n"))
+		shown, err := site.Host.ExecInput(script, "unshare", "--mount", "bash")
+		Expect(err).NotTo(HaveOccurred())
+		Expect(shown).To(And(ContainSubstring(`"by-hand"`), ContainSubstring(" 0% packet loss"), ContainSubstring("by-hand/cnitool-")))
+	})
+})
+
+// shellBlocks returns the ```sh blocks of a Markdown text.
+func shellBlocks(markdown string) (all []string) {
+	for _, block := range strings.Split(markdown, "```sh\n")[1:] {
+		text, _, _ := strings.Cut(block, "```")
+		all = append(all, text)
+	}
+	return all
+}
