@@ -187,6 +187,19 @@ find /var/lib/cni/networks/by-hand -name '10*'
 	})
 })
 
+var _ = Describe("the page why.md", func() {
+	It("shows the output of scripts/why.sh", func() {
+		text, err := os.ReadFile("../../docs/explanation/why.md")
+		Expect(err).NotTo(HaveOccurred())
+		cmd := exec.Command("../../scripts/why.sh")
+		cmd.Env = append(os.Environ(), "CNI_REFERENCE="+nstest.Reference(GinkgoTB()),
+			"PLUMB_BIN="+nstest.Build(GinkgoTB(), "bridge", "host-local", "portmap", "plumb"))
+		out, err := cmd.CombinedOutput()
+		Expect(err).NotTo(HaveOccurred(), "%s", out)
+		Expect(string(text)).To(ContainSubstring("```text\n" + string(out) + "```"))
+	})
+})
+
 // shellBlocks returns the ```sh blocks of a Markdown text.
 func shellBlocks(markdown string) (all []string) {
 	for _, block := range strings.Split(markdown, "```sh\n")[1:] {
