@@ -191,7 +191,7 @@ var _ = Describe("the page why.md", func() {
 	It("shows the output of scripts/why.sh", func() {
 		text, err := os.ReadFile("../../docs/explanation/why.md")
 		Expect(err).NotTo(HaveOccurred())
-		cmd := exec.Command("../../scripts/why.sh")
+		cmd := exec.Command("bash", "../../scripts/why.sh")
 		cmd.Env = append(os.Environ(), "CNI_REFERENCE="+nstest.Reference(GinkgoTB()),
 			"PLUMB_BIN="+nstest.Build(GinkgoTB(), "bridge", "host-local", "portmap", "plumb"))
 		out, err := cmd.CombinedOutput()
