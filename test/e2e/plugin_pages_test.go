@@ -1,0 +1,57 @@
+package e2e
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/plumb-cni/plumb/v2/test/cnitest"
+	"github.com/plumb-cni/plumb/v2/test/nstest"
+)
+
+// kinds maps plugins to the kernel feature and the link that their lists need.
+var kinds = map[string][2]string{
+	"dummy": {"dummy", "type dummy"}, "ipvlan": {"ipvlan", "link eth0 type ipvlan"},
+	"vlan": {"8021q", "link eth0 type vlan id 5"}, "vrf": {"vrf", "type vrf table 5"},
+}
+
+// pageNetwork returns a network with the smallest list of the plugin's page, on a host with the network cards that the pages
+// name. eth0 is the uplink's alternative name.
+func pageNetwork(plugin string) *testNetwork {
+	GinkgoHelper()
+	network := newNetwork("1.0.0", `{"type": "loopback"}`)
+	network.Use(nstest.Build(GinkgoTB(), "bridge", "ptp", "macvlan", "ipvlan", "vlan", "host-device", "loopback", "host-local", "static", "portmap", "bandwidth",
+		"tuning", "firewall", "sbr", "route-override", "host-access", "tc-redirect-tap", "dummy", "tap", "vrf"), GinkgoTB().TempDir())
+	nstest.Join(GinkgoTB(), nstest.End{In: network.Host, Name: "eth1", Addrs: []string{"192.0.2.1/24"}}, nstest.End{In: network.Outside, Name: "eth1"})
+	page, err := os.ReadFile("../../plugins/" + plugin + "/README.md")
+	Expect(err).NotTo(HaveOccurred())
+	network.List = cnitest.ParseList(strings.ReplaceAll(nstest.JSONBlocks(string(page))[0], `"type": "host-local"`,
+		`"type": "host-local", "dataDir": "`+network.Dir+`/leases"`))
+	return network
+}
+
+var _ = Describe("the smallest list of the page of", func() {
+	mains, _ := filepath.Glob("../../plugins/*/main.go")
+	for _, main := range mains {
+		plugin := filepath.Base(filepath.Dir(main))
+		if plugin == "dhcp" || plugin == "cluster-local" {
+			continue // they need a server and a store
+		}
+		It(plugin+" works", Label(nstest.Kernel), func() {
+			network := pageNetwork(plugin)
+			if kind := kinds[plugin]; kind[0] != "" {
+				_, err := network.Host.Exec("ip", strings.Fields("link add name try0 "+kind[1])...)
+				nstest.RequireFeature(GinkgoTB(), kind[0], err)
+				network.Host.IP("link del try0")
+			}
+			c := cnitest.NewContainer("one")
+			c.RT.CapabilityArgs = map[string]any{"portMappings": []map[string]any{{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}}}
+			Expect(network.Add(c)).To(Succeed())
+			Expect(network.Check(c)).To(Succeed())
+			Expect(network.Del(c)).To(Succeed())
+		})
+	}
+})
