@@ -155,17 +155,17 @@ func printReport(w io.Writer, r *doctor.Report, verbose bool) error {
 		printf(w, "not examined: %s\n", u)
 	}
 	for _, part := range r.RootOnly {
-		printf(w, "not judged without root: %s\n", part)
+		printf(w, "skipped without root: %s\n", part)
 	}
 	found := "nothing found"
 	if n := len(r.Findings); n > 0 {
 		found = count(n, "problem")
 	}
-	if young := r.Skipped - r.Unchecked; young > 0 {
-		printf(w, "%s not judged: younger than a minute, or of unknown age; run doctor again in a minute\n", count(young, "attachment"))
+	if young := r.Skipped - r.WithoutResult; young > 0 {
+		printf(w, "%s skipped: younger than a minute, or of unknown age; run doctor again in a minute\n", count(young, "attachment"))
 	}
-	if r.Unchecked > 0 {
-		printf(w, "%s not checked: libcni's cache contains no result of ADD\n", count(r.Unchecked, "attachment"))
+	if r.WithoutResult > 0 {
+		printf(w, "%s skipped: libcni's cache contains no result of ADD\n", count(r.WithoutResult, "attachment"))
 	}
 	printf(w, "%s (%s, %s, %s, %s)\n", found, count(len(r.Files), "configuration"),
 		count(len(r.Executables), "executable"), count(r.Attachments, "attachment"), count(len(r.Checks), "check"))

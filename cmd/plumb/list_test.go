@@ -30,8 +30,8 @@ var _ = Describe("plumb list", func() {
 		out = regexp.MustCompile(`\d+s\n`).ReplaceAllString(out, "0s\n")
 		Expect(out).To(MatchRegexp(`^` +
 			`NETWORK +CONTAINER +IF +ADDRESSES +ON THE HOST +SINCE\n` +
-			`pods +8c1f0a77e1d2 +eth0 +10.1.2.2 fd00:1:2::2 +VETH @cni0, masq4, masq6, 2 host ports, tuning +0s\n` +
-			`pods +default-b2bf00000000 +eth0 +10.1.2.3 fd00:1:2::3 +VETH @cni0, masq4, masq6, tuning +0s\n` +
+			`pods +8c1f0a77e1d2 +eth0 +10.1.2.2 fd00:1:2::2 +VETH @cni0, masq4, masq6, 2 host ports, tuning record +0s\n` +
+			`pods +default-b2bf00000000 +eth0 +10.1.2.3 fd00:1:2::3 +VETH @cni0, masq4, masq6, tuning record +0s\n` +
 			`pods +e50000000000 +eth0 +10.1.2.77 +reservation only +0s\n` +
 			`1 network, 3 attachments, 1 suspect: plumb doctor\n$`))
 	})
@@ -105,7 +105,7 @@ var _ = Describe("plumb list", func() {
 		b.add(b.network("10-pods.conflist", chain), p)
 		Expect(b.plumb("list")).NotTo(ContainSubstring("gone"))
 		p.Remove(GinkgoTB())
-		Expect(b.plumb("list")).To(And(MatchRegexp("tuning, namespace gone"), HaveSuffix("1 suspect: plumb doctor\n")))
+		Expect(b.plumb("list")).To(And(MatchRegexp("tuning record, namespace gone"), HaveSuffix("1 suspect: plumb doctor\n")))
 		Eventually(func() string { return b.plumb("list") }).ShouldNot(ContainSubstring("veth"))
 		Expect(b.plumb("list")).NotTo(ContainSubstring("in the container"), "the container is gone")
 	})
@@ -228,7 +228,7 @@ var _ = Describe("plumb list", func() {
 		Expect(reply.Stderr).To(HavePrefix("plumb: read "+b.path("leases/pods")+": "), "an unreadable reservation seems to lack an owner")
 		file := b.path("conf/10-pods.conflist")
 		reply = b.runAs(65534, "doctor", "--cni-path", b.bin, file)
-		Expect(reply.Stdout).To(MatchRegexp(`^not judged without root: STATUS of bridge: permission denied\n(?s:.*)nothing found `))
+		Expect(reply.Stdout).To(MatchRegexp(`^skipped without root: STATUS of bridge: permission denied\n(?s:.*)nothing found `))
 		Expect(reply.Exit).To(Equal(0), reply.Stderr)
 		text, err := os.ReadFile(file)
 		Expect(err).NotTo(HaveOccurred())

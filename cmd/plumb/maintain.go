@@ -132,7 +132,7 @@ func (m *maintainer) repair(ctx context.Context) (repaired, left int, err error)
 	if err == nil && len(report.Errors) > 0 {
 		err = errors.New("cannot read " + strings.Join(report.Errors, "; "))
 	}
-	return len(report.Repaired), len(report.Left) + len(report.Damaged), errors.Join(err, printRepairs(m.c.OutOrStdout(), report, m.dryRun))
+	return len(report.Repaired), len(report.Left) + len(report.Damaged), errors.Join(err, printRepairs(m.c.OutOrStdout(), report, m.dryRun, false))
 }
 
 // usesBridge reports whether an attachment uses the bridge. If it cannot read the host, it returns true, so that Repair

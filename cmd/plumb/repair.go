@@ -24,6 +24,8 @@ changes containers only with --container-side, and takes nothing from another co
 	}
 	places, format, timeout := addPlaces(c), addOutput(c.Flags()), addTimeout(c.Flags())
 	var o repair.Options
+	var verbose bool
+	c.Flags().BoolVarP(&verbose, "verbose", "v", false, "show whole container IDs")
 	c.Flags().StringVar(&o.Network, "network", "", "repair one `network` only")
 	c.Flags().BoolVar(&o.DryRun, "dry-run", false, "call CHECK only, and show what would be repaired")
 	c.Flags().BoolVar(&o.ContainerSide, "container-side", false, "also restore addresses, routes and settings in the containers")
@@ -36,7 +38,7 @@ changes containers only with --container-side, and takes nothing from another co
 		if report == nil {
 			return err
 		}
-		if err := format.print(c.OutOrStdout(), report, func(w io.Writer) error { return printRepairs(w, report, o.DryRun) }); err != nil {
+		if err := format.print(c.OutOrStdout(), report, func(w io.Writer) error { return printRepairs(w, report, o.DryRun, verbose) }); err != nil {
 			return err
 		}
 		for _, problem := range report.Errors {
@@ -55,16 +57,20 @@ changes containers only with --container-side, and takes nothing from another co
 	return c
 }
 
-func printRepairs(w io.Writer, r *repair.Report, dryRun bool) error {
+func printRepairs(w io.Writer, r *repair.Report, dryRun, verbose bool) error {
+	short := withShortIDs
+	if verbose {
+		short = func(text string) string { return text }
+	}
 	lines := func(verb string, entries []repair.Entry) {
 		for _, e := range entries {
 			object := "host " + e.IfName
 			if e.Network != "" {
 				object = strings.TrimSuffix(strings.Join([]string{e.Network, e.ContainerID, e.IfName, e.Plugin}, " "), " ")
 			}
-			printf(w, "%s %s: %s\n", verb, object, e.What)
+			printf(w, "%s %s: %s\n", verb, short(object), short(e.What))
 			if e.Error != "" {
-				printf(w, "  REPAIR: %s\n", e.Error)
+				printf(w, "  REPAIR: %s\n", short(e.Error))
 			}
 			if e.Fix != "" {
 				printf(w, "    %s\n", e.Fix)
@@ -75,10 +81,10 @@ func printRepairs(w io.Writer, r *repair.Report, dryRun bool) error {
 	lines("repaired", r.Repaired)
 	lines("left", r.Left)
 	lines("skipped", r.Skipped)
-	done := fmt.Sprintf("repaired %d", len(r.Repaired))
+	done := fmt.Sprintf("repaired %d", r.Counts.Repaired)
 	if dryRun {
-		done = fmt.Sprintf("would repair %d", len(r.Damaged))
+		done = fmt.Sprintf("would repair %d", r.Counts.Damaged)
 	}
-	printf(w, "%s, left %d, healthy %d, skipped %d\n", done, len(r.Left), r.Healthy, len(r.Skipped))
+	printf(w, "%s, left %d, healthy %d, skipped %d\n", done, r.Counts.Left, r.Counts.Healthy, r.Counts.Skipped)
 	return nil
 }

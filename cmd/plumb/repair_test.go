@@ -164,13 +164,13 @@ var _ = Describe("plumb repair", func() {
 		reply := b.run("", b.args("--dry-run")...)
 		Expect(reply.Exit).To(Equal(exitFound), reply.Stderr)
 		Expect(reply.Stdout).To(And(ContainSubstring("would repair stubs rep-a eth0 one: code 100: element x is missing; link y is down\n"),
-			HaveSuffix("\nwould repair 4, left 0, healthy 0, skipped 0\n")))
+			HaveSuffix("\nwould repair 3, left 0, healthy 0, skipped 0\n")))
 		Expect(filepath.Join(b.stubs, "log")).NotTo(BeAnExistingFile())
 
 		reply = b.run("", b.args()...)
 		Expect(reply.Exit).To(Equal(0), reply.Stderr)
 		Expect(reply.Stdout).To(And(ContainSubstring("repaired stubs rep-a eth0 one: code 100: element x is missing; link y is down\n"),
-			HaveSuffix("repaired 4, left 0, healthy 3, skipped 0\n")))
+			HaveSuffix("repaired 3, left 0, healthy 0, skipped 0\n")))
 		Expect(strings.Fields(b.read("log"))).To(Equal([]string{"two-rep-b", "one-rep-a", "two-rep-a", "two-rep-c"}))
 		config := b.read("config-one-rep-a")
 		for _, part := range []string{"IgnoreUnknown=1 ", `"name":"stubs"`, `"prevResult":{`, `"runtimeConfig":{"portMappings":[{`, `"cniVersion":"1.1.0"`} {
@@ -179,7 +179,7 @@ var _ = Describe("plumb repair", func() {
 
 		report, exit := b.repair("--network", "stubs")
 		Expect(exit).To(Equal(0))
-		Expect(report).To(And(HaveField("Healthy", 3), HaveField("Repaired", BeEmpty()), HaveField("Skipped", BeEmpty())))
+		Expect(report).To(And(HaveField("Counts.Healthy", 3), HaveField("Repaired", BeEmpty()), HaveField("Skipped", BeEmpty())))
 		Expect(strings.Fields(b.read("log"))).To(HaveLen(4), "a healthy attachment needs no REPAIR")
 	})
 
@@ -192,7 +192,7 @@ var _ = Describe("plumb repair", func() {
 		report, exit := b.repair()
 		Expect(exit).To(Equal(exitFound))
 		Expect(strings.Fields(b.read("log"))).To(Equal([]string{"one-rep-a", "two-rep-a"}))
-		Expect(report.Left).To(HaveExactElements(And(HaveField("Plugin", "one"), HaveField("Error", "code 100: no eth0"), HaveField("Fix", ContainSubstring("replace the container")))))
+		Expect(report.Left).To(HaveExactElements(And(HaveField("Plugin", "one"), HaveField("Error", "code 100: no eth0"), HaveField("Fix", ContainSubstring("plumb cannot create its interface again")))))
 		By("with another error of a later plugin")
 		b.write("fails-two-rep-a", `{"code": 5, "msg": "no memory"}`)
 		report, _ = b.repair()
@@ -223,22 +223,22 @@ var _ = Describe("plumb repair", func() {
 	},
 		Entry("with commands", strings.Replace(broken, "element x is missing; ", "", 1), "code 100: link y is down", "add x && set y up"),
 		Entry("if the port belongs to another container", `{"code": 100, "msg": "host port 80 belongs to b"}`, "code 100: host port 80 belongs to b",
-			"edit: find out which program changed this, then let the runtime replace the container"),
+			"edit: find out which program changed this, and then delete the pod or the container; plumb cannot restore it"),
 		Entry("if another variable is wrong", `{"code": 4, "msg": "ARGS: unknown args"}`, "code 4: ARGS: unknown args",
-			"edit: find out which program changed this, then let the runtime replace the container"),
+			"edit: find out which program changed this, and then delete the pod or the container; plumb cannot restore it"),
 		Entry("if the attachment is locked", `{"code": 11, "msg": "another call"}`, "code 11: another call",
-			"edit: find out which program changed this, then let the runtime replace the container"),
+			"edit: find out which program changed this, and then delete the pod or the container; plumb cannot restore it"),
 	)
 
 	DescribeTable("leaves an attachment one of whose plugins gives no verdict, and never calls it healthy", func(breakIt func(b *stubbed), what, fix string) {
 		b.attach(both, "none", "rep-a", "rep-b")
 		breakIt(b)
-		expected := HaveEach(And(HaveField("Plugin", "two"), HaveField("What", "not checked: "+strings.NewReplacer("DIR", b.stubs, "BIN", b.bin).Replace(what)),
+		expected := HaveEach(And(HaveField("Plugin", "two"), HaveField("What", "no verdict: "+strings.NewReplacer("DIR", b.stubs, "BIN", b.bin).Replace(what)),
 			HaveField("Fix", HavePrefix(strings.ReplaceAll(fix, "DIR", b.stubs)))))
 		for _, dryRun := range []string{"--dry-run=true", "--dry-run=false"} {
 			report, exit := b.repair("--timeout", "1s", dryRun)
 			Expect(exit).To(Equal(exitFound))
-			Expect(report).To(And(HaveField("Left", And(HaveLen(2), expected)), HaveField("Healthy", 0),
+			Expect(report).To(And(HaveField("Left", And(HaveLen(2), expected)), HaveField("Counts.Healthy", 0),
 				HaveField("Repaired", BeEmpty()), HaveField("Damaged", BeEmpty())))
 		}
 		Expect(filepath.Join(b.stubs, "log")).NotTo(BeAnExistingFile(), "REPAIR needs the verdict of CHECK")
@@ -275,11 +275,11 @@ var _ = Describe("plumb repair", func() {
 		b.attach(`{"type": "one"}, {"type": "tuning"}`, "none", "rep-a")
 		report, exit := b.repair()
 		Expect(exit).To(Equal(0))
-		Expect(report.Healthy).To(Equal(1))
+		Expect(report.Counts.Healthy).To(Equal(1))
 		b.write("tuning.dies", "")
 		report, exit = b.repair()
 		Expect(exit).To(Equal(exitFound))
-		Expect(report.Left).To(ConsistOf(And(HaveField("Plugin", "tuning"), HaveField("What", "not checked: "+b.stubs+"/tuning: signal: killed"))))
+		Expect(report.Left).To(ConsistOf(And(HaveField("Plugin", "tuning"), HaveField("What", "no verdict: "+b.stubs+"/tuning: signal: killed"))))
 	})
 
 	It("skips an attachment whose DEL has begun", func() {
@@ -303,7 +303,7 @@ var _ = Describe("plumb repair", func() {
 		b.editResult("rep-a", "config", []byte(`{"cniVersion": "1.1.0", "name": "stubs", "disableCheck": true, "plugins": [`+both+`]}`))
 		report, exit := b.repair()
 		Expect(exit).To(Equal(0))
-		Expect(report).To(And(HaveField("Healthy", 1), HaveField("Repaired", HaveLen(1))))
+		Expect(report).To(And(HaveField("Counts.Healthy", 0), HaveField("Repaired", HaveLen(1))))
 		Expect(report.Skipped).To(ConsistOf(And(HaveField("ContainerID", "rep-a"), HaveField("What", "its network has disableCheck"))))
 	})
 
@@ -331,7 +331,7 @@ var _ = Describe("plumb repair", func() {
 		b.attach(`{"type": "one"}, {"type": "vendor"}`, "vendor", "rep-both")
 		report, exit := b.repair()
 		Expect(exit).To(Equal(0))
-		Expect(report).To(And(HaveField("Healthy", 1), HaveField("Repaired", BeEmpty()), HaveField("Left", BeEmpty())))
+		Expect(report).To(And(HaveField("Counts.Healthy", 1), HaveField("Repaired", BeEmpty()), HaveField("Left", BeEmpty())))
 		Expect(report.Skipped).To(ConsistOf(And(HaveField("ContainerID", "rep-vendor"), HaveField("What", HavePrefix("no plugin of the network is plumb's; ")))))
 		Expect(filepath.Join(b.stubs, "log")).NotTo(BeAnExistingFile())
 	})
@@ -371,10 +371,10 @@ var _ = Describe("plumb repair", func() {
 		Expect(exit).To(Equal(0))
 		Expect(report.Repaired).To(ConsistOf(HaveField("Plugin", "bridge"), HaveField("Plugin", "bridge"),
 			HaveField("What", ContainSubstring("cni0/route_localnet")))) // which repair sees after it has restored cni0
-		Expect(report.Healthy).To(Equal(2))
+		Expect(report.Counts).To(Equal(repair.Counts{Repaired: 2}))
 		pings()
 		report, _ = b.repair()
-		Expect(report).To(And(HaveField("Healthy", 2), HaveField("Repaired", BeEmpty())))
+		Expect(report).To(And(HaveField("Counts.Healthy", 2), HaveField("Repaired", BeEmpty())))
 
 		By("restoring a container's interface only with --container-side")
 		first.Batch(GinkgoTB(), "link set eth0 down", "address del 10.1.2.2/24 dev eth0")
@@ -402,7 +402,7 @@ var _ = Describe("plumb repair", func() {
 		Expect(b.host.Sysctl(GinkgoTB(), key)).To(Equal("1"))
 		report, exit = b.repair()
 		Expect(exit).To(Equal(0))
-		Expect(report).To(And(HaveField("Healthy", 1), HaveField("Repaired", entry)))
+		Expect(report).To(And(HaveField("Counts.Healthy", 1), HaveField("Repaired", entry)))
 		Expect(b.host.Sysctl(GinkgoTB(), key)).To(Equal("2"))
 	})
 
@@ -436,7 +436,7 @@ var _ = Describe("plumb repair", func() {
 			Expect(<-killed).NotTo(HaveOccurred())
 			report, exit := b.repair()
 			Expect(exit).To(Equal(0))
-			Expect(report.Healthy).To(Equal(3))
+			Expect(report.Counts.Healthy + report.Counts.Repaired).To(Equal(3))
 			Expect(rules()).To(Equal(before))
 		}
 	})

@@ -9,7 +9,6 @@ package claims
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"slices"
 	"strings"
@@ -393,18 +392,25 @@ func (s *Store) checkClaim(c Claim, elements []nft.Element) error {
 		switch {
 		case got == want.Element:
 		case got.Key == "":
-			errs = append(errs, fmt.Errorf("%s of table %s has no element for %s", setName(want), s.Layout.Table, c.Description))
+			errs = append(errs, s.problem(c, types.ProblemMissing).Errorf("%s of table %s has no element for %s", setName(want), s.Layout.Table, c.Description))
 		case got.Comment == own:
-			errs = append(errs, fmt.Errorf("%s of table %s: want %s for %s, got %s", setName(want), s.Layout.Table, s.value(want), c.Description,
-				s.value(nft.SetElement{Set: want.Set, Element: got})))
+			p := s.problem(c, types.ProblemDiffers)
+			p.Want, p.Got = s.value(want), s.value(nft.SetElement{Set: want.Set, Element: got})
+			errs = append(errs, p.Errorf("%s of table %s: want %s for %s, got %s", setName(want), s.Layout.Table, p.Want, c.Description, p.Got))
 		case got.Comment == "":
-			errs = append(errs, fmt.Errorf("%s of table %s contains an element of another program for %s", setName(want), s.Layout.Table, c.Description))
+			errs = append(errs, s.problem(c, types.ProblemDiffers).Errorf("%s of table %s contains an element of another program for %s",
+				setName(want), s.Layout.Table, c.Description))
 		case got.Comment != other:
 			other = got.Comment
 			errs = append(errs, types.Conflict(c.Description, ownerName(other)).Errorf("%s belongs to %s now", c.Description, ownerName(other)))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// problem returns a problem of the claim's elements.
+func (s *Store) problem(c Claim, kind string) types.Problem {
+	return types.Problem{Object: c.Description, Kind: kind, Table: s.Layout.Table.String()}
 }
 
 // setName describes the set or map of an element in errors.

@@ -72,10 +72,10 @@ func (s *Store) checkIndex() error {
 	}
 	where := fmt.Sprintf("map %s of table %s", s.Index, s.Layout.Table)
 	if missing := difference(s.Claims, indexed); len(missing) > 0 {
-		return fmt.Errorf("%s does not list %s", where, descriptions(missing))
+		return s.problem(missing[0], types.ProblemMissing).Errorf("%s does not list %s", where, descriptions(missing))
 	}
 	if other := difference(indexed, s.Claims); len(other) > 0 {
-		return fmt.Errorf("%s lists %s, which the configuration does not contain", where, descriptions(other))
+		return s.problem(other[0], types.ProblemDiffers).Errorf("%s lists %s, which the configuration does not contain", where, descriptions(other))
 	}
 	return nil
 }

@@ -281,7 +281,8 @@ func (c *Conn) CheckChains(l Layout) error {
 	damaged, err := c.DamagedChains(l)
 	errs := []error{err}
 	for _, ch := range damaged {
-		errs = append(errs, fmt.Errorf("chain %s of table %s is missing or lacks rules", ch.Name, l.Table))
+		p := types.Problem{Object: "chain " + ch.Name, Kind: types.ProblemMissing, Table: l.Table.String()}
+		errs = append(errs, p.Errorf("chain %s of table %s is missing or lacks rules", ch.Name, l.Table))
 	}
 	return errors.Join(errs...)
 }

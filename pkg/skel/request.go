@@ -1,6 +1,7 @@
 package skel
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -260,9 +261,26 @@ func (r *Request) IgnoreForbidden(err error) error {
 	return err
 }
 
+// JSONWarnings is the environment variable with which "plumb doctor" calls plugins. If its value is "1", a warning is a
+// types.Problem in JSON instead of a text.
+const JSONWarnings = "PLUMB_JSON_WARNINGS"
+
 // Warn writes a warning to stderr, as one line.
 func (r *Request) Warn(format string, args ...any) {
-	fmt.Fprintf(r.env.Stderr, "%s: warning: %s\n", r.plugin.Name, oneLine(fmt.Sprintf(format, args...)))
+	r.WarnOf(*types.Problem{Kind: types.ProblemOther}.Errorf(format, args...))
+}
+
+// WarnOf writes a problem as a warning to stderr, as one line with its Msg and its Advice.
+func (r *Request) WarnOf(p types.Problem) {
+	text := p.Msg
+	if p.Advice != "" {
+		text += "; " + p.Advice
+	}
+	if r.getenv(JSONWarnings) == "1" {
+		encoded, _ := json.Marshal(p) // strings can always be encoded
+		text = string(encoded)
+	}
+	fmt.Fprintf(r.env.Stderr, "%s: warning: %s\n", r.plugin.Name, oneLine(text))
 }
 
 // A lockedWriter runs one Write at a time, because warnings, steps of the trace and messages of a delegate can

@@ -996,6 +996,21 @@ func TestLogFileThatIsNotRegular(t *testing.T) {
 	}
 }
 
+func TestWarningInJSON(t *testing.T) {
+	p := types.Problem{Object: "chain a", Kind: types.ProblemMissing, Table: "inet plumb", Advice: "wait"}
+	warn := pluginWithAdd(func(r *skel.Request) (*types.Result, error) {
+		r.WarnOf(*p.Errorf("a is missing"))
+		return &types.Result{}, nil
+	})
+	if o := run(t, warn, call{}); o.stderr != "test: warning: a is missing; wait\n" {
+		t.Error(o.stderr)
+	}
+	const want = `test: warning: {"object":"chain a","kind":"missing","table":"inet plumb","msg":"a is missing","advice":"wait"}` + "\n"
+	if o := run(t, warn, call{env: []string{skel.JSONWarnings + "=1"}}); o.stderr != want {
+		t.Error(o.stderr)
+	}
+}
+
 // TestStderrIsSafeForConcurrentUse needs the race detector.
 func TestStderrIsSafeForConcurrentUse(t *testing.T) {
 	o := run(t, pluginWithAdd(func(r *skel.Request) (*types.Result, error) {

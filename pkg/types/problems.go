@@ -22,11 +22,14 @@ func ProblemsInto(errs *[]error) func(wrong bool, format string, args ...any) {
 type Problem struct {
 	Object string `json:"object,omitempty"` // "interface eth0", "sysctl net/ipv4/ip_forward", or the path of a key
 	Kind   string `json:"kind"`
+	Table  string `json:"table,omitempty"` // the nftables table of the object, for example "inet plumb"
 	Want   string `json:"want,omitempty"`
 	Got    string `json:"got,omitempty"`
 	Msg    string `json:"msg,omitempty"` // a text for people, set by Errorf
 	// Fix is the command for sh that fixes the problem. It is empty if no single command does.
 	Fix string `json:"fix,omitempty"`
+	// Advice is a sentence that says what to do if no single command fixes the problem.
+	Advice string `json:"advice,omitempty"`
 	// Repair says what plumb repair can do about the problem.
 	Repair Repair `json:"repair,omitempty"`
 

@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"slices"
 	"strings"
@@ -328,17 +327,20 @@ func (f *firewall) checkPolicy(rules []xt.Rule) error {
 	errs := []error{err}
 	want := append(f.elements(), others...)
 	table := isolationLayout().Table
+	problem := func(set, kind string) types.Problem {
+		return types.Problem{Object: "set " + set, Kind: kind, Table: table.String()}
+	}
 	lacks := func(elements []nft.SetElement, e nft.SetElement) bool {
 		return !slices.ContainsFunc(elements, func(other nft.SetElement) bool { return other.Ref() == e.Ref() })
 	}
 	for _, e := range found {
 		if name := bridgeOf(e.Key); name == f.device && lacks(want, e) {
-			errs = append(errs, fmt.Errorf("set %s of table %s contains %s, but ingressPolicy is %q", e.Set, table, name, f.conf.policy))
+			errs = append(errs, problem(e.Set, types.ProblemDiffers).Errorf("set %s of table %s contains %s, but ingressPolicy is %q", e.Set, table, name, f.conf.policy))
 		}
 	}
 	for _, e := range want {
 		if lacks(found, e) {
-			errs = append(errs, fmt.Errorf("set %s of table %s lacks %s, which ingressPolicy %q requires", e.Set, table, bridgeOf(e.Key), f.conf.policy))
+			errs = append(errs, problem(e.Set, types.ProblemMissing).Errorf("set %s of table %s lacks %s, which ingressPolicy %q requires", e.Set, table, bridgeOf(e.Key), f.conf.policy))
 		}
 	}
 	if len(want) > 0 {

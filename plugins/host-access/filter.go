@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 
 	"github.com/plumb-cni/plumb/v2/pkg/claims"
@@ -85,7 +84,8 @@ func diffFilter(s *claims.Store) error {
 		for _, e := range elements {
 			isClaimed := func(c nft.SetElement) bool { return c.Set == set && c.Key == e.Key }
 			if !slices.ContainsFunc(s.Claims[0].Elements, isClaimed) {
-				errs = append(errs, fmt.Errorf("set %s of table %s lets packets pass that are not wanted", set, s.Layout.Table))
+				p := types.Problem{Object: "set " + set, Kind: types.ProblemDiffers, Table: s.Layout.Table.String()}
+				errs = append(errs, p.Errorf("set %s of table %s lets packets pass that are not wanted", set, s.Layout.Table))
 			}
 		}
 	}

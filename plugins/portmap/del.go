@@ -59,8 +59,8 @@ func status(r *skel.Request) error {
 		return err
 	}
 	warning, err := p.findUnguarded(c)
-	if warning != "" {
-		r.Warn("%s", warning)
+	if warning != nil {
+		r.WarnOf(*warning)
 	}
 	return err
 }

@@ -133,23 +133,23 @@ func (p *portMap) ensureGuard() error {
 }
 
 // findUnguarded returns a warning that lists the virtual interfaces with route_localnet for which neither
-// the guard in nftables nor guardRule exists, or "". It runs no program, and therefore assumes that a
+// the guard in nftables nor guardRule exists, or nil. It runs no program, and therefore assumes that a
 // legacy table raw contains guardRule.
-func (p *portMap) findUnguarded(c *nft.Conn) (warning string, err error) {
+func (p *portMap) findUnguarded(c *nft.Conn) (warning *types.Problem, err error) {
 	damaged, err := c.DamagedChains(tables.WithGuard(tables.Inet()))
 	if err != nil || len(damaged) == 0 {
-		return "", err
+		return nil, err
 	}
 	if _, legacy, err := iptables.LegacyTool(p.r.HostNS, nft.IPv4, "raw"); legacy || err != nil {
-		return "", err
+		return nil, err
 	}
 	rules, err := c.Rules(nft.Table{Family: nft.IPv4, Name: "raw"}, "PREROUTING")
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	conn, err := p.hostConn()
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	links, err := conn.Links()
 	bridges := map[int]bool{} // no route uses their ports, which can be many
@@ -170,8 +170,12 @@ func (p *portMap) findUnguarded(c *nft.Conn) (warning string, err error) {
 		}
 	}
 	if err != nil || len(unguarded) == 0 {
-		return "", err
+		return nil, err
 	}
-	return fmt.Sprintf("chain %s of table %s is missing or lacks rules: other hosts and containers can reach 127.0.0.1 of the host through %s; "+
-		"the next ADD adds the chain, or set route_localnet of these interfaces to 0", damaged[0].Name, tables.Inet().Table, strings.Join(unguarded, ", ")), nil
+	warning = types.Problem{
+		Object: "chain " + damaged[0].Name, Kind: types.ProblemMissing, Table: tables.Inet().Table.String(),
+		Advice: "the next ADD with a host port adds the chain; until then, set route_localnet of these interfaces to 0",
+	}.Errorf("chain %s of table %s is missing or lacks rules: other hosts and containers can reach 127.0.0.1 of the host through %s",
+		damaged[0].Name, tables.Inet().Table, strings.Join(unguarded, ", "))
+	return warning, nil
 }

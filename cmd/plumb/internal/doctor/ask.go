@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -52,12 +53,12 @@ func (k asker) status(p plugin, complete bool, add addFunc) {
 	var strictErr error
 	if k.caller.Find(k.ctx, p.Type).Version != "" {
 		strict, err := libcni.InjectConf(p.PluginConfig, map[string]any{"strict": true})
-		var warnings []string
+		var warnings []types.Problem
 		if err == nil {
 			warnings, err = k.caller.Status(k.ctx, p.file.list, strict)
 		}
 		if strictErr = err; err == nil {
-			p.addStatus(warnings, nil, add)
+			k.addStatus(p, warnings, nil, add)
 			return
 		}
 	}
@@ -78,7 +79,7 @@ func (k asker) status(p plugin, complete bool, add addFunc) {
 			k.report.failed("STATUS of "+p.Type, fs.ErrPermission)
 			err = nil
 		}
-		p.addStatus(warnings, err, add)
+		k.addStatus(p, warnings, err, add)
 	}
 }
 
@@ -86,14 +87,15 @@ func (k asker) status(p plugin, complete bool, add addFunc) {
 var ofConfiguration = []uint{types.CodeUnsupported, types.CodeDecode, types.CodeConfig}
 
 // addStatus adds the findings for the warnings and the error of STATUS.
-func (p plugin) addStatus(warnings []string, err error, add addFunc) {
+func (k asker) addStatus(p plugin, warnings []types.Problem, err error, add addFunc) {
 	const format = "STATUS of %s in network %q: %s"
-	for _, warning := range warnings {
-		what, advice := warning, "see the page of "+p.Type
-		if i := strings.LastIndex(warning, "; "); i >= 0 { // a warning ends with its advice
-			what, advice = warning[:i], warning[i+2:]
+	for _, w := range warnings {
+		fix := w.Fix
+		if fix == "" {
+			fix = edit + cmp.Or(w.Advice, "see the page of "+p.Type)
 		}
-		add(p.file.path, edit+advice, format, p.Type, p.file.name(), what)
+		add(p.file.path, fix, format, p.Type, p.file.name(), w.Msg)
+		k.report.Findings[len(k.report.Findings)-1].table = w.Table
 	}
 	if err != nil {
 		add(p.file.path, edit+"fix the cause that the text names; see the table \"Errors\" on the page of "+p.Type,
@@ -142,8 +144,11 @@ func (k asker) findDamaged(attachments []*node.Attachment, files []*file, losses
 		for _, d := range damages {
 			skip[a.Network] = skip[a.Network] || errors.Is(d.Err, plugins.ErrNoAnswer)
 			text := fmt.Sprintf("network %s: CHECK of %s: %s", a.Network, d.Plugin, plugins.ErrorText(d.Err))
-			if i := slices.IndexFunc(losses, func(l *loss) bool { return l.explains(d) }); i >= 0 {
-				losses[i].add(a, d.Plugin, text)
+			explaining := lossesOf(d, losses)
+			for _, l := range explaining {
+				l.add(a, d.Plugin, text)
+			}
+			if explaining != nil {
 				continue
 			}
 			i := slices.IndexFunc(all, func(d *damage) bool { return d.text == text })

@@ -291,7 +291,7 @@ var _ = Describe("plumb doctor on attachments", func() {
 		findings := n.doctor().Findings
 		Expect(findings).To(HaveLen(1))
 		Expect(findings[0]).To(And(HaveField("Check", "check"), HaveField("What", ContainSubstring("CHECK of bridge: code 100: find link eth0: no such device")),
-			HaveField("Fix", "edit: let the runtime replace the container, because plumb cannot create its interface again")))
+			HaveField("Fix", "edit: delete the pod or the container; plumb cannot create its interface again")))
 	})
 
 	DescribeTable("advises a repair only if it helps, and names --container-side if only that helps", func(chain, damage string, commands ...string) {
@@ -340,6 +340,25 @@ var _ = Describe("plumb doctor on attachments", func() {
 		verbose, _ := n.plumb(append([]string{"doctor", "-v"}, n.directories()...)...)
 		Expect(verbose).To(ContainSubstring("\n  - " + finding.Details[0] + "\n"))
 		n.requireFixed(finding, nil)
+	})
+
+	It("sums up what a container lacks because another program deleted two tables", func() {
+		n := &usedHost{testHost: newTestHost("bridge", "host-local", "portmap", "macvlan")}
+		n.attachBy(strings.Replace(complete, `"ipMasq": true`, `"ipMasq": true, "macspoofchk": true`, 1))
+		n.attach(runtimeOf("d1", nstest.New(GinkgoTB()).Named("d1")))
+		n.sh("nft flush ruleset")
+		finding := n.find("check", "host: table bridge plumb is missing: 1 container has no macspoofchk")
+		n.find("check", "host: table inet plumb is missing: 1 container has no masquerade")
+		Expect(n.doctor().Findings).To(HaveLen(2))
+		n.requireFixed(finding, nil)
+	})
+
+	It("prints the advice of a plugin's warning", func() {
+		n, _ := newCompleteHost()
+		n.sh("nft flush chain inet plumb localnet")
+		Expect(n.doctor().Findings).To(ContainElement(And(
+			HaveField("What", HavePrefix(`STATUS of portmap in network "pods": chain localnet of table inet plumb is missing or lacks rules: other hosts`)),
+			HaveField("Fix", "edit: the next ADD with a host port adds the chain; until then, set route_localnet of these interfaces to 0"))))
 	})
 
 	It("names the containers with the same damage in one finding", func() {

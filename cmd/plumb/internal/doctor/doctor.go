@@ -29,6 +29,8 @@ type Finding struct {
 	Fix string `json:"fix"`
 	// Details contains the problems of a finding that sums up several problems with one cause.
 	Details []string `json:"details,omitempty"`
+
+	table string // the nftables table that lacks something, see types.Problem
 }
 
 // edit is the prefix of a Fix that is not a command.
@@ -71,10 +73,10 @@ type Report struct {
 	Executables []string  `json:"executables"` // the executables of the plugins that the files name
 	Attachments int       `json:"attachments"` // the number of attachments on the host
 	// Skipped is the number of possible leftovers whose ADD may still be running, because they are younger than a
-	// minute or of unknown age. It includes Unchecked.
-	Skipped   int      `json:"skipped"`
-	Unchecked int      `json:"unchecked"` // the number of older attachments without the result in libcni's cache that CHECK needs
-	Checks    []string `json:"checks"`    // the names of the checks that ran
+	// minute or of unknown age. It includes WithoutResult.
+	Skipped       int      `json:"skipped"`
+	WithoutResult int      `json:"withoutResult"` // the number of older attachments without the result in libcni's cache that CHECK needs
+	Checks        []string `json:"checks"`        // the names of the checks that ran
 	// Errors says what could not be examined, and why.
 	Errors []string `json:"errors"`
 	// RootOnly says what another user than root cannot examine if only files are examined.

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -15,7 +16,7 @@ import (
 
 // A loss is a table of plumb that another program has deleted, with what containers lack for this reason.
 type loss struct {
-	table      string // such as "table inet plumb"
+	table      string // such as "inet plumb"
 	containers []string
 	networks   []string
 	effects    []string // what the containers lack
@@ -35,26 +36,37 @@ func (h host) losses() (all []*loss) {
 		}
 		h.report.failed("nftables", types.IgnoreNotExist(err))
 		if len(chains) == 0 {
-			all = append(all, &loss{table: "table " + l.Table.String()})
+			all = append(all, &loss{table: l.Table.String()})
 		}
 	}
 	return all
 }
 
-// explains reports whether all problems of the damage are in the table, and plumb repair can fix them.
-func (l *loss) explains(d plugins.Damage) bool {
-	return d.Repair() == "" && !errors.Is(d.Err, plugins.ErrNotChecked) &&
-		!slices.ContainsFunc(d.Texts(), func(text string) bool { return !strings.Contains(text, l.table) })
+// lossesOf returns the losses that explain the damage: all its problems are in their tables, and plumb repair can fix them.
+func lossesOf(d plugins.Damage, losses []*loss) (all []*loss) {
+	if d.Repair() != "" || errors.Is(d.Err, plugins.ErrNotChecked) {
+		return nil
+	}
+	for _, p := range plugins.Failure(d.Err).Problems {
+		i := slices.IndexFunc(losses, func(l *loss) bool { return l.table == p.Table })
+		if i < 0 {
+			return nil
+		}
+		if !slices.Contains(all, losses[i]) {
+			all = append(all, losses[i])
+		}
+	}
+	return all
+}
+
+// effects says what a container lacks without the rules that a plugin adds to a table.
+var effects = map[string]string{
+	"portmap inet plumb": "no host ports", "bridge inet plumb": "no masquerade", "ptp inet plumb": "no masquerade",
+	"bridge bridge plumb": "no macspoofchk", "host-access inet plumb": "no access to the host",
 }
 
 func (l *loss) add(a *node.Attachment, plugin, text string) {
-	effect := "no rules of " + plugin
-	switch {
-	case plugin == "portmap":
-		effect = "no host ports"
-	case strings.Contains(text, "masquerade"):
-		effect = "no masquerade"
-	}
+	effect := cmp.Or(effects[plugin+" "+l.table], "no rules of "+plugin)
 	for list, value := range map[*[]string]string{&l.containers: a.ContainerID, &l.networks: a.Network, &l.effects: effect} {
 		if !slices.Contains(*list, value) {
 			*list = append(*list, value)
@@ -70,7 +82,7 @@ func (l *loss) addTo(r *Report, flags string) {
 		return
 	}
 	r.Findings = slices.DeleteFunc(r.Findings, func(f Finding) bool {
-		same := f.Check == "status" && strings.Contains(f.What, "of "+l.table+" is missing")
+		same := f.table == l.table
 		if same {
 			l.details = append(l.details, f.What)
 		}
@@ -85,7 +97,7 @@ func (l *loss) addTo(r *Report, flags string) {
 		words = append(words, "--network", l.networks[0])
 	}
 	r.Findings = append(r.Findings, Finding{
-		Check: "check", Where: onHost, What: l.table + " is missing: " + who + strings.Join(l.effects, " and "),
+		Check: "check", Where: onHost, What: "table " + l.table + " is missing: " + who + strings.Join(l.effects, " and "),
 		Fix: types.Command(words...) + flags, Details: l.details,
 	})
 }

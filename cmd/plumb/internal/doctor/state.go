@@ -88,9 +88,12 @@ func (s *state) findLeftovers(_ []*file, add addFunc) {
 		case verdict != life.Dead:
 			fix = edit + "if the runtime no longer has the container: " + fix
 		}
-		what := strings.TrimSuffix(strings.Join(append(slices.Clone(a.Addresses), a.Summary()), ", "), ", ")
-		add(onHost, fix, "container %s, interface %s, network %s, has left %s: %s",
-			a.ContainerID, cmp.Or(a.IfName, "unknown"), a.Network, what, why)
+		state := "is deleted"
+		if verdict != life.Dead {
+			state = "may be deleted"
+		}
+		add(onHost, fix, "container %s, interface %s, network %s, %s, but still holds %s: %s",
+			a.ContainerID, cmp.Or(a.IfName, "unknown"), a.Network, state, strings.Join(a.Holdings(), ", "), why)
 	}
 	s.countSkipped()
 }
@@ -99,10 +102,10 @@ func (s *state) findLeftovers(_ []*file, add addFunc) {
 func (s *state) countSkipped() {
 	for _, a := range s.inventory.Attachments {
 		if a.ResultPath() == "" && !a.Incomplete && !s.left[a] && !s.young[a] {
-			s.report.Unchecked++
+			s.report.WithoutResult++
 		}
 	}
-	s.report.Skipped = len(s.young) + s.report.Unchecked
+	s.report.Skipped = len(s.young) + s.report.WithoutResult
 }
 
 // suspects returns the attachments that may be leftovers, and adds to young the attachments whose ADD may be running.

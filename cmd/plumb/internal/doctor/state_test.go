@@ -113,7 +113,7 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 		Expect(os.Remove(n.result("d2"))).To(Succeed())
 		report := n.doctor()
 		Expect(report.Findings).To(BeEmpty())
-		Expect([]int{report.Skipped, report.Unchecked}).To(Equal([]int{1, 0}))
+		Expect([]int{report.Skipped, report.WithoutResult}).To(Equal([]int{1, 0}))
 	})
 
 	It("counts the attachments that it cannot check because they lack a result", func() {
@@ -121,9 +121,9 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 		n.age()
 		Expect(os.Remove(n.result("d1"))).To(Succeed())
 		report := n.doctor()
-		Expect([]int{report.Skipped, report.Unchecked}).To(Equal([]int{1, 1}))
+		Expect([]int{report.Skipped, report.WithoutResult}).To(Equal([]int{1, 1}))
 		out, _ := n.plumb(append([]string{"doctor"}, n.directories()...)...)
-		Expect(out).To(ContainSubstring("\n1 attachment not checked: libcni's cache contains no result of ADD\nnothing found ("))
+		Expect(out).To(ContainSubstring("\n1 attachment skipped: libcni's cache contains no result of ADD\nnothing found ("))
 	})
 
 	It("counts the attachments that it skips because their ADD may be running", func() {
@@ -132,17 +132,17 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 			out, _ := n.plumb(append([]string{"doctor"}, n.directories()...)...)
 			return out
 		}
-		Expect(report()).NotTo(ContainSubstring("not judged"))
+		Expect(report()).NotTo(ContainSubstring("skipped"))
 		n.add("d2").Remove(GinkgoTB())
 		n.ageBy(-time.Hour) // the test may take more than a minute
-		const leftOut = "\n1 attachment not judged: younger than a minute, or of unknown age; run doctor again in a minute\nnothing found ("
+		const leftOut = "\n1 attachment skipped: younger than a minute, or of unknown age; run doctor again in a minute\nnothing found ("
 		Eventually(report).Should(ContainSubstring(leftOut)) // the kernel deletes the host end after the namespace
 		list := filepath.Join(n.dir, "live")
 		Expect(os.WriteFile(list, []byte("d1\n"), 0o644)).To(Succeed())
 		n.args = []string{"--live", list}
 		Expect(report()).To(ContainSubstring(leftOut))
 		n.age()
-		Expect(report()).NotTo(ContainSubstring("not judged"))
+		Expect(report()).NotTo(ContainSubstring("skipped"))
 	})
 
 	Context("with a container that is gone", func() {
@@ -163,7 +163,7 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 
 		It("names the missing namespace, and removes everything", func() {
 			leave()
-			finding := n.find("leftover", "container d2, interface eth0, network pods, has left 10.88.0.3, masq4, namespace gone: its namespace ")
+			finding := n.find("leftover", "container d2, interface eth0, network pods, is deleted, but still holds address 10.88.0.3, masq4: its namespace ")
 			Expect(finding.What).To(MatchRegexp("its namespace .* does not exist$"))
 			n.requireFixed(finding, nil)
 			Expect(n.sh("nft list table inet plumb")).NotTo(ContainSubstring("d2"))
@@ -196,7 +196,7 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 				n.sh(fmt.Sprintf("sed -i s,%s,%s, %s", path, other, n.result("d2")))
 			}
 			n.age()
-			finding := n.find("leftover", "container d2, interface eth0, network pods, has left 10.88.0.3")
+			finding := n.find("leftover", "container d2, interface eth0, network pods, may be deleted, but still holds address 10.88.0.3")
 			Expect(finding.What).To(MatchRegexp(what))
 			if isCommand(finding) {
 				n.requireFixed(finding, nil)
@@ -214,7 +214,7 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 			n.add("d3")
 			n.age()
 			n.args = []string{"--live", live("d1\n")}
-			finding := n.find("leftover", "container d3, interface eth0, network pods, has left 10.88.0.3, veth")
+			finding := n.find("leftover", "container d3, interface eth0, network pods, may be deleted, but still holds address 10.88.0.3, veth")
 			Expect(finding.What).To(MatchRegexp(`its namespace \S+ still exists, but no process runs in it; the runtime must delete the container$`))
 			n.requireFixed(finding, func() { n.sh(commandIn(finding)) })
 		})
@@ -250,7 +250,7 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 			n.sh(named.Fix)
 			Expect(n.sh("ip -o link show master cni0 | wc -l")).To(Equal("2\n"), "the host ends of d1 and d3")
 			Expect(filepath.Join(n.pools(), "pods", "10.88.0.4")).To(BeAnExistingFile())
-			Expect(other.What).To(ContainSubstring("container d3, interface eth0, network pods, has left 10.88.0.4, veth"))
+			Expect(other.What).To(ContainSubstring("container d3, interface eth0, network pods, may be deleted, but still holds address 10.88.0.4, veth"))
 			Expect(other.What).To(HaveSuffix("libcni's cache has no readable result of it, so its ADD or its DEL failed, or the result was lost; its namespace exists"))
 			Expect(isCommand(other)).To(BeFalse(), other.Fix)
 			n.requireFixed(other, func() { n.sh(commandIn(other)) })
@@ -321,7 +321,7 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 		Expect(os.WriteFile(filepath.Join(n.pools(), "pods", "10.88.0.78"), []byte("deadbeef2"), 0o600)).To(Succeed())
 		Expect(n.doctor().Skipped).To(Equal(1))
 		n.age()
-		finding := n.find("leftover", "container deadbeef2, interface unknown, network pods, has left 10.88.0.78, owner not known: libcni's cache has no readable result of it")
+		finding := n.find("leftover", "container deadbeef2, interface unknown, network pods, may be deleted, but still holds address 10.88.0.78: libcni's cache has no readable result of it")
 		n.requireFixed(finding, func() { n.sh(commandIn(finding)) })
 	})
 

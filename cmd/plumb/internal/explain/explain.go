@@ -48,7 +48,7 @@ func (p *Path) AddDamage(plugin, problem string) {
 // AddNotChecked adds a hop that says why CHECK of no plugin was called. It ignores a nil error.
 func (p *Path) AddNotChecked(err error) {
 	if err != nil {
-		p.Out = append(p.Out, hop(onHost, "not checked: %v", err))
+		p.Out = append(p.Out, hop(onHost, "CHECK skipped: %v", err))
 	}
 }
 

@@ -41,9 +41,9 @@ func (a *Attachment) Chain() (*libcni.NetworkConfigList, *libcni.RuntimeConf, er
 	list, runtime := a.Added()
 	switch {
 	case a.ResultPath() == "":
-		return nil, nil, errors.New("libcni's cache contains no result of its ADD; let the runtime replace the container")
+		return nil, nil, errors.New("libcni's cache contains no result of its ADD; delete the pod or the container, and let the runtime create it again")
 	case list == nil:
-		return nil, nil, fmt.Errorf("%s contains no valid configuration; let the runtime replace the container", a.ResultPath())
+		return nil, nil, fmt.Errorf("%s contains no valid configuration; delete the pod or the container, and let the runtime create it again", a.ResultPath())
 	}
 	chain := *list
 	chain.Plugins = slices.Clone(list.Plugins)
@@ -58,7 +58,7 @@ func (a *Attachment) Chain() (*libcni.NetworkConfigList, *libcni.RuntimeConf, er
 			chain.Plugins[i], err = libcni.NetworkPluginConfFromBytes(text)
 		}
 		if err != nil {
-			return nil, nil, fmt.Errorf("read the configuration of flannel's delegate: %w; let the runtime replace the container", err)
+			return nil, nil, fmt.Errorf("read the configuration of flannel's delegate: %w; delete the pod or the container, and let the runtime create it again", err)
 		}
 	}
 	return &chain, runtime, nil

@@ -12,7 +12,22 @@ import (
 // Summary describes in one line what the host holds for the attachment. The line contains links with their bridge,
 // masquerade, the number of host ports, records, and the reason why the attachment is suspect.
 func (a *Attachment) Summary() string {
-	var parts []string
+	parts := a.parts()
+	if a.Reason != "" {
+		parts = append(parts, a.Reason)
+	}
+	return strings.Join(parts, ", ")
+}
+
+// Holdings lists what the host holds for the attachment, including its addresses.
+func (a *Attachment) Holdings() (all []string) {
+	for _, address := range a.Addresses {
+		all = append(all, "address "+address)
+	}
+	return append(all, a.parts()...)
+}
+
+func (a *Attachment) parts() (parts []string) {
 	add := func(part string) {
 		if part != "" && !slices.Contains(parts, part) {
 			parts = append(parts, part)
@@ -27,8 +42,10 @@ func (a *Attachment) Summary() string {
 			add("rate limit")
 		case t.Kind == Link && t.Where != "":
 			add(t.Name + " @" + t.Where)
-		case t.Kind == Link, t.Kind == Record:
+		case t.Kind == Link:
 			add(t.Name)
+		case t.Kind == Record:
+			add(t.Name + " record")
 		case t.Kind == Lease:
 			add("DHCP lease")
 		case t.Kind == Element && IsHostPortMap(t.Set):
@@ -37,8 +54,7 @@ func (a *Attachment) Summary() string {
 			add(summaryOfSet(t.Set))
 		}
 	}
-	add(a.Reason)
-	return strings.Join(parts, ", ")
+	return parts
 }
 
 // hostPorts returns the number of host ports. A port of both IP versions counts once.

@@ -74,13 +74,13 @@ func (d Damage) Fix() string {
 	case d.advice != "":
 		return d.advice
 	case d.lacksInterface():
-		return Edit + "let the runtime replace the container, because plumb cannot create its interface again"
+		return Edit + "delete the pod or the container; plumb cannot create its interface again"
 	case d.HasKind(types.ProblemConflict):
-		return Edit + "let the runtime replace one of the two containers, because plumb repair takes nothing from another container"
+		return Edit + "delete one of the two pods or containers; plumb repair takes nothing from another container"
 	}
 	commands := d.Commands()
 	if commands == nil {
-		return Edit + "find out which program changed this, then let the runtime replace the container"
+		return Edit + "find out which program changed this, and then delete the pod or the container; plumb cannot restore it"
 	}
 	return strings.Join(commands, " && ")
 }

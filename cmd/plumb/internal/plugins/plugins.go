@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os/exec"
@@ -98,9 +99,23 @@ type recorder struct {
 }
 
 func (r *recorder) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
-	out, stderr, err := r.Run(ctx, path, stdin, environ)
+	out, stderr, err := r.Run(ctx, path, stdin, append(slices.Clone(environ), skel.JSONWarnings+"=1"))
 	r.stderr = stderr
 	return resultOf(out, stderr, err)
+}
+
+// warnings returns the warnings of the last plugin. A warning of another project's plugin has only the Msg.
+func (r *recorder) warnings() (all []types.Problem) {
+	for line := range strings.Lines(string(r.stderr)) {
+		if _, text, is := strings.Cut(line, ": warning: "); is {
+			var p types.Problem
+			if err := json.Unmarshal([]byte(text), &p); err != nil {
+				p = types.Problem{Kind: types.ProblemOther, Msg: strings.TrimSpace(text)}
+			}
+			all = append(all, p)
+		}
+	}
+	return all
 }
 
 // A repairer is a Caller that calls REPAIR, which libcni does not know, when libcni calls CHECK.
@@ -114,9 +129,9 @@ func (r repairer) ExecPlugin(ctx context.Context, path string, stdin []byte, env
 	return r.Caller.ExecPlugin(ctx, path, stdin, append(environ, "CNI_COMMAND="+skel.CommandRepair))
 }
 
-// Status calls STATUS of one plugin of a list, and returns the plugin's warnings, one per line. Because libcni calls STATUS from
+// Status calls STATUS of one plugin of a list, and returns the plugin's warnings. Because libcni calls STATUS from
 // version 1.1.0 on, Status sets the version of an older network to 1.1.0, if the plugin and its IPAM plugin support that.
-func (c *Caller) Status(ctx context.Context, list *libcni.NetworkConfigList, p *libcni.PluginConfig) (warnings []string, err error) {
+func (c *Caller) Status(ctx context.Context, list *libcni.NetworkConfigList, p *libcni.PluginConfig) (warnings []types.Problem, err error) {
 	one := *list
 	one.Plugins = []*libcni.PluginConfig{p}
 	serves := func(plugin string) bool {
@@ -127,17 +142,12 @@ func (c *Caller) Status(ctx context.Context, list *libcni.NetworkConfigList, p *
 	}
 	r := &recorder{Caller: c}
 	err = libcni.NewCNIConfig(c.Path, r).GetStatusNetworkList(ctx, &one)
-	for line := range strings.Lines(string(r.stderr)) {
-		if _, warning, is := strings.Cut(line, ": warning: "); is {
-			warnings = append(warnings, strings.TrimSpace(warning))
-		}
-	}
-	return warnings, err
+	return r.warnings(), err
 }
 
 // ErrNotChecked means that a plugin gave no verdict, because its executable is missing or cannot run, or because it did not
 // answer CHECK with a result of the specification.
-var ErrNotChecked = errors.New("not checked")
+var ErrNotChecked = errors.New("no verdict")
 
 // Check calls CHECK of the plugins in the attachment's chain, with the configuration and the result from libcni's
 // cache. It judges only plumb's plugins, because CHECK of other plugins can fail without a reason. For example, the
@@ -153,12 +163,12 @@ func (c *Caller) Check(ctx context.Context, a *node.Attachment) (found []Damage,
 	// 0.3.x has no CHECK. Its results have the same format as the results of 0.4.0.
 	version := cmp.Or(map[string]string{"0.3.0": "0.4.0", "0.3.1": "0.4.0"}[list.CNIVersion], list.CNIVersion)
 	if !slices.Contains([]string{"0.4.0", "1.0.0", "1.1.0"}, version) {
-		return nil, fmt.Errorf("cniVersion %q has no CHECK; set a newer one, and let the runtime replace the container", list.CNIVersion)
+		return nil, fmt.Errorf("cniVersion %q has no CHECK; set a newer one, then delete the pod or the container, and let the runtime create it again", list.CNIVersion)
 	}
 	isOurs := func(p *libcni.PluginConfig) bool { return c.Find(ctx, p.Network.Type).Version != "" }
 	isBroken := func(p *libcni.PluginConfig) bool { return c.Find(ctx, p.Network.Type).whyNot(c.Path) != nil }
 	if !slices.ContainsFunc(list.Plugins, func(p *libcni.PluginConfig) bool { return isOurs(p) || isBroken(p) }) {
-		return nil, errors.New("no plugin of the network is plumb's; use the tools of its plugins, or let the runtime replace the container")
+		return nil, errors.New("no plugin of the network is plumb's; use the tools of its plugins, or delete the pod or the container")
 	}
 	for i, p := range list.Plugins {
 		one := *list

@@ -49,9 +49,19 @@ type Entry struct {
 	Fix string `json:"fix,omitempty"`
 }
 
+// Counts are the numbers of attachments. Each examined attachment is in one of them. One with a problem in Left is in Left, even
+// if others of its problems were repaired.
+type Counts struct {
+	Repaired int `json:"repaired"`
+	Damaged  int `json:"damaged"` // would be repaired, with Options.DryRun
+	Healthy  int `json:"healthy"`
+	Left     int `json:"left"`
+	Skipped  int `json:"skipped"`
+}
+
 // A Report is the result of a repair.
 type Report struct {
-	Healthy  int     `json:"healthy"` // the number of attachments whose last CHECK succeeded
+	Counts   Counts  `json:"counts"`
 	Damaged  []Entry `json:"damaged"` // the plugins whose CHECK failed, with Options.DryRun
 	Repaired []Entry `json:"repaired"`
 	// Left contains the plugins whose REPAIR failed or could not be called.
@@ -61,7 +71,29 @@ type Report struct {
 	// Errors is empty if all parts of the host that can contain attachments could be read.
 	Errors []string `json:"errors"`
 
-	flags string // Options.Flags
+	flags   string // Options.Flags
+	healthy []types.Attachment
+}
+
+// count sets Counts. It counts each attachment once.
+func (r *Report) count() {
+	seen := types.Set{}
+	number := func(entries []Entry) (n int) {
+		for _, e := range entries {
+			if id := (types.Attachment{Network: e.Network, ContainerID: e.ContainerID, IfName: e.IfName}); e.Network != "" && !seen[id] {
+				seen[id] = true
+				n++
+			}
+		}
+		return n
+	}
+	r.Counts.Left, r.Counts.Skipped = number(r.Left), number(r.Skipped)
+	r.Counts.Damaged, r.Counts.Repaired = number(r.Damaged), number(r.Repaired)
+	for _, id := range r.healthy {
+		if !seen[id] {
+			r.Counts.Healthy++
+		}
+	}
 }
 
 // Run checks the living attachments of the host, and repairs them one at a time. It needs root. An error wraps
@@ -111,6 +143,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 			r.Errors = append(r.Errors, fmt.Sprintf("router advertisements: %v", err))
 		}
 	}
+	r.count()
 	return r, ctx.Err()
 }
 
@@ -189,14 +222,14 @@ func (r *Report) check(ctx context.Context, caller *plugins.Caller, all []*node.
 	if ctx.Err() != nil {
 		return nil
 	}
-	r.Healthy, r.Left, r.Skipped = 0, []Entry{}, []Entry{}
+	r.healthy, r.Left, r.Skipped = nil, []Entry{}, []Entry{}
 	return slices.DeleteFunc(results, func(c checked) bool {
 		switch {
 		case c.err != nil && isLoopback(c.Attachment): // such as each pod's cni-loopback beside another project's plugin
 		case c.err != nil:
 			r.skip(c.Attachment, c.err)
 		case len(c.damages) == 0:
-			r.Healthy++
+			r.healthy = append(r.healthy, c.ID())
 		}
 		return len(c.damages) == 0
 	})
@@ -210,7 +243,7 @@ func checkOne(ctx context.Context, caller *plugins.Caller, a *node.Attachment) (
 	case list != nil && list.DisableCheck:
 		c.err = errors.New("its network has disableCheck")
 	case a.ResultPath() != "" && !a.HasNamespace():
-		c.err = errors.New("the path of its namespace is unknown; let the runtime replace the container")
+		c.err = errors.New("the path of its namespace is unknown; delete the pod or the container, and let the runtime create it again")
 	default:
 		c.damages, c.err = caller.Check(ctx, a)
 	}
