@@ -170,6 +170,9 @@ func printReport(w io.Writer, r *doctor.Report, verbose bool) error {
 	printf(w, "%s (%s, %s, %s, %s)\n", found, count(len(r.Files), "configuration"),
 		count(len(r.Executables), "executable"), count(r.Attachments, "attachment"), count(len(r.Checks), "check"))
 	for _, n := range r.Notes {
+		if n.Check == doctor.NoGC && !verbose { // most networks work well without GC
+			continue
+		}
 		printf(w, "note: %s: %s\n    %s\n", n.Where, n.What, n.Fix)
 	}
 	return nil

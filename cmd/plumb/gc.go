@@ -41,8 +41,8 @@ file are live. --force does not affect the runtime's networks.`,
 	c.Flags().StringVar(&g.live, "live", "", "`file` with the whole IDs of all live containers of all runtimes; - for stdin")
 	addCRI(c.Flags(), &g.cri)
 	c.Flags().BoolVar(&g.fromResults, "live-from-cache", false, "the containers with a result in libcni's cache are live")
-	c.Flags().BoolVar(&g.noneLive, "no-live", false, "no container with an attachment lives")
-	c.Flags().StringSliceVar(&g.dead, "dead", nil, "whole ID of a `container` that no longer exists; may be repeated")
+	c.Flags().BoolVar(&g.noneLive, "no-live", false, "treat every container as deleted")
+	c.Flags().StringSliceVar(&g.dead, "dead", nil, "ID of a `container` that no longer exists, or the beginning of the ID; may be repeated")
 	c.Flags().BoolVar(&g.dryRun, "dry-run", false, "show what would be removed, and remove nothing")
 	c.Flags().BoolVar(&g.selection.Force, "force", false, "also remove what belongs to containers whose namespace exists, but contains no process")
 	c.Flags().StringVar(&g.selection.Network, "network", "", "collect one `network` only")
@@ -106,7 +106,11 @@ func (g *collection) run(c *cobra.Command, _ []string) error {
 		return err
 	}
 	if g.dryRun {
-		return g.format.print(c.OutOrStdout(), plan, func(w io.Writer) error { return g.printPlan(w, plan) })
+		err := g.format.print(c.OutOrStdout(), plan, func(w io.Writer) error { return g.printPlan(w, plan) })
+		if err == nil && g.keepsDead(plan.Kept) {
+			err = errFound
+		}
+		return err
 	}
 	ctx := afterCurrentCall(c)
 	report, err := g.collect(ctx, c, plan)
@@ -115,11 +119,14 @@ func (g *collection) run(c *cobra.Command, _ []string) error {
 		return err
 	case ctx.Err() != nil:
 		return fmt.Errorf("ended by a signal before everything was removed: %w", ctx.Err())
-	case len(report.Left)+len(report.Errors) > 0:
+	case len(report.Left)+len(report.Errors) > 0, g.keepsDead(report.Kept):
 		return errFound
 	}
 	return nil
 }
+
+// keepsDead reports whether gc keeps what --dead names, for example because it is younger than --min-age.
+func (g *collection) keepsDead(kept []gc.WithReason) bool { return len(g.dead) > 0 && len(kept) > 0 }
 
 // callLimit is the time after which gc kills a plugin. It is longer than the time for which plumb's plugins wait for
 // other calls.
@@ -184,7 +191,7 @@ func (g *collection) readLive(c *cobra.Command, inv *node.Inventory) (life.List,
 	case g.fromResults:
 		return life.FromResults(inv.Facts(), inv.Time), nil
 	case len(g.dead) > 0:
-		return life.NewDead(g.dead, inv.Time), nil
+		return g.deadList(inv)
 	case g.noneLive:
 		return life.List{None: true, Created: inv.Time}, nil
 	case g.live == "-":
@@ -200,6 +207,19 @@ func (g *collection) readLive(c *cobra.Command, inv *node.Inventory) (life.List,
 	}
 	list, err := life.Read(file, g.begin)
 	return list, errors.Join(err, file.Close())
+}
+
+// deadList returns the list for --dead.
+func (g *collection) deadList(inv *node.Inventory) (life.List, error) {
+	var ids []string
+	for _, id := range g.dead {
+		attachments, err := inv.Find(id, "")
+		if err != nil {
+			return life.List{}, err
+		}
+		ids = append(ids, attachments[0].ContainerID)
+	}
+	return life.NewDead(ids, inv.Time), nil
 }
 
 func (g *collection) printPlan(w io.Writer, p *gc.Plan) error {

@@ -53,6 +53,7 @@ may need them for its DEL, and prints the command that removes them.`,
 	flags.StringSliceVar(&f.Only, "only", nil, "the `names` of the executables to install (default: all plugins and datastores)")
 	flags.StringVar(&f.Backup, "backup", "", "copy each file to this `directory` before it is replaced; files that the directory already contains are kept")
 	flags.StringVar(&f.restore, "restore", "", "restore the files in this backup `directory`")
+	flags.BoolVar(&f.DryRun, "dry-run", false, "check everything, show what would be installed or restored, and change nothing")
 	flags.BoolVar(&f.Create, "create", false, "create the directories if they do not exist")
 	flags.StringArrayVar(&f.Confs, "conf", nil, "a `file` to install into --conf-dir after the plugins; may be repeated")
 	flags.StringVar(&f.ConfDir, "conf-dir", "", "the `directory` of the configurations, usually /etc/cni/net.d")
@@ -147,6 +148,9 @@ func (f *installFlags) print(out io.Writer, report install.Report, complete bool
 	if f.restore != "" {
 		participle = "restored"
 	}
+	if f.DryRun {
+		participle = "that would be " + participle
+	}
 	var stays []string
 	for _, list := range []struct {
 		what, dir string
@@ -176,7 +180,7 @@ func (f *installFlags) print(out io.Writer, report install.Report, complete bool
 	if len(stays) > 0 {
 		printf(&b, "Files that were added stay, because a container may need them for its DEL. To remove them later: rm %s\n", strings.Join(stays, " "))
 	}
-	if complete && f.Backup != "" && countFiles(report.Executables, install.Replaced)+countFiles(report.Configurations, install.Replaced) > 0 {
+	if complete && !f.DryRun && f.Backup != "" && countFiles(report.Executables, install.Replaced)+countFiles(report.Configurations, install.Replaced) > 0 {
 		printf(&b, "To restore what was replaced: %s\n", f.restoreCommand())
 	}
 	_, err := io.WriteString(out, b.String())

@@ -23,14 +23,18 @@ nftables elements, and files. It changes nothing.`,
 	}
 	places, format := addPlaces(c), addOutput(c.Flags())
 	var network, container string
-	var noTrunc bool
+	var noTrunc, all bool
 	c.Flags().StringVar(&network, "network", "", "show one `network` only")
 	c.Flags().StringVar(&container, "container", "", "show containers whose ID begins with this `prefix` only")
+	c.Flags().BoolVar(&all, "all", false, "also show containerd's network cni-loopback")
 	c.Flags().BoolVar(&noTrunc, "no-trunc", false, "show whole container IDs")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		inv, err := readHost(c, places)
 		if err != nil {
 			return err
+		}
+		if !all && network == "" {
+			inv.WithoutLoopback()
 		}
 		if err := inv.Select(network, container); err != nil {
 			return usageError{err}

@@ -99,6 +99,17 @@ var _ = Describe("plumb list", func() {
 		Expect(b.plumb("doctor")).To(ContainSubstring("\nnothing found"))
 	})
 
+	It("hides containerd's network cni-loopback without --all", func() {
+		b := newTestbed()
+		p := newContainer("c1")
+		p.RT.IfName = "lo"
+		b.add(b.network("99-lo.conflist", `{"cniVersion": "1.0.0", "name": "cni-loopback", "plugins": [{"type": "loopback"}]}`), p)
+		Expect(b.plumb("list")).To(Equal("0 networks, 0 attachments\n"))
+		for _, flag := range []string{"--all", "--network=cni-loopback"} {
+			Expect(b.plumb("list", flag)).To(HaveSuffix("\n1 network, 1 attachment\n"))
+		}
+	})
+
 	It("shows that a container's namespace is gone", func() {
 		b := newTestbed()
 		p := newContainer("removed")

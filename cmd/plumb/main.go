@@ -5,8 +5,10 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -58,14 +60,34 @@ func newRoot() *cobra.Command {
 		Version:           version.String(),
 		SilenceUsage:      true,
 		SilenceErrors:     true,
-		Args:              usage(cobra.NoArgs),
+		Args:              noCommand,
 		PersistentPreRunE: checkFlags,
 		RunE:              func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	root.AddCommand(newDoctor(), newExplain(), newGC(), newInstall(), newIPAM(), newList(), newMaintain(), newMetrics(), newRepair(), newSchema(), newTrace())
+	root.SuggestionsMinimumDistance = 2
+	root.AddCommand(newVersion(), newReport(), newUninstall(), newDoctor(), newExplain(), newGC(), newInstall(), newIPAM(), newList(), newMaintain(), newMetrics(), newRepair(), newSchema(), newTrace())
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.SetVersionTemplate("plumb {{.Version}}\n")
 	return root
+}
+
+func newVersion() *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "Print the version of plumb", Args: usage(cobra.NoArgs),
+		Run: func(c *cobra.Command, _ []string) { printf(c.OutOrStdout(), "plumb %s\n", version.String()) },
+	}
+}
+
+// noCommand returns an error for arguments that are not a command, with the most similar commands.
+func noCommand(c *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	advice := "plumb --help lists the commands"
+	if similar := c.SuggestionsFor(args[0]); len(similar) > 0 {
+		advice = "did you mean " + strings.Join(similar, " or ") + "?"
+	}
+	return usageError{fmt.Errorf("unknown command %q; %s", args[0], advice)}
 }
 
 // addCompletion adds the command completion, which rejects unknown shells, and the argument and flag completions that

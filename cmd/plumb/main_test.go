@@ -33,6 +33,22 @@ var _ = Describe("plumb", func() {
 	})
 })
 
+var _ = Describe("plumb", func() {
+	It("suggests the most similar command", func() {
+		b := newTestbed()
+		for command, want := range map[string]string{"lst": `unknown command "lst"; did you mean list?`, "xyz": `unknown command "xyz"; plumb --help lists the commands`} {
+			reply := b.run("", command)
+			Expect(reply.Exit).To(Equal(exitUsage))
+			Expect(reply.Stderr).To(Equal("plumb: " + want + "\nSee plumb --help.\n"))
+		}
+	})
+
+	It("prints its version", func() {
+		b := newTestbed()
+		Expect(b.run("", "version").Stdout).To(And(HavePrefix("plumb v2."), Equal(b.run("", "--version").Stdout)))
+	})
+})
+
 var _ = Describe("plumb completion", func() {
 	It("rejects an unknown or missing shell", func() {
 		b := newTestbed()

@@ -18,6 +18,7 @@ import (
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/watch"
 	"github.com/plumb-cni/plumb/v2/pkg/hostfile"
 	"github.com/plumb-cni/plumb/v2/pkg/ns"
+	"github.com/plumb-cni/plumb/v2/pkg/statefile"
 	"github.com/spf13/cobra"
 )
 
@@ -80,6 +81,7 @@ func (m *maintainer) run() (err error) {
 	defer func() { err = errors.Join(err, unlock()) }()
 	ctx := untilSignal(m.c.Context())
 	m.GC, m.Repair = m.gc, m.repair
+	m.State = statefile.File{Dir: filepath.Dir(path), Name: "plumb-maintain.json"}
 	m.Log = func(format string, args ...any) { printf(m.c.ErrOrStderr(), "plumb: "+format+"\n", args...) }
 	context.AfterFunc(ctx, func() { m.Log("ending after the current attachment") })
 	if m.Every > 0 {

@@ -33,14 +33,14 @@ var _ = Describe("plumb maintain", func() {
 
 		dry := b.run("", maintain("--live", b.path("live"), "--dry-run")...)
 		Expect(dry.Exit).To(Equal(exitFound), dry.Stderr)
-		Expect(dry.Stdout).To(And(ContainSubstring("would remove stubs "+dead), ContainSubstring("would repair stubs "+live)))
+		Expect(dry.Stdout).To(And(ContainSubstring("would remove stubs "+dead), ContainSubstring("would repair stubs "+live[:12])))
 
 		reply := b.run("", maintain("--live", b.path("live"), "--metrics", b.path("m.prom"))...)
 		Expect(reply.Exit).To(Equal(0), reply.Stderr)
-		Expect(reply.Stdout).To(And(ContainSubstring("removed stubs "+dead), ContainSubstring("repaired stubs "+live)))
+		Expect(reply.Stdout).To(And(ContainSubstring("removed stubs "+dead), ContainSubstring("repaired stubs "+live[:12])))
 		text, err := os.ReadFile(b.path("m.prom"))
 		Expect(err).NotTo(HaveOccurred())
-		Expect(string(text)).To(And(ContainSubstring("\nplumb_maintain_removed 1\n"), ContainSubstring("\nplumb_maintain_repaired 1\n")))
+		Expect(string(text)).To(And(ContainSubstring("\nplumb_maintain_removed_total 1\n"), ContainSubstring("\nplumb_maintain_repaired_total 1\n")))
 
 		b.write("broken-one-"+live, broken)
 		b.write("fails-one-"+live, broken)

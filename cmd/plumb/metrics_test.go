@@ -1,12 +1,17 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
 )
 
 var _ = Describe("plumb metrics", func() {
@@ -32,6 +37,7 @@ var _ = Describe("plumb metrics", func() {
 			`plumb_orphaned_objects{network="pods",kind="reservation"} 1`,
 			`plumb_read_errors 0`,
 			`# TYPE plumb_addresses gauge`,
+			`# TYPE plumb_build_info gauge`,
 		} {
 			Expect(strings.Split(out, "\n")).To(ContainElement(want))
 		}
@@ -50,8 +56,8 @@ var _ = Describe("plumb metrics", func() {
 		Expect(out).To(ContainSubstring(`plumb_addresses{network="fl\"at\\",range="10.1.2.1-10.1.2.254"} 239` + "\n"))
 		Expect(out).To(ContainSubstring(`plumb_addresses_free{network="fl\"at\\",range="10.1.2.1-10.1.2.254"} 113` + "\n"))
 		Expect(out).To(ContainSubstring(`plumb_addresses_owned{network="fl\"at\\"} 2` + "\n"))
-		Expect(out).To(ContainSubstring(`plumb_datastore_calls{network="fl\"at\\"} 12` + "\n"))
-		Expect(out).To(ContainSubstring(`plumb_datastore_calls_failed{network="fl\"at\\"} 3` + "\n"))
+		Expect(out).To(ContainSubstring(`plumb_datastore_calls_total{network="fl\"at\\"} 12` + "\n"))
+		Expect(out).To(ContainSubstring(`plumb_datastore_calls_failed_total{network="fl\"at\\"} 3` + "\n"))
 		Expect(out).To(ContainSubstring(`plumb_datastore_last_success_timestamp_seconds{network="fl\"at\\"} 1764270000` + "\n"))
 		requireExposition(out)
 	})
@@ -75,25 +81,25 @@ var _ = Describe("plumb metrics", func() {
 	})
 })
 
-// requireExposition fails the test unless the text follows the format of Prometheus, which is HELP, TYPE and
-// distinct samples for each metric.
+// requireExposition fails the test unless the text is in the format of Prometheus, without duplicates, and follows the conventions
+// for names and types.
 func requireExposition(text string) {
 	GinkgoHelper()
-	const label = `[a-z_]+="(?:[^"\\\n]|\\["\\n])*"`
-	metric, seen := "", map[string]bool{}
-	Expect(text).To(HaveSuffix("\n"))
-	for line := range strings.Lines(text) {
-		word := strings.Fields(line)
-		switch {
-		case strings.HasPrefix(line, "# HELP "):
-			metric = word[2]
-		case strings.HasPrefix(line, "# TYPE "):
-			Expect(word[2:]).To(Equal([]string{metric, "gauge"}))
-		default:
-			Expect(line).To(MatchRegexp("^" + metric + `(\{` + label + "(," + label + `)*\})? \d+\n$`))
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(text))
+	Expect(err).NotTo(HaveOccurred())
+	for name, family := range families {
+		want := dto.MetricType_GAUGE
+		if strings.HasSuffix(name, "_total") {
+			want = dto.MetricType_COUNTER
 		}
-		key := line[:strings.LastIndex(line, " ")]
-		Expect(seen[key]).To(BeFalse(), line)
-		seen[key] = true
+		Expect(family.GetType()).To(Equal(want), name)
+		seen := map[string]bool{}
+		for _, m := range family.GetMetric() {
+			labels := fmt.Sprint(m.GetLabel())
+			Expect(seen[labels]).To(BeFalse(), "%s%s", name, labels)
+			seen[labels] = true
+		}
 	}
+	Expect(promlint.New(strings.NewReader(text)).Lint()).To(BeEmpty())
 }

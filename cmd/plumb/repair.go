@@ -25,7 +25,7 @@ changes containers only with --container-side, and takes nothing from another co
 	places, format, timeout := addPlaces(c), addOutput(c.Flags()), addTimeout(c.Flags())
 	var o repair.Options
 	var verbose bool
-	c.Flags().BoolVarP(&verbose, "verbose", "v", false, "show whole container IDs")
+	c.Flags().BoolVarP(&verbose, "verbose", "v", false, "show whole container IDs, and all problems of a plugin")
 	c.Flags().StringVar(&o.Network, "network", "", "repair one `network` only")
 	c.Flags().BoolVar(&o.DryRun, "dry-run", false, "call CHECK only, and show what would be repaired")
 	c.Flags().BoolVar(&o.ContainerSide, "container-side", false, "also restore addresses, routes and settings in the containers")
@@ -58,9 +58,9 @@ changes containers only with --container-side, and takes nothing from another co
 }
 
 func printRepairs(w io.Writer, r *repair.Report, dryRun, verbose bool) error {
-	short := withShortIDs
+	short, what := withShortIDs, repair.Entry.Summary
 	if verbose {
-		short = func(text string) string { return text }
+		short, what = func(text string) string { return text }, func(e repair.Entry) string { return e.What }
 	}
 	lines := func(verb string, entries []repair.Entry) {
 		for _, e := range entries {
@@ -68,7 +68,7 @@ func printRepairs(w io.Writer, r *repair.Report, dryRun, verbose bool) error {
 			if e.Network != "" {
 				object = strings.TrimSuffix(strings.Join([]string{e.Network, e.ContainerID, e.IfName, e.Plugin}, " "), " ")
 			}
-			printf(w, "%s %s: %s\n", verb, short(object), short(e.What))
+			printf(w, "%s %s: %s\n", verb, short(object), short(what(e)))
 			if e.Error != "" {
 				printf(w, "  REPAIR: %s\n", short(e.Error))
 			}

@@ -154,6 +154,13 @@ func (t *Tx) DelRule(tab Table, r ListedRule) {
 	})
 }
 
+// DeleteTable deletes a table with everything in it.
+func (c *Conn) DeleteTable(tab Table) error {
+	tx := new(Tx)
+	tx.add("delete table "+tab.String(), func(c *nftables.Conn) { c.DelTable(tab.library()) })
+	return c.Commit("delete table "+tab.String(), tx)
+}
+
 // DelChain deletes a chain with its rules. If a rule or an element jumps to the chain, the
 // commit fails with EBUSY.
 func (t *Tx) DelChain(tab Table, chain string) {

@@ -114,14 +114,7 @@ func slowMonitor() {
 func Run(p Plugin, env Env) int {
 	r := newRequest(p, env)
 	if r.Command == "" {
-		if len(env.Args) > 0 && p.Commands[env.Args[0]] != nil {
-			return r.runCommand()
-		}
-		if len(env.Args) > 0 && len(p.Commands) > 0 && !strings.HasPrefix(env.Args[0], "-") {
-			fmt.Fprintf(env.Stderr, "%s: unknown command %q; the commands are: %s\n", p.Name, env.Args[0], strings.Join(slices.Sorted(maps.Keys(p.Commands)), ", "))
-			return 1
-		}
-		return r.printBanner()
+		return r.answerUser()
 	}
 	if r.Command != cmdVersion {
 		r.openLog()
@@ -134,6 +127,29 @@ func Run(p Plugin, env Env) int {
 		return 1
 	}
 	return 0
+}
+
+// answerUser answers a user, who calls the plugin without CNI_COMMAND.
+func (r *Request) answerUser() int {
+	switch args := r.env.Args; {
+	case len(args) == 0, args[0] == "--version":
+		return r.printBanner()
+	case r.plugin.Commands[args[0]] != nil:
+		return r.runCommand()
+	case slices.Contains([]string{"--help", "-h", "help"}, args[0]):
+		fmt.Fprintf(r.env.Stdout, "%[1]s %[2]s is a plugin of the Container Network Interface. A container runtime calls it with CNI_COMMAND and a configuration on stdin.\n"+
+			"Page: https://github.com/plumb-cni/plumb/tree/main/plugins/%[1]s. Schema of the configuration: plumb schema %[1]s\n"+
+			"Commands: %[3]s\n", r.plugin.Name, version.String(), r.commands())
+		return 0
+	default:
+		fmt.Fprintf(r.env.Stderr, "%s: unknown argument %q; the commands are: %s\n", r.plugin.Name, args[0], r.commands())
+		return 2
+	}
+}
+
+// commands lists what a user can pass as the first argument.
+func (r *Request) commands() string {
+	return strings.Join(append(slices.Sorted(maps.Keys(r.plugin.Commands)), "--help", "--version"), ", ")
 }
 
 // printBanner prints the name and version of the plugin. Run calls it if CNI_COMMAND is not set. The

@@ -222,8 +222,8 @@ func TestCommands(t *testing.T) {
 	for _, args := range [][]string{{"other"}, {"other", "restore"}, {""}} {
 		stderr.Reset()
 		env.Args = args
-		want := fmt.Sprintf("firewall: unknown command %q; the commands are: restore\n", args[0])
-		if code := skel.Run(p, env); code != 1 || len(calls) != 2 || stdout.String() != "" || stderr.String() != want {
+		want := fmt.Sprintf("firewall: unknown argument %q; the commands are: restore, --help, --version\n", args[0])
+		if code := skel.Run(p, env); code != 2 || len(calls) != 2 || stdout.String() != "" || stderr.String() != want {
 			t.Errorf("with arguments %q: exit status %d, stderr %q", args, code, stderr.String())
 		}
 	}
@@ -233,9 +233,13 @@ func TestCommands(t *testing.T) {
 			t.Errorf("with arguments %q the exit status is %d after %d calls, want the banner", args, code, len(calls))
 		}
 	}
+	env.Args = []string{"--help"}
+	if code := skel.Run(p, env); code != 0 || strings.Count(stdout.String(), "\n") != 3 || !strings.HasSuffix(stdout.String(), "\nCommands: restore, --help, --version\n") {
+		t.Errorf("--help: exit status %d, %q", code, stdout.String())
+	}
 	p.Commands, env.Args = nil, []string{"restore"}
-	if code := skel.Run(p, env); code != 0 {
-		t.Errorf("a plugin without commands has exit status %d, want the banner", code)
+	if code := skel.Run(p, env); code != 2 {
+		t.Errorf("a plugin without commands has exit status %d, want 2", code)
 	}
 }
 

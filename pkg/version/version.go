@@ -11,15 +11,24 @@ import (
 var linked string
 
 // String returns the version of the running executable, such as "v2.1.0" or "v2.1.0+3.gabcdef0". It is the linker's or, after
-// go install, the version of the module. Without both, it is "v2.0.0+dev".
+// go install, the version of the module. Without both, it is "v2.0.0+dev", with the commit if go build has recorded it.
 func String() string {
 	if linked != "" {
 		return linked
 	}
-	if info, ok := debug.ReadBuildInfo(); ok && strings.HasPrefix(info.Main.Version, "v2.") {
+	info, ok := debug.ReadBuildInfo()
+	if ok && strings.HasPrefix(info.Main.Version, "v2.") {
 		return ofModule(info.Main.Version)
 	}
-	return "v2.0.0+dev"
+	v := "v2.0.0+dev"
+	if ok {
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" && len(s.Value) >= 7 {
+				v += ".g" + s.Value[:7]
+			}
+		}
+	}
+	return v
 }
 
 // ofModule returns the version that an executable prints for a version of its module. The pseudo-version of an untagged commit,

@@ -86,6 +86,14 @@ func (n *testHost) reserve(first, last int) {
 }
 
 var _ = Describe("plumb doctor on configurations", func() {
+	It("notes a network without GC, which is not a problem", func() {
+		n := newTestHost("bridge", "host-local")
+		n.write("10-pods.conflist", strings.Replace(good, "1.1.0", "1.0.0", 1))
+		report := n.doctor()
+		Expect(report.Findings).To(BeEmpty())
+		Expect(report.Notes).To(HaveExactElements(HaveField("What", "cniVersion 1.0.0 does not support GC, so that resources that name no attachment remain")))
+	})
+
 	It("notes a bridge whose containers cannot connect to their own host ports, which is not a problem", func() {
 		n := newTestHost("bridge", "host-local", "portmap")
 		n.write("10-pods.conflist", strings.Replace(good, "        }\n    ]", `        }, {"type": "portmap", "capabilities": {"portMappings": true}}

@@ -36,6 +36,9 @@ type Finding struct {
 // edit is the prefix of a Fix that is not a command.
 const edit = plugins.Edit
 
+// NoGC is the check for networks without GC.
+const NoGC = "no-gc"
+
 // These are the values of Finding.Where that are not files.
 const (
 	onHost   = "host"
@@ -94,6 +97,13 @@ type check struct {
 // An addFunc adds a Finding. It formats the text as fmt.Sprintf does.
 type addFunc func(where, fix, format string, args ...any)
 
+// addTo returns a function that adds the findings of a check to the list.
+func addTo(list *[]Finding, check string) addFunc {
+	return func(where, fix, format string, args ...any) {
+		*list = append(*list, Finding{Check: check, Where: where, What: fmt.Sprintf(format, args...), Fix: fix})
+	}
+}
+
 // Examine examines the host of this process. After it has read what the host holds, and before it calls a plugin, it
 // replaces ctx by the context that begin returns.
 func (o Options) Examine(ctx context.Context, begin func(context.Context) context.Context) (*Report, error) {
@@ -139,16 +149,14 @@ func (o Options) Examine(ctx context.Context, begin func(context.Context) contex
 			return nil, err
 		}
 		r.Checks = append(r.Checks, c.name)
-		c.find(files, func(where, fix, format string, args ...any) {
-			r.Findings = append(r.Findings, Finding{Check: c.name, Where: where, What: fmt.Sprintf(format, args...), Fix: fix})
-		})
+		c.find(files, addTo(&r.Findings, c.name))
 	}
 	if err := ctx.Err(); err != nil { // the context was cancelled during the last check
 		return nil, err
 	}
-	findHairpins(files, func(where, fix, format string, args ...any) {
-		r.Notes = append(r.Notes, Finding{Check: "hairpin", Where: where, What: fmt.Sprintf(format, args...), Fix: fix})
-	})
+	for _, c := range []check{{"hairpin", findHairpins}, {NoGC, o.findWithoutGC}} {
+		c.find(files, addTo(&r.Notes, c.name))
+	}
 	for _, x := range caller.Executables() {
 		r.Executables = append(r.Executables, x.Path)
 	}

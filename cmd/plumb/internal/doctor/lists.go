@@ -9,6 +9,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/containernetworking/cni/pkg/version"
+
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/runtimes"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/schema"
 	"github.com/plumb-cni/plumb/v2/pkg/nft"
 	"github.com/plumb-cni/plumb/v2/pkg/tables"
@@ -116,6 +119,23 @@ func findHairpins(files []*file, add addFunc) {
 		if json.Unmarshal(f.plugins[i].Bytes, &keys) == nil && !keys.HairpinMode && !keys.PromiscMode {
 			add(f.plugins[i].where("type"), fmt.Sprintf("%sadd \"hairpinMode\": true to bridge in %s", edit, f.path),
 				"bridge: hairpinMode is not set, so that containers cannot connect to their own host ports")
+		}
+	}
+}
+
+// findWithoutGC finds networks whose cniVersion has no GC, although the runtime and plumb's plugins support it.
+func (o Options) findWithoutGC(files []*file, add addFunc) {
+	old := func(v string) bool {
+		supported, err := version.GreaterThanOrEqualTo(v, "1.1.0")
+		return err == nil && !supported
+	}
+	if slices.ContainsFunc(o.Runtimes, func(r runtimes.Runtime) bool { return r.CNIVersion != "" && old(r.CNIVersion) }) {
+		return
+	}
+	for _, f := range usable(files) {
+		if old(f.list.CNIVersion) && !slices.ContainsFunc(f.types(), func(name string) bool { return !slices.Contains(schema.Names(), name) }) {
+			add(f.where(f.top.Get("cniVersion")), fmt.Sprintf("%swrite \"cniVersion\": \"1.1.0\" into %s", edit, f.path),
+				"cniVersion %s does not support GC, so that resources that name no attachment remain", f.list.CNIVersion)
 		}
 	}
 }

@@ -232,7 +232,6 @@ func (c *Collector) sweep(ctx context.Context, n *node.Network, p *Plan) (err er
 		return nil
 	}
 	if supported, _ := version.GreaterThanOrEqualTo(n.CNIVersion, "1.1.0"); !supported {
-		c.Log("network %s: cniVersion %s does not support GC; resources that name no attachment remain", n.Name, n.CNIVersion)
 		return nil
 	}
 	path, err := skel.LockPath()

@@ -220,6 +220,8 @@ func (o Options) checkDirectories() error {
 	for _, dir := range dirs {
 		info, err := os.Stat(dir)
 		switch {
+		case errors.Is(err, fs.ErrNotExist) && o.Create && o.DryRun:
+			err = nil
 		case errors.Is(err, fs.ErrNotExist) && o.Create:
 			err = os.MkdirAll(dir, 0o755)
 		case errors.Is(err, fs.ErrNotExist):

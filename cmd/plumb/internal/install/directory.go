@@ -23,8 +23,12 @@ import (
 // addedNames is the name of the file in a backup that lists the added files.
 const addedNames = ".new"
 
-// A directory is a directory in use, with the directory for its backup. backup is empty if there is no backup.
-type directory struct{ path, backup string }
+// A directory is a directory in use, with the directory for its backup. backup is empty if there is no backup. With dryRun, its
+// methods change nothing, and return what they would do.
+type directory struct {
+	path, backup string
+	dryRun       bool
+}
 
 // A source is a file to copy.
 type source struct {
@@ -39,6 +43,9 @@ const lockWait = time.Minute
 // begin waits for other installations and locks the directory. It removes the temporary files for these names that a
 // killed installation left there and in the backup. The caller must close the returned file, which ends the lock.
 func (f directory) begin(names []string) (io.Closer, error) {
+	if f.dryRun {
+		return io.NopCloser(nil), nil
+	}
 	dir, err := os.Open(f.path)
 	if err != nil {
 		return nil, err
@@ -94,8 +101,8 @@ func (f directory) install(ctx context.Context, sources []source) ([]File, error
 func (f directory) replace(ctx context.Context, sources []source) ([]File, error) {
 	done := []File{}
 	plan, err := f.plan(sources)
-	if err != nil {
-		return done, err
+	if err != nil || f.dryRun {
+		return append(done, plan...), err
 	}
 	if f.backup != "" {
 		if err := f.backUp(plan); err != nil {
@@ -220,7 +227,7 @@ func (f directory) restore(ctx context.Context) ([]File, error) {
 		}
 		sources = append(sources, s)
 	}
-	done, err = directory{path: f.path}.replace(ctx, sources)
+	done, err = directory{path: f.path, dryRun: f.dryRun}.replace(ctx, sources)
 	for i := range done {
 		if done[i].changed() {
 			done[i].Action = Restored

@@ -19,6 +19,7 @@ type Options struct {
 	Create  bool     // create To and ConfDir if they do not exist
 	Confs   []string // the configuration files
 	ConfDir string   // the directory of the configurations
+	DryRun  bool     // check everything, and change nothing
 	// Timeout limits the time in which a new plugin must print its version.
 	Timeout time.Duration
 }
@@ -82,6 +83,9 @@ func Install(ctx context.Context, o Options) (Report, error) {
 	if report.Configurations, err = o.confDirectory().install(ctx, confs); err != nil {
 		return report, err
 	}
+	if o.DryRun {
+		return report, nil
+	}
 	return report, report.restartDaemon(ctx)
 }
 
@@ -108,6 +112,9 @@ func Restore(ctx context.Context, o Options) (Report, error) {
 		return report, err
 	}
 	report.Advice = append(report.Advice, closeLocalnet)
+	if o.DryRun {
+		return report, nil
+	}
 	return report, report.restartDaemon(ctx)
 }
 
@@ -120,13 +127,13 @@ func newReport() Report {
 	return Report{Executables: []File{}, Configurations: []File{}, Restarted: []string{}, Advice: []string{}}
 }
 
-func (o Options) pluginDirectory() directory { return directory{o.To, o.Backup} }
+func (o Options) pluginDirectory() directory { return directory{o.To, o.Backup, o.DryRun} }
 
 func (o Options) confDirectory() directory {
 	if o.Backup == "" {
-		return directory{o.ConfDir, ""}
+		return directory{o.ConfDir, "", o.DryRun}
 	}
-	return directory{o.ConfDir, filepath.Join(o.Backup, confBackup)}
+	return directory{o.ConfDir, filepath.Join(o.Backup, confBackup), o.DryRun}
 }
 
 // requireBackup returns an error if the backup is empty or does not exist.

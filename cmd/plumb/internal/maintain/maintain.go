@@ -4,6 +4,7 @@ package maintain
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/metrics"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/watch"
 	"github.com/plumb-cni/plumb/v2/pkg/lock"
+	"github.com/plumb-cni/plumb/v2/pkg/statefile"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
@@ -47,6 +49,7 @@ type Maintainer struct {
 	Every   time.Duration   // the time between two runs, or zero for one run
 	Events  <-chan []string // what is deleted or changed between two runs, see watch.Watcher; may be nil
 	Metrics string          // the path of the file for node_exporter, or "" for none
+	State   statefile.File  // keeps the numbers of the metrics between runs; without a Dir, the numbers begin with zero
 	Log     func(format string, args ...any)
 
 	limiter watch.Limiter
@@ -59,6 +62,8 @@ type Maintainer struct {
 // attachments that it could not repair.
 // If ctx is done, Run returns no error.
 func (m *Maintainer) Run(ctx context.Context) (left int, err error) {
+	text, _ := statefile.Read(m.State.Path()) // without the file, the counters begin with zero
+	_ = json.Unmarshal(text, &m.numbers)
 	if m.Every == 0 {
 		if err = m.runAll(ctx); ctx.Err() != nil {
 			return 0, nil
@@ -133,8 +138,9 @@ func (m *Maintainer) writeMetrics() error {
 	if m.Metrics == "" {
 		return nil
 	}
-	temp := m.Metrics + ".new" // node_exporter reads only *.prom
-	err := m.writeNewFile(temp)
+	temp := m.Metrics + ".new"         // node_exporter reads only *.prom
+	text, _ := json.Marshal(m.numbers) // times and integers can always be encoded
+	err := errors.Join(m.State.Write(text), m.writeNewFile(temp))
 	if err == nil {
 		err = os.Rename(temp, m.Metrics)
 	}

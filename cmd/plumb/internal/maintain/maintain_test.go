@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/plumb-cni/plumb/v2/pkg/statefile"
 )
 
 // calls records the calls of GC and Repair, and what a Maintainer logs.
@@ -43,7 +45,7 @@ func TestOnce(t *testing.T) {
 	if left != 5 || err != nil || !slices.Equal(c.list, []string{"gc", "repair"}) {
 		t.Errorf("want gc, repair and 5 attachments left, got %q, %d, %v", c.list, left, err)
 	}
-	c.expectMetrics(t, fmt.Sprintf("last_success_timestamp_seconds %d", c.numbers.Success.Unix()), "removed 3", "repaired 5", "suspect 2", "left 5")
+	c.expectMetrics(t, fmt.Sprintf("last_success_timestamp_seconds %d", c.numbers.Success.Unix()), "removed_total 3", "repaired_total 5", "suspect 2", "left 5")
 	if time.Since(c.numbers.Success) > time.Hour {
 		t.Errorf("want the time of the run, got %s", c.numbers.Success)
 	}
@@ -74,12 +76,26 @@ func TestErrors(t *testing.T) {
 	if !errors.Is(err, c.gcErr) || !slices.Equal(c.list, []string{"gc", "repair"}) {
 		t.Errorf("want the error of gc and a repair, got %q, %v", c.list, err)
 	}
-	c.expectMetrics(t, "removed 3", "repaired 5", "suspect 0", "left 4")
+	c.expectMetrics(t, "removed_total 3", "repaired_total 5", "suspect 0", "left 4")
 	c.gcErr, c.repairErr = nil, errors.New("no permission")
 	if _, err := c.Run(t.Context()); !errors.Is(err, c.repairErr) {
 		t.Errorf("want the error of repair, got %v", err)
 	}
-	c.expectMetrics(t, "removed 6", "repaired 10", "suspect 2", "left 4")
+	c.expectMetrics(t, "removed_total 6", "repaired_total 10", "suspect 2", "left 4")
+}
+
+// TestState checks that the counters and the last success survive the end of plumb maintain.
+func TestState(t *testing.T) {
+	dir := t.TempDir()
+	run := func(gcErr error) *calls {
+		c := newCalls()
+		c.Metrics, c.State, c.gcErr = filepath.Join(dir, "plumb.prom"), statefile.File{Dir: dir, Name: "state"}, gcErr
+		_, _ = c.Run(t.Context())
+		return c
+	}
+	success := run(nil).numbers.Success.Unix()
+	run(errors.New("no answer")).expectMetrics(t, fmt.Sprintf("last_success_timestamp_seconds %d", success),
+		"removed_total 6", "repaired_total 10", "suspect 0", "left 4")
 }
 
 // TestFailedMetrics checks that no temporary file stays if the metrics cannot be written.

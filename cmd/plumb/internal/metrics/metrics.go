@@ -9,9 +9,10 @@ import (
 	"time"
 
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/node"
+	"github.com/plumb-cni/plumb/v2/pkg/version"
 )
 
-// A metric is a Prometheus metric of the type gauge.
+// A metric is a Prometheus metric: a counter if its name ends with _total, otherwise a gauge.
 type metric struct {
 	name, help string
 	samples    []string // in the text format, one line each
@@ -33,21 +34,25 @@ func (m *metric) add(value any, labels ...string) {
 
 // Write writes the metrics of the inventory in the text format of Prometheus (version 0.0.4).
 func Write(w io.Writer, inv *node.Inventory) error {
-	return writeMetrics(w, append(addressMetrics(inv), attachmentMetrics(inv)...))
+	build := &metric{name: "plumb_build_info", help: "The version of plumb; the value is 1."}
+	build.add(1, "version", version.String())
+	return writeMetrics(w, slices.Concat([]*metric{build}, addressMetrics(inv), attachmentMetrics(inv)))
 }
 
-// A Maintenance contains the numbers of plumb maintain.
+// A Maintenance contains the numbers of plumb maintain. A file in JSON keeps them between runs.
 type Maintenance struct {
-	Success           time.Time // the end of the last run without an error, or zero
-	Removed, Repaired int       // the removed attachments and the repaired plugins since plumb maintain started
-	Suspect, Left     int       // what the last run kept, or could not remove or repair
+	Success  time.Time `json:"success"`  // the end of the last run without an error, or zero
+	Removed  int       `json:"removed"`  // the removed attachments since the host started
+	Repaired int       `json:"repaired"` // the repaired plugins since the host started
+	Suspect  int       `json:"-"`        // the attachments that the last run kept
+	Left     int       `json:"-"`        // what the last run could not remove or repair
 }
 
 // Write writes the numbers in the text format of Prometheus (version 0.0.4).
 func (m Maintenance) Write(w io.Writer) error {
 	success := &metric{name: "plumb_maintain_last_success_timestamp_seconds", help: "Time at which the last run of plumb maintain without an error ended."}
-	removed := &metric{name: "plumb_maintain_removed", help: "Attachments that plumb maintain removed since it started."}
-	repaired := &metric{name: "plumb_maintain_repaired", help: "Repairs by plumb maintain since it started; each plugin of an attachment counts."}
+	removed := &metric{name: "plumb_maintain_removed_total", help: "Attachments that plumb maintain has removed since the host started."}
+	repaired := &metric{name: "plumb_maintain_repaired_total", help: "Repairs by plumb maintain since the host started; each plugin of an attachment counts."}
 	suspect := &metric{name: "plumb_maintain_suspect", help: "Attachments that may be leftovers, and that the last run of plumb maintain kept."}
 	left := &metric{name: "plumb_maintain_left", help: "Attachments that the last run of plumb maintain could not remove, and plugins of attachments that it could not repair."}
 	if !m.Success.IsZero() {
@@ -65,7 +70,11 @@ func writeMetrics(w io.Writer, metrics []*metric) error {
 		if len(m.samples) == 0 {
 			continue
 		}
-		if _, err := fmt.Fprintf(w, "# HELP %s %s\n# TYPE %s gauge\n%s", m.name, m.help, m.name, strings.Join(m.samples, "")); err != nil {
+		kind := "gauge"
+		if strings.HasSuffix(m.name, "_total") {
+			kind = "counter"
+		}
+		if _, err := fmt.Fprintf(w, "# HELP %s %s\n# TYPE %s %s\n%s", m.name, m.help, m.name, kind, strings.Join(m.samples, "")); err != nil {
 			return err
 		}
 	}
@@ -115,9 +124,9 @@ func addressMetrics(inv *node.Inventory) []*metric {
 	reserved := &metric{name: "plumb_addresses_reserved", help: "Addresses of a range set that are reserved for an attachment on this host."}
 	free := &metric{name: "plumb_addresses_free", help: "Addresses of a range set that are not reserved; with cluster-local, those that no node owned when this node last asked its datastore."}
 	owned := &metric{name: "plumb_addresses_owned", help: "Addresses that this node owns, with cluster-local."}
-	calls := &metric{name: "plumb_datastore_calls", help: "Calls of cluster-local's datastore on this node that can change which addresses the node owns."}
-	failed := &metric{name: "plumb_datastore_calls_failed", help: "Calls in plumb_datastore_calls that failed."}
-	success := &metric{name: "plumb_datastore_last_success_timestamp_seconds", help: "Time of the last call in plumb_datastore_calls that did not fail."}
+	calls := &metric{name: "plumb_datastore_calls_total", help: "Calls of cluster-local's datastore on this node that can change which addresses the node owns."}
+	failed := &metric{name: "plumb_datastore_calls_failed_total", help: "Calls in plumb_datastore_calls_total that failed."}
+	success := &metric{name: "plumb_datastore_last_success_timestamp_seconds", help: "Time of the last call in plumb_datastore_calls_total that did not fail."}
 	for _, n := range inv.Networks {
 		for _, ipam := range n.IPAMs {
 			if ipam.ClusterLocal {

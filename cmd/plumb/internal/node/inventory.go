@@ -85,6 +85,18 @@ func (a *Attachment) ID() types.Attachment {
 	return types.Attachment{Network: a.Network, ContainerID: a.ContainerID, IfName: a.IfName}
 }
 
+// runtimeLoopback is the network with which containerd sets lo up in each pod. It needs nothing on the host.
+const runtimeLoopback = "cni-loopback"
+
+// WithoutLoopback removes containerd's attachments of lo from the inventory.
+func (inv *Inventory) WithoutLoopback() {
+	inv.Attachments = slices.DeleteFunc(inv.Attachments, func(a *Attachment) bool { return IsLoopback(a.Network, a.IfName) })
+	inv.Networks = slices.DeleteFunc(inv.Networks, func(n *Network) bool { return n.Name == runtimeLoopback && n.File == "" })
+}
+
+// IsLoopback reports whether an interface of a network is the lo that containerd sets up in each pod.
+func IsLoopback(network, ifName string) bool { return network == runtimeLoopback && ifName == "lo" }
+
 // CanDelete reports whether DEL can be called for the attachment, which needs the whole names of its network and container.
 // The interface may be unknown if all resources are reservations whose files contain only the container ID, because DEL of
 // host-local releases these for any interface.
@@ -374,14 +386,14 @@ func (inv *Inventory) Network(name string) (*Network, error) {
 	return nil, fmt.Errorf("network %q: %w; its networks are %s", name, ErrNoNetwork, strings.Join(names, ", "))
 }
 
-// Find returns the attachments of the container whose ID is prefix or begins with it. If ifName is not empty, Find returns
+// Find returns the attachments of the container whose ID, with or without nerdctl's namespace, is prefix or begins with it. If ifName is not empty, Find returns
 // only the attachments with this interface name. It returns an error if no container or several containers match.
 func (inv *Inventory) Find(prefix, ifName string) ([]*Attachment, error) {
 	var found []*Attachment
 	ids := map[string]bool{}
 	exact := slices.ContainsFunc(inv.Attachments, func(a *Attachment) bool { return a.ContainerID == prefix })
 	for _, a := range inv.Attachments {
-		matches := a.ContainerID == prefix || !exact && strings.HasPrefix(a.ContainerID, prefix)
+		matches := a.ContainerID == prefix || !exact && (strings.HasPrefix(a.ContainerID, prefix) || strings.HasPrefix(life.RuntimeID(a.ContainerID), prefix))
 		if a.ContainerID != "" && matches && (ifName == "" || a.IfName == ifName) {
 			found = append(found, a)
 			ids[a.ContainerID] = true

@@ -3,6 +3,7 @@
 package repair
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,7 +48,12 @@ type Entry struct {
 	Error string `json:"error,omitempty"` // the error of REPAIR
 	// Fix is, in Report.Left, a command for sh that fixes the rest or, after plugins.Edit, what the operator must do.
 	Fix string `json:"fix,omitempty"`
+
+	summary string // What with only the first of several problems
 }
+
+// Summary returns What or, if it contains several problems, the first one and their number.
+func (e Entry) Summary() string { return cmp.Or(e.summary, e.What) }
 
 // Counts are the numbers of attachments. Each examined attachment is in one of them. One with a problem in Left is in Left, even
 // if others of its problems were repaired.
@@ -275,5 +281,9 @@ func (r *Report) skip(a *node.Attachment, reason error) {
 }
 
 func entry(a *node.Attachment, d plugins.Damage) Entry {
-	return Entry{Network: a.Network, ContainerID: a.ContainerID, IfName: a.IfName, Plugin: d.Plugin, What: plugins.ErrorText(d.Err)}
+	e := Entry{Network: a.Network, ContainerID: a.ContainerID, IfName: a.IfName, Plugin: d.Plugin, What: plugins.ErrorText(d.Err)}
+	if texts := d.Texts(); len(texts) > 1 && texts[0] != "" {
+		e.summary = fmt.Sprintf("%s; and %d more (-v)", texts[0], len(texts)-1)
+	}
+	return e
 }

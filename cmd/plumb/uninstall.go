@@ -1,0 +1,158 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/install"
+	"github.com/plumb-cni/plumb/v2/pkg/nft"
+	"github.com/plumb-cni/plumb/v2/pkg/nl"
+	"github.com/plumb-cni/plumb/v2/pkg/ns"
+	"github.com/plumb-cni/plumb/v2/pkg/sysctl"
+	"github.com/plumb-cni/plumb/v2/pkg/tables"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
+)
+
+// An uninstallation restores the former plugins and removes what plumb left on the host.
+type uninstallation struct {
+	install.Options
+	places *places
+	out    io.Writer
+}
+
+func newUninstall() *cobra.Command {
+	u := &uninstallation{Options: install.Options{Timeout: 10 * time.Second}}
+	c := &cobra.Command{
+		Use:     "uninstall --to DIR --restore BACKUP",
+		Short:   "Restore the former plugins, and remove what plumb added to this host",
+		Example: "  plumb uninstall --to /opt/cni/bin --restore /opt/cni/before-plumb --dry-run",
+		Long: `uninstall restores the plugins and configurations of the backup, removes those that plumb install added, sets route_localnet
+of the interfaces to 0, and deletes plumb's nftables tables. It does nothing if this host holds resources of containers: first
+delete all containers with the runtime, and then run plumb gc --no-live, which removes what they left.`,
+		Args: usage(cobra.NoArgs),
+	}
+	u.places = addPlaces(c)
+	c.Flags().StringVar(&u.To, "to", "", "the `directory` of the plugins, usually /opt/cni/bin")
+	c.Flags().StringVar(&u.Backup, "restore", "", "the backup `directory` of plumb install, usually /opt/cni/before-plumb")
+	c.Flags().BoolVar(&u.DryRun, "dry-run", false, "show what would be done, and change nothing")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		if u.To == "" || u.Backup == "" {
+			return usageError{errors.New("--to and --restore are required")}
+		}
+		if c.Flags().Changed("conf-dir") {
+			u.ConfDir = u.places.ConfDirs[0]
+		}
+		u.out = c.OutOrStdout()
+		inv, err := readHost(c, u.places)
+		if err != nil {
+			return err
+		}
+		if n := len(inv.Attachments); n > 0 {
+			return fmt.Errorf("this host holds resources of %s; delete the containers with the runtime, and then run plumb gc --no-live", count(n, "attachment"))
+		}
+		return u.run(untilSignal(c.Context()))
+	}
+	return c
+}
+
+// do prints a step and, without --dry-run, does it.
+func (u *uninstallation) do(step string, f func() error) error {
+	if u.DryRun {
+		printf(u.out, "would %s\n", step)
+		return nil
+	}
+	if err := f(); err != nil {
+		return fmt.Errorf("%s: %w", step, err)
+	}
+	printf(u.out, "done: %s\n", step)
+	return nil
+}
+
+func (u *uninstallation) run(ctx context.Context) error {
+	report, err := install.Restore(ctx, u.Options)
+	for _, f := range slices.Concat(report.Executables, report.Configurations) {
+		if err == nil && f.Action == install.Stays {
+			err = u.do("remove "+f.Path, func() error { return os.Remove(f.Path) })
+		} else if f.Action == install.Restored {
+			_ = u.do("restore "+f.Path, func() error { return nil }) // Restore has done it
+		}
+	}
+	if err != nil {
+		return err
+	}
+	h, err := ns.Self(nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = h.Close() }()
+	if err := u.closeLocalnet(h); err != nil {
+		return err
+	}
+	if err := u.deleteTables(h); err != nil {
+		return err
+	}
+	if left := existing("/usr/local/bin/plumb", u.Backup, "/etc/plumb", "/etc/plumb.yaml", filepath.Join(u.places.DataDir, ".plumb"), "/run/cni/tuning",
+		"/run/cni/ipvlan", "/run/cni/plumb*"); len(left) > 0 {
+		printf(u.out, "These files remain. To remove them: rm -r %s\n", strings.Join(left, " "))
+	}
+	return nil
+}
+
+// closeLocalnet sets route_localnet to 0, because the tables of plumb prevent other hosts from connecting to 127.0.0.1. It keeps
+// all and default, which kube-proxy and administrators may have set.
+func (u *uninstallation) closeLocalnet(h *ns.Handle) error {
+	c, err := nl.Open(h)
+	if err != nil {
+		return err
+	}
+	links, err := c.Links()
+	for _, l := range links {
+		setting := sysctl.Setting{Key: sysctl.IPv4(l.Name, "route_localnet"), Value: "0"}
+		if value, _ := sysctl.Get(h, setting.Key); value != "1" {
+			continue
+		}
+		if err := u.do("set "+setting.Key+" to 0", func() error { return sysctl.Set(h, setting) }); err != nil {
+			return err
+		}
+	}
+	return err
+}
+
+func (u *uninstallation) deleteTables(h *ns.Handle) error {
+	c, err := nft.OpenIfSupported(h)
+	if c == nil || err != nil {
+		return err
+	}
+	for _, l := range tables.All() {
+		if chains, err := c.Chains(l.Table); len(chains) == 0 {
+			if err := types.IgnoreNotExist(err); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := u.do("delete nftables table "+l.Table.String(), func() error { return c.DeleteTable(l.Table) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// existing returns the paths that match a pattern, quoted for sh.
+func existing(patterns ...string) (all []string) {
+	for _, pattern := range patterns {
+		paths, _ := filepath.Glob(pattern) // a bad pattern matches nothing
+		for _, path := range paths {
+			all = append(all, types.Command(path))
+		}
+	}
+	return all
+}

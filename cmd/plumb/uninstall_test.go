@@ -1,0 +1,73 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+)
+
+var _ = Describe("plumb uninstall", func() {
+	It("restores the former plugins and removes what plumb added, after install, but not while containers exist", func() {
+		b := newTestbed()
+		to, backup := b.path("opt"), b.path("before")
+		Expect(os.Mkdir(to, 0o755)).To(Succeed())
+		Expect(os.WriteFile(filepath.Join(to, "static"), []byte("#!/bin/sh\n"), 0o755)).To(Succeed())
+		install := []string{"install", "--to", to, "--backup", backup, "--from", b.bin, "--only", "bridge,static"}
+		reply := b.run("", append(install, "--dry-run")...)
+		Expect(reply.Exit).To(Equal(0), reply.Stderr)
+		Expect(reply.Stdout).To(MatchRegexp(`(?s)bridge +added.*static +replaced.*Executables that would be installed in `))
+		Expect(backup).NotTo(BeADirectory())
+		Expect(filepath.Join(to, "bridge")).NotTo(BeAnExistingFile())
+		Expect(b.run("", install...).Exit).To(Equal(0))
+
+		list, p := b.network("10-pods.conflist", chain), newContainer("c1", 8080)
+		b.add(list, p)
+		uninstall := append([]string{"uninstall", "--to", to, "--restore", backup}, b.directories()...)
+		reply = b.run("", uninstall...)
+		Expect(reply.Exit).To(Equal(exitError))
+		Expect(reply.Stderr).To(ContainSubstring("this host holds resources of 1 attachment; delete the containers with the runtime, and then run plumb gc --no-live"))
+		Expect(b.cni.DelNetworkList(GinkgoT().Context(), list, p.RT)).To(Succeed())
+
+		reply = b.run("", append(uninstall, "--dry-run")...)
+		Expect(reply.Exit).To(Equal(0), reply.Stderr)
+		for _, step := range []string{"restore " + to + "/static", "remove " + to + "/bridge", "set net/ipv4/conf/cni0/route_localnet to 0", "delete nftables table inet plumb"} {
+			Expect(reply.Stdout).To(ContainSubstring("would " + step + "\n"))
+		}
+		Expect(filepath.Join(to, "bridge")).To(BeAnExistingFile())
+
+		reply = b.run("", uninstall...)
+		Expect(reply.Exit).To(Equal(0), reply.Stderr)
+		Expect(reply.Stdout).To(ContainSubstring("done: delete nftables table inet plumb\n"))
+		Expect(os.ReadFile(filepath.Join(to, "static"))).To(HaveLen(len("#!/bin/sh\n")))
+		Expect(filepath.Join(to, "bridge")).NotTo(BeAnExistingFile())
+		Expect(b.host.Sysctl(GinkgoTB(), "net/ipv4/conf/cni0/route_localnet")).To(Equal("0"))
+		Expect(b.host.Must(GinkgoTB(), "nft", "list", "tables")).NotTo(ContainSubstring("plumb"))
+	})
+})
+
+var _ = Describe("plumb report", func() {
+	It("writes an archive without secrets, and shows what is in it", func() {
+		b := newTestbed()
+		b.add(b.network("10-pods.conflist", chain), newContainer("c1", 8080))
+		b.network("20-etcd.conflist", `{"cniVersion": "1.1.0", "name": "etcd", "plugins": [{"type": "macvlan", "ipam": {"Password" : "hi\"dden", "other": 1}}]}`)
+		archive := b.path("report.tar.gz")
+		args := append([]string{"report", "--file", archive}, b.directories()...)
+		reply := b.run("", args...)
+		Expect(reply.Exit).To(Equal(0), reply.Stderr)
+		Expect(reply.Stdout).To(And(ContainSubstring(" bytes  doctor.txt\n"), HaveSuffix("wrote "+archive+"; read it before you publish it\n")))
+		read := func(name string) string {
+			GinkgoHelper()
+			text, err := exec.Command("tar", "-xzOf", archive, "plumb-report/"+name).Output()
+			Expect(err).NotTo(HaveOccurred())
+			return string(text)
+		}
+		Expect(read("conf/20-etcd.conflist")).To(ContainSubstring(`{"Password" : "REDACTED", "other": 1}`))
+		Expect(read("nftables.txt")).To(ContainSubstring("table inet plumb"))
+		Expect(read("list.json")).To(ContainSubstring(`"container": "c1"`))
+		Expect(read("doctor.txt")).To(ContainSubstring(", 1 attachment, "))
+		Expect(b.run("", args...).Stderr).To(ContainSubstring("file exists"), "an archive is not overwritten")
+	})
+})
