@@ -27,7 +27,10 @@ create() {
 	cni add "$1"
 	ip netns exec "$1" python3 -m http.server --directory /run/net.d 80 >/dev/null 2>&1 &
 	server=$!
-	until ip netns exec "$1" curl --silent --output /dev/null http://127.0.0.1/; do sleep 0.05; done
+	until ip netns exec "$1" curl --silent --output /dev/null http://127.0.0.1/; do
+		kill -0 "$server"
+		sleep 0.05
+	done
 }
 
 # crash NAME ends the processes of a container, and deletes its namespace, without a DEL.
@@ -88,7 +91,6 @@ incident2() {
 	step "The next container gets the same host port:"
 	create b
 	answers
-	kill "$server"
 }
 
 incident3() {
@@ -102,11 +104,12 @@ incident3() {
 		tail -n 1 /run/out | sed 's/^/    /'
 		answers
 	fi
-	kill "$server"
 }
 
 if [ "${1:-}" = --inside ]; then
 	bin=$2 tools=$3
+	server=''
+	trap '[ -z "$server" ] || kill "$server" 2>/dev/null || :' EXIT
 	prepare
 	"$4"
 	exit

@@ -169,6 +169,7 @@ var _ = Describe("the page of cnitool", func() {
 		Expect(os.WriteFile(filepath.Join(dir, "pods.conflist"), []byte(nstest.PageList(GinkgoTB(), page, "by-hand")), 0o644)).To(Succeed())
 		bin := nstest.Build(GinkgoTB(), "bridge", "host-local", "portmap")
 		script := fmt.Sprintf(`set -eux
+trap 'kill $(jobs -p) 2>/dev/null || :' EXIT
 mount -t tmpfs none /var/lib
 mount -t tmpfs none /opt
 mount -t tmpfs none /run

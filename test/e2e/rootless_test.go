@@ -13,6 +13,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
+	"github.com/plumb-cni/plumb/v2/test/cnitest"
 	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
 
@@ -115,3 +116,22 @@ var _ = DescribeTable("in a rootless network namespace older than the uid_map, c
 	Entry("ptp", "ptp", "nftables", `"ingressPolicy": "open"`),
 	Entry("ptp, iptables", "ptp", "iptables", `"backend": "iptables"`),
 )
+
+var _ = It("in a rootless network namespace, the list of the page for nerdctl publishes a port", func() {
+	network := newNetwork("1.0.0", `{"type": "loopback"}`)
+	network.List = cnitest.ParseList(nstest.PageList(GinkgoTB(), "../../docs/get-started/nerdctl.md", "backend"))
+	enter := fmt.Sprintf("nsenter --target %d --user --mount --net ", startRootless())
+	network.RunScript("exec " + enter + `"$PLUGIN"`)
+	network.CNI.Path = []string{copyForUsers("bridge", "host-local", "portmap", "firewall", "tuning")}
+	c := &container{RT: &libcni.RuntimeConf{ContainerID: "a", NetNS: "/run/netns/a", IfName: "eth0"}}
+	goCNI(c)
+	Expect(network.Add(c)).To(Succeed())
+	out, err := exec.Command("sh", "-c", enter+`sh -ec '
+		ip netns exec a python3 -m http.server --directory /run/netns 80 &
+		trap "kill $!" EXIT
+		address=$(ip -brief -4 address show br-backend | tr -s " " | cut -d " " -f 3 | cut -d / -f 1)
+		curl --silent --show-error --fail --retry 60 --retry-delay 1 --retry-all-errors http://$address:8080/'`).CombinedOutput()
+	Expect(err).NotTo(HaveOccurred(), "%s", out)
+	Expect(network.Check(c)).To(Succeed())
+	Expect(network.Del(c)).To(Succeed())
+})
