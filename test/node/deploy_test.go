@@ -1,6 +1,7 @@
 package node
 
 import (
+	"encoding/json"
 	"maps"
 	"os"
 	"strings"
@@ -22,7 +23,7 @@ var _ = Describe("a node with the DaemonSet and maintain", Label("deploy"), func
 		c := newCluster(1, os.Getenv("PLUMB_BIN"))
 		n := c.control()
 		c.importPlumb()
-		c.apply(chartDaemonSet(map[string]any{"maintain": true}))
+		c.apply(chartDaemonSet(map[string]map[string]any{"maintain": {"enabled": true}}))
 		c.kubectl("-n", "kube-system", "rollout", "status", "daemonset/plumb", "--timeout=300s")
 		c.apply(manifest("a", hostPorts(18080, 18081)))
 		a := c.ready("a")[0]
@@ -42,18 +43,23 @@ var _ = Describe("a node with the DaemonSet and maintain", Label("deploy"), func
 	})
 })
 
-// chartDaemonSet returns the DaemonSet of the chart with these values. The template uses only functions that text/template has.
-func chartDaemonSet(changed map[string]any) string {
+// chartDaemonSet returns the DaemonSet of the chart with these values, which are objects.
+func chartDaemonSet(changed map[string]map[string]any) string {
 	GinkgoHelper()
-	parsed, err := template.ParseFiles("../../deploy/chart/templates/daemonset.yaml")
+	parsed, err := template.New("daemonset.yaml").Funcs(template.FuncMap{"toJson": func(v any) (string, error) {
+		text, err := json.Marshal(v)
+		return string(text), err
+	}}).ParseFiles("../../deploy/chart/templates/daemonset.yaml")
 	Expect(err).NotTo(HaveOccurred())
 	text, err := os.ReadFile("../../deploy/chart/values.yaml")
 	Expect(err).NotTo(HaveOccurred())
 	values := map[string]any{}
 	Expect(yaml.Unmarshal(text, &values)).To(Succeed())
-	values["tag"] = "v2.0.0_dev"
-	maps.Copy(values, changed)
+	for name, value := range changed {
+		maps.Copy(values[name].(map[string]any), value)
+	}
 	var b strings.Builder
-	Expect(parsed.Execute(&b, map[string]any{"Values": values, "Release": map[string]string{"Namespace": "kube-system"}})).To(Succeed())
+	Expect(parsed.Execute(&b, map[string]any{"Values": values, "Release": map[string]string{"Namespace": "kube-system", "Name": "plumb", "Service": "Helm"},
+		"Chart": map[string]string{"Name": "plumb", "AppVersion": "v2.0.0_dev"}})).To(Succeed())
 	return b.String()
 }

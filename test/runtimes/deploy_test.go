@@ -1,6 +1,8 @@
 package runtimes
 
 import (
+	"encoding/json"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +14,7 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	"github.com/santhosh-tekuri/jsonschema/v6"
 	apps "k8s.io/api/apps/v1"
 	core "k8s.io/api/core/v1"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -27,24 +30,36 @@ func readYAML(path string, v any) {
 	Expect(yaml.UnmarshalStrict(text, v)).To(Succeed())
 }
 
-// render returns the DaemonSet of the chart with these values. The template uses only functions of
-// text/template, which Helm supports as well.
+// render returns the DaemonSet of the chart with these values, which must follow values.schema.json. The template uses only
+// Helm's function toJson and functions of text/template, which Helm supports as well.
 func render(values map[string]any) string {
 	GinkgoHelper()
-	var chart struct{ AppVersion, Version, Name, APIVersion, Description, Type, Home string }
+	var chart struct{ AppVersion, Version, Name, APIVersion, Description, Type, Home, KubeVersion string }
 	readYAML("chart/Chart.yaml", &chart)
 	all := map[string]any{}
 	readYAML("chart/values.yaml", &all)
 	for key, value := range values {
 		Expect(all).To(HaveKey(key))
+		defaults, isMap := all[key].(map[string]any)
+		if given, _ := value.(map[string]any); isMap && given != nil { // as Helm does
+			maps.Copy(defaults, given)
+			continue
+		}
 		all[key] = value
 	}
-	return renderTemplate("daemonset.yaml", map[string]any{"Values": all, "Chart": chart, "Release": map[string]any{"Namespace": "kube-system"}})
+	schema, err := jsonschema.NewCompiler().Compile("../../deploy/chart/values.schema.json")
+	Expect(err).NotTo(HaveOccurred())
+	Expect(schema.Validate(all)).To(Succeed())
+	Expect(schema.Validate(map[string]any{"tag": "v2.9.0"})).NotTo(Succeed(), "an unknown key")
+	return renderTemplate("daemonset.yaml", map[string]any{"Values": all, "Chart": chart, "Release": map[string]any{"Namespace": "kube-system", "Name": "plumb", "Service": "Helm"}})
 }
 
 func renderTemplate(name string, values map[string]any) string {
 	GinkgoHelper()
-	parsed, err := template.ParseFiles(filepath.Join("../../deploy/chart/templates", name))
+	parsed, err := template.New(name).Funcs(template.FuncMap{"toJson": func(v any) (string, error) {
+		text, err := json.Marshal(v)
+		return string(text), err
+	}}).ParseFiles(filepath.Join("../../deploy/chart/templates", name))
 	Expect(err).NotTo(HaveOccurred())
 	var b strings.Builder
 	Expect(parsed.Option("missingkey=error").Execute(&b, values)).To(Succeed())
@@ -169,17 +184,28 @@ var _ = Describe("the directory deploy", func() {
 	It("contains the same DaemonSet as the chart", func() {
 		text, err := os.ReadFile("../../deploy/daemonset.yaml")
 		Expect(err).NotTo(HaveOccurred())
-		Expect(string(text)).To(Equal(render(nil)))
-		parseDaemonSet(string(text))
+		of := parseDaemonSet(render(nil))
+		Expect(of.Labels).To(HaveKeyWithValue("helm.sh/chart", HavePrefix("plumb-v2.")))
+		of.Labels = of.Spec.Selector.MatchLabels // the other labels describe the release of Helm
+		Expect(parseDaemonSet(string(text))).To(Equal(of))
 	})
 
 	It("contains a chart that applies its values to the DaemonSet", func() {
 		d := parseDaemonSet(render(map[string]any{
-			"image": "registry.test/plumb", "tag": "v2.9.0", "binDir": "/var/lib/rancher/k3s/data/cni", "only": []any{"bridge", "portmap"},
-			"restore": true, "maintain": true, "seLinuxOptions": map[string]any{"type": "spc_t"},
+			"image":            map[string]any{"repository": "registry.test/plumb", "tag": "v2.9.0", "pullPolicy": "Always"},
+			"imagePullSecrets": []any{map[string]any{"name": "registry"}}, "podAnnotations": map[string]any{"a": "b"},
+			"binDir": "/var/lib/rancher/k3s/data/cni", "only": []any{"bridge", "portmap"},
+			"restore": true, "maintain": map[string]any{"enabled": true, "metrics": "/metrics/plumb.prom"}, "seLinuxOptions": map[string]any{"type": "spc_t"},
 		}))
 		spec := d.Spec.Template.Spec
 		Expect(spec.InitContainers[0].Image).To(Equal("registry.test/plumb:v2.9.0"))
+		Expect(spec.InitContainers[0].ImagePullPolicy).To(Equal(core.PullAlways))
+		Expect(spec.ImagePullSecrets).To(ConsistOf(HaveField("Name", "registry")))
+		Expect(d.Spec.Template.Annotations).To(HaveKeyWithValue("a", "b"))
+		Expect(spec.Containers[1].Args).To(ContainElement("--metrics=/metrics/plumb.prom"))
+		digest := "sha256:" + strings.Repeat("0", 64)
+		d = parseDaemonSet(render(map[string]any{"image": map[string]any{"repository": "registry.test/plumb", "tag": "v2.9.0", "digest": digest}}))
+		Expect(d.Spec.Template.Spec.InitContainers[0].Image).To(Equal("registry.test/plumb@" + digest))
 		Expect(spec.InitContainers[0].Args).To(ContainElement("--only=bridge,portmap"))
 		Expect(spec.Containers[0].Args).To(ContainElement("--restore=/host/backup"))
 		Expect(spec.Volumes[0].HostPath.Path).To(Equal("/var/lib/rancher/k3s/data/cni"))
@@ -253,7 +279,7 @@ var _ = Describe("the directory deploy", func() {
 		for _, v := range d.Spec.Volumes {
 			directories[v.Name] = v.HostPath.Path
 		}
-		directories["configurations"], directories["plugins"], directories["bus"] = c.dir, c.bin, c.dir // of this containerd
+		directories["configurations"], directories["plugins"] = c.dir, c.bin // of this containerd
 		c.importRelease(main.Image)
 		p := c.createOnNode(d.Spec, main)
 		p.start(main, directories)
@@ -268,7 +294,7 @@ var _ = Describe("the directory deploy", func() {
 		c := newContainerd(newHost(), podNetwork)
 		c.restartAsInit()
 		web := c.mustRun(podConfig("web"))
-		spec := parseDaemonSet(render(map[string]any{"maintain": true, "binDir": c.bin})).Spec.Template.Spec
+		spec := parseDaemonSet(render(map[string]any{"maintain": map[string]any{"enabled": true}, "binDir": c.bin})).Spec.Template.Spec
 		main := spec.Containers[len(spec.Containers)-1]
 		c.importRelease(main.Image)
 		socket := slices.Index(main.Args, "--cri")
