@@ -91,7 +91,7 @@ tool() { env -u GOARCH -u GOOS CGO_ENABLED=0 go -C "$top/$1" build -o "$work/$3"
 # package_tree ARCH DIRECTORY creates the files of the packages of an architecture. It renames the units, because
 # the distributions' packages of the reference plugins contain units with the same names.
 package_tree() {
-	local cni=$2/usr/lib/plumb/cni doc=$2/usr/share/doc/plumb-cni system=$2/usr/lib/systemd/system unit name
+	local cni=$2/usr/lib/plumb/cni share=$2/usr/share doc=$2/usr/share/doc/plumb-cni system=$2/usr/lib/systemd/system unit name
 	mkdir -p "$cni" "$doc" "$system" "$2/usr/share/lintian/overrides"
 	find "$work/$1" -type f -perm -u+x -exec ln -t "$cni" {} +
 	for unit in "${units[@]}"; do
@@ -102,6 +102,12 @@ package_tree() {
 	cp "$top/scripts/packages/copyright" "$doc"
 	cp "$top/scripts/packages/lintian-overrides" "$2/usr/share/lintian/overrides/plumb-cni"
 	changelog | gzip -n -9 >"$doc/changelog.gz"
+	"$work/plumb" man "$share/man/man8"
+	gzip -n -9 "$share"/man/man8/*
+	mkdir -p "$share/bash-completion/completions" "$share/zsh/site-functions" "$share/fish/vendor_completions.d"
+	"$work/plumb" completion bash >"$share/bash-completion/completions/plumb"
+	"$work/plumb" completion zsh >"$share/zsh/site-functions/_plumb"
+	"$work/plumb" completion fish >"$share/fish/vendor_completions.d/plumb.fish"
 	sbom "$1" | gzip -n -9 >"$doc/plumb.spdx.json.gz"
 	find "$2" -type d -exec chmod 0755 {} +
 	find "$2" -type f ! -path "$cni/*" -exec chmod 0644 {} +
@@ -214,7 +220,7 @@ done
 
 version=$("$top/scripts/version.sh")
 tag=${version//+/_}           # of the image; a tag cannot contain a plus sign, which Helm replaces in the same way
-packaged=${version/%+dev/-dev} # sorts before v2.0.0 in dpkg and rpm
+packaged=${version/+dev/-dev} # sorts before v2.0.0 in dpkg and rpm
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(commit_time)}
 export SOURCE_DATE_EPOCH VERSION=$version
 mkdir -p "$out"
@@ -227,6 +233,7 @@ mkdir "$work/made"
 
 tool . ./scripts/sbom sbom
 tool . ./scripts/image image
+GOFLAGS="${GOFLAGS:-} -tags=man" tool . ./cmd/plumb plumb
 tool scripts/packages github.com/goreleaser/nfpm/v2/cmd/nfpm nfpm
 for arch in "$@"; do
 	echo "$arch"

@@ -87,7 +87,7 @@ func addTimeout(flags *pflag.FlagSet) *time.Duration {
 func placeFlags(flags *pflag.FlagSet) string {
 	var given strings.Builder
 	flags.Visit(func(f *pflag.Flag) {
-		if f.Name != "cni-path" && f.Annotations[mustExist] == nil {
+		if !isLocation(f) {
 			return
 		}
 		for _, value := range valuesOf(f) {

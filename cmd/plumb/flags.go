@@ -32,6 +32,26 @@ func checkFlags(c *cobra.Command, _ []string) error {
 	return nil
 }
 
+// isLocation reports whether the flag is one of addPlaces.
+func isLocation(f *pflag.Flag) bool { return f.Name == "cni-path" || f.Annotations[mustExist] != nil }
+
+// flagUsages returns the help of the flags, with those of addPlaces at the end.
+func flagUsages(all *pflag.FlagSet) string {
+	work, locations := pflag.NewFlagSet("", pflag.ContinueOnError), pflag.NewFlagSet("", pflag.ContinueOnError)
+	all.VisitAll(func(f *pflag.Flag) {
+		if isLocation(f) {
+			locations.AddFlag(f)
+		} else {
+			work.AddFlag(f)
+		}
+	})
+	text := strings.TrimRight(work.FlagUsages(), "\n")
+	if locations.HasFlags() {
+		text += "\n\nFlags for other directories than the runtime's:\n" + strings.TrimRight(locations.FlagUsages(), "\n")
+	}
+	return text
+}
+
 // flagProblem returns what is wrong with the value of a flag, or nil. It checks a default value only if $NETCONFPATH
 // set it, because the default directories may be missing on a host without networks.
 func flagProblem(f *pflag.Flag) error {

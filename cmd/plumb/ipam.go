@@ -197,7 +197,7 @@ func newIPAMRemoveNode() *cobra.Command {
 		Long: `remove-node removes the registration that it shows, and frees the node's addresses. A node that still runs would continue
 to use them, so that another node's containers get the same addresses. Remove only a node that is off and will not run again.`, Args: usage(cobra.ExactArgs(1))}
 	var yes, force bool
-	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	c.Flags().BoolVar(&yes, "yes", false, "do not ask for confirmation")
 	c.Flags().BoolVar(&force, "force", false, "do not ask Kubernetes whether the Node is ready")
 	return addNetwork(c, func(ctx context.Context, c *cobra.Command, n *ipam.Network) error {
 		name := c.Flags().Arg(0)
@@ -242,7 +242,7 @@ func newIPAMRename() *cobra.Command {
 the key node or the host name. It freezes the segment, removes the registration of the former name, claims the addresses, and
 ends the freeze. It removes nothing if another machine or boot has registered the former name.`, Args: usage(cobra.ExactArgs(1))}
 	var yes bool
-	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	c.Flags().BoolVar(&yes, "yes", false, "do not ask for confirmation")
 	return addNetwork(c, func(ctx context.Context, c *cobra.Command, n *ipam.Network) error {
 		former := c.Flags().Arg(0)
 		if n.NeedsOperator() && !c.Flags().Changed("kubeconfig") {

@@ -66,6 +66,12 @@ func newRoot() *cobra.Command {
 	}
 	root.SuggestionsMinimumDistance = 2
 	root.AddCommand(newVersion(), newReport(), newUninstall(), newDoctor(), newExplain(), newGC(), newInstall(), newIPAM(), newList(), newMaintain(), newMetrics(), newRepair(), newSchema(), newTrace())
+	if man := newMan(); man != nil {
+		root.AddCommand(man)
+	}
+	cobra.AddTemplateFunc("flagsOf", flagUsages)
+	const flags = "{{.LocalFlags.FlagUsages | trimTrailingWhitespaces}}"
+	root.SetUsageTemplate(strings.Replace(root.UsageTemplate(), flags, "{{flagsOf .LocalFlags}}", 1))
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.SetVersionTemplate("plumb {{.Version}}\n")
 	return root

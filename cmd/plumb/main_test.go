@@ -1,6 +1,8 @@
 package main
 
 import (
+	"strings"
+
 	"slices"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -41,6 +43,17 @@ var _ = Describe("plumb", func() {
 			Expect(reply.Exit).To(Equal(exitUsage))
 			Expect(reply.Stderr).To(Equal("plumb: " + want + "\nSee plumb --help.\n"))
 		}
+	})
+
+	It("lists the flags for directories at the end of a help text", func() {
+		help := newTestbed().run("", "gc", "--help").Stdout
+		work, locations, found := strings.Cut(help, "\n\nFlags for other directories than the runtime's:\n")
+		Expect(found).To(BeTrue(), help)
+		for _, name := range []string{"--cache-dir", "--cni-path", "--conf-dir", "--data-dir"} {
+			Expect(locations).To(ContainSubstring("      " + name + " "))
+			Expect(work).NotTo(ContainSubstring("      " + name + " "))
+		}
+		Expect(work).To(ContainSubstring("--no-live "))
 	})
 
 	It("prints its version", func() {
