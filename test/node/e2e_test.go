@@ -26,9 +26,10 @@ type result struct {
 }
 
 var _ = Describe("Kubernetes' own tests", func() {
-	// These specs need the Internet, another version of iperf, a cloud's load balancers, a network policy, another operating system, kernel modules, or
-	// host ports of kube-proxy on loopback addresses, which its mode nftables does not have.
-	const others = `\[Feature:(LoadBalancer|IPVS|SCTP.*|NetworkPolicy|PerformanceDNS|Networking-(IPv[46]|DNS|Performance)|LocalhostNodePorts|Windows)\]|\[Disruptive\]|\[Slow\]|\[Serial\]`
+	// These specs need the Internet, another version of iperf, an image with another program, a cloud's load balancers, a network
+	// policy, another operating system, kernel modules, or host ports of kube-proxy on loopback addresses, which its mode nftables
+	// does not have.
+	const others = `\[Feature:(LoadBalancer|IPVS|SCTP.*|NetworkPolicy|PerformanceDNS|Networking-(IPv[46]|DNS|Performance)|LocalhostNodePorts|Windows)\]|\[Disruptive\]|\[Slow\]|\[Serial\]|invalid conntrack state bug`
 	DescribeTable("succeed", func(specs string, nodes int, focus, skip string) {
 		c := newCluster(nodes, os.Getenv("PLUMB_BIN"))
 		c.startDNS()

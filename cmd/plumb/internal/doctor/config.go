@@ -241,7 +241,7 @@ func findKeys(files []*file, add addFunc) {
 			known := schema.Capabilities(p.Type)
 			for _, v := range p.at.Get("capabilities").Members() {
 				if known != nil && !slices.Contains(known, v.Key) {
-					add(f.where(v), edit+"replace it with one of these, or delete it: "+strings.Join(known, ", "),
+					add(f.where(v), edit+"replace it with one of these, or delete it: "+strings.Join(known, ", ")+"; then replace the running containers",
 						"%s: %s does not support this capability, so the runtime passes it nothing", v.Path, p.Type)
 				}
 			}

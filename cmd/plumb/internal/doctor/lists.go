@@ -54,7 +54,7 @@ func findCapabilities(files []*file, add addFunc) {
 			continue
 		}
 		what := map[string]string{"portmap": "host ports", "bandwidth": "limits"}[p.Type]
-		add(p.where("type"), fmt.Sprintf("%sadd \"capabilities\": {%q: true} to %s in %s", edit, name, p.Type, p.file.path),
+		add(p.where("type"), fmt.Sprintf("%sadd \"capabilities\": {%q: true} to %s in %s; then replace the running containers", edit, name, p.Type, p.file.path),
 			"%s: capabilities.%s is missing, so that the runtime passes it no %s", p.Type, name, what)
 	}
 }

@@ -69,12 +69,19 @@ func (k asker) findRuntimePlugins(o Options, files []*file, add addFunc) {
 		}
 		for _, dir := range slices.Sorted(maps.Keys(other)) {
 			to := r.PluginDirs[0]
-			fix := fmt.Sprintf("%sput %s first in the plugin directories of %s, and restart it; or run: %s", edit, dir, r.Name,
-				types.Command("plumb", "install", "--from", dir, "--to", to, "--only", strings.Join(other[dir], ","), "--create", "--backup", filepath.Join(filepath.Dir(to), "before-plumb")))
+			fix := fmt.Sprintf("%sput %s first in the plugin directories of %s, and restart it", edit, dir, r.Name)
+			if k.isPlumbs(dir, other[dir]) {
+				fix += "; or run: " + types.Command("plumb", "install", "--from", dir, "--to", to, "--only", strings.Join(other[dir], ","), "--create", "--backup", filepath.Join(filepath.Dir(to), "before-plumb"))
+			}
 			add(onHost, fix, "%s executes plugins from %s, and does not execute those in %s: %s",
 				r, strings.Join(r.PluginDirs, ", "), dir, strings.Join(other[dir], ", "))
 		}
 	}
+}
+
+// isPlumbs reports whether the plugins with these names in the directory are plumb's.
+func (k asker) isPlumbs(dir string, names []string) bool {
+	return !slices.ContainsFunc(names, func(name string) bool { return k.caller.VersionOf(k.ctx, filepath.Join(dir, name)) == "" })
 }
 
 // unusedDirectory returns the directory of the plugin that plumb examined, or in which plumb's plugin is installed, if the
