@@ -29,7 +29,7 @@ func (k Keys) Parse() (Settings, error) {
 	var errs []error
 	reportIf := types.ProblemsInto(&errs)
 	reportIf(!slices.Contains([]string{"", iptables.BackendNFTables, iptables.BackendIPTables}, s.Backend),
-		"unknown ipMasqBackend %q: must be %q or %q, or left out", s.Backend, iptables.BackendNFTables, iptables.BackendIPTables)
+		"ipMasqBackend %q must be %q or %q, or left out", s.Backend, iptables.BackendNFTables, iptables.BackendIPTables)
 	for i, text := range k.IPMasqExcept {
 		p, err := types.ParseCIDR(text)
 		if err != nil {

@@ -160,7 +160,7 @@ func (in *input) rangeSets() (sets []rangeSet, names []string, err error) {
 		set, err := rawSet.parse()
 		name := rawSet.name(i)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("invalid %s: %w", name, err))
+			errs = append(errs, fmt.Errorf("%s: invalid %s: %w", in.keyOf(i), name, err))
 		}
 		for j, other := range sets {
 			if set.overlaps(other) {
@@ -170,6 +170,21 @@ func (in *input) rangeSets() (sets []rangeSet, names []string, err error) {
 		sets, names = append(sets, set), append(names, name)
 	}
 	return sets, names, errors.Join(append(errs, checkFamilies(sets, in.version))...)
+}
+
+// keyOf returns the key of the range set with this index in rangeSets.
+func (in *input) keyOf(index int) string {
+	ofRuntime := len(in.runtime.RuntimeConfig.IPRanges)
+	if index < ofRuntime {
+		return fmt.Sprintf("runtimeConfig.ipRanges[%d]", index)
+	}
+	if index -= ofRuntime; in.keys.Subnet != "" {
+		if index == 0 {
+			return "subnet"
+		}
+		index--
+	}
+	return fmt.Sprintf("ranges[%d]", index)
 }
 
 // name returns the name of a range set for messages. The index counts from 0, the name from 1.

@@ -101,8 +101,8 @@ var _ = Describe("bandwidth", func() {
 		Expect(bed.shape()).To(Equal(before))
 		bed.run("DEL", keys).OK(GinkgoTB()) // DEL ignores invalid keys
 	},
-		Entry(nil, ptp, `"ingressRate": 8`, 7, "if rate is set, burst must also be set"),
-		Entry(nil, ptp, `"egressBurst": 8`, 7, "if burst is set, rate must also be set"),
+		Entry(nil, ptp, `"ingressRate": 8`, 7, "ingressBurst is missing; set it together with ingressRate"),
+		Entry(nil, ptp, `"egressBurst": 8`, 7, "egressRate is missing; set it together with egressBurst"),
 		Entry(nil, ptp, `"egressRate": 7, "egressBurst": 8`, 7, "egressRate 7 is too low"),
 		Entry(nil, ptp, `"egressRate": 9223372036854775808, "egressBurst": 8`, 7, "egressRate 9223372036854775808 is too high"),
 		Entry(nil, ptp, `"egressRate": 40, "egressBurst": 8`, 7, "the lowest rate for its MTU is 48 bit/s"),
@@ -372,7 +372,7 @@ var _ = Describe("bandwidth", func() {
 	It("STATUS fails for an invalid configuration", func() {
 		bed = newTestbed()
 		bed.RequireStatus(nstest.Conf("bandwidth", "1.1.0", "", ""), "")
-		bed.RequireStatus(nstest.Conf("bandwidth", "1.1.0", `"ingressRate":1`, ""), "if rate is set, burst must also be set")
+		bed.RequireStatus(nstest.Conf("bandwidth", "1.1.0", `"ingressRate":1`, ""), "ingressBurst is missing")
 	})
 })
 

@@ -103,15 +103,15 @@ func (raw *rawConfig) chosenLimits() rawLimits {
 	return runtime
 }
 
-// validate returns an error for an invalid limit, in the reference plugin's words.
+// validate returns an error for an invalid limit.
 func (l limit) validate(direction string) error {
 	switch {
 	case l.rate == 0 && l.burst == 0:
 		return nil
 	case l.burst == 0:
-		return fmt.Errorf("%s: if rate is set, burst must also be set", direction)
+		return fmt.Errorf("%[1]sBurst is missing; set it together with %[1]sRate", direction)
 	case l.rate == 0:
-		return fmt.Errorf("%s: if burst is set, rate must also be set", direction)
+		return fmt.Errorf("%[1]sRate is missing; set it together with %[1]sBurst", direction)
 	}
 	var errs []error
 	if l.rate < minRate {
@@ -144,10 +144,10 @@ func (raw *rawLimits) traffic() (traffic, error) {
 func parseSubnets(key string, texts []string) ([]netip.Prefix, error) {
 	var subnets []netip.Prefix
 	var errs []error
-	for _, text := range texts {
+	for i, text := range texts {
 		p, err := types.ParseCIDR(text)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("%s: %q is not a subnet; write it like 10.0.0.0/8 or fd00::/8", key, text))
+			errs = append(errs, fmt.Errorf("%s[%d]: %q is not a subnet; write it like 10.0.0.0/8 or fd00::/8", key, i, text))
 			continue
 		}
 		subnets = append(subnets, p.Masked())

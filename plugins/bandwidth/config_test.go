@@ -68,13 +68,13 @@ func TestErrorNamesAllProblems(t *testing.T) {
 		{`{"egressRate": 8, "egressBurst": 34359738360}`, "egressBurst 34359738360: burst cannot be more than 4GB"},
 		{`{"latency": 60001}`, "latency 60001 must be between"},
 		{`{"unshapedSubnets": ["10.0.0.0/8"], "shapedSubnets": ["10.1.0.0/16"]}`, `unshapedSubnets ["10.0.0.0/8"] and shapedSubnets ["10.1.0.0/16"] exclude each other`},
-		{`{"unshapedSubnets": ["10.0.0.0/8"], "shapedSubnets": ["broken"]}`, `shapedSubnets: "broken" is not a subnet`},
-		{`{"shapedSubnets": ["::ffff:10.0.0.0/64"]}`, `shapedSubnets: "::ffff:10.0.0.0/64" is not a subnet`},
-		{`{"unshapedSubnets": ["10.0.0.0", "", "::/129"]}`, `unshapedSubnets: "10.0.0.0" is not a subnet; write it like 10.0.0.0/8 or fd00::/8` + "\n" +
-			`unshapedSubnets: "" is not a subnet; write it like 10.0.0.0/8 or fd00::/8` + "\n" + `unshapedSubnets: "::/129" is not a subnet`},
+		{`{"unshapedSubnets": ["10.0.0.0/8"], "shapedSubnets": ["broken"]}`, `shapedSubnets[0]: "broken" is not a subnet`},
+		{`{"shapedSubnets": ["::ffff:10.0.0.0/64"]}`, `shapedSubnets[0]: "::ffff:10.0.0.0/64" is not a subnet`},
+		{`{"unshapedSubnets": ["10.0.0.0", "", "::/129"]}`, `unshapedSubnets[0]: "10.0.0.0" is not a subnet; write it like 10.0.0.0/8 or fd00::/8` + "\n" +
+			`unshapedSubnets[1]: "" is not a subnet; write it like 10.0.0.0/8 or fd00::/8` + "\n" + `unshapedSubnets[2]: "::/129" is not a subnet`},
 		{`{"ingressRate": 1, "ingressBurst": 99999999999, "egressRate": 9, "shapedSubnets": ["x"], "latency": -1}`,
 			"ingressRate 1 is too low: the minimum is 8 bit/s\ningressBurst 99999999999: burst cannot be more than 4GB\n" +
-				"egress: if rate is set, burst must also be set\nshapedSubnets: \"x\" is not a subnet; write it like 10.0.0.0/8 or fd00::/8\n" +
+				"egressBurst is missing; set it together with egressRate\nshapedSubnets[0]: \"x\" is not a subnet; write it like 10.0.0.0/8 or fd00::/8\n" +
 				"latency -1 must be between 1 and 60000 milliseconds"},
 	} {
 		if _, err := decode(t, c.text); err == nil || !strings.Contains(err.Error(), c.want) {

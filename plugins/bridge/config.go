@@ -131,7 +131,7 @@ func (c *config) validate(hasIPAM bool, v types.Version) error {
 	reportIf := types.ProblemsInto(&errs)
 	nameErr := types.CheckIfName(c.bridge)
 	reportIf(nameErr != nil, "bridge %q is not an interface name: %w", c.bridge, nameErr)
-	reportIf(c.vlan < 0 || c.vlan > nl.MaxVLAN, "invalid VLAN ID %d (must be between 0 and %d)", c.vlan, nl.MaxVLAN)
+	reportIf(c.vlan < 0 || c.vlan > nl.MaxVLAN, "vlan: invalid VLAN ID %d (must be between 0 and %d)", c.vlan, nl.MaxVLAN)
 	reportIf(c.port.Hairpin && c.promisc, "cannot set hairpin mode and promiscuous mode at the same time")
 	uplinkErr := types.CheckIfName(c.uplink)
 	reportIf(c.uplink != "" && uplinkErr != nil, "uplinkInterface %q is not an interface name: %w", c.uplink, uplinkErr)

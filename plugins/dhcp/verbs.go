@@ -145,8 +145,5 @@ func status(r *skel.Request) error {
 		answer, err = call(r, conf.socket, dhcpd.Request{Method: dhcpd.MethodStatus}, statusLimit)
 		err = cmp.Or(err, answer.Err())
 	}
-	if err != nil {
-		err = fmt.Errorf("ADD would fail: %w", err)
-	}
 	return types.NotAvailable(err)
 }

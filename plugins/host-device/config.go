@@ -81,7 +81,7 @@ func (raw *rawConfig) selector() (selector, error) {
 		pci = id
 	} else if id != "" {
 		pci, auxiliary = "", id
-		reportIf(!isFileName(id), "runtime config DeviceID %s not found or unsupported: it is neither a PCI ID nor the name of an auxiliary device", id)
+		reportIf(!isFileName(id), "runtimeConfig.deviceID: runtime config DeviceID %s not found or unsupported: it is neither a PCI ID nor the name of an auxiliary device", id)
 	}
 	for _, s := range []selector{{byName, raw.Device}, {byMAC, mac.String()}, {byPath, kernelPath}, {byPCI, pci}, {byAuxiliary, auxiliary}} {
 		if s.value != "" {

@@ -56,8 +56,8 @@ func parse(r *skel.Request) (*config, error) {
 	}
 	errs := []error{conf.master.Validate(), attach.CheckMTU(raw.MTU), raw.QueueKeys.Check()}
 	reportIf := types.ProblemsInto(&errs)
-	reportIf(!conf.mode.HasKnownMode(), "unknown ipvlan mode: %q; want l2, l3 or l3s", raw.Mode)
-	reportIf(!conf.mode.HasKnownFlag(), "unknown ipvlan flag: %q; want bridge, private or vepa", raw.Flag)
+	reportIf(!conf.mode.HasKnownMode(), "mode: unknown ipvlan mode: %q; want l2, l3 or l3s", raw.Mode)
+	reportIf(!conf.mode.HasKnownFlag(), "flag %q must be bridge, private or vepa", raw.Flag)
 	reportIf(conf.dataDir != "" && !filepath.IsAbs(conf.dataDir), "dataDir %q is not an absolute path", conf.dataDir)
 	// Before version 0.3.0, a result must contain an IP address.
 	noAddress := r.Conf.IPAM.Type == "" && len(r.Conf.PrevResult) == 0 && r.Version < types.V030

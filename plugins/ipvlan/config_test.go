@@ -25,7 +25,7 @@ var _ = Describe("without an ipvlan", func() {
 			b.Refuse(b.NewCall(b.conf(version, keys, ipam)), code, texts...)
 		},
 		Entry("an unknown mode", "1.0.0", `"mode":"l4"`, nstest.StaticV4, types.CodeConfig, `unknown ipvlan mode: "l4"`, "want l2, l3 or l3s"),
-		Entry("an unknown flag", "1.0.0", `"flag":"x"`, nstest.StaticV4, types.CodeConfig, `unknown ipvlan flag: "x"; want bridge, private or vepa`),
+		Entry("an unknown flag", "1.0.0", `"flag":"x"`, nstest.StaticV4, types.CodeConfig, `flag "x" must be bridge, private or vepa`),
 		Entry("a relative dataDir", "1.0.0", `"dataDir":"x"`, nstest.StaticV4, types.CodeConfig, `dataDir "x" is not an absolute path`),
 		Entry("numbers of queues that the kernel rejects", "1.0.0", onUplink+`,"numTxQueues":-1,"numRxQueues":5000`, nstest.StaticV4, types.CodeConfig, "numTxQueues -1 must be between 0 and 4096", "numRxQueues 5000"),
 		Entry("an MTU larger than the master's", "1.0.0", onUplink+`,"mtu":1501`, nstest.StaticV4, types.CodeConfig, "invalid MTU 1501, must be [0, master MTU(1500)]"),

@@ -56,7 +56,7 @@ func parse(r *skel.Request) (*config, error) {
 	}
 	errs := []error{macErr, conf.master.Validate(), attach.CheckMTU(raw.MTU), raw.QueueKeys.Check()}
 	reportIf := types.ProblemsInto(&errs)
-	reportIf(!nl.IsMacvlanMode(conf.mode), "unknown macvlan mode: %q; want bridge, private, vepa or passthru", raw.Mode)
+	reportIf(!nl.IsMacvlanMode(conf.mode), "mode: unknown macvlan mode: %q; want bridge, private, vepa or passthru", raw.Mode)
 	reportIf(raw.BCQueueLen < 0 || raw.BCQueueLen > maxQueueLen, "bcqueuelen %d must be between 0 and %d", raw.BCQueueLen, maxQueueLen)
 	errs = append(errs, ipam.CheckLayer2(r))
 	return conf, types.Coded(types.CodeConfig, errors.Join(errs...))

@@ -171,8 +171,8 @@ func (raw *rawMapping) check(i int) (mapping, error) {
 	var errs []error
 	reportIf := types.ProblemsInto(&errs)
 	where := fmt.Sprintf("portMappings[%d], host port %d to container port %d", i, raw.HostPort, raw.ContainerPort)
-	reportIf(raw.HostPort < 1 || raw.HostPort > 65535, "Invalid host port number: %d (%s; want 1 to 65535)", raw.HostPort, where)
-	reportIf(raw.ContainerPort < 1 || raw.ContainerPort > 65535, "Invalid container port number: %d (%s; want 1 to 65535)", raw.ContainerPort, where)
+	reportIf(raw.HostPort < 1 || raw.HostPort > 65535, "%s: Invalid host port number: %d; want 1 to 65535", where, raw.HostPort)
+	reportIf(raw.ContainerPort < 1 || raw.ContainerPort > 65535, "%s: Invalid container port number: %d; want 1 to 65535", where, raw.ContainerPort)
 	m := mapping{hostPort: uint16(raw.HostPort), containerPort: uint16(raw.ContainerPort)}
 	var err error
 	m.proto, err = parseProtocol(raw.Protocol)
@@ -235,7 +235,7 @@ func (c *config) chooseBackend() error {
 	other := map[string]string{backendNFTables: backendIPTables, backendIPTables: backendNFTables}
 	switch {
 	case c.backend != "" && other[c.backend] == "":
-		return fmt.Errorf("unknown backend %q: must be %q or %q, or left out", c.backend, backendNFTables, backendIPTables)
+		return fmt.Errorf("backend %q must be %q or %q, or left out", c.backend, backendNFTables, backendIPTables)
 	case c.backend != "" && len(options[other[c.backend]]) > 0:
 		return fmt.Errorf("%s backend was requested but configuration contains %s-specific options %v", c.backend, other[c.backend], options[other[c.backend]])
 	case len(options[backendNFTables]) > 0 && len(options[backendIPTables]) > 0:

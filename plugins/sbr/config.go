@@ -59,15 +59,15 @@ func (raw *rawConfig) toConfig() (*config, error) {
 		conf.keep = keepSubnet
 	}
 	reportIf(conf.keep != keepNone && conf.keep != keepSubnet && conf.keep != keepAll,
-		"unknown keepMain: %q; want %s, %s or %s", raw.KeepMain, keepNone, keepSubnet, keepAll)
+		"keepMain %q must be %s, %s or %s", raw.KeepMain, keepNone, keepSubnet, keepAll)
 	reportIf(raw.AddSourceHints && conf.keep != keepSubnet,
 		"addSourceHints and keepMain %q cannot be combined, because addSourceHints implies keepMain %q", raw.KeepMain, keepSubnet)
 	reportIf(len(raw.Gateways) > 2, "gateways list cannot contain more than 2 entries, got %d", len(raw.Gateways))
-	for _, text := range raw.Gateways {
+	for i, text := range raw.Gateways {
 		gateway, err := netip.ParseAddr(text)
 		gateway = gateway.Unmap()
 		if err != nil || gateway.Zone() != "" || gateway.IsUnspecified() || gateway.IsMulticast() {
-			reportIf(true, "gateways: %q cannot be the address of a gateway", text)
+			reportIf(true, "gateways[%d]: %q cannot be the address of a gateway", i, text)
 			continue
 		}
 		for _, other := range conf.gateways {

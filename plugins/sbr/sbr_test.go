@@ -477,7 +477,7 @@ var _ = Describe("an invalid configuration", Ordered, ContinueOnFailure, func() 
 		Entry("with the broadcast address", conf(`"gateways":["255.255.255.255"]`, net1Prev), 7, "255.255.255.255, the gateway for 10.66.0.2/24, is not reachable"),
 		Entry("with unspecified and multicast gateways", conf(`"gateways":["0.0.0.0","ff02::1"]`, net1Prev), 7, `"0.0.0.0" cannot be the address of a gateway`, `"ff02::1" cannot`),
 		Entry("with several problems", conf(`"table":0,"keepMain":"some","gateways":["x","10.0.0.1","10.0.0.2"]`, net1Prev), 7,
-			"table 0 must be between", `omit "table"`, `unknown keepMain: "some"`, `"x" cannot be the address of a gateway`,
+			"table 0 must be between", `omit "table"`, `keepMain "some" must be none`, `"x" cannot be the address of a gateway`,
 			"gateways list cannot contain more than 2 entries", "gateways list contains multiple IPv4 addresses: 10.0.0.1 and 10.0.0.2"),
 		Entry("with addSourceHints and another keepMain", conf(`"addSourceHints":true,"keepMain":"all"`, net1Prev), 7, "cannot be combined"),
 		Entry("with a value of the wrong type", conf(`"gateways":"10.0.0.1"`, net1Prev), 6, "gateways"),

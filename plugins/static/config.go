@@ -75,18 +75,22 @@ func (raw *rawConfig) toConfig(args types.Args, v types.Version) (*config, error
 // addAddresses adds the addresses of the first source that contains any, and ignores the other sources. The
 // sources are runtimeConfig, then args, then the configuration together with CNI_ARGS.
 func (c *config) addAddresses(raw *rawConfig, args types.Args) error {
-	for _, ips := range [][]string{raw.RuntimeConfig.IPs, raw.Args.CNI.IPs} {
-		if len(ips) > 0 {
-			return c.addAll(ips, "an entry in the 'ips' field is NOT in CIDR notation")
-		}
+	const problem = "an entry in the 'ips' field is NOT in CIDR notation"
+	switch {
+	case len(raw.RuntimeConfig.IPs) > 0:
+		return c.addAll(raw.RuntimeConfig.IPs, "runtimeConfig.ips", problem)
+	case len(raw.Args.CNI.IPs) > 0:
+		return c.addAll(raw.Args.CNI.IPs, "args.cni.ips", problem)
 	}
 	var errs []error
-	for _, a := range raw.IPAM.Addresses {
-		errs = append(errs, c.addConfigured(a))
+	for i, a := range raw.IPAM.Addresses {
+		if err := c.addConfigured(a); err != nil {
+			errs = append(errs, fmt.Errorf("addresses[%d]: %w", i, err))
+		}
 	}
 	configured := len(c.ips)
 	for _, ip := range splitList(args[types.ArgIP]) {
-		err := c.addAll([]string{ip}, "the 'ip' field is expected to be in CIDR notation")
+		err := c.addAll([]string{ip}, "IP", "the 'ip' field is expected to be in CIDR notation")
 		if addr, noLength := netip.ParseAddr(strings.TrimSpace(ip)); noLength == nil {
 			err = fmt.Errorf("%w; IP in CNI_ARGS needs a prefix length, for example %s/%d", err, addr, examplePrefix(addr))
 		}
@@ -129,13 +133,13 @@ func (c *config) addConfigured(raw rawAddress) error {
 	return nil
 }
 
-// addAll adds addresses without a gateway. An error for a string that is not an address begins with problem.
-func (c *config) addAll(ips []string, problem string) error {
+// addAll adds the addresses of a key, without a gateway. problem is the error for a string that is not an address.
+func (c *config) addAll(ips []string, key, problem string) error {
 	var errs []error
-	for _, s := range ips {
+	for i, s := range ips {
 		address, err := parseAddress(s, problem)
 		if err != nil {
-			errs = append(errs, err)
+			errs = append(errs, fmt.Errorf("%s[%d]: %w", key, i, err))
 			continue
 		}
 		c.add(types.IP{Interface: types.NoInterface, Address: address})

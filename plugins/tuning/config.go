@@ -100,6 +100,9 @@ func parse(r *skel.Request) (*config, error) {
 func (raw *rawConfig) toConfig(ifName string, args types.Args) (*config, error) {
 	fromArgs := raw.Args.CNI
 	mac, macErr := types.FirstMAC(raw.RuntimeConfig.MAC, fromArgs.MAC, args[types.ArgMAC], raw.MAC)
+	if macErr != nil {
+		macErr = fmt.Errorf("mac: %w", macErr)
+	}
 	sysctls, sysctlErr := assignments(raw.Sysctl, fromArgs.Sysctl, ifName)
 	conf := &config{sysctls: sysctls, dataDir: raw.DataDir, link: settings{
 		Promisc:  cmp.Or(fromArgs.Promisc, raw.Promisc),

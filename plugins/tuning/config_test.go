@@ -123,7 +123,7 @@ func TestParseReturnsErrors(t *testing.T) {
 		{`, "sysctl": {"net.ipv4.conf.IFNAME.x": "1", "net.ipv4.conf.eth0.x": "2"}`, "", types.CodeConfig, "duplicated sysctl keys"},
 		{`, "sysctl": {"net.a.b": "1", "net.a/b": "2"}`, "", types.CodeConfig, "duplicated sysctl keys"},
 		{`, "sysctl": {"kernel.nosuch": "1", "net/../vm/x": "2"}, "mtu": 67, "txQLen": -1, "dataDir": "d", "mac": "no"`, "", types.CodeConfig,
-			"invalid MAC address \"no\"\n" +
+			"mac: invalid MAC address \"no\"\n" +
 				"invalid net sysctl key: \"kernel.nosuch\"; a key must begin with \"net.\"\n" +
 				"invalid net sysctl key: \"net/../vm/x\"; a key must begin with \"net.\"\n" +
 				"mtu 67 must be between 68 and 65536\ntxQLen -1 must be between 0 and 2147483647\ndataDir \"d\" is not an absolute path"},

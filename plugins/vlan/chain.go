@@ -34,7 +34,7 @@ func (raw *rawConfig) validateChain(r *skel.Request) error {
 	reportIf := types.ProblemsInto(&errs)
 	if !raw.isInChain() {
 		reportIf(raw.Master == "", `"master" field is required: the interface that carries the VLAN`)
-		reportIf(raw.IfName != "", `"ifName" is only allowed in a chain, with "linkInContainer" and without "master"`)
+		reportIf(raw.IfName != "", `ifName: only allowed in a chain, with "linkInContainer" and without "master"`)
 		return errors.Join(errs...)
 	}
 	reportIf(r.Conf.IPAM.Type != "", `a VLAN interface in a chain gets no addresses; remove "ipam", or configure a network with "master"`)

@@ -60,9 +60,9 @@ func parse(r *skel.Request) (*config, error) {
 	reportIf(raw.VLANID == nil, `"vlanId" is required: the ID of the VLAN, from 0 to %d`, nl.MaxVLAN)
 	if raw.VLANID != nil {
 		conf.id = *raw.VLANID
-		reportIf(conf.id < 0 || conf.id > nl.MaxVLAN, "invalid VLAN ID %d (must be between 0 and %d)", conf.id, nl.MaxVLAN)
+		reportIf(conf.id < 0 || conf.id > nl.MaxVLAN, "vlanId: invalid VLAN ID %d (must be between 0 and %d)", conf.id, nl.MaxVLAN)
 	}
-	reportIf(!nl.IsVLANProtocol(conf.protocol), "unknown protocol: %q; want 802.1Q or 802.1ad", raw.Protocol)
+	reportIf(!nl.IsVLANProtocol(conf.protocol), "protocol %q must be 802.1Q or 802.1ad", raw.Protocol)
 	errs = append(errs, ipam.CheckLayer2(r))
 	return conf, types.Coded(types.CodeConfig, errors.Join(errs...))
 }

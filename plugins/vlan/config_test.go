@@ -23,7 +23,7 @@ var _ = Describe("without a VLAN interface", func() {
 			b.Refuse(c, code, texts...)
 		},
 		Entry("no master", conf("1.0.0", `"vlanId":100`, static4), "", types.CodeConfig, `"master" field is required`),
-		Entry("no master, with a name of the interface", conf("1.0.0", `"vlanId":100,"ifName":"x"`, static4), "", types.CodeConfig, `"master" field is required`, `"ifName" is only allowed in a chain`),
+		Entry("no master, with a name of the interface", conf("1.0.0", `"vlanId":100,"ifName":"x"`, static4), "", types.CodeConfig, `"master" field is required`, `ifName: only allowed in a chain`),
 		Entry("in a chain, a name that no interface can have", conf("1.0.0", inChain+`,"ifName":"a/b"`, noIPAM), "", types.CodeConfig, `"a/b" cannot be the name of the VLAN interface`),
 		Entry("in a chain, addresses", conf("1.0.0", inChain, static4), "", types.CodeConfig, `a VLAN interface in a chain gets no addresses; remove "ipam"`),
 		Entry("in a chain, no prevResult", conf("1.0.0", inChain, noIPAM), "", types.CodeConfig, "ADD of vlan needs a prevResult"),
@@ -32,7 +32,7 @@ var _ = Describe("without a VLAN interface", func() {
 		Entry("no ID", conf("1.0.0", `"master":"uplink0"`, static4), "", types.CodeConfig, `"vlanId" is required`),
 		Entry("an ID below zero", conf("1.0.0", `"master":"uplink0","vlanId":-1`, static4), "", types.CodeConfig, "invalid VLAN ID -1 (must be between 0 and 4094)"),
 		Entry("the reserved ID", conf("1.0.0", `"master":"uplink0","vlanId":4095`, static4), "", types.CodeConfig, "invalid VLAN ID 4095"),
-		Entry("an unknown protocol", conf("1.0.0", in100+`,"protocol":"802.1x"`, static4), "", types.CodeConfig, `unknown protocol: "802.1x"; want 802.1Q or 802.1ad`),
+		Entry("an unknown protocol", conf("1.0.0", in100+`,"protocol":"802.1x"`, static4), "", types.CodeConfig, `protocol "802.1x" must be 802.1Q or 802.1ad`),
 		Entry("an MTU larger than the master's", conf("1.0.0", in100+`,"mtu":1501`, static4), "", types.CodeConfig, "invalid MTU 1501, must be [0, master MTU(1500)]"),
 		Entry("a master that is not in the container", conf("1.0.0", in100+`,"linkInContainer":true`, static4), "", types.CodeConfig, "master: find link uplink0"),
 		Entry("several problems, all of which the error names", conf("1.0.0", `"vlanId":5000,"mtu":-1,"mac":"y","protocol":"x"`, static4), "", types.CodeConfig,
