@@ -149,7 +149,7 @@ var _ = Describe("plumb doctor on attachments", func() {
 		second.CapabilityArgs = runtime.CapabilityArgs
 		n.attach(second)
 		finding := n.find("check", "host port 8080/tcp of IP version 4 belongs to pods/d2/eth0 now")
-		Expect(finding.Fix).To(Equal("edit: let the runtime replace one of the two containers, because plumb repair takes nothing from another container"))
+		Expect(finding.Fix).To(Equal("edit: delete one of the two pods or containers; plumb repair takes nothing from another container"))
 		n.requireFixed(finding, func() { n.replace(runtimeWithPort(runtime, 8081)) })
 	})
 

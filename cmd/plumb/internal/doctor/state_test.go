@@ -196,18 +196,18 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 				n.sh(fmt.Sprintf("sed -i s,%s,%s, %s", path, other, n.result("d2")))
 			}
 			n.age()
-			finding := n.find("leftover", "container d2, interface eth0, network pods, may be deleted, but still holds address 10.88.0.3")
-			Expect(finding.What).To(MatchRegexp(what))
+			finding := n.find("leftover", "deleted, but still holds address 10.88.0.3")
+			Expect(finding.What).To(MatchRegexp(`^container d2, interface eth0, network pods, ` + what))
 			if isCommand(finding) {
 				n.requireFixed(finding, nil)
 			} else {
 				n.requireFixed(finding, func() { n.sh(commandIn(finding)) })
 			}
 		},
-			Entry("a process that ended", nil, `its namespace /proc/\d+/ns/net does not exist$`),
-			Entry("a PID that the host reused", func() *nstest.NS { return n.NS }, `its namespace /proc/\d+/ns/net does not exist$`),
+			Entry("a process that ended", nil, `is deleted, .*: its namespace /proc/\d+/ns/net does not exist$`),
+			Entry("a PID that the host reused", func() *nstest.NS { return n.NS }, `is deleted, .*: its namespace /proc/\d+/ns/net does not exist$`),
 			Entry("a PID that another container reused", func() *nstest.NS { return nstest.New(GinkgoTB()) },
-				`the process of /proc/\d+/ns/net started after the container's ADD, and probably belongs to another container$`),
+				`may be deleted, .*: the process of /proc/\d+/ns/net started after the container's ADD, and probably belongs to another container$`),
 		)
 
 		It("names a container whose namespace contains no process, and removes it only with --force", func() {
