@@ -386,7 +386,7 @@ var _ = Describe("the configuration", Ordered, ContinueOnFailure, func() {
 		Entry("unknown CNI_ARGS", conf("1.0.0", onUplink, nstest.StaticV4), "X=1", types.CodeEnvironment, "unknown args"),
 		Entry("an unknown key with strict", conf("1.0.0", onUplink+`,"strict":true,"mod":"vepa"`, nstest.StaticV4), "", types.CodeUnsupported, `"mod"`),
 		Entry("an invalid configuration of the IPAM plugin", conf("1.0.0", onUplink, nstest.Static("x")), "", types.CodeConfig,
-			`IPAM plugin "static": the 'address' field is expected to be in CIDR notation, got: 'x'`),
+			`IPAM plugin "static": addresses[0]: the 'address' field is expected to be in CIDR notation, got: 'x'`),
 	)
 
 	DescribeTable("STATUS reports whether an ADD would succeed:",
