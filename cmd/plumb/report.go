@@ -66,7 +66,8 @@ func reportFiles(ctx context.Context, p *places, flags string) []reportFile {
 		self = "plumb"
 	}
 	for _, f := range [][2]string{
-		{"doctor.txt", self + " doctor -v" + flags}, {"list.json", self + " list --all -o json" + flags}, {"metrics.txt", self + " metrics" + flags},
+		{"doctor.txt", types.Command(self, "doctor", "-v") + flags}, {"list.json", types.Command(self, "list", "--all", "-o", "json") + flags},
+		{"metrics.txt", types.Command(self, "metrics") + flags},
 		{"system.txt", "uname -a; cat /etc/os-release"}, {"executables.txt", "ls -l " + types.Command(p.PluginPath...)},
 		{"links.txt", "ip -details link"}, {"addresses.txt", "ip address"}, {"routes.txt", "ip route show table all; ip -6 route show table all"},
 		{"rules.txt", "ip rule; ip -6 rule"}, {"nftables.txt", "nft list ruleset"}, {"iptables.txt", "iptables-save; ip6tables-save"},
