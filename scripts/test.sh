@@ -85,17 +85,18 @@ sample() {
 # packages that start no goroutines, and never for tests that start executables. The packages' tests are short, except in the
 # nightly tier. The tests that start executables run beside the others, because both wait more than they compute.
 suites() {
-	local list status=0 short=-short starters='/v2/(test|cmd/cni-conformance$)' concurrent='/v2/(pkg|cmd/plumb/internal/watch|plugins/cluster-local/datastore)(/|$)'
+	local list starter status=0 short=-short starters='/v2/(test|cmd/cni-conformance$)' concurrent='/v2/(pkg|cmd/plumb/internal/watch|plugins/cluster-local/datastore)(/|$)'
 	if [ "$tier" = nightly ]; then
 		short=-short=false concurrent='/v2/'
 	fi
 	mapfile -t list < <(packages "$starters")
-	tests -p 2 "${list[@]}" 2>&1 | progress ${#list[@]} &
+	{ tests -p 2 "${list[@]}" 2>&1 | progress ${#list[@]}; } &
+	starter=$!
 	mapfile -t list < <(packages -v "$starters" | grep -E "$concurrent")
 	tests -p 3 -race "$short" "${list[@]}" 2>&1 | progress ${#list[@]} || status=$?
 	mapfile -t list < <(packages -v "$starters|$concurrent")
 	[ ${#list[@]} = 0 ] || CGO_ENABLED=0 tests -p 3 "$short" -trimpath "${list[@]}" 2>&1 | progress ${#list[@]} || status=$?
-	wait $! || status=$?
+	wait "$starter" || status=$?
 	return "$status"
 }
 
