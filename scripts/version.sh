@@ -1,7 +1,7 @@
 #!/bin/sh
 # version.sh prints the version of this checkout, which is the environment variable VERSION or, by default,
-# the last tag, or v2.0.0+dev if there is none. Build metadata names later commits and changes (v2.1.0+3.gabcdef0.dirty, v2.0.0+dev.gabcdef0). The version always
-# begins with v2, because runtimes read it and consider versions below 1.9.1 as old. It is a pre-release only
+# the last tag, or v2.0.0+dev if there is none. Build metadata names later commits and changes
+# (v2.1.0+3.gabcdef0.dirty, v2.0.0+dev.gabcdef0). The version always begins with v2, because runtimes read it and consider versions below 1.9.1 as old. It is a pre-release only
 # if the tag is one, because Nomad calls CHECK only if the version of bridge satisfies ">= 1.3.0", which no
 # pre-release does (hashicorp/go-version).
 set -eu

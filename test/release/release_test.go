@@ -154,7 +154,7 @@ func TestVersion(t *testing.T) {
 		want string
 	}{
 		{[]string{"init", "--quiet"}, `v2\.0\.0\+dev`},
-		{[]string{"commit", "--quiet", "--allow-empty", "--message=one"}, `v2\.0\.0\+dev`},
+		{[]string{"commit", "--quiet", "--allow-empty", "--message=one"}, `v2\.0\.0\+dev\.g[0-9a-f]{7}`},
 		{[]string{"tag", "v2.4.0-rc.1"}, `v2\.4\.0-rc\.1`},
 		{[]string{"tag", "v2.4.0"}, `v2\.4\.0`},
 		{[]string{"add", "scripts"}, `v2\.4\.0\+0\.g[0-9a-f]+\.dirty`},

@@ -242,8 +242,8 @@ var _ = Describe("the directory deploy", func() {
 		Expect(strings.TrimSpace(objects())).To(BeEmpty())
 	})
 
-	It("contains a DaemonSet that restores the former plugins with the patch of docs/how-to/install.md", func() {
-		page, err := os.ReadFile("../../docs/how-to/install.md")
+	It("contains a DaemonSet that restores the former plugins with the patch of docs/how-to/uninstall.md", func() {
+		page, err := os.ReadFile("../../docs/how-to/uninstall.md")
 		Expect(err).NotTo(HaveOccurred())
 		_, rest, _ := strings.Cut(string(page), "--type=json -p='")
 		text, _, _ := strings.Cut(rest, "'\n")
