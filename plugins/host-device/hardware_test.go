@@ -48,6 +48,7 @@ var _ = Describe("a network card", Label(nstest.Kernel), func() {
 	It("is moved and returned with each selector, and keeps its name, MAC, MTU and state", func() {
 		both := cards()
 		b.Host.IP("link set " + both[0].name + " mtu 1400 up")
+		Eventually(links).ShouldNot(MatchRegexp(both[0].name + `: <NO-CARRIER`)) // the card needs seconds, before and after it is moved
 		restored := b.Restored(b.Host)
 		for _, selectors := range [][2]string{
 			{`"pciBusID":"` + both[0].pci + `"`, `"runtimeConfig":{"deviceID":"` + both[1].pci + `"}`},
