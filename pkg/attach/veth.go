@@ -52,8 +52,7 @@ func AccessName(ifName string) string {
 	if name := "h-" + ifName; len(name) <= types.MaxIfName {
 		return name
 	}
-	sum := types.Hash(ifName)
-	return "h-" + hex.EncodeToString(sum[:6])
+	return "h-" + types.ShortHash(ifName)[:12]
 }
 
 // EnsureNameFree returns an error with types.CodeConfig if the container already has an interface with the name. Plugins

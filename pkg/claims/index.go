@@ -1,7 +1,6 @@
 package claims
 
 import (
-	"encoding/hex"
 	"fmt"
 	"slices"
 	"strings"
@@ -23,9 +22,8 @@ func IndexKey() []nft.Type { return []nft.Type{nft.IfName, nft.InetService} }
 
 // indexRef returns the ref of the owner's element with this number.
 func (s *Store) indexRef(number int) nft.ElementRef {
-	sum := types.Hash(nft.Owner(s.Owner))
 	const digits = 15 // the longest name of an interface, as which nft prints the hash
-	return nft.ElementRef{Set: s.Index, Key: nft.Concat(nft.IfNameKey(hex.EncodeToString(sum[:])[:digits]), nft.PortKey(uint16(number)))}
+	return nft.ElementRef{Set: s.Index, Key: nft.Concat(nft.IfNameKey(types.ShortHash(nft.Owner(s.Owner))[:digits]), nft.PortKey(uint16(number)))}
 }
 
 // indexElements returns the elements that the index must contain for the owner.

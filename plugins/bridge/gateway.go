@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/hex"
 	"errors"
 	"io/fs"
 	"net/netip"
@@ -229,8 +228,7 @@ func (c *config) gatewayPort() *config {
 // vlanPortName returns the name of the gateway's port, which contains a hash of the name of the
 // gateway's interface.
 func vlanPortName(dev string) string {
-	sum := types.Hash(dev)
-	return "veth" + hex.EncodeToString(sum[:4])
+	return "veth" + types.ShortHash(dev)[:8]
 }
 
 // warnOfUnreachable warns of IPs that are not in the network of any gateway, because the gateway

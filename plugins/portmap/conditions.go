@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"time"
@@ -24,8 +23,7 @@ type conditionsChain struct {
 
 // name returns the name of the chain, which contains a hash of its rules.
 func (c conditionsChain) name() string {
-	sum := types.Hash(c.text + "\n" + c.next)
-	return nft.NetworkChain(conditionsKind, c.network, hex.EncodeToString(sum[:8]))
+	return nft.NetworkChain(conditionsKind, c.network, types.ShortHash(c.text + "\n" + c.next)[:16])
 }
 
 // layout returns the chain with empty rules, because nft.Conn.DamagedChains compares only their number.

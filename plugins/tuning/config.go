@@ -99,10 +99,9 @@ func parse(r *skel.Request) (*config, error) {
 // toConfig checks the configuration and returns all problems in one error.
 func (raw *rawConfig) toConfig(ifName string, args types.Args) (*config, error) {
 	fromArgs := raw.Args.CNI
-	mac, macErr := types.FirstMAC(raw.RuntimeConfig.MAC, fromArgs.MAC, args[types.ArgMAC], raw.MAC)
-	if macErr != nil {
-		macErr = fmt.Errorf("mac: %w", macErr)
-	}
+	macs := attach.MACKeys{MAC: raw.MAC, RuntimeConfig: raw.RuntimeConfig}
+	macs.Args.CNI.MAC = fromArgs.MAC
+	mac, macErr := macs.Parse(args)
 	sysctls, sysctlErr := assignments(raw.Sysctl, fromArgs.Sysctl, ifName)
 	conf := &config{sysctls: sysctls, dataDir: raw.DataDir, link: settings{
 		Promisc:  cmp.Or(fromArgs.Promisc, raw.Promisc),

@@ -3,6 +3,7 @@ package e2e
 import (
 	"os"
 	"path/filepath"
+	"strings"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -15,12 +16,28 @@ import (
 const uplinkIPAM = `"ipam": {"type": "host-local", "dataDir": "DIR/leases", "ranges": [
 	[{"subnet": "198.18.0.0/24", "rangeStart": "198.18.0.100"}], [{"subnet": "2001:db8:18::/64", "rangeStart": "2001:db8:18::100"}]]}`
 
-// requireKind ends the spec if the kernel does not support this kind of links on the uplink.
-func (network *testNetwork) requireKind(feature string, kind ...string) {
+// features maps kernel features to the kind of a link that needs the feature.
+var features = map[string]string{
+	"dummy": "dummy", "ipvlan": "ipvlan", "8021q": "vlan id 5", "vrf": "vrf table 5000", "VLAN filtering of bridges": "bridge vlan_filtering 1",
+}
+
+// requireFeature ends the spec if the kernel lacks the feature, which may be "".
+func (network *testNetwork) requireFeature(feature string) {
 	GinkgoHelper()
-	_, err := network.Outside.Exec("ip", append([]string{"link", "add", "link", nstest.Uplink, "name", "try0", "type"}, kind...)...)
+	if feature == "" {
+		return
+	}
+	_, err := network.Outside.Exec("ip", strings.Fields("link add link "+nstest.Uplink+" name try0 type "+features[feature])...)
 	nstest.RequireFeature(GinkgoTB(), feature, err)
 	network.Outside.IP("link del try0")
+}
+
+// labelsOf returns the labels of a spec that needs the feature, which may be "".
+func labelsOf(feature string) Labels {
+	if feature == "" {
+		return nil
+	}
+	return Label(nstest.Kernel)
 }
 
 // moveDevice creates the device that the configuration of host-device names. It is connected to the outside host.
@@ -92,9 +109,9 @@ var _ = DescribeTable("host-access connects the host and the container after", f
 },
 	Entry("macvlan", `{"type": "macvlan", "master": "uplink0", "optimisticDAD": true, `+uplinkIPAM+`}, {"type": "host-access"}`, nil, nil),
 	Entry("ipvlan", Label(nstest.Kernel), `{"type": "ipvlan", "master": "uplink0", "mode": "l3", "dataDir": "DIR/ipvlan", "optimisticDAD": true, `+uplinkIPAM+`}, {"type": "host-access"}`,
-		func(network *testNetwork) { network.requireKind("ipvlan", "ipvlan") }, nil),
+		func(network *testNetwork) { network.requireFeature("ipvlan") }, nil),
 	Entry("vlan", Label(nstest.Kernel), `{"type": "vlan", "master": "uplink0", "vlanId": 5, "optimisticDAD": true, `+uplinkIPAM+`}, {"type": "host-access"}`,
-		func(network *testNetwork) { network.requireKind("8021q", "vlan", "id", "5") }, nil),
+		func(network *testNetwork) { network.requireFeature("8021q") }, nil),
 	Entry("host-device", `{"type": "host-device", "device": "dev0", "optimisticDAD": true, `+uplinkIPAM+`}, {"type": "host-access", "hostAddresses": ["198.18.0.1", "2001:db8:18::1"]}`,
 		(*testNetwork).moveDevice, nil),
 	Entry("the reference's macvlan", `{"type": "macvlan", "master": "uplink0", `+uplinkIPAM+`}, {"type": "host-access"}`, // takes a second, because it waits for duplicate address detection

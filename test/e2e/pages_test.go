@@ -28,11 +28,9 @@ type recipe struct {
 // run attaches a container to the list, tests it, and detaches it.
 func (r recipe) run() {
 	GinkgoHelper()
-	if r.needs != "" {
-		requireFeature(r.needs)
-	}
 	nstest.LeakCheck(GinkgoTB())
 	network := newNetwork("1.1.0", `{"type": "loopback"}`)
+	network.requireFeature(r.needs)
 	network.List = cnitest.ParseList(r.list(network.Dir))
 	if r.prepare != nil {
 		r.prepare(network)
@@ -126,11 +124,7 @@ var _ = Describe("the lists of the pages for users", func() {
 		recipes = append(recipes, r)
 	}
 	for _, r := range recipes {
-		labels := Label()
-		if r.needs != "" {
-			labels = Label(nstest.Kernel)
-		}
-		It("work: "+r.name+" of "+r.page, labels, r.run)
+		It("work: "+r.name+" of "+r.page, labelsOf(r.needs), r.run)
 	}
 
 	It("are all tested", func() {

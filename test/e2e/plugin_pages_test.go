@@ -12,11 +12,8 @@ import (
 	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
 
-// kinds maps plugins to the kernel feature and the link that their lists need.
-var kinds = map[string][2]string{
-	"dummy": {"dummy", "type dummy"}, "ipvlan": {"ipvlan", "link eth0 type ipvlan"},
-	"vlan": {"8021q", "link eth0 type vlan id 5"}, "vrf": {"vrf", "type vrf table 5"},
-}
+// needs maps plugins to the kernel feature that their lists need.
+var needs = map[string]string{"dummy": "dummy", "ipvlan": "ipvlan", "vlan": "8021q", "vrf": "vrf"}
 
 // pageNetwork returns a network with the smallest list of the plugin's page, on a host with the network cards that the pages
 // name. eth0 is the uplink's alternative name.
@@ -40,19 +37,11 @@ var _ = Describe("the smallest list of the page of", func() {
 		if plugin == "dhcp" || plugin == "cluster-local" {
 			continue // they need a server and a store
 		}
-		labels := Label()
-		if kinds[plugin][0] != "" {
-			labels = Label(nstest.Kernel)
-		}
-		It(plugin+" works", labels, func() {
+		It(plugin+" works", labelsOf(needs[plugin]), func() {
 			network := pageNetwork(plugin)
-			if kind := kinds[plugin]; kind[0] != "" {
-				_, err := network.Host.Exec("ip", strings.Fields("link add name try0 "+kind[1])...)
-				nstest.RequireFeature(GinkgoTB(), kind[0], err)
-				network.Host.IP("link del try0")
-			}
+			network.requireFeature(needs[plugin])
 			c := cnitest.NewContainer("one")
-			c.RT.CapabilityArgs = map[string]any{"portMappings": []map[string]any{{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}}}
+			goCNI(c)
 			Expect(network.Add(c)).To(Succeed())
 			Expect(network.Check(c)).To(Succeed())
 			Expect(network.Del(c)).To(Succeed())

@@ -33,19 +33,6 @@ var howTo = []recipe{
 	{name: "aws-cni", prepare: (*testNetwork).replaceAWS, request: goCNI, traffic: expectPublished},
 }
 
-// features maps kernel features to commands that fail without the feature.
-var features = map[string]string{
-	"vrf":                       "link add try0 type vrf table 5000",
-	"VLAN filtering of bridges": "link add try0 type bridge vlan_filtering 1",
-}
-
-// requireFeature ends the spec if the kernel lacks the feature.
-func requireFeature(feature string) {
-	GinkgoHelper()
-	_, err := nstest.New(GinkgoTB()).Exec("ip", strings.Fields(features[feature])...)
-	nstest.RequireFeature(GinkgoTB(), feature, err)
-}
-
 // These are the addresses on the segment of the pages.
 const (
 	segmentHost   = "192.0.2.9"

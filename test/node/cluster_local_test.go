@@ -84,6 +84,8 @@ var _ = Describe("two nodes whose pods share a LAN and the addresses of cluster-
 		c.boot()
 		c.scale(12)
 		c.expectUniqueAddresses(12)
+		// The API server deletes a pod before the node has deleted the container.
+		Eventually(func() int { return one.attachments() + two.attachments() }).Should(Equal(12))
 		for _, n := range c.nodes {
 			Expect(n.plumb("ipam", "check")).To(ContainSubstring("node " + n.name + " owns"))
 			Expect(n.plumb("doctor")).To(ContainSubstring("nothing found"))
@@ -102,12 +104,8 @@ var _ = Describe("two nodes whose pods share a LAN and the addresses of cluster-
 // joinLAN installs a list whose pods are on the LAN of the nodes.
 func (n *node) joinLAN() {
 	GinkgoHelper()
-	values := map[string]string{"CNIVersion": "1.0.0"}
-	if *containerd > 1 {
-		values["CNIVersion"] = "1.1.0"
-	}
 	Expect(os.Remove(n.path("/etc/cni/net.d/pods.conflist"))).To(Succeed())
-	n.writeTemplate("/etc/cni/net.d", "lan.conflist", values)
+	n.writeTemplate("/etc/cni/net.d", "lan.conflist", map[string]string{"CNIVersion": cniVersion()})
 }
 
 // startClusterLocal installs the custom resources, rights and policy of cluster-local-kubernetes, and the DaemonSet that writes
@@ -147,9 +145,11 @@ func (c *cluster) expectUniqueAddresses(pods int) map[string]int {
 			addr := netip.MustParseAddr(text)
 			Expect(owners).NotTo(HaveKey(addr), out)
 			owners[addr] = f[0]
-			if first := netip.MustParseAddr("198.18.0.100"); addr.Is4() {
-				Expect(addr.Compare(first)).To(BeNumerically(">=", 0))
+			first, last := netip.MustParseAddr("2001:db8:18::100"), netip.MustParseAddr("2001:db8:18::13f")
+			if addr.Is4() {
+				first, last = netip.MustParseAddr("198.18.0.100"), netip.MustParseAddr("198.18.0.139")
 			}
+			Expect(addr.Compare(first) >= 0 && addr.Compare(last) <= 0).To(BeTrue(), out)
 			Eventually(func() (string, error) { return get(c.NS, hostURL(text, 8080)) }).Should(Equal(f[0]), "%s of %s", text, out)
 		}
 	}

@@ -95,15 +95,20 @@ func (n *node) install(bin string) {
 	GinkgoHelper()
 	n.mustRun("sh", "-c", `mkdir /opt/plumb && cp "$0" /opt/plumb/`, program("PLUMB_BIN", "plumb"))
 	n.installPlugins(bin)
-	values := map[string]string{"CNIVersion": "1.0.0", "PodsV4": n.podsV4, "PodsV6": n.podsV6, "Proxy": *proxyMode, "Name": n.name}
-	if *containerd > 1 {
-		values["CNIVersion"] = "1.1.0"
-	}
+	values := map[string]string{"CNIVersion": cniVersion(), "PodsV4": n.podsV4, "PodsV6": n.podsV6, "Proxy": *proxyMode, "Name": n.name}
 	n.writeTemplate("/etc/cni/net.d", "pods.conflist", values)
 	n.writeTemplate("/etc/containerd", fmt.Sprintf("containerd%d.toml", *containerd), values)
 	n.writeTemplate("/etc/kubernetes", "kubelet.yaml", values)
 	n.writeTemplate("/etc/kubernetes", "kube-proxy.yaml", values)
 	n.write("/etc/kubernetes/resolv.conf", "nameserver "+nstest.OutsideV4+"\n", nil)
+}
+
+// cniVersion returns the highest cniVersion that containerd supports.
+func cniVersion() string {
+	if *containerd > 1 {
+		return "1.1.0"
+	}
+	return "1.0.0"
 }
 
 // installPlugins replaces the plugins of the node with the executables in a directory.

@@ -58,7 +58,7 @@ func (k asker) status(p plugin, complete bool, add addFunc) {
 			warnings, err = k.caller.Status(k.ctx, p.file.list, strict)
 		}
 		if strictErr = err; err == nil {
-			k.addStatus(p, warnings, nil, add)
+			p.addStatus(warnings, nil, add)
 			return
 		}
 	}
@@ -79,7 +79,7 @@ func (k asker) status(p plugin, complete bool, add addFunc) {
 			k.report.failed("STATUS of "+p.Type, fs.ErrPermission)
 			err = nil
 		}
-		k.addStatus(p, warnings, err, add)
+		p.addStatus(warnings, err, add)
 	}
 }
 
@@ -87,15 +87,14 @@ func (k asker) status(p plugin, complete bool, add addFunc) {
 var ofConfiguration = []uint{types.CodeUnsupported, types.CodeDecode, types.CodeConfig}
 
 // addStatus adds the findings for the warnings and the error of STATUS.
-func (k asker) addStatus(p plugin, warnings []types.Problem, err error, add addFunc) {
+func (p plugin) addStatus(warnings []types.Problem, err error, add addFunc) {
 	const format = "STATUS of %s in network %q: %s"
 	for _, w := range warnings {
 		fix := w.Fix
 		if fix == "" {
 			fix = edit + cmp.Or(w.Advice, "see the page of "+p.Type)
 		}
-		add(p.file.path, fix, format, p.Type, p.file.name(), w.Msg)
-		k.report.Findings[len(k.report.Findings)-1].table = w.Table
+		add(p.file.path, fix, format, p.Type, p.file.name(), w.Msg).table = w.Table
 	}
 	if err != nil {
 		add(p.file.path, edit+"fix the cause that the text names; see the table \"Errors\" on the page of "+p.Type,

@@ -94,13 +94,14 @@ type check struct {
 	find func([]*file, addFunc)
 }
 
-// An addFunc adds a Finding. It formats the text as fmt.Sprintf does.
-type addFunc func(where, fix, format string, args ...any)
+// An addFunc adds a Finding, and returns it. It formats the text as fmt.Sprintf does. The pointer is valid until the next call.
+type addFunc func(where, fix, format string, args ...any) *Finding
 
 // addTo returns a function that adds the findings of a check to the list.
 func addTo(list *[]Finding, check string) addFunc {
-	return func(where, fix, format string, args ...any) {
+	return func(where, fix, format string, args ...any) *Finding {
 		*list = append(*list, Finding{Check: check, Where: where, What: fmt.Sprintf(format, args...), Fix: fix})
+		return &(*list)[len(*list)-1]
 	}
 }
 

@@ -135,9 +135,7 @@ func MasqueradeExemptions(confDirs []string) (found []Finding, err error) {
 		return nil, types.IgnoreNotExist(err)
 	}
 	r := &Report{}
-	host{ns: self, report: r}.findExemptions(files, func(where, fix, format string, args ...any) {
-		found = append(found, Finding{Check: "masq-exemption", Where: where, What: fmt.Sprintf(format, args...), Fix: fix})
-	})
+	host{ns: self, report: r}.findExemptions(files, addTo(&found, "masq-exemption"))
 	if len(r.Errors) > 0 {
 		err = errors.New(strings.Join(r.Errors, "; "))
 	}

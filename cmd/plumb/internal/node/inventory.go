@@ -386,8 +386,9 @@ func (inv *Inventory) Network(name string) (*Network, error) {
 	return nil, fmt.Errorf("network %q: %w; its networks are %s", name, ErrNoNetwork, strings.Join(names, ", "))
 }
 
-// Find returns the attachments of the container whose ID, with or without nerdctl's namespace, is prefix or begins with it. If ifName is not empty, Find returns
-// only the attachments with this interface name. It returns an error if no container or several containers match.
+// Find returns the attachments of the container whose ID, with or without nerdctl's namespace, is prefix or begins with it. If
+// ifName is not empty, Find returns only the attachments with this interface name. It returns an error if no container or
+// several containers match.
 func (inv *Inventory) Find(prefix, ifName string) ([]*Attachment, error) {
 	var found []*Attachment
 	ids := map[string]bool{}
