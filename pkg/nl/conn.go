@@ -20,9 +20,11 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	netlinkconn "github.com/mdlayher/netlink"
 	"github.com/plumb-cni/plumb/v2/pkg/ns"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 	"github.com/plumb-cni/plumb/v2/pkg/undo"
 	"github.com/vishvananda/netlink"
 	rawnl "github.com/vishvananda/netlink/nl"
@@ -158,6 +160,9 @@ func (c *Conn) executeLarge(req *rawnl.NetlinkRequest) (answers [][]byte, err er
 	header := netlinkconn.Header{Type: netlinkconn.HeaderType(req.Type), Flags: netlinkconn.HeaderFlags(req.Flags)}
 	msgs, err := s.Execute(netlinkconn.Message{Header: header, Data: req.Serialize()[unix.SizeofNlMsghdr:]})
 	for _, m := range msgs {
+		if m.Header.Flags&netlinkconn.DumpInterrupted != 0 {
+			return nil, netlink.ErrDumpInterrupted
+		}
 		if m.Header.Type == unix.RTM_NEWLINK {
 			answers = append(answers, m.Data)
 		}
@@ -248,7 +253,24 @@ func withStep(step string, err error) error {
 
 // step runs f, which sends requests, as one step.
 func (c *Conn) step(step string, f func() error) error {
-	return withStep(step, c.h.Step(step, func() error { return asKernelError(f()) }))
+	return withStep(step, c.h.Step(step, func() error { return asKernelError(untilComplete(f)) }))
+}
+
+// listLimit is how long untilComplete repeats an interrupted list.
+const listLimit = 5 * time.Second
+
+// untilComplete repeats f while a list changes before the kernel has sent all of it (NLM_F_DUMP_INTR). Package netlink
+// requests most lists ten times in a row, which is not enough beside many ADDs on two processors.
+func untilComplete(f func() error) error {
+	err, pause := f(), time.Millisecond
+	for begin := time.Now(); errors.Is(err, netlink.ErrDumpInterrupted); pause = min(2*pause, 50*time.Millisecond) {
+		if time.Since(begin) > listLimit {
+			return types.Errorf(types.CodeTryAgain, "%w", err)
+		}
+		time.Sleep(pause)
+		err = f()
+	}
+	return err
 }
 
 // ensure calls add as one step. If add created the object, ensure pushes the removal to u. If the object already

@@ -188,22 +188,13 @@ func (c *Conn) routes(step string, family int, filter *netlink.Route) ([]netlink
 		mask |= netlink.RT_FILTER_PROTOCOL
 	}
 	return query(c, step, func() (list []netlink.Route, err error) {
-		// Package netlink repeats other interrupted lists, but not this one.
-		for range maxListTries {
-			list, err = c.lib.RouteListFiltered(family, filter, mask)
-			if !errors.Is(err, netlink.ErrDumpInterrupted) {
-				break
-			}
-		}
+		list, err = c.lib.RouteListFiltered(family, filter, mask)
 		if errors.Is(err, unix.ENOENT) { // the table does not exist
 			return nil, nil
 		}
 		return list, err
 	})
 }
-
-// maxListTries limits how often routes requests a list that changes while the kernel sends it.
-const maxListTries = 10
 
 // nextHops returns the next hops of a route. There are several if routes to one destination share the load.
 func nextHops(r netlink.Route) []*netlink.NexthopInfo {
