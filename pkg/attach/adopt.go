@@ -4,9 +4,7 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/plumb-cni/plumb/v2/pkg/ipam"
 	"github.com/plumb-cni/plumb/v2/pkg/nl"
-	"github.com/plumb-cni/plumb/v2/pkg/skel"
 	"github.com/plumb-cni/plumb/v2/pkg/sysctl"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
@@ -54,54 +52,4 @@ func (s *Spec) addAdopted(conf *nl.LinkConfig, result *types.Result) {
 			result.Routes = append(result.Routes, types.Route{Dst: route.Dst, GW: route.GW, Priority: route.Priority, Table: route.Table, Scope: route.Scope})
 		}
 	}
-}
-
-// CheckAdopted executes CHECK like CheckContainerLink, for an interface with an adopted configuration. conf is nil if it is
-// not known. A route of prevResult without a gateway can be an adopted route on the link, or a route that uses the first
-// gateway of the lease. CheckAdopted accepts either.
-func CheckAdopted(r *skel.Request, conf *nl.LinkConfig) error {
-	prev, err := r.RequirePrev()
-	if err != nil {
-		return err
-	}
-	container, l, err := nl.OpenLink(r.ContainerNS, r.IfName)
-	noDiff := func(*nl.Conn, nl.Link) error { return nil }
-	if err != nil {
-		return CheckContainerLink(r, "", noDiff) // reports the error
-	}
-	got, err := container.Routes(l)
-	prev.Routes = slices.Clone(prev.Routes)
-	for i, route := range prev.Routes {
-		onLink := nl.Route{Dst: route.Dst, Table: route.Table, Priority: route.Priority}
-		if !route.GW.IsValid() && slices.ContainsFunc(got, onLink.Matches) {
-			prev.Routes[i].Scope = nl.ScopeLink // see Routes
-		}
-	}
-	errs := []error{CheckContainerLink(r, "", noDiff), err}
-	if conf == nil {
-		return errors.Join(errs...)
-	}
-	rules, err := container.MissingRules(r.IfName, conf)
-	for _, rule := range rules {
-		p := container.NS().Problem("rules", types.ProblemMissing)
-		p.Want = "rule " + rule
-		errs = append(errs, p.Errorf("the container has no rule %s", rule))
-	}
-	return types.Coded(types.CodeChanged, errors.Join(append(errs, err)...))
-}
-
-// RepairAdopted executes REPAIR like RepairContainerLink, for an interface with an adopted configuration.
-func RepairAdopted(r *skel.Request, dad DADMode, conf *nl.LinkConfig) error {
-	prev, err := r.RequirePrev()
-	if err != nil {
-		return err
-	}
-	isAdopted := func(route types.Route) bool {
-		return slices.ContainsFunc(conf.DecodedRoutes(), Routes(nil, []types.Route{route})[0].Matches)
-	}
-	routes := slices.DeleteFunc(slices.Clone(prev.Routes), isAdopted)
-	ips := slices.DeleteFunc(slices.Clone(IPsOf(prev, r.IfName)), func(ip types.IP) bool { return slices.Contains(conf.Prefixes(), ip.Address) })
-	spec := ContainerSpec(r.IfName, dad, ips, routes)
-	spec.Adopted = conf
-	return errors.Join(ipam.Repair(r), RestoreContainer(r, spec))
 }

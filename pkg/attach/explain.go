@@ -32,20 +32,6 @@ func ExplainRemoved(c *nl.Conn, created nl.Link, ifName string, err error) error
 	}
 }
 
-// ExplainMove explains the error of a kernel that cannot add an alternative name to a link of the
-// host, or cannot move the link into the container.
-func ExplainMove(l nl.Link, err error) error {
-	switch {
-	case errors.Is(err, syscall.EINVAL):
-		return types.Errorf(types.CodeConfig, "the kernel does not move interface %s, which is of kind %q, to another namespace: %w", l.Name, l.Kind, err)
-	case errors.Is(err, fs.ErrNotExist):
-		return types.Errorf(types.CodeTryAgain, "interface %s has left the host during ADD, probably for another container: %w", l.Name, err)
-	case errors.Is(err, fs.ErrExist):
-		return types.Errorf(types.CodeConfig, "the name or an alternative name of interface %s exists already: %w", l.Name, err)
-	}
-	return err
-}
-
 // ExplainIPv6Off explains the error of a request that adds addresses to an interface whose sysctl
 // disable_ipv6 is 1 (EACCES from ipv6_add_addr).
 func ExplainIPv6Off(c *nl.Conn, ifName string, err error) error {

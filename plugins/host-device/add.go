@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"slices"
+	"syscall"
 
 	"github.com/plumb-cni/plumb/v2/pkg/attach"
 	"github.com/plumb-cni/plumb/v2/pkg/ipam"
@@ -188,10 +189,10 @@ func (m *mover) take(conf *config, device nl.Link) (nl.Link, error) {
 		return nl.Link{}, err
 	}
 	if err := m.mark(device); err != nil {
-		return nl.Link{}, attach.ExplainMove(device, err)
+		return nl.Link{}, explainMove(device, err)
 	}
 	eth, err := m.host.MoveLink(device, nl.Move{To: m.container, Name: m.r.IfName, Alias: device.Name, Group: device.Group})
-	return eth, attach.ExplainMove(device, err)
+	return eth, explainMove(device, err)
 }
 
 // mark adds the attachment's alternative name to the device. An earlier ADD of the attachment may have added it to this
@@ -213,6 +214,20 @@ func (m *mover) mark(device nl.Link) error {
 	}
 	if errors.Is(err, errors.ErrUnsupported) {
 		return nil
+	}
+	return err
+}
+
+// explainMove explains the error of a kernel that cannot add an alternative name to a link of the
+// host, or cannot move the link into the container.
+func explainMove(l nl.Link, err error) error {
+	switch {
+	case errors.Is(err, syscall.EINVAL):
+		return types.Errorf(types.CodeConfig, "the kernel does not move interface %s, which is of kind %q, to another namespace: %w", l.Name, l.Kind, err)
+	case errors.Is(err, fs.ErrNotExist):
+		return types.Errorf(types.CodeTryAgain, "interface %s has left the host during ADD, probably for another container: %w", l.Name, err)
+	case errors.Is(err, fs.ErrExist):
+		return types.Errorf(types.CodeConfig, "the name or an alternative name of interface %s exists already: %w", l.Name, err)
 	}
 	return err
 }

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/plumb-cni/plumb/v2/pkg/attach"
 	"github.com/plumb-cni/plumb/v2/pkg/nl"
 	"github.com/plumb-cni/plumb/v2/pkg/skel"
 	"github.com/plumb-cni/plumb/v2/pkg/trace"
@@ -174,7 +173,7 @@ func checkDispensable(r *skel.Request, host *nl.Conn, l nl.Link, conf *config) e
 		return types.Errorf(types.CodeConfig, "%s is the loopback interface, which cannot be moved", conf.selector)
 	}
 	if slices.Contains([]string{"bridge", "bond", "team", "vrf"}, l.Kind) { // netns_immutable in the kernel
-		return attach.ExplainMove(l, syscall.EINVAL)
+		return explainMove(l, syscall.EINVAL)
 	}
 	if conf.force {
 		return nil

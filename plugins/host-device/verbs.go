@@ -60,7 +60,7 @@ func (h machine) check(r *skel.Request, conf *config) error {
 		return attach.CheckContainerLink(r, "", func(*nl.Conn, nl.Link) error { return nil })
 	}
 	adopted, err := h.adopted(r, conf)
-	return errors.Join(types.Coded(types.CodeIO, err), attach.CheckAdopted(r, adopted))
+	return errors.Join(types.Coded(types.CodeIO, err), checkAdopted(r, adopted))
 }
 
 // adopted returns the configuration that the container adopted, or nil if there is none or if it is not known.
@@ -86,7 +86,7 @@ func (h machine) repair(r *skel.Request, conf *config) error {
 	if adopted == nil || err != nil {
 		return errors.Join(types.Coded(types.CodeIO, err), attach.RepairContainerLink(r, "", conf.dad))
 	}
-	return attach.RepairAdopted(r, conf.dad, adopted)
+	return repairAdopted(r, conf.dad, adopted)
 }
 
 // gc restores the devices of the network's attachments that are no longer valid, and calls the IPAM
