@@ -35,6 +35,14 @@ results 2reference "$reference" "$@" &
 results 3Debian /usr/lib/cni "$@" &
 wait
 
+# tutorial prints the cases that a plugin of a tutorial fails.
+tutorial() {
+	local dir=cmd/cni-conformance/testdata/tutorial
+	"$work/cni-conformance" --profile all -o json --cni-path "$dir" "$@" "$dir/tutorial.conflist" >"$work/tutorial.json" || :
+	jq -r --arg dir "$dir" '[.cases[] | select(.verdict == "fail").id] as $fail
+		| "A [shell script](../../\($dir)/veth), as tutorials show it, fails \($fail | length) of \(.cases | length) cases: \($fail | join(", "))."' "$work/tutorial.json"
+}
+
 table() {
 	# Debian's plugins do not print their version.
 	jq -nr --arg kernel "$(uname -r)" --arg debian "$(dpkg-query -W -f '${Version}' containernetworking-plugins)" '
@@ -59,6 +67,8 @@ page=docs/reference/conformance.md
 	sed '/<!-- begin: scripts\/conformance.sh -->/q' "$page"
 	echo
 	table
+	echo
+	tutorial "$@"
 	echo
 	[ ! -f "$work/notes" ] || sed 's/$/\n/' "$work/notes"
 	sed -n '/<!-- end: scripts\/conformance.sh -->/,$p' "$page"

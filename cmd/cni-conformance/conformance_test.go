@@ -119,6 +119,32 @@ func TestWrongPluginsFail(t *testing.T) {
 	}
 }
 
+// TestTutorial checks that a shell script as tutorials show it fails a few cases that are known to be hard for it, and passes others.
+func TestTutorial(t *testing.T) {
+	list, err := os.ReadFile("testdata/tutorial/tutorial.conflist")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := filepath.Abs("testdata/tutorial")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{"ADD-2": suite.Pass, "ADD-6": suite.Pass, "DEL-1": suite.Pass, "DEL-2": suite.Fail, "CHECK-3": suite.Fail, "LEFT-1": suite.Pass, "LEFT-4": suite.Fail}
+	args := []string{"--settle", "1s"}
+	for id := range want {
+		args = append(args, "--case", id)
+	}
+	_, r, stderr := runConformance(t, dir, string(list), args...)
+	for _, o := range r.Cases {
+		if o.Verdict != want[o.ID] {
+			t.Errorf("%s: want %s, got %s: %s", o.ID, want[o.ID], o.Verdict, o.Why)
+		}
+	}
+	if len(r.Cases) != len(want) {
+		t.Errorf("want %d cases, got %d: %s", len(want), len(r.Cases), stderr)
+	}
+}
+
 // TestPage checks that docs/reference/conformance-cases.md contains the cases.
 func TestPage(t *testing.T) {
 	var cases bytes.Buffer
