@@ -32,12 +32,13 @@ type uninstallation struct {
 func newUninstall() *cobra.Command {
 	u := &uninstallation{Options: install.Options{Timeout: 10 * time.Second}}
 	c := &cobra.Command{
-		Use:     "uninstall --to DIR --restore BACKUP",
+		Use:     "uninstall [--to DIR --restore BACKUP]",
 		Short:   "Restore the former plugins, and remove what plumb added to this host",
 		Example: "  plumb uninstall --to /opt/cni/bin --restore /opt/cni/before-plumb --dry-run",
 		Long: `uninstall restores the plugins and configurations of the backup, removes those that plumb install added, sets route_localnet
-of the interfaces to 0, and deletes plumb's nftables tables. It does nothing if this host holds resources of containers: first
-delete all containers with the runtime, and then run plumb gc --no-live, which removes what they left.`,
+of the interfaces to 0, and deletes plumb's nftables tables. Without --to and --restore, for example if a package installed plumb, it
+does only the last two. It does nothing if this host holds resources of containers: first delete all containers with the runtime,
+and then run plumb gc --no-live, which removes what they left.`,
 		Args: usage(cobra.NoArgs),
 	}
 	u.places = addPlaces(c)
@@ -45,8 +46,8 @@ delete all containers with the runtime, and then run plumb gc --no-live, which r
 	c.Flags().StringVar(&u.Backup, "restore", "", "the backup `directory` of plumb install, usually /opt/cni/before-plumb")
 	c.Flags().BoolVar(&u.DryRun, "dry-run", false, "show what would be done, and change nothing")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		if u.To == "" || u.Backup == "" {
-			return usageError{errors.New("--to and --restore are required")}
+		if (u.To == "") != (u.Backup == "") {
+			return usageError{errors.New("--to needs --restore, and --restore needs --to")}
 		}
 		if c.Flags().Changed("conf-dir") {
 			u.ConfDir = u.places.ConfDirs[0]
@@ -77,8 +78,11 @@ func (u *uninstallation) do(step string, f func() error) error {
 	return nil
 }
 
-func (u *uninstallation) run(ctx context.Context) error {
-	report, err := install.Restore(ctx, u.Options)
+func (u *uninstallation) run(ctx context.Context) (err error) {
+	var report install.Report
+	if u.Backup != "" {
+		report, err = install.Restore(ctx, u.Options)
+	}
 	for _, f := range slices.Concat(report.Executables, report.Configurations) {
 		if err == nil && f.Action == install.Stays {
 			err = u.do("remove "+f.Path, func() error { return os.Remove(f.Path) })

@@ -38,6 +38,11 @@ var _ = Describe("plumb uninstall", func() {
 		}
 		Expect(filepath.Join(to, "bridge")).To(BeAnExistingFile())
 
+		withoutBackup := b.run("", append([]string{"uninstall", "--dry-run"}, b.directories()...)...)
+		Expect(withoutBackup.Exit).To(Equal(0), withoutBackup.Stderr)
+		Expect(withoutBackup.Stdout).To(And(ContainSubstring("would delete nftables table inet plumb\n"), Not(ContainSubstring("remove "+to))))
+		Expect(b.run("", "uninstall", "--to", to).Exit).To(Equal(exitUsage))
+
 		reply = b.run("", uninstall...)
 		Expect(reply.Exit).To(Equal(0), reply.Stderr)
 		Expect(reply.Stdout).To(ContainSubstring("done: delete nftables table inet plumb\n"))
