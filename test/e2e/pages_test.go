@@ -32,6 +32,7 @@ func (r recipe) run() {
 	network := newNetwork("1.1.0", `{"type": "loopback"}`)
 	network.requireFeature(r.needs)
 	network.List = cnitest.ParseList(r.list(network.Dir))
+	network.Use(network.CNI.Path[0], filepath.Join(network.Dir, "cache"))
 	if r.prepare != nil {
 		r.prepare(network)
 	}
@@ -43,9 +44,21 @@ func (r recipe) run() {
 	Expect(network.Add(c)).To(Succeed())
 	r.traffic(network, c)
 	Expect(network.Check(c)).To(Succeed())
+	Expect(network.doctor()).To(ContainSubstring("nothing found"))
 	Expect(network.Del(c)).To(Succeed())
 	Expect(network.reservations()).To(BeEmpty())
 	Expect(nstest.Snapshot(GinkgoTB(), network.Host)).NotTo(ContainSubstring(r.name + "/web/"))
+}
+
+// doctor returns what plumb doctor prints.
+func (network *testNetwork) doctor() string {
+	GinkgoHelper()
+	conf, data := GinkgoTB().TempDir(), filepath.Join(network.Dir, "leases")
+	Expect(os.WriteFile(filepath.Join(conf, "10-network.conflist"), network.List.Bytes, 0o644)).To(Succeed())
+	Expect(os.MkdirAll(data, 0o755)).To(Succeed())
+	out, _ := network.Host.Exec(filepath.Join(nstest.Build(GinkgoTB(), "plumb"), "plumb"), "doctor", "--conf-dir", conf,
+		"--cni-path", strings.Join(network.CNI.Path, ":"), "--cache-dir", filepath.Join(network.Dir, "cache"), "--data-dir", data)
+	return out
 }
 
 // list returns the list of the page, in which host-local stores its reservations in dir.

@@ -169,6 +169,7 @@ func (network *testNetwork) replaceAWS() {
 	GinkgoHelper()
 	bin := nstest.Build(GinkgoTB(), "ptp", "host-local", "portmap")
 	text := fmt.Sprintf(`#!/bin/sh
+[ "$CNI_COMMAND" != VERSION ] || exec echo '{"cniVersion": "1.0.0", "supportedVersions": ["0.4.0", "1.0.0"]}'
 CNI_PATH=%[1]s exec %[1]s/ptp <<END
 {"cniVersion": "0.4.0", "name": "aws-cni", "type": "ptp", "ipMasq": true, "ipam": {"type": "host-local", "dataDir": "%[2]s/leases",
 	"ranges": [[{"subnet": "10.9.0.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]}}
