@@ -7,8 +7,8 @@ set -euo pipefail
 
 top=$(cd "$(dirname "$0")/.." && pwd)
 
-# cni VERB [NETNS] calls cnitool on the host, which is this namespace.
-cni() { NETCONFPATH=/run/net.d CNI_PATH=$bin CAP_ARGS=$ports "$tools/cnitool" "$1" web "/run/netns/$2" >/run/out 2>&1 || sed 's/^/    /' /run/out; }
+# cni VERB NETNS calls cnitool on the host, which is this namespace.
+cni() { "$tools/cnitool" "$1" web "/run/netns/$2" >/run/out 2>&1 || sed 's/^/    /' /run/out; }
 
 # gc calls GC of each plugin of the list, as libcni does, with an empty list of valid attachments.
 gc() {
@@ -16,7 +16,7 @@ gc() {
 	for i in 0 1; do
 		type=$(jq -r ".plugins[$i].type" /run/net.d/web.conflist)
 		jq ".plugins[$i] + {name, cniVersion, \"cni.dev/valid-attachments\": []}" /run/net.d/web.conflist |
-			CNI_COMMAND=GC CNI_PATH=$bin "$bin/$type"
+			CNI_COMMAND=GC "$bin/$type"
 	done
 }
 
@@ -38,6 +38,26 @@ crash() {
 	kill "$server"
 	wait "$server" || :
 	ip netns delete "$1"
+}
+
+# killed_add NAME kills the runtime (cnitool) while the last plugin of the list runs, and deletes the container's namespace.
+killed_add() {
+	local runtime
+	printf '#!/bin/sh\necho $$ >/run/pid.new\nmv /run/pid.new /run/pid\nexec sleep 600\n' >/run/net.d/wait
+	chmod +x /run/net.d/wait
+	cp /run/net.d/web.conflist /run/web.conflist
+	jq '.plugins += [{"type": "wait"}]' /run/web.conflist >/run/net.d/web.conflist
+	ip netns add "$1"
+	"$tools/cnitool" add web "/run/netns/$1" >/run/out 2>&1 &
+	runtime=$!
+	until [ -e /run/pid ]; do
+		kill -0 "$runtime"
+		sleep 0.05
+	done
+	kill -KILL "$runtime" "$(cat /run/pid)"
+	{ wait "$runtime"; } 2>/dev/null || :
+	ip netns delete "$1"
+	mv /run/web.conflist /run/net.d/web.conflist
 }
 
 # left prints reservations, rules and elements that name a container or its address.
@@ -63,7 +83,7 @@ prepare() {
 	ip link set up0 up
 	ip -n other address add 198.18.0.2/24 dev up0
 	ip -n other link set up0 up
-	ports='{"portMappings": [{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}]}'
+	export NETCONFPATH=/run/net.d CNI_PATH=$bin:/run/net.d CAP_ARGS='{"portMappings": [{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}]}'
 	cat >/run/net.d/web.conflist <<-JSON
 		{"cniVersion": "1.1.0", "name": "web", "plugins": [
 		  {"type": "bridge", "bridge": "web0", "isDefaultGateway": true, "ipMasq": true,
@@ -82,10 +102,8 @@ incident1() {
 }
 
 incident2() {
-	step "The runtime is killed before it records a container, and calls only GC later. GC leaves:"
-	create a
-	crash a
-	rm -r /var/lib/cni/results
+	step "The runtime is killed during ADD, and calls only GC later. GC leaves:"
+	killed_add a
 	gc
 	left
 	step "The next container gets the same host port:"
