@@ -98,6 +98,9 @@ func (c *checker) diffHost() error {
 	if attach.CreatedByPlumb(c.hostEnd) {
 		errs = append(errs, c.diffRules(br))
 	}
+	if c.conf.masquerade.Enabled {
+		errs = append(errs, masq.Check(c.conf.masq(c.r), attach.Prefixes(c.ips())))
+	}
 	return errors.Join(errs...)
 }
 
@@ -265,15 +268,10 @@ func (c *checker) diffGatewayPort(dev, br nl.Link) error {
 	return errors.Join(append(errs, err, missingVLANs(port, portVLANs(c.conf.gatewayPort()), got))...)
 }
 
-// diffRules compares the sysctls, the masquerade and the MAC spoof check on the host, which only
-// plumb creates in this form.
+// diffRules compares the sysctls and the MAC spoof check on the host, which only plumb creates in this form.
 func (c *checker) diffRules(br nl.Link) error {
 	settings, err := existingSysctls(c.host, br)
-	errs := []error{err, sysctl.Diff(c.r.HostNS, append(attach.HostSysctls(c.hostEnd.Name), settings...)...)}
-	if c.conf.masquerade.Enabled {
-		errs = append(errs, masq.Check(c.conf.masq(c.r), attach.Prefixes(c.ips())))
-	}
-	return errors.Join(append(errs, c.withSpoofCheck(checkMACSpoofCheck))...)
+	return errors.Join(err, sysctl.Diff(c.r.HostNS, append(attach.HostSysctls(c.hostEnd.Name), settings...)...), c.withSpoofCheck(checkMACSpoofCheck))
 }
 
 // withSpoofCheck calls f with the MAC spoof check, if the configuration contains it. If prevResult lacks the container's

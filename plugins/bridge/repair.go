@@ -48,6 +48,9 @@ func (c *checker) repairHost() error {
 	if attach.CreatedByPlumb(c.hostEnd) {
 		errs = append(errs, c.repairRules())
 	}
+	if c.conf.masquerade.Enabled {
+		errs = append(errs, masq.Restore(&c.r.Undo, c.conf.masq(c.r), attach.Prefixes(c.ips())))
+	}
 	return errors.Join(errs...)
 }
 
@@ -124,17 +127,10 @@ func (c *checker) repairGateway(a *attachment) error {
 
 // repairRules restores the sysctls of the host end, the masquerade and the MAC spoof check.
 func (c *checker) repairRules() error {
-	errs := []error{
-		sysctl.Ensure(c.r.HostNS, attach.HostSysctls(c.hostEnd.Name)...),
-		c.withSpoofCheck(func(s macSpoofCheck) error {
-			if checkMACSpoofCheck(s) == nil {
-				return nil
-			}
-			return addMACSpoofCheck(&c.r.Undo, s)
-		}),
-	}
-	if c.conf.masquerade.Enabled {
-		errs = append(errs, masq.Restore(&c.r.Undo, c.conf.masq(c.r), attach.Prefixes(c.ips())))
-	}
-	return errors.Join(errs...)
+	return errors.Join(sysctl.Ensure(c.r.HostNS, attach.HostSysctls(c.hostEnd.Name)...), c.withSpoofCheck(func(s macSpoofCheck) error {
+		if checkMACSpoofCheck(s) == nil {
+			return nil
+		}
+		return addMACSpoofCheck(&c.r.Undo, s)
+	}))
 }

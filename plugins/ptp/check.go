@@ -52,7 +52,7 @@ type endCheck struct {
 func (e *endCheck) diff(ips []types.IP) error {
 	hostEnd := e.hostEnd
 	errs := []error{attach.Diff(e.host, hostEnd.Name, checkedSpec(hostEnd, ips)), attach.DiffForwarding(e.host, ips)}
-	if attach.CreatedByPlumb(hostEnd) && e.conf.masquerade.Enabled {
+	if e.conf.masquerade.Enabled {
 		errs = append(errs, masq.Check(e.conf.masq(e.r), attach.Prefixes(ips)))
 	}
 	return errors.Join(errs...)

@@ -29,7 +29,7 @@ func repair(r *skel.Request, conf *config) error {
 	}
 	ips := attach.IPsOf(prev, r.IfName)
 	errs := []error{ipamErr, attach.Restore(host, hostEnd, checkedSpec(hostEnd, ips)), attach.EnsureForwarding(host, ips)}
-	if attach.CreatedByPlumb(hostEnd) && conf.masquerade.Enabled {
+	if conf.masquerade.Enabled {
 		errs = append(errs, masq.Restore(&r.Undo, conf.masq(r), attach.Prefixes(ips)))
 	}
 	return errors.Join(append(errs, attach.RestoreContainer(r, containerSpec(r.IfName, ips, prev.Routes)))...)

@@ -44,19 +44,19 @@ func (r recipe) run() {
 	Expect(network.Add(c)).To(Succeed())
 	r.traffic(network, c)
 	Expect(network.Check(c)).To(Succeed())
-	Expect(network.doctor()).To(ContainSubstring("nothing found"))
+	Expect(network.tool("doctor")).To(ContainSubstring("nothing found"))
 	Expect(network.Del(c)).To(Succeed())
 	Expect(network.reservations()).To(BeEmpty())
 	Expect(nstest.Snapshot(GinkgoTB(), network.Host)).NotTo(ContainSubstring(r.name + "/web/"))
 }
 
-// doctor returns what plumb doctor prints.
-func (network *testNetwork) doctor() string {
+// tool returns what a command of plumb prints about the network, whose cache is in Dir.
+func (network *testNetwork) tool(command string) string {
 	GinkgoHelper()
 	conf, data := GinkgoTB().TempDir(), filepath.Join(network.Dir, "leases")
 	Expect(os.WriteFile(filepath.Join(conf, "10-network.conflist"), network.List.Bytes, 0o644)).To(Succeed())
 	Expect(os.MkdirAll(data, 0o755)).To(Succeed())
-	out, _ := network.Host.Exec(filepath.Join(nstest.Build(GinkgoTB(), "plumb"), "plumb"), "doctor", "--conf-dir", conf,
+	out, _ := network.Host.Exec(filepath.Join(nstest.Build(GinkgoTB(), "plumb"), "plumb"), command, "--conf-dir", conf,
 		"--cni-path", strings.Join(network.CNI.Path, ":"), "--cache-dir", filepath.Join(network.Dir, "cache"), "--data-dir", data)
 	return out
 }

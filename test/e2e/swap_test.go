@@ -236,6 +236,24 @@ func swapEntries() []TableEntry {
 }
 
 var _ = Describe("on a host whose plugins are replaced", func() {
+	DescribeTable("plumb restores what another program deletes of a container that the reference plugins attached", func(id, list string) {
+		s := newSwapHost(list)
+		s.use(newest)
+		p := s.addContainer(id)
+		s.use(plumb)
+		Expect(s.Check(p)).To(Succeed())
+		s.Host.Must(GinkgoTB(), "nft", "flush", "ruleset")
+		Expect(s.Check(p)).To(MatchError(ContainSubstring("masquerade")))
+		Expect(s.tool("repair")).To(ContainSubstring("repaired 1, left 0, "))
+		Expect(s.Check(p)).To(Succeed())
+		nstest.MustDial(GinkgoTB(), p.NS, nstest.ServeTCP(GinkgoTB(), s.Outside, withAnyPort(nstest.OutsideV4)).String(), nstest.HostV4)
+		Expect(s.Del(p)).To(Succeed())
+		Expect(nstest.Snapshot(GinkgoTB(), s.Host)).NotTo(ContainSubstring(id+"/"))
+	},
+		Entry("bridge", "on-bridge", listOf(bridgeMasq)),
+		Entry("ptp", "on-ptp", listOf(`{"type": "ptp", "ipMasq": true, `+ipamDualStack+`}`)),
+	)
+
 	DescribeTable("plumb and the reference plugins check and delete each other's attachments, except for known errors", func(reference bundle, e swapCase, known oldCase) {
 		s := newSwapHost(e.network)
 		existing := s.addContainerOfEachBundle(reference)
