@@ -19,8 +19,8 @@ func newExplain() *cobra.Command {
 		Use:   "explain CONTAINER [IFNAME]",
 		Short: "Show the path of a container's packets, hop by hop",
 		Long: `explain shows the interfaces, addresses, routes, host ports and rules that packets from and to a container meet on
-this host, and what CHECK of the plugins finds. CONTAINER is a container ID or the beginning of one. explain sends no packets. It
-changes nothing itself, but host-local may release reservations from before a reboot.`,
+this host, and what CHECK of the plugins finds. CONTAINER is an address of the container, its
+ID, or the beginning of the ID. explain sends no packets. It changes nothing itself, but host-local may release reservations from before a reboot.`,
 		Args: usage(cobra.RangeArgs(1, 2)),
 	}
 	places, format, timeout := addPlaces(c), addOutput(c.Flags()), addTimeout(c.Flags())
@@ -28,6 +28,9 @@ changes nothing itself, but host-local may release reservations from before a re
 		inv, err := readHost(c, places)
 		if err != nil {
 			return err
+		}
+		if len(args) == 1 {
+			inv.WithoutLoopback()
 		}
 		attachments, err := inv.Find(args[0], append(args, "")[1])
 		if err != nil {

@@ -57,7 +57,10 @@ and then run plumb gc --no-live, which removes what they left.`,
 		if err != nil {
 			return err
 		}
-		if n := len(inv.Attachments); n > 0 {
+		inv.WithoutLoopback()
+		if n := len(inv.Attachments); n > 0 && u.DryRun {
+			printf(c.ErrOrStderr(), "uninstall does nothing while this host holds resources of %s; it would then do the following\n", count(n, "attachment"))
+		} else if n > 0 {
 			return fmt.Errorf("this host holds resources of %s; delete the containers with the runtime, and then run plumb gc --no-live", count(n, "attachment"))
 		}
 		return u.run(untilSignal(c.Context()))
@@ -104,7 +107,11 @@ func (u *uninstallation) run(ctx context.Context) (err error) {
 	if err := u.deleteTables(h); err != nil {
 		return err
 	}
-	if left := existing("/usr/local/bin/plumb", u.Backup, "/etc/plumb", "/etc/plumb.yaml", filepath.Join(u.places.DataDir, ".plumb"), "/run/cni/tuning",
+	self, _ := os.Executable()
+	if self == "/usr/bin/plumb" { // a package's
+		self = ""
+	}
+	if left := existing(self, u.Backup, "/etc/plumb", "/etc/plumb.yaml", filepath.Join(u.places.DataDir, ".plumb"), "/run/cni/tuning",
 		"/run/cni/ipvlan", "/run/cni/plumb*"); len(left) > 0 {
 		printf(u.out, "These files remain. To remove them: rm -r %s\n", strings.Join(left, " "))
 	}

@@ -36,7 +36,11 @@ func (o Options) readState(r *Report) (s *state, err error) {
 	if s.inventory, err = o.Read(); err != nil {
 		return nil, err
 	}
-	r.Attachments = len(s.inventory.Attachments)
+	for _, a := range s.inventory.Attachments {
+		if !node.IsLoopback(a.Network, a.IfName) {
+			r.Attachments++
+		}
+	}
 	for _, problem := range s.inventory.Errors {
 		if !slices.Contains(r.Files, problem.Part) {
 			r.Errors = append(r.Errors, problem.String()) // findSyntax reports unreadable configuration files as findings

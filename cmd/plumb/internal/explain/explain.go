@@ -296,8 +296,8 @@ func (e *explainer) hasNATChain(chain string) bool {
 func (e *explainer) serviceHop() Hop {
 	for _, name := range tables.ServiceLinks() {
 		if _, err := e.host.Link(name); e.exists(err) {
-			return hop(onHost, "packets to the addresses of %s, which belong to Services of Kubernetes, are not forwarded (table inet plumb, sets %s and %s)",
-				name, tables.ServiceAddrs(nft.IPv4), tables.ServiceAddrs(nft.IPv6))
+			return hop(onHost, "packets to the addresses in the sets %s and %s of table inet plumb, which belong to Services of Kubernetes (%s), are not forwarded",
+				tables.ServiceAddrs(nft.IPv4), tables.ServiceAddrs(nft.IPv6), name)
 		}
 	}
 	return hop(onHost, "Services of Kubernetes see these packets first (kube-proxy has the priority dstnat, host ports dstnat + 1)")
