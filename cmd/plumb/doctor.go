@@ -139,14 +139,15 @@ func withShortIDs(text string) string {
 	return regexp.MustCompile(`[0-9a-f]{64}`).ReplaceAllStringFunc(text, life.ShortID)
 }
 
-// printReport prints one line for each problem, and the command that fixes it on the next.
+// printReport prints one line for each problem, and below it how to fix it.
 func printReport(w io.Writer, r *doctor.Report, verbose bool) error {
 	printRuntimes(w, r)
 	for _, f := range r.Findings {
 		if !verbose {
 			f.What, f.Details = withShortIDs(f.What), nil
 		}
-		printf(w, "%s: %s\n    %s\n", f.Where, f.What, f.Fix)
+		printf(w, "%s: %s\n", f.Where, f.What)
+		printSolution(w, f.Solution)
 		for _, detail := range f.Details {
 			printf(w, "  - %s\n", detail)
 		}
@@ -173,7 +174,8 @@ func printReport(w io.Writer, r *doctor.Report, verbose bool) error {
 		if n.Check == doctor.NoGC && !verbose { // most networks work well without GC
 			continue
 		}
-		printf(w, "note: %s: %s\n    %s\n", n.Where, n.What, n.Fix)
+		printf(w, "note: %s: %s\n", n.Where, n.What)
+		printSolution(w, n.Solution)
 	}
 	return nil
 }

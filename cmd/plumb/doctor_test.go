@@ -12,17 +12,18 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/doctor"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/plugins"
 	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
 
-var _ = It("plumb doctor prints a finding on one line, and its advice on the next", func() {
+var _ = It("plumb doctor prints a finding on one line, and the command, the edit and the sentence on the next lines", func() {
 	var out strings.Builder
 	Expect(printReport(&out, &doctor.Report{Findings: []doctor.Finding{
-		{Where: "host", What: "CHECK fails: one\ntwo", Fix: "true"},
-		{Where: "kernel", What: "three", Fix: "edit: four"},
-		{Where: "host", What: "container " + id("4c1f0a77e1d2") + " is gone", Fix: "true", Details: []string{"five"}},
+		{Where: "host", What: "CHECK fails: one\ntwo", Solution: plugins.Solution{Fix: "true", Advice: "Then\nlook."}},
+		{Where: "kernel", What: "three", Solution: plugins.Solution{Edit: "/f: four", Advice: "Five."}},
+		{Where: "host", What: "container " + id("4c1f0a77e1d2") + " is gone", Solution: plugins.Solution{Fix: "true"}, Details: []string{"five"}},
 	}}, false)).To(Succeed())
-	Expect(out.String()).To(HavePrefix("host: CHECK fails: one; two\n    true\nkernel: three\n    edit: four\nhost: container 4c1f0a77e1d2 is gone\n    true\n3 problems ("))
+	Expect(out.String()).To(HavePrefix("host: CHECK fails: one; two\n    true\n    Then; look.\nkernel: three\n    edit: /f: four\n    Five.\nhost: container 4c1f0a77e1d2 is gone\n    true\n3 problems ("))
 })
 
 var _ = It("deploy/doctor.yaml mounts the directories that plumb reads, at their own paths", func() {

@@ -17,7 +17,6 @@ import (
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/doctor"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/install"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/node"
-	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/plugins"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
@@ -134,7 +133,7 @@ func (f *installFlags) advice(ctx context.Context) (advice []string) {
 	}
 	found, err := doctor.MasqueradeExemptions(p.ConfDirs)
 	for _, e := range found {
-		advice = append(advice, fmt.Sprintf("%s: %s. To fix it, %s.", e.Where, e.What, strings.TrimPrefix(e.Fix, plugins.Edit)))
+		advice = append(advice, fmt.Sprintf("%s: %s. Edit %s. %s", e.Where, e.What, e.Edit, e.Advice))
 	}
 	if err != nil {
 		advice = append(advice, fmt.Sprintf("Rules of iptables that exempt from masquerading were not looked for: %v.", err))

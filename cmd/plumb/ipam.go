@@ -177,9 +177,8 @@ containers use. It changes nothing. The exit status is 1 if they differ.`, Args:
 		problems := n.Check(answer.Owners)
 		err = format.print(c.OutOrStdout(), problems, func(w io.Writer) error {
 			for _, p := range problems {
-				if _, err := fmt.Fprintf(w, "%v: %s\n    %s\n", p.Address, p.What, p.Fix); err != nil {
-					return err
-				}
+				printf(w, "%v: %s\n", p.Address, p.What)
+				printSolution(w, p.Solution)
 			}
 			_, err := fmt.Fprintf(w, "node %s owns %s, of which containers use %d; %s%s\n", n.Node, countAddresses(len(n.Owned)), len(n.Reserved),
 				count(len(problems), "problem"), frozenSuffix(answer))

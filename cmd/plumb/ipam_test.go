@@ -117,7 +117,7 @@ var _ = Describe("plumb ipam", func() {
 		Expect(reply.Stdout).To(And(
 			ContainSubstring("10.1.2.6: the store says that this node owns it, but the node's files do not\n    plumb ipam resync\n"),
 			ContainSubstring("10.1.2.8: the node's files say that this node owns it, but the store does not\n"),
-			ContainSubstring("10.1.2.9: container pods/c9/eth0 uses it, but node n2 owns it\n    delete the container here or on node n2\n"),
+			ContainSubstring("10.1.2.9: container pods/c9/eth0 uses it, but node n2 owns it\n    Delete the container here or on node n2.\n"),
 			ContainSubstring("10.1.2.11: container pods/c11/eth0 uses it, but no node owns it\n"), HaveSuffix("; 4 problems\n")))
 	})
 

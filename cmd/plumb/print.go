@@ -9,6 +9,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/plugins"
 )
 
 // setOutput makes the commands write to out and errOut through a filter, and returns the filter of out.
@@ -58,6 +60,13 @@ func printf(w io.Writer, format string, args ...any) {
 		}
 	}
 	_, _ = fmt.Fprintf(w, format, args...) // main returns the error of stdout
+}
+
+// printSolution prints a command, an edit and a sentence, each on its own line.
+func printSolution(w io.Writer, s plugins.Solution) {
+	for _, line := range s.Lines() {
+		printf(w, "    %s\n", line)
+	}
 }
 
 // oneLine replaces line breaks with "; ", and control characters and invisible characters with "?".

@@ -72,9 +72,7 @@ func printRepairs(w io.Writer, r *repair.Report, dryRun, verbose bool) error {
 			if e.Error != "" {
 				printf(w, "  REPAIR: %s\n", short(e.Error))
 			}
-			if e.Fix != "" {
-				printf(w, "    %s\n", e.Fix)
-			}
+			printSolution(w, e.Solution)
 		}
 	}
 	lines("would repair", r.Damaged)

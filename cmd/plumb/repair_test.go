@@ -192,7 +192,7 @@ var _ = Describe("plumb repair", func() {
 		report, exit := b.repair()
 		Expect(exit).To(Equal(exitFound))
 		Expect(strings.Fields(b.read("log"))).To(Equal([]string{"one-rep-a", "two-rep-a"}))
-		Expect(report.Left).To(HaveExactElements(And(HaveField("Plugin", "one"), HaveField("Error", "code 100: no eth0"), HaveField("Fix", ContainSubstring("plumb cannot create its interface again")))))
+		Expect(report.Left).To(HaveExactElements(And(HaveField("Plugin", "one"), HaveField("Error", "code 100: no eth0"), HaveField("Advice", HavePrefix("Only ADD creates the interface of a container. ")))))
 		By("with another error of a later plugin")
 		b.write("fails-two-rep-a", `{"code": 5, "msg": "no memory"}`)
 		report, _ = b.repair()
@@ -217,24 +217,23 @@ var _ = Describe("plumb repair", func() {
 		Expect(exit).To(Equal(exitFound))
 		Expect(report.Left).To(HaveLen(1))
 		Expect(report.Left[0]).To(And(HaveField("What", ContainSubstring("link y is down")), HaveField("Error", want),
-			HaveField("Fix", strings.ReplaceAll(fix, "DIR", b.stubs))))
+			HaveField("Lines()", HaveExactElements(fix))))
 		reply := b.run("", b.args()...)
-		Expect(reply.Stdout).To(ContainSubstring("  REPAIR: " + want + "\n    " + report.Left[0].Fix + "\nrepaired 0, left 1, "))
+		Expect(reply.Stdout).To(ContainSubstring("  REPAIR: " + want + "\n    " + fix + "\nrepaired 0, left 1, "))
 	},
 		Entry("with commands", strings.Replace(broken, "element x is missing; ", "", 1), "code 100: link y is down", "add x && set y up"),
 		Entry("if the port belongs to another container", `{"code": 100, "msg": "host port 80 belongs to b"}`, "code 100: host port 80 belongs to b",
-			"edit: find out which program changed this, and then delete the pod or the container; plumb cannot restore it"),
+			"No command restores this. Find out which program changed it, and then delete the pod or the container."),
 		Entry("if another variable is wrong", `{"code": 4, "msg": "ARGS: unknown args"}`, "code 4: ARGS: unknown args",
-			"edit: find out which program changed this, and then delete the pod or the container; plumb cannot restore it"),
-		Entry("if the attachment is locked", `{"code": 11, "msg": "another call"}`, "code 11: another call",
-			"edit: find out which program changed this, and then delete the pod or the container; plumb cannot restore it"),
+			"No command restores this. Find out which program changed it, and then delete the pod or the container."),
+		Entry("if the attachment is locked", `{"code": 11, "msg": "another call"}`, "code 11: another call", "Try again later."),
 	)
 
 	DescribeTable("leaves an attachment one of whose plugins gives no verdict, and never calls it healthy", func(breakIt func(b *stubbed), what, fix string) {
 		b.attach(both, "none", "rep-a", "rep-b")
 		breakIt(b)
 		expected := HaveEach(And(HaveField("Plugin", "two"), HaveField("What", "no verdict: "+strings.NewReplacer("DIR", b.stubs, "BIN", b.bin).Replace(what)),
-			HaveField("Fix", HavePrefix(strings.ReplaceAll(fix, "DIR", b.stubs)))))
+			HaveField("Lines()", HaveExactElements(HavePrefix(strings.ReplaceAll(fix, "DIR", b.stubs))))))
 		for _, dryRun := range []string{"--dry-run=true", "--dry-run=false"} {
 			report, exit := b.repair("--timeout", "1s", dryRun)
 			Expect(exit).To(Equal(exitFound))
@@ -247,21 +246,21 @@ var _ = Describe("plumb repair", func() {
 		Expect(os.ReadFile(b.path("m.prom"))).To(ContainSubstring("\nplumb_maintain_left 2\n"))
 	},
 		Entry("because it is missing", func(b *stubbed) { Expect(os.Remove(b.stubs + "/two")).To(Succeed()) },
-			"no executable in DIR:BIN", "edit: install the plugin two "),
+			"no executable in DIR:BIN", "Install the plugin two "),
 		Entry("because it is a directory", func(b *stubbed) {
 			Expect(errors.Join(os.Remove(b.stubs+"/two"), os.Mkdir(b.stubs+"/two", 0o755))).To(Succeed())
-		}, "no executable in DIR:BIN", "edit: install the plugin two "),
+		}, "no executable in DIR:BIN", "Install the plugin two "),
 		Entry("because it is not executable", func(b *stubbed) {
 			Expect(errors.Join(os.Remove(b.stubs+"/two"), os.WriteFile(b.stubs+"/two", nil, 0o644))).To(Succeed())
 		}, "DIR/two: not executable (mode 0644)", "chmod 0755 DIR/two"),
 		Entry("because it does not answer VERSION", func(b *stubbed) { b.answer("VERSION", "kill -9 $$") },
-			"DIR/two: does not answer VERSION: signal: killed", "edit: replace DIR/two "),
+			"DIR/two: does not answer VERSION: signal: killed", "Replace DIR/two "),
 		Entry("because it hangs", func(b *stubbed) { b.answer("CHECK", "exec sleep 1000") },
-			"DIR/two: no answer in 1s", "edit: replace DIR/two "),
+			"DIR/two: no answer in 1s", "Replace DIR/two "),
 		Entry("because it dies", func(b *stubbed) { b.answer("CHECK", "kill -9 $$") },
-			"DIR/two: signal: killed", "edit: replace DIR/two "),
+			"DIR/two: signal: killed", "Replace DIR/two "),
 		Entry("because it fails without an error result", func(b *stubbed) { b.answer("CHECK", "echo '{{{{'; exit 1") },
-			"DIR/two: exit status 1: {{{{", "edit: replace DIR/two "),
+			"DIR/two: exit status 1: {{{{", "Replace DIR/two "),
 	)
 
 	It("requires that another project's plugin with a name of plumb's plugins answers, but ignores its error", func() {

@@ -32,7 +32,7 @@ func (h host) findIgnoredRouters(_ []*file, add addFunc) {
 			what = "the address " + addrs[i].Prefix.String()
 		}
 		setting := attach.AcceptRouters(l.Name)
-		add(onHost, "sysctl -w "+setting.Key+"="+setting.Value, "interface %s will lose %s: sysctl %s is 1, so that the kernel ignores router advertisements while the host forwards IPv6",
+		add(onHost, run("sysctl", "-w", setting.Key+"="+setting.Value), "interface %s will lose %s: sysctl %s is 1, so that the kernel ignores router advertisements while the host forwards IPv6",
 			l.Name, what, sysctl.IPv6(l.Name, "accept_ra"))
 	}
 }

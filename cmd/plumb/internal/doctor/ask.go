@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -58,7 +59,7 @@ func (k asker) status(p plugin, complete bool, add addFunc) {
 			warnings, err = k.caller.Status(k.ctx, p.file.list, strict)
 		}
 		if strictErr = err; err == nil {
-			p.addStatus(warnings, nil, add)
+			k.addStatus(p, warnings, nil, add)
 			return
 		}
 	}
@@ -79,7 +80,7 @@ func (k asker) status(p plugin, complete bool, add addFunc) {
 			k.report.failed("STATUS of "+p.Type, fs.ErrPermission)
 			err = nil
 		}
-		p.addStatus(warnings, err, add)
+		k.addStatus(p, warnings, err, add)
 	}
 }
 
@@ -87,41 +88,72 @@ func (k asker) status(p plugin, complete bool, add addFunc) {
 var ofConfiguration = []uint{types.CodeUnsupported, types.CodeDecode, types.CodeConfig}
 
 // addStatus adds the findings for the warnings and the error of STATUS.
-func (p plugin) addStatus(warnings []types.Problem, err error, add addFunc) {
+func (k asker) addStatus(p plugin, warnings []types.Problem, err error, add addFunc) {
 	const format = "STATUS of %s in network %q: %s"
 	for _, w := range warnings {
-		fix := w.Fix
-		if fix == "" {
-			fix = edit + cmp.Or(w.Advice, "see the page of "+p.Type)
-		}
+		fix := cmp.Or(plugins.Solution{Fix: w.Fix, Advice: sentence(w.Advice)}, p.seePage())
 		add(p.file.path, fix, format, p.Type, p.file.name(), w.Msg).table = w.Table
 	}
 	if err != nil {
-		add(p.file.path, edit+"fix the cause that the text names; see the table \"Errors\" on the page of "+p.Type,
-			format, p.Type, p.file.name(), plugins.ErrorText(err))
+		where, fix := k.solve(p, err)
+		add(where, fix, format, p.Type, p.file.name(), plugins.ErrorText(err))
 	}
+}
+
+// sentence returns the text with a capital letter and a full stop.
+func sentence(text string) string {
+	if text == "" {
+		return ""
+	}
+	return strings.ToUpper(text[:1]) + text[1:] + "."
+}
+
+func (p plugin) seePage() plugins.Solution {
+	return say("The table \"Errors\" on the page of %s says what to do.", p.Type)
+}
+
+// solve returns the place of what STATUS reports, and how to fix it. The error begins with a key if the configuration is the
+// reason.
+func (k asker) solve(p plugin, err error) (where string, s plugins.Solution) {
+	failure := plugins.Failure(err)
+	if failure.Code == 0 {
+		return p.file.path, *k.caller.Find(k.ctx, p.Type).Solution()
+	}
+	key := regexp.MustCompile(`^(?:IPAM plugin "[^"]*": )?([\w.\[\]]*)`).FindStringSubmatch(failure.Msg)[1]
+	if v := p.file.top.Find(p.path(key)); v != nil && key != "" {
+		return p.file.where(v), p.file.edit("correct %s", v.Path)
+	}
+	if slices.Contains(ofConfiguration, failure.Code) {
+		return p.file.path, p.file.edit("correct the configuration of %s", p.Type)
+	}
+	return p.file.path, p.seePage()
+}
+
+// path returns the path in the file of a key of the plugin.
+func (p plugin) path(key string) string {
+	if p.at == nil {
+		return key
+	}
+	return strings.TrimPrefix(p.at.Path+"."+key, ".")
 }
 
 // addKey adds the finding for a problem with a key. It ignores unknown keys with a dot, which belong to other programs.
 func (p plugin) addKey(problem types.Problem, add addFunc) {
-	path := problem.Object
-	if p.at != nil {
-		path = strings.TrimPrefix(p.at.Path+"."+path, ".")
-	}
+	path := p.path(problem.Object)
 	v := p.file.top.Find(path)
 	where := p.file.where(v)
 	switch {
 	case problem.Kind == types.ProblemWrongType:
-		add(where, edit+"correct the value in "+p.file.path, "%s: want %s, got %s", path, problem.Want, problem.Got)
+		add(where, p.file.edit("correct %s", path), "%s: want %s, got %s", path, problem.Want, problem.Got)
 	case problem.Kind != types.ProblemUnknownKey || v != nil && strings.Contains(v.Key, "."):
 	case problem.Want != "":
-		add(where, fmt.Sprintf("%swrite %s in its place in %s", edit, problem.Want, p.file.path),
+		add(where, p.file.edit("write %s in place of %s", problem.Want, path),
 			"%s: unknown key; %s was probably meant", path, problem.Want)
 	case schema.IsIPAMKey(p.IPAMType, problem.Object):
-		add(where, fmt.Sprintf("%smove it into ipam in %s, or delete it if containers do not need it", edit, p.file.path),
+		add(where, p.file.edit("move %s into ipam, or delete it if containers do not need it", path),
 			"%s: unknown key of %s; this key belongs into ipam, where %s reads it", path, p.Type, p.IPAMType)
 	default:
-		add(where, edit+"delete the key from "+p.file.path, "%s: unknown key", path)
+		add(where, p.file.edit("delete %s", path), "%s: unknown key", path)
 	}
 }
 
@@ -162,34 +194,42 @@ func (k asker) findDamaged(attachments []*node.Attachment, files []*file, losses
 		l.addTo(k.report, k.flags)
 	}
 	for _, d := range all {
-		add(onHost, d.fix(), "%s, %s", strings.Join(d.containers, "; "), d.text)
+		add(onHost, d.solution(), "%s, %s", strings.Join(d.containers, "; "), d.text)
 	}
 }
 
 // A damage is the same error of CHECK for one or more containers.
 type damage struct {
-	text              string
-	containers, fixes []string
-	commands          []string // the commands among fixes
-	repair            string   // the command that calls REPAIR, or "" if it does not help
+	text       string
+	containers []string
+	solutions  []plugins.Solution // without REPAIR
+	repair     string             // the command that calls REPAIR, or "" if it does not help
 }
 
 func (d *damage) add(a *node.Attachment, found plugins.Damage, flags string) {
 	d.containers = append(d.containers, fmt.Sprintf("container %s, interface %s", a.ContainerID, a.IfName))
-	if fix := found.Fix(); !slices.Contains(d.fixes, fix) {
-		d.fixes = append(d.fixes, fix)
-		d.commands = append(d.commands, found.Commands()...)
+	if s := found.Solution(); !slices.Contains(d.solutions, s) {
+		d.solutions = append(d.solutions, s)
 	}
 	d.repair = found.RepairCommand(a.Network, flags)
 }
 
-// fix returns the advice. This is plumb repair if it helps, and the commands of CHECK in case it fails.
-func (d *damage) fix() string {
+// solution returns how to fix the damage. This is plumb repair if it helps, and the commands of CHECK in case it fails.
+func (d *damage) solution() plugins.Solution {
+	var commands []string
+	for _, s := range d.solutions {
+		if s.Fix != "" {
+			commands = append(commands, s.Fix)
+		} else if d.repair == "" {
+			return s
+		}
+	}
+	joined := strings.Join(commands, " && ")
 	switch {
 	case d.repair == "":
-		return strings.Join(d.fixes, " && ")
-	case len(d.commands) == 0:
-		return d.repair
+		return plugins.Solution{Fix: joined}
+	case joined == "":
+		return plugins.Solution{Fix: d.repair, Advice: "If this fails, delete the pod or the container, and let the runtime create it again."}
 	}
-	return d.repair + " || (" + strings.Join(d.commands, " && ") + ")"
+	return plugins.Solution{Fix: d.repair, Advice: "If this fails, run this: " + joined}
 }

@@ -149,7 +149,7 @@ var _ = Describe("plumb doctor on attachments", func() {
 		second.CapabilityArgs = runtime.CapabilityArgs
 		n.attach(second)
 		finding := n.find("check", "host port 8080/tcp of IP version 4 belongs to pods/d2/eth0 now")
-		Expect(finding.Fix).To(Equal("edit: delete one of the two pods or containers; plumb repair takes nothing from another container"))
+		Expect(finding.Advice).To(Equal("Delete one of the two pods or containers. plumb repair takes nothing from another container."))
 		n.requireFixed(finding, func() { n.replace(runtimeWithPort(runtime, 8081)) })
 	})
 
@@ -262,9 +262,9 @@ var _ = Describe("plumb doctor on attachments", func() {
 		}
 		Expect(finding.Fix).To(HavePrefix(repair))
 		if fix == "" {
-			Expect(finding.Fix).NotTo(ContainSubstring("||"), "only repair fixes it")
+			Expect(finding.Advice).To(HavePrefix("If this fails, delete the pod or the container, "), "only repair fixes it")
 		} else {
-			Expect(finding.Fix).To(HaveSuffix(" || (" + fix + ")"))
+			Expect(finding.Advice).To(Equal("If this fails, run this: " + fix))
 		}
 		n.requireFixed(finding, nil)
 	},
@@ -291,7 +291,7 @@ var _ = Describe("plumb doctor on attachments", func() {
 		findings := n.doctor().Findings
 		Expect(findings).To(HaveLen(1))
 		Expect(findings[0]).To(And(HaveField("Check", "check"), HaveField("What", ContainSubstring("CHECK of bridge: code 100: find link eth0: no such device")),
-			HaveField("Fix", "edit: delete the pod or the container; plumb cannot create its interface again")))
+			HaveField("Advice", HavePrefix("Only ADD creates the interface of a container. "))))
 	})
 
 	DescribeTable("advises a repair only if it helps, and names --container-side if only that helps", func(chain, damage string, commands ...string) {
@@ -312,7 +312,7 @@ var _ = Describe("plumb doctor on attachments", func() {
 		}
 		Expect(findings).To(HaveEach(HaveField("Fix", HavePrefix("plumb repair --container-side --network pods "))))
 		Expect(left).To(ContainSubstring("\n    plumb repair --container-side --network pods --cache-dir "))
-		n.sh(strings.SplitN(findings[0].Fix, " || ", 2)[0])
+		n.sh(findings[0].Fix)
 		Expect(n.doctor().Findings).To(BeEmpty())
 	},
 		Entry("lo is down", `{"type": "loopback"}`, "link set lo down", "repair"),
@@ -358,7 +358,7 @@ var _ = Describe("plumb doctor on attachments", func() {
 		n.sh("nft flush chain inet plumb localnet")
 		Expect(n.doctor().Findings).To(ContainElement(And(
 			HaveField("What", HavePrefix(`STATUS of portmap in network "pods": chain localnet of table inet plumb is missing or lacks rules: other hosts`)),
-			HaveField("Fix", "edit: the next ADD with a host port adds the chain; until then, set route_localnet of these interfaces to 0"))))
+			HaveField("Advice", "The next ADD with a host port adds the chain; until then, set route_localnet of these interfaces to 0."))))
 	})
 
 	It("names the containers with the same damage in one finding", func() {
@@ -376,7 +376,7 @@ var _ = Describe("plumb doctor on attachments", func() {
 		Expect(n.doctor().Findings).To(BeEmpty(), "libcni's cache has the configuration")
 		Expect(os.Remove(n.result("d1"))).To(Succeed())
 		finding := n.find("no-network", "network pods has no configuration, so that no runtime can call DEL, but the host holds resources for it: container d1, interface eth0")
-		Expect(finding.Fix).To(ContainSubstring("run plumb gc --live FILE --force "), "the namespace exists")
+		Expect(finding.Advice).To(ContainSubstring(": plumb gc --live FILE --force "), "the namespace exists")
 		n.requireFixed(finding, func() {
 			n.write("10-pods.conflist", complete)
 			n.replace(runtime)
@@ -395,7 +395,7 @@ var _ = Describe("plumb doctor on attachments", func() {
 		container.Batch(GinkgoTB(), "address del 10.88.0.2/16 dev eth0")
 		for range 5 { // one fix can reveal the next finding
 			for _, f := range n.doctor().Findings {
-				Expect(isCommand(f)).To(BeTrue(), "%s: %s", f.What, f.Fix)
+				Expect(isCommand(f)).To(BeTrue(), "%s: %s", f.What, f.Lines())
 				n.sh(f.Fix)
 			}
 		}

@@ -16,7 +16,6 @@ import (
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/node"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/runtimes"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/schema"
-	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // A file is a configuration file.
@@ -142,13 +141,13 @@ func findSyntax(files []*file, add addFunc) {
 		var syntax *schema.SyntaxError
 		switch {
 		case errors.As(f.err, &unread):
-			link, fix := "", edit+"remove it, or move it to another directory"
+			link, fix := "", say("Remove it, or move it to another directory.")
 			if target, err := os.Readlink(f.path); err == nil {
-				link, fix = "link to "+target+": ", types.Command("rm", f.path)
+				link, fix = "link to "+target+": ", run("rm", f.path)
 			}
 			add(f.path, fix, "cannot be read: %s%v", link, unread.Err)
 		case errors.As(f.err, &syntax):
-			add(fmt.Sprintf("%s:%d", f.path, syntax.Line), edit+"correct the text there, because no plugin of this file can be called",
+			add(fmt.Sprintf("%s:%d", f.path, syntax.Line), f.edit("correct line %d, because no plugin of this file can be called", syntax.Line),
 				"not valid JSON: %v", syntax.Err)
 		}
 	}
@@ -163,7 +162,7 @@ func (o Options) findFileKind(files []*file, add addFunc) {
 		entries, _ := os.ReadDir(dir) // readFiles has returned the error
 		for _, entry := range entries {
 			if entry.IsDir() && len(o.Files) == 0 && slices.Contains(configurationEndings(), filepath.Ext(entry.Name())) {
-				add(filepath.Join(dir, entry.Name()), edit+"move the configurations in it to "+dir+", or give the directory another name",
+				add(filepath.Join(dir, entry.Name()), say("Move the configurations in it to %s, or give the directory another name.", dir),
 					"is a directory, and libcni does not read the configurations in it")
 			}
 		}
@@ -183,7 +182,7 @@ func (o Options) findFileKind(files []*file, add addFunc) {
 // rename adds the finding for a file that needs another name.
 func (f *file) rename(to string, add addFunc, format string, args ...any) {
 	f.explained = true
-	add(f.path, types.Command("mv", "-n", f.path, to), format, args...)
+	add(f.path, run("mv", "-n", f.path, to), format, args...)
 }
 
 // findOrder finds that the first two files begin with the same number.
@@ -199,7 +198,7 @@ func (o Options) findOrder(files []*file, add addFunc) {
 	}
 	next, _ := strconv.Atoi(n) // n contains only digits
 	to := filepath.Join(filepath.Dir(files[1].path), fmt.Sprintf("%0*d%s", len(n), next+1, second[len(n):]))
-	add(files[1].path, types.Command("mv", "-n", files[1].path, to), "begins with %s, like %s. A Kubernetes runtime uses only the first file "+
+	add(files[1].path, run("mv", "-n", files[1].path, to), "begins with %s, like %s. A Kubernetes runtime uses only the first file "+
 		"of the directory, and the rest of the names decides which file is first", n, first)
 }
 
@@ -232,16 +231,16 @@ func (o Options) findDuplicates(files []*file, add addFunc) {
 func findKeys(files []*file, add addFunc) {
 	for _, f := range parsed(files) {
 		if f.listErr != nil && !f.explained {
-			add(f.path, edit+"fix what the text names", "libcni rejects it: %v", f.listErr)
+			add(f.path, withAdvice(f.edit("correct the list"), "An editor can check the file with the schema that plumb schema prints."), "libcni rejects it: %v", f.listErr)
 		}
 		for _, v := range f.top.Repeated() {
-			add(f.where(v), edit+"delete one of the two from "+f.path, "%s: the key occurs twice, and the last one is used", v.Path)
+			add(f.where(v), f.edit("delete one of the two keys %s", v.Path), "%s: the key occurs twice, and the last one is used", v.Path)
 		}
 		for _, p := range f.plugins {
 			known := schema.Capabilities(p.Type)
 			for _, v := range p.at.Get("capabilities").Members() {
 				if known != nil && !slices.Contains(known, v.Key) {
-					add(f.where(v), edit+"replace it with one of these, or delete it: "+strings.Join(known, ", ")+"; then replace the running containers",
+					add(f.where(v), withAdvice(f.edit("replace %s with one of these, or delete it: %s", v.Path, strings.Join(known, ", ")), replaceContainers),
 						"%s: %s does not support this capability, so the runtime passes it nothing", v.Path, p.Type)
 				}
 			}

@@ -165,7 +165,7 @@ var _ = Describe("plumb doctor on configurations", func() {
 			n.write("10-pods.conflist", good)
 			m.create(n)
 			finding := n.find(check, m.what)
-			fmt.Fprintf(GinkgoWriter, "%s: %s\n    %s\n", finding.Where, finding.What, finding.Fix)
+			fmt.Fprintf(GinkgoWriter, "%s: %s\n%q\n", finding.Where, finding.What, finding.Lines())
 			var byHand func()
 			if m.byHand != nil {
 				byHand = func() { m.byHand(n) }
@@ -231,9 +231,6 @@ var _ = Describe("plumb doctor on configurations", func() {
 		Entry("a directory with the name of an executable", "executable", mistake{
 			create: func(n *testHost) { n.sh("rm " + n.bin() + "/host-local && mkdir " + n.bin() + "/host-local") },
 			what:   "/host-local is a directory",
-			byHand: func(n *testHost) {
-				n.sh(fmt.Sprintf("rmdir %s/host-local && install -m 0755 %s/host-local %[1]s", n.bin(), n.built))
-			},
 		}),
 		Entry("a path in the key type", "executable", change(`"type": "bridge"`, `"type": "/opt/cni/bin/bridge"`, `plugins[0].type "/opt/cni/bin/bridge": want a name without /`)),
 		Entry("no key plugins", "keys", change(`"plugins"`, `"plugin"`, "10-pods.conflist: libcni rejects it: ")),
@@ -379,7 +376,7 @@ var _ = Describe("plumb doctor on configurations", func() {
 		candidate(n, filepath.Join(spare, "host-local"))
 		n.sh("rm " + n.bin() + "/host-local")
 		finding := n.find("executable", `"host-local": no executable`)
-		Expect(finding.Fix).To(MatchRegexp("^edit: plumb install --from DIR --to " + n.bin() + " --only host-local, where DIR contains the plugins of plumb v[^ ]+$"))
+		Expect(finding.Advice).To(MatchRegexp("^Run this, where DIR contains the plugins of plumb v[^ ]+: plumb install --from DIR --to " + n.bin() + " --only host-local$"))
 	},
 		Entry("of another project", func(n *testHost, path string) {
 			n.writeVendor()
@@ -394,7 +391,7 @@ var _ = Describe("plumb doctor on configurations", func() {
 		n.write("10-pods.conflist", `{"cniVersion": "1.1.0", "name": "pods", "plugins": [{"type": "hangs"}]}`)
 		n.args = []string{"--timeout", "1s"}
 		finding := n.find("executable", "hangs: does not answer VERSION: no answer in 1s")
-		Expect(finding.Fix).To(Equal("edit: install the plugin hangs as " + n.bin() + "/hangs"))
+		Expect(finding.Advice).To(Equal("Install the plugin hangs as " + n.bin() + "/hangs."))
 		Expect(filepath.Join(n.dir, "pid")).To(BeAnExistingFile())
 		pid, err := os.ReadFile(filepath.Join(n.dir, "pid"))
 		Expect(err).NotTo(HaveOccurred())
@@ -410,7 +407,7 @@ var _ = Describe("plumb doctor on configurations", func() {
 		n.writeScript("slow", `case $CNI_COMMAND in VERSION) echo '{"cniVersion": "1.1.0", "supportedVersions": ["1.1.0"]}' ;; *) sleep 1000 ;; esac`)
 		n.write("10-pods.conflist", `{"cniVersion": "1.1.0", "name": "pods", "plugins": [{"type": "slow"}]}`)
 		n.args = []string{"--timeout", "2s"}
-		Expect(n.find("status", `STATUS of slow in network "pods": no answer in 2s`).Fix).To(HavePrefix("edit: "))
+		Expect(n.find("status", `STATUS of slow in network "pods": no answer in 2s`).Advice).To(Equal("Replace " + n.bin() + "/slow with an executable that works (plumb install), and try again."))
 	})
 
 	It("finds no overlap between networks on different L2 segments", func() {
@@ -423,7 +420,7 @@ var _ = Describe("plumb doctor on configurations", func() {
 	It("suggests only the name that was probably meant", func() {
 		n := newTestHost("bridge", "host-local")
 		n.write("10-pods.conflist", strings.Replace(good, `"type": "bridge"`, `"type": "brigde"`, 1))
-		Expect(n.find("executable", "bridge was probably meant").Fix).To(HaveSuffix(`write "bridge" in its place in ` + filepath.Join(n.confDir(), "10-pods.conflist")))
+		Expect(n.find("executable", "bridge was probably meant").Edit).To(HaveSuffix(`/10-pods.conflist: write "bridge" in place of "brigde"`))
 	})
 
 	DescribeTable("finds a plugin that needs a kind of links that the kernel lacks", func(kind, plugins, fix string, parameters ...string) {

@@ -18,6 +18,7 @@ import (
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/plugins"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/runtimes"
 	"github.com/plumb-cni/plumb/v2/pkg/ns"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // A Finding is one problem.
@@ -25,16 +26,12 @@ type Finding struct {
 	Check string `json:"check"` // the name of the check
 	Where string `json:"where"` // FILE:LINE, FILE, "host" or "kernel"
 	What  string `json:"what"`
-	// Fix is a command for sh that fixes the problem or, after "edit: ", what the operator must do.
-	Fix string `json:"fix"`
+	plugins.Solution
 	// Details contains the problems of a finding that sums up several problems with one cause.
 	Details []string `json:"details,omitempty"`
 
 	table string // the nftables table that lacks something, see types.Problem
 }
-
-// edit is the prefix of a Fix that is not a command.
-const edit = plugins.Edit
 
 // NoGC is the check for networks without GC.
 const NoGC = "no-gc"
@@ -95,12 +92,34 @@ type check struct {
 }
 
 // An addFunc adds a Finding, and returns it. It formats the text as fmt.Sprintf does. The pointer is valid until the next call.
-type addFunc func(where, fix, format string, args ...any) *Finding
+type addFunc func(where string, s plugins.Solution, format string, args ...any) *Finding
+
+// run returns the solution to run a command for sh.
+func run(words ...string) plugins.Solution { return plugins.Solution{Fix: types.Command(words...)} }
+
+// say returns a solution that consists of a sentence, which it formats as fmt.Sprintf does.
+func say(format string, args ...any) plugins.Solution {
+	return plugins.Solution{Advice: fmt.Sprintf(format, args...)}
+}
+
+// edit returns the solution to edit the file. It formats the text as fmt.Sprintf does.
+func (f *file) edit(format string, args ...any) plugins.Solution {
+	return plugins.Solution{Edit: f.path + ": " + fmt.Sprintf(format, args...)}
+}
+
+// withAdvice returns the solution with a sentence after the command or the edit.
+func withAdvice(s plugins.Solution, format string, args ...any) plugins.Solution {
+	s.Advice = fmt.Sprintf(format, args...)
+	return s
+}
+
+// replaceContainers is the sentence after an edit that affects only new containers.
+const replaceContainers = "Then replace the running containers."
 
 // addTo returns a function that adds the findings of a check to the list.
 func addTo(list *[]Finding, check string) addFunc {
-	return func(where, fix, format string, args ...any) *Finding {
-		*list = append(*list, Finding{Check: check, Where: where, What: fmt.Sprintf(format, args...), Fix: fix})
+	return func(where string, s plugins.Solution, format string, args ...any) *Finding {
+		*list = append(*list, Finding{Check: check, Where: where, What: fmt.Sprintf(format, args...), Solution: s})
 		return &(*list)[len(*list)-1]
 	}
 }

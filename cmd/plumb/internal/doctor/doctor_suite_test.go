@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -123,7 +124,30 @@ func (n *testHost) doctor(files ...string) doctor.Report {
 	Expect(json.Unmarshal([]byte(out), &report)).To(Succeed(), out)
 	Expect(report.Errors).To(BeEmpty())
 	Expect(status == 1).To(Equal(len(report.Findings) > 0), "exit status %d", status)
+	for _, f := range slices.Concat(report.Findings, report.Notes) {
+		requireSolution(f, report.Files)
+	}
 	return report
+}
+
+// requireSolution fails the test unless the finding says how to fix it: with a command for sh, with an edit that names one of the
+// files, or with sentences of which the last one may end with a command.
+func requireSolution(f doctor.Finding, files []string) {
+	GinkgoHelper()
+	Expect(f.Lines()).NotTo(BeEmpty(), f.What)
+	if f.Fix != "" {
+		Expect(f.Fix).To(MatchRegexp("^[a-z]+ "))
+		Expect(exec.Command("sh", "-n", "-c", f.Fix).Run()).To(Succeed(), f.Fix)
+	}
+	if f.Edit != "" {
+		file, text, _ := strings.Cut(f.Edit, ": ")
+		Expect(files).To(ContainElement(file), f.Edit)
+		Expect(text).To(MatchRegexp("^[a-z]+ "), f.Edit)
+	}
+	if f.Advice != "" {
+		Expect(f.Advice).To(MatchRegexp(`^[A-Z].*(\.|: [a-z]+ .*[^.])$`))
+		Expect(f.Advice).NotTo(ContainSubstring("the text"))
+	}
 }
 
 // find returns the finding of a check that contains what in its place and text. It fails the test if another check
@@ -141,7 +165,7 @@ func (n *testHost) find(check, what string) doctor.Finding {
 	return found[0]
 }
 
-func isCommand(f doctor.Finding) bool { return !strings.HasPrefix(f.Fix, "edit: ") }
+func isCommand(f doctor.Finding) bool { return f.Fix != "" }
 
 // requireFixed follows the advice of a finding, or calls byHand if the advice is not a command. Afterwards, doctor
 // must find nothing.
@@ -151,8 +175,8 @@ func (n *testHost) requireFixed(f doctor.Finding, byHand func()) {
 		Expect(byHand).To(BeNil(), "the advice is a command: %s", f.Fix)
 		n.sh(f.Fix)
 	} else {
-		Expect(byHand).NotTo(BeNil(), "the advice is not a command: %s", f.Fix)
+		Expect(byHand).NotTo(BeNil(), "no command fixes it: %s", f.Lines())
 		byHand()
 	}
-	Expect(n.doctor().Findings).To(BeEmpty(), "after %s", f.Fix)
+	Expect(n.doctor().Findings).To(BeEmpty(), "after %s", f.Lines())
 }

@@ -42,7 +42,7 @@ func (h host) findExemptions(files []*file, add addFunc) {
 	for _, e := range all {
 		for _, p := range pluginsOf(usable(files)) {
 			if i := slices.IndexFunc(p.subnets(), func(s netip.Prefix) bool { return p.masqueradesByNFT() && e.exempts(s, p.IPMasqExcept) }); i >= 0 {
-				add(p.where("ipMasq"), edit+`set "ipMasqBackend": "iptables", or list the destinations in "ipMasqExcept"; then replace the running containers`,
+				add(p.where("ipMasq"), withAdvice(p.file.edit(`set "ipMasqBackend": "iptables", or list the destinations in "ipMasqExcept"`), replaceContainers),
 					"the rule %s exempts packets of %s in network %q from rules of iptables only, and ipMasq masquerades them with nftables",
 					e, p.subnets()[i], p.file.name())
 			}

@@ -102,7 +102,7 @@ func findOverlaps(files []*file, add addFunc) {
 				})
 				if i >= 0 {
 					o := all[i]
-					add(p.where("ipam"), edit+"change the range of one of the networks",
+					add(p.where("ipam"), p.file.edit("change the range, or the range in %s", o.file.path),
 						"the range %s to %s of the network %q overlaps with %s to %s of %q (%s), so that two containers can get the same address",
 						r.First, r.Last, p.file.name(), o.First, o.Last, o.file.name(), o.file.path)
 				}
@@ -124,8 +124,8 @@ func (h host) findRoutes(files []*file, add addFunc) {
 				if i < 0 || r.Table != 0 && r.Table != unix.RT_TABLE_MAIN || p.Type != "bridge" && p.Type != "ptp" || h.forwardsTo(p, l) {
 					continue
 				}
-				fix := edit + "choose another subnet or, if the route is not needed, delete it: " +
-					types.Command("ip", "route", "delete", r.Dst.String(), "dev", l.Name)
+				fix := withAdvice(p.file.edit("choose another subnet"), "If nothing needs the route, run this instead: %s",
+					types.Command("ip", "route", "delete", r.Dst.String(), "dev", l.Name))
 				add(p.where("ipam"), fix, "the host has a route to %s on %s, and sends packets for containers in %s there",
 					r.Dst, l.Name, p.subnets()[i])
 			}
@@ -161,8 +161,7 @@ func (h host) findBridges(files []*file, add addFunc) {
 			continue
 		}
 		p.file.explained = true
-		fix := fmt.Sprintf("%srename %s to %s if the bridge was renamed, or write \"bridge\": %q into %s if the file was edited",
-			edit, other, name, other, p.file.path)
+		fix := withAdvice(p.file.edit("write \"bridge\": %q", other), "If the bridge was renamed and not the file edited, rename %s to %s instead.", other, name)
 		add(p.file.where(p.at), fix, "the bridge of network %q is %s, but its containers are on %s, so that new containers do not reach them",
 			p.file.name(), name, other)
 	}
@@ -173,7 +172,7 @@ func (h host) findMasters(files []*file, add addFunc) {
 	for _, p := range pluginsOf(files) {
 		i := slices.IndexFunc(h.links, func(l nl.Link) bool { return l.Name == p.Master || slices.Contains(l.AltNames, p.Master) })
 		if i >= 0 && !h.links[i].Up && p.HasMaster() {
-			add(p.where("master"), types.Command("ip", "link", "set", "dev", h.links[i].Name, "up"),
+			add(p.where("master"), run("ip", "link", "set", "dev", h.links[i].Name, "up"),
 				"master %s is down, so that containers send and receive nothing", p.Master)
 		}
 	}
@@ -200,7 +199,7 @@ func (h host) findLinkKinds(files []*file, add addFunc) {
 			attrs.Name, attrs.ParentIndex = "probe-"+kind, 1 // netlink rejects an ipvlan without a parent
 			if errors.Is(netlink.LinkAdd(&netlink.GenericLink{LinkAttrs: attrs, LinkType: kind}), unix.EOPNOTSUPP) {
 				module := cmp.Or(map[string]string{"vlan": "8021q"}[kind], kind)
-				add(inKernel, "modprobe "+module, "the kernel has no links of kind %s: %s", kind, users[kind])
+				add(inKernel, withAdvice(run("modprobe", module), "If there is no such module, install a kernel that contains it."), "the kernel has no links of kind %s: %s", kind, users[kind])
 			}
 		}
 	}))
@@ -235,7 +234,7 @@ func (h host) findSysctls(files []*file, add addFunc) {
 					parts = []string{parts[0], parts[1], parts[2], "lo", parts[last]}
 				}
 				if _, err := os.Stat(filepath.Join(append([]string{"/proc/sys"}, parts...)...)); errors.Is(err, os.ErrNotExist) {
-					add(p.file.where(key), edit+"correct or delete the key, or load the kernel module that it needs",
+					add(p.file.where(key), withAdvice(p.file.edit("correct or delete %s", key.Path), "Or load the kernel module that it needs."),
 						"%s: no such sysctl in a container", key.Path)
 				}
 			}
@@ -251,7 +250,7 @@ func findUnreachablePorts(files []*file, add addFunc) {
 		})
 		j := slices.IndexFunc(f.plugins, func(p plugin) bool { return p.Type == "portmap" })
 		if i >= 0 && j > i && !slices.ContainsFunc(f.plugins, func(p plugin) bool { return p.Type == "bridge" || p.Type == "ptp" }) {
-			add(f.plugins[j].where("type"), edit+"remove portmap, and let clients connect to the address of the container; or use bridge or ptp",
+			add(f.plugins[j].where("type"), withAdvice(f.edit("remove portmap"), "Clients can connect to the address of the container. Host ports need bridge or ptp."),
 				"portmap: no other host can connect to host ports of network %q, because interfaces of %s are not connected to the host",
 				f.name(), f.plugins[i].Type)
 		}
@@ -269,9 +268,9 @@ func findIPv6(files []*file, add addFunc) {
 	value, err := os.ReadFile("/proc/sys/net/ipv6/conf/all/disable_ipv6")
 	switch {
 	case err != nil:
-		add(inKernel, edit+"boot without ipv6.disable=1, or remove the subnet", "no IPv6, and %s contains an IPv6 subnet", files[i].path)
+		add(inKernel, withAdvice(files[i].edit("remove the IPv6 subnet"), "Or boot without ipv6.disable=1."), "no IPv6, and %s contains an IPv6 subnet", files[i].path)
 	case strings.TrimSpace(string(value)) == "1":
-		add(inKernel, "sysctl -w net.ipv6.conf.all.disable_ipv6=0", "IPv6 is disabled, and %s contains an IPv6 subnet", files[i].path)
+		add(inKernel, run("sysctl", "-w", "net.ipv6.conf.all.disable_ipv6=0"), "IPv6 is disabled, and %s contains an IPv6 subnet", files[i].path)
 	}
 }
 
@@ -329,13 +328,13 @@ func (h host) findForeignRules(_ []*file, add addFunc) {
 			foreign := slices.DeleteFunc(slices.Clone(rules), nft.ListedRule.IsOfLayout)
 			if len(foreign) == len(rules) {
 				if len(rules) > 0 || ch.Discards {
-					add(onHost, types.Command("nft", fmt.Sprintf("flush chain %s %s; delete chain %[1]s %[2]s", l.Table, ch.Name)),
+					add(onHost, run("nft", fmt.Sprintf("flush chain %s %s; delete chain %[1]s %[2]s", l.Table, ch.Name)),
 						"table %s contains the chain %s, which plumb did not add", l.Table, ch.Name)
 				}
 				continue
 			}
 			for _, r := range foreign {
-				add(onHost, types.Command("nft", "delete", "rule", l.Table.Family.String(), l.Table.Name, ch.Name, "handle", fmt.Sprint(r.Handle)),
+				add(onHost, run("nft", "delete", "rule", l.Table.Family.String(), l.Table.Name, ch.Name, "handle", fmt.Sprint(r.Handle)),
 					"table %s, chain %s contains a rule that plumb did not add (handle %d)", l.Table, ch.Name, r.Handle)
 			}
 		}
@@ -370,11 +369,11 @@ func (f *file) sees(family nft.Family) bool {
 // addDrop adds the finding for a chain that drops the packets of a network. The plugin firewall can accept packets only in
 // the chain FORWARD of iptables.
 func (f *file) addDrop(c nft.ListedChain, add addFunc) {
-	lacks, fix := "", edit+"let the program that owns the chain accept packets from the subnet or the bridge, "+
-		"and packets to it with ct state established,related or, for host ports, ct status dnat"
+	lacks, fix := "", say("Let the program that owns the chain accept packets from the subnet or the bridge, "+
+		"and packets to it with ct state established,related or, for host ports, ct status dnat.")
 	if c.Name == "FORWARD" && c.Table.Name == "filter" && c.Table.Family != nft.Inet {
 		lacks = ", whose list does not contain the plugin firewall"
-		fix = edit + `add {"type": "firewall"} to plugins, after the plugin that creates the interface; then replace the running containers`
+		fix = withAdvice(f.edit(`add {"type": "firewall"} to plugins, after the plugin that creates the interface`), replaceContainers)
 	}
 	drop := "its policy is drop"
 	if c.Drop == nft.RuleDrop {

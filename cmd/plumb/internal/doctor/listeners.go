@@ -53,7 +53,7 @@ func (s *state) findHiddenListeners(host *ns.Handle, add addFunc) {
 			seen[l.Local] = true
 			a := ports[protocol][i]
 			if process := l.Process(host); !reserves(process.PID, a.ContainerID) {
-				add(onHost, edit+"let the process listen on another port, or choose another host port and replace the container",
+				add(onHost, say("Let the process listen on another port, or choose another host port and replace the container."),
 					"%s listens on %s (%s), but container %s, network %s, receives the packets to this host port",
 					process, l.Local, protocol, a.ContainerID, a.Network)
 			}

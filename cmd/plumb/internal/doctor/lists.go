@@ -27,11 +27,11 @@ func findChains(files []*file, add addFunc) {
 		switch {
 		case i < 0 && len(f.plugins) > 0:
 			f.explained = true
-			add(f.plugins[0].where("type"), edit+"put a plugin that creates an interface first in the list, for example bridge",
+			add(f.plugins[0].where("type"), f.edit("put a plugin that creates an interface first in plugins, for example bridge"),
 				"no plugin of network %q creates an interface, and ADD of %s fails", f.name(), f.plugins[0].Type)
 		case i > 0:
 			f.explained = true
-			add(f.plugins[0].where("type"), fmt.Sprintf("%smove %s before it in %s", edit, f.plugins[i].Type, f.path),
+			add(f.plugins[0].where("type"), f.edit("move %s before %s", f.plugins[i].Type, f.plugins[0].Type),
 				"%s comes before %s, which creates the interface, and its ADD fails", f.plugins[0].Type, f.plugins[i].Type)
 		}
 	}
@@ -54,7 +54,7 @@ func findCapabilities(files []*file, add addFunc) {
 			continue
 		}
 		what := map[string]string{"portmap": "host ports", "bandwidth": "limits"}[p.Type]
-		add(p.where("type"), fmt.Sprintf("%sadd \"capabilities\": {%q: true} to %s in %s; then replace the running containers", edit, name, p.Type, p.file.path),
+		add(p.where("type"), withAdvice(p.file.edit("add \"capabilities\": {%q: true} to %s", name, p.Type), replaceContainers),
 			"%s: capabilities.%s is missing, so that the runtime passes it no %s", p.Type, name, what)
 	}
 }
@@ -70,7 +70,7 @@ func (s *state) findFullPools(_ []*file, add addFunc) {
 			if *p.Free == 0 {
 				what = fmt.Sprintf("all %d addresses are in use, so that ADD fails", p.Size)
 			}
-			add(cmp.Or(n.File, onHost), edit+"run plumb gc if containers are gone, delete containers, or enlarge the range in ipam",
+			add(cmp.Or(n.File, onHost), say("Run plumb gc if containers are gone, delete containers, or enlarge the range in ipam."),
 				"network %s, range %s: %s", n.Name, p.Range, what)
 		}
 	}
@@ -87,9 +87,9 @@ func (h host) findBridgeNetfilter(files []*file, add addFunc) {
 	if i < 0 || err == nil && strings.TrimSpace(string(value)) != "0" || !h.hasKubeProxy() {
 		return
 	}
-	fix, why := "sysctl -w net.bridge.bridge-nf-call-iptables=1", "net.bridge.bridge-nf-call-iptables is 0"
+	fix, why := run("sysctl", "-w", "net.bridge.bridge-nf-call-iptables=1"), "net.bridge.bridge-nf-call-iptables is 0"
 	if errors.Is(err, os.ErrNotExist) {
-		fix, why = "modprobe br_netfilter && "+fix, "the kernel module br_netfilter is not loaded"
+		fix.Fix, why = "modprobe br_netfilter && "+fix.Fix, "the kernel module br_netfilter is not loaded"
 	}
 	p := pluginsOf(usable(files))[i]
 	add(inKernel, fix, "%s, so that containers on %s cannot connect to Services of kube-proxy whose endpoints are on the same bridge", why, p.BridgeName())
@@ -117,7 +117,7 @@ func findHairpins(files []*file, add addFunc) {
 		}
 		var keys struct{ HairpinMode, PromiscMode bool }
 		if json.Unmarshal(f.plugins[i].Bytes, &keys) == nil && !keys.HairpinMode && !keys.PromiscMode {
-			add(f.plugins[i].where("type"), fmt.Sprintf("%sadd \"hairpinMode\": true to bridge in %s", edit, f.path),
+			add(f.plugins[i].where("type"), f.edit("add \"hairpinMode\": true to bridge"),
 				"bridge: hairpinMode is not set, so that containers cannot connect to their own host ports")
 		}
 	}
@@ -134,7 +134,7 @@ func (o Options) findWithoutGC(files []*file, add addFunc) {
 	}
 	for _, f := range usable(files) {
 		if old(f.list.CNIVersion) && !slices.ContainsFunc(f.types(), func(name string) bool { return !slices.Contains(schema.Names(), name) }) {
-			add(f.where(f.top.Get("cniVersion")), fmt.Sprintf("%swrite \"cniVersion\": \"1.1.0\" into %s", edit, f.path),
+			add(f.where(f.top.Get("cniVersion")), f.edit(`write "cniVersion": "1.1.0"`),
 				"cniVersion %s does not support GC, so that resources that name no attachment remain", f.list.CNIVersion)
 		}
 	}

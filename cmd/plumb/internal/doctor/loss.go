@@ -98,6 +98,6 @@ func (l *loss) addTo(r *Report, flags string) {
 	}
 	r.Findings = append(r.Findings, Finding{
 		Check: "check", Where: onHost, What: "table " + l.table + " is missing: " + who + strings.Join(l.effects, " and "),
-		Fix: types.Command(words...) + flags, Details: l.details,
+		Solution: plugins.Solution{Fix: types.Command(words...) + flags}, Details: l.details,
 	})
 }

@@ -32,14 +32,14 @@ func (k asker) examine(f *file, typ *schema.Value, add addFunc) {
 		return
 	}
 	x := k.caller.Find(k.ctx, typ.Text())
-	what, fix := "", edit+"name the directory of the plugins with --cni-path"
+	what, fix := "", say("Name the directory of the plugins with --cni-path.")
 	switch {
 	case strings.Contains(x.Name, "/"):
-		what, fix = "want a name without /", edit+"write the name of an executable in CNI_PATH"
+		what, fix = "want a name without /", f.edit("write the name of an executable in CNI_PATH in place of %q", x.Name)
 	case x.Problem != nil:
 		what, fix = fmt.Sprintf("%s: %v", x.Path, x.Problem), k.install(x.Name, x.Path)
 		if errors.Is(x.Problem, plugins.ErrNotExecutable) {
-			fix = types.Command("chmod", "0755", x.Path)
+			fix = run("chmod", "0755", x.Path)
 		}
 	case x.Path != "":
 		return
@@ -49,32 +49,33 @@ func (k asker) examine(f *file, typ *schema.Value, add addFunc) {
 		path := filepath.Join(k.caller.Path[0], x.Name)
 		what, fix = "no executable in "+strings.Join(k.caller.Path, ":"), k.install(x.Name, path)
 		if info, err := os.Stat(path); err == nil && info.IsDir() {
-			what, fix = path+" is a directory", edit+"rename the directory, then "+strings.TrimPrefix(fix, edit)
+			what = path + " is a directory"
+			fix.Fix = strings.TrimSuffix(types.Command("mv", "-n", path, path+".directory")+" && "+fix.Fix, " && ")
 		} else if likely := types.Nearest(x.Name, schema.Names()); likely != "" && likely != x.Name {
 			what += "; " + likely + " was probably meant"
-			fix = edit + fmt.Sprintf("write %q in its place in %s", likely, f.path)
+			fix = f.edit("write %q in place of %q", likely, x.Name)
 		}
 	}
 	f.incomplete = true
 	add(f.where(typ), fix, "%s %q: %s", typ.Path, x.Name, what)
 }
 
-// install returns how to install an executable at a path. It returns a command if a spare directory contains the
+// install returns how to install an executable at a path. This is a command if a spare directory contains the
 // plugin in the version of plumb's other plugins. An executable of another project may support fewer versions of the
 // specification, and other keys.
-func (k asker) install(name, path string) string {
+func (k asker) install(name, path string) plugins.Solution {
 	version := k.caller.UsualVersion()
 	for _, dir := range k.spare {
 		from := filepath.Join(dir, name)
 		if v := k.caller.VersionOf(k.ctx, from); from != path && v != "" && (v == version || version == "") {
-			return types.Command("install", "-m", "0755", from, path)
+			return run("install", "-m", "0755", from, path)
 		}
 	}
 	if !slices.Contains(schema.Names(), name) {
-		return fmt.Sprintf("%sinstall the plugin %s as %s", edit, name, path)
+		return say("Install the plugin %s as %s.", name, path)
 	}
-	return fmt.Sprintf("%s%s, where DIR contains the plugins of %s", edit,
-		types.Command("plumb", "install", "--from", "DIR", "--to", filepath.Dir(path), "--only", name), strings.TrimSpace("plumb "+version))
+	return say("Run this, where DIR contains the plugins of %s: %s", strings.TrimSpace("plumb "+version),
+		types.Command("plumb", "install", "--from", "DIR", "--to", filepath.Dir(path), "--only", name))
 }
 
 // findVersions finds networks with a cniVersion that at least one of their plugins does not support.
@@ -97,9 +98,9 @@ func (k asker) findVersions(files []*file, add addFunc) {
 			continue
 		}
 		f.explained = true
-		fix := edit + "install newer plugins, because these have no version in common"
+		fix := say("Install newer plugins, because these have no version in common.")
 		if len(common) > 0 {
-			fix = fmt.Sprintf("%swrite \"cniVersion\": %q into %s", edit, common[len(common)-1], f.path)
+			fix = f.edit("write \"cniVersion\": %q", common[len(common)-1])
 		}
 		add(f.where(f.top.Get("cniVersion")), fix, "cniVersion %q: not supported by %s", version, strings.Join(unsupported, ", "))
 	}

@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"fmt"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -13,7 +12,6 @@ import (
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/plugins"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/runtimes"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/schema"
-	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // UsualDirectories returns the directories in which packages and operators install plugins.
@@ -45,7 +43,7 @@ func (o Options) findRuntimeVersions(files []*file, add addFunc) {
 				continue
 			}
 			if newer, err := version.GreaterThan(f.list.CNIVersion, r.CNIVersion); err == nil && newer {
-				add(f.where(f.top.Get("cniVersion")), fmt.Sprintf("%swrite \"cniVersion\": %q into %s", edit, r.CNIVersion, f.path),
+				add(f.where(f.top.Get("cniVersion")), f.edit("write \"cniVersion\": %q", r.CNIVersion),
 					"cniVersion %q: %s supports at most %s, and cannot attach containers", f.list.CNIVersion, r, r.CNIVersion)
 			}
 		}
@@ -69,9 +67,10 @@ func (k asker) findRuntimePlugins(o Options, files []*file, add addFunc) {
 		}
 		for _, dir := range slices.Sorted(maps.Keys(other)) {
 			to := r.PluginDirs[0]
-			fix := fmt.Sprintf("%sput %s first in the plugin directories of %s, and restart it", edit, dir, r.Name)
+			fix := say("Put %s first in the plugin directories of %s, and restart it.", dir, r.Name)
 			if k.isPlumbs(dir, other[dir]) {
-				fix += "; or run: " + types.Command("plumb", "install", "--from", dir, "--to", to, "--only", strings.Join(other[dir], ","), "--create", "--backup", filepath.Join(filepath.Dir(to), "before-plumb"))
+				fix = withAdvice(run("plumb", "install", "--from", dir, "--to", to, "--only", strings.Join(other[dir], ","), "--create", "--backup", filepath.Join(filepath.Dir(to), "before-plumb")),
+					"Or put %s first in the plugin directories of %s, and restart it.", dir, r.Name)
 			}
 			add(onHost, fix, "%s executes plugins from %s, and does not execute those in %s: %s",
 				r, strings.Join(r.PluginDirs, ", "), dir, strings.Join(other[dir], ", "))
@@ -110,10 +109,10 @@ func (s *state) findRuntimeNetworks(files []*file, add addFunc) {
 		if slices.ContainsFunc(read[:used], func(f *file) bool { return f.list == nil || f.explained }) {
 			continue // the finding for the file is the reason
 		}
-		restart := types.Command("systemctl", "restart", unitOf(r))
+		restart := run("systemctl", "restart", unitOf(r))
 		switch {
 		case r.NotReady != "" && len(read) == 0:
-			add(r.ConfDir, edit+"write a file *.conflist into the directory", "%s cannot attach containers: %s", r, r.NotReady)
+			add(r.ConfDir, say("Write a file *.conflist into the directory."), "%s cannot attach containers: %s", r, r.NotReady)
 		case r.NotReady != "":
 			add(r.ConfDir, restart, "%s cannot attach containers, although it can read %s: %s", r, read[0].path, r.NotReady)
 		case r.Networks != nil:
@@ -141,7 +140,7 @@ func (s *state) findUnused(r runtimes.Runtime, read []*file, add addFunc) {
 		if f.list == nil || f.explained || attached || f.isOfOther() {
 			continue
 		}
-		add(f.path, edit+"if containers need this network, give the file a name that sorts first; otherwise move it to another directory",
+		add(f.path, say("If containers need this network, give the file a name that sorts first. Otherwise, move it to another directory."),
 			"%s does not use network %q, because it uses only the first %d of the directory: %s", r, f.name(), used, filepath.Base(read[used-1].path))
 	}
 }

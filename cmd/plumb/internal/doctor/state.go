@@ -12,6 +12,7 @@ import (
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/gc"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/life"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/node"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/plugins"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/runtimes"
 	"github.com/plumb-cni/plumb/v2/pkg/attach"
 	"github.com/plumb-cni/plumb/v2/pkg/nl"
@@ -61,7 +62,7 @@ func (o Options) readState(r *Report) (s *state, err error) {
 func (s *state) findNone(files []*file, add addFunc) {
 	notReady := slices.ContainsFunc(s.Runtimes, func(r runtimes.Runtime) bool { return r.NotReady != "" })
 	if len(files) == 0 && !s.Guessed && !notReady && !slices.ContainsFunc(s.inventory.Networks, func(n *node.Network) bool { return n.List() != nil }) {
-		add(strings.Join(s.ConfDirs, ", "), edit+"write a file *.conflist into the directory, or name the runtime's directory with --conf-dir",
+		add(strings.Join(s.ConfDirs, ", "), say("Write a file *.conflist into the directory, or name the runtime's directory with --conf-dir."),
 			"no network configuration (*.conflist, *.conf, *.json)")
 	}
 }
@@ -84,13 +85,13 @@ func (s *state) findLeftovers(_ []*file, add addFunc) {
 				why += "; its namespace exists"
 			}
 		}
-		fix := s.removalCommand(a)
+		fix := plugins.Solution{Fix: s.removalCommand(a)}
 		switch {
 		case s.list.RuntimeNetworks[a.Network]:
-			fix = types.Command("plumb", "gc", "--cri") + s.Flags
-			why += "; gc --cri removes it in a run at least 10 minutes after the first"
+			fix = plugins.Solution{Fix: types.Command("plumb", "gc", "--cri") + s.Flags,
+				Advice: "If the container is still there, run this again after 10 minutes. gc --cri removes it only in the second run."}
 		case verdict != life.Dead:
-			fix = edit + "if the runtime no longer has the container: " + fix
+			fix = s.removalIfGone(a)
 		}
 		state := "is deleted"
 		if verdict != life.Dead {
@@ -182,6 +183,11 @@ func (s *state) removalCommand(a *node.Attachment) string {
 	return strings.Join(commands, "; ")
 }
 
+// removalIfGone returns the solution for an attachment whose container may exist.
+func (s *state) removalIfGone(a *node.Attachment) plugins.Solution {
+	return say("If the runtime no longer has the container, run this: %s", s.removalCommand(a))
+}
+
 // findNoNetworks finds networks with attachments, but without a configuration, which a runtime needs to call DEL. It
 // skips the check if a file cannot be parsed, because that file may be the configuration of any network.
 func (s *state) findNoNetworks(files []*file, add addFunc) {
@@ -203,7 +209,7 @@ func (s *state) findNoNetworks(files []*file, add addFunc) {
 			}
 		}
 		if len(names) > 0 {
-			add(onHost, edit+"if a container is gone, run plumb gc --live FILE"+force+s.Flags+", which prints the commands that remove its resources",
+			add(onHost, say("If a container is gone, run this, which prints the commands that remove its resources: plumb gc --live FILE%s%s", force, s.Flags),
 				"network %s has no configuration, so that no runtime can call DEL, but the host holds resources for it: %s",
 				n.Name, strings.Join(names, "; "))
 		}
@@ -218,7 +224,7 @@ func (s *state) findOrphans(_ []*file, add addFunc) {
 		for _, r := range a.Resources {
 			if a.ContainerID == "" && (r.Kind == node.Element || r.Kind == node.Reservation && isOld(r)) {
 				name := strings.TrimSuffix(r.Name+" ("+r.Value+")", " ()")
-				add(onHost, r.Remove, "%s %s in %s names no container, and no DEL removes it", r.Kind, name, r.Where)
+				add(onHost, plugins.Solution{Fix: r.Remove}, "%s %s in %s names no container, and no DEL removes it", r.Kind, name, r.Where)
 			}
 		}
 	}
@@ -233,7 +239,7 @@ func (s *state) findIrregular(_ []*file, add addFunc) {
 		}
 	}
 	for _, path := range paths {
-		add(onHost, types.Command("rm", "-r", path), "%s is not a regular file, so that the plugins cannot use it", path)
+		add(onHost, run("rm", "-r", path), "%s is not a regular file, so that the plugins cannot use it", path)
 	}
 }
 
@@ -250,16 +256,16 @@ func (s *state) findReturned(h host, add addFunc) {
 		})
 		if i >= 0 {
 			if a := s.inventory.Attachments[i]; !s.left[a] && !a.AddMayRun() {
-				add(onHost, edit+"if the runtime no longer has the container: "+s.removalCommand(a), text, l.Alias, l.Name)
+				add(onHost, s.removalIfGone(a), text, l.Alias, l.Name)
 			}
 			continue
 		}
-		fix := types.Command("ip", "link", "set", "dev", l.Name, "name", l.Alias, "alias", "")
+		fix := run("ip", "link", "set", "dev", l.Name, "name", l.Alias, "alias", "")
 		if l.Up { // before Linux 6.2, the kernel does not rename a link that is up
-			fix = fmt.Sprintf("ip link set dev %s down && %s && %s", l.Name, fix, types.Command("ip", "link", "set", "dev", l.Alias, "up"))
+			fix.Fix = fmt.Sprintf("ip link set dev %s down && %s && %s", l.Name, fix.Fix, types.Command("ip", "link", "set", "dev", l.Alias, "up"))
 		}
 		if slices.ContainsFunc(h.links, func(o nl.Link) bool { return o.Name == l.Alias || slices.Contains(o.AltNames, l.Alias) }) {
-			fix = edit + "rename or delete the other interface, and then run: " + fix
+			fix = say("Rename or delete the other interface, and then run this: %s", fix.Fix)
 		}
 		add(onHost, fix, text, l.Alias, l.Name)
 	}
@@ -277,7 +283,7 @@ func (s *state) findReservations(_ []*file, add addFunc) {
 	for _, a := range s.live() {
 		for _, r := range a.ResourcesOf(node.Reservation) {
 			if !slices.Contains(a.Addresses, r.Address) && isOld(r) {
-				add(onHost, r.Remove, "%s is reserved for %s, whose ADD did not return it", r.Address, a.ContainerID)
+				add(onHost, plugins.Solution{Fix: r.Remove}, "%s is reserved for %s, whose ADD did not return it", r.Address, a.ContainerID)
 			}
 		}
 	}
@@ -289,7 +295,7 @@ func (s *state) findForeignTargets(_ []*file, add addFunc) {
 	for _, a := range s.live() {
 		for _, r := range a.ResourcesOf(node.Element) {
 			if r.Address != "" && !slices.Contains(a.Addresses, r.Address) {
-				add(onHost, r.Remove, "element %s (%s) in %s belongs to %s, whose ADD did not return %s", r.Name, r.Value, r.Where, a.ContainerID, r.Address)
+				add(onHost, plugins.Solution{Fix: r.Remove}, "element %s (%s) in %s belongs to %s, whose ADD did not return %s", r.Name, r.Value, r.Where, a.ContainerID, r.Address)
 			}
 		}
 	}

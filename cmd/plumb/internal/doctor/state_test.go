@@ -98,11 +98,11 @@ func (n *usedHost) ageBy(d time.Duration) {
 	})).To(Succeed())
 }
 
-// commandIn returns the command that follows "no longer has the container: " in an advice.
+// commandIn returns the command for the case that the runtime no longer has the container.
 func commandIn(f doctor.Finding) string {
 	GinkgoHelper()
-	_, command, found := strings.Cut(f.Fix, "no longer has the container: ")
-	Expect(found).To(BeTrue(), f.Fix)
+	command, found := strings.CutPrefix(f.Advice, "If the runtime no longer has the container, run this: ")
+	Expect(found).To(BeTrue(), f.Advice)
 	return command
 }
 
@@ -252,7 +252,7 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 			Expect(filepath.Join(n.pools(), "pods", "10.88.0.4")).To(BeAnExistingFile())
 			Expect(other.What).To(ContainSubstring("container d3, interface eth0, network pods, may be deleted, but still holds address 10.88.0.4, veth"))
 			Expect(other.What).To(HaveSuffix("libcni's cache has no readable result of it, so its ADD or its DEL failed, or the result was lost; its namespace exists"))
-			Expect(isCommand(other)).To(BeFalse(), other.Fix)
+			Expect(isCommand(other)).To(BeFalse(), "%s", other.Lines())
 			n.requireFixed(other, func() { n.sh(commandIn(other)) })
 		})
 
@@ -346,7 +346,7 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 		n, _ := newUsedHost()
 		n.sh("ip link add eth7 type bridge; ip link add hd-0123456789ab type bridge; ip link set hd-0123456789ab up alias eth7; ip link add hd-uplink type bridge")
 		finding := n.find("returned-device", "host-device has returned interface eth7 with the name hd-0123456789ab, because another interface had its name")
-		Expect(finding.Fix).To(HavePrefix("edit: rename or delete the other interface, and then run: "))
+		Expect(finding.Advice).To(HavePrefix("Rename or delete the other interface, and then run this: "))
 		n.sh("ip link delete eth7")
 		n.requireFixed(n.find("returned-device", "hd-0123456789ab"), nil)
 		Expect(n.sh("ip link show eth7")).To(And(ContainSubstring(",UP"), Not(ContainSubstring("alias"))))
@@ -363,8 +363,7 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 		old := time.Now().Add(-2 * time.Hour)
 		Expect(os.Chtimes(record, old, old)).To(Succeed())
 		n.age()
-		Expect(n.find("returned-device", attach.ReturnName(a)).Fix).To(
-			HavePrefix("edit: if the runtime no longer has the container: plumb gc --dead d1 --network pods --force "))
+		Expect(commandIn(n.find("returned-device", attach.ReturnName(a)))).To(HavePrefix("plumb gc --dead d1 --network pods --force "))
 	})
 
 	It("finds a reservation outside the ranges for an address that the container does not use", func() {
@@ -402,7 +401,7 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 		n.sh("iptables -t nat -A POSTROUTING -d 192.168.7.0/24 -j ACCEPT")
 		n.find("masq-exemption", "192.168.7.0/24")
 		out, _ := n.plumb("install", "--from", n.built, "--only", "bridge", "--to", GinkgoT().TempDir(), "--conf-dir", n.confDir())
-		Expect(out).To(MatchRegexp(`10-pods.conflist:\d+: the rule .* -d 192.168.7.0/24 … -j ACCEPT of iptables exempts .* To fix it, set "ipMasqBackend": "iptables", or`))
+		Expect(out).To(MatchRegexp(`10-pods.conflist:\d+: the rule .* -d 192.168.7.0/24 … -j ACCEPT of iptables exempts .* Edit \S+/10-pods.conflist: set "ipMasqBackend": "iptables", or .*\. Then replace the running containers\.`))
 		n.change("10-pods.conflist", `"ipMasq"`, `"ipMasqExcept": ["192.168.0.0/16"], "ipMasq"`)
 		Expect(n.doctor().Findings).To(BeEmpty())
 	})

@@ -361,14 +361,14 @@ func (n *Network) importable(inv *node.Inventory) (all []Importable) {
 type Problem struct {
 	Address netip.Addr `json:"address"`
 	What    string     `json:"what"`
-	Fix     string     `json:"fix"` // a command, or what to do
+	plugins.Solution
 
 	used bool // a container of this node uses the address
 }
 
 // Check compares the owners in the store with the files of this node.
 func (n *Network) Check(owners map[netip.Addr]datastore.Owner) (problems []Problem) {
-	const resync = "plumb ipam resync"
+	resync, importThem := plugins.Solution{Fix: "plumb ipam resync"}, plugins.Solution{Fix: "plumb ipam import"}
 	all, importable := map[netip.Addr]bool{}, map[netip.Addr]string{}
 	for a, o := range owners {
 		all[a] = o.Node == n.Node
@@ -385,15 +385,15 @@ func (n *Network) Check(owners map[netip.Addr]datastore.Owner) (problems []Probl
 	for _, a := range slices.SortedFunc(maps.Keys(all), netip.Addr.Compare) {
 		owner, container, known := owners[a].Node, n.Reserved[a], slices.Contains(n.Owned, a)
 		add := func(p Problem, format string, args ...any) {
-			p.Address, p.What, p.Fix = a, fmt.Sprintf(format, args...), cmp.Or(p.Fix, resync)
+			p.Address, p.What, p.Solution = a, fmt.Sprintf(format, args...), cmp.Or(p.Solution, resync)
 			problems = append(problems, p)
 		}
 		switch {
 		case !all[a]:
 		case container != "" && owner != n.Node && owner != "":
-			add(Problem{used: true, Fix: "delete the container here or on node " + owner}, "container %s uses it, but node %s owns it", container, owner)
+			add(Problem{used: true, Solution: plugins.Solution{Advice: "Delete the container here or on node " + owner + "."}}, "container %s uses it, but node %s owns it", container, owner)
 		case importable[a] != "":
-			add(Problem{used: true, Fix: "plumb ipam import"}, "container %s uses it, but cluster-local has not reserved it", importable[a])
+			add(Problem{used: true, Solution: importThem}, "container %s uses it, but cluster-local has not reserved it", importable[a])
 		case container != "" && owner == "":
 			add(Problem{used: true}, "container %s uses it, but no node owns it", container)
 		case owner == n.Node && !known:
@@ -412,7 +412,7 @@ func (n *Network) CheckThaw(owners map[netip.Addr]datastore.Owner) error {
 	for _, p := range n.Check(owners) {
 		inRange := slices.ContainsFunc(n.request.Ranges, func(r datastore.Range) bool { return !p.Address.Less(r.First) && !r.Last.Less(p.Address) })
 		if p.used && inRange {
-			texts = append(texts, fmt.Sprintf("%v: %s: %s", p.Address, p.What, p.Fix))
+			texts = append(texts, fmt.Sprintf("%v: %s: %s", p.Address, p.What, strings.Join(p.Lines(), " ")))
 		}
 	}
 	if len(texts) == 0 {

@@ -73,15 +73,15 @@ func (x *Executable) whyNot(path []string) error {
 	return nil
 }
 
-// advice returns how to make the plugin answer.
-func (x *Executable) advice() string {
+// Solution returns how to make the plugin answer.
+func (x *Executable) Solution() *Solution {
 	switch {
 	case x.Path == "":
-		return fmt.Sprintf("%sinstall the plugin %s in one of these directories (plumb install), or name its directory with --cni-path", Edit, x.Name)
+		return &Solution{Advice: fmt.Sprintf("Install the plugin %s in one of these directories (plumb install), or name its directory with --cni-path.", x.Name)}
 	case errors.Is(x.Problem, ErrNotExecutable):
-		return types.Command("chmod", "0755", x.Path)
+		return &Solution{Fix: types.Command("chmod", "0755", x.Path)}
 	}
-	return fmt.Sprintf("%sreplace %s with an executable that works (plumb install), then run plumb repair again", Edit, x.Path)
+	return &Solution{Advice: fmt.Sprintf("Replace %s with an executable that works (plumb install), and try again.", x.Path)}
 }
 
 // Executables returns the executables that Find has found so far, sorted by name.

@@ -18,9 +18,6 @@ func Failure(err error) *types.Error {
 	return failure
 }
 
-// Edit is the prefix of an advice that is not a command for sh.
-const Edit = "edit: "
-
 // A Damage is why a plugin of an attachment is not known to be healthy: the error of CHECK or, after a REPAIR, the error of
 // REPAIR. With ErrNotChecked, the plugin gave no verdict.
 type Damage struct {
@@ -30,7 +27,7 @@ type Damage struct {
 	ifName string
 	list   *libcni.NetworkConfigList // contains only the plugin; nil if the plugin gave no verdict
 	later  []*libcni.PluginConfig    // plumb's plugins whose CHECK was not called, because the container's interface is missing
-	advice string                    // how to make the plugin answer; empty if it gave a verdict
+	silent *Solution                 // how to make the plugin answer; nil if it gave a verdict
 }
 
 // After returns the damage that the error of a REPAIR describes.
@@ -68,26 +65,29 @@ func (d Damage) HasKind(kind string) bool {
 	return slices.ContainsFunc(Failure(d.Err).Problems, func(p types.Problem) bool { return p.Kind == kind })
 }
 
-// Fix returns how to fix the damage without plumb repair, which is Commands or an advice.
-func (d Damage) Fix() string {
+// Solution returns how to fix the damage without plumb repair.
+func (d Damage) Solution() Solution {
 	switch {
-	case d.advice != "":
-		return d.advice
+	case d.silent != nil:
+		return *d.silent
 	case d.lacksInterface():
-		return Edit + "delete the pod or the container; plumb cannot create its interface again"
+		return Solution{Advice: "Only ADD creates the interface of a container. Delete the pod or the container, and let the runtime create it again."}
 	case d.HasKind(types.ProblemConflict):
-		return Edit + "delete one of the two pods or containers; plumb repair takes nothing from another container"
+		return Solution{Advice: "Delete one of the two pods or containers. plumb repair takes nothing from another container."}
 	}
-	commands := d.Commands()
-	if commands == nil {
-		return Edit + "find out which program changed this, and then delete the pod or the container; plumb cannot restore it"
+	commands := d.commands()
+	switch {
+	case commands != nil:
+		return Solution{Fix: strings.Join(commands, " && ")}
+	case Failure(d.Err).Code == types.CodeTryAgain:
+		return Solution{Advice: "Try again later."}
 	}
-	return strings.Join(commands, " && ")
+	return Solution{Advice: "No command restores this. Find out which program changed it, and then delete the pod or the container."}
 }
 
-// Commands returns the plugin's commands that fix the damage. It returns nil if the plugin reports a problem without a
+// commands returns the plugin's commands that fix the damage. It returns nil if the plugin reports a problem without a
 // command, such as a conflict or a missing interface of the container.
-func (d Damage) Commands() (all []string) {
+func (d Damage) commands() (all []string) {
 	for _, p := range Failure(d.Err).Problems {
 		if p.Fix == "" {
 			return nil

@@ -179,7 +179,7 @@ func (c *Caller) Check(ctx context.Context, a *node.Attachment) (found []Damage,
 			continue
 		}
 		if errors.Is(d.Err, ErrNotChecked) {
-			d.advice = c.Find(ctx, d.Plugin).advice()
+			d.silent = c.Find(ctx, d.Plugin).Solution()
 		}
 		if d.lacksInterface() {
 			d.later = slices.DeleteFunc(slices.Clone(list.Plugins[i+1:]), func(p *libcni.PluginConfig) bool { return !isOurs(p) })

@@ -44,10 +44,9 @@ type Entry struct {
 	IfName      string `json:"ifName"`
 	Plugin      string `json:"plugin,omitempty"`
 	// What is the error of CHECK or, in Report.Skipped, why the attachment was skipped, and what to do.
-	What  string `json:"what"`
-	Error string `json:"error,omitempty"` // the error of REPAIR
-	// Fix is, in Report.Left, a command for sh that fixes the rest or, after plugins.Edit, what the operator must do.
-	Fix string `json:"fix,omitempty"`
+	What             string `json:"what"`
+	Error            string `json:"error,omitempty"` // the error of REPAIR
+	plugins.Solution        // how to fix the rest, in Report.Left
 
 	summary string // What with only the first of several problems
 }
@@ -164,7 +163,7 @@ func (r *Report) pass(ctx context.Context, caller *plugins.Caller, all []*node.A
 			switch {
 			case errors.Is(d.Err, plugins.ErrNotChecked):
 				e := entry(c.Attachment, d)
-				e.Fix = d.Fix()
+				e.Solution = d.Solution()
 				r.Left = append(r.Left, e)
 			case dryRun:
 				r.Damaged = append(r.Damaged, entry(c.Attachment, d))
@@ -260,7 +259,7 @@ func checkOne(ctx context.Context, caller *plugins.Caller, a *node.Attachment) (
 func (r *Report) repair(ctx context.Context, caller *plugins.Caller, a *node.Attachment, d plugins.Damage) {
 	err := caller.Repair(ctx, a, d)
 	rest := d.After(err)
-	fix := rest.Fix()
+	solution := rest.Solution()
 	switch {
 	case err == nil:
 		r.Repaired = append(r.Repaired, entry(a, d))
@@ -269,10 +268,10 @@ func (r *Report) repair(ctx context.Context, caller *plugins.Caller, a *node.Att
 		r.skip(a, fmt.Errorf("a DEL of %s has begun", a.ID()))
 		return
 	case !caller.ContainerSide && rest.Repair() == types.RepairContainerSide:
-		fix = rest.RepairCommand(a.Network, r.flags)
+		solution = plugins.Solution{Fix: rest.RepairCommand(a.Network, r.flags)}
 	}
 	e := entry(a, d)
-	e.Error, e.Fix = plugins.ErrorText(err), fix
+	e.Error, e.Solution = plugins.ErrorText(err), solution
 	r.Left = append(r.Left, e)
 }
 
