@@ -22,7 +22,7 @@ type report struct {
 	Errors   []string
 }
 
-type finding struct{ Check, Where, What, Fix string }
+type finding struct{ Check, Where, What, Fix, Edit string }
 
 // asDefault gives the daemon the default socket of containerd, where plumb finds it.
 func (c *containerd) asDefault() *containerd {
@@ -122,6 +122,15 @@ var _ = Describe("plumb doctor with containerd", func() {
 		Expect(f.Where).To(Equal(filepath.Join(c.dir, "net.d/10-pods.conflist")))
 		Expect(os.Remove(filepath.Join(c.dir, "net.d/05-other.conflist"))).To(Succeed())
 		c.expectHealthy()
+	})
+
+	It("says that new pods get another network than the pods that run", func() {
+		c := newContainerd(newHost(), podNetwork).asDefault()
+		c.mustRun(webPod("web", 8080))
+		c.expectHealthy()
+		c.write("net.d/05-other.conflist", strings.NewReplacer(`"pods"`, `"other"`, "cni0", "cni1", "10.88.0", "10.89.0", "fd00:88", "fd00:89").Replace(podNetwork))
+		f := c.expectFinding("runtime-network", `attaches new containers to network "other", and not to "pods", in which 1 of its containers are`)
+		Expect(f.Where).To(Equal(filepath.Join(c.dir, "net.d/05-other.conflist")))
 	})
 
 	It("says that containerd has no network", func() {

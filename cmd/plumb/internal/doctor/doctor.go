@@ -192,7 +192,7 @@ func (o Options) checks(a asker, h host, held *state) []check {
 	}
 	all = append(all, []check{
 		{"file-kind", o.findFileKind}, {"duplicate-name", o.findDuplicates}, {"order", o.findOrder}, {"keys", findKeys},
-		{"executable", a.findExecutables}, {"versions", a.findVersions}, {"mixed-versions", a.findMixed}, {"status", a.findStatus},
+		{"executable", a.findExecutables}, {"versions", func(files []*file, add addFunc) { a.findVersions(o, files, add) }}, {"mixed-versions", a.findMixed}, {"status", a.findStatus},
 		{"runtime-version", o.findRuntimeVersions}, {"runtime-plugins", func(files []*file, add addFunc) { a.findRuntimePlugins(o, files, add) }},
 		{"chain", findChains}, {"overlap", findOverlaps}, {"route", h.findRoutes}, {"bridge", h.findBridges}, {"master", h.findMasters},
 		{"link-kind", h.findLinkKinds}, {"sysctl", h.findSysctls}, {"ipv6", findIPv6}, {"unreachable-port", findUnreachablePorts}, {"capability", findCapabilities},

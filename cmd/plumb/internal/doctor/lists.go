@@ -70,7 +70,7 @@ func (s *state) findFullPools(_ []*file, add addFunc) {
 			if *p.Free == 0 {
 				what = fmt.Sprintf("all %d addresses are in use, so that ADD fails", p.Size)
 			}
-			add(cmp.Or(n.File, onHost), say("Run plumb gc if containers are gone, delete containers, or enlarge the range in ipam."),
+			add(cmp.Or(n.File, onHost), say("Enlarge the range in ipam, or delete containers."),
 				"network %s, range %s: %s", n.Name, p.Range, what)
 		}
 	}

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	cni "github.com/containernetworking/cni/pkg/version"
+
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/plugins"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/schema"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
@@ -78,8 +80,9 @@ func (k asker) install(name, path string) plugins.Solution {
 		types.Command("plumb", "install", "--from", "DIR", "--to", filepath.Dir(path), "--only", name))
 }
 
-// findVersions finds networks with a cniVersion that at least one of their plugins does not support.
-func (k asker) findVersions(files []*file, add addFunc) {
+// findVersions finds networks with a cniVersion that at least one of their plugins does not support. It advises the highest
+// version that the plugins and the runtimes support.
+func (k asker) findVersions(o Options, files []*file, add addFunc) {
 	for _, f := range usable(files) {
 		version := f.list.CNIVersion
 		if version == "" {
@@ -93,6 +96,9 @@ func (k asker) findVersions(files []*file, add addFunc) {
 				unsupported = append(unsupported, fmt.Sprintf("%s (%s)", name, strings.Join(serves, ", ")))
 			}
 			common = slices.DeleteFunc(common, func(v string) bool { return !slices.Contains(serves, v) })
+		}
+		for _, r := range o.Runtimes {
+			common = slices.DeleteFunc(common, func(v string) bool { newer, err := cni.GreaterThan(v, r.CNIVersion); return newer && err == nil })
 		}
 		if len(unsupported) == 0 {
 			continue

@@ -39,8 +39,8 @@ func (o Options) findRuntimeVersions(files []*file, add addFunc) {
 	for _, r := range o.Runtimes {
 		read, used := o.readBy(r, files)
 		for _, f := range read[:used] {
-			if f.list == nil || r.CNIVersion == "" {
-				continue
+			if f.list == nil || f.explained || r.CNIVersion == "" {
+				continue // findVersions has named a version
 			}
 			if newer, err := version.GreaterThan(f.list.CNIVersion, r.CNIVersion); err == nil && newer {
 				add(f.where(f.top.Get("cniVersion")), f.edit("write \"cniVersion\": %q", r.CNIVersion),
@@ -136,8 +136,20 @@ func (s *state) findUnused(r runtimes.Runtime, read []*file, add addFunc) {
 		return // multus reads other files of the directory
 	}
 	for _, f := range read[used:] {
-		attached := slices.ContainsFunc(s.inventory.Attachments, func(a *node.Attachment) bool { return a.Network == f.name() })
-		if f.list == nil || f.explained || attached || f.isOfOther() {
+		attached, own := 0, 0
+		for _, a := range s.inventory.Attachments {
+			if a.Network == f.name() {
+				attached++
+			}
+			if a.Network == f.name() && a.IfName == "eth0" && s.list.IDs[a.ContainerID] {
+				own++ // the runtime attached it, not another program such as multus or nerdctl
+			}
+		}
+		if own > 0 && used > 0 {
+			add(read[0].path, say("If new containers belong to network %q, remove %s, or give it a name that sorts last.", f.name(), read[0].path),
+				"%s attaches new containers to network %q, and not to %q, in which %d of its containers are", r, read[0].name(), f.name(), own)
+		}
+		if f.list == nil || f.explained || attached > 0 || f.isOfOther() {
 			continue
 		}
 		add(f.path, say("If containers need this network, give the file a name that sorts first. Otherwise, move it to another directory."),

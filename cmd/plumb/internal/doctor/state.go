@@ -89,7 +89,7 @@ func (s *state) findLeftovers(_ []*file, add addFunc) {
 		switch {
 		case s.list.RuntimeNetworks[a.Network]:
 			fix = plugins.Solution{Fix: types.Command("plumb", "gc", "--cri") + s.Flags,
-				Advice: "If the container is still there, run this again after 10 minutes. gc --cri removes it only in the second run."}
+				Advice: "gc --cri removes it only in a second run, 10 minutes later. If you know that it is deleted, run instead: " + s.removalCommand(a)}
 		case verdict != life.Dead:
 			fix = s.removalIfGone(a)
 		}
