@@ -98,12 +98,8 @@ var exceptions = map[string]string{
 // reference plugins know them.
 var knownTexts = []string{
 	"failed to find plugin ",        // libcni
-	"failed to allocate for range ", // host-local (pkg/pool), like the next three
+	"failed to allocate for range ", // host-local (pkg/pool), like the next one
 	"failed to allocate all requested IPs: ",
-	"Network has host bits set. For a subnet mask of ",
-	"Network %s too small to allocate from",
-	"Invalid host port number: ", // portmap, like the next one
-	"Invalid container port number: ",
 }
 
 func known(text string) bool {

@@ -24,11 +24,7 @@ type MACKeys struct {
 // Parse returns the MAC of the first key that is set, in the order runtimeConfig.mac, args.cni.mac,
 // MAC in CNI_ARGS (args), mac. If none is set, it returns the zero MAC.
 func (k MACKeys) Parse(args types.Args) (types.MAC, error) {
-	mac, err := types.FirstMAC(k.RuntimeConfig.MAC, k.Args.CNI.MAC, args[types.ArgMAC], k.MAC)
-	if err != nil {
-		err = fmt.Errorf("mac: %w", err)
-	}
-	return mac, err
+	return types.FirstMAC(k.RuntimeConfig.MAC, k.Args.CNI.MAC, args, k.MAC)
 }
 
 // Limits of an MTU, in bytes.

@@ -75,7 +75,7 @@ func (m Master) Find(c *nl.Conn, mtu int) (nl.Link, error) {
 		return nl.Link{}, types.Errorf(types.CodeConfig, "master: %w", err)
 	}
 	if mtu > master.MTU {
-		return nl.Link{}, types.Errorf(types.CodeConfig, "invalid MTU %d, must be [0, master MTU(%d)]: the master is %s", mtu, master.MTU, master.Name)
+		return nl.Link{}, types.Errorf(types.CodeConfig, "mtu: invalid MTU %d, must be [0, master MTU(%d)]: the master is %s", mtu, master.MTU, master.Name)
 	}
 	return master, nil
 }

@@ -31,6 +31,7 @@ package ipam
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io/fs"
 	"slices"
 	"strings"
@@ -77,7 +78,15 @@ func NewPending(l *Lease) *Pending { return &Pending{lease: l} }
 // these versions must contain an IP address.
 func CheckLayer2(r *skel.Request) error {
 	if r.Conf.IPAM.Type == "" && r.Version < types.V030 {
-		return types.ErrNoAddress
+		return fmt.Errorf("ipam: %w", types.ErrNoAddress)
+	}
+	return nil
+}
+
+// CheckNotDHCP returns an error for the IPAM plugin dhcp, which the plugin cannot use for this reason.
+func CheckNotDHCP(r *skel.Request, reason string) error {
+	if NeedsLink(r) {
+		return fmt.Errorf("ipam.type: %s; use another IPAM plugin than %s", reason, r.Conf.IPAM.Type)
 	}
 	return nil
 }

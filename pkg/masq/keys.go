@@ -36,8 +36,8 @@ func (k Keys) Parse() (Settings, error) {
 			reportIf(true, "ipMasqExcept[%d]: %w; want an address with a prefix length, for example 10.0.0.0/8", i, err)
 			continue
 		}
-		reportIf(p != p.Masked(), "ipMasqExcept[%d] %s has bits after the prefix: write %s", i, text, p.Masked())
-		reportIf(p.Bits() == 0, `ipMasqExcept[%d] %s contains all addresses, so that nothing would be masqueraded: set "ipMasq": false instead`, i, text)
+		reportIf(p != p.Masked(), "ipMasqExcept[%d] %s has bits after the prefix; write %s", i, text, p.Masked())
+		reportIf(p.Bits() == 0, `ipMasqExcept[%d] %s contains all addresses, so that nothing would be masqueraded; set "ipMasq": false instead`, i, text)
 		reportIf(slices.Contains(s.Except, p), "ipMasqExcept[%d] %s is listed twice", i, text)
 		s.Except = append(s.Except, p)
 	}

@@ -126,7 +126,7 @@ func (p *Pool) checkAdd() (types.DNS, error) {
 func (p *Pool) checkUsable() error {
 	for n, set := range p.sets {
 		if !set.hasUsable() {
-			return types.Errorf(types.CodeConfig, "%s has no usable address: all are excluded (the gateway always is); make the range larger or \"exclude\" smaller", p.setNames[n])
+			return types.Errorf(types.CodeConfig, "%s has no usable address: all are excluded (the gateway always is); make the range larger or \"exclude\" smaller", p.setKeys[n])
 		}
 	}
 	return nil

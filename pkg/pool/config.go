@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/plumb-cni/plumb/v2/pkg/skel"
@@ -43,7 +42,7 @@ func (m Machine) NewPool(r *skel.Request, ipam *Keys, runtime RuntimeKeys) (*Poo
 		return nil, err
 	}
 	if len(r.Conf.Name) > maxNetworkName {
-		return nil, types.Errorf(types.CodeConfig, "the network's name must be at most %d bytes long, the limit of directory names", maxNetworkName)
+		return nil, types.Errorf(types.CodeConfig, "name must be at most %d bytes long, the limit of directory names", maxNetworkName)
 	}
 	p, err := (&input{
 		network: r.Conf.Name, keys: ipam, runtime: runtime, args: args, ifName: r.IfName, version: r.Version,
@@ -106,7 +105,7 @@ const maxCooldown = 365 * 24 * 60 * 60
 func newStore(network, dataDir string, cooldown int64) (Store, error) {
 	dataDir = cmp.Or(dataDir, DefaultDataDir)
 	if !filepath.IsAbs(dataDir) {
-		return Store{}, fmt.Errorf("dataDir %q is not an absolute path", dataDir)
+		return Store{}, fmt.Errorf("ipam.dataDir %q is not an absolute path", dataDir)
 	}
 	return Store{
 		dataDir: filepath.Clean(dataDir), dir: filepath.Join(dataDir, network), privateDir: filepath.Join(dataDir, ".plumb", network),
@@ -118,34 +117,34 @@ func newStore(network, dataDir string, cooldown int64) (Store, error) {
 func (in *input) pool() (*Pool, error) {
 	raw := in.keys
 	if raw == nil {
-		return nil, errors.New("IPAM config missing 'ipam' key")
+		return nil, types.ErrNoIPAM
 	}
 	var cooldownErr error
 	if raw.Cooldown < 0 || raw.Cooldown > maxCooldown {
-		cooldownErr = fmt.Errorf("cooldown %d must be between 0 and %d seconds", raw.Cooldown, maxCooldown)
+		cooldownErr = fmt.Errorf("ipam.cooldown %d must be between 0 and %d seconds", raw.Cooldown, maxCooldown)
 	}
 	store, storeErr := newStore(in.network, raw.DataDir, raw.Cooldown)
 	sticky, stickyErr := in.stickiness()
 	store.sticky = sticky
-	sets, setNames, setsErr := in.rangeSets()
-	excluded, excludeErr := ParsePrefixes("exclude", raw.Exclude)
+	sets, setKeys, setsErr := in.rangeSets()
+	excluded, excludeErr := ParsePrefixes("ipam.exclude", raw.Exclude)
 	for _, set := range sets {
 		for i := range set {
 			set[i].excluded = append(slices.Clip(excluded), netip.PrefixFrom(set[i].gateway, set[i].gateway.BitLen()))
 		}
 	}
-	routes, routesErr := parseRoutes(raw.Routes)
+	routes, routesErr := types.ParseRoutes("ipam.routes", raw.Routes)
 	requested, requestedErr := in.requestedAddrs()
 	return &Pool{
 		Store: store, Requested: requested, FailStatusWhenFull: raw.StatusFull,
-		sets: sets, setNames: setNames, routes: routes, resolvConf: raw.ResolvConf,
+		sets: sets, setKeys: setKeys, routes: routes, resolvConf: raw.ResolvConf,
 	}, errors.Join(storeErr, cooldownErr, stickyErr, setsErr, excludeErr, routesErr, requestedErr)
 }
 
-// rangeSets returns the range sets of the configuration and their names: first the sets of the runtime's ipRanges,
+// rangeSets returns the range sets of the configuration and their keys: first the sets of the runtime's ipRanges,
 // then the set of the keys directly in ipam, then the sets of ranges. The reference plugin numbers its
 // last_reserved_ip files in the same order.
-func (in *input) rangeSets() (sets []rangeSet, names []string, err error) {
+func (in *input) rangeSets() (sets []rangeSet, keys []string, err error) {
 	raw := in.keys
 	all := slices.Clone(in.runtime.RuntimeConfig.IPRanges)
 	if raw.Subnet != "" {
@@ -154,22 +153,20 @@ func (in *input) rangeSets() (sets []rangeSet, names []string, err error) {
 	all = append(all, raw.Ranges...)
 	var errs []error
 	if len(all) == 0 && !in.rangesLater {
-		errs = append(errs, errors.New("no IP ranges specified"))
+		errs = append(errs, errors.New("ipam: no IP ranges specified; set ranges"))
 	}
 	for i, rawSet := range all {
-		set, err := rawSet.parse()
-		name := rawSet.name(i)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("%s: invalid %s: %w", in.keyOf(i), name, err))
-		}
+		key := in.keyOf(i)
+		set, err := rawSet.parse(key)
+		errs = append(errs, err)
 		for j, other := range sets {
 			if set.overlaps(other) {
-				errs = append(errs, fmt.Errorf("%s overlaps with %s", names[j], name))
+				errs = append(errs, fmt.Errorf("%s overlaps with %s: %s and %s", key, keys[j], set, other))
 			}
 		}
-		sets, names = append(sets, set), append(names, name)
+		sets, keys = append(sets, set), append(keys, key)
 	}
-	return sets, names, errors.Join(append(errs, checkFamilies(sets, in.version))...)
+	return sets, keys, errors.Join(append(errs, checkFamilies(sets, in.version))...)
 }
 
 // keyOf returns the key of the range set with this index in rangeSets.
@@ -180,27 +177,15 @@ func (in *input) keyOf(index int) string {
 	}
 	if index -= ofRuntime; in.keys.Subnet != "" {
 		if index == 0 {
-			return "subnet"
+			return shorthand
 		}
 		index--
 	}
-	return fmt.Sprintf("ranges[%d]", index)
+	return fmt.Sprintf("ipam.ranges[%d]", index)
 }
 
-// name returns the name of a range set for messages. The index counts from 0, the name from 1.
-func (raw rawSet) name(index int) string {
-	var subnets []string
-	for _, r := range raw {
-		if r.Subnet != "" {
-			subnets = append(subnets, r.Subnet)
-		}
-	}
-	name := fmt.Sprintf("range set %d", index+1)
-	if len(subnets) > 0 {
-		name += " (" + strings.Join(subnets, ", ") + ")"
-	}
-	return name
-}
+// shorthand is the key of the range set that consists of the keys directly in ipam.
+const shorthand = "ipam.subnet"
 
 // checkFamilies returns an error if the result would have several addresses of one family and the CNI
 // version is below 0.3.0, whose results have at most one address per family.
@@ -212,7 +197,7 @@ func checkFamilies(sets []rangeSet, v types.Version) error {
 		}
 	}
 	if v < types.V030 && max(count[true], count[false]) > 1 {
-		return fmt.Errorf("CNI version %s does not support more than 1 address per family", v)
+		return fmt.Errorf("cniVersion: CNI version %s does not support more than 1 address per family", v)
 	}
 	return nil
 }
@@ -223,26 +208,30 @@ func (s rangeSet) overlaps(o rangeSet) bool {
 	})
 }
 
-// parse returns the valid ranges of a set, and an error for the invalid ones.
-func (raw rawSet) parse() (rangeSet, error) {
+// parse returns the valid ranges of the set with this key, and an error for the invalid ones.
+func (raw rawSet) parse(key string) (rangeSet, error) {
 	var set rangeSet
 	var errs []error
 	if len(raw) == 0 {
-		errs = append(errs, errors.New("empty range set"))
+		errs = append(errs, fmt.Errorf("%s: empty range set", key))
 	}
-	for _, keys := range raw {
-		r, err := keys.parse()
+	for i, keys := range raw {
+		at := fmt.Sprintf("%s[%d]", key, i)
+		if key == shorthand {
+			at = "ipam"
+		}
+		r, err := keys.parse(at)
 		switch {
 		case err != nil:
 			errs = append(errs, err)
 			continue
 		case len(set) > 0 && set[0].First.Is4() != r.First.Is4():
-			errs = append(errs, errors.New("mixed address families"))
+			errs = append(errs, fmt.Errorf("%s: mixed address families", at))
 			continue
 		}
 		for _, other := range set {
 			if other.Overlaps(r.Range) {
-				errs = append(errs, fmt.Errorf("subnets %s and %s overlap", other.Range, r.Range))
+				errs = append(errs, fmt.Errorf("%s: subnets %s and %s overlap", at, other.Range, r.Range))
 			}
 		}
 		set = append(set, r)
@@ -250,11 +239,11 @@ func (raw rawSet) parse() (rangeSet, error) {
 	return set, errors.Join(errs...)
 }
 
-// parse returns the range with the defaults of the missing keys. The default of the gateway and of the
+// parse returns the range at a path in the configuration, with the defaults of the missing keys. The default of the gateway and of the
 // start is the address after the network address. The default of the end is the last address, or for
 // IPv4 the address before the broadcast address.
-func (raw RangeKeys) parse() (ipRange, error) {
-	subnet, err := parseSubnet(raw.Subnet)
+func (raw RangeKeys) parse(at string) (ipRange, error) {
+	subnet, err := parseSubnet(at+".subnet", raw.Subnet)
 	if err != nil {
 		return ipRange{}, err
 	}
@@ -263,14 +252,14 @@ func (raw RangeKeys) parse() (ipRange, error) {
 	if subnet.Addr().Is4() {
 		last = last.Prev()
 	}
-	from, fromErr := addrOr("rangeStart", raw.RangeStart, first)
-	to, toErr := addrOr("rangeEnd", raw.RangeEnd, last)
-	gateway, gatewayErr := addrOr("gateway", raw.Gateway, first)
+	from, fromErr := addrOr(at+".rangeStart", raw.RangeStart, first)
+	to, toErr := addrOr(at+".rangeEnd", raw.RangeEnd, last)
+	gateway, gatewayErr := addrOr(at+".gateway", raw.Gateway, first)
 	if err := errors.Join(fromErr, toErr, gatewayErr); err != nil {
 		return ipRange{}, err
 	}
 	r := ipRange{subnet: subnet, Range: Range{from, to}, gateway: gateway}
-	return r, r.check()
+	return r, r.check(at)
 }
 
 // addrOr returns the address in s, the value of an optional key, or the default if s is empty.
@@ -285,18 +274,18 @@ func addrOr(key, s string, defaultAddr netip.Addr) (netip.Addr, error) {
 	return ip, nil
 }
 
-// check returns an error if the range is not in its subnet, or if an address cannot be used. The gateway
+// check returns an error if the range at a path in the configuration is not in its subnet, or if an address cannot be used. The gateway
 // may be outside of the subnet, because the reference plugin allows that and configurations rely on it (see
 // warnOutsideGateways).
-func (r ipRange) check() error {
+func (r ipRange) check(at string) error {
 	var errs []error
 	reportIf := types.ProblemsInto(&errs)
-	reportIf(!r.subnet.Contains(r.First), "RangeStart %s not in network %s", r.First, r.subnet)
-	reportIf(!r.subnet.Contains(r.Last), "RangeEnd %s not in network %s", r.Last, r.subnet)
-	reportIf(len(errs) == 0 && r.Last.Less(r.First), "rangeStart %s is above rangeEnd %s", r.First, r.Last)
-	reportIf(!isUnicast(r.First) || !isUnicast(r.Last), "range %s: an interface cannot have a multicast or unspecified address", r.Range)
-	reportIf(r.gateway.Is4() != r.subnet.Addr().Is4(), "gateway %s must be of the same family as subnet %s", r.gateway, r.subnet)
-	reportIf(!isUnicast(r.gateway), "gateway %s: a router cannot have a multicast or unspecified address", r.gateway)
+	reportIf(!r.subnet.Contains(r.First), "%s.rangeStart: RangeStart %s not in network %s", at, r.First, r.subnet)
+	reportIf(!r.subnet.Contains(r.Last), "%s.rangeEnd: RangeEnd %s not in network %s", at, r.Last, r.subnet)
+	reportIf(len(errs) == 0 && r.Last.Less(r.First), "%s.rangeStart %s is above rangeEnd %s", at, r.First, r.Last)
+	reportIf(!isUnicast(r.First) || !isUnicast(r.Last), "%s: an interface cannot have a multicast or unspecified address, as in %s", at, r.Range)
+	reportIf(r.gateway.Is4() != r.subnet.Addr().Is4(), "%s.gateway %s must be of the same family as subnet %s", at, r.gateway, r.subnet)
+	reportIf(!isUnicast(r.gateway), "%s.gateway %s: a router cannot have a multicast or unspecified address", at, r.gateway)
 	return errors.Join(errs...)
 }
 
@@ -305,23 +294,21 @@ func (r ipRange) check() error {
 // no address. Other addresses of 0.0.0.0/8 work since Linux 5.3.
 func isUnicast(ip netip.Addr) bool { return !ip.IsMulticast() && !ip.IsUnspecified() }
 
-// parseSubnet returns the subnet in s. It returns an error if s has host bits set, or if the subnet is too
+// parseSubnet returns the subnet in s, the value of a key. It returns an error if s has host bits set, or if the subnet is too
 // small for a gateway and another address.
-func parseSubnet(s string) (netip.Prefix, error) {
+func parseSubnet(key, s string) (netip.Prefix, error) {
 	if s == "" {
-		return netip.Prefix{}, errors.New("the subnet of a range is missing")
+		return netip.Prefix{}, fmt.Errorf("%s is missing", key)
 	}
 	p, err := types.ParseCIDR(s)
 	if err != nil {
-		return p, fmt.Errorf("subnet: %w", err)
+		return p, fmt.Errorf("%s: %w", key, err)
 	}
 	if p.Masked() != p {
-		//lint:ignore ST1005 the text of the reference plugin, which tests of other projects compare
-		return p, fmt.Errorf("Network has host bits set. For a subnet mask of length %d the network address is %s", p.Bits(), p.Masked().Addr())
+		return p, fmt.Errorf("%s: Network has host bits set. For a subnet mask of length %d the network address is %s", key, p.Bits(), p.Masked().Addr())
 	}
 	if p.Addr().BitLen()-p.Bits() < 2 {
-		//lint:ignore ST1005 the text of the reference plugin, which tests of other projects compare
-		return p, fmt.Errorf("Network %s too small to allocate from", p)
+		return p, fmt.Errorf("%s: Network %s too small to allocate from", key, p)
 	}
 	return p, nil
 }
@@ -344,19 +331,6 @@ func ParsePrefixes(key string, raw []string) ([]netip.Prefix, error) {
 		}
 	}
 	return all, errors.Join(errs...)
-}
-
-func parseRoutes(raw []types.RouteText) ([]types.Route, error) {
-	var routes []types.Route
-	var errs []error
-	for i, text := range raw {
-		route, err := text.Route()
-		if err != nil {
-			errs = append(errs, fmt.Errorf("routes[%d]: %w", i, err))
-		}
-		routes = append(routes, route)
-	}
-	return routes, errors.Join(errs...)
 }
 
 // requestedAddrs returns the addresses that CNI_ARGS, args and runtimeConfig request, without

@@ -30,47 +30,47 @@ func TestInvalidConfig(t *testing.T) {
 		name, ipam string // ipam: the members of the object
 		want       []string
 	}{
-		{"no ranges", ``, []string{"no IP ranges specified"}},
-		{"start without subnet", `"rangeStart": "10.1.2.3"`, []string{"no IP ranges specified"}},
-		{"subnet without prefix length", `"subnet": "10.1.2"`, []string{`invalid range set 1 (10.1.2): subnet: invalid CIDR address: "10.1.2"`}},
-		{"/31", `"subnet": "10.1.2.0/31"`, []string{"invalid range set 1 (10.1.2.0/31): Network 10.1.2.0/31 too small to allocate from"}},
+		{"no ranges", ``, []string{"ipam: no IP ranges specified"}},
+		{"start without subnet", `"rangeStart": "10.1.2.3"`, []string{"ipam: no IP ranges specified"}},
+		{"subnet without prefix length", `"subnet": "10.1.2"`, []string{`ipam.subnet: invalid CIDR address: "10.1.2"`}},
+		{"/31", `"subnet": "10.1.2.0/31"`, []string{"ipam.subnet: Network 10.1.2.0/31 too small to allocate from"}},
 		{"/32", `"subnet": "10.1.2.0/32"`, []string{"too small"}},
 		{"/127", `"subnet": "fd00::/127"`, []string{"too small"}},
 		{"/128", `"subnet": "fd00::/128"`, []string{"too small"}},
-		{"multicast", `"subnet": "239.1.2.0/24"`, []string{"invalid range set 1 (239.1.2.0/24): range 239.1.2.1-239.1.2.254: an interface cannot have a multicast or unspecified address"}},
+		{"multicast", `"subnet": "239.1.2.0/24"`, []string{"ipam: an interface cannot have a multicast or unspecified address, as in 239.1.2.1-239.1.2.254"}},
 		{"multicast of IPv6", `"subnet": "ff05::/64"`, []string{"an interface cannot have a multicast or unspecified address"}},
 		{"unspecified", `"subnet": "0.0.0.0/8", "rangeStart": "0.0.0.0"`, []string{"an interface cannot have a multicast or unspecified address"}},
-		{"host bits", `"subnet": "10.1.2.5/24"`, []string{"invalid range set 1 (10.1.2.5/24): Network has host bits set. For a subnet mask of length 24 the network address is 10.1.2.0"}},
-		{"start outside", `"subnet": "10.1.2.0/24", "rangeStart": "10.2.0.1"`, []string{"invalid range set 1 (10.1.2.0/24): RangeStart 10.2.0.1 not in network 10.1.2.0/24"}},
-		{"end outside", `"subnet": "10.1.2.0/24", "rangeEnd": "10.2.0.1"`, []string{"invalid range set 1 (10.1.2.0/24): RangeEnd 10.2.0.1 not in network 10.1.2.0/24"}},
-		{"start above end", `"subnet": "10.1.2.0/24", "rangeStart": "10.1.2.20", "rangeEnd": "10.1.2.10"`, []string{"rangeStart 10.1.2.20 is above rangeEnd 10.1.2.10"}},
-		{"start is not an address", `"subnet": "10.1.2.0/24", "rangeStart": "x"`, []string{`rangeStart: invalid IP address: "x"`}},
-		{"start with a zone", `"subnet": "fd00::/64", "rangeStart": "fd00::1%eth0"`, []string{`rangeStart: invalid IP address: "fd00::1%eth0"`}},
-		{"gateway of the other family", `"subnet": "10.1.2.0/24", "gateway": "fe80::1"`, []string{"gateway fe80::1 must be of the same family as subnet 10.1.2.0/24"}},
-		{"gateway unspecified", `"subnet": "10.1.2.0/24", "gateway": "0.0.0.0"`, []string{"gateway 0.0.0.0: a router cannot have a multicast or unspecified address"}},
-		{"gateway multicast", `"subnet": "fd00::/64", "gateway": "ff02::2"`, []string{"gateway ff02::2: a router cannot have a multicast or unspecified address"}},
-		{"gateway is not an address", `"subnet": "10.1.2.0/24", "gateway": "x"`, []string{`gateway: invalid IP address: "x"`}},
-		{"empty set", `"ranges": [[]]`, []string{"invalid range set 1: empty range set"}},
-		{"null set", `"ranges": [null]`, []string{"invalid range set 1: empty range set"}},
-		{"null range", `"ranges": [[null]]`, []string{"invalid range set 1: the subnet of a range is missing"}},
-		{"no subnet in a range", `"ranges": [[{"rangeStart": "10.1.2.3"}]]`, []string{"invalid range set 1: the subnet of a range is missing"}},
-		{"families mixed", `"ranges": [[{"subnet": "10.1.2.0/24"}, {"subnet": "fd00::/64"}]]`, []string{"invalid range set 1 (10.1.2.0/24, fd00::/64): mixed address families"}},
+		{"host bits", `"subnet": "10.1.2.5/24"`, []string{"ipam.subnet: Network has host bits set. For a subnet mask of length 24 the network address is 10.1.2.0"}},
+		{"start outside", `"subnet": "10.1.2.0/24", "rangeStart": "10.2.0.1"`, []string{"ipam.rangeStart: RangeStart 10.2.0.1 not in network 10.1.2.0/24"}},
+		{"end outside", `"subnet": "10.1.2.0/24", "rangeEnd": "10.2.0.1"`, []string{"ipam.rangeEnd: RangeEnd 10.2.0.1 not in network 10.1.2.0/24"}},
+		{"start above end", `"subnet": "10.1.2.0/24", "rangeStart": "10.1.2.20", "rangeEnd": "10.1.2.10"`, []string{"ipam.rangeStart 10.1.2.20 is above rangeEnd 10.1.2.10"}},
+		{"start is not an address", `"subnet": "10.1.2.0/24", "rangeStart": "x"`, []string{`ipam.rangeStart: invalid IP address: "x"`}},
+		{"start with a zone", `"subnet": "fd00::/64", "rangeStart": "fd00::1%eth0"`, []string{`ipam.rangeStart: invalid IP address: "fd00::1%eth0"`}},
+		{"gateway of the other family", `"subnet": "10.1.2.0/24", "gateway": "fe80::1"`, []string{"ipam.gateway fe80::1 must be of the same family as subnet 10.1.2.0/24"}},
+		{"gateway unspecified", `"subnet": "10.1.2.0/24", "gateway": "0.0.0.0"`, []string{"ipam.gateway 0.0.0.0: a router cannot have a multicast or unspecified address"}},
+		{"gateway multicast", `"subnet": "fd00::/64", "gateway": "ff02::2"`, []string{"ipam.gateway ff02::2: a router cannot have a multicast or unspecified address"}},
+		{"gateway is not an address", `"subnet": "10.1.2.0/24", "gateway": "x"`, []string{`ipam.gateway: invalid IP address: "x"`}},
+		{"empty set", `"ranges": [[]]`, []string{"ipam.ranges[0]: empty range set"}},
+		{"null set", `"ranges": [null]`, []string{"ipam.ranges[0]: empty range set"}},
+		{"null range", `"ranges": [[null]]`, []string{"ipam.ranges[0][0].subnet is missing"}},
+		{"no subnet in a range", `"ranges": [[{"rangeStart": "10.1.2.3"}]]`, []string{"ipam.ranges[0][0].subnet is missing"}},
+		{"families mixed", `"ranges": [[{"subnet": "10.1.2.0/24"}, {"subnet": "fd00::/64"}]]`, []string{"ipam.ranges[0][1]: mixed address families"}},
 		{"overlap in a set", `"ranges": [[{"subnet": "10.1.2.0/24"}, {"subnet": "10.1.0.0/16"}]]`,
-			[]string{"invalid range set 1 (10.1.2.0/24, 10.1.0.0/16): subnets 10.1.2.1-10.1.2.254 and 10.1.0.1-10.1.255.254 overlap"}},
-		{"overlap of sets", `"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "10.1.0.0/16"}]]`, []string{"range set 1 (10.1.2.0/24) overlaps with range set 2 (10.1.0.0/16)"}},
-		{"exclude", `"subnet": "10.1.2.0/24", "exclude": [null, "x"]`, []string{`exclude[0]: "" is neither an address nor a prefix`, `exclude[1]: "x" is neither an address nor a prefix`}},
-		{"cooldown", `"subnet": "10.1.2.0/24", "cooldown": -1`, []string{"cooldown -1 must be between 0 and"}},
-		{"dataDir", `"subnet": "10.1.2.0/24", "dataDir": "var/lib"`, []string{`dataDir "var/lib" is not an absolute path`}},
+			[]string{"ipam.ranges[0][1]: subnets 10.1.2.1-10.1.2.254 and 10.1.0.1-10.1.255.254 overlap"}},
+		{"overlap of sets", `"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "10.1.0.0/16"}]]`, []string{"ipam.ranges[1] overlaps with ipam.ranges[0]: 10.1.0.1-10.1.255.254 and 10.1.2.1-10.1.2.254"}},
+		{"exclude", `"subnet": "10.1.2.0/24", "exclude": [null, "x"]`, []string{`ipam.exclude[0]: "" is neither an address nor a prefix`, `ipam.exclude[1]: "x" is neither an address nor a prefix`}},
+		{"cooldown", `"subnet": "10.1.2.0/24", "cooldown": -1`, []string{"ipam.cooldown -1 must be between 0 and"}},
+		{"dataDir", `"subnet": "10.1.2.0/24", "dataDir": "var/lib"`, []string{`ipam.dataDir "var/lib" is not an absolute path`}},
 		{"routes", `"subnet": "10.1.2.0/24", "routes": [null, {"dst": "x"}, {"dst": "0.0.0.0/0", "gw": "y"}, {"dst": "::/0", "gw": "10.1.1.1"}]`,
-			[]string{`routes[0]: dst: invalid CIDR address: ""`, `routes[1]: dst: invalid CIDR address: "x"`, `routes[2]: gw: invalid IP address: "y"`, "routes[3]: route ::/0 has a gateway of the other family"}},
+			[]string{`ipam.routes[0].dst: invalid CIDR address: ""`, `ipam.routes[1].dst: invalid CIDR address: "x"`, `ipam.routes[2].gw: invalid IP address: "y"`, "ipam.routes[3].gw 10.1.1.1 must be of the same family as dst ::/0"}},
 		{"several problems", `"subnet": "10.1.2.5/24", "ranges": [[]], "cooldown": -1, "dataDir": "x"`,
-			[]string{"host bits", "invalid range set 2: empty range set", "cooldown", "dataDir"}},
+			[]string{"host bits", "ipam.ranges[0]: empty range set", "cooldown", "dataDir"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := parseConfig(`{"ipam": {`+c.ipam+`}}`, types.V110)
 			expectError(t, err, types.CodeConfig, c.want...)
 			_, _, fromOutside := ParseIPAM([]byte("{" + c.ipam + "}"))
-			if c.want[0] != "no IP ranges specified" && fmt.Sprint(fromOutside) != err.Error() {
+			if c.want[0] != "ipam: no IP ranges specified" && fmt.Sprint(fromOutside) != err.Error() {
 				t.Errorf("want %v, got %v from ParseIPAM", err, fromOutside)
 			}
 		})
@@ -103,8 +103,8 @@ func TestInvalidConfigOutsideIPAM(t *testing.T) {
 		{"null in args", `"args": {"cni": {"ips": ["10.1.2.3", null]}}`, `args.cni.ips[1]: invalid IP address: ""`},
 		{"empty text in runtimeConfig.ips", `"runtimeConfig": {"ips": [""]}`, `runtimeConfig.ips[0]: invalid IP address: ""`},
 		{"not an address in args", `"args": {"cni": {"ips": ["x"]}}`, `args.cni.ips[0]: invalid IP address: "x"`},
-		{"null range set", `"runtimeConfig": {"ipRanges": [null]}`, "invalid range set 1: empty range set"},
-		{"null range", `"runtimeConfig": {"ipRanges": [[null]]}`, "invalid range set 1: the subnet of a range is missing"},
+		{"null range set", `"runtimeConfig": {"ipRanges": [null]}`, "runtimeConfig.ipRanges[0]: empty range set"},
+		{"null range", `"runtimeConfig": {"ipRanges": [[null]]}`, "runtimeConfig.ipRanges[0][0].subnet is missing"},
 	} {
 		_, err := parseConfig("{"+subnet+", "+c.text+"}", types.V110)
 		t.Run(c.name, func(t *testing.T) { expectError(t, err, types.CodeConfig, c.want) })
@@ -122,11 +122,11 @@ func TestInvalidConfigOutsideIPAM(t *testing.T) {
 		"ipam.ranges[0][0].subnet": `{"ipam": {"ranges": [[{"subnet": 7}]]}}`,
 	} {
 		_, err := parseConfig(text, types.V110)
-		expectError(t, err, types.CodeDecode, fmt.Sprintf("key %q: want ", key))
+		expectError(t, err, types.CodeDecode, key+": want ")
 	}
 	two := `{"ipam": {"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "10.1.3.0/24"}]]}}`
 	_, err = parseConfig(two, types.V020)
-	expectError(t, err, types.CodeConfig, "CNI version 0.2.0 does not support more than 1 address per family")
+	expectError(t, err, types.CodeConfig, "cniVersion: CNI version 0.2.0 does not support more than 1 address per family")
 	if _, err = parseConfig(two, types.V030); err != nil {
 		t.Error(err)
 	}

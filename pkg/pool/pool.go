@@ -32,7 +32,7 @@ type Pool struct {
 	// ADD allocates one address from each range set, and returns the addresses in the order of sets. The index of a set is
 	// the N of its file last_reserved_ip.N.
 	sets       []rangeSet
-	setNames   []string // names of the range sets in messages
+	setKeys    []string // the keys of the range sets in the configuration
 	routes     []types.Route
 	resolvConf string // path of a file for the key dns of the result, or ""
 }
@@ -137,7 +137,7 @@ func (p *Pool) checkAvailable(choose func(*Session) (Choice, error)) error {
 		var errs []error
 		for n, set := range p.sets {
 			if err := se.checkFree(n, set, choice); err != nil {
-				errs = append(errs, fmt.Errorf("%s: %w", p.setNames[n], err))
+				errs = append(errs, fmt.Errorf("%s: %w", p.setKeys[n], err))
 			}
 		}
 		return errors.Join(errs...)

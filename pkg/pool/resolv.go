@@ -15,7 +15,7 @@ func readResolvConf(path string) (types.DNS, error) {
 	}
 	text, err := hostfile.ReadConfig(path, maxFileSize)
 	if err != nil {
-		return types.DNS{}, types.Errorf(types.CodeIO, "resolvConf: %w", err)
+		return types.DNS{}, types.Errorf(types.CodeIO, "ipam.resolvConf: %w", err)
 	}
 	return parseResolvConf(string(text)), nil
 }

@@ -8,6 +8,7 @@ import (
 
 // A Set is a range set of the configuration, for a plugin that allocates only some of its addresses.
 type Set struct {
+	Key     string // the key in the configuration, for example "ipam.ranges[0]"
 	Ranges  []Range
 	Exclude []netip.Prefix // addresses that are never allocated, which are the gateways and the key exclude
 }
@@ -37,8 +38,8 @@ func (s Set) Size() (n uint64) {
 // the key exclude, and the prefixes in exclude.
 func (p *Pool) Sets(exclude ...netip.Prefix) []Set {
 	var all []Set
-	for _, set := range p.sets {
-		s := Set{}
+	for i, set := range p.sets {
+		s := Set{Key: p.setKeys[i]}
 		for _, r := range set {
 			s.Ranges = append(s.Ranges, r.Range)
 			for _, e := range slices.Concat(r.excluded, exclude) {

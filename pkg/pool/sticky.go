@@ -55,11 +55,11 @@ func (in *input) stickiness() (stickiness, error) {
 	reportIf := types.ProblemsInto(&errs)
 	if in.keys.Sticky != nil {
 		s.by = *in.keys.Sticky
-		reportIf(!slices.Contains(stickyValues, s.by), "sticky must be pod or mac, got %q", s.by)
+		reportIf(!slices.Contains(stickyValues, s.by), "ipam.sticky %q must be pod or mac", s.by)
 	}
 	if seconds := in.keys.StickyFor; seconds != nil {
-		reportIf(s.by == "", "stickyFor has no effect without sticky; set sticky, or remove stickyFor")
-		reportIf(*seconds < 0 || *seconds > maxCooldown, "stickyFor %d must be between 0 and %d seconds", *seconds, maxCooldown)
+		reportIf(s.by == "", "ipam.stickyFor has no effect without sticky; set sticky, or remove stickyFor")
+		reportIf(*seconds < 0 || *seconds > maxCooldown, "ipam.stickyFor %d must be between 0 and %d seconds", *seconds, maxCooldown)
 		s.keepFor = time.Duration(min(*seconds, maxCooldown)) * time.Second
 	}
 	var id string
@@ -67,8 +67,8 @@ func (in *input) stickiness() (stickiness, error) {
 	case s.by == "pod" && types.IsID(pod) && (namespace == "" || types.IsID(namespace)): // podman passes no namespace
 		id = namespace + "/" + pod
 	case s.by == "mac":
-		mac, err := types.FirstMAC(in.runtime.RuntimeConfig.MAC, in.runtime.Args.CNI.MAC, in.args[types.ArgMAC])
-		reportIf(err != nil, "sticky: %w", err)
+		mac, err := types.FirstMAC(in.runtime.RuntimeConfig.MAC, in.runtime.Args.CNI.MAC, in.args, "")
+		reportIf(err != nil, "%w", err)
 		id = mac.String()
 	}
 	if id != "" {

@@ -177,7 +177,7 @@ func (r *Request) Decode(conf any) error {
 		}
 	}
 	if len(refused) > 0 {
-		err = errors.Join(err, types.Errorf(types.CodeUnsupported, "strict configuration: %w", errors.Join(refused...)))
+		err = errors.Join(err, types.Coded(types.CodeUnsupported, errors.Join(refused...)))
 	}
 	return err
 }

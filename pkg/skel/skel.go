@@ -234,13 +234,13 @@ func (r *Request) readStdin() error {
 		return err
 	}
 	if r.Conf.Type == "" && len(r.Conf.Plugins) > 0 {
-		return types.Errorf(types.CodeConfig, "the configuration is a list of plugins (a conflist): pass one plugin of the list, with the \"name\" and \"cniVersion\" of the list")
+		return types.Errorf(types.CodeConfig, "plugins: the configuration is a list of plugins (a conflist); pass one plugin of the list, with the \"name\" and \"cniVersion\" of the list")
 	}
 	if r.Conf.Name == "" {
-		return types.Errorf(types.CodeConfig, "missing network name: the configuration needs a \"name\"")
+		return types.Errorf(types.CodeConfig, "name: missing network name")
 	}
 	if !types.IsID(r.Conf.Name) {
-		return &types.Error{Code: types.CodeConfig, Msg: "invalid characters in network name", Details: r.Conf.Name}
+		return &types.Error{Code: types.CodeConfig, Msg: "name: invalid characters in network name", Details: r.Conf.Name}
 	}
 	return r.checkVersion()
 }

@@ -255,7 +255,7 @@ func TestCommandCanReadAConfiguration(t *testing.T) {
 	for stdin, want := range map[string]string{
 		`{"cniVersion": "1.0.0", "name": "net", "type": "firewall"}`: "",
 		``: "firewall restore: decode configuration: stdin is empty",
-		`{"cniVersion": "1.0.0", "name": "net", "plugins": [{}]}`: "firewall restore: the configuration is a list of plugins",
+		`{"cniVersion": "1.0.0", "name": "net", "plugins": [{}]}`: "firewall restore: plugins: the configuration is a list of plugins",
 	} {
 		var stderr strings.Builder
 		code := skel.Run(p, skel.Env{Args: []string{"restore"}, Stdin: strings.NewReader(stdin), Stdout: io.Discard, Stderr: &stderr})
@@ -343,16 +343,16 @@ func TestConfiguration(t *testing.T) {
 		{"[]", 6, `decode configuration: want an object, got array`, ""},
 		{"garbage", 6, `decode configuration: byte 1: invalid character 'g' looking for beginning of value`, ""},
 		{`{"name":"net"`, 6, `decode configuration: byte 13: unexpected end of JSON input`, ""},
-		{`{"cniVersion":1.1,"name":"net"}`, 6, `decode configuration: key "cniVersion": want a string, got number`, ""},
-		{`{"cniVersion":"1.1.0","name":7}`, 6, `decode configuration: key "name": want a string, got number`, ""},
-		{`{"cniVersion":"1.1.0"}`, 7, `missing network name: the configuration needs a "name"`, ""},
-		{`{"cniVersion":"1.1.0","name":""}`, 7, `missing network name: the configuration needs a "name"`, ""},
-		{`{"cniVersion":"1.1.0","name":"a/b"}`, 7, `invalid characters in network name`, "a/b"},
-		{`{"cniVersion":"1.1.0","name":"-a"}`, 7, `invalid characters in network name`, "-a"},
-		{`{"cniVersion":"1.1.0","name":".."}`, 7, `invalid characters in network name`, ".."},
-		{`{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"test"}]}`, 7, `the configuration is a list of plugins (a conflist): ` +
+		{`{"cniVersion":1.1,"name":"net"}`, 6, `cniVersion: want a string, got number`, ""},
+		{`{"cniVersion":"1.1.0","name":7}`, 6, `name: want a string, got number`, ""},
+		{`{"cniVersion":"1.1.0"}`, 7, `name: missing network name`, ""},
+		{`{"cniVersion":"1.1.0","name":""}`, 7, `name: missing network name`, ""},
+		{`{"cniVersion":"1.1.0","name":"a/b"}`, 7, `name: invalid characters in network name`, "a/b"},
+		{`{"cniVersion":"1.1.0","name":"-a"}`, 7, `name: invalid characters in network name`, "-a"},
+		{`{"cniVersion":"1.1.0","name":".."}`, 7, `name: invalid characters in network name`, ".."},
+		{`{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"test"}]}`, 7, `plugins: the configuration is a list of plugins (a conflist); ` +
 			`pass one plugin of the list, with the "name" and "cniVersion" of the list`, ""},
-		{`{"cniVersion":"1.1.0","plugins":[]}`, 7, `the configuration is a list of plugins (a conflist): ` +
+		{`{"cniVersion":"1.1.0","plugins":[]}`, 7, `plugins: the configuration is a list of plugins (a conflist); ` +
 			`pass one plugin of the list, with the "name" and "cniVersion" of the list`, ""},
 		{`{"cniVersion":"1.0","name":"net"}`, 1, "incompatible CNI versions",
 			`config is "1.0", plugin supports ["0.3.0" "0.3.1" "0.4.0" "1.0.0" "1.1.0"]`},
@@ -420,7 +420,7 @@ func TestDELGoesOnAfterValuesOfAWrongType(t *testing.T) {
 		if (o.err == nil) != (code == 0) || o.err != nil && o.err.Code != code || !slices.Equal(calls, []string{"DEL"}) {
 			t.Errorf("%s: %+v, calls %v", keys, o, calls)
 		}
-		if !strings.Contains(o.stderr, "warning: decode configuration: key ") {
+		if !strings.Contains(o.stderr, "want ") {
 			t.Errorf("%s: stderr %q", keys, o.stderr)
 		}
 	}
@@ -761,7 +761,7 @@ func TestTwoListsOfValidAttachments(t *testing.T) {
 	for _, second := range []string{`"cni.dev/valid-attachments":[]`, `"CNI.dev/valid-attachments":null`} {
 		var calls []string
 		o := run(t, plugin(&calls), call{env: []string{"CNI_COMMAND=GC"}, conf: `{"cniVersion":"1.1.0","name":"net",` + list + second + `}`})
-		if o.err == nil || o.err.Code != types.CodeConfig || !strings.Contains(o.err.Msg, `key "cni.dev/valid-attachments" twice`) || calls != nil {
+		if o.err == nil || o.err.Code != types.CodeConfig || !strings.Contains(o.err.Msg, `cni.dev/valid-attachments: the key occurs twice`) || calls != nil {
 			t.Errorf("%s: %s, calls %v", second, o.stdout, calls)
 		}
 	}
@@ -866,27 +866,27 @@ func TestUnknownKeys(t *testing.T) {
 		code            uint   // of the error; 0: types.CodeUnsupported
 		refused, warned string // text in the error, and on stderr
 	}{
-		{why: "similar to a known key", keys: `"isGatway":true`, warned: `unknown key "isGatway" with value true; did you mean "isGateway"?`},
+		{why: "similar to a known key", keys: `"isGatway":true`, warned: `isGatway: unknown key with value true; did you mean "isGateway"?`},
 		{why: "similar to no known key", keys: `"com.example":true`},
 		{why: "in another verb", verb: "CHECK", keys: `"isGatway":true`},
 		{why: "strict", keys: `"strict":true,"isGatway":true,"com.example":{"a":1}`,
-			refused: "strict configuration: unknown key \"com.example\" with value {\"a\":1}; unknown key \"isGatway\" with value true; did you mean \"isGateway\"?"},
+			refused: "com.example: unknown key with value {\"a\":1}; isGatway: unknown key with value true; did you mean \"isGateway\"?"},
 		{why: "strict, with a value of a wrong type", keys: `"strict":true,"foo":1,"isGateway":"x"`, code: types.CodeDecode,
-			refused: `decode configuration: key "isGateway": want true or false, got string; strict configuration: unknown key "foo" with value 1`},
-		{why: "strict in another verb", verb: "CHECK", keys: `"strict":true,"foo":1`, refused: `strict configuration: unknown key "foo" with value 1`},
+			refused: `isGateway: want true or false, got string; foo: unknown key with value 1`},
+		{why: "strict in another verb", verb: "CHECK", keys: `"strict":true,"foo":1`, refused: `foo: unknown key with value 1`},
 		{why: "strict, but DEL must succeed", verb: "DEL", keys: `"strict":true,"foo":1`},
 		{why: "strict, and all known", keys: `"strict":true,"CAPABILITIES":{},"isgateway":true,"dns":{"search":[]},"prevResult":{"x":1},"cni.dev/attachments":[]`},
 		{why: "strict, with a key twice", keys: `"strict":true,"isGateway":true,"isGateway":false`, code: types.CodeConfig,
-			refused: `the configuration contains key "isGateway" twice; delete one of the two`},
+			refused: `isGateway: the key occurs twice; delete one of the two`},
 		{why: "a key twice", keys: `"isGateway":true,"isGateway":false`},
 		{why: "strict, with a key twice, but DEL must succeed", verb: "DEL", keys: `"strict":true,"isGateway":true,"isGateway":false`},
 		{why: "strict, with a schema for editors", keys: `"strict":true,"$schema":"https://example.org/bridge.schema.json"`},
-		{why: "strict within a shared key", keys: `"strict":true,"dns":{"foo":1}`, refused: `strict configuration: unknown key "dns.foo" with value 1`},
+		{why: "strict within a shared key", keys: `"strict":true,"dns":{"foo":1}`, refused: `dns.foo: unknown key with value 1`},
 		{why: "keys that runtimes set for all plugins", keys: `"strict":true,"RuntimeConfig":{"ips":[]},"args":{"cni":{"ips":[],"mca":1},"labels":{}}`},
 		{why: "the IPAM plugin's keys", keys: `"strict":true,"ipam":{"type":"t","subnt":"x"}`},
 		{why: "IPAM: its keys", ipam: true, keys: `"strict":true,"ipam":{"type":"t","subnt":"x"}`,
-			refused: `strict configuration: unknown key "ipam.subnt" with value "x"; did you mean "subnet"?`},
-		{why: "IPAM: similar to a known key", ipam: true, keys: `"ipam":{"type":"t","subnt":"x"}`, warned: `unknown key "ipam.subnt" with value "x"; did you mean "subnet"?`},
+			refused: `ipam.subnt: unknown key with value "x"; did you mean "subnet"?`},
+		{why: "IPAM: similar to a known key", ipam: true, keys: `"ipam":{"type":"t","subnt":"x"}`, warned: `ipam.subnt: unknown key with value "x"; did you mean "subnet"?`},
 		{why: "IPAM: the interface plugin's keys", ipam: true, keys: `"strict":true,"bridge":"b","com.example":1`},
 	} {
 		decode := func(r *skel.Request) error {

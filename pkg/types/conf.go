@@ -111,21 +111,21 @@ func Decode(data []byte, conf any) error {
 	if err == nil {
 		return nil
 	}
-	err = explain(err, data, conf)
+	err = explain(err, data, conf, "decode configuration: ")
 	var wrongType *json.UnmarshalTypeError
 	var syntax *json.SyntaxError
 	if errors.As(err, &wrongType) || errors.As(err, &syntax) {
-		return Errorf(CodeDecode, "decode configuration: %w", err)
+		return Coded(CodeDecode, err)
 	}
-	return Errorf(CodeConfig, "invalid configuration: %w", err)
+	return Coded(CodeConfig, err)
 }
 
 // explain describes err, which json.Unmarshal of data into out returned, in the words of JSON. It names all invalid
-// values, although encoding/json reports only one of them.
-func explain(err error, data []byte, out any) error {
+// values, although encoding/json reports only one of them. whole is the beginning of an error of the whole value.
+func explain(err error, data []byte, out any, whole string) error {
 	var syntax *json.SyntaxError
 	if errors.As(err, &syntax) {
-		return fmt.Errorf("byte %d: %w", syntax.Offset, err)
+		return fmt.Errorf("%sbyte %d: %w", whole, syntax.Offset, err)
 	}
 	var problems []error
 	for _, v := range topValue(data, out).invalidValues() {
@@ -135,10 +135,11 @@ func explain(err error, data []byte, out any) error {
 			p := Problem{Object: v.path(), Kind: ProblemWrongType, Want: kindName(wrongType.Type), Got: wrongType.Value}
 			problem = p.Errorf("%w", typeError{wrongType})
 		}
+		at := whole
 		if v.parent != nil {
-			problem = fmt.Errorf("key %q: %w", v.path(), problem)
+			at = v.path() + ": "
 		}
-		problems = append(problems, problem)
+		problems = append(problems, fmt.Errorf("%s%w", at, problem))
 	}
 	return errors.Join(problems...)
 }

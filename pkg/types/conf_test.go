@@ -58,24 +58,24 @@ func TestErrorsOfDecodeNameEachKey(t *testing.T) {
 		{` null `, CodeDecode, `decode configuration: want an object, got null`},
 		{`[]`, CodeDecode, `decode configuration: want an object, got array`},
 		{`"x"`, CodeDecode, `decode configuration: want an object, got string`},
-		{`{"mtu":"x"}`, CodeDecode, `decode configuration: key "mtu": want a number (int), got string`},
-		{`{"mtu":1.5}`, CodeDecode, `decode configuration: key "mtu": want a number (int), got number 1.5`},
-		{`{"rate":-1}`, CodeDecode, `decode configuration: key "rate": want an integer of at least 0, got number -1`},
-		{`{"isGateway":"true"}`, CodeDecode, `decode configuration: key "isGateway": want true or false, got string`},
-		{`{"bridge":1}`, CodeDecode, `decode configuration: key "bridge": want a string, got number`},
-		{`{"ipam":"host-local"}`, CodeDecode, `decode configuration: key "ipam": want an object, got string`},
-		{`{"vlanTrunk":{}}`, CodeDecode, `decode configuration: key "vlanTrunk": want a list, got object`},
-		{`{"vlanTrunk":[{},{"minID":[]}]}`, CodeDecode, `decode configuration: key "vlanTrunk[1].minID": want a number (int), got array`},
-		{`{"sysctl":[]}`, CodeDecode, `decode configuration: key "sysctl": want an object, got array`},
-		{`{"nested":{"subnet":1}}`, CodeDecode, `decode configuration: key "nested.subnet": want a string, got number`},
-		{`{"nested":{"Subnet":"10.0.0.0"}}`, CodeConfig, `invalid configuration: key "nested.Subnet": netip.ParsePrefix("10.0.0.0"): no '/'`},
-		{`{"nested":{"mac":"zz"}}`, CodeConfig, `invalid configuration: key "nested.mac": invalid MAC address "zz"`},
-		{`{"mtu":"x","bridge":1,"nested":{"subnet":5}}`, CodeDecode, `decode configuration: key "bridge": want a string, got number` + "\n" +
-			`key "mtu": want a number (int), got string` + "\n" + `key "nested.subnet": want a string, got number`},
-		{`{"ranges":[[{"subnet":"x"}]],"nested":{"mac":"zz"},"mtu":[]}`, CodeDecode, `decode configuration: key "mtu": want a number (int), got array` + "\n" +
-			`key "nested.mac": invalid MAC address "zz"` + "\n" + `key "ranges[0][0].subnet": netip.ParsePrefix("x"): no '/'`},
+		{`{"mtu":"x"}`, CodeDecode, `mtu: want a number (int), got string`},
+		{`{"mtu":1.5}`, CodeDecode, `mtu: want a number (int), got number 1.5`},
+		{`{"rate":-1}`, CodeDecode, `rate: want an integer of at least 0, got number -1`},
+		{`{"isGateway":"true"}`, CodeDecode, `isGateway: want true or false, got string`},
+		{`{"bridge":1}`, CodeDecode, `bridge: want a string, got number`},
+		{`{"ipam":"host-local"}`, CodeDecode, `ipam: want an object, got string`},
+		{`{"vlanTrunk":{}}`, CodeDecode, `vlanTrunk: want a list, got object`},
+		{`{"vlanTrunk":[{},{"minID":[]}]}`, CodeDecode, `vlanTrunk[1].minID: want a number (int), got array`},
+		{`{"sysctl":[]}`, CodeDecode, `sysctl: want an object, got array`},
+		{`{"nested":{"subnet":1}}`, CodeDecode, `nested.subnet: want a string, got number`},
+		{`{"nested":{"Subnet":"10.0.0.0"}}`, CodeConfig, `nested.Subnet: netip.ParsePrefix("10.0.0.0"): no '/'`},
+		{`{"nested":{"mac":"zz"}}`, CodeConfig, `nested.mac: invalid MAC address "zz"`},
+		{`{"mtu":"x","bridge":1,"nested":{"subnet":5}}`, CodeDecode, `bridge: want a string, got number` + "\n" +
+			`mtu: want a number (int), got string` + "\n" + `nested.subnet: want a string, got number`},
+		{`{"ranges":[[{"subnet":"x"}]],"nested":{"mac":"zz"},"mtu":[]}`, CodeDecode, `mtu: want a number (int), got array` + "\n" +
+			`nested.mac: invalid MAC address "zz"` + "\n" + `ranges[0][0].subnet: netip.ParsePrefix("x"): no '/'`},
 		{`{"mtu":"x","mtu":1}`, CodeDecode, `decode configuration: want a number (int), got string`},
-		{`{"ranges":[[{}],[{},{"subnet":"x"}]]}`, CodeConfig, `invalid configuration: key "ranges[1][1].subnet": netip.ParsePrefix("x"): no '/'`},
+		{`{"ranges":[[{}],[{},{"subnet":"x"}]]}`, CodeConfig, `ranges[1][1].subnet: netip.ParsePrefix("x"): no '/'`},
 	} {
 		err := Decode([]byte(tc.text), &pluginConf{})
 		if err == nil || err.Error() != tc.want || AsError(err).Code != tc.code {
@@ -86,8 +86,8 @@ func TestErrorsOfDecodeNameEachKey(t *testing.T) {
 
 func TestMalformedValidAttachments(t *testing.T) {
 	for text, want := range map[string]string{
-		`{"cni.dev/valid-attachments":[{"containerID":1}]}`: `decode configuration: key "cni.dev/valid-attachments[0].containerID": want a string, got number`,
-		`{"cni.dev/attachments":[{"containerID":"c"}]}`: `invalid configuration: key "cni.dev/attachments": ` +
+		`{"cni.dev/valid-attachments":[{"containerID":1}]}`: `cni.dev/valid-attachments[0].containerID: want a string, got number`,
+		`{"cni.dev/attachments":[{"containerID":"c"}]}`: `cni.dev/attachments: ` +
 			`entry [0]: containerID or ifname is missing; nothing is collected`,
 	} {
 		if err := Decode([]byte(text), new(GCConf)); err == nil || err.Error() != want {
@@ -98,21 +98,21 @@ func TestMalformedValidAttachments(t *testing.T) {
 
 func TestUnknown(t *testing.T) {
 	for _, tc := range []struct{ text, want string }{
-		{`{"bridge":"b","BRIDGE":"b","untagged":"x","ipam":{"type":"t"},"sysctl":{"any.thing":"1"},"raw":{"a":[1]}}`, `unknown key "BRIDGE" with value "b"`},
-		{`{"isGatway":true}`, `unknown key "isGatway" with value true; did you mean "isGateway"?`},
-		{`{"ISGATWAY":true}`, `unknown key "ISGATWAY" with value true; did you mean "isGateway"?`},
-		{`{"mut":1}`, `unknown key "mut" with value 1`}, // a key with fewer than five letters may differ by one edit only
-		{`{"mtuu":1}`, `unknown key "mtuu" with value 1; did you mean "mtu"?`},
-		{`{"com.example/x":{"y":1}}`, `unknown key "com.example/x" with value {"y":1}`},
-		{`{"Hidden":"x"}`, `unknown key "Hidden" with value "x"`},
-		{`{"-":"x"}`, `unknown key "-" with value "x"`},
-		{`{"shard":1}`, `unknown key "shard" with value 1; did you mean "shared"?`},
+		{`{"bridge":"b","BRIDGE":"b","untagged":"x","ipam":{"type":"t"},"sysctl":{"any.thing":"1"},"raw":{"a":[1]}}`, `BRIDGE: unknown key with value "b"`},
+		{`{"isGatway":true}`, `isGatway: unknown key with value true; did you mean "isGateway"?`},
+		{`{"ISGATWAY":true}`, `ISGATWAY: unknown key with value true; did you mean "isGateway"?`},
+		{`{"mut":1}`, `mut: unknown key with value 1`}, // a key with fewer than five letters may differ by one edit only
+		{`{"mtuu":1}`, `mtuu: unknown key with value 1; did you mean "mtu"?`},
+		{`{"com.example/x":{"y":1}}`, `com.example/x: unknown key with value {"y":1}`},
+		{`{"Hidden":"x"}`, `Hidden: unknown key with value "x"`},
+		{`{"-":"x"}`, `-: unknown key with value "x"`},
+		{`{"shard":1}`, `shard: unknown key with value 1; did you mean "shared"?`},
 		{`{"shared":{"deep":1}}`, ""},
 		{`{"dns":{"nameserver":[]},"nested":{"subnt":1}}`,
-			`unknown key "dns.nameserver" with value []; did you mean "nameservers"?` + "\n" + `unknown key "nested.subnt" with value 1; did you mean "subnet"?`},
-		{`{"vlanTrunk":[{"minID":1},{"minld":1}]}`, `unknown key "vlanTrunk[1].minld" with value 1; did you mean "minID"?`},
-		{`{"ranges":[[{"gw":1}]]}`, `unknown key "ranges[0][0].gw" with value 1`},
-		{"{ \"mut\\u0075\" : [ \"}\" ] ,\n\"nested\" :\t{ } }", `unknown key "mutu" with value [ "}" ]; did you mean "mtu"?`},
+			`dns.nameserver: unknown key with value []; did you mean "nameservers"?` + "\n" + `nested.subnt: unknown key with value 1; did you mean "subnet"?`},
+		{`{"vlanTrunk":[{"minID":1},{"minld":1}]}`, `vlanTrunk[1].minld: unknown key with value 1; did you mean "minID"?`},
+		{`{"ranges":[[{"gw":1}]]}`, `ranges[0][0].gw: unknown key with value 1`},
+		{"{ \"mut\\u0075\" : [ \"}\" ] ,\n\"nested\" :\t{ } }", `mutu: unknown key with value [ "}" ]; did you mean "mtu"?`},
 		{`{"nested":null,"vlanTrunk":null,"ranges":[null]}`, ""},
 		{`{"nested":5,"vlanTrunk":{}}`, ""}, // Decode refuses it
 		{`[]`, ""}, {`null`, ""}, {`{`, ""},

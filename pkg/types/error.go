@@ -24,6 +24,9 @@ const (
 	CodeInternal     = 999 // any other error
 )
 
+// ErrNoIPAM means that the configuration of an IPAM plugin lacks the key ipam. Its cause is a text of the reference plugins.
+var ErrNoIPAM = errors.New("ipam: IPAM config missing 'ipam' key")
+
 // An Error is an error with a code for the runtime. It wraps its cause.
 type Error struct {
 	Code    uint   `json:"code"`

@@ -32,7 +32,7 @@ func (u UnknownKey) Likely() string {
 
 // String returns a warning with the key, its value, and the known key that was probably meant.
 func (u UnknownKey) String() string {
-	s := fmt.Sprintf("unknown key %q with value %s", u.Path, u.Value)
+	s := fmt.Sprintf("%s: unknown key with value %s", u.Path, u.Value)
 	if likely := u.Likely(); likely != "" {
 		s += fmt.Sprintf("; did you mean %q?", likely)
 	}
@@ -68,7 +68,7 @@ func CheckNotTwice(data []byte, keys ...string) error {
 			key = strings.ToLower(key)
 		}
 		if seen[key] && (len(keys) == 0 || slices.Contains(keys, key)) {
-			return Errorf(CodeConfig, "the configuration contains key %q twice; delete one of the two", key)
+			return Errorf(CodeConfig, "%s: the key occurs twice; delete one of the two", key)
 		}
 		seen[key] = true
 	}

@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -196,7 +197,7 @@ func parse(v Version, data []byte, check func(*Result) error) (*Result, Version,
 		CNIVersion string `json:"cniVersion"`
 	}
 	if err := json.Unmarshal(data, &head); err != nil {
-		return nil, v, fmt.Errorf("decode result: %w", explain(err, data, &head))
+		return nil, v, fmt.Errorf("decode result: %w", explain(err, data, &head, ""))
 	}
 	if head.CNIVersion != "" {
 		own, err := ParseVersion(head.CNIVersion)
@@ -222,7 +223,7 @@ func parse(v Version, data []byte, check func(*Result) error) (*Result, Version,
 func decode[Wire any](data []byte, from func(*Wire) *Result) (*Result, error) {
 	var wire Wire
 	if err := json.Unmarshal(data, &wire); err != nil {
-		return nil, explain(err, data, &wire)
+		return nil, explain(err, data, &wire, "")
 	}
 	return from(&wire), nil
 }
@@ -243,7 +244,7 @@ func (r *Result) check() error {
 	}
 	for i := range r.Routes {
 		if err := r.Routes[i].Normalize(); err != nil {
-			return err
+			return fmt.Errorf("routes[%d].%w", i, err)
 		}
 	}
 	return nil
@@ -265,27 +266,27 @@ func (ip *IP) normalize() error {
 }
 
 // Normalize checks a route, masks its destination, converts IPv4-mapped IPv6 to IPv4, and sets GW to the first of GWs. It
-// returns an error if a gateway is of another family than the destination, GWs is contradictory, or a number is out of range.
+// returns an error, which begins with the key, if a gateway is of another family than the destination, GWs is contradictory, or a number is out of range.
 func (r *Route) Normalize() error {
 	if r.Dst = unmap(r.Dst).Masked(); !r.Dst.IsValid() {
-		return errors.New("a route without a destination (dst)")
+		return errors.New("dst is missing")
 	}
 	if r.GW.Zone() != "" {
-		return fmt.Errorf("route %s has a gateway with a zone: %s", r.Dst, r.GW)
+		return fmt.Errorf("gw %s must not have a zone", r.GW)
 	}
 	if r.GW = r.GW.Unmap(); r.GW.IsValid() && r.GW.Is4() != r.Dst.Addr().Is4() {
-		return fmt.Errorf("route %s has a gateway of the other family: %s", r.Dst, r.GW)
+		return fmt.Errorf("gw %s must be of the same family as dst %s", r.GW, r.Dst)
 	}
 	if err := r.normalizeGWs(); err != nil {
-		return fmt.Errorf("route %s: %w", r.Dst, err)
+		return err
 	}
 	for key, n := range map[string]int{"mtu": r.MTU, "advmss": r.AdvMSS, "priority": r.Priority, "table": r.Table} {
-		if n < 0 || int64(n) > 1<<32-1 {
-			return fmt.Errorf("route %s: %s %d is out of range", r.Dst, key, n)
+		if n < 0 || int64(n) > math.MaxUint32 {
+			return fmt.Errorf("%s %d must be between 0 and %d", key, n, int64(math.MaxUint32))
 		}
 	}
 	if r.Scope < 0 || r.Scope > 255 {
-		return fmt.Errorf("route %s: scope %d must be between 0 and 255", r.Dst, r.Scope)
+		return fmt.Errorf("scope %d must be between 0 and 255", r.Scope)
 	}
 	return nil
 }
@@ -299,7 +300,7 @@ func (r *Route) normalizeGWs() error {
 		case !gw.IsValid() || gw.IsUnspecified() || gw.Zone() != "":
 			return fmt.Errorf("gws[%d] must be the address of a gateway, without a zone", i)
 		case gw.Is4() != r.Dst.Addr().Is4():
-			return fmt.Errorf("gws[%d] has a gateway of the other family: %s", i, gw)
+			return fmt.Errorf("gws[%d] %s must be of the same family as dst %s", i, gw, r.Dst)
 		case slices.Contains(gws, gw):
 			return fmt.Errorf("gws[%d] repeats %s; list each gateway once", i, gw)
 		case i == 0 && r.GW.IsValid() && r.GW != gw:
@@ -333,23 +334,35 @@ func withoutAttributes(routes []Route) []Route {
 	return out
 }
 
-// FirstMAC parses the first text that is not empty, or returns the zero MAC if all are empty. It returns an error for an
-// address that no interface can have (multicast, all zero). Callers pass the places that can set a MAC in order of precedence.
-func FirstMAC(texts ...string) (MAC, error) {
-	for _, text := range texts {
-		if text == "" {
-			continue
+// FirstMAC parses the first text that is not empty of the keys runtimeConfig.mac, args.cni.mac, MAC in CNI_ARGS (args) and mac.
+// It returns the zero MAC if all are empty. The error begins with the key.
+func FirstMAC(runtime, fromArgs string, args Args, configured string) (MAC, error) {
+	for _, k := range [][2]string{{"runtimeConfig.mac", runtime}, {"args.cni.mac", fromArgs}, {"CNI_ARGS: MAC", args[ArgMAC]}, {"mac", configured}} {
+		mac, err := UnicastMAC(k[1])
+		if err != nil {
+			return "", fmt.Errorf("%s: %w", k[0], err)
 		}
-		mac, err := ParseMAC(text)
-		switch {
-		case err != nil:
-			return "", err
-		case len(mac) == 6 && mac[0]&1 != 0:
-			return "", fmt.Errorf("invalid MAC address %q: it is a multicast address, because its second digit %q is odd; use a unicast address, with an even digit", text, mac.String()[1])
-		case len(mac) != 6, mac == MAC(make([]byte, 6)):
-			return "", fmt.Errorf("invalid MAC address %q: an interface needs a unicast address of 6 bytes", text)
+		if mac != "" {
+			return mac, nil
 		}
-		return mac, nil
 	}
 	return "", nil
+}
+
+// UnicastMAC parses a MAC, or returns the zero MAC for an empty text. It returns an error for an address that no interface can
+// have (multicast, all zero).
+func UnicastMAC(text string) (MAC, error) {
+	if text == "" {
+		return "", nil
+	}
+	mac, err := ParseMAC(text)
+	switch {
+	case err != nil:
+		return "", err
+	case len(mac) == 6 && mac[0]&1 != 0:
+		return "", fmt.Errorf("invalid MAC address %q: it is a multicast address, because its second digit %q is odd; use a unicast address, with an even digit", text, mac.String()[1])
+	case len(mac) != 6, mac == MAC(make([]byte, 6)):
+		return "", fmt.Errorf("invalid MAC address %q: an interface needs a unicast address of 6 bytes", text)
+	}
+	return mac, nil
 }

@@ -1,6 +1,7 @@
 package types
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 )
@@ -36,7 +37,19 @@ type RouteText struct {
 	Scope    int      `json:"scope"`
 }
 
-// Route converts t to a Route and normalizes it. The error names the key that is wrong.
+// ParseRoutes converts the routes of a key. An invalid route is empty. The error names all problems.
+func ParseRoutes(key string, texts []RouteText) (routes []Route, err error) {
+	for i, text := range texts {
+		route, routeErr := text.Route()
+		if routeErr != nil {
+			err = errors.Join(err, fmt.Errorf("%s[%d].%w", key, i, routeErr))
+		}
+		routes = append(routes, route)
+	}
+	return routes, err
+}
+
+// Route converts t to a Route and normalizes it. The error begins with the key that is wrong.
 func (t RouteText) Route() (Route, error) {
 	r := Route{MTU: t.MTU, AdvMSS: t.AdvMSS, Priority: t.Priority, Table: t.Table, Scope: t.Scope}
 	var err error

@@ -63,15 +63,15 @@ func TestRouteText(t *testing.T) {
 		t.Errorf("a list of one gateway: got %+v, %v", got, err)
 	}
 	for want, text := range map[string]RouteText{
-		`dst: invalid CIDR address: ""`:     {},
-		`gw: invalid IP address: "x"`:       {Dst: "10.0.0.0/8", GW: "x"},
-		"has a gateway of the other family": {Dst: "10.0.0.0/8", GW: "fd00::1"},
-		"scope 256":                         {Dst: "10.0.0.0/8", Scope: 256},
-		`gws[1]: invalid IP address: ""`:    {Dst: "10.0.0.0/8", GWs: []string{"10.0.0.1", ""}},
-		"route 10.0.0.0/8: gws[1] repeats 10.0.0.1; list each gateway once":                   {Dst: "10.0.0.0/8", GWs: []string{"10.0.0.1", "::ffff:10.0.0.1"}},
-		"route 10.0.0.0/8: gws[1] has a gateway of the other family: fd00::1":                 {Dst: "10.0.0.0/8", GWs: []string{"10.0.0.1", "fd00::1"}},
-		"route 10.0.0.0/8: gws[0] must be the address of a gateway":                           {Dst: "10.0.0.0/8", GWs: []string{"0.0.0.0", "10.0.0.1"}},
-		"route 10.0.0.0/8: gw must be the first of gws, want 10.0.0.1, got 10.0.0.2; omit gw": {Dst: "10.0.0.0/8", GW: "10.0.0.2", GWs: []string{"10.0.0.1", "10.0.0.2"}},
+		`dst: invalid CIDR address: ""`:                           {},
+		`gw: invalid IP address: "x"`:                             {Dst: "10.0.0.0/8", GW: "x"},
+		"gw fd00::1 must be of the same family as dst 10.0.0.0/8": {Dst: "10.0.0.0/8", GW: "fd00::1"},
+		"scope 256":                      {Dst: "10.0.0.0/8", Scope: 256},
+		`gws[1]: invalid IP address: ""`: {Dst: "10.0.0.0/8", GWs: []string{"10.0.0.1", ""}},
+		"gws[1] repeats 10.0.0.1; list each gateway once":                   {Dst: "10.0.0.0/8", GWs: []string{"10.0.0.1", "::ffff:10.0.0.1"}},
+		"gws[1] fd00::1 must be of the same family as dst 10.0.0.0/8":       {Dst: "10.0.0.0/8", GWs: []string{"10.0.0.1", "fd00::1"}},
+		"gws[0] must be the address of a gateway":                           {Dst: "10.0.0.0/8", GWs: []string{"0.0.0.0", "10.0.0.1"}},
+		"gw must be the first of gws, want 10.0.0.1, got 10.0.0.2; omit gw": {Dst: "10.0.0.0/8", GW: "10.0.0.2", GWs: []string{"10.0.0.1", "10.0.0.2"}},
 	} {
 		if _, err := text.Route(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: got %v, want %s", text, err, want)

@@ -78,8 +78,8 @@ func parse(r *skel.Request) (*config, error) {
 
 // toConfig validates the configuration and returns all problems in one error.
 func (raw *rawConfig) toConfig() (*config, error) {
-	chosenLimits := raw.chosenLimits()
-	traffic, trafficErr := chosenLimits.traffic()
+	chosenLimits, at, subnetsAt := raw.chosenLimits()
+	traffic, trafficErr := chosenLimits.traffic(subnetsAt)
 	latency, latencyErr := raw.latency()
 	conf := &config{
 		ingress: limit{chosenLimits.IngressRate, chosenLimits.IngressBurst},
@@ -87,52 +87,52 @@ func (raw *rawConfig) toConfig() (*config, error) {
 		latency: latency,
 		traffic: traffic,
 	}
-	return conf, errors.Join(conf.ingress.validate("ingress"), conf.egress.validate("egress"), trafficErr, latencyErr)
+	return conf, errors.Join(conf.ingress.validate(at+"ingress"), conf.egress.validate(at+"egress"), trafficErr, latencyErr)
 }
 
 // chosenLimits returns the configuration's limits if one of its four numbers is not zero, and otherwise the runtime's
-// limits. The configuration's subnets apply to the runtime's limits as well, unless the runtime passes subnets.
-func (raw *rawConfig) chosenLimits() rawLimits {
+// limits. The configuration's subnets apply to the runtime's limits as well, unless the runtime passes subnets. at and
+// subnetsAt are the beginnings of the keys of the numbers and of the subnets.
+func (raw *rawConfig) chosenLimits() (l rawLimits, at, subnetsAt string) {
+	const ofRuntime = "runtimeConfig.bandwidth."
 	own, runtime := raw.rawLimits, raw.RuntimeConfig.Bandwidth
 	if own.IngressRate|own.IngressBurst|own.EgressRate|own.EgressBurst != 0 {
-		return own
+		return own, "", ""
 	}
 	if runtime.UnshapedSubnets == nil && runtime.ShapedSubnets == nil {
 		runtime.UnshapedSubnets, runtime.ShapedSubnets = own.UnshapedSubnets, own.ShapedSubnets
+		return runtime, ofRuntime, ""
 	}
-	return runtime
+	return runtime, ofRuntime, ofRuntime
 }
 
-// validate returns an error for an invalid limit.
-func (l limit) validate(direction string) error {
+// validate returns an error for an invalid limit. prefix is the beginning of its two keys.
+func (l limit) validate(prefix string) error {
 	switch {
 	case l.rate == 0 && l.burst == 0:
 		return nil
 	case l.burst == 0:
-		return fmt.Errorf("%[1]sBurst is missing; set it together with %[1]sRate", direction)
+		return fmt.Errorf("%[1]sBurst is missing; set it together with %[1]sRate", prefix)
 	case l.rate == 0:
-		return fmt.Errorf("%[1]sRate is missing; set it together with %[1]sBurst", direction)
+		return fmt.Errorf("%[1]sRate is missing; set it together with %[1]sBurst", prefix)
 	}
 	var errs []error
-	if l.rate < minRate {
-		errs = append(errs, fmt.Errorf("%sRate %d is too low: the minimum is %d bit/s", direction, l.rate, minRate))
-	}
-	if l.rate > maxRate {
-		errs = append(errs, fmt.Errorf("%sRate %d is too high: the maximum is %d bit/s", direction, l.rate, uint64(maxRate)))
+	if l.rate < minRate || l.rate > maxRate {
+		errs = append(errs, fmt.Errorf("%sRate %d must be between %d and %d bit/s", prefix, l.rate, minRate, uint64(maxRate)))
 	}
 	if l.burst/8 >= maxBurst {
-		errs = append(errs, fmt.Errorf("%sBurst %d: burst cannot be more than 4GB", direction, l.burst))
+		errs = append(errs, fmt.Errorf("%sBurst %d: burst cannot be more than 4GB", prefix, l.burst))
 	}
 	return errors.Join(errs...)
 }
 
-func (raw *rawLimits) traffic() (traffic, error) {
-	unshaped, unshapedErr := parseSubnets("unshapedSubnets", raw.UnshapedSubnets)
-	shaped, shapedErr := parseSubnets("shapedSubnets", raw.ShapedSubnets)
+func (raw *rawLimits) traffic(at string) (traffic, error) {
+	unshaped, unshapedErr := parseSubnets(at+"unshapedSubnets", raw.UnshapedSubnets)
+	shaped, shapedErr := parseSubnets(at+"shapedSubnets", raw.ShapedSubnets)
 	err := errors.Join(unshapedErr, shapedErr)
 	switch {
 	case len(raw.UnshapedSubnets) > 0 && len(raw.ShapedSubnets) > 0:
-		return traffic{}, errors.Join(err, fmt.Errorf("unshapedSubnets %q and shapedSubnets %q exclude each other: set only one of them", raw.UnshapedSubnets, raw.ShapedSubnets))
+		return traffic{}, errors.Join(err, fmt.Errorf("%sunshapedSubnets %q and shapedSubnets %q exclude each other; set only one of them", at, raw.UnshapedSubnets, raw.ShapedSubnets))
 	case len(unshaped) > 0:
 		return traffic{shapeExcept, unshaped}, err
 	case len(shaped) > 0:

@@ -63,8 +63,8 @@ func TestLimitsOfConfigurationOrRuntime(t *testing.T) {
 
 func TestErrorNamesAllProblems(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
-		{`{"ingressRate": 7, "ingressBurst": 8}`, "ingressRate 7 is too low: the minimum is 8 bit/s"},
-		{`{"ingressRate": 9223372036854775808, "ingressBurst": 8}`, "ingressRate 9223372036854775808 is too high: the maximum is 2305843009213693951 bit/s"},
+		{`{"ingressRate": 7, "ingressBurst": 8}`, "ingressRate 7 must be between 8 and 2305843009213693951 bit/s"},
+		{`{"ingressRate": 9223372036854775808, "ingressBurst": 8}`, "ingressRate 9223372036854775808 must be between 8 and 2305843009213693951 bit/s"},
 		{`{"egressRate": 8, "egressBurst": 34359738360}`, "egressBurst 34359738360: burst cannot be more than 4GB"},
 		{`{"latency": 60001}`, "latency 60001 must be between"},
 		{`{"unshapedSubnets": ["10.0.0.0/8"], "shapedSubnets": ["10.1.0.0/16"]}`, `unshapedSubnets ["10.0.0.0/8"] and shapedSubnets ["10.1.0.0/16"] exclude each other`},
@@ -73,7 +73,7 @@ func TestErrorNamesAllProblems(t *testing.T) {
 		{`{"unshapedSubnets": ["10.0.0.0", "", "::/129"]}`, `unshapedSubnets[0]: "10.0.0.0" is not a subnet; write it like 10.0.0.0/8 or fd00::/8` + "\n" +
 			`unshapedSubnets[1]: "" is not a subnet; write it like 10.0.0.0/8 or fd00::/8` + "\n" + `unshapedSubnets[2]: "::/129" is not a subnet`},
 		{`{"ingressRate": 1, "ingressBurst": 99999999999, "egressRate": 9, "shapedSubnets": ["x"], "latency": -1}`,
-			"ingressRate 1 is too low: the minimum is 8 bit/s\ningressBurst 99999999999: burst cannot be more than 4GB\n" +
+			"ingressRate 1 must be between 8 and 2305843009213693951 bit/s\ningressBurst 99999999999: burst cannot be more than 4GB\n" +
 				"egressBurst is missing; set it together with egressRate\nshapedSubnets[0]: \"x\" is not a subnet; write it like 10.0.0.0/8 or fd00::/8\n" +
 				"latency -1 must be between 1 and 60000 milliseconds"},
 	} {

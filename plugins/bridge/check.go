@@ -281,7 +281,7 @@ func (c *checker) withSpoofCheck(f func(macSpoofCheck) error) error {
 	if !found || !c.conf.macSpoofCheck {
 		return nil
 	}
-	mac, err := types.FirstMAC(c.prev.Interfaces[index].MAC)
+	mac, err := types.UnicastMAC(c.prev.Interfaces[index].MAC)
 	if err != nil {
 		return err
 	}

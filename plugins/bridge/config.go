@@ -132,16 +132,16 @@ func (c *config) validate(hasIPAM bool, v types.Version) error {
 	nameErr := types.CheckIfName(c.bridge)
 	reportIf(nameErr != nil, "bridge %q is not an interface name: %w", c.bridge, nameErr)
 	reportIf(c.vlan < 0 || c.vlan > nl.MaxVLAN, "vlan: invalid VLAN ID %d (must be between 0 and %d)", c.vlan, nl.MaxVLAN)
-	reportIf(c.port.Hairpin && c.promisc, "cannot set hairpin mode and promiscuous mode at the same time")
+	reportIf(c.port.Hairpin && c.promisc, "hairpinMode: cannot set hairpin mode and promiscuous mode at the same time; remove hairpinMode or promiscMode")
 	uplinkErr := types.CheckIfName(c.uplink)
 	reportIf(c.uplink != "" && uplinkErr != nil, "uplinkInterface %q is not an interface name: %w", c.uplink, uplinkErr)
 	reportIf(c.uplink == c.bridge, "uplinkInterface and bridge are both %q", c.bridge)
 	reportIf(c.proxyARP && !c.isGateway, "proxyArp needs \"isGateway\", because only a gateway of the containers answers ARP requests for other hosts")
-	reportIf(c.containerDown && hasIPAM, "cannot use IPAM when disableContainerInterface is set to true")
+	reportIf(c.containerDown && hasIPAM, "disableContainerInterface: cannot use IPAM when disableContainerInterface is set to true; remove one of the two")
 	reportIf(c.vlan != 0 && c.isGateway && len(c.gatewayName()) > types.MaxIfName,
-		"the gateway's interface name %q is longer than %d bytes; use a shorter bridge name", c.gatewayName(), types.MaxIfName)
+		"bridge: the gateway's interface name %q is longer than %d bytes; use a shorter bridge name", c.gatewayName(), types.MaxIfName)
 	// Before version 0.3.0, a result must contain an IP address.
-	reportIf(!hasIPAM && v < types.V030, "%w", types.ErrNoAddress)
+	reportIf(!hasIPAM && v < types.V030, "ipam: %w", types.ErrNoAddress)
 	return errors.Join(errs...)
 }
 
@@ -159,31 +159,30 @@ func trunkIDs(items []rawTrunk) ([]int, error) {
 	var ids []int
 	var errs []error
 	for i, item := range items {
-		more, err := item.ids()
-		if err != nil {
-			errs = append(errs, fmt.Errorf("vlanTrunk[%d]: %w", i, err))
-		}
+		more, err := item.ids(fmt.Sprintf("vlanTrunk[%d]", i))
+		errs = append(errs, err)
 		ids = append(ids, more...)
 	}
 	slices.Sort(ids)
 	return slices.Compact(ids), errors.Join(errs...)
 }
 
-func (t rawTrunk) ids() ([]int, error) {
+// ids returns the VLAN IDs of the item at this path.
+func (t rawTrunk) ids(at string) ([]int, error) {
 	valid := func(id *int) bool { return *id >= 1 && *id <= nl.MaxVLAN }
 	switch {
 	case t.MinID == nil && t.MaxID != nil:
-		return nil, errors.New("minID and maxID should be configured simultaneously, minID is missing")
+		return nil, fmt.Errorf("%s: minID and maxID should be configured simultaneously, minID is missing", at)
 	case t.MinID != nil && t.MaxID == nil:
-		return nil, errors.New("minID and maxID should be configured simultaneously, maxID is missing")
+		return nil, fmt.Errorf("%s: minID and maxID should be configured simultaneously, maxID is missing", at)
 	case t.MinID != nil && !valid(t.MinID):
-		return nil, fmt.Errorf("incorrect trunk minID parameter: %d must be between 1 and %d", *t.MinID, nl.MaxVLAN)
+		return nil, fmt.Errorf("%s.minID: incorrect trunk minID parameter: %d must be between 1 and %d", at, *t.MinID, nl.MaxVLAN)
 	case t.MaxID != nil && !valid(t.MaxID):
-		return nil, fmt.Errorf("incorrect trunk maxID parameter: %d must be between 1 and %d", *t.MaxID, nl.MaxVLAN)
+		return nil, fmt.Errorf("%s.maxID: incorrect trunk maxID parameter: %d must be between 1 and %d", at, *t.MaxID, nl.MaxVLAN)
 	case t.MinID != nil && *t.MinID > *t.MaxID:
-		return nil, fmt.Errorf("minID is greater than maxID in trunk parameter: %d and %d", *t.MinID, *t.MaxID)
+		return nil, fmt.Errorf("%s.minID: minID is greater than maxID in trunk parameter: %d and %d", at, *t.MinID, *t.MaxID)
 	case t.ID != nil && !valid(t.ID):
-		return nil, fmt.Errorf("incorrect trunk id parameter: %d must be between 1 and %d", *t.ID, nl.MaxVLAN)
+		return nil, fmt.Errorf("%s.id: incorrect trunk id parameter: %d must be between 1 and %d", at, *t.ID, nl.MaxVLAN)
 	}
 	var ids []int
 	if t.MinID != nil {

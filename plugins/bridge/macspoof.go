@@ -68,7 +68,7 @@ func formerSpoofCheck(r *skel.Request, prev *types.Result) macSpoofCheck {
 	if !found {
 		return s
 	}
-	mac, err := types.FirstMAC(prev.Interfaces[index].MAC)
+	mac, err := types.UnicastMAC(prev.Interfaces[index].MAC)
 	if err == nil {
 		s.port, s.mac = port, mac
 	}

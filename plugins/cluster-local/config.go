@@ -83,12 +83,12 @@ func (h host) parse(r *skel.Request) (*network, error) {
 func (n *network) checkSets() error {
 	var errs []error
 	reportIf := types.ProblemsInto(&errs)
-	for i, set := range n.sets {
+	for _, set := range n.sets {
 		for _, r := range set.Ranges {
-			reportIf(r.First.Is6() && !netip.PrefixFrom(r.First, 64).Contains(r.Last), "range set %d: %s-%s must be in one /64", i+1, r.First, r.Last)
+			reportIf(r.First.Is6() && !netip.PrefixFrom(r.First, 64).Contains(r.Last), "%s: %s-%s must be in one /64", set.Key, r.First, r.Last)
 		}
 		parts := len(set.Ranges) + len(set.Exclude)
-		reportIf(parts > datastore.MaxParts, "range set %d: want at most %d ranges and exclusions, got %d", i+1, datastore.MaxParts, parts)
+		reportIf(parts > datastore.MaxParts, "%s: want at most %d ranges and exclusions, got %d", set.Key, datastore.MaxParts, parts)
 	}
 	return types.Coded(types.CodeConfig, errors.Join(errs...))
 }
@@ -101,13 +101,13 @@ func (n *network) setKeys(raw *rawIPAM) error {
 	if n.segment == "" {
 		n.segment = n.request.Conf.Name
 	}
-	reportIf(!datastore.IsName(n.segment), "segment %q must consist of letters, digits, '.', '_' and '-', and begin with a letter or digit", n.segment)
+	reportIf(!datastore.IsName(n.segment), "ipam.segment %q must consist of letters, digits, '.', '_' and '-', and begin with a letter or digit", n.segment)
 	if raw.WarmPool != nil {
 		n.warmPool = *raw.WarmPool
 	}
-	reportIf(n.warmPool < 0 || n.warmPool > maxWarmPool, "warmPool %d must be between 0 and %d", n.warmPool, maxWarmPool)
+	reportIf(n.warmPool < 0 || n.warmPool > maxWarmPool, "ipam.warmPool %d must be between 0 and %d", n.warmPool, maxWarmPool)
 	var err error
-	n.onRequestOnly, err = pool.ParsePrefixes("onRequestOnly", raw.OnRequestOnly)
+	n.onRequestOnly, err = pool.ParsePrefixes("ipam.onRequestOnly", raw.OnRequestOnly)
 	reportIf(err != nil, "%w", err)
 	node, err := n.nodeName(raw.Node)
 	reportIf(err != nil, "%w", err)
@@ -126,7 +126,7 @@ func (n *network) nodeName(configured string) (string, error) {
 	if node == "" {
 		name, err := n.host.hostname()
 		if err != nil {
-			return "", fmt.Errorf("node: read the host name: %w; set the key node", err)
+			return "", fmt.Errorf("ipam.node: read the host name: %w; set the key node", err)
 		}
 		node = name
 	}
@@ -135,10 +135,10 @@ func (n *network) nodeName(configured string) (string, error) {
 		fullName += separator + n.request.Conf.Name
 	}
 	if len(fullName) > datastore.MaxName {
-		return "", fmt.Errorf("node %q must be at most %d bytes long; set a shorter value of the key node", fullName, datastore.MaxName)
+		return "", fmt.Errorf("ipam.node %q must be at most %d bytes long; set a shorter value of the key node", fullName, datastore.MaxName)
 	}
 	if !datastore.IsName(node) {
-		return "", fmt.Errorf("node %q must consist of letters, digits, '.', '_' and '-', and begin with a letter or digit; the default of the key node is the host name", node)
+		return "", fmt.Errorf("ipam.node %q must consist of letters, digits, '.', '_' and '-', and begin with a letter or digit; the default of the key node is the host name", node)
 	}
 	return fullName, nil
 }
@@ -146,11 +146,11 @@ func (n *network) nodeName(configured string) (string, error) {
 // setDatastore checks the keys of rawDatastore, sets n.program and n.timeout, and returns the prefix.
 func (n *network) setDatastore() (prefix string, err error) {
 	if len(n.datastore) == 0 || string(n.datastore) == "null" {
-		return "", errors.New(`datastore is missing; set it, for example to {"type": "cluster-local-etcd", "endpoints": ["https://10.0.0.1:2379"], …}`)
+		return "", errors.New(`ipam.datastore is missing; set it, for example to {"type": "cluster-local-etcd", "endpoints": ["https://10.0.0.1:2379"], …}`)
 	}
 	var raw rawDatastore
 	if err := json.Unmarshal(n.datastore, &raw); err != nil {
-		return "", fmt.Errorf("datastore: %w", err)
+		return "", fmt.Errorf("ipam.datastore: %w", err)
 	}
 	seconds := defaultTimeout
 	if raw.Timeout != nil {
@@ -158,8 +158,8 @@ func (n *network) setDatastore() (prefix string, err error) {
 	}
 	var errs []error
 	reportIf := types.ProblemsInto(&errs)
-	reportIf(seconds < 1 || seconds > maxTimeout, "datastore.timeout %d must be between 1 and %d seconds", seconds, maxTimeout)
-	reportIf(!datastore.IsName(raw.Type), "datastore.type %q must be the name of an executable in CNI_PATH, such as cluster-local-etcd", raw.Type)
+	reportIf(seconds < 1 || seconds > maxTimeout, "ipam.datastore.timeout %d must be between 1 and %d seconds", seconds, maxTimeout)
+	reportIf(!datastore.IsName(raw.Type), "ipam.datastore.type %q must be the name of an executable in CNI_PATH, such as cluster-local-etcd", raw.Type)
 	n.program, n.timeout = raw.Type, time.Duration(seconds)*time.Second
 	return raw.Prefix, errors.Join(errs...)
 }

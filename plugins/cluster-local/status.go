@@ -109,7 +109,7 @@ func (n *network) checkDatastore(set int, known owned.State) error {
 	case a.Frozen != "":
 		return fmt.Errorf("segment %s has been frozen since %s", n.segment, a.Frozen)
 	case a.Free == 0:
-		return fmt.Errorf("no address of range set %d is free in segment %s", set+1, n.segment)
+		return fmt.Errorf("%s: no address is free in segment %s", n.sets[set].Key, n.segment)
 	}
 	return nil
 }

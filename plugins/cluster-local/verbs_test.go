@@ -653,7 +653,7 @@ var _ = Describe("STATUS", func() {
 			n.add(fmt.Sprint("c", i), full)
 		}
 		n.cluster.calls()
-		n.Run("STATUS", "", full).RequireFailure(GinkgoTB(), types.CodeNotAvailable, "no address of range set 1 is free in segment net")
+		n.Run("STATUS", "", full).RequireFailure(GinkgoTB(), types.CodeNotAvailable, "ipam.subnet: no address is free in segment net")
 		Expect(n.cluster.calls()).To(Equal([]string{"status"}))
 		n.Clock += time.Minute
 		n.cluster.script("status", "refuse unreachable")
@@ -668,7 +668,7 @@ var _ = Describe("STATUS", func() {
 		n.cluster.calls()
 		n.Fails("STATUS", "", full)
 		n.Clock += 29 * time.Second
-		Expect(n.Fails("STATUS", "", full).Msg).To(HaveSuffix("no address of range set 1 is free in segment net (29s ago)"))
+		Expect(n.Fails("STATUS", "", full).Msg).To(HaveSuffix("ipam.subnet: no address is free in segment net (29s ago)"))
 		Expect(n.cluster.calls()).To(Equal([]string{"status"}))
 		n.Clock += time.Second
 		Expect(n.Fails("STATUS", "", full).Msg).NotTo(ContainSubstring("ago"))
@@ -699,9 +699,9 @@ var _ = Describe("the configuration", func() {
 		n := newNode(newCluster(GinkgoTB()), "n1")
 		n.Run("STATUS", "", variant{IPAM: ipam}).RequireFailure(GinkgoTB(), types.CodeNotAvailable, text)
 	},
-		Entry("a range larger than a /64", `"subnet": "fd00::/48"`, "range set 1: fd00::1-fd00::ffff:ffff:ffff:ffff:ffff must be in one /64"),
+		Entry("a range larger than a /64", `"subnet": "fd00::/48"`, "ipam.subnet: fd00::1-fd00::ffff:ffff:ffff:ffff:ffff must be in one /64"),
 		Entry("too many exclusions", `"subnet": "10.1.2.0/24", "exclude": ["10.1.2.2`+strings.Repeat(`", "10.1.2.3`, 98)+`"]`,
-			"range set 1: want at most 100 ranges and exclusions, got 101"),
+			"ipam.subnet: want at most 100 ranges and exclusions, got 101"),
 	)
 
 	DescribeTable("with an error causes ADD to fail with code 7", func(ipam string, texts ...string) {
@@ -710,12 +710,12 @@ var _ = Describe("the configuration", func() {
 		n.Run("ADD", "c1", variant{IPAM: ipam}).RequireFailure(GinkgoTB(), types.CodeConfig, texts...)
 		Expect(n.DataDir).NotTo(BeADirectory())
 	},
-		Entry("no datastore", `"subnet": "10.1.2.0/24"`, "datastore is missing"),
-		Entry("no type", `"subnet": "10.1.2.0/24", "datastore": {}`, `datastore.type "" must be the name of an executable`),
-		Entry("a path as type", `"subnet": "10.1.2.0/24", "datastore": {"type": "../x"}`, `datastore.type "../x"`),
+		Entry("no datastore", `"subnet": "10.1.2.0/24"`, "ipam.datastore is missing"),
+		Entry("no type", `"subnet": "10.1.2.0/24", "datastore": {}`, `ipam.datastore.type "" must be the name of an executable`),
+		Entry("a path as type", `"subnet": "10.1.2.0/24", "datastore": {"type": "../x"}`, `ipam.datastore.type "../x"`),
 		Entry("all at once", `"subnet": "x", "warmPool": 1000, "segment": "a b", "node": "-", "onRequestOnly": ["y"], "datastore": {"type": "e", "timeout": 0}`,
-			"subnet:", "warmPool 1000", `segment "a b"`, `node "-`, `onRequestOnly[0]: "y"`, "datastore.timeout 0"),
-		Entry("a datastore that is not an object", `"subnet": "10.1.2.0/24", "datastore": "etcd"`, "datastore: json"),
+			"ipam.subnet: ", "ipam.warmPool 1000", `ipam.segment "a b"`, `ipam.node "-`, `ipam.onRequestOnly[0]: "y"`, "ipam.datastore.timeout 0"),
+		Entry("a datastore that is not an object", `"subnet": "10.1.2.0/24", "datastore": "etcd"`, "ipam.datastore: json"),
 	)
 
 	It("with a datastore that is not in CNI_PATH causes ADD to fail with code 7", func() {

@@ -130,7 +130,7 @@ func parseSocket(r *skel.Request) (string, error) {
 func socketPath(path string) (string, error) {
 	path = dhcpd.SocketPath(path)
 	if !filepath.IsAbs(path) {
-		return "", fmt.Errorf("daemonSocketPath %q is not an absolute path", path)
+		return "", fmt.Errorf("ipam.daemonSocketPath %q is not an absolute path", path)
 	}
 	return path, nil
 }
@@ -138,12 +138,12 @@ func socketPath(path string) (string, error) {
 // toConfig validates the input and returns all problems in one error.
 func (in input) toConfig() (*config, error) {
 	if in.raw == nil {
-		return nil, errors.New("IPAM config missing 'ipam' key")
+		return nil, types.ErrNoIPAM
 	}
 	var errs []error
 	reportIf := types.ProblemsInto(&errs)
-	reportIf(in.raw.Priority < 0 || int64(in.raw.Priority) > 1<<32-1, "priority %d must be between 0 and %d", in.raw.Priority, int64(1<<32-1))
-	reportIf(in.raw.Timeout < 0 || in.raw.Timeout > maxTimeout, "timeout %d must be between 0 and %d seconds", in.raw.Timeout, maxTimeout)
+	reportIf(in.raw.Priority < 0 || int64(in.raw.Priority) > 1<<32-1, "ipam.priority %d must be between 0 and %d", in.raw.Priority, int64(1<<32-1))
+	reportIf(in.raw.Timeout < 0 || in.raw.Timeout > maxTimeout, "ipam.timeout %d must be between 0 and %d seconds", in.raw.Timeout, maxTimeout)
 	socket, socketErr := socketPath(in.raw.DaemonSocketPath)
 	options, optionsErr := in.providedOptions()
 	requestedCodes, askedErr := in.requestedCodes()
@@ -183,13 +183,13 @@ func (in input) providedOptions() ([]dhcp.Option, error) {
 	for i, p := range in.raw.Provide {
 		code, err := parseOption(p.Option)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("provide[%d]: %w", i, err))
+			errs = append(errs, fmt.Errorf("ipam.provide[%d].%w", i, err))
 		}
 		value := cmp.Or(in.args[p.FromArg], p.Value)
-		reportIf(slices.Contains(ownOptions, code), "provide[%d]: option %d is set by the client itself", i, code)
-		reportIf(p.Value == "" && p.FromArg == "", "provide[%d]: neither value nor fromArg is set", i)
-		reportIf(len(value) > maxValue, "provide[%d]: value too long for option %s: %d bytes, at most %d", i, p.Option, len(value), maxValue)
-		reportIf(slices.ContainsFunc(options, func(o dhcp.Option) bool { return o.Code == code }), "provide[%d]: option %s is listed twice", i, p.Option)
+		reportIf(slices.Contains(ownOptions, code), "ipam.provide[%d].option %d is set by the client itself", i, code)
+		reportIf(p.Value == "" && p.FromArg == "", "ipam.provide[%d]: neither value nor fromArg is set", i)
+		reportIf(len(value) > maxValue, "ipam.provide[%d].value of option %s must be at most %d bytes long, got %d", i, p.Option, maxValue, len(value))
+		reportIf(slices.ContainsFunc(options, func(o dhcp.Option) bool { return o.Code == code }), "ipam.provide[%d].option %s is listed twice", i, p.Option)
 		if value != "" {
 			options = append(options, dhcp.Option{Code: code, Value: []byte(value)})
 		}
@@ -210,7 +210,7 @@ func (in input) requestedCodes() ([]byte, error) {
 		}
 		code, err := parseOption(r.Option)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("request[%d]: %w", i, err))
+			errs = append(errs, fmt.Errorf("ipam.request[%d].%w", i, err))
 		} else if !slices.Contains(requestedCodes, code) {
 			requestedCodes = append(requestedCodes, code)
 		}

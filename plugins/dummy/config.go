@@ -29,9 +29,6 @@ func parse(r *skel.Request) (*config, error) {
 		return nil, err
 	}
 	mac, macErr := raw.MACKeys.Parse(args)
-	errs := []error{macErr, attach.CheckMTU(raw.MTU)}
-	reportIf := types.ProblemsInto(&errs)
-	errs = append(errs, ipam.CheckLayer2(r))
-	reportIf(ipam.NeedsLink(r), "a dummy interface cannot reach a DHCP server; use an IPAM plugin other than %s", r.Conf.IPAM.Type)
-	return &config{mtu: raw.MTU, mac: mac}, types.Coded(types.CodeConfig, errors.Join(errs...))
+	err = errors.Join(macErr, attach.CheckMTU(raw.MTU), ipam.CheckLayer2(r), ipam.CheckNotDHCP(r, "a dummy interface cannot reach a DHCP server"))
+	return &config{mtu: raw.MTU, mac: mac}, types.Coded(types.CodeConfig, err)
 }

@@ -24,7 +24,7 @@ var _ = Describe("without a dummy interface", func() {
 		},
 		Entry("two values", "1.1.0", `"mtu":67,"mac":"x"`, metadata, "mtu 67 must be between 68 and 65535", `invalid MAC address "x"`),
 		Entry("no address before 0.3.0", "0.2.0", "", noIPAM, types.ErrNoAddress.Error()),
-		Entry("dhcp", "1.1.0", "", `{"type":"dhcp"}`, "a dummy interface cannot reach a DHCP server"),
+		Entry("dhcp", "1.1.0", "", `{"type":"dhcp"}`, "ipam.type: a dummy interface cannot reach a DHCP server"),
 	)
 
 	It("ADD fails if an interface with that name exists in the container, and reserves nothing", func() {

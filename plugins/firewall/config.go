@@ -60,11 +60,11 @@ func parse(r *skel.Request) (*config, error) {
 	var errs []error
 	reportIf := types.ProblemsInto(&errs)
 	reportIf(!slices.Contains([]string{open, sameBridge, isolated}, conf.policy),
-		"ingressPolicy: unknown ingress policy: %q: must be %q, %q or %q", conf.policy, open, sameBridge, isolated)
+		"ingressPolicy: unknown ingress policy: %q; want %q, %q or %q", conf.policy, open, sameBridge, isolated)
 	reportIf(!isChainName(conf.adminChain), "iptablesAdminChainName %q cannot be the name of an administrator's chain", conf.adminChain)
 	reportIf(len(conf.zone) > maxZone || strings.ContainsFunc(conf.zone, unicode.IsControl), "firewalldZone %q cannot be the name of a zone", conf.zone)
 	if !slices.Contains([]string{"", iptables, nftables, firewalld}, conf.backend) {
-		const want = "backend: unknown backend %q: must be %q, %q or %q, or left out"
+		const want = "backend %q must be %q, %q or %q, or left out"
 		reportIf(r.Conf.Strict, want, conf.backend, iptables, nftables, firewalld)
 		if r.Command == "ADD" && !r.Conf.Strict { // the reference plugin ignores an unknown backend
 			r.Warn(want+"; ignoring it", conf.backend, iptables, nftables, firewalld)

@@ -13,7 +13,7 @@ import (
 
 var _ = It("the configuration may contain an unknown backend, of which ADD warns", func() {
 	b := newTestbed()
-	Expect(b.OK("ADD", b.call(key("backend", "ebpf"), 0)).Stderr).To(ContainSubstring(`unknown backend "ebpf"`))
+	Expect(b.OK("ADD", b.call(key("backend", "ebpf"), 0)).Stderr).To(ContainSubstring(`backend "ebpf" must be`))
 })
 
 var _ = Describe("the policies in nftables", func() {
@@ -215,7 +215,7 @@ var _ = Describe("an invalid configuration", Ordered, ContinueOnFailure, func() 
 		Entry(nil, conf(byIPTables+key("iptablesAdminChainName", "../../etc"), 0), types.CodeConfig, "iptablesAdminChainName"),
 		Entry(nil, conf(key("iptablesAdminChainName", "CNI-FORWARD")+key("ingressPolicy", "x"), 0), types.CodeConfig, "unknown ingress policy"),
 		Entry(nil, conf(key("firewalldZone", strings.Repeat("z", 31)), 0), types.CodeConfig, "firewalldZone"),
-		Entry(nil, conf(`"strict":true,"backend":"ebpf",`, 0), types.CodeConfig, `unknown backend "ebpf"`),
+		Entry(nil, conf(`"strict":true,"backend":"ebpf",`, 0), types.CodeConfig, `backend "ebpf" must be`),
 		Entry(nil, conf(`"strict":true,"ingresPolicy":"open",`, 0), types.CodeUnsupported, "ingresPolicy"),
 		Entry(nil, conf(`"ingressPolicy":1,`, 0), types.CodeDecode, "ingressPolicy"),
 		Entry(nil, bare(""), types.CodeConfig, "prevResult"),

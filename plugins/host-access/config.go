@@ -29,7 +29,7 @@ func parse(r *skel.Request) (*config, error) {
 	conf := &config{}
 	var errs []error
 	reportIf := types.ProblemsInto(&errs)
-	reportIf(raw.HostAddresses != nil && len(raw.HostAddresses) == 0, "hostAddresses must not be an empty list")
+	reportIf(raw.HostAddresses != nil && len(raw.HostAddresses) == 0, "hostAddresses must not be an empty list; remove it, or list addresses of the host")
 	for i, text := range raw.HostAddresses {
 		a, err := parseAddr(text)
 		reportIf(err != nil, "hostAddresses[%d] %q %w", i, text, err)

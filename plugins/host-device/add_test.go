@@ -263,7 +263,7 @@ var _ = Describe("an invalid configuration", Ordered, ContinueOnFailure, func() 
 		func(config string, code int, texts ...string) {
 			b.Refuse(b.NewCall(config), code, texts...)
 		},
-		Entry("no selector", conf("1.0.0", "", nstest.StaticV4), types.CodeConfig, `specify either "device", "hwaddr", "kernelpath" or "pciBusID", or let the runtime set runtimeConfig.deviceID (capability deviceID)`),
+		Entry("no selector", conf("1.0.0", "", nstest.StaticV4), types.CodeConfig, `device: specify either "device", "hwaddr", "kernelpath" or "pciBusID", or let the runtime set runtimeConfig.deviceID (capability deviceID)`),
 		Entry("lo", conf("1.0.0", `"device":"lo"`, nstest.StaticV4), types.CodeConfig, "lo is the loopback interface"),
 		Entry("a device that is not an interface name", conf("1.0.0", `"device":"a/b"`, nstest.StaticV4), types.CodeConfig, `device "a/b" is not an interface name`),
 		Entry("a MAC of five bytes", conf("1.0.0", `"hwaddr":"02:00:00:00:00"`, nstest.StaticV4), types.CodeConfig, `invalid MAC address "02:00:00:00:00"`),
@@ -272,7 +272,7 @@ var _ = Describe("an invalid configuration", Ordered, ContinueOnFailure, func() 
 		Entry("a malformed PCI ID", conf("1.0.0", `"pciBusID":"00:1f.6"`, nstest.StaticV4), types.CodeConfig, `pciBusID "00:1f.6"`),
 		Entry("a deviceID that is a path", conf("1.0.0", `"runtimeConfig":{"deviceID":"../x"}`, nstest.StaticV4), types.CodeConfig, "runtime config DeviceID ../x not found or unsupported"),
 		Entry("several problems, beside a valid device", conf("1.0.0", byDevice+`,"hwaddr":"y","pciBusID":"z"`, nstest.StaticV4), types.CodeConfig, `"y"`, `"z"`),
-		Entry("a value of the wrong type", conf("1.0.0", `"device":1`, nstest.StaticV4), types.CodeDecode, `key "device": want a string`),
-		Entry("an unknown key with strict", conf("1.0.0", byDevice+`,"strict":true,"devise":"x"`, nstest.StaticV4), types.CodeUnsupported, `"devise"`),
+		Entry("a value of the wrong type", conf("1.0.0", `"device":1`, nstest.StaticV4), types.CodeDecode, `device: want a string`),
+		Entry("an unknown key with strict", conf("1.0.0", byDevice+`,"strict":true,"devise":"x"`, nstest.StaticV4), types.CodeUnsupported, "devise: unknown key"),
 	)
 })

@@ -50,7 +50,7 @@ func parse(r *skel.Request) (*config, error) {
 		errs = append(errs, ipam.CheckLayer2(r))
 	}
 	reportIf := types.ProblemsInto(&errs)
-	reportIf(err == nil && r.Command == "ADD" && sel == selector{}, `specify either "device", "hwaddr", "kernelpath" or "pciBusID", or let the runtime set runtimeConfig.deviceID (capability deviceID)`)
+	reportIf(err == nil && r.Command == "ADD" && sel == selector{}, `device: specify either "device", "hwaddr", "kernelpath" or "pciBusID", or let the runtime set runtimeConfig.deviceID (capability deviceID)`)
 	conf := &config{selector: sel, dpdk: raw.DPDKMode, force: raw.Force, restoreAddresses: raw.RestoreAddresses, useNetwork: raw.UseNetwork, dad: raw.DADKeys.Mode()}
 	return conf, types.Coded(types.CodeConfig, errors.Join(errs...))
 }

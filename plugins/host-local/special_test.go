@@ -98,7 +98,7 @@ var _ = Describe("a special file", func() {
 		replace(path)
 		f := runToEnd("ADD", "c1", variant{IPAM: fmt.Sprintf(`%s, "resolvConf": %q`, subnet, path)}).Failure(GinkgoTB())
 		Expect(f.Code).To(Equal(uint(types.CodeIO)))
-		Expect(f.Msg).To(Equal("resolvConf: " + fmt.Sprintf(problem, path)))
+		Expect(f.Msg).To(Equal("ipam.resolvConf: " + fmt.Sprintf(problem, path)))
 	},
 		Entry("a named pipe", pipe, notRegular), Entry("a named pipe with a writer", pipeWithWriter, notRegular), Entry("a socket", socket, notRegular),
 		Entry("a file that is too large", largeFile, "read %s: the file is too large: want at most 1048576 bytes"))

@@ -243,8 +243,8 @@ var _ = Describe("sticky", func() {
 		host.Run("ADD", "c1", v).RequireFailure(GinkgoTB(), types.CodeConfig, want)
 		host.OK("DEL", "c1", v)
 	},
-		Entry("an empty sticky", variant{IPAM: subnet + `, "sticky": ""`}, `sticky must be pod or mac, got ""`),
-		Entry("sticky", variant{IPAM: subnet + `, "sticky": "name"`}, `sticky must be pod or mac, got "name"`),
+		Entry("an empty sticky", variant{IPAM: subnet + `, "sticky": ""`}, `ipam.sticky "" must be pod or mac`),
+		Entry("sticky", variant{IPAM: subnet + `, "sticky": "name"`}, `ipam.sticky "name" must be pod or mac`),
 		Entry("stickyFor alone", variant{IPAM: subnet + `, "stickyFor": 5`}, "stickyFor has no effect without sticky"),
 		Entry("stickyFor", variant{IPAM: ipam + `, "stickyFor": -1`}, "stickyFor -1 must be between 0 and 31536000 seconds"),
 		Entry("a MAC address", variant{IPAM: subnet + `, "sticky": "mac"`, Args: "MAC=01:00:00:00:00:01"}, "it is a multicast address, because its second digit '1' is odd"),

@@ -94,7 +94,7 @@ var _ = Describe("ADD", func() {
 		for _, command := range []string{"ADD", "CHECK"} {
 			f := host.Fails(command, "c1", long)
 			Expect(f.Code).To(Equal(uint(types.CodeConfig)), command)
-			Expect(f.Msg).To(Equal("the network's name must be at most 255 bytes long, the limit of directory names"))
+			Expect(f.Msg).To(Equal("name must be at most 255 bytes long, the limit of directory names"))
 		}
 		host.OK("DEL", "c1", long)
 		host.Add("c1", variant{Network: strings.Repeat("n", 255)})
@@ -125,9 +125,9 @@ var _ = Describe("ADD", func() {
 			"failed to allocate for range 1: requested IP address 10.1.2.9 is not available"),
 		Entry("an excluded address", variant{IPAM: subnet + `, "exclude": ["10.1.2.8/30"]`, Args: "IP=10.1.2.10"}, 7, "10.1.2.10"),
 		Entry("a range set whose addresses are all excluded", variant{IPAM: subnet + `, "exclude": ["10.1.0.0/16"]`}, 7,
-			`range set 1 (10.1.2.0/24) has no usable address: all are excluded (the gateway always is); make the range larger or "exclude" smaller`),
+			`ipam.subnet has no usable address: all are excluded (the gateway always is); make the range larger or "exclude" smaller`),
 		Entry("a range set that contains only the gateway", variant{IPAM: `"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "10.1.3.0/24", "rangeEnd": "10.1.3.1"}]]`}, 7,
-			"range set 2 (10.1.3.0/24) has no usable address"),
+			"ipam.ranges[1] has no usable address"),
 		Entry("an address outside the ranges", variant{Args: "IP=10.1.9.9"}, 7, "failed to allocate all requested IPs: 10.1.9.9 is in no range"),
 		Entry("two addresses in one set", variant{More: `"runtimeConfig": {"ips": ["10.1.2.5", "10.1.2.6", "10.7.7.7"]}`}, 7, "failed to allocate all requested IPs: 10.1.2.6 is in the same range set as 10.1.2.5, and ADD allocates one address from each; 10.7.7.7 is in no range"),
 		Entry("not an address", variant{Args: "IP=x"}, 7, `CNI_ARGS: IP: invalid IP address: "x"`),
@@ -378,7 +378,7 @@ var _ = Describe("STATUS", func() {
 		for _, more := range []string{"", `"capabilities": {"ipRanges": false, "ips": true}`} {
 			f := host.Fails("STATUS", "", variant{IPAM: `"routes": []`, More: more})
 			Expect(f.Code).To(Equal(uint(types.CodeNotAvailable)))
-			Expect(f.Msg).To(Equal("no IP ranges specified"))
+			Expect(f.Msg).To(Equal("ipam: no IP ranges specified; set ranges"))
 		}
 	})
 
@@ -394,7 +394,7 @@ var _ = Describe("STATUS", func() {
 		host.Add("c1", t)
 		f := host.Fails("STATUS", "", t)
 		Expect(f.Code).To(Equal(uint(types.CodeNotAvailable)))
-		Expect(f.Msg).To(Equal("range set 1 (10.1.2.0/30): no IP addresses available in range set: 10.1.2.1-10.1.2.2"))
+		Expect(f.Msg).To(Equal("ipam.ranges[0]: no IP addresses available in range set: 10.1.2.1-10.1.2.2"))
 		host.OK("DEL", "c1", t)
 		host.OK("STATUS", "", t)
 	})

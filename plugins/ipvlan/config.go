@@ -61,6 +61,6 @@ func parse(r *skel.Request) (*config, error) {
 	reportIf(conf.dataDir != "" && !filepath.IsAbs(conf.dataDir), "dataDir %q is not an absolute path", conf.dataDir)
 	// Before version 0.3.0, a result must contain an IP address.
 	noAddress := r.Conf.IPAM.Type == "" && len(r.Conf.PrevResult) == 0 && r.Version < types.V030
-	reportIf(noAddress, "%w", types.ErrNoAddress)
+	reportIf(noAddress, "ipam: %w", types.ErrNoAddress)
 	return conf, types.Coded(types.CodeConfig, errors.Join(errs...))
 }

@@ -30,12 +30,12 @@ var _ = Describe("without an ipvlan", func() {
 		Entry("numbers of queues that the kernel rejects", "1.0.0", onUplink+`,"numTxQueues":-1,"numRxQueues":5000`, nstest.StaticV4, types.CodeConfig, "numTxQueues -1 must be between 0 and 4096", "numRxQueues 5000"),
 		Entry("an MTU larger than the master's", "1.0.0", onUplink+`,"mtu":1501`, nstest.StaticV4, types.CodeConfig, "invalid MTU 1501, must be [0, master MTU(1500)]"),
 		Entry("several problems, all of which the error names", "1.0.0", `"mode":"x","flag":"y","mtu":-1`, nstest.StaticV4, types.CodeConfig, `"x"`, `"y"`, "mtu -1"),
-		Entry("a value of the wrong type", "1.0.0", `"mtu":"100"`, nstest.StaticV4, types.CodeDecode, `key "mtu": want a number`),
-		Entry("an unknown key with strict", "1.0.0", onUplink+`,"strict":true,"flags":"vepa"`, nstest.StaticV4, types.CodeUnsupported, `"flags"`),
+		Entry("a value of the wrong type", "1.0.0", `"mtu":"100"`, nstest.StaticV4, types.CodeDecode, `mtu: want a number`),
+		Entry("an unknown key with strict", "1.0.0", onUplink+`,"strict":true,"flags":"vepa"`, nstest.StaticV4, types.CodeUnsupported, "flags: unknown key"),
 		Entry("a prevResult without exactly one interface", "1.0.0", `"prevResult":{"cniVersion":"1.0.0","interfaces":[{"name":"a"},{"name":"b"}]}`, noIPAM,
 			types.CodeConfig, "chained master failure. PrevResult lacks a single named interface"),
 		Entry("addresses and an invalid route in prevResult", "1.0.0", onUplink+`,"prevResult":{"cniVersion":"1.0.0","ips":[{"address":"10.0.0.2/24"}],"routes":[{"gw":"10.0.0.1"}]}`, noIPAM,
-			types.CodeDecode, "prevResult: decode result of version 1.0.0: a route without a destination (dst)"),
+			types.CodeDecode, "prevResult: decode result of version 1.0.0: routes[0].dst is missing"),
 		Entry("a prevResult with lo", "1.0.0", `"prevResult":{"cniVersion":"1.0.0","interfaces":[{"name":"lo"}]}`, noIPAM, types.CodeConfig, "prevResult: master lo is the loopback"),
 	)
 

@@ -380,13 +380,13 @@ var _ = Describe("the configuration", Ordered, ContinueOnFailure, func() {
 		Entry("a master whose name is too long", conf("1.0.0", `"master":"a-very-long-master"`, nstest.StaticV4), "", types.CodeConfig, "is not an interface name"),
 		Entry("several problems, all of which the error names", conf("1.0.0", `"mode":"x","mtu":-1,"mac":"y","bcqueuelen":-1`, nstest.StaticV4), "", types.CodeConfig, `"x"`, "mtu -1", `"y"`, "bcqueuelen -1"),
 		Entry("layer 2 before 0.3.0", conf("0.2.0", onUplink, noIPAM), "", types.CodeConfig, "cannot convert: no valid IP addresses"),
-		Entry("a value of the wrong type", conf("1.0.0", `"mtu":"1400"`, nstest.StaticV4), "", types.CodeDecode, `key "mtu": want a number`),
+		Entry("a value of the wrong type", conf("1.0.0", `"mtu":"1400"`, nstest.StaticV4), "", types.CodeDecode, `mtu: want a number`),
 		Entry("an address that is its own gateway", conf("1.0.0", onUplink, `{"type":"static","addresses":[{"address":"10.68.0.5/24","gateway":"10.68.0.5"}]}`), "",
 			types.CodeConfig, "address 10.68.0.5/24 is its own gateway"),
 		Entry("unknown CNI_ARGS", conf("1.0.0", onUplink, nstest.StaticV4), "X=1", types.CodeEnvironment, "unknown args"),
-		Entry("an unknown key with strict", conf("1.0.0", onUplink+`,"strict":true,"mod":"vepa"`, nstest.StaticV4), "", types.CodeUnsupported, `"mod"`),
+		Entry("an unknown key with strict", conf("1.0.0", onUplink+`,"strict":true,"mod":"vepa"`, nstest.StaticV4), "", types.CodeUnsupported, "mod: unknown key"),
 		Entry("an invalid configuration of the IPAM plugin", conf("1.0.0", onUplink, nstest.Static("x")), "", types.CodeConfig,
-			`IPAM plugin "static": addresses[0]: the 'address' field is expected to be in CIDR notation, got: 'x'`),
+			`IPAM plugin "static": ipam.addresses[0].address: the 'address' field is expected to be in CIDR notation, got: 'x'`),
 	)
 
 	DescribeTable("STATUS reports whether an ADD would succeed:",

@@ -141,7 +141,7 @@ func (raw *rawConfig) toConfig() (*config, error) {
 	if raw.MarkMasqBit != nil {
 		conf.markBit = *raw.MarkMasqBit
 		reportIf(conf.markBit < 0 || conf.markBit > 31, "markMasqBit %d must be between 0 and 31", conf.markBit)
-		reportIf(conf.externalMarkChain != "", "markMasqBit and externalSetMarkChain exclude each other: the program that created the chain chooses the bit")
+		reportIf(conf.externalMarkChain != "", "markMasqBit and externalSetMarkChain exclude each other, because the program that created the chain chooses the bit")
 	}
 	reportIf(raw.ExternalSetMarkChain != "" && !iptables.IsChainName(raw.ExternalSetMarkChain), "externalSetMarkChain %q is not the name of a chain", raw.ExternalSetMarkChain)
 	if raw.OnConflict != nil {
@@ -166,20 +166,20 @@ func (raw *rawConfig) toConfig() (*config, error) {
 // check returns the checked mapping. The error joins all problems, each with the index i of the mapping.
 func (raw *rawMapping) check(i int) (mapping, error) {
 	if raw == nil {
-		return mapping{}, fmt.Errorf("portMappings[%d] is null: want an object", i)
+		return mapping{}, fmt.Errorf("runtimeConfig.portMappings[%d]: want an object, got null", i)
 	}
 	var errs []error
 	reportIf := types.ProblemsInto(&errs)
-	where := fmt.Sprintf("portMappings[%d], host port %d to container port %d", i, raw.HostPort, raw.ContainerPort)
-	reportIf(raw.HostPort < 1 || raw.HostPort > 65535, "%s: Invalid host port number: %d; want 1 to 65535", where, raw.HostPort)
-	reportIf(raw.ContainerPort < 1 || raw.ContainerPort > 65535, "%s: Invalid container port number: %d; want 1 to 65535", where, raw.ContainerPort)
+	at := fmt.Sprintf("runtimeConfig.portMappings[%d]", i)
+	reportIf(raw.HostPort < 1 || raw.HostPort > 65535, "%s.hostPort: Invalid host port number: %d; want 1 to 65535", at, raw.HostPort)
+	reportIf(raw.ContainerPort < 1 || raw.ContainerPort > 65535, "%s.containerPort: Invalid container port number: %d; want 1 to 65535", at, raw.ContainerPort)
 	m := mapping{hostPort: uint16(raw.HostPort), containerPort: uint16(raw.ContainerPort)}
 	var err error
 	m.proto, err = parseProtocol(raw.Protocol)
-	reportIf(err != nil, "%s: %w", where, err)
+	reportIf(err != nil, "%s.%w", at, err)
 	if raw.HostIP != "" {
 		m.hostIP, err = netip.ParseAddr(raw.HostIP)
-		reportIf(err != nil || m.hostIP.Zone() != "", "%s: hostIP %q is not an IP address", where, raw.HostIP)
+		reportIf(err != nil || m.hostIP.Zone() != "", "%s.hostIP %q is not an IP address", at, raw.HostIP)
 		m.hostIP = m.hostIP.Unmap()
 	}
 	return m, errors.Join(errs...)
@@ -237,9 +237,9 @@ func (c *config) chooseBackend() error {
 	case c.backend != "" && other[c.backend] == "":
 		return fmt.Errorf("backend %q must be %q or %q, or left out", c.backend, backendNFTables, backendIPTables)
 	case c.backend != "" && len(options[other[c.backend]]) > 0:
-		return fmt.Errorf("%s backend was requested but configuration contains %s-specific options %v", c.backend, other[c.backend], options[other[c.backend]])
+		return fmt.Errorf("backend: %s backend was requested but configuration contains %s-specific options %v", c.backend, other[c.backend], options[other[c.backend]])
 	case len(options[backendNFTables]) > 0 && len(options[backendIPTables]) > 0:
-		return fmt.Errorf("configuration contains both nftables-specific options %v and iptables-specific options %v", options[backendNFTables], options[backendIPTables])
+		return fmt.Errorf("backend: configuration contains both nftables-specific options %v and iptables-specific options %v", options[backendNFTables], options[backendIPTables])
 	}
 	for backend := range options { // there is at most one
 		c.backend = backend

@@ -740,14 +740,14 @@ var _ = Describe("an invalid configuration", Ordered, ContinueOnFailure, func() 
 			b.Fails("STATUS", b.call("", config), types.CodeNotAvailable)
 		}
 	},
-		Entry(nil, conf("", portMapping(0, 80, overTCP)), 7, "Invalid host port number: 0", "portMappings[0]"),
+		Entry(nil, conf("", portMapping(0, 80, overTCP)), 7, "Invalid host port number: 0", "runtimeConfig.portMappings[0]."),
 		Entry(nil, conf("", portMapping(80, 0, overTCP)), 7, "Invalid container port number: 0"),
 		Entry(nil, conf("", portMapping(-1, 65536, overTCP)), 7, "Invalid host port number: -1", "Invalid container port number: 65536"),
-		Entry(nil, conf("", all[0], portMapping(65536, 80, overUDP), portMapping(1, 2, `"protocol":"icmp"`)), 7, "portMappings[1]", "65536", "portMappings[2]", `"icmp"`),
+		Entry(nil, conf("", all[0], portMapping(65536, 80, overUDP), portMapping(1, 2, `"protocol":"icmp"`)), 7, "runtimeConfig.portMappings[1].", "65536", "runtimeConfig.portMappings[2].", `"icmp"`),
 		Entry(nil, conf("", portMapping(1, 2, `"protocol":""`)), 7, `protocol "" must be tcp, udp or sctp`),
-		Entry(nil, conf("", portMapping(1, 2, overTCP+`,"hostIP":"nowhere"`)), 7, "portMappings[0]", `"nowhere"`),
+		Entry(nil, conf("", portMapping(1, 2, overTCP+`,"hostIP":"nowhere"`)), 7, "runtimeConfig.portMappings[0].", `"nowhere"`),
 		Entry(nil, conf("", portMapping(1, 2, overTCP+`,"hostIP":"fe80::1%eth0"`)), 7, "fe80::1%eth0"),
-		Entry(nil, conf("", all[0], "null"), 7, "portMappings[1] is null"),
+		Entry(nil, conf("", all[0], "null"), 7, "runtimeConfig.portMappings[1]: want an object, got null"),
 		Entry(nil, conf("", `{"hostPort":"80","containerPort":80,"protocol":"tcp"}`), 6, "runtimeConfig.portMappings[0].hostPort"),
 		Entry(nil, conf(`"backend":"ebpf",`, all[0]), 7, `"ebpf"`),
 		Entry(nil, conf(`"onConflict":"",`, all[0]), 7, `onConflict "" must be "replace" or "fail"`),

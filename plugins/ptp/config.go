@@ -31,8 +31,8 @@ func parse(r *skel.Request) (*config, error) {
 	masquerade, masqErr := raw.Keys.Parse()
 	errs := []error{masqErr, attach.CheckMTU(raw.MTU)}
 	reportIf := types.ProblemsInto(&errs)
-	reportIf(r.Conf.IPAM.Type == "", `ptp needs addresses; set "ipam" with a "type" (host-local, static, …), or use bridge for layer 2 without addresses`)
-	reportIf(ipam.NeedsLink(r), "ptp connects the container only to the host, and not to a DHCP server; use another IPAM plugin than %s, or bridge or macvlan", r.Conf.IPAM.Type)
+	reportIf(r.Conf.IPAM.Type == "", `ipam: ptp needs addresses; set "ipam" with a "type" (host-local, static, …), or use bridge for layer 2 without addresses`)
+	errs = append(errs, ipam.CheckNotDHCP(r, "ptp connects the container only to the host, and not to a DHCP server"))
 	conf := &config{masquerade: masquerade, mtu: raw.MTU}
 	return conf, types.Coded(types.CodeConfig, errors.Join(errs...))
 }

@@ -408,7 +408,7 @@ var _ = Describe("ptp", func() {
 
 	It("STATUS fails if an ADD would fail", func() {
 		b.RequireStatus(b.conf("1.1.0", `"ipMasq":true,`, v4range), "")
-		b.RequireStatus(`{"cniVersion":"1.1.0","name":"net1","type":"ptp"}`, "ptp needs addresses")
+		b.RequireStatus(`{"cniVersion":"1.1.0","name":"net1","type":"ptp"}`, "ipam: ptp needs addresses")
 		b.RequireStatus(b.conf("1.1.0", `"mtu":5,`, v4range), "mtu 5")
 		b.RequireStatus(withIPAM("1.1.0", "", `"type":"dhcp"`), "not to a DHCP server")
 		b.RequireStatus(withIPAM("1.1.0", "", `"type":"no-such-ipam"`), "no-such-ipam")
@@ -456,13 +456,13 @@ var _ = Describe("an invalid configuration", Ordered, ContinueOnFailure, func() 
 		Expect(f.CNIVersion).NotTo(BeEmpty())
 		restored()
 	},
-		Entry("no IPAM", func(c *nstest.Call) { c.Config = `{"cniVersion":"1.1.0","name":"net1","type":"ptp"}` }, types.CodeConfig, `ptp needs addresses; set "ipam"`),
-		Entry("an IPAM without a type", func(c *nstest.Call) { c.Config = withIPAM("1.1.0", "", `"subnet":"10.1.2.0/24"`) }, types.CodeConfig, `ptp needs addresses; set "ipam"`),
+		Entry("no IPAM", func(c *nstest.Call) { c.Config = `{"cniVersion":"1.1.0","name":"net1","type":"ptp"}` }, types.CodeConfig, `ipam: ptp needs addresses; set "ipam"`),
+		Entry("an IPAM without a type", func(c *nstest.Call) { c.Config = withIPAM("1.1.0", "", `"subnet":"10.1.2.0/24"`) }, types.CodeConfig, `ipam: ptp needs addresses; set "ipam"`),
 		Entry("dhcp", func(c *nstest.Call) { c.Config = withIPAM("1.1.0", `"mtu":67,`, `"type":"dhcp"`) }, types.CodeConfig, "only to the host, and not to a DHCP server; use another IPAM plugin than dhcp", "mtu 67"),
 		Entry("an MTU too small", func(c *nstest.Call) { c.Config = b.conf("1.1.0", `"mtu":67,`, v4range) }, types.CodeConfig, "mtu 67 must be between 68 and 65535"),
 		Entry("a negative MTU", func(c *nstest.Call) { c.Config = b.conf("1.1.0", `"mtu":-1500,`, v4range) }, types.CodeConfig, "mtu -1500 must be between"),
 		Entry("an MTU too small for IPv6", func(c *nstest.Call) { c.Config = b.conf("1.1.0", `"mtu":1279,`, v6range) }, types.CodeConfig, "mtu 1279 of eth0 is too small for address fd00:1::2/64"),
-		Entry("an MTU that is a string", func(c *nstest.Call) { c.Config = b.conf("1.1.0", `"mtu":"1500",`, v4range) }, types.CodeDecode, `key "mtu": want a number`),
+		Entry("an MTU that is a string", func(c *nstest.Call) { c.Config = b.conf("1.1.0", `"mtu":"1500",`, v4range) }, types.CodeDecode, `mtu: want a number`),
 		Entry("an unknown backend", func(c *nstest.Call) { c.Config = b.conf("1.1.0", `"ipMasqBackend":"ebtables",`, v4range) }, types.CodeConfig, "ipMasqBackend", "ebtables"),
 		Entry("two problems", func(c *nstest.Call) { c.Config = b.conf("1.1.0", `"mtu":1,"ipMasqBackend":"ebtables",`, v4range) }, types.CodeConfig, "mtu 1", "ebtables"),
 		Entry("no gateway", func(c *nstest.Call) { c.Config = static(`{"address":"10.1.2.2/24"}`, "") }, types.CodeConfig, "address 10.1.2.2/24 has no gateway", "169.254.1.1"),
@@ -474,6 +474,6 @@ var _ = Describe("an invalid configuration", Ordered, ContinueOnFailure, func() 
 			c.Config = withIPAM("1.1.0", "", `"type":"stub"`)
 			c.Path, _ = nstest.NewScriptPlugin(GinkgoTB(), "stub", `echo '{"cniVersion":"1.1.0","ips":[{"address":"10.1.2.2/24","gateway":"fe80::1"}]}'`)
 		}, types.CodeConfig, "address 10.1.2.2/24 has the gateway fe80::1 of the other family"),
-		Entry("an unknown key with strict", func(c *nstest.Call) { c.Config = b.conf("1.1.0", `"strict":true,"ipmask":true,`, v4range) }, types.CodeUnsupported, `"ipmask"`, `did you mean "ipMasq"?`),
+		Entry("an unknown key with strict", func(c *nstest.Call) { c.Config = b.conf("1.1.0", `"strict":true,"ipmask":true,`, v4range) }, types.CodeUnsupported, "ipmask: unknown key", `did you mean "ipMasq"?`),
 	)
 })

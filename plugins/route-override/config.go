@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"errors"
-	"fmt"
 
 	"github.com/plumb-cni/plumb/v2/pkg/skel"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
@@ -61,27 +60,20 @@ func (raw *rawConfig) toConfig() (*config, error) {
 		flushGateway:     *cmp.Or(args.FlushGateway, raw.FlushGateway, &no),
 		requireDelRoutes: raw.RequireDelRoutes, skipCheck: raw.SkipCheck,
 	}
-	var errs []error
-	parseRoute := func(key string, i int, text types.RouteText) types.Route {
-		route, err := text.Route()
-		if err != nil {
-			errs = append(errs, fmt.Errorf("%s[%d]: %w", key, i, err))
-		}
-		return route
-	}
 	delKey, delRoutes := "delroutes", raw.DelRoutes
 	if args.DelRoutes != nil {
 		delKey, delRoutes = "args.cni.delroutes", args.DelRoutes
 	}
-	for i, text := range delRoutes {
-		conf.delRoutes = append(conf.delRoutes, parseRoute(delKey, i, types.RouteText{Dst: text.Dst, GW: text.GW, Table: text.Table}))
+	var texts []types.RouteText
+	for _, r := range delRoutes {
+		texts = append(texts, types.RouteText{Dst: r.Dst, GW: r.GW, Table: r.Table})
 	}
 	addKey, addRoutes := "addroutes", raw.AddRoutes
 	if args.AddRoutes != nil {
 		addKey, addRoutes = "args.cni.addroutes", args.AddRoutes
 	}
-	for i, text := range addRoutes {
-		conf.addRoutes = append(conf.addRoutes, parseRoute(addKey, i, text))
-	}
-	return conf, errors.Join(errs...)
+	var delErr, addErr error
+	conf.delRoutes, delErr = types.ParseRoutes(delKey, texts)
+	conf.addRoutes, addErr = types.ParseRoutes(addKey, addRoutes)
+	return conf, errors.Join(delErr, addErr)
 }

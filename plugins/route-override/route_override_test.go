@@ -194,7 +194,7 @@ var _ = Describe("STATUS", func() {
 	It("fails for an invalid configuration", func() {
 		b := nstest.NewBedOn(GinkgoTB(), plugin(), nstest.NewHost(GinkgoTB()))
 		b.RequireStatus(confWithoutPrev("1.1.0", ""), "")
-		b.RequireStatus(confWithoutPrev("1.1.0", `"delroutes":[{}]`), "delroutes[0]: dst")
+		b.RequireStatus(confWithoutPrev("1.1.0", `"delroutes":[{}]`), "delroutes[0].dst")
 	})
 })
 
@@ -206,9 +206,9 @@ var _ = Describe("an ADD that is refused", Ordered, ContinueOnFailure, func() {
 	DescribeTable("changes nothing", func(config string, code int, texts ...string) { b.Refuse(b.call(config), code, texts...) },
 		Entry("without prevResult", confWithoutPrev("1.1.0", ""), 7, "must be called as chained plugin"),
 		Entry("with invalid routes", conf(`"delroutes":[{"dst":"10.0.0.0/8"},{"gw":"x"}],"addroutes":[{"dst":"10.0.0.0/8","gw":"fd66::1"},{"dst":"::/0","gw":"fd66::1","gws":["fd66::2"]}]`), 7,
-			`delroutes[1]: dst: invalid CIDR address: ""`, "addroutes[0]: route 10.0.0.0/8 has a gateway of the other family", "addroutes[1]: route ::/0: gw must be the first of gws, want fd66::2, got fd66::1; omit gw"),
-		Entry("with invalid routes in args", conf(`"args":{"cni":{"delroutes":[{}],"addroutes":[{}]}}`), 7, "args.cni.delroutes[0]: dst", "args.cni.addroutes[0]: dst"),
-		Entry("with a text in place of a bool", conf(`"flushroutes":"true"`), 6, `key "flushroutes": want true or false, got string`),
+			`delroutes[1].dst: invalid CIDR address: ""`, "addroutes[0].gw ", "addroutes[1].gw must be the first of gws, want fd66::2, got fd66::1; omit gw"),
+		Entry("with invalid routes in args", conf(`"args":{"cni":{"delroutes":[{}],"addroutes":[{}]}}`), 7, "args.cni.delroutes[0].dst", "args.cni.addroutes[0].dst"),
+		Entry("with a text in place of a bool", conf(`"flushroutes":"true"`), 6, `flushroutes: want true or false, got string`),
 		Entry("with an unknown key if strict", conf(`"strict":true,"addroute":[]`), 2, "addroute"),
 		Entry("with requireDelRoutes and missing routes", conf(`"flushroutes":true,"requireDelRoutes":true,"delroutes":[{"dst":"10.9.0.0/16"},{"dst":"10.9.0.0/17"},{"dst":"fd09::/64","gw":"fd66::9"}]`), 7,
 			"delroutes[1]: interface eth0 has no route 10.9.0.0/17; correct it, or remove requireDelRoutes", "delroutes[2]: interface eth0 has no route fd09::/64 via fd66::9"),

@@ -62,7 +62,7 @@ func (raw *rawConfig) toConfig() (*config, error) {
 		"keepMain %q must be %s, %s or %s", raw.KeepMain, keepNone, keepSubnet, keepAll)
 	reportIf(raw.AddSourceHints && conf.keep != keepSubnet,
 		"addSourceHints and keepMain %q cannot be combined, because addSourceHints implies keepMain %q", raw.KeepMain, keepSubnet)
-	reportIf(len(raw.Gateways) > 2, "gateways list cannot contain more than 2 entries, got %d", len(raw.Gateways))
+	reportIf(len(raw.Gateways) > 2, "gateways: gateways list cannot contain more than 2 entries, got %d", len(raw.Gateways))
 	for i, text := range raw.Gateways {
 		gateway, err := netip.ParseAddr(text)
 		gateway = gateway.Unmap()
@@ -71,7 +71,7 @@ func (raw *rawConfig) toConfig() (*config, error) {
 			continue
 		}
 		for _, other := range conf.gateways {
-			reportIf(other.Is4() == gateway.Is4(), "gateways list contains multiple %s addresses: %s and %s", family(gateway), other, gateway)
+			reportIf(other.Is4() == gateway.Is4(), "gateways[%d]: gateways list contains multiple %s addresses: %s and %s", i, family(gateway), other, gateway)
 		}
 		conf.gateways = append(conf.gateways, gateway)
 	}

@@ -66,10 +66,11 @@ func parse(r *skel.Request) (*config, error) {
 // toConfig checks the configuration and returns all problems in one error.
 func (raw *rawConfig) toConfig(args types.Args, v types.Version) (*config, error) {
 	if raw.IPAM == nil {
-		return nil, errors.New("IPAM config missing 'ipam' key")
+		return nil, types.ErrNoIPAM
 	}
-	conf := &config{dns: raw.IPAM.DNS}
-	return conf, errors.Join(conf.addAddresses(raw, args), conf.checkFamilies(v), conf.parseRoutes(raw.IPAM.Routes))
+	routes, routesErr := types.ParseRoutes("ipam.routes", raw.IPAM.Routes)
+	conf := &config{dns: raw.IPAM.DNS, routes: routes}
+	return conf, errors.Join(conf.addAddresses(raw, args), conf.checkFamilies(v), routesErr)
 }
 
 // addAddresses adds the addresses of the first source that contains any, and ignores the other sources. The
@@ -84,13 +85,11 @@ func (c *config) addAddresses(raw *rawConfig, args types.Args) error {
 	}
 	var errs []error
 	for i, a := range raw.IPAM.Addresses {
-		if err := c.addConfigured(a); err != nil {
-			errs = append(errs, fmt.Errorf("addresses[%d]: %w", i, err))
-		}
+		errs = append(errs, c.addConfigured(fmt.Sprintf("ipam.addresses[%d]", i), a))
 	}
 	configured := len(c.ips)
 	for _, ip := range splitList(args[types.ArgIP]) {
-		err := c.addAll([]string{ip}, "IP", "the 'ip' field is expected to be in CIDR notation")
+		err := c.addOne("CNI_ARGS: IP", ip, "the 'ip' field is expected to be in CIDR notation")
 		if addr, noLength := netip.ParseAddr(strings.TrimSpace(ip)); noLength == nil {
 			err = fmt.Errorf("%w; IP in CNI_ARGS needs a prefix length, for example %s/%d", err, addr, examplePrefix(addr))
 		}
@@ -118,16 +117,16 @@ func splitList(s string) []string {
 	return strings.Split(s, ",")
 }
 
-// addConfigured adds an item of the key addresses.
-func (c *config) addConfigured(raw rawAddress) error {
-	address, err := parseAddress(raw.Address, "the 'address' field is expected to be in CIDR notation")
-	gateway, gwErr := parseGateway(raw.Gateway)
+// addConfigured adds the item of the key addresses at this path.
+func (c *config) addConfigured(at string, raw rawAddress) error {
+	address, err := parseAddress(at+".address", raw.Address, "the 'address' field is expected to be in CIDR notation")
+	gateway, gwErr := parseGateway(at+".gateway", raw.Gateway)
 	if err != nil || gwErr != nil {
 		return errors.Join(err, gwErr)
 	}
 	// A gateway outside the subnet is valid, because ptp reaches it over the link.
 	if gateway.IsValid() && gateway.Is4() != address.Addr().Is4() {
-		return fmt.Errorf("address %s has a gateway of the other family: %s", address, gateway)
+		return fmt.Errorf("%s.gateway %s must be of the same family as address %s", at, gateway, address)
 	}
 	c.add(types.IP{Interface: types.NoInterface, Address: address, Gateway: gateway})
 	return nil
@@ -137,14 +136,18 @@ func (c *config) addConfigured(raw rawAddress) error {
 func (c *config) addAll(ips []string, key, problem string) error {
 	var errs []error
 	for i, s := range ips {
-		address, err := parseAddress(s, problem)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("%s[%d]: %w", key, i, err))
-			continue
-		}
-		c.add(types.IP{Interface: types.NoInterface, Address: address})
+		errs = append(errs, c.addOne(fmt.Sprintf("%s[%d]", key, i), s, problem))
 	}
 	return errors.Join(errs...)
+}
+
+// addOne adds the address of a key, without a gateway.
+func (c *config) addOne(key, s, problem string) error {
+	address, err := parseAddress(key, s, problem)
+	if err == nil {
+		c.add(types.IP{Interface: types.NoInterface, Address: address})
+	}
+	return err
 }
 
 // add adds an IP, unless its address was already added, because an address can be assigned to an interface only once.
@@ -157,7 +160,7 @@ func (c *config) add(ip types.IP) {
 // addGateway sets a gateway of CNI_ARGS for the addresses whose subnet contains it. The first addresses of c.ips come
 // from the configuration, and configured is their number. addGateway keeps the gateways of these addresses.
 func (c *config) addGateway(s string, configured int) error {
-	gateway, err := parseGateway(strings.TrimSpace(s))
+	gateway, err := parseGateway("CNI_ARGS: GATEWAY", strings.TrimSpace(s))
 	if err != nil || !gateway.IsValid() {
 		return err
 	}
@@ -174,27 +177,27 @@ func (c *config) addGateway(s string, configured int) error {
 	return nil
 }
 
-// parseAddress parses an address with its prefix length. It returns an error if no interface can have the
-// address. The error for a string that is not an address begins with problem.
-func parseAddress(s, problem string) (netip.Prefix, error) {
+// parseAddress parses an address with its prefix length, the value of a key. It returns an error if no interface can have the
+// address. problem is the error for a string that is not an address.
+func parseAddress(key, s, problem string) (netip.Prefix, error) {
 	p, err := types.ParseCIDR(strings.TrimSpace(s))
 	switch {
 	case err != nil:
-		return netip.Prefix{}, fmt.Errorf("%s, got: '%s'", problem, s)
+		return netip.Prefix{}, fmt.Errorf("%s: %s, got: '%s'", key, problem, s)
 	case p.Addr().IsUnspecified(), p.Addr().IsMulticast():
-		return netip.Prefix{}, fmt.Errorf("address %s cannot be the address of an interface: it is unspecified or multicast", p)
+		return netip.Prefix{}, fmt.Errorf("%s: an interface cannot have a multicast or unspecified address, as in %s", key, p)
 	}
 	return p, nil
 }
 
-// parseGateway parses a gateway. It returns the zero Addr for an empty string.
-func parseGateway(s string) (netip.Addr, error) {
+// parseGateway parses a gateway, the value of a key. It returns the zero Addr for an empty string.
+func parseGateway(key, s string) (netip.Addr, error) {
 	if s == "" {
 		return netip.Addr{}, nil
 	}
 	ip, err := types.ParseAddr(s)
 	if err != nil {
-		return netip.Addr{}, fmt.Errorf("invalid gateway address: %s", s)
+		return netip.Addr{}, fmt.Errorf("%s: invalid gateway address: %s", key, s)
 	}
 	return ip, nil
 }
@@ -207,20 +210,7 @@ func (c *config) checkFamilies(v types.Version) error {
 		perFamily[ip.Address.Addr().Is4()]++
 	}
 	if v < types.V030 && max(perFamily[true], perFamily[false]) > 1 {
-		return fmt.Errorf("CNI version %s does not support more than 1 address per family", v)
+		return fmt.Errorf("cniVersion: CNI version %s does not support more than 1 address per family", v)
 	}
 	return nil
-}
-
-func (c *config) parseRoutes(texts []types.RouteText) error {
-	var errs []error
-	for i, text := range texts {
-		route, err := text.Route()
-		if err != nil {
-			errs = append(errs, fmt.Errorf("routes[%d]: %w", i, err))
-			continue
-		}
-		c.routes = append(c.routes, route)
-	}
-	return errors.Join(errs...)
 }

@@ -196,6 +196,6 @@ var _ = Describe("an invalid configuration", Ordered, ContinueOnFailure, func() 
 		Entry("an MTU that is too small for IPv6", "1.1.0", `"mtu":1279`, static, "too small for address fd00:1::2/64"),
 		Entry("no address before 0.3.0", "0.2.0", "", noIPAM, types.ErrNoAddress.Error()),
 		Entry("dhcp", "1.1.0", `"mtu":67`, `{"type":"dhcp"}`,
-			"a tap cannot reach a DHCP server during ADD, because no program is attached to it yet; use another IPAM plugin than dhcp", "mtu 67"),
+			"ipam.type: a tap cannot reach a DHCP server during ADD, because no program is attached to it yet; use another IPAM plugin than dhcp", "mtu 67"),
 	)
 })

@@ -51,8 +51,7 @@ func parse(r *skel.Request) (*config, error) {
 	reportIf(isNoID(raw.Owner), "owner %d is not a user ID", uint32(math.MaxUint32))
 	reportIf(isNoID(raw.Group), "group %d is not a group ID", uint32(math.MaxUint32))
 	reportIf(strings.ContainsAny(raw.SELinuxContext, "\x00\n"), "selinuxContext %q contains a line feed or a NUL", raw.SELinuxContext)
-	reportIf(ipam.NeedsLink(r), "a tap cannot reach a DHCP server during ADD, because no program is attached to it yet; use another IPAM plugin than %s", r.Conf.IPAM.Type)
-	errs = append(errs, ipam.CheckLayer2(r))
+	errs = append(errs, ipam.CheckLayer2(r), ipam.CheckNotDHCP(r, "a tap cannot reach a DHCP server during ADD, because no program is attached to it yet"))
 	return conf, types.Coded(types.CodeConfig, errors.Join(errs...))
 }
 

@@ -69,7 +69,7 @@ func checkNoHostAccess(container *nl.Conn, eth nl.Link) error {
 
 // checkInterface returns an error if a virtual machine cannot use the MAC or the MTU of the interface.
 func checkInterface(eth nl.Link) error {
-	if mac, err := types.FirstMAC(eth.MAC.String()); err != nil || mac == "" {
+	if mac, err := types.UnicastMAC(eth.MAC.String()); err != nil || mac == "" {
 		return types.Errorf(types.CodeConfig, "interface %s is not an Ethernet interface, because its MAC is %q; a tap carries Ethernet frames only", eth.Name, eth.MAC)
 	}
 	if eth.MTU > nl.MaxTapMTU {

@@ -52,7 +52,7 @@ func (s *rawSysctls) UnmarshalJSON(data []byte) error {
 	*s = make(rawSysctls, len(object))
 	for key, value := range object {
 		if value == nil {
-			return fmt.Errorf("sysctl %q: want a string, got null", key)
+			return fmt.Errorf("%q: want a string, got null", key)
 		}
 		(*s)[key] = *value
 	}
@@ -118,17 +118,19 @@ func (raw *rawConfig) toConfig(ifName string, args types.Args) (*config, error) 
 	if mtu := conf.link.MTU; mtu != nil && *mtu == 0 {
 		conf.link.MTU = nil
 	}
-	return conf, errors.Join(macErr, sysctlErr, conf.validate())
+	return conf, errors.Join(macErr, sysctlErr, conf.validate(fromArgs))
 }
 
-// validate returns an error that names each value that no container could use.
-func (c *config) validate() error {
+// validate returns an error that names each value that no container could use. A value of args.cni replaces the
+// configuration's.
+func (c *config) validate(fromArgs rawSettings) error {
 	var errs []error
+	prefix := map[bool]string{true: "args.cni."}
 	if mtu := c.link.MTU; mtu != nil && (*mtu < attach.MinMTU || *mtu > maxMTU) {
-		errs = append(errs, fmt.Errorf("mtu %d must be between %d and %d", *mtu, attach.MinMTU, maxMTU))
+		errs = append(errs, fmt.Errorf("%s %d must be between %d and %d", prefix[fromArgs.MTU != nil]+"mtu", *mtu, attach.MinMTU, maxMTU))
 	}
 	if n := c.link.TxQLen; n != nil && (*n < 0 || *n > math.MaxInt32) {
-		errs = append(errs, fmt.Errorf("txQLen %d must be between 0 and %d", *n, math.MaxInt32))
+		errs = append(errs, fmt.Errorf("%s %d must be between 0 and %d", prefix[fromArgs.TxQLen != nil]+"txQLen", *n, math.MaxInt32))
 	}
 	if c.dataDir != "" && !filepath.IsAbs(c.dataDir) {
 		errs = append(errs, fmt.Errorf("dataDir %q is not an absolute path", c.dataDir))

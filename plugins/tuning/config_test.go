@@ -114,9 +114,9 @@ func TestParseReturnsErrors(t *testing.T) {
 		want       string
 	}{
 		{`, "sysctl": {"net.a": "1", "net.a": "2"}`, "", types.CodeConfig, "duplicated sysctl keys are not allowed"},
-		{`, "sysctl": {"net.a": "1", "net.b": 5}`, "", types.CodeDecode, `key "sysctl.net.b": want a string, got number`},
-		{`, "args": {"cni": {"sysctl": {"net.b": ["x"]}}}`, "", types.CodeDecode, `key "args.cni.sysctl.net.b": want a string, got array`},
-		{`, "sysctl": {"net.b": null}`, "", types.CodeConfig, `sysctl "net.b": want a string, got null`},
+		{`, "sysctl": {"net.a": "1", "net.b": 5}`, "", types.CodeDecode, `sysctl.net.b: want a string, got number`},
+		{`, "args": {"cni": {"sysctl": {"net.b": ["x"]}}}`, "", types.CodeDecode, `args.cni.sysctl.net.b: want a string, got array`},
+		{`, "sysctl": {"net.b": null}`, "", types.CodeConfig, `sysctl: "net.b": want a string, got null`},
 		{`, "sysctl": {"net.a": "1", "net.b": "2", "net.a": "1"}`, "", types.CodeConfig, "duplicated sysctl keys are not allowed"},
 		{`, "args": {"cni": {"sysctl": {"net.a": "1", "net.a": "1"}}}`, "", types.CodeConfig, "duplicated sysctl keys are not allowed"},
 		{`, "sysctl": {"net.a": "1", "net/a": "2"}`, "", types.CodeConfig, `duplicated sysctl keys are not allowed: "net.a" and "net/a" are the same`},
@@ -124,18 +124,18 @@ func TestParseReturnsErrors(t *testing.T) {
 		{`, "sysctl": {"net.a.b": "1", "net.a/b": "2"}`, "", types.CodeConfig, "duplicated sysctl keys"},
 		{`, "sysctl": {"kernel.nosuch": "1", "net/../vm/x": "2"}, "mtu": 67, "txQLen": -1, "dataDir": "d", "mac": "no"`, "", types.CodeConfig,
 			"mac: invalid MAC address \"no\"\n" +
-				"invalid net sysctl key: \"kernel.nosuch\"; a key must begin with \"net.\"\n" +
-				"invalid net sysctl key: \"net/../vm/x\"; a key must begin with \"net.\"\n" +
+				"sysctl: invalid net sysctl key: \"kernel.nosuch\"; a key must begin with \"net.\"\n" +
+				"sysctl: invalid net sysctl key: \"net/../vm/x\"; a key must begin with \"net.\"\n" +
 				"mtu 67 must be between 68 and 65536\ntxQLen -1 must be between 0 and 2147483647\ndataDir \"d\" is not an absolute path"},
 		{`, "mtu": -5`, "", types.CodeConfig, "mtu -5"}, {`, "mtu": 65537`, "", types.CodeConfig, "mtu 65537"},
 		{`, "txQLen": 4294967296`, "", types.CodeConfig, "txQLen 4294967296"},
 		{`, "mac": "ff:ff:ff:ff:ff:ff"`, "", types.CodeConfig, "unicast"},
 		{``, "MAC=nonsense", types.CodeConfig, `invalid MAC address "nonsense"`},
 		{``, "FOO=1", types.CodeEnvironment, "unknown args"},
-		{`, "sysctl": ["net.a"]`, "", types.CodeDecode, `key "sysctl"`},
-		{`, "mtu": "1400"`, "", types.CodeDecode, `key "mtu"`},
-		{`, "promisc": "yes"`, "", types.CodeDecode, `key "promisc"`},
-		{`, "args": {"cni": {"mtu": []}}`, "", types.CodeDecode, `key "args.cni.mtu"`},
+		{`, "sysctl": ["net.a"]`, "", types.CodeDecode, `sysctl`},
+		{`, "mtu": "1400"`, "", types.CodeDecode, `mtu`},
+		{`, "promisc": "yes"`, "", types.CodeDecode, `promisc`},
+		{`, "args": {"cni": {"mtu": []}}`, "", types.CodeDecode, `args.cni.mtu`},
 	} {
 		t.Run(tc.body+tc.args, func(t *testing.T) {
 			_, err := decode(t, head+tc.body+"}", tc.args)

@@ -25,27 +25,27 @@ type assignment struct {
 // entry of the configuration for the same sysctl. The result is sorted, so that every ADD writes in the same
 // order, and writes "all" before the interfaces whose values it overwrites.
 func assignments(configured, fromArgs rawSysctls, ifName string) ([]assignment, error) {
-	all, err := parseSysctls(configured, ifName)
-	replacing, argsErr := parseSysctls(fromArgs, ifName)
+	all, err := parseSysctls("sysctl", configured, ifName)
+	replacing, argsErr := parseSysctls("args.cni.sysctl", fromArgs, ifName)
 	all = slices.DeleteFunc(all, func(a assignment) bool { return slices.ContainsFunc(replacing, a.sameSysctl) })
 	all = append(all, replacing...)
 	slices.SortFunc(all, func(a, b assignment) int { return strings.Compare(a.paths[0], b.paths[0]) })
 	return all, errors.Join(err, argsErr)
 }
 
-// parseSysctls returns the entries of one object, and an error if two keys mean the same sysctl.
-func parseSysctls(object rawSysctls, ifName string) ([]assignment, error) {
+// parseSysctls returns the entries of the object of a key, and an error if two keys mean the same sysctl.
+func parseSysctls(name string, object rawSysctls, ifName string) ([]assignment, error) {
 	var all []assignment
 	var errs []error
 	for _, key := range slices.Sorted(maps.Keys(object)) {
 		paths, err := pathsOf(key, ifName)
 		if err != nil {
-			errs = append(errs, err)
+			errs = append(errs, fmt.Errorf("%s: %w", name, err))
 			continue
 		}
 		a := assignment{key, paths, object[key]}
 		if i := slices.IndexFunc(all, a.sameSysctl); i >= 0 {
-			errs = append(errs, fmt.Errorf("duplicated sysctl keys are not allowed: %q and %q are the same", all[i].written, key))
+			errs = append(errs, fmt.Errorf("%s: duplicated sysctl keys are not allowed: %q and %q are the same", name, all[i].written, key))
 		}
 		all = append(all, a)
 	}

@@ -33,14 +33,14 @@ func (raw *rawConfig) validateChain(r *skel.Request) error {
 	var errs []error
 	reportIf := types.ProblemsInto(&errs)
 	if !raw.isInChain() {
-		reportIf(raw.Master == "", `"master" field is required: the interface that carries the VLAN`)
+		reportIf(raw.Master == "", `master: "master" field is required; name the interface that carries the VLAN`)
 		reportIf(raw.IfName != "", `ifName: only allowed in a chain, with "linkInContainer" and without "master"`)
 		return errors.Join(errs...)
 	}
-	reportIf(r.Conf.IPAM.Type != "", `a VLAN interface in a chain gets no addresses; remove "ipam", or configure a network with "master"`)
+	reportIf(r.Conf.IPAM.Type != "", `ipam: a VLAN interface in a chain gets no addresses; remove "ipam", or configure a network with "master"`)
 	if name := raw.linkName(r); raw.IfName != "" || r.Command == "ADD" && raw.VLANID != nil {
 		err := types.CheckIfName(name)
-		reportIf(err != nil, `%q cannot be the name of the VLAN interface; set "ifName": %w`, name, err)
+		reportIf(err != nil, `ifName %q is not an interface name: %w`, name, err)
 	}
 	return errors.Join(errs...)
 }

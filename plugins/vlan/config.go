@@ -57,7 +57,7 @@ func parse(r *skel.Request) (*config, error) {
 	}
 	errs := []error{macErr, raw.validateChain(r), conf.master.Validate(), attach.CheckMTU(raw.MTU)}
 	reportIf := types.ProblemsInto(&errs)
-	reportIf(raw.VLANID == nil, `"vlanId" is required: the ID of the VLAN, from 0 to %d`, nl.MaxVLAN)
+	reportIf(raw.VLANID == nil, `vlanId is missing; set it to the ID of the VLAN, from 0 to %d`, nl.MaxVLAN)
 	if raw.VLANID != nil {
 		conf.id = *raw.VLANID
 		reportIf(conf.id < 0 || conf.id > nl.MaxVLAN, "vlanId: invalid VLAN ID %d (must be between 0 and %d)", conf.id, nl.MaxVLAN)

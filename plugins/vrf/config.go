@@ -33,7 +33,7 @@ func parse(r *skel.Request) (*config, error) {
 	}
 	var errs []error
 	reportIf := types.ProblemsInto(&errs)
-	reportIf(raw.VRFName == "", "configuration is expected to have a valid vrf name: the key \"vrfname\" is missing or empty")
+	reportIf(raw.VRFName == "", "vrfname: configuration is expected to have a valid vrf name; the key is missing or empty")
 	if err := types.CheckIfName(raw.VRFName); err != nil {
 		reportIf(raw.VRFName != "", "vrfname %q is not an interface name: %w", raw.VRFName, err)
 	}

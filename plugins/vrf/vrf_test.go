@@ -302,7 +302,7 @@ var _ = Describe("without a VRF in the kernel or in the container", func() {
 		b.container.Batch(GinkgoTB(), "link add net1 up type veth peer name peer1")
 		b.Fails("CHECK", b.call("net1", conf(blue)), types.CodeChanged, "VRF blue does not exist")
 		b.RequireStatus(nstest.Conf("vrf", "1.1.0", blue, ""), "")
-		b.RequireStatus(nstest.Conf("vrf", "1.1.0", "", ""), `the key "vrfname" is missing or empty`)
+		b.RequireStatus(nstest.Conf("vrf", "1.1.0", "", ""), "vrfname: configuration is expected to have a valid vrf name")
 		Expect(b.Run("STATUS", b.Call("", nil, nstest.Conf("vrf", "1.1.0", "", ""))).Stdout).NotTo(ContainSubstring("another interface"))
 	})
 })
@@ -315,7 +315,7 @@ var _ = Describe("an invalid configuration", Ordered, ContinueOnFailure, func() 
 	DescribeTable("ADD rejects a configuration", func(config string, code int, texts ...string) {
 		b.Refuse(b.call("net1", config), code, texts...)
 	},
-		Entry("without a name", conf(`"table":5`), 7, `configuration is expected to have a valid vrf name: the key "vrfname" is missing or empty`),
+		Entry("without a name", conf(`"table":5`), 7, "vrfname: configuration is expected to have a valid vrf name; the key is missing or empty"),
 		Entry("with several problems", conf(`"vrfname":"a/b","table":254`), 7, `vrfname "a/b" is not an interface name`, "table 254 is one of the kernel's tables"),
 		Entry("with a table above the largest", conf(blue+`,"table":4294967296`), 7, "table 4294967296 must be between"),
 		Entry("with the table default", conf(blue+`,"table":253`), 7, "table 253 is one of the kernel's tables"),

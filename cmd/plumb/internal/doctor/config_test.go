@@ -283,7 +283,7 @@ var _ = Describe("plumb doctor on configurations", func() {
 			},
 			what: "kernel: net.bridge.bridge-nf-call-iptables is 0, so that containers on cni0 cannot connect to Services",
 		}),
-		Entry("an ignored backend", "status", more(`{"type": "firewall", "backend": "foo"}`, `, "backend": "foo"`, "", `unknown backend "foo"`)),
+		Entry("an ignored backend", "status", more(`{"type": "firewall", "backend": "foo"}`, `, "backend": "foo"`, "", `backend "foo" must be`)),
 		Entry("a sysctl that does not exist in containers", "sysctl", more(
 			`{"type": "tuning", "sysctl": {"net/core/netdev_budget": "1", "net.ipv4.conf.eth0/7.arp_notify": "1", "net/core/somaxconn": "9"}}`, `"net/core/netdev_budget": "1", `, "",
 			"10-pods.conflist:16: plugins[1].sysctl.net/core/netdev_budget: no such sysctl in a container")),

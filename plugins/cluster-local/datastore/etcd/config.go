@@ -35,12 +35,12 @@ func (c *config) Check() []error {
 		c.Prefix = defaultPrefix
 	}
 	reportIf(!strings.HasPrefix(c.Prefix, "/") || strings.HasSuffix(c.Prefix, "/") || !server.IsWord(c.Prefix),
-		"datastore.prefix %q must begin with '/', must not end with it, and must not contain white space", c.Prefix)
-	reportIf(len(c.Endpoints) == 0, "datastore.endpoints is missing; set at least one, such as https://10.0.0.1:2379")
+		"ipam.datastore.prefix %q must begin with '/', must not end with it, and must not contain white space", c.Prefix)
+	reportIf(len(c.Endpoints) == 0, "ipam.datastore.endpoints is missing; set at least one, such as https://10.0.0.1:2379")
 	encrypted := false
-	for _, e := range c.Endpoints {
+	for i, e := range c.Endpoints {
 		scheme, err := checkEndpoint(e)
-		reportIf(err != nil, "datastore.endpoints: %w", err)
+		reportIf(err != nil, "ipam.datastore.endpoints[%d]: %w", i, err)
 		encrypted = encrypted || scheme == "https"
 	}
 	if !encrypted {
@@ -75,19 +75,19 @@ func checkEndpoint(endpoint string) (scheme string, err error) {
 
 func (c *config) loadTLS() (*tls.Config, error) {
 	if c.CAFile == "" || c.CertFile == "" || c.KeyFile == "" {
-		return nil, fmt.Errorf("an https endpoint needs datastore.caFile, datastore.certFile and datastore.keyFile")
+		return nil, fmt.Errorf("ipam.datastore: an https endpoint needs caFile, certFile and keyFile")
 	}
 	ca, err := hostfile.ReadConfig(c.CAFile, hostfile.MaxSize)
 	if err != nil {
-		return nil, fmt.Errorf("datastore.caFile: %w", err)
+		return nil, fmt.Errorf("ipam.datastore.caFile: %w", err)
 	}
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(ca) {
-		return nil, fmt.Errorf("datastore.caFile: %s contains no certificate in PEM format", c.CAFile)
+		return nil, fmt.Errorf("ipam.datastore.caFile: %s contains no certificate in PEM format", c.CAFile)
 	}
 	certificate, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
 	if err != nil {
-		return nil, fmt.Errorf("datastore.certFile, datastore.keyFile: %w", err)
+		return nil, fmt.Errorf("ipam.datastore.certFile: %w", err)
 	}
 	return &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}, nil
 }

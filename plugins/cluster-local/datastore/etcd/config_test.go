@@ -23,9 +23,9 @@ func TestConfig(t *testing.T) {
 	}{
 		{`http://127.0.0.1:1`, `http://10.0.0.1:1`, types.CodeConfig, []string{"is not encrypted; use https"}},
 		{`http://127.0.0.1:1`, `http://localhost:1`, types.CodeConfig, []string{"is not encrypted; use https"}},
-		{`http://127.0.0.1:1`, `10.0.0.1:2379`, types.CodeConfig, []string{"endpoints"}},
+		{`http://127.0.0.1:1`, `10.0.0.1:2379`, types.CodeConfig, []string{"ipam.datastore.endpoints[0]: "}},
 		{`http://127.0.0.1:1`, `https://10.0.0.1/x`, types.CodeConfig, []string{"https://host:port"}},
-		{`http://127.0.0.1:1`, `https://10.0.0.1:1`, types.CodeConfig, []string{"caFile, datastore.certFile and datastore.keyFile"}},
+		{`http://127.0.0.1:1`, `https://10.0.0.1:1`, types.CodeConfig, []string{"an https endpoint needs caFile, certFile and keyFile"}},
 		{`"http://127.0.0.1:1"`, ``, types.CodeConfig, []string{"endpoints is missing"}},
 		{`"timeout":1`, `"prefix":"a/","timeout":61,"caFile":""`, types.CodeConfig, []string{"timeout 61", "prefix"}},
 	}

@@ -27,7 +27,7 @@ func (c *config) Check() []error {
 	if c.Kubeconfig == "" {
 		c.Kubeconfig = defaultKubeconfig
 	}
-	types.ProblemsInto(&errs)(!filepath.IsAbs(c.Kubeconfig), "datastore.kubeconfig %q must be an absolute path", c.Kubeconfig)
+	types.ProblemsInto(&errs)(!filepath.IsAbs(c.Kubeconfig), "ipam.datastore.kubeconfig %q must be an absolute path", c.Kubeconfig)
 	return errs
 }
 
@@ -38,7 +38,7 @@ func (c *config) connect() (*kubeconfig.Client, error) {
 	if err == nil {
 		return client, nil
 	}
-	err = fmt.Errorf("datastore.kubeconfig %s: %w", c.Kubeconfig, err)
+	err = fmt.Errorf("ipam.datastore.kubeconfig %s: %w", c.Kubeconfig, err)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, server.Errorf(types.CodeTryAgain, datastore.ReasonUnreachable, "%w; plumb's DaemonSet writes it if the chart's value clusterLocalKubernetes.enabled is set", err)
 	}

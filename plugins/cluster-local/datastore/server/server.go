@@ -51,7 +51,7 @@ func (c *Common) Check() (errs []error) {
 		seconds := defaultTimeout
 		c.Timeout = &seconds
 	}
-	reportIf(*c.Timeout < 1 || *c.Timeout > maxTimeout, "datastore.timeout %d must be from 1 to %d seconds", *c.Timeout, maxTimeout)
+	reportIf(*c.Timeout < 1 || *c.Timeout > maxTimeout, "ipam.datastore.timeout %d must be between 1 and %d seconds", *c.Timeout, maxTimeout)
 	return errs
 }
 
