@@ -17,6 +17,9 @@ if [ "$(id -u)" != 0 ] || [ ! -e /etc/debian_version ]; then
 	echo "need.sh: install these packages first:$missing" >&2
 	exit 1
 fi
+# Several checks of test.sh may install packages at the same time, but apt-get update fails while another one runs.
+exec 9<"$0"
+flock 9
 echo "installing:$missing"
 # Mask the services that these packages start, now and at each boot. firewalld would replace this machine's
 # firewall, and Kea would assign addresses in its networks. The tests need only the programs.

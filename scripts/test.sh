@@ -69,7 +69,7 @@ progress() {
 # packages prints the packages of this module whose paths match a pattern, or do not match it with -v. The packages
 # that take longest come first, so that no processor waits for them at the end.
 packages() {
-	local long='/(test/(bigendian|e2e|faults|release)|plugins/(cluster-local|firewall|portmap)|doctor|cni-conformance)$'
+	local long='/(test/(e2e|faults|release)|plugins/(cluster-local|firewall|portmap)|cmd/plumb|doctor)$'
 	go list ./... | awk -v long="$long" '$0 ~ long {print; next} {rest = rest $0 "\n"} END {printf "%s", rest}' | grep -E "$@"
 }
 
@@ -90,7 +90,7 @@ suites() {
 		short=-short=false concurrent='/v2/'
 	fi
 	mapfile -t list < <(packages "$starters")
-	{ tests -p 2 "${list[@]}" 2>&1 | progress ${#list[@]}; } &
+	{ CGO_ENABLED=0 tests -p 3 "$short" -trimpath "${list[@]}" 2>&1 | progress ${#list[@]}; } &
 	starter=$!
 	mapfile -t list < <(packages -v "$starters" | grep -E "$concurrent")
 	tests -p 3 -race "$short" "${list[@]}" 2>&1 | progress ${#list[@]} || status=$?
@@ -126,6 +126,35 @@ nodes() {
 format() { silent gofmt -l cmd pkg plugins scripts test; }
 
 failed=()
+declare -A started=()
+# begin NAME COMMAND… starts a check, which runs beside the next checks, in its own process group.
+begin() {
+	local name=$1
+	shift
+	set -m
+	"$@" </dev/null >"$work/$name.log" 2>&1 &
+	set +m
+	started[$name]=$!
+}
+
+# end NAME waits for a check that begin has started, and prints its output.
+end() {
+	local status=0
+	wait "${started[$1]}" || status=$?
+	unset "started[$1]"
+	cat "$work/$1.log"
+	return "$status"
+}
+
+# clean ends what begin has started, and removes the script's files.
+clean() {
+	local group
+	for group in "${started[@]}"; do
+		kill -- "-$group" 2>/dev/null || :
+	done
+	rm -rf "$work"
+}
+
 # run NAME COMMAND… runs a check, and adds its name to failed if it fails.
 run() {
 	local name=$1 begin=$SECONDS
@@ -153,7 +182,7 @@ if [ -n "$tier" ]; then
 fi
 
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+trap clean EXIT
 
 run "required programs" scripts/need.sh "${needed[@]}"
 run "modules" download
@@ -176,10 +205,12 @@ else
 	run "actionlint" go tool -modfile=scripts/checks/go.mod actionlint
 	run "shellcheck" shellcheck -x build_linux.sh scripts/*.sh scripts/packages/*.sh .ci/run test/vm/*.sh plugins/cluster-local/*.sh plugins/cluster-local/test/*.sh test/fresh/*.sh test/runtimes/*.sh test/runtimes/testdata/*.sh test/node/*.sh
 	CNI_TEST_NEEDS=$work/needs run "go test" suites
+	# The virtual machine takes as long as the other checks together, which mostly wait.
+	[ "$(uname -m)" != x86_64 ] || CNI_TEST_NEEDS=$work/needs begin "vm" test/vm/run.sh
 	run "runtimes" test/runtimes/run.sh
 	run "node" nodes
-	[ "$(uname -m)" != x86_64 ] || CNI_TEST_NEEDS=$work/needs run "vm" test/vm/run.sh
 	run "datastore" plugins/cluster-local/test/run.sh
+	[ -z "${started[vm]:-}" ] || run "vm" end "vm"
 	run "bench" bench
 	[ "$tier" = all ] || run "fuzz" scripts/fuzz.sh
 fi

@@ -124,43 +124,63 @@ plugins() {
 	export CNI_REFERENCE
 }
 
-# packages prints the packages with labelled specs. The packages that take longest come first. If CNI_TEST_NEEDS says which
+# packages prints the packages with labelled specs. The packages that take longest come first. If the file $lacking says which
 # specs this machine skipped, packages omits the packages without such a spec, because their labelled specs have run on
-# this machine. With CNI_TEST_FAULTS=all, it omits none.
+# this machine.
 packages() {
-	local package long='/(bridge|faults|firewall|ipvlan|vlan|vrf)$'
+	local package long='/(bridge|faults|firewall|ipvlan|portmap|vlan|vrf)$'
 	grep -rl --include='*_test.go' 'Label(nstest\.Kernel)' cmd pkg plugins test/e2e test/faults | xargs -n 1 dirname | sort -u |
 		while read -r package; do
-			if [ -z "${CNI_TEST_NEEDS:-}" ] || [ "${CNI_TEST_FAULTS:-}" = all ] || grep -q "^lacks $package: " "$CNI_TEST_NEEDS"; then
+			if [ -z "$lacking" ] || grep -q "^lacks $package: " "$lacking"; then
 				echo "$package"
 			fi
 		done | awk -v long="$long" '$0 ~ long {print; next} {rest = rest $0 "\n"} END {printf "%s", rest}'
 }
 
+# focus prints flags that select the specs of a package that this machine skipped. Ginkgo compares them with the name of the
+# suite and the name of the spec. The name of a row of a table may contain the address of a function, which differs between
+# two test binaries.
+focus() {
+	# shellcheck disable=SC2016 # a character of a regular expression
+	sed -n "s|^lacks $1: \\(.*\\): [^:]*$|\\1|p" "$lacking" | sed 's/[][\.*^$()+?{|}]/\\&/g; s/0x[0-9a-f]\{5,\}/0x[0-9a-f]+/g; s/.*/-ginkgo.focus=^\\S+ &$/' | sort -u
+}
+
 # suites runs the labelled specs of packages in one boot, one package per processor at a time.
 suites() {
-	local list lacking=${CNI_TEST_NEEDS:-} features=$work/vm/needs status=0
+	local list lacking=${CNI_TEST_NEEDS:-} skipped=${CNI_TEST_NEEDS:-} features=$work/vm/needs status=0
+	[ "${CNI_TEST_FAULTS:-}" != all ] || lacking=''
 	mapfile -t list < <(packages)
 	mkdir -p "$work/vm"
 	: >"$features"
 	if [ ${#list[@]} -gt 0 ]; then
 		CNI_TEST_REQUIRE=all CNI_TEST_NEEDS=$features run_suites "${list[@]}" || status=$?
 	fi
-	[ -z "$lacking" ] || check_skipped "$lacking" "$features" || status=1
+	[ -z "$skipped" ] || check_skipped "$skipped" "$features" || status=1
 	return $status
 }
 
-# run_suites builds the packages' test binaries, and runs their labelled specs in the virtual machine.
+# run_suites builds the packages' test binaries, and runs their labelled specs in the virtual machine, or those of them that
+# this machine skipped.
 run_suites() {
+	local package
 	CGO_ENABLED=0 go test -c -o "$work/tests/" "${@/#/./}" || return
 	printf '%s\n' "$@" >"$work/packages"
+	for package; do
+		if [ -n "$lacking" ]; then
+			echo -test.short
+			focus "$package"
+		else
+			echo -ginkgo.fail-on-empty
+		fi >"$work/tests/${package##*/}.flags"
+	done
 	# shellcheck disable=SC2016 # expanded in the virtual machine
 	boot xargs -a "$work/packages" -P "$cpus" -n 1 bash -c '
 		status=0
 		suite=$(awk "/^func Test/ {name = \$2} /RunSpecs/ {print name}" "$1"/*_suite_test.go)
 		sandbox=$PWD/scripts/sandbox.sh
+		mapfile -t flags <"$0/tests/${1##*/}.flags"
 		out=$(cd "$1" && "$sandbox" "$0/tests/${1##*/}.test" -test.run "^${suite%%(*}$" \
-			-test.timeout 60m -ginkgo.label-filter kernel -ginkgo.fail-on-empty 2>&1) || status=1
+			-test.timeout 60m -ginkgo.label-filter kernel "${flags[@]}" 2>&1) || status=1
 		printf "%s\n" "--- $1" "$out"
 		exit $status' "$work"
 }
