@@ -37,14 +37,10 @@ var notKeys = strings.Fields(`ignoreunknown
 // docs/reference/comparison.yaml.
 func TestComparison(t *testing.T) {
 	var all map[string]comparison
-	if err := yaml.UnmarshalStrict([]byte(read(t, "docs/reference/comparison.yaml")), &all); err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, yaml.UnmarshalStrict([]byte(read(t, "docs/reference/comparison.yaml")), &all))
 	bin := nstest.Reference(t)
 	entries, err := os.ReadDir(bin)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	var names []string
 	for _, e := range entries {
 		names = append(names, e.Name())
@@ -79,9 +75,7 @@ func requireTable(t *testing.T, path, mark, text string) {
 	switch {
 	case page == want:
 	case nstest.Updating():
-		if err := os.WriteFile("../"+path, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		nstest.Must(t, os.WriteFile("../"+path, []byte(want), 0o644))
 	default:
 		t.Errorf("the table in %s differs from its source; run go test ./test -run %s -update", path, t.Name())
 	}
@@ -96,9 +90,7 @@ func keys(t *testing.T, name string) []string {
 		Defs       map[string]object `json:"$defs"`
 	}
 	var schema object
-	if err := json.Unmarshal([]byte(read(t, "cmd/plumb/internal/schema/"+name+".schema.json")), &schema); err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, json.Unmarshal([]byte(read(t, "cmd/plumb/internal/schema/"+name+".schema.json")), &schema))
 	if ipam, ok := schema.Defs["ipam-"+name]; ok {
 		return slices.Sorted(maps.Keys(ipam.Properties))
 	}
@@ -108,9 +100,7 @@ func keys(t *testing.T, name string) []string {
 // jsonNames returns the names in the struct tags of an executable, which are in its data.
 func jsonNames(t *testing.T, executable string) []string {
 	text, err := os.ReadFile(executable)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	names := map[string]bool{}
 	for _, m := range regexp.MustCompile(`json:"([A-Za-z][\w.-]*)`).FindAllSubmatch(text, -1) {
 		names[string(m[1])] = true
@@ -135,12 +125,9 @@ func checkBackends(t *testing.T, name, executable string, backends sides) {
 			t.Errorf("the schema of %s does not name the backend %s", name, b)
 		}
 	}
-	text, err := os.ReadFile(executable)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := nstest.ReadFile(t, executable)
 	for _, b := range backends.Reference {
-		if !strings.Contains(string(text), b) {
+		if !strings.Contains(text, b) {
 			t.Errorf("the executable of the reference's %s does not contain the name of the backend %s", name, b)
 		}
 	}

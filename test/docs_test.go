@@ -48,11 +48,8 @@ func plugins(t *testing.T) []string {
 
 func read(t *testing.T, path string) string {
 	t.Helper()
-	b, err := os.ReadFile(filepath.Join("..", path))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(b)
+	b := nstest.ReadFile(t, filepath.Join("..", path))
+	return b
 }
 
 func TestPluginPages(t *testing.T) {
@@ -270,9 +267,7 @@ func tableKeys(page string) []string {
 func jsonTags(t *testing.T, text string) map[string]bool {
 	t.Helper()
 	f, err := parser.ParseFile(token.NewFileSet(), "config.go", text, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	tags := map[string]bool{}
 	ast.Inspect(f, func(n ast.Node) bool {
 		if field, ok := n.(*ast.Field); ok && field.Tag != nil {
@@ -372,9 +367,7 @@ func pages(t *testing.T) []string {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	return pages
 }
 
@@ -640,9 +633,7 @@ func TestDocChecksBite(t *testing.T) {
 		}
 	}
 	page := filepath.Join(t.TempDir(), "page.md")
-	if err := os.WriteFile(page, []byte("## How it is built\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, os.WriteFile(page, []byte("## How it is built\n"), 0o644))
 	for target, want := range map[string]string{
 		"none.md": "no such file", "#how-it-is-built": "", "page.md#no": "no such heading", "page.md#L3": "a line number (3) becomes wrong",
 	} {

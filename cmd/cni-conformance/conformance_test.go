@@ -51,13 +51,9 @@ func kills() string { return strconv.Itoa(nstest.FullOrShort(20, 5)) }
 func runConformance(t *testing.T, dir, list string, args ...string) (status int, r report, text string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "list.conflist")
-	if err := os.WriteFile(file, []byte(list), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, os.WriteFile(file, []byte(list), 0o644))
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	cmd := exec.Command(self)
 	cmd.Args = append([]string{conformance, "--cni-path", dir, "-o", "json", file}, args...)
 	var stdout, stderr bytes.Buffer
@@ -89,9 +85,7 @@ func TestPlumbConforms(t *testing.T) {
 func TestWrongPluginsFail(t *testing.T) {
 	bin := nstest.Build(t, "ptp", "host-local", "tuning")
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	for _, c := range suite.All("all") {
 		t.Run(c.ID, func(t *testing.T) {
 			t.Parallel()
@@ -107,9 +101,7 @@ func TestWrongPluginsFail(t *testing.T) {
 				targets[right] = filepath.Join(bin, right)
 			}
 			for link, target := range targets {
-				if err := os.Symlink(target, filepath.Join(dir, link)); err != nil {
-					t.Fatal(err)
-				}
+				nstest.Must(t, os.Symlink(target, filepath.Join(dir, link)))
 			}
 			status, r, stderr := runConformance(t, dir, list, "--case", c.ID, "--settle", "1s", "--kills", "0")
 			if status != exitFailed || len(r.Cases) != 1 || r.Cases[0].Verdict != suite.Fail {
@@ -151,11 +143,8 @@ func TestPage(t *testing.T) {
 	if status := run([]string{"--list", "--profile", "all", "-o", "markdown"}, &cases, t.Output()); status != 0 {
 		t.Fatalf("exit status %d", status)
 	}
-	page, err := os.ReadFile("../../docs/reference/conformance-cases.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, table, _ := strings.Cut(string(page), "\n\n| "); "| "+table != cases.String() {
+	page := nstest.ReadFile(t, "../../docs/reference/conformance-cases.md")
+	if _, table, _ := strings.Cut(page, "\n\n| "); "| "+table != cases.String() {
 		t.Errorf("docs/reference/conformance-cases.md differs from the cases; the output of cni-conformance --list --profile all -o markdown is:\n%s", cases.String())
 	}
 }

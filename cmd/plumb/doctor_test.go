@@ -1,7 +1,6 @@
 package main
 
 import (
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -30,11 +29,10 @@ var _ = It("deploy/doctor.yaml mounts the directories that plumb reads, at their
 	for _, variable := range []string{"NETCONFPATH", "CNI_PATH"} {
 		GinkgoT().Setenv(variable, "")
 	}
-	text, err := os.ReadFile(filepath.Join(nstest.Root(GinkgoTB()), "deploy/doctor.yaml"))
-	Expect(err).NotTo(HaveOccurred())
+	text := nstest.ReadFile(GinkgoTB(), filepath.Join(nstest.Root(GinkgoTB()), "deploy/doctor.yaml"))
 	var mounted []string
-	for _, m := range regexp.MustCompile(`\{name: (\w+), mountPath: ([^,}]+)[^}]*}`).FindAllStringSubmatch(string(text), -1) {
-		Expect(string(text)).To(ContainSubstring("- name: "+m[1]+"\n      hostPath: {path: "+strings.Replace(m[2], "/var/run", "/run", 1)+", "), "%s", m[0])
+	for _, m := range regexp.MustCompile(`\{name: (\w+), mountPath: ([^,}]+)[^}]*}`).FindAllStringSubmatch(text, -1) {
+		Expect(text).To(ContainSubstring("- name: "+m[1]+"\n      hostPath: {path: "+strings.Replace(m[2], "/var/run", "/run", 1)+", "), "%s", m[0])
 		mounted = append(mounted, m[2]+"/")
 		Expect(strings.Contains(m[0], ", readOnly: true}")).To(Equal(m[1] != "state" && m[1] != "run"), "only plugins write, and only there: %s", m[0])
 	}

@@ -74,9 +74,8 @@ func suspects() (ids []string) {
 
 func readSuspects() (entries []map[string]any) {
 	GinkgoHelper()
-	text, err := os.ReadFile(suspectsFile)
-	Expect(err).NotTo(HaveOccurred())
-	Expect(json.Unmarshal(text, &entries)).To(Succeed())
+	text := nstest.ReadFile(GinkgoTB(), suspectsFile)
+	Expect(json.Unmarshal([]byte(text), &entries)).To(Succeed())
 	return entries
 }
 

@@ -275,9 +275,8 @@ var _ = Describe("plumb gc", func() {
 	})
 
 	It("is not called by the page's command if one of the runtimes does not answer", func() {
-		page, err := os.ReadFile(filepath.Join(nstest.Root(GinkgoTB()), "docs/reference/plumb/gc.md"))
-		Expect(err).NotTo(HaveOccurred())
-		command := regexp.MustCompile("[^`]*\\bcrictl pods -q [^`]*podman ps -aq [^`]*plumb gc --live [^`]*").FindString(string(page))
+		page := nstest.ReadFile(GinkgoTB(), filepath.Join(nstest.Root(GinkgoTB()), "docs/reference/plumb/gc.md"))
+		command := regexp.MustCompile("[^`]*\\bcrictl pods -q [^`]*podman ps -aq [^`]*plumb gc --live [^`]*").FindString(page)
 		Expect(command).NotTo(BeEmpty())
 		programs := b.path("programs")
 		Expect(os.Mkdir(programs, 0o755)).To(Succeed())
@@ -611,9 +610,8 @@ func (b *testbed) check(list *libcni.NetworkConfigList, containerID string) erro
 	_, rt, err := b.cni.GetNetworkListCachedConfig(list, &libcni.RuntimeConf{ContainerID: containerID, IfName: "eth0"})
 	Expect(err).NotTo(HaveOccurred())
 	var cached struct{ Netns string }
-	text, err := os.ReadFile(filepath.Join(b.path("cache/results"), list.Name+"-"+containerID+"-eth0"))
-	Expect(err).NotTo(HaveOccurred())
-	Expect(json.Unmarshal(text, &cached)).To(Succeed())
+	text := nstest.ReadFile(GinkgoTB(), filepath.Join(b.path("cache/results"), list.Name+"-"+containerID+"-eth0"))
+	Expect(json.Unmarshal([]byte(text), &cached)).To(Succeed())
 	rt.NetNS = cached.Netns
 	return b.cni.CheckNetworkList(context.Background(), list, rt)
 }

@@ -38,9 +38,8 @@ var _ = Describe("plumb maintain", func() {
 		reply := b.run("", maintain("--live", b.path("live"), "--metrics", b.path("m.prom"))...)
 		Expect(reply.Exit).To(Equal(0), reply.Stderr)
 		Expect(reply.Stdout).To(And(ContainSubstring("removed stubs "+dead), ContainSubstring("repaired stubs "+live[:12])))
-		text, err := os.ReadFile(b.path("m.prom"))
-		Expect(err).NotTo(HaveOccurred())
-		Expect(string(text)).To(And(ContainSubstring("\nplumb_maintain_removed_total 1\n"), ContainSubstring("\nplumb_maintain_repaired_total 1\n")))
+		text := nstest.ReadFile(GinkgoTB(), b.path("m.prom"))
+		Expect(text).To(And(ContainSubstring("\nplumb_maintain_removed_total 1\n"), ContainSubstring("\nplumb_maintain_repaired_total 1\n")))
 
 		b.write("broken-one-"+live, broken)
 		b.write("fails-one-"+live, broken)

@@ -161,9 +161,8 @@ func (p *pageHost) start(command string) string {
 func (p *pageHost) checkPage(name, heading string) (blocks string) {
 	GinkgoHelper()
 	file := filepath.Join(nstest.Root(GinkgoTB()), name)
-	page, err := os.ReadFile(file)
-	Expect(err).NotTo(HaveOccurred())
-	before, rest, found := strings.Cut(string(page), "# "+heading+"\n")
+	page := nstest.ReadFile(GinkgoTB(), file)
+	before, rest, found := strings.Cut(page, "# "+heading+"\n")
 	Expect(found).To(BeTrue(), "no section %q", heading)
 	section, _, _ := strings.Cut(rest, "\n## ")
 	after := rest[len(section):]

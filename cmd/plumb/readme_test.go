@@ -15,10 +15,9 @@ import (
 var _ = Describe("README.md", func() {
 	It("shows what the commands print for its list", func() {
 		p := newPageTools()
-		page, err := os.ReadFile(filepath.Join(nstest.Root(GinkgoTB()), "README.md"))
-		Expect(err).NotTo(HaveOccurred())
+		page := nstest.ReadFile(GinkgoTB(), filepath.Join(nstest.Root(GinkgoTB()), "README.md"))
 		list := p.network("10-pods.conflist", strings.NewReplacer(`"type": "host-local"`, `"type": "host-local", "dataDir": "DIR/data"`,
-			`"type": "tuning"`, `"type": "tuning", "dataDir": "DIR/tuning"`).Replace(nstest.JSONBlocks(string(page))[0]))
+			`"type": "tuning"`, `"type": "tuning", "dataDir": "DIR/tuning"`).Replace(nstest.JSONBlocks(page)[0]))
 		p.add(list, newContainer(id(pageLive), 8080))
 		p.add(list, newContainer(id(pageDead)))
 		p.ageBy(76*time.Hour + 30*time.Minute)

@@ -116,9 +116,7 @@ func newTestbed(t *testing.T) testbed {
 func connect(t *testing.T, n *nstest.NS) *nl.Conn {
 	t.Helper()
 	c, err := nl.Open(n.Open(t, &trace.Tracer{}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	return c
 }
 
@@ -133,9 +131,7 @@ func (b testbed) request(t *testing.T, id string, prev *types.Result) *skel.Requ
 	r.Conf.Name = "net1"
 	if prev != nil {
 		text, err := prev.Marshal(types.Newest)
-		if err != nil {
-			t.Fatal(err)
-		}
+		nstest.Must(t, err)
 		r.Conf.PrevResult = text
 	}
 	return r
@@ -145,9 +141,7 @@ func (b testbed) add(t *testing.T, id string) nl.Link {
 	t.Helper()
 	var u undo.Stack
 	hostEnd, _, err := attach.AddVeth(&u, attach.Pair{Host: b.host, Container: b.container, Owner: attachment(id)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	return hostEnd
 }
 
@@ -161,12 +155,8 @@ func (b testbed) hostName(t *testing.T, id string) string {
 func (b testbed) del(t *testing.T, id string) {
 	t.Helper()
 	wait, err := attach.DelVeth(b.request(t, id, nil), b.host, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := wait(); err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
+	nstest.Must(t, wait())
 }
 
 func TestParseAliasAndOwnerOfReadTheAttachment(t *testing.T) {
@@ -265,9 +255,7 @@ func TestDelVethLeavesAnInterfaceOfAnotherAttachment(t *testing.T) {
 			b.hostNS.Batch(t, "link add veth0 type veth peer name eth0 address 02:00:00:00:00:01 netns "+b.containerNS.Path())
 			b.containerNS.Batch(t, "addr add 10.9.0.2/24 dev eth0")
 			wait, err := attach.DelVeth(b.request(t, "old", c.prev), b.host, b.container)
-			if err := errors.Join(err, wait()); err != nil {
-				t.Fatal(err)
-			}
+			nstest.Must(t, errors.Join(err, wait()))
 			if stays := strings.Contains(b.containerNS.Must(t, "ip", "-br", "link"), "eth0"); stays != c.stays {
 				t.Errorf("stays: %v", stays)
 			}
@@ -280,9 +268,7 @@ func TestAMACDoesNotIdentifyAnInterfaceThatHasItFromItsMaster(t *testing.T) {
 	b := newTestbed(t)
 	b.containerNS.Batch(t, "link add eth0 type veth peer name eth1", "address add 192.0.2.7/24 dev eth0")
 	l, err := b.container.Link("eth0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	prev := &types.Result{
 		Interfaces: []types.Interface{{Name: "eth0", MAC: l.MAC.String(), Sandbox: b.containerNS.Path()}},
 		IPs:        []types.IP{{Interface: 0, Address: netip.MustParsePrefix("192.0.2.5/24")}},
@@ -316,9 +302,7 @@ func TestVethGCLeavesOtherNetworks(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := attach.VethGC(b.host, "net1").Run(types.Set{attachment("keep"): true, attachment("unfinished"): true}); err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, attach.VethGC(b.host, "net1").Run(types.Set{attachment("keep"): true, attachment("unfinished"): true}))
 	links := b.hostNS.Must(t, "ip", "-br", "link")
 	if !strings.Contains(links, keep) || !strings.Contains(links, unfinished) || !strings.Contains(links, "vethfeedf00d") || !strings.Contains(links, "vethbbbbbbbb") ||
 		strings.Contains(links, drop) || strings.Contains(links, "vethaaaaaaaa") {
@@ -339,15 +323,11 @@ func TestDeleteAddressFlowsDeletesTheFlowsOfTheAddressOnly(t *testing.T) {
 		t.Fatal("the kernel tracks no connection, so that this test would prove nothing")
 	}
 	h := site.Host.Open(t, &trace.Tracer{})
-	if err := attach.DeleteAddressFlows(h, []netip.Prefix{prefix("198.18.0.77/32")}); err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, attach.DeleteAddressFlows(h, []netip.Prefix{prefix("198.18.0.77/32")}))
 	if count() == "0" {
 		t.Error("the flows of another address were deleted")
 	}
-	if err := attach.DeleteAddressFlows(h, []netip.Prefix{prefix(nstest.OutsideV4 + "/32")}); err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, attach.DeleteAddressFlows(h, []netip.Prefix{prefix(nstest.OutsideV4 + "/32")}))
 	if got := count(); got != "0" {
 		t.Errorf("%s flows are left", got)
 	}

@@ -39,9 +39,7 @@ func ack(options map[uint8][]byte) *dhcpv4.DHCPv4 {
 func onWire(t testing.TB, m *dhcpv4.DHCPv4) *dhcpv4.DHCPv4 {
 	t.Helper()
 	decoded, err := parse(m.ToBytes())
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	return decoded
 }
 
@@ -124,9 +122,7 @@ func TestDecodeOverload(t *testing.T) {
 		copy(data[108:], "\x0f\x04file\xff")
 		copy(data[44:], "\x06\x04\x01\x02\x03\x04\xff")
 		m, err := parse(data)
-		if err != nil {
-			t.Fatal(err)
-		}
+		nstest.Must(t, err)
 		if l, err := newLease(m); err != nil || !reflect.DeepEqual(l.DNS, want) {
 			t.Errorf("overload %d: %+v, %v", overload, l.DNS, err)
 		}
@@ -192,9 +188,7 @@ func TestDecodePacket(t *testing.T) {
 	}
 	withOptions := append(append([]byte{0x46, 0, 0, 35}, answerPacket([]byte("abc"))[4:20]...), append(make([]byte, 4), answerPacket([]byte("abc"))[20:]...)...)
 	vm, err := bpf.NewVM(answerFilter)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	for name, c := range map[string]struct {
 		packet           []byte
 		filtered, passes bool
@@ -232,18 +226,12 @@ func TestFilter(t *testing.T) {
 	nstest.Join(t, nstest.End{In: server, Name: "lan0", Addrs: []string{"10.8.0.1/24"}}, nstest.End{In: container, Name: "eth0", Addrs: []string{"10.8.0.5/24"}})
 	h := container.Open(t, nil)
 	conn, err := nl.Open(h)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	link, err := conn.Link("eth0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	c := &Client{NS: h, Link: link.Index, MAC: link.MAC}
 	s, stop, err := c.listen(t.Context(), unix.ETH_P_IP, answerFilter)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	defer stop()
 	nstest.ServeUDP(t, container, "10.8.0.5:69")
 	if _, err := nstest.DialUDP(server, "10.8.0.5:69"); err != nil {

@@ -42,9 +42,7 @@ func (b *lockedBuffer) Write(p []byte) (int, error) {
 func optionsIn(t *testing.T, args ...string) Options {
 	t.Helper()
 	o, err := parseOptions(append([]string{"-socketpath", filepath.Join(t.TempDir(), "run", "dhcp.sock")}, args...), io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	return o
 }
 
@@ -98,9 +96,7 @@ func TestTheDaemonLeavesOnlyItsLeases(t *testing.T) {
 		t.Error(info.Mode(), err)
 	}
 	idle, err := net.Dial("unix", o.Socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	defer func() { _ = idle.Close() }()
 	stop()
 	for _, path := range []string{o.PIDFile, o.Socket} {
@@ -134,9 +130,7 @@ func TestASecondDaemonDoesNotStart(t *testing.T) {
 	o := optionsIn(t)
 	defer runDaemon(t, o)()
 	wantError(t, o.Run(t.Context(), nil, io.Discard), "another daemon answers there; stop it first")
-	if err := os.Remove(o.Socket); err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, os.Remove(o.Socket))
 	wantError(t, o.Run(t.Context(), nil, io.Discard), "another DHCP daemon keeps its leases in "+strings.TrimSuffix(o.Socket, ".sock"))
 }
 
@@ -147,16 +141,12 @@ func TestADaemonThatDoesNotStartLeavesNothing(t *testing.T) {
 	o = Options{Socket: filepath.Join(dir, "run", "dhcp.sock"), PIDFile: filepath.Join(dir, "none", "pid")}
 	wantError(t, o.Run(t.Context(), nil, io.Discard), "write pid file")
 	l, err := net.Listen("unix", filepath.Join(dir, "x.sock")) // like the reference plugin's daemon, which has no directory
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	defer func() { _ = l.Close() }()
 	o = Options{Socket: l.Addr().String()}
 	wantError(t, o.Run(t.Context(), nil, io.Discard), "another daemon answers there; stop it first")
 	o = Options{Socket: filepath.Join(dir, "file")}
-	if err := os.WriteFile(o.Socket, []byte("x"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, os.WriteFile(o.Socket, []byte("x"), 0o600))
 	wantError(t, o.Run(t.Context(), nil, io.Discard), "not a socket; remove it")
 	if files, err := os.ReadDir(dir); err != nil || len(files) != 2 {
 		t.Error(files, err)
@@ -167,9 +157,7 @@ func TestADaemonThatDoesNotAnswerIsNotAwaitedForEver(t *testing.T) {
 	nstest.LeakCheck(t)
 	path := filepath.Join(t.TempDir(), "hung.sock")
 	l, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	defer func() { _ = l.Close() }()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
@@ -201,9 +189,7 @@ func TestTheDaemonRefusesRequestsWithAnError(t *testing.T) {
 		{`{"method": "status"}`, 0, ""},
 	} {
 		conn, err := net.Dial("unix", o.Socket)
-		if err != nil {
-			t.Fatal(err)
-		}
+		nstest.Must(t, err)
 		_, _ = io.WriteString(conn, c.line+"\n")
 		text, err := bufio.NewReader(conn).ReadBytes('\n')
 		_ = conn.Close()
@@ -268,9 +254,7 @@ func TestOneInheritedSocketIsUsed(t *testing.T) {
 func TestTheBootClockRings(t *testing.T) {
 	nstest.LeakCheck(t)
 	c, err := newBootClock()
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	defer c.close()
 	for _, at := range []time.Duration{0, c.now(), c.now() + 20*time.Millisecond} {
 		c.set(never)
@@ -291,25 +275,17 @@ func TestTheStoreKeepsOnlyLeases(t *testing.T) {
 	good := recordOf(owner)
 	good.State = selecting
 	for _, r := range []record{good, recordOf(attachment("net1", "bad"))} { // the second record lacks a state
-		if err := s.save(r); err != nil {
-			t.Fatal(err)
-		}
+		nstest.Must(t, s.save(r))
 	}
 	for _, name := range []string{"x" + leaseSuffix, "x" + markSuffix, ".0123~4567", "other"} {
-		if err := os.WriteFile(filepath.Join(s.Dir, name), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		nstest.Must(t, os.WriteFile(filepath.Join(s.Dir, name), nil, 0o600))
 	}
 	text, err := os.ReadFile(s.file(owner).Path())
 	if err == nil { // a lease under the name of another lease
 		err = os.WriteFile(filepath.Join(s.Dir, "y"+leaseSuffix), text, 0o600)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(filepath.Join(s.Dir, "dir"+leaseSuffix), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
+	nstest.Must(t, os.Mkdir(filepath.Join(s.Dir, "dir"+leaseSuffix), 0o700))
 	reported := 0
 	records, err := s.load(func(path string, err error) { reported++; t.Log(path, err) })
 	if err != nil || len(records) != 1 || records[0].Attachment != owner || reported != 4 {
@@ -323,9 +299,7 @@ func TestTheStoreKeepsOnlyLeases(t *testing.T) {
 
 func TestReleaseWithoutDaemon(t *testing.T) {
 	boot, err := readBootID()
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	s := Store{Dir: t.TempDir()}
 	if all, err := (Store{Dir: s.Dir + "/none"}).Attachments(); len(all) > 0 || err != nil {
 		t.Error(all, err)
@@ -336,13 +310,9 @@ func TestReleaseWithoutDaemon(t *testing.T) {
 	for _, o := range []types.Attachment{attachment("net1", "a"), attachment("net1", "b"), attachment("net2", "a")} {
 		r := recordOf(o)
 		r.State, r.Boot, r.Lease, r.NetNS = bound, boot, &dhcp.Lease{Address: netip.MustParsePrefix("10.0.0.5/24")}, "/nonexistent"
-		if err := s.save(r); err != nil {
-			t.Fatal(err)
-		}
+		nstest.Must(t, s.save(r))
 	}
-	if err := os.WriteFile(s.file(owner).Path(), []byte("damaged"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, os.WriteFile(s.file(owner).Path(), []byte("damaged"), 0o600))
 	if all, err := s.Attachments(); len(all) != 3 || err != nil {
 		t.Error(all, err)
 	}
@@ -361,26 +331,20 @@ func TestReleaseWithoutDaemon(t *testing.T) {
 func TestSocketHasItsModeFromTheStart(t *testing.T) {
 	dir := t.TempDir()
 	watch, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	defer func() { _ = unix.Close(watch) }()
 	if _, err := unix.InotifyAddWatch(watch, dir, unix.IN_CREATE|unix.IN_ATTRIB); err != nil {
 		t.Fatal(err)
 	}
 	l, err := listen(filepath.Join(dir, "dhcp.sock"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	defer func() { _ = l.Close() }()
 	if info, err := os.Stat(filepath.Join(dir, "dhcp.sock")); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", info, err)
 	}
 	buffer := make([]byte, 4096)
 	n, err := unix.Read(watch, buffer)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	first := (*unix.InotifyEvent)(unsafe.Pointer(&buffer[0]))
 	if size := unix.SizeofInotifyEvent + int(first.Len); first.Mask != unix.IN_CREATE || n != size {
 		t.Errorf("want only the creation of the socket, got event %#x and %d bytes more", first.Mask, n-size)
@@ -392,16 +356,12 @@ func TestSocketHasItsModeFromTheStart(t *testing.T) {
 func TestMarkBesideAnyFile(t *testing.T) {
 	s := Store{Dir: t.TempDir()}
 	o := types.Attachment{Network: "net", ContainerID: "c1", IfName: "eth0"}
-	if err := unix.Mkfifo(s.mark(o), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, unix.Mkfifo(s.mark(o), 0o600))
 	if err := s.setMark(o); err != nil || !s.isMarked(o) {
 		t.Errorf("a named pipe: %v", err)
 	}
 	o.IfName = "eth1"
-	if err := os.MkdirAll(filepath.Join(s.mark(o), "x"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, os.MkdirAll(filepath.Join(s.mark(o), "x"), 0o700))
 	if _, err := s.load(func(path string, err error) { t.Error(path, err) }); err != nil {
 		t.Errorf("a directory: %v", err)
 	}

@@ -28,9 +28,7 @@ func TestRestoreAppliesAllChangesOrNone(t *testing.T) {
 	for _, v := range []Variant{Default, Legacy, NFT} {
 		t.Run(string("iptables"+v), func(t *testing.T) {
 			tool := newTool(t, v)
-			if err := tool.Restore("add", "*nat\n-N A\n-A A -s 192.0.2.1 -m comment --comment "+Quote(`a "b" \c`)+" -j RETURN\nCOMMIT\n"); err != nil {
-				t.Fatal(err)
-			}
+			nstest.Must(t, tool.Restore("add", "*nat\n-N A\n-A A -s 192.0.2.1 -m comment --comment "+Quote(`a "b" \c`)+" -j RETURN\nCOMMIT\n"))
 			err := tool.Restore("add", "*nat\n-N B\n-N A\nCOMMIT\n")
 			if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), ": add: ") {
 				t.Errorf("Restore of a chain that already exists returned %v, want ErrRefused with the description", err)
@@ -101,13 +99,9 @@ func TestRestoreReturnsTryAgainIfLockIsHeld(t *testing.T) {
 	lock := filepath.Join(t.TempDir(), "lock")
 	t.Setenv("XTABLES_LOCKFILE", lock)
 	f, err := os.Create(lock)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	defer func() { _ = f.Close() }()
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, unix.Flock(int(f.Fd()), unix.LOCK_EX))
 	tool := newTool(t, Legacy)
 	expectCode(t, tool.restore("add", "*nat\n-N A\nCOMMIT\n", time.Second), types.CodeTryAgain)
 }
@@ -153,9 +147,7 @@ func FuzzQuote(f *testing.F) {
 
 func TestProgramWaitsAMinuteForTheLock(t *testing.T) {
 	tool, dir := newTool(t, Default), t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "iptables-restore"), []byte("#!/bin/sh\necho \"$@\" >&2\nexit 1\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, os.WriteFile(filepath.Join(dir, "iptables-restore"), []byte("#!/bin/sh\necho \"$@\" >&2\nexit 1\n"), 0o755))
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	if err := tool.Restore("add", ""); err == nil || !strings.HasSuffix(err.Error(), "--wait 60: refused") {
 		t.Errorf("%v, want the argument --wait 60", err)
@@ -165,9 +157,7 @@ func TestProgramWaitsAMinuteForTheLock(t *testing.T) {
 func TestWithLockRunsOneFunctionAtATime(t *testing.T) {
 	tool := newTool(t, Default)
 	other, err := ns.Open(tool.HostNS.Path(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	defer func() { _ = other.Close() }()
 	err = withLock(tool.HostNS, time.Minute, func() error {
 		err := withLock(other, time.Millisecond, func() error { t.Error("withLock ran two functions at the same time"); return nil })
@@ -178,9 +168,7 @@ func TestWithLockRunsOneFunctionAtATime(t *testing.T) {
 		t.Error(err)
 	}
 	third, err := ns.Open(tool.HostNS.Path(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	defer func() { _ = third.Close() }()
 	// The second call of withLock has returned, but its flock(2) still waits in the background. If it
 	// gets the lock before third does, closing other releases the lock.
@@ -215,9 +203,7 @@ func TestParseReadsListedRules(t *testing.T) {
 func TestGoIPTablesFindsTheRulesOfRestore(t *testing.T) {
 	tool := newTool(t, Default)
 	comment := `a "b" \c`
-	if err := tool.Restore("add", Script(NAT, "-N A", "-A A -s 192.0.2.1/32 -m comment --comment "+Quote(comment)+" -j RETURN")); err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, tool.Restore("add", Script(NAT, "-N A", "-A A -s 192.0.2.1/32 -m comment --comment "+Quote(comment)+" -j RETURN")))
 	err := tool.HostNS.Do(func() error {
 		program, err := goiptables.New()
 		if err != nil {
@@ -237,13 +223,9 @@ func TestGoIPTablesFindsTheRulesOfRestore(t *testing.T) {
 func TestChangeDeletesASingleRuleOrChainWithoutRestore(t *testing.T) {
 	for _, v := range []Variant{Legacy, NFT} {
 		tool := newTool(t, v)
-		if err := tool.Restore("add", Script(NAT, "-N A", "-A A -m comment --comment "+Quote(`"b" \c`)+" -j RETURN", `-A A -i "a\"b" -j RETURN`)); err != nil {
-			t.Fatal(err)
-		}
+		nstest.Must(t, tool.Restore("add", Script(NAT, "-N A", "-A A -m comment --comment "+Quote(`"b" \c`)+" -j RETURN", `-A A -i "a\"b" -j RETURN`)))
 		dir := t.TempDir()
-		if err := os.WriteFile(filepath.Join(dir, "iptables"+string(v)+"-restore"), []byte("#!/bin/sh\nexit 2\n"), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		nstest.Must(t, os.WriteFile(filepath.Join(dir, "iptables"+string(v)+"-restore"), []byte("#!/bin/sh\nexit 2\n"), 0o755))
 		t.Run(string("iptables"+v), func(t *testing.T) {
 			t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 			part := Part{Table: NAT, Chains: []string{"A"}}
@@ -267,9 +249,7 @@ func TestChangeDeletesASingleRuleOrChainWithoutRestore(t *testing.T) {
 
 func TestReadFollowsJumpsAndPrefixes(t *testing.T) {
 	tool := newTool(t, Default)
-	if err := tool.Restore("add", Script(NAT, "-N A", "-N B", "-N C", "-N P-1", "-A A -j B", "-A A -p tcp -j C", "-A B -j RETURN", "-A C -j RETURN", "-A P-1 -j RETURN")); err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, tool.Restore("add", Script(NAT, "-N A", "-N B", "-N C", "-N P-1", "-A A -j B", "-A A -p tcp -j C", "-A B -j RETURN", "-A C -j RETURN", "-A P-1 -j RETURN")))
 	table, err := tool.Read(Part{Table: NAT, Chains: []string{"A", "none"}, Prefix: "P-", Follow: func(r Rule) bool { return r.Matches == "" }})
 	var lines []string
 	for _, r := range table.Rules {
@@ -283,14 +263,10 @@ func TestReadFollowsJumpsAndPrefixes(t *testing.T) {
 
 func TestReadKillsAProgramThatDoesNotEnd(t *testing.T) {
 	tool, dir := newTool(t, Default), t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "iptables"), []byte("#!/bin/sh\nwhile :; do :; done\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, os.WriteFile(filepath.Join(dir, "iptables"), []byte("#!/bin/sh\nwhile :; do :; done\n"), 0o755))
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	path, err := tool.path("")
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	c := &client{host: tool, path: path, limit: time.Millisecond}
 	expectCode(t, c.run("read the version", func() (err error) {
 		c.program, err = goiptables.New(goiptables.Path(path))

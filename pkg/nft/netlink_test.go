@@ -18,9 +18,7 @@ import (
 func openWithElements(t *testing.T, n int) (*Conn, Table, []ElementRef) {
 	t.Helper()
 	c, err := Open(nstest.NewHost(t).Open(t, nil))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	l := Layout{Table: Table{Inet, "t"}, Sets: []Set{{Name: "addresses", Key: []Type{IPv4Addr}}}}
 	var tx Tx
 	tx.createTable(l.Table)
@@ -31,9 +29,7 @@ func openWithElements(t *testing.T, n int) (*Conn, Table, []ElementRef) {
 		tx.AddElement(l.Table, ref.Set, Element{Key: ref.Key, Comment: "c"})
 		refs = append(refs, ref)
 	}
-	if err := c.Commit("create the table", &tx); err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, c.Commit("create the table", &tx))
 	return c, l.Table, refs
 }
 
@@ -53,13 +49,9 @@ func requireFound(t *testing.T, c *Conn, table Table, refs []ElementRef) {
 func TestLookupIgnoresAnswersToEarlierRequests(t *testing.T) {
 	c, table, refs := openWithElements(t, 40)
 	missing, err := ElementRef{"missing", refs[0].Key}.encode(table)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	existing, err := refs[7].encode(table)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	for _, attributes := range [][]byte{missing, existing} {
 		if _, err := c.socket.Send(newRequest(table, netlink.Header{Type: unix.NFT_MSG_GETSETELEM}, attributes)); err != nil {
 			t.Fatal(err)

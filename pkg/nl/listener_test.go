@@ -15,9 +15,7 @@ import (
 
 func TestListeners(t *testing.T) {
 	name, err := os.ReadFile("/proc/self/comm")
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	site := nstest.NewSite(t)
 	h := site.Host.Open(t, nil)
 	for _, s := range [][2]string{{"tcp4", "127.0.0.1:80"}, {"tcp", "[::]:81"}, {"tcp6", "[::]:82"}, {"tcp6", "[" + nstest.HostV6 + "]:83"}} {
@@ -49,9 +47,7 @@ func TestListeners(t *testing.T) {
 		unix.IPPROTO_UDP: {"0.0.0.0:53"},
 	} {
 		listeners, err := Listeners(h, proto)
-		if err != nil {
-			t.Fatal(err)
-		}
+		nstest.Must(t, err)
 		var got []string
 		for _, l := range listeners {
 			text := l.Local.String()
@@ -78,9 +74,7 @@ func TestListeners(t *testing.T) {
 func TestListenerWithoutProcess(t *testing.T) {
 	host := nstest.New(t)
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	defer func() { _, _ = unix.Close(pair[0]), unix.Close(pair[1]) }()
 	if err := host.Do(func() error {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)

@@ -576,9 +576,7 @@ func TestInterfacePluginRefusesToBeCalledForIPAM(t *testing.T) {
 
 func TestNamespaces(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, os.WriteFile(file, nil, 0o600))
 	const self = "/proc/self/ns/net"
 	container := newNS(t)
 	type want struct {
@@ -609,9 +607,7 @@ func TestNamespaces(t *testing.T) {
 	} {
 		if tc.why == "a loop" {
 			tc.netns = file + ".loop"
-			if err := os.Symlink(tc.netns, tc.netns); err != nil {
-				t.Fatal(err)
-			}
+			nstest.Must(t, os.Symlink(tc.netns, tc.netns))
 		}
 		for verb, want := range map[string]want{"ADD": tc.add, "CHECK": tc.add, "DEL": tc.del} {
 			var r skel.Request
@@ -941,9 +937,7 @@ func TestLogs(t *testing.T) {
 		}
 	}
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	dec := json.NewDecoder(bytes.NewReader(text))
 	for range 2 {
 		for _, want := range []struct{ event, step string }{{"begin", ""}, {"step", "add link x"}, {"end", ""}} {
@@ -967,9 +961,7 @@ func TestLogs(t *testing.T) {
 func TestLogFileThatIsNotRegular(t *testing.T) {
 	dir := t.TempDir()
 	pipe := dir + "/pipe"
-	if err := unix.Mkfifo(pipe, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, unix.Mkfifo(pipe, 0o600))
 	steps := pluginWithAdd(func(r *skel.Request) (*types.Result, error) {
 		for range 10_000 { // far more than fits into a pipe
 			if err := r.Trace.Do("add link x", func() error { return nil }); err != nil {
@@ -989,9 +981,7 @@ func TestLogFileThatIsNotRegular(t *testing.T) {
 	warned(dir, "is a directory\n")
 	warned("/dev/null", "")
 	reader, err := os.OpenFile(pipe, os.O_RDONLY|unix.O_NONBLOCK, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	defer func() { _ = reader.Close() }()
 	warned(pipe, "")
 	line := make([]byte, 20)

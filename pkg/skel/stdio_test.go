@@ -17,9 +17,7 @@ func program(t *testing.T, redirections string, env ...string) (cmd *exec.Cmd, u
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "undone")
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	cmd = exec.Command("/bin/sh", "-c", `exec "$0" `+redirections, self)
 	cmd.Env = append([]string{"SKEL_TEST_PLUGIN=" + file, "CNI_COMMAND=ADD", "CNI_CONTAINERID=c1", "CNI_NETNS=" + gone, "CNI_IFNAME=eth0", "CNI_PATH=/bin"}, env...)
 	cmd.Stdin = strings.NewReader(plain)
@@ -36,9 +34,7 @@ func program(t *testing.T, redirections string, env ...string) (cmd *exec.Cmd, u
 // is undone.
 func TestAddIsUndoneIfItsResultCannotBeWritten(t *testing.T) {
 	exited, in, err := os.Pipe()
-	if err := errors.Join(err, exited.Close()); err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, errors.Join(err, exited.Close()))
 	defer func() { _ = in.Close() }()
 	cmd, undone := program(t, "")
 	cmd.Stdout = in
@@ -64,9 +60,7 @@ func TestAddIsUndoneIfItsResultCannotBeWritten(t *testing.T) {
 func TestVersionDoesNotWaitForInput(t *testing.T) {
 	for input, want := range map[string]string{"": "1.1.0", `{"cniVersion":"0.4.0"}`: "0.4.0"} {
 		out, in, err := os.Pipe()
-		if err != nil {
-			t.Fatal(err)
-		}
+		nstest.Must(t, err)
 		if _, err := in.WriteString(input); err != nil {
 			t.Fatal(err)
 		}
@@ -95,9 +89,7 @@ func TestMonitorThreadWakesUpSeldom(t *testing.T) {
 func TestErrorSaysThatProcIsNotMounted(t *testing.T) {
 	nstest.RequireRoot(t, "to unmount /proc")
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	cmd := exec.Command("unshare", "--mount", "sh", "-c", `umount -l /proc && exec "$0"`, self)
 	cmd.Env = []string{"SKEL_TEST_PLUGIN=x", "SKEL_TEST_NODE=1", "CNI_COMMAND=STATUS", "CNI_PATH=/bin", "PATH=" + os.Getenv("PATH")}
 	cmd.Stdin = strings.NewReader(plain)

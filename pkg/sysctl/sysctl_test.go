@@ -27,9 +27,7 @@ const forward = "net/ipv4/ip_forward"
 func TestSettingsBelongToTheNamespace(t *testing.T) {
 	n, h := open(t)
 	other, _ := open(t)
-	if err := sysctl.Set(h, sysctl.Setting{Key: forward, Value: "1"}, sysctl.Setting{Key: sysctl.IPv4("lo", "arp_notify"), Value: "1"}); err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, sysctl.Set(h, sysctl.Setting{Key: forward, Value: "1"}, sysctl.Setting{Key: sysctl.IPv4("lo", "arp_notify"), Value: "1"}))
 	for key, want := range map[string]string{forward: "1", "net/ipv4/conf/lo/arp_notify": "1"} {
 		if got := n.Sysctl(t, key); got != want {
 			t.Errorf("%s is %q in the namespace, want %q", key, got, want)
@@ -51,9 +49,7 @@ func TestLongLists(t *testing.T) {
 		ports.Value += fmt.Sprintf(",%d", port)
 	}
 	ports.Value = ports.Value[1:]
-	if err := sysctl.Set(h, ports); err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, sysctl.Set(h, ports))
 	if got, err := sysctl.Get(h, ports.Key); err != nil || got != ports.Value {
 		t.Errorf("%d bytes of %d, %v", len(got), len(ports.Value), err)
 	}
@@ -87,9 +83,7 @@ func TestDiffNamesWhatDiffers(t *testing.T) {
 	if err == nil || err.Error() != `sysctl net/ipv4/ip_forward is "0", want "1"` {
 		t.Error(err)
 	}
-	if err := sysctl.Ensure(h, sysctl.Setting{Key: forward, Value: "1"}); err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, sysctl.Ensure(h, sysctl.Setting{Key: forward, Value: "1"}))
 	if err := sysctl.Diff(h, sysctl.Setting{Key: forward, Value: "1"}); err != nil {
 		t.Error(err)
 	}

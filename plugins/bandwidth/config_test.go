@@ -24,9 +24,7 @@ func TestReadme(t *testing.T) {
 func decode(t *testing.T, text string) (*config, error) {
 	t.Helper()
 	var raw rawConfig
-	if err := json.Unmarshal([]byte(text), &raw); err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, json.Unmarshal([]byte(text), &raw))
 	return raw.toConfig()
 }
 

@@ -105,9 +105,7 @@ func TestFaults(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c, dir := newCluster(t), t.TempDir()
 			id := filepath.Join(t.TempDir(), "id")
-			if err := os.WriteFile(id, []byte("m"), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			nstest.Must(t, os.WriteFile(id, []byte("m"), 0o600))
 			h := thisHost()
 			h.identity = []string{id}
 			nstest.FaultSweep(t, nstest.Sweep{

@@ -37,9 +37,7 @@ func newCluster(tb nstest.TB) cluster {
 	if err == nil {
 		err = os.WriteFile(filepath.Join(c.dir, "fake-datastore"), fmt.Appendf(nil, "#!/bin/sh\nFAKE_DATASTORE=%s exec %s\n", c.dir, binary), 0o755)
 	}
-	if err != nil {
-		tb.Fatalf("%v", err)
-	}
+	nstest.Must(tb, err)
 	return c
 }
 
@@ -452,9 +450,8 @@ func (n *testNode) resync(args ...string) int {
 // state returns the content of the file of owned addresses.
 func (n *testNode) state() *owned.State {
 	GinkgoHelper()
-	text, err := os.ReadFile(n.ownedFile())
-	Expect(err).NotTo(HaveOccurred())
-	st, ok := owned.Parse(string(text))
+	text := nstest.ReadFile(GinkgoTB(), n.ownedFile())
+	st, ok := owned.Parse(text)
 	Expect(ok).To(BeTrue(), "%s", text)
 	return st
 }

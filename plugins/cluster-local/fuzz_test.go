@@ -225,24 +225,18 @@ func TestMachine(t *testing.T) {
 		t.Errorf("without any: %v", err)
 	}
 	for path, text := range map[string]string{id: "0123\n", uuid: "4C4C-44\n"} {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		nstest.Must(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 	if got, err := h.machineID(); err != nil || got != "4C4C-44/0123" {
 		t.Errorf("%q, %v", got, err)
 	}
 	for _, text := range []string{"", "00000000-0000-0000-0000-000000000000", "FFFFFFFF-FFFF-FFFF-FFFF-FFFFFFFFFFFF", "03000200-0400-0500-0006-000700080009", "Not Settable"} {
-		if err := os.WriteFile(uuid, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		nstest.Must(t, os.WriteFile(uuid, []byte(text), 0o600))
 		if got, err := h.machineID(); err != nil || got != "0123" {
 			t.Errorf("%q beside a machine ID: %q, %v", text, got, err)
 		}
 	}
-	if err := os.WriteFile(id, []byte("uninitialized\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, os.WriteFile(id, []byte("uninitialized\n"), 0o600))
 	if got, err := h.machineID(); err == nil || types.AsError(err).Code != types.CodeConfig || !strings.Contains(err.Error(), uuid) || !strings.Contains(err.Error(), id) {
 		t.Errorf("bogus IDs only: %q, %v", got, err)
 	}

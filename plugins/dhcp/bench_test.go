@@ -158,9 +158,7 @@ type daemonProcess struct {
 func (f *fleet) start(b *testing.B) daemonProcess {
 	b.Helper()
 	d := daemonProcess{cmd: exec.Command(filepath.Join(nstest.Build(b, "dhcp"), "dhcp"), "daemon", "-socketpath", f.socket)}
-	if err := f.host.Start(d.cmd); err != nil {
-		b.Fatal(err)
-	}
+	nstest.Must(b, f.host.Start(d.cmd))
 	d.stop = sync.OnceFunc(func() {
 		_ = d.cmd.Process.Signal(syscall.SIGTERM)
 		_ = d.cmd.Wait()
@@ -199,8 +197,6 @@ func (d daemonProcess) usage(b *testing.B) (u usage) {
 	}
 	_, rest, _ := strings.Cut(string(status), "VmRSS:")
 	_, err = fmt.Sscan(rest, &u.rss)
-	if err != nil {
-		b.Fatal(err)
-	}
+	nstest.Must(b, err)
 	return u
 }

@@ -50,9 +50,7 @@ func TestState(t *testing.T) {
 	s.Addresses = []address{{netip.MustParsePrefix("192.0.2.1/24"), netip.MustParseAddr("192.0.2.255"), true, true, true}}
 	s.Adopted = &nl.LinkConfig{Link: "eth1", Time: time.Unix(0, 0).UTC(), Addrs: [][]byte{{2, 24, 0, 0, 7, 0, 0, 0}}, Routes: [][]byte{make([]byte, 12)}, Rules: [][]byte{make([]byte, 12)}}
 	text, err := json.MarshalIndent(s, "", " ")
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	nstest.Golden(t, "state", string(text))
 	back := &state{}
 	if err := statefile.Decode(text, back); err != nil || !reflect.DeepEqual(back, s) {
@@ -77,9 +75,7 @@ func FuzzState(f *testing.F) {
 			_ = s.Adopted.String()
 		}
 		encoded, err := json.Marshal(s)
-		if err != nil {
-			t.Fatal(err)
-		}
+		nstest.Must(t, err)
 		if err := statefile.Decode(encoded, back); err != nil || !reflect.DeepEqual(back, s) && len(s.Addresses) > 0 {
 			t.Errorf("%s: %s is decoded as %+v, %v", text, encoded, back, err)
 		}

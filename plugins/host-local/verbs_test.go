@@ -494,10 +494,9 @@ var _ = Describe("cooldown", func() {
 				Expect(os.WriteFile(path, append(text, old...), 0o600)).To(Succeed())
 			}
 		}
-		text, err := os.ReadFile(path)
-		Expect(err).NotTo(HaveOccurred())
-		Expect(string(text)).NotTo(ContainSubstring("10.1.200.1"))
-		Expect(strings.Split(string(text), "\n")).To(HaveLen(1 + 2 + 9))
+		text := nstest.ReadFile(GinkgoTB(), path)
+		Expect(text).NotTo(ContainSubstring("10.1.200.1"))
+		Expect(strings.Split(text, "\n")).To(HaveLen(1 + 2 + 9))
 	})
 })
 

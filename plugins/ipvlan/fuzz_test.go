@@ -36,8 +36,6 @@ func FuzzConfig(f *testing.F) {
 func TestRecord(t *testing.T) {
 	owner := types.Attachment{Network: "net1", ContainerID: "c1", IfName: "eth0"}
 	text, err := json.MarshalIndent(record{Attachment: owner, Parent: "5/7", Mode: "l3s", Flag: "vepa"}, "", " ")
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	nstest.Golden(t, "record", string(text))
 }

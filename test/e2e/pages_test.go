@@ -149,9 +149,8 @@ var _ = Describe("the lists of the pages for users", func() {
 			pages, err := filepath.Glob("../../docs/" + shelf + "/*.md")
 			Expect(err).NotTo(HaveOccurred())
 			for _, page := range pages {
-				text, err := os.ReadFile(page)
-				Expect(err).NotTo(HaveOccurred())
-				for _, block := range nstest.JSONBlocks(string(text)) {
+				text := nstest.ReadFile(GinkgoTB(), page)
+				for _, block := range nstest.JSONBlocks(text) {
 					var list struct{ Name string }
 					Expect(json.Unmarshal([]byte(block), &list)).To(Succeed())
 					found = append(found, shelf+"/"+filepath.Base(page)+" "+list.Name)
@@ -168,8 +167,7 @@ var _ = Describe("the page of cnitool", func() {
 	It("shows commands that work", func() {
 		nstest.LeakCheck(GinkgoTB())
 		const page = "../../docs/get-started/cnitool.md"
-		text, err := os.ReadFile(page)
-		Expect(err).NotTo(HaveOccurred())
+		text := nstest.ReadFile(GinkgoTB(), page)
 		site, dir := nstest.NewSite(GinkgoTB()), GinkgoTB().TempDir()
 		out, err := exec.Command("go", "build", "-o", filepath.Join(dir, "cnitool"), "github.com/containernetworking/cni/cnitool").CombinedOutput()
 		Expect(err).NotTo(HaveOccurred(), "%s", out)
@@ -188,7 +186,7 @@ PATH=$PWD:$PATH
 wait
 ip -brief link | grep -v lo
 find /var/lib/cni/networks/by-hand -name '10*'
-`, bin, dir, strings.Join(shellBlocks(string(text)), "\n"))
+`, bin, dir, strings.Join(shellBlocks(text), "\n"))
 		shown, err := site.Host.ExecInput(script, "unshare", "--mount", "bash")
 		Expect(err).NotTo(HaveOccurred())
 		Expect(shown).To(And(ContainSubstring(`"by-hand"`), ContainSubstring(" 0% packet loss"), ContainSubstring("by-hand/cnitool-")))

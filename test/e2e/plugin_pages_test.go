@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -23,9 +22,8 @@ func pageNetwork(plugin string) *testNetwork {
 	network.Use(nstest.Build(GinkgoTB(), "bridge", "ptp", "macvlan", "ipvlan", "vlan", "host-device", "loopback", "host-local", "static", "portmap", "bandwidth",
 		"tuning", "firewall", "sbr", "route-override", "host-access", "tc-redirect-tap", "dummy", "tap", "vrf"), GinkgoTB().TempDir())
 	nstest.Join(GinkgoTB(), nstest.End{In: network.Host, Name: "eth1", Addrs: []string{"192.0.2.1/24"}}, nstest.End{In: network.Outside, Name: "eth1"})
-	page, err := os.ReadFile("../../plugins/" + plugin + "/README.md")
-	Expect(err).NotTo(HaveOccurred())
-	network.List = cnitest.ParseList(strings.ReplaceAll(nstest.JSONBlocks(string(page))[0], `"type": "host-local"`,
+	page := nstest.ReadFile(GinkgoTB(), "../../plugins/"+plugin+"/README.md")
+	network.List = cnitest.ParseList(strings.ReplaceAll(nstest.JSONBlocks(page)[0], `"type": "host-local"`,
 		`"type": "host-local", "dataDir": "`+network.Dir+`/leases"`))
 	return network
 }

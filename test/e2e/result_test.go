@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -35,10 +34,9 @@ var _ = Describe("the result of a plugin of another project", func() {
 	}
 	for _, file := range files {
 		It("passes unchanged through each chained plugin, for "+strings.TrimSuffix(filepath.Base(file), ".json"), func() {
-			text, err := os.ReadFile(file)
-			Expect(err).NotTo(HaveOccurred())
+			text := nstest.ReadFile(GinkgoTB(), file)
 			host, container := nstest.NewHostAndContainer(GinkgoTB())
-			prev := strings.ReplaceAll(string(text), "SANDBOX", container.Path())
+			prev := strings.ReplaceAll(text, "SANDBOX", container.Path())
 			connect(host, container, parse(prev))
 			version := parse(prev)["cniVersion"].(string)
 			for plugin, keys := range chained {

@@ -46,8 +46,7 @@ exec %[2]s "$@"
 
 func (p blockedProgram) waitStarted() {
 	GinkgoHelper()
-	_, err := os.ReadFile(filepath.Join(p.dir, "started"))
-	Expect(err).NotTo(HaveOccurred())
+	nstest.ReadFile(GinkgoTB(), filepath.Join(p.dir, "started"))
 }
 
 // unblock lets the first process continue. It does nothing if the process was killed.

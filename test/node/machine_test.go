@@ -68,9 +68,8 @@ func (m *machine) switchOn() {
 	line, err := bufio.NewReader(out).ReadString('\n')
 	Expect(err).NotTo(HaveOccurred())
 	Expect(line).To(Equal("ready\n"))
-	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", m.init.Process.Pid))
-	Expect(err).NotTo(HaveOccurred())
-	m.pid = strings.TrimSpace(string(children))
+	children := nstest.ReadFile(GinkgoTB(), fmt.Sprintf("/proc/%d/task/%[1]d/children", m.init.Process.Pid))
+	m.pid = strings.TrimSpace(children)
 }
 
 // switchOff ends all processes of the machine at once, and removes its control groups.
@@ -105,9 +104,8 @@ func (m *machine) write(name, text string, values any) {
 // writeTemplate writes the file of the same name in testdata, in a directory of the machine.
 func (m *machine) writeTemplate(dir, name string, values any) {
 	GinkgoHelper()
-	text, err := os.ReadFile(filepath.Join("testdata", name))
-	Expect(err).NotTo(HaveOccurred())
-	m.write(filepath.Join(dir, name), string(text), values)
+	text := nstest.ReadFile(GinkgoTB(), filepath.Join("testdata", name))
+	m.write(filepath.Join(dir, name), text, values)
 }
 
 // start starts a daemon. Its arguments must not contain spaces.

@@ -22,7 +22,7 @@ const AdvertisedPrefix = "2001:db8:50::/64"
 // Send sends the advertisement once from an interface of the namespace, which must have a link-local address.
 func (a Advertisement) Send(tb TB, n *NS, ifName string) {
 	tb.Helper()
-	must(tb, n.Do(func() error {
+	Must(tb, n.Do(func() error {
 		c, err := net.ListenPacket("ip6:ipv6-icmp", "::")
 		if err != nil {
 			return err

@@ -308,7 +308,7 @@ func (b *Bed) FaultSweep(s Sweep) {
 func ReadFile(tb TB, path string) string {
 	tb.Helper()
 	text, err := os.ReadFile(path)
-	must(tb, err)
+	Must(tb, err)
 	return string(text)
 }
 

@@ -87,7 +87,7 @@ func StartDHCPServer(tb TB, e End, lease DHCPLease) *DHCPServer {
 		return errors.Join(raw.Control(control), err)
 	}}
 	s := &DHCPServer{address: netip.MustParsePrefix(e.Addrs[0]).Addr(), lease: lease, received: make(chan DHCPMessage, 1<<12)}
-	must(tb, e.In.Do(func() error {
+	Must(tb, e.In.Do(func() error {
 		conn, err := config.ListenPacket(context.Background(), "udp4", ":67")
 		if err == nil {
 			s.conn = conn.(*net.UDPConn)

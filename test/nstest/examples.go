@@ -36,10 +36,10 @@ func JSONBlocks(markdown string) []string {
 func PageList(tb TB, page, name string) string {
 	tb.Helper()
 	text, err := os.ReadFile(page)
-	must(tb, err)
+	Must(tb, err)
 	for _, block := range JSONBlocks(string(text)) {
 		var list struct{ Name string }
-		if must(tb, json.Unmarshal([]byte(block), &list)); list.Name == name {
+		if Must(tb, json.Unmarshal([]byte(block), &list)); list.Name == name {
 			return block
 		}
 	}
@@ -61,7 +61,7 @@ func Examples(tb TB, p skel.Plugin, parse func(*skel.Request) error) {
 	host, container := NewHostAndContainer(tb)
 	for _, page := range append(pages, "../../README.md", "README.md") {
 		text, err := os.ReadFile(page)
-		must(tb, err)
+		Must(tb, err)
 		found := 0
 		for i, block := range JSONBlocks(string(text)) {
 			confs, err := configurations(block, p.Name)

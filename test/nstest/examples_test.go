@@ -44,9 +44,7 @@ func newProject(t *testing.T, text string) string {
 	root := t.TempDir()
 	for path, text := range map[string]string{"README.md": "", "docs/how-to/page.md": "", "plugins/toy/README.md": text} {
 		file := filepath.Join(root, path)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o644)); err != nil {
-			t.Fatal(err)
-		}
+		Must(t, errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o644)))
 	}
 	return filepath.Join(root, "plugins/toy")
 }

@@ -75,16 +75,16 @@ func StartFirewalld(tb TB, host *NS) *Firewalld {
 func StartBus(tb TB) *Firewalld {
 	tb.Helper()
 	dir, err := os.MkdirTemp("", "bus") // a short path, because a socket's path is limited to 107 bytes
-	must(tb, err)
+	Must(tb, err)
 	tb.Cleanup(func() { _ = os.RemoveAll(dir) })
-	must(tb, os.Chmod(dir, 0o755)) // for clients of other users
+	Must(tb, os.Chmod(dir, 0o755)) // for clients of other users
 	for _, sub := range []string{"policies", "services", "etc"} {
-		must(tb, os.Mkdir(filepath.Join(dir, sub), 0o755))
+		Must(tb, os.Mkdir(filepath.Join(dir, sub), 0o755))
 	}
 	config := filepath.Join(dir, "bus.conf")
-	must(tb, os.WriteFile(config, fmt.Appendf(nil, busConfig, dir), 0o644))
+	Must(tb, os.WriteFile(config, fmt.Appendf(nil, busConfig, dir), 0o644))
 	r, w, err := os.Pipe()
-	must(tb, err)
+	Must(tb, err)
 	defer func() { _ = r.Close() }()
 	cmd := exec.Command("dbus-daemon", "--nofork", "--nopidfile", "--nosyslog", "--config-file="+config, "--print-address=3")
 	var log strings.Builder
@@ -98,7 +98,7 @@ func StartBus(tb TB) *Firewalld {
 	}
 	f.Address = strings.TrimSpace(address)
 	f.conn, err = dbus.Connect(f.Address)
-	must(tb, err)
+	Must(tb, err)
 	tb.Cleanup(func() { _ = f.conn.Close() })
 	return f
 }
@@ -106,7 +106,7 @@ func StartBus(tb TB) *Firewalld {
 func startDaemon(tb TB, cmd *exec.Cmd, start func(*exec.Cmd) error) Daemon {
 	tb.Helper()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	must(tb, start(cmd))
+	Must(tb, start(cmd))
 	ended := make(chan struct{})
 	go func() {
 		_ = cmd.Wait()
@@ -124,7 +124,7 @@ func startDaemon(tb TB, cmd *exec.Cmd, start func(*exec.Cmd) error) Daemon {
 func (f *Firewalld) Call(tb TB, method string, args ...any) any {
 	tb.Helper()
 	call := f.conn.Object(FirewalldName, firewalldPath).Call(FirewalldName+"."+method, dbus.FlagNoAutoStart, args...)
-	must(tb, call.Err)
+	Must(tb, call.Err)
 	if len(call.Body) == 0 {
 		return nil
 	}
@@ -149,8 +149,8 @@ func (f *Firewalld) Activate(tb TB) {
 
 func (f *Firewalld) configure(tb TB, name, text string) {
 	tb.Helper()
-	must(tb, os.WriteFile(filepath.Join(f.dir, name), []byte(text), 0o644))
-	must(tb, f.conn.BusObject().Call("org.freedesktop.DBus.ReloadConfig", 0).Err)
+	Must(tb, os.WriteFile(filepath.Join(f.dir, name), []byte(text), 0o644))
+	Must(tb, f.conn.BusObject().Call("org.freedesktop.DBus.ReloadConfig", 0).Err)
 }
 
 // Await returns a function that waits for a message that passes the bus after the call of Await.
@@ -172,9 +172,9 @@ func (f *Firewalld) Await(tb TB, member, argument string) (wait func()) {
 func (f *Firewalld) watch(tb TB, member, argument string) <-chan struct{} {
 	tb.Helper()
 	monitor, err := dbus.Connect(f.Address)
-	must(tb, err)
+	Must(tb, err)
 	rule := fmt.Sprintf("member='%s',arg0='%s'", member, argument)
-	must(tb, monitor.BusObject().Call("org.freedesktop.DBus.Monitoring.BecomeMonitor", 0, []string{rule}, uint32(0)).Err)
+	Must(tb, monitor.BusObject().Call("org.freedesktop.DBus.Monitoring.BecomeMonitor", 0, []string{rule}, uint32(0)).Err)
 	messages, seen, done := make(chan *dbus.Message, 16), make(chan struct{}), make(chan struct{})
 	monitor.Eavesdrop(messages)
 	go func() {
@@ -201,7 +201,8 @@ func (f *Firewalld) watch(tb TB, member, argument string) <-chan struct{} {
 	return seen
 }
 
-func must(tb TB, err error) {
+// Must ends the test if there is an error.
+func Must(tb TB, err error) {
 	tb.Helper()
 	if err != nil {
 		tb.Fatalf("%v", err)

@@ -66,7 +66,7 @@ func FuzzPrevResult(f *testing.F, p skel.Plugin, c Call, added string) {
 	}
 	for _, v := range append(variants(result), result) {
 		text, err := json.Marshal(v)
-		must(f, err)
+		Must(f, err)
 		// The path differs between runs, but a stored corpus does not change.
 		f.Add(strings.ReplaceAll(string(text), c.Container.Path(), "SANDBOX"))
 	}

@@ -19,11 +19,11 @@ func Golden(tb TB, name, got string) {
 	tb.Helper()
 	path := filepath.Join("testdata", name+".golden")
 	if Updating() {
-		must(tb, os.MkdirAll("testdata", 0o755))
-		must(tb, os.WriteFile(path, []byte(got), 0o644))
+		Must(tb, os.MkdirAll("testdata", 0o755))
+		Must(tb, os.WriteFile(path, []byte(got), 0o644))
 	}
 	want, err := os.ReadFile(path)
-	must(tb, err)
+	Must(tb, err)
 	if got != string(want) {
 		tb.Fatalf("the output differs from %s:\n%s\ngot:\n%s", path, Compare(string(want), got), got)
 	}

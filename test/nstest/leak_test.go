@@ -45,9 +45,7 @@ func TestInventorySeesLeaks(t *testing.T) {
 		}},
 	} {
 		before := inventory()
-		if err := leak.make(); err != nil {
-			t.Fatal(err)
-		}
+		Must(t, leak.make())
 		if got := strings.Join(added(before, inventory()), "\n"); !strings.Contains(got, leak.want) {
 			t.Errorf("%s: not found: %q", leak.want, got)
 		}

@@ -154,7 +154,7 @@ func (n *NS) FD() int { return n.fd }
 func (n *NS) Open(tb TB, t *trace.Tracer) *ns.Handle {
 	tb.Helper()
 	h, err := ns.Open(n.path, t)
-	must(tb, err)
+	Must(tb, err)
 	tb.Cleanup(func() {
 		if err := h.Close(); err != nil {
 			tb.Errorf("close %s: %v", n.name, err)
@@ -208,7 +208,7 @@ func (n *NS) Start(cmd *exec.Cmd) error { return n.Do(cmd.Start) }
 func (n *NS) Must(tb TB, name string, args ...string) string {
 	tb.Helper()
 	out, err := n.Exec(name, args...)
-	must(tb, err)
+	Must(tb, err)
 	return out
 }
 
@@ -246,14 +246,14 @@ func (n *NS) Sysctl(tb TB, key string) string {
 		value, err = os.ReadFile("/proc/sys/" + key)
 		return err
 	})
-	must(tb, err)
+	Must(tb, err)
 	return strings.TrimSpace(string(value))
 }
 
 // SetSysctl sets a sysctl of the namespace.
 func (n *NS) SetSysctl(tb TB, key, value string) {
 	tb.Helper()
-	must(tb, n.Do(func() error { return os.WriteFile("/proc/sys/"+key, []byte(value), 0) }))
+	Must(tb, n.Do(func() error { return os.WriteFile("/proc/sys/"+key, []byte(value), 0) }))
 }
 
 // SetForwarding sets the forwarding sysctls of both IP versions to "1" or "0".

@@ -308,7 +308,7 @@ func Programs(tb TB, module string, programs ...string) string {
 	tb.Helper()
 	const script = "scripts/programs.sh"
 	dir, err := os.Getwd()
-	must(tb, err)
+	Must(tb, err)
 	cmd := exec.Command(filepath.Join(sandbox.Above(dir, script), script), append([]string{module}, programs...)...)
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
@@ -342,7 +342,7 @@ func buildDir(tb TB) string {
 		}
 	}
 	dir := prefix + strconv.Itoa(os.Getpid())
-	must(tb, os.MkdirAll(dir, 0o755))
+	Must(tb, os.MkdirAll(dir, 0o755))
 	return dir
 }
 

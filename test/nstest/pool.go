@@ -40,7 +40,7 @@ func NewPoolHost(tb TB) *PoolHost {
 // Boot sets the boot ID as a reboot does.
 func (n *PoolHost) Boot(id string) {
 	n.tb.Helper()
-	must(n.tb, os.WriteFile(n.BootID, []byte(id+"\n"), 0o600))
+	Must(n.tb, os.WriteFile(n.BootID, []byte(id+"\n"), 0o600))
 }
 
 // A PoolCall lists differences from a call's default configuration and environment.
@@ -107,19 +107,19 @@ func (n *PoolHost) Net(name string) string { return filepath.Join(n.DataDir, "ne
 // Put writes a file to the network's directory without the plugin.
 func (n *PoolHost) Put(name, content string) {
 	n.tb.Helper()
-	must(n.tb, os.MkdirAll(n.Net(""), 0o755))
-	must(n.tb, os.WriteFile(n.Net(name), []byte(content), 0o600))
+	Must(n.tb, os.MkdirAll(n.Net(""), 0o755))
+	Must(n.tb, os.WriteFile(n.Net(name), []byte(content), 0o600))
 }
 
 // Reserved returns the reservations, for example "10.1.2.2 c1/eth0".
 func (n *PoolHost) Reserved() []string {
 	n.tb.Helper()
 	_, err := os.Stat(n.Net(""))
-	must(n.tb, err)
+	Must(n.tb, err)
 	all := []string{}
 	for _, ip := range Reservations(n.tb, n.DataDir, "net") {
 		content, err := os.ReadFile(n.Net(ip))
-		must(n.tb, err)
+		Must(n.tb, err)
 		all = append(all, ip+" "+strings.Replace(string(content), "\r\n", "/", 1))
 	}
 	slices.Sort(all)
@@ -130,11 +130,11 @@ func (n *PoolHost) Reserved() []string {
 // the directory.
 func (n *PoolHost) WithReferenceLock(f func()) {
 	n.tb.Helper()
-	must(n.tb, os.MkdirAll(n.Net(""), 0o755))
+	Must(n.tb, os.MkdirAll(n.Net(""), 0o755))
 	lock, err := os.OpenFile(n.Net("lock"), os.O_RDONLY|os.O_CREATE, 0o750)
-	must(n.tb, err)
-	defer func() { must(n.tb, lock.Close()) }()
-	must(n.tb, syscall.Flock(int(lock.Fd()), syscall.LOCK_EX))
+	Must(n.tb, err)
+	defer func() { Must(n.tb, lock.Close()) }()
+	Must(n.tb, syscall.Flock(int(lock.Fd()), syscall.LOCK_EX))
 	f()
 }
 
@@ -143,10 +143,10 @@ func (n *PoolHost) ReferenceAdd(ip, id string) {
 	n.tb.Helper()
 	n.WithReferenceLock(func() {
 		f, err := os.OpenFile(n.Net(ip), os.O_RDWR|os.O_EXCL|os.O_CREATE, 0o600)
-		must(n.tb, err)
+		Must(n.tb, err)
 		_, err = f.WriteString(id + "\r\neth0")
-		must(n.tb, errors.Join(err, f.Close()))
-		must(n.tb, os.WriteFile(n.Net("last_reserved_ip.0"), []byte(ip), 0o600))
+		Must(n.tb, errors.Join(err, f.Close()))
+		Must(n.tb, os.WriteFile(n.Net("last_reserved_ip.0"), []byte(ip), 0o600))
 	})
 }
 

@@ -27,7 +27,7 @@ func NewScriptPlugin(tb TB, name, body string) (dir, log string) {
 	dir = tb.TempDir()
 	log = filepath.Join(dir, "log")
 	script := "#!/bin/sh\nLOG=" + log + "\ncat >/dev/null\n" + body + "\n"
-	must(tb, os.WriteFile(filepath.Join(dir, name), []byte(script), 0o755))
+	Must(tb, os.WriteFile(filepath.Join(dir, name), []byte(script), 0o755))
 	return dir, log
 }
 
@@ -149,7 +149,7 @@ type delVariant struct {
 func delVariants(tb TB) []delVariant {
 	tb.Helper()
 	regular := filepath.Join(tb.TempDir(), "regular")
-	must(tb, os.WriteFile(regular, nil, 0o600))
+	Must(tb, os.WriteFile(regular, nil, 0o600))
 	return []delVariant{
 		{"with prevResult", func(c Call, added Reply) Call { c.Config = WithPrevResult(c.Config, added.Stdout); return c }},
 		{"without prevResult", func(c Call, _ Reply) Call { return c }},

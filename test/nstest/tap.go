@@ -25,7 +25,7 @@ func RequireTaps(tb TB) {
 // OpenTun opens /dev/net/tun in the namespace.
 func OpenTun(tb TB, n *NS) (fd int) {
 	tb.Helper()
-	must(tb, n.Do(func() (err error) {
+	Must(tb, n.Do(func() (err error) {
 		fd, err = unix.Open(tunPath, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 		return err
 	}))
@@ -57,7 +57,7 @@ func AttachTap(tb TB, n *NS, tap string, flags int) (*os.File, error) {
 func MustAttachTap(tb TB, n *NS, tap string, flags int) *os.File {
 	tb.Helper()
 	file, err := AttachTap(tb, n, tap, flags)
-	must(tb, err)
+	Must(tb, err)
 	tb.Cleanup(func() { _ = file.Close() })
 	return file
 }

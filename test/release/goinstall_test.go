@@ -19,26 +19,16 @@ func TestGoInstall(t *testing.T) {
 	root, tagged := nstest.Root(t), module.Version{Path: "github.com/plumb-cni/plumb/v2", Version: "v2.98.0"}
 	proxy, bin, mods := t.TempDir(), t.TempDir(), t.TempDir()
 	versions := filepath.Join(proxy, tagged.Path, "@v")
-	if err := os.MkdirAll(versions, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, os.MkdirAll(versions, 0o755))
 	archive, err := os.Create(filepath.Join(versions, tagged.Version+".zip"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	sources := t.TempDir()
 	checkout(t, sources)
-	if err := zip.CreateFromDir(archive, tagged, sources); err != nil {
-		t.Fatal(err)
-	}
-	if err := archive.Close(); err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, zip.CreateFromDir(archive, tagged, sources))
+	nstest.Must(t, archive.Close())
 	run(t, root, nil, "cp", "go.mod", filepath.Join(versions, tagged.Version+".mod"))
 	for name, text := range map[string]string{"list": tagged.Version, tagged.Version + ".info": `{"Version": "` + tagged.Version + `"}`} {
-		if err := os.WriteFile(filepath.Join(versions, name), []byte(text+"\n"), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		nstest.Must(t, os.WriteFile(filepath.Join(versions, name), []byte(text+"\n"), 0o644))
 	}
 	downloads := strings.TrimSpace(run(t, root, nil, "go", "env", "GOMODCACHE")) + "/cache/download"
 	for path, want := range map[string]string{

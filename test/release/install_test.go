@@ -42,20 +42,15 @@ func mustInstall(t *testing.T, args ...string) string {
 func buildTwo(t *testing.T) (one, other string) {
 	t.Helper()
 	one, other = t.TempDir(), t.TempDir()
-	content, err := os.ReadFile(filepath.Join(nstest.Build(t, "loopback"), "loopback"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	writeExecutable(t, filepath.Join(one, "loopback"), string(content))
-	writeExecutable(t, filepath.Join(other, "loopback"), string(content)+"the other") // the kernel ignores bytes after the sections of an ELF file
+	content := nstest.ReadFile(t, filepath.Join(nstest.Build(t, "loopback"), "loopback"))
+	writeExecutable(t, filepath.Join(one, "loopback"), content)
+	writeExecutable(t, filepath.Join(other, "loopback"), content+"the other") // the kernel ignores bytes after the sections of an ELF file
 	return one, other
 }
 
 func writeExecutable(t *testing.T, path, content string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(content), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, os.WriteFile(path, []byte(content), 0o755))
 }
 
 // TestInstallInUse checks that a plugin can run while it is replaced 50 times, and that its file always contains one of
@@ -109,18 +104,14 @@ func TestInstallInUse(t *testing.T) {
 func sha256Of(t *testing.T, path string) [sha256.Size]byte {
 	t.Helper()
 	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	return sha256.Sum256(content)
 }
 
 func fileNames(t *testing.T, dir string) string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	var names []string
 	for _, e := range entries {
 		names = append(names, e.Name())
@@ -136,15 +127,11 @@ func TestInstallAndRestore(t *testing.T) {
 	for _, from := range []string{one, other} {
 		writeExecutable(t, filepath.Join(from, "bridge"), "#!/bin/sh\n# "+from+"\n")
 		writeExecutable(t, filepath.Join(from, "ptp"), "#!/bin/sh\n")
-		if err := os.WriteFile(filepath.Join(from, "README.md"), nil, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		nstest.Must(t, os.WriteFile(filepath.Join(from, "README.md"), nil, 0o644))
 	}
 	writeExecutable(t, filepath.Join(dir, "cni"), "#!/bin/sh\n# multicall\n")
 	writeExecutable(t, filepath.Join(dir, "loopback"), "#!/bin/sh\nexit 1 # without CNI_COMMAND\n")
-	if err := os.Symlink("cni", filepath.Join(dir, "bridge")); err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, os.Symlink("cni", filepath.Join(dir, "bridge")))
 	before := nstest.SnapshotDir(t, dir)
 
 	output := mustInstall(t, "--to", dir, "--from", one, "--backup", backup)
@@ -214,9 +201,7 @@ func TestRestoreTriesFiles(t *testing.T) {
 		writeExecutable(t, filepath.Join(from, "bridge"), "#!/bin/sh\n")
 		writeExecutable(t, filepath.Join(dir, "bridge"), "#!/missing/interpreter\n")
 		mustInstall(t, "--to", dir, "--from", from, "--backup", backup)
-		if err := os.MkdirAll(filepath.Join(backup, "net.d"), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		nstest.Must(t, os.MkdirAll(filepath.Join(backup, "net.d"), 0o755))
 		bad := filepath.Join(backup, name)
 		writeExecutable(t, bad, text)
 		before := nstest.SnapshotDir(t, dir) + nstest.SnapshotDir(t, confs)
@@ -227,9 +212,7 @@ func TestRestoreTriesFiles(t *testing.T) {
 		if diff := nstest.Compare(before, nstest.SnapshotDir(t, dir)+nstest.SnapshotDir(t, confs)); diff != "" {
 			t.Error(diff)
 		}
-		if err := os.Remove(bad); err != nil {
-			t.Fatal(err)
-		}
+		nstest.Must(t, os.Remove(bad))
 		mustInstall(t, "--to", dir, "--conf-dir", confs, "--restore", backup)
 	}
 }
@@ -240,13 +223,9 @@ func TestInstallModes(t *testing.T) {
 	dir, from := t.TempDir(), t.TempDir()
 	for name, content := range map[string]string{"bridge": "#!/bin/sh\n", "ptp": "another"} {
 		writeExecutable(t, filepath.Join(from, name), "#!/bin/sh\n")
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		nstest.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
 	}
-	if err := os.WriteFile(filepath.Join(from, "tap"), nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, os.WriteFile(filepath.Join(from, "tap"), nil, 0o644))
 	output := mustInstall(t, "--to", dir, "--from", from)
 	if want := filepath.Join(from, "tap") + " was skipped, because it is not executable. "; !strings.Contains(output, "installed in "+dir+": 2\n"+want) {
 		t.Errorf("the output does not contain %q: %s", want, output)
@@ -286,9 +265,7 @@ func TestInstallRestartsTheDaemon(t *testing.T) {
 				if err != nil || string(got) != c.want {
 					t.Errorf("%q: want the calls of systemctl %q, got %q, %v", args, c.want, got, err)
 				}
-				if err := os.Remove(calls); err != nil {
-					t.Fatal(err)
-				}
+				nstest.Must(t, os.Remove(calls))
 			}
 		})
 	}
@@ -310,13 +287,9 @@ func TestInstallRefuses(t *testing.T) {
 	writeExecutable(t, filepath.Join(foreign, "loopback"), foreignELF(t, filepath.Join(good, "loopback")))
 	writeExecutable(t, filepath.Join(foreign, "a"), "#!/bin/sh\n")
 	bad := filepath.Join(t.TempDir(), "10-bad.conflist")
-	if err := os.WriteFile(bad, []byte("{"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, os.WriteFile(bad, []byte("{"), 0o644))
 	pipe := filepath.Join(t.TempDir(), "10-pipe.conflist")
-	if err := syscall.Mkfifo(pipe, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, syscall.Mkfifo(pipe, 0o644))
 	for _, c := range []struct {
 		name string
 		args []string
@@ -368,9 +341,7 @@ func TestInstallRefuses(t *testing.T) {
 func foreignELF(t *testing.T, path string) string {
 	t.Helper()
 	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	const machine = 18 // e_machine, two bytes
 	other := byte(0xb7)
 	if runtime.GOARCH == "arm64" {
@@ -418,9 +389,7 @@ func TestInstallLeavesEqualFilesAlone(t *testing.T) {
 func modificationTime(t *testing.T, path string) time.Time {
 	t.Helper()
 	info, err := os.Stat(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	return info.ModTime()
 }
 
@@ -444,9 +413,7 @@ func TestInstallTakesThePluginsBesidePlumb(t *testing.T) {
 func writeConf(t *testing.T, path, plugin string) {
 	t.Helper()
 	conf := fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "containers", "plugins": [{"type": %q}]}`, plugin)
-	if err := os.WriteFile(path, []byte(conf), 0o640); err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, os.WriteFile(path, []byte(conf), 0o640))
 }
 
 // TestInstallConfigurations checks that configurations are installed and restored, even if they are the symbolic links
@@ -458,9 +425,7 @@ func TestInstallConfigurations(t *testing.T) {
 	before := nstest.SnapshotDir(t, confDir)
 	writeConf(t, filepath.Join(from, "content"), "ptp")
 	for _, name := range []string{"10-containers.conflist", "20-added.conflist"} {
-		if err := os.Symlink("content", filepath.Join(from, name)); err != nil {
-			t.Fatal(err)
-		}
+		nstest.Must(t, os.Symlink("content", filepath.Join(from, name)))
 	}
 	output := mustInstall(t, "--to", dir, "--from", one, "--backup", backup, "--conf-dir", confDir,
 		"--conf", filepath.Join(from, "10-containers.conflist"), "--conf", filepath.Join(from, "20-added.conflist"))
@@ -486,9 +451,7 @@ func TestInstallConfigurations(t *testing.T) {
 // the configurations, which come after the plugins. With more space, the installation must succeed.
 func TestInstallOnAFullDisk(t *testing.T) {
 	from, dir, confDir := t.TempDir(), t.TempDir(), t.TempDir()
-	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=128k"); err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=128k"))
 	defer func() { _ = syscall.Unmount(dir, 0) }()
 	for _, name := range []string{"bridge", "ptp"} {
 		writeExecutable(t, filepath.Join(from, name), "#!/bin/sh\n"+strings.Repeat("#\n", 40<<10))
@@ -507,9 +470,7 @@ func TestInstallOnAFullDisk(t *testing.T) {
 	if got := fileNames(t, dir) + fileNames(t, confDir); got != "bridge ptp" {
 		t.Errorf("want %q, got %q", "bridge ptp", got)
 	}
-	if err := syscall.Mount("tmpfs", dir, "tmpfs", syscall.MS_REMOUNT, "size=1m"); err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, syscall.Mount("tmpfs", dir, "tmpfs", syscall.MS_REMOUNT, "size=1m"))
 	mustInstall(t, args...)
 	if got := fileNames(t, dir) + " " + fileNames(t, confDir); got != "bridge ptp 10-containers.conflist" {
 		t.Errorf("want %q, got %q", "bridge ptp 10-containers.conflist", got)
@@ -551,9 +512,7 @@ func TestInstallAtTheSameTime(t *testing.T) {
 	if err == nil {
 		err = syscall.Flock(int(directory.Fd()), syscall.LOCK_EX)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	ended := make(chan string, 1)
 	go func() {
 		output, _ := install(t, "--to", dir, "--from", from)
@@ -566,9 +525,7 @@ func TestInstallAtTheSameTime(t *testing.T) {
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
-	if err := directory.Close(); err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, directory.Close())
 	if output := <-ended; !strings.Contains(output, "bridge             added") {
 		t.Error(output)
 	}
@@ -584,21 +541,15 @@ func TestInstallOfAPluginThatHangs(t *testing.T) {
 	if want := "static does not run on this machine (" + runtime.GOARCH + "): no answer in 10ms; nothing was replaced"; err == nil || !strings.Contains(output, want) {
 		t.Errorf("want %q, got %v: %s", want, err, output)
 	}
-	if err := os.RemoveAll(called); err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, os.RemoveAll(called))
 	cmd := exec.Command(filepath.Join(nstest.Build(t, "plumb"), "plumb"), "install", "--to", dir, "--from", from, "--timeout", "10m")
 	var messages strings.Builder
 	cmd.Stderr = &messages
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, cmd.Start())
 	for _, err := os.Stat(called); err != nil; _, err = os.Stat(called) {
 		time.Sleep(10 * time.Millisecond)
 	}
-	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, cmd.Process.Signal(syscall.SIGTERM))
 	if err := cmd.Wait(); err == nil || messages.String() != "plumb: terminated signal received; nothing was replaced\n" {
 		t.Errorf("%v: %s", err, messages.String())
 	}
@@ -621,15 +572,11 @@ func TestInstallWaits(t *testing.T) {
 		if err == nil {
 			err = cmd.Start()
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		nstest.Must(t, err)
 		if line, err := bufio.NewReader(messages).ReadString('\n'); err != nil || line != "plumb: waiting for SIGTERM\n" {
 			t.Errorf("%q: %v: %q", args, err, line)
 		}
-		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-			t.Fatal(err)
-		}
+		nstest.Must(t, cmd.Process.Signal(syscall.SIGTERM))
 		if err := cmd.Wait(); err != nil {
 			t.Errorf("%q: %v", args, err)
 		}

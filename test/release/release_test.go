@@ -65,9 +65,7 @@ func checkout(t *testing.T, dir string) {
 			t.Fatal(err)
 		} else if info.IsDir() {
 			err = os.CopyFS(filepath.Join(dir, part), os.DirFS(filepath.Join(root, part)))
-			if err != nil {
-				t.Fatal(err)
-			}
+			nstest.Must(t, err)
 			continue
 		}
 		run(t, dir, nil, "cp", filepath.Join(root, part), dir)
@@ -103,12 +101,8 @@ func release(t *testing.T, checkout, out string, architectures []string, environ
 func TestRelease(t *testing.T) {
 	here, there, out, again := t.TempDir(), filepath.Join(t.TempDir(), "another", "place"), t.TempDir(), t.TempDir()
 	checkout(t, here)
-	if err := os.MkdirAll(there, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.CopyFS(there, os.DirFS(here)); err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, os.MkdirAll(there, 0o755))
+	nstest.Must(t, os.CopyFS(there, os.DirFS(here)))
 	release(t, here, out, slices.Sorted(maps.Keys(architectures)), "HOST=here", "UMASK=022")
 	t.Run("contains only the expected files", func(t *testing.T) { checkNames(t, out) })
 	t.Run("has checksums", func(t *testing.T) { checkSums(t, out) })
@@ -143,9 +137,7 @@ func TestRelease(t *testing.T) {
 func TestVersion(t *testing.T) {
 	dir := t.TempDir()
 	script := filepath.Join(dir, "scripts/version.sh")
-	if err := os.CopyFS(filepath.Dir(script), os.DirFS(filepath.Join(nstest.Root(t), "scripts"))); err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, os.CopyFS(filepath.Dir(script), os.DirFS(filepath.Join(nstest.Root(t), "scripts"))))
 	git := func(args ...string) {
 		run(t, dir, nil, "git", append([]string{"-c", "user.name=plumb", "-c", "user.email=plumb@example.com"}, args...)...)
 	}
@@ -192,11 +184,8 @@ func TestReleaseBuildsTwice(t *testing.T) {
 // as long. Only the nightly tests check all of them.
 func TestArchitectures(t *testing.T) {
 	root := nstest.Root(t)
-	script, err := os.ReadFile(filepath.Join(root, "scripts/release.sh"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, rest, _ := strings.Cut(string(script), "\narchitectures=(")
+	script := nstest.ReadFile(t, filepath.Join(root, "scripts/release.sh"))
+	_, rest, _ := strings.Cut(script, "\narchitectures=(")
 	list, _, _ := strings.Cut(rest, ")")
 	all := strings.Fields(list)
 	if len(all) < len(architectures) {
@@ -228,9 +217,7 @@ func checkNames(t *testing.T, out string) {
 	}
 	slices.Sort(want)
 	entries, err := os.ReadDir(out)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	var got []string
 	for _, e := range entries {
 		got = append(got, e.Name())
@@ -282,14 +269,10 @@ func checkSums(t *testing.T, out string) {
 func readArchive(t *testing.T, path string, visit func(*tar.Header, io.Reader)) {
 	t.Helper()
 	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	defer func() { _ = f.Close() }()
 	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	if !z.ModTime.IsZero() || z.Name != "" {
 		t.Errorf("want a gzip header without name and time, got %q, %v", z.Name, z.ModTime)
 	}
@@ -303,9 +286,7 @@ func visitTar(t *testing.T, r io.Reader, visit func(*tar.Header, io.Reader)) {
 		if errors.Is(err, io.EOF) {
 			return
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		nstest.Must(t, err)
 		visit(h, archive)
 	}
 }
@@ -350,9 +331,7 @@ func checkExecutables(t *testing.T, path string, machine elf.Machine) {
 			continue
 		}
 		e, err := elf.Open(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		nstest.Must(t, err)
 		dynamic := slices.ContainsFunc(e.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP || p.Type == elf.PT_DYNAMIC })
 		if e.Machine != machine || dynamic {
 			t.Errorf("%s: want a static executable for %v, got %v, dynamic %v", file, machine, e.Machine, dynamic)
@@ -375,19 +354,13 @@ func unpack(t *testing.T, path, dir string) {
 func checkUnpack(t *testing.T, path string) {
 	dir := t.TempDir()
 	for name, content := range map[string]string{"bridge": "old", "other": "mine"} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		nstest.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o700))
 	}
-	if err := errors.Join(os.Chown(dir, 12345, 23456), os.Chmod(dir, 0o711)); err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, errors.Join(os.Chown(dir, 12345, 23456), os.Chmod(dir, 0o711)))
 	unpack(t, path, dir)
 	run(t, dir, nil, "tar", "--extract", "--gzip", "--file", path, "./loopback")
 	var got syscall.Stat_t
-	if err := syscall.Stat(dir, &got); err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, syscall.Stat(dir, &got))
 	if got.Uid != 12345 || got.Gid != 23456 || got.Mode&0o7777 != 0o711 {
 		t.Errorf("owner and mode of the directory: want 12345:23456 711, got %d:%d %o", got.Uid, got.Gid, got.Mode&0o7777)
 	}
@@ -419,9 +392,7 @@ func checkSBOM(t *testing.T, out string) {
 	if err == nil {
 		err = json.Unmarshal(text, &b)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	if b.SPDXVersion != "SPDX-2.3" || b.CreationInfo.Created != "2023-11-14T22:13:20Z" || b.DocumentNamespace == "" {
 		t.Errorf("unexpected version %q, creation time %q or namespace %q", b.SPDXVersion, b.CreationInfo.Created, b.DocumentNamespace)
 	}
@@ -460,11 +431,8 @@ func checkListed(t *testing.T, archive string, listed map[string]bool) {
 	unpack(t, archive, dir)
 	var sums string
 	for _, module := range []string{".", "plugins/cluster-local/datastore/etcd"} {
-		text, err := os.ReadFile(filepath.Join(nstest.Root(t), module, "go.sum"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		sums += string(text)
+		text := nstest.ReadFile(t, filepath.Join(nstest.Root(t), module, "go.sum"))
+		sums += text
 	}
 	modules := map[string]bool{}
 	files, _ := filepath.Glob(dir + "/*")

@@ -35,21 +35,15 @@ esac
 func TestVulnerabilitiesOfEveryExecutable(t *testing.T) {
 	root, dir := nstest.Root(t), t.TempDir()
 	realGo, err := exec.LookPath("go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	writeExecutable(t, filepath.Join(dir, "go"), recordingGo)
 	writeExecutable(t, filepath.Join(dir, "govulncheck"), recordingGo)
 	record := func(verb, name string, args ...string) []string {
 		t.Helper()
 		run(t, root, []string{"PATH=" + dir + ":" + os.Getenv("PATH"), "RECORD=" + dir, "REAL_GO=" + realGo}, name, args...)
 		calls, err := os.ReadFile(filepath.Join(dir, "calls"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Remove(filepath.Join(dir, "calls")); err != nil {
-			t.Fatal(err)
-		}
+		nstest.Must(t, err)
+		nstest.Must(t, os.Remove(filepath.Join(dir, "calls")))
 		return mainPackages(t, verb, string(calls))
 	}
 	built := record("build", "./build_linux.sh", filepath.Join(dir, "bin"))

@@ -32,13 +32,9 @@ func (j job) commands() string {
 // TestReleaseWorkflow checks in which order the workflow of a release works, and which job can sign.
 func TestReleaseWorkflow(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(nstest.Root(t), ".github/workflows/release.yml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	var workflow struct{ Jobs map[string]job }
-	if err := yaml.Unmarshal(text, &workflow); err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, yaml.Unmarshal(text, &workflow))
 	jobs := workflow.Jobs
 	if jobs["test"].Uses != "./.github/workflows/test.yml" || jobs["build"].Needs != "test" || jobs["publish"].Needs != "build" || len(jobs) != 3 {
 		t.Errorf("the jobs must be test, build and publish, each after the one before, got %+v", jobs)

@@ -182,12 +182,11 @@ func (c *containerd) importRelease(image string) {
 
 var _ = Describe("the directory deploy", func() {
 	It("contains the same DaemonSet as the chart", func() {
-		text, err := os.ReadFile("../../deploy/daemonset.yaml")
-		Expect(err).NotTo(HaveOccurred())
+		text := nstest.ReadFile(GinkgoTB(), "../../deploy/daemonset.yaml")
 		of := parseDaemonSet(render(nil))
 		Expect(of.Labels).To(HaveKeyWithValue("helm.sh/chart", HavePrefix("plumb-v2.")))
 		of.Labels = of.Spec.Selector.MatchLabels // the other labels describe the release of Helm
-		Expect(parseDaemonSet(string(text))).To(Equal(of))
+		Expect(parseDaemonSet(text)).To(Equal(of))
 	})
 
 	It("contains a chart that applies its values to the DaemonSet", func() {
@@ -243,9 +242,8 @@ var _ = Describe("the directory deploy", func() {
 	})
 
 	It("contains a DaemonSet that restores the former plugins with the patch of docs/how-to/uninstall.md", func() {
-		page, err := os.ReadFile("../../docs/how-to/uninstall.md")
-		Expect(err).NotTo(HaveOccurred())
-		_, rest, _ := strings.Cut(string(page), "--type=json -p='")
+		page := nstest.ReadFile(GinkgoTB(), "../../docs/how-to/uninstall.md")
+		_, rest, _ := strings.Cut(page, "--type=json -p='")
 		text, _, _ := strings.Cut(rest, "'\n")
 		var patch []struct {
 			Path  string

@@ -2,7 +2,6 @@ package runtimes
 
 import (
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -56,9 +55,8 @@ var _ = Describe("containerd with dhcp", func() {
 		p, err := c.create(webPod("web", 8080))
 		Expect(err).NotTo(HaveOccurred())
 		server.AwaitLog(GinkgoTB(), "DHCPACK", p.v4)
-		leases, err := os.ReadFile(server.Leases)
-		Expect(err).NotTo(HaveOccurred())
-		Expect(string(leases)).To(ContainSubstring(" "+strings.ReplaceAll(fmt.Sprintf("% x", "\x00default/web"), " ", ":")), "want the client identifier with the pod's name")
+		leases := nstest.ReadFile(GinkgoTB(), server.Leases)
+		Expect(leases).To(ContainSubstring(" "+strings.ReplaceAll(fmt.Sprintf("% x", "\x00default/web"), " ", ":")), "want the client identifier with the pod's name")
 		p.container("serve", ":80")
 		Eventually(func() error { _, err := nstest.Dial(c.Outside, p.v4+":80"); return err }).Should(Succeed())
 		nstest.MustDial(GinkgoTB(), c.Host, nstest.HostV4+":8080", "")

@@ -55,9 +55,8 @@ var _ = Describe("the pages for users", func() {
 // options returns the options of the command "podman run" on the page, from --network on.
 func options(page string) []string {
 	GinkgoHelper()
-	text, err := os.ReadFile(page)
-	Expect(err).NotTo(HaveOccurred())
-	_, command, found := strings.Cut(strings.ReplaceAll(string(text), "\\\n", " "), "podman run --detach --name web ")
+	text := nstest.ReadFile(GinkgoTB(), page)
+	_, command, found := strings.Cut(strings.ReplaceAll(text, "\\\n", " "), "podman run --detach --name web ")
 	Expect(found).To(BeTrue())
 	command, _, _ = strings.Cut(command, "\n")
 	all := strings.Fields(command)

@@ -82,9 +82,8 @@ func newPodman(h *host) *podman {
 // time.
 func (p *podman) unmount() {
 	GinkgoHelper()
-	text, err := os.ReadFile("/proc/self/mountinfo")
-	Expect(err).NotTo(HaveOccurred())
-	for line := range strings.Lines(string(text)) {
+	text := nstest.ReadFile(GinkgoTB(), "/proc/self/mountinfo")
+	for line := range strings.Lines(text) {
 		if path := strings.Fields(line)[4]; strings.HasPrefix(path, p.dir+"/") {
 			Expect(unix.Unmount(path, unix.MNT_DETACH)).To(Or(Succeed(), MatchError(unix.EINVAL)), path)
 		}

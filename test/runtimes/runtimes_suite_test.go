@@ -75,10 +75,9 @@ type call struct{ Command, IfName, NetNS, Stdin string }
 // calls returns the recorded calls of a plugin for a container.
 func (h *host) calls(plugin, container string) []call {
 	GinkgoHelper()
-	text, err := os.ReadFile(filepath.Join(h.bin, "calls"))
-	Expect(err).NotTo(HaveOccurred())
+	text := nstest.ReadFile(GinkgoTB(), filepath.Join(h.bin, "calls"))
 	var all []call
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(text) {
 		f := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
 		if f[0] == plugin && f[2] == container {
 			all = append(all, call{f[1], f[3], f[4], f[5]})

@@ -393,9 +393,8 @@ var _ = Describe("plumb doctor on configurations", func() {
 		finding := n.find("executable", "hangs: does not answer VERSION: no answer in 1s")
 		Expect(finding.Advice).To(Equal("Install the plugin hangs as " + n.bin() + "/hangs."))
 		Expect(filepath.Join(n.dir, "pid")).To(BeAnExistingFile())
-		pid, err := os.ReadFile(filepath.Join(n.dir, "pid"))
-		Expect(err).NotTo(HaveOccurred())
-		child := filepath.Join("/proc", strings.TrimSpace(string(pid)), "stat")
+		pid := nstest.ReadFile(GinkgoTB(), filepath.Join(n.dir, "pid"))
+		child := filepath.Join("/proc", strings.TrimSpace(pid), "stat")
 		Eventually(func() string { // the process stays a zombie if its parent has not reaped it
 			stat, _ := os.ReadFile(child)
 			return string(stat)

@@ -58,10 +58,9 @@ func (n *testHost) write(name, text string) {
 
 func (n *testHost) change(name, from, to string) {
 	GinkgoHelper()
-	text, err := os.ReadFile(filepath.Join(n.confDir(), name))
-	Expect(err).NotTo(HaveOccurred())
-	Expect(string(text)).To(ContainSubstring(from))
-	n.write(name, strings.ReplaceAll(string(text), from, to))
+	text := nstest.ReadFile(GinkgoTB(), filepath.Join(n.confDir(), name))
+	Expect(text).To(ContainSubstring(from))
+	n.write(name, strings.ReplaceAll(text, from, to))
 }
 
 // writeVendor writes the plugin vendor, which supports 0.4.0 and 1.0.0, and does nothing.

@@ -18,9 +18,7 @@ const pluginsDir = "../../../../plugins"
 
 func TestSchemasAreWhatTheGeneratorMakes(t *testing.T) {
 	files, err := generate(pluginsDir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	for name, want := range files {
 		if got, err := os.ReadFile(filepath.Join("..", "schema", name)); err != nil || !bytes.Equal(got, want) {
 			t.Errorf("%s differs from genschema's output (%v); run go generate ./cmd/plumb/...", name, err)
@@ -35,17 +33,11 @@ func TestSchemasAreWhatTheGeneratorMakes(t *testing.T) {
 func validate(t *testing.T, name, text string) error {
 	t.Helper()
 	raw, err := schema.Text(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(raw))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	c := jsonschema.NewCompiler()
-	if err := c.AddResource(baseURL+name+schema.Suffix, doc); err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, c.AddResource(baseURL+name+schema.Suffix, doc))
 	compiled, err := c.Compile(baseURL + name + schema.Suffix)
 	if err != nil {
 		t.Fatalf("compile schema %s: %v", name, err)
@@ -62,18 +54,13 @@ func TestExamplesOfThePagesMatchTheirSchemas(t *testing.T) {
 	guides, _ := filepath.Glob("../../../../docs/*/*.md")
 	found := 0
 	for _, page := range append(append(pages, guides...), "../../../../README.md") {
-		text, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i, block := range nstest.JSONBlocks(string(text)) {
+		text := nstest.ReadFile(t, page)
+		for i, block := range nstest.JSONBlocks(text) {
 			var conf struct {
 				Type    string
 				Plugins []any
 			}
-			if err := json.Unmarshal([]byte(block), &conf); err != nil {
-				t.Fatal(err)
-			}
+			nstest.Must(t, json.Unmarshal([]byte(block), &conf))
 			name := schema.ConfList
 			if conf.Plugins == nil {
 				name = conf.Type
@@ -150,9 +137,7 @@ func TestReadPageRejectsInvalidPages(t *testing.T) {
 		{"# x\n\n## Options\n", "no section Keys"},
 	} {
 		file := filepath.Join(t.TempDir(), "README.md")
-		if err := os.WriteFile(file, []byte(c.text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		nstest.Must(t, os.WriteFile(file, []byte(c.text), 0o644))
 		if _, err := readPage(file, "x", nil); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%q: want the error %s, got %v", c.text, c.want, err)
 		}
@@ -161,9 +146,7 @@ func TestReadPageRejectsInvalidPages(t *testing.T) {
 
 func TestDescriptionsHaveNoMarkdown(t *testing.T) {
 	files, err := generate(pluginsDir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	for name, text := range files {
 		for line := range strings.Lines(string(text)) {
 			if strings.Contains(line, `"description": `) && strings.ContainsAny(line, "`") {

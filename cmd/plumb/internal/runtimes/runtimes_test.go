@@ -77,9 +77,8 @@ var _ = Describe("runtimes.Find", func() {
 })
 
 var _ = It("the table of docs/reference/compatibility.md lists the highest cniVersion of each runtime", func() {
-	page, err := os.ReadFile(filepath.Join(nstest.Root(GinkgoTB()), "docs/reference/compatibility.md"))
-	Expect(err).NotTo(HaveOccurred())
-	rows := regexp.MustCompile(`(?m)^\| (containerd|CRI-O) \| (before|since) (\d+)\.(\d+) \| (\d\.\d\.\d) \|$`).FindAllStringSubmatch(string(page), -1)
+	page := nstest.ReadFile(GinkgoTB(), filepath.Join(nstest.Root(GinkgoTB()), "docs/reference/compatibility.md"))
+	rows := regexp.MustCompile(`(?m)^\| (containerd|CRI-O) \| (before|since) (\d+)\.(\d+) \| (\d\.\d\.\d) \|$`).FindAllStringSubmatch(page, -1)
 	Expect(rows).To(HaveLen(4))
 	for _, row := range rows {
 		version := row[3] + "." + row[4] + ".3"

@@ -25,9 +25,7 @@ func start(t *testing.T, host *nstest.NS) <-chan []string {
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)
 	events, err := w.Start(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	return events
 }
 
@@ -58,9 +56,7 @@ func TestHost(t *testing.T) {
 		if err == nil {
 			err = c.Ensure(tables.Inet(tables.MasqueradeSets()...))
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		nstest.Must(t, err)
 		host.Batch(t, "link add cni0 type bridge", "link set cni0 up", "addr add 10.1.2.1/24 dev cni0")
 	}
 	create()
@@ -116,9 +112,7 @@ func TestFirewalld(t *testing.T) {
 	if err == nil {
 		_, err = bus.RequestName(nstest.FirewalldName, 0) // as when firewalld starts
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	expect(t, events, "firewalld")
 	_ = bus.Close()
 }
