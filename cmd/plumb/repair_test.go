@@ -58,6 +58,20 @@ REPAIR)
 esac
 `
 
+// stub is the path of the executable of stubProgram.
+var stub string
+
+var _ = BeforeSuite(func() {
+	dir := GinkgoT().TempDir()
+	Expect(os.WriteFile(dir+"/go.mod", []byte("module github.com/plumb-cni/plumb/v2/plugins/one\n"), 0o644)).To(Succeed())
+	Expect(os.WriteFile(dir+"/main.go", []byte(stubProgram), 0o644)).To(Succeed())
+	cmd := exec.Command("go", "build", "-o", "one", ".")
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false", "GOWORK=off")
+	out, err := cmd.CombinedOutput()
+	Expect(err).NotTo(HaveOccurred(), "%s", out)
+	stub = dir + "/one"
+})
+
 // A stubbed is a testbed with the plugins one and two, which are stubs.
 type stubbed struct {
 	*testbed
@@ -67,14 +81,7 @@ type stubbed struct {
 func newStubbed() *stubbed {
 	GinkgoHelper()
 	b := &stubbed{newTestbed(), GinkgoT().TempDir()}
-	source := GinkgoT().TempDir()
-	Expect(os.WriteFile(source+"/go.mod", []byte("module github.com/plumb-cni/plumb/v2/plugins/one\n"), 0o644)).To(Succeed())
-	Expect(os.WriteFile(source+"/main.go", []byte(stubProgram), 0o644)).To(Succeed())
-	cmd := exec.Command("go", "build", "-o", b.stubs+"/one", ".")
-	cmd.Dir, cmd.Env = source, append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false", "GOWORK=off")
-	out, err := cmd.CombinedOutput()
-	Expect(err).NotTo(HaveOccurred(), "%s", out)
-	Expect(os.Link(b.stubs+"/one", b.stubs+"/two")).To(Succeed())
+	Expect(errors.Join(os.Link(stub, b.stubs+"/one"), os.Link(stub, b.stubs+"/two"))).To(Succeed())
 	b.write("script", stubScript)
 	b.cni = cnitest.New(b.host, b.path("cache"), b.stubs, b.bin)
 	return b
@@ -93,9 +100,8 @@ func (b *stubbed) answer(verb, commands string) {
 
 func (b *stubbed) read(name string) string {
 	GinkgoHelper()
-	text, err := os.ReadFile(filepath.Join(b.stubs, name))
-	Expect(err).NotTo(HaveOccurred())
-	return string(text)
+	text := nstest.ReadFile(GinkgoTB(), filepath.Join(b.stubs, name))
+	return text
 }
 
 // broken is the error of a CHECK.

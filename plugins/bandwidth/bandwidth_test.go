@@ -101,18 +101,13 @@ var _ = Describe("bandwidth", func() {
 		Expect(bed.shape()).To(Equal(before))
 		bed.run("DEL", keys).OK(GinkgoTB()) // DEL ignores invalid keys
 	},
-		Entry(nil, ptp, `"ingressRate": 8`, 7, "ingressBurst is missing; set it together with ingressRate"),
 		Entry(nil, ptp, `"egressBurst": 8`, 7, "egressRate is missing; set it together with egressBurst"),
 		Entry(nil, ptp, `"egressRate": 7, "egressBurst": 8`, 7, "egressRate 7 must be between 8 and"),
 		Entry(nil, ptp, `"egressRate": 9223372036854775808, "egressBurst": 8`, 7, "egressRate 9223372036854775808 must be between 8 and"),
 		Entry(nil, ptp, `"egressRate": 40, "egressBurst": 8`, 7, "the lowest rate for its MTU is 48 bit/s"),
 		Entry(nil, ptp, `"egressRate": 80, "egressBurst": 34359738368`, 7, "burst cannot be more than 4GB"),
 		Entry(nil, ptp, bothLimits+`, "shapedSubnets": ["10.0.0.1"]`, 7, "is not a subnet"),
-		Entry(nil, ptp, bothLimits+`, "latency": 0`, 7, "latency 0"),
 		Entry(nil, ptp, bothLimits+`, "ingresRate": 1, "strict": true`, 2, "did you mean"),
-		Entry(nil, ptp, `"ingressRate": -1`, types.CodeDecode), Entry(nil, ptp, `"ingressRate": 1.5`, types.CodeDecode),
-		Entry(nil, ptp, `"ingressRate": "8M"`, types.CodeDecode), Entry(nil, ptp, `"ingressRate": 18446744073709551616`, types.CodeDecode),
-		Entry(nil, ptp, `"shapedSubnets": "10.0.0.0/8"`, types.CodeDecode), Entry(nil, ptp, `"runtimeConfig": {"bandwidth": 8}`, types.CodeDecode),
 		Entry("no such interface", withoutInterface, bothLimits, 7, `no interface "eth0" in container`),
 		Entry("the other end in a third namespace", peerElsewhere, bothLimits, 7, "no veth peer of container interface eth0 found in host ns"),
 	)
@@ -256,39 +251,47 @@ var _ = Describe("bandwidth", func() {
 		Expect(bed.host.Must(GinkgoTB(), "tc", "qdisc", "show", "dev", "other0")).To(ContainSubstring("tbf"))
 	})
 
-	DescribeTable("CHECK fails if something is missing or changed, and REPAIR restores it", func(newBed func() *testbed, keys, text string, commands ...string) {
-		bed = newBed()
+	// A damage is what the commands of tc and ip remove or change, and a text in the error of CHECK.
+	type damage struct{ text, commands string }
+	DescribeTable("CHECK fails if something is missing or changed, and REPAIR restores it", func(keys string, damages ...damage) {
+		bed = ptp()
 		bed.run("ADD", keys).OK(GinkgoTB())
 		before := bed.shape()
 		bed.run("REPAIR", keys).OK(GinkgoTB())
 		Expect(bed.shape()).To(Equal(before))
-		for _, command := range commands {
-			args := strings.Fields(command)
-			bed.call.Host.Must(GinkgoTB(), args[0], args[1:]...)
-		}
-		bed.run("CHECK", keys).RequireFailure(GinkgoTB(), types.CodeChanged, text)
-		bed.run("REPAIR", keys).OK(GinkgoTB())
-		_, _ = bed.call.Host.Exec("ip", "link", "del", "other")
 		withoutIndexes := func(shape string) string {
 			return regexp.MustCompile(`(?m)^\d+: |\bindex \d+`).ReplaceAllString(shape, "")
 		}
-		Expect(withoutIndexes(bed.shape())).To(Equal(withoutIndexes(before)))
+		for _, d := range damages {
+			By(d.commands)
+			for command := range strings.SplitSeq(d.commands, "; ") {
+				bed.host.MustLine(GinkgoTB(), command)
+			}
+			bed.run("CHECK", keys).RequireFailure(GinkgoTB(), types.CodeChanged, d.text)
+			bed.run("REPAIR", keys).OK(GinkgoTB())
+			_, _ = bed.host.Exec("ip", "link", "del", "other")
+			Expect(withoutIndexes(bed.shape())).To(Equal(withoutIndexes(before)))
+		}
 	},
-		Entry("no qdisc", ptp, bothLimits, "interface veth0: want tbf 1: at root with rate 125000 byte/s, burst 12500000 ticks, limit 103125 bytes, got no qdisc", "tc qdisc del dev veth0 root"),
-		Entry("another rate", ptp, bothLimits, "got tbf 1: at root with rate 250000 byte/s", "tc qdisc replace dev veth0 root handle 1: tbf rate 2mbit burst 100000 limit 103125"),
-		Entry("another kind", ptp, bothLimits, "got htb 1:", "tc qdisc del dev veth0 root", "tc qdisc add dev veth0 root handle 1: htb"),
-		Entry("no ifb", ptp, bothLimits, "interface "+ifbX+" of bwn/cidX/eth0 does not exist", "ip link del "+ifbX),
-		Entry("ifb down", ptp, bothLimits, "interface "+ifbX+" is down", "ip link set "+ifbX+" down"),
-		Entry("no qdisc on the ifb", ptp, bothLimits, "interface "+ifbX+": want tbf", "tc qdisc del dev "+ifbX+" root"),
-		Entry("no ingress qdisc", ptp, bothLimits, "interface veth0 has no ingress qdisc", "tc qdisc del dev veth0 ingress"),
-		Entry("no filter", ptp, bothLimits, "interface veth0 has no filter that redirects what it receives to "+ifbX, "tc filter del dev veth0 parent ffff:"),
-		Entry("another ifb", ptp, bothLimits, "has no filter that redirects", "tc filter del dev veth0 parent ffff:", "ip link add other type ifb",
-			"tc filter add dev veth0 parent ffff: pref 1 protocol all u32 match u32 0 0 flowid 1:1 action mirred egress redirect dev other"),
-		Entry("no class", ptp, bothLimits+`, "unshapedSubnets": ["10.0.0.0/8"]`, "interface veth0 has no class 1:30 of 125000 byte/s", "tc qdisc del dev veth0 root",
-			"tc qdisc add dev veth0 root handle 1: htb default 30 direct_qlen 1000"),
-		Entry("no leaf", ptp, bothLimits+`, "unshapedSubnets": ["10.0.0.0/8"]`, "want bfifo 30: at 1:30", "tc qdisc del dev veth0 parent 1:30"),
-		Entry("no subnet", ptp, bothLimits+`, "unshapedSubnets": ["10.0.0.0/8"]`, "interface veth0 has no filter parent 1: pref 16 protocol 0x0800 flowid 1: match 0a000000/ff000000 at 12", "tc filter del dev veth0 parent 1: pref 16"),
-		Entry("no subnet on the ifb", ptp, bothLimits+`, "shapedSubnets": ["fd00::/8"]`, "interface "+ifbX+" has no filter parent 1: pref 15", "tc filter del dev "+ifbX+" parent 1: pref 15"),
+		Entry("of both limits", bothLimits,
+			damage{"interface veth0: want tbf 1: at root with rate 125000 byte/s, burst 12500000 ticks, limit 103125 bytes, got no qdisc", "tc qdisc del dev veth0 root"},
+			damage{"got tbf 1: at root with rate 250000 byte/s", "tc qdisc replace dev veth0 root handle 1: tbf rate 2mbit burst 100000 limit 103125"},
+			damage{"got htb 1:", "tc qdisc del dev veth0 root; tc qdisc add dev veth0 root handle 1: htb"},
+			damage{"interface " + ifbX + " of bwn/cidX/eth0 does not exist", "ip link del " + ifbX},
+			damage{"interface " + ifbX + " is down", "ip link set " + ifbX + " down"},
+			damage{"interface " + ifbX + ": want tbf", "tc qdisc del dev " + ifbX + " root"},
+			damage{"interface veth0 has no ingress qdisc", "tc qdisc del dev veth0 ingress"},
+			damage{"interface veth0 has no filter that redirects what it receives to " + ifbX, "tc filter del dev veth0 parent ffff:"},
+			damage{"has no filter that redirects", "tc filter del dev veth0 parent ffff:; ip link add other type ifb; tc filter add dev veth0 parent ffff: pref 1 protocol all u32 match u32 0 0 flowid 1:1 action mirred egress redirect dev other"},
+		),
+		Entry("for unshaped subnets", bothLimits+`, "unshapedSubnets": ["10.0.0.0/8"]`,
+			damage{"interface veth0 has no class 1:30 of 125000 byte/s", "tc qdisc del dev veth0 root; tc qdisc add dev veth0 root handle 1: htb default 30 direct_qlen 1000"},
+			damage{"want bfifo 30: at 1:30", "tc qdisc del dev veth0 parent 1:30"},
+			damage{"interface veth0 has no filter parent 1: pref 16 protocol 0x0800 flowid 1: match 0a000000/ff000000 at 12", "tc filter del dev veth0 parent 1: pref 16"},
+		),
+		Entry("for shaped subnets", bothLimits+`, "shapedSubnets": ["fd00::/8"]`,
+			damage{"interface " + ifbX + " has no filter parent 1: pref 15", "tc filter del dev " + ifbX + " parent 1: pref 15"},
+		),
 	)
 
 	It("REPAIR changes only what differs", func() {
@@ -369,11 +372,6 @@ var _ = Describe("bandwidth", func() {
 		Expect(gc(`[]`)).To(Equal(before))
 	})
 
-	It("STATUS fails for an invalid configuration", func() {
-		bed = newTestbed()
-		bed.RequireStatus(nstest.Conf("bandwidth", "1.1.0", "", ""), "")
-		bed.RequireStatus(nstest.Conf("bandwidth", "1.1.0", `"ingressRate":1`, ""), "ingressBurst is missing")
-	})
 })
 
 func ptpResult(container *nstest.NS) string {
@@ -451,9 +449,7 @@ func TestFaultsWithVeth(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			nstest.LeakCheck(t)
 			nstest.FaultSweep(t, nstest.Sweep{Plugin: p, Config: configOf(network, keys, emptyPrevResult), Prepare: func(host, container *nstest.NS) {
-				if err := pairFor(ipIn(host), ipIn(container), container.Path()); err != nil {
-					t.Fatal(err)
-				}
+				nstest.Must(t, pairFor(ipIn(host), ipIn(container), container.Path()))
 			}})
 		})
 	}
@@ -464,8 +460,6 @@ func TestFaultsWithMacvlan(t *testing.T) {
 	p := withInterface(func(r *skel.Request) error { return macvlanFor(ipAt(r.HostNS), ipAt(r.ContainerNS), r.NetNS) })
 	nstest.FaultSweep(t, nstest.Sweep{Plugin: p, Config: configOf(network, bothLimits, emptyPrevResult), Prepare: func(host, container *nstest.NS) {
 		host.Batch(t, "link add up0 type veth peer name up1")
-		if err := macvlanFor(ipIn(host), ipIn(container), container.Path()); err != nil {
-			t.Fatal(err)
-		}
+		nstest.Must(t, macvlanFor(ipIn(host), ipIn(container), container.Path()))
 	}})
 }

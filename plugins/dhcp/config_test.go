@@ -35,7 +35,6 @@ var _ = DescribeTable("ADD fails for",
 	Entry("a value in CNI_ARGS that is too long", `,"provide":[{"option":"host-name","fromArg":"K"}]`, "", "K="+strings.Repeat("x", 256),
 		types.CodeConfig, "ipam.provide[0].value of option host-name must be at most 255"),
 	Entry("a socket path that is not absolute", `,"daemonSocketPath":"run/dhcp.sock"`, "", "", types.CodeConfig, `ipam.daemonSocketPath "run/dhcp.sock" is not an absolute path`),
-	Entry("values of the wrong type", `,"mtu":1400,"provide":{}`, "", "", types.CodeDecode, `ipam.mtu`, `ipam.provide`),
 	Entry("malformed CNI_ARGS", "", "", "A", types.CodeEnvironment, `"A" is not KEY=VALUE`),
 	Entry("an unknown key with strict", `,"clientId2":""`, `,"strict":true`, "", types.CodeUnsupported, "ipam.clientId2: unknown key"),
 )

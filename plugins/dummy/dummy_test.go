@@ -39,13 +39,6 @@ var _ = Describe("without a dummy interface", func() {
 
 	It("GC calls the IPAM plugin", func() { b.RequireGC(conf("1.1.0", nstest.OnlyTwoValid, b.HostLocal())) })
 
-	DescribeTable("STATUS fails if an ADD would fail",
-		func(keys, ipam, text string) { b.RequireStatus(conf("1.1.0", keys, ipam), text) },
-		Entry("success", "", metadata, ""),
-		Entry("success without ipam", "", noIPAM, ""),
-		Entry("the configuration is invalid", `"mtu":1`, metadata, "mtu 1 must be between"),
-		Entry("STATUS of the IPAM plugin fails", "", nstest.Static("x"), `IPAM plugin "static"`),
-	)
 })
 
 var _ = Describe("a dummy interface", Label(nstest.Kernel), func() {

@@ -217,7 +217,6 @@ var _ = Describe("an invalid configuration", Ordered, ContinueOnFailure, func() 
 		Entry(nil, conf(key("firewalldZone", strings.Repeat("z", 31)), 0), types.CodeConfig, "firewalldZone"),
 		Entry(nil, conf(`"strict":true,"backend":"ebpf",`, 0), types.CodeConfig, `backend "ebpf" must be`),
 		Entry(nil, conf(`"strict":true,"ingresPolicy":"open",`, 0), types.CodeUnsupported, "ingresPolicy"),
-		Entry(nil, conf(`"ingressPolicy":1,`, 0), types.CodeDecode, "ingressPolicy"),
 		Entry(nil, bare(""), types.CodeConfig, "prevResult"),
 		Entry(nil, strings.ReplaceAll(conf("", 0), "1.1.0", "0.3.1"), types.CodeVersion, "incompatible CNI versions"),
 		Entry(nil, confFor(key("ingressPolicy", isolated), `{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"/container"}],"ips":[{"address":"10.9.0.2/24"}]}`),

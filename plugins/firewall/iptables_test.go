@@ -17,9 +17,11 @@ import (
 
 const byIPTables = `"backend":"iptables",`
 
-var _ = Describe("the backend iptables", func() {
+// The specs change only rules, so that all can share a host.
+var _ = Describe("the backend iptables", Ordered, ContinueOnFailure, func() {
 	var b *testbed
-	BeforeEach(func() { b = newTestbed() })
+	BeforeAll(func() { b = newTestbed() })
+	BeforeEach(func() { b.Host.Must(GinkgoTB(), "nft", "flush ruleset") })
 
 	DescribeTable("adds the reference plugin's rules, and one marker for each address", func(name, keys string) {
 		c := b.call(byIPTables+keys, 0)

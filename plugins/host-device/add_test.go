@@ -272,7 +272,6 @@ var _ = Describe("an invalid configuration", Ordered, ContinueOnFailure, func() 
 		Entry("a malformed PCI ID", conf("1.0.0", `"pciBusID":"00:1f.6"`, nstest.StaticV4), types.CodeConfig, `pciBusID "00:1f.6"`),
 		Entry("a deviceID that is a path", conf("1.0.0", `"runtimeConfig":{"deviceID":"../x"}`, nstest.StaticV4), types.CodeConfig, "runtime config DeviceID ../x not found or unsupported"),
 		Entry("several problems, beside a valid device", conf("1.0.0", byDevice+`,"hwaddr":"y","pciBusID":"z"`, nstest.StaticV4), types.CodeConfig, `"y"`, `"z"`),
-		Entry("a value of the wrong type", conf("1.0.0", `"device":1`, nstest.StaticV4), types.CodeDecode, `device: want a string`),
 		Entry("an unknown key with strict", conf("1.0.0", byDevice+`,"strict":true,"devise":"x"`, nstest.StaticV4), types.CodeUnsupported, "devise: unknown key"),
 	)
 })

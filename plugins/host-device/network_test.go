@@ -260,11 +260,6 @@ var _ = Describe("useInterfaceNetwork", Label(nstest.Kernel), func() {
 		b.Add(c)
 	})
 
-	It("must be a bool", func() {
-		c.Config = conf("1.1.0", byDevice+`,"useInterfaceNetwork":"yes"`, noIPAM)
-		b.Refuse(c, types.CodeDecode, `"useInterfaceNetwork": want true or false`)
-	})
-
 	It("is not refused by STATUS for the device of the default route", func() {
 		b.Host.Batch(GinkgoTB(), "addr add 198.18.0.50/24 dev hd0", "route add default via 198.18.0.2")
 		b.RequireStatus(conf("1.1.0", useNetwork, noIPAM), "")

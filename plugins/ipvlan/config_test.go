@@ -30,7 +30,6 @@ var _ = Describe("without an ipvlan", func() {
 		Entry("numbers of queues that the kernel rejects", "1.0.0", onUplink+`,"numTxQueues":-1,"numRxQueues":5000`, nstest.StaticV4, types.CodeConfig, "numTxQueues -1 must be between 0 and 4096", "numRxQueues 5000"),
 		Entry("an MTU larger than the master's", "1.0.0", onUplink+`,"mtu":1501`, nstest.StaticV4, types.CodeConfig, "invalid MTU 1501, must be [0, master MTU(1500)]"),
 		Entry("several problems, all of which the error names", "1.0.0", `"mode":"x","flag":"y","mtu":-1`, nstest.StaticV4, types.CodeConfig, `"x"`, `"y"`, "mtu -1"),
-		Entry("a value of the wrong type", "1.0.0", `"mtu":"100"`, nstest.StaticV4, types.CodeDecode, `mtu: want a number`),
 		Entry("an unknown key with strict", "1.0.0", onUplink+`,"strict":true,"flags":"vepa"`, nstest.StaticV4, types.CodeUnsupported, "flags: unknown key"),
 		Entry("a prevResult without exactly one interface", "1.0.0", `"prevResult":{"cniVersion":"1.0.0","interfaces":[{"name":"a"},{"name":"b"}]}`, noIPAM,
 			types.CodeConfig, "chained master failure. PrevResult lacks a single named interface"),
@@ -106,7 +105,5 @@ var _ = Describe("without an ipvlan", func() {
 		Entry("success without master and ipam, which prevResult may contain", `"mtu":9000`, noIPAM, ""),
 		Entry("success with a master in the container, which STATUS does not check", `"master":"net0","linkInContainer":true`, noIPAM, ""),
 		Entry("the MTU is larger than the MTU of the default route's interface", `"mtu":9000`, nstest.StaticV4, "invalid MTU 9000"),
-		Entry("the configuration is invalid", onUplink+`,"mode":"x"`, nstest.StaticV4, "unknown ipvlan mode"),
-		Entry("STATUS of the IPAM plugin fails", onUplink, nstest.Static("x"), `IPAM plugin "static"`),
 	)
 })

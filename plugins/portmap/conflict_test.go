@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"strings"
@@ -14,36 +15,32 @@ import (
 	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
 
-// listen binds a socket in the namespace until the end of the test. network is as for net.Listen.
-func listen(n *nstest.NS, network, addr string) {
+// listen binds a socket in the namespace. network is as for net.Listen.
+func listen(n *nstest.NS, network, addr string) (socket io.Closer) {
 	GinkgoHelper()
-	Expect(n.Do(func() error {
+	Expect(n.Do(func() (err error) {
 		if strings.HasPrefix(network, "udp") {
-			c, err := net.ListenPacket(network, addr)
-			if err == nil {
-				DeferCleanup(c.Close)
-			}
-			return err
-		}
-		l, err := net.Listen(network, addr)
-		if err == nil {
-			DeferCleanup(l.Close)
+			socket, err = net.ListenPacket(network, addr)
+		} else {
+			socket, err = net.Listen(network, addr)
 		}
 		return err
 	})).To(Succeed())
+	return socket
 }
 
 // self names this process, which holds the sockets of the tests.
 func self() string {
 	GinkgoHelper()
-	name, err := os.ReadFile("/proc/self/comm")
-	Expect(err).NotTo(HaveOccurred())
-	return fmt.Sprintf("%s (PID %d) listens on ", strings.TrimSpace(string(name)), os.Getpid())
+	name := nstest.ReadFile(GinkgoTB(), "/proc/self/comm")
+	return fmt.Sprintf("%s (PID %d) listens on ", strings.TrimSpace(name), os.Getpid())
 }
 
-var _ = Describe("onConflict", func() {
+// The specs change only the rules and the sysctl that reset resets, so that all can share a host.
+var _ = Describe("onConflict", Ordered, ContinueOnFailure, func() {
 	var b *testbed
-	BeforeEach(func() { b = newTestbed() })
+	BeforeAll(func() { b = newTestbed() })
+	BeforeEach(func() { b.reset() })
 	keys := func(backend, onConflict string) string {
 		return withBackend(backend) + fmt.Sprintf(`"onConflict":%q,`, onConflict)
 	}
@@ -81,59 +78,72 @@ var _ = Describe("onConflict", func() {
 		Entry(nil, backendIPTables, backendNFTables, "net1/one holds it in iptables rules"),
 	)
 
-	DescribeTable("fail compares the addresses of the host", func(held, wanted string, conflict bool) {
+	It("fail compares the addresses of the host", func() {
 		on := func(hostIP string) string { return portMapping(8080, 80, overTCP+`,"hostIP":"`+hostIP+`"`) }
-		for _, backend := range []string{backendNFTables, backendIPTables} {
-			holder, other := b.call("one", conf(withBackend(backend), on(held))), peer("two", keys(backend, failOnConflict), on(wanted))
-			b.OK("ADD", holder)
-			if conflict {
-				b.Fails("ADD", other, types.CodeConfig, "net1/one")
-			} else {
-				b.OK("ADD", other)
+		for _, addrs := range []struct {
+			held, wanted string
+			conflict     bool
+		}{
+			{"", "127.0.0.1", true},
+			{"127.0.0.1", "", true},
+			{nstest.HostV6, "::", true},
+			{nstest.HostV4, nstest.HostV4, true},
+			{nstest.HostV4, "127.0.0.1", false},
+			{"0.0.0.0", "::", false},
+			{nstest.HostV6, nstest.HostV4, false},
+		} {
+			for _, backend := range []string{backendNFTables, backendIPTables} {
+				By(fmt.Sprint(backend, addrs))
+				holder, other := b.call("one", conf(withBackend(backend), on(addrs.held))), peer("two", keys(backend, failOnConflict), on(addrs.wanted))
+				b.OK("ADD", holder)
+				if addrs.conflict {
+					b.Fails("ADD", other, types.CodeConfig, "net1/one")
+				} else {
+					b.OK("ADD", other)
+				}
+				b.OK("DEL", holder)
+				b.OK("DEL", other)
 			}
-			b.OK("DEL", holder)
-			b.OK("DEL", other)
 		}
-	},
-		Entry(nil, "", "127.0.0.1", true),
-		Entry(nil, "127.0.0.1", "", true),
-		Entry(nil, nstest.HostV6, "::", true),
-		Entry(nil, nstest.HostV4, nstest.HostV4, true),
-		Entry(nil, nstest.HostV4, "127.0.0.1", false),
-		Entry(nil, "0.0.0.0", "::", false),
-		Entry(nil, nstest.HostV6, nstest.HostV4, false),
-	)
+	})
 
-	DescribeTable("fail finds processes that listen on the host port", func(network, addr, mapping string, conflict bool) {
-		listen(b.Host, network, addr)
-		before := b.sorted()
-		for _, backend := range []string{backendNFTables, backendIPTables} {
-			c := b.call("one", conf(keys(backend, failOnConflict), portMapping(8080, 80, mapping)))
-			if conflict {
-				b.Fails("ADD", c, types.CodeConfig, "host port ", self()+addr)
-				Expect(b.sorted()).To(Equal(before))
-			} else {
-				Expect(b.OK("ADD", c).Stderr).To(BeEmpty())
-				b.OK("DEL", c)
+	It("fail finds processes that listen on the host port", func() {
+		for _, process := range []struct {
+			network, addr, mapping string
+			conflict               bool
+		}{
+			{"tcp4", "0.0.0.0:8080", overTCP, true},
+			{"tcp4", "127.0.0.1:8080", overTCP, true},
+			{"tcp4", "127.0.0.1:8080", overTCP + `,"hostIP":"` + nstest.HostV4 + `"`, false},
+			{"tcp4", "0.0.0.0:8080", overTCP + `,"hostIP":"` + nstest.HostV4 + `"`, true},
+			{"tcp4", "0.0.0.0:8081", overTCP, false},
+			{"tcp4", "0.0.0.0:8080", overUDP, false},
+			{"tcp4", "0.0.0.0:8080", overTCP + `,"hostIP":"::"`, false},
+			{"tcp", "[::]:8080", overTCP + `,"hostIP":"` + nstest.HostV4 + `"`, true}, // a socket of both families
+			{"tcp6", "[::]:8080", overTCP + `,"hostIP":"` + nstest.HostV4 + `"`, false},
+			{"tcp6", "[::]:8080", overTCP, true},
+			{"tcp6", "[" + nstest.HostV6 + "]:8080", overTCP + `,"hostIP":"` + nstest.HostV6 + `"`, true},
+			{"tcp6", "[" + nstest.HostV6 + "]:8080", overTCP + `,"hostIP":"fd00:9::1"`, false},
+			{"udp4", nstest.HostV4 + ":8080", overUDP, true},
+			{"udp4", nstest.HostV4 + ":8080", overTCP, false},
+			{"udp", "[::]:8080", overUDP + `,"hostIP":"127.0.0.1"`, true},
+		} {
+			socket := listen(b.Host, process.network, process.addr)
+			before := b.sorted()
+			for _, backend := range []string{backendNFTables, backendIPTables} {
+				By(fmt.Sprint(backend, process))
+				c := b.call("one", conf(keys(backend, failOnConflict), portMapping(8080, 80, process.mapping)))
+				if process.conflict {
+					b.Fails("ADD", c, types.CodeConfig, "host port ", self()+process.addr)
+					Expect(b.sorted()).To(Equal(before))
+				} else {
+					Expect(b.OK("ADD", c).Stderr).To(BeEmpty())
+					b.OK("DEL", c)
+				}
 			}
+			Expect(socket.Close()).To(Succeed())
 		}
-	},
-		Entry(nil, "tcp4", "0.0.0.0:8080", overTCP, true),
-		Entry(nil, "tcp4", "127.0.0.1:8080", overTCP, true),
-		Entry(nil, "tcp4", "127.0.0.1:8080", overTCP+`,"hostIP":"`+nstest.HostV4+`"`, false),
-		Entry(nil, "tcp4", "0.0.0.0:8080", overTCP+`,"hostIP":"`+nstest.HostV4+`"`, true),
-		Entry(nil, "tcp4", "0.0.0.0:8081", overTCP, false),
-		Entry(nil, "tcp4", "0.0.0.0:8080", overUDP, false),
-		Entry(nil, "tcp4", "0.0.0.0:8080", overTCP+`,"hostIP":"::"`, false),
-		Entry("a socket of both families", "tcp", "[::]:8080", overTCP+`,"hostIP":"`+nstest.HostV4+`"`, true),
-		Entry(nil, "tcp6", "[::]:8080", overTCP+`,"hostIP":"`+nstest.HostV4+`"`, false),
-		Entry(nil, "tcp6", "[::]:8080", overTCP, true),
-		Entry(nil, "tcp6", "["+nstest.HostV6+"]:8080", overTCP+`,"hostIP":"`+nstest.HostV6+`"`, true),
-		Entry(nil, "tcp6", "["+nstest.HostV6+"]:8080", overTCP+`,"hostIP":"fd00:9::1"`, false),
-		Entry(nil, "udp4", nstest.HostV4+":8080", overUDP, true),
-		Entry(nil, "udp4", nstest.HostV4+":8080", overTCP, false),
-		Entry(nil, "udp", "[::]:8080", overUDP+`,"hostIP":"127.0.0.1"`, true),
-	)
+	})
 
 	It("fail ignores a process on ::1 with nftables, which does not forward its packets, and UDP clients", func() {
 		nstest.ServeTCP(GinkgoTB(), b.Host, "[::1]:8080")
@@ -209,7 +219,7 @@ var _ = Describe("onConflict", func() {
 		newer := peer("two", keys(backendNFTables, failOnConflict), all[0])
 		b.OK("ADD", older)
 		b.Host.Must(GinkgoTB(), "nft", "flush ruleset")
-		listen(b.Host, "tcp4", "0.0.0.0:9080") // it began when the mapping was lost, which REPAIR restores
+		DeferCleanup(listen(b.Host, "tcp4", "0.0.0.0:9080").Close) // it began when the mapping was lost, which REPAIR restores
 		b.OK("ADD", newer)
 		b.Fails("REPAIR", older, types.CodeChanged, "not restored: host port "+nstest.HostV4+":8080/tcp: net2/two/eth0 holds it")
 		Expect(b.elements()).To(And(ContainSubstring("tcp . 9080"), Not(ContainSubstring(nstest.HostV4+" . tcp . 8080 comment"))))

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"net"
-	"os"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -49,9 +48,8 @@ func (b *testbed) loadKubeProxy(mode string) {
 		if mode == "nftables" != (program == "nft") {
 			continue
 		}
-		rules, err := os.ReadFile(filepath.Join("testdata", "kube-proxy-"+suffix))
-		Expect(err).NotTo(HaveOccurred())
-		b.load(program, regexp.MustCompile(`(?m)^-A ([A-Z]+) `).ReplaceAllString(string(rules), "-I $1 "))
+		rules := nstest.ReadFile(GinkgoTB(), filepath.Join("testdata", "kube-proxy-"+suffix))
+		b.load(program, regexp.MustCompile(`(?m)^-A ([A-Z]+) `).ReplaceAllString(rules, "-I $1 "))
 	}
 }
 
@@ -69,7 +67,7 @@ func expectServer(from *nstest.NS, to families, port int, local families) {
 var _ = Describe("beside kube-proxy in its modes iptables and nftables", func() {
 	var entries []TableEntry
 	for _, mode := range []string{"iptables", "nftables"} {
-		for _, backend := range []string{"", backendNFTables, backendIPTables} {
+		for _, backend := range []string{"", backendIPTables} { // the default is nftables
 			entries = append(entries, Entry(nil, mode, backend, false), Entry(nil, mode, backend, true))
 		}
 	}

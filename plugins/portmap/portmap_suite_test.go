@@ -66,6 +66,13 @@ func newTestbed() *testbed {
 	return b
 }
 
+// reset removes all rules, and the setting that the plugin makes on the bridge.
+func (b *testbed) reset() {
+	GinkgoHelper()
+	b.Host.Must(GinkgoTB(), "nft", "flush ruleset")
+	b.Host.SetSysctl(GinkgoTB(), "net/ipv4/conf/cni0/route_localnet", "0")
+}
+
 // portMapping returns an element of portMappings.
 func portMapping(host, container int, rest string) string {
 	return fmt.Sprintf(`{"hostPort":%d,"containerPort":%d,%s}`, host, container, rest)

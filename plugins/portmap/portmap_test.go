@@ -37,9 +37,36 @@ func minimalConfig(network string) string {
 var all = []string{portMapping(8080, 80, overTCP), portMapping(8081, 81, overUDP),
 	portMapping(8082, 82, `"protocol":"sctp"`), portMapping(8083, 83, overTCP+`,"hostIP":"127.0.0.1"`)}
 
-var _ = Describe("portmap", func() {
+var _ = Describe("another bridge", func() {
 	var b *testbed
 	BeforeEach(func() { b = newTestbed() })
+
+	It("the iptables backend works on a bridge with a quotation mark in its name", func() {
+		b.Host.Must(GinkgoTB(), "ip", "link", "set", "cni0", "down")
+		b.Host.Must(GinkgoTB(), "ip", "link", "set", "cni0", "name", `cni"0`, "up")
+		c := b.call("one", strings.ReplaceAll(conf(withBackend(backendIPTables)+`"snat":true,`, all[0]), `"cni0"`, `"cni\"0"`))
+		b.OK("ADD", c)
+		b.OK("ADD", c)
+		b.OK("CHECK", c)
+	})
+
+	It("CHECK names a route to the container through another interface, and not its route_localnet", func() {
+		c := b.call("one", conf("", portMapping(8080, 80, overTCP)))
+		b.OK("ADD", c)
+		b.Host.Batch(GinkgoTB(), "link add br9 type bridge", "link set br9 up", "route replace 10.9.0.0/24 dev br9")
+		f := b.Run("CHECK", c).Failure(GinkgoTB())
+		Expect(f.Msg).To(ContainSubstring("packets of the host for 10.9.0.2 leave through br9, and the container is behind cni0"))
+		Expect(f.Msg).NotTo(ContainSubstring("route_localnet"))
+		b.Fails("REPAIR", c, types.CodeChanged, "leave through br9")
+		Expect(b.Host.Sysctl(GinkgoTB(), "net/ipv4/conf/br9/route_localnet")).To(Equal("0"))
+	})
+})
+
+// The specs change only the rules and the sysctl that reset resets, so that all can share a host.
+var _ = Describe("portmap", Ordered, ContinueOnFailure, func() {
+	var b *testbed
+	BeforeAll(func() { b = newTestbed() })
+	BeforeEach(func() { b.reset() })
 	dual := []string{addr4 + "/24", addr6 + "/64"}
 
 	const v4only = "IPv4:" // stands before the keys if the container has an IPv4 address only
@@ -241,15 +268,6 @@ var _ = Describe("portmap", func() {
 		Expect(b.elements()).To(BeEmpty())
 		Expect(b.saved()).NotTo(ContainSubstring("CNI-DN-"))
 	}, backends())
-
-	It("the iptables backend works on a bridge with a quotation mark in its name", func() {
-		b.Host.Must(GinkgoTB(), "ip", "link", "set", "cni0", "down")
-		b.Host.Must(GinkgoTB(), "ip", "link", "set", "cni0", "name", `cni"0`, "up")
-		c := b.call("one", strings.ReplaceAll(conf(withBackend(backendIPTables)+`"snat":true,`, all[0]), `"cni0"`, `"cni\"0"`))
-		b.OK("ADD", c)
-		b.OK("ADD", c)
-		b.OK("CHECK", c)
-	})
 
 	DescribeTable("two networks of one container have the same port, and CHECK accepts that", func(backend string) {
 		first := b.call("one", conf(withBackend(backend)+`"snat":true,`, all[0]))
@@ -501,54 +519,48 @@ var _ = Describe("portmap", func() {
 		b.OK("DEL", first)
 	})
 
-	DescribeTable("CHECK names what is missing, and REPAIR restores it unless it belongs to another owner", func(backend, damage, want string) {
+	// A damage is what a command removes or changes, and a text in the error of CHECK.
+	type damage struct{ command, text string }
+	DescribeTable("CHECK names what is missing, and REPAIR restores it unless it belongs to another owner", func(backend string, damages ...damage) {
 		c := b.call("one", conf(withBackend(backend), all[0]))
-		b.OK("ADD", c)
-		before := b.sorted()
-		b.OK("REPAIR", c)
-		Expect(b.sorted()).To(Equal(before))
-		words := strings.Fields(damage)
-		b.Host.Must(GinkgoTB(), words[0], words[1:]...)
-		b.Fails("CHECK", c, types.CodeChanged, want)
-		if damaged := b.sorted(); strings.Contains(want, "belongs to") || strings.Contains(want, "another program") {
-			b.Fails("REPAIR", c, types.CodeChanged, want)
-			Expect(b.sorted()).To(Equal(damaged))
+		for _, d := range damages {
+			By(d.command)
+			b.reset()
 			b.OK("ADD", c)
-		} else {
-			Expect(b.OK("REPAIR", c).Stderr).To(BeEmpty())
+			before := b.sorted()
+			b.OK("REPAIR", c)
 			Expect(b.sorted()).To(Equal(before))
+			b.Host.MustLine(GinkgoTB(), d.command)
+			b.Fails("CHECK", c, types.CodeChanged, d.text)
+			if damaged := b.sorted(); strings.Contains(d.text, "belongs to") || strings.Contains(d.text, "another program") {
+				b.Fails("REPAIR", c, types.CodeChanged, d.text)
+				Expect(b.sorted()).To(Equal(damaged))
+				b.OK("ADD", c)
+			} else {
+				Expect(b.OK("REPAIR", c).Stderr).To(BeEmpty())
+				Expect(b.sorted()).To(Equal(before))
+			}
+			b.OK("CHECK", c)
 		}
-		b.OK("CHECK", c)
 	},
-		Entry(nil, backendNFTables, "nft delete element inet plumb hostport4 {tcp . 8080}", "map hostport4 of table inet plumb has no element for host port 8080/tcp of IP version 4"),
-		Entry(nil, backendNFTables, "nft delete element inet plumb hostport6_chain {tcp . 8080}", "map hostport6_chain of table inet plumb has no element for host port 8080/tcp of IP version 6"),
-		Entry(nil, backendNFTables, `nft delete element inet plumb hostport4_chain {tcp . 8080}; add element inet plumb hostport4_chain {tcp . 8080 comment "net1/other/eth0" : jump setmark/net1/10.9.0.0/24}`,
-			"host port 8080/tcp of IP version 4 belongs to net1/other/eth0 now"),
-		Entry(nil, backendNFTables, "nft delete element inet plumb hostport4 {tcp . 8080}; add element inet plumb hostport4 {tcp . 8080 : 10.9.0.3 . 80}",
-			"map hostport4 of table inet plumb contains an element of another program for host port 8080/tcp of IP version 4"),
-		Entry(nil, backendNFTables, `nft delete element inet plumb hostport4 {tcp . 8080}; add element inet plumb hostport4 {tcp . 8080 comment "net1/one/eth0" : 10.9.0.3 . 80}`,
-			"map hostport4 of table inet plumb: want 10.9.0.2 . 80 for host port 8080/tcp of IP version 4, got 10.9.0.3 . 80"),
-		Entry(nil, backendNFTables, `nft delete element inet plumb hostport4_chain {tcp . 8080}; add element inet plumb hostport4_chain {tcp . 8080 comment "net1/one/eth0" : accept}`,
-			"map hostport4_chain of table inet plumb: want chain setmark/net1/10.9.0.0/24 for host port 8080/tcp of IP version 4, got no chain"),
-		Entry(nil, backendNFTables, "nft flush chain inet plumb hostports", "chain hostports of table inet plumb is missing or lacks rules"),
-		Entry(nil, backendNFTables, "nft flush chain inet plumb setmark/net1/10.9.0.0/24", "chain setmark/net1/10.9.0.0/24"),
-		Entry(nil, backendNFTables, "sysctl -w net.ipv4.conf.cni0.route_localnet=0", "route_localnet"),
-		Entry(nil, backendIPTables, "iptables -t nat -F PREROUTING", "has no rule -A PREROUTING"),
-		Entry(nil, backendIPTables, "iptables -t nat -F CNI-HOSTPORT-DNAT", "has no rule for host port 8080/tcp"),
-		Entry(nil, backendIPTables, "iptables -t raw -F PREROUTING", "table raw of iptables has no rule -A PREROUTING -d 127.0.0.0/8"),
-		Entry(nil, backendIPTables, "ip6tables -t nat -F CNI-HOSTPORT-MASQ", "has no rule -A CNI-HOSTPORT-MASQ"),
+		Entry(backendNFTables, backendNFTables,
+			damage{"nft delete element inet plumb hostport4 {tcp . 8080}", "map hostport4 of table inet plumb has no element for host port 8080/tcp of IP version 4"},
+			damage{"nft delete element inet plumb hostport6_chain {tcp . 8080}", "map hostport6_chain of table inet plumb has no element for host port 8080/tcp of IP version 6"},
+			damage{`nft delete element inet plumb hostport4_chain {tcp . 8080}; add element inet plumb hostport4_chain {tcp . 8080 comment "net1/other/eth0" : jump setmark/net1/10.9.0.0/24}`, "host port 8080/tcp of IP version 4 belongs to net1/other/eth0 now"},
+			damage{"nft delete element inet plumb hostport4 {tcp . 8080}; add element inet plumb hostport4 {tcp . 8080 : 10.9.0.3 . 80}", "map hostport4 of table inet plumb contains an element of another program for host port 8080/tcp of IP version 4"},
+			damage{`nft delete element inet plumb hostport4 {tcp . 8080}; add element inet plumb hostport4 {tcp . 8080 comment "net1/one/eth0" : 10.9.0.3 . 80}`, "map hostport4 of table inet plumb: want 10.9.0.2 . 80 for host port 8080/tcp of IP version 4, got 10.9.0.3 . 80"},
+			damage{`nft delete element inet plumb hostport4_chain {tcp . 8080}; add element inet plumb hostport4_chain {tcp . 8080 comment "net1/one/eth0" : accept}`, "map hostport4_chain of table inet plumb: want chain setmark/net1/10.9.0.0/24 for host port 8080/tcp of IP version 4, got no chain"},
+			damage{"nft flush chain inet plumb hostports", "chain hostports of table inet plumb is missing or lacks rules"},
+			damage{"nft flush chain inet plumb setmark/net1/10.9.0.0/24", "chain setmark/net1/10.9.0.0/24"},
+			damage{"sysctl -w net.ipv4.conf.cni0.route_localnet=0", "route_localnet"},
+		),
+		Entry(backendIPTables, backendIPTables,
+			damage{"iptables -t nat -F PREROUTING", "has no rule -A PREROUTING"},
+			damage{"iptables -t nat -F CNI-HOSTPORT-DNAT", "has no rule for host port 8080/tcp"},
+			damage{"iptables -t raw -F PREROUTING", "table raw of iptables has no rule -A PREROUTING -d 127.0.0.0/8"},
+			damage{"ip6tables -t nat -F CNI-HOSTPORT-MASQ", "has no rule -A CNI-HOSTPORT-MASQ"},
+		),
 	)
-
-	It("CHECK names a route to the container through another interface, and not its route_localnet", func() {
-		c := b.call("one", conf("", portMapping(8080, 80, overTCP)))
-		b.OK("ADD", c)
-		b.Host.Batch(GinkgoTB(), "link add br9 type bridge", "link set br9 up", "route replace 10.9.0.0/24 dev br9")
-		f := b.Run("CHECK", c).Failure(GinkgoTB())
-		Expect(f.Msg).To(ContainSubstring("packets of the host for 10.9.0.2 leave through br9, and the container is behind cni0"))
-		Expect(f.Msg).NotTo(ContainSubstring("route_localnet"))
-		b.Fails("REPAIR", c, types.CodeChanged, "leave through br9")
-		Expect(b.Host.Sysctl(GinkgoTB(), "net/ipv4/conf/br9/route_localnet")).To(Equal("0"))
-	})
 
 	DescribeTable("REPAIR leaves a host port with the container that owns it now, and restores the other ports", func(backend string) {
 		older := b.call("one", conf(withBackend(backend), all[0], portMapping(9080, 80, overTCP)))
@@ -748,7 +760,6 @@ var _ = Describe("an invalid configuration", Ordered, ContinueOnFailure, func() 
 		Entry(nil, conf("", portMapping(1, 2, overTCP+`,"hostIP":"nowhere"`)), 7, "runtimeConfig.portMappings[0].", `"nowhere"`),
 		Entry(nil, conf("", portMapping(1, 2, overTCP+`,"hostIP":"fe80::1%eth0"`)), 7, "fe80::1%eth0"),
 		Entry(nil, conf("", all[0], "null"), 7, "runtimeConfig.portMappings[1]: want an object, got null"),
-		Entry(nil, conf("", `{"hostPort":"80","containerPort":80,"protocol":"tcp"}`), 6, "runtimeConfig.portMappings[0].hostPort"),
 		Entry(nil, conf(`"backend":"ebpf",`, all[0]), 7, `"ebpf"`),
 		Entry(nil, conf(`"onConflict":"",`, all[0]), 7, `onConflict "" must be "replace" or "fail"`),
 		Entry(nil, conf(`"onConflict":"keep",`, all[0]), 7, `onConflict "keep" must be "replace" or "fail"`),

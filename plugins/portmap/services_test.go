@@ -99,7 +99,7 @@ var _ = Describe("beside kube-proxy in its mode ipvs", func() {
 		b.OK("CHECK", c)
 		b.OK("DEL", c)
 		Expect(b.elements() + b.saved()).NotTo(ContainSubstring("one"))
-	}, Entry("by default", ""), Entry("nftables", withBackend(backendNFTables)), Entry("iptables", withBackend(backendIPTables)))
+	}, Entry("nftables, by default", ""), Entry("iptables", withBackend(backendIPTables)))
 
 	It("host ports in nftables do not take packets to Services that are added later, after REPAIR", func() {
 		c := b.call("one", conf("", mappings...))
@@ -166,8 +166,7 @@ var _ = Describe("beside kube-proxy in its mode ipvs", func() {
 		b.OK("DEL", c)
 		Expect(b.elements() + b.saved()).NotTo(ContainSubstring("one"))
 	},
-		Entry("by default", "", false), Entry("nftables", withBackend(backendNFTables), false), Entry("iptables", withBackend(backendIPTables), false),
-		Entry("by default, if kube-proxy starts later", "", true), Entry("nftables, if kube-proxy starts later", withBackend(backendNFTables), true))
+		Entry("nftables, by default", "", false), Entry("iptables", withBackend(backendIPTables), false), Entry("nftables, if kube-proxy starts later", "", true))
 })
 
 // addVirtualServer adds a virtual server of ip_vs, with a server outside, as kube-proxy does.

@@ -323,7 +323,6 @@ var _ = Describe("an invalid configuration", Ordered, ContinueOnFailure, func() 
 		Entry("with the name of the loopback interface", conf(`"vrfname":"lo"`), 7, `vrfname "lo" is the name of another interface`),
 		Entry("with the name of the interface", conf(`"vrfname":"net1"`), 7, "is the name of another interface"),
 		Entry("with a negative table", conf(blue+`,"table":-1`), 7, "table -1 must be between"),
-		Entry("with a value of the wrong type", conf(`"vrfname":1`), 6, "vrfname"),
 		Entry("without prevResult", `{"cniVersion":"1.1.0","name":"net1","type":"vrf","vrfname":"blue"}`, 7, "must be called as chained plugin"),
 		Entry("without the interface", conf(blue), 7, "find link net1"),
 		Entry("of a version that it does not support", confOf("0.3.0", blue), 1, "incompatible CNI versions"),

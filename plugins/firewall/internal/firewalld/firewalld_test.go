@@ -43,9 +43,7 @@ func start(t *testing.T) (*nstest.Firewalld, *ns.Handle) {
 func handle(t *testing.T, path string, tr *trace.Tracer) *ns.Handle {
 	t.Helper()
 	h, err := ns.Open(path, tr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	t.Cleanup(func() { _ = h.Close() })
 	return h
 }
@@ -54,9 +52,7 @@ func handle(t *testing.T, path string, tr *trace.Tracer) *ns.Handle {
 func dial(t *testing.T, h *ns.Handle, limit time.Duration) *Conn {
 	t.Helper()
 	c, err := Open(h)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	c.limit = limit
 	t.Cleanup(func() {
 		if err := c.Close(); err != nil {
@@ -145,9 +141,7 @@ func TestNotAuthorized(t *testing.T) {
 		var c *Conn
 		var err error
 		asNobody(t, func() { c, err = Open(h) })
-		if err != nil {
-			t.Fatal(err)
-		}
+		nstest.Must(t, err)
 		defer func() { _ = c.Close() }()
 		_, err = c.AddSource("trusted", v4)
 		expect(t, err, ErrNotAuthorized)
@@ -167,9 +161,7 @@ func TestNotAuthorized(t *testing.T) {
 		expect(t, c.RemoveSource("trusted", v6), ErrNotAuthorized)
 	})
 	t.Run("by the permissions of the socket", func(t *testing.T) {
-		if err := os.Chmod(strings.TrimPrefix(strings.Split(f.Address, ",")[0], "unix:path="), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		nstest.Must(t, os.Chmod(strings.TrimPrefix(strings.Split(f.Address, ",")[0], "unix:path="), 0o600))
 		asNobody(t, func() {
 			_, err := Open(h)
 			expect(t, err, ErrNotAuthorized)
@@ -351,9 +343,7 @@ func serve(t *testing.T, text string) string {
 	t.Helper()
 	path := t.TempDir() + "/s"
 	l, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nstest.Must(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	go func() {
 		for {
