@@ -205,10 +205,11 @@ else
 	run "actionlint" go tool -modfile=scripts/checks/go.mod actionlint
 	run "shellcheck" shellcheck -x build_linux.sh scripts/*.sh scripts/packages/*.sh .ci/run test/vm/*.sh plugins/cluster-local/*.sh plugins/cluster-local/test/*.sh test/fresh/*.sh test/runtimes/*.sh test/runtimes/testdata/*.sh test/node/*.sh
 	CNI_TEST_NEEDS=$work/needs run "go test" suites
-	# The virtual machine takes as long as the other checks together, which mostly wait.
+	run "node" nodes
+	# The virtual machine takes as long as the runtimes and the datastores together, which mostly wait. Kubernetes would need
+	# more than is left of the processors.
 	[ "$(uname -m)" != x86_64 ] || CNI_TEST_NEEDS=$work/needs begin "vm" test/vm/run.sh
 	run "runtimes" test/runtimes/run.sh
-	run "node" nodes
 	run "datastore" plugins/cluster-local/test/run.sh
 	[ -z "${started[vm]:-}" ] || run "vm" end "vm"
 	run "bench" bench
