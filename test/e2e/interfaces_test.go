@@ -111,12 +111,12 @@ func (network *testNetwork) expectCheck(containers ...*container) {
 	}
 }
 
-// versionEntries returns entries for the newest version and for every third one of the others, so that the tests
+// versionEntries returns entries for the newest version and for every sixth one of the others, so that the six tests
 // together call the executables in each version. With all faults, it returns an entry for each version.
 func versionEntries(test int) (all []TableEntry) {
 	versions := types.VersionsSince(types.V010)
 	for i, v := range versions {
-		if nstest.AllFaults() || i == len(versions)-1 || (i+test)%3 == 0 {
+		if nstest.AllFaults() || i == len(versions)-1 || (i+test)%6 == 0 {
 			all = append(all, Entry(nil, v))
 		}
 	}

@@ -62,7 +62,7 @@ var _ = DescribeTable("a container with three networks, two of them with sbr, wo
 	Expect(nstest.WaitEqual(before, state)).To(BeEmpty())
 },
 	func(order ...int) string { return fmt.Sprintf("in the order %v", order) },
-	Entry(nil, 0, 1, 2), Entry(nil, 0, 2, 1), Entry(nil, 1, 0, 2), Entry(nil, 1, 2, 0), Entry(nil, 2, 0, 1), Entry(nil, 2, 1, 0),
+	Entry(nil, 0, 1, 2), Entry(nil, 1, 2, 0), Entry(nil, 2, 0, 1), // each network is detached before and after each other network
 )
 
 // expectSBRTraffic connects to the container through the macvlan from an address behind the router of that segment, and
