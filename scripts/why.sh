@@ -20,12 +20,13 @@ gc() {
 	done
 }
 
-# create NAME creates a container that serves HTTP, and attaches it.
+# create NAME creates a container that serves HTTP, and attaches it. With --bind, the server does not ask a DNS server, which the
+# container cannot reach, for the name of "::".
 create() {
 	ip netns add "$1"
 	ip -n "$1" link set lo up
 	cni add "$1"
-	ip netns exec "$1" python3 -m http.server --directory /run/net.d 80 >/dev/null 2>&1 &
+	ip netns exec "$1" python3 -m http.server --bind 0.0.0.0 --directory /run/net.d 80 >/dev/null 2>&1 &
 	server=$!
 	until ip netns exec "$1" curl --silent --output /dev/null http://127.0.0.1/; do
 		kill -0 "$server"

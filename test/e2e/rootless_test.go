@@ -127,7 +127,7 @@ var _ = It("in a rootless network namespace, the list of the page for nerdctl pu
 	goCNI(c)
 	Expect(network.Add(c)).To(Succeed())
 	out, err := exec.Command("sh", "-c", enter+`sh -ec '
-		ip netns exec a python3 -m http.server --directory /run/netns 80 &
+		ip netns exec a python3 -m http.server --bind 0.0.0.0 --directory /run/netns 80 &
 		trap "kill $!" EXIT
 		address=$(ip -brief -4 address show br-backend | tr -s " " | cut -d " " -f 3 | cut -d / -f 1)
 		curl --silent --show-error --fail --retry 60 --retry-delay 1 --retry-all-errors http://$address:8080/'`).CombinedOutput()
