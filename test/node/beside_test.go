@@ -27,8 +27,12 @@ var _ = Describe("a node beside other software", Label("beside"), func() {
 	AfterEach(func() { Expect(n.plumb("doctor")).To(ContainSubstring("nothing found")) })
 
 	It("keeps the routes of a router that sends advertisements, although the node forwards", func() {
+		n.SetSysctl(GinkgoTB(), "net/ipv6/conf/eth0/accept_ra", "1") // the default of the kernel
+		n.SetSysctl(GinkgoTB(), "net/ipv6/conf/eth0/autoconf", "0")  // expectTraffic knows only the other address
+		c.SetSysctl(GinkgoTB(), "net/ipv6/conf/lan/accept_ra", "0")
 		n.IP("-6 route del default")
-		nstest.StartDnsmasq(GinkgoTB(), nstest.End{In: c.NS, Name: "lan"}, "--enable-ra", "--dhcp-range=2001:db8:18::,ra-only", "--ra-param=lan,4,60")
+		nstest.StartDnsmasq(GinkgoTB(), nstest.End{In: c.NS, Name: "lan"}, "--dhcp-range=198.18.0.250,198.18.0.251",
+			"--enable-ra", "--dhcp-range=2001:db8:18::,ra-only", "--ra-param=lan,4,60")
 		a, b := pods()
 		outside := c.serveOutside()
 		for range 2 {
@@ -39,6 +43,7 @@ var _ = Describe("a node beside other software", Label("beside"), func() {
 	})
 
 	It("connects pods with firewalld, also after firewalld reloads", func() {
+		GinkgoT().Setenv("TMPDIR", "/tmp") // a directory for the bus that the node sees
 		f := nstest.StartFirewalld(GinkgoTB(), n.NS)
 		n.mustRun("sh", "-c", `mkdir -p /run/dbus && ln -s "$0" /run/dbus/system_bus_socket`, strings.TrimPrefix(strings.Split(f.Address, ",")[0], "unix:path="))
 		n.chain(`{"type": "firewall"}`)
