@@ -47,6 +47,10 @@ coredns)
 	version=$(version github.com/coredns/coredns)
 	ldflags=''
 	;;
+helm)
+	version=$(version helm.sh/helm/v4)
+	ldflags="-X helm.sh/helm/v4/internal/version.version=$version"
+	;;
 esac
 flags+=(-ldflags "-s -w $ldflags")
 export CGO_ENABLED=0

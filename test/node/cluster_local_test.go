@@ -115,7 +115,7 @@ func (c *cluster) startClusterLocal() {
 	for _, name := range []string{"crds", "rbac", "policy"} {
 		c.apply(nstest.ReadFile(GinkgoTB(), "../../plugins/cluster-local/deploy/"+name+".yaml"))
 	}
-	c.apply(chartDaemonSet(map[string]map[string]any{"clusterLocalKubernetes": {"enabled": true, "server": "https://" + c.control().v4 + ":6443"}}))
+	c.apply(chartDaemonSet("clusterLocalKubernetes.enabled=true,clusterLocalKubernetes.server=https://" + c.control().v4 + ":6443"))
 	c.kubectl("-n", "kube-system", "rollout", "status", "daemonset/plumb", "--timeout=300s")
 	for _, n := range c.nodes {
 		Eventually(n.path("/etc/plumb/kubeconfig")).Should(BeAnExistingFile())

@@ -1,16 +1,16 @@
 package node
 
 import (
-	"encoding/json"
-	"maps"
+	"crypto/sha256"
+	"encoding/hex"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
-	"text/template"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
-	"go.yaml.in/yaml/v3"
 
 	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
@@ -23,7 +23,7 @@ var _ = Describe("a node with the DaemonSet and maintain", Label("deploy"), func
 		c := newCluster(1, os.Getenv("PLUMB_BIN"))
 		n := c.control()
 		c.importPlumb()
-		c.apply(chartDaemonSet(map[string]map[string]any{"maintain": {"enabled": true}}))
+		c.apply(chartDaemonSet("maintain.enabled=true"))
 		c.kubectl("-n", "kube-system", "rollout", "status", "daemonset/plumb", "--timeout=300s")
 		c.apply(manifest("a", hostPorts(18080, 18081)))
 		a := c.ready("a")[0]
@@ -43,23 +43,51 @@ var _ = Describe("a node with the DaemonSet and maintain", Label("deploy"), func
 	})
 })
 
-// chartDaemonSet returns the DaemonSet of the chart with these values, which are objects.
-func chartDaemonSet(changed map[string]map[string]any) string {
+// helm runs Helm, and returns its output.
+func helm(args ...string) string {
 	GinkgoHelper()
-	parsed, err := template.New("daemonset.yaml").Funcs(template.FuncMap{"toJson": func(v any) (string, error) {
-		text, err := json.Marshal(v)
-		return string(text), err
-	}}).ParseFiles("../../deploy/chart/templates/daemonset.yaml")
-	Expect(err).NotTo(HaveOccurred())
-	text, err := os.ReadFile("../../deploy/chart/values.yaml")
-	Expect(err).NotTo(HaveOccurred())
-	values := map[string]any{}
-	Expect(yaml.Unmarshal(text, &values)).To(Succeed())
-	for name, value := range changed {
-		maps.Copy(values[name].(map[string]any), value)
-	}
-	var b strings.Builder
-	Expect(parsed.Execute(&b, map[string]any{"Values": values, "Release": map[string]string{"Namespace": "kube-system", "Name": "plumb", "Service": "Helm"},
-		"Chart": map[string]string{"Name": "plumb", "AppVersion": "v2.0.0_dev"}})).To(Succeed())
-	return b.String()
+	var stderr strings.Builder
+	cmd := exec.Command(program("HELM", "helm"), args...)
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	Expect(err).NotTo(HaveOccurred(), "%v: %s%s", cmd, out, &stderr)
+	return string(out)
 }
+
+// chartDaemonSet returns the DaemonSet of the chart with values in the form of Helm's flag --set.
+func chartDaemonSet(values string) string {
+	GinkgoHelper()
+	return helm("template", "plumb", chart, "--namespace", "kube-system", "--show-only", "templates/daemonset.yaml", "--set", values)
+}
+
+// chart is the directory of the chart.
+const chart = "../../deploy/chart"
+
+var _ = Describe("the chart", Label("chart"), func() {
+	It("passes Helm's checks, and renders the files of test/runtimes", func() {
+		const golden = "../runtimes/testdata/chart"
+		values, err := filepath.Glob(golden + "/*.yaml")
+		Expect(err).NotTo(HaveOccurred())
+		Expect(values).NotTo(BeEmpty())
+		for _, file := range values {
+			helm("lint", "--strict", "--values", file, chart)
+			name := strings.TrimSuffix(filepath.Base(file), ".yaml")
+			nstest.Golden(GinkgoTB(), "../"+golden+"/"+name, helm("template", "plumb", chart, "--namespace", "kube-system", "--values", file))
+		}
+		digest := sha256.Sum256([]byte(nstest.SnapshotDir(GinkgoTB(), chart)))
+		nstest.Golden(GinkgoTB(), "../"+golden+"/digest", hex.EncodeToString(digest[:])+"\n")
+	})
+
+	It("contains the policy of cluster-local-kubernetes only if it is enabled", func() {
+		kinds := func(policy string) int {
+			return strings.Count(helm("template", chart, "--set", "clusterLocalKubernetes.enabled=true,clusterLocalKubernetes.policy="+policy), "\nkind: ")
+		}
+		Expect(kinds("true") - kinds("false")).To(Equal(2))
+	})
+
+	It("rejects unknown values", func() {
+		out, err := exec.Command(program("HELM", "helm"), "template", chart, "--set", "tag=v2.9.0").CombinedOutput()
+		Expect(err).To(HaveOccurred())
+		Expect(string(out)).To(ContainSubstring("tag"))
+	})
+})

@@ -9,7 +9,7 @@
 #   test/node/run.sh --only HostPort conformance         the specs of Kubernetes' own tests that match a regular expression
 #   test/node/run.sh --keep                              a node with two pods, which runs until you press Ctrl-C
 #
-# It installs missing Debian packages (as root). It tests the executables in $PLUMB_BIN, or builds them. It builds Kubernetes
+# It installs missing Debian packages (as root). It tests the executables in $PLUMB_BIN, or builds them. It builds Kubernetes, Helm
 # and containerd 2 from their Go modules once, which takes a quarter of an hour, and keeps them in the user's cache directory.
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -55,10 +55,13 @@ case " $labels " in
 	PORTER=$(go -C ../programs/kubernetes list -m -f '{{.Dir}}' k8s.io/kubernetes)/test/images/agnhost/porter
 	;;
 esac
+case " $labels " in
+*" chart "* | *" deploy "* | *" cluster-local "* | '  ') HELM=$(../../scripts/programs.sh helm) ;;
+esac
 KUBERNETES=$(../../scripts/programs.sh kubernetes "${programs[@]}")
 REFERENCE=$(../../scripts/programs.sh reference)
 [ "$containerd" = 1 ] || CONTAINERD=$(../../scripts/programs.sh containerd)
-export KUBERNETES REFERENCE CONTAINERD=${CONTAINERD:-} COREDNS=${COREDNS:-} ROOTFS=${ROOTFS:-} PORTER=${PORTER:-} ETCD=$work/etcd PAUSE=$work/pause
+export KUBERNETES REFERENCE CONTAINERD=${CONTAINERD:-} COREDNS=${COREDNS:-} HELM=${HELM:-} ROOTFS=${ROOTFS:-} PORTER=${PORTER:-} ETCD=$work/etcd PAUSE=$work/pause
 go -C ../../plugins/cluster-local/test build -o "$ETCD" ./etcd
 CGO_ENABLED=0 go build -ldflags '-s -w' -o "$PAUSE" ./pause
 go test -v -count=1 -timeout 3h -exec "$PWD/../runtimes/sandbox.sh" . -ginkgo.v -ginkgo.timeout 3h ${labels:+"-ginkgo.label-filter=$labels"} \

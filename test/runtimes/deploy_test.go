@@ -1,8 +1,8 @@
 package runtimes
 
 import (
-	"encoding/json"
-	"maps"
+	"crypto/sha256"
+	"encoding/hex"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,11 +10,9 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-	"text/template"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
-	"github.com/santhosh-tekuri/jsonschema/v6"
 	apps "k8s.io/api/apps/v1"
 	core "k8s.io/api/core/v1"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -30,48 +28,26 @@ func readYAML(path string, v any) {
 	Expect(yaml.UnmarshalStrict(text, v)).To(Succeed())
 }
 
-// render returns the DaemonSet of the chart with these values, which must follow values.schema.json. The template uses only
-// Helm's function toJson and functions of text/template, which Helm supports as well.
-func render(values map[string]any) string {
+// rendered returns what Helm renders with testdata/chart/NAME.yaml. test/node checks that, and writes the files *.golden.
+func rendered(name string) string {
 	GinkgoHelper()
-	var chart struct{ AppVersion, Version, Name, APIVersion, Description, Type, Home, KubeVersion string }
-	readYAML("chart/Chart.yaml", &chart)
-	all := map[string]any{}
-	readYAML("chart/values.yaml", &all)
-	for key, value := range values {
-		Expect(all).To(HaveKey(key))
-		defaults, isMap := all[key].(map[string]any)
-		if given, _ := value.(map[string]any); isMap && given != nil { // as Helm does
-			maps.Copy(defaults, given)
-			continue
-		}
-		all[key] = value
-	}
-	schema, err := jsonschema.NewCompiler().Compile("../../deploy/chart/values.schema.json")
+	text, err := os.ReadFile(filepath.Join("testdata/chart", name+".golden"))
 	Expect(err).NotTo(HaveOccurred())
-	Expect(schema.Validate(all)).To(Succeed())
-	Expect(schema.Validate(map[string]any{"tag": "v2.9.0"})).NotTo(Succeed(), "an unknown key")
-	return renderTemplate("daemonset.yaml", map[string]any{"Values": all, "Chart": chart, "Release": map[string]any{"Namespace": "kube-system", "Name": "plumb", "Service": "Helm"}})
+	return string(text)
 }
 
-func renderTemplate(name string, values map[string]any) string {
+// daemonSet returns the DaemonSet that Helm renders with testdata/chart/NAME.yaml.
+func daemonSet(name string) *apps.DaemonSet {
 	GinkgoHelper()
-	parsed, err := template.New(name).Funcs(template.FuncMap{"toJson": func(v any) (string, error) {
-		text, err := json.Marshal(v)
-		return string(text), err
-	}}).ParseFiles(filepath.Join("../../deploy/chart/templates", name))
-	Expect(err).NotTo(HaveOccurred())
-	var b strings.Builder
-	Expect(parsed.Option("missingkey=error").Execute(&b, values)).To(Succeed())
-	return b.String()
+	objects := strings.Split(rendered(name), "\n---\n")
+	i := slices.IndexFunc(objects, func(o string) bool { return strings.Contains(o, "\nkind: DaemonSet\n") })
+	Expect(i).To(BeNumerically(">=", 0))
+	return parseDaemonSet(objects[i])
 }
 
-// chartFiles is the object .Files of Helm.
-type chartFiles struct{}
-
-func (chartFiles) Get(path string) (string, error) {
-	text, err := os.ReadFile(filepath.Join("../../deploy/chart", path))
-	return string(text), err
+// without returns the arguments of a container without a flag.
+func without(args []string, flag string) []string {
+	return slices.DeleteFunc(args, func(a string) bool { return strings.HasPrefix(a, flag+"=") })
 }
 
 // parseDaemonSet parses a DaemonSet. Unknown keys are errors.
@@ -183,28 +159,21 @@ func (c *containerd) importRelease(image string) {
 var _ = Describe("the directory deploy", func() {
 	It("contains the same DaemonSet as the chart", func() {
 		text := nstest.ReadFile(GinkgoTB(), "../../deploy/daemonset.yaml")
-		of := parseDaemonSet(render(nil))
+		of := daemonSet("default")
 		Expect(of.Labels).To(HaveKeyWithValue("helm.sh/chart", HavePrefix("plumb-v2.")))
 		of.Labels = of.Spec.Selector.MatchLabels // the other labels describe the release of Helm
 		Expect(parseDaemonSet(text)).To(Equal(of))
 	})
 
 	It("contains a chart that applies its values to the DaemonSet", func() {
-		d := parseDaemonSet(render(map[string]any{
-			"image":            map[string]any{"repository": "registry.test/plumb", "tag": "v2.9.0", "pullPolicy": "Always"},
-			"imagePullSecrets": []any{map[string]any{"name": "registry"}}, "podAnnotations": map[string]any{"a": "b"},
-			"binDir": "/var/lib/rancher/k3s/data/cni", "only": []any{"bridge", "portmap"},
-			"restore": true, "maintain": map[string]any{"enabled": true, "metrics": "/metrics/plumb.prom"}, "seLinuxOptions": map[string]any{"type": "spc_t"},
-		}))
+		d := daemonSet("all")
 		spec := d.Spec.Template.Spec
 		Expect(spec.InitContainers[0].Image).To(Equal("registry.test/plumb:v2.9.0"))
 		Expect(spec.InitContainers[0].ImagePullPolicy).To(Equal(core.PullAlways))
 		Expect(spec.ImagePullSecrets).To(ConsistOf(HaveField("Name", "registry")))
+		Expect(d.Annotations).To(HaveKeyWithValue("c", "d"))
 		Expect(d.Spec.Template.Annotations).To(HaveKeyWithValue("a", "b"))
 		Expect(spec.Containers[1].Args).To(ContainElement("--metrics=/metrics/plumb.prom"))
-		digest := "sha256:" + strings.Repeat("0", 64)
-		d = parseDaemonSet(render(map[string]any{"image": map[string]any{"repository": "registry.test/plumb", "tag": "v2.9.0", "digest": digest}}))
-		Expect(d.Spec.Template.Spec.InitContainers[0].Image).To(Equal("registry.test/plumb@" + digest))
 		Expect(spec.InitContainers[0].Args).To(ContainElement("--only=bridge,portmap"))
 		Expect(spec.Containers[0].Args).To(ContainElement("--restore=/host/backup"))
 		Expect(spec.Volumes[0].HostPath.Path).To(Equal("/var/lib/rancher/k3s/data/cni"))
@@ -215,9 +184,9 @@ var _ = Describe("the directory deploy", func() {
 	})
 
 	It("contains a chart that installs the manifests and the credentials of cluster-local-kubernetes", func() {
-		settings := map[string]any{"enabled": true, "policy": true, "server": "https://10.0.0.9:6443"}
-		d := parseDaemonSet(render(map[string]any{"clusterLocalKubernetes": settings}))
+		d := daemonSet("cluster-local")
 		spec := d.Spec.Template.Spec
+		Expect(spec.InitContainers[0].Image).To(Equal("registry.example/plumb@sha256:" + strings.Repeat("0", 64)))
 		Expect(spec.ServiceAccountName).To(Equal("plumb"))
 		Expect(spec.Containers[1].Args).To(Equal([]string{"install", "--wait", "--kubeconfig=/host/etc/kubeconfig", "--server=https://10.0.0.9:6443"}))
 		Expect(d.Spec.UpdateStrategy.RollingUpdate.MaxSurge.IntValue()).To(Equal(1))
@@ -228,17 +197,12 @@ var _ = Describe("the directory deploy", func() {
 		}
 		Expect(mounts).To(Equal(map[string]string{"etc": "/host/etc", "credentials": "/var/run/secrets/plumb"}))
 		Expect(spec.Volumes[2].HostPath.Path).To(Equal("/etc/plumb"))
+		Expect(strings.Count(rendered("cluster-local"), "\nkind: ")).To(Equal(1 + 3 + 4 + 2))
+	})
 
-		objects := func() string {
-			return renderTemplate("cluster-local-kubernetes.yaml", map[string]any{"Files": chartFiles{}, "Values": map[string]any{"clusterLocalKubernetes": settings}})
-		}
-		kinds := regexp.MustCompile(`(?m)^kind: \w+`)
-		Expect(kinds.FindAllString(objects(), -1)).To(HaveLen(3 + 4 + 2))
-		Expect(strings.Count(objects(), "\n---\n")).To(Equal(3 + 4 + 2 - 1))
-		settings["policy"] = false
-		Expect(kinds.FindAllString(objects(), -1)).To(HaveLen(3 + 4))
-		settings["enabled"] = false
-		Expect(strings.TrimSpace(objects())).To(BeEmpty())
+	It("contains the chart that Helm has rendered", func() {
+		digest := sha256.Sum256([]byte(nstest.SnapshotDir(GinkgoTB(), "../../deploy/chart")))
+		Expect(strings.TrimSpace(rendered("digest"))).To(Equal(hex.EncodeToString(digest[:])), "the chart has changed; CONTRIBUTING.md says how Helm renders it again")
 	})
 
 	It("contains a DaemonSet that restores the former plugins with the patch of docs/how-to/uninstall.md", func() {
@@ -250,7 +214,7 @@ var _ = Describe("the directory deploy", func() {
 			Value any
 		}
 		Expect(yaml.Unmarshal([]byte(text), &patch)).To(Succeed())
-		main := parseDaemonSet(render(map[string]any{"restore": true})).Spec.Template.Spec.Containers[0]
+		main := daemonSet("all").Spec.Template.Spec.Containers[0]
 		want := map[string]any{"args": main.Args, "volumeMounts": main.VolumeMounts}
 		Expect(patch).To(HaveLen(len(want)))
 		for _, change := range patch {
@@ -292,8 +256,9 @@ var _ = Describe("the directory deploy", func() {
 		c := newContainerd(newHost(), podNetwork)
 		c.restartAsInit()
 		web := c.mustRun(podConfig("web"))
-		spec := parseDaemonSet(render(map[string]any{"maintain": map[string]any{"enabled": true}, "binDir": c.bin})).Spec.Template.Spec
+		spec := daemonSet("all").Spec.Template.Spec
 		main := spec.Containers[len(spec.Containers)-1]
+		main.Args = append(without(without(main.Args, "--metrics"), "--cni-path"), "--cni-path="+c.bin)
 		c.importRelease(main.Image)
 		socket := slices.Index(main.Args, "--cri")
 		Expect(socket).To(BeNumerically(">", 0))
@@ -310,8 +275,9 @@ var _ = Describe("the directory deploy", func() {
 
 	It("contains a DaemonSet that installs the plugins in an init container, and restores the former ones at its end", func() {
 		c := newContainerd(newHost(), podNetwork)
-		d := parseDaemonSet(render(map[string]any{"restore": true}))
+		d := daemonSet("all")
 		spec := d.Spec.Template.Spec
+		spec.InitContainers[0].Args = without(spec.InitContainers[0].Args, "--only")
 		c.importRelease(spec.InitContainers[0].Image)
 		directories := hostDirectories(d, c.dir)
 		old := filepath.Join(directories["bin"], "bridge")
