@@ -85,5 +85,5 @@ var _ = Describe("beside the reference plugin", func() {
 		Expect(b.saved()).NotTo(ContainSubstring("cni0"))
 		b.OK("CHECK", c)
 		reference(attached, "DEL")
-	}, Entry(nil, "", sameBridge), Entry(nil, nftables, isolated), Entry(nil, iptables, sameBridge), Entry(nil, iptables, isolated))
+	}, Entry("by default, nftables", "", sameBridge), Entry(nil, iptables, isolated))
 })
