@@ -256,7 +256,7 @@ var _ = Describe("on a host whose plugins are replaced", func() {
 		Expect(s.Check(p)).To(Succeed())
 		nstest.MustDial(GinkgoTB(), p.NS, nstest.ServeTCP(GinkgoTB(), s.Outside, withAnyPort(nstest.OutsideV4)).String(), nstest.HostV4)
 		Expect(s.Del(p)).To(Succeed())
-		Expect(nstest.Snapshot(GinkgoTB(), s.Host)).NotTo(ContainSubstring(id+"/"))
+		Expect(nstest.Snapshot(GinkgoTB(), s.Host)).NotTo(ContainSubstring(id + "/"))
 	},
 		Entry("bridge", "on-bridge", listOf(bridgeMasq)),
 		Entry("ptp", "on-ptp", listOf(`{"type": "ptp", "ipMasq": true, `+ipamDualStack+`}`)),
