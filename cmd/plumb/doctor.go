@@ -162,8 +162,11 @@ func printReport(w io.Writer, r *doctor.Report, verbose bool) error {
 	if n := len(r.Findings); n > 0 {
 		found = count(n, "problem")
 	}
-	if young := r.Skipped - r.WithoutResult; young > 0 {
+	if young := r.Skipped - r.WithoutResult - r.Foreign; young > 0 {
 		printf(w, "%s skipped: younger than a minute, or of unknown age; run doctor again in a minute\n", count(young, "attachment"))
+	}
+	if r.Foreign > 0 {
+		printf(w, "%s skipped: no plugin of their networks is plumb's\n", count(r.Foreign, "attachment"))
 	}
 	if r.WithoutResult > 0 {
 		printf(w, "%s skipped: libcni's cache contains no result of ADD\n", count(r.WithoutResult, "attachment"))

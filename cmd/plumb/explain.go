@@ -10,6 +10,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/explain"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/node"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/plugins"
 	"github.com/spf13/cobra"
 )
@@ -32,7 +33,11 @@ ID, or the beginning of the ID. explain sends no packets. It changes nothing its
 		if len(args) == 1 {
 			inv.WithoutLoopback()
 		}
-		attachments, err := inv.Find(args[0], append(args, "")[1])
+		id := args[0]
+		if i := slices.IndexFunc(inv.Attachments, func(a *node.Attachment) bool { return slices.Contains(a.Addresses, id) }); i >= 0 {
+			id = inv.Attachments[i].ContainerID
+		}
+		attachments, err := inv.Find(id, append(args, "")[1])
 		if err != nil {
 			return usageError{err}
 		}

@@ -149,6 +149,7 @@ in   host       host port tcp 8080 of IP version 4 is forwarded to 10.1.2.2 port
 		const hint = "iptables rules of the container are not shown; to list them: { iptables-save; ip6tables-save; } | grep -e c1 -e " + chainOfC1 + "\n"
 		b := newTestbed()
 		b.add(b.network("10-pods.conflist", chain), newContainer("c1"))
+		Expect(b.plumb("explain", "10.1.2.2")).To(Equal(b.plumb("explain", "c1")), "by the address")
 		Expect(b.plumb("explain", "c1")).NotTo(ContainSubstring("iptables"))
 		b.host.Must(GinkgoTB(), "nft", "add table ip6 nat; add chain ip6 nat "+chainOfC1)
 		Expect(b.plumb("explain", "c1")).To(ContainSubstring(hint), "the chain of the reference plugin")
@@ -167,7 +168,7 @@ in   host       host port tcp 8080 of IP version 4 is forwarded to 10.1.2.2 port
 		Expect(reply.Stderr).To(ContainSubstring(want))
 	},
 		Entry("a prefix of two IDs", `the IDs of 2 containers begin with "c"; give more of the ID`, "c"),
-		Entry("a prefix of no ID", `no container whose ID begins with "x" is attached to a network of this host; plumb list shows all attachments`, "x"),
+		Entry("a prefix of no ID", `no container whose ID begins with "x" is attached to a network of this host; a pod's ID is the ID of its sandbox; plumb list shows all attachments`, "x"),
 		Entry("an interface that the container lacks", `has an interface "eth1"`, "c1", "eth1"),
 		Entry("no argument", `accepts between 1 and 2 arg(s), received 0`),
 	)

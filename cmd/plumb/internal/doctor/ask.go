@@ -171,7 +171,11 @@ func (k asker) findDamaged(attachments []*node.Attachment, files []*file, losses
 		if skip[a.Network] {
 			continue
 		}
-		damages, _ := k.caller.Check(k.ctx, a) // an attachment without CHECK is not a finding
+		damages, err := k.caller.Check(k.ctx, a) // an attachment without CHECK is not a finding
+		if errors.Is(err, plugins.ErrForeign) && !node.IsLoopback(a.Network, a.IfName) {
+			k.report.Foreign++
+			k.report.Skipped++
+		}
 		for _, d := range damages {
 			skip[a.Network] = skip[a.Network] || errors.Is(d.Err, plugins.ErrNoAnswer)
 			text := fmt.Sprintf("network %s: CHECK of %s: %s", a.Network, d.Plugin, plugins.ErrorText(d.Err))

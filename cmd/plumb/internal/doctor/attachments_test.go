@@ -330,6 +330,13 @@ var _ = Describe("plumb doctor on attachments", func() {
 		n.requireFixed(n.find("check", "cni0"), nil)
 	})
 
+	It("counts attachments that it cannot check, because the reference plugins are installed again", func() {
+		n, _ := newCompleteHost()
+		n.sh("cp " + nstest.Reference(GinkgoTB()) + "/* " + n.bin())
+		text, _ := n.plumb(append([]string{"doctor"}, n.directories()...)...)
+		Expect(text).To(ContainSubstring("1 attachment skipped: no plugin of their networks is plumb's\n"))
+	})
+
 	It("sums up what containers lack because another program deleted a table", func() {
 		n, _ := newCompleteHost()
 		n.attach(runtimeWithPort(runtimeOf("d2", nstest.New(GinkgoTB()).Named("d2")), 8081))

@@ -73,8 +73,9 @@ type Report struct {
 	Executables []string  `json:"executables"` // the executables of the plugins that the files name
 	Attachments int       `json:"attachments"` // the number of attachments on the host
 	// Skipped is the number of possible leftovers whose ADD may still be running, because they are younger than a
-	// minute or of unknown age. It includes WithoutResult.
+	// minute or of unknown age. It includes WithoutResult and Foreign.
 	Skipped       int      `json:"skipped"`
+	Foreign       int      `json:"foreign"`       // the number of attachments of networks without a plugin of plumb
 	WithoutResult int      `json:"withoutResult"` // the number of older attachments without the result in libcni's cache that CHECK needs
 	Checks        []string `json:"checks"`        // the names of the checks that ran
 	// Errors says what could not be examined, and why.

@@ -386,15 +386,15 @@ func (inv *Inventory) Network(name string) (*Network, error) {
 	return nil, fmt.Errorf("network %q: %w; its networks are %s", name, ErrNoNetwork, strings.Join(names, ", "))
 }
 
-// Find returns the attachments of the container whose ID, with or without nerdctl's namespace, is prefix or begins with it, or
-// which has the address prefix. If ifName is not empty, Find returns only the attachments with this interface name. It returns an
-// error if no container or several containers match.
+// Find returns the attachments of the container whose ID, with or without nerdctl's namespace, is prefix or begins with it. If
+// ifName is not empty, Find returns only the attachments with this interface name. It returns an error if no container or
+// several containers match.
 func (inv *Inventory) Find(prefix, ifName string) ([]*Attachment, error) {
 	var found []*Attachment
 	ids := map[string]bool{}
 	exact := slices.ContainsFunc(inv.Attachments, func(a *Attachment) bool { return a.ContainerID == prefix })
 	for _, a := range inv.Attachments {
-		matches := a.ContainerID == prefix || slices.Contains(a.Addresses, prefix) || !exact && (strings.HasPrefix(a.ContainerID, prefix) || strings.HasPrefix(life.RuntimeID(a.ContainerID), prefix))
+		matches := a.ContainerID == prefix || !exact && (strings.HasPrefix(a.ContainerID, prefix) || strings.HasPrefix(life.RuntimeID(a.ContainerID), prefix))
 		if a.ContainerID != "" && matches && (ifName == "" || a.IfName == ifName) {
 			found = append(found, a)
 			ids[a.ContainerID] = true
@@ -402,9 +402,9 @@ func (inv *Inventory) Find(prefix, ifName string) ([]*Attachment, error) {
 	}
 	switch {
 	case len(found) == 0 && ifName != "":
-		return nil, fmt.Errorf("no container whose ID begins with %q, or which has this address, has an interface %q in a network of this host; plumb list shows all attachments", prefix, ifName)
+		return nil, fmt.Errorf("no container whose ID begins with %q has an interface %q in a network of this host; plumb list shows all attachments", prefix, ifName)
 	case len(found) == 0:
-		return nil, fmt.Errorf("no container whose ID begins with %q, or which has this address, is attached to a network of this host; a container of a pod is not attached, but its sandbox; plumb list shows all attachments", prefix)
+		return nil, fmt.Errorf("no container whose ID begins with %q is attached to a network of this host; a pod's ID is the ID of its sandbox; plumb list shows all attachments", prefix)
 	case len(ids) > 1:
 		return nil, fmt.Errorf("the IDs of %d containers begin with %q; give more of the ID", len(ids), prefix)
 	}

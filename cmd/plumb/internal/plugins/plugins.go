@@ -149,6 +149,9 @@ func (c *Caller) Status(ctx context.Context, list *libcni.NetworkConfigList, p *
 // answer CHECK with a result of the specification.
 var ErrNotChecked = errors.New("no verdict")
 
+// ErrForeign is the error of Check for an attachment of a network without a plugin of plumb.
+var ErrForeign = errors.New("no plugin of the network is plumb's; use the tools of its plugins, or delete the pod or the container")
+
 // Check calls CHECK of the plugins in the attachment's chain, with the configuration and the result from libcni's
 // cache. It judges only plumb's plugins, because CHECK of other plugins can fail without a reason. For example, the
 // reference plugin portmap fails for containers without IPv6. Another executable with the name of one of plumb's plugins
@@ -168,7 +171,7 @@ func (c *Caller) Check(ctx context.Context, a *node.Attachment) (found []Damage,
 	isOurs := func(p *libcni.PluginConfig) bool { return c.Find(ctx, p.Network.Type).Version != "" }
 	isBroken := func(p *libcni.PluginConfig) bool { return c.Find(ctx, p.Network.Type).whyNot(c.Path) != nil }
 	if !slices.ContainsFunc(list.Plugins, func(p *libcni.PluginConfig) bool { return isOurs(p) || isBroken(p) }) {
-		return nil, errors.New("no plugin of the network is plumb's; use the tools of its plugins, or delete the pod or the container")
+		return nil, ErrForeign
 	}
 	for i, p := range list.Plugins {
 		one := *list
