@@ -139,15 +139,18 @@ func withShortIDs(text string) string {
 	return regexp.MustCompile(`[0-9a-f]{64}`).ReplaceAllStringFunc(text, life.ShortID)
 }
 
-// printReport prints one line for each problem, and below it how to fix it.
+// printReport prints one line for each problem, and below it how to fix it. It prints the same solution of problems that follow
+// each other only once.
 func printReport(w io.Writer, r *doctor.Report, verbose bool) error {
 	printRuntimes(w, r)
-	for _, f := range r.Findings {
+	for i, f := range r.Findings {
 		if !verbose {
 			f.What, f.Details = withShortIDs(f.What), nil
 		}
 		printf(w, "%s: %s\n", f.Where, f.What)
-		printSolution(w, f.Solution)
+		if i+1 == len(r.Findings) || r.Findings[i+1].Solution != f.Solution {
+			printSolution(w, f.Solution)
+		}
 		for _, detail := range f.Details {
 			printf(w, "  - %s\n", detail)
 		}

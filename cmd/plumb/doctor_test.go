@@ -21,8 +21,9 @@ var _ = It("plumb doctor prints a finding on one line, and the command, the edit
 		{Where: "host", What: "CHECK fails: one\ntwo", Solution: plugins.Solution{Fix: "true", Advice: "Then\nlook."}},
 		{Where: "kernel", What: "three", Solution: plugins.Solution{Edit: "/f: four", Advice: "Five."}},
 		{Where: "host", What: "container " + id("4c1f0a77e1d2") + " is gone", Solution: plugins.Solution{Fix: "true"}, Details: []string{"five"}},
+		{Where: "host", What: "six", Solution: plugins.Solution{Fix: "true"}},
 	}}, false)).To(Succeed())
-	Expect(out.String()).To(HavePrefix("host: CHECK fails: one; two\n    true\n    Then; look.\nkernel: three\n    edit: /f: four\n    Five.\nhost: container 4c1f0a77e1d2 is gone\n    true\n3 problems ("))
+	Expect(out.String()).To(HavePrefix("host: CHECK fails: one; two\n    true\n    Then; look.\nkernel: three\n    edit: /f: four\n    Five.\nhost: container 4c1f0a77e1d2 is gone\nhost: six\n    true\n4 problems ("))
 })
 
 var _ = It("deploy/doctor.yaml mounts the directories that plumb reads, at their own paths", func() {
