@@ -234,7 +234,7 @@ var _ = Describe("the directory deploy", func() {
 		c.Host.Must(GinkgoTB(), "nft", "add table inet other; add chain inet other forward { type filter hook forward priority 0; policy drop; }; flush chain inet plumb postrouting")
 		onHost := c.Host.Must(GinkgoTB(), "sh", "-c", filepath.Join(os.Getenv("PLUMB_BIN"), "plumb")+" doctor --conf-dir "+filepath.Join(c.dir, "net.d")+
 			" --cni-path "+c.bin+" || [ $? = 1 ]")
-		Expect(onHost).To(And(ContainSubstring("table inet other"), ContainSubstring("chain postrouting of table inet plumb"), ContainSubstring("2 problems (1 configuration, 6 executables, 2 attachments, ")))
+		Expect(onHost).To(And(ContainSubstring("table inet other"), ContainSubstring("chain postrouting of table inet plumb"), ContainSubstring("2 problems (1 configuration, 6 executables, 1 attachment, ")))
 		var d core.Pod
 		readYAML("doctor.yaml", &d)
 		main, directories := d.Spec.Containers[0], map[string]string{}
