@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -44,21 +45,38 @@ func (r recipe) run() {
 	Expect(network.Add(c)).To(Succeed())
 	r.traffic(network, c)
 	Expect(network.Check(c)).To(Succeed())
-	Expect(network.tool("doctor")).To(ContainSubstring("nothing found"))
+	network.expectSound()
 	Expect(network.Del(c)).To(Succeed())
 	Expect(network.reservations()).To(BeEmpty())
 	Expect(nstest.Snapshot(GinkgoTB(), network.Host)).NotTo(ContainSubstring(r.name + "/web/"))
 }
 
 // tool returns what a command of plumb prints about the network, whose cache is in Dir.
-func (network *testNetwork) tool(command string) string {
+func (network *testNetwork) tool(command ...string) string {
 	GinkgoHelper()
-	conf, data := GinkgoTB().TempDir(), filepath.Join(network.Dir, "leases")
-	Expect(os.WriteFile(filepath.Join(conf, "10-network.conflist"), network.List.Bytes, 0o644)).To(Succeed())
+	conf, data := filepath.Join(network.Dir, "net.d"), filepath.Join(network.Dir, "leases")
+	Expect(os.MkdirAll(conf, 0o755)).To(Succeed())
 	Expect(os.MkdirAll(data, 0o755)).To(Succeed())
-	out, _ := network.Host.Exec(filepath.Join(nstest.Build(GinkgoTB(), "plumb"), "plumb"), command, "--conf-dir", conf,
-		"--cni-path", strings.Join(network.CNI.Path, ":"), "--cache-dir", filepath.Join(network.Dir, "cache"), "--data-dir", data)
+	Expect(os.WriteFile(filepath.Join(conf, "10-network.conflist"), network.List.Bytes, 0o644)).To(Succeed())
+	out, _ := network.Host.Exec(filepath.Join(nstest.Build(GinkgoTB(), "plumb"), "plumb"), append(command, "--conf-dir", conf,
+		"--cni-path", strings.Join(network.CNI.Path, ":"), "--cache-dir", filepath.Join(network.Dir, "cache"), "--data-dir", data)...)
 	return out
+}
+
+// expectSound expects that plumb doctor finds nothing about the network and its container. It may find files in /run/cni that
+// other specs left.
+func (network *testNetwork) expectSound() {
+	GinkgoHelper()
+	var report struct {
+		Attachments int
+		Findings    []struct{ Where, What string }
+	}
+	Expect(json.Unmarshal([]byte(network.tool("doctor", "-o", "json")), &report)).To(Succeed())
+	Expect(report.Attachments).To(BeNumerically(">=", 1))
+	about := regexp.MustCompile(regexp.QuoteMeta(network.Dir) + `/net.d|network "?` + regexp.QuoteMeta(network.List.Name) + `\b`)
+	for _, f := range report.Findings {
+		Expect(f.Where + ": " + f.What).NotTo(MatchRegexp(about.String()))
+	}
 }
 
 // list returns the list of the page, in which host-local stores its reservations in dir.
