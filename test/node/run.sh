@@ -39,7 +39,7 @@ done
 
 [ -t 1 ] || export GINKGO_NO_COLOR=1
 ../../scripts/need.sh containerd:containerd runc:runc ip:iproute2 nft:nftables iptables:iptables conntrack:conntrack sysctl:procps \
-	mount:mount hostname:hostname cmp:diffutils jq:jq debootstrap:debootstrap \
+	mount:mount hostname:hostname cmp:diffutils jq:jq debootstrap:debootstrap dnsmasq:dnsmasq-base firewalld:firewalld dbus-daemon:dbus \
 	/usr/share/keyrings/debian-archive-keyring.gpg:debian-archive-keyring
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
