@@ -125,7 +125,7 @@ func (c *checker) repairGateway(a *attachment) error {
 	return errors.Join(errs...)
 }
 
-// repairRules restores the sysctls of the host end, the masquerade and the MAC spoof check.
+// repairRules restores the sysctls of the host end and the MAC spoof check.
 func (c *checker) repairRules() error {
 	return errors.Join(sysctl.Ensure(c.r.HostNS, attach.HostSysctls(c.hostEnd.Name)...), c.withSpoofCheck(func(s macSpoofCheck) error {
 		if checkMACSpoofCheck(s) == nil {

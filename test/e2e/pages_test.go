@@ -33,7 +33,7 @@ func (r recipe) run() {
 	network := newNetwork("1.1.0", `{"type": "loopback"}`)
 	network.requireFeature(r.needs)
 	network.List = cnitest.ParseList(r.list(network.Dir))
-	network.Use(network.CNI.Path[0], filepath.Join(network.Dir, "cache"))
+	network.useDirectory(network.CNI.Path[0])
 	if r.prepare != nil {
 		r.prepare(network)
 	}
@@ -72,8 +72,9 @@ func (network *testNetwork) expectSound() {
 	}
 	Expect(json.Unmarshal([]byte(network.tool("doctor", "-o", "json")), &report)).To(Succeed())
 	Expect(report.Attachments).To(BeNumerically(">=", 1))
+	named := regexp.MustCompile(`network "?([\w-]+)`)
 	for _, f := range report.Findings {
-		if m := regexp.MustCompile(`network "?([\w-]+)`).FindStringSubmatch(f.What); m == nil || m[1] == network.List.Name {
+		if m := named.FindStringSubmatch(f.What); m == nil || m[1] == network.List.Name {
 			Fail(f.Where + ": " + f.What)
 		}
 	}

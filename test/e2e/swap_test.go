@@ -65,8 +65,10 @@ func (s *swapHost) use(b bundle) {
 	s.useDirectory(b.directory())
 }
 
-// useDirectory configures libcni to call the plugins in a directory.
-func (s *swapHost) useDirectory(directory string) { s.Use(directory, filepath.Join(s.Dir, "cache")) }
+// useDirectory configures libcni to call the plugins in a directory, with a cache in Dir.
+func (network *testNetwork) useDirectory(directory string) {
+	network.Use(directory, filepath.Join(network.Dir, "cache"))
+}
 
 // addContainer calls ADD for a new container. The capability arguments contain a separate host port and
 // bandwidth limits.

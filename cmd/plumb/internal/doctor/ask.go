@@ -24,8 +24,7 @@ type asker struct {
 	ctx    context.Context
 	caller *plugins.Caller
 	report *Report
-	spare  []string // Options.Spare, the directories of possible replacements
-	flags  string   // Options.Flags
+	Options
 }
 
 // findStatus calls STATUS of each plugin that can run.
@@ -117,7 +116,7 @@ func (p plugin) seePage() plugins.Solution {
 func (k asker) solve(p plugin, err error) (where string, s plugins.Solution) {
 	failure := plugins.Failure(err)
 	if failure.Code == 0 {
-		return p.file.path, *k.caller.Find(k.ctx, p.Type).Solution()
+		return p.file.path, k.caller.Find(k.ctx, p.Type).Solution()
 	}
 	key := regexp.MustCompile(`^(?:IPAM plugin "[^"]*": )?([\w.\[\]]*)`).FindStringSubmatch(failure.Msg)[1]
 	if v := p.file.top.Find(p.path(key)); v != nil && key != "" {
@@ -191,11 +190,11 @@ func (k asker) findDamaged(attachments []*node.Attachment, files []*file, losses
 				i = len(all)
 				all = append(all, &damage{text: text})
 			}
-			all[i].add(a, d, k.flags)
+			all[i].add(a, d, k.Flags)
 		}
 	}
 	for _, l := range losses {
-		l.addTo(k.report, k.flags)
+		l.addTo(k.report, k.Flags)
 	}
 	for _, d := range all {
 		add(onHost, d.solution(), "%s, %s", strings.Join(d.containers, "; "), d.text)

@@ -165,7 +165,7 @@ func (o Options) Examine(ctx context.Context, begin func(context.Context) contex
 	}
 	ctx = begin(ctx)
 	caller := plugins.NewCaller(o.PluginPath, o.Timeout)
-	for _, c := range o.checks(asker{ctx, caller, r, o.Spare, o.Flags}, host, held) {
+	for _, c := range o.checks(asker{ctx, caller, r, o}, host, held) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
@@ -193,8 +193,8 @@ func (o Options) checks(a asker, h host, held *state) []check {
 	}
 	all = append(all, []check{
 		{"file-kind", o.findFileKind}, {"duplicate-name", o.findDuplicates}, {"order", o.findOrder}, {"keys", findKeys},
-		{"executable", a.findExecutables}, {"versions", func(files []*file, add addFunc) { a.findVersions(o, files, add) }}, {"mixed-versions", a.findMixed}, {"status", a.findStatus},
-		{"runtime-version", o.findRuntimeVersions}, {"runtime-plugins", func(files []*file, add addFunc) { a.findRuntimePlugins(o, files, add) }},
+		{"executable", a.findExecutables}, {"versions", a.findVersions}, {"mixed-versions", a.findMixed}, {"status", a.findStatus},
+		{"runtime-version", o.findRuntimeVersions}, {"runtime-plugins", a.findRuntimePlugins},
 		{"chain", findChains}, {"overlap", findOverlaps}, {"route", h.findRoutes}, {"bridge", h.findBridges}, {"master", h.findMasters},
 		{"link-kind", h.findLinkKinds}, {"sysctl", h.findSysctls}, {"ipv6", findIPv6}, {"unreachable-port", findUnreachablePorts}, {"capability", findCapabilities},
 	}...)

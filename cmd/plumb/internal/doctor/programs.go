@@ -8,8 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	cni "github.com/containernetworking/cni/pkg/version"
-
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/plugins"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/schema"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
@@ -67,7 +65,7 @@ func (k asker) examine(f *file, typ *schema.Value, add addFunc) {
 // specification, and other keys.
 func (k asker) install(name, path string) plugins.Solution {
 	version := k.caller.UsualVersion()
-	for _, dir := range k.spare {
+	for _, dir := range k.Spare {
 		from := filepath.Join(dir, name)
 		if v := k.caller.VersionOf(k.ctx, from); from != path && v != "" && (v == version || version == "") {
 			return run("install", "-m", "0755", from, path)
@@ -82,7 +80,7 @@ func (k asker) install(name, path string) plugins.Solution {
 
 // findVersions finds networks with a cniVersion that at least one of their plugins does not support. It advises the highest
 // version that the plugins and the runtimes support.
-func (k asker) findVersions(o Options, files []*file, add addFunc) {
+func (k asker) findVersions(files []*file, add addFunc) {
 	for _, f := range usable(files) {
 		version := f.list.CNIVersion
 		if version == "" {
@@ -97,11 +95,11 @@ func (k asker) findVersions(o Options, files []*file, add addFunc) {
 			}
 			common = slices.DeleteFunc(common, func(v string) bool { return !slices.Contains(serves, v) })
 		}
-		for _, r := range o.Runtimes {
-			common = slices.DeleteFunc(common, func(v string) bool { newer, err := cni.GreaterThan(v, r.CNIVersion); return newer && err == nil })
-		}
 		if len(unsupported) == 0 {
 			continue
+		}
+		for _, r := range k.Runtimes {
+			common = slices.DeleteFunc(common, func(v string) bool { return isNewer(v, r) })
 		}
 		f.explained = true
 		fix := say("Install newer plugins, because these have no version in common.")

@@ -39,10 +39,10 @@ func (o Options) findRuntimeVersions(files []*file, add addFunc) {
 	for _, r := range o.Runtimes {
 		read, used := o.readBy(r, files)
 		for _, f := range read[:used] {
-			if f.list == nil || f.explained || r.CNIVersion == "" {
-				continue // findVersions has named a version
+			if f.list == nil || f.explained { // findVersions has named a version
+				continue
 			}
-			if newer, err := version.GreaterThan(f.list.CNIVersion, r.CNIVersion); err == nil && newer {
+			if isNewer(f.list.CNIVersion, r) {
 				add(f.where(f.top.Get("cniVersion")), f.edit("write \"cniVersion\": %q", r.CNIVersion),
 					"cniVersion %q: %s supports at most %s, and cannot attach containers", f.list.CNIVersion, r, r.CNIVersion)
 			}
@@ -50,13 +50,20 @@ func (o Options) findRuntimeVersions(files []*file, add addFunc) {
 	}
 }
 
+// isNewer reports whether the runtime's libcni does not know the cniVersion, because it is too new. It returns false if the
+// runtime does not say which versions it knows.
+func isNewer(cniVersion string, r runtimes.Runtime) bool {
+	newer, err := version.GreaterThan(cniVersion, r.CNIVersion)
+	return r.CNIVersion != "" && err == nil && newer
+}
+
 // findRuntimePlugins finds runtimes that execute other plugins than the examined ones, or that do not execute plumb's plugins
 // although these are installed in another directory.
-func (k asker) findRuntimePlugins(o Options, files []*file, add addFunc) {
-	for _, r := range o.Runtimes {
-		caller := plugins.NewCaller(r.PluginDirs, o.Timeout)
+func (k asker) findRuntimePlugins(files []*file, add addFunc) {
+	for _, r := range k.Runtimes {
+		caller := plugins.NewCaller(r.PluginDirs, k.Timeout)
 		other := map[string][]string{} // the names of plugins that the runtime does not execute, by their directory
-		read, used := o.readBy(r, files)
+		read, used := k.readBy(r, files)
 		for _, f := range read[:used] {
 			for _, name := range f.types() {
 				dir := k.unusedDirectory(name, caller)
@@ -138,14 +145,15 @@ func (s *state) findUnused(r runtimes.Runtime, read []*file, add addFunc) {
 	for _, f := range read[used:] {
 		attached, own := 0, 0
 		for _, a := range s.inventory.Attachments {
-			if a.Network == f.name() {
-				attached++
+			if a.Network != f.name() {
+				continue
 			}
-			if a.Network == f.name() && a.IfName == "eth0" && s.list.IDs[a.ContainerID] {
+			attached++
+			if a.IfName == "eth0" && s.list.IDs[a.ContainerID] {
 				own++ // the runtime attached it, not another program such as multus or nerdctl
 			}
 		}
-		if own > 0 && used > 0 {
+		if own > 0 {
 			add(read[0].path, say("If new containers belong to network %q, remove %s, or give it a name that sorts last.", f.name(), read[0].path),
 				"%s attaches new containers to network %q, and not to %q, in which %d of its containers are", r, read[0].name(), f.name(), own)
 		}

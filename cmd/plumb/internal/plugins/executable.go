@@ -74,14 +74,14 @@ func (x *Executable) whyNot(path []string) error {
 }
 
 // Solution returns how to make the plugin answer.
-func (x *Executable) Solution() *Solution {
+func (x *Executable) Solution() Solution {
 	switch {
 	case x.Path == "":
-		return &Solution{Advice: fmt.Sprintf("Install the plugin %s in one of these directories (plumb install), or name its directory with --cni-path.", x.Name)}
+		return Solution{Advice: fmt.Sprintf("Install the plugin %s in one of these directories (plumb install), or name its directory with --cni-path.", x.Name)}
 	case errors.Is(x.Problem, ErrNotExecutable):
-		return &Solution{Fix: types.Command("chmod", "0755", x.Path)}
+		return Solution{Fix: types.Command("chmod", "0755", x.Path)}
 	}
-	return &Solution{Advice: fmt.Sprintf("Replace %s with an executable that works (plumb install), and try again.", x.Path)}
+	return Solution{Advice: fmt.Sprintf("Replace %s with an executable that works (plumb install), and try again.", x.Path)}
 }
 
 // Executables returns the executables that Find has found so far, sorted by name.

@@ -27,7 +27,7 @@ type Damage struct {
 	ifName string
 	list   *libcni.NetworkConfigList // contains only the plugin; nil if the plugin gave no verdict
 	later  []*libcni.PluginConfig    // plumb's plugins whose CHECK was not called, because the container's interface is missing
-	silent *Solution                 // how to make the plugin answer; nil if it gave a verdict
+	silent Solution                  // how to make the plugin answer; empty if it gave a verdict
 }
 
 // After returns the damage that the error of a REPAIR describes.
@@ -68,8 +68,8 @@ func (d Damage) HasKind(kind string) bool {
 // Solution returns how to fix the damage without plumb repair.
 func (d Damage) Solution() Solution {
 	switch {
-	case d.silent != nil:
-		return *d.silent
+	case d.silent != (Solution{}):
+		return d.silent
 	case d.lacksInterface():
 		return Solution{Advice: "Only ADD creates the interface of a container. Delete the pod or the container, and let the runtime create it again."}
 	case d.HasKind(types.ProblemConflict):
