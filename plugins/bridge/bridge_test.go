@@ -369,11 +369,7 @@ var _ = Describe("bridge", func() {
 				{b.Host, "nft delete table bridge plumb", "MAC"},
 			} {
 				By(damage.line)
-				require := b.RequireRepair
-				if damage.in == c.Container {
-					require = b.RequireContainerRepair
-				}
-				require(c, func() { damage.in.MustLine(GinkgoTB(), strings.ReplaceAll(damage.line, "HOST", host)) }, strings.ReplaceAll(damage.want, "HOST", host))
+				b.RequireRepairOf(c, damage.in, strings.ReplaceAll(damage.line, "HOST", host), strings.ReplaceAll(damage.want, "HOST", host))
 			}
 		})
 

@@ -340,14 +340,10 @@ var _ = Describe("ptp", func() {
 				{c.Container, "ip addr del fd00:1::2/64 dev eth0", "interface eth0 has no address fd00:1::2/64"},
 			} {
 				By(damage.line)
-				require := b.RequireRepair
-				if damage.in == c.Container {
-					require = b.RequireContainerRepair
-				}
 				if strings.HasPrefix(damage.line, "ip addr del fd00") { // the kernel also deletes the preferred source of the routes
 					b.Omit = append(b.Omit, "dst=fd00:1::")
 				}
-				require(c, func() { damage.in.MustLine(GinkgoTB(), strings.ReplaceAll(damage.line, "HOST", host)) }, strings.ReplaceAll(damage.want, "HOST", host))
+				b.RequireRepairOf(c, damage.in, strings.ReplaceAll(damage.line, "HOST", host), strings.ReplaceAll(damage.want, "HOST", host))
 			}
 		})
 

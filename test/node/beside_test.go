@@ -14,12 +14,6 @@ import (
 var _ = Describe("a node beside other software", Label("beside"), func() {
 	var c *cluster
 	var n *node
-	pods := func() (a, b *pod) {
-		GinkgoHelper()
-		c.apply(manifest("a", hostPorts(18080, 18081)), manifest("b", ""), service)
-		all := c.ready("a", "b")
-		return all[0], all[1]
-	}
 	BeforeEach(func() {
 		c = newCluster(1, os.Getenv("PLUMB_BIN"))
 		n = c.control()
@@ -33,7 +27,7 @@ var _ = Describe("a node beside other software", Label("beside"), func() {
 		n.IP("-6 route del default")
 		nstest.StartDnsmasq(GinkgoTB(), nstest.End{In: c.NS, Name: "lan"}, "--dhcp-range=198.18.0.250,198.18.0.251",
 			"--enable-ra", "--dhcp-range=2001:db8:18::,ra-only", "--ra-param=lan,4,60")
-		a, b := pods()
+		a, b := c.startPods()
 		outside := c.serveOutside()
 		for range 2 {
 			Eventually(func() string { return n.Must(GinkgoTB(), "ip", "-6", "route", "show", "default", "proto", "ra") }).ShouldNot(BeEmpty())
@@ -47,7 +41,7 @@ var _ = Describe("a node beside other software", Label("beside"), func() {
 		f := nstest.StartFirewalld(GinkgoTB(), n.NS)
 		n.mustRun("sh", "-c", `mkdir -p /run/dbus && ln -s "$0" /run/dbus/system_bus_socket`, strings.TrimPrefix(strings.Split(f.Address, ",")[0], "unix:path="))
 		n.chain(`{"type": "firewall"}`)
-		a, b := pods()
+		a, b := c.startPods()
 		outside := c.serveOutside()
 		expectTraffic(c, a, b, outside)
 		f.Call(GinkgoTB(), "reload")

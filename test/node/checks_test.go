@@ -38,9 +38,7 @@ var _ = Describe("a node", Ordered, Label("checks"), func() {
 		c = newCluster(1, os.Getenv("PLUMB_BIN"))
 		n, outside = c.control(), c.serveOutside()
 		before = n.state()
-		c.apply(manifest("a", hostPorts(18080, 18081)), manifest("b", ""), service)
-		pods := c.ready("a", "b")
-		a, b = pods[0], pods[1]
+		a, b = c.startPods()
 	})
 
 	It("connects pods, host ports, Services and the outside", func() {

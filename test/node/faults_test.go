@@ -41,15 +41,14 @@ var _ = Describe("a node with faults", Ordered, Label("faults"), func() {
 	})
 
 	It("keeps connections without the API server, and starts pods when it is back", func() {
-		c.apply(manifest("a", hostPorts(18080, 18081)), manifest("b", ""), service)
-		pods := c.ready("a", "b")
+		a, b := c.startPods()
 		outside := c.serveOutside()
 		n.stop("KILL", "kube-apiserver")
 		for _, at := range []string{n.v4, n.v6} {
 			expectClient(func() (string, error) { return get(c.NS, hostURL(at, 18080)) }, "a", "outside to host port")
 		}
 		c.startControlPlane()
-		expectTraffic(c, pods[0], pods[1], outside)
+		expectTraffic(c, a, b, outside)
 		c.kubectl("delete", "pod/a", "pod/b", "service/a", "--timeout=300s")
 	})
 

@@ -13,8 +13,7 @@ var _ = Describe("a node for you", Label("keep"), func() {
 			Skip("only run.sh --keep starts it")
 		}
 		c := newCluster(1, os.Getenv("PLUMB_BIN"))
-		c.apply(manifest("a", hostPorts(18080, 18081)), manifest("b", ""), service)
-		c.kubectl("wait", "--for=condition=Ready", "pod/a", "pod/b", "--timeout=180s")
+		c.startPods()
 		fmt.Printf("The node runs the pods a, with the host ports 18080 and 18081, and b. In another shell, enter it with\n\n"+
 			"    nsenter -t $(pgrep -nf 'machine.sh .* node1 inside') -a env KUBECONFIG=/etc/kubernetes/admin.conf PATH=%s:/opt/cni/bin:$PATH bash\n\nand press Ctrl-C here to end it.\n",
 			os.Getenv("KUBERNETES"))

@@ -68,8 +68,7 @@ var _ = Describe("a node that loses its power", Label("reboot"), func() {
 	It("runs all pods again, and keeps nothing of the pods before", func() {
 		c := newCluster(1, os.Getenv("PLUMB_BIN"))
 		n := c.control()
-		c.apply(manifest("a", hostPorts(18080, 18081)), manifest("b", ""), service)
-		c.ready("a", "b")
+		c.startPods()
 		before := n.state()
 
 		n.switchOff()
@@ -88,23 +87,22 @@ var _ = Describe("a node with the reference plugins", Label("migrate"), func() {
 	It("changes to plumb with the DaemonSet while pods run, and keeps nothing after their deletion", func() {
 		c := newCluster(1, os.Getenv("REFERENCE"))
 		n, outside := c.control(), c.serveOutside()
-		c.apply(manifest("a", hostPorts(18080, 18081)), manifest("b", ""), service)
-		old := c.ready("a", "b")
-		expectTraffic(c, old[0], old[1], outside)
+		a, b := c.startPods()
+		expectTraffic(c, a, b, outside)
 
 		c.importPlumb()
 		c.apply(nstest.ReadFile(GinkgoTB(), "../../deploy/daemonset.yaml"))
 		c.kubectl("-n", "kube-system", "rollout", "status", "daemonset/plumb", "--timeout=300s")
 		n.mustRun("cmp", program("PLUMB_BIN", "portmap"), "/opt/cni/bin/portmap")
-		expectTraffic(c, old[0], old[1], outside)
+		expectTraffic(c, a, b, outside)
 		c.apply(manifest("new", hostPorts(18082, 18083)))
 		fresh := c.ready("new")[0]
 		for _, at := range []string{n.v4, n.v6} {
 			expectClient(func() (string, error) { return clientOf(c.NS, net.JoinHostPort(at, "18082")) }, "", "outside to the new pod")
-			expectClient(func() (string, error) { return old[1].clientOf("http", net.JoinHostPort(at, "18082")) }, "", "old pod to the new pod's host port")
+			expectClient(func() (string, error) { return b.clientOf("http", net.JoinHostPort(at, "18082")) }, "", "old pod to the new pod's host port")
 		}
-		expectClient(func() (string, error) { return fresh.clientOf("http", net.JoinHostPort(old[0].v4, "8080")) }, fresh.v4, "new pod to old pod")
-		expectClient(func() (string, error) { return old[0].clientOf("http", net.JoinHostPort(fresh.v6, "8080")) }, old[0].v6, "old pod to new pod")
+		expectClient(func() (string, error) { return fresh.clientOf("http", net.JoinHostPort(a.v4, "8080")) }, fresh.v4, "new pod to old pod")
+		expectClient(func() (string, error) { return a.clientOf("http", net.JoinHostPort(fresh.v6, "8080")) }, a.v6, "old pod to new pod")
 		Expect(n.attachments()).To(Equal(3))
 
 		c.kubectl("delete", "pod", "a", "b", "new", "--timeout=300s")

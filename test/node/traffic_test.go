@@ -118,6 +118,14 @@ func (c *cluster) ready(names ...string) (pods []*pod) {
 	return pods
 }
 
+// startPods starts the pods a, with the host ports 18080 and 18081 and a Service, and b, and waits until they are ready.
+func (c *cluster) startPods() (a, b *pod) {
+	GinkgoHelper()
+	c.apply(manifest("a", hostPorts(18080, 18081)), manifest("b", ""), service)
+	pods := c.ready("a", "b")
+	return pods[0], pods[1]
+}
+
 // expectClient expects that a request succeeds soon, and that the server sees this address, or any address if it is "".
 func expectClient(request func() (string, error), client, what string, args ...any) {
 	GinkgoHelper()

@@ -203,6 +203,16 @@ func (b *Bed) RequireContainerRepair(c Call, damage func(), text string) {
 	restored()
 }
 
+// RequireRepairOf is RequireContainerRepair or RequireRepair for the damage of a command line in the container or on the host.
+func (b *Bed) RequireRepairOf(c Call, in *NS, line, text string) {
+	b.tb.Helper()
+	require := b.RequireRepair
+	if in == c.Container {
+		require = b.RequireContainerRepair
+	}
+	require(c, func() { in.MustLine(b.tb, line) }, text)
+}
+
 // state returns the state of the namespaces, the reservations and Dirs.
 func (b *Bed) state(namespaces []*NS) string {
 	b.tb.Helper()
