@@ -20,8 +20,9 @@ func newExplain() *cobra.Command {
 		Use:   "explain CONTAINER [IFNAME]",
 		Short: "Show the path of a container's packets, hop by hop",
 		Long: `explain shows the interfaces, addresses, routes, host ports and rules that packets from and to a container meet on
-this host, and what CHECK of the plugins finds. CONTAINER is an address of the container, its
-ID, or the beginning of the ID. explain sends no packets. It changes nothing itself, but host-local may release reservations from before a reboot.`,
+this host, and what CHECK of the plugins finds. CONTAINER is an address of the container,
+its ID, or the beginning of the ID. explain sends no packets. It changes nothing itself, but host-local may release reservations
+from before a reboot.`,
 		Args: usage(cobra.RangeArgs(1, 2)),
 	}
 	places, format, timeout := addPlaces(c), addOutput(c.Flags()), addTimeout(c.Flags())
