@@ -28,7 +28,8 @@ patches() {
 }
 
 behind=$(
-	git ls-files '*go.mod' | while read -r file; do newer "$(dirname "$file")"; done
+	# Newer versions of the module in test/programs/flannel do not contain flannel's plugin.
+	git ls-files '*go.mod' ':!test/programs/flannel' | while read -r file; do newer "$(dirname "$file")"; done
 	patches
 )
 [ -z "$behind" ] || {

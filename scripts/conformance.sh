@@ -1,6 +1,7 @@
 #!/bin/bash
 # conformance.sh runs cni-conformance on the plugins of plumb, on the reference plugins and on Debian's package, with each
-# list in cmd/cni-conformance/testdata, and writes the results to docs/reference/conformance.md. It takes half an hour on two cores.
+# list in cmd/cni-conformance/testdata, and some lists on plugins of other projects, and writes the results to
+# docs/reference/conformance.md. It takes an hour on two cores, and builds the programs of Kubernetes (scripts/programs.sh).
 # Arguments go to cni-conformance.
 #
 #   scripts/conformance.sh
@@ -35,12 +36,35 @@ results 2reference "$reference" "$@" &
 results 3Debian /usr/lib/cni "$@" &
 wait
 
-# tutorial prints the cases that a plugin of a tutorial fails.
-tutorial() {
-	local dir=cmd/cni-conformance/testdata/tutorial
-	"$work/cni-conformance" --profile all -o json --cni-path "$dir" "$@" "$dir/tutorial.conflist" >"$work/tutorial.json" || :
-	jq -r --arg dir "$dir" '[.cases[] | select(.verdict == "fail").id] as $fail
-		| "A [shell script](../../\($dir)/veth), as tutorials show it, fails \($fail | length) of \(.cases | length) cases: \($fail | join(", "))."' "$work/tutorial.json"
+# failures NAME LIST ARGUMENTS… runs the cases with a list of another project, and prints the cases that fail.
+failures() {
+	local name=$1 list=$2 status=0
+	"$work/cni-conformance" --profile all -o json "${@:3}" "$list" >"$work/other.json" 2>"$work/other.stderr" || status=$?
+	echo "$name: exit status $status" >&2
+	if [ "$status" -gt 1 ]; then
+		echo "| $name | cannot run on this machine: $(head -n 1 "$work/other.stderr") |"
+		return
+	fi
+	jq -r --arg name "$name" '[.cases[] | select(.verdict == "fail").id] as $fail | [.cases[] | select(.verdict == "inconclusive").id] as $unclear
+		| "| \($name) | \($fail | length) of \(.cases | length): \($fail | join(", "))\(if $unclear == [] then "" else "; inconclusive: " + ($unclear | join(", ")) end) |"' "$work/other.json"
+}
+
+# others prints the failures of plugins of other projects.
+others() {
+	local data=cmd/cni-conformance/testdata flannel whereabouts
+	flannel=$(scripts/programs.sh flannel) whereabouts=$(scripts/programs.sh whereabouts)
+	KUBERNETES=$(scripts/programs.sh kubernetes kube-apiserver kubectl) ETCD=$work/etcd TMPDIR=$work
+	CRDS=$(go -C test/programs/whereabouts list -m -f '{{.Dir}}' github.com/k8snetworkplumbingwg/whereabouts)/doc/crds
+	export KUBERNETES ETCD CRDS TMPDIR
+	go -C plugins/cluster-local/test build -o "$ETCD" ./etcd
+	echo "| plugins | cases that fail |"
+	echo "|---|---|"
+	failures "[shell script](../../$data/tutorial/veth), as tutorials show it" $data/tutorial/tutorial.conflist --cni-path $data/tutorial "$@"
+	failures "flannel, as reference $(scripts/programs.sh --version flannel) contained it, with plugins of reference v1.10.0" $data/flannel/flannel.conflist \
+		--setup $data/flannel/setup.sh --cni-path "$flannel,$reference" "$@"
+	failures "flannel, the same, with plugins of plumb" $data/flannel/flannel.conflist --setup $data/flannel/setup.sh --cni-path "$flannel,$bin" "$@"
+	failures "whereabouts $(scripts/programs.sh --version whereabouts), with macvlan of reference v1.10.0" $data/whereabouts/whereabouts.conflist \
+		--setup $data/whereabouts/setup.sh --cni-path "$whereabouts,$reference" "$@"
 }
 
 table() {
@@ -68,7 +92,7 @@ page=docs/reference/conformance.md
 	echo
 	table
 	echo
-	tutorial "$@"
+	others "$@"
 	echo
 	[ ! -f "$work/notes" ] || sed 's/$/\n/' "$work/notes"
 	sed -n '/<!-- end: scripts\/conformance.sh -->/,$p' "$page"

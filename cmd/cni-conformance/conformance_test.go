@@ -137,6 +137,38 @@ func TestTutorial(t *testing.T) {
 	}
 }
 
+// TestSetup checks that the command of --setup prepares each host, and that what it started ends with the host.
+func TestSetup(t *testing.T) {
+	dir := t.TempDir()
+	plugin := "#!/bin/sh\n[ -e /run/prepared ] || exit 1\nexec " + filepath.Join(nstest.Build(t, "host-local"), "host-local")
+	nstest.Must(t, os.WriteFile(filepath.Join(dir, "needs-setup"), []byte(plugin), 0o755))
+	list := `{"cniVersion": "1.1.0", "name": "tested", "plugins": [{"type": "needs-setup", "ipam": {"type": "needs-setup", "ranges": [[{"subnet": "10.1.0.0/24"}]]}}]}`
+	pids := filepath.Join(dir, "pids")
+	daemon := fmt.Sprintf(`>/run/prepared; sh -c 'read -r pid _ </proc/self/stat; echo $pid >>"%s"; exec sleep 1000' &`, pids)
+	status, r, stderr := runConformance(t, dir, list, "--setup", daemon, "--case", "DEL-1", "--case", "LEFT-1", "--attachments", "3")
+	if status != 0 || len(r.Cases) != 2 {
+		t.Errorf("want exit status 0 and two cases, got %d and %+v: %s", status, r.Cases, stderr)
+	}
+	if g := r.Growth; g == nil || g.Error != "" || g.Alone.Add <= 0 || g.Beside.Del <= 0 {
+		t.Errorf("want the times of ADD and DEL, got %+v", g)
+	}
+	started := strings.Fields(nstest.ReadFile(t, pids))
+	if len(started) != 4 { // a host for the probe, for each case and for the times
+		t.Errorf("want 4 hosts, got %d", len(started))
+	}
+	for _, pid := range started {
+		if _, err := os.Stat("/proc/" + pid); err == nil {
+			t.Errorf("process %s has not ended with its host", pid)
+		}
+	}
+	for setup, want := range map[string]string{"echo no daemon >&2; exit 4": "setup command: exit status 4: no daemon", "": "no case can run"} {
+		status, _, stderr := runConformance(t, dir, list, "--setup", setup)
+		if status != exitError || !strings.Contains(stderr, want) {
+			t.Errorf("setup command %q: want exit status %d and %q, got %d and %q", setup, exitError, want, status, stderr)
+		}
+	}
+}
+
 // TestPage checks that docs/reference/conformance-cases.md contains the cases.
 func TestPage(t *testing.T) {
 	var cases bytes.Buffer

@@ -82,6 +82,8 @@ type flags struct {
 	timeout time.Duration
 	settle  time.Duration
 	kills   int
+	setup   string
+	others  int
 }
 
 func newCommand() *cobra.Command {
@@ -96,6 +98,7 @@ profile robust contains what operators need beyond it, for example that a killed
 The plugins run in new network and mount namespaces with empty directories /run and /var/lib/cni, so that nothing on
 this machine changes. If you are not root, they run as root of a new user namespace. The host in these namespaces has an
 interface uplink0 with a default route, and each interface that the list names as master, device or uplinkInterface.
+Each case has a new host. If the plugins need a daemon or a file on it, start or write it with --setup.
 
 The exit status is 0 if no case has the verdict fail or inconclusive, otherwise 1. It is 2 if the arguments are wrong,
 and 3 if no case could run.`,
@@ -115,6 +118,8 @@ and 3 if no case could run.`,
 	flags.StringSliceVar(&f.skip, "skip", nil, "do not run the case with this `ID`; may be repeated")
 	flags.StringSliceVar(&f.state, "state", []string{"/run", "/var/lib/cni"}, "`directories` that hold the plugins' files, and that are empty for them")
 	flags.BoolVar(&f.list, "list", false, "print the cases, and run nothing")
+	flags.StringVar(&f.setup, "setup", "", "a `command` for sh that prepares each host; what it starts in the background ends with the host")
+	flags.IntVar(&f.others, "attachments", 0, "also measure ADD and DEL beside this many other attachments")
 	flags.DurationVar(&f.timeout, "timeout", time.Minute, "how long a call may take before it is killed")
 	flags.DurationVar(&f.settle, "settle", 5*time.Second, "how long to wait for the kernel to remove what a plugin removed")
 	flags.IntVar(&f.kills, "kills", 40, "at how many system calls of each call to kill a plugin; 0 for all")
@@ -140,8 +145,8 @@ func (f *flags) check(args []string) error {
 		return usageError{fmt.Errorf("unexpected argument %q; --list runs nothing", args[0])}
 	case !f.list && len(args) != 1:
 		return usageError{fmt.Errorf("want one network configuration list, got %d arguments", len(args))}
-	case f.timeout <= 0 || f.settle <= 0 || f.kills < 0:
-		return usageError{errors.New("--timeout and --settle must be positive, and --kills must not be negative")}
+	case f.timeout <= 0 || f.settle <= 0 || f.kills < 0 || f.others < 0:
+		return usageError{errors.New("--timeout and --settle must be positive, and --kills and --attachments must not be negative")}
 	}
 	for _, id := range slices.Concat(f.cases, f.skip) {
 		if !slices.Contains(ids, id) {
@@ -190,6 +195,7 @@ func (f *flags) run(args []string, out io.Writer) error {
 		return err
 	}
 	network.StateDir, network.Timeout, network.Settle, network.Kills = f.state, f.timeout, f.settle, f.kills
+	network.Setup = f.setup
 	if err := lab.HideState(f.state, f.path); err != nil {
 		return err
 	}
@@ -205,6 +211,9 @@ func (f *flags) run(args []string, out io.Writer) error {
 		if err := printer.outcome(outcome); err != nil {
 			return err
 		}
+	}
+	if f.others > 0 {
+		report.Growth = s.Growth(f.others)
 	}
 	if err := printer.end(); err != nil {
 		return err

@@ -20,12 +20,14 @@ type report struct {
 	CNIVersion string          `json:"cniVersion"`
 	Kills      int             `json:"kills"` // at how many system calls of each call a plugin is killed; 0 for all
 	Plugins    []suite.About   `json:"plugins"`
+	Setup      string          `json:"setup,omitempty"`
 	Counts     map[string]int  `json:"counts"`
 	Cases      []suite.Outcome `json:"cases"`
+	Growth     *suite.Growth   `json:"growth,omitempty"` // with --attachments
 }
 
 func newReport(list string, n *lab.Network, s *suite.Suite) *report {
-	return &report{Tool: "cni-conformance " + version.String(), List: filepath.Base(list), CNIVersion: n.Version, Kills: n.Kills, Plugins: s.Plugins, Counts: map[string]int{}}
+	return &report{Tool: "cni-conformance " + version.String(), List: filepath.Base(list), CNIVersion: n.Version, Kills: n.Kills, Setup: n.Setup, Plugins: s.Plugins, Counts: map[string]int{}}
 }
 
 func (r *report) add(o suite.Outcome) {
@@ -75,6 +77,12 @@ func (p textPrinter) outcome(o suite.Outcome) error {
 }
 
 func (p textPrinter) end() error {
+	if g := p.Growth; g != nil && g.Error != "" {
+		_, _ = fmt.Fprintf(p.out, "\nbeside %d attachments, ADD and DEL cannot be measured: %s\n", g.Attachments, g.Error)
+	} else if g != nil {
+		_, _ = fmt.Fprintf(p.out, "\nbeside %d attachments, ADD takes %.1f ms (%.1f without them), and DEL %.1f ms (%.1f)\n",
+			g.Attachments, g.Beside.Add, g.Alone.Add, g.Beside.Del, g.Alone.Del)
+	}
 	_, err := fmt.Fprintf(p.out, "\n%d pass, %d fail, %d inconclusive, %d not applicable\n",
 		p.Counts[suite.Pass], p.Counts[suite.Fail], p.Counts[suite.Inconclusive], p.Counts[suite.NotApplicable])
 	return err

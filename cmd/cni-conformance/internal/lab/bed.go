@@ -30,6 +30,7 @@ type Network struct {
 	Timeout  time.Duration // for one call
 	Settle   time.Duration // how long to wait for the kernel to remove what a plugin removed
 	Kills    int           // at how many system calls of each call a plugin is killed
+	Setup    string        // a command for sh that prepares each host, or ""
 }
 
 // A Plugin is an entry of the list.
@@ -96,6 +97,7 @@ type Bed struct {
 	*Network
 	Host       *NS
 	wire       *NS // with the other ends of the host's uplinks
+	daemons    *daemons
 	Containers []*Container
 	Calls      []*Call // all calls, in the order in which they ended
 	mu         sync.Mutex
@@ -133,7 +135,7 @@ func (n *Network) NewBed() (b *Bed, err error) {
 	if b.wire, err = newNS("wire"); err != nil {
 		return b, err
 	}
-	return b, b.Host.Do(func() error {
+	err = b.Host.Do(func() error {
 		names := []string{"uplink0"}
 		for _, p := range n.Plugins {
 			for _, key := range []string{"master", "device", "uplinkInterface"} {
@@ -144,6 +146,10 @@ func (n *Network) NewBed() (b *Bed, err error) {
 		}
 		return createUplinks(names, b.wire)
 	})
+	if err == nil && n.Setup != "" {
+		b.daemons, err = b.setUp(n.Setup)
+	}
+	return b, err
 }
 
 // createUplinks creates veth interfaces whose other ends are in the namespace wire, because some kernels lack dummy
@@ -178,8 +184,9 @@ func createUplinks(names []string, wire *NS) error {
 	return nil
 }
 
-// Close removes the namespaces and the plugins' files.
+// Close ends the daemons, and removes the namespaces and the plugins' files.
 func (b *Bed) Close() {
+	b.daemons.end()
 	_ = b.RestoreState() // a case may have made the directories read-only
 	all := []*NS{b.Host, b.wire}
 	for _, c := range b.Containers {
@@ -210,7 +217,8 @@ func (b *Bed) NewContainer() (*Container, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Container{NS: n, ID: id, IfName: "eth0", Args: "IgnoreUnknown=1", Capabilities: map[string]any{
+	args := fmt.Sprintf("IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=pod%d", number) // as in Kubernetes
+	c := &Container{NS: n, ID: id, IfName: "eth0", Args: args, Capabilities: map[string]any{
 		"portMappings": []any{map[string]any{"hostPort": 18000 + number, "containerPort": 80, "protocol": "tcp"}},
 		"bandwidth":    map[string]any{"ingressRate": 80000000, "ingressBurst": 800000, "egressRate": 40000000, "egressBurst": 400000},
 	}}

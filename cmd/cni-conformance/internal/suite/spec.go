@@ -331,7 +331,7 @@ func addForeignArgs(b *bench) error {
 	if err != nil {
 		return err
 	}
-	c.Args = "IgnoreUnknown=1;FOO=BAR;ABC=123"
+	c.Args += ";FOO=BAR;ABC=123"
 	return asFailure("with CNI_ARGS="+c.Args, b.Add(c))
 }
 

@@ -32,7 +32,8 @@ func (h host) findIgnoredRouters(_ []*file, add addFunc) {
 			what = "the address " + addrs[i].Prefix.String()
 		}
 		setting := attach.AcceptRouters(l.Name)
-		add(onHost, run("sysctl", "-w", setting.Key+"="+setting.Value), "interface %s will lose %s: sysctl %s is 1, so that the kernel ignores router advertisements while the host forwards IPv6",
+		fix := withAdvice(run("sysctl", "-w", setting.Key+"="+setting.Value), "If something other than plumb enables forwarding at each start of the host, write the same line to a file in /etc/sysctl.d.")
+		add(onHost, fix, "interface %s will lose %s: sysctl %s is 1, so that the kernel ignores router advertisements while the host forwards IPv6",
 			l.Name, what, sysctl.IPv6(l.Name, "accept_ra"))
 	}
 }
