@@ -21,8 +21,8 @@ type budget struct {
 // budgets lists the budget of each package under pkg, of each plugin, and of the tool, with their
 // subdirectories.
 var budgets = map[string]budget{
-	"cmd/cni-conformance":     {lines: 3400},
-	"cmd/plumb":               {lines: 11900, why: "reading, judging and removing are packages of their own"},
+	"cmd/cni-conformance":     {lines: 3580},
+	"cmd/plumb":               {lines: 11920, why: "reading, judging and removing are packages of their own"},
 	"pkg/attach":              {lines: 2020},
 	"pkg/claims":              {lines: 820},
 	"pkg/dhcp":                {lines: 1060},

@@ -287,6 +287,27 @@ var _ = Describe("plumb repair", func() {
 		Expect(report.Left).To(ConsistOf(And(HaveField("Plugin", "tuning"), HaveField("What", "no verdict: "+b.stubs+"/tuning: signal: killed"))))
 	})
 
+	It("does not judge by the IPAM plugin of another project, whose CHECK may always fail", func() {
+		b.write("other", "#!/bin/sh\n"+`case $CNI_COMMAND in
+			VERSION) echo '{"cniVersion": "1.1.0", "supportedVersions": ["1.1.0"]}' ;;
+			ADD) echo '{"cniVersion": "1.1.0", "ips": [{"address": "10.89.0.2/24"}]}' ;;
+			CHECK) echo '{"code": 999, "msg": "CNI CHECK method is not implemented"}'; exit 1 ;;
+			esac`)
+		Expect(os.Chmod(b.stubs+"/other", 0o755)).To(Succeed())
+		b.attach(`{"type": "bridge", "bridge": "cni9", "ipam": {"type": "other"}}`, "none", "rep-a")
+		report, exit := b.repair()
+		Expect(exit).To(Equal(0))
+		Expect(report.Counts.Healthy).To(Equal(1))
+		b.host.Batch(GinkgoTB(), "link set cni9 down")
+		report, exit = b.repair()
+		Expect(exit).To(Equal(0), "%v", report)
+		Expect(report.Counts.Repaired).To(Equal(1))
+		Expect(os.Remove(b.stubs + "/other")).To(Succeed())
+		report, exit = b.repair()
+		Expect(exit).To(Equal(exitFound))
+		Expect(report.Left).To(HaveExactElements(HaveField("What", ContainSubstring(`failed to find plugin "other"`))))
+	})
+
 	It("skips an attachment whose DEL has begun", func() {
 		b.attach(both, "one", "rep-a")
 		b.write("fails-one-rep-a", `{"code": 11, "msg": "another text", "problems": [{"kind": "deleted"}]}`)

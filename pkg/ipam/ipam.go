@@ -244,10 +244,11 @@ func DelWithLink(r *skel.Request, deleteLink func() (wait func() error, err erro
 // plugin, Del returns an error, because the addresses would never be released.
 func Del(r *skel.Request) error { return run(r, "DEL") }
 
-// StartCheck starts CHECK of the IPAM plugin, which runs during the caller's own checks. The caller must call wait,
-// which is never nil, once. wait waits until CHECK has ended and returns its error.
+// StartCheck starts CHECK of the IPAM plugin, unless the caller is told not to (skel.Request.ChecksIPAM). It runs during the
+// caller's own checks. The caller must call wait, which is never nil, once. wait waits until CHECK has ended and returns its
+// error.
 func StartCheck(r *skel.Request) (wait func() error) {
-	if r.Conf.IPAM.Type == "" {
+	if !r.ChecksIPAM() {
 		return func() error { return nil }
 	}
 	call, err := invoke.Start(r, "CHECK", r.Conf.IPAM.Type)

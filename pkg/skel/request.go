@@ -227,6 +227,13 @@ const ContainerSide = "PLUMB_CONTAINER_SIDE"
 // RepairsContainer reports whether this call is a REPAIR that also restores what CHECK reports in the container.
 func (r *Request) RepairsContainer() bool { return r.IsRepair() && r.getenv(ContainerSide) == "1" }
 
+// WithoutIPAM is the environment variable with which "plumb doctor" and "plumb repair" call CHECK and REPAIR of a plugin whose
+// IPAM plugin is of another project. Its value is "1".
+const WithoutIPAM = "PLUMB_WITHOUT_IPAM"
+
+// ChecksIPAM reports whether CHECK and REPAIR call CHECK of the IPAM plugin.
+func (r *Request) ChecksIPAM() bool { return r.Conf.IPAM.Type != "" && r.getenv(WithoutIPAM) != "1" }
+
 // StateDir returns the directory in which a plugin saves the state of its attachments. It is dataDir, the value of a key
 // of the configuration, or else the directory that hostfile.InRun returns for the plugin's default. If neither can be
 // written, StateDir returns "", so that nothing is saved (see statefile.File), and ADD warns.

@@ -20,6 +20,9 @@ var _ = Describe("two nodes that move from whereabouts to cluster-local-kubernet
 		c.scale(6)
 		Expect(c.expectUniqueAddresses(6)).To(HaveLen(2), "nodes with pods")
 		before := c.addresses()
+		for _, n := range c.nodes {
+			Expect(n.plumb("doctor")).To(ContainSubstring("nothing found"))
+		}
 
 		By("step 0 and 1: installing cluster-local, and writing the new list")
 		c.importPlumb()
@@ -80,7 +83,7 @@ func (c *cluster) installWhereabouts() {
 		n.installPlugins(os.Getenv("WHEREABOUTS"))
 		n.write("/etc/kubernetes/whereabouts.kubeconfig", admin, nil)
 		n.write("/etc/kubernetes/whereabouts.conf", `{"kubernetes": {"kubeconfig": "/etc/kubernetes/whereabouts.kubeconfig"}}`, nil)
-		n.writeTemplate("/etc/cni/net.d", "whereabouts.conflist", nil)
+		n.writeTemplate("/etc/cni/net.d", "whereabouts.conflist", map[string]string{"CNIVersion": cniVersion()})
 		n.mustRun("rm", "/etc/cni/net.d/pods.conflist")
 	}
 }

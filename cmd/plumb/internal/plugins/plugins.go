@@ -118,15 +118,29 @@ func (r *recorder) warnings() (all []types.Problem) {
 	return all
 }
 
-// A repairer is a Caller that calls REPAIR, which libcni does not know, when libcni calls CHECK.
-type repairer struct{ *Caller }
+// A checker is a Caller that calls CHECK or REPAIR, which libcni does not know, when libcni calls CHECK.
+type checker struct {
+	*Caller
+	command     string
+	withoutIPAM bool
+}
 
-func (r repairer) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
+// checker returns the checker for a plugin. CHECK of another project's IPAM plugin may fail without a reason. For example,
+// whereabouts does not implement it.
+func (c *Caller) checker(ctx context.Context, command string, p *libcni.PluginConfig) checker {
+	x := c.Find(ctx, p.Network.IPAM.Type)
+	return checker{c, command, x.Version == "" && x.whyNot(c.Path) == nil}
+}
+
+func (k checker) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
 	environ = slices.DeleteFunc(slices.Clone(environ), func(v string) bool { return strings.HasPrefix(v, "CNI_COMMAND=") })
-	if r.ContainerSide {
+	if k.command == skel.CommandRepair && k.ContainerSide {
 		environ = append(environ, skel.ContainerSide+"=1")
 	}
-	return r.Caller.ExecPlugin(ctx, path, stdin, append(environ, "CNI_COMMAND="+skel.CommandRepair))
+	if k.withoutIPAM {
+		environ = append(environ, skel.WithoutIPAM+"=1")
+	}
+	return k.Caller.ExecPlugin(ctx, path, stdin, append(environ, "CNI_COMMAND="+k.command))
 }
 
 // Status calls STATUS of one plugin of a list, and returns the plugin's warnings. Because libcni calls STATUS from
@@ -154,7 +168,7 @@ var ErrForeign = errors.New("no plugin of the network is plumb's; use the tools 
 
 // Check calls CHECK of the plugins in the attachment's chain, with the configuration and the result from libcni's
 // cache. It judges only plumb's plugins, because CHECK of other plugins can fail without a reason. For example, the
-// reference plugin portmap fails for containers without IPv6. Another executable with the name of one of plumb's plugins
+// reference plugin portmap fails for containers without IPv6. This includes IPAM plugins. Another executable with the name of one of plumb's plugins
 // must answer, but its error is ignored. Check ends at a plugin that does not answer, or that
 // misses the container's interface, which the other plugins would repeat. It returns an error with advice if it can
 // call no plugin.
@@ -204,7 +218,7 @@ func (c *Caller) checkPlugin(ctx context.Context, d Damage, runtime *libcni.Runt
 	if !x.hasPlumbsName() {
 		return nil
 	}
-	err := libcni.NewCNIConfig(c.Path, c).CheckNetworkList(ctx, d.list, runtime)
+	err := libcni.NewCNIConfig(c.Path, c.checker(ctx, "CHECK", d.list.Plugins[0])).CheckNetworkList(ctx, d.list, runtime)
 	if err != nil && Failure(err).Code == 0 {
 		err = fmt.Errorf("%w: %s: %w", ErrNotChecked, x.Path, err)
 	}
@@ -216,12 +230,12 @@ func (c *Caller) checkPlugin(ctx context.Context, d Damage, runtime *libcni.Runt
 // types.CodeChanged, which CHECK returns after the repair, are omitted.
 func (c *Caller) Repair(ctx context.Context, a *node.Attachment, d Damage) error {
 	_, runtime := a.Added()
-	repair := func(plugins ...*libcni.PluginConfig) error {
+	repair := func(p *libcni.PluginConfig) error {
 		list := *d.list
-		list.Plugins = plugins
-		return libcni.NewCNIConfig(c.Path, repairer{c}).CheckNetworkList(ctx, &list, runtime)
+		list.Plugins = []*libcni.PluginConfig{p}
+		return libcni.NewCNIConfig(c.Path, c.checker(ctx, skel.CommandRepair, p)).CheckNetworkList(ctx, &list, runtime)
 	}
-	err := repair(d.list.Plugins...)
+	err := repair(d.list.Plugins[0]) // Check puts one plugin into each list
 	for _, p := range d.later {
 		if later := repair(p); later != nil && Failure(later).Code != types.CodeChanged {
 			err = fmt.Errorf("%s: %w", p.Network.Type, later)
