@@ -24,9 +24,10 @@ delegate() {
 	done
 }
 
-if [ "${3:-}" != inside ]; then
+if [ "${3:-}" = '' ]; then
 	# A new group of each hierarchy becomes the root of the new cgroup namespace. An empty cpuset accepts no process. The file
 	# changes with each group that the script enters.
+	unified=none
 	groups=$(cat /proc/self/cgroup)
 	while IFS=: read -r _ controllers path; do
 		parent=$(hierarchy "$controllers")${path%/}
@@ -34,12 +35,17 @@ if [ "${3:-}" != inside ]; then
 		group=$parent/$PLUMB_CGROUP-$name
 		mkdir "$group"
 		case $controllers in
-		'') delegate "$parent" ;;
+		'') delegate "$parent" && unified=$group ;;
 		cpuset) cat "$parent/cpuset.cpus" >"$group/cpuset.cpus" && cat "$parent/cpuset.mems" >"$group/cpuset.mems" ;;
 		esac
 		echo $$ >"$group/cgroup.procs"
 	done <<<"$groups"
-	exec unshare --mount --pid --ipc --uts --cgroup --fork --kill-child --mount-proc bash "$0" "$dir" "$name" inside
+	exec unshare --cgroup bash "$0" "$dir" "$name" "$unified"
+fi
+if [ "$3" != inside ]; then
+	# A group of version 2 with processes cannot enable controllers for the groups below it.
+	[ "$3" = none ] || { mkdir "$3/init" && echo $$ >"$3/init/cgroup.procs"; }
+	exec unshare --mount --pid --ipc --uts --fork --kill-child --mount-proc bash "$0" "$dir" "$name" inside
 fi
 
 hostname "$name"
@@ -47,9 +53,6 @@ version=$(stat -f -c %T /sys/fs/cgroup)
 mount -t sysfs sysfs /sys
 if [ "$version" = cgroup2fs ]; then
 	mount -t cgroup2 cgroup2 /sys/fs/cgroup
-	# A group with processes cannot enable controllers for the groups below it.
-	mkdir /sys/fs/cgroup/init
-	echo 1 >/sys/fs/cgroup/init/cgroup.procs
 	delegate /sys/fs/cgroup
 else
 	mount -t tmpfs -o mode=755 tmpfs /sys/fs/cgroup
