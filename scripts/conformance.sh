@@ -42,11 +42,11 @@ failures() {
 	"$work/cni-conformance" --profile all -o json "${@:3}" "$list" >"$work/other.json" 2>"$work/other.stderr" || status=$?
 	echo "$name: exit status $status" >&2
 	if [ "$status" -gt 1 ]; then
-		echo "| $name | cannot run on this machine: $(head -n 1 "$work/other.stderr") |"
+		echo "| $name | none ran | $(head -n 1 "$work/other.stderr") |"
 		return
 	fi
 	jq -r --arg name "$name" '[.cases[] | select(.verdict == "fail").id] as $fail | [.cases[] | select(.verdict == "inconclusive").id] as $unclear
-		| "| \($name) | \($fail | length) of \(.cases | length): \($fail | join(", "))\(if $unclear == [] then "" else "; inconclusive: " + ($unclear | join(", ")) end) |"' "$work/other.json"
+		| "| \($name) | \($fail | length) of \(.cases | length) | \($fail | join(", "))\(if $unclear == [] then "" else "; inconclusive: " + ($unclear | join(", ")) end) |"' "$work/other.json"
 }
 
 # others prints the failures of plugins of other projects.
@@ -57,8 +57,8 @@ others() {
 	CRDS=$(go -C test/programs/whereabouts list -m -f '{{.Dir}}' github.com/k8snetworkplumbingwg/whereabouts)/doc/crds
 	export KUBERNETES ETCD CRDS TMPDIR
 	go -C plugins/cluster-local/test build -o "$ETCD" ./etcd
-	echo "| plugins | cases that fail |"
-	echo "|---|---|"
+	echo "| plugins | fail | cases |"
+	echo "|---|---|---|"
 	failures "[shell script](../../$data/tutorial/veth), as tutorials show it" $data/tutorial/tutorial.conflist --cni-path $data/tutorial "$@"
 	failures "flannel, as reference $(scripts/programs.sh --version flannel) contained it, with plugins of reference v1.10.0" $data/flannel/flannel.conflist \
 		--setup $data/flannel/setup.sh --cni-path "$flannel,$reference" "$@"

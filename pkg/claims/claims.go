@@ -398,8 +398,12 @@ func (s *Store) checkClaim(c Claim, elements []nft.Element) error {
 			p.Want, p.Got = s.value(want), s.value(nft.SetElement{Set: want.Set, Element: got})
 			errs = append(errs, p.Errorf("%s of table %s: want %s for %s, got %s", setName(want), s.Layout.Table, p.Want, c.Description, p.Got))
 		case got.Comment == "":
-			errs = append(errs, s.problem(c, types.ProblemDiffers).Errorf("%s of table %s contains an element of another program for %s",
-				setName(want), s.Layout.Table, c.Description))
+			p := s.problem(c, types.ProblemDiffers)
+			p.Repair = types.RepairNever
+			if i := slices.IndexFunc(s.Layout.Sets, func(set nft.Set) bool { return set.Name == want.Set }); i >= 0 {
+				p.Fix = s.Layout.Sets[i].DeleteCommand(s.Layout.Table, want.Key)
+			}
+			errs = append(errs, p.Errorf("%s of table %s contains an element of another program for %s", setName(want), s.Layout.Table, c.Description))
 		case got.Comment != other:
 			other = got.Comment
 			errs = append(errs, types.Conflict(c.Description, ownerName(other)).Errorf("%s belongs to %s now", c.Description, ownerName(other)))

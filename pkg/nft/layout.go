@@ -82,6 +82,11 @@ type Set struct {
 	Data []Type
 }
 
+// DeleteCommand returns the command for sh that deletes an element of the set.
+func (s Set) DeleteCommand(t Table, key Key) string {
+	return types.Command("nft", "delete", "element", t.Family.String(), t.Name, s.Name, "{ "+key.Text(s.Key)+" }")
+}
+
 // KeySize returns the size of the keys in bytes. Each part of a concatenation starts at a multiple of
 // four bytes.
 func (s Set) KeySize() int { return int(libraryType(s.Key).Bytes) }

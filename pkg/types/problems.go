@@ -25,7 +25,8 @@ type Problem struct {
 	Table  string `json:"table,omitempty"` // the nftables table of the object, for example "inet plumb"
 	Want   string `json:"want,omitempty"`
 	Got    string `json:"got,omitempty"`
-	Msg    string `json:"msg,omitempty"` // a text for people, set by Errorf
+	Effect string `json:"effect,omitempty"` // what the host suffers from it, if the containers do not
+	Msg    string `json:"msg,omitempty"`    // a text for people, set by Errorf
 	// Fix is the command for sh that fixes the problem. It is empty if no single command does.
 	Fix string `json:"fix,omitempty"`
 	// Advice is a sentence that says what to do if no single command fixes the problem.

@@ -172,10 +172,14 @@ func (p *portMap) findUnguarded(c *nft.Conn) (warning *types.Problem, err error)
 	if err != nil || len(unguarded) == 0 {
 		return nil, err
 	}
+	words := []string{"sysctl", "-w"}
+	for _, name := range unguarded {
+		words = append(words, routeLocalnet(name, "").Key+"=0")
+	}
+	effect := "other hosts and containers can reach 127.0.0.1 of the host through " + strings.Join(unguarded, ", ")
 	warning = types.Problem{
-		Object: "chain " + damaged[0].Name, Kind: types.ProblemMissing, Table: tables.Inet().Table.String(),
-		Advice: "the next ADD with a host port adds the chain; until then, set route_localnet of these interfaces to 0",
-	}.Errorf("chain %s of table %s is missing or lacks rules: other hosts and containers can reach 127.0.0.1 of the host through %s",
-		damaged[0].Name, tables.Inet().Table, strings.Join(unguarded, ", "))
+		Object: "chain " + damaged[0].Name, Kind: types.ProblemMissing, Table: tables.Inet().Table.String(), Effect: effect, Fix: types.Command(words...),
+		Advice: "the next ADD with a host port adds the chain; after the command, host ports do not work at 127.0.0.1 until then",
+	}.Errorf("chain %s of table %s is missing or lacks rules: %s", damaged[0].Name, tables.Inet().Table, effect)
 	return warning, nil
 }

@@ -535,6 +535,9 @@ var _ = Describe("portmap", Ordered, ContinueOnFailure, func() {
 			if damaged := b.sorted(); strings.Contains(d.text, "belongs to") || strings.Contains(d.text, "another program") {
 				b.Fails("REPAIR", c, types.CodeChanged, d.text)
 				Expect(b.sorted()).To(Equal(damaged))
+				if strings.Contains(d.text, "another program") {
+					Expect(b.Run("CHECK", c).Stdout).To(ContainSubstring("nft delete element inet plumb hostport4 '{ tcp . 8080 }'"))
+				}
 				b.OK("ADD", c)
 			} else {
 				Expect(b.OK("REPAIR", c).Stderr).To(BeEmpty())

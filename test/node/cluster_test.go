@@ -86,8 +86,8 @@ func (n *node) join() {
 	GinkgoHelper()
 	n.startKubelet()
 	n.startKubeProxy()
-	n.cluster.kubectl("wait", "--for=create", "node/"+n.name, "--timeout=180s")
-	n.cluster.kubectl("wait", "--for=condition=Ready", "node/"+n.name, "--timeout=180s")
+	n.cluster.kubectl("wait", "--for=create", "node/"+n.name, "--timeout=600s")
+	n.cluster.kubectl("wait", "--for=condition=Ready", "node/"+n.name, "--timeout=600s")
 }
 
 // install installs plugins and the configuration of the node.
@@ -204,7 +204,7 @@ func (c *cluster) startControlPlane() {
 	authority := pki + "/ca.crt"
 	n.write(authority, c.authority, nil)
 	c.writeKubeconfigs()
-	Eventually(func() error { _, err := c.tryKubectl("", "get", "--raw", "/readyz"); return err }, "3m").Should(Succeed())
+	Eventually(func() error { _, err := c.tryKubectl("", "get", "--raw", "/readyz"); return err }, "10m").Should(Succeed())
 
 	config := func(name string) []string {
 		path := "/etc/kubernetes/" + name + ".conf"

@@ -104,7 +104,7 @@ func hostPorts(http, udp int) string {
 func (c *cluster) ready(names ...string) (pods []*pod) {
 	GinkgoHelper()
 	for _, name := range names {
-		c.kubectl("wait", "--for=condition=Ready", "pod/"+name, "--timeout=180s")
+		c.kubectl("wait", "--for=condition=Ready", "pod/"+name, "--timeout=600s")
 		f := strings.Fields(c.kubectl("get", "pod", name, "-o", "jsonpath={.spec.nodeName} {.status.podIPs[*].ip}"))
 		Expect(f).To(HaveLen(3), "the node and two addresses of the pod %s", name)
 		p := &pod{name: name, v4: f[1], v6: f[2]}

@@ -32,7 +32,7 @@ func (h host) findIgnoredRouters(_ []*file, add addFunc) {
 			what = "the address " + addrs[i].Prefix.String()
 		}
 		setting := attach.AcceptRouters(l.Name)
-		fix := withAdvice(run("sysctl", "-w", setting.Key+"="+setting.Value), "If something other than plumb enables forwarding at each start of the host, write the same line to a file in /etc/sysctl.d.")
+		fix := withAdvice(run("sysctl", "-w", setting.Key+"="+setting.Value), "If something other than plumb enables forwarding at each start of the host, write %s = %s to a file in /etc/sysctl.d as well.", setting.Key, setting.Value)
 		add(onHost, fix, "interface %s will lose %s: sysctl %s is 1, so that the kernel ignores router advertisements while the host forwards IPv6",
 			l.Name, what, sysctl.IPv6(l.Name, "accept_ra"))
 	}

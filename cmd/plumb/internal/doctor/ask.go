@@ -91,7 +91,8 @@ func (k asker) addStatus(p plugin, warnings []types.Problem, err error, add addF
 	const format = "STATUS of %s in network %q: %s"
 	for _, w := range warnings {
 		fix := cmp.Or(plugins.Solution{Fix: w.Fix, Advice: sentence(w.Advice)}, p.seePage())
-		add(p.file.path, fix, format, p.Type, p.file.name(), w.Msg).table = w.Table
+		finding := add(p.file.path, fix, format, p.Type, p.file.name(), w.Msg)
+		finding.table, finding.effect = w.Table, w.Effect
 	}
 	if err != nil {
 		where, fix := k.solve(p, err)

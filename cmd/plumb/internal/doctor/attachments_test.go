@@ -330,6 +330,12 @@ var _ = Describe("plumb doctor on attachments", func() {
 		n.requireFixed(n.find("check", "cni0"), nil)
 	})
 
+	It("does not offer to delete the route to another network", func() {
+		n, _ := newCompleteHost()
+		n.write("05-small.conflist", `{"cniVersion": "1.1.0", "name": "small", "plugins": [{"type": "bridge", "bridge": "small0", "ipam": {"type": "host-local", "subnet": "10.88.0.0/16"}}]}`)
+		Expect(n.find("route", "the host has a route to 10.88.0.0/16 on cni0").Advice).To(BeEmpty())
+	})
+
 	It("counts attachments that it cannot check, because the reference plugins are installed again", func() {
 		n, _ := newCompleteHost()
 		n.sh("cp " + nstest.Reference(GinkgoTB()) + "/* " + n.bin())
@@ -341,7 +347,7 @@ var _ = Describe("plumb doctor on attachments", func() {
 		n, _ := newCompleteHost()
 		n.attach(runtimeWithPort(runtimeOf("d2", nstest.New(GinkgoTB()).Named("d2")), 8081))
 		n.sh("nft flush ruleset")
-		finding := n.find("check", "host: table inet plumb is missing: 2 containers have no host ports and no masquerade")
+		finding := n.find("check", "host: table inet plumb is missing: 2 containers lack its host ports and masquerade, and other hosts and containers can reach 127.0.0.1 of the host through cni0")
 		Expect(n.doctor().Findings).To(HaveLen(1))
 		Expect(finding.Details).To(ContainElement(HavePrefix("container d2, interface eth0, network pods: CHECK of portmap: ")))
 		verbose, _ := n.plumb(append([]string{"doctor", "-v"}, n.directories()...)...)
@@ -354,8 +360,8 @@ var _ = Describe("plumb doctor on attachments", func() {
 		n.attachBy(strings.Replace(complete, `"ipMasq": true`, `"ipMasq": true, "macspoofchk": true`, 1))
 		n.attach(runtimeOf("d1", nstest.New(GinkgoTB()).Named("d1")))
 		n.sh("nft flush ruleset")
-		finding := n.find("check", "host: table bridge plumb is missing: 1 container has no macspoofchk")
-		n.find("check", "host: table inet plumb is missing: 1 container has no masquerade")
+		finding := n.find("check", "host: table bridge plumb is missing: 1 container lacks its macspoofchk")
+		n.find("check", "host: table inet plumb is missing: 1 container lacks its masquerade")
 		Expect(n.doctor().Findings).To(HaveLen(2))
 		n.requireFixed(finding, nil)
 	})
@@ -365,7 +371,8 @@ var _ = Describe("plumb doctor on attachments", func() {
 		n.sh("nft flush chain inet plumb localnet")
 		Expect(n.doctor().Findings).To(ContainElement(And(
 			HaveField("What", HavePrefix(`STATUS of portmap in network "pods": chain localnet of table inet plumb is missing or lacks rules: other hosts`)),
-			HaveField("Advice", "The next ADD with a host port adds the chain; until then, set route_localnet of these interfaces to 0."))))
+			HaveField("Fix", "sysctl -w net/ipv4/conf/cni0/route_localnet=0"),
+			HaveField("Advice", "The next ADD with a host port adds the chain; after the command, host ports do not work at 127.0.0.1 until then."))))
 	})
 
 	It("names the containers with the same damage in one finding", func() {

@@ -16,6 +16,7 @@ import (
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/node"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/runtimes"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/schema"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // A file is a configuration file.
@@ -239,10 +240,14 @@ func findKeys(files []*file, add addFunc) {
 		for _, p := range f.plugins {
 			known := schema.Capabilities(p.Type)
 			for _, v := range p.at.Get("capabilities").Members() {
-				if known != nil && !slices.Contains(known, v.Key) {
-					add(f.where(v), withAdvice(f.edit("replace %s with one of these, or delete it: %s", v.Path, strings.Join(known, ", ")), replaceContainers),
-						"%s: %s does not support this capability, so the runtime passes it nothing", v.Path, p.Type)
+				if known == nil || slices.Contains(known, v.Key) {
+					continue
 				}
+				fix := f.edit("replace %s with one of these, or delete it: %s", v.Path, strings.Join(known, ", "))
+				if likely := types.Nearest(v.Key, known); likely != "" {
+					fix = f.edit("write %s in place of %s", likely, v.Path)
+				}
+				add(f.where(v), withAdvice(fix, replaceContainers), "%s: %s does not support this capability, so the runtime passes it nothing", v.Path, p.Type)
 			}
 		}
 	}

@@ -238,6 +238,8 @@ var _ = Describe("plumb doctor on configurations", func() {
 		Entry("an empty type", "keys", second("20-b.conflist", `{"name": "b", "plugins": [{"type": ""}]}`, "20-b.conflist: libcni rejects it: ")),
 		Entry("a capability of another plugin", "keys", more(`{"type": "portmap", "capabilities": {"bandwidth": true}}`, `"bandwidth": true`, `"portMappings": true`,
 			"10-pods.conflist:16: plugins[1].capabilities.bandwidth: portmap does not support this capability")),
+		Entry("a misspelled capability", "keys", more(`{"type": "portmap", "capabilities": {"portMapping": true}}`, `"portMapping": true`, `"portMappings": true`,
+			"10-pods.conflist:16: plugins[1].capabilities.portMapping: portmap does not support this capability")),
 		Entry("portmap after a plugin without an interface on the host", "unreachable-port",
 			mistake{
 				create: func(n *testHost) {

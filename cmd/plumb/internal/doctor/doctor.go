@@ -30,7 +30,7 @@ type Finding struct {
 	// Details contains the problems of a finding that sums up several problems with one cause.
 	Details []string `json:"details,omitempty"`
 
-	table string // the nftables table that lacks something, see types.Problem
+	table, effect string // see types.Problem
 }
 
 // NoGC is the check for networks without GC.

@@ -124,8 +124,10 @@ func (h host) findRoutes(files []*file, add addFunc) {
 				if i < 0 || r.Table != 0 && r.Table != unix.RT_TABLE_MAIN || p.Type != "bridge" && p.Type != "ptp" || h.forwardsTo(p, l) {
 					continue
 				}
-				fix := withAdvice(p.file.edit("choose another subnet"), "If nothing needs the route, run this instead: %s",
-					types.Command("ip", "route", "delete", r.Dst.String(), "dev", l.Name))
+				fix := p.file.edit("choose another subnet")
+				if !slices.ContainsFunc(pluginsOf(files), func(other plugin) bool { return h.forwardsTo(other, l) }) {
+					fix = withAdvice(fix, "If nothing needs the route, run this instead: %s", types.Command("ip", "route", "delete", r.Dst.String(), "dev", l.Name))
+				}
 				add(p.where("ipam"), fix, "the host has a route to %s on %s, and sends packets for containers in %s there",
 					r.Dst, l.Name, p.subnets()[i])
 			}

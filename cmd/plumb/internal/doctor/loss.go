@@ -59,14 +59,15 @@ func lossesOf(d plugins.Damage, losses []*loss) (all []*loss) {
 	return all
 }
 
-// effects says what a container lacks without the rules that a plugin adds to a table.
+// effects says what a container lacks without the rules that a plugin adds to a table. It may have other rules, for example
+// the masquerade of the reference plugins, which does not follow ipMasqExcept.
 var effects = map[string]string{
-	"portmap inet plumb": "no host ports", "bridge inet plumb": "no masquerade", "ptp inet plumb": "no masquerade",
-	"bridge bridge plumb": "no macspoofchk", "host-access inet plumb": "no access to the host",
+	"portmap inet plumb": "host ports", "bridge inet plumb": "masquerade", "ptp inet plumb": "masquerade",
+	"bridge bridge plumb": "macspoofchk", "host-access inet plumb": "access to the host",
 }
 
 func (l *loss) add(a *node.Attachment, plugin, text string) {
-	effect := cmp.Or(effects[plugin+" "+l.table], "no rules of "+plugin)
+	effect := cmp.Or(effects[plugin+" "+l.table], "rules of "+plugin)
 	for list, value := range map[*[]string]string{&l.containers: a.ContainerID, &l.networks: a.Network, &l.effects: effect} {
 		if !slices.Contains(*list, value) {
 			*list = append(*list, value)
@@ -81,23 +82,27 @@ func (l *loss) addTo(r *Report, flags string) {
 	if len(l.containers) == 0 {
 		return
 	}
+	who := "1 container lacks its "
+	if n := len(l.containers); n > 1 {
+		who = fmt.Sprintf("%d containers lack its ", n)
+	}
+	effects := []string{who + strings.Join(l.effects, " and ")}
 	r.Findings = slices.DeleteFunc(r.Findings, func(f Finding) bool {
 		same := f.table == l.table
 		if same {
 			l.details = append(l.details, f.What)
 		}
+		if same && f.effect != "" {
+			effects = append(effects, f.effect)
+		}
 		return same
 	})
-	who := "1 container has "
-	if n := len(l.containers); n > 1 {
-		who = fmt.Sprintf("%d containers have ", n)
-	}
 	words := []string{"plumb", "repair"}
 	if len(l.networks) == 1 {
 		words = append(words, "--network", l.networks[0])
 	}
 	r.Findings = append(r.Findings, Finding{
-		Check: "check", Where: onHost, What: "table " + l.table + " is missing: " + who + strings.Join(l.effects, " and "),
+		Check: "check", Where: onHost, What: "table " + l.table + " is missing: " + strings.Join(effects, ", and "),
 		Solution: plugins.Solution{Fix: types.Command(words...) + flags}, Details: l.details,
 	})
 }

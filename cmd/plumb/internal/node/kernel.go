@@ -133,7 +133,7 @@ func elementResource(table nft.Table, set nft.Set, e nft.Element) Resource {
 	return Resource{
 		Kind: Element, Name: key, Where: fmt.Sprintf("table %s, %s %s", table, what, set.Name),
 		Address: addressIn(set, e), Value: value, Set: set.Name,
-		Remove: fmt.Sprintf("nft delete element %s %s ", table, set.Name) + types.Command("{ "+key+" }"),
+		Remove: set.DeleteCommand(table, e.Key),
 	}
 }
 
