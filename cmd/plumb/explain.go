@@ -90,7 +90,7 @@ func completeAttachment(ctx context.Context, places *places, args []string, pref
 	return names
 }
 
-// printPaths prints the hops of each path, first outgoing, then incoming.
+// printPaths prints the hops of each path, first outgoing, then incoming, and what CHECK reports.
 func printPaths(out io.Writer, paths []*explain.Path) error {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	for i, p := range paths {
@@ -101,7 +101,7 @@ func printPaths(out io.Writer, paths []*explain.Path) error {
 		for _, direction := range []struct {
 			name string
 			hops []explain.Hop
-		}{{"out", p.Out}, {"in", p.In}} {
+		}{{"out", p.Out}, {"in", p.In}, {"check", p.Check}} {
 			for n, h := range direction.hops {
 				if n > 0 {
 					direction.name = ""

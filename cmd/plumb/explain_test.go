@@ -99,7 +99,7 @@ in   host       host port tcp 8080 of IP version 4 is forwarded to 10.1.2.2 port
 		}
 		out := b.plumb("explain", "c1")
 		Expect(out).To(ContainSubstring("container c1, interface eth0"))
-		Expect(out).To(And(MatchRegexp(`host +CHECK of bridge: `), MatchRegexp(`host +CHECK of portmap: .*8080`)))
+		Expect(out).To(And(MatchRegexp(`check +host +CHECK of bridge: `), MatchRegexp(`host +CHECK of portmap: .*8080`)))
 		Expect(out + b.plumb("explain", "c2")).To(MatchRegexp(`interface veth\w+ is not a port of bridge cni0\n`))
 	})
 

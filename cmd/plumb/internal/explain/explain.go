@@ -24,8 +24,9 @@ type Path struct {
 	Network     string `json:"network"`
 	ContainerID string `json:"container"`
 	IfName      string `json:"ifName"`
-	Out         []Hop  `json:"out"` // packets from the container
-	In          []Hop  `json:"in"`  // packets to the container
+	Out         []Hop  `json:"out"`   // packets from the container
+	In          []Hop  `json:"in"`    // packets to the container
+	Check       []Hop  `json:"check"` // what CHECK reports
 }
 
 // A Hop is one object that processes packets, for example an interface, a route or a rule, or the reason why they are lost.
@@ -42,13 +43,13 @@ const (
 
 // AddDamage adds a hop for a problem that CHECK reports.
 func (p *Path) AddDamage(plugin, problem string) {
-	p.Out = append(p.Out, hop(onHost, "CHECK of %s: %s", plugin, problem))
+	p.Check = append(p.Check, hop(onHost, "CHECK of %s: %s", plugin, problem))
 }
 
 // AddNotChecked adds a hop that says why CHECK of no plugin was called. It ignores a nil error.
 func (p *Path) AddNotChecked(err error) {
 	if err != nil {
-		p.Out = append(p.Out, hop(onHost, "CHECK skipped: %v", err))
+		p.Check = append(p.Check, hop(onHost, "CHECK skipped: %v", err))
 	}
 }
 
@@ -63,7 +64,7 @@ func New(inv *node.Inventory, a *node.Attachment) (p *Path, err error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &explainer{inv: inv, a: a, ns: host, host: c, path: &Path{a.Network, a.ContainerID, a.IfName, []Hop{}, []Hop{}}}
+	e := &explainer{inv: inv, a: a, ns: host, host: c, path: &Path{a.Network, a.ContainerID, a.IfName, []Hop{}, []Hop{}, []Hop{}}}
 	container := e.containerHops() // before interfaceHops, because it sets e.master
 	out, in := e.interfaceHops()
 	e.out(append(container, out...)...)
