@@ -237,6 +237,12 @@ func (g *collection) printReport(w io.Writer, r *gc.Report) error {
 			printf(w, "  %s\n", t.Remove)
 		}
 	}
+	for _, s := range r.Shared {
+		printf(w, "left chains of network %s, which its attachments shared; then run these commands:\n", s.Network)
+		for _, command := range s.Commands {
+			printf(w, "  %s\n", command)
+		}
+	}
 	g.printKept(w, r.Kept, fmt.Sprintf("removed resources of %s, kept %d, left %d", count(len(r.Removed), "attachment"), len(r.Kept), len(r.Left)))
 	return nil
 }

@@ -552,6 +552,7 @@ var _ = Describe("plumb gc", func() {
 			}
 		}
 		Expect(b.inventory().Attachments).To(BeEmpty())
+		Expect(b.host.Must(GinkgoTB(), "nft", "list", "table", "inet", "plumb")).To(And(ContainSubstring("chain postrouting"), Not(ContainSubstring("/pods/"))))
 	})
 
 	It("does not touch a network with disableGC", func() {

@@ -390,11 +390,24 @@ var _ = Describe("plumb doctor on attachments", func() {
 		Expect(n.doctor().Findings).To(BeEmpty(), "libcni's cache has the configuration")
 		Expect(os.Remove(n.result("d1"))).To(Succeed())
 		finding := n.find("no-network", "network pods has no configuration, so that no runtime can call DEL, but the host holds resources for it: container d1, interface eth0")
-		Expect(finding.Advice).To(ContainSubstring(": plumb gc --live FILE --force "), "the namespace exists")
+		_, command, _ := strings.Cut(finding.Advice, "If none of these containers runs, run this, which prints the commands that remove their resources: ")
+		Expect(command).To(HavePrefix("plumb gc --no-live --network pods --force "), "the namespace exists")
+		var chain string // its command leaves the chain for later
 		n.requireFixed(finding, func() {
-			n.write("10-pods.conflist", complete)
-			n.replace(runtime)
+			for line := range strings.Lines(n.sh(command + " || true")) {
+				switch {
+				case strings.HasPrefix(line, "  nft delete chain inet plumb masq/pods/10.88.0.0/16"):
+					chain = line
+				case strings.HasPrefix(line, "  "):
+					n.sh(line)
+				}
+			}
+			orphan := n.find("orphan", "chain masq/pods/10.88.0.0/16 in table inet plumb belongs to a network without containers and configuration, and no DEL removes it")
+			Expect(orphan.Fix).To(Equal(strings.TrimSpace(chain)))
+			n.sh(orphan.Fix)
 		})
+		n.write("10-pods.conflist", complete)
+		n.replace(runtime)
 	})
 
 	It("prints the commands that fix a damaged ptp container", func() {

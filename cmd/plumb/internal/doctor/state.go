@@ -188,10 +188,15 @@ func (s *state) removalIfGone(a *node.Attachment) plugins.Solution {
 	return say("If the runtime no longer has the container, run this: %s", s.removalCommand(a))
 }
 
-// findNoNetworks finds networks with attachments, but without a configuration, which a runtime needs to call DEL. It
-// skips the check if a file cannot be parsed, because that file may be the configuration of any network.
+// hasUnknownNetworks reports whether a network may have a configuration that doctor does not know, for example in a file that
+// cannot be parsed.
+func (s *state) hasUnknownNetworks(files []*file) bool {
+	return len(parsed(files)) < len(files) || s.Guessed
+}
+
+// findNoNetworks finds networks with attachments, but without a configuration, which a runtime needs to call DEL.
 func (s *state) findNoNetworks(files []*file, add addFunc) {
-	if len(parsed(files)) < len(files) || s.Guessed {
+	if s.hasUnknownNetworks(files) {
 		return
 	}
 	for _, n := range s.inventory.Networks {
@@ -209,23 +214,35 @@ func (s *state) findNoNetworks(files []*file, add addFunc) {
 			}
 		}
 		if len(names) > 0 {
-			add(onHost, say("If a container is gone, run this, which prints the commands that remove its resources: plumb gc --live FILE%s%s", force, s.Flags),
+			add(onHost, say("If none of these containers runs, run this, which prints the commands that remove their resources: %s%s%s",
+				types.Command("plumb", "gc", "--no-live", "--network", n.Name), force, s.Flags),
 				"network %s has no configuration, so that no runtime can call DEL, but the host holds resources for it: %s",
 				n.Name, strings.Join(names, "; "))
 		}
 	}
 }
 
-// findOrphans finds reservations and nftables elements that name no container, and that therefore no DEL removes. It
-// skips files that are younger than node.MaxAddTime, because the reference plugin creates the file before it
-// writes the name, and files that a plugin has removed since the inventory was read.
-func (s *state) findOrphans(_ []*file, add addFunc) {
+// findOrphans finds reservations and nftables elements that name no container, and that therefore no DEL removes, and chains
+// of networks that have neither attachments nor a configuration. It skips files that are younger than node.MaxAddTime,
+// because the reference plugin creates the file before it writes the name, and files that a plugin has removed since the
+// inventory was read.
+func (s *state) findOrphans(files []*file, add addFunc) {
 	for _, a := range s.inventory.Attachments {
 		for _, r := range a.Resources {
 			if a.ContainerID == "" && (r.Kind == node.Element || r.Kind == node.Reservation && isOld(r)) {
 				name := strings.TrimSuffix(r.Name+" ("+r.Value+")", " ()")
 				add(onHost, plugins.Solution{Fix: r.Remove}, "%s %s in %s names no container, and no DEL removes it", r.Kind, name, r.Where)
 			}
+		}
+	}
+	if s.hasUnknownNetworks(files) {
+		return
+	}
+	chains, err := node.SharedChains()
+	s.report.failed("nftables", err)
+	for _, c := range chains {
+		if !c.InUse && !slices.ContainsFunc(s.inventory.Networks, func(n *node.Network) bool { return c.IsOf(n.Name) }) {
+			add(onHost, plugins.Solution{Fix: c.Remove}, "chain %s in table %s belongs to a network without containers and configuration, and no DEL removes it", c.Name, c.Table)
 		}
 	}
 }

@@ -138,7 +138,16 @@ type Report struct {
 	Removed []*node.Attachment `json:"removed"` // the attachments, with the removed resources
 	Left    []WithReason       `json:"left"`    // the attachments of dead containers, with the remaining resources
 	Kept    []WithReason       `json:"kept"`
-	Errors  []string           `json:"errors"`
+	// Shared contains the commands that remove what the attachments of a network in Left shared, if the network has no
+	// configuration and no other attachments. They work only after the commands in Left.
+	Shared []Shared `json:"shared"`
+	Errors []string `json:"errors"`
+}
+
+// A Shared contains commands that remove what the attachments of a network shared.
+type Shared struct {
+	Network  string   `json:"network"`
+	Commands []string `json:"commands"`
 }
 
 // A Collector carries out a Plan.
@@ -157,7 +166,7 @@ type Collector struct {
 // A DEL for each attachment works with all versions of the specification, and does not touch an attachment that is
 // added during Run.
 func (c *Collector) Run(ctx context.Context, p *Plan) (*Report, error) {
-	r := &Report{Removed: []*node.Attachment{}, Left: []WithReason{}, Kept: p.Kept, Errors: []string{}}
+	r := &Report{Removed: []*node.Attachment{}, Left: []WithReason{}, Kept: p.Kept, Shared: []Shared{}, Errors: []string{}}
 	for _, n := range p.before.Networks {
 		if c.Network != "" && n.Name != c.Network || ctx.Err() != nil {
 			continue
@@ -172,7 +181,38 @@ func (c *Collector) Run(ctx context.Context, p *Plan) (*Report, error) {
 		return r, err
 	}
 	r.compare(p, after)
-	return r, nil
+	return r, r.findShared(after)
+}
+
+// findShared sets Shared. after is the inventory in which compare found Left.
+func (r *Report) findShared(after *node.Inventory) error {
+	left := map[string]int{} // the number of attachments in Left by network
+	for _, l := range r.Left {
+		left[l.Network]++
+	}
+	for _, a := range after.Attachments {
+		left[a.Network]--
+	}
+	for _, n := range after.Networks {
+		all, isLeft := left[n.Name]
+		if !isLeft || all != 0 || n.List() != nil {
+			continue
+		}
+		chains, err := node.SharedChains()
+		if err != nil {
+			return err
+		}
+		var commands []string
+		for _, c := range chains {
+			if c.IsOf(n.Name) {
+				commands = append(commands, c.Remove)
+			}
+		}
+		if commands != nil {
+			r.Shared = append(r.Shared, Shared{n.Name, commands})
+		}
+	}
+	return nil
 }
 
 // fail records an error of a network. It ignores a nil error.
