@@ -113,6 +113,18 @@ var _ = Describe("the runtimes of the host", func() {
 		Expect(report.Files).To(Equal([]string{filepath.Join(other, "10-pods.conflist")}))
 	})
 
+	It("may use another network than before, which doctor says before it says what this network lacks", func() {
+		b.add(b.network("10-pods.conflist", chain), newContainer("live"))
+		runtime := b.containerd()
+		runtime.networks = []string{"cilium"}
+		serve(b.path("cri.sock"), runtime)
+		Expect(os.WriteFile(b.path("conf/05-cilium.conflist"), []byte(`{"cniVersion": "1.0.0", "name": "cilium", "plugins": [{"type": "cilium-cni"}]}`), 0o644)).To(Succeed())
+		report, _ := b.doctorUnset(config)
+		Expect(report.Findings).To(HaveExactElements(
+			And(HaveField("Check", "runtime-network"), HaveField("What", ContainSubstring(`attaches new containers to network "cilium", and not to "pods"`))),
+			And(HaveField("Check", "executable"), HaveField("What", ContainSubstring("cilium-cni")))))
+	})
+
 	It("are all named, and doctor examines the directories of all", func() {
 		second := b.containerd()
 		second.confDir, second.networks = b.path("second"), []string{"lan"}

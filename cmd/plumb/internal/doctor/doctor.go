@@ -36,6 +36,9 @@ type Finding struct {
 // NoGC is the check for networks without GC.
 const NoGC = "no-gc"
 
+// runtimeNetwork is the check for what networks the runtimes use.
+const runtimeNetwork = "runtime-network"
+
 // These are the values of Finding.Where that are not files.
 const (
 	onHost   = "host"
@@ -181,7 +184,7 @@ func (o Options) Examine(ctx context.Context, begin func(context.Context) contex
 	for _, x := range caller.Executables() {
 		r.Executables = append(r.Executables, x.Path)
 	}
-	slices.SortStableFunc(r.Findings, func(a, b Finding) int { return cmp.Compare(fileOf(a.Where), fileOf(b.Where)) })
+	slices.SortStableFunc(r.Findings, compareFindings)
 	return r, nil
 }
 
@@ -202,7 +205,7 @@ func (o Options) checks(a asker, h host, held *state) []check {
 		return all
 	}
 	return append(all, []check{
-		{"runtime-network", held.findRuntimeNetworks}, {"pool", held.findFullPools}, {"bridge-netfilter", h.findBridgeNetfilter},
+		{runtimeNetwork, held.findRuntimeNetworks}, {"pool", held.findFullPools}, {"bridge-netfilter", h.findBridgeNetfilter},
 		{"leftover", held.findLeftovers}, {"no-network", held.findNoNetworks}, {"orphan", held.findOrphans}, {"irregular-file", held.findIrregular},
 		{"returned-device", func(_ []*file, add addFunc) { held.findReturned(h, add) }},
 		{"reservation", held.findReservations}, {"foreign-target", held.findForeignTargets},
@@ -214,10 +217,17 @@ func (o Options) checks(a asker, h host, held *state) []check {
 	}...)
 }
 
-// fileOf returns the file of a Where. The findings are sorted only by file, to keep the order of their lines.
-func fileOf(where string) string {
-	file, _, _ := strings.Cut(where, ":")
-	return file
+// compareFindings compares findings by file, but not by line, to keep the order of the checks. In a file, the first finding is that
+// a runtime uses the file in place of another one, because the other findings may be irrelevant then.
+func compareFindings(a, b Finding) int {
+	rank := func(f Finding) int {
+		if f.Check == runtimeNetwork {
+			return 0
+		}
+		return 1
+	}
+	fileOf := func(f Finding) string { return strings.Split(f.Where, ":")[0] }
+	return cmp.Or(cmp.Compare(fileOf(a), fileOf(b)), cmp.Compare(rank(a), rank(b)))
 }
 
 // failed records the error of a part that could not be examined. It ignores a nil error.
