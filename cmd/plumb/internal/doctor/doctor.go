@@ -36,8 +36,11 @@ type Finding struct {
 // NoGC is the check for networks without GC.
 const NoGC = "no-gc"
 
-// runtimeNetwork is the check for what networks the runtimes use.
-const runtimeNetwork = "runtime-network"
+// These are checks whose findings compareFindings moves.
+const (
+	runtimeNetwork = "runtime-network"
+	fullPool       = "pool"
+)
 
 // These are the values of Finding.Where that are not files.
 const (
@@ -69,7 +72,7 @@ type Report struct {
 	Runtimes   []runtimes.Runtime `json:"runtimes"`   // the runtimes of the host
 	ConfDirs   []string           `json:"confDirs"`   // the directories of the configurations that were examined
 	PluginDirs []string           `json:"pluginDirs"` // the directories in which the executables were looked for
-	Findings   []Finding          `json:"findings"`   // sorted by Where
+	Findings   []Finding          `json:"findings"`   // see compareFindings
 	// Notes contains what works, but not as an operator may expect. A note does not affect the exit status.
 	Notes       []Finding `json:"notes"`
 	Files       []string  `json:"files"`       // the configurations that were read
@@ -205,8 +208,8 @@ func (o Options) checks(a asker, h host, held *state) []check {
 		return all
 	}
 	return append(all, []check{
-		{runtimeNetwork, held.findRuntimeNetworks}, {"pool", held.findFullPools}, {"bridge-netfilter", h.findBridgeNetfilter},
-		{"leftover", held.findLeftovers}, {"no-network", held.findNoNetworks}, {"orphan", held.findOrphans}, {"irregular-file", held.findIrregular},
+		{runtimeNetwork, held.findRuntimeNetworks}, {"bridge-netfilter", h.findBridgeNetfilter},
+		{"leftover", held.findLeftovers}, {fullPool, held.findFullPools}, {"no-network", held.findNoNetworks}, {"orphan", held.findOrphans}, {"irregular-file", held.findIrregular},
 		{"returned-device", func(_ []*file, add addFunc) { held.findReturned(h, add) }},
 		{"reservation", held.findReservations}, {"foreign-target", held.findForeignTargets},
 		{"foreign-rule", h.findForeignRules}, {"forward-drop", h.findForwardDrop},
@@ -218,7 +221,8 @@ func (o Options) checks(a asker, h host, held *state) []check {
 }
 
 // compareFindings compares findings by file, but not by line, to keep the order of the checks. In a file, the first finding is that
-// a runtime uses the file in place of another one, because the other findings may be irrelevant then.
+// a runtime uses the file in place of another one, because the other findings may be irrelevant then. The findings for full pools
+// follow the leftovers, which may fill them.
 func compareFindings(a, b Finding) int {
 	rank := func(f Finding) int {
 		if f.Check == runtimeNetwork {
@@ -226,7 +230,12 @@ func compareFindings(a, b Finding) int {
 		}
 		return 1
 	}
-	fileOf := func(f Finding) string { return strings.Split(f.Where, ":")[0] }
+	fileOf := func(f Finding) string {
+		if f.Check == fullPool {
+			return onHost
+		}
+		return strings.Split(f.Where, ":")[0]
+	}
 	return cmp.Or(cmp.Compare(fileOf(a), fileOf(b)), cmp.Compare(rank(a), rank(b)))
 }
 

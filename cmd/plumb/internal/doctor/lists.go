@@ -11,6 +11,8 @@ import (
 
 	"github.com/containernetworking/cni/pkg/version"
 
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/life"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/node"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/runtimes"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/schema"
 	"github.com/plumb-cni/plumb/v2/pkg/nft"
@@ -59,7 +61,7 @@ func findCapabilities(files []*file, add addFunc) {
 	}
 }
 
-// findFullPools finds pools of which at least 90 % are in use.
+// findFullPools finds pools of which at least 90 % are in use. It must follow findLeftovers.
 func (s *state) findFullPools(_ []*file, add addFunc) {
 	for _, n := range s.inventory.Networks {
 		for _, p := range n.Pools {
@@ -70,10 +72,23 @@ func (s *state) findFullPools(_ []*file, add addFunc) {
 			if *p.Free == 0 {
 				what = fmt.Sprintf("all %d addresses are in use, so that ADD fails", p.Size)
 			}
+			if dead := s.deadIn(n.Name, p); dead > 0 {
+				what += fmt.Sprintf("; deleted containers hold %d of them, see above", dead)
+			}
 			add(cmp.Or(n.File, onHost), say("Enlarge the range in ipam, or delete containers."),
 				"network %s, range %s: %s", n.Name, p.Range, what)
 		}
 	}
+}
+
+// deadIn returns the number of addresses of the pool that are reserved for leftovers of deleted containers.
+func (s *state) deadIn(network string, p node.Pool) (count int) {
+	for a := range s.left {
+		if verdict, _ := s.judge(a); verdict == life.Dead && a.Network == network {
+			count += len(slices.DeleteFunc(slices.Clone(a.Resources), func(r node.Resource) bool { return !p.Reserves(r) }))
+		}
+	}
+	return count
 }
 
 // bridgeNetfilter is the sysctl that makes iptables and nftables see packets between the ports of a bridge.

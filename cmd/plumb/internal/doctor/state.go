@@ -76,31 +76,53 @@ func (s *state) live() []*node.Attachment {
 
 // findLeftovers finds attachments whose container no longer exists, or may no longer exist.
 func (s *state) findLeftovers(_ []*file, add addFunc) {
-	for _, a := range s.suspects() {
-		s.left[a] = true
-		verdict, why := s.judge(a)
-		if !s.isCovered(a) && a.ResultPath() == "" {
-			why = "libcni's cache has no readable result of it, so its ADD or its DEL failed, or the result was lost"
-			if s.inventory.HostEnd(a.ContainerID) != "" {
-				why += "; its namespace exists"
-			}
+	all := s.suspects()
+	slices.SortStableFunc(all, s.compareRemovals)
+	for len(all) > 0 {
+		n := slices.IndexFunc(all, func(a *node.Attachment) bool { return s.compareRemovals(a, all[0]) != 0 })
+		if n < 0 {
+			n = len(all)
 		}
-		fix := plugins.Solution{Fix: s.removalCommand(a)}
-		switch {
-		case s.list.RuntimeNetworks[a.Network]:
-			fix = plugins.Solution{Fix: types.Command("plumb", "gc", "--cri") + s.Flags,
-				Advice: "gc --cri removes it only in a second run, 10 minutes later. If you know that it is deleted, run instead: " + s.removalCommand(a)}
-		case verdict != life.Dead:
-			fix = s.removalIfGone(a)
+		for _, a := range all[:n] {
+			s.left[a] = true
+			s.addLeftover(a, s.removalCommand(all[:n]...), add)
 		}
-		state := "is deleted"
-		if verdict != life.Dead {
-			state = "may be deleted"
-		}
-		add(onHost, fix, "container %s, interface %s, network %s, %s, but still holds %s: %s",
-			a.ContainerID, cmp.Or(a.IfName, "unknown"), a.Network, state, strings.Join(a.Holdings(), ", "), why)
+		all = all[n:]
 	}
 	s.countSkipped()
+}
+
+// compareRemovals compares leftovers. It returns 0 for leftovers that one command removes, which are those of deleted containers in
+// one network.
+func (s *state) compareRemovals(x, y *node.Attachment) int {
+	single := func(a *node.Attachment) string {
+		if verdict, _ := s.judge(a); verdict == life.Dead && s.hasConfiguration(a.Network) {
+			return ""
+		}
+		return a.ID().String()
+	}
+	return cmp.Or(cmp.Compare(x.Network, y.Network), cmp.Compare(single(x), single(y)))
+}
+
+// addLeftover adds the finding for a leftover that the command removes.
+func (s *state) addLeftover(a *node.Attachment, command string, add addFunc) {
+	verdict, why := s.judge(a)
+	if !s.isCovered(a) && a.ResultPath() == "" {
+		why = "libcni's cache has no readable result of it, so its ADD or its DEL failed, or the result was lost"
+		if s.inventory.HostEnd(a.ContainerID) != "" {
+			why += "; its namespace exists"
+		}
+	}
+	state, fix := "may be deleted", s.removalIfGone(a)
+	switch {
+	case verdict == life.Dead:
+		state, fix = "is deleted", plugins.Solution{Fix: command}
+	case s.list.RuntimeNetworks[a.Network]:
+		fix = plugins.Solution{Fix: types.Command("plumb", "gc", "--cri") + s.Flags,
+			Advice: "gc --cri removes it only in a second run, 10 minutes later. If you know that it is deleted, run instead: " + command}
+	}
+	add(onHost, fix, "container %s, interface %s, network %s, %s, but still holds %s: %s",
+		a.ContainerID, cmp.Or(a.IfName, "unknown"), a.Network, state, strings.Join(a.Holdings(), ", "), why)
 }
 
 // countSkipped counts the attachments that no check examines.
@@ -166,21 +188,34 @@ func (s *state) judge(a *node.Attachment) (life.Life, string) {
 	return s.inventory.Judge(a, s.list)
 }
 
-// removalCommand returns the command that removes only the resources of an attachment. The command is plumb gc. If the
-// network has no configuration, the text is one command for each resource.
-func (s *state) removalCommand(a *node.Attachment) string {
-	if n, err := s.inventory.Network(a.Network); err == nil && n.List() != nil {
-		words := []string{"plumb", "gc", "--dead", a.ContainerID, "--network", a.Network}
-		if a.HasNamespace() {
-			words = append(words, "--force")
-		}
-		return types.Command(words...) + s.Flags
-	}
+// removalCommand returns the command that removes only the resources of these attachments of one network. The command is plumb
+// gc. If the network has no configuration, the text is one command for each resource.
+func (s *state) removalCommand(attachments ...*node.Attachment) string {
+	network := attachments[0].Network
+	words, force := []string{"plumb", "gc"}, false
 	var commands []string
-	for _, r := range a.Resources {
-		commands = append(commands, r.Remove)
+	for _, a := range attachments {
+		if !slices.Contains(words, a.ContainerID) { // of another interface
+			words = append(words, "--dead", a.ContainerID)
+		}
+		force = force || a.HasNamespace()
+		for _, r := range a.Resources {
+			commands = append(commands, r.Remove)
+		}
 	}
-	return strings.Join(commands, "; ")
+	if !s.hasConfiguration(network) {
+		return strings.Join(commands, "; ")
+	}
+	words = append(words, "--network", network)
+	if force {
+		words = append(words, "--force")
+	}
+	return types.Command(words...) + s.Flags
+}
+
+// hasConfiguration reports whether a file or libcni's cache contains the configuration of the network.
+func (s *state) hasConfiguration(network string) bool {
+	return s.inventory.NetworkOf(network).List() != nil
 }
 
 // removalIfGone returns the solution for an attachment whose container may exist.

@@ -169,6 +169,25 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 			Expect(n.sh("nft list table inet plumb")).NotTo(ContainSubstring("d2"))
 		})
 
+		It("names deleted containers before the pool that they fill, and removes all of them with one command", func() {
+			n.change("10-pods.conflist", `"subnet"`, `"rangeEnd": "10.88.0.6", "subnet"`)
+			for _, id := range []string{"d2", "d3", "d4", "d5"} {
+				n.add(id).Remove(GinkgoTB())
+			}
+			Eventually(func() string { return n.sh("ip -o link show type veth | wc -l") }).Should(Equal("1\n"))
+			n.age()
+			findings := n.doctor().Findings
+			Expect(findings).To(HaveLen(5))
+			for _, f := range findings[:4] {
+				Expect(f.Check).To(Equal("leftover"))
+				Expect(f.Fix).To(HavePrefix("plumb gc --dead d2 --dead d3 --dead d4 --dead d5 --network pods --"))
+			}
+			Expect(findings[4].What).To(HaveSuffix("all 5 addresses are in use, so that ADD fails; deleted containers hold 4 of them, see above"))
+			out, _ := n.plumb(append([]string{"doctor"}, n.directories()...)...)
+			Expect(strings.Count(out, "plumb gc")).To(Equal(1))
+			n.requireFixed(findings[0], nil)
+		})
+
 		// start starts a process in a namespace, and returns the path of the process's namespace.
 		start := func(in *nstest.NS) (path string, end func()) {
 			cmd := exec.Command("sleep", "infinity")

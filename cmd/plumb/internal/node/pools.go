@@ -18,6 +18,15 @@ type Pool struct {
 	Free     *uint64 `json:"free,omitempty"` // the number of free addresses; nil if only the datastore of cluster-local knows it
 	// Estimated is whether Free is an estimate in an answer of cluster-local's datastore, which may be days old.
 	Estimated bool `json:"estimated,omitempty"`
+
+	set pool.Set
+	dir string // the directory of the reservations
+}
+
+// Reserves reports whether the resource is a reservation of an address in the pool.
+func (p Pool) Reserves(r Resource) bool {
+	ip, err := netip.ParseAddr(r.Address)
+	return r.Kind == Reservation && err == nil && filepath.Dir(r.Where) == p.dir && p.set.Contains(ip)
 }
 
 // NearlyFull reports whether at least 90 % of the addresses are in use. It returns false for an estimate.
@@ -48,8 +57,9 @@ func (inv *Inventory) ipamsOf(n *Network) (all []IPAM) {
 		for _, set := range sets {
 			p := Pool{
 				Range: strings.ReplaceAll(strings.Trim(fmt.Sprint(set.Ranges), "[]"), " ", ","), // the format is FIRST-LAST FIRST-LAST
-				Size:  set.Size(), Reserved: inv.reservedIn(n.Name, dataDir, set),
+				Size:  set.Size(), set: set, dir: filepath.Join(dataDir, n.Name),
 			}
+			p.Reserved = inv.reservedIn(n.Name, p)
 			if local {
 				free := p.Size - min(p.Reserved, p.Size)
 				p.Free = &free
@@ -63,12 +73,11 @@ func (inv *Inventory) ipamsOf(n *Network) (all []IPAM) {
 	return all
 }
 
-// reservedIn returns the number of addresses of the set that are reserved for the network in dataDir.
-func (inv *Inventory) reservedIn(network, dataDir string, set pool.Set) (count uint64) {
+// reservedIn returns the number of addresses of the pool that are reserved for the network.
+func (inv *Inventory) reservedIn(network string, p Pool) (count uint64) {
 	for _, a := range inv.Attachments {
-		for _, t := range a.ResourcesOf(Reservation) {
-			ip, err := netip.ParseAddr(t.Address)
-			if err == nil && a.Network == network && filepath.Dir(t.Where) == filepath.Join(dataDir, network) && set.Contains(ip) {
+		for _, r := range a.Resources {
+			if a.Network == network && p.Reserves(r) {
 				count++
 			}
 		}
