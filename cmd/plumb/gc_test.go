@@ -19,6 +19,7 @@ import (
 
 	"github.com/plumb-cni/plumb/v2/pkg/lock"
 	"github.com/plumb-cni/plumb/v2/pkg/skel"
+	"github.com/plumb-cni/plumb/v2/test/cnitest"
 	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
 
@@ -553,6 +554,18 @@ var _ = Describe("plumb gc", func() {
 		}
 		Expect(b.inventory().Attachments).To(BeEmpty())
 		Expect(b.host.Must(GinkgoTB(), "nft", "list", "table", "inet", "plumb")).To(And(ContainSubstring("chain postrouting"), Not(ContainSubstring("/pods/"))))
+	})
+
+	It("says that other plugins have replaced plumb's, and prints the commands that remove what they do not delete", func() {
+		dead := newContainer("dead", 9090)
+		b.add(list, dead)
+		reference := nstest.Reference(GinkgoTB())
+		Expect(cnitest.New(b.host, b.path("cache"), reference).DelNetworkList(context.Background(), list, dead.RT)).To(Succeed())
+		b.age()
+		reply := b.gc("", "--no-live", "--cni-path", reference)
+		Expect(reply.Exit).To(Equal(exitFound))
+		Expect(reply.Stdout).To(ContainSubstring("left pods dead eth0: bridge, portmap, tuning in " + reference +
+			" are not plumb's plugins, and do not delete plumb's nftables elements; run these commands:\n  nft delete element"))
 	})
 
 	It("does not touch a network with disableGC", func() {

@@ -343,6 +343,17 @@ var _ = Describe("plumb doctor on attachments", func() {
 		Expect(text).To(ContainSubstring("1 attachment skipped: no plugin of their networks is plumb's\n"))
 	})
 
+	It("prints the commands for the elements that other plugins do not delete, because they are installed again", func() {
+		n, runtime := newCompleteHost()
+		n.attach(runtimeWithPort(runtimeOf("d2", nstest.New(GinkgoTB()).Named("d2")), 8081))
+		n.sh("cp " + nstest.Reference(GinkgoTB()) + "/* " + n.bin())
+		Expect(n.cni.DelNetworkList(GinkgoT().Context(), n.list(), runtime)).To(Succeed())
+		n.age()
+		finding := n.find("leftover", "container d1, interface eth0, network pods, may be deleted")
+		Expect(commandIn(finding)).To(And(HavePrefix("nft delete element inet plumb "), Not(ContainSubstring("plumb gc"))))
+		n.requireFixed(finding, func() { n.sh(commandIn(finding)) })
+	})
+
 	It("sums up what containers lack because another program deleted a table", func() {
 		n, _ := newCompleteHost()
 		n.attach(runtimeWithPort(runtimeOf("d2", nstest.New(GinkgoTB()).Named("d2")), 8081))

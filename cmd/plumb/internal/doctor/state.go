@@ -96,7 +96,7 @@ func (s *state) findLeftovers(_ []*file, add addFunc) {
 // one network.
 func (s *state) compareRemovals(x, y *node.Attachment) int {
 	single := func(a *node.Attachment) string {
-		if verdict, _ := s.judge(a); verdict == life.Dead && s.hasConfiguration(a.Network) {
+		if verdict, _ := s.judge(a); verdict == life.Dead && s.canDelete(a) {
 			return ""
 		}
 		return a.ID().String()
@@ -117,7 +117,7 @@ func (s *state) addLeftover(a *node.Attachment, command string, add addFunc) {
 	switch {
 	case verdict == life.Dead:
 		state, fix = "is deleted", plugins.Solution{Fix: command}
-	case s.list.RuntimeNetworks[a.Network]:
+	case s.list.RuntimeNetworks[a.Network] && s.canDelete(a):
 		fix = plugins.Solution{Fix: types.Command("plumb", "gc", "--cri") + s.Flags,
 			Advice: "gc --cri removes it only in a second run, 10 minutes later. If you know that it is deleted, run instead: " + command}
 	}
@@ -189,13 +189,13 @@ func (s *state) judge(a *node.Attachment) (life.Life, string) {
 }
 
 // removalCommand returns the command that removes only the resources of these attachments of one network. The command is plumb
-// gc. If the network has no configuration, the text is one command for each resource.
+// gc. If gc cannot remove the resources, the text is one command for each of them.
 func (s *state) removalCommand(attachments ...*node.Attachment) string {
 	network := attachments[0].Network
 	words, force := []string{"plumb", "gc"}, false
 	var commands []string
 	for _, a := range attachments {
-		if !slices.Contains(words, a.ContainerID) { // of another interface
+		if !slices.Contains(words[2:], a.ContainerID) { // of another interface
 			words = append(words, "--dead", a.ContainerID)
 		}
 		force = force || a.HasNamespace()
@@ -203,7 +203,7 @@ func (s *state) removalCommand(attachments ...*node.Attachment) string {
 			commands = append(commands, r.Remove)
 		}
 	}
-	if !s.hasConfiguration(network) {
+	if !s.canDelete(attachments[0]) {
 		return strings.Join(commands, "; ")
 	}
 	words = append(words, "--network", network)
@@ -213,9 +213,11 @@ func (s *state) removalCommand(attachments ...*node.Attachment) string {
 	return types.Command(words...) + s.Flags
 }
 
-// hasConfiguration reports whether a file or libcni's cache contains the configuration of the network.
-func (s *state) hasConfiguration(network string) bool {
-	return s.inventory.NetworkOf(network).List() != nil
+// canDelete reports whether DEL can delete what the host holds for the attachment. It cannot if the network has no configuration,
+// or if other plugins have replaced plumb's, and only nftables elements of plumb are left.
+func (s *state) canDelete(a *node.Attachment) bool {
+	list := s.inventory.NetworkOf(a.Network).List()
+	return list != nil && (!a.HasOnlyElements() || plugins.Replaced(list, s.PluginPath) == nil)
 }
 
 // removalIfGone returns the solution for an attachment whose container may exist.

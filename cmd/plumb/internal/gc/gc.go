@@ -19,6 +19,7 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/life"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/node"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/plugins"
 	"github.com/plumb-cni/plumb/v2/pkg/lock"
 	"github.com/plumb-cni/plumb/v2/pkg/skel"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
@@ -180,7 +181,7 @@ func (c *Collector) Run(ctx context.Context, p *Plan) (*Report, error) {
 	if err != nil {
 		return r, err
 	}
-	r.compare(p, after)
+	r.compare(p, after, c.Places.PluginPath)
 	return r, r.findShared(after)
 }
 
@@ -356,7 +357,7 @@ func (p *Plan) valid(now *node.Inventory, network string) []cnitypes.GCAttachmen
 }
 
 // compare sets Removed and Left from the inventories before and after.
-func (r *Report) compare(p *Plan, after *node.Inventory) {
+func (r *Report) compare(p *Plan, after *node.Inventory, pluginPath []string) {
 	dead := types.Set{}
 	for _, a := range p.Dead {
 		dead[a.ID()] = true
@@ -367,15 +368,19 @@ func (r *Report) compare(p *Plan, after *node.Inventory) {
 			r.Removed = append(r.Removed, gone)
 		}
 		if now != nil && dead[a.ID()] {
-			r.Left = append(r.Left, WithReason{now, leftReason(p.before.NetworkOf(a.Network)), life.Dead})
+			r.Left = append(r.Left, WithReason{now, leftReason(now, p.before.NetworkOf(a.Network), pluginPath), life.Dead})
 		}
 	}
 }
 
 // leftReason returns why gc could not remove a dead attachment of the network, and what to do.
-func leftReason(n *node.Network) string {
+func leftReason(a *node.Attachment, n *node.Network, pluginPath []string) string {
 	if n.List() == nil {
 		return fmt.Sprintf("network %s has no configuration; run these commands:", n.Name)
+	}
+	if names := plugins.Replaced(n.List(), pluginPath); names != nil && a.HasOnlyElements() {
+		return fmt.Sprintf("%s in %s are not plumb's plugins, and do not delete plumb's nftables elements; run these commands:",
+			strings.Join(names, ", "), strings.Join(pluginPath, ":"))
 	}
 	return "its DEL failed or was incomplete; fix the cause and run gc again, or run these commands:"
 }

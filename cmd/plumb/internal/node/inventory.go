@@ -115,6 +115,9 @@ func (a *Attachment) ResourcesOf(k Kind) []Resource {
 	return slices.DeleteFunc(slices.Clone(a.Resources), func(t Resource) bool { return t.Kind != k })
 }
 
+// HasOnlyElements reports whether all resources of the attachment are nftables elements.
+func (a *Attachment) HasOnlyElements() bool { return len(a.ResourcesOf(Element)) == len(a.Resources) }
+
 // HasNamespace reports whether the namespace that libcni's cache names exists.
 func (a *Attachment) HasNamespace() bool { return a.namespaces == life.Exists }
 

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/containernetworking/cni/libcni"
 	cniinvoke "github.com/containernetworking/cni/pkg/invoke"
 
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/schema"
@@ -112,6 +113,18 @@ func (c *Caller) UsualVersion() (usual string) {
 func isPlumbs(path string) bool {
 	built, err := buildinfo.ReadFile(path)
 	return err == nil && strings.HasPrefix(built.Path, "github.com/plumb-cni/plumb/v2/plugins/")
+}
+
+// Replaced returns the plugins of a list that have the name of one of plumb's plugins, but whose executables in path are not
+// plumb's. Such plugins do not delete plumb's nftables elements.
+func Replaced(list *libcni.NetworkConfigList, path []string) (names []string) {
+	for _, p := range list.Plugins {
+		file, err := cniinvoke.FindInPath(p.Network.Type, path)
+		if err == nil && slices.Contains(schema.Names(), p.Network.Type) && !isPlumbs(file) {
+			names = append(names, p.Network.Type)
+		}
+	}
+	return names
 }
 
 // VersionOf returns the version of one of plumb's plugins, or "" for another executable. Without CNI variables, a plugin prints
