@@ -373,6 +373,21 @@ var _ = Describe("bridge", func() {
 			}
 		})
 
+		It("accepts another prefix length of the gateway address after the subnet was enlarged, and so does REPAIR", func() {
+			enlarged := strings.NewReplacer("10.9.0.0/24", "10.9.0.0/23", "fd00:9::/64", "fd00:9::/63").Replace(b.conf("1.1.0", gatewayed, v4range, v6range))
+			b.Fails("ADD", b.Call("two", newContainer(), enlarged), types.CodeConfig, `"cni0" already has an IP address different from 10.9.0.1/23`)
+			second := newContainer()
+			enlarged = strings.Replace(enlarged, `"10.9.0.0/23"`, `"10.9.0.0/23","rangeStart":"10.9.1.5"`, 1)
+			b.Add(b.Call("two", second, strings.Replace(enlarged, gatewayed, gatewayed+`"forceAddress":true,`, 1)))
+			Expect(b.Host.IP("addr show cni0")).To(And(ContainSubstring("10.9.0.1/23"), Not(ContainSubstring("10.9.0.1/24")), ContainSubstring("fd00:9::1/63")))
+			b.OK("CHECK", c)
+			nstest.ServeTCP(GinkgoTB(), second, "10.9.1.5:80")
+			nstest.MustDial(GinkgoTB(), c.Container, "10.9.1.5:80", "")
+			By("restoring other differences of the gateway")
+			b.RequireRepair(c, func() { b.Host.MustLine(GinkgoTB(), "sysctl -q -w net.ipv4.ip_forward=0") }, "sysctl net/ipv4/ip_forward is")
+			Expect(b.Host.IP("addr show cni0")).To(ContainSubstring("10.9.0.1/23"))
+		})
+
 		It("names other programs' routes, which REPAIR keeps", func() {
 			c = c.OnContainerSide()
 			b.RequireNoRepair(c, func() { c.Container.MustLine(GinkgoTB(), "ip route replace default via 10.9.0.77") }, "has no route 0.0.0.0/0 via 10.9.0.1")

@@ -199,7 +199,7 @@ func (c *checker) diffGateway(br nl.Link) error {
 	reportIf := types.ProblemsInto(&errs)
 	for _, gw := range gatewaysOf(c.ips()) {
 		missing := attach.MissingAddr(c.host, dev, nl.Addr{Prefix: gw})
-		reportIf(!hasAddr(got, gw), "%w", missing.Errorf("interface %s has no gateway address %s", dev.Name, gw))
+		reportIf(!hasGateway(got, gw.Addr()), "%w", missing.Errorf("interface %s has no gateway address %s", dev.Name, gw))
 	}
 	if dev.Up && br.Up && errors.Join(errs...) == nil { // otherwise the kernel has deleted the routes as well
 		errs = append(errs, c.diffHostRoutes(dev))

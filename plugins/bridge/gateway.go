@@ -95,7 +95,7 @@ func (a *attachment) ensureGateway(ips []types.IP) (nl.Link, error) {
 	}
 	var stale, missing []netip.Prefix
 	for _, gw := range gateways {
-		if hasAddr(existing, gw) {
+		if hasAddr(existing, gw) || a.r.IsRepair() && hasGateway(existing, gw.Addr()) {
 			continue
 		}
 		replaced := conflictingAddrs(existing, gateways, gw)
@@ -140,6 +140,12 @@ func replaceAddrs(host *nl.Conn, dev nl.Link, stale, missing []netip.Prefix) err
 // hasAddr reports whether one of the addresses is p, with the same prefix length.
 func hasAddr(addrs []nl.Addr, p netip.Prefix) bool {
 	return slices.ContainsFunc(addrs, func(a nl.Addr) bool { return a.Prefix == p })
+}
+
+// hasGateway reports whether one of the addresses is addr with any prefix length. After the network was enlarged, the bridge
+// has the new prefix length, and the gateway still works for the containers with the old one.
+func hasGateway(addrs []nl.Addr, addr netip.Addr) bool {
+	return slices.ContainsFunc(addrs, func(a nl.Addr) bool { return a.Prefix.Addr() == addr })
 }
 
 // conflictingAddrs returns the existing addresses of gw's family that must not be on the same interface
