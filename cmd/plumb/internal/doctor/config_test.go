@@ -265,8 +265,11 @@ var _ = Describe("plumb doctor on configurations", func() {
 				n.change("10-pods.conflist", "10.88.0.0/16", "10.88.0.0/29")
 				n.reserve(2, 6)
 			},
-			what:   "network pods, range 10.88.0.1-10.88.0.6: all 5 addresses are in use, so that ADD fails",
-			byHand: func(n *testHost) { n.sh("rm " + n.pools() + "/pods/10.88.0.2") },
+			what: "network pods, range 10.88.0.1-10.88.0.6: all 5 addresses are in use, so that ADD fails",
+			byHand: func(n *testHost) {
+				n.change("10-pods.conflist", "10.88.0.0/29", "10.88.0.0/28")
+				n.change("10-pods.conflist", `"bridge",`, `"bridge", "forceAddress": true,`)
+			},
 		}),
 		Entry("a pool that is nearly full", "pool", mistake{
 			create: func(n *testHost) {
