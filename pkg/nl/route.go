@@ -304,11 +304,20 @@ func (c *Conn) AdvertisedUplinks() ([]Link, error) {
 // LinkTo returns the link through which the namespace sends packets to the address. If there is no route, the error
 // matches fs.ErrNotExist.
 func (c *Conn) LinkTo(a netip.Addr) (Link, error) {
+	l, _, err := c.RouteTo(a)
+	return l, err
+}
+
+// RouteTo is LinkTo, and also returns the gateway of the route, or the zero Addr if the address is a neighbor. An
+// address of the namespace itself, as in Cilium's routes, is not a gateway.
+func (c *Conn) RouteTo(a netip.Addr) (l Link, gateway netip.Addr, err error) {
 	route, err := c.lookup(a, nil)
 	if err != nil {
-		return Link{}, err
+		return Link{}, netip.Addr{}, err
 	}
-	return c.LinkByIndex(route.LinkIndex)
+	gateway, _ = netip.AddrFromSlice(route.Gw)
+	l, err = c.LinkByIndex(route.LinkIndex)
+	return l, gateway.Unmap(), err
 }
 
 // hasLocalRoute reports whether the route to an address of the link is local, which means that the kernel delivers

@@ -51,15 +51,16 @@ func add(r *skel.Request, conf *config) (*types.Result, error) {
 		return prev, p.restoreGuard(prev)
 	}
 	p.warnOfDuplicates()
-	if err := p.findLocalnetDevice(); err != nil {
+	reason, err := p.findLocalnetDevice(prev)
+	if err != nil {
 		return nil, err
 	}
 	unreachable, err := p.warnUnreachable(prev)
 	if err != nil {
 		return nil, err
 	}
-	if !unreachable && p.localnetDevice == "" && p.mapsLocalhost() {
-		p.r.Warn("host ports do not answer at 127.0.0.1: the route to %s does not use a virtual interface", p.ips[0].Addr())
+	if !unreachable && reason != "" {
+		p.r.Warn("host ports do not answer at 127.0.0.1: %s", reason)
 	}
 	if err := p.useBackend(p.addNFT, p.addIPTables); err != nil {
 		return nil, err

@@ -58,7 +58,7 @@ func (p *portMap) findDamage() (rulesErr, localnetErr, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := p.findLocalnetDevice(); err != nil {
+	if _, err := p.findLocalnetDevice(prev); err != nil {
 		return nil, nil, err
 	}
 	return p.checkRules(c), p.checkLocalnet(prev), nil

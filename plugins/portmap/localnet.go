@@ -35,27 +35,44 @@ func (p *portMap) mapsLocalhost() bool {
 }
 
 // findLocalnetDevice sets localnetDevice to the virtual interface of the route to the container. It
-// leaves localnetDevice empty without a route, or if the route uses a network card, because the guard in
-// nftables does not cover the card, and a container behind a card (macvlan) cannot answer the host.
-func (p *portMap) findLocalnetDevice() error {
+// leaves localnetDevice empty, and returns the reason, without a route, or if the route uses an interface to other hosts,
+// because the sysctl would stay there, and the container behind it (macvlan) cannot answer the host. It is also empty for a
+// network card, which the guard in nftables does not cover.
+func (p *portMap) findLocalnetDevice(prev *types.Result) (reason string, err error) {
 	if !p.mapsLocalhost() {
-		return nil
+		return "", nil
 	}
 	conn, err := p.hostConn()
 	if err != nil {
-		return err
+		return "", err
 	}
-	l, err := conn.LinkTo(p.ips[0].Addr())
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil
-	case err != nil:
-		return err
-	case l.Kind == "" || l.Kind == "vrf":
-		return nil
+	addr := p.ips[0].Addr()
+	l, gateway, err := conn.RouteTo(addr)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Sprintf("the host has no route to %s", addr), nil
+	}
+	if err != nil {
+		return "", err
+	}
+	isShared := l.Kind == "" || l.Kind == "vrf"
+	if !isShared && !isHostInterface(prev, l.Name) {
+		var index int
+		index, err = conn.DefaultDevice()
+		isShared = gateway.IsValid() || index == l.Index
+	}
+	if isShared || err != nil {
+		return fmt.Sprintf("packets of the host for %s leave through %s, which is not the container's interface on the host", addr, l.Name), err
 	}
 	p.localnetDevice = l.Name
-	return nil
+	return "", nil
+}
+
+// isHostInterface reports whether prev lists the host's interface, or the bridge of which it is the gateway of a VLAN
+// (<bridge>.<ID>), which is not in the result.
+func isHostInterface(prev *types.Result, name string) bool {
+	return slices.ContainsFunc(prev.Interfaces, func(i types.Interface) bool {
+		return i.Sandbox == "" && (name == i.Name || strings.HasPrefix(name, i.Name+"."))
+	})
 }
 
 func routeLocalnet(device, value string) sysctl.Setting {
@@ -77,12 +94,11 @@ func (p *portMap) checkLocalnet(prev *types.Result) error {
 		return nil
 	}
 	err := sysctl.Diff(p.r.HostNS, routeLocalnet(p.localnetDevice, "1"))
+	if isHostInterface(prev, p.localnetDevice) {
+		return err
+	}
 	var behind []string
 	for _, i := range prev.Interfaces {
-		// The gateway of a VLAN on a bridge is <bridge>.<ID>, and not in the result.
-		if i.Sandbox == "" && (p.localnetDevice == i.Name || strings.HasPrefix(p.localnetDevice, i.Name+".")) {
-			return err
-		}
 		if i.Sandbox == "" {
 			behind = append(behind, i.Name)
 		}

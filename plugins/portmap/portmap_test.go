@@ -60,6 +60,34 @@ var _ = Describe("another bridge", func() {
 		b.Fails("REPAIR", c, types.CodeChanged, "leave through br9")
 		Expect(b.Host.Sysctl(GinkgoTB(), "net/ipv4/conf/br9/route_localnet")).To(Equal("0"))
 	})
+
+	DescribeTable("ADD does not set route_localnet on an interface to other hosts, and warns", func(backend, hostInterface, address, device, reason string) {
+		b.Host.Batch(GinkgoTB(), "link add br9 type bridge", "addr add 10.20.0.1/24 dev br9", "link set br9 up",
+			"route add 10.30.0.0/24 via 10.20.0.5", "route add 10.40.0.0/24 via 10.20.0.1")
+		c := b.call("one", strings.Replace(confFor(withBackend(backend)+`"name":"net1",`, []string{address}, portMapping(8080, 80, overTCP)), `"cni0"`, `"`+hostInterface+`"`, 1))
+		want, text := "1", Equal("")
+		if reason != "" {
+			want, text = "0", Equal("portmap: warning: host ports do not answer at 127.0.0.1: "+reason+"\n")
+		}
+		Expect(b.OK("ADD", c).Stderr).To(text)
+		Expect(b.Host.Sysctl(GinkgoTB(), "net/ipv4/conf/"+device+"/route_localnet")).To(Equal(want))
+		b.OK("CHECK", c)
+		b.OK("DEL", c)
+	},
+		Entry("the default route", backendNFTables, "vethx", "198.51.100.7/24", nstest.Uplink, "packets of the host for 198.51.100.7 leave through uplink0, which is not the container's interface on the host"),
+		Entry("the default route, with iptables", backendIPTables, "vethx", "198.51.100.7/24", nstest.Uplink, "packets of the host for 198.51.100.7 leave through uplink0, which is not the container's interface on the host"),
+		Entry("the network of the default route", backendNFTables, "vethx", "198.18.0.77/24", nstest.Uplink, "packets of the host for 198.18.0.77 leave through uplink0, which is not the container's interface on the host"),
+		Entry("the container's interface with the default route", backendNFTables, nstest.Uplink, "198.18.0.77/24", nstest.Uplink, ""),
+		Entry("a gateway", backendNFTables, "vethx", "10.30.0.2/24", "br9", "packets of the host for 10.30.0.2 leave through br9, which is not the container's interface on the host"),
+		Entry("an address of the interface as gateway", backendNFTables, "vethx", "10.40.0.2/24", "br9", ""),
+	)
+
+	It("ADD warns if the host has no route to the container", func() {
+		b.Host.IP("route del default")
+		c := b.call("one", confFor(`"name":"net1",`, []string{"198.51.100.7/24"}, portMapping(8080, 80, overTCP)))
+		Expect(b.OK("ADD", c).Stderr).To(Equal("portmap: warning: host ports do not answer at 127.0.0.1: the host has no route to 198.51.100.7\n"))
+		b.OK("CHECK", c)
+	})
 })
 
 // The specs change only the rules and the sysctl that reset resets, so that all can share a host.
