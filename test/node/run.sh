@@ -6,8 +6,6 @@
 #   test/node/run.sh checks wiped                        the tests with these labels
 #   test/node/run.sh --proxy iptables --containerd 2 …   the same with kube-proxy's mode (nftables), and containerd 2 (1)
 #   test/node/run.sh --cached …                          the same, but test nothing if Kubernetes is not built yet
-#   test/node/run.sh --vm --proxy ipvs checks            the same in a virtual machine with Debian's kernel and cgroup version 2,
-#                                                        which takes half an hour for a minute's tests (test/vm/run.sh)
 #   test/node/run.sh --only HostPort conformance         the specs of Kubernetes' own tests that match a regular expression
 #   test/node/run.sh --keep                              a node with two pods, which runs until you press Ctrl-C
 #
@@ -18,7 +16,6 @@ cd "$(dirname "$0")"
 # shellcheck source=scripts/go.sh
 . ../../scripts/go.sh
 
-vm=''
 programs=(kubelet kube-proxy kube-apiserver kube-controller-manager kube-scheduler kubectl agnhost)
 proxy=nftables containerd=1 labels='' flags=()
 while [ $# -gt 0 ]; do
@@ -31,7 +28,6 @@ while [ $# -gt 0 ]; do
 			exit
 		}
 		;;
-	--vm) vm=yes ;;
 	--only) flags+=(-only "$2") && shift ;;
 	--keep) flags+=(-keep) labels=keep ;;
 	-h | --help) sed -n '2,/^set/s/^# \{0,1\}//p' "$0" && exit ;;
@@ -74,10 +70,5 @@ REFERENCE=$(../../scripts/programs.sh reference)
 export KUBERNETES REFERENCE CONTAINERD=${CONTAINERD:-} COREDNS=${COREDNS:-} HELM=${HELM:-} ROOTFS=${ROOTFS:-} WHEREABOUTS=${WHEREABOUTS:-} WHEREABOUTS_SOURCE=${WHEREABOUTS_SOURCE:-} PORTER=${PORTER:-} ETCD=$work/etcd PAUSE=$work/pause
 go -C ../../plugins/cluster-local/test build -o "$ETCD" ./etcd
 CGO_ENABLED=0 go build -ldflags '-s -w' -o "$PAUSE" ./pause
-flags+=(-ginkgo.v -ginkgo.timeout 3h ${labels:+"-ginkgo.label-filter=$labels"} -proxy "$proxy" -containerd "$containerd")
-if [ -n "$vm" ]; then
-	CGO_ENABLED=0 go test -c -o "$work/node.test" .
-	GOMEGA_DEFAULT_EVENTUALLY_TIMEOUT=15m ../vm/run.sh --exec ../runtimes/sandbox.sh "$work/node.test" -test.v -test.timeout 3h "${flags[@]}"
-else
-	go test -v -count=1 -timeout 3h -exec "$PWD/../runtimes/sandbox.sh" . "${flags[@]}"
-fi
+go test -v -count=1 -timeout 3h -exec "$PWD/../runtimes/sandbox.sh" . -ginkgo.v -ginkgo.timeout 3h ${labels:+"-ginkgo.label-filter=$labels"} \
+	-proxy "$proxy" -containerd "$containerd" "${flags[@]}"

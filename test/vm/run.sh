@@ -21,7 +21,7 @@ root=${here%/test/vm}
 suite=bookworm
 cache=${XDG_CACHE_HOME:-/var/cache}/plumb-vm
 seconds=7200 # limit per boot, for a virtual machine that hangs
-memory=4096 # MiB, including the files of the overlay
+memory=2048 # MiB, including the files of the overlay
 cpus=2
 
 die() {
