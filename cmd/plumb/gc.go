@@ -75,6 +75,7 @@ type collection struct {
 	dead        []string
 	dryRun      bool
 	selection   gc.Selection
+	ofRuntimes  map[string]bool // the networks whose suspect attachments a second run with --cri removes
 }
 
 func (g *collection) run(c *cobra.Command, _ []string) error {
@@ -182,7 +183,9 @@ func (g *collection) ask(ctx context.Context, inv *node.Inventory, live life.Lis
 		return live, err
 	}
 	g.selection.Suspects = gc.ReadSuspects(g.places.Places)
-	return live.WithSandboxes(inv.Facts(), sandboxes, g.begin)
+	live, err = live.WithSandboxes(inv.Facts(), sandboxes, g.begin)
+	g.ofRuntimes = live.RuntimeNetworks
+	return live, err
 }
 
 // readLive returns the list of live containers.
@@ -263,14 +266,14 @@ func (g *collection) printKept(w io.Writer, kept []gc.WithReason, last string) {
 	suspect := 0
 	for _, k := range kept {
 		printf(w, "kept %s %s %s: %s\n", k.Network, k.ContainerID, k.IfName, k.Reason)
-		if k.Life == life.Suspect {
+		if k.Life == life.Suspect && (g.cri == "" || g.ofRuntimes[k.Network]) {
 			suspect++
 		}
 	}
 	printf(w, "%s\n", last)
 	switch {
 	case suspect > 0 && g.cri != "":
-		printf(w, "suspect: %d; a run of gc --cri at least 10 minutes later removes those on the runtime's networks\n", suspect)
+		printf(w, "suspect on the runtime's networks: %d; a run of gc --cri at least 10 minutes later removes them\n", suspect)
 	case suspect > 0 && !g.selection.Force:
 		printf(w, "suspect: %d; if no runtime knows these containers, use --force\n", suspect)
 	}
