@@ -107,6 +107,9 @@ var _ = Describe("plumb list", func() {
 		for _, flag := range []string{"--all", "--network=cni-loopback"} {
 			Expect(b.plumb("list", flag)).To(HaveSuffix("\n1 network, 1 attachment\n"))
 		}
+		Expect(b.plumb("repair")).To(Equal("repaired 0, left 0, healthy 0, skipped 0\n"))
+		p.IP("link set lo down")
+		Expect(b.plumb("repair", "--container-side")).To(HaveSuffix("\nrepaired 1, left 0, healthy 0, skipped 0\n"))
 	})
 
 	It("shows that a container's namespace is gone", func() {

@@ -233,7 +233,7 @@ func (r *Report) check(ctx context.Context, caller *plugins.Caller, all []*node.
 		case c.err != nil && isLoopback(c.Attachment): // such as each pod's cni-loopback beside another project's plugin
 		case c.err != nil:
 			r.skip(c.Attachment, c.err)
-		case len(c.damages) == 0:
+		case len(c.damages) == 0 && !node.IsLoopback(c.Network, c.IfName): // which plumb list and doctor do not count either
 			r.healthy = append(r.healthy, c.ID())
 		}
 		return len(c.damages) == 0
