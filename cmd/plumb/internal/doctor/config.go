@@ -148,7 +148,11 @@ func findSyntax(files []*file, add addFunc) {
 			}
 			add(f.path, fix, "cannot be read: %s%v", link, unread.Err)
 		case errors.As(f.err, &syntax):
-			add(fmt.Sprintf("%s:%d", f.path, syntax.Line), f.edit("correct line %d, because no plugin of this file can be called", syntax.Line),
+			lines := fmt.Sprintf("line %d", syntax.Line)
+			if syntax.Before > 0 {
+				lines += fmt.Sprintf(", or the end of line %d", syntax.Before)
+			}
+			add(fmt.Sprintf("%s:%d", f.path, syntax.Line), f.edit("correct %s, because no plugin of this file can be called", lines),
 				"not valid JSON: %v", syntax.Err)
 		}
 	}

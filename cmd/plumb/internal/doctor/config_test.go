@@ -352,6 +352,20 @@ var _ = Describe("plumb doctor on configurations", func() {
 		}),
 	)
 
+	It("names the line that lacks a comma, which is before the line with the error", func() {
+		n := newTestHost("bridge", "host-local")
+		for mistake, edit := range map[[2]string]string{
+			{`"isGateway": true,`, `"isGateway": true` + "\n"}: "correct line 10, or the end of line 8, because no plugin of this file can be called",
+			{`"isGateway": true,`, `"isGateway": tru,`}:        "correct line 8, because no plugin of this file can be called",
+			{`"isGateway": true,`, `"isGateway" true,`}:        "correct line 8, because no plugin of this file can be called",
+			{`"1.1.0",`, `"1.1.0" `}:                           "correct line 3, or the end of line 2, because no plugin of this file can be called",
+			{"true,", "true,\n,"}:                              "correct line 9, because no plugin of this file can be called",
+		} {
+			n.write("10-pods.conflist", strings.Replace(good, mistake[0], mistake[1], 1))
+			Expect(n.find("syntax", "not valid JSON").Edit).To(HaveSuffix("/10-pods.conflist: "+edit), "%q", mistake)
+		}
+	})
+
 	It("gives advice for a file whose name begins with a hyphen", func() {
 		n := newTestHost("bridge", "host-local")
 		n.write("-x.conf", good)

@@ -21,7 +21,9 @@ type Value struct {
 // A SyntaxError is an error in a line of a JSON text.
 type SyntaxError struct {
 	Line int
-	Err  error
+	// Before is the line before it that ends without the comma that is probably missing, or 0.
+	Before int
+	Err    error
 }
 
 func (e *SyntaxError) Error() string { return fmt.Sprintf("line %d: %v", e.Line, e.Err) }
@@ -30,11 +32,15 @@ func (e *SyntaxError) Error() string { return fmt.Sprintf("line %d: %v", e.Line,
 func Parse(text []byte) (*Value, error) {
 	p := &parser{text: text, d: json.NewDecoder(bytes.NewReader(text))}
 	if err := json.Unmarshal(text, new(json.RawMessage)); err != nil {
-		line := 1
+		found := &SyntaxError{Line: 1, Err: err}
 		if syntax := (*json.SyntaxError)(nil); errors.As(err, &syntax) {
-			line = p.line(syntax.Offset - 1)
+			found.Line = p.line(syntax.Offset - 1)
+			end := len(bytes.TrimRight(text[:max(syntax.Offset-1, 0)], " \t\r\n")) // of the value before the error
+			if before := p.line(int64(end)); before < found.Line && strings.Contains(err.Error(), " after ") {
+				found.Before = before
+			}
 		}
-		return nil, &SyntaxError{line, err}
+		return nil, found
 	}
 	p.d.UseNumber()
 	return p.value("", ""), nil
