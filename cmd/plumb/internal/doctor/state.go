@@ -225,15 +225,10 @@ func (s *state) removalIfGone(a *node.Attachment) plugins.Solution {
 	return say("If the runtime no longer has the container, run this: %s", s.removalCommand(a))
 }
 
-// hasUnknownNetworks reports whether a network may have a configuration that doctor does not know, for example in a file that
-// cannot be parsed.
-func (s *state) hasUnknownNetworks(files []*file) bool {
-	return len(parsed(files)) < len(files) || s.Guessed
-}
-
-// findNoNetworks finds networks with attachments, but without a configuration, which a runtime needs to call DEL.
+// findNoNetworks finds networks with attachments, but without a configuration, which a runtime needs to call DEL. It
+// skips the check if a file cannot be parsed, because that file may be the configuration of any network.
 func (s *state) findNoNetworks(files []*file, add addFunc) {
-	if s.hasUnknownNetworks(files) {
+	if len(parsed(files)) < len(files) || s.Guessed {
 		return
 	}
 	for _, n := range s.inventory.Networks {
@@ -259,27 +254,17 @@ func (s *state) findNoNetworks(files []*file, add addFunc) {
 	}
 }
 
-// findOrphans finds reservations and nftables elements that name no container, and that therefore no DEL removes, and chains
-// of networks that have neither attachments nor a configuration. It skips files that are younger than node.MaxAddTime,
-// because the reference plugin creates the file before it writes the name, and files that a plugin has removed since the
-// inventory was read.
-func (s *state) findOrphans(files []*file, add addFunc) {
+// findOrphans finds reservations and nftables elements that name no container, and that therefore no DEL removes. It
+// skips files that are younger than node.MaxAddTime, because the reference plugin creates the file before it
+// writes the name, and files that a plugin has removed since the inventory was read. Chains of networks without containers
+// are no finding, because the configuration of such a network may be elsewhere, for example in Kubernetes (multus).
+func (s *state) findOrphans(_ []*file, add addFunc) {
 	for _, a := range s.inventory.Attachments {
 		for _, r := range a.Resources {
 			if a.ContainerID == "" && (r.Kind == node.Element || r.Kind == node.Reservation && isOld(r)) {
 				name := strings.TrimSuffix(r.Name+" ("+r.Value+")", " ()")
 				add(onHost, plugins.Solution{Fix: r.Remove}, "%s %s in %s names no container, and no DEL removes it", r.Kind, name, r.Where)
 			}
-		}
-	}
-	if s.hasUnknownNetworks(files) {
-		return
-	}
-	chains, err := node.SharedChains()
-	s.report.failed("nftables", err)
-	for _, c := range chains {
-		if !c.InUse && !slices.ContainsFunc(s.inventory.Networks, func(n *node.Network) bool { return c.IsOf(n.Name) }) {
-			add(onHost, plugins.Solution{Fix: c.Remove}, "chain %s in table %s belongs to a network without containers and configuration, and no DEL removes it", c.Name, c.Table)
 		}
 	}
 }
