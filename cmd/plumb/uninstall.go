@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/install"
+	"github.com/plumb-cni/plumb/v2/pkg/iptables"
 	"github.com/plumb-cni/plumb/v2/pkg/nft"
 	"github.com/plumb-cni/plumb/v2/pkg/nl"
 	"github.com/plumb-cni/plumb/v2/pkg/ns"
@@ -36,8 +37,8 @@ func newUninstall() *cobra.Command {
 		Short:   "Restore the former plugins, and remove what plumb added to this host",
 		Example: "  plumb uninstall --to /opt/cni/bin --restore /opt/cni/before-plumb --dry-run",
 		Long: `uninstall restores the plugins and configurations of the backup, removes those that plumb install added, sets route_localnet
-of the interfaces to 0, and deletes plumb's nftables tables. Without --to and --restore, for example if a package installed plumb, it
-does only the last two. It does nothing if this host holds resources of containers: first delete all containers with the runtime,
+of the interfaces to 0, and deletes plumb's nftables tables, and the rules of portmap in table raw of iptables. Without --to and
+--restore, for example if a package installed plumb, it restores and removes no files. It does nothing if this host holds resources of containers: first delete all containers with the runtime,
 and then run plumb gc --no-live, which removes what they left.`,
 		Args: usage(cobra.NoArgs),
 	}
@@ -104,6 +105,9 @@ func (u *uninstallation) run(ctx context.Context) (err error) {
 	if err := u.closeLocalnet(h); err != nil {
 		return err
 	}
+	if err := u.deleteGuards(h); err != nil {
+		return err
+	}
 	if err := u.deleteTables(h); err != nil {
 		return err
 	}
@@ -134,6 +138,44 @@ func (u *uninstallation) closeLocalnet(h *ns.Handle) error {
 		if err := u.do("set "+setting.Key+" to 0", func() error { return sysctl.Set(h, setting) }); err != nil {
 			return err
 		}
+	}
+	return err
+}
+
+// guardComment is the comment of the rules that portmap adds to table raw with its backend iptables. They drop packets of other hosts
+// to 127/8, and have no use after closeLocalnet.
+const guardComment = "CNI portfwd localhost only from this host"
+
+// deleteGuards deletes the rules with guardComment. For rules in nftables, it runs no program.
+func (u *uninstallation) deleteGuards(h *ns.Handle) error {
+	const table, chain = "raw", "PREROUTING"
+	guards := func(rules []iptables.Rule) []iptables.Rule {
+		return iptables.Where(rules, func(r iptables.Rule) bool { return r.Chain == chain && r.Comment == guardComment })
+	}
+	step := fmt.Sprintf("delete the rules %q of chain %s in table %s of iptables", guardComment, chain, table)
+	c, err := nft.OpenIfSupported(h)
+	if err != nil {
+		return err
+	}
+	if raw := (nft.Table{Family: nft.IPv4, Name: table}); c != nil {
+		rules, err := iptables.ReadNFT(c, raw, chain)
+		if err == nil && len(guards(rules)) > 0 {
+			err = u.do(step, func() error {
+				return iptables.Delete(h, "delete the guards of localhost", []iptables.Cleanup{{Tables: []nft.Table{raw}, Chains: []string{chain},
+					Select: func(rules []iptables.Rule) iptables.Selection { return iptables.Selection{Rules: guards(rules)} }}})
+			})
+		}
+		if err != nil {
+			return err
+		}
+	}
+	tool, found, err := iptables.LegacyTool(h, nft.IPv4, table)
+	if !found || err != nil {
+		return err
+	}
+	rules, err := tool.Read(iptables.Part{Table: table, Chains: []string{chain}})
+	if lines := iptables.Deletions(guards(rules.Rules)); err == nil && len(lines) > 0 {
+		err = u.do(step, func() error { return tool.Restore("delete the guards of localhost", iptables.Script(table, lines...)) })
 	}
 	return err
 }

@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -30,12 +31,19 @@ var _ = Describe("plumb uninstall", func() {
 		Expect(reply.Exit).To(Equal(exitError))
 		Expect(reply.Stderr).To(ContainSubstring("this host holds resources of 1 attachment; delete the containers with the runtime, and then run plumb gc --no-live"))
 		Expect(b.cni.DelNetworkList(GinkgoT().Context(), list, p.RT)).To(Succeed())
+		list = b.network("10-pods.conflist", strings.Replace(chain, `"portmap"`, `"portmap", "backend": "iptables"`, 1))
+		b.add(list, p)
+		Expect(b.cni.DelNetworkList(GinkgoT().Context(), list, p.RT)).To(Succeed())
+		b.host.Must(GinkgoTB(), "iptables", "-t", "raw", "-A", "PREROUTING", "-d", "127.9.0.0/16", "-j", "DROP") // an administrator's
+		b.host.Must(GinkgoTB(), "iptables-legacy", "-t", "raw", "-A", "PREROUTING", "-d", "127.0.0.0/8", "-i", "cni9", "-m", "comment", "--comment", guardComment, "-j", "DROP")
 
 		reply = b.run("", append(uninstall, "--dry-run")...)
 		Expect(reply.Exit).To(Equal(0), reply.Stderr)
-		for _, step := range []string{"restore " + to + "/static", "remove " + to + "/bridge", "set net/ipv4/conf/cni0/route_localnet to 0", "delete nftables table inet plumb"} {
+		for _, step := range []string{"restore " + to + "/static", "remove " + to + "/bridge", "set net/ipv4/conf/cni0/route_localnet to 0",
+			`delete the rules "CNI portfwd localhost only from this host" of chain PREROUTING in table raw of iptables`, "delete nftables table inet plumb"} {
 			Expect(reply.Stdout).To(ContainSubstring("would " + step + "\n"))
 		}
+		Expect(strings.Count(reply.Stdout, guardComment)).To(Equal(2), "in nftables and in the legacy table")
 		Expect(filepath.Join(to, "bridge")).To(BeAnExistingFile())
 
 		withoutBackup := b.run("", append([]string{"uninstall", "--dry-run"}, b.directories()...)...)
@@ -50,6 +58,8 @@ var _ = Describe("plumb uninstall", func() {
 		Expect(filepath.Join(to, "bridge")).NotTo(BeAnExistingFile())
 		Expect(b.host.Sysctl(GinkgoTB(), "net/ipv4/conf/cni0/route_localnet")).To(Equal("0"))
 		Expect(b.host.Must(GinkgoTB(), "nft", "list", "tables")).NotTo(ContainSubstring("plumb"))
+		Expect(b.host.Must(GinkgoTB(), "iptables", "-t", "raw", "-S", "PREROUTING")).To(Equal("-P PREROUTING ACCEPT\n-A PREROUTING -d 127.9.0.0/16 -j DROP\n"))
+		Expect(b.host.Must(GinkgoTB(), "iptables-legacy", "-t", "raw", "-S", "PREROUTING")).To(Equal("-P PREROUTING ACCEPT\n"))
 	})
 })
 
