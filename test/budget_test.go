@@ -37,7 +37,7 @@ var budgets = map[string]budget{
 	"pkg/nl":                  {lines: 3980, why: "a list that changes meanwhile is requested again"},
 	"pkg/ns":                  {lines: 280},
 	"pkg/pool":                {lines: 2760},
-	"pkg/skel":                {lines: 1400},
+	"pkg/skel":                {lines: 1420, why: "errors of environment variables say what is allowed"},
 	"pkg/statefile":           {lines: 240},
 	"pkg/sysctl":              {lines: 280},
 	"pkg/tables":              {lines: 200},

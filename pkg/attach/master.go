@@ -3,6 +3,7 @@ package attach
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 
 	"github.com/plumb-cni/plumb/v2/pkg/ipam"
 	"github.com/plumb-cni/plumb/v2/pkg/nl"
@@ -81,18 +82,22 @@ func (m Master) Find(c *nl.Conn, mtu int) (nl.Link, error) {
 }
 
 func (m Master) link(c *nl.Conn) (nl.Link, error) {
+	where := "on the host"
+	if m.InContainer {
+		where = "in the container"
+	}
 	if m.Name != "" {
-		return c.LinkByAnyName(m.Name)
+		l, err := c.LinkByAnyName(m.Name)
+		if errors.Is(err, fs.ErrNotExist) {
+			err = fmt.Errorf("%w; set the key \"master\" to an interface %s (ip link)", err, where)
+		}
+		return l, err
 	}
 	index, err := c.DefaultDevice()
 	if err != nil {
 		return nl.Link{}, err
 	}
 	if index == 0 {
-		where := "on the host"
-		if m.InContainer {
-			where = "in the container"
-		}
 		return nl.Link{}, fmt.Errorf("no default route interface found %s; name one by the key \"master\"", where)
 	}
 	return c.LinkByIndex(index)

@@ -48,6 +48,8 @@ type Request struct {
 	valid  types.ValidAttachments // the attachments that GC must keep
 	// ipamErr is the error of a DEL whose "ipam" is invalid, so that DEL cannot release addresses.
 	ipamErr error
+	// misspelled names the unknown keys of which Decode warned. It is nil if there are none.
+	misspelled error
 	// beforeResult contains the functions that BeforeResult registered.
 	beforeResult []func() error
 }
@@ -174,6 +176,7 @@ func (r *Request) Decode(conf any) error {
 			refused = append(refused, p.Errorf("%s", key))
 		case key.Likely() != "":
 			r.Warn("%s", key)
+			r.misspelled = errors.Join(r.misspelled, errors.New(key.String()))
 		}
 	}
 	if len(refused) > 0 {
@@ -328,6 +331,9 @@ func (r *Request) openNamespaces(v verb) error {
 		return nil
 	case v.netns == netnsOptional && isGone(err):
 		return nil
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("%w; CNI_NETNS must be the path of the container's network namespace, for example /run/netns/NAME", err)
 	}
 	return types.Errorf(types.CodeNamespace, "container namespace: %w", err)
 }

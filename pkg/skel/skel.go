@@ -57,7 +57,7 @@ func WithConfig[C any](
 	p.Add = func(r *Request) (*types.Result, error) {
 		conf, err := parse(r)
 		if err != nil {
-			return nil, err
+			return nil, errors.Join(err, r.misspelled)
 		}
 		return add(r, conf)
 	}
@@ -240,7 +240,7 @@ func (r *Request) readStdin() error {
 		return types.Errorf(types.CodeConfig, "name: missing network name")
 	}
 	if !types.IsID(r.Conf.Name) {
-		return &types.Error{Code: types.CodeConfig, Msg: "name: invalid characters in network name", Details: r.Conf.Name}
+		return &types.Error{Code: types.CodeConfig, Msg: "name: invalid characters in network name", Details: r.Conf.Name + types.IDRule}
 	}
 	return r.checkVersion()
 }
@@ -295,7 +295,9 @@ func (r *Request) checkVersion() error {
 func (r *Request) serve() (err error) {
 	verb, known := verbs[r.Command]
 	if !known {
-		return types.Errorf(types.CodeEnvironment, "unknown CNI_COMMAND: %s", r.Command)
+		return &types.Error{
+			Code: types.CodeEnvironment, Msg: "unknown CNI_COMMAND: " + r.Command, Details: "want ADD, CHECK, DEL, GC, STATUS or VERSION",
+		}
 	}
 	if err := r.checkEnvironment(verb); err != nil {
 		return err

@@ -181,7 +181,7 @@ func TestVerbs(t *testing.T) {
 func TestUnknownCommand(t *testing.T) {
 	for _, verb := range []string{"add", "UPDATE", " "} {
 		o := run(t, plugin(new([]string)), call{env: []string{"CNI_COMMAND=" + verb}})
-		if o.err == nil || o.err.Code != 4 || o.err.Msg != "unknown CNI_COMMAND: "+verb {
+		if o.err == nil || o.err.Code != 4 || o.err.Msg != "unknown CNI_COMMAND: "+verb || o.err.Details != "want ADD, CHECK, DEL, GC, STATUS or VERSION" {
 			t.Errorf("%q: %s", verb, o.stdout)
 		}
 	}
@@ -293,6 +293,7 @@ func TestVersionAnswersInTheVersionOfTheCaller(t *testing.T) {
 }
 
 func TestMalformedEnvironment(t *testing.T) {
+	const allowed = "; use only the characters a-z, A-Z, 0-9, '_', '.' and '-', and begin with a letter or digit"
 	for _, tc := range []struct{ env, msg string }{
 		{"CNI_CONTAINERID=-c", "invalid characters in containerID"},
 		{"CNI_CONTAINERID=../c", "invalid characters in containerID"},
@@ -310,9 +311,13 @@ func TestMalformedEnvironment(t *testing.T) {
 		{"CNI_IFNAME=a\u00a0b", "invalid interface name: white space is not allowed"},
 	} {
 		var calls []string
+		details := tc.env
+		if strings.HasPrefix(tc.env, "CNI_CONTAINERID") {
+			details += allowed
+		}
 		for _, verb := range []string{"ADD", "CHECK", "DEL"} {
 			o := run(t, plugin(&calls), call{env: []string{tc.env, "CNI_COMMAND=" + verb}})
-			if o.err == nil || o.err.Code != 4 || o.err.Msg != tc.msg || o.err.Details != tc.env {
+			if o.err == nil || o.err.Code != 4 || o.err.Msg != tc.msg || o.err.Details != details {
 				t.Errorf("%s %q: %s", verb, tc.env, o.stdout)
 			}
 		}
@@ -333,6 +338,7 @@ func TestMalformedEnvironment(t *testing.T) {
 }
 
 func TestConfiguration(t *testing.T) {
+	const allowed = "; use only the characters a-z, A-Z, 0-9, '_', '.' and '-', and begin with a letter or digit"
 	for _, tc := range []struct {
 		conf         string
 		code         uint
@@ -347,9 +353,9 @@ func TestConfiguration(t *testing.T) {
 		{`{"cniVersion":"1.1.0","name":7}`, 6, `name: want a string, got number`, ""},
 		{`{"cniVersion":"1.1.0"}`, 7, `name: missing network name`, ""},
 		{`{"cniVersion":"1.1.0","name":""}`, 7, `name: missing network name`, ""},
-		{`{"cniVersion":"1.1.0","name":"a/b"}`, 7, `name: invalid characters in network name`, "a/b"},
-		{`{"cniVersion":"1.1.0","name":"-a"}`, 7, `name: invalid characters in network name`, "-a"},
-		{`{"cniVersion":"1.1.0","name":".."}`, 7, `name: invalid characters in network name`, ".."},
+		{`{"cniVersion":"1.1.0","name":"a/b"}`, 7, `name: invalid characters in network name`, "a/b" + allowed},
+		{`{"cniVersion":"1.1.0","name":"-a"}`, 7, `name: invalid characters in network name`, "-a" + allowed},
+		{`{"cniVersion":"1.1.0","name":".."}`, 7, `name: invalid characters in network name`, ".." + allowed},
 		{`{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"test"}]}`, 7, `plugins: the configuration is a list of plugins (a conflist); ` +
 			`pass one plugin of the list, with the "name" and "cniVersion" of the list`, ""},
 		{`{"cniVersion":"1.1.0","plugins":[]}`, 7, `plugins: the configuration is a list of plugins (a conflist); ` +
@@ -619,6 +625,10 @@ func TestNamespaces(t *testing.T) {
 				t.Errorf("%s, %s: exit %d, %s; handler called: %t", verb, tc.why, o.code, o.stdout, r.Command != "")
 			case want.code == 0 && (o.code != 0 || (r.ContainerNS != nil) != want.container || (r.HostNS != nil) == tc.ipam || r.HostNS != nil && !r.HostNS.Self()):
 				t.Errorf("%s, %s: %s; container %v, host %v", verb, tc.why, o.stdout, r.ContainerNS, r.HostNS)
+			}
+			advice := "; CNI_NETNS must be the path of the container's network namespace, for example /run/netns/NAME"
+			if advised := strings.Contains(o.stdout, advice); advised != (want.code == 8 && (tc.why == "missing" || tc.why == "beneath a file")) {
+				t.Errorf("%s, %s: %s", verb, tc.why, o.stdout)
 			}
 			warned := strings.Contains(o.stderr, "as if the container's namespace were gone")
 			if own := strings.Contains(tc.why, "its own") && want.code == 0 && !want.container; warned != own {

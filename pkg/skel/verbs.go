@@ -78,7 +78,7 @@ func (r *Request) checkEnvironment(v verb) error {
 		case value == "":
 			missing = append(missing, key)
 		case key == "CNI_CONTAINERID" && !types.IsID(value):
-			return &types.Error{Code: types.CodeEnvironment, Msg: "invalid characters in containerID", Details: key + "=" + value}
+			return &types.Error{Code: types.CodeEnvironment, Msg: "invalid characters in containerID", Details: key + "=" + value + types.IDRule}
 		case key == "CNI_IFNAME":
 			if err := types.CheckIfName(value); err != nil {
 				return &types.Error{Code: types.CodeEnvironment, Msg: "invalid interface name: " + err.Error(), Details: key + "=" + value}

@@ -29,6 +29,9 @@ func CheckIfName(name string) error {
 	return nil
 }
 
+// IDRule is advice for an error about a text for which IsID returns false.
+const IDRule = "; use only the characters a-z, A-Z, 0-9, '_', '.' and '-', and begin with a letter or digit"
+
 // IsID reports whether s is a valid container ID or network name, which is a letter or digit, then letters, digits, '_', '.'
 // and '-' (SPEC 1.1.0). It can be used as the name of a file.
 func IsID(s string) bool {

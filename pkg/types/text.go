@@ -54,7 +54,7 @@ func (t RouteText) Route() (Route, error) {
 	r := Route{MTU: t.MTU, AdvMSS: t.AdvMSS, Priority: t.Priority, Table: t.Table, Scope: t.Scope}
 	var err error
 	if r.Dst, err = ParseCIDR(t.Dst); err != nil {
-		return Route{}, fmt.Errorf("dst: %w", err)
+		return Route{}, fmt.Errorf("dst: %w; want a prefix, which is 0.0.0.0/0 or ::/0 for a default route", err)
 	}
 	if t.GW != "" {
 		if r.GW, err = ParseAddr(t.GW); err != nil {

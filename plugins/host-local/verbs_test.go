@@ -382,6 +382,14 @@ var _ = Describe("STATUS", func() {
 		}
 	})
 
+	It("fails if a misspelled key leaves no ranges, and the error of ADD suggests the right key", func() {
+		t := variant{IPAM: `"subnt": "10.1.2.0/30"`}
+		Expect(host.Fails("STATUS", "", t).Msg).To(Equal("ipam: no IP ranges specified; set ranges"))
+		f := host.Fails("ADD", "c1", t)
+		Expect(f.Code).To(Equal(uint(types.CodeConfig)))
+		Expect(f.Msg).To(Equal(`ipam: no IP ranges specified; set ranges; ipam.subnt: unknown key with value "10.1.2.0/30"; did you mean "subnet"?`))
+	})
+
 	It("succeeds if the pool is exhausted", func() {
 		t := variant{IPAM: `"subnet": "10.1.2.0/30"`}
 		host.Add("c1", t)

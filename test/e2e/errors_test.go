@@ -38,7 +38,7 @@ var (
 	wrongMasters = []wrongValue{
 		{`"master": "lo", "vlanId": 5`, "master lo is the loopback interface, which is on no network segment"},
 		{`"master": "x y", "vlanId": 5`, `master "x y" is not an interface name: white space is not allowed`},
-		{`"master": "nosuch", "vlanId": 5`, "master: find link nosuch: no such device"},
+		{`"master": "nosuch", "vlanId": 5`, `master: find link nosuch: no such device; set the key "master" to an interface on the host (ip link)`},
 		{`"master": "uplink0", "vlanId": 5, "mtu": 9000`, "mtu: invalid MTU 9000, must be [0, master MTU(1500)]: the master is uplink0"},
 	}
 	wrongQueues = []wrongValue{
@@ -57,7 +57,8 @@ var (
 // wrongRoutes returns invalid routes of a key. The format contains the keys of the plugin, and %s for the routes.
 func wrongRoutes(key, format string) (all []wrongValue) {
 	for _, r := range []wrongValue{
-		{`"dst": "x"`, `.dst: invalid CIDR address: "x"`},
+		{`"dst": "x"`, `.dst: invalid CIDR address: "x"; want a prefix, which is 0.0.0.0/0 or ::/0 for a default route`},
+		{`"dst": "default"`, `.dst: invalid CIDR address: "default"; want a prefix, which is 0.0.0.0/0 or ::/0 for a default route`},
 		{`"dst": "::/0", "gw": "x"`, `.gw: invalid IP address: "x"`},
 		{`"dst": "::/0", "gw": "10.0.0.1"`, ".gw 10.0.0.1 must be of the same family as dst ::/0"},
 		{`"dst": "::/0", "gws": ["x"]`, `.gws[0]: invalid IP address: "x"`},
