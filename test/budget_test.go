@@ -57,7 +57,7 @@ var budgets = map[string]budget{
 	"plugins/ipvlan":          {lines: 320},
 	"plugins/loopback":        {lines: 140},
 	"plugins/macvlan":         {lines: 220},
-	"plugins/portmap":         {lines: 2420},
+	"plugins/portmap":         {lines: 2440},
 	"plugins/ptp":             {lines: 500},
 	"plugins/route-override":  {lines: 340},
 	"plugins/sbr":             {lines: 660},
