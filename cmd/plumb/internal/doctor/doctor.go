@@ -36,12 +36,6 @@ type Finding struct {
 // NoGC is the check for networks without GC.
 const NoGC = "no-gc"
 
-// These are checks whose findings compareFindings moves.
-const (
-	runtimeNetwork = "runtime-network"
-	fullPool       = "pool"
-)
-
 // These are the values of Finding.Where that are not files.
 const (
 	onHost   = "host"
@@ -208,8 +202,8 @@ func (o Options) checks(a asker, h host, held *state) []check {
 		return all
 	}
 	return append(all, []check{
-		{runtimeNetwork, held.findRuntimeNetworks}, {"bridge-netfilter", h.findBridgeNetfilter},
-		{"leftover", held.findLeftovers}, {fullPool, held.findFullPools}, {"no-network", held.findNoNetworks}, {"orphan", held.findOrphans}, {"irregular-file", held.findIrregular},
+		{"runtime-network", held.findRuntimeNetworks}, {"bridge-netfilter", h.findBridgeNetfilter},
+		{"leftover", held.findLeftovers}, {"pool", held.findFullPools}, {"no-network", held.findNoNetworks}, {"orphan", held.findOrphans}, {"irregular-file", held.findIrregular},
 		{"returned-device", func(_ []*file, add addFunc) { held.findReturned(h, add) }},
 		{"reservation", held.findReservations}, {"foreign-target", held.findForeignTargets},
 		{"foreign-rule", h.findForeignRules}, {"forward-drop", h.findForwardDrop},
@@ -225,13 +219,13 @@ func (o Options) checks(a asker, h host, held *state) []check {
 // follow the leftovers, which may fill them.
 func compareFindings(a, b Finding) int {
 	rank := func(f Finding) int {
-		if f.Check == runtimeNetwork {
+		if f.Check == "runtime-network" {
 			return 0
 		}
 		return 1
 	}
 	fileOf := func(f Finding) string {
-		if f.Check == fullPool {
+		if f.Check == "pool" {
 			return onHost
 		}
 		return strings.Split(f.Where, ":")[0]
