@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/plumb-cni/plumb/v2/pkg/attach"
 	"github.com/plumb-cni/plumb/v2/pkg/iptables"
 	"github.com/plumb-cni/plumb/v2/pkg/nft"
 	"github.com/plumb-cni/plumb/v2/pkg/sysctl"
@@ -55,7 +56,7 @@ func (p *portMap) findLocalnetDevice(prev *types.Result) (reason string, err err
 		return "", err
 	}
 	isShared := l.Kind == "" || l.Kind == "vrf"
-	if !isShared && !isHostInterface(prev, l.Name) {
+	if !isShared && !isHostInterface(prev, l.Name) && !attach.CreatedByPlumb(l) { // of host-access
 		var index int
 		index, err = conn.DefaultDevice()
 		isShared = gateway.IsValid() || index == l.Index
