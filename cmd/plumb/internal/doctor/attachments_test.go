@@ -330,6 +330,19 @@ var _ = Describe("plumb doctor on attachments", func() {
 		n.requireFixed(n.find("check", "cni0"), nil)
 	})
 
+	It("finds a bridge whose address prevents that ADD adds the gateway", func() {
+		n, _ := newCompleteHost()
+		n.change("10-pods.conflist", `"10.88.0.0/16"`, `"10.88.0.0/15"`)
+		n.requireFixed(n.find("gateway", "cni0 has the address 10.88.0.1/16, so that ADD cannot add the gateway 10.88.0.1/15 of 10.88.0.0/15"),
+			func() { n.change("10-pods.conflist", `"isDefaultGateway"`, `"forceAddress": true, "isDefaultGateway"`) })
+		n.change("10-pods.conflist", `"forceAddress": true, `, "")
+		n.change("10-pods.conflist", `"10.88.0.0/15"}`, `"10.88.0.0/16"}, {"subnet": "10.99.0.0/16"}`)
+		finding := n.find("gateway", "cni0 has the address 10.88.0.1/16, so that ADD cannot add the gateway 10.99.0.1/16 of 10.99.0.0/16")
+		Expect(finding.Edit).To(HaveSuffix("use a subnet with the gateway 10.88.0.1"))
+		n.change("10-pods.conflist", `, {"subnet": "10.99.0.0/16"}`, "")
+		Expect(n.doctor().Findings).To(BeEmpty())
+	})
+
 	It("does not offer to delete the route to another network", func() {
 		n, _ := newCompleteHost()
 		n.write("05-small.conflist", `{"cniVersion": "1.1.0", "name": "small", "plugins": [{"type": "bridge", "bridge": "small0", "ipam": {"type": "host-local", "subnet": "10.88.0.0/16"}}]}`)

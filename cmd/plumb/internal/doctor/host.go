@@ -169,6 +169,61 @@ func (h host) findBridges(files []*file, add addFunc) {
 	}
 }
 
+// findGateways finds bridges on which ADD cannot add the gateway of a range, because they have another address.
+func (h host) findGateways(files []*file, add addFunc) {
+	for _, p := range pluginsOf(usable(files)) {
+		i := slices.IndexFunc(h.links, func(l nl.Link) bool { return l.Name == p.BridgeName() })
+		if i < 0 || !p.isRouted() || p.ForceAddress || p.VLAN != 0 {
+			continue
+		}
+		addrs, err := h.conn.Addrs(h.links[i])
+		h.report.failed("addresses of "+h.links[i].Name, err)
+		sets := p.gateways()
+		for i, set := range sets {
+			others := slices.Concat(slices.Delete(slices.Clone(sets), i, i+1)...)
+			for _, gw := range set {
+				conflict := slices.IndexFunc(addrs, func(a nl.Addr) bool {
+					return a.Prefix.Addr().Is4() == gw.Addr().Is4() && (gw.Addr().Is4() || a.Prefix.Overlaps(gw)) && a.Prefix != gw && !slices.Contains(others, a.Prefix)
+				})
+				if conflict < 0 {
+					continue
+				}
+				has := addrs[conflict].Prefix
+				fix := p.file.edit("set \"forceAddress\": true")
+				if has.Addr() != gw.Addr() {
+					fix = withAdvice(p.file.edit("use a subnet with the gateway %s", has.Addr()),
+						"With \"forceAddress\": true, ADD would replace %s, and containers with this gateway would lose it.", has)
+				}
+				add(p.where("ipam"), fix, "%s has the address %s, so that ADD cannot add the gateway %s of %s", p.BridgeName(), has, gw, gw.Masked())
+			}
+		}
+	}
+}
+
+// gateways returns the gateways of the ranges, with the prefix lengths of their subnets, by range set.
+func (p plugin) gateways() (sets [][]netip.Prefix) {
+	var keys pool.Keys
+	if p.sets() == nil || json.Unmarshal(p.IPAM, &keys) != nil {
+		return nil
+	}
+	for _, set := range append(keys.Ranges, []pool.RangeKeys{keys.RangeKeys}) {
+		var all []netip.Prefix
+		for _, r := range set {
+			subnet, err := types.ParseCIDR(r.Subnet)
+			if err != nil {
+				continue
+			}
+			gateway, err := netip.ParseAddr(r.Gateway)
+			if err != nil {
+				gateway = subnet.Masked().Addr().Next()
+			}
+			all = append(all, netip.PrefixFrom(gateway, subnet.Bits()))
+		}
+		sets = append(sets, all)
+	}
+	return sets
+}
+
 // findMasters finds masters that are down. STATUS reports masters that do not exist.
 func (h host) findMasters(files []*file, add addFunc) {
 	for _, p := range pluginsOf(files) {

@@ -133,6 +133,7 @@ type Keys struct {
 	Bridge           string          `json:"bridge"`
 	IsGateway        bool            `json:"isGateway"`
 	IsDefaultGateway bool            `json:"isDefaultGateway"`
+	ForceAddress     bool            `json:"forceAddress"`
 	VLAN             int             `json:"vlan"`
 	Master           string          `json:"master"`
 	LinkInContainer  bool            `json:"linkInContainer"`
