@@ -241,7 +241,7 @@ var _ = Describe("plumb doctor on attachments", func() {
 		Expect(n.doctor().Findings).To(BeEmpty(), "Nomad writes no file for its networks")
 		Expect(os.Mkdir(n.confDir()+"/default", 0o755)).To(Succeed())
 		n.write("default/nerdctl-pods.conflist", complete)
-		n.write("nerdctl-bridge.conflist", strings.ReplaceAll(strings.ReplaceAll(complete, "10.88.", "10.89."), "fd00:88:", "fd00:89:"))
+		n.write("nerdctl-bridge.conflist", strings.NewReplacer(`[{"subnet": "10.88.0.0/16"}], `, "", "fd00:88:", "fd00:89:").Replace(complete))
 		Expect(n.doctor().Findings).To(BeEmpty(), "namespaces may contain networks with the same name")
 		n.write("default/nerdctl-pods.conflist", strings.Replace(complete, "ipMasq", "ipMask", 1))
 		Expect(isCommand(n.find("status", "default/nerdctl-pods.conflist:6: plugins[0].ipMask: unknown key"))).To(BeFalse())
