@@ -88,18 +88,43 @@ var _ = Describe("two nodes whose pods share a LAN and the addresses of cluster-
 		Eventually(func() int { return one.attachments() + two.attachments() }).Should(Equal(12))
 		for _, n := range c.nodes {
 			Expect(n.plumb("ipam", "check")).To(ContainSubstring("node " + n.name + " owns"))
-			Expect(n.plumb("doctor")).To(ContainSubstring("nothing found"))
 		}
-
-		By("deleting all pods")
-		c.kubectl("delete", "deployment", "fleet", "--cascade=foreground", "--timeout=300s")
-		for _, n := range c.nodes {
-			Eventually(n.attachments).Should(BeZero())
-			Expect(n.reservations()).To(BeEmpty())
-			Expect(n.plumb("ipam", "check")).To(ContainSubstring("node " + n.name + " owns"))
-		}
+		c.expectSound()
+		c.deleteFleet()
 	})
 })
+
+// expectSound expects that doctor finds nothing on the nodes.
+func (c *cluster) expectSound() {
+	GinkgoHelper()
+	for _, n := range c.nodes {
+		Expect(n.plumb("doctor")).To(ContainSubstring("nothing found"))
+	}
+}
+
+// deleteFleet deletes the deployment, and expects that the nodes keep no attachment and no reservation of its pods.
+func (c *cluster) deleteFleet() {
+	GinkgoHelper()
+	By("deleting all pods")
+	c.kubectl("delete", "deployment", "fleet", "--cascade=foreground", "--timeout=300s")
+	for _, n := range c.nodes {
+		Eventually(n.attachments).Should(BeZero())
+		Expect(n.reservations()).To(BeEmpty())
+		Expect(n.plumb("ipam", "check")).To(ContainSubstring("node " + n.name + " owns"))
+	}
+}
+
+// fleetPods returns a line for each pod of the deployment: its name, its node and its two addresses.
+func (c *cluster) fleetPods() (pods [][]string) {
+	GinkgoHelper()
+	out := c.kubectl("get", "pods", "-l", "app=fleet", "-o", `jsonpath={range .items[*]}{.metadata.name} {.spec.nodeName} {.status.podIPs[*].ip}{"\n"}{end}`)
+	for line := range strings.Lines(out) {
+		pod := strings.Fields(line)
+		Expect(pod).To(HaveLen(4), out)
+		pods = append(pods, pod)
+	}
+	return pods
+}
 
 // joinLAN installs a list whose pods are on the LAN of the nodes.
 func (n *node) joinLAN() {
@@ -136,10 +161,9 @@ func (c *cluster) expectUniqueAddresses(pods int) map[string]int {
 	GinkgoHelper()
 	c.kubectl("rollout", "status", "deployment/fleet", "--timeout=600s")
 	owners, nodes := map[netip.Addr]string{}, map[string]int{}
-	out := c.kubectl("get", "pods", "-l", "app=fleet", "-o", `jsonpath={range .items[*]}{.metadata.name} {.spec.nodeName} {.status.podIPs[*].ip}{"\n"}{end}`)
-	for line := range strings.Lines(out) {
-		f := strings.Fields(line)
-		Expect(f).To(HaveLen(4), out)
+	all := c.fleetPods()
+	out := fmt.Sprint(all)
+	for _, f := range all {
 		nodes[f[1]]++
 		for _, text := range f[2:] {
 			addr := netip.MustParseAddr(text)

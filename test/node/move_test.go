@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -19,10 +18,8 @@ var _ = Describe("two nodes that move from whereabouts to cluster-local-kubernet
 		c.installWhereabouts()
 		c.scale(6)
 		Expect(c.expectUniqueAddresses(6)).To(HaveLen(2), "nodes with pods")
-		before := c.addresses()
-		for _, n := range c.nodes {
-			Expect(n.plumb("doctor")).To(ContainSubstring("nothing found"))
-		}
+		before := c.fleetPods()
+		c.expectSound()
 
 		By("step 0 and 1: installing cluster-local, and writing the new list")
 		c.importPlumb()
@@ -52,20 +49,9 @@ var _ = Describe("two nodes that move from whereabouts to cluster-local-kubernet
 
 		c.scale(12)
 		c.expectUniqueAddresses(12)
-		after := c.addresses()
-		for pod, addresses := range before {
-			Expect(after).To(HaveKeyWithValue(pod, addresses))
-		}
-		for _, n := range c.nodes {
-			Expect(n.plumb("doctor")).To(ContainSubstring("nothing found"))
-		}
-		By("deleting all pods")
-		c.kubectl("delete", "deployment", "fleet", "--cascade=foreground", "--timeout=300s")
-		for _, n := range c.nodes {
-			Eventually(n.attachments).Should(BeZero())
-			Expect(n.reservations()).To(BeEmpty())
-			Expect(n.plumb("ipam", "check")).To(ContainSubstring("node " + n.name + " owns"))
-		}
+		Expect(c.fleetPods()).To(ContainElements(before))
+		c.expectSound()
+		c.deleteFleet()
 	})
 })
 
@@ -86,15 +72,4 @@ func (c *cluster) installWhereabouts() {
 		n.writeTemplate("/etc/cni/net.d", "whereabouts.conflist", map[string]string{"CNIVersion": cniVersion()})
 		n.mustRun("rm", "/etc/cni/net.d/pods.conflist")
 	}
-}
-
-// addresses returns the addresses of the deployment's pods, by pod.
-func (c *cluster) addresses() map[string]string {
-	GinkgoHelper()
-	all := map[string]string{}
-	for line := range strings.Lines(c.kubectl("get", "pods", "-l", "app=fleet", "-o", `jsonpath={range .items[*]}{.metadata.name} {.status.podIPs[*].ip}{"\n"}{end}`)) {
-		pod, addresses, _ := strings.Cut(strings.TrimSpace(line), " ")
-		all[pod] = addresses
-	}
-	return all
 }
