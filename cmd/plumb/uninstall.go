@@ -142,17 +142,14 @@ func (u *uninstallation) closeLocalnet(h *ns.Handle) error {
 	return err
 }
 
-// guardComment is the comment of the rules that portmap adds to table raw with its backend iptables. They drop packets of other hosts
-// to 127/8, and have no use after closeLocalnet.
-const guardComment = "CNI portfwd localhost only from this host"
-
-// deleteGuards deletes the rules with guardComment. For rules in nftables, it runs no program.
+// deleteGuards deletes the rules with tables.GuardComment, which have no use after closeLocalnet. For rules in nftables, it runs no
+// program.
 func (u *uninstallation) deleteGuards(h *ns.Handle) error {
 	const table, chain = "raw", "PREROUTING"
 	guards := func(rules []iptables.Rule) []iptables.Rule {
-		return iptables.Where(rules, func(r iptables.Rule) bool { return r.Chain == chain && r.Comment == guardComment })
+		return iptables.Where(rules, func(r iptables.Rule) bool { return r.Chain == chain && r.Comment == tables.GuardComment })
 	}
-	step := fmt.Sprintf("delete the rules %q of chain %s in table %s of iptables", guardComment, chain, table)
+	step := fmt.Sprintf("delete the rules %q of chain %s in table %s of iptables", tables.GuardComment, chain, table)
 	c, err := nft.OpenIfSupported(h)
 	if err != nil {
 		return err

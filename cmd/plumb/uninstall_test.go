@@ -8,6 +8,8 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+
+	"github.com/plumb-cni/plumb/v2/pkg/tables"
 )
 
 var _ = Describe("plumb uninstall", func() {
@@ -35,7 +37,7 @@ var _ = Describe("plumb uninstall", func() {
 		b.add(list, p)
 		Expect(b.cni.DelNetworkList(GinkgoT().Context(), list, p.RT)).To(Succeed())
 		b.host.Must(GinkgoTB(), "iptables", "-t", "raw", "-A", "PREROUTING", "-d", "127.9.0.0/16", "-j", "DROP") // an administrator's
-		b.host.Must(GinkgoTB(), "iptables-legacy", "-t", "raw", "-A", "PREROUTING", "-d", "127.0.0.0/8", "-i", "cni9", "-m", "comment", "--comment", guardComment, "-j", "DROP")
+		b.host.Must(GinkgoTB(), "iptables-legacy", "-t", "raw", "-A", "PREROUTING", "-d", "127.0.0.0/8", "-i", "cni9", "-m", "comment", "--comment", tables.GuardComment, "-j", "DROP")
 
 		reply = b.run("", append(uninstall, "--dry-run")...)
 		Expect(reply.Exit).To(Equal(0), reply.Stderr)
@@ -43,7 +45,7 @@ var _ = Describe("plumb uninstall", func() {
 			`delete the rules "CNI portfwd localhost only from this host" of chain PREROUTING in table raw of iptables`, "delete nftables table inet plumb"} {
 			Expect(reply.Stdout).To(ContainSubstring("would " + step + "\n"))
 		}
-		Expect(strings.Count(reply.Stdout, guardComment)).To(Equal(2), "in nftables and in the legacy table")
+		Expect(strings.Count(reply.Stdout, tables.GuardComment)).To(Equal(2), "in nftables and in the legacy table")
 		Expect(filepath.Join(to, "bridge")).To(BeAnExistingFile())
 
 		withoutBackup := b.run("", append([]string{"uninstall", "--dry-run"}, b.directories()...)...)

@@ -175,6 +175,9 @@ func WithGuard(l nft.Layout) nft.Layout {
 	return l
 }
 
+// GuardComment is the comment of the rules with which portmap's backend iptables, and the reference plugin, guard 127/8 in table raw.
+const GuardComment = "CNI portfwd localhost only from this host"
+
 // localnetGuard returns the chain that drops packets to 127/8 from virtual interfaces. The kernel accepts
 // such packets where route_localnet is set (CVE-2020-8558). The chain does not drop answers from
 // containers, because at this hook the destination of an answer is still the address with which the request

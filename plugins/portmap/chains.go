@@ -9,6 +9,7 @@ import (
 
 	"github.com/plumb-cni/plumb/v2/pkg/iptables"
 	"github.com/plumb-cni/plumb/v2/pkg/nft"
+	"github.com/plumb-cni/plumb/v2/pkg/tables"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
@@ -116,7 +117,7 @@ func (p *portMap) containerRules(ip netip.Prefix) []string {
 // guardedMark returns a rule without a target for the container's chain. The rule records that plumb has added
 // guardRule for the container. The reference plugin adds neither.
 func (p *portMap) guardedMark() string {
-	return fmt.Sprintf("-A %s -m comment --comment %s", chainName(p.owner()), iptables.Quote("needs: "+guardComment))
+	return fmt.Sprintf("-A %s -m comment --comment %s", chainName(p.owner()), iptables.Quote("needs: "+tables.GuardComment))
 }
 
 // sourceMatches returns the matches for the sources of packets to masquerade.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/plumb-cni/plumb/v2/pkg/iptables"
 	"github.com/plumb-cni/plumb/v2/pkg/nft"
+	"github.com/plumb-cni/plumb/v2/pkg/tables"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
@@ -92,9 +93,6 @@ func (p *portMap) addFamily(tool iptables.Tool, ip netip.Prefix) error {
 	return err
 }
 
-// guardComment is the comment of guardRule.
-const guardComment = "CNI portfwd localhost only from this host"
-
 // guardRule returns the rule that drops packets to 127/8 that the host receives from the interface with
 // route_localnet (CVE-2020-8558), or "" if there is no such interface. All veth interfaces share one
 // rule.
@@ -106,7 +104,7 @@ func (p *portMap) guardRule() string {
 	case strings.HasPrefix(dev, "veth"):
 		dev = "veth+"
 	}
-	return fmt.Sprintf("PREROUTING -d 127.0.0.0/8 -i %s -m comment --comment %s -j DROP", iptables.Quote(dev), iptables.Quote(guardComment))
+	return fmt.Sprintf("PREROUTING -d 127.0.0.0/8 -i %s -m comment --comment %s -j DROP", iptables.Quote(dev), iptables.Quote(tables.GuardComment))
 }
 
 // guardTest returns a script that iptables-restore rejects if guardRule is missing, or "" if the address

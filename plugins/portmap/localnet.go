@@ -176,7 +176,7 @@ func (p *portMap) findUnguarded(c *nft.Conn) (warning *types.Problem, err error)
 	var unguarded []string
 	for _, l := range links {
 		isGuard := func(r nft.ListedRule) bool {
-			return r.Comment == guardComment && (r.Iif == l.Name || r.Iif == "veth" && strings.HasPrefix(l.Name, r.Iif))
+			return r.Comment == tables.GuardComment && (r.Iif == l.Name || r.Iif == "veth" && strings.HasPrefix(l.Name, r.Iif))
 		}
 		if l.Kind == "" || l.Kind == "vrf" || bridges[l.Master] || slices.ContainsFunc(rules, isGuard) {
 			continue

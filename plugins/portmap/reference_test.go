@@ -7,6 +7,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
+	"github.com/plumb-cni/plumb/v2/pkg/tables"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
 	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
@@ -161,7 +162,7 @@ var _ = Describe("rules of the reference plugin", func() {
 			b.OK("ADD", b.call("cid1", dual))
 			var same []string
 			for line := range strings.Lines(b.saved()) {
-				if !strings.Contains(line, guardComment) {
+				if !strings.Contains(line, tables.GuardComment) {
 					same = append(same, line)
 				}
 			}
