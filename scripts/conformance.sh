@@ -51,7 +51,8 @@ failures() {
 
 # others prints the failures of plugins of other projects.
 others() {
-	local data=cmd/cni-conformance/testdata flannel whereabouts
+	local data=cmd/cni-conformance/testdata version flannel whereabouts
+	version=$(scripts/programs.sh --version reference)
 	flannel=$(scripts/programs.sh flannel) whereabouts=$(scripts/programs.sh whereabouts)
 	KUBERNETES=$(scripts/programs.sh kubernetes kube-apiserver kubectl) ETCD=$work/etcd TMPDIR=$work
 	CRDS=$(go -C test/programs/whereabouts list -m -f '{{.Dir}}' github.com/k8snetworkplumbingwg/whereabouts)/doc/crds
@@ -60,10 +61,10 @@ others() {
 	echo "| plugins | fail | cases |"
 	echo "|---|---|---|"
 	failures "[shell script](../../$data/tutorial/veth), as tutorials show it" $data/tutorial/tutorial.conflist --cni-path $data/tutorial "$@"
-	failures "flannel, as reference $(scripts/programs.sh --version flannel) contained it, with plugins of reference v1.10.0" $data/flannel/flannel.conflist \
+	failures "flannel, as reference $(scripts/programs.sh --version flannel) contained it, with plugins of reference $version" $data/flannel/flannel.conflist \
 		--setup $data/flannel/setup.sh --cni-path "$flannel,$reference" "$@"
 	failures "flannel, the same, with plugins of plumb" $data/flannel/flannel.conflist --setup $data/flannel/setup.sh --cni-path "$flannel,$bin" "$@"
-	failures "whereabouts $(scripts/programs.sh --version whereabouts), with macvlan of reference v1.10.0" $data/whereabouts/whereabouts.conflist \
+	failures "whereabouts $(scripts/programs.sh --version whereabouts), with macvlan of reference $version" $data/whereabouts/whereabouts.conflist \
 		--setup $data/whereabouts/setup.sh --cni-path "$whereabouts,$reference" "$@"
 }
 

@@ -28,7 +28,7 @@ version() { go list -m -f '{{.Version}}' "$1"; }
 # The flags set what the projects' own builds set. Without its version, kubelet reports v0.0.0.
 flags=(-trimpath)
 case $module in
-reference)
+reference | flannel)
 	version=$(version github.com/containernetworking/plugins)
 	ldflags="-X github.com/containernetworking/plugins/pkg/utils/buildversion.BuildVersion=$version"
 	;;
@@ -47,10 +47,6 @@ containerd)
 coredns)
 	version=$(version github.com/coredns/coredns)
 	ldflags=''
-	;;
-flannel)
-	version=$(version github.com/containernetworking/plugins)
-	ldflags="-X github.com/containernetworking/plugins/pkg/utils/buildversion.BuildVersion=$version"
 	;;
 whereabouts)
 	version=$(version github.com/k8snetworkplumbingwg/whereabouts)
