@@ -8,9 +8,10 @@ import (
 
 // A Set is a range set of the configuration, for a plugin that allocates only some of its addresses.
 type Set struct {
-	Key     string // the key in the configuration, for example "ipam.ranges[0]"
-	Ranges  []Range
-	Exclude []netip.Prefix // addresses that are never allocated, which are the gateways and the key exclude
+	Key      string // the key in the configuration, for example "ipam.ranges[0]"
+	Ranges   []Range
+	Exclude  []netip.Prefix // addresses that are never allocated, which are the gateways and the key exclude
+	Gateways []netip.Prefix // of the ranges, with the prefix lengths of their subnets
 }
 
 // Contains reports whether the address is in a range of the set and may be allocated.
@@ -41,7 +42,7 @@ func (p *Pool) Sets(exclude ...netip.Prefix) []Set {
 	for i, set := range p.sets {
 		s := Set{Key: p.setKeys[i]}
 		for _, r := range set {
-			s.Ranges = append(s.Ranges, r.Range)
+			s.Ranges, s.Gateways = append(s.Ranges, r.Range), append(s.Gateways, netip.PrefixFrom(r.gateway, r.subnet.Bits()))
 			for _, e := range slices.Concat(r.excluded, exclude) {
 				if r.Overlaps(prefixRange(e)) {
 					s.Exclude = append(s.Exclude, e)

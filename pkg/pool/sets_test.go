@@ -33,8 +33,8 @@ var _ = Describe("a plugin that gets addresses from elsewhere", func() {
 		with("c1", `"ranges": [[{"subnet": "10.1.2.0/24", "rangeEnd": "10.1.2.99"}, {"subnet": "10.1.3.0/24", "gateway": "10.1.2.1"}], [{"subnet": "fd00::/64"}]],
 			"exclude": ["10.1.2.7", "10.1.2.64/28", "10.9.0.0/16", "fd00::2"], "failStatusWhenFull": true`, func(_ *skel.Request, p *Pool) {
 			sets := p.Sets()
-			Expect(fmt.Sprint(sets)).To(Equal("[{ipam.ranges[0] [10.1.2.1-10.1.2.99 10.1.3.1-10.1.3.254] [10.1.2.7/32 10.1.2.64/28 10.1.2.1/32]} " +
-				"{ipam.ranges[1] [fd00::1-fd00::ffff:ffff:ffff:ffff] [fd00::2/128 fd00::1/128]}]"))
+			Expect(fmt.Sprint(sets)).To(Equal("[{ipam.ranges[0] [10.1.2.1-10.1.2.99 10.1.3.1-10.1.3.254] [10.1.2.7/32 10.1.2.64/28 10.1.2.1/32] [10.1.2.1/24 10.1.2.1/24]} " +
+				"{ipam.ranges[1] [fd00::1-fd00::ffff:ffff:ffff:ffff] [fd00::2/128 fd00::1/128] [fd00::1/64]}]"))
 			Expect(p.Requested).To(Equal([]netip.Addr{ip("10.1.2.9")}))
 			Expect(p.FailStatusWhenFull).To(BeTrue())
 			for text, want := range map[string]bool{

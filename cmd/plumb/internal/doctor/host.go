@@ -178,50 +178,36 @@ func (h host) findGateways(files []*file, add addFunc) {
 		}
 		addrs, err := h.conn.Addrs(h.links[i])
 		h.report.failed("addresses of "+h.links[i].Name, err)
-		sets := p.gateways()
-		for i, set := range sets {
-			others := slices.Concat(slices.Delete(slices.Clone(sets), i, i+1)...)
-			for _, gw := range set {
-				conflict := slices.IndexFunc(addrs, func(a nl.Addr) bool {
-					return a.Prefix.Addr().Is4() == gw.Addr().Is4() && (gw.Addr().Is4() || a.Prefix.Overlaps(gw)) && a.Prefix != gw && !slices.Contains(others, a.Prefix)
-				})
-				if conflict < 0 {
-					continue
+		var all []netip.Prefix
+		for _, set := range p.sets() {
+			all = append(all, set.Gateways...)
+		}
+		for _, set := range p.sets() {
+			together := slices.DeleteFunc(slices.Clone(all), func(gw netip.Prefix) bool { return slices.Contains(set.Gateways, gw) })
+			for _, gw := range set.Gateways {
+				if i := slices.IndexFunc(addrs, func(a nl.Addr) bool { return conflicts(a.Prefix, gw) && !slices.Contains(together, a.Prefix) }); i >= 0 {
+					p.addGateway(addrs[i].Prefix, gw, add)
 				}
-				has := addrs[conflict].Prefix
-				fix := p.file.edit("set \"forceAddress\": true")
-				if has.Addr() != gw.Addr() {
-					fix = withAdvice(p.file.edit("use a subnet with the gateway %s", has.Addr()),
-						"With \"forceAddress\": true, ADD would replace %s, and containers with this gateway would lose it.", has)
-				}
-				add(p.where("ipam"), fix, "%s has the address %s, so that ADD cannot add the gateway %s of %s", p.BridgeName(), has, gw, gw.Masked())
 			}
 		}
 	}
 }
 
-// gateways returns the gateways of the ranges, with the prefix lengths of their subnets, by range set.
-func (p plugin) gateways() (sets [][]netip.Prefix) {
-	var keys pool.Keys
-	if p.sets() == nil || json.Unmarshal(p.IPAM, &keys) != nil {
-		return nil
+// conflicts reports whether ADD of bridge must replace an address of the bridge by the gateway. An IPv6 address in another subnet
+// can stay.
+func conflicts(address, gateway netip.Prefix) bool {
+	isV4 := gateway.Addr().Is4()
+	return address.Addr().Is4() == isV4 && address != gateway && (isV4 || address.Overlaps(gateway))
+}
+
+// addGateway adds the finding for an address of the bridge that conflicts with a gateway.
+func (p plugin) addGateway(has, gateway netip.Prefix, add addFunc) {
+	fix := p.file.edit("set \"forceAddress\": true")
+	if has.Addr() != gateway.Addr() {
+		fix = withAdvice(p.file.edit("use a subnet with the gateway %s", has.Addr()),
+			"With \"forceAddress\": true, ADD would replace %s, and containers with this gateway would lose it.", has)
 	}
-	for _, set := range append(keys.Ranges, []pool.RangeKeys{keys.RangeKeys}) {
-		var all []netip.Prefix
-		for _, r := range set {
-			subnet, err := types.ParseCIDR(r.Subnet)
-			if err != nil {
-				continue
-			}
-			gateway, err := netip.ParseAddr(r.Gateway)
-			if err != nil {
-				gateway = subnet.Masked().Addr().Next()
-			}
-			all = append(all, netip.PrefixFrom(gateway, subnet.Bits()))
-		}
-		sets = append(sets, all)
-	}
-	return sets
+	add(p.where("ipam"), fix, "%s has the address %s, so that ADD cannot add the gateway %s of %s", p.BridgeName(), has, gateway, gateway.Masked())
 }
 
 // findMasters finds masters that are down. STATUS reports masters that do not exist.
