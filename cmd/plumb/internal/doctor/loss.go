@@ -86,14 +86,14 @@ func (l *loss) addTo(r *Report, flags string) {
 	if n := len(l.containers); n > 1 {
 		who = fmt.Sprintf("%d containers lack its ", n)
 	}
-	effects := []string{who + strings.Join(l.effects, " and ")}
+	lacks := []string{who + strings.Join(l.effects, " and ")}
 	r.Findings = slices.DeleteFunc(r.Findings, func(f Finding) bool {
 		same := f.table == l.table
 		if same {
 			l.details = append(l.details, f.What)
 		}
 		if same && f.effect != "" {
-			effects = append(effects, f.effect)
+			lacks = append(lacks, f.effect)
 		}
 		return same
 	})
@@ -102,7 +102,7 @@ func (l *loss) addTo(r *Report, flags string) {
 		words = append(words, "--network", l.networks[0])
 	}
 	r.Findings = append(r.Findings, Finding{
-		Check: "check", Where: onHost, What: "table " + l.table + " is missing: " + strings.Join(effects, ", and "),
+		Check: "check", Where: onHost, What: "table " + l.table + " is missing: " + strings.Join(lacks, ", and "),
 		Solution: plugins.Solution{Fix: types.Command(words...) + flags}, Details: l.details,
 	})
 }

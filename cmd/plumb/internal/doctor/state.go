@@ -3,6 +3,7 @@ package doctor
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -29,11 +30,12 @@ type state struct {
 	report    *Report
 	left      map[*node.Attachment]bool // the leftovers, which findLeftovers sets
 	young     map[*node.Attachment]bool // attachments that suspects omits because their ADD may be running
+	replaced  *plugins.Replacements
 }
 
 // readState reads what the host holds, and then the list of live containers.
 func (o Options) readState(r *Report) (s *state, err error) {
-	s = &state{Options: o, report: r, left: map[*node.Attachment]bool{}, young: map[*node.Attachment]bool{}}
+	s = &state{Options: o, report: r, left: map[*node.Attachment]bool{}, young: map[*node.Attachment]bool{}, replaced: plugins.NewReplacements(o.PluginPath)}
 	if s.inventory, err = o.Read(); err != nil {
 		return nil, err
 	}
@@ -76,32 +78,27 @@ func (s *state) live() []*node.Attachment {
 
 // findLeftovers finds attachments whose container no longer exists, or may no longer exist.
 func (s *state) findLeftovers(_ []*file, add addFunc) {
-	all := s.suspects()
-	slices.SortStableFunc(all, s.compareRemovals)
-	for len(all) > 0 {
-		n := slices.IndexFunc(all, func(a *node.Attachment) bool { return s.compareRemovals(a, all[0]) != 0 })
-		if n < 0 {
-			n = len(all)
+	groups := map[string][]*node.Attachment{} // the leftovers that one command removes
+	for _, a := range s.suspects() {
+		s.left[a] = true
+		key := s.removalGroup(a)
+		groups[key] = append(groups[key], a)
+	}
+	for _, key := range slices.Sorted(maps.Keys(groups)) {
+		command := s.removalCommand(groups[key]...)
+		for _, a := range groups[key] {
+			s.addLeftover(a, command, add)
 		}
-		for _, a := range all[:n] {
-			s.left[a] = true
-			s.addLeftover(a, s.removalCommand(all[:n]...), add)
-		}
-		all = all[n:]
 	}
 	s.countSkipped()
 }
 
-// compareRemovals compares leftovers. It returns 0 for leftovers that one command removes, which are those of deleted containers in
-// one network.
-func (s *state) compareRemovals(x, y *node.Attachment) int {
-	single := func(a *node.Attachment) string {
-		if verdict, _ := s.judge(a); verdict == life.Dead && s.canDelete(a) {
-			return ""
-		}
-		return a.ID().String()
+// removalGroup returns the same text for leftovers that one command removes, which are those of deleted containers in one network.
+func (s *state) removalGroup(a *node.Attachment) string {
+	if verdict, _ := s.judge(a); verdict == life.Dead && s.canDelete(a) {
+		return a.Network
 	}
-	return cmp.Or(cmp.Compare(x.Network, y.Network), cmp.Compare(single(x), single(y)))
+	return a.Network + "\x00" + a.ID().String() // names contain no NUL
 }
 
 // addLeftover adds the finding for a leftover that the command removes.
@@ -217,7 +214,7 @@ func (s *state) removalCommand(attachments ...*node.Attachment) string {
 // or if other plugins have replaced plumb's, and only nftables elements of plumb are left.
 func (s *state) canDelete(a *node.Attachment) bool {
 	list := s.inventory.NetworkOf(a.Network).List()
-	return list != nil && (!a.HasOnlyElements() || plugins.Replaced(list, s.PluginPath) == nil)
+	return list != nil && (!a.HasOnlyElements() || s.replaced.In(list) == nil)
 }
 
 // removalIfGone returns the solution for an attachment whose container may exist.

@@ -199,15 +199,9 @@ func (r *Report) findShared(after *node.Inventory) error {
 		if !isLeft || all != 0 || n.List() != nil {
 			continue
 		}
-		chains, err := node.SharedChains()
+		commands, err := node.SharedChains(n.Name)
 		if err != nil {
 			return err
-		}
-		var commands []string
-		for _, c := range chains {
-			if c.IsOf(n.Name) {
-				commands = append(commands, c.Remove)
-			}
 		}
 		if commands != nil {
 			r.Shared = append(r.Shared, Shared{n.Name, commands})
@@ -358,7 +352,7 @@ func (p *Plan) valid(now *node.Inventory, network string) []cnitypes.GCAttachmen
 
 // compare sets Removed and Left from the inventories before and after.
 func (r *Report) compare(p *Plan, after *node.Inventory, pluginPath []string) {
-	dead := types.Set{}
+	dead, replaced := types.Set{}, plugins.NewReplacements(pluginPath)
 	for _, a := range p.Dead {
 		dead[a.ID()] = true
 	}
@@ -368,19 +362,19 @@ func (r *Report) compare(p *Plan, after *node.Inventory, pluginPath []string) {
 			r.Removed = append(r.Removed, gone)
 		}
 		if now != nil && dead[a.ID()] {
-			r.Left = append(r.Left, WithReason{now, leftReason(now, p.before.NetworkOf(a.Network), pluginPath), life.Dead})
+			r.Left = append(r.Left, WithReason{now, leftReason(now, p.before.NetworkOf(a.Network).List(), replaced), life.Dead})
 		}
 	}
 }
 
 // leftReason returns why gc could not remove a dead attachment of the network, and what to do.
-func leftReason(a *node.Attachment, n *node.Network, pluginPath []string) string {
-	if n.List() == nil {
-		return fmt.Sprintf("network %s has no configuration; run these commands:", n.Name)
+func leftReason(a *node.Attachment, list *libcni.NetworkConfigList, replaced *plugins.Replacements) string {
+	if list == nil {
+		return fmt.Sprintf("network %s has no configuration; run these commands:", a.Network)
 	}
-	if names := plugins.Replaced(n.List(), pluginPath); names != nil && a.HasOnlyElements() {
+	if names := replaced.In(list); names != nil && a.HasOnlyElements() {
 		return fmt.Sprintf("%s in %s are not plumb's plugins, and do not delete plumb's nftables elements; run these commands:",
-			strings.Join(names, ", "), strings.Join(pluginPath, ":"))
+			strings.Join(names, ", "), strings.Join(replaced.Path, ":"))
 	}
 	return "its DEL failed or was incomplete; fix the cause and run gc again, or run these commands:"
 }

@@ -12,22 +12,9 @@ import (
 	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
-// A SharedChain is a chain in a table of plumb that the attachments of a network share.
-type SharedChain struct {
-	Name, Table string
-	InUse       bool   // whether a rule or an element jumps to the chain
-	Remove      string // the command that deletes the chain, which fails while it is in use
-}
-
-// IsOf reports whether the attachments of the network share the chain.
-func (s SharedChain) IsOf(network string) bool {
-	_, name, _ := strings.Cut(s.Name, "/")
-	return strings.HasPrefix("/"+name, nft.NetworkChain("", network, ""))
-}
-
-// SharedChains returns the shared chains of all networks. A rule of a chain jumps only to a later one. There are none if the
-// kernel lacks nftables.
-func SharedChains() (all []SharedChain, err error) {
+// SharedChains returns the commands that delete the chains that the attachments of a network share in plumb's tables. They work
+// in this order, when no element jumps to the chains any more. There are none if the kernel lacks nftables.
+func SharedChains(network string) (commands []string, err error) {
 	h, err := ns.Self(nil)
 	if err != nil {
 		return nil, err
@@ -42,21 +29,13 @@ func SharedChains() (all []SharedChain, err error) {
 		if types.IgnoreNotExist(err) != nil {
 			return nil, err
 		}
+		slices.SortFunc(chains, func(x, y nft.ListedChain) int { return cmp.Compare(x.Name, y.Name) }) // conditions/… jumps to setmark/…
 		for _, ch := range chains {
-			if !strings.Contains(ch.Name, "/") { // see nft.NetworkChain
-				continue
+			_, name, _ := strings.Cut(ch.Name, "/") // after the kind
+			if strings.HasPrefix("/"+name, nft.NetworkChain("", network, "")) {
+				commands = append(commands, types.Command("nft", "delete", "chain", l.Table.Family.String(), l.Table.Name, ch.Name))
 			}
-			rules, err := c.Rules(l.Table, ch.Name)
-			uses, useErr := c.ChainUse(l.Table, ch.Name)
-			if err := types.IgnoreNotExist(errors.Join(err, useErr)); err != nil {
-				return nil, err
-			}
-			all = append(all, SharedChain{
-				Name: ch.Name, Table: l.Table.String(), InUse: uses > len(rules),
-				Remove: "nft " + types.Command("delete", "chain", l.Table.Family.String(), l.Table.Name, ch.Name),
-			})
 		}
 	}
-	slices.SortFunc(all, func(x, y SharedChain) int { return cmp.Compare(x.Name, y.Name) }) // conditions/… jumps to setmark/…
-	return all, nil
+	return commands, nil
 }

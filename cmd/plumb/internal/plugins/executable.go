@@ -115,13 +115,26 @@ func isPlumbs(path string) bool {
 	return err == nil && strings.HasPrefix(built.Path, "github.com/plumb-cni/plumb/v2/plugins/")
 }
 
-// Replaced returns the plugins of a list that have the name of one of plumb's plugins, but whose executables in path are not
-// plumb's. Such plugins do not delete plumb's nftables elements.
-func Replaced(list *libcni.NetworkConfigList, path []string) (names []string) {
+// Replacements are the plugins that have the name of one of plumb's plugins, but whose executables are not plumb's. Such plugins
+// do not delete plumb's nftables elements.
+type Replacements struct {
+	Path []string        // the directories of the plugins
+	read map[string]bool // whether the plugin with this name is one, for executables that In has read
+}
+
+// NewReplacements returns the Replacements in the directories of path. It reads nothing.
+func NewReplacements(path []string) *Replacements { return &Replacements{path, map[string]bool{}} }
+
+// In returns the names of the replacements in a list. It reads each executable once.
+func (r *Replacements) In(list *libcni.NetworkConfigList) (names []string) {
 	for _, p := range list.Plugins {
-		file, err := cniinvoke.FindInPath(p.Network.Type, path)
-		if err == nil && slices.Contains(schema.Names(), p.Network.Type) && !isPlumbs(file) {
-			names = append(names, p.Network.Type)
+		name := p.Network.Type
+		if _, known := r.read[name]; !known {
+			file, err := cniinvoke.FindInPath(name, r.Path)
+			r.read[name] = err == nil && slices.Contains(schema.Names(), name) && !isPlumbs(file)
+		}
+		if r.read[name] {
+			names = append(names, name)
 		}
 	}
 	return names

@@ -167,11 +167,10 @@ var ErrNotChecked = errors.New("no verdict")
 var ErrForeign = errors.New("no plugin of the network is plumb's; use the tools of its plugins, or delete the pod or the container")
 
 // Check calls CHECK of the plugins in the attachment's chain, with the configuration and the result from libcni's
-// cache. It judges only plumb's plugins, because CHECK of other plugins can fail without a reason. For example, the
-// reference plugin portmap fails for containers without IPv6. This includes IPAM plugins. Another executable with the name of one of plumb's plugins
-// must answer, but its error is ignored. Check ends at a plugin that does not answer, or that
-// misses the container's interface, which the other plugins would repeat. It returns an error with advice if it can
-// call no plugin.
+// cache. It judges only plumb's plugins, also as IPAM plugins, because CHECK of other plugins can fail without a reason. For
+// example, the reference plugin portmap fails for containers without IPv6. Another executable with the name of one of plumb's
+// plugins must answer, but its error is ignored. Check ends at a plugin that does not answer, or that misses the container's
+// interface, which the other plugins would repeat. It returns an error with advice if it can call no plugin.
 func (c *Caller) Check(ctx context.Context, a *node.Attachment) (found []Damage, err error) {
 	list, runtime, err := a.Chain()
 	if err != nil {
