@@ -22,7 +22,7 @@ needed=(
 	ip:iproute2 nft:nftables iptables:iptables conntrack:conntrack ping:iputils-ping openssl:openssl jq:jq sysctl:procps
 	ipvsadm:ipvsadm git:git dbus-daemon:dbus firewalld:firewalld dnsmasq:dnsmasq-base kea-dhcp4:kea-dhcp4-server
 	curl:curl python3:python3
-	/usr/lib/cni/bridge:containernetworking-plugins
+	/lib/systemd/systemd-networkd:systemd /usr/lib/cni/bridge:containernetworking-plugins
 )
 # needed_by_all lists the same for --all and --nightly. The race detector needs a C compiler and the C library's headers.
 needed_by_all=(gcc:gcc /usr/include/stdio.h:libc6-dev shellcheck:shellcheck qemu-s390x-static:qemu-user-static lintian:lintian rpm:rpm)

@@ -207,7 +207,7 @@ func (o Options) checks(a asker, h host, held *state) []check {
 		{"returned-device", func(_ []*file, add addFunc) { held.findReturned(h, add) }},
 		{"reservation", held.findReservations}, {"foreign-target", held.findForeignTargets},
 		{"foreign-rule", h.findForeignRules}, {"forward-drop", h.findForwardDrop},
-		{"router-advertisements", h.findIgnoredRouters},
+		{"router-advertisements", h.findIgnoredRouters}, {"networkd", h.findNetworkd},
 		{"masq-exemption", h.findExemptions},
 		{"hidden-listener", func(_ []*file, add addFunc) { held.findHiddenListeners(h.ns, add) }},
 		{"check", func(files []*file, add addFunc) { a.findDamaged(held.live(), files, h.losses(), add) }},
