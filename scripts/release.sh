@@ -14,8 +14,8 @@
 #   scripts/release.sh [--once] [--out DIR] [ARCH…]    builds for the architectures, or for all of them
 #
 # The same sources, Go, tar and gzip produce the same bytes on every machine. To check this, the script builds everything
-# a second time, from a copy of the sources in another directory, with an empty build cache (or with the cache
-# SECOND_GOCACHE), and fails if a file differs. --once skips the second build. At the end, the script prints how another
+# a second time, from a copy of the sources in another directory, with another environment and an empty build cache (or
+# with the cache SECOND_GOCACHE), and fails if a file differs. --once skips the second build. At the end, the script prints how another
 # person repeats the build. The environment variable VERSION is the version of the release, as for build_linux.sh.
 # SOURCE_DATE_EPOCH is the time of the files, by default the time of the commit. The script does not replace the files
 # of a version that exists already.
@@ -166,7 +166,7 @@ again() {
 	tar --create --directory="$top" --exclude-vcs --exclude=./bin --exclude=./release --exclude=./.patched . | tar --extract --directory="$copy"
 	(
 		umask 077
-		TZ=Asia/Tokyo GOCACHE=${SECOND_GOCACHE:-$work/cache} "$copy/scripts/release.sh" --once --out "$work/again" "$@" >"$work/log"
+		TZ=Asia/Tokyo LC_ALL=C.UTF-8 GOAMD64=v3 GOARM=7 GOFLAGS=-ldflags=-w GOCACHE=${SECOND_GOCACHE:-$work/cache} "$copy/scripts/release.sh" --once --out "$work/again" "$@" >"$work/log"
 	) || die "the second build fails: $(cat "$work/log")"
 	chmod 0644 "$work/made"/*
 	diff --recursive --brief "$work/made" "$work/again" >&2 || die "the second build produced other bytes"

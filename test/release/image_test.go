@@ -91,13 +91,13 @@ func checkImage(t *testing.T, out string) {
 	if name := image.index.Annotations[oci.AnnotationRefName]; name != "registry.example/plumb:"+tag {
 		t.Errorf("unexpected name of the image: %q", name)
 	}
-	if len(image.manifests) != len(architectures) {
+	if len(image.manifests) != len(architectures()) {
 		t.Errorf("unexpected architectures of the image: %v", image.manifests)
 	}
-	for arch := range architectures {
+	for arch := range architectures() {
 		checkPlatform(t, image, arch, filepath.Join(out, archiveName(arch)))
 	}
-	blobs := 1 + 3*len(architectures)
+	blobs := 1 + 3*len(architectures())
 	if files := blobs + 2; len(image.files) != files {
 		t.Errorf("want %d files in the archive, got %d", files, len(image.files))
 	}

@@ -165,6 +165,9 @@ func checkRPM(t *testing.T, path string) {
 	}
 	name := "/mnt/release/" + filepath.Base(path)
 	d.run("rpm", "--dbpath", "/var/lib/rpm-test", "--checksig", "--nosignature", name)
+	if got := run(t, ".", nil, "rpm", "--query", "--package", "--queryformat", "%{BUILDHOST}", path); got != "reproducible" {
+		t.Errorf("want no name of a machine in the rpm, got %q", got)
+	}
 	rpm("--install", name)
 	d.expectCalls(restarted)
 	rpm("--upgrade", "--force", name)
