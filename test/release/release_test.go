@@ -195,7 +195,7 @@ func TestArchitectures(t *testing.T) {
 	for _, arch := range all {
 		if _, packed := architectures()[arch]; !packed {
 			modfile := strings.TrimSpace(run(t, root, []string{"GOARCH=" + arch}, "scripts/modfile.sh"))
-			run(t, root, []string{"GOFLAGS=" + modfile}, typecheck, arch, root, "./plugins/...", "./cmd/...")
+			run(t, root, []string{"MODFILE=" + modfile}, typecheck, arch, root, "./plugins/...", "./cmd/...")
 			run(t, root, nil, typecheck, arch, filepath.Join(root, "plugins/cluster-local/datastore/etcd"), ".")
 		}
 	}

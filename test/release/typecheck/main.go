@@ -2,12 +2,14 @@
 //
 //	typecheck ARCH DIR PATTERN…
 //
+// The environment variable MODFILE contains the flag that scripts/modfile.sh prints, which may be empty.
 // It is a separate program because the race detector, with which the tests run, makes it ten times slower.
 package main
 
 import (
 	"fmt"
 	"os"
+	"strings"
 
 	"golang.org/x/tools/go/packages"
 )
@@ -26,9 +28,10 @@ func main() {
 // check prints the errors of the packages and of their imports, and returns an error if there are any.
 func check(arch, dir string, patterns []string) error {
 	config := packages.Config{
-		Mode: packages.NeedName | packages.NeedCompiledGoFiles | packages.NeedImports | packages.NeedDeps | packages.NeedTypes | packages.NeedSyntax | packages.NeedTypesSizes,
-		Dir:  dir,
-		Env:  append(os.Environ(), "GOARCH="+arch, "CGO_ENABLED=0"),
+		Mode:       packages.NeedName | packages.NeedCompiledGoFiles | packages.NeedImports | packages.NeedDeps | packages.NeedTypes | packages.NeedSyntax | packages.NeedTypesSizes,
+		Dir:        dir,
+		Env:        append(os.Environ(), "GOARCH="+arch, "CGO_ENABLED=0"),
+		BuildFlags: strings.Fields(os.Getenv("MODFILE")),
 	}
 	loaded, err := packages.Load(&config, patterns...)
 	if err != nil || len(loaded) == 0 {

@@ -296,7 +296,7 @@ func (b *Bed) FillState() error {
 		var st unix.Statfs_t
 		err = unix.Fstatfs(int(f.Fd()), &st)
 		if err == nil {
-			err = unix.Fallocate(int(f.Fd()), 0, 0, int64(st.Bavail)*st.Bsize)
+			err = unix.Fallocate(int(f.Fd()), 0, 0, int64(st.Bavail)*int64(st.Bsize))
 		}
 		if err := errors.Join(err, f.Close()); err != nil {
 			return fmt.Errorf("fill %s: %w", dir, err)
