@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -196,6 +197,33 @@ var _ = Describe("plumb gc", func() {
 		Expect(inv.Attachments[0].ContainerID).To(Equal("live"))
 		Expect(filepath.Glob(b.path("cache/results/*"))).To(HaveLen(1))
 	})
+
+	// After the clock was set, the files of the attachments seem to be older than they are, or to come from the future.
+	DescribeTable("keeps living containers if the clock was set, and removes a dead one that is older than the list", func(d time.Duration, verdict string) {
+		live, runs, dead := newContainer("live", 8080), newContainer("runs"), newContainer("dead", 9090)
+		runs.RT.NetNS = fmt.Sprintf("/proc/%d/ns/net", startProcess(runs))
+		for _, p := range []*container{live, runs, dead} {
+			b.add(list, p)
+		}
+		dead.Remove(GinkgoTB())
+		b.awaitPorts(2)
+		b.ageBy(d)
+		reply := b.gc("live", "--live", "-")
+		Expect(reply.Exit).To(Equal(0), reply.Stderr)
+		Expect(reply.Stdout).To(And(MatchRegexp(`kept pods runs eth0: process \d+ runs in its namespace\n`), MatchRegexp(verdict)))
+		if d < 0 {
+			Expect(b.gc("", "--dead", "dead").Stdout).To(ContainSubstring("removed pods dead eth0\n"))
+		}
+		next := newContainer("next", 9091)
+		b.add(list, next)
+		Expect(next.IPs).NotTo(ContainElement(BeElementOf(live.IPs)))
+		for _, id := range []string{"live", "runs", "next"} {
+			Expect(b.check(list, id)).To(Succeed())
+		}
+	},
+		Entry("forward", 400*24*time.Hour, "removed pods dead eth0\n"),
+		Entry("back", -400*24*time.Hour, `kept pods dead eth0: the clock was set back, and its files are from 20\d\d-\S+; --dead deletes it\n`),
+	)
 
 	It("removes resources that name no attachment by GC", func() {
 		b.add(list, newContainer("live"))

@@ -158,7 +158,8 @@ func (b *testbed) add(list *libcni.NetworkConfigList, p *container) {
 	Expect(err).NotTo(HaveOccurred())
 }
 
-func startProcess(p *container) {
+// startProcess starts a process in the container, and returns its PID.
+func startProcess(p *container) int {
 	GinkgoHelper()
 	cmd := exec.Command("sleep", "infinity")
 	Expect(p.Start(cmd)).To(Succeed())
@@ -166,6 +167,7 @@ func startProcess(p *container) {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
+	return cmd.Process.Pid
 }
 
 // state returns the state of the host and of all files.

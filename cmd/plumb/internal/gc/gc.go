@@ -84,7 +84,7 @@ func NewPlan(inv *node.Inventory, live life.List, s Selection) (*Plan, error) {
 // reason is "" if gc deletes the attachment.
 func (s Selection) judge(inv *node.Inventory, a *node.Attachment, live life.List) (life.Life, string) {
 	verdict, why := inv.Judge(a, live)
-	kept := s.keepReason(inv.NetworkOf(a.Network), a, live)
+	kept := s.keepReason(inv, a, live)
 	switch {
 	case verdict == life.Alive:
 		return verdict, why
@@ -113,17 +113,20 @@ func (s Selection) judge(inv *node.Inventory, a *node.Attachment, live life.List
 const startTime = 10 * time.Minute
 
 // keepReason returns why an attachment is kept even if its container does not live.
-func (s Selection) keepReason(n *node.Network, a *node.Attachment, live life.List) string {
-	young := a.Youngest().After(live.Created.Add(-s.MinAge))
+func (s Selection) keepReason(inv *node.Inventory, a *node.Attachment, live life.List) string {
+	n, young := inv.NetworkOf(a.Network), a.Youngest().After(live.Created.Add(-s.MinAge))
+	future := a.Youngest().After(inv.Time.Add(node.MaxAddTime))
 	switch {
 	case !live.Covers(a.Network):
 		return "no list contains a container of its network"
-	case live.Dead != nil && young:
+	case live.Dead != nil && young && !future:
 		return "it is younger than " + s.MinAge.String() + " (--min-age)"
 	case live.Dead != nil:
 		return ""
 	case n.DisableGC:
 		return "disableGC is set in " + cmp.Or(n.File, "the configuration") + ", because other nodes or runtimes share the network"
+	case young && future:
+		return fmt.Sprintf("the clock was set back, and its files are from %s; --dead deletes it", a.Youngest().Format(time.RFC3339))
 	case young && live.None:
 		return "it may be newer than the answer that no container lives (--min-age)"
 	case young:
