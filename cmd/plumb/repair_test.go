@@ -235,6 +235,15 @@ var _ = Describe("plumb repair", func() {
 		Entry("if the attachment is locked", `{"code": 11, "msg": "another call"}`, "code 11: another call", "Try again later."),
 	)
 
+	It("says what to do if REPAIR does not end in time", func() {
+		b.attach(both, "two", "rep-a")
+		b.answer("REPAIR", "exec sleep 1000")
+		report, exit := b.repair("--timeout", "5s")
+		Expect(exit).To(Equal(exitFound))
+		Expect(report.Left).To(HaveExactElements(And(HaveField("Error", HaveSuffix("no answer in 5s")),
+			HaveField("Lines()", HaveExactElements("Try again with a longer --timeout.")))))
+	})
+
 	DescribeTable("leaves an attachment one of whose plugins gives no verdict, and never calls it healthy", func(breakIt func(b *stubbed), what, fix string) {
 		b.attach(both, "none", "rep-a", "rep-b")
 		breakIt(b)

@@ -67,6 +67,7 @@ func (d Damage) HasKind(kind string) bool {
 
 // Solution returns how to fix the damage without plumb repair.
 func (d Damage) Solution() Solution {
+	commands := d.commands()
 	switch {
 	case d.silent != (Solution{}):
 		return d.silent
@@ -74,13 +75,12 @@ func (d Damage) Solution() Solution {
 		return Solution{Advice: "Only ADD creates the interface of a container. Delete the pod or the container, and let the runtime create it again."}
 	case d.HasKind(types.ProblemConflict):
 		return Solution{Advice: "Delete one of the two pods or containers. plumb repair takes nothing from another container."}
-	}
-	commands := d.commands()
-	switch {
 	case commands != nil:
 		return Solution{Fix: strings.Join(commands, " && ")}
 	case Failure(d.Err).Code == types.CodeTryAgain:
 		return Solution{Advice: "Try again later."}
+	case errors.Is(d.Err, ErrNoAnswer):
+		return Solution{Advice: "Try again with a longer --timeout."}
 	}
 	return Solution{Advice: "No command restores this. Find out which program changed it, and then delete the pod or the container."}
 }
