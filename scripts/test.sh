@@ -20,7 +20,7 @@ cd "$(dirname "$0")/.."
 # package. test/programs_test.go checks that the lists are complete.
 needed=(
 	ip:iproute2 nft:nftables iptables:iptables conntrack:conntrack ping:iputils-ping openssl:openssl jq:jq sysctl:procps
-	ipvsadm:ipvsadm git:git dbus-daemon:dbus firewalld:firewalld dnsmasq:dnsmasq-base kea-dhcp4:kea-dhcp4-server
+	git:git dbus-daemon:dbus firewalld:firewalld dnsmasq:dnsmasq-base kea-dhcp4:kea-dhcp4-server
 	curl:curl python3:python3
 	/lib/systemd/systemd-networkd:systemd /usr/lib/cni/bridge:containernetworking-plugins
 )

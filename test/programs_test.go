@@ -40,7 +40,7 @@ var packages = map[string]string{
 	"openssl": "openssl", "curl": "curl", "wget": "wget", "jq": "jq", "nc": "netcat-openbsd", "socat": "socat", "python3": "python3", "perl": "perl",
 	"bc": "bc", "lsof": "lsof", "fuser": "psmisc", "setfacl": "acl", "mkfs.ext4": "e2fsprogs", "dnsmasq": "dnsmasq-base",
 	"dbus-daemon": "dbus", "firewalld": "firewalld", "kea-dhcp4": "kea-dhcp4-server",
-	"ipvsadm": "ipvsadm",
+	"ipvsadm": "ipvsadm", "ipset": "ipset",
 	"lintian": "lintian", "rpm": "rpm",
 }
 
@@ -59,11 +59,11 @@ type installation struct {
 }
 
 var installations = []installation{
-	{"scripts/test.sh", []string{"build_linux.sh", "scripts", "pkg", "plugins", "test"}, nil},
+	{"scripts/test.sh", []string{"build_linux.sh", "scripts", "pkg", "plugins", "test"}, []string{"test/e2e/ipvs_test.go"}},
 	{"scripts/bench.sh", []string{"build_linux.sh", "scripts/bench.sh", "scripts/sandbox.sh", "test/bench", "test/nstest"}, daemons},
 	{"scripts/quickstart.sh", []string{"build_linux.sh", "scripts/quickstart.sh"}, nil},
 	{"plugins/cluster-local/quickstart.sh", []string{"build_linux.sh", "plugins/cluster-local/quickstart.sh"}, nil},
-	{"test/vm/run.sh", []string{"build_linux.sh", "scripts/sandbox.sh", "test/vm", "test/nstest", "pkg", "plugins"}, append([]string{"plugins/cluster-local/quickstart.sh"}, daemons...)},
+	{"test/vm/run.sh", []string{"build_linux.sh", "scripts/sandbox.sh", "test/vm", "test/nstest", "test/e2e/ipvs_test.go", "pkg", "plugins"}, append([]string{"plugins/cluster-local/quickstart.sh"}, daemons...)},
 	{"test/runtimes/run.sh", []string{"build_linux.sh", "scripts/sandbox.sh", "test/runtimes", "test/nstest"}, daemons},
 	{"test/node/run.sh", []string{"build_linux.sh", "scripts/programs.sh", "test/node", "test/nstest"}, daemons},
 	{"plugins/cluster-local/test/run.sh", []string{"build_linux.sh", "scripts/sandbox.sh", "plugins/cluster-local/quickstart.sh", "plugins/cluster-local/test", "test/nstest"}, daemons},

@@ -58,7 +58,7 @@ func (network *testNetwork) tool(command ...string) string {
 	Expect(os.MkdirAll(conf, 0o755)).To(Succeed())
 	Expect(os.MkdirAll(data, 0o755)).To(Succeed())
 	Expect(os.WriteFile(filepath.Join(conf, "10-network.conflist"), network.List.Bytes, 0o644)).To(Succeed())
-	out, _ := network.Host.Exec(filepath.Join(nstest.Build(GinkgoTB(), "plumb"), "plumb"), append(command, "--conf-dir", conf,
+	out, _ := network.Host.Exec(filepath.Join(nstest.Build(GinkgoTB(), "plumb"), "plumb"), append(command, "--timeout", "10m", "--conf-dir", conf,
 		"--cni-path", strings.Join(network.CNI.Path, ":"), "--cache-dir", filepath.Join(network.Dir, "cache"), "--data-dir", data)...)
 	return out
 }

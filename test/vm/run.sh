@@ -122,6 +122,9 @@ plugins() {
 	fi
 	[ -n "${CNI_REFERENCE:-}" ] || CNI_REFERENCE=$("$root/scripts/programs.sh" reference)
 	export CNI_REFERENCE
+	# a spec of test/e2e starts kube-proxy, which run.sh does not build, because this takes minutes
+	KUBERNETES=$("$root/scripts/programs.sh" --cached kubernetes kube-proxy 2>/dev/null) || KUBERNETES=''
+	export KUBERNETES
 }
 
 # packages prints the packages with labelled specs. The packages that take longest come first. If the file $lacking says which
@@ -204,7 +207,7 @@ fi
 [ "$(uname -m)" = x86_64 ] || die "this works on amd64 only"
 [ -z "${CNI_TEST_NEEDS:-}" ] || [ -f "$CNI_TEST_NEEDS" ] || die "CNI_TEST_NEEDS: $CNI_TEST_NEEDS does not exist"
 "$root/scripts/need.sh" qemu-system-x86_64:qemu-system-x86 busybox:busybox-static modprobe:kmod cpio:cpio xz:xz-utils \
-	ip:iproute2 nft:nftables iptables:iptables conntrack:conntrack ping:iputils-ping sysctl:procps dnsmasq:dnsmasq-base ipvsadm:ipvsadm # for the tests in the virtual machine
+	ip:iproute2 nft:nftables iptables:iptables conntrack:conntrack ping:iputils-ping sysctl:procps dnsmasq:dnsmasq-base ipvsadm:ipvsadm ipset:ipset # for the tests in the virtual machine
 work=$(mktemp -d)
 fetching=''
 trap 'rm -rf "$work" "$fetching"' EXIT
