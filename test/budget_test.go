@@ -22,7 +22,7 @@ type budget struct {
 // subdirectories.
 var budgets = map[string]budget{
 	"cmd/cni-conformance":     {lines: 3580},
-	"cmd/plumb":               {lines: 12280, why: "reading, judging and removing are packages of their own"},
+	"cmd/plumb":               {lines: 12260, why: "reading, judging and removing are packages of their own"},
 	"pkg/attach":              {lines: 2020},
 	"pkg/claims":              {lines: 820},
 	"pkg/dhcp":                {lines: 1060},
@@ -35,7 +35,7 @@ var budgets = map[string]budget{
 	"pkg/masq":                {lines: 560},
 	"pkg/nft":                 {lines: 2060},
 	"pkg/nl":                  {lines: 3980, why: "a list that changes meanwhile is requested again"},
-	"pkg/ns":                  {lines: 280},
+	"pkg/ns":                  {lines: 300},
 	"pkg/pool":                {lines: 2760},
 	"pkg/skel":                {lines: 1420, why: "errors of environment variables say what is allowed"},
 	"pkg/statefile":           {lines: 240},

@@ -10,8 +10,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"runtime"
 	"slices"
+	"strconv"
 
 	"github.com/plumb-cni/plumb/v2/pkg/trace"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
@@ -73,6 +75,24 @@ type ID struct{ device, inode uint64 }
 
 // IDAt returns the ID of the namespace at path, without opening it.
 func IDAt(path string) (ID, error) { return identify(unix.Stat, path) }
+
+// Processes returns one process for each network namespace except that of this process. If this process is not in the host's PID
+// namespace, /proc shows only some processes. A namespace without a process therefore does not prove that its container
+// is gone.
+func Processes() (map[ID]int, error) {
+	entries, err := os.ReadDir("/proc")
+	all := map[ID]int{}
+	for _, e := range entries {
+		if pid, err := strconv.Atoi(e.Name()); err == nil {
+			if id, err := IDAt("/proc/" + e.Name() + "/ns/net"); err == nil && all[id] == 0 {
+				all[id] = pid
+			}
+		}
+	}
+	own, _ := IDAt("/proc/self/ns/net")
+	delete(all, own)
+	return all, err
+}
 
 // identify returns the ID of the namespace whose file stat describes.
 func identify[File any](stat func(File, *unix.Stat_t) error, file File) (ID, error) {

@@ -2,8 +2,8 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
-	"path/filepath"
 
 	"github.com/plumb-cni/plumb/v2/pkg/attach"
 	"github.com/plumb-cni/plumb/v2/pkg/nl"
@@ -127,23 +127,25 @@ func (s *state) savedNS(t *trace.Tracer) *ns.Handle {
 	if s.NetNS == 0 {
 		return nil
 	}
-	processes, _ := filepath.Glob("/proc/[1-9]*/ns/net") // the pattern is valid
-	seen := map[ns.ID]bool{}
-	for _, path := range append([]string{s.Sandbox}, processes...) {
-		id, err := ns.IDAt(path)
-		if err != nil || seen[id] {
-			continue
-		}
-		seen[id] = true
-		h, err := ns.Open(path, t)
-		if err != nil {
-			continue
-		}
-		if h.Cookie() == s.NetNS {
+	if h := s.openSaved(s.Sandbox, t); h != nil {
+		return h
+	}
+	processes, _ := ns.Processes()
+	for _, pid := range processes {
+		if h := s.openSaved(fmt.Sprintf("/proc/%d/ns/net", pid), t); h != nil {
 			return h
 		}
-		_ = h.Close()
 	}
+	return nil
+}
+
+// openSaved returns the namespace at path if it is the saved one, or nil.
+func (s *state) openSaved(path string, t *trace.Tracer) *ns.Handle {
+	h, err := ns.Open(path, t)
+	if err != nil || h.Cookie() == s.NetNS {
+		return h
+	}
+	_ = h.Close()
 	return nil
 }
 

@@ -94,26 +94,8 @@ type container struct {
 	named int
 }
 
-// processes returns one process for each network namespace except the host's. If this process is not in the host's PID
-// namespace, /proc shows only some processes. A namespace without a process therefore does not prove that its container
-// is gone.
-func processes() (map[ns.ID]int, error) {
-	entries, err := os.ReadDir("/proc")
-	all := map[ns.ID]int{}
-	for _, e := range entries {
-		if pid, err := strconv.Atoi(e.Name()); err == nil {
-			if id, err := ns.IDAt("/proc/" + e.Name() + "/ns/net"); err == nil && all[id] == 0 {
-				all[id] = pid
-			}
-		}
-	}
-	own, _ := ns.IDAt("/proc/self/ns/net")
-	delete(all, own)
-	return all, err
-}
-
 func (inv *Inventory) findContainers(host *ns.Handle) error {
-	all, err := processes()
+	all, err := ns.Processes()
 	for _, a := range inv.Attachments {
 		c := inv.containers[a.ContainerID]
 		if a.namespaces == life.Exists {
