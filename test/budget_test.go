@@ -21,7 +21,7 @@ type budget struct {
 // budgets lists the budget of each package under pkg, of each plugin, and of the tool, with their
 // subdirectories.
 var budgets = map[string]budget{
-	"cmd/cni-conformance":     {lines: 3580},
+	"cmd/cni-conformance":     {lines: 3420},
 	"cmd/plumb":               {lines: 12260, why: "reading, judging and removing are packages of their own"},
 	"pkg/attach":              {lines: 2020},
 	"pkg/claims":              {lines: 820},

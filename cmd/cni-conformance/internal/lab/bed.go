@@ -287,6 +287,15 @@ func (b *Bed) AddFirst(n int, c *Container) error {
 	return nil
 }
 
+// AddBefore attaches a new container by the plugins before plugin i.
+func (b *Bed) AddBefore(i int) (*Container, error) {
+	c, err := b.NewContainer()
+	if err != nil {
+		return nil, err
+	}
+	return c, b.AddFirst(i, c)
+}
+
 // AddOne calls ADD of plugin i, after the plugins before it, and appends its result.
 func (b *Bed) AddOne(i int, c *Container) error {
 	call := b.Run(b.Prepare("ADD", i, c))
@@ -301,47 +310,36 @@ func (b *Bed) AddOne(i int, c *Container) error {
 }
 
 // AddNew attaches a new container.
-func (b *Bed) AddNew() (*Container, error) {
-	c, err := b.NewContainer()
-	if err != nil {
-		return nil, err
-	}
-	return c, b.Add(c)
-}
+func (b *Bed) AddNew() (*Container, error) { return b.AddBefore(len(b.Plugins)) }
 
 // Del calls DEL of all plugins in reverse order. Unlike a runtime, it continues after an error, and joins the errors.
 // change may modify each call.
-func (b *Bed) Del(c *Container, change ...func(*Call)) error {
-	var errs []error
-	for i := len(b.Plugins) - 1; i >= 0; i-- {
-		call := b.Prepare("DEL", i, c)
-		for _, f := range change {
-			f(&call)
-		}
-		errs = append(errs, b.Run(call).Err())
-	}
-	return errors.Join(errs...)
-}
+func (b *Bed) Del(c *Container, change ...func(*Call)) error { return b.all("DEL", c, change...) }
 
 // Check calls CHECK of all plugins.
-func (b *Bed) Check(c *Container) error {
-	var errs []error
-	for i := range b.Plugins {
-		errs = append(errs, b.Run(b.Prepare("CHECK", i, c)).Err())
-	}
-	return errors.Join(errs...)
-}
+func (b *Bed) Check(c *Container) error { return b.all("CHECK", c) }
 
 // GC calls GC of all plugins, for which only the attachments of these containers are valid.
 func (b *Bed) GC(valid ...*Container) error {
-	var errs []error
 	attachments := []any{}
 	for _, c := range valid {
 		attachments = append(attachments, map[string]any{"containerID": c.ID, "ifname": c.IfName})
 	}
+	return b.all("GC", nil, func(c *Call) {
+		c.EditConfig(func(conf map[string]any) { conf["cni.dev/valid-attachments"] = attachments })
+	})
+}
+
+func (b *Bed) all(command string, c *Container, change ...func(*Call)) error {
+	var errs []error
 	for i := range b.Plugins {
-		call := b.Prepare("GC", i, nil)
-		call.EditConfig(func(conf map[string]any) { conf["cni.dev/valid-attachments"] = attachments })
+		if command == "DEL" {
+			i = len(b.Plugins) - 1 - i
+		}
+		call := b.Prepare(command, i, c)
+		for _, f := range change {
+			f(&call)
+		}
 		errs = append(errs, b.Run(call).Err())
 	}
 	return errors.Join(errs...)

@@ -85,10 +85,10 @@ type Failure struct {
 	Details    string  `json:"details"`
 }
 
-// Failure parses the error result.
+// Failure parses the error result. It ignores what follows the object.
 func (c *Call) Failure() (*Failure, error) {
 	var f Failure
-	if err := json.Unmarshal([]byte(c.Stdout), &f); err != nil {
+	if err := json.NewDecoder(strings.NewReader(c.Stdout)).Decode(&f); err != nil {
 		return nil, fmt.Errorf("want one JSON object on stdout, got %.200q: %w", c.Stdout, err)
 	}
 	if f.Code == nil || f.Msg == "" {

@@ -18,11 +18,11 @@ func gcCases() []Case {
 			Requirement: "STATUS calls STATUS of the IPAM plugin, and fails if that call fails."},
 		{ID: "STATUS-4", Section: "2, STATUS", Level: should, applies: []condition{delegate}, check: statusCode,
 			Requirement: "If the IPAM plugin reports code 50, the error of STATUS has the code 50 or 51."},
-		{ID: "GC-1", Section: "2, GC", Level: must, check: gcAllValid,
+		{ID: "GC-1", Section: "2, GC", Level: must, check: attached(gcAllValid),
 			Requirement: "GC that lists every attachment succeeds, prints nothing on stdout and removes nothing."},
-		{ID: "GC-2", Section: "2, GC", Level: should, applies: []condition{twoAttachments}, check: gcOneValid,
+		{ID: "GC-2", Section: "2, GC", Level: should, applies: []condition{twoAttachments}, check: warmed(gcOneValid),
 			Requirement: "GC removes what a deleted container left that it does not list, and nothing of the container that it lists."},
-		{ID: "GC-3", Section: "2, GC", Level: should, applies: []condition{ownInterface}, check: gcNoneValid,
+		{ID: "GC-3", Section: "2, GC", Level: should, applies: []condition{ownInterface}, check: warmed(gcNoneValid),
 			Requirement: "GC with an empty list removes what a deleted container left."},
 	})
 }
@@ -76,11 +76,7 @@ func statusCode(b *bench) error {
 	return nil
 }
 
-func gcAllValid(b *bench) error {
-	c, err := b.AddNew()
-	if err != nil {
-		return err
-	}
+func gcAllValid(b *bench, c *lab.Container) error {
 	before, err := b.State(c)
 	if err != nil {
 		return err
@@ -103,17 +99,11 @@ func gcAllValid(b *bench) error {
 }
 
 func gcOneValid(b *bench) error {
-	if err := b.warm(); err != nil {
-		return err
-	}
 	valid := b.Containers[1]
 	return b.collected(func() error { return b.GC(valid) }, valid)
 }
 
 func gcNoneValid(b *bench) error {
-	if err := b.warm(); err != nil {
-		return err
-	}
 	if !b.one {
 		if err := b.Del(b.Containers[1]); err != nil {
 			return err
@@ -169,10 +159,7 @@ func (b *bench) spiedAdd(lines string) (*lab.Container, *lab.Call, error) {
 	if err := b.spy(i, lines); err != nil {
 		return nil, nil, err
 	}
-	c, err := b.NewContainer()
-	if err == nil {
-		err = b.AddFirst(i, c)
-	}
+	c, err := b.AddBefore(i)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -2,7 +2,6 @@ package suite
 
 import (
 	"encoding/json"
-	"fmt"
 	"net/netip"
 	"strings"
 
@@ -50,14 +49,15 @@ func parseResult(text string) (*result, error) {
 	return &r, nil
 }
 
-// attached returns a new container, and its result.
-func (b *bench) attached() (*lab.Container, *result, error) {
-	c, err := b.AddNew()
-	if err != nil {
-		return nil, nil, err
-	}
-	r, err := parseResult(c.Result())
-	return c, r, err
+// withResult is attached for a check of the result.
+func withResult(check func(*bench, *lab.Container, *result) error) func(*bench) error {
+	return attached(func(b *bench, c *lab.Container) error {
+		r, err := parseResult(c.Result())
+		if err != nil {
+			return err
+		}
+		return check(b, c, r)
+	})
 }
 
 // namespace returns the namespace of interface i of a result.
@@ -88,24 +88,23 @@ func hasLink(n *lab.NS, name string) bool {
 	return n.Do(func() error { _, err := netlink.LinkByName(name); return err }) == nil
 }
 
-// eachInterface calls f for each interface of the result that exists.
-func eachInterface(f func(text string, r *result, i int, link netlink.Link) error) func(*bench) error {
-	return func(b *bench) error {
-		c, r, err := b.attached()
-		if err != nil {
-			return err
-		}
-		for i := range r.Interfaces {
+// eachInterface calls judge for each interface of the result that exists. Without judge, all must exist.
+func eachInterface(judge func(want iface, got *netlink.LinkAttrs) error) func(*bench) error {
+	return withResult(func(b *bench, c *lab.Container, r *result) error {
+		for i, want := range r.Interfaces {
 			link, err := b.link(r, i, c)
-			if err == nil {
-				err = f(fmt.Sprintf("interfaces[%d], %s", i, r.Interfaces[i].Name), r, i, link)
-			}
-			if err != nil {
+			if err != nil && judge == nil {
 				return err
+			}
+			if err != nil || judge == nil {
+				continue
+			}
+			if err := judge(want, link.Attrs()); err != nil {
+				return failf("interfaces[%d], %s: %w", i, want.Name, err)
 			}
 		}
 		return nil
-	}
+	})
 }
 
 // addressOf returns address i of a result and its interface in the container. ok is false if the address belongs to

@@ -3,7 +3,6 @@ package suite
 import (
 	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"strings"
 
@@ -13,11 +12,11 @@ import (
 // robustCases returns the cases of what the specification does not require, but operators need.
 func robustCases() []Case {
 	cases := []Case{
-		{ID: "LEFT-1", Section: "2, DEL", check: left("after DEL"),
+		{ID: "LEFT-1", Section: "2, DEL", check: left(detach()),
 			Requirement: "ADD and DEL leave no link, address, route, rule, neighbour, qdisc, filter, nftables object, iptables rule or file."},
-		{ID: "LEFT-2", Section: "2, DEL", applies: []condition{ownInterface}, check: left("after DEL without CNI_NETNS and prevResult", lab.WithoutNetns, lab.WithoutPrevResult),
+		{ID: "LEFT-2", Section: "2, DEL", applies: []condition{ownInterface}, check: left(detach(lab.WithoutNetns, lab.WithoutPrevResult), remove),
 			Requirement: "ADD, and DEL without CNI_NETNS and prevResult, leave nothing on the host."},
-		{ID: "LEFT-3", Section: "2, DEL", applies: []condition{ownInterface}, check: leftAfterContainer,
+		{ID: "LEFT-3", Section: "2, DEL", applies: []condition{ownInterface}, check: left(remove, detach()),
 			Requirement: "ADD, and DEL after the container's namespace was deleted, leave nothing on the host."},
 		{ID: "LEFT-4", Section: "2, ADD", check: leftByFailure,
 			Requirement: "An ADD that fails leaves nothing, even before DEL: with a namespace that does not exist, or an interface name that is taken."},
@@ -42,6 +41,7 @@ func robustCases() []Case {
 	}
 	for i := range cases {
 		cases[i].Profile, cases[i].Level = robust, "ROBUST"
+		cases[i].check = warmed(cases[i].check)
 	}
 	return cases
 }
@@ -57,6 +57,15 @@ func (b *bench) warm() error {
 		_, err = b.AddNew()
 	}
 	return err
+}
+
+func warmed(check func(*bench) error) func(*bench) error {
+	return func(b *bench) error {
+		if err := b.warm(); err != nil {
+			return err
+		}
+		return check(b)
+	}
 }
 
 // fresh returns a container that is not attached, and the state with it.
@@ -84,99 +93,67 @@ func (b *bench) restored(when string, before []string, containers ...*lab.Contai
 	return failf("%s, the state differs:\n%s", when, diff)
 }
 
-func left(when string, change ...func(*lab.Call)) func(*bench) error {
+// left runs the steps with an attached container. If one of them removes the container, only the host matters.
+func left(steps ...step) func(*bench) error {
 	return func(b *bench) error {
-		if err := b.warm(); err != nil {
-			return err
-		}
 		c, before, err := b.freshAttached()
 		if err != nil {
 			return err
 		}
-		if err := b.Del(c, change...); err != nil {
-			return asFailure("DEL", err)
+		for _, step := range steps {
+			if err := step(b, c); err != nil {
+				return err
+			}
 		}
-		if len(change) == 0 {
-			return b.restored(when, before, c)
+		if len(steps) == 1 {
+			return b.restored("after DEL", before, c)
 		}
-		// A plugin cannot reach the namespace.
-		if err := c.Remove(); err != nil {
-			return err
-		}
-		return b.restored(when, withoutContainer(before))
+		return b.restored("after DEL", withoutContainer(before))
 	}
 }
 
-func leftAfterContainer(b *bench) error {
-	if err := b.warm(); err != nil {
-		return err
-	}
-	c, before, err := b.freshAttached()
-	if err != nil {
-		return err
-	}
-	if err := c.Remove(); err != nil {
-		return err
-	}
-	if err := b.Del(c); err != nil {
-		return asFailure("DEL", err)
-	}
-	return b.restored("after DEL", withoutContainer(before))
+// detach calls DEL. Other cases judge whether it succeeds.
+func detach(change ...func(*lab.Call)) step {
+	return func(b *bench, c *lab.Container) error { _ = b.Del(c, change...); return nil }
 }
 
 // leftByFailure lets ADD of each plugin fail, after ADD of the plugins before it.
 func leftByFailure(b *bench) error {
-	if err := b.warm(); err != nil {
-		return err
-	}
-	for i, p := range b.Plugins {
-		for _, mistake := range []string{"with a namespace that does not exist", "with an interface name that is taken"} {
-			c, err := b.NewContainer()
-			if err == nil {
-				err = b.AddFirst(i, c)
-			}
-			if err != nil {
-				return err
-			}
-			taken := mistake == "with an interface name that is taken"
-			if taken && i != b.creator {
-				continue
-			}
-			if taken {
-				err = takeName(c, net.HardwareAddr{2, 0, 0, 0, 0xcf, 1})
-			}
-			if err != nil {
-				return err
-			}
-			before, err := b.State(c)
-			if err != nil {
-				return err
-			}
-			call := b.Prepare("ADD", i, c)
-			if !taken {
-				call.Set("CNI_NETNS", lab.Scratch+"/no-such-namespace")
-			}
-			if !b.Run(call).OK() {
-				err = b.restored(fmt.Sprintf("after ADD of %s %s failed", p.Type, mistake), before, c)
-			}
-			if err != nil {
-				return err
-			}
-			_ = b.Del(c)
+	for i := range b.Plugins {
+		err := b.leftByMistake(i, "after ADD with a namespace that does not exist failed", func(_ *lab.Container, call *lab.Call) error {
+			call.Set("CNI_NETNS", lab.Scratch+"/no-such-namespace")
+			return nil
+		})
+		if err == nil && i == b.creator {
+			err = b.leftByMistake(i, "after ADD with an interface name that is taken failed", func(c *lab.Container, _ *lab.Call) error { return takeName(c) })
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-func leftByDelegate(b *bench) error {
-	if err := b.warm(); err != nil {
+func (b *bench) leftByMistake(i int, when string, mistake func(*lab.Container, *lab.Call) error) error {
+	c, err := b.AddBefore(i)
+	if err != nil {
 		return err
 	}
-	i := b.delegating()
-	c, err := b.NewContainer()
-	if err == nil {
-		err = b.AddFirst(i, c)
+	call := b.Prepare("ADD", i, c)
+	if err := mistake(c, &call); err != nil {
+		return err
 	}
+	before, err := b.State(c)
+	if err == nil && !b.Run(call).OK() {
+		err = b.restored(when, before, c)
+	}
+	_ = b.Del(c)
+	return err
+}
+
+func leftByDelegate(b *bench) error {
+	i := b.delegating()
+	c, err := b.AddBefore(i)
 	if err == nil {
 		err = b.spy(i, spyFails("ADD", 123))
 	}
@@ -196,9 +173,6 @@ func leftByDelegate(b *bench) error {
 // killed kills each plugin at each system call of a command in turn, or at Kills of them.
 func killed(command string) func(*bench) error {
 	return func(b *bench) error {
-		if err := b.warm(); err != nil {
-			return err
-		}
 		for i := range b.Plugins {
 			_, total, err := b.kill(command, i, 0)
 			if err != nil {
@@ -256,9 +230,6 @@ func (b *bench) kill(command string, i, n int) (at string, total int, err error)
 }
 
 func many(b *bench) error {
-	if err := b.warm(); err != nil {
-		return err
-	}
 	before, err := b.State()
 	if err == nil {
 		err = addConcurrent(32)(b)
@@ -270,9 +241,6 @@ func many(b *bench) error {
 }
 
 func twoDels(b *bench) error {
-	if err := b.warm(); err != nil {
-		return err
-	}
 	for range 5 {
 		c, before, err := b.freshAttached()
 		if err != nil {
@@ -289,9 +257,6 @@ func twoDels(b *bench) error {
 }
 
 func delDuringAdd(b *bench) error {
-	if err := b.warm(); err != nil {
-		return err
-	}
 	for range 5 {
 		c, before, err := b.fresh()
 		if err != nil {
@@ -317,9 +282,6 @@ func delDuringAdd(b *bench) error {
 // brokenDisk attaches a container while the plugins' directories are broken.
 func brokenDisk(damage func(*lab.Bed) error) func(*bench) error {
 	return func(b *bench) error {
-		if err := b.warm(); err != nil {
-			return err
-		}
 		c, before, err := b.fresh()
 		if err == nil {
 			err = damage(b.Bed)

@@ -6,13 +6,13 @@ import (
 	"net"
 	"net/netip"
 	"reflect"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
 
 	"github.com/containernetworking/cni/pkg/types/create"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/mod/semver"
 
 	"github.com/plumb-cni/plumb/v2/cmd/cni-conformance/internal/lab"
 )
@@ -50,8 +50,11 @@ func versionsOf(call *lab.Call) []string {
 	return answer.SupportedVersions
 }
 
+func malformed(version string) bool {
+	return !semver.IsValid("v"+version) || strings.Count(version, ".") < 2
+}
+
 func versionList(b *bench) error {
-	valid := regexp.MustCompile(`^\d+\.\d+\.\d+`)
 	for i := range b.Plugins {
 		call := b.Run(versionCall(b.Bed, i))
 		if err := call.Err(); err != nil {
@@ -61,7 +64,7 @@ func versionList(b *bench) error {
 			return asFailure("VERSION", err)
 		}
 		versions := versionsOf(call)
-		if len(versions) == 0 || slices.ContainsFunc(versions, func(v string) bool { return !valid.MatchString(v) }) {
+		if len(versions) == 0 || slices.ContainsFunc(versions, malformed) {
 			return failf("%s: supportedVersions: want semantic versions, got %.200q", b.Plugins[i].Type, call.Stdout)
 		}
 	}
@@ -98,17 +101,17 @@ func addCases() []Case {
 	return []Case{
 		{ID: "ADD-1", Section: "5, ADD Success", Level: must, check: addVersions,
 			Requirement: "In each version that all plugins list, ADD prints one JSON object in the form of that version, whose cniVersion is the version on stdin."},
-		{ID: "ADD-2", Section: "2, ADD", Level: must, applies: []condition{interfacePlugin}, check: addCreates,
+		{ID: "ADD-2", Section: "2, ADD", Level: must, applies: []condition{interfacePlugin}, check: withResult(addCreates),
 			Requirement: "ADD creates the interface CNI_IFNAME in the namespace CNI_NETNS, and its result contains the interface."},
-		{ID: "ADD-3", Section: "5, ADD Success", Level: must, check: eachInterface(func(string, *result, int, netlink.Link) error { return nil }),
+		{ID: "ADD-3", Section: "5, ADD Success", Level: must, check: eachInterface(nil),
 			Requirement: "Each interface of the result exists: on the host if it has no sandbox, otherwise in the namespace CNI_NETNS."},
 		{ID: "ADD-4", Section: "5, ADD Success", Level: must, check: eachInterface(sameMAC),
 			Requirement: "The MAC address of each interface in the result is the MAC address of the interface."},
 		{ID: "ADD-5", Section: "5, ADD Success", Level: must, applies: []condition{since("1.1.0")}, check: eachInterface(sameMTU),
 			Requirement: "If the result contains the MTU of an interface, it is the MTU of the interface."},
-		{ID: "ADD-6", Section: "5, ADD Success", Level: must, check: addAddresses,
+		{ID: "ADD-6", Section: "5, ADD Success", Level: must, check: withResult(addAddresses),
 			Requirement: "Each address in the result is assigned to the interface that its index names."},
-		{ID: "ADD-7", Section: "5, ADD Success", Level: must, applies: []condition{interfacePlugin}, check: addRoutes,
+		{ID: "ADD-7", Section: "5, ADD Success", Level: must, applies: []condition{interfacePlugin}, check: withResult(addRoutes),
 			Requirement: "Each route in the result exists in the container."},
 		{ID: "ADD-8", Section: "2, ADD", Level: must, applies: []condition{interfacePlugin}, check: addTaken,
 			Requirement: "If the container already has an interface CNI_IFNAME, ADD fails and does not change that interface."},
@@ -116,11 +119,11 @@ func addCases() []Case {
 			Requirement: "Eight ADDs for different containers at the same time succeed with different addresses, and so do their DELs."},
 		{ID: "ADD-10", Section: "2, Parameters", Level: should, check: addForeignArgs,
 			Requirement: "With IgnoreUnknown=1 in CNI_ARGS, ADD accepts keys that the plugin does not know, because a runtime passes CNI_ARGS to every plugin."},
-		{ID: "CHAIN-1", Section: "2, ADD", Level: must, applies: []condition{chain}, check: chainPasses,
+		{ID: "CHAIN-1", Section: "2, ADD", Level: must, applies: []condition{chain}, check: attached(chainPasses),
 			Requirement: "The result of a chained plugin contains the interfaces, addresses and DNS of prevResult, and the routes that still exist."},
 		{ID: "CAPABILITY-1", Section: "3, Deriving runtimeConfig", Level: should, applies: []condition{interfacePlugin, capability("mac")}, check: capabilityMAC,
 			Requirement: "With the capability mac, the interface gets the MAC address in runtimeConfig."},
-		{ID: "CAPABILITY-2", Section: "3, Deriving runtimeConfig", Level: should, applies: []condition{capability("ips")}, check: capabilityIPs,
+		{ID: "CAPABILITY-2", Section: "3, Deriving runtimeConfig", Level: should, applies: []condition{capability("ips")}, check: withResult(capabilityIPs),
 			Requirement: "With the capability ips, the result contains the addresses in runtimeConfig."},
 	}
 }
@@ -144,7 +147,7 @@ func addVersions(b *bench) error {
 			}
 		}
 		if err := b.Del(c); err != nil {
-			return asFailure("version "+v, err)
+			return err
 		}
 	}
 	return nil
@@ -182,11 +185,7 @@ func wantForm(text, version string) error {
 	return nil
 }
 
-func addCreates(b *bench) error {
-	c, r, err := b.attached()
-	if err != nil {
-		return err
-	}
+func addCreates(_ *bench, c *lab.Container, r *result) error {
 	if !hasLink(c.NS, c.IfName) {
 		return failf("there is no %s in %s", c.IfName, c.Path)
 	}
@@ -198,29 +197,24 @@ func addCreates(b *bench) error {
 	return failf("interfaces: want an entry with the name %s and the sandbox %s, got %s", c.IfName, c.Path, c.Result())
 }
 
-func sameMAC(where string, r *result, i int, link netlink.Link) error {
-	text, got := r.Interfaces[i].MAC, link.Attrs().HardwareAddr
-	if text == "" || link.Attrs().Flags&net.FlagLoopback != 0 {
+func sameMAC(want iface, got *netlink.LinkAttrs) error {
+	if want.MAC == "" || got.Flags&net.FlagLoopback != 0 {
 		return nil
 	}
-	if mac, err := net.ParseMAC(text); err != nil || mac.String() != got.String() {
-		return failf("%s: the result says that the MAC address is %q, the kernel says %s", where, text, got)
+	if mac, err := net.ParseMAC(want.MAC); err != nil || mac.String() != got.HardwareAddr.String() {
+		return failf("the result says that the MAC address is %q, the kernel says %s", want.MAC, got.HardwareAddr)
 	}
 	return nil
 }
 
-func sameMTU(where string, r *result, i int, link netlink.Link) error {
-	if mtu := r.Interfaces[i].MTU; mtu != 0 && mtu != link.Attrs().MTU {
-		return failf("%s: the result says that the MTU is %d, the kernel says %d", where, mtu, link.Attrs().MTU)
+func sameMTU(want iface, got *netlink.LinkAttrs) error {
+	if want.MTU != 0 && want.MTU != got.MTU {
+		return failf("the result says that the MTU is %d, the kernel says %d", want.MTU, got.MTU)
 	}
 	return nil
 }
 
-func addAddresses(b *bench) error {
-	c, r, err := b.attached()
-	if err != nil {
-		return err
-	}
+func addAddresses(b *bench, c *lab.Container, r *result) error {
 	for i := range r.IPs {
 		addr, dev, inContainer, err := b.addressOf(r, i, c)
 		if err != nil {
@@ -239,11 +233,7 @@ func addAddresses(b *bench) error {
 	return nil
 }
 
-func addRoutes(b *bench) error {
-	c, r, err := b.attached()
-	if err != nil {
-		return err
-	}
+func addRoutes(_ *bench, c *lab.Container, r *result) error {
 	for i, route := range r.Routes {
 		if found, err := findRoutes(c.NS, route.Dst, route.GW); err != nil || len(found) == 0 {
 			return failf("routes[%d]: the container has no route to %s via %q: %v", i, route.Dst, route.GW, err)
@@ -253,14 +243,9 @@ func addRoutes(b *bench) error {
 }
 
 func addTaken(b *bench) error {
-	c, err := b.NewContainer()
-	if err != nil {
-		return err
-	}
-	mac := net.HardwareAddr{2, 0, 0, 0, 0xcf, 1}
-	err = takeName(c, mac)
+	c, err := b.AddBefore(b.creator)
 	if err == nil {
-		err = b.AddFirst(b.creator, c)
+		err = takeName(c)
 	}
 	if err != nil {
 		return err
@@ -268,19 +253,27 @@ func addTaken(b *bench) error {
 	if b.AddOne(b.creator, c) == nil {
 		return failf("ADD succeeds, although the container already has an interface %s", c.IfName)
 	}
+	return wantMAC(c, takenMAC)
+}
+
+const takenMAC = "02:00:00:00:cf:01"
+
+// takeName creates an interface with the name CNI_IFNAME in a container.
+func takeName(c *lab.Container) error {
 	return c.Do(func() error {
-		link, err := netlink.LinkByName(c.IfName)
-		if err != nil || link.Attrs().HardwareAddr.String() != mac.String() {
-			return failf("ADD changed or deleted the interface that was there before: %v", err)
-		}
-		return nil
+		mac, err := net.ParseMAC(takenMAC)
+		return errors.Join(err, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: c.IfName, HardwareAddr: mac}, PeerName: "peer0"}))
 	})
 }
 
-// takeName creates an interface with the name CNI_IFNAME in a container.
-func takeName(c *lab.Container, mac net.HardwareAddr) error {
+// wantMAC returns a failure unless the container has an interface CNI_IFNAME with this MAC address.
+func wantMAC(c *lab.Container, mac string) error {
 	return c.Do(func() error {
-		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: c.IfName, HardwareAddr: mac}, PeerName: "peer0"})
+		link, err := netlink.LinkByName(c.IfName)
+		if err != nil || link.Attrs().HardwareAddr.String() != mac {
+			return failf("%s with the MAC address %s does not exist: %v", c.IfName, mac, err)
+		}
+		return nil
 	})
 }
 
@@ -304,8 +297,9 @@ func addConcurrent(n int) func(*bench) error {
 			if err != nil {
 				return err
 			}
-			for _, ip := range r.IPs {
-				if other := owner[ip.Address]; other != "" && ip.Interface != nil && r.Interfaces[*ip.Interface].Name != "lo" {
+			for i, ip := range r.IPs {
+				_, dev, inContainer, err := b.addressOf(r, i, c)
+				if other := owner[ip.Address]; other != "" && err == nil && inContainer && dev != "lo" {
 					return failf("%s and %s both got the address %s", other, c.ID, ip.Address)
 				}
 				owner[ip.Address] = c.ID
@@ -335,11 +329,7 @@ func addForeignArgs(b *bench) error {
 	return asFailure("with CNI_ARGS="+c.Args, b.Add(c))
 }
 
-func chainPasses(b *bench) error {
-	c, _, err := b.attached()
-	if err != nil {
-		return err
-	}
+func chainPasses(b *bench, c *lab.Container) error {
 	for i := 1; i < len(c.Results); i++ {
 		prev, err := parseResult(c.Results[i-1])
 		if err != nil {
@@ -410,20 +400,10 @@ func capabilityMAC(b *bench) error {
 	if err := b.Add(c); err != nil {
 		return asFailure("with runtimeConfig.mac", err)
 	}
-	return c.Do(func() error {
-		link, err := netlink.LinkByName(c.IfName)
-		if err != nil || link.Attrs().HardwareAddr.String() != mac {
-			return failf("%s does not have the MAC address %s: %v", c.IfName, mac, err)
-		}
-		return nil
-	})
+	return wantMAC(c, mac)
 }
 
-func capabilityIPs(b *bench) error {
-	first, r, err := b.attached()
-	if err != nil {
-		return err
-	}
+func capabilityIPs(b *bench, first *lab.Container, r *result) error {
 	if err := b.Del(first); err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/containernetworking/cni/pkg/invoke"
 	"golang.org/x/mod/semver"
 
 	"github.com/plumb-cni/plumb/v2/cmd/cni-conformance/internal/lab"
@@ -57,7 +58,7 @@ type Outcome struct {
 type facts struct {
 	creator   int        // the index of the plugin that creates CNI_IFNAME, or -1
 	one       bool       // the host supports only one attachment at a time
-	supported [][]string // the versions that each plugin lists
+	supported [][]string // the versions that each plugin lists, without malformed ones
 }
 
 // A bench is a host for one case.
@@ -114,7 +115,8 @@ func New(n *lab.Network, version string) (*Suite, error) {
 	defer b.Close()
 	for i := range n.Plugins {
 		about := about(b, i)
-		s.Plugins, s.supported = append(s.Plugins, about), append(s.supported, about.Supported)
+		s.Plugins = append(s.Plugins, about)
+		s.supported = append(s.supported, slices.DeleteFunc(slices.Clone(about.Supported), malformed))
 	}
 	if n.Version = version; version == "" {
 		n.Version = highestCommon(s.supported)
@@ -275,22 +277,15 @@ const spyDir = lab.Scratch + "/spy"
 // text, and then the IPAM plugin.
 func (b *bench) spy(i int, lines string) error {
 	name := b.Plugins[i].Delegate
-	target := ""
-	for _, dir := range b.Path {
-		if path := filepath.Join(dir, name); target == "" && isExecutable(path) {
-			target = path
-		}
+	target, err := invoke.FindInPath(name, b.Path)
+	if err != nil {
+		return err
 	}
 	script := fmt.Sprintf("#!/bin/sh\ncd %[1]s/calls || exit 1\nprintf '%%s\\n' \"$CNI_COMMAND\" >>order\nenv >\"env.$CNI_COMMAND\"\ncat >\"stdin.$CNI_COMMAND\"\n%[2]s\nexec %[3]s <\"stdin.$CNI_COMMAND\"\n",
 		spyDir, lines, target)
 	b.Path = slices.Concat([]string{spyDir + "/empty", spyDir + "/bin"}, b.Path)
 	return errors.Join(os.MkdirAll(spyDir+"/empty", 0o755), os.MkdirAll(spyDir+"/bin", 0o755), os.MkdirAll(spyDir+"/calls", 0o777),
 		os.WriteFile(filepath.Join(spyDir, "bin", name), []byte(script), 0o755))
-}
-
-func isExecutable(path string) bool {
-	info, err := os.Stat(path)
-	return err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
 }
 
 // spied returns what the script recorded: "order" for the commands, or "env." or "stdin." and a command.
