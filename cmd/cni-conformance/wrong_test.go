@@ -154,10 +154,13 @@ func fail(text string) (int, string) {
 	return 1, fmt.Sprintf(`{"cniVersion": "1.1.0", "code": 100, "msg": %q}`, text)
 }
 
-// failIf reports a failure of a command if the condition was true before it.
-func failIf(command string, condition func(*wrongPlugin) bool) breaker {
+// A condition is true for calls that a plugin breaks. out is what the plugin that is right printed.
+type condition func(p *wrongPlugin, out string) bool
+
+// failIf reports a failure of a command if the condition was true before it, without out.
+func failIf(command string, when condition) breaker {
 	return func(p *wrongPlugin) (int, string) {
-		broken := p.command == command && condition(p)
+		broken := p.command == command && when(p, "")
 		exit, out := p.call()
 		if broken && exit == 0 {
 			return fail("wrong")
@@ -166,12 +169,23 @@ func failIf(command string, condition func(*wrongPlugin) bool) breaker {
 	}
 }
 
-// succeedIf reports success if a command failed and the condition is true for its output.
-func succeedIf(command string, condition func(p *wrongPlugin, out string) bool) breaker {
+// succeedIf reports success if a command failed, or any with "", and the condition is true.
+func succeedIf(command string, when condition) breaker {
 	return func(p *wrongPlugin) (int, string) {
 		exit, out := p.call()
-		if p.command == command && exit != 0 && condition(p, out) {
+		if (command == "" || p.command == command) && exit != 0 && when(p, out) {
 			exit = 0
+		}
+		return exit, out
+	}
+}
+
+// printsMore adds a text to what a command prints, or any with "", if the condition is true.
+func printsMore(command string, when condition) breaker {
+	return func(p *wrongPlugin) (int, string) {
+		exit, out := p.call()
+		if (command == "" || p.command == command) && when(p, out) {
+			out += "more\n"
 		}
 		return exit, out
 	}
@@ -179,10 +193,20 @@ func succeedIf(command string, condition func(p *wrongPlugin, out string) bool) 
 
 func always(*wrongPlugin, string) bool { return true }
 
-// failedDelegate is true for the code of a script that a case put in the place of the delegate.
-func failedDelegate(_ *wrongPlugin, out string) bool {
-	object, _ := lab.Object(out)
-	return object["code"] == json.Number("123")
+func withoutNetns(*wrongPlugin, string) bool { return os.Getenv("CNI_NETNS") == "" }
+
+// deadNetns is true if CNI_NETNS does not exist.
+func deadNetns(*wrongPlugin, string) bool {
+	_, err := os.Stat(os.Getenv("CNI_NETNS"))
+	return os.Getenv("CNI_NETNS") != "" && err != nil
+}
+
+// printsCode is a condition about an error. The code of an IPAM plugin that a case replaced is 123.
+func printsCode(code json.Number) condition {
+	return func(_ *wrongPlugin, out string) bool {
+		object, _ := lab.Object(out)
+		return object["code"] == code
+	}
 }
 
 // inContainer calls f in the namespace CNI_NETNS.
@@ -201,8 +225,6 @@ func inContainer(f func()) {
 	}()
 	<-done
 }
-
-func noNamespace() bool { _, err := os.Stat(os.Getenv("CNI_NETNS")); return err != nil }
 
 // found returns the last of these that the container has, if it has the ones before: an interface CNI_IFNAME, an address of it, a
 // default route, and more, which is the route that a case adds.
@@ -228,8 +250,7 @@ func found() (what string) {
 	return what
 }
 
-// finds is a condition about the container.
-func finds(what string) func(*wrongPlugin, string) bool {
+func finds(what string) condition {
 	return func(*wrongPlugin, string) bool { return found() == what }
 }
 
@@ -243,11 +264,21 @@ func deleteLink(name string) {
 	}
 }
 
+// deletesInterface deletes the interface CNI_IFNAME before a command.
+func deletesInterface(command string) breaker {
+	return func(p *wrongPlugin) (int, string) {
+		if p.command == command {
+			inContainer(func() { deleteLink(os.Getenv("CNI_IFNAME")) })
+		}
+		return p.call()
+	}
+}
+
 // leaves adds a link to the host that nothing deletes, after a command for which the condition is true.
-func leaves(command string, condition func(p *wrongPlugin, out string) bool) breaker {
+func leaves(command string, when condition) breaker {
 	return func(p *wrongPlugin) (int, string) {
 		exit, out := p.call()
-		if p.command == command && condition(p, out) {
+		if p.command == command && when(p, out) {
 			addLink("wrong0", 0)
 		}
 		return exit, out
@@ -325,25 +356,29 @@ func withLink(flags net.Flags, set func(netlink.Link) error, del func(*wrongPlug
 	}
 }
 
-// lock locks one of the files for this process, and reports whether it did.
+// lock locks one of the files until this process ends. It reports false if other processes have locked all that exist.
 func lock(how int, paths ...string) bool {
+	locked := false
 	for _, path := range paths {
-		if fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0); err == nil && unix.Flock(fd, how|unix.LOCK_NB) == nil {
-			return true
+		if fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0); err == nil {
+			if unix.Flock(fd, how|unix.LOCK_NB) == nil {
+				return true
+			}
+			locked = true
 		}
 	}
-	return false
+	return !locked
 }
 
-// crowded is a condition that is true if n other processes run for other containers of this host, or for this one.
-func crowded(n int, pattern string) func(*wrongPlugin) bool {
-	return func(*wrongPlugin) bool {
+// crowded is a condition that is true if n other processes have locked the first n namespaces.
+func crowded(n int, pattern string) condition {
+	return func(*wrongPlugin, string) bool {
 		paths, _ := filepath.Glob(os.ExpandEnv(pattern))
-		if len(paths) == 0 || lock(unix.LOCK_EX, paths[:min(n, len(paths))]...) {
-			time.Sleep(time.Second)
-			return false
+		if !lock(unix.LOCK_EX, paths[:min(n, len(paths))]...) {
+			return true
 		}
-		return true
+		time.Sleep(time.Second)
+		return false
 	}
 }
 
@@ -377,85 +412,62 @@ var breaks = map[string]breaker{
 			o["interfaces"] = append(all, map[string]any{"name": "none"})
 		}
 	}),
-	"ADD-4": editInterface("mac", "02:00:00:00:00:99"),
-	"ADD-5": editInterface("mtu", 9999),
-	"ADD-6": swap(`/24"`, `/25"`),
-	"ADD-7": swap(`"0.0.0.0/0"`, `"128.0.0.0/1"`),
-	"ADD-8": func(p *wrongPlugin) (int, string) {
-		if p.command == "ADD" {
-			inContainer(func() { deleteLink(os.Getenv("CNI_IFNAME")) })
-		}
-		return p.call()
-	},
+	"ADD-4":        editInterface("mac", "02:00:00:00:00:99"),
+	"ADD-5":        editInterface("mtu", 9999),
+	"ADD-6":        swap(`/24"`, `/25"`),
+	"ADD-7":        swap(`"0.0.0.0/0"`, `"128.0.0.0/1"`),
+	"ADD-8":        deletesInterface("ADD"),
 	"ADD-9":        failIf("ADD", crowded(1, "/run/netns/*")),
-	"ADD-10":       failIf("ADD", func(*wrongPlugin) bool { return strings.Contains(os.Getenv("CNI_ARGS"), "FOO") }),
+	"ADD-10":       failIf("ADD", func(*wrongPlugin, string) bool { return strings.Contains(os.Getenv("CNI_ARGS"), "FOO") }),
 	"CHAIN-1":      edit("ADD", func(o map[string]any) { delete(o, "routes") }),
 	"CAPABILITY-1": deleteRuntimeConfig("mac"),
 	"CAPABILITY-2": deleteRuntimeConfig("ips"),
-	"ERROR-1": func(p *wrongPlugin) (int, string) {
-		exit, out := p.call()
-		if object, _ := lab.Object(out); object["code"] == json.Number("4") {
-			exit = 0
-		}
-		return exit, out
-	},
-	"ERROR-2": func(p *wrongPlugin) (int, string) {
-		exit, out := p.call()
-		if exit != 0 {
-			out += "error\n"
-		}
-		return exit, out
-	},
-	"ERROR-3":  wrongCode("4", "100"),
-	"ERROR-4":  editError("4", func(o map[string]any) { o["msg"], o["details"] = "a variable is wrong", "" }),
-	"ERROR-5":  wrongCode("1", "7"),
-	"ERROR-6":  wrongCode("6", "100"),
-	"ERROR-7":  wrongCode("7", "100"),
-	"DEL-1":    leavesInterface(true),
-	"DEL-2":    failIf("DEL", func(p *wrongPlugin) bool { return len(p.dels) == 2 && p.dels[0] == p.dels[1] }),
-	"DEL-3":    leavesInterface(false),
-	"DEL-4":    failIf("DEL", func(*wrongPlugin) bool { return os.Getenv("CNI_NETNS") == "" }),
-	"DEL-5":    failIf("DEL", func(*wrongPlugin) bool { return os.Getenv("CNI_NETNS") != "" && noNamespace() }),
-	"DEL-6":    failIf("DEL", func(p *wrongPlugin) bool { return len(p.dels) == 1 && !p.hasPrevResult() && found() == "" }),
-	"CHECK-1":  failIf("CHECK", func(*wrongPlugin) bool { return found() != "more" }),
-	"CHECK-2":  failIf("CHECK", func(*wrongPlugin) bool { return found() == "more" }),
-	"CHECK-3":  succeedIf("CHECK", func(p *wrongPlugin, _ string) bool { return strings.Contains(p.stdin, "198.18.2.77/24") }),
-	"CHECK-4":  succeedIf("CHECK", finds("")),
-	"CHECK-5":  succeedIf("CHECK", finds("interface")),
-	"CHECK-6":  succeedIf("CHECK", finds("address")),
-	"STATUS-1": failIf("STATUS", func(*wrongPlugin) bool { return true }),
+	"ERROR-1":      succeedIf("", printsCode("4")),
+	"ERROR-2":      printsMore("", func(_ *wrongPlugin, out string) bool { return strings.Contains(out, `"code"`) }),
+	"ERROR-3":      wrongCode("4", "100"),
+	"ERROR-4":      editError("4", func(o map[string]any) { o["msg"], o["details"] = "a variable is wrong", "" }),
+	"ERROR-5":      wrongCode("1", "7"),
+	"ERROR-6":      wrongCode("6", "100"),
+	"ERROR-7":      wrongCode("7", "100"),
+	"DEL-1":        leavesInterface(true),
+	"DEL-2":        failIf("DEL", func(p *wrongPlugin, _ string) bool { return len(p.dels) == 2 && p.dels[0] == p.dels[1] }),
+	"DEL-3":        leavesInterface(false),
+	"DEL-4":        failIf("DEL", withoutNetns),
+	"DEL-5":        failIf("DEL", deadNetns),
+	"DEL-6":        failIf("DEL", func(p *wrongPlugin, _ string) bool { return len(p.dels) == 1 && !p.hasPrevResult() && found() == "" }),
+	"CHECK-1":      failIf("CHECK", finds("route")),
+	"CHECK-2":      failIf("CHECK", finds("more")),
+	"CHECK-3":      succeedIf("CHECK", func(p *wrongPlugin, _ string) bool { return strings.Contains(p.stdin, "198.18.2.77/24") }),
+	"CHECK-4":      succeedIf("CHECK", finds("")),
+	"CHECK-5":      succeedIf("CHECK", finds("interface")),
+	"CHECK-6":      succeedIf("CHECK", finds("address")),
+	"STATUS-1":     failIf("STATUS", always),
 	"STATUS-2": succeedIf("STATUS", func(*wrongPlugin, string) bool {
 		_, err := invoke.FindInPath("host-local", filepath.SplitList(os.Getenv("CNI_PATH")))
 		return err != nil
 	}),
-	"STATUS-3": succeedIf("STATUS", failedDelegate),
+	"STATUS-3": succeedIf("STATUS", printsCode("123")),
 	"STATUS-4": wrongCode("50", "7"),
-	"GC-1": func(p *wrongPlugin) (int, string) {
-		exit, out := p.call()
-		if p.command == "GC" {
-			out += "{}"
-		}
-		return exit, out
-	},
-	"GC-2": collectNothing(false),
-	"GC-3": collectNothing(true),
+	"GC-1":     printsMore("GC", always),
+	"GC-2":     collectNothing(false),
+	"GC-3":     collectNothing(true),
 	"DELEGATE-1": func(p *wrongPlugin) (int, string) {
 		p.env = append(p.env, "CNI_ARGS=")
 		return p.call()
 	},
 	"DELEGATE-2": editConfig(func(_ *wrongPlugin, conf map[string]any) { delete(conf, "ipMasq") }),
 	"DELEGATE-3": (*wrongPlugin).call, // see known
-	"DELEGATE-4": succeedIf("DEL", always),
-	"DELEGATE-5": succeedIf("CHECK", failedDelegate),
-	"DELEGATE-6": succeedIf("GC", always),
+	"DELEGATE-4": succeedIf("DEL", printsCode("123")),
+	"DELEGATE-5": succeedIf("CHECK", printsCode("123")),
+	"DELEGATE-6": succeedIf("GC", printsCode("123")),
 	"DELEGATE-7": func(p *wrongPlugin) (int, string) { p.quiet = true; return p.call() },
 	"LEFT-1": withLink(net.FlagUp, nil, func(p *wrongPlugin, _ netlink.Link) bool {
 		return len(p.dels) != 2 || p.dels[0] == p.dels[1] || !p.hasPrevResult()
 	}),
-	"LEFT-2":     leaves("DEL", func(*wrongPlugin, string) bool { return os.Getenv("CNI_NETNS") == "" }),
-	"LEFT-3":     leaves("DEL", func(*wrongPlugin, string) bool { return os.Getenv("CNI_NETNS") != "" && noNamespace() }),
-	"LEFT-4":     leaves("ADD", func(*wrongPlugin, string) bool { return noNamespace() }),
-	"LEFT-5":     leaves("ADD", failedDelegate),
+	"LEFT-2":     leaves("DEL", withoutNetns),
+	"LEFT-3":     leaves("DEL", deadNetns),
+	"LEFT-4":     leaves("ADD", deadNetns),
+	"LEFT-5":     leaves("ADD", printsCode("123")),
 	"KILL-1":     withLink(0, netlink.LinkSetUp, func(*wrongPlugin, netlink.Link) bool { return true }),
 	"KILL-2":     withLink(net.FlagUp, nil, func(_ *wrongPlugin, link netlink.Link) bool { return netlink.LinkSetDown(link) == nil }),
 	"PARALLEL-1": failIf("ADD", crowded(8, "/run/netns/*")),
@@ -464,14 +476,9 @@ var breaks = map[string]breaker{
 		if p.command == "ADD" && lock(unix.LOCK_EX, os.Getenv("CNI_NETNS")) {
 			time.Sleep(500 * time.Millisecond) // until DEL has begun
 		}
-		return leaves("DEL", func(*wrongPlugin, string) bool { return !noNamespace() && !lock(unix.LOCK_SH, os.Getenv("CNI_NETNS")) })(p)
+		return leaves("DEL", func(*wrongPlugin, string) bool { return !lock(unix.LOCK_SH, os.Getenv("CNI_NETNS")) })(p)
 	},
-	"DISK-1": leavesIfDiskFails(unix.EROFS),
-	"DISK-2": leavesIfDiskFails(unix.ENOSPC),
-	"REUSE-1": func(p *wrongPlugin) (int, string) {
-		if p.command == "DEL" {
-			inContainer(func() { deleteLink(os.Getenv("CNI_IFNAME")) })
-		}
-		return p.call()
-	},
+	"DISK-1":  leavesIfDiskFails(unix.EROFS),
+	"DISK-2":  leavesIfDiskFails(unix.ENOSPC),
+	"REUSE-1": deletesInterface("DEL"),
 }

@@ -131,7 +131,10 @@ func checkWithoutEach(kind string, count func(*result) int, take func(*bench, *l
 		any := false
 		for i, n := 0, 1; i < n; i++ {
 			err := withResult(func(b *bench, c *lab.Container, r *result) error {
-				if n = count(r); i >= n {
+				if i == 0 {
+					n = count(r)
+				}
+				if i >= count(r) {
 					return nil
 				}
 				deleted, err := take(b, c, r, i)
