@@ -21,7 +21,7 @@ func (a *attachment) connectExisting(prev *types.Result, name string) (*types.Re
 	if a.bridge, err = ensureBridge(a.host, a.conf, nl.RandomMAC()); err != nil {
 		return nil, err
 	}
-	if err := checkMaster(a.hostEnd, a.bridge); err != nil {
+	if err := checkMaster(a.host, a.hostEnd, a.bridge); err != nil {
 		return nil, err
 	}
 	a.pending.AllowAllocation()
@@ -43,11 +43,12 @@ func (a *attachment) connectExisting(prev *types.Result, name string) (*types.Re
 }
 
 // checkMaster returns an error if the host end is a port of an interface other than the bridge.
-func checkMaster(hostEnd, br nl.Link) error {
+func checkMaster(c *nl.Conn, hostEnd, br nl.Link) error {
 	if hostEnd.Master == 0 || hostEnd.Master == br.Index {
 		return nil
 	}
-	return types.Errorf(types.CodeConfig, "interface %q cannot become a port of %s: it is already a port of another interface; remove it there", hostEnd.Name, br.Name)
+	return types.Coded(types.CodeConfig, attach.LinkProblem(c, hostEnd, "master "+br.Name, "").
+		Errorf("interface %q cannot become a port of %s: it is already a port of another interface; remove it there", hostEnd.Name, br.Name))
 }
 
 // configureExisting configures the container's interface for the lease, if there is an IPAM

@@ -91,7 +91,7 @@ func (c *checker) repairPort(br nl.Link) error {
 	if c.diffPort(br) == nil {
 		return nil
 	}
-	if err := checkMaster(c.hostEnd, br); err != nil {
+	if err := checkMaster(c.host, c.hostEnd, br); err != nil {
 		return err
 	}
 	if err := configurePort(c.host, c.hostEnd, br, c.conf); err != nil || len(portVLANs(c.conf)) == 0 {

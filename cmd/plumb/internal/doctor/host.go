@@ -139,26 +139,27 @@ func (h host) findRoutes(files []*file, add addFunc) {
 // bridge, VLAN interfaces of the bridge, and a renamed bridge.
 func (h host) forwardsTo(p plugin, l nl.Link) bool {
 	bridge := p.BridgeName()
-	return attach.CreatedByPlumb(l) || l.Name == h.bridgeOf(p.file.name()) ||
+	return attach.CreatedByPlumb(l) || l.Name == h.bridgeOf(p.file.name(), bridge) ||
 		bridge != "" && (l.Name == bridge || strings.HasPrefix(l.Name, bridge+"."))
 }
 
-// bridgeOf returns the name of the bridge whose ports are host ends of the network, or "".
-func (h host) bridgeOf(network string) string {
+// bridgeOf returns the name of the bridge whose ports are host ends of the network, or "". It prefers the bridge of the
+// configuration, because another program may have moved single host ends.
+func (h host) bridgeOf(network, configured string) (name string) {
 	for _, l := range h.links {
 		if _, owned := attach.OwnerOf(l, network); owned && l.Master != 0 {
-			if i := slices.IndexFunc(h.links, func(b nl.Link) bool { return b.Index == l.Master && b.Kind == "bridge" }); i >= 0 {
-				return h.links[i].Name
+			if i := slices.IndexFunc(h.links, func(b nl.Link) bool { return b.Index == l.Master && b.Kind == "bridge" }); i >= 0 && name != configured {
+				name = h.links[i].Name
 			}
 		}
 	}
-	return ""
+	return name
 }
 
 // findBridges finds networks whose containers are not on the bridge that the configuration names.
 func (h host) findBridges(files []*file, add addFunc) {
 	for _, p := range pluginsOf(usable(files)) {
-		name, other := p.BridgeName(), h.bridgeOf(p.file.name())
+		name, other := p.BridgeName(), h.bridgeOf(p.file.name(), p.BridgeName())
 		if name == "" || other == "" || other == name {
 			continue
 		}
@@ -333,9 +334,9 @@ func (h host) chains() (c *nft.Conn, all []nft.ListedChain) {
 // findForwardDrop finds chains of other programs that drop all forwarded packets that they do not accept, by their policy or
 // a rule without conditions. It reports them for each network:
 //   - to which the host routes,
-//   - whose list does not contain the plugin firewall, and
+//   - whose list does not contain the plugin firewall, or did not when one of its containers was attached, and
 //   - that no rule of the chain, or of a chain to which it jumps, names.
-func (h host) findForwardDrop(files []*file, add addFunc) {
+func (h host) findForwardDrop(s *state, files []*file, add addFunc) {
 	c, chains := h.chains()
 	for _, chain := range chains {
 		if chain.Drop == "" || chain.Table.Name == "plumb" {
@@ -344,9 +345,20 @@ func (h host) findForwardDrop(files []*file, add addFunc) {
 		rules, err := rulesFrom(c, chain)
 		h.report.failed("rules of nftables", types.IgnoreNotExist(err))
 		for _, f := range usable(files) {
-			drops := slices.ContainsFunc(f.plugins, plugin.isRouted) && f.isList() && f.sees(chain.Table.Family)
-			if drops && !slices.Contains(f.types(), "firewall") && !slices.ContainsFunc(rules, f.isNamedIn) {
-				f.addDrop(chain, add)
+			if !slices.ContainsFunc(f.plugins, plugin.isRouted) || !f.isList() || !f.sees(chain.Table.Family) {
+				continue
+			}
+			if !slices.Contains(f.types(), "firewall") {
+				if !slices.ContainsFunc(rules, f.isNamedIn) {
+					f.addDrop(chain, add)
+				}
+				continue
+			}
+			isNamed := func(r nft.ListedRule) bool { return !r.Saddr.IsSingleIP() && f.isNamedIn(r) } // firewall adds rules for single addresses
+			if old := s.addedWithout(f.name(), "firewall"); len(old) > 0 && !slices.ContainsFunc(rules, isNamed) {
+				add(onHost, say("Delete these pods or containers, and let the runtime create them again: %s.", strings.Join(old, ", ")),
+					"table %s, chain %s drops packets of containers of network %q that were attached before its list contained the plugin firewall",
+					chain.Table, chain.Name, f.name())
 			}
 		}
 	}

@@ -75,7 +75,7 @@ func (s *state) findFullPools(_ []*file, add addFunc) {
 			if dead := s.deadIn(n.Name, p); dead > 0 {
 				what += fmt.Sprintf("; deleted containers hold %d of them, see above", dead)
 			}
-			add(cmp.Or(n.File, onHost), say("Enlarge \"subnet\" and keep \"gateway\" in ipam, or delete containers. With bridge and isGateway, also set \"forceAddress\": true."),
+			add(cmp.Or(n.File, onHost), say("Enlarge \"subnet\", or \"rangeEnd\" if it is set, and keep the gateway with \"gateway\", or delete containers. With bridge and isGateway, also set \"forceAddress\": true."),
 				"network %s, range %s: %s", n.Name, p.Range, what)
 		}
 	}

@@ -4,17 +4,19 @@ import (
 	"os"
 	"os/exec"
 	"syscall"
+	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	"golang.org/x/sys/unix"
 
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/doctor"
 	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
 
 var _ = Describe("doctor beside systemd-networkd", func() {
-	// networkd starts systemd-networkd on the host until stop is called, and waits until it has read a link. With a read-only
-	// /sys, it does not wait for udev.
+	// networkd starts systemd-networkd on the host until stop is called, and waits until it has decided about the host
+	// ends. With a read-only /sys, it does not wait for udev.
 	networkd := func(n *usedHost) (stop func()) {
 		GinkgoHelper()
 		cmd := exec.Command("unshare", "--mount", "sh", "-c", "rm -rf /run/systemd/netif && mount -t sysfs -o ro none /sys && exec /lib/systemd/systemd-networkd")
@@ -25,7 +27,12 @@ var _ = Describe("doctor beside systemd-networkd", func() {
 			_ = cmd.Wait()
 		}
 		DeferCleanup(stop)
-		Eventually(func() string { return n.sh("cat /run/systemd/netif/links/* || :") }).Should(ContainSubstring("NETWORK_FILE="))
+		// systemd 252 deletes the file of a link that it removed from a bridge. The file returns when the link changes.
+		Eventually(func() string {
+			return n.sh(`for l in $(ip -o link show type veth | sed 's/^\([0-9]*\): \([^@]*\)@.*/\1:\2/'); do
+				grep -Eqs '^ADMIN_STATE=(configur|unmanaged)' /run/systemd/netif/links/${l%:*} || { echo $l; ip link set ${l#*:} down; ip link set ${l#*:} up; }
+			done`)
+		}).WithPolling(time.Second).Should(BeEmpty())
 		return stop
 	}
 
@@ -40,15 +47,17 @@ var _ = Describe("doctor beside systemd-networkd", func() {
 		GinkgoT().Setenv("DBUS_SYSTEM_BUS_ADDRESS", nstest.StartBus(GinkgoTB()).Address)
 		n, _ := newCompleteHost()
 		stop := networkd(n)
-		var checks []string
-		for _, f := range n.doctor().Findings {
-			checks = append(checks, f.Check+" "+f.What)
+		var findings []doctor.Finding
+		Eventually(func() []doctor.Finding {
+			findings = n.doctor().Findings
+			return findings
+		}).Should(HaveExactElements(
+			And(HaveField("Check", "networkd"), HaveField("What", MatchRegexp("manages host ends of containers .1, such as veth.*, because /etc/systemd/network/80-dhcp.network matches them"))),
+			And(HaveField("Check", "check"), HaveField("What", MatchRegexp("interface veth.* is not a port of bridge cni0"))),
+		))
+		for _, f := range findings {
 			n.sh(f.Fix)
 		}
-		Expect(checks).To(HaveExactElements(
-			And(HavePrefix("networkd systemd-networkd manages host ends of containers (1, such as veth"), ContainSubstring("because /etc/systemd/network/80-dhcp.network matches them")),
-			MatchRegexp("^check .*interface veth.* is not a port of bridge cni0"),
-		))
 		Expect(n.doctor().Findings).To(BeEmpty())
 		stop()
 		networkd(n)

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/containernetworking/cni/libcni"
+
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/gc"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/life"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/node"
@@ -335,4 +337,15 @@ func (s *state) findForeignTargets(_ []*file, add addFunc) {
 			}
 		}
 	}
+}
+
+// addedWithout returns the short IDs of the live containers of a network whose ADD did not call the plugin.
+func (s *state) addedWithout(network, plugin string) (ids []string) {
+	for _, a := range s.live() {
+		list, _ := a.Added()
+		if a.Network == network && list != nil && !slices.ContainsFunc(list.Plugins, func(p *libcni.PluginConfig) bool { return p.Network.Type == plugin }) {
+			ids = append(ids, life.ShortID(a.ContainerID))
+		}
+	}
+	return ids
 }

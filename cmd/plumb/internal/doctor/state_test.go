@@ -426,11 +426,14 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 	})
 
 	It("finds a foreign chain that drops what containers send", func() {
-		n, _ := newUsedHost()
+		n, d1 := newUsedHost()
 		n.Must(GinkgoTB(), "iptables", "-P", "FORWARD", "DROP")
-		n.requireFixed(n.find("forward-drop", "table ip filter, chain FORWARD: its policy is drop"), func() {
-			n.change("10-pods.conflist", "        }\n    ]", "        },\n        {\"type\": \"firewall\"}\n    ]")
-		})
+		n.find("forward-drop", "table ip filter, chain FORWARD: its policy is drop")
+		n.change("10-pods.conflist", "        }\n    ]", "        },\n        {\"type\": \"firewall\"}\n    ]")
+		n.add("d2") // accepted by rules for its address
+		old := n.find("forward-drop", "table ip filter, chain FORWARD drops packets of containers of network \"pods\" that were attached before its list contained the plugin firewall")
+		Expect(old.Advice).To(HaveSuffix(": d1."))
+		n.requireFixed(old, func() { n.replace(runtimeOf("d1", d1)) })
 	})
 
 	It("finds an interface that will lose what it got from router advertisements, but no static one", func() {
