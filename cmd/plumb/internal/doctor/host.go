@@ -203,7 +203,7 @@ func conflicts(address, gateway netip.Prefix) bool {
 
 // addGateway adds the finding for an address of the bridge that conflicts with a gateway.
 func (p plugin) addGateway(has, gateway netip.Prefix, add addFunc) {
-	fix := p.file.edit("set \"forceAddress\": true")
+	fix := p.file.edit("set \"forceAddress\": true in bridge")
 	if has.Addr() != gateway.Addr() {
 		fix = withAdvice(p.file.edit("use a subnet with the gateway %s", has.Addr()),
 			"With \"forceAddress\": true, ADD would replace %s, and containers with this gateway would lose it.", has)
