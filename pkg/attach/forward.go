@@ -1,6 +1,8 @@
 package attach
 
 import (
+	"errors"
+
 	"github.com/plumb-cni/plumb/v2/pkg/nl"
 	"github.com/plumb-cni/plumb/v2/pkg/sysctl"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
@@ -43,10 +45,15 @@ func keepRouters(host *nl.Conn) error {
 	return sysctl.Set(host.NS(), settings...)
 }
 
-// DiffForwarding returns an error if the host does not forward packets of an address family of ips.
-// The error names each sysctl that is off.
-func DiffForwarding(host *nl.Conn, ips []types.IP) error {
-	return sysctl.Diff(host.NS(), forwardingSysctls(ips)...)
+// DiffForwarding returns an error if the host does not forward packets between dev, the gateway's interface, and others in an
+// address family of ips. The error names each sysctl that is off, and a missing link-local address.
+func DiffForwarding(host *nl.Conn, dev nl.Link, ips []types.IP) error {
+	return errors.Join(sysctl.Diff(host.NS(), forwardingSysctls(ips)...), diffLinkLocal(host, dev, ips))
+}
+
+// RestoreForwarding restores what DiffForwarding reports.
+func RestoreForwarding(host *nl.Conn, dev nl.Link, ips []types.IP) error {
+	return errors.Join(EnsureForwarding(host, ips), restoreLinkLocal(host, dev, ips))
 }
 
 const forwarding6 = "net/ipv6/conf/all/forwarding"

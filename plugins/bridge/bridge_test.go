@@ -373,6 +373,37 @@ var _ = Describe("bridge", func() {
 			}
 		})
 
+		It("names what stops forwarded packets, with a command that restores them, as REPAIR does", func() {
+			b.Outside.Batch(GinkgoTB(), "route add 10.9.0.0/24 via "+nstest.HostV4, "route add fd00:9::/64 via "+nstest.HostV6)
+			nstest.ServeTCP(GinkgoTB(), c.Container, "10.9.0.2:80")
+			nstest.ServeTCP(GinkgoTB(), c.Container, "[fd00:9::2]:80")
+			for _, loss := range []nstest.Loss{
+				{Addr: "[fd00:9::2]:80", Line: "ip -6 addr flush dev cni0 scope link", Text: "interface cni0 has no link-local IPv6 address"},
+				{Addr: "[fd00:9::2]:80", Line: "ip addr flush dev cni0", Text: "interface cni0 has no link-local IPv6 address"},
+			} {
+				By(loss.Line)
+				b.RequireFix(c, loss)
+				b.RequireRepairOfLoss(c, loss)
+			}
+		})
+
+		It("accepts a link-local address that is missing because the kernel adds none, and reports a duplicate", func() {
+			b.Host.IP("-6 addr flush dev cni0 scope link")
+			b.Host.SetSysctl(GinkgoTB(), "net/ipv6/conf/cni0/addr_gen_mode", "1")
+			b.Fails("CHECK", c, types.CodeChanged, "interface cni0 has no link-local IPv6 address")
+			b.Host.SetSysctl(GinkgoTB(), "net/ipv6/conf/default/addr_gen_mode", "1")
+			b.OK("CHECK", c)
+			By("finding the address on another host")
+			c.Container.IP("addr add fe80::9/64 dev eth0 nodad")
+			b.Host.SetSysctl(GinkgoTB(), "net/ipv6/conf/cni0/accept_dad", "1")
+			b.Host.IP("addr add fe80::9/64 dev cni0")
+			Eventually(func() string { return b.Host.IP("-6 addr show dev cni0 dadfailed") }, "10s").Should(ContainSubstring("fe80::9"))
+			b.RequireNoRepair(c, func() {}, "link-local address fe80::9/64 of interface cni0: ")
+			By("using another address")
+			b.Host.IP("addr add fe80::8/64 dev cni0 nodad")
+			b.OK("CHECK", c)
+		})
+
 		It("accepts another prefix length of the gateway address after the subnet was enlarged, and so does REPAIR", func() {
 			enlarged := strings.NewReplacer("10.9.0.0/24", "10.9.0.0/23", "fd00:9::/64", "fd00:9::/63").Replace(b.conf("1.1.0", gatewayed, v4range, v6range))
 			b.Fails("ADD", b.Call("two", newContainer(), enlarged), types.CodeConfig, `"cni0" already has an IP address different from 10.9.0.1/23`)

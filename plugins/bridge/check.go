@@ -195,7 +195,7 @@ func (c *checker) diffGateway(br nl.Link) error {
 	if err != nil {
 		return err
 	}
-	errs := []error{c.diffGatewayPort(dev, br), attach.DiffForwarding(c.host, c.ips()), sysctl.Diff(c.r.HostNS, c.conf.gatewaySysctls(dev)...)}
+	errs := []error{c.diffGatewayPort(dev, br), attach.DiffForwarding(c.host, dev, c.ips()), sysctl.Diff(c.r.HostNS, c.conf.gatewaySysctls(dev)...)}
 	reportIf := types.ProblemsInto(&errs)
 	for _, gw := range gatewaysOf(c.ips()) {
 		missing := attach.MissingAddr(c.host, dev, nl.Addr{Prefix: gw})

@@ -115,7 +115,7 @@ func (c *checker) repairGateway(a *attachment) error {
 	if err != nil {
 		return err
 	}
-	errs := []error{attach.EnsureForwarding(c.host, c.ips())}
+	errs := []error{attach.RestoreForwarding(c.host, dev, c.ips())}
 	for _, ip := range c.routedIPs(dev) {
 		if c.diffHostRoute(dev, ip.Address.Masked(), ip.Address.Addr()) != nil {
 			route := nl.PrefixRoute(netip.PrefixFrom(ip.Gateway, ip.Address.Bits()))

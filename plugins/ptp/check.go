@@ -51,7 +51,7 @@ type endCheck struct {
 // diff compares the host end, the forwarding and the masquerade.
 func (e *endCheck) diff(ips []types.IP) error {
 	hostEnd := e.hostEnd
-	errs := []error{attach.Diff(e.host, hostEnd.Name, checkedSpec(hostEnd, ips)), attach.DiffForwarding(e.host, ips)}
+	errs := []error{attach.Diff(e.host, hostEnd.Name, checkedSpec(hostEnd, ips)), attach.DiffForwarding(e.host, hostEnd, ips)}
 	if e.conf.masquerade.Enabled {
 		errs = append(errs, masq.Check(e.conf.masq(e.r), attach.Prefixes(ips)))
 	}

@@ -347,6 +347,19 @@ var _ = Describe("ptp", func() {
 			}
 		})
 
+		It("names what stops forwarded packets, with a command that restores them, as REPAIR does", func() {
+			b.Outside.Batch(GinkgoTB(), "route add 10.1.2.0/24 via "+nstest.HostV4, "route add fd00:1::/64 via "+nstest.HostV6)
+			nstest.ServeTCP(GinkgoTB(), c.Container, "10.1.2.2:80")
+			nstest.ServeTCP(GinkgoTB(), c.Container, "[fd00:1::2]:80")
+			for _, loss := range []nstest.Loss{
+				{Addr: "[fd00:1::2]:80", Line: "ip -6 addr flush dev " + host + " scope link", Text: "interface " + host + " has no link-local IPv6 address"},
+			} {
+				By(loss.Line)
+				b.RequireFix(c, loss)
+				b.RequireRepairOfLoss(c, loss)
+			}
+		})
+
 		DescribeTable("names a difference that REPAIR does not restore", func(inContainer bool, line, want string) {
 			where := map[bool]*nstest.NS{false: b.Host, true: c.Container}[inContainer]
 			b.RequireNoRepair(c.OnContainerSide(), func() { where.MustLine(GinkgoTB(), strings.ReplaceAll(line, "HOST", host)) }, want)

@@ -28,7 +28,7 @@ func repair(r *skel.Request, conf *config) error {
 		return ipamErr // CHECK reports err
 	}
 	ips := attach.IPsOf(prev, r.IfName)
-	errs := []error{ipamErr, attach.Restore(host, hostEnd, checkedSpec(hostEnd, ips)), attach.EnsureForwarding(host, ips)}
+	errs := []error{ipamErr, attach.Restore(host, hostEnd, checkedSpec(hostEnd, ips)), attach.RestoreForwarding(host, hostEnd, ips)}
 	if conf.masquerade.Enabled {
 		errs = append(errs, masq.Restore(&r.Undo, conf.masq(r), attach.Prefixes(ips)))
 	}

@@ -188,10 +188,11 @@ func (r Reply) Result(tb TB) *types.Result {
 
 // A Failure is the error that a plugin printed.
 type Failure struct {
-	CNIVersion string `json:"cniVersion"`
-	Code       uint   `json:"code"`
-	Msg        string `json:"msg"`
-	Details    string `json:"details"`
+	CNIVersion string          `json:"cniVersion"`
+	Code       uint            `json:"code"`
+	Msg        string          `json:"msg"`
+	Details    string          `json:"details"`
+	Problems   []types.Problem `json:"problems"`
 }
 
 func (f Failure) String() string { return fmt.Sprintf("code %d: %s; %s", f.Code, f.Msg, f.Details) }

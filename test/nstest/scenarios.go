@@ -283,6 +283,44 @@ func (b *Bed) RequireMasqueradeExcept(conf func(keys string) string, subnets, co
 	}
 }
 
+// A Loss is damage on the host that stops packets from the outside host to a container.
+type Loss struct {
+	Addr string // address and port of a server in the container
+	Line string // the command that does the damage
+	Text string // CHECK's error contains it
+}
+
+// RequireFix checks that CHECK names the loss, and that the commands of its problems restore the packets.
+func (b *Bed) RequireFix(c Call, l Loss) {
+	b.tb.Helper()
+	b.requireRestored(c, l, func(f Failure) {
+		for _, p := range f.Problems {
+			b.Host.Must(b.tb, "sh", "-c", p.Fix)
+		}
+	})
+}
+
+// RequireRepairOfLoss checks that CHECK names the loss, and that REPAIR restores the packets.
+func (b *Bed) RequireRepairOfLoss(c Call, l Loss) {
+	b.tb.Helper()
+	b.requireRestored(c, l, func(Failure) { b.OK("REPAIR", c) })
+}
+
+func (b *Bed) requireRestored(c Call, l Loss, restore func(Failure)) {
+	b.tb.Helper()
+	MustDial(b.tb, b.Outside, l.Addr, "")
+	b.Host.MustLine(b.tb, l.Line)
+	for _, n := range []*NS{c.Container, b.Host} {
+		n.IP("neigh flush all") // otherwise both ends know each other's MAC
+	}
+	MustNotAnswer(b.tb, b.Outside, l.Addr)
+	reply := b.Run("CHECK", c)
+	reply.RequireFailure(b.tb, types.CodeChanged, l.Text)
+	restore(reply.Failure(b.tb))
+	b.OK("CHECK", c)
+	MustDial(b.tb, b.Outside, l.Addr, "")
+}
+
 // RequireGCOfNetwork checks that GC deletes only what belongs to its network, but not to a valid attachment. conf
 // contains the network net1 and an IPv4 range, and other contains the network net2 and another range.
 func (b *Bed) RequireGCOfNetwork(conf, other string) {
