@@ -23,7 +23,7 @@ type budget struct {
 var budgets = map[string]budget{
 	"cmd/cni-conformance":     {lines: 3420},
 	"cmd/plumb":               {lines: 12280, why: "reading, judging and removing are packages of their own"},
-	"pkg/attach":              {lines: 2100},
+	"pkg/attach":              {lines: 2120},
 	"pkg/claims":              {lines: 820},
 	"pkg/dhcp":                {lines: 1060},
 	"pkg/dhcpd":               {lines: 1780},

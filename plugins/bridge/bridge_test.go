@@ -380,11 +380,20 @@ var _ = Describe("bridge", func() {
 			for _, loss := range []nstest.Loss{
 				{Addr: "[fd00:9::2]:80", Line: "ip -6 addr flush dev cni0 scope link", Text: "interface cni0 has no link-local IPv6 address"},
 				{Addr: "[fd00:9::2]:80", Line: "ip addr flush dev cni0", Text: "interface cni0 has no link-local IPv6 address"},
+				{Addr: "10.9.0.2:80", Line: "sysctl -q -w net.ipv4.conf.cni0.forwarding=0", Text: `sysctl net/ipv4/conf/cni0/forwarding is "0"`},
+				{Addr: "10.9.0.2:80", Line: "sysctl -q -w net.ipv4.ip_forward=0", Text: `sysctl net/ipv4/ip_forward is "0"`},
 			} {
 				By(loss.Line)
 				b.RequireFix(c, loss)
 				b.RequireRepairOfLoss(c, loss)
 			}
+		})
+
+		It("accepts that the host is no router on the interface in IPv6, for which the kernel reads only conf/all/forwarding", func() {
+			b.Outside.IP("route add fd00:9::/64 via " + nstest.HostV6)
+			b.Host.SetSysctl(GinkgoTB(), "net/ipv6/conf/cni0/forwarding", "0")
+			nstest.MustDial(GinkgoTB(), b.Outside, nstest.ServeTCP(GinkgoTB(), c.Container, "[fd00:9::2]:80").String(), "")
+			b.OK("CHECK", c)
 		})
 
 		It("accepts a link-local address that is missing because the kernel adds none, and reports a duplicate", func() {

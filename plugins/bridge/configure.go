@@ -87,7 +87,7 @@ func (a *attachment) configureHost(result *types.Result) error {
 		if dev.Index != a.bridge.Index {
 			result.Interfaces = append(result.Interfaces, attach.Interface(dev, ""))
 		}
-		if err := attach.EnsureForwarding(a.host, result.IPs); err != nil {
+		if err := attach.EnsureForwarding(a.host, dev, result.IPs); err != nil {
 			return err
 		}
 	}

@@ -87,7 +87,7 @@ func (a *attachment) configure(result *types.Result) error {
 	if err := attach.Apply(a.host, a.hostEnd, hostSpec(a.hostEnd.Name, result.IPs)); err != nil {
 		return err
 	}
-	if err := attach.EnsureForwarding(a.host, result.IPs); err != nil {
+	if err := attach.EnsureForwarding(a.host, a.hostEnd, result.IPs); err != nil {
 		return err
 	}
 	if a.conf.masquerade.Enabled {

@@ -347,12 +347,19 @@ var _ = Describe("ptp", func() {
 			}
 		})
 
+		It("works if new interfaces do not forward by default", func() {
+			b.Host.SetSysctl(GinkgoTB(), "net/ipv4/conf/default/forwarding", "0")
+			second := b.Attach(b.Call("two", newContainer(), b.conf("1.1.0", "", v4range)))
+			b.OK("CHECK", second)
+		})
+
 		It("names what stops forwarded packets, with a command that restores them, as REPAIR does", func() {
 			b.Outside.Batch(GinkgoTB(), "route add 10.1.2.0/24 via "+nstest.HostV4, "route add fd00:1::/64 via "+nstest.HostV6)
 			nstest.ServeTCP(GinkgoTB(), c.Container, "10.1.2.2:80")
 			nstest.ServeTCP(GinkgoTB(), c.Container, "[fd00:1::2]:80")
 			for _, loss := range []nstest.Loss{
 				{Addr: "[fd00:1::2]:80", Line: "ip -6 addr flush dev " + host + " scope link", Text: "interface " + host + " has no link-local IPv6 address"},
+				{Addr: "10.1.2.2:80", Line: "sysctl -q -w net.ipv4.conf." + host + ".forwarding=0", Text: "sysctl net/ipv4/conf/" + host + `/forwarding is "0"`},
 			} {
 				By(loss.Line)
 				b.RequireFix(c, loss)
