@@ -86,6 +86,16 @@ in   host       host port tcp 8080 of IP version 4 is forwarded to 10.1.2.2 port
 		Expect(out).To(ContainSubstring("host       no route to 10.1.2.2\n"))
 	})
 
+	It("names the route that refuses packets to the container", func() {
+		b := newTestbed()
+		b.add(b.network("10-pods.conflist", chain), newContainer("c1"))
+		b.host.IP("route add blackhole 10.1.2.2")
+		out := b.plumb("explain", "c1")
+		Expect(out).To(ContainSubstring("host       blackhole route 10.1.2.2, which refuses packets to 10.1.2.2\n"))
+		Expect(out).To(ContainSubstring("host       CHECK of bridge: the host has the blackhole route 10.1.2.2, which refuses packets for 10.1.2.2"))
+		Expect(b.plumb("explain", "10.1.2.2")).To(Equal(out))
+	})
+
 	It("names what the host has lost", func() {
 		b := newTestbed()
 		list := b.network("10-pods.conflist", chain)

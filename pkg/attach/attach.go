@@ -286,6 +286,47 @@ func MissingRoute(c *nl.Conn, l nl.Link, r nl.Route) types.Problem {
 	return p
 }
 
+// DiffRoute returns an error if the namespace's packets for addr do not leave through l, which must have a route to dst. If l
+// belongs to a VRF, whose routes are in another table, DiffRoute looks only for the route.
+func DiffRoute(c *nl.Conn, l nl.Link, dst netip.Prefix, addr netip.Addr) error {
+	through, err := c.LinkTo(addr)
+	if types.IgnoreNotExist(err) != nil || err == nil && through.Index == l.Index {
+		return err
+	}
+	routes, listErr := c.Routes(l)
+	exists := slices.ContainsFunc(routes, func(r nl.Route) bool { return r.Dst == dst })
+	if listErr != nil || exists && l.Master != 0 {
+		return listErr
+	}
+	where := "have no other route"
+	var errs []error
+	var refusing *nl.RefusingRoute
+	switch {
+	case err == nil:
+		where = "leave through " + through.Name
+	case errors.As(err, &refusing):
+		where = "meet the " + refusing.Error()
+		if exists || refusing.Dst.Bits() >= dst.Bits() {
+			errs = append(errs, refusalProblem(c, addr, refusing))
+		}
+	}
+	switch {
+	case !exists:
+		missing := MissingRoute(c, l, nl.Route{Dst: dst})
+		errs = append(errs, missing.Errorf("interface %s has no route %s: packets for %s %s", l.Name, dst, addr, where))
+	case refusing == nil:
+		errs = append(errs, fmt.Errorf("interface %s has the route %s, but packets for %s %s", l.Name, dst, addr, where))
+	}
+	return errors.Join(errs...)
+}
+
+// refusalProblem returns the problem that a route of an administrator or another program refuses packets for addr.
+func refusalProblem(c *nl.Conn, addr netip.Addr, r *nl.RefusingRoute) error {
+	p := types.Conflict("route to "+addr.String(), r.Error())
+	p.Fix = c.NS().Command(r.Delete()...)
+	return p.Errorf("the host has the %s, which refuses packets for %s", r, addr)
+}
+
 func diffAddrs(c *nl.Conn, l nl.Link, want []nl.Addr) error {
 	if len(want) == 0 {
 		return nil

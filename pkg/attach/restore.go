@@ -41,11 +41,12 @@ func Restore(c *nl.Conn, l nl.Link, s Spec) error {
 
 // RestoreRoute adds a route through l if it does not exist. addr is an address in its destination. If packets for addr
 // leave through another interface by a route that is at least as specific, RestoreRoute does nothing, because the
-// address may belong to another attachment now.
+// address may belong to another attachment now. It also keeps such a route that refuses the packets.
 func RestoreRoute(c *nl.Conn, l nl.Link, r nl.Route, addr netip.Addr) error {
 	through, err := c.LinkTo(addr)
-	if types.IgnoreNotExist(err) != nil {
-		return err
+	var refusing *nl.RefusingRoute
+	if types.IgnoreNotExist(err) != nil || errors.As(err, &refusing) && refusing.Dst.Bits() >= r.Dst.Bits() {
+		return types.IgnoreNotExist(err)
 	}
 	if err == nil && through.Index != l.Index {
 		others, err := c.Routes(through)

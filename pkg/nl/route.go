@@ -302,7 +302,7 @@ func (c *Conn) AdvertisedUplinks() ([]Link, error) {
 }
 
 // LinkTo returns the link through which the namespace sends packets to the address. If there is no route, the error
-// matches fs.ErrNotExist.
+// matches fs.ErrNotExist. If there is a route that refuses packets, it is a *RefusingRoute.
 func (c *Conn) LinkTo(a netip.Addr) (Link, error) {
 	l, _, err := c.RouteTo(a)
 	return l, err
@@ -313,7 +313,7 @@ func (c *Conn) LinkTo(a netip.Addr) (Link, error) {
 func (c *Conn) RouteTo(a netip.Addr) (l Link, gateway netip.Addr, err error) {
 	route, err := c.lookup(a, nil)
 	if err != nil {
-		return Link{}, netip.Addr{}, err
+		return Link{}, netip.Addr{}, c.explainRefusal(a, err)
 	}
 	gateway, _ = netip.AddrFromSlice(route.Gw)
 	l, err = c.LinkByIndex(route.LinkIndex)
@@ -324,7 +324,7 @@ func (c *Conn) RouteTo(a netip.Addr) (l Link, gateway netip.Addr, err error) {
 // packets for the address to the namespace.
 func (c *Conn) hasLocalRoute(l Link, a netip.Addr) (bool, error) {
 	route, err := c.lookup(a, &netlink.RouteGetOptions{OifIndex: l.Index})
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EHOSTUNREACH) { // no route, or a route of type unreachable
 		return false, nil
 	}
 	return route.Type == unix.RTN_LOCAL, err
@@ -338,7 +338,7 @@ func (c *Conn) lookup(a netip.Addr, options *netlink.RouteGetOptions) (netlink.R
 		_ = c.lib.SetStrictCheck(false)
 		defer func() { _ = c.lib.SetStrictCheck(true) }()
 		routes, err := c.lib.RouteGetWithOptions(a.AsSlice(), options)
-		if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) || err == nil && len(routes) == 0 {
+		if errors.Is(err, unix.ENETUNREACH) || err == nil && len(routes) == 0 {
 			return netlink.Route{}, fs.ErrNotExist
 		}
 		if err != nil {

@@ -434,6 +434,34 @@ var _ = Describe("bridge", func() {
 			b.RequireNoRepair(c, func() { b.Host.MustLine(GinkgoTB(), "ip route add 10.9.0.2/32 dev "+host) }, "interface cni0 has the route 10.9.0.0/24, but packets for 10.9.0.2 leave through "+host)
 		})
 
+		It("names another program's route that refuses the packets, with the command that deletes it, and REPAIR keeps it", func() {
+			b.Outside.Batch(GinkgoTB(), "route add 10.9.0.0/24 via "+nstest.HostV4, "route add fd00:9::/64 via "+nstest.HostV6)
+			nstest.ServeTCP(GinkgoTB(), c.Container, "10.9.0.2:80")
+			nstest.ServeTCP(GinkgoTB(), c.Container, "[fd00:9::2]:80")
+			By("restoring the network's route beside a less specific one")
+			b.Host.IP("route add blackhole 10.0.0.0/8")
+			b.RequireRepair(c, func() { b.Host.IP("route del 10.9.0.0/24 dev cni0") }, "has no route 10.9.0.0/24: packets for 10.9.0.2 meet the blackhole route 10.0.0.0/8")
+			nstest.MustDial(GinkgoTB(), b.Outside, "10.9.0.2:80", "")
+			b.Host.IP("rule add pref 100 lookup 100")
+			for _, loss := range []nstest.Loss{
+				{Addr: "10.9.0.2:80", Line: "ip route add blackhole 10.9.0.2", Text: "the host has the blackhole route 10.9.0.2, which refuses packets for 10.9.0.2"},
+				{Addr: "10.9.0.2:80", Line: "ip route add unreachable 10.9.0.0/28", Text: "the host has the unreachable route 10.9.0.0/28, which"},
+				{Addr: "10.9.0.2:80", Line: "ip route add prohibit 10.8.0.0/15 table 100", Text: "the host has the prohibit route 10.8.0.0/15 of table 100, which"},
+				{Addr: "10.9.0.2:80", Line: "ip route replace blackhole 10.9.0.0/24", Text: "has no route 10.9.0.0/24: packets for 10.9.0.2 meet the blackhole route 10.9.0.0/24"},
+				{Addr: "[fd00:9::2]:80", Line: "ip route add blackhole fd00:9::2", Text: "the host has the blackhole route fd00:9::2, which"},
+				{Addr: "[fd00:9::2]:80", Line: "ip route add unreachable fd00:9::2", Text: "the host has the unreachable route fd00:9::2, which"},
+				{Addr: "[fd00:9::2]:80", Line: "ip route add prohibit fd00:9::/64 metric 1", Text: "the host has the prohibit route fd00:9::/64, which"},
+			} {
+				By(loss.Line)
+				b.RequireFix(c, loss)
+				b.RequireNoRepair(c, func() { b.Host.MustLine(GinkgoTB(), loss.Line) }, loss.Text)
+				for _, p := range b.Run("CHECK", c).Failure(GinkgoTB()).Problems {
+					b.Host.Must(GinkgoTB(), "sh", "-c", p.Fix)
+				}
+				b.OK("CHECK", c)
+			}
+		})
+
 		It("succeeds after a later plugin changed MAC, MTU and sysctls, and with a promiscuous bridge", func() {
 			c.Container.IP("link set eth0 address 02:00:00:00:00:99 mtu 1300")
 			c.Container.MustLine(GinkgoTB(), "sysctl -q -w net.ipv4.conf.eth0.arp_notify=0")

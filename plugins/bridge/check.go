@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/netip"
 	"slices"
 
 	"github.com/plumb-cni/plumb/v2/pkg/attach"
@@ -212,7 +211,7 @@ func (c *checker) diffGateway(br nl.Link) error {
 func (c *checker) diffHostRoutes(dev nl.Link) error {
 	var errs []error
 	for _, ip := range c.routedIPs(dev) {
-		errs = append(errs, c.diffHostRoute(dev, ip.Address.Masked(), ip.Address.Addr()))
+		errs = append(errs, attach.DiffRoute(c.host, dev, ip.Address.Masked(), ip.Address.Addr()))
 	}
 	return errors.Join(errs...)
 }
@@ -222,28 +221,6 @@ func (c *checker) routedIPs(dev nl.Link) []types.IP {
 	return slices.DeleteFunc(slices.Clone(c.ips()), func(ip types.IP) bool {
 		return dev.Master != 0 || !ip.HasGateway() || !ip.Address.Masked().Contains(ip.Gateway)
 	})
-}
-
-// diffHostRoute returns an error if the host's packets to an address in the subnet do not leave through the gateway's
-// interface.
-func (c *checker) diffHostRoute(dev nl.Link, subnet netip.Prefix, addr netip.Addr) error {
-	through, err := c.host.LinkTo(addr)
-	if through.Index == dev.Index || err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	where := "have no other route"
-	if err == nil {
-		where = "leave through " + through.Name
-	}
-	routes, err := c.host.Routes(dev)
-	if err != nil {
-		return err
-	}
-	if slices.ContainsFunc(routes, func(r nl.Route) bool { return r.Dst == subnet }) {
-		return fmt.Errorf("interface %s has the route %s, but packets for %s %s", dev.Name, subnet, addr, where)
-	}
-	missing := attach.MissingRoute(c.host, dev, nl.Route{Dst: subnet})
-	return missing.Errorf("interface %s has no route %s: packets for %s %s", dev.Name, subnet, addr, where)
 }
 
 // diffGatewayPort compares the gateway's port if the gateway is in a VLAN. It ignores additional

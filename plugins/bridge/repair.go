@@ -117,7 +117,7 @@ func (c *checker) repairGateway(a *attachment) error {
 	}
 	errs := []error{attach.RestoreForwarding(c.host, dev, c.ips())}
 	for _, ip := range c.routedIPs(dev) {
-		if c.diffHostRoute(dev, ip.Address.Masked(), ip.Address.Addr()) != nil {
+		if attach.DiffRoute(c.host, dev, ip.Address.Masked(), ip.Address.Addr()) != nil {
 			route := nl.PrefixRoute(netip.PrefixFrom(ip.Gateway, ip.Address.Bits()))
 			errs = append(errs, attach.RestoreRoute(c.host, dev, route, ip.Address.Addr()))
 		}

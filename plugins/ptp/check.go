@@ -50,8 +50,14 @@ type endCheck struct {
 
 // diff compares the host end, the forwarding and the masquerade.
 func (e *endCheck) diff(ips []types.IP) error {
-	hostEnd := e.hostEnd
-	errs := []error{attach.Diff(e.host, hostEnd.Name, checkedSpec(hostEnd, ips)), attach.DiffForwarding(e.host, hostEnd, ips)}
+	hostEnd, spec := e.hostEnd, checkedSpec(e.hostEnd, ips)
+	routes := spec.Routes
+	spec.Routes = nil // DiffRoute compares them
+	errs := []error{attach.Diff(e.host, hostEnd.Name, spec)}
+	for _, route := range routes {
+		errs = append(errs, attach.DiffRoute(e.host, hostEnd, route.Dst, route.Dst.Addr()))
+	}
+	errs = append(errs, attach.DiffForwarding(e.host, hostEnd, ips))
 	if e.conf.masquerade.Enabled {
 		errs = append(errs, masq.Check(e.conf.masq(e.r), attach.Prefixes(ips)))
 	}

@@ -367,6 +367,25 @@ var _ = Describe("ptp", func() {
 			}
 		})
 
+		It("names another program's route that refuses the packets, with the command that deletes it, and REPAIR keeps it", func() {
+			b.Outside.Batch(GinkgoTB(), "route add 10.1.2.0/24 via "+nstest.HostV4, "route add fd00:1::/64 via "+nstest.HostV6)
+			nstest.ServeTCP(GinkgoTB(), c.Container, "10.1.2.2:80")
+			nstest.ServeTCP(GinkgoTB(), c.Container, "[fd00:1::2]:80")
+			for _, loss := range []nstest.Loss{
+				{Addr: "10.1.2.2:80", Line: "ip route replace blackhole 10.1.2.2", Text: "the host has the blackhole route 10.1.2.2, which refuses packets for 10.1.2.2"},
+				{Addr: "10.1.2.2:80", Line: "ip route prepend unreachable 10.1.2.2", Text: "the host has the unreachable route 10.1.2.2, which"},
+				{Addr: "[fd00:1::2]:80", Line: "ip route add prohibit fd00:1::2 metric 1", Text: "the host has the prohibit route fd00:1::2, which"},
+			} {
+				By(loss.Line)
+				b.RequireFix(c, loss)
+				b.RequireNoRepair(c, func() { b.Host.MustLine(GinkgoTB(), loss.Line) }, loss.Text)
+				for _, p := range b.Run("CHECK", c).Failure(GinkgoTB()).Problems {
+					b.Host.Must(GinkgoTB(), "sh", "-c", p.Fix)
+				}
+				b.OK("CHECK", c)
+			}
+		})
+
 		DescribeTable("names a difference that REPAIR does not restore", func(inContainer bool, line, want string) {
 			where := map[bool]*nstest.NS{false: b.Host, true: c.Container}[inContainer]
 			b.RequireNoRepair(c.OnContainerSide(), func() { where.MustLine(GinkgoTB(), strings.ReplaceAll(line, "HOST", host)) }, want)

@@ -325,9 +325,13 @@ func (e *explainer) incoming() {
 		if err != nil {
 			continue
 		}
-		if l, err := e.host.LinkTo(ip); e.exists(err) {
+		var refusing *nl.RefusingRoute
+		switch l, err := e.host.LinkTo(ip); {
+		case e.exists(err):
 			e.in(hop(onHost, "route to %s through %s", ip, l.Name))
-		} else {
+		case errors.As(err, &refusing):
+			e.in(hop(onHost, "%s, which refuses packets to %s", refusing, ip))
+		default:
 			e.in(hop(onHost, "no route to %s", ip))
 		}
 	}
