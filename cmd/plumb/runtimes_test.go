@@ -125,6 +125,14 @@ var _ = Describe("the runtimes of the host", func() {
 			And(HaveField("Check", "executable"), HaveField("What", ContainSubstring("cilium-cni")))))
 	})
 
+	It("use the same network as before if the second file is a copy of the first one", func() {
+		b.add(b.network("10-pods.conflist", chain), newContainer("live"))
+		b.network("zz-pods.conflist", chain)
+		serve(b.path("cri.sock"), b.containerd())
+		report, _ := b.doctorUnset(config)
+		Expect(report.Findings).To(HaveExactElements(HaveField("Check", "duplicate-name")))
+	})
+
 	It("are all named, and doctor examines the directories of all", func() {
 		second := b.containerd()
 		second.confDir, second.networks = b.path("second"), []string{"lan"}

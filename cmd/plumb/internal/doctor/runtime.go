@@ -134,7 +134,7 @@ func (s *state) findRuntimeNetworks(files []*file, add addFunc) {
 }
 
 // findUnused finds files that the runtime does not use because of max_conf_num. It ignores files that another program
-// uses.
+// uses, and copies of the used files, which findDuplicates reports.
 func (s *state) findUnused(r runtimes.Runtime, read []*file, add addFunc) {
 	_, used := s.readBy(r, read)
 	if slices.ContainsFunc(read[:used], func(f *file) bool {
@@ -143,6 +143,9 @@ func (s *state) findUnused(r runtimes.Runtime, read []*file, add addFunc) {
 		return // multus reads other files of the directory
 	}
 	for _, f := range read[used:] {
+		if slices.ContainsFunc(read[:used], func(o *file) bool { return o.name() == f.name() }) {
+			continue
+		}
 		attached, own := 0, 0
 		for _, a := range s.inventory.Attachments {
 			if a.Network != f.name() {
