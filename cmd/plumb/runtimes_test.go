@@ -23,6 +23,7 @@ type fakeContainerd struct {
 	fakeRuntime
 	version, confDir, binDir string
 	networks                 []string
+	notReady                 string // why the network is not ready
 }
 
 func (r fakeContainerd) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
@@ -34,7 +35,8 @@ func (r fakeContainerd) Status(context.Context, *runtimeapi.StatusRequest) (*run
 	for _, name := range r.networks {
 		networks += fmt.Sprintf(`, {"Config": {"Name": %q}, "IFName": "eth0"}`, name)
 	}
-	return &runtimeapi.StatusResponse{Status: &runtimeapi.RuntimeStatus{}, Info: map[string]string{
+	ready := &runtimeapi.RuntimeCondition{Type: runtimeapi.NetworkReady, Status: r.notReady == "", Message: r.notReady}
+	return &runtimeapi.StatusResponse{Status: &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{ready}}, Info: map[string]string{
 		"cniconfig": fmt.Sprintf(`{"PluginDirs": [%q], "PluginConfDir": %q, "PluginMaxConfNum": 1, "Prefix": "eth", "Networks": [%s]}`, r.binDir, r.confDir, networks),
 	}}, nil
 }
@@ -131,6 +133,15 @@ var _ = Describe("the runtimes of the host", func() {
 		serve(b.path("cri.sock"), b.containerd())
 		report, _ := b.doctorUnset(config)
 		Expect(report.Findings).To(HaveExactElements(HaveField("Check", "duplicate-name")))
+	})
+
+	It("are not reported as not ready if an executable is missing, which is the reason", func() {
+		b.network("10-pods.conflist", strings.Replace(chain, `"portmap"`, `"missing"`, 1))
+		runtime := b.containerd()
+		runtime.networks, runtime.notReady = nil, `cni config load failed: failed to find plugin "missing"`
+		serve(b.path("cri.sock"), runtime)
+		report, _ := b.doctorUnset(config)
+		Expect(report.Findings).To(HaveExactElements(HaveField("Check", "executable")))
 	})
 
 	It("are all named, and doctor examines the directories of all", func() {

@@ -116,10 +116,12 @@ func (s *state) findRuntimeNetworks(files []*file, add addFunc) {
 		if slices.ContainsFunc(read[:used], func(f *file) bool { return f.list == nil || f.explained }) {
 			continue // the finding for the file is the reason
 		}
+		unusable := func(f *file) bool { return f.incomplete || isNewer(f.list.CNIVersion, r) } // another finding says why
 		restart := run("systemctl", "restart", unitOf(r))
 		switch {
 		case r.NotReady != "" && len(read) == 0:
 			add(r.ConfDir, say("Write a file *.conflist into the directory."), "%s cannot attach containers: %s", r, r.NotReady)
+		case r.NotReady != "" && slices.ContainsFunc(read[:used], unusable):
 		case r.NotReady != "":
 			add(r.ConfDir, restart, "%s cannot attach containers, although it can read %s: %s", r, read[0].path, r.NotReady)
 		case r.Networks != nil:
