@@ -87,6 +87,12 @@ func (p plugin) segment() string {
 	return fmt.Sprintf("master %s vlan %d", p.Master, p.VLANID)
 }
 
+// meets reports whether an address may exist only once in the networks of both plugins, because the host routes to both
+// or they are on one L2 segment.
+func (p plugin) meets(o plugin) bool {
+	return p.isRouted() && o.isRouted() || p.segment() == o.segment()
+}
+
 // findOverlaps finds networks with overlapping ranges, if the host routes to both networks or both are on one L2 segment.
 func findOverlaps(files []*file, add addFunc) {
 	type span struct {
@@ -98,7 +104,7 @@ func findOverlaps(files []*file, add addFunc) {
 		for _, set := range p.sets() {
 			for _, r := range set.Ranges {
 				i := slices.IndexFunc(all, func(o span) bool {
-					return o.file != p.file && o.Overlaps(r) && (p.isRouted() && o.isRouted() || p.segment() == o.segment())
+					return o.file != p.file && o.Overlaps(r) && p.meets(o.plugin)
 				})
 				if i >= 0 {
 					o := all[i]

@@ -2,8 +2,10 @@ package doctor
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,6 +21,7 @@ import (
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/runtimes"
 	"github.com/plumb-cni/plumb/v2/pkg/attach"
 	"github.com/plumb-cni/plumb/v2/pkg/nl"
+	"github.com/plumb-cni/plumb/v2/pkg/pool"
 	"github.com/plumb-cni/plumb/v2/pkg/skel"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
@@ -225,13 +228,18 @@ func (s *state) removalIfGone(a *node.Attachment) plugins.Solution {
 }
 
 // findNoNetworks finds networks with attachments, but without a configuration, which a runtime needs to call DEL. It
-// skips the check if a file cannot be parsed, because that file may be the configuration of any network.
+// skips the check if a file cannot be parsed, because that file may be the configuration of any network. It also finds
+// networks that got another name in their file.
 func (s *state) findNoNetworks(files []*file, add addFunc) {
 	if len(parsed(files)) < len(files) || s.Guessed {
 		return
 	}
 	for _, n := range s.inventory.Networks {
-		if n.List() != nil || slices.ContainsFunc(files, func(f *file) bool { return f.name() == n.Name }) {
+		if slices.ContainsFunc(files, func(f *file) bool { return f.name() == n.Name }) {
+			continue
+		}
+		if n.List() != nil {
+			s.findRenamed(n, files, add)
 			continue
 		}
 		var names []string
@@ -249,6 +257,36 @@ func (s *state) findNoNetworks(files []*file, add addFunc) {
 				types.Command("plumb", "gc", "--no-live", "--network", n.Name), force, s.Flags),
 				"network %s has no configuration, so that no runtime can call DEL, but the host holds resources for it: %s",
 				n.Name, strings.Join(names, "; "))
+		}
+	}
+}
+
+// findRenamed finds networks with host-local whose ranges contain addresses of running containers of n, which no file
+// configures. The datastore of cluster-local knows these addresses if the key segment names the same segment.
+func (s *state) findRenamed(n *node.Network, files []*file, add addFunc) {
+	for _, p := range pluginsOf(usable(files)) {
+		var keys struct{ Segment string }
+		_ = json.Unmarshal(p.IPAM, &keys) // without ipam, there are no sets
+		if keys.Segment != "" || !slices.ContainsFunc(n.Keys(), func(k node.Keys) bool { return p.meets(plugin{Keys: k}) }) {
+			continue
+		}
+		var held []string
+		for _, a := range s.inventory.Attachments {
+			if a.Network != n.Name || a.Incomplete || s.left[a] || a.AddMayRun() {
+				continue
+			}
+			for _, address := range a.Addresses {
+				ip, err := netip.ParseAddr(address)
+				if err == nil && slices.ContainsFunc(p.sets(), func(set pool.Set) bool { return set.Contains(ip) }) {
+					held = append(held, fmt.Sprintf("container %s has %s", a.ContainerID, address))
+				}
+			}
+		}
+		if len(held) > 0 {
+			add(p.file.where(p.file.top.Get("name")), withAdvice(p.file.edit("write \"name\": %q", n.Name),
+				"If you want the name %s, delete the containers of network %s first.", p.file.name(), n.Name),
+				"no file configures network %q, and new containers in network %q can get the addresses of its containers: %s",
+				n.Name, p.file.name(), strings.Join(held, "; "))
 		}
 	}
 }

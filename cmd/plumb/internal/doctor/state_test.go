@@ -485,6 +485,15 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 		})
 	})
 
+	It("finds a network that got another name although it has containers", func() {
+		n, _ := newUsedHost()
+		n.change("10-pods.conflist", `"pods"`, `"pods2"`)
+		n.age()
+		finding := n.find("no-network", `no file configures network "pods", and new containers in network "pods2" can get the addresses of its containers: container d1 has 10.88.0.2`)
+		Expect(finding.Edit).To(HaveSuffix(`/10-pods.conflist: write "name": "pods"`))
+		n.requireFixed(finding, func() { n.change("10-pods.conflist", `"pods2"`, `"pods"`) })
+	})
+
 	It("ignores a chain that drops packets if one of its rules names the subnet or the bridge", func() {
 		n, _ := newUsedHost()
 		n.Must(GinkgoTB(), "iptables", "-P", "FORWARD", "DROP")
