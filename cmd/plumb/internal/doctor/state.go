@@ -356,6 +356,7 @@ func isOld(r node.Resource) bool {
 // findReservations finds reservations of live containers for addresses that the ADD did not return. CHECK finds such
 // reservations only in the ranges of the network.
 func (s *state) findReservations(_ []*file, add addFunc) {
+	s.findUnreserved(add)
 	for _, a := range s.live() {
 		for _, r := range a.ResourcesOf(node.Reservation) {
 			if !slices.Contains(a.Addresses, r.Address) && isOld(r) {
@@ -363,6 +364,46 @@ func (s *state) findReservations(_ []*file, add addFunc) {
 			}
 		}
 	}
+}
+
+// findUnreserved finds running containers of networks with host-local without a reservation and a result, because someone
+// deleted /var/lib/cni. CHECK finds lost reservations only with a result.
+func (s *state) findUnreserved(add addFunc) {
+	settled := 0 // the highest index of a host end whose ADD has ended
+	for _, a := range s.inventory.Attachments {
+		if ended := a.ResultTime(); !ended.IsZero() && time.Since(ended) >= node.MaxAddTime {
+			settled = max(settled, a.VethIndex())
+		}
+	}
+	for _, n := range s.inventory.Networks {
+		i := slices.IndexFunc(n.IPAMs, func(ipam node.IPAM) bool { return !ipam.ClusterLocal && len(ipam.Pools) > 0 })
+		if i < 0 {
+			continue
+		}
+		wiped := !n.IPAMs[i].Pools[0].HasDirectory()
+		var names []string
+		for _, a := range s.inventory.Attachments {
+			if a.Network == n.Name && s.isUnreserved(a) && (wiped || a.VethIndex() < settled) {
+				names = append(names, strings.TrimSuffix(fmt.Sprintf("container %s (%s)", a.ContainerID, strings.Join(a.Addresses, ", ")), " ()"))
+				if s.young[a] {
+					delete(s.young, a)
+					s.report.WithoutResult++
+				}
+			}
+		}
+		if len(names) > 0 {
+			add(onHost, say("Delete these pods or containers, and let the runtime create them again."),
+				"network %s has no reservations for containers that run, so that new containers can get their addresses: %s", n.Name, strings.Join(names, "; "))
+		}
+	}
+}
+
+// isUnreserved reports whether the attachment has neither a reservation nor a result, although its IPAM plugin has probably
+// returned. This is the case if an element contains an address, or if a process runs in the namespace.
+func (s *state) isUnreserved(a *node.Attachment) bool {
+	alive, _ := s.inventory.Judge(a, life.List{}) // alive without a result means that there is a process
+	return !a.Incomplete && !s.left[a] && a.VethIndex() > 0 && a.ResultPath() == "" && len(a.ResourcesOf(node.Reservation)) == 0 &&
+		(len(a.Addresses) > 0 || alive == life.Alive)
 }
 
 // findForeignTargets finds nftables elements of live containers for addresses that the ADD did not return. Such an address can

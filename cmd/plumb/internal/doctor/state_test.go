@@ -485,6 +485,26 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 		})
 	})
 
+	It("finds containers whose reservations and results someone deleted, also after the next ADD", func() {
+		n, d1 := newUsedHost()
+		n.add("d2")
+		wipe := func() { n.sh("rm -r " + n.pools() + "/* " + n.dir + "/cache/*") }
+		wipe()
+		const what = "network pods has no reservations for containers that run, so that new containers can get their addresses: "
+		n.find("reservation", what+"container d1 (10.88.0.2); container d2 (10.88.0.3)")
+		n.add("d3")
+		Expect(n.doctor().Findings).To(BeEmpty(), "the ADDs of d1 and d2 may be running")
+		n.age()
+		Expect(n.doctor().Findings).To(ContainElement(HaveField("What", what+"container d1 (10.88.0.2); container d2 (10.88.0.3)")))
+		wipe()
+		n.sh("nft flush ruleset")
+		Expect(n.doctor().Findings).NotTo(ContainElement(HaveField("Check", "reservation")), "no process runs in the containers")
+		sleep := exec.Command("sleep", "1000")
+		Expect(d1.Start(sleep)).To(Succeed())
+		DeferCleanup(func() { _, _ = sleep.Process.Kill(), sleep.Wait() })
+		n.find("reservation", what+"container d1")
+	})
+
 	It("finds a network that got another name although it has containers", func() {
 		n, _ := newUsedHost()
 		n.change("10-pods.conflist", `"pods"`, `"pods2"`)

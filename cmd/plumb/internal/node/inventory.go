@@ -61,6 +61,7 @@ type Resource struct {
 
 	// Set is the set or map of an element, and LinkKind the kind of a link.
 	Set, LinkKind string `json:"-"`
+	index         int    // of a link
 }
 
 // An Attachment is one interface of one container in one network, and what the host holds for it.
@@ -117,6 +118,16 @@ func (a *Attachment) ResourcesOf(k Kind) []Resource {
 
 // HasOnlyElements reports whether all resources of the attachment are nftables elements.
 func (a *Attachment) HasOnlyElements() bool { return len(a.ResourcesOf(Element)) == len(a.Resources) }
+
+// VethIndex returns the index of the attachment's host end, or 0. The kernel gives a newer veth a higher index.
+func (a *Attachment) VethIndex() int {
+	for _, r := range a.ResourcesOf(Link) {
+		if r.LinkKind == "veth" {
+			return r.index
+		}
+	}
+	return 0
+}
 
 // HasNamespace reports whether the namespace that libcni's cache names exists.
 func (a *Attachment) HasNamespace() bool { return a.namespaces == life.Exists }

@@ -36,7 +36,7 @@ func (inv *Inventory) readLinks(host *ns.Handle) error {
 		if a == nil {
 			continue
 		}
-		t := Resource{Kind: Link, Name: l.Name, Remove: types.Command("ip", "link", "delete", l.Name), LinkKind: l.Kind}
+		t := Resource{Kind: Link, Name: l.Name, Remove: types.Command("ip", "link", "delete", l.Name), LinkKind: l.Kind, index: l.Index}
 		if l.Master != 0 {
 			t.Where = names[l.Master]
 		}

@@ -1,8 +1,11 @@
 package node
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -27,6 +30,13 @@ type Pool struct {
 func (p Pool) Reserves(r Resource) bool {
 	ip, err := netip.ParseAddr(r.Address)
 	return r.Kind == Reservation && err == nil && filepath.Dir(r.Where) == p.dir && p.set.Contains(ip)
+}
+
+// HasDirectory reports whether the directory of the reservations exists, which ADD creates and no DEL removes. It returns true
+// if that is unknown.
+func (p Pool) HasDirectory() bool {
+	_, err := os.Stat(p.dir)
+	return !errors.Is(err, fs.ErrNotExist)
 }
 
 // NearlyFull reports whether at least 90 % of the addresses are in use. It returns false for an estimate.
