@@ -263,17 +263,18 @@ func printAttachments(out io.Writer, what string, all []*node.Attachment) {
 
 // printKept prints the kept attachments with the reasons, the line last, and how to remove the suspect attachments.
 func (g *collection) printKept(w io.Writer, kept []gc.WithReason, last string) {
-	suspect := 0
+	suspect, interval := 0, time.Duration(0)
 	for _, k := range kept {
 		printf(w, "kept %s %s %s: %s\n", k.Network, k.ContainerID, k.IfName, k.Reason)
 		if k.Life == life.Suspect && (g.cri == "" || g.ofRuntimes[k.Network]) {
 			suspect++
+			interval = max(interval, g.selection.Interval(k.Attachment))
 		}
 	}
 	printf(w, "%s\n", last)
 	switch {
 	case suspect > 0 && g.cri != "":
-		printf(w, "suspect on the runtime's networks: %d; a run of gc --cri at least 10 minutes later removes them\n", suspect)
+		printf(w, "suspect on the runtime's networks: %d; a run of gc --cri at least %s later removes them\n", suspect, gc.InWords(interval))
 	case suspect > 0 && !g.selection.Force:
 		printf(w, "suspect: %d; if no runtime knows these containers, use --force\n", suspect)
 	}

@@ -120,8 +120,9 @@ func (s *state) addLeftover(a *node.Attachment, command string, add addFunc) {
 	case verdict == life.Dead:
 		state, fix = "is deleted", plugins.Solution{Fix: command}
 	case s.list.RuntimeNetworks[a.Network] && s.canDelete(a):
-		fix = plugins.Solution{Fix: types.Command("plumb", "gc", "--cri") + s.Flags,
-			Advice: "gc --cri removes it only in a second run, 10 minutes later. If you know that it is deleted, run instead: " + command}
+		interval := gc.InWords(gc.Selection{MinAge: node.MaxAddTime}.Interval(a))
+		fix = withAdvice(plugins.Solution{Fix: types.Command("plumb", "gc", "--cri") + s.Flags},
+			"gc --cri removes it only in a second run, %s later. If you know that it is deleted, run instead: %s", interval, command)
 	}
 	add(onHost, fix, "container %s, interface %s, network %s, %s, but still holds %s: %s",
 		a.ContainerID, cmp.Or(a.IfName, "unknown"), a.Network, state, strings.Join(a.Holdings(), ", "), why)

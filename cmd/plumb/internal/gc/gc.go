@@ -98,14 +98,29 @@ func (s Selection) judge(inv *node.Inventory, a *node.Attachment, live life.List
 		}
 		return verdict, why
 	}
-	interval := s.MinAge
-	if a.ResultPath() != "" {
-		interval = max(interval, startTime)
-	}
-	if s.Suspects.confirm(a, inv.Time, interval) {
+	if s.Suspects.confirm(a, inv.Time, s.Interval(a)) {
 		return verdict, ""
 	}
 	return verdict, why
+}
+
+// Interval returns how far apart the two runs that find an attachment suspect must be for gc to delete it.
+func (s Selection) Interval(a *node.Attachment) time.Duration {
+	if a.ResultPath() == "" {
+		return s.MinAge
+	}
+	return max(s.MinAge, startTime)
+}
+
+// InWords returns whole minutes in words, for example "10 minutes", and another duration as it prints itself.
+func InWords(d time.Duration) string {
+	switch {
+	case d == time.Minute:
+		return "a minute"
+	case d == 0 || d%time.Minute != 0:
+		return d.String()
+	}
+	return fmt.Sprintf("%d minutes", d/time.Minute)
 }
 
 // startTime is the time in which a runtime starts a pod after its ADD. Until then, the runtime may not list the pod, and
