@@ -105,6 +105,16 @@ var _ = Describe("the runtimes of the host", func() {
 		Expect(b.runUnset(config, "gc", "--cri").Stdout).To(Equal("removed resources of 0 attachments, kept 0, left 0\n"))
 	})
 
+	It("list a container whose namespace is gone, and neither plumb list nor doctor calls it a leftover", func() {
+		c := newContainer("live")
+		b.add(b.network("10-pods.conflist", chain), c)
+		c.Remove(GinkgoTB())
+		serve(b.path("cri.sock"), b.containerd())
+		Eventually(func() string { return b.runUnset(config, "list").Stdout }).Should(HaveSuffix("\n1 network, 1 attachment\n"))
+		report, _ := b.doctorUnset(config)
+		Expect(report.Findings).To(BeEmpty())
+	})
+
 	It("do not count if flags name directories, but doctor says what the runtime uses", func() {
 		serve(b.path("cri.sock"), b.containerd())
 		other := b.path("other")

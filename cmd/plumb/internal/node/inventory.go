@@ -355,9 +355,13 @@ func (inv *Inventory) factsOf(a *Attachment) life.Facts {
 }
 
 // Suspect sets the Reason of the attachments on the runtimes' networks whose containers do not live according to the list. It
-// omits attachments whose ADD may be running. The zero List says nothing.
+// omits attachments whose ADD may be running. It removes the Reason of attachments whose containers the runtime lists, because
+// the runtime will call their DEL. The zero List says nothing.
 func (inv *Inventory) Suspect(list life.List) {
 	for _, a := range inv.Attachments {
+		if list.RuntimeNetworks[a.Network] && list.Contains(a.ContainerID) && a.CanDelete() {
+			a.Reason = ""
+		}
 		if verdict, _ := inv.Judge(a, list); a.Reason == "" && verdict != life.Alive && list.RuntimeNetworks[a.Network] && a.CanDelete() && !a.AddMayRun() {
 			a.Reason = notListed
 		}
