@@ -86,6 +86,9 @@ func (s *state) findLeftovers(_ []*file, add addFunc) {
 	groups := map[string][]*node.Attachment{} // the leftovers that one command removes
 	for _, a := range s.suspects() {
 		s.left[a] = true
+		if node.IsLoopback(a.Network, a.IfName) {
+			continue // it needs nothing on the host
+		}
 		key := s.removalGroup(a)
 		groups[key] = append(groups[key], a)
 	}
@@ -125,7 +128,7 @@ func (s *state) addLeftover(a *node.Attachment, command string, add addFunc) {
 			"gc --cri removes it only in a second run, %s later. If you know that it is deleted, run instead: %s", interval, command)
 	}
 	add(onHost, fix, "container %s, interface %s, network %s, %s, but still holds %s: %s",
-		a.ContainerID, cmp.Or(a.IfName, "unknown"), a.Network, state, strings.Join(a.Holdings(), ", "), why)
+		a.ContainerID, cmp.Or(a.IfName, "unknown"), a.Network, state, cmp.Or(strings.Join(a.Holdings(), ", "), "its result in libcni's cache"), why)
 }
 
 // countSkipped counts the attachments that no check examines.

@@ -505,6 +505,25 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 		n.find("reservation", what+"container d1")
 	})
 
+	It("finds a deleted container that holds only its result, but not its lo", func() {
+		n := &usedHost{testHost: newTestHost("bridge", "loopback")}
+		n.write("99-lo.conflist", `{"cniVersion": "1.1.0", "name": "cni-loopback", "plugins": [{"type": "loopback"}]}`)
+		lo, err := libcni.NetworkConfFromFile(filepath.Join(n.confDir(), "99-lo.conflist"))
+		Expect(err).NotTo(HaveOccurred())
+		n.attachBy(`{"cniVersion": "1.1.0", "name": "pods", "plugins": [{"type": "bridge"}]}`)
+		d1 := n.add("d1")
+		runtime := runtimeOf("d1", d1)
+		runtime.IfName = "lo"
+		_, err = n.cni.AddNetworkList(context.Background(), lo, runtime)
+		Expect(err).NotTo(HaveOccurred())
+		d1.Remove(GinkgoTB())
+		Eventually(func() string { return n.sh("ip -o link show type veth") }).Should(BeEmpty())
+		n.age()
+		finding := n.find("leftover", "container d1, interface eth0, network pods, is deleted, but still holds its result in libcni's cache: ")
+		Expect(n.doctor().Findings).To(HaveLen(1))
+		n.requireFixed(finding, nil)
+	})
+
 	It("finds a network that got another name although it has containers", func() {
 		n, _ := newUsedHost()
 		n.change("10-pods.conflist", `"pods"`, `"pods2"`)
