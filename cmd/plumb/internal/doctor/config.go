@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -101,10 +102,16 @@ func (o Options) readFiles() (files []*file, err error) {
 	return files, nil
 }
 
+var errByteOrderMark = errors.New("the file begins with a byte order mark, which JSON does not allow")
+
 func (f *file) read() {
 	text, err := node.ReadFile(f.path)
 	if err != nil {
 		f.err = err
+		return
+	}
+	if bytes.HasPrefix(text, []byte("\xef\xbb\xbf")) {
+		f.err = &schema.SyntaxError{Line: 1, Err: errByteOrderMark}
 		return
 	}
 	if f.top, f.err = schema.Parse(text); f.err == nil && !f.top.IsObject() {
@@ -147,6 +154,8 @@ func findSyntax(files []*file, add addFunc) {
 				link, fix = "link to "+target+": ", run("rm", f.path)
 			}
 			add(f.path, fix, "cannot be read: %s%v", link, unread.Err)
+		case errors.As(f.err, &syntax) && errors.Is(syntax.Err, errByteOrderMark):
+			add(f.path+":1", run("sed", "-i", `1s/^\xef\xbb\xbf//`, f.path), "not valid JSON: %v", syntax.Err)
 		case errors.As(f.err, &syntax):
 			lines := fmt.Sprintf("line %d", syntax.Line)
 			if syntax.Before > 0 {

@@ -177,6 +177,10 @@ var _ = Describe("plumb doctor on configurations", func() {
 			what:   "10-pods.conflist:3: not valid JSON",
 			byHand: func(n *testHost) { n.change("10-pods.conflist", `"pods,`, `"pods",`) },
 		}),
+		Entry("a byte order mark", "syntax", mistake{
+			create: func(n *testHost) { n.write("10-pods.conflist", "\ufeff"+good) },
+			what:   "10-pods.conflist:1: not valid JSON: the file begins with a byte order mark",
+		}),
 		Entry("a dangling link", "syntax", mistake{
 			create: func(n *testHost) { n.sh("ln -s /nonexist " + n.confDir() + "/06-l.conflist") },
 			what:   "06-l.conflist: cannot be read: link to /nonexist: no such file or directory",
