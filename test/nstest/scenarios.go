@@ -293,11 +293,24 @@ type Loss struct {
 // RequireFix checks that CHECK names the loss, and that the commands of its problems restore the packets.
 func (b *Bed) RequireFix(c Call, l Loss) {
 	b.tb.Helper()
-	b.requireRestored(c, l, func(f Failure) {
-		for _, p := range f.Problems {
-			b.Host.Must(b.tb, "sh", "-c", p.Fix)
-		}
-	})
+	b.requireRestored(c, l, b.runFixes)
+}
+
+// RequireFixOnly is RequireFix for a loss that REPAIR does not restore.
+func (b *Bed) RequireFixOnly(c Call, l Loss) {
+	b.tb.Helper()
+	b.RequireFix(c, l)
+	b.RequireNoRepair(c, func() { b.Host.MustLine(b.tb, l.Line) }, l.Text)
+	b.runFixes(b.Run("CHECK", c).Failure(b.tb))
+	b.OK("CHECK", c)
+}
+
+// runFixes runs the commands of the problems on the host.
+func (b *Bed) runFixes(f Failure) {
+	b.tb.Helper()
+	for _, p := range f.Problems {
+		b.Host.Must(b.tb, "sh", "-c", p.Fix)
+	}
 }
 
 // RequireRepairOfLoss checks that CHECK names the loss, and that REPAIR restores the packets.

@@ -153,10 +153,15 @@ func (h host) forwardsTo(p plugin, l nl.Link) bool {
 // configuration, because another program may have moved single host ends.
 func (h host) bridgeOf(network, configured string) (name string) {
 	for _, l := range h.links {
-		if _, owned := attach.OwnerOf(l, network); owned && l.Master != 0 {
-			if i := slices.IndexFunc(h.links, func(b nl.Link) bool { return b.Index == l.Master && b.Kind == "bridge" }); i >= 0 && name != configured {
-				name = h.links[i].Name
-			}
+		if _, owned := attach.OwnerOf(l, network); !owned || l.Master == 0 {
+			continue
+		}
+		i := slices.IndexFunc(h.links, func(b nl.Link) bool { return b.Index == l.Master && b.Kind == "bridge" })
+		if i < 0 {
+			continue
+		}
+		if name = h.links[i].Name; name == configured {
+			break
 		}
 	}
 	return name
