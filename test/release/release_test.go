@@ -38,13 +38,10 @@ const (
 	epoch   = 1700000000
 )
 
-// nightly reports whether the tests may take long.
-var nightly = os.Getenv("CNI_TEST_FAULTS") == "all"
-
 // architectures returns the architectures that the test packs. They are the architecture of most hosts and, in the nightly
 // tests, a 32-bit architecture, for which scripts/modfile.sh changes a library.
 func architectures() map[string]elf.Machine {
-	if nightly {
+	if nstest.AllFaults() {
 		return map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm": elf.EM_ARM}
 	}
 	return map[string]elf.Machine{"amd64": elf.EM_X86_64}
@@ -189,7 +186,7 @@ func TestArchitectures(t *testing.T) {
 	}
 	typecheck := filepath.Join(t.TempDir(), "typecheck")
 	run(t, root, nil, "go", "build", "-o", typecheck, "./test/release/typecheck")
-	if !nightly {
+	if !nstest.AllFaults() {
 		all = []string{"arm", "mips64le"} // constants overflow on the one, and differ most from amd64's on the other
 	}
 	for _, arch := range all {
@@ -227,7 +224,7 @@ func checkNames(t *testing.T, out string) {
 // summed returns the names of the files with checksums.
 func summed() []string {
 	names := []string{archiveName("amd64"), schemasName, imageName, debName, rpmName, daemonSetName, chartName}
-	if nightly {
+	if nstest.AllFaults() {
 		names = append(names, archiveName("arm"), "plumb-cni_2.99.0~rc.1+test_armhf.deb", "plumb-cni-2.99.0~rc.1+test-1.armv6hl.rpm")
 	}
 	return names
