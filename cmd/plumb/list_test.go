@@ -85,6 +85,7 @@ var _ = Describe("plumb list", func() {
 	})
 
 	It("shows an attachment with the interface of a virtual machine, which doctor, explain and repair accept as well", func() {
+		nstest.RequireTaps(GinkgoTB())
 		b := newTestbed()
 		p := newContainer("vm1")
 		b.add(b.network("10-pods.conflist", strings.Replace(chain, `{"type": "tuning", "dataDir": "DIR/tuning", "mtu": 1400}`, `{"type": "tc-redirect-tap"}`, 1)), p)

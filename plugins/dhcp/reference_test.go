@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net"
 	"os/exec"
 	"path/filepath"
 
@@ -33,7 +34,13 @@ var _ = Describe("with the reference plugin", func() {
 		cmd.Stderr = GinkgoWriter
 		Expect(b.Host.Start(cmd)).To(Succeed())
 		DeferCleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-		Eventually(b.socket).Should(BeAnExistingFile())
+		Eventually(func() error {
+			c, err := net.Dial("unix", b.socket) // between bind and listen, the file exists, and the kernel refuses connections
+			if err == nil {
+				err = c.Close()
+			}
+			return err
+		}).Should(Succeed())
 		const advice = "stop it, and start the daemon of this plugin"
 		c := b.call("")
 		b.Fails("ADD", c, types.CodeIO, "the daemon of the reference plugin listens at "+b.socket, advice)
