@@ -156,7 +156,7 @@ func (f *installFlags) print(out io.Writer, report install.Report, complete bool
 		files     []install.File
 	}{{"Executables", f.To, report.Executables}, {"Configurations", f.ConfDir, report.Configurations}} {
 		for _, file := range list.files {
-			printf(&b, "  %-18s %s\n", filepath.Base(file.Path), file.Action)
+			printf(&b, "  %-24s %s\n", filepath.Base(file.Path), file.Action)
 			if file.Action == install.Stays {
 				stays = append(stays, types.Command(file.Path))
 			}

@@ -50,7 +50,7 @@ process, and the outcome. The runtime needs no change and no restart. Ctrl-C end
 	flags.DurationVar(&o.limit, "for", 0, "end after this `time`, such as 60s")
 	flags.StringVar(&o.network, "network", "", "show calls for one `network` only")
 	flags.StringVar(&o.container, "container", "", "show calls for containers whose ID begins with this `prefix` only")
-	flags.BoolVar(&o.all, "all", false, "also show calls for containerd's network cni-loopback")
+	flags.BoolVar(&o.all, "all", false, "also show calls for containerd's network cni-loopback, and each successful STATUS")
 	flags.BoolVar(&o.steps, "steps", false, "show the steps of each call: the offset from the start of the call, the duration, and what was done")
 	c.RunE = func(c *cobra.Command, _ []string) error { return o.run(c) }
 	return c
@@ -82,7 +82,7 @@ func (o traceOptions) run(c *cobra.Command) (err error) {
 	lines.SetEscapeHTML(false)
 	err = listener.Follow(ctx, func(call *traces.Call) error {
 		switch {
-		case o.network == "" && !o.all && node.IsLoopback(call.Network, call.IfName),
+		case !o.all && (o.network == "" && node.IsLoopback(call.Network, call.IfName) || call.Command == "STATUS" && call.Outcome == traces.OutcomeOK),
 			o.network != "" && call.Network != o.network || !strings.HasPrefix(call.ContainerID, o.container):
 			return nil
 		case o.format.isJSON():

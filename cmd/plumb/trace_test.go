@@ -118,6 +118,24 @@ var _ = Describe("plumb trace", func() {
 		}
 	})
 
+	It("hides a STATUS that succeeds, without --all", func() {
+		b := newTestbed()
+		pods := b.network("10-pods.conflist", chain)
+		for args, commands := range map[string][]string{"": {"ADD"}, "--all": {"STATUS", "ADD"}} {
+			session := b.startTrace(strings.Fields("-o json " + args)...)
+			Expect(b.cni.GetStatusNetworkList(GinkgoT().Context(), pods)).To(Succeed())
+			b.add(pods, newContainer("c"+strings.Trim(args, "-")))
+			Eventually(session.Out).Should(gbytes.Say(`"plugin":"tuning".*\n`))
+			var seen []string
+			for _, c := range tracedCalls(stopTrace(session)) {
+				if c.Plugin == "bridge" {
+					seen = append(seen, c.Command)
+				}
+			}
+			Expect(seen).To(Equal(commands), args)
+		}
+	})
+
 	It("shows a call whose process is killed", func() {
 		b := newTestbed()
 		session := b.startTrace()
