@@ -34,7 +34,7 @@ func (c *Conn) Chains(t Table) ([]ListedChain, error) {
 	return list(c, "list chains", func() ([]ListedChain, error) { return c.listChains(t) })
 }
 
-// AllChains lists the chains of all tables that see IPv4 or IPv6 packets. Only AllChains finds a RuleDrop, for which it
+// AllChains lists the chains of all tables that see IPv4 or IPv6 packets, or frames of bridges. Only AllChains finds a RuleDrop, for which it
 // reads the rules of the chains at the hook Forward.
 func (c *Conn) AllChains() ([]ListedChain, error) {
 	return list(c, "list chains", func() ([]ListedChain, error) {
@@ -87,7 +87,7 @@ func (c *Conn) listChains(t Table) (chains []ListedChain, err error) {
 	listed, err := c.nft.ListChainsOfTableFamily(nftables.TableFamily(t.Family))
 	for _, ch := range listed { // the kernel lists the chains of all tables of the family
 		table := Table{Family(ch.Table.Family), ch.Table.Name}
-		if table != t && (t != Table{} || !slices.Contains([]Family{Inet, IPv4, IPv6}, table.Family)) {
+		if table != t && (t != Table{} || !slices.Contains([]Family{Inet, IPv4, IPv6, Bridge}, table.Family)) {
 			continue
 		}
 		listed := ListedChain{Table: table, Name: ch.Name, Forwards: ch.Hooknum != nil && HookPoint(*ch.Hooknum) == Forward}

@@ -26,6 +26,8 @@ type ListedRule struct {
 	Saddr   netip.Prefix // the source addresses that the rule matches, or the zero Prefix if it matches all
 	Daddr   netip.Prefix // the destination addresses that the rule matches, or the zero Prefix if it matches all
 	Iif     string       // the input interface that the rule matches, or "" if it matches all
+	// Narrow means that the rule has conditions other than Saddr, Daddr and Iif.
+	Narrow bool
 	// Unconditional means that the rule has only a verdict, and expressions that every packet passes, such as a counter.
 	Unconditional bool
 	Handle        uint64 // the number of the rule in its table
@@ -132,6 +134,7 @@ const (
 	loadedSaddr
 	loadedDaddr
 	loadedIifName
+	loadedProtocol // the protocol of the network layer, which nft compares before it compares an address
 )
 
 // parse reads one expression into p.rule.
@@ -149,20 +152,21 @@ func (p *ruleParser) parse(e expr.Any) {
 	case *expr.Match:
 		if text, ok := e.Info.(*xt.Comment); ok {
 			p.rule.Comment = string(*text)
+		} else {
+			p.rule.Narrow = true
 		}
 	case *expr.Masq:
 		p.rule.Target = "MASQUERADE"
 	case *expr.Payload:
 		p.parsePayload(e)
 	case *expr.Meta:
-		p.loaded = loadedOther
-		if e.Key == expr.MetaKeyIIFNAME {
-			p.loaded = loadedIifName
-		}
+		p.loaded = map[expr.MetaKey]loadedField{expr.MetaKeyIIFNAME: loadedIifName, expr.MetaKeyNFPROTO: loadedProtocol, expr.MetaKeyPROTOCOL: loadedProtocol}[e.Key]
 	case *expr.Bitwise:
 		p.mask = e.Mask
 	case *expr.Cmp:
 		p.parseCmp(e)
+	default:
+		p.rule.Narrow = p.rule.Narrow || isCondition(e)
 	}
 }
 
@@ -189,7 +193,8 @@ func (p *ruleParser) parsePayload(e *expr.Payload) {
 func (p *ruleParser) parseCmp(e *expr.Cmp) {
 	p.rule.values = append(p.rule.values, string(e.Data))
 	switch {
-	case e.Op != expr.CmpOpEq:
+	case p.loaded == loadedOther || e.Op != expr.CmpOpEq:
+		p.rule.Narrow = true
 	case p.loaded == loadedSaddr:
 		p.rule.Saddr = parsePrefix(p.addrSize, e.Data, p.mask)
 	case p.loaded == loadedDaddr:

@@ -159,7 +159,7 @@ func (p plugin) addKey(problem types.Problem, add addFunc) {
 
 // findDamaged calls CHECK of the plugins for each attachment, with the configuration and the result of its ADD. It skips
 // networks whose files have findings, because these may explain an error of CHECK. It names the containers with the same
-// damage in one finding. If the interface of a container is gone, it reports only the first plugin that misses it.
+// or similar damage in one finding. If the interface of a container is gone, it reports only the first plugin that misses it.
 // One finding names all containers that a missing table affects.
 func (k asker) findDamaged(attachments []*node.Attachment, files []*file, losses []*loss, add addFunc) {
 	skip := map[string]bool{}
@@ -186,36 +186,67 @@ func (k asker) findDamaged(attachments []*node.Attachment, files []*file, losses
 			if explaining != nil {
 				continue
 			}
-			i := slices.IndexFunc(all, func(d *damage) bool { return d.text == text })
+			found := damage{repair: d.RepairCommand(a.Network, k.Flags), kinds: kindsOf(d), text: text}
+			i := slices.IndexFunc(all, found.isLike)
 			if i < 0 {
 				i = len(all)
-				all = append(all, &damage{text: text})
+				all = append(all, &found)
 			}
-			all[i].add(a, d, k.Flags)
+			all[i].add(a, d, text)
 		}
 	}
 	for _, l := range losses {
 		l.addTo(k.report, k.Flags)
 	}
 	for _, d := range all {
-		add(onHost, d.solution(), "%s, %s", strings.Join(d.containers, "; "), d.text)
+		if d.details == nil {
+			add(onHost, d.solution(), "%s, %s", strings.Join(d.containers, "; "), d.text)
+			continue
+		}
+		add(onHost, d.solution(), "%s, %s; similar errors for %d more (--verbose)", d.containers[0], d.text, len(d.containers)-1).Details = d.details
 	}
 }
 
-// A damage is the same error of CHECK for one or more containers.
+// A damage is the same error of CHECK, or similar ones, for one or more containers.
 type damage struct {
-	text       string
+	text       string // the first error
+	kinds      string // see kindsOf
 	containers []string
+	details    []string           // each container with its error, or nil if all errors are the same
 	solutions  []plugins.Solution // without REPAIR
 	repair     string             // the command that calls REPAIR, or "" if it does not help
 }
 
-func (d *damage) add(a *node.Attachment, found plugins.Damage, flags string) {
-	d.containers = append(d.containers, fmt.Sprintf("container %s, interface %s", a.ContainerID, a.IfName))
+// kindsOf returns the plugin and the kinds of its problems.
+func kindsOf(d plugins.Damage) string {
+	all := []string{d.Plugin}
+	for _, p := range plugins.Failure(d.Err).Problems {
+		if !slices.Contains(all[1:], p.Kind) {
+			all = append(all, p.Kind)
+		}
+	}
+	return strings.Join(all, " ")
+}
+
+// isLike reports whether the error is the same, or similar: of the same plugin, with problems of the same kinds, such as missing
+// objects with other addresses, which one plumb repair restores.
+func (d *damage) isLike(o *damage) bool {
+	return d.text == o.text || d.repair != "" && d.repair == o.repair && d.kinds == o.kinds
+}
+
+func (d *damage) add(a *node.Attachment, found plugins.Damage, text string) {
+	container := fmt.Sprintf("container %s, interface %s", a.ContainerID, a.IfName)
+	if text != d.text && d.details == nil {
+		for _, earlier := range d.containers {
+			d.details = append(d.details, earlier+", "+d.text)
+		}
+	}
+	if d.containers = append(d.containers, container); d.details != nil {
+		d.details = append(d.details, container+", "+text)
+	}
 	if s := found.Solution(); !slices.Contains(d.solutions, s) {
 		d.solutions = append(d.solutions, s)
 	}
-	d.repair = found.RepairCommand(a.Network, flags)
 }
 
 // solution returns how to fix the damage. This is plumb repair if it helps, and the commands of CHECK in case it fails.

@@ -296,6 +296,9 @@ var _ = Describe("plumb doctor on attachments", func() {
 	})
 
 	DescribeTable("advises a repair only if it helps, and names --container-side if only that helps", func(chain, damage string, commands ...string) {
+		if strings.Contains(chain, "tc-redirect-tap") {
+			nstest.RequireTaps(GinkgoTB())
+		}
 		n := &usedHost{testHost: newTestHost("loopback", "bridge", "host-local", "tuning", "tc-redirect-tap", "bandwidth", "sbr")}
 		n.attachBy(strings.Replace(complete, `{"type": "portmap", "capabilities": {"portMappings": true}}`, chain, 1))
 		container := n.add("d1")
@@ -357,7 +360,7 @@ var _ = Describe("plumb doctor on attachments", func() {
 
 	It("does not offer to delete the route to another network", func() {
 		n, _ := newCompleteHost()
-		n.write("05-small.conflist", `{"cniVersion": "1.1.0", "name": "small", "plugins": [{"type": "bridge", "bridge": "small0", "ipam": {"type": "host-local", "subnet": "10.88.0.0/16"}}]}`)
+		n.write("05-small.conflist", `{"cniVersion": "1.1.0", "name": "small", "plugins": [{"type": "bridge", "bridge": "small0", "ipam": {"type": "host-local", "dataDir": "POOLS", "subnet": "10.88.0.0/16"}}]}`)
 		Expect(n.find("route", "the host has a route to 10.88.0.0/16 on cni0").Advice).To(BeEmpty())
 	})
 
@@ -416,6 +419,33 @@ var _ = Describe("plumb doctor on attachments", func() {
 		n.add("d2")
 		n.sh("sysctl -q -w net.ipv4.ip_forward=0")
 		n.requireFixed(n.find("check", "container d1, interface eth0; container d2, interface eth0, network pods: CHECK of "), nil)
+	})
+
+	It("sums up similar errors that one plumb repair corrects", func() {
+		n, _ := newCompleteHost()
+		n.attach(runtimeWithPort(runtimeOf("d2", nstest.New(GinkgoTB()).Named("d2")), 8081))
+		n.sh("nft flush map inet plumb hostport4")
+		finding := n.find("check", "host: container d1, interface eth0, network pods: CHECK of portmap: ")
+		Expect(n.doctor().Findings).To(HaveLen(1))
+		Expect(finding.What).To(HaveSuffix("; similar errors for 1 more (--verbose)"))
+		Expect(finding.Details).To(ConsistOf(ContainSubstring("8080"), And(HavePrefix("container d2, interface eth0, "), ContainSubstring("8081"))))
+		n.requireFixed(finding, nil)
+	})
+
+	It("reports a route into the subnet, and no damage that it explains", func() {
+		n, _ := newCompleteHost()
+		n.sh("ip link add up7 type veth peer name down7 && ip link set up7 up && ip route replace 10.88.0.0/16 dev up7")
+		finding := n.find("route", "the host has a route to 10.88.0.0/16 on up7")
+		n.sh(strings.TrimPrefix(finding.Advice, "If nothing needs the route, run this instead: "))
+		n.requireFixed(n.find("check", "CHECK of bridge"), nil)
+	})
+
+	It("reports first that IPv6 is disabled, because it explains the rest", func() {
+		n, _ := newCompleteHost()
+		n.SetSysctl(GinkgoTB(), "net/ipv6/conf/all/disable_ipv6", "1")
+		findings := n.doctor().Findings
+		Expect(len(findings)).To(BeNumerically(">", 1))
+		Expect(findings[0].Fix).To(Equal("sysctl -w net.ipv6.conf.all.disable_ipv6=0"))
 	})
 
 	It("finds attachments of a network without a configuration in a file or in libcni's cache", func() {

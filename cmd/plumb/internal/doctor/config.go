@@ -245,7 +245,13 @@ func (o Options) findDuplicates(files []*file, add addFunc) {
 func findKeys(files []*file, add addFunc) {
 	for _, f := range parsed(files) {
 		if f.listErr != nil && !f.explained {
-			add(f.path, withAdvice(f.edit("correct the list"), "An editor can check the file with the schema that plumb schema prints."), "libcni rejects it: %v", f.listErr)
+			fix := withAdvice(f.edit("correct the list"), "An editor can check the file with the schema that plumb schema prints.")
+			for _, v := range f.top.Members() {
+				if likely := types.Nearest(v.Key, []string{"cniVersion", "name", "plugins"}); likely != "" && likely != v.Key {
+					fix = f.edit("write %s in place of %s", likely, v.Path)
+				}
+			}
+			add(f.path, fix, "libcni rejects it: %v", f.listErr)
 		}
 		for _, v := range f.top.Repeated() {
 			add(f.where(v), f.edit("delete one of the two keys %s", v.Path), "%s: the key occurs twice, and the last one is used", v.Path)

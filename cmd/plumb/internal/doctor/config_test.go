@@ -356,6 +356,12 @@ var _ = Describe("plumb doctor on configurations", func() {
 		}),
 	)
 
+	It("names the key that was probably meant in a list that libcni rejects", func() {
+		n := newTestHost("bridge", "host-local")
+		n.write("10-pods.conflist", strings.Replace(good, `"plugins"`, `"plugin"`, 1))
+		Expect(n.find("keys", "libcni rejects it").Edit).To(HaveSuffix("/10-pods.conflist: write plugins in place of plugin"))
+	})
+
 	It("names the line that lacks a comma, which is before the line with the error", func() {
 		n := newTestHost("bridge", "host-local")
 		for mistake, edit := range map[[2]string]string{

@@ -214,9 +214,9 @@ func (o Options) checks(a asker, h host, held *state) []check {
 	}...)
 }
 
-// compareFindings compares findings by file, but not by line, to keep the order of the checks. In a file, the first finding is that
-// a runtime uses the file in place of another one, because the other findings may be irrelevant then. The findings for full pools
-// follow the leftovers, which may fill them.
+// compareFindings compares findings by file, but not by line, to keep the order of the checks. What the kernel lacks comes first,
+// because it may explain the other findings. In a file, the first finding is that a runtime uses the file in place of another one,
+// because the other findings may be irrelevant then. The findings for full pools follow the leftovers, which may fill them.
 func compareFindings(a, b Finding) int {
 	rank := func(f Finding) int {
 		if f.Check == "runtime-network" {
@@ -225,8 +225,11 @@ func compareFindings(a, b Finding) int {
 		return 1
 	}
 	fileOf := func(f Finding) string {
-		if f.Check == "pool" {
+		switch {
+		case f.Check == "pool":
 			return onHost
+		case f.Where == inKernel:
+			return ""
 		}
 		return strings.Split(f.Where, ":")[0]
 	}

@@ -134,6 +134,7 @@ func (h host) findRoutes(files []*file, add addFunc) {
 				if !slices.ContainsFunc(pluginsOf(files), func(other plugin) bool { return h.forwardsTo(other, l) }) {
 					fix = withAdvice(fix, "If nothing needs the route, run this instead: %s", types.Command("ip", "route", "delete", r.Dst.String(), "dev", l.Name))
 				}
+				p.file.explained = true // without the route, CHECK may find nothing
 				add(p.where("ipam"), fix, "the host has a route to %s on %s, and sends packets for containers in %s there",
 					r.Dst, l.Name, p.subnets()[i])
 			}
@@ -342,15 +343,15 @@ func (h host) chains() (c *nft.Conn, all []nft.ListedChain) {
 	return c, all
 }
 
-// findForwardDrop finds chains of other programs that drop all forwarded packets that they do not accept, by their policy or
-// a rule without conditions. It reports them for each network:
+// findForwardDrop finds chains of other programs that drop all forwarded packets of a network by a rule that names only it, or
+// all packets that they do not accept, by their policy or a rule without conditions. It reports the latter for each network:
 //   - to which the host routes,
 //   - whose list does not contain the plugin firewall, or did not when one of its containers was attached, and
 //   - that no rule of the chain, or of a chain to which it jumps, names.
 func (h host) findForwardDrop(s *state, files []*file, add addFunc) {
 	c, chains := h.chains()
 	for _, chain := range chains {
-		if chain.Drop == "" || chain.Table.Name == "plumb" {
+		if !chain.Forwards || chain.Table.Name == "plumb" {
 			continue
 		}
 		rules, err := rulesFrom(c, chain)
@@ -359,8 +360,17 @@ func (h host) findForwardDrop(s *state, files []*file, add addFunc) {
 			if !slices.ContainsFunc(f.plugins, plugin.isRouted) || !f.isList() || !f.sees(chain.Table.Family) {
 				continue
 			}
-			if !slices.Contains(f.types(), "firewall") {
-				if !slices.ContainsFunc(rules, f.isNamedIn) {
+			i := slices.IndexFunc(rules, f.isNamedIn)
+			switch {
+			case i >= 0 && f.isDroppedBy(rules[i]):
+				fix := run("nft", "delete", "rule", chain.Table.Family.String(), chain.Table.Name, rules[i].Chain, "handle", fmt.Sprint(rules[i].Handle))
+				add(onHost, withAdvice(fix, "If a program added the rule, it may add it again."),
+					"table %s, chain %s contains a rule that drops all packets of network %q", chain.Table, rules[i].Chain, f.name())
+				continue
+			case chain.Drop == "":
+				continue
+			case !slices.Contains(f.types(), "firewall") || chain.Table.Family == nft.Bridge:
+				if i < 0 {
 					f.addDrop(chain, add)
 				}
 				continue
@@ -429,7 +439,8 @@ func rulesFrom(c *nft.Conn, chain nft.ListedChain) (all []nft.ListedRule, err er
 func (f *file) sees(family nft.Family) bool {
 	subnets := f.subnets()
 	same := func(s netip.Prefix) bool { return nft.FamilyOf(s.Addr()) == family }
-	return len(subnets) == 0 || family == nft.Inet || slices.ContainsFunc(subnets, same)
+	return len(subnets) == 0 || family == nft.Inet || slices.ContainsFunc(subnets, same) ||
+		family == nft.Bridge && slices.Contains(f.types(), "bridge")
 }
 
 // addDrop adds the finding for a chain that drops the packets of a network. The plugin firewall can accept packets only in
@@ -453,4 +464,10 @@ func (f *file) addDrop(c nft.ListedChain, add addFunc) {
 func (f *file) isNamedIn(r nft.ListedRule) bool {
 	return slices.ContainsFunc(f.subnets(), func(s netip.Prefix) bool { return r.Saddr.IsValid() && r.Saddr.Overlaps(s) }) ||
 		slices.ContainsFunc(f.plugins, func(p plugin) bool { return r.Iif != "" && r.Iif == p.BridgeName() })
+}
+
+// isDroppedBy reports whether a rule that names the network drops its packets without another condition.
+func (f *file) isDroppedBy(r nft.ListedRule) bool {
+	return (r.Target == "DROP" || r.Target == "REJECT") && !r.Narrow && !r.Daddr.IsValid() && (!r.Saddr.IsValid() ||
+		slices.ContainsFunc(f.subnets(), func(s netip.Prefix) bool { return r.Saddr.Overlaps(s) && r.Saddr.Bits() <= s.Bits() }))
 }

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -63,6 +64,10 @@ func (k asker) findRuntimePlugins(files []*file, add addFunc) {
 	for _, r := range k.Runtimes {
 		caller := plugins.NewCaller(r.PluginDirs, k.Timeout)
 		other := map[string][]string{} // the names of plugins that the runtime does not execute, by their directory
+		if lacksLoopback(r) {
+			add(onHost, k.install(loopback, filepath.Join(r.PluginDirs[0], loopback)),
+				"%s cannot attach containers, because it needs the plugin loopback for each of them, and %s lacks it", r, strings.Join(r.PluginDirs, ", "))
+		}
 		read, used := k.readBy(r, files)
 		for _, f := range read[:used] {
 			for _, name := range f.types() {
@@ -83,6 +88,17 @@ func (k asker) findRuntimePlugins(files []*file, add addFunc) {
 				r, strings.Join(r.PluginDirs, ", "), dir, strings.Join(other[dir], ", "))
 		}
 	}
+}
+
+// loopback is the plugin that containerd calls for lo of each pod, without a file, unless use_internal_loopback is set.
+const loopback = "loopback"
+
+// lacksLoopback reports whether containerd can attach no containers and the plugin loopback is missing.
+func lacksLoopback(r runtimes.Runtime) bool {
+	return r.Name == "containerd" && r.NotReady != "" && !slices.ContainsFunc(r.PluginDirs, func(dir string) bool {
+		_, err := os.Stat(filepath.Join(dir, loopback))
+		return err == nil
+	})
 }
 
 // isPlumbs reports whether the plugins with these names in the directory are plumb's.
@@ -121,7 +137,7 @@ func (s *state) findRuntimeNetworks(files []*file, add addFunc) {
 		switch {
 		case r.NotReady != "" && len(read) == 0:
 			add(r.ConfDir, say("Write a file *.conflist into the directory."), "%s cannot attach containers: %s", r, r.NotReady)
-		case r.NotReady != "" && slices.ContainsFunc(read[:used], unusable):
+		case r.NotReady != "" && (slices.ContainsFunc(read[:used], unusable) || lacksLoopback(r)):
 		case r.NotReady != "":
 			add(r.ConfDir, restart, "%s cannot attach containers, although it can read %s: %s", r, read[0].path, r.NotReady)
 		case r.Networks != nil:

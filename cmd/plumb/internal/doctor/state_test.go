@@ -471,6 +471,40 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 		n.requireFixed(finding, func() { n.sh("nft add rule inet f zones iifname cni0 accept") })
 	})
 
+	DescribeTable("finds a rule that drops all packets of a network", func(where string, commands ...string) {
+		n, _ := newUsedHost()
+		for _, command := range commands {
+			n.sh(command)
+		}
+		n.requireFixed(n.find("forward-drop", where+" contains a rule that drops all packets of network \"pods\""), nil)
+	},
+		Entry("by its bridge", "table ip filter, chain FORWARD", "iptables -P FORWARD ACCEPT", "iptables -I FORWARD -i cni0 -j DROP"),
+		Entry("by its subnet, in a chain to which another jumps", "table inet f, chain user",
+			"nft 'add table inet f; add chain inet f user; add chain inet f forw { type filter hook forward priority 0; }'",
+			"nft 'add rule inet f forw jump user; add rule inet f user ip saddr 10.0.0.0/8 counter log reject'"),
+	)
+
+	It("ignores a rule that drops some packets of a network, or those that an earlier rule does not accept", func() {
+		n, _ := newUsedHost()
+		for _, rule := range []string{
+			"-i cni0 -p tcp --dport 25 -j DROP", "-s 10.88.0.9 -j DROP", "-i cni0 -d 192.168.0.0/16 -j REJECT",
+			"-s 10.88.0.0/16 -o up0 -j DROP", "-i cni0 -m conntrack --ctstate INVALID -j DROP", "-i up0 -j DROP",
+		} {
+			n.sh("iptables -I FORWARD " + rule)
+			Expect(n.doctor().Findings).To(BeEmpty(), rule)
+			n.sh("iptables -D FORWARD " + rule)
+		}
+		n.sh("iptables -A FORWARD -i cni0 -o up0 -j ACCEPT && iptables -A FORWARD -i cni0 -j DROP")
+		Expect(n.doctor().Findings).To(BeEmpty())
+	})
+
+	It("finds a chain that drops the frames of a bridge", func() {
+		n, _ := newUsedHost()
+		n.sh("nft 'add table bridge f; add chain bridge f forw { type filter hook forward priority 0; policy drop; }'")
+		finding := n.find("forward-drop", `table bridge f, chain forw: its policy is drop, and no rule of it names the subnet or the bridge of network "pods"`)
+		n.requireFixed(finding, func() { n.sh("nft delete table bridge f") })
+	})
+
 	It("ignores a chain that drops packets of an IP version that the network does not use", func() {
 		n, _ := newUsedHost()
 		n.sh("nft 'add table ip6 filter; add chain ip6 filter FORWARD { type filter hook forward priority 0; policy drop; }'")
