@@ -137,6 +137,30 @@ var _ = Describe("the runtimes of the host", func() {
 			And(HaveField("Check", "executable"), HaveField("What", ContainSubstring("cilium-cni")))))
 	})
 
+	It("should not load a file in which the network got another name", func() {
+		file := b.path("conf/10-pods.conflist")
+		b.add(b.network("10-pods.conflist", chain), newContainer("live"))
+		b.age()
+		serve(b.path("cri.sock"), b.containerd())
+		text, err := os.ReadFile(file)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(os.WriteFile(file, []byte(strings.Replace(string(text), `"pods"`, `"pods2"`, 1)), 0o644)).To(Succeed())
+		report, _ := b.doctorUnset(config)
+		Expect(report.Findings).To(HaveExactElements(And(HaveField("Check", "no-network"), HaveField("Edit", file+`: write "name": "pods"`))))
+	})
+
+	It("may lack the plugin loopback, which a restart does not bring back", func() {
+		dir := GinkgoT().TempDir()
+		Expect(os.CopyFS(dir, os.DirFS(b.bin))).To(Succeed())
+		Expect(os.Remove(filepath.Join(dir, "loopback"))).To(Succeed())
+		runtime := b.containerd()
+		runtime.binDir, runtime.networks, runtime.notReady = dir, nil, "Network plugin returns error: cni plugin not initialized"
+		serve(b.path("cri.sock"), runtime)
+		report, _ := b.doctorUnset(config)
+		Expect(report.Findings).To(HaveExactElements(And(HaveField("What", HaveSuffix("because it needs the plugin loopback for each of them, and "+dir+" lacks it")),
+			HaveField("Fix", ContainSubstring("/loopback")))))
+	})
+
 	It("use the same network as before if the second file is a copy of the first one", func() {
 		b.add(b.network("10-pods.conflist", chain), newContainer("live"))
 		b.network("zz-pods.conflist", chain)

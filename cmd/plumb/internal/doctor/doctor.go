@@ -202,8 +202,9 @@ func (o Options) checks(a asker, h host, held *state) []check {
 		return all
 	}
 	return append(all, []check{
+		{"leftover", held.findLeftovers}, {"pool", held.findFullPools}, {"no-network", held.findNoNetworks},
 		{"runtime-network", held.findRuntimeNetworks}, {"bridge-netfilter", h.findBridgeNetfilter},
-		{"leftover", held.findLeftovers}, {"pool", held.findFullPools}, {"no-network", held.findNoNetworks}, {"orphan", held.findOrphans}, {"irregular-file", held.findIrregular},
+		{"orphan", held.findOrphans}, {"irregular-file", held.findIrregular},
 		{"returned-device", func(_ []*file, add addFunc) { held.findReturned(h, add) }},
 		{"reservation", held.findReservations}, {"foreign-target", held.findForeignTargets},
 		{"foreign-rule", h.findForeignRules}, {"forward-drop", func(files []*file, add addFunc) { h.findForwardDrop(held, files, add) }},

@@ -287,6 +287,7 @@ func (s *state) findRenamed(n *node.Network, files []*file, add addFunc) {
 			}
 		}
 		if len(held) > 0 {
+			p.file.explained = true // no runtime should load the file
 			add(p.file.where(p.file.top.Get("name")), withAdvice(p.file.edit("write \"name\": %q", n.Name),
 				"If you want the name %s, delete the containers of network %s first.", p.file.name(), n.Name),
 				"no file configures network %q, and new containers in network %q can get the addresses of its containers: %s",
