@@ -89,7 +89,7 @@ func TestBudgets(t *testing.T) {
 		case !ok:
 			t.Errorf("%s has no budget; add %q: {lines: %d}", name, name, n)
 		case n > b.lines:
-			t.Errorf("%s has %d lines; its budget is %d (%s): remove something, or raise it to %d and say why", name, counted[name], b.lines, b.why, n)
+			t.Errorf("%s has %d lines; its budget is %d: remove something, or raise it to %d and say why (so far: %q)", name, counted[name], b.lines, n, b.why)
 		case n < b.lines:
 			t.Errorf("%s has %d lines; lower its budget from %d to %d", name, counted[name], b.lines, n)
 		}

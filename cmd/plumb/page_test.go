@@ -178,7 +178,7 @@ func (p *pageHost) checkPage(name, heading string) (blocks string) {
 		case nstest.Updating() && !same:
 			section = strings.Replace(section, m[1], screen, 1)
 		case !same:
-			Expect(masked(screen)).To(Equal(masked(m[1])), "%s, section %q; go test ./cmd/plumb -update writes it anew\n%s",
+			Expect(masked(screen)).To(Equal(masked(m[1])), "%s, section %q; as root, go test -exec $PWD/scripts/sandbox.sh ./cmd/plumb -ginkgo.focus docs/reference/plumb.md -update writes it anew\n%s",
 				name, heading, nstest.Compare(masked(m[1]), masked(screen)))
 		}
 		blocks += screen

@@ -160,7 +160,7 @@ func (n *testHost) find(check, what string) doctor.Finding {
 			found = append(found, f)
 		}
 	}
-	Expect(found).NotTo(BeEmpty(), "no finding of %s with %q", check, what)
+	Expect(found).NotTo(BeEmpty(), "no finding of %s with %q; if the check is new, is it in doctor.go, and is PLUMB_BIN up to date?", check, what)
 	return found[0]
 }
 
