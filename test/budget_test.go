@@ -22,7 +22,7 @@ type budget struct {
 // subdirectories.
 var budgets = map[string]budget{
 	"cmd/cni-conformance":     {lines: 3420},
-	"cmd/plumb":               {lines: 12500, why: "reading, judging and removing are packages of their own"},
+	"cmd/plumb":               {lines: 12540, why: "reading, judging and removing are packages of their own"},
 	"pkg/attach":              {lines: 2160},
 	"pkg/claims":              {lines: 820},
 	"pkg/dhcp":                {lines: 1060},
@@ -34,7 +34,7 @@ var budgets = map[string]budget{
 	"pkg/lock":                {lines: 140},
 	"pkg/masq":                {lines: 560},
 	"pkg/nft":                 {lines: 2080},
-	"pkg/nl":                  {lines: 4080, why: "a list that changes meanwhile is requested again"},
+	"pkg/nl":                  {lines: 4100, why: "a list that changes meanwhile is requested again"},
 	"pkg/ns":                  {lines: 300},
 	"pkg/pool":                {lines: 2760},
 	"pkg/skel":                {lines: 1420, why: "errors of environment variables say what is allowed"},

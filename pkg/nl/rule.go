@@ -111,6 +111,30 @@ func (c *Conn) InputRules() ([]InputRule, error) {
 	return rules, err
 }
 
+// A RefusingRule is a policy rule of type blackhole, unreachable or prohibit, which refuses packets to all destinations.
+type RefusingRule struct {
+	Source    netip.Prefix // source addresses of the packets, or zero for all
+	Interface string       // interface through which the packets arrive, or "" for all
+	IPv6      bool
+	Priority  int
+}
+
+// RefusingRules returns the rules of both families that refuse packets by their source or interface and nothing else. Package
+// netlink does not decode the type of a rule, but the table of these types is 0, as that of the type nop, which nobody
+// uses, and of the rule for VRFs, which selects all packets.
+func (c *Conn) RefusingRules() ([]RefusingRule, error) {
+	list, err := c.rules()
+	var rules []RefusingRule
+	for _, r := range list {
+		found := RefusingRule{Source: prefix(r.Src), Interface: r.IifName, IPv6: r.Family == unix.AF_INET6, Priority: r.Priority}
+		r.IifName = ""
+		if r.Table == 0 && !selectsMore(r) {
+			rules = append(rules, found)
+		}
+	}
+	return rules, err
+}
+
 // selectsMore reports whether a rule selects packets by more than the source address, or does more
 // than look up a route in a table.
 func selectsMore(r netlink.Rule) bool {

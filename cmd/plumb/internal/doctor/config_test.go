@@ -341,6 +341,14 @@ var _ = Describe("plumb doctor on configurations", func() {
 			what:   "the host has a route to 10.88.3.0/24 on up0",
 			byHand: func(n *testHost) { n.Must(GinkgoTB(), "ip", "route", "delete", "10.88.3.0/24", "dev", "up0") },
 		}),
+		Entry("a policy rule that refuses what containers send", "policy-rule", mistake{
+			create: func(n *testHost) { n.sh("ip rule add from 10.0.0.0/8 blackhole priority 100") },
+			what:   `host: a policy rule (priority 100) refuses the packets of containers of network "pods"`,
+		}),
+		Entry("a policy rule that refuses what arrives through the bridge", "policy-rule", mistake{
+			create: func(n *testHost) { n.sh("ip -6 rule add iif cni0 prohibit priority 101") },
+			what:   `host: a policy rule (priority 101) refuses`,
+		}),
 		Entry("a master that does not exist", "status", second("20-m.conflist",
 			`{"cniVersion": "1.1.0", "name": "m", "plugins": [{"type": "macvlan", "master": "nosuch0"}]}`, `nosuch0`)),
 		Entry("an IPv6 subnet although IPv6 is disabled", "ipv6", mistake{
@@ -355,6 +363,13 @@ var _ = Describe("plumb doctor on configurations", func() {
 			byHand: func(n *testHost) { n.change("10-pods.conflist", `"10.88.0.1/16"`, `"10.88.0.0/16"`) },
 		}),
 	)
+
+	It("ignores policy rules that refuse some packets, or packets of others", func() {
+		n := newTestHost("bridge", "host-local")
+		n.write("10-pods.conflist", good)
+		n.sh("ip rule add from 10.88.0.0/16 to 192.0.2.0/24 blackhole; ip rule add from 10.88.0.9 blackhole; ip rule add iif lo prohibit; ip rule add from 10.88.0.0/16 table main")
+		Expect(n.doctor().Findings).To(BeEmpty())
+	})
 
 	It("names the key that was probably meant in a list that libcni rejects", func() {
 		n := newTestHost("bridge", "host-local")

@@ -142,6 +142,29 @@ func (h host) findRoutes(files []*file, add addFunc) {
 	}
 }
 
+// findRefusals finds policy rules that refuse all packets from containers of bridge and ptp.
+func (h host) findRefusals(files []*file, add addFunc) {
+	rules, err := h.conn.RefusingRules()
+	h.report.failed("policy rules", err)
+	for _, r := range rules {
+		for _, p := range pluginsOf(usable(files)) {
+			contains := func(s netip.Prefix) bool { return r.Source.Bits() <= s.Bits() && r.Source.Overlaps(s) }
+			if !p.isRouted() || !(r.Source.IsValid() || r.Interface != "") || r.Interface != "" && r.Interface != p.BridgeName() ||
+				r.Source.IsValid() && !slices.ContainsFunc(p.subnets(), contains) {
+				continue
+			}
+			words := []string{"ip", map[bool]string{false: "-4", true: "-6"}[r.IPv6], "rule", "delete", "priority", fmt.Sprint(r.Priority)}
+			if r.Source.IsValid() {
+				words = append(words, "from", r.Source.String())
+			}
+			if r.Interface != "" {
+				words = append(words, "iif", r.Interface)
+			}
+			add(onHost, run(words...), "a policy rule (priority %d) refuses the packets of containers of network %q", r.Priority, p.file.name())
+		}
+	}
+}
+
 // forwardsTo reports whether a link forwards packets to containers of the network. This is the case for host ends, the
 // bridge, VLAN interfaces of the bridge, and a renamed bridge.
 func (h host) forwardsTo(p plugin, l nl.Link) bool {
