@@ -191,24 +191,34 @@ func (s Spec) addTo(c *nl.Conn, l nl.Link) error {
 // the same value.
 func Announce(c *nl.Conn, l nl.Link) error { return c.SetMAC(l, l.MAC) }
 
-// SpecFromResult returns the Spec that CHECK expects of the container's interface, which contains the addresses and
-// routes of prev. It contains no MAC and no MTU, because a later plugin of the chain may have set these without
-// changing the result. link is the attachment's link with its alias (see PrevRoutes).
-func SpecFromResult(r *skel.Request, prev *types.Result, link nl.Link) (Spec, error) {
-	if err := requireInResult(r, prev); err != nil {
-		return Spec{}, err
+// DiffContainer compares the container's interface with the Spec with which ADD configured it, and returns the interface.
+// hostEnd is the host end of a veth pair, or the zero Link for an interface that exists only in the container.
+//
+// DiffContainer does not compare the sysctls, which a later plugin of the chain may have set without changing the result.
+// If plumb created neither link, it does not compare mtu and advmss of the routes, which the reference plugins do not set.
+func DiffContainer(r *skel.Request, c *nl.Conn, s Spec, hostEnd nl.Link) (nl.Link, error) {
+	if err := requireInPrev(r); err != nil {
+		return nl.Link{}, err
 	}
-	ips := IPsOf(prev, r.IfName)
-	var s Spec
-	for _, ip := range ips {
-		s.Addrs = append(s.Addrs, nl.Addr{Prefix: ip.Address})
+	l, err := c.RequireLink(r.IfName)
+	if err != nil {
+		return nl.Link{}, err
 	}
-	s.Routes = Routes(ips, PrevRoutes(prev, link))
-	return s, nil
+	s.Sysctls = nil
+	if !CreatedByPlumb(hostEnd) && !CreatedByPlumb(l) {
+		for i := range s.Routes {
+			s.Routes[i].MTU, s.Routes[i].AdvMSS = 0, 0
+		}
+	}
+	return l, Diff(c, l, s)
 }
 
-// requireInResult returns an error unless prev contains the interface CNI_IFNAME in CNI_NETNS.
-func requireInResult(r *skel.Request, prev *types.Result) error {
+// requireInPrev returns an error unless prevResult contains the interface CNI_IFNAME in CNI_NETNS.
+func requireInPrev(r *skel.Request) error {
+	prev, err := r.RequirePrev()
+	if err != nil {
+		return err
+	}
 	i, found := prev.ContainerInterface(r.IfName)
 	if !found {
 		return fmt.Errorf("prevResult has no interface %q in a sandbox", r.IfName)
@@ -219,32 +229,15 @@ func requireInResult(r *skel.Request, prev *types.Result) error {
 	return nil
 }
 
-// PrevRoutes returns the routes of prev as ADD set them. link is the attachment's link with its alias. If plumb did not
-// create the link, the routes lack mtu and advmss, because the reference plugins do not set these.
-func PrevRoutes(prev *types.Result, link nl.Link) []types.Route {
-	if CreatedByPlumb(link) {
-		return prev.Routes
-	}
-	routes := slices.Clone(prev.Routes)
-	for i := range routes {
-		routes[i].MTU, routes[i].AdvMSS = 0, 0
-	}
-	return routes
-}
-
 // Diff returns an error that names every difference between the interface and the Spec, or nil. Additional addresses
 // and routes are not differences.
-func Diff(c *nl.Conn, ifName string, s Spec) error {
-	l, err := c.RequireLink(ifName)
-	if err != nil {
-		return err
-	}
+func Diff(c *nl.Conn, l nl.Link, s Spec) error {
 	errs := []error{sysctl.Diff(c.NS(), s.Sysctls...)}
 	reportIf := types.ProblemsInto(&errs)
 	if s.Kind != "" && l.Kind != s.Kind {
-		errs = append(errs, types.WithRepair(types.RepairNever, fmt.Errorf("interface %s is of kind %q, want %q", ifName, l.Kind, s.Kind)))
+		errs = append(errs, types.WithRepair(types.RepairNever, fmt.Errorf("interface %s is of kind %q, want %q", l.Name, l.Kind, s.Kind)))
 	}
-	reportIf(!l.Up, "%w", LinkProblem(c, l, "up", "down").Errorf("interface %s is down", ifName))
+	reportIf(!l.Up, "%w", LinkProblem(c, l, "up", "down").Errorf("interface %s is down", l.Name))
 	return errors.Join(append(errs, diffAddrs(c, l, s.Addrs), diffRoutes(c, l, s.Routes))...)
 }
 

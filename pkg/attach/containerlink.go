@@ -135,7 +135,7 @@ func (p ContainerLink) awaitDAD(r *skel.Request) error {
 
 // CheckContainerLink executes CHECK for an interface that exists only in the container. It compares the
 // interface with prevResult and calls CHECK of the IPAM plugin. If the interface is of the given kind, it also
-// calls diff, which compares what only the plugin knows.
+// calls diff, which compares what only the plugin knows, and which may be nil.
 func CheckContainerLink(r *skel.Request, kind string, diff func(container *nl.Conn, l nl.Link) error) error {
 	prev, err := r.RequirePrev()
 	if err != nil {
@@ -146,11 +146,8 @@ func CheckContainerLink(r *skel.Request, kind string, diff func(container *nl.Co
 		return err
 	}
 	waitIPAM := ipam.StartCheck(r)
-	l, err := container.Link(r.IfName)
-	spec, changed := SpecFromResult(r, prev, l)
-	spec.Kind = kind
-	changed = errors.Join(changed, Diff(container, r.IfName, spec))
-	if err == nil && l.Kind == kind {
+	l, changed := DiffContainer(r, container, prevSpec(r, prev, kind, DADOff), nl.Link{})
+	if diff != nil && l.Kind == kind {
 		changed = errors.Join(changed, diff(container, l))
 	}
 	return types.Coded(types.CodeChanged, errors.Join(waitIPAM(), changed))

@@ -68,10 +68,14 @@ func RepairContainerLink(r *skel.Request, kind string, dad DADMode) error {
 	if err != nil {
 		return err
 	}
-	ipamErr := ipam.Repair(r)
-	spec := ContainerSpec(r.IfName, dad, IPsOf(prev, r.IfName), prev.Routes)
-	spec.Kind = kind
-	return errors.Join(ipamErr, RestoreContainer(r, spec))
+	return errors.Join(ipam.Repair(r), RestoreContainer(r, prevSpec(r, prev, kind, dad)))
+}
+
+// prevSpec returns the Spec of an interface that exists only in the container, for the addresses and routes of prev.
+func prevSpec(r *skel.Request, prev *types.Result, kind string, dad DADMode) Spec {
+	s := ContainerSpec(r.IfName, dad, IPsOf(prev, r.IfName), prev.Routes)
+	s.Kind = kind
+	return s
 }
 
 // RestoreContainer adds to the container's interface what it lacks of the Spec, and sets it up, if
@@ -79,15 +83,12 @@ func RepairContainerLink(r *skel.Request, kind string, dad DADMode) error {
 // of the IPAM plugin fails, because another container may have the addresses, or if prevResult does not contain the
 // interface in CNI_NETNS. It keeps the MAC and the MTU, which CHECK does not compare.
 func RestoreContainer(r *skel.Request, s Spec) error {
-	if !r.RepairsContainer() || ipam.StartCheck(r)() != nil { // CHECK reports the error
+	if !r.RepairsContainer() || ipam.StartCheck(r)() != nil || requireInPrev(r) != nil { // CHECK reports the error
 		return nil
 	}
 	c, l, err := nl.OpenLink(r.ContainerNS, r.IfName)
 	if err != nil || s.Kind != "" && l.Kind != s.Kind {
 		return types.IgnoreNotExist(err)
-	}
-	if prev, err := r.RequirePrev(); err != nil || requireInResult(r, prev) != nil {
-		return err // CHECK reports the other error
 	}
 	if err := Restore(c, l, Spec{Sysctls: s.Sysctls, Addrs: s.Addrs}); err != nil {
 		return ExplainIPv6Off(c, l.Name, err)

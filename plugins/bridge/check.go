@@ -62,11 +62,13 @@ func (c *checker) diffContainer() error {
 		_, err := c.container.RequireLink(c.r.IfName)
 		return err
 	}
-	spec, err := attach.SpecFromResult(c.r, c.prev, c.hostEnd)
-	if err != nil {
-		return err
-	}
-	return attach.Diff(c.container, c.r.IfName, spec)
+	_, err := attach.DiffContainer(c.r, c.container, c.containerSpec(), c.hostEnd)
+	return err
+}
+
+// containerSpec returns the Spec of the container's interface for prevResult.
+func (c *checker) containerSpec() attach.Spec {
+	return attach.ContainerSpec(c.r.IfName, c.conf.dadMode(), c.ips(), c.prev.Routes)
 }
 
 // diffHost compares the bridge, the port, the gateway and the rules.

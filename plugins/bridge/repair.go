@@ -35,7 +35,7 @@ func (c *checker) repairContainer() error {
 	if c.conf.containerDown {
 		return nil
 	}
-	return attach.RestoreContainer(c.r, attach.ContainerSpec(c.r.IfName, c.conf.dadMode(), c.ips(), c.prev.Routes))
+	return attach.RestoreContainer(c.r, c.containerSpec())
 }
 
 func (c *checker) repairHost() error {

@@ -41,7 +41,7 @@ func add(r *skel.Request, conf *config) (*types.Result, error) {
 // error. It does not compare MAC, MTU and sysctls, because a later plugin in the chain may change
 // them.
 func check(r *skel.Request, _ *config) error {
-	return attach.CheckContainerLink(r, kind, func(*nl.Conn, nl.Link) error { return nil })
+	return attach.CheckContainerLink(r, kind, nil)
 }
 
 func repair(r *skel.Request, _ *config) error {

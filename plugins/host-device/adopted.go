@@ -20,9 +20,8 @@ func checkAdopted(r *skel.Request, conf *nl.LinkConfig) error {
 		return err
 	}
 	container, l, err := nl.OpenLink(r.ContainerNS, r.IfName)
-	noDiff := func(*nl.Conn, nl.Link) error { return nil }
 	if err != nil {
-		return attach.CheckContainerLink(r, "", noDiff) // reports the error
+		return attach.CheckContainerLink(r, "", nil) // reports the error
 	}
 	got, err := container.Routes(l)
 	prev.Routes = slices.Clone(prev.Routes)
@@ -32,7 +31,7 @@ func checkAdopted(r *skel.Request, conf *nl.LinkConfig) error {
 			prev.Routes[i].Scope = nl.ScopeLink // see attach.Routes
 		}
 	}
-	errs := []error{attach.CheckContainerLink(r, "", noDiff), err}
+	errs := []error{attach.CheckContainerLink(r, "", nil), err}
 	if conf == nil {
 		return errors.Join(errs...)
 	}

@@ -57,7 +57,7 @@ func (h machine) check(r *skel.Request, conf *config) error {
 		return ipam.StartCheck(r)()
 	}
 	if !conf.useNetwork {
-		return attach.CheckContainerLink(r, "", func(*nl.Conn, nl.Link) error { return nil })
+		return attach.CheckContainerLink(r, "", nil)
 	}
 	adopted, err := h.adopted(r, conf)
 	return errors.Join(types.Coded(types.CodeIO, err), checkAdopted(r, adopted))

@@ -15,51 +15,42 @@ import (
 // ignores the MAC, the MTU and the container's sysctls, which a later plugin of the chain may change. If the
 // reference plugin created the pair, check also ignores what only plumb configures.
 func check(r *skel.Request, conf *config) error {
-	prev, err := r.RequirePrev()
+	a, prev, err := open(r, conf)
 	if err != nil {
 		return err
-	}
-	host, container, err := nl.OpenBoth(r.HostNS, r.ContainerNS)
-	if err != nil {
-		return err
-	}
-	hostEnd, changed := attach.HostEnd(host, r.Attachment(), prev)
-	spec, err := attach.SpecFromResult(r, prev, hostEnd)
-	if err != nil {
-		return types.Coded(types.CodeChanged, err)
 	}
 	ips := attach.IPsOf(prev, r.IfName)
-	spec.Kind, spec.Routes = "veth", containerRoutes(ips, attach.PrevRoutes(prev, hostEnd))
-	for i := range spec.Addrs {
-		spec.Addrs[i].NoPrefixRoute = true // as in containerSpec, for the command in the error for a missing address
-	}
 	reserved := ipam.StartCheck(r)
-	if changed == nil {
-		changed = (&endCheck{r: r, conf: conf, host: host, hostEnd: hostEnd}).diff(ips)
+	var hostErr error
+	if a.hostEnd, hostErr = attach.HostEnd(a.host, r.Attachment(), prev); hostErr == nil {
+		hostErr = a.diffHost(ips)
 	}
-	return types.Coded(types.CodeChanged, errors.Join(reserved(), attach.Diff(container, r.IfName, spec), changed))
+	_, err = attach.DiffContainer(r, a.container, containerSpec(r.IfName, ips, prev.Routes), a.hostEnd)
+	return types.Coded(types.CodeChanged, errors.Join(reserved(), err, hostErr))
 }
 
-// An endCheck compares the host end with what ADD configured.
-type endCheck struct {
-	r       *skel.Request
-	conf    *config
-	host    *nl.Conn
-	hostEnd nl.Link
+// open returns an attachment for CHECK and REPAIR, without the links, and prevResult.
+func open(r *skel.Request, conf *config) (*attachment, *types.Result, error) {
+	prev, err := r.RequirePrev()
+	if err != nil {
+		return nil, nil, err
+	}
+	host, container, err := nl.OpenBoth(r.HostNS, r.ContainerNS)
+	return &attachment{r: r, conf: conf, host: host, container: container}, prev, err
 }
 
-// diff compares the host end, the forwarding and the masquerade.
-func (e *endCheck) diff(ips []types.IP) error {
-	hostEnd, spec := e.hostEnd, checkedSpec(e.hostEnd, ips)
+// diffHost compares the host end, the forwarding and the masquerade.
+func (a *attachment) diffHost(ips []types.IP) error {
+	spec := checkedSpec(a.hostEnd, ips)
 	routes := spec.Routes
 	spec.Routes = nil // DiffRoute compares them
-	errs := []error{attach.Diff(e.host, hostEnd.Name, spec)}
+	errs := []error{attach.Diff(a.host, a.hostEnd, spec)}
 	for _, route := range routes {
-		errs = append(errs, attach.DiffRoute(e.host, hostEnd, route.Dst, route.Dst.Addr()))
+		errs = append(errs, attach.DiffRoute(a.host, a.hostEnd, route.Dst, route.Dst.Addr()))
 	}
-	errs = append(errs, attach.DiffForwarding(e.host, hostEnd, ips))
-	if e.conf.masquerade.Enabled {
-		errs = append(errs, masq.Check(e.conf.masq(e.r), attach.Prefixes(ips)))
+	errs = append(errs, attach.DiffForwarding(a.host, a.hostEnd, ips))
+	if a.conf.masquerade.Enabled {
+		errs = append(errs, masq.Check(a.conf.masq(a.r), attach.Prefixes(ips)))
 	}
 	return errors.Join(errs...)
 }
@@ -73,4 +64,25 @@ func checkedSpec(hostEnd nl.Link, ips []types.IP) attach.Spec {
 	}
 	spec.Sysctls = append(spec.Sysctls, attach.HostSysctls(hostEnd.Name)...)
 	return spec
+}
+
+// repair restores the host end, forwarding, the masquerade, the reservations and, with --container-side, the container
+// end. If the host end was deleted, the kernel has deleted the container end as well, and repair restores only the
+// reservations.
+func repair(r *skel.Request, conf *config) error {
+	a, prev, err := open(r, conf)
+	if err != nil {
+		return err
+	}
+	ipamErr := ipam.Repair(r)
+	hostEnd, err := attach.HostEnd(a.host, r.Attachment(), prev)
+	if err != nil {
+		return ipamErr // CHECK reports err
+	}
+	ips := attach.IPsOf(prev, r.IfName)
+	errs := []error{ipamErr, attach.Restore(a.host, hostEnd, checkedSpec(hostEnd, ips)), attach.RestoreForwarding(a.host, hostEnd, ips)}
+	if conf.masquerade.Enabled {
+		errs = append(errs, masq.Restore(&r.Undo, conf.masq(r), attach.Prefixes(ips)))
+	}
+	return errors.Join(append(errs, attach.RestoreContainer(r, containerSpec(r.IfName, ips, prev.Routes)))...)
 }

@@ -52,6 +52,7 @@ func gatewayOf(ip types.IP, lease *ipam.Lease) netip.Addr {
 // addresses, because only the host is on the link. All routes go through the host.
 func containerSpec(eth string, ips []types.IP, routes []types.Route) attach.Spec {
 	s := attach.ContainerSpec(eth, attach.DADOff, ips, nil)
+	s.Kind = "veth"
 	for i := range s.Addrs {
 		s.Addrs[i].NoPrefixRoute = true
 	}

@@ -94,7 +94,7 @@ func check(r *skel.Request, conf *config) error {
 		wanted = append(wanted, t.resolve(route))
 	}
 	existing, err := t.container.Routes(t.link)
-	errs := []error{err, attach.Diff(t.container, r.IfName, spec)}
+	errs := []error{err, attach.Diff(t.container, t.link, spec)}
 	for _, e := range existing {
 		if t.deletes(e) && !t.isAdvertised(e) && !slices.ContainsFunc(wanted, func(want nl.Route) bool { return want.Matches(e) }) {
 			errs = append(errs, t.returned(e).Errorf("interface %s has the route %s, which ADD deletes; set skipcheck if the container changes its routes", t.link.Name, e))

@@ -91,8 +91,11 @@ func checkInChain(r *skel.Request, conf *config) error {
 	if err != nil {
 		return err
 	}
-	changed := attach.Diff(container, conf.name, attach.Spec{Kind: kind})
-	if l, err := container.Link(conf.name); err == nil && l.Kind == kind {
+	l, changed := container.RequireLink(conf.name)
+	if changed == nil {
+		changed = attach.Diff(container, l, attach.Spec{Kind: kind})
+	}
+	if l.Kind == kind {
 		changed = errors.Join(changed, conf.diff(l), conf.master.Diff(container, l))
 	}
 	if _, found := prev.ContainerInterface(conf.name); !found {
