@@ -28,9 +28,9 @@ func add(r *skel.Request, conf *config) (*types.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &attachment{r: r, conf: conf, host: host, container: container, pending: pending}
+	a := &attachment{r: r, conf: conf, host: host, container: container, prev: prev, pending: pending}
 	if name, found := hostInterface(prev, conf.bridge); found {
-		return a.connectExisting(prev, name)
+		return a.connectExisting(name)
 	}
 	result, err := a.connectNewPair()
 	return result, a.explainDeleted(attach.ExplainRemoved(host, a.hostEnd, r.IfName, err))
@@ -49,15 +49,17 @@ func (a *attachment) explainDeleted(err error) error {
 	return types.Errorf(types.CodeTryAgain, "bridge %s was deleted during ADD: %w; try again", a.bridge.Name, err)
 }
 
-// An attachment is the state of one ADD.
+// An attachment is the state of one ADD, CHECK or REPAIR.
 type attachment struct {
 	r               *skel.Request
 	conf            *config
 	host, container *nl.Conn
+	prev            *types.Result // nil if there is none
 	bridge          nl.Link
-	hostEnd, eth    nl.Link       // the host end and the container end of the pair
+	hostEnd         nl.Link       // the container's port, for example the host end of the pair
+	eth             nl.Link       // the container's interface in ADD
 	pending         *ipam.Pending // nil without an IPAM plugin
-	gatewayMAC      types.MAC     // MAC of a new interface for the gateway of a VLAN; if it is zero, the MAC is random
+	findErr         error         // why CHECK or REPAIR did not find hostEnd
 }
 
 // connectNewPair creates a veth pair while the IPAM plugin runs, and connects the container to
@@ -67,10 +69,10 @@ func (a *attachment) connectNewPair() (*types.Result, error) {
 		return nil, err
 	}
 	a.pending.AllowAllocation()
-	var err error
-	if a.bridge, err = ensureBridge(a.host, a.conf, nl.RandomMAC()); err != nil {
+	if err := a.ensureBridge(); err != nil {
 		return nil, err
 	}
+	var err error
 	a.hostEnd, a.eth, err = attach.AddVeth(&a.r.Undo, attach.Pair{
 		Host: a.host, Container: a.container, Owner: a.r.Attachment(), MAC: a.conf.mac, MTU: a.conf.mtu,
 	})
@@ -81,14 +83,16 @@ func (a *attachment) connectNewPair() (*types.Result, error) {
 		return nil, err
 	}
 	if a.conf.macSpoofCheck {
-		if err := addMACSpoofCheck(&a.r.Undo, a.spoofCheck()); err != nil {
+		if err := addMACSpoofCheck(&a.r.Undo, a.spoofCheck(a.eth.MAC)); err != nil {
 			return nil, err
 		}
 	}
 	result := a.result()
 	switch {
 	case a.pending != nil:
-		err = a.configure(result)
+		if err = a.configureContainer(result, containerIndex); err == nil {
+			err = a.configureHost(result)
+		}
 	case !a.conf.containerDown:
 		err = a.container.SetUp(a.eth)
 	}

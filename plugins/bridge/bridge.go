@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"slices"
 
@@ -13,21 +14,25 @@ import (
 // The bridge, and the gateway's interface and addresses, belong to all containers on the bridge. ADD creates them if
 // they do not exist. DEL does not delete them.
 
-// ensureBridge creates the bridge, sets it up and returns it. If the bridge exists, ensureBridge adapts it without
-// interrupting traffic. A new bridge gets the MAC, because it would otherwise use the lowest MAC of its ports. When
-// that port was removed, the bridge's MAC would change, and the containers' neighbor entries for the gateway would be wrong.
-func ensureBridge(host *nl.Conn, conf *config, mac types.MAC) (nl.Link, error) {
-	if err := checkUplink(host, conf); err != nil {
-		return nl.Link{}, err
+// ensureBridge creates the bridge and sets it up. If the bridge exists, ensureBridge adapts it without interrupting
+// traffic. A new bridge gets a MAC, because it would otherwise use the lowest MAC of its ports. When that port was removed,
+// the bridge's MAC would change, and the containers' neighbor entries for the gateway would be wrong. REPAIR uses the former
+// MAC, which is in the neighbor entries.
+func (a *attachment) ensureBridge() error {
+	host, conf := a.host, a.conf
+	uplink, err := findUplink(host, conf)
+	if err != nil {
+		return err
 	}
+	mac := cmp.Or(a.formerMAC(conf.bridge), nl.RandomMAC())
 	br, created, err := host.EnsureBridge(nl.Bridge{
 		Name: conf.bridge, MAC: mac, MTU: conf.mtu, VLANFiltering: conf.filtering, Forwarding: conf.forwarding,
 	})
 	if err != nil {
-		return nl.Link{}, explainUnsupported(err, conf)
+		return explainUnsupported(err, conf)
 	}
 	if err := checkIsBridge(br, conf.bridge); err != nil {
-		return nl.Link{}, err
+		return err
 	}
 	settings := conf.newSysctls(br.Name)
 	if !created && br.Up { // an ADD that was killed may have created a bridge that is down
@@ -36,26 +41,34 @@ func ensureBridge(host *nl.Conn, conf *config, mac types.MAC) (nl.Link, error) {
 	if err == nil {
 		err = sysctl.Ensure(host.NS(), settings...)
 	}
-	if err != nil {
-		return nl.Link{}, err
+	if err == nil && !created {
+		br, err = adaptBridge(host, br, conf, mac)
 	}
-	if !created {
-		if br, err = adaptBridge(host, br, conf, mac); err != nil {
-			return nl.Link{}, err
+	if err == nil {
+		err = ensureUplink(host, br, uplink, conf)
+	}
+	if err == nil && conf.promisc && !br.Promisc {
+		err = host.SetPromisc(br)
+	}
+	if err == nil && !br.Up {
+		err = host.SetUp(br)
+	}
+	a.bridge = br
+	return err
+}
+
+// formerMAC returns the MAC of a host interface in prevResult, or the zero MAC if prevResult contains none.
+func (a *attachment) formerMAC(name string) types.MAC {
+	if a.prev == nil {
+		return ""
+	}
+	for _, in := range a.prev.Interfaces {
+		if in.Sandbox == "" && in.Name == name {
+			mac, _ := types.ParseMAC(in.MAC)
+			return mac
 		}
 	}
-	if err := ensureUplink(host, br, conf); err != nil {
-		return nl.Link{}, err
-	}
-	if conf.promisc && !br.Promisc {
-		if err := host.SetPromisc(br); err != nil {
-			return nl.Link{}, err
-		}
-	}
-	if br.Up {
-		return br, nil
-	}
-	return br, host.SetUp(br)
+	return ""
 }
 
 // existingSysctls returns the sysctls to set on an existing bridge. It returns none if the bridge is the host's uplink,
@@ -73,12 +86,12 @@ func existingSysctls(host *nl.Conn, br nl.Link) ([]sysctl.Setting, error) {
 	if faces, err := attach.FacesLAN(host, br); faces || err != nil {
 		return nil, err
 	}
-	return attach.HostSysctls(br.Name), nil
+	return []sysctl.Setting{attach.IgnoreRouters(br.Name)}, nil
 }
 
 // newSysctls returns the sysctls of a bridge or a gateway's interface that ADD creates.
 func (c *config) newSysctls(name string) []sysctl.Setting {
-	settings := attach.HostSysctls(name)
+	settings := []sysctl.Setting{attach.IgnoreRouters(name)}
 	if !c.awaitDAD {
 		settings = append(settings, attach.NoDAD(name))
 	}
@@ -126,7 +139,7 @@ func adaptBridge(host *nl.Conn, br nl.Link, conf *config, mac types.MAC) (nl.Lin
 		return nl.Link{}, err
 	}
 	if setForwarding != (nl.BridgeForwarding{}) {
-		if err := checkOwnPorts(host, br, ports, conf); err != nil {
+		if err := conf.checkOwnPorts(host, br, ports); err != nil {
 			return nl.Link{}, err
 		}
 		if err := host.SetForwarding(br, setForwarding); err != nil {
@@ -162,12 +175,11 @@ func checkNoPorts(br nl.Link, ports []nl.Link) error {
 
 // checkOwnPorts returns an error if the bridge has a port that plumb did not create, because the settings would change
 // which frames of that port the bridge forwards.
-func checkOwnPorts(host *nl.Conn, br nl.Link, ports []nl.Link, conf *config) error {
-	wanted := conf.forwarding.Without(br.Forwarding)
+func (c *config) checkOwnPorts(host *nl.Conn, br nl.Link, ports []nl.Link) error {
 	for _, port := range ports {
-		if port.Name != conf.uplink && isForeign(host, port) {
+		if port.Name != c.uplink && isForeign(host, port) {
 			return types.Errorf(types.CodeConfig, "bridge %[1]s does not have %[2]s, and has the port %[3]s of another program; "+
-				"run \"ip link set %[1]s type bridge %[2]s\", or use another bridge for groupFwdMask and mcastSnooping", br.Name, wanted, port.Name)
+				"run \"ip link set %[1]s type bridge %[2]s\", or use another bridge for groupFwdMask and mcastSnooping", br.Name, c.forwarding.Without(br.Forwarding), port.Name)
 		}
 	}
 	return nil

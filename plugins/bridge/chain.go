@@ -10,18 +10,18 @@ import (
 )
 
 // connectExisting attaches an interface of the host to the bridge, for example a tap device. An
-// earlier plugin in the chain created the interface and listed it in prev under this name
+// earlier plugin in the chain created the interface and listed it in prevResult under this name
 // (CONVENTIONS.md, "Chained Plugins"). The interface in the container belongs to that plugin.
 // connectExisting adds addresses to it only if this configuration contains an IPAM plugin.
-func (a *attachment) connectExisting(prev *types.Result, name string) (*types.Result, error) {
+func (a *attachment) connectExisting(name string) (*types.Result, error) {
 	var err error
 	if a.hostEnd, err = a.host.Link(name); err != nil {
 		return nil, err
 	}
-	if a.bridge, err = ensureBridge(a.host, a.conf, nl.RandomMAC()); err != nil {
+	if err := a.ensureBridge(); err != nil {
 		return nil, err
 	}
-	if err := checkMaster(a.host, a.hostEnd, a.bridge); err != nil {
+	if err := a.checkMaster(); err != nil {
 		return nil, err
 	}
 	a.pending.AllowAllocation()
@@ -33,9 +33,9 @@ func (a *attachment) connectExisting(prev *types.Result, name string) (*types.Re
 	if err := a.addPort(); err != nil {
 		return nil, err
 	}
-	result := *prev
-	result.IPs, result.Routes = slices.Clone(prev.IPs), slices.Clone(prev.Routes)
-	result.Interfaces = append(slices.Clone(prev.Interfaces), attach.Interface(a.bridge, ""))
+	result := *a.prev
+	result.IPs, result.Routes = slices.Clone(result.IPs), slices.Clone(result.Routes)
+	result.Interfaces = append(slices.Clone(result.Interfaces), attach.Interface(a.bridge, ""))
 	if err := a.configureExisting(&result); err != nil {
 		return nil, err
 	}
@@ -43,11 +43,12 @@ func (a *attachment) connectExisting(prev *types.Result, name string) (*types.Re
 }
 
 // checkMaster returns an error if the host end is a port of an interface other than the bridge.
-func checkMaster(c *nl.Conn, hostEnd, br nl.Link) error {
+func (a *attachment) checkMaster() error {
+	hostEnd, br := a.hostEnd, a.bridge
 	if hostEnd.Master == 0 || hostEnd.Master == br.Index {
 		return nil
 	}
-	return types.Coded(types.CodeConfig, attach.LinkProblem(c, hostEnd, "master "+br.Name, "").
+	return types.Coded(types.CodeConfig, attach.LinkProblem(a.host, hostEnd, "master "+br.Name, "").
 		Errorf("interface %q cannot become a port of %s: it is already a port of another interface; remove it there", hostEnd.Name, br.Name))
 }
 
@@ -66,7 +67,7 @@ func (a *attachment) configureExisting(result *types.Result) (err error) {
 		}
 	}
 	if inContainer && a.conf.macSpoofCheck {
-		if err := addMACSpoofCheck(&a.r.Undo, a.spoofCheck()); err != nil {
+		if err := addMACSpoofCheck(&a.r.Undo, a.spoofCheck(a.eth.MAC)); err != nil {
 			return err
 		}
 	}

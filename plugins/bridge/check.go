@@ -20,26 +20,17 @@ import (
 // chain may change them. If the reference plugin created the pair, check does not compare what
 // only plumb creates.
 func check(r *skel.Request, conf *config) error {
-	c, err := newChecker(r, conf)
+	a, err := open(r, conf)
 	if err != nil {
 		return err
 	}
 	reserved := ipam.StartCheck(r)
-	changed := errors.Join(c.diffContainer(), c.diffHost())
+	changed := errors.Join(a.diffContainer(), a.diffHost())
 	return types.Coded(types.CodeChanged, errors.Join(reserved(), changed))
 }
 
-// A checker is the state of one CHECK or REPAIR.
-type checker struct {
-	r               *skel.Request
-	conf            *config
-	host, container *nl.Conn
-	prev            *types.Result
-	hostEnd         nl.Link // the container's port; it is the zero Link if the port was not found
-	findErr         error   // why hostEnd was not found
-}
-
-func newChecker(r *skel.Request, conf *config) (*checker, error) {
+// open returns the attachment for CHECK and REPAIR.
+func open(r *skel.Request, conf *config) (*attachment, error) {
 	prev, err := r.RequirePrev()
 	if err != nil {
 		return nil, err
@@ -48,125 +39,134 @@ func newChecker(r *skel.Request, conf *config) (*checker, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &checker{r: r, conf: conf, host: host, container: container, prev: prev}
-	c.hostEnd, c.findErr = c.findHost()
-	return c, nil
+	a := &attachment{r: r, conf: conf, host: host, container: container, prev: prev}
+	a.hostEnd, a.findErr = a.findHost()
+	return a, nil
 }
 
-func (c *checker) ips() []types.IP {
-	return attach.IPsOf(c.prev, c.r.IfName)
+func (a *attachment) ips() []types.IP {
+	return attach.IPsOf(a.prev, a.r.IfName)
 }
 
-func (c *checker) diffContainer() error {
-	if c.conf.containerDown {
-		_, err := c.container.RequireLink(c.r.IfName)
+func (a *attachment) diffContainer() error {
+	if a.conf.containerDown {
+		_, err := a.container.RequireLink(a.r.IfName)
 		return err
 	}
-	_, err := attach.DiffContainer(c.r, c.container, c.containerSpec(), c.hostEnd)
+	_, err := attach.DiffContainer(a.r, a.container, a.containerSpec(), a.hostEnd)
 	return err
 }
 
 // containerSpec returns the Spec of the container's interface for prevResult.
-func (c *checker) containerSpec() attach.Spec {
-	return attach.ContainerSpec(c.r.IfName, c.conf.dadMode(), c.ips(), c.prev.Routes)
+func (a *attachment) containerSpec() attach.Spec {
+	return attach.ContainerSpec(a.r.IfName, a.conf.dadMode(), a.ips(), a.prev.Routes)
 }
 
 // diffHost compares the bridge, the port, the gateway and the rules.
-func (c *checker) diffHost() error {
-	br, err := c.host.LinkByAnyName(c.conf.bridge)
+func (a *attachment) diffHost() (err error) {
+	a.bridge, err = a.host.LinkByAnyName(a.conf.bridge)
 	if errors.Is(err, fs.ErrNotExist) {
-		return errors.Join(fmt.Errorf("bridge %s does not exist", c.conf.bridge), c.findErr)
+		return errors.Join(fmt.Errorf("bridge %s does not exist", a.conf.bridge), a.findErr)
 	}
 	if err != nil {
 		return err
 	}
+	br := a.bridge
 	if br.Kind != "bridge" {
 		return fmt.Errorf("interface %s is of kind %q, want \"bridge\"", br.Name, br.Kind)
 	}
 	var errs []error
 	reportIf := types.ProblemsInto(&errs)
-	reportIf(!br.Up, "%w", attach.LinkProblem(c.host, br, "up", "down").Errorf("bridge %s is down", br.Name))
-	promisc := attach.LinkProblem(c.host, br, "promisc on", "promisc off")
-	reportIf(c.conf.promisc && !br.Promisc, "%w", promisc.Errorf("bridge %s is not in promiscuous mode", br.Name))
-	missing := c.conf.forwarding.Without(br.Forwarding)
-	reportIf(missing != (nl.BridgeForwarding{}), "%w", attach.LinkProblem(c.host, br, "type bridge "+missing.String(), "").Errorf("bridge %s does not have %s", br.Name, missing))
-	reportIf(c.conf.filtering && !br.VLANFiltering, "bridge %s does not filter VLANs", br.Name)
-	errs = append(errs, c.diffUplink(br))
-	if c.findErr != nil {
-		return errors.Join(append(errs, c.findErr)...)
+	reportIf(!br.Up, "%w", attach.LinkProblem(a.host, br, "up", "down").Errorf("bridge %s is down", br.Name))
+	promisc := attach.LinkProblem(a.host, br, "promisc on", "promisc off")
+	reportIf(a.conf.promisc && !br.Promisc, "%w", promisc.Errorf("bridge %s is not in promiscuous mode", br.Name))
+	missing := a.conf.forwarding.Without(br.Forwarding)
+	reportIf(missing != (nl.BridgeForwarding{}), "%w", attach.LinkProblem(a.host, br, "type bridge "+missing.String(), "").Errorf("bridge %s does not have %s", br.Name, missing))
+	reportIf(a.conf.filtering && !br.VLANFiltering, "bridge %s does not filter VLANs", br.Name)
+	errs = append(errs, a.diffUplink())
+	if a.findErr != nil {
+		return errors.Join(append(errs, a.findErr)...)
 	}
-	errs = append(errs, c.diffPort(br), c.diffGateway(br))
-	if attach.CreatedByPlumb(c.hostEnd) {
-		errs = append(errs, c.diffRules(br))
+	errs = append(errs, a.diffPort(), a.diffGateway())
+	if attach.CreatedByPlumb(a.hostEnd) {
+		errs = append(errs, a.diffRules())
 	}
-	if c.conf.masquerade.Enabled {
-		errs = append(errs, masq.Check(c.conf.masq(c.r), attach.Prefixes(c.ips())))
+	if a.conf.masquerade.Enabled {
+		errs = append(errs, masq.Check(a.conf.masq(a.r), attach.Prefixes(a.ips())))
 	}
 	return errors.Join(errs...)
 }
 
 // findHost returns the container's port, which is the host end of the attachment's pair or an
 // interface that an earlier plugin created.
-func (c *checker) findHost() (nl.Link, error) {
-	hostEnd, err := attach.HostEnd(c.host, c.r.Attachment(), c.prev)
+func (a *attachment) findHost() (nl.Link, error) {
+	hostEnd, err := attach.HostEnd(a.host, a.r.Attachment(), a.prev)
 	if err == nil {
 		return hostEnd, nil
 	}
-	name, found := hostInterface(c.prev, c.conf.bridge)
+	name, found := hostInterface(a.prev, a.conf.bridge)
 	if !found {
 		return nl.Link{}, err
 	}
-	return c.host.Link(name)
+	return a.host.Link(name)
+}
+
+// diffMaster returns an error if l is not a port of the bridge.
+func (a *attachment) diffMaster(l nl.Link) error {
+	if l.Master == a.bridge.Index {
+		return nil
+	}
+	return attach.LinkProblem(a.host, l, "master "+a.bridge.Name, "").Errorf("interface %s is not a port of bridge %s", l.Name, a.bridge.Name)
 }
 
 // diffPort compares the container's port.
-func (c *checker) diffPort(br nl.Link) error {
-	hostEnd, want := c.hostEnd, c.conf.port
-	if hostEnd.Master != br.Index {
-		return attach.LinkProblem(c.host, hostEnd, "master "+br.Name, "").Errorf("interface %s is not a port of bridge %s", hostEnd.Name, br.Name)
+func (a *attachment) diffPort() error {
+	hostEnd, want := a.hostEnd, a.conf.port
+	if err := a.diffMaster(hostEnd); err != nil {
+		return err
 	}
-	got, err := c.host.Port(hostEnd)
+	got, err := a.host.Port(hostEnd)
 	if err != nil {
 		return err
 	}
 	var errs []error
 	reportIf := types.ProblemsInto(&errs)
-	reportIf(!hostEnd.Up, "%w", attach.LinkProblem(c.host, hostEnd, "up", "down").Errorf("port %s is down", hostEnd.Name))
-	errs = append(errs, c.diffFlag("hairpin", want.Hairpin, got.Hairpin), c.diffFlag("isolated", want.Isolated, got.Isolated))
-	return errors.Join(append(errs, c.diffVLANs(br))...)
+	reportIf(!hostEnd.Up, "%w", attach.LinkProblem(a.host, hostEnd, "up", "down").Errorf("port %s is down", hostEnd.Name))
+	errs = append(errs, a.diffFlag("hairpin", want.Hairpin, got.Hairpin), a.diffFlag("isolated", want.Isolated, got.Isolated))
+	return errors.Join(append(errs, a.diffVLANs())...)
 }
 
-func (c *checker) diffFlag(flag string, want, got bool) error {
+func (a *attachment) diffFlag(flag string, want, got bool) error {
 	if want == got {
 		return nil
 	}
 	words := map[bool]string{true: "type bridge_slave " + flag + " on", false: "type bridge_slave " + flag + " off"}
-	return attach.LinkProblem(c.host, c.hostEnd, words[want], words[got]).Errorf("port %s has %s %t, want %t", c.hostEnd.Name, flag, got, want)
+	return attach.LinkProblem(a.host, a.hostEnd, words[want], words[got]).Errorf("port %s has %s %t, want %t", a.hostEnd.Name, flag, got, want)
 }
 
-func (c *checker) diffVLANs(br nl.Link) error {
-	want := portVLANs(c.conf)
+func (a *attachment) diffVLANs() error {
+	want := portVLANs(a.conf)
 	if len(want) == 0 {
 		return nil
 	}
-	got, err := c.host.VLANs(c.hostEnd)
+	got, err := a.host.VLANs(a.hostEnd)
 	if err != nil {
 		return err
 	}
-	errs := []error{missingVLANs(c.hostEnd, want, got)}
+	errs := []error{missingVLANs(a.hostEnd, want, got)}
 	reportIf := types.ProblemsInto(&errs)
-	for _, v := range c.extraVLANs(br, got) {
-		reportIf(true, "port %s is in %s", c.hostEnd.Name, v)
+	for _, v := range a.extraVLANs(got) {
+		reportIf(true, "port %s is in %s", a.hostEnd.Name, v)
 	}
 	return errors.Join(errs...)
 }
 
 // extraVLANs returns the VLANs of got in which the port must not be.
-func (c *checker) extraVLANs(br nl.Link, got []nl.VLAN) []nl.VLAN {
-	want := portVLANs(c.conf)
+func (a *attachment) extraVLANs(got []nl.VLAN) []nl.VLAN {
+	want := portVLANs(a.conf)
 	return slices.DeleteFunc(slices.Clone(got), func(v nl.VLAN) bool {
 		wanted := slices.ContainsFunc(want, func(w nl.VLAN) bool { return w.ID == v.ID })
-		return wanted || c.conf.keepDefaultVLAN && v.ID == br.DefaultPVID
+		return wanted || a.conf.keepDefaultVLAN && v.ID == a.bridge.DefaultPVID
 	})
 }
 
@@ -181,88 +181,88 @@ func missingVLANs(port nl.Link, want, got []nl.VLAN) error {
 }
 
 // diffGateway compares the gateway addresses, the host's forwarding and its routes to the container.
-func (c *checker) diffGateway(br nl.Link) error {
-	if !c.conf.isGateway {
+func (a *attachment) diffGateway() error {
+	if !a.conf.isGateway {
 		return nil
 	}
-	dev := br
-	if c.conf.vlan != 0 {
+	dev := a.bridge
+	if a.conf.vlan != 0 {
 		var err error
-		if dev, err = c.host.Link(c.conf.gatewayName()); err != nil {
+		if dev, err = a.host.Link(a.conf.gatewayName()); err != nil {
 			return err
 		}
 	}
-	got, err := c.host.Addrs(dev)
+	got, err := a.host.Addrs(dev)
 	if err != nil {
 		return err
 	}
-	errs := []error{c.diffGatewayPort(dev, br), attach.DiffForwarding(c.host, dev, c.ips()), sysctl.Diff(c.r.HostNS, c.conf.gatewaySysctls(dev)...)}
+	errs := []error{a.diffGatewayPort(dev), attach.DiffForwarding(a.host, dev, a.ips()), sysctl.Diff(a.r.HostNS, a.conf.gatewaySysctls(dev)...)}
 	reportIf := types.ProblemsInto(&errs)
-	for _, gw := range gatewaysOf(c.ips()) {
-		missing := attach.MissingAddr(c.host, dev, nl.Addr{Prefix: gw})
+	for _, gw := range gatewaysOf(a.ips()) {
+		missing := attach.MissingAddr(a.host, dev, nl.Addr{Prefix: gw})
 		reportIf(!hasGateway(got, gw.Addr()), "%w", missing.Errorf("interface %s has no gateway address %s", dev.Name, gw))
 	}
-	if dev.Up && br.Up && errors.Join(errs...) == nil { // otherwise the kernel has deleted the routes as well
-		errs = append(errs, c.diffHostRoutes(dev))
+	if dev.Up && a.bridge.Up && errors.Join(errs...) == nil { // otherwise the kernel has deleted the routes as well
+		errs = append(errs, a.diffHostRoutes(dev))
 	}
 	return errors.Join(errs...)
 }
 
 // diffHostRoutes compares the routes that the kernel added for the gateway addresses. It compares nothing if the gateway's
 // interface belongs to a VRF, whose routes are in another table.
-func (c *checker) diffHostRoutes(dev nl.Link) error {
+func (a *attachment) diffHostRoutes(dev nl.Link) error {
 	var errs []error
-	for _, ip := range c.routedIPs(dev) {
-		errs = append(errs, attach.DiffRoute(c.host, dev, ip.Address.Masked(), ip.Address.Addr()))
+	for _, ip := range a.routedIPs(dev) {
+		errs = append(errs, attach.DiffRoute(a.host, dev, ip.Address.Masked(), ip.Address.Addr()))
 	}
 	return errors.Join(errs...)
 }
 
 // routedIPs returns the IPs to which the host's packets must leave through dev, the gateway's interface.
-func (c *checker) routedIPs(dev nl.Link) []types.IP {
-	return slices.DeleteFunc(slices.Clone(c.ips()), func(ip types.IP) bool {
+func (a *attachment) routedIPs(dev nl.Link) []types.IP {
+	return slices.DeleteFunc(slices.Clone(a.ips()), func(ip types.IP) bool {
 		return dev.Master != 0 || !ip.HasGateway() || !ip.Address.Masked().Contains(ip.Gateway)
 	})
 }
 
 // diffGatewayPort compares the gateway's port if the gateway is in a VLAN. It ignores additional
 // VLANs, because another network that shares the port may have added them.
-func (c *checker) diffGatewayPort(dev, br nl.Link) error {
-	if c.conf.vlan == 0 {
+func (a *attachment) diffGatewayPort(dev nl.Link) error {
+	if a.conf.vlan == 0 {
 		return nil
 	}
-	port, err := c.host.VethPeer(dev, c.host)
+	port, err := a.host.VethPeer(dev, a.host)
 	if err != nil {
 		return err
 	}
-	if port.Master != br.Index {
-		return attach.LinkProblem(c.host, port, "master "+br.Name, "").Errorf("interface %s is not a port of bridge %s", port.Name, br.Name)
+	if err := a.diffMaster(port); err != nil {
+		return err
 	}
 	var errs []error
 	reportIf := types.ProblemsInto(&errs)
 	for _, l := range []nl.Link{dev, port} {
-		reportIf(!l.Up, "%w", attach.LinkProblem(c.host, l, "up", "down").Errorf("interface %s is down", l.Name))
+		reportIf(!l.Up, "%w", attach.LinkProblem(a.host, l, "up", "down").Errorf("interface %s is down", l.Name))
 	}
-	got, err := c.host.VLANs(port)
-	return errors.Join(append(errs, err, missingVLANs(port, portVLANs(c.conf.gatewayPort()), got))...)
+	got, err := a.host.VLANs(port)
+	return errors.Join(append(errs, err, missingVLANs(port, portVLANs(a.conf.gatewayPort()), got))...)
 }
 
 // diffRules compares the sysctls and the MAC spoof check on the host, which only plumb creates in this form.
-func (c *checker) diffRules(br nl.Link) error {
-	settings, err := existingSysctls(c.host, br)
-	return errors.Join(err, sysctl.Diff(c.r.HostNS, append(attach.HostSysctls(c.hostEnd.Name), settings...)...), c.withSpoofCheck(checkMACSpoofCheck))
+func (a *attachment) diffRules() error {
+	settings, err := existingSysctls(a.host, a.bridge)
+	return errors.Join(err, sysctl.Diff(a.r.HostNS, append(settings, attach.IgnoreRouters(a.hostEnd.Name))...), a.withSpoofCheck(checkMACSpoofCheck))
 }
 
 // withSpoofCheck calls f with the MAC spoof check, if the configuration contains it. If prevResult lacks the container's
 // interface, which diffContainer reports, withSpoofCheck does nothing.
-func (c *checker) withSpoofCheck(f func(macSpoofCheck) error) error {
-	index, found := c.prev.ContainerInterface(c.r.IfName)
-	if !found || !c.conf.macSpoofCheck {
+func (a *attachment) withSpoofCheck(f func(macSpoofCheck) error) error {
+	index, found := a.prev.ContainerInterface(a.r.IfName)
+	if !found || !a.conf.macSpoofCheck {
 		return nil
 	}
-	mac, err := types.UnicastMAC(c.prev.Interfaces[index].MAC)
+	mac, err := types.UnicastMAC(a.prev.Interfaces[index].MAC)
 	if err != nil {
 		return err
 	}
-	return f(macSpoofCheck{host: c.r.HostNS, owner: c.r.Attachment(), port: c.hostEnd.Name, mac: mac, onlyFree: c.r.IsRepair()})
+	return f(a.spoofCheck(mac))
 }

@@ -13,14 +13,6 @@ import (
 // portDeadline is the longest time for which ADD waits for one kernel event.
 const portDeadline = 10 * time.Second
 
-// configure configures the container and the host for the lease.
-func (a *attachment) configure(result *types.Result) error {
-	if err := a.configureContainer(result, containerIndex); err != nil {
-		return err
-	}
-	return a.configureHost(result)
-}
-
 // configureContainer waits for the lease, adds it to the result, and configures the container's
 // interface for it. index is the index of that interface in the result, or types.NoInterface if
 // the result does not list one.

@@ -81,7 +81,7 @@ func bridgeStatus(r *skel.Request, conf *config) error {
 	if err != nil {
 		return err
 	}
-	if err := checkUplink(host, conf); err != nil {
+	if _, err := findUplink(host, conf); err != nil {
 		return err
 	}
 	br, err := host.LinkByAnyName(conf.bridge)

@@ -95,7 +95,8 @@ func (a *attachment) ensureGateway(ips []types.IP) (nl.Link, error) {
 	}
 	var stale, missing []netip.Prefix
 	for _, gw := range gateways {
-		if hasAddr(existing, gw) || a.r.IsRepair() && hasGateway(existing, gw.Addr()) {
+		exists := slices.ContainsFunc(existing, func(a nl.Addr) bool { return a.Prefix == gw })
+		if exists || a.r.IsRepair() && hasGateway(existing, gw.Addr()) {
 			continue
 		}
 		replaced := conflictingAddrs(existing, gateways, gw)
@@ -135,11 +136,6 @@ func replaceAddrs(host *nl.Conn, dev nl.Link, stale, missing []netip.Prefix) err
 	// After the MAC was set, even to its current value, the kernel no longer changes it when
 	// ports are added and removed.
 	return host.SetMAC(dev, dev.MAC)
-}
-
-// hasAddr reports whether one of the addresses is p, with the same prefix length.
-func hasAddr(addrs []nl.Addr, p netip.Prefix) bool {
-	return slices.ContainsFunc(addrs, func(a nl.Addr) bool { return a.Prefix == p })
 }
 
 // hasGateway reports whether one of the addresses is addr with any prefix length. After the network was enlarged, the bridge
@@ -190,7 +186,7 @@ func (a *attachment) gatewayDevice() (nl.Link, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		var notUndone undo.Stack
 		dev, _, err = a.host.AddVeth(&notUndone, nl.Veth{
-			Name: name, MAC: a.gatewayMAC, Peer: vlanPortName(name), PeerIn: a.host, MTU: a.bridge.MTU,
+			Name: name, MAC: a.formerMAC(name), Peer: vlanPortName(name), PeerIn: a.host, MTU: a.bridge.MTU,
 		})
 	}
 	if errors.Is(err, fs.ErrExist) { // another ADD has just created the pair
@@ -213,7 +209,7 @@ func (a *attachment) gatewayDevice() (nl.Link, error) {
 // port forwards. It can run several times for the same pair, because an earlier ADD may have been
 // killed before it finished, and another ADD may run at the same time.
 func (a *attachment) configureVLANDevice(dev, port nl.Link) error {
-	settings := append(a.conf.newSysctls(dev.Name), attach.HostSysctls(port.Name)...)
+	settings := append(a.conf.newSysctls(dev.Name), attach.IgnoreRouters(port.Name))
 	if err := sysctl.Set(a.host.NS(), settings...); err != nil {
 		return err
 	}

@@ -51,8 +51,10 @@ type macSpoofCheck struct {
 
 func (s macSpoofCheck) String() string { return "MAC spoof check of " + s.owner.String() }
 
-func (a *attachment) spoofCheck() macSpoofCheck {
-	return macSpoofCheck{host: a.r.HostNS, owner: a.r.Attachment(), port: a.hostEnd.Name, mac: a.eth.MAC, warn: a.r.Warn}
+func (a *attachment) spoofCheck(mac types.MAC) macSpoofCheck {
+	return macSpoofCheck{
+		host: a.r.HostNS, owner: a.r.Attachment(), port: a.hostEnd.Name, mac: mac, onlyFree: a.r.IsRepair(), warn: a.r.Warn,
+	}
 }
 
 // formerSpoofCheck returns the check of the ADD whose result is prev. The port is empty if prev does not contain the

@@ -15,15 +15,11 @@ import (
 // The uplink belongs to all containers on the bridge, like the bridge itself. ADD adds it to the bridge, and DEL does not
 // remove it.
 
-// ensureUplink adds the configured interface of the host to the bridge as a port in the VLANs of the containers, and sets it
+// ensureUplink adds the uplink that findUplink returned to the bridge as a port in the VLANs of the containers, and sets it
 // up.
-func ensureUplink(host *nl.Conn, br nl.Link, conf *config) error {
+func ensureUplink(host *nl.Conn, br, uplink nl.Link, conf *config) error {
 	if conf.uplink == "" {
 		return nil
-	}
-	uplink, err := findUplink(host, br, conf)
-	if err != nil {
-		return err
 	}
 	if uplink.Master == 0 {
 		if err := pinMAC(host, uplink, br); err != nil {
@@ -55,21 +51,17 @@ func hasUplink(host *nl.Conn, br nl.Link, conf *config) (bool, error) {
 	return slices.ContainsFunc(names, func(name string) bool { return !attach.HasHostEndForm(name) }), err
 }
 
-// checkUplink returns an error if the configured uplink cannot become a port of the bridge, which need not exist.
-func checkUplink(host *nl.Conn, conf *config) error {
+// findUplink returns the configured uplink, or the zero Link if none is configured. It returns an error if the uplink is a
+// port of another interface than the bridge, which need not exist, or if the host uses the uplink itself: a port of a bridge
+// receives no packets for its addresses.
+func findUplink(host *nl.Conn, conf *config) (nl.Link, error) {
 	if conf.uplink == "" {
-		return nil
+		return nl.Link{}, nil
 	}
 	br, err := host.LinkByAnyName(conf.bridge)
-	if err = types.IgnoreNotExist(err); err == nil {
-		_, err = findUplink(host, br, conf)
+	if types.IgnoreNotExist(err) != nil {
+		return nl.Link{}, err
 	}
-	return err
-}
-
-// findUplink returns the configured uplink. It returns an error if the uplink is a port of another interface, or if the host
-// uses it itself: a port of a bridge receives no packets for its addresses.
-func findUplink(host *nl.Conn, br nl.Link, conf *config) (nl.Link, error) {
 	uplink, err := host.LinkByAnyName(conf.uplink)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nl.Link{}, types.Errorf(types.CodeConfig, "uplinkInterface: %w", err)
@@ -122,22 +114,22 @@ func uplinkVLANs(conf *config) []nl.VLAN {
 }
 
 // diffUplink compares the uplink with what ensureUplink configured.
-func (c *checker) diffUplink(br nl.Link) error {
-	if c.conf.uplink == "" {
+func (a *attachment) diffUplink() error {
+	if a.conf.uplink == "" {
 		return nil
 	}
-	uplink, err := c.host.RequireLink(c.conf.uplink)
+	uplink, err := a.host.RequireLink(a.conf.uplink)
 	if err != nil {
 		return fmt.Errorf("uplinkInterface: %w", err)
 	}
-	if uplink.Master != br.Index {
-		return attach.LinkProblem(c.host, uplink, "master "+br.Name, "").Errorf("interface %s is not a port of bridge %s", uplink.Name, br.Name)
+	if err := a.diffMaster(uplink); err != nil {
+		return err
 	}
 	var errs []error
 	reportIf := types.ProblemsInto(&errs)
-	reportIf(!uplink.Up, "%w", attach.LinkProblem(c.host, uplink, "up", "down").Errorf("port %s is down", uplink.Name))
-	if want := uplinkVLANs(c.conf); len(want) > 0 {
-		got, err := c.host.VLANs(uplink)
+	reportIf(!uplink.Up, "%w", attach.LinkProblem(a.host, uplink, "up", "down").Errorf("port %s is down", uplink.Name))
+	if want := uplinkVLANs(a.conf); len(want) > 0 {
+		got, err := a.host.VLANs(uplink)
 		errs = append(errs, err, missingVLANs(uplink, want, got))
 	}
 	return errors.Join(errs...)
