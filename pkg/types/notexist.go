@@ -12,3 +12,10 @@ func IgnoreNotExist(err error) error {
 	}
 	return err
 }
+
+// NotExist is the text of an error that matches fs.ErrNotExist.
+type NotExist string
+
+func (e NotExist) Error() string { return string(e) }
+
+func (NotExist) Is(target error) bool { return target == fs.ErrNotExist }

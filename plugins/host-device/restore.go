@@ -247,7 +247,7 @@ func (m *mover) findInContainer() (nl.Link, error) {
 		m.imitated = true
 		m.r.Warn("interface %s of the container has the names of interface %s, but is another interface: its kind, permanent MAC, parent or peer differs; it is left there", l.Name, m.state.Name)
 	}
-	return nl.Link{}, notFoundError("interface " + m.state.Name + " is not in the container")
+	return nl.Link{}, types.NotExist("interface " + m.state.Name + " is not in the container")
 }
 
 // isDevice reports whether l, a candidate in the container, is the device. The names do not prove that, because a

@@ -130,20 +130,12 @@ func (h machine) find(host *nl.Conn, sel selector) (l nl.Link, err error) {
 	case err != nil:
 		return nl.Link{}, err
 	case len(names) == 0:
-		return nl.Link{}, notFoundError("the host has no network interface with " + sel.String())
+		return nl.Link{}, types.NotExist("the host has no network interface with " + sel.String())
 	case len(names) > 1:
 		return nl.Link{}, types.Errorf(types.CodeConfig, "the host has several network interfaces with %s: %s; name one with the key \"device\"", sel, strings.Join(names, ", "))
 	}
 	return host.Link(names[0])
 }
-
-// notFoundError is the text of an error that matches fs.ErrNotExist.
-type notFoundError string
-
-func (e notFoundError) Error() string { return string(e) }
-
-// Is reports whether target is fs.ErrNotExist.
-func (notFoundError) Is(target error) bool { return target == fs.ErrNotExist }
 
 // interfacesWithMAC returns the names of the interfaces with the MAC. If hardware has the MAC,
 // interfacesWithMAC returns no virtual interfaces, because a virtual interface, such as a VLAN, often

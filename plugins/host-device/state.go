@@ -97,7 +97,7 @@ func (s *state) findIn(c *nl.Conn) (nl.Link, error) {
 		return nl.Link{}, err
 	}
 	if len(candidates) == 0 {
-		return nl.Link{}, notFoundError("interface " + s.Name + " is not in " + c.NS().Path())
+		return nl.Link{}, types.NotExist("interface " + s.Name + " is not in " + c.NS().Path())
 	}
 	return candidates[0], nil
 }
