@@ -34,14 +34,11 @@ func AddRedirect(c *nl.Conn, u *undo.Stack, from, to nl.Link) error {
 
 // RestoreRedirect adds the qdisc and the filter of AddRedirect if they are missing, for REPAIR. It keeps filters of other programs.
 func RestoreRedirect(c *nl.Conn, u *undo.Stack, from, to nl.Link) error {
-	if DiffRedirect(c, from, to) == nil {
-		return nil
-	}
-	q, err := c.Qdisc(from, nl.Ingress)
-	if err == nil && q != ingressQdisc() {
-		err = AddQdisc(c, u, from, ingressQdisc())
-	}
-	if err != nil {
+	_, err := ingressFilters(c, from)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return AddRedirect(c, u, from, to)
+	case err != nil || DiffRedirect(c, from, to) == nil:
 		return err
 	}
 	return c.AddFilter(from, redirectFilter(to.Index))
@@ -49,14 +46,7 @@ func RestoreRedirect(c *nl.Conn, u *undo.Stack, from, to nl.Link) error {
 
 // DiffRedirect returns an error if a link does not redirect each packet that it receives to the link to.
 func DiffRedirect(c *nl.Conn, from, to nl.Link) error {
-	q, err := c.Qdisc(from, nl.Ingress)
-	if err == nil && q != ingressQdisc() {
-		err = fmt.Errorf("interface %s has no ingress qdisc", from.Name)
-	}
-	if err != nil {
-		return err
-	}
-	filters, err := c.Filters(from, q.Handle)
+	filters, err := ingressFilters(c, from)
 	redirects := func(f nl.Filter) bool {
 		return f.Redirect == to.Index && f.Protocol == syscall.ETH_P_ALL && len(f.Keys) == 0
 	}
@@ -68,20 +58,24 @@ func DiffRedirect(c *nl.Conn, from, to nl.Link) error {
 
 // DeleteRedirect deletes the ingress qdisc of a link, unless a filter is attached to it that isOwn does not accept.
 func DeleteRedirect(c *nl.Conn, from nl.Link, isOwn func(nl.Filter) bool) error {
-	q, err := c.Qdisc(from, nl.Ingress)
-	if err != nil || q != ingressQdisc() {
+	filters, err := ingressFilters(c, from)
+	if err != nil || slices.ContainsFunc(filters, func(f nl.Filter) bool { return !isOwn(f) }) {
 		return types.IgnoreNotExist(err)
 	}
-	filters, err := c.Filters(from, q.Handle)
+	return c.DeleteQdisc(from, ingressQdisc())
+}
+
+// ingressFilters returns the filters that are attached to ingressQdisc. If the link does not have this qdisc, the error
+// matches fs.ErrNotExist.
+func ingressFilters(c *nl.Conn, l nl.Link) ([]nl.Filter, error) {
+	q, err := c.Qdisc(l, nl.Ingress)
+	if err == nil && q != ingressQdisc() {
+		err = types.NotExist("interface " + l.Name + " has no ingress qdisc")
+	}
 	if err != nil {
-		return types.IgnoreNotExist(err)
+		return nil, err
 	}
-	for _, f := range filters {
-		if !isOwn(f) {
-			return nil
-		}
-	}
-	return c.DeleteQdisc(from, q)
+	return c.Filters(l, q.Handle)
 }
 
 // IsRedirect reports whether the filter equals one that AddRedirect adds.
