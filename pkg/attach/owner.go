@@ -14,15 +14,8 @@ import (
 // The path of a namespace can refer to another container's namespace, because names below /run/netns and process IDs are
 // reused. The functions in this file decide whether an interface that was found by its name belongs to the attachment.
 
-// An otherOwner is the owner of an interface that does not belong to the attachment of the call.
-type otherOwner string
-
-// Values of otherOwner. Any other value is the text of the owner's alias without its prefix.
-const (
-	notOther     otherOwner = "" // the interface belongs to the attachment, or its owner is unknown
-	unnamedOther otherOwner = "another attachment"
-	guessedOther otherOwner = "another attachment, because its MAC, addresses or host end differ from prevResult"
-)
+// guessedOther is the owner of an interface that prevResult, and not a mark, shows to be another attachment's.
+const guessedOther = "another attachment, because its MAC, addresses or host end differ from prevResult"
 
 // RequireOwn returns an error if the container's interface CNI_IFNAME belongs to another attachment (see BelongsToOther).
 // It returns nil if there is no such interface. skel calls it before CHECK and REPAIR (see skel.Plugin).
@@ -49,7 +42,7 @@ func RequireOwnLink(r *skel.Request, container *nl.Conn, l nl.Link) error {
 func requireOwn(r *skel.Request, container *nl.Conn, l nl.Link) error {
 	other, err := findOther(r, container, l)
 	switch {
-	case err != nil || other == notOther:
+	case err != nil || other == "":
 		return err
 	case other == guessedOther && !r.IsRepair():
 		return nil
@@ -78,37 +71,42 @@ func requireOwn(r *skel.Request, container *nl.Conn, l nl.Link) error {
 // such an interface.
 func BelongsToOther(r *skel.Request, container *nl.Conn, l nl.Link) (bool, error) {
 	other, err := findOther(r, container, l)
-	return other != notOther, err
+	return other != "", err
 }
 
-func findOther(r *skel.Request, container *nl.Conn, l nl.Link) (otherOwner, error) {
+// findOther returns a text that names the other attachment, or "" if l belongs to the attachment or its owner is unknown.
+func findOther(r *skel.Request, container *nl.Conn, l nl.Link) (string, error) {
+	own := r.Attachment()
 	switch {
-	case HasAltName(l, r.Attachment()):
-		return notOther, nil
-	case HasOtherAltName(l, r.Attachment()):
-		return unnamedOther, nil
+	case HasAltName(l, own):
+		return "", nil
+	case HasOtherAltName(l, own):
+		return "another attachment", nil
 	}
 	hostEnd, err := hostEndOf(r, container, l)
 	if err != nil {
-		return notOther, err
+		return "", err
 	}
 	for _, marked := range []nl.Link{hostEnd, l} {
-		if CreatedByPlumb(marked) {
-			return otherInAlias(marked, r.Attachment()), nil
+		if marked.Alias == LinkAlias(own) {
+			return "", nil
+		}
+		if other, found := strings.CutPrefix(marked.Alias, aliasPrefix); found {
+			return other, nil
 		}
 	}
 	prev, err := r.Prev()
 	if err != nil {
-		return notOther, err
+		return "", err
 	}
 	listed := hostEndNames(prev)
 	switch {
 	case prev == nil && l.Alias == "":
-		return notOther, nil
+		return "", nil
 	case prev == nil:
 		return guessedOther, nil
 	case r.Command == "ADD" || slices.Contains(listed, hostEnd.Name):
-		return notOther, nil
+		return "", nil
 	case len(listed) > 0:
 		return guessedOther, nil
 	}
@@ -131,34 +129,25 @@ func hostEndOf(r *skel.Request, container *nl.Conn, l nl.Link) (nl.Link, error) 
 	return hostEnd, err
 }
 
-// otherInAlias returns the owner that the alias of l names.
-func otherInAlias(l nl.Link, own types.Attachment) otherOwner {
-	if l.Alias == LinkAlias(own) {
-		return notOther
-	}
-	return otherOwner(strings.TrimPrefix(l.Alias, aliasPrefix))
-}
-
 // otherInResult compares the MAC and the addresses of l with prev. Except in DEL, it needs both in prev, because some
 // plugins return a result without a MAC, or set another MAC without changing the result.
-func otherInResult(r *skel.Request, prev *types.Result, container *nl.Conn, l nl.Link) (otherOwner, error) {
+func otherInResult(r *skel.Request, prev *types.Result, container *nl.Conn, l nl.Link) (string, error) {
 	index, found := prev.ContainerInterface(l.Name)
 	if !found {
-		return notOther, nil
+		return "", nil
 	}
 	prevPrefixes := Prefixes(prev.Of(index))
 	mac, err := types.ParseMAC(prev.Interfaces[index].MAC)
-	sharesMAC := l.Kind == "vlan" || l.Kind == "ipvlan"
-	onlyIPs := err != nil || sharesMAC // without a valid MAC in prev, only the IPs can recognize l
+	onlyIPs := err != nil || l.Kind == "vlan" || l.Kind == "ipvlan" // the MAC is invalid, or the master's
 	if r.Command != "DEL" && (err != nil || len(prevPrefixes) == 0) {
-		return notOther, nil
+		return "", nil
 	}
 	if onlyIPs && len(prevPrefixes) == 0 || mac == l.MAC && !onlyIPs {
-		return notOther, nil
+		return "", nil
 	}
 	addrs, err := container.Addrs(l)
 	if err != nil || slices.ContainsFunc(addrs, func(a nl.Addr) bool { return slices.Contains(prevPrefixes, a.Prefix) }) {
-		return notOther, err
+		return "", err
 	}
 	return guessedOther, nil
 }
