@@ -2,6 +2,7 @@ package attach
 
 import (
 	"errors"
+	"slices"
 
 	"github.com/plumb-cni/plumb/v2/pkg/nl"
 	"github.com/plumb-cni/plumb/v2/pkg/sysctl"
@@ -13,47 +14,33 @@ import (
 // already enabled, because the administrator may have enabled it, or a card may be new. All containers share the sysctls, so
 // EnsureForwarding writes only the sysctls that differ and does not undo the change.
 func EnsureForwarding(host *nl.Conn, dev nl.Link, ips []types.IP) error {
-	for _, s := range forwardingSysctls(dev, ips) {
-		current, err := sysctl.Get(host.NS(), s.Key)
+	if slices.ContainsFunc(ips, is6) {
+		links, err := linksToRouters(host)
 		if err != nil {
-			return explainNoIPv6(err)
+			return err
 		}
-		if s.Key == forwarding6 {
-			if err := keepRouters(host); err != nil {
+		for _, l := range links {
+			if err := sysctl.Set(host.NS(), AcceptRouters(l.Name)); err != nil {
 				return err
 			}
 		}
-		if current == s.Value {
-			continue
-		}
-		if err := sysctl.Set(host.NS(), s); err != nil {
-			return err
-		}
 	}
-	return nil
-}
-
-func keepRouters(host *nl.Conn) error {
-	links, err := linksToRouters(host)
-	var settings []sysctl.Setting
-	for _, l := range links {
-		settings = append(settings, AcceptRouters(l.Name))
-	}
-	if err != nil {
-		return err
-	}
-	return sysctl.Set(host.NS(), settings...)
+	return explainNoIPv6(sysctl.Ensure(host.NS(), forwardingSysctls(dev, ips)...))
 }
 
 // DiffForwarding returns an error if the host does not forward packets between dev, the gateway's interface, and others in an
 // address family of ips. The error names each sysctl that is off, and a missing link-local address.
 func DiffForwarding(host *nl.Conn, dev nl.Link, ips []types.IP) error {
-	settings := forwardingSysctls(dev, ips)
-	errs := []error{diffLinkLocal(host, dev, ips)}
-	for i := 0; i < len(settings); i++ {
-		err := sysctl.Diff(host.NS(), settings[i])
-		if errs = append(errs, err); err != nil && settings[i].Key == forwarding4 {
-			i++ // writing forwarding4 sets the sysctl of each interface as well
+	missing, err := missingLinkLocal(host, dev, ips)
+	errs := []error{err}
+	for _, a := range missing {
+		errs = append(errs, MissingAddr(host, dev, a).Errorf("interface %s has no link-local IPv6 address such as %s, from which the host finds containers", dev.Name, a))
+	}
+	for _, s := range forwardingSysctls(dev, ips) {
+		err := sysctl.Diff(host.NS(), s)
+		errs = append(errs, err)
+		if err != nil && s.Key == forwarding4 {
+			break // writing it sets the next one, the sysctl of the interface, as well
 		}
 	}
 	return errors.Join(errs...)
@@ -61,7 +48,8 @@ func DiffForwarding(host *nl.Conn, dev nl.Link, ips []types.IP) error {
 
 // RestoreForwarding restores what DiffForwarding reports.
 func RestoreForwarding(host *nl.Conn, dev nl.Link, ips []types.IP) error {
-	return errors.Join(EnsureForwarding(host, dev, ips), restoreLinkLocal(host, dev, ips))
+	missing, err := missingLinkLocal(host, dev, ips)
+	return errors.Join(EnsureForwarding(host, dev, ips), err, Restore(host, dev, Spec{Addrs: missing}))
 }
 
 const (
@@ -72,16 +60,12 @@ const (
 // forwardingSysctls returns the sysctls with which the host forwards packets from dev. For IPv6, the kernel reads only
 // forwarding6 (ip6_forward). The sysctl of the interface says there whether the host is a router on the link.
 func forwardingSysctls(dev nl.Link, ips []types.IP) []sysctl.Setting {
-	var v4, v6 bool
-	for _, ip := range ips {
-		v4, v6 = v4 || !is6(ip), v6 || is6(ip)
-	}
 	var settings []sysctl.Setting
-	if v4 {
-		settings = append(settings, sysctl.Setting{Key: forwarding4, Value: "1"}, sysctl.Setting{Key: sysctl.IPv4(dev.Name, "forwarding"), Value: "1"})
-	}
-	if v6 {
+	if slices.ContainsFunc(ips, is6) {
 		settings = append(settings, sysctl.Setting{Key: forwarding6, Value: "1"})
+	}
+	if slices.ContainsFunc(ips, func(ip types.IP) bool { return !is6(ip) }) {
+		settings = append(settings, sysctl.Setting{Key: forwarding4, Value: "1"}, sysctl.Setting{Key: sysctl.IPv4(dev.Name, "forwarding"), Value: "1"})
 	}
 	return settings
 }

@@ -1,9 +1,7 @@
 package attach
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"net/netip"
 	"slices"
 
@@ -15,39 +13,17 @@ import (
 // When the host forwards an IPv6 packet to a container, it sends the neighbor solicitation from a link-local address of the
 // gateway's interface. Without such an address, it sends none (ndisc_solicit).
 
-// diffLinkLocal returns an error if dev, the gateway's interface, lacks a working link-local address, although ips contains an
-// IPv6 address.
-func diffLinkLocal(host *nl.Conn, dev nl.Link, ips []types.IP) error {
-	missing, err := lacksLinkLocal(host, dev, ips)
-	if missing {
-		a := linkLocalOf(dev)
-		return MissingAddr(host, dev, a).Errorf("interface %s has no link-local IPv6 address such as %s, from which the host finds containers", dev.Name, a)
-	}
-	return err
-}
-
-// restoreLinkLocal adds the address that diffLinkLocal reports.
-func restoreLinkLocal(host *nl.Conn, dev nl.Link, ips []types.IP) error {
-	missing, err := lacksLinkLocal(host, dev, ips)
-	if !missing {
-		return err
-	}
-	if err := host.AddAddr(dev, linkLocalOf(dev)); !errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	return nil
-}
-
-// lacksLinkLocal reports whether dev has no link-local address. While dev is not running, the kernel may not have added the
-// address yet. It also adds none if IPv6 is off, which CHECK reports in another way, and if new interfaces get none by
-// default. If another host has the only link-local address, lacksLinkLocal returns an error.
-func lacksLinkLocal(host *nl.Conn, dev nl.Link, ips []types.IP) (bool, error) {
+// missingLinkLocal returns a link-local address for dev, the gateway's interface, if ips contains an IPv6 address and dev has
+// no working link-local address. While dev is not running, the kernel may not have added the address yet. It also adds none
+// if IPv6 is off, which CHECK reports in another way, and if new interfaces get none by default. If another host has the only
+// link-local address, missingLinkLocal returns an error.
+func missingLinkLocal(host *nl.Conn, dev nl.Link, ips []types.IP) ([]nl.Addr, error) {
 	if !slices.ContainsFunc(ips, is6) || !dev.Running || !dev.Carrier || len(dev.MAC) != 6 {
-		return false, nil
+		return nil, nil
 	}
 	got, err := host.Addrs(dev)
 	if err != nil {
-		return false, err
+		return nil, err
 	}
 	var duplicate error
 	for _, a := range got {
@@ -55,14 +31,18 @@ func lacksLinkLocal(host *nl.Conn, dev nl.Link, ips []types.IP) (bool, error) {
 			continue
 		}
 		if !a.Duplicate {
-			return false, nil
+			return nil, nil
 		}
 		duplicate = types.WithRepair(types.RepairNever, fmt.Errorf("link-local address %s of interface %s: %w", a.Prefix, dev.Name, nl.ErrDuplicate))
 	}
 	if duplicate != nil {
-		return false, duplicate
+		return nil, duplicate
 	}
-	return addsLinkLocal(host, dev)
+	adds, err := addsLinkLocal(host, dev)
+	if !adds {
+		return nil, err
+	}
+	return []nl.Addr{linkLocalOf(dev)}, nil
 }
 
 // addsLinkLocal reports whether the kernel adds a link-local address to dev or to new interfaces. The value 1 of addr_gen_mode
