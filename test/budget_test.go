@@ -23,7 +23,7 @@ type budget struct {
 var budgets = map[string]budget{
 	"cmd/cni-conformance":     {lines: 3420},
 	"cmd/plumb":               {lines: 12540, why: "reading, judging and removing are packages of their own"},
-	"pkg/attach":              {lines: 2160},
+	"pkg/attach":              {lines: 2060},
 	"pkg/claims":              {lines: 820},
 	"pkg/dhcp":                {lines: 1060},
 	"pkg/dhcpd":               {lines: 1780},
@@ -34,7 +34,7 @@ var budgets = map[string]budget{
 	"pkg/lock":                {lines: 140},
 	"pkg/masq":                {lines: 560},
 	"pkg/nft":                 {lines: 2080},
-	"pkg/nl":                  {lines: 4100, why: "a list that changes meanwhile is requested again"},
+	"pkg/nl":                  {lines: 4120, why: "a list that changes meanwhile is requested again"},
 	"pkg/ns":                  {lines: 300},
 	"pkg/pool":                {lines: 2760},
 	"pkg/skel":                {lines: 1420, why: "errors of environment variables say what is allowed"},
@@ -89,7 +89,7 @@ func TestBudgets(t *testing.T) {
 		case !ok:
 			t.Errorf("%s has no budget; add %q: {lines: %d}", name, name, n)
 		case n > b.lines:
-			t.Errorf("%s has %d lines; its budget is %d: remove something, or raise it to %d and say why (so far: %q)", name, counted[name], b.lines, n, b.why)
+			t.Errorf("%s has %d lines; its budget is %d (%s): remove something, or raise it to %d and say why", name, counted[name], b.lines, b.why, n)
 		case n < b.lines:
 			t.Errorf("%s has %d lines; lower its budget from %d to %d", name, counted[name], b.lines, n)
 		}

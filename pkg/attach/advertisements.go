@@ -13,14 +13,10 @@ import (
 // IgnoreRouters returns the sysctl with which an interface ignores router advertisements. It is for interfaces that
 // receive packets only from containers, because a container could otherwise change routes and addresses
 // (CVE-2020-10749), and for containers' interfaces on links without a router.
-func IgnoreRouters(name string) sysctl.Setting {
-	return sysctl.Setting{Key: sysctl.IPv6(name, "accept_ra"), Value: "0", Optional: true}
-}
+func IgnoreRouters(ifName string) sysctl.Setting { return optional6(ifName, "accept_ra", "0") }
 
 // AcceptRouters returns the sysctl with which an interface accepts router advertisements even if the host forwards IPv6.
-func AcceptRouters(name string) sysctl.Setting {
-	return sysctl.Setting{Key: sysctl.IPv6(name, "accept_ra"), Value: "2", Optional: true}
-}
+func AcceptRouters(ifName string) sysctl.Setting { return optional6(ifName, "accept_ra", "2") }
 
 // linksToRouters returns the host's links that accept router advertisements only while the host does not forward IPv6,
 // because accept_ra is 1 (Documentation/networking/ip-sysctl.rst). If the host forwards and the value stays, the host

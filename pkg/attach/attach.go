@@ -60,24 +60,29 @@ func Prepare(c *nl.Conn, l nl.Link, settings ...sysctl.Setting) error {
 // interface announces its addresses when Announce is called. Whether it configures itself by router advertisements is
 // up to the kernel's default (see IgnoreRouters).
 func ContainerSysctls(ifName string, dad DADMode) []sysctl.Setting {
-	settings := []sysctl.Setting{{Key: sysctl.IPv4(ifName, "arp_notify"), Value: "1", Optional: true}}
-	add := func(name, value string) {
-		settings = append(settings, sysctl.Setting{Key: sysctl.IPv6(ifName, name), Value: value, Optional: true})
+	settings := []sysctl.Setting{
+		{Key: sysctl.IPv4(ifName, "arp_notify"), Value: "1", Optional: true}, optional6(ifName, "ndisc_notify", "1"),
 	}
-	add("ndisc_notify", "1")
 	if dad == DADOff {
-		add("accept_dad", "0")
-		return settings
+		return append(settings, NoDAD(ifName))
 	}
-	add("accept_dad", "1")
-	// The kernel delays the detection by a random time up to this value (addrconf_dad_kick), so that hosts that boot at
-	// the same time do not all send at once. Zero shortens ADD, which waits for the detection. The router solicitation,
-	// which the kernel sends when the detection has ended, is also sent earlier.
-	add("router_solicitation_delay", "0")
+	// The kernel delays the detection by a random time up to router_solicitation_delay (addrconf_dad_kick), so that hosts
+	// that boot at the same time do not all send at once. Zero shortens ADD, which waits for the detection. The router
+	// solicitation, which the kernel sends when the detection has ended, is also sent earlier.
+	settings = append(settings, optional6(ifName, "accept_dad", "1"), optional6(ifName, "router_solicitation_delay", "0"))
 	if dad == DADOptimistic {
-		add("optimistic_dad", "1")
+		settings = append(settings, optional6(ifName, "optimistic_dad", "1"))
 	}
 	return settings
+}
+
+// NoDAD returns the sysctl that turns duplicate address detection off. On the host, it makes the link-local address of an
+// interface usable at once, from which the host sends neighbor solicitations for containers. With the detection, it could
+// send none for one or two seconds.
+func NoDAD(ifName string) sysctl.Setting { return optional6(ifName, "accept_dad", "0") }
+
+func optional6(ifName, name, value string) sysctl.Setting {
+	return sysctl.Setting{Key: sysctl.IPv6(ifName, name), Value: value, Optional: true}
 }
 
 // ipv6Sysctls returns the sysctls of an interface with IPv6 addresses. They enable IPv6, even if the namespace disables
@@ -90,7 +95,7 @@ func ipv6Sysctls(ifName string, ips []types.IP) []sysctl.Setting {
 	return []sysctl.Setting{
 		{Key: sysctl.IPv6("lo", "disable_ipv6"), Value: "0"},
 		{Key: sysctl.IPv6(ifName, "disable_ipv6"), Value: "0"},
-		{Key: sysctl.IPv6(ifName, "keep_addr_on_down"), Value: "1", Optional: true},
+		optional6(ifName, "keep_addr_on_down", "1"),
 	}
 }
 
@@ -268,7 +273,7 @@ func MissingAddr(c *nl.Conn, l nl.Link, a nl.Addr) types.Problem {
 // route to the same destination.
 func MissingRoute(c *nl.Conn, l nl.Link, r nl.Route) types.Problem {
 	p := c.NS().Problem("interface "+l.Name, types.ProblemMissing)
-	p.Want = "route " + r.String() + metrics(r)
+	p.Want = "route " + r.String()
 	words := []string{"ip", "route", "prepend", r.Dst.String()}
 	if r.GW.IsValid() {
 		words = append(words, "via", r.GW.String())
@@ -352,20 +357,8 @@ func diffRoutes(c *nl.Conn, l nl.Link, want []nl.Route) error {
 	var errs []error
 	for _, w := range want {
 		if !slices.ContainsFunc(got, w.Matches) {
-			errs = append(errs, MissingRoute(c, l, w).Errorf("interface %s has no route %s%s", l.Name, w, metrics(w)))
+			errs = append(errs, MissingRoute(c, l, w).Errorf("interface %s has no route %s", l.Name, w))
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// metrics returns the text of the route's attributes that Route.String leaves out.
-func metrics(r nl.Route) string {
-	s := ""
-	if r.MTU != 0 {
-		s += fmt.Sprintf(" mtu %d", r.MTU)
-	}
-	if r.AdvMSS != 0 {
-		s += fmt.Sprintf(" advmss %d", r.AdvMSS)
-	}
-	return s
 }

@@ -38,7 +38,7 @@ func TestRoutesHaveTheGatewayOfTheirFamilyAndNoDuplicates(t *testing.T) {
 		{Dst: prefix("10.7.0.0/16"), GW: addr("10.9.0.7"), MTU: 1300, AdvMSS: 1200, Priority: 5, Table: 100},
 	})
 	want := []string{
-		"0.0.0.0/0 via 10.9.0.1", "::/0 via fd00::1", "10.7.0.0/16 via 10.9.0.7 table 100 metric 5",
+		"0.0.0.0/0 via 10.9.0.1", "::/0 via fd00::1", "10.7.0.0/16 via 10.9.0.7 table 100 metric 5 mtu 1300 advmss 1200",
 	}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("got %v, want %v", got, want)

@@ -22,22 +22,16 @@ type ContainerLink struct {
 	NoCarrier bool
 	// NoRouter means that no router can be on the link, so that the interface ignores router advertisements.
 	NoRouter bool
-	// FixedMAC means that the MAC cannot be set, so that Announce is impossible. Instead, the kernel announces
-	// the addresses that the interface has when it is set up (arp_notify, ndisc_notify).
-	FixedMAC bool
 	// AnyGateway adds the flag onlink to each route whose gateway is not in the networks of the interface. It is
 	// for interfaces that resolve no neighbors, on which the gateway does not decide where packets go.
 	AnyGateway bool
-	// Marked means that the plugin has marked the interface as the attachment's, so that Configure sets no
-	// alias.
-	Marked bool
 	// Adopted is the configuration that the interface keeps from another namespace, or nil. Configure adds it before the
 	// addresses and routes of the lease.
 	Adopted *nl.LinkConfig
 }
 
-// Configure marks the interface as the attachment's by its alias, sets it up, waits for the lease, and adds its
-// addresses and routes. It returns the result of ADD. Without an IPAM plugin, pending is nil, and the interface
+// Configure marks the interface as the attachment's by its alias, unless it has an alias, sets it up, waits for the lease,
+// and adds its addresses and routes. It returns the result of ADD. Without an IPAM plugin, pending is nil, and the interface
 // gets no addresses.
 //
 // If another host uses an IPv6 address of the lease, the error has CodeDuplicate. If duplicate address detection
@@ -48,7 +42,7 @@ func (p ContainerLink) Configure(r *skel.Request, pending *ipam.Pending) (*types
 }
 
 func (p ContainerLink) configure(r *skel.Request, pending *ipam.Pending) (*types.Result, error) {
-	if !p.Marked {
+	if p.Link.Alias == "" {
 		if err := p.Container.SetAlias(p.Link, LinkAlias(r.Attachment())); err != nil {
 			return nil, err
 		}
@@ -78,8 +72,7 @@ func (p ContainerLink) configure(r *skel.Request, pending *ipam.Pending) (*types
 	lease.AddTo(result, 0)
 	spec := ContainerSpec(p.Link.Name, p.DAD, result.IPs, result.Routes)
 	for i, route := range spec.Routes {
-		_, unreachable := unreachableGateway(spec, route)
-		spec.Routes[i].OnLink = p.AnyGateway && unreachable
+		spec.Routes[i].OnLink = p.AnyGateway && spec.unreachableGateway(route).IsValid()
 	}
 	spec.addAdopted(p.Adopted, result)
 	if err := Apply(p.Container, p.Link, spec); err != nil {
@@ -90,11 +83,15 @@ func (p ContainerLink) configure(r *skel.Request, pending *ipam.Pending) (*types
 			return nil, err
 		}
 	}
-	if p.FixedMAC {
+	if p.hasFixedMAC() {
 		return result, nil
 	}
 	return result, Announce(p.Container, p.Link)
 }
+
+// hasFixedMAC reports whether the MAC cannot be set, so that Announce is impossible. Instead, the kernel announces the
+// addresses that the interface has when it is set up (arp_notify, ndisc_notify).
+func (p ContainerLink) hasFixedMAC() bool { return p.Link.Kind == "ipvlan" }
 
 // RefreshMTU reads the MTU of the container's interface again, into l and i, if the IPAM plugin works over the
 // interface and may therefore have set the MTU.
@@ -107,14 +104,14 @@ func RefreshMTU(r *skel.Request, container *nl.Conn, l *nl.Link, i *types.Interf
 	return err
 }
 
-// prepare writes the sysctls and sets the interface up. With FixedMAC, the interface stays down until it has its
+// prepare writes the sysctls and sets the interface up. With a fixed MAC, the interface stays down until it has its
 // addresses, unless the IPAM plugin works over it.
 func (p ContainerLink) prepare(r *skel.Request) error {
 	settings := ContainerSysctls(p.Link.Name, p.DAD)
 	if p.NoRouter {
 		settings = append(settings, IgnoreRouters(p.Link.Name))
 	}
-	if p.FixedMAC && !ipam.NeedsLink(r) {
+	if p.hasFixedMAC() && !ipam.NeedsLink(r) {
 		return sysctl.Set(p.Container.NS(), settings...)
 	}
 	return Prepare(p.Container, p.Link, settings...)
@@ -135,7 +132,7 @@ func (p ContainerLink) awaitDAD(r *skel.Request) error {
 
 // CheckContainerLink executes CHECK for an interface that exists only in the container. It compares the
 // interface with prevResult and calls CHECK of the IPAM plugin. If the interface is of the given kind, it also
-// calls diff, which compares what only the plugin knows, and which may be nil.
+// calls diff, which compares what only the plugin knows and REPAIR does not restore. diff may be nil.
 func CheckContainerLink(r *skel.Request, kind string, diff func(container *nl.Conn, l nl.Link) error) error {
 	prev, err := r.RequirePrev()
 	if err != nil {
@@ -148,27 +145,22 @@ func CheckContainerLink(r *skel.Request, kind string, diff func(container *nl.Co
 	waitIPAM := ipam.StartCheck(r)
 	l, changed := DiffContainer(r, container, prevSpec(r, prev, kind, DADOff), nl.Link{})
 	if diff != nil && l.Kind == kind {
-		changed = errors.Join(changed, diff(container, l))
+		changed = errors.Join(changed, types.WithRepair(types.RepairNever, diff(container, l)))
 	}
 	return types.Coded(types.CodeChanged, errors.Join(waitIPAM(), changed))
 }
 
 // DelContainerLink executes DEL for an interface that exists only in the container. It deletes the interface, if
-// the container exists, and releases the addresses. If the namespace path was reused, an interface of another
-// kind or attachment may have the name. DelContainerLink does not delete it.
+// the container exists, and releases the addresses.
 func DelContainerLink(r *skel.Request, kind string) error {
 	return ipam.DelWithLink(r, func() (wait func() error, err error) {
-		noWait := func() error { return nil }
 		if r.ContainerNS == nil {
 			return noWait, nil
 		}
-		container, l, err := nl.OpenLink(r.ContainerNS, r.IfName)
-		if err != nil || l.Kind != kind {
-			return noWait, types.IgnoreNotExist(err)
-		}
-		if other, err := BelongsToOther(r, container, l); other || err != nil {
+		container, err := nl.Open(r.ContainerNS)
+		if err != nil {
 			return noWait, err
 		}
-		return container.DeleteLinkAsync(l)
+		return deleteOwn(r, container, kind)
 	})
 }

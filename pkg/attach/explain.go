@@ -60,29 +60,22 @@ func explainGateway(l nl.Link, s Spec, err error) error {
 		return err
 	}
 	for _, r := range s.Routes {
-		gateway, found := unreachableGateway(s, r)
-		if !found || r.OnLink {
-			continue
+		if gateway := s.unreachableGateway(r); gateway.IsValid() && !r.OnLink {
+			return types.Errorf(types.CodeConfig, "%s, the gateway of the route to %s, is in none of the networks of %s %s: %w", gateway, r.Dst, l.Name, s.Addrs, err)
 		}
-		return types.Errorf(types.CodeConfig, "%s, the gateway of the route to %s, is in none of the networks of %s %s: %w", gateway, r.Dst, l.Name, s.Addrs, err)
 	}
 	return err
 }
 
-// unreachableGateway returns the first gateway of a route that is not reachable.
-func unreachableGateway(s Spec, r nl.Route) (gateway netip.Addr, found bool) {
+// unreachableGateway returns the first gateway of a route that is neither link-local, nor in the network of an address, nor
+// in the destination of a route without a gateway. If there is none, it returns the zero Addr.
+func (s Spec) unreachableGateway(r nl.Route) netip.Addr {
 	for _, gw := range r.Gateways() {
-		if !reachable(s, gw) {
-			return gw, true
+		inNetwork := slices.ContainsFunc(s.Addrs, func(a nl.Addr) bool { return a.Prefix.Contains(gw) })
+		onLink := func(r nl.Route) bool { return !r.GW.IsValid() && r.Dst.Contains(gw) }
+		if !gw.IsLinkLocalUnicast() && !inNetwork && !slices.ContainsFunc(s.Routes, onLink) {
+			return gw
 		}
 	}
-	return netip.Addr{}, false
-}
-
-// reachable reports whether a gateway is link-local, in the network of an address, or in the
-// destination of a route without a gateway.
-func reachable(s Spec, gw netip.Addr) bool {
-	return gw.IsLinkLocalUnicast() ||
-		slices.ContainsFunc(s.Addrs, func(a nl.Addr) bool { return a.Prefix.Contains(gw) }) ||
-		slices.ContainsFunc(s.Routes, func(r nl.Route) bool { return !r.GW.IsValid() && r.Dst.Contains(gw) })
+	return netip.Addr{}
 }

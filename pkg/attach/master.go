@@ -15,6 +15,7 @@ import (
 type Master struct {
 	Name        string // name of the master; if it is "", the device of the first default route, IPv4 before IPv6
 	InContainer bool   // whether the master is in the container instead of on the host
+	lease       *ipam.Lease
 }
 
 // Validate returns an error if no interface with the configured name can be a master.
@@ -32,40 +33,38 @@ func (m Master) Validate() error {
 }
 
 // UsePrev completes the master in an ADD that follows another plugin. If m.Name is "", the master is the only interface of
-// prevResult. If there is no "ipam", UsePrev returns the addresses, routes and DNS of prevResult, which apply to the new
-// interface. Otherwise, and without prevResult, it returns nil.
-func (m *Master) UsePrev(r *skel.Request) (*ipam.Lease, error) {
+// prevResult. If there is no "ipam", the new interface takes over the addresses, routes and DNS of prevResult.
+func (m *Master) UsePrev(r *skel.Request) error {
 	prev, err := r.Prev()
 	if err != nil || prev == nil {
-		return nil, err
+		return err
 	}
 	if m.Name == "" {
 		if len(prev.Interfaces) != 1 || prev.Interfaces[0].Name == "" {
-			return nil, types.Errorf(types.CodeConfig, "chained master failure. PrevResult lacks a single named interface; name the master by the key \"master\"")
+			return types.Errorf(types.CodeConfig, "chained master failure. PrevResult lacks a single named interface; name the master by the key \"master\"")
 		}
 		m.Name = prev.Interfaces[0].Name
 		if err := m.Validate(); err != nil {
-			return nil, types.Coded(types.CodeConfig, fmt.Errorf("prevResult: %w", err))
+			return types.Coded(types.CodeConfig, fmt.Errorf("prevResult: %w", err))
 		}
 	}
 	if r.Conf.IPAM.Type != "" || len(prev.IPs) == 0 {
-		return nil, nil
+		return nil
 	}
 	strict, err := types.ParseResult(r.Version, r.Conf.PrevResult) // accepts only what ADD can apply
 	if err != nil {
-		return nil, types.Errorf(types.CodeDecode, "prevResult: %w", err)
+		return types.Errorf(types.CodeDecode, "prevResult: %w", err)
 	}
-	return &ipam.Lease{IPs: strict.IPs, Routes: strict.Routes, DNS: strict.DNS}, nil
+	m.lease = &ipam.Lease{IPs: strict.IPs, Routes: strict.Routes, DNS: strict.DNS}
+	return nil
 }
 
-// Open connects to the namespaces of the master and of the container, which share one connection if the
-// master is in the container. The connections are closed with the namespaces of r.
-func (m Master) Open(r *skel.Request) (masterConn, container *nl.Conn, err error) {
+// open returns a connection to the master's namespace, which is container if the master is in the container.
+func (m Master) open(r *skel.Request, container *nl.Conn) (*nl.Conn, error) {
 	if m.InContainer {
-		container, err = nl.Open(r.ContainerNS)
-		return container, container, err
+		return container, nil
 	}
-	return nl.OpenBoth(r.HostNS, r.ContainerNS)
+	return nl.Open(r.HostNS)
 }
 
 // Find returns the master. c is the connection to the master's namespace. Find returns an error if mtu, the
@@ -103,14 +102,11 @@ func (m Master) link(c *nl.Conn) (nl.Link, error) {
 	return c.LinkByIndex(index)
 }
 
-// A MasterSetup is the return value of Prepare, with which an ADD creates the container's interface on a
-// master.
+// A MasterSetup is the return value of Prepare, with which an ADD creates the container's interface on a master.
 type MasterSetup struct {
 	MasterConn *nl.Conn // connection to the master's namespace, which is the container's with InContainer
-	Container  *nl.Conn
 	Master     nl.Link
-	// AnyGateway is passed on as ContainerLink.AnyGateway.
-	AnyGateway bool
+	ContainerLink
 
 	pending *ipam.Pending
 }
@@ -119,23 +115,28 @@ type MasterSetup struct {
 // wanted name, and lets the IPAM plugin allocate addresses. The plugin creates the interface afterwards. mtu
 // is the configured MTU in bytes (see Find).
 func (m Master) Prepare(r *skel.Request, mtu int) (*MasterSetup, error) {
-	pending, err := ipam.Start(r)
-	if err != nil {
+	s := &MasterSetup{}
+	var err error
+	if s.pending, err = ipam.Start(r); err != nil {
 		return nil, err
 	}
-	masterConn, container, err := m.Open(r)
-	if err != nil {
+	if s.Container, err = nl.Open(r.ContainerNS); err != nil {
 		return nil, err
 	}
-	master, err := m.Find(masterConn, mtu)
-	if err != nil {
+	if s.MasterConn, err = m.open(r, s.Container); err != nil {
 		return nil, err
 	}
-	if err := EnsureNameFree(container, r.IfName); err != nil {
+	if s.Master, err = m.Find(s.MasterConn, mtu); err != nil {
 		return nil, err
 	}
-	pending.AllowAllocation()
-	return &MasterSetup{MasterConn: masterConn, Container: container, Master: master, pending: pending}, nil
+	if err := EnsureNameFree(s.Container, r.IfName); err != nil {
+		return nil, err
+	}
+	s.pending.AllowAllocation()
+	if m.lease != nil {
+		s.pending = ipam.NewPending(m.lease)
+	}
+	return s, nil
 }
 
 // Configure calls ContainerLink.Configure for the interface l and the lease. If the master has no carrier,
@@ -144,14 +145,9 @@ func (s *MasterSetup) Configure(r *skel.Request, l nl.Link, dad DADMode) (*types
 	if !s.Master.Carrier {
 		r.Warn("master %s is down or has no carrier; until it has a carrier, the container reaches no other host, and IPv6 addresses are not checked for duplicates", s.Master.Name)
 	}
-	return ContainerLink{
-		Container: s.Container, Link: l, DAD: dad, NoCarrier: !s.Master.Carrier, FixedMAC: l.Kind == "ipvlan", AnyGateway: s.AnyGateway,
-	}.Configure(r, s.pending)
+	s.Link, s.DAD, s.NoCarrier = l, dad, !s.Master.Carrier
+	return s.ContainerLink.Configure(r, s.pending)
 }
-
-// UseLease makes Configure use l instead of a lease from an IPAM plugin. It is for an interface that takes
-// over the addresses of prevResult.
-func (s *MasterSetup) UseLease(l *ipam.Lease) { s.pending = ipam.NewPending(l) }
 
 // Status returns the error that Find would return. It does not look for a master in the container, because
 // STATUS is not called for a container.
@@ -170,15 +166,12 @@ func (m Master) Status(r *skel.Request, mtu int) error {
 // Check executes CHECK for an interface of the given kind on the master (see CheckContainerLink). diff
 // compares what only the plugin knows, over the connection to the container.
 func (m Master) Check(r *skel.Request, kind string, diff func(container *nl.Conn, l nl.Link) error) error {
-	return CheckContainerLink(r, kind, func(container *nl.Conn, l nl.Link) (err error) {
-		masterConn := container
-		if !m.InContainer {
-			masterConn, err = nl.Open(r.HostNS)
-		}
+	return CheckContainerLink(r, kind, func(container *nl.Conn, l nl.Link) error {
+		masterConn, err := m.open(r, container)
 		if err != nil {
 			return err
 		}
-		return errors.Join(diff(container, l), types.WithRepair(types.RepairNever, m.Diff(masterConn, l)))
+		return errors.Join(diff(container, l), m.Diff(masterConn, l))
 	})
 }
 

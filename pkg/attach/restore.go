@@ -29,20 +29,20 @@ func Restore(c *nl.Conn, l nl.Link, s Spec) error {
 			return err
 		}
 	}
-	got, err := c.Routes(l)
-	errs := []error{err}
+	var errs []error
 	for _, r := range s.Routes {
-		if !slices.ContainsFunc(got, r.Matches) {
-			errs = append(errs, RestoreRoute(c, l, r, r.Dst.Addr()))
-		}
+		errs = append(errs, RestoreRoute(c, l, r, r.Dst.Addr()))
 	}
 	return errors.Join(errs...)
 }
 
-// RestoreRoute adds a route through l if it does not exist. addr is an address in its destination. If packets for addr
+// RestoreRoute adds a route through l if DiffRoute misses it. addr is an address in its destination. If packets for addr
 // leave through another interface by a route that is at least as specific, RestoreRoute does nothing, because the
 // address may belong to another attachment now. It also keeps such a route that refuses the packets.
 func RestoreRoute(c *nl.Conn, l nl.Link, r nl.Route, addr netip.Addr) error {
+	if DiffRoute(c, l, r.Dst, addr) == nil {
+		return nil
+	}
 	through, err := c.LinkTo(addr)
 	var refusing *nl.RefusingRoute
 	if types.IgnoreNotExist(err) != nil || errors.As(err, &refusing) && refusing.Dst.Bits() >= r.Dst.Bits() {
@@ -125,8 +125,7 @@ func (s Spec) restoreRoutes(c *nl.Conn, l nl.Link) error {
 		if slices.ContainsFunc(got, w.Matches) {
 			continue
 		}
-		_, unreachable := unreachableGateway(s, w)
-		w.Table, w.OnLink = cmp.Or(w.Table, table), w.OnLink || unreachable
+		w.Table, w.OnLink = cmp.Or(w.Table, table), w.OnLink || s.unreachableGateway(w).IsValid()
 		if err := c.AddOnlyRoute(l, w); !errors.Is(err, fs.ErrExist) {
 			errs = append(errs, err)
 		}

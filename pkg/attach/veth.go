@@ -91,23 +91,11 @@ func AddVeth(u *undo.Stack, p Pair) (hostEnd, container nl.Link, err error) {
 		return nl.Link{}, nl.Link{}, err
 	}
 	// While the link is down, it cannot receive a router advertisement from the container.
-	if err := sysctl.Set(p.Host.NS(), HostSysctls(hostEnd.Name)...); err != nil {
+	if err := sysctl.Set(p.Host.NS(), IgnoreRouters(hostEnd.Name)); err != nil {
 		return nl.Link{}, nl.Link{}, err
 	}
 	hostEnd.Alias = LinkAlias(p.Owner)
 	return hostEnd, container, SetOwner(p.Host, hostEnd, p.Owner)
-}
-
-// HostSysctls returns the sysctls of a pair's host end.
-func HostSysctls(name string) []sysctl.Setting {
-	return []sysctl.Setting{IgnoreRouters(name)}
-}
-
-// NoDAD returns the sysctl that makes the link-local address of a host interface usable at once. The host sends
-// neighbor solicitations for containers from that address. With duplicate address detection, it could send none for one
-// or two seconds.
-func NoDAD(name string) sysctl.Setting {
-	return sysctl.Setting{Key: sysctl.IPv6(name, "accept_dad"), Value: "0", Optional: true}
 }
 
 // explainExists explains why the kernel created no pair (EEXIST). It returns nil if the link with the name belongs to
@@ -151,17 +139,8 @@ func findHostEnd(host *nl.Conn, owner types.Attachment, names []string, isOwn fu
 			return l, nil
 		}
 	}
-	return nl.Link{}, noHostEnd(owner)
+	return nl.Link{}, types.NotExist(fmt.Sprintf("the host lacks the other end of the veth pair of %s (%s)", owner.IfName, owner))
 }
-
-// noHostEnd is the error for an attachment without a host end. It matches fs.ErrNotExist.
-type noHostEnd types.Attachment
-
-func (e noHostEnd) Error() string {
-	return fmt.Sprintf("the host lacks the other end of the veth pair of %s (%s)", e.IfName, types.Attachment(e))
-}
-
-func (noHostEnd) Is(target error) bool { return target == fs.ErrNotExist }
 
 // createdFor reports whether plumb created the host end for the attachment. It compares the link's alias or, if the link
 // has no alias yet, its group. It ignores the name, which any program may use.
@@ -199,20 +178,23 @@ func hostEndNames(prev *types.Result) []string {
 // DelVeth deletes the attachment's pair by its host end or, if the host end is not found, by its container end. When it
 // returns, no process can reach the container through the pair. The caller must call wait before it uses the
 // connections again. wait returns when the kernel has cleaned up (see nl.Conn.DeleteLinkAsync). container may be nil.
-//
-// DelVeth does not delete an interface of another attachment (see BelongsToOther).
 func DelVeth(r *skel.Request, host, container *nl.Conn) (wait func() error, err error) {
 	prev, _ := r.Prev() // in DEL, Prev returns no error
 	hostEnd, err := HostEnd(host, r.Attachment(), prev)
-	if err == nil {
+	switch {
+	case err == nil:
 		return host.DeleteLinkAsync(hostEnd)
+	case errors.Is(err, fs.ErrNotExist) && container != nil:
+		return deleteOwn(r, container, "veth")
 	}
-	noWait := func() error { return nil }
-	if !errors.Is(err, fs.ErrNotExist) || container == nil {
-		return noWait, types.IgnoreNotExist(err)
-	}
+	return noWait, types.IgnoreNotExist(err)
+}
+
+// deleteOwn deletes the container's interface CNI_IFNAME. If the path of the namespace was reused, an interface of another
+// kind or attachment may have the name. deleteOwn does not delete it.
+func deleteOwn(r *skel.Request, container *nl.Conn, kind string) (wait func() error, err error) {
 	l, err := container.Link(r.IfName)
-	if err != nil || l.Kind != "veth" {
+	if err != nil || l.Kind != kind {
 		return noWait, types.IgnoreNotExist(err)
 	}
 	if other, err := BelongsToOther(r, container, l); other || err != nil {
@@ -220,3 +202,5 @@ func DelVeth(r *skel.Request, host, container *nl.Conn) (wait func() error, err 
 	}
 	return container.DeleteLinkAsync(l)
 }
+
+func noWait() error { return nil }

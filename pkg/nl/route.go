@@ -59,6 +59,12 @@ func (r Route) String() string {
 	if r.Priority != 0 {
 		s += fmt.Sprintf(" metric %d", r.Priority)
 	}
+	if r.MTU != 0 {
+		s += fmt.Sprintf(" mtu %d", r.MTU)
+	}
+	if r.AdvMSS != 0 {
+		s += fmt.Sprintf(" advmss %d", r.AdvMSS)
+	}
 	return s
 }
 

@@ -32,7 +32,9 @@ func (e *end) addRoute(to, gw, source netip.Addr) {
 // container. The kernel uses the larger one of this value and the value for all interfaces. The values 1 and 2 reject these
 // packets, because the end has no address (no_addr in __fib_validate_source).
 func (e end) sysctls() []sysctl.Setting {
-	settings := append(attach.HostSysctls(e.link.Name), attach.NoDAD(e.link.Name), sysctl.Setting{Key: sysctl.IPv4(e.link.Name, "rp_filter"), Value: "0", Optional: true})
+	settings := []sysctl.Setting{
+		attach.IgnoreRouters(e.link.Name), attach.NoDAD(e.link.Name), {Key: sysctl.IPv4(e.link.Name, "rp_filter"), Value: "0", Optional: true},
+	}
 	if e.neighbors[gateways[true]] != "" {
 		settings = append(settings, sysctl.Setting{Key: sysctl.IPv6(e.link.Name, "disable_ipv6"), Value: "0"})
 	}

@@ -14,8 +14,7 @@ const kind = "ipvlan"
 
 // add creates the ipvlan while the IPAM plugin runs, and then configures it for the lease.
 func add(r *skel.Request, conf *config) (*types.Result, error) {
-	lease, err := conf.master.UsePrev(r)
-	if err != nil {
+	if err := conf.master.UsePrev(r); err != nil {
 		return nil, err
 	}
 	setup, err := conf.master.Prepare(r, conf.mtu)
@@ -23,9 +22,6 @@ func add(r *skel.Request, conf *config) (*types.Result, error) {
 		return nil, err
 	}
 	setup.AnyGateway = conf.mode.Mode != "l2" // in l3 and l3s the kernel routes by destination only (ipvlan_xmit_mode_l3)
-	if lease != nil {
-		setup.UseLease(lease)
-	}
 	if err := claimMode(r, setup, conf); err != nil {
 		return nil, err
 	}

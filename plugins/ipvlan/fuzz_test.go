@@ -15,7 +15,7 @@ import (
 // prevResult.
 func FuzzConfig(f *testing.F) {
 	nstest.FuzzConfig(f, parse, func(t *testing.T, r *skel.Request, conf *config) {
-		if _, err := conf.master.UsePrev(r); err != nil {
+		if err := conf.master.UsePrev(r); err != nil {
 			return
 		}
 		if len(conf.master.Name) > types.MaxIfName || conf.master.Name == "lo" || conf.mtu != 0 && conf.mtu < attach.MinMTU {

@@ -9,7 +9,6 @@ import (
 	"github.com/plumb-cni/plumb/v2/pkg/nl"
 	"github.com/plumb-cni/plumb/v2/pkg/skel"
 	"github.com/plumb-cni/plumb/v2/pkg/statefile"
-	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // check compares the interface with what ADD created, and returns an error that names every difference. It
@@ -18,7 +17,7 @@ func check(r *skel.Request, conf *config) error {
 	return conf.master.Check(r, kind, func(container *nl.Conn, eth nl.Link) error {
 		mode, err := container.IPVlanMode(eth)
 		if err == nil && mode != conf.mode {
-			err = types.WithRepair(types.RepairNever, fmt.Errorf("interface %s has %s, want %s", eth.Name, mode, conf.mode))
+			err = fmt.Errorf("interface %s has %s, want %s", eth.Name, mode, conf.mode)
 		}
 		return err
 	})

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"syscall"
 
-	"github.com/plumb-cni/plumb/v2/pkg/ipam"
 	"github.com/plumb-cni/plumb/v2/pkg/nl"
 	"github.com/plumb-cni/plumb/v2/pkg/skel"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
@@ -16,31 +15,27 @@ const (
 )
 
 // usePrev uses the only interface of prevResult as the master in the container, with its addresses, unless it is lo. It
-// returns nil otherwise. On the host, and if prevResult lists several interfaces, the master is the interface of the default
-// route, because lists with macvlan after another plugin have always used it.
-func (c *config) usePrev(r *skel.Request) (*ipam.Lease, error) {
+// does nothing otherwise. On the host, and if prevResult lists several interfaces, the master is the interface of the
+// default route, because lists with macvlan after another plugin have always used it.
+func (c *config) usePrev(r *skel.Request) error {
 	if !c.master.InContainer || c.master.Name != "" {
-		return nil, nil
+		return nil
 	}
 	prev, err := r.Prev()
 	if err != nil || prev == nil || len(prev.Interfaces) != 1 || prev.Interfaces[0].Name == "lo" {
-		return nil, err
+		return err
 	}
 	return c.master.UsePrev(r)
 }
 
 // add creates the macvlan while the IPAM plugin runs, and then configures it for the lease.
 func add(r *skel.Request, conf *config) (*types.Result, error) {
-	lease, err := conf.usePrev(r)
-	if err != nil {
+	if err := conf.usePrev(r); err != nil {
 		return nil, err
 	}
 	setup, err := conf.master.Prepare(r, conf.mtu)
 	if err != nil {
 		return nil, err
-	}
-	if lease != nil {
-		setup.UseLease(lease)
 	}
 	eth, err := setup.MasterConn.AddMacvlan(&r.Undo, nl.Macvlan{
 		NewLink: nl.NewLink{

@@ -7,7 +7,6 @@ import (
 	"github.com/plumb-cni/plumb/v2/pkg/ipam"
 	"github.com/plumb-cni/plumb/v2/pkg/nl"
 	"github.com/plumb-cni/plumb/v2/pkg/skel"
-	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // check compares the interface with what ADD created, and returns an error that names every difference. It
@@ -17,7 +16,7 @@ func check(r *skel.Request, conf *config) error {
 		if eth.MacvlanMode == conf.mode {
 			return nil
 		}
-		return types.WithRepair(types.RepairNever, fmt.Errorf("interface %s has mode %s, want %s", eth.Name, eth.MacvlanMode, conf.mode))
+		return fmt.Errorf("interface %s has mode %s, want %s", eth.Name, eth.MacvlanMode, conf.mode)
 	})
 }
 

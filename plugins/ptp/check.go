@@ -62,7 +62,7 @@ func checkedSpec(hostEnd nl.Link, ips []types.IP) attach.Spec {
 		spec.Sysctls = nil // the reference plugin does not write them
 		return spec
 	}
-	spec.Sysctls = append(spec.Sysctls, attach.HostSysctls(hostEnd.Name)...)
+	spec.Sysctls = append(spec.Sysctls, attach.IgnoreRouters(hostEnd.Name))
 	return spec
 }
 

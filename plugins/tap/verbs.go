@@ -18,7 +18,7 @@ const kind = "tun"
 // ignores the MAC, the MTU and the sysctls, which a later plugin of the chain may change.
 func check(r *skel.Request, conf *config) error {
 	return attach.CheckContainerLink(r, kind, func(container *nl.Conn, eth nl.Link) error {
-		return types.WithRepair(types.RepairNever, errors.Join(conf.diffTap(eth), conf.diffBridge(container, eth)))
+		return errors.Join(conf.diffTap(eth), conf.diffBridge(container, eth))
 	})
 }
 

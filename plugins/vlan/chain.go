@@ -70,7 +70,7 @@ func addInChain(r *skel.Request, conf *config) (*types.Result, error) {
 	if err := attach.EnsureNameFree(container, conf.name); err != nil {
 		return nil, err
 	}
-	eth, err := conf.addLink(r, &attach.MasterSetup{MasterConn: container, Container: container, Master: master})
+	eth, err := conf.addLink(r, &attach.MasterSetup{MasterConn: container, Master: master, ContainerLink: attach.ContainerLink{Container: container}})
 	if err != nil {
 		return nil, err
 	}

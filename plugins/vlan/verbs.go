@@ -17,9 +17,7 @@ func check(r *skel.Request, conf *config) error {
 	if conf.inChain {
 		return checkInChain(r, conf)
 	}
-	return conf.master.Check(r, kind, func(_ *nl.Conn, eth nl.Link) error {
-		return types.WithRepair(types.RepairNever, conf.diff(eth))
-	})
+	return conf.master.Check(r, kind, func(_ *nl.Conn, eth nl.Link) error { return conf.diff(eth) })
 }
 
 // diff returns an error if the interface belongs to another VLAN than the configured one.
