@@ -115,17 +115,13 @@ func shorten(s string) string {
 }
 
 // VethGC returns the LinkGC of the host ends that plumb created for the network, except those of host-access.
-func VethGC(host *nl.Conn, network string) LinkGC { return vethGC(host, network, hostPrefix) }
+func VethGC(host *nl.Conn, network string) LinkGC {
+	return LinkGC{Host: host, Kind: "veth", Network: network, Names: hostNames}
+}
 
 // AccessGC returns the LinkGC of the host ends that host-access created for the network.
-func AccessGC(host *nl.Conn, network string) LinkGC { return vethGC(host, network, accessPrefix) }
-
-func vethGC(host *nl.Conn, network, prefix string) LinkGC {
-	return LinkGC{
-		Host: host, Kind: "veth", Network: network,
-		Names:   func(a types.Attachment) []string { return hostNames(prefix, a) },
-		Ignores: func(name string) bool { return IsAccessEnd(name) != (prefix == accessPrefix) },
-	}
+func AccessGC(host *nl.Conn, network string) LinkGC {
+	return LinkGC{Host: host, Kind: "veth", Network: network, Names: accessNames, access: true}
 }
 
 // A LinkGC deletes the links of one kind that plumb created on the host for invalid attachments of a network.
@@ -134,7 +130,7 @@ type LinkGC struct {
 	Kind    string // kind of the links, "veth" or "ifb"
 	Network string
 	Names   func(types.Attachment) []string // returns the possible names of the attachment's link
-	Ignores func(name string) bool          // reports whether a link with the name belongs to another plugin; nil means never
+	access  bool                            // whether the links are those of host-access, instead of all others
 }
 
 // Run deletes the links that Stale returns.
@@ -164,7 +160,7 @@ func (g LinkGC) Stale(keep types.Set) ([]nl.Link, error) {
 	}
 	var stale []nl.Link
 	for _, l := range links {
-		if g.Ignores != nil && g.Ignores(l.Name) {
+		if IsAccessEnd(l.Name) != g.access {
 			continue
 		}
 		unfinished := l.Alias == "" && l.Group == UnfinishedGroup(g.Network)

@@ -28,27 +28,41 @@ type ContainerLink struct {
 	// Adopted is the configuration that the interface keeps from another namespace, or nil. Configure adds it before the
 	// addresses and routes of the lease.
 	Adopted *nl.LinkConfig
+	Pending *ipam.Pending // nil without an IPAM plugin
+}
+
+// Begin starts the IPAM plugin, and returns an error if the container already has an interface with the name CNI_IFNAME. The
+// plugin then calls Pending.AllowAllocation, creates the interface and calls Configure.
+func Begin(r *skel.Request) (ContainerLink, error) {
+	pending, err := ipam.Start(r)
+	if err != nil {
+		return ContainerLink{}, err
+	}
+	container, err := nl.Open(r.ContainerNS)
+	if err != nil {
+		return ContainerLink{}, err
+	}
+	return ContainerLink{Container: container, Pending: pending}, EnsureNameFree(container, r.IfName)
 }
 
 // Configure marks the interface as the attachment's by its alias, unless it has an alias, sets it up, waits for the lease,
-// and adds its addresses and routes. It returns the result of ADD. Without an IPAM plugin, pending is nil, and the interface
-// gets no addresses.
+// and adds its addresses and routes. It returns the result of ADD. Without an IPAM plugin, the interface gets no addresses.
 //
 // If another host uses an IPv6 address of the lease, the error has CodeDuplicate. If duplicate address detection
 // does not end in time, or if the interface was deleted meanwhile, the error has types.CodeTryAgain.
-func (p ContainerLink) Configure(r *skel.Request, pending *ipam.Pending) (*types.Result, error) {
-	result, err := p.configure(r, pending)
+func (p ContainerLink) Configure(r *skel.Request) (*types.Result, error) {
+	result, err := p.configure(r)
 	return result, ExplainRemoved(p.Container, p.Link, r.IfName, err)
 }
 
-func (p ContainerLink) configure(r *skel.Request, pending *ipam.Pending) (*types.Result, error) {
+func (p ContainerLink) configure(r *skel.Request) (*types.Result, error) {
 	if p.Link.Alias == "" {
 		if err := p.Container.SetAlias(p.Link, LinkAlias(r.Attachment())); err != nil {
 			return nil, err
 		}
 	}
 	result := &types.Result{Interfaces: []types.Interface{Interface(p.Link, r.NetNS)}, DNS: r.Conf.DNS}
-	if pending == nil {
+	if p.Pending == nil {
 		return result, p.Container.SetUp(p.Link)
 	}
 	if err := p.prepare(r); err != nil {
@@ -57,7 +71,7 @@ func (p ContainerLink) configure(r *skel.Request, pending *ipam.Pending) (*types
 	if err := adopt(p.Container, p.Link, p.Adopted); err != nil {
 		return nil, err
 	}
-	lease, err := pending.Wait()
+	lease, err := p.Pending.Wait()
 	if err != nil {
 		return nil, err
 	}

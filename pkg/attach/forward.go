@@ -49,7 +49,10 @@ func DiffForwarding(host *nl.Conn, dev nl.Link, ips []types.IP) error {
 // RestoreForwarding restores what DiffForwarding reports.
 func RestoreForwarding(host *nl.Conn, dev nl.Link, ips []types.IP) error {
 	missing, err := missingLinkLocal(host, dev, ips)
-	return errors.Join(EnsureForwarding(host, dev, ips), err, Restore(host, dev, Spec{Addrs: missing}))
+	if len(missing) > 0 {
+		err = Restore(host, dev, Spec{Addrs: missing})
+	}
+	return errors.Join(EnsureForwarding(host, dev, ips), err)
 }
 
 const (

@@ -2,6 +2,7 @@ package attach
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/plumb-cni/plumb/v2/pkg/nl"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
@@ -45,13 +46,9 @@ func CheckMTU(mtu int) error {
 
 // checkMTUForIPv6 returns an error if an address is IPv6 and the interface's MTU is below minMTUv6.
 func checkMTUForIPv6(l nl.Link, addrs []nl.Addr) error {
-	if l.MTU == 0 || l.MTU >= minMTUv6 {
+	first6 := slices.IndexFunc(addrs, func(a nl.Addr) bool { return a.Prefix.Addr().Is6() })
+	if l.MTU == 0 || l.MTU >= minMTUv6 || first6 < 0 {
 		return nil
 	}
-	for _, a := range addrs {
-		if a.Prefix.Addr().Is6() {
-			return types.Errorf(types.CodeConfig, "mtu %d of %s is too small for address %s: IPv6 needs %d (RFC 8200)", l.MTU, l.Name, a.Prefix, minMTUv6)
-		}
-	}
-	return nil
+	return types.Errorf(types.CodeConfig, "mtu %d of %s is too small for address %s: IPv6 needs %d (RFC 8200)", l.MTU, l.Name, addrs[first6].Prefix, minMTUv6)
 }

@@ -107,20 +107,14 @@ type MasterSetup struct {
 	MasterConn *nl.Conn // connection to the master's namespace, which is the container's with InContainer
 	Master     nl.Link
 	ContainerLink
-
-	pending *ipam.Pending
 }
 
-// Prepare starts the IPAM plugin, finds the master, checks that the container has no interface with the
-// wanted name, and lets the IPAM plugin allocate addresses. The plugin creates the interface afterwards. mtu
-// is the configured MTU in bytes (see Find).
+// Prepare calls Begin, finds the master, and lets the IPAM plugin allocate addresses. The plugin creates the interface
+// afterwards. mtu is the configured MTU in bytes (see Find).
 func (m Master) Prepare(r *skel.Request, mtu int) (*MasterSetup, error) {
 	s := &MasterSetup{}
 	var err error
-	if s.pending, err = ipam.Start(r); err != nil {
-		return nil, err
-	}
-	if s.Container, err = nl.Open(r.ContainerNS); err != nil {
+	if s.ContainerLink, err = Begin(r); err != nil {
 		return nil, err
 	}
 	if s.MasterConn, err = m.open(r, s.Container); err != nil {
@@ -129,12 +123,9 @@ func (m Master) Prepare(r *skel.Request, mtu int) (*MasterSetup, error) {
 	if s.Master, err = m.Find(s.MasterConn, mtu); err != nil {
 		return nil, err
 	}
-	if err := EnsureNameFree(s.Container, r.IfName); err != nil {
-		return nil, err
-	}
-	s.pending.AllowAllocation()
+	s.Pending.AllowAllocation()
 	if m.lease != nil {
-		s.pending = ipam.NewPending(m.lease)
+		s.Pending = ipam.NewPending(m.lease)
 	}
 	return s, nil
 }
@@ -146,7 +137,7 @@ func (s *MasterSetup) Configure(r *skel.Request, l nl.Link, dad DADMode) (*types
 		r.Warn("master %s is down or has no carrier; until it has a carrier, the container reaches no other host, and IPv6 addresses are not checked for duplicates", s.Master.Name)
 	}
 	s.Link, s.DAD, s.NoCarrier = l, dad, !s.Master.Carrier
-	return s.ContainerLink.Configure(r, s.pending)
+	return s.ContainerLink.Configure(r)
 }
 
 // Status returns the error that Find would return. It does not look for a master in the container, because

@@ -25,11 +25,15 @@ const hostPrefix = "veth"
 // because h is not a hexadecimal digit.
 const accessPrefix = hostPrefix + "h"
 
-// hostNames returns the four possible names of the attachment's host end with hostPrefix or accessPrefix. AddVeth uses the
-// first name that no other link has.
-func hostNames(prefix string, owner types.Attachment) []string {
+// hostNames returns the four possible names of the host end of the attachment's pair. AddVeth uses the first name that no
+// other link has.
+func hostNames(owner types.Attachment) []string { return namesWith(hostPrefix, owner) }
+
+// accessNames returns the possible names of the host end of the pair that host-access creates for the attachment.
+func accessNames(owner types.Attachment) []string { return namesWith(accessPrefix, owner) }
+
+func namesWith(prefix string, owner types.Attachment) (names []string) {
 	sum := types.Hash(owner.String())
-	var names []string
 	for part := range slices.Chunk(sum[:16], 4) {
 		names = append(names, prefix+hex.EncodeToString(part))
 	}
@@ -58,12 +62,8 @@ func AccessName(ifName string) string {
 // EnsureNameFree returns an error with types.CodeConfig if the container already has an interface with the name. Plugins
 // call EnsureNameFree before they call the IPAM plugin.
 func EnsureNameFree(container *nl.Conn, ifName string) error {
-	_, err := container.LinkByAnyName(ifName)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil
-	case err != nil:
-		return err
+	if _, err := container.LinkByAnyName(ifName); err != nil {
+		return types.IgnoreNotExist(err)
 	}
 	return types.Errorf(types.CodeConfig, "interface %q already exists in container %s: either this attachment was already added, or CNI_IFNAME must be another name", ifName, container.NS().Path())
 }
@@ -71,11 +71,11 @@ func EnsureNameFree(container *nl.Conn, ifName string) error {
 // AddVeth creates the pair and pushes its removal to u. Both ends are down. The caller first attaches the host end to a
 // bridge or adds addresses to it, and then sets it up.
 func AddVeth(u *undo.Stack, p Pair) (hostEnd, container nl.Link, err error) {
-	prefix := hostPrefix
+	names := hostNames(p.Owner)
 	if p.Name != "" {
-		prefix = accessPrefix
+		names = accessNames(p.Owner)
 	}
-	for _, name := range hostNames(prefix, p.Owner) {
+	for _, name := range names {
 		hostEnd, container, err = p.Host.AddVeth(u, nl.Veth{
 			Name: name, Peer: p.containerEnd(), PeerIn: p.Container, PeerMAC: p.MAC, MTU: p.MTU,
 			Group: UnfinishedGroup(p.Owner.Network), // marks the link until SetOwner has set the alias
@@ -105,12 +105,10 @@ func (p Pair) explainExists(name string) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return EnsureNameFree(p.Container, p.containerEnd())
-	case err != nil:
-		return err
-	case createdFor(l, p.Owner):
+	case err == nil && createdFor(l, p.Owner):
 		return types.Errorf(types.CodeConfig, "host interface %s already serves %s: an earlier ADD was not followed by a DEL", name, p.Owner)
 	}
-	return nil
+	return err
 }
 
 // HostEnd returns the host end of the attachment's pair. It looks for links with the possible names of the attachment's
@@ -119,14 +117,14 @@ func (p Pair) explainExists(name string) error {
 // is found, the error matches fs.ErrNotExist.
 func HostEnd(host *nl.Conn, owner types.Attachment, prev *types.Result) (nl.Link, error) {
 	prevNames := hostEndNames(prev)
-	return findHostEnd(host, owner, append(hostNames(hostPrefix, owner), prevNames...), func(l nl.Link) bool { return slices.Contains(prevNames, l.Name) })
+	return findHostEnd(host, owner, append(hostNames(owner), prevNames...), func(l nl.Link) bool { return slices.Contains(prevNames, l.Name) })
 }
 
 // AccessHostEnd returns the host end of the pair that host-access created beside the attachment's interface. It is not the
 // HostEnd of an attachment, because its name differs. A link that has the right name but no alias is the host end only if
 // isOwn, which may be nil, returns true. If the host end does not exist, the error matches fs.ErrNotExist.
 func AccessHostEnd(host *nl.Conn, owner types.Attachment, isOwn func(nl.Link) bool) (nl.Link, error) {
-	return findHostEnd(host, owner, hostNames(accessPrefix, owner), isOwn)
+	return findHostEnd(host, owner, accessNames(owner), isOwn)
 }
 
 func findHostEnd(host *nl.Conn, owner types.Attachment, names []string, isOwn func(nl.Link) bool) (nl.Link, error) {

@@ -140,11 +140,7 @@ func (d device) diffReceived() error {
 		return fmt.Errorf("interface %s of %s does not exist", ifbNames(d.owner)[0], d.owner)
 	}
 	ifb := links[0]
-	errs := []error{d.receive.withDevice(ifb).diff(d.conn)}
-	if !ifb.Up {
-		errs = append(errs, attach.LinkProblem(d.conn, ifb, "up", "down").Errorf("interface %s is down", ifb.Name))
-	}
-	return errors.Join(append(errs, attach.DiffRedirect(d.conn, d.link, ifb))...)
+	return errors.Join(d.receive.withDevice(ifb).diff(d.conn), attach.Diff(d.conn, ifb, attach.Spec{}), attach.DiffRedirect(d.conn, d.link, ifb))
 }
 
 // repair restores the qdiscs on the host end of a veth pair, and the ifb. It does not change devices in the container.

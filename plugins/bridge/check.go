@@ -238,13 +238,9 @@ func (a *attachment) diffGatewayPort(dev nl.Link) error {
 	if err := a.diffMaster(port); err != nil {
 		return err
 	}
-	var errs []error
-	reportIf := types.ProblemsInto(&errs)
-	for _, l := range []nl.Link{dev, port} {
-		reportIf(!l.Up, "%w", attach.LinkProblem(a.host, l, "up", "down").Errorf("interface %s is down", l.Name))
-	}
 	got, err := a.host.VLANs(port)
-	return errors.Join(append(errs, err, missingVLANs(port, portVLANs(a.conf.gatewayPort()), got))...)
+	return errors.Join(attach.Diff(a.host, dev, attach.Spec{}), attach.Diff(a.host, port, attach.Spec{}),
+		err, missingVLANs(port, portVLANs(a.conf.gatewayPort()), got))
 }
 
 // diffRules compares the sysctls and the MAC spoof check on the host, which only plumb creates in this form.

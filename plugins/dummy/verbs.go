@@ -15,26 +15,20 @@ const kind = "dummy"
 // add creates the dummy interface while the IPAM plugin runs, and configures it for the lease. Duplicate
 // address detection is off, because there is no other host on the link.
 func add(r *skel.Request, conf *config) (*types.Result, error) {
-	pending, err := ipam.Start(r)
+	p, err := attach.Begin(r)
 	if err != nil {
 		return nil, err
 	}
-	container, err := nl.Open(r.ContainerNS)
-	if err != nil {
-		return nil, err
-	}
-	if err := attach.EnsureNameFree(container, r.IfName); err != nil {
-		return nil, err
-	}
-	pending.AllowAllocation()
-	eth, err := container.AddDummy(&r.Undo, nl.NewLink{Name: r.IfName, MAC: conf.mac, MTU: conf.mtu})
+	p.Pending.AllowAllocation()
+	p.DAD = attach.DADOff
+	p.Link, err = p.Container.AddDummy(&r.Undo, nl.NewLink{Name: r.IfName, MAC: conf.mac, MTU: conf.mtu})
 	if errors.Is(err, errors.ErrUnsupported) {
 		return nil, types.Errorf(types.CodeConfig, "this kernel does not support dummy interfaces: %w; load the module dummy (CONFIG_DUMMY)", err)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return attach.ContainerLink{Container: container, Link: eth, DAD: attach.DADOff}.Configure(r, pending)
+	return p.Configure(r)
 }
 
 // check compares the current state with what ADD created, and names every difference in one

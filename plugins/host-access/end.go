@@ -105,9 +105,8 @@ func (e end) diff() error {
 	missing, _, routesErr := e.compare()
 	neighbors, neighborsErr := e.conn.PermanentNeighbors(e.link)
 	rules, rulesErr := e.conn.InputRules()
-	errs := []error{sysctl.Diff(e.conn.NS(), e.sysctls()...), routesErr, neighborsErr, rulesErr}
+	errs := []error{attach.Diff(e.conn, e.link, attach.Spec{Sysctls: e.sysctls()}), routesErr, neighborsErr, rulesErr}
 	reportIf := types.ProblemsInto(&errs)
-	reportIf(!e.link.Up, "%w", attach.LinkProblem(e.conn, e.link, "up", "down").Errorf("interface %s is down", e.link.Name))
 	for _, w := range missing {
 		errs = append(errs, attach.MissingRoute(e.conn, e.link, w).Errorf("interface %s has no route %s", e.link.Name, w))
 	}

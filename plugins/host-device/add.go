@@ -67,7 +67,7 @@ func (h machine) add(r *skel.Request, conf *config) (*types.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	result, err := attach.ContainerLink{Container: container, Link: eth, DAD: conf.dad, Adopted: m.state.Adopted}.Configure(r, pending)
+	result, err := attach.ContainerLink{Container: container, Link: eth, DAD: conf.dad, Adopted: m.state.Adopted, Pending: pending}.Configure(r)
 	if err == nil {
 		result.Interfaces[0].PciID = conf.selector.pciID()
 	}

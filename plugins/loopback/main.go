@@ -105,11 +105,10 @@ func del(r *skel.Request) error {
 // check returns an error if lo is down.
 func check(r *skel.Request) error {
 	container, link, err := open(r)
-	if err == nil && !link.Up {
-		down := attach.LinkProblem(container, link, "up", "down")
-		return types.Errorf(types.CodeChanged, "%w", down.Errorf("interface lo is down"))
+	if err != nil {
+		return err
 	}
-	return err
+	return types.Coded(types.CodeChanged, attach.Diff(container, link, attach.Spec{}))
 }
 
 // repair sets lo up if Request.RepairsContainer, unless its alias names another attachment, to which the namespace belongs

@@ -5,7 +5,6 @@ import (
 	"io/fs"
 
 	"github.com/plumb-cni/plumb/v2/pkg/attach"
-	"github.com/plumb-cni/plumb/v2/pkg/ipam"
 	"github.com/plumb-cni/plumb/v2/pkg/nl"
 	"github.com/plumb-cni/plumb/v2/pkg/skel"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
@@ -14,32 +13,25 @@ import (
 // add creates the tap while the IPAM plugin runs, and then configures it for the lease. The tap has no
 // carrier until a program attaches to it, so add does not wait for duplicate address detection.
 func add(r *skel.Request, conf *config) (*types.Result, error) {
-	pending, err := ipam.Start(r)
+	p, err := attach.Begin(r)
 	if err != nil {
 		return nil, err
 	}
-	container, err := nl.Open(r.ContainerNS)
+	bridge, err := conf.findBridge(p.Container)
 	if err != nil {
 		return nil, err
 	}
-	if err := attach.EnsureNameFree(container, r.IfName); err != nil {
-		return nil, err
-	}
-	bridge, err := conf.findBridge(container)
-	if err != nil {
-		return nil, err
-	}
-	pending.AllowAllocation()
-	eth, err := conf.addTap(r, container)
-	if err != nil {
+	p.Pending.AllowAllocation()
+	if p.Link, err = conf.addTap(r, p.Container); err != nil {
 		return nil, err
 	}
 	if conf.bridge != "" {
-		if err := container.SetMaster(eth, bridge); err != nil {
+		if err := p.Container.SetMaster(p.Link, bridge); err != nil {
 			return nil, err
 		}
 	}
-	return attach.ContainerLink{Container: container, Link: eth, DAD: attach.DADOn, NoCarrier: true, NoRouter: true}.Configure(r, pending)
+	p.DAD, p.NoCarrier, p.NoRouter = attach.DADOn, true, true
+	return p.Configure(r)
 }
 
 // addTap creates the tap and sets its MAC and MTU, which the request that creates a tap cannot contain.

@@ -91,7 +91,7 @@ func (d *redirection) diff(conf *config) error {
 		p := attach.LinkProblem(d.container, tap, fmt.Sprintf("mtu %d", d.eth.MTU), fmt.Sprintf("mtu %d", tap.MTU))
 		errs = append(errs, p.Errorf("interface %s has MTU %d, want %d as %s", tap.Name, tap.MTU, d.eth.MTU, d.eth.Name))
 	}
-	reportIf(!tap.Up, "%w", attach.LinkProblem(d.container, tap, "up", "down").Errorf("interface %s is down", tap.Name))
+	errs = append(errs, attach.Diff(d.container, tap, attach.Spec{}))
 	redirects := errors.Join(attach.DiffRedirect(d.container, tap, d.eth), attach.DiffRedirect(d.container, d.eth, tap))
 	return errors.Join(append(errs, types.WithRepair(types.RepairContainerSide, redirects))...)
 }
