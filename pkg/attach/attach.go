@@ -3,8 +3,8 @@
 //
 // There are two kinds of attachments. The first kind is a veth pair with one end on the host, which AddVeth creates,
 // HostEnd finds and DelVeth deletes. The second kind is an interface that exists only in the container. The plugin
-// creates it, for example on a Master, and a ContainerLink, CheckContainerLink and DelContainerLink do the rest of ADD,
-// CHECK and DEL.
+// creates it, for example on a Master, and a ContainerLink, CheckContainerLink, RepairContainerLink and DelContainerLink
+// do the rest of ADD, CHECK, REPAIR and DEL.
 //
 // Only AddVeth pushes an undo. Everything else that is added to an interface disappears with the interface.
 package attach
