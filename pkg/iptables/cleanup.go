@@ -107,6 +107,7 @@ func Delete(host *ns.Handle, description string, cleanups []Cleanup, changes ...
 		})
 	}
 	for _, f := range nft.Families() {
+		Tool{HostNS: host, Family: f}.forget()
 		tool, found, legacyErr := LegacyTool(host, f, NAT)
 		if found {
 			legacyErr = tool.Change(legacyPart(cleanups), description, func(t Table) (string, error) { return Script(NAT, deletions(cleanups, t)...), nil })

@@ -14,6 +14,7 @@ import (
 
 	goiptables "github.com/coreos/go-iptables/iptables"
 	"github.com/plumb-cni/plumb/v2/pkg/nft"
+	"github.com/plumb-cni/plumb/v2/pkg/ns"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
 	"golang.org/x/sys/unix"
 )
@@ -33,31 +34,50 @@ func (p Part) selects(chain string) bool {
 
 // A client runs the program iptables or ip6tables by go-iptables.
 type client struct {
-	host    Tool
+	host    *ns.Handle
+	family  nft.Family
 	path    string
 	limit   time.Duration // of each call of run
 	program *goiptables.IPTables
+	listed  map[string][]string // what the program has printed since the last change, by the step
 }
 
-// open finds the program and runs it for its version, on which the options of go-iptables depend.
-func (t Tool) open() (c *client, err error) {
+// open finds the program and runs it for its version, on which the options of go-iptables depend. During a call of a
+// plugin, it does so once.
+func (t Tool) open() (*client, error) {
 	path, err := t.path("")
 	if err != nil {
 		return nil, err
+	}
+	if c, ok := t.HostNS.Memo[path].(*client); ok {
+		return c, nil
 	}
 	proto := goiptables.ProtocolIPv4
 	if t.Family == nft.IPv6 {
 		proto = goiptables.ProtocolIPv6
 	}
-	c = &client{host: t, path: path, limit: lockWait + runLimit}
-	return c, c.run("read the version", func() (err error) {
+	c := &client{host: t.HostNS, family: t.Family, path: path, limit: lockWait + runLimit, listed: map[string][]string{}}
+	err = c.run("read the version", func() (err error) {
 		c.program, err = goiptables.New(goiptables.Path(path), goiptables.IPFamily(proto), goiptables.Timeout(int(lockWait.Seconds())))
 		return err
 	})
+	if err == nil && t.HostNS.Memo != nil {
+		t.HostNS.Memo[path] = c
+	}
+	return c, err
+}
+
+// forget makes all clients of the family read the rules again, because they may have changed.
+func (t Tool) forget() {
+	for _, kept := range t.HostNS.Memo {
+		if c, ok := kept.(*client); ok && c.family == t.Family {
+			clear(c.listed)
+		}
+	}
 }
 
 // Read returns the rules of the part, and the names of all chains of the table, or only of its chain if the part is one
-// chain that exists.
+// chain that exists. During a call of a plugin, it runs no program again for what it has read since the last change.
 func (t Tool) Read(p Part) (Table, error) {
 	c, err := t.open()
 	if err != nil {
@@ -69,72 +89,63 @@ func (t Tool) Read(p Part) (Table, error) {
 // read runs the program for the names of the chains, and then for each selected chain. iptables-nft reports a missing
 // chain with the same error as a chain that it cannot read.
 func (c *client) read(p Part) (table Table, err error) {
+	list := func(chain string) ([]string, error) {
+		return c.list("list chain "+chain+" of table "+p.Table, func() ([]string, error) { return c.program.List(p.Table, chain) })
+	}
 	if len(p.Chains) == 1 && p.Prefix == "" && p.Follow == nil { // saves a process if the chain exists
-		if table, err = c.list(p.Table, p.Chains[0]); err == nil {
+		if lines, err := list(p.Chains[0]); err == nil {
+			table = Parse(lines...)
 			table.Chains = p.Chains
 			return table, nil
 		}
 	}
-	var names []string
-	err = c.run("list the chains of table "+p.Table, func() (err error) {
-		names, err = c.program.ListChains(p.Table)
-		return err
-	})
-	table = Table{Chains: names}
+	names, err := c.list("list the chains of table "+p.Table, func() ([]string, error) { return c.program.ListChains(p.Table) })
 	selected := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !p.selects(name) })
+	var lines []string
 	for i := 0; i < len(selected) && err == nil; i++ {
-		var listed Table
-		listed, err = c.list(p.Table, selected[i])
-		for _, r := range listed.Rules {
+		var more []string
+		more, err = list(selected[i])
+		lines = append(lines, more...)
+		for _, r := range Parse(more...).Rules {
 			if p.Follow != nil && p.Follow(r) && slices.Contains(names, r.Jump) && !slices.Contains(selected, r.Jump) {
 				selected = append(selected, r.Jump)
 			}
 		}
-		table.Rules, table.Closed = append(table.Rules, listed.Rules...), append(table.Closed, listed.Closed...)
 	}
+	table = Parse(lines...)
+	table.Chains = names
 	return table, err
 }
 
-// list returns the rules of one chain.
-func (c *client) list(table, chain string) (Table, error) {
-	var lines []string
-	err := c.run("list chain "+chain+" of table "+table, func() (err error) {
-		lines, err = c.program.List(table, chain)
+// list returns the lines that print returns, or has returned in the same step since the last change.
+func (c *client) list(step string, print func() ([]string, error)) (lines []string, err error) {
+	if lines, known := c.listed[step]; known {
+		return lines, nil
+	}
+	err = c.run(step, func() (err error) {
+		lines, err = print()
 		return err
 	})
-	return Parse(lines...), err
+	if err == nil {
+		c.listed[step] = lines
+	}
+	return lines, err
 }
 
-// delete executes a script that deletes one rule or one chain of the table, and nothing else. For any other script, done
-// is false.
-func (c *client) delete(name string, table Table, script string) (done bool, err error) {
-	for _, r := range table.Rules {
-		if script == Script(name, r.Deletion()) {
-			return true, c.run("delete a rule of chain "+r.Chain, func() error { return c.program.Delete(name, r.Chain, Words(r.Line)[2:]...) })
-		}
-	}
-	for _, chain := range table.Chains {
-		if script == Script(name, chainDeletion(chain)...) {
-			return true, c.run("delete chain "+chain, func() error { return c.program.ClearAndDeleteChain(name, chain) })
-		}
-	}
-	return false, nil
-}
-
-// run calls f, which runs programs by go-iptables, in the namespace. go-iptables cannot limit the time of a program, and
-// does not return its process. After the limit, run therefore kills the programs that the thread has started since.
+// run calls f, which runs a program by go-iptables, in the namespace. go-iptables cannot limit the time of a program, and
+// does not return its process. After the limit, run therefore kills the program that the thread has started since.
 func (c *client) run(description string, f func() error) error {
 	step := filepath.Base(c.path) + ": " + description
 	var killed atomic.Bool
-	err := c.host.HostNS.Step(step, func() error {
-		return c.host.HostNS.Do(func() error {
+	err := c.host.Step(step, func() error {
+		return c.host.Do(func() error {
 			runtime.LockOSThread()
 			defer runtime.UnlockOSThread()
 			thread, before := unix.Gettid(), children(unix.Gettid())
 			done := make(chan struct{})
 			defer close(done)
 			go func() {
-				for wait := c.limit; ; wait = time.Second { // f may start several programs
+				for wait := c.limit; ; wait = time.Second { // the program may not have started yet
 					select {
 					case <-done:
 						return

@@ -2,8 +2,8 @@
 // and for kernels without nftables. It also deletes rules that these programs added (Cleanup). If
 // these rules are in nftables, it deletes them without running a program.
 //
-// It reads tables, and deletes single rules and chains, by coreos/go-iptables. For other changes it runs
-// iptables-restore --noflush, so that one process applies all changes of a script, or none.
+// It reads tables by coreos/go-iptables. For changes it runs iptables-restore --noflush, so that one process applies
+// all changes of a script, or none.
 package iptables
 
 import (
@@ -82,6 +82,7 @@ func (t Tool) Change(p Part, description string, makeScript func(Table) (string,
 		}
 		var refused error
 		for range attempts {
+			clear(c.listed)
 			table, err := c.read(p)
 			if err != nil {
 				return err
@@ -90,11 +91,7 @@ func (t Tool) Change(p Part, description string, makeScript func(Table) (string,
 			if err != nil || script == "" {
 				return err
 			}
-			done, err := c.delete(p.Table, table, script)
-			if !done {
-				err = t.Restore(description, script)
-			}
-			if refused = err; !errors.Is(refused, ErrRefused) {
+			if refused = t.Restore(description, script); !errors.Is(refused, ErrRefused) {
 				return refused
 			}
 		}
@@ -129,6 +126,7 @@ func (t Tool) restore(description, script string, wait time.Duration) error {
 	if err != nil {
 		return err
 	}
+	t.forget()
 	p := Program{Path: path, Args: []string{"--noflush", "--wait", strconv.Itoa(int(wait.Seconds()))}, Stdin: script, Limit: wait + runLimit}
 	_, err = p.Run(t.HostNS, filepath.Base(path)+": "+description)
 	if exit, ok := errors.AsType[*ExitError](err); ok {
@@ -142,16 +140,6 @@ func (t Tool) Find() error {
 	_, err := t.path("-restore")
 	_, readErr := t.path("")
 	return cmp.Or(err, readErr)
-}
-
-// CheckInstalled returns an error if a program for this family and variant is not installed, with types.CodeConfig, or
-// if the program that reads the rules cannot run. It runs that program for its version.
-func (t Tool) CheckInstalled() error {
-	err := t.Find()
-	if err == nil {
-		_, err = t.open()
-	}
-	return err
 }
 
 // path returns the path of the program whose name ends in the suffix "-restore" or "".

@@ -13,6 +13,7 @@ import (
 	goiptables "github.com/coreos/go-iptables/iptables"
 	"github.com/plumb-cni/plumb/v2/pkg/nft"
 	"github.com/plumb-cni/plumb/v2/pkg/ns"
+	"github.com/plumb-cni/plumb/v2/pkg/trace"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
 	"github.com/plumb-cni/plumb/v2/test/nstest"
 	"golang.org/x/sys/unix"
@@ -108,7 +109,7 @@ func TestRestoreReturnsTryAgainIfLockIsHeld(t *testing.T) {
 
 func TestErrorNamesMissingProgram(t *testing.T) {
 	tool := newTool(t, "-nonesuch")
-	for _, err := range []error{tool.CheckInstalled(), tool.Restore("add", "")} {
+	for _, err := range []error{tool.Find(), tool.Restore("add", "")} {
 		expectCode(t, err, types.CodeConfig)
 		if err != nil && !strings.Contains(err.Error(), "program iptables-nonesuch-restore: ") || err != nil && !strings.HasSuffix(err.Error(), "; install iptables") {
 			t.Errorf("want an error that names the program and what to do, got %v", err)
@@ -118,7 +119,7 @@ func TestErrorNamesMissingProgram(t *testing.T) {
 
 func TestFindFindsProgramIfPATHIsEmpty(t *testing.T) {
 	t.Setenv("PATH", "")
-	if err := newTool(t, Default).CheckInstalled(); err != nil {
+	if err := newTool(t, Default).Find(); err != nil {
 		t.Error(err)
 	}
 }
@@ -220,30 +221,54 @@ func TestGoIPTablesFindsTheRulesOfRestore(t *testing.T) {
 	}
 }
 
-func TestChangeDeletesASingleRuleOrChainWithoutRestore(t *testing.T) {
+func TestChangeDeletesRulesAndChains(t *testing.T) {
 	for _, v := range []Variant{Legacy, NFT} {
-		tool := newTool(t, v)
-		nstest.Must(t, tool.Restore("add", Script(NAT, "-N A", "-A A -m comment --comment "+Quote(`"b" \c`)+" -j RETURN", `-A A -i "a\"b" -j RETURN`)))
-		dir := t.TempDir()
-		nstest.Must(t, os.WriteFile(filepath.Join(dir, "iptables"+string(v)+"-restore"), []byte("#!/bin/sh\nexit 2\n"), 0o755))
 		t.Run(string("iptables"+v), func(t *testing.T) {
-			t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+			tool := newTool(t, v)
+			nstest.Must(t, tool.Restore("add", Script(NAT, "-N A", "-A A -m comment --comment "+Quote(`"b" \c`)+" -j RETURN", `-A A -i "a\"b" -j RETURN`)))
 			part := Part{Table: NAT, Chains: []string{"A"}}
 			for range 2 {
-				if err := tool.Change(part, "delete", func(table Table) (string, error) { return Script(NAT, table.Rules[0].Deletion()), nil }); err != nil {
-					t.Error(err)
-				}
+				nstest.Must(t, tool.Change(part, "delete", func(table Table) (string, error) { return Script(NAT, table.Rules[0].Deletion()), nil }))
 			}
 			if table, err := tool.Read(part); err != nil || len(table.Rules) > 0 || !table.HasChain("A") {
 				t.Errorf("read %+v, %v, want a chain without rules", table, err)
 			}
-			if err := tool.Change(part, "delete", func(Table) (string, error) { return Script(NAT, chainDeletion("A")...), nil }); err != nil {
-				t.Error(err)
-			}
+			nstest.Must(t, tool.Change(part, "delete", func(Table) (string, error) { return Script(NAT, chainDeletion("A")...), nil }))
 			if table, err := tool.Read(part); err != nil || table.HasChain("A") {
 				t.Errorf("read %+v, %v, want no chain A", table, err)
 			}
 		})
+	}
+}
+
+func TestReadRunsProgramsAgainOnlyAfterAChange(t *testing.T) {
+	programs := 0
+	host := nstest.New(t).Open(t, &trace.Tracer{Before: func(step string) error {
+		programs += strings.Count(step, "iptables: ")
+		return nil
+	}})
+	host.Memo = map[string]any{}
+	tool := Tool{HostNS: host, Family: nft.IPv4}
+	part := Part{Table: NAT, Chains: []string{"A", "B"}}
+	rules := func() int {
+		table, err := tool.Read(part)
+		nstest.Must(t, err)
+		return len(table.Rules)
+	}
+	nstest.Must(t, tool.Restore("add", Script(NAT, "-N A", "-A A -j RETURN")))
+	for range 2 { // the change of the other family changes nothing
+		if n := rules(); n != 1 || programs != 3 {
+			t.Fatalf("read %d rules with %d programs, want 1 with 3 (version, chains, chain A)", n, programs)
+		}
+		nstest.Must(t, Tool{HostNS: host, Family: nft.IPv6}.Restore("add", Script(NAT, "-F")))
+	}
+	nstest.Must(t, Tool{HostNS: host, Family: nft.IPv4, Variant: NFT}.Restore("add", Script(NAT, "-A A -j RETURN")))
+	if n := rules(); n != 2 || programs != 5 {
+		t.Errorf("read %d rules with %d programs after a change, want 2 with 5", n, programs)
+	}
+	nstest.Must(t, tool.Change(part, "add", func(table Table) (string, error) { return Script(NAT, "-A A -j RETURN"), nil }))
+	if n := rules(); n != 3 || programs != 9 {
+		t.Errorf("read %d rules with %d programs after two changes, want 3 with 9, because Change reads the rules again", n, programs)
 	}
 }
 
@@ -267,7 +292,7 @@ func TestReadKillsAProgramThatDoesNotEnd(t *testing.T) {
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	path, err := tool.path("")
 	nstest.Must(t, err)
-	c := &client{host: tool, path: path, limit: time.Millisecond}
+	c := &client{host: tool.HostNS, path: path, limit: time.Millisecond}
 	expectCode(t, c.run("read the version", func() (err error) {
 		c.program, err = goiptables.New(goiptables.Path(path))
 		return err

@@ -125,7 +125,7 @@ func Status(host *ns.Handle, backend string) error {
 		func(c *nft.Conn) error {
 			return c.CheckSupport(baseLayout().WithChains(subnetChain("status", netip.MustParsePrefix("192.0.2.0/24"), nil)))
 		},
-		iptables.Tool{HostNS: host, Family: nft.IPv4}.CheckInstalled)
+		iptables.Tool{HostNS: host, Family: nft.IPv4}.Find)
 	if err != nil {
 		return types.Errorf(types.CodeNotAvailable, "masquerade: %w", err)
 	}

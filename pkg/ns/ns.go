@@ -29,6 +29,10 @@ var ErrNotNamespace = errors.New("not a network namespace")
 // Close also closes the socket. A Handle is not safe for concurrent use, except for Do, Step and the methods
 // that return a property.
 type Handle struct {
+	// Memo is where packages keep what they have read in the namespace until they change it. It is nil except during a
+	// call of a plugin, because other programs change the namespace as well.
+	Memo map[string]any
+
 	fd      netns.NsHandle
 	id      ID
 	path    string

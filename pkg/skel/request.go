@@ -318,7 +318,7 @@ func (r *Request) openNamespaces(v verb) error {
 	case err != nil:
 		return types.Errorf(types.CodeInternal, "open own namespace: %w", err)
 	}
-	r.HostNS = host
+	r.HostNS, host.Memo = host, map[string]any{}
 	if v.netns == netnsNone || r.NetNS == "" {
 		return nil
 	}

@@ -195,7 +195,7 @@ func (f *firewall) checkAdd() error {
 		err = errors.Join(err, f.c.CheckSupport(isolatedPortsLayout()))
 	}
 	if err != nil || f.conf.backend == iptables {
-		return types.NotAvailable(cmp.Or(err, xt.Tool{HostNS: f.r.HostNS, Family: nft.IPv4}.CheckInstalled()))
+		return types.NotAvailable(cmp.Or(err, xt.Tool{HostNS: f.r.HostNS, Family: nft.IPv4}.Find()))
 	}
 	z, err := bus.Open(f.r.HostNS)
 	if err == nil {
@@ -209,7 +209,7 @@ func (f *firewall) checkAdd() error {
 		var tools []xt.Tool
 		tools, err = f.closedTables(nft.Families(), func(t filterTable) bool { return t.drops })
 		for _, tool := range tools {
-			err = cmp.Or(err, tool.CheckInstalled())
+			err = cmp.Or(err, tool.Find())
 		}
 	}
 	if err != nil {

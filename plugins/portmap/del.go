@@ -74,5 +74,5 @@ func (p *portMap) checkSupport() error {
 			_, err = findNFT()
 		}
 		return err
-	}, iptables.Tool{HostNS: p.r.HostNS, Family: nft.IPv4}.CheckInstalled)
+	}, iptables.Tool{HostNS: p.r.HostNS, Family: nft.IPv4}.Find)
 }

@@ -80,12 +80,16 @@ func (p *portMap) addFamily(tool iptables.Tool, ip netip.Prefix) error {
 			}
 		}
 		before, attempt = table, attempt+1
-		if attempt > 1 && p.guardTest(ip) != "" {
+		script := iptables.Script(iptables.NAT, p.additions(table, ip)...)
+		if !p.needsGuard(ip) {
+			return script, nil
+		}
+		if attempt > 1 {
 			if err := p.addGuard(tool); err != nil {
 				return "", err
 			}
 		}
-		return p.guardTest(ip) + iptables.Script(iptables.NAT, p.additions(table, ip)...), nil
+		return p.guardScript("-C") + script, nil
 	})
 	if err == nil && !p.r.IsRepair() {
 		p.warnOfTakeover(before.Rules, ip)
@@ -94,8 +98,8 @@ func (p *portMap) addFamily(tool iptables.Tool, ip netip.Prefix) error {
 }
 
 // guardRule returns the rule that drops packets to 127/8 that the host receives from the interface with
-// route_localnet (CVE-2020-8558), or "" if there is no such interface. All veth interfaces share one
-// rule.
+// route_localnet (CVE-2020-8558), as iptables prints it, or "" if there is no such interface. All veth interfaces share
+// one rule.
 func (p *portMap) guardRule() string {
 	dev := p.localnetDevice
 	switch {
@@ -104,30 +108,28 @@ func (p *portMap) guardRule() string {
 	case strings.HasPrefix(dev, "veth"):
 		dev = "veth+"
 	}
-	return fmt.Sprintf("PREROUTING -d 127.0.0.0/8 -i %s -m comment --comment %s -j DROP", iptables.Quote(dev), iptables.Quote(tables.GuardComment))
+	return fmt.Sprintf("-A PREROUTING -d 127.0.0.0/8 -i %s -m comment --comment %s -j DROP", dev, iptables.Quote(tables.GuardComment))
 }
 
-// guardTest returns a script that iptables-restore rejects if guardRule is missing, or "" if the address
-// needs no such rule.
-func (p *portMap) guardTest(ip netip.Prefix) string {
-	rule := p.guardRule()
-	if rule == "" || ip.Addr().Is6() {
-		return ""
-	}
-	return iptables.Script("raw", "-C "+rule)
+// guardScript returns a script that adds guardRule (-A), or that iptables-restore rejects if it is missing (-C).
+func (p *portMap) guardScript(option string) string {
+	return iptables.Script("raw", option+strings.TrimPrefix(iptables.Parse(p.guardRule()).Rules[0].Addition(), "-A"))
 }
 
-// lookForGuard returns an error that matches iptables.ErrRefused if guardRule is missing.
-func (p *portMap) lookForGuard(tool iptables.Tool) error {
-	return tool.Restore("look for the guard of localhost", iptables.Script("raw", "-C "+p.guardRule()))
+// needsGuard reports whether the address needs guardRule.
+func (p *portMap) needsGuard(ip netip.Prefix) bool { return p.localnetDevice != "" && ip.Addr().Is4() }
+
+func (p *portMap) hasGuard(tool iptables.Tool) (bool, error) {
+	table, err := tool.Read(iptables.Part{Table: "raw", Chains: []string{"PREROUTING"}})
+	return slices.ContainsFunc(table.Rules, func(r iptables.Rule) bool { return r.Line == p.guardRule() }), err
 }
 
 func (p *portMap) addGuard(tool iptables.Tool) error {
-	err := p.lookForGuard(tool)
-	if errors.Is(err, iptables.ErrRefused) {
-		return tool.Restore("add the guard of localhost", iptables.Script("raw", "-A "+p.guardRule()))
+	found, err := p.hasGuard(tool)
+	if found || err != nil {
+		return err
 	}
-	return err
+	return tool.Restore("add the guard of localhost", p.guardScript("-A"))
 }
 
 // additions returns the lines that add the missing shared rules, and the rules of the attachment. The
@@ -145,7 +147,7 @@ func (p *portMap) additions(table iptables.Table, ip netip.Prefix) []string {
 	}
 	lines := append(p.sharedAdditions(table), iptables.Deletions(replacedRules)...)
 	lines = append(lines, table.NewChains(name)...)
-	if isMark := func(r iptables.Rule) bool { return r.Line == p.guardedMark() }; p.guardTest(ip) != "" && !slices.ContainsFunc(table.Rules, isMark) {
+	if isMark := func(r iptables.Rule) bool { return r.Line == p.guardedMark() }; p.needsGuard(ip) && !slices.ContainsFunc(table.Rules, isMark) {
 		lines = append(lines, p.guardedMark())
 	}
 	lines = append(lines, p.containerRules(ip)...)
@@ -312,10 +314,10 @@ func (p *portMap) checkTable(tool iptables.Tool, ip netip.Prefix) error {
 		}
 	}
 	name := chainName(p.owner())
-	if lines[p.guardedMark()] && p.guardTest(ip) != "" { // the reference plugin adds neither
-		err := p.lookForGuard(tool)
-		if errors.Is(err, iptables.ErrRefused) {
-			err = fmt.Errorf("table raw of %s has no rule -A %s: other hosts and containers can reach 127.0.0.1 of the host", tool.Name(), p.guardRule())
+	if lines[p.guardedMark()] && p.needsGuard(ip) { // the reference plugin adds neither
+		found, err := p.hasGuard(tool)
+		if !found && err == nil {
+			err = fmt.Errorf("table raw of %s has no rule %s: other hosts and containers can reach 127.0.0.1 of the host", tool.Name(), p.guardRule())
 		}
 		errs = append(errs, err)
 	}
